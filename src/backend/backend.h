@@ -1,0 +1,343 @@
+/*
+ * backend.h - the device seam: tensor views, device life, and one params struct per kernel family.
+ *
+ * Called by load (upload), cache, model, spec and engine. A backend (cpu/, cuda/, hip/) fills one
+ * struct sv_backend; callers use the sv_op_* wrappers of ops.c, which check shapes in debug builds.
+ * Kernels only enqueue: they never synchronise, never allocate, never look at host-side sequence
+ * state. What must not happen here: a result of row r that depends on any other row, on the number of
+ * rows, on the number of threads or on the page size (design promise 1).
+ *
+ * Vocabulary. A *slot* is a running sequence's seat in the device-resident arrays. A *segment* is the
+ * run of consecutive rows that one slot contributes to this batch. Row r of segment s stands at
+ * absolute position seg_base[s] + (r - seg_row0[s]). "act" is the activation type of the device
+ * (f32 on the CPU). Weights are (n_out, n_in) row-major, as published.
+ */
+#ifndef SV_BACKEND_H
+#define SV_BACKEND_H
+
+#include "base/base.h"
+
+enum sv_dtype { SV_F32, SV_BF16, SV_F16, SV_I32 };
+size_t sv_dtype_bytes(enum sv_dtype t);
+const char *sv_dtype_name(enum sv_dtype t);
+
+/* A matrix of weights in device memory; owns nothing. */
+struct sv_weight {
+    const void *data; /* (rows, cols), 0-aligned to its element size */
+    enum sv_dtype dtype;
+    int32_t rows, cols; /* n_out, n_in; a vector has cols = its length and rows = 1 */
+};
+
+static inline float sv_bf16_to_f32(uint16_t h)
+{
+    union {
+        uint32_t u;
+        float f;
+    } v = {(uint32_t)h << 16};
+    return v.f;
+}
+/* Round to nearest even; NaN stays NaN. */
+static inline uint16_t sv_f32_to_bf16(float f)
+{
+    union {
+        float f;
+        uint32_t u;
+    } v = {f};
+    if ((v.u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)((v.u >> 16) | 64);
+    return (uint16_t)((v.u + 0x7fffu + ((v.u >> 16) & 1)) >> 16);
+}
+float sv_f16_to_f32(uint16_t h);
+
+/* ---------------------------------------------------------------- batches, as kernels see them */
+
+/* All pointers are device memory; counts are known to the host when it enqueues. */
+struct sv_rows {
+    int32_t n_rows, n_segs;
+    const int32_t *row_seg;  /* (n_rows) segment of each row, ascending */
+    const int32_t *seg_row0; /* (n_segs + 1) first row of each segment */
+    const int32_t *seg_slot; /* (n_segs) */
+    const int32_t *seg_base; /* (n_segs) absolute position of the segment's first row */
+};
+
+/* One layer's keys and values of one cache group. */
+struct sv_kv {
+    void *k, *v;         /* (n_pages, n_kv_heads, page_size, head_dim) each */
+    enum sv_dtype dtype; /* SV_F32 or SV_BF16 */
+    int32_t n_pages, page_size, n_kv_heads, head_dim;
+    const int32_t *table; /* (n_slots, table_stride): page of positions [i*page_size, ...); device memory */
+    int32_t table_stride;
+};
+
+/* ---------------------------------------------------------------- params, one struct per family */
+
+enum sv_seg_kind {
+    SV_SEG_PREFILL, /* ids were uploaded: leave them */
+    SV_SEG_VERIFY,  /* row 0 is the slot's anchor, the drafter fills the rest */
+    SV_SEG_DRAFT    /* row 0 is the anchor, the rest are mask tokens */
+};
+
+/* Start of a pass: seg_base[s] = slot_len[seg_slot[s]], and the rows that the device knows itself. */
+struct sv_p_block_ids {
+    struct sv_rows rows;      /* rows.seg_base is written here: cast away const in this op only */
+    const int32_t *seg_kind;  /* (n_segs) enum sv_seg_kind */
+    const int32_t *slot_len;  /* (n_slots) committed length */
+    const int32_t *slot_anchor; /* (n_slots) last emitted token, in no cache yet */
+    int32_t mask_id;
+    int32_t *row_ids;         /* (n_rows) */
+};
+
+/* out[r] = table[ids[r]] * scale. Ids outside [0, table.rows) are clamped. */
+struct sv_p_embed {
+    int32_t n_rows;
+    const int32_t *ids; /* (n_rows) */
+    struct sv_weight table; /* (vocab, d) */
+    float scale;
+    void *out; /* (n_rows, d) act */
+};
+
+/* x[r] += delta[r] (when delta is set); tap[r] = x[r] (when set); out[i] = x[row(i)] / rms * w.
+ * rms = sqrt(mean(x^2) + eps), sums in f32. With row_index only those rows are normalised and x is
+ * not written back; row(i) = row_index[i], else i. delta and x have the same row numbering. */
+struct sv_p_add_rms_norm {
+    int32_t n_rows, d;       /* n_rows: rows of out */
+    void *x;                 /* (*, d) act, updated in place when delta is set and row_index is not */
+    const void *delta;       /* (*, d) act or NULL */
+    const int32_t *row_index; /* (n_rows) or NULL */
+    struct sv_weight weight; /* (1, d) */
+    float eps;
+    void *out;               /* (n_rows, d) act */
+    void *tap;               /* act or NULL: row r at tap + r * tap_stride elements; needs !row_index */
+    int64_t tap_stride;
+};
+
+/* y[:, off_p : off_p + n_p] = x * W_p^T + bias_p for each part p; the parts lie side by side in y.
+ * Row r of y has the same bits for every n_rows and every split of a weight into parts. */
+#define SV_GEMM_MAX_PARTS 64
+struct sv_gemm_part {
+    struct sv_weight w;    /* (n_out, k) */
+    struct sv_weight bias; /* (1, n_out) or data NULL */
+};
+struct sv_p_gemm {
+    int32_t n_rows, k, n_parts;
+    const void *x; /* (n_rows, k) act */
+    int64_t ldx;   /* elements between rows of x */
+    const struct sv_gemm_part *parts;
+    void *y;       /* (n_rows, sum n_out) act */
+    int64_t ldy;
+};
+
+/* Rotary table: (max_pos, rot_dim/2) cos then the same of sin, f32, attention factor included. */
+struct sv_rope_table {
+    const float *cos, *sin;
+    int32_t max_pos, rot_dim;
+};
+
+/* Per row: RMS-norm each q and k head (when the weights are set), rotate (neox halves) at the row's
+ * position, leave q in place in qkv, write k and v into the cache. */
+struct sv_p_qk_norm_rope_kv_write {
+    struct sv_rows rows;
+    void *qkv;   /* (n_rows, (n_heads + 2 n_kv) * head_dim) act: q heads, k heads, v heads */
+    int64_t ld;
+    int32_t n_heads;
+    struct sv_weight q_norm, k_norm; /* (1, head_dim) or data NULL */
+    float eps;
+    struct sv_rope_table rope;
+    struct sv_kv kv;
+};
+
+enum sv_mask {
+    SV_MASK_CAUSAL, /* position p sees [0, p] */
+    SV_MASK_BLOCK   /* every row sees [0, end of its segment): DFlash's bidirectional block */
+};
+
+/* out[r] = softmax(scale * q[r] K^T (softcapped) + mask) V over the row's sequence, grouped-query.
+ * window > 0: only positions > p - window (Hugging Face's W, which counts the row itself). Reduction
+ * runs over chunks at absolute positions, so a row's bits depend on its own sequence only. */
+struct sv_p_attention {
+    struct sv_rows rows;
+    const void *q; /* (n_rows, n_heads * head_dim) act, row stride ldq */
+    int64_t ldq;
+    void *out; /* (n_rows, n_heads * head_dim) act, row stride ldo */
+    int64_t ldo;
+    int32_t n_heads;
+    struct sv_kv kv;
+    enum sv_mask mask;
+    int32_t window;
+    float scale;
+    float softcap;              /* 0 = off */
+    struct sv_weight sinks;     /* (1, n_heads) or data NULL */
+};
+
+/* out = silu(gate) * up, gate_up holding gate then up. */
+struct sv_p_act_mul {
+    int32_t n_rows, d;
+    const void *gate_up; /* (n_rows, 2 d) act */
+    void *out;           /* (n_rows, d) act */
+};
+
+/* out[out_index[i]] = argmax_v x[i] . w[v]; the lowest id wins a tie. Logits are the bits sv_op_gemm
+ * would give; they are not written. NaN logits never win; an all-NaN row gives 0 and latches an error. */
+struct sv_p_head_argmax {
+    int32_t n_rows, k;
+    const void *x;       /* (n_rows, k) act */
+    struct sv_weight w;  /* (vocab, k) */
+    const int32_t *out_index; /* (n_rows) or NULL = i */
+    int32_t *out;
+};
+
+/* Per-slot sampling, device-resident. temperature 0 = greedy. Order (sequential, spec 3.5): scale by
+ * 1/T, softmax, keep top_k (0 = all; ties at the border keep lower ids), renormalise, keep the smallest
+ * most-probable set whose mass reaches top_p (1 = all), then drop p < min_p * p_max (0 = off). */
+struct sv_sampling {
+    float temperature, top_p, min_p;
+    int32_t top_k;
+    uint64_t seed;
+};
+
+/* out[i] = a draw from logits[i] keyed by (seed, position of the token being drawn), or the argmax. */
+struct sv_p_sample {
+    int32_t n_rows, vocab;
+    const void *logits; /* (n_rows, vocab) act */
+    int64_t ld;
+    const int32_t *row_slot; /* (n_rows) slot of each row */
+    const int32_t *row_pos;  /* (n_rows) absolute position of the drawn token */
+    const struct sv_sampling *slot_sampling; /* (n_slots) */
+    int32_t *out;            /* (n_rows) */
+};
+
+/* Chain verification by match (spec 3.2; 3.6 with the target draw only). Segment s owns logit rows
+ * [seg_logit0[s], seg_logit0[s+1]). None: a prefill chunk that is not the last. Otherwise row j of these
+ * chose token t_j, and its drafts are row_ids of the segment's rows 1..: accept while draft j+1 == t_j. */
+struct sv_p_verify {
+    struct sv_rows rows;
+    const int32_t *seg_kind;   /* (n_segs) */
+    const int32_t *seg_logit0; /* (n_segs + 1) */
+    const int32_t *row_ids;    /* (n_rows) what the target read */
+    const int32_t *chosen;     /* (n_logit_rows) what the target says comes next */
+    int32_t *n_commit;         /* (n_segs) rows whose K/V stays: a + 1, or the chunk's rows */
+    int32_t *n_emit;           /* (n_segs) tokens that come out: a + 1, 1 or 0 */
+    int32_t *out_tokens;       /* (n_segs, out_stride): d_1..d_a, t_a */
+    int32_t out_stride;
+};
+
+/* slot_len[slot] += n_commit; slot_anchor[slot] = last emitted token, when there is one. */
+struct sv_p_commit {
+    int32_t n_segs;
+    const int32_t *seg_slot, *n_commit, *n_emit, *out_tokens;
+    int32_t out_stride;
+    int32_t *slot_len, *slot_anchor;
+};
+
+/* row_slot/row_pos of logit rows for sv_p_sample: position drawn = base + offset + 1. */
+struct sv_p_logit_pos {
+    struct sv_rows rows;
+    int32_t n_logit_rows;
+    const int32_t *logit_row; /* (n_logit_rows) row of the batch each logit row belongs to */
+    int32_t *row_slot, *row_pos;
+};
+
+/* Context K/V of the drafter for committed rows, all layers in one pass (spec 2.8):
+ * z = rms_norm(fc . taps; hidden_norm), then per layer K = rope(rms_norm(Wk z + bk; k_norm)), V = Wv z + bv,
+ * written at the rows' positions. Rows j >= n_commit[seg] are skipped: rejected rows leave no trace. */
+struct sv_p_draft_context_kv {
+    struct sv_rows rows;
+    const int32_t *n_commit; /* (n_segs) */
+    const void *taps;        /* (n_rows, fc.cols) act */
+    struct sv_weight fc, fc_bias, hidden_norm;
+    float eps;
+    int32_t n_layers;
+    const struct sv_gemm_part *kv_parts; /* (2 * n_layers): layer 0 Wk, Wv, layer 1 Wk, ... */
+    const struct sv_weight *k_norm;      /* (n_layers) each (1, head_dim), data NULL when absent */
+    struct sv_rope_table rope;
+    const struct sv_kv *kv; /* (n_layers) same geometry, may differ in pointers */
+    void *z;                /* (n_rows, fc.rows) act, scratch; rows skipped are undefined after */
+    void *y;                /* (n_rows, n_layers * 2 * n_kv * head_dim) act, scratch */
+};
+
+/* ---------------------------------------------------------------- the backend table */
+
+struct sv_dev; /* a backend's own struct; its first member is const struct sv_backend *be */
+
+enum sv_isa { SV_ISA_AUTO, SV_ISA_PLAIN, SV_ISA_AVX2, SV_ISA_AVX512, SV_ISA_AMX };
+
+struct sv_dev_opts {
+    const char *backend;       /* "cpu" (or NULL) */
+    int n_threads;             /* 0 = all processors */
+    enum sv_isa isa;           /* SV_ISA_AUTO = the best this machine has; others fail if missing */
+    enum sv_dtype compute;     /* SV_F32: exact f32 products; SV_BF16: inputs of GEMMs rounded to bf16 */
+};
+
+/* The largest values any op will be asked for; reserve() sizes all scratch once. */
+struct sv_dev_limits {
+    int32_t max_rows;       /* rows of a batch */
+    int32_t max_logit_rows; /* rows of logits held at once */
+    int32_t max_k;          /* widest GEMM input (taps included) */
+    int32_t max_n;          /* widest GEMM output, the head excluded */
+    int32_t max_heads, max_head_dim, max_vocab;
+    int32_t max_positions;  /* longest sequence */
+};
+
+struct sv_backend {
+    const char *name;
+    void (*close)(struct sv_dev *);
+    int (*reserve)(struct sv_dev *, const struct sv_dev_limits *, struct sv_err *);
+    int (*alloc)(struct sv_dev *, void **out, size_t n_bytes, struct sv_err *); /* cleared */
+    void (*free)(struct sv_dev *, void *p);
+    /* May return the host pointer itself (CPU: weights are used in place; *owned = false). */
+    int (*upload_weight)(struct sv_dev *, const void *host, size_t n_bytes, enum sv_dtype dtype,
+                         const void **dev, bool *owned, struct sv_err *);
+    void (*upload)(struct sv_dev *, void *dst, const void *src, size_t n_bytes);   /* enqueue */
+    void (*download)(struct sv_dev *, void *dst, const void *src, size_t n_bytes); /* enqueue */
+    int (*sync)(struct sv_dev *, struct sv_err *); /* waits; returns and clears the latched error */
+
+    void (*block_ids)(struct sv_dev *, const struct sv_p_block_ids *);
+    void (*embed)(struct sv_dev *, const struct sv_p_embed *);
+    void (*add_rms_norm)(struct sv_dev *, const struct sv_p_add_rms_norm *);
+    void (*gemm)(struct sv_dev *, const struct sv_p_gemm *);
+    void (*qk_norm_rope_kv_write)(struct sv_dev *, const struct sv_p_qk_norm_rope_kv_write *);
+    void (*attention)(struct sv_dev *, const struct sv_p_attention *);
+    void (*act_mul)(struct sv_dev *, const struct sv_p_act_mul *);
+    void (*head_argmax)(struct sv_dev *, const struct sv_p_head_argmax *);
+    void (*logit_pos)(struct sv_dev *, const struct sv_p_logit_pos *);
+    void (*sample)(struct sv_dev *, const struct sv_p_sample *);
+    void (*verify)(struct sv_dev *, const struct sv_p_verify *);
+    void (*commit)(struct sv_dev *, const struct sv_p_commit *);
+    void (*draft_context_kv)(struct sv_dev *, const struct sv_p_draft_context_kv *);
+    /* Read-only sweep over n_bytes of fresh memory with all threads; GB/s, best of a few rounds. */
+    double (*measure_read)(struct sv_dev *, size_t n_bytes);
+    const char *(*describe)(struct sv_dev *); /* "cpu amx-bf16, 2 threads" */
+};
+
+int sv_dev_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err);
+const struct sv_backend *sv_dev_backend(const struct sv_dev *dev);
+enum sv_dtype sv_dev_act_dtype(const struct sv_dev *dev);
+enum sv_dtype sv_dev_compute_dtype(const struct sv_dev *dev);
+
+/* Checked wrappers around the table (ops.c). Zero rows are a no-op everywhere. */
+void sv_dev_close(struct sv_dev *dev);
+int sv_dev_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, struct sv_err *err);
+int sv_dev_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err);
+void sv_dev_free(struct sv_dev *dev, void *p);
+int sv_dev_upload_weight(struct sv_dev *dev, const void *host, size_t n_bytes, enum sv_dtype dtype,
+                         const void **out, bool *owned, struct sv_err *err);
+void sv_dev_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes);
+void sv_dev_download(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes);
+int sv_dev_sync(struct sv_dev *dev, struct sv_err *err);
+double sv_dev_measure_read(struct sv_dev *dev, size_t n_bytes);
+const char *sv_dev_describe(struct sv_dev *dev);
+void sv_op_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p);
+void sv_op_embed(struct sv_dev *dev, const struct sv_p_embed *p);
+void sv_op_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p);
+void sv_op_gemm(struct sv_dev *dev, const struct sv_p_gemm *p);
+void sv_op_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_rope_kv_write *p);
+void sv_op_attention(struct sv_dev *dev, const struct sv_p_attention *p);
+void sv_op_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p);
+void sv_op_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
+void sv_op_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p);
+void sv_op_sample(struct sv_dev *dev, const struct sv_p_sample *p);
+void sv_op_verify(struct sv_dev *dev, const struct sv_p_verify *p);
+void sv_op_commit(struct sv_dev *dev, const struct sv_p_commit *p);
+void sv_op_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p);
+
+#endif
