@@ -1,0 +1,55 @@
+/*
+ * cpu.h - what the files of the CPU backend share: the device struct, the instruction-set levels and the
+ * two halves (gemm_*.c: matrix products and the head; the rest: everything row-wise and attention).
+ *
+ * Included only inside src/backend/cpu. Acts are f32. In compute mode SV_BF16 the inputs of a product with
+ * bf16 weights are rounded to bf16 (products and sums stay f32); with f16 or f32 weights, and always in
+ * compute mode SV_F32, inputs stay f32. Must not: allocate outside open and reserve, or let a result
+ * depend on thread count, batch, row grouping or page size.
+ *
+ * Files that need an instruction set are named *_avx2.c, *_avx512.c, *_amx.c: the Makefile gives each the
+ * matching compiler flags, and they are entered only through tables chosen by cpuid at open.
+ */
+#ifndef SV_CPU_H
+#define SV_CPU_H
+
+#include "backend/backend.h"
+
+struct sv_cpu_gemm; /* gemm.c's own state: packed inputs, per-thread tiles */
+struct sv_cpu_vec;  /* vec.h: table of row kernels for one instruction-set level */
+
+struct sv_cpu {
+    const struct sv_backend *be; /* first member: a struct sv_cpu is a struct sv_dev */
+    struct sv_pool *pool;
+    int n_threads;
+    enum sv_isa isa; /* resolved, never AUTO */
+    enum sv_dtype compute;
+    struct sv_dev_limits lim;
+    struct sv_cpu_gemm *gemm;
+    const struct sv_cpu_vec *vec;
+    void *scratch; /* attention, sampling, context K/V: sized by reserve, laid out in cpu.c */
+    size_t scratch_bytes;
+    struct sv_err latched; /* first device error since the last sync */
+    char text[96];         /* describe() */
+};
+
+static inline struct sv_cpu *sv_cpu_of(struct sv_dev *dev)
+{
+    return (struct sv_cpu *)(void *)dev;
+}
+
+/* cpuid.c: best level of this machine; asks the kernel for AMX tile state once. */
+enum sv_isa sv_cpu_best_isa(void);
+bool sv_cpu_has_isa(enum sv_isa isa);
+
+/* gemm.c */
+int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err);
+int sv_cpu_gemm_reserve(struct sv_cpu *cpu, struct sv_err *err); /* reads cpu->lim */
+void sv_cpu_gemm_close(struct sv_cpu *cpu);
+void sv_cpu_gemm(struct sv_dev *dev, const struct sv_p_gemm *p);
+void sv_cpu_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
+/* Same product on a list of input rows: y[i] = x[rows[i]] W^T for i < n; used by draft_context_kv so that
+ * only committed rows cost anything. rows is ascending. */
+void sv_cpu_gemm_gather(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *rows);
+
+#endif

@@ -1,0 +1,32 @@
+/*
+ * testing.h - what every test program starts with: cmocka, and a main that the runner can drive.
+ *
+ * A test program is tests/<area>/test_<name>.c with cmocka tests and one SV_TEST_MAIN line at its end:
+ *
+ *     static void adds(void **state) { (void)state; assert_int_equal(1 + 1, 2); }
+ *     SV_TEST_MAIN(cmocka_unit_test(adds))
+ *
+ * `prog --list` prints the names, `prog NAME` runs one test, `prog` runs all. The runner (tests/runner.c)
+ * starts each test in its own process with its own time limit. Exit code 77 means skipped (print why).
+ */
+#ifndef SV_TESTING_H
+#define SV_TESTING_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+int sv_test_main(int argc, char **argv, const char *file, const struct CMUnitTest *tests, size_t n);
+/* Path below the repository root ("tests/golden/x"), in one of a few rotating static buffers. */
+const char *sv_test_path(const char *relative);
+
+#define SV_TEST_MAIN(...)                                                                          \
+    int main(int argc, char **argv)                                                                \
+    {                                                                                              \
+        const struct CMUnitTest tests[] = {__VA_ARGS__};                                           \
+        return sv_test_main(argc, argv, __FILE__, tests, sizeof tests / sizeof tests[0]);          \
+    }
+
+#endif
