@@ -1,0 +1,77 @@
+/*
+ * cache.h - what sequences remember: one page pool and one block table per cache group.
+ *
+ * A group is a set of layers with one geometry: the target's full-attention layers, its sliding layers,
+ * the drafter's context K/V. Called by engine (reserve, slide, release), model and spec (views for
+ * kernels). Host bookkeeping plus device buffers; no kernel runs here. Must not: hand out a page twice,
+ * lose one, or change a table row while a step that reads it is in flight.
+ *
+ * Positions, not tokens: a sequence in slot s with pages for [0, n) may hold n positions. All groups
+ * grow together, so a position is either backed in every group or in none (a sliding group drops pages
+ * that no later row can see).
+ */
+#ifndef SV_CACHE_H
+#define SV_CACHE_H
+
+#include "backend/backend.h"
+#include "base/base.h"
+
+#define SV_MAX_GROUPS 8
+
+struct sv_cache_group_desc {
+    const char *name; /* for messages and the memory table; static */
+    int32_t n_layers, n_kv_heads, head_dim;
+    enum sv_dtype dtype; /* SV_F32 or SV_BF16 */
+    int32_t page_size;   /* positions in a page */
+    int32_t n_pages;     /* pool size */
+    int32_t window;      /* 0 = every position stays; W = the last W - 1 positions before a row do */
+};
+
+struct sv_cache_group {
+    struct sv_cache_group_desc d;
+    void *k, *v;            /* device: (n_layers, n_pages, n_kv_heads, page_size, head_dim) each */
+    int32_t *table;         /* host: (n_slots, stride), -1 = no page */
+    int32_t *dev_table;     /* device mirror */
+    int32_t stride;         /* pages a slot can have */
+    int32_t *free_page;     /* host stack of free pages */
+    int32_t n_free;
+    uint16_t *n_refs;       /* host: users of each page; 0 = free */
+};
+
+struct sv_cache {
+    struct sv_dev *dev;
+    struct sv_cache_group group[SV_MAX_GROUPS];
+    int32_t n_groups, n_slots, max_positions;
+    int32_t *n_backed;  /* (n_slots) positions with pages */
+    int32_t *n_dropped; /* (n_groups, n_slots) pages at the front given back by slide */
+    bool *dirty;        /* (n_slots) table rows that differ from the device's */
+    struct sv_arena arena;
+};
+
+/* Opens pools for n_slots sequences of at most max_positions positions each. */
+int sv_cache_open(struct sv_cache *c, struct sv_dev *dev, const struct sv_cache_group_desc *groups,
+                  int32_t n_groups, int32_t n_slots, int32_t max_positions, struct sv_err *err);
+void sv_cache_close(struct sv_cache *c);
+
+/* Could a fresh slot get pages for n positions now? */
+bool sv_cache_can_reserve(const struct sv_cache *c, int32_t n_positions);
+/* Backs positions [0, n_positions) of a slot. False and nothing changed when a pool is short. */
+bool sv_cache_reserve(struct sv_cache *c, int32_t slot, int32_t n_positions);
+/* Gives back pages that hold no position below n_positions. */
+void sv_cache_trim(struct sv_cache *c, int32_t slot, int32_t n_positions);
+/* In sliding groups, gives back pages that no row at position >= first_row can see. */
+void sv_cache_slide(struct sv_cache *c, int32_t slot, int32_t first_row);
+/* Gives back everything the slot holds. */
+void sv_cache_release(struct sv_cache *c, int32_t slot);
+/* Enqueues the table rows that changed. Once per step, before any kernel. */
+void sv_cache_upload(struct sv_cache *c);
+
+/* Kernel view of one layer of a group. */
+struct sv_kv sv_cache_kv(const struct sv_cache *c, int32_t group, int32_t layer);
+int64_t sv_cache_group_bytes(const struct sv_cache_group_desc *d); /* K and V, all layers */
+/* Free pages of a group. */
+int32_t sv_cache_n_free(const struct sv_cache *c, int32_t group);
+/* Aborts unless every page is either free once or referenced exactly as often as tables say. */
+void sv_cache_check(const struct sv_cache *c);
+
+#endif

@@ -1,0 +1,248 @@
+/*
+ * pool.c - the page pools and block tables behind cache.h.
+ *
+ * Called through cache.h only. All bookkeeping is plain host arrays indexed by page and slot; nothing is
+ * allocated after open. Must not touch device memory other than by enqueueing table uploads.
+ */
+#include "cache/cache.h"
+
+#include <string.h>
+
+static int32_t pages_for(const struct sv_cache_group *g, int32_t n_positions)
+{
+    return (n_positions + g->d.page_size - 1) / g->d.page_size;
+}
+
+static int32_t *table_row(const struct sv_cache_group *g, int32_t slot)
+{
+    return g->table + (size_t)slot * (size_t)g->stride;
+}
+
+int64_t sv_cache_group_bytes(const struct sv_cache_group_desc *d)
+{
+    return 2 * (int64_t)d->n_layers * d->n_pages * d->page_size * d->n_kv_heads * d->head_dim *
+           (int64_t)sv_dtype_bytes(d->dtype);
+}
+
+static int group_open(struct sv_cache *c, struct sv_cache_group *g,
+                      const struct sv_cache_group_desc *d, struct sv_err *err)
+{
+    g->d = *d;
+    if (d->page_size < 1 || d->n_pages < 1 || d->n_layers < 1)
+        return sv_fail(err, SV_EINVAL, -1, "cache group %s: page size %d, %d pages, %d layers",
+                       d->name, d->page_size, d->n_pages, d->n_layers);
+    g->stride = pages_for(g, c->max_positions);
+    size_t cells = (size_t)c->n_slots * (size_t)g->stride;
+    g->table = sv_arena_alloc(&c->arena, cells * sizeof *g->table);
+    g->free_page = sv_arena_alloc(&c->arena, (size_t)d->n_pages * sizeof *g->free_page);
+    g->n_refs = sv_arena_alloc(&c->arena, (size_t)d->n_pages * sizeof *g->n_refs);
+    if (!g->table || !g->free_page || !g->n_refs)
+        return sv_fail(err, SV_ENOMEM, -1, "cache group %s: tables", d->name);
+    for (size_t i = 0; i < cells; i++)
+        g->table[i] = -1;
+    /* The stack hands out low pages first: a short run touches little memory. */
+    for (int32_t i = 0; i < d->n_pages; i++)
+        g->free_page[i] = d->n_pages - 1 - i;
+    g->n_free = d->n_pages;
+
+    size_t half = (size_t)sv_cache_group_bytes(d) / 2;
+    if (sv_dev_alloc(c->dev, &g->k, half, err) || sv_dev_alloc(c->dev, &g->v, half, err) ||
+        sv_dev_alloc(c->dev, (void **)&g->dev_table, cells * sizeof *g->table, err))
+        return sv_err_prefix(err, "cache group %s, %lld MiB", d->name,
+                             (long long)(sv_cache_group_bytes(d) >> 20));
+    return SV_OK;
+}
+
+int sv_cache_open(struct sv_cache *c, struct sv_dev *dev, const struct sv_cache_group_desc *groups,
+                  int32_t n_groups, int32_t n_slots, int32_t max_positions, struct sv_err *err)
+{
+    memset(c, 0, sizeof *c);
+    SV_REQUIRE(n_groups >= 1 && n_groups <= SV_MAX_GROUPS && n_slots >= 1 && max_positions >= 1);
+    c->dev = dev;
+    c->n_groups = n_groups;
+    c->n_slots = n_slots;
+    c->max_positions = max_positions;
+    sv_arena_init(&c->arena);
+    c->n_backed = sv_arena_alloc(&c->arena, (size_t)n_slots * sizeof *c->n_backed);
+    c->n_dropped = sv_arena_alloc(&c->arena, (size_t)(n_slots * n_groups) * sizeof *c->n_dropped);
+    c->dirty = sv_arena_alloc(&c->arena, (size_t)n_slots * sizeof *c->dirty);
+    int rc = SV_OK;
+    if (!c->n_backed || !c->n_dropped || !c->dirty)
+        rc = sv_fail(err, SV_ENOMEM, -1, "cache: slot arrays");
+    for (int32_t i = 0; i < n_groups && !rc; i++)
+        rc = group_open(c, &c->group[i], &groups[i], err);
+    for (int32_t s = 0; s < n_slots && !rc; s++)
+        c->dirty[s] = true; /* the device must learn that every entry is -1 */
+    if (rc)
+        sv_cache_close(c);
+    return rc;
+}
+
+void sv_cache_close(struct sv_cache *c)
+{
+    for (int32_t i = 0; i < c->n_groups; i++) {
+        sv_dev_free(c->dev, c->group[i].k);
+        sv_dev_free(c->dev, c->group[i].v);
+        sv_dev_free(c->dev, c->group[i].dev_table);
+    }
+    sv_arena_fini(&c->arena);
+    memset(c, 0, sizeof *c);
+}
+
+bool sv_cache_can_reserve(const struct sv_cache *c, int32_t n_positions)
+{
+    if (n_positions > c->max_positions)
+        return false;
+    for (int32_t i = 0; i < c->n_groups; i++)
+        if (pages_for(&c->group[i], n_positions) > c->group[i].n_free)
+            return false;
+    return true;
+}
+
+bool sv_cache_reserve(struct sv_cache *c, int32_t slot, int32_t n_positions)
+{
+    SV_REQUIRE(slot >= 0 && slot < c->n_slots);
+    if (n_positions > c->max_positions)
+        return false;
+    int32_t have = c->n_backed[slot];
+    if (n_positions <= have)
+        return true;
+    for (int32_t i = 0; i < c->n_groups; i++) {
+        const struct sv_cache_group *g = &c->group[i];
+        if (pages_for(g, n_positions) - pages_for(g, have) > g->n_free)
+            return false;
+    }
+    for (int32_t i = 0; i < c->n_groups; i++) {
+        struct sv_cache_group *g = &c->group[i];
+        int32_t *row = table_row(g, slot);
+        for (int32_t p = pages_for(g, have); p < pages_for(g, n_positions); p++) {
+            int32_t page = g->free_page[--g->n_free];
+            SV_REQUIRE(g->n_refs[page] == 0 && row[p] < 0);
+            g->n_refs[page] = 1;
+            row[p] = page;
+        }
+    }
+    c->n_backed[slot] = n_positions;
+    c->dirty[slot] = true;
+    return true;
+}
+
+static void drop_page(struct sv_cache_group *g, int32_t *entry)
+{
+    int32_t page = *entry;
+    if (page < 0)
+        return;
+    SV_REQUIRE(page < g->d.n_pages && g->n_refs[page] > 0);
+    if (--g->n_refs[page] == 0)
+        g->free_page[g->n_free++] = page;
+    *entry = -1;
+}
+
+void sv_cache_trim(struct sv_cache *c, int32_t slot, int32_t n_positions)
+{
+    SV_REQUIRE(slot >= 0 && slot < c->n_slots && n_positions >= 0);
+    if (n_positions >= c->n_backed[slot])
+        return;
+    for (int32_t i = 0; i < c->n_groups; i++) {
+        struct sv_cache_group *g = &c->group[i];
+        int32_t *row = table_row(g, slot);
+        for (int32_t p = pages_for(g, n_positions); p < pages_for(g, c->n_backed[slot]); p++)
+            drop_page(g, &row[p]);
+    }
+    c->n_backed[slot] = n_positions;
+    c->dirty[slot] = true;
+}
+
+void sv_cache_slide(struct sv_cache *c, int32_t slot, int32_t first_row)
+{
+    for (int32_t i = 0; i < c->n_groups; i++) {
+        struct sv_cache_group *g = &c->group[i];
+        if (!g->d.window)
+            continue;
+        /* The lowest position a row at first_row sees is first_row - W + 1. */
+        int32_t lowest = first_row - g->d.window + 1;
+        int32_t n_pages = lowest > 0 ? lowest / g->d.page_size : 0;
+        int32_t *dropped = &c->n_dropped[i * c->n_slots + slot];
+        int32_t *row = table_row(g, slot);
+        for (int32_t p = *dropped; p < n_pages; p++) {
+            drop_page(g, &row[p]);
+            c->dirty[slot] = true;
+        }
+        if (n_pages > *dropped)
+            *dropped = n_pages;
+    }
+}
+
+void sv_cache_release(struct sv_cache *c, int32_t slot)
+{
+    sv_cache_trim(c, slot, 0);
+    for (int32_t i = 0; i < c->n_groups; i++)
+        c->n_dropped[i * c->n_slots + slot] = 0;
+}
+
+void sv_cache_upload(struct sv_cache *c)
+{
+    for (int32_t s = 0; s < c->n_slots; s++) {
+        if (!c->dirty[s])
+            continue;
+        for (int32_t i = 0; i < c->n_groups; i++) {
+            struct sv_cache_group *g = &c->group[i];
+            size_t at = (size_t)s * (size_t)g->stride;
+            sv_dev_upload(c->dev, g->dev_table + at, g->table + at,
+                          (size_t)g->stride * sizeof *g->table);
+        }
+        c->dirty[s] = false;
+    }
+}
+
+struct sv_kv sv_cache_kv(const struct sv_cache *c, int32_t group, int32_t layer)
+{
+    const struct sv_cache_group *g = &c->group[group];
+    SV_REQUIRE(group < c->n_groups && layer < g->d.n_layers);
+    size_t layer_bytes = (size_t)sv_cache_group_bytes(&g->d) / 2 / (size_t)g->d.n_layers;
+    return (struct sv_kv){
+        .k = (char *)g->k + (size_t)layer * layer_bytes,
+        .v = (char *)g->v + (size_t)layer * layer_bytes,
+        .dtype = g->d.dtype,
+        .n_pages = g->d.n_pages,
+        .page_size = g->d.page_size,
+        .n_kv_heads = g->d.n_kv_heads,
+        .head_dim = g->d.head_dim,
+        .table = g->dev_table,
+        .table_stride = g->stride,
+    };
+}
+
+int32_t sv_cache_n_free(const struct sv_cache *c, int32_t group)
+{
+    return c->group[group].n_free;
+}
+
+void sv_cache_check(const struct sv_cache *c)
+{
+    for (int32_t i = 0; i < c->n_groups; i++) {
+        const struct sv_cache_group *g = &c->group[i];
+        int32_t n_used = 0;
+        for (int32_t p = 0; p < g->d.n_pages; p++)
+            n_used += g->n_refs[p] > 0;
+        if (n_used + g->n_free != g->d.n_pages)
+            sv_panic("cache group %s: %d pages used + %d free != %d", g->d.name, n_used, g->n_free,
+                     g->d.n_pages);
+        for (int32_t f = 0; f < g->n_free; f++)
+            SV_REQUIRE(g->n_refs[g->free_page[f]] == 0);
+        int64_t n_entries = 0, n_refs = 0;
+        for (int32_t s = 0; s < c->n_slots; s++) {
+            const int32_t *row = table_row(g, s);
+            int32_t first = c->n_dropped[i * c->n_slots + s];
+            int32_t end = pages_for(g, c->n_backed[s]);
+            for (int32_t p = 0; p < g->stride; p++) {
+                bool must = p >= first && p < end;
+                SV_REQUIRE((row[p] >= 0) == must);
+                n_entries += row[p] >= 0;
+            }
+        }
+        for (int32_t p = 0; p < g->d.n_pages; p++)
+            n_refs += g->n_refs[p];
+        SV_REQUIRE(n_entries == n_refs);
+    }
+}

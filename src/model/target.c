@@ -1,0 +1,87 @@
+/*
+ * target.c - the target model: a checkpoint directory opened on a device, its forward pass and its head.
+ *
+ * Called by engine; the drafter borrows embed and head. Must not know about drafting beyond taps.
+ */
+#include "model/model.h"
+
+#include <string.h>
+
+int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
+                  struct sv_err *err)
+{
+    memset(m, 0, sizeof *m);
+    m->dev = dev;
+    int rc = sv_config_load(&m->cfg, dir, err);
+    if (rc)
+        return rc;
+    rc = sv_ckpt_open(&m->ckpt, dir, err);
+    if (rc)
+        return rc;
+    const struct sv_config *cfg = &m->cfg;
+    if (n_positions <= 0 || n_positions > cfg->max_position)
+        n_positions = cfg->max_position;
+    rc = sv_ckpt_check_target(&m->ckpt, cfg, err);
+    if (!rc)
+        rc = sv_weights_open(&m->weights, dev, &m->ckpt, err);
+    if (!rc)
+        rc = sv_weights_take_stack(&m->weights, &m->stack, cfg, n_positions, err);
+    m->step_bytes = m->weights.n_bytes;
+    if (!rc)
+        rc = sv_weights_take(&m->weights, &m->embed, cfg->vocab_size, cfg->hidden_size, err,
+                             "embed_tokens.weight");
+    m->head = m->embed;
+    if (!rc && !cfg->tie_embeddings)
+        rc = sv_weights_take(&m->weights, &m->head, cfg->vocab_size, cfg->hidden_size, err,
+                             "lm_head.weight");
+    m->step_bytes += (int64_t)cfg->vocab_size * cfg->hidden_size *
+                     (int64_t)sv_dtype_bytes(m->head.dtype);
+    if (rc) {
+        sv_model_close(m);
+        return sv_err_prefix(err, "%s", dir);
+    }
+    return SV_OK;
+}
+
+void sv_model_close(struct sv_model *m)
+{
+    if (m->weights.dev)
+        sv_weights_close(&m->weights);
+    sv_ckpt_close(&m->ckpt);
+    memset(m, 0, sizeof *m);
+}
+
+void sv_model_forward(const struct sv_model *m, const struct sv_acts *a, const int32_t *row_ids,
+                      const struct sv_pass *p)
+{
+    sv_op_embed(m->dev, &(struct sv_p_embed){.n_rows = p->rows.n_rows,
+                                             .ids = row_ids,
+                                             .table = m->embed,
+                                             .scale = m->cfg.embed_scale,
+                                             .out = a->x});
+    sv_stack_forward(&m->stack, m->dev, a, p);
+}
+
+void sv_model_argmax(const struct sv_model *m, int32_t n, const void *x, const int32_t *out_index,
+                     int32_t *out)
+{
+    sv_op_head_argmax(m->dev, &(struct sv_p_head_argmax){.n_rows = n,
+                                                         .k = m->cfg.hidden_size,
+                                                         .x = x,
+                                                         .w = m->head,
+                                                         .out_index = out_index,
+                                                         .out = out});
+}
+
+void sv_model_logits(const struct sv_model *m, int32_t n, const void *x, void *logits)
+{
+    const struct sv_gemm_part head = {.w = m->head};
+    sv_op_gemm(m->dev, &(struct sv_p_gemm){.n_rows = n,
+                                           .k = m->cfg.hidden_size,
+                                           .n_parts = 1,
+                                           .x = x,
+                                           .ldx = m->cfg.hidden_size,
+                                           .parts = &head,
+                                           .y = logits,
+                                           .ldy = m->cfg.vocab_size});
+}
