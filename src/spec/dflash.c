@@ -1,0 +1,207 @@
+/*
+ * dflash.c - the DFlash v1 drafter: one non-causal pass over [anchor, mask, mask, ...] whose layers attend
+ * to context K/V made from the target's own hidden states (spec section 2).
+ *
+ * Called by engine through spec.h. Borrows the target's embedding and head. Owns its checkpoint, weights
+ * and scratch. Must not: write context K/V of rows that were not committed, or be opened for a target it
+ * does not fit.
+ */
+#include "spec/spec.h"
+
+#include <string.h>
+
+struct dflash {
+    struct sv_drafter base; /* first member */
+    struct sv_draft_config cfg;
+    const struct sv_model *target; /* borrowed, outlives the drafter */
+    struct sv_ckpt ckpt;
+    struct sv_weights weights;
+    struct sv_stack stack;
+    struct sv_weight fc, hidden_norm;
+    struct sv_gemm_part *kv_parts; /* (2 * n_layers) Wk, Wv of every layer, for the fused context pass */
+    struct sv_weight *k_norm;      /* (n_layers) */
+    struct sv_kv *kv;              /* (n_layers) fixed once the cache is open */
+    void *z, *y;                   /* context pass scratch, see sv_p_draft_context_kv */
+};
+
+static struct dflash *dflash_of(struct sv_drafter *d)
+{
+    return (struct dflash *)(void *)d;
+}
+
+static int32_t context_width(const struct dflash *f)
+{
+    return f->stack.n_layers * 2 * f->stack.n_kv_heads * f->stack.head_dim;
+}
+
+static void dflash_close(struct sv_drafter *d)
+{
+    struct dflash *f = dflash_of(d);
+    if (f->weights.dev) {
+        sv_dev_free(f->weights.dev, f->z);
+        sv_dev_free(f->weights.dev, f->y);
+        sv_weights_close(&f->weights);
+    }
+    sv_ckpt_close(&f->ckpt);
+    sv_free(f);
+}
+
+static int32_t dflash_cache_groups(struct sv_drafter *d, int32_t first_group,
+                                   struct sv_cache_group_desc *desc)
+{
+    return sv_stack_cache_groups(&dflash_of(d)->stack, "draft", first_group, desc);
+}
+
+static void dflash_sizes(const struct sv_drafter *d, struct sv_act_sizes *acts,
+                         struct sv_dev_limits *lim)
+{
+    const struct dflash *f = (const struct dflash *)(const void *)d;
+    sv_act_sizes_add(acts, &f->stack);
+    int32_t width = context_width(f);
+    lim->max_n = width > lim->max_n ? width : lim->max_n;
+    lim->max_k = f->fc.cols > lim->max_k ? f->fc.cols : lim->max_k;
+}
+
+static int dflash_bind(struct sv_drafter *d, const struct sv_cache *cache, int32_t max_rows,
+                       struct sv_err *err)
+{
+    struct dflash *f = dflash_of(d);
+    struct sv_dev *dev = f->weights.dev;
+    size_t act = sv_dtype_bytes(sv_dev_act_dtype(dev));
+    for (int32_t i = 0; i < f->stack.n_layers; i++) {
+        const struct sv_layer *l = &f->stack.layers[i];
+        f->kv[i] = sv_cache_kv(cache, l->cache_group, l->cache_layer);
+    }
+    int rc = sv_dev_alloc(dev, &f->z, (size_t)max_rows * (size_t)f->stack.hidden * act, err);
+    if (!rc)
+        rc = sv_dev_alloc(dev, &f->y, (size_t)max_rows * (size_t)context_width(f) * act, err);
+    return rc;
+}
+
+static void dflash_propose(struct sv_drafter *d, const struct sv_draft_pass *p)
+{
+    struct dflash *f = dflash_of(d);
+    const struct sv_model *t = f->target;
+    sv_op_block_ids(t->dev, &(struct sv_p_block_ids){.rows = p->rows,
+                                                     .seg_kind = p->seg_kind,
+                                                     .slot_len = p->slot_len,
+                                                     .slot_anchor = p->slot_anchor,
+                                                     .mask_id = f->cfg.mask_id,
+                                                     .row_ids = p->row_ids});
+    sv_op_embed(t->dev, &(struct sv_p_embed){.n_rows = p->rows.n_rows,
+                                             .ids = p->row_ids,
+                                             .table = t->embed,
+                                             .scale = t->cfg.embed_scale,
+                                             .out = p->acts->x});
+    sv_stack_forward(&f->stack, t->dev, p->acts,
+                     &(struct sv_pass){.rows = p->rows,
+                                       .cache = p->cache,
+                                       .n_out = p->n_out,
+                                       .out_row = p->out_row,
+                                       .out = p->out});
+    sv_model_argmax(t, p->n_out, p->out, p->out_index, p->target_ids);
+}
+
+static void dflash_observe(struct sv_drafter *d, const struct sv_observe_pass *p)
+{
+    struct dflash *f = dflash_of(d);
+    sv_op_draft_context_kv(f->target->dev,
+                           &(struct sv_p_draft_context_kv){.rows = p->rows,
+                                                           .n_commit = p->n_commit,
+                                                           .taps = p->taps,
+                                                           .fc = f->fc,
+                                                           .hidden_norm = f->hidden_norm,
+                                                           .eps = f->stack.eps,
+                                                           .n_layers = f->stack.n_layers,
+                                                           .kv_parts = f->kv_parts,
+                                                           .k_norm = f->k_norm,
+                                                           .rope = f->stack.rope,
+                                                           .kv = f->kv,
+                                                           .z = f->z,
+                                                           .y = f->y});
+}
+
+static const struct sv_drafter_ops dflash_ops = {
+    .close = dflash_close,
+    .cache_groups = dflash_cache_groups,
+    .sizes = dflash_sizes,
+    .bind = dflash_bind,
+    .propose = dflash_propose,
+    .observe = dflash_observe,
+};
+
+/* Everything after the files are open: weights, masks, and the part list of the context pass. */
+static int take_weights(struct dflash *f, int32_t n_positions, struct sv_err *err)
+{
+    const struct sv_config *c = &f->cfg.base;
+    struct sv_weights *w = &f->weights;
+    int rc = sv_weights_take_stack(w, &f->stack, c, n_positions, err);
+    if (!rc)
+        rc = sv_weights_take(w, &f->fc, c->hidden_size,
+                             f->cfg.n_taps * f->target->cfg.hidden_size, err, "fc.weight");
+    if (!rc)
+        rc = sv_weights_take(w, &f->hidden_norm, 1, c->hidden_size, err, "hidden_norm.weight");
+    if (rc)
+        return rc;
+    size_t n = (size_t)c->n_layers;
+    f->kv_parts = sv_arena_alloc(&w->arena, 2 * n * sizeof *f->kv_parts);
+    f->k_norm = sv_arena_alloc(&w->arena, n * sizeof *f->k_norm);
+    f->kv = sv_arena_alloc(&w->arena, n * sizeof *f->kv);
+    if (!f->kv_parts || !f->k_norm || !f->kv)
+        return sv_fail(err, SV_ENOMEM, -1, "draft tables");
+    for (size_t i = 0; i < n; i++) {
+        struct sv_layer *l = &f->stack.layers[i];
+        l->mask = f->cfg.causal[i] ? SV_MASK_CAUSAL : SV_MASK_BLOCK;
+        f->kv_parts[2 * i] = l->qkv[1];
+        f->kv_parts[2 * i + 1] = l->qkv[2];
+        f->k_norm[i] = l->k_norm;
+    }
+    return SV_OK;
+}
+
+int sv_dflash_open(struct sv_drafter **d, const struct sv_model *target, const char *dir,
+                   int32_t n_positions, struct sv_err *err)
+{
+    *d = NULL;
+    struct dflash *f = sv_calloc(1, sizeof *f);
+    if (!f)
+        return sv_fail(err, SV_ENOMEM, -1, "drafter");
+    f->base.ops = &dflash_ops;
+    f->base.name = "dflash";
+    f->target = target;
+    int rc = sv_draft_config_load(&f->cfg, dir, target->cfg.n_layers, err);
+    if (!rc)
+        rc = sv_pair_check(&target->cfg, &f->cfg, err);
+    if (!rc && f->cfg.block_size > SV_MAX_BLOCK)
+        rc = sv_fail(err, SV_EUNSUPPORTED, -1, "block_size %d is above %d", f->cfg.block_size,
+                     SV_MAX_BLOCK);
+    if (!rc && 2 * f->cfg.base.n_layers > SV_GEMM_MAX_PARTS)
+        rc = sv_fail(err, SV_EUNSUPPORTED, -1, "%d draft layers; at most %d are supported",
+                     f->cfg.base.n_layers, SV_GEMM_MAX_PARTS / 2);
+    if (!rc)
+        rc = sv_ckpt_open(&f->ckpt, dir, err);
+    if (!rc)
+        rc = sv_ckpt_check_draft(&f->ckpt, &f->cfg, err);
+    if (!rc)
+        rc = sv_weights_open(&f->weights, target->dev, &f->ckpt, err);
+    if (!rc)
+        rc = take_weights(f, n_positions, err);
+    if (rc) {
+        dflash_close(&f->base);
+        return sv_err_prefix(err, "draft %s", dir);
+    }
+    f->base.block_size = f->cfg.block_size;
+    f->base.n_taps = f->cfg.n_taps;
+    f->base.tap_ids = f->cfg.taps;
+    f->base.hidden = target->cfg.hidden_size;
+    /* A drafting pass reads the draft's layers and the target's head; fc belongs to observe. */
+    f->base.step_bytes = f->weights.n_bytes + (int64_t)target->head.rows * target->head.cols *
+                                                  (int64_t)sv_dtype_bytes(target->head.dtype);
+    *d = &f->base;
+    return SV_OK;
+}
+
+const struct sv_draft_config *sv_dflash_config(const struct sv_drafter *d)
+{
+    return d->ops == &dflash_ops ? &((const struct dflash *)(const void *)d)->cfg : NULL;
+}
