@@ -1,0 +1,144 @@
+/*
+ * salvo.h - the public C interface of libsalvo: load a target and a DFlash draft, submit requests, step.
+ *
+ * One engine is driven by one thread. Text and token pointers in events are valid during the callback.
+ * Functions that can fail return a negative code (sv_code_name gives its name) and write a message that
+ * names the file, field or position to err (err_size bytes; may be NULL with 0).
+ *
+ *     struct sv_engine_options o = sv_default_options();
+ *     o.target_dir = "models/demo/target";
+ *     o.draft_dir = "models/demo/draft";
+ *     struct sv_engine *e;
+ *     if (sv_open_engine(&e, &o, err, sizeof err) < 0) ...
+ *     struct sv_request r = sv_default_request(e);
+ *     r.prompt = "Hello"; r.on_event = print; r.max_tokens = 64;
+ *     sv_submit_request(e, &r, NULL, err, sizeof err);
+ *     while (sv_step_engine(e, err, sizeof err) > 0) {}
+ *     sv_close_engine(e);
+ */
+#ifndef SALVO_H
+#define SALVO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SALVO_VERSION "0.1.0"
+
+struct sv_engine;
+
+enum sv_data_type { SV_TYPE_AUTO, SV_TYPE_F32, SV_TYPE_BF16 };
+
+struct sv_engine_options {
+    const char *target_dir;   /* Hugging Face directory; required */
+    const char *draft_dir;    /* DFlash draft directory; NULL = plain decoding */
+    const char *device;       /* "cpu"; NULL = the best there is */
+    const char *isa;          /* "auto", "plain", "avx2", "avx512", "amx"; NULL = auto */
+    enum sv_data_type dtype;  /* AUTO = bf16 when the weights are bf16, else f32 */
+    int32_t n_threads;        /* 0 = all processors */
+    int32_t max_sequences;    /* running at once; others wait. 0 = 1 */
+    int32_t context;          /* longest sequence in tokens; 0 = the model's, at most 8192 */
+    int32_t page_size;        /* positions per cache page; 0 = 16 */
+    int32_t prefill_chunk;    /* prompt rows per step; 0 = 512 */
+    int32_t width;            /* verify width, anchor included; 0 = the draft's block, 1 = no drafting */
+};
+struct sv_engine_options sv_default_options(void);
+
+int sv_open_engine(struct sv_engine **engine, const struct sv_engine_options *options, char *err,
+                   size_t err_size);
+void sv_close_engine(struct sv_engine *engine); /* unfinished requests get a canceled event first */
+
+enum sv_finish_reason {
+    SV_FINISH_NONE,
+    SV_FINISH_STOP,     /* an end token, a stop id or a stop string */
+    SV_FINISH_LENGTH,   /* max_tokens or the context's end */
+    SV_FINISH_CANCELED,
+    SV_FINISH_ERROR
+};
+const char *sv_finish_name(enum sv_finish_reason reason); /* "stop", "length", ... */
+
+/* What a step brought for one request. The last event of a request has a finish reason. */
+struct sv_event {
+    uint64_t request;
+    const int32_t *tokens; /* new token ids, n_tokens of them (0 in a bare finish) */
+    int32_t n_tokens;
+    int32_t n_drafted;     /* how many of these the drafter had proposed; the rest are the target's own */
+    const char *text;      /* new text, whole code points only, n_bytes of it; held back while it */
+    size_t n_bytes;        /* may be the start of a stop string */
+    enum sv_finish_reason finish;
+    const char *message;   /* why, when finish is SV_FINISH_ERROR */
+};
+
+struct sv_request {
+    const char *prompt;            /* UTF-8 text, or NULL when ids are given */
+    size_t prompt_bytes;           /* 0 = strlen */
+    const int32_t *prompt_ids;
+    int32_t n_prompt_ids;
+    int32_t max_tokens;            /* 0 = up to the context's end */
+    double temperature, top_p, min_p; /* 0 = greedy; 1 = off; 0 = off */
+    int64_t top_k;                 /* 0 = off */
+    uint64_t seed;
+    const char *const *stop;       /* stop strings; the text ends before the match */
+    int32_t n_stop;
+    const int32_t *stop_ids;       /* besides the model's end tokens */
+    int32_t n_stop_ids;
+    bool ignore_eos;
+    int32_t width;                 /* verify width of this request; 0 = the engine's */
+    void (*on_event)(void *user, const struct sv_event *event);
+    void *user;
+};
+/* Greedy, no limits. */
+struct sv_request sv_default_request(const struct sv_engine *engine);
+
+/* Copies everything it needs. The id is unique within the engine. */
+int sv_submit_request(struct sv_engine *engine, const struct sv_request *request, uint64_t *id,
+                      char *err, size_t err_size);
+/* The request gets its last event at the next step. Unknown ids are ignored. */
+void sv_cancel_request(struct sv_engine *engine, uint64_t id);
+/* Runs one step and delivers its events. Returns how many requests are unfinished, or a negative code
+ * when the device failed (all running requests have then got an error event). */
+int sv_step_engine(struct sv_engine *engine, char *err, size_t err_size);
+
+/* What is known of a request while its last event is being delivered, and before. */
+struct sv_request_stats {
+    int32_t n_prompt_tokens, n_tokens;
+    const uint16_t *accept_lengths; /* per decode step: tokens it brought, bonus included */
+    int32_t n_steps;
+    int64_t queue_us, prefill_us, decode_us; /* waiting; to the first token; from there to the last */
+};
+int sv_get_request_stats(const struct sv_engine *engine, uint64_t id, struct sv_request_stats *out);
+
+/* Sums since the engine was opened. */
+struct sv_engine_stats {
+    int64_t n_steps, n_prompt_tokens, n_tokens;
+    int64_t n_verify_steps, n_drafted, n_accepted; /* steps with drafts; draft tokens */
+    int64_t accept_length[65];                     /* verify steps by accept length, bonus included */
+    int64_t accepted_at[64], drafted_at[64];       /* by position in the block, 1.. */
+    int64_t draft_us, forward_us, observe_us, host_us; /* where step time went */
+};
+void sv_get_engine_stats(const struct sv_engine *engine, struct sv_engine_stats *out);
+
+struct sv_engine_info {
+    const char *target_arch, *device, *dtype; /* "Qwen3ForCausalLM", "cpu amx, 2 threads", "bf16" */
+    int64_t target_params, draft_params;
+    int64_t target_step_bytes, draft_step_bytes; /* weight bytes one pass reads */
+    int64_t cache_bytes;
+    int32_t vocab_size, context, block_size, width; /* block_size 1 = no drafter */
+    int32_t bos_id;
+    const int32_t *eos_ids;
+    int32_t n_eos;
+};
+void sv_get_engine_info(const struct sv_engine *engine, struct sv_engine_info *out);
+/* Read bandwidth of the device over n_bytes of fresh memory, GB/s. */
+double sv_measure_bandwidth(struct sv_engine *engine, size_t n_bytes);
+
+/* Text to ids and back with the target's tokenizer. ids is allocated; free it with sv_free_ids. */
+int sv_encode_text(const struct sv_engine *engine, const char *text, size_t n_bytes, int32_t **ids,
+                   int32_t *n_ids, char *err, size_t err_size);
+void sv_free_ids(int32_t *ids);
+/* Raw bytes of a token (may be part of a code point), NULL for an unknown id. */
+const char *sv_token_bytes(const struct sv_engine *engine, int32_t id, size_t *n_bytes);
+
+const char *sv_code_name(int code);
+
+#endif

@@ -1,0 +1,178 @@
+/*
+ * engine.h - sequences, the scheduler, the batch and the step.
+ *
+ * Called by serve and cli (through salvo.h or directly) and by tests. An engine is driven by one thread.
+ * Host state (sequences, plan) and device state (lengths, anchors, tables) meet in two places only: fill
+ * uploads, fetch downloads. Must not: allocate inside a step, decide tokens on the host, or keep a second
+ * path for plain decoding - it is the same step with width 1.
+ */
+#ifndef SV_ENGINE_H
+#define SV_ENGINE_H
+
+#include "backend/backend.h"
+#include "base/base.h"
+#include "cache/cache.h"
+#include "model/model.h"
+#include "salvo.h"
+#include "sample/sample.h"
+#include "spec/spec.h"
+#include "text/text.h"
+
+/* ---------------------------------------------------------------- sequences */
+
+enum sv_seq_state { SV_SEQ_WAITING, SV_SEQ_PREFILL, SV_SEQ_DECODE, SV_SEQ_FINISHED };
+
+/* A request while it lives. Everything it will need is allocated when it is submitted. */
+struct sv_seq {
+    uint64_t id;
+    enum sv_seq_state state;
+    enum sv_finish_reason finish;
+    const char *message;       /* static or engine-owned, with SV_FINISH_ERROR */
+    bool cancel;               /* asked for; honoured by the next plan */
+    struct sv_seq *next;       /* in the engine's list, by submission */
+    struct sv_arena arena;     /* owns the arrays below */
+
+    int32_t slot;              /* seat in the device arrays, -1 while waiting */
+    int32_t *tokens;           /* (cap_tokens) prompt, then output */
+    int32_t n_tokens, n_prompt, cap_tokens;
+    int32_t n_committed;       /* positions whose K/V is valid; the anchor is at n_committed once decoding */
+
+    int32_t width;             /* verify width, already limited by the engine's */
+    struct sv_sampling sampling;
+    bool ignore_eos;
+    int32_t *stop_ids;
+    int32_t n_stop_ids;
+    char **stop;               /* stop strings */
+    size_t *stop_len;
+    int32_t n_stop;
+    size_t max_stop;           /* longest */
+
+    struct sv_detok detok;
+    struct sv_buf text;        /* decoded and not yet delivered; reserved once, never grows in a step */
+    size_t n_text_ready;       /* bytes of text that may go out now */
+    int32_t n_delivered;       /* tokens that have been in an event */
+    int32_t n_drafted_new;     /* of the undelivered tokens, how many were drafts */
+
+    uint16_t *accept_lengths;  /* (max_tokens) tokens per decode step */
+    int32_t n_steps;
+    int64_t submit_us, start_us, first_us, end_us;
+    void (*on_event)(void *user, const struct sv_event *event);
+    void *user;
+};
+
+/* seq.c: limits are what the engine allows; tokenizer may be NULL (ids only, no text). */
+struct sv_seq_limits {
+    const struct sv_config *cfg;
+    const struct sv_tokenizer *tok;
+    struct sv_enc_scratch *scratch;
+    int32_t context, width;
+    size_t max_token_bytes;
+};
+int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
+               const struct sv_seq_limits *lim, struct sv_err *err);
+void sv_seq_free(struct sv_seq *seq);
+/* Appends one token of the target's choosing: stop conditions, text. True when the sequence ended. */
+bool sv_seq_append(struct sv_seq *seq, int32_t token, const struct sv_config *cfg);
+void sv_seq_finish(struct sv_seq *seq, enum sv_finish_reason reason, const char *message);
+/* Hands out what is ready and shifts the text buffer. */
+void sv_seq_deliver(struct sv_seq *seq);
+
+/* ---------------------------------------------------------------- plan and schedule */
+
+/* One segment of the step to come. Plain numbers: comparable, loggable, sendable. */
+struct sv_plan_seg {
+    int32_t slot, kind;      /* enum sv_seg_kind */
+    int32_t row0, n_rows;    /* rows in the target's batch */
+    int32_t logit0, n_logits;/* rows whose next token is wanted */
+    int32_t first;           /* position of the first row as the host knows it */
+    int32_t draft_row0, n_draft_rows; /* rows of the drafting pass, 0 when it sits out */
+    int32_t draft_out0;
+};
+struct sv_plan {
+    int32_t n_segs, n_rows, n_logits;
+    int32_t n_draft_segs, n_draft_rows, n_draft_out;
+    bool sampled;            /* some logit row is not greedy */
+    struct sv_plan_seg *seg; /* (max_sequences) decode segments first, then prefill chunks */
+};
+
+/* Pure host code: no device, no allocation after open. */
+struct sv_sched {
+    int32_t n_slots, prefill_rows;  /* prefill rows a step may carry */
+    int32_t block;                  /* rows a drafting segment has; 1 = no device drafter */
+    struct sv_seq **slot;           /* (n_slots) running sequences */
+    struct sv_seq *head, *tail;     /* all unfinished sequences by submission */
+    int32_t n_unfinished;
+};
+void sv_sched_push(struct sv_sched *s, struct sv_seq *seq);
+/* Seats waiting sequences while slots and pages last; first come, first served. */
+void sv_sched_admit(struct sv_sched *s, struct sv_cache *cache, bool *new_slot);
+/* Chooses segments and rows of the next step. */
+void sv_sched_plan(struct sv_sched *s, struct sv_plan *plan);
+
+/* ---------------------------------------------------------------- batch */
+
+struct sv_i32_pair {
+    int32_t *host, *dev;
+};
+/* Host arrays and their device mirror; one upload a step carries all pairs. */
+struct sv_batch {
+    int32_t max_rows, max_segs, max_draft_rows, out_stride;
+    struct sv_i32_pair row_ids, row_seg, seg_row0, seg_slot, seg_kind, seg_logit0, logit_row;
+    struct sv_i32_pair d_row_seg, d_seg_row0, d_seg_slot, d_seg_kind, d_out_row, d_out_index;
+    int32_t *host_block, *dev_block; /* what the pairs point into */
+    size_t block_words;
+    /* device only */
+    int32_t *seg_base, *d_seg_base, *d_row_ids, *chosen, *sample_slot, *sample_pos;
+    /* results: n_commit, n_emit (max_segs), out_tokens (max_segs, out_stride) */
+    struct sv_i32_pair n_commit, n_emit, out_tokens;
+    int32_t *host_result, *dev_result;
+    size_t result_words;
+};
+int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int32_t max_segs,
+                  int32_t max_draft_rows, struct sv_err *err);
+void sv_batch_close(struct sv_batch *b, struct sv_dev *dev);
+
+/* ---------------------------------------------------------------- the engine */
+
+struct sv_engine {
+    struct sv_dev *dev;
+    struct sv_model model;
+    struct sv_drafter *drafter;   /* NULL = none */
+    struct sv_tokenizer *tok;     /* NULL when the directory has none */
+    struct sv_enc_scratch *scratch;
+    size_t max_token_bytes;
+    struct sv_cache cache;
+    struct sv_sched sched;
+    struct sv_plan plan;
+    struct sv_batch batch;
+    struct sv_acts acts;
+    void *taps;                   /* (max_rows, n_taps * hidden) act */
+    void *out, *draft_out;        /* (max_logits, hidden) act: final-norm rows */
+    void *logits;                 /* (logit_chunk, vocab) act, only for sampled rows */
+    int32_t logit_chunk;
+    int32_t *slot_len, *slot_anchor;   /* device, (n_slots) */
+    struct sv_sampling *slot_sampling; /* device, (n_slots) */
+    bool *new_slot;               /* host, (n_slots): seated since the last fill */
+    int32_t context, width;
+    uint64_t next_id;
+    struct sv_arena arena;        /* engine life time */
+    struct sv_engine_stats stats;
+    struct sv_accept_stats accept;
+    struct sv_gen_config gen;
+    bool failed;                  /* the device failed: nothing runs any more */
+};
+
+/* engine.c: opts as in salvo.h; drafter, when given, is used instead of opts->draft_dir (tests, bench)
+ * and owned by the engine from then on, also when opening fails. */
+int sv_engine_open(struct sv_engine **e, const struct sv_engine_options *opts,
+                   struct sv_drafter *drafter, struct sv_err *err);
+void sv_engine_close(struct sv_engine *e);
+int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *id,
+                     struct sv_err *err);
+
+/* step.c: THE STEP. The engine's state advances by one target forward; events wait in the sequences. */
+int sv_engine_step(struct sv_engine *e, struct sv_err *err);
+/* Delivers events and frees finished sequences; outside the step, so callbacks may allocate. */
+void sv_engine_deliver(struct sv_engine *e);
+
+#endif
