@@ -1,0 +1,212 @@
+# Makefile - builds Salvo, its tests and its fuzz targets; `make help` lists what it can do.
+#
+# Sources are found by name: src/<folder>/*.c and src/backend/cpu/*.c go into libsalvo.a, src/cli/*.c on
+# top of it into salvo. *_avx2.c, *_avx512.c and *_amx.c get their instruction set's flags (left out when
+# the compiler lacks them, with SV_NO_AVX2, SV_NO_AVX512, SV_NO_AMX defined; all three also mean SV_NO_X86).
+# Tests: every tests/<area>/test_*.c is a program, tests/<area>/*.test.sh a script, other .c files helpers.
+#
+# Several builds of one checkout at the same time: `make B=build-mine`. A part that does not compile yet:
+# `make SKIP='src/model/% tests/model/%'`. Only some tests: `make test T=text` (part of a path or name).
+
+B ?= build
+FLAVOUR ?= release
+PREFIX ?= /usr/local
+WERROR ?= -Werror
+JOBS ?= 2
+T ?=
+SKIP ?=
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+# ---------------------------------------------------------------- first-time set-up
+
+# At parse time, because what it installs decides the flags below.
+QUICK_GOALS := clean format help setup check
+ifneq ($(filter-out $(QUICK_GOALS),$(or $(MAKECMDGOALS),all)),)
+ifeq ($(MAKELEVEL),0)
+ifneq ($(shell tools/setup >&2 && echo ready),ready)
+$(error the packages named above are missing)
+endif
+endif
+endif
+
+# ---------------------------------------------------------------- flavours
+
+ifeq ($(FLAVOUR),release)
+O := $(B)
+FLAVOUR_FLAGS := -O3 -g
+else ifeq ($(FLAVOUR),asan)
+O := $(B)/asan
+FLAVOUR_FLAGS := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+else ifeq ($(FLAVOUR),tsan)
+O := $(B)/tsan
+FLAVOUR_FLAGS := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
+else ifeq ($(FLAVOUR),fuzz)
+O := $(B)/fuzz
+override CC := clang
+FLAVOUR_FLAGS := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+else
+$(error FLAVOUR=$(FLAVOUR): must be release, asan, tsan or fuzz)
+endif
+
+# ---------------------------------------------------------------- what this machine has
+
+accepts = $(shell echo 'int x;' | $(CC) $(1) -x c -c -o /dev/null - 2>/dev/null && echo yes)
+found = $(shell command -v $(1) >/dev/null 2>&1 && echo yes)
+library = $(shell pkg-config $(1) $(2) 2>/dev/null || echo $(3))
+
+AVX2_FLAGS := -mavx2 -mfma -mf16c
+AVX512_FLAGS := $(AVX2_FLAGS) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16
+AMX_FLAGS := $(AVX512_FLAGS) -mamx-tile -mamx-bf16
+HAVE_AVX2 := $(call accepts,$(AVX2_FLAGS))
+HAVE_AVX512 := $(if $(HAVE_AVX2),$(call accepts,$(AVX512_FLAGS)))
+HAVE_AMX := $(if $(HAVE_AVX512),$(call accepts,$(AMX_FLAGS)))
+
+ifeq ($(MAKELEVEL),0)
+ifneq ($(filter-out $(QUICK_GOALS),$(or $(MAKECMDGOALS),all)),)
+$(info compiler    $(shell $(CC) --version 2>/dev/null | head -n 1))
+$(info cpu kernels plain$(if $(HAVE_AVX2), avx2)$(if $(HAVE_AVX512), avx512)$(if $(HAVE_AMX), amx))
+$(info optional    cuda: $(or $(call found,nvcc),no), hip: $(or $(call found,hipcc),no), mpi: $(or $(call found,mpicc),no) (not used yet))
+endif
+endif
+
+LIBS := jansson libpcre2-8 libutf8proc libedit
+LIB_CFLAGS := $(call library,--cflags,$(LIBS),)
+LDLIBS := $(call library,--libs,$(LIBS),-ljansson -lpcre2-8 -lutf8proc -ledit) -lm -pthread
+TEST_LDLIBS := $(call library,--libs,cmocka,-lcmocka)
+
+CPPFLAGS += -Isrc -Iinclude -I. $(LIB_CFLAGS)
+CPPFLAGS += $(if $(HAVE_AVX2),,-DSV_NO_AVX2 -DSV_NO_X86)
+CPPFLAGS += $(if $(HAVE_AVX512),,-DSV_NO_AVX512) $(if $(HAVE_AMX),,-DSV_NO_AMX)
+override CFLAGS += -std=c11 -Wall -Wextra $(WERROR) -pedantic -ffp-contract=off -pthread $(FLAVOUR_FLAGS)
+
+# ---------------------------------------------------------------- sources
+
+ALL_C := $(filter-out $(SKIP),$(sort $(wildcard src/*/*.c src/backend/cpu/*.c)))
+LACKING := $(if $(HAVE_AVX2),,%_avx2.c) $(if $(HAVE_AVX512),,%_avx512.c) $(if $(HAVE_AMX),,%_amx.c)
+CLI_C := $(filter src/cli/%,$(ALL_C))
+LIB_C := $(filter-out $(CLI_C) $(LACKING),$(ALL_C))
+TEST_C := $(filter-out $(SKIP),$(sort $(wildcard tests/*/test_*.c)))
+FUZZ_C := $(filter-out $(SKIP),$(sort $(wildcard tests/fuzz/fuzz_*.c)))
+HELP_C := $(filter-out $(SKIP) $(TEST_C) $(FUZZ_C) tests/runner.c tests/fuzz/driver.c tests/runner/%, \
+	$(sort $(wildcard tests/*.c tests/*/*.c)))
+BENCH_C := $(filter-out $(SKIP),$(sort $(wildcard bench/*.c)))
+TEST_SH := $(filter-out $(SKIP),$(sort $(wildcard tests/*/*.test.sh)))
+# TSan is for the code that shares memory between threads.
+TSAN_AREAS := base backend engine
+
+object = $(patsubst %.c,$(O)/obj/%.o,$(1))
+program = $(patsubst %.c,$(O)/%,$(1))
+TEST_BIN := $(call program,$(TEST_C))
+REPLAY_BIN := $(call program,$(FUZZ_C))
+TSAN_BIN := $(call program,$(filter $(TSAN_AREAS:%=tests/%/test_%),$(TEST_C)))
+
+$(O)/obj/%_avx2.o: ISA_FLAGS := $(AVX2_FLAGS)
+$(O)/obj/%_avx512.o: ISA_FLAGS := $(AVX512_FLAGS)
+$(O)/obj/%_amx.o: ISA_FLAGS := $(AMX_FLAGS)
+$(O)/obj/tests/%.o $(O)/obj/bench/%.o: CPPFLAGS += -Itests
+
+# Written beside and moved into place, so that two makes in one checkout never link half an object.
+$(O)/obj/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	@echo "  cc    $(O)/$*"
+	@$(CC) $(CPPFLAGS) $(CFLAGS) $(ISA_FLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@.$$$$ $< && \
+		mv $@.$$$$ $@ || { rm -f $@.$$$$; exit 1; }
+
+# ar q, not r: files of different folders may share a name.
+$(O)/libsalvo.a: $(call object,$(LIB_C))
+	@echo "  ar    $@"
+	@rm -f $@.$$$$ && $(AR) qcs $@.$$$$ $^ && mv $@.$$$$ $@
+
+$(O)/libtest.a: $(call object,$(HELP_C))
+	@rm -f $@.$$$$ && $(AR) qcs $@.$$$$ $^ && mv $@.$$$$ $@
+
+LINK = @mkdir -p $(@D) && echo "  link  $@" && $(CC) $(CFLAGS) $(LDFLAGS) -o $@.$$$$ $(filter %.o %.a,$^)
+MOVE = && mv $@.$$$$ $@ || { rm -f $@.$$$$; exit 1; }
+
+$(O)/salvo: $(call object,$(CLI_C)) $(O)/libsalvo.a
+	$(LINK) $(LDLIBS) $(MOVE)
+
+$(TEST_BIN): $(O)/%: $(O)/obj/%.o $(O)/libtest.a $(O)/libsalvo.a
+	$(LINK) $(TEST_LDLIBS) $(LDLIBS) $(MOVE)
+
+# Linked with the replay driver under ASan, with libFuzzer's own main in the fuzz flavour.
+FUZZ_MAIN := $(if $(filter fuzz,$(FLAVOUR)),,$(O)/obj/tests/fuzz/driver.o)
+$(REPLAY_BIN): $(O)/%: $(O)/obj/%.o $(FUZZ_MAIN) $(O)/libsalvo.a
+	$(LINK) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) $(LDLIBS) $(MOVE)
+
+$(patsubst %.c,$(O)/%,$(BENCH_C)): $(O)/%: $(O)/obj/%.o $(O)/libsalvo.a
+	$(LINK) $(LDLIBS) $(MOVE)
+
+# The runner itself is plain C and never sanitized: it only starts processes.
+$(B)/runner: tests/runner.c Makefile
+	@mkdir -p $(@D)
+	@$(CC) -std=c11 -Wall -Wextra $(WERROR) -pedantic -O1 -g -o $@.$$$$ $< $(MOVE)
+
+-include $(shell find $(O)/obj -name '*.d' 2>/dev/null)
+
+# ---------------------------------------------------------------- goals
+
+.PHONY: all help test tests tsan fuzz demo bench check format clean install setup
+
+SALVO := $(if $(wildcard src/cli/main.c),$(O)/salvo)
+all: $(O)/libsalvo.a $(SALVO)
+
+help:
+	@echo 'make            build/salvo and build/libsalvo.a'
+	@echo 'make demo       plain decoding beside DFlash on the pair that ships with the project'
+	@echo 'make test       all tests under ASan and UBSan (T=part of a path or name: some of them)'
+	@echo 'make tsan       the tests of threads under ThreadSanitizer'
+	@echo 'make fuzz       libFuzzer on every target, FUZZ_S=30 seconds each'
+	@echo 'make check      layers, sizes and naming of the source'
+	@echo 'make bench      the benchmark programs, into build/bench'
+	@echo 'make format clean install (PREFIX=/usr/local, DESTDIR)'
+
+setup:
+	@tools/setup
+
+# What `make test` needs of one flavour; only the wanted programs when T names one.
+WANTED = $(if $(T),$(or $(foreach w,$(T),$(foreach p,$(1),$(if $(findstring $(w),$(p)),$(p)))),$(1)),$(1))
+tests: $(call WANTED,$(TEST_BIN) $(REPLAY_BIN))
+
+test:
+	@$(MAKE) -s --no-print-directory FLAVOUR=asan tests
+	@$(MAKE) -s --no-print-directory FLAVOUR=release all $(B)/runner
+	@SALVO=$(B)/salvo $(B)/runner -j $(JOBS) $(T:%=-k %) \
+		$(TEST_C:%.c=$(B)/asan/%) $(FUZZ_C:%.c=$(B)/asan/%) $(TEST_SH)
+
+tsan:
+	@$(MAKE) -s --no-print-directory FLAVOUR=tsan tsan-tests
+	@$(MAKE) -s --no-print-directory FLAVOUR=release $(B)/runner
+	@$(B)/runner -j 1 -x 5 $(T:%=-k %) $(TSAN_BIN:$(O)/%=$(B)/tsan/%)
+.PHONY: tsan-tests
+tsan-tests: $(call WANTED,$(TSAN_BIN))
+
+FUZZ_S ?= 30
+fuzz:
+	@tools/fuzz.sh $(B) $(FUZZ_S) '$(SKIP)' $(FUZZ_C)
+.PHONY: fuzz-programs
+fuzz-programs: $(REPLAY_BIN)
+
+demo: all
+	@if [ -x tools/demo.sh ]; then SALVO=$(B)/salvo tools/demo.sh; else echo 'tools/demo.sh is missing' >&2; exit 1; fi
+
+bench: $(patsubst %.c,$(O)/%,$(BENCH_C)) $(SALVO)
+	@echo "benchmarks: $(or $(patsubst %.c,$(O)/%,$(BENCH_C)),none yet)"
+
+check:
+	@tools/check_layers
+
+format:
+	clang-format -i $(shell find src tests bench include -name '*.[ch]')
+
+clean:
+	rm -rf $(B)
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include
+	$(if $(SALVO),install $(O)/salvo $(DESTDIR)$(PREFIX)/bin/)
+	install -m 644 $(O)/libsalvo.a $(DESTDIR)$(PREFIX)/lib/
+	$(if $(wildcard include/salvo.h),install -m 644 include/salvo.h $(DESTDIR)$(PREFIX)/include/)

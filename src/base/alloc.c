@@ -1,0 +1,125 @@
+/*
+ * alloc.c - the project's only malloc: counted blocks, the fault countdown, the allocation guard.
+ *
+ * Called by everything that needs memory, jansson included (json.c hands it over). Every block is a
+ * block of its own, so that AddressSanitizer sees each overrun. Must not: cache or pool blocks.
+ */
+#define _POSIX_C_SOURCE 200809L /* posix_memalign takes sizes that are no multiple of the alignment */
+
+#include "base/internal.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Atomic int64_t live_blocks;
+static _Atomic int64_t fault_calls;
+static _Atomic int64_t fault_nth;
+static _Thread_local bool guard_up;
+
+void sv_fault_arm(int64_t nth)
+{
+    atomic_store(&fault_nth, nth);
+    atomic_store(&fault_calls, 0);
+}
+
+bool sv_fault_hit(void)
+{
+    int64_t call = atomic_fetch_add(&fault_calls, 1) + 1;
+    return call == atomic_load_explicit(&fault_nth, memory_order_relaxed);
+}
+
+int64_t sv_fault_calls(void)
+{
+    return atomic_load(&fault_calls);
+}
+
+void sv_alloc_guard(bool up)
+{
+    guard_up = up;
+}
+
+int64_t sv_alloc_live(void)
+{
+    return atomic_load(&live_blocks);
+}
+
+/* Common to all allocations: true when this one may go ahead. */
+static bool may_allocate(size_t n_bytes)
+{
+    if (guard_up) {
+        guard_up = false; /* the panic itself may allocate */
+        sv_panic("allocation of %zu bytes while the allocation guard is up", n_bytes);
+    }
+    return !sv_fault_hit();
+}
+
+static void *count_block(void *p)
+{
+    if (p)
+        atomic_fetch_add_explicit(&live_blocks, 1, memory_order_relaxed);
+    return p;
+}
+
+void *sv_alloc(size_t n_bytes)
+{
+    void *p = NULL;
+    if (!may_allocate(n_bytes) || n_bytes > PTRDIFF_MAX)
+        return NULL;
+    if (posix_memalign(&p, SV_ALIGN, n_bytes ? n_bytes : 1) != 0)
+        return NULL;
+    return count_block(p);
+}
+
+void *sv_alloc_small(size_t n_bytes)
+{
+    if (!may_allocate(n_bytes) || n_bytes > PTRDIFF_MAX)
+        return NULL;
+    return count_block(malloc(n_bytes ? n_bytes : 1));
+}
+
+void *sv_calloc(size_t count, size_t size)
+{
+    void *p;
+    if (size && count > SIZE_MAX / size)
+        return NULL;
+    p = sv_alloc(count * size);
+    if (p)
+        memset(p, 0, count * size);
+    return p;
+}
+
+/* The C library cannot grow an aligned block in place, so this moves; hence old_bytes. */
+void *sv_realloc(void *p, size_t old_bytes, size_t new_bytes)
+{
+    void *q = sv_alloc(new_bytes);
+    if (q && p) {
+        memcpy(q, p, old_bytes < new_bytes ? old_bytes : new_bytes);
+        sv_free(p);
+    }
+    return q;
+}
+
+void sv_free(void *p)
+{
+    if (p) {
+        atomic_fetch_sub_explicit(&live_blocks, 1, memory_order_relaxed);
+        free(p);
+    }
+}
+
+char *sv_strndup(const char *s, size_t n)
+{
+    size_t len = strnlen(s, n);
+    char *copy = sv_alloc_small(len + 1);
+    if (copy) {
+        memcpy(copy, s, len);
+        copy[len] = 0;
+    }
+    return copy;
+}
+
+char *sv_strdup(const char *s)
+{
+    return sv_strndup(s, strlen(s));
+}

@@ -1,0 +1,197 @@
+/*
+ * file.c - files: whole-file mappings, bounded reads, atomic writes, path joining.
+ *
+ * Called by load, text and cli. Every system call that may fail passes the fault countdown first.
+ * Must not: keep a descriptor open after the call, or trust a size it has not read from the file.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "base/internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define READ_STEP_BYTES (64u << 10)
+
+/* True when a test wants this call to fail; errno then says so. */
+static bool fault(void)
+{
+    if (!sv_fault_hit())
+        return false;
+    errno = EIO;
+    return true;
+}
+
+static int open_read(const char *path, struct stat *st, struct sv_err *err)
+{
+    int fd = fault() ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return sv_fail_errno(err, path, "cannot open", errno);
+    if (fault() || fstat(fd, st) != 0) {
+        int status = sv_fail_errno(err, path, "cannot stat", errno);
+        close(fd);
+        return status;
+    }
+    if (S_ISDIR(st->st_mode)) {
+        close(fd);
+        return sv_fail_errno(err, path, "cannot read", EISDIR);
+    }
+    return fd;
+}
+
+int sv_map_open(struct sv_map *m, const char *path, struct sv_err *err)
+{
+    static const uint8_t empty[1];
+    struct stat st;
+    int status = SV_OK;
+    int fd = open_read(path, &st, err);
+
+    memset(m, 0, sizeof *m);
+    if (fd < 0)
+        return fd;
+    m->data = empty; /* mmap refuses a length of 0 */
+    m->n_bytes = (size_t)st.st_size;
+    m->path = sv_strdup(path);
+    if (!m->path) {
+        status = sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", path);
+    } else if (m->n_bytes) {
+        void *p = fault() ? MAP_FAILED : mmap(NULL, m->n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED)
+            status = sv_fail_errno(err, path, "cannot map", errno);
+        else
+            m->data = p;
+    }
+    close(fd);
+    if (status != SV_OK) {
+        sv_free(m->path);
+        memset(m, 0, sizeof *m);
+    }
+    return status;
+}
+
+void sv_map_close(struct sv_map *m)
+{
+    if (m->n_bytes)
+        munmap((void *)(uintptr_t)m->data, m->n_bytes);
+    sv_free(m->path);
+    memset(m, 0, sizeof *m);
+}
+
+/* Reads fd to its end; the size that fstat told is only a hint, since pipes and /proc say 0. */
+static int read_all(struct sv_buf *buf, int fd, const char *path, size_t max_bytes,
+                    struct sv_err *err)
+{
+    size_t total = 0;
+    for (;;) {
+        ssize_t n;
+        if (sv_buf_reserve(buf, READ_STEP_BYTES) != SV_OK)
+            return sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", path);
+        n = fault() ? -1 : read(fd, buf->data + buf->len, READ_STEP_BYTES);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return sv_fail_errno(err, path, "cannot read", errno);
+        if (n == 0)
+            return SV_OK;
+        if ((size_t)n > max_bytes - total)
+            return sv_fail(err, SV_EINVAL, (int64_t)max_bytes, "%s: larger than %zu bytes", path,
+                           max_bytes);
+        total += (size_t)n;
+        buf->len += (size_t)n;
+        buf->data[buf->len] = 0;
+    }
+}
+
+int sv_file_read(struct sv_buf *buf, const char *path, size_t max_bytes, struct sv_err *err)
+{
+    struct stat st;
+    int status;
+    int fd = open_read(path, &st, err);
+
+    if (fd < 0)
+        return fd;
+    if (S_ISREG(st.st_mode) && (uint64_t)st.st_size > max_bytes)
+        status = sv_fail(err, SV_EINVAL, (int64_t)max_bytes, "%s: larger than %zu bytes", path,
+                         max_bytes);
+    else if (st.st_size > 0 && sv_buf_reserve(buf, (size_t)st.st_size + READ_STEP_BYTES) != SV_OK)
+        status = sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", path);
+    else
+        status = read_all(buf, fd, path, max_bytes, err);
+    close(fd);
+    return status;
+}
+
+static int write_all(int fd, const char *path, const void *data, size_t n, struct sv_err *err)
+{
+    const char *p = data;
+    while (n) {
+        ssize_t k = fault() ? -1 : write(fd, p, n);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return sv_fail_errno(err, path, "cannot write", errno);
+        p += k;
+        n -= (size_t)k;
+    }
+    if (fault() || fsync(fd) != 0)
+        return sv_fail_errno(err, path, "cannot sync", errno);
+    return SV_OK;
+}
+
+int sv_file_write(const char *path, const void *data, size_t n, struct sv_err *err)
+{
+    struct sv_buf tmp;
+    int status, fd;
+
+    sv_buf_init(&tmp);
+    sv_buf_printf(&tmp, "%s.tmp", path);
+    if (tmp.failed) {
+        sv_buf_fini(&tmp);
+        return sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", path);
+    }
+    fd = fault() ? -1 : open(tmp.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        status = sv_fail_errno(err, tmp.data, "cannot create", errno);
+    } else {
+        status = write_all(fd, tmp.data, data, n, err);
+        if (close(fd) != 0 && status == SV_OK)
+            status = sv_fail_errno(err, tmp.data, "cannot close", errno);
+        if (status == SV_OK && (fault() || rename(tmp.data, path) != 0))
+            status = sv_fail_errno(err, path, "cannot rename into place", errno);
+        if (status != SV_OK)
+            unlink(tmp.data);
+    }
+    sv_buf_fini(&tmp);
+    return status;
+}
+
+bool sv_file_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
+}
+
+bool sv_dir_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+char *sv_path_join(const char *dir, const char *name)
+{
+    size_t n_dir = strlen(dir), n_name = strlen(name);
+    bool slash = n_dir && dir[n_dir - 1] != '/';
+    char *path = sv_alloc_small(n_dir + slash + n_name + 1);
+
+    if (!path)
+        return NULL;
+    memcpy(path, dir, n_dir);
+    if (slash)
+        path[n_dir] = '/';
+    memcpy(path + n_dir + slash, name, n_name + 1);
+    return path;
+}

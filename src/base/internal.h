@@ -1,0 +1,18 @@
+/*
+ * internal.h - what the files of src/base share and nobody else sees.
+ *
+ * Included only inside src/base. Must not hold anything another folder needs: that belongs in base.h.
+ */
+#ifndef SV_BASE_INTERNAL_H
+#define SV_BASE_INTERNAL_H
+
+#include "base/base.h"
+
+/* sv_alloc with the alignment of malloc: for strings and JSON nodes, where 64-byte blocks would double
+ * the memory of a large tokenizer.json. Counted, guarded and failed exactly like sv_alloc. */
+void *sv_alloc_small(size_t n_bytes);
+
+/* "a/b/c: No such file or directory" with the code SV_EIO. */
+int sv_fail_errno(struct sv_err *err, const char *path, const char *what, int errnum);
+
+#endif

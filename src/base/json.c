@@ -1,0 +1,319 @@
+/*
+ * json.c - JSON in and out: jansson's parser behind limits and precise errors, typed field access.
+ *
+ * Called by load, text, cli and the server. jansson allocates through sv_alloc's hooks. Duplicate keys
+ * are refused: two readers of one file must not see different values. Must not: know any field's name.
+ */
+#include "base/internal.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_TEXT_BYTES ((size_t)1 << 30) /* jansson counts positions in an int */
+
+/* Before main, because jansson must not see two allocators in one life. */
+__attribute__((constructor)) static void use_our_allocator(void)
+{
+    json_set_alloc_funcs(sv_alloc_small, sv_free);
+}
+
+/* ---------------------------------------------------------------- parsing */
+
+static int parse_failed(const json_error_t *e, struct sv_err *err)
+{
+    /* Some of jansson's out-of-memory paths leave no text behind. */
+    if (json_error_code(e) == json_error_out_of_memory || !e->text[0])
+        return sv_fail(err, SV_ENOMEM, -1, "out of memory while parsing JSON");
+    return sv_fail(err, SV_EFORMAT, e->position, "JSON, byte %d (line %d): %s", e->position, e->line,
+                   e->text);
+}
+
+/* Rewrites the n digits of an integer as d.ddde<n-1> in the same n bytes, so positions stay true. */
+static void shrink_integer(char *digits, size_t n)
+{
+    char tail[24];
+    int n_tail = snprintf(tail, sizeof tail, "e%zu", n - 1);
+    memmove(digits + 2, digits + 1, n - 2);
+    digits[1] = '.';
+    memcpy(digits + n - (size_t)n_tail, tail, (size_t)n_tail);
+}
+
+/* jansson refuses integers beyond 64 bits, but published tokenizer_config.json files hold
+ * 1000000000000000019884624838656 for "no limit". Turns such integers into reals. */
+static void shrink_big_integers(char *text, size_t n)
+{
+    bool in_string = false;
+    for (size_t i = 0; i < n; i++) {
+        size_t end = i;
+        if (in_string) {
+            if (text[i] == '\\')
+                i++;
+            else if (text[i] == '"')
+                in_string = false;
+            continue;
+        }
+        in_string = text[i] == '"';
+        while (end < n && text[end] >= '0' && text[end] <= '9')
+            end++;
+        if (end == i)
+            continue;
+        bool fraction = i && (text[i - 1] == '.' || text[i - 1] == 'e' || text[i - 1] == 'E' ||
+                              text[i - 1] == '+');
+        bool real = end < n && (text[end] == '.' || text[end] == 'e' || text[end] == 'E');
+        if (!fraction && !real && end - i >= 19 && text[i] != '0') {
+            char word[24];
+            bool big = end - i > 19;
+            if (!big) {
+                memcpy(word, text + i, end - i);
+                word[end - i] = 0;
+                errno = 0;
+                (void)strtoll(word, NULL, 10);
+                big = errno == ERANGE;
+            }
+            if (big)
+                shrink_integer(text + i, end - i);
+        }
+        i = end - 1;
+    }
+}
+
+json_t *sv_json_parse(const char *text, size_t n, struct sv_err *err)
+{
+    const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
+    json_error_t e = {0};
+    json_t *root;
+
+    if (n > MAX_TEXT_BYTES) {
+        sv_fail(err, SV_EINVAL, (int64_t)MAX_TEXT_BYTES, "JSON text of %zu bytes is too long", n);
+        return NULL;
+    }
+    root = json_loadb(text, n, flags, &e);
+    if (!root && json_error_code(&e) == json_error_numeric_overflow) {
+        char *copy = sv_alloc_small(n);
+        if (!copy) {
+            sv_fail(err, SV_ENOMEM, -1, "out of memory while parsing JSON");
+            return NULL;
+        }
+        memcpy(copy, text, n);
+        shrink_big_integers(copy, n);
+        root = json_loadb(copy, n, flags, &e);
+        sv_free(copy);
+    }
+    if (!root)
+        parse_failed(&e, err);
+    return root;
+}
+
+json_t *sv_json_load(const char *path, size_t max_bytes, struct sv_err *err)
+{
+    struct sv_buf text;
+    json_t *root = NULL;
+
+    sv_buf_init(&text);
+    if (sv_file_read(&text, path, max_bytes, err) == SV_OK) {
+        root = sv_json_parse(text.data, text.len, err);
+        if (!root)
+            sv_err_prefix(err, "%s", path);
+    }
+    sv_buf_fini(&text);
+    return root;
+}
+
+/* ---------------------------------------------------------------- fields */
+
+/* *out = the field or NULL; an error when obj is no object or a needed field is missing. */
+static int find(const json_t *obj, const char *key, bool needed, const json_t **out,
+                struct sv_err *err)
+{
+    const json_t *v;
+
+    *out = NULL;
+    if (!json_is_object(obj))
+        return sv_fail(err, SV_EINVAL, -1, "field '%s': its parent is not an object", key);
+    v = json_object_get(obj, key);
+    if (v && !json_is_null(v)) {
+        *out = v;
+        return SV_OK;
+    }
+    if (!needed)
+        return SV_OK;
+    return sv_fail(err, SV_EINVAL, -1, "field '%s' is %s", key, v ? "null" : "missing");
+}
+
+/* Integers, and reals that are whole numbers (1e6) and small enough to be exact. */
+static bool whole(const json_t *v, int64_t *out)
+{
+    double x;
+
+    if (json_is_integer(v)) {
+        *out = json_integer_value(v);
+        return true;
+    }
+    if (!json_is_real(v))
+        return false;
+    x = json_real_value(v);
+    if (!(fabs(x) <= 0x1p53) || x != floor(x))
+        return false;
+    *out = (int64_t)x;
+    return true;
+}
+
+static int get_int(const json_t *obj, const char *key, bool needed, int64_t lo, int64_t hi,
+                   int64_t *out, struct sv_err *err)
+{
+    const json_t *v;
+    int64_t x;
+    int status = find(obj, key, needed, &v, err);
+
+    if (status != SV_OK || !v)
+        return status;
+    if (!whole(v, &x) || x < lo || x > hi)
+        return sv_fail(err, SV_EINVAL, -1, "field '%s' must be an integer in [%lld, %lld]", key,
+                       (long long)lo, (long long)hi);
+    *out = x;
+    return SV_OK;
+}
+
+static int get_num(const json_t *obj, const char *key, bool needed, double lo, double hi,
+                   double *out, struct sv_err *err)
+{
+    const json_t *v;
+    double x;
+    int status = find(obj, key, needed, &v, err);
+
+    if (status != SV_OK || !v)
+        return status;
+    x = json_number_value(v); /* 0 for anything else */
+    if (!json_is_number(v) || !(x >= lo && x <= hi))
+        return sv_fail(err, SV_EINVAL, -1, "field '%s' must be a number in [%g, %g]", key, lo, hi);
+    *out = x;
+    return SV_OK;
+}
+
+static int get_str(const json_t *obj, const char *key, bool needed, const char **out,
+                   struct sv_err *err)
+{
+    const json_t *v;
+    int status = find(obj, key, needed, &v, err);
+
+    if (status != SV_OK || !v)
+        return status;
+    if (!json_is_string(v))
+        return sv_fail(err, SV_EINVAL, -1, "field '%s' must be a string", key);
+    if (strlen(json_string_value(v)) != json_string_length(v))
+        return sv_fail(err, SV_EINVAL, -1, "field '%s' must not hold a NUL character", key);
+    *out = json_string_value(v);
+    return SV_OK;
+}
+
+int sv_json_int(const json_t *obj, const char *key, int64_t lo, int64_t hi, int64_t *out,
+                struct sv_err *err)
+{
+    return get_int(obj, key, true, lo, hi, out, err);
+}
+
+int sv_json_int_opt(const json_t *obj, const char *key, int64_t lo, int64_t hi, int64_t *out,
+                    struct sv_err *err)
+{
+    return get_int(obj, key, false, lo, hi, out, err);
+}
+
+int sv_json_num(const json_t *obj, const char *key, double lo, double hi, double *out,
+                struct sv_err *err)
+{
+    return get_num(obj, key, true, lo, hi, out, err);
+}
+
+int sv_json_num_opt(const json_t *obj, const char *key, double lo, double hi, double *out,
+                    struct sv_err *err)
+{
+    return get_num(obj, key, false, lo, hi, out, err);
+}
+
+int sv_json_bool_opt(const json_t *obj, const char *key, bool *out, struct sv_err *err)
+{
+    const json_t *v;
+    int status = find(obj, key, false, &v, err);
+
+    if (status != SV_OK || !v)
+        return status;
+    if (!json_is_boolean(v))
+        return sv_fail(err, SV_EINVAL, -1, "field '%s' must be true or false", key);
+    *out = json_is_true(v);
+    return SV_OK;
+}
+
+int sv_json_str(const json_t *obj, const char *key, const char **out, struct sv_err *err)
+{
+    return get_str(obj, key, true, out, err);
+}
+
+int sv_json_str_opt(const json_t *obj, const char *key, const char **out, struct sv_err *err)
+{
+    return get_str(obj, key, false, out, err);
+}
+
+/* ---------------------------------------------------------------- writing */
+
+/* Bytes of the well-formed UTF-8 sequence at p, or 0. Then *bad is how many bytes one U+FFFD stands for:
+ * the longest start of a well-formed sequence, as the Unicode standard recommends. */
+static size_t utf8_len(const unsigned char *p, size_t n, size_t *bad)
+{
+    unsigned lo = 0x80, hi = 0xBF; /* range of the second byte */
+    size_t need;
+
+    *bad = 1;
+    if (p[0] < 0x80)
+        return 1;
+    if (p[0] < 0xC2 || p[0] > 0xF4)
+        return 0;
+    need = p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : 4;
+    if (p[0] == 0xE0)
+        lo = 0xA0; /* overlong */
+    else if (p[0] == 0xED)
+        hi = 0x9F; /* surrogates */
+    else if (p[0] == 0xF0)
+        lo = 0x90; /* overlong */
+    else if (p[0] == 0xF4)
+        hi = 0x8F; /* above U+10FFFF */
+    for (size_t i = 1; i < need; i++) {
+        if (i == n || p[i] < lo || p[i] > hi)
+            return 0;
+        lo = 0x80;
+        hi = 0xBF;
+        *bad = i + 1;
+    }
+    return need;
+}
+
+void sv_json_quote(struct sv_buf *b, const char *text, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    size_t start = 0, i = 0; /* [start, i) is copied as it is */
+
+    sv_buf_append(b, "\"", 1);
+    while (i < n) {
+        size_t bad, len = utf8_len(p + i, n - i, &bad);
+        if (len && p[i] >= 0x20 && p[i] != '"' && p[i] != '\\') {
+            i += len;
+            continue;
+        }
+        sv_buf_append(b, text + start, i - start);
+        if (!len) {
+            sv_buf_append(b, "\xEF\xBF\xBD", 3);
+            i += bad;
+        } else {
+            const char *at = p[i] ? strchr("\"\"\\\\\nn\rr\tt\bb\ff", p[i]) : NULL;
+            if (at)
+                sv_buf_printf(b, "\\%c", at[1]);
+            else
+                sv_buf_printf(b, "\\u%04x", p[i]);
+            i++;
+        }
+        start = i;
+    }
+    sv_buf_append(b, text + start, n - start);
+    sv_buf_append(b, "\"", 1);
+}

@@ -1,0 +1,107 @@
+/*
+ * testing.c - the main function of every test program, and where tests find and put files.
+ *
+ * Linked into each tests/<area>/test_*.c; called by the runner and by hand. Must not: decide about time
+ * limits or what counts as failed beyond the exit status: 0 passed, 77 skipped, anything else failed.
+ */
+#define _GNU_SOURCE /* nftw */
+
+#include "testing.h"
+
+#include <ftw.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char tmp_dir[64];
+
+/* The tree that this program was built from: what stands before /build in its own path. */
+static const char *root(void)
+{
+    static char dir[PATH_MAX];
+    ssize_t n;
+    char *cut, *next;
+
+    if (dir[0])
+        return dir;
+    n = readlink("/proc/self/exe", dir, sizeof dir - 1);
+    if (n > 0) {
+        dir[n] = 0;
+        cut = strstr(dir, "/build");
+        while (cut && (next = strstr(cut + 1, "/build")))
+            cut = next;
+        if (cut) {
+            *cut = 0;
+            return dir;
+        }
+    }
+    strcpy(dir, ".");
+    return dir;
+}
+
+/* Results rotate through a few buffers, so that one call may use several. */
+static const char *keep(const char *dir, const char *name)
+{
+    static char paths[8][PATH_MAX];
+    static unsigned turn;
+    char *path = paths[turn++ % 8];
+
+    if (snprintf(path, PATH_MAX, "%s/%s", dir, name) >= PATH_MAX) {
+        fprintf(stderr, "path too long: %s\n", name);
+        abort();
+    }
+    return path;
+}
+
+const char *sv_test_path(const char *relative)
+{
+    return keep(root(), relative);
+}
+
+static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
+{
+    (void)st;
+    (void)flag;
+    (void)ftw;
+    return remove(path);
+}
+
+static void remove_tmp(void)
+{
+    nftw(tmp_dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+const char *sv_test_tmp(const char *name)
+{
+    if (!tmp_dir[0]) {
+        strcpy(tmp_dir, "/tmp/salvo-test-XXXXXX");
+        if (!mkdtemp(tmp_dir)) {
+            perror("mkdtemp");
+            abort();
+        }
+        atexit(remove_tmp);
+    }
+    return keep(tmp_dir, name);
+}
+
+int sv_test_main(int argc, char **argv, const char *file, const struct CMUnitTest *tests, size_t n)
+{
+    if (argc > 2 || (argc == 2 && strcmp(argv[1], "--help") == 0)) {
+        printf("usage: %s [--list | NAME]\n", argv[0]);
+        return argc > 2 ? 2 : 0;
+    }
+    if (argc == 1)
+        return _cmocka_run_group_tests(file, tests, n, NULL, NULL) != 0;
+    if (strcmp(argv[1], "--list") == 0) {
+        for (size_t i = 0; i < n; i++)
+            puts(tests[i].name);
+        return 0;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(tests[i].name, argv[1]) == 0)
+            return _cmocka_run_group_tests(file, &tests[i], 1, NULL, NULL) != 0;
+    fprintf(stderr, "%s: no test named '%s'\n", file, argv[1]);
+    return 2;
+}
