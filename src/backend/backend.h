@@ -307,6 +307,8 @@ struct sv_backend {
     /* Read-only sweep over n_bytes of fresh memory with all threads; GB/s, best of a few rounds. */
     double (*measure_read)(struct sv_dev *, size_t n_bytes);
     const char *(*describe)(struct sv_dev *); /* "cpu amx-bf16, 2 threads" */
+    enum sv_dtype (*act_dtype)(const struct sv_dev *);
+    enum sv_dtype (*compute_dtype)(const struct sv_dev *);
 };
 
 int sv_dev_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err);

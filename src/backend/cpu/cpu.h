@@ -38,6 +38,9 @@ static inline struct sv_cpu *sv_cpu_of(struct sv_dev *dev)
     return (struct sv_cpu *)(void *)dev;
 }
 
+/* cpu.c: keeps the first device error until the next sync; callable from any worker. */
+void sv_cpu_latch(struct sv_cpu *cpu, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
 /* cpuid.c: best level of this machine; asks the kernel for AMX tile state once. */
 enum sv_isa sv_cpu_best_isa(void);
 bool sv_cpu_has_isa(enum sv_isa isa);
