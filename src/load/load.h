@@ -28,7 +28,8 @@ struct sv_host_tensor {
     const char *file; /* file it lies in, for messages */
 };
 
-/* All tensors of a directory, sorted by name. */
+/* All tensors of a directory, sorted by name. Names are canonical: a leading "model." is taken off and
+ * the aliases of spec 1.3 (midlayer., encoder.fc, ...) are replaced. */
 struct sv_ckpt {
     struct sv_host_tensor *tensors;
     int32_t n_tensors;
@@ -42,11 +43,26 @@ struct sv_ckpt {
  * duplicate name, unsupported dtype, name in index but not in its shard or the other way round. */
 int sv_ckpt_open(struct sv_ckpt *c, const char *dir, struct sv_err *err);
 void sv_ckpt_close(struct sv_ckpt *c);
-const struct sv_host_tensor *sv_ckpt_find(const struct sv_ckpt *c, const char *name); /* or NULL */
+/* NULL when there is none. A leading "model." of the question is ignored as well. */
+const struct sv_host_tensor *sv_ckpt_find(const struct sv_ckpt *c, const char *name);
 /* Parses one safetensors image into arena-owned tensors; also the fuzz entry. Appends nothing on error. */
 int sv_safetensors_parse(const uint8_t *data, size_t n_bytes, const char *file,
                          struct sv_arena *arena, struct sv_host_tensor **tensors, int32_t *n_tensors,
                          struct sv_err *err);
+
+/* model.safetensors.index.json: which shard holds which tensor. Everything lies in the arena. */
+struct sv_ckpt_index {
+    struct sv_index_entry {
+        const char *name;
+        int32_t shard; /* index into files */
+    } *entries;        /* sorted by name */
+    int32_t n_entries;
+    const char **files; /* plain file names, sorted: never a path */
+    int32_t n_files;
+};
+/* text is the bytes of the index; separate from opening for fuzzing. */
+int sv_index_parse(struct sv_ckpt_index *index, const char *text, size_t n, struct sv_arena *arena,
+                   struct sv_err *err);
 
 /* ---------------------------------------------------------------- configurations */
 
@@ -63,6 +79,7 @@ struct sv_rope {
     double mscale, mscale_all_dim; /* yarn; 0 when absent */
     double attention_factor;     /* yarn; 0 = computed: 0.1 ln(factor) + 1, or the mscale quotient */
     int32_t original_max_position; /* llama3, yarn */
+    bool no_truncate; /* yarn "truncate": false (gpt-oss): the ramp's ends are not rounded to integers */
 };
 
 #define SV_MAX_LAYERS 256
