@@ -1,0 +1,337 @@
+/*
+ * engine.c - opening an engine from a pair of directories, submitting, delivering, closing.
+ *
+ * Called by api.c and by tests. Everything the step will need is sized and taken here. Must not run kernels
+ * other than uploads.
+ */
+#include "engine/engine.h"
+
+#include <string.h>
+#include <unistd.h>
+
+enum { DEFAULT_CONTEXT = 8192, DEFAULT_PAGE = 16, DEFAULT_CHUNK = 512, LOGIT_CHUNK = 64 };
+
+static int parse_isa(const char *name, enum sv_isa *isa, struct sv_err *err)
+{
+    static const char *const names[] = {"auto", "plain", "avx2", "avx512", "amx"};
+    for (int i = 0; i < 5 && name; i++)
+        if (!strcmp(name, names[i])) {
+            *isa = (enum sv_isa)i;
+            return SV_OK;
+        }
+    *isa = SV_ISA_AUTO;
+    return name ? sv_fail(err, SV_EINVAL, -1, "isa must be auto, plain, avx2, avx512 or amx, not %s",
+                          name)
+                : SV_OK;
+}
+
+/* Options with their defaults resolved. */
+struct resolved {
+    int32_t n_slots, context, page_size, chunk;
+    int64_t cache_bytes;
+};
+
+static int in_range(int64_t v, int64_t lo, int64_t hi, const char *name, struct sv_err *err)
+{
+    return v >= lo && v <= hi ? SV_OK
+                              : sv_fail(err, SV_EINVAL, -1, "%s must be in [%lld, %lld], not %lld",
+                                        name, (long long)lo, (long long)hi, (long long)v);
+}
+
+static int resolve(const struct sv_engine_options *o, struct resolved *r, struct sv_err *err)
+{
+    *r = (struct resolved){.n_slots = o->max_sequences ? o->max_sequences : 1,
+                           .context = o->context,
+                           .page_size = o->page_size ? o->page_size : DEFAULT_PAGE,
+                           .chunk = o->prefill_chunk ? o->prefill_chunk : DEFAULT_CHUNK};
+    int rc = in_range(r->n_slots, 1, 4096, "max_sequences", err);
+    if (!rc)
+        rc = in_range(r->context, 0, 1 << 24, "context", err);
+    if (!rc)
+        rc = in_range(r->page_size, 1, 1024, "page_size", err);
+    if (!rc)
+        rc = in_range(r->chunk, 1, 1 << 16, "prefill_chunk", err);
+    if (!rc)
+        rc = in_range(o->n_threads, 0, 1024, "n_threads", err);
+    if (!rc)
+        rc = in_range(o->width, 0, SV_MAX_BLOCK, "width", err);
+    if (!rc)
+        rc = in_range(o->cache_mib, 0, 1 << 24, "cache_mib", err);
+    if (!rc && !o->target_dir)
+        rc = sv_fail(err, SV_EINVAL, -1, "target_dir is needed");
+    int64_t ram = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
+    r->cache_bytes = o->cache_mib ? o->cache_mib << 20 : ram / 5 * 2;
+    return rc;
+}
+
+static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
+                       const struct sv_config *cfg, struct sv_err *err)
+{
+    struct sv_dev_opts d = {.backend = o->device, .n_threads = o->n_threads};
+    int rc = parse_isa(o->isa, &d.isa, err);
+    bool f32 = o->dtype == SV_TYPE_F32 ||
+               (o->dtype == SV_TYPE_AUTO && cfg->stored_dtype != SV_BF16);
+    d.compute = f32 ? SV_F32 : SV_BF16;
+    return rc ? rc : sv_dev_open(&e->dev, &d, err);
+}
+
+static int open_models(struct sv_engine *e, const struct sv_engine_options *o, struct resolved *r,
+                       struct sv_err *err)
+{
+    struct sv_config cfg;
+    int rc = sv_config_load(&cfg, o->target_dir, err);
+    if (!rc)
+        rc = sv_gen_config_load(&e->gen, o->target_dir, err);
+    if (rc)
+        return rc;
+    if (!r->context)
+        r->context = cfg.max_position < DEFAULT_CONTEXT ? cfg.max_position : DEFAULT_CONTEXT;
+    if (r->context > cfg.max_position)
+        return sv_fail(err, SV_EINVAL, -1, "context %d is above the model's %d positions",
+                       r->context, cfg.max_position);
+    e->context = r->context;
+    rc = open_device(e, o, &cfg, err);
+    if (!rc)
+        rc = sv_model_open(&e->model, e->dev, o->target_dir, r->context, err);
+    if (!rc && !e->drafter && o->draft_dir)
+        rc = sv_dflash_open(&e->drafter, &e->model, o->draft_dir, r->context + SV_MAX_BLOCK, err);
+    if (rc)
+        return rc;
+    int32_t block = e->drafter ? e->drafter->block_size : 1;
+    e->width = o->width ? o->width : block;
+    if (e->width > block)
+        return sv_fail(err, SV_EINVAL, -1, "width %d is above the drafter's block of %d", e->width,
+                       block);
+    return SV_OK;
+}
+
+static int open_text(struct sv_engine *e, const char *dir, struct sv_err *err)
+{
+    char *path = sv_path_join(dir, "tokenizer.json");
+    if (!path)
+        return sv_fail(err, SV_ENOMEM, -1, "path");
+    bool there = sv_file_exists(path);
+    sv_free(path);
+    if (!there)
+        return SV_OK; /* token ids only */
+    int rc = sv_tokenizer_open(&e->tok, dir, err);
+    if (rc)
+        return rc;
+    e->scratch = sv_enc_scratch_new();
+    if (!e->scratch)
+        return sv_fail(err, SV_ENOMEM, -1, "tokenizer scratch");
+    for (int32_t id = 0; id < sv_tokenizer_n_tokens(e->tok); id++) {
+        size_t n = 0;
+        sv_tokenizer_bytes(e->tok, id, &n);
+        e->max_token_bytes = n > e->max_token_bytes ? n : e->max_token_bytes;
+    }
+    e->max_token_bytes += 4; /* a held-back partial code point, replaced by U+FFFD */
+    return SV_OK;
+}
+
+/* Pools sized for every slot at full length, or for what the budget allows, never less than one. */
+static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_err *err)
+{
+    struct sv_cache_group_desc desc[SV_MAX_GROUPS] = {{0}};
+    int32_t n = sv_stack_cache_groups(&e->model.stack, "target", 0, desc);
+    if (e->drafter && e->drafter->ops->cache_groups)
+        n += e->drafter->ops->cache_groups(e->drafter, n, desc + n);
+    int32_t positions = r->context + SV_MAX_BLOCK;
+    int64_t per_slot_pages = (positions + r->page_size - 1) / r->page_size;
+    int64_t page_bytes = 0;
+    for (int32_t i = 0; i < n; i++) {
+        desc[i].dtype = sv_dev_compute_dtype(e->dev) == SV_BF16 ? SV_BF16 : SV_F32;
+        desc[i].page_size = r->page_size;
+        desc[i].n_pages = 1;
+        page_bytes += sv_cache_group_bytes(&desc[i]);
+    }
+    int64_t want = per_slot_pages * r->n_slots, fit = r->cache_bytes / page_bytes;
+    if (fit < per_slot_pages)
+        return sv_fail(err, SV_ENOMEM, -1,
+                       "one sequence of %d tokens needs %lld MiB of cache and %lld MiB are allowed; a "
+                       "context of %lld would fit",
+                       r->context, (long long)(per_slot_pages * page_bytes >> 20),
+                       (long long)(r->cache_bytes >> 20),
+                       (long long)(fit * r->page_size - SV_MAX_BLOCK));
+    if (fit < want)
+        sv_log(SV_LOG_INFO, "cache: room for %lld of %lld tokens of %d full sequences",
+               (long long)(fit * r->page_size), (long long)(want * r->page_size), r->n_slots);
+    for (int32_t i = 0; i < n; i++)
+        desc[i].n_pages = (int32_t)(want < fit ? want : fit);
+    return sv_cache_open(&e->cache, e->dev, desc, n, r->n_slots, positions, err);
+}
+
+static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv_err *err)
+{
+    const struct sv_config *cfg = &e->model.cfg;
+    bool device_draft = e->drafter && e->drafter->ops->propose;
+    int32_t max_logits = r->n_slots * e->width;
+    int32_t max_rows = r->chunk + max_logits;
+    e->logit_chunk = max_logits < LOGIT_CHUNK ? max_logits : LOGIT_CHUNK;
+    struct sv_act_sizes sizes = {.max_rows = max_rows};
+    sv_act_sizes_add(&sizes, &e->model.stack);
+    struct sv_dev_limits lim = {.max_rows = max_rows,
+                                .max_logit_rows = max_logits,
+                                .max_vocab = cfg->vocab_size,
+                                .max_positions = r->context + SV_MAX_BLOCK};
+    if (e->drafter && e->drafter->ops->sizes)
+        e->drafter->ops->sizes(e->drafter, &sizes, &lim);
+    int32_t widths[] = {sizes.hidden, sizes.qkv, sizes.attn, 2 * sizes.intermediate};
+    for (int i = 0; i < 4; i++) {
+        lim.max_k = widths[i] > lim.max_k ? widths[i] : lim.max_k;
+        lim.max_n = widths[i] > lim.max_n ? widths[i] : lim.max_n;
+    }
+    const struct sv_draft_config *dc = e->drafter ? sv_dflash_config(e->drafter) : NULL;
+    lim.max_heads = dc && dc->base.n_heads > cfg->n_heads ? dc->base.n_heads : cfg->n_heads;
+    lim.max_head_dim =
+        dc && dc->base.head_dim > cfg->head_dim ? dc->base.head_dim : cfg->head_dim;
+
+    size_t act = sv_dtype_bytes(sv_dev_act_dtype(e->dev));
+    size_t tap_row = e->drafter ? (size_t)e->drafter->n_taps * (size_t)e->drafter->hidden : 0;
+    size_t out_bytes = (size_t)max_logits * (size_t)cfg->hidden_size * act;
+    size_t slots = (size_t)r->n_slots;
+    const struct {
+        void **p;
+        size_t n_bytes;
+    } own[] = {
+        {&e->taps, (size_t)max_rows * tap_row * act},
+        {&e->out, out_bytes},
+        {&e->draft_out, device_draft ? out_bytes : 0},
+        {&e->logits, (size_t)e->logit_chunk * (size_t)cfg->vocab_size * act},
+        {(void **)&e->slot_len, slots * sizeof(int32_t)},
+        {(void **)&e->slot_anchor, slots * sizeof(int32_t)},
+        {(void **)&e->slot_sampling, slots * sizeof(struct sv_sampling)},
+    };
+    int rc = sv_dev_reserve(e->dev, &lim, err);
+    if (!rc)
+        rc = sv_acts_open(&e->acts, e->dev, &sizes, err);
+    for (size_t i = 0; i < sizeof own / sizeof own[0] && !rc; i++)
+        if (own[i].n_bytes)
+            rc = sv_dev_alloc(e->dev, own[i].p, own[i].n_bytes, err);
+    if (!rc)
+        rc = sv_batch_open(&e->batch, e->dev, max_rows, r->n_slots, device_draft ? max_logits : 1,
+                           err);
+    if (!rc && e->drafter && e->drafter->ops->bind)
+        rc = e->drafter->ops->bind(e->drafter, &e->cache, max_rows, err);
+    return rc;
+}
+
+static int open_sched(struct sv_engine *e, const struct resolved *r, struct sv_err *err)
+{
+    size_t n = (size_t)r->n_slots;
+    bool device_draft = e->drafter && e->drafter->ops->propose;
+    e->sched = (struct sv_sched){.n_slots = r->n_slots,
+                                 .prefill_rows = r->chunk,
+                                 .block = device_draft ? e->drafter->block_size : 1};
+    e->sched.slot = sv_arena_alloc(&e->arena, n * sizeof *e->sched.slot);
+    e->plan.seg = sv_arena_alloc(&e->arena, n * sizeof *e->plan.seg);
+    e->new_slot = sv_arena_alloc(&e->arena, n * sizeof *e->new_slot);
+    return e->sched.slot && e->plan.seg && e->new_slot
+               ? SV_OK
+               : sv_fail(err, SV_ENOMEM, -1, "scheduler arrays");
+}
+
+int sv_engine_open(struct sv_engine **out, const struct sv_engine_options *opts,
+                   struct sv_drafter *drafter, struct sv_err *err)
+{
+    *out = NULL;
+    struct resolved r;
+    struct sv_engine *e = sv_calloc(1, sizeof *e);
+    if (!e) {
+        sv_drafter_close(drafter);
+        return sv_fail(err, SV_ENOMEM, -1, "engine");
+    }
+    sv_arena_init(&e->arena);
+    e->drafter = drafter;
+    e->next_id = 1;
+    int rc = resolve(opts, &r, err);
+    if (!rc)
+        rc = open_models(e, opts, &r, err);
+    if (!rc)
+        rc = open_text(e, opts->target_dir, err);
+    if (!rc)
+        rc = open_cache(e, &r, err);
+    if (!rc)
+        rc = open_buffers(e, &r, err);
+    if (!rc)
+        rc = open_sched(e, &r, err);
+    if (rc) {
+        sv_engine_close(e);
+        return rc;
+    }
+    *out = e;
+    return SV_OK;
+}
+
+void sv_engine_close(struct sv_engine *e)
+{
+    if (!e)
+        return;
+    for (struct sv_seq *q = e->sched.head; q; q = q->next) {
+        if (q->state != SV_SEQ_FINISHED)
+            sv_seq_finish(q, SV_FINISH_CANCELED, NULL);
+        if (q->slot >= 0 && e->sched.slot[q->slot] == q)
+            sv_cache_release(&e->cache, q->slot);
+    }
+    if (e->sched.head)
+        sv_engine_deliver(e);
+    sv_drafter_close(e->drafter);
+    if (e->cache.dev)
+        sv_cache_close(&e->cache);
+    if (e->dev) {
+        void *own[] = {e->taps,     e->out,         e->draft_out,    e->logits,
+                       e->slot_len, e->slot_anchor, e->slot_sampling};
+        for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+            sv_dev_free(e->dev, own[i]);
+        sv_batch_close(&e->batch, e->dev);
+        sv_acts_close(&e->acts, e->dev);
+    }
+    sv_model_close(&e->model);
+    sv_enc_scratch_free(e->scratch);
+    sv_tokenizer_close(e->tok);
+    if (e->dev)
+        sv_dev_close(e->dev);
+    sv_arena_fini(&e->arena);
+    sv_free(e);
+}
+
+int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *id,
+                     struct sv_err *err)
+{
+    if (e->failed)
+        return sv_fail(err, SV_EDEVICE, -1, "the device failed earlier");
+    const struct sv_seq_limits lim = {.cfg = &e->model.cfg,
+                                      .tok = e->tok,
+                                      .scratch = e->scratch,
+                                      .context = e->context,
+                                      .width = e->width,
+                                      .max_token_bytes = e->max_token_bytes};
+    struct sv_seq *q;
+    int rc = sv_seq_new(&q, e->next_id, r, &lim, err);
+    if (rc)
+        return rc;
+    e->next_id++;
+    sv_sched_push(&e->sched, q);
+    if (id)
+        *id = q->id;
+    return SV_OK;
+}
+
+void sv_engine_deliver(struct sv_engine *e)
+{
+    struct sv_seq *prev = NULL, *q = e->sched.head;
+    while (q) {
+        sv_seq_deliver(q); /* may submit: the list can grow at its tail */
+        struct sv_seq *next = q->next;
+        if (q->state != SV_SEQ_FINISHED) {
+            prev = q;
+        } else {
+            *(prev ? &prev->next : &e->sched.head) = next;
+            if (e->sched.tail == q)
+                e->sched.tail = prev;
+            e->sched.n_unfinished--;
+            sv_seq_free(q);
+        }
+        q = next;
+    }
+}

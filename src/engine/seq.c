@@ -1,0 +1,253 @@
+/*
+ * seq.c - one request while it lives: its tokens, stop conditions, text and events.
+ *
+ * Called by engine.c (new, deliver, free) and step.c (append, finish). All memory a sequence needs is taken
+ * in sv_seq_new; append runs inside the step and must not allocate. Must not know slots, pages or batches.
+ */
+#include "engine/engine.h"
+
+#include <string.h>
+
+static int take_prompt(struct sv_seq *q, const struct sv_request *r, const struct sv_seq_limits *lim,
+                       struct sv_ids *ids, struct sv_err *err)
+{
+    if (r->prompt_ids) {
+        for (int32_t i = 0; i < r->n_prompt_ids; i++)
+            if (r->prompt_ids[i] < 0 || r->prompt_ids[i] >= lim->cfg->vocab_size)
+                return sv_fail(err, SV_EINVAL, i, "prompt token %d at index %d is outside [0, %d)",
+                               r->prompt_ids[i], i, lim->cfg->vocab_size);
+        q->n_prompt = r->n_prompt_ids;
+    } else {
+        if (!r->prompt)
+            return sv_fail(err, SV_EINVAL, -1, "a prompt or prompt token ids are needed");
+        if (!lim->tok)
+            return sv_fail(err, SV_EINVAL, -1,
+                           "the model directory has no tokenizer.json: give token ids");
+        size_t n = r->prompt_bytes ? r->prompt_bytes : strlen(r->prompt);
+        int rc = sv_tokenizer_encode(lim->tok, lim->scratch, r->prompt, n,
+                                     SV_ENC_SPECIAL | SV_ENC_ADD_SPECIAL, ids, err);
+        if (rc)
+            return rc;
+        if (ids->n > INT32_MAX / 2)
+            return sv_fail(err, SV_EINVAL, -1, "the prompt has %zu tokens", ids->n);
+        q->n_prompt = (int32_t)ids->n;
+    }
+    if (q->n_prompt < 1)
+        return sv_fail(err, SV_EINVAL, -1, "the prompt is empty");
+    if (q->n_prompt >= lim->context)
+        return sv_fail(err, SV_EINVAL, -1,
+                       "the prompt has %d tokens; the context of %d leaves no room for an answer",
+                       q->n_prompt, lim->context);
+    return SV_OK;
+}
+
+static int take_tokens(struct sv_seq *q, const struct sv_request *r, const struct sv_seq_limits *lim,
+                       struct sv_err *err)
+{
+    struct sv_ids ids = {0};
+    int rc = take_prompt(q, r, lim, &ids, err);
+    if (!rc && r->max_tokens < 0)
+        rc = sv_fail(err, SV_EINVAL, -1, "max_tokens must not be negative");
+    if (!rc) {
+        int32_t room = lim->context - q->n_prompt;
+        int32_t max_new = r->max_tokens && r->max_tokens < room ? r->max_tokens : room;
+        q->cap_tokens = q->n_prompt + max_new;
+        q->tokens = sv_arena_alloc(&q->arena, (size_t)q->cap_tokens * sizeof *q->tokens);
+        q->accept_lengths = sv_arena_alloc(&q->arena, (size_t)max_new * sizeof *q->accept_lengths);
+        if (!q->tokens || !q->accept_lengths)
+            rc = sv_fail(err, SV_ENOMEM, -1, "request of %d tokens", q->cap_tokens);
+    }
+    if (!rc) {
+        memcpy(q->tokens, r->prompt_ids ? r->prompt_ids : ids.id,
+               (size_t)q->n_prompt * sizeof *q->tokens);
+        q->n_tokens = q->n_prompt;
+        q->n_delivered = q->n_prompt;
+    }
+    sv_ids_fini(&ids);
+    return rc;
+}
+
+static int take_stops(struct sv_seq *q, const struct sv_request *r, const struct sv_seq_limits *lim,
+                      struct sv_err *err)
+{
+    q->n_stop_ids = r->n_stop_ids;
+    q->stop_ids = sv_arena_alloc(&q->arena, (size_t)r->n_stop_ids * sizeof *q->stop_ids);
+    q->n_stop = r->n_stop;
+    q->stop = sv_arena_alloc(&q->arena, (size_t)r->n_stop * sizeof *q->stop);
+    q->stop_len = sv_arena_alloc(&q->arena, (size_t)r->n_stop * sizeof *q->stop_len);
+    if (!q->stop_ids || !q->stop || !q->stop_len)
+        return sv_fail(err, SV_ENOMEM, -1, "stop conditions");
+    if (r->n_stop_ids)
+        memcpy(q->stop_ids, r->stop_ids, (size_t)r->n_stop_ids * sizeof *q->stop_ids);
+    if (r->n_stop && !lim->tok)
+        return sv_fail(err, SV_EINVAL, -1, "stop strings need a tokenizer");
+    for (int32_t i = 0; i < r->n_stop; i++) {
+        if (!r->stop[i] || !r->stop[i][0])
+            return sv_fail(err, SV_EINVAL, i, "stop string %d is empty", i);
+        q->stop[i] = sv_arena_strdup(&q->arena, r->stop[i]);
+        if (!q->stop[i])
+            return sv_fail(err, SV_ENOMEM, -1, "stop strings");
+        q->stop_len[i] = strlen(q->stop[i]);
+        if (q->stop_len[i] > q->max_stop)
+            q->max_stop = q->stop_len[i];
+    }
+    if (!lim->tok)
+        return SV_OK;
+    /* Room for one step's tokens, what a stop string may hold back, and a replacement character. */
+    sv_detok_init(&q->detok, lim->tok, true);
+    return sv_buf_reserve(&q->text, (SV_MAX_BLOCK + 1) * lim->max_token_bytes + q->max_stop + 16)
+               ? sv_fail(err, SV_ENOMEM, -1, "text buffer")
+               : SV_OK;
+}
+
+int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
+               const struct sv_seq_limits *lim, struct sv_err *err)
+{
+    *seq = NULL;
+    struct sv_sample_params params = {.temperature = r->temperature,
+                                      .top_p = r->top_p,
+                                      .min_p = r->min_p,
+                                      .top_k = r->top_k,
+                                      .seed = r->seed};
+    int rc = sv_sample_check(&params, err);
+    if (rc)
+        return rc;
+    if (r->width < 0 || r->width > lim->width)
+        return sv_fail(err, SV_EINVAL, -1, "width must be in [0, %d], not %d", lim->width,
+                       r->width);
+    struct sv_seq *q = sv_calloc(1, sizeof *q);
+    if (!q)
+        return sv_fail(err, SV_ENOMEM, -1, "request");
+    sv_arena_init(&q->arena);
+    sv_buf_init(&q->text);
+    q->id = id;
+    q->slot = -1;
+    q->width = r->width ? r->width : lim->width;
+    q->sampling = sv_sample_pack(&params, lim->cfg->vocab_size);
+    q->ignore_eos = r->ignore_eos;
+    q->on_event = r->on_event;
+    q->user = r->user;
+    q->submit_us = sv_clock_us();
+    rc = take_tokens(q, r, lim, err);
+    if (!rc)
+        rc = take_stops(q, r, lim, err);
+    if (rc) {
+        sv_seq_free(q);
+        return rc;
+    }
+    *seq = q;
+    return SV_OK;
+}
+
+void sv_seq_free(struct sv_seq *q)
+{
+    if (!q)
+        return;
+    sv_buf_fini(&q->text);
+    sv_arena_fini(&q->arena);
+    sv_free(q);
+}
+
+/* Where the first stop string that ends in the new bytes begins, or -1. old_len: bytes known before. */
+static int64_t find_stop(const struct sv_seq *q, size_t old_len)
+{
+    int64_t best = -1;
+    for (int32_t i = 0; i < q->n_stop; i++) {
+        size_t n = q->stop_len[i];
+        size_t from = old_len >= n ? old_len - n + 1 : 0;
+        for (size_t at = from; at + n <= q->text.len; at++) {
+            if (memcmp(q->text.data + at, q->stop[i], n))
+                continue;
+            if (best < 0 || (int64_t)at < best)
+                best = (int64_t)at;
+            break;
+        }
+    }
+    return best;
+}
+
+/* Bytes at the end of the text that may be the start of a stop string. */
+static size_t held_back(const struct sv_seq *q)
+{
+    size_t k = q->max_stop ? q->max_stop - 1 : 0;
+    if (k > q->text.len)
+        k = q->text.len;
+    for (; k > 0; k--)
+        for (int32_t i = 0; i < q->n_stop; i++)
+            if (q->stop_len[i] > k && !memcmp(q->text.data + q->text.len - k, q->stop[i], k))
+                return k;
+    return 0;
+}
+
+static bool is_stop_id(const struct sv_seq *q, int32_t token, const struct sv_config *cfg)
+{
+    for (int32_t i = 0; i < cfg->n_eos && !q->ignore_eos; i++)
+        if (cfg->eos_ids[i] == token)
+            return true;
+    for (int32_t i = 0; i < q->n_stop_ids; i++)
+        if (q->stop_ids[i] == token)
+            return true;
+    return false;
+}
+
+bool sv_seq_append(struct sv_seq *q, int32_t token, const struct sv_config *cfg)
+{
+    SV_REQUIRE(q->n_tokens < q->cap_tokens && q->state != SV_SEQ_FINISHED);
+    q->tokens[q->n_tokens++] = token;
+    if (is_stop_id(q, token, cfg)) {
+        sv_seq_finish(q, SV_FINISH_STOP, NULL);
+        return true;
+    }
+    if (q->detok.tok) {
+        size_t old_len = q->text.len;
+        sv_detok_push(&q->detok, token, &q->text);
+        int64_t at = find_stop(q, old_len);
+        if (at >= 0) {
+            q->text.len = (size_t)at;
+            q->detok.n_held = 0; /* nothing follows a stop string */
+            sv_seq_finish(q, SV_FINISH_STOP, NULL);
+            return true;
+        }
+        q->n_text_ready = q->text.len - held_back(q);
+    }
+    if (q->n_tokens == q->cap_tokens) {
+        sv_seq_finish(q, SV_FINISH_LENGTH, NULL);
+        return true;
+    }
+    return false;
+}
+
+void sv_seq_finish(struct sv_seq *q, enum sv_finish_reason reason, const char *message)
+{
+    q->state = SV_SEQ_FINISHED;
+    q->finish = reason;
+    q->message = message;
+    q->end_us = sv_clock_us();
+    if (q->detok.tok)
+        sv_detok_end(&q->detok, &q->text);
+    q->n_text_ready = q->text.len;
+}
+
+void sv_seq_deliver(struct sv_seq *q)
+{
+    int32_t n = q->n_tokens - q->n_delivered;
+    if (!n && q->state != SV_SEQ_FINISHED)
+        return;
+    const struct sv_event ev = {.request = q->id,
+                                .tokens = q->tokens + q->n_delivered,
+                                .n_tokens = n,
+                                .n_drafted = q->n_drafted_new,
+                                .text = q->text.data ? q->text.data : "",
+                                .n_bytes = q->n_text_ready,
+                                .finish = q->finish,
+                                .message = q->message};
+    if (q->on_event)
+        q->on_event(q->user, &ev);
+    if (q->n_text_ready) {
+        q->text.len -= q->n_text_ready;
+        memmove(q->text.data, q->text.data + q->n_text_ready, q->text.len);
+        q->n_text_ready = 0;
+    }
+    q->n_delivered = q->n_tokens;
+    q->n_drafted_new = 0;
+}

@@ -1,0 +1,314 @@
+/*
+ * step.c - THE STEP: one target forward over verify rows and prompt chunks together.
+ *
+ * Called by sv_step_engine. sv_engine_step below is the whole story; each function above it is one line of
+ * it. Everything between fill and fetch is enqueued without waiting: lengths, anchors, ids and accept counts
+ * live in device memory, and the host learns of them in fetch. Plain decoding is the same step with width 1.
+ * Must not: allocate, synchronise outside fetch, or branch on whether there is a drafter other than by
+ * calling it.
+ */
+#include "engine/engine.h"
+
+/* Which sequences run, with which rows. Pages were reserved when a sequence was seated. */
+static void plan(struct sv_engine *e)
+{
+    for (struct sv_seq *q = e->sched.head; q; q = q->next) {
+        if (!q->cancel || q->state == SV_SEQ_FINISHED)
+            continue;
+        sv_seq_finish(q, SV_FINISH_CANCELED, NULL);
+        if (q->slot >= 0) {
+            sv_cache_release(&e->cache, q->slot);
+            e->sched.slot[q->slot] = NULL;
+        }
+    }
+    sv_sched_admit(&e->sched, &e->cache, e->new_slot);
+    sv_sched_plan(&e->sched, &e->plan);
+}
+
+static struct sv_rows target_rows(const struct sv_engine *e)
+{
+    const struct sv_batch *b = &e->batch;
+    return (struct sv_rows){.n_rows = e->plan.n_rows,
+                            .n_segs = e->plan.n_segs,
+                            .row_seg = b->row_seg.dev,
+                            .seg_row0 = b->seg_row0.dev,
+                            .seg_slot = b->seg_slot.dev,
+                            .seg_base = b->seg_base};
+}
+
+/* One segment's host arrays; `d` counts drafting segments so far. */
+static void fill_seg(struct sv_engine *e, int32_t s, int32_t d)
+{
+    struct sv_batch *b = &e->batch;
+    const struct sv_plan_seg *g = &e->plan.seg[s];
+    const struct sv_seq *q = e->sched.slot[g->slot];
+    b->seg_row0.host[s] = g->row0;
+    b->seg_slot.host[s] = g->slot;
+    b->seg_kind.host[s] = g->kind;
+    b->seg_logit0.host[s] = g->logit0;
+    for (int32_t j = 0; j < g->n_rows; j++)
+        b->row_seg.host[g->row0 + j] = s;
+    for (int32_t j = 0; j < g->n_logits; j++)
+        b->logit_row.host[g->logit0 + j] = g->row0 + g->n_rows - g->n_logits + j;
+    if (g->kind == SV_SEG_PREFILL) {
+        for (int32_t j = 0; j < g->n_rows; j++)
+            b->row_ids.host[g->row0 + j] = q->tokens[g->first + j];
+        return;
+    }
+    if (e->drafter && e->drafter->ops->fill && g->n_rows > 1) {
+        const struct sv_draft_hint hint = {
+            .request = q->id, .tokens = q->tokens, .n_tokens = q->n_tokens};
+        e->drafter->ops->fill(e->drafter, &hint, g->n_rows - 1, b->row_ids.host + g->row0 + 1);
+    }
+    if (!g->n_draft_rows)
+        return;
+    b->d_seg_row0.host[d] = g->draft_row0;
+    b->d_seg_slot.host[d] = g->slot;
+    b->d_seg_kind.host[d] = SV_SEG_DRAFT;
+    for (int32_t j = 0; j < g->n_draft_rows; j++)
+        b->d_row_seg.host[g->draft_row0 + j] = d;
+    for (int32_t j = 1; j < g->n_rows; j++) {
+        b->d_out_row.host[g->draft_out0 + j - 1] = g->draft_row0 + j;
+        b->d_out_index.host[g->draft_out0 + j - 1] = g->row0 + j;
+    }
+}
+
+/* Plan to host arrays, one upload; then the device completes ids and positions from its own state. */
+static void fill(struct sv_engine *e)
+{
+    struct sv_batch *b = &e->batch;
+    const struct sv_plan *p = &e->plan;
+    static const int32_t zero = 0;
+    for (int32_t slot = 0; slot < e->sched.n_slots; slot++) {
+        if (!e->new_slot[slot] || !e->sched.slot[slot])
+            continue;
+        sv_dev_upload(e->dev, e->slot_len + slot, &zero, sizeof zero);
+        sv_dev_upload(e->dev, e->slot_sampling + slot, &e->sched.slot[slot]->sampling,
+                      sizeof *e->slot_sampling);
+        e->new_slot[slot] = false;
+    }
+    int32_t d = 0;
+    for (int32_t s = 0; s < p->n_segs; s++) {
+        fill_seg(e, s, d);
+        d += p->seg[s].n_draft_rows > 0;
+    }
+    b->seg_row0.host[p->n_segs] = p->n_rows;
+    b->seg_logit0.host[p->n_segs] = p->n_logits;
+    b->d_seg_row0.host[d] = p->n_draft_rows;
+    sv_cache_upload(&e->cache);
+    sv_dev_upload(e->dev, b->dev_block, b->host_block, b->block_words * sizeof(int32_t));
+    sv_op_block_ids(e->dev, &(struct sv_p_block_ids){.rows = target_rows(e),
+                                                     .seg_kind = b->seg_kind.dev,
+                                                     .slot_len = e->slot_len,
+                                                     .slot_anchor = e->slot_anchor,
+                                                     .row_ids = b->row_ids.dev});
+}
+
+/* The drafter writes its ids straight into the target's rows. */
+static void propose(struct sv_engine *e)
+{
+    const struct sv_batch *b = &e->batch;
+    const struct sv_plan *p = &e->plan;
+    if (!p->n_draft_segs)
+        return;
+    e->drafter->ops->propose(e->drafter,
+                             &(struct sv_draft_pass){.rows = {.n_rows = p->n_draft_rows,
+                                                              .n_segs = p->n_draft_segs,
+                                                              .row_seg = b->d_row_seg.dev,
+                                                              .seg_row0 = b->d_seg_row0.dev,
+                                                              .seg_slot = b->d_seg_slot.dev,
+                                                              .seg_base = b->d_seg_base},
+                                                     .seg_kind = b->d_seg_kind.dev,
+                                                     .slot_len = e->slot_len,
+                                                     .slot_anchor = e->slot_anchor,
+                                                     .row_ids = b->d_row_ids,
+                                                     .n_out = p->n_draft_out,
+                                                     .out_row = b->d_out_row.dev,
+                                                     .out_index = b->d_out_index.dev,
+                                                     .target_ids = b->row_ids.dev,
+                                                     .cache = &e->cache,
+                                                     .acts = &e->acts,
+                                                     .out = e->draft_out});
+}
+
+static void forward(struct sv_engine *e)
+{
+    const struct sv_drafter *d = e->drafter;
+    const struct sv_taps taps = {.n = d ? d->n_taps : 0,
+                                 .id = d ? d->tap_ids : NULL,
+                                 .out = e->taps};
+    sv_model_forward(&e->model, &e->acts, e->batch.row_ids.dev,
+                     &(struct sv_pass){.rows = target_rows(e),
+                                       .cache = &e->cache,
+                                       .taps = taps,
+                                       .n_out = e->plan.n_logits,
+                                       .out_row = e->batch.logit_row.dev,
+                                       .out = e->out});
+}
+
+/* Next token of every logit row by sampling; logits exist for a bounded number of rows at a time. */
+static void choose_sampled(struct sv_engine *e)
+{
+    const struct sv_batch *b = &e->batch;
+    size_t row = (size_t)e->model.cfg.hidden_size * sv_dtype_bytes(sv_dev_act_dtype(e->dev));
+    sv_op_logit_pos(e->dev, &(struct sv_p_logit_pos){.rows = target_rows(e),
+                                                     .n_logit_rows = e->plan.n_logits,
+                                                     .logit_row = b->logit_row.dev,
+                                                     .row_slot = b->sample_slot,
+                                                     .row_pos = b->sample_pos});
+    for (int32_t i = 0; i < e->plan.n_logits; i += e->logit_chunk) {
+        int32_t n = e->plan.n_logits - i;
+        n = n < e->logit_chunk ? n : e->logit_chunk;
+        sv_model_logits(&e->model, n, (const char *)e->out + (size_t)i * row, e->logits);
+        sv_op_sample(e->dev, &(struct sv_p_sample){.n_rows = n,
+                                                   .vocab = e->model.cfg.vocab_size,
+                                                   .logits = e->logits,
+                                                   .ld = e->model.cfg.vocab_size,
+                                                   .row_slot = b->sample_slot + i,
+                                                   .row_pos = b->sample_pos + i,
+                                                   .slot_sampling = e->slot_sampling,
+                                                   .out = b->chosen + i});
+    }
+}
+
+/* What the target says comes after every row, and how many drafts agree. */
+static void verify(struct sv_engine *e)
+{
+    const struct sv_batch *b = &e->batch;
+    if (e->plan.sampled)
+        choose_sampled(e);
+    else
+        sv_model_argmax(&e->model, e->plan.n_logits, e->out, NULL, b->chosen);
+    sv_op_verify(e->dev, &(struct sv_p_verify){.rows = target_rows(e),
+                                               .seg_kind = b->seg_kind.dev,
+                                               .seg_logit0 = b->seg_logit0.dev,
+                                               .row_ids = b->row_ids.dev,
+                                               .chosen = b->chosen,
+                                               .n_commit = b->n_commit.dev,
+                                               .n_emit = b->n_emit.dev,
+                                               .out_tokens = b->out_tokens.dev,
+                                               .out_stride = b->out_stride});
+}
+
+/* Paged caches keep the accepted rows by length alone: what lies beyond is never read. */
+static void commit(struct sv_engine *e)
+{
+    const struct sv_batch *b = &e->batch;
+    sv_op_commit(e->dev, &(struct sv_p_commit){.n_segs = e->plan.n_segs,
+                                               .seg_slot = b->seg_slot.dev,
+                                               .n_commit = b->n_commit.dev,
+                                               .n_emit = b->n_emit.dev,
+                                               .out_tokens = b->out_tokens.dev,
+                                               .out_stride = b->out_stride,
+                                               .slot_len = e->slot_len,
+                                               .slot_anchor = e->slot_anchor});
+}
+
+/* Taps of committed rows become the drafter's context K/V. */
+static void observe(struct sv_engine *e)
+{
+    if (!e->drafter || !e->drafter->ops->observe)
+        return;
+    e->drafter->ops->observe(e->drafter, &(struct sv_observe_pass){.rows = target_rows(e),
+                                                                   .n_commit = e->batch.n_commit.dev,
+                                                                   .taps = e->taps,
+                                                                   .cache = &e->cache});
+}
+
+static int fetch(struct sv_engine *e, struct sv_err *err)
+{
+    struct sv_batch *b = &e->batch;
+    sv_dev_download(e->dev, b->host_result, b->dev_result, b->result_words * sizeof(int32_t));
+    return sv_dev_sync(e->dev, err);
+}
+
+/* The tokens a segment brought, in order, until one ends the sequence. */
+static void advance_seg(struct sv_engine *e, int32_t s)
+{
+    const struct sv_batch *b = &e->batch;
+    const struct sv_plan_seg *g = &e->plan.seg[s];
+    struct sv_seq *q = e->sched.slot[g->slot];
+    int32_t n_emit = b->n_emit.host[s];
+    const int32_t *out = b->out_tokens.host + (size_t)s * (size_t)b->out_stride;
+    SV_REQUIRE(b->n_commit.host[s] >= 1 && b->n_commit.host[s] <= g->n_rows);
+    SV_REQUIRE(n_emit >= 0 && n_emit <= g->n_rows);
+    q->n_committed += b->n_commit.host[s];
+    if (g->kind == SV_SEG_PREFILL) {
+        e->stats.n_prompt_tokens += g->n_rows;
+        if (n_emit) {
+            q->state = SV_SEQ_DECODE;
+            q->first_us = sv_clock_us();
+        }
+    }
+    int32_t n = 0;
+    bool ended = false;
+    while (n < n_emit && !ended)
+        ended = sv_seq_append(q, out[n++], &e->model.cfg);
+    e->stats.n_tokens += n;
+    if (g->kind == SV_SEG_VERIFY) {
+        q->accept_lengths[q->n_steps++] = (uint16_t)n;
+        q->n_drafted_new += n < n_emit ? n : n_emit - 1;
+        sv_accept_add(&e->accept, g->n_rows, n_emit);
+    }
+    if (!ended) {
+        sv_cache_slide(&e->cache, g->slot, q->n_committed);
+        return;
+    }
+    sv_cache_release(&e->cache, g->slot);
+    e->sched.slot[g->slot] = NULL;
+}
+
+static void advance(struct sv_engine *e)
+{
+    for (int32_t s = 0; s < e->plan.n_segs; s++)
+        advance_seg(e, s);
+    e->stats.n_steps++;
+}
+
+/* After a device failure nothing of the running sequences can be trusted. */
+static void fail_all(struct sv_engine *e)
+{
+    e->failed = true;
+    for (struct sv_seq *q = e->sched.head; q; q = q->next) {
+        if (q->state == SV_SEQ_FINISHED)
+            continue;
+        sv_seq_finish(q, SV_FINISH_ERROR, "the device failed; the log has the reason");
+        if (q->slot >= 0) {
+            sv_cache_release(&e->cache, q->slot);
+            e->sched.slot[q->slot] = NULL;
+        }
+    }
+}
+
+int sv_engine_step(struct sv_engine *e, struct sv_err *err)
+{
+    if (e->failed)
+        return sv_fail(err, SV_EDEVICE, -1, "the device failed earlier");
+    int64_t t0 = sv_clock_us();
+    sv_alloc_guard(true);
+    plan(e);
+    int rc = SV_OK;
+    if (e->plan.n_rows) {
+        fill(e);
+        int64_t t1 = sv_clock_us();
+        propose(e);
+        int64_t t2 = sv_clock_us();
+        forward(e);
+        verify(e);
+        commit(e);
+        int64_t t3 = sv_clock_us();
+        observe(e);
+        rc = fetch(e, err);
+        int64_t t4 = sv_clock_us();
+        if (rc)
+            fail_all(e);
+        else
+            advance(e);
+        e->stats.draft_us += t2 - t1;
+        e->stats.forward_us += t3 - t2;
+        e->stats.observe_us += t4 - t3;
+        e->stats.host_us += t1 - t0 + sv_clock_us() - t4;
+    }
+    sv_alloc_guard(false);
+    return rc;
+}
