@@ -5,8 +5,8 @@
 # the compiler lacks them, with SV_NO_AVX2, SV_NO_AVX512, SV_NO_AMX defined; all three also mean SV_NO_X86).
 # Tests: every tests/<area>/test_*.c is a program, tests/<area>/*.test.sh a script, other .c files helpers.
 #
-# Several builds of one checkout at the same time: `make B=build-mine`. A part that does not compile yet:
-# `make SKIP='src/model/% tests/model/%'`. Only some tests: `make test T=text` (part of a path or name).
+# Several builds of one checkout at the same time: `make B=build-mine`. Only some folders, while others do not
+# compile yet: `make test ONLY='base text'`. Only some tests: `make test T=text` (part of a path or name).
 
 B ?= build
 FLAVOUR ?= release
@@ -14,7 +14,7 @@ PREFIX ?= /usr/local
 WERROR ?= -Werror
 JOBS ?= 2
 T ?=
-SKIP ?=
+ONLY ?=
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
@@ -84,16 +84,18 @@ override CFLAGS += -std=c11 -Wall -Wextra $(WERROR) -pedantic -ffp-contract=off 
 
 # ---------------------------------------------------------------- sources
 
-ALL_C := $(filter-out $(SKIP),$(sort $(wildcard src/*/*.c src/backend/cpu/*.c)))
+FOLDERS := $(or $(ONLY),*)
+sources = $(sort $(wildcard $(1)))
+ALL_C := $(call sources,$(FOLDERS:%=src/%/*.c) $(if $(filter * backend,$(FOLDERS)),src/backend/cpu/*.c))
 LACKING := $(if $(HAVE_AVX2),,%_avx2.c) $(if $(HAVE_AVX512),,%_avx512.c) $(if $(HAVE_AMX),,%_amx.c)
 CLI_C := $(filter src/cli/%,$(ALL_C))
 LIB_C := $(filter-out $(CLI_C) $(LACKING),$(ALL_C))
-TEST_C := $(filter-out $(SKIP),$(sort $(wildcard tests/*/test_*.c)))
-FUZZ_C := $(filter-out $(SKIP),$(sort $(wildcard tests/fuzz/fuzz_*.c)))
-HELP_C := $(filter-out $(SKIP) $(TEST_C) $(FUZZ_C) tests/runner.c tests/fuzz/driver.c tests/runner/%, \
-	$(sort $(wildcard tests/*.c tests/*/*.c)))
-BENCH_C := $(filter-out $(SKIP),$(sort $(wildcard bench/*.c)))
-TEST_SH := $(filter-out $(SKIP),$(sort $(wildcard tests/*/*.test.sh)))
+TEST_C := $(call sources,$(FOLDERS:%=tests/%/test_*.c))
+FUZZ_C := $(if $(filter * fuzz,$(FOLDERS)),$(call sources,tests/fuzz/fuzz_*.c))
+HELP_C := $(filter-out $(TEST_C) $(FUZZ_C) tests/runner.c tests/fuzz/driver.c,\
+	$(call sources,tests/*.c $(FOLDERS:%=tests/%/*.c)))
+BENCH_C := $(call sources,bench/*.c)
+TEST_SH := $(call sources,$(FOLDERS:%=tests/%/*.test.sh))
 # TSan is for the code that shares memory between threads.
 TSAN_AREAS := base backend engine
 
@@ -186,7 +188,7 @@ tsan-tests: $(call WANTED,$(TSAN_BIN))
 
 FUZZ_S ?= 30
 fuzz:
-	@tools/fuzz.sh $(B) $(FUZZ_S) '$(SKIP)' $(FUZZ_C)
+	@tools/fuzz.sh $(B) $(FUZZ_S) $(FUZZ_C)
 .PHONY: fuzz-programs
 fuzz-programs: $(REPLAY_BIN)
 

@@ -17,6 +17,25 @@
 
 static char tmp_dir[64];
 
+/* Absurd sizes must come back as NULL, as without a sanitizer, so that tests can ask for them. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+    return "allocator_may_return_null=1:detect_stack_use_after_return=1";
+}
+
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+    return "allocator_may_return_null=1:die_after_fork=0:halt_on_error=1";
+}
+
+const char *__ubsan_default_options(void);
+const char *__ubsan_default_options(void)
+{
+    return "print_stacktrace=1";
+}
+
 /* The tree that this program was built from: what stands before /build in its own path. */
 static const char *root(void)
 {

@@ -16,6 +16,7 @@ static _Atomic int64_t live_blocks;
 static _Atomic int64_t fault_calls;
 static _Atomic int64_t fault_nth;
 static _Thread_local bool guard_up;
+static _Thread_local uint64_t n_failures;
 
 void sv_fault_arm(int64_t nth)
 {
@@ -44,38 +45,42 @@ int64_t sv_alloc_live(void)
     return atomic_load(&live_blocks);
 }
 
-/* Common to all allocations: true when this one may go ahead. */
+/* Common to all allocations: true when this one may go ahead. Sizes above PTRDIFF_MAX break pointer
+ * subtraction, so they count as exhausted memory. */
 static bool may_allocate(size_t n_bytes)
 {
     if (guard_up) {
         guard_up = false; /* the panic itself may allocate */
         sv_panic("allocation of %zu bytes while the allocation guard is up", n_bytes);
     }
-    return !sv_fault_hit();
+    return !sv_fault_hit() && n_bytes <= PTRDIFF_MAX;
+}
+
+uint64_t sv_alloc_failures(void)
+{
+    return n_failures;
 }
 
 static void *count_block(void *p)
 {
     if (p)
         atomic_fetch_add_explicit(&live_blocks, 1, memory_order_relaxed);
+    else
+        n_failures++;
     return p;
 }
 
 void *sv_alloc(size_t n_bytes)
 {
     void *p = NULL;
-    if (!may_allocate(n_bytes) || n_bytes > PTRDIFF_MAX)
-        return NULL;
-    if (posix_memalign(&p, SV_ALIGN, n_bytes ? n_bytes : 1) != 0)
-        return NULL;
+    if (may_allocate(n_bytes) && posix_memalign(&p, SV_ALIGN, n_bytes ? n_bytes : 1) != 0)
+        p = NULL; /* POSIX leaves it undefined */
     return count_block(p);
 }
 
 void *sv_alloc_small(size_t n_bytes)
 {
-    if (!may_allocate(n_bytes) || n_bytes > PTRDIFF_MAX)
-        return NULL;
-    return count_block(malloc(n_bytes ? n_bytes : 1));
+    return count_block(may_allocate(n_bytes) ? malloc(n_bytes ? n_bytes : 1) : NULL);
 }
 
 void *sv_calloc(size_t count, size_t size)

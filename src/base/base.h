@@ -190,7 +190,9 @@ float sv_rng_normal(struct sv_rng *r);               /* standard normal */
 
 /* ---------------------------------------------------------------- JSON (jansson behind it) */
 
-/* Parses n bytes; err names the byte. Depth and size limits apply. Free with json_decref. */
+/* Parses n bytes (an object or an array); err names the byte. Depth and size limits apply. Free with
+ * json_decref. Integers beyond 64 bits become reals. Strings may hold NUL characters: read those with
+ * json_string_length; sv_json_str refuses them. What json_dumps returns is freed with sv_free. */
 json_t *sv_json_parse(const char *text, size_t n, struct sv_err *err);
 /* Parses a file of at most max_bytes; err names file and byte. */
 json_t *sv_json_load(const char *path, size_t max_bytes, struct sv_err *err);

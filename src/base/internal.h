@@ -12,6 +12,10 @@
  * the memory of a large tokenizer.json. Counted, guarded and failed exactly like sv_alloc. */
 void *sv_alloc_small(size_t n_bytes);
 
+/* Allocations of this thread that have failed so far. For callers of libraries that report exhausted
+ * memory as something else. */
+uint64_t sv_alloc_failures(void);
+
 /* "a/b/c: No such file or directory" with the code SV_EIO. */
 int sv_fail_errno(struct sv_err *err, const char *path, const char *what, int errnum);
 

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Texts may hold NUL characters (prompts do); sv_json_str refuses them where a C string would be cut. */
+#define PARSE_FLAGS (JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL)
 #define MAX_TEXT_BYTES ((size_t)1 << 30) /* jansson counts positions in an int */
 
 /* Before main, because jansson must not see two allocators in one life. */
@@ -20,15 +22,6 @@ __attribute__((constructor)) static void use_our_allocator(void)
 }
 
 /* ---------------------------------------------------------------- parsing */
-
-static int parse_failed(const json_error_t *e, struct sv_err *err)
-{
-    /* Some of jansson's out-of-memory paths leave no text behind. */
-    if (json_error_code(e) == json_error_out_of_memory || !e->text[0])
-        return sv_fail(err, SV_ENOMEM, -1, "out of memory while parsing JSON");
-    return sv_fail(err, SV_EFORMAT, e->position, "JSON, byte %d (line %d): %s", e->position, e->line,
-                   e->text);
-}
 
 /* Rewrites the n digits of an integer as d.ddde<n-1> in the same n bytes, so positions stay true. */
 static void shrink_integer(char *digits, size_t n)
@@ -79,9 +72,24 @@ static void shrink_big_integers(char *text, size_t n)
     }
 }
 
+/* A second try for texts with integers beyond 64 bits. */
+static json_t *parse_shrunk(const char *text, size_t n, json_error_t *e)
+{
+    char *copy = sv_alloc_small(n);
+    json_t *root;
+
+    if (!copy)
+        return NULL;
+    memcpy(copy, text, n);
+    shrink_big_integers(copy, n);
+    root = json_loadb(copy, n, PARSE_FLAGS, e);
+    sv_free(copy);
+    return root;
+}
+
 json_t *sv_json_parse(const char *text, size_t n, struct sv_err *err)
 {
-    const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
+    uint64_t failures = sv_alloc_failures();
     json_error_t e = {0};
     json_t *root;
 
@@ -89,20 +97,17 @@ json_t *sv_json_parse(const char *text, size_t n, struct sv_err *err)
         sv_fail(err, SV_EINVAL, (int64_t)MAX_TEXT_BYTES, "JSON text of %zu bytes is too long", n);
         return NULL;
     }
-    root = json_loadb(text, n, flags, &e);
-    if (!root && json_error_code(&e) == json_error_numeric_overflow) {
-        char *copy = sv_alloc_small(n);
-        if (!copy) {
-            sv_fail(err, SV_ENOMEM, -1, "out of memory while parsing JSON");
-            return NULL;
-        }
-        memcpy(copy, text, n);
-        shrink_big_integers(copy, n);
-        root = json_loadb(copy, n, flags, &e);
-        sv_free(copy);
+    root = json_loadb(text ? text : "", n, PARSE_FLAGS, &e);
+    if (!root && json_error_code(&e) == json_error_numeric_overflow)
+        root = parse_shrunk(text, n, &e);
+    if (sv_alloc_failures() != failures) { /* jansson reports some of these as syntax errors */
+        json_decref(root);
+        sv_fail(err, SV_ENOMEM, -1, "out of memory while parsing JSON");
+        return NULL;
     }
     if (!root)
-        parse_failed(&e, err);
+        sv_fail(err, SV_EFORMAT, e.position, "JSON, byte %d (line %d): %s", e.position, e.line,
+                e.text);
     return root;
 }
 

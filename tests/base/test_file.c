@@ -1,0 +1,192 @@
+/* test_file.c - errors, mappings, bounded reads, atomic writes, paths. */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE /* usleep */
+#include "testing.h"
+#include "base/base.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void errors_carry_code_position_and_prefix(void **state)
+{
+    (void)state;
+    struct sv_err err;
+    char longer[2000];
+
+    assert_int_equal(sv_fail(&err, SV_EFORMAT, 12, "bad %s", "thing"), SV_EFORMAT);
+    assert_int_equal(err.code, SV_EFORMAT);
+    assert_int_equal(err.pos, 12);
+    assert_string_equal(err.msg, "bad thing");
+    assert_int_equal(sv_err_prefix(&err, "file %d", 3), SV_EFORMAT);
+    assert_string_equal(err.msg, "file 3: bad thing");
+    assert_int_equal(err.pos, 12);
+    assert_int_equal(sv_fail(NULL, SV_EIO, -1, "unheard"), SV_EIO);
+    assert_int_equal(sv_err_prefix(NULL, "nobody"), SV_OK);
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = 0;
+    sv_err_prefix(&err, "%s", longer);
+    assert_int_equal(strlen(err.msg), sizeof err.msg - 1);
+    assert_string_equal(sv_status_name(SV_ENOMEM), "out of memory");
+    assert_string_equal(sv_status_name(-1000), "unknown status");
+}
+
+static void a_file_written_is_the_file_mapped_and_read(void **state)
+{
+    (void)state;
+    const char *path = sv_test_tmp("file"), *tmp = sv_test_tmp("file.tmp");
+    struct sv_map m;
+    struct sv_buf b;
+    struct sv_err err;
+    char *data = sv_alloc(200000);
+
+    for (int i = 0; i < 200000; i++)
+        data[i] = (char)(i * 31);
+    assert_false(sv_file_exists(path));
+    assert_int_equal(sv_file_write(path, data, 200000, &err), SV_OK);
+    assert_true(sv_file_exists(path));
+    assert_false(sv_dir_exists(path));
+    assert_false(sv_file_exists(tmp));
+    assert_int_equal(sv_map_open(&m, path, &err), SV_OK);
+    assert_int_equal(m.n_bytes, 200000);
+    assert_memory_equal(m.data, data, 200000);
+    assert_string_equal(m.path, path);
+    sv_map_close(&m);
+    sv_buf_init(&b);
+    sv_buf_append(&b, "before", 6);
+    assert_int_equal(sv_file_read(&b, path, 200000, &err), SV_OK);
+    assert_int_equal(b.len, 200006);
+    assert_memory_equal(b.data, "before", 6);
+    assert_memory_equal(b.data + 6, data, 200000);
+    sv_buf_fini(&b);
+    sv_free(data);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+static void empty_files_map_and_read(void **state)
+{
+    (void)state;
+    const char *path = sv_test_tmp("empty");
+    struct sv_map m;
+    struct sv_buf b;
+    struct sv_err err;
+
+    assert_int_equal(sv_file_write(path, NULL, 0, &err), SV_OK);
+    assert_int_equal(sv_map_open(&m, path, &err), SV_OK);
+    assert_non_null(m.data);
+    assert_int_equal(m.n_bytes, 0);
+    sv_map_close(&m);
+    sv_buf_init(&b);
+    assert_int_equal(sv_file_read(&b, path, 10, &err), SV_OK);
+    assert_int_equal(b.len, 0);
+    sv_buf_fini(&b);
+}
+
+static void missing_files_and_folders_are_named(void **state)
+{
+    (void)state;
+    const char *missing = sv_test_tmp("missing"), *dir = sv_test_tmp(".");
+    struct sv_map m;
+    struct sv_buf b;
+    struct sv_err err;
+
+    sv_buf_init(&b);
+    assert_int_equal(sv_map_open(&m, missing, &err), SV_EIO);
+    assert_non_null(strstr(err.msg, missing));
+    assert_non_null(strstr(err.msg, "No such file"));
+    assert_int_equal(sv_file_read(&b, dir, 10, &err), SV_EIO);
+    assert_non_null(strstr(err.msg, "Is a directory"));
+    assert_true(sv_dir_exists(dir));
+    assert_false(sv_file_exists(dir));
+    assert_int_equal(sv_file_write(sv_test_tmp("no/such"), "x", 1, &err), SV_EIO);
+    sv_map_close(&m); /* harmless after a failed open */
+    assert_int_equal(b.len, 0);
+    sv_buf_fini(&b);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+static void reads_stop_at_the_limit(void **state)
+{
+    (void)state;
+    const char *path = sv_test_tmp("limit"), *fifo = sv_test_tmp("fifo");
+    struct sv_buf b;
+    struct sv_err err;
+
+    sv_buf_init(&b);
+    assert_int_equal(sv_file_write(path, "0123456789", 10, &err), SV_OK);
+    assert_int_equal(sv_file_read(&b, path, 10, &err), SV_OK);
+    assert_int_equal(sv_file_read(&b, path, 9, &err), SV_EINVAL);
+    assert_int_equal(err.pos, 9);
+    /* A file whose size fstat does not know. */
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    if (fork() == 0) {
+        FILE *f = fopen(fifo, "w");
+        for (int i = 0; f && i < 100; i++)
+            fputs("0123456789", f);
+        if (f)
+            fclose(f);
+        _exit(0);
+    }
+    sv_buf_clear(&b);
+    assert_int_equal(sv_file_read(&b, fifo, 1000, &err), SV_OK);
+    assert_int_equal(b.len, 1000);
+    sv_buf_fini(&b);
+}
+
+static void a_failed_write_leaves_the_old_file(void **state)
+{
+    (void)state;
+    const char *path = sv_test_tmp("kept");
+    struct sv_buf b;
+    struct sv_err err;
+    int status;
+
+    sv_buf_init(&b);
+    assert_int_equal(sv_file_write(path, "old", 3, &err), SV_OK);
+    for (int n = 1; n < 20; n++) {
+        sv_fault_arm(n);
+        status = sv_file_write(path, "new", 3, &err);
+        sv_fault_arm(0);
+        assert_false(sv_file_exists(sv_test_tmp("kept.tmp")));
+        sv_buf_clear(&b);
+        assert_int_equal(sv_file_read(&b, path, 10, &err), SV_OK);
+        assert_string_equal(b.data, status == SV_OK ? "new" : "old");
+        if (status == SV_OK)
+            break;
+    }
+    assert_int_equal(status, SV_OK);
+    sv_buf_fini(&b);
+}
+
+static void paths_are_joined(void **state)
+{
+    (void)state;
+    static const char *const cases[][3] = {
+        {"a", "b", "a/b"}, {"a/", "b", "a/b"}, {"", "b", "b"}, {"/", "b", "/b"}};
+    for (size_t i = 0; i < 4; i++) {
+        char *p = sv_path_join(cases[i][0], cases[i][1]);
+        assert_string_equal(p, cases[i][2]);
+        sv_free(p);
+    }
+}
+
+static void the_clock_goes_on_and_the_environment_is_read(void **state)
+{
+    (void)state;
+    int64_t a = sv_clock_ns(), b = sv_clock_us();
+    usleep(2000);
+    assert_true(sv_clock_ns() - a >= 2000000);
+    assert_true(sv_clock_us() - b >= 2000);
+    assert_non_null(sv_env("PATH"));
+    assert_null(sv_env("SALVO_NO_SUCH_VARIABLE"));
+    assert_true(sv_cpu_count() >= 1);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(errors_carry_code_position_and_prefix),
+             cmocka_unit_test(a_file_written_is_the_file_mapped_and_read),
+             cmocka_unit_test(empty_files_map_and_read),
+             cmocka_unit_test(missing_files_and_folders_are_named),
+             cmocka_unit_test(reads_stop_at_the_limit),
+             cmocka_unit_test(a_failed_write_leaves_the_old_file),
+             cmocka_unit_test(paths_are_joined),
+             cmocka_unit_test(the_clock_goes_on_and_the_environment_is_read))
