@@ -153,7 +153,7 @@ $(B)/runner: tests/runner.c Makefile
 
 .PHONY: all help test tests tsan fuzz demo bench check format clean install setup
 
-SALVO := $(if $(wildcard src/cli/main.c),$(O)/salvo)
+SALVO := $(if $(filter src/cli/main.c,$(CLI_C)),$(O)/salvo)
 all: $(O)/libsalvo.a $(SALVO)
 
 help:
@@ -176,7 +176,7 @@ tests: $(call WANTED,$(TEST_BIN) $(REPLAY_BIN))
 test:
 	@$(MAKE) -s --no-print-directory FLAVOUR=asan tests
 	@$(MAKE) -s --no-print-directory FLAVOUR=release all $(B)/runner
-	@SALVO=$(B)/salvo $(B)/runner -j $(JOBS) $(T:%=-k %) \
+	@SALVO=$(B)/salvo RUNNER=$(B)/runner $(B)/runner -j $(JOBS) $(T:%=-k %) \
 		$(TEST_C:%.c=$(B)/asan/%) $(FUZZ_C:%.c=$(B)/asan/%) $(TEST_SH)
 
 tsan:

@@ -91,6 +91,12 @@ static FILE *open_source(const char *prog)
     return fopen(path, "re");
 }
 
+static bool in_comment(const char *line)
+{
+    line += strspn(line, " \t");
+    return *line == '#' || *line == '*' || (line[0] == '/' && (line[1] == '*' || line[1] == '/'));
+}
+
 /* "timeout: 300" or "timeout: NAME 300" in a comment of the source; the latter wins. */
 static int limit_of(const char *prog, const char *name)
 {
@@ -100,7 +106,7 @@ static int limit_of(const char *prog, const char *name)
 
     while (f && fgets(line, sizeof line, f)) {
         const char *at = strstr(line, "timeout: ");
-        if (!at)
+        if (!at || !in_comment(line))
             continue;
         at += strlen("timeout: ");
         if (sscanf(at, "%d", &n) == 1 && n > 0)

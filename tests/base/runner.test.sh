@@ -1,0 +1,72 @@
+#!/bin/bash
+# runner.test.sh - the runner tells passed, failed, crashed, hanging and skipped tests apart, stops what a test
+# leaves behind, and filters.
+set -u
+
+runner=$PWD/${RUNNER:-build/runner}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+mkdir -p tests/x
+
+# Programs with tests of their own; the runner asks them with --list.
+cat >tests/x/prog <<'END'
+#!/bin/bash
+case ${1-} in
+--list) printf '%s\n' good bad crash skip cmocka_skip ;;
+good) echo 'silent when good' ;;
+bad) echo 'the reason' && exit 3 ;;
+crash) kill -SEGV $$ ;;
+skip) echo 'no device' && exit 77 ;;
+cmocka_skip) echo '[  SKIPPED ] cmocka_skip' ;;
+esac
+END
+printf '#!/bin/bash\nexit 1\n' >tests/x/unlistable
+printf '# timeout: 1\nsleep 1000 & echo $! >child; wait\n' >tests/x/hang.test.sh
+printf 'sleep 1000 & echo $! >orphan\n' >tests/x/orphan.test.sh
+printf '# timeout: 2\ntrap "" TERM INT; while :; do :; done\n' >tests/x/stubborn.test.sh
+printf 'yes 0123456789 | head -c 1000000; exit 1\n' >tests/x/talker.test.sh
+chmod +x tests/x/prog tests/x/unlistable
+
+fail() {
+    echo "$1"
+    cat out
+    exit 1
+}
+# run LAST_LINE EXIT_CODE ARGUMENT...
+run() {
+    local last=$1 code=$2
+    shift 2
+    "$runner" "$@" >out 2>&1
+    [ $? = "$code" ] || fail "$*: exit code is not $code"
+    [ "$(tail -n 1 out)" = "$last" ] || fail "$*: last line is not '$last'"
+}
+# The process is no more, or at most waits for somebody to notice its end.
+gone() {
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        case $(cut -d' ' -f3 "/proc/$(cat "$1")/stat" 2>/dev/null) in '' | Z | X) return ;; esac
+        sleep 0.1
+    done
+    fail "the process in $1 still runs"
+}
+
+run '1 passed, 0 failed' 0 -k good tests/x/prog
+! grep -q 'silent when good' out || fail 'output of a passed test was shown'
+run '1 passed, 2 failed, 2 skipped' 1 tests/x/prog
+grep -q 'prog/bad: exit code 3' out || fail 'no reason'
+grep -q 'the reason' out || fail 'output of a failed test was not shown'
+grep -q 'prog/crash: killed by signal 11' out || fail 'no signal'
+run '0 passed, 1 failed' 1 tests/x/unlistable
+run '0 passed, 1 failed' 1 tests/x/no_such_program
+run '0 passed, 0 failed' 1 -k nothing tests/x/prog # running no test is no success
+run '0 passed, 2 failed' 1 -j 2 tests/x/hang.test.sh tests/x/stubborn.test.sh
+grep -q 'hang.test.sh: no end after 1 s' out || fail 'no time limit'
+gone child
+run '1 passed, 0 failed' 0 tests/x/orphan.test.sh
+gone orphan
+run '0 passed, 1 failed' 1 tests/x/talker.test.sh
+[ "$(wc -c <out)" -lt 300000 ] || fail 'output is not bounded'
+"$runner" --list tests/x/prog tests/x/hang.test.sh >out
+grep -qx 'x/prog/good (60 s)' out && grep -qx 'x/hang.test.sh (1 s)' out || fail '--list'
+"$runner" >out 2>&1
+[ $? = 2 ] || fail 'usage'
