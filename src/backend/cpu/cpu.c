@@ -1,0 +1,268 @@
+/*
+ * cpu.c - the CPU device's life: open, limits and scratch, memory, errors latched by kernels, bandwidth.
+ *
+ * Entered through sv_cpu_open (from ops.c) and the table it hands out. Device memory is host memory, so
+ * upload and download are copies, weights are used where they lie, and sync waits for nothing. Must not:
+ * allocate anywhere but in open, reserve, alloc and measure_read.
+ */
+#include "backend/backends.h"
+#include "backend/cpu/vec.h"
+
+#include <string.h>
+
+static size_t align_up(size_t n)
+{
+    return (n + SV_ALIGN - 1) / SV_ALIGN * SV_ALIGN;
+}
+
+/* ---------------------------------------------------------------- scratch */
+
+/* [n_threads areas][row list][partial attention results] */
+static size_t thread_bytes(const struct sv_dev_limits *lim)
+{
+    size_t a = sv_cpu_attn_thread_bytes(lim), s = sv_cpu_sample_thread_bytes(lim);
+    /* An odd number of pages between areas keeps threads off the same cache sets. */
+    return align_up(a > s ? a : s) + 4096 + SV_ALIGN;
+}
+
+void *sv_cpu_thread_scratch(struct sv_cpu *cpu, int thread)
+{
+    return (uint8_t *)cpu->scratch + (size_t)thread * thread_bytes(&cpu->lim);
+}
+
+int32_t *sv_cpu_row_list(struct sv_cpu *cpu)
+{
+    return (int32_t *)sv_cpu_thread_scratch(cpu, cpu->n_threads);
+}
+
+float *sv_cpu_attn_parts(struct sv_cpu *cpu, size_t *n_floats)
+{
+    *n_floats = sv_cpu_attn_parts_floats(&cpu->lim);
+    return (float *)(void *)((uint8_t *)(void *)sv_cpu_row_list(cpu) +
+                             align_up((size_t)cpu->lim.max_rows * sizeof(int32_t)));
+}
+
+static int cpu_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, struct sv_err *err)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    size_t bytes = (size_t)cpu->n_threads * thread_bytes(lim) +
+                   align_up((size_t)lim->max_rows * sizeof(int32_t)) +
+                   sv_cpu_attn_parts_floats(lim) * sizeof(float);
+    sv_free(cpu->scratch);
+    cpu->lim = *lim;
+    cpu->scratch_bytes = bytes;
+    cpu->scratch = sv_calloc(1, bytes);
+    if (!cpu->scratch)
+        return sv_fail(err, SV_ENOMEM, -1, "no memory for %zu bytes of CPU scratch", bytes);
+    return sv_cpu_gemm_reserve(cpu, err);
+}
+
+/* ---------------------------------------------------------------- memory */
+
+static int cpu_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err)
+{
+    (void)dev;
+    *out = sv_calloc(1, n_bytes); /* counts as one fallible call */
+    return *out ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "no memory for %zu bytes on the CPU", n_bytes);
+}
+
+static void cpu_free(struct sv_dev *dev, void *p)
+{
+    (void)dev;
+    sv_free(p);
+}
+
+static int cpu_upload_weight(struct sv_dev *dev, const void *host, size_t n_bytes, enum sv_dtype dtype,
+                             const void **out, bool *owned, struct sv_err *err)
+{
+    (void)dev, (void)n_bytes, (void)dtype, (void)err;
+    *out = host;
+    *owned = false;
+    return SV_OK;
+}
+
+static void cpu_copy(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
+{
+    (void)dev;
+    memcpy(dst, src, n_bytes);
+}
+
+/* ---------------------------------------------------------------- errors */
+
+void sv_cpu_latch(struct sv_cpu *cpu, const char *fmt, ...)
+{
+    int none = SV_OK;
+    /* The first caller of any thread wins; the pool's join orders its message before sync. */
+    if (!__atomic_compare_exchange_n(&cpu->latched.code, &none, SV_EDEVICE, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_ACQUIRE))
+        return;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(cpu->latched.msg, sizeof cpu->latched.msg, fmt, ap);
+    va_end(ap);
+}
+
+static int cpu_sync(struct sv_dev *dev, struct sv_err *err)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    if (cpu->latched.code == SV_OK)
+        return SV_OK;
+    int code = sv_fail(err, cpu->latched.code, -1, "%s", cpu->latched.msg);
+    cpu->latched.code = SV_OK;
+    return code;
+}
+
+/* ---------------------------------------------------------------- bandwidth */
+
+struct read_job {
+    struct sv_cpu *cpu;
+    uint8_t *data;
+    size_t n_bytes;
+    bool fill;
+    uint64_t seen; /* keeps the reads alive */
+};
+
+static void read_share(void *arg, int thread, int n)
+{
+    struct read_job *job = arg;
+    const size_t piece = 4096, n_pieces = job->n_bytes / piece;
+    size_t begin = n_pieces * (size_t)thread / (size_t)n * piece;
+    size_t end = n_pieces * ((size_t)thread + 1) / (size_t)n * piece;
+    if (job->fill)
+        memset(job->data + begin, thread + 1, end - begin);
+    else
+        __atomic_fetch_add(&job->seen, job->cpu->vec->read(job->data + begin, end - begin),
+                           __ATOMIC_RELAXED);
+}
+
+static double cpu_measure_read(struct sv_dev *dev, size_t n_bytes)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    struct read_job job = {.cpu = cpu, .n_bytes = n_bytes / 4096 * 4096, .fill = true};
+    job.data = job.n_bytes ? sv_alloc(job.n_bytes) : NULL;
+    if (!job.data)
+        return 0;
+    sv_pool_run(cpu->pool, read_share, &job);
+    job.fill = false;
+    double best = 0;
+    for (int round = 0; round < 5; round++) {
+        int64_t start = sv_clock_ns();
+        sv_pool_run(cpu->pool, read_share, &job);
+        int64_t ns = sv_clock_ns() - start;
+        double rate = (double)job.n_bytes / (double)(ns > 0 ? ns : 1);
+        best = rate > best ? rate : best;
+    }
+    sv_free(job.data);
+    return best;
+}
+
+/* ---------------------------------------------------------------- open and close */
+
+static const char *isa_name(enum sv_isa isa)
+{
+    static const char *const name[] = {"auto", "plain", "avx2", "avx512", "amx-bf16"};
+    return name[isa];
+}
+
+static const struct sv_cpu_vec *vec_of(enum sv_isa isa)
+{
+#if defined(SV_CPU_VEC_AVX512)
+    if (isa >= SV_ISA_AVX512)
+        return &sv_cpu_vec_avx512;
+#endif
+#if defined(SV_CPU_VEC_AVX2)
+    if (isa >= SV_ISA_AVX2)
+        return &sv_cpu_vec_avx2;
+#endif
+    (void)isa;
+    return &sv_cpu_vec_plain;
+}
+
+static const char *cpu_describe(struct sv_dev *dev)
+{
+    return sv_cpu_of(dev)->text;
+}
+
+static enum sv_dtype cpu_act_dtype(const struct sv_dev *dev)
+{
+    (void)dev;
+    return SV_F32;
+}
+
+static enum sv_dtype cpu_compute_dtype(const struct sv_dev *dev)
+{
+    return ((const struct sv_cpu *)(const void *)dev)->compute;
+}
+
+static void cpu_close(struct sv_dev *dev)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    if (cpu->gemm)
+        sv_cpu_gemm_close(cpu);
+    if (cpu->pool)
+        sv_pool_close(cpu->pool);
+    sv_free(cpu->scratch);
+    sv_free(cpu);
+}
+
+static const struct sv_backend cpu_backend = {
+    .name = "cpu",
+    .close = cpu_close,
+    .reserve = cpu_reserve,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .upload_weight = cpu_upload_weight,
+    .upload = cpu_copy,
+    .download = cpu_copy,
+    .sync = cpu_sync,
+    .block_ids = sv_cpu_block_ids,
+    .embed = sv_cpu_embed,
+    .add_rms_norm = sv_cpu_add_rms_norm,
+    .gemm = sv_cpu_gemm,
+    .qk_norm_rope_kv_write = sv_cpu_qk_norm_rope_kv_write,
+    .attention = sv_cpu_attention,
+    .act_mul = sv_cpu_act_mul,
+    .head_argmax = sv_cpu_head_argmax,
+    .logit_pos = sv_cpu_logit_pos,
+    .sample = sv_cpu_sample,
+    .verify = sv_cpu_verify,
+    .commit = sv_cpu_commit,
+    .draft_context_kv = sv_cpu_draft_context_kv,
+    .measure_read = cpu_measure_read,
+    .describe = cpu_describe,
+    .act_dtype = cpu_act_dtype,
+    .compute_dtype = cpu_compute_dtype,
+};
+
+int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err)
+{
+    enum sv_isa isa = opts->isa == SV_ISA_AUTO ? sv_cpu_best_isa() : opts->isa;
+    if (isa < SV_ISA_PLAIN || isa > SV_ISA_AMX)
+        return sv_fail(err, SV_EINVAL, -1, "unknown instruction set level %d", (int)opts->isa);
+    if (!sv_cpu_has_isa(isa))
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "this machine does not have %s", isa_name(isa));
+    if (opts->compute != SV_F32 && opts->compute != SV_BF16)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "the CPU computes in f32 or bf16, not in %s",
+                       sv_dtype_name(opts->compute));
+    if (opts->n_threads < 0 || opts->n_threads > 4096)
+        return sv_fail(err, SV_EINVAL, -1, "%d threads", opts->n_threads);
+    struct sv_cpu *cpu = sv_calloc(1, sizeof *cpu);
+    if (!cpu)
+        return sv_fail(err, SV_ENOMEM, -1, "no memory for the CPU device");
+    cpu->be = &cpu_backend;
+    cpu->isa = isa;
+    cpu->compute = opts->compute;
+    cpu->vec = vec_of(isa);
+    cpu->n_threads = opts->n_threads ? opts->n_threads : sv_cpu_count();
+    int rc = sv_pool_open(&cpu->pool, cpu->n_threads, err);
+    if (rc == SV_OK)
+        rc = sv_cpu_gemm_open(cpu, err);
+    if (rc != SV_OK) {
+        cpu_close((struct sv_dev *)(void *)cpu);
+        return rc;
+    }
+    snprintf(cpu->text, sizeof cpu->text, "cpu %s, %d thread%s", isa_name(isa), cpu->n_threads,
+             cpu->n_threads == 1 ? "" : "s");
+    *dev = (struct sv_dev *)(void *)cpu;
+    return SV_OK;
+}

@@ -1,0 +1,64 @@
+/*
+ * ids.c - the ops that turn what the device remembers of its slots into ids and positions of a batch,
+ * and embeddings: block_ids, logit_pos, embed.
+ *
+ * Entered through the backend table. Must not: trust an id to lie inside the embedding table.
+ */
+#include "backend/cpu/vec.h"
+
+void sv_cpu_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p)
+{
+    (void)dev;
+    /* The params say so: this op alone writes rows.seg_base. */
+    int32_t *seg_base = (int32_t *)(uintptr_t)p->rows.seg_base;
+    for (int32_t s = 0; s < p->rows.n_segs; s++) {
+        int32_t slot = p->rows.seg_slot[s];
+        int32_t row = p->rows.seg_row0[s], end = p->rows.seg_row0[s + 1];
+        seg_base[s] = p->slot_len[slot];
+        if (p->seg_kind[s] == SV_SEG_PREFILL || row == end)
+            continue;
+        p->row_ids[row] = p->slot_anchor[slot];
+        if (p->seg_kind[s] == SV_SEG_DRAFT)
+            for (row++; row < end; row++)
+                p->row_ids[row] = p->mask_id;
+    }
+}
+
+void sv_cpu_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p)
+{
+    (void)dev;
+    for (int32_t i = 0; i < p->n_logit_rows; i++) {
+        int32_t row = p->logit_row[i], seg = p->rows.row_seg[row];
+        p->row_slot[i] = p->rows.seg_slot[seg];
+        p->row_pos[i] = p->rows.seg_base[seg] + (row - p->rows.seg_row0[seg]) + 1;
+    }
+}
+
+struct embed_job {
+    const struct sv_cpu_vec *vec;
+    const struct sv_p_embed *p;
+};
+
+static void embed_rows(void *arg, int thread, int n)
+{
+    const struct embed_job *job = arg;
+    const struct sv_p_embed *p = job->p;
+    const int32_t d = p->table.cols;
+    const size_t row_bytes = (size_t)d * sv_dtype_bytes(p->table.dtype);
+    int32_t begin, end;
+    sv_cpu_share(p->n_rows, thread, n, &begin, &end);
+    for (int32_t i = begin; i < end; i++) {
+        int32_t id = p->ids[i];
+        id = id < 0 ? 0 : id >= p->table.rows ? p->table.rows - 1 : id;
+        job->vec->widen((float *)p->out + (int64_t)i * d,
+                        (const uint8_t *)p->table.data + (size_t)id * row_bytes, p->table.dtype, d,
+                        p->scale);
+    }
+}
+
+void sv_cpu_embed(struct sv_dev *dev, const struct sv_p_embed *p)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    struct embed_job job = {cpu->vec, p};
+    sv_cpu_run(cpu, embed_rows, &job, (int64_t)p->n_rows * (50 + p->table.cols / 8));
+}

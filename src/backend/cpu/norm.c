@@ -1,0 +1,39 @@
+/*
+ * norm.c - add_rms_norm over the rows of a batch.
+ *
+ * Entered through the backend table. Must not: let the number of rows or threads reach the sums, which
+ * are the row kernel's.
+ */
+#include "backend/cpu/vec.h"
+
+struct norm_job {
+    const struct sv_cpu_vec *vec;
+    const struct sv_p_add_rms_norm *p;
+};
+
+static void norm_rows(void *arg, int thread, int n)
+{
+    const struct norm_job *job = arg;
+    const struct sv_p_add_rms_norm *p = job->p;
+    int32_t begin, end;
+    sv_cpu_share(p->n_rows, thread, n, &begin, &end);
+    for (int32_t i = begin; i < end; i++) {
+        int64_t row = p->row_index ? p->row_index[i] : i;
+        struct sv_cpu_norm_row r = {.x = (float *)p->x + row * p->d,
+                                    .delta = p->delta ? (const float *)p->delta + row * p->d : NULL,
+                                    .w = &p->weight,
+                                    .d = p->d,
+                                    .eps = p->eps,
+                                    .write_x = p->delta && !p->row_index,
+                                    .out = (float *)p->out + (int64_t)i * p->d,
+                                    .tap = p->tap ? (float *)p->tap + row * p->tap_stride : NULL};
+        job->vec->add_rms_norm(&r);
+    }
+}
+
+void sv_cpu_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    struct norm_job job = {cpu->vec, p};
+    sv_cpu_run(cpu, norm_rows, &job, (int64_t)p->n_rows * (20 + p->d / 6));
+}

@@ -1,0 +1,63 @@
+/*
+ * rope.c - qk_norm_rope_kv_write: head norms, rotation and the write of new keys and values, in one pass.
+ *
+ * Entered through the backend table. Work is split over rows; every row writes its own position of its own
+ * slot, so no two threads write the same bytes. Must not: write outside the pages the table names.
+ */
+#include "backend/cpu/vec.h"
+
+struct rope_job {
+    struct sv_cpu *cpu;
+    const struct sv_p_qk_norm_rope_kv_write *p;
+};
+
+int32_t sv_cpu_rope_row(struct sv_cpu *cpu, const struct sv_rope_table *t, int32_t pos)
+{
+    if (pos >= 0 && pos < t->max_pos)
+        return pos;
+    sv_cpu_latch(cpu, "position %d is outside the rotary table of %d", (int)pos, (int)t->max_pos);
+    return pos < 0 ? 0 : t->max_pos - 1;
+}
+
+static void rope_rows(void *arg, int thread, int n)
+{
+    const struct rope_job *job = arg;
+    const struct sv_p_qk_norm_rope_kv_write *p = job->p;
+    const struct sv_cpu_vec *vec = job->cpu->vec;
+    const struct sv_kv *kv = &p->kv;
+    const int32_t hd = kv->head_dim, half = p->rope.rot_dim / 2;
+    const size_t elem = kv->dtype == SV_F32 ? 4 : 2;
+    int32_t begin, end;
+    sv_cpu_share(p->rows.n_rows, thread, n, &begin, &end);
+    for (int32_t r = begin; r < end; r++) {
+        int32_t seg = p->rows.row_seg[r], slot = p->rows.seg_slot[seg];
+        int32_t pos = p->rows.seg_base[seg] + (r - p->rows.seg_row0[seg]);
+        int64_t angle = (int64_t)sv_cpu_rope_row(job->cpu, &p->rope, pos) * half;
+        const float *cos = p->rope.cos + angle, *sin = p->rope.sin + angle;
+        float *q = (float *)p->qkv + r * p->ld;
+        const float *k = q + (int64_t)p->n_heads * hd, *v = k + (int64_t)kv->n_kv_heads * hd;
+        for (int32_t h = 0; h < p->n_heads; h++)
+            vec->norm_rope(q + (int64_t)h * hd, q + (int64_t)h * hd, &p->q_norm, p->eps, cos, sin, hd,
+                           p->rope.rot_dim);
+        int64_t at = sv_cpu_kv_at(kv, slot, pos);
+        if (at < 0) {
+            sv_cpu_latch(job->cpu, "write: slot %d has no page for position %d", (int)slot, (int)pos);
+            continue;
+        }
+        for (int32_t h = 0; h < kv->n_kv_heads; h++) {
+            float key[256];
+            size_t off = (size_t)(at + (int64_t)h * kv->page_size * hd) * elem;
+            vec->norm_rope(key, k + (int64_t)h * hd, &p->k_norm, p->eps, cos, sin, hd, p->rope.rot_dim);
+            vec->narrow((uint8_t *)kv->k + off, kv->dtype, key, hd);
+            vec->narrow((uint8_t *)kv->v + off, kv->dtype, v + (int64_t)h * hd, hd);
+        }
+    }
+}
+
+void sv_cpu_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_rope_kv_write *p)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    struct rope_job job = {cpu, p};
+    int64_t elems = (int64_t)(p->n_heads + 2 * p->kv.n_kv_heads) * p->kv.head_dim;
+    sv_cpu_run(cpu, rope_rows, &job, p->rows.n_rows * (30 + elems / 4));
+}

@@ -1,0 +1,23 @@
+/*
+ * vec_table.h - template: the table of one level, filled with the kernels included before it.
+ *
+ * Included last by each vec_*.c. Must not: be included elsewhere.
+ */
+
+const struct sv_cpu_vec SIMD_TABLE = {
+    .name = SIMD_NAME,
+    .add_rms_norm = k_add_rms_norm,
+    .act_mul = k_act_mul,
+    .widen = k_widen,
+    .narrow = k_narrow,
+    .norm_rope = k_norm_rope,
+    .max = k_max,
+    .block_max = k_block_max,
+    .find_ge = k_find_ge,
+    .exp_weights = k_exp_weights,
+    .sum = k_sum,
+    .attn_chunk = k_attn_chunk,
+    .attn_merge = k_attn_merge,
+    .attn_finish = k_attn_finish,
+    .read = k_read,
+};

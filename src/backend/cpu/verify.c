@@ -1,0 +1,51 @@
+/*
+ * verify.c - verify and commit: which drafted tokens the target agrees with, and what the slots remember.
+ *
+ * Entered through the backend table; a few integers per segment, always on the calling thread. Must not:
+ * look at logits or at anything sampled other than `chosen`.
+ */
+#include "backend/cpu/vec.h"
+
+/* Rows kept and tokens emitted by segment s; tokens go to out. */
+static void verify_segment(const struct sv_p_verify *p, int32_t s, int32_t *n_commit, int32_t *n_emit,
+                           int32_t *out)
+{
+    const int32_t row0 = p->rows.seg_row0[s], n_rows = p->rows.seg_row0[s + 1] - row0;
+    const int32_t l0 = p->seg_logit0[s], n_logits = p->seg_logit0[s + 1] - l0;
+    *n_emit = 0;
+    *n_commit = p->seg_kind[s] == SV_SEG_PREFILL ? n_rows : 0;
+    if (p->seg_kind[s] == SV_SEG_DRAFT || n_logits == 0 || n_rows == 0)
+        return;
+    if (p->seg_kind[s] == SV_SEG_PREFILL) {
+        out[0] = p->chosen[l0 + n_logits - 1];
+        *n_emit = 1;
+        return;
+    }
+    const int32_t most = (n_logits < n_rows ? n_logits : n_rows) - 1;
+    int32_t a = 0;
+    for (; a < most && p->row_ids[row0 + a + 1] == p->chosen[l0 + a]; a++)
+        out[a] = p->chosen[l0 + a];
+    out[a] = p->chosen[l0 + a];
+    *n_commit = *n_emit = a + 1;
+}
+
+void sv_cpu_verify(struct sv_dev *dev, const struct sv_p_verify *p)
+{
+    (void)dev;
+    for (int32_t s = 0; s < p->rows.n_segs; s++) {
+        if (p->seg_kind[s] == SV_SEG_VERIFY)
+            SV_REQUIRE(p->out_stride >= p->rows.seg_row0[s + 1] - p->rows.seg_row0[s]);
+        verify_segment(p, s, &p->n_commit[s], &p->n_emit[s], p->out_tokens + (int64_t)s * p->out_stride);
+    }
+}
+
+void sv_cpu_commit(struct sv_dev *dev, const struct sv_p_commit *p)
+{
+    (void)dev;
+    for (int32_t s = 0; s < p->n_segs; s++) {
+        int32_t slot = p->seg_slot[s];
+        p->slot_len[slot] += p->n_commit[s];
+        if (p->n_emit[s] > 0)
+            p->slot_anchor[slot] = p->out_tokens[(int64_t)s * p->out_stride + p->n_emit[s] - 1];
+    }
+}

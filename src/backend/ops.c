@@ -1,0 +1,314 @@
+/*
+ * ops.c - the checked front of the device seam: opening a backend by name, dtype helpers, and one wrapper
+ * per table entry that checks shapes and pointers and drops calls without rows.
+ *
+ * Called by everything above. The checks are a handful of comparisons per call and always on: a wrong
+ * shape is a bug here, not outside data, so it aborts. Must not: look through a device pointer, or know
+ * more of a backend than its table.
+ */
+#include "backend/backends.h"
+
+#include <string.h>
+
+struct sv_dev {
+    const struct sv_backend *be;
+};
+
+/* ---------------------------------------------------------------- dtypes */
+
+size_t sv_dtype_bytes(enum sv_dtype t)
+{
+    return t == SV_BF16 || t == SV_F16 ? 2 : 4;
+}
+
+const char *sv_dtype_name(enum sv_dtype t)
+{
+    static const char *const name[] = {"f32", "bf16", "f16", "i32"};
+    return (unsigned)t < sizeof name / sizeof name[0] ? name[t] : "?";
+}
+
+float sv_f16_to_f32(uint16_t h)
+{
+    union {
+        uint32_t u;
+        float f;
+    } v;
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = h >> 10 & 31, man = h & 0x3ff;
+    if (exp == 31)
+        v.u = sign | 0x7f800000u | man << 13;
+    else if (exp)
+        v.u = sign | (exp + 112) << 23 | man << 13;
+    else {
+        v.f = (float)man * 0x1p-24f;
+        v.u |= sign;
+    }
+    return v.f;
+}
+
+/* ---------------------------------------------------------------- device life */
+
+int sv_dev_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err)
+{
+    const char *name = opts->backend ? opts->backend : "cpu";
+    *dev = NULL;
+    if (strcmp(name, "cpu") == 0)
+        return sv_cpu_open(dev, opts, err);
+    if (strcmp(name, "cuda") == 0 || strcmp(name, "hip") == 0)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "this build has no %s backend; use cpu", name);
+    return sv_fail(err, SV_EINVAL, -1, "unknown backend '%s'; this build has: cpu", name);
+}
+
+const struct sv_backend *sv_dev_backend(const struct sv_dev *dev)
+{
+    return dev->be;
+}
+
+enum sv_dtype sv_dev_act_dtype(const struct sv_dev *dev)
+{
+    return dev->be->act_dtype(dev);
+}
+
+enum sv_dtype sv_dev_compute_dtype(const struct sv_dev *dev)
+{
+    return dev->be->compute_dtype(dev);
+}
+
+void sv_dev_close(struct sv_dev *dev)
+{
+    if (dev)
+        dev->be->close(dev);
+}
+
+int sv_dev_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, struct sv_err *err)
+{
+    SV_REQUIRE(lim->max_rows >= 0 && lim->max_logit_rows >= 0 && lim->max_k >= 0 && lim->max_n >= 0);
+    SV_REQUIRE(lim->max_heads >= 0 && lim->max_head_dim >= 0 && lim->max_vocab >= 0);
+    SV_REQUIRE(lim->max_positions >= 0);
+    return dev->be->reserve(dev, lim, err);
+}
+
+int sv_dev_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err)
+{
+    *out = NULL;
+    return dev->be->alloc(dev, out, n_bytes, err);
+}
+
+void sv_dev_free(struct sv_dev *dev, void *p)
+{
+    if (p)
+        dev->be->free(dev, p);
+}
+
+int sv_dev_upload_weight(struct sv_dev *dev, const void *host, size_t n_bytes, enum sv_dtype dtype,
+                         const void **out, bool *owned, struct sv_err *err)
+{
+    SV_REQUIRE(host && n_bytes % sv_dtype_bytes(dtype) == 0);
+    SV_REQUIRE((uintptr_t)host % sv_dtype_bytes(dtype) == 0);
+    return dev->be->upload_weight(dev, host, n_bytes, dtype, out, owned, err);
+}
+
+void sv_dev_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
+{
+    if (n_bytes)
+        dev->be->upload(dev, dst, src, n_bytes);
+}
+
+void sv_dev_download(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
+{
+    if (n_bytes)
+        dev->be->download(dev, dst, src, n_bytes);
+}
+
+int sv_dev_sync(struct sv_dev *dev, struct sv_err *err)
+{
+    return dev->be->sync(dev, err);
+}
+
+double sv_dev_measure_read(struct sv_dev *dev, size_t n_bytes)
+{
+    return dev->be->measure_read(dev, n_bytes);
+}
+
+const char *sv_dev_describe(struct sv_dev *dev)
+{
+    return dev->be->describe(dev);
+}
+
+/* ---------------------------------------------------------------- checks */
+
+static bool rows_ok(const struct sv_rows *r)
+{
+    return r->n_rows >= 0 && r->n_segs >= 0 && r->row_seg && r->seg_row0 && r->seg_slot && r->seg_base;
+}
+
+/* A vector of n elements in a float type, or absent. */
+static bool vector_ok(const struct sv_weight *w, int32_t n)
+{
+    return !w->data || (w->dtype != SV_I32 && w->rows == 1 && w->cols == n);
+}
+
+static bool kv_ok(const struct sv_kv *kv)
+{
+    return kv->k && kv->v && kv->table && (kv->dtype == SV_F32 || kv->dtype == SV_BF16) &&
+           kv->n_pages > 0 && kv->page_size > 0 && kv->n_kv_heads > 0 && kv->table_stride > 0 &&
+           kv->head_dim > 0 && kv->head_dim <= 256 && kv->head_dim % 8 == 0;
+}
+
+static bool rope_ok(const struct sv_rope_table *t, int32_t head_dim)
+{
+    return t->cos && t->sin && t->max_pos > 0 && t->rot_dim >= 0 && t->rot_dim % 2 == 0 &&
+           t->rot_dim <= head_dim;
+}
+
+/* Columns of y that the parts fill; -1 when a part does not fit k. */
+static int64_t parts_width(const struct sv_gemm_part *parts, int32_t n_parts, int32_t k)
+{
+    int64_t width = 0;
+    if (!parts || n_parts < 1 || n_parts > SV_GEMM_MAX_PARTS)
+        return -1;
+    for (int32_t i = 0; i < n_parts; i++) {
+        const struct sv_weight *w = &parts[i].w;
+        if (!w->data || w->dtype == SV_I32 || w->cols != k || w->rows < 1 ||
+            !vector_ok(&parts[i].bias, w->rows))
+            return -1;
+        width += w->rows;
+    }
+    return width;
+}
+
+/* ---------------------------------------------------------------- ops */
+
+void sv_op_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p)
+{
+    if (p->rows.n_segs == 0)
+        return;
+    SV_REQUIRE(rows_ok(&p->rows) && p->seg_kind && p->slot_len && p->slot_anchor);
+    SV_REQUIRE(p->row_ids || p->rows.n_rows == 0);
+    dev->be->block_ids(dev, p);
+}
+
+void sv_op_embed(struct sv_dev *dev, const struct sv_p_embed *p)
+{
+    if (p->n_rows == 0)
+        return;
+    SV_REQUIRE(p->n_rows > 0 && p->ids && p->out && p->table.data && p->table.dtype != SV_I32);
+    SV_REQUIRE(p->table.rows > 0 && p->table.cols > 0);
+    dev->be->embed(dev, p);
+}
+
+void sv_op_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
+{
+    if (p->n_rows == 0)
+        return;
+    SV_REQUIRE(p->n_rows > 0 && p->d > 0 && p->x && p->out && p->weight.data);
+    SV_REQUIRE(vector_ok(&p->weight, p->d));
+    SV_REQUIRE(!p->tap || (!p->row_index && p->tap_stride >= p->d));
+    dev->be->add_rms_norm(dev, p);
+}
+
+void sv_op_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
+{
+    if (p->n_rows == 0)
+        return;
+    SV_REQUIRE(p->n_rows > 0 && p->k > 0 && p->x && p->y && p->ldx >= p->k);
+    int64_t width = parts_width(p->parts, p->n_parts, p->k);
+    SV_REQUIRE(width > 0 && p->ldy >= width);
+    dev->be->gemm(dev, p);
+}
+
+void sv_op_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_rope_kv_write *p)
+{
+    if (p->rows.n_rows == 0)
+        return;
+    SV_REQUIRE(rows_ok(&p->rows) && kv_ok(&p->kv) && p->qkv && p->n_heads > 0);
+    SV_REQUIRE(p->ld >= (int64_t)(p->n_heads + 2 * p->kv.n_kv_heads) * p->kv.head_dim);
+    SV_REQUIRE(vector_ok(&p->q_norm, p->kv.head_dim) && vector_ok(&p->k_norm, p->kv.head_dim));
+    SV_REQUIRE(rope_ok(&p->rope, p->kv.head_dim));
+    dev->be->qk_norm_rope_kv_write(dev, p);
+}
+
+void sv_op_attention(struct sv_dev *dev, const struct sv_p_attention *p)
+{
+    if (p->rows.n_rows == 0)
+        return;
+    SV_REQUIRE(rows_ok(&p->rows) && kv_ok(&p->kv) && p->q && p->out && p->n_heads > 0);
+    SV_REQUIRE(p->n_heads % p->kv.n_kv_heads == 0 && p->window >= 0);
+    SV_REQUIRE(p->ldq >= (int64_t)p->n_heads * p->kv.head_dim);
+    SV_REQUIRE(p->ldo >= (int64_t)p->n_heads * p->kv.head_dim);
+    SV_REQUIRE(p->mask == SV_MASK_CAUSAL || p->mask == SV_MASK_BLOCK);
+    SV_REQUIRE(vector_ok(&p->sinks, p->n_heads));
+    dev->be->attention(dev, p);
+}
+
+void sv_op_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p)
+{
+    if (p->n_rows == 0)
+        return;
+    SV_REQUIRE(p->n_rows > 0 && p->d > 0 && p->gate_up && p->out);
+    dev->be->act_mul(dev, p);
+}
+
+void sv_op_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
+{
+    if (p->n_rows == 0)
+        return;
+    SV_REQUIRE(p->n_rows > 0 && p->k > 0 && p->x && p->out && p->w.data && p->w.dtype != SV_I32);
+    SV_REQUIRE(p->w.cols == p->k && p->w.rows > 0);
+    dev->be->head_argmax(dev, p);
+}
+
+void sv_op_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p)
+{
+    if (p->n_logit_rows == 0)
+        return;
+    SV_REQUIRE(p->n_logit_rows > 0 && rows_ok(&p->rows) && p->logit_row && p->row_slot && p->row_pos);
+    dev->be->logit_pos(dev, p);
+}
+
+void sv_op_sample(struct sv_dev *dev, const struct sv_p_sample *p)
+{
+    if (p->n_rows == 0)
+        return;
+    SV_REQUIRE(p->n_rows > 0 && p->vocab > 0 && p->ld >= p->vocab && p->logits && p->out);
+    SV_REQUIRE(p->row_slot && p->row_pos && p->slot_sampling);
+    dev->be->sample(dev, p);
+}
+
+void sv_op_verify(struct sv_dev *dev, const struct sv_p_verify *p)
+{
+    if (p->rows.n_segs == 0)
+        return;
+    SV_REQUIRE(rows_ok(&p->rows) && p->seg_kind && p->seg_logit0 && p->n_commit && p->n_emit);
+    SV_REQUIRE(p->out_tokens && p->out_stride > 0 && p->row_ids && p->chosen);
+    dev->be->verify(dev, p);
+}
+
+void sv_op_commit(struct sv_dev *dev, const struct sv_p_commit *p)
+{
+    if (p->n_segs == 0)
+        return;
+    SV_REQUIRE(p->n_segs > 0 && p->seg_slot && p->n_commit && p->n_emit && p->out_tokens);
+    SV_REQUIRE(p->out_stride > 0 && p->slot_len && p->slot_anchor);
+    dev->be->commit(dev, p);
+}
+
+void sv_op_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p)
+{
+    if (p->rows.n_rows == 0 || p->n_layers == 0)
+        return;
+    SV_REQUIRE(rows_ok(&p->rows) && p->n_commit && p->taps && p->z && p->y && p->n_layers > 0);
+    SV_REQUIRE(p->fc.data && p->fc.dtype != SV_I32 && p->fc.rows > 0 && p->fc.cols > 0);
+    SV_REQUIRE(vector_ok(&p->fc_bias, p->fc.rows) && p->hidden_norm.data);
+    SV_REQUIRE(vector_ok(&p->hidden_norm, p->fc.rows) && p->kv && p->kv_parts && p->k_norm);
+    const struct sv_kv *kv = p->kv;
+    const int32_t width = kv->n_kv_heads * kv->head_dim;
+    SV_REQUIRE(parts_width(p->kv_parts, 2 * p->n_layers, p->fc.rows) ==
+               (int64_t)p->n_layers * 2 * width);
+    for (int32_t l = 0; l < p->n_layers; l++) {
+        SV_REQUIRE(kv_ok(&kv[l]) && kv[l].dtype == kv->dtype && kv[l].head_dim == kv->head_dim);
+        SV_REQUIRE(kv[l].n_kv_heads == kv->n_kv_heads && vector_ok(&p->k_norm[l], kv->head_dim));
+        SV_REQUIRE(p->kv_parts[2 * l].w.rows == width && p->kv_parts[2 * l + 1].w.rows == width);
+    }
+    SV_REQUIRE(rope_ok(&p->rope, kv->head_dim));
+    dev->be->draft_context_kv(dev, p);
+}
