@@ -136,8 +136,8 @@ $(TEST_BIN): $(O)/%: $(O)/obj/%.o $(O)/libtest.a $(O)/libsalvo.a
 
 # Linked with the replay driver under ASan, with libFuzzer's own main in the fuzz flavour.
 FUZZ_MAIN := $(if $(filter fuzz,$(FLAVOUR)),,$(O)/obj/tests/fuzz/driver.o)
-$(REPLAY_BIN): $(O)/%: $(O)/obj/%.o $(FUZZ_MAIN) $(O)/libsalvo.a
-	$(LINK) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) $(LDLIBS) $(MOVE)
+$(REPLAY_BIN): $(O)/%: $(O)/obj/%.o $(FUZZ_MAIN) $(if $(FUZZ_MAIN),$(O)/libtest.a) $(O)/libsalvo.a
+	$(LINK) $(if $(FUZZ_MAIN),$(TEST_LDLIBS),-fsanitize=fuzzer) $(LDLIBS) $(MOVE)
 
 $(patsubst %.c,$(O)/%,$(BENCH_C)): $(O)/%: $(O)/obj/%.o $(O)/libsalvo.a
 	$(LINK) $(LDLIBS) $(MOVE)
@@ -188,7 +188,7 @@ tsan-tests: $(call WANTED,$(TSAN_BIN))
 
 FUZZ_S ?= 30
 fuzz:
-	@tools/fuzz.sh $(B) $(FUZZ_S) $(FUZZ_C)
+	+@MAKE='$(MAKE)' tools/fuzz.sh $(B) $(FUZZ_S) $(FUZZ_C)
 .PHONY: fuzz-programs
 fuzz-programs: $(REPLAY_BIN)
 
