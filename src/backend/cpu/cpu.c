@@ -166,11 +166,11 @@ static const char *isa_name(enum sv_isa isa)
 
 static const struct sv_cpu_vec *vec_of(enum sv_isa isa)
 {
-#if defined(SV_CPU_VEC_AVX512)
+#if !defined(SV_NO_AVX512)
     if (isa >= SV_ISA_AVX512)
         return &sv_cpu_vec_avx512;
 #endif
-#if defined(SV_CPU_VEC_AVX2)
+#if !defined(SV_NO_AVX2)
     if (isa >= SV_ISA_AVX2)
         return &sv_cpu_vec_avx2;
 #endif

@@ -85,10 +85,8 @@ struct sv_cpu_vec {
 };
 
 extern const struct sv_cpu_vec sv_cpu_vec_plain;
-#if defined(__x86_64__)
-extern const struct sv_cpu_vec sv_cpu_vec_avx2;
-extern const struct sv_cpu_vec sv_cpu_vec_avx512;
-#endif
+extern const struct sv_cpu_vec sv_cpu_vec_avx2;   /* not linked with SV_NO_AVX2 */
+extern const struct sv_cpu_vec sv_cpu_vec_avx512; /* not linked with SV_NO_AVX512 */
 
 /* ---------------------------------------------------------------- shared by the ops */
 
