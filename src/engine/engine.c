@@ -4,6 +4,8 @@
  * Called by api.c and by tests. Everything the step will need is sized and taken here. Must not run kernels
  * other than uploads.
  */
+#define _POSIX_C_SOURCE 200809L /* sysconf */
+
 #include "engine/engine.h"
 
 #include <string.h>

@@ -1,0 +1,139 @@
+/*
+ * run.c - see run.h.
+ */
+#define _POSIX_C_SOURCE 200809L /* strdup */
+
+#include "engine/run.h"
+
+#include "testing.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct run_case *run_cases(int32_t n, int32_t vocab, int32_t max_len, int32_t max_tokens,
+                           uint64_t seed)
+{
+    struct sv_rng rng = {seed};
+    struct run_case *c = calloc((size_t)n, sizeof *c);
+    for (int32_t i = 0; i < n; i++) {
+        c[i].n_prompt = 1 + (int32_t)sv_rng_below(&rng, (uint32_t)max_len);
+        c[i].prompt = malloc((size_t)c[i].n_prompt * sizeof(int32_t));
+        for (int32_t j = 0; j < c[i].n_prompt; j++)
+            c[i].prompt[j] = 3 + (int32_t)sv_rng_below(&rng, (uint32_t)vocab - 3);
+        c[i].max_tokens = max_tokens - (int32_t)sv_rng_below(&rng, (uint32_t)max_tokens / 2 + 1);
+        c[i].req = (struct sv_request){.top_p = 1, .ignore_eos = true};
+    }
+    return c;
+}
+
+void run_cases_free(struct run_case *c, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        free(c[i].prompt);
+    free(c);
+}
+
+struct sv_engine *run_open(const struct sv_engine_options *o, struct sv_drafter *drafter)
+{
+    struct sv_engine *e = NULL;
+    struct sv_err err = {0};
+    if (sv_engine_open(&e, o, drafter, &err))
+        fail_msg("cannot open the engine: %s", err.msg);
+    return e;
+}
+
+struct sink {
+    struct sv_engine *e;
+    struct run_out *out;
+};
+
+static void collect(void *user, const struct sv_event *ev)
+{
+    struct sink *s = user;
+    struct run_out *o = s->out;
+    o->tokens = realloc(o->tokens, (size_t)(o->n_tokens + ev->n_tokens + 1) * sizeof(int32_t));
+    if (ev->n_tokens)
+        memcpy(o->tokens + o->n_tokens, ev->tokens, (size_t)ev->n_tokens * sizeof(int32_t));
+    o->n_tokens += ev->n_tokens;
+    assert_true(ev->n_drafted <= ev->n_tokens);
+    o->text = realloc(o->text, o->n_text + ev->n_bytes + 1);
+    if (ev->n_bytes)
+        memcpy(o->text + o->n_text, ev->text, ev->n_bytes);
+    o->n_text += ev->n_bytes;
+    o->text[o->n_text] = 0;
+    if (!ev->finish)
+        return;
+    assert_int_equal(o->finish, SV_FINISH_NONE);
+    o->finish = ev->finish;
+    struct sv_request_stats st;
+    assert_int_equal(sv_get_request_stats(s->e, ev->request, &st), 0);
+    assert_int_equal(st.n_tokens, o->n_tokens);
+    o->n_steps = st.n_steps;
+    o->accept = malloc((size_t)(st.n_steps + 1) * sizeof *o->accept);
+    int32_t sum = 0;
+    for (int32_t i = 0; i < st.n_steps; i++)
+        sum += o->accept[i] = st.accept_lengths[i];
+    if (o->finish != SV_FINISH_CANCELED)
+        assert_int_equal(sum, o->n_tokens - 1); /* the first token came from the prompt */
+}
+
+struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n)
+{
+    struct run_out *out = calloc((size_t)n, sizeof *out);
+    struct sink *sinks = calloc((size_t)n, sizeof *sinks);
+    struct sv_err err = {0};
+    for (int32_t i = 0; i < n; i++) {
+        sinks[i] = (struct sink){e, &out[i]};
+        struct sv_request r = c[i].req;
+        if (!r.prompt) {
+            r.prompt_ids = c[i].prompt;
+            r.n_prompt_ids = c[i].n_prompt;
+        }
+        r.max_tokens = c[i].max_tokens;
+        r.on_event = collect;
+        r.user = &sinks[i];
+        if (sv_engine_submit(e, &r, &out[i].id, &err))
+            fail_msg("case %d: %s", i, err.msg);
+    }
+    char msg[256];
+    int rc;
+    while ((rc = sv_step_engine(e, msg, sizeof msg)) > 0)
+        sv_cache_check(&e->cache);
+    if (rc < 0)
+        fail_msg("step: %s", msg);
+    for (int32_t i = 0; i < n; i++)
+        assert_true(out[i].finish != SV_FINISH_NONE);
+    for (int32_t g = 0; g < e->cache.n_groups; g++)
+        assert_int_equal(sv_cache_n_free(&e->cache, g), e->cache.group[g].d.n_pages);
+    free(sinks);
+    return out;
+}
+
+void run_out_free(struct run_out *r, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        free(r[i].tokens);
+        free(r[i].accept);
+        free(r[i].text);
+    }
+    free(r);
+}
+
+void run_same(const struct run_out *a, const struct run_out *b, int32_t n, const char *what)
+{
+    for (int32_t i = 0; i < n; i++) {
+        int32_t m = a[i].n_tokens < b[i].n_tokens ? a[i].n_tokens : b[i].n_tokens;
+        for (int32_t j = 0; j < m; j++)
+            if (a[i].tokens[j] != b[i].tokens[j])
+                fail_msg("%s: prompt %d token %d is %d, not %d", what, i, j, b[i].tokens[j],
+                         a[i].tokens[j]);
+        if (a[i].n_tokens != b[i].n_tokens || a[i].finish != b[i].finish)
+            fail_msg("%s: prompt %d has %d tokens (%s), not %d (%s)", what, i, b[i].n_tokens,
+                     sv_finish_name(b[i].finish), a[i].n_tokens, sv_finish_name(a[i].finish));
+    }
+}
+
+const char *run_dir(const char *relative)
+{
+    return strdup(sv_test_path(relative));
+}

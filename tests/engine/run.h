@@ -1,0 +1,38 @@
+/*
+ * run.h - drives an engine over a list of prompts for the engine and spec tests.
+ */
+#ifndef SV_TEST_RUN_H
+#define SV_TEST_RUN_H
+
+#include "engine/engine.h"
+
+struct run_case {
+    int32_t *prompt;
+    int32_t n_prompt, max_tokens;
+    struct sv_request req; /* prompt fields are filled by run_all */
+};
+struct run_out {
+    int32_t *tokens;
+    int32_t n_tokens;
+    uint16_t *accept;
+    int32_t n_steps;
+    char *text;
+    size_t n_text;
+    enum sv_finish_reason finish;
+    uint64_t id;
+};
+
+/* n random prompts of vocabulary [3, vocab): lengths from 1 to max_len, fixed by the seed. */
+struct run_case *run_cases(int32_t n, int32_t vocab, int32_t max_len, int32_t max_tokens,
+                           uint64_t seed);
+void run_cases_free(struct run_case *c, int32_t n);
+struct sv_engine *run_open(const struct sv_engine_options *o, struct sv_drafter *drafter);
+/* Submits all, steps until idle, checks that the caches end empty. Fails the test on any error. */
+struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n);
+void run_out_free(struct run_out *r, int32_t n);
+/* Same tokens and finish reasons, or the test fails naming what and where. */
+void run_same(const struct run_out *a, const struct run_out *b, int32_t n, const char *what);
+/* Directory below the repository root, kept for the process's life. */
+const char *run_dir(const char *relative);
+
+#endif

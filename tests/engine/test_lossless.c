@@ -1,0 +1,171 @@
+/*
+ * test_lossless.c - a drafter never changes a token: every fake and the real draft against drafter none.
+ *
+ * 200 random prompts; the reference is one sequence at a time, one thread, pages of 16, no drafter. Every
+ * other arrangement (drafter, batch 1 to 32, page size, threads, chunk, width, instruction set, dtype,
+ * greedy or sampled) must give its tokens bit for bit. Sampled text is equal too, because a token's random
+ * number depends on (seed, position) only.
+ */
+#include "testing.h"
+
+#include "engine/run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 200, MAX_PROMPT = 70, MAX_TOKENS = 40, VOCAB = 300, BLOCK = 16 };
+
+struct truth {
+    const struct run_case *c;
+    const struct run_out *ref;
+};
+
+/* Requests are numbered from 1 in the order of the cases. */
+static int32_t truth_at(void *user, uint64_t request, int32_t index)
+{
+    const struct truth *t = user;
+    int32_t i = (int32_t)(request - 1);
+    int32_t at = index - t->c[i].n_prompt;
+    return at < t->ref[i].n_tokens ? t->ref[i].tokens[at] : -1;
+}
+
+struct arrangement {
+    int drafter; /* -1 none, 0..3 enum sv_fake, 4 dflash */
+    int32_t batch, page, threads, chunk, width;
+};
+
+static struct sv_engine *open_as(const struct arrangement *a, const char *isa,
+                                 enum sv_data_type dtype, const struct truth *t)
+{
+    struct sv_engine_options o = {.target_dir = run_dir("tests/golden/tiny/pair_target"),
+                                  .isa = isa,
+                                  .dtype = dtype,
+                                  .n_threads = a->threads,
+                                  .max_sequences = a->batch,
+                                  .page_size = a->page,
+                                  .prefill_chunk = a->chunk,
+                                  .width = a->width};
+    struct sv_drafter *d = NULL;
+    if (a->drafter == 4)
+        o.draft_dir = run_dir("tests/golden/tiny/pair_draft_full_b16");
+    else if (a->drafter >= 0) {
+        struct sv_err err = {0};
+        const struct sv_fake_opts f = {.kind = (enum sv_fake)a->drafter,
+                                       .block_size = BLOCK,
+                                       .vocab_size = VOCAB,
+                                       .seed = 7,
+                                       .truth = truth_at,
+                                       .user = (void *)(uintptr_t)t};
+        assert_int_equal(sv_fake_open(&d, &f, &err), SV_OK);
+    }
+    return run_open(&o, d);
+}
+
+static const struct arrangement arrangements[] = {
+    {-1, 32, 1, 2, 64, 0},  {-1, 5, 64, 3, 7, 0},   {0, 1, 16, 1, 512, 0}, {0, 32, 1, 2, 33, 0},
+    {1, 3, 16, 2, 5, 0},    {1, 32, 64, 1, 512, 0}, {2, 1, 1, 2, 512, 0},  {2, 17, 16, 3, 11, 0},
+    {3, 1, 64, 1, 512, 0},  {3, 8, 16, 2, 19, 0},   {3, 32, 16, 2, 64, 0}, {4, 1, 16, 1, 512, 0},
+    {4, 1, 1, 2, 3, 0},     {4, 4, 64, 2, 40, 0},   {4, 32, 16, 3, 64, 0}, {4, 32, 1, 2, 512, 5},
+    {4, 2, 16, 2, 512, 2},  {3, 9, 1, 4, 13, 4},
+};
+
+static void all_arrangements(const char *isa, enum sv_data_type dtype, bool sampled, int n)
+{
+    struct run_case *c = run_cases(n, VOCAB, MAX_PROMPT, MAX_TOKENS, 42);
+    for (int i = 0; i < n && sampled; i++) {
+        static const double temperature[] = {0.7, 1.0, 1.5, 0};
+        c[i].req.temperature = temperature[i % 4];
+        c[i].req.top_k = i % 3 == 0 ? 20 : 0;
+        c[i].req.top_p = i % 5 < 2 ? 0.9 : 1;
+        c[i].req.min_p = i % 7 == 0 ? 0.05 : 0;
+        c[i].req.seed = (uint64_t)i * 1000003;
+    }
+    const struct arrangement plain = {-1, 1, 16, 1, 512, 0};
+    struct sv_engine *e = open_as(&plain, isa, dtype, NULL);
+    struct run_out *ref = run_all(e, c, n);
+    sv_engine_close(e);
+    struct truth t = {c, ref};
+    for (size_t i = 0; i < sizeof arrangements / sizeof arrangements[0]; i++) {
+        const struct arrangement *a = &arrangements[i];
+        e = open_as(a, isa, dtype, &t);
+        struct run_out *out = run_all(e, c, n);
+        char what[160];
+        snprintf(what, sizeof what, "%s %s: drafter %d batch %d page %d threads %d chunk %d width %d",
+                 isa, dtype == SV_TYPE_F32 ? "f32" : "bf16", a->drafter, a->batch, a->page,
+                 a->threads, a->chunk, a->width);
+        run_same(ref, out, n, what);
+        if (a->drafter == SV_FAKE_RIGHT)
+            assert_int_equal(e->accept.n_accepted, e->accept.n_drafted);
+        if (a->drafter == SV_FAKE_WRONG)
+            assert_int_equal(e->accept.n_accepted, 0);
+        if (a->drafter >= 0)
+            assert_true(e->accept.n_steps > n);
+        run_out_free(out, n);
+        sv_engine_close(e);
+    }
+    run_out_free(ref, n);
+    run_cases_free(c, n);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+static bool lacks(const char *isa)
+{
+    struct sv_engine *e = NULL;
+    struct sv_err err = {0};
+    struct sv_engine_options o = {
+        .target_dir = run_dir("tests/golden/tiny/pair_target"), .isa = isa, .n_threads = 1};
+    if (!sv_engine_open(&e, &o, NULL, &err)) {
+        sv_engine_close(e);
+        return false;
+    }
+    print_message("this machine lacks %s: %s\n", isa, err.msg);
+    return true;
+}
+
+static void on(const char *isa, enum sv_data_type dtype, bool sampled, int n)
+{
+    if (lacks(isa))
+        skip();
+    all_arrangements(isa, dtype, sampled, n);
+}
+
+static void greedy_auto_f32(void **state)
+{
+    (void)state;
+    on("auto", SV_TYPE_F32, false, N);
+}
+static void greedy_auto_bf16(void **state)
+{
+    (void)state;
+    on("auto", SV_TYPE_BF16, false, N);
+}
+static void greedy_avx512_bf16(void **state)
+{
+    (void)state;
+    on("avx512", SV_TYPE_BF16, false, 60);
+}
+static void greedy_avx2_bf16(void **state)
+{
+    (void)state;
+    on("avx2", SV_TYPE_BF16, false, 60);
+}
+static void greedy_plain_f32(void **state)
+{
+    (void)state;
+    on("plain", SV_TYPE_F32, false, 40);
+}
+static void sampled_auto_f32(void **state)
+{
+    (void)state;
+    on("auto", SV_TYPE_F32, true, N);
+}
+static void sampled_auto_bf16(void **state)
+{
+    (void)state;
+    on("auto", SV_TYPE_BF16, true, 60);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(greedy_auto_f32), cmocka_unit_test(greedy_auto_bf16),
+             cmocka_unit_test(greedy_avx512_bf16), cmocka_unit_test(greedy_avx2_bf16),
+             cmocka_unit_test(greedy_plain_f32), cmocka_unit_test(sampled_auto_f32),
+             cmocka_unit_test(sampled_auto_bf16))

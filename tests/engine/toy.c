@@ -1,0 +1,140 @@
+/*
+ * toy.c - see toy.h. Writes config.json and model.safetensors (f32) by hand.
+ */
+#define _POSIX_C_SOURCE 200809L /* strdup */
+
+#include "engine/toy.h"
+
+#include "base/base.h"
+#include "testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* A safetensors file under construction: header text and data. */
+struct writer {
+    struct sv_buf header, data;
+    struct sv_rng rng;
+    float scale;
+};
+
+/* ones: norm weights near 1 instead of random ones. */
+static void put(struct writer *w, bool ones, int32_t rows, int32_t cols, const char *fmt, ...)
+{
+    char name[96], shape[48];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    if (rows == 1)
+        snprintf(shape, sizeof shape, "[%d]", cols);
+    else
+        snprintf(shape, sizeof shape, "[%d,%d]", rows, cols);
+    size_t n = (size_t)rows * (size_t)cols, from = w->data.len;
+    sv_buf_printf(&w->header, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
+                  w->header.len > 1 ? "," : "", name, shape, from, from + n * 4);
+    for (size_t i = 0; i < n; i++) {
+        float x = sv_rng_normal(&w->rng) * w->scale;
+        x = ones ? 1 + 0.2f * x : x;
+        sv_buf_append(&w->data, &x, 4);
+    }
+}
+
+static void put_layers(struct writer *w, const struct toy *t, int32_t n, const char *prefix)
+{
+    int32_t q = t->n_heads * t->head_dim, kv = t->n_kv * t->head_dim, h = t->hidden;
+    for (int32_t i = 0; i < n; i++) {
+        put(w, true, 1, h, "%slayers.%d.input_layernorm.weight", prefix, i);
+        put(w, true, 1, h, "%slayers.%d.post_attention_layernorm.weight", prefix, i);
+        put(w, false, q, h, "%slayers.%d.self_attn.q_proj.weight", prefix, i);
+        put(w, false, kv, h, "%slayers.%d.self_attn.k_proj.weight", prefix, i);
+        put(w, false, kv, h, "%slayers.%d.self_attn.v_proj.weight", prefix, i);
+        put(w, false, h, q, "%slayers.%d.self_attn.o_proj.weight", prefix, i);
+        put(w, true, 1, t->head_dim, "%slayers.%d.self_attn.q_norm.weight", prefix, i);
+        put(w, true, 1, t->head_dim, "%slayers.%d.self_attn.k_norm.weight", prefix, i);
+        put(w, false, t->mlp, h, "%slayers.%d.mlp.gate_proj.weight", prefix, i);
+        put(w, false, t->mlp, h, "%slayers.%d.mlp.up_proj.weight", prefix, i);
+        put(w, false, h, t->mlp, "%slayers.%d.mlp.down_proj.weight", prefix, i);
+    }
+    put(w, true, 1, h, "%snorm.weight", prefix);
+}
+
+static const char *finish(struct writer *w, const char *config, const char *tag)
+{
+    static int n_dirs;
+    char name[64], path[512];
+    snprintf(name, sizeof name, "toy-%d-%s", n_dirs++, tag);
+    const char *dir = strdup(sv_test_tmp(name));
+    assert_int_equal(mkdir(dir, 0700), 0);
+    struct sv_err err = {0};
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_int_equal(sv_file_write(path, config, strlen(config), &err), 0);
+    sv_buf_append(&w->header, "}", 1);
+    while (w->header.len % 8)
+        sv_buf_append(&w->header, " ", 1);
+    uint64_t n = w->header.len;
+    struct sv_buf all;
+    sv_buf_init(&all);
+    sv_buf_append(&all, &n, 8);
+    sv_buf_append(&all, w->header.data, w->header.len);
+    sv_buf_append(&all, w->data.data, w->data.len);
+    assert_false(all.failed);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_int_equal(sv_file_write(path, all.data, all.len, &err), 0);
+    sv_buf_fini(&all);
+    sv_buf_fini(&w->header);
+    sv_buf_fini(&w->data);
+    return dir;
+}
+
+static struct writer begin(const struct toy *t, uint64_t salt)
+{
+    struct writer w = {.rng = {t->seed + salt}, .scale = t->scale};
+    sv_buf_init(&w.header);
+    sv_buf_init(&w.data);
+    sv_buf_append(&w.header, "{", 1);
+    return w;
+}
+
+static void config_head(char *out, size_t size, const struct toy *t, const char *arch, int32_t layers)
+{
+    snprintf(out, size,
+             "{\"architectures\":[\"%s\"],\"model_type\":\"qwen3\",\"hidden_act\":\"silu\","
+             "\"hidden_size\":%d,\"intermediate_size\":%d,\"num_hidden_layers\":%d,"
+             "\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"head_dim\":%d,"
+             "\"vocab_size\":%d,\"max_position_embeddings\":%d,\"rms_norm_eps\":1e-6,"
+             "\"rope_theta\":10000.0,\"tie_word_embeddings\":false,\"torch_dtype\":\"float32\","
+             "\"eos_token_id\":2,\"bos_token_id\":1",
+             arch, t->hidden, t->mlp, layers, t->n_heads, t->n_kv, t->head_dim, t->vocab,
+             t->max_position);
+}
+
+const char *toy_target(const struct toy *t)
+{
+    char config[1024];
+    config_head(config, sizeof config, t, "Qwen3ForCausalLM", t->n_layers);
+    strcat(config, "}");
+    struct writer w = begin(t, 0);
+    put(&w, false, t->vocab, t->hidden, "model.embed_tokens.weight");
+    put_layers(&w, t, t->n_layers, "model.");
+    put(&w, false, t->vocab, t->hidden, "lm_head.weight");
+    return finish(&w, config, "target");
+}
+
+const char *toy_draft(const struct toy *t)
+{
+    char config[1024];
+    config_head(config, sizeof config, t, "DFlashDraftModel", t->draft_layers);
+    size_t n = strlen(config);
+    snprintf(config + n, sizeof config - n,
+             ",\"block_size\":%d,\"num_target_layers\":%d,\"dflash_config\":{\"mask_token_id\":%d,"
+             "\"target_layer_ids\":[0,%d]}}",
+             t->block, t->n_layers, t->vocab - 1, t->n_layers - 2);
+    struct writer w = begin(t, 1);
+    put(&w, false, t->hidden, 2 * t->hidden, "fc.weight");
+    put(&w, true, 1, t->hidden, "hidden_norm.weight");
+    put_layers(&w, t, t->draft_layers, "");
+    return finish(&w, config, "draft");
+}

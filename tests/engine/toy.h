@@ -1,0 +1,19 @@
+/*
+ * toy.h - writes small random target and draft directories for tests: any vocabulary, spread-out logits.
+ */
+#ifndef SV_TEST_TOY_H
+#define SV_TEST_TOY_H
+
+#include <stdint.h>
+
+struct toy {
+    int32_t vocab, hidden, n_layers, n_heads, n_kv, head_dim, mlp, max_position;
+    int32_t block, draft_layers; /* taps are 0 and n_layers - 2; the mask is vocab - 1 */
+    float scale;                 /* standard deviation of the weights */
+    uint64_t seed;
+};
+/* Directories live below the test's temporary folder; the names are kept for the process's life. */
+const char *toy_target(const struct toy *t);
+const char *toy_draft(const struct toy *t);
+
+#endif

@@ -1,0 +1,107 @@
+/*
+ * rig.c - see rig.h.
+ */
+#include "model/rig.h"
+
+#include "testing.h"
+
+#include <string.h>
+
+static void *buffer(struct rig *r, size_t n_bytes)
+{
+    void *p = NULL;
+    struct sv_err err = {0};
+    if (sv_dev_alloc(r->dev, &p, n_bytes, &err))
+        fail_msg("%s", err.msg);
+    return p;
+}
+
+void rig_open(struct rig *r, const char *dir, enum sv_isa isa, int32_t page_size)
+{
+    struct sv_err err = {0};
+    memset(r, 0, sizeof *r);
+    struct sv_dev_opts o = {.n_threads = 2, .isa = isa, .compute = SV_F32};
+    if (sv_dev_open(&r->dev, &o, &err) || sv_model_open(&r->m, r->dev, dir, 0, &err))
+        fail_msg("%s: %s", dir, err.msg);
+    struct sv_cache_group_desc desc[SV_MAX_GROUPS] = {{0}};
+    int32_t n = sv_stack_cache_groups(&r->m.stack, "target", 0, desc);
+    for (int32_t i = 0; i < n; i++) {
+        desc[i].dtype = SV_F32;
+        desc[i].page_size = page_size;
+        desc[i].n_pages = RIG_ROWS / page_size;
+    }
+    if (sv_cache_open(&r->cache, r->dev, desc, n, 1, RIG_ROWS, &err))
+        fail_msg("%s", err.msg);
+    const struct sv_config *c = &r->m.cfg;
+    struct sv_act_sizes s = {.max_rows = RIG_ROWS};
+    sv_act_sizes_add(&s, &r->m.stack);
+    int32_t wide = 2 * s.intermediate > s.qkv ? 2 * s.intermediate : s.qkv;
+    wide = wide > s.hidden ? wide : s.hidden;
+    struct sv_dev_limits lim = {.max_rows = RIG_ROWS,
+                                .max_logit_rows = RIG_ROWS,
+                                .max_k = wide,
+                                .max_n = wide,
+                                .max_heads = c->n_heads,
+                                .max_head_dim = c->head_dim,
+                                .max_vocab = c->vocab_size,
+                                .max_positions = RIG_ROWS};
+    if (sv_dev_reserve(r->dev, &lim, &err) || sv_acts_open(&r->acts, r->dev, &s, &err))
+        fail_msg("%s", err.msg);
+    r->row_ids = buffer(r, RIG_ROWS * 4);
+    r->row_seg = buffer(r, RIG_ROWS * 4);
+    int32_t **small[] = {&r->seg_row0, &r->seg_slot, &r->seg_kind,
+                         &r->seg_base, &r->slot_len, &r->anchor};
+    for (size_t i = 0; i < sizeof small / sizeof small[0]; i++)
+        *small[i] = buffer(r, 64);
+    size_t row = (size_t)c->hidden_size * 4;
+    r->taps = buffer(r, RIG_ROWS * row * (size_t)c->n_layers);
+    r->out = buffer(r, RIG_ROWS * row);
+    r->logits = buffer(r, RIG_ROWS * (size_t)c->vocab_size * 4);
+    for (int32_t i = 0; i < c->n_layers; i++)
+        r->tap_id[i] = i;
+}
+
+void rig_close(struct rig *r)
+{
+    void *all[] = {r->row_ids,  r->row_seg, r->seg_row0, r->seg_slot, r->seg_kind, r->seg_base,
+                   r->slot_len, r->anchor,  r->taps,     r->out,      r->logits};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        sv_dev_free(r->dev, all[i]);
+    sv_acts_close(&r->acts, r->dev);
+    sv_cache_close(&r->cache);
+    sv_model_close(&r->m);
+    sv_dev_close(r->dev);
+}
+
+/* Runs n ids that start at position `at`; taps, out and logits of row j land at row at + j. */
+void rig_run(struct rig *r, const int32_t *ids, int32_t at, int32_t n)
+{
+    const struct sv_config *c = &r->m.cfg;
+    struct sv_err err = {0};
+    const int32_t bounds[] = {0, n}, zero = 0, kind = SV_SEG_PREFILL;
+    assert_true(sv_cache_reserve(&r->cache, 0, at + n));
+    sv_cache_upload(&r->cache);
+    sv_dev_upload(r->dev, r->row_ids, ids, (size_t)n * 4);
+    sv_dev_upload(r->dev, r->seg_row0, bounds, sizeof bounds);
+    sv_dev_upload(r->dev, r->seg_slot, &zero, 4);
+    sv_dev_upload(r->dev, r->seg_kind, &kind, 4);
+    sv_dev_upload(r->dev, r->slot_len, &at, 4);
+    const struct sv_rows rows = {n, 1, r->row_seg, r->seg_row0, r->seg_slot, r->seg_base};
+    sv_op_block_ids(r->dev, &(struct sv_p_block_ids){.rows = rows,
+                                                     .seg_kind = r->seg_kind,
+                                                     .slot_len = r->slot_len,
+                                                     .slot_anchor = r->anchor,
+                                                     .row_ids = r->row_ids});
+    size_t h = (size_t)c->hidden_size, first = (size_t)at;
+    sv_model_forward(&r->m, &r->acts, r->row_ids,
+                     &(struct sv_pass){.rows = rows,
+                                       .cache = &r->cache,
+                                       .taps = {.n = c->n_layers,
+                                                .id = r->tap_id,
+                                                .out = r->taps + first * h * (size_t)c->n_layers},
+                                       .n_out = n,
+                                       .out = r->out + first * h});
+    sv_model_logits(&r->m, n, r->out + first * h, r->logits + first * (size_t)c->vocab_size);
+    if (sv_dev_sync(r->dev, &err))
+        fail_msg("%s", err.msg);
+}

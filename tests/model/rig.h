@@ -1,0 +1,28 @@
+/*
+ * rig.h - a target model with one sequence's cache and buffers around it, driven op by op: for tests that look
+ * at hidden states and logits. f32 compute.
+ */
+#ifndef SV_TEST_RIG_H
+#define SV_TEST_RIG_H
+
+#include "model/model.h"
+
+enum { RIG_ROWS = 256 }; /* longest sequence */
+
+struct rig {
+    struct sv_dev *dev;
+    struct sv_model m;
+    struct sv_cache cache;
+    struct sv_acts acts;
+    int32_t *row_ids, *row_seg, *seg_row0, *seg_slot, *seg_kind, *seg_base, *slot_len, *anchor;
+    float *taps, *out, *logits;
+    int32_t tap_id[SV_MAX_LAYERS];
+};
+
+void rig_open(struct rig *r, const char *dir, enum sv_isa isa, int32_t page_size);
+void rig_close(struct rig *r);
+/* Runs n ids that start at position `at`. taps[(at + j) * n_layers + l] is the stream of row j after layer l,
+ * out[at + j] its final norm, logits[at + j] its logits. */
+void rig_run(struct rig *r, const int32_t *ids, int32_t at, int32_t n);
+
+#endif
