@@ -23,6 +23,7 @@ def save_golden(path, tensors, **meta):
         t = t.to(torch.float32) if t.is_floating_point() else t.to(torch.int32)
         out[name] = t.contiguous().clone()
     save_file(out, path, metadata={k: str(v) for k, v in {**versions(), **meta}.items()})
+    os.chmod(path, 0o644)
 
 
 def load_target(path):
@@ -66,3 +67,20 @@ def both_layouts(path, main):
     v4 = v4_layout(v5)
     write_json(os.path.join(path, "config.json"), v5 if main == "v5" else v4)
     write_json(os.path.join(path, "config.v4.json" if main == "v5" else "config.v5.json"), v4 if main == "v5" else v5)
+
+
+def write_tokenizer(path):
+    """a byte-level tokenizer of 290 ids (0..3 special, then bytes, then a few merges), so that text can be fed to tiny models.
+    Models have more ids than it: those decode to nothing."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    import textgen
+    tok = Tokenizer(models.BPE())
+    tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tok.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=290, show_progress=False, special_tokens=["<|pad|>", "<|bos|>", "<|endoftext|>", "<|im_end|>"],
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tok.train_from_iterator([textgen.SENTENCES["english"]] * 5, trainer)
+    tok.save(os.path.join(path, "tokenizer.json"), pretty=False)
+    template = "{% for m in messages %}{{ m.role + ': ' + m.content + '<|im_end|>' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+    write_json(os.path.join(path, "tokenizer_config.json"), {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|bos|>",
+               "eos_token": "<|endoftext|>", "pad_token": "<|pad|>", "add_bos_token": False, "chat_template": template})

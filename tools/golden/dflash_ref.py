@@ -113,7 +113,8 @@ def first_block(draft, target, prompt):
 @torch.inference_mode()
 def generate(draft, target, prompt, n_new):
     """greedy draft-and-verify without caches (everything recomputed) -> n_new token ids, accept length of each step (bonus
-    included, the last one not cut at n_new), least distance of the two best target logits met"""
+    included, the last one not cut at n_new), least distance of the two best logits of any row, of target or draft, that
+    decided something"""
     ids = prompt.clone()
     logits, taps = target_forward(target, ids, draft.taps)
     top = logits[-1].topk(2)
@@ -125,12 +126,14 @@ def generate(draft, target, prompt, n_new):
         block[0] = ids[-1]
         ctx = draft.context_kv(draft.features(taps[:c]), pos[:c])
         u = draft.block_rows(ctx, pos[:c], target.model.embed_tokens(block), pos[c:])
-        block[1:] = target.lm_head(u[1:]).argmax(-1)
+        guess = target.lm_head(u[1:]).topk(2)
+        block[1:] = guess.indices[:, 0]
         logits, taps = target_forward(target, torch.cat([ids[:-1], block]), draft.taps)
         best = logits[c:].topk(2)
         want = best.indices[:, 0]
         a = int((block[1:] == want[:-1]).int().cumprod(0).sum())
-        gap = min(gap, float((best.values[:a + 1, 0] - best.values[:a + 1, 1]).min()))
+        for top in (best, guess):
+            gap = min(gap, float((top.values[:a + 1, 0] - top.values[:a + 1, 1]).min()))
         ids = torch.cat([ids[:-1], block[:a + 1], want[a:a + 1]])
         accept.append(a + 1)
     return ids[len(prompt):len(prompt) + n_new], accept, gap

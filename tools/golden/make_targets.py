@@ -130,6 +130,8 @@ def main():
         model = spread(cls(cfg), seed).to(getattr(torch, dtype))
         model.save_pretrained(path, **({"max_shard_size": shard} if shard else {}))
         common.both_layouts(path, layout)
+        if name == "qwen3_tied_bf16":
+            common.write_tokenizer(path)
         write_golden(path)
 
 

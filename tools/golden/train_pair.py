@@ -17,16 +17,16 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 import common
 from dflash_ref import Draft
 
-VOCAB, FIRST, SPAN, MASK = 300, 10, 250, 299
+VOCAB, FIRST, SPAN, MASK = 300, 10, 120, 299
 TAPS = [0, 2, 3]
 TARGET = os.path.join(common.OUT, "pair_target")
 
 
 def sequences(g, n, length):
-    """x[t+1] = x[t] + step, step 1..6 seen only in the text itself; now and then the step changes"""
-    step = torch.randint(1, 7, (n, 1), generator=g)
+    """x[t+1] = x[t] + step, step 1..4 seen only in the text itself; now and then the step changes"""
+    step = torch.randint(1, 5, (n, 1), generator=g)
     change = torch.rand(n, length, generator=g) < 0.04
-    steps = torch.where(change, torch.randint(1, 7, (n, length), generator=g), torch.zeros((), dtype=torch.long))
+    steps = torch.where(change, torch.randint(1, 5, (n, length), generator=g), torch.zeros((), dtype=torch.long))
     out, x = [], torch.randint(0, SPAN, (n, 1), generator=g)
     for t in range(length):
         out.append(x)
@@ -62,6 +62,7 @@ def train_target():
     shutil.rmtree(TARGET, ignore_errors=True)
     model.to(torch.float16).save_pretrained(TARGET, max_shard_size="120KB")
     common.both_layouts(TARGET, "v4")
+    common.write_tokenizer(TARGET)
 
 
 # name, block, layer kinds, other keys
@@ -88,9 +89,9 @@ def draft_config(block, kinds, extra):
     return dict(sorted(cfg.items()))
 
 
-def draft_weights(cfg, g):
+def draft_weights(cfg, g, n_taps=len(TAPS)):
     h, m, q, kv = cfg["hidden_size"], cfg["intermediate_size"], cfg["num_attention_heads"] * 16, cfg["num_key_value_heads"] * 16
-    shapes = {"fc.weight": (h, len(TAPS) * h), "hidden_norm.weight": (h,), "norm.weight": (h,)}
+    shapes = {"fc.weight": (h, n_taps * h), "hidden_norm.weight": (h,), "norm.weight": (h,)}
     for i in range(cfg["num_hidden_layers"]):
         p = f"layers.{i}."
         for name, shape in (("q", (q, h)), ("k", (kv, h)), ("v", (kv, h)), ("o", (h, q))):
@@ -155,7 +156,7 @@ def main():
     if "drafts" in what:
         target = common.load_target(TARGET).requires_grad_(False)
         for name, block, kinds, extra in DRAFTS:
-            train_draft(target, name, block, kinds, extra, 1500)
+            train_draft(target, name, block, kinds, extra, 2000)
 
 
 if __name__ == "__main__":
