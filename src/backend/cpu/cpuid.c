@@ -1,0 +1,107 @@
+/*
+ * cpuid.c - which instruction-set levels this machine and its kernel offer.
+ *
+ * Called at open by cpu.c and gemm.c and by tests. AMX needs a permission for its 8 KiB of tile
+ * state, which the kernel grants to the whole process on request; it is asked for on the first
+ * question about AMX and nowhere else. Must not: use any instruction whose level has not been
+ * established.
+ */
+#define _DEFAULT_SOURCE /* syscall */
+
+#include "backend/cpu/gemm.h"
+
+#include <stdatomic.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+
+struct features {
+    bool avx2, avx512, avx512_bf16, amx_bf16;
+};
+
+static uint64_t xcr0(void)
+{
+    uint32_t lo, hi;
+    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+    return (uint64_t)hi << 32 | lo;
+}
+
+static struct features detect(void)
+{
+    struct features f = {0};
+    uint32_t a, b, c, d, b7, c7, d7;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
+        return f;
+    uint64_t os = xcr0();
+    bool fma_f16c = (c & bit_FMA) && (c & bit_F16C);
+    if (!__get_cpuid_count(7, 0, &a, &b7, &c7, &d7))
+        return f;
+    f.avx2 = (os & 6) == 6 && fma_f16c && (b7 & bit_AVX2);
+    uint32_t need = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+    f.avx512 = f.avx2 && (os & 0xe6) == 0xe6 && (b7 & need) == need;
+    if (!f.avx512 || !__get_cpuid_count(7, 1, &a, &b, &c, &d))
+        return f;
+    f.avx512_bf16 = a & bit_AVX512BF16;
+    bool amx = (os & 0x60000) == 0x60000 && (d7 & bit_AMX_TILE) && (d7 & bit_AMX_BF16);
+    f.amx_bf16 = f.avx512_bf16 && amx &&
+                 syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+    return f;
+}
+
+/* Detection is idempotent, so racing first callers may both do it; the last store wins with equal
+ * bits. */
+static struct features features(void)
+{
+    static atomic_uint cached;
+    unsigned v = atomic_load_explicit(&cached, memory_order_acquire);
+    if (!v) {
+        struct features f = detect();
+        v = 16u | f.avx2 | f.avx512 << 1 | f.avx512_bf16 << 2 | f.amx_bf16 << 3;
+        atomic_store_explicit(&cached, v, memory_order_release);
+    }
+    return (struct features){v & 1, v & 2, v & 4, v & 8};
+}
+
+bool sv_cpu_has_isa(enum sv_isa isa)
+{
+    switch (isa) {
+    case SV_ISA_AUTO:
+    case SV_ISA_PLAIN:
+        return true;
+    case SV_ISA_AVX2:
+        return features().avx2;
+    case SV_ISA_AVX512:
+        return features().avx512;
+    case SV_ISA_AMX:
+        return features().amx_bf16;
+    }
+    return false;
+}
+
+bool sv_cpu_has_avx512_bf16(void)
+{
+    return features().avx512_bf16;
+}
+#else
+bool sv_cpu_has_isa(enum sv_isa isa)
+{
+    return isa == SV_ISA_AUTO || isa == SV_ISA_PLAIN;
+}
+
+bool sv_cpu_has_avx512_bf16(void)
+{
+    return false;
+}
+#endif
+
+enum sv_isa sv_cpu_best_isa(void)
+{
+    enum sv_isa isa = SV_ISA_AMX;
+    while (!sv_cpu_has_isa(isa))
+        isa--;
+    return isa;
+}

@@ -1,0 +1,294 @@
+/*
+ * gemm.c - matrix products and the fused head of the CPU backend: choice of kernel, division of
+ * work, order of packing, scratch, and the merge of the running argmax.
+ *
+ * Called through the backend table and by cpu.c (gather form). The work of a call is its weight
+ * rows in units of 16, laid end to end over all parts and cut into one contiguous range per thread,
+ * so a thread meets the same weights at every call. Must not: allocate after reserve, or let
+ * anything but k decide the order of additions (see gemm.h).
+ */
+#include "backend/cpu/gemm.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Below this many packed elements every thread packs for itself: cheaper than meeting at a barrier.
+ */
+#define ALONE_ELEMENTS 16384
+
+struct sv_cpu_gemm {
+    const struct sv_gemm_kern *kern[SV_F16 + 1]; /* by weight type */
+    struct sv_gemm_thread *threads;              /* (n_threads) */
+    void *packed;                                /* one pass's input, shared */
+    void *scratch;                               /* behind the pointers above */
+    int32_t max_k;
+    struct sv_gemm_call call; /* the one in flight */
+};
+
+/* ---------------------------------------------------------------- set-up */
+
+static const struct sv_gemm_kern *choose(const struct sv_cpu *cpu, enum sv_dtype w)
+{
+    const bool rounded = cpu->compute == SV_BF16 && w == SV_BF16;
+    (void)rounded;
+#ifndef SV_NO_AMX
+    if (rounded && cpu->isa >= SV_ISA_AMX)
+        return sv_gemm_kern_amx();
+#endif
+#ifndef SV_NO_AVX512
+    if (rounded && cpu->isa >= SV_ISA_AVX512 && sv_cpu_has_avx512_bf16())
+        return sv_gemm_kern_bf16_avx512();
+    if (cpu->isa >= SV_ISA_AVX512)
+        return sv_gemm_kern_avx512(w, rounded);
+#endif
+#ifndef SV_NO_AVX2
+    if (cpu->isa >= SV_ISA_AVX2)
+        return sv_gemm_kern_avx2(w, rounded);
+#endif
+    return sv_gemm_kern_plain(w, rounded);
+}
+
+int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err)
+{
+    if (cpu->isa == SV_ISA_AUTO || !sv_cpu_has_isa(cpu->isa))
+        return sv_fail(err, SV_EUNSUPPORTED, -1,
+                       "this machine lacks the instruction set asked for");
+    struct sv_cpu_gemm *g = sv_calloc(1, sizeof *g);
+    if (!g)
+        return sv_fail(err, SV_ENOMEM, -1, "matrix products: out of memory");
+    for (enum sv_dtype t = SV_F32; t <= SV_F16; t++)
+        g->kern[t] = choose(cpu, t);
+    cpu->gemm = g;
+    return SV_OK;
+}
+
+void sv_cpu_gemm_close(struct sv_cpu *cpu)
+{
+    if (!cpu->gemm)
+        return;
+    sv_free(cpu->gemm->scratch);
+    sv_free(cpu->gemm);
+    cpu->gemm = NULL;
+}
+
+size_t sv_gemm_packed_bytes(int32_t n_rows, int32_t k)
+{
+    return (size_t)((n_rows + 15) & ~15) * (size_t)sv_gemm_kpad(k) * sizeof(float);
+}
+
+static size_t take(size_t *at, size_t n_bytes)
+{
+    size_t here = *at;
+    *at = here + ((n_bytes + SV_ALIGN - 1) & ~(size_t)(SV_ALIGN - 1));
+    return here;
+}
+
+/* Lays the scratch out; with base NULL only measures it. */
+static size_t lay_out(const struct sv_cpu *cpu, struct sv_cpu_gemm *g, uint8_t *base)
+{
+    const int32_t most =
+        cpu->lim.max_rows > cpu->lim.max_logit_rows ? cpu->lim.max_rows : cpu->lim.max_logit_rows;
+    const int32_t rows = most < SV_GEMM_ROWS ? most : SV_GEMM_ROWS;
+    size_t at = 0;
+    size_t threads = take(&at, (size_t)cpu->n_threads * sizeof *g->threads);
+    size_t packed = take(&at, sv_gemm_packed_bytes(rows, g->max_k));
+    if (base) {
+        g->threads = (struct sv_gemm_thread *)(void *)(base + threads);
+        g->packed = base + packed;
+    }
+    for (int i = 0; i < cpu->n_threads; i++) {
+        size_t pack_w = take(&at, 2 * SV_GEMM_KBLOCK * SV_GEMM_UNIT * 2);
+        size_t sums =
+            take(&at, (size_t)SV_GEMM_GROUP * SV_GEMM_ROWS * SV_GEMM_UNIT * sizeof(float));
+        size_t own_x = take(&at, ALONE_ELEMENTS * sizeof(float));
+        size_t val = take(&at, SV_GEMM_ROWS * sizeof(float));
+        size_t id = take(&at, SV_GEMM_ROWS * sizeof(int32_t));
+        if (base)
+            g->threads[i] = (struct sv_gemm_thread){.pack_w = base + pack_w,
+                                                    .sums = (float *)(void *)(base + sums),
+                                                    .own_x = base + own_x,
+                                                    .best_val = (float *)(void *)(base + val),
+                                                    .best_id = (int32_t *)(void *)(base + id)};
+        at += SV_ALIGN; /* threads never share a cache line, nor the same sets of the caches */
+    }
+    return at;
+}
+
+int sv_cpu_gemm_reserve(struct sv_cpu *cpu, struct sv_err *err)
+{
+    struct sv_cpu_gemm *g = cpu->gemm;
+    sv_free(g->scratch);
+    g->scratch = NULL;
+    g->max_k = cpu->lim.max_k;
+    size_t n_bytes = lay_out(cpu, g, NULL);
+    g->scratch = sv_alloc(n_bytes);
+    if (!g->scratch)
+        return sv_fail(err, SV_ENOMEM, -1, "matrix products: no memory for %zu bytes of scratch",
+                       n_bytes);
+    lay_out(cpu, g, g->scratch);
+    return SV_OK;
+}
+
+/* ---------------------------------------------------------------- one pass over the weights */
+
+void sv_gemm_bias(const struct sv_gemm_part *p, int32_t n0, int32_t nn, float out[SV_GEMM_UNIT])
+{
+    memset(out, 0, SV_GEMM_UNIT * sizeof *out);
+    const void *b = p->bias.data;
+    for (int32_t i = 0; b && i < nn; i++) {
+        uint16_t h;
+        if (p->bias.dtype == SV_F32) {
+            memcpy(&out[i], (const uint8_t *)b + (size_t)(n0 + i) * 4, 4);
+            continue;
+        }
+        memcpy(&h, (const uint8_t *)b + (size_t)(n0 + i) * 2, 2);
+        out[i] = p->bias.dtype == SV_BF16 ? sv_bf16_to_f32(h) : sv_f16_to_f32(h);
+    }
+}
+
+static void run_units(const struct sv_gemm_call *c, struct sv_gemm_thread *t, const void *packed,
+                      int32_t u0, int32_t u1)
+{
+    const struct sv_gemm_kern *inside = NULL;
+    for (int32_t p = 0; p < c->n_parts; p++) {
+        const int32_t a = u0 > c->unit0[p] ? u0 : c->unit0[p];
+        const int32_t b = u1 < c->unit0[p + 1] ? u1 : c->unit0[p + 1];
+        if (a >= b)
+            continue;
+        const struct sv_gemm_kern *kern = c->kern[p];
+        const int32_t end = (b - c->unit0[p]) * SV_GEMM_UNIT, rows = c->parts[p].w.rows;
+        struct sv_gemm_span s = {.call = c,
+                                 .thread = t,
+                                 .xp = kern->form == SV_GEMM_X_RAW ? NULL : packed,
+                                 .part = p,
+                                 .n0 = (a - c->unit0[p]) * SV_GEMM_UNIT,
+                                 .n1 = end < rows ? end : rows};
+        if (kern != inside) {
+            if (inside && inside->leave)
+                inside->leave();
+            if (kern->enter)
+                kern->enter(c);
+            inside = kern;
+        }
+        kern->run(&s);
+    }
+    if (inside && inside->leave)
+        inside->leave();
+}
+
+static void work(void *arg, int thread, int n_threads)
+{
+    struct sv_cpu_gemm *g = arg;
+    const struct sv_gemm_call *c = &g->call;
+    struct sv_gemm_thread *t = &g->threads[thread];
+    const int64_t units = c->unit0[c->n_parts];
+    void *packed = g->packed;
+    if (!c->y)
+        for (int32_t r = 0; r < c->m1 - c->m0; r++) {
+            t->best_val[r] = NAN;
+            t->best_id[r] = 0;
+        }
+    if (c->packer && c->pack_alone) {
+        packed = t->own_x;
+        c->packer->pack(c, packed, 0, 1);
+    } else if (c->packer) {
+        c->packer->pack(c, packed, thread, n_threads);
+        sv_pool_barrier(c->cpu->pool, thread);
+    }
+    run_units(c, t, packed, (int32_t)(units * thread / n_threads),
+              (int32_t)(units * (thread + 1) / n_threads));
+}
+
+/* Fills the call's tables; false when there is nothing to do. */
+static bool begin(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *rows)
+{
+    struct sv_cpu_gemm *g = cpu->gemm;
+    struct sv_gemm_call *c = &g->call;
+    if (p->n_rows <= 0 || p->n_parts <= 0)
+        return false;
+    SV_REQUIRE(p->n_parts <= SV_GEMM_MAX_PARTS && p->k > 0 && p->k <= g->max_k && g->scratch);
+    c->cpu = cpu;
+    c->k = p->k;
+    c->n_parts = p->n_parts;
+    c->x = p->x;
+    c->ldx = p->ldx;
+    c->rows = rows;
+    c->parts = p->parts;
+    c->y = p->y;
+    c->ldy = p->ldy;
+    c->packer = NULL;
+    c->unit0[0] = c->col0[0] = 0;
+    for (int32_t i = 0; i < p->n_parts; i++) {
+        const struct sv_weight *w = &p->parts[i].w;
+        SV_REQUIRE(w->cols == p->k && w->dtype <= SV_F16);
+        c->kern[i] = g->kern[w->dtype];
+        if (c->kern[i]->form != SV_GEMM_X_RAW)
+            c->packer = c->kern[i]; /* one level has at most one packed form */
+        c->unit0[i + 1] = c->unit0[i] + (w->rows + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT;
+        c->col0[i + 1] = c->col0[i] + w->rows;
+    }
+    return true;
+}
+
+static void pass(struct sv_cpu *cpu, int32_t m0, int32_t m1)
+{
+    struct sv_gemm_call *c = &cpu->gemm->call;
+    c->m0 = m0;
+    c->m1 = m1;
+    c->pack_alone = (int64_t)((m1 - m0 + 15) & ~15) * sv_gemm_kpad(c->k) <= ALONE_ELEMENTS;
+    sv_pool_run(cpu->pool, work, cpu->gemm);
+}
+
+void sv_cpu_gemm_gather(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *rows)
+{
+    if (!begin(cpu, p, rows))
+        return;
+    for (int32_t m = 0; m < p->n_rows; m += SV_GEMM_ROWS)
+        pass(cpu, m, p->n_rows - m < SV_GEMM_ROWS ? p->n_rows : m + SV_GEMM_ROWS);
+}
+
+void sv_cpu_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
+{
+    sv_cpu_gemm_gather(sv_cpu_of(dev), p, NULL);
+}
+
+/* ---------------------------------------------------------------- the fused head */
+
+/* Threads hold ascending ranges of ids, so "greater" alone leaves a tie with the lowest id. */
+static int32_t merge(const struct sv_cpu *cpu, int32_t r)
+{
+    const struct sv_gemm_thread *t = cpu->gemm->threads;
+    float best = NAN;
+    int32_t id = -1;
+    for (int i = 0; i < cpu->n_threads; i++)
+        if (!isnan(t[i].best_val[r]) && (id < 0 || t[i].best_val[r] > best)) {
+            best = t[i].best_val[r];
+            id = t[i].best_id[r];
+        }
+    return id;
+}
+
+void sv_cpu_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    const struct sv_gemm_part part = {.w = p->w};
+    const struct sv_p_gemm q = {.n_rows = p->n_rows,
+                                .k = p->k,
+                                .n_parts = 1,
+                                .x = p->x,
+                                .ldx = p->k,
+                                .parts = &part,
+                                .y = NULL};
+    if (!begin(cpu, &q, NULL))
+        return;
+    for (int32_t m = 0; m < p->n_rows; m += SV_GEMM_ROWS) {
+        const int32_t me = p->n_rows - m < SV_GEMM_ROWS ? p->n_rows : m + SV_GEMM_ROWS;
+        pass(cpu, m, me);
+        for (int32_t r = m; r < me; r++) {
+            int32_t id = merge(cpu, r - m);
+            if (id < 0)
+                sv_cpu_latch(cpu, "logits of row %d are all NaN", r);
+            p->out[p->out_index ? p->out_index[r] : r] = id < 0 ? 0 : id;
+        }
+    }
+}

@@ -1,0 +1,116 @@
+/*
+ * gemm.h - what the files gemm*.c share: one product in flight, and the table of kernels.
+ *
+ * gemm.c owns threads, packing order and scratch; gemm_plain.c, gemm_avx2.c, gemm_avx512.c,
+ * gemm_bf16_avx512.c and gemm_amx.c each offer kernels for one instruction-set level. Included
+ * nowhere else.
+ *
+ * The rule every kernel obeys: output (row, n) is one chain of additions over k whose order is
+ * fixed by k alone. Blocking may cut the chain and carry the partial sum in f32, it may never
+ * reorder it. So a row's bits depend neither on the other rows, nor on threads, parts or blocking.
+ */
+#ifndef SV_CPU_GEMM_H
+#define SV_CPU_GEMM_H
+
+#include "backend/cpu/cpu.h"
+
+#define SV_GEMM_UNIT 16    /* weight rows in a unit of work, and side of an output tile */
+#define SV_GEMM_ROWS 512   /* input rows packed and multiplied at a time */
+#define SV_GEMM_KBLOCK 512 /* elements of k between two spills of a large product's partial sums   \
+                            */
+#define SV_GEMM_GROUP 16   /* units whose partial sums a thread keeps while k advances */
+
+/* Forms in which a kernel wants its input. */
+enum sv_gemm_form {
+    SV_GEMM_X_RAW,    /* the caller's f32 rows, in place */
+    SV_GEMM_X_ROUND,  /* f32 rows rounded to bf16 values, k padded with zeros to a multiple of 32 */
+    SV_GEMM_X_ROWS16, /* bf16 rows, padded the same way */
+    SV_GEMM_X_TILES   /* [16-row block][k / 32][16 pairs of k][columns][2] bf16: AMX's B operand */
+};
+
+struct sv_gemm_thread {
+    uint8_t *
+        pack_w; /* 2 units x SV_GEMM_KBLOCK of bf16 weights as tiles, then 2 KiB for the end of k */
+    float *sums;     /* (SV_GEMM_GROUP, SV_GEMM_ROWS / 16, 16, 16) partial sums */
+    uint8_t *own_x;  /* packed input of small calls, so that they need no barrier */
+    float *best_val; /* (SV_GEMM_ROWS) running maximum; NaN = nothing yet */
+    int32_t *best_id;
+};
+
+struct sv_gemm_kern;
+
+struct sv_gemm_call {
+    struct sv_cpu *cpu;
+    int32_t k, n_parts;
+    const float *x;
+    int64_t ldx;
+    const int32_t *rows; /* input row of each output row, or NULL */
+    const struct sv_gemm_part *parts;
+    float *y; /* NULL: running argmax instead */
+    int64_t ldy;
+    int32_t m0, m1;                       /* output rows of this pass, at most SV_GEMM_ROWS */
+    int32_t unit0[SV_GEMM_MAX_PARTS + 1]; /* first unit of each part */
+    int32_t col0[SV_GEMM_MAX_PARTS + 1];  /* first column of each part */
+    const struct sv_gemm_kern *kern[SV_GEMM_MAX_PARTS];
+    const struct sv_gemm_kern *packer; /* the kernel whose form of x must be made, or NULL */
+    bool pack_alone;                   /* each thread packs its own copy */
+};
+
+/* Part of the work of one call that one thread does in one go: units of one part. */
+struct sv_gemm_span {
+    const struct sv_gemm_call *call;
+    struct sv_gemm_thread *thread;
+    const void *xp; /* packed input, NULL for SV_GEMM_X_RAW */
+    int32_t part;
+    int32_t n0, n1; /* weight rows; n0 is a multiple of SV_GEMM_UNIT */
+};
+
+struct sv_gemm_kern {
+    const char *name;
+    enum sv_gemm_form form;
+    /* Packs rows [m0, m1) of the call: slice i of n, NULL for SV_GEMM_X_RAW. */
+    void (*pack)(const struct sv_gemm_call *c, void *xp, int i, int n);
+    void (*run)(const struct sv_gemm_span *s);
+    /* Around a thread's spans of one call; NULL when there is nothing to set up. */
+    void (*enter)(const struct sv_gemm_call *c);
+    void (*leave)(void);
+};
+
+static inline const float *sv_gemm_row(const struct sv_gemm_call *c, int32_t m)
+{
+    return c->x + (int64_t)(c->rows ? c->rows[m] : m) * c->ldx;
+}
+static inline int32_t sv_gemm_kpad(int32_t k)
+{
+    return (k + 31) & ~31;
+}
+/* Columns of an AMX input tile for n rows: powers of two, so that a tile row never splits a cache
+ * line. */
+static inline int sv_gemm_tile_cols(int32_t n)
+{
+    return n > 8 ? 16 : n > 4 ? 8 : n > 2 ? 4 : n;
+}
+
+/* SV_GEMM_X_ROUND for every level. */
+void sv_gemm_pack_round(const struct sv_gemm_call *c, void *xp, int i, int n);
+/* Bytes of one pass's packed input of at most n_rows rows. */
+size_t sv_gemm_packed_bytes(int32_t n_rows, int32_t k);
+void sv_gemm_bias(const struct sv_gemm_part *p, int32_t n0, int32_t nn, float out[SV_GEMM_UNIT]);
+
+/* A finished tile: nn weight rows from n0 (of the span's part) by nm input rows from m (an output
+ * row), element (i, j) at tile[i * ld + j]. Adds the bias and stores transposed, or updates the
+ * argmax. */
+void sv_gemm_emit_plain(const struct sv_gemm_span *s, int32_t n0, int nn, int32_t m, int nm,
+                        const float *tile, int ld);
+void sv_gemm_emit_avx512(const struct sv_gemm_span *s, int32_t n0, int nn, int32_t m, int nm,
+                         const float *tile, int ld);
+
+/* Kernels of a level for a weight type; NULL: not offered. rounded: x counts as bf16. */
+const struct sv_gemm_kern *sv_gemm_kern_plain(enum sv_dtype w, bool rounded);
+const struct sv_gemm_kern *sv_gemm_kern_avx2(enum sv_dtype w, bool rounded);
+const struct sv_gemm_kern *sv_gemm_kern_avx512(enum sv_dtype w, bool rounded);
+const struct sv_gemm_kern *sv_gemm_kern_bf16_avx512(void);
+const struct sv_gemm_kern *sv_gemm_kern_amx(void);
+bool sv_cpu_has_avx512_bf16(void); /* cpuid.c */
+
+#endif

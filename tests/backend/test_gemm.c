@@ -1,0 +1,606 @@
+/*
+ * test_gemm.c - the CPU backend's matrix products and fused head: every instruction-set level this
+ * machine has against double precision, the same bits for every batch, thread count and split, and
+ * no access outside the operands.
+ *
+ * Operands end exactly at a page that may not be touched, since mapped weight files do. Levels the
+ * machine lacks are named on stderr and left out.
+ */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+
+#include "testing.h"
+
+#include "backend/cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define GUARD 64 /* floats around outputs */
+
+struct variant {
+    enum sv_isa isa;
+    enum sv_dtype compute, dtype;
+    const char *name;
+};
+
+static const struct variant variants[] = {
+    {SV_ISA_PLAIN, SV_F32, SV_F32, "plain f32"},
+    {SV_ISA_PLAIN, SV_F32, SV_BF16, "plain bf16"},
+    {SV_ISA_PLAIN, SV_F32, SV_F16, "plain f16"},
+    {SV_ISA_PLAIN, SV_BF16, SV_BF16, "plain bf16 x bf16"},
+    {SV_ISA_AVX2, SV_F32, SV_F32, "avx2 f32"},
+    {SV_ISA_AVX2, SV_F32, SV_BF16, "avx2 bf16"},
+    {SV_ISA_AVX2, SV_F32, SV_F16, "avx2 f16"},
+    {SV_ISA_AVX2, SV_BF16, SV_BF16, "avx2 bf16 x bf16"},
+    {SV_ISA_AVX512, SV_F32, SV_F32, "avx512 f32"},
+    {SV_ISA_AVX512, SV_F32, SV_BF16, "avx512 bf16"},
+    {SV_ISA_AVX512, SV_F32, SV_F16, "avx512 f16"},
+    {SV_ISA_AVX512, SV_BF16, SV_BF16, "avx512 bf16 x bf16"},
+    {SV_ISA_AVX512, SV_BF16, SV_F16, "avx512 f16 in bf16 mode"},
+    {SV_ISA_AMX, SV_BF16, SV_BF16, "amx"},
+};
+#define N_VARIANTS (int)(sizeof variants / sizeof variants[0])
+
+static bool present(const struct variant *v)
+{
+    static bool told[SV_ISA_AMX + 1];
+    if (sv_cpu_has_isa(v->isa))
+        return true;
+    if (!told[v->isa]) {
+        told[v->isa] = true;
+        fprintf(stderr, "NOT TESTED: this machine lacks the level of \"%s\"\n", v->name);
+    }
+    return false;
+}
+
+/* ---------------------------------------------------------------- fixtures */
+
+static void device_open(struct sv_cpu *cpu, const struct variant *v, int n_threads)
+{
+    struct sv_err err;
+    memset(cpu, 0, sizeof *cpu);
+    assert_int_equal(sv_pool_open(&cpu->pool, n_threads, &err), SV_OK);
+    cpu->n_threads = n_threads;
+    cpu->isa = v->isa;
+    cpu->compute = v->compute;
+    cpu->lim = (struct sv_dev_limits){.max_rows = 1500, .max_logit_rows = 700, .max_k = 1100};
+    assert_int_equal(sv_cpu_gemm_open(cpu, &err), SV_OK);
+    assert_int_equal(sv_cpu_gemm_reserve(cpu, &err), SV_OK);
+    sv_alloc_guard(true);
+}
+
+static void device_close(struct sv_cpu *cpu)
+{
+    sv_alloc_guard(false);
+    sv_cpu_gemm_close(cpu);
+    sv_pool_close(cpu->pool);
+}
+
+/* Memory whose last byte is the last of a page, with an untouchable page behind it. */
+struct fenced {
+    uint8_t *base, *p;
+    size_t mapped;
+};
+
+static void *fenced_open(struct fenced *f, size_t n_bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t body = (n_bytes + page - 1) / page * page;
+    f->mapped = body + page;
+    f->base = mmap(NULL, f->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(f->base != MAP_FAILED);
+    assert_int_equal(mprotect(f->base + body, page, PROT_NONE), 0);
+    f->p = f->base + body - n_bytes;
+    return f->p;
+}
+
+static void fenced_close(struct fenced *f)
+{
+    munmap(f->base, f->mapped);
+}
+
+static uint16_t to_f16(float f) /* normal range only, truncating: any half will do for a weight */
+{
+    union {
+        float f;
+        uint32_t u;
+    } v = {f};
+    int e = (int)(v.u >> 23 & 255) - 112;
+    if (e <= 0)
+        return (uint16_t)(v.u >> 16 & 0x8000);
+    return (uint16_t)((v.u >> 16 & 0x8000) | (uint32_t)e << 10 | (v.u >> 13 & 0x3ff));
+}
+
+static size_t put(void *data, size_t i, enum sv_dtype dt, float f)
+{
+    if (dt == SV_F32) {
+        memcpy((uint8_t *)data + i * 4, &f, 4);
+        return 4;
+    }
+    uint16_t h = dt == SV_BF16 ? sv_f32_to_bf16(f) : to_f16(f);
+    memcpy((uint8_t *)data + i * 2, &h, 2);
+    return 2;
+}
+
+static double get(const void *data, size_t i, enum sv_dtype dt)
+{
+    float f;
+    uint16_t h;
+    if (dt == SV_F32) {
+        memcpy(&f, (const uint8_t *)data + i * 4, 4);
+        return f;
+    }
+    memcpy(&h, (const uint8_t *)data + i * 2, 2);
+    return dt == SV_BF16 ? sv_bf16_to_f32(h) : sv_f16_to_f32(h);
+}
+
+static size_t width(enum sv_dtype dt)
+{
+    return dt == SV_F32 ? 4 : 2;
+}
+
+static void fill(struct sv_rng *rng, void *data, size_t n, enum sv_dtype dt)
+{
+    for (size_t i = 0; i < n; i++)
+        put(data, i, dt, sv_rng_normal(rng));
+}
+
+/* Values that break careless kernels: denormals, infinities, NaN, huge and tiny ones among ordinary
+ * ones. */
+static void fill_wild(struct sv_rng *rng, void *data, size_t n, enum sv_dtype dt)
+{
+    static const float wild[] = {1e-40f, -3e-39f, 1e-38f, INFINITY, -INFINITY,
+                                 NAN,    3e38f,   -3e38f, 1e-30f,   -0.0f};
+    for (size_t i = 0; i < n; i++) {
+        uint32_t d = sv_rng_below(rng, 4000);
+        put(data, i, dt,
+            d < 10    ? wild[d]
+            : d < 400 ? sv_rng_normal(rng) * 2e-38f
+                      : sv_rng_normal(rng));
+    }
+}
+
+static struct sv_weight weight(const void *data, enum sv_dtype dt, int32_t rows, int32_t cols)
+{
+    return (struct sv_weight){.data = data, .dtype = dt, .rows = rows, .cols = cols};
+}
+
+static void multiply(struct sv_cpu *cpu, const float *x, int64_t ldx, int32_t n_rows, int32_t k,
+                     const struct sv_gemm_part *parts, int32_t n_parts, float *y, int64_t ldy)
+{
+    const struct sv_p_gemm p = {.n_rows = n_rows,
+                                .k = k,
+                                .n_parts = n_parts,
+                                .x = x,
+                                .ldx = ldx,
+                                .parts = parts,
+                                .y = y,
+                                .ldy = ldy};
+    sv_cpu_gemm((struct sv_dev *)(void *)cpu, &p);
+}
+
+/* ---------------------------------------------------------------- against double precision */
+
+static void check_values(const struct variant *v, const float *x, const void *w, const float *bias,
+                         const float *y, int64_t ldy, int32_t rows, int32_t n, int32_t k)
+{
+    const bool rounded = v->compute == SV_BF16 && v->dtype == SV_BF16;
+    for (int32_t r = 0; r < rows; r++)
+        for (int32_t c = 0; c < n; c++) {
+            double sum = 0, size = 0;
+            for (int32_t p = 0; p < k; p++) {
+                float xv = x[(size_t)r * k + p];
+                double t = get(w, (size_t)c * k + p, v->dtype) *
+                           (rounded ? sv_bf16_to_f32(sv_f32_to_bf16(xv)) : xv);
+                sum += t;
+                size += fabs(t);
+            }
+            double got = y[r * ldy + c], want = sum + (bias ? bias[c] : 0);
+            if (!(fabs(got - want) <= 4e-7 * (size + fabs(want)) + 1e-30))
+                fail_msg("%s rows %d n %d k %d: element (%d, %d) is %.9g, must be %.9g", v->name,
+                         rows, n, k, r, c, got, want);
+        }
+}
+
+static void check_guard(const float *y, int32_t rows, int32_t n, int64_t ldy)
+{
+    for (int64_t i = -GUARD; i < (int64_t)rows * ldy + GUARD - (ldy - n); i++) {
+        bool inside = i >= 0 && i < rows * ldy && i % ldy < n;
+        if (!inside && y[i] != 1234.5f)
+            fail_msg("output written outside its bounds at %lld", (long long)i);
+    }
+}
+
+static void one_shape(struct sv_cpu *cpu, const struct variant *v, struct sv_rng *rng, int32_t rows,
+                      int32_t n, int32_t k, bool with_bias)
+{
+    struct fenced fw, fx, fy;
+    const int64_t ldy = n + 5;
+    void *w = fenced_open(&fw, (size_t)n * k * width(v->dtype));
+    float *x = fenced_open(&fx, (size_t)rows * k * sizeof *x);
+    const size_t n_y = 2 * GUARD + (size_t)((rows - 1) * ldy + n);
+    float *all = fenced_open(&fy, n_y * sizeof *all), *y = all + GUARD;
+    float bias[512];
+    fill(rng, w, (size_t)n * k, v->dtype);
+    fill(rng, x, (size_t)rows * k, SV_F32);
+    fill(rng, bias, (size_t)n, SV_F32);
+    for (size_t i = 0; i < n_y; i++)
+        all[i] = 1234.5f;
+    struct sv_gemm_part part = {.w = weight(w, v->dtype, n, k)};
+    if (with_bias)
+        part.bias = weight(bias, SV_F32, 1, n);
+    multiply(cpu, x, k, rows, k, &part, 1, y, ldy);
+    check_values(v, x, w, with_bias ? bias : NULL, y, ldy, rows, n, k);
+    check_guard(y, rows, n, ldy);
+    fenced_close(&fw);
+    fenced_close(&fx);
+    fenced_close(&fy);
+}
+
+static void matches_double(void **state)
+{
+    (void)state;
+    static const int32_t shapes[][2] = {{1, 1},    {1, 33},   {2, 31},  {3, 64},   {7, 5},
+                                        {15, 32},  {16, 32},  {17, 96}, {31, 33},  {33, 100},
+                                        {47, 511}, {48, 512}, {64, 64}, {65, 513}, {80, 17},
+                                        {100, 1},  {129, 40}, {320, 35}};
+    static const int32_t rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 31, 32, 33, 49, 65};
+    for (int i = 0; i < N_VARIANTS; i++) {
+        const struct variant *v = &variants[i];
+        struct sv_rng rng = {(uint64_t)i + 1};
+        struct sv_cpu cpu;
+        if (!present(v))
+            continue;
+        device_open(&cpu, v, 2);
+        for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+            for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
+                if (shapes[s][0] * shapes[s][1] < 8000 || (s + r) % 4 == 0)
+                    one_shape(&cpu, v, &rng, rows[r], shapes[s][0], shapes[s][1], r % 2);
+        device_close(&cpu);
+    }
+}
+
+/* ---------------------------------------------------------------- the same bits always */
+
+struct product {
+    int32_t n, k, max_rows;
+    void *w;
+    float *x, *one; /* (max_rows, k); (max_rows, n) computed row by row */
+    struct fenced fw, fx, fone;
+};
+
+static void product_open(struct product *p, const struct variant *v, int32_t max_rows, int32_t n,
+                         int32_t k, bool wild)
+{
+    struct sv_rng rng = {(uint64_t)n * 1000 + (uint64_t)k};
+    struct sv_cpu cpu;
+    p->n = n;
+    p->k = k;
+    p->max_rows = max_rows;
+    p->w = fenced_open(&p->fw, (size_t)n * k * width(v->dtype));
+    p->x = fenced_open(&p->fx, (size_t)max_rows * k * sizeof *p->x);
+    p->one = fenced_open(&p->fone, (size_t)max_rows * n * sizeof *p->one);
+    (wild ? fill_wild : fill)(&rng, p->w, (size_t)n * k, v->dtype);
+    (wild ? fill_wild : fill)(&rng, p->x, (size_t)max_rows * k, SV_F32);
+    device_open(&cpu, v, 1);
+    struct sv_gemm_part part = {.w = weight(p->w, v->dtype, n, k)};
+    for (int32_t r = 0; r < max_rows; r++)
+        multiply(&cpu, p->x + (size_t)r * k, k, 1, k, &part, 1, p->one + (size_t)r * n, n);
+    plain_nan(p->one, (size_t)max_rows * n);
+    device_close(&cpu);
+}
+
+static void product_close(struct product *p)
+{
+    fenced_close(&p->fw);
+    fenced_close(&p->fx);
+    fenced_close(&p->fone);
+}
+
+/* Which NaN comes out of two depends on operand order inside an addition, which compilers may swap;
+ * that it is one does not. */
+static void plain_nan(float *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (isnan(y[i]))
+            y[i] = NAN;
+}
+
+/* Rows [r0, r0 + rows) of the product, weight cut into n_parts, must equal what single rows gave.
+ */
+static void same_bits(struct sv_cpu *cpu, const struct variant *v, const struct product *p,
+                      int32_t r0, int32_t rows, int n_parts, float *y)
+{
+    struct sv_gemm_part parts[SV_GEMM_MAX_PARTS];
+    memset(parts, 0, sizeof parts);
+    for (int i = 0; i < n_parts; i++) {
+        int32_t a = (int32_t)((int64_t)p->n * i / n_parts),
+                b = (int32_t)((int64_t)p->n * (i + 1) / n_parts);
+        parts[i].w =
+            weight((uint8_t *)p->w + (size_t)a * p->k * width(v->dtype), v->dtype, b - a, p->k);
+    }
+    memset(y, 0x55, (size_t)rows * p->n * sizeof *y);
+    multiply(cpu, p->x + (size_t)r0 * p->k, p->k, rows, p->k, parts, n_parts, y, p->n);
+    plain_nan(y, (size_t)rows * p->n);
+    for (int32_t r = 0; r < rows; r++)
+        if (memcmp(y + (size_t)r * p->n, p->one + (size_t)(r0 + r) * p->n,
+                   (size_t)p->n * sizeof *y) != 0)
+            fail_msg(
+                "%s: n %d k %d: row %d of %d in %d parts on %d threads has other bits than alone",
+                v->name, p->n, p->k, r, rows, n_parts, cpu->n_threads);
+}
+
+static void invariant(int32_t n, int32_t k, bool wild, bool large)
+{
+    static const int32_t more[] = {41, 48, 64, 65, 100, 257, 600};
+    for (int i = 0; i < N_VARIANTS; i++) {
+        const struct variant *v = &variants[i];
+        struct product p;
+        struct fenced fy;
+        if (!present(v))
+            continue;
+        product_open(&p, v, large ? 600 : 40, n, k, wild);
+        float *y = fenced_open(&fy, (size_t)p.max_rows * n * sizeof *y);
+        for (int n_threads = 1; n_threads <= 4; n_threads++) {
+            struct sv_cpu cpu;
+            device_open(&cpu, v, n_threads);
+            for (int32_t rows = 1; rows <= 40; rows++)
+                same_bits(&cpu, v, &p, (rows * 7) % (p.max_rows - rows + 1), rows, 1 + rows % 5, y);
+            for (size_t j = 0; large && j < sizeof more / sizeof more[0]; j++)
+                same_bits(&cpu, v, &p, p.max_rows - more[j], more[j], 1 + (int)j % 3, y);
+            same_bits(&cpu, v, &p, 0, 5, n < SV_GEMM_MAX_PARTS ? n : SV_GEMM_MAX_PARTS, y);
+            device_close(&cpu);
+        }
+        fenced_close(&fy);
+        product_close(&p);
+    }
+}
+
+static void rows_are_independent(void **state)
+{
+    (void)state;
+    invariant(113, 77, false, true);
+}
+
+static void rows_are_independent_long_k(void **state)
+{
+    (void)state;
+    invariant(50, 1090, false, false);
+}
+
+static void rows_are_independent_wild(void **state)
+{
+    (void)state;
+    invariant(70, 131, true, true);
+}
+
+/* ---------------------------------------------------------------- parts, gather, large batches */
+
+static void mixed_parts_with_bias(void **state)
+{
+    (void)state;
+    const int32_t k = 75, rows = 21, n[4] = {40, 3, 16, 29};
+    const enum sv_dtype dt[4] = {SV_BF16, SV_F32, SV_F16, SV_BF16};
+    for (int i = 0; i < N_VARIANTS; i++) {
+        const struct variant *v = &variants[i];
+        struct sv_rng rng = {77};
+        struct sv_cpu cpu;
+        float x[21 * 75], y[21 * 88];
+        uint8_t w[4][40 * 75 * 4], b[4][40 * 4];
+        struct sv_gemm_part parts[4];
+        if (!present(v))
+            continue;
+        fill(&rng, x, rows * k, SV_F32);
+        for (int p = 0; p < 4; p++) {
+            fill(&rng, w[p], (size_t)n[p] * k, dt[p]);
+            fill(&rng, b[p], (size_t)n[p], dt[3 - p]);
+            parts[p].w = weight(w[p], dt[p], n[p], k);
+            parts[p].bias = weight(b[p], dt[3 - p], 1, n[p]);
+        }
+        device_open(&cpu, v, 3);
+        multiply(&cpu, x, k, rows, k, parts, 4, y, 88);
+        for (int p = 0, col = 0; p < 4; col += n[p++]) {
+            struct variant part = {v->isa, v->compute, dt[p], v->name};
+            float bias[40];
+            for (int32_t c = 0; c < n[p]; c++)
+                bias[c] = (float)get(b[p], (size_t)c, dt[3 - p]);
+            check_values(&part, x, w[p], bias, y + col, 88, rows, n[p], k);
+        }
+        device_close(&cpu);
+    }
+}
+
+static void gathers_rows(void **state)
+{
+    (void)state;
+    enum { N = 90, K = 45, ROWS = 60 };
+    for (int i = 0; i < N_VARIANTS; i++) {
+        const struct variant *v = &variants[i];
+        struct product p;
+        struct sv_cpu cpu;
+        int32_t rows[ROWS];
+        float y[ROWS * N];
+        if (!present(v))
+            continue;
+        product_open(&p, v, 3 * ROWS, N, K, false);
+        device_open(&cpu, v, 2);
+        struct sv_gemm_part part = {.w = weight(p.w, v->dtype, N, K)};
+        for (int32_t count = 1; count <= ROWS; count += count < 20 ? 1 : 13) {
+            for (int32_t r = 0; r < count; r++)
+                rows[r] = 3 * r + r % 3;
+            struct sv_p_gemm q = {.n_rows = count,
+                                  .k = K,
+                                  .n_parts = 1,
+                                  .x = p.x,
+                                  .ldx = K,
+                                  .parts = &part,
+                                  .y = y,
+                                  .ldy = N};
+            sv_cpu_gemm_gather(&cpu, &q, rows);
+            for (int32_t r = 0; r < count; r++)
+                assert_memory_equal(y + r * N, p.one + (size_t)rows[r] * N, N * sizeof *y);
+        }
+        device_close(&cpu);
+        product_close(&p);
+    }
+}
+
+/* More rows than one pass packs, and rows of x that stand apart. */
+static void many_rows(void **state)
+{
+    (void)state;
+    enum { N = 37, K = 40, LDX = 43, ROWS = 1301 };
+    for (int i = 0; i < N_VARIANTS; i++) {
+        const struct variant *v = &variants[i];
+        struct sv_rng rng = {5};
+        struct sv_cpu cpu;
+        struct fenced fx, fy, fw;
+        float alone[N];
+        if (!present(v))
+            continue;
+        float *x = fenced_open(&fx, ROWS * LDX * sizeof *x),
+              *y = fenced_open(&fy, ROWS * N * sizeof *y);
+        void *w = fenced_open(&fw, N * K * width(v->dtype));
+        fill(&rng, x, ROWS * LDX, SV_F32);
+        fill(&rng, w, N * K, v->dtype);
+        device_open(&cpu, v, 2);
+        struct sv_gemm_part part = {.w = weight(w, v->dtype, N, K)};
+        multiply(&cpu, x, LDX, ROWS, K, &part, 1, y, N);
+        for (int32_t r = 0; r < ROWS; r += 61) {
+            multiply(&cpu, x + r * LDX, LDX, 1, K, &part, 1, alone, N);
+            assert_memory_equal(alone, y + r * N, sizeof alone);
+        }
+        device_close(&cpu);
+        fenced_close(&fx);
+        fenced_close(&fy);
+        fenced_close(&fw);
+    }
+}
+
+/* ---------------------------------------------------------------- the fused head */
+
+static void head(struct sv_cpu *cpu, const float *x, int32_t rows, int32_t k, struct sv_weight w,
+                 const int32_t *index, int32_t *out)
+{
+    const struct sv_p_head_argmax p = {
+        .n_rows = rows, .k = k, .x = x, .w = w, .out_index = index, .out = out};
+    sv_cpu_head_argmax((struct sv_dev *)(void *)cpu, &p);
+}
+
+static int32_t argmax(const float *y, int32_t n)
+{
+    int32_t best = -1;
+    for (int32_t i = 0; i < n; i++)
+        if (!isnan(y[i]) && (best < 0 || y[i] > y[best]))
+            best = i;
+    return best < 0 ? 0 : best;
+}
+
+static void head_equals_gemm(void **state)
+{
+    (void)state;
+    enum { N = 501, K = 66, ROWS = 70 };
+    for (int i = 0; i < N_VARIANTS; i++)
+        for (int n_threads = 1; n_threads <= 4; n_threads++) {
+            const struct variant *v = &variants[i];
+            struct sv_cpu cpu;
+            struct product p;
+            int32_t out[ROWS], index[ROWS];
+            if (!present(v))
+                continue;
+            product_open(&p, v, ROWS, N, K, false);
+            /* Ties: many equal weight rows, so that the maximum stands in several threads' shares.
+             */
+            for (int32_t r = 100; r < N; r++)
+                memcpy((uint8_t *)p.w + (size_t)r * K * width(v->dtype),
+                       (uint8_t *)p.w + (size_t)(r % 100) * K * width(v->dtype),
+                       K * width(v->dtype));
+            device_open(&cpu, v, n_threads);
+            struct sv_gemm_part part = {.w = weight(p.w, v->dtype, N, K)};
+            for (int32_t rows = 1; rows <= ROWS; rows += rows < 20 ? 1 : 10) {
+                multiply(&cpu, p.x, K, rows, K, &part, 1, p.one, N);
+                for (int32_t r = 0; r < rows; r++)
+                    index[r] = rows - 1 - r;
+                head(&cpu, p.x, rows, K, part.w, rows % 2 ? index : NULL, out);
+                for (int32_t r = 0; r < rows; r++)
+                    assert_int_equal(out[rows % 2 ? index[r] : r],
+                                     argmax(p.one + (size_t)r * N, N));
+            }
+            assert_int_equal(cpu.latched.code, SV_OK);
+            device_close(&cpu);
+            product_close(&p);
+        }
+}
+
+static void head_with_nan(void **state)
+{
+    (void)state;
+    enum { N = 83, K = 32, ROWS = 19 };
+    for (int i = 0; i < N_VARIANTS; i++) {
+        const struct variant *v = &variants[i];
+        struct sv_cpu cpu;
+        struct product p;
+        int32_t out[ROWS];
+        if (!present(v))
+            continue;
+        product_open(&p, v, ROWS, N, K, false);
+        for (int32_t r = 0; r < N; r++) /* NaN logits, infinite ones of both signs */
+            if (r < 20 || r % 3 == 0)
+                put(p.w, (size_t)r * K + 5, v->dtype, NAN);
+        if (v->dtype != SV_F16)
+            for (int32_t c = 0; c < K; c++)
+                p.x[3 * K + c] = c == 7 ? -INFINITY : 0; /* all that is not NaN: 0, inf or -inf */
+        device_open(&cpu, v, 3);
+        struct sv_gemm_part part = {.w = weight(p.w, v->dtype, N, K)};
+        for (int32_t rows = 1; rows <= ROWS; rows++) {
+            multiply(&cpu, p.x, K, rows, K, &part, 1, p.one, N);
+            head(&cpu, p.x, rows, K, part.w, NULL, out);
+            for (int32_t r = 0; r < rows; r++)
+                assert_int_equal(out[r], argmax(p.one + (size_t)r * N, N));
+        }
+        assert_int_equal(cpu.latched.code, SV_OK);
+        p.x[4 * K + 1] = NAN; /* a whole row of NaN */
+        head(&cpu, p.x, ROWS, K, part.w, NULL, out);
+        assert_int_equal(out[4], 0);
+        assert_int_equal(cpu.latched.code, SV_EDEVICE);
+        device_close(&cpu);
+        product_close(&p);
+    }
+}
+
+static void refuses_missing_levels(void **state)
+{
+    (void)state;
+    struct sv_cpu cpu = {.isa = SV_ISA_AUTO};
+    struct sv_err err;
+    assert_int_equal(sv_cpu_gemm_open(&cpu, &err), SV_EUNSUPPORTED);
+    assert_true(sv_cpu_has_isa(sv_cpu_best_isa()));
+    assert_true(sv_cpu_has_isa(SV_ISA_PLAIN));
+}
+
+static void survives_no_memory(void **state)
+{
+    (void)state;
+    for (int nth = 1; nth <= 2; nth++) {
+        struct sv_cpu cpu = {
+            .isa = SV_ISA_PLAIN, .n_threads = 2, .lim = {.max_rows = 8, .max_k = 64}};
+        struct sv_err err;
+        sv_fault_arm(nth);
+        int rc = sv_cpu_gemm_open(&cpu, &err);
+        if (rc == SV_OK)
+            rc = sv_cpu_gemm_reserve(&cpu, &err);
+        sv_fault_arm(0);
+        assert_int_equal(rc, SV_ENOMEM);
+        sv_cpu_gemm_close(&cpu);
+    }
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(matches_double), cmocka_unit_test(rows_are_independent),
+             cmocka_unit_test(rows_are_independent_long_k),
+             cmocka_unit_test(rows_are_independent_wild), cmocka_unit_test(mixed_parts_with_bias),
+             cmocka_unit_test(gathers_rows), cmocka_unit_test(many_rows),
+             cmocka_unit_test(head_equals_gemm), cmocka_unit_test(head_with_nan),
+             cmocka_unit_test(refuses_missing_levels), cmocka_unit_test(survives_no_memory))
