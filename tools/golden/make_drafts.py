@@ -148,7 +148,10 @@ def make_tiny(reference_dir, target_dir, draft_dir, config="config.json", suffix
         if reference:
             ours, first = first, reference.first_block(target, prompt)
             worst = max(worst, agree(ours, first))
-        tensors.update(detail(i, prompt, first, with_taps))
+        rows = detail(i, prompt, first, with_taps)
+        if suffix:  # context K and V do not depend on the override
+            rows = {k: v for k, v in rows.items() if not k.endswith((".k", ".v", ".z"))}
+        tensors.update(rows)
     rows, left_out = decode_all(draft, target, reference, tiny_prompts(vocab, counting), n_new, n_prompts)
     for name, k in (("prompts", 0), ("tokens", 1), ("accept", 2)):
         tensors.update(flat(name, [r[k] for r in rows]))

@@ -151,11 +151,11 @@ CASES = ["", " ", "  ", "\n", "\r\n", " \n", "\n ", "a", " a", "a ", "  a  b  ",
 def write_cases(tok, name):
     rng = random.Random(name)
     enc = []
-    for text in CASES + [textgen.specials(rng) for _ in range(60)] + [textgen.mixed(rng)[:80] for _ in range(40)]:
+    for text in CASES + [textgen.specials(rng) for _ in range(25)] + [textgen.mixed(rng)[:80] for _ in range(20)]:
         plain = tok.encode(text, add_special_tokens=False)
         enc.append({"text": text, "ids": plain.ids, "ids_special": tok.encode(text, add_special_tokens=True).ids})
     dec = []
-    for _ in range(120):
+    for _ in range(60):
         ids = [rng.randrange(tok.get_vocab_size(with_added_tokens=True)) if rng.random() < 0.7 else rng.randrange(256)
                for _ in range(rng.randint(1, 24))]
         dec.append({"ids": ids, "text": tok.decode(ids, skip_special_tokens=False), "text_skip_special": tok.decode(ids, skip_special_tokens=True)})
