@@ -51,7 +51,7 @@ static int hex4(struct sv_jpull *j, uint32_t *out)
 static int unicode_escape(struct sv_jpull *j, struct sv_buf *out)
 {
     size_t start = j->pos;
-    uint32_t cp, low;
+    uint32_t cp = 0, low = 0;
     char utf8[4];
     int rc = hex4(j, &cp);
 
