@@ -229,7 +229,7 @@ static void k_attn_chunk(const struct sv_cpu_attn_chunk *c)
                                &c->l[q]);
     int32_t q = 0;
     for (; q + SIMD_QB <= c->n_q; q += SIMD_QB)
-        value_group(c, s, v, corr, q);
+        value_group(c, s, v, corr + q, q);
     for (; q < c->n_q; q++)
         if (c->q_lo[q] < c->q_hi[q])
             value_rows(c, s, v, corr + q, q, c->q_lo[q], c->q_hi[q], 1);
