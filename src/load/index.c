@@ -61,7 +61,7 @@ static int check_values(json_t *map, const char **files, struct sv_err *err)
         if (!file)
             return sv_fail(err, SV_EFORMAT, -1, "'weight_map': value of '%.120s' is not a string",
                            key);
-        if (!file_name_ok(file))
+        if (strlen(file) != json_string_length(value) || !file_name_ok(file))
             return sv_fail(err, SV_EFORMAT, -1,
                            "'weight_map': '%.120s' lies in '%.120s', which is not a plain "
                            "*.safetensors file name",

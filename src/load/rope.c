@@ -63,10 +63,10 @@ static int parse_yarn(struct sv_rope *r, const json_t *dict, const json_t *root,
 {
     bool truncate = true;
     r->original_max_position = max_position;
-    int rc = sv_json_i32_opt(root, "original_max_position_embeddings", 1, MAX_POSITION,
+    int rc = sv_json_i32_opt(dict, "original_max_position_embeddings", 1, MAX_POSITION,
                              &r->original_max_position, err);
-    if (!rc)
-        rc = sv_json_i32_opt(dict, "original_max_position_embeddings", 1, MAX_POSITION,
+    if (!rc) /* wins, as in transformers 5 */
+        rc = sv_json_i32_opt(root, "original_max_position_embeddings", 1, MAX_POSITION,
                              &r->original_max_position, err);
     if (!rc)
         rc = sv_json_num_opt(dict, "beta_fast", 0, 1e6, &r->beta_fast, err);

@@ -180,8 +180,6 @@ static const char *reason_of(const char *name, bool draft)
         {"attention_sink_bias", "learned attention sinks are not supported", true},
         {"d2t", "a reduced draft vocabulary is not supported", true},
         {"t2d", "a reduced draft vocabulary is not supported", true},
-        {"embed_tokens.", "the draft has its own embedding; Salvo uses the target's", true},
-        {"lm_head.", "the draft has its own head; Salvo uses the target's", true},
         {"weight_scale", "quantized weights are not supported", false},
         {"qweight", "quantized weights are not supported", false},
         {"lora_", "adapters must be merged first", false},
@@ -264,6 +262,11 @@ int sv_ckpt_check_draft(const struct sv_ckpt *c, const struct sv_draft_config *c
                        "the draft has its own %s but not %s: it needs both or neither",
                        embed ? "embed_tokens.weight" : "lm_head.weight",
                        embed ? "lm_head.weight" : "embed_tokens.weight");
+    if (embed) /* running it on the target's tables would work and be wrong */
+        return sv_fail(
+            err, SV_EUNSUPPORTED, -1,
+            "the draft has its own embedding and head; only drafts that share the target's "
+            "are supported");
     struct audit a = {.c = c, .cfg = &cfg->base, .n_taps = cfg->n_taps, .err = err};
     return run_audit(&a, sv_draft_config_n_params(cfg));
 }
