@@ -194,7 +194,7 @@ void rig_kv_put(const struct rig_kv *c, void *data, int64_t at, float x)
 void rig_near(double a, double b, double tol, const char *what, int64_t i)
 {
     double scale = fabs(b) > 1 ? fabs(b) : 1;
-    if (isnan(a) && isnan(b))
+    if ((isnan(a) && isnan(b)) || a == b)
         return;
     if (!(fabs(a - b) <= tol * scale))
         fail_msg("%s [%lld]: %.9g, expected %.9g", what, (long long)i, a, b);

@@ -51,7 +51,7 @@ static int cpu_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, stru
     sv_free(cpu->scratch);
     cpu->lim = *lim;
     cpu->scratch_bytes = bytes;
-    cpu->scratch = sv_calloc(1, bytes);
+    cpu->scratch = sv_alloc(bytes); /* every kernel writes what it reads, or masks it */
     if (!cpu->scratch)
         return sv_fail(err, SV_ENOMEM, -1, "no memory for %zu bytes of CPU scratch", bytes);
     return sv_cpu_gemm_reserve(cpu, err);
