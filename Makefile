@@ -117,13 +117,23 @@ $(O)/obj/%.o: %.c Makefile
 	@$(CC) $(CPPFLAGS) $(CFLAGS) $(ISA_FLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@.$$$$ $< && \
 		mv $@.$$$$ $@ || { rm -f $@.$$$$; exit 1; }
 
-# ar q, not r: files of different folders may share a name.
-$(O)/libsalvo.a: $(call object,$(LIB_C))
-	@echo "  ar    $@"
-	@rm -f $@.$$$$ && $(AR) qcs $@.$$$$ $^ && mv $@.$$$$ $@
+# Changes when a source comes or goes, so that no archive keeps what is no longer in the tree.
+$(O)/%.list: FORCE
+	@mkdir -p $(@D)
+	@echo $(LISTED) | cmp -s - $@ || echo $(LISTED) >$@
+.PHONY: FORCE
+FORCE:
+$(O)/libsalvo.list: LISTED := $(LIB_C)
+$(O)/libtest.list: LISTED := $(HELP_C)
 
-$(O)/libtest.a: $(call object,$(HELP_C))
-	@rm -f $@.$$$$ && $(AR) qcs $@.$$$$ $^ && mv $@.$$$$ $@
+# ar q, not r: files of different folders may share a name.
+ARCHIVE = @echo "  ar    $@" && $(AR) qcs $@.$$$$ $(filter %.o,$^) && mv $@.$$$$ $@
+
+$(O)/libsalvo.a: $(call object,$(LIB_C)) $(O)/libsalvo.list
+	$(ARCHIVE)
+
+$(O)/libtest.a: $(call object,$(HELP_C)) $(O)/libtest.list
+	$(ARCHIVE)
 
 LINK = @mkdir -p $(@D) && echo "  link  $@" && $(CC) $(CFLAGS) $(LDFLAGS) -o $@.$$$$ $(filter %.o %.a,$^)
 MOVE = && mv $@.$$$$ $@ || { rm -f $@.$$$$; exit 1; }
