@@ -19,7 +19,7 @@
  * when the file did not align it) and holds exactly prod(dim) elements. */
 struct sv_host_tensor {
     const char *name; /* owned by the checkpoint */
-    enum sv_dtype dtype; /* SV_F32, SV_BF16 or SV_F16 */
+    enum sv_dtype dtype; /* SV_I32 too (tables, golden files); the checks refuse it for weights */
     int32_t n_dims;
     int64_t dim[SV_MAX_DIMS];
     int64_t n_elements;

@@ -34,7 +34,7 @@ static int parse_dtype(const char *s, enum sv_dtype *out)
     static const struct {
         const char *name;
         enum sv_dtype dtype;
-    } table[] = {{"F32", SV_F32}, {"BF16", SV_BF16}, {"F16", SV_F16}};
+    } table[] = {{"F32", SV_F32}, {"BF16", SV_BF16}, {"F16", SV_F16}, {"I32", SV_I32}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (!strcmp(s, table[i].name)) {
             *out = table[i].dtype;
@@ -48,9 +48,9 @@ static int parse_dtype(const char *s, enum sv_dtype *out)
  */
 static bool is_known_foreign_dtype(const char *s)
 {
-    static const char *const table[] = {"F64", "I64", "I32",     "I16",     "I8",      "U64",
-                                        "U32", "U16", "U8",      "BOOL",    "F8_E4M3", "F8_E5M2",
-                                        "C64", "F4",  "F8_E8M0", "F6_E2M3", "F6_E3M2"};
+    static const char *const table[] = {"F64", "I64",     "I16",     "I8",      "U64",     "U32",
+                                        "U16", "U8",      "BOOL",    "F8_E4M3", "F8_E5M2", "C64",
+                                        "F4",  "F8_E8M0", "F6_E2M3", "F6_E3M2"};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (!strcmp(s, table[i]))
             return true;
@@ -128,7 +128,7 @@ static int parse_entry(const struct st_reader *r, const json_t *o, struct sv_hos
         return sv_fail(r->err, SV_EFORMAT, -1, "'dtype' is missing or not a string");
     if (parse_dtype(dtype, &t->dtype))
         return sv_fail(r->err, is_known_foreign_dtype(dtype) ? SV_EUNSUPPORTED : SV_EFORMAT, -1,
-                       "dtype '%.24s' is not supported (F32, BF16 and F16 are)", dtype);
+                       "dtype '%.24s' is not supported (F32, BF16, F16 and I32 are)", dtype);
     int rc = parse_shape(r, json_object_get(o, "shape"), t);
     if (!rc)
         rc = parse_offsets(r, json_object_get(o, "data_offsets"), s);

@@ -147,6 +147,9 @@ static int audit_one(struct audit *a, const struct sv_tensor_row *row, int32_t l
                        "%s: tensor '%s' has shape %s, the configuration asks for %s%s", t->file,
                        name, found, want, shape_hint(row));
     }
+    if (t->dtype == SV_I32)
+        return sv_fail(a->err, SV_EUNSUPPORTED, -1, "%s: tensor '%s' holds integers", t->file,
+                       name);
     a->n_params += t->n_elements;
     return SV_OK;
 }

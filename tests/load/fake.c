@@ -189,7 +189,7 @@ void fake_write(const struct fake_list *l, int32_t first, int32_t n, const char 
     sv_buf_printf(&header, "{\"__metadata__\": {\"format\": \"pt\"}");
     for (int32_t i = first; i < first + n; i++) {
         const struct fake_tensor *t = &l->t[i];
-        size_t size = strcmp(t->dtype, "F32") ? 2 : 4;
+        size_t size = strstr(t->dtype, "32") ? 4 : 2;
         sv_buf_printf(&header, ", \"%s\": {\"dtype\": \"%s\", \"shape\": [", t->name, t->dtype);
         for (int32_t k = 0; k < t->n_dims; k++) {
             sv_buf_printf(&header, "%s%lld", k ? ", " : "", (long long)t->dim[k]);

@@ -237,7 +237,7 @@ static void a_target_is_no_draft_and_the_other_way_round(void **state)
     fake_expect(check_list(NULL, &d, &err), SV_EMISMATCH, &err, "'fc.weight'", "empty");
 }
 
-static void mixed_types_are_fine(void **state)
+static void mixed_types_are_fine_but_integers_are_not(void **state)
 {
     (void)state;
     struct sv_config c;
@@ -247,6 +247,9 @@ static void mixed_types_are_fine(void **state)
     fake_find(&list, "model.norm.weight")->dtype = "F32";
     fake_find(&list, "lm_head.weight")->dtype = "F16";
     fake_expect(check_list(&c, NULL, &err), SV_OK, &err, "", "mixed");
+    fake_find(&list, "model.norm.weight")->dtype = "I32";
+    fake_expect(check_list(&c, NULL, &err), SV_EUNSUPPORTED, &err, "'norm.weight' holds integers",
+                "integers");
 }
 
 static void no_memory_is_reported(void **state)
@@ -272,4 +275,5 @@ SV_TEST_MAIN(cmocka_unit_test(complete_targets_fit), cmocka_unit_test(target_fau
              cmocka_unit_test(complete_drafts_fit), cmocka_unit_test(draft_faults_are_named),
              cmocka_unit_test(own_embedding_and_head),
              cmocka_unit_test(a_target_is_no_draft_and_the_other_way_round),
-             cmocka_unit_test(mixed_types_are_fine), cmocka_unit_test(no_memory_is_reported))
+             cmocka_unit_test(mixed_types_are_fine_but_integers_are_not),
+             cmocka_unit_test(no_memory_is_reported))
