@@ -97,7 +97,7 @@ static void act_on(struct sv_dev *dev)
             const int32_t d = dims[i];
             float *in = rig_floats(&rng, (size_t)n * 2 * (size_t)d, 6);
             float *out = rig_new((size_t)n * (size_t)d * 4);
-            static const float special[] = {0, -0.0f, 100, -100, 89, -89, -87.5f, 1e-30f, INFINITY, 3e38f};
+            static const float special[] = {0, -0.0f, 100, -100, 89, -89, -87.5f, 1e-30f, INFINITY, 1e30f};
             for (int32_t k = 0; k < 10 && k < d && n; k++)
                 in[k] = special[k];
             struct sv_p_act_mul p = {n, d, in, out};

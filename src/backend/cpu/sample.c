@@ -13,7 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-#define BINS 2048
+#define BINS 256 /* of 8 bits of a key, four times */
 #define MAX_BLOCK 64 /* logits under one maximum; vec->block_max */
 #define SUM_BLOCK 1024
 
@@ -78,25 +78,23 @@ static uint32_t key_of(float x)
 static struct cut find_cut(struct sample_scratch *s, const float *x, const float *w, int32_t n, int32_t k,
                            double target)
 {
-    static const int shift[] = {21, 10, 0}, bits[] = {11, 11, 10};
     uint32_t prefix = 0, seen = 0; /* bits of the key decided so far, and their mask */
     int32_t count = 0;             /* elements above the bin under inspection, and their mass */
     double mass = 0;
     int32_t in_bin = 0;
-    for (int level = 0; level < 3; level++) {
-        const uint32_t mask = (1u << bits[level]) - 1;
+    for (int shift = 24; shift >= 0; shift -= 8) {
         memset(s->count, 0, sizeof s->count);
         memset(s->mass, 0, sizeof s->mass);
         for (int32_t i = 0; i < n; i++) {
             uint32_t key = key_of(x[i]);
             if ((key & seen) != prefix)
                 continue;
-            s->count[key >> shift[level] & mask]++;
+            s->count[key >> shift & 255]++;
             if (w)
-                s->mass[key >> shift[level] & mask] += (double)w[i];
+                s->mass[key >> shift & 255] += (double)w[i];
         }
         int32_t bin = -1;
-        for (int32_t b = (int32_t)mask; b >= 0; b--) {
+        for (int32_t b = BINS - 1; b >= 0; b--) {
             if (!s->count[b])
                 continue;
             if (bin >= 0) { /* the bin before did not reach the goal */
@@ -108,12 +106,12 @@ static struct cut find_cut(struct sample_scratch *s, const float *x, const float
                 break;
         }
         in_bin = s->count[bin];
-        prefix |= (uint32_t)bin << shift[level];
-        seen |= mask << shift[level];
+        prefix |= (uint32_t)bin << shift;
+        seen |= 255u << shift;
     }
     struct cut c = {prefix, k - count};
     if (w) {
-        double each = s->mass[prefix & ((1u << bits[2]) - 1)] / in_bin; /* equal logits, equal weights */
+        double each = s->mass[prefix & 255] / in_bin; /* equal logits, equal weights */
         for (c.n_ties = 1, mass += each; c.n_ties < in_bin && mass < target; c.n_ties++)
             mass += each;
     }
