@@ -1,0 +1,220 @@
+/*
+ * answer.c - answers kept: what a request brought, driving the engine until it has, and sums over them.
+ *
+ * Called by generate, run, bench, check and demo. Must not: alter what the engine said; hashes and
+ * comparisons are over token ids, so that a difference cannot hide in the text.
+ */
+#include "cli/cli.h"
+
+#include <string.h>
+
+#define LOOP_TOKENS 96
+#define LOOP_PERIOD 32
+
+void sv_cli_answer_init(struct sv_cli_answer *a, struct sv_engine *e)
+{
+    memset(a, 0, sizeof *a);
+    a->engine = e;
+    sv_buf_init(&a->text);
+    sv_buf_init(&a->ids);
+    sv_buf_init(&a->accept);
+}
+
+void sv_cli_answer_fini(struct sv_cli_answer *a)
+{
+    sv_buf_fini(&a->text);
+    sv_buf_fini(&a->ids);
+    sv_buf_fini(&a->accept);
+}
+
+void sv_cli_answer_clear(struct sv_cli_answer *a)
+{
+    sv_buf_clear(&a->text);
+    sv_buf_clear(&a->ids);
+    sv_buf_clear(&a->accept);
+    a->finish = SV_FINISH_NONE;
+    a->message[0] = 0;
+    a->n_prompt = 0;
+    a->queue_us = a->prefill_us = a->decode_us = 0;
+}
+
+void sv_cli_answer_event(void *answer, const struct sv_event *ev)
+{
+    struct sv_cli_answer *a = answer;
+    struct sv_request_stats s;
+
+    sv_buf_append(&a->text, ev->text, ev->n_bytes);
+    sv_buf_append(&a->ids, ev->tokens, (size_t)ev->n_tokens * sizeof *ev->tokens);
+    if (a->painter)
+        sv_cli_painter_event(a->painter, a->engine, ev);
+    if (ev->finish == SV_FINISH_NONE)
+        return;
+    if (sv_get_request_stats(a->engine, ev->request, &s) == SV_OK) {
+        sv_buf_append(&a->accept, s.accept_lengths, (size_t)s.n_steps * sizeof *s.accept_lengths);
+        a->n_prompt = s.n_prompt_tokens;
+        a->queue_us = s.queue_us;
+        a->prefill_us = s.prefill_us;
+        a->decode_us = s.decode_us;
+    }
+    a->finish = ev->finish;
+    snprintf(a->message, sizeof a->message, "%s", ev->message ? ev->message : "");
+    if (a->text.failed || a->ids.failed || a->accept.failed) {
+        a->finish = SV_FINISH_ERROR;
+        snprintf(a->message, sizeof a->message, "out of memory while keeping the answer");
+    }
+}
+
+double sv_cli_answer_rate(const struct sv_cli_answer *a)
+{
+    int32_t n = sv_cli_answer_n(a) - 1; /* the first one is the prompt's */
+    return n > 0 && a->decode_us > 0 ? n * 1e6 / (double)a->decode_us : 0;
+}
+
+bool sv_cli_answer_loops(const struct sv_cli_answer *a)
+{
+    int32_t n = sv_cli_answer_n(a);
+    const int32_t *id = sv_cli_answer_ids(a);
+
+    if (n < LOOP_TOKENS)
+        return false;
+    id += n - LOOP_TOKENS;
+    for (int32_t period = 1; period <= LOOP_PERIOD; period++) {
+        int32_t i = period;
+        while (i < LOOP_TOKENS && id[i] == id[i - period])
+            i++;
+        if (i == LOOP_TOKENS)
+            return true;
+    }
+    return false;
+}
+
+uint64_t sv_cli_answer_hash(uint64_t h, const struct sv_cli_answer *a)
+{
+    const unsigned char *p = (const unsigned char *)a->ids.data;
+
+    if (!h)
+        h = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < a->ids.len; i++)
+        h = (h ^ p[i]) * 0x100000001b3u;
+    return (h ^ 0xff) * 0x100000001b3u; /* where one answer ends is part of it */
+}
+
+int32_t sv_cli_first_difference(const struct sv_cli_answer *a, const struct sv_cli_answer *b)
+{
+    int32_t na = sv_cli_answer_n(a), nb = sv_cli_answer_n(b), n = na < nb ? na : nb;
+
+    for (int32_t i = 0; i < n; i++)
+        if (sv_cli_answer_ids(a)[i] != sv_cli_answer_ids(b)[i])
+            return i;
+    return na == nb ? -1 : n;
+}
+
+/* ---------------------------------------------------------------- accept lengths */
+
+void sv_cli_accept_add(struct sv_cli_accept *s, const struct sv_cli_answer *a)
+{
+    const uint16_t *len = (const uint16_t *)(const void *)a->accept.data;
+    size_t n = a->accept.len / sizeof *len;
+
+    for (size_t i = 0; i < n; i++) {
+        s->length[len[i] < 64 ? len[i] : 64]++;
+        s->n_tokens += len[i];
+    }
+    s->n_steps += (int64_t)n;
+}
+
+double sv_cli_accept_mean(const struct sv_cli_accept *s)
+{
+    return s->n_steps ? (double)s->n_tokens / (double)s->n_steps : 0;
+}
+
+void sv_cli_accept_list(const struct sv_cli_accept *s, struct sv_buf *out)
+{
+    bool first = true;
+
+    for (int i = 0; i < 65; i++) {
+        if (!s->length[i])
+            continue;
+        sv_buf_printf(out, "%s%d:%lld", first ? "" : " ", i, (long long)s->length[i]);
+        first = false;
+    }
+}
+
+void sv_cli_bar(double share, int cells, struct sv_buf *out)
+{
+    static const char *const part[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+    int eighths;
+
+    share = share < 0 ? 0 : share > 1 ? 1 : share;
+    eighths = (int)(share * cells * 8 + 0.5);
+    for (int i = 0; i < eighths / 8; i++)
+        sv_buf_append(out, "█", 3);
+    sv_buf_printf(out, "%s", part[eighths % 8]);
+}
+
+void sv_cli_accept_bars(const struct sv_cli_accept *s, int indent, struct sv_buf *out)
+{
+    int64_t most = 1;
+    int last = 1;
+
+    for (int i = 1; i < 65; i++) {
+        most = s->length[i] > most ? s->length[i] : most;
+        last = s->length[i] ? i : last;
+    }
+    for (int i = 1; i <= last; i++) {
+        sv_buf_printf(out, "%*s%2d  %5.1f %%  ", indent, "", i,
+                      s->n_steps ? 100.0 * (double)s->length[i] / (double)s->n_steps : 0);
+        sv_cli_bar((double)s->length[i] / (double)most, 40, out);
+        sv_buf_append(out, "\n", 1);
+    }
+}
+
+/* ---------------------------------------------------------------- driving the engine */
+
+static int32_t unfinished(const struct sv_cli_answer *a, int32_t n)
+{
+    int32_t left = 0;
+    for (int32_t i = 0; i < n; i++)
+        left += a[i].finish == SV_FINISH_NONE;
+    return left;
+}
+
+int sv_cli_answer_run(struct sv_engine *e, const struct sv_request *r, int32_t n,
+                      int32_t concurrency, struct sv_cli_answer *a, struct sv_err *err)
+{
+    int32_t next = 0, left;
+    bool canceled = false;
+    char msg[512] = "";
+
+    for (int32_t i = 0; i < n; i++)
+        sv_cli_answer_clear(&a[i]);
+    for (;;) {
+        int rc;
+        left = unfinished(a, next);
+        while (next < n && left < concurrency && !canceled) {
+            struct sv_request q = r[next];
+            q.on_event = sv_cli_answer_event;
+            q.user = &a[next];
+            rc = sv_submit_request(e, &q, &a[next].request, msg, sizeof msg);
+            if (rc < 0) {
+                a[next].finish = SV_FINISH_ERROR;
+                snprintf(a[next].message, sizeof a[next].message, "%.255s", msg);
+            } else {
+                left++;
+            }
+            next++;
+        }
+        if (!left)
+            break;
+        rc = sv_step_engine(e, msg, sizeof msg);
+        if (rc < 0)
+            return sv_fail(err, rc, -1, "%s", msg);
+        if (sv_cli_interrupted() && !canceled) {
+            canceled = true;
+            for (int32_t i = 0; i < next; i++)
+                if (a[i].finish == SV_FINISH_NONE)
+                    sv_cancel_request(e, a[i].request);
+        }
+    }
+    return canceled ? sv_fail(err, SV_ECANCELED, -1, "canceled") : SV_OK;
+}

@@ -1,0 +1,252 @@
+/*
+ * args.c - the command lines: option rows that several commands share, range checks, messages.
+ *
+ * Called by every command. Must not: open anything but an engine, or decide what a command does.
+ */
+#include "cli/cli.h"
+
+#include <string.h>
+
+/* ---------------------------------------------------------------- messages */
+
+static void say(const char *fmt, va_list ap)
+{
+    fflush(stdout);
+    fputs("salvo: ", stderr);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+}
+
+void sv_cli_say(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    say(fmt, ap);
+    va_end(ap);
+}
+
+int sv_cli_fail(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    say(fmt, ap);
+    va_end(ap);
+    return SV_CLI_FAIL;
+}
+
+int sv_cli_usage(const char *command, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    say(fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "Try 'salvo %s --help'.\n", command);
+    return SV_CLI_USAGE;
+}
+
+/* ---------------------------------------------------------------- tables of options */
+
+void sv_cli_opt(struct sv_cli_opts *o, const char *name, char letter, enum sv_opt_kind kind,
+                void *value, const char *arg, const char *help)
+{
+    SV_REQUIRE(o->n < SV_CLI_MAX_OPTS);
+    o->row[o->n++] = (struct sv_opt){name, letter, kind, value, arg, help};
+    o->row[o->n] = (struct sv_opt){0};
+}
+
+int sv_cli_parse(const struct sv_cli_opts *o, const char *command, const char *usage, int argc,
+                 char **argv, int max_pos, int *n_pos)
+{
+    struct sv_err err = {0};
+    int n, status = sv_opt_parse(o->row, usage, argc, argv, &n, &err);
+
+    if (status == 1)
+        return SV_CLI_OK;
+    if (status != SV_OK)
+        return sv_cli_usage(command, "%s", err.msg);
+    if (n > max_pos)
+        return sv_cli_usage(command, "unexpected argument '%s'", argv[max_pos + 1]);
+    if (n_pos)
+        *n_pos = n;
+    return -1;
+}
+
+static int in_range(const char *command, const char *name, int64_t v, int64_t lo, int64_t hi)
+{
+    if (v >= lo && v <= hi)
+        return -1;
+    return sv_cli_usage(command, "option --%s: %lld is not in [%lld, %lld]", name, (long long)v,
+                        (long long)lo, (long long)hi);
+}
+
+static int num_in_range(const char *command, const char *name, double v, double lo, double hi)
+{
+    if (v >= lo && v <= hi)
+        return -1;
+    return sv_cli_usage(command, "option --%s: %g is not in [%g, %g]", name, v, lo, hi);
+}
+
+/* ---------------------------------------------------------------- which engine */
+
+struct sv_cli_model sv_cli_model_default(void)
+{
+    return (struct sv_cli_model){.dtype = "auto"};
+}
+
+void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
+{
+    sv_cli_opt(o, "model", 'm', SV_OPT_STRING, &m->target, "DIR",
+               "target model, a Hugging Face directory");
+    sv_cli_opt(o, "draft", 'd', SV_OPT_STRING, &m->draft, "DIR", "DFlash draft of that target");
+    sv_cli_opt(o, "dtype", 0, SV_OPT_STRING, &m->dtype, "TYPE",
+               "f32, bf16 or auto (as the weights are stored)");
+    sv_cli_opt(o, "device", 0, SV_OPT_STRING, &m->device, "NAME", "cpu");
+    sv_cli_opt(o, "isa", 0, SV_OPT_STRING, &m->isa, "NAME",
+               "auto, plain, avx2, avx512 or amx: which kernels");
+    sv_cli_opt(o, "threads", 't', SV_OPT_INT, &m->threads, "N", "threads, 0 = all processors");
+    sv_cli_opt(o, "ctx", 'c', SV_OPT_INT, &m->context, "N",
+               "longest sequence in tokens, 0 = the model's, at most 8192");
+    sv_cli_opt(o, "page-size", 0, SV_OPT_INT, &m->page_size, "N",
+               "positions in a cache page, 0 = 16");
+    sv_cli_opt(o, "chunk", 0, SV_OPT_INT, &m->chunk, "N", "prompt tokens in a step, 0 = 512");
+    sv_cli_opt(o, "width", 'w', SV_OPT_INT, &m->width, "N",
+               "tokens verified in a step, 0 = the draft's block, 1 = no drafting");
+}
+
+int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
+                         struct sv_engine_options *out)
+{
+    struct sv_engine_options o = sv_default_options();
+    int code = -1;
+
+    if (!m->target)
+        return sv_cli_usage(command, "option --model (-m) is missing: which model?");
+    if (strcmp(m->dtype, "f32") == 0)
+        o.dtype = SV_TYPE_F32;
+    else if (strcmp(m->dtype, "bf16") == 0)
+        o.dtype = SV_TYPE_BF16;
+    else if (strcmp(m->dtype, "auto") != 0)
+        return sv_cli_usage(command, "option --dtype: '%s' is not one of f32, bf16, auto",
+                            m->dtype);
+    if (code < 0)
+        code = in_range(command, "threads", m->threads, 0, 1024);
+    if (code < 0)
+        code = in_range(command, "ctx", m->context, 0, INT32_MAX);
+    if (code < 0)
+        code = in_range(command, "page-size", m->page_size, 0, 1 << 16);
+    if (code < 0)
+        code = in_range(command, "chunk", m->chunk, 0, 1 << 20);
+    if (code < 0)
+        code = in_range(command, "width", m->width, 0, 64);
+    if (code < 0)
+        code = in_range(command, "batch", m->batch, 0, 4096);
+    if (code >= 0)
+        return code;
+    o.target_dir = m->target;
+    o.draft_dir = m->draft;
+    o.device = m->device;
+    o.isa = m->isa;
+    o.n_threads = (int32_t)m->threads;
+    o.max_sequences = (int32_t)m->batch;
+    o.context = (int32_t)m->context;
+    o.page_size = (int32_t)m->page_size;
+    o.prefill_chunk = (int32_t)m->chunk;
+    o.width = (int32_t)m->width;
+    *out = o;
+    return -1;
+}
+
+int sv_cli_engine_open(struct sv_engine **e, const struct sv_engine_options *o)
+{
+    char msg[512] = "";
+    int status = sv_open_engine(e, o, msg, sizeof msg);
+
+    if (status == SV_OK)
+        return SV_CLI_OK;
+    return sv_cli_fail("%s", msg[0] ? msg : sv_code_name(status));
+}
+
+/* ---------------------------------------------------------------- how to choose tokens */
+
+struct sv_cli_sampling sv_cli_sampling_default(void)
+{
+    return (struct sv_cli_sampling){.top_p = 1, .max_tokens = 512};
+}
+
+void sv_cli_sampling_rows(struct sv_cli_opts *o, struct sv_cli_sampling *s)
+{
+    sv_cli_opt(o, "max-tokens", 'n', SV_OPT_INT, &s->max_tokens, "N",
+               "longest answer in tokens, 0 = up to the context's end (default 512)");
+    sv_cli_opt(o, "temperature", 'T', SV_OPT_FLOAT, &s->temperature, "X", "0 = greedy (default)");
+    sv_cli_opt(o, "top-k", 0, SV_OPT_INT, &s->top_k, "N", "only the N likeliest tokens, 0 = all");
+    sv_cli_opt(o, "top-p", 0, SV_OPT_FLOAT, &s->top_p, "X",
+               "only the likeliest tokens that hold X of the probability, 1 = all");
+    sv_cli_opt(o, "min-p", 0, SV_OPT_FLOAT, &s->min_p, "X",
+               "only tokens at least X as likely as the likeliest, 0 = all");
+    sv_cli_opt(o, "seed", 's', SV_OPT_INT, &s->seed, "N", "same seed, same answer (default 0)");
+    sv_cli_opt(o, "stop", 0, SV_OPT_STRING, &s->stop[0], "TEXT",
+               "end the answer before this text; may be given more than once");
+    sv_cli_opt(o, "ignore-eos", 0, SV_OPT_FLAG, &s->ignore_eos, NULL,
+               "go on after the model's end token");
+}
+
+int sv_cli_take_stops(struct sv_cli_sampling *s, const char *command, int *argc, char **argv)
+{
+    int n = 1;
+
+    for (int i = 1; i < *argc; i++) {
+        const char *value = NULL;
+        if (strcmp(argv[i], "--") == 0) {
+            while (i < *argc)
+                argv[n++] = argv[i++];
+            break;
+        }
+        if (strncmp(argv[i], "--stop=", 7) == 0) {
+            value = argv[i] + 7;
+        } else if (strcmp(argv[i], "--stop") == 0) {
+            if (i + 1 >= *argc)
+                return sv_cli_usage(command, "option --stop needs a value (TEXT)");
+            value = argv[++i];
+        } else {
+            argv[n++] = argv[i];
+            continue;
+        }
+        if (!*value)
+            return sv_cli_usage(command, "option --stop: the text is empty");
+        if (s->n_stop == SV_CLI_MAX_STOP)
+            return sv_cli_usage(command, "option --stop: at most %d of them", SV_CLI_MAX_STOP);
+        s->stop[s->n_stop++] = value;
+    }
+    *argc = n;
+    argv[n] = NULL;
+    return -1;
+}
+
+int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,
+                          struct sv_request *r)
+{
+    int code = num_in_range(command, "temperature", s->temperature, 0, 1000);
+
+    if (code < 0)
+        code = num_in_range(command, "top-p", s->top_p, 0, 1);
+    if (code < 0)
+        code = num_in_range(command, "min-p", s->min_p, 0, 1);
+    if (code < 0)
+        code = in_range(command, "top-k", s->top_k, 0, INT32_MAX);
+    if (code < 0)
+        code = in_range(command, "seed", s->seed, 0, INT64_MAX);
+    if (code < 0)
+        code = in_range(command, "max-tokens", s->max_tokens, 0, INT32_MAX);
+    if (code >= 0)
+        return code;
+    r->temperature = s->temperature;
+    r->top_p = s->top_p;
+    r->min_p = s->min_p;
+    r->top_k = s->top_k;
+    r->seed = (uint64_t)s->seed;
+    r->max_tokens = (int32_t)s->max_tokens;
+    r->ignore_eos = s->ignore_eos;
+    r->stop = s->n_stop ? s->stop : NULL;
+    r->n_stop = s->n_stop;
+    return -1;
+}

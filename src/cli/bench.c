@@ -1,0 +1,284 @@
+/*
+ * bench.c - `salvo bench`: options of the two kinds of measurement, and where the results go.
+ *
+ * Called by main.c. Must not: print a speed without what it was measured against.
+ */
+#include "cli/cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+    "Usage: salvo bench -m TARGET_DIR [-d DRAFT_DIR] --prompts FILE.jsonl\n"
+    "       salvo bench --random-weights CONFIG_DIR\n"
+    "\n"
+    "With prompts: plain decoding and DFlash in turns, median and half the spread of tokens per second\n"
+    "(prompts included), speedup, mean accept length, share of the read bandwidth measured in the same\n"
+    "run; by the prompts' field 'kind'. Fails when the two do not give the same tokens. Texts that run\n"
+    "into a loop are left out and counted.\n"
+    "With random weights of CONFIG_DIR/config.json's shapes: one row, a block of rows and a long prompt\n"
+    "beside the read bandwidth. The weights lie in a temporary file meanwhile.";
+
+struct bench_args {
+    const char *prompts, *format, *out, *concurrency, *random_dir, *tmp_dir;
+    int64_t repeat, verify, prefill, limit;
+    double seconds;
+    bool keep_loops, quiet;
+};
+
+static int parse_concurrency(const char *text, struct sv_cli_pair_opts *o)
+{
+    while (*text) {
+        char *end;
+        long v = strtol(text, &end, 10);
+        if (end == text || v < 1 || v > 4096 || (*end && *end != ',') || o->n_concurrency == 8)
+            return sv_cli_usage("bench",
+                                "option --concurrency: '%s' is not a list of at most 8 numbers "
+                                "between 1 and 4096",
+                                text);
+        o->concurrency[o->n_concurrency++] = (int32_t)v;
+        text = *end ? end + 1 : end;
+    }
+    return o->n_concurrency ? -1
+                            : sv_cli_usage("bench", "option --concurrency: the list is empty");
+}
+
+static int deliver(const struct sv_buf *b, const char *out)
+{
+    struct sv_err err = {0};
+
+    if (b->failed)
+        return sv_cli_fail("out of memory");
+    if (!out || strcmp(out, "-") == 0) {
+        fwrite(b->data, 1, b->len, stdout);
+        return fflush(stdout) == 0 ? SV_CLI_OK : sv_cli_fail("standard output: cannot be written");
+    }
+    return sv_file_write(out, b->data, b->len, &err) ? sv_cli_fail("%s", err.msg) : SV_CLI_OK;
+}
+
+/* ---------------------------------------------------------------- a pair on prompts */
+
+static void write_people(const struct sv_cli_pair_results *r, const struct sv_engine_info *info,
+                         bool drafted, struct sv_buf *b)
+{
+    struct sv_cli_machine m;
+    struct sv_cli_table t;
+    char n1[24], n2[24];
+    const struct sv_cli_pair_row *all = NULL;
+
+    sv_cli_machine_read(&m);
+    sv_buf_printf(b, "%s, %s, %s; target %s parameters", m.cpu, info->device, info->dtype,
+                  sv_cli_count(info->target_params, n1));
+    if (drafted)
+        sv_buf_printf(b, ", draft %s, verify width %d", sv_cli_count(info->draft_params, n2),
+                      info->width);
+    sv_buf_printf(b, "; read bandwidth %.1f GB/s; commit %s\n\n", r->gbs, m.commit);
+    sv_cli_table_init(&t);
+    sv_cli_pair_table(&t, r, drafted);
+    sv_cli_table_write(&t, "md", b);
+    sv_cli_table_fini(&t);
+    if (r->n_loops)
+        sv_buf_printf(b, "\n%d texts run into a loop and are left out.\n", r->n_loops);
+    for (int32_t i = 0; i < r->n && !all; i++)
+        all = strcmp(r->row[i].kind, "all") == 0 ? &r->row[i] : NULL;
+    if (drafted && all) {
+        sv_buf_printf(b, "\nAccept lengths, share of verify steps:\n");
+        sv_cli_accept_bars(&all->accept, 2, b);
+        sv_buf_printf(b, "\nToken ids of all answers: plain %016llx, DFlash %016llx: %s\n",
+                      (unsigned long long)all->arm[0].hash, (unsigned long long)all->arm[1].hash,
+                      r->differ ? "NOT EQUAL" : "equal");
+    }
+}
+
+static void write_records(const struct sv_cli_pair_results *r, const struct sv_engine_info *info,
+                          const struct sv_engine_options *eo, bool drafted, const char *format,
+                          struct sv_buf *b)
+{
+    struct sv_cli_machine m;
+    struct sv_cli_table t;
+
+    sv_cli_machine_read(&m);
+    sv_cli_table_init(&t);
+    sv_cli_record_columns(&t);
+    for (int32_t i = 0; i < r->n; i++) {
+        const struct sv_cli_pair_row *row = &r->row[i];
+        for (int arm = 0; arm < 1 + drafted; arm++) {
+            struct sv_cli_record rec = {.test = row->kind,
+                                        .arm = arm ? "dflash" : "plain",
+                                        .sequences = row->concurrency,
+                                        .samples = &row->arm[arm].rate,
+                                        .share = sv_cli_pair_share(r, &row->arm[arm]),
+                                        .limit_gbs = r->gbs,
+                                        .accept = arm ? &row->accept : NULL,
+                                        .hash = row->arm[arm].hash};
+            sv_cli_record_add(&t, &m, eo->target_dir, info,
+                              eo->n_threads ? eo->n_threads : sv_cpu_count(), &rec);
+        }
+    }
+    sv_cli_table_write(&t, format, b);
+    sv_cli_table_fini(&t);
+}
+
+static int measure_pair(const struct bench_args *a, struct sv_engine *engine[2],
+                        const struct sv_engine_options *eo, const struct sv_cli_pair_opts *o,
+                        const struct sv_request *defaults)
+{
+    struct sv_cli_prompts prompts = {0};
+    struct sv_cli_pair_results res = {0};
+    struct sv_engine_info info;
+    struct sv_err err = {0};
+    struct sv_buf text;
+    bool drafted = engine[1] != NULL;
+    int code = SV_CLI_FAIL;
+
+    sv_buf_init(&text);
+    sv_get_engine_info(engine[drafted], &info);
+    if (sv_cli_prompts_load(&prompts, a->prompts, defaults, info.vocab_size, &err)) {
+        sv_cli_say("%s", err.msg);
+        goto out;
+    }
+    while (a->limit && prompts.n > a->limit)
+        sv_cli_request_fini(&prompts.q[--prompts.n]);
+    if (sv_cli_pair_measure(engine[0], engine[1], &prompts, o, &res, &err)) {
+        sv_cli_say("%s", err.msg);
+        goto out;
+    }
+    if (strcmp(a->format, "md") == 0)
+        write_people(&res, &info, drafted, &text);
+    else
+        write_records(&res, &info, eo, drafted, a->format, &text);
+    code = deliver(&text, a->out);
+    if (res.differ)
+        code = sv_cli_fail("DFlash and plain decoding did not give the same tokens");
+out:
+    sv_buf_fini(&text);
+    sv_cli_pair_results_fini(&res);
+    sv_cli_prompts_fini(&prompts);
+    return code;
+}
+
+static int bench_pair(const struct bench_args *a, struct sv_engine_options *eo,
+                      const struct sv_request *defaults)
+{
+    struct sv_cli_pair_opts o = {.repeat = (int32_t)a->repeat,
+                                 .keep_loops = a->keep_loops,
+                                 .quiet = a->quiet};
+    struct sv_engine *engine[2] = {NULL, NULL};
+    struct sv_engine_options plain;
+    int code = parse_concurrency(a->concurrency, &o);
+
+    if (code >= 0)
+        return code;
+    eo->max_sequences = 1;
+    for (int32_t i = 0; i < o.n_concurrency; i++)
+        if (o.concurrency[i] > eo->max_sequences)
+            eo->max_sequences = o.concurrency[i];
+    plain = *eo;
+    plain.draft_dir = NULL;
+    plain.width = 0;
+    sv_cli_catch_interrupt();
+    code = sv_cli_engine_open(&engine[0], &plain);
+    if (code == SV_CLI_OK && eo->draft_dir)
+        code = sv_cli_engine_open(&engine[1], eo);
+    if (code == SV_CLI_OK)
+        code = measure_pair(a, engine, eo, &o, defaults);
+    sv_close_engine(engine[1]);
+    sv_close_engine(engine[0]);
+    return code;
+}
+
+/* ---------------------------------------------------------------- */
+
+static int bench_random(const struct bench_args *a, const struct sv_engine_options *eo)
+{
+    struct sv_cli_random_opts o = {.config_dir = a->random_dir,
+                                   .tmp_dir = a->tmp_dir,
+                                   .verify = a->verify,
+                                   .prefill = a->prefill,
+                                   .repeat = a->repeat,
+                                   .seconds = a->seconds};
+    struct sv_buf text;
+    int code;
+
+    sv_buf_init(&text);
+    code = sv_cli_random_measure(&o, eo, a->format, &text);
+    if (code == SV_CLI_OK)
+        code = deliver(&text, a->out);
+    sv_buf_fini(&text);
+    return code;
+}
+
+static int check_args(const struct bench_args *a)
+{
+    if (!sv_cli_table_format_known(a->format))
+        return sv_cli_usage("bench", "option --format: '%s' is not one of md, csv, json", a->format);
+    if (a->repeat < 1 || a->repeat > SV_CLI_MAX_SAMPLES)
+        return sv_cli_usage("bench", "option --repeat: %lld is not in [1, %d]",
+                            (long long)a->repeat, SV_CLI_MAX_SAMPLES);
+    if (a->verify < 2 || a->verify > 64)
+        return sv_cli_usage("bench", "option --verify: %lld is not in [2, 64]",
+                            (long long)a->verify);
+    if (a->prefill < 1 || a->prefill > 65536)
+        return sv_cli_usage("bench", "option --prefill: %lld is not in [1, 65536]",
+                            (long long)a->prefill);
+    if (a->limit < 0)
+        return sv_cli_usage("bench", "option --limit: must not be negative");
+    if (!a->random_dir == !a->prompts)
+        return sv_cli_usage("bench", "one of --prompts and --random-weights is needed");
+    return -1;
+}
+
+int sv_cli_bench(int argc, char **argv)
+{
+    struct sv_cli_model m = sv_cli_model_default();
+    struct sv_cli_sampling s = sv_cli_sampling_default();
+    struct sv_cli_opts opts = {.n = 0};
+    struct sv_engine_options eo;
+    struct sv_request defaults = sv_default_request(NULL);
+    struct bench_args a = {.format = "md",
+                           .concurrency = "1",
+                           .repeat = 5,
+                           .verify = 16,
+                           .prefill = 512,
+                           .seconds = 1};
+    int code;
+
+    s.max_tokens = 160;
+    sv_cli_opt(&opts, "prompts", 0, SV_OPT_STRING, &a.prompts, "FILE",
+               "prompts, one JSON object a line, as for generate");
+    sv_cli_opt(&opts, "limit", 0, SV_OPT_INT, &a.limit, "N", "only the first N prompts, 0 = all");
+    sv_cli_opt(&opts, "concurrency", 0, SV_OPT_STRING, &a.concurrency, "LIST",
+               "sequences in flight, like 1,2,4 (default 1)");
+    sv_cli_opt(&opts, "keep-loops", 0, SV_OPT_FLAG, &a.keep_loops, NULL,
+               "measure texts that run into a loop too");
+    sv_cli_opt(&opts, "repeat", 'r', SV_OPT_INT, &a.repeat, "N", "measurements (default 5)");
+    sv_cli_opt(&opts, "random-weights", 0, SV_OPT_STRING, &a.random_dir, "DIR",
+               "measure random weights of DIR/config.json");
+    sv_cli_opt(&opts, "verify", 0, SV_OPT_INT, &a.verify, "N",
+               "rows of a verify step with random weights (default 16)");
+    sv_cli_opt(&opts, "prefill", 0, SV_OPT_INT, &a.prefill, "N",
+               "length of the prompt with random weights (default 512)");
+    sv_cli_opt(&opts, "seconds", 0, SV_OPT_FLOAT, &a.seconds, "X",
+               "time for each measurement with random weights (default 1)");
+    sv_cli_opt(&opts, "tmp", 0, SV_OPT_STRING, &a.tmp_dir, "DIR",
+               "where random weights are written (default $TMPDIR or /tmp)");
+    sv_cli_opt(&opts, "format", 'o', SV_OPT_STRING, &a.format, "FORMAT", "md, csv or json");
+    sv_cli_opt(&opts, "out", 0, SV_OPT_STRING, &a.out, "FILE",
+               "results go there instead of to standard output");
+    sv_cli_model_rows(&opts, &m);
+    sv_cli_sampling_rows(&opts, &s);
+    code = sv_cli_take_stops(&s, "bench", &argc, argv);
+    if (code < 0)
+        code = sv_cli_parse(&opts, "bench", usage, argc, argv, 0, NULL);
+    if (code < 0)
+        code = check_args(&a);
+    if (a.random_dir && !m.target)
+        m.target = a.random_dir;
+    if (code < 0)
+        code = sv_cli_model_options(&m, "bench", &eo);
+    if (code < 0)
+        code = sv_cli_sampling_apply(&s, "bench", &defaults);
+    if (code >= 0)
+        return code;
+    return a.random_dir ? bench_random(&a, &eo) : bench_pair(&a, &eo, &defaults);
+}

@@ -1,0 +1,348 @@
+/*
+ * cli.h - front header of src/cli: the commands of the salvo program and the pieces they share.
+ *
+ * Called by main.c and between the files of this folder only. Everything here sits on top of salvo.h;
+ * info and check also look into checkpoints through load.h and text.h. Must not: compute on tensors, keep
+ * state between calls (the Ctrl-C counter in signal.c is the one exception), or write anything but the
+ * answer to stdout when a command's output may be piped.
+ */
+#ifndef SV_CLI_H
+#define SV_CLI_H
+
+#include "base/base.h"
+#include "salvo.h"
+
+/* What the process ends with. */
+enum { SV_CLI_OK = 0, SV_CLI_FAIL = 1, SV_CLI_USAGE = 2 };
+
+/* ---------------------------------------------------------------- commands (one file each) */
+
+int sv_cli_run(int argc, char **argv);
+int sv_cli_generate(int argc, char **argv);
+int sv_cli_bench(int argc, char **argv);
+int sv_cli_check(int argc, char **argv);
+int sv_cli_info(int argc, char **argv);
+int sv_cli_demo(int argc, char **argv);
+
+/* "salvo: ..." on stderr. fail returns SV_CLI_FAIL, usage SV_CLI_USAGE after a hint at --help. */
+void sv_cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+int sv_cli_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+int sv_cli_usage(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---------------------------------------------------------------- options (args.c) */
+
+#define SV_CLI_MAX_OPTS 48
+
+/* An option table that grows by groups of rows. */
+struct sv_cli_opts {
+    struct sv_opt row[SV_CLI_MAX_OPTS + 1];
+    int n;
+};
+void sv_cli_opt(struct sv_cli_opts *o, const char *name, char letter, enum sv_opt_kind kind,
+                void *value, const char *arg, const char *help);
+/* Parses; returns -1 to go on, else the exit code (--help: 0). At most max_pos positional words, moved
+ * to argv[1..]. */
+int sv_cli_parse(const struct sv_cli_opts *o, const char *command, const char *usage, int argc,
+                 char **argv, int max_pos, int *n_pos);
+
+/* Which engine to open, as written on the command line. */
+struct sv_cli_model {
+    const char *target, *draft, *device, *isa, *dtype;
+    int64_t threads, context, page_size, chunk, width, batch;
+};
+struct sv_cli_model sv_cli_model_default(void);
+void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m);
+/* Checks ranges; returns -1 to go on, else the exit code. */
+int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
+                         struct sv_engine_options *out);
+/* Opens or explains; returns SV_CLI_OK or SV_CLI_FAIL. */
+int sv_cli_engine_open(struct sv_engine **e, const struct sv_engine_options *o);
+
+#define SV_CLI_MAX_STOP 16
+
+struct sv_cli_sampling {
+    double temperature, top_p, min_p;
+    int64_t top_k, seed, max_tokens;
+    const char *stop[SV_CLI_MAX_STOP];
+    int32_t n_stop;
+    bool ignore_eos;
+};
+struct sv_cli_sampling sv_cli_sampling_default(void);
+void sv_cli_sampling_rows(struct sv_cli_opts *o, struct sv_cli_sampling *s);
+/* Takes each `--stop TEXT` out of argv: the option tables keep one value an option, a list is wanted.
+ * Returns -1 to go on, else the exit code. */
+int sv_cli_take_stops(struct sv_cli_sampling *s, const char *command, int *argc, char **argv);
+/* Checks ranges and fills the request's fields; -1 to go on. The strings are borrowed. */
+int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,
+                          struct sv_request *r);
+
+/* ---------------------------------------------------------------- Ctrl-C (signal.c) */
+
+void sv_cli_catch_interrupt(void); /* from now on the first Ctrl-C is counted, the second one ends */
+bool sv_cli_interrupted(void);
+void sv_cli_clear_interrupt(void);
+
+/* ---------------------------------------------------------------- terminal (colour.c) */
+
+enum sv_cli_style { SV_CLI_PLAIN, SV_CLI_DRAFTED, SV_CLI_OWN, SV_CLI_BOLD, SV_CLI_DIM };
+/* Escape sequence that starts a style; "" when colours are off. */
+const char *sv_cli_style(bool colour, enum sv_cli_style style);
+/* mode is "auto", "always" or "never" (NULL = auto); NO_COLOR and a dumb TERM count in auto. */
+bool sv_cli_colour(FILE *out, const char *mode);
+int sv_cli_columns(FILE *out); /* terminal width, 80 when unknown */
+
+/* Writes event text with drafted and own tokens in their styles. Text may lag behind tokens (stop
+ * strings, incomplete code points), so the painter remembers which bytes are still to come. */
+struct sv_cli_painter {
+    FILE *out;
+    bool on;               /* false: text as it is */
+    enum sv_cli_style now; /* what the terminal is set to */
+    struct sv_buf due;     /* token bytes whose text has not come yet */
+    struct sv_buf due_style; /* one byte a byte of due */
+};
+void sv_cli_painter_init(struct sv_cli_painter *p, FILE *out, bool on);
+void sv_cli_painter_event(struct sv_cli_painter *p, const struct sv_engine *e,
+                          const struct sv_event *ev);
+void sv_cli_painter_fini(struct sv_cli_painter *p); /* back to plain; frees */
+
+/* ---------------------------------------------------------------- progress (progress.c) */
+
+struct sv_cli_progress {
+    FILE *out;
+    bool tty, shown, off;
+    const char *label, *unit; /* "generate", "requests" */
+    double total;             /* of done's unit; 0 = unknown */
+    double done;
+    int64_t n_items, n_tokens;
+    int64_t start_us, last_us, every_us;
+};
+void sv_cli_progress_begin(struct sv_cli_progress *p, FILE *out, const char *label,
+                           const char *unit, double total);
+/* Draws when enough time has passed: every 0.1 s on a terminal, every 10 s elsewhere. */
+void sv_cli_progress_update(struct sv_cli_progress *p);
+void sv_cli_progress_clear(struct sv_cli_progress *p); /* takes the bar away before other output */
+void sv_cli_progress_end(struct sv_cli_progress *p);
+/* One line of at most `columns` columns, without \r or \n; separate for tests. */
+void sv_cli_progress_line(const struct sv_cli_progress *p, int64_t now_us, int columns,
+                          struct sv_buf *out);
+
+/* ---------------------------------------------------------------- tables (table.c) */
+
+#define SV_CLI_MAX_COLUMNS 32
+
+struct sv_cli_table {
+    struct sv_cli_column {
+        const char *name;
+        bool number; /* right-aligned; bare in JSON */
+    } column[SV_CLI_MAX_COLUMNS];
+    int n_columns;
+    char **cell; /* (n_rows, n_columns) */
+    size_t n_cells, cap_cells;
+    bool failed; /* memory ran out */
+};
+void sv_cli_table_init(struct sv_cli_table *t);
+void sv_cli_table_fini(struct sv_cli_table *t);
+void sv_cli_table_column(struct sv_cli_table *t, const char *name, bool number);
+/* Cells are added row by row, left to right. */
+void sv_cli_table_add(struct sv_cli_table *t, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* format: "md", "csv" or "json". */
+void sv_cli_table_write(const struct sv_cli_table *t, const char *format, struct sv_buf *out);
+bool sv_cli_table_format_known(const char *format);
+/* Columns that a terminal needs for n bytes of UTF-8 (one per code point). */
+int sv_cli_text_columns(const char *text, size_t n);
+/* "12.3 M", "640 MiB" */
+const char *sv_cli_count(int64_t n, char buf[24]);
+const char *sv_cli_bytes(int64_t n, char buf[24]);
+
+/* ---------------------------------------------------------------- JSON lines (reader.c, jsonl.c) */
+
+#define SV_CLI_MAX_LINE ((size_t)16 << 20)
+
+enum sv_cli_line { SV_CLI_LINE, SV_CLI_LATER, SV_CLI_END, SV_CLI_TOO_LONG, SV_CLI_BROKEN };
+
+/* Lines of a file or pipe, one at a time. Line ends are LF or CRLF. */
+struct sv_cli_reader {
+    int fd;
+    bool close_fd, eof;
+    struct sv_buf buf;
+    size_t at;      /* start of the unread part of buf */
+    size_t scanned; /* bytes from `at` known to hold no newline */
+    bool skipping;  /* inside a line that was too long */
+    size_t max_line;
+    int64_t line_no;    /* of the line handed out last, from 1 */
+    int64_t n_bytes;    /* of the file, up to the end of that line */
+    int64_t total_bytes; /* 0 when unknown */
+};
+int sv_cli_reader_open(struct sv_cli_reader *r, const char *path, struct sv_err *err);
+void sv_cli_reader_close(struct sv_cli_reader *r);
+/* LATER only when block is false and nothing is there yet. The line is borrowed until the next call. */
+enum sv_cli_line sv_cli_reader_next(struct sv_cli_reader *r, bool block, const char **line,
+                                    size_t *n, struct sv_err *err);
+
+/* A request as written in one line of JSON. */
+struct sv_cli_request {
+    json_t *root;         /* owns the strings */
+    const json_t *id;     /* a string or an integer */
+    const char *kind;     /* a label for bench; NULL when absent */
+    int32_t *ids;         /* prompt_token_ids */
+    const char *stop[SV_CLI_MAX_STOP];
+    struct sv_request r;  /* borrows from the above */
+};
+/* defaults gives the values of absent fields; vocab_size bounds prompt_token_ids. On errors the id is
+ * kept when it could be read, so that fini is needed in either case. */
+int sv_cli_request_parse(struct sv_cli_request *q, const char *line, size_t n,
+                         const struct sv_request *defaults, int32_t vocab_size, struct sv_err *err);
+void sv_cli_request_fini(struct sv_cli_request *q);
+void sv_cli_quote_id(struct sv_buf *b, const json_t *id);
+
+/* A file of prompts, all at once (bench, check, demo). */
+struct sv_cli_prompts {
+    struct sv_cli_request *q;
+    int32_t n, cap;
+};
+int sv_cli_prompts_load(struct sv_cli_prompts *p, const char *path,
+                        const struct sv_request *defaults, int32_t vocab_size, struct sv_err *err);
+int sv_cli_prompts_add(struct sv_cli_prompts *p, const char *line, size_t n,
+                       const struct sv_request *defaults, int32_t vocab_size, struct sv_err *err);
+void sv_cli_prompts_fini(struct sv_cli_prompts *p);
+
+/* ---------------------------------------------------------------- answers (answer.c) */
+
+/* Everything a request brought, kept after it is gone from the engine. */
+struct sv_cli_answer {
+    struct sv_engine *engine;
+    uint64_t request;
+    struct sv_buf text, ids, accept; /* bytes; int32_t ids; uint16_t accept lengths */
+    enum sv_finish_reason finish;    /* SV_FINISH_NONE while it runs */
+    char message[256];
+    int32_t n_prompt;
+    int64_t queue_us, prefill_us, decode_us;
+    struct sv_cli_painter *painter; /* streams when not NULL */
+};
+void sv_cli_answer_init(struct sv_cli_answer *a, struct sv_engine *e);
+void sv_cli_answer_fini(struct sv_cli_answer *a);
+void sv_cli_answer_clear(struct sv_cli_answer *a);
+void sv_cli_answer_event(void *answer, const struct sv_event *ev); /* for sv_request.on_event */
+static inline int32_t sv_cli_answer_n(const struct sv_cli_answer *a)
+{
+    return (int32_t)(a->ids.len / sizeof(int32_t));
+}
+static inline const int32_t *sv_cli_answer_ids(const struct sv_cli_answer *a)
+{
+    return (const int32_t *)(const void *)a->ids.data;
+}
+/* Tokens after the first, per second; 0 when there are none. */
+double sv_cli_answer_rate(const struct sv_cli_answer *a);
+/* The text has become a loop: its last 96 tokens repeat with a period of at most 32. */
+bool sv_cli_answer_loops(const struct sv_cli_answer *a);
+uint64_t sv_cli_answer_hash(uint64_t h, const struct sv_cli_answer *a); /* FNV-1a 64; begin with 0 */
+
+/* Sums over answers. */
+struct sv_cli_accept {
+    int64_t length[65]; /* decode steps by accept length */
+    int64_t n_steps, n_tokens;
+};
+void sv_cli_accept_add(struct sv_cli_accept *s, const struct sv_cli_answer *a);
+double sv_cli_accept_mean(const struct sv_cli_accept *s);
+/* "1:12 2:30 3:8", zero entries left out. */
+void sv_cli_accept_list(const struct sv_cli_accept *s, struct sv_buf *out);
+/* One line per length with a bar; indent spaces before each. */
+void sv_cli_accept_bars(const struct sv_cli_accept *s, int indent, struct sv_buf *out);
+/* `cells` columns wide, share in [0, 1], in eighths of a column. */
+void sv_cli_bar(double share, int cells, struct sv_buf *out);
+
+/* Runs n requests with at most `concurrency` in flight; r[i].on_event and user are set here. Requests
+ * that fail end in an answer with SV_FINISH_ERROR; a negative code means the engine failed, and
+ * SV_ECANCELED that Ctrl-C was pressed. */
+int sv_cli_answer_run(struct sv_engine *e, const struct sv_request *r, int32_t n,
+                      int32_t concurrency, struct sv_cli_answer *a, struct sv_err *err);
+
+/* ---------------------------------------------------------------- measuring (measure.c) */
+
+/* Facts that every result row carries. */
+struct sv_cli_machine {
+    char commit[64], cpu[96], date[24];
+};
+void sv_cli_machine_read(struct sv_cli_machine *m);
+/* Read bandwidth in GB/s for a working set like that of one step; n_bytes is clipped to 1 GiB. */
+double sv_cli_bandwidth(struct sv_engine *e, int64_t n_bytes);
+
+#define SV_CLI_MAX_SAMPLES 64
+
+/* Repeated measurements of one thing. */
+struct sv_cli_samples {
+    double v[SV_CLI_MAX_SAMPLES];
+    int n;
+};
+void sv_cli_samples_add(struct sv_cli_samples *s, double v); /* beyond the limit: dropped */
+double sv_cli_samples_median(const struct sv_cli_samples *s); /* 0 when empty */
+double sv_cli_samples_min(const struct sv_cli_samples *s);
+double sv_cli_samples_max(const struct sv_cli_samples *s);
+
+/* One speed claim as it goes to csv and json. */
+struct sv_cli_record {
+    const char *test, *arm;       /* "decode", "code"; "plain", "dflash" */
+    int32_t sequences;
+    const struct sv_cli_samples *samples; /* tokens per second */
+    double share, limit_gbs;      /* of the read bandwidth; 0 = not said */
+    const struct sv_cli_accept *accept; /* NULL = not said */
+    uint64_t hash;                /* of all token ids; 0 = not said */
+};
+void sv_cli_record_columns(struct sv_cli_table *t);
+void sv_cli_record_add(struct sv_cli_table *t, const struct sv_cli_machine *m, const char *model,
+                       const struct sv_engine_info *info, int32_t threads,
+                       const struct sv_cli_record *r);
+
+/* bench_pair.c: plain beside dflash on the same prompts. */
+struct sv_cli_pair_opts {
+    int32_t repeat;
+    double max_seconds; /* no further repeat after this; 0 = no limit */
+    int32_t concurrency[8];
+    int32_t n_concurrency;
+    bool keep_loops, quiet;
+};
+struct sv_cli_arm {
+    struct sv_cli_samples rate; /* tokens per second, prompts included */
+    double bytes, seconds;      /* weights read over all repeats, and how long that took */
+    uint64_t hash;
+};
+struct sv_cli_pair_row {
+    const char *kind; /* "all" last */
+    int32_t concurrency, n_prompts;
+    int64_t n_tokens; /* of one repeat */
+    struct sv_cli_arm arm[2]; /* plain, dflash */
+    struct sv_cli_accept accept;
+};
+struct sv_cli_pair_results {
+    struct sv_cli_pair_row *row;
+    int32_t n, n_loops;
+    double gbs;  /* the ceiling for the pair's weights */
+    bool differ; /* some answer of the two arms is not the same; said on stderr */
+};
+/* dflash may be NULL: plain alone. */
+int sv_cli_pair_measure(struct sv_engine *plain, struct sv_engine *dflash,
+                        const struct sv_cli_prompts *prompts, const struct sv_cli_pair_opts *o,
+                        struct sv_cli_pair_results *out, struct sv_err *err);
+void sv_cli_pair_results_fini(struct sv_cli_pair_results *r);
+void sv_cli_pair_table(struct sv_cli_table *t, const struct sv_cli_pair_results *r, bool drafted);
+double sv_cli_pair_share(const struct sv_cli_pair_results *r, const struct sv_cli_arm *arm);
+/* Index of the first token in which two answers differ, -1 when they are the same. */
+int32_t sv_cli_first_difference(const struct sv_cli_answer *a, const struct sv_cli_answer *b);
+
+/* bench_random.c: decode, verify and prefill with weights that were never trained. */
+struct sv_cli_random_opts {
+    const char *config_dir, *tmp_dir;
+    int64_t verify, prefill, repeat;
+    double seconds; /* of each measurement */
+};
+int sv_cli_random_measure(const struct sv_cli_random_opts *o, const struct sv_engine_options *eo,
+                          const char *format, struct sv_buf *out);
+
+/* random_weights.c: DIR/model.safetensors with random bf16 weights of DIR/config.json's shapes, beside
+ * a copy of config.json, in a new directory below tmp_dir; its path goes to *dir (sv_alloc). */
+int sv_cli_random_weights(const char *config_dir, const char *tmp_dir, char **dir,
+                          struct sv_err *err);
+void sv_cli_random_weights_remove(char *dir); /* deletes the directory and frees dir */
+
+#endif

@@ -1,0 +1,271 @@
+/*
+ * jsonl.c - one line of JSON to one request; files of prompts.
+ *
+ * Called by generate, bench, check and demo. Every complaint names the field, or the byte when the line
+ * is not JSON at all. Must not: accept a field it does not know, since a misspelt `temperatur` would
+ * silently change what is generated.
+ */
+#include "cli/cli.h"
+
+#include <string.h>
+
+static const char *const known[] = {"id",     "prompt", "prompt_token_ids", "max_tokens",
+                                    "stop",   "top_k",  "temperature",      "ignore_eos",
+                                    "top_p",  "min_p",  "seed",             "kind"};
+
+static int check_fields(json_t *root, struct sv_err *err)
+{
+    const char *key;
+    json_t *value;
+
+    if (!json_is_object(root))
+        return sv_fail(err, SV_EFORMAT, 0, "not a JSON object");
+    json_object_foreach(root, key, value)
+    {
+        bool found = false;
+        for (size_t i = 0; i < sizeof known / sizeof known[0] && !found; i++)
+            found = strcmp(key, known[i]) == 0;
+        if (!found)
+            return sv_fail(err, SV_EINVAL, -1,
+                           "field '%.64s' is not known (known are id, prompt, prompt_token_ids, "
+                           "max_tokens, temperature, top_k, top_p, min_p, seed, stop, ignore_eos, "
+                           "kind)",
+                           key);
+    }
+    return SV_OK;
+}
+
+static int take_id(struct sv_cli_request *q, struct sv_err *err)
+{
+    const json_t *id = json_object_get(q->root, "id");
+
+    if (!id)
+        return sv_fail(err, SV_EINVAL, -1, "field 'id' is missing");
+    if (!json_is_string(id) && !json_is_integer(id))
+        return sv_fail(err, SV_EINVAL, -1, "field 'id' must be a string or an integer");
+    q->id = id;
+    return SV_OK;
+}
+
+static int take_ids(struct sv_cli_request *q, const json_t *list, int32_t vocab_size,
+                    struct sv_err *err)
+{
+    size_t n = json_array_size(list);
+
+    if (!json_is_array(list))
+        return sv_fail(err, SV_EINVAL, -1,
+                       "field 'prompt_token_ids' must be a list of integers in [0, %d)", vocab_size);
+    if (!n)
+        return sv_fail(err, SV_EINVAL, -1, "field 'prompt_token_ids' is empty");
+    q->ids = sv_alloc(n * sizeof *q->ids);
+    if (!q->ids)
+        return sv_fail(err, SV_ENOMEM, -1, "field 'prompt_token_ids': out of memory");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(list, i);
+        if (!json_is_integer(v) || json_integer_value(v) < 0 ||
+            json_integer_value(v) >= vocab_size)
+            return sv_fail(err, SV_EINVAL, (int64_t)i,
+                           "field 'prompt_token_ids[%zu]' must be an integer in [0, %d)", i,
+                           vocab_size);
+        q->ids[i] = (int32_t)json_integer_value(v);
+    }
+    q->r.prompt_ids = q->ids;
+    q->r.n_prompt_ids = (int32_t)n; /* a line has at most 16 MiB */
+    return SV_OK;
+}
+
+static int take_prompt(struct sv_cli_request *q, int32_t vocab_size, struct sv_err *err)
+{
+    const json_t *text = json_object_get(q->root, "prompt");
+    const json_t *ids = json_object_get(q->root, "prompt_token_ids");
+
+    if (json_is_null(text))
+        text = NULL;
+    if (json_is_null(ids))
+        ids = NULL;
+    if (text && ids)
+        return sv_fail(err, SV_EINVAL, -1,
+                       "fields 'prompt' and 'prompt_token_ids' exclude each other");
+    if (ids)
+        return take_ids(q, ids, vocab_size, err);
+    if (!text)
+        return sv_fail(err, SV_EINVAL, -1, "field 'prompt' or 'prompt_token_ids' is missing");
+    if (!json_is_string(text))
+        return sv_fail(err, SV_EINVAL, -1, "field 'prompt' must be a string");
+    q->r.prompt = json_string_value(text);
+    q->r.prompt_bytes = json_string_length(text);
+    return SV_OK;
+}
+
+static int take_stop(struct sv_cli_request *q, struct sv_err *err)
+{
+    const json_t *stop = json_object_get(q->root, "stop");
+    size_t n = 1;
+
+    if (!stop || json_is_null(stop))
+        return SV_OK;
+    if (!json_is_string(stop) && !json_is_array(stop))
+        return sv_fail(err, SV_EINVAL, -1, "field 'stop' must be a string or a list of strings");
+    if (json_is_array(stop))
+        n = json_array_size(stop);
+    if (n > SV_CLI_MAX_STOP)
+        return sv_fail(err, SV_EINVAL, -1, "field 'stop' has %zu strings, at most %d are allowed",
+                       n, SV_CLI_MAX_STOP);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_is_array(stop) ? json_array_get(stop, i) : stop;
+        const char *text = json_string_value(v);
+        if (!text || !*text || strlen(text) != json_string_length(v))
+            return sv_fail(err, SV_EINVAL, (int64_t)i,
+                           "field 'stop[%zu]' must be a string that is not empty", i);
+        q->stop[i] = text;
+    }
+    q->r.stop = q->stop;
+    q->r.n_stop = (int32_t)n;
+    return SV_OK;
+}
+
+static int take_numbers(struct sv_cli_request *q, struct sv_err *err)
+{
+    int64_t max_tokens = q->r.max_tokens, top_k = q->r.top_k, seed = (int64_t)q->r.seed;
+    int rc = sv_json_int_opt(q->root, "max_tokens", 1, INT32_MAX, &max_tokens, err);
+
+    if (!rc)
+        rc = sv_json_num_opt(q->root, "temperature", 0, 1000, &q->r.temperature, err);
+    if (!rc)
+        rc = sv_json_int_opt(q->root, "top_k", -1, INT32_MAX, &top_k, err);
+    if (!rc)
+        rc = sv_json_num_opt(q->root, "top_p", 0, 1, &q->r.top_p, err);
+    if (!rc)
+        rc = sv_json_num_opt(q->root, "min_p", 0, 1, &q->r.min_p, err);
+    if (!rc)
+        rc = sv_json_int_opt(q->root, "seed", 0, INT64_MAX, &seed, err);
+    if (!rc)
+        rc = sv_json_bool_opt(q->root, "ignore_eos", &q->r.ignore_eos, err);
+    if (!rc)
+        rc = sv_json_str_opt(q->root, "kind", &q->kind, err);
+    q->r.max_tokens = (int32_t)max_tokens;
+    q->r.top_k = top_k < 0 ? 0 : top_k; /* -1 is how others write "off" */
+    q->r.seed = (uint64_t)seed;
+    return rc;
+}
+
+/* The position inside the line is what helps; that the line is line 1 of itself does not. */
+static void drop_line_one(struct sv_err *err)
+{
+    static const char words[] = " (line 1)";
+    char *at = err ? strstr(err->msg, words) : NULL;
+
+    if (at)
+        memmove(at, at + sizeof words - 1, strlen(at + sizeof words - 1) + 1);
+}
+
+int sv_cli_request_parse(struct sv_cli_request *q, const char *line, size_t n,
+                         const struct sv_request *defaults, int32_t vocab_size, struct sv_err *err)
+{
+    int rc;
+
+    memset(q, 0, sizeof *q);
+    q->r = *defaults;
+    q->root = sv_json_parse(line, n, err);
+    if (!q->root) {
+        drop_line_one(err);
+        return err ? err->code : SV_EFORMAT;
+    }
+    rc = json_is_object(q->root) ? take_id(q, err) : SV_OK;
+    if (!rc)
+        rc = check_fields(q->root, err);
+    if (!rc)
+        rc = take_prompt(q, vocab_size, err);
+    if (!rc)
+        rc = take_stop(q, err);
+    if (!rc)
+        rc = take_numbers(q, err);
+    return rc;
+}
+
+void sv_cli_request_fini(struct sv_cli_request *q)
+{
+    json_decref(q->root);
+    sv_free(q->ids);
+    memset(q, 0, sizeof *q);
+}
+
+void sv_cli_quote_id(struct sv_buf *b, const json_t *id)
+{
+    if (json_is_integer(id))
+        sv_buf_printf(b, "%lld", (long long)json_integer_value(id));
+    else
+        sv_json_quote(b, json_string_value(id), json_string_length(id));
+}
+
+/* ---------------------------------------------------------------- files of prompts */
+
+int sv_cli_prompts_add(struct sv_cli_prompts *p, const char *line, size_t n,
+                       const struct sv_request *defaults, int32_t vocab_size, struct sv_err *err)
+{
+    struct sv_cli_request q;
+    int rc;
+
+    if (p->n == p->cap) {
+        int32_t cap = p->cap ? 2 * p->cap : 16;
+        struct sv_cli_request *grown =
+            sv_realloc(p->q, (size_t)p->cap * sizeof *grown, (size_t)cap * sizeof *grown);
+        if (!grown)
+            return sv_fail(err, SV_ENOMEM, -1, "prompts: out of memory");
+        p->q = grown;
+        p->cap = cap;
+        /* r.stop points into the entry itself, which has just moved. */
+        for (int32_t i = 0; i < p->n; i++)
+            if (p->q[i].r.n_stop && p->q[i].stop[0])
+                p->q[i].r.stop = p->q[i].stop;
+    }
+    rc = sv_cli_request_parse(&q, line, n, defaults, vocab_size, err);
+    if (rc) {
+        sv_cli_request_fini(&q);
+        return rc;
+    }
+    p->q[p->n] = q;
+    if (q.stop[0])
+        p->q[p->n].r.stop = p->q[p->n].stop;
+    p->n++;
+    return SV_OK;
+}
+
+int sv_cli_prompts_load(struct sv_cli_prompts *p, const char *path,
+                        const struct sv_request *defaults, int32_t vocab_size, struct sv_err *err)
+{
+    struct sv_cli_reader r;
+    const char *line;
+    size_t n;
+    int rc = sv_cli_reader_open(&r, path, err);
+
+    memset(p, 0, sizeof *p);
+    while (!rc) {
+        enum sv_cli_line got = sv_cli_reader_next(&r, true, &line, &n, err);
+        if (got == SV_CLI_END)
+            break;
+        if (got == SV_CLI_LATER)
+            rc = sv_fail(err, SV_ECANCELED, -1, "interrupted");
+        else if (got == SV_CLI_BROKEN)
+            rc = sv_err_prefix(err, "%s", path);
+        else if (got == SV_CLI_TOO_LONG)
+            rc = sv_fail(err, SV_EFORMAT, r.line_no, "%s, line %lld: longer than %zu bytes", path,
+                         (long long)r.line_no, r.max_line);
+        else if (n && sv_cli_prompts_add(p, line, n, defaults, vocab_size, err))
+            rc = sv_err_prefix(err, "%s, line %lld", path, (long long)r.line_no);
+    }
+    if (!rc && !p->n)
+        rc = sv_fail(err, SV_EFORMAT, 0, "%s: holds no prompts", path);
+    sv_cli_reader_close(&r);
+    if (rc)
+        sv_cli_prompts_fini(p);
+    return rc;
+}
+
+void sv_cli_prompts_fini(struct sv_cli_prompts *p)
+{
+    for (int32_t i = 0; i < p->n; i++)
+        sv_cli_request_fini(&p->q[i]);
+    sv_free(p->q);
+    memset(p, 0, sizeof *p);
+}

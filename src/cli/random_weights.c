@@ -1,0 +1,228 @@
+/*
+ * random_weights.c - a checkpoint nobody trained: config.json's shapes filled with random bf16 numbers.
+ *
+ * Called by bench_random.c. Speed does not depend on the values, only on their number, so one block of
+ * random numbers is written again and again; norms are ones so that activations stay finite. Must not:
+ * leave its directory behind.
+ */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE /* mkdtemp */
+
+#include "cli/cli.h"
+#include "load/load.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* An odd number of elements, so that rows of a matrix do not repeat one another. */
+#define BLOCK_ELEMENTS ((size_t)4194301)
+
+struct writer {
+    struct sv_buf header;
+    int64_t offset; /* of the next tensor's data */
+    FILE *f;        /* NULL while the header is collected */
+    const uint16_t *block, *ones;
+    size_t at; /* in block */
+    bool failed;
+};
+
+static void put_data(struct writer *w, int64_t n, bool norm)
+{
+    while (n > 0 && !w->failed) {
+        size_t from = norm ? 0 : w->at, piece = BLOCK_ELEMENTS - from;
+        if ((int64_t)piece > n)
+            piece = (size_t)n;
+        w->failed = fwrite((norm ? w->ones : w->block) + from, 2, piece, w->f) != piece;
+        if (!norm)
+            w->at = (w->at + piece) % BLOCK_ELEMENTS;
+        n -= (int64_t)piece;
+    }
+}
+
+/* Header first, data in a second walk over the same tensors. cols 0: a vector. */
+static void put_tensor(struct writer *w, const char *name, int64_t rows, int64_t cols)
+{
+    int64_t n = rows * (cols ? cols : 1);
+
+    if (w->f) {
+        put_data(w, n, !cols && strstr(name, "norm") != NULL);
+        return;
+    }
+    sv_buf_printf(&w->header, "%s\"%s\":{\"dtype\":\"BF16\",\"shape\":[%lld", w->offset ? "," : "",
+                  name, (long long)rows);
+    if (cols)
+        sv_buf_printf(&w->header, ",%lld", (long long)cols);
+    sv_buf_printf(&w->header, "],\"data_offsets\":[%lld,%lld]}", (long long)w->offset,
+                  (long long)(w->offset + 2 * n));
+    w->offset += 2 * n;
+}
+
+static void put_layer(struct writer *w, const struct sv_config *c, int32_t layer)
+{
+    const int64_t h = c->hidden_size, inter = c->intermediate_size;
+    const int64_t q = (int64_t)c->n_heads * c->head_dim, kv = (int64_t)c->n_kv_heads * c->head_dim;
+    const struct {
+        const char *name;
+        int64_t rows, cols;
+        bool wanted;
+    } row[] = {{"input_layernorm.weight", h, 0, true},
+               {"self_attn.q_proj.weight", q, h, true},
+               {"self_attn.k_proj.weight", kv, h, true},
+               {"self_attn.v_proj.weight", kv, h, true},
+               {"self_attn.o_proj.weight", h, q, true},
+               {"self_attn.q_proj.bias", q, 0, c->attention_bias},
+               {"self_attn.k_proj.bias", kv, 0, c->attention_bias},
+               {"self_attn.v_proj.bias", kv, 0, c->attention_bias},
+               {"self_attn.o_proj.bias", h, 0, c->attention_bias},
+               {"self_attn.q_norm.weight", c->head_dim, 0, c->qk_norm},
+               {"self_attn.k_norm.weight", c->head_dim, 0, c->qk_norm},
+               {"post_attention_layernorm.weight", h, 0, true},
+               {"mlp.gate_proj.weight", inter, h, true},
+               {"mlp.up_proj.weight", inter, h, true},
+               {"mlp.down_proj.weight", h, inter, true},
+               {"mlp.gate_proj.bias", inter, 0, c->mlp_bias},
+               {"mlp.up_proj.bias", inter, 0, c->mlp_bias},
+               {"mlp.down_proj.bias", h, 0, c->mlp_bias}};
+    char name[128];
+
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        if (!row[i].wanted)
+            continue;
+        snprintf(name, sizeof name, "model.layers.%d.%s", layer, row[i].name);
+        put_tensor(w, name, row[i].rows, row[i].cols);
+    }
+}
+
+static void put_all(struct writer *w, const struct sv_config *c)
+{
+    put_tensor(w, "model.embed_tokens.weight", c->vocab_size, c->hidden_size);
+    for (int32_t i = 0; i < c->n_layers; i++)
+        put_layer(w, c, i);
+    put_tensor(w, "model.norm.weight", c->hidden_size, 0);
+    if (!c->tie_embeddings)
+        put_tensor(w, "lm_head.weight", c->vocab_size, c->hidden_size);
+}
+
+/* bf16 numbers of a normal distribution with deviation 0.02, about as a fresh model has them. */
+static void fill_blocks(uint16_t *block, uint16_t *ones)
+{
+    struct sv_rng rng = {.state = 1};
+
+    for (size_t i = 0; i < BLOCK_ELEMENTS; i++) {
+        float x = 0.02f * sv_rng_normal(&rng);
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        block[i] = (uint16_t)(bits >> 16);
+        ones[i] = 0x3F80;
+    }
+}
+
+static int write_weights(const char *path, const struct sv_config *c, struct sv_err *err)
+{
+    struct writer w = {0};
+    uint16_t *block = sv_alloc(2 * BLOCK_ELEMENTS), *ones = sv_alloc(2 * BLOCK_ELEMENTS);
+    int rc = SV_OK;
+
+    sv_buf_init(&w.header);
+    if (!block || !ones) {
+        rc = sv_fail(err, SV_ENOMEM, -1, "out of memory");
+        goto out;
+    }
+    fill_blocks(block, ones);
+    w.block = block;
+    w.ones = ones;
+    sv_buf_printf(&w.header, "{");
+    put_all(&w, c);
+    sv_buf_printf(&w.header, "}");
+    while (w.header.len % 64 != 56 && !w.header.failed) /* data at a multiple of 64 */
+        sv_buf_append(&w.header, " ", 1);
+    if (w.header.failed) {
+        rc = sv_fail(err, SV_ENOMEM, -1, "out of memory");
+        goto out;
+    }
+    w.f = fopen(path, "wb");
+    if (w.f) {
+        uint64_t n = w.header.len; /* little-endian, as is everything this runs on */
+        w.failed = fwrite(&n, sizeof n, 1, w.f) != 1 ||
+                   fwrite(w.header.data, 1, w.header.len, w.f) != w.header.len;
+        put_all(&w, c);
+        w.failed |= fclose(w.f) != 0;
+    }
+    if (!w.f || w.failed)
+        rc = sv_fail(err, SV_EIO, -1, "%s: %s", path, strerror(errno));
+out:
+    sv_buf_fini(&w.header);
+    sv_free(block);
+    sv_free(ones);
+    return rc;
+}
+
+static int copy_file(const char *from_dir, const char *to_dir, const char *name, struct sv_err *err)
+{
+    struct sv_buf text;
+    char *from = sv_path_join(from_dir, name), *to = sv_path_join(to_dir, name);
+    int rc = SV_ENOMEM;
+
+    sv_buf_init(&text);
+    if (from && to)
+        rc = sv_file_read(&text, from, (size_t)16 << 20, err);
+    else
+        sv_fail(err, SV_ENOMEM, -1, "out of memory");
+    if (!rc)
+        rc = sv_file_write(to, text.data, text.len, err);
+    sv_buf_fini(&text);
+    sv_free(from);
+    sv_free(to);
+    return rc;
+}
+
+int sv_cli_random_weights(const char *config_dir, const char *tmp_dir, char **dir,
+                          struct sv_err *err)
+{
+    const char *root = tmp_dir ? tmp_dir : sv_env("TMPDIR");
+    struct sv_config cfg;
+    char *path = NULL;
+    int rc = sv_config_load(&cfg, config_dir, err);
+
+    *dir = NULL;
+    if (rc)
+        return rc;
+    *dir = sv_path_join(root && *root ? root : "/tmp", "salvo-random-XXXXXX");
+    if (!*dir)
+        return sv_fail(err, SV_ENOMEM, -1, "out of memory");
+    if (!mkdtemp(*dir)) {
+        rc = sv_fail(err, SV_EIO, -1, "%s: %s", *dir, strerror(errno));
+        sv_free(*dir);
+        *dir = NULL;
+        return rc;
+    }
+    path = sv_path_join(*dir, "model.safetensors");
+    rc = path ? copy_file(config_dir, *dir, "config.json", err)
+              : sv_fail(err, SV_ENOMEM, -1, "out of memory");
+    if (!rc)
+        rc = write_weights(path, &cfg, err);
+    sv_free(path);
+    if (rc) {
+        sv_cli_random_weights_remove(*dir);
+        *dir = NULL;
+    }
+    return rc;
+}
+
+void sv_cli_random_weights_remove(char *dir)
+{
+    static const char *const names[] = {"model.safetensors", "config.json"};
+
+    for (size_t i = 0; dir && i < sizeof names / sizeof names[0]; i++) {
+        char *path = sv_path_join(dir, names[i]);
+        if (path)
+            unlink(path);
+        sv_free(path);
+    }
+    if (dir)
+        rmdir(dir);
+    sv_free(dir);
+}

@@ -1,0 +1,135 @@
+/*
+ * reader.c - lines from a file or pipe, without waiting for more than one and without holding all.
+ *
+ * Called by generate (which keeps the engine busy while a slow pipe has nothing) and by prompt files.
+ * Must not: grow beyond one line of the allowed length plus one read.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define READ_BYTES ((size_t)64 << 10)
+
+int sv_cli_reader_open(struct sv_cli_reader *r, const char *path, struct sv_err *err)
+{
+    struct stat st;
+
+    memset(r, 0, sizeof *r);
+    sv_buf_init(&r->buf);
+    r->max_line = SV_CLI_MAX_LINE;
+    r->fd = STDIN_FILENO;
+    if (strcmp(path, "-") != 0) {
+        r->fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (r->fd < 0)
+            return sv_fail(err, SV_EIO, -1, "%s: %s", path, strerror(errno));
+        r->close_fd = true;
+    }
+    if (fstat(r->fd, &st) == 0 && S_ISREG(st.st_mode))
+        r->total_bytes = st.st_size;
+    return SV_OK;
+}
+
+void sv_cli_reader_close(struct sv_cli_reader *r)
+{
+    if (r->close_fd)
+        close(r->fd);
+    r->close_fd = false;
+    sv_buf_fini(&r->buf);
+}
+
+/* LINE: more bytes or the end came; LATER: nothing yet; BROKEN: err says why. */
+static enum sv_cli_line fill(struct sv_cli_reader *r, bool block, struct sv_err *err)
+{
+    ssize_t n;
+
+    if (!block) {
+        struct pollfd p = {.fd = r->fd, .events = POLLIN};
+        if (poll(&p, 1, 0) == 0)
+            return SV_CLI_LATER;
+    }
+    if (r->at) {
+        memmove(r->buf.data, r->buf.data + r->at, r->buf.len - r->at);
+        r->buf.len -= r->at;
+        r->at = 0;
+    }
+    if (sv_buf_reserve(&r->buf, READ_BYTES) != SV_OK) {
+        sv_fail(err, SV_ENOMEM, r->line_no + 1, "line %lld: out of memory",
+                (long long)r->line_no + 1);
+        return SV_CLI_BROKEN;
+    }
+    n = read(r->fd, r->buf.data + r->buf.len, READ_BYTES);
+    if (n < 0 && errno == EINTR)
+        return SV_CLI_LATER; /* Ctrl-C: the caller looks */
+    if (n < 0) {
+        sv_fail(err, SV_EIO, r->line_no + 1, "line %lld: %s", (long long)r->line_no + 1,
+                strerror(errno));
+        return SV_CLI_BROKEN;
+    }
+    r->eof = n == 0;
+    r->buf.len += (size_t)n;
+    r->buf.data[r->buf.len] = 0;
+    return SV_CLI_LINE;
+}
+
+/* Hands out [at, at + n), of which `eaten` bytes leave the buffer. */
+static enum sv_cli_line hand_out(struct sv_cli_reader *r, size_t n, size_t eaten, const char **line,
+                                 size_t *n_line)
+{
+    bool too_long = r->skipping || n > r->max_line;
+    const char *p = r->buf.data + r->at;
+
+    r->at += eaten;
+    r->scanned = 0;
+    r->skipping = false;
+    r->line_no++;
+    r->n_bytes += (int64_t)eaten;
+    if (n && p[n - 1] == '\r')
+        n--;
+    if (r->line_no == 1 && n >= 3 && memcmp(p, "\xEF\xBB\xBF", 3) == 0) {
+        p += 3; /* a byte order mark, as some editors leave it */
+        n -= 3;
+    }
+    *line = p;
+    *n_line = n;
+    return too_long ? SV_CLI_TOO_LONG : SV_CLI_LINE;
+}
+
+enum sv_cli_line sv_cli_reader_next(struct sv_cli_reader *r, bool block, const char **line,
+                                    size_t *n, struct sv_err *err)
+{
+    for (;;) {
+        size_t have = r->buf.len - r->at;
+        char *end = NULL;
+        enum sv_cli_line got;
+
+        if (have > r->scanned)
+            end = memchr(r->buf.data + r->at + r->scanned, '\n', have - r->scanned);
+        if (end) {
+            size_t len = (size_t)(end - (r->buf.data + r->at));
+            return hand_out(r, len, len + 1, line, n);
+        }
+        r->scanned = have;
+        if (r->eof) {
+            if (have || r->skipping)
+                return hand_out(r, have, have, line, n);
+            return SV_CLI_END;
+        }
+        /* Two more bytes than the limit: a carriage return may be among them. */
+        if (have > r->max_line + 1) {
+            r->skipping = true;
+            r->n_bytes += (int64_t)have;
+            r->at = r->buf.len;
+            r->scanned = 0;
+        }
+        got = fill(r, block, err);
+        if (got != SV_CLI_LINE)
+            return got;
+    }
+}

@@ -1,0 +1,130 @@
+/*
+ * run.c - `salvo run`: one prompt answered on the terminal, or a conversation.
+ *
+ * Called by main.c. The answer goes to stdout as it comes, everything else to stderr. Must not: end the
+ * program on the first Ctrl-C while an answer is running; that one only cancels the answer.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "cli/cli.h"
+#include "cli/talk.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_PROMPT_BYTES ((size_t)64 << 20)
+
+static const char usage[] =
+    "Usage: salvo run -m TARGET_DIR [-d DRAFT_DIR] [-p PROMPT]\n"
+    "\n"
+    "Answers PROMPT, or what stands in --file or on standard input. On a terminal without a prompt it\n"
+    "is a conversation (/help lists what can be typed). Text goes to standard output, the summary line\n"
+    "to standard error. Ctrl-C cancels the running answer, a second one ends the program.";
+
+static int read_stdin(struct sv_buf *b)
+{
+    ssize_t n;
+
+    do {
+        if (sv_buf_reserve(b, 65536) != SV_OK || b->len > MAX_PROMPT_BYTES)
+            return sv_cli_fail("standard input: the prompt is too long");
+        n = read(STDIN_FILENO, b->data + b->len, 65536);
+        if (n < 0)
+            return sv_cli_fail("standard input: %s", strerror(errno));
+        b->len += (size_t)n;
+        b->data[b->len] = 0;
+    } while (n > 0);
+    return SV_CLI_OK;
+}
+
+static int read_prompt(struct sv_buf *b, const char *text, const char *file)
+{
+    struct sv_err err = {0};
+
+    if (text) {
+        sv_buf_append(b, text, strlen(text));
+        return SV_CLI_OK;
+    }
+    if (file && strcmp(file, "-") != 0)
+        return sv_file_read(b, file, MAX_PROMPT_BYTES, &err) ? sv_cli_fail("%s", err.msg)
+                                                             : SV_CLI_OK;
+    return read_stdin(b);
+}
+
+static int answer_once(struct sv_cli_talk *t, const char *text, const char *file)
+{
+    struct sv_buf prompt;
+    int code;
+
+    sv_buf_init(&prompt);
+    code = read_prompt(&prompt, text, file);
+    if (code == SV_CLI_OK) {
+        code = sv_cli_talk_turn(t, prompt.data ? prompt.data : "", prompt.len);
+        sv_cli_talk_summary(t);
+    }
+    sv_buf_fini(&prompt);
+    return code;
+}
+
+int sv_cli_run(int argc, char **argv)
+{
+    struct sv_cli_model m = sv_cli_model_default();
+    struct sv_cli_sampling s = sv_cli_sampling_default();
+    struct sv_cli_opts opts = {.n = 0};
+    struct sv_engine_options eo;
+    struct sv_cli_talk talk = {0};
+    const char *text = NULL, *file = NULL, *colour = "auto";
+    bool no_draft = false, raw = false, converse;
+    int code;
+
+    sv_cli_opt(&opts, "prompt", 'p', SV_OPT_STRING, &text, "TEXT", "the prompt");
+    sv_cli_opt(&opts, "file", 'f', SV_OPT_STRING, &file, "FILE", "the prompt is this file's text");
+    sv_cli_opt(&opts, "chat", 0, SV_OPT_FLAG, &talk.chat, NULL,
+               "wrap the prompt as a chat message (<|im_start|>user ...)");
+    sv_cli_opt(&opts, "raw", 0, SV_OPT_FLAG, &raw, NULL,
+               "a conversation's lines are raw text, not messages");
+    sv_cli_opt(&opts, "system", 0, SV_OPT_STRING, &talk.system, "TEXT",
+               "system message of the chat");
+    sv_cli_opt(&opts, "no-draft", 0, SV_OPT_FLAG, &no_draft, NULL,
+               "plain decoding, whatever --draft says");
+    sv_cli_opt(&opts, "show-draft", 0, SV_OPT_FLAG, &talk.show_draft, NULL,
+               "colour drafted tokens and the target's own");
+    sv_cli_opt(&opts, "colour", 0, SV_OPT_STRING, &colour, "WHEN", "auto, always or never");
+    sv_cli_opt(&opts, "quiet", 'q', SV_OPT_FLAG, &talk.quiet, NULL, "no summary line");
+    sv_cli_model_rows(&opts, &m);
+    sv_cli_sampling_rows(&opts, &s);
+    code = sv_cli_take_stops(&s, "run", &argc, argv);
+    if (code < 0)
+        code = sv_cli_parse(&opts, "run", usage, argc, argv, 0, NULL);
+    if (code < 0)
+        code = sv_cli_model_options(&m, "run", &eo);
+    talk.defaults = sv_default_request(NULL);
+    if (code < 0)
+        code = sv_cli_sampling_apply(&s, "run", &talk.defaults);
+    if (code >= 0)
+        return code;
+    if (text && file)
+        return sv_cli_usage("run", "options --prompt and --file exclude each other");
+    if (talk.chat && raw)
+        return sv_cli_usage("run", "options --chat and --raw exclude each other");
+    if (strcmp(colour, "auto") != 0 && strcmp(colour, "always") != 0 &&
+        strcmp(colour, "never") != 0)
+        return sv_cli_usage("run", "option --colour: '%s' is not one of auto, always, never",
+                            colour);
+    if (no_draft)
+        eo.draft_dir = NULL;
+    talk.colour = sv_cli_colour(stdout, colour);
+    if (sv_cli_engine_open(&talk.engine, &eo) != SV_CLI_OK)
+        return SV_CLI_FAIL;
+    converse = !text && !file && isatty(STDIN_FILENO);
+    if (converse && !raw && sv_cli_talk_has_chat(&talk))
+        talk.chat = true;
+    code = sv_cli_talk_open(&talk);
+    if (code == SV_CLI_OK) {
+        sv_cli_catch_interrupt();
+        code = converse ? sv_cli_talk_converse(&talk) : answer_once(&talk, text, file);
+    }
+    sv_cli_talk_close(&talk);
+    return code;
+}

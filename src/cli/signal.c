@@ -1,0 +1,44 @@
+/*
+ * signal.c - Ctrl-C: the first one is counted and answered by the running command, the second one ends.
+ *
+ * Called by the commands that stream. The only global of the program: a handler has no other way to
+ * reach its command. Must not: do anything in the handler that is not async-signal-safe.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "cli/cli.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t presses;
+
+static void on_interrupt(int sig)
+{
+    if (++presses > 1) {
+        /* Style reset and a fresh line: the answer may have been in the middle of a colour. */
+        static const char tail[] = "\033[0m\n";
+        if (isatty(STDERR_FILENO) && write(STDERR_FILENO, tail, sizeof tail - 1) < 0)
+            _exit(128 + sig);
+        _exit(128 + sig);
+    }
+}
+
+void sv_cli_catch_interrupt(void)
+{
+    struct sigaction sa = {.sa_handler = on_interrupt}; /* no SA_RESTART: reads must come back */
+
+    sigemptyset(&sa.sa_mask);
+    sigaction(SIGINT, &sa, NULL);
+    presses = 0;
+}
+
+bool sv_cli_interrupted(void)
+{
+    return presses > 0;
+}
+
+void sv_cli_clear_interrupt(void)
+{
+    presses = 0;
+}
