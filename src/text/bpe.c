@@ -9,10 +9,10 @@
 
 #include <string.h>
 
-#define NO_RANK UINT32_MAX
 #define NO_PAIR UINT64_MAX
+#define NO_KEY UINT64_MAX
 #define NONE UINT32_MAX
-#define SHORT_WORD 64 /* bytes */
+#define SHORT_WORD 24 /* bytes: where scanning for the lowest rank and a heap cost the same */
 
 /* ---------------------------------------------------------------- merge table */
 
@@ -37,6 +37,11 @@ static const struct sv_merge *find_merge(const struct sv_merges *m, int32_t left
     return NULL;
 }
 
+static inline uint64_t merge_key(const struct sv_merge *f)
+{
+    return f ? (uint64_t)f->rank << 32 | (uint32_t)f->id : NO_KEY;
+}
+
 int sv_merges_init(struct sv_merges *m, size_t n_expected)
 {
     memset(m, 0, sizeof *m);
@@ -54,8 +59,7 @@ int sv_merges_init(struct sv_merges *m, size_t n_expected)
 void sv_merges_fini(struct sv_merges *m)
 {
     sv_free(m->slot);
-    sv_free(m->byte_rank);
-    sv_free(m->byte_merge);
+    sv_free(m->byte_key);
     memset(m, 0, sizeof *m);
 }
 
@@ -99,60 +103,53 @@ int sv_merges_add(struct sv_merges *m, int32_t left, int32_t right, uint32_t ran
 
 int sv_merges_finish(struct sv_merges *m, const int32_t byte_id[256])
 {
-    m->byte_rank = sv_alloc(65536 * sizeof *m->byte_rank);
-    m->byte_merge = sv_alloc(65536 * sizeof *m->byte_merge);
-    if (!m->byte_rank || !m->byte_merge)
+    m->byte_key = sv_alloc(65536 * sizeof *m->byte_key);
+    if (!m->byte_key)
         return SV_ENOMEM;
     for (int i = 0; i < 65536; i++) {
         const struct sv_merge *f = NULL;
         if (byte_id[i >> 8] >= 0 && byte_id[i & 255] >= 0)
             f = find_merge(m, byte_id[i >> 8], byte_id[i & 255]);
-        m->byte_rank[i] = f ? f->rank : NO_RANK;
-        m->byte_merge[i] = f ? f->id : -1;
+        m->byte_key[i] = merge_key(f);
     }
     return SV_OK;
 }
 
 /* ---------------------------------------------------------------- short words */
 
-/* Merges n <= SHORT_WORD bytes into id[]; returns how many ids are left. */
-static int merge_short(const struct sv_tokenizer *tok, struct sv_enc_scratch *s, const uint8_t *word,
-                       int n, int32_t *id)
+/* Merges n <= SHORT_WORD bytes into id[]; returns how many ids are left. key[i] is the merge of symbol i with
+ * the next one, rank above id, so that the smallest key is the merge to do. */
+static size_t merge_short(const struct sv_tokenizer *tok, struct sv_enc_scratch *s, const uint8_t *word,
+                          size_t n, int32_t *id)
 {
-    uint32_t rank[SHORT_WORD];
-    int32_t merged[SHORT_WORD];
     const struct sv_merges *m = &tok->merges;
-    int n_left = n;
+    uint64_t key[SHORT_WORD];
+    size_t last = n - 1; /* the last symbol, which has no key */
 
-    for (int i = 0; i < n; i++) {
-        int pair = i + 1 < n ? word[i] << 8 | word[i + 1] : -1;
+    for (size_t i = 0; i < last; i++) {
         id[i] = tok->byte_id[word[i]];
-        rank[i] = pair < 0 ? NO_RANK : m->byte_rank[pair];
-        merged[i] = pair < 0 ? -1 : m->byte_merge[pair];
+        key[i] = m->byte_key[word[i] << 8 | word[i + 1]];
     }
+    id[last] = tok->byte_id[word[last]];
     for (;;) {
-        uint32_t best = NO_RANK;
-        int at = 0;
-        for (int i = 0; i + 1 < n_left; i++) {
-            if (rank[i] < best) {
-                best = rank[i];
-                at = i;
-            }
+        uint64_t best = NO_KEY;
+        size_t at = 0;
+        for (size_t i = 0; i < last; i++) {
+            at = key[i] < best ? i : at;
+            best = key[i] < best ? key[i] : best;
         }
-        if (best == NO_RANK)
-            return n_left;
-        id[at] = merged[at];
-        for (int i = at + 1; i + 1 < n_left; i++) {
+        if (best == NO_KEY)
+            return last + 1;
+        id[at] = (int32_t)(uint32_t)best;
+        last--;
+        for (size_t i = at + 1; i <= last; i++)
             id[i] = id[i + 1];
-            rank[i] = rank[i + 1];
-            merged[i] = merged[i + 1];
-        }
-        n_left--;
-        for (int i = at > 0 ? at - 1 : 0; i <= at; i++) {
-            const struct sv_merge *f = i + 1 < n_left ? find_merge(m, id[i], id[i + 1]) : NULL;
-            rank[i] = f ? f->rank : NO_RANK;
-            merged[i] = f ? f->id : -1;
-        }
+        for (size_t i = at + 1; i < last; i++)
+            key[i] = key[i + 1];
+        if (at < last)
+            key[at] = merge_key(find_merge(m, id[at], id[at + 1]));
+        if (at > 0)
+            key[at - 1] = merge_key(find_merge(m, id[at - 1], id[at]));
         s->n_steps += 2;
     }
 }
@@ -218,8 +215,7 @@ static void queue_pair(const struct sv_tokenizer *tok, struct sv_enc_scratch *s,
         a->next != NONE ? find_merge(&tok->merges, a->id, s->symbol[a->next].id) : NULL;
 
     s->n_steps++;
-    a->rank = f ? f->rank : NO_RANK;
-    a->merged = f ? f->id : -1;
+    a->key = merge_key(f);
     if (f)
         heap_push(s, (uint64_t)f->rank << 32 | i);
 }
@@ -231,15 +227,13 @@ static int merge_long(const struct sv_tokenizer *tok, struct sv_enc_scratch *s, 
         return SV_ENOMEM;
     s->heap_n = 0;
     for (size_t i = 0; i < n; i++) {
-        int pair = i + 1 < n ? word[i] << 8 | word[i + 1] : -1;
         struct sv_symbol *a = &s->symbol[i];
         a->id = tok->byte_id[word[i]];
         a->prev = i ? (uint32_t)i - 1 : NONE;
         a->next = i + 1 < n ? (uint32_t)i + 1 : NONE;
-        a->rank = pair < 0 ? NO_RANK : tok->merges.byte_rank[pair];
-        a->merged = pair < 0 ? -1 : tok->merges.byte_merge[pair];
-        if (a->rank != NO_RANK)
-            heap_push(s, (uint64_t)a->rank << 32 | i);
+        a->key = i + 1 < n ? tok->merges.byte_key[word[i] << 8 | word[i + 1]] : NO_KEY;
+        if (a->key != NO_KEY)
+            heap_push(s, (a->key >> 32) << 32 | i);
     }
     s->n_steps += n;
     while (s->heap_n) {
@@ -247,10 +241,10 @@ static int merge_long(const struct sv_tokenizer *tok, struct sv_enc_scratch *s, 
         struct sv_symbol *a = &s->symbol[(uint32_t)top], *b;
         s->n_steps++;
         /* A stale entry: the symbol is gone or its pair has changed. Ranks are unique to a pair. */
-        if (a->id < 0 || a->rank != (uint32_t)(top >> 32))
+        if (a->id < 0 || a->key >> 32 != top >> 32)
             continue;
         b = &s->symbol[a->next];
-        a->id = a->merged;
+        a->id = (int32_t)(uint32_t)a->key;
         a->next = b->next;
         b->id = -1;
         if (a->next != NONE)
@@ -342,7 +336,7 @@ static int encode_word(const struct sv_tokenizer *tok, struct sv_enc_scratch *s,
         return merge_long(tok, s, (const uint8_t *)word, n, out);
     if (sv_ids_reserve(out, n) < 0)
         return SV_ENOMEM;
-    out->n += (size_t)merge_short(tok, s, (const uint8_t *)word, (int)n, out->id + out->n);
+    out->n += merge_short(tok, s, (const uint8_t *)word, n, out->id + out->n);
     return SV_OK;
 }
 

@@ -102,52 +102,59 @@ static int find_part(const struct sv_tokenizer *tok, struct sv_jpull *j, size_t 
     return SV_OK;
 }
 
-/* Reads one merge, "a b" or ["a", "b"], into both = ab; *split is the length of a. 1: skip this line. */
-static int read_merge(struct sv_jpull *j, long rank, struct sv_buf *both, struct sv_buf *part, size_t *split)
+/* "a b" into both = ab; *split is the length of a. 1: a comment of the old layout. */
+static int merge_string(struct sv_jpull *j, struct sv_buf *both, size_t *split)
+{
+    size_t pos = j->pos;
+    int rc = sv_jpull_string(j, both);
+    char *space;
+
+    if (rc < 0)
+        return rc;
+    if (both->len >= 8 && memcmp(both->data, "#version", 8) == 0)
+        return 1;
+    space = both->len ? memchr(both->data, ' ', both->len) : NULL;
+    if (!space || memchr(space + 1, ' ', both->len - (size_t)(space + 1 - both->data)))
+        return sv_jpull_fail(j, pos, "expected two parts with one space between");
+    *split = (size_t)(space - both->data);
+    memmove(space, space + 1, both->len - *split - 1);
+    both->len--;
+    return SV_OK;
+}
+
+/* ["a", "b"] into both = ab. */
+static int merge_pair(struct sv_jpull *j, struct sv_buf *both, struct sv_buf *part, size_t *split)
 {
     size_t pos = j->pos;
     bool first = true;
-    int rc;
+    int n_parts = 0, rc = sv_jpull_enter(j, '[');
 
-    if (sv_jpull_peek(j) == '"') {
-        char *space;
-        rc = sv_jpull_string(j, both);
+    sv_buf_clear(both);
+    while (rc == SV_OK && (rc = sv_jpull_more(j, ']', &first, NULL)) == 1) {
+        rc = sv_jpull_string(j, part);
         if (rc < 0)
             return rc;
-        if (both->len >= 8 && memcmp(both->data, "#version", 8) == 0)
-            return 1;
-        space = both->len ? memchr(both->data, ' ', both->len) : NULL;
-        if (!space || memchr(space + 1, ' ', both->len - (size_t)(space + 1 - both->data)))
-            return sv_jpull_fail(j, pos, "model.merges[%ld]: expected two parts with a space between", rank);
-        *split = (size_t)(space - both->data);
-        memmove(space, space + 1, both->len - *split - 1);
-        both->len--;
-        return SV_OK;
-    }
-    rc = sv_jpull_enter(j, '[');
-    sv_buf_clear(both);
-    for (int i = 0; rc == SV_OK && (rc = sv_jpull_more(j, ']', &first, NULL)) == 1; i++) {
-        rc = sv_jpull_string(j, part);
         *split = both->len;
         sv_buf_append(both, part->data, part->len);
-        if (rc == SV_OK && (i == 2 || both->failed))
-            rc = i == 2 ? sv_jpull_fail(j, pos, "more than two parts") : no_memory(j);
-        first = false;
-        if (rc == SV_OK && i == 1)
-            rc = sv_jpull_peek(j) == ']' ? SV_OK : sv_jpull_fail(j, pos, "more than two parts");
-        if (rc == SV_OK && i == 0 && sv_jpull_peek(j) == ']')
-            rc = sv_jpull_fail(j, pos, "only one part");
+        if (++n_parts > 2)
+            break;
     }
-    if (rc == SV_OK && first)
-        rc = sv_jpull_fail(j, pos, "no parts");
-    if (rc < 0)
-        sv_err_prefix(j->err, "model.merges[%ld]", rank);
-    return rc;
+    if (rc == SV_OK && n_parts != 2)
+        return sv_jpull_fail(j, pos, "expected two parts");
+    return rc == SV_OK && both->failed ? no_memory(j) : rc;
+}
+
+static bool is_name(const struct sv_tokenizer *tok, int32_t id, const struct sv_buf *text)
+{
+    return id > 0 && id < tok->n_tokens && tok->name_at[id] != UINT32_MAX &&
+           tok->name_len[id] == text->len &&
+           memcmp(tok->vocab.text.data + tok->name_at[id], text->data, text->len) == 0;
 }
 
 static int read_merges(struct sv_tokenizer *tok, struct sv_jpull *j)
 {
     struct sv_buf both, part;
+    int32_t last = -1; /* most files give the results of successive merges successive ids */
     bool first = true;
     long rank = 0;
     int rc;
@@ -158,17 +165,23 @@ static int read_merges(struct sv_tokenizer *tok, struct sv_jpull *j)
     while (rc == SV_OK && (rc = sv_jpull_more(j, ']', &first, NULL)) == 1) {
         int32_t left = -1, right = -1, id = -1;
         size_t pos = j->pos, split = 0;
-        rc = read_merge(j, rank, &both, &part, &split);
+        rc = sv_jpull_peek(j) == '"' ? merge_string(j, &both, &split)
+                                     : merge_pair(j, &both, &part, &split);
         if (rc == 1) {
             rc = SV_OK;
             continue;
         }
+        if (rc < 0)
+            sv_err_prefix(j->err, "model.merges[%ld]", rank);
         if (rc == SV_OK)
             rc = find_part(tok, j, pos, rank, both.data, split, &left);
         if (rc == SV_OK)
             rc = find_part(tok, j, pos, rank, both.data + split, both.len - split, &right);
-        if (rc == SV_OK)
+        if (rc == SV_OK && is_name(tok, last + 1, &both))
+            id = last + 1;
+        else if (rc == SV_OK)
             rc = find_part(tok, j, pos, rank, both.data, both.len, &id);
+        last = id;
         if (rc == SV_OK && sv_merges_add(&tok->merges, left, right, (uint32_t)rank, id) < 0)
             rc = no_memory(j);
         rank++;
@@ -200,8 +213,8 @@ static int expect_unset(struct sv_jpull *j, const char *name)
                    name, n > 60 ? 60 : (int)n, j->text + pos);
 }
 
-static int read_field(struct sv_tokenizer *tok, struct sv_jpull *j, const char *key, size_t *vocab,
-                      size_t *merges)
+static int read_field(struct sv_tokenizer *tok, struct sv_jpull *j, const char *key,
+                      struct sv_model_at *at)
 {
     static const char *const refused[] = {"dropout",       "unk_token",          "continuing_subword_prefix",
                                           "byte_fallback", "end_of_word_suffix", NULL};
@@ -212,11 +225,11 @@ static int read_field(struct sv_tokenizer *tok, struct sv_jpull *j, const char *
         if (strcmp(key, refused[i]) == 0)
             return expect_unset(j, key);
     if (strcmp(key, "vocab") == 0 || strcmp(key, "merges") == 0) {
-        size_t *at = key[0] == 'v' ? vocab : merges;
+        size_t *place = key[0] == 'v' ? &at->vocab : &at->merges;
         (void)sv_jpull_peek(j);
-        if (*at)
+        if (*place)
             return sv_jpull_fail(j, j->pos, "model.%s is there twice", key);
-        *at = j->pos;
+        *place = j->pos;
         return sv_jpull_skip(j);
     }
     if (strcmp(key, "ignore_merges") == 0) {
@@ -245,35 +258,39 @@ static size_t count_entries(const char *text, size_t n)
     return count;
 }
 
-int sv_tok_parse_model(struct sv_tokenizer *tok, struct sv_jpull *j)
+int sv_tok_find_model(struct sv_tokenizer *tok, struct sv_jpull *j, struct sv_model_at *at)
 {
-    size_t vocab = 0, merges = 0, start, end, n_entries;
     bool first = true;
     struct sv_buf key;
     int rc;
 
+    memset(at, 0, sizeof *at);
     sv_buf_init(&key);
     rc = sv_jpull_enter(j, '{');
-    start = j->pos;
     while (rc == SV_OK && (rc = sv_jpull_more(j, '}', &first, &key)) == 1)
-        rc = read_field(tok, j, key.data, &vocab, &merges);
+        rc = read_field(tok, j, key.data, at);
     sv_buf_fini(&key);
-    if (rc < 0)
-        return rc;
-    end = j->pos;
-    if (!vocab || !merges)
-        return sv_jpull_fail(j, start, "model.%s is missing", vocab ? "merges" : "vocab");
-    n_entries = count_entries(j->text + vocab, merges > vocab ? merges - vocab : end - vocab);
+    at->end = j->pos;
+    return rc;
+}
+
+int sv_tok_parse_model(struct sv_tokenizer *tok, struct sv_jpull *j, const struct sv_model_at *at)
+{
+    size_t n_entries;
+    int rc;
+
+    if (!at->vocab || !at->merges)
+        return sv_jpull_fail(j, at->end, "model.%s is missing", at->vocab ? "merges" : "vocab");
+    n_entries = count_entries(j->text + at->vocab,
+                              (at->merges > at->vocab ? at->merges : at->end) - at->vocab);
     if (sv_strmap_init(&tok->vocab, n_entries) < 0 || sv_merges_init(&tok->merges, n_entries) < 0)
         return no_memory(j);
-    j->pos = vocab;
+    j->pos = at->vocab;
     rc = read_vocab(tok, j);
-    if (rc == SV_OK) {
-        j->pos = merges;
-        rc = read_merges(tok, j);
-    }
-    j->pos = end;
-    return rc;
+    if (rc < 0)
+        return rc;
+    j->pos = at->merges;
+    return read_merges(tok, j);
 }
 
 /* ---------------------------------------------------------------- added tokens */

@@ -222,14 +222,13 @@ struct sv_merge {
 struct sv_merges {
     struct sv_merge *slot;
     size_t cap, n;
-    uint32_t *byte_rank; /* [256 * 256] by two bytes; UINT32_MAX = no merge */
-    int32_t *byte_merge; /* [256 * 256] what they become */
+    uint64_t *byte_key; /* [256 * 256] merges of two bytes: rank << 32 | id; UINT64_MAX = none */
 };
 int sv_merges_init(struct sv_merges *m, size_t n_expected);
 void sv_merges_fini(struct sv_merges *m);
 /* Later merges of the same pair replace earlier ones, as in the reference. */
 int sv_merges_add(struct sv_merges *m, int32_t left, int32_t right, uint32_t rank, int32_t id);
-/* Fills byte_rank and byte_merge once byte ids are known. */
+/* Fills byte_key once byte ids are known. */
 int sv_merges_finish(struct sv_merges *m, const int32_t byte_id[256]);
 
 /* Appends the ids of one word (raw bytes). */
@@ -274,7 +273,12 @@ struct sv_tokenizer {
 enum { SV_TOK_KNOWN = 1, SV_TOK_SPECIAL = 2, SV_TOK_MODEL = 4 };
 
 /* parse_model.c and parse_pipe.c */
-int sv_tok_parse_model(struct sv_tokenizer *tok, struct sv_jpull *j);
+struct sv_model_at { /* positions in the text, 0 = absent */
+    size_t vocab, merges, end;
+};
+/* Reads the small fields of "model" and finds the large ones, which parse_model then reads. */
+int sv_tok_find_model(struct sv_tokenizer *tok, struct sv_jpull *j, struct sv_model_at *at);
+int sv_tok_parse_model(struct sv_tokenizer *tok, struct sv_jpull *j, const struct sv_model_at *at);
 int sv_tok_parse_added(struct sv_tokenizer *tok, struct sv_jpull *j);
 /* One object of added_tokens (id -1: it has its own) or of added_tokens_decoder. */
 int sv_tok_read_added(struct sv_tokenizer *tok, struct sv_jpull *j, int32_t id);
@@ -303,8 +307,7 @@ struct sv_cut_list {
 struct sv_symbol { /* of a long word, a linked list inside an array */
     int32_t id;          /* -1: merged away */
     uint32_t prev, next; /* UINT32_MAX: none */
-    uint32_t rank;       /* of the merge with the next symbol, UINT32_MAX: none */
-    int32_t merged;      /* what that merge gives */
+    uint64_t key;        /* the merge with the next symbol, as in sv_merges.byte_key */
 };
 struct sv_enc_scratch {
     uint64_t stamp;

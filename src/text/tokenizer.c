@@ -48,7 +48,8 @@ struct span {
     size_t at, end; /* end 0 = absent */
 };
 
-static int find_parts(struct sv_jpull *j, struct span parts[N_PARTS])
+static int find_parts(struct sv_tokenizer *tok, struct sv_jpull *j, struct span parts[N_PARTS],
+                      struct sv_model_at *model)
 {
     struct sv_buf key;
     bool first = true;
@@ -60,7 +61,7 @@ static int find_parts(struct sv_jpull *j, struct span parts[N_PARTS])
         size_t at;
         (void)sv_jpull_peek(j);
         at = j->pos;
-        rc = sv_jpull_skip(j);
+        rc = strcmp(key.data, "model") == 0 ? sv_tok_find_model(tok, j, model) : sv_jpull_skip(j);
         for (int i = 0; rc == SV_OK && i < N_PARTS; i++) {
             if (strcmp(key.data, part_names[i]) != 0)
                 continue;
@@ -259,14 +260,14 @@ void sv_tokenizer_close(struct sv_tokenizer *tok)
 }
 
 /* tokenizer.json's lists; the pipeline's parts come later, when all ids are known. */
-static int read_lists(struct sv_tokenizer *tok, struct sv_jpull *j, const struct span *parts)
+static int read_lists(struct sv_tokenizer *tok, struct sv_jpull *j, const struct span *parts,
+                      const struct sv_model_at *model)
 {
     int rc;
 
     if (!parts[PART_MODEL].end)
         return sv_jpull_fail(j, 0, "'model' is missing");
-    j->pos = parts[PART_MODEL].at;
-    rc = sv_tok_parse_model(tok, j);
+    rc = sv_tok_parse_model(tok, j, model);
     if (rc < 0)
         return rc;
     if (!tok->n_tokens)
@@ -313,10 +314,11 @@ static int build(struct sv_tokenizer *tok, const char *json, size_t n, const cha
 {
     struct sv_jpull j = {.text = json, .n = n, .err = err};
     struct span parts[N_PARTS] = {{0, 0}};
-    int rc = find_parts(&j, parts);
+    struct sv_model_at model = {0};
+    int rc = find_parts(tok, &j, parts, &model);
 
     if (rc == SV_OK)
-        rc = read_lists(tok, &j, parts);
+        rc = read_lists(tok, &j, parts, &model);
     if (rc == SV_OK && config) {
         rc = read_config(tok, config, n_config, err);
         if (rc < 0)
