@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-const struct sv_tensor_row sv_target_tensors[] = {
+static const struct sv_tensor_row target_tensors[] = {
     {"embed_tokens.weight", SV_DIM_VOCAB, SV_DIM_HIDDEN, SV_ALWAYS},
     {"norm.weight", SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS},
     {"lm_head.weight", SV_DIM_VOCAB, SV_DIM_HIDDEN, SV_IF_UNTIED},
@@ -34,7 +34,7 @@ const struct sv_tensor_row sv_target_tensors[] = {
 };
 
 /* The published draft has neither embedding nor head; its layers are those of Qwen3. */
-const struct sv_tensor_row sv_draft_tensors[] = {
+static const struct sv_tensor_row draft_tensors[] = {
     {"fc.weight", SV_DIM_HIDDEN, SV_DIM_TAPS, SV_ALWAYS},
     {"hidden_norm.weight", SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS},
     {"norm.weight", SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS},
@@ -67,7 +67,7 @@ static const struct sv_arch_row table[] = {
                        .rms_eps = 1e-6,
                        .qk_norm = true,
                        .may_slide = true,
-                       .tensors = sv_target_tensors},
+                       .tensors = target_tensors},
     [SV_ARCH_LLAMA] = {.architecture = "LlamaForCausalLM",
                        .model_type = "llama",
                        .arch = SV_ARCH_LLAMA,
@@ -75,7 +75,7 @@ static const struct sv_arch_row table[] = {
                        .max_position = 2048,
                        .rms_eps = 1e-6,
                        .may_mlp_bias = true,
-                       .tensors = sv_target_tensors},
+                       .tensors = target_tensors},
     [SV_ARCH_DFLASH] = {.architecture = "DFlashDraftModel",
                         .arch = SV_ARCH_DFLASH,
                         .rope_theta = 0, /* engines disagree on a default: the file must say it */
@@ -83,7 +83,7 @@ static const struct sv_arch_row table[] = {
                         .rms_eps = 1e-6,
                         .qk_norm = true,
                         .may_slide = true,
-                        .tensors = sv_draft_tensors},
+                        .tensors = draft_tensors},
 };
 
 const struct sv_arch_row *sv_arch_row(enum sv_arch arch)

@@ -24,7 +24,8 @@ struct shard {
 
 /* ---------------------------------------------------------------- names */
 
-const char *sv_tensor_canonical(struct sv_arena *arena, const char *name)
+/* "model." taken off, known aliases replaced. A string of the arena, or NULL when memory is out. */
+static const char *canonical(struct sv_arena *arena, const char *name)
 {
     static const struct {
         const char *from, *to;
@@ -159,7 +160,7 @@ static int merge(struct sv_ckpt *c, const struct shard *shards, int32_t n_shards
         for (int32_t j = 0; j < shards[i].n_tensors; j++) {
             struct sv_host_tensor *t = &c->tensors[c->n_tensors++];
             *t = shards[i].tensors[j];
-            t->name = sv_tensor_canonical(&c->arena, t->name);
+            t->name = canonical(&c->arena, t->name);
             if (!t->name)
                 return sv_fail(err, SV_ENOMEM, -1, "out of memory");
             c->n_params += t->n_elements;
@@ -287,9 +288,10 @@ static int open_any(struct sv_ckpt *c, const char *dir, struct sv_err *err)
 
 int sv_ckpt_open(struct sv_ckpt *c, const char *dir, struct sv_err *err)
 {
+    struct sv_err local;
     memset(c, 0, sizeof *c);
     sv_arena_init(&c->arena);
-    int rc = open_any(c, dir, err);
+    int rc = open_any(c, dir, err ? err : &local);
     if (rc)
         sv_ckpt_close(c);
     return rc;

@@ -293,7 +293,7 @@ static int parse_target(struct sv_config *c, const json_t *root, struct sv_err *
         return sv_fail(err, SV_EFORMAT, -1, "the file is not a JSON object");
     const struct sv_arch_row *row = sv_arch_of_config(root, err);
     if (!row)
-        return err ? err->code : SV_EUNSUPPORTED;
+        return err->code;
     int rc = sv_config_common(c, root, row, err);
     return rc ? rc : parse_target_layers(c, root, row, err);
 }

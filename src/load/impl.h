@@ -34,13 +34,6 @@ struct sv_tensor_row {
     uint8_t when;       /* enum sv_when */
 };
 
-extern const struct sv_tensor_row sv_target_tensors[];
-extern const struct sv_tensor_row sv_draft_tensors[];
-
-/* Canonical form of a tensor name: "model." taken off, known aliases replaced. Returns a string of
- * the arena or NULL when memory is out. */
-const char *sv_tensor_canonical(struct sv_arena *arena, const char *name);
-
 /* ---------------------------------------------------------------- architectures (arch.c) */
 
 /* What differs between architectures before any weight is read. A new dense architecture is one

@@ -128,10 +128,13 @@ static int parse_map(struct sv_ckpt_index *x, json_t *map, struct sv_arena *aren
 int sv_index_parse(struct sv_ckpt_index *index, const char *text, size_t n, struct sv_arena *arena,
                    struct sv_err *err)
 {
+    struct sv_err local;
+    if (!err)
+        err = &local;
     memset(index, 0, sizeof *index);
     json_t *root = sv_json_parse(text, n, err);
     if (!root)
-        return err ? err->code : SV_EFORMAT;
+        return err->code;
     int rc = parse_map(index, json_object_get(root, "weight_map"), arena, err);
     json_decref(root);
     return rc;

@@ -140,8 +140,8 @@ bool sv_dir_is_draft(const char *dir);
 int64_t sv_config_n_params(const struct sv_config *cfg);
 int64_t sv_draft_config_n_params(const struct sv_draft_config *cfg);
 /* Every expected tensor is there with its shape, no other tensor is, and the parameter count agrees.
- * Allowed extras: rotary_emb.inv_freq anywhere; for tied targets lm_head.weight. For drafts the list of
- * spec 1.3. */
+ * Allowed extras: rotary_emb.inv_freq anywhere; for tied targets lm_head.weight of the right shape. A draft
+ * with its own embedding and head is told apart from one with unknown tensors, and refused too. */
 int sv_ckpt_check_target(const struct sv_ckpt *c, const struct sv_config *cfg, struct sv_err *err);
 int sv_ckpt_check_draft(const struct sv_ckpt *c, const struct sv_draft_config *cfg,
                         struct sv_err *err);

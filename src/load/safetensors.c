@@ -21,7 +21,8 @@ struct span {
 };
 
 struct st_reader {
-    const uint8_t *data; /* data section */
+    const uint8_t *header; /* as text, up to data */
+    const uint8_t *data;   /* data section */
     uint64_t n_data;
     uint64_t data_pos; /* of the data section in the file, for messages */
     const char *file;
@@ -212,6 +213,20 @@ static int check_metadata(const struct st_reader *r, json_t *meta)
     return SV_OK;
 }
 
+/* Byte of the file at which a tensor's entry begins; of the header when the name is written with
+ * escapes. */
+static int64_t entry_pos(const struct st_reader *r, const char *name)
+{
+    const uint8_t *p = r->header, *end = r->data;
+    size_t n = strlen(name);
+    while ((size_t)(end - p) > n + 1 && (p = memchr(p, '"', (size_t)(end - p) - n - 1))) {
+        if (!memcmp(p + 1, name, n) && p[n + 1] == '"')
+            return 8 + (p - r->header);
+        p++;
+    }
+    return 8;
+}
+
 static int parse_entries(const struct st_reader *r, json_t *header, struct sv_host_tensor *tensors,
                          struct span *spans, int32_t n)
 {
@@ -228,8 +243,11 @@ static int parse_entries(const struct st_reader *r, json_t *header, struct sv_ho
                            "%s: tensor name number %d is empty, too long or not printable", r->file,
                            i);
         int rc = parse_entry(r, value, &tensors[i], &spans[i]);
-        if (rc)
-            return sv_err_prefix(r->err, "%s: tensor '%.120s'", r->file, key);
+        if (rc) {
+            r->err->pos = entry_pos(r, key);
+            return sv_err_prefix(r->err, "%s: byte %lld: tensor '%.120s'", r->file,
+                                 (long long)r->err->pos, key);
+        }
         spans[i].name = key;
         tensors[i].file = r->file;
         i++;
@@ -280,6 +298,12 @@ int sv_safetensors_parse(const uint8_t *data, size_t n_bytes, const char *file,
                          struct sv_arena *arena, struct sv_host_tensor **tensors,
                          int32_t *n_tensors, struct sv_err *err)
 {
+    static const char lfs[] = "version https://git-lfs";
+    struct sv_err local;
+    if (!err)
+        err = &local; /* positions and codes travel in it */
+    if (n_bytes >= sizeof lfs - 1 && !memcmp(data, lfs, sizeof lfs - 1))
+        return sv_fail(err, SV_EFORMAT, 0, "%s: a Git LFS pointer, not the file itself", file);
     if (n_bytes < 8)
         return sv_fail(err, SV_EFORMAT, (int64_t)n_bytes,
                        "%s: %zu bytes are too few for a safetensors file", file, n_bytes);
@@ -297,11 +321,12 @@ int sv_safetensors_parse(const uint8_t *data, size_t n_bytes, const char *file,
         return sv_fail(err, SV_EFORMAT, 8, "%s: the header is not a JSON object", file);
     json_t *header = sv_json_parse((const char *)data + 8, (size_t)n_header, err);
     if (!header) {
-        if (err && err->pos >= 0)
+        if (err->pos >= 0)
             err->pos += 8; /* position in the file, not in the header */
         return sv_err_prefix(err, "%s: header", file);
     }
-    struct st_reader r = {.data = data + 8 + n_header,
+    struct st_reader r = {.header = data + 8,
+                          .data = data + 8 + n_header,
                           .n_data = n_bytes - 8 - n_header,
                           .data_pos = 8 + n_header,
                           .file = file,

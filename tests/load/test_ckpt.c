@@ -63,6 +63,7 @@ static void the_only_safetensors_file_is_opened(void **state)
     sv_ckpt_close(&c);
     fake_write(&list, 0, 2, dir, "more.safetensors");
     fake_expect(open_dir(dir, &c, &err), SV_EFORMAT, &err, "2 safetensors files", "two files");
+    assert_int_equal(sv_ckpt_open(&c, dir, NULL), SV_EFORMAT);
     fake_expect(open_dir("/nonexistent/dir", &c, &err), SV_EIO, &err, "/nonexistent/dir", "no dir");
 }
 

@@ -1,6 +1,7 @@
 /*
- * test_golden.c - the tiny checkpoints of tests/golden/tiny, written by transformers and by the published
- * draft code: every one opens, fits its configuration, and reads the same in both config layouts.
+ * test_golden.c - the tiny checkpoints of tests/golden/tiny, written by transformers and by the
+ * published draft code: every one opens, fits its configuration, and reads the same in both config
+ * layouts.
  */
 #include "load/fake.h"
 #include "testing.h"

@@ -243,6 +243,30 @@ static void a_header_length_beyond_the_file_is_refused(void **state)
     }
 }
 
+static void errors_carry_their_byte(void **state)
+{
+    (void)state;
+    static const char header[] = "{\"a\": {\"dtype\": \"F16\", \"shape\": [1], \"data_offsets\":"
+                                 " [0, 2]}, \"b\": {\"dtype\": \"X\"}}";
+    struct sv_buf image;
+    struct sv_arena arena;
+    struct sv_host_tensor *t;
+    int32_t n;
+    struct sv_err err = {0};
+    fake_image(&image, header, 2);
+    sv_arena_init(&arena);
+    int rc = parse_copy(image.data, image.len, 0, &arena, &t, &n, &err);
+    fake_expect(rc, SV_EFORMAT, &err, "tensor 'b'", header);
+    assert_int_equal(err.pos, 8 + (strstr(header, "\"b\"") - header));
+    /* without an error record the status still says that it failed */
+    assert_int_equal(parse_copy(image.data, image.len, 0, &arena, &t, &n, NULL), SV_EFORMAT);
+    static const char lfs[] = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n";
+    rc = parse_copy(lfs, sizeof lfs - 1, 0, &arena, &t, &n, &err);
+    fake_expect(rc, SV_EFORMAT, &err, "Git LFS pointer", "lfs");
+    sv_arena_fini(&arena);
+    sv_buf_fini(&image);
+}
+
 static void an_empty_checkpoint_is_a_checkpoint(void **state)
 {
     (void)state;
@@ -295,5 +319,6 @@ SV_TEST_MAIN(cmocka_unit_test(a_good_image_gives_its_tensors),
              cmocka_unit_test(a_byte_too_many_is_refused),
              cmocka_unit_test(bad_headers_are_refused_with_the_field),
              cmocka_unit_test(a_header_length_beyond_the_file_is_refused),
+             cmocka_unit_test(errors_carry_their_byte),
              cmocka_unit_test(an_empty_checkpoint_is_a_checkpoint),
              cmocka_unit_test(random_damage_never_reads_outside))
