@@ -15,12 +15,15 @@ struct golden {
     char *data; /* whole file */
     size_t n_bytes, base;
     void *header; /* json_t */
+    void **given; /* what golden_get handed out */
+    size_t n_given;
 };
 struct golden golden_open(const char *relative); /* below tests/golden/ */
 void golden_close(struct golden *g);
 bool golden_has(const struct golden *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* The data of a tensor of the given kind ("F32", "I32", ...) and, in *n, its number of elements. */
-const void *golden_get(const struct golden *g, const char *dtype, size_t *n, const char *fmt, ...)
+/* The data of a tensor of the given kind ("F32", "I32", ...), valid until golden_close, and, in *n, its number
+ * of elements. */
+const void *golden_get(struct golden *g, const char *dtype, size_t *n, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 const char *golden_meta(const struct golden *g, const char *key); /* or NULL */
 

@@ -133,7 +133,18 @@ void run_same(const struct run_out *a, const struct run_out *b, int32_t n, const
     }
 }
 
+const char *run_keep(const char *text)
+{
+    static char *kept[4096];
+    static size_t n;
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(kept[i], text))
+            return kept[i];
+    assert_true(n < sizeof kept / sizeof kept[0]);
+    return kept[n++] = strdup(text);
+}
+
 const char *run_dir(const char *relative)
 {
-    return strdup(sv_test_path(relative));
+    return run_keep(sv_test_path(relative));
 }

@@ -32,6 +32,8 @@ struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n
 void run_out_free(struct run_out *r, int32_t n);
 /* Same tokens and finish reasons, or the test fails naming what and where. */
 void run_same(const struct run_out *a, const struct run_out *b, int32_t n, const char *what);
+/* A copy kept for the process's life. */
+const char *run_keep(const char *text);
 /* Directory below the repository root, kept for the process's life. */
 const char *run_dir(const char *relative);
 

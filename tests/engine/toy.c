@@ -1,11 +1,10 @@
 /*
  * toy.c - see toy.h. Writes config.json and model.safetensors (f32) by hand.
  */
-#define _POSIX_C_SOURCE 200809L /* strdup */
-
 #include "engine/toy.h"
 
 #include "base/base.h"
+#include "engine/run.h"
 #include "testing.h"
 
 #include <stdio.h>
@@ -66,7 +65,7 @@ static const char *finish(struct writer *w, const char *config, const char *tag)
     static int n_dirs;
     char name[64], path[512];
     snprintf(name, sizeof name, "toy-%d-%s", n_dirs++, tag);
-    const char *dir = strdup(sv_test_tmp(name));
+    const char *dir = run_keep(sv_test_tmp(name));
     assert_int_equal(mkdir(dir, 0700), 0);
     struct sv_err err = {0};
     snprintf(path, sizeof path, "%s/config.json", dir);

@@ -8,7 +8,7 @@
 
 #include "engine/run.h"
 #include "golden.h"
-#include "model/rig.h"
+#include "model/model_rig.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static void close_to(const char *what, int layer, int32_t row, const float *a, c
         fail_msg("%s %d row %d: relative error %.3g", what, layer, row, e);
 }
 
-static void check_prompt(struct rig *r, const struct golden *g, int p)
+static void check_prompt(struct model_rig *r, struct golden *g, int p)
 {
     const struct sv_config *c = &r->m.cfg;
     size_t n, n_rows, k, h = (size_t)c->hidden_size, v = (size_t)c->vocab_size;
@@ -28,7 +28,7 @@ static void check_prompt(struct rig *r, const struct golden *g, int p)
     const int32_t *ids = golden_get(g, "I32", &n, "p%d.input_ids", p);
     const int32_t *rows = golden_get(g, "I32", &n_rows, "p%d.rows", p);
     sv_cache_release(&r->cache, 0);
-    rig_run(r, ids, 0, (int32_t)n);
+    model_rig_run(r, ids, 0, (int32_t)n);
     for (size_t i = 0; i < n_rows; i++) {
         size_t at = (size_t)rows[i];
         assert_true(at < n);
@@ -46,7 +46,7 @@ static void check_prompt(struct rig *r, const struct golden *g, int p)
     memcpy(once, r->logits, n * v * 4);
     sv_cache_release(&r->cache, 0);
     for (int32_t at = 0, piece = 1; at < (int32_t)n; at += piece++)
-        rig_run(r, ids + at, at, piece < (int32_t)n - at ? piece : (int32_t)n - at);
+        model_rig_run(r, ids + at, at, piece < (int32_t)n - at ? piece : (int32_t)n - at);
     assert_memory_equal(once, r->logits, n * v * 4);
     free(once);
 }
@@ -57,13 +57,13 @@ static void check_dir(const char *name, enum sv_isa isa, int32_t page_size)
     snprintf(dir, sizeof dir, "tests/golden/tiny/%s", name);
     snprintf(file, sizeof file, "tiny/%s.golden.safetensors", name);
     struct golden g = golden_open(file);
-    struct rig r;
-    rig_open(&r, run_dir(dir), isa, page_size);
+    struct model_rig r;
+    model_rig_open(&r, run_dir(dir), isa, page_size);
     int n_prompts = atoi(golden_meta(&g, "n_prompts"));
     assert_true(n_prompts > 0);
     for (int p = 0; p < n_prompts; p++)
         check_prompt(&r, &g, p);
-    rig_close(&r);
+    model_rig_close(&r);
 
     /* Greedy ids through the whole engine. */
     struct sv_engine_options o = {.target_dir = run_dir(dir), .dtype = SV_TYPE_F32, .n_threads = 2};

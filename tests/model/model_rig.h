@@ -1,15 +1,15 @@
 /*
- * rig.h - a target model with one sequence's cache and buffers around it, driven op by op: for tests that look
+ * model_rig.h - a target model with one sequence's cache and buffers around it, driven op by op: for tests that look
  * at hidden states and logits. f32 compute.
  */
-#ifndef SV_TEST_RIG_H
-#define SV_TEST_RIG_H
+#ifndef SV_TEST_MODEL_RIG_H
+#define SV_TEST_MODEL_RIG_H
 
 #include "model/model.h"
 
 enum { RIG_ROWS = 256 }; /* longest sequence */
 
-struct rig {
+struct model_rig {
     struct sv_dev *dev;
     struct sv_model m;
     struct sv_cache cache;
@@ -19,10 +19,10 @@ struct rig {
     int32_t tap_id[SV_MAX_LAYERS];
 };
 
-void rig_open(struct rig *r, const char *dir, enum sv_isa isa, int32_t page_size);
-void rig_close(struct rig *r);
+void model_rig_open(struct model_rig *r, const char *dir, enum sv_isa isa, int32_t page_size);
+void model_rig_close(struct model_rig *r);
 /* Runs n ids that start at position `at`. taps[(at + j) * n_layers + l] is the stream of row j after layer l,
  * out[at + j] its final norm, logits[at + j] its logits. */
-void rig_run(struct rig *r, const int32_t *ids, int32_t at, int32_t n);
+void model_rig_run(struct model_rig *r, const int32_t *ids, int32_t at, int32_t n);
 
 #endif

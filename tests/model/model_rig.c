@@ -1,13 +1,13 @@
 /*
- * rig.c - see rig.h.
+ * model_rig.c - see model_rig.h.
  */
-#include "model/rig.h"
+#include "model/model_rig.h"
 
 #include "testing.h"
 
 #include <string.h>
 
-static void *buffer(struct rig *r, size_t n_bytes)
+static void *buffer(struct model_rig *r, size_t n_bytes)
 {
     void *p = NULL;
     struct sv_err err = {0};
@@ -16,7 +16,7 @@ static void *buffer(struct rig *r, size_t n_bytes)
     return p;
 }
 
-void rig_open(struct rig *r, const char *dir, enum sv_isa isa, int32_t page_size)
+void model_rig_open(struct model_rig *r, const char *dir, enum sv_isa isa, int32_t page_size)
 {
     struct sv_err err = {0};
     memset(r, 0, sizeof *r);
@@ -61,7 +61,7 @@ void rig_open(struct rig *r, const char *dir, enum sv_isa isa, int32_t page_size
         r->tap_id[i] = i;
 }
 
-void rig_close(struct rig *r)
+void model_rig_close(struct model_rig *r)
 {
     void *all[] = {r->row_ids,  r->row_seg, r->seg_row0, r->seg_slot, r->seg_kind, r->seg_base,
                    r->slot_len, r->anchor,  r->taps,     r->out,      r->logits};
@@ -74,7 +74,7 @@ void rig_close(struct rig *r)
 }
 
 /* Runs n ids that start at position `at`; taps, out and logits of row j land at row at + j. */
-void rig_run(struct rig *r, const int32_t *ids, int32_t at, int32_t n)
+void model_rig_run(struct model_rig *r, const int32_t *ids, int32_t at, int32_t n)
 {
     const struct sv_config *c = &r->m.cfg;
     struct sv_err err = {0};
