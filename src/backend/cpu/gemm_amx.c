@@ -8,7 +8,10 @@
  * it sits in, and partial sums rest in f32. Must not: read past the last weight, leave tiles
  * configured after a call.
  *
- * Tiles: 0-3 sums, 4-5 weights, 6-7 input.
+ * Two ways through the same steps. Few rows ("stream"): memory sets the pace, so weights go by
+ * once, 16 rows at a time, with sums in tiles. Many rows ("wide"): the multiplier sets the pace, so
+ * 32 weight rows by SV_GEMM_KBLOCK rest in the level-1 cache while the input, from level 2, passes
+ * over them.
  */
 #include "backend/cpu/gemm.h"
 
@@ -18,6 +21,7 @@
 #define KSTEP 32
 #define BLOCK_STEPS (SV_GEMM_KBLOCK / KSTEP)
 #define TILE_BYTES 1024
+#define MUST_INLINE static inline __attribute__((always_inline))
 
 struct tile_config {
     uint8_t palette, start_row, reserved[14];
@@ -158,40 +162,58 @@ static void pack_weights(uint8_t *out, const uint16_t *w, int32_t k, int32_t k0,
     stored_before_tiles(out);
 }
 
-/* ---------------------------------------------------------------- micro kernels */
+/* ---------------------------------------------------------------- tiles by number */
 
-/* sums += weights x input over `steps` steps of k, for one or two units and one or two blocks of
- * rows. Sum tile 0: unit 0, block 0; 1: unit 0, block 1; 2: unit 1, block 0; 3: unit 1, block 1. */
-static inline __attribute__((always_inline)) void
-steps_of_k(const bool two_w, const bool two_x, const bool stream, struct wsrc a, struct wsrc b,
-           const uint8_t *x0, const uint8_t *x1, size_t x_stride, int steps)
-{
-    for (int t = 0; t < steps; t++) {
-        _tile_loadd(6, x0, x_stride);
-        if (two_x)
-            _tile_loadd(7, x1, x_stride);
-        if (stream)
-            _tile_stream_loadd(4, a.p, a.stride);
-        else
-            _tile_loadd(4, a.p, a.stride);
-        _tile_dpbf16ps(0, 4, 6);
-        if (two_x)
-            _tile_dpbf16ps(1, 4, 7);
-        if (two_w) {
-            if (stream)
-                _tile_stream_loadd(5, b.p, b.stride);
-            else
-                _tile_loadd(5, b.p, b.stride);
-            _tile_dpbf16ps(2, 5, 6);
-            if (two_x)
-                _tile_dpbf16ps(3, 5, 7);
-        }
-        a.p += a.step;
-        b.p += b.step;
-        x0 += x_stride * 16;
-        x1 += x_stride * 16;
+/* Tiles 0-3 hold sums, 4-5 weights, 6-7 input. The instructions name tiles in their encoding; these
+ * pick by an argument that is constant after inlining. */
+#define EACH_SUM(c, op)                                                                            \
+    switch (c) {                                                                                   \
+    case 0:                                                                                        \
+        op(0);                                                                                     \
+        break;                                                                                     \
+    case 1:                                                                                        \
+        op(1);                                                                                     \
+        break;                                                                                     \
+    case 2:                                                                                        \
+        op(2);                                                                                     \
+        break;                                                                                     \
+    default:                                                                                       \
+        op(3);                                                                                     \
+        break;                                                                                     \
     }
+
+MUST_INLINE void sum_zero(const int c){
+#define OP(n) _tile_zero(n)
+    EACH_SUM(c, OP)
+#undef OP
 }
+
+MUST_INLINE void sum_load(const int c, const void *p, size_t stride){
+#define OP(n) _tile_loadd(n, p, stride)
+    EACH_SUM(c, OP)
+#undef OP
+}
+
+MUST_INLINE void sum_store(const int c, void *p, size_t stride){
+#define OP(n) _tile_stored(n, p, stride)
+    EACH_SUM(c, OP)
+#undef OP
+}
+
+/* sum c += weights (tile 4) x input (tile 6 or 7) */
+MUST_INLINE void sum_add(const int c, const bool second_input)
+{
+#define OP6(n) _tile_dpbf16ps(n, 4, 6)
+#define OP7(n) _tile_dpbf16ps(n, 4, 7)
+    if (second_input)
+        EACH_SUM(c, OP7)
+    else
+        EACH_SUM(c, OP6)
+#undef OP6
+#undef OP7
+}
+
+/* ---------------------------------------------------------------- operands */
 
 struct job {
     const struct sv_gemm_span *s;
@@ -206,153 +228,256 @@ static inline const uint8_t *input(const struct job *j, int32_t block, int32_t s
     return (const uint8_t *)j->s->xp + ((size_t)block * j->steps + step) * 64 * j->cols;
 }
 
-/* Steps [t0, t0 + n) of unit n0, which may have to be copied to buf; n stays within whole steps or
- * is the single broken one at the end. */
-static inline struct wsrc weights(const struct job *j, int32_t n0, int32_t t0, int n, bool copy,
-                                  uint8_t *buf)
+static inline uintptr_t weights_at(const struct job *j, int32_t n, int32_t step)
 {
-    const int nn = j->s->n1 - n0 < 16 ? j->s->n1 - n0 : 16;
-    const uint16_t *w = j->w + (size_t)n0 * j->k;
-    if (!copy && nn == 16 && t0 < j->full)
-        return (struct wsrc){(const uint8_t *)(w + (size_t)t0 * KSTEP), (size_t)j->k * 2, 64};
-    pack_weights(buf, w, j->k, t0 * KSTEP, nn, n);
-    return (struct wsrc){buf, 64, TILE_BYTES};
+    return (uintptr_t)j->w + ((size_t)n * j->k + (size_t)step * KSTEP) * 2;
 }
 
-/* At most two blocks of rows: the sums of one or two units stay in registers for the whole of k. */
-static inline __attribute__((always_inline)) void narrow(const struct job *j, int32_t n0,
-                                                         const bool two_w, const bool two_x)
+static inline int rows_of(const struct job *j, int32_t n)
 {
-    uint8_t *buf = j->s->thread->pack_w, *buf1 = buf + BLOCK_STEPS * TILE_BYTES;
-    const int32_t whole = j->s->n1 - n0 >= (two_w ? 32 : 16) ? j->full : BLOCK_STEPS;
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    return j->s->n1 - n < SV_GEMM_UNIT ? j->s->n1 - n : SV_GEMM_UNIT;
+}
+
+static inline void copied(const struct job *j, struct wsrc *a, uint8_t *buf, int32_t n, int32_t t,
+                          int steps)
+{
+    pack_weights(buf, j->w + (size_t)n * j->k, j->k, t * KSTEP, rows_of(j, n), steps);
+    *a = (struct wsrc){buf, 64, TILE_BYTES};
+}
+
+static void emit(const struct job *j, int32_t n, int32_t block, const float *tile)
+{
+    const struct sv_gemm_call *c = j->s->call;
+    const int32_t m = c->m0 + block * 16;
+    sv_gemm_emit_avx512(j->s, n, rows_of(j, n), m, c->m1 - m < 16 ? c->m1 - m : 16, tile, j->cols);
+}
+
+/* ---------------------------------------------------------------- few rows */
+
+/* Weights are asked for this many steps of k ahead: enough to cover memory's latency, few enough to
+ * stay in the level-1 cache until used. Sixteen rows side by side is also what the hardware's
+ * prefetchers like. */
+#define AHEAD 8
+
+/* sums c0.. += weights x input over n steps of k: one unit of weights, nb blocks of rows. `next` is
+ * where the weights go on after these steps. */
+MUST_INLINE void stream_steps(const int c0, const int nb, struct wsrc a, uintptr_t next,
+                              const uint8_t *x, size_t x_block, size_t x_stride, int n)
+{
+    for (int t = 0; t < n; t++) {
+        const uintptr_t soon =
+            t + AHEAD < n ? (uintptr_t)a.p + AHEAD * 64 : next + (uintptr_t)(t + AHEAD - n) * 64;
+#pragma GCC unroll 16
+        for (int r = 0; r < 16; r++)
+            _mm_prefetch((const char *)(soon + (size_t)r * a.stride), _MM_HINT_T0);
+        _tile_loadd(6, x, x_stride);
+        _tile_stream_loadd(4, a.p, a.stride);
+        sum_add(c0, false);
+        if (nb > 1) {
+            _tile_loadd(7, x + x_block, x_stride);
+            sum_add(c0 + 1, true);
+        }
+        if (nb > 2) {
+            _tile_loadd(6, x + 2 * x_block, x_stride);
+            sum_add(c0 + 2, false);
+        }
+        if (nb > 3) {
+            _tile_loadd(7, x + 3 * x_block, x_stride);
+            sum_add(c0 + 3, true);
+        }
+        a.p += a.step;
+        x += x_stride * 16;
+    }
+}
+
+/* One unit's share of steps [t, t + n), all whole or the broken last one. */
+MUST_INLINE void stream_unit(const struct job *j, const int c0, const int nb, int32_t n0, int32_t t,
+                             int n, uintptr_t next)
+{
+    const size_t x_stride = (size_t)j->cols * 4, x_block = (size_t)j->steps * 64 * j->cols;
+    struct wsrc a = {(const uint8_t *)weights_at(j, n0, t), (size_t)j->k * 2, 64};
+    if (rows_of(j, n0) == SV_GEMM_UNIT && t < j->full) {
+        stream_steps(c0, nb, a, next, input(j, 0, t), x_block, x_stride, n);
+        return;
+    }
+    for (int32_t done = 0, some; done < n;
+         done += some) { /* rare: copy in pieces that fit the buffer */
+        some = n - done < BLOCK_STEPS ? n - done : BLOCK_STEPS;
+        copied(j, &a, j->s->thread->pack_w, n0, t + done, some);
+        stream_steps(c0, nb, a, (uintptr_t)a.p, input(j, 0, t + done), x_block, x_stride, some);
+    }
+}
+
+/* Up to nu units side by side, each with nb blocks of rows, nu * nb <= 4 sums. They take turns
+ * every `chunk` steps, so that a chunk of input stays in the level-1 cache for all of them. */
+MUST_INLINE void stream_group(const struct job *j, const int nu, const int nb, int32_t n0,
+                              int32_t chunk)
+{
+    const int units = (j->s->n1 - n0 + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT < nu
+                          ? (j->s->n1 - n0 + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT
+                          : nu;
+#pragma GCC unroll 4
+    for (int c = 0; c < nu * nb; c++)
+        sum_zero(c);
     for (int32_t t = 0, n; t < j->steps; t += n) {
-        n = t >= j->full ? 1 : j->full - t < whole ? j->full - t : whole;
-        struct wsrc a = weights(j, n0, t, n, false, buf);
-        struct wsrc b = two_w ? weights(j, n0 + 16, t, n, false, buf1) : a;
-        steps_of_k(two_w, two_x, true, a, b, input(j, 0, t), input(j, two_x, t),
-                   (size_t)j->cols * 4, n);
+        const bool broken = t >= j->full;
+        n = broken ? 1 : j->full - t < chunk ? j->full - t : chunk;
+#pragma GCC unroll 4
+        for (int u = 0; u < nu; u++) {
+            if (u >= units)
+                break;
+            const int32_t n1 = n0 + u * SV_GEMM_UNIT;
+            const bool last = u == units - 1;
+            const uintptr_t next = !last             ? weights_at(j, n1 + SV_GEMM_UNIT, t)
+                                   : t + n < j->full ? weights_at(j, n0, t + n)
+                                                     : weights_at(j, n1 + SV_GEMM_UNIT, 0);
+            stream_unit(j, u * nb, nb, n1, t, n, next);
+        }
     }
     _Alignas(64) float out[4][256];
-    const size_t ld = (size_t)j->cols * 4;
-    _tile_stored(0, out[0], ld);
-    if (two_x)
-        _tile_stored(1, out[1], ld);
-    if (two_w) {
-        _tile_stored(2, out[2], ld);
-        if (two_x)
-            _tile_stored(3, out[3], ld);
-    }
-    const struct sv_gemm_call *c = j->s->call;
-    for (int u = 0; u <= two_w; u++)
-        for (int b = 0; b <= two_x; b++) {
-            const int32_t n = n0 + u * 16, m = c->m0 + b * 16;
-            sv_gemm_emit_avx512(j->s, n, j->s->n1 - n < 16 ? j->s->n1 - n : 16, m,
-                                c->m1 - m < 16 ? c->m1 - m : 16, out[u * 2 + b], j->cols);
-        }
+#pragma GCC unroll 4
+    for (int c = 0; c < nu * nb; c++)
+        sum_store(c, out[c], (size_t)j->cols * 4);
+    for (int c = 0; c < units * nb; c++)
+        emit(j, n0 + c / nb * SV_GEMM_UNIT, c % nb, out[c]);
 }
 
-static void run_narrow(const struct job *j)
+/* Bytes of input that stay in the level-1 cache beside the weights passing through it. */
+#define CHUNK_BYTES (32 << 10)
+
+static void run_stream(const struct job *j)
 {
-    for (int32_t n = j->s->n0; n < j->s->n1; n += 32) {
-        const bool two = j->s->n1 - n > 16;
-        if (j->blocks == 1) {
-            if (two)
-                narrow(j, n, true, false);
-            else
-                narrow(j, n, false, false);
-        } else {
-            if (two)
-                narrow(j, n, true, true);
-            else
-                narrow(j, n, false, true);
+    const int32_t chunk = CHUNK_BYTES / (64 * j->cols * j->blocks);
+    for (int32_t n = j->s->n0; n < j->s->n1; n += 64 / j->blocks / 16 * 16)
+        switch (j->blocks) {
+        case 1:
+            stream_group(j, 4, 1, n, chunk);
+            break;
+        case 2:
+            stream_group(j, 2, 2, n, chunk);
+            break;
+        case 3:
+            stream_group(j, 1, 3, n, j->steps);
+            break;
+        default:
+            stream_group(j, 1, 4, n, j->steps);
+            break;
         }
-    }
 }
 
-/* Many rows: partial sums of a group of units and all rows stay in the level-2 cache while k
- * advances. */
+/* ---------------------------------------------------------------- many rows */
+
+/* What to ask for while a block is multiplied: the next block's weights, a few lines a step. */
+struct ahead {
+    uintptr_t p;
+    size_t stride;
+    int32_t at, end; /* lines, 16 a row */
+    int per_step;
+};
+
+static inline void ahead_step(struct ahead *q)
+{
+    if (q->at >= q->end)
+        return;
+    const uintptr_t p = q->p + (size_t)(q->at / 16) * q->stride + (size_t)(q->at % 16) * 64;
+    for (int i = 0; i < q->per_step; i++)
+        _mm_prefetch((const char *)(p + (size_t)i * 64), _MM_HINT_T1);
+    q->at += q->per_step;
+}
+
+/* Partial sums of a group of units and all rows stay in the level-2 cache while k advances. */
 static inline float *sums_of(const struct job *j, int unit, int32_t block)
 {
     return j->s->thread->sums + ((size_t)unit * (SV_GEMM_ROWS / 16) + block) * 256;
 }
 
-static inline __attribute__((always_inline)) void wide_pair(const struct job *j, const bool two_w,
-                                                            const bool two_x, struct wsrc a,
-                                                            struct wsrc b, int unit, int32_t block,
-                                                            int32_t t, int n)
+/* Two units by two blocks (or one, at the edges) over `steps` steps of k. Sum 0: unit 0, block 0;
+ * 1: unit 0, block 1; 2: unit 1, block 0; 3: unit 1, block 1. */
+MUST_INLINE void wide_pair(const struct job *j, const bool two_w, const bool two_x,
+                           const uint8_t *w0, const uint8_t *w1, int unit, int32_t block, int32_t t,
+                           int steps, struct ahead *q)
 {
-    float *s0 = sums_of(j, unit, block), *s1 = sums_of(j, unit, block + 1);
-    float *s2 = sums_of(j, unit + 1, block), *s3 = sums_of(j, unit + 1, block + 1);
-    if (t == 0) {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    } else {
-        _tile_loadd(0, s0, 64);
-        if (two_x)
-            _tile_loadd(1, s1, 64);
+    float *s[4] = {sums_of(j, unit, block), sums_of(j, unit, block + 1),
+                   sums_of(j, unit + 1, block), sums_of(j, unit + 1, block + 1)};
+    const uint8_t *x0 = input(j, block, t), *x1 = input(j, block + two_x, t);
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++)
+        if ((two_x || !(c & 1)) && (two_w || c < 2)) {
+            if (t)
+                sum_load(c, s[c], 64);
+            else
+                sum_zero(c);
+        }
+    for (int i = 0; i < steps;
+         i++, w0 += TILE_BYTES, w1 += TILE_BYTES, x0 += TILE_BYTES, x1 += TILE_BYTES) {
+        ahead_step(q);
+        _tile_loadd(6, x0, 64);
+        _tile_loadd(4, w0, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        if (two_x) {
+            _tile_loadd(7, x1, 64);
+            _tile_dpbf16ps(1, 4, 7);
+        }
         if (two_w) {
-            _tile_loadd(2, s2, 64);
+            _tile_loadd(5, w1, 64);
+            _tile_dpbf16ps(2, 5, 6);
             if (two_x)
-                _tile_loadd(3, s3, 64);
+                _tile_dpbf16ps(3, 5, 7);
         }
     }
-    steps_of_k(two_w, two_x, false, a, b, input(j, block, t), input(j, block + two_x, t), 64, n);
-    _tile_stored(0, s0, 64);
-    if (two_x)
-        _tile_stored(1, s1, 64);
-    if (two_w) {
-        _tile_stored(2, s2, 64);
-        if (two_x)
-            _tile_stored(3, s3, 64);
-    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++)
+        if ((two_x || !(c & 1)) && (two_w || c < 2))
+            sum_store(c, s[c], 64);
 }
 
-static void wide_block(const struct job *j, int32_t n, int unit, int32_t t, int steps)
+static void wide_block(const struct job *j, int32_t n, int unit, int32_t t, int steps,
+                       uintptr_t next)
 {
     uint8_t *buf = j->s->thread->pack_w, *buf1 = buf + BLOCK_STEPS * TILE_BYTES;
-    const bool two_w = j->s->n1 - n > 16;
-    struct wsrc a = weights(j, n, t, steps, true, buf);
-    struct wsrc b = two_w ? weights(j, n + 16, t, steps, true, buf1) : a;
+    const bool two_w = j->s->n1 - n > SV_GEMM_UNIT;
+    struct wsrc a, b;
+    copied(j, &a, buf, n, t, steps);
+    if (two_w)
+        copied(j, &b, buf1, n + SV_GEMM_UNIT, t, steps);
+    struct ahead q = {.p = next, .stride = (size_t)j->k * 2, .end = 32 * 16, .per_step = 2};
+    while (q.per_step * steps * ((j->blocks + 1) / 2) < q.end && q.per_step < 16)
+        q.per_step *= 2;
     for (int32_t block = 0; block < j->blocks; block += 2) {
         const bool two_x = block + 1 < j->blocks;
         if (two_w && two_x)
-            wide_pair(j, true, true, a, b, unit, block, t, steps);
+            wide_pair(j, true, true, buf, buf1, unit, block, t, steps, &q);
         else if (two_w)
-            wide_pair(j, true, false, a, b, unit, block, t, steps);
+            wide_pair(j, true, false, buf, buf1, unit, block, t, steps, &q);
         else if (two_x)
-            wide_pair(j, false, true, a, b, unit, block, t, steps);
+            wide_pair(j, false, true, buf, buf1, unit, block, t, steps, &q);
         else
-            wide_pair(j, false, false, a, b, unit, block, t, steps);
+            wide_pair(j, false, false, buf, buf1, unit, block, t, steps, &q);
     }
 }
 
 static void run_wide(const struct job *j)
 {
-    const struct sv_gemm_call *c = j->s->call;
-    for (int32_t g = j->s->n0; g < j->s->n1; g += SV_GEMM_GROUP * 16) {
-        const int32_t ge = j->s->n1 - g < SV_GEMM_GROUP * 16 ? j->s->n1 : g + SV_GEMM_GROUP * 16;
+    const int32_t group = SV_GEMM_GROUP * SV_GEMM_UNIT;
+    for (int32_t g = j->s->n0; g < j->s->n1; g += group) {
+        const int32_t end = j->s->n1 - g < group ? j->s->n1 : g + group;
         for (int32_t t = 0, steps; t < j->steps; t += steps) {
-            steps = j->full - t < BLOCK_STEPS ? j->full - t : BLOCK_STEPS;
-            if (steps <= 0)
-                steps = 1;
-            for (int32_t n = g; n < ge; n += 32)
-                wide_block(j, n, (n - g) / 16, t, steps);
+            steps = t >= j->full ? 1 : j->full - t < BLOCK_STEPS ? j->full - t : BLOCK_STEPS;
+            for (int32_t n = g; n < end; n += 32) {
+                const uintptr_t next = n + 32 < end           ? weights_at(j, n + 32, t)
+                                       : t + steps < j->steps ? weights_at(j, g, t + steps)
+                                                              : weights_at(j, end, 0);
+                wide_block(j, n, (n - g) / SV_GEMM_UNIT, t, steps, next);
+            }
         }
         for (int32_t b = 0; b < j->blocks; b++)
-            for (int32_t n = g; n < ge; n += 16) {
-                const int32_t m = c->m0 + b * 16;
-                sv_gemm_emit_avx512(j->s, n, ge - n < 16 ? ge - n : 16, m,
-                                    c->m1 - m < 16 ? c->m1 - m : 16, sums_of(j, (n - g) / 16, b),
-                                    16);
-            }
+            for (int32_t n = g; n < end; n += SV_GEMM_UNIT)
+                emit(j, n, b, sums_of(j, (n - g) / SV_GEMM_UNIT, b));
     }
 }
+
+/* Blocks of 16 rows up to which memory sets the pace. */
+#define STREAM_BLOCKS 4
 
 static void run(const struct sv_gemm_span *s)
 {
@@ -365,8 +490,8 @@ static void run(const struct sv_gemm_span *s)
                           .steps = sv_gemm_kpad(c->k) / KSTEP,
                           .cols = sv_gemm_tile_cols(rows),
                           .blocks = (rows + 15) / 16};
-    if (j.blocks <= 2)
-        run_narrow(&j);
+    if (j.blocks <= STREAM_BLOCKS)
+        run_stream(&j);
     else
         run_wide(&j);
 }

@@ -1,0 +1,597 @@
+/*
+ * gemm.c - measures the CPU backend's matrix products beside the limits of the machine: a read-only sweep of
+ * the same memory in the same run, and oneDNN where its library is installed.
+ *
+ * A program of its own; writes a table to stdout and, with --csv FILE, rows to append to bench/results. Built
+ * by `make bench`, or by hand from the repository root:
+ *   make && gcc -std=c11 -O2 -Isrc -o gemm bench/gemm.c build/libsalvo.a -ljansson -lm -ldl -pthread
+ * Weights rotate over a pool (2 GiB by default, --pool) much larger than the last-level cache, on 4 KiB pages
+ * as a mapped file has them. Everything compared is measured in turns, round after round, because the
+ * machine may be shared. Must not: compare figures of different runs.
+ */
+#define _GNU_SOURCE /* MAP_ANONYMOUS, popen, setenv */
+
+#include "backend/cpu/cpu.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#if __has_include(<oneapi/dnnl/dnnl.h>)
+#include <oneapi/dnnl/dnnl.h>
+#define HAVE_DNNL 1
+#endif
+
+#define MAX_TIMES 512
+
+struct bench {
+    struct sv_cpu cpu;
+    uint8_t *pool;
+    size_t pool_bytes, at;
+    float *x, *y;
+    int32_t *out;
+    size_t max_y;
+    int64_t rounds;
+    double ceiling; /* GB/s, best of this run so far */
+    FILE *csv;
+    char stamp[256]; /* date,commit,machine */
+    const char *isa;
+    const char *only_shape, *only_rows; /* "12288x4096", "1,16", or NULL */
+};
+
+struct shape {
+    int32_t n, k, parts; /* n is the sum over the parts */
+};
+
+struct times {
+    int n;
+    double us[MAX_TIMES];
+};
+
+static double now_us(void)
+{
+    return (double)sv_clock_ns() * 1e-3;
+}
+
+static void times_add(struct times *t, double us)
+{
+    if (t->n < MAX_TIMES)
+        t->us[t->n++] = us;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double quantile(struct times *t, double q)
+{
+    qsort(t->us, (size_t)t->n, sizeof t->us[0], by_value);
+    return t->n ? t->us[(int)(q * (t->n - 1) + 0.5)] : 0;
+}
+
+/* What the options leave of a section's shapes and row counts; returns the number kept. */
+static int pick_shapes(const struct bench *b, const struct shape *from, int n, struct shape *to)
+{
+    int kept = 0;
+    struct shape own = {.parts = 1};
+    if (b->only_shape && sscanf(b->only_shape, "%dx%d", &own.n, &own.k) == 2) {
+        to[0] = own;
+        return 1;
+    }
+    for (int i = 0; i < n; i++)
+        to[kept++] = from[i];
+    return kept;
+}
+
+static int pick_rows(const struct bench *b, const int32_t *from, int n, int32_t *to)
+{
+    int kept = 0;
+    for (const char *p = b->only_rows; p && *p && kept < 32; p += strcspn(p, ","), p += *p == ',')
+        to[kept++] = (int32_t)strtol(p, NULL, 10);
+    for (int i = 0; !b->only_rows && i < n; i++)
+        to[kept++] = from[i];
+    return kept;
+}
+
+/* ---------------------------------------------------------------- the limit: reading memory */
+
+typedef uint64_t vec64 __attribute__((vector_size(64)));
+
+struct sweep {
+    const struct bench *b;
+    const uint8_t *p;
+    size_t n_bytes;
+    int streams;
+};
+
+/* `streams` pointers a row of 8 KiB apart, as the kernels walk a weight matrix of 4096 columns; 1: one run. */
+#if defined(__x86_64__)
+__attribute__((target("avx512f")))
+#endif
+static void sweep_wide(const uint8_t *p, size_t n_bytes, int streams, vec64 *sink)
+{
+    vec64 a = {0}, b = {0}, c = {0}, d = {0};
+    if (streams == 1) {
+        for (size_t i = 0; i + 256 <= n_bytes; i += 256) {
+            const vec64 *v = (const vec64 *)(const void *)(p + i);
+            a |= v[0];
+            b |= v[1];
+            c |= v[2];
+            d |= v[3];
+        }
+    } else {
+        const size_t row = 8192;
+        for (size_t g = 0; g + 16 * row <= n_bytes; g += 16 * row)
+            for (size_t i = 0; i < row; i += 64)
+                for (int s = 0; s < 16; s += 4) {
+                    const uint8_t *q = p + g + (size_t)s * row + i;
+                    a |= *(const vec64 *)(const void *)q;
+                    b |= *(const vec64 *)(const void *)(q + row);
+                    c |= *(const vec64 *)(const void *)(q + 2 * row);
+                    d |= *(const vec64 *)(const void *)(q + 3 * row);
+                }
+    }
+    *sink = a | b | c | d;
+}
+
+static void sweep_plain(const uint8_t *p, size_t n_bytes, int streams, vec64 *sink)
+{
+    uint64_t acc[8] = {0};
+    (void)streams;
+    for (size_t i = 0; i + 64 <= n_bytes; i += 64)
+        for (int j = 0; j < 8; j++) {
+            uint64_t v;
+            memcpy(&v, p + i + j * 8, 8);
+            acc[j] |= v;
+        }
+    memcpy(sink, acc, sizeof acc);
+}
+
+static void sweep_part(void *arg, int i, int n)
+{
+    static vec64 sink[256];
+    const struct sweep *s = arg;
+    size_t unit = 16 * 8192, units = s->n_bytes / unit;
+    size_t a = units * (size_t)i / (size_t)n * unit, e = units * (size_t)(i + 1) / (size_t)n * unit;
+    (sv_cpu_has_isa(SV_ISA_AVX512) ? sweep_wide : sweep_plain)(s->p + a, e - a, s->streams, &sink[i % 256]);
+}
+
+static uint8_t *next_weights(struct bench *b, size_t n_bytes)
+{
+    n_bytes = (n_bytes + 4095) & ~(size_t)4095;
+    if (b->at + n_bytes > b->pool_bytes)
+        b->at = 0;
+    uint8_t *p = b->pool + b->at;
+    b->at += n_bytes;
+    return p;
+}
+
+/* Best of both forms, GB/s; also keeps the best of the run. */
+static double measure_read(struct bench *b)
+{
+    double best = 0;
+    for (int streams = 1; streams <= 16; streams += 15) {
+        struct sweep s = {.b = b, .n_bytes = 128u << 20, .streams = streams};
+        s.p = next_weights(b, s.n_bytes);
+        double t = now_us();
+        sv_pool_run(b->cpu.pool, sweep_part, &s);
+        t = (double)s.n_bytes / (now_us() - t) * 1e-3;
+        best = t > best ? t : best;
+    }
+    b->ceiling = best > b->ceiling ? best : b->ceiling;
+    return best;
+}
+
+/* ---------------------------------------------------------------- our product */
+
+static size_t elem(enum sv_dtype t)
+{
+    return t == SV_F32 ? 4 : 2;
+}
+
+static double time_ours(struct bench *b, struct shape s, int32_t rows, enum sv_dtype dt, bool head, const uint8_t *at)
+{
+    const size_t n_bytes = (size_t)s.n * (size_t)s.k * elem(dt);
+    const uint8_t *w = at ? at : next_weights(b, n_bytes);
+    struct sv_gemm_part parts[SV_GEMM_MAX_PARTS];
+    memset(parts, 0, sizeof parts);
+    /* Three parts are q, k and v with few KV heads: 64 rows each for k and v; otherwise equal parts. */
+    for (int32_t i = 0, row = 0, n; i < s.parts; i++, row += n) {
+        n = s.parts != 3 ? s.n / s.parts : i ? 64 : s.n - 128;
+        parts[i].w = (struct sv_weight){
+            .data = w + (size_t)row * (size_t)s.k * elem(dt), .dtype = dt, .rows = n, .cols = s.k};
+    }
+    struct sv_dev *dev = (struct sv_dev *)(void *)&b->cpu;
+    double t = now_us();
+    if (head) {
+        struct sv_p_head_argmax p = {.n_rows = rows, .k = s.k, .x = b->x, .w = parts[0].w, .out = b->out};
+        sv_cpu_head_argmax(dev, &p);
+    } else {
+        struct sv_p_gemm p = {.n_rows = rows, .k = s.k, .n_parts = s.parts, .x = b->x, .ldx = s.k,
+                              .parts = parts, .y = b->y, .ldy = s.n};
+        sv_cpu_gemm(dev, &p);
+    }
+    return now_us() - t;
+}
+
+static void csv_row(struct bench *b, const char *what, const char *kernel, struct shape s, int32_t rows,
+                    enum sv_dtype dt, struct times *t, const char *limit, double limit_value, double share)
+{
+    if (!b->csv)
+        return;
+    double med = quantile(t, 0.5);
+    fprintf(b->csv, "%s,%s,%s,%d,%s,%d,%d,%d,%.2f,%.2f,%.2f,%.2f,%.1f,%s,%.2f,%.3f\n", b->stamp, what, kernel,
+            b->cpu.n_threads, dt == SV_F32 ? "f32" : dt == SV_F16 ? "f16" : "bf16", rows, s.n, s.k, med,
+            quantile(t, 0), quantile(t, 0.9), (double)s.n * s.k * (double)elem(dt) / med * 1e-3,
+            2.0 * s.n * s.k * rows / med * 1e-3, limit, limit_value, share);
+}
+
+/* ---------------------------------------------------------------- oneDNN */
+
+#ifdef HAVE_DNNL
+struct dnn {
+    void *lib;
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    bool ok;
+    char name[48];
+    dnnl_status_t (*tag)(dnnl_memory_desc_t *, int, const dnnl_dims_t, dnnl_data_type_t, dnnl_format_tag_t);
+    dnnl_status_t (*desc)(dnnl_matmul_desc_t *, const dnnl_memory_desc_t *, const dnnl_memory_desc_t *,
+                          const dnnl_memory_desc_t *, const dnnl_memory_desc_t *);
+    dnnl_status_t (*pd)(dnnl_primitive_desc_t *, const_dnnl_op_desc_t, const_dnnl_primitive_attr_t, dnnl_engine_t,
+                        const_dnnl_primitive_desc_t);
+    dnnl_status_t (*prim)(dnnl_primitive_t *, const_dnnl_primitive_desc_t);
+    dnnl_status_t (*mem)(dnnl_memory_t *, const dnnl_memory_desc_t *, dnnl_engine_t, void *);
+    dnnl_status_t (*set)(dnnl_memory_t, void *);
+    dnnl_status_t (*exec)(const_dnnl_primitive_t, dnnl_stream_t, int, const dnnl_exec_arg_t *);
+    dnnl_status_t (*wait)(dnnl_stream_t);
+};
+
+static void dnn_symbol(struct dnn *d, void *slot, const char *name)
+{
+    void *f = d->lib ? dlsym(d->lib, name) : NULL;
+    memcpy(slot, &f, sizeof f);
+    d->ok = d->ok && f;
+}
+
+static void dnn_open(struct dnn *d, int n_threads)
+{
+    char text[16];
+    dnnl_status_t (*engine)(dnnl_engine_t *, dnnl_engine_kind_t, size_t) = NULL;
+    dnnl_status_t (*stream)(dnnl_stream_t *, dnnl_engine_t, unsigned) = NULL;
+    const dnnl_version_t *(*version)(void) = NULL;
+    snprintf(text, sizeof text, "%d", n_threads);
+    setenv("OMP_NUM_THREADS", text, 1);
+    d->lib = dlopen("libdnnl.so.2", RTLD_NOW);
+    d->ok = d->lib;
+    dnn_symbol(d, &engine, "dnnl_engine_create");
+    dnn_symbol(d, &stream, "dnnl_stream_create");
+    dnn_symbol(d, &version, "dnnl_version");
+    dnn_symbol(d, &d->tag, "dnnl_memory_desc_init_by_tag");
+    dnn_symbol(d, &d->desc, "dnnl_matmul_desc_init");
+    dnn_symbol(d, &d->pd, "dnnl_primitive_desc_create");
+    dnn_symbol(d, &d->prim, "dnnl_primitive_create");
+    dnn_symbol(d, &d->mem, "dnnl_memory_create");
+    dnn_symbol(d, &d->set, "dnnl_memory_set_data_handle");
+    dnn_symbol(d, &d->exec, "dnnl_primitive_execute");
+    dnn_symbol(d, &d->wait, "dnnl_stream_wait");
+    if (!d->ok)
+        return;
+    snprintf(d->name, sizeof d->name, "oneDNN %d.%d.%d", version()->major, version()->minor, version()->patch);
+    d->ok = engine(&d->engine, dnnl_cpu, 0) == dnnl_success && stream(&d->stream, d->engine, 0) == dnnl_success;
+}
+
+struct dnn_product {
+    dnnl_primitive_t prim;
+    dnnl_memory_t x, w, y;
+};
+
+/* Weights as they lie in a checkpoint, (n, k) row-major; input is given as bf16, which spares it our packing. */
+static bool dnn_prepare(struct dnn *d, struct dnn_product *p, struct bench *b, struct shape s, int32_t rows)
+{
+    dnnl_dims_t dx = {rows, s.k}, dw = {s.k, s.n}, dy = {rows, s.n};
+    dnnl_memory_desc_t mx, mw, my;
+    dnnl_matmul_desc_t desc;
+    dnnl_primitive_desc_t pd;
+    if (!d->ok || d->tag(&mx, 2, dx, dnnl_bf16, dnnl_ab) || d->tag(&mw, 2, dw, dnnl_bf16, dnnl_ba) ||
+        d->tag(&my, 2, dy, dnnl_f32, dnnl_ab) || d->desc(&desc, &mx, &mw, NULL, &my) ||
+        d->pd(&pd, &desc, NULL, d->engine, NULL) || d->prim(&p->prim, pd))
+        return false;
+    return !d->mem(&p->x, &mx, d->engine, b->x) && !d->mem(&p->w, &mw, d->engine, b->pool) &&
+           !d->mem(&p->y, &my, d->engine, b->y);
+}
+
+static double time_dnn(struct dnn *d, struct dnn_product *p, struct bench *b, struct shape s)
+{
+    dnnl_exec_arg_t args[3] = {{DNNL_ARG_SRC, p->x}, {DNNL_ARG_WEIGHTS, p->w}, {DNNL_ARG_DST, p->y}};
+    d->set(p->w, next_weights(b, (size_t)s.n * (size_t)s.k * 2));
+    double t = now_us();
+    d->exec(p->prim, d->stream, 3, args);
+    d->wait(d->stream);
+    return now_us() - t;
+}
+#else
+struct dnn {
+    bool ok;
+    char name[8];
+};
+struct dnn_product {
+    int unused;
+};
+static void dnn_open(struct dnn *d, int n_threads)
+{
+    (void)n_threads;
+    memset(d, 0, sizeof *d);
+}
+static bool dnn_prepare(struct dnn *d, struct dnn_product *p, struct bench *b, struct shape s, int32_t rows)
+{
+    (void)d, (void)p, (void)b, (void)s, (void)rows;
+    return false;
+}
+static double time_dnn(struct dnn *d, struct dnn_product *p, struct bench *b, struct shape s)
+{
+    (void)d, (void)p, (void)b, (void)s;
+    return 0;
+}
+#endif
+
+/* ---------------------------------------------------------------- sections */
+
+/* Few rows: the weights' bytes over time, as a share of what reading alone gives. */
+static void section_stream(struct bench *b, enum sv_dtype dt)
+{
+    static const struct shape all[] = {{12288, 4096, 1}, {4096, 4096, 1}, {4096, 12288, 1}, {6144, 1024, 2},
+                                       {1024, 3072, 1}};
+    static const int32_t all_rows[] = {1, 2, 3, 4, 6, 8, 9, 12, 15, 16, 17, 24, 32, 33, 48, 64, 96, 128};
+    static struct times t[32];
+    struct shape shapes[8];
+    int32_t rows[32];
+    const int n_shapes = pick_shapes(b, all, 5, shapes);
+    const int n_rows = pick_rows(b, all_rows, (int)(sizeof all_rows / sizeof all_rows[0]), rows);
+    for (int i = 0; i < n_shapes; i++) {
+        const struct shape s = shapes[i];
+        const double n_bytes = (double)s.n * s.k * (double)elem(dt);
+        const int calls = n_bytes > 64e6 ? 1 : n_bytes > 16e6 ? 2 : 6;
+        struct times read = {0};
+        memset(t, 0, sizeof t);
+        for (int64_t r = 0; r < b->rounds; r++) {
+            times_add(&read, measure_read(b));
+            for (int j = 0; j < n_rows; j++)
+                for (int c = 0; c < calls; c++)
+                    times_add(&t[j], time_ours(b, s, rows[j], dt, false, NULL));
+        }
+        const double limit = quantile(&read, 0.5), best = quantile(&read, 1), one = quantile(&t[0], 0.5);
+        printf("\nstream %s %d x %d, read %.1f GB/s (best %.1f)\n  rows   med us  best us     GB/s  share  best/best  x 1 row\n",
+               b->isa, s.n, s.k, limit, best);
+        for (int j = 0; j < n_rows; j++) {
+            double med = quantile(&t[j], 0.5), low = quantile(&t[j], 0);
+            printf("  %4d %8.1f %8.1f %8.2f %5.1f%%     %5.1f%%    %5.2f\n", rows[j], med, low, n_bytes / med * 1e-3,
+                   n_bytes / med * 0.1 / limit, n_bytes / low * 0.1 / best, med / one);
+            csv_row(b, "stream", b->isa, s, rows[j], dt, &t[j], "read GB/s", limit, n_bytes / med * 1e-3 / limit);
+        }
+    }
+}
+
+static void section_prefill(struct bench *b, struct dnn *d, enum sv_dtype dt)
+{
+    static const struct shape all[] = {{12288, 4096, 1}, {4096, 4096, 1}, {4096, 12288, 1}, {4096, 1024, 2},
+                                       {6144, 1024, 2}, {1024, 3072, 1}, {1024, 2048, 1}};
+    static const int32_t all_rows[] = {64, 128, 512, 2048};
+    struct shape shapes[8];
+    int32_t rows[32];
+    const int n_shapes = pick_shapes(b, all, 7, shapes), n_rows = pick_rows(b, all_rows, 4, rows);
+    printf("\nprefill %s, GFLOP/s (median); peer: %s\n       n x k      rows    med us   GFLOP/s      peer  ours/peer\n",
+           b->isa, d->ok ? d->name : "none installed");
+    for (int i = 0; i < n_shapes; i++)
+        for (int j = 0; j < n_rows; j++) {
+            const struct shape s = shapes[i];
+            struct dnn_product p;
+            struct times ours = {0}, peer = {0};
+            const bool has_peer = dt == SV_BF16 && dnn_prepare(d, &p, b, s, rows[j]);
+            const double flop = 2.0 * s.n * s.k * rows[j];
+            for (int64_t r = 0; r < b->rounds; r++) {
+                times_add(&ours, time_ours(b, s, rows[j], dt, false, NULL));
+                if (has_peer)
+                    times_add(&peer, time_dnn(d, &p, b, s));
+            }
+            double med = quantile(&ours, 0.5), pm = quantile(&peer, 0.5);
+            printf("%6d x %5d %8d %9.1f %9.1f %9.1f %9.2f  (best %.1f)\n", s.n, s.k, rows[j], med, flop / med * 1e-3,
+                   has_peer ? flop / pm * 1e-3 : 0, has_peer ? pm / med : 0, flop / quantile(&ours, 0) * 1e-3);
+            csv_row(b, "prefill", b->isa, s, rows[j], dt, &ours, has_peer ? d->name : "none", has_peer ? pm : 0,
+                    has_peer ? pm / med : 0);
+        }
+}
+
+/* The shipped pair's shapes, weights in cache as they are there: microseconds per call. */
+static void section_tiny(struct bench *b)
+{
+    static const struct shape shapes[] = {{448, 320, 3}, {320, 320, 1}, {1792, 320, 2}, {320, 896, 1}, {320, 960, 1},
+                                          {768, 320, 6}, {6144, 320, 1}};
+    static const int32_t rows[] = {1, 4, 8, 16};
+    printf("\ntiny %s, us per call: median (best)\n", b->isa);
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        const struct shape s = shapes[i];
+        const bool head = s.n == 6144;
+        printf("%6d x %4d%s", s.n, s.k, head ? " head" : "     ");
+        for (size_t j = 0; j < sizeof rows / sizeof rows[0]; j++) {
+            struct times t = {0};
+            const uint8_t *w = b->pool;
+            for (int r = 0; r < 300; r++) {
+                double us = 0;
+                for (int c = 0; c < 5; c++)
+                    us += time_ours(b, s, rows[j], SV_BF16, head, w);
+                times_add(&t, us / 5);
+            }
+            printf("  | %2d rows %6.2f (%6.2f)", rows[j], quantile(&t, 0.5), quantile(&t, 0));
+            csv_row(b, head ? "tiny head" : "tiny", b->isa, s, rows[j], SV_BF16, &t, "none", 0, 0);
+        }
+        printf("\n");
+    }
+}
+
+/* All products of one pass: every weight once, as a pass over the model reads them. */
+struct model {
+    const char *name;
+    int32_t layers, hidden, q, kv, mlp, vocab;
+};
+
+static double model_pass(struct bench *b, const struct model *m, int32_t rows, int32_t head_rows)
+{
+    double us = 0;
+    b->at = 0;
+    for (int32_t l = 0; l < m->layers; l++) {
+        us += time_ours(b, (struct shape){m->q + 2 * m->kv, m->hidden, 1}, rows, SV_BF16, false, NULL);
+        us += time_ours(b, (struct shape){m->hidden, m->q, 1}, rows, SV_BF16, false, NULL);
+        us += time_ours(b, (struct shape){2 * m->mlp, m->hidden, 2}, rows, SV_BF16, false, NULL);
+        us += time_ours(b, (struct shape){m->hidden, m->mlp, 1}, rows, SV_BF16, false, NULL);
+    }
+    return us + time_ours(b, (struct shape){m->vocab, m->hidden, 1}, head_rows, SV_BF16, true, NULL);
+}
+
+static void section_model(struct bench *b)
+{
+    static const struct model models[] = {{"Qwen3-0.6B", 28, 1024, 2048, 1024, 3072, 151936},
+                                          {"demo", 6, 320, 320, 64, 896, 6144}};
+    static const int32_t rows[] = {1, 2, 4, 8, 16, 32, 64, 512};
+    for (size_t i = 0; i < 2; i++) {
+        const struct model *m = &models[i];
+        const double params = (double)m->layers * m->hidden * (2.0 * m->q + 2.0 * m->kv + 3.0 * m->mlp) +
+                              (double)m->vocab * m->hidden;
+        struct times t[8], read = {0};
+        memset(t, 0, sizeof t);
+        for (int64_t r = 0; r < b->rounds; r++) {
+            times_add(&read, measure_read(b));
+            for (int j = 0; j < 8; j++)
+                times_add(&t[j], model_pass(b, m, rows[j], rows[j] <= 64 ? rows[j] : 1));
+        }
+        printf("\nproducts of one pass, %s shapes, %.0f MB, read %.1f GB/s\n  rows   med us  best us     GB/s   rows/s\n",
+               m->name, params * 2e-6, quantile(&read, 0.5));
+        for (int j = 0; j < 8; j++) {
+            double med = quantile(&t[j], 0.5);
+            printf("  %4d %8.0f %8.0f %8.2f %8.1f\n", rows[j], med, quantile(&t[j], 0), params * 2e-3 / med,
+                   rows[j] * 1e6 / med);
+            csv_row(b, m->name, b->isa, (struct shape){(int32_t)(params / m->hidden), m->hidden, 1}, rows[j], SV_BF16,
+                    &t[j], "read GB/s", quantile(&read, 0.5), params * 2e-3 / med / quantile(&read, 0.5));
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- set-up */
+
+static void stamp(struct bench *b)
+{
+    char commit[64] = "unknown", model[80] = "unknown machine", line[256], date[32];
+    FILE *f = popen("git describe --always --dirty --exclude '*' 2>/dev/null", "r");
+    if (f && fgets(commit, sizeof commit, f))
+        commit[strcspn(commit, "\n")] = 0;
+    if (f)
+        pclose(f);
+    if ((f = fopen("/proc/cpuinfo", "re"))) {
+        while (fgets(line, sizeof line, f))
+            if (!strncmp(line, "model name", 10) && strchr(line, ':')) {
+                snprintf(model, sizeof model, "%.70s", strchr(line, ':') + 2);
+                model[strcspn(model, "\n")] = 0;
+                break;
+            }
+        fclose(f);
+    }
+    time_t t = time(NULL);
+    strftime(date, sizeof date, "%Y-%m-%d", gmtime(&t));
+    snprintf(b->stamp, sizeof b->stamp, "%s,%s,%s x%d", date, commit, model, sv_cpu_count());
+}
+
+static bool set_up(struct bench *b, int n_threads, enum sv_isa isa, enum sv_dtype compute, size_t pool_bytes)
+{
+    struct sv_err err;
+    b->cpu.n_threads = n_threads ? n_threads : sv_cpu_count();
+    b->cpu.isa = isa == SV_ISA_AUTO ? sv_cpu_best_isa() : isa;
+    b->cpu.compute = compute;
+    b->cpu.lim = (struct sv_dev_limits){.max_rows = 2048, .max_logit_rows = 64, .max_k = 12288};
+    b->pool_bytes = pool_bytes;
+    b->pool = mmap(NULL, pool_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    b->max_y = (size_t)2048 * 12288;
+    b->x = sv_alloc((size_t)2048 * 12288 * sizeof *b->x);
+    b->y = sv_alloc(b->max_y * sizeof *b->y);
+    b->out = sv_alloc(2048 * sizeof *b->out);
+    if (b->pool == MAP_FAILED || !b->x || !b->y || !b->out)
+        return fprintf(stderr, "gemm: out of memory\n"), false;
+    madvise(b->pool, pool_bytes, MADV_NOHUGEPAGE);
+    if (sv_pool_open(&b->cpu.pool, b->cpu.n_threads, &err) || sv_cpu_gemm_open(&b->cpu, &err) ||
+        sv_cpu_gemm_reserve(&b->cpu, &err))
+        return fprintf(stderr, "gemm: %s\n", err.msg), false;
+    struct sv_rng rng = {1};
+    for (size_t i = 0; i < (size_t)2048 * 12288; i++)
+        b->x[i] = sv_rng_float(&rng) - 0.5f;
+    /* Half-range values of any 16-bit float format: sign and mantissa random, exponent near one. */
+    uint64_t *p = (uint64_t *)(void *)b->pool;
+    for (size_t i = 0; i < pool_bytes / 8; i++)
+        p[i] = (sv_rng_next(&rng) & 0x807f807f807f807full) | 0x3c003c003c003c00ull;
+    memset(b->y, 0, b->max_y * sizeof *b->y);
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench b;
+    static const char *isa_names[] = {"auto", "plain", "avx2", "avx512", "amx"};
+    int64_t threads = 0, pool_mb = 2048;
+    const char *isa = "auto", *dtype = "bf16", *csv = NULL, *section = "stream,prefill,tiny,model";
+    bool f32 = false;
+    b.rounds = 15;
+    const struct sv_opt table[] = {
+        {"threads", 't', SV_OPT_INT, &threads, "N", "threads; all processors by default"},
+        {"isa", 'i', SV_OPT_STRING, &isa, "LEVEL", "plain, avx2, avx512 or amx; the best by default"},
+        {"f32", 0, SV_OPT_FLAG, &f32, NULL, "compute in f32 instead of rounding inputs to bf16"},
+        {"dtype", 'd', SV_OPT_STRING, &dtype, "TYPE", "weights: bf16, f16 or f32"},
+        {"section", 's', SV_OPT_STRING, &section, "LIST", "stream,prefill,tiny,model: some of them"},
+        {"rounds", 'r', SV_OPT_INT, &b.rounds, "N", "rounds of each measurement (15)"},
+        {"shape", 0, SV_OPT_STRING, &b.only_shape, "NxK", "stream and prefill: this shape only"},
+        {"rows", 0, SV_OPT_STRING, &b.only_rows, "LIST", "stream and prefill: these row counts"},
+        {"pool", 'p', SV_OPT_INT, &pool_mb, "MIB", "memory that weights rotate over (2048)"},
+        {"csv", 'c', SV_OPT_STRING, &csv, "FILE", "append rows to this file"},
+        {0}};
+    struct sv_err err;
+    int n_pos, rc = sv_opt_parse(table, "gemm [options]", argc, argv, &n_pos, &err);
+    if (rc)
+        return rc > 0 ? 0 : (fprintf(stderr, "gemm: %s\n", err.msg), 1);
+    enum sv_isa level = SV_ISA_AUTO;
+    for (enum sv_isa i = SV_ISA_AUTO; i <= SV_ISA_AMX; i++)
+        if (!strcmp(isa, isa_names[i]))
+            level = i;
+    enum sv_dtype dt = !strcmp(dtype, "f32") ? SV_F32 : !strcmp(dtype, "f16") ? SV_F16 : SV_BF16;
+    if (!set_up(&b, (int)threads, level, f32 ? SV_F32 : SV_BF16, (size_t)pool_mb << 20))
+        return 1;
+    char kernel[48];
+    snprintf(kernel, sizeof kernel, "%s%s", isa_names[b.cpu.isa], f32 ? " f32" : "");
+    b.isa = kernel;
+    stamp(&b);
+    if (csv) {
+        bool fresh = !sv_file_exists(csv);
+        if (!(b.csv = fopen(csv, "ae")))
+            return fprintf(stderr, "gemm: cannot write %s\n", csv), 1;
+        if (fresh)
+            fprintf(b.csv, "date,commit,machine,section,kernel,threads,dtype,rows,n,k,median_us,best_us,p90_us,"
+                           "gb_per_s,gflop_per_s,limit,limit_value,share\n");
+    }
+    struct dnn d = {0};
+    printf("%s; kernel %s, %d threads, weights rotate over %lld MiB\n", b.stamp, kernel, b.cpu.n_threads,
+           (long long)pool_mb);
+    if (strstr(section, "prefill"))
+        dnn_open(&d, b.cpu.n_threads);
+    if (strstr(section, "tiny"))
+        section_tiny(&b);
+    if (strstr(section, "model"))
+        section_model(&b);
+    if (strstr(section, "stream"))
+        section_stream(&b, dt);
+    if (strstr(section, "prefill"))
+        section_prefill(&b, &d, dt);
+    if (b.csv)
+        fclose(b.csv);
+    return 0;
+}
