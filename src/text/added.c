@@ -177,7 +177,7 @@ int sv_added_cut(const struct sv_tokenizer *tok, struct sv_enc_scratch *s, int l
         }
         if (from < start && add_cut(l, from, start, -1) < 0)
             return SV_ENOMEM;
-        if (add_cut(l, start, stop, k) < 0)
+        if (start < stop && add_cut(l, start, stop, k) < 0) /* the reference drops empty cuts */
             return SV_ENOMEM;
         from = stop;
     }

@@ -12,9 +12,10 @@
 
 #define UNSTABLE (SV_UF_NFC | SV_UF_CCC)
 
+/* 0 for marks that the reference does not know yet, although utf8proc may. */
 static int combining_class(int32_t cp)
 {
-    return utf8proc_get_property(cp)->combining_class;
+    return sv_uni_flags((uint32_t)cp) & SV_UF_CCC ? utf8proc_get_property(cp)->combining_class : 0;
 }
 
 /* First byte at or after `at` of a code point that breaks the order or may change; n when there is none.

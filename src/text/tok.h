@@ -129,6 +129,7 @@ struct sv_added {
     size_t n;
     int32_t id;
     bool special, lstrip, rstrip, single_word, normalized;
+    bool changed; /* content is not what the file says */
 };
 struct sv_trie_node {
     int32_t child, sibling; /* node indices, -1 = none */

@@ -147,6 +147,7 @@ static int normalize_added(struct sv_tokenizer *tok, struct sv_err *err)
         sv_free(a->content);
         a->content = copy;
         a->n = text.len;
+        a->changed = true;
     }
     for (int32_t i = 0; rc == SV_OK && i < tok->n_added; i++) {
         const struct sv_added *a = &tok->added[i];
@@ -203,9 +204,16 @@ static int build_tables(struct sv_tokenizer *tok, struct sv_err *err)
                 tok->max_token_bytes = tok->len[id];
         }
     }
-    for (int32_t i = 0; i < tok->n_added; i++)
-        if (tok->added[i].special)
-            tok->flags[tok->added[i].id] |= SV_TOK_SPECIAL;
+    for (int32_t i = 0; i < tok->n_added; i++) {
+        const struct sv_added *a = &tok->added[i];
+        if (a->special)
+            tok->flags[a->id] |= SV_TOK_SPECIAL;
+        if (!a->changed)
+            continue;
+        tok->at[a->id] = (uint32_t)bytes.len; /* the reference decodes the normalized form */
+        append_decoded(&bytes, a->content, a->n);
+        tok->len[a->id] = (uint32_t)(bytes.len - tok->at[a->id]);
+    }
     tok->bytes = bytes.data;
     for (int b = 0; b < 256; b++) {
         char utf8[4];
@@ -327,9 +335,9 @@ static int build(struct sv_tokenizer *tok, const char *json, size_t n, const cha
     for (int i = PART_NORMALIZER; rc == SV_OK && i <= PART_DECODER; i++)
         rc = read_pipe(tok, json, parts, i, err);
     if (rc == SV_OK)
-        rc = build_tables(tok, err);
-    if (rc == SV_OK)
         rc = normalize_added(tok, err);
+    if (rc == SV_OK)
+        rc = build_tables(tok, err);
     return rc;
 }
 

@@ -45,6 +45,9 @@ def words():
     return out
 
 
+REF_NFC = normalizers.NFC().normalize_str  # its tables are older than its regular expressions
+
+
 def may_compose_back():
     """Code points that can combine with something before them (NFC_QC = Maybe)."""
     out = set(range(0x1161, 0x1176)) | set(range(0x11A8, 0x11C3))
@@ -52,9 +55,16 @@ def may_compose_back():
         d = unicodedata.decomposition(chr(c))
         if d and not d.startswith("<"):
             parts = [int(x, 16) for x in d.split()]
-            if len(parts) == 2 and unicodedata.normalize("NFC", chr(parts[0]) + chr(parts[1])) == chr(c):
+            if len(parts) == 2 and REF_NFC(chr(parts[0]) + chr(parts[1])) == chr(c):
                 out.add(parts[1])
     return out
+
+
+def has_class(c):
+    """Whether the reference reorders this code point among combining marks."""
+    cc = unicodedata.combining(chr(c))
+    pair = "\u0327" + chr(c) if cc == 1 else chr(c) + "\u0334"
+    return cc != 0 and REF_NFC("x" + pair) != "x" + pair
 
 
 SPACE = regex_set(r"\s")
@@ -63,14 +73,14 @@ for name in ("Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "P", "S"):
     assert regex_set(r"\p{%s}" % name) == want, name
 WORD, MAYBE = words(), may_compose_back()
 sys.stderr.write("word: %d only in \\w of Onig, %d only here\n" % (len(regex_set(r"\w") - WORD), len(WORD - regex_set(r"\w"))))
-NOT_NFC = set(c for c in points if unicodedata.normalize("NFC", chr(c)) != chr(c))
+NOT_NFC = set(c for c in points if REF_NFC(chr(c)) != chr(c))
 
 combos, code_of = [], {}
 
 
 def combo(c):
     key = (category(c) if c not in range(0xD800, 0xE000) else "OTHER", c in WORD, c in MAYBE or c in NOT_NFC,
-           unicodedata.combining(chr(c)) != 0)
+           has_class(c))
     if key not in code_of:
         code_of[key] = len(combos)
         combos.append(key)
