@@ -4,12 +4,13 @@
  * Linked into each tests/<area>/test_*.c; called by the runner and by hand. Must not: decide about time
  * limits or what counts as failed beyond the exit status: 0 passed, 77 skipped, anything else failed.
  */
-#define _GNU_SOURCE /* nftw */
+#define _GNU_SOURCE /* nftw, sigaction */
 
 #include "testing.h"
 
 #include <ftw.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,22 +106,52 @@ const char *sv_test_tmp(const char *name)
     return keep(tmp_dir, name);
 }
 
+/* cmocka catches SIGSEGV and its like, which hides the sanitizer's report of where it was. So each test
+ * starts by putting back the handlers that were there before cmocka. */
+static const int crash_signals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGSYS};
+#define N_CRASH_SIGNALS (sizeof crash_signals / sizeof crash_signals[0])
+static struct sigaction crash_actions[N_CRASH_SIGNALS];
+static CMUnitTestFunction current;
+
+static void with_own_handlers(void **state)
+{
+    for (size_t i = 0; i < N_CRASH_SIGNALS; i++)
+        sigaction(crash_signals[i], &crash_actions[i], NULL);
+    current(state);
+}
+
+static int run_one(const char *file, const struct CMUnitTest *test)
+{
+    struct CMUnitTest copy = *test;
+    current = test->test_func;
+    copy.test_func = with_own_handlers;
+    return _cmocka_run_group_tests(file, &copy, 1, NULL, NULL) != 0;
+}
+
 int sv_test_main(int argc, char **argv, const char *file, const struct CMUnitTest *tests, size_t n)
 {
+    int n_failed = 0;
+
     if (argc > 2 || (argc == 2 && strcmp(argv[1], "--help") == 0)) {
         printf("usage: %s [--list | NAME]\n", argv[0]);
         return argc > 2 ? 2 : 0;
     }
-    if (argc == 1)
-        return _cmocka_run_group_tests(file, tests, n, NULL, NULL) != 0;
-    if (strcmp(argv[1], "--list") == 0) {
+    if (argc == 2 && strcmp(argv[1], "--list") == 0) {
         for (size_t i = 0; i < n; i++)
             puts(tests[i].name);
         return 0;
     }
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(tests[i].name, argv[1]) == 0)
-            return _cmocka_run_group_tests(file, &tests[i], 1, NULL, NULL) != 0;
-    fprintf(stderr, "%s: no test named '%s'\n", file, argv[1]);
-    return 2;
+    for (size_t i = 0; i < N_CRASH_SIGNALS; i++)
+        sigaction(crash_signals[i], NULL, &crash_actions[i]);
+    for (size_t i = 0; i < n; i++) {
+        if (argc == 2 && strcmp(tests[i].name, argv[1]) == 0)
+            return run_one(file, &tests[i]);
+        if (argc == 1)
+            n_failed += run_one(file, &tests[i]);
+    }
+    if (argc == 2) {
+        fprintf(stderr, "%s: no test named '%s'\n", file, argv[1]);
+        return 2;
+    }
+    return n_failed != 0;
 }

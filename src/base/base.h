@@ -126,7 +126,8 @@ char *sv_path_join(const char *dir, const char *name);
 
 /* A pool of n threads counting the caller as thread 0. run calls fn(arg, i, n) once for each i and
  * returns when all are done. The split of work over i is the callee's and must depend only on
- * (i, n), never on timing. Workers spin briefly and then sleep. One run at a time. */
+ * (i, n), never on timing. Which thread does share i may change from run to run: the caller takes what a
+ * worker has not begun. Workers spin briefly and then sleep. One run at a time. */
 struct sv_pool;
 typedef void (*sv_pool_fn)(void *arg, int thread, int n_threads);
 int sv_pool_open(struct sv_pool **pool, int n_threads, struct sv_err *err);

@@ -3,7 +3,12 @@
  *
  * Called by the CPU backend for every parallel section (about 60 a pass, 5 to 50 us each), so start
  * and end of a section are two atomic words that waiters first watch for a bounded time and then sleep
- * on (futex). Must not: allocate or take a lock in sv_pool_run, or decide who does which work.
+ * on (futex). Must not: allocate or take a lock in sv_pool_run, or change how work is split.
+ *
+ * A share of a run is done by whoever claims it first. Worker i only ever claims share i; the caller, done
+ * with share 0, takes what nobody has claimed yet. So a worker that is still asleep, or whose processor
+ * is busy with another process, delays nobody. Shares that meet at a barrier are safe: when the caller
+ * comes back from its own, all others have been claimed.
  *
  * Sleeping without lost wake-ups: a waiter announces itself in `sleepers`, then looks at the word once
  * more; a waker changes the word, then looks at `sleepers`. All four are sequentially consistent, so at
@@ -38,6 +43,7 @@ struct event {
 };
 
 struct worker {
+    _Alignas(SV_ALIGN) _Atomic uint32_t claimed; /* the last run whose share of this index was taken */
     struct sv_pool *pool;
     int index;
     pthread_t thread;
@@ -45,12 +51,12 @@ struct worker {
 
 struct sv_pool {
     struct event start;  /* word: number of runs begun */
-    struct event done;   /* word: workers still in the current run */
+    struct event done;   /* word: shares of the current run not done, the caller's own aside */
     struct event meet;   /* word: barriers passed */
     _Alignas(SV_ALIGN) _Atomic uint32_t n_arrived; /* at the barrier now open */
     _Alignas(SV_ALIGN) sv_pool_fn fn;              /* published by start */
     void *arg;
-    bool stop;
+    _Atomic bool stop;
     _Atomic bool running;
     int n_threads;
     int n_started;
@@ -103,18 +109,35 @@ static void event_wake(struct event *e)
         syscall(SYS_futex, &e->word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
+/* True for one caller of each (worker, run). Whoever gets it may read fn and arg: the run cannot end, and
+ * so the next not begin, before this share is done. */
+static bool claim(struct worker *w, uint32_t run)
+{
+    uint32_t before = run - 1;
+    return atomic_compare_exchange_strong_explicit(&w->claimed, &before, run, memory_order_relaxed,
+                                                   memory_order_relaxed);
+}
+
+static void do_share(struct sv_pool *pool, int index)
+{
+    pool->fn(pool->arg, index, pool->n_threads);
+    if (atomic_fetch_sub(&pool->done.word, 1) == 1)
+        event_wake(&pool->done);
+}
+
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
     struct sv_pool *pool = w->pool;
+    uint32_t run = 0;
 
-    for (uint32_t n_runs = 0;; n_runs++) {
-        event_wait(&pool->start, n_runs, false, pool->spin_ns);
-        if (pool->stop)
+    for (;;) {
+        event_wait(&pool->start, run, false, pool->spin_ns);
+        run = event_read(&pool->start); /* may have passed over runs that went on without this one */
+        if (atomic_load_explicit(&pool->stop, memory_order_relaxed))
             return NULL;
-        pool->fn(pool->arg, w->index, pool->n_threads);
-        if (atomic_fetch_sub(&pool->done.word, 1) == 1)
-            event_wake(&pool->done);
+        if (claim(w, run))
+            do_share(pool, w->index);
     }
 }
 
@@ -166,6 +189,8 @@ int sv_pool_size(const struct sv_pool *pool)
 
 void sv_pool_run(struct sv_pool *pool, sv_pool_fn fn, void *arg)
 {
+    uint32_t run;
+
     if (pool->n_threads == 1) {
         fn(arg, 0, 1);
         return;
@@ -175,9 +200,12 @@ void sv_pool_run(struct sv_pool *pool, sv_pool_fn fn, void *arg)
     pool->fn = fn;
     pool->arg = arg;
     atomic_store_explicit(&pool->done.word, (uint32_t)pool->n_threads - 1, memory_order_relaxed);
-    atomic_fetch_add(&pool->start.word, 1);
+    run = atomic_fetch_add(&pool->start.word, 1) + 1;
     event_wake(&pool->start);
     fn(arg, 0, pool->n_threads);
+    for (int i = 1; i < pool->n_threads; i++)
+        if (claim(&pool->workers[i], run))
+            do_share(pool, i);
     event_wait(&pool->done, 0, true, pool->spin_ns);
     atomic_store_explicit(&pool->running, false, memory_order_relaxed);
 }
