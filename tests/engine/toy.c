@@ -1,9 +1,9 @@
 /*
- * toy.c - see toy.h. Writes config.json and model.safetensors (f32) by hand.
+ * toy.c - see toy.h. Writes config.json and model.safetensors (f32 or bf16) by hand.
  */
 #include "engine/toy.h"
 
-#include "base/base.h"
+#include "backend/backend.h"
 #include "engine/run.h"
 #include "testing.h"
 
@@ -17,6 +17,7 @@ struct writer {
     struct sv_buf header, data;
     struct sv_rng rng;
     float scale;
+    bool bf16;
 };
 
 /* ones: norm weights near 1 instead of random ones. */
@@ -32,12 +33,14 @@ static void put(struct writer *w, bool ones, int32_t rows, int32_t cols, const c
     else
         snprintf(shape, sizeof shape, "[%d,%d]", rows, cols);
     size_t n = (size_t)rows * (size_t)cols, from = w->data.len;
-    sv_buf_printf(&w->header, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
-                  w->header.len > 1 ? "," : "", name, shape, from, from + n * 4);
+    sv_buf_printf(&w->header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
+                  w->header.len > 1 ? "," : "", name, w->bf16 ? "BF16" : "F32", shape, from,
+                  from + n * (w->bf16 ? 2 : 4));
     for (size_t i = 0; i < n; i++) {
         float x = sv_rng_normal(&w->rng) * w->scale;
         x = ones ? 1 + 0.2f * x : x;
-        sv_buf_append(&w->data, &x, 4);
+        uint16_t half = sv_f32_to_bf16(x);
+        sv_buf_append(&w->data, w->bf16 ? (const void *)&half : &x, w->bf16 ? 2 : 4);
     }
 }
 
@@ -90,7 +93,7 @@ static const char *finish(struct writer *w, const char *config, const char *tag)
 
 static struct writer begin(const struct toy *t, uint64_t salt)
 {
-    struct writer w = {.rng = {t->seed + salt}, .scale = t->scale};
+    struct writer w = {.rng = {t->seed + salt}, .scale = t->scale, .bf16 = t->bf16};
     sv_buf_init(&w.header);
     sv_buf_init(&w.data);
     sv_buf_append(&w.header, "{", 1);
@@ -104,10 +107,10 @@ static void config_head(char *out, size_t size, const struct toy *t, const char 
              "\"hidden_size\":%d,\"intermediate_size\":%d,\"num_hidden_layers\":%d,"
              "\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"head_dim\":%d,"
              "\"vocab_size\":%d,\"max_position_embeddings\":%d,\"rms_norm_eps\":1e-6,"
-             "\"rope_theta\":10000.0,\"tie_word_embeddings\":false,\"torch_dtype\":\"float32\","
+             "\"rope_theta\":10000.0,\"tie_word_embeddings\":false,\"torch_dtype\":\"%s\","
              "\"eos_token_id\":2,\"bos_token_id\":1",
              arch, t->hidden, t->mlp, layers, t->n_heads, t->n_kv, t->head_dim, t->vocab,
-             t->max_position);
+             t->max_position, t->bf16 ? "bfloat16" : "float32");
 }
 
 const char *toy_target(const struct toy *t)

@@ -4,11 +4,13 @@
 #ifndef SV_TEST_TOY_H
 #define SV_TEST_TOY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct toy {
     int32_t vocab, hidden, n_layers, n_heads, n_kv, head_dim, mlp, max_position;
     int32_t block, draft_layers; /* taps are 0 and n_layers - 2; the mask is vocab - 1 */
+    bool bf16;                   /* weights stored as bf16 instead of f32 */
     float scale;                 /* standard deviation of the weights */
     uint64_t seed;
 };
