@@ -143,6 +143,10 @@ static void complete_drafts_fit(void **state)
     fake_draft(&list, &d, "model.");
     fake_add(&list, "rotary_emb.inv_freq", 4, 0);
     fake_expect(check_list(NULL, &d, &err), SV_OK, &err, "", "prefix");
+    small_draft(&d,
+                "{\"tie_word_embeddings\": true}"); /* Qwen3-4B's draft says so: it means nothing */
+    fake_draft(&list, &d, "");
+    fake_expect(check_list(NULL, &d, &err), SV_OK, &err, "", "tied");
     small_draft(&d, "{\"attention_bias\": true, \"num_attention_heads\": 4}");
     fake_draft(&list, &d, "");
     fake_expect(check_list(NULL, &d, &err), SV_OK, &err, "", "bias");
