@@ -137,7 +137,7 @@ static void chi_square_on(struct sv_dev *dev)
 {
     static const float temps[] = {0.7f, 1, 1.5f};
     for (int t = 0; t < 3; t++)
-        for (int f = 0; f < 8; f++)
+        for (int f = 0; f < 8; f = f == 4 ? 7 : f + 1) /* none, each, two, all */
             chi_square_case(dev, (struct sv_sampling){.temperature = temps[t],
                                                       .top_k = f & 1 ? 12 : 0,
                                                       .top_p = f & 2 ? 0.85f : 1,
@@ -163,7 +163,7 @@ static void support_case(struct sv_dev *dev, struct sv_rng *rng, int32_t vocab, 
 {
     float x[200];
     double p[200];
-    int32_t out[2048];
+    int32_t out[1024];
     bool seen[200] = {false};
     for (int32_t i = 0; i < vocab; i++) {
         x[i] = 2 * sv_rng_normal(rng);
@@ -180,22 +180,22 @@ static void support_case(struct sv_dev *dev, struct sv_rng *rng, int32_t vocab, 
     sp.top_p = sv_rng_below(rng, 2) ? sv_rng_float(rng) : 1;
     sp.min_p = sv_rng_below(rng, 2) ? sv_rng_float(rng) * 0.3f : 0;
     by_definition(x, vocab, &sp, p);
-    draws(dev, x, vocab, sp, 0, 2048, out);
-    for (int i = 0; i < 2048; i++) {
+    draws(dev, x, vocab, sp, 0, 1024, out);
+    for (int i = 0; i < 1024; i++) {
         if (!(p[out[i]] > 0))
             fail_msg("drew %d (logit %g), which T %g k %d p %g min %g drop", out[i], (double)x[out[i]],
                      (double)sp.temperature, sp.top_k, (double)sp.top_p, (double)sp.min_p);
         seen[out[i]] = true;
     }
     for (int32_t i = 0; i < vocab; i++)
-        if (p[i] > 0.02 && !seen[i]) /* missed with probability 1e-18 */
+        if (p[i] > 0.04 && !seen[i]) /* missed with probability 1e-18 */
             fail_msg("never drew %d of probability %g", i, p[i]);
 }
 
 static void support_on(struct sv_dev *dev)
 {
     struct sv_rng rng = {77};
-    for (int i = 0; i < 150; i++)
+    for (int i = 0; i < 80; i++)
         support_case(dev, &rng, 1 + (int32_t)sv_rng_below(&rng, 200), i % 2);
 }
 

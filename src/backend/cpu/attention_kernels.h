@@ -16,7 +16,7 @@
 /* ---------------------------------------------------------------- keys and values into scratch */
 
 /* kt[d][i] = key i element d for the SIMD_W-blocks that meet [lo, hi); unseen lanes repeat a seen row. */
-static void load_keys(const struct sv_cpu_attn_chunk *c)
+static SIMD_LOCALS void load_keys(const struct sv_cpu_attn_chunk *c)
 {
     const int32_t hd = c->head_dim;
     for (int32_t i = c->lo / SIMD_W * SIMD_W; i < c->hi; i += SIMD_W) {
@@ -45,7 +45,7 @@ static void load_keys(const struct sv_cpu_attn_chunk *c)
 }
 
 /* Values as f32 rows padded to whole vectors; f32 caches of whole vectors are read in place. */
-static void load_values(const struct sv_cpu_attn_chunk *c, const float *v[CHUNK])
+static SIMD_LOCALS void load_values(const struct sv_cpu_attn_chunk *c, const float *v[CHUNK])
 {
     const int32_t hd = c->head_dim;
     if (c->dtype == SV_F32 && hd % 16 == 0) {
@@ -67,7 +67,7 @@ static void load_values(const struct sv_cpu_attn_chunk *c, const float *v[CHUNK]
 /* ---------------------------------------------------------------- scores */
 
 /* s[j][p0 ..] for nq queries and nv vectors of positions; both are constants after inlining. */
-static inline __attribute__((always_inline)) void score_block(const struct sv_cpu_attn_chunk *c,
+static inline SIMD_LOCALS __attribute__((always_inline)) void score_block(const struct sv_cpu_attn_chunk *c,
                                                               float *s, int32_t q0, int32_t p0, int nq,
                                                               int nv)
 {
@@ -94,7 +94,7 @@ static inline __attribute__((always_inline)) void score_block(const struct sv_cp
 }
 
 /* Scores of all queries for the vector blocks that meet [lo, hi). */
-static void scores(const struct sv_cpu_attn_chunk *c, float *s)
+static SIMD_LOCALS void scores(const struct sv_cpu_attn_chunk *c, float *s)
 {
     const int32_t step = SIMD_NV * SIMD_W;
     for (int32_t p = c->lo / step * step; p < c->hi; p += step) {
@@ -116,7 +116,7 @@ static inline vf soft_cap(vf x, float cap)
 }
 
 /* Scores of one query become weights (0 outside [lo, hi)); returns the correction of what came before. */
-static float soft_max(float *s, int32_t lo, int32_t hi, float softcap, float *m, float *l)
+static SIMD_LOCALS float soft_max(float *s, int32_t lo, int32_t hi, float softcap, float *m, float *l)
 {
     vf x[N_PV], top = v_set1(-INFINITY);
     for (int k = 0; k < N_PV; k++) {
@@ -145,7 +145,7 @@ static float soft_max(float *s, int32_t lo, int32_t hi, float softcap, float *m,
 /* ---------------------------------------------------------------- values */
 
 /* acc[j] = acc[j] * corr[j] + sum over positions [lo, hi) of s[j][i] * v[i], nv vectors from dimension d. */
-static inline __attribute__((always_inline)) void value_block(const struct sv_cpu_attn_chunk *c,
+static inline SIMD_LOCALS __attribute__((always_inline)) void value_block(const struct sv_cpu_attn_chunk *c,
                                                               const float *s, const float *const *v,
                                                               const float *corr, int32_t q0, int32_t d,
                                                               int32_t lo, int32_t hi, int nq, int nv)
@@ -171,7 +171,7 @@ static inline __attribute__((always_inline)) void value_block(const struct sv_cp
 }
 
 /* All dimensions of nq queries over one range. */
-static inline __attribute__((always_inline)) void value_rows(const struct sv_cpu_attn_chunk *c,
+static inline SIMD_LOCALS __attribute__((always_inline)) void value_rows(const struct sv_cpu_attn_chunk *c,
                                                              const float *s, const float *const *v,
                                                              const float *corr, int32_t q0, int32_t lo,
                                                              int32_t hi, int nq)
@@ -184,7 +184,7 @@ static inline __attribute__((always_inline)) void value_rows(const struct sv_cpu
 }
 
 /* A block of queries: what only some of them see comes first and last, one by one, in position order. */
-static void value_group(const struct sv_cpu_attn_chunk *c, const float *s, const float *const *v,
+static SIMD_LOCALS void value_group(const struct sv_cpu_attn_chunk *c, const float *s, const float *const *v,
                         float *corr, int32_t q0)
 {
     const float one = 1.0f;
@@ -215,7 +215,7 @@ static void value_group(const struct sv_cpu_attn_chunk *c, const float *s, const
             value_rows(c, s, v, &one, q0 + j, hi, c->q_hi[q0 + j], 1);
 }
 
-static void k_attn_chunk(const struct sv_cpu_attn_chunk *c)
+static SIMD_LOCALS void k_attn_chunk(const struct sv_cpu_attn_chunk *c)
 {
     _Alignas(64) float s[SV_ATTN_TILE * CHUNK];
     const float *v[CHUNK];

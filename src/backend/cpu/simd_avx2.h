@@ -18,6 +18,7 @@
 #define SIMD_NV 2
 #define SIMD_TABLE sv_cpu_vec_avx2
 #define SIMD_NAME "avx2"
+#define SIMD_LOCALS /* see simd_avx512.h */
 
 typedef __m256 vf;
 

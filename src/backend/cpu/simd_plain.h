@@ -18,6 +18,7 @@
 #define SIMD_NV 4
 #define SIMD_TABLE sv_cpu_vec_plain
 #define SIMD_NAME "plain"
+#define SIMD_LOCALS /* see simd_avx512.h */
 
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));

@@ -29,7 +29,7 @@ static inline vf v_exp(vf x)
     return v_zero_below(x, -87.33f, v_scale2(p, n));
 }
 
-static inline float exp1(float x)
+static inline SIMD_LOCALS float exp1(float x)
 {
     float t[SIMD_W];
     v_store(t, v_exp(v_set1(x)));
@@ -51,7 +51,7 @@ static inline __attribute__((always_inline)) vf w_load(const void *w, enum sv_dt
 /* ---------------------------------------------------------------- norm */
 
 /* Four partial sums of SIMD_W lanes each, then one tree: the order depends on d only. */
-static inline float finish_sum(const vf a[4])
+static inline SIMD_LOCALS float finish_sum(const vf a[4])
 {
     return v_hsum(v_add(v_add(a[0], a[2]), v_add(a[1], a[3])));
 }
@@ -75,7 +75,7 @@ static inline __attribute__((always_inline)) void norm_put(const struct sv_cpu_n
         v_store_n(r->tap + i, v, n);
 }
 
-static float norm_sum(const struct sv_cpu_norm_row *r)
+static SIMD_LOCALS float norm_sum(const struct sv_cpu_norm_row *r)
 {
     vf a[4] = {v_set1(0), v_set1(0), v_set1(0), v_set1(0)};
     int32_t i = 0;
@@ -188,7 +188,7 @@ static void k_narrow(void *dst, enum sv_dtype dtype, const float *in, int32_t n)
 
 /* ---------------------------------------------------------------- sampling */
 
-static float k_max(const float *x, int32_t n, int32_t *n_nan)
+static SIMD_LOCALS float k_max(const float *x, int32_t n, int32_t *n_nan)
 {
     const vf low = v_set1(-INFINITY);
     vf a[4] = {low, low, low, low};
@@ -247,7 +247,7 @@ static void k_exp_weights(float *w, const float *x, int32_t n, float max, float 
     }
 }
 
-static double k_sum(const float *w, int32_t n)
+static SIMD_LOCALS double k_sum(const float *w, int32_t n)
 {
     double a[16] = {0};
     int32_t i = 0;
@@ -264,7 +264,7 @@ static double k_sum(const float *w, int32_t n)
 
 /* ---------------------------------------------------------------- bandwidth */
 
-static uint64_t k_read(const void *p, size_t n_bytes)
+static SIMD_LOCALS uint64_t k_read(const void *p, size_t n_bytes)
 {
     const float *x = p;
     const size_t n = n_bytes / sizeof *x;
