@@ -1,0 +1,220 @@
+/*
+ * test_dflash_golden.c - the drafter against the published reference code, in f32.
+ *
+ * timeout: 120
+ *
+ * First block after a prompt: taps, context K and V of every layer, draft rows and ids. Whole greedy decodes
+ * of 40+ prompts: token ids and the accept length of every step must be equal. Prompts go through in chunks,
+ * pages are small, so that the paths a server takes are the ones checked.
+ */
+#define _POSIX_C_SOURCE 200809L /* symlink */
+
+#include "testing.h"
+
+#include "engine/run.h"
+#include "golden.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct subject {
+    const char *draft, *golden; /* below tests/golden/tiny */
+};
+
+/* A draft directory whose config.json is the variant the golden file names. */
+static const char *draft_dir(const char *name, const char *config)
+{
+    char path[256];
+    snprintf(path, sizeof path, "tests/golden/tiny/%s", name);
+    const char *dir = run_dir(path);
+    if (!strcmp(config, "config.json"))
+        return dir;
+    const char *tmp = run_keep(sv_test_tmp(config));
+    char from[600], to[600];
+    if (mkdir(tmp, 0700))
+        return tmp; /* made by an earlier prompt */
+    snprintf(from, sizeof from, "%s/model.safetensors", dir);
+    snprintf(to, sizeof to, "%s/model.safetensors", tmp);
+    assert_int_equal(symlink(from, to), 0);
+    snprintf(from, sizeof from, "%s/%s", dir, config);
+    snprintf(to, sizeof to, "%s/config.json", tmp);
+    assert_int_equal(symlink(from, to), 0);
+    return tmp;
+}
+
+static struct sv_engine *open_pair(const struct golden *g, const struct subject *s, int32_t batch,
+                                   int32_t page, int32_t chunk)
+{
+    char target[256];
+    snprintf(target, sizeof target, "tests/golden/tiny/%s", golden_meta(g, "target"));
+    struct sv_engine_options o = {.target_dir = run_dir(target),
+                                  .draft_dir = draft_dir(s->draft, golden_meta(g, "draft_config")),
+                                  .dtype = SV_TYPE_F32,
+                                  .n_threads = 2,
+                                  .max_sequences = batch,
+                                  .page_size = page,
+                                  .prefill_chunk = chunk};
+    return run_open(&o, NULL);
+}
+
+static void same(const char *what, int i, int32_t at, const float *a, const float *b, size_t n)
+{
+    double e = golden_rel_err(a, b, n);
+    if (!(e < 1e-4))
+        fail_msg("prompt %d: %s %d differs, relative error %.3g", i, what, at, e);
+}
+
+/* K or V of one position of one layer: (n_kv, head_dim) gathered from its page. */
+static void gather(const struct sv_kv *kv, const void *half, int32_t pos, float *out)
+{
+    int32_t page = kv->table[pos / kv->page_size], ps = kv->page_size, hd = kv->head_dim;
+    for (int32_t h = 0; h < kv->n_kv_heads; h++) {
+        size_t at = (((size_t)page * (size_t)kv->n_kv_heads + (size_t)h) * (size_t)ps +
+                     (size_t)(pos % ps)) *
+                    (size_t)hd;
+        memcpy(out + h * hd, (const float *)half + at, (size_t)hd * sizeof *out);
+    }
+}
+
+/* Which layers lie where: the target's groups come first, then the draft's in layer order. */
+static void draft_layer(const struct sv_engine *e, int32_t layer, int32_t *group, int32_t *index)
+{
+    const struct sv_draft_config *c = sv_dflash_config(e->drafter);
+    int32_t kinds[2] = {-1, -1}, n = 0, count[2] = {0, 0};
+    for (int32_t i = 0; i <= layer; i++) {
+        int k = c->base.layer_kind[i] == SV_LAYER_SLIDING;
+        if (kinds[k] < 0)
+            kinds[k] = n++;
+        *index = count[k]++;
+        *group = 1 + kinds[k];
+    }
+}
+
+static void check_context(struct sv_engine *e, struct golden *g, int i, int32_t n)
+{
+    const struct sv_draft_config *c = sv_dflash_config(e->drafter);
+    size_t k, width = (size_t)(c->base.n_kv_heads * c->base.head_dim);
+    float row[1024];
+    for (int32_t l = 0; l < c->base.n_layers; l++) {
+        if (!golden_has(g, "d%d.l%d.k", i, l))
+            continue;
+        int32_t group, index;
+        draft_layer(e, l, &group, &index);
+        struct sv_kv kv = sv_cache_kv(&e->cache, group, index);
+        const float *want_k = golden_get(g, "F32", &k, "d%d.l%d.k", i, l);
+        const float *want_v = golden_get(g, "F32", &k, "d%d.l%d.v", i, l);
+        for (int32_t p = 0; p < n; p++) {
+            if (kv.table[p / kv.page_size] < 0)
+                continue; /* slid out of the window: no row can see it any more */
+            gather(&kv, kv.k, p, row);
+            same("context K at", i, p, row, want_k + (size_t)p * width, width);
+            gather(&kv, kv.v, p, row);
+            same("context V at", i, p, row, want_v + (size_t)p * width, width);
+        }
+    }
+}
+
+/* Prompt, then one block: what the drafter computed is still in the engine's buffers after the step. */
+static void first_block(struct golden *g, const struct subject *s, int i)
+{
+    struct sv_engine *e = open_pair(g, s, 1, 4, 512);
+    const struct sv_config *c = &e->model.cfg;
+    const struct sv_draft_config *dc = sv_dflash_config(e->drafter);
+    size_t n, k, hidden = (size_t)c->hidden_size;
+    const int32_t *ids = golden_get(g, "I32", &n, "d%d.input_ids", i);
+    struct sv_request r = {
+        .top_p = 1, .ignore_eos = true, .prompt_ids = ids, .n_prompt_ids = (int32_t)n, .max_tokens = 64};
+    struct sv_err err = {0};
+    assert_int_equal(sv_engine_submit(e, &r, NULL, &err), 0);
+    assert_int_equal(sv_engine_step(e, &err), 0);
+    if (golden_has(g, "d%d.taps", i)) {
+        size_t width = (size_t)dc->n_taps * hidden;
+        const float *taps = golden_get(g, "F32", &k, "d%d.taps", i);
+        for (size_t p = 0; p < n; p++)
+            same("taps at", i, (int32_t)p, (const float *)e->taps + p * width, taps + p * width, width);
+    }
+    check_context(e, g, i, (int32_t)n);
+    const int32_t *anchor = golden_get(g, "I32", &k, "d%d.anchor", i);
+    assert_int_equal(e->sched.head->tokens[n], *anchor);
+    assert_int_equal(sv_engine_step(e, &err), 0);
+    const float *u = golden_get(g, "F32", &k, "d%d.u", i);
+    const int32_t *want = golden_get(g, "I32", &k, "d%d.draft_ids", i);
+    assert_int_equal(k, dc->block_size - 1);
+    for (int32_t j = 1; j < dc->block_size; j++) {
+        same("draft row", i, j, (const float *)e->draft_out + (size_t)(j - 1) * hidden,
+             u + (size_t)j * hidden, hidden);
+        assert_int_equal(e->batch.row_ids.dev[j], want[j - 1]);
+    }
+    sv_engine_close(e);
+}
+
+static void whole_decodes(struct golden *g, const struct subject *s, int32_t batch, int32_t page,
+                          int32_t chunk)
+{
+    struct sv_engine *e = open_pair(g, s, batch, page, chunk);
+    size_t n, m;
+    const int32_t *prompts = golden_get(g, "I32", &n, "prompts");
+    const int32_t *at = golden_get(g, "I32", &m, "prompts_offsets");
+    const int32_t *tokens = golden_get(g, "I32", &n, "tokens");
+    const int32_t *tokens_at = golden_get(g, "I32", &n, "tokens_offsets");
+    const int32_t *accept = golden_get(g, "I32", &n, "accept");
+    const int32_t *accept_at = golden_get(g, "I32", &n, "accept_offsets");
+    int32_t n_prompts = (int32_t)m - 1;
+    assert_true(n_prompts >= 40);
+    struct run_case *c = calloc((size_t)n_prompts, sizeof *c);
+    for (int32_t i = 0; i < n_prompts; i++)
+        c[i] = (struct run_case){(int32_t *)(uintptr_t)(prompts + at[i]), at[i + 1] - at[i],
+                                 tokens_at[i + 1] - tokens_at[i],
+                                 {.top_p = 1, .ignore_eos = true}};
+    struct run_out *out = run_all(e, c, n_prompts);
+    for (int32_t i = 0; i < n_prompts; i++) {
+        assert_int_equal(out[i].n_tokens, c[i].max_tokens);
+        if (memcmp(out[i].tokens, tokens + tokens_at[i], (size_t)out[i].n_tokens * 4))
+            fail_msg("%s prompt %d: token ids differ", s->golden, i);
+        int32_t n_steps = accept_at[i + 1] - accept_at[i];
+        if (out[i].n_steps != n_steps)
+            fail_msg("%s prompt %d: %d steps, not %d", s->golden, i, out[i].n_steps, n_steps);
+        for (int32_t j = 0; j < n_steps; j++)
+            if (out[i].accept[j] != accept[accept_at[i] + j])
+                fail_msg("%s prompt %d step %d: accept length %d, not %d", s->golden, i, j,
+                         out[i].accept[j], accept[accept_at[i] + j]);
+    }
+    print_message("%s: %d prompts, mean accept length %.2f\n", s->golden, n_prompts,
+                  sv_accept_mean(&e->accept));
+    run_out_free(out, n_prompts);
+    free(c);
+    sv_engine_close(e);
+}
+
+static void check(const struct subject *s)
+{
+    char file[256];
+    snprintf(file, sizeof file, "tiny/%s.golden.safetensors", s->golden);
+    struct golden g = golden_open(file);
+    int n_details = atoi(golden_meta(&g, "n_details"));
+    assert_true(n_details >= 5);
+    for (int i = 0; i < n_details; i++)
+        first_block(&g, s, i);
+    whole_decodes(&g, s, 1, 16, 512);
+    whole_decodes(&g, s, 7, 4, 5);
+    golden_close(&g);
+}
+
+#define DRAFT_TEST(test, dir, golden)                                                              \
+    static void test(void **state)                                                                 \
+    {                                                                                              \
+        (void)state;                                                                               \
+        check(&(struct subject){dir, golden});                                                     \
+    }
+DRAFT_TEST(full_layers, "pair_draft_full_b16", "pair_draft_full_b16")
+DRAFT_TEST(biases, "pair_draft_bias_b8", "pair_draft_bias_b8")
+DRAFT_TEST(sliding, "pair_draft_sliding_b8", "pair_draft_sliding_b8")
+DRAFT_TEST(sliding_noncausal, "pair_draft_sliding_b8", "pair_draft_sliding_b8.noncausal")
+DRAFT_TEST(sliding_allcausal, "pair_draft_sliding_b8", "pair_draft_sliding_b8.allcausal")
+DRAFT_TEST(llama, "llama_draft_random_b4", "llama_draft_random_b4")
+
+SV_TEST_MAIN(cmocka_unit_test(full_layers), cmocka_unit_test(biases), cmocka_unit_test(sliding),
+             cmocka_unit_test(sliding_noncausal), cmocka_unit_test(sliding_allcausal),
+             cmocka_unit_test(llama))
