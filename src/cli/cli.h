@@ -95,7 +95,8 @@ int sv_cli_columns(FILE *out); /* terminal width, 80 when unknown */
  * strings, incomplete code points), so the painter remembers which bytes are still to come. */
 struct sv_cli_painter {
     FILE *out;
-    bool on;               /* false: text as it is */
+    bool on;               /* false: no colours */
+    bool tty;
     enum sv_cli_style now; /* what the terminal is set to */
     struct sv_buf due;     /* token bytes whose text has not come yet */
     struct sv_buf due_style; /* one byte a byte of due */

@@ -4,7 +4,7 @@
  * Called by run, demo and the progress bar. Must not: write an escape sequence inside a code point, or
  * any at all when the output is not a terminal (unless asked to).
  */
-#define _DEFAULT_SOURCE /* TIOCGWINSZ */
+#define _DEFAULT_SOURCE 1 /* TIOCGWINSZ */
 
 #include "cli/cli.h"
 
@@ -58,8 +58,25 @@ void sv_cli_painter_init(struct sv_cli_painter *p, FILE *out, bool on)
     memset(p, 0, sizeof *p);
     p->out = out;
     p->on = on;
+    p->tty = isatty(fileno(out));
     sv_buf_init(&p->due);
     sv_buf_init(&p->due_style);
+}
+
+/* A model may write any byte; on a terminal control characters are shown, not obeyed. */
+static void put_text(struct sv_cli_painter *p, const char *text, size_t n)
+{
+    size_t from = 0;
+
+    for (size_t i = 0; i < n && p->tty; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if ((c >= 0x20 && c != 0x7F) || c == '\n' || c == '\t')
+            continue;
+        fwrite(text + from, 1, i - from, p->out);
+        fprintf(p->out, "^%c", c ^ 0x40);
+        from = i + 1;
+    }
+    fwrite(text + from, 1, n - from, p->out);
 }
 
 static void set_style(struct sv_cli_painter *p, enum sv_cli_style style)
@@ -105,7 +122,7 @@ void sv_cli_painter_event(struct sv_cli_painter *p, const struct sv_engine *e,
     size_t at = 0;
 
     if (!p->on) {
-        fwrite(ev->text, 1, ev->n_bytes, p->out);
+        put_text(p, ev->text, ev->n_bytes);
         if (ev->n_bytes)
             fflush(p->out);
         return;
@@ -129,7 +146,7 @@ void sv_cli_painter_event(struct sv_cli_painter *p, const struct sv_engine *e,
             set_style(p, (enum sv_cli_style)p->due_style.data[found]);
             at = found + n;
         }
-        fwrite(ev->text + i, 1, n, p->out);
+        put_text(p, ev->text + i, n);
         i += n;
     }
     if (at)

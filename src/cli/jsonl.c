@@ -169,6 +169,8 @@ int sv_cli_request_parse(struct sv_cli_request *q, const char *line, size_t n,
     q->root = sv_json_parse(line, n, err);
     if (!q->root) {
         drop_line_one(err);
+        if (err && strstr(err->msg, "unable to decode byte"))
+            sv_err_prefix(err, "not valid UTF-8");
         return err ? err->code : SV_EFORMAT;
     }
     rc = json_is_object(q->root) ? take_id(q, err) : SV_OK;

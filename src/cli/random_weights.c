@@ -6,7 +6,7 @@
  * leave its directory behind.
  */
 #define _POSIX_C_SOURCE 200809L
-#define _DEFAULT_SOURCE /* mkdtemp */
+#define _DEFAULT_SOURCE 1 /* mkdtemp */
 
 #include "cli/cli.h"
 #include "load/load.h"

@@ -144,8 +144,10 @@ void sv_cli_talk_summary(struct sv_cli_talk *t)
     if (share > 0)
         fprintf(stderr, "; %.0f %% of %.1f GB/s", 100 * share, t->gbs);
     fprintf(stderr, "]%s\n", sv_cli_style(colour, SV_CLI_PLAIN));
-    if (t->painter.on)
-        fprintf(stderr, "[%sdrafted%s, %sthe target's own%s]\n",
-                sv_cli_style(colour, SV_CLI_DRAFTED), sv_cli_style(colour, SV_CLI_PLAIN),
-                sv_cli_style(colour, SV_CLI_OWN), sv_cli_style(colour, SV_CLI_PLAIN));
+    if (!t->painter.on || t->legend_shown)
+        return;
+    t->legend_shown = true;
+    fprintf(stderr, "[%sdrafted%s, %sthe target's own%s]\n",
+            sv_cli_style(colour, SV_CLI_DRAFTED), sv_cli_style(colour, SV_CLI_PLAIN),
+            sv_cli_style(colour, SV_CLI_OWN), sv_cli_style(colour, SV_CLI_PLAIN));
 }

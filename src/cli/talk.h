@@ -12,6 +12,7 @@ struct sv_cli_talk {
     struct sv_request defaults;
     const char *system;
     bool chat, show_draft, colour, quiet;
+    bool legend_shown;     /* what the colours mean is said once */
     struct sv_buf history; /* the conversation so far, in chat form */
     struct sv_cli_painter painter;
     struct sv_cli_answer answer; /* the latest */

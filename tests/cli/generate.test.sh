@@ -1,0 +1,162 @@
+#!/bin/bash
+# generate.test.sh - JSON lines in and out: every line answered, in order, the same in any batch and with a draft.
+# timeout: 180
+. tests/cli/lib.sh
+
+# What must not depend on batch, draft or the machine's mood.
+answers() {
+    sed -E 's/, "accept_lengths".*//' "$1"
+}
+
+# gen CODE ARG...: in.jsonl to out.jsonl
+gen() {
+    local code=$1
+    shift
+    run "$code" generate -m "$target" --in "$tmp/in.jsonl" --out "$tmp/out.jsonl" "$@"
+}
+
+# ---- good and bad lines
+
+{
+    printf '{"id":"a","prompt":"Hello","max_tokens":5}\r\n'
+    printf '\n'
+    printf '{"id":2,"prompt_token_ids":[5,6,7],"max_tokens":4,"ignore_eos":true}\n'
+    printf '{"id":3,"prompt":"x","max_tokens":\n'
+    printf '{"id":4,"prompt":"x","colour":1}\n'
+    printf '{"id":5,"prompt":"x","temperature":"hot"}\n'
+    printf '{"id":6,"prompt_token_ids":[1,99999]}\n'
+    printf 'nonsense\n'
+    printf '{"id":7,"prompt":"bad \xff byte"}\n'
+    printf '{"id":8,"prompt":""}\n'
+    printf '{"id":"\\u00e9\\"","prompt":"last","max_tokens":3}'
+} >"$tmp/in.jsonl"
+gen 1 -q
+equal "$(wc -l <"$tmp/out.jsonl")" 10
+err_says "7 of 10 lines"
+line() {
+    sed -n "$1p" "$tmp/out.jsonl"
+}
+has() {
+    [[ $(line "$1") == *"$2"* ]] || fail "output line $1 has no '$2': $(line "$1")"
+}
+has 1 '{"id": "a", "text": "'
+has 1 '"finish_reason": "'
+has 1 '"accept_lengths": [1'
+has 1 '"prompt_tokens": '
+for field in queue_ms prefill_ms decode_ms tokens_per_second; do
+    has 1 "\"$field\": "
+done
+has 2 '{"id": 2, '
+has 2 '"finish_reason": "length"'
+has 2 '"accept_lengths": [1, 1, 1]'
+has 3 '{"line": 4, "error": "JSON, byte '
+has 4 '"line": 5, "id": 4, "error": "field '"'colour'"
+has 5 "field 'temperature'"
+has 6 "field 'prompt_token_ids[1]'"
+has 7 '{"line": 8, "error": "JSON, byte'
+has 8 'not valid UTF-8'
+has 9 '{"line": 10, "id": 8, "error": "the prompt is empty"}'
+has 10 '{"id": "é\"", "text": "'
+
+# ---- limits
+
+{
+    printf '{"id":1,"prompt":"'
+    head -c 17000000 /dev/zero | tr '\0' x
+    printf '"}\n{"id":2,"prompt":"y","max_tokens":2}\n'
+} >"$tmp/in.jsonl"
+gen 1 -q
+has 1 '{"line": 1, "error": "the line is longer than 16777216 bytes"}'
+has 2 '{"id": 2'
+{
+    printf '{"id":1,"prompt_token_ids":[3'
+    for _ in $(seq 9000); do printf ',3'; done
+    printf ']}\n'
+} >"$tmp/in.jsonl"
+gen 1 -q
+has 1 'the context of'
+: >"$tmp/in.jsonl"
+gen 0
+equal "$(wc -c <"$tmp/out.jsonl")" 0
+
+# ---- batch equals single, draft equals plain, any widths and pages
+
+for i in $(seq 40); do
+    case $((i % 4)) in
+    0) printf '{"id":%d,"prompt":"Number %d is","max_tokens":%d}\n' "$i" "$i" $((i + 20)) ;;
+    1) printf '{"id":%d,"prompt_token_ids":[%d,7,%d],"max_tokens":30}\n' "$i" $((i + 3)) $((i * 5)) ;;
+    2) printf '{"id":%d,"prompt":"aa bb %d","max_tokens":25,"temperature":1,"seed":%d,"top_k":50}\n' "$i" "$i" "$i" ;;
+    3) printf '{"id":%d,"prompt":"stop %d","max_tokens":40,"stop":["e","~~"],"ignore_eos":true}\n' "$i" "$i" ;;
+    esac
+done >"$tmp/in.jsonl"
+gen 0 -q --batch 1
+answers "$tmp/out.jsonl" >"$tmp/want"
+equal "$(wc -l <"$tmp/want")" 40
+while read -r arguments; do
+    # shellcheck disable=SC2086
+    gen 0 -q $arguments
+    answers "$tmp/out.jsonl" | cmp -s - "$tmp/want" || fail "answers differ with: $arguments"
+done <<END
+--batch 7
+--batch 64
+--batch 1 -d $draft
+--batch 16 -d $draft
+--batch 5 -d $draft --width 3 --page-size 1 --chunk 4
+--batch 3 -d $draft --width 1 --page-size 64 --threads 1
+--batch 8 -d $tiny/pair_draft_full_b16
+END
+
+# ---- accept lengths add up to the tokens after the first
+
+gen 0 -q -d "$draft"
+perl -ne '
+    my ($ids) = /"token_ids": \[([^\]]*)\]/; my ($lens) = /"accept_lengths": \[([^\]]*)\]/;
+    my $n = () = $ids =~ /\d+/g; my $sum = 0; $sum += $_ for $lens =~ /\d+/g;
+    exit 1 if $n != $sum + 1;' "$tmp/out.jsonl" || fail "accept lengths do not add up"
+grep -q '"accept_lengths": \[[^]]*[2-8]' "$tmp/out.jsonl" || fail "no draft was ever accepted"
+
+# ---- defaults from the command line, several stop strings
+
+printf '{"id":1,"prompt":"Hello"}\n' >"$tmp/in.jsonl"
+gen 0 -q -n 9 --ignore-eos
+equal "$(grep -o '"token_ids": \[[^]]*' "$tmp/out.jsonl" | tr -cd , | wc -c)" 8
+
+# ---- standard input and output; an answer comes before the next line is written
+
+coproc "$salvo" generate -m "$target" -d "$draft" --in - --out - -n 4 -q
+for i in 1 2 3; do
+    printf '{"id":"q%d","prompt":"Hello"}\n' "$i" >&"${COPROC[1]}"
+    if ! read -r -t 30 answer <&"${COPROC[0]}"; then
+        fail "no answer to line $i of a pipe that waits for it"
+        break
+    fi
+    [[ $answer == "{\"id\": \"q$i\""* ]] || fail "wrong answer: $answer"
+done
+pid=$COPROC_PID
+eval "exec ${COPROC[1]}>&-"
+wait "$pid" || fail "exit code $? at the end of the pipe"
+
+# ---- files that cannot be
+
+printf '{"id":1,"prompt":"Hello","max_tokens":2}\n' >"$tmp/in.jsonl"
+run 1 generate -m "$target" --in "$tmp/in.jsonl" --out "$tmp/in.jsonl"
+err_says "same file"
+[ -s "$tmp/in.jsonl" ] || fail "the input was emptied"
+run 1 generate -m "$target" --in "$tmp/in.jsonl" --out "$tmp/no/such/dir"
+err_says "$tmp/no/such/dir"
+run 1 generate -m "$target" --in "$tmp/nothing" --out "$tmp/out.jsonl"
+err_says "$tmp/nothing"
+echo precious >"$tmp/keep"
+run 1 generate -m /nonexistent --in "$tmp/in.jsonl" --out "$tmp/keep"
+equal "$(cat "$tmp/keep")" precious
+if [ -w /dev/full ]; then
+    run 1 generate -m "$target" --in "$tmp/in.jsonl" --out /dev/full
+    err_says "/dev/full"
+fi
+
+# ---- plain lines of progress when there is no terminal
+
+run 0 generate -m "$target" --in "$tmp/in.jsonl" --out "$tmp/out.jsonl"
+err_says "1 answers"
+[[ $err != *$'\r'* ]] || fail "a progress bar without a terminal"
+finish

@@ -1,0 +1,97 @@
+#!/bin/bash
+# measure.test.sh - info, check and bench on the tiny pair: what they report and what they refuse.
+# timeout: 120
+. tests/cli/lib.sh
+
+# ---- info
+
+run 0 info "$target"
+for fact in Qwen3ForCausalLM 'layers            5' 'vocabulary        300' 'all' 'tokenizer' 'end tokens'; do
+    out_says "$fact"
+done
+run 0 info "$draft"
+for fact in 'DFlash draft' 'block             8 tokens' 'mask token        299' 'taps' 'mask per layer'; do
+    out_says "$fact"
+done
+run 0 info "$tiny/llama_rope3_bf16"
+out_says LlamaForCausalLM
+out_says llama3
+out_says 'in 2 files'
+
+# A tensor file cut short: the configuration is still shown, the fault named.
+cp -r "$no_tokenizer" "$tmp/cut"
+truncate -s -100 "$tmp/cut/model.safetensors"
+run 1 info "$tmp/cut"
+out_says Qwen3ForCausalLM
+err_says model.safetensors
+
+# ---- check
+
+run 0 check -m "$target" -d "$draft" -n 48
+out_says 'pair: sizes'
+out_says 'same tokens with and without the draft'
+out_says '|        7 |'
+out_says 'mean accept length'
+run 0 check -m "$target"
+run 1 check -m "$target" -d "$tiny/llama_draft_random_b4"
+err_says 'does not fit'
+run 1 check -m "$draft"
+err_says 'is a draft'
+run 1 check -m "$tmp/cut"
+err_says model.safetensors
+
+# A draft that fits but knows nothing: its layers see shuffled weights.
+cp -r "$draft" "$tmp/dull"
+chmod -R u+w "$tmp/dull"
+perl -e '
+    local $/; open my $f, "<:raw", $ARGV[0] or die; my $s = <$f>; my $n = unpack "Q<", $s;
+    my $data = substr $s, 8 + $n; my @w = unpack "v*", $data; srand 1;
+    for my $i (reverse 1 .. $#w) { my $j = int rand $i + 1; @w[$i, $j] = @w[$j, $i]; }
+    open $f, ">:raw", $ARGV[0] or die; print $f substr($s, 0, 8 + $n), pack "v*", @w;' "$tmp/dull/model.safetensors"
+run 0 check -m "$target" -d "$tmp/dull" -n 48
+out_says 'same tokens with and without the draft'
+err_says 'fits but does not help'
+
+# ---- bench of a pair
+
+for i in 1 2 3; do
+    printf '{"id":%d,"kind":"odd","prompt":"Hello %d"}\n{"id":"e%d","kind":"even","prompt":"%d and"}\n' "$i" "$i" "$i" "$i"
+done >"$tmp/p.jsonl"
+bench() {
+    local code=$1
+    shift
+    run "$code" bench -m "$target" -d "$draft" --prompts "$tmp/p.jsonl" -n 40 --repeat 2 "$@"
+}
+bench 0 --concurrency 1,3
+for fact in '| odd' '| even' '| all' speedup 'accept length' ': equal' 'GB/s'; do
+    out_says "$fact"
+done
+bench 0 -o csv
+equal "$(wc -l <"$tmp/out")" 7
+out_says 'commit,machine,'
+out_says ',all,dflash,1,2,'
+equal "$(grep ',all,' "$tmp/out" | sed 's/.*,//' | sort -u | wc -l)" 1
+bench 0 -o json
+perl -MJSON::PP -0777 -ne 'my $r = decode_json($_); exit(@$r == 6 && $r->[5]{accept_length} > 1 ? 0 : 1)' "$tmp/out" ||
+    fail "the JSON is not what it should be: $out"
+bench 0 --limit 1 --out "$tmp/result.md"
+grep -q '| all' "$tmp/result.md" || fail "--out was not written"
+run 0 bench -m "$target" --prompts "$tmp/p.jsonl" -n 8 --repeat 1
+out_says 'plain tok/s'
+printf '{"id":1,"prompt":3}\n' >"$tmp/p.jsonl"
+bench 1
+err_says "line 1: field 'prompt'"
+
+# ---- bench of random weights: nothing is left behind
+
+mkdir "$tmp/rand"
+run 0 bench --random-weights "$tiny/qwen3_tied_bf16" --prefill 40 --verify 8 --seconds 0.05 --repeat 2 --tmp "$tmp/rand"
+for fact in 'decode 1 row' 'verify 8 rows' 'prompt of 40' 'of bandwidth' 'read bandwidth'; do
+    out_says "$fact"
+done
+run 0 bench --random-weights "$tiny/llama_bias_f16" --prefill 40 --seconds 0.05 --repeat 1 --tmp "$tmp/rand" -o csv
+equal "$(wc -l <"$tmp/out")" 4
+equal "$(ls "$tmp/rand")" ""
+run 1 bench --random-weights "$tiny/qwen3_tied_bf16" --tmp /nonexistent
+err_says /nonexistent
+finish

@@ -1,0 +1,108 @@
+#!/bin/bash
+# terminal.test.sh - what happens on a terminal: progress bar, colours, Ctrl-C, the conversation.
+# timeout: 120
+. tests/cli/lib.sh
+
+if ! command -v script >/dev/null; then
+    echo "script(1) is not there"
+    exit 77
+fi
+export HOME=$tmp TERM=xterm
+unset NO_COLOR
+
+# on_tty COMMAND: runs it on a terminal of its own; $screen is what that got.
+on_tty() {
+    screen=$(script -qec "$1" /dev/null </dev/null 2>&1)
+}
+shows() {
+    [[ $screen == *"$1"* ]] || fail "the terminal does not show '$1': $(cat -v <<<"$screen")"
+}
+
+# ---- progress bar
+
+for i in $(seq 30); do
+    printf '{"id":%d,"prompt":"Number %d","max_tokens":60,"ignore_eos":true}\n' "$i" "$i"
+done >"$tmp/in.jsonl"
+on_tty "$salvo generate -m $target --in $tmp/in.jsonl --out $tmp/out.jsonl"
+shows $'\r'
+shows '['
+shows '30 answers'
+shows 'tok/s'
+equal "$(wc -l <"$tmp/out.jsonl")" 30
+
+# ---- drafted tokens have a colour; without colours the text is the same
+
+run 0 run -m "$target" -d "$draft" -p Hello -n 40 -q
+plain=$out
+run 0 run -m "$target" -d "$draft" -p Hello -n 40 -q --show-draft
+equal "$out" "$plain"
+run 0 run -m "$target" -d "$draft" -p Hello -n 40 -q --show-draft --colour always
+out_says $'\033[32m'
+out_says $'\033[1;33m'
+equal "$(sed 's/\x1b\[[0-9;]*m//g' <<<"$out")" "$plain"
+run 0 run -m "$target" -d "$draft" -p Hello -n 40 -q --no-draft
+equal "$out" "$plain"
+on_tty "$salvo run -m $target -d $draft -p Hello -n 40 -q --show-draft"
+shows $'\033[32m'
+NO_COLOR=1 on_tty "$salvo run -m $target -d $draft -p Hello -n 40 -q --show-draft"
+[[ $screen != *$'\033'* ]] || fail "NO_COLOR is not heeded"
+
+# ---- the prompt from a file and from standard input
+
+printf Hello >"$tmp/prompt"
+run 0 run -m "$target" -f "$tmp/prompt" -n 40 -q
+equal "$out" "$plain"
+equal "$(printf Hello | "$salvo" run -m "$target" -n 40 -q | tr -d '\0')" "$plain"
+run 0 run -m "$target" -d "$draft" -p Hello -n 40
+err_says "accept length"
+err_says "tok/s"
+err_says "GB/s"
+
+# ---- Ctrl-C cancels the answer
+
+for i in $(seq 400); do
+    printf '{"id":%d,"prompt":"Number %d","max_tokens":200,"ignore_eos":true}\n' "$i" "$i"
+done >"$tmp/in.jsonl"
+rm "$tmp/out.jsonl"
+"$salvo" generate -m "$target" --in "$tmp/in.jsonl" --out "$tmp/out.jsonl" --batch 4 2>"$tmp/err" &
+pid=$!
+while kill -0 $pid 2>/dev/null && [ ! -s "$tmp/out.jsonl" ]; do sleep 0.01; done
+# bash starts background commands with SIGINT ignored; salvo takes it back by its own handler.
+kill -INT $pid
+code=0
+wait $pid || code=$?
+equal $code 1
+grep -q 'canceled at line' "$tmp/err" || fail "a canceled job does not say so: $(cat "$tmp/err")"
+[ "$(wc -l <"$tmp/out.jsonl")" -lt 400 ] || fail "nothing was canceled"
+tail -n 1 "$tmp/out.jsonl" | grep -q '"finish_reason": "canceled"' ||
+    fail "the last answer is not a canceled one"
+
+# ---- a conversation: history, commands, Ctrl-C inside an answer goes on with the next line
+
+if command -v tmux >/dev/null; then
+    tmux="tmux -L salvo-test-$$ -f /dev/null"
+    screen() {
+        $tmux capture-pane -p
+    }
+    wait_for() {
+        for _ in $(seq 200); do
+            screen | grep -qF -- "$1" && return
+            sleep 0.05
+        done
+        fail "the conversation does not show '$1': $(screen)"
+    }
+    $tmux new-session -d -x 100 -y 50 "HOME=$tmp $salvo run -m $target -d $draft -n 20; echo ended \$?; sleep 20"
+    wait_for '>'
+    $tmux send-keys 'Hello' Enter
+    wait_for 'accept length'
+    $tmux send-keys '/stats' Enter
+    wait_for '%'
+    $tmux send-keys 'half a line' C-c
+    $tmux send-keys '/nope' Enter
+    wait_for '/nope is not known'
+    $tmux send-keys '/quit' Enter
+    wait_for 'ended 0'
+    $tmux kill-server
+    grep -q Hello "$tmp/.salvo_history" || fail "no history was kept"
+fi
+finish
