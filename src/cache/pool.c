@@ -46,11 +46,15 @@ static int group_open(struct sv_cache *c, struct sv_cache_group *g,
     g->n_free = d->n_pages;
 
     size_t half = (size_t)sv_cache_group_bytes(d) / 2;
-    if (sv_dev_alloc(c->dev, &g->k, half, err) || sv_dev_alloc(c->dev, &g->v, half, err) ||
-        sv_dev_alloc(c->dev, (void **)&g->dev_table, cells * sizeof *g->table, err))
-        return sv_err_prefix(err, "cache group %s, %lld MiB", d->name,
-                             (long long)(sv_cache_group_bytes(d) >> 20));
-    return SV_OK;
+    int rc = sv_dev_alloc(c->dev, &g->k, half, err);
+    if (!rc)
+        rc = sv_dev_alloc(c->dev, &g->v, half, err);
+    if (!rc)
+        rc = sv_dev_alloc(c->dev, (void **)&g->dev_table, cells * sizeof *g->table, err);
+    if (rc)
+        sv_err_prefix(err, "cache group %s, %lld MiB", d->name,
+                      (long long)(sv_cache_group_bytes(d) >> 20));
+    return rc;
 }
 
 int sv_cache_open(struct sv_cache *c, struct sv_dev *dev, const struct sv_cache_group_desc *groups,

@@ -38,9 +38,9 @@ int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32
                      (int64_t)sv_dtype_bytes(m->head.dtype);
     if (rc) {
         sv_model_close(m);
-        return sv_err_prefix(err, "%s", dir);
+        sv_err_prefix(err, "%s", dir);
     }
-    return SV_OK;
+    return rc;
 }
 
 void sv_model_close(struct sv_model *m)

@@ -188,7 +188,8 @@ int sv_dflash_open(struct sv_drafter **d, const struct sv_model *target, const c
         rc = take_weights(f, n_positions, err);
     if (rc) {
         dflash_close(&f->base);
-        return sv_err_prefix(err, "draft %s", dir);
+        sv_err_prefix(err, "draft %s", dir);
+        return rc;
     }
     f->base.block_size = f->cfg.block_size;
     f->base.n_taps = f->cfg.n_taps;
