@@ -236,7 +236,9 @@ static int read_field(struct sv_tokenizer *tok, struct sv_jpull *j, const char *
         if (sv_jpull_peek(j) == 'n')
             return expect_unset(j, key);
         rc = sv_jpull_bool(j, &tok->ignore_merges);
-        return rc < 0 ? sv_err_prefix(j->err, "model.ignore_merges") : rc;
+        if (rc < 0)
+            sv_err_prefix(j->err, "model.ignore_merges");
+        return rc;
     }
     if (strcmp(key, "type") != 0)
         return sv_jpull_skip(j);
@@ -332,7 +334,7 @@ int sv_tok_add(struct sv_tokenizer *tok, const struct sv_added *a, struct sv_err
             tok->added = p;
             tok->added_cap = cap;
         }
-        copy = sv_strndup(a->content, a->n);
+        copy = sv_bytes_copy(a->content, a->n);
         if (!copy)
             return sv_fail(err, SV_ENOMEM, -1, "out of memory");
         tok->added[tok->n_added++] = *a;

@@ -10,39 +10,66 @@
 
 #define MAX_STEPS 32
 
-static const char *type_of(const json_t *v)
+static const char *type_of(const struct sv_jnode *v)
 {
-    const char *s = json_string_value(json_object_get(v, "type"));
+    const char *s = sv_jnode_text(v, "type");
     return s ? s : "";
 }
 
-static int unsupported(struct sv_err *err, const char *part, const json_t *v)
+static int refuse(struct sv_err *err, int code, const struct sv_jnode *v, const char *what)
 {
-    return sv_fail(err, SV_EUNSUPPORTED, -1, "%s of type '%.60s' is not supported", part, type_of(v));
+    size_t pos = v ? v->pos : 0;
+    return sv_fail(err, code, (int64_t)pos, "byte %zu: %s", pos, what);
 }
 
-static bool is_type(const json_t *v, const char *type)
+static int unsupported(struct sv_err *err, const char *part, const struct sv_jnode *v)
+{
+    return sv_fail(err, SV_EUNSUPPORTED, (int64_t)v->pos, "byte %zu: %s of type '%.60s' is not supported",
+                   v->pos, part, type_of(v));
+}
+
+static int no_memory(struct sv_err *err)
+{
+    return sv_fail(err, SV_ENOMEM, -1, "out of memory");
+}
+
+static bool is_type(const struct sv_jnode *v, const char *type)
 {
     return strcmp(type_of(v), type) == 0;
 }
 
-/* The parts of a Sequence, or v itself as its only part. */
-static size_t n_parts(const json_t *v, const char *field)
+/* A flag that may be absent; anything but true and false is an error. */
+static int flag_of(const struct sv_jnode *v, const char *key, bool *out, struct sv_err *err)
 {
-    return is_type(v, "Sequence") ? json_array_size(json_object_get(v, field)) : 1;
-}
+    const struct sv_jnode *f = sv_jnode_get(v, key);
 
-static const json_t *part(const json_t *v, const char *field, size_t i)
-{
-    return is_type(v, "Sequence") ? json_array_get(json_object_get(v, field), i) : v;
-}
-
-int sv_tok_parse_normalizer(struct sv_tokenizer *tok, const json_t *v, struct sv_err *err)
-{
-    if (!v || json_is_null(v))
+    if (!f)
         return SV_OK;
-    for (size_t i = 0; i < n_parts(v, "normalizers"); i++) {
-        const json_t *p = part(v, "normalizers", i);
+    if (f->kind != SV_J_BOOL)
+        return sv_fail(err, SV_EFORMAT, (int64_t)f->pos, "byte %zu: %s must be true or false", f->pos, key);
+    *out = f->number != 0;
+    return SV_OK;
+}
+
+/* The parts of a Sequence, or v itself as the only part; the rest by ->next. NULL: none. */
+static const struct sv_jnode *first_part(const struct sv_jnode *v, const char *field, bool *more)
+{
+    const struct sv_jnode *list;
+
+    *more = is_type(v, "Sequence");
+    if (!*more)
+        return v;
+    list = sv_jnode_get(v, field);
+    return list && list->kind == SV_J_ARRAY ? list->child : NULL;
+}
+
+int sv_tok_parse_normalizer(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err)
+{
+    bool more;
+
+    if (!v)
+        return SV_OK;
+    for (const struct sv_jnode *p = first_part(v, "normalizers", &more); p; p = more ? p->next : NULL) {
         if (!is_type(p, "NFC"))
             return unsupported(err, "normalizer", p);
         tok->nfc = true;
@@ -53,18 +80,20 @@ int sv_tok_parse_normalizer(struct sv_tokenizer *tok, const json_t *v, struct sv
 /* ---------------------------------------------------------------- pre_tokenizer */
 
 static int add_split(struct sv_tokenizer *tok, const char *pattern, size_t n, bool literal,
-                     struct sv_split **out, struct sv_err *err)
+                     const struct sv_jnode *where, struct sv_split **out, struct sv_err *err)
 {
     struct sv_split *sp = &tok->split[tok->n_splits];
     int rc;
 
     *out = sp;
     if (tok->n_splits == SV_MAX_SPLITS)
-        return sv_fail(err, SV_EUNSUPPORTED, -1, "pre_tokenizer: more than %d splits", SV_MAX_SPLITS);
+        return refuse(err, SV_EUNSUPPORTED, where, "too many splits");
     if (literal || !sv_scan_known(pattern, n, &sp->scan)) {
         rc = sv_regex_open(&sp->re, pattern, n, literal, err);
         if (rc < 0) {
-            sv_err_prefix(err, "pre_tokenizer, split %d", tok->n_splits);
+            if (err) /* the place inside the expression is in the message */
+                err->pos = (int64_t)where->pos;
+            sv_err_prefix(err, "byte %zu", where->pos);
             return rc;
         }
     }
@@ -72,33 +101,30 @@ static int add_split(struct sv_tokenizer *tok, const char *pattern, size_t n, bo
     return SV_OK;
 }
 
-static int read_split(struct sv_tokenizer *tok, const json_t *v, struct sv_err *err)
+static int read_split(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err)
 {
     static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext",
                                         "Contiguous"};
-    const json_t *pattern = json_object_get(v, "pattern"), *text;
-    const char *behavior = NULL;
+    const struct sv_jnode *pattern = sv_jnode_get(v, "pattern"), *text = sv_jnode_get(pattern, "Regex");
+    const char *behavior = sv_jnode_text(v, "behavior");
     struct sv_split *sp;
-    bool literal = false, invert = false;
+    bool literal = !text, invert = false;
     int rc, k = 0;
 
-    text = json_object_get(pattern, "Regex");
-    if (!text) {
-        text = json_object_get(pattern, "String");
-        literal = true;
-    }
-    if (!json_is_string(text))
-        return sv_fail(err, SV_EFORMAT, -1, "pre_tokenizer, Split: pattern needs a Regex or a String");
-    rc = sv_json_str(v, "behavior", &behavior, err);
-    if (rc == SV_OK)
-        rc = sv_json_bool_opt(v, "invert", &invert, err);
-    if (rc < 0)
-        return sv_err_prefix(err, "pre_tokenizer, Split");
+    if (literal)
+        text = sv_jnode_get(pattern, "String");
+    if (!text || text->kind != SV_J_STRING)
+        return refuse(err, SV_EFORMAT, v, "Split: pattern needs a Regex or a String");
+    if (!behavior)
+        return refuse(err, SV_EFORMAT, v, "Split: behavior is missing");
     while (k < 5 && strcmp(behavior, names[k]) != 0)
         k++;
     if (k == 5)
-        return sv_fail(err, SV_EUNSUPPORTED, -1, "pre_tokenizer, Split: behavior '%.40s'", behavior);
-    rc = add_split(tok, json_string_value(text), json_string_length(text), literal, &sp, err);
+        return sv_fail(err, SV_EUNSUPPORTED, (int64_t)v->pos, "byte %zu: Split: behavior '%.40s'", v->pos,
+                       behavior);
+    rc = flag_of(v, "invert", &invert, err);
+    if (rc == SV_OK)
+        rc = add_split(tok, text->text, text->n, literal, text, &sp, err);
     if (rc < 0)
         return rc;
     sp->behavior = (enum sv_split_behavior)k;
@@ -106,47 +132,46 @@ static int read_split(struct sv_tokenizer *tok, const json_t *v, struct sv_err *
     return SV_OK;
 }
 
-static int read_byte_level(struct sv_tokenizer *tok, const json_t *v, struct sv_err *err)
+static int read_byte_level(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err)
 {
     const char *gpt2 = sv_scan_pattern(0);
     bool prefix = true, use_regex = true; /* the reference's defaults */
     struct sv_split *sp;
-    int rc = sv_json_bool_opt(v, "add_prefix_space", &prefix, err);
+    int rc = flag_of(v, "add_prefix_space", &prefix, err);
 
     if (rc == SV_OK)
-        rc = sv_json_bool_opt(v, "use_regex", &use_regex, err);
+        rc = flag_of(v, "use_regex", &use_regex, err);
     if (rc < 0)
-        return sv_err_prefix(err, "pre_tokenizer, ByteLevel");
+        return rc;
     if (prefix)
         tok->prefix_level = tok->n_splits;
-    return use_regex ? add_split(tok, gpt2, strlen(gpt2), false, &sp, err) : SV_OK;
+    return use_regex ? add_split(tok, gpt2, strlen(gpt2), false, v, &sp, err) : SV_OK;
 }
 
-static int read_digits(struct sv_tokenizer *tok, const json_t *v, struct sv_err *err)
+static int read_digits(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err)
 {
     bool individual = false;
     struct sv_split *sp;
-    int rc = sv_json_bool_opt(v, "individual_digits", &individual, err);
+    int rc = flag_of(v, "individual_digits", &individual, err);
 
     if (rc < 0)
-        return sv_err_prefix(err, "pre_tokenizer, Digits");
-    return individual ? add_split(tok, "\\p{N}", 5, false, &sp, err)
-                      : add_split(tok, "\\p{N}+", 6, false, &sp, err);
+        return rc;
+    return individual ? add_split(tok, "\\p{N}", 5, false, v, &sp, err)
+                      : add_split(tok, "\\p{N}+", 6, false, v, &sp, err);
 }
 
-int sv_tok_parse_pre(struct sv_tokenizer *tok, const json_t *v, struct sv_err *err)
+int sv_tok_parse_pre(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err)
 {
-    bool byte_level = false;
-    size_t n = n_parts(v, "pretokenizers");
+    bool byte_level = false, more = false;
+    const struct sv_jnode *p = v ? first_part(v, "pretokenizers", &more) : NULL;
 
     tok->prefix_level = -1;
-    if (n > MAX_STEPS)
-        return sv_fail(err, SV_EUNSUPPORTED, -1, "pre_tokenizer: %zu steps", n);
-    for (size_t i = 0; v && !json_is_null(v) && i < n; i++) {
-        const json_t *p = part(v, "pretokenizers", i);
+    for (int i = 0; p; p = more ? p->next : NULL) {
         int rc;
+        if (i++ == MAX_STEPS)
+            return refuse(err, SV_EUNSUPPORTED, p, "too many steps");
         if (byte_level)
-            return sv_fail(err, SV_EUNSUPPORTED, -1, "pre_tokenizer: a step after ByteLevel");
+            return refuse(err, SV_EUNSUPPORTED, p, "a step after ByteLevel");
         byte_level = is_type(p, "ByteLevel");
         if (byte_level)
             rc = read_byte_level(tok, p, err);
@@ -160,8 +185,7 @@ int sv_tok_parse_pre(struct sv_tokenizer *tok, const json_t *v, struct sv_err *e
             return rc;
     }
     if (!byte_level)
-        return sv_fail(err, SV_EUNSUPPORTED, -1,
-                       "pre_tokenizer: no ByteLevel step; only byte-level models are supported");
+        return refuse(err, SV_EUNSUPPORTED, v, "no ByteLevel step; only byte-level models are supported");
     return SV_OK;
 }
 
@@ -178,66 +202,65 @@ static int append_id(int32_t **ids, int32_t *n, int32_t id)
 }
 
 /* Ids of a template's special token go before or after the text. */
-static int add_special(struct sv_tokenizer *tok, const json_t *specials, const char *name, bool after,
-                       struct sv_err *err)
+static int add_special(struct sv_tokenizer *tok, const struct sv_jnode *specials, const struct sv_jnode *p,
+                       const char *name, bool after, struct sv_err *err)
 {
-    const json_t *ids = json_object_get(json_object_get(specials, name), "ids");
+    const struct sv_jnode *ids = sv_jnode_get(sv_jnode_get(specials, name), "ids");
 
-    if (!json_array_size(ids))
-        return sv_fail(err, SV_EFORMAT, -1, "post_processor: special_tokens has no ids for '%.60s'", name);
-    for (size_t i = 0; i < json_array_size(ids); i++) {
-        const json_t *v = json_array_get(ids, i);
-        json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
+    if (!ids || ids->kind != SV_J_ARRAY || !ids->n)
+        return sv_fail(err, SV_EFORMAT, (int64_t)p->pos, "byte %zu: special_tokens has no ids for '%.60s'",
+                       p->pos, name);
+    for (const struct sv_jnode *v = ids->child; v; v = v->next) {
         int rc;
-        if (id < 0 || id >= tok->n_tokens || tok->name_at[id] == UINT32_MAX)
-            return sv_fail(err, SV_EFORMAT, -1, "post_processor: '%.60s' has an id that no token has", name);
-        rc = after ? append_id(&tok->after, &tok->n_after, (int32_t)id)
-                   : append_id(&tok->before, &tok->n_before, (int32_t)id);
+        if (v->kind != SV_J_INT || v->number < 0 || v->number >= tok->n_tokens ||
+            tok->name_at[v->number] == UINT32_MAX)
+            return sv_fail(err, SV_EFORMAT, (int64_t)v->pos,
+                           "byte %zu: '%.60s' has an id that no token has", v->pos, name);
+        rc = after ? append_id(&tok->after, &tok->n_after, (int32_t)v->number)
+                   : append_id(&tok->before, &tok->n_before, (int32_t)v->number);
         if (rc < 0)
-            return sv_fail(err, rc, -1, "out of memory");
+            return no_memory(err);
     }
     return SV_OK;
 }
 
-static int read_template(struct sv_tokenizer *tok, const json_t *v, struct sv_err *err)
+static int read_template(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err)
 {
-    const json_t *single = json_object_get(v, "single"), *specials = json_object_get(v, "special_tokens");
-    size_t i;
-    const json_t *p;
+    const struct sv_jnode *single = sv_jnode_get(v, "single"), *specials = sv_jnode_get(v, "special_tokens");
     int n_text = 0;
 
-    if (!json_is_array(single))
-        return sv_fail(err, SV_EFORMAT, -1, "post_processor: TemplateProcessing.single must be an array");
-    json_array_foreach(single, i, p) {
-        const char *name = json_string_value(json_object_get(json_object_get(p, "SpecialToken"), "id"));
-        const char *text = json_string_value(json_object_get(json_object_get(p, "Sequence"), "id"));
+    if (!single || single->kind != SV_J_ARRAY)
+        return refuse(err, SV_EFORMAT, v, "TemplateProcessing: single must be an array");
+    for (const struct sv_jnode *p = single->child; p; p = p->next) {
+        const char *name = sv_jnode_text(sv_jnode_get(p, "SpecialToken"), "id");
+        const char *text = sv_jnode_text(sv_jnode_get(p, "Sequence"), "id");
         int rc = SV_OK;
         if (name)
-            rc = add_special(tok, specials, name, n_text > 0, err);
+            rc = add_special(tok, specials, p, name, n_text > 0, err);
         else if (text && strcmp(text, "A") == 0)
             n_text++;
         else
-            rc = sv_fail(err, SV_EFORMAT, -1, "post_processor: single[%zu] is no SpecialToken or Sequence A",
-                         i);
+            rc = refuse(err, SV_EFORMAT, p, "single: neither a SpecialToken nor Sequence A");
         if (rc < 0)
             return rc;
     }
     if (n_text != 1)
-        return sv_fail(err, SV_EUNSUPPORTED, -1, "post_processor: single has the text %d times", n_text);
+        return sv_fail(err, SV_EUNSUPPORTED, (int64_t)single->pos, "byte %zu: single has the text %d times",
+                       single->pos, n_text);
     return SV_OK;
 }
 
-int sv_tok_parse_post(struct sv_tokenizer *tok, const json_t *v, struct sv_err *err)
+int sv_tok_parse_post(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err)
 {
     int n_templates = 0;
+    bool more;
 
-    if (!v || json_is_null(v))
+    if (!v)
         return SV_OK;
-    for (size_t i = 0; i < n_parts(v, "processors"); i++) {
-        const json_t *p = part(v, "processors", i);
+    for (const struct sv_jnode *p = first_part(v, "processors", &more); p; p = more ? p->next : NULL) {
         int rc = SV_OK;
         if (is_type(p, "TemplateProcessing"))
-            rc = n_templates++ ? sv_fail(err, SV_EUNSUPPORTED, -1, "post_processor: two templates")
+            rc = n_templates++ ? refuse(err, SV_EUNSUPPORTED, p, "two templates")
                                : read_template(tok, p, err);
         else if (!is_type(p, "ByteLevel")) /* ByteLevel only trims offsets */
             rc = unsupported(err, "post_processor", p);
@@ -249,14 +272,16 @@ int sv_tok_parse_post(struct sv_tokenizer *tok, const json_t *v, struct sv_err *
 
 /* ---------------------------------------------------------------- decoder */
 
-int sv_tok_parse_decoder(const json_t *v, struct sv_err *err)
+int sv_tok_parse_decoder(const struct sv_jnode *v, struct sv_err *err)
 {
-    size_t n = n_parts(v, "decoders");
+    bool more = false;
+    const struct sv_jnode *p = v ? first_part(v, "decoders", &more) : NULL;
 
-    if (!v || json_is_null(v) || n == 0)
-        return sv_fail(err, SV_EUNSUPPORTED, -1, "decoder: only ByteLevel is supported, and there is none");
-    for (size_t i = 0; i < n; i++)
-        if (!is_type(part(v, "decoders", i), "ByteLevel") || i > 0)
-            return unsupported(err, "decoder", part(v, "decoders", i));
+    if (!p)
+        return refuse(err, SV_EUNSUPPORTED, v, "only ByteLevel is supported, and there is none");
+    if (!is_type(p, "ByteLevel"))
+        return unsupported(err, "decoder", p);
+    if (more && p->next)
+        return unsupported(err, "decoder", p->next);
     return SV_OK;
 }

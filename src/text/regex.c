@@ -28,6 +28,27 @@ static void give(void *p, void *data)
     sv_free(p);
 }
 
+static int compile(struct sv_regex *re, const struct sv_buf *text, uint32_t options,
+                   pcre2_compile_context *cc, struct sv_err *err)
+{
+    PCRE2_UCHAR why[200];
+    PCRE2_SIZE pos = 0;
+    int code = 0;
+
+    pcre2_set_newline(cc, PCRE2_NEWLINE_LF);
+    re->code = pcre2_compile((PCRE2_SPTR)(text->data ? text->data : ""), text->len, options, &code, &pos, cc);
+    if (!re->code && code == PCRE2_ERROR_HEAP_FAILED)
+        return SV_ENOMEM;
+    if (!re->code) {
+        pcre2_get_error_message(code, why, sizeof why);
+        return sv_fail(err, SV_EFORMAT, (int64_t)pos, "expression, near character %zu of '%.100s': %s",
+                       (size_t)pos, text->data ? text->data : "", (char *)why);
+    }
+    code = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
+    re->jit = code == 0;
+    return code == PCRE2_ERROR_NOMEMORY ? SV_ENOMEM : SV_OK;
+}
+
 int sv_regex_open(struct sv_regex *re, const char *pattern, size_t n, bool literal, struct sv_err *err)
 {
     uint32_t options = literal ? PCRE2_UTF | PCRE2_LITERAL
@@ -35,38 +56,18 @@ int sv_regex_open(struct sv_regex *re, const char *pattern, size_t n, bool liter
     pcre2_general_context *memory = pcre2_general_context_create(take, give, NULL);
     pcre2_compile_context *cc = memory ? pcre2_compile_context_create(memory) : NULL;
     struct sv_buf text;
-    PCRE2_SIZE pos = 0;
-    int code = PCRE2_ERROR_NOMEMORY, rc = SV_ENOMEM;
+    int rc = cc ? SV_OK : SV_ENOMEM;
 
     memset(re, 0, sizeof *re);
     sv_buf_init(&text);
-    if (n > MAX_PATTERN)
+    if (rc == SV_OK && n > MAX_PATTERN)
         rc = sv_fail(err, SV_EUNSUPPORTED, -1, "expression of %zu bytes", n);
-    else if (literal)
+    if (rc == SV_OK && literal)
         sv_buf_append(&text, pattern, n);
-    else
+    else if (rc == SV_OK)
         rc = sv_regex_translate(pattern, n, &text, err);
-    if (n > MAX_PATTERN || (!literal && rc < 0) || text.failed || !cc)
-        goto out;
-    pcre2_set_newline(cc, PCRE2_NEWLINE_LF);
-    re->code = pcre2_compile((PCRE2_SPTR)(text.data ? text.data : ""), text.len, options, &code, &pos, cc);
-    if (!re->code) {
-        PCRE2_UCHAR why[200];
-        if (code == PCRE2_ERROR_HEAP_FAILED)
-            goto out;
-        pcre2_get_error_message(code, why, sizeof why);
-        rc = sv_fail(err, SV_EFORMAT, (int64_t)pos, "expression, near character %zu of '%.100s': %s",
-                     (size_t)pos, text.data ? text.data : "", (char *)why);
-        goto out;
-    }
-    code = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
-    if (code == PCRE2_ERROR_NOMEMORY) {
-        rc = SV_ENOMEM;
-        goto out;
-    }
-    re->jit = code == 0;
-    rc = SV_OK;
-out:
+    if (rc == SV_OK)
+        rc = text.failed ? SV_ENOMEM : compile(re, &text, options, cc, err);
     if (rc == SV_ENOMEM)
         sv_fail(err, SV_ENOMEM, -1, "out of memory");
     if (rc < 0)

@@ -123,3 +123,14 @@ int sv_strmap_add(struct sv_strmap *m, const char *s, size_t n, int32_t id)
     m->n++;
     return SV_OK;
 }
+
+char *sv_bytes_copy(const char *s, size_t n)
+{
+    char *copy = sv_alloc(n + 1);
+
+    if (!copy)
+        return NULL;
+    memcpy(copy, s, n);
+    copy[n] = 0;
+    return copy;
+}

@@ -103,6 +103,25 @@ int sv_jpull_skip(struct sv_jpull *j);
 int sv_jpull_enter(struct sv_jpull *j, char open);
 int sv_jpull_more(struct sv_jpull *j, char close, bool *first, struct sv_buf *key);
 
+/* ---------------------------------------------------------------- jtree.c: small parts as a tree */
+
+enum sv_jkind { SV_J_NULL, SV_J_BOOL, SV_J_INT, SV_J_REAL, SV_J_STRING, SV_J_ARRAY, SV_J_OBJECT };
+struct sv_jnode {
+    enum sv_jkind kind;
+    size_t pos;       /* byte in the file */
+    int64_t number;   /* INT, BOOL */
+    const char *text; /* STRING, NUL-terminated */
+    size_t n;         /* bytes of text, or children */
+    const char *key;  /* inside an object */
+    const struct sv_jnode *child, *next;
+};
+/* Reads one value into nodes that live in a; *out stays NULL for null. */
+int sv_jtree_read(struct sv_jpull *j, struct sv_arena *a, const struct sv_jnode **out);
+/* The field of an object; NULL when v is no object, or the field is absent or null. */
+const struct sv_jnode *sv_jnode_get(const struct sv_jnode *v, const char *key);
+/* Text of a string field, or NULL. */
+const char *sv_jnode_text(const struct sv_jnode *v, const char *key);
+
 /* ---------------------------------------------------------------- hash of strings */
 
 struct sv_strmap_slot {
@@ -121,6 +140,8 @@ int32_t sv_strmap_find(const struct sv_strmap *m, const char *s, size_t n);
 /* The caller has checked that s is not there. */
 int sv_strmap_add(struct sv_strmap *m, const char *s, size_t n, int32_t id);
 uint64_t sv_hash_bytes(const char *s, size_t n);
+/* A copy that may hold NUL bytes, with a NUL behind it; NULL: out of memory. */
+char *sv_bytes_copy(const char *s, size_t n);
 
 /* ---------------------------------------------------------------- added.c: added tokens */
 
@@ -283,10 +304,10 @@ int sv_tok_parse_model(struct sv_tokenizer *tok, struct sv_jpull *j, const struc
 int sv_tok_parse_added(struct sv_tokenizer *tok, struct sv_jpull *j);
 /* One object of added_tokens (id -1: it has its own) or of added_tokens_decoder. */
 int sv_tok_read_added(struct sv_tokenizer *tok, struct sv_jpull *j, int32_t id);
-int sv_tok_parse_normalizer(struct sv_tokenizer *tok, const json_t *v, struct sv_err *err);
-int sv_tok_parse_pre(struct sv_tokenizer *tok, const json_t *v, struct sv_err *err);
-int sv_tok_parse_post(struct sv_tokenizer *tok, const json_t *v, struct sv_err *err);
-int sv_tok_parse_decoder(const json_t *v, struct sv_err *err);
+int sv_tok_parse_normalizer(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err);
+int sv_tok_parse_pre(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err);
+int sv_tok_parse_post(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err);
+int sv_tok_parse_decoder(const struct sv_jnode *v, struct sv_err *err);
 /* Byte that a character of the byte-level alphabet stands for, or -1. */
 int sv_byte_of_char(uint32_t cp);
 uint32_t sv_char_of_byte(uint8_t b);

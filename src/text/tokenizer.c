@@ -76,44 +76,30 @@ static int find_parts(struct sv_tokenizer *tok, struct sv_jpull *j, struct span 
     return rc;
 }
 
-/* Parses a small part into *out; absent and null give NULL. */
-static int part_json(const char *text, struct span s, json_t **out, struct sv_err *err)
+/* One small part; an absent one reads like null. */
+static int read_pipe(struct sv_tokenizer *tok, struct sv_jpull *j, struct span part, int which)
 {
-    *out = NULL;
-    if (!s.end || (s.end - s.at == 4 && memcmp(text + s.at, "null", 4) == 0))
-        return SV_OK;
-    if (text[s.at] != '{')
-        return sv_fail(err, SV_EFORMAT, (int64_t)s.at, "byte %zu: expected an object", s.at);
-    *out = sv_json_parse(text + s.at, s.end - s.at, err);
-    if (*out)
-        return SV_OK;
-    if (err && err->pos >= 0)
-        err->pos += (int64_t)s.at;
-    return err ? err->code : SV_EFORMAT;
-}
+    const struct sv_jnode *v = NULL;
+    struct sv_arena nodes;
+    int rc = SV_OK;
 
-static int read_pipe(struct sv_tokenizer *tok, const char *text, const struct span *parts, int which,
-                     struct sv_err *err)
-{
-    struct sv_err own = {0}; /* codes are needed even when the caller wants none */
-    json_t *v = NULL;
-    int rc = part_json(text, parts[which], &v, &own);
-
+    sv_arena_init(&nodes);
+    j->pos = part.at;
+    if (part.end)
+        rc = sv_jtree_read(j, &nodes, &v);
+    if (rc == SV_OK && v && v->kind != SV_J_OBJECT)
+        rc = sv_jpull_fail(j, v->pos, "expected an object");
+    if (rc == SV_OK && which == PART_NORMALIZER)
+        rc = sv_tok_parse_normalizer(tok, v, j->err);
+    else if (rc == SV_OK && which == PART_PRE)
+        rc = sv_tok_parse_pre(tok, v, j->err);
+    else if (rc == SV_OK && which == PART_POST)
+        rc = sv_tok_parse_post(tok, v, j->err);
+    else if (rc == SV_OK)
+        rc = sv_tok_parse_decoder(v, j->err);
+    sv_arena_fini(&nodes);
     if (rc < 0)
-        sv_err_prefix(&own, "%s", part_names[which]);
-    else if (which == PART_NORMALIZER)
-        rc = sv_tok_parse_normalizer(tok, v, &own);
-    else if (which == PART_PRE)
-        rc = sv_tok_parse_pre(tok, v, &own);
-    else if (which == PART_POST)
-        rc = sv_tok_parse_post(tok, v, &own);
-    else
-        rc = sv_tok_parse_decoder(v, &own);
-    json_decref(v);
-    if (rc < 0 && own.pos < 0 && parts[which].end)
-        own.pos = (int64_t)parts[which].at;
-    if (rc < 0 && err)
-        *err = own;
+        sv_err_prefix(j->err, "%s", part_names[which]);
     return rc;
 }
 
@@ -139,7 +125,7 @@ static int normalize_added(struct sv_tokenizer *tok, struct sv_err *err)
             rc = sv_nfc(s, a->content, a->n, &text, &changed);
         if (rc < 0 || !changed)
             continue;
-        copy = sv_strndup(text.data, text.len);
+        copy = sv_bytes_copy(text.data, text.len);
         if (!copy) {
             rc = SV_ENOMEM;
             continue;
@@ -333,7 +319,7 @@ static int build(struct sv_tokenizer *tok, const char *json, size_t n, const cha
             sv_err_prefix(err, "tokenizer_config.json");
     }
     for (int i = PART_NORMALIZER; rc == SV_OK && i <= PART_DECODER; i++)
-        rc = read_pipe(tok, json, parts, i, err);
+        rc = read_pipe(tok, &j, parts[i], i);
     if (rc == SV_OK)
         rc = normalize_added(tok, err);
     if (rc == SV_OK)
