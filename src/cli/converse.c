@@ -77,10 +77,10 @@ static enum got read_message(struct editor *ed, struct sv_buf *b)
     while (more) {
         int n = 0;
         const char *line;
+        sv_cli_clear_interrupt(); /* one that came too late for the answer is not meant for this */
         el_set(ed->el, EL_PROMPT, first ? prompt_text : continued_text);
         line = el_gets(ed->el, &n);
         if (sv_cli_interrupted()) { /* Ctrl-C at the prompt drops the line */
-            sv_cli_clear_interrupt();
             el_reset(ed->el);
             fputc('\n', stdout);
             return GOT_NOTHING;

@@ -96,7 +96,7 @@ if command -v tmux >/dev/null; then
     $tmux send-keys 'Hello' Enter
     wait_for 'accept length'
     $tmux send-keys '/stats' Enter
-    wait_for '%'
+    wait_for '   8   '
     $tmux send-keys 'half a line' C-c
     $tmux send-keys '/nope' Enter
     wait_for '/nope is not known'
