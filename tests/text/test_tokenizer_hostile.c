@@ -356,6 +356,19 @@ static void scratch_survives(void **state)
     sv_buf_fini(&text);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(good_file), cmocka_unit_test(bad_files), cmocka_unit_test(cut_and_damaged),
+/* The fuzz target's seeds are whole files, or its mutations would never get past the first field. */
+static void fuzz_seeds(void **state)
+{
+    static const char *const names[] = {"qwen", "gpt2", "plain", "prefix", "general", "template"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char relative[128];
+        snprintf(relative, sizeof relative, "tests/fuzz/corpus/tokenizer/%s.json", names[i]);
+        sv_tokenizer_close(golden_tokenizer(sv_test_path(relative)));
+    }
+}
+
+SV_TEST_MAIN(cmocka_unit_test(fuzz_seeds), cmocka_unit_test(good_file), cmocka_unit_test(bad_files), cmocka_unit_test(cut_and_damaged),
              cmocka_unit_test(deep_and_large), cmocka_unit_test(nul_bytes), cmocka_unit_test(faults),
              cmocka_unit_test(scratch_survives))
