@@ -1,0 +1,168 @@
+/*
+ * test_text.c - text out of the engine: stop strings over every split, whole code points, prompts as text.
+ *
+ * The model is the tiny counting pair with its small tokenizer (bytes and a few merges), so text is a few
+ * bytes a token and stop strings fall across tokens and blocks in every way.
+ */
+#include "testing.h"
+
+#include "engine/run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKENS = 40 };
+
+static struct sv_engine *open_pair(bool draft, int32_t width)
+{
+    struct sv_engine_options o = {.target_dir = run_dir("tests/golden/tiny/pair_target"),
+                                  .draft_dir =
+                                      draft ? run_dir("tests/golden/tiny/pair_draft_full_b16") : NULL,
+                                  .dtype = SV_TYPE_F32,
+                                  .n_threads = 1,
+                                  .max_sequences = 3,
+                                  .width = width};
+    return run_open(&o, NULL);
+}
+
+static const char *const prompts[] = {"abc", "1 2 3 4", "hello w\xc3\xb6rld \xe2\x82\xac"};
+enum { N = sizeof prompts / sizeof prompts[0] };
+
+static void fill_cases(struct run_case *c)
+{
+    for (int i = 0; i < N; i++)
+        c[i] = (struct run_case){
+            .max_tokens = TOKENS,
+            .req = {.prompt = prompts[i], .top_p = 1, .ignore_eos = true}};
+}
+
+static bool valid_utf8(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        unsigned char c = (unsigned char)s[i];
+        size_t k = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
+        if (!k || i + k > n)
+            return false;
+        for (size_t j = 1; j < k; j++)
+            if (((unsigned char)s[i + j] & 0xc0) != 0x80)
+                return false;
+        i += k;
+    }
+    return true;
+}
+
+/* The text of an answer is the decoding of its tokens, with any drafter. */
+static void text_is_its_tokens(void **state)
+{
+    (void)state;
+    struct run_case c[N];
+    fill_cases(c);
+    struct sv_engine *a = open_pair(false, 0), *b = open_pair(true, 0);
+    struct run_out *x = run_all(a, c, N), *y = run_all(b, c, N);
+    run_same(x, y, N, "text");
+    for (int i = 0; i < N; i++) {
+        struct sv_buf want;
+        sv_buf_init(&want);
+        assert_int_equal(
+            sv_tokenizer_decode(a->tok, x[i].tokens, (size_t)x[i].n_tokens, true, &want), 0);
+        assert_int_equal(want.len, x[i].n_text);
+        assert_memory_equal(want.data, x[i].text, want.len);
+        assert_string_equal(x[i].text, y[i].text);
+        assert_true(valid_utf8(x[i].text, x[i].n_text));
+        sv_buf_fini(&want);
+    }
+    run_out_free(x, N);
+    run_out_free(y, N);
+    sv_engine_close(a);
+    sv_engine_close(b);
+}
+
+/* First place of a stop string in a text, or -1. */
+static long find(const char *text, size_t n, const char *stop)
+{
+    size_t m = strlen(stop);
+    for (size_t i = 0; i + m <= n; i++)
+        if (!memcmp(text + i, stop, m))
+            return (long)i;
+    return -1;
+}
+
+static void check_stop(struct sv_engine *e, const struct run_out *ref, int i, const char *stop)
+{
+    struct run_case c[N];
+    fill_cases(c);
+    const char *const stops[] = {"\x01never", stop};
+    c[i].req.stop = stops;
+    c[i].req.n_stop = 2;
+    struct run_out *out = run_all(e, &c[i], 1);
+    long at = find(ref[i].text, ref[i].n_text, stop);
+    assert_true(at >= 0);
+    if (out->finish != SV_FINISH_STOP || out->n_text != (size_t)at)
+        fail_msg("prompt %d stop \"%s\": %zu bytes of text, expected %ld", i, stop, out->n_text, at);
+    assert_memory_equal(out->text, ref[i].text, (size_t)at);
+    /* No more tokens than it took to see the match. */
+    assert_true(out->n_tokens <= ref[i].n_tokens);
+    assert_memory_equal(out->tokens, ref[i].tokens, (size_t)out->n_tokens * 4);
+    struct sv_buf before;
+    sv_buf_init(&before);
+    sv_tokenizer_decode(e->tok, out->tokens, (size_t)out->n_tokens - 1, true, &before);
+    assert_true(find(before.len ? before.data : "", before.len, stop) < 0);
+    sv_buf_fini(&before);
+    run_out_free(out, 1);
+}
+
+/* Every substring of up to five bytes that is whole code points, as a stop string. */
+static void stop_strings_everywhere(void **state)
+{
+    (void)state;
+    struct run_case c[N];
+    fill_cases(c);
+    struct sv_engine *engines[] = {open_pair(false, 0), open_pair(true, 0), open_pair(true, 3)};
+    struct run_out *ref = run_all(engines[0], c, N);
+    int n_checked = 0;
+    for (int i = 0; i < N; i++)
+        for (size_t at = 0; at < ref[i].n_text; at += 3)
+            for (size_t len = 1; len <= 5 && at + len <= ref[i].n_text; len += 2) {
+                char stop[8] = {0};
+                memcpy(stop, ref[i].text + at, len);
+                if (!valid_utf8(stop, len) || strlen(stop) != len)
+                    continue;
+                for (size_t k = 0; k < 3; k++)
+                    check_stop(engines[k], ref, i, stop);
+                n_checked++;
+            }
+    print_message("%d stop strings\n", n_checked);
+    assert_true(n_checked > 20);
+    run_out_free(ref, N);
+    for (size_t k = 0; k < 3; k++)
+        sv_engine_close(engines[k]);
+}
+
+/* Text that may be the start of a stop string waits; when the answer ends without it, it comes out. */
+static void held_text_is_released(void **state)
+{
+    (void)state;
+    struct run_case c[N];
+    fill_cases(c);
+    struct sv_engine *e = open_pair(true, 0);
+    struct run_out *ref = run_all(e, c, N);
+    for (int i = 0; i < N; i++) {
+        char stop[400];
+        size_t n = ref[i].n_text < 300 ? ref[i].n_text : 300;
+        memcpy(stop, ref[i].text + ref[i].n_text - n, n);
+        strcpy(stop + n, "\x01"); /* all but the last byte stands at the very end */
+        const char *const stops[] = {stop};
+        c[i].req.stop = stops;
+        c[i].req.n_stop = 1;
+        struct run_out *out = run_all(e, &c[i], 1);
+        assert_int_equal(out->n_text, ref[i].n_text);
+        assert_memory_equal(out->text, ref[i].text, out->n_text);
+        assert_int_equal(out->finish, SV_FINISH_LENGTH);
+        run_out_free(out, 1);
+    }
+    run_out_free(ref, N);
+    sv_engine_close(e);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(text_is_its_tokens), cmocka_unit_test(stop_strings_everywhere),
+             cmocka_unit_test(held_text_is_released))
