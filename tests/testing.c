@@ -22,7 +22,7 @@ static char tmp_dir[64];
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
-    return "allocator_may_return_null=1:detect_stack_use_after_return=1";
+    return "allocator_may_return_null=1";
 }
 
 const char *__tsan_default_options(void);
