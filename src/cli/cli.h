@@ -81,6 +81,7 @@ int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,
 void sv_cli_catch_interrupt(void); /* from now on the first Ctrl-C is counted, the second one ends */
 bool sv_cli_interrupted(void);
 void sv_cli_clear_interrupt(void);
+void sv_cli_idle(bool idle); /* while true, a second Ctrl-C does not end the program */
 
 /* ---------------------------------------------------------------- terminal (colour.c) */
 

@@ -3,11 +3,15 @@
  *
  * Called by run.c when a terminal is at both ends. Uses libedit. Must not: answer anything itself.
  */
+#define _POSIX_C_SOURCE 200809L
+
 #include "cli/talk.h"
 
+#include <errno.h>
 #include <histedit.h>
 #include <string.h>
 #include <unistd.h>
+#include <wchar.h>
 
 #define HISTORY_LINES 1000
 
@@ -32,6 +36,32 @@ static char *continued_text(EditLine *el)
     return text;
 }
 
+/* libedit's own reader goes on after the first interrupted read, and Ctrl-C would be lost. Returns how
+ * many characters were read, -1 on errors. */
+static int read_character(EditLine *el, wchar_t *out)
+{
+    mbstate_t state = {0};
+
+    (void)el;
+    for (;;) {
+        char byte;
+        ssize_t n = read(STDIN_FILENO, &byte, 1);
+        if (n < 0 && errno == EINTR && !sv_cli_interrupted())
+            continue; /* some other signal, a resized window perhaps */
+        if (n <= 0)
+            return (int)n;
+        switch (mbrtowc(out, &byte, 1, &state)) {
+        case (size_t)-1: /* not the locale's: drop it */
+            memset(&state, 0, sizeof state);
+            break;
+        case (size_t)-2:
+            break;
+        default:
+            return 1;
+        }
+    }
+}
+
 static int open_editor(struct editor *ed)
 {
     const char *home = sv_env("HOME");
@@ -49,6 +79,7 @@ static int open_editor(struct editor *ed)
         history(ed->history, &ed->event, H_LOAD, ed->history_file);
     el_set(ed->el, EL_PROMPT, prompt_text);
     el_set(ed->el, EL_EDITOR, "emacs");
+    el_set(ed->el, EL_GETCFN, read_character);
     el_set(ed->el, EL_HIST, history, ed->history);
     el_set(ed->el, EL_BIND, "^R", "em-inc-search-prev", NULL);
     el_source(ed->el, NULL);
@@ -79,7 +110,9 @@ static enum got read_message(struct editor *ed, struct sv_buf *b)
         const char *line;
         sv_cli_clear_interrupt(); /* one that came too late for the answer is not meant for this */
         el_set(ed->el, EL_PROMPT, first ? prompt_text : continued_text);
+        sv_cli_idle(true);
         line = el_gets(ed->el, &n);
+        sv_cli_idle(false);
         if (sv_cli_interrupted()) { /* Ctrl-C at the prompt drops the line */
             el_reset(ed->el);
             fputc('\n', stdout);

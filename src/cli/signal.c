@@ -1,8 +1,8 @@
 /*
  * signal.c - Ctrl-C: the first one is counted and answered by the running command, the second one ends.
  *
- * Called by the commands that stream. The only global of the program: a handler has no other way to
- * reach its command. Must not: do anything in the handler that is not async-signal-safe.
+ * Called by the commands that stream. The only globals of the program: a handler has no other way
+ * to reach its command. Must not: do anything in the handler that is not async-signal-safe.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -12,10 +12,11 @@
 #include <unistd.h>
 
 static volatile sig_atomic_t presses;
+static volatile sig_atomic_t idle; /* at the prompt: nothing runs that a second one could end */
 
 static void on_interrupt(int sig)
 {
-    if (++presses > 1) {
+    if (++presses > 1 && !idle) {
         /* Style reset and a fresh line: the answer may have been in the middle of a colour. */
         static const char tail[] = "\033[0m\n";
         if (isatty(STDERR_FILENO) && write(STDERR_FILENO, tail, sizeof tail - 1) < 0)
@@ -41,4 +42,9 @@ bool sv_cli_interrupted(void)
 void sv_cli_clear_interrupt(void)
 {
     presses = 0;
+}
+
+void sv_cli_idle(bool now)
+{
+    idle = now;
 }

@@ -7,7 +7,7 @@ if ! command -v script >/dev/null; then
     echo "script(1) is not there"
     exit 77
 fi
-export HOME=$tmp TERM=xterm
+export HOME=$tmp TERM=xterm LC_ALL=C.UTF-8
 unset NO_COLOR
 
 # on_tty COMMAND: runs it on a terminal of its own; $screen is what that got.
@@ -80,7 +80,7 @@ tail -n 1 "$tmp/out.jsonl" | grep -q '"finish_reason": "canceled"' ||
 # ---- a conversation: history, commands, Ctrl-C inside an answer goes on with the next line
 
 if command -v tmux >/dev/null; then
-    tmux="tmux -L salvo-test-$$ -f /dev/null"
+    tmux="tmux -u -L salvo-test-$$ -f /dev/null"
     screen() {
         $tmux capture-pane -p
     }
@@ -91,18 +91,24 @@ if command -v tmux >/dev/null; then
         done
         fail "the conversation does not show '$1': $(screen)"
     }
-    $tmux new-session -d -x 100 -y 50 "HOME=$tmp $salvo run -m $target -d $draft -n 20; echo ended \$?; sleep 20"
+    $tmux new-session -d -x 100 -y 50 "HOME=$tmp LC_ALL=C.UTF-8 $salvo run -m $target -d $draft -n 20; echo ended \$?; sleep 20"
     wait_for '>'
     $tmux send-keys 'Hello' Enter
     wait_for 'accept length'
     $tmux send-keys '/stats' Enter
     wait_for '   8   '
-    $tmux send-keys 'half a line' C-c
+    $tmux send-keys 'half a line'
+    wait_for '> half a line'
+    $tmux send-keys C-c
+    $tmux send-keys 'größer' Enter
+    wait_for '> größer'
+    $tmux send-keys C-c C-c C-c # more than one at the prompt is not "the second one"
     $tmux send-keys '/nope' Enter
     wait_for '/nope is not known'
     $tmux send-keys '/quit' Enter
     wait_for 'ended 0'
     $tmux kill-server
+    grep -q 'größer' "$tmp/.salvo_history" || fail "history: $(cat "$tmp/.salvo_history")"
     grep -q Hello "$tmp/.salvo_history" || fail "no history was kept"
 fi
 finish
