@@ -14,11 +14,12 @@
 
 #include "backend/cpu/cpu.h"
 
-#define SV_GEMM_UNIT 16    /* weight rows in a unit of work, and side of an output tile */
-#define SV_GEMM_ROWS 512   /* input rows packed and multiplied at a time */
-#define SV_GEMM_KBLOCK 512 /* elements of k between two spills of a large product's partial sums   \
-                            */
-#define SV_GEMM_GROUP 16   /* units whose partial sums a thread keeps while k advances */
+#define SV_GEMM_UNIT 16  /* weight rows in a unit of work, and side of an output tile */
+#define SV_GEMM_ROWS 512 /* input rows packed and multiplied at a time */
+#define SV_GEMM_KBLOCK                                                                             \
+    512                  /* elements of k between two spills of a large product's partial sums     \
+                          */
+#define SV_GEMM_GROUP 16 /* units whose partial sums a thread keeps while k advances */
 
 /* Forms in which a kernel wants its input. */
 enum sv_gemm_form {
@@ -29,8 +30,7 @@ enum sv_gemm_form {
 };
 
 struct sv_gemm_thread {
-    uint8_t *
-        pack_w; /* 2 units x SV_GEMM_KBLOCK of bf16 weights as tiles, then 2 KiB for the end of k */
+    uint8_t *pack_w; /* 2 units x SV_GEMM_KBLOCK of bf16 weights, as tiles */
     float *sums;     /* (SV_GEMM_GROUP, SV_GEMM_ROWS / 16, 16, 16) partial sums */
     uint8_t *own_x;  /* packed input of small calls, so that they need no barrier */
     float *best_val; /* (SV_GEMM_ROWS) running maximum; NaN = nothing yet */

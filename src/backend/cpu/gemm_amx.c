@@ -145,21 +145,29 @@ static void pack(const struct sv_gemm_call *c, void *xp, int i, int n)
 /* ---------------------------------------------------------------- weights that cannot be used in
  * place */
 
-/* Copies steps of k as zero-padded tiles: the end of k, fewer than 16 rows, or weights used many
- * times. */
-static void pack_weights(uint8_t *out, const uint16_t *w, int32_t k, int32_t k0, int nn, int steps)
+/* Rows of weights asked for before they are copied. */
+#define COPY_AHEAD 4
+
+/* Copies `steps` steps of k from `step` on of rows <= 16 weight rows as zero-padded tiles
+ * [step][16][32]: the end of k, too few rows, or weights that many rows of input will pass over.
+ * Along the rows, as memory likes it. */
+static void copy_unit(uint8_t *to, const uint16_t *w, int32_t k, int32_t step, int32_t steps,
+                      int rows)
 {
-    for (int t = 0; t < steps; t++) {
-        const int32_t left = k - k0 - t * KSTEP;
-        const __mmask32 mask = left >= KSTEP ? ~(__mmask32)0 : (__mmask32)((1ull << left) - 1);
-        const uint16_t *p = w + k0 + t * KSTEP;
-        for (int i = 0; i < nn; i++)
-            _mm512_store_si512(out + t * TILE_BYTES + i * 64,
-                               _mm512_maskz_loadu_epi16(mask, p + (size_t)i * k));
-        for (int i = nn; i < 16; i++)
-            _mm512_store_si512(out + t * TILE_BYTES + i * 64, _mm512_setzero_si512());
+    for (int r = 0; r < SV_GEMM_UNIT; r++) {
+        const uint16_t *p = w + (size_t)r * k + step * KSTEP;
+        const uintptr_t soon = (uintptr_t)(p) + (size_t)COPY_AHEAD * k * 2;
+        for (int t = 0; t < steps; t++) {
+            const int32_t left = k - (step + t) * KSTEP;
+            const __mmask32 mask = r >= rows      ? 0
+                                   : left < KSTEP ? (__mmask32)((1ull << left) - 1)
+                                                  : ~(__mmask32)0;
+            _mm_prefetch((const char *)(soon + (size_t)t * 64), _MM_HINT_T0);
+            _mm512_store_si512(to + t * TILE_BYTES + r * 64,
+                               _mm512_maskz_loadu_epi16(mask, p + t * KSTEP));
+        }
     }
-    stored_before_tiles(out);
+    stored_before_tiles(to);
 }
 
 /* ---------------------------------------------------------------- tiles by number */
@@ -221,6 +229,7 @@ struct job {
     int32_t k, full, steps; /* steps of k that are whole, and all of them */
     int cols;               /* of an input tile */
     int32_t blocks;         /* of 16 input rows */
+    int32_t block0;         /* first one of this turn */
 };
 
 static inline const uint8_t *input(const struct job *j, int32_t block, int32_t step)
@@ -236,13 +245,6 @@ static inline uintptr_t weights_at(const struct job *j, int32_t n, int32_t step)
 static inline int rows_of(const struct job *j, int32_t n)
 {
     return j->s->n1 - n < SV_GEMM_UNIT ? j->s->n1 - n : SV_GEMM_UNIT;
-}
-
-static inline void copied(const struct job *j, struct wsrc *a, uint8_t *buf, int32_t n, int32_t t,
-                          int steps)
-{
-    pack_weights(buf, j->w + (size_t)n * j->k, j->k, t * KSTEP, rows_of(j, n), steps);
-    *a = (struct wsrc){buf, 64, TILE_BYTES};
 }
 
 static void emit(const struct job *j, int32_t n, int32_t block, const float *tile)
@@ -297,14 +299,17 @@ MUST_INLINE void stream_unit(const struct job *j, const int c0, const int nb, in
     const size_t x_stride = (size_t)j->cols * 4, x_block = (size_t)j->steps * 64 * j->cols;
     struct wsrc a = {(const uint8_t *)weights_at(j, n0, t), (size_t)j->k * 2, 64};
     if (rows_of(j, n0) == SV_GEMM_UNIT && t < j->full) {
-        stream_steps(c0, nb, a, next, input(j, 0, t), x_block, x_stride, n);
+        stream_steps(c0, nb, a, next, input(j, j->block0, t), x_block, x_stride, n);
         return;
     }
     for (int32_t done = 0, some; done < n;
          done += some) { /* rare: copy in pieces that fit the buffer */
         some = n - done < BLOCK_STEPS ? n - done : BLOCK_STEPS;
-        copied(j, &a, j->s->thread->pack_w, n0, t + done, some);
-        stream_steps(c0, nb, a, (uintptr_t)a.p, input(j, 0, t + done), x_block, x_stride, some);
+        copy_unit(j->s->thread->pack_w, j->w + (size_t)n0 * j->k, j->k, t + done, some,
+                  rows_of(j, n0));
+        a = (struct wsrc){j->s->thread->pack_w, 64, TILE_BYTES};
+        stream_steps(c0, nb, a, (uintptr_t)a.p, input(j, j->block0, t + done), x_block, x_stride,
+                     some);
     }
 }
 
@@ -339,51 +344,48 @@ MUST_INLINE void stream_group(const struct job *j, const int nu, const int nb, i
     for (int c = 0; c < nu * nb; c++)
         sum_store(c, out[c], (size_t)j->cols * 4);
     for (int c = 0; c < units * nb; c++)
-        emit(j, n0 + c / nb * SV_GEMM_UNIT, c % nb, out[c]);
+        emit(j, n0 + c / nb * SV_GEMM_UNIT, j->block0 + c % nb, out[c]);
 }
 
 /* Bytes of input that stay in the level-1 cache beside the weights passing through it. */
 #define CHUNK_BYTES (32 << 10)
 
-static void run_stream(const struct job *j)
+/* More than four blocks pass over a unit in turns; from the second on its weights come from
+ * level 2. */
+static void stream_in_turns(struct job *j)
+{
+    for (int32_t n = j->s->n0; n < j->s->n1; n += SV_GEMM_UNIT)
+        for (j->block0 = 0; j->block0 < j->blocks; j->block0 += 4)
+            switch (j->blocks - j->block0) {
+            case 1:
+                stream_group(j, 1, 1, n, j->steps);
+                break;
+            case 2:
+                stream_group(j, 1, 2, n, j->steps);
+                break;
+            case 3:
+                stream_group(j, 1, 3, n, j->steps);
+                break;
+            default:
+                stream_group(j, 1, 4, n, j->steps);
+                break;
+            }
+}
+
+static void run_stream(struct job *j)
 {
     const int32_t chunk = CHUNK_BYTES / (64 * j->cols * j->blocks);
-    for (int32_t n = j->s->n0; n < j->s->n1; n += 64 / j->blocks / 16 * 16)
-        switch (j->blocks) {
-        case 1:
+    if (j->blocks == 1)
+        for (int32_t n = j->s->n0; n < j->s->n1; n += 4 * SV_GEMM_UNIT)
             stream_group(j, 4, 1, n, chunk);
-            break;
-        case 2:
+    else if (j->blocks == 2)
+        for (int32_t n = j->s->n0; n < j->s->n1; n += 2 * SV_GEMM_UNIT)
             stream_group(j, 2, 2, n, chunk);
-            break;
-        case 3:
-            stream_group(j, 1, 3, n, j->steps);
-            break;
-        default:
-            stream_group(j, 1, 4, n, j->steps);
-            break;
-        }
+    else
+        stream_in_turns(j);
 }
 
 /* ---------------------------------------------------------------- many rows */
-
-/* What to ask for while a block is multiplied: the next block's weights, a few lines a step. */
-struct ahead {
-    uintptr_t p;
-    size_t stride;
-    int32_t at, end; /* lines, 16 a row */
-    int per_step;
-};
-
-static inline void ahead_step(struct ahead *q)
-{
-    if (q->at >= q->end)
-        return;
-    const uintptr_t p = q->p + (size_t)(q->at / 16) * q->stride + (size_t)(q->at % 16) * 64;
-    for (int i = 0; i < q->per_step; i++)
-        _mm_prefetch((const char *)(p + (size_t)i * 64), _MM_HINT_T1);
-    q->at += q->per_step;
-}
 
 /* Partial sums of a group of units and all rows stay in the level-2 cache while k advances. */
 static inline float *sums_of(const struct job *j, int unit, int32_t block)
@@ -391,35 +393,41 @@ static inline float *sums_of(const struct job *j, int unit, int32_t block)
     return j->s->thread->sums + ((size_t)unit * (SV_GEMM_ROWS / 16) + block) * 256;
 }
 
-/* Two units by two blocks (or one, at the edges) over `steps` steps of k. Sum 0: unit 0, block 0;
- * 1: unit 0, block 1; 2: unit 1, block 0; 3: unit 1, block 1. */
+/* 32 (or fewer) weight rows from n by some steps of k from t: what rests in the level-1 cache at a
+ * time. */
+struct wide {
+    int32_t n, t, steps;
+    int32_t g, end; /* the group of rows that n belongs to */
+};
+
+/* Two units by two blocks of rows (or one, at the edges). Sum 0: unit 0, block 0; 1: unit 0, block
+ * 1; 2: unit 1, block 0; 3: unit 1, block 1. */
 MUST_INLINE void wide_pair(const struct job *j, const bool two_w, const bool two_x,
-                           const uint8_t *w0, const uint8_t *w1, int unit, int32_t block, int32_t t,
-                           int steps, struct ahead *q)
+                           const struct wide *b, const uint8_t *w0, int32_t block)
 {
+    const int unit = (b->n - b->g) / SV_GEMM_UNIT;
     float *s[4] = {sums_of(j, unit, block), sums_of(j, unit, block + 1),
                    sums_of(j, unit + 1, block), sums_of(j, unit + 1, block + 1)};
-    const uint8_t *x0 = input(j, block, t), *x1 = input(j, block + two_x, t);
+    const uint8_t *x0 = input(j, block, b->t), *x1 = input(j, block + two_x, b->t);
+    const uint8_t *w1 = w0 + b->steps * TILE_BYTES;
 #pragma GCC unroll 4
     for (int c = 0; c < 4; c++)
         if ((two_x || !(c & 1)) && (two_w || c < 2)) {
-            if (t)
+            if (b->t)
                 sum_load(c, s[c], 64);
             else
                 sum_zero(c);
         }
-    for (int i = 0; i < steps;
-         i++, w0 += TILE_BYTES, w1 += TILE_BYTES, x0 += TILE_BYTES, x1 += TILE_BYTES) {
-        ahead_step(q);
-        _tile_loadd(6, x0, 64);
-        _tile_loadd(4, w0, 64);
+    for (int i = 0; i < b->steps; i++) {
+        _tile_loadd(6, x0 + i * TILE_BYTES, 64);
+        _tile_loadd(4, w0 + i * TILE_BYTES, 64);
         _tile_dpbf16ps(0, 4, 6);
         if (two_x) {
-            _tile_loadd(7, x1, 64);
+            _tile_loadd(7, x1 + i * TILE_BYTES, 64);
             _tile_dpbf16ps(1, 4, 7);
         }
         if (two_w) {
-            _tile_loadd(5, w1, 64);
+            _tile_loadd(5, w1 + i * TILE_BYTES, 64);
             _tile_dpbf16ps(2, 5, 6);
             if (two_x)
                 _tile_dpbf16ps(3, 5, 7);
@@ -431,65 +439,68 @@ MUST_INLINE void wide_pair(const struct job *j, const bool two_w, const bool two
             sum_store(c, s[c], 64);
 }
 
-static void wide_block(const struct job *j, int32_t n, int unit, int32_t t, int steps,
-                       uintptr_t next)
+static void wide_block(const struct job *j, const struct wide *b)
 {
-    uint8_t *buf = j->s->thread->pack_w, *buf1 = buf + BLOCK_STEPS * TILE_BYTES;
-    const bool two_w = j->s->n1 - n > SV_GEMM_UNIT;
-    struct wsrc a, b;
-    copied(j, &a, buf, n, t, steps);
-    if (two_w)
-        copied(j, &b, buf1, n + SV_GEMM_UNIT, t, steps);
-    struct ahead q = {.p = next, .stride = (size_t)j->k * 2, .end = 32 * 16, .per_step = 2};
-    while (q.per_step * steps * ((j->blocks + 1) / 2) < q.end && q.per_step < 16)
-        q.per_step *= 2;
+    uint8_t *w = j->s->thread->pack_w;
+    const bool two_w = b->end - b->n > SV_GEMM_UNIT;
+    for (int32_t u = 0; u <= two_w; u++)
+        copy_unit(w + u * b->steps * TILE_BYTES, j->w + (size_t)(b->n + u * SV_GEMM_UNIT) * j->k,
+                  j->k, b->t, b->steps, rows_of(j, b->n + u * SV_GEMM_UNIT));
     for (int32_t block = 0; block < j->blocks; block += 2) {
         const bool two_x = block + 1 < j->blocks;
         if (two_w && two_x)
-            wide_pair(j, true, true, buf, buf1, unit, block, t, steps, &q);
+            wide_pair(j, true, true, b, w, block);
         else if (two_w)
-            wide_pair(j, true, false, buf, buf1, unit, block, t, steps, &q);
+            wide_pair(j, true, false, b, w, block);
         else if (two_x)
-            wide_pair(j, false, true, buf, buf1, unit, block, t, steps, &q);
+            wide_pair(j, false, true, b, w, block);
         else
-            wide_pair(j, false, false, buf, buf1, unit, block, t, steps, &q);
+            wide_pair(j, false, false, b, w, block);
     }
 }
+
+static void wide_emit(const struct job *j, const struct wide *b)
+{
+    for (int32_t block = 0; block < j->blocks; block++)
+        for (int32_t n = b->g; n < b->end; n += SV_GEMM_UNIT)
+            emit(j, n, block, sums_of(j, (n - b->g) / SV_GEMM_UNIT, block));
+}
+
+/* Input that stays in the level-2 cache lets every pair of units run through all of k at once; more
+ * of it is walked block of k by block of k, with as many units as their sums allow. */
+#define INPUT_BYTES (1 << 20)
 
 static void run_wide(const struct job *j)
 {
-    const int32_t group = SV_GEMM_GROUP * SV_GEMM_UNIT;
+    const bool fits = (size_t)j->blocks * j->steps * TILE_BYTES <= INPUT_BYTES;
+    const int32_t group = (fits ? 4 : SV_GEMM_GROUP) * SV_GEMM_UNIT;
     for (int32_t g = j->s->n0; g < j->s->n1; g += group) {
-        const int32_t end = j->s->n1 - g < group ? j->s->n1 : g + group;
-        for (int32_t t = 0, steps; t < j->steps; t += steps) {
-            steps = t >= j->full ? 1 : j->full - t < BLOCK_STEPS ? j->full - t : BLOCK_STEPS;
-            for (int32_t n = g; n < end; n += 32) {
-                const uintptr_t next = n + 32 < end           ? weights_at(j, n + 32, t)
-                                       : t + steps < j->steps ? weights_at(j, g, t + steps)
-                                                              : weights_at(j, end, 0);
-                wide_block(j, n, (n - g) / SV_GEMM_UNIT, t, steps, next);
-            }
+        struct wide b = {.g = g, .end = j->s->n1 - g < group ? j->s->n1 : g + group};
+        for (b.t = 0; b.t < j->steps; b.t += b.steps) {
+            b.steps = b.t >= j->full                ? 1
+                      : j->full - b.t < BLOCK_STEPS ? j->full - b.t
+                                                    : BLOCK_STEPS;
+            for (b.n = b.g; b.n < b.end; b.n += 2 * SV_GEMM_UNIT)
+                wide_block(j, &b);
         }
-        for (int32_t b = 0; b < j->blocks; b++)
-            for (int32_t n = g; n < end; n += SV_GEMM_UNIT)
-                emit(j, n, b, sums_of(j, (n - g) / SV_GEMM_UNIT, b));
+        wide_emit(j, &b);
     }
 }
 
-/* Blocks of 16 rows up to which memory sets the pace. */
-#define STREAM_BLOCKS 4
+/* Blocks of 16 rows up to which the weights are better left where they are. */
+#define STREAM_BLOCKS 9
 
 static void run(const struct sv_gemm_span *s)
 {
     const struct sv_gemm_call *c = s->call;
     const int32_t rows = c->m1 - c->m0;
-    const struct job j = {.s = s,
-                          .w = c->parts[s->part].w.data,
-                          .k = c->k,
-                          .full = c->k / KSTEP,
-                          .steps = sv_gemm_kpad(c->k) / KSTEP,
-                          .cols = sv_gemm_tile_cols(rows),
-                          .blocks = (rows + 15) / 16};
+    struct job j = {.s = s,
+                    .w = c->parts[s->part].w.data,
+                    .k = c->k,
+                    .full = c->k / KSTEP,
+                    .steps = sv_gemm_kpad(c->k) / KSTEP,
+                    .cols = sv_gemm_tile_cols(rows),
+                    .blocks = (rows + 15) / 16};
     if (j.blocks <= STREAM_BLOCKS)
         run_stream(&j);
     else
