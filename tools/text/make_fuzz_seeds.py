@@ -42,7 +42,7 @@ def token(i, content, **kw):
 
 SEEDS = {
     "qwen": dict(DEC, normalizer={"type": "NFC"}, pre_tokenizer=seq(split(QWEN), BYTE), model=model(), post_processor=BYTE,
-                 added_tokens=[token(300, "<|x|>", special=True), token(301, "<b>", lstrip=True, rstrip=True), token(302, "é", normalized=True)]),
+                 added_tokens=[token(300, "<|x|>", special=True), token(301, "<b>", lstrip=True, rstrip=True), token(302, "<é>", normalized=True)]),
     "gpt2": dict(DEC, pre_tokenizer=dict(BYTE, use_regex=True), model=model(pairs=False)),
     "plain": dict(DEC, pre_tokenizer=BYTE, model=model(ignore_merges=True)),
     "prefix": dict(DEC, pre_tokenizer=seq({"type": "Digits", "individual_digits": True}, dict(BYTE, add_prefix_space=True, use_regex=True)),
