@@ -204,7 +204,7 @@ static int find_kinds(const struct sv_cli_prompts *p, const char *kind[MAX_KINDS
 }
 
 /* The untimed pass: what plain decoding says to each prompt, loops left out. */
-static int take_prompt(struct bench *b, const struct sv_cli_request *q, struct sv_err *err)
+static int take_reference(struct bench *b, const struct sv_cli_request *q, struct sv_err *err)
 {
     struct sv_cli_answer *a = &b->ref[b->n];
     int rc = sv_cli_answer_run(b->engine[0], &q->r, 1, 1, a, err);
@@ -229,7 +229,7 @@ static int take_prompt(struct bench *b, const struct sv_cli_request *q, struct s
     return SV_OK;
 }
 
-static int take_prompts(struct bench *b, const struct sv_cli_prompts *p, struct sv_err *err)
+static int take_references(struct bench *b, const struct sv_cli_prompts *p, struct sv_err *err)
 {
     const char *kind[MAX_KINDS];
     int n_kinds = find_kinds(p, kind, err);
@@ -242,7 +242,7 @@ static int take_prompts(struct bench *b, const struct sv_cli_prompts *p, struct 
         for (int32_t i = 0; i < p->n; i++) {
             int rc = SV_OK;
             if (strcmp(kind_of(&p->q[i]), kind[k]) == 0)
-                rc = take_prompt(b, &p->q[i], err);
+                rc = take_reference(b, &p->q[i], err);
             if (rc)
                 return rc;
         }
@@ -303,7 +303,7 @@ int sv_cli_pair_measure(struct sv_engine *plain, struct sv_engine *dflash,
             sv_get_engine_info(b.engine[arm], &b.info[arm]);
     rc = reserve(&b, prompts->n, err);
     if (!rc)
-        rc = take_prompts(&b, prompts, err);
+        rc = take_references(&b, prompts, err);
     if (!rc)
         rc = warm_up(&b, err);
     if (!rc) {
