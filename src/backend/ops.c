@@ -1,10 +1,10 @@
 /*
- * ops.c - the checked front of the device seam: opening a backend by name, dtype helpers, and one wrapper
- * per table entry that checks shapes and pointers and drops calls without rows.
+ * ops.c - the checked front of the device seam: opening a backend by name, dtype helpers, and one
+ * wrapper per table entry that checks shapes and pointers and drops calls without rows.
  *
- * Called by everything above. The checks are a handful of comparisons per call and always on: a wrong
- * shape is a bug here, not outside data, so it aborts. Must not: look through a device pointer, or know
- * more of a backend than its table.
+ * Called by everything above. The checks are a handful of comparisons per call and always on: a
+ * wrong shape is a bug here, not outside data, so it aborts. Must not: look through a device
+ * pointer, or know more of a backend than its table.
  */
 #include "backend/backends.h"
 
@@ -81,7 +81,8 @@ void sv_dev_close(struct sv_dev *dev)
 
 int sv_dev_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, struct sv_err *err)
 {
-    SV_REQUIRE(lim->max_rows >= 0 && lim->max_logit_rows >= 0 && lim->max_k >= 0 && lim->max_n >= 0);
+    SV_REQUIRE(lim->max_rows >= 0 && lim->max_logit_rows >= 0 && lim->max_k >= 0 &&
+               lim->max_n >= 0);
     SV_REQUIRE(lim->max_heads >= 0 && lim->max_head_dim >= 0 && lim->max_vocab >= 0);
     SV_REQUIRE(lim->max_positions >= 0);
     return dev->be->reserve(dev, lim, err);
@@ -138,7 +139,8 @@ const char *sv_dev_describe(struct sv_dev *dev)
 
 static bool rows_ok(const struct sv_rows *r)
 {
-    return r->n_rows >= 0 && r->n_segs >= 0 && r->row_seg && r->seg_row0 && r->seg_slot && r->seg_base;
+    return r->n_rows >= 0 && r->n_segs >= 0 && r->row_seg && r->seg_row0 && r->seg_slot &&
+           r->seg_base;
 }
 
 /* A vector of n elements in a float type, or absent. */
@@ -261,7 +263,8 @@ void sv_op_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p)
 {
     if (p->n_logit_rows == 0)
         return;
-    SV_REQUIRE(p->n_logit_rows > 0 && rows_ok(&p->rows) && p->logit_row && p->row_slot && p->row_pos);
+    SV_REQUIRE(p->n_logit_rows > 0 && rows_ok(&p->rows) && p->logit_row && p->row_slot &&
+               p->row_pos);
     dev->be->logit_pos(dev, p);
 }
 

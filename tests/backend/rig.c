@@ -16,9 +16,14 @@
 struct sv_dev *rig_open(enum sv_isa isa, int n_threads, enum sv_dtype compute)
 {
     struct sv_dev_opts opts = {.n_threads = n_threads, .isa = isa, .compute = compute};
-    struct sv_dev_limits lim = {.max_rows = RIG_MAX_ROWS, .max_logit_rows = 64, .max_k = 4096,
-                                .max_n = 4096, .max_heads = 32, .max_head_dim = 256,
-                                .max_vocab = 160000, .max_positions = 16384};
+    struct sv_dev_limits lim = {.max_rows = RIG_MAX_ROWS,
+                                .max_logit_rows = 64,
+                                .max_k = 4096,
+                                .max_n = 4096,
+                                .max_heads = 32,
+                                .max_head_dim = 256,
+                                .max_vocab = 160000,
+                                .max_positions = 16384};
     struct sv_dev *dev;
     struct sv_err err;
     if (sv_dev_open(&dev, &opts, &err) || sv_dev_reserve(dev, &lim, &err))
@@ -157,9 +162,15 @@ void rig_kv_init(struct rig_kv *c, struct sv_rng *rng, enum sv_dtype dtype, int3
         table[j] = t;
     }
     c->n_slots = n_slots;
-    c->kv = (struct sv_kv){.k = rig_new(bytes), .v = rig_new(bytes), .dtype = dtype, .n_pages = n,
-                           .page_size = page_size, .n_kv_heads = n_kv_heads, .head_dim = head_dim,
-                           .table = table, .table_stride = per_slot};
+    c->kv = (struct sv_kv){.k = rig_new(bytes),
+                           .v = rig_new(bytes),
+                           .dtype = dtype,
+                           .n_pages = n,
+                           .page_size = page_size,
+                           .n_kv_heads = n_kv_heads,
+                           .head_dim = head_dim,
+                           .table = table,
+                           .table_stride = per_slot};
 }
 
 void rig_kv_fini(struct rig_kv *c)

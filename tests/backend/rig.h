@@ -1,6 +1,6 @@
 /*
- * rig.h - what the backend tests share: devices at every level of this machine, guarded memory, batches of
- * segments, paged caches full of NaN.
+ * rig.h - what the backend tests share: devices at every level of this machine, guarded memory,
+ * batches of segments, paged caches full of NaN.
  *
  * Used by tests/backend/test_*.c. Must not: compute anything a test is about.
  */

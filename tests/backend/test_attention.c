@@ -1,6 +1,6 @@
 /*
- * test_attention.c - attention against a double-precision loop over positions, and the promise that a row's
- * bits depend on its own sequence only.
+ * test_attention.c - attention against a double-precision loop over positions, and the promise that
+ * a row's bits depend on its own sequence only.
  */
 #include "rig.h"
 
@@ -21,7 +21,8 @@ struct setup {
     bool sinks;
 };
 
-/* Keys, values and queries as a function of (slot, position) alone, so that any batching can be compared. */
+/* Keys, values and queries as a function of (slot, position) alone, so that any batching can be
+ * compared. */
 struct world {
     struct setup s;
     struct rig_kv kv;
@@ -47,7 +48,8 @@ static void world_init(struct world *w, const struct setup *s)
     w->s = *s;
     rig_kv_init(&w->kv, &rng, s->dtype, s->n_slots, s->max_pos, s->page_size, s->shape.n_kv,
                 s->shape.head_dim);
-    w->sinks = s->sinks ? rig_weight(&rng, SV_BF16, 1, s->shape.n_heads, 1, 0) : (struct sv_weight){0};
+    w->sinks =
+        s->sinks ? rig_weight(&rng, SV_BF16, 1, s->shape.n_heads, 1, 0) : (struct sv_weight){0};
 }
 
 static void world_fini(struct world *w)
@@ -80,11 +82,18 @@ static float *run(struct world *w, struct sv_dev *dev, const struct rig_batch *b
     for (int32_t r = 0; r < b->rows.n_rows; r++)
         fill_row(q + (size_t)r * (size_t)ldq, width,
                  mix((uint64_t)b->seg_slot[b->row_seg[r]], (uint64_t)rig_pos(b, r), 999));
-    struct sv_p_attention p = {.rows = b->rows, .q = q, .ldq = ldq, .out = out, .ldo = width,
-                               .n_heads = w->s.shape.n_heads, .kv = w->kv.kv, .mask = w->s.mask,
+    struct sv_p_attention p = {.rows = b->rows,
+                               .q = q,
+                               .ldq = ldq,
+                               .out = out,
+                               .ldo = width,
+                               .n_heads = w->s.shape.n_heads,
+                               .kv = w->kv.kv,
+                               .mask = w->s.mask,
                                .window = w->s.window,
                                .scale = 1 / sqrtf((float)w->s.shape.head_dim),
-                               .softcap = w->s.softcap, .sinks = w->sinks};
+                               .softcap = w->s.softcap,
+                               .sinks = w->sinks};
     sv_op_attention(dev, &p);
     rig_sync(dev, SV_OK);
     rig_check(out);
@@ -179,9 +188,15 @@ static void shapes_on(struct sv_dev *dev)
     static const int32_t pages[] = {1, 16, 64, 5};
     for (int i = 0; i < N_SHAPES; i++)
         for (int dtype = 0; dtype < 2; dtype++) {
-            struct setup s = {SHAPES[i], dtype ? SV_BF16 : SV_F32, pages[(i + dtype) % 4], 3, 256,
-                              i % 3 == 2 ? SV_MASK_BLOCK : SV_MASK_CAUSAL, 0,
-                              i % 4 == 1 ? 5.0f : 0, i % 2 == 1};
+            struct setup s = {SHAPES[i],
+                              dtype ? SV_BF16 : SV_F32,
+                              pages[(i + dtype) % 4],
+                              3,
+                              256,
+                              i % 3 == 2 ? SV_MASK_BLOCK : SV_MASK_CAUSAL,
+                              0,
+                              i % 4 == 1 ? 5.0f : 0,
+                              i % 2 == 1};
             struct world w;
             struct rig_batch b;
             world_init(&w, &s);
@@ -213,8 +228,14 @@ static void masks_on(struct sv_dev *dev)
     for (int c = 0; c < 7; c++)
         for (int mode = 0; mode < 4; mode++)
             for (int l = 0; l < 4; l++) {
-                struct setup s = {{4, 2, 32}, (c + l) % 2 ? SV_BF16 : SV_F32, l == 2 ? 16 : 7, 2, 128,
-                                  mode & 1 ? SV_MASK_BLOCK : SV_MASK_CAUSAL, mode & 2 ? W : 0, 0,
+                struct setup s = {{4, 2, 32},
+                                  (c + l) % 2 ? SV_BF16 : SV_F32,
+                                  l == 2 ? 16 : 7,
+                                  2,
+                                  128,
+                                  mode & 1 ? SV_MASK_BLOCK : SV_MASK_CAUSAL,
+                                  mode & 2 ? W : 0,
+                                  0,
                                   mode == 3 && l == 1};
                 struct world w;
                 struct rig_batch b;
@@ -250,7 +271,13 @@ static void long_context_on(struct sv_dev *dev)
 {
     for (int k = 0; k < 4; k++) {
         struct setup s = {k % 2 ? (struct shape){4, 2, 64} : (struct shape){5, 1, 64},
-                          k < 2 ? SV_BF16 : SV_F32, 64, 1, 3000, SV_MASK_CAUSAL, k == 3 ? 1500 : 0, 0,
+                          k < 2 ? SV_BF16 : SV_F32,
+                          64,
+                          1,
+                          3000,
+                          SV_MASK_CAUSAL,
+                          k == 3 ? 1500 : 0,
+                          0,
                           k == 1};
         struct world w;
         struct rig_batch b;
@@ -305,7 +332,8 @@ static float *alone(const struct setup *s, enum sv_isa isa, enum sv_dtype comput
     return all;
 }
 
-/* Positions [0, n) of a prompt in chunks of `chunk` rows. Keys behind a chunk are still NaN when it runs. */
+/* Positions [0, n) of a prompt in chunks of `chunk` rows. Keys behind a chunk are still NaN when it
+ * runs. */
 static void prompt_in_chunks(const struct setup *base, enum sv_isa isa, enum sv_dtype compute,
                              int32_t page_size, int n_threads, int32_t n, int32_t chunk,
                              const float *want)
@@ -324,8 +352,8 @@ static void prompt_in_chunks(const struct setup *base, enum sv_isa isa, enum sv_
         world_write(&w, 3, at, at + len);
         float *out = run(&w, dev, &b);
         for (int32_t r = 0; r < len; r++)
-            same_bits(out + (size_t)r * (size_t)width, want + (size_t)(at + r) * (size_t)width, width,
-                      "prompt", at + r);
+            same_bits(out + (size_t)r * (size_t)width, want + (size_t)(at + r) * (size_t)width,
+                      width, "prompt", at + r);
         rig_free(out);
     }
     world_fini(&w);
@@ -345,7 +373,8 @@ static void mixed_batch(const struct setup *base, enum sv_isa isa, enum sv_dtype
     world_init(&w, &s);
     rig_batch_init(&b);
     for (int32_t i = 0; i < SLOTS; i++) {
-        int32_t slot = reverse ? SLOTS - 1 - i : i, base_pos = slot * 7 % 190, len = 1 + slot * 5 % 16;
+        int32_t slot = reverse ? SLOTS - 1 - i : i, base_pos = slot * 7 % 190,
+                len = 1 + slot * 5 % 16;
         rig_batch_add(&b, slot, base_pos, len);
         world_write(&w, slot, 0, base_pos + len);
     }
@@ -378,8 +407,15 @@ static void invariant(void **state)
         for (int k = 0; k < 4; k++) {
             enum sv_isa isa = isas[i];
             enum sv_dtype dtype = k & 1 ? SV_BF16 : SV_F32, compute = k & 2 ? SV_BF16 : SV_F32;
-            struct setup s = {k == 1 ? (struct shape){5, 1, 64} : (struct shape){4, 2, 32}, dtype, 16,
-                              SLOTS, 256, SV_MASK_CAUSAL, k == 2 ? 70 : 0, k == 3 ? 8.0f : 0, false};
+            struct setup s = {k == 1 ? (struct shape){5, 1, 64} : (struct shape){4, 2, 32},
+                              dtype,
+                              16,
+                              SLOTS,
+                              256,
+                              SV_MASK_CAUSAL,
+                              k == 2 ? 70 : 0,
+                              k == 3 ? 8.0f : 0,
+                              false};
             float *want = alone(&s, isa, compute, 3, pos, n);
             for (int c = 0; c < 5; c++) {
                 static const int32_t chunks[] = {1, 16, 37, 64, 150};
@@ -391,7 +427,8 @@ static void invariant(void **state)
         }
 }
 
-/* Long sequences: one thread walks the parts, more threads share them; decode against verify block. */
+/* Long sequences: one thread walks the parts, more threads share them; decode against verify block.
+ */
 static void invariant_long(void **state)
 {
     (void)state;
@@ -400,8 +437,8 @@ static void invariant_long(void **state)
     static const int32_t starts[] = {1015, 2040, 3070};
     for (int i = 0; i < n_isas; i++)
         for (int k = 0; k < 3; k++) {
-            struct setup s = {{5, 1, 64}, k ? SV_BF16 : SV_F32, 64, 4, 3100, SV_MASK_CAUSAL,
-                              k == 2 ? 1100 : 0, 0, false};
+            struct setup s = {{5, 1, 64},     k ? SV_BF16 : SV_F32, 64, 4,    3100,
+                              SV_MASK_CAUSAL, k == 2 ? 1100 : 0,    0,  false};
             enum sv_dtype compute = k ? SV_BF16 : SV_F32;
             int32_t pos[16];
             for (int32_t j = 0; j < 16; j++)
@@ -465,21 +502,30 @@ static void unseen_nan(void **state)
 
 static void missing_page_on(struct sv_dev *dev)
 {
-    struct setup s = {{2, 1, 32}, SV_BF16, 16, 1, 64, SV_MASK_CAUSAL, 0, 0, false};
-    struct world w;
-    struct rig_batch b;
-    world_init(&w, &s);
-    world_write(&w, 0, 0, 64);
-    ((int32_t *)(uintptr_t)w.kv.kv.table)[1] = -1;
-    rig_batch_init(&b);
-    rig_batch_add(&b, 0, 40, 1);
-    float q[64] = {0}, out[64];
-    struct sv_p_attention p = {.rows = b.rows, .q = q, .ldq = 64, .out = out, .ldo = 64, .n_heads = 2,
-                               .kv = w.kv.kv, .scale = 1};
-    sv_op_attention(dev, &p);
-    rig_sync(dev, SV_EDEVICE);
-    rig_sync(dev, SV_OK);
-    world_fini(&w);
+    for (int window = 0; window <= 17; window++) {
+        struct setup s = {{2, 1, 32}, SV_BF16, 16, 1, 64, SV_MASK_CAUSAL, window, 0, false};
+        struct world w;
+        struct rig_batch b;
+        world_init(&w, &s);
+        world_write(&w, 0, 0, 64);
+        ((int32_t *)(uintptr_t)w.kv.kv.table)[1] = window % 2 ? -1 : 1000;
+        rig_batch_init(&b);
+        rig_batch_add(&b, 0, 31 + window / 2, 1);
+        float q[64] = {0}, out[64];
+        struct sv_p_attention p = {.rows = b.rows,
+                                   .q = q,
+                                   .ldq = 64,
+                                   .out = out,
+                                   .ldo = 64,
+                                   .n_heads = 2,
+                                   .kv = w.kv.kv,
+                                   .window = window,
+                                   .scale = 1};
+        sv_op_attention(dev, &p);
+        rig_sync(dev, SV_EDEVICE);
+        rig_sync(dev, SV_OK);
+        world_fini(&w);
+    }
 }
 
 static void missing_page(void **state)

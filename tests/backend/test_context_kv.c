@@ -1,6 +1,6 @@
 /*
- * test_context_kv.c - draft_context_kv against its definition in double: committed rows of all layers are
- * written, nothing else is, and a row's bits do not depend on its company.
+ * test_context_kv.c - draft_context_kv against its definition in double: committed rows of all
+ * layers are written, nothing else is, and a row's bits do not depend on its company.
  */
 #include "rig.h"
 
@@ -64,8 +64,8 @@ static void fill_taps(float *x, int32_t slot, int32_t pos)
         x[i] = sv_rng_normal(&rng);
 }
 
-static void run(struct sv_dev *dev, struct model *m, const struct rig_batch *b, const int32_t *n_commit,
-                struct rig_kv *kv)
+static void run(struct sv_dev *dev, struct model *m, const struct rig_batch *b,
+                const int32_t *n_commit, struct rig_kv *kv)
 {
     const int32_t n = b->rows.n_rows;
     float *taps = rig_new((size_t)(n * TAPS) * 4), *z = rig_new((size_t)(n * HIDDEN) * 4);
@@ -75,10 +75,20 @@ static void run(struct sv_dev *dev, struct model *m, const struct rig_batch *b, 
         fill_taps(taps + r * TAPS, b->seg_slot[b->row_seg[r]], rig_pos(b, r));
     for (int l = 0; l < LAYERS; l++)
         views[l] = kv[l].kv;
-    struct sv_p_draft_context_kv p = {.rows = b->rows, .n_commit = n_commit, .taps = taps, .fc = m->fc,
-                                      .fc_bias = m->fc_bias, .hidden_norm = m->hidden_norm, .eps = 1e-6f,
-                                      .n_layers = LAYERS, .kv_parts = m->parts, .k_norm = m->k_norm,
-                                      .rope = {m->cos, m->sin, MAX_POS, HD}, .kv = views, .z = z, .y = y};
+    struct sv_p_draft_context_kv p = {.rows = b->rows,
+                                      .n_commit = n_commit,
+                                      .taps = taps,
+                                      .fc = m->fc,
+                                      .fc_bias = m->fc_bias,
+                                      .hidden_norm = m->hidden_norm,
+                                      .eps = 1e-6f,
+                                      .n_layers = LAYERS,
+                                      .kv_parts = m->parts,
+                                      .k_norm = m->k_norm,
+                                      .rope = {m->cos, m->sin, MAX_POS, HD},
+                                      .kv = views,
+                                      .z = z,
+                                      .y = y};
     sv_op_draft_context_kv(dev, &p);
     rig_sync(dev, SV_OK);
     rig_free(taps), rig_free(z), rig_free(y);
@@ -125,15 +135,16 @@ static void check_row(struct model *m, int32_t slot, int32_t pos, struct rig_kv 
                 }
                 int64_t at = rig_kv_at(&kv[l], slot, pos, h);
                 for (int i = 0; i < HD; i++)
-                    rig_near(rig_kv_get(&kv[l], which ? kv[l].kv.v : kv[l].kv.k, at + i), rotated[i], tol,
-                             which ? "context v" : "context k", i);
+                    rig_near(rig_kv_get(&kv[l], which ? kv[l].kv.v : kv[l].kv.k, at + i),
+                             rotated[i], tol, which ? "context v" : "context k", i);
             }
         }
 }
 
 static int64_t count_set(const struct rig_kv *c)
 {
-    int64_t n = (int64_t)c->kv.n_pages * c->kv.page_size * c->kv.n_kv_heads * c->kv.head_dim, set = 0;
+    int64_t n = (int64_t)c->kv.n_pages * c->kv.page_size * c->kv.n_kv_heads * c->kv.head_dim,
+            set = 0;
     for (int64_t i = 0; i < n; i++)
         set += !isnan(rig_kv_get(c, c->kv.k, i)) + !isnan(rig_kv_get(c, c->kv.v, i));
     return set;
@@ -177,7 +188,8 @@ static void definition(void **state)
             run(dev, &m, &b, commit, kv);
             int64_t rows = 0;
             for (int32_t s = 0; s < 6; s++)
-                for (int32_t j = 0; j < commit[s] && j < b.seg_row0[s + 1] - b.seg_row0[s]; j++, rows++)
+                for (int32_t j = 0; j < commit[s] && j < b.seg_row0[s + 1] - b.seg_row0[s];
+                     j++, rows++)
                     check_row(&m, b.seg_slot[s], b.seg_base[s] + j, kv,
                               kv_dtype == SV_BF16 ? 8e-3 : 1e-5);
             for (int l = 0; l < LAYERS; l++)

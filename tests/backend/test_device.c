@@ -1,6 +1,7 @@
 /*
- * test_device.c - the life of a device: what open refuses and how it says so, memory, copies, weights in
- * place, errors latched until sync, failing allocations, and the small functions of the seam.
+ * test_device.c - the life of a device: what open refuses and how it says so, memory, copies,
+ * weights in place, errors latched until sync, failing allocations, and the small functions of the
+ * seam.
  */
 #include "rig.h"
 
@@ -64,7 +65,8 @@ static void memory(void **state)
     const float host[4] = {1, 2, 3, 4};
     const void *weight;
     bool owned = true;
-    assert_int_equal(sv_dev_upload_weight(dev, host, sizeof host, SV_F32, &weight, &owned, &err), SV_OK);
+    assert_int_equal(sv_dev_upload_weight(dev, host, sizeof host, SV_F32, &weight, &owned, &err),
+                     SV_OK);
     assert_ptr_equal(weight, host);
     assert_false(owned);
     assert_int_equal(sv_dev_act_dtype(dev), SV_F32);
@@ -82,8 +84,13 @@ static void memory(void **state)
 static void faults(void **state)
 {
     (void)state;
-    const struct sv_dev_limits lim = {.max_rows = 64, .max_logit_rows = 16, .max_k = 256, .max_n = 256,
-                                      .max_heads = 8, .max_head_dim = 64, .max_vocab = 1000,
+    const struct sv_dev_limits lim = {.max_rows = 64,
+                                      .max_logit_rows = 16,
+                                      .max_k = 256,
+                                      .max_n = 256,
+                                      .max_heads = 8,
+                                      .max_head_dim = 64,
+                                      .max_vocab = 1000,
                                       .max_positions = 512};
     const struct sv_dev_opts opts = {.n_threads = 2};
     int64_t live = sv_alloc_live();
@@ -168,7 +175,8 @@ static void dtypes(void **state)
     }
 }
 
-/* The row kernels narrow like sv_f32_to_bf16, bit for bit: through a cache write without norm or rotation. */
+/* The row kernels narrow like sv_f32_to_bf16, bit for bit: through a cache write without norm or
+ * rotation. */
 static void narrowing(void **state)
 {
     (void)state;
@@ -190,10 +198,12 @@ static void narrowing(void **state)
                     bits[j] = (bits[j] & 0xffff0000u) | 0x8000u; /* halfway */
             }
             memcpy(x, bits, sizeof x);
-            struct sv_p_qk_norm_rope_kv_write p = {
-                .rows = {1, 1, zero, zero, zero, zero}, .qkv = x, .ld = 3 * 56, .n_heads = 1,
-                .rope = {angle, angle, 1, 0},
-                .kv = {k, v, SV_BF16, 1, 1, 1, 56, zero, 1}};
+            struct sv_p_qk_norm_rope_kv_write p = {.rows = {1, 1, zero, zero, zero, zero},
+                                                   .qkv = x,
+                                                   .ld = 3 * 56,
+                                                   .n_heads = 1,
+                                                   .rope = {angle, angle, 1, 0},
+                                                   .kv = {k, v, SV_BF16, 1, 1, 1, 56, zero, 1}};
             sv_op_qk_norm_rope_kv_write(dev, &p);
             for (int j = 0; j < 56; j++) {
                 assert_int_equal(k[j], sv_f32_to_bf16(x[56 + j]));

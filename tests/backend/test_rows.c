@@ -1,6 +1,6 @@
 /*
- * test_rows.c - add_rms_norm, act_mul, embed and qk_norm_rope_kv_write against double-precision loops over
- * a sweep of shapes, with guarded outputs, and the bits of a row alone and in company.
+ * test_rows.c - add_rms_norm, act_mul, embed and qk_norm_rope_kv_write against double-precision
+ * loops over a sweep of shapes, with guarded outputs, and the bits of a row alone and in company.
  */
 #include "rig.h"
 
@@ -39,9 +39,16 @@ static void norm_case(struct sv_dev *dev, int32_t n, int32_t d, int variant, enu
     for (int32_t i = 0; i < n; i++)
         index[i] = (int32_t)sv_rng_below(&rng, (uint32_t)n_in);
     memcpy(before, x, size * 4);
-    struct sv_p_add_rms_norm p = {.n_rows = n, .d = d, .x = x, .delta = variant & 1 ? delta : NULL,
-                                  .row_index = indexed ? index : NULL, .weight = w, .eps = 1e-6f,
-                                  .out = out, .tap = tapped ? tap : NULL, .tap_stride = d + 4};
+    struct sv_p_add_rms_norm p = {.n_rows = n,
+                                  .d = d,
+                                  .x = x,
+                                  .delta = variant & 1 ? delta : NULL,
+                                  .row_index = indexed ? index : NULL,
+                                  .weight = w,
+                                  .eps = 1e-6f,
+                                  .out = out,
+                                  .tap = tapped ? tap : NULL,
+                                  .tap_stride = d + 4};
     sv_op_add_rms_norm(dev, &p);
     for (int32_t i = 0; i < n; i++) {
         int32_t r = indexed ? index[i] : i;
@@ -57,7 +64,8 @@ static void norm_case(struct sv_dev *dev, int32_t n, int32_t d, int variant, enu
         double inv = 1 / sqrt(sum / d + (double)1e-6f);
         for (int32_t k = 0; k < d; k++) {
             float v = before[r * d + k] + (variant & 1 ? delta[r * d + k] : 0);
-            rig_near((double)out[i * d + k], (double)v * inv * rig_weight_at(&w, k), 2e-6, "norm", k);
+            rig_near((double)out[i * d + k], (double)v * inv * rig_weight_at(&w, k), 2e-6, "norm",
+                     k);
         }
         if (tapped) /* between rows nothing was written */
             for (int32_t k = d; k < d + 4; k++)
@@ -97,7 +105,8 @@ static void act_on(struct sv_dev *dev)
             const int32_t d = dims[i];
             float *in = rig_floats(&rng, (size_t)n * 2 * (size_t)d, 6);
             float *out = rig_new((size_t)n * (size_t)d * 4);
-            static const float special[] = {0, -0.0f, 100, -100, 89, -89, -87.5f, 1e-30f, INFINITY, 1e30f};
+            static const float special[] = {0,   -0.0f,  100,    -100,     89,
+                                            -89, -87.5f, 1e-30f, INFINITY, 1e30f};
             for (int32_t k = 0; k < 10 && k < d && n; k++)
                 in[k] = special[k];
             struct sv_p_act_mul p = {n, d, in, out};
@@ -141,8 +150,8 @@ static void embed_on(struct sv_dev *dev)
         for (int32_t r = 0; r < n; r++)
             for (int32_t k = 0; k < d; k++) {
                 int32_t id = ids[r] < 0 ? 0 : ids[r] > 49 ? 49 : ids[r];
-                rig_near((double)out[r * d + k], rig_weight_at(&t, id * d + k) * (i % 2 ? 2.5 : 1), 1e-7,
-                         "embed", k);
+                rig_near((double)out[r * d + k], rig_weight_at(&t, id * d + k) * (i % 2 ? 2.5 : 1),
+                         1e-7, "embed", k);
             }
         rig_free(out), rig_free((void *)(uintptr_t)t.data);
     }
@@ -206,7 +215,8 @@ static void head_by_definition(const float *x, const struct sv_weight *w, const 
 
 static int64_t count_set(const struct rig_kv *c, const void *data)
 {
-    int64_t n = (int64_t)c->kv.n_pages * c->kv.page_size * c->kv.n_kv_heads * c->kv.head_dim, set = 0;
+    int64_t n = (int64_t)c->kv.n_pages * c->kv.page_size * c->kv.n_kv_heads * c->kv.head_dim,
+            set = 0;
     for (int64_t i = 0; i < n; i++)
         set += !isnan(rig_kv_get(c, data, i));
     return set;
@@ -227,13 +237,20 @@ static void rope_case(struct sv_dev *dev, struct rope_shape s, enum sv_dtype kv_
     rig_batch_add(&b, 1, 40, 0);
     rig_batch_add(&b, 2, 57, 16);
     const int32_t width = (s.n_heads + 2 * s.n_kv) * s.hd, ld = width + 5, n = b.rows.n_rows;
-    float *x = rig_floats(&rng, (size_t)n * (size_t)ld, 2), *qkv = rig_new((size_t)n * (size_t)ld * 4);
+    float *x = rig_floats(&rng, (size_t)n * (size_t)ld, 2),
+          *qkv = rig_new((size_t)n * (size_t)ld * 4);
     memcpy(qkv, x, (size_t)n * (size_t)ld * 4);
     struct sv_weight none = {0};
     struct sv_weight qn = normed ? rig_weight(&rng, SV_BF16, 1, s.hd, 0.3f, 1) : none;
     struct sv_weight kn = normed ? rig_weight(&rng, SV_F32, 1, s.hd, 0.3f, 1) : none;
-    struct sv_p_qk_norm_rope_kv_write p = {.rows = b.rows, .qkv = qkv, .ld = ld, .n_heads = s.n_heads,
-                                           .q_norm = qn, .k_norm = kn, .eps = 1e-5f, .rope = t.t,
+    struct sv_p_qk_norm_rope_kv_write p = {.rows = b.rows,
+                                           .qkv = qkv,
+                                           .ld = ld,
+                                           .n_heads = s.n_heads,
+                                           .q_norm = qn,
+                                           .k_norm = kn,
+                                           .eps = 1e-5f,
+                                           .rope = t.t,
                                            .kv = kv.kv};
     sv_op_qk_norm_rope_kv_write(dev, &p);
     rig_sync(dev, SV_OK);
@@ -269,9 +286,9 @@ static void rope_case(struct sv_dev *dev, struct rope_shape s, enum sv_dtype kv_
 
 static void rope_on(struct sv_dev *dev)
 {
-    static const struct rope_shape shapes[] = {{5, 1, 64, 64},  {4, 2, 128, 128}, {4, 4, 32, 16},
-                                               {3, 1, 96, 96},  {2, 2, 8, 8},     {1, 1, 256, 64},
-                                               {9, 3, 40, 40},  {2, 1, 24, 0}};
+    static const struct rope_shape shapes[] = {{5, 1, 64, 64}, {4, 2, 128, 128}, {4, 4, 32, 16},
+                                               {3, 1, 96, 96}, {2, 2, 8, 8},     {1, 1, 256, 64},
+                                               {9, 3, 40, 40}, {2, 1, 24, 0}};
     for (int i = 0; i < 8; i++)
         for (int dtype = 0; dtype < 2; dtype++)
             for (int normed = 0; normed < 2; normed++)
@@ -300,8 +317,8 @@ static void rope_errors_on(struct sv_dev *dev)
         if (which == 0)
             ((int32_t *)(uintptr_t)kv.kv.table)[1] = 8;
         float *qkv = rig_floats(&rng, 96, 1);
-        struct sv_p_qk_norm_rope_kv_write p = {.rows = b.rows, .qkv = qkv, .ld = 96, .n_heads = 1,
-                                               .rope = t.t, .kv = kv.kv};
+        struct sv_p_qk_norm_rope_kv_write p = {
+            .rows = b.rows, .qkv = qkv, .ld = 96, .n_heads = 1, .rope = t.t, .kv = kv.kv};
         sv_op_qk_norm_rope_kv_write(dev, &p);
         rig_sync(dev, SV_EDEVICE);
         rig_sync(dev, SV_OK);
@@ -328,7 +345,8 @@ static void bits_case(enum sv_isa isa, int threads, int32_t n, int32_t d)
     struct sv_weight w = rig_weight(&rng, SV_BF16, 1, d, 0.3f, 1);
     size_t size = (size_t)n * (size_t)d;
     float *x = rig_floats(&rng, 2 * size, 2), *a = rig_new(size * 4), *b = rig_new(size * 4);
-    struct sv_p_add_rms_norm norm = {.n_rows = n, .d = d, .x = x, .weight = w, .eps = 1e-6f, .out = a};
+    struct sv_p_add_rms_norm norm = {
+        .n_rows = n, .d = d, .x = x, .weight = w, .eps = 1e-6f, .out = a};
     sv_op_add_rms_norm(dev, &norm);
     for (int32_t r = 0; r < n; r++) {
         struct sv_p_add_rms_norm p = norm;
@@ -364,11 +382,18 @@ static void rope_bits_case(enum sv_isa isa, int threads, int32_t page)
     for (int32_t s = 0; s < 8; s++)
         rig_batch_add(&b, 7 - s, s * 9, 1 + s * 3 % 16);
     const int32_t n = b.rows.n_rows, ld = 6 * 64 + 4 * 64;
-    float *x = rig_floats(&rng, (size_t)n * (size_t)ld, 2), *y = rig_new((size_t)n * (size_t)ld * 4);
+    float *x = rig_floats(&rng, (size_t)n * (size_t)ld, 2),
+          *y = rig_new((size_t)n * (size_t)ld * 4);
     memcpy(y, x, (size_t)n * (size_t)ld * 4);
     struct sv_weight w = rig_weight(&rng, SV_BF16, 1, 64, 0.3f, 1);
-    struct sv_p_qk_norm_rope_kv_write p = {.rows = b.rows, .qkv = y, .ld = ld, .n_heads = 6,
-                                           .q_norm = w, .k_norm = w, .eps = 1e-6f, .rope = t.t,
+    struct sv_p_qk_norm_rope_kv_write p = {.rows = b.rows,
+                                           .qkv = y,
+                                           .ld = ld,
+                                           .n_heads = 6,
+                                           .q_norm = w,
+                                           .k_norm = w,
+                                           .eps = 1e-6f,
+                                           .rope = t.t,
                                            .kv = kv.kv};
     sv_op_qk_norm_rope_kv_write(dev, &p);
     for (int32_t r = 0; r < n; r++) {

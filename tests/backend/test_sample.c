@@ -1,6 +1,6 @@
 /*
- * test_sample.c - draws against the distribution (chi-square), supports against a naive sort, and the
- * corners of one row: ties, infinities, NaN, tiny temperatures.
+ * test_sample.c - draws against the distribution (chi-square), supports against a naive sort, and
+ * the corners of one row: ties, infinities, NaN, tiny temperatures.
  */
 #include "rig.h"
 
@@ -71,8 +71,8 @@ static void by_definition(const float *x, int32_t vocab, const struct sv_samplin
 }
 
 /* Draws n_rows tokens from one row of logits at positions pos0, pos0 + 1, ... */
-static void draws(struct sv_dev *dev, const float *x, int32_t vocab, struct sv_sampling sp, int32_t pos0,
-                  int32_t n, int32_t *out)
+static void draws(struct sv_dev *dev, const float *x, int32_t vocab, struct sv_sampling sp,
+                  int32_t pos0, int32_t n, int32_t *out)
 {
     int32_t slot[64] = {0}, pos[64];
     const int32_t n_rows = n < 64 ? n : 64;
@@ -128,8 +128,8 @@ static void chi_square_case(struct sv_dev *dev, struct sv_sampling sp)
         df++;
     }
     if (df > 0 && !(chi_tail(chi2, df) > 1e-3))
-        fail_msg("T %g k %d p %g min %g: chi2 %g with %d degrees of freedom", (double)sp.temperature,
-                 sp.top_k, (double)sp.top_p, (double)sp.min_p, chi2, df);
+        fail_msg("T %g k %d p %g min %g: chi2 %g with %d degrees of freedom",
+                 (double)sp.temperature, sp.top_k, (double)sp.top_p, (double)sp.min_p, chi2, df);
     free(out);
 }
 
@@ -157,8 +157,8 @@ static void chi_square(void **state)
 
 /* ---------------------------------------------------------------- supports */
 
-/* Small vocabularies, many draws: the set of ids drawn is the set the definition keeps, wherever a kept id
- * has a fair chance. */
+/* Small vocabularies, many draws: the set of ids drawn is the set the definition keeps, wherever a
+ * kept id has a fair chance. */
 static void support_case(struct sv_dev *dev, struct sv_rng *rng, int32_t vocab, bool ties)
 {
     float x[200];
@@ -183,8 +183,9 @@ static void support_case(struct sv_dev *dev, struct sv_rng *rng, int32_t vocab, 
     draws(dev, x, vocab, sp, 0, 1024, out);
     for (int i = 0; i < 1024; i++) {
         if (!(p[out[i]] > 0))
-            fail_msg("drew %d (logit %g), which T %g k %d p %g min %g drop", out[i], (double)x[out[i]],
-                     (double)sp.temperature, sp.top_k, (double)sp.top_p, (double)sp.min_p);
+            fail_msg("drew %d (logit %g), which T %g k %d p %g min %g drop", out[i],
+                     (double)x[out[i]], (double)sp.temperature, sp.top_k, (double)sp.top_p,
+                     (double)sp.min_p);
         seen[out[i]] = true;
     }
     for (int32_t i = 0; i < vocab; i++)
@@ -211,7 +212,8 @@ static void large(void **state)
     (void)state;
     int n_isas;
     const enum sv_isa *isas = rig_isas(&n_isas);
-    struct sv_dev *best = rig_open(isas[n_isas - 1], 2, SV_F32), *plain = rig_open(SV_ISA_PLAIN, 2, SV_F32);
+    struct sv_dev *best = rig_open(isas[n_isas - 1], 2, SV_F32),
+                  *plain = rig_open(SV_ISA_PLAIN, 2, SV_F32);
     enum { VOCAB = 151936 };
     struct sv_rng rng = {5};
     float *x = rig_new(VOCAB * 4);
@@ -240,7 +242,8 @@ static void large(void **state)
 
 /* ---------------------------------------------------------------- corners */
 
-static int32_t one(struct sv_dev *dev, const float *x, int32_t vocab, struct sv_sampling sp, int32_t pos)
+static int32_t one(struct sv_dev *dev, const float *x, int32_t vocab, struct sv_sampling sp,
+                   int32_t pos)
 {
     int32_t out = -7;
     draws(dev, x, vocab, sp, pos, 1, &out);
@@ -249,7 +252,8 @@ static int32_t one(struct sv_dev *dev, const float *x, int32_t vocab, struct sv_
 
 static void corners_on(struct sv_dev *dev)
 {
-    const struct sv_sampling hot = {.temperature = 1, .top_p = 1}, cold = {.temperature = 0, .top_p = 1};
+    const struct sv_sampling hot = {.temperature = 1, .top_p = 1},
+                             cold = {.temperature = 0, .top_p = 1};
     float x[40];
     for (int n = 1; n <= 40; n += 13) {
         /* greedy: lowest id of a tie; NaN never wins; all NaN is reported */
@@ -299,8 +303,8 @@ static void corners_on(struct sv_dev *dev)
     rig_sync(dev, SV_OK);
     /* top_p 0 and min_p 1 keep the best alone */
     for (int pos = 0; pos < 50; pos++) {
-        struct sv_sampling p0 = {.temperature = 1, .top_p = 0}, m1 = {.temperature = 1, .top_p = 1,
-                                                                      .min_p = 1};
+        struct sv_sampling p0 = {.temperature = 1, .top_p = 0},
+                           m1 = {.temperature = 1, .top_p = 1, .min_p = 1};
         assert_int_equal(one(dev, x, 40, p0, pos), 17);
         assert_int_equal(one(dev, x, 40, m1, pos), 17);
     }
@@ -312,7 +316,8 @@ static void corners(void **state)
     on_all_devices(corners_on);
 }
 
-/* The same (logits, seed, position) gives the same token in any batch and on any number of threads. */
+/* The same (logits, seed, position) gives the same token in any batch and on any number of threads.
+ */
 static void reproducible(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * test_verify.c - block_ids, logit_pos, verify and commit against naive loops, for every accept count and
- * every kind of segment.
+ * test_verify.c - block_ids, logit_pos, verify and commit against naive loops, for every accept
+ * count and every kind of segment.
  */
 #include "rig.h"
 
@@ -34,7 +34,8 @@ static void ids(void **state)
     rig_batch_add(&b, 2, -1, 0); /* nothing */
     rig_batch_add(&b, 0, -1, 3); /* draft */
     rig_batch_add(&b, 4, -1, 1); /* plain decode */
-    const int32_t kind[] = {SV_SEG_VERIFY, SV_SEG_PREFILL, SV_SEG_VERIFY, SV_SEG_DRAFT, SV_SEG_VERIFY};
+    const int32_t kind[] = {SV_SEG_VERIFY, SV_SEG_PREFILL, SV_SEG_VERIFY, SV_SEG_DRAFT,
+                            SV_SEG_VERIFY};
     const int32_t len[] = {10, 0, 99, 12, 7}, anchor[] = {100, 101, 102, 103, 104};
     int32_t *row_ids = rig_new(13 * 4);
     for (int i = 0; i < 13; i++)
@@ -43,7 +44,8 @@ static void ids(void **state)
     sv_op_block_ids(dev, &p);
     const int32_t base[] = {12, 0, 99, 10, 7};
     assert_memory_equal(b.seg_base, base, sizeof base);
-    const int32_t want[] = {103, 1001, 1002, 1003, 1004, 1005, 1006, 1007, 1008, 100, 777, 777, 104};
+    const int32_t want[] = {103,  1001, 1002, 1003, 1004, 1005, 1006,
+                            1007, 1008, 100,  777,  777,  104};
     assert_memory_equal(row_ids, want, sizeof want);
 
     const int32_t logit_row[] = {0, 1, 2, 3, 8, 12};
@@ -58,9 +60,9 @@ static void ids(void **state)
 
 /* ---------------------------------------------------------------- verify and commit */
 
-static void expect_verify(const struct rig_batch *b, int32_t s, const int32_t *kind, const int32_t *logit0,
-                          const int32_t *row_ids, const int32_t *chosen, int32_t *commit, int32_t *emit,
-                          int32_t *out)
+static void expect_verify(const struct rig_batch *b, int32_t s, const int32_t *kind,
+                          const int32_t *logit0, const int32_t *row_ids, const int32_t *chosen,
+                          int32_t *commit, int32_t *emit, int32_t *out)
 {
     int32_t n = b->seg_row0[s + 1] - b->seg_row0[s];
     *emit = 0;

@@ -1,14 +1,18 @@
 /*
- * attention.c - paged grouped-query attention: what is work, who does it, which positions a row sees.
+ * attention.c - paged grouped-query attention: what is work, who does it, which positions a row
+ * sees.
  *
- * Entered through the backend table. The queries of one (segment, kv head) are its rows times the heads
- * of the group, row-major; an item of work is a tile of them, so that keys and values are read once for
- * all of its heads and rows. A query's result is a fixed function of its own sequence:
- *   - positions are taken in chunks of SV_ATTN_CHUNK at absolute multiples (the kernel's fixed steps);
- *   - chunks are summed from zero within parts of SV_ATTN_PART positions, again at absolute multiples,
- *     and parts are merged in ascending order; a part or chunk that a query sees nothing of is skipped.
- * Hence tiles may be cut anywhere, and parts may go to different threads when there are few items; both
- * are decided by sizes here and change no bits. Must not: let the split reach into the arithmetic.
+ * Entered through the backend table. The queries of one (segment, kv head) are its rows times the
+ * heads of the group, row-major; an item of work is a tile of them, so that keys and values are
+ * read once for all of its heads and rows. A query's result is a fixed function of its own
+ * sequence:
+ *   - positions are taken in chunks of SV_ATTN_CHUNK at absolute multiples (the kernel's fixed
+ * steps);
+ *   - chunks are summed from zero within parts of SV_ATTN_PART positions, again at absolute
+ * multiples, and parts are merged in ascending order; a part or chunk that a query sees nothing of
+ * is skipped. Hence tiles may be cut anywhere, and parts may go to different threads when there are
+ * few items; both are decided by sizes here and change no bits. Must not: let the split reach into
+ * the arithmetic.
  */
 #include "backend/cpu/vec.h"
 
@@ -21,6 +25,7 @@ struct attn_plan {
     int32_t acc_ld;  /* head_dim rounded up to 16 */
     int32_t tile;    /* queries of an item */
     int32_t n_parts; /* > 0: parts are items of their own and meet in partial[] */
+    bool amx;        /* bf16 products in tiles: decided by device, cache and shape, never by rows */
     int64_t cost;    /* of all items together */
     float *partial;  /* (n_rows * n_heads, n_parts, acc_ld + 16): acc, m, l */
 };
@@ -34,8 +39,9 @@ struct attn_item {
 /* One thread's scratch. */
 struct attn_scratch {
     float *q, *acc, *acc2, *kt, *vv;
+    void *work;
     float m[SV_ATTN_TILE], l[SV_ATTN_TILE], m2[SV_ATTN_TILE], l2[SV_ATTN_TILE];
-    bool seen[SV_ATTN_TILE]; /* the query has taken a part already */
+    bool seen[SV_ATTN_TILE];                    /* the query has taken a part already */
     int32_t lo[SV_ATTN_TILE], hi[SV_ATTN_TILE]; /* visible positions, absolute */
     int32_t c_lo[SV_ATTN_TILE], c_hi[SV_ATTN_TILE];
     const void *k_rows[SV_ATTN_CHUNK], *v_rows[SV_ATTN_CHUNK];
@@ -55,10 +61,11 @@ size_t sv_cpu_attn_thread_bytes(const struct sv_dev_limits *lim)
 {
     size_t hd = (size_t)round_up(lim->max_head_dim, 16);
     size_t floats = hd * (3 * SV_ATTN_TILE + 2 * SV_ATTN_CHUNK);
-    return align_up(sizeof(struct attn_scratch)) + floats * sizeof(float);
+    return align_up(sizeof(struct attn_scratch)) + floats * sizeof(float) + SV_ATTN_WORK_BYTES;
 }
 
-/* Room for partial results of a decode batch over long contexts; larger batches have items enough. */
+/* Room for partial results of a decode batch over long contexts; larger batches have items enough.
+ */
 size_t sv_cpu_attn_parts_floats(const struct sv_dev_limits *lim)
 {
     size_t parts = (size_t)lim->max_positions / SV_ATTN_PART + 1;
@@ -72,18 +79,21 @@ static struct attn_scratch *scratch_of(const struct attn_plan *a, int thread)
     uint8_t *base = sv_cpu_thread_scratch(a->cpu, thread);
     struct attn_scratch *s = (struct attn_scratch *)(void *)base;
     float *f = (float *)(void *)(base + align_up(sizeof *s));
-    size_t tile = (size_t)SV_ATTN_TILE * (size_t)a->acc_ld, chunk = (size_t)SV_ATTN_CHUNK * (size_t)a->acc_ld;
+    size_t tile = (size_t)SV_ATTN_TILE * (size_t)a->acc_ld,
+           chunk = (size_t)SV_ATTN_CHUNK * (size_t)a->acc_ld;
     s->q = f;
     s->acc = s->q + tile;
     s->acc2 = s->acc + tile;
     s->kt = s->acc2 + tile;
     s->vv = s->kt + chunk;
+    s->work = s->vv + chunk;
     return s;
 }
 
 /* ---------------------------------------------------------------- what a row sees */
 
-static void visible(const struct sv_p_attention *p, int32_t seg, int32_t row, int32_t *lo, int32_t *hi)
+static void visible(const struct sv_p_attention *p, int32_t seg, int32_t row, int32_t *lo,
+                    int32_t *hi)
 {
     int32_t row0 = p->rows.seg_row0[seg], pos = p->rows.seg_base[seg] + (row - row0);
     int32_t end = p->rows.seg_base[seg] + (p->rows.seg_row0[seg + 1] - row0);
@@ -92,8 +102,8 @@ static void visible(const struct sv_p_attention *p, int32_t seg, int32_t row, in
 }
 
 /* Addresses of the positions [lo, hi) of the chunk at `base`, for one kv head. */
-static void chunk_rows(const struct attn_plan *a, const struct attn_item *it, struct attn_scratch *s,
-                       int32_t base, int32_t lo, int32_t hi)
+static void chunk_rows(const struct attn_plan *a, const struct attn_item *it,
+                       struct attn_scratch *s, int32_t base, int32_t lo, int32_t hi)
 {
     const struct sv_kv *kv = &a->p->kv;
     const size_t elem = kv->dtype == SV_F32 ? 4 : 2;
@@ -102,11 +112,10 @@ static void chunk_rows(const struct attn_plan *a, const struct attn_item *it, st
     for (int32_t i = lo; i < hi;) {
         int64_t at = sv_cpu_kv_at(kv, slot, base + i);
         int32_t left = kv->page_size - (base + i) % kv->page_size;
-        if (at < 0) {
+        if (at < 0) { /* any memory that exists will do: the error is what comes out */
             sv_cpu_latch(a->cpu, "attention: slot %d has no page for position %d", (int)slot,
                          (int)(base + i));
-            at = 0;
-            left = 1;
+            at = (int64_t)((base + i) % kv->page_size) * kv->head_dim;
         }
         for (int32_t k = 0; k < left && i < hi; k++, i++) {
             size_t off = (size_t)(at + head + (int64_t)k * kv->head_dim) * elem;
@@ -118,18 +127,37 @@ static void chunk_rows(const struct attn_plan *a, const struct attn_item *it, st
 
 /* ---------------------------------------------------------------- one item */
 
-static void load_queries(const struct attn_plan *a, const struct attn_item *it, struct attn_scratch *s)
+static void load_queries(const struct attn_plan *a, const struct attn_item *it,
+                         struct attn_scratch *s)
 {
     const struct sv_p_attention *p = a->p;
     const int32_t hd = p->kv.head_dim;
+    const float *q[SV_ATTN_TILE];
     for (int32_t j = 0; j < it->n_q; j++) {
         int32_t v = it->q0 + j, row = p->rows.seg_row0[it->seg] + v / a->group;
         int32_t head = it->kv_head * a->group + v % a->group;
-        const float *q = (const float *)p->q + row * p->ldq + (int64_t)head * hd;
-        a->cpu->vec->widen(s->q + (int64_t)j * hd, q, SV_F32, hd, p->scale);
+        q[j] = (const float *)p->q + row * p->ldq + (int64_t)head * hd;
+        if (!a->amx)
+            a->cpu->vec->widen(s->q + (int64_t)j * hd, q[j], SV_F32, hd, p->scale);
         visible(p, it->seg, row, &s->lo[j], &s->hi[j]);
         s->seen[j] = false;
     }
+#if !defined(SV_NO_AMX)
+    for (int32_t j = 0; a->amx && j < it->n_q; j += 16)
+        sv_cpu_attn_amx_pack((uint16_t *)(void *)s->q + (int64_t)j * hd, q + j,
+                             it->n_q - j < 16 ? it->n_q - j : 16, hd);
+#endif
+}
+
+static void run_chunk(const struct attn_plan *a, const struct sv_cpu_attn_chunk *c)
+{
+#if !defined(SV_NO_AMX)
+    if (a->amx) {
+        sv_cpu_attn_amx_chunk(c);
+        return;
+    }
+#endif
+    a->cpu->vec->attn_chunk(c);
 }
 
 /* Sums the positions [from, to) of one part into m, l, acc, starting from nothing. */
@@ -137,15 +165,32 @@ static void run_part(const struct attn_plan *a, const struct attn_item *it, stru
                      int32_t from, int32_t to, float *m, float *l, float *acc)
 {
     const struct sv_p_attention *p = a->p;
-    struct sv_cpu_attn_chunk c = {.k_rows = s->k_rows, .v_rows = s->v_rows, .dtype = p->kv.dtype,
-                                  .head_dim = p->kv.head_dim, .n_q = it->n_q, .q = s->q,
-                                  .q_lo = s->c_lo, .q_hi = s->c_hi, .softcap = p->softcap, .m = m,
-                                  .l = l, .acc = acc, .acc_ld = a->acc_ld, .kt = s->kt, .vv = s->vv};
-    for (int32_t j = 0; j < it->n_q; j++) {
+    struct sv_cpu_attn_chunk c = {.k_rows = s->k_rows,
+                                  .v_rows = s->v_rows,
+                                  .dtype = p->kv.dtype,
+                                  .head_dim = p->kv.head_dim,
+                                  .n_q = it->n_q,
+                                  .q = s->q,
+                                  .q_lo = s->c_lo,
+                                  .q_hi = s->c_hi,
+                                  .softcap = p->softcap,
+                                  .m = m,
+                                  .l = l,
+                                  .acc = acc,
+                                  .acc_ld = a->acc_ld,
+                                  .kt = s->kt,
+                                  .vv = s->vv,
+                                  .q_tiles = (const uint16_t *)(const void *)s->q,
+                                  .scale = p->scale,
+                                  .k_blocks16 = p->kv.page_size % 16 == 0,
+                                  .work = s->work};
+    const int32_t n_lanes = round_up(it->n_q, 16);
+    for (int32_t j = 0; j < n_lanes; j++) {
         m[j] = -__builtin_inff();
         l[j] = 0;
+        s->c_lo[j] = s->c_hi[j] = 0;
     }
-    memset(acc, 0, (size_t)it->n_q * (size_t)a->acc_ld * sizeof *acc);
+    memset(acc, 0, (size_t)n_lanes * (size_t)a->acc_ld * sizeof *acc);
     for (int32_t base = from / SV_ATTN_CHUNK * SV_ATTN_CHUNK; base < to; base += SV_ATTN_CHUNK) {
         int32_t stop = to - base < SV_ATTN_CHUNK ? to - base : SV_ATTN_CHUNK;
         int32_t start = from > base ? from - base : 0;
@@ -165,20 +210,20 @@ static void run_part(const struct attn_plan *a, const struct attn_item *it, stru
         if (c.lo >= c.hi)
             continue;
         chunk_rows(a, it, s, base, c.lo, c.hi);
-        a->cpu->vec->attn_chunk(&c);
+        run_chunk(a, &c);
     }
 }
 
-static void finish_query(const struct attn_plan *a, int32_t row, int32_t head, const float *acc, float m,
-                         float l)
+static void finish_query(const struct attn_plan *a, int32_t row, int32_t head, const float *acc,
+                         float m, float l)
 {
     const struct sv_p_attention *p = a->p;
     float sink;
     bool has_sink = p->sinks.data != NULL;
     if (has_sink)
-        a->cpu->vec->widen(&sink, (const uint8_t *)p->sinks.data +
-                                      (size_t)head * sv_dtype_bytes(p->sinks.dtype),
-                           p->sinks.dtype, 1, 1.0f);
+        a->cpu->vec->widen(
+            &sink, (const uint8_t *)p->sinks.data + (size_t)head * sv_dtype_bytes(p->sinks.dtype),
+            p->sinks.dtype, 1, 1.0f);
     float *out = (float *)p->out + row * p->ldo + (int64_t)head * p->kv.head_dim;
     a->cpu->vec->attn_finish(out, acc, m, l, has_sink ? &sink : NULL, p->kv.head_dim);
 }
@@ -228,8 +273,8 @@ static void run_item_part(const struct attn_plan *a, const struct attn_item *it,
 {
     int32_t from = part * SV_ATTN_PART, to = from + SV_ATTN_PART;
     load_queries(a, it, s);
-    run_part(a, it, s, from > it->pos_lo ? from : it->pos_lo, to < it->pos_hi ? to : it->pos_hi, s->m,
-             s->l, s->acc);
+    run_part(a, it, s, from > it->pos_lo ? from : it->pos_lo, to < it->pos_hi ? to : it->pos_hi,
+             s->m, s->l, s->acc);
     for (int32_t j = 0; j < it->n_q; j++) {
         int32_t v = it->q0 + j;
         float *out = partial_at(a, a->p->rows.seg_row0[it->seg] + v / a->group,
@@ -275,7 +320,8 @@ static int64_t item_cost(const struct attn_item *it, int32_t from, int32_t to)
     return from < to ? (int64_t)(to - from) * (it->n_q + 4) : 0;
 }
 
-/* Walks all items; runs those whose start lies in share `thread` of the cost. With s == NULL only adds up. */
+/* Walks all items; runs those whose start lies in share `thread` of the cost. With s == NULL only
+ * adds up. */
 static int64_t walk(const struct attn_plan *a, struct attn_scratch *s, int thread, int n)
 {
     const struct sv_rows *r = &a->p->rows;
@@ -305,7 +351,15 @@ static int64_t walk(const struct attn_plan *a, struct attn_scratch *s, int threa
 static void attention_run(void *arg, int thread, int n)
 {
     const struct attn_plan *a = arg;
+#if !defined(SV_NO_AMX)
+    if (a->amx)
+        sv_cpu_attn_amx_begin();
     walk(a, scratch_of(a, thread), thread, n);
+    if (a->amx)
+        sv_cpu_attn_amx_end();
+#else
+    walk(a, scratch_of(a, thread), thread, n);
+#endif
     if (!a->n_parts)
         return;
     if (n > 1)
@@ -333,8 +387,8 @@ static void choose_split(struct attn_plan *a)
     if (n == 1 || items >= 4 * n || (items % n == 0 && r->n_segs == 1 && most <= SV_ATTN_TILE))
         return;
     int32_t parts = (longest + SV_ATTN_PART - 1) / SV_ATTN_PART;
-    size_t floats, need = (size_t)r->n_rows * (size_t)a->p->n_heads * (size_t)parts *
-                          (size_t)(a->acc_ld + 16);
+    size_t floats,
+        need = (size_t)r->n_rows * (size_t)a->p->n_heads * (size_t)parts * (size_t)(a->acc_ld + 16);
     float *partial = sv_cpu_attn_parts(a->cpu, &floats);
     if (parts >= n && need <= floats) {
         a->n_parts = parts;
@@ -353,8 +407,12 @@ void sv_cpu_attention(struct sv_dev *dev, const struct sv_p_attention *p)
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
     SV_REQUIRE(cpu->scratch && p->kv.head_dim <= cpu->lim.max_head_dim);
-    struct attn_plan a = {.cpu = cpu, .p = p, .group = p->n_heads / p->kv.n_kv_heads,
+    struct attn_plan a = {.cpu = cpu,
+                          .p = p,
+                          .group = p->n_heads / p->kv.n_kv_heads,
                           .acc_ld = round_up(p->kv.head_dim, 16)};
+    a.amx = cpu->isa == SV_ISA_AMX && cpu->compute == SV_BF16 && p->kv.dtype == SV_BF16 &&
+            p->kv.head_dim % 32 == 0;
     choose_split(&a);
     a.cost = walk(&a, NULL, 0, 1);
     /* About 40 multiply-adds per ns; each query and position takes 2 head_dim. */

@@ -1,13 +1,14 @@
 /*
- * attention_kernels.h - template: one chunk of positions against a tile of queries, in f32, written once
- * over the operations of a simd_*.h.
+ * attention_kernels.h - template: one chunk of positions against a tile of queries, in f32, written
+ * once over the operations of a simd_*.h.
  *
- * Included exactly once by each vec_*.c, after vec_kernels.h. Per query and chunk the steps are: score =
- * one chain of multiply-adds over head_dim in ascending order; maximum; e^(score - maximum); their sum in
- * a fixed tree over the 64 lanes; acc = acc * correction, then one multiply-add per visible position in
- * ascending order. Lanes are positions for the scores and dimensions for the values, so a query's bits do
- * not depend on the queries beside it. Positions that a query does not see are left out by range, never
- * multiplied by zero: whatever lies there, NaN included, has no effect. Must not: contain an intrinsic.
+ * Included exactly once by each vec_*.c, after vec_kernels.h. Per query and chunk the steps are:
+ * score = one chain of multiply-adds over head_dim in ascending order; maximum; e^(score -
+ * maximum); their sum in a fixed tree over the 64 lanes; acc = acc * correction, then one
+ * multiply-add per visible position in ascending order. Lanes are positions for the scores and
+ * dimensions for the values, so a query's bits do not depend on the queries beside it. Positions
+ * that a query does not see are left out by range, never multiplied by zero: whatever lies there,
+ * NaN included, has no effect. Must not: contain an intrinsic.
  */
 
 #define CHUNK SV_ATTN_CHUNK
@@ -15,7 +16,8 @@
 
 /* ---------------------------------------------------------------- keys and values into scratch */
 
-/* kt[d][i] = key i element d for the SIMD_W-blocks that meet [lo, hi); unseen lanes repeat a seen row. */
+/* kt[d][i] = key i element d for the SIMD_W-blocks that meet [lo, hi); unseen lanes repeat a seen
+ * row. */
 static SIMD_LOCALS void load_keys(const struct sv_cpu_attn_chunk *c)
 {
     const int32_t hd = c->head_dim;
@@ -67,9 +69,8 @@ static SIMD_LOCALS void load_values(const struct sv_cpu_attn_chunk *c, const flo
 /* ---------------------------------------------------------------- scores */
 
 /* s[j][p0 ..] for nq queries and nv vectors of positions; both are constants after inlining. */
-static inline SIMD_LOCALS __attribute__((always_inline)) void score_block(const struct sv_cpu_attn_chunk *c,
-                                                              float *s, int32_t q0, int32_t p0, int nq,
-                                                              int nv)
+static inline SIMD_LOCALS __attribute__((always_inline)) void
+score_block(const struct sv_cpu_attn_chunk *c, float *s, int32_t q0, int32_t p0, int nq, int nv)
 {
     const int32_t hd = c->head_dim;
     const float *q = c->q + (int64_t)q0 * hd;
@@ -115,8 +116,10 @@ static inline vf soft_cap(vf x, float cap)
     return v_mul(v_set1(cap), v_sub(one, v_div(two, v_add(e, one))));
 }
 
-/* Scores of one query become weights (0 outside [lo, hi)); returns the correction of what came before. */
-static SIMD_LOCALS float soft_max(float *s, int32_t lo, int32_t hi, float softcap, float *m, float *l)
+/* Scores of one query become weights (0 outside [lo, hi)); returns the correction of what came
+ * before. */
+static SIMD_LOCALS float soft_max(float *s, int32_t lo, int32_t hi, float softcap, float *m,
+                                  float *l)
 {
     vf x[N_PV], top = v_set1(-INFINITY);
     for (int k = 0; k < N_PV; k++) {
@@ -144,11 +147,11 @@ static SIMD_LOCALS float soft_max(float *s, int32_t lo, int32_t hi, float softca
 
 /* ---------------------------------------------------------------- values */
 
-/* acc[j] = acc[j] * corr[j] + sum over positions [lo, hi) of s[j][i] * v[i], nv vectors from dimension d. */
-static inline SIMD_LOCALS __attribute__((always_inline)) void value_block(const struct sv_cpu_attn_chunk *c,
-                                                              const float *s, const float *const *v,
-                                                              const float *corr, int32_t q0, int32_t d,
-                                                              int32_t lo, int32_t hi, int nq, int nv)
+/* acc[j] = acc[j] * corr[j] + sum over positions [lo, hi) of s[j][i] * v[i], nv vectors from
+ * dimension d. */
+static inline SIMD_LOCALS __attribute__((always_inline)) void
+value_block(const struct sv_cpu_attn_chunk *c, const float *s, const float *const *v,
+            const float *corr, int32_t q0, int32_t d, int32_t lo, int32_t hi, int nq, int nv)
 {
     vf a[SIMD_QB][SIMD_NV];
     float *acc = c->acc + (int64_t)q0 * c->acc_ld + d;
@@ -171,10 +174,9 @@ static inline SIMD_LOCALS __attribute__((always_inline)) void value_block(const 
 }
 
 /* All dimensions of nq queries over one range. */
-static inline SIMD_LOCALS __attribute__((always_inline)) void value_rows(const struct sv_cpu_attn_chunk *c,
-                                                             const float *s, const float *const *v,
-                                                             const float *corr, int32_t q0, int32_t lo,
-                                                             int32_t hi, int nq)
+static inline SIMD_LOCALS __attribute__((always_inline)) void
+value_rows(const struct sv_cpu_attn_chunk *c, const float *s, const float *const *v,
+           const float *corr, int32_t q0, int32_t lo, int32_t hi, int nq)
 {
     int32_t d = 0;
     for (; d + SIMD_NV * SIMD_W <= c->acc_ld; d += SIMD_NV * SIMD_W)
@@ -183,9 +185,10 @@ static inline SIMD_LOCALS __attribute__((always_inline)) void value_rows(const s
         value_block(c, s, v, corr, q0, d, lo, hi, nq, 1);
 }
 
-/* A block of queries: what only some of them see comes first and last, one by one, in position order. */
-static SIMD_LOCALS void value_group(const struct sv_cpu_attn_chunk *c, const float *s, const float *const *v,
-                        float *corr, int32_t q0)
+/* A block of queries: what only some of them see comes first and last, one by one, in position
+ * order. */
+static SIMD_LOCALS void value_group(const struct sv_cpu_attn_chunk *c, const float *s,
+                                    const float *const *v, float *corr, int32_t q0)
 {
     const float one = 1.0f;
     int32_t lo = 0, hi = CHUNK;
@@ -237,7 +240,8 @@ static SIMD_LOCALS void k_attn_chunk(const struct sv_cpu_attn_chunk *c)
 
 /* ---------------------------------------------------------------- parts */
 
-static void k_attn_merge(float *m, float *l, float *acc, float m2, float l2, const float *acc2, int32_t n)
+static void k_attn_merge(float *m, float *l, float *acc, float m2, float l2, const float *acc2,
+                         int32_t n)
 {
     float top = *m > m2 ? *m : m2, base = top == -INFINITY ? 0.0f : top;
     float a = exp1(*m - base), b = exp1(m2 - base);
@@ -248,7 +252,8 @@ static void k_attn_merge(float *m, float *l, float *acc, float m2, float l2, con
         v_store(acc + i, v_fma(v_load(acc2 + i), v_set1(b), v_mul(v_load(acc + i), v_set1(a))));
 }
 
-static void k_attn_finish(float *out, const float *acc, float m, float l, const float *sink, int32_t n)
+static void k_attn_finish(float *out, const float *acc, float m, float l, const float *sink,
+                          int32_t n)
 {
     float scale = 1.0f;
     if (sink) {

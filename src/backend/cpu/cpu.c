@@ -1,9 +1,10 @@
 /*
- * cpu.c - the CPU device's life: open, limits and scratch, memory, errors latched by kernels, bandwidth.
+ * cpu.c - the CPU device's life: open, limits and scratch, memory, errors latched by kernels,
+ * bandwidth.
  *
- * Entered through sv_cpu_open (from ops.c) and the table it hands out. Device memory is host memory, so
- * upload and download are copies, weights are used where they lie, and sync waits for nothing. Must not:
- * allocate anywhere but in open, reserve, alloc and measure_read.
+ * Entered through sv_cpu_open (from ops.c) and the table it hands out. Device memory is host
+ * memory, so upload and download are copies, weights are used where they lie, and sync waits for
+ * nothing. Must not: allocate anywhere but in open, reserve, alloc and measure_read.
  */
 #include "backend/backends.h"
 #include "backend/cpu/vec.h"
@@ -63,7 +64,8 @@ static int cpu_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_e
 {
     (void)dev;
     *out = sv_calloc(1, n_bytes); /* counts as one fallible call */
-    return *out ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "no memory for %zu bytes on the CPU", n_bytes);
+    return *out ? SV_OK
+                : sv_fail(err, SV_ENOMEM, -1, "no memory for %zu bytes on the CPU", n_bytes);
 }
 
 static void cpu_free(struct sv_dev *dev, void *p)
@@ -72,8 +74,8 @@ static void cpu_free(struct sv_dev *dev, void *p)
     sv_free(p);
 }
 
-static int cpu_upload_weight(struct sv_dev *dev, const void *host, size_t n_bytes, enum sv_dtype dtype,
-                             const void **out, bool *owned, struct sv_err *err)
+static int cpu_upload_weight(struct sv_dev *dev, const void *host, size_t n_bytes,
+                             enum sv_dtype dtype, const void **out, bool *owned, struct sv_err *err)
 {
     (void)dev, (void)n_bytes, (void)dtype, (void)err;
     *out = host;

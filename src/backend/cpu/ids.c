@@ -1,6 +1,6 @@
 /*
- * ids.c - the ops that turn what the device remembers of its slots into ids and positions of a batch,
- * and embeddings: block_ids, logit_pos, embed.
+ * ids.c - the ops that turn what the device remembers of its slots into ids and positions of a
+ * batch, and embeddings: block_ids, logit_pos, embed.
  *
  * Entered through the backend table. Must not: trust an id to lie inside the embedding table.
  */

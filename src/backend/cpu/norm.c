@@ -1,8 +1,8 @@
 /*
  * norm.c - add_rms_norm over the rows of a batch.
  *
- * Entered through the backend table. Must not: let the number of rows or threads reach the sums, which
- * are the row kernel's.
+ * Entered through the backend table. Must not: let the number of rows or threads reach the sums,
+ * which are the row kernel's.
  */
 #include "backend/cpu/vec.h"
 

@@ -1,8 +1,10 @@
 /*
- * rope.c - qk_norm_rope_kv_write: head norms, rotation and the write of new keys and values, in one pass.
+ * rope.c - qk_norm_rope_kv_write: head norms, rotation and the write of new keys and values, in one
+ * pass.
  *
- * Entered through the backend table. Work is split over rows; every row writes its own position of its own
- * slot, so no two threads write the same bytes. Must not: write outside the pages the table names.
+ * Entered through the backend table. Work is split over rows; every row writes its own position of
+ * its own slot, so no two threads write the same bytes. Must not: write outside the pages the table
+ * names.
  */
 #include "backend/cpu/vec.h"
 
@@ -37,17 +39,19 @@ static void rope_rows(void *arg, int thread, int n)
         float *q = (float *)p->qkv + r * p->ld;
         const float *k = q + (int64_t)p->n_heads * hd, *v = k + (int64_t)kv->n_kv_heads * hd;
         for (int32_t h = 0; h < p->n_heads; h++)
-            vec->norm_rope(q + (int64_t)h * hd, q + (int64_t)h * hd, &p->q_norm, p->eps, cos, sin, hd,
-                           p->rope.rot_dim);
+            vec->norm_rope(q + (int64_t)h * hd, q + (int64_t)h * hd, &p->q_norm, p->eps, cos, sin,
+                           hd, p->rope.rot_dim);
         int64_t at = sv_cpu_kv_at(kv, slot, pos);
         if (at < 0) {
-            sv_cpu_latch(job->cpu, "write: slot %d has no page for position %d", (int)slot, (int)pos);
+            sv_cpu_latch(job->cpu, "write: slot %d has no page for position %d", (int)slot,
+                         (int)pos);
             continue;
         }
         for (int32_t h = 0; h < kv->n_kv_heads; h++) {
             float key[256];
             size_t off = (size_t)(at + (int64_t)h * kv->page_size * hd) * elem;
-            vec->norm_rope(key, k + (int64_t)h * hd, &p->k_norm, p->eps, cos, sin, hd, p->rope.rot_dim);
+            vec->norm_rope(key, k + (int64_t)h * hd, &p->k_norm, p->eps, cos, sin, hd,
+                           p->rope.rot_dim);
             vec->narrow((uint8_t *)kv->k + off, kv->dtype, key, hd);
             vec->narrow((uint8_t *)kv->v + off, kv->dtype, v + (int64_t)h * hd, hd);
         }

@@ -1,19 +1,20 @@
 /*
  * sample.c - one token per row of logits: the argmax, or a draw from the filtered distribution.
  *
- * Entered through the backend table; rows are split over threads, a row is one thread's work. What a row
- * gives is a function of its logits, its slot's parameters and the position drawn: the only randomness is
- * sv_philox(seed, position, 0). Filters in the order of struct sv_sampling. Nothing sorts the vocabulary:
- * a filter keeps what lies above a cut (a logit, and how many of those equal to it, lowest ids first),
- * and the cut is found by radix selection on the bits of the logits, mostly on a short list of candidates.
- * Must not: return a token of probability 0, or hide a row that is no distribution (NaN, +inf, all -inf).
+ * Entered through the backend table; rows are split over threads, a row is one thread's work. What
+ * a row gives is a function of its logits, its slot's parameters and the position drawn: the only
+ * randomness is sv_philox(seed, position, 0). Filters in the order of struct sv_sampling. Nothing
+ * sorts the vocabulary: a filter keeps what lies above a cut (a logit, and how many of those equal
+ * to it, lowest ids first), and the cut is found by radix selection on the bits of the logits,
+ * mostly on a short list of candidates. Must not: return a token of probability 0, or hide a row
+ * that is no distribution (NaN, +inf, all -inf).
  */
 #include "backend/cpu/vec.h"
 
 #include <math.h>
 #include <string.h>
 
-#define BINS 256 /* of 8 bits of a key, four times */
+#define BINS 256     /* of 8 bits of a key, four times */
 #define MAX_BLOCK 64 /* logits under one maximum; vec->block_max */
 #define SUM_BLOCK 1024
 
@@ -74,9 +75,10 @@ static uint32_t key_of(float x)
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* The cut that keeps the k largest of x (w NULL), or the fewest largest whose w add up to `target`. */
-static struct cut find_cut(struct sample_scratch *s, const float *x, const float *w, int32_t n, int32_t k,
-                           double target)
+/* The cut that keeps the k largest of x (w NULL), or the fewest largest whose w add up to `target`.
+ */
+static struct cut find_cut(struct sample_scratch *s, const float *x, const float *w, int32_t n,
+                           int32_t k, double target)
 {
     uint32_t prefix = 0, seen = 0; /* bits of the key decided so far, and their mask */
     int32_t count = 0;             /* elements above the bin under inspection, and their mass */
@@ -144,7 +146,8 @@ static void load_candidates(struct sample_scratch *s, const struct sv_cpu_vec *v
 
 /* ---------------------------------------------------------------- candidates */
 
-/* A short list that holds the k largest: at least k blocks reach the k-th largest of the block maxima. */
+/* A short list that holds the k largest: at least k blocks reach the k-th largest of the block
+ * maxima. */
 static int32_t list_top_k(struct sample_scratch *s, const struct sv_cpu_vec *vec, const float *x,
                           int32_t vocab, int32_t k)
 {
@@ -168,7 +171,8 @@ static double list_mass(const struct sample_scratch *s, int32_t n)
     return sum;
 }
 
-/* A list that holds the most probable ids of mass *target or more; *target becomes top_p of the whole. */
+/* A list that holds the most probable ids of mass *target or more; *target becomes top_p of the
+ * whole. */
 static int32_t list_top_p(struct sample_scratch *s, const struct sv_cpu_vec *vec, const float *x,
                           int32_t vocab, float max, float inv_t, float top_p, double *target)
 {
@@ -199,7 +203,8 @@ static double uniform(uint64_t seed, int32_t pos)
     return (double)(bits >> 11) * 0x1p-53;
 }
 
-/* First index whose running sum, started at `sum`, exceeds the target; the last of weight > 0 if none. */
+/* First index whose running sum, started at `sum`, exceeds the target; the last of weight > 0 if
+ * none. */
 static int32_t pick(const float *w, int32_t n, double sum, double target)
 {
     int32_t last = 0;
@@ -215,7 +220,8 @@ static int32_t pick(const float *w, int32_t n, double sum, double target)
 }
 
 /* A draw from weights of the whole vocabulary; sums of blocks first, then inside one block. */
-static int32_t draw_all(struct sample_scratch *s, const struct sv_cpu_vec *vec, int32_t vocab, double u)
+static int32_t draw_all(struct sample_scratch *s, const struct sv_cpu_vec *vec, int32_t vocab,
+                        double u)
 {
     double total = 0, sum = 0;
     for (int32_t i = 0; i < vocab; i += SUM_BLOCK)
@@ -236,8 +242,8 @@ static int32_t draw_all(struct sample_scratch *s, const struct sv_cpu_vec *vec, 
     return chosen + pick(s->w + chosen, n, before, u * total);
 }
 
-static int32_t draw(struct sv_cpu *cpu, struct sample_scratch *s, const float *x, int32_t vocab, float max,
-                    const struct sv_sampling *sp, int32_t pos)
+static int32_t draw(struct sv_cpu *cpu, struct sample_scratch *s, const float *x, int32_t vocab,
+                    float max, const struct sv_sampling *sp, int32_t pos)
 {
     const struct sv_cpu_vec *vec = cpu->vec;
     /* Bounded so that 0 * inv_t and -inf * inv_t stay what they must be for any temperature. */

@@ -1,8 +1,8 @@
 /*
  * simd_avx2.h - the vector operations of the kernel templates with AVX2, FMA and F16C: eight lanes.
  *
- * Included by vec_avx2.c only; what each operation means is written at its twin in simd_plain.h. Must
- * not: be reached on a machine without these sets.
+ * Included by vec_avx2.c only; what each operation means is written at its twin in simd_plain.h.
+ * Must not: be reached on a machine without these sets.
  */
 #ifndef SV_SIMD_AVX2_H
 #define SV_SIMD_AVX2_H
@@ -104,7 +104,8 @@ static inline float v_hmax(vf v)
 }
 static inline vf v_keep(vf v, int lane0, int lo, int hi, float fill)
 {
-    __m256i i = _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(lane0));
+    __m256i i =
+        _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(lane0));
     __m256i out = _mm256_or_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(lo), i),
                                   _mm256_cmpgt_epi32(i, _mm256_set1_epi32(hi - 1)));
     return _mm256_blendv_ps(v, v_set1(fill), _mm256_castsi256_ps(out));
@@ -153,8 +154,8 @@ static inline vf v_load_f16_n(const uint16_t *p, int n)
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)t));
 }
 
-/* Columns d .. d + 3 (of 32 bits) of eight rows: rows i and i + 4 share a register, then each half is
- * a 4 x 4 transpose. */
+/* Columns d .. d + 3 (of 32 bits) of eight rows: rows i and i + 4 share a register, then each half
+ * is a 4 x 4 transpose. */
 static inline void v_columns4(__m256 out[4], const void *const *rows, int d)
 {
     __m256 a[4];

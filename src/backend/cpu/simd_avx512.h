@@ -1,8 +1,9 @@
 /*
- * simd_avx512.h - the vector operations of the kernel templates with AVX-512 F, BW, DQ, VL: sixteen lanes.
+ * simd_avx512.h - the vector operations of the kernel templates with AVX-512 F, BW, DQ, VL: sixteen
+ * lanes.
  *
- * Included by vec_avx512.c only; what each operation means is written at its twin in simd_plain.h. Must
- * not: be reached on a machine without these sets.
+ * Included by vec_avx512.c only; what each operation means is written at its twin in simd_plain.h.
+ * Must not: be reached on a machine without these sets.
  */
 #ifndef SV_SIMD_AVX512_H
 #define SV_SIMD_AVX512_H
@@ -19,8 +20,9 @@
 #define SIMD_TABLE sv_cpu_vec_avx512
 #define SIMD_NAME "avx512"
 #if defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
-/* GCC before 13 aligns ASan's fake stack frames to 32 bytes (its bug 110027) but fills 64-byte locals with
- * aligned moves, so functions with local arrays stay out; the other levels check the same source. */
+/* GCC before 13 aligns ASan's fake stack frames to 32 bytes (its bug 110027) but fills 64-byte
+ * locals with aligned moves, so functions with local arrays stay out; the other levels check the
+ * same source. */
 #define SIMD_LOCALS __attribute__((no_sanitize_address))
 #else
 #define SIMD_LOCALS
@@ -108,11 +110,11 @@ static inline float v_hmax(vf v)
 }
 static inline vf v_keep(vf v, int lane0, int lo, int hi, float fill)
 {
-    __m512i i = _mm512_add_epi32(
-        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-        _mm512_set1_epi32(lane0));
-    __mmask16 in = _mm512_mask_cmplt_epi32_mask(_mm512_cmpge_epi32_mask(i, _mm512_set1_epi32(lo)), i,
-                                                _mm512_set1_epi32(hi));
+    __m512i i =
+        _mm512_add_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                         _mm512_set1_epi32(lane0));
+    __mmask16 in = _mm512_mask_cmplt_epi32_mask(_mm512_cmpge_epi32_mask(i, _mm512_set1_epi32(lo)),
+                                                i, _mm512_set1_epi32(hi));
     return _mm512_mask_mov_ps(v_set1(fill), in, v);
 }
 static inline int v_nan_mask(vf v)
@@ -159,8 +161,8 @@ static inline vf v_load_f16_n(const uint16_t *p, int n)
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_n(n), p));
 }
 
-/* Columns d .. d + 3 (of 32 bits) of sixteen rows: rows i, i + 4, i + 8, i + 12 share a register through
- * masked broadcasts, which need no shuffle, then each quarter is a 4 x 4 transpose. */
+/* Columns d .. d + 3 (of 32 bits) of sixteen rows: rows i, i + 4, i + 8, i + 12 share a register
+ * through masked broadcasts, which need no shuffle, then each quarter is a 4 x 4 transpose. */
 static inline SIMD_LOCALS void v_columns4(__m512 out[4], const void *const *rows, int d)
 {
     __m512 a[4];
@@ -168,7 +170,8 @@ static inline SIMD_LOCALS void v_columns4(__m512 out[4], const void *const *rows
         __m512 v = _mm512_castps128_ps512(_mm_loadu_ps((const float *)rows[i] + d));
         v = _mm512_mask_broadcast_f32x4(v, 0x00f0, _mm_loadu_ps((const float *)rows[i + 4] + d));
         v = _mm512_mask_broadcast_f32x4(v, 0x0f00, _mm_loadu_ps((const float *)rows[i + 8] + d));
-        a[i] = _mm512_mask_broadcast_f32x4(v, 0xf000, _mm_loadu_ps((const float *)rows[i + 12] + d));
+        a[i] =
+            _mm512_mask_broadcast_f32x4(v, 0xf000, _mm_loadu_ps((const float *)rows[i + 12] + d));
     }
     __m512d t0 = _mm512_castps_pd(_mm512_unpacklo_ps(a[0], a[1]));
     __m512d t1 = _mm512_castps_pd(_mm512_unpackhi_ps(a[0], a[1]));
@@ -189,7 +192,8 @@ static inline SIMD_LOCALS void v_transpose_f32(float *dst, int ld, const float *
     }
 }
 /* Two bf16 of a row are one column of 32 bits. */
-static inline SIMD_LOCALS void v_transpose_bf16(float *dst, int ld, const uint16_t *const *rows, int d)
+static inline SIMD_LOCALS void v_transpose_bf16(float *dst, int ld, const uint16_t *const *rows,
+                                                int d)
 {
     const __m512i high = _mm512_set1_epi32((int)0xffff0000u);
     for (int c = 0; c < SIMD_W; c += 4) {

@@ -1,9 +1,9 @@
 /*
- * simd_plain.h - the vector operations of the kernel templates in portable C: four lanes through the
- * compiler's vector extension, which becomes SSE2 or NEON where those are the baseline.
+ * simd_plain.h - the vector operations of the kernel templates in portable C: four lanes through
+ * the compiler's vector extension, which becomes SSE2 or NEON where those are the baseline.
  *
- * Included by vec_plain.c only. v_fma is a product and a sum, each rounded: no machine may contract it.
- * Must not: use any instruction-set intrinsic.
+ * Included by vec_plain.c only. v_fma is a product and a sum, each rounded: no machine may contract
+ * it. Must not: use any instruction-set intrinsic.
  */
 #ifndef SV_SIMD_PLAIN_H
 #define SV_SIMD_PLAIN_H
@@ -95,7 +95,7 @@ static inline vf v_rint(vf x)
 /* x * 2^n for integral n in [-126, 127]. */
 static inline vf v_scale2(vf x, vf n)
 {
-    vu e = (vu)__builtin_convertvector(n, vi);
+    vu e = (vu) __builtin_convertvector(n, vi);
     return x * (vf)((e + 127) << 23);
 }
 static inline float v_hsum(vf v)
@@ -151,7 +151,8 @@ static inline vf v_load_f16_n(const uint16_t *p, int n)
         t[i] = sv_f16_to_f32(p[i]);
     return v_load(t);
 }
-/* dst[d * ld + i] = row i element d: SIMD_W rows of SIMD_W columns (f32), twice the columns for bf16. */
+/* dst[d * ld + i] = row i element d: SIMD_W rows of SIMD_W columns (f32), twice the columns for
+ * bf16. */
 static inline void v_transpose_f32(float *dst, int ld, const float *const *rows, int d)
 {
     for (int i = 0; i < SIMD_W; i++)

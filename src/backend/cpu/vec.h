@@ -1,22 +1,24 @@
 /*
- * vec.h - the table of row kernels that one instruction-set level provides, and what the ops outside the
- * matrix products share: thread scratch, work splitting, cache addressing.
+ * vec.h - the table of row kernels that one instruction-set level provides, and what the ops
+ * outside the matrix products share: thread scratch, work splitting, cache addressing.
  *
  * vec_plain.c, vec_avx2.c and vec_avx512.c each fill one table from the same two templates
- * (vec_kernels.h, attention_kernels.h) over their own simd_*.h. The op files (norm.c, rope.c, act.c,
- * attention.c, sample.c, context_kv.c, ids.c, verify.c) walk rows and call through cpu->vec. Must not:
- * choose a kernel by the number of rows when the choice could change a row's bits.
+ * (vec_kernels.h, attention_kernels.h) over their own simd_*.h. The op files (norm.c, rope.c,
+ * act.c, attention.c, sample.c, context_kv.c, ids.c, verify.c) walk rows and call through cpu->vec.
+ * Must not: choose a kernel by the number of rows when the choice could change a row's bits.
  */
 #ifndef SV_CPU_VEC_H
 #define SV_CPU_VEC_H
 
 #include "backend/cpu/cpu.h"
 
-/* ---------------------------------------------------------------- attention, shared with the templates */
+/* ---------------------------------------------------------------- attention, shared with the
+ * templates */
 
 #define SV_ATTN_CHUNK 64  /* positions per softmax step, at absolute multiples */
 #define SV_ATTN_PART 1024 /* positions summed from zero before they are merged, absolute too */
 #define SV_ATTN_TILE 64   /* most queries (row, head) of one work item */
+#define SV_ATTN_WORK_BYTES 24576
 
 /* A tile of queries of one sequence and kv head against one chunk of positions. */
 struct sv_cpu_attn_chunk {
@@ -24,16 +26,23 @@ struct sv_cpu_attn_chunk {
     const void *const *v_rows;
     enum sv_dtype dtype;
     int32_t head_dim;
-    int32_t lo, hi;            /* positions of this chunk that any query sees, relative to it */
+    int32_t lo, hi; /* positions of this chunk that any query sees, relative to it */
     int32_t n_q;
-    const float *q;            /* (n_q, head_dim), already times the softmax scale */
-    const int32_t *q_lo, *q_hi; /* (n_q) range that each query sees inside the chunk; may be empty */
+    const float *q; /* (n_q, head_dim), already times the softmax scale */
+    const int32_t *q_lo,
+        *q_hi; /* (n_q) range that each query sees inside the chunk; may be empty */
     float softcap;
-    float *m, *l;              /* (n_q) running maximum and sum */
-    float *acc;                /* (n_q, acc_ld) running weighted sum of values */
-    int32_t acc_ld;            /* head_dim rounded up to 16 */
-    float *kt;                 /* (head_dim, SV_ATTN_CHUNK) scratch */
-    float *vv;                 /* (SV_ATTN_CHUNK, acc_ld) scratch */
+    float *m, *l;   /* (n_q) running maximum and sum */
+    float *acc;     /* (n_q, acc_ld) running weighted sum of values */
+    int32_t acc_ld; /* head_dim rounded up to 16 */
+    float *kt;      /* (head_dim, SV_ATTN_CHUNK) scratch */
+    float *vv;      /* (SV_ATTN_CHUNK, acc_ld) scratch */
+
+    /* AMX only. The arrays by query have 16 * ceil(n_q / 16) entries; spare ones see nothing. */
+    const uint16_t *q_tiles; /* [n_q / 16][head_dim / 32][16][16][2] */
+    float scale;             /* not in the queries yet */
+    bool k_blocks16;         /* 16 positions from a multiple of 16 lie side by side in the cache */
+    void *work;              /* SV_ATTN_WORK_BYTES */
 };
 
 /* One row of add_rms_norm. write_x: store x + delta back. */
@@ -88,10 +97,17 @@ extern const struct sv_cpu_vec sv_cpu_vec_plain;
 extern const struct sv_cpu_vec sv_cpu_vec_avx2;   /* not linked with SV_NO_AVX2 */
 extern const struct sv_cpu_vec sv_cpu_vec_avx512; /* not linked with SV_NO_AVX512 */
 
+/* attention_amx.c; not linked with SV_NO_AMX. Tiles are configured from begin to end on each
+ * thread. */
+void sv_cpu_attn_amx_begin(void);
+void sv_cpu_attn_amx_end(void);
+void sv_cpu_attn_amx_pack(uint16_t *tiles, const float *const *q, int32_t n_q, int32_t hd);
+void sv_cpu_attn_amx_chunk(const struct sv_cpu_attn_chunk *c);
+
 /* ---------------------------------------------------------------- shared by the ops */
 
-/* Runs fn on the pool, or inline when the whole call is too short to be worth waking anybody. The rule
- * depends on sizes only, and no result depends on it. */
+/* Runs fn on the pool, or inline when the whole call is too short to be worth waking anybody. The
+ * rule depends on sizes only, and no result depends on it. */
 #define SV_CPU_INLINE_NS 4000
 static inline void sv_cpu_run(struct sv_cpu *cpu, sv_pool_fn fn, void *arg, int64_t cost_ns)
 {
@@ -108,8 +124,8 @@ static inline void sv_cpu_share(int32_t count, int i, int n, int32_t *begin, int
     *end = (int32_t)((int64_t)count * (i + 1) / n);
 }
 
-/* Element offset of (slot, kv head 0, position) in kv->k and kv->v; -1 when the table names no page. Head
- * h lies h * page_size * head_dim further. */
+/* Element offset of (slot, kv head 0, position) in kv->k and kv->v; -1 when the table names no
+ * page. Head h lies h * page_size * head_dim further. */
 static inline int64_t sv_cpu_kv_at(const struct sv_kv *kv, int32_t slot, int32_t pos)
 {
     int32_t i = pos / kv->page_size;
@@ -122,10 +138,11 @@ static inline int64_t sv_cpu_kv_at(const struct sv_kv *kv, int32_t slot, int32_t
     return ((int64_t)page * kv->n_kv_heads * kv->page_size + in_page) * kv->head_dim;
 }
 
-/* cpu.c: scratch sized by reserve. Thread areas serve attention and sampling, never both at once. */
+/* cpu.c: scratch sized by reserve. Thread areas serve attention and sampling, never both at once.
+ */
 void *sv_cpu_thread_scratch(struct sv_cpu *cpu, int thread);
-int32_t *sv_cpu_row_list(struct sv_cpu *cpu);                    /* (max_rows) */
-float *sv_cpu_attn_parts(struct sv_cpu *cpu, size_t *n_floats);  /* partial results */
+int32_t *sv_cpu_row_list(struct sv_cpu *cpu);                   /* (max_rows) */
+float *sv_cpu_attn_parts(struct sv_cpu *cpu, size_t *n_floats); /* partial results */
 
 size_t sv_cpu_attn_thread_bytes(const struct sv_dev_limits *lim);   /* attention.c */
 size_t sv_cpu_attn_parts_floats(const struct sv_dev_limits *lim);   /* attention.c */

@@ -1,7 +1,8 @@
 /*
  * vec_avx512.c - the row kernels with AVX-512.
  *
- * Entered through sv_cpu_vec_avx512, chosen at open. Must not: be called on a machine that lacks it.
+ * Entered through sv_cpu_vec_avx512, chosen at open. Must not: be called on a machine that lacks
+ * it.
  */
 #include "backend/cpu/vec.h"
 

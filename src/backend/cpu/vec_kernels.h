@@ -1,17 +1,17 @@
 /*
- * vec_kernels.h - template: every row kernel except attention, written once over the operations of a
- * simd_*.h (vf, SIMD_W, v_*).
+ * vec_kernels.h - template: every row kernel except attention, written once over the operations of
+ * a simd_*.h (vf, SIMD_W, v_*).
  *
- * Included exactly once by each vec_*.c. All orders of summation depend on the row's length alone. Must
- * not: be included elsewhere, or contain an intrinsic.
+ * Included exactly once by each vec_*.c. All orders of summation depend on the row's length alone.
+ * Must not: be included elsewhere, or contain an intrinsic.
  */
 
 #define LN2_HI 0.693359375f
 #define LN2_LO -2.12194440e-4f
 
-/* e^x, relative error about 1e-7 (checked by tests): n = round(x / ln 2), a degree-5 polynomial of Cephes'
- * expf on the rest, times 2^n. x below -87.33 gives 0, above 88.0 the value at 88.0; NaN stays NaN and
- * e^0 is exactly 1. The same steps in every lane of every kernel. */
+/* e^x, relative error about 1e-7 (checked by tests): n = round(x / ln 2), a degree-5 polynomial of
+ * Cephes' expf on the rest, times 2^n. x below -87.33 gives 0, above 88.0 the value at 88.0; NaN
+ * stays NaN and e^0 is exactly 1. The same steps in every lane of every kernel. */
 static inline vf v_exp(vf x)
 {
     vf c = v_max(v_set1(-87.33f), v_min(v_set1(88.0f), x));
@@ -37,8 +37,8 @@ static inline SIMD_LOCALS float exp1(float x)
 }
 
 /* Whole vector at element i of a weight vector; dtype is a constant where it matters. */
-static inline __attribute__((always_inline)) vf w_load(const void *w, enum sv_dtype dtype, int32_t i,
-                                                       int n)
+static inline __attribute__((always_inline)) vf w_load(const void *w, enum sv_dtype dtype,
+                                                       int32_t i, int n)
 {
     if (dtype == SV_F32)
         return n == SIMD_W ? v_load((const float *)w + i) : v_load_n((const float *)w + i, n);
@@ -57,7 +57,8 @@ static inline SIMD_LOCALS float finish_sum(const vf a[4])
 }
 
 /* x + delta at element i, stored where asked. */
-static inline __attribute__((always_inline)) vf norm_in(const struct sv_cpu_norm_row *r, int32_t i, int n)
+static inline __attribute__((always_inline)) vf norm_in(const struct sv_cpu_norm_row *r, int32_t i,
+                                                        int n)
 {
     bool full = n == SIMD_W;
     vf v = full ? v_load(r->x + i) : v_load_n(r->x + i, n);
@@ -66,8 +67,8 @@ static inline __attribute__((always_inline)) vf norm_in(const struct sv_cpu_norm
     return v;
 }
 
-static inline __attribute__((always_inline)) void norm_put(const struct sv_cpu_norm_row *r, int32_t i,
-                                                           int n, vf v)
+static inline __attribute__((always_inline)) void norm_put(const struct sv_cpu_norm_row *r,
+                                                           int32_t i, int n, vf v)
 {
     if (r->write_x)
         v_store_n(r->x + i, v, n);
@@ -100,8 +101,8 @@ static SIMD_LOCALS float norm_sum(const struct sv_cpu_norm_row *r)
     return finish_sum(a);
 }
 
-static inline __attribute__((always_inline)) void norm_scale(const struct sv_cpu_norm_row *r, float inv,
-                                                             enum sv_dtype dtype)
+static inline __attribute__((always_inline)) void norm_scale(const struct sv_cpu_norm_row *r,
+                                                             float inv, enum sv_dtype dtype)
 {
     const vf s = v_set1(inv);
     int32_t i = 0;
@@ -134,8 +135,8 @@ static void k_norm_rope(float *out, const float *x, const struct sv_weight *w, f
                         const float *cos, const float *sin, int32_t head_dim, int32_t rot_dim)
 {
     if (w->data) {
-        struct sv_cpu_norm_row r = {.x = (float *)(uintptr_t)x, .w = w, .d = head_dim, .eps = eps,
-                                    .out = out};
+        struct sv_cpu_norm_row r = {
+            .x = (float *)(uintptr_t)x, .w = w, .d = head_dim, .eps = eps, .out = out};
         k_add_rms_norm(&r);
     } else if (out != x) {
         memcpy(out, x, (size_t)head_dim * sizeof *out);

@@ -1,14 +1,15 @@
 /*
- * verify.c - verify and commit: which drafted tokens the target agrees with, and what the slots remember.
+ * verify.c - verify and commit: which drafted tokens the target agrees with, and what the slots
+ * remember.
  *
- * Entered through the backend table; a few integers per segment, always on the calling thread. Must not:
- * look at logits or at anything sampled other than `chosen`.
+ * Entered through the backend table; a few integers per segment, always on the calling thread. Must
+ * not: look at logits or at anything sampled other than `chosen`.
  */
 #include "backend/cpu/vec.h"
 
 /* Rows kept and tokens emitted by segment s; tokens go to out. */
-static void verify_segment(const struct sv_p_verify *p, int32_t s, int32_t *n_commit, int32_t *n_emit,
-                           int32_t *out)
+static void verify_segment(const struct sv_p_verify *p, int32_t s, int32_t *n_commit,
+                           int32_t *n_emit, int32_t *out)
 {
     const int32_t row0 = p->rows.seg_row0[s], n_rows = p->rows.seg_row0[s + 1] - row0;
     const int32_t l0 = p->seg_logit0[s], n_logits = p->seg_logit0[s + 1] - l0;
@@ -35,7 +36,8 @@ void sv_cpu_verify(struct sv_dev *dev, const struct sv_p_verify *p)
     for (int32_t s = 0; s < p->rows.n_segs; s++) {
         if (p->seg_kind[s] == SV_SEG_VERIFY)
             SV_REQUIRE(p->out_stride >= p->rows.seg_row0[s + 1] - p->rows.seg_row0[s]);
-        verify_segment(p, s, &p->n_commit[s], &p->n_emit[s], p->out_tokens + (int64_t)s * p->out_stride);
+        verify_segment(p, s, &p->n_commit[s], &p->n_emit[s],
+                       p->out_tokens + (int64_t)s * p->out_stride);
     }
 }
 
