@@ -1,10 +1,12 @@
 /*
- * tokenizer.c - tokenizer throughput on one core: MB/s per golden tokenizer, per kind of text, and opening.
+ * tokenizer.c - tokenizer throughput on one core: MB/s per golden tokenizer, per kind of text, and
+ * opening.
  *
- * Run by hand: build/bench/tokenizer [--dir tests/golden/tok] [--repeat N] [--file TOKENIZER.json] [--text FILE]. Prints
- * CSV on stdout: tokenizer, text, bytes, ids, then MB/s (1e6 bytes) of the slowest, median and fastest round; a round
- * encodes the text often enough to last 0.1 s. Times are of this process's processor use, so that other work on the
- * machine disturbs less. Must not: be read as a claim without the spread.
+ * Run by hand: build/bench/tokenizer [--dir tests/golden/tok] [--repeat N] [--file TOKENIZER.json]
+ * [--text FILE]. Prints CSV on stdout: tokenizer, text, bytes, ids, then MB/s (1e6 bytes) of the
+ * slowest, median and fastest round; a round encodes the text often enough to last 0.1 s. Times are
+ * of this process's processor use, so that other work on the machine disturbs less. Must not: be
+ * read as a claim without the spread.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +23,8 @@ struct text_class {
 
 /* Kinds of documents by their code points, so that no second corpus is needed. */
 enum { KIND_ALL, KIND_ASCII, KIND_LATIN, KIND_CJK, KIND_OTHER, KIND_BROKEN, N_KINDS };
-static const char *const kind_names[N_KINDS] = {"mixed", "ascii", "latin", "cjk", "other scripts", "broken utf-8"};
+static const char *const kind_names[N_KINDS] = {"mixed", "ascii",         "latin",
+                                                "cjk",   "other scripts", "broken utf-8"};
 
 static int kind_of(const char *s, size_t n)
 {
@@ -54,7 +57,8 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void measure(const char *name, const struct sv_tokenizer *tok, const struct text_class *c, int n_rounds)
+static void measure(const char *name, const struct sv_tokenizer *tok, const struct text_class *c,
+                    int n_rounds)
 {
     struct sv_enc_scratch *s = sv_enc_scratch_new();
     struct sv_ids ids = {0};
@@ -66,17 +70,17 @@ static void measure(const char *name, const struct sv_tokenizer *tok, const stru
         size_t n = 0;
         do {
             ids.n = 0;
-            golden_require(
-                sv_tokenizer_encode(tok, s, c->text.data, c->text.len, SV_ENC_SPECIAL, &ids, &err) == SV_OK,
-                "encode");
+            golden_require(sv_tokenizer_encode(tok, s, c->text.data, c->text.len, SV_ENC_SPECIAL,
+                                               &ids, &err) == SV_OK,
+                           "encode");
             n += c->text.len;
             now = cpu_s();
         } while (now - start < 0.1);
         rate[r] = (double)n * 1e-6 / (now - start);
     }
     qsort(rate, (size_t)n_rounds, sizeof rate[0], by_value);
-    printf("%s,%s,%zu,%zu,%.1f,%.1f,%.1f\n", name, c->name, c->text.len, ids.n, rate[0], rate[n_rounds / 2],
-           rate[n_rounds - 1]);
+    printf("%s,%s,%zu,%zu,%.1f,%.1f,%.1f\n", name, c->name, c->text.len, ids.n, rate[0],
+           rate[n_rounds / 2], rate[n_rounds - 1]);
     fflush(stdout);
     sv_ids_fini(&ids);
     sv_enc_scratch_free(s);
@@ -112,7 +116,8 @@ int main(int argc, char **argv)
     struct golden_corpus corpus;
     struct sv_err err;
     char path[512];
-    int n_pos, rc = sv_opt_parse(options, "tokenizer [options]", argc, argv, &n_pos, &err), n_classes = N_KINDS;
+    int n_pos, rc = sv_opt_parse(options, "tokenizer [options]", argc, argv, &n_pos, &err),
+               n_classes = N_KINDS;
 
     if (rc) {
         if (rc < 0)
@@ -132,13 +137,15 @@ int main(int argc, char **argv)
         sv_buf_append(&classes[kind_of(d.text, d.n)].text, d.text, d.n);
     }
     if (text) {
-        golden_require(sv_file_read(&classes[n_classes].text, text, 1 << 30, &err) == SV_OK, err.msg);
+        golden_require(sv_file_read(&classes[n_classes].text, text, 1 << 30, &err) == SV_OK,
+                       err.msg);
         n_classes++;
     }
     printf("tokenizer,text,bytes,ids,MB/s slowest,MB/s median,MB/s fastest\n");
     for (int t = 0; t < N_GOLDEN + (file ? 1 : 0); t++) {
         snprintf(path, sizeof path, "%s/%s.json", dir, t < N_GOLDEN ? golden_names[t] : "");
-        const char *from = t < N_GOLDEN ? path : file, *name = t < N_GOLDEN ? golden_names[t] : "file";
+        const char *from = t < N_GOLDEN ? path : file,
+                   *name = t < N_GOLDEN ? golden_names[t] : "file";
         struct sv_tokenizer *tok = open_timed(name, from, (int)n_rounds);
         for (int k = 0; k < n_classes; k++)
             if (classes[k].text.len)

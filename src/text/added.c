@@ -1,10 +1,11 @@
 /*
- * added.c - finds added tokens in a text: leftmost-longest over a byte trie, with strip and word rules.
+ * added.c - finds added tokens in a text: leftmost-longest over a byte trie, with strip and word
+ * rules.
  *
- * Called by encode.c, first with the tokens matched on raw text, then with those matched on normalized
- * text. Follows the reference step by step, also where that is odd: a match that a rule discards is
- * skipped as a whole, and the search goes on at the end of the match, not of the white space it took.
- * Must not: look at more than one token length per position.
+ * Called by encode.c, first with the tokens matched on raw text, then with those matched on
+ * normalized text. Follows the reference step by step, also where that is odd: a match that a rule
+ * discards is skipped as a whole, and the search goes on at the end of the match, not of the white
+ * space it took. Must not: look at more than one token length per position.
  */
 #include "text/tok.h"
 
@@ -27,7 +28,8 @@ static int32_t new_node(struct sv_trie *t, uint8_t byte, int32_t sibling)
 {
     if (t->n_nodes == t->cap) {
         int32_t cap = t->cap ? t->cap * 2 : 256;
-        void *p = sv_realloc(t->node, (size_t)t->cap * sizeof *t->node, (size_t)cap * sizeof *t->node);
+        void *p =
+            sv_realloc(t->node, (size_t)t->cap * sizeof *t->node, (size_t)cap * sizeof *t->node);
         if (!p)
             return -1;
         t->node = p;

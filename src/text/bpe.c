@@ -2,8 +2,9 @@
  * bpe.c - byte pair encoding of one word: merge table, word cache, merging of short and long words.
  *
  * Called by split.c for each word and by the parser to build the table. The order of merges is the
- * reference's: lowest rank first, leftmost among equals. Short words scan for the lowest rank, long ones
- * keep a heap, so that a word of a million bytes costs n log n. Must not: change the tokenizer.
+ * reference's: lowest rank first, leftmost among equals. Short words scan for the lowest rank, long
+ * ones keep a heap, so that a word of a million bytes costs n log n. Must not: change the
+ * tokenizer.
  */
 #include "text/tok.h"
 
@@ -117,10 +118,10 @@ int sv_merges_finish(struct sv_merges *m, const int32_t byte_id[256])
 
 /* ---------------------------------------------------------------- short words */
 
-/* Merges n <= SHORT_WORD bytes into id[]; returns how many ids are left. key[i] is the merge of symbol i with
- * the next one, rank above id, so that the smallest key is the merge to do. */
-static size_t merge_short(const struct sv_tokenizer *tok, struct sv_enc_scratch *s, const uint8_t *word,
-                          size_t n, int32_t *id)
+/* Merges n <= SHORT_WORD bytes into id[]; returns how many ids are left. key[i] is the merge of
+ * symbol i with the next one, rank above id, so that the smallest key is the merge to do. */
+static size_t merge_short(const struct sv_tokenizer *tok, struct sv_enc_scratch *s,
+                          const uint8_t *word, size_t n, int32_t *id)
 {
     const struct sv_merges *m = &tok->merges;
     uint64_t key[SHORT_WORD];
@@ -277,10 +278,10 @@ int sv_ids_reserve(struct sv_ids *ids, size_t n)
     return SV_OK;
 }
 
-/* ignore_merges: a word that is in the vocabulary as a whole is not built from merges. -1: it is not;
- * -2: out of memory. */
-static int32_t whole_word(const struct sv_tokenizer *tok, struct sv_enc_scratch *s, const char *word,
-                          size_t n)
+/* ignore_merges: a word that is in the vocabulary as a whole is not built from merges. -1: it is
+ * not; -2: out of memory. */
+static int32_t whole_word(const struct sv_tokenizer *tok, struct sv_enc_scratch *s,
+                          const char *word, size_t n)
 {
     int32_t id;
 
@@ -340,8 +341,8 @@ static int encode_word(const struct sv_tokenizer *tok, struct sv_enc_scratch *s,
     return SV_OK;
 }
 
-int sv_bpe_word(const struct sv_tokenizer *tok, struct sv_enc_scratch *s, const char *word, size_t n,
-                struct sv_ids *out)
+int sv_bpe_word(const struct sv_tokenizer *tok, struct sv_enc_scratch *s, const char *word,
+                size_t n, struct sv_ids *out)
 {
     uint64_t hash = n <= SV_WORD_BYTES ? sv_hash_bytes(word, n) : 0;
     struct sv_word_slot *w = &s->words[hash >> 32 & (SV_WORD_SLOTS - 1)];

@@ -1,9 +1,9 @@
 /*
  * decode.c - ids to text, whole or as a stream that gives out only complete code points.
  *
- * Called through text.h by the engine for every token, so nothing here allocates except the caller's
- * buffer when it grows. Both ways replace broken bytes by U+FFFD, one per maximal invalid sequence, so
- * the pieces of a stream joined together are the whole text. Must not: trust ids.
+ * Called through text.h by the engine for every token, so nothing here allocates except the
+ * caller's buffer when it grows. Both ways replace broken bytes by U+FFFD, one per maximal invalid
+ * sequence, so the pieces of a stream joined together are the whole text. Must not: trust ids.
  */
 #include "text/tok.h"
 

@@ -1,9 +1,11 @@
 /*
- * encode.c - text to ids: repair, added tokens, normalization, splits, BPE, post-processor; the scratch.
+ * encode.c - text to ids: repair, added tokens, normalization, splits, BPE, post-processor; the
+ * scratch.
  *
- * Called through text.h. The order is the reference's: tokens with normalized=false on the raw text,
- * then each piece between them is normalized and searched for the other added tokens, and what is left
- * is split into words. On an error the output is as it was. Must not: touch the tokenizer.
+ * Called through text.h. The order is the reference's: tokens with normalized=false on the raw
+ * text, then each piece between them is normalized and searched for the other added tokens, and
+ * what is left is split into words. On an error the output is as it was. Must not: touch the
+ * tokenizer.
  */
 #include "text/tok.h"
 
@@ -86,9 +88,8 @@ static int encode_piece(const struct sv_tokenizer *tok, struct sv_enc_scratch *s
         return no_memory(err);
     for (size_t i = 0; i < s->cut[1].n; i++) {
         struct sv_cut c = s->cut[1].cut[i];
-        int rc = c.token >= 0
-                     ? push(out, &tok->added[c.token].id, 1)
-                     : sv_split_run(tok, s, 0, text + c.at, c.end - c.at, out, err);
+        int rc = c.token >= 0 ? push(out, &tok->added[c.token].id, 1)
+                              : sv_split_run(tok, s, 0, text + c.at, c.end - c.at, out, err);
         if (rc < 0)
             return rc == SV_ENOMEM ? no_memory(err) : rc;
     }
@@ -116,9 +117,8 @@ static int encode_text(const struct sv_tokenizer *tok, struct sv_enc_scratch *s,
         return no_memory(err);
     for (size_t i = 0; i < s->cut[0].n; i++) {
         struct sv_cut c = s->cut[0].cut[i];
-        int rc = c.token >= 0
-                     ? push(out, &tok->added[c.token].id, 1)
-                     : encode_piece(tok, s, text + c.at, c.end - c.at, special, out, err);
+        int rc = c.token >= 0 ? push(out, &tok->added[c.token].id, 1)
+                              : encode_piece(tok, s, text + c.at, c.end - c.at, special, out, err);
         if (rc < 0)
             return rc == SV_ENOMEM ? no_memory(err) : rc;
     }

@@ -1,8 +1,8 @@
 /*
  * jpull.c - a pull reader for JSON text: strings, integers, containers, each error with its byte.
  *
- * Called by the tokenizer.json parser, whose vocabulary and merges are too many for a tree of nodes.
- * Must not: allocate except into the caller's buffers, or recurse without the depth limit.
+ * Called by the tokenizer.json parser, whose vocabulary and merges are too many for a tree of
+ * nodes. Must not: allocate except into the caller's buffers, or recurse without the depth limit.
  */
 #include "text/tok.h"
 
@@ -38,7 +38,9 @@ static int hex4(struct sv_jpull *j, uint32_t *out)
         return sv_jpull_fail(j, j->pos, "the text ends inside \\u");
     for (int i = 0; i < 4; i++) {
         char c = j->text[j->pos++];
-        int d = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+        int d = c >= '0' && c <= '9'                 ? c - '0'
+                : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
+                                                     : -1;
         if (d < 0)
             return sv_jpull_fail(j, j->pos - 1, "\\u needs four hexadecimal digits");
         v = v << 4 | (uint32_t)d;
@@ -191,7 +193,8 @@ static int skip_string(struct sv_jpull *j)
     return sv_jpull_fail(j, start, "this string has no end");
 }
 
-/* Brackets are only counted here: whoever reads the span afterwards checks the rest of the grammar. */
+/* Brackets are only counted here: whoever reads the span afterwards checks the rest of the grammar.
+ */
 int sv_jpull_skip(struct sv_jpull *j)
 {
     char stack[SV_JPULL_DEPTH];
@@ -229,8 +232,8 @@ int sv_jpull_skip(struct sv_jpull *j)
             break;
         default: {
             size_t from = j->pos;
-            while (j->pos < j->n && j->text[j->pos] && strchr("+-.0123456789abcdefghijklmnopqrstuvwxyzE",
-                                                             j->text[j->pos]))
+            while (j->pos < j->n && j->text[j->pos] &&
+                   strchr("+-.0123456789abcdefghijklmnopqrstuvwxyzE", j->text[j->pos]))
                 j->pos++;
             if (j->pos == from)
                 return sv_jpull_fail(j, from, "unexpected byte 0x%02x", (unsigned)c);

@@ -1,9 +1,9 @@
 /*
  * jtree.c - small parts of tokenizer.json as a tree of nodes that know their positions.
  *
- * Called by tokenizer.c for normalizer, pre_tokenizer, post_processor and decoder. Not jansson, whose 2.14
- * writes past its buffer when memory runs out inside a string, and whose nodes have no positions. Must
- * not: be used for vocabularies, whose entries would each cost a node.
+ * Called by tokenizer.c for normalizer, pre_tokenizer, post_processor and decoder. Not jansson,
+ * whose 2.14 writes past its buffer when memory runs out inside a string, and whose nodes have no
+ * positions. Must not: be used for vocabularies, whose entries would each cost a node.
  */
 #include "text/tok.h"
 

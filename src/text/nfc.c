@@ -1,9 +1,10 @@
 /*
  * nfc.c - canonical composition of a text, touching only the stretches that need it.
  *
- * Called by encode.c on each piece between raw added tokens. ASCII and everything below U+0300 is skipped
- * over; a code point that may change opens a stretch from the last stable code point to the next one, and
- * only stretches are decomposed and composed (utf8proc). Must not: allocate outside the scratch.
+ * Called by encode.c on each piece between raw added tokens. ASCII and everything below U+0300 is
+ * skipped over; a code point that may change opens a stretch from the last stable code point to the
+ * next one, and only stretches are decomposed and composed (utf8proc). Must not: allocate outside
+ * the scratch.
  */
 #include "text/tok.h"
 
@@ -18,8 +19,8 @@ static int combining_class(int32_t cp)
     return sv_uni_flags((uint32_t)cp) & SV_UF_CCC ? utf8proc_get_property(cp)->combining_class : 0;
 }
 
-/* First byte at or after `at` of a code point that breaks the order or may change; n when there is none.
- * *stable gets the start of the last stable code point at or before it. */
+/* First byte at or after `at` of a code point that breaks the order or may change; n when there is
+ * none. *stable gets the start of the last stable code point at or before it. */
 static size_t find_trouble(const char *text, size_t n, size_t at, size_t *stable)
 {
     int last = 0;
@@ -109,10 +110,11 @@ static int compose(struct sv_enc_scratch *s, const char *text, size_t n, struct 
         int len, boundary = 0;
         uint32_t cp = sv_utf8_get(text + i, &len);
         utf8proc_ssize_t got;
-        if (reserve_cps(s, 2 * (n_cps + 8)) < 0) /* a code point gives at most four; the rest is spare */
+        if (reserve_cps(s, 2 * (n_cps + 8)) <
+            0) /* a code point gives at most four; the rest is spare */
             return SV_ENOMEM;
-        got = utf8proc_decompose_char((int32_t)cp, s->cps + n_cps, 8, UTF8PROC_COMPOSE | UTF8PROC_STABLE,
-                                      &boundary);
+        got = utf8proc_decompose_char((int32_t)cp, s->cps + n_cps, 8,
+                                      UTF8PROC_COMPOSE | UTF8PROC_STABLE, &boundary);
         if (got < 0 || got > 8) { /* nothing it knows: keep as it is */
             s->cps[n_cps] = (int32_t)cp;
             got = 1;
@@ -126,7 +128,8 @@ static int compose(struct sv_enc_scratch *s, const char *text, size_t n, struct 
         if (b - a > 1)
             sort_marks(s->cps + a, b - a, s->cps + n_cps);
     }
-    left = utf8proc_normalize_utf32(s->cps, (utf8proc_ssize_t)n_cps, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+    left = utf8proc_normalize_utf32(s->cps, (utf8proc_ssize_t)n_cps,
+                                    UTF8PROC_COMPOSE | UTF8PROC_STABLE);
     SV_REQUIRE(left >= 0);
     for (utf8proc_ssize_t k = 0; k < left; k++) {
         char utf8[4];

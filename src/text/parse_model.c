@@ -1,8 +1,8 @@
 /*
  * parse_model.c - reads "model" (vocabulary, merges) and added tokens of a tokenizer.json.
  *
- * Called by tokenizer.c. Both are long lists, so they are pulled from the text entry by entry and errors
- * name the entry and the byte. Must not: trust an id, a merge or a string of the file.
+ * Called by tokenizer.c. Both are long lists, so they are pulled from the text entry by entry and
+ * errors name the entry and the byte. Must not: trust an id, a merge or a string of the file.
  */
 #include "text/tok.h"
 
@@ -43,14 +43,14 @@ static int reserve_names(struct sv_tokenizer *tok, size_t n)
 }
 
 /* A new token: text and id are both unused so far. */
-static int add_name(struct sv_tokenizer *tok, struct sv_jpull *j, const struct sv_buf *text, int64_t id,
-                    size_t pos, const char *where)
+static int add_name(struct sv_tokenizer *tok, struct sv_jpull *j, const struct sv_buf *text,
+                    int64_t id, size_t pos, const char *where)
 {
     if (reserve_names(tok, (size_t)id + 1) < 0)
         return no_memory(j);
     if (tok->name_at[id] != UINT32_MAX)
-        return sv_jpull_fail(j, pos, "%s: id %lld belongs to both '%.40s' and '%.40s'", where, (long long)id,
-                             tok->vocab.text.data + tok->name_at[id], text->data);
+        return sv_jpull_fail(j, pos, "%s: id %lld belongs to both '%.40s' and '%.40s'", where,
+                             (long long)id, tok->vocab.text.data + tok->name_at[id], text->data);
     if (text->len > UINT32_MAX - tok->vocab.text.len)
         return sv_jpull_fail(j, pos, "%s: more than 4 GiB of text", where);
     tok->name_at[id] = (uint32_t)tok->vocab.text.len;
@@ -209,21 +209,30 @@ static int expect_unset(struct sv_jpull *j, const char *name)
             return SV_OK;
     if (rc < 0)
         return rc;
-    return sv_fail(j->err, SV_EUNSUPPORTED, (int64_t)pos, "byte %zu: model.%s = %.*s is not supported", pos,
-                   name, n > 60 ? 60 : (int)n, j->text + pos);
+    return sv_fail(j->err, SV_EUNSUPPORTED, (int64_t)pos,
+                   "byte %zu: model.%s = %.*s is not supported", pos, name, n > 60 ? 60 : (int)n,
+                   j->text + pos);
 }
 
 static int read_field(struct sv_tokenizer *tok, struct sv_jpull *j, const char *key,
                       struct sv_model_at *at)
 {
-    static const char *const refused[] = {"dropout",       "unk_token",          "continuing_subword_prefix",
-                                          "byte_fallback", "end_of_word_suffix", NULL};
+    static const char *const refused[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
+                                          NULL};
     struct sv_buf text;
     int rc;
 
     for (int i = 0; refused[i]; i++)
         if (strcmp(key, refused[i]) == 0)
             return expect_unset(j, key);
+    if (strcmp(key, "unk_token") == 0 || strcmp(key, "byte_fallback") == 0) {
+        size_t pos = j->pos;
+        rc = expect_unset(j, key);
+        if (rc != SV_EUNSUPPORTED)
+            return rc;
+        at->unknown = at->unknown ? at->unknown : pos; /* decided when the bytes are known */
+        return SV_OK;
+    }
     if (strcmp(key, "vocab") == 0 || strcmp(key, "merges") == 0) {
         size_t *place = key[0] == 'v' ? &at->vocab : &at->merges;
         (void)sv_jpull_peek(j);
@@ -245,8 +254,8 @@ static int read_field(struct sv_tokenizer *tok, struct sv_jpull *j, const char *
     sv_buf_init(&text);
     rc = sv_jpull_string(j, &text);
     if (rc == SV_OK && strcmp(text.data, "BPE") != 0)
-        rc = sv_fail(j->err, SV_EUNSUPPORTED, (int64_t)j->pos, "model.type '%.40s' is not supported, only BPE",
-                     text.data);
+        rc = sv_fail(j->err, SV_EUNSUPPORTED, (int64_t)j->pos,
+                     "model.type '%.40s' is not supported, only BPE", text.data);
     sv_buf_fini(&text);
     return rc;
 }
@@ -276,6 +285,18 @@ int sv_tok_find_model(struct sv_tokenizer *tok, struct sv_jpull *j, struct sv_mo
     return rc;
 }
 
+/* Nothing is ever unknown to such a vocabulary. */
+static bool has_all_bytes(const struct sv_tokenizer *tok)
+{
+    for (int b = 0; b < 256; b++) {
+        char utf8[4];
+        int len = sv_utf8_put(sv_char_of_byte((uint8_t)b), utf8);
+        if (sv_strmap_find(&tok->vocab, utf8, (size_t)len) < 0)
+            return false;
+    }
+    return true;
+}
+
 int sv_tok_parse_model(struct sv_tokenizer *tok, struct sv_jpull *j, const struct sv_model_at *at)
 {
     size_t n_entries;
@@ -292,7 +313,13 @@ int sv_tok_parse_model(struct sv_tokenizer *tok, struct sv_jpull *j, const struc
     if (rc < 0)
         return rc;
     j->pos = at->merges;
-    return read_merges(tok, j);
+    rc = read_merges(tok, j);
+    if (rc == SV_OK && at->unknown && !has_all_bytes(tok))
+        return sv_fail(j->err, SV_EUNSUPPORTED, (int64_t)at->unknown,
+                       "byte %zu: model.unk_token and model.byte_fallback are only supported where the "
+                       "vocabulary has all 256 bytes",
+                       at->unknown);
+    return rc;
 }
 
 /* ---------------------------------------------------------------- added tokens */
@@ -314,7 +341,8 @@ int sv_tok_add(struct sv_tokenizer *tok, const struct sv_added *a, struct sv_err
     if (a->id < 0 || a->id > MAX_ID || a->id / 4 > tok->n_tokens + 65536)
         return sv_fail(err, SV_EFORMAT, -1, "id %d of '%.40s' is out of range", a->id, a->content);
     if (id >= 0 && id != a->id)
-        return sv_fail(err, SV_EFORMAT, -1, "'%.40s' has id %d here and %d elsewhere", a->content, a->id, id);
+        return sv_fail(err, SV_EFORMAT, -1, "'%.40s' has id %d here and %d elsewhere", a->content,
+                       a->id, id);
     if (id < 0) {
         rc = add_name(tok, &j, &text, a->id, 0, "added token");
         if (rc < 0)
@@ -347,14 +375,16 @@ int sv_tok_add(struct sv_tokenizer *tok, const struct sv_added *a, struct sv_err
     return SV_OK;
 }
 
-static int read_added_field(struct sv_jpull *j, const char *key, struct sv_added *a, struct sv_buf *content,
-                            bool *has_id)
+static int read_added_field(struct sv_jpull *j, const char *key, struct sv_added *a,
+                            struct sv_buf *content, bool *has_id)
 {
     struct {
         const char *name;
         bool *flag;
-    } flags[] = {{"special", &a->special},         {"lstrip", &a->lstrip},
-                 {"rstrip", &a->rstrip},           {"single_word", &a->single_word},
+    } flags[] = {{"special", &a->special},
+                 {"lstrip", &a->lstrip},
+                 {"rstrip", &a->rstrip},
+                 {"single_word", &a->single_word},
                  {"normalized", &a->normalized}};
     int64_t id;
     int rc;

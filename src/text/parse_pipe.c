@@ -1,5 +1,6 @@
 /*
- * parse_pipe.c - reads the pipeline of a tokenizer.json: normalizer, pre_tokenizer, post_processor, decoder.
+ * parse_pipe.c - reads the pipeline of a tokenizer.json: normalizer, pre_tokenizer, post_processor,
+ * decoder.
  *
  * Called by tokenizer.c with parsed JSON (these parts are small). Whatever is not known to give the
  * reference's ids is refused by name. Must not: accept a part and ignore it.
@@ -24,8 +25,8 @@ static int refuse(struct sv_err *err, int code, const struct sv_jnode *v, const 
 
 static int unsupported(struct sv_err *err, const char *part, const struct sv_jnode *v)
 {
-    return sv_fail(err, SV_EUNSUPPORTED, (int64_t)v->pos, "byte %zu: %s of type '%.60s' is not supported",
-                   v->pos, part, type_of(v));
+    return sv_fail(err, SV_EUNSUPPORTED, (int64_t)v->pos,
+                   "byte %zu: %s of type '%.60s' is not supported", v->pos, part, type_of(v));
 }
 
 static int no_memory(struct sv_err *err)
@@ -46,7 +47,8 @@ static int flag_of(const struct sv_jnode *v, const char *key, bool *out, struct 
     if (!f)
         return SV_OK;
     if (f->kind != SV_J_BOOL)
-        return sv_fail(err, SV_EFORMAT, (int64_t)f->pos, "byte %zu: %s must be true or false", f->pos, key);
+        return sv_fail(err, SV_EFORMAT, (int64_t)f->pos, "byte %zu: %s must be true or false",
+                       f->pos, key);
     *out = f->number != 0;
     return SV_OK;
 }
@@ -69,7 +71,8 @@ int sv_tok_parse_normalizer(struct sv_tokenizer *tok, const struct sv_jnode *v, 
 
     if (!v)
         return SV_OK;
-    for (const struct sv_jnode *p = first_part(v, "normalizers", &more); p; p = more ? p->next : NULL) {
+    for (const struct sv_jnode *p = first_part(v, "normalizers", &more); p;
+         p = more ? p->next : NULL) {
         if (!is_type(p, "NFC"))
             return unsupported(err, "normalizer", p);
         tok->nfc = true;
@@ -103,9 +106,10 @@ static int add_split(struct sv_tokenizer *tok, const char *pattern, size_t n, bo
 
 static int read_split(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err)
 {
-    static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext",
-                                        "Contiguous"};
-    const struct sv_jnode *pattern = sv_jnode_get(v, "pattern"), *text = sv_jnode_get(pattern, "Regex");
+    static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious",
+                                        "MergedWithNext", "Contiguous"};
+    const struct sv_jnode *pattern = sv_jnode_get(v, "pattern"),
+                          *text = sv_jnode_get(pattern, "Regex");
     const char *behavior = sv_jnode_text(v, "behavior");
     struct sv_split *sp;
     bool literal = !text, invert = false;
@@ -120,8 +124,8 @@ static int read_split(struct sv_tokenizer *tok, const struct sv_jnode *v, struct
     while (k < 5 && strcmp(behavior, names[k]) != 0)
         k++;
     if (k == 5)
-        return sv_fail(err, SV_EUNSUPPORTED, (int64_t)v->pos, "byte %zu: Split: behavior '%.40s'", v->pos,
-                       behavior);
+        return sv_fail(err, SV_EUNSUPPORTED, (int64_t)v->pos, "byte %zu: Split: behavior '%.40s'",
+                       v->pos, behavior);
     rc = flag_of(v, "invert", &invert, err);
     if (rc == SV_OK)
         rc = add_split(tok, text->text, text->n, literal, text, &sp, err);
@@ -185,7 +189,8 @@ int sv_tok_parse_pre(struct sv_tokenizer *tok, const struct sv_jnode *v, struct 
             return rc;
     }
     if (!byte_level)
-        return refuse(err, SV_EUNSUPPORTED, v, "no ByteLevel step; only byte-level models are supported");
+        return refuse(err, SV_EUNSUPPORTED, v,
+                      "no ByteLevel step; only byte-level models are supported");
     return SV_OK;
 }
 
@@ -202,14 +207,14 @@ static int append_id(int32_t **ids, int32_t *n, int32_t id)
 }
 
 /* Ids of a template's special token go before or after the text. */
-static int add_special(struct sv_tokenizer *tok, const struct sv_jnode *specials, const struct sv_jnode *p,
-                       const char *name, bool after, struct sv_err *err)
+static int add_special(struct sv_tokenizer *tok, const struct sv_jnode *specials,
+                       const struct sv_jnode *p, const char *name, bool after, struct sv_err *err)
 {
     const struct sv_jnode *ids = sv_jnode_get(sv_jnode_get(specials, name), "ids");
 
     if (!ids || ids->kind != SV_J_ARRAY || !ids->n)
-        return sv_fail(err, SV_EFORMAT, (int64_t)p->pos, "byte %zu: special_tokens has no ids for '%.60s'",
-                       p->pos, name);
+        return sv_fail(err, SV_EFORMAT, (int64_t)p->pos,
+                       "byte %zu: special_tokens has no ids for '%.60s'", p->pos, name);
     for (const struct sv_jnode *v = ids->child; v; v = v->next) {
         int rc;
         if (v->kind != SV_J_INT || v->number < 0 || v->number >= tok->n_tokens ||
@@ -226,7 +231,8 @@ static int add_special(struct sv_tokenizer *tok, const struct sv_jnode *specials
 
 static int read_template(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err)
 {
-    const struct sv_jnode *single = sv_jnode_get(v, "single"), *specials = sv_jnode_get(v, "special_tokens");
+    const struct sv_jnode *single = sv_jnode_get(v, "single"),
+                          *specials = sv_jnode_get(v, "special_tokens");
     int n_text = 0;
 
     if (!single || single->kind != SV_J_ARRAY)
@@ -245,8 +251,8 @@ static int read_template(struct sv_tokenizer *tok, const struct sv_jnode *v, str
             return rc;
     }
     if (n_text != 1)
-        return sv_fail(err, SV_EUNSUPPORTED, (int64_t)single->pos, "byte %zu: single has the text %d times",
-                       single->pos, n_text);
+        return sv_fail(err, SV_EUNSUPPORTED, (int64_t)single->pos,
+                       "byte %zu: single has the text %d times", single->pos, n_text);
     return SV_OK;
 }
 
@@ -257,7 +263,8 @@ int sv_tok_parse_post(struct sv_tokenizer *tok, const struct sv_jnode *v, struct
 
     if (!v)
         return SV_OK;
-    for (const struct sv_jnode *p = first_part(v, "processors", &more); p; p = more ? p->next : NULL) {
+    for (const struct sv_jnode *p = first_part(v, "processors", &more); p;
+         p = more ? p->next : NULL) {
         int rc = SV_OK;
         if (is_type(p, "TemplateProcessing"))
             rc = n_templates++ ? refuse(err, SV_EUNSUPPORTED, p, "two templates")

@@ -1,10 +1,11 @@
 /*
  * regex.c - split expressions through PCRE2 with JIT: compiling, and matching with bounded work.
  *
- * Called by split.c for expressions that scan.c does not know. The expression comes from a file and the
- * text from a user, so no pair of them may hang: attempts run over a window of the text, only one that
- * reaches the window's end is repeated over more of it, and those far attempts draw on a budget that is
- * proportional to the text. Must not: keep anything in struct sv_regex that matching changes.
+ * Called by split.c for expressions that scan.c does not know. The expression comes from a file and
+ * the text from a user, so no pair of them may hang: attempts run over a window of the text, only
+ * one that reaches the window's end is repeated over more of it, and those far attempts draw on a
+ * budget that is proportional to the text. Must not: keep anything in struct sv_regex that matching
+ * changes.
  */
 #include "text/tok.h"
 
@@ -36,20 +37,23 @@ static int compile(struct sv_regex *re, const struct sv_buf *text, uint32_t opti
     int code = 0;
 
     pcre2_set_newline(cc, PCRE2_NEWLINE_LF);
-    re->code = pcre2_compile((PCRE2_SPTR)(text->data ? text->data : ""), text->len, options, &code, &pos, cc);
+    re->code = pcre2_compile((PCRE2_SPTR)(text->data ? text->data : ""), text->len, options, &code,
+                             &pos, cc);
     if (!re->code && code == PCRE2_ERROR_HEAP_FAILED)
         return SV_ENOMEM;
     if (!re->code) {
         pcre2_get_error_message(code, why, sizeof why);
-        return sv_fail(err, SV_EFORMAT, (int64_t)pos, "expression, near character %zu of '%.100s': %s",
-                       (size_t)pos, text->data ? text->data : "", (char *)why);
+        return sv_fail(err, SV_EFORMAT, (int64_t)pos,
+                       "expression, near character %zu of '%.100s': %s", (size_t)pos,
+                       text->data ? text->data : "", (char *)why);
     }
     code = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
     re->jit = code == 0;
     return code == PCRE2_ERROR_NOMEMORY ? SV_ENOMEM : SV_OK;
 }
 
-int sv_regex_open(struct sv_regex *re, const char *pattern, size_t n, bool literal, struct sv_err *err)
+int sv_regex_open(struct sv_regex *re, const char *pattern, size_t n, bool literal,
+                  struct sv_err *err)
 {
     uint32_t options = literal ? PCRE2_UTF | PCRE2_LITERAL
                                : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
@@ -118,8 +122,8 @@ static size_t char_end(const char *text, size_t n, size_t at)
     return at;
 }
 
-static int attempt(const struct sv_regex *re, struct sv_regex_work *w, const char *text, size_t visible,
-                   size_t n, size_t from, uint32_t options)
+static int attempt(const struct sv_regex *re, struct sv_regex_work *w, const char *text,
+                   size_t visible, size_t n, size_t from, uint32_t options)
 {
     size_t steps = STEPS_FREE + STEPS_PER_BYTE * (visible - from);
     int rc;
@@ -141,15 +145,16 @@ static int match_error(int rc, size_t from, struct sv_err *err)
         return sv_fail(err, SV_ENOMEM, -1, "out of memory");
     if (rc == PCRE2_ERROR_MATCHLIMIT || rc == PCRE2_ERROR_HEAPLIMIT || rc == PCRE2_ERROR_DEPTHLIMIT)
         return sv_fail(err, SV_EUNSUPPORTED, (int64_t)from,
-                       "the split expression backtracks too much at byte %zu of a piece of text", from);
+                       "the split expression backtracks too much at byte %zu of a piece of text",
+                       from);
     pcre2_get_error_message(rc, why, sizeof why);
-    return sv_fail(err, SV_EUNSUPPORTED, (int64_t)from, "the split expression fails at byte %zu: %s",
-                   from, (char *)why);
+    return sv_fail(err, SV_EUNSUPPORTED, (int64_t)from,
+                   "the split expression fails at byte %zu: %s", from, (char *)why);
 }
 
 /* The attempt at exactly `from` ran into the window's end: repeats it over more and more text. */
-static int far_attempt(const struct sv_regex *re, struct sv_regex_work *w, const char *text, size_t n,
-                       size_t from, size_t visible)
+static int far_attempt(const struct sv_regex *re, struct sv_regex_work *w, const char *text,
+                       size_t n, size_t from, size_t visible)
 {
     int rc;
     do {

@@ -1,9 +1,10 @@
 /*
  * scan.c - hand-written scanners for the split expressions that published byte-level models use.
  *
- * Called by split.c when a pattern's text is one of the table below, to the letter; any other pattern goes
- * to PCRE2. The tests hold each scanner against PCRE2 on the same expression. Must not: look at a code
- * point more than a few times (runs of white space are walked twice at most), or accept near misses.
+ * Called by split.c when a pattern's text is one of the table below, to the letter; any other
+ * pattern goes to PCRE2. The tests hold each scanner against PCRE2 on the same expression. Must
+ * not: look at a code point more than a few times (runs of white space are walked twice at most),
+ * or accept near misses.
  */
 #include "text/tok.h"
 
@@ -34,10 +35,12 @@ static const struct {
     /* GPT-4, Llama-3 */
     {WORDS "|\\p{N}{1,3}" PUNCT TAIL, {SV_SCAN_WORDS, 3, false, false, false}},
     /* Qwen3.5 */
-    {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" TAIL,
+    {CONTRACTIONS
+     "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" TAIL,
      {SV_SCAN_WORDS, 1, true, false, false}},
     /* GPT-4o, gpt-oss, Llama-4 */
-    {CASED(CONTRACTIONS "?") "|\\p{N}{1,3}" PUNCT_SLASH TAIL, {SV_SCAN_CASED, 3, false, true, true}},
+    {CASED(CONTRACTIONS "?") "|\\p{N}{1,3}" PUNCT_SLASH TAIL,
+     {SV_SCAN_CASED, 3, false, true, true}},
     {CASED(CONTRACTIONS "?") "|\\p{N}" PUNCT_SLASH TAIL, {SV_SCAN_CASED, 1, false, true, true}},
     /* Mistral's tekken */
     {CASED("") "|\\p{N}" PUNCT_SLASH TAIL, {SV_SCAN_CASED, 1, false, false, true}},
@@ -49,7 +52,8 @@ static const struct {
 
 const char *sv_scan_pattern(int index)
 {
-    return index >= 0 && index < (int)(sizeof known / sizeof known[0]) ? known[index].pattern : NULL;
+    return index >= 0 && index < (int)(sizeof known / sizeof known[0]) ? known[index].pattern
+                                                                       : NULL;
 }
 
 bool sv_scan_known(const char *pattern, size_t n, struct sv_scanner *out)
@@ -89,7 +93,8 @@ static inline size_t run(const char *text, size_t n, size_t at, unsigned mask)
     return at;
 }
 
-/* 's 't 're 've 'm 'll 'd at an apostrophe; any_case also takes capitals and U+017F, which folds to s. */
+/* 's 't 're 've 'm 'll 'd at an apostrophe; any_case also takes capitals and U+017F, which folds to
+ * s. */
 static size_t contraction(const char *text, size_t n, size_t at, bool any_case)
 {
     const char *s = text + at + 1;
@@ -141,7 +146,8 @@ static size_t white(const char *text, size_t n, size_t at, bool newlines)
 }
 
 /* ` ?[^\s\p{L}\p{N}]+` and what may follow it. 0: no match. */
-static size_t punctuation(const char *text, size_t n, size_t at, unsigned mask, bool newlines, bool slash)
+static size_t punctuation(const char *text, size_t n, size_t at, unsigned mask, bool newlines,
+                          bool slash)
 {
     size_t p = text[at] == ' ' ? at + 1 : at, end = run(text, n, p, mask);
 
@@ -170,7 +176,9 @@ static size_t gpt2_next(const char *text, size_t n, size_t at)
     if (c & BIT(SPACE))
         return white(text, n, at, false);
     return run(text, n, p + (size_t)len,
-               c & SV_UC_LETTERS ? SV_UC_LETTERS : c & BIT(N) ? BIT(N) : other);
+               c & SV_UC_LETTERS ? SV_UC_LETTERS
+               : c & BIT(N)      ? BIT(N)
+                                 : other);
 }
 
 static size_t words_next(const struct sv_scanner *sc, const char *text, size_t n, size_t at)
@@ -194,8 +202,8 @@ static size_t words_next(const struct sv_scanner *sc, const char *text, size_t n
     return end ? end : white(text, n, at, true);
 }
 
-/* UPPER*LOWER+ from p; 0 without a match. The last character of the upper run that is also a lower one
- * serves as LOWER+ when no lowercase letter follows. */
+/* UPPER*LOWER+ from p; 0 without a match. The last character of the upper run that is also a lower
+ * one serves as LOWER+ when no lowercase letter follows. */
 static size_t cased_low(const char *text, size_t n, size_t p)
 {
     size_t back = 0;

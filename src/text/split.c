@@ -1,9 +1,10 @@
 /*
- * split.c - pre-tokenization: a piece of text through the tokenizer's split steps, word by word to the BPE.
+ * split.c - pre-tokenization: a piece of text through the tokenizer's split steps, word by word to
+ * the BPE.
  *
- * Called by encode.c. Each step cuts its piece into matches and gaps and hands on what its behaviour
- * makes of them; the next step sees only that piece, as in the reference. Must not: keep words, which
- * go straight to the BPE.
+ * Called by encode.c. Each step cuts its piece into matches and gaps and hands on what its
+ * behaviour makes of them; the next step sees only that piece, as in the reference. Must not: keep
+ * words, which go straight to the BPE.
  */
 #include "text/tok.h"
 

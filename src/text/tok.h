@@ -1,10 +1,10 @@
 /*
- * tok.h - inside of src/text's tokenizer: the immutable tokenizer, the scratch of one thread, and the
- * functions its files offer one another. Included by the tokenizer's files only.
+ * tok.h - inside of src/text's tokenizer: the immutable tokenizer, the scratch of one thread, and
+ * the functions its files offer one another. Included by the tokenizer's files only.
  *
  * The tokenizer is written once by open or parse and then only read, so threads share it freely;
- * everything that changes while encoding lives in struct sv_enc_scratch. Must not: hold pointers into
- * the JSON text, or be included from outside src/text.
+ * everything that changes while encoding lives in struct sv_enc_scratch. Must not: hold pointers
+ * into the JSON text, or be included from outside src/text.
  */
 #ifndef SV_TEXT_TOK_H
 #define SV_TEXT_TOK_H
@@ -38,7 +38,7 @@ enum sv_uclass {
     (SV_UC_BIT(SV_UC_LU) | SV_UC_BIT(SV_UC_LL) | SV_UC_BIT(SV_UC_LT) | SV_UC_BIT(SV_UC_LM) |       \
      SV_UC_BIT(SV_UC_LO))
 
-uint8_t sv_uni_flags(uint32_t cp); /* class and flags of any value below 0x110000 */
+uint8_t sv_uni_flags(uint32_t cp);      /* class and flags of any value below 0x110000 */
 extern const uint8_t sv_uni_ascii[128]; /* the same for ASCII */
 
 /* Reads the code point at s, which must be valid UTF-8; *len gets its bytes. */
@@ -75,7 +75,8 @@ int sv_utf8_put(uint32_t cp, char out[4]);
 
 /* ---------------------------------------------------------------- nfc.c */
 
-/* Appends the NFC of valid UTF-8 to out. False in *changed and nothing appended when s is NFC already. */
+/* Appends the NFC of valid UTF-8 to out. False in *changed and nothing appended when s is NFC
+ * already. */
 struct sv_enc_scratch;
 int sv_nfc(struct sv_enc_scratch *s, const char *text, size_t n, struct sv_buf *out, bool *changed);
 
@@ -98,12 +99,14 @@ int sv_jpull_int(struct sv_jpull *j, int64_t lo, int64_t hi, int64_t *out);
 int sv_jpull_bool(struct sv_jpull *j, bool *out);
 /* Skips one value of any kind. */
 int sv_jpull_skip(struct sv_jpull *j);
-/* Walks a container: call enter once, then more before each element until it gives 0. For objects more
- * also reads the key and the colon. Returns 1 when an element follows, 0 at the end, or an error. */
+/* Walks a container: call enter once, then more before each element until it gives 0. For objects
+ * more also reads the key and the colon. Returns 1 when an element follows, 0 at the end, or an
+ * error. */
 int sv_jpull_enter(struct sv_jpull *j, char open);
 int sv_jpull_more(struct sv_jpull *j, char close, bool *first, struct sv_buf *key);
 
-/* ---------------------------------------------------------------- jtree.c: small parts as a tree */
+/* ---------------------------------------------------------------- jtree.c: small parts as a tree
+ */
 
 enum sv_jkind { SV_J_NULL, SV_J_BOOL, SV_J_INT, SV_J_REAL, SV_J_STRING, SV_J_ARRAY, SV_J_OBJECT };
 struct sv_jnode {
@@ -126,8 +129,8 @@ const char *sv_jnode_text(const struct sv_jnode *v, const char *key);
 
 struct sv_strmap_slot {
     uint32_t hash;
-    int32_t id;      /* -1 = empty */
-    uint32_t at, n;  /* bytes in sv_strmap.text */
+    int32_t id;     /* -1 = empty */
+    uint32_t at, n; /* bytes in sv_strmap.text */
 };
 struct sv_strmap {
     struct sv_strmap_slot *slot;
@@ -176,16 +179,17 @@ struct sv_cut {
 int sv_added_cut(const struct sv_tokenizer *tok, struct sv_enc_scratch *s, int level,
                  const struct sv_trie *trie, const char *text, size_t n, bool with_special);
 
-/* ---------------------------------------------------------------- pre-tokenization: scan.c, regex.c, split.c */
+/* ---------------------------------------------------------------- pre-tokenization: scan.c,
+ * regex.c, split.c */
 
 enum sv_scan_kind { SV_SCAN_NONE, SV_SCAN_GPT2, SV_SCAN_WORDS, SV_SCAN_CASED, SV_SCAN_DIGITS };
 /* A split expression that scan.c knows by its exact text. */
 struct sv_scanner {
     enum sv_scan_kind kind;
-    int max_digits;     /* \p{N}{1,max}; 0 = \p{N}+ */
-    bool marks;         /* WORDS: \p{M} counts as a letter */
-    bool suffix;        /* CASED: 's 't 're ... after a word */
-    bool slash;         /* [\r\n/]* after punctuation instead of [\r\n]* */
+    int max_digits; /* \p{N}{1,max}; 0 = \p{N}+ */
+    bool marks;     /* WORDS: \p{M} counts as a letter */
+    bool suffix;    /* CASED: 's 't 're ... after a word */
+    bool slash;     /* [\r\n/]* after punctuation instead of [\r\n]* */
 };
 /* True when pattern is one of the known expressions. */
 bool sv_scan_known(const char *pattern, size_t n, struct sv_scanner *out);
@@ -207,9 +211,11 @@ struct sv_regex_work {
 };
 /* Rewrites an Oniguruma expression into PCRE2's language, or refuses with the place. */
 int sv_regex_translate(const char *pattern, size_t n, struct sv_buf *out, struct sv_err *err);
-int sv_regex_open(struct sv_regex *re, const char *pattern, size_t n, bool literal, struct sv_err *err);
+int sv_regex_open(struct sv_regex *re, const char *pattern, size_t n, bool literal,
+                  struct sv_err *err);
 void sv_regex_close(struct sv_regex *re);
-/* Leftmost match at or after `from`: returns 1 with *at and *end, 0 without a match, or an error. */
+/* Leftmost match at or after `from`: returns 1 with *at and *end, 0 without a match, or an error.
+ */
 int sv_regex_next(const struct sv_regex *re, struct sv_regex_work *w, const char *text, size_t n,
                   size_t from, size_t *at, size_t *end, struct sv_err *err);
 int sv_regex_work_init(struct sv_regex_work *w);
@@ -254,8 +260,8 @@ int sv_merges_add(struct sv_merges *m, int32_t left, int32_t right, uint32_t ran
 int sv_merges_finish(struct sv_merges *m, const int32_t byte_id[256]);
 
 /* Appends the ids of one word (raw bytes). */
-int sv_bpe_word(const struct sv_tokenizer *tok, struct sv_enc_scratch *s, const char *word, size_t n,
-                struct sv_ids *out);
+int sv_bpe_word(const struct sv_tokenizer *tok, struct sv_enc_scratch *s, const char *word,
+                size_t n, struct sv_ids *out);
 
 /* ---------------------------------------------------------------- the tokenizer */
 
@@ -297,6 +303,7 @@ enum { SV_TOK_KNOWN = 1, SV_TOK_SPECIAL = 2, SV_TOK_MODEL = 4 };
 /* parse_model.c and parse_pipe.c */
 struct sv_model_at { /* positions in the text, 0 = absent */
     size_t vocab, merges, end;
+    size_t unknown; /* unk_token or byte_fallback is set */
 };
 /* Reads the small fields of "model" and finds the large ones, which parse_model then reads. */
 int sv_tok_find_model(struct sv_tokenizer *tok, struct sv_jpull *j, struct sv_model_at *at);
@@ -326,7 +333,7 @@ struct sv_cut_list {
     struct sv_cut *cut;
     size_t n, cap;
 };
-struct sv_symbol { /* of a long word, a linked list inside an array */
+struct sv_symbol {       /* of a long word, a linked list inside an array */
     int32_t id;          /* -1: merged away */
     uint32_t prev, next; /* UINT32_MAX: none */
     uint64_t key;        /* the merge with the next symbol, as in sv_merges.byte_key */

@@ -1,9 +1,10 @@
 /*
- * tokenizer.c - life of a tokenizer: opening a directory, parsing tokenizer.json, the tables by id, closing.
+ * tokenizer.c - life of a tokenizer: opening a directory, parsing tokenizer.json, the tables by id,
+ * closing.
  *
- * Called through text.h by engine and cli. Parsing walks the file once for the places of its parts and
- * reads each from there; afterwards nothing points into the file. Must not: leave anything allocated
- * when it fails.
+ * Called through text.h by engine and cli. Parsing walks the file once for the places of its parts
+ * and reads each from there; afterwards nothing points into the file. Must not: leave anything
+ * allocated when it fails.
  */
 #include "text/tok.h"
 
@@ -144,7 +145,8 @@ static int normalize_added(struct sv_tokenizer *tok, struct sv_err *err)
     return rc < 0 ? sv_fail(err, rc, -1, "out of memory") : SV_OK;
 }
 
-/* Appends what a published token text decodes to: bytes when all of it is in the alphabet, else itself. */
+/* Appends what a published token text decodes to: bytes when all of it is in the alphabet, else
+ * itself. */
 static void append_decoded(struct sv_buf *out, const char *s, size_t n)
 {
     size_t start = out->len;
@@ -303,8 +305,8 @@ static int read_config(struct sv_tokenizer *tok, const char *text, size_t n, str
     return rc;
 }
 
-static int build(struct sv_tokenizer *tok, const char *json, size_t n, const char *config, size_t n_config,
-                 struct sv_err *err)
+static int build(struct sv_tokenizer *tok, const char *json, size_t n, const char *config,
+                 size_t n_config, struct sv_err *err)
 {
     struct sv_jpull j = {.text = json, .n = n, .err = err};
     struct span parts[N_PARTS] = {{0, 0}};
@@ -356,7 +358,8 @@ int sv_tokenizer_parse(struct sv_tokenizer **tok, const char *json, size_t n, st
 int sv_tokenizer_open(struct sv_tokenizer **tok, const char *dir, struct sv_err *err)
 {
     struct sv_map json = {0}, config = {0};
-    char *path = sv_path_join(dir, "tokenizer.json"), *config_path = sv_path_join(dir, "tokenizer_config.json");
+    char *path = sv_path_join(dir, "tokenizer.json"),
+         *config_path = sv_path_join(dir, "tokenizer_config.json");
     int rc;
 
     *tok = NULL;
@@ -367,8 +370,8 @@ int sv_tokenizer_open(struct sv_tokenizer **tok, const char *dir, struct sv_err 
     if (rc == SV_OK && sv_file_exists(config_path))
         rc = sv_map_open(&config, config_path, err);
     if (rc == SV_OK) {
-        rc = parse(tok, (const char *)json.data, json.n_bytes, (const char *)config.data, config.n_bytes,
-                   err);
+        rc = parse(tok, (const char *)json.data, json.n_bytes, (const char *)config.data,
+                   config.n_bytes, err);
         if (rc < 0)
             sv_err_prefix(err, "%s", path);
     }

@@ -1,17 +1,21 @@
 /*
  * translate.c - rewrites a split expression from Oniguruma's dialect into PCRE2's, or refuses it.
  *
- * Called by regex.c. The reference library matches with Oniguruma (Ruby syntax); where PCRE2 reads the
- * same text differently the expression is rewritten, and what is not known to mean the same is refused
- * with its place: a tokenizer that splits almost right is worse than none. Differences handled: \s and \w
- * (PCRE2 10.42 counts U+180E as space and no marks as word), \h, \v, \uHHHH, {,n}, {n,m}+ (repeated, not
- * possessive), scripts (\p{Han} is Script there, Script_Extensions here), ^ and $ (always by line).
+ * Called by regex.c. The reference library matches with Oniguruma (Ruby syntax); where PCRE2 reads
+ * the same text differently the expression is rewritten, and what is not known to mean the same is
+ * refused with its place: a tokenizer that splits almost right is worse than none. Differences
+ * handled: \s and \w (PCRE2 10.42 counts U+180E as space and no marks as word), \h, \v, \uHHHH,
+ * {,n}, {n,m}+ (repeated, not possessive), scripts (\p{Han} is Script there, Script_Extensions
+ * here), ^ and $ (always by line).
  */
 #include "text/tok.h"
+#include "text/unicode_new.h"
 
 #include <string.h>
 
-#define SPACES "\\t-\\r\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define SPACES                                                                                     \
+    "\\t-\\r\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"   \
+    "\\x{3000}"
 #define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define HEX "0-9a-fA-F"
 
@@ -47,7 +51,7 @@ static bool is_alnum(char c)
 
 static int hex_value(char c)
 {
-    return c >= '0' && c <= '9'               ? c - '0'
+    return c >= '0' && c <= '9'                 ? c - '0'
            : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
                                                 : -1;
 }
@@ -77,48 +81,86 @@ static int code_point(struct rewrite *r)
 
 static bool known_property(const char *name)
 {
-    static const char *const same[] = {"any",       "alphabetic", "white_space", "whitespace", "uppercase",
-                                       "lowercase", "emoji",      "id_start",    "id_continue"};
+    static const char *const same[] = {"any",        "alphabetic", "white_space",
+                                       "whitespace", "uppercase",  "lowercase",
+                                       "emoji",      "id_start",   "id_continue"};
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
         if (strcmp(name, same[i]) == 0)
             return true;
     return false;
 }
 
-/* \p{...}, \P{...}; i stands on the letter. Two letters at most are a general category. */
-static int property(struct rewrite *r)
+/* What PCRE2's tables may lack of a general category; NULL: nothing or not known. */
+static const char *newer_members(const char *name)
 {
-    static const char *const posix[] = {"alnum", "alpha", "blank", "cntrl", "digit", "graph", "lower", "print",
-                                        "punct", "space", "upper", "xdigit", "word",  "ascii"};
-    size_t start = r->i - 1, n = 0;
-    char name[64], lower[64], head[4] = {'\\', r->s[r->i], '{', 0};
+    static const struct {
+        const char *name, *members;
+    } table[] = {{"l", SV_NEW_LU SV_NEW_LL SV_NEW_LM SV_NEW_LO},
+                 {"lu", SV_NEW_LU},
+                 {"ll", SV_NEW_LL},
+                 {"lm", SV_NEW_LM},
+                 {"lo", SV_NEW_LO},
+                 {"m", SV_NEW_M},
+                 {"n", SV_NEW_N},
+                 {"p", SV_NEW_P},
+                 {"s", SV_NEW_S}};
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (strcmp(name, table[i].name) == 0)
+            return table[i].members;
+    return NULL;
+}
 
-    r->i++;
-    if (at(r, r->i) != '{')
-        return refuse(r, start, "\\p needs {}");
-    r->i++;
-    put(r, head);
-    if (at(r, r->i) == '^') {
-        put(r, "^");
-        r->i++;
-    }
+/* The name between the braces of \p{...} in lower case; i moves behind the closing one. */
+static int property_name(struct rewrite *r, size_t start, char *name, size_t room)
+{
+    static const char *const posix[] = {"alnum", "alpha", "blank", "cntrl", "digit", "graph",  "lower",
+                                        "print", "punct", "space", "upper", "xdigit", "word", "ascii"};
+    size_t n = 0;
+
     while (r->i < r->n && r->s[r->i] != '}') {
         char c = r->s[r->i++];
-        if ((!is_alnum(c) && c != '_') || n + 1 >= sizeof name)
+        if ((!is_alnum(c) && c != '_') || n + 1 >= room)
             return refuse(r, start, "malformed property name");
-        name[n] = c;
-        lower[n++] = c >= 'A' && c <= 'Z' ? (char)(c + 32) : c;
+        name[n++] = c >= 'A' && c <= 'Z' ? (char)(c + 32) : c;
     }
-    name[n] = lower[n] = 0;
+    name[n] = 0;
     if (!n || r->i++ >= r->n)
         return refuse(r, start, "malformed property name");
     for (size_t k = 0; k < sizeof posix / sizeof posix[0]; k++)
-        if (strcmp(lower, posix[k]) == 0)
+        if (strcmp(name, posix[k]) == 0)
             return refuse(r, start, "POSIX property names differ between regex libraries");
-    if (n > 2 && !known_property(lower))
-        put(r, "sc:");
-    put(r, name);
-    put(r, "}");
+    return SV_OK;
+}
+
+/* \p{...}, \P{...}; i stands on the letter. Two letters at most are a general category. */
+static int property(struct rewrite *r, bool in_class)
+{
+    size_t start = r->i - 1;
+    bool negative = r->s[r->i] == 'P';
+    const char *newer;
+    char name[64], text[96];
+    int rc;
+
+    if (at(r, r->i + 1) != '{')
+        return refuse(r, start, "\\p needs {}");
+    r->i += 2;
+    if (at(r, r->i) == '^') {
+        negative = !negative;
+        r->i++;
+    }
+    rc = property_name(r, start, name, sizeof name);
+    if (rc < 0)
+        return rc;
+    newer = newer_members(name);
+    snprintf(text, sizeof text, "\\%c{%s%s}", negative && (in_class || !newer) ? 'P' : 'p',
+             strlen(name) > 2 && !known_property(name) ? "sc:" : "", name);
+    if (newer && !in_class)
+        put(r, negative ? "[^" : "[");
+    put(r, text);
+    if (newer && !(in_class && negative)) /* a class cannot take members away */
+        put(r, newer);
+    if (newer && !in_class)
+        put(r, "]");
     return SV_OK;
 }
 
@@ -131,7 +173,7 @@ static int escape(struct rewrite *r, bool in_class)
     if (!c)
         return refuse(r, r->i - 1, "a backslash at the end");
     if (c == 'p' || c == 'P')
-        return property(r);
+        return property(r, in_class);
     if (c == 'x' || c == 'u')
         return code_point(r);
     r->i++;
@@ -194,7 +236,8 @@ static int char_class(struct rewrite *r)
 
 static int group(struct rewrite *r)
 {
-    static const char *const heads[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:"};
+    static const char *const heads[] = {
+        "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:"};
     size_t start = r->i;
 
     if (start == 0 && r->n >= 4 && memcmp(r->s, "(?i)", 4) == 0) {
@@ -257,7 +300,8 @@ static int interval(struct rewrite *r)
     put(r, text);
     r->i = i + 1;
     if (at(r, r->i) == '+' || (k == 0 && at(r, r->i) == '?'))
-        return refuse(r, r->i, "a second quantifier after an interval differs between regex libraries");
+        return refuse(r, r->i,
+                      "a second quantifier after an interval differs between regex libraries");
     if (at(r, r->i) == '?') {
         put(r, "?");
         r->i++;
@@ -309,7 +353,8 @@ static int one(struct rewrite *r)
         put(r, "\\");
         break;
     default:
-        if (((unsigned char)c & 0xC0) != 0x80) /* the rest of a wide character belongs to its start */
+        if (((unsigned char)c & 0xC0) !=
+            0x80) /* the rest of a wide character belongs to its start */
             r->atom = r->out->len;
     }
     sv_buf_append(r->out, &r->s[r->i++], 1);

@@ -2,7 +2,8 @@
  * unicode.c - classes of code points for the split scanners, added tokens and the NFC quick check.
  *
  * Called by scan.c, added.c and nfc.c. The table is generated from what the reference library does
- * (tools/text/make_unicode.py). Must not: hold rules of its own beyond the planes the table leaves out.
+ * (tools/text/make_unicode.py). Must not: hold rules of its own beyond the planes the table leaves
+ * out.
  */
 #include "text/tok.h"
 #include "text/unicode_table.h"
@@ -14,6 +15,7 @@ uint8_t sv_uni_flags(uint32_t cp)
     return uni_combo[(uint8_t)uni_block[uni_stage[cp >> 7]][cp & 127]];
 }
 
+/* clang-format off */
 #define X SV_UC_OTHER
 #define W SV_UC_SPACE
 #define P SV_UC_P
@@ -28,3 +30,4 @@ const uint8_t sv_uni_ascii[128] = {
     P, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, P, P, P, S, C,
     S, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, P, S, P, S, X,
 };
+/* clang-format on */

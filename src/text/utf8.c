@@ -1,8 +1,9 @@
 /*
  * utf8.c - valid and broken UTF-8: length of the valid prefix, repair as Python's errors="replace".
  *
- * Called by encode.c and decode.c. A maximal invalid sequence is the longest beginning of a sequence
- * that could still have become valid, or one byte (Unicode 3.9, table 3-7). Must not: read past n.
+ * Called by encode.c and decode.c. A maximal invalid sequence is the longest beginning of a
+ * sequence that could still have become valid, or one byte (Unicode 3.9, table 3-7). Must not: read
+ * past n.
  */
 #include "text/tok.h"
 

@@ -1,5 +1,6 @@
 /*
- * test_tokenizer_golden.c - ids and decoded text equal the reference library's, over the stored corpus and cases.
+ * test_tokenizer_golden.c - ids and decoded text equal the reference library's, over the stored
+ * corpus and cases.
  *
  * Run by the test runner; reads tests/golden/tok only.
  */
@@ -83,7 +84,8 @@ static void corpus_qwen35(void **state)
     check_corpus("qwen35");
 }
 
-static int compare_ids(const char *what, const char *name, size_t i, const json_t *want, const struct sv_ids *got)
+static int compare_ids(const char *what, const char *name, size_t i, const json_t *want,
+                       const struct sv_ids *got)
 {
     bool same = json_array_size(want) == got->n;
     for (size_t k = 0; same && k < got->n; k++)
@@ -104,7 +106,8 @@ static int check_encode(const struct sv_tokenizer *tok, const char *name, const 
     json_t *c;
     int n_bad = 0;
 
-    json_array_foreach(cases, i, c) {
+    json_array_foreach(cases, i, c)
+    {
         const json_t *text = json_object_get(c, "text");
         const char *s = json_string_value(text);
         size_t n = json_string_length(text);
@@ -113,16 +116,18 @@ static int check_encode(const struct sv_tokenizer *tok, const char *name, const 
         n_bad += compare_ids("encode", name, i, json_object_get(c, "ids"), &ids);
         ids.n = 0;
         assert_int_equal(
-            sv_tokenizer_encode(tok, NULL, s, n, SV_ENC_SPECIAL | SV_ENC_ADD_SPECIAL, &ids, NULL), SV_OK);
-        n_bad += compare_ids("encode with specials", name, i, json_object_get(c, "ids_special"), &ids);
+            sv_tokenizer_encode(tok, NULL, s, n, SV_ENC_SPECIAL | SV_ENC_ADD_SPECIAL, &ids, NULL),
+            SV_OK);
+        n_bad +=
+            compare_ids("encode with specials", name, i, json_object_get(c, "ids_special"), &ids);
     }
     sv_ids_fini(&ids);
     return n_bad;
 }
 
 /* Text of ids, whole and pushed one by one; every push must leave valid UTF-8. */
-static int check_text(const struct sv_tokenizer *tok, const char *name, size_t i, const json_t *ids, bool skip,
-                      const json_t *want)
+static int check_text(const struct sv_tokenizer *tok, const char *name, size_t i, const json_t *ids,
+                      bool skip, const json_t *want)
 {
     struct sv_buf whole, stream;
     struct sv_detok d;
@@ -135,11 +140,13 @@ static int check_text(const struct sv_tokenizer *tok, const char *name, size_t i
     sv_detok_init(&d, tok, skip);
     sv_buf_append(&stream, "", 0);
     sv_buf_append(&whole, "", 0);
-    json_array_foreach(ids, k, v) {
+    json_array_foreach(ids, k, v)
+    {
         json_t *piece;
         size_t before = stream.len;
         sv_detok_push(&d, (int32_t)json_integer_value(v), &stream);
-        piece = json_stringn(stream.data + before, stream.len - before); /* NULL unless valid UTF-8 */
+        piece =
+            json_stringn(stream.data + before, stream.len - before); /* NULL unless valid UTF-8 */
         assert_non_null(piece);
         json_decref(piece);
     }
@@ -173,10 +180,12 @@ static void cases(void **state)
         size_t i;
         assert_non_null(root);
         n_bad += check_encode(tok, golden_names[t], json_object_get(root, "encode"));
-        json_array_foreach(json_object_get(root, "decode"), i, c) {
+        json_array_foreach(json_object_get(root, "decode"), i, c)
+        {
             const json_t *ids = json_object_get(c, "ids");
             n_bad += check_text(tok, golden_names[t], i, ids, false, json_object_get(c, "text"));
-            n_bad += check_text(tok, golden_names[t], i, ids, true, json_object_get(c, "text_skip_special"));
+            n_bad += check_text(tok, golden_names[t], i, ids, true,
+                                json_object_get(c, "text_skip_special"));
         }
         json_decref(root);
         sv_tokenizer_close(tok);
@@ -184,5 +193,6 @@ static void cases(void **state)
     assert_int_equal(n_bad, 0);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(cases), cmocka_unit_test(corpus_qwen), cmocka_unit_test(corpus_llama3),
-             cmocka_unit_test(corpus_o200k), cmocka_unit_test(corpus_gpt2), cmocka_unit_test(corpus_qwen35))
+SV_TEST_MAIN(cmocka_unit_test(cases), cmocka_unit_test(corpus_qwen),
+             cmocka_unit_test(corpus_llama3), cmocka_unit_test(corpus_o200k),
+             cmocka_unit_test(corpus_gpt2), cmocka_unit_test(corpus_qwen35))

@@ -1,6 +1,6 @@
 /*
- * test_tokenizer_hostile.c - malformed and hostile tokenizer files get an error that names field and position; running
- * out of memory anywhere ends without a leak.
+ * test_tokenizer_hostile.c - malformed and hostile tokenizer files get an error that names field
+ * and position; running out of memory anywhere ends without a leak.
  *
  * Run by the test runner under ASan; each file lies in a block of exactly its size.
  */
@@ -8,14 +8,16 @@
 #include "testing.h"
 
 #define PIPE                                                                                       \
-    "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"}"
+    "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":" \
+    "\"ByteLevel\"}"
 #define VOCAB "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"\\u0120\":3}"
 #define MODEL "\"model\":{\"type\":\"BPE\"," VOCAB ",\"merges\":[\"a b\"]}"
 #define WITH_MODEL(fields) "{" PIPE ",\"model\":{" fields "}}"
 #define WITH(fields) "{" PIPE "," MODEL "," fields "}"
 #define WITH_PRE(pre) "{\"decoder\":{\"type\":\"ByteLevel\"}," MODEL ",\"pre_tokenizer\":" pre "}"
 #define SPLIT(pattern)                                                                             \
-    WITH_PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" pattern       \
+    WITH_PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{"         \
+             "\"Regex\":\"" pattern                                                                \
              "\"},\"behavior\":\"Isolated\",\"invert\":false},{\"type\":\"ByteLevel\"}]}")
 
 static int parse(struct sv_tokenizer **tok, const char *text, size_t n, struct sv_err *err)
@@ -52,7 +54,8 @@ static void good_file(void **state)
     assert_int_equal(n, 1);
     assert_false(sv_tokenizer_is_special(tok, INT32_MAX));
     ids.n = 0;
-    assert_int_equal(sv_tokenizer_encode(tok, NULL, NULL, 0, SV_ENC_ADD_SPECIAL, &ids, &err), SV_OK);
+    assert_int_equal(sv_tokenizer_encode(tok, NULL, NULL, 0, SV_ENC_ADD_SPECIAL, &ids, &err),
+                     SV_OK);
     assert_int_equal(ids.n, 0);
     sv_ids_fini(&ids);
     sv_tokenizer_close(tok);
@@ -77,29 +80,40 @@ static void bad_files(void **state)
         {WITH_MODEL("\"vocab\":[],\"merges\":[]"), SV_EFORMAT, "expected an object"},
         {WITH_MODEL("\"vocab\":{},\"merges\":[]"), SV_EFORMAT, "model.vocab is empty"},
         {WITH_MODEL("\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]"), SV_EFORMAT, "'a' is there twice"},
-        {WITH_MODEL("\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]"), SV_EFORMAT, "id 0 belongs to both 'a' and 'b'"},
+        {WITH_MODEL("\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]"), SV_EFORMAT,
+         "id 0 belongs to both 'a' and 'b'"},
         {WITH_MODEL("\"vocab\":{\"a\":-1},\"merges\":[]"), SV_EFORMAT, "out of range"},
         {WITH_MODEL("\"vocab\":{\"a\":2147483648},\"merges\":[]"), SV_EFORMAT, "out of range"},
-        {WITH_MODEL("\"vocab\":{\"a\":99999999999999999999999999},\"merges\":[]"), SV_EFORMAT, "out of range"},
+        {WITH_MODEL("\"vocab\":{\"a\":99999999999999999999999999},\"merges\":[]"), SV_EFORMAT,
+         "out of range"},
         {WITH_MODEL("\"vocab\":{\"a\":1e3},\"merges\":[]"), SV_EFORMAT, "not a fraction"},
         {WITH_MODEL("\"vocab\":{\"a\":\"0\"},\"merges\":[]"), SV_EFORMAT, "model.vocab['a']"},
-        {WITH_MODEL("\"vocab\":{\"a\":16000000},\"merges\":[]"), SV_EFORMAT, "1 tokens, but ids up to 16000000"},
-        {WITH_MODEL(VOCAB ",\"merges\":[\"a b\",\"a c\"]"), SV_EFORMAT, "model.merges[1]: 'c' is not in the vocabulary"},
+        {WITH_MODEL("\"vocab\":{\"a\":16000000},\"merges\":[]"), SV_EFORMAT,
+         "1 tokens, but ids up to 16000000"},
+        {WITH_MODEL(VOCAB ",\"merges\":[\"a b\",\"a c\"]"), SV_EFORMAT,
+         "model.merges[1]: 'c' is not in the vocabulary"},
         {WITH_MODEL(VOCAB ",\"merges\":[\"b a\"]"), SV_EFORMAT, "model.merges[0]: 'ba' is not"},
         {WITH_MODEL(VOCAB ",\"merges\":[\"ab\"]"), SV_EFORMAT, "model.merges[0]"},
         {WITH_MODEL(VOCAB ",\"merges\":[\"a b c\"]"), SV_EFORMAT, "model.merges[0]"},
-        {WITH_MODEL(VOCAB ",\"merges\":[[\"a\",\"b\"],[\"a\"]]"), SV_EFORMAT, "model.merges[1]: byte"},
+        {WITH_MODEL(VOCAB ",\"merges\":[[\"a\",\"b\"],[\"a\"]]"), SV_EFORMAT,
+         "model.merges[1]: byte"},
         {WITH_MODEL(VOCAB ",\"merges\":[[]]"), SV_EFORMAT, "model.merges[0]"},
         {WITH_MODEL(VOCAB ",\"merges\":[[\"a\",\"b\",\"a\"]]"), SV_EFORMAT, "expected two parts"},
         {WITH_MODEL(VOCAB ",\"merges\":[7]"), SV_EFORMAT, "model.merges[0]"},
         {WITH_MODEL(VOCAB ",\"merges\":{}"), SV_EFORMAT, "expected an array"},
-        {WITH_MODEL(VOCAB ",\"merges\":[],\"type\":\"WordPiece\""), SV_EUNSUPPORTED, "model.type 'WordPiece'"},
+        {WITH_MODEL(VOCAB ",\"merges\":[],\"type\":\"WordPiece\""), SV_EUNSUPPORTED,
+         "model.type 'WordPiece'"},
         {WITH_MODEL(VOCAB ",\"merges\":[],\"type\":3"), SV_EFORMAT, "expected a string"},
-        {WITH_MODEL(VOCAB ",\"merges\":[],\"dropout\":0.1"), SV_EUNSUPPORTED, "model.dropout = 0.1"},
-        {WITH_MODEL(VOCAB ",\"merges\":[],\"unk_token\":\"<unk>\""), SV_EUNSUPPORTED, "model.unk_token"},
-        {WITH_MODEL(VOCAB ",\"merges\":[],\"byte_fallback\":true"), SV_EUNSUPPORTED, "model.byte_fallback"},
-        {WITH_MODEL(VOCAB ",\"merges\":[],\"continuing_subword_prefix\":\"##\""), SV_EUNSUPPORTED, "continuing_subword"},
-        {WITH_MODEL(VOCAB ",\"merges\":[],\"end_of_word_suffix\":\"</w>\""), SV_EUNSUPPORTED, "end_of_word_suffix"},
+        {WITH_MODEL(VOCAB ",\"merges\":[],\"dropout\":0.1"), SV_EUNSUPPORTED,
+         "model.dropout = 0.1"},
+        {WITH_MODEL(VOCAB ",\"merges\":[],\"unk_token\":\"<unk>\""), SV_EUNSUPPORTED,
+         "model.unk_token"},
+        {WITH_MODEL(VOCAB ",\"merges\":[],\"byte_fallback\":true"), SV_EUNSUPPORTED,
+         "model.byte_fallback"},
+        {WITH_MODEL(VOCAB ",\"merges\":[],\"continuing_subword_prefix\":\"##\""), SV_EUNSUPPORTED,
+         "continuing_subword"},
+        {WITH_MODEL(VOCAB ",\"merges\":[],\"end_of_word_suffix\":\"</w>\""), SV_EUNSUPPORTED,
+         "end_of_word_suffix"},
         {WITH_MODEL(VOCAB ",\"merges\":[],\"ignore_merges\":7"), SV_EFORMAT, "model.ignore_merges"},
         {WITH_MODEL("\"vocab\":{\"\\ud800\":0},\"merges\":[]"), SV_EFORMAT, "surrogate"},
         {WITH_MODEL("\"vocab\":{\"\\ud800\\u0041\":0},\"merges\":[]"), SV_EFORMAT, "surrogate"},
@@ -111,36 +125,51 @@ static void bad_files(void **state)
         {WITH("\"added_tokens\":{}"), SV_EFORMAT, "expected an array"},
         {WITH("\"added_tokens\":[{\"content\":\"x\"}]"), SV_EFORMAT, "added_tokens[0]: byte"},
         {WITH("\"added_tokens\":[{\"id\":9}]"), SV_EFORMAT, "content is missing"},
-        {WITH("\"added_tokens\":[{\"id\":9,\"content\":3}]"), SV_EFORMAT, "added_tokens[0]: content"},
-        {WITH("\"added_tokens\":[{\"id\":9,\"content\":\"x\",\"special\":1}]"), SV_EFORMAT, "special"},
-        {WITH("\"added_tokens\":[{\"id\":0,\"content\":\"x\"}]"), SV_EFORMAT, "id 0 belongs to both 'a' and 'x'"},
-        {WITH("\"added_tokens\":[{\"id\":7,\"content\":\"ab\"}]"), SV_EFORMAT, "'ab' has id 7 here and 2 elsewhere"},
-        {WITH("\"added_tokens\":[{\"id\":16000000,\"content\":\"x\"}]"), SV_EFORMAT, "out of range"},
-        {WITH("\"added_tokens\":[{\"id\":4294967297,\"content\":\"x\"}]"), SV_EFORMAT, "out of range"},
+        {WITH("\"added_tokens\":[{\"id\":9,\"content\":3}]"), SV_EFORMAT,
+         "added_tokens[0]: content"},
+        {WITH("\"added_tokens\":[{\"id\":9,\"content\":\"x\",\"special\":1}]"), SV_EFORMAT,
+         "special"},
+        {WITH("\"added_tokens\":[{\"id\":0,\"content\":\"x\"}]"), SV_EFORMAT,
+         "id 0 belongs to both 'a' and 'x'"},
+        {WITH("\"added_tokens\":[{\"id\":7,\"content\":\"ab\"}]"), SV_EFORMAT,
+         "'ab' has id 7 here and 2 elsewhere"},
+        {WITH("\"added_tokens\":[{\"id\":16000000,\"content\":\"x\"}]"), SV_EFORMAT,
+         "out of range"},
+        {WITH("\"added_tokens\":[{\"id\":4294967297,\"content\":\"x\"}]"), SV_EFORMAT,
+         "out of range"},
         {WITH("\"normalizer\":{\"type\":\"NFKC\"}"), SV_EUNSUPPORTED, "normalizer of type 'NFKC'"},
-        {WITH("\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Lowercase\"}]}"),
+        {WITH("\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":"
+              "\"Lowercase\"}]}"),
          SV_EUNSUPPORTED, "'Lowercase'"},
         {WITH("\"normalizer\":7"), SV_EFORMAT, "normalizer"},
         {WITH("\"normalizer\":{\"type\":\"NFC\",}"), SV_EFORMAT, "normalizer"},
-        {WITH("\"post_processor\":{\"type\":\"BertProcessing\"}"), SV_EUNSUPPORTED, "'BertProcessing'"},
-        {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\"}"), SV_EFORMAT, "single must be an array"},
-        {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]}"), SV_EUNSUPPORTED, "0 times"},
-        {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}]}"),
+        {WITH("\"post_processor\":{\"type\":\"BertProcessing\"}"), SV_EUNSUPPORTED,
+         "'BertProcessing'"},
+        {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\"}"), SV_EFORMAT,
+         "single must be an array"},
+        {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]}"),
+         SV_EUNSUPPORTED, "0 times"},
+        {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{"
+              "\"id\":\"x\"}}]}"),
          SV_EFORMAT, "no ids for 'x'"},
-        {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}],"
+        {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{"
+              "\"id\":\"x\"}}],"
               "\"special_tokens\":{\"x\":{\"ids\":[77]}}}"),
          SV_EFORMAT, "has an id that no token has"},
         {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"ByteLevel\"}}", SV_EUNSUPPORTED, "decoder"},
         {"{" MODEL ",\"decoder\":{\"type\":\"ByteLevel\"}}", SV_EUNSUPPORTED, "no ByteLevel step"},
-        {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"decoder\":{\"type\":\"WordPiece\"}}", SV_EUNSUPPORTED,
-         "decoder of type 'WordPiece'"},
+        {"{" MODEL
+         ",\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"decoder\":{\"type\":\"WordPiece\"}}",
+         SV_EUNSUPPORTED, "decoder of type 'WordPiece'"},
         {WITH_PRE("{\"type\":\"Metaspace\"}"), SV_EUNSUPPORTED, "'Metaspace'"},
-        {WITH_PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{\"type\":\"Digits\"}]}"),
+        {WITH_PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{\"type\":"
+                  "\"Digits\"}]}"),
          SV_EUNSUPPORTED, "a step after ByteLevel"},
-        {WITH_PRE("{\"type\":\"Split\",\"pattern\":{},\"behavior\":\"Isolated\"}"), SV_EFORMAT, "pattern"},
+        {WITH_PRE("{\"type\":\"Split\",\"pattern\":{},\"behavior\":\"Isolated\"}"), SV_EFORMAT,
+         "pattern"},
         {WITH_PRE("{\"type\":\"Split\",\"pattern\":{\"String\":\"x\"}}"), SV_EFORMAT, "behavior"},
-        {WITH_PRE("{\"type\":\"Split\",\"pattern\":{\"String\":\"x\"},\"behavior\":\"Shuffled\"}"), SV_EUNSUPPORTED,
-         "'Shuffled'"},
+        {WITH_PRE("{\"type\":\"Split\",\"pattern\":{\"String\":\"x\"},\"behavior\":\"Shuffled\"}"),
+         SV_EUNSUPPORTED, "'Shuffled'"},
         {SPLIT("a("), SV_EUNSUPPORTED, "a group has no end"},
         {SPLIT("a)"), SV_EUNSUPPORTED, "character 1: unmatched"},
         {SPLIT("[a"), SV_EUNSUPPORTED, "character 0: this class has no end"},
@@ -164,19 +193,22 @@ static void bad_files(void **state)
         struct sv_err err = {0};
         int rc = parse(&tok, cases[i].text, strlen(cases[i].text), &err);
         if (rc != cases[i].code || err.code != rc || !strstr(err.msg, cases[i].says) || tok)
-            fail_msg("case %zu: got %d '%s', expected %d '%s' for %s", i, rc, err.msg, cases[i].code, cases[i].says,
-                     cases[i].text);
+            fail_msg("case %zu: got %d '%s', expected %d '%s' for %s", i, rc, err.msg,
+                     cases[i].code, cases[i].says, cases[i].text);
         assert_int_equal(parse(&tok, cases[i].text, strlen(cases[i].text), NULL), cases[i].code);
     }
 }
 
-/* Every beginning of a file, and every file with one byte damaged, ends in an error or a tokenizer. */
+/* Every beginning of a file, and every file with one byte damaged, ends in an error or a tokenizer.
+ */
 static void cut_and_damaged(void **state)
 {
-    const char *text = WITH("\"normalizer\":{\"type\":\"NFC\"},\"added_tokens\":[{\"id\":5,\"content\":\"<\\u00e9>\","
-                            "\"special\":true,\"normalized\":true}],\"post_processor\":{\"type\":\"TemplateProcessing\","
-                            "\"single\":[{\"SpecialToken\":{\"id\":\"x\"}},{\"Sequence\":{\"id\":\"A\"}}],"
-                            "\"special_tokens\":{\"x\":{\"ids\":[5]}}}");
+    const char *text = WITH(
+        "\"normalizer\":{\"type\":\"NFC\"},\"added_tokens\":[{\"id\":5,\"content\":\"<\\u00e9>\","
+        "\"special\":true,\"normalized\":true}],\"post_processor\":{\"type\":"
+        "\"TemplateProcessing\","
+        "\"single\":[{\"SpecialToken\":{\"id\":\"x\"}},{\"Sequence\":{\"id\":\"A\"}}],"
+        "\"special_tokens\":{\"x\":{\"ids\":[5]}}}");
     static const char damage[] = "\"\\{}[],:0 9-a\xff\x80\x01";
     size_t n = strlen(text);
     struct sv_tokenizer *tok;
@@ -228,7 +260,8 @@ static void deep_and_large(void **state)
 /* Names with NUL bytes are names like others. */
 static void nul_bytes(void **state)
 {
-    const char *text = WITH("\"added_tokens\":[{\"id\":5,\"content\":\"<\\u0000>\",\"special\":true}]");
+    const char *text =
+        WITH("\"added_tokens\":[{\"id\":5,\"content\":\"<\\u0000>\",\"special\":true}]");
     struct sv_tokenizer *tok;
     struct sv_ids ids = {0};
     struct sv_buf out;
@@ -236,7 +269,8 @@ static void nul_bytes(void **state)
     (void)state;
     sv_buf_init(&out);
     assert_int_equal(parse(&tok, text, strlen(text), NULL), SV_OK);
-    assert_int_equal(sv_tokenizer_encode(tok, NULL, "a<\0>b", 5, SV_ENC_SPECIAL, &ids, NULL), SV_OK);
+    assert_int_equal(sv_tokenizer_encode(tok, NULL, "a<\0>b", 5, SV_ENC_SPECIAL, &ids, NULL),
+                     SV_OK);
     assert_int_equal(ids.n, 3);
     assert_int_equal(ids.id[1], 5);
     assert_int_equal(sv_tokenizer_decode(tok, ids.id, ids.n, false, &out), SV_OK);
@@ -251,11 +285,13 @@ static void nul_bytes(void **state)
 
 static void fault_file(struct sv_buf *b)
 {
-    static const char *const text =
-        WITH("\"normalizer\":{\"type\":\"NFC\"},\"added_tokens\":[{\"id\":5,\"content\":\"<e\\u0301>\",\"special\":true,"
-             "\"normalized\":true},{\"id\":6,\"content\":\"<b>\",\"normalized\":false}],\"post_processor\":{\"type\":"
-             "\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}},{\"Sequence\":{\"id\":\"A\"}}],"
-             "\"special_tokens\":{\"x\":{\"ids\":[5]}}}");
+    static const char *const text = WITH("\"normalizer\":{\"type\":\"NFC\"},\"added_tokens\":[{"
+                                         "\"id\":5,\"content\":\"<e\\u0301>\",\"special\":true,"
+                                         "\"normalized\":true},{\"id\":6,\"content\":\"<b>\","
+                                         "\"normalized\":false}],\"post_processor\":{\"type\":"
+                                         "\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{"
+                                         "\"id\":\"x\"}},{\"Sequence\":{\"id\":\"A\"}}],"
+                                         "\"special_tokens\":{\"x\":{\"ids\":[5]}}}");
     const char *end = strstr(text, "\"pre_tokenizer\"");
     assert_non_null(end);
     sv_buf_append(b, "{", 1);
@@ -265,8 +301,10 @@ static void fault_file(struct sv_buf *b)
     struct sv_buf out;
     sv_buf_init(&out);
     sv_buf_append(&out, b->data, (size_t)(kind - b->data));
-    sv_buf_printf(&out, "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a-c]+|x\"},"
-                        "\"behavior\":\"MergedWithNext\",\"invert\":false},{\"type\":\"ByteLevel\",\"add_prefix_space\":true}]}");
+    sv_buf_printf(&out, "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":"
+                        "{\"Regex\":\"[a-c]+|x\"},"
+                        "\"behavior\":\"MergedWithNext\",\"invert\":false},{\"type\":\"ByteLevel\","
+                        "\"add_prefix_space\":true}]}");
     kind = strchr(kind, '}') + 1;
     sv_buf_append(&out, kind, strlen(kind));
     sv_buf_fini(b);
@@ -308,7 +346,8 @@ static void faults(void **state)
         sv_ids_fini(&ids);
         sv_tokenizer_close(tok);
         if (sv_alloc_live() != used)
-            fail_msg("call %lld: %lld blocks leaked", (long long)nth, (long long)(sv_alloc_live() - used));
+            fail_msg("call %lld: %lld blocks leaked", (long long)nth,
+                     (long long)(sv_alloc_live() - used));
         assert_true(nth < 100000);
     }
     sv_buf_fini(&file);
@@ -316,7 +355,8 @@ static void faults(void **state)
     assert_int_equal(sv_alloc_live(), live);
 }
 
-/* A scratch that has seen an error works for the next text, and an error leaves the output as it was. */
+/* A scratch that has seen an error works for the next text, and an error leaves the output as it
+ * was. */
 static void scratch_survives(void **state)
 {
     struct sv_tokenizer *tok;
@@ -356,7 +396,44 @@ static void scratch_survives(void **state)
     sv_buf_fini(&text);
 }
 
-/* The fuzz target's seeds are whole files, or its mutations would never get past the first field. */
+static void write_file(const char *name, const char *text)
+{
+    assert_int_equal(sv_file_write(sv_test_tmp(name), text, strlen(text), NULL), SV_OK);
+}
+
+/* A directory as published: tokenizer_config.json adds tokens and changes flags. */
+static void open_dir(void **state)
+{
+    struct sv_tokenizer *tok;
+    struct sv_err err;
+    const char *dir = sv_test_tmp(".");
+
+    (void)state;
+    assert_int_equal(sv_tokenizer_open(&tok, sv_test_path("tests/text/nowhere"), &err), SV_EIO);
+    assert_non_null(strstr(err.msg, "tokenizer.json"));
+    write_file("tokenizer.json", WITH("\"added_tokens\":[{\"id\":4,\"content\":\"<x>\",\"special\":false,"
+                                      "\"normalized\":false}]"));
+    if (sv_tokenizer_open(&tok, dir, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_false(sv_tokenizer_is_special(tok, 4));
+    sv_tokenizer_close(tok);
+    write_file("tokenizer_config.json",
+               "{\"model_max_length\":1000000000000000019884624838656,\"added_tokens_decoder\":{\"4\":{\"content\":\"<x>\","
+               "\"special\":true},\"5\":{\"content\":\"<y>\",\"special\":true,\"normalized\":false}},\"x\":[null]}");
+    if (sv_tokenizer_open(&tok, dir, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_true(sv_tokenizer_is_special(tok, 4));
+    assert_int_equal(sv_tokenizer_find(tok, "<y>"), 5);
+    assert_int_equal(sv_tokenizer_n_tokens(tok), 6);
+    sv_tokenizer_close(tok);
+    write_file("tokenizer_config.json", "{\"added_tokens_decoder\":{\"7\":{\"content\":\"ab\"}}}");
+    assert_int_equal(sv_tokenizer_open(&tok, dir, &err), SV_EFORMAT);
+    assert_non_null(strstr(err.msg, "tokenizer_config.json"));
+    assert_non_null(strstr(err.msg, "added_tokens_decoder['7']"));
+}
+
+/* The fuzz target's seeds are whole files, or its mutations would never get past the first field.
+ */
 static void fuzz_seeds(void **state)
 {
     static const char *const names[] = {"qwen", "gpt2", "plain", "prefix", "general", "template"};
@@ -369,6 +446,7 @@ static void fuzz_seeds(void **state)
     }
 }
 
-SV_TEST_MAIN(cmocka_unit_test(fuzz_seeds), cmocka_unit_test(good_file), cmocka_unit_test(bad_files), cmocka_unit_test(cut_and_damaged),
-             cmocka_unit_test(deep_and_large), cmocka_unit_test(nul_bytes), cmocka_unit_test(faults),
+SV_TEST_MAIN(cmocka_unit_test(open_dir), cmocka_unit_test(fuzz_seeds), cmocka_unit_test(good_file), cmocka_unit_test(bad_files),
+             cmocka_unit_test(cut_and_damaged), cmocka_unit_test(deep_and_large),
+             cmocka_unit_test(nul_bytes), cmocka_unit_test(faults),
              cmocka_unit_test(scratch_survives))

@@ -1,9 +1,9 @@
 /*
- * test_tokenizer_limits.c - pathological texts and expressions cost work in proportion to their length, and streaming
- * gives out whole code points for any bytes.
+ * test_tokenizer_limits.c - pathological texts and expressions cost work in proportion to their
+ * length, and streaming gives out whole code points for any bytes.
  *
- * Run by the test runner. Work is counted (merge look-ups, regex budget), not timed; the runner's time limit catches
- * what would be quadratic.
+ * Run by the test runner. Work is counted (merge look-ups, regex budget), not timed; the runner's
+ * time limit catches what would be quadratic.
  */
 #include "tests/text/tok_golden.h"
 #include "testing.h"
@@ -24,7 +24,8 @@ static void repeat(struct sv_buf *b, const char *bit, size_t n_bytes)
 }
 
 /* Encodes and decodes b; returns merge look-ups per byte. */
-static double round_trip(const struct sv_tokenizer *tok, struct sv_enc_scratch *s, const struct sv_buf *b)
+static double round_trip(const struct sv_tokenizer *tok, struct sv_enc_scratch *s,
+                         const struct sv_buf *b)
 {
     struct sv_ids ids = {0};
     struct sv_buf out;
@@ -44,9 +45,10 @@ static double round_trip(const struct sv_tokenizer *tok, struct sv_enc_scratch *
 
 static void long_words(void **state)
 {
-    static const char *const bits[] = {"a",  "ab",           " ",        "\n",    "\r\n ", "!",   "'",  "0",        "漢",
-                                       "the", "\xCC\x81", "e\xCC\x81", "A",     "ʰA",    "/\n",  "\t\xC2\xA0",
-                                       "<|im_start|>",  "<|im_star", "Éa"};
+    static const char *const bits[] = {"a", "ab", " ",   "\n",         "\r\n ",        "!",
+                                       "'", "0",  "漢",  "the",        "\xCC\x81",     "e\xCC\x81",
+                                       "A", "ʰA", "/\n", "\t\xC2\xA0", "<|im_start|>", "<|im_star",
+                                       "Éa"};
     struct sv_buf b;
 
     (void)state;
@@ -86,7 +88,8 @@ static void a_megabyte_of_a(void **state)
 /* The general path must also see long words whole. */
 static void long_matches(void **state)
 {
-    static const char *const patterns[] = {"(?:\\p{L}+|\\s+(?!\\S)|.)", "a+(?=b)|a+", "(?:a|b)+", "[^x]+", "\\s*[\\r\\n]+|\\s+|\\S+"};
+    static const char *const patterns[] = {"(?:\\p{L}+|\\s+(?!\\S)|.)", "a+(?=b)|a+", "(?:a|b)+",
+                                           "[^x]+", "\\s*[\\r\\n]+|\\s+|\\S+"};
     struct sv_buf b;
 
     (void)state;
@@ -107,7 +110,8 @@ static void long_matches(void **state)
             w.budget = 1 << 24;
             int rc = sv_regex_next(&re, &w, b.data, b.len, 0, &at, &end, &err);
             if (rc != 1)
-                fail_msg("%s, %zu: %d %s", patterns[i], lengths[k], rc, rc < 0 ? err.msg : "no match");
+                fail_msg("%s, %zu: %d %s", patterns[i], lengths[k], rc,
+                         rc < 0 ? err.msg : "no match");
             assert_int_equal(at, 0);
             assert_int_equal(end, lengths[k]);
         }
@@ -120,8 +124,8 @@ static void long_matches(void **state)
 /* Expressions that would need quadratic or exponential time are stopped with an error. */
 static void hostile_patterns(void **state)
 {
-    static const char *const patterns[] = {"a+[bc]", "(a+)+[bc]", "(a|a)*[bc]", "(?:a*)*[bc]", "(?=a*c)x|(?=a*d)y",
-                                           "(a?){200}a{200}b"};
+    static const char *const patterns[] = {"a+[bc]",      "(a+)+[bc]",         "(a|a)*[bc]",
+                                           "(?:a*)*[bc]", "(?=a*c)x|(?=a*d)y", "(a?){200}a{200}b"};
     struct sv_buf b;
 
     (void)state;
@@ -148,7 +152,8 @@ static void hostile_patterns(void **state)
 
 /* ---------------------------------------------------------------- NFC */
 
-/* Long runs of marks in the worst order: sorting must not be quadratic, and the result must be ordered. */
+/* Long runs of marks in the worst order: sorting must not be quadratic, and the result must be
+ * ordered. */
 static void many_marks(void **state)
 {
     struct sv_enc_scratch *s = sv_enc_scratch_new();
@@ -160,7 +165,8 @@ static void many_marks(void **state)
     sv_buf_init(&out);
     sv_buf_append(&in, "x", 1);
     for (int i = 0; i < 300000; i++)
-        sv_buf_append(&in, i % 2 ? "\xCC\xA3" : "\xCC\x81", 2); /* U+0301 (230), U+0323 (220) in turn */
+        sv_buf_append(&in, i % 2 ? "\xCC\xA3" : "\xCC\x81",
+                      2); /* U+0301 (230), U+0323 (220) in turn */
     assert_int_equal(sv_nfc(s, in.data, in.len, &out, &changed), SV_OK);
     assert_true(changed);
     assert_int_equal(out.len, in.len);
@@ -182,7 +188,8 @@ static void many_marks(void **state)
 
 /* ---------------------------------------------------------------- streaming */
 
-/* U+FFFD for each maximal invalid sequence, computed the slow way: by trying every length at every place. */
+/* U+FFFD for each maximal invalid sequence, computed the slow way: by trying every length at every
+ * place. */
 static void slow_replace(struct sv_buf *out, const uint8_t *s, size_t n)
 {
     for (size_t i = 0; i < n;) {
@@ -223,8 +230,9 @@ static void slow_replace(struct sv_buf *out, const uint8_t *s, size_t n)
 static void streaming(void **state)
 {
     struct sv_tokenizer *tok = golden_tokenizer(path_of("qwen", ".json"));
-    static const uint8_t edge[] = {0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF,
-                                   0xE0, 0xE1, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF};
+    static const uint8_t edge[] = {0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0,
+                                   0xBF, 0xC0, 0xC1, 0xC2, 0xDF, 0xE0, 0xE1, 0xED,
+                                   0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF};
     struct sv_rng r = {.state = 5};
     struct sv_buf bytes, stream, want;
 
@@ -248,8 +256,8 @@ static void streaming(void **state)
             if (len && !sv_tokenizer_is_special(tok, id))
                 sv_buf_append(&bytes, s, len);
             sv_detok_push(&d, id, &stream);
-            assert_true(sv_utf8_valid(stream.data ? stream.data + before : "", stream.len - before) ==
-                        stream.len - before);
+            assert_true(sv_utf8_valid(stream.data ? stream.data + before : "",
+                                      stream.len - before) == stream.len - before);
         }
         sv_detok_end(&d, &stream);
         slow_replace(&want, (const uint8_t *)(bytes.data ? bytes.data : ""), bytes.len);
@@ -273,7 +281,8 @@ static void no_allocation(void **state)
 {
     struct sv_tokenizer *tok = golden_tokenizer(path_of("o200k", ".json"));
     struct sv_enc_scratch *s = sv_enc_scratch_new();
-    const char *text = "Hello w\xC3\xB6rld \xE4\xBD\xA0\xE5\xA5\xBD \xF0\x9F\x98\x80 \xff don't <|im_end|> aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    const char *text = "Hello w\xC3\xB6rld \xE4\xBD\xA0\xE5\xA5\xBD \xF0\x9F\x98\x80 \xff don't "
+                       "<|im_end|> aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     struct sv_ids ids = {0};
     struct sv_detok d;
     struct sv_buf out;
@@ -300,7 +309,8 @@ static void no_allocation(void **state)
 /* One scratch, two tokenizers: the word cache must not leak from one to the other. */
 static void scratch_changes_hands(void **state)
 {
-    struct sv_tokenizer *a = golden_tokenizer(path_of("qwen", ".json")), *b = golden_tokenizer(path_of("gpt2", ".json"));
+    struct sv_tokenizer *a = golden_tokenizer(path_of("qwen", ".json")),
+                        *b = golden_tokenizer(path_of("gpt2", ".json"));
     struct sv_enc_scratch *s = sv_enc_scratch_new();
     struct sv_ids one = {0}, two = {0};
     const char *text = "Hello world, 12345 words";
@@ -338,7 +348,8 @@ static void encode_docs(void *arg, int thread, int n_threads)
     for (uint32_t i = 0; i < 64; i++) {
         struct golden_doc d = golden_doc(j->corpus, i);
         ids.n = 0;
-        golden_require(sv_tokenizer_encode(j->tok, s, d.text, d.n, 1, &ids, NULL) == SV_OK, "encode");
+        golden_require(sv_tokenizer_encode(j->tok, s, d.text, d.n, 1, &ids, NULL) == SV_OK,
+                       "encode");
         j->hash[thread][i] = golden_ids_hash(ids.id, ids.n);
     }
     sv_ids_fini(&ids);
@@ -362,6 +373,8 @@ static void threads(void **state)
     sv_tokenizer_close(tok);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(long_words), cmocka_unit_test(a_megabyte_of_a), cmocka_unit_test(long_matches),
-             cmocka_unit_test(hostile_patterns), cmocka_unit_test(many_marks), cmocka_unit_test(streaming),
-             cmocka_unit_test(no_allocation), cmocka_unit_test(scratch_changes_hands), cmocka_unit_test(threads))
+SV_TEST_MAIN(cmocka_unit_test(long_words), cmocka_unit_test(a_megabyte_of_a),
+             cmocka_unit_test(long_matches), cmocka_unit_test(hostile_patterns),
+             cmocka_unit_test(many_marks), cmocka_unit_test(streaming),
+             cmocka_unit_test(no_allocation), cmocka_unit_test(scratch_changes_hands),
+             cmocka_unit_test(threads))

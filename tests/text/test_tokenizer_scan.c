@@ -1,9 +1,9 @@
 /*
- * test_tokenizer_scan.c - the hand-written scanners cut exactly where PCRE2 cuts with the same expression, and the whole
- * tokenizer gives the same ids on the general path.
+ * test_tokenizer_scan.c - the hand-written scanners cut exactly where PCRE2 cuts with the same
+ * expression, and the whole tokenizer gives the same ids on the general path.
  *
- * Run by the test runner. Code points that PCRE2's tables do not know yet (or know and ours do not) are left out of the
- * comparison; the test checks that nothing else differs.
+ * Run by the test runner. Code points that PCRE2's tables do not know yet (or know and ours do not)
+ * are left out of the comparison; the test checks that nothing else differs.
  */
 #include "tests/text/tok_golden.h"
 #include "testing.h"
@@ -71,11 +71,11 @@ static void compare_classes(void)
     static const struct {
         const char *pattern;
         unsigned mask;
-    } classes[] = {{"\\s", SV_UC_BIT(SV_UC_SPACE)},   {"\\p{Lu}", SV_UC_BIT(SV_UC_LU)},
-                   {"\\p{Ll}", SV_UC_BIT(SV_UC_LL)},  {"\\p{Lt}", SV_UC_BIT(SV_UC_LT)},
-                   {"\\p{Lm}", SV_UC_BIT(SV_UC_LM)},  {"\\p{Lo}", SV_UC_BIT(SV_UC_LO)},
-                   {"\\p{M}", SV_UC_BIT(SV_UC_M)},    {"\\p{N}", SV_UC_BIT(SV_UC_N)},
-                   {"\\p{P}", SV_UC_BIT(SV_UC_P)},    {"\\p{S}", SV_UC_BIT(SV_UC_S)}};
+    } classes[] = {{"\\s", SV_UC_BIT(SV_UC_SPACE)},  {"\\p{Lu}", SV_UC_BIT(SV_UC_LU)},
+                   {"\\p{Ll}", SV_UC_BIT(SV_UC_LL)}, {"\\p{Lt}", SV_UC_BIT(SV_UC_LT)},
+                   {"\\p{Lm}", SV_UC_BIT(SV_UC_LM)}, {"\\p{Lo}", SV_UC_BIT(SV_UC_LO)},
+                   {"\\p{M}", SV_UC_BIT(SV_UC_M)},   {"\\p{N}", SV_UC_BIT(SV_UC_N)},
+                   {"\\p{P}", SV_UC_BIT(SV_UC_P)},   {"\\p{S}", SV_UC_BIT(SV_UC_S)}};
     struct sv_buf all;
     struct sv_regex cn;
     struct sv_regex_work w = work();
@@ -139,8 +139,8 @@ static void same_cuts(const char *pattern, const struct sv_scanner *sc, const st
             struct sv_buf shown;
             sv_buf_init(&shown);
             sv_json_quote(&shown, text, n);
-            fail_msg("%s, from %zu: scanner [%zu, %zu), PCRE2 [%zu, %zu) of %s", pattern, from, start, mine, at, end,
-                     shown.data);
+            fail_msg("%s, from %zu: scanner [%zu, %zu), PCRE2 [%zu, %zu) of %s", pattern, from,
+                     start, mine, at, end, shown.data);
         }
         from = end;
     }
@@ -150,10 +150,14 @@ static void same_cuts(const char *pattern, const struct sv_scanner *sc, const st
 static void random_text(struct sv_rng *r, struct sv_buf *out)
 {
     static const char *const bits[] = {
-        " ",  " ",  "  ", "\n", "\r\n", "\r", "\t", "\u00a0", "\u3000", "\u2028", "\xC2\x85", "a",  "b",      "S",      "T",
-        "'",  "'s", "'S", "'ſ", "'re",  "'V", "'l", "'ll",    "'d",     "'M",     "1",      "23", "\u0663", "\u00bd", "Ⅷ",
-        "é",  "É",  "ǅ",  "ʰ",  "ª",    "あ", "漢", "ท",      "\u0301", "\u0e31", "\u20e3", "!",  "/",      "//",     "_",
-        "€",  "—",  "😀", "\u200b", "\u200d", "\ufffd", "\u180e", "\x01", "\U000e0101", "\U0001d7d8", "ſ", "K", "ß"};
+        " ",      " ",      "  ",       "\n",     "\r\n",   "\r",         "\t",         "\u00a0",
+        "\u3000", "\u2028", "\xC2\x85", "a",      "b",      "S",          "T",          "'",
+        "'s",     "'S",     "'ſ",       "'re",    "'V",     "'l",         "'ll",        "'d",
+        "'M",     "1",      "23",       "\u0663", "\u00bd", "Ⅷ",          "é",          "É",
+        "ǅ",      "ʰ",      "ª",        "あ",     "漢",     "ท",          "\u0301",     "\u0e31",
+        "\u20e3", "!",      "/",        "//",     "_",      "€",          "—",          "😀",
+        "\u200b", "\u200d", "\ufffd",   "\u180e", "\x01",   "\U000e0101", "\U0001d7d8", "ſ",
+        "K",      "ß"};
     uint32_t n = 1 + sv_rng_below(r, 14);
 
     sv_buf_clear(out);
@@ -215,8 +219,9 @@ static struct sv_tokenizer *general_tokenizer(const char *name)
     char *text;
 
     assert_non_null(d);
-    pattern = json_object_get(json_array_get(json_object_get(json_object_get(d, "pre_tokenizer"), "pretokenizers"), 0),
-                              "pattern");
+    pattern = json_object_get(
+        json_array_get(json_object_get(json_object_get(d, "pre_tokenizer"), "pretokenizers"), 0),
+        "pattern");
     json_t *wrapped = json_sprintf("(?:%s)", json_string_value(json_object_get(pattern, "Regex")));
     assert_int_equal(json_object_set_new(pattern, "Regex", wrapped), 0);
     text = json_dumps(d, JSON_COMPACT);
@@ -245,7 +250,8 @@ static void general_path(void **state)
             struct golden_doc d = golden_doc(&corpus, i);
             struct golden_row want = golden_row(&g, i);
             ids.n = 0;
-            assert_int_equal(sv_tokenizer_encode(tok, s, d.text, d.n, SV_ENC_SPECIAL, &ids, NULL), SV_OK);
+            assert_int_equal(sv_tokenizer_encode(tok, s, d.text, d.n, SV_ENC_SPECIAL, &ids, NULL),
+                             SV_OK);
             if (ids.n != want.n_ids || golden_ids_hash(ids.id, ids.n) != want.ids_hash)
                 fail_msg("%s, document %u: ids differ", names[t], i);
         }

@@ -1,9 +1,9 @@
 /*
- * test_tokenizer_variants.c - unusual pipelines against the reference: split behaviours, prefix spaces, digits, odd
- * expressions, added tokens with every flag, special tokens read as text.
+ * test_tokenizer_variants.c - unusual pipelines against the reference: split behaviours, prefix
+ * spaces, digits, odd expressions, added tokens with every flag, special tokens read as text.
  *
- * Run by the test runner over tests/text/variants.json (tools/text/make_variants.py). SV_VARIANTS=FILE takes a larger
- * file of the same form instead.
+ * Run by the test runner over tests/text/variants.json (tools/text/make_variants.py).
+ * SV_VARIANTS=FILE takes a larger file of the same form instead.
  */
 #include "tests/text/tok_golden.h"
 #include "testing.h"
@@ -16,7 +16,8 @@ static bool same_ids(const json_t *want, const struct sv_ids *got)
     return same;
 }
 
-static void show(const char *name, size_t i, const char *what, const json_t *c, const struct sv_ids *got)
+static void show(const char *name, size_t i, const char *what, const json_t *c,
+                 const struct sv_ids *got)
 {
     char *text = json_dumps(c, JSON_ENSURE_ASCII | JSON_COMPACT);
     print_error("%s, case %zu, %s: %s\n   got", name, i, what, text);
@@ -36,13 +37,15 @@ static int check(const struct sv_tokenizer *tok, const char *name, const json_t 
     json_t *c;
 
     sv_buf_init(&text);
-    json_array_foreach(cases, i, c) {
+    json_array_foreach(cases, i, c)
+    {
         const json_t *in = json_object_get(c, "text"), *plain = json_object_get(c, "plain");
         const json_t *decoded = json_object_get(c, "decoded");
         struct sv_err err;
         ids.n = 0;
         sv_buf_clear(&text);
-        if (sv_tokenizer_encode(tok, s, json_string_value(in), json_string_length(in), SV_ENC_SPECIAL, &ids, &err))
+        if (sv_tokenizer_encode(tok, s, json_string_value(in), json_string_length(in),
+                                SV_ENC_SPECIAL, &ids, &err))
             fail_msg("%s: %s", name, err.msg);
         if (!same_ids(json_object_get(c, "ids"), &ids)) {
             show(name, i, "ids", c, &ids);
@@ -56,7 +59,8 @@ static int check(const struct sv_tokenizer *tok, const char *name, const json_t 
             n_bad++;
         }
         ids.n = 0;
-        if (sv_tokenizer_encode(tok, s, json_string_value(in), json_string_length(in), 0, &ids, &err))
+        if (sv_tokenizer_encode(tok, s, json_string_value(in), json_string_length(in), 0, &ids,
+                                &err))
             fail_msg("%s: %s", name, err.msg);
         if (!same_ids(plain ? plain : json_object_get(c, "ids"), &ids)) {
             show(name, i, "plain", c, &ids);
@@ -73,18 +77,22 @@ static void variants(void **state)
 {
     const char *path = sv_env("SV_VARIANTS");
     struct sv_err err;
-    json_t *root = sv_json_load(path ? path : sv_test_path("tests/text/variants.json"), 1u << 30, &err), *v;
+    json_t *root =
+               sv_json_load(path ? path : sv_test_path("tests/text/variants.json"), 1u << 30, &err),
+           *v;
     size_t i, n_cases = 0;
     int n_bad = 0, n_refused = 0;
 
     (void)state;
     if (!root)
         fail_msg("%s", err.msg);
-    json_array_foreach(json_object_get(root, "variants"), i, v) {
+    json_array_foreach(json_object_get(root, "variants"), i, v)
+    {
         const char *name = json_string_value(json_object_get(v, "name"));
         struct sv_tokenizer *tok;
         char base[128];
-        snprintf(base, sizeof base, "tests/golden/tok/%s.json", json_string_value(json_object_get(v, "base")));
+        snprintf(base, sizeof base, "tests/golden/tok/%s.json",
+                 json_string_value(json_object_get(v, "base")));
         json_t *d = sv_json_load(sv_test_path(base), 1 << 26, &err);
         assert_non_null(d);
         assert_int_equal(json_object_update(d, json_object_get(v, "patch")), 0);

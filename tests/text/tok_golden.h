@@ -1,8 +1,9 @@
 /*
- * tok_golden.h - reads tests/golden/tok: the corpus, and per tokenizer what the reference library made of it.
+ * tok_golden.h - reads tests/golden/tok: the corpus, and per tokenizer what the reference library
+ * made of it.
  *
- * Used by the tokenizer's tests and its benchmark. Formats: tests/golden/README.md. Aborts on a broken
- * file; must not be used for anything else.
+ * Used by the tokenizer's tests and its benchmark. Formats: tests/golden/README.md. Aborts on a
+ * broken file; must not be used for anything else.
  */
 #ifndef SV_TESTS_TOK_GOLDEN_H
 #define SV_TESTS_TOK_GOLDEN_H
@@ -110,7 +111,8 @@ static inline struct sv_tokenizer *golden_tokenizer(const char *path)
     struct sv_map m;
     struct sv_err err;
     golden_require(sv_map_open(&m, path, &err) == SV_OK, err.msg);
-    golden_require(sv_tokenizer_parse(&tok, (const char *)m.data, m.n_bytes, &err) == SV_OK, err.msg);
+    golden_require(sv_tokenizer_parse(&tok, (const char *)m.data, m.n_bytes, &err) == SV_OK,
+                   err.msg);
     sv_map_close(&m);
     return tok;
 }

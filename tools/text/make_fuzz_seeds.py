@@ -46,7 +46,7 @@ SEEDS = {
     "gpt2": dict(DEC, pre_tokenizer=dict(BYTE, use_regex=True), model=model(pairs=False)),
     "plain": dict(DEC, pre_tokenizer=BYTE, model=model(ignore_merges=True)),
     "prefix": dict(DEC, pre_tokenizer=seq({"type": "Digits", "individual_digits": True}, dict(BYTE, add_prefix_space=True, use_regex=True)),
-                   model=model(small=True), added_tokens=[token(3, "Ġ", single_word=True), token(40, "ab", single_word=True)]),
+                   model=model(small=True), added_tokens=[token(3, "Ġ", single_word=True), token(6, "ab", single_word=True)]),
     "general": dict(DEC, pre_tokenizer=seq(split(r"(?<=a)[^\s\w]{1,3}?|\u0061\p{Han}+(?!b)", "MergedWithPrevious"),
                                            split("a.", "MergedWithNext", True, "String"), split(r"\s+", "Contiguous"), BYTE), model=model()),
     "template": dict(DEC, pre_tokenizer=seq(split(r"\d|x*", "Removed"), BYTE), model=model(small=True, pairs=False),
