@@ -131,46 +131,49 @@ int sv_cpu_gemm_reserve(struct sv_cpu *cpu, struct sv_err *err)
 
 /* ---------------------------------------------------------------- one pass over the weights */
 
-void sv_gemm_bias(const struct sv_gemm_part *p, int32_t n0, int32_t nn, float out[SV_GEMM_UNIT])
+void sv_gemm_bias(const struct sv_gemm_item *p, int32_t n0, int32_t nn, float out[SV_GEMM_UNIT])
 {
     memset(out, 0, SV_GEMM_UNIT * sizeof *out);
-    const void *b = p->bias.data;
-    for (int32_t i = 0; b && i < nn; i++) {
+    for (int32_t i = 0; p->bias && i < nn; i++) {
         uint16_t h;
-        if (p->bias.dtype == SV_F32) {
-            memcpy(&out[i], (const uint8_t *)b + (size_t)(n0 + i) * 4, 4);
+        if (p->bias_dtype == SV_F32) {
+            memcpy(&out[i], (const uint8_t *)p->bias + (size_t)(n0 + i) * 4, 4);
             continue;
         }
-        memcpy(&h, (const uint8_t *)b + (size_t)(n0 + i) * 2, 2);
-        out[i] = p->bias.dtype == SV_BF16 ? sv_bf16_to_f32(h) : sv_f16_to_f32(h);
+        memcpy(&h, (const uint8_t *)p->bias + (size_t)(n0 + i) * 2, 2);
+        out[i] = p->bias_dtype == SV_BF16 ? sv_bf16_to_f32(h) : sv_f16_to_f32(h);
     }
+}
+
+static int32_t units_of(int32_t n)
+{
+    return (n + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT;
 }
 
 static void run_units(const struct sv_gemm_call *c, struct sv_gemm_thread *t, const void *packed,
                       int32_t u0, int32_t u1)
 {
     const struct sv_gemm_kern *inside = NULL;
-    for (int32_t p = 0; p < c->n_parts; p++) {
-        const int32_t a = u0 > c->unit0[p] ? u0 : c->unit0[p];
-        const int32_t b = u1 < c->unit0[p + 1] ? u1 : c->unit0[p + 1];
+    for (int32_t p = 0; p < c->n_parts && c->item[p].unit0 < u1; p++) {
+        const struct sv_gemm_item *it = &c->item[p];
+        const int32_t end = it->unit0 + units_of(it->n);
+        const int32_t a = u0 > it->unit0 ? u0 : it->unit0, b = u1 < end ? u1 : end;
         if (a >= b)
             continue;
-        const struct sv_gemm_kern *kern = c->kern[p];
-        const int32_t end = (b - c->unit0[p]) * SV_GEMM_UNIT, rows = c->parts[p].w.rows;
         struct sv_gemm_span s = {.call = c,
                                  .thread = t,
-                                 .xp = kern->form == SV_GEMM_X_RAW ? NULL : packed,
-                                 .part = p,
-                                 .n0 = (a - c->unit0[p]) * SV_GEMM_UNIT,
-                                 .n1 = end < rows ? end : rows};
-        if (kern != inside) {
+                                 .item = it,
+                                 .xp = it->kern->form == SV_GEMM_X_RAW ? NULL : packed,
+                                 .n0 = (a - it->unit0) * SV_GEMM_UNIT,
+                                 .n1 = b == end ? it->n : (b - it->unit0) * SV_GEMM_UNIT};
+        if (it->kern != inside) {
             if (inside && inside->leave)
                 inside->leave();
-            if (kern->enter)
-                kern->enter(c);
-            inside = kern;
+            if (it->kern->enter)
+                it->kern->enter(c);
+            inside = it->kern;
         }
-        kern->run(&s);
+        it->kern->run(&s);
     }
     if (inside && inside->leave)
         inside->leave();
@@ -181,7 +184,7 @@ static void work(void *arg, int thread, int n_threads)
     struct sv_cpu_gemm *g = arg;
     const struct sv_gemm_call *c = &g->call;
     struct sv_gemm_thread *t = &g->threads[thread];
-    const int64_t units = c->unit0[c->n_parts];
+    const int64_t units = c->n_units;
     void *packed = g->packed;
     if (!c->y)
         for (int32_t r = 0; r < c->m1 - c->m0; r++) {
@@ -213,20 +216,27 @@ static bool begin(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *
     c->x = p->x;
     c->ldx = p->ldx;
     c->rows = rows;
-    c->parts = p->parts;
     c->y = p->y;
     c->ldy = p->ldy;
     c->packer = NULL;
-    c->unit0[0] = c->col0[0] = 0;
+    int32_t unit = 0, col = 0;
     for (int32_t i = 0; i < p->n_parts; i++) {
-        const struct sv_weight *w = &p->parts[i].w;
+        const struct sv_weight *w = &p->parts[i].w, *bias = &p->parts[i].bias;
         SV_REQUIRE(w->cols == p->k && w->dtype <= SV_F16);
-        c->kern[i] = g->kern[w->dtype];
-        if (c->kern[i]->form != SV_GEMM_X_RAW)
-            c->packer = c->kern[i]; /* one level has at most one packed form */
-        c->unit0[i + 1] = c->unit0[i] + (w->rows + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT;
-        c->col0[i + 1] = c->col0[i] + w->rows;
+        c->item[i] = (struct sv_gemm_item){.kern = g->kern[w->dtype],
+                                           .w = w->data,
+                                           .bias = bias->data,
+                                           .w_dtype = w->dtype,
+                                           .bias_dtype = bias->dtype,
+                                           .n = w->rows,
+                                           .unit0 = unit,
+                                           .col0 = col};
+        if (g->kern[w->dtype]->form != SV_GEMM_X_RAW)
+            c->packer = g->kern[w->dtype]; /* one level has at most one packed form */
+        unit += units_of(w->rows);
+        col += w->rows;
     }
+    c->n_units = unit;
     return true;
 }
 

@@ -39,29 +39,37 @@ struct sv_gemm_thread {
 
 struct sv_gemm_kern;
 
+/* One part of a call. A cache line each: threads fetch the call from the caller's cache, one line
+ * after the other, and that is most of what a small product costs. */
+struct sv_gemm_item {
+    _Alignas(SV_ALIGN) const struct sv_gemm_kern *kern;
+    const void *w;    /* (n, k) */
+    const void *bias; /* (n) or NULL */
+    enum sv_dtype w_dtype, bias_dtype;
+    int32_t n, unit0, col0; /* weight rows; its first unit and first column of y */
+};
+
 struct sv_gemm_call {
     struct sv_cpu *cpu;
-    int32_t k, n_parts;
     const float *x;
     int64_t ldx;
-    const int32_t *rows; /* input row of each output row, or NULL */
-    const struct sv_gemm_part *parts;
     float *y; /* NULL: running argmax instead */
     int64_t ldy;
-    int32_t m0, m1;                       /* output rows of this pass, at most SV_GEMM_ROWS */
-    int32_t unit0[SV_GEMM_MAX_PARTS + 1]; /* first unit of each part */
-    int32_t col0[SV_GEMM_MAX_PARTS + 1];  /* first column of each part */
-    const struct sv_gemm_kern *kern[SV_GEMM_MAX_PARTS];
-    const struct sv_gemm_kern *packer; /* the kernel whose form of x must be made, or NULL */
+    const int32_t *rows; /* input row of each output row, or NULL */
+    int32_t k, n_parts;
+    int32_t m0, m1; /* output rows of this pass, at most SV_GEMM_ROWS */
+    int32_t n_units;
     bool pack_alone;                   /* each thread packs its own copy */
+    const struct sv_gemm_kern *packer; /* the kernel whose form of x must be made, or NULL */
+    struct sv_gemm_item item[SV_GEMM_MAX_PARTS];
 };
 
 /* Part of the work of one call that one thread does in one go: units of one part. */
 struct sv_gemm_span {
     const struct sv_gemm_call *call;
     struct sv_gemm_thread *thread;
+    const struct sv_gemm_item *item;
     const void *xp; /* packed input, NULL for SV_GEMM_X_RAW */
-    int32_t part;
     int32_t n0, n1; /* weight rows; n0 is a multiple of SV_GEMM_UNIT */
 };
 
@@ -95,7 +103,7 @@ static inline int sv_gemm_tile_cols(int32_t n)
 void sv_gemm_pack_round(const struct sv_gemm_call *c, void *xp, int i, int n);
 /* Bytes of one pass's packed input of at most n_rows rows. */
 size_t sv_gemm_packed_bytes(int32_t n_rows, int32_t k);
-void sv_gemm_bias(const struct sv_gemm_part *p, int32_t n0, int32_t nn, float out[SV_GEMM_UNIT]);
+void sv_gemm_bias(const struct sv_gemm_item *p, int32_t n0, int32_t nn, float out[SV_GEMM_UNIT]);
 
 /* A finished tile: nn weight rows from n0 (of the span's part) by nm input rows from m (an output
  * row), element (i, j) at tile[i * ld + j]. Adds the bias and stores transposed, or updates the

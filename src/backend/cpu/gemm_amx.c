@@ -470,10 +470,14 @@ static void wide_emit(const struct job *j, const struct wide *b)
  * of it is walked block of k by block of k, with as many units as their sums allow. */
 #define INPUT_BYTES (1 << 20)
 
+static bool fits_level2(const struct job *j)
+{
+    return (size_t)j->blocks * j->steps * TILE_BYTES <= INPUT_BYTES;
+}
+
 static void run_wide(const struct job *j)
 {
-    const bool fits = (size_t)j->blocks * j->steps * TILE_BYTES <= INPUT_BYTES;
-    const int32_t group = (fits ? 4 : SV_GEMM_GROUP) * SV_GEMM_UNIT;
+    const int32_t group = (fits_level2(j) ? 4 : SV_GEMM_GROUP) * SV_GEMM_UNIT;
     for (int32_t g = j->s->n0; g < j->s->n1; g += group) {
         struct wide b = {.g = g, .end = j->s->n1 - g < group ? j->s->n1 : g + group};
         for (b.t = 0; b.t < j->steps; b.t += b.steps) {
@@ -495,13 +499,13 @@ static void run(const struct sv_gemm_span *s)
     const struct sv_gemm_call *c = s->call;
     const int32_t rows = c->m1 - c->m0;
     struct job j = {.s = s,
-                    .w = c->parts[s->part].w.data,
+                    .w = s->item->w,
                     .k = c->k,
                     .full = c->k / KSTEP,
                     .steps = sv_gemm_kpad(c->k) / KSTEP,
                     .cols = sv_gemm_tile_cols(rows),
                     .blocks = (rows + 15) / 16};
-    if (j.blocks <= STREAM_BLOCKS)
+    if (j.blocks <= 4 || (j.blocks <= STREAM_BLOCKS && fits_level2(&j)))
         run_stream(&j);
     else
         run_wide(&j);

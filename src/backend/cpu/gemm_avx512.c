@@ -131,11 +131,11 @@ static void store_y(const struct sv_gemm_span *s, int32_t n0, int nn, int32_t m,
 {
     const struct sv_gemm_call *c = s->call;
     const __mmask16 rows = (__mmask16)((1u << nn) - 1);
-    float *y = c->y + m * c->ldy + c->col0[s->part] + n0;
+    float *y = c->y + m * c->ldy + s->item->col0 + n0;
     __m512 bias = _mm512_setzero_ps();
-    if (c->parts[s->part].bias.data) {
+    if (s->item->bias) {
         float b[SV_GEMM_UNIT];
-        sv_gemm_bias(&c->parts[s->part], n0, nn, b);
+        sv_gemm_bias(s->item, n0, nn, b);
         bias = _mm512_loadu_ps(b);
     }
     if (ld != 16 || nm < 4 || nn < 16) {

@@ -14,6 +14,9 @@
  */
 #define DOT_INLINE static inline __attribute__((always_inline))
 
+/* Bytes of a weight row asked for ahead of use, where few rows of x make memory the limit. */
+#define DOT_AHEAD 512
+
 /* out[i * ld + j] = w[i] . x[j] */
 DOT_INLINE void dot_tile(const int nw, const int nx, const enum sv_dtype dt,
                          const uint8_t *const *w, const DOT_X *const *x, int32_t k, float *out,
@@ -33,6 +36,8 @@ DOT_INLINE void dot_tile(const int nw, const int nx, const enum sv_dtype dt,
 #pragma GCC unroll 16
         for (int i = 0; i < nw; i++) {
             VIN wv = vec_load_w(w[i] + (size_t)p * wb, dt);
+            if (nx <= 4)
+                __builtin_prefetch((const void *)((uintptr_t)w[i] + (size_t)p * wb + DOT_AHEAD));
 #pragma GCC unroll 8
             for (int j = 0; j < nx; j++)
                 acc[i * nx + j] = vec_fma(wv, xv[j], acc[i * nx + j]);
@@ -68,7 +73,6 @@ DOT_INLINE void dot_unit(const int nx, const enum sv_dtype dt, const uint8_t *co
 DOT_INLINE void dot_run(const struct sv_gemm_span *s, const enum sv_dtype dt)
 {
     const struct sv_gemm_call *c = s->call;
-    const struct sv_weight *wt = &c->parts[s->part].w;
     const size_t row_bytes = (size_t)c->k * (dt == SV_F32 ? 4 : 2);
     const int32_t fit = DOT_X_BYTES / 4 / (c->k + 1) / DOT_NX * DOT_NX;
     const int32_t step = fit < DOT_NX ? DOT_NX : fit;
@@ -79,7 +83,8 @@ DOT_INLINE void dot_run(const struct sv_gemm_span *s, const enum sv_dtype dt)
             const int nn = s->n1 - n < SV_GEMM_UNIT ? s->n1 - n : SV_GEMM_UNIT;
             const uint8_t *w[SV_GEMM_UNIT];
             for (int i = 0; i < SV_GEMM_UNIT; i++)
-                w[i] = (const uint8_t *)wt->data + (size_t)(n + (i < nn ? i : nn - 1)) * row_bytes;
+                w[i] =
+                    (const uint8_t *)s->item->w + (size_t)(n + (i < nn ? i : nn - 1)) * row_bytes;
             for (int32_t m = mb; m < me; m += DOT_NX) {
                 const int nm = me - m < DOT_NX ? me - m : DOT_NX;
                 const DOT_X *x[DOT_NX];
