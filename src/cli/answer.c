@@ -1,5 +1,6 @@
 /*
- * answer.c - answers kept: what a request brought, driving the engine until it has, and sums over them.
+ * answer.c - answers kept: what a request brought, driving the engine until it has, and sums over
+ * them.
  *
  * Called by generate, run, bench, check and demo. Must not: alter what the engine said; hashes and
  * comparisons are over token ids, so that a difference cannot hide in the text.

@@ -12,12 +12,12 @@ static const char usage[] =
     "Usage: salvo bench -m TARGET_DIR [-d DRAFT_DIR] --prompts FILE.jsonl\n"
     "       salvo bench --random-weights CONFIG_DIR\n"
     "\n"
-    "With prompts: plain decoding and DFlash in turns, median and half the spread of tokens per second\n"
-    "(prompts included), speedup, mean accept length, share of the read bandwidth measured in the same\n"
-    "run; by the prompts' field 'kind'. Fails when the two do not give the same tokens. Texts that run\n"
-    "into a loop are left out and counted.\n"
-    "With random weights of CONFIG_DIR/config.json's shapes: one row, a block of rows and a long prompt\n"
-    "beside the read bandwidth. The weights lie in a temporary file meanwhile.";
+    "With prompts: plain decoding and DFlash in turns, median and half the spread of tokens\n"
+    "per second (prompts included), speedup, mean accept length, share of the read\n"
+    "bandwidth measured in the same run; by the prompts' field 'kind'. Fails when the two\n"
+    "do not give the same tokens. Texts that run into a loop are left out and counted.\n"
+    "With random weights of CONFIG_DIR/config.json's shapes: one row, a block of rows and a\n"
+    "long prompt beside the read bandwidth. The weights lie in a temporary file meanwhile.";
 
 struct bench_args {
     const char *prompts, *format, *out, *concurrency, *random_dir, *tmp_dir;
@@ -39,8 +39,7 @@ static int parse_concurrency(const char *text, struct sv_cli_pair_opts *o)
         o->concurrency[o->n_concurrency++] = (int32_t)v;
         text = *end ? end + 1 : end;
     }
-    return o->n_concurrency ? -1
-                            : sv_cli_usage("bench", "option --concurrency: the list is empty");
+    return o->n_concurrency ? -1 : sv_cli_usage("bench", "option --concurrency: the list is empty");
 }
 
 static int deliver(const struct sv_buf *b, const char *out)
@@ -160,9 +159,8 @@ out:
 static int bench_pair(const struct bench_args *a, struct sv_engine_options *eo,
                       const struct sv_request *defaults)
 {
-    struct sv_cli_pair_opts o = {.repeat = (int32_t)a->repeat,
-                                 .keep_loops = a->keep_loops,
-                                 .quiet = a->quiet};
+    struct sv_cli_pair_opts o = {
+        .repeat = (int32_t)a->repeat, .keep_loops = a->keep_loops, .quiet = a->quiet};
     struct sv_engine *engine[2] = {NULL, NULL};
     struct sv_engine_options plain;
     int code = parse_concurrency(a->concurrency, &o);
@@ -211,7 +209,8 @@ static int bench_random(const struct bench_args *a, const struct sv_engine_optio
 static int check_args(const struct bench_args *a)
 {
     if (!sv_cli_table_format_known(a->format))
-        return sv_cli_usage("bench", "option --format: '%s' is not one of md, csv, json", a->format);
+        return sv_cli_usage("bench", "option --format: '%s' is not one of md, csv, json",
+                            a->format);
     if (a->repeat < 1 || a->repeat > SV_CLI_MAX_SAMPLES)
         return sv_cli_usage("bench", "option --repeat: %lld is not in [1, %d]",
                             (long long)a->repeat, SV_CLI_MAX_SAMPLES);

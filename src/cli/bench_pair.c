@@ -1,10 +1,10 @@
 /*
  * bench_pair.c - plain decoding beside DFlash on the same prompts: speed, acceptance, equality.
  *
- * Called by bench, demo and check. A first, untimed pass of plain decoding gives the answers that every
- * timed one must equal, and shows which texts only loop: those are left out, because a loop is the
- * easiest thing to draft. The two arms alternate so that a change of the machine's mood meets both.
- * Must not: let a difference between the arms pass.
+ * Called by bench, demo and check. A first, untimed pass of plain decoding gives the answers that
+ * every timed one must equal, and shows which texts only loop: those are left out, because a loop
+ * is the easiest thing to draft. The two arms alternate so that a change of the machine's mood
+ * meets both. Must not: let a difference between the arms pass.
  */
 #include "cli/cli.h"
 
@@ -16,10 +16,10 @@ struct bench {
     struct sv_engine *engine[2]; /* plain, dflash or NULL */
     struct sv_engine_info info[2];
     const struct sv_cli_pair_opts *o;
-    struct sv_request *r;       /* (n) those that are measured, grouped by kind */
-    const json_t **id;          /* (n) */
-    struct sv_cli_answer *ref;  /* (n) what plain decoding said */
-    struct sv_cli_answer *now;  /* (n) scratch */
+    struct sv_request *r;      /* (n) those that are measured, grouped by kind */
+    const json_t **id;         /* (n) */
+    struct sv_cli_answer *ref; /* (n) what plain decoding said */
+    struct sv_cli_answer *now; /* (n) scratch */
     int32_t n;
     struct group {
         const char *kind;
@@ -315,7 +315,8 @@ int sv_cli_pair_measure(struct sv_engine *plain, struct sv_engine *dflash,
     for (int32_t c = 0; c < o->n_concurrency && !rc; c++)
         rc = run_level(&b, o->concurrency[c], out->row + c * (b.n_groups + 1), err);
     if (!rc)
-        out->gbs = sv_cli_bandwidth(plain, b.info[0].target_step_bytes + b.info[1].draft_step_bytes);
+        out->gbs =
+            sv_cli_bandwidth(plain, b.info[0].target_step_bytes + b.info[1].draft_step_bytes);
     release(&b, prompts->n);
     return rc;
 }

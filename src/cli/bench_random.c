@@ -1,8 +1,9 @@
 /*
  * bench_random.c - decode, verify and prefill of random weights beside the read bandwidth.
  *
- * Called by bench.c. Runs the engine as users do, with a drafter that is always wrong, so that a verify
- * step is as long as it ever is. Each repeat measures everything once. Must not: touch the shipped pair.
+ * Called by bench.c. Runs the engine as users do, with a drafter that is always wrong, so that a
+ * verify step is as long as it ever is. Each repeat measures everything once. Must not: touch the
+ * shipped pair.
  */
 #include "cli/cli.h"
 #include "engine/engine.h"
@@ -142,8 +143,8 @@ static double share(const struct random_bench *b, int test)
 static void write_people(const struct random_bench *b, int threads, const char *model,
                          struct sv_buf *out)
 {
-    static const char *const column[] = {"model", "size",    "params", "backend",
-                                         "threads", "test", "t/s",    "ms/step", "of bandwidth"};
+    static const char *const column[] = {"model", "size", "params",  "backend",     "threads",
+                                         "test",  "t/s",  "ms/step", "of bandwidth"};
     struct sv_cli_machine m;
     struct sv_cli_table t;
     double one = sv_cli_samples_median(&b->ms[DECODE]);
@@ -172,11 +173,12 @@ static void write_people(const struct random_bench *b, int threads, const char *
     }
     sv_cli_table_write(&t, "md", out);
     sv_cli_table_fini(&t);
-    sv_buf_printf(out,
-                  "\nread bandwidth %.2f GB/s in the same run; %lld rows take %.2fx the time of one; "
-                  "%s; commit %s\n",
-                  sv_cli_samples_max(&b->gbs), (long long)b->o->verify,
-                  one > 0 ? sv_cli_samples_median(&b->ms[VERIFY]) / one : 0, m.cpu, m.commit);
+    sv_buf_printf(
+        out,
+        "\nread bandwidth %.2f GB/s in the same run; %lld rows take %.2fx the time of one; "
+        "%s; commit %s\n",
+        sv_cli_samples_max(&b->gbs), (long long)b->o->verify,
+        one > 0 ? sv_cli_samples_median(&b->ms[VERIFY]) / one : 0, m.cpu, m.commit);
 }
 
 static void write_records(const struct random_bench *b, int threads, const char *model,

@@ -1,8 +1,9 @@
 /*
- * check.c - `salvo check`: is this directory sound, does this draft fit this target, and does it help?
+ * check.c - `salvo check`: is this directory sound, does this draft fit this target, and does it
+ * help?
  *
- * Called by main.c. Says each thing it has checked, stops at the first that fails, and ends with measured
- * acceptance by position. Must not: call a pair good because it could be opened.
+ * Called by main.c. Says each thing it has checked, stops at the first that fails, and ends with
+ * measured acceptance by position. Must not: call a pair good because it could be opened.
  */
 #include "cli/cli.h"
 #include "load/load.h"
@@ -13,9 +14,10 @@
 static const char usage[] =
     "Usage: salvo check -m TARGET_DIR [-d DRAFT_DIR] [--prompts FILE.jsonl]\n"
     "\n"
-    "Validates a target, a draft and whether they belong together, then answers a few prompts with\n"
-    "and without the draft: same tokens? how many drafts accepted at each position? Exit code 1 with\n"
-    "the reason when something does not fit; a warning when the draft fits but does not help.";
+    "Validates a target, a draft and whether they belong together, then answers a few\n"
+    "prompts with and without the draft: same tokens? how many drafts accepted at each\n"
+    "position? Exit code 1 with the reason when something does not fit; a warning when the\n"
+    "draft fits but does not help.";
 
 #define HELPS_FROM 1.3 /* mean accept length below which drafting hardly pays for itself */
 
@@ -121,8 +123,9 @@ static int check_tokenizer(const char *dir, const struct sv_config *cfg, bool *h
     *has_chat = sv_tokenizer_find(tok, "<|im_start|>") >= 0;
     sv_tokenizer_close(tok);
     if (n > cfg->vocab_size)
-        return sv_fail(err, SV_EMISMATCH, -1, "%s: the tokenizer has ids up to %d, the model only %d",
-                       dir, n - 1, cfg->vocab_size);
+        return sv_fail(err, SV_EMISMATCH, -1,
+                       "%s: the tokenizer has ids up to %d, the model only %d", dir, n - 1,
+                       cfg->vocab_size);
     ok("tokenizer: %d tokens", n);
     return SV_OK;
 }
@@ -130,17 +133,21 @@ static int check_tokenizer(const char *dir, const struct sv_config *cfg, bool *h
 /* ---------------------------------------------------------------- probe */
 
 static const char *const chat_probes[] = {
-    "{\"id\":1,\"kind\":\"chat\",\"prompt\":\"<|im_start|>user\\nA shop sells 14 boxes of 6 apples in "
+    "{\"id\":1,\"kind\":\"chat\",\"prompt\":\"<|im_start|>user\\nA shop sells 14 boxes of 6 apples "
+    "in "
     "the morning and 9 boxes in the afternoon. How many apples is that?<|im_end|>\\n"
     "<|im_start|>assistant\\n\"}",
-    "{\"id\":2,\"kind\":\"chat\",\"prompt\":\"<|im_start|>user\\nTom has 3 times as many marbles as "
+    "{\"id\":2,\"kind\":\"chat\",\"prompt\":\"<|im_start|>user\\nTom has 3 times as many marbles "
+    "as "
     "Ann. Together they have 48. How many has Tom?<|im_end|>\\n<|im_start|>assistant\\n\"}",
-    "{\"id\":3,\"kind\":\"chat\",\"prompt\":\"<|im_start|>user\\nA train leaves at 9:40 and arrives at "
+    "{\"id\":3,\"kind\":\"chat\",\"prompt\":\"<|im_start|>user\\nA train leaves at 9:40 and "
+    "arrives at "
     "13:05. How long does it travel?<|im_end|>\\n<|im_start|>assistant\\n\"}"};
 static const char *const text_probes[] = {
     "{\"id\":4,\"kind\":\"code\",\"prompt\":\"def fibonacci(n):\\n    \\\"\\\"\\\"Return the n-th "
     "Fibonacci number.\\\"\\\"\\\"\\n\"}",
-    "{\"id\":5,\"kind\":\"code\",\"prompt\":\"static int compare(const void *a, const void *b)\\n{\\n\"}",
+    "{\"id\":5,\"kind\":\"code\",\"prompt\":\"static int compare(const void *a, const void "
+    "*b)\\n{\\n\"}",
     "{\"id\":6,\"kind\":\"prose\",\"prompt\":\"The three most important inventions of the last "
     "century are\"}"};
 

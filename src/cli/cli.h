@@ -1,10 +1,10 @@
 /*
  * cli.h - front header of src/cli: the commands of the salvo program and the pieces they share.
  *
- * Called by main.c and between the files of this folder only. Everything here sits on top of salvo.h;
- * info and check also look into checkpoints through load.h and text.h. Must not: compute on tensors, keep
- * state between calls (the Ctrl-C counter in signal.c is the one exception), or write anything but the
- * answer to stdout when a command's output may be piped.
+ * Called by main.c and between the files of this folder only. Everything here sits on top of
+ * salvo.h; info and check also look into checkpoints through load.h and text.h. Must not: compute
+ * on tensors, keep state between calls (the Ctrl-C counter in signal.c is the one exception), or
+ * write anything but the answer to stdout when a command's output may be piped.
  */
 #ifndef SV_CLI_H
 #define SV_CLI_H
@@ -40,8 +40,8 @@ struct sv_cli_opts {
 };
 void sv_cli_opt(struct sv_cli_opts *o, const char *name, char letter, enum sv_opt_kind kind,
                 void *value, const char *arg, const char *help);
-/* Parses; returns -1 to go on, else the exit code (--help: 0). At most max_pos positional words, moved
- * to argv[1..]. */
+/* Parses; returns -1 to go on, else the exit code (--help: 0). At most max_pos positional words,
+ * moved to argv[1..]. */
 int sv_cli_parse(const struct sv_cli_opts *o, const char *command, const char *usage, int argc,
                  char **argv, int max_pos, int *n_pos);
 
@@ -69,8 +69,8 @@ struct sv_cli_sampling {
 };
 struct sv_cli_sampling sv_cli_sampling_default(void);
 void sv_cli_sampling_rows(struct sv_cli_opts *o, struct sv_cli_sampling *s);
-/* Takes each `--stop TEXT` out of argv: the option tables keep one value an option, a list is wanted.
- * Returns -1 to go on, else the exit code. */
+/* Takes each `--stop TEXT` out of argv: the option tables keep one value an option, a list is
+ * wanted. Returns -1 to go on, else the exit code. */
 int sv_cli_take_stops(struct sv_cli_sampling *s, const char *command, int *argc, char **argv);
 /* Checks ranges and fills the request's fields; -1 to go on. The strings are borrowed. */
 int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,
@@ -78,7 +78,8 @@ int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,
 
 /* ---------------------------------------------------------------- Ctrl-C (signal.c) */
 
-void sv_cli_catch_interrupt(void); /* from now on the first Ctrl-C is counted, the second one ends */
+void sv_cli_catch_interrupt(
+    void); /* from now on the first Ctrl-C is counted, the second one ends */
 bool sv_cli_interrupted(void);
 void sv_cli_clear_interrupt(void);
 void sv_cli_idle(bool idle); /* while true, a second Ctrl-C does not end the program */
@@ -96,10 +97,10 @@ int sv_cli_columns(FILE *out); /* terminal width, 80 when unknown */
  * strings, incomplete code points), so the painter remembers which bytes are still to come. */
 struct sv_cli_painter {
     FILE *out;
-    bool on;               /* false: no colours */
+    bool on; /* false: no colours */
     bool tty;
-    enum sv_cli_style now; /* what the terminal is set to */
-    struct sv_buf due;     /* token bytes whose text has not come yet */
+    enum sv_cli_style now;   /* what the terminal is set to */
+    struct sv_buf due;       /* token bytes whose text has not come yet */
     struct sv_buf due_style; /* one byte a byte of due */
 };
 void sv_cli_painter_init(struct sv_cli_painter *p, FILE *out, bool on);
@@ -157,7 +158,8 @@ int sv_cli_text_columns(const char *text, size_t n);
 const char *sv_cli_count(int64_t n, char buf[24]);
 const char *sv_cli_bytes(int64_t n, char buf[24]);
 
-/* ---------------------------------------------------------------- JSON lines (reader.c, jsonl.c) */
+/* ---------------------------------------------------------------- JSON lines (reader.c, jsonl.c)
+ */
 
 #define SV_CLI_MAX_LINE ((size_t)16 << 20)
 
@@ -172,27 +174,28 @@ struct sv_cli_reader {
     size_t scanned; /* bytes from `at` known to hold no newline */
     bool skipping;  /* inside a line that was too long */
     size_t max_line;
-    int64_t line_no;    /* of the line handed out last, from 1 */
-    int64_t n_bytes;    /* of the file, up to the end of that line */
+    int64_t line_no;     /* of the line handed out last, from 1 */
+    int64_t n_bytes;     /* of the file, up to the end of that line */
     int64_t total_bytes; /* 0 when unknown */
 };
 int sv_cli_reader_open(struct sv_cli_reader *r, const char *path, struct sv_err *err);
 void sv_cli_reader_close(struct sv_cli_reader *r);
-/* LATER only when block is false and nothing is there yet. The line is borrowed until the next call. */
+/* LATER only when block is false and nothing is there yet. The line is borrowed until the next
+ * call. */
 enum sv_cli_line sv_cli_reader_next(struct sv_cli_reader *r, bool block, const char **line,
                                     size_t *n, struct sv_err *err);
 
 /* A request as written in one line of JSON. */
 struct sv_cli_request {
-    json_t *root;         /* owns the strings */
-    const json_t *id;     /* a string or an integer */
-    const char *kind;     /* a label for bench; NULL when absent */
-    int32_t *ids;         /* prompt_token_ids */
+    json_t *root;     /* owns the strings */
+    const json_t *id; /* a string or an integer */
+    const char *kind; /* a label for bench; NULL when absent */
+    int32_t *ids;     /* prompt_token_ids */
     const char *stop[SV_CLI_MAX_STOP];
-    struct sv_request r;  /* borrows from the above */
+    struct sv_request r; /* borrows from the above */
 };
-/* defaults gives the values of absent fields; vocab_size bounds prompt_token_ids. On errors the id is
- * kept when it could be read, so that fini is needed in either case. */
+/* defaults gives the values of absent fields; vocab_size bounds prompt_token_ids. On errors the id
+ * is kept when it could be read, so that fini is needed in either case. */
 int sv_cli_request_parse(struct sv_cli_request *q, const char *line, size_t n,
                          const struct sv_request *defaults, int32_t vocab_size, struct sv_err *err);
 void sv_cli_request_fini(struct sv_cli_request *q);
@@ -238,7 +241,8 @@ static inline const int32_t *sv_cli_answer_ids(const struct sv_cli_answer *a)
 double sv_cli_answer_rate(const struct sv_cli_answer *a);
 /* The text has become a loop: its last 96 tokens repeat with a period of at most 32. */
 bool sv_cli_answer_loops(const struct sv_cli_answer *a);
-uint64_t sv_cli_answer_hash(uint64_t h, const struct sv_cli_answer *a); /* FNV-1a 64; begin with 0 */
+uint64_t sv_cli_answer_hash(uint64_t h,
+                            const struct sv_cli_answer *a); /* FNV-1a 64; begin with 0 */
 
 /* Sums over answers. */
 struct sv_cli_accept {
@@ -254,9 +258,9 @@ void sv_cli_accept_bars(const struct sv_cli_accept *s, int indent, struct sv_buf
 /* `cells` columns wide, share in [0, 1], in eighths of a column. */
 void sv_cli_bar(double share, int cells, struct sv_buf *out);
 
-/* Runs n requests with at most `concurrency` in flight; r[i].on_event and user are set here. Requests
- * that fail end in an answer with SV_FINISH_ERROR; a negative code means the engine failed, and
- * SV_ECANCELED that Ctrl-C was pressed. */
+/* Runs n requests with at most `concurrency` in flight; r[i].on_event and user are set here.
+ * Requests that fail end in an answer with SV_FINISH_ERROR; a negative code means the engine
+ * failed, and SV_ECANCELED that Ctrl-C was pressed. */
 int sv_cli_answer_run(struct sv_engine *e, const struct sv_request *r, int32_t n,
                       int32_t concurrency, struct sv_cli_answer *a, struct sv_err *err);
 
@@ -277,19 +281,19 @@ struct sv_cli_samples {
     double v[SV_CLI_MAX_SAMPLES];
     int n;
 };
-void sv_cli_samples_add(struct sv_cli_samples *s, double v); /* beyond the limit: dropped */
+void sv_cli_samples_add(struct sv_cli_samples *s, double v);  /* beyond the limit: dropped */
 double sv_cli_samples_median(const struct sv_cli_samples *s); /* 0 when empty */
 double sv_cli_samples_min(const struct sv_cli_samples *s);
 double sv_cli_samples_max(const struct sv_cli_samples *s);
 
 /* One speed claim as it goes to csv and json. */
 struct sv_cli_record {
-    const char *test, *arm;       /* "decode", "code"; "plain", "dflash" */
+    const char *test, *arm; /* "decode", "code"; "plain", "dflash" */
     int32_t sequences;
     const struct sv_cli_samples *samples; /* tokens per second */
-    double share, limit_gbs;      /* of the read bandwidth; 0 = not said */
-    const struct sv_cli_accept *accept; /* NULL = not said */
-    uint64_t hash;                /* of all token ids; 0 = not said */
+    double share, limit_gbs;              /* of the read bandwidth; 0 = not said */
+    const struct sv_cli_accept *accept;   /* NULL = not said */
+    uint64_t hash;                        /* of all token ids; 0 = not said */
 };
 void sv_cli_record_columns(struct sv_cli_table *t);
 void sv_cli_record_add(struct sv_cli_table *t, const struct sv_cli_machine *m, const char *model,
@@ -312,7 +316,7 @@ struct sv_cli_arm {
 struct sv_cli_pair_row {
     const char *kind; /* "all" last */
     int32_t concurrency, n_prompts;
-    int64_t n_tokens; /* of one repeat */
+    int64_t n_tokens;         /* of one repeat */
     struct sv_cli_arm arm[2]; /* plain, dflash */
     struct sv_cli_accept accept;
 };
@@ -341,8 +345,9 @@ struct sv_cli_random_opts {
 int sv_cli_random_measure(const struct sv_cli_random_opts *o, const struct sv_engine_options *eo,
                           const char *format, struct sv_buf *out);
 
-/* random_weights.c: DIR/model.safetensors with random bf16 weights of DIR/config.json's shapes, beside
- * a copy of config.json, in a new directory below tmp_dir; its path goes to *dir (sv_alloc). */
+/* random_weights.c: DIR/model.safetensors with random bf16 weights of DIR/config.json's shapes,
+ * beside a copy of config.json, in a new directory below tmp_dir; its path goes to *dir (sv_alloc).
+ */
 int sv_cli_random_weights(const char *config_dir, const char *tmp_dir, char **dir,
                           struct sv_err *err);
 void sv_cli_random_weights_remove(char *dir); /* deletes the directory and frees dir */

@@ -1,8 +1,8 @@
 /*
  * colour.c - what depends on the terminal: colours, its width, and the painter of drafted tokens.
  *
- * Called by run, demo and the progress bar. Must not: write an escape sequence inside a code point, or
- * any at all when the output is not a terminal (unless asked to).
+ * Called by run, demo and the progress bar. Must not: write an escape sequence inside a code point,
+ * or any at all when the output is not a terminal (unless asked to).
  */
 #define _DEFAULT_SOURCE 1 /* TIOCGWINSZ */
 
@@ -106,8 +106,8 @@ static size_t code_point_bytes(unsigned char lead)
     return lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
 }
 
-/* Tokens that are not shown (special ones) leave bytes that never come: skip to where the text goes on,
- * if that is anywhere in sight. */
+/* Tokens that are not shown (special ones) leave bytes that never come: skip to where the text goes
+ * on, if that is anywhere in sight. */
 static size_t find_due(const struct sv_cli_painter *p, size_t at, const char *text, size_t n)
 {
     for (size_t i = at; i + n <= p->due.len; i++)

@@ -1,5 +1,6 @@
 /*
- * converse.c - the conversation loop of `salvo run`: line editing with history, commands after a slash.
+ * converse.c - the conversation loop of `salvo run`: line editing with history, commands after a
+ * slash.
  *
  * Called by run.c when a terminal is at both ends. Uses libedit. Must not: answer anything itself.
  */
@@ -36,8 +37,8 @@ static char *continued_text(EditLine *el)
     return text;
 }
 
-/* libedit's own reader goes on after the first interrupted read, and Ctrl-C would be lost. Returns how
- * many characters were read, -1 on errors. */
+/* libedit's own reader goes on after the first interrupted read, and Ctrl-C would be lost. Returns
+ * how many characters were read, -1 on errors. */
 static int read_character(EditLine *el, wchar_t *out)
 {
     mbstate_t state = {0};

@@ -1,9 +1,9 @@
 /*
  * demo.c - `salvo demo`: the same prompts by plain decoding and by DFlash, streaming, then a table.
  *
- * Called by main.c, mostly through `make demo`. Shows one answer after the other, checks that they are
- * the same tokens, then measures again without writing anything. Must not: show a speed that was taken
- * while a terminal was being painted.
+ * Called by main.c, mostly through `make demo`. Shows one answer after the other, checks that they
+ * are the same tokens, then measures again without writing anything. Must not: show a speed that
+ * was taken while a terminal was being painted.
  */
 #include "cli/cli.h"
 
@@ -13,8 +13,9 @@
 static const char usage[] =
     "Usage: salvo demo [-m TARGET_DIR] [-d DRAFT_DIR] [--prompts FILE.jsonl]\n"
     "\n"
-    "Answers prompts by plain decoding and by DFlash, shows that the texts are the same and how fast\n"
-    "each of them is. On a terminal drafted tokens are green, the target's own yellow.";
+    "Answers prompts by plain decoding and by DFlash, shows that the texts are the same and\n"
+    "how fast each of them is. On a terminal drafted tokens are green, the target's own\n"
+    "yellow.";
 
 struct demo {
     struct sv_engine *engine[2]; /* plain, dflash */
@@ -52,8 +53,8 @@ static int answer(const struct demo *d, const struct sv_cli_request *q, int arm,
     int rc;
 
     sv_cli_painter_init(&painter, stdout, d->colour && arm);
-    printf("%s%s%s\n", sv_cli_style(d->colour, SV_CLI_DIM), arm ? "DFlash:" : "plain decoding:",
-           sv_cli_style(d->colour, SV_CLI_PLAIN));
+    printf("%s%s%s\n", sv_cli_style(d->colour, SV_CLI_DIM),
+           arm ? "DFlash:" : "plain decoding:", sv_cli_style(d->colour, SV_CLI_PLAIN));
     fflush(stdout);
     sv_cli_answer_init(a, d->engine[arm]);
     a->painter = &painter;
@@ -190,10 +191,8 @@ static void trim(struct demo *d)
 
 static int measure(struct demo *d)
 {
-    struct sv_cli_pair_opts o = {.repeat = 9,
-                                 .max_seconds = d->seconds,
-                                 .concurrency = {1},
-                                 .n_concurrency = 1};
+    struct sv_cli_pair_opts o = {
+        .repeat = 9, .max_seconds = d->seconds, .concurrency = {1}, .n_concurrency = 1};
     struct sv_cli_pair_results r;
     struct sv_err err = {0};
     int code = SV_CLI_OK;

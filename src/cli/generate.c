@@ -1,9 +1,9 @@
 /*
  * generate.c - `salvo generate`: JSON lines in, JSON lines out, in the order of the input.
  *
- * Called by main.c. Answers that are done before their turn wait in a window of bounded length; a line is
- * read only when there is room for it, so a file of any length and a pipe that waits for its answers both
- * work. Must not: let a bad line cost another line its answer.
+ * Called by main.c. Answers that are done before their turn wait in a window of bounded length; a
+ * line is read only when there is room for it, so a file of any length and a pipe that waits for
+ * its answers both work. Must not: let a bad line cost another line its answer.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -16,11 +16,12 @@
 static const char usage[] =
     "Usage: salvo generate -m TARGET_DIR [-d DRAFT_DIR] --in FILE.jsonl --out FILE.jsonl\n"
     "\n"
-    "Answers each line {\"id\":…, \"prompt\":\"text\"} or {\"id\":…, \"prompt_token_ids\":[…]} of FILE\n"
-    "('-' is standard input or output). A line may also have max_tokens, temperature, top_k, top_p,\n"
-    "min_p, seed, stop (a string or a list), ignore_eos, and kind, a label that is not used here.\n"
-    "Each output line has id, text, token_ids, finish_reason, accept_lengths and timings. A line that\n"
-    "cannot be read gets {\"line\":N,\"error\":\"…\"}; the others are still answered, the exit code is 1.\n"
+    "Answers each line of FILE ('-' is standard input or output), which is\n"
+    "    {\"id\": …, \"prompt\": \"text\"} or {\"id\": …, \"prompt_token_ids\": […]}\n"
+    "and may also have max_tokens, temperature, top_k, top_p, min_p, seed, stop (a string or\n"
+    "a list), ignore_eos, and kind, a label that is not used here. Each output line has id,\n"
+    "text, token_ids, finish_reason, accept_lengths and timings. A line that cannot be read\n"
+    "gets {\"line\": N, \"error\": \"…\"}; the others are still answered, the exit code is 1.\n"
     "Options about choosing tokens are the defaults of lines that do not say.";
 
 /* A line on its way from the input to the output. */
@@ -69,11 +70,12 @@ static void put_answer(struct sv_buf *b, const struct item *it)
                   sv_finish_name(a->finish));
     for (size_t i = 0; i < n_accept; i++)
         sv_buf_printf(b, "%s%u", i ? ", " : "", (unsigned)accept[i]);
-    sv_buf_printf(b,
-                  "], \"prompt_tokens\": %d, \"timings\": {\"queue_ms\": %.3f, \"prefill_ms\": %.3f, "
-                  "\"decode_ms\": %.3f, \"tokens_per_second\": %.2f}}\n",
-                  a->n_prompt, (double)a->queue_us / 1e3, (double)a->prefill_us / 1e3,
-                  (double)a->decode_us / 1e3, sv_cli_answer_rate(a));
+    sv_buf_printf(
+        b,
+        "], \"prompt_tokens\": %d, \"timings\": {\"queue_ms\": %.3f, \"prefill_ms\": %.3f, "
+        "\"decode_ms\": %.3f, \"tokens_per_second\": %.2f}}\n",
+        a->n_prompt, (double)a->queue_us / 1e3, (double)a->prefill_us / 1e3,
+        (double)a->decode_us / 1e3, sv_cli_answer_rate(a));
 }
 
 static void put_error(struct sv_buf *b, const struct item *it)

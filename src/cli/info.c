@@ -9,12 +9,13 @@
 
 #include <string.h>
 
-static const char usage[] =
-    "Usage: salvo info DIR\n"
-    "\n"
-    "Says what a target or draft directory holds: architecture, sizes, parameters and bytes by tensor\n"
-    "group, rotary embedding, layer kinds, vocabulary, tokenizer; of a draft its block, taps, mask and\n"
-    "which layers are causal.";
+static const char usage[] = "Usage: salvo info DIR\n"
+                            "\n"
+                            "Says what a target or draft directory holds: architecture, sizes, "
+                            "parameters and bytes by tensor\n"
+                            "group, rotary embedding, layer kinds, vocabulary, tokenizer; of a "
+                            "draft its block, taps, mask and\n"
+                            "which layers are causal.";
 
 static void line(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void line(const char *name, const char *fmt, ...)
@@ -37,7 +38,8 @@ static void show_rope(const struct sv_rope *r)
     switch (r->kind) {
     case SV_ROPE_LLAMA3:
         line("rotary", "%s, theta %g, factor %g, low %g, high %g, original %d", kind[r->kind],
-             r->theta, r->factor, r->low_freq_factor, r->high_freq_factor, r->original_max_position);
+             r->theta, r->factor, r->low_freq_factor, r->high_freq_factor,
+             r->original_max_position);
         break;
     case SV_ROPE_LINEAR:
     case SV_ROPE_YARN:
@@ -111,8 +113,8 @@ static void show_draft(const struct sv_draft_config *d)
 
 /* ---------------------------------------------------------------- tensors */
 
-static const char *const groups[] = {"embedding", "attention", "MLP", "norms", "context", "head",
-                                     "other"};
+static const char *const groups[] = {"embedding", "attention", "MLP",  "norms",
+                                     "context",   "head",      "other"};
 enum { N_GROUPS = sizeof groups / sizeof groups[0] };
 
 static int group_of(const char *name)

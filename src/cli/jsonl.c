@@ -1,17 +1,18 @@
 /*
  * jsonl.c - one line of JSON to one request; files of prompts.
  *
- * Called by generate, bench, check and demo. Every complaint names the field, or the byte when the line
- * is not JSON at all. Must not: accept a field it does not know, since a misspelt `temperatur` would
- * silently change what is generated.
+ * Called by generate, bench, check and demo. Every complaint names the field, or the byte when the
+ * line is not JSON at all. Must not: accept a field it does not know, since a misspelt `temperatur`
+ * would silently change what is generated.
  */
 #include "cli/cli.h"
 
 #include <string.h>
 
-static const char *const known[] = {"id",     "prompt", "prompt_token_ids", "max_tokens",
-                                    "stop",   "top_k",  "temperature",      "ignore_eos",
-                                    "top_p",  "min_p",  "seed",             "kind"};
+static const char *const known[] = {"id",          "prompt",     "prompt_token_ids",
+                                    "max_tokens",  "stop",       "top_k",
+                                    "temperature", "ignore_eos", "top_p",
+                                    "min_p",       "seed",       "kind"};
 
 static int check_fields(json_t *root, struct sv_err *err)
 {
@@ -54,7 +55,8 @@ static int take_ids(struct sv_cli_request *q, const json_t *list, int32_t vocab_
 
     if (!json_is_array(list))
         return sv_fail(err, SV_EINVAL, -1,
-                       "field 'prompt_token_ids' must be a list of integers in [0, %d)", vocab_size);
+                       "field 'prompt_token_ids' must be a list of integers in [0, %d)",
+                       vocab_size);
     if (!n)
         return sv_fail(err, SV_EINVAL, -1, "field 'prompt_token_ids' is empty");
     q->ids = sv_alloc(n * sizeof *q->ids);
@@ -62,8 +64,7 @@ static int take_ids(struct sv_cli_request *q, const json_t *list, int32_t vocab_
         return sv_fail(err, SV_ENOMEM, -1, "field 'prompt_token_ids': out of memory");
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(list, i);
-        if (!json_is_integer(v) || json_integer_value(v) < 0 ||
-            json_integer_value(v) >= vocab_size)
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= vocab_size)
             return sv_fail(err, SV_EINVAL, (int64_t)i,
                            "field 'prompt_token_ids[%zu]' must be an integer in [0, %d)", i,
                            vocab_size);

@@ -1,7 +1,8 @@
 /*
  * measure.c - what every speed claim is made of: samples, the machine's facts, records.
  *
- * Called by bench, check and demo. Must not: leave out the limit when it was measured, or the commit.
+ * Called by bench, check and demo. Must not: leave out the limit when it was measured, or the
+ * commit.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -135,13 +136,17 @@ void sv_cli_record_columns(struct sv_cli_table *t)
     static const struct {
         const char *name;
         bool number;
-    } column[] = {{"date", false},          {"commit", false},       {"machine", false},
-                  {"device", false},        {"dtype", false},        {"threads", true},
-                  {"model", false},         {"params", true},        {"draft_params", true},
-                  {"test", false},          {"arm", false},          {"sequences", true},
-                  {"repeats", true},        {"tok_s_median", true},  {"tok_s_min", true},
-                  {"tok_s_max", true},      {"limit_gb_s", true},    {"share_of_limit", true},
-                  {"accept_length", true},  {"accept_histogram", false}, {"output_hash", false}};
+    } column[] = {{"date", false},         {"commit", false},
+                  {"machine", false},      {"device", false},
+                  {"dtype", false},        {"threads", true},
+                  {"model", false},        {"params", true},
+                  {"draft_params", true},  {"test", false},
+                  {"arm", false},          {"sequences", true},
+                  {"repeats", true},       {"tok_s_median", true},
+                  {"tok_s_min", true},     {"tok_s_max", true},
+                  {"limit_gb_s", true},    {"share_of_limit", true},
+                  {"accept_length", true}, {"accept_histogram", false},
+                  {"output_hash", false}};
 
     for (size_t i = 0; i < sizeof column / sizeof column[0]; i++)
         sv_cli_table_column(t, column[i].name, column[i].number);

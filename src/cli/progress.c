@@ -1,8 +1,8 @@
 /*
  * progress.c - how far a long command is: a bar on a terminal, plain lines elsewhere.
  *
- * Called by generate and bench. Goes to stderr, since stdout may be the answers. Must not: be redrawn so
- * often that it costs anything.
+ * Called by generate and bench. Goes to stderr, since stdout may be the answers. Must not: be
+ * redrawn so often that it costs anything.
  */
 #define _POSIX_C_SOURCE 200809L
 

@@ -1,9 +1,10 @@
 /*
- * random_weights.c - a checkpoint nobody trained: config.json's shapes filled with random bf16 numbers.
+ * random_weights.c - a checkpoint nobody trained: config.json's shapes filled with random bf16
+ * numbers.
  *
- * Called by bench_random.c. Speed does not depend on the values, only on their number, so one block of
- * random numbers is written again and again; norms are ones so that activations stay finite. Must not:
- * leave its directory behind.
+ * Called by bench_random.c. Speed does not depend on the values, only on their number, so one block
+ * of random numbers is written again and again; norms are ones so that activations stay finite.
+ * Must not: leave its directory behind.
  */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE 1 /* mkdtemp */

@@ -1,8 +1,8 @@
 /*
  * reader.c - lines from a file or pipe, without waiting for more than one and without holding all.
  *
- * Called by generate (which keeps the engine busy while a slow pipe has nothing) and by prompt files.
- * Must not: grow beyond one line of the allowed length plus one read.
+ * Called by generate (which keeps the engine busy while a slow pipe has nothing) and by prompt
+ * files. Must not: grow beyond one line of the allowed length plus one read.
  */
 #define _POSIX_C_SOURCE 200809L
 

@@ -1,8 +1,8 @@
 /*
  * run.c - `salvo run`: one prompt answered on the terminal, or a conversation.
  *
- * Called by main.c. The answer goes to stdout as it comes, everything else to stderr. Must not: end the
- * program on the first Ctrl-C while an answer is running; that one only cancels the answer.
+ * Called by main.c. The answer goes to stdout as it comes, everything else to stderr. Must not: end
+ * the program on the first Ctrl-C while an answer is running; that one only cancels the answer.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -18,9 +18,10 @@
 static const char usage[] =
     "Usage: salvo run -m TARGET_DIR [-d DRAFT_DIR] [-p PROMPT]\n"
     "\n"
-    "Answers PROMPT, or what stands in --file or on standard input. On a terminal without a prompt it\n"
-    "is a conversation (/help lists what can be typed). Text goes to standard output, the summary line\n"
-    "to standard error. Ctrl-C cancels the running answer, a second one ends the program.";
+    "Answers PROMPT, or what stands in --file or on standard input. On a terminal without a\n"
+    "prompt it is a conversation (/help lists what can be typed). Text goes to standard\n"
+    "output, the summary line to standard error. Ctrl-C cancels the running answer, a\n"
+    "second one ends the program.";
 
 static int read_stdin(struct sv_buf *b)
 {

@@ -1,5 +1,6 @@
 /*
- * signal.c - Ctrl-C: the first one is counted and answered by the running command, the second one ends.
+ * signal.c - Ctrl-C: the first one is counted and answered by the running command, the second one
+ * ends.
  *
  * Called by the commands that stream. The only globals of the program: a handler has no other way
  * to reach its command. Must not: do anything in the handler that is not async-signal-safe.

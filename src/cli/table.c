@@ -1,8 +1,8 @@
 /*
  * table.c - results as Markdown (readable as it is on a terminal), CSV or JSON.
  *
- * Called by bench, demo, check and info. Cells are text; columns say which of them are numbers. Must
- * not: know what is in them.
+ * Called by bench, demo, check and info. Cells are text; columns say which of them are numbers.
+ * Must not: know what is in them.
  */
 #include "cli/cli.h"
 

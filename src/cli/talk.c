@@ -40,8 +40,9 @@ int sv_cli_talk_open(struct sv_cli_talk *t)
     t->answer.painter = &t->painter;
     t->end_id = -1;
     if (t->chat && !sv_cli_talk_has_chat(t))
-        return sv_cli_fail("--chat: this model's tokenizer has no <|im_start|> and <|im_end|>; other "
-                           "chat forms are not supported yet");
+        return sv_cli_fail(
+            "--chat: this model's tokenizer has no <|im_start|> and <|im_end|>; other "
+            "chat forms are not supported yet");
     if (t->chat)
         t->end_id = single_token(t->engine, "<|im_end|>");
     else if (t->system)
@@ -147,7 +148,7 @@ void sv_cli_talk_summary(struct sv_cli_talk *t)
     if (!t->painter.on || t->legend_shown)
         return;
     t->legend_shown = true;
-    fprintf(stderr, "[%sdrafted%s, %sthe target's own%s]\n",
-            sv_cli_style(colour, SV_CLI_DRAFTED), sv_cli_style(colour, SV_CLI_PLAIN),
-            sv_cli_style(colour, SV_CLI_OWN), sv_cli_style(colour, SV_CLI_PLAIN));
+    fprintf(stderr, "[%sdrafted%s, %sthe target's own%s]\n", sv_cli_style(colour, SV_CLI_DRAFTED),
+            sv_cli_style(colour, SV_CLI_PLAIN), sv_cli_style(colour, SV_CLI_OWN),
+            sv_cli_style(colour, SV_CLI_PLAIN));
 }

@@ -1,6 +1,7 @@
 /*
- * talk.h - one speaker's exchange with an engine: chat form, streaming, summary; and the loop that reads
- * lines. Shared by run.c, talk.c and converse.c. Must not: hold anything that outlives the engine.
+ * talk.h - one speaker's exchange with an engine: chat form, streaming, summary; and the loop that
+ * reads lines. Shared by run.c, talk.c and converse.c. Must not: hold anything that outlives the
+ * engine.
  */
 #ifndef SV_CLI_TALK_H
 #define SV_CLI_TALK_H
@@ -25,7 +26,8 @@ int sv_cli_talk_open(struct sv_cli_talk *t);
 void sv_cli_talk_close(struct sv_cli_talk *t);
 /* Whether the tokenizer has <|im_start|> and <|im_end|> as single tokens. */
 bool sv_cli_talk_has_chat(const struct sv_cli_talk *t);
-/* Answers one message, streaming to stdout; in chat form it joins the history. Returns an exit code. */
+/* Answers one message, streaming to stdout; in chat form it joins the history. Returns an exit
+ * code. */
 int sv_cli_talk_turn(struct sv_cli_talk *t, const char *text, size_t n);
 void sv_cli_talk_summary(struct sv_cli_talk *t); /* of the latest answer, on stderr */
 /* Reads lines from the terminal until its end. */

@@ -23,4 +23,28 @@ for arm in dflash one; do
 done
 run 0 run -m "$demo/target" -d "$demo/draft" --chat -p 'What is 3 times 4?' -n 40
 err_says 'accept length'
+
+# ---- Ctrl-C inside an answer of a conversation ends the answer, not the conversation
+
+if command -v tmux >/dev/null; then
+    tmux="tmux -L salvo-demo-$$ -f /dev/null"
+    wait_for() {
+        for _ in $(seq 400); do
+            $tmux capture-pane -p -S -2000 | grep -qF -- "$1" && return
+            sleep 0.05
+        done
+        fail "the conversation does not show '$1': $($tmux capture-pane -p)"
+    }
+    $tmux new-session -d -x 100 -y 50 "HOME=$tmp $salvo run -m $demo/target -n 0 --raw --ignore-eos -t 1; echo ended \$?; sleep 20"
+    wait_for '>'
+    $tmux send-keys 'def first(n):' Enter
+    wait_for 'return'
+    $tmux send-keys C-c
+    wait_for '(canceled)'
+    $tmux send-keys '/stats' Enter
+    wait_for 'accept length 1.00'
+    $tmux send-keys '/quit' Enter
+    wait_for 'ended 0'
+    $tmux kill-server
+fi
 finish

@@ -1,6 +1,6 @@
 /*
- * parts.c - the pieces of src/cli that unit tests look at. libsalvo.a leaves that folder out, so they are
- * compiled into the test library here. Must not: hold a test.
+ * parts.c - the pieces of src/cli that unit tests look at. libsalvo.a leaves that folder out, so
+ * they are compiled into the test library here. Must not: hold a test.
  */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE 1

@@ -1,6 +1,6 @@
 /*
- * test_engine.c - the pieces of the command line that drive an engine, on the tiny pair: driving, Ctrl-C,
- * comparing two arms, painting drafted tokens.
+ * test_engine.c - the pieces of the command line that drive an engine, on the tiny pair: driving,
+ * Ctrl-C, comparing two arms, painting drafted tokens.
  */
 #define _POSIX_C_SOURCE 200809L
 

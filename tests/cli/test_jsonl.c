@@ -23,12 +23,13 @@ static void takes_every_field(void **state)
     struct sv_err err;
     (void)state;
 
-    assert_int_equal(parse(&q,
-                           "{\"id\":\"a\",\"prompt\":\"x\\u0000y\",\"max_tokens\":3,\"temperature\":0,"
-                           "\"top_k\":-1,\"top_p\":0.5,\"min_p\":0.25,\"seed\":9007199254740993,"
-                           "\"stop\":[\"one\",\"two\"],\"ignore_eos\":true,\"kind\":\"maths\"}",
-                           &err),
-                     0);
+    assert_int_equal(
+        parse(&q,
+              "{\"id\":\"a\",\"prompt\":\"x\\u0000y\",\"max_tokens\":3,\"temperature\":0,"
+              "\"top_k\":-1,\"top_p\":0.5,\"min_p\":0.25,\"seed\":9007199254740993,"
+              "\"stop\":[\"one\",\"two\"],\"ignore_eos\":true,\"kind\":\"maths\"}",
+              &err),
+        0);
     assert_string_equal(json_string_value(q.id), "a");
     assert_int_equal(q.r.prompt_bytes, 3);
     assert_memory_equal(q.r.prompt, "x\0y", 3);
@@ -42,7 +43,8 @@ static void takes_every_field(void **state)
     assert_string_equal(q.kind, "maths");
     sv_cli_request_fini(&q);
 
-    assert_int_equal(parse(&q, " {\"id\":12,\"prompt_token_ids\":[0,99],\"stop\":\"x\"} ", &err), 0);
+    assert_int_equal(parse(&q, " {\"id\":12,\"prompt_token_ids\":[0,99],\"stop\":\"x\"} ", &err),
+                     0);
     assert_int_equal(q.r.n_prompt_ids, 2);
     assert_int_equal(q.r.prompt_ids[1], 99);
     assert_int_equal(q.r.max_tokens, 7);
@@ -93,7 +95,8 @@ static void refusals_name_the_field(void **state)
         {"{\"id\":1,\"prompt\":\"x\",\"stop\":[\"a\",\"\"]}", "'stop[1]'"},
         {"{\"id\":1,\"prompt\":\"x\",\"stop\":[7]}", "'stop[0]'"},
         {"{\"id\":1,\"prompt\":\"x\",\"stop\":\"\"}", "'stop[0]'"},
-        {"{\"id\":1,\"prompt\":\"x\",\"stop\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\","
+        {"{\"id\":1,\"prompt\":\"x\",\"stop\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\","
+         "\"9\","
          "\"10\",\"11\",\"12\",\"13\",\"14\",\"15\",\"16\",\"17\"]}",
          "17 strings"},
         {"{\"id\":1,\"prompt\":\"x\",\"ignore_eos\":1}", "'ignore_eos'"},

@@ -1,5 +1,6 @@
 /*
- * test_show.c - what people and programs read: progress lines, tables, bars, samples, sums over answers.
+ * test_show.c - what people and programs read: progress lines, tables, bars, samples, sums over
+ * answers.
  */
 #include "testing.h"
 
@@ -132,7 +133,8 @@ static void bars_in_eighths(void **state)
     static const struct {
         double share;
         const char *bar;
-    } want[] = {{0, ""}, {-1, ""}, {0.125, "▌"}, {0.5, "██"}, {0.53125, "██▏"}, {1, "████"}, {9, "████"}};
+    } want[] = {{0, ""},          {-1, ""},    {0.125, "▌"}, {0.5, "██"},
+                {0.53125, "██▏"}, {1, "████"}, {9, "████"}};
     struct sv_buf b;
     (void)state;
 
@@ -251,9 +253,9 @@ static void stops_are_taken_out(void **state)
     assert_string_equal(s.stop[1], "b");
 }
 
-SV_TEST_MAIN(cmocka_unit_test(progress_fits_any_width), cmocka_unit_test(progress_says_rate_and_eta),
-             cmocka_unit_test(tables_in_three_forms), cmocka_unit_test(tables_without_memory),
-             cmocka_unit_test(sizes_for_people), cmocka_unit_test(bars_in_eighths),
-             cmocka_unit_test(samples), cmocka_unit_test(loops_are_seen),
-             cmocka_unit_test(differences_and_hashes), cmocka_unit_test(accept_lengths),
-             cmocka_unit_test(stops_are_taken_out))
+SV_TEST_MAIN(cmocka_unit_test(progress_fits_any_width),
+             cmocka_unit_test(progress_says_rate_and_eta), cmocka_unit_test(tables_in_three_forms),
+             cmocka_unit_test(tables_without_memory), cmocka_unit_test(sizes_for_people),
+             cmocka_unit_test(bars_in_eighths), cmocka_unit_test(samples),
+             cmocka_unit_test(loops_are_seen), cmocka_unit_test(differences_and_hashes),
+             cmocka_unit_test(accept_lengths), cmocka_unit_test(stops_are_taken_out))
