@@ -29,9 +29,9 @@ struct tile_config {
     uint8_t rows[16];
 };
 
-/* Scratch behind c->work; 24 KiB. */
+/* Scratch behind c->work. */
 struct work {
-    float s[CHUNK * LANES];            /* scores, position by query */
+    float s[2][CHUNK * LANES];         /* scores of two groups, position by query */
     uint32_t pairs[CHUNK / 2 * LANES]; /* weights of two positions, bf16, by query */
     uint32_t p[2][LANES * 16];         /* the same by query: two halves of 32 positions */
     float out[LANES * 256];            /* sums of one group, only where values are not finite */
@@ -188,20 +188,19 @@ static void scores(const struct sv_cpu_attn_chunk *c, const uint8_t *const *bloc
     stored_before_tiles(s);
 }
 
-/* 2^x, relative error about 2e-7: n = round(x), the degree-6 Taylor polynomial of 2^(x - n). Below
- * -200 gives 0, NaN stays NaN, 2^0 is exactly 1. */
+/* 2^x, relative error about 2e-7: with r = x - floor(x), a minimax polynomial of degree 5 for 2^r
+ * on [0, 1) whose constant is 1, times 2^floor(x). -inf gives 0, NaN stays NaN, 2^0 is exactly 1.
+ */
 static inline vf exp2_lanes(vf x)
 {
-    x = v_max(v_set1(-200.0f), x);
-    vf n = v_rint(x), r = v_sub(x, n);
-    vf p = v_set1(1.5403530e-4f);
-    p = v_fma(p, r, v_set1(1.3333558e-3f));
-    p = v_fma(p, r, v_set1(9.6181291e-3f));
-    p = v_fma(p, r, v_set1(5.5504109e-2f));
-    p = v_fma(p, r, v_set1(2.4022651e-1f));
-    p = v_fma(p, r, v_set1(6.9314718e-1f));
+    const vf r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    vf p = v_set1(1.86713007e-3f);
+    p = v_fma(p, r, v_set1(9.01703032e-3f));
+    p = v_fma(p, r, v_set1(5.57999131e-2f));
+    p = v_fma(p, r, v_set1(2.4016445e-1f));
+    p = v_fma(p, r, v_set1(6.93151312e-1f));
     p = v_fma(p, r, v_set1(1.0f));
-    return v_scale2(p, n);
+    return _mm512_scalef_ps(p, x); /* takes the floor of x itself */
 }
 
 static inline vf tanh_lanes(vf x)
@@ -221,16 +220,16 @@ static inline __mmask16 sees(__m512i lo, __m512i hi, int i)
 /* Scores to weights for 16 queries; `ragged`: they do not all see all 64 positions. Returns the
  * correction of what came before. The order of the sum: four chains by position mod 4. */
 static inline __attribute__((always_inline)) SIMD_LOCALS vf
-weights(const struct sv_cpu_attn_chunk *c, struct work *w, int32_t q0, bool ragged)
+weights(const struct sv_cpu_attn_chunk *c, struct work *w, float *s, int32_t q0, bool ragged)
 {
     const vf scale = v_set1(c->scale), low = v_set1(-INFINITY);
     const __m512i lo = _mm512_loadu_si512(c->q_lo + q0), hi = _mm512_loadu_si512(c->q_hi + q0);
     vf top[4] = {low, low, low, low}, sum[4] = {v_set1(0), v_set1(0), v_set1(0), v_set1(0)};
     for (int i = 0; i < CHUNK; i++) {
-        vf x = v_mul(v_load(w->s + i * LANES), scale);
+        vf x = v_mul(v_load(s + i * LANES), scale);
         if (c->softcap > 0) {
             x = v_mul(v_set1(c->softcap), tanh_lanes(v_div(x, v_set1(c->softcap))));
-            v_store(w->s + i * LANES, x);
+            v_store(s + i * LANES, x);
         }
         if (ragged)
             x = _mm512_mask_mov_ps(low, sees(lo, hi, i), x);
@@ -244,8 +243,8 @@ weights(const struct sv_cpu_attn_chunk *c, struct work *w, int32_t q0, bool ragg
     const vf base = _mm512_maskz_mul_ps(some, m, v_set1(-LOG2E));
     const vf factor = v_set1(c->softcap > 0 ? LOG2E : c->scale * LOG2E);
     for (int i = 0; i < CHUNK; i += 2) {
-        vf a = exp2_lanes(v_fma(v_load(w->s + i * LANES), factor, base));
-        vf b = exp2_lanes(v_fma(v_load(w->s + (i + 1) * LANES), factor, base));
+        vf a = exp2_lanes(v_fma(v_load(s + i * LANES), factor, base));
+        vf b = exp2_lanes(v_fma(v_load(s + (i + 1) * LANES), factor, base));
         if (ragged) {
             a = _mm512_maskz_mov_ps(sees(lo, hi, i), a);
             b = _mm512_maskz_mov_ps(sees(lo, hi, i + 1), b);
@@ -343,12 +342,14 @@ static bool sees_all(const struct sv_cpu_attn_chunk *c, int32_t q0, int32_t n)
     return true;
 }
 
-static bool sees_any(const struct sv_cpu_attn_chunk *c, int32_t q0)
+/* The group behind q0 that sees something of this chunk; n_q or more when there is none. */
+static int32_t next_group(const struct sv_cpu_attn_chunk *c, int32_t q0)
 {
-    for (int32_t j = q0; j < q0 + LANES; j++)
-        if (c->q_lo[j] < c->q_hi[j])
-            return true;
-    return false;
+    for (q0 += LANES; q0 < c->n_q; q0 += LANES)
+        for (int32_t j = q0; j < q0 + LANES; j++)
+            if (c->q_lo[j] < c->q_hi[j])
+                return q0;
+    return q0;
 }
 
 SIMD_LOCALS void sv_cpu_attn_amx_chunk(const struct sv_cpu_attn_chunk *c)
@@ -359,12 +360,18 @@ SIMD_LOCALS void sv_cpu_attn_amx_chunk(const struct sv_cpu_attn_chunk *c)
     key_blocks(c, block);
     if (plain)
         pack_values(c, c->lo, c->hi);
-    for (int32_t q0 = 0; q0 < c->n_q; q0 += LANES) {
-        if (!sees_any(c, q0))
-            continue;
+    /* Scores of the next group go into the tile unit while this group's weights take the vector
+     * units. */
+    int32_t q0 = next_group(c, -LANES), turn = 0;
+    if (q0 < c->n_q)
+        scores(c, block, c->q_tiles + (int64_t)q0 * c->head_dim, w->s[turn]);
+    for (int32_t next; q0 < c->n_q; q0 = next, turn ^= 1) {
         float *acc = c->acc + (int64_t)q0 * c->acc_ld;
-        scores(c, block, c->q_tiles + (int64_t)q0 * c->head_dim, w->s);
-        vf corr = sees_all(c, q0, LANES) ? weights(c, w, q0, false) : weights(c, w, q0, true);
+        next = next_group(c, q0);
+        if (next < c->n_q)
+            scores(c, block, c->q_tiles + (int64_t)next * c->head_dim, w->s[turn ^ 1]);
+        vf corr = sees_all(c, q0, LANES) ? weights(c, w, w->s[turn], q0, false)
+                                         : weights(c, w, w->s[turn], q0, true);
         correct(c, acc, corr);
         if (plain)
             values(c, w, acc, acc, c->lo<32, c->hi> 32);

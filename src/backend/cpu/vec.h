@@ -18,7 +18,7 @@
 #define SV_ATTN_CHUNK 64  /* positions per softmax step, at absolute multiples */
 #define SV_ATTN_PART 1024 /* positions summed from zero before they are merged, absolute too */
 #define SV_ATTN_TILE 64   /* most queries (row, head) of one work item */
-#define SV_ATTN_WORK_BYTES 24576
+#define SV_ATTN_WORK_BYTES 28672
 
 /* A tile of queries of one sequence and kv head against one chunk of positions. */
 struct sv_cpu_attn_chunk {
