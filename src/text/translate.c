@@ -16,7 +16,11 @@
 #define SPACES                                                                                     \
     "\\t-\\r\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"   \
     "\\x{3000}"
-#define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORDS                                                                                      \
+    "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}" SV_NEW_LU SV_NEW_LL SV_NEW_LM SV_NEW_LO SV_NEW_ND SV_NEW_M
+/* Oniguruma alone: outside of a class \w also takes the superscripts and fractions of Latin-1. */
+#define WORDS_ALONE WORDS "\\xb2\\xb3\\xb9\\xbc-\\xbe"
+#define DIGITS "\\p{Nd}" SV_NEW_ND
 #define HEX "0-9a-fA-F"
 
 struct rewrite {
@@ -101,9 +105,11 @@ static const char *newer_members(const char *name)
                  {"lm", SV_NEW_LM},
                  {"lo", SV_NEW_LO},
                  {"m", SV_NEW_M},
-                 {"n", SV_NEW_N},
+                 {"n", SV_NEW_ND SV_NEW_N},
+                 {"nd", SV_NEW_ND},
                  {"p", SV_NEW_P},
-                 {"s", SV_NEW_S}};
+                 {"s", SV_NEW_S},
+                 {"han", "\\x{2b739}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}"}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (strcmp(name, table[i].name) == 0)
             return table[i].members;
@@ -113,8 +119,9 @@ static const char *newer_members(const char *name)
 /* The name between the braces of \p{...} in lower case; i moves behind the closing one. */
 static int property_name(struct rewrite *r, size_t start, char *name, size_t room)
 {
-    static const char *const posix[] = {"alnum", "alpha", "blank", "cntrl", "digit", "graph",  "lower",
-                                        "print", "punct", "space", "upper", "xdigit", "word", "ascii"};
+    static const char *const posix[] = {"alnum", "alpha",  "blank", "cntrl", "digit",
+                                        "graph", "lower",  "print", "punct", "space",
+                                        "upper", "xdigit", "word",  "ascii"};
     size_t n = 0;
 
     while (r->i < r->n && r->s[r->i] != '}') {
@@ -177,7 +184,7 @@ static int escape(struct rewrite *r, bool in_class)
     if (c == 'x' || c == 'u')
         return code_point(r);
     r->i++;
-    if (!is_alnum(c) || strchr("nrtfaed", c) || (c == 'D' && !in_class)) {
+    if (!is_alnum(c) || strchr("nrtfae", c)) {
         if ((unsigned char)c >= 0x80) {
             r->i--; /* an escaped wide character is itself */
             return SV_OK;
@@ -186,15 +193,17 @@ static int escape(struct rewrite *r, bool in_class)
     } else if (c == 's') {
         put(r, in_class ? SPACES : "[" SPACES "]");
     } else if (c == 'w') {
-        put(r, in_class ? WORDS : "[" WORDS "]");
+        put(r, in_class ? WORDS : "[" WORDS_ALONE "]");
+    } else if (c == 'd') {
+        put(r, in_class ? DIGITS : "[" DIGITS "]");
     } else if (c == 'h') {
         put(r, in_class ? HEX : "[" HEX "]");
     } else if (c == 'S') {
         put(r, in_class ? "\\P{White_Space}" : "[^" SPACES "]");
     } else if (c == 'v') {
         put(r, "\\x0b");
-    } else if (!in_class && (c == 'W' || c == 'H')) {
-        put(r, c == 'W' ? "[^" WORDS "]" : "[^" HEX "]");
+    } else if (!in_class && (c == 'W' || c == 'H' || c == 'D')) {
+        put(r, c == 'W' ? "[^" WORDS_ALONE "]" : c == 'H' ? "[^" HEX "]" : "[^" DIGITS "]");
     } else if (!in_class && (c == 'A' || c == 'z')) {
         put(r, text);
     } else {

@@ -24,7 +24,7 @@ if sys.argv[1] == "unassigned":
     for a, b in ranges(c for c in range(0x110000) if unicodedata.category(chr(c)) == "Cn"):
         print("%x %x" % (a, b))
     sys.exit()
-groups = {k: [] for k in ("Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "P", "S")}
+groups = {k: [] for k in ("Lu", "Ll", "Lt", "Lm", "Lo", "Nd", "N", "M", "P", "S")}
 for line in open(sys.argv[1]):
     a, b = (int(x, 16) for x in line.split())
     for c in range(a, b + 1):
@@ -48,4 +48,5 @@ for name, points in groups.items():
             line = '    "'
         line += item
     print(line + '"')
+print("/* N above is what is not Nd */")
 print("/* clang-format on */\n\n#endif")
