@@ -312,12 +312,22 @@ static void make_item(const struct attn_plan *a, struct attn_item *it, int32_t s
     visible(a->p, seg, row0 + (q0 + it->n_q - 1) / a->group, &lo, &it->pos_hi);
 }
 
-/* Queries times positions; the constant stands for loading keys and values once per tile. */
-static int64_t item_cost(const struct attn_item *it, int32_t from, int32_t to)
+/* Queries (whole groups of lanes where there are such) times positions; the constant stands for
+ * loading keys and values once per tile. */
+static int64_t item_cost(const struct attn_plan *a, const struct attn_item *it, int32_t from,
+                         int32_t to)
 {
+    int32_t queries = a->amx ? round_up(it->n_q, 16) : it->n_q;
     from = from > it->pos_lo ? from : it->pos_lo;
     to = to < it->pos_hi ? to : it->pos_hi;
-    return from < to ? (int64_t)(to - from) * (it->n_q + 4) : 0;
+    return from < to ? (int64_t)(to - from) * (queries + 4) : 0;
+}
+
+/* Time of one query and position in units of 1/256 ns, measured at head_dim 64 and 128. */
+static int64_t unit_ns256(const struct attn_plan *a)
+{
+    static const int32_t per_dim[] = {0, 80, 15, 9, 9};
+    return (int64_t)a->p->kv.head_dim * (a->amx ? 3 : per_dim[a->cpu->isa]);
 }
 
 /* Walks all items; runs those whose start lies in share `thread` of the cost. With s == NULL only
@@ -335,13 +345,13 @@ static int64_t walk(const struct attn_plan *a, struct attn_scratch *s, int threa
                 if (!a->n_parts) {
                     if (s && at >= begin && at < end)
                         run_item(a, &it, s);
-                    at += item_cost(&it, 0, it.pos_hi);
+                    at += item_cost(a, &it, 0, it.pos_hi);
                     continue;
                 }
                 for (int32_t k = it.pos_lo / SV_ATTN_PART; k * SV_ATTN_PART < it.pos_hi; k++) {
                     if (s && at >= begin && at < end)
                         run_item_part(a, &it, k, s);
-                    at += item_cost(&it, k * SV_ATTN_PART, (k + 1) * SV_ATTN_PART);
+                    at += item_cost(a, &it, k * SV_ATTN_PART, (k + 1) * SV_ATTN_PART);
                 }
             }
     }
@@ -398,7 +408,7 @@ static void choose_split(struct attn_plan *a)
     int32_t units = r->n_segs * a->p->kv.n_kv_heads, tiles = 1;
     while (units * tiles < 4 * n && (units * tiles) % n != 0)
         tiles++;
-    int32_t tile = (most + tiles - 1) / tiles;
+    int32_t tile = round_up((most + tiles - 1) / tiles, a->amx ? 16 : 1);
     if (tile < a->tile)
         a->tile = tile > 0 ? tile : 1;
 }
@@ -415,6 +425,5 @@ void sv_cpu_attention(struct sv_dev *dev, const struct sv_p_attention *p)
             p->kv.head_dim % 32 == 0;
     choose_split(&a);
     a.cost = walk(&a, NULL, 0, 1);
-    /* About 40 multiply-adds per ns; each query and position takes 2 head_dim. */
-    sv_cpu_run(cpu, attention_run, &a, a.cost * p->kv.head_dim / 20);
+    sv_cpu_run(cpu, attention_run, &a, a.cost * unit_ns256(&a) / 256);
 }

@@ -74,13 +74,13 @@ score_block(const struct sv_cpu_attn_chunk *c, float *s, int32_t q0, int32_t p0,
 {
     const int32_t hd = c->head_dim;
     const float *q = c->q + (int64_t)q0 * hd;
-    vf a[SIMD_QB][SIMD_NV];
+    vf a[SIMD_QB][SIMD_NV1];
     for (int j = 0; j < nq; j++)
         for (int k = 0; k < nv; k++)
             a[j][k] = v_set1(0);
     for (int32_t d = 0; d < hd; d++) {
         const float *kt = c->kt + (int64_t)d * CHUNK + p0;
-        vf key[SIMD_NV];
+        vf key[SIMD_NV1];
         for (int k = 0; k < nv; k++)
             key[k] = v_load(kt + k * SIMD_W);
         for (int j = 0; j < nq; j++) {
@@ -97,14 +97,15 @@ score_block(const struct sv_cpu_attn_chunk *c, float *s, int32_t q0, int32_t p0,
 /* Scores of all queries for the vector blocks that meet [lo, hi). */
 static SIMD_LOCALS void scores(const struct sv_cpu_attn_chunk *c, float *s)
 {
-    const int32_t step = SIMD_NV * SIMD_W;
-    for (int32_t p = c->lo / step * step; p < c->hi; p += step) {
-        int32_t q = 0;
-        for (; q + SIMD_QB <= c->n_q; q += SIMD_QB)
+    const int32_t blocked = c->n_q / SIMD_QB * SIMD_QB;
+    int32_t step = SIMD_NV * SIMD_W;
+    for (int32_t p = c->lo / step * step; p < c->hi && blocked; p += step)
+        for (int32_t q = 0; q < blocked; q += SIMD_QB)
             score_block(c, s, q, p, SIMD_QB, SIMD_NV);
-        for (; q < c->n_q; q++)
-            score_block(c, s, q, p, 1, SIMD_NV);
-    }
+    step = SIMD_NV1 * SIMD_W;
+    for (int32_t p = c->lo / step * step; p < c->hi; p += step)
+        for (int32_t q = blocked; q < c->n_q; q++)
+            score_block(c, s, q, p, 1, SIMD_NV1);
 }
 
 /* ---------------------------------------------------------------- softmax */
@@ -153,13 +154,13 @@ static inline SIMD_LOCALS __attribute__((always_inline)) void
 value_block(const struct sv_cpu_attn_chunk *c, const float *s, const float *const *v,
             const float *corr, int32_t q0, int32_t d, int32_t lo, int32_t hi, int nq, int nv)
 {
-    vf a[SIMD_QB][SIMD_NV];
+    vf a[SIMD_QB][SIMD_NV1];
     float *acc = c->acc + (int64_t)q0 * c->acc_ld + d;
     for (int j = 0; j < nq; j++)
         for (int k = 0; k < nv; k++)
             a[j][k] = v_mul(v_load(acc + (int64_t)j * c->acc_ld + k * SIMD_W), v_set1(corr[j]));
     for (int32_t i = lo; i < hi; i++) {
-        vf val[SIMD_NV];
+        vf val[SIMD_NV1];
         for (int k = 0; k < nv; k++)
             val[k] = v_load(v[i] + d + k * SIMD_W);
         for (int j = 0; j < nq; j++) {
@@ -178,9 +179,10 @@ static inline SIMD_LOCALS __attribute__((always_inline)) void
 value_rows(const struct sv_cpu_attn_chunk *c, const float *s, const float *const *v,
            const float *corr, int32_t q0, int32_t lo, int32_t hi, int nq)
 {
+    const int nv = nq == 1 ? SIMD_NV1 : SIMD_NV;
     int32_t d = 0;
-    for (; d + SIMD_NV * SIMD_W <= c->acc_ld; d += SIMD_NV * SIMD_W)
-        value_block(c, s, v, corr, q0, d, lo, hi, nq, SIMD_NV);
+    for (; d + nv * SIMD_W <= c->acc_ld; d += nv * SIMD_W)
+        value_block(c, s, v, corr, q0, d, lo, hi, nq, nv);
     for (; d < c->acc_ld; d += SIMD_W)
         value_block(c, s, v, corr, q0, d, lo, hi, nq, 1);
 }

@@ -178,17 +178,16 @@ static int32_t list_top_p(struct sample_scratch *s, const struct sv_cpu_vec *vec
 {
     vec->exp_weights(s->w, x, vocab, max, inv_t);
     *target = (double)top_p * vec->sum(s->w, vocab);
-    for (double depth = 8; depth < 100; depth *= 2) {
-        int32_t n = vec->find_ge(s->ids, x, vocab, (float)((double)max - depth / (double)inv_t));
-        double mass = 0;
-        for (int32_t i = 0; i < n; i++)
-            mass += (double)s->w[s->ids[i]];
-        if (mass < *target * (1 + 1e-12))
-            continue;
-        load_candidates(s, vec, x, n, max, inv_t);
-        return n;
+    float t = -INFINITY;
+    for (double depth = 2; depth < 100; depth += depth < 16 ? 2 : depth) {
+        float at = (float)((double)max - depth / (double)inv_t);
+        /* The estimate must clear the target by more than its error. */
+        if ((double)vec->mass_ge(s->w, x, vocab, at) * (1 - 2e-3) > *target) {
+            t = at;
+            break;
+        }
     }
-    int32_t n = vec->find_ge(s->ids, x, vocab, -INFINITY);
+    int32_t n = vec->find_ge(s->ids, x, vocab, t);
     load_candidates(s, vec, x, n, max, inv_t);
     return n;
 }

@@ -16,6 +16,7 @@
 #define SIMD_W 8
 #define SIMD_QB 4
 #define SIMD_NV 2
+#define SIMD_NV1 4
 #define SIMD_TABLE sv_cpu_vec_avx2
 #define SIMD_NAME "avx2"
 #define SIMD_LOCALS /* see simd_avx512.h */
@@ -80,6 +81,10 @@ static inline vf v_min(vf a, vf b)
 static inline vf v_zero_below(vf x, float limit, vf y)
 {
     return _mm256_andnot_ps(_mm256_cmp_ps(x, v_set1(limit), _CMP_LT_OQ), y);
+}
+static inline vf v_where_ge(vf x, vf t, vf y)
+{
+    return _mm256_and_ps(_mm256_cmp_ps(x, t, _CMP_GE_OQ), y);
 }
 static inline vf v_rint(vf x)
 {

@@ -17,6 +17,7 @@
 #define SIMD_W 16
 #define SIMD_QB 4
 #define SIMD_NV 4
+#define SIMD_NV1 4
 #define SIMD_TABLE sv_cpu_vec_avx512
 #define SIMD_NAME "avx512"
 #if defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
@@ -85,6 +86,10 @@ static inline vf v_min(vf a, vf b)
 static inline vf v_zero_below(vf x, float limit, vf y)
 {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, v_set1(limit), _CMP_NLT_UQ), y);
+}
+static inline vf v_where_ge(vf x, vf t, vf y)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, t, _CMP_GE_OQ), y);
 }
 static inline vf v_rint(vf x)
 {

@@ -16,6 +16,7 @@
 #define SIMD_W 4
 #define SIMD_QB 2 /* queries and vectors of a register block in attention */
 #define SIMD_NV 4
+#define SIMD_NV1 4 /* vectors of a block of one query */
 #define SIMD_TABLE sv_cpu_vec_plain
 #define SIMD_NAME "plain"
 #define SIMD_LOCALS /* see simd_avx512.h */
@@ -85,6 +86,10 @@ static inline vf v_min(vf a, vf b)
 static inline vf v_zero_below(vf x, float limit, vf y) /* x < limit ? 0 : y */
 {
     return v_sel(x < v_set1(limit), v_set1(0), y);
+}
+static inline vf v_where_ge(vf x, vf t, vf y) /* x >= t ? y : 0 */
+{
+    return v_sel(x >= t, y, v_set1(0));
 }
 /* Round to an integer, |x| < 2^22. */
 static inline vf v_rint(vf x)

@@ -76,6 +76,8 @@ struct sv_cpu_vec {
     void (*block_max)(float *out, const float *x, int32_t n);
     /* Ids with x >= t, ascending; returns how many. ids has room for n. */
     int32_t (*find_ge)(int32_t *ids, const float *x, int32_t n, float t);
+    /* Sum of w[i] where x[i] >= t, in f32: an estimate, relative error below 1e-3. */
+    float (*mass_ge)(const float *w, const float *x, int32_t n, float t);
     /* w[i] = exp((x[i] - max) * inv_t) */
     void (*exp_weights)(float *w, const float *x, int32_t n, float max, float inv_t);
     /* Sum in double, 16 interleaved partial sums added in a fixed tree. */

@@ -239,6 +239,21 @@ static int32_t k_find_ge(int32_t *ids, const float *x, int32_t n, float t)
     return found;
 }
 
+static SIMD_LOCALS float k_mass_ge(const float *w, const float *x, int32_t n, float t)
+{
+    const vf tv = v_set1(t);
+    vf a[4] = {v_set1(0), v_set1(0), v_set1(0), v_set1(0)};
+    int32_t i = 0;
+    for (; i + 4 * SIMD_W <= n; i += 4 * SIMD_W)
+        for (int k = 0; k < 4; k++)
+            a[k] =
+                v_add(a[k], v_where_ge(v_load(x + i + k * SIMD_W), tv, v_load(w + i + k * SIMD_W)));
+    float sum = finish_sum(a);
+    for (; i < n; i++)
+        sum += x[i] >= t ? w[i] : 0;
+    return sum;
+}
+
 static void k_exp_weights(float *w, const float *x, int32_t n, float max, float inv_t)
 {
     const vf m = v_set1(max), s = v_set1(inv_t);

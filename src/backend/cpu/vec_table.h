@@ -14,6 +14,7 @@ const struct sv_cpu_vec SIMD_TABLE = {
     .max = k_max,
     .block_max = k_block_max,
     .find_ge = k_find_ge,
+    .mass_ge = k_mass_ge,
     .exp_weights = k_exp_weights,
     .sum = k_sum,
     .attn_chunk = k_attn_chunk,
