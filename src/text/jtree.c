@@ -28,21 +28,21 @@ static const char *keep(struct reader *r)
     return copy;
 }
 
-static int read_value(struct reader *r, int depth, struct sv_jnode **out);
+static int read_value(struct reader *r, int depth, struct sv_tree **out);
 
-static int read_children(struct reader *r, int depth, struct sv_jnode *v)
+static int read_children(struct reader *r, int depth, struct sv_tree *v)
 {
-    bool object = v->kind == SV_J_OBJECT, first = true;
-    const struct sv_jnode **tail = &v->child;
+    bool object = v->kind == SV_TREE_OBJECT, first = true;
+    const struct sv_tree **tail = &v->child;
     int rc = sv_jpull_enter(r->j, object ? '{' : '[');
 
     while (rc == SV_OK &&
            (rc = sv_jpull_more(r->j, object ? '}' : ']', &first, object ? &r->text : NULL)) == 1) {
         const char *key = object ? keep(r) : "";
-        struct sv_jnode *one = NULL;
+        struct sv_tree *one = NULL;
         if (!key)
             return no_memory(r);
-        if (object && sv_jnode_get(v, key))
+        if (object && sv_tree_get(v, key))
             return sv_jpull_fail(r->j, r->j->pos, "'%.40s' is there twice", key);
         rc = read_value(r, depth + 1, &one);
         if (rc < 0)
@@ -56,22 +56,22 @@ static int read_children(struct reader *r, int depth, struct sv_jnode *v)
 }
 
 /* Integers that fit are INT, other numbers REAL: no field that is read is a fraction. */
-static int read_number(struct reader *r, struct sv_jnode *v)
+static int read_number(struct reader *r, struct sv_tree *v)
 {
     size_t start = r->j->pos;
     int rc = sv_jpull_skip(r->j);
     struct sv_jpull again = {.text = r->j->text, .n = r->j->pos, .pos = start};
 
-    v->kind = SV_J_REAL;
+    v->kind = SV_TREE_REAL;
     if (rc == SV_OK && sv_jpull_int(&again, INT64_MIN / 16, INT64_MAX / 16, &v->number) == SV_OK &&
         again.pos == again.n)
-        v->kind = SV_J_INT;
+        v->kind = SV_TREE_INT;
     return rc;
 }
 
-static int read_value(struct reader *r, int depth, struct sv_jnode **out)
+static int read_value(struct reader *r, int depth, struct sv_tree **out)
 {
-    struct sv_jnode *v = sv_arena_alloc(r->a, sizeof *v);
+    struct sv_tree *v = sv_arena_alloc(r->a, sizeof *v);
     int c = sv_jpull_peek(r->j), rc;
     bool flag = false;
 
@@ -84,10 +84,10 @@ static int read_value(struct reader *r, int depth, struct sv_jnode **out)
     switch (c) {
     case '{':
     case '[':
-        v->kind = c == '{' ? SV_J_OBJECT : SV_J_ARRAY;
+        v->kind = c == '{' ? SV_TREE_OBJECT : SV_TREE_ARRAY;
         return read_children(r, depth, v);
     case '"':
-        v->kind = SV_J_STRING;
+        v->kind = SV_TREE_STRING;
         rc = sv_jpull_string(r->j, &r->text);
         if (rc < 0)
             return rc;
@@ -96,7 +96,7 @@ static int read_value(struct reader *r, int depth, struct sv_jnode **out)
         return v->text ? SV_OK : no_memory(r);
     case 't':
     case 'f':
-        v->kind = SV_J_BOOL;
+        v->kind = SV_TREE_BOOL;
         rc = sv_jpull_bool(r->j, &flag);
         v->number = flag;
         return rc;
@@ -112,29 +112,29 @@ static int read_value(struct reader *r, int depth, struct sv_jnode **out)
     }
 }
 
-int sv_jtree_read(struct sv_jpull *j, struct sv_arena *a, const struct sv_jnode **out)
+int sv_tree_read(struct sv_jpull *j, struct sv_arena *a, const struct sv_tree **out)
 {
     struct reader r = {.j = j, .a = a};
-    struct sv_jnode *v = NULL;
+    struct sv_tree *v = NULL;
     int rc;
 
     sv_buf_init(&r.text);
     rc = read_value(&r, 0, &v);
     sv_buf_fini(&r.text);
-    *out = rc == SV_OK && v->kind != SV_J_NULL ? v : NULL;
+    *out = rc == SV_OK && v->kind != SV_TREE_NULL ? v : NULL;
     return rc;
 }
 
-const struct sv_jnode *sv_jnode_get(const struct sv_jnode *v, const char *key)
+const struct sv_tree *sv_tree_get(const struct sv_tree *v, const char *key)
 {
-    const struct sv_jnode *c = v && v->kind == SV_J_OBJECT ? v->child : NULL;
+    const struct sv_tree *c = v && v->kind == SV_TREE_OBJECT ? v->child : NULL;
     while (c && strcmp(c->key, key) != 0)
         c = c->next;
-    return c && c->kind != SV_J_NULL ? c : NULL;
+    return c && c->kind != SV_TREE_NULL ? c : NULL;
 }
 
-const char *sv_jnode_text(const struct sv_jnode *v, const char *key)
+const char *sv_tree_text(const struct sv_tree *v, const char *key)
 {
-    const struct sv_jnode *c = sv_jnode_get(v, key);
-    return c && c->kind == SV_J_STRING ? c->text : NULL;
+    const struct sv_tree *c = sv_tree_get(v, key);
+    return c && c->kind == SV_TREE_STRING ? c->text : NULL;
 }

@@ -11,19 +11,19 @@
 
 #define MAX_STEPS 32
 
-static const char *type_of(const struct sv_jnode *v)
+static const char *type_of(const struct sv_tree *v)
 {
-    const char *s = sv_jnode_text(v, "type");
+    const char *s = sv_tree_text(v, "type");
     return s ? s : "";
 }
 
-static int refuse(struct sv_err *err, int code, const struct sv_jnode *v, const char *what)
+static int refuse(struct sv_err *err, int code, const struct sv_tree *v, const char *what)
 {
     size_t pos = v ? v->pos : 0;
     return sv_fail(err, code, (int64_t)pos, "byte %zu: %s", pos, what);
 }
 
-static int unsupported(struct sv_err *err, const char *part, const struct sv_jnode *v)
+static int unsupported(struct sv_err *err, const char *part, const struct sv_tree *v)
 {
     return sv_fail(err, SV_EUNSUPPORTED, (int64_t)v->pos,
                    "byte %zu: %s of type '%.60s' is not supported", v->pos, part, type_of(v));
@@ -34,19 +34,19 @@ static int no_memory(struct sv_err *err)
     return sv_fail(err, SV_ENOMEM, -1, "out of memory");
 }
 
-static bool is_type(const struct sv_jnode *v, const char *type)
+static bool is_type(const struct sv_tree *v, const char *type)
 {
     return strcmp(type_of(v), type) == 0;
 }
 
 /* A flag that may be absent; anything but true and false is an error. */
-static int flag_of(const struct sv_jnode *v, const char *key, bool *out, struct sv_err *err)
+static int flag_of(const struct sv_tree *v, const char *key, bool *out, struct sv_err *err)
 {
-    const struct sv_jnode *f = sv_jnode_get(v, key);
+    const struct sv_tree *f = sv_tree_get(v, key);
 
     if (!f)
         return SV_OK;
-    if (f->kind != SV_J_BOOL)
+    if (f->kind != SV_TREE_BOOL)
         return sv_fail(err, SV_EFORMAT, (int64_t)f->pos, "byte %zu: %s must be true or false",
                        f->pos, key);
     *out = f->number != 0;
@@ -54,24 +54,24 @@ static int flag_of(const struct sv_jnode *v, const char *key, bool *out, struct 
 }
 
 /* The parts of a Sequence, or v itself as the only part; the rest by ->next. NULL: none. */
-static const struct sv_jnode *first_part(const struct sv_jnode *v, const char *field, bool *more)
+static const struct sv_tree *first_part(const struct sv_tree *v, const char *field, bool *more)
 {
-    const struct sv_jnode *list;
+    const struct sv_tree *list;
 
     *more = is_type(v, "Sequence");
     if (!*more)
         return v;
-    list = sv_jnode_get(v, field);
-    return list && list->kind == SV_J_ARRAY ? list->child : NULL;
+    list = sv_tree_get(v, field);
+    return list && list->kind == SV_TREE_ARRAY ? list->child : NULL;
 }
 
-int sv_tok_parse_normalizer(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err)
+int sv_tok_parse_normalizer(struct sv_tokenizer *tok, const struct sv_tree *v, struct sv_err *err)
 {
     bool more;
 
     if (!v)
         return SV_OK;
-    for (const struct sv_jnode *p = first_part(v, "normalizers", &more); p;
+    for (const struct sv_tree *p = first_part(v, "normalizers", &more); p;
          p = more ? p->next : NULL) {
         if (!is_type(p, "NFC"))
             return unsupported(err, "normalizer", p);
@@ -83,7 +83,7 @@ int sv_tok_parse_normalizer(struct sv_tokenizer *tok, const struct sv_jnode *v, 
 /* ---------------------------------------------------------------- pre_tokenizer */
 
 static int add_split(struct sv_tokenizer *tok, const char *pattern, size_t n, bool literal,
-                     const struct sv_jnode *where, struct sv_split **out, struct sv_err *err)
+                     const struct sv_tree *where, struct sv_split **out, struct sv_err *err)
 {
     struct sv_split *sp = &tok->split[tok->n_splits];
     int rc;
@@ -104,20 +104,20 @@ static int add_split(struct sv_tokenizer *tok, const char *pattern, size_t n, bo
     return SV_OK;
 }
 
-static int read_split(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err)
+static int read_split(struct sv_tokenizer *tok, const struct sv_tree *v, struct sv_err *err)
 {
     static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious",
                                         "MergedWithNext", "Contiguous"};
-    const struct sv_jnode *pattern = sv_jnode_get(v, "pattern"),
-                          *text = sv_jnode_get(pattern, "Regex");
-    const char *behavior = sv_jnode_text(v, "behavior");
+    const struct sv_tree *pattern = sv_tree_get(v, "pattern"),
+                         *text = sv_tree_get(pattern, "Regex");
+    const char *behavior = sv_tree_text(v, "behavior");
     struct sv_split *sp;
     bool literal = !text, invert = false;
     int rc, k = 0;
 
     if (literal)
-        text = sv_jnode_get(pattern, "String");
-    if (!text || text->kind != SV_J_STRING)
+        text = sv_tree_get(pattern, "String");
+    if (!text || text->kind != SV_TREE_STRING)
         return refuse(err, SV_EFORMAT, v, "Split: pattern needs a Regex or a String");
     if (!behavior)
         return refuse(err, SV_EFORMAT, v, "Split: behavior is missing");
@@ -136,7 +136,7 @@ static int read_split(struct sv_tokenizer *tok, const struct sv_jnode *v, struct
     return SV_OK;
 }
 
-static int read_byte_level(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err)
+static int read_byte_level(struct sv_tokenizer *tok, const struct sv_tree *v, struct sv_err *err)
 {
     const char *gpt2 = sv_scan_pattern(0);
     bool prefix = true, use_regex = true; /* the reference's defaults */
@@ -152,7 +152,7 @@ static int read_byte_level(struct sv_tokenizer *tok, const struct sv_jnode *v, s
     return use_regex ? add_split(tok, gpt2, strlen(gpt2), false, v, &sp, err) : SV_OK;
 }
 
-static int read_digits(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err)
+static int read_digits(struct sv_tokenizer *tok, const struct sv_tree *v, struct sv_err *err)
 {
     bool individual = false;
     struct sv_split *sp;
@@ -164,10 +164,10 @@ static int read_digits(struct sv_tokenizer *tok, const struct sv_jnode *v, struc
                       : add_split(tok, "\\p{N}+", 6, false, v, &sp, err);
 }
 
-int sv_tok_parse_pre(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err)
+int sv_tok_parse_pre(struct sv_tokenizer *tok, const struct sv_tree *v, struct sv_err *err)
 {
     bool byte_level = false, more = false;
-    const struct sv_jnode *p = v ? first_part(v, "pretokenizers", &more) : NULL;
+    const struct sv_tree *p = v ? first_part(v, "pretokenizers", &more) : NULL;
 
     tok->prefix_level = -1;
     for (int i = 0; p; p = more ? p->next : NULL) {
@@ -207,17 +207,17 @@ static int append_id(int32_t **ids, int32_t *n, int32_t id)
 }
 
 /* Ids of a template's special token go before or after the text. */
-static int add_special(struct sv_tokenizer *tok, const struct sv_jnode *specials,
-                       const struct sv_jnode *p, const char *name, bool after, struct sv_err *err)
+static int add_special(struct sv_tokenizer *tok, const struct sv_tree *specials,
+                       const struct sv_tree *p, const char *name, bool after, struct sv_err *err)
 {
-    const struct sv_jnode *ids = sv_jnode_get(sv_jnode_get(specials, name), "ids");
+    const struct sv_tree *ids = sv_tree_get(sv_tree_get(specials, name), "ids");
 
-    if (!ids || ids->kind != SV_J_ARRAY || !ids->n)
+    if (!ids || ids->kind != SV_TREE_ARRAY || !ids->n)
         return sv_fail(err, SV_EFORMAT, (int64_t)p->pos,
                        "byte %zu: special_tokens has no ids for '%.60s'", p->pos, name);
-    for (const struct sv_jnode *v = ids->child; v; v = v->next) {
+    for (const struct sv_tree *v = ids->child; v; v = v->next) {
         int rc;
-        if (v->kind != SV_J_INT || v->number < 0 || v->number >= tok->n_tokens ||
+        if (v->kind != SV_TREE_INT || v->number < 0 || v->number >= tok->n_tokens ||
             tok->name_at[v->number] == UINT32_MAX)
             return sv_fail(err, SV_EFORMAT, (int64_t)v->pos,
                            "byte %zu: '%.60s' has an id that no token has", v->pos, name);
@@ -229,17 +229,17 @@ static int add_special(struct sv_tokenizer *tok, const struct sv_jnode *specials
     return SV_OK;
 }
 
-static int read_template(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err)
+static int read_template(struct sv_tokenizer *tok, const struct sv_tree *v, struct sv_err *err)
 {
-    const struct sv_jnode *single = sv_jnode_get(v, "single"),
-                          *specials = sv_jnode_get(v, "special_tokens");
+    const struct sv_tree *single = sv_tree_get(v, "single"),
+                         *specials = sv_tree_get(v, "special_tokens");
     int n_text = 0;
 
-    if (!single || single->kind != SV_J_ARRAY)
+    if (!single || single->kind != SV_TREE_ARRAY)
         return refuse(err, SV_EFORMAT, v, "TemplateProcessing: single must be an array");
-    for (const struct sv_jnode *p = single->child; p; p = p->next) {
-        const char *name = sv_jnode_text(sv_jnode_get(p, "SpecialToken"), "id");
-        const char *text = sv_jnode_text(sv_jnode_get(p, "Sequence"), "id");
+    for (const struct sv_tree *p = single->child; p; p = p->next) {
+        const char *name = sv_tree_text(sv_tree_get(p, "SpecialToken"), "id");
+        const char *text = sv_tree_text(sv_tree_get(p, "Sequence"), "id");
         int rc = SV_OK;
         if (name)
             rc = add_special(tok, specials, p, name, n_text > 0, err);
@@ -256,14 +256,14 @@ static int read_template(struct sv_tokenizer *tok, const struct sv_jnode *v, str
     return SV_OK;
 }
 
-int sv_tok_parse_post(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err)
+int sv_tok_parse_post(struct sv_tokenizer *tok, const struct sv_tree *v, struct sv_err *err)
 {
     int n_templates = 0;
     bool more;
 
     if (!v)
         return SV_OK;
-    for (const struct sv_jnode *p = first_part(v, "processors", &more); p;
+    for (const struct sv_tree *p = first_part(v, "processors", &more); p;
          p = more ? p->next : NULL) {
         int rc = SV_OK;
         if (is_type(p, "TemplateProcessing"))
@@ -279,10 +279,10 @@ int sv_tok_parse_post(struct sv_tokenizer *tok, const struct sv_jnode *v, struct
 
 /* ---------------------------------------------------------------- decoder */
 
-int sv_tok_parse_decoder(const struct sv_jnode *v, struct sv_err *err)
+int sv_tok_parse_decoder(const struct sv_tree *v, struct sv_err *err)
 {
     bool more = false;
-    const struct sv_jnode *p = v ? first_part(v, "decoders", &more) : NULL;
+    const struct sv_tree *p = v ? first_part(v, "decoders", &more) : NULL;
 
     if (!p)
         return refuse(err, SV_EUNSUPPORTED, v, "only ByteLevel is supported, and there is none");

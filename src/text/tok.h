@@ -108,22 +108,30 @@ int sv_jpull_more(struct sv_jpull *j, char close, bool *first, struct sv_buf *ke
 /* ---------------------------------------------------------------- jtree.c: small parts as a tree
  */
 
-enum sv_jkind { SV_J_NULL, SV_J_BOOL, SV_J_INT, SV_J_REAL, SV_J_STRING, SV_J_ARRAY, SV_J_OBJECT };
-struct sv_jnode {
-    enum sv_jkind kind;
+enum sv_tree_kind {
+    SV_TREE_NULL,
+    SV_TREE_BOOL,
+    SV_TREE_INT,
+    SV_TREE_REAL,
+    SV_TREE_STRING,
+    SV_TREE_ARRAY,
+    SV_TREE_OBJECT
+};
+struct sv_tree {
+    enum sv_tree_kind kind;
     size_t pos;       /* byte in the file */
     int64_t number;   /* INT, BOOL */
     const char *text; /* STRING, NUL-terminated */
     size_t n;         /* bytes of text, or children */
     const char *key;  /* inside an object */
-    const struct sv_jnode *child, *next;
+    const struct sv_tree *child, *next;
 };
 /* Reads one value into nodes that live in a; *out stays NULL for null. */
-int sv_jtree_read(struct sv_jpull *j, struct sv_arena *a, const struct sv_jnode **out);
+int sv_tree_read(struct sv_jpull *j, struct sv_arena *a, const struct sv_tree **out);
 /* The field of an object; NULL when v is no object, or the field is absent or null. */
-const struct sv_jnode *sv_jnode_get(const struct sv_jnode *v, const char *key);
+const struct sv_tree *sv_tree_get(const struct sv_tree *v, const char *key);
 /* Text of a string field, or NULL. */
-const char *sv_jnode_text(const struct sv_jnode *v, const char *key);
+const char *sv_tree_text(const struct sv_tree *v, const char *key);
 
 /* ---------------------------------------------------------------- hash of strings */
 
@@ -311,10 +319,10 @@ int sv_tok_parse_model(struct sv_tokenizer *tok, struct sv_jpull *j, const struc
 int sv_tok_parse_added(struct sv_tokenizer *tok, struct sv_jpull *j);
 /* One object of added_tokens (id -1: it has its own) or of added_tokens_decoder. */
 int sv_tok_read_added(struct sv_tokenizer *tok, struct sv_jpull *j, int32_t id);
-int sv_tok_parse_normalizer(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err);
-int sv_tok_parse_pre(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err);
-int sv_tok_parse_post(struct sv_tokenizer *tok, const struct sv_jnode *v, struct sv_err *err);
-int sv_tok_parse_decoder(const struct sv_jnode *v, struct sv_err *err);
+int sv_tok_parse_normalizer(struct sv_tokenizer *tok, const struct sv_tree *v, struct sv_err *err);
+int sv_tok_parse_pre(struct sv_tokenizer *tok, const struct sv_tree *v, struct sv_err *err);
+int sv_tok_parse_post(struct sv_tokenizer *tok, const struct sv_tree *v, struct sv_err *err);
+int sv_tok_parse_decoder(const struct sv_tree *v, struct sv_err *err);
 /* Byte that a character of the byte-level alphabet stands for, or -1. */
 int sv_byte_of_char(uint32_t cp);
 uint32_t sv_char_of_byte(uint8_t b);

@@ -80,15 +80,15 @@ static int find_parts(struct sv_tokenizer *tok, struct sv_jpull *j, struct span 
 /* One small part; an absent one reads like null. */
 static int read_pipe(struct sv_tokenizer *tok, struct sv_jpull *j, struct span part, int which)
 {
-    const struct sv_jnode *v = NULL;
+    const struct sv_tree *v = NULL;
     struct sv_arena nodes;
     int rc = SV_OK;
 
     sv_arena_init(&nodes);
     j->pos = part.at;
     if (part.end)
-        rc = sv_jtree_read(j, &nodes, &v);
-    if (rc == SV_OK && v && v->kind != SV_J_OBJECT)
+        rc = sv_tree_read(j, &nodes, &v);
+    if (rc == SV_OK && v && v->kind != SV_TREE_OBJECT)
         rc = sv_jpull_fail(j, v->pos, "expected an object");
     if (rc == SV_OK && which == PART_NORMALIZER)
         rc = sv_tok_parse_normalizer(tok, v, j->err);
