@@ -80,7 +80,7 @@ TEST_LDLIBS := $(call library,--libs,cmocka,-lcmocka)
 CPPFLAGS += -Isrc -Iinclude -I. $(LIB_CFLAGS)
 CPPFLAGS += $(if $(HAVE_AVX2),,-DSV_NO_AVX2 -DSV_NO_X86)
 CPPFLAGS += $(if $(HAVE_AVX512),,-DSV_NO_AVX512) $(if $(HAVE_AMX),,-DSV_NO_AMX)
-override CFLAGS += -std=c11 -Wall -Wextra $(WERROR) -pedantic -ffp-contract=off -pthread $(FLAVOUR_FLAGS)
+override CFLAGS += -std=c11 -Wall -Wextra $(WERROR) -pedantic -Wno-format-zero-length -ffp-contract=off -pthread $(FLAVOUR_FLAGS)
 
 # ---------------------------------------------------------------- sources
 
