@@ -256,7 +256,7 @@ static void matches_double(void **state)
         device_open(&cpu, v, 2);
         for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
             for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
-                if (shapes[s][0] * shapes[s][1] < 8000 || (s + r) % 4 == 0)
+                if (shapes[s][0] * shapes[s][1] < 1500 || (s + r) % 5 == 0)
                     one_shape(&cpu, v, &rng, rows[r], shapes[s][0], shapes[s][1], r % 2);
         device_close(&cpu);
     }
@@ -332,48 +332,63 @@ static void same_bits(struct sv_cpu *cpu, const struct variant *v, const struct 
                 v->name, p->n, p->k, r, rows, n_parts, cpu->n_threads);
 }
 
-static void invariant(int32_t n, int32_t k, bool wild, bool large)
+static void invariant_at(const struct variant *v, int32_t n, int32_t k, bool wild, int32_t max_rows)
 {
-    static const int32_t more[] = {41, 48, 64, 65, 100, 257, 600};
-    for (int i = 0; i < N_VARIANTS; i++) {
-        const struct variant *v = &variants[i];
-        struct product p;
-        struct fenced fy;
-        if (!present(v))
-            continue;
-        product_open(&p, v, large ? 600 : 40, n, k, wild);
-        float *y = fenced_open(&fy, (size_t)p.max_rows * n * sizeof *y);
-        for (int n_threads = 1; n_threads <= 4; n_threads++) {
-            struct sv_cpu cpu;
-            device_open(&cpu, v, n_threads);
-            for (int32_t rows = 1; rows <= 40; rows += n_threads == 2 ? 1 : 3)
-                same_bits(&cpu, v, &p, (rows * 7) % (p.max_rows - rows + 1), rows, 1 + rows % 5, y);
-            for (size_t j = 0; large && j < sizeof more / sizeof more[0]; j++)
-                same_bits(&cpu, v, &p, p.max_rows - more[j], more[j], 1 + (int)j % 3, y);
-            same_bits(&cpu, v, &p, 0, 5, n < SV_GEMM_MAX_PARTS ? n : SV_GEMM_MAX_PARTS, y);
-            device_close(&cpu);
-        }
-        fenced_close(&fy);
-        product_close(&p);
+    static const int32_t more[] = {41, 48, 64, 65, 100, 145, 160, 257, 512, 600};
+    struct product p;
+    struct fenced fy;
+    product_open(&p, v, max_rows, n, k, wild);
+    float *y = fenced_open(&fy, (size_t)max_rows * n * sizeof *y);
+    for (int n_threads = 1; n_threads <= 4; n_threads++) {
+        struct sv_cpu cpu;
+        device_open(&cpu, v, n_threads);
+        for (int32_t rows = 1; rows <= 40; rows += n_threads == 2 ? 1 : 5)
+            same_bits(&cpu, v, &p, (rows * 7) % (max_rows - rows + 1), rows, 1 + rows % 5, y);
+        for (size_t j = 0; j < sizeof more / sizeof more[0] && more[j] <= max_rows; j++)
+            if ((int)j % 2 == n_threads % 2) /* each with two thread counts */
+                same_bits(&cpu, v, &p, max_rows - more[j], more[j], 1 + (int)j % 3, y);
+        same_bits(&cpu, v, &p, 0, 5, n < SV_GEMM_MAX_PARTS ? n : SV_GEMM_MAX_PARTS, y);
+        device_close(&cpu);
     }
+    fenced_close(&fy);
+    product_close(&p);
+}
+
+static void invariant(int32_t n, int32_t k, bool wild, int32_t max_rows)
+{
+    for (int i = 0; i < N_VARIANTS; i++)
+        if (present(&variants[i]))
+            invariant_at(&variants[i], n, k, wild, max_rows);
 }
 
 static void rows_are_independent(void **state)
 {
     (void)state;
-    invariant(113, 77, false, true);
+    invariant(83, 77, false, 257);
 }
 
 static void rows_are_independent_long_k(void **state)
 {
     (void)state;
-    invariant(50, 1090, false, false);
+    invariant(34, 1090, false, 100);
+}
+
+/* Every way through the AMX kernels: sums carried over blocks of k, several groups of units, large
+ * input. */
+static void rows_are_independent_amx(void **state)
+{
+    (void)state;
+    const struct variant *v = &variants[N_VARIANTS - 1];
+    if (present(v)) {
+        invariant_at(v, 533, 1066, false, 600);
+        invariant_at(v, 290, 600, true, 600);
+    }
 }
 
 static void rows_are_independent_wild(void **state)
 {
     (void)state;
-    invariant(70, 131, true, true);
+    invariant(50, 131, true, 100);
 }
 
 /* ---------------------------------------------------------------- parts, gather, large batches */
@@ -498,40 +513,42 @@ static int32_t argmax(const float *y, int32_t n)
     return best < 0 ? 0 : best;
 }
 
+static void head_against_gemm(const struct variant *v, struct product *p, int n_threads)
+{
+    int32_t out[170], index[170];
+    struct sv_cpu cpu;
+    device_open(&cpu, v, n_threads);
+    struct sv_gemm_part part = {.w = weight(p->w, v->dtype, p->n, p->k)};
+    for (int32_t rows = 1; rows <= p->max_rows; rows += rows < 20 ? n_threads : 50) {
+        multiply(&cpu, p->x, p->k, rows, p->k, &part, 1, p->one, p->n);
+        for (int32_t r = 0; r < rows; r++)
+            index[r] = rows - 1 - r;
+        head(&cpu, p->x, rows, p->k, part.w, rows % 2 ? index : NULL, out);
+        for (int32_t r = 0; r < rows; r++)
+            assert_int_equal(out[rows % 2 ? index[r] : r], argmax(p->one + (size_t)r * p->n, p->n));
+    }
+    assert_int_equal(cpu.latched.code, SV_OK);
+    device_close(&cpu);
+}
+
 static void head_equals_gemm(void **state)
 {
     (void)state;
-    enum { N = 501, K = 66, ROWS = 70 };
-    for (int i = 0; i < N_VARIANTS; i++)
-        for (int n_threads = 1; n_threads <= 4; n_threads++) {
-            const struct variant *v = &variants[i];
-            struct sv_cpu cpu;
-            struct product p;
-            int32_t out[ROWS], index[ROWS];
-            if (!present(v))
-                continue;
-            product_open(&p, v, ROWS, N, K, false);
-            /* Ties: many equal weight rows, so that the maximum stands in several threads' shares.
-             */
-            for (int32_t r = 100; r < N; r++)
-                memcpy((uint8_t *)p.w + (size_t)r * K * width(v->dtype),
-                       (uint8_t *)p.w + (size_t)(r % 100) * K * width(v->dtype),
-                       K * width(v->dtype));
-            device_open(&cpu, v, n_threads);
-            struct sv_gemm_part part = {.w = weight(p.w, v->dtype, N, K)};
-            for (int32_t rows = 1; rows <= ROWS; rows += rows < 20 ? 1 : 10) {
-                multiply(&cpu, p.x, K, rows, K, &part, 1, p.one, N);
-                for (int32_t r = 0; r < rows; r++)
-                    index[r] = rows - 1 - r;
-                head(&cpu, p.x, rows, K, part.w, rows % 2 ? index : NULL, out);
-                for (int32_t r = 0; r < rows; r++)
-                    assert_int_equal(out[rows % 2 ? index[r] : r],
-                                     argmax(p.one + (size_t)r * N, N));
-            }
-            assert_int_equal(cpu.latched.code, SV_OK);
-            device_close(&cpu);
-            product_close(&p);
-        }
+    enum { N = 301, K = 66, ROWS = 170 };
+    for (int i = 0; i < N_VARIANTS; i++) {
+        const struct variant *v = &variants[i];
+        const size_t row = K * width(v->dtype);
+        struct product p;
+        if (!present(v))
+            continue;
+        product_open(&p, v, ROWS, N, K, false);
+        /* Ties: many equal weight rows, so that the maximum stands in several threads' shares. */
+        for (int32_t r = 100; r < N; r++)
+            memcpy((uint8_t *)p.w + (size_t)r * row, (uint8_t *)p.w + (size_t)(r % 100) * row, row);
+        for (int n_threads = 1; n_threads <= 4; n_threads++)
+            head_against_gemm(v, &p, n_threads);
+        product_close(&p);
+    }
 }
 
 static void head_with_nan(void **state)
@@ -600,7 +617,8 @@ static void survives_no_memory(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(matches_double), cmocka_unit_test(rows_are_independent),
              cmocka_unit_test(rows_are_independent_long_k),
-             cmocka_unit_test(rows_are_independent_wild), cmocka_unit_test(mixed_parts_with_bias),
+             cmocka_unit_test(rows_are_independent_wild),
+             cmocka_unit_test(rows_are_independent_amx), cmocka_unit_test(mixed_parts_with_bias),
              cmocka_unit_test(gathers_rows), cmocka_unit_test(many_rows),
              cmocka_unit_test(head_equals_gemm), cmocka_unit_test(head_with_nan),
              cmocka_unit_test(refuses_missing_levels), cmocka_unit_test(survives_no_memory))

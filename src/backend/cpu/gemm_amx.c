@@ -259,7 +259,7 @@ static void emit(const struct job *j, int32_t n, int32_t block, const float *til
 /* Weights are asked for this many steps of k ahead: enough to cover memory's latency, few enough to
  * stay in the level-1 cache until used. Sixteen rows side by side is also what the hardware's
  * prefetchers like. */
-#define AHEAD 8
+#define AHEAD 6
 
 /* sums c0.. += weights x input over n steps of k: one unit of weights, nb blocks of rows. `next` is
  * where the weights go on after these steps. */
