@@ -57,9 +57,10 @@ static void norm_case(struct sv_dev *dev, int32_t n, int32_t d, int variant, enu
             float v = before[r * d + k] + (variant & 1 ? delta[r * d + k] : 0);
             sum += (double)v * (double)v;
             float kept = variant & 1 && !indexed ? v : before[r * d + k];
-            assert_memory_equal(&x[r * d + k], &kept, 4);
-            if (tapped)
-                assert_memory_equal(&tap[(int64_t)i * (d + 4) + k], &v, 4);
+            if (memcmp(&x[r * d + k], &kept, 4) != 0)
+                fail_msg("x of row %d", i);
+            if (tapped && memcmp(&tap[(int64_t)i * (d + 4) + k], &v, 4) != 0)
+                fail_msg("tap of row %d", i);
         }
         double inv = 1 / sqrt(sum / d + (double)1e-6f);
         for (int32_t k = 0; k < d; k++) {
@@ -80,10 +81,10 @@ static void norm_case(struct sv_dev *dev, int32_t n, int32_t d, int variant, enu
 
 static void norm_on(struct sv_dev *dev)
 {
-    static const int32_t dims[] = {1, 7, 8, 16, 31, 64, 67, 320, 1024, 1031};
-    static const int32_t rows[] = {0, 1, 3, 16, 33};
-    for (int i = 0; i < 10; i++)
-        for (int j = 0; j < 5; j++)
+    static const int32_t dims[] = {1, 7, 8, 16, 31, 67, 320, 1031};
+    static const int32_t rows[] = {0, 1, 3, 17};
+    for (int i = 0; i < 8; i++)
+        for (int j = 0; j < 4; j++)
             for (int v = 0; v < 8; v++)
                 norm_case(dev, rows[j], dims[i], v, FLOATS[(i + j + v) % 3]);
 }

@@ -28,7 +28,7 @@ struct sample_scratch {
     double mass[BINS];
 };
 
-/* Keeps x above the cut, and the first n_ties ids whose x has exactly this key. */
+/* Keeps keys above the cut's, and the first n_ties ids of exactly this key. */
 struct cut {
     uint32_t key;
     int32_t n_ties;
@@ -110,6 +110,8 @@ static struct cut find_cut(struct sample_scratch *s, const float *x, const float
         in_bin = s->count[bin];
         prefix |= (uint32_t)bin << shift;
         seen |= 255u << shift;
+        if (in_bin == 1) /* found: no other key lies between the prefix and this one */
+            return (struct cut){prefix, 1};
     }
     struct cut c = {prefix, k - count};
     if (w) {
@@ -156,8 +158,9 @@ static int32_t list_top_k(struct sample_scratch *s, const struct sv_cpu_vec *vec
     if (k <= n_blocks) {
         vec->block_max(s->tops, x, vocab);
         struct cut c = find_cut(s, s->tops, NULL, n_blocks, k, 0);
+        t = INFINITY;
         for (int32_t i = 0; i < n_blocks; i++)
-            if (key_of(s->tops[i]) == c.key)
+            if (key_of(s->tops[i]) >= c.key && s->tops[i] < t)
                 t = s->tops[i];
     }
     return vec->find_ge(s->ids, x, vocab, t);
