@@ -190,6 +190,13 @@ void sv_gemm_emit_avx512(const struct sv_gemm_span *s, int32_t n0, int nn, int32
     }
     const __mmask16 cols = (__mmask16)((1u << nm) - 1);
     __m512 best = _mm512_maskz_loadu_ps(cols, best_val);
+    /* Most tiles beat nothing: look first, in any order, before going row by row. */
+    unsigned any = 0;
+    for (int i = 0; i < nn; i++)
+        any |= _mm512_mask_cmp_ps_mask(cols, _mm512_maskz_loadu_ps(cols, tile + i * ld), best,
+                                       _CMP_NLE_UQ);
+    if (!any)
+        return;
     __m512i id = _mm512_maskz_loadu_epi32(cols, best_id);
     for (int i = 0; i < nn; i++) {
         __m512 v = _mm512_maskz_loadu_ps(cols, tile + i * ld);
