@@ -101,6 +101,7 @@ static int compare_ids(const char *what, const char *name, size_t i, const json_
 
 static int check_encode(const struct sv_tokenizer *tok, const char *name, const json_t *cases)
 {
+    struct sv_enc_scratch *scratch = sv_enc_scratch_new();
     struct sv_ids ids = {0};
     size_t i;
     json_t *c;
@@ -112,16 +113,18 @@ static int check_encode(const struct sv_tokenizer *tok, const char *name, const 
         const char *s = json_string_value(text);
         size_t n = json_string_length(text);
         ids.n = 0;
-        assert_int_equal(sv_tokenizer_encode(tok, NULL, s, n, SV_ENC_SPECIAL, &ids, NULL), SV_OK);
+        assert_int_equal(sv_tokenizer_encode(tok, scratch, s, n, SV_ENC_SPECIAL, &ids, NULL),
+                         SV_OK);
         n_bad += compare_ids("encode", name, i, json_object_get(c, "ids"), &ids);
         ids.n = 0;
-        assert_int_equal(
-            sv_tokenizer_encode(tok, NULL, s, n, SV_ENC_SPECIAL | SV_ENC_ADD_SPECIAL, &ids, NULL),
-            SV_OK);
+        assert_int_equal(sv_tokenizer_encode(tok, scratch, s, n,
+                                             SV_ENC_SPECIAL | SV_ENC_ADD_SPECIAL, &ids, NULL),
+                         SV_OK);
         n_bad +=
             compare_ids("encode with specials", name, i, json_object_get(c, "ids_special"), &ids);
     }
     sv_ids_fini(&ids);
+    sv_enc_scratch_free(scratch);
     return n_bad;
 }
 

@@ -209,8 +209,9 @@ static void cut_and_damaged(void **state)
         "\"TemplateProcessing\","
         "\"single\":[{\"SpecialToken\":{\"id\":\"x\"}},{\"Sequence\":{\"id\":\"A\"}}],"
         "\"special_tokens\":{\"x\":{\"ids\":[5]}}}");
-    static const char damage[] = "\"\\{}[],:0 9-a\xff\x80\x01";
+    static const char damage[] = "\"\\}]:9\xff";
     size_t n = strlen(text);
+    struct sv_enc_scratch *s = sv_enc_scratch_new();
     struct sv_tokenizer *tok;
     char *copy = malloc(n);
 
@@ -225,13 +226,14 @@ static void cut_and_damaged(void **state)
             copy[i] = damage[k];
             if (parse(&tok, copy, n, NULL) == SV_OK) {
                 struct sv_ids ids = {0};
-                assert_int_equal(sv_tokenizer_encode(tok, NULL, text, n, 3, &ids, NULL), SV_OK);
+                assert_int_equal(sv_tokenizer_encode(tok, s, text, n, 3, &ids, NULL), SV_OK);
                 sv_ids_fini(&ids);
                 sv_tokenizer_close(tok);
             }
         }
     }
     free(copy);
+    sv_enc_scratch_free(s);
 }
 
 static void deep_and_large(void **state)
@@ -411,15 +413,17 @@ static void open_dir(void **state)
     (void)state;
     assert_int_equal(sv_tokenizer_open(&tok, sv_test_path("tests/text/nowhere"), &err), SV_EIO);
     assert_non_null(strstr(err.msg, "tokenizer.json"));
-    write_file("tokenizer.json", WITH("\"added_tokens\":[{\"id\":4,\"content\":\"<x>\",\"special\":false,"
-                                      "\"normalized\":false}]"));
+    write_file("tokenizer.json",
+               WITH("\"added_tokens\":[{\"id\":4,\"content\":\"<x>\",\"special\":false,"
+                    "\"normalized\":false}]"));
     if (sv_tokenizer_open(&tok, dir, &err) < 0)
         fail_msg("%s", err.msg);
     assert_false(sv_tokenizer_is_special(tok, 4));
     sv_tokenizer_close(tok);
-    write_file("tokenizer_config.json",
-               "{\"model_max_length\":1000000000000000019884624838656,\"added_tokens_decoder\":{\"4\":{\"content\":\"<x>\","
-               "\"special\":true},\"5\":{\"content\":\"<y>\",\"special\":true,\"normalized\":false}},\"x\":[null]}");
+    write_file("tokenizer_config.json", "{\"model_max_length\":1000000000000000019884624838656,"
+                                        "\"added_tokens_decoder\":{\"4\":{\"content\":\"<x>\","
+                                        "\"special\":true},\"5\":{\"content\":\"<y>\",\"special\":"
+                                        "true,\"normalized\":false}},\"x\":[null]}");
     if (sv_tokenizer_open(&tok, dir, &err) < 0)
         fail_msg("%s", err.msg);
     assert_true(sv_tokenizer_is_special(tok, 4));
@@ -446,7 +450,7 @@ static void fuzz_seeds(void **state)
     }
 }
 
-SV_TEST_MAIN(cmocka_unit_test(open_dir), cmocka_unit_test(fuzz_seeds), cmocka_unit_test(good_file), cmocka_unit_test(bad_files),
-             cmocka_unit_test(cut_and_damaged), cmocka_unit_test(deep_and_large),
-             cmocka_unit_test(nul_bytes), cmocka_unit_test(faults),
-             cmocka_unit_test(scratch_survives))
+SV_TEST_MAIN(cmocka_unit_test(open_dir), cmocka_unit_test(fuzz_seeds), cmocka_unit_test(good_file),
+             cmocka_unit_test(bad_files), cmocka_unit_test(cut_and_damaged),
+             cmocka_unit_test(deep_and_large), cmocka_unit_test(nul_bytes),
+             cmocka_unit_test(faults), cmocka_unit_test(scratch_survives))
