@@ -1,13 +1,13 @@
 /*
- * gemm.c - measures the CPU backend's matrix products beside the limits of the machine: a read-only sweep of
- * the same memory in the same run, and oneDNN where its library is installed.
+ * gemm.c - measures the CPU backend's matrix products beside the limits of the machine: a read-only
+ * sweep of the same memory in the same run, and oneDNN where its library is installed.
  *
- * A program of its own; writes a table to stdout and, with --csv FILE, rows to append to bench/results. Built
- * by `make bench`, or by hand from the repository root:
- *   make && gcc -std=c11 -O2 -Isrc -o gemm bench/gemm.c build/libsalvo.a -ljansson -lm -ldl -pthread
- * Weights rotate over a pool (2 GiB by default, --pool) much larger than the last-level cache, on 4 KiB pages
- * as a mapped file has them. Everything compared is measured in turns, round after round, because the
- * machine may be shared. Must not: compare figures of different runs.
+ * A program of its own; writes a table to stdout and, with --csv FILE, rows to append to
+ * bench/results. Built by `make bench`, or by hand from the repository root: make && gcc -std=c11
+ * -O2 -Isrc -o gemm bench/gemm.c build/libsalvo.a -ljansson -lm -ldl -pthread Weights rotate over a
+ * pool (2 GiB by default, --pool) much larger than the last-level cache, on 4 KiB pages as a mapped
+ * file has them. Everything compared is measured in turns, round after round, because the machine
+ * may be shared. Must not: compare figures of different runs.
  */
 #define _GNU_SOURCE /* MAP_ANONYMOUS, popen, setenv */
 
@@ -109,11 +109,13 @@ struct sweep {
     int streams;
 };
 
-/* `streams` pointers a row of 8 KiB apart, as the kernels walk a weight matrix of 4096 columns; 1: one run. */
+/* `streams` pointers a row of 8 KiB apart, as the kernels walk a weight matrix of 4096 columns; 1:
+ * one run. */
 #if defined(__x86_64__)
 __attribute__((target("avx512f")))
 #endif
-static void sweep_wide(const uint8_t *p, size_t n_bytes, int streams, vec64 *sink)
+static void
+sweep_wide(const uint8_t *p, size_t n_bytes, int streams, vec64 *sink)
 {
     vec64 a = {0}, b = {0}, c = {0}, d = {0};
     if (streams == 1) {
@@ -158,7 +160,8 @@ static void sweep_part(void *arg, int i, int n)
     const struct sweep *s = arg;
     size_t unit = 16 * 8192, units = s->n_bytes / unit;
     size_t a = units * (size_t)i / (size_t)n * unit, e = units * (size_t)(i + 1) / (size_t)n * unit;
-    (sv_cpu_has_isa(SV_ISA_AVX512) ? sweep_wide : sweep_plain)(s->p + a, e - a, s->streams, &sink[i % 256]);
+    (sv_cpu_has_isa(SV_ISA_AVX512) ? sweep_wide : sweep_plain)(s->p + a, e - a, s->streams,
+                                                               &sink[i % 256]);
 }
 
 static uint8_t *next_weights(struct bench *b, size_t n_bytes)
@@ -194,13 +197,15 @@ static size_t elem(enum sv_dtype t)
     return t == SV_F32 ? 4 : 2;
 }
 
-static double time_ours(struct bench *b, struct shape s, int32_t rows, enum sv_dtype dt, bool head, const uint8_t *at)
+static double time_ours(struct bench *b, struct shape s, int32_t rows, enum sv_dtype dt, bool head,
+                        const uint8_t *at)
 {
     const size_t n_bytes = (size_t)s.n * (size_t)s.k * elem(dt);
     const uint8_t *w = at ? at : next_weights(b, n_bytes);
     struct sv_gemm_part parts[SV_GEMM_MAX_PARTS];
     memset(parts, 0, sizeof parts);
-    /* Three parts are q, k and v with few KV heads: 64 rows each for k and v; otherwise equal parts. */
+    /* Three parts are q, k and v with few KV heads: 64 rows each for k and v; otherwise equal
+     * parts. */
     for (int32_t i = 0, row = 0, n; i < s.parts; i++, row += n) {
         n = s.parts != 3 ? s.n / s.parts : i ? 64 : s.n - 128;
         parts[i].w = (struct sv_weight){
@@ -209,26 +214,38 @@ static double time_ours(struct bench *b, struct shape s, int32_t rows, enum sv_d
     struct sv_dev *dev = (struct sv_dev *)(void *)&b->cpu;
     double t = now_us();
     if (head) {
-        struct sv_p_head_argmax p = {.n_rows = rows, .k = s.k, .x = b->x, .w = parts[0].w, .out = b->out};
+        struct sv_p_head_argmax p = {
+            .n_rows = rows, .k = s.k, .x = b->x, .w = parts[0].w, .out = b->out};
         sv_cpu_head_argmax(dev, &p);
     } else {
-        struct sv_p_gemm p = {.n_rows = rows, .k = s.k, .n_parts = s.parts, .x = b->x, .ldx = s.k,
-                              .parts = parts, .y = b->y, .ldy = s.n};
+        struct sv_p_gemm p = {.n_rows = rows,
+                              .k = s.k,
+                              .n_parts = s.parts,
+                              .x = b->x,
+                              .ldx = s.k,
+                              .parts = parts,
+                              .y = b->y,
+                              .ldy = s.n};
         sv_cpu_gemm(dev, &p);
     }
     return now_us() - t;
 }
 
-static void csv_row(struct bench *b, const char *what, const char *kernel, struct shape s, int32_t rows,
-                    enum sv_dtype dt, struct times *t, const char *limit, double limit_value, double share)
+static void csv_row(struct bench *b, const char *what, const char *kernel, struct shape s,
+                    int32_t rows, enum sv_dtype dt, struct times *t, const char *limit,
+                    double limit_value, double share)
 {
     if (!b->csv)
         return;
     double med = quantile(t, 0.5);
-    fprintf(b->csv, "%s,%s,%s,%d,%s,%d,%d,%d,%.2f,%.2f,%.2f,%.2f,%.1f,%s,%.2f,%.3f\n", b->stamp, what, kernel,
-            b->cpu.n_threads, dt == SV_F32 ? "f32" : dt == SV_F16 ? "f16" : "bf16", rows, s.n, s.k, med,
-            quantile(t, 0), quantile(t, 0.9), (double)s.n * s.k * (double)elem(dt) / med * 1e-3,
-            2.0 * s.n * s.k * rows / med * 1e-3, limit, limit_value, share);
+    fprintf(b->csv, "%s,%s,%s,%d,%s,%d,%d,%d,%.2f,%.2f,%.2f,%.2f,%.1f,%s,%.2f,%.3f\n", b->stamp,
+            what, kernel, b->cpu.n_threads,
+            dt == SV_F32   ? "f32"
+            : dt == SV_F16 ? "f16"
+                           : "bf16",
+            rows, s.n, s.k, med, quantile(t, 0), quantile(t, 0.9),
+            (double)s.n * s.k * (double)elem(dt) / med * 1e-3, 2.0 * s.n * s.k * rows / med * 1e-3,
+            limit, limit_value, share);
 }
 
 /* ---------------------------------------------------------------- oneDNN */
@@ -240,11 +257,13 @@ struct dnn {
     dnnl_stream_t stream;
     bool ok;
     char name[48];
-    dnnl_status_t (*tag)(dnnl_memory_desc_t *, int, const dnnl_dims_t, dnnl_data_type_t, dnnl_format_tag_t);
-    dnnl_status_t (*desc)(dnnl_matmul_desc_t *, const dnnl_memory_desc_t *, const dnnl_memory_desc_t *,
-                          const dnnl_memory_desc_t *, const dnnl_memory_desc_t *);
-    dnnl_status_t (*pd)(dnnl_primitive_desc_t *, const_dnnl_op_desc_t, const_dnnl_primitive_attr_t, dnnl_engine_t,
-                        const_dnnl_primitive_desc_t);
+    dnnl_status_t (*tag)(dnnl_memory_desc_t *, int, const dnnl_dims_t, dnnl_data_type_t,
+                         dnnl_format_tag_t);
+    dnnl_status_t (*desc)(dnnl_matmul_desc_t *, const dnnl_memory_desc_t *,
+                          const dnnl_memory_desc_t *, const dnnl_memory_desc_t *,
+                          const dnnl_memory_desc_t *);
+    dnnl_status_t (*pd)(dnnl_primitive_desc_t *, const_dnnl_op_desc_t, const_dnnl_primitive_attr_t,
+                        dnnl_engine_t, const_dnnl_primitive_desc_t);
     dnnl_status_t (*prim)(dnnl_primitive_t *, const_dnnl_primitive_desc_t);
     dnnl_status_t (*mem)(dnnl_memory_t *, const dnnl_memory_desc_t *, dnnl_engine_t, void *);
     dnnl_status_t (*set)(dnnl_memory_t, void *);
@@ -282,8 +301,10 @@ static void dnn_open(struct dnn *d, int n_threads)
     dnn_symbol(d, &d->wait, "dnnl_stream_wait");
     if (!d->ok)
         return;
-    snprintf(d->name, sizeof d->name, "oneDNN %d.%d.%d", version()->major, version()->minor, version()->patch);
-    d->ok = engine(&d->engine, dnnl_cpu, 0) == dnnl_success && stream(&d->stream, d->engine, 0) == dnnl_success;
+    snprintf(d->name, sizeof d->name, "oneDNN %d.%d.%d", version()->major, version()->minor,
+             version()->patch);
+    d->ok = engine(&d->engine, dnnl_cpu, 0) == dnnl_success &&
+            stream(&d->stream, d->engine, 0) == dnnl_success;
 }
 
 struct dnn_product {
@@ -291,16 +312,19 @@ struct dnn_product {
     dnnl_memory_t x, w, y;
 };
 
-/* Weights as they lie in a checkpoint, (n, k) row-major; input is given as bf16, which spares it our packing. */
-static bool dnn_prepare(struct dnn *d, struct dnn_product *p, struct bench *b, struct shape s, int32_t rows)
+/* Weights as they lie in a checkpoint, (n, k) row-major; input is given as bf16, which spares it
+ * our packing. */
+static bool dnn_prepare(struct dnn *d, struct dnn_product *p, struct bench *b, struct shape s,
+                        int32_t rows)
 {
     dnnl_dims_t dx = {rows, s.k}, dw = {s.k, s.n}, dy = {rows, s.n};
     dnnl_memory_desc_t mx, mw, my;
     dnnl_matmul_desc_t desc;
     dnnl_primitive_desc_t pd;
-    if (!d->ok || d->tag(&mx, 2, dx, dnnl_bf16, dnnl_ab) || d->tag(&mw, 2, dw, dnnl_bf16, dnnl_ba) ||
-        d->tag(&my, 2, dy, dnnl_f32, dnnl_ab) || d->desc(&desc, &mx, &mw, NULL, &my) ||
-        d->pd(&pd, &desc, NULL, d->engine, NULL) || d->prim(&p->prim, pd))
+    if (!d->ok || d->tag(&mx, 2, dx, dnnl_bf16, dnnl_ab) ||
+        d->tag(&mw, 2, dw, dnnl_bf16, dnnl_ba) || d->tag(&my, 2, dy, dnnl_f32, dnnl_ab) ||
+        d->desc(&desc, &mx, &mw, NULL, &my) || d->pd(&pd, &desc, NULL, d->engine, NULL) ||
+        d->prim(&p->prim, pd))
         return false;
     return !d->mem(&p->x, &mx, d->engine, b->x) && !d->mem(&p->w, &mw, d->engine, b->pool) &&
            !d->mem(&p->y, &my, d->engine, b->y);
@@ -308,7 +332,8 @@ static bool dnn_prepare(struct dnn *d, struct dnn_product *p, struct bench *b, s
 
 static double time_dnn(struct dnn *d, struct dnn_product *p, struct bench *b, struct shape s)
 {
-    dnnl_exec_arg_t args[3] = {{DNNL_ARG_SRC, p->x}, {DNNL_ARG_WEIGHTS, p->w}, {DNNL_ARG_DST, p->y}};
+    dnnl_exec_arg_t args[3] = {
+        {DNNL_ARG_SRC, p->x}, {DNNL_ARG_WEIGHTS, p->w}, {DNNL_ARG_DST, p->y}};
     d->set(p->w, next_weights(b, (size_t)s.n * (size_t)s.k * 2));
     double t = now_us();
     d->exec(p->prim, d->stream, 3, args);
@@ -328,7 +353,8 @@ static void dnn_open(struct dnn *d, int n_threads)
     (void)n_threads;
     memset(d, 0, sizeof *d);
 }
-static bool dnn_prepare(struct dnn *d, struct dnn_product *p, struct bench *b, struct shape s, int32_t rows)
+static bool dnn_prepare(struct dnn *d, struct dnn_product *p, struct bench *b, struct shape s,
+                        int32_t rows)
 {
     (void)d, (void)p, (void)b, (void)s, (void)rows;
     return false;
@@ -345,9 +371,10 @@ static double time_dnn(struct dnn *d, struct dnn_product *p, struct bench *b, st
 /* Few rows: the weights' bytes over time, as a share of what reading alone gives. */
 static void section_stream(struct bench *b, enum sv_dtype dt)
 {
-    static const struct shape all[] = {{12288, 4096, 1}, {4096, 4096, 1}, {4096, 12288, 1}, {6144, 1024, 2},
-                                       {1024, 3072, 1}};
-    static const int32_t all_rows[] = {1, 2, 3, 4, 6, 8, 9, 12, 15, 16, 17, 24, 32, 33, 48, 64, 96, 128};
+    static const struct shape all[] = {
+        {12288, 4096, 1}, {4096, 4096, 1}, {4096, 12288, 1}, {6144, 1024, 2}, {1024, 3072, 1}};
+    static const int32_t all_rows[] = {1,  2,  3,  4,  6,  8,  9,  12, 15,
+                                       16, 17, 24, 32, 33, 48, 64, 96, 128};
     static struct times t[32];
     struct shape shapes[8];
     int32_t rows[32];
@@ -365,14 +392,18 @@ static void section_stream(struct bench *b, enum sv_dtype dt)
                 for (int c = 0; c < calls; c++)
                     times_add(&t[j], time_ours(b, s, rows[j], dt, false, NULL));
         }
-        const double limit = quantile(&read, 0.5), best = quantile(&read, 1), one = quantile(&t[0], 0.5);
-        printf("\nstream %s %d x %d, read %.1f GB/s (best %.1f)\n  rows   med us  best us     GB/s  share  best/best  x 1 row\n",
+        const double limit = quantile(&read, 0.5), best = quantile(&read, 1),
+                     one = quantile(&t[0], 0.5);
+        printf("\nstream %s %d x %d, read %.1f GB/s (best %.1f)\n  rows   med us  best us     GB/s "
+               " share  best/best  x 1 row\n",
                b->isa, s.n, s.k, limit, best);
         for (int j = 0; j < n_rows; j++) {
             double med = quantile(&t[j], 0.5), low = quantile(&t[j], 0);
-            printf("  %4d %8.1f %8.1f %8.2f %5.1f%%     %5.1f%%    %5.2f\n", rows[j], med, low, n_bytes / med * 1e-3,
-                   n_bytes / med * 0.1 / limit, n_bytes / low * 0.1 / best, med / one);
-            csv_row(b, "stream", b->isa, s, rows[j], dt, &t[j], "read GB/s", limit, n_bytes / med * 1e-3 / limit);
+            printf("  %4d %8.1f %8.1f %8.2f %5.1f%%     %5.1f%%    %5.2f\n", rows[j], med, low,
+                   n_bytes / med * 1e-3, n_bytes / med * 0.1 / limit, n_bytes / low * 0.1 / best,
+                   med / one);
+            csv_row(b, "stream", b->isa, s, rows[j], dt, &t[j], "read GB/s", limit,
+                    n_bytes / med * 1e-3 / limit);
         }
     }
 }
@@ -384,13 +415,15 @@ static void nap(void)
 
 static void section_prefill(struct bench *b, struct dnn *d, enum sv_dtype dt)
 {
-    static const struct shape all[] = {{12288, 4096, 1}, {4096, 4096, 1}, {4096, 12288, 1}, {4096, 1024, 2},
-                                       {6144, 1024, 2}, {1024, 3072, 1}, {1024, 2048, 1}};
+    static const struct shape all[] = {{12288, 4096, 1}, {4096, 4096, 1}, {4096, 12288, 1},
+                                       {4096, 1024, 2},  {6144, 1024, 2}, {1024, 3072, 1},
+                                       {1024, 2048, 1}};
     static const int32_t all_rows[] = {64, 128, 512, 2048};
     struct shape shapes[8];
     int32_t rows[32];
     const int n_shapes = pick_shapes(b, all, 7, shapes), n_rows = pick_rows(b, all_rows, 4, rows);
-    printf("\nprefill %s, GFLOP/s (median); peer: %s\n       n x k      rows    med us   GFLOP/s      peer  ours/peer\n",
+    printf("\nprefill %s, GFLOP/s (median); peer: %s\n       n x k      rows    med us   GFLOP/s   "
+           "   peer  ours/peer\n",
            b->isa, d->ok ? d->name : "none installed");
     for (int i = 0; i < n_shapes; i++)
         for (int j = 0; j < n_rows; j++) {
@@ -400,8 +433,8 @@ static void section_prefill(struct bench *b, struct dnn *d, enum sv_dtype dt)
             const bool has_peer = dt == SV_BF16 && dnn_prepare(d, &p, b, s, rows[j]);
             const double flop = 2.0 * s.n * s.k * rows[j];
             for (int64_t r = 0; r < b->rounds; r++) {
-                /* Each side's threads go on watching for work for a while; let them fall asleep before the
-                 * other's turn, and wake one's own with a call that is not counted. */
+                /* Each side's threads go on watching for work for a while; let them fall asleep
+                 * before the other's turn, and wake one's own with a call that is not counted. */
                 for (int c = 0; c < 3; c++) {
                     double us = time_ours(b, s, rows[j], dt, false, NULL);
                     if (c)
@@ -416,18 +449,20 @@ static void section_prefill(struct bench *b, struct dnn *d, enum sv_dtype dt)
                 nap();
             }
             double med = quantile(&ours, 0.5), pm = quantile(&peer, 0.5);
-            printf("%6d x %5d %8d %9.1f %9.1f %9.1f %9.2f  (best %.1f)\n", s.n, s.k, rows[j], med, flop / med * 1e-3,
-                   has_peer ? flop / pm * 1e-3 : 0, has_peer ? pm / med : 0, flop / quantile(&ours, 0) * 1e-3);
-            csv_row(b, "prefill", b->isa, s, rows[j], dt, &ours, has_peer ? d->name : "none", has_peer ? pm : 0,
-                    has_peer ? pm / med : 0);
+            printf("%6d x %5d %8d %9.1f %9.1f %9.1f %9.2f  (best %.1f)\n", s.n, s.k, rows[j], med,
+                   flop / med * 1e-3, has_peer ? flop / pm * 1e-3 : 0, has_peer ? pm / med : 0,
+                   flop / quantile(&ours, 0) * 1e-3);
+            csv_row(b, "prefill", b->isa, s, rows[j], dt, &ours, has_peer ? d->name : "none",
+                    has_peer ? pm : 0, has_peer ? pm / med : 0);
         }
 }
 
 /* The shipped pair's shapes, weights in cache as they are there: microseconds per call. */
 static void section_tiny(struct bench *b)
 {
-    static const struct shape shapes[] = {{448, 320, 3}, {320, 320, 1}, {1792, 320, 2}, {320, 896, 1}, {320, 960, 1},
-                                          {768, 320, 6}, {6144, 320, 1}};
+    static const struct shape shapes[] = {{448, 320, 3}, {320, 320, 1}, {1792, 320, 2},
+                                          {320, 896, 1}, {320, 960, 1}, {768, 320, 6},
+                                          {6144, 320, 1}};
     static const int32_t rows[] = {1, 4, 8, 16};
     printf("\ntiny %s, us per call: median (best)\n", b->isa);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
@@ -461,12 +496,14 @@ static double model_pass(struct bench *b, const struct model *m, int32_t rows, i
     double us = 0;
     b->at = 0;
     for (int32_t l = 0; l < m->layers; l++) {
-        us += time_ours(b, (struct shape){m->q + 2 * m->kv, m->hidden, 1}, rows, SV_BF16, false, NULL);
+        us += time_ours(b, (struct shape){m->q + 2 * m->kv, m->hidden, 1}, rows, SV_BF16, false,
+                        NULL);
         us += time_ours(b, (struct shape){m->hidden, m->q, 1}, rows, SV_BF16, false, NULL);
         us += time_ours(b, (struct shape){2 * m->mlp, m->hidden, 2}, rows, SV_BF16, false, NULL);
         us += time_ours(b, (struct shape){m->hidden, m->mlp, 1}, rows, SV_BF16, false, NULL);
     }
-    return us + time_ours(b, (struct shape){m->vocab, m->hidden, 1}, head_rows, SV_BF16, true, NULL);
+    return us +
+           time_ours(b, (struct shape){m->vocab, m->hidden, 1}, head_rows, SV_BF16, true, NULL);
 }
 
 static void section_model(struct bench *b)
@@ -476,26 +513,30 @@ static void section_model(struct bench *b)
     static const int32_t rows[] = {1, 2, 4, 8, 16, 32, 64, 512};
     for (size_t i = 0; i < 2; i++) {
         const struct model *m = &models[i];
-        const double params = (double)m->layers * m->hidden * (2.0 * m->q + 2.0 * m->kv + 3.0 * m->mlp) +
-                              (double)m->vocab * m->hidden;
+        const double params =
+            (double)m->layers * m->hidden * (2.0 * m->q + 2.0 * m->kv + 3.0 * m->mlp) +
+            (double)m->vocab * m->hidden;
         struct times t[8], read = {0};
         memset(t, 0, sizeof t);
         for (int64_t r = 0; r < b->rounds; r++) {
             times_add(&read, measure_read(b));
             for (int j = 0; j < 8; j++) {
-                if (params < 100e6) /* a small model lives in the cache that the sweep has just swept */
+                if (params <
+                    100e6) /* a small model lives in the cache that the sweep has just swept */
                     model_pass(b, m, rows[j], 1);
                 times_add(&t[j], model_pass(b, m, rows[j], rows[j] <= 64 ? rows[j] : 1));
             }
         }
-        printf("\nproducts of one pass, %s shapes, %.0f MB, read %.1f GB/s\n  rows   med us  best us     GB/s   rows/s\n",
+        printf("\nproducts of one pass, %s shapes, %.0f MB, read %.1f GB/s\n  rows   med us  best "
+               "us     GB/s   rows/s\n",
                m->name, params * 2e-6, quantile(&read, 0.5));
         for (int j = 0; j < 8; j++) {
             double med = quantile(&t[j], 0.5);
-            printf("  %4d %8.0f %8.0f %8.2f %8.1f\n", rows[j], med, quantile(&t[j], 0), params * 2e-3 / med,
-                   rows[j] * 1e6 / med);
-            csv_row(b, m->name, b->isa, (struct shape){(int32_t)(params / m->hidden), m->hidden, 1}, rows[j], SV_BF16,
-                    &t[j], "read GB/s", quantile(&read, 0.5), params * 2e-3 / med / quantile(&read, 0.5));
+            printf("  %4d %8.0f %8.0f %8.2f %8.1f\n", rows[j], med, quantile(&t[j], 0),
+                   params * 2e-3 / med, rows[j] * 1e6 / med);
+            csv_row(b, m->name, b->isa, (struct shape){(int32_t)(params / m->hidden), m->hidden, 1},
+                    rows[j], SV_BF16, &t[j], "read GB/s", quantile(&read, 0.5),
+                    params * 2e-3 / med / quantile(&read, 0.5));
         }
     }
 }
@@ -505,7 +546,11 @@ static void section_model(struct bench *b)
 static void stamp(struct bench *b)
 {
     char commit[64] = "unknown", model[80] = "unknown machine", line[256], date[32];
-    FILE *f = popen("git describe --always --dirty --exclude '*' 2>/dev/null", "r");
+    /* Only what is measured counts as changed: others may be at work elsewhere in the tree. */
+    FILE *f = popen(
+        "p='src/backend/cpu src/base/pool.c bench/gemm.c'; c=$(git log -1 --format=%h -- $p) && "
+        "echo $c$(git diff --quiet HEAD -- $p || echo -dirty)",
+        "r");
     if (f && fgets(commit, sizeof commit, f))
         commit[strcspn(commit, "\n")] = 0;
     if (f)
@@ -524,7 +569,8 @@ static void stamp(struct bench *b)
     snprintf(b->stamp, sizeof b->stamp, "%s,%s,%s x%d", date, commit, model, sv_cpu_count());
 }
 
-static bool set_up(struct bench *b, int n_threads, enum sv_isa isa, enum sv_dtype compute, size_t pool_bytes)
+static bool set_up(struct bench *b, int n_threads, enum sv_isa isa, enum sv_dtype compute,
+                   size_t pool_bytes)
 {
     struct sv_err err;
     b->cpu.n_threads = n_threads ? n_threads : sv_cpu_count();
@@ -564,10 +610,12 @@ int main(int argc, char **argv)
     b.rounds = 15;
     const struct sv_opt table[] = {
         {"threads", 't', SV_OPT_INT, &threads, "N", "threads; all processors by default"},
-        {"isa", 'i', SV_OPT_STRING, &isa, "LEVEL", "plain, avx2, avx512 or amx; the best by default"},
+        {"isa", 'i', SV_OPT_STRING, &isa, "LEVEL",
+         "plain, avx2, avx512 or amx; the best by default"},
         {"f32", 0, SV_OPT_FLAG, &f32, NULL, "compute in f32 instead of rounding inputs to bf16"},
         {"dtype", 'd', SV_OPT_STRING, &dtype, "TYPE", "weights: bf16, f16 or f32"},
-        {"section", 's', SV_OPT_STRING, &section, "LIST", "stream,prefill,tiny,model: some of them"},
+        {"section", 's', SV_OPT_STRING, &section, "LIST",
+         "stream,prefill,tiny,model: some of them"},
         {"rounds", 'r', SV_OPT_INT, &b.rounds, "N", "rounds of each measurement (15)"},
         {"shape", 0, SV_OPT_STRING, &b.only_shape, "NxK", "stream and prefill: this shape only"},
         {"rows", 0, SV_OPT_STRING, &b.only_rows, "LIST", "stream and prefill: these row counts"},
@@ -579,9 +627,10 @@ int main(int argc, char **argv)
     if (rc)
         return rc > 0 ? 0 : (fprintf(stderr, "gemm: %s\n", err.msg), 1);
     enum sv_isa level = SV_ISA_AUTO;
-    for (enum sv_isa i = SV_ISA_AUTO; i <= SV_ISA_AMX; i++)
-        if (!strcmp(isa, isa_names[i]))
-            level = i;
+    while (level <= SV_ISA_AMX && strcmp(isa, isa_names[level]))
+        level++;
+    if (level > SV_ISA_AMX)
+        return fprintf(stderr, "gemm: no instruction-set level is called '%s'\n", isa), 1;
     enum sv_dtype dt = !strcmp(dtype, "f32") ? SV_F32 : !strcmp(dtype, "f16") ? SV_F16 : SV_BF16;
     if (!set_up(&b, (int)threads, level, f32 ? SV_F32 : SV_BF16, (size_t)pool_mb << 20))
         return 1;
@@ -594,12 +643,13 @@ int main(int argc, char **argv)
         if (!(b.csv = fopen(csv, "ae")))
             return fprintf(stderr, "gemm: cannot write %s\n", csv), 1;
         if (fresh)
-            fprintf(b.csv, "date,commit,machine,section,kernel,threads,dtype,rows,n,k,median_us,best_us,p90_us,"
+            fprintf(b.csv, "date,commit,machine,section,kernel,threads,dtype,rows,n,k,median_us,"
+                           "best_us,p90_us,"
                            "gb_per_s,gflop_per_s,limit,limit_value,share\n");
     }
     struct dnn d = {0};
-    printf("%s; kernel %s, %d threads, weights rotate over %lld MiB\n", b.stamp, kernel, b.cpu.n_threads,
-           (long long)pool_mb);
+    printf("%s; kernel %s, %d threads, weights rotate over %lld MiB\n", b.stamp, kernel,
+           b.cpu.n_threads, (long long)pool_mb);
     if (strstr(section, "prefill"))
         dnn_open(&d, b.cpu.n_threads);
     if (strstr(section, "tiny"))

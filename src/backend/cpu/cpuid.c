@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 }; /* leaf 7, edx; compilers disagree on the names */
 
 struct features {
     bool avx2, avx512, avx512_bf16, amx_bf16;
@@ -46,7 +47,7 @@ static struct features detect(void)
     if (!f.avx512 || !__get_cpuid_count(7, 1, &a, &b, &c, &d))
         return f;
     f.avx512_bf16 = a & bit_AVX512BF16;
-    bool amx = (os & 0x60000) == 0x60000 && (d7 & bit_AMX_TILE) && (d7 & bit_AMX_BF16);
+    bool amx = (os & 0x60000) == 0x60000 && (d7 & AMX_TILE) && (d7 & AMX_BF16);
     f.amx_bf16 = f.avx512_bf16 && amx &&
                  syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
     return f;
@@ -72,14 +73,21 @@ bool sv_cpu_has_isa(enum sv_isa isa)
     case SV_ISA_AUTO:
     case SV_ISA_PLAIN:
         return true;
+#ifndef SV_NO_AVX2 /* what the compiler could not build, this program does not have */
     case SV_ISA_AVX2:
         return features().avx2;
+#endif
+#ifndef SV_NO_AVX512
     case SV_ISA_AVX512:
         return features().avx512;
+#endif
+#ifndef SV_NO_AMX
     case SV_ISA_AMX:
         return features().amx_bf16;
+#endif
+    default:
+        return false;
     }
-    return false;
 }
 
 bool sv_cpu_has_avx512_bf16(void)
