@@ -1,6 +1,6 @@
 #!/bin/bash
 # Owns: the order and settings of the GPU steps that made models/demo. Run from the repository root on one GPU machine:
-#   train/demo_gpu.sh DATA_DIR WORK_DIR STAGE...      stages: target text compare final align
+#   train/demo_gpu.sh DATA_DIR WORK_DIR STAGE...      stages: target text compare final
 # DATA_DIR holds tokens.npz.xz and held_prompts.jsonl (prepare_data.py); WORK_DIR takes everything made.
 set -u
 DATA=$1 W=$2
@@ -9,7 +9,6 @@ export PYTHONUNBUFFERED=1
 HERE=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$W"
 TARGET_SECONDS=${TARGET_SECONDS:-170} COMPARE_SECONDS=${COMPARE_SECONDS:-150} FINAL_SECONDS=${FINAL_SECONDS:-515}
-ALIGN_SECONDS=${ALIGN_SECONDS:-90} LAST_SECONDS=${LAST_SECONDS:-75}
 py() { python3 "$HERE/$1.py" "${@:2}"; }
 stage_target() {
     py train_target --data "$DATA/tokens.npz.xz" --tokenizer "$HERE/../models/demo/target" --out "$W/base" \
@@ -58,15 +57,5 @@ PY
     for n in $names; do draft "f${n#d}" "$FINAL_SECONDS" --reports 8 $(shape $n) --init "$W/$n" & done
     wait
     tail -n 14 "$W"/f?.log
-}
-# Target and draft adapt to each other, then new text and the last training of the draft.
-stage_align() {
-    py align --target "$W/target" --draft "$W/fE" --data "$DATA/tokens.npz.xz" --out "$W/al" --seconds "$ALIGN_SECONDS"
-    py generate --target "$W/al/target" --prompts "$DATA/held_prompts.jsonl" --out "$W/held2.npz" --new-tokens 160 --show 14
-    py generate --target "$W/al/target" --data "$DATA/tokens.npz.xz" --out "$W/text2.npz" --questions 40960 --code 81920 \
-        --sampled 0.15 --new-tokens 168 | head -n 6
-    py train_draft --target "$W/al/target" --loader own --data "$W/text2.npz" --held "$W/held2.npz" --mask-id 6143 \
-        --taps 1,3,5 --out "$W/draft" $(shape dE) --init "$W/al/draft" --seconds "$LAST_SECONDS" --matrix-lr 0.012 \
-        --decay 0.9 --reports 4
 }
 for s in "$@"; do "stage_$s"; done
