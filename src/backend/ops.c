@@ -234,7 +234,7 @@ void sv_op_attention(struct sv_dev *dev, const struct sv_p_attention *p)
     if (p->rows.n_rows == 0)
         return;
     SV_REQUIRE(rows_ok(&p->rows) && kv_ok(&p->kv) && p->q && p->out && p->n_heads > 0);
-    SV_REQUIRE(p->n_heads % p->kv.n_kv_heads == 0 && p->window >= 0);
+    SV_REQUIRE(p->n_heads % p->kv.n_kv_heads == 0 && p->window >= 0 && p->scale > 0);
     SV_REQUIRE(p->ldq >= (int64_t)p->n_heads * p->kv.head_dim);
     SV_REQUIRE(p->ldo >= (int64_t)p->n_heads * p->kv.head_dim);
     SV_REQUIRE(p->mask == SV_MASK_CAUSAL || p->mask == SV_MASK_BLOCK);

@@ -43,6 +43,7 @@ struct attn_scratch {
     float m[SV_ATTN_TILE], l[SV_ATTN_TILE], m2[SV_ATTN_TILE], l2[SV_ATTN_TILE];
     bool seen[SV_ATTN_TILE];                    /* the query has taken a part already */
     int32_t lo[SV_ATTN_TILE], hi[SV_ATTN_TILE]; /* visible positions, absolute */
+    int32_t lo_last, hi_first;                  /* all queries see [lo_last, hi_first) */
     int32_t c_lo[SV_ATTN_TILE], c_hi[SV_ATTN_TILE];
     const void *k_rows[SV_ATTN_CHUNK], *v_rows[SV_ATTN_CHUNK];
 };
@@ -133,6 +134,8 @@ static void load_queries(const struct attn_plan *a, const struct attn_item *it,
     const struct sv_p_attention *p = a->p;
     const int32_t hd = p->kv.head_dim;
     const float *q[SV_ATTN_TILE];
+    s->lo_last = 0;
+    s->hi_first = INT32_MAX;
     for (int32_t j = 0; j < it->n_q; j++) {
         int32_t v = it->q0 + j, row = p->rows.seg_row0[it->seg] + v / a->group;
         int32_t head = it->kv_head * a->group + v % a->group;
@@ -141,6 +144,8 @@ static void load_queries(const struct attn_plan *a, const struct attn_item *it,
             a->cpu->vec->widen(s->q + (int64_t)j * hd, q[j], SV_F32, hd, p->scale);
         visible(p, it->seg, row, &s->lo[j], &s->hi[j]);
         s->seen[j] = false;
+        s->lo_last = s->lo[j] > s->lo_last ? s->lo[j] : s->lo_last;
+        s->hi_first = s->hi[j] < s->hi_first ? s->hi[j] : s->hi_first;
     }
 #if !defined(SV_NO_AMX)
     for (int32_t j = 0; a->amx && j < it->n_q; j += 16)
@@ -158,6 +163,27 @@ static void run_chunk(const struct attn_plan *a, const struct sv_cpu_attn_chunk 
     }
 #endif
     a->cpu->vec->attn_chunk(c);
+}
+
+/* What each query sees of [from, to) in the chunk at `base`, relative to it; empty is [0, 0). */
+static void chunk_ranges(const struct attn_item *it, struct attn_scratch *s, int32_t base,
+                         int32_t from, int32_t to, struct sv_cpu_attn_chunk *c)
+{
+    int32_t stop = to - base < SV_ATTN_CHUNK ? to - base : SV_ATTN_CHUNK;
+    int32_t start = from > base ? from - base : 0;
+    c->lo = SV_ATTN_CHUNK;
+    c->hi = 0;
+    for (int32_t j = 0; j < it->n_q; j++) {
+        int32_t lo = s->lo[j] - base, hi = s->hi[j] - base;
+        lo = lo < start ? start : lo;
+        hi = hi > stop ? stop : hi;
+        s->c_lo[j] = lo < hi ? lo : 0;
+        s->c_hi[j] = lo < hi ? hi : 0;
+        if (lo < hi) {
+            c->lo = lo < c->lo ? lo : c->lo;
+            c->hi = hi > c->hi ? hi : c->hi;
+        }
+    }
 }
 
 /* Sums the positions [from, to) of one part into m, l, acc, starting from nothing. */
@@ -192,21 +218,11 @@ static void run_part(const struct attn_plan *a, const struct attn_item *it, stru
     }
     memset(acc, 0, (size_t)n_lanes * (size_t)a->acc_ld * sizeof *acc);
     for (int32_t base = from / SV_ATTN_CHUNK * SV_ATTN_CHUNK; base < to; base += SV_ATTN_CHUNK) {
-        int32_t stop = to - base < SV_ATTN_CHUNK ? to - base : SV_ATTN_CHUNK;
-        int32_t start = from > base ? from - base : 0;
-        c.lo = SV_ATTN_CHUNK;
-        c.hi = 0;
-        for (int32_t j = 0; j < it->n_q; j++) {
-            int32_t lo = s->lo[j] - base, hi = s->hi[j] - base;
-            lo = lo < start ? start : lo;
-            hi = hi > stop ? stop : hi;
-            s->c_lo[j] = lo < hi ? lo : 0;
-            s->c_hi[j] = lo < hi ? hi : 0;
-            if (lo < hi) {
-                c.lo = lo < c.lo ? lo : c.lo;
-                c.hi = hi > c.hi ? hi : c.hi;
-            }
-        }
+        bool whole = base >= from && base + SV_ATTN_CHUNK <= to && base >= s->lo_last &&
+                     base + SV_ATTN_CHUNK <= s->hi_first;
+        if (!whole || !c.whole)
+            chunk_ranges(it, s, base, from, to, &c);
+        c.whole = whole;
         if (c.lo >= c.hi)
             continue;
         chunk_rows(a, it, s, base, c.lo, c.hi);

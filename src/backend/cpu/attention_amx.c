@@ -85,18 +85,19 @@ SIMD_LOCALS void sv_cpu_attn_amx_pack(uint16_t *tiles, const float *const *q, in
     _Alignas(64) uint16_t rows[LANES * 256];
     for (int32_t j = 0; j < LANES; j++)
         for (int32_t d = 0; d < hd; d += 16)
-            v_store_bf16(rows + j * hd + d, j < n_q ? v_load(q[j] + d) : v_set1(0));
+            _mm256_store_si256((__m256i *)(void *)(rows + j * hd + d),
+                               (__m256i)_mm512_cvtneps_pbh(j < n_q ? v_load(q[j] + d) : v_set1(0)));
     for (int32_t t = 0; t < hd / 32; t++)
         transpose16((uint32_t *)(void *)tiles + t * 256,
                     (const uint32_t *)(const void *)rows + t * 16, hd / 2);
 }
 
-static inline __m512i row_or_zero(const struct sv_cpu_attn_chunk *c, int32_t i, int32_t lo,
-                                  int32_t hi, int32_t d)
+/* Row i of the values, or zeros when it is not in [lo, hi). */
+static inline const uint16_t *row_or_zero(const struct sv_cpu_attn_chunk *c, int32_t i, int32_t lo,
+                                          int32_t hi)
 {
-    if (i < lo || i >= hi)
-        return _mm512_setzero_si512();
-    return _mm512_loadu_si512((const uint16_t *)c->v_rows[i] + d);
+    static const uint16_t zero[256];
+    return i >= lo && i < hi ? c->v_rows[i] : zero;
 }
 
 /* Values of positions [lo, hi) (others 0) as tiles [2 halves][head_dim / 16][16 pairs][16][2]. */
@@ -109,10 +110,11 @@ static void pack_values(const struct sv_cpu_attn_chunk *c, int32_t lo, int32_t h
     const int32_t n_blocks = c->head_dim / 16;
     uint32_t *out = (uint32_t *)(void *)c->vv;
     for (int32_t pair = lo / 32 * 16; pair < (hi + 31) / 32 * 16; pair++) {
+        const uint16_t *r0 = row_or_zero(c, 2 * pair, lo, hi);
+        const uint16_t *r1 = row_or_zero(c, 2 * pair + 1, lo, hi);
         uint32_t *to = out + (pair / 16 * n_blocks * 16 + pair % 16) * 16;
         for (int32_t d = 0; d < c->head_dim; d += 32, to += 2 * 256) {
-            __m512i a = row_or_zero(c, 2 * pair, lo, hi, d),
-                    b = row_or_zero(c, 2 * pair + 1, lo, hi, d);
+            __m512i a = _mm512_loadu_si512(r0 + d), b = _mm512_loadu_si512(r1 + d);
             _mm512_store_si512(to, _mm512_permutex2var_epi16(a, even, b));
             _mm512_store_si512(to + 256, _mm512_permutex2var_epi16(a, odd, b));
         }
@@ -124,8 +126,10 @@ static bool values_finite(const struct sv_cpu_attn_chunk *c)
     const __m512i mask = _mm512_set1_epi16(0x7fff);
     __m512i top = _mm512_setzero_si512();
     for (int32_t i = c->lo; i < c->hi; i++)
-        for (int32_t d = 0; d < c->head_dim; d += 32)
-            top = _mm512_max_epu16(top, _mm512_and_si512(mask, row_or_zero(c, i, c->lo, c->hi, d)));
+        for (int32_t d = 0; d < c->head_dim; d += 32) {
+            __m512i v = _mm512_loadu_si512((const uint16_t *)c->v_rows[i] + d);
+            top = _mm512_max_epu16(top, _mm512_and_si512(mask, v));
+        }
     return _mm512_cmpge_epu16_mask(top, _mm512_set1_epi16(0x7f80)) == 0;
 }
 
@@ -224,38 +228,44 @@ weights(const struct sv_cpu_attn_chunk *c, struct work *w, float *s, int32_t q0,
 {
     const vf scale = v_set1(c->scale), low = v_set1(-INFINITY);
     const __m512i lo = _mm512_loadu_si512(c->q_lo + q0), hi = _mm512_loadu_si512(c->q_hi + q0);
-    vf top[4] = {low, low, low, low}, sum[4] = {v_set1(0), v_set1(0), v_set1(0), v_set1(0)};
-    for (int i = 0; i < CHUNK; i++) {
-        vf x = v_mul(v_load(s + i * LANES), scale);
-        if (c->softcap > 0) {
-            x = v_mul(v_set1(c->softcap), tanh_lanes(v_div(x, v_set1(c->softcap))));
-            v_store(s + i * LANES, x);
+    vf top[4] = {low, low, low, low};
+    for (int i = 0; i < CHUNK; i += 4)
+        for (int k = 0; k < 4; k++) {
+            vf x = v_load(s + (i + k) * LANES);
+            if (c->softcap > 0) {
+                x = v_div(v_mul(x, scale), v_set1(c->softcap));
+                x = v_mul(v_set1(c->softcap), tanh_lanes(x));
+                v_store(s + (i + k) * LANES, x);
+            }
+            if (ragged)
+                x = _mm512_mask_mov_ps(low, sees(lo, hi, i + k), x);
+            top[k] = v_max(x, top[k]); /* a NaN does not win; it reaches the sum below */
         }
-        if (ragged)
-            x = _mm512_mask_mov_ps(low, sees(lo, hi, i), x);
-        top[i % 4] = v_max(x, top[i % 4]); /* a NaN does not win; it reaches the sum below */
-    }
+    vf best = v_max(v_max(top[0], top[1]), v_max(top[2], top[3]));
+    if (!(c->softcap > 0))
+        best = v_mul(best, scale); /* which is positive */
     const vf m_old = v_load(c->m + q0);
-    const vf m = v_max(m_old, v_max(v_max(top[0], top[1]), v_max(top[2], top[3])));
+    const vf m = v_max(m_old, best);
     v_store(c->m + q0, m);
     /* A lane that has seen nothing but -inf subtracts 0. */
     const __mmask16 some = _mm512_cmp_ps_mask(m, low, _CMP_NEQ_UQ);
     const vf base = _mm512_maskz_mul_ps(some, m, v_set1(-LOG2E));
     const vf factor = v_set1(c->softcap > 0 ? LOG2E : c->scale * LOG2E);
-    for (int i = 0; i < CHUNK; i += 2) {
-        vf a = exp2_lanes(v_fma(v_load(s + i * LANES), factor, base));
-        vf b = exp2_lanes(v_fma(v_load(s + (i + 1) * LANES), factor, base));
-        if (ragged) {
-            a = _mm512_maskz_mov_ps(sees(lo, hi, i), a);
-            b = _mm512_maskz_mov_ps(sees(lo, hi, i + 1), b);
+    const __m512i mix = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
+                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    vf sum[4] = {v_set1(0), v_set1(0), v_set1(0), v_set1(0)};
+    for (int i = 0; i < CHUNK; i += 4) {
+        vf e[4];
+        for (int k = 0; k < 4; k++) {
+            e[k] = exp2_lanes(v_fma(v_load(s + (i + k) * LANES), factor, base));
+            if (ragged)
+                e[k] = _mm512_maskz_mov_ps(sees(lo, hi, i + k), e[k]);
+            sum[k] = v_add(sum[k], e[k]);
         }
-        sum[i % 4] = v_add(sum[i % 4], a);
-        sum[i % 4 + 1] = v_add(sum[i % 4 + 1], b);
-        const __m512i mix =
-            _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
-                             22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-        __m512i both = (__m512i)_mm512_cvtne2ps_pbh(b, a);
-        _mm512_store_si512(w->pairs + i / 2 * LANES, _mm512_permutexvar_epi16(mix, both));
+        for (int k = 0; k < 4; k += 2) {
+            __m512i both = (__m512i)_mm512_cvtne2ps_pbh(e[k + 1], e[k]);
+            _mm512_store_si512(w->pairs + (i + k) / 2 * LANES, _mm512_permutexvar_epi16(mix, both));
+        }
     }
     /* Exactly 1 when the maximum stays, so that a chunk which a lane does not see leaves it alone.
      */
@@ -334,9 +344,9 @@ static void values_one_by_one(const struct sv_cpu_attn_chunk *c, struct work *w,
 
 /* ---------------------------------------------------------------- one chunk */
 
-static bool sees_all(const struct sv_cpu_attn_chunk *c, int32_t q0, int32_t n)
+static bool sees_all(const struct sv_cpu_attn_chunk *c, int32_t q0)
 {
-    for (int32_t j = q0; j < q0 + n; j++)
+    for (int32_t j = q0; j < q0 + LANES; j++)
         if (c->q_lo[j] > 0 || c->q_hi[j] < CHUNK)
             return false;
     return true;
@@ -345,7 +355,7 @@ static bool sees_all(const struct sv_cpu_attn_chunk *c, int32_t q0, int32_t n)
 /* The group behind q0 that sees something of this chunk; n_q or more when there is none. */
 static int32_t next_group(const struct sv_cpu_attn_chunk *c, int32_t q0)
 {
-    for (q0 += LANES; q0 < c->n_q; q0 += LANES)
+    for (q0 += LANES; q0 < c->n_q && !c->whole; q0 += LANES)
         for (int32_t j = q0; j < q0 + LANES; j++)
             if (c->q_lo[j] < c->q_hi[j])
                 return q0;
@@ -356,7 +366,7 @@ SIMD_LOCALS void sv_cpu_attn_amx_chunk(const struct sv_cpu_attn_chunk *c)
 {
     struct work *w = c->work;
     const uint8_t *block[4];
-    const bool plain = sees_all(c, 0, c->n_q) || values_finite(c);
+    const bool plain = c->whole || values_finite(c);
     key_blocks(c, block);
     if (plain)
         pack_values(c, c->lo, c->hi);
@@ -370,8 +380,8 @@ SIMD_LOCALS void sv_cpu_attn_amx_chunk(const struct sv_cpu_attn_chunk *c)
         next = next_group(c, q0);
         if (next < c->n_q)
             scores(c, block, c->q_tiles + (int64_t)next * c->head_dim, w->s[turn ^ 1]);
-        vf corr = sees_all(c, q0, LANES) ? weights(c, w, w->s[turn], q0, false)
-                                         : weights(c, w, w->s[turn], q0, true);
+        vf corr = c->whole || sees_all(c, q0) ? weights(c, w, w->s[turn], q0, false)
+                                              : weights(c, w, w->s[turn], q0, true);
         correct(c, acc, corr);
         if (plain)
             values(c, w, acc, acc, c->lo<32, c->hi> 32);

@@ -39,6 +39,7 @@ struct sv_cpu_attn_chunk {
     float *vv;      /* (SV_ATTN_CHUNK, acc_ld) scratch */
 
     /* AMX only. The arrays by query have 16 * ceil(n_q / 16) entries; spare ones see nothing. */
+    bool whole;              /* every query sees all positions (q_lo, q_hi still say so) */
     const uint16_t *q_tiles; /* [n_q / 16][head_dim / 32][16][16][2] */
     float scale;             /* not in the queries yet */
     bool k_blocks16;         /* 16 positions from a multiple of 16 lie side by side in the cache */

@@ -153,21 +153,36 @@ static void k_norm_rope(float *out, const float *x, const struct sv_weight *w, f
 
 /* ---------------------------------------------------------------- activation, conversion */
 
+static inline vf silu_mul(vf g, vf up)
+{
+    vf silu = v_div(g, v_add(v_set1(1.0f), v_exp(v_sub(v_set1(0.0f), g))));
+    return v_mul(silu, up);
+}
+
 static void k_act_mul(float *out, const float *gate, const float *up, int32_t d)
 {
-    const vf one = v_set1(1.0f), zero = v_set1(0.0f);
-    for (int32_t i = 0; i < d; i += SIMD_W) {
+    int32_t i = 0;
+    for (; i + 2 * SIMD_W <= d; i += 2 * SIMD_W) {
+        vf a = silu_mul(v_load(gate + i), v_load(up + i));
+        vf b = silu_mul(v_load(gate + i + SIMD_W), v_load(up + i + SIMD_W));
+        v_store(out + i, a);
+        v_store(out + i + SIMD_W, b);
+    }
+    for (; i < d; i += SIMD_W) {
         int n = d - i < SIMD_W ? d - i : SIMD_W;
-        vf g = v_load_n(gate + i, n);
-        vf silu = v_div(g, v_add(one, v_exp(v_sub(zero, g))));
-        v_store_n(out + i, v_mul(silu, v_load_n(up + i, n)), n);
+        v_store_n(out + i, silu_mul(v_load_n(gate + i, n), v_load_n(up + i, n)), n);
     }
 }
 
 static void k_widen(float *out, const void *in, enum sv_dtype dtype, int32_t n, float scale)
 {
     const vf s = v_set1(scale);
-    for (int32_t i = 0; i < n; i += SIMD_W) {
+    int32_t i = 0;
+    for (; dtype == SV_F32 && i + SIMD_W <= n; i += SIMD_W)
+        v_store(out + i, v_mul(v_load((const float *)in + i), s));
+    for (; dtype == SV_BF16 && i + SIMD_W <= n; i += SIMD_W)
+        v_store(out + i, v_mul(v_load_bf16((const uint16_t *)in + i), s));
+    for (; i < n; i += SIMD_W) {
         int m = n - i < SIMD_W ? n - i : SIMD_W;
         v_store_n(out + i, v_mul(w_load(in, dtype, i, m), s), m);
     }
@@ -257,10 +272,11 @@ static SIMD_LOCALS float k_mass_ge(const float *w, const float *x, int32_t n, fl
 static void k_exp_weights(float *w, const float *x, int32_t n, float max, float inv_t)
 {
     const vf m = v_set1(max), s = v_set1(inv_t);
-    for (int32_t i = 0; i < n; i += SIMD_W) {
-        int k = n - i < SIMD_W ? n - i : SIMD_W;
-        v_store_n(w + i, v_exp(v_mul(v_sub(v_load_n(x + i, k), m), s)), k);
-    }
+    int32_t i = 0;
+    for (; i + SIMD_W <= n; i += SIMD_W)
+        v_store(w + i, v_exp(v_mul(v_sub(v_load(x + i), m), s)));
+    if (i < n)
+        v_store_n(w + i, v_exp(v_mul(v_sub(v_load_n(x + i, n - i), m), s)), n - i);
 }
 
 static SIMD_LOCALS double k_sum(const float *w, int32_t n)
