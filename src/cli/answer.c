@@ -9,8 +9,11 @@
 
 #include <string.h>
 
-#define LOOP_TOKENS 96
-#define LOOP_PERIOD 32
+/* The same rule as train/generate.py's. */
+#define LOOP_PERIOD 48
+#define LOOP_TOKENS 32
+#define LOOP_PIECE 8
+#define LOOP_SHORTEST 48
 
 void sv_cli_answer_init(struct sv_cli_answer *a, struct sv_engine *e)
 {
@@ -71,22 +74,44 @@ double sv_cli_answer_rate(const struct sv_cli_answer *a)
     return n > 0 && a->decode_us > 0 ? n * 1e6 / (double)a->decode_us : 0;
 }
 
-bool sv_cli_answer_loops(const struct sv_cli_answer *a)
+/* The end repeats with a period of at most LOOP_PERIOD, three times and over LOOP_TOKENS at least.
+ */
+static bool ends_in_loop(const int32_t *id, int32_t n)
 {
-    int32_t n = sv_cli_answer_n(a);
-    const int32_t *id = sv_cli_answer_ids(a);
-
-    if (n < LOOP_TOKENS)
-        return false;
-    id += n - LOOP_TOKENS;
     for (int32_t period = 1; period <= LOOP_PERIOD; period++) {
-        int32_t i = period;
-        while (i < LOOP_TOKENS && id[i] == id[i - period])
+        int32_t span = 3 * period > LOOP_TOKENS ? 3 * period : LOOP_TOKENS, i = n - span;
+        if (span + period > n)
+            break;
+        while (i < n && id[i] == id[i - period])
             i++;
-        if (i == LOOP_TOKENS)
+        if (i == n)
             return true;
     }
     return false;
+}
+
+/* Most of what it says it has said before: fewer than half of its pieces are new. */
+static bool mostly_repeats(const int32_t *id, int32_t n)
+{
+    int32_t n_pieces = n - LOOP_PIECE + 1, n_new = 0;
+
+    if (n < LOOP_SHORTEST)
+        return false;
+    for (int32_t i = 0; i < n_pieces; i++) {
+        int32_t k = 0;
+        while (k < i && memcmp(id + i, id + k, LOOP_PIECE * sizeof *id) != 0)
+            k++;
+        n_new += k == i;
+    }
+    return 2 * n_new < n_pieces;
+}
+
+bool sv_cli_answer_loops(const struct sv_cli_answer *a)
+{
+    const int32_t *id = sv_cli_answer_ids(a);
+    int32_t n = sv_cli_answer_n(a);
+
+    return ends_in_loop(id, n) || mostly_repeats(id, n);
 }
 
 uint64_t sv_cli_answer_hash(uint64_t h, const struct sv_cli_answer *a)

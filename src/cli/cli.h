@@ -239,7 +239,8 @@ static inline const int32_t *sv_cli_answer_ids(const struct sv_cli_answer *a)
 }
 /* Tokens after the first, per second; 0 when there are none. */
 double sv_cli_answer_rate(const struct sv_cli_answer *a);
-/* The text has become a loop: its last 96 tokens repeat with a period of at most 32. */
+/* The text ends in a loop (a period of at most 48 tokens, three times, 32 tokens at least), or
+ * fewer than half of its 8-token pieces are new. */
 bool sv_cli_answer_loops(const struct sv_cli_answer *a);
 uint64_t sv_cli_answer_hash(uint64_t h,
                             const struct sv_cli_answer *a); /* FNV-1a 64; begin with 0 */

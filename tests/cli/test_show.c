@@ -181,15 +181,17 @@ static void loops_are_seen(void **state)
     (void)state;
 
     sv_cli_answer_init(&a, NULL);
-    put_ids(&a, 140, 1);
-    assert_true(sv_cli_answer_loops(&a));
-    put_ids(&a, 140, 32);
-    assert_true(sv_cli_answer_loops(&a));
-    put_ids(&a, 140, 33);
+    put_ids(&a, 40, 1);
     assert_false(sv_cli_answer_loops(&a));
-    put_ids(&a, 130, 1); /* the loop has only begun */
+    put_ids(&a, 40 + 33, 1);
+    assert_true(sv_cli_answer_loops(&a));
+    put_ids(&a, 40 + 32, 1); /* one token short of repeating over 32 */
     assert_false(sv_cli_answer_loops(&a));
-    put_ids(&a, 60, 1);
+    put_ids(&a, 40 + 4 * 48, 48);
+    assert_true(sv_cli_answer_loops(&a));
+    put_ids(&a, 40 + 4 * 49, 49); /* too long a period, but little is new */
+    assert_true(sv_cli_answer_loops(&a));
+    put_ids(&a, 40 + 100, 60);
     assert_false(sv_cli_answer_loops(&a));
     sv_cli_answer_fini(&a);
 }
