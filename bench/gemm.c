@@ -547,10 +547,10 @@ static void stamp(struct bench *b)
 {
     char commit[64] = "unknown", model[80] = "unknown machine", line[256], date[32];
     /* Only what is measured counts as changed: others may be at work elsewhere in the tree. */
-    FILE *f = popen(
-        "p='src/backend/cpu src/base/pool.c bench/gemm.c'; c=$(git log -1 --format=%h -- $p) && "
-        "echo $c$(git diff --quiet HEAD -- $p || echo -dirty)",
-        "r");
+    FILE *f = popen("p='src/backend/cpu/gemm* src/base/pool.c bench/gemm.c'; c=$(git log -1 "
+                    "--format=%h -- $p) && "
+                    "echo $c$(git diff --quiet HEAD -- $p || echo -dirty)",
+                    "r");
     if (f && fgets(commit, sizeof commit, f))
         commit[strcspn(commit, "\n")] = 0;
     if (f)

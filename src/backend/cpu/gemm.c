@@ -14,14 +14,14 @@
 
 /* Below this many packed elements every thread packs for itself: cheaper than meeting at a barrier.
  */
-#define ALONE_ELEMENTS 16384
+#define ALONE_ELEMENTS 8192
 
 struct sv_cpu_gemm {
     const struct sv_gemm_kern *kern[SV_F16 + 1]; /* by weight type */
     struct sv_gemm_thread *threads;              /* (n_threads) */
     void *packed;                                /* one pass's input, shared */
     void *scratch;                               /* behind the pointers above */
-    int32_t max_k;
+    int32_t max_k, max_rows;
     struct sv_gemm_call call; /* the one in flight */
 };
 
@@ -86,9 +86,7 @@ static size_t take(size_t *at, size_t n_bytes)
 /* Lays the scratch out; with base NULL only measures it. */
 static size_t lay_out(const struct sv_cpu *cpu, struct sv_cpu_gemm *g, uint8_t *base)
 {
-    const int32_t most =
-        cpu->lim.max_rows > cpu->lim.max_logit_rows ? cpu->lim.max_rows : cpu->lim.max_logit_rows;
-    const int32_t rows = most < SV_GEMM_ROWS ? most : SV_GEMM_ROWS;
+    const int32_t rows = g->max_rows < SV_GEMM_ROWS ? g->max_rows : SV_GEMM_ROWS;
     size_t at = 0;
     size_t threads = take(&at, (size_t)cpu->n_threads * sizeof *g->threads);
     size_t packed = take(&at, sv_gemm_packed_bytes(rows, g->max_k));
@@ -120,6 +118,8 @@ int sv_cpu_gemm_reserve(struct sv_cpu *cpu, struct sv_err *err)
     sv_free(g->scratch);
     g->scratch = NULL;
     g->max_k = cpu->lim.max_k;
+    g->max_rows =
+        cpu->lim.max_rows > cpu->lim.max_logit_rows ? cpu->lim.max_rows : cpu->lim.max_logit_rows;
     size_t n_bytes = lay_out(cpu, g, NULL);
     g->scratch = sv_alloc(n_bytes);
     if (!g->scratch)
@@ -209,7 +209,8 @@ static bool begin(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *
     struct sv_gemm_call *c = &g->call;
     if (p->n_rows <= 0 || p->n_parts <= 0)
         return false;
-    SV_REQUIRE(p->n_parts <= SV_GEMM_MAX_PARTS && p->k > 0 && p->k <= g->max_k && g->scratch);
+    SV_REQUIRE(p->n_parts <= SV_GEMM_MAX_PARTS && g->scratch);
+    SV_REQUIRE(p->k > 0 && p->k <= g->max_k && p->n_rows <= g->max_rows);
     c->cpu = cpu;
     c->k = p->k;
     c->n_parts = p->n_parts;
