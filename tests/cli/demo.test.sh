@@ -38,7 +38,10 @@ if command -v tmux >/dev/null; then
     $tmux new-session -d -x 100 -y 50 "HOME=$tmp $salvo run -m $demo/target -n 0 --raw --ignore-eos -t 1; echo ended \$?; sleep 20"
     wait_for '>'
     $tmux send-keys 'def first(n):' Enter
-    wait_for 'return'
+    for _ in $(seq 100); do # until the answer has begun, whatever it says
+        [ "$($tmux capture-pane -p | grep -c .)" -gt 3 ] && break
+        sleep 0.05
+    done
     $tmux send-keys C-c
     wait_for '(canceled)'
     $tmux send-keys '/stats' Enter
