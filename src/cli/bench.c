@@ -264,6 +264,7 @@ int sv_cli_bench(int argc, char **argv)
     sv_cli_opt(&opts, "format", 'o', SV_OPT_STRING, &a.format, "FORMAT", "md, csv or json");
     sv_cli_opt(&opts, "out", 0, SV_OPT_STRING, &a.out, "FILE",
                "results go there instead of to standard output");
+    sv_cli_opt(&opts, "quiet", 'q', SV_OPT_FLAG, &a.quiet, NULL, "no progress");
     sv_cli_model_rows(&opts, &m);
     sv_cli_sampling_rows(&opts, &s);
     code = sv_cli_take_stops(&s, "bench", &argc, argv);

@@ -27,6 +27,7 @@ struct bench {
     } group[MAX_KINDS];
     int32_t n_groups;
     struct sv_cli_pair_results *out;
+    struct sv_cli_progress progress;
 };
 
 /* ---------------------------------------------------------------- one timed piece */
@@ -36,13 +37,14 @@ static const char *arm_name(int arm)
     return arm ? "DFlash" : "plain";
 }
 
-static void complain(const struct bench *b, int32_t i, int arm, int32_t sequences)
+static void complain(struct bench *b, int32_t i, int arm, int32_t sequences)
 {
     const struct sv_cli_answer *x = &b->ref[i], *y = &b->now[i];
     int32_t at = sv_cli_first_difference(x, y);
     struct sv_buf id;
 
     b->out->differ = true;
+    sv_cli_progress_clear(&b->progress);
     sv_buf_init(&id);
     sv_cli_quote_id(&id, b->id[i]);
     sv_cli_say("NOT EQUAL: prompt %s, %s with %d sequences differs from plain decoding at token %d "
@@ -88,6 +90,9 @@ static int run_piece(struct bench *b, int arm, int32_t first, int32_t n, int32_t
     sum->seconds += (double)(sv_clock_us() - start) / 1e6;
     if (rc)
         return rc;
+    b->progress.n_items += n;
+    b->progress.done += n;
+    sv_cli_progress_update(&b->progress);
     sv_get_engine_stats(b->engine[arm], &after);
     sum->bytes += bytes_read(b, arm, &before, &after);
     for (int32_t i = first; i < first + n; i++) {
@@ -209,6 +214,9 @@ static int take_reference(struct bench *b, const struct sv_cli_request *q, struc
     struct sv_cli_answer *a = &b->ref[b->n];
     int rc = sv_cli_answer_run(b->engine[0], &q->r, 1, 1, a, err);
 
+    b->progress.n_items++;
+    b->progress.done++;
+    sv_cli_progress_update(&b->progress);
     if (!rc && a->finish == SV_FINISH_ERROR)
         rc = sv_fail(err, SV_EINVAL, -1, "%s", a->message);
     if (rc) {
@@ -298,6 +306,13 @@ int sv_cli_pair_measure(struct sv_engine *plain, struct sv_engine *dflash,
     int rc;
 
     memset(out, 0, sizeof *out);
+    /* With a time limit nobody knows how many answers there will be. */
+    sv_cli_progress_begin(&b.progress, stderr, "measure", "answers",
+                          o->max_seconds > 0
+                              ? 0
+                              : (double)prompts->n *
+                                    (1 + (dflash ? 2 : 1) * o->repeat * o->n_concurrency));
+    b.progress.off = o->quiet;
     for (int arm = 0; arm < 2; arm++)
         if (b.engine[arm])
             sv_get_engine_info(b.engine[arm], &b.info[arm]);
@@ -317,6 +332,7 @@ int sv_cli_pair_measure(struct sv_engine *plain, struct sv_engine *dflash,
     if (!rc)
         out->gbs =
             sv_cli_bandwidth(plain, b.info[0].target_step_bytes + b.info[1].draft_step_bytes);
+    sv_cli_progress_clear(&b.progress);
     release(&b, prompts->n);
     return rc;
 }
