@@ -32,6 +32,7 @@ struct bench {
     uint8_t *pool;
     size_t pool_bytes, at;
     float *x, *y;
+    uint16_t *x16; /* the peer's copy of x */
     int32_t *out;
     size_t max_y;
     int64_t rounds;
@@ -265,6 +266,9 @@ struct dnn {
     dnnl_status_t (*pd)(dnnl_primitive_desc_t *, const_dnnl_op_desc_t, const_dnnl_primitive_attr_t,
                         dnnl_engine_t, const_dnnl_primitive_desc_t);
     dnnl_status_t (*prim)(dnnl_primitive_t *, const_dnnl_primitive_desc_t);
+    dnnl_status_t (*reorder)(dnnl_primitive_desc_t *, const dnnl_memory_desc_t *, dnnl_engine_t,
+                             const dnnl_memory_desc_t *, dnnl_engine_t,
+                             const_dnnl_primitive_attr_t);
     dnnl_status_t (*mem)(dnnl_memory_t *, const dnnl_memory_desc_t *, dnnl_engine_t, void *);
     dnnl_status_t (*set)(dnnl_memory_t, void *);
     dnnl_status_t (*exec)(const_dnnl_primitive_t, dnnl_stream_t, int, const dnnl_exec_arg_t *);
@@ -295,6 +299,7 @@ static void dnn_open(struct dnn *d, int n_threads)
     dnn_symbol(d, &d->desc, "dnnl_matmul_desc_init");
     dnn_symbol(d, &d->pd, "dnnl_primitive_desc_create");
     dnn_symbol(d, &d->prim, "dnnl_primitive_create");
+    dnn_symbol(d, &d->reorder, "dnnl_reorder_primitive_desc_create");
     dnn_symbol(d, &d->mem, "dnnl_memory_create");
     dnn_symbol(d, &d->set, "dnnl_memory_set_data_handle");
     dnn_symbol(d, &d->exec, "dnnl_primitive_execute");
@@ -308,34 +313,41 @@ static void dnn_open(struct dnn *d, int n_threads)
 }
 
 struct dnn_product {
-    dnnl_primitive_t prim;
-    dnnl_memory_t x, w, y;
+    dnnl_primitive_t prim, round;
+    dnnl_memory_t x32, x, w, y;
 };
 
-/* Weights as they lie in a checkpoint, (n, k) row-major; input is given as bf16, which spares it
- * our packing. */
+/* Weights as they lie in a checkpoint, (n, k) row-major. Input in bf16, rounded from f32 by the
+ * library when that is to count, as it does in our own time. */
 static bool dnn_prepare(struct dnn *d, struct dnn_product *p, struct bench *b, struct shape s,
                         int32_t rows)
 {
     dnnl_dims_t dx = {rows, s.k}, dw = {s.k, s.n}, dy = {rows, s.n};
-    dnnl_memory_desc_t mx, mw, my;
+    dnnl_memory_desc_t mx32, mx, mw, my;
     dnnl_matmul_desc_t desc;
     dnnl_primitive_desc_t pd;
-    if (!d->ok || d->tag(&mx, 2, dx, dnnl_bf16, dnnl_ab) ||
-        d->tag(&mw, 2, dw, dnnl_bf16, dnnl_ba) || d->tag(&my, 2, dy, dnnl_f32, dnnl_ab) ||
-        d->desc(&desc, &mx, &mw, NULL, &my) || d->pd(&pd, &desc, NULL, d->engine, NULL) ||
-        d->prim(&p->prim, pd))
+    if (!d->ok || d->tag(&mx32, 2, dx, dnnl_f32, dnnl_ab) ||
+        d->tag(&mx, 2, dx, dnnl_bf16, dnnl_ab) || d->tag(&mw, 2, dw, dnnl_bf16, dnnl_ba) ||
+        d->tag(&my, 2, dy, dnnl_f32, dnnl_ab))
         return false;
-    return !d->mem(&p->x, &mx, d->engine, b->x) && !d->mem(&p->w, &mw, d->engine, b->pool) &&
-           !d->mem(&p->y, &my, d->engine, b->y);
+    if (d->desc(&desc, &mx, &mw, NULL, &my) || d->pd(&pd, &desc, NULL, d->engine, NULL) ||
+        d->prim(&p->prim, pd) || d->reorder(&pd, &mx32, d->engine, &mx, d->engine, NULL) ||
+        d->prim(&p->round, pd))
+        return false;
+    return !d->mem(&p->x32, &mx32, d->engine, b->x) && !d->mem(&p->x, &mx, d->engine, b->x16) &&
+           !d->mem(&p->w, &mw, d->engine, b->pool) && !d->mem(&p->y, &my, d->engine, b->y);
 }
 
-static double time_dnn(struct dnn *d, struct dnn_product *p, struct bench *b, struct shape s)
+static double time_dnn(struct dnn *d, struct dnn_product *p, struct bench *b, struct shape s,
+                       bool round)
 {
     dnnl_exec_arg_t args[3] = {
         {DNNL_ARG_SRC, p->x}, {DNNL_ARG_WEIGHTS, p->w}, {DNNL_ARG_DST, p->y}};
+    dnnl_exec_arg_t rounding[2] = {{DNNL_ARG_FROM, p->x32}, {DNNL_ARG_TO, p->x}};
     d->set(p->w, next_weights(b, (size_t)s.n * (size_t)s.k * 2));
     double t = now_us();
+    if (round)
+        d->exec(p->round, d->stream, 2, rounding);
     d->exec(p->prim, d->stream, 3, args);
     d->wait(d->stream);
     return now_us() - t;
@@ -359,9 +371,10 @@ static bool dnn_prepare(struct dnn *d, struct dnn_product *p, struct bench *b, s
     (void)d, (void)p, (void)b, (void)s, (void)rows;
     return false;
 }
-static double time_dnn(struct dnn *d, struct dnn_product *p, struct bench *b, struct shape s)
+static double time_dnn(struct dnn *d, struct dnn_product *p, struct bench *b, struct shape s,
+                       bool round)
 {
-    (void)d, (void)p, (void)b, (void)s;
+    (void)d, (void)p, (void)b, (void)s, (void)round;
     return 0;
 }
 #endif
@@ -422,16 +435,18 @@ static void section_prefill(struct bench *b, struct dnn *d, enum sv_dtype dt)
     struct shape shapes[8];
     int32_t rows[32];
     const int n_shapes = pick_shapes(b, all, 7, shapes), n_rows = pick_rows(b, all_rows, 4, rows);
-    printf("\nprefill %s, GFLOP/s (median); peer: %s\n       n x k      rows    med us   GFLOP/s   "
-           "   peer  ours/peer\n",
+    printf("\nprefill %s, GFLOP/s (median, best); peer: %s, its input given in bf16, or f32 as "
+           "ours is\n"
+           "       n x k      rows    med us    median      best | peer bf16  ours/peer | peer f32 "
+           " ours/peer\n",
            b->isa, d->ok ? d->name : "none installed");
     for (int i = 0; i < n_shapes; i++)
         for (int j = 0; j < n_rows; j++) {
             const struct shape s = shapes[i];
             struct dnn_product p;
-            struct times ours = {0}, peer = {0};
+            struct times ours = {0}, peer[2] = {{0}, {0}};
             const bool has_peer = dt == SV_BF16 && dnn_prepare(d, &p, b, s, rows[j]);
-            const double flop = 2.0 * s.n * s.k * rows[j];
+            const double flop = 2e-3 * s.n * s.k * rows[j];
             for (int64_t r = 0; r < b->rounds; r++) {
                 /* Each side's threads go on watching for work for a while; let them fall asleep
                  * before the other's turn, and wake one's own with a call that is not counted. */
@@ -441,19 +456,26 @@ static void section_prefill(struct bench *b, struct dnn *d, enum sv_dtype dt)
                         times_add(&ours, us);
                 }
                 nap();
-                for (int c = 0; has_peer && c < 3; c++) {
-                    double us = time_dnn(d, &p, b, s);
+                for (int c = 0; has_peer && c < 5; c++) {
+                    double us = time_dnn(d, &p, b, s, c > 2);
                     if (c)
-                        times_add(&peer, us);
+                        times_add(&peer[c > 2], us);
                 }
                 nap();
             }
-            double med = quantile(&ours, 0.5), pm = quantile(&peer, 0.5);
-            printf("%6d x %5d %8d %9.1f %9.1f %9.1f %9.2f  (best %.1f)\n", s.n, s.k, rows[j], med,
-                   flop / med * 1e-3, has_peer ? flop / pm * 1e-3 : 0, has_peer ? pm / med : 0,
-                   flop / quantile(&ours, 0) * 1e-3);
-            csv_row(b, "prefill", b->isa, s, rows[j], dt, &ours, has_peer ? d->name : "none",
-                    has_peer ? pm : 0, has_peer ? pm / med : 0);
+            double med = quantile(&ours, 0.5), p16 = quantile(&peer[0], 0.5),
+                   p32 = quantile(&peer[1], 0.5);
+            printf("%6d x %5d %8d %9.1f %9.1f %9.1f", s.n, s.k, rows[j], med, flop / med,
+                   flop / quantile(&ours, 0));
+            if (has_peer)
+                printf(" | %9.1f %9.2f  | %8.1f %9.2f", flop / p16, p16 / med, flop / p32,
+                       p32 / med);
+            printf("\n");
+            csv_row(b, "prefill", b->isa, s, rows[j], dt, &ours, has_peer ? d->name : "none", p16,
+                    has_peer ? p16 / med : 0);
+            if (has_peer)
+                csv_row(b, "prefill f32 input", b->isa, s, rows[j], dt, &ours, d->name, p32,
+                        p32 / med);
         }
 }
 
@@ -581,9 +603,10 @@ static bool set_up(struct bench *b, int n_threads, enum sv_isa isa, enum sv_dtyp
     b->pool = mmap(NULL, pool_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     b->max_y = (size_t)2048 * 12288;
     b->x = sv_alloc((size_t)2048 * 12288 * sizeof *b->x);
+    b->x16 = sv_alloc((size_t)2048 * 12288 * sizeof *b->x16);
     b->y = sv_alloc(b->max_y * sizeof *b->y);
     b->out = sv_alloc(2048 * sizeof *b->out);
-    if (b->pool == MAP_FAILED || !b->x || !b->y || !b->out)
+    if (b->pool == MAP_FAILED || !b->x || !b->x16 || !b->y || !b->out)
         return fprintf(stderr, "gemm: out of memory\n"), false;
     madvise(b->pool, pool_bytes, MADV_NOHUGEPAGE);
     if (sv_pool_open(&b->cpu.pool, b->cpu.n_threads, &err) || sv_cpu_gemm_open(&b->cpu, &err) ||

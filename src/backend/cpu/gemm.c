@@ -14,7 +14,7 @@
 
 /* Below this many packed elements every thread packs for itself: cheaper than meeting at a barrier.
  */
-#define ALONE_ELEMENTS 8192
+#define ALONE_ELEMENTS 65536
 
 struct sv_cpu_gemm {
     const struct sv_gemm_kern *kern[SV_F16 + 1]; /* by weight type */
