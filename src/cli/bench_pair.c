@@ -107,10 +107,10 @@ static int run_piece(struct bench *b, int arm, int32_t first, int32_t n, int32_t
 
 static void add_arm(struct sv_cli_arm *a, const struct piece *p)
 {
-    if (p->seconds > 0)
-        sv_cli_samples_add(&a->rate, (double)p->n_tokens / p->seconds);
-    a->bytes += p->bytes;
-    a->seconds += p->seconds;
+    if (p->seconds <= 0)
+        return;
+    sv_cli_samples_add(&a->rate, (double)p->n_tokens / p->seconds);
+    sv_cli_samples_add(&a->gbs, p->bytes / p->seconds / 1e9);
 }
 
 /* One repeat of one kind in both arms; the sums also go to the row "all". */
@@ -347,7 +347,7 @@ void sv_cli_pair_results_fini(struct sv_cli_pair_results *r)
 
 double sv_cli_pair_share(const struct sv_cli_pair_results *r, const struct sv_cli_arm *arm)
 {
-    return arm->seconds > 0 && r->gbs > 0 ? arm->bytes / arm->seconds / 1e9 / r->gbs : 0;
+    return r->gbs > 0 ? sv_cli_samples_median(&arm->gbs) / r->gbs : 0;
 }
 
 static void add_rate(struct sv_cli_table *t, const struct sv_cli_samples *s)

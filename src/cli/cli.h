@@ -311,7 +311,7 @@ struct sv_cli_pair_opts {
 };
 struct sv_cli_arm {
     struct sv_cli_samples rate; /* tokens per second, prompts included */
-    double bytes, seconds;      /* weights read over all repeats, and how long that took */
+    struct sv_cli_samples gbs;  /* weight bytes read a second, in 1e9 */
     uint64_t hash;
 };
 struct sv_cli_pair_row {
