@@ -126,7 +126,7 @@ enum sv_jtype {
     SV_JN_DATA,
     SV_JN_OUTPUT,
     SV_JN_FOR, /* target a, in b, if c, body, other */
-    SV_JN_IF,  /* a, body, other */
+    SV_JN_IF,  /* a, body, other: the next elif when flag, else the else part */
     SV_JN_SET, /* target a = b */
     SV_JN_SETBLOCK, /* target a, filters b, body */
     SV_JN_MACRO,    /* name, params, body */
@@ -204,6 +204,11 @@ struct sv_jname {
     size_t n;
 };
 
+struct sv_jheld { /* JSON that from_json parsed: freed at the end of the run */
+    struct sv_jheld *next;
+    json_t *json;
+};
+
 struct sv_template {
     struct sv_arena arena;
     char *source; /* line ends are \n */
@@ -211,6 +216,7 @@ struct sv_template {
     struct sv_jnode *root;
     struct sv_jname *name; /* identifiers, by number */
     int n_names;
+    int loop_name; /* number of "loop", or -1 */
 };
 
 struct sv_jx {
@@ -230,6 +236,7 @@ struct sv_jx {
     struct sv_jval *context; /* by name number; MISSING where the context has none */
     struct sv_jscope *scope;
     struct sv_jbuild *out;
+    struct sv_jheld *held;
     int64_t now;
 };
 
@@ -315,6 +322,8 @@ void sv_j_dict_set(struct sv_jx *x, struct sv_jdict *d, struct sv_jval key, stru
 struct sv_jval *sv_j_dict_get(struct sv_jx *x, const struct sv_jdict *d, struct sv_jval key);
 bool sv_j_hashable(const struct sv_jval *v);
 struct sv_jval sv_j_from_json(struct sv_jx *x, const json_t *j);
+/* A value from JSON text, copied into the arena; throws when it is malformed. */
+struct sv_jval sv_j_json_text(struct sv_jx *x, const char *p, size_t n);
 
 bool sv_j_truth(struct sv_jx *x, const struct sv_jval *v);
 bool sv_j_eq(struct sv_jx *x, const struct sv_jval *a, const struct sv_jval *b);
@@ -346,7 +355,7 @@ bool sv_j_space(uint32_t cp);
 size_t sv_j_n_cp(const char *p, size_t n);
 size_t sv_j_cp_to_byte(const char *p, size_t n, size_t cp); /* n when past the end */
 const char *sv_j_find(const char *p, size_t n, const char *q, size_t m);  /* first, or NULL */
-const char *sv_j_rfind(const char *p, size_t n, const char *q, size_t m); /* last, or NULL */
+const char *sv_j_rfind(struct sv_jx *x, const char *p, size_t n, const char *q, size_t m); /* last */
 enum { SV_J_LEFT = 1, SV_J_RIGHT = 2 };
 struct sv_jval sv_j_strip(struct sv_jx *x, struct sv_jval s, const struct sv_jval *chars, int sides);
 struct sv_jval sv_j_upper(struct sv_jx *x, struct sv_jval s);
@@ -365,6 +374,8 @@ bool sv_j_str_is(const struct sv_jval *s, const char *what);
 bool sv_j_printable(uint32_t cp);
 /* str % args */
 struct sv_jval sv_j_percent(struct sv_jx *x, struct sv_jval fmt, struct sv_jval args);
+/* str.format(...); jinja_format.c */
+struct sv_jval sv_j_format(struct sv_jx *x, struct sv_jval fmt, const struct sv_jcall *c);
 /* int(text), float(text); false when Python would raise ValueError */
 bool sv_j_parse_int(struct sv_jx *x, const char *p, size_t n, int base, int64_t *out);
 bool sv_j_parse_float(struct sv_jx *x, const char *p, size_t n, double *out);
@@ -397,10 +408,9 @@ int sv_j_filter_find(const char *p, size_t n);
 struct sv_jval sv_j_filter_call(struct sv_jx *x, int id, struct sv_jval v, const struct sv_jcall *c);
 int sv_j_test_find(const char *p, size_t n);
 bool sv_j_test_call(struct sv_jx *x, int id, const struct sv_jval *v, const struct sv_jcall *c);
-typedef struct sv_jval (*sv_jfilter_fn)(struct sv_jx *x, struct sv_jval v, const struct sv_jcall *c);
 struct sv_jfilter {
     const char *name;
-    sv_jfilter_fn fn;
+    struct sv_jval (*fn)(struct sv_jx *x, struct sv_jval v, const struct sv_jcall *c);
 };
 extern const struct sv_jfilter sv_j_seq_filters[]; /* ends with a NULL name */
 
@@ -410,17 +420,18 @@ const char *sv_j_func_name(int id);
 struct sv_jval sv_j_func_call(struct sv_jx *x, int id, const struct sv_jcall *c);
 struct sv_jval sv_j_cycler_attr(struct sv_jx *x, struct sv_jval v, const struct sv_jval *name);
 
-/* jinja_exec.c */
+/* jinja_eval.c */
 struct sv_jval sv_j_eval(struct sv_jx *x, const struct sv_jnode *n);
+/* jinja_exec.c */
 void sv_j_run(struct sv_jx *x, const struct sv_jnode *body);
 struct sv_jval sv_j_macro_call(struct sv_jx *x, struct sv_jmacro *m, const struct sv_jcall *c);
 struct sv_jval sv_j_loop_call(struct sv_jx *x, struct sv_jloop *l, const struct sv_jcall *c);
 struct sv_jval sv_j_loop_attr(struct sv_jx *x, struct sv_jval v, const struct sv_jval *name);
 
-/* jinja_eval.c's half of sv_j_eval: evaluates call arguments */
-void sv_j_eval_args(struct sv_jx *x, const struct sv_jarg *args, struct sv_jcall *c);
-struct sv_jval sv_j_lookup(struct sv_jx *x, int name);
 void sv_j_assign(struct sv_jx *x, struct sv_jscope *scope, int name, struct sv_jval v);
+/* jinja_eval.c: filters of a block; the innermost gets input */
+struct sv_jval sv_j_eval_filters(struct sv_jx *x, const struct sv_jnode *n, const struct sv_jval *input);
+struct sv_jval sv_j_eval_call(struct sv_jx *x, const struct sv_jnode *n, const struct sv_jval *caller);
 
 /* ---------------------------------------------------------------- jinja_lex.c, jinja_parse.c, jinja_expr.c */
 
