@@ -165,32 +165,32 @@ static void greedy_auto_f32(void **state)
 static void greedy_auto_bf16(void **state)
 {
     (void)state;
-    on("auto", SV_TYPE_BF16, false, N);
+    on("auto", SV_TYPE_BF16, false, 100);
 }
 static void greedy_avx512_bf16(void **state)
 {
     (void)state;
-    on("avx512", SV_TYPE_BF16, false, 60);
+    on("avx512", SV_TYPE_BF16, false, 40);
 }
 static void greedy_avx2_bf16(void **state)
 {
     (void)state;
-    on("avx2", SV_TYPE_BF16, false, 60);
+    on("avx2", SV_TYPE_BF16, false, 30);
 }
 static void greedy_plain_f32(void **state)
 {
     (void)state;
-    on("plain", SV_TYPE_F32, false, 40);
+    on("plain", SV_TYPE_F32, false, 16);
 }
 static void sampled_auto_f32(void **state)
 {
     (void)state;
-    on("auto", SV_TYPE_F32, true, N);
+    on("auto", SV_TYPE_F32, true, 60);
 }
 static void sampled_auto_bf16(void **state)
 {
     (void)state;
-    on("auto", SV_TYPE_BF16, true, 60);
+    on("auto", SV_TYPE_BF16, true, 40);
 }
 
 SV_TEST_MAIN(cmocka_unit_test(greedy_auto_f32), cmocka_unit_test(greedy_auto_bf16),
