@@ -58,7 +58,7 @@ void *sv_j_alloc(struct sv_jx *x, size_t n_bytes)
         x->n_bytes += n_bytes;
         return p;
     }
-    if ((size_t)(x->end - x->at) < n_bytes) {
+    if (!x->at || (size_t)(x->end - x->at) < n_bytes) {
         x->at = sv_arena_alloc(x->arena, CHUNK_BYTES);
         if (!x->at) {
             x->end = NULL;
