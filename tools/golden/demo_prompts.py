@@ -15,7 +15,7 @@ John is {b} years old. His father is {c} times as old. How old will his father b
 A ticket costs ${b} for adults and ${c} for children. How much do {c} adults and {b} children pay?
 Lily saves ${c} every week. How many weeks does she need to save ${a}?
 """.splitlines()
-NUMBERS = [(60, 4, 3), (48, 6, 2)]
+NUMBERS = [(60, 4, 3), (48, 6, 2), (90, 10, 5)]
 
 CODE = [
     "def add(a, b):\n    \"\"\"Return the sum of a and b.\"\"\"\n",
@@ -50,6 +50,7 @@ CODE = [
 def prompts():
     """-> [(name, text)], maths and code by turns"""
     maths = [q.format(a=a, b=b, c=c) for a, b, c in NUMBERS for q in MATHS]
-    out = [("maths%02d" % i, "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n" % q) for i, q in enumerate(maths)]
+    maths = [("maths%02d" % i, "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n" % q) for i, q in enumerate(maths)]
     code = [("code%02d" % i, t) for i, t in enumerate(CODE)]
-    return [x for pair in zip(out, code) for x in pair] + code[len(out):]
+    both = [x for pair in zip(maths, code) for x in pair]
+    return both + maths[len(code):] + code[len(maths):]
