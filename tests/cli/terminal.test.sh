@@ -7,6 +7,10 @@ if ! command -v script >/dev/null; then
     echo "script(1) is not there"
     exit 77
 fi
+if ! script -qec true /dev/null </dev/null >/dev/null 2>&1; then
+    echo "no terminal can be opened here (is /dev/pts mounted?)"
+    exit 77
+fi
 export HOME=$tmp TERM=xterm LC_ALL=C.UTF-8
 unset NO_COLOR
 
