@@ -1,8 +1,9 @@
 /*
  * jinja.c - parsing and rendering of a template from outside: set-up, limits, errors, clean-up.
  *
- * Called by jinja_chat.c, engine, serve and cli through text.h. The only place where jinja*.c's longjmp lands;
- * everything that must be given back afterwards is in the run's arena or its list of held JSON.
+ * Called by jinja_chat.c, engine, serve and cli through text.h. The only place where jinja*.c's
+ * longjmp lands; everything that must be given back afterwards is in the run's arena or its list of
+ * held JSON.
  */
 #include "text/jinja.h"
 
@@ -10,7 +11,7 @@
 #define DEFAULT_OUTPUT_BYTES ((size_t)16 << 20)
 #define DEFAULT_MEMORY_BYTES ((size_t)256 << 20)
 #define DEFAULT_STEPS 20000000
-#define DEFAULT_DEPTH 400
+#define DEFAULT_DEPTH 1000
 
 struct job { /* what runs between setjmp and longjmp */
     struct sv_jx x;
@@ -114,7 +115,8 @@ void sv_template_free(struct sv_template *t)
 
 /* ---------------------------------------------------------------- rendering */
 
-/* Each name the template mentions gets its value from the context, else a global function, else nothing. */
+/* Each name the template mentions gets its value from the context, else a global function, else
+ * nothing. */
 static void bind_context(struct job *j)
 {
     const struct sv_template *t = j->t;

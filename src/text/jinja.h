@@ -1,9 +1,10 @@
 /*
  * jinja.h - internals shared by jinja*.c: values, syntax tree, the state of one parse or render.
  *
- * Included by jinja*.c only; the public interface is in text.h. All memory of a run lies in one arena and
- * ends with it; an error leaves by longjmp to jinja.c, so nothing between may own anything outside the arena.
- * Must not: be included outside src/text, or grow rules of its own (what Python's jinja2 does is the rule).
+ * Included by jinja*.c only; the public interface is in text.h. All memory of a run lies in one
+ * arena and ends with it; an error leaves by longjmp to jinja.c, so nothing between may own
+ * anything outside the arena. Must not: be included outside src/text, or grow rules of its own
+ * (what Python's jinja2 does is the rule).
  */
 #ifndef SV_TEXT_JINJA_H
 #define SV_TEXT_JINJA_H
@@ -17,7 +18,8 @@
 /* ---------------------------------------------------------------- values */
 
 enum sv_jkind {
-    SV_J_MISSING, /* no value at all: an argument not given, a name not set; never seen by a template */
+    SV_J_MISSING, /* no value at all: an argument not given, a name not set; never seen by a
+                     template */
     SV_J_UNDEF,
     SV_J_NONE,
     SV_J_BOOL,
@@ -104,15 +106,15 @@ enum sv_jtype {
     /* expressions */
     SV_JN_CONST,
     SV_JN_NAME,
-    SV_JN_LIST,  /* kids */
-    SV_JN_TUPLE, /* kids */
-    SV_JN_DICT,  /* kids: key, value, key, ... */
-    SV_JN_ATTR,  /* a . value */
-    SV_JN_ITEM,  /* a [ b ] */
-    SV_JN_SLICE, /* a : b : c; each may be NULL; only as b of ITEM */
-    SV_JN_CALL,  /* a (args) */
+    SV_JN_LIST,   /* kids */
+    SV_JN_TUPLE,  /* kids */
+    SV_JN_DICT,   /* kids: key, value, key, ... */
+    SV_JN_ATTR,   /* a . value */
+    SV_JN_ITEM,   /* a [ b ] */
+    SV_JN_SLICE,  /* a : b : c; each may be NULL; only as b of ITEM */
+    SV_JN_CALL,   /* a (args) */
     SV_JN_FILTER, /* a | id(args); a is NULL at the innermost filter of a block */
-    SV_JN_TEST,  /* a is id(args) */
+    SV_JN_TEST,   /* a is id(args) */
     SV_JN_NOT,
     SV_JN_NEG,
     SV_JN_POS,
@@ -125,12 +127,12 @@ enum sv_jtype {
     /* statements */
     SV_JN_DATA,
     SV_JN_OUTPUT,
-    SV_JN_FOR, /* target a, in b, if c, body, other */
-    SV_JN_IF,  /* a, body, other: the next elif when flag, else the else part */
-    SV_JN_SET, /* target a = b */
-    SV_JN_SETBLOCK, /* target a, filters b, body */
-    SV_JN_MACRO,    /* name, params, body */
-    SV_JN_CALLBLOCK, /* call a, params, body */
+    SV_JN_FOR,         /* target a, in b, if c, body, other */
+    SV_JN_IF,          /* a, body, other: the next elif when flag, else the else part */
+    SV_JN_SET,         /* target a = b */
+    SV_JN_SETBLOCK,    /* target a, filters b, body */
+    SV_JN_MACRO,       /* name, params, body */
+    SV_JN_CALLBLOCK,   /* call a, params, body */
     SV_JN_FILTERBLOCK, /* filters a, body */
     SV_JN_WITH,        /* kids: target, value, ...; body */
     SV_JN_SCOPE,       /* body: the generation tag */
@@ -140,8 +142,21 @@ enum sv_jtype {
 };
 
 enum sv_jop {
-    SV_JO_ADD, SV_JO_SUB, SV_JO_MUL, SV_JO_DIV, SV_JO_FLOORDIV, SV_JO_MOD, SV_JO_POW,
-    SV_JO_EQ, SV_JO_NE, SV_JO_LT, SV_JO_LE, SV_JO_GT, SV_JO_GE, SV_JO_IN, SV_JO_NOTIN,
+    SV_JO_ADD,
+    SV_JO_SUB,
+    SV_JO_MUL,
+    SV_JO_DIV,
+    SV_JO_FLOORDIV,
+    SV_JO_MOD,
+    SV_JO_POW,
+    SV_JO_EQ,
+    SV_JO_NE,
+    SV_JO_LT,
+    SV_JO_LE,
+    SV_JO_GT,
+    SV_JO_GE,
+    SV_JO_IN,
+    SV_JO_NOTIN,
 };
 
 struct sv_jarg { /* call arguments and macro parameters, in order */
@@ -155,11 +170,11 @@ struct sv_jarg { /* call arguments and macro parameters, in order */
 
 struct sv_jnode {
     uint8_t type, op;
-    bool flag;     /* for: recursive; macro: uses varargs */
-    bool kwargs;   /* macro: uses kwargs */
-    bool caller;   /* macro: uses caller */
-    uint32_t pos;  /* byte of the source */
-    int id;        /* name, filter or test */
+    bool flag;    /* for: recursive; macro: uses varargs */
+    bool kwargs;  /* macro: uses kwargs */
+    bool caller;  /* macro: uses caller */
+    uint32_t pos; /* byte of the source */
+    int id;       /* name, filter or test */
     struct sv_jval value;
     struct sv_jnode *a, *b, *c;
     struct sv_jnode *kids, *body, *other, *next;
@@ -247,12 +262,17 @@ struct sv_jcall { /* evaluated arguments */
         const char *name;
         size_t n_name;
         struct sv_jval value;
-    } *kw;
+    } * kw;
     size_t n_kw;
 };
 
 /* ---------------------------------------------------------------- jinja_mem.c */
 
+/* How many of n bytes a message shows. */
+static inline int sv_j_cut(size_t n)
+{
+    return n < 100 ? (int)n : 100;
+}
 _Noreturn void sv_j_throw(struct sv_jx *x, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* As raise_exception: the message is all there is. */
@@ -334,7 +354,12 @@ bool sv_j_iterable(const struct sv_jval *v);
 /* Items of anything that can be looped over; throws otherwise. A generator is used up. */
 struct sv_jlist *sv_j_iter(struct sv_jx *x, const struct sv_jval *v);
 int64_t sv_j_len(struct sv_jx *x, const struct sv_jval *v); /* -1: has no length */
-bool sv_j_number(const struct sv_jval *v); /* int, float or bool */
+bool sv_j_number(const struct sv_jval *v);                  /* int, float or bool */
+/* start + i * step; between two far ends i * step alone may not fit, the sum does */
+static inline int64_t sv_j_range_at(const struct sv_jrange *r, int64_t i)
+{
+    return (int64_t)((uint64_t)r->start + (uint64_t)i * (uint64_t)r->step);
+}
 double sv_j_to_double(const struct sv_jval *v);
 bool sv_j_to_int(const struct sv_jval *v, int64_t *out); /* int or bool */
 
@@ -349,26 +374,29 @@ void sv_j_escape(struct sv_jx *x, struct sv_jbuild *b, const char *p, size_t n);
 /* jinja_json.c */
 struct sv_jval sv_j_tojson(struct sv_jx *x, struct sv_jval v, const struct sv_jcall *c);
 
-/* ---------------------------------------------------------------- jinja_text.c: strings as code points */
+/* ---------------------------------------------------------------- jinja_text.c: strings as code
+ * points */
 
 bool sv_j_space(uint32_t cp);
 size_t sv_j_n_cp(const char *p, size_t n);
-size_t sv_j_cp_to_byte(const char *p, size_t n, size_t cp); /* n when past the end */
-const char *sv_j_find(const char *p, size_t n, const char *q, size_t m);  /* first, or NULL */
-const char *sv_j_rfind(struct sv_jx *x, const char *p, size_t n, const char *q, size_t m); /* last */
+size_t sv_j_cp_to_byte(const char *p, size_t n, size_t cp);              /* n when past the end */
+const char *sv_j_find(const char *p, size_t n, const char *q, size_t m); /* first, or NULL */
+const char *sv_j_rfind(struct sv_jx *x, const char *p, size_t n, const char *q,
+                       size_t m); /* last */
 enum { SV_J_LEFT = 1, SV_J_RIGHT = 2 };
-struct sv_jval sv_j_strip(struct sv_jx *x, struct sv_jval s, const struct sv_jval *chars, int sides);
+struct sv_jval sv_j_strip(struct sv_jx *x, struct sv_jval s, const struct sv_jval *chars,
+                          int sides);
 struct sv_jval sv_j_upper(struct sv_jx *x, struct sv_jval s);
 struct sv_jval sv_j_lower(struct sv_jx *x, struct sv_jval s);
 struct sv_jval sv_j_capitalize(struct sv_jx *x, struct sv_jval s);
-struct sv_jval sv_j_title(struct sv_jx *x, struct sv_jval s);      /* str.title */
+struct sv_jval sv_j_title(struct sv_jx *x, struct sv_jval s);       /* str.title */
 struct sv_jval sv_j_title_words(struct sv_jx *x, struct sv_jval s); /* the filter */
 struct sv_jval sv_j_swapcase(struct sv_jx *x, struct sv_jval s);
 struct sv_jval sv_j_replace(struct sv_jx *x, struct sv_jval s, struct sv_jval old,
                             struct sv_jval new, int64_t count);
 struct sv_jlist *sv_j_splitlines(struct sv_jx *x, struct sv_jval s, bool keep);
-struct sv_jlist *sv_j_split(struct sv_jx *x, struct sv_jval s, const struct sv_jval *sep, int64_t max,
-                            bool right);
+struct sv_jlist *sv_j_split(struct sv_jx *x, struct sv_jval s, const struct sv_jval *sep,
+                            int64_t max, bool right);
 /* isalpha and its kin; what is the method's name */
 bool sv_j_str_is(const struct sv_jval *s, const char *what);
 bool sv_j_printable(uint32_t cp);
@@ -383,7 +411,8 @@ bool sv_j_parse_float(struct sv_jx *x, const char *p, size_t n, double *out);
 /* ---------------------------------------------------------------- jinja_ops.c */
 
 struct sv_jval sv_j_binary(struct sv_jx *x, enum sv_jop op, struct sv_jval a, struct sv_jval b);
-bool sv_j_compare(struct sv_jx *x, enum sv_jop op, const struct sv_jval *a, const struct sv_jval *b);
+bool sv_j_compare(struct sv_jx *x, enum sv_jop op, const struct sv_jval *a,
+                  const struct sv_jval *b);
 struct sv_jval sv_j_negate(struct sv_jx *x, struct sv_jval v, bool minus);
 struct sv_jval sv_j_getattr(struct sv_jx *x, struct sv_jval obj, struct sv_jval name);
 struct sv_jval sv_j_getitem(struct sv_jx *x, struct sv_jval obj, struct sv_jval key);
@@ -391,21 +420,26 @@ struct sv_jval sv_j_slice(struct sv_jx *x, struct sv_jval obj, const struct sv_j
 
 /* ---------------------------------------------------------------- calls */
 
-/* Fills out[] from positions and keywords. spec names the parameters: "width first blank"; those before a
+/* Fills out[] from positions and keywords. spec names the parameters: "width first blank"; those
+ * before a
  * "/" are by position only, those after "*" by keyword only. Absent ones are MISSING. */
 void sv_j_bind(struct sv_jx *x, const char *what, const char *spec, const struct sv_jcall *c,
                struct sv_jval *out);
 bool sv_j_has_kw(const struct sv_jcall *c, const char *name, struct sv_jval *out);
 struct sv_jval sv_j_call(struct sv_jx *x, struct sv_jval fn, const struct sv_jcall *c);
 
-/* jinja_method.c: the number of a method of v's type, or -1; *unsafe: it exists but would change v */
+/* jinja_method.c: the number of a method of v's type, or -1; *unsafe: it exists but would change v
+ */
 int sv_j_method_find(const struct sv_jval *v, const struct sv_jval *name, bool *unsafe);
-struct sv_jval sv_j_method_call(struct sv_jx *x, const struct sv_jmethod *m, const struct sv_jcall *c);
+struct sv_jval sv_j_method_call(struct sv_jx *x, const struct sv_jmethod *m,
+                                const struct sv_jcall *c);
 const char *sv_j_method_name(int id);
 
-/* jinja_filter.c, jinja_seq.c (those over sequences), jinja_is.c: number by name, -1 when unknown */
+/* jinja_filter.c, jinja_seq.c (those over sequences), jinja_is.c: number by name, -1 when unknown
+ */
 int sv_j_filter_find(const char *p, size_t n);
-struct sv_jval sv_j_filter_call(struct sv_jx *x, int id, struct sv_jval v, const struct sv_jcall *c);
+struct sv_jval sv_j_filter_call(struct sv_jx *x, int id, struct sv_jval v,
+                                const struct sv_jcall *c);
 int sv_j_test_find(const char *p, size_t n);
 bool sv_j_test_call(struct sv_jx *x, int id, const struct sv_jval *v, const struct sv_jcall *c);
 struct sv_jfilter {
@@ -430,18 +464,51 @@ struct sv_jval sv_j_loop_attr(struct sv_jx *x, struct sv_jval v, const struct sv
 
 void sv_j_assign(struct sv_jx *x, struct sv_jscope *scope, int name, struct sv_jval v);
 /* jinja_eval.c: filters of a block; the innermost gets input */
-struct sv_jval sv_j_eval_filters(struct sv_jx *x, const struct sv_jnode *n, const struct sv_jval *input);
-struct sv_jval sv_j_eval_call(struct sv_jx *x, const struct sv_jnode *n, const struct sv_jval *caller);
+struct sv_jval sv_j_eval_filters(struct sv_jx *x, const struct sv_jnode *n,
+                                 const struct sv_jval *input);
+struct sv_jval sv_j_eval_call(struct sv_jx *x, const struct sv_jnode *n,
+                              const struct sv_jval *caller);
 
-/* ---------------------------------------------------------------- jinja_lex.c, jinja_parse.c, jinja_expr.c */
+/* ---------------------------------------------------------------- jinja_lex.c, jinja_parse.c,
+ * jinja_expr.c */
 
 enum sv_jtok {
-    SV_JT_EOF, SV_JT_DATA, SV_JT_VAR_BEGIN, SV_JT_VAR_END, SV_JT_BLOCK_BEGIN, SV_JT_BLOCK_END,
-    SV_JT_NAME, SV_JT_STR, SV_JT_INT, SV_JT_FLOAT,
-    SV_JT_ADD, SV_JT_SUB, SV_JT_MUL, SV_JT_DIV, SV_JT_FLOORDIV, SV_JT_MOD, SV_JT_POW, SV_JT_TILDE,
-    SV_JT_LBRACKET, SV_JT_RBRACKET, SV_JT_LPAREN, SV_JT_RPAREN, SV_JT_LBRACE, SV_JT_RBRACE,
-    SV_JT_EQ, SV_JT_NE, SV_JT_GT, SV_JT_GE, SV_JT_LT, SV_JT_LE, SV_JT_ASSIGN, SV_JT_DOT, SV_JT_COLON,
-    SV_JT_PIPE, SV_JT_COMMA, SV_JT_SEMICOLON,
+    SV_JT_EOF,
+    SV_JT_DATA,
+    SV_JT_VAR_BEGIN,
+    SV_JT_VAR_END,
+    SV_JT_BLOCK_BEGIN,
+    SV_JT_BLOCK_END,
+    SV_JT_NAME,
+    SV_JT_STR,
+    SV_JT_INT,
+    SV_JT_FLOAT,
+    SV_JT_ADD,
+    SV_JT_SUB,
+    SV_JT_MUL,
+    SV_JT_DIV,
+    SV_JT_FLOORDIV,
+    SV_JT_MOD,
+    SV_JT_POW,
+    SV_JT_TILDE,
+    SV_JT_LBRACKET,
+    SV_JT_RBRACKET,
+    SV_JT_LPAREN,
+    SV_JT_RPAREN,
+    SV_JT_LBRACE,
+    SV_JT_RBRACE,
+    SV_JT_EQ,
+    SV_JT_NE,
+    SV_JT_GT,
+    SV_JT_GE,
+    SV_JT_LT,
+    SV_JT_LE,
+    SV_JT_ASSIGN,
+    SV_JT_DOT,
+    SV_JT_COLON,
+    SV_JT_PIPE,
+    SV_JT_COMMA,
+    SV_JT_SEMICOLON,
 };
 
 struct sv_jtoken {

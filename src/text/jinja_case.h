@@ -1,7 +1,7 @@
 /*
- * jinja_case.h - code points whose upper or title case is more than one code point (Python 3.11, Unicode 14).
+ * jinja_case.h - code points whose upper or title case is several code points (Python 3.11, Unicode 14).
  *
- * Included by jinja_text.c only. Written by tools/golden/make_jinja.py --case. Must not: be edited by hand.
+ * Included by jinja_text.c only. Written by tools/golden/make_jinja.py --case. Must not: be edited.
  */
 #ifndef SV_TEXT_JINJA_CASE_H
 #define SV_TEXT_JINJA_CASE_H

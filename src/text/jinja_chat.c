@@ -1,7 +1,9 @@
 /*
- * jinja_chat.c - finds the chat template of a model directory and renders it with the model's special tokens.
+ * jinja_chat.c - finds the chat template of a model directory and renders it with the model's
+ * special tokens.
  *
- * Called by engine, serve and cli through text.h. Must not: know what any model's template looks like.
+ * Called by engine, serve and cli through text.h. Must not: know what any model's template looks
+ * like.
  */
 #include "text/jinja.h"
 
@@ -26,7 +28,7 @@ static int parse_named(struct sv_chat_template *c, const json_t *list, struct sv
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *item = json_array_get(list, i), *text = json_object_get(item, "template");
         const char *name = json_string_value(json_object_get(item, "name"));
-        struct sv_template **to = !name                             ? NULL
+        struct sv_template **to = !name                           ? NULL
                                   : strcmp(name, "default") == 0  ? &c->plain
                                   : strcmp(name, "tool_use") == 0 ? &c->tools
                                                                   : NULL;
@@ -111,8 +113,8 @@ static int from_file(struct sv_chat_template *c, const char *dir, struct sv_err 
     return rc;
 }
 
-static int from_config(struct sv_chat_template *c, const char *dir, const char *file, const json_t *config,
-                       struct sv_err *err)
+static int from_config(struct sv_chat_template *c, const char *dir, const char *file,
+                       const json_t *config, struct sv_err *err)
 {
     const json_t *v = json_object_get(config, "chat_template");
     int rc;

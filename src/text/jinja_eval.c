@@ -1,16 +1,22 @@
 /*
  * jinja_eval.c - the tree walker's half for expressions.
  *
- * Called by jinja_exec.c and by itself; every node costs a step, every level depth. Must not: write output.
+ * Called by jinja_exec.c and by itself; every node costs a step, every level depth. Must not: write
+ * output.
  */
 #include "text/jinja.h"
 
 static struct sv_jval lookup(struct sv_jx *x, const struct sv_jnode *n)
 {
+    size_t looked = 0;
+
     for (const struct sv_jscope *s = x->scope; s; s = s->parent)
-        for (const struct sv_jvar *v = s->vars; v; v = v->next)
-            if (v->id == n->id && !sv_j_is(&v->value, SV_J_MISSING))
+        for (const struct sv_jvar *v = s->vars; v; v = v->next, looked++)
+            if (v->id == n->id && !sv_j_is(&v->value, SV_J_MISSING)) {
+                sv_j_step(x, looked / 64);
                 return v->value;
+            }
+    sv_j_step(x, looked / 64);
     if (!sv_j_is(&x->context[n->id], SV_J_MISSING))
         return x->context[n->id];
     return sv_j_undef_name(x, n->value);
@@ -29,7 +35,7 @@ static void add_kw(struct sv_jx *x, struct sv_jcall *c, size_t *cap, struct sv_j
     for (size_t i = 0; i < c->n_kw; i++)
         if (c->kw[i].n_name == kw.n_name && memcmp(c->kw[i].name, kw.name, kw.n_name) == 0)
             sv_j_throw(x, SV_EINVAL, "got multiple values for keyword argument '%.*s'",
-                       (int)(kw.n_name & 127), kw.name);
+                       sv_j_cut(kw.n_name), kw.name);
     if (c->n_kw == *cap) {
         size_t more = *cap ? 2 * *cap : 8;
         struct sv_jkw *list = sv_j_alloc(x, more * sizeof *list);
@@ -55,10 +61,13 @@ static void spread_kw(struct sv_jx *x, struct sv_jcall *c, size_t *cap, const st
 
 static void eval_args(struct sv_jx *x, const struct sv_jarg *a, struct sv_jcall *c)
 {
-    size_t n = count_args(a), cap_kw = 0;
-    struct sv_jlist *pos = sv_j_list_new(x, n);
+    size_t cap_kw = 0;
+    struct sv_jlist *pos;
 
     *c = (struct sv_jcall){0};
+    if (!a)
+        return;
+    pos = sv_j_list_new(x, count_args(a));
     for (; a; a = a->next) {
         struct sv_jval v = sv_j_eval(x, a->value);
         if (a->spread == 1) {
@@ -77,7 +86,8 @@ static void eval_args(struct sv_jx *x, const struct sv_jarg *a, struct sv_jcall 
     c->n_pos = pos->n;
 }
 
-struct sv_jval sv_j_eval_call(struct sv_jx *x, const struct sv_jnode *n, const struct sv_jval *caller)
+struct sv_jval sv_j_eval_call(struct sv_jx *x, const struct sv_jnode *n,
+                              const struct sv_jval *caller)
 {
     struct sv_jval fn = sv_j_eval(x, n->a);
     struct sv_jcall c;
@@ -91,7 +101,8 @@ struct sv_jval sv_j_eval_call(struct sv_jx *x, const struct sv_jnode *n, const s
     return sv_j_call(x, fn, &c);
 }
 
-struct sv_jval sv_j_eval_filters(struct sv_jx *x, const struct sv_jnode *n, const struct sv_jval *input)
+struct sv_jval sv_j_eval_filters(struct sv_jx *x, const struct sv_jnode *n,
+                                 const struct sv_jval *input)
 {
     struct sv_jval v;
     struct sv_jcall c;
@@ -106,7 +117,7 @@ struct sv_jval sv_j_eval_filters(struct sv_jx *x, const struct sv_jnode *n, cons
     eval_args(x, n->args, &c);
     x->pos = n->pos;
     if (n->id < 0)
-        sv_j_throw(x, SV_EINVAL, "no filter named '%.*s' found", (int)(n->value.u.s.n & 127),
+        sv_j_throw(x, SV_EINVAL, "no filter named '%.*s' found", sv_j_cut(n->value.u.s.n),
                    n->value.u.s.p);
     v = sv_j_filter_call(x, n->id, v, &c);
     sv_j_leave(x);
@@ -121,7 +132,7 @@ static struct sv_jval eval_test(struct sv_jx *x, const struct sv_jnode *n)
     eval_args(x, n->args, &c);
     x->pos = n->pos;
     if (n->id < 0)
-        sv_j_throw(x, SV_EINVAL, "no test named '%.*s' found", (int)(n->value.u.s.n & 127),
+        sv_j_throw(x, SV_EINVAL, "no test named '%.*s' found", sv_j_cut(n->value.u.s.n),
                    n->value.u.s.p);
     return sv_j_bool(sv_j_test_call(x, n->id, &v, &c));
 }
@@ -204,7 +215,8 @@ static struct sv_jval eval_cond(struct sv_jx *x, const struct sv_jnode *n)
         return sv_j_eval(x, n->b);
     if (n->c)
         return sv_j_eval(x, n->c);
-    return sv_j_undef(x, "the inline if-expression evaluated to false and no else section was defined.");
+    return sv_j_undef(
+        x, "the inline if-expression evaluated to false and no else section was defined.");
 }
 
 static struct sv_jval eval_unary(struct sv_jx *x, const struct sv_jnode *n)

@@ -1,8 +1,9 @@
 /*
- * jinja_exec.c - the tree walker's half for statements: output, loops, assignments, macros and scopes.
+ * jinja_exec.c - the tree walker's half for statements: output, loops, assignments, macros and
+ * scopes.
  *
- * Called by jinja.c. Scopes are jinja2's: for, macro, call, filter, with, generation and the block form of set
- * open one, if does not. Must not: let an assignment leave the scope it was made in.
+ * Called by jinja.c. Scopes are jinja2's: for, macro, call, filter, with, generation and the block
+ * form of set open one, if does not. Must not: let an assignment leave the scope it was made in.
  */
 #include "text/jinja.h"
 
@@ -84,8 +85,8 @@ static enum flow capture(struct sv_jx *x, const struct sv_jnode *body, struct sv
 
 /* ---------------------------------------------------------------- loops */
 
-static struct sv_jlist *filter_items(struct sv_jx *x, const struct sv_jnode *n, struct sv_jscope *outer,
-                                     struct sv_jlist *in)
+static struct sv_jlist *filter_items(struct sv_jx *x, const struct sv_jnode *n,
+                                     struct sv_jscope *outer, struct sv_jlist *in)
 {
     struct sv_jlist *out;
     struct sv_jscope *scope, *before = x->scope;
@@ -123,7 +124,7 @@ static enum flow run_for(struct sv_jx *x, const struct sv_jnode *n, struct sv_js
     struct sv_jval loop = {.kind = SV_J_LOOP};
     struct sv_jloop *l;
     enum flow f = NEXT, else_flow = NEXT;
-    bool completed = false; /* a round came to its end; jinja2 runs else when none did, even after break */
+    bool completed = false; /* jinja2 runs else when no round came to its end, even after a break */
 
     x->pos = n->pos;
     loop.u.loop = l = sv_j_alloc(x, sizeof *l);
@@ -187,7 +188,8 @@ static int special_name(const struct sv_jx *x, const char *name)
     return -1;
 }
 
-static void assign_special(struct sv_jx *x, struct sv_jscope *scope, const char *name, struct sv_jval v)
+static void assign_special(struct sv_jx *x, struct sv_jscope *scope, const char *name,
+                           struct sv_jval v)
 {
     int id = special_name(x, name);
     if (id >= 0)
@@ -211,8 +213,8 @@ static void bind_rest(struct sv_jx *x, const struct sv_jnode *n, struct sv_jscop
             sv_j_dict_add(x, kwargs.u.dict, name, c->kw[i].value);
         else
             sv_j_throw(x, SV_EINVAL, "macro '%.*s' takes no keyword argument '%.*s'",
-                       n->type == SV_JN_MACRO ? (int)(n->value.u.s.n & 127) : 0,
-                       n->type == SV_JN_MACRO ? n->value.u.s.p : "", (int)(name.u.s.n & 127),
+                       n->type == SV_JN_MACRO ? sv_j_cut(n->value.u.s.n) : 0,
+                       n->type == SV_JN_MACRO ? n->value.u.s.p : "", sv_j_cut(name.u.s.n),
                        name.u.s.p);
     }
     if (n->caller)
@@ -248,7 +250,8 @@ static void bind_params(struct sv_jx *x, const struct sv_jnode *n, struct sv_jsc
     if (n->flag)
         assign_special(x, scope, "varargs", rest);
     else if (rest.u.list->n)
-        sv_j_throw(x, SV_EINVAL, "macro takes not more than %zu argument(s)", c->n_pos - rest.u.list->n);
+        sv_j_throw(x, SV_EINVAL, "macro takes not more than %zu argument(s)",
+                   c->n_pos - rest.u.list->n);
 }
 
 /* Defaults see the parameters before them; what stays open is undefined. */

@@ -1,8 +1,8 @@
 /*
  * jinja_expr.c - expressions of a template: a Pratt parser over the tokens, building the tree.
  *
- * Called by jinja_parse.c. Precedence is jinja2's, which is not Python's: "~" binds tighter than "+", a filter
- * tighter than a unary minus. Must not: evaluate anything.
+ * Called by jinja_parse.c. Precedence is jinja2's, which is not Python's: "~" binds tighter than
+ * "+", a filter tighter than a unary minus. Must not: evaluate anything.
  */
 #include "text/jinja.h"
 
@@ -126,7 +126,8 @@ static struct sv_jnode *parse_primary(struct sv_jparse *p)
     }
 }
 
-/* ---------------------------------------------------------------- subscripts, calls, filters, tests */
+/* ---------------------------------------------------------------- subscripts, calls, filters,
+ * tests */
 
 static bool slice_ends(const struct sv_jparse *p)
 {
@@ -254,7 +255,7 @@ static void check_known(struct sv_jparse *p, const struct sv_jnode *n, const cha
     if (n->id >= 0 || p->soft)
         return;
     p->x->pos = n->pos;
-    sv_j_throw(p->x, SV_EINVAL, "no %s named '%.*s'", what, (int)(n->value.u.s.n & 127),
+    sv_j_throw(p->x, SV_EINVAL, "no %s named '%.*s'", what, sv_j_cut(n->value.u.s.n),
                n->value.u.s.p);
 }
 
@@ -351,7 +352,8 @@ static struct sv_jnode *parse_unary(struct sv_jparse *p, bool with_filter)
             n = sv_j_parse_filters(p, n, false);
         } else if (sv_j_at_name(p, "is")) {
             n = parse_test(p, n);
-        } else if (sv_j_cur(p)->type == SV_JT_LPAREN) { /* calls follow filters, subscripts do not */
+        } else if (sv_j_cur(p)->type ==
+                   SV_JT_LPAREN) { /* calls follow filters, subscripts do not */
             struct sv_jnode *call = sv_j_node(p, SV_JN_CALL, sv_j_cur(p)->pos);
             call->a = n;
             call->args = parse_args(p);
@@ -369,13 +371,20 @@ static struct sv_jnode *parse_unary(struct sv_jparse *p, bool with_filter)
 static const struct {
     uint8_t token, power, op;
 } binary[] = {
-    {SV_JT_ADD, P_SUM, SV_JO_ADD},      {SV_JT_SUB, P_SUM, SV_JO_SUB},
-    {SV_JT_MUL, P_PRODUCT, SV_JO_MUL},  {SV_JT_DIV, P_PRODUCT, SV_JO_DIV},
-    {SV_JT_FLOORDIV, P_PRODUCT, SV_JO_FLOORDIV}, {SV_JT_MOD, P_PRODUCT, SV_JO_MOD},
-    {SV_JT_POW, P_POWER, SV_JO_POW},    {SV_JT_TILDE, P_CONCAT, 0},
-    {SV_JT_EQ, P_COMPARE, SV_JO_EQ},    {SV_JT_NE, P_COMPARE, SV_JO_NE},
-    {SV_JT_LT, P_COMPARE, SV_JO_LT},    {SV_JT_LE, P_COMPARE, SV_JO_LE},
-    {SV_JT_GT, P_COMPARE, SV_JO_GT},    {SV_JT_GE, P_COMPARE, SV_JO_GE},
+    {SV_JT_ADD, P_SUM, SV_JO_ADD},
+    {SV_JT_SUB, P_SUM, SV_JO_SUB},
+    {SV_JT_MUL, P_PRODUCT, SV_JO_MUL},
+    {SV_JT_DIV, P_PRODUCT, SV_JO_DIV},
+    {SV_JT_FLOORDIV, P_PRODUCT, SV_JO_FLOORDIV},
+    {SV_JT_MOD, P_PRODUCT, SV_JO_MOD},
+    {SV_JT_POW, P_POWER, SV_JO_POW},
+    {SV_JT_TILDE, P_CONCAT, 0},
+    {SV_JT_EQ, P_COMPARE, SV_JO_EQ},
+    {SV_JT_NE, P_COMPARE, SV_JO_NE},
+    {SV_JT_LT, P_COMPARE, SV_JO_LT},
+    {SV_JT_LE, P_COMPARE, SV_JO_LE},
+    {SV_JT_GT, P_COMPARE, SV_JO_GT},
+    {SV_JT_GE, P_COMPARE, SV_JO_GE},
 };
 
 /* The power of the operator at hand, 0 when there is none. */
@@ -411,8 +420,7 @@ static struct sv_jnode *parse_binary(struct sv_jparse *p, int least);
 /* Operands of a chain: a < b in c, or a ~ b ~ c. */
 static struct sv_jnode *parse_chain(struct sv_jparse *p, struct sv_jnode *left, int power)
 {
-    struct sv_jnode *n =
-        sv_j_node(p, power == P_CONCAT ? SV_JN_CONCAT : SV_JN_COMPARE, left->pos);
+    struct sv_jnode *n = sv_j_node(p, power == P_CONCAT ? SV_JN_CONCAT : SV_JN_COMPARE, left->pos);
     struct sv_jnode **end = &n->kids;
     int op = 0;
 
@@ -452,7 +460,10 @@ static struct sv_jnode *parse_binary(struct sv_jparse *p, int least)
             left = parse_chain(p, left, power);
             continue;
         }
-        n = sv_j_node(p, power == P_OR ? SV_JN_OR : power == P_AND ? SV_JN_AND : SV_JN_BIN,
+        n = sv_j_node(p,
+                      power == P_OR    ? SV_JN_OR
+                      : power == P_AND ? SV_JN_AND
+                                       : SV_JN_BIN,
                       sv_j_cur(p)->pos);
         p->at++;
         n->op = (uint8_t)op;

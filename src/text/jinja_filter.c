@@ -1,5 +1,6 @@
 /*
- * jinja_filter.c - binding of call arguments, the table of filters, and the filters on single values.
+ * jinja_filter.c - binding of call arguments, the table of filters, and the filters on single
+ * values.
  *
  * Called by the tree walker, and by map, which calls filters by name. Filters over sequences are in
  * jinja_seq.c. Must not: catch an error that jinja2 would raise.
@@ -39,7 +40,8 @@ void sv_j_bind(struct sv_jx *x, const char *what, const char *spec, const struct
                 if (c->kw[k].n_name != len || memcmp(c->kw[k].name, p, len) != 0)
                     continue;
                 if (by_pos)
-                    sv_j_throw(x, SV_EINVAL, "%s got multiple values for argument '%.*s'", what, (int)len, p);
+                    sv_j_throw(x, SV_EINVAL, "%s got multiple values for argument '%.*s'", what,
+                               (int)len, p);
                 out[n] = c->kw[k].value;
                 n_used++;
             }
@@ -281,8 +283,9 @@ static struct sv_jval int_of_double(struct sv_jx *x, double f, struct sv_jval ot
     if (isnan(f))
         return otherwise;
     if (!(f > -9223372036854775808.0 && f < 9223372036854775808.0))
-        sv_j_throw(x, SV_EINVAL, isinf(f) ? "cannot convert float infinity to integer"
-                                          : "integer beyond 64 bits");
+        sv_j_throw(x, SV_EINVAL,
+                   isinf(f) ? "cannot convert float infinity to integer"
+                            : "integer beyond 64 bits");
     return sv_j_int((int64_t)f);
 }
 
@@ -336,7 +339,8 @@ static struct sv_jval f_abs(struct sv_jx *x, struct sv_jval v, const struct sv_j
     return i < 0 ? sv_j_negate(x, sv_j_int(i), true) : sv_j_int(i);
 }
 
-/* round(v, digits) for a float: correctly rounded decimal, half to even only where v is exactly half */
+/* round(v, digits) for a float: correctly rounded decimal, half to even only where v is exactly
+ * half */
 static double round_digits(double v, int64_t digits)
 {
     char text[400];
@@ -375,11 +379,15 @@ static struct sv_jval f_round(struct sv_jx *x, struct sv_jval v, const struct sv
         for (int64_t k = digits; k < 0; k++)
             if (__builtin_mul_overflow(unit, (int64_t)10, &unit))
                 return sv_j_int(0);
-        low = i / unit * unit - (i % unit < 0 ? unit : 0);
-        int64_t rest = i - low;
-        if (rest > unit / 2 || (unit > 1 && rest * 2 == unit && (low / unit) % 2 != 0))
-            low += unit;
-        return sv_j_int(unit == 1 ? i : low);
+        if (unit == 1)
+            return sv_j_int(i);
+        bool over = __builtin_sub_overflow(i / unit * unit, i % unit < 0 ? unit : 0, &low);
+        int64_t rest = i % unit < 0 ? i % unit + unit : i % unit;
+        if (rest > unit / 2 || (rest == unit / 2 && (i / unit - (i % unit < 0)) % 2 != 0))
+            over = __builtin_add_overflow(i / unit * unit, i % unit < 0 ? 0 : unit, &low);
+        if (over)
+            sv_j_throw(x, SV_EINVAL, "integer beyond 64 bits");
+        return sv_j_int(low);
     }
     f = sv_j_to_double(&v);
     if (common)
@@ -411,7 +419,8 @@ static struct sv_jval f_attr(struct sv_jx *x, struct sv_jval v, const struct sv_
         sv_j_throw(x, SV_EINVAL, "attribute name must be string");
     if (sv_j_is(&v, SV_J_UNDEF))
         sv_j_throw_undef(x, &v);
-    if (!sv_j_is(&v, SV_J_NS) && !sv_j_is(&v, SV_J_LOOP) && sv_j_method_find(&v, &arg[0], &unsafe) < 0)
+    if (!sv_j_is(&v, SV_J_NS) && !sv_j_is(&v, SV_J_LOOP) &&
+        sv_j_method_find(&v, &arg[0], &unsafe) < 0)
         return sv_j_undef_attr(x, v, arg[0]); /* never falls back to items */
     return sv_j_getattr(x, v, arg[0]);
 }
@@ -436,13 +445,33 @@ static struct sv_jval f_from_json(struct sv_jx *x, struct sv_jval v, const struc
 }
 
 static const struct sv_jfilter filters[] = {
-    {"abs", f_abs}, {"attr", f_attr}, {"capitalize", f_capitalize}, {"center", f_center},
-    {"count", f_length}, {"d", f_default}, {"default", f_default}, {"e", f_escape},
-    {"escape", f_escape}, {"float", f_float}, {"forceescape", f_forceescape}, {"format", f_format},
-    {"from_json", f_from_json}, {"indent", f_indent}, {"int", f_int}, {"length", f_length},
-    {"lower", f_lower}, {"replace", f_replace}, {"round", f_round}, {"safe", f_safe},
-    {"string", f_string}, {"title", f_title}, {"tojson", sv_j_tojson}, {"trim", f_trim},
-    {"truncate", f_truncate}, {"upper", f_upper}, {"wordcount", f_wordcount},
+    {"abs", f_abs},
+    {"attr", f_attr},
+    {"capitalize", f_capitalize},
+    {"center", f_center},
+    {"count", f_length},
+    {"d", f_default},
+    {"default", f_default},
+    {"e", f_escape},
+    {"escape", f_escape},
+    {"float", f_float},
+    {"forceescape", f_forceescape},
+    {"format", f_format},
+    {"from_json", f_from_json},
+    {"indent", f_indent},
+    {"int", f_int},
+    {"length", f_length},
+    {"lower", f_lower},
+    {"replace", f_replace},
+    {"round", f_round},
+    {"safe", f_safe},
+    {"string", f_string},
+    {"title", f_title},
+    {"tojson", sv_j_tojson},
+    {"trim", f_trim},
+    {"truncate", f_truncate},
+    {"upper", f_upper},
+    {"wordcount", f_wordcount},
 };
 
 #define N_FILTERS ((int)(sizeof filters / sizeof filters[0]))

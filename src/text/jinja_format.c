@@ -1,8 +1,9 @@
 /*
  * jinja_format.c - str.format with replacement fields, as the sandbox's formatter does it.
  *
- * Called by jinja_method.c. Fields may be numbered, named or counted, with attributes, items, !s and !r; a
- * format specification after ":" is refused. Must not: reach anything a template could not reach itself.
+ * Called by jinja_method.c. Fields may be numbered, named or counted, with attributes, items, !s
+ * and !r; a format specification after ":" is refused. Must not: reach anything a template could
+ * not reach itself.
  */
 #include "text/jinja.h"
 
@@ -40,7 +41,7 @@ static struct sv_jval first_value(struct format *f, const char *p, size_t n)
         for (size_t k = 0; k < f->c->n_kw; k++)
             if (f->c->kw[k].n_name == n && memcmp(f->c->kw[k].name, p, n) == 0)
                 return f->c->kw[k].value;
-        sv_j_throw(f->x, SV_EINVAL, "format: no argument '%.*s'", (int)(n & 127), p);
+        sv_j_throw(f->x, SV_EINVAL, "format: no argument '%.*s'", sv_j_cut(n), p);
     }
     if ((size_t)i >= f->c->n_pos)
         sv_j_throw(f->x, SV_EINVAL, "format: replacement index %lld out of range", (long long)i);
@@ -87,7 +88,8 @@ static void put_field(struct format *f, const char *p, const char *end)
         sv_j_throw(f->x, SV_EUNSUPPORTED, "format: specifications after ':' are not supported");
     if (mark < end && *mark == '!') {
         if (end - mark != 2 || (mark[1] != 's' && mark[1] != 'r'))
-            sv_j_throw(f->x, SV_EUNSUPPORTED, "format: only the conversions !s and !r are supported");
+            sv_j_throw(f->x, SV_EUNSUPPORTED,
+                       "format: only the conversions !s and !r are supported");
         if (mark[1] == 'r') {
             sv_j_put_repr(f->x, &f->out, &v);
             return;

@@ -1,6 +1,6 @@
 /*
- * jinja_func.c - global functions of templates: range, dict, namespace, cycler, joiner, raise_exception,
- * strftime_now.
+ * jinja_func.c - global functions of templates: range, dict, namespace, cycler, joiner,
+ * raise_exception, strftime_now.
  *
  * Called by the tree walker. Must not: read a clock; the time is the caller's.
  */
@@ -54,7 +54,8 @@ static struct sv_jval make_range(struct sv_jx *x, const struct sv_jcall *c)
     else
         n = (n - 1) / (arg[2] > 0 ? (uint64_t)arg[2] : 0 - (uint64_t)arg[2]) + 1;
     if (n > MAX_RANGE)
-        sv_j_throw(x, SV_EINVAL, "Range too big. The sandbox blocks ranges larger than %d.", MAX_RANGE);
+        sv_j_throw(x, SV_EINVAL, "Range too big. The sandbox blocks ranges larger than %d.",
+                   MAX_RANGE);
     v.u.range = sv_j_alloc(x, sizeof *v.u.range);
     *v.u.range = (struct sv_jrange){arg[0], arg[1], arg[2], (int64_t)n};
     return v;
@@ -75,8 +76,10 @@ static struct sv_jdict *make_dict(struct sv_jx *x, const struct sv_jcall *c)
         for (size_t i = 0; i < l->n; i++) {
             struct sv_jlist *pair = sv_j_iter(x, &l->item[i]);
             if (pair->n != 2)
-                sv_j_throw(x, SV_EINVAL, "dictionary update sequence element #%zu has length %zu; "
-                           "2 is required", i, pair->n);
+                sv_j_throw(x, SV_EINVAL,
+                           "dictionary update sequence element #%zu has length %zu; "
+                           "2 is required",
+                           i, pair->n);
             sv_j_dict_set(x, d, pair->item[0], pair->item[1]);
         }
     }
@@ -108,8 +111,10 @@ static struct sv_jval make_joiner(struct sv_jx *x, const struct sv_jcall *c)
     return v;
 }
 
-/* One directive "%...c" of n bytes. Python's own: %f, and %z and %Z, which are empty without a zone. */
-static void put_directive(struct sv_jx *x, struct sv_jbuild *b, const char *p, size_t n, const struct tm *tm)
+/* One directive "%...c" of n bytes. Python's own: %f, and %z and %Z, which are empty without a
+ * zone. */
+static void put_directive(struct sv_jx *x, struct sv_jbuild *b, const char *p, size_t n,
+                          const struct tm *tm)
 {
     char fmt[16], text[256];
 
@@ -137,7 +142,8 @@ static struct sv_jval strftime_now(struct sv_jx *x, const struct sv_jcall *c)
 
     sv_j_bind(x, "strftime_now", "format", c, arg);
     if (!sv_j_is(&arg[0], SV_J_STR))
-        sv_j_throw(x, SV_EINVAL, "strftime() argument 1 must be str, not %s", sv_j_type_name(&arg[0]));
+        sv_j_throw(x, SV_EINVAL, "strftime() argument 1 must be str, not %s",
+                   sv_j_type_name(&arg[0]));
     if (!gmtime_r(&now, &tm))
         sv_j_throw(x, SV_EINVAL, "strftime_now: the time is out of range");
     for (size_t i = 0, n = arg[0].u.s.n; i < n;) {
@@ -238,7 +244,8 @@ struct sv_jval sv_j_loop_attr(struct sv_jx *x, struct sv_jval v, const struct sv
     return sv_j_str_eq(name, "changed") ? bound(x, v, LOOP_CHANGED) : sv_j_missing();
 }
 
-static struct sv_jval helper_call(struct sv_jx *x, const struct sv_jmethod *m, const struct sv_jcall *c)
+static struct sv_jval helper_call(struct sv_jx *x, const struct sv_jmethod *m,
+                                  const struct sv_jcall *c)
 {
     struct sv_jcycler *cy = m->self.u.cycler;
     struct sv_jloop *l = m->self.u.loop;

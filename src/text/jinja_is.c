@@ -6,24 +6,81 @@
 #include "text/jinja.h"
 
 enum test {
-    ODD, EVEN, DIVISIBLEBY, DEFINED, UNDEFINED, FILTER, TEST, NONE, BOOLEAN, FALSE_, TRUE_, INTEGER, FLOAT,
-    LOWER, UPPER, STRING, MAPPING, NUMBER, SEQUENCE, ITERABLE, CALLABLE, SAMEAS, ESCAPED, IN, EQ, NE, GT,
-    GE, LT, LE,
+    ODD,
+    EVEN,
+    DIVISIBLEBY,
+    DEFINED,
+    UNDEFINED,
+    FILTER,
+    TEST,
+    NONE,
+    BOOLEAN,
+    FALSE_,
+    TRUE_,
+    INTEGER,
+    FLOAT,
+    LOWER,
+    UPPER,
+    STRING,
+    MAPPING,
+    NUMBER,
+    SEQUENCE,
+    ITERABLE,
+    CALLABLE,
+    SAMEAS,
+    ESCAPED,
+    IN,
+    EQ,
+    NE,
+    GT,
+    GE,
+    LT,
+    LE,
 };
 
 static const struct {
     const char *name;
     uint8_t test, n_args;
 } tests[] = {
-    {"odd", ODD, 0}, {"even", EVEN, 0}, {"divisibleby", DIVISIBLEBY, 1}, {"defined", DEFINED, 0},
-    {"undefined", UNDEFINED, 0}, {"filter", FILTER, 0}, {"test", TEST, 0}, {"none", NONE, 0},
-    {"boolean", BOOLEAN, 0}, {"false", FALSE_, 0}, {"true", TRUE_, 0}, {"integer", INTEGER, 0},
-    {"float", FLOAT, 0}, {"lower", LOWER, 0}, {"upper", UPPER, 0}, {"string", STRING, 0},
-    {"mapping", MAPPING, 0}, {"number", NUMBER, 0}, {"sequence", SEQUENCE, 0},
-    {"iterable", ITERABLE, 0}, {"callable", CALLABLE, 0}, {"sameas", SAMEAS, 1}, {"escaped", ESCAPED, 0},
-    {"in", IN, 1}, {"==", EQ, 1}, {"eq", EQ, 1}, {"equalto", EQ, 1}, {"!=", NE, 1}, {"ne", NE, 1},
-    {">", GT, 1}, {"gt", GT, 1}, {"greaterthan", GT, 1}, {"ge", GE, 1}, {">=", GE, 1}, {"<", LT, 1},
-    {"lt", LT, 1}, {"lessthan", LT, 1}, {"<=", LE, 1}, {"le", LE, 1},
+    {"odd", ODD, 0},
+    {"even", EVEN, 0},
+    {"divisibleby", DIVISIBLEBY, 1},
+    {"defined", DEFINED, 0},
+    {"undefined", UNDEFINED, 0},
+    {"filter", FILTER, 0},
+    {"test", TEST, 0},
+    {"none", NONE, 0},
+    {"boolean", BOOLEAN, 0},
+    {"false", FALSE_, 0},
+    {"true", TRUE_, 0},
+    {"integer", INTEGER, 0},
+    {"float", FLOAT, 0},
+    {"lower", LOWER, 0},
+    {"upper", UPPER, 0},
+    {"string", STRING, 0},
+    {"mapping", MAPPING, 0},
+    {"number", NUMBER, 0},
+    {"sequence", SEQUENCE, 0},
+    {"iterable", ITERABLE, 0},
+    {"callable", CALLABLE, 0},
+    {"sameas", SAMEAS, 1},
+    {"escaped", ESCAPED, 0},
+    {"in", IN, 1},
+    {"==", EQ, 1},
+    {"eq", EQ, 1},
+    {"equalto", EQ, 1},
+    {"!=", NE, 1},
+    {"ne", NE, 1},
+    {">", GT, 1},
+    {"gt", GT, 1},
+    {"greaterthan", GT, 1},
+    {"ge", GE, 1},
+    {">=", GE, 1},
+    {"<", LT, 1},
+    {"lt", LT, 1},
+    {"lessthan", LT, 1},
+    {"<=", LE, 1},
+    {"le", LE, 1},
 };
 
 int sv_j_test_find(const char *p, size_t n)
@@ -74,7 +131,8 @@ static bool same(struct sv_jx *x, const struct sv_jval *a, const struct sv_jval 
 {
     if (a->kind != b->kind)
         return false;
-    if (a->kind == SV_J_UNDEF || a->kind == SV_J_LIST || a->kind == SV_J_TUPLE || a->kind == SV_J_DICT)
+    if (a->kind == SV_J_UNDEF || a->kind == SV_J_LIST || a->kind == SV_J_TUPLE ||
+        a->kind == SV_J_DICT)
         return a->u.list == b->u.list; /* the pointer, whatever it is called */
     return sv_j_eq(x, a, b);
 }
@@ -144,7 +202,13 @@ bool sv_j_test_call(struct sv_jx *x, int id, const struct sv_jval *v, const stru
     int test = tests[id].test;
 
     sv_j_step(x, 1);
-    sv_j_bind(x, tests[id].name, tests[id].n_args ? "other" : "", c, arg);
+    sv_j_bind(x, tests[id].name,
+              !tests[id].n_args     ? ""
+              : test == DIVISIBLEBY ? "num"
+              : test == SAMEAS      ? "other"
+              : test == IN          ? "seq"
+                                    : "other /",
+              c, arg);
     if (!tests[id].n_args)
         return on_type(x, test, v);
     if (sv_j_is(&arg[0], SV_J_MISSING))

@@ -1,5 +1,6 @@
 /*
- * jinja_json.c - the tojson filter: Python's json.dumps with the arguments that transformers lets through.
+ * jinja_json.c - the tojson filter: Python's json.dumps with the arguments that transformers lets
+ * through.
  *
  * Called by jinja_filter.c. Must not: sort or escape anything json.dumps would not.
  */
@@ -107,7 +108,8 @@ static void put_list(struct dump *d, const struct sv_jlist *l)
 }
 
 /* Merge sort of pointers: stable, and an error in a comparison may leave at any point. */
-static void sort_pairs(struct sv_jx *x, const struct sv_jpair **p, const struct sv_jpair **scratch, size_t n)
+static void sort_pairs(struct sv_jx *x, const struct sv_jpair **p, const struct sv_jpair **scratch,
+                       size_t n)
 {
     size_t half = n / 2, i = 0, k = half, at = 0;
 
@@ -176,7 +178,8 @@ static void put_value(struct dump *d, const struct sv_jval *v)
         put_dict(d, v->u.dict);
         break;
     default:
-        sv_j_throw(d->x, SV_EINVAL, "Object of type %s is not JSON serializable", sv_j_type_name(v));
+        sv_j_throw(d->x, SV_EINVAL, "Object of type %s is not JSON serializable",
+                   sv_j_type_name(v));
     }
     sv_j_leave(d->x);
 }

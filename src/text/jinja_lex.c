@@ -1,8 +1,9 @@
 /*
- * jinja_lex.c - template text to tokens, with jinja2's whitespace control (trim_blocks and lstrip_blocks on).
+ * jinja_lex.c - template text to tokens, with jinja2's whitespace control (trim_blocks and
+ * lstrip_blocks on).
  *
- * Called by jinja.c before parsing. The rules follow jinja2/lexer.py: which of them matches first, and what
- * a "-" or "+" beside a delimiter takes away. Must not: know statements or expressions.
+ * Called by jinja.c before parsing. The rules follow jinja2/lexer.py: which of them matches first,
+ * and what a "-" or "+" beside a delimiter takes away. Must not: know statements or expressions.
  */
 #include "text/jinja.h"
 
@@ -30,7 +31,8 @@ static void add(struct lexer *l, enum sv_jtok type, size_t pos, struct sv_jval v
         l->tok = tok;
         l->cap_tok = cap;
     }
-    l->tok[l->n_tok++] = (struct sv_jtoken){.type = (uint8_t)type, .pos = (uint32_t)pos, .value = value};
+    l->tok[l->n_tok++] =
+        (struct sv_jtoken){.type = (uint8_t)type, .pos = (uint32_t)pos, .value = value};
 }
 
 _Noreturn static void fail(struct lexer *l, size_t pos, const char *text)
@@ -187,7 +189,7 @@ static size_t float_end(const struct lexer *l, size_t at)
 
 static bool digit_of(char c, int base)
 {
-    int v = c >= '0' && c <= '9' ? c - '0'
+    int v = c >= '0' && c <= '9'   ? c - '0'
             : c >= 'a' && c <= 'f' ? c - 'a' + 10
             : c >= 'A' && c <= 'F' ? c - 'A' + 10
                                    : 99;
@@ -262,7 +264,8 @@ static int hex_value(const char *p, size_t n)
     return v;
 }
 
-/* One escape at p (behind the backslash); returns how many bytes it takes. As Python's unicode-escape. */
+/* One escape at p (behind the backslash); returns how many bytes it takes. As Python's
+ * unicode-escape. */
 static size_t unescape(struct lexer *l, struct sv_jbuild *b, const char *p, size_t n, size_t pos)
 {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
@@ -343,12 +346,13 @@ static const struct {
     char text[3];
     uint8_t type;
 } operators[] = {
-    {"//", SV_JT_FLOORDIV}, {"**", SV_JT_POW}, {"==", SV_JT_EQ}, {"!=", SV_JT_NE},
-    {">=", SV_JT_GE}, {"<=", SV_JT_LE}, {"+", SV_JT_ADD}, {"-", SV_JT_SUB}, {"/", SV_JT_DIV},
-    {"*", SV_JT_MUL}, {"%", SV_JT_MOD}, {"~", SV_JT_TILDE}, {"[", SV_JT_LBRACKET},
-    {"]", SV_JT_RBRACKET}, {"(", SV_JT_LPAREN}, {")", SV_JT_RPAREN}, {"{", SV_JT_LBRACE},
-    {"}", SV_JT_RBRACE}, {">", SV_JT_GT}, {"<", SV_JT_LT}, {"=", SV_JT_ASSIGN}, {".", SV_JT_DOT},
-    {":", SV_JT_COLON}, {"|", SV_JT_PIPE}, {",", SV_JT_COMMA}, {";", SV_JT_SEMICOLON},
+    {"//", SV_JT_FLOORDIV}, {"**", SV_JT_POW},      {"==", SV_JT_EQ},    {"!=", SV_JT_NE},
+    {">=", SV_JT_GE},       {"<=", SV_JT_LE},       {"+", SV_JT_ADD},    {"-", SV_JT_SUB},
+    {"/", SV_JT_DIV},       {"*", SV_JT_MUL},       {"%", SV_JT_MOD},    {"~", SV_JT_TILDE},
+    {"[", SV_JT_LBRACKET},  {"]", SV_JT_RBRACKET},  {"(", SV_JT_LPAREN}, {")", SV_JT_RPAREN},
+    {"{", SV_JT_LBRACE},    {"}", SV_JT_RBRACE},    {">", SV_JT_GT},     {"<", SV_JT_LT},
+    {"=", SV_JT_ASSIGN},    {".", SV_JT_DOT},       {":", SV_JT_COLON},  {"|", SV_JT_PIPE},
+    {",", SV_JT_COMMA},     {";", SV_JT_SEMICOLON},
 };
 
 static void balance(struct lexer *l, uint8_t type)

@@ -1,8 +1,9 @@
 /*
  * jinja_mem.c - the memory, limits and errors of one template parse or render.
  *
- * Called by all jinja*.c. Small pieces are cut from chunks of the run's arena; steps, bytes and depth are
- * counted so that no template can hang or exhaust the process. Must not: return from an error.
+ * Called by all jinja*.c. Small pieces are cut from chunks of the run's arena; steps, bytes and
+ * depth are counted so that no template can hang or exhaust the process. Must not: return from an
+ * error.
  */
 #include "text/jinja.h"
 
@@ -40,7 +41,10 @@ _Noreturn void sv_j_throw_text(struct sv_jx *x, const char *p, size_t n)
     int line, column;
 
     place(x, &line, &column);
-    sv_fail(x->err, SV_EINVAL, line, "%.*s", (int)(n < 4096 ? n : 4096), p);
+    if (n >= sizeof x->err->msg) /* cut between code points */
+        for (n = sizeof x->err->msg - 1; n && ((uint8_t)p[n] & 0xC0) == 0x80;)
+            n--;
+    sv_fail(x->err, SV_EINVAL, line, "%.*s", (int)n, p);
     longjmp(x->fail, 1);
 }
 

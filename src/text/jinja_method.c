@@ -1,8 +1,10 @@
 /*
- * jinja_method.c - methods of strings, dicts, lists and tuples, as far as the immutable sandbox lets them.
+ * jinja_method.c - methods of strings, dicts, lists and tuples, as far as the immutable sandbox
+ * lets them.
  *
- * Called when a template gets an attribute or calls one. A name in the table hides a dict's key of that name
- * when it is read as an attribute, as in Python, even where the call is refused. Must not: change a dict.
+ * Called when a template gets an attribute or calls one. A name in the table hides a dict's key of
+ * that name when it is read as an attribute, as in Python, even where the call is refused. Must
+ * not: change a dict.
  */
 #include "text/jinja.h"
 
@@ -13,24 +15,72 @@ static const struct method {
     const char *name;
     uint8_t of, how;
 } methods[] = {
-    {"append", LIST, UNSAFE}, {"capitalize", STR, 0}, {"casefold", STR, REFUSED},
-    {"center", STR, 0}, {"clear", DICT, UNSAFE}, {"clear", LIST, 0}, {"copy", DICT | LIST, 0},
-    {"count", STR | LIST | TUPLE | RANGE, 0}, {"encode", STR, REFUSED}, {"endswith", STR, 0},
-    {"expandtabs", STR, REFUSED}, {"extend", LIST, UNSAFE}, {"find", STR, 0}, {"format", STR, 0},
-    {"format_map", STR, REFUSED}, {"fromkeys", DICT, REFUSED}, {"get", DICT, 0},
-    {"index", STR | LIST | TUPLE | RANGE, 0}, {"insert", LIST, UNSAFE}, {"isalnum", STR, 0},
-    {"isalpha", STR, 0}, {"isascii", STR, 0}, {"isdecimal", STR, 0}, {"isdigit", STR, 0},
-    {"isidentifier", STR, REFUSED}, {"islower", STR, 0}, {"isnumeric", STR, 0}, {"isprintable", STR, 0},
-    {"isspace", STR, 0}, {"istitle", STR, REFUSED}, {"isupper", STR, 0}, {"items", DICT, 0},
-    {"join", STR, 0}, {"keys", DICT, 0}, {"ljust", STR, 0}, {"lower", STR, 0}, {"lstrip", STR, 0},
-    {"maketrans", STR, REFUSED}, {"partition", STR, 0}, {"pop", DICT, UNSAFE}, {"pop", LIST, 0},
-    {"popitem", DICT, UNSAFE}, {"remove", LIST, UNSAFE}, {"removeprefix", STR, 0},
-    {"removesuffix", STR, 0}, {"replace", STR, 0}, {"reverse", LIST, UNSAFE}, {"rfind", STR, 0},
-    {"rindex", STR, 0}, {"rjust", STR, 0}, {"rpartition", STR, 0}, {"rsplit", STR, 0},
-    {"rstrip", STR, 0}, {"setdefault", DICT, UNSAFE}, {"sort", LIST, UNSAFE}, {"split", STR, 0},
-    {"splitlines", STR, 0}, {"startswith", STR, 0}, {"strip", STR, 0}, {"swapcase", STR, 0},
-    {"title", STR, 0}, {"translate", STR, REFUSED}, {"update", DICT, UNSAFE}, {"upper", STR, 0},
-    {"values", DICT, 0}, {"zfill", STR, 0},
+    {"append", LIST, UNSAFE},
+    {"capitalize", STR, 0},
+    {"casefold", STR, REFUSED},
+    {"center", STR, 0},
+    {"clear", DICT, UNSAFE},
+    {"clear", LIST, 0},
+    {"copy", DICT | LIST, 0},
+    {"count", STR | LIST | TUPLE | RANGE, 0},
+    {"encode", STR, REFUSED},
+    {"endswith", STR, 0},
+    {"expandtabs", STR, REFUSED},
+    {"extend", LIST, UNSAFE},
+    {"find", STR, 0},
+    {"format", STR, 0},
+    {"format_map", STR, REFUSED},
+    {"fromkeys", DICT, REFUSED},
+    {"get", DICT, 0},
+    {"index", STR | LIST | TUPLE | RANGE, 0},
+    {"insert", LIST, UNSAFE},
+    {"isalnum", STR, 0},
+    {"isalpha", STR, 0},
+    {"isascii", STR, 0},
+    {"isdecimal", STR, 0},
+    {"isdigit", STR, 0},
+    {"isidentifier", STR, REFUSED},
+    {"islower", STR, 0},
+    {"isnumeric", STR, 0},
+    {"isprintable", STR, 0},
+    {"isspace", STR, 0},
+    {"istitle", STR, REFUSED},
+    {"isupper", STR, 0},
+    {"items", DICT, 0},
+    {"join", STR, 0},
+    {"keys", DICT, 0},
+    {"ljust", STR, 0},
+    {"lower", STR, 0},
+    {"lstrip", STR, 0},
+    {"maketrans", STR, REFUSED},
+    {"partition", STR, 0},
+    {"pop", DICT, UNSAFE},
+    {"pop", LIST, 0},
+    {"popitem", DICT, UNSAFE},
+    {"remove", LIST, UNSAFE},
+    {"removeprefix", STR, 0},
+    {"removesuffix", STR, 0},
+    {"replace", STR, 0},
+    {"reverse", LIST, UNSAFE},
+    {"rfind", STR, 0},
+    {"rindex", STR, 0},
+    {"rjust", STR, 0},
+    {"rpartition", STR, 0},
+    {"rsplit", STR, 0},
+    {"rstrip", STR, 0},
+    {"setdefault", DICT, UNSAFE},
+    {"sort", LIST, UNSAFE},
+    {"split", STR, 0},
+    {"splitlines", STR, 0},
+    {"startswith", STR, 0},
+    {"strip", STR, 0},
+    {"swapcase", STR, 0},
+    {"title", STR, 0},
+    {"translate", STR, REFUSED},
+    {"update", DICT, UNSAFE},
+    {"upper", STR, 0},
+    {"values", DICT, 0},
+    {"zfill", STR, 0},
 };
 
 int sv_j_method_find(const struct sv_jval *v, const struct sv_jval *name, bool *unsafe)
@@ -84,9 +134,10 @@ static bool is_name(const char *a, const char *b)
     return strcmp(a, b) == 0;
 }
 
-/* Cuts s to [from:to] in code points, as Python does for find, count, startswith. False: past the end. */
-static bool cut(struct sv_jx *x, struct sv_jval *s, const struct sv_jval *from, const struct sv_jval *to,
-                int64_t *offset)
+/* Cuts s to [from:to] in code points, as Python does for find, count, startswith. False: past the
+ * end. */
+static bool cut(struct sv_jx *x, struct sv_jval *s, const struct sv_jval *from,
+                const struct sv_jval *to, int64_t *offset)
 {
     int64_t n, a, b;
 
@@ -115,7 +166,8 @@ static bool has_affix(const struct sv_jval *s, const struct sv_jval *affix, bool
     return s->u.s.n >= n && memcmp(s->u.s.p + (end ? s->u.s.n - n : 0), affix->u.s.p, n) == 0;
 }
 
-static struct sv_jval str_affix(struct sv_jx *x, const char *name, struct sv_jval s, const struct sv_jcall *c)
+static struct sv_jval str_affix(struct sv_jx *x, const char *name, struct sv_jval s,
+                                const struct sv_jcall *c)
 {
     struct sv_jval arg[3];
     bool end = name[0] == 'e';
@@ -136,7 +188,8 @@ static struct sv_jval str_affix(struct sv_jx *x, const char *name, struct sv_jva
     return sv_j_bool(has_affix(&s, &arg[0], end));
 }
 
-static struct sv_jval str_find(struct sv_jx *x, const char *name, struct sv_jval s, const struct sv_jcall *c)
+static struct sv_jval str_find(struct sv_jx *x, const char *name, struct sv_jval s,
+                               const struct sv_jcall *c)
 {
     struct sv_jval arg[3];
     const char *hit = NULL;
@@ -168,23 +221,26 @@ static struct sv_jval str_count(struct sv_jx *x, struct sv_jval s, const struct 
         return sv_j_int(sv_j_len(x, &s) + 1);
     sv_j_step(x, s.u.s.n / 256);
     for (p = s.u.s.p, end = p + s.u.s.n;
-         (hit = sv_j_find(p, (size_t)(end - p), arg[0].u.s.p, arg[0].u.s.n)); p = hit + arg[0].u.s.n)
+         (hit = sv_j_find(p, (size_t)(end - p), arg[0].u.s.p, arg[0].u.s.n));
+         p = hit + arg[0].u.s.n)
         n++;
     return sv_j_int(n);
 }
 
-static struct sv_jval str_split(struct sv_jx *x, const char *name, struct sv_jval s, const struct sv_jcall *c)
+static struct sv_jval str_split(struct sv_jx *x, const char *name, struct sv_jval s,
+                                const struct sv_jcall *c)
 {
     struct sv_jval arg[2];
 
     sv_j_bind(x, name, "sep maxsplit", c, arg);
     if (opt(&arg[0]))
         need_str(x, &arg[0], name);
-    return sv_j_list(SV_J_LIST, sv_j_split(x, s, opt(&arg[0]), need_int(x, &arg[1], name, -1),
-                                           name[0] == 'r'));
+    return sv_j_list(
+        SV_J_LIST, sv_j_split(x, s, opt(&arg[0]), need_int(x, &arg[1], name, -1), name[0] == 'r'));
 }
 
-static struct sv_jval str_strip(struct sv_jx *x, const char *name, struct sv_jval s, const struct sv_jcall *c)
+static struct sv_jval str_strip(struct sv_jx *x, const char *name, struct sv_jval s,
+                                const struct sv_jcall *c)
 {
     struct sv_jval arg[1];
     int sides = name[0] == 'l' ? SV_J_LEFT : name[0] == 'r' ? SV_J_RIGHT : SV_J_LEFT | SV_J_RIGHT;
@@ -221,7 +277,8 @@ static struct sv_jval str_join(struct sv_jx *x, struct sv_jval s, const struct s
     return sv_j_built(&b);
 }
 
-static struct sv_jval str_pad(struct sv_jx *x, const char *name, struct sv_jval s, const struct sv_jcall *c)
+static struct sv_jval str_pad(struct sv_jx *x, const char *name, struct sv_jval s,
+                              const struct sv_jcall *c)
 {
     struct sv_jval arg[2];
     struct sv_jbuild b = {0};
@@ -287,7 +344,8 @@ static struct sv_jval str_partition(struct sv_jx *x, const char *name, struct sv
     return sv_j_list(SV_J_TUPLE, l);
 }
 
-static struct sv_jval str_remove(struct sv_jx *x, const char *name, struct sv_jval s, const struct sv_jcall *c)
+static struct sv_jval str_remove(struct sv_jx *x, const char *name, struct sv_jval s,
+                                 const struct sv_jcall *c)
 {
     struct sv_jval arg[1];
     bool end = is_name(name, "removesuffix");
@@ -310,7 +368,8 @@ static struct sv_jval str_splitlines(struct sv_jx *x, struct sv_jval s, const st
 }
 
 /* Methods without arguments. */
-static struct sv_jval str_plain(struct sv_jx *x, const char *name, struct sv_jval s, const struct sv_jcall *c)
+static struct sv_jval str_plain(struct sv_jx *x, const char *name, struct sv_jval s,
+                                const struct sv_jcall *c)
 {
     sv_j_bind(x, name, "", c, NULL);
     if (is_name(name, "upper"))
@@ -326,7 +385,8 @@ static struct sv_jval str_plain(struct sv_jx *x, const char *name, struct sv_jva
     return sv_j_bool(sv_j_str_is(&s, name));
 }
 
-static struct sv_jval str_call(struct sv_jx *x, const char *name, struct sv_jval s, const struct sv_jcall *c)
+static struct sv_jval str_call(struct sv_jx *x, const char *name, struct sv_jval s,
+                               const struct sv_jcall *c)
 {
     if (is_name(name, "startswith") || is_name(name, "endswith"))
         return str_affix(x, name, s, c);
@@ -360,7 +420,8 @@ static struct sv_jval str_call(struct sv_jx *x, const char *name, struct sv_jval
 
 /* ---------------------------------------------------------------- dicts, lists, tuples, ranges */
 
-static struct sv_jval dict_call(struct sv_jx *x, const char *name, struct sv_jval v, const struct sv_jcall *c)
+static struct sv_jval dict_call(struct sv_jx *x, const char *name, struct sv_jval v,
+                                const struct sv_jcall *c)
 {
     struct sv_jval arg[2], *found;
 
@@ -400,7 +461,8 @@ static struct sv_jval list_pop(struct sv_jx *x, struct sv_jlist *l, const struct
     return v;
 }
 
-static struct sv_jval list_call(struct sv_jx *x, const char *name, struct sv_jval v, const struct sv_jcall *c)
+static struct sv_jval list_call(struct sv_jx *x, const char *name, struct sv_jval v,
+                                const struct sv_jcall *c)
 {
     struct sv_jval arg[3];
     struct sv_jlist *l = sv_j_iter(x, &v);
@@ -436,7 +498,8 @@ static struct sv_jval list_call(struct sv_jx *x, const char *name, struct sv_jva
     return sv_j_int(count);
 }
 
-struct sv_jval sv_j_method_call(struct sv_jx *x, const struct sv_jmethod *m, const struct sv_jcall *c)
+struct sv_jval sv_j_method_call(struct sv_jx *x, const struct sv_jmethod *m,
+                                const struct sv_jcall *c)
 {
     const char *name = methods[m->id].name;
 

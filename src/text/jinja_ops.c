@@ -1,8 +1,10 @@
 /*
- * jinja_ops.c - operators of template expressions: arithmetic, comparison, attributes, items, slices.
+ * jinja_ops.c - operators of template expressions: arithmetic, comparison, attributes, items,
+ * slices.
  *
- * Called by the tree walker and by filters that look things up. Integers have 64 bits: where Python would go
- * on, this ends with an error. Must not: let a template change what the immutable sandbox protects.
+ * Called by the tree walker and by filters that look things up. Integers have 64 bits: where Python
+ * would go on, this ends with an error. Must not: let a template change what the immutable sandbox
+ * protects.
  */
 #include "text/jinja.h"
 
@@ -150,7 +152,8 @@ static struct sv_jval add_strings(struct sv_jx *x, struct sv_jval a, struct sv_j
         a = markup(x, a);
         b = markup(x, b);
     }
-    if (a.u.s.n + b.u.s.n <= x->max_output && a.u.s.n + b.u.s.n) { /* one allocation of the right size */
+    if (a.u.s.n + b.u.s.n <= x->max_output &&
+        a.u.s.n + b.u.s.n) { /* one allocation of the right size */
         out.p = sv_j_alloc(x, a.u.s.n + b.u.s.n);
         out.cap = a.u.s.n + b.u.s.n;
     }
@@ -279,8 +282,9 @@ static struct sv_jval attribute(struct sv_jx *x, struct sv_jval obj, struct sv_j
     switch (obj.kind) {
     case SV_J_NS:
         found = sv_j_dict_get(x, obj.u.dict, name);
-        return !found ? sv_j_missing() : name.u.s.n && *name.u.s.p == '_' ? sv_j_undef_attr(x, obj, name)
-                                                                          : *found;
+        return !found                             ? sv_j_missing()
+               : name.u.s.n && *name.u.s.p == '_' ? sv_j_undef_attr(x, obj, name)
+                                                  : *found;
     case SV_J_LOOP:
         return sv_j_loop_attr(x, obj, &name);
     case SV_J_CYCLER:
@@ -336,7 +340,7 @@ static struct sv_jval item(struct sv_jx *x, struct sv_jval obj, struct sv_jval k
         return sv_j_missing();
     }
     if (sv_j_is(&obj, SV_J_RANGE))
-        return sv_j_int(obj.u.range->start + i * obj.u.range->step);
+        return sv_j_int(sv_j_range_at(obj.u.range, i));
     if (!sv_j_is(&obj, SV_J_STR))
         return obj.u.list->item[i];
     size_t from = sv_j_cp_to_byte(obj.u.s.p, obj.u.s.n, (size_t)i);
@@ -373,7 +377,8 @@ struct sv_jval sv_j_getitem(struct sv_jx *x, struct sv_jval obj, struct sv_jval 
 
 /* ---------------------------------------------------------------- slices */
 
-static int64_t bound(struct sv_jx *x, const struct sv_jval *v, int64_t n, int64_t step, int64_t absent)
+static int64_t bound(struct sv_jx *x, const struct sv_jval *v, int64_t n, int64_t step,
+                     int64_t absent)
 {
     int64_t i;
 
@@ -388,7 +393,8 @@ static int64_t bound(struct sv_jx *x, const struct sv_jval *v, int64_t n, int64_
     return i >= n ? (step < 0 ? n - 1 : n) : i;
 }
 
-static struct sv_jval slice_str(struct sv_jx *x, struct sv_jval s, int64_t from, int64_t step, int64_t n)
+static struct sv_jval slice_str(struct sv_jx *x, struct sv_jval s, int64_t from, int64_t step,
+                                int64_t n)
 {
     struct sv_jbuild b = {0};
     struct sv_jval v;
@@ -433,8 +439,8 @@ struct sv_jval sv_j_slice(struct sv_jx *x, struct sv_jval obj, const struct sv_j
         struct sv_jval v = {.kind = SV_J_RANGE};
         const struct sv_jrange *r = obj.u.range;
         v.u.range = sv_j_alloc(x, sizeof *v.u.range);
-        *v.u.range = (struct sv_jrange){r->start + from * r->step, r->start + to * r->step,
-                                        r->step * (count ? step : 1), count};
+        *v.u.range = (struct sv_jrange){sv_j_range_at(r, from), sv_j_range_at(r, to),
+                                        (int64_t)((uint64_t)r->step * (uint64_t)step), count};
         return v;
     }
     all = obj.u.list;

@@ -1,8 +1,8 @@
 /*
  * jinja_parse.c - statements of a template to the tree, and what the parsers share.
  *
- * Called by jinja.c after the lexer; expressions are jinja_expr.c's. What chat templates never use (extends,
- * include, import, block, autoescape) is refused by name. Must not: evaluate anything.
+ * Called by jinja.c after the lexer; expressions are jinja_expr.c's. What chat templates never use
+ * (extends, include, import, block, autoescape) is refused by name. Must not: evaluate anything.
  */
 #include "text/jinja.h"
 
@@ -36,9 +36,42 @@ bool sv_j_skip_name(struct sv_jparse *p, const char *name)
 static const char *token_text(int type)
 {
     static const char *const text[] = {
-        "the end of the template", "text", "{{", "}}", "{%", "%}", "a name", "a string", "a number",
-        "a number", "+", "-", "*", "/", "//", "%", "**", "~", "[", "]", "(", ")", "{", "}", "==", "!=",
-        ">", ">=", "<", "<=", "=", ".", ":", "|", ",", ";",
+        "the end of the template",
+        "text",
+        "{{",
+        "}}",
+        "{%",
+        "%}",
+        "a name",
+        "a string",
+        "a number",
+        "a number",
+        "+",
+        "-",
+        "*",
+        "/",
+        "//",
+        "%",
+        "**",
+        "~",
+        "[",
+        "]",
+        "(",
+        ")",
+        "{",
+        "}",
+        "==",
+        "!=",
+        ">",
+        ">=",
+        "<",
+        "<=",
+        "=",
+        ".",
+        ":",
+        "|",
+        ",",
+        ";",
     };
     return text[type];
 }
@@ -49,7 +82,7 @@ _Noreturn void sv_j_unexpected(struct sv_jparse *p, const char *wanted)
 
     p->x->pos = t->pos;
     if (t->type == SV_JT_NAME)
-        sv_j_throw(p->x, SV_EINVAL, "expected %s, got '%.*s'", wanted, (int)(t->value.u.s.n & 127),
+        sv_j_throw(p->x, SV_EINVAL, "expected %s, got '%.*s'", wanted, sv_j_cut(t->value.u.s.n),
                    t->value.u.s.p);
     sv_j_throw(p->x, SV_EINVAL, "expected %s, got %s", wanted, token_text(t->type));
 }
@@ -80,10 +113,10 @@ int sv_j_name_id(struct sv_jparse *p, const struct sv_jval *name)
 {
     struct sv_jname *list = p->t->name;
 
+    sv_j_step(p->x, (size_t)p->n_names / 32 + 1);
     for (int i = 0; i < p->n_names; i++)
         if (list[i].n == name->u.s.n && memcmp(list[i].p, name->u.s.p, list[i].n) == 0)
             return i;
-    sv_j_step(p->x, (size_t)p->n_names / 16 + 1);
     if (p->n_names == p->cap_names) {
         p->cap_names = p->cap_names ? 2 * p->cap_names : 32;
         list = sv_j_alloc(p->x, (size_t)p->cap_names * sizeof *list);
@@ -153,7 +186,8 @@ static struct sv_jnode *parse_for(struct sv_jparse *p)
 
 static struct sv_jnode *parse_if(struct sv_jparse *p)
 {
-    static const char *const ends[] = {"elif", "else", "endif", NULL}, *const last[] = {"endif", NULL};
+    static const char *const ends[] = {"elif", "else", "endif", NULL}, *const last[] = {"endif",
+                                                                                        NULL};
     struct sv_jnode *first = NULL, **end = &first;
 
     p->soft++;
@@ -356,14 +390,15 @@ static struct sv_jnode *parse_jump(struct sv_jparse *p, enum sv_jtype type)
 
 _Noreturn static void unknown_tag(struct sv_jparse *p)
 {
-    static const char *const refused[] = {"extends", "include", "import", "from", "block", "autoescape"};
+    static const char *const refused[] = {"extends", "include", "import",
+                                          "from",    "block",   "autoescape"};
     const struct sv_jtoken *t = sv_j_cur(p);
 
     p->x->pos = t->pos;
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
         if (sv_j_at_name(p, refused[i]))
             sv_j_throw(p->x, SV_EUNSUPPORTED, "the tag '%s' is not supported", refused[i]);
-    sv_j_throw(p->x, SV_EINVAL, "unknown or misplaced tag '%.*s'", (int)(t->value.u.s.n & 127),
+    sv_j_throw(p->x, SV_EINVAL, "unknown or misplaced tag '%.*s'", sv_j_cut(t->value.u.s.n),
                t->value.u.s.p);
 }
 
@@ -373,9 +408,11 @@ static struct sv_jnode *parse_statement(struct sv_jparse *p)
         const char *name;
         struct sv_jnode *(*parse)(struct sv_jparse *p);
     } tags[] = {
-        {"for", parse_for}, {"if", parse_if}, {"set", parse_set}, {"macro", parse_macro},
-        {"call", parse_call_block}, {"filter", parse_filter_block}, {"with", parse_with},
-        {"generation", parse_generation}, {"print", parse_print},
+        {"for", parse_for},         {"if", parse_if},
+        {"set", parse_set},         {"macro", parse_macro},
+        {"call", parse_call_block}, {"filter", parse_filter_block},
+        {"with", parse_with},       {"generation", parse_generation},
+        {"print", parse_print},
     };
 
     if (sv_j_cur(p)->type != SV_JT_NAME)
@@ -390,7 +427,8 @@ static struct sv_jnode *parse_statement(struct sv_jparse *p)
     unknown_tag(p);
 }
 
-/* Statements and text up to one of the end tags (which stays) or the end of the template (ends NULL). */
+/* Statements and text up to one of the end tags (which stays) or the end of the template (ends
+ * NULL). */
 static struct sv_jnode *parse_parts(struct sv_jparse *p, const char *const *ends)
 {
     struct sv_jnode *first = NULL, **end = &first;

@@ -1,8 +1,8 @@
 /*
  * jinja_percent.c - numbers from text, and Python's "%" formatting of strings.
  *
- * Called by the operators and the filters int, float and format. Must not: hand a template's format to
- * printf; each conversion is taken apart first.
+ * Called by the operators and the filters int, float and format. Must not: hand a template's format
+ * to printf; each conversion is taken apart first.
  */
 #include "text/jinja.h"
 
@@ -12,7 +12,8 @@
 
 /* ---------------------------------------------------------------- int(text), float(text) */
 
-/* text without the whitespace around it and the underscores between digits; NULL when it has others */
+/* text without the whitespace around it and the underscores between digits; NULL when it has others
+ */
 static char *plain_digits(struct sv_jx *x, const char *p, size_t n, size_t *n_out)
 {
     struct sv_jval s = sv_j_strip(x, sv_j_str(p, n), NULL, SV_J_LEFT | SV_J_RIGHT);
@@ -26,7 +27,8 @@ static char *plain_digits(struct sv_jx *x, const char *p, size_t n, size_t *n_ou
             return NULL;
         if (c != '_')
             out[m++] = c;
-        else if (before == '_' || !before || strchr("+-.", before) || !after || strchr("+-._", after))
+        else if (before == '_' || !before || strchr("+-.", before) || !after ||
+                 strchr("+-._", after))
             return NULL;
     }
     *n_out = m;
@@ -93,9 +95,9 @@ struct percent {
     struct sv_jx *x;
     const char *p, *end;
     struct sv_jval args;
-    size_t at;   /* arguments taken */
-    size_t n;    /* arguments there are; 1 when args is no tuple */
-    bool named;  /* %(name)s was used */
+    size_t at;  /* arguments taken */
+    size_t n;   /* arguments there are; 1 when args is no tuple */
+    bool named; /* %(name)s was used */
     struct sv_jbuild out;
 };
 
@@ -139,7 +141,7 @@ static struct sv_jval named_arg(struct percent *f)
         sv_j_throw(f->x, SV_EINVAL, "incomplete format key");
     v = sv_j_dict_get(f->x, f->args.u.dict, sv_j_str(name, (size_t)(f->p - name)));
     if (!v)
-        sv_j_throw(f->x, SV_EINVAL, "format: no key '%.*s'", (int)((f->p - name) & 127), name);
+        sv_j_throw(f->x, SV_EINVAL, "format: no key '%.*s'", sv_j_cut((f->p - name)), name);
     f->p++;
     f->named = true;
     return *v;
@@ -242,7 +244,12 @@ static void convert(struct percent *f, const struct spec *s, struct sv_jval v)
     case 'c':
         put_char(f, s, &v);
         return;
-    case 'd': case 'i': case 'u': case 'x': case 'X': case 'o':
+    case 'd':
+    case 'i':
+    case 'u':
+    case 'x':
+    case 'X':
+    case 'o':
         if (sv_j_is(&v, SV_J_UNDEF))
             sv_j_throw_undef(f->x, &v);
         if (whole && sv_j_is(&v, SV_J_FLOAT) && fabs(v.u.f) < 9.2e18)
@@ -252,7 +259,12 @@ static void convert(struct percent *f, const struct spec *s, struct sv_jval v)
                        sv_j_type_name(&v));
         put_int(f, s, i);
         return;
-    case 'e': case 'E': case 'f': case 'F': case 'g': case 'G':
+    case 'e':
+    case 'E':
+    case 'f':
+    case 'F':
+    case 'g':
+    case 'G':
         if (sv_j_is(&v, SV_J_UNDEF))
             sv_j_throw_undef(f->x, &v);
         if (!sv_j_number(&v))

@@ -1,8 +1,8 @@
 /*
  * jinja_seq.c - filters over sequences: selecting, mapping, sorting, joining.
  *
- * Called through the table in jinja_filter.c. What is a generator in jinja2 is handed out once here too, but
- * computed at once. Must not: sort unstably, or change the list it was given.
+ * Called through the table in jinja_filter.c. What is a generator in jinja2 is handed out once here
+ * too, but computed at once. Must not: sort unstably, or change the list it was given.
  */
 #include "text/jinja.h"
 
@@ -11,7 +11,7 @@
 struct getter {
     struct sv_jval part[8];
     int n;
-    bool lower; /* strings compare without case */
+    bool lower;               /* strings compare without case */
     struct sv_jval otherwise; /* map's default, or MISSING */
 };
 
@@ -74,7 +74,8 @@ struct choice {
     struct sv_jcall rest;
 };
 
-static struct sv_jval choose(struct sv_jx *x, struct sv_jval v, const struct sv_jcall *c, bool attr, bool keep)
+static struct sv_jval choose(struct sv_jx *x, struct sv_jval v, const struct sv_jcall *c, bool attr,
+                             bool keep)
 {
     struct sv_jlist *out = sv_j_list_new(x, 0), *in;
     struct choice ch = {.test = -1, .rest = *c};
@@ -143,7 +144,8 @@ static struct sv_jval f_map(struct sv_jx *x, struct sv_jval v, const struct sv_j
     } else {
         if (!c->n_pos)
             sv_j_throw(x, SV_EINVAL, "map requires a filter argument");
-        id = sv_j_is(&c->pos[0], SV_J_STR) ? sv_j_filter_find(c->pos[0].u.s.p, c->pos[0].u.s.n) : -1;
+        id =
+            sv_j_is(&c->pos[0], SV_J_STR) ? sv_j_filter_find(c->pos[0].u.s.p, c->pos[0].u.s.n) : -1;
         if (id < 0 && in->n)
             sv_j_throw(x, SV_EINVAL, "no filter of this name");
         rest.pos++;
@@ -210,7 +212,8 @@ static struct sv_jval f_sort(struct sv_jx *x, struct sv_jval v, const struct sv_
         names = sv_j_split(x, arg[2], &comma, -1, false);
     else
         sv_j_list_push(x, names, arg[2]);
-    for (size_t i = 0; i < in->n; i++) { /* the key is a list, as jinja2's: one entry per attribute */
+    for (size_t i = 0; i < in->n;
+         i++) { /* the key is a list, as jinja2's: one entry per attribute */
         struct sv_jlist *key = sv_j_list_new(x, names->n);
         for (size_t k = 0; k < names->n; k++) {
             struct getter g = make_getter(x, &names->item[k], !sv_j_truth(x, &arg[1]));
@@ -274,7 +277,8 @@ static struct sv_jval f_groupby(struct sv_jx *x, struct sv_jval v, const struct 
     return sv_j_list(SV_J_LIST, out);
 }
 
-static struct sv_jval extreme(struct sv_jx *x, struct sv_jval v, const struct sv_jcall *c, enum sv_jop op)
+static struct sv_jval extreme(struct sv_jx *x, struct sv_jval v, const struct sv_jcall *c,
+                              enum sv_jop op)
 {
     struct sv_jval arg[2], best, key;
     struct sv_jlist *in = sv_j_iter(x, &v);
@@ -447,7 +451,8 @@ static struct sv_jval f_batch(struct sv_jx *x, struct sv_jval v, const struct sv
         }
         sv_j_list_push(x, row, in->item[i]);
     }
-    while (row && (int64_t)row->n < size && !sv_j_is(&arg[1], SV_J_MISSING) && !sv_j_is(&arg[1], SV_J_NONE)) {
+    while (row && (int64_t)row->n < size && !sv_j_is(&arg[1], SV_J_MISSING) &&
+           !sv_j_is(&arg[1], SV_J_NONE)) {
         sv_j_step(x, 1);
         sv_j_list_push(x, row, arg[1]);
     }
@@ -479,9 +484,25 @@ static struct sv_jval f_slice(struct sv_jx *x, struct sv_jval v, const struct sv
 }
 
 const struct sv_jfilter sv_j_seq_filters[] = {
-    {"batch", f_batch}, {"dictsort", f_dictsort}, {"first", f_first}, {"groupby", f_groupby},
-    {"items", f_items}, {"join", f_join}, {"last", f_last}, {"list", f_list}, {"map", f_map},
-    {"max", f_max}, {"min", f_min}, {"reject", f_reject}, {"rejectattr", f_rejectattr},
-    {"reverse", f_reverse}, {"select", f_select}, {"selectattr", f_selectattr}, {"slice", f_slice},
-    {"sort", f_sort}, {"sum", f_sum}, {"unique", f_unique}, {NULL, NULL},
+    {"batch", f_batch},
+    {"dictsort", f_dictsort},
+    {"first", f_first},
+    {"groupby", f_groupby},
+    {"items", f_items},
+    {"join", f_join},
+    {"last", f_last},
+    {"list", f_list},
+    {"map", f_map},
+    {"max", f_max},
+    {"min", f_min},
+    {"reject", f_reject},
+    {"rejectattr", f_rejectattr},
+    {"reverse", f_reverse},
+    {"select", f_select},
+    {"selectattr", f_selectattr},
+    {"slice", f_slice},
+    {"sort", f_sort},
+    {"sum", f_sum},
+    {"unique", f_unique},
+    {NULL, NULL},
 };

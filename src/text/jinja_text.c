@@ -1,8 +1,9 @@
 /*
- * jinja_text.c - Python's string operations on UTF-8: counting, case, stripping, splitting, replacing.
+ * jinja_text.c - Python's string operations on UTF-8: counting, case, stripping, splitting,
+ * replacing.
  *
- * Called by the operators, methods and filters. Pieces share the bytes of what they were cut from. Must not:
- * be given text that is not UTF-8, or work by bytes where Python works by code points.
+ * Called by the operators, methods and filters. Pieces share the bytes of what they were cut from.
+ * Must not: be given text that is not UTF-8, or work by bytes where Python works by code points.
  */
 #define _GNU_SOURCE /* memmem, which is linear */
 
@@ -96,14 +97,17 @@ struct sv_jval sv_j_strip(struct sv_jx *x, struct sv_jval s, const struct sv_jva
     int len;
 
     sv_j_step(x, s.u.s.n / 256);
-    while ((sides & SV_J_LEFT) && p < end && to_strip(chars, p, &len))
+    while ((sides & SV_J_LEFT) && p < end && to_strip(chars, p, &len)) {
+        sv_j_step(x, chars ? chars->u.s.n / 1024 : 0);
         p += len;
+    }
     while ((sides & SV_J_RIGHT) && end > p) {
         const char *last = end - 1;
         while (((uint8_t)*last & 0xC0) == 0x80)
             last--;
         if (!to_strip(chars, last, &len))
             break;
+        sv_j_step(x, chars ? chars->u.s.n / 1024 : 0);
         end = last;
     }
     s.u.s.p = p;
@@ -127,7 +131,8 @@ static bool cased(uint32_t cp)
 {
     int c = category(cp);
     return c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LL || c == UTF8PROC_CATEGORY_LT ||
-           cp == 0xAA || cp == 0xBA || (cp >= 0x2160 && cp <= 0x217F) || (cp >= 0x24B6 && cp <= 0x24E9);
+           cp == 0xAA || cp == 0xBA || (cp >= 0x2160 && cp <= 0x217F) ||
+           (cp >= 0x24B6 && cp <= 0x24E9);
 }
 
 static bool case_ignorable(uint32_t cp)
@@ -385,7 +390,8 @@ static void reverse_list(struct sv_jlist *l)
     }
 }
 
-static void split_space(struct sv_jx *x, struct sv_jval s, int64_t max, bool right, struct sv_jlist *l)
+static void split_space(struct sv_jx *x, struct sv_jval s, int64_t max, bool right,
+                        struct sv_jlist *l)
 {
     int side = right ? SV_J_RIGHT : SV_J_LEFT, len;
 
@@ -398,7 +404,8 @@ static void split_space(struct sv_jx *x, struct sv_jval s, int64_t max, bool rig
             return;
         sv_j_step(x, 1);
         if (max-- == 0) { /* the rest is one piece */
-            sv_j_list_push(x, l, sv_j_strip(x, s, NULL, right ? SV_J_LEFT | SV_J_RIGHT : SV_J_LEFT));
+            sv_j_list_push(x, l,
+                           sv_j_strip(x, s, NULL, right ? SV_J_LEFT | SV_J_RIGHT : SV_J_LEFT));
             return;
         }
         if (right) {
@@ -423,8 +430,8 @@ static void split_space(struct sv_jx *x, struct sv_jval s, int64_t max, bool rig
     }
 }
 
-struct sv_jlist *sv_j_split(struct sv_jx *x, struct sv_jval s, const struct sv_jval *sep, int64_t max,
-                            bool right)
+struct sv_jlist *sv_j_split(struct sv_jx *x, struct sv_jval s, const struct sv_jval *sep,
+                            int64_t max, bool right)
 {
     struct sv_jlist *l = sv_j_list_new(x, 0);
     const char *p = s.u.s.p, *end = p + s.u.s.n, *hit;

@@ -1,8 +1,10 @@
 /*
- * jinja_value.c - values of a template: making them, dicts, truth, equality, order, membership, iteration.
+ * jinja_value.c - values of a template: making them, dicts, truth, equality, order, membership,
+ * iteration.
  *
- * Called by all jinja*.c. The rules are Python's for the types that JSON and templates can make. Must not:
- * change a value that a template may hold twice, except namespaces and what the sandbox lets be changed.
+ * Called by all jinja*.c. The rules are Python's for the types that JSON and templates can make.
+ * Must not: change a value that a template may hold twice, except namespaces and what the sandbox
+ * lets be changed.
  */
 #include "text/jinja.h"
 
@@ -59,9 +61,10 @@ _Noreturn void sv_j_throw_undef(struct sv_jx *x, const struct sv_jval *v)
 const char *sv_j_type_name(const struct sv_jval *v)
 {
     static const char *const name[] = {
-        "missing", "Undefined", "NoneType", "bool", "int", "float", "str", "list", "tuple", "dict",
-        "range", "generator", "dict_view", "Namespace", "Macro", "LoopContext", "Cycler", "Joiner",
-        "function", "builtin_function_or_method",
+        "missing",     "Undefined", "NoneType",  "bool",      "int",
+        "float",       "str",       "list",      "tuple",     "dict",
+        "range",       "generator", "dict_view", "Namespace", "Macro",
+        "LoopContext", "Cycler",    "Joiner",    "function",  "builtin_function_or_method",
     };
     return name[v->kind];
 }
@@ -341,7 +344,8 @@ static bool eq_dicts(struct sv_jx *x, const struct sv_jdict *a, const struct sv_
 
 static bool eq_ranges(const struct sv_jrange *a, const struct sv_jrange *b)
 {
-    return a->n == b->n && (a->n == 0 || (a->start == b->start && (a->n == 1 || a->step == b->step)));
+    return a->n == b->n &&
+           (a->n == 0 || (a->start == b->start && (a->n == 1 || a->step == b->step)));
 }
 
 bool sv_j_eq(struct sv_jx *x, const struct sv_jval *a, const struct sv_jval *b)
@@ -384,13 +388,16 @@ bool sv_j_eq(struct sv_jx *x, const struct sv_jval *a, const struct sv_jval *b)
 
 static bool by_sign(enum sv_jop op, int sign)
 {
-    return op == SV_JO_LT ? sign < 0 : op == SV_JO_LE ? sign <= 0 : op == SV_JO_GT ? sign > 0 : sign >= 0;
+    return op == SV_JO_LT   ? sign < 0
+           : op == SV_JO_LE ? sign <= 0
+           : op == SV_JO_GT ? sign > 0
+                            : sign >= 0;
 }
 
 bool sv_j_order(struct sv_jx *x, enum sv_jop op, const struct sv_jval *a, const struct sv_jval *b)
 {
-    static const char *const sign_text[] = {[SV_JO_LT] = "<", [SV_JO_LE] = "<=", [SV_JO_GT] = ">",
-                                            [SV_JO_GE] = ">="};
+    static const char *const sign_text[] = {
+        [SV_JO_LT] = "<", [SV_JO_LE] = "<=", [SV_JO_GT] = ">", [SV_JO_GE] = ">="};
     sv_j_step(x, 1);
     if (sv_j_number(a) && sv_j_number(b)) {
         int sign = compare_numbers(a, b);
@@ -520,7 +527,7 @@ struct sv_jlist *sv_j_iter(struct sv_jx *x, const struct sv_jval *v)
         l = sv_j_list_new(x, (size_t)v->u.range->n);
         sv_j_step(x, (size_t)v->u.range->n);
         for (int64_t i = 0; i < v->u.range->n; i++)
-            sv_j_list_push(x, l, sv_j_int(v->u.range->start + i * v->u.range->step));
+            sv_j_list_push(x, l, sv_j_int(sv_j_range_at(v->u.range, i)));
         return l;
     case SV_J_LOOP:
         sv_j_throw(x, SV_EUNSUPPORTED, "iterating over the loop variable is not supported");

@@ -71,7 +71,7 @@ struct sv_template_opts {
     size_t max_output_bytes;  /* 16 MiB */
     size_t max_memory_bytes;  /* 256 MiB, of parse and render each */
     int64_t max_steps;        /* 20 million */
-    int max_depth;            /* 400 levels of nesting and of macro calls */
+    int max_depth;            /* 1000 levels of nesting; a macro call takes about eight */
 };
 
 /* Errors name line and column; pos is the line. What jinja2 has and this has not gives SV_EUNSUPPORTED. */

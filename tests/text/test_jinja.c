@@ -1,7 +1,9 @@
 /*
- * test_jinja.c - chat templates: renders equal Python's jinja2, errors, limits, memory faults, chat_template files.
+ * test_jinja.c - chat templates: renders equal Python's jinja2, errors, limits, memory faults,
+ * chat_template files.
  *
- * Run by the test runner; reads tests/text/jinja (written by tools/golden/make_jinja.py) and models/demo only.
+ * Run by the test runner; reads tests/text/jinja (written by tools/golden/make_jinja.py) and
+ * models/demo only.
  */
 #include "text/text.h"
 #include "testing.h"
@@ -22,8 +24,8 @@ static json_t *load(const char *name)
     return j;
 }
 
-static int render(const char *text, size_t n, const json_t *context, const struct sv_template_opts *o,
-                  struct sv_buf *out, struct sv_err *err)
+static int render(const char *text, size_t n, const json_t *context,
+                  const struct sv_template_opts *o, struct sv_buf *out, struct sv_err *err)
 {
     struct sv_template *t;
     int rc = sv_template_parse(&t, text, n, err);
@@ -35,8 +37,8 @@ static int render(const char *text, size_t n, const json_t *context, const struc
 }
 
 /* Whether a render is what the oracle gave: text, null (an error) or {"raise": message}. */
-static bool as_wanted(const char *what, const char *text, size_t n, const json_t *context, int64_t now,
-                      const json_t *want)
+static bool as_wanted(const char *what, const char *text, size_t n, const json_t *context,
+                      int64_t now, const json_t *want)
 {
     struct sv_template_opts o = {.now = now};
     const char *raise = json_string_value(json_object_get(want, "raise"));
@@ -54,8 +56,12 @@ static bool as_wanted(const char *what, const char *text, size_t n, const json_t
         same = rc < 0 && (!raise || (rc == SV_EINVAL && strcmp(raise, err.msg) == 0));
     if (!same)
         print_error("%s: differs: wanted %s\n  got %s\n", what,
-                    json_is_string(want) ? json_string_value(want) : raise ? raise : "an error",
-                    rc < 0 ? err.msg : out.data ? out.data : "");
+                    json_is_string(want) ? json_string_value(want)
+                    : raise              ? raise
+                                         : "an error",
+                    rc < 0     ? err.msg
+                    : out.data ? out.data
+                               : "");
     sv_buf_fini(&out);
     return same;
 }
@@ -79,7 +85,8 @@ static void templates_equal(void **state)
         json_object_foreach(row, name, want)
         {
             snprintf(what, sizeof what, "%s with %s", file, name);
-            n_bad += !as_wanted(what, text.data, text.len, json_object_get(contexts, name), now, want);
+            n_bad +=
+                !as_wanted(what, text.data, text.len, json_object_get(contexts, name), now, want);
             n++;
         }
         sv_buf_fini(&text);
@@ -90,12 +97,18 @@ static void templates_equal(void **state)
     json_decref(contexts);
 }
 
+/* SALVO_JINJA_CASES: a file of more cases, made by make_jinja.py --fuzz or --dir, to compare instead. */
 static void random_templates_equal(void **state)
 {
-    json_t *all = load("random.json"), *cases = json_object_get(all, "cases"), *c;
+    const char *more = sv_env("SALVO_JINJA_CASES");
+    struct sv_err err;
+    json_t *all = more ? sv_json_load(more, (size_t)1 << 30, &err) : load("random.json");
+    json_t *cases = json_object_get(all, "cases"), *c;
     int64_t now = json_integer_value(json_object_get(all, "now"));
     size_t i, n_bad = 0;
 
+    if (!all)
+        fail_msg("%s", err.msg);
     (void)state;
     json_array_foreach(cases, i, c)
     {
@@ -103,7 +116,8 @@ static void random_templates_equal(void **state)
         n_bad += !as_wanted(json_string_value(t), json_string_value(t), json_string_length(t),
                             json_object_get(c, "c"), now, json_object_get(c, "want"));
     }
-    print_message("%zu of %zu renders equal\n", json_array_size(cases) - n_bad, json_array_size(cases));
+    print_message("%zu of %zu renders equal\n", json_array_size(cases) - n_bad,
+                  json_array_size(cases));
     assert_int_equal(n_bad, 0);
     json_decref(all);
 }
@@ -145,7 +159,8 @@ static void errors_name_the_place(void **state)
     check_error("\n\n{{ 'abc }}", SV_EINVAL, 3, "string without end");
     check_error("{{ s | nosuch }}", SV_EINVAL, 1, "no filter named 'nosuch'");
     check_error("{{ s is nosuch }}", SV_EINVAL, 1, "no test named 'nosuch'");
-    check_error("{{ l.append(3) }}", SV_EINVAL, 1, "access to attribute 'append' of 'list' object is unsafe");
+    check_error("{{ l.append(3) }}", SV_EINVAL, 1,
+                "access to attribute 'append' of 'list' object is unsafe");
     check_error("{{ d.update({}) }}", SV_EINVAL, 1, "unsafe");
     check_error("{{ 9223372036854775807 + 1 }}", SV_EINVAL, 1, "64 bits");
     check_error("{{ 1 // 0 }}", SV_EINVAL, 1, "division by zero");
@@ -179,8 +194,10 @@ static void raise_is_the_message_alone(void **state)
 static void check_limit(const char *text)
 {
     json_t *c = context_of("{}");
-    struct sv_template_opts o = {.max_output_bytes = 1 << 20, .max_memory_bytes = 8 << 20,
-                                 .max_steps = 1000000, .max_depth = 200};
+    struct sv_template_opts o = {.max_output_bytes = 1 << 20,
+                                 .max_memory_bytes = 8 << 20,
+                                 .max_steps = 1000000,
+                                 .max_depth = 200};
     struct sv_buf out;
     struct sv_err err;
 
@@ -200,8 +217,10 @@ static void hostile_templates_end(void **state)
     check_limit("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}");
     check_limit("{{ 'x' * 9999999999 }}");
     check_limit("{{ [1] * 9999999999 }}");
-    check_limit("{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}");
-    check_limit("{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% endfor %}");
+    check_limit("{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(60) %}{% set ns.s = ns.s "
+                "+ ns.s %}{% endfor %}");
+    check_limit("{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l "
+                "%}{% endfor %}");
     check_limit("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}");
     check_limit("{{ '%999999999d' % 1 }}");
     check_limit("{{ 'a' | center(99999999) }}");
@@ -209,7 +228,8 @@ static void hostile_templates_end(void **state)
     check_limit("{{ 'a'.ljust(99999999) }}");
     check_limit("{{ {'a': 1} | tojson(indent=99999999) }}");
     check_limit("{% for i in range(99999) %}{{ range(99999) | join }}{% endfor %}");
-    check_limit("{% set ns = namespace(l=[]) %}{% for i in range(99999) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}");
+    check_limit("{% set ns = namespace(l=[]) %}{% for i in range(99999) %}{% set ns.l = [ns.l] "
+                "%}{% endfor %}{{ ns.l }}");
     sv_buf_init(&deep);
     sv_buf_append(&deep, "{{ ", 3);
     for (int i = 0; i < 100000; i++)
@@ -231,7 +251,8 @@ static void memory_may_run_out_anywhere(void **state)
 {
     static const char text[] =
         "{% macro f(a, b=2) %}{{ a ~ b }}{% endmacro %}{% for m in l %}{{ f(m) }}{{ loop.index }}"
-        "{{ '{\"a\": [1]}' | from_json | tojson(indent=2) }}{% endfor %}{{ 'x' * 9000 }}{{ l | sort | list }}";
+        "{{ '{\"a\": [1]}' | from_json | tojson(indent=2) }}{% endfor %}{{ 'x' * 9000 }}{{ l | "
+        "sort | list }}";
     json_t *c = context_of("{\"l\": [3, 1, 2]}");
     int64_t live = sv_alloc_live();
     int64_t n = 0;
@@ -259,7 +280,8 @@ static void memory_may_run_out_anywhere(void **state)
 
 static void demo_model(void **state)
 {
-    json_t *c = context_of("{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"add_generation_prompt\": true}");
+    json_t *c = context_of("{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], "
+                           "\"add_generation_prompt\": true}");
     struct sv_chat_template *t;
     struct sv_buf out;
     struct sv_err err;
@@ -307,8 +329,10 @@ static void check_dir(const char *dir, const char *context, const char *want)
 static void template_files(void **state)
 {
     static const char named[] =
-        "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\", \"unk_token\": null, \"chat_template\": ["
-        "{\"name\": \"default\", \"template\": \"{{ bos_token }}plain{{ eos_token }}{{ unk_token is defined }}\"},"
+        "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\", \"unk_token\": null, "
+        "\"chat_template\": ["
+        "{\"name\": \"default\", \"template\": \"{{ bos_token }}plain{{ eos_token }}{{ unk_token "
+        "is defined }}\"},"
         "{\"name\": \"rag\", \"template\": \"{{\"},"
         "{\"name\": \"tool_use\", \"template\": \"tools {{ tools | length }}\"}]}";
     struct sv_chat_template *t;
@@ -320,9 +344,12 @@ static void template_files(void **state)
     check_dir(dir, "{\"bos_token\": \"mine \"}", "mine plain</s>False");
     check_dir(dir, "{\"tools\": [1]}", "tools 1");
     check_dir(dir, "{\"tools\": null}", "<s>plain</s>False");
-    write_dir("file", "tokenizer_config.json", "{\"eos_token\": \"E\", \"chat_template\": \"from config\"}");
-    check_dir(write_dir("file", "chat_template.jinja", "from file {{ eos_token }}\n"), "{}", "from file E");
-    check_dir(write_dir("json", "chat_template.json", "{\"chat_template\": \"from json\"}"), "{}", "from json");
+    write_dir("file", "tokenizer_config.json",
+              "{\"eos_token\": \"E\", \"chat_template\": \"from config\"}");
+    check_dir(write_dir("file", "chat_template.jinja", "from file {{ eos_token }}\n"), "{}",
+              "from file E");
+    check_dir(write_dir("json", "chat_template.json", "{\"chat_template\": \"from json\"}"), "{}",
+              "from json");
     dir = write_dir("none", "tokenizer_config.json", "{}");
     assert_int_equal(sv_chat_template_open(&t, dir, &err), SV_EUNSUPPORTED);
     assert_non_null(strstr(err.msg, "no chat template"));
