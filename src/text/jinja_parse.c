@@ -130,6 +130,18 @@ int sv_j_name_id(struct sv_jparse *p, const struct sv_jval *name)
 
 /* ---------------------------------------------------------------- statements */
 
+/* As parse_body, for what opens a scope: an unknown filter in there fails the parse again. */
+static struct sv_jnode *parse_scope_body(struct sv_jparse *p, const char *const *ends)
+{
+    int soft = p->soft;
+    struct sv_jnode *n;
+
+    p->soft = 0;
+    n = parse_body(p, ends);
+    p->soft = soft;
+    return n;
+}
+
 static void check_target(struct sv_jparse *p, const struct sv_jnode *n)
 {
     p->x->pos = n->pos;
@@ -176,10 +188,10 @@ static struct sv_jnode *parse_for(struct sv_jparse *p)
         n->c = sv_j_parse_expr(p, true);
     n->flag = sv_j_skip_name(p, "recursive");
     p->loops++;
-    n->body = parse_body(p, ends);
+    n->body = parse_scope_body(p, ends);
     p->loops--;
     if (sv_j_skip_name(p, "else"))
-        n->other = parse_body(p, last);
+        n->other = parse_scope_body(p, last);
     expect_name(p, "endfor");
     return n;
 }
@@ -221,7 +233,7 @@ static struct sv_jnode *parse_set(struct sv_jparse *p)
     }
     n->type = SV_JN_SETBLOCK;
     n->b = sv_j_parse_filters(p, NULL, false);
-    n->body = parse_body(p, ends);
+    n->body = parse_scope_body(p, ends);
     expect_name(p, "endset");
     return n;
 }
@@ -321,7 +333,7 @@ static struct sv_jnode *parse_filter_block(struct sv_jparse *p)
 
     p->at++;
     n->a = sv_j_parse_filters(p, NULL, true);
-    n->body = parse_body(p, ends);
+    n->body = parse_scope_body(p, ends);
     expect_name(p, "endfilter");
     return n;
 }
@@ -341,7 +353,7 @@ static struct sv_jnode *parse_with(struct sv_jparse *p)
         *end = sv_j_parse_expr(p, true);
         end = &(*end)->next;
     }
-    n->body = parse_body(p, ends);
+    n->body = parse_scope_body(p, ends);
     expect_name(p, "endwith");
     return n;
 }
@@ -354,7 +366,7 @@ static struct sv_jnode *parse_generation(struct sv_jparse *p)
 
     p->at++;
     p->loops = 0; /* it is a call block underneath */
-    n->body = parse_body(p, ends);
+    n->body = parse_scope_body(p, ends);
     p->loops = loops;
     expect_name(p, "endgeneration");
     return n;
