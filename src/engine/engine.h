@@ -158,7 +158,7 @@ struct sv_engine {
     struct sv_arena arena;        /* engine life time */
     struct sv_engine_stats stats;
     struct sv_accept_stats accept;
-    struct sv_gen_config gen;
+    struct sv_gen_config gen;     /* checked at open; what a server offers as its defaults */
     bool failed;                  /* the device failed: nothing runs any more */
 };
 

@@ -8,51 +8,43 @@
 
 #include <string.h>
 
+/* What every layer has, in targets and in drafts: the draft's layers are those of Qwen3. */
+/* clang-format off */
+#define LAYER_TENSORS \
+    {"layers.*.input_layernorm.weight", SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS}, \
+    {"layers.*.post_attention_layernorm.weight", SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS}, \
+    {"layers.*.self_attn.q_proj.weight", SV_DIM_Q, SV_DIM_HIDDEN, SV_ALWAYS}, \
+    {"layers.*.self_attn.k_proj.weight", SV_DIM_KV, SV_DIM_HIDDEN, SV_ALWAYS}, \
+    {"layers.*.self_attn.v_proj.weight", SV_DIM_KV, SV_DIM_HIDDEN, SV_ALWAYS}, \
+    {"layers.*.self_attn.o_proj.weight", SV_DIM_HIDDEN, SV_DIM_Q, SV_ALWAYS}, \
+    {"layers.*.self_attn.q_proj.bias", SV_DIM_Q, SV_DIM_NONE, SV_IF_ATTN_BIAS}, \
+    {"layers.*.self_attn.k_proj.bias", SV_DIM_KV, SV_DIM_NONE, SV_IF_ATTN_BIAS}, \
+    {"layers.*.self_attn.v_proj.bias", SV_DIM_KV, SV_DIM_NONE, SV_IF_ATTN_BIAS}, \
+    {"layers.*.self_attn.o_proj.bias", SV_DIM_HIDDEN, SV_DIM_NONE, SV_IF_ATTN_BIAS}, \
+    {"layers.*.self_attn.q_norm.weight", SV_DIM_HEAD, SV_DIM_NONE, SV_IF_QK_NORM}, \
+    {"layers.*.self_attn.k_norm.weight", SV_DIM_HEAD, SV_DIM_NONE, SV_IF_QK_NORM}, \
+    {"layers.*.mlp.gate_proj.weight", SV_DIM_INTER, SV_DIM_HIDDEN, SV_ALWAYS}, \
+    {"layers.*.mlp.up_proj.weight", SV_DIM_INTER, SV_DIM_HIDDEN, SV_ALWAYS}, \
+    {"layers.*.mlp.down_proj.weight", SV_DIM_HIDDEN, SV_DIM_INTER, SV_ALWAYS}, \
+    {"layers.*.mlp.gate_proj.bias", SV_DIM_INTER, SV_DIM_NONE, SV_IF_MLP_BIAS}, \
+    {"layers.*.mlp.up_proj.bias", SV_DIM_INTER, SV_DIM_NONE, SV_IF_MLP_BIAS}, \
+    {"layers.*.mlp.down_proj.bias", SV_DIM_HIDDEN, SV_DIM_NONE, SV_IF_MLP_BIAS}
+/* clang-format on */
+
 static const struct sv_tensor_row target_tensors[] = {
     {"embed_tokens.weight", SV_DIM_VOCAB, SV_DIM_HIDDEN, SV_ALWAYS},
     {"norm.weight", SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS},
     {"lm_head.weight", SV_DIM_VOCAB, SV_DIM_HIDDEN, SV_IF_UNTIED},
-    {"layers.*.input_layernorm.weight", SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS},
-    {"layers.*.post_attention_layernorm.weight", SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS},
-    {"layers.*.self_attn.q_proj.weight", SV_DIM_Q, SV_DIM_HIDDEN, SV_ALWAYS},
-    {"layers.*.self_attn.k_proj.weight", SV_DIM_KV, SV_DIM_HIDDEN, SV_ALWAYS},
-    {"layers.*.self_attn.v_proj.weight", SV_DIM_KV, SV_DIM_HIDDEN, SV_ALWAYS},
-    {"layers.*.self_attn.o_proj.weight", SV_DIM_HIDDEN, SV_DIM_Q, SV_ALWAYS},
-    {"layers.*.self_attn.q_proj.bias", SV_DIM_Q, SV_DIM_NONE, SV_IF_ATTN_BIAS},
-    {"layers.*.self_attn.k_proj.bias", SV_DIM_KV, SV_DIM_NONE, SV_IF_ATTN_BIAS},
-    {"layers.*.self_attn.v_proj.bias", SV_DIM_KV, SV_DIM_NONE, SV_IF_ATTN_BIAS},
-    {"layers.*.self_attn.o_proj.bias", SV_DIM_HIDDEN, SV_DIM_NONE, SV_IF_ATTN_BIAS},
-    {"layers.*.self_attn.q_norm.weight", SV_DIM_HEAD, SV_DIM_NONE, SV_IF_QK_NORM},
-    {"layers.*.self_attn.k_norm.weight", SV_DIM_HEAD, SV_DIM_NONE, SV_IF_QK_NORM},
-    {"layers.*.mlp.gate_proj.weight", SV_DIM_INTER, SV_DIM_HIDDEN, SV_ALWAYS},
-    {"layers.*.mlp.up_proj.weight", SV_DIM_INTER, SV_DIM_HIDDEN, SV_ALWAYS},
-    {"layers.*.mlp.down_proj.weight", SV_DIM_HIDDEN, SV_DIM_INTER, SV_ALWAYS},
-    {"layers.*.mlp.gate_proj.bias", SV_DIM_INTER, SV_DIM_NONE, SV_IF_MLP_BIAS},
-    {"layers.*.mlp.up_proj.bias", SV_DIM_INTER, SV_DIM_NONE, SV_IF_MLP_BIAS},
-    {"layers.*.mlp.down_proj.bias", SV_DIM_HIDDEN, SV_DIM_NONE, SV_IF_MLP_BIAS},
+    LAYER_TENSORS,
     {NULL, 0, 0, 0},
 };
 
-/* The published draft has neither embedding nor head; its layers are those of Qwen3. */
+/* The published draft has neither embedding nor head. */
 static const struct sv_tensor_row draft_tensors[] = {
     {"fc.weight", SV_DIM_HIDDEN, SV_DIM_TAPS, SV_ALWAYS},
     {"hidden_norm.weight", SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS},
     {"norm.weight", SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS},
-    {"layers.*.input_layernorm.weight", SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS},
-    {"layers.*.post_attention_layernorm.weight", SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS},
-    {"layers.*.self_attn.q_proj.weight", SV_DIM_Q, SV_DIM_HIDDEN, SV_ALWAYS},
-    {"layers.*.self_attn.k_proj.weight", SV_DIM_KV, SV_DIM_HIDDEN, SV_ALWAYS},
-    {"layers.*.self_attn.v_proj.weight", SV_DIM_KV, SV_DIM_HIDDEN, SV_ALWAYS},
-    {"layers.*.self_attn.o_proj.weight", SV_DIM_HIDDEN, SV_DIM_Q, SV_ALWAYS},
-    {"layers.*.self_attn.q_proj.bias", SV_DIM_Q, SV_DIM_NONE, SV_IF_ATTN_BIAS},
-    {"layers.*.self_attn.k_proj.bias", SV_DIM_KV, SV_DIM_NONE, SV_IF_ATTN_BIAS},
-    {"layers.*.self_attn.v_proj.bias", SV_DIM_KV, SV_DIM_NONE, SV_IF_ATTN_BIAS},
-    {"layers.*.self_attn.o_proj.bias", SV_DIM_HIDDEN, SV_DIM_NONE, SV_IF_ATTN_BIAS},
-    {"layers.*.self_attn.q_norm.weight", SV_DIM_HEAD, SV_DIM_NONE, SV_ALWAYS},
-    {"layers.*.self_attn.k_norm.weight", SV_DIM_HEAD, SV_DIM_NONE, SV_ALWAYS},
-    {"layers.*.mlp.gate_proj.weight", SV_DIM_INTER, SV_DIM_HIDDEN, SV_ALWAYS},
-    {"layers.*.mlp.up_proj.weight", SV_DIM_INTER, SV_DIM_HIDDEN, SV_ALWAYS},
-    {"layers.*.mlp.down_proj.weight", SV_DIM_HIDDEN, SV_DIM_INTER, SV_ALWAYS},
+    LAYER_TENSORS,
     {NULL, 0, 0, 0},
 };
 

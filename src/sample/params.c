@@ -5,11 +5,6 @@
 
 #include <math.h>
 
-struct sv_sample_params sv_sample_defaults(void)
-{
-    return (struct sv_sample_params){.temperature = 0, .top_p = 1, .min_p = 0, .top_k = 0, .seed = 0};
-}
-
 int sv_sample_check(const struct sv_sample_params *p, struct sv_err *err)
 {
     if (!(p->temperature >= 0 && p->temperature <= 100))

@@ -18,8 +18,6 @@ struct sv_sample_params {
     uint64_t seed;
 };
 
-/* Greedy, nothing filtered. */
-struct sv_sample_params sv_sample_defaults(void);
 /* Refuses values out of range, naming the parameter. */
 int sv_sample_check(const struct sv_sample_params *p, struct sv_err *err);
 struct sv_sampling sv_sample_pack(const struct sv_sample_params *p, int32_t vocab_size);

@@ -25,20 +25,6 @@ void sv_accept_add(struct sv_accept_stats *s, int32_t width, int32_t n_emitted)
     }
 }
 
-void sv_accept_merge(struct sv_accept_stats *s, const struct sv_accept_stats *more)
-{
-    s->n_steps += more->n_steps;
-    s->n_drafted += more->n_drafted;
-    s->n_accepted += more->n_accepted;
-    s->n_emitted += more->n_emitted;
-    for (int32_t i = 0; i <= SV_MAX_BLOCK; i++)
-        s->length[i] += more->length[i];
-    for (int32_t i = 0; i < SV_MAX_BLOCK; i++) {
-        s->drafted_at[i] += more->drafted_at[i];
-        s->accepted_at[i] += more->accepted_at[i];
-    }
-}
-
 double sv_accept_mean(const struct sv_accept_stats *s)
 {
     return s->n_steps ? (double)s->n_emitted / (double)s->n_steps : 0;

@@ -100,7 +100,6 @@ struct sv_accept_stats {
     int64_t accepted_at[SV_MAX_BLOCK];     /* and accepted it */
 };
 void sv_accept_add(struct sv_accept_stats *s, int32_t width, int32_t n_emitted);
-void sv_accept_merge(struct sv_accept_stats *s, const struct sv_accept_stats *more);
 double sv_accept_mean(const struct sv_accept_stats *s); /* mean accept length, bonus included; 0 if none */
 
 /* The verify width of a sequence's next step: at most `width`, and never past `remaining` tokens. */

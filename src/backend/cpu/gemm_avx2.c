@@ -72,21 +72,6 @@ static inline __m256 vec_load_w_part(const void *p, enum sv_dtype dt, int n)
 #define dot_emit sv_gemm_emit_plain
 #include "backend/cpu/gemm_dot.h"
 
-static void run_f32(const struct sv_gemm_span *s)
-{
-    dot_run(s, SV_F32);
-}
-
-static void run_bf16(const struct sv_gemm_span *s)
-{
-    dot_run(s, SV_BF16);
-}
-
-static void run_f16(const struct sv_gemm_span *s)
-{
-    dot_run(s, SV_F16);
-}
-
 const struct sv_gemm_kern *sv_gemm_kern_avx2(enum sv_dtype w, bool rounded)
 {
     static const struct sv_gemm_kern f32 = {"avx2 f32", SV_GEMM_X_RAW, NULL, run_f32, NULL, NULL};

@@ -69,21 +69,6 @@ static inline __m512 vec_load_w_part(const void *p, enum sv_dtype dt, int n)
 #define dot_emit sv_gemm_emit_avx512
 #include "backend/cpu/gemm_dot.h"
 
-static void run_f32(const struct sv_gemm_span *s)
-{
-    dot_run(s, SV_F32);
-}
-
-static void run_bf16(const struct sv_gemm_span *s)
-{
-    dot_run(s, SV_BF16);
-}
-
-static void run_f16(const struct sv_gemm_span *s)
-{
-    dot_run(s, SV_F16);
-}
-
 static inline void transpose16(__m512 r[16])
 {
     __m512 t[16];

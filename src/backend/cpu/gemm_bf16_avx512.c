@@ -59,6 +59,7 @@ static inline __m512i vec_load_w_part(const void *p, enum sv_dtype dt, int n)
 }
 
 #define dot_emit sv_gemm_emit_avx512
+#define DOT_ONE_DTYPE
 #include "backend/cpu/gemm_dot.h"
 
 static void run(const struct sv_gemm_span *s)

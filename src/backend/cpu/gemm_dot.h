@@ -7,10 +7,13 @@
  *   VSTEP                elements of k that one vector of inputs takes
  *   vec_zero(), vec_load(DOT_X *), vec_load_part(DOT_X *, n), vec_fma(w, x, sums), vec_sum(sums)
  *   vec_load_w(void *, dtype), vec_load_w_part(void *, dtype, n)
- *   DOT_NX, DOT_NW(nx)   most input rows in a tile; weight rows (1, 2, 4, 8 or 16) that go with nx
- * of them dot_emit             one of the sv_gemm_emit functions Every accumulator is one (weight
- * row, input row) pair and walks k in steps of VSTEP, whatever the shape of the tile it sits in:
- * that is the fixed order.
+ *   DOT_NX               most input rows in a tile
+ *   DOT_NW(nx)           weight rows (1, 2, 4, 8 or 16) that go with nx of them
+ *   dot_emit             one of the sv_gemm_emit functions
+ *   DOT_ONE_DTYPE        when it makes its own run function instead of run_f32, run_bf16, run_f16
+ *
+ * Every accumulator is one (weight row, input row) pair and walks k in steps of VSTEP, whatever the
+ * shape of the tile it sits in: that is the fixed order.
  */
 #define DOT_INLINE static inline __attribute__((always_inline))
 
@@ -125,3 +128,20 @@ DOT_INLINE void dot_run(const struct sv_gemm_span *s, const enum sv_dtype dt)
         }
     }
 }
+
+#ifndef DOT_ONE_DTYPE
+static void run_f32(const struct sv_gemm_span *s)
+{
+    dot_run(s, SV_F32);
+}
+
+static void run_bf16(const struct sv_gemm_span *s)
+{
+    dot_run(s, SV_BF16);
+}
+
+static void run_f16(const struct sv_gemm_span *s)
+{
+    dot_run(s, SV_F16);
+}
+#endif

@@ -71,21 +71,6 @@ static inline vec4 vec_load_w(const void *p, enum sv_dtype dt)
 #define dot_emit sv_gemm_emit_plain
 #include "backend/cpu/gemm_dot.h"
 
-static void run_f32(const struct sv_gemm_span *s)
-{
-    dot_run(s, SV_F32);
-}
-
-static void run_bf16(const struct sv_gemm_span *s)
-{
-    dot_run(s, SV_BF16);
-}
-
-static void run_f16(const struct sv_gemm_span *s)
-{
-    dot_run(s, SV_F16);
-}
-
 static void store_y(const struct sv_gemm_span *s, int32_t n0, int nn, int32_t m, int nm,
                     const float *tile, int ld)
 {
