@@ -21,7 +21,9 @@ enum sv_dtype { SV_F32, SV_BF16, SV_F16, SV_I32 };
 size_t sv_dtype_bytes(enum sv_dtype t);
 const char *sv_dtype_name(enum sv_dtype t);
 
-/* A matrix of weights in device memory; owns nothing. */
+/* A matrix of weights in device memory; owns nothing. On the host side (files, tests of the CPU) data is
+ * row-major as published; what upload_weight returns is in the backend's own layout and only its ops
+ * may look inside. */
 struct sv_weight {
     const void *data; /* (rows, cols), 0-aligned to its element size */
     enum sv_dtype dtype;
@@ -51,12 +53,14 @@ float sv_f16_to_f32(uint16_t h);
 
 /* ---------------------------------------------------------------- batches, as kernels see them */
 
-/* All pointers are device memory; counts are known to the host when it enqueues. */
+/* All pointers are device memory; counts are known to the host when it enqueues. Counts may be padded up
+ * (to a graph's bucket): a row with row_seg < 0 is padding, so is a segment with seg_slot < 0, which has
+ * no rows. Padding stands at the end, writes to no cache, table or slot, and its outputs are undefined. */
 struct sv_rows {
     int32_t n_rows, n_segs;
-    const int32_t *row_seg;  /* (n_rows) segment of each row, ascending */
+    const int32_t *row_seg;  /* (n_rows) segment of each row, ascending; < 0: padding */
     const int32_t *seg_row0; /* (n_segs + 1) first row of each segment */
-    const int32_t *seg_slot; /* (n_segs) */
+    const int32_t *seg_slot; /* (n_segs) < 0: padding */
     const int32_t *seg_base; /* (n_segs) absolute position of the segment's first row */
 };
 
@@ -123,8 +127,9 @@ struct sv_p_gemm {
     const void *x; /* (n_rows, k) act */
     int64_t ldx;   /* elements between rows of x */
     const struct sv_gemm_part *parts;
-    void *y;       /* (n_rows, sum n_out) act */
+    void *y;       /* (n_rows, sum n_out) act, or f32 when y_f32 */
     int64_t ldy;
+    bool y_f32;    /* logits: never rounded to act, so that a draw and the argmax see the same numbers */
 };
 
 /* Rotary table: (max_pos, rot_dim/2) cos then the same of sin, f32, attention factor included. */
@@ -182,7 +187,7 @@ struct sv_p_head_argmax {
     int32_t n_rows, k;
     const void *x;       /* (n_rows, k) act */
     struct sv_weight w;  /* (vocab, k) */
-    const int32_t *out_index; /* (n_rows) or NULL = i */
+    const int32_t *out_index; /* (n_rows) or NULL = i; < 0: this row's result goes nowhere */
     int32_t *out;
 };
 
@@ -198,9 +203,9 @@ struct sv_sampling {
 /* out[i] = a draw from logits[i] keyed by (seed, position of the token being drawn), or the argmax. */
 struct sv_p_sample {
     int32_t n_rows, vocab;
-    const void *logits; /* (n_rows, vocab) act */
+    const void *logits; /* (n_rows, vocab) f32 */
     int64_t ld;
-    const int32_t *row_slot; /* (n_rows) slot of each row */
+    const int32_t *row_slot; /* (n_rows) slot of each row; < 0: padding, skipped */
     const int32_t *row_pos;  /* (n_rows) absolute position of the drawn token */
     const struct sv_sampling *slot_sampling; /* (n_slots) */
     int32_t *out;            /* (n_rows) */
@@ -219,6 +224,9 @@ struct sv_p_verify {
     int32_t *n_emit;           /* (n_segs) tokens that come out: a + 1, 1 or 0 */
     int32_t *out_tokens;       /* (n_segs, out_stride): d_1..d_a, t_a */
     int32_t out_stride;
+    /* (n_segs) or NULL. Simulation of an acceptance profile (benchmarks only, never in a service): the
+     * accept length of a verify segment, bonus included, cut to its rows; 0 = match for real. */
+    const int32_t *forced_len;
 };
 
 /* slot_len[slot] += n_commit; slot_anchor[slot] = last emitted token, when there is one. */
@@ -233,7 +241,8 @@ struct sv_p_commit {
 struct sv_p_logit_pos {
     struct sv_rows rows;
     int32_t n_logit_rows;
-    const int32_t *logit_row; /* (n_logit_rows) row of the batch each logit row belongs to */
+    const int32_t *logit_row; /* (n_logit_rows) row of the batch each logit row belongs to; < 0: padding,
+                                 whose row_slot is -1 */
     int32_t *row_slot, *row_pos;
 };
 
@@ -262,7 +271,9 @@ struct sv_dev; /* a backend's own struct; its first member is const struct sv_ba
 enum sv_isa { SV_ISA_AUTO, SV_ISA_PLAIN, SV_ISA_AVX2, SV_ISA_AVX512, SV_ISA_AMX };
 
 struct sv_dev_opts {
-    const char *backend;       /* "cpu" (or NULL) */
+    const char *backend;       /* "cpu" (or NULL), "cuda", "hip" */
+    const char *kernels;       /* GPUs: "auto" (or NULL) or "portable"; the CPU has isa instead */
+    int32_t ordinal;           /* which GPU */
     int n_threads;             /* 0 = all processors */
     enum sv_isa isa;           /* SV_ISA_AUTO = the best this machine has; others fail if missing */
     enum sv_dtype compute;     /* SV_F32: exact f32 products; SV_BF16: inputs of GEMMs rounded to bf16 */
@@ -284,12 +295,29 @@ struct sv_backend {
     int (*reserve)(struct sv_dev *, const struct sv_dev_limits *, struct sv_err *);
     int (*alloc)(struct sv_dev *, void **out, size_t n_bytes, struct sv_err *); /* cleared */
     void (*free)(struct sv_dev *, void *p);
-    /* May return the host pointer itself (CPU: weights are used in place; *owned = false). */
-    int (*upload_weight)(struct sv_dev *, const void *host, size_t n_bytes, enum sv_dtype dtype,
-                         const void **dev, bool *owned, struct sv_err *);
+    /* Host memory that copies to and from the device without a detour; cleared. */
+    int (*host_alloc)(struct sv_dev *, void **out, size_t n_bytes, struct sv_err *);
+    void (*host_free)(struct sv_dev *, void *p);
+    /* Bytes free and in all on the device; 0 and 0 when it shares the host's memory. */
+    void (*memory)(struct sv_dev *, int64_t *n_free, int64_t *n_total);
+    /* host->data is row-major host memory. May return it as it is (CPU: used in place; *owned = false), or
+     * repack a matrix (rows > 1) into the backend's layout. Not in the step. */
+    int (*upload_weight)(struct sv_dev *, const struct sv_weight *host, struct sv_weight *dev,
+                         bool *owned, struct sv_err *);
+    /* A weight of normal numbers times scale plus shift, made on the device from the seed: benchmarks. */
+    int (*random_weight)(struct sv_dev *, const struct sv_weight *shape, float scale, float shift,
+                         uint64_t seed, struct sv_weight *dev, struct sv_err *);
     void (*upload)(struct sv_dev *, void *dst, const void *src, size_t n_bytes);   /* enqueue */
     void (*download)(struct sv_dev *, void *dst, const void *src, size_t n_bytes); /* enqueue */
     int (*sync)(struct sv_dev *, struct sv_err *); /* waits; returns and clears the latched error */
+    /* mark(i) remembers this place in the queue; wait(i) waits until everything before it is done, and
+     * returns and clears the latched error. i < SV_MARKS; a mark never set counts as done. */
+    void (*mark)(struct sv_dev *, int32_t i);
+    int (*wait)(struct sv_dev *, int32_t i, struct sv_err *);
+    /* Enqueues what enqueue(user) enqueues. A device with graphs captures it the first time a key is seen and
+     * replays it afterwards without the call, so all that launches bake in (counts, pointers, flags) must be
+     * a function of the key. No upload from memory that changes place, no allocation inside. */
+    void (*graph_run)(struct sv_dev *, uint64_t key, void (*enqueue)(void *user), void *user);
 
     void (*block_ids)(struct sv_dev *, const struct sv_p_block_ids *);
     void (*embed)(struct sv_dev *, const struct sv_p_embed *);
@@ -311,6 +339,8 @@ struct sv_backend {
     enum sv_dtype (*compute_dtype)(const struct sv_dev *);
 };
 
+#define SV_MARKS 4
+
 int sv_dev_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err);
 const struct sv_backend *sv_dev_backend(const struct sv_dev *dev);
 enum sv_dtype sv_dev_act_dtype(const struct sv_dev *dev);
@@ -321,11 +351,19 @@ void sv_dev_close(struct sv_dev *dev);
 int sv_dev_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, struct sv_err *err);
 int sv_dev_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err);
 void sv_dev_free(struct sv_dev *dev, void *p);
-int sv_dev_upload_weight(struct sv_dev *dev, const void *host, size_t n_bytes, enum sv_dtype dtype,
-                         const void **out, bool *owned, struct sv_err *err);
+int sv_dev_host_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err);
+void sv_dev_host_free(struct sv_dev *dev, void *p);
+void sv_dev_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total);
+int sv_dev_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
+                         bool *owned, struct sv_err *err);
+int sv_dev_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale, float shift,
+                         uint64_t seed, struct sv_weight *out, struct sv_err *err);
 void sv_dev_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes);
 void sv_dev_download(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes);
 int sv_dev_sync(struct sv_dev *dev, struct sv_err *err);
+void sv_dev_mark(struct sv_dev *dev, int32_t i);
+int sv_dev_wait(struct sv_dev *dev, int32_t i, struct sv_err *err);
+void sv_dev_graph_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *user), void *user);
 double sv_dev_measure_read(struct sv_dev *dev, size_t n_bytes);
 const char *sv_dev_describe(struct sv_dev *dev);
 void sv_op_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p);

@@ -100,12 +100,36 @@ void sv_dev_free(struct sv_dev *dev, void *p)
         dev->be->free(dev, p);
 }
 
-int sv_dev_upload_weight(struct sv_dev *dev, const void *host, size_t n_bytes, enum sv_dtype dtype,
-                         const void **out, bool *owned, struct sv_err *err)
+int sv_dev_host_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err)
 {
-    SV_REQUIRE(host && n_bytes % sv_dtype_bytes(dtype) == 0);
-    SV_REQUIRE((uintptr_t)host % sv_dtype_bytes(dtype) == 0);
-    return dev->be->upload_weight(dev, host, n_bytes, dtype, out, owned, err);
+    *out = NULL;
+    return dev->be->host_alloc(dev, out, n_bytes, err);
+}
+
+void sv_dev_host_free(struct sv_dev *dev, void *p)
+{
+    if (p)
+        dev->be->host_free(dev, p);
+}
+
+void sv_dev_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total)
+{
+    dev->be->memory(dev, n_free, n_total);
+}
+
+int sv_dev_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
+                         bool *owned, struct sv_err *err)
+{
+    SV_REQUIRE(host->data && host->rows > 0 && host->cols > 0);
+    SV_REQUIRE((uintptr_t)host->data % sv_dtype_bytes(host->dtype) == 0);
+    return dev->be->upload_weight(dev, host, out, owned, err);
+}
+
+int sv_dev_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale, float shift,
+                         uint64_t seed, struct sv_weight *out, struct sv_err *err)
+{
+    SV_REQUIRE(shape->rows > 0 && shape->cols > 0 && shape->dtype != SV_I32);
+    return dev->be->random_weight(dev, shape, scale, shift, seed, out, err);
 }
 
 void sv_dev_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
@@ -123,6 +147,23 @@ void sv_dev_download(struct sv_dev *dev, void *dst, const void *src, size_t n_by
 int sv_dev_sync(struct sv_dev *dev, struct sv_err *err)
 {
     return dev->be->sync(dev, err);
+}
+
+void sv_dev_mark(struct sv_dev *dev, int32_t i)
+{
+    SV_REQUIRE(i >= 0 && i < SV_MARKS);
+    dev->be->mark(dev, i);
+}
+
+int sv_dev_wait(struct sv_dev *dev, int32_t i, struct sv_err *err)
+{
+    SV_REQUIRE(i >= 0 && i < SV_MARKS);
+    return dev->be->wait(dev, i, err);
+}
+
+void sv_dev_graph_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *user), void *user)
+{
+    dev->be->graph_run(dev, key, enqueue, user);
 }
 
 double sv_dev_measure_read(struct sv_dev *dev, size_t n_bytes)

@@ -22,10 +22,9 @@ static int open_pairs(struct sv_dev *dev, const struct want *want, size_t n_want
     for (size_t i = 0; i < n_want; i++)
         total += (want[i].n + line - 1) / line * line;
     *n_words = total;
-    *host = sv_calloc(total, sizeof **host);
-    if (!*host)
-        return sv_fail(err, SV_ENOMEM, -1, "batch arrays");
-    int rc = sv_dev_alloc(dev, (void **)dev_block, total * sizeof **host, err);
+    int rc = sv_dev_host_alloc(dev, (void **)host, total * sizeof **host, err);
+    if (!rc)
+        rc = sv_dev_alloc(dev, (void **)dev_block, total * sizeof **host, err);
     if (rc)
         return rc;
     size_t at = 0;
@@ -81,7 +80,7 @@ void sv_batch_close(struct sv_batch *b, struct sv_dev *dev)
                           b->d_row_ids, b->chosen,     b->sample_slot, b->sample_pos};
     for (size_t i = 0; i < sizeof dev_mem / sizeof dev_mem[0]; i++)
         sv_dev_free(dev, dev_mem[i]);
-    sv_free(b->host_block);
-    sv_free(b->host_result);
+    sv_dev_host_free(dev, b->host_block);
+    sv_dev_host_free(dev, b->host_result);
     memset(b, 0, sizeof *b);
 }

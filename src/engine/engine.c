@@ -199,7 +199,7 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
         {&e->taps, (size_t)max_rows * tap_row * act},
         {&e->out, out_bytes},
         {&e->draft_out, device_draft ? out_bytes : 0},
-        {&e->logits, (size_t)e->logit_chunk * (size_t)cfg->vocab_size * act},
+        {&e->logits, (size_t)e->logit_chunk * (size_t)cfg->vocab_size * sizeof(float)},
         {(void **)&e->slot_len, slots * sizeof(int32_t)},
         {(void **)&e->slot_anchor, slots * sizeof(int32_t)},
         {(void **)&e->slot_sampling, slots * sizeof(struct sv_sampling)},

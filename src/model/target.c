@@ -83,5 +83,6 @@ void sv_model_logits(const struct sv_model *m, int32_t n, const void *x, void *l
                                            .ldx = m->cfg.hidden_size,
                                            .parts = &head,
                                            .y = logits,
+                                           .y_f32 = true,
                                            .ldy = m->cfg.vocab_size});
 }

@@ -33,14 +33,14 @@ void sv_weights_close(struct sv_weights *w)
     memset(w, 0, sizeof *w);
 }
 
-static int upload(struct sv_weights *w, const void *host, size_t n_bytes, enum sv_dtype dtype,
-                  const void **out, struct sv_err *err)
+static int upload(struct sv_weights *w, const struct sv_weight *host, struct sv_weight *out,
+                  struct sv_err *err)
 {
     bool owned = false;
-    int rc = sv_dev_upload_weight(w->dev, host, n_bytes, dtype, out, &owned, err);
+    int rc = sv_dev_upload_weight(w->dev, host, out, &owned, err);
     if (!rc && owned) {
         SV_REQUIRE(w->n_owned < w->cap_owned);
-        w->owned[w->n_owned++] = *out;
+        w->owned[w->n_owned++] = out->data;
     }
     return rc;
 }
@@ -64,9 +64,8 @@ int sv_weights_take(struct sv_weights *w, struct sv_weight *out, int32_t rows, i
     if (!vector && !matrix)
         return sv_fail(err, SV_EFORMAT, -1, "tensor %s has not the shape [%d, %d]", name, rows,
                        cols);
-    *out = (struct sv_weight){.dtype = t->dtype, .rows = rows, .cols = cols};
     w->n_bytes += (int64_t)t->n_bytes;
-    return upload(w, t->data, t->n_bytes, t->dtype, &out->data, err);
+    return upload(w, &(struct sv_weight){t->data, t->dtype, rows, cols}, out, err);
 }
 
 /* One projection "layers.I.NAME.weight" with its bias when the configuration has one. */
@@ -122,12 +121,12 @@ static int take_rope(struct sv_weights *w, struct sv_rope_table *t, const struct
     if (!host)
         return sv_fail(err, SV_ENOMEM, -1, "rotary table for %d positions", n_positions);
     sv_rope_fill(&cfg->rope, cfg->head_dim, n_positions, host);
-    const void *dev = NULL;
-    int rc = upload(w, host, 2 * half * sizeof *host, SV_F32, &dev, err);
+    struct sv_weight dev = {0};
+    int rc = upload(w, &(struct sv_weight){host, SV_F32, 1, (int32_t)(2 * half)}, &dev, err);
     if (rc)
         return rc;
-    *t = (struct sv_rope_table){.cos = dev,
-                                .sin = (const float *)dev + half,
+    *t = (struct sv_rope_table){.cos = dev.data,
+                                .sin = (const float *)dev.data + half,
                                 .max_pos = n_positions,
                                 .rot_dim = cfg->head_dim};
     return SV_OK;

@@ -13,7 +13,8 @@
 static int try_open(const char *backend, int n_threads, enum sv_isa isa, enum sv_dtype compute,
                     struct sv_err *err)
 {
-    struct sv_dev_opts opts = {backend, n_threads, isa, compute};
+    struct sv_dev_opts opts = {
+        .backend = backend, .n_threads = n_threads, .isa = isa, .compute = compute};
     struct sv_dev *dev;
     memset(err, 0, sizeof *err);
     int rc = sv_dev_open(&dev, &opts, err);
@@ -63,11 +64,12 @@ static void memory(void **state)
     sv_dev_free(dev, NULL);
 
     const float host[4] = {1, 2, 3, 4};
-    const void *weight;
+    struct sv_weight weight;
     bool owned = true;
-    assert_int_equal(sv_dev_upload_weight(dev, host, sizeof host, SV_F32, &weight, &owned, &err),
+    assert_int_equal(sv_dev_upload_weight(dev, &(struct sv_weight){host, SV_F32, 1, 4}, &weight,
+                                          &owned, &err),
                      SV_OK);
-    assert_ptr_equal(weight, host);
+    assert_ptr_equal(weight.data, host);
     assert_false(owned);
     assert_int_equal(sv_dev_act_dtype(dev), SV_F32);
     assert_int_equal(sv_dev_compute_dtype(dev), SV_F32);

@@ -304,6 +304,8 @@ static void run_item_part(const struct attn_plan *a, const struct attn_item *it,
 static void merge_parts(const struct attn_plan *a, int32_t row, int32_t head)
 {
     int32_t lo, hi, seg = a->p->rows.row_seg[row];
+    if (seg < 0)
+        return; /* padding */
     visible(a->p, seg, row, &lo, &hi);
     int32_t part = lo / SV_ATTN_PART;
     float *acc = partial_at(a, row, head, part), *m = acc + a->acc_ld, *l = m + 1;

@@ -18,7 +18,7 @@ struct context_job {
 static int32_t list_rows(const struct sv_p_draft_context_kv *p, int32_t *rows)
 {
     int32_t n = 0;
-    for (int32_t s = 0; s < p->rows.n_segs; s++) {
+    for (int32_t s = 0; s < p->rows.n_segs && p->rows.seg_slot[s] >= 0; s++) {
         int32_t row0 = p->rows.seg_row0[s], len = p->rows.seg_row0[s + 1] - row0;
         int32_t keep = p->n_commit[s] < len ? p->n_commit[s] : len;
         for (int32_t j = 0; j < keep; j++)

@@ -74,12 +74,44 @@ static void cpu_free(struct sv_dev *dev, void *p)
     sv_free(p);
 }
 
-static int cpu_upload_weight(struct sv_dev *dev, const void *host, size_t n_bytes,
-                             enum sv_dtype dtype, const void **out, bool *owned, struct sv_err *err)
+/* Weights live in the host's memory already. */
+static void cpu_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total)
 {
-    (void)dev, (void)n_bytes, (void)dtype, (void)err;
-    *out = host;
+    (void)dev;
+    *n_free = *n_total = 0;
+}
+
+static int cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host,
+                             struct sv_weight *out, bool *owned, struct sv_err *err)
+{
+    (void)dev, (void)err;
+    *out = *host;
     *owned = false;
+    return SV_OK;
+}
+
+static int cpu_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale,
+                             float shift, uint64_t seed, struct sv_weight *out, struct sv_err *err)
+{
+    size_t n = (size_t)shape->rows * (size_t)shape->cols;
+    void *data;
+    int rc = cpu_alloc(dev, &data, n * sv_dtype_bytes(shape->dtype), err);
+    if (rc)
+        return rc;
+    if (shape->dtype == SV_F16) {
+        cpu_free(dev, data);
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "random f16 weights");
+    }
+    struct sv_rng rng = {seed};
+    for (size_t i = 0; i < n; i++) {
+        float v = scale * sv_rng_normal(&rng) + shift;
+        if (shape->dtype == SV_BF16)
+            ((uint16_t *)data)[i] = sv_f32_to_bf16(v);
+        else
+            ((float *)data)[i] = v;
+    }
+    *out = *shape;
+    out->data = data;
     return SV_OK;
 }
 
@@ -112,6 +144,24 @@ static int cpu_sync(struct sv_dev *dev, struct sv_err *err)
     int code = sv_fail(err, cpu->latched.code, -1, "%s", cpu->latched.msg);
     cpu->latched.code = SV_OK;
     return code;
+}
+
+/* Every op has finished when it returns: marks have nothing to remember, graphs nothing to save. */
+static void cpu_mark(struct sv_dev *dev, int32_t i)
+{
+    (void)dev, (void)i;
+}
+
+static int cpu_wait(struct sv_dev *dev, int32_t i, struct sv_err *err)
+{
+    (void)i;
+    return cpu_sync(dev, err);
+}
+
+static void cpu_graph_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *user), void *user)
+{
+    (void)dev, (void)key;
+    enqueue(user);
 }
 
 /* ---------------------------------------------------------------- bandwidth */
@@ -213,7 +263,14 @@ static const struct sv_backend cpu_backend = {
     .reserve = cpu_reserve,
     .alloc = cpu_alloc,
     .free = cpu_free,
+    .host_alloc = cpu_alloc,
+    .host_free = cpu_free,
+    .memory = cpu_memory,
     .upload_weight = cpu_upload_weight,
+    .random_weight = cpu_random_weight,
+    .mark = cpu_mark,
+    .wait = cpu_wait,
+    .graph_run = cpu_graph_run,
     .upload = cpu_copy,
     .download = cpu_copy,
     .sync = cpu_sync,

@@ -299,7 +299,9 @@ void sv_cpu_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
             int32_t id = merge(cpu, r - m);
             if (id < 0)
                 sv_cpu_latch(cpu, "logits of row %d are all NaN", r);
-            p->out[p->out_index ? p->out_index[r] : r] = id < 0 ? 0 : id;
+            int32_t at = p->out_index ? p->out_index[r] : r;
+            if (at >= 0)
+                p->out[at] = id < 0 ? 0 : id;
         }
     }
 }

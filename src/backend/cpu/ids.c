@@ -13,6 +13,8 @@ void sv_cpu_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p)
     int32_t *seg_base = (int32_t *)(uintptr_t)p->rows.seg_base;
     for (int32_t s = 0; s < p->rows.n_segs; s++) {
         int32_t slot = p->rows.seg_slot[s];
+        if (slot < 0)
+            break; /* padding */
         int32_t row = p->rows.seg_row0[s], end = p->rows.seg_row0[s + 1];
         seg_base[s] = p->slot_len[slot];
         if (p->seg_kind[s] == SV_SEG_PREFILL || row == end)
@@ -28,7 +30,12 @@ void sv_cpu_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p)
 {
     (void)dev;
     for (int32_t i = 0; i < p->n_logit_rows; i++) {
-        int32_t row = p->logit_row[i], seg = p->rows.row_seg[row];
+        int32_t row = p->logit_row[i];
+        if (row < 0) {
+            p->row_slot[i] = -1;
+            continue;
+        }
+        int32_t seg = p->rows.row_seg[row];
         p->row_slot[i] = p->rows.seg_slot[seg];
         p->row_pos[i] = p->rows.seg_base[seg] + (row - p->rows.seg_row0[seg]) + 1;
     }

@@ -32,7 +32,10 @@ static void rope_rows(void *arg, int thread, int n)
     int32_t begin, end;
     sv_cpu_share(p->rows.n_rows, thread, n, &begin, &end);
     for (int32_t r = begin; r < end; r++) {
-        int32_t seg = p->rows.row_seg[r], slot = p->rows.seg_slot[seg];
+        int32_t seg = p->rows.row_seg[r];
+        if (seg < 0)
+            break; /* padding */
+        int32_t slot = p->rows.seg_slot[seg];
         int32_t pos = p->rows.seg_base[seg] + (r - p->rows.seg_row0[seg]);
         int64_t angle = (int64_t)sv_cpu_rope_row(job->cpu, &p->rope, pos) * half;
         const float *cos = p->rope.cos + angle, *sin = p->rope.sin + angle;

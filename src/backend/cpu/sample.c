@@ -312,7 +312,8 @@ static void sample_rows(void *arg, int thread, int n)
     int32_t begin, end;
     sv_cpu_share(job->p->n_rows, thread, n, &begin, &end);
     for (int32_t i = begin; i < end; i++)
-        job->p->out[i] = sample_row(job->cpu, s, job->p, i);
+        if (job->p->row_slot[i] >= 0)
+            job->p->out[i] = sample_row(job->cpu, s, job->p, i);
 }
 
 void sv_cpu_sample(struct sv_dev *dev, const struct sv_p_sample *p)

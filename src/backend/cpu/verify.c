@@ -24,6 +24,14 @@ static void verify_segment(const struct sv_p_verify *p, int32_t s, int32_t *n_co
     }
     const int32_t most = (n_logits < n_rows ? n_logits : n_rows) - 1;
     int32_t a = 0;
+    if (p->forced_len && p->forced_len[s] > 0) {
+        const int32_t len = p->forced_len[s] - 1;
+        for (; a < most && a < len; a++)
+            out[a] = p->chosen[l0 + a];
+        out[a] = p->chosen[l0 + a];
+        *n_commit = *n_emit = a + 1;
+        return;
+    }
     for (; a < most && p->row_ids[row0 + a + 1] == p->chosen[l0 + a]; a++)
         out[a] = p->chosen[l0 + a];
     out[a] = p->chosen[l0 + a];
@@ -33,7 +41,7 @@ static void verify_segment(const struct sv_p_verify *p, int32_t s, int32_t *n_co
 void sv_cpu_verify(struct sv_dev *dev, const struct sv_p_verify *p)
 {
     (void)dev;
-    for (int32_t s = 0; s < p->rows.n_segs; s++) {
+    for (int32_t s = 0; s < p->rows.n_segs && p->rows.seg_slot[s] >= 0; s++) {
         if (p->seg_kind[s] == SV_SEG_VERIFY)
             SV_REQUIRE(p->out_stride >= p->rows.seg_row0[s + 1] - p->rows.seg_row0[s]);
         verify_segment(p, s, &p->n_commit[s], &p->n_emit[s],
@@ -46,6 +54,8 @@ void sv_cpu_commit(struct sv_dev *dev, const struct sv_p_commit *p)
     (void)dev;
     for (int32_t s = 0; s < p->n_segs; s++) {
         int32_t slot = p->seg_slot[s];
+        if (slot < 0)
+            break; /* padding */
         p->slot_len[slot] += p->n_commit[s];
         if (p->n_emit[s] > 0)
             p->slot_anchor[slot] = p->out_tokens[(int64_t)s * p->out_stride + p->n_emit[s] - 1];
