@@ -32,7 +32,11 @@ enum sv_data_type { SV_TYPE_AUTO, SV_TYPE_F32, SV_TYPE_BF16 };
 struct sv_engine_options {
     const char *target_dir;   /* Hugging Face directory; required */
     const char *draft_dir;    /* DFlash draft directory; NULL = plain decoding */
-    const char *device;       /* "cpu"; NULL = the best there is */
+    const char *device;       /* "cpu", "cuda"; NULL = the best there is */
+    const char *kernels;      /* GPUs: "auto", "portable"; NULL = auto */
+    int32_t gpu;              /* which GPU */
+    bool no_graphs;           /* GPUs: launch every kernel of every step by itself */
+    double gpu_memory;        /* GPUs: share of the device's memory to use, weights included; 0 = 0.9 */
     const char *isa;          /* "auto", "plain", "avx2", "avx512", "amx"; NULL = auto */
     enum sv_data_type dtype;  /* AUTO = bf16 when the weights are bf16, else f32 */
     int32_t n_threads;        /* 0 = all processors */
@@ -43,6 +47,8 @@ struct sv_engine_options {
                                  limited to 40 % of the machine's memory */
     int32_t prefill_chunk;    /* prompt rows per step; 0 = 512 */
     int32_t width;            /* verify width, anchor included; 0 = the draft's block, 1 = no drafting */
+    bool auto_width;          /* let the width policy choose, at most `width`, never slower than 1 */
+    bool no_prefix_cache;     /* do not keep pages of finished sequences for prompts that begin alike */
 };
 struct sv_engine_options sv_default_options(void);
 
@@ -59,21 +65,38 @@ enum sv_finish_reason {
 };
 const char *sv_finish_name(enum sv_finish_reason reason); /* "stop", "length", ... */
 
+/* Log probabilities of one token under the model's own distribution (temperature 1, no filters or
+ * penalties), and of the most probable ones at its place, best first. */
+struct sv_logprob {
+    float logprob;
+    int32_t rank;            /* 1 = the most probable */
+    int32_t n_top;
+    const int32_t *top_ids;
+    const float *top_logprobs;
+};
+
 /* What a step brought for one request. The last event of a request has a finish reason. */
 struct sv_event {
     uint64_t request;
     const int32_t *tokens; /* new token ids, n_tokens of them (0 in a bare finish) */
     int32_t n_tokens;
-    int32_t n_drafted;     /* how many of these the drafter had proposed; the rest are the target's own */
+    int32_t n_drafted;     /* the first n_drafted are drafts the target confirmed; the rest are its own */
+    const struct sv_logprob *logprobs; /* (n_tokens) when the request asked for them, else NULL */
+    const struct sv_logprob *prompt_logprobs; /* (n_prompt_tokens) once, with the first tokens, when asked
+                                                 for; entry 0 has logprob 0 and no alternatives */
     const char *text;      /* new text, whole code points only, n_bytes of it; held back while it */
     size_t n_bytes;        /* may be the start of a stop string */
     enum sv_finish_reason finish;
     const char *message;   /* why, when finish is SV_FINISH_ERROR */
+    int32_t stop_id;       /* finish by a token: which; else -1 */
+    int32_t stop_index;    /* finish by a stop string: its index in the request; else -1 */
 };
 
 struct sv_request {
     const char *prompt;            /* UTF-8 text, or NULL when ids are given */
     size_t prompt_bytes;           /* 0 = strlen */
+    bool no_special;               /* text: what reads like a special token stays text */
+    bool no_add_special;           /* text: add no beginning-of-sequence token (a chat template did) */
     const int32_t *prompt_ids;
     int32_t n_prompt_ids;
     int32_t max_tokens;            /* 0 = up to the context's end */
@@ -82,9 +105,19 @@ struct sv_request {
     uint64_t seed;
     const char *const *stop;       /* stop strings; the text ends before the match */
     int32_t n_stop;
+    bool include_stop;             /* keep the matched stop string in the text */
     const int32_t *stop_ids;       /* besides the model's end tokens */
     int32_t n_stop_ids;
     bool ignore_eos;
+    int32_t min_tokens;            /* before these many, no end token, stop id or stop string ends it */
+    double presence_penalty, frequency_penalty; /* [-2, 2], on tokens of the answer so far */
+    double repetition_penalty;     /* (0, 2], 1 or 0 = off; on tokens of prompt and answer */
+    const int32_t *bias_ids;       /* added to the logits of these tokens, at most 1024 */
+    const float *bias;             /* [-100, 100] each */
+    int32_t n_bias;
+    bool logprobs;                 /* of each token of the answer */
+    bool prompt_logprobs;          /* of the prompt's tokens */
+    int32_t n_top_logprobs;        /* and of the most probable ones at its place, at most 20 */
     int32_t width;                 /* verify width of this request; 0 = the engine's */
     void (*on_event)(void *user, const struct sv_event *event);
     void *user;
@@ -101,11 +134,16 @@ void sv_cancel_request(struct sv_engine *engine, uint64_t id);
  * when the device failed (all running requests have then got an error event). */
 int sv_step_engine(struct sv_engine *engine, char *err, size_t err_size);
 
+/* Forgets every kept prefix. Running sequences keep their pages. */
+void sv_flush_cache(struct sv_engine *engine);
+
 /* What is known of a request while its last event is being delivered, and before. */
 struct sv_request_stats {
     int32_t n_prompt_tokens, n_tokens;
     const uint16_t *accept_lengths; /* per decode step: tokens it brought, bonus included */
     int32_t n_steps;
+    int32_t n_cached_tokens;        /* of the prompt, found in the prefix cache */
+    int32_t n_preemptions;
     int64_t queue_us, prefill_us, decode_us; /* waiting; to the first token; from there to the last */
 };
 int sv_get_request_stats(const struct sv_engine *engine, uint64_t id, struct sv_request_stats *out);
@@ -117,6 +155,11 @@ struct sv_engine_stats {
     int64_t accept_length[65];                     /* verify steps by accept length, bonus included */
     int64_t accepted_at[64], drafted_at[64];       /* by position in the block, 1.. */
     int64_t draft_us, forward_us, observe_us, host_us; /* where step time went */
+    int64_t width_chosen[65];   /* verify segments by width */
+    int64_t n_cache_queries, n_cache_hits; /* prompt tokens looked up in, and found in, the prefix cache */
+    int64_t n_preemptions;
+    int32_t n_running, n_waiting;
+    int32_t n_pages, n_pages_used, n_pages_cached; /* cached: kept for reuse only, free when needed */
 };
 void sv_get_engine_stats(const struct sv_engine *engine, struct sv_engine_stats *out);
 

@@ -25,7 +25,9 @@ static int take_prompt(struct sv_seq *q, const struct sv_request *r, const struc
                            "the model directory has no tokenizer.json: give token ids");
         size_t n = r->prompt_bytes ? r->prompt_bytes : strlen(r->prompt);
         int rc = sv_tokenizer_encode(lim->tok, lim->scratch, r->prompt, n,
-                                     SV_ENC_SPECIAL | SV_ENC_ADD_SPECIAL, ids, err);
+                                     (r->no_special ? 0 : SV_ENC_SPECIAL) |
+                                         (r->no_add_special ? 0 : SV_ENC_ADD_SPECIAL),
+                                     ids, err);
         if (rc)
             return rc;
         if (ids->n > INT32_MAX / 2)
