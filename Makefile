@@ -3,6 +3,7 @@
 # Sources are found by name: src/<folder>/*.c and src/backend/cpu/*.c go into libsalvo.a, src/cli/*.c on
 # top of it into salvo. *_avx2.c, *_avx512.c and *_amx.c get their instruction set's flags (left out when
 # the compiler lacks them, with SV_NO_AVX2, SV_NO_AVX512, SV_NO_AMX defined; all three also mean SV_NO_X86).
+# CUDA=1 adds src/backend/cuda/*.cu, compiled by nvcc for sm_80 and sm_90; *_sm90.cu for sm_90a alone.
 # Tests: every tests/<area>/test_*.c is a program, tests/<area>/*.test.sh a script, other .c files helpers.
 #
 # Several builds of one checkout at the same time: `make B=build-mine`. Only some folders, while others do not
@@ -13,6 +14,7 @@ FLAVOUR ?= release
 PREFIX ?= /usr/local
 WERROR ?= -Werror
 JOBS ?= 2
+CUDA ?=
 T ?=
 ONLY ?=
 
@@ -64,17 +66,36 @@ HAVE_AVX2 := $(call accepts,$(AVX2_FLAGS))
 HAVE_AVX512 := $(if $(HAVE_AVX2),$(call accepts,$(AVX512_FLAGS)))
 HAVE_AMX := $(if $(HAVE_AVX512),$(call accepts,$(AMX_FLAGS)))
 
+# CUDA is only built on request: nvcc takes minutes. The run-time library is linked in, the driver's is
+# opened when a device is, so that the same binary runs where there is no GPU.
+ifeq ($(CUDA),1)
+NVCC ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
+ifeq ($(NVCC),)
+$(error CUDA=1 needs nvcc, in PATH or as NVCC=/path/to/nvcc)
+endif
+CUDA_HOME ?= $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
+CUDA_ARCHS := -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
+CUDA_SM90 := -gencode arch=compute_90a,code=sm_90a
+CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread -lstdc++
+NVCCFLAGS += -std=c++17 -O3 -lineinfo -Xcompiler -Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off
+else ifneq ($(filter-out 0,$(CUDA)),)
+$(error CUDA=$(CUDA): must be 1, 0 or empty)
+endif
+
 ifeq ($(MAKELEVEL),0)
 ifneq ($(filter-out $(QUICK_GOALS),$(or $(MAKECMDGOALS),all)),)
 $(info compiler    $(shell $(CC) --version 2>/dev/null | head -n 1))
 $(info cpu kernels plain$(if $(HAVE_AVX2), avx2)$(if $(HAVE_AVX512), avx512)$(if $(HAVE_AMX), amx))
-$(info optional    cuda: $(or $(call found,nvcc),no), hip: $(or $(call found,hipcc),no), mpi: $(or $(call found,mpicc),no) (not used yet))
+ifeq ($(CUDA),1)
+$(info cuda        $(lastword $(shell $(NVCC) --version)), kernels for sm_80, sm_90 and sm_90a)
+endif
+$(info optional    cuda: $(if $(filter 1,$(CUDA)),built,$(if $(call found,nvcc),yes (make CUDA=1),no)), hip: $(or $(call found,hipcc),no), mpi: $(or $(call found,mpicc),no) (hip and mpi: not used yet))
 endif
 endif
 
 LIBS := jansson libpcre2-8 libutf8proc libedit
 LIB_CFLAGS := $(call library,--cflags,$(LIBS),)
-LDLIBS := $(call library,--libs,$(LIBS),-ljansson -lpcre2-8 -lutf8proc -ledit) -lm -pthread
+LDLIBS := $(call library,--libs,$(LIBS),-ljansson -lpcre2-8 -lutf8proc -ledit) $(CUDA_LIBS) -lm -pthread
 TEST_LDLIBS := $(call library,--libs,cmocka,-lcmocka)
 
 CPPFLAGS += -Isrc -Iinclude -I. $(LIB_CFLAGS)
@@ -90,6 +111,7 @@ ALL_C := $(call sources,$(FOLDERS:%=src/%/*.c) $(if $(filter * backend,$(FOLDERS
 LACKING := $(if $(HAVE_AVX2),,%_avx2.c) $(if $(HAVE_AVX512),,%_avx512.c) $(if $(HAVE_AMX),,%_amx.c)
 CLI_C := $(filter src/cli/%,$(ALL_C))
 LIB_C := $(filter-out $(CLI_C) $(LACKING),$(ALL_C))
+LIB_CU := $(if $(filter 1,$(CUDA)),$(if $(filter * backend,$(FOLDERS)),$(call sources,src/backend/cuda/*.cu)))
 TEST_C := $(call sources,$(FOLDERS:%=tests/%/test_*.c))
 FUZZ_C := $(if $(filter * fuzz,$(FOLDERS)),$(call sources,tests/fuzz/fuzz_*.c))
 HELP_C := $(filter-out $(TEST_C) $(FUZZ_C) tests/runner.c tests/fuzz/driver.c,\
@@ -99,7 +121,7 @@ TEST_SH := $(call sources,$(FOLDERS:%=tests/%/*.test.sh))
 # TSan is for the code that shares memory between threads.
 TSAN_AREAS := base backend engine
 
-object = $(patsubst %.c,$(O)/obj/%.o,$(1))
+object = $(patsubst %.c,$(O)/obj/%.o,$(patsubst %.cu,$(O)/obj/%.o,$(1)))
 program = $(patsubst %.c,$(O)/%,$(1))
 TEST_BIN := $(call program,$(TEST_C))
 REPLAY_BIN := $(call program,$(FUZZ_C))
@@ -123,19 +145,31 @@ $(O)/obj/%.o: %.c Makefile
 	@$(CC) $(CPPFLAGS) $(CFLAGS) $(ISA_FLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@.$$$$ $< && \
 		mv $@.$$$$ $@ || { rm -f $@.$$$$; exit 1; }
 
+# ops.c is the only C file that must know what was built.
+$(O)/obj/src/backend/ops.o: CPPFLAGS += $(if $(LIB_CU),-DSV_CUDA)
+$(O)/obj/src/backend/ops.o: $(O)/backends.list
+
+$(O)/obj/%_sm90.o: CUDA_ARCHS := $(CUDA_SM90)
+$(O)/obj/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	@echo "  nvcc  $(O)/$*"
+	@$(NVCC) -Isrc -I. $(NVCCFLAGS) $(CUDA_ARCHS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@.$$$$.o $< && \
+		mv $@.$$$$.o $@ || { rm -f $@.$$$$.o; exit 1; }
+
 # Changes when a source comes or goes, so that no archive keeps what is no longer in the tree.
 $(O)/%.list: FORCE
 	@mkdir -p $(@D)
 	@echo $(LISTED) | cmp -s - $@ || echo $(LISTED) >$@
 .PHONY: FORCE
 FORCE:
-$(O)/libsalvo.list: LISTED := $(LIB_C)
+$(O)/libsalvo.list: LISTED := $(LIB_C) $(LIB_CU)
+$(O)/backends.list: LISTED := cpu $(if $(LIB_CU),cuda)
 $(O)/libtest.list: LISTED := $(HELP_C)
 
 # ar q, not r: files of different folders may share a name.
 ARCHIVE = @echo "  ar    $@" && $(AR) qcs $@.$$$$ $(filter %.o,$^) && mv $@.$$$$ $@
 
-$(O)/libsalvo.a: $(call object,$(LIB_C)) $(O)/libsalvo.list
+$(O)/libsalvo.a: $(call object,$(LIB_C) $(LIB_CU)) $(O)/libsalvo.list
 	$(ARCHIVE)
 
 $(O)/libtest.a: $(call object,$(HELP_C)) $(O)/libtest.list
@@ -173,7 +207,7 @@ SALVO := $(if $(filter src/cli/main.c,$(CLI_C)),$(O)/salvo)
 all: $(O)/libsalvo.a $(SALVO)
 
 help:
-	@echo 'make            build/salvo and build/libsalvo.a'
+	@echo 'make            build/salvo and build/libsalvo.a; CUDA=1 with the CUDA backend (needs nvcc)'
 	@echo 'make demo       plain decoding beside DFlash on the pair that ships with the project'
 	@echo 'make test       all tests under ASan and UBSan (T=part of a path or name: some of them)'
 	@echo 'make tsan       the tests of threads under ThreadSanitizer'

@@ -21,7 +21,7 @@ fresh() {
         '/* malloc(1) getenv("X") cudaMalloc typedef struct */' 'const char *s = "malloc(1) cudaFree"; // free(p)' \
         'void f(struct d *d) { d->free(d); d->table.free(d); sv_free(d); }'
     put src/engine/ok.c '#include "salvo.h"' '#include "model/model.h"'
-    put src/backend/cuda/ok.c '#include <cuda_runtime.h>' '#include "backend/backend.h"' 'int x = cudaSuccess;'
+    put src/backend/cuda/ok.cu '#include <cuda_runtime.h>' '#include "backend/backend.h"' 'int x = cudaSuccess;'
 }
 
 # put FILE LINE...
@@ -57,6 +57,10 @@ put src/model/a.c '#include "impl.h"' && expect include
 put src/model/a.c 'int x = cudaSuccess;' && expect device-name
 put src/model/a.c 'void f(void) { hipMalloc(0, 1); }' && expect device-name
 put src/model/a.c '#include <cuda_runtime.h>' && expect device-name
+put src/model/a.cu 'int x;' && expect device-name
+put src/model/a.cuh 'int x;' && expect device-name
+put src/backend/cuda/a.cu 'void f(void) { x = malloc(1); }' && expect allocation
+put src/backend/cuda/a.cu '#include "model/model.h"' && expect layer
 for call in malloc calloc realloc free strdup mmap pthread_create; do
     put src/model/a.c "void f(void) { x = $call (1); }" && expect allocation
 done
