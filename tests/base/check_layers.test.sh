@@ -21,7 +21,8 @@ fresh() {
         '/* malloc(1) getenv("X") cudaMalloc typedef struct */' 'const char *s = "malloc(1) cudaFree"; // free(p)' \
         'void f(struct d *d) { d->free(d); d->table.free(d); sv_free(d); }'
     put src/engine/ok.c '#include "salvo.h"' '#include "model/model.h"'
-    put src/backend/cuda/ok.cu '#include <cuda_runtime.h>' '#include "backend/backend.h"' 'int x = cudaSuccess;'
+    echo '/* its own header */' >"$tree/src/backend/cuda/cuda.h"
+    put src/backend/cuda/ok.cu '#include <cuda_runtime.h>' '#include "backend/cuda/cuda.h"' '#include "backend/backend.h"' 'int x = cudaSuccess;'
 }
 
 # put FILE LINE...
@@ -61,6 +62,7 @@ put src/model/a.cu 'int x;' && expect device-name
 put src/model/a.cuh 'int x;' && expect device-name
 put src/backend/cuda/a.cu 'void f(void) { x = malloc(1); }' && expect allocation
 put src/backend/cuda/a.cu '#include "model/model.h"' && expect layer
+put src/backend/cuda/a.cu '#include "backend/cpu/cpu.h"' && expect layer
 for call in malloc calloc realloc free strdup mmap pthread_create; do
     put src/model/a.c "void f(void) { x = $call (1); }" && expect allocation
 done
