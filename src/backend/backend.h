@@ -102,7 +102,8 @@ struct sv_p_embed {
 
 /* x[r] += delta[r] (when delta is set); tap[r] = x[r] (when set); out[i] = x[row(i)] / rms * w.
  * rms = sqrt(mean(x^2) + eps), sums in f32. With row_index only those rows are normalised and x is
- * not written back; row(i) = row_index[i], else i. delta and x have the same row numbering. */
+ * not written back; row(i) = row_index[i], else i. delta and x have the same row numbering. An index
+ * below 0 is padding and reads row 0, so that what follows it meets real numbers. */
 struct sv_p_add_rms_norm {
     int32_t n_rows, d;       /* n_rows: rows of out */
     void *x;                 /* (*, d) act, updated in place when delta is set and row_index is not */
@@ -291,6 +292,8 @@ struct sv_dev_limits {
 
 struct sv_backend {
     const char *name;
+    /* Ops queue up and graph_run replays: the engine pads counts to buckets and runs a step ahead. */
+    bool has_graphs;
     void (*close)(struct sv_dev *);
     int (*reserve)(struct sv_dev *, const struct sv_dev_limits *, struct sv_err *);
     int (*alloc)(struct sv_dev *, void **out, size_t n_bytes, struct sv_err *); /* cleared */

@@ -63,6 +63,8 @@ void sv_cache_trim(struct sv_cache *c, int32_t slot, int32_t n_positions);
 void sv_cache_slide(struct sv_cache *c, int32_t slot, int32_t first_row);
 /* Gives back everything the slot holds. */
 void sv_cache_release(struct sv_cache *c, int32_t slot);
+/* Forgets what is kept for reuse only. */
+void sv_cache_flush(struct sv_cache *c);
 /* Enqueues the table rows that changed. Once per step, before any kernel. */
 void sv_cache_upload(struct sv_cache *c);
 

@@ -73,6 +73,11 @@ int sv_step_engine(struct sv_engine *engine, char *err, size_t err_size)
     return rc ? report(rc, &e, err, err_size) : engine->sched.n_unfinished;
 }
 
+void sv_flush_cache(struct sv_engine *engine)
+{
+    sv_cache_flush(&engine->cache);
+}
+
 int sv_get_request_stats(const struct sv_engine *engine, uint64_t id, struct sv_request_stats *out)
 {
     const struct sv_seq *q = find(engine, id);

@@ -38,6 +38,8 @@ static void norm_case(struct sv_dev *dev, int32_t n, int32_t d, int variant, enu
     struct sv_weight w = rig_weight(&rng, dtype, 1, d, 0.3f, 1);
     for (int32_t i = 0; i < n; i++)
         index[i] = (int32_t)sv_rng_below(&rng, (uint32_t)n_in);
+    if (n > 1)
+        index[n - 1] = -1; /* padding reads row 0 */
     memcpy(before, x, size * 4);
     struct sv_p_add_rms_norm p = {.n_rows = n,
                                   .d = d,
@@ -51,7 +53,7 @@ static void norm_case(struct sv_dev *dev, int32_t n, int32_t d, int variant, enu
                                   .tap_stride = d + 4};
     sv_op_add_rms_norm(dev, &p);
     for (int32_t i = 0; i < n; i++) {
-        int32_t r = indexed ? index[i] : i;
+        int32_t r = !indexed ? i : index[i] < 0 ? 0 : index[i];
         double sum = 0;
         for (int32_t k = 0; k < d; k++) {
             float v = before[r * d + k] + (variant & 1 ? delta[r * d + k] : 0);

@@ -18,7 +18,7 @@ static void norm_rows(void *arg, int thread, int n)
     int32_t begin, end;
     sv_cpu_share(p->n_rows, thread, n, &begin, &end);
     for (int32_t i = begin; i < end; i++) {
-        int64_t row = p->row_index ? p->row_index[i] : i;
+        int64_t row = !p->row_index ? i : p->row_index[i] < 0 ? 0 : p->row_index[i];
         struct sv_cpu_norm_row r = {.x = (float *)p->x + row * p->d,
                                     .delta = p->delta ? (const float *)p->delta + row * p->d : NULL,
                                     .w = &p->weight,
