@@ -50,7 +50,7 @@ int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int3
         {&b->seg_slot, segs},      {&b->seg_kind, segs},     {&b->seg_logit0, segs + 1},
         {&b->logit_row, rows},     {&b->d_row_seg, drafts},  {&b->d_seg_row0, segs + 1},
         {&b->d_seg_slot, segs},    {&b->d_seg_kind, segs},   {&b->d_out_row, drafts},
-        {&b->d_out_index, drafts},
+        {&b->d_out_index, drafts}, {&b->forced_len, segs},
     };
     const struct want down[] = {
         {&b->n_commit, segs},

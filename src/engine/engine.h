@@ -55,6 +55,7 @@ struct sv_seq {
 
     uint16_t *accept_lengths;  /* (max_tokens) tokens per decode step */
     int32_t n_steps;
+    uint64_t n_draws;          /* of a simulated acceptance profile */
     int64_t submit_us, start_us, first_us, end_us;
     void (*on_event)(void *user, const struct sv_event *event);
     void *user;
@@ -118,6 +119,7 @@ struct sv_i32_pair {
 struct sv_batch {
     int32_t max_rows, max_segs, max_draft_rows, out_stride;
     struct sv_i32_pair row_ids, row_seg, seg_row0, seg_slot, seg_kind, seg_logit0, logit_row;
+    struct sv_i32_pair forced_len; /* only read while an acceptance profile is simulated */
     struct sv_i32_pair d_row_seg, d_seg_row0, d_seg_slot, d_seg_kind, d_out_row, d_out_index;
     int32_t *host_block, *dev_block; /* what the pairs point into */
     size_t block_words;
@@ -159,6 +161,7 @@ struct sv_engine {
     struct sv_engine_stats stats;
     struct sv_accept_stats accept;
     struct sv_gen_config gen;     /* checked at open; what a server offers as its defaults */
+    const struct sv_accept_profile *profile; /* benchmarks: accept lengths are drawn; NULL = real */
     bool failed;                  /* the device failed: nothing runs any more */
 };
 
@@ -172,6 +175,8 @@ int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *
 
 /* step.c: THE STEP. The engine's state advances by one target forward; events wait in the sequences. */
 int sv_engine_step(struct sv_engine *e, struct sv_err *err);
+/* Its device part, fill to fetch, for the plan as it stands; also what the width policy measures. */
+int sv_engine_run_plan(struct sv_engine *e, struct sv_err *err);
 /* Delivers events and frees finished sequences; outside the step, so callbacks may allocate. */
 void sv_engine_deliver(struct sv_engine *e);
 

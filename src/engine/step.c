@@ -41,7 +41,7 @@ static void fill_seg(struct sv_engine *e, int32_t s, int32_t d)
 {
     struct sv_batch *b = &e->batch;
     const struct sv_plan_seg *g = &e->plan.seg[s];
-    const struct sv_seq *q = e->sched.slot[g->slot];
+    struct sv_seq *q = e->sched.slot[g->slot];
     b->seg_row0.host[s] = g->row0;
     b->seg_slot.host[s] = g->slot;
     b->seg_kind.host[s] = g->kind;
@@ -50,6 +50,8 @@ static void fill_seg(struct sv_engine *e, int32_t s, int32_t d)
         b->row_seg.host[g->row0 + j] = s;
     for (int32_t j = 0; j < g->n_logits; j++)
         b->logit_row.host[g->logit0 + j] = g->row0 + g->n_rows - g->n_logits + j;
+    b->forced_len.host[s] =
+        e->profile && g->kind == SV_SEG_VERIFY ? sv_profile_draw(e->profile, q->id, q->n_draws++) : 0;
     if (g->kind == SV_SEG_PREFILL) {
         for (int32_t j = 0; j < g->n_rows; j++)
             b->row_ids.host[g->row0 + j] = q->tokens[g->first + j];
@@ -187,7 +189,9 @@ static void verify(struct sv_engine *e)
                                                .n_commit = b->n_commit.dev,
                                                .n_emit = b->n_emit.dev,
                                                .out_tokens = b->out_tokens.dev,
-                                               .out_stride = b->out_stride});
+                                               .out_stride = b->out_stride,
+                                               .forced_len =
+                                                   e->profile ? b->forced_len.dev : NULL});
 }
 
 /* Paged caches keep the accepted rows by length alone: what lies beyond is never read. */
@@ -280,6 +284,26 @@ static void fail_all(struct sv_engine *e)
     }
 }
 
+int sv_engine_run_plan(struct sv_engine *e, struct sv_err *err)
+{
+    int64_t t0 = sv_clock_us();
+    fill(e);
+    int64_t t1 = sv_clock_us();
+    propose(e);
+    int64_t t2 = sv_clock_us();
+    forward(e);
+    verify(e);
+    commit(e);
+    int64_t t3 = sv_clock_us();
+    observe(e);
+    int rc = fetch(e, err);
+    e->stats.host_us += t1 - t0;
+    e->stats.draft_us += t2 - t1;
+    e->stats.forward_us += t3 - t2;
+    e->stats.observe_us += sv_clock_us() - t3;
+    return rc;
+}
+
 int sv_engine_step(struct sv_engine *e, struct sv_err *err)
 {
     if (e->failed)
@@ -289,25 +313,14 @@ int sv_engine_step(struct sv_engine *e, struct sv_err *err)
     plan(e);
     int rc = SV_OK;
     if (e->plan.n_rows) {
-        fill(e);
         int64_t t1 = sv_clock_us();
-        propose(e);
+        rc = sv_engine_run_plan(e, err);
         int64_t t2 = sv_clock_us();
-        forward(e);
-        verify(e);
-        commit(e);
-        int64_t t3 = sv_clock_us();
-        observe(e);
-        rc = fetch(e, err);
-        int64_t t4 = sv_clock_us();
         if (rc)
             fail_all(e);
         else
             advance(e);
-        e->stats.draft_us += t2 - t1;
-        e->stats.forward_us += t3 - t2;
-        e->stats.observe_us += t4 - t3;
-        e->stats.host_us += t1 - t0 + sv_clock_us() - t4;
+        e->stats.host_us += t1 - t0 + sv_clock_us() - t2;
     }
     sv_alloc_guard(false);
     return rc;

@@ -102,6 +102,17 @@ struct sv_accept_stats {
 void sv_accept_add(struct sv_accept_stats *s, int32_t width, int32_t n_emitted);
 double sv_accept_mean(const struct sv_accept_stats *s); /* mean accept length, bonus included; 0 if none */
 
+/* Accept lengths drawn instead of found: speed without a trained draft (benchmarks only). Every width sees the
+ * same draws: number `draw` of a sequence is cut to the width by the device. */
+struct sv_accept_profile {
+    float cum[SV_MAX_BLOCK]; /* P(accept length <= i + 1), bonus included */
+    int32_t n;
+    uint64_t seed;
+};
+/* share[i]: weight of accept length i + 1; any positive sum. */
+int sv_profile_set(struct sv_accept_profile *p, const double *share, int32_t n, struct sv_err *err);
+int32_t sv_profile_draw(const struct sv_accept_profile *p, uint64_t sequence, uint64_t draw);
+
 /* The verify width of a sequence's next step: at most `width`, and never past `remaining` tokens. */
 int32_t sv_width_pick(int32_t width, int32_t remaining);
 

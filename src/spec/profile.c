@@ -1,0 +1,40 @@
+/*
+ * profile.c - accept lengths drawn from a histogram, so that speed can be measured without a trained draft.
+ *
+ * Set up by bench, drawn from while the batch is filled. Counter-based: a draw depends on seed, sequence and
+ * number only, so that arms of a benchmark meet the same ones. Must not be reachable from a service.
+ */
+#include "spec/spec.h"
+
+int sv_profile_set(struct sv_accept_profile *p, const double *share, int32_t n, struct sv_err *err)
+{
+    double sum = 0, at = 0;
+    if (n < 1 || n > SV_MAX_BLOCK)
+        return sv_fail(err, SV_EINVAL, -1, "an accept profile has 1 to %d lengths, not %d",
+                       SV_MAX_BLOCK, n);
+    for (int32_t i = 0; i < n; i++) {
+        if (!(share[i] >= 0 && share[i] <= 1e9))
+            return sv_fail(err, SV_EINVAL, i, "accept profile: the share of length %d is %g", i + 1,
+                           share[i]);
+        sum += share[i];
+    }
+    if (sum <= 0)
+        return sv_fail(err, SV_EINVAL, -1, "accept profile: all shares are 0");
+    p->n = n;
+    for (int32_t i = 0; i < n; i++) {
+        at += share[i];
+        p->cum[i] = (float)(at / sum);
+    }
+    return SV_OK;
+}
+
+int32_t sv_profile_draw(const struct sv_accept_profile *p, uint64_t sequence, uint64_t draw)
+{
+    uint32_t word[4];
+    sv_philox(p->seed, draw, sequence, word);
+    float u = sv_unit_float(word[0]);
+    int32_t i = 0;
+    while (i < p->n - 1 && u >= p->cum[i])
+        i++;
+    return i + 1;
+}
