@@ -212,6 +212,72 @@ struct sv_p_sample {
     int32_t *out;            /* (n_rows) */
 };
 
+/* What a slot's request changes in its logits, device-resident. Applied in this order, which is vLLM's:
+ * 1. bias: logit += bias of the listed tokens;
+ * 2. ban: the listed tokens get -inf while the drawn token would stand below ban_before;
+ * 3. repetition, for tokens of prompt and answer: logit > 0 ? logit / r : logit * r;
+ * 4. frequency, presence, for the n > 0 times a token stands in the answer: logit -= f * n; logit -= p.
+ * A finite logit that overflows becomes FLT_MAX. Each operation is rounded by itself, so that the bits
+ * are the same on every backend. "Answer" begins at position n_prompt. */
+#define SV_MAX_BIAS 1024
+#define SV_MAX_BAN 256
+#define SV_MAX_TOP 20
+struct sv_logit_rules {
+    float presence, frequency; /* 0 = off */
+    float repetition;          /* 1 = off */
+    int32_t n_prompt;
+    int32_t n_bias, n_ban, ban_before;
+    int32_t n_top; /* most probable tokens to report beside a token's log probability; -1 = nothing */
+};
+
+/* The slots' tokens as the device remembers them: history[slot][base + j] = row_ids of the segment's row j
+ * for the rows that were committed. What stood in no row (a cached prefix) was uploaded. */
+struct sv_p_history {
+    struct sv_rows rows;
+    const int32_t *row_ids;  /* (n_rows) */
+    const int32_t *n_commit; /* (n_segs) */
+    int32_t *history;        /* (n_slots, history_stride) token at each position */
+    int32_t history_stride;
+};
+
+/* dst[i] = the rules of row i's slot applied to src[i]; src may be dst. The tokens before the drawn one are
+ * history[0, base) and then the segment's rows up to and including this one: row j of a verify block sees
+ * the drafts before it, as plain decoding would. */
+struct sv_p_logit_rules {
+    struct sv_rows rows;
+    int32_t n_logit_rows, vocab;
+    const float *src; /* (n_logit_rows, vocab), row stride ld */
+    float *dst;
+    int64_t ld;
+    const int32_t *logit_row; /* (n_logit_rows) row of the batch; < 0: padding, skipped */
+    const int32_t *row_ids;   /* (n_rows) */
+    const struct sv_logit_rules *slot_rules; /* (n_slots) */
+    const int32_t *bias_ids; /* (n_slots, SV_MAX_BIAS) no token twice */
+    const float *bias;       /* (n_slots, SV_MAX_BIAS) */
+    const int32_t *ban_ids;  /* (n_slots, SV_MAX_BAN) */
+    const int32_t *history;  /* (n_slots, history_stride) */
+    int32_t history_stride;
+    uint32_t *counts; /* (n_logit_rows, vocab) scratch: zero before and after */
+};
+
+/* Log probability of one token under softmax(logits), its rank (1 = the most probable) and the most
+ * probable tokens, best first. Equal logits rank by id, lowest first. */
+struct sv_logprob_row {
+    float logprob;
+    int32_t rank, n_top;
+    int32_t top_id[SV_MAX_TOP];
+    float top_logprob[SV_MAX_TOP];
+};
+struct sv_p_logprobs {
+    int32_t n_rows, vocab;
+    const float *logits; /* (n_rows, vocab) before any rule */
+    int64_t ld;
+    const int32_t *row_slot;                 /* (n_rows) < 0: padding, skipped */
+    const struct sv_logit_rules *slot_rules; /* (n_slots) n_top < 0: the row is skipped */
+    const int32_t *token;                    /* (n_rows) */
+    struct sv_logprob_row *out;              /* (n_rows) */
+};
+
 /* Chain verification by match (spec 3.2; 3.6 with the target draw only). Segment s owns logit rows
  * [seg_logit0[s], seg_logit0[s+1]). None: a prefill chunk that is not the last. Otherwise row j of these
  * chose token t_j, and its drafts are row_ids of the segment's rows 1..: accept while draft j+1 == t_j. */
@@ -332,6 +398,9 @@ struct sv_backend {
     void (*head_argmax)(struct sv_dev *, const struct sv_p_head_argmax *);
     void (*logit_pos)(struct sv_dev *, const struct sv_p_logit_pos *);
     void (*sample)(struct sv_dev *, const struct sv_p_sample *);
+    void (*logit_rules)(struct sv_dev *, const struct sv_p_logit_rules *);
+    void (*logprobs)(struct sv_dev *, const struct sv_p_logprobs *);
+    void (*history)(struct sv_dev *, const struct sv_p_history *);
     void (*verify)(struct sv_dev *, const struct sv_p_verify *);
     void (*commit)(struct sv_dev *, const struct sv_p_commit *);
     void (*draft_context_kv)(struct sv_dev *, const struct sv_p_draft_context_kv *);
@@ -379,6 +448,9 @@ void sv_op_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p);
 void sv_op_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
 void sv_op_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p);
 void sv_op_sample(struct sv_dev *dev, const struct sv_p_sample *p);
+void sv_op_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p);
+void sv_op_logprobs(struct sv_dev *dev, const struct sv_p_logprobs *p);
+void sv_op_history(struct sv_dev *dev, const struct sv_p_history *p);
 void sv_op_verify(struct sv_dev *dev, const struct sv_p_verify *p);
 void sv_op_commit(struct sv_dev *dev, const struct sv_p_commit *p);
 void sv_op_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p);

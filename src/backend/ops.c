@@ -318,6 +318,34 @@ void sv_op_sample(struct sv_dev *dev, const struct sv_p_sample *p)
     dev->be->sample(dev, p);
 }
 
+void sv_op_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p)
+{
+    if (p->n_logit_rows == 0)
+        return;
+    SV_REQUIRE(p->n_logit_rows > 0 && rows_ok(&p->rows) && p->vocab > 0 && p->ld >= p->vocab);
+    SV_REQUIRE(p->src && p->dst && p->logit_row && p->row_ids && p->slot_rules && p->bias_ids);
+    SV_REQUIRE(p->bias && p->ban_ids && p->history && p->history_stride > 0 && p->counts);
+    dev->be->logit_rules(dev, p);
+}
+
+void sv_op_logprobs(struct sv_dev *dev, const struct sv_p_logprobs *p)
+{
+    if (p->n_rows == 0)
+        return;
+    SV_REQUIRE(p->n_rows > 0 && p->vocab > 0 && p->ld >= p->vocab && p->logits && p->out);
+    SV_REQUIRE(p->row_slot && p->slot_rules && p->token);
+    dev->be->logprobs(dev, p);
+}
+
+void sv_op_history(struct sv_dev *dev, const struct sv_p_history *p)
+{
+    if (p->rows.n_segs == 0)
+        return;
+    SV_REQUIRE(rows_ok(&p->rows) && p->row_ids && p->n_commit && p->history);
+    SV_REQUIRE(p->history_stride > 0);
+    dev->be->history(dev, p);
+}
+
 void sv_op_verify(struct sv_dev *dev, const struct sv_p_verify *p)
 {
     if (p->rows.n_segs == 0)

@@ -169,11 +169,11 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
     bool device_draft = e->drafter && e->drafter->ops->propose;
     int32_t max_logits = r->n_slots * e->width;
     int32_t max_rows = r->chunk + max_logits;
-    e->logit_chunk = max_logits < LOGIT_CHUNK ? max_logits : LOGIT_CHUNK;
+    int32_t logit_chunk = max_rows < LOGIT_CHUNK ? max_rows : LOGIT_CHUNK;
     struct sv_act_sizes sizes = {.max_rows = max_rows};
     sv_act_sizes_add(&sizes, &e->model.stack);
     struct sv_dev_limits lim = {.max_rows = max_rows,
-                                .max_logit_rows = max_logits,
+                                .max_logit_rows = max_rows,
                                 .max_vocab = cfg->vocab_size,
                                 .max_positions = r->context + SV_MAX_BLOCK};
     if (e->drafter && e->drafter->ops->sizes)
@@ -197,9 +197,8 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
         size_t n_bytes;
     } own[] = {
         {&e->taps, (size_t)max_rows * tap_row * act},
-        {&e->out, out_bytes},
+        {&e->out, (size_t)max_rows * (size_t)cfg->hidden_size * act},
         {&e->draft_out, device_draft ? out_bytes : 0},
-        {&e->logits, (size_t)e->logit_chunk * (size_t)cfg->vocab_size * sizeof(float)},
         {(void **)&e->slot_len, slots * sizeof(int32_t)},
         {(void **)&e->slot_anchor, slots * sizeof(int32_t)},
         {(void **)&e->slot_sampling, slots * sizeof(struct sv_sampling)},
@@ -210,6 +209,9 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
     for (size_t i = 0; i < sizeof own / sizeof own[0] && !rc; i++)
         if (own[i].n_bytes)
             rc = sv_dev_alloc(e->dev, own[i].p, own[i].n_bytes, err);
+    if (!rc)
+        rc = sv_logits_open(&e->logits, e->dev, r->n_slots, r->context + SV_MAX_BLOCK, cfg->vocab_size,
+                            logit_chunk, max_rows, err);
     if (!rc)
         rc = sv_batch_open(&e->batch, e->dev, max_rows, r->n_slots, device_draft ? max_logits : 1,
                            err);
@@ -281,10 +283,11 @@ void sv_engine_close(struct sv_engine *e)
     if (e->cache.dev)
         sv_cache_close(&e->cache);
     if (e->dev) {
-        void *own[] = {e->taps,     e->out,         e->draft_out,    e->logits,
+        void *own[] = {e->taps,     e->out,         e->draft_out,
                        e->slot_len, e->slot_anchor, e->slot_sampling};
         for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
             sv_dev_free(e->dev, own[i]);
+        sv_logits_close(&e->logits, e->dev);
         sv_batch_close(&e->batch, e->dev);
         sv_acts_close(&e->acts, e->dev);
     }

@@ -39,6 +39,14 @@ struct sv_seq {
 
     int32_t width;             /* verify width, already limited by the engine's */
     struct sv_sampling sampling;
+    struct sv_logit_rules rules;
+    int32_t *bias_ids;         /* (rules.n_bias) */
+    float *bias;
+    int32_t *ban_ids;          /* (rules.n_ban) */
+    bool needs_logits;         /* not greedy, or rules, or log probabilities: the head's argmax is not enough */
+    bool wants_prompt_logits;  /* until its prompt is through: every prompt row must run */
+    bool wants_logprobs;       /* of the answer */
+    int32_t min_tokens;
     bool ignore_eos;
     int32_t *stop_ids;
     int32_t n_stop_ids;
@@ -46,12 +54,18 @@ struct sv_seq {
     size_t *stop_len;
     int32_t n_stop;
     size_t max_stop;           /* longest */
+    bool include_stop;
+    int32_t stop_id, stop_index; /* what ended it; -1 */
 
     struct sv_detok detok;
     struct sv_buf text;        /* decoded and not yet delivered; reserved once, never grows in a step */
     size_t n_text_ready;       /* bytes of text that may go out now */
     int32_t n_delivered;       /* tokens that have been in an event */
     int32_t n_drafted_new;     /* of the undelivered tokens, how many were drafts */
+    /* Log probabilities not delivered yet: of the newest tokens, and of the prompt (NULL when not wanted). */
+    struct sv_logprob_row *lp_row, *prompt_lp_row; /* (SV_LOGPROBS_HELD), (n_prompt) */
+    struct sv_logprob *lp, *prompt_lp;
+    int32_t n_lp;
 
     uint16_t *accept_lengths;  /* (max_tokens) tokens per decode step */
     int32_t n_steps;
@@ -72,6 +86,10 @@ struct sv_seq_limits {
 int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
                const struct sv_seq_limits *lim, struct sv_err *err);
 void sv_seq_free(struct sv_seq *seq);
+#define SV_LOGPROBS_HELD (4 * SV_MAX_BLOCK) /* tokens whose log probabilities wait for delivery, at most */
+/* Keeps the log probabilities of the token appended last, or of the prompt's token at index. */
+void sv_seq_take_logprob(struct sv_seq *seq, const struct sv_logprob_row *row);
+void sv_seq_take_prompt_logprob(struct sv_seq *seq, int32_t index, const struct sv_logprob_row *row);
 /* Appends one token of the target's choosing: stop conditions, text. True when the sequence ended. */
 bool sv_seq_append(struct sv_seq *seq, int32_t token, const struct sv_config *cfg);
 void sv_seq_finish(struct sv_seq *seq, enum sv_finish_reason reason, const char *message);
@@ -92,7 +110,10 @@ struct sv_plan_seg {
 struct sv_plan {
     int32_t n_segs, n_rows, n_logits;
     int32_t n_draft_segs, n_draft_rows, n_draft_out;
-    bool sampled;            /* some logit row is not greedy */
+    bool sampled;            /* some logit row needs its logits, not just their argmax */
+    bool ruled, remembered, logprobs; /* some segment's sequence has logit rules, rules that look back on its
+                                 tokens, log probabilities to report */
+    int32_t n_prompt_logits; /* logit rows after the n_logits: prompt rows whose log probability is wanted */
     struct sv_plan_seg *seg; /* (max_sequences) decode segments first, then prefill chunks */
 };
 
@@ -134,6 +155,37 @@ int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int3
                   int32_t max_draft_rows, struct sv_err *err);
 void sv_batch_close(struct sv_batch *b, struct sv_dev *dev);
 
+/* ---------------------------------------------------------------- logits */
+
+/* logits.c: logit rules and log probabilities, device-resident by slot. */
+struct sv_logits {
+    int32_t vocab, chunk;    /* logit rows that exist at a time */
+    int32_t history_stride;
+    float *logits, *ruled;   /* device, (chunk, vocab): the model's; after the rules */
+    uint32_t *counts;        /* device, (chunk, vocab) zero between calls */
+    int32_t *history;        /* device, (n_slots, history_stride) */
+    struct sv_logit_rules *slot_rules; /* device, (n_slots) */
+    int32_t *bias_ids, *ban_ids;       /* device, (n_slots, SV_MAX_BIAS), (n_slots, SV_MAX_BAN) */
+    float *bias;
+    struct sv_logprob_row *dev_rows, *host_rows; /* (max_rows) log probabilities by logit row */
+    int32_t *host_next;      /* (max_rows) the prompt's next token of a prompt logit row */
+    int32_t *prompt_slot, *prompt_index; /* host, (max_rows) whose, and which token of the prompt */
+};
+struct sv_engine;
+int sv_logits_open(struct sv_logits *lg, struct sv_dev *dev, int32_t n_slots, int32_t n_positions,
+                   int32_t vocab, int32_t chunk, int32_t max_rows, struct sv_err *err);
+void sv_logits_close(struct sv_logits *lg, struct sv_dev *dev);
+/* The lines of the step it stands for: */
+void sv_logits_plan(struct sv_engine *e);
+void sv_logits_seat(struct sv_engine *e, int32_t slot);    /* a sequence took the slot: before the upload */
+void sv_logits_fill(struct sv_engine *e);
+void sv_logits_choose(struct sv_engine *e);                /* verify, when plan.sampled */
+void sv_logits_remember(struct sv_engine *e);              /* commit */
+void sv_logits_fetch(struct sv_engine *e);
+/* advance: emitted token n of segment s has been appended; all prompt rows of the step. */
+void sv_logits_take(struct sv_engine *e, int32_t s, int32_t n);
+void sv_logits_take_prompts(struct sv_engine *e);
+
 /* ---------------------------------------------------------------- the engine */
 
 struct sv_engine {
@@ -149,9 +201,8 @@ struct sv_engine {
     struct sv_batch batch;
     struct sv_acts acts;
     void *taps;                   /* (max_rows, n_taps * hidden) act */
-    void *out, *draft_out;        /* (max_logits, hidden) act: final-norm rows */
-    void *logits;                 /* (logit_chunk, vocab) act, only for sampled rows */
-    int32_t logit_chunk;
+    void *out, *draft_out;        /* (max_rows, hidden), (max_logits, hidden) act: final-norm rows */
+    struct sv_logits logits;
     int32_t *slot_len, *slot_anchor;   /* device, (n_slots) */
     struct sv_sampling *slot_sampling; /* device, (n_slots) */
     bool *new_slot;               /* host, (n_slots): seated since the last fill */

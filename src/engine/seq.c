@@ -69,10 +69,28 @@ static int take_tokens(struct sv_seq *q, const struct sv_request *r, const struc
     return rc;
 }
 
+static int check_stop_ids(const struct sv_request *r, const struct sv_seq_limits *lim,
+                          struct sv_err *err)
+{
+    if (r->n_stop_ids < 0 || (r->n_stop_ids && !r->stop_ids))
+        return sv_fail(err, SV_EINVAL, -1, "stop_ids are needed for n_stop_ids %d", r->n_stop_ids);
+    if (r->n_stop < 0 || (r->n_stop && !r->stop))
+        return sv_fail(err, SV_EINVAL, -1, "stop is needed for n_stop %d", r->n_stop);
+    for (int32_t i = 0; i < r->n_stop_ids; i++)
+        if (r->stop_ids[i] < 0 || r->stop_ids[i] >= lim->cfg->vocab_size)
+            return sv_fail(err, SV_EINVAL, i, "stop_ids[%d]: token %d is outside [0, %d)", i,
+                           r->stop_ids[i], lim->cfg->vocab_size);
+    return SV_OK;
+}
+
 static int take_stops(struct sv_seq *q, const struct sv_request *r, const struct sv_seq_limits *lim,
                       struct sv_err *err)
 {
+    int rc = check_stop_ids(r, lim, err);
+    if (rc)
+        return rc;
     q->n_stop_ids = r->n_stop_ids;
+    q->include_stop = r->include_stop;
     q->stop_ids = sv_arena_alloc(&q->arena, (size_t)r->n_stop_ids * sizeof *q->stop_ids);
     q->n_stop = r->n_stop;
     q->stop = sv_arena_alloc(&q->arena, (size_t)r->n_stop * sizeof *q->stop);
@@ -102,6 +120,74 @@ static int take_stops(struct sv_seq *q, const struct sv_request *r, const struct
                : SV_OK;
 }
 
+/* A copy in the request's arena; n 0 is fine. */
+static int keep(struct sv_seq *q, void *dst, const void *src, size_t n_bytes, struct sv_err *err)
+{
+    void *p = sv_arena_alloc(&q->arena, n_bytes);
+    if (!p)
+        return sv_fail(err, SV_ENOMEM, -1, "logit rules");
+    if (n_bytes)
+        memcpy(p, src, n_bytes);
+    memcpy(dst, &p, sizeof p);
+    return SV_OK;
+}
+
+/* Room for the log probabilities of a prompt, or of the tokens that wait for delivery. */
+static int take_logprob_room(struct sv_seq *q, int32_t n, struct sv_logprob_row **row,
+                             struct sv_logprob **lp, struct sv_err *err)
+{
+    *row = sv_arena_alloc(&q->arena, (size_t)n * sizeof **row);
+    *lp = sv_arena_alloc(&q->arena, (size_t)n * sizeof **lp);
+    return *row && *lp ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "log probabilities of %d tokens", n);
+}
+
+/* After the tokens and the stop conditions: what may not come before min_tokens is what would end it. */
+static int take_rules(struct sv_seq *q, const struct sv_request *r, const struct sv_seq_limits *lim,
+                      struct sv_err *err)
+{
+    int32_t ban[SV_MAX_STOP_IDS + SV_MAX_BAN], n_ban = 0;
+    for (int32_t i = 0; i < lim->cfg->n_eos && !q->ignore_eos; i++)
+        ban[n_ban++] = lim->cfg->eos_ids[i];
+    for (int32_t i = 0; i < q->n_stop_ids && i < SV_MAX_BAN; i++)
+        ban[n_ban++] = q->stop_ids[i];
+    const int32_t max_new = q->cap_tokens - q->n_prompt;
+    if (r->max_tokens && r->min_tokens > r->max_tokens)
+        return sv_fail(err, SV_EINVAL, -1, "min_tokens %d is above max_tokens %d", r->min_tokens,
+                       r->max_tokens);
+    const struct sv_rule_params p = {
+        .presence = r->presence_penalty,
+        .frequency = r->frequency_penalty,
+        .repetition = r->repetition_penalty,
+        .bias_ids = r->bias_ids,
+        .bias = r->bias,
+        .n_bias = r->n_bias,
+        .ban_ids = ban,
+        .n_ban = q->n_stop_ids > SV_MAX_BAN ? q->n_stop_ids : n_ban,
+        .min_tokens = r->min_tokens < max_new ? r->min_tokens : max_new,
+        .logprobs = r->logprobs || r->prompt_logprobs,
+        .n_top = r->n_top_logprobs,
+    };
+    int rc = sv_rules_check(&p, lim->cfg->vocab_size, err);
+    if (rc)
+        return rc;
+    q->min_tokens = p.min_tokens;
+    q->rules = sv_rules_pack(&p, q->n_prompt, lim->cfg->vocab_size);
+    q->wants_logprobs = r->logprobs;
+    q->wants_prompt_logits = r->prompt_logprobs;
+    q->needs_logits = !sv_sample_is_greedy(&q->sampling) || sv_rules_change_logits(&q->rules) ||
+                      r->logprobs;
+    rc = keep(q, &q->bias_ids, p.bias_ids, (size_t)p.n_bias * sizeof *p.bias_ids, err);
+    if (!rc)
+        rc = keep(q, &q->bias, p.bias, (size_t)p.n_bias * sizeof *p.bias, err);
+    if (!rc)
+        rc = keep(q, &q->ban_ids, ban, (size_t)q->rules.n_ban * sizeof *ban, err);
+    if (!rc && r->logprobs)
+        rc = take_logprob_room(q, SV_LOGPROBS_HELD, &q->lp_row, &q->lp, err);
+    if (!rc && r->prompt_logprobs)
+        rc = take_logprob_room(q, q->n_prompt, &q->prompt_lp_row, &q->prompt_lp, err);
+    return rc;
+}
+
 int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
                const struct sv_seq_limits *lim, struct sv_err *err)
 {
@@ -124,6 +210,7 @@ int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
     sv_buf_init(&q->text);
     q->id = id;
     q->slot = -1;
+    q->stop_id = q->stop_index = -1;
     q->width = r->width ? r->width : lim->width;
     q->sampling = sv_sample_pack(&params, lim->cfg->vocab_size);
     q->ignore_eos = r->ignore_eos;
@@ -133,6 +220,8 @@ int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
     rc = take_tokens(q, r, lim, err);
     if (!rc)
         rc = take_stops(q, r, lim, err);
+    if (!rc)
+        rc = take_rules(q, r, lim, err);
     if (rc) {
         sv_seq_free(q);
         return rc;
@@ -150,8 +239,9 @@ void sv_seq_free(struct sv_seq *q)
     sv_free(q);
 }
 
-/* Where the first stop string that ends in the new bytes begins, or -1. old_len: bytes known before. */
-static int64_t find_stop(const struct sv_seq *q, size_t old_len)
+/* Where the first stop string that ends in the new bytes begins, or -1; *which is its index, the lowest
+ * of those that begin there. old_len: bytes known before. */
+static int64_t find_stop(const struct sv_seq *q, size_t old_len, int32_t *which)
 {
     int64_t best = -1;
     for (int32_t i = 0; i < q->n_stop; i++) {
@@ -160,8 +250,10 @@ static int64_t find_stop(const struct sv_seq *q, size_t old_len)
         for (size_t at = from; at + n <= q->text.len; at++) {
             if (memcmp(q->text.data + at, q->stop[i], n))
                 continue;
-            if (best < 0 || (int64_t)at < best)
+            if (best < 0 || (int64_t)at < best) {
                 best = (int64_t)at;
+                *which = i;
+            }
             break;
         }
     }
@@ -195,18 +287,23 @@ static bool is_stop_id(const struct sv_seq *q, int32_t token, const struct sv_co
 bool sv_seq_append(struct sv_seq *q, int32_t token, const struct sv_config *cfg)
 {
     SV_REQUIRE(q->n_tokens < q->cap_tokens && q->state != SV_SEQ_FINISHED);
+    const int32_t n_before = q->n_tokens - q->n_prompt;
     q->tokens[q->n_tokens++] = token;
-    if (is_stop_id(q, token, cfg)) {
+    q->wants_prompt_logits = false;
+    if (n_before >= q->min_tokens && is_stop_id(q, token, cfg)) {
+        q->stop_id = token;
         sv_seq_finish(q, SV_FINISH_STOP, NULL);
         return true;
     }
     if (q->detok.tok) {
         size_t old_len = q->text.len;
         sv_detok_push(&q->detok, token, &q->text);
-        int64_t at = find_stop(q, old_len);
+        int32_t which = -1;
+        int64_t at = n_before + 1 >= q->min_tokens ? find_stop(q, old_len, &which) : -1;
         if (at >= 0) {
-            q->text.len = (size_t)at;
+            q->text.len = (size_t)at + (q->include_stop ? q->stop_len[which] : 0);
             q->detok.n_held = 0; /* nothing follows a stop string */
+            q->stop_index = which;
             sv_seq_finish(q, SV_FINISH_STOP, NULL);
             return true;
         }
@@ -217,6 +314,30 @@ bool sv_seq_append(struct sv_seq *q, int32_t token, const struct sv_config *cfg)
         return true;
     }
     return false;
+}
+
+static void fill_logprob(struct sv_logprob *lp, struct sv_logprob_row *kept,
+                         const struct sv_logprob_row *row)
+{
+    *kept = *row;
+    *lp = (struct sv_logprob){.logprob = kept->logprob,
+                              .rank = kept->rank,
+                              .n_top = kept->n_top,
+                              .top_ids = kept->top_id,
+                              .top_logprobs = kept->top_logprob};
+}
+
+void sv_seq_take_logprob(struct sv_seq *q, const struct sv_logprob_row *row)
+{
+    SV_REQUIRE(q->n_lp < SV_LOGPROBS_HELD);
+    fill_logprob(&q->lp[q->n_lp], &q->lp_row[q->n_lp], row);
+    q->n_lp++;
+}
+
+void sv_seq_take_prompt_logprob(struct sv_seq *q, int32_t index, const struct sv_logprob_row *row)
+{
+    SV_REQUIRE(index > 0 && index < q->n_prompt);
+    fill_logprob(&q->prompt_lp[index], &q->prompt_lp_row[index], row);
 }
 
 void sv_seq_finish(struct sv_seq *q, enum sv_finish_reason reason, const char *message)
@@ -235,14 +356,20 @@ void sv_seq_deliver(struct sv_seq *q)
     int32_t n = q->n_tokens - q->n_delivered;
     if (!n && q->state != SV_SEQ_FINISHED)
         return;
+    SV_REQUIRE(!q->wants_logprobs || q->n_lp == n);
+    bool first = n > 0 && q->n_delivered == q->n_prompt;
     const struct sv_event ev = {.request = q->id,
                                 .tokens = q->tokens + q->n_delivered,
                                 .n_tokens = n,
                                 .n_drafted = q->n_drafted_new,
+                                .logprobs = n ? q->lp : NULL,
+                                .prompt_logprobs = first ? q->prompt_lp : NULL,
                                 .text = q->text.data ? q->text.data : "",
                                 .n_bytes = q->n_text_ready,
                                 .finish = q->finish,
-                                .message = q->message};
+                                .message = q->message,
+                                .stop_id = q->stop_id,
+                                .stop_index = q->stop_index};
     if (q->on_event)
         q->on_event(q->user, &ev);
     if (q->n_text_ready) {
@@ -252,4 +379,5 @@ void sv_seq_deliver(struct sv_seq *q)
     }
     q->n_delivered = q->n_tokens;
     q->n_drafted_new = 0;
+    q->n_lp = 0;
 }

@@ -23,6 +23,7 @@ static void plan(struct sv_engine *e)
     }
     sv_sched_admit(&e->sched, &e->cache, e->new_slot);
     sv_sched_plan(&e->sched, &e->plan);
+    sv_logits_plan(e);
 }
 
 static struct sv_rows target_rows(const struct sv_engine *e)
@@ -87,6 +88,7 @@ static void fill(struct sv_engine *e)
         sv_dev_upload(e->dev, e->slot_len + slot, &zero, sizeof zero);
         sv_dev_upload(e->dev, e->slot_sampling + slot, &e->sched.slot[slot]->sampling,
                       sizeof *e->slot_sampling);
+        sv_logits_seat(e, slot);
         e->new_slot[slot] = false;
     }
     int32_t d = 0;
@@ -97,6 +99,7 @@ static void fill(struct sv_engine *e)
     b->seg_row0.host[p->n_segs] = p->n_rows;
     b->seg_logit0.host[p->n_segs] = p->n_logits;
     b->d_seg_row0.host[d] = p->n_draft_rows;
+    sv_logits_fill(e);
     sv_cache_upload(&e->cache);
     sv_dev_upload(e->dev, b->dev_block, b->host_block, b->block_words * sizeof(int32_t));
     sv_op_block_ids(e->dev, &(struct sv_p_block_ids){.rows = target_rows(e),
@@ -143,34 +146,9 @@ static void forward(struct sv_engine *e)
                      &(struct sv_pass){.rows = target_rows(e),
                                        .cache = &e->cache,
                                        .taps = taps,
-                                       .n_out = e->plan.n_logits,
+                                       .n_out = e->plan.n_logits + e->plan.n_prompt_logits,
                                        .out_row = e->batch.logit_row.dev,
                                        .out = e->out});
-}
-
-/* Next token of every logit row by sampling; logits exist for a bounded number of rows at a time. */
-static void choose_sampled(struct sv_engine *e)
-{
-    const struct sv_batch *b = &e->batch;
-    size_t row = (size_t)e->model.cfg.hidden_size * sv_dtype_bytes(sv_dev_act_dtype(e->dev));
-    sv_op_logit_pos(e->dev, &(struct sv_p_logit_pos){.rows = target_rows(e),
-                                                     .n_logit_rows = e->plan.n_logits,
-                                                     .logit_row = b->logit_row.dev,
-                                                     .row_slot = b->sample_slot,
-                                                     .row_pos = b->sample_pos});
-    for (int32_t i = 0; i < e->plan.n_logits; i += e->logit_chunk) {
-        int32_t n = e->plan.n_logits - i;
-        n = n < e->logit_chunk ? n : e->logit_chunk;
-        sv_model_logits(&e->model, n, (const char *)e->out + (size_t)i * row, e->logits);
-        sv_op_sample(e->dev, &(struct sv_p_sample){.n_rows = n,
-                                                   .vocab = e->model.cfg.vocab_size,
-                                                   .logits = e->logits,
-                                                   .ld = e->model.cfg.vocab_size,
-                                                   .row_slot = b->sample_slot + i,
-                                                   .row_pos = b->sample_pos + i,
-                                                   .slot_sampling = e->slot_sampling,
-                                                   .out = b->chosen + i});
-    }
 }
 
 /* What the target says comes after every row, and how many drafts agree. */
@@ -178,7 +156,7 @@ static void verify(struct sv_engine *e)
 {
     const struct sv_batch *b = &e->batch;
     if (e->plan.sampled)
-        choose_sampled(e);
+        sv_logits_choose(e);
     else
         sv_model_argmax(&e->model, e->plan.n_logits, e->out, NULL, b->chosen);
     sv_op_verify(e->dev, &(struct sv_p_verify){.rows = target_rows(e),
@@ -198,6 +176,7 @@ static void verify(struct sv_engine *e)
 static void commit(struct sv_engine *e)
 {
     const struct sv_batch *b = &e->batch;
+    sv_logits_remember(e);
     sv_op_commit(e->dev, &(struct sv_p_commit){.n_segs = e->plan.n_segs,
                                                .seg_slot = b->seg_slot.dev,
                                                .n_commit = b->n_commit.dev,
@@ -223,6 +202,7 @@ static int fetch(struct sv_engine *e, struct sv_err *err)
 {
     struct sv_batch *b = &e->batch;
     sv_dev_download(e->dev, b->host_result, b->dev_result, b->result_words * sizeof(int32_t));
+    sv_logits_fetch(e);
     return sv_dev_sync(e->dev, err);
 }
 
@@ -246,8 +226,10 @@ static void advance_seg(struct sv_engine *e, int32_t s)
     }
     int32_t n = 0;
     bool ended = false;
-    while (n < n_emit && !ended)
-        ended = sv_seq_append(q, out[n++], &e->model.cfg);
+    while (n < n_emit && !ended) {
+        ended = sv_seq_append(q, out[n], &e->model.cfg);
+        sv_logits_take(e, s, n++);
+    }
     e->stats.n_tokens += n;
     if (g->kind == SV_SEG_VERIFY) {
         q->accept_lengths[q->n_steps++] = (uint16_t)n;
@@ -264,6 +246,7 @@ static void advance_seg(struct sv_engine *e, int32_t s)
 
 static void advance(struct sv_engine *e)
 {
+    sv_logits_take_prompts(e);
     for (int32_t s = 0; s < e->plan.n_segs; s++)
         advance_seg(e, s);
     e->stats.n_steps++;

@@ -4,7 +4,7 @@
  *
  * vec_plain.c, vec_avx2.c and vec_avx512.c each fill one table from the same two templates
  * (vec_kernels.h, attention_kernels.h) over their own simd_*.h. The op files (norm.c, rope.c,
- * act.c, attention.c, sample.c, context_kv.c, ids.c, verify.c) walk rows and call through cpu->vec.
+ * act.c, attention.c, sample.c, logits.c, context_kv.c, ids.c, verify.c) walk rows and call through cpu->vec.
  * Must not: choose a kernel by the number of rows when the choice could change a row's bits.
  */
 #ifndef SV_CPU_VEC_H
@@ -160,6 +160,9 @@ void sv_cpu_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_
 void sv_cpu_attention(struct sv_dev *dev, const struct sv_p_attention *p);
 void sv_cpu_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p);
 void sv_cpu_sample(struct sv_dev *dev, const struct sv_p_sample *p);
+void sv_cpu_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p);
+void sv_cpu_logprobs(struct sv_dev *dev, const struct sv_p_logprobs *p);
+void sv_cpu_history(struct sv_dev *dev, const struct sv_p_history *p);
 void sv_cpu_verify(struct sv_dev *dev, const struct sv_p_verify *p);
 void sv_cpu_commit(struct sv_dev *dev, const struct sv_p_commit *p);
 void sv_cpu_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p);

@@ -1,0 +1,200 @@
+/*
+ * logits.c - what requests change in logits before a token is chosen (bias, bans, penalties), log
+ * probabilities, and the slots' tokens that penalties look back on.
+ *
+ * Entered through the backend table; rows are split over threads, a row is one thread's work. Penalties
+ * cost a walk over the sequence's tokens, not over the vocabulary. Must not: leave a count behind in the
+ * scratch, or let a row see a draft that stands after it.
+ */
+#include "backend/cpu/vec.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------- rules */
+
+#define IN_PROMPT 0x80000000u /* beside the count of a token in the answer */
+
+struct rules_job {
+    struct sv_cpu *cpu;
+    const struct sv_p_logit_rules *p;
+};
+
+/* The sequence before the token that a row draws. */
+struct prefix {
+    const int32_t *history; /* positions [0, base) */
+    const int32_t *block;   /* positions [base, end) */
+    int32_t base, end;
+};
+
+static int32_t token_at(const struct prefix *f, int32_t pos)
+{
+    return pos < f->base ? f->history[pos] : f->block[pos - f->base];
+}
+
+static float penalised(float x, const struct sv_logit_rules *r, uint32_t count)
+{
+    const uint32_t n = count & ~IN_PROMPT;
+    float y = x;
+    if (r->repetition != 1)
+        y = y > 0 ? y / r->repetition : y * r->repetition;
+    if (n) {
+        y -= r->frequency * (float)n;
+        y -= r->presence;
+    }
+    return y > FLT_MAX && x <= FLT_MAX ? FLT_MAX : y;
+}
+
+static void penalise(float *x, int32_t vocab, const struct sv_logit_rules *r, const struct prefix *f,
+                     uint32_t *counts)
+{
+    const int32_t from = r->repetition != 1 ? 0 : r->n_prompt;
+    if (r->repetition == 1 && r->frequency == 0 && r->presence == 0)
+        return;
+    for (int32_t pos = from; pos < f->end; pos++) {
+        const int32_t id = token_at(f, pos);
+        if (id < 0 || id >= vocab)
+            continue;
+        if (pos < r->n_prompt)
+            counts[id] |= IN_PROMPT;
+        else
+            counts[id]++;
+    }
+    for (int32_t pos = from; pos < f->end; pos++) {
+        const int32_t id = token_at(f, pos);
+        if (id < 0 || id >= vocab || !counts[id])
+            continue;
+        x[id] = penalised(x[id], r, counts[id]);
+        counts[id] = 0;
+    }
+}
+
+static void rules_row(struct sv_cpu *cpu, const struct sv_p_logit_rules *p, int32_t i,
+                      uint32_t *counts)
+{
+    const int32_t row = p->logit_row[i];
+    if (row < 0)
+        return;
+    const int32_t seg = p->rows.row_seg[row], slot = p->rows.seg_slot[seg];
+    const int32_t row0 = p->rows.seg_row0[seg], base = p->rows.seg_base[seg];
+    const struct sv_logit_rules *r = &p->slot_rules[slot];
+    const struct prefix f = {p->history + (int64_t)slot * p->history_stride, p->row_ids + row0, base,
+                             base + row - row0 + 1};
+    float *x = p->dst + i * p->ld;
+    if (p->src != p->dst)
+        memcpy(x, p->src + i * p->ld, (size_t)p->vocab * sizeof *x);
+    if (base > p->history_stride) {
+        sv_cpu_latch(cpu, "logit rules: slot %d stands at %d, its history ends at %d", slot, base,
+                     p->history_stride);
+        return;
+    }
+    for (int32_t b = 0; b < r->n_bias; b++)
+        x[p->bias_ids[(int64_t)slot * SV_MAX_BIAS + b]] += p->bias[(int64_t)slot * SV_MAX_BIAS + b];
+    for (int32_t b = 0; b < r->n_ban && f.end < r->ban_before; b++)
+        x[p->ban_ids[(int64_t)slot * SV_MAX_BAN + b]] = -INFINITY;
+    penalise(x, p->vocab, r, &f, counts);
+}
+
+static void rules_rows(void *arg, int thread, int n)
+{
+    const struct rules_job *job = arg;
+    const struct sv_p_logit_rules *p = job->p;
+    int32_t begin, end;
+    sv_cpu_share(p->n_logit_rows, thread, n, &begin, &end);
+    /* One row of counts serves a thread: each logit row leaves it as it found it. */
+    for (int32_t i = begin; i < end; i++)
+        rules_row(job->cpu, p, i, p->counts + (int64_t)begin * p->vocab);
+}
+
+void sv_cpu_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    struct rules_job job = {cpu, p};
+    sv_cpu_run(cpu, rules_rows, &job, (int64_t)p->n_logit_rows * 2000);
+}
+
+/* ---------------------------------------------------------------- log probabilities */
+
+struct logprob_job {
+    struct sv_cpu *cpu;
+    const struct sv_p_logprobs *p;
+};
+
+/* The n largest, best first, lowest id first among equals; NaN never enters. */
+static void find_top(const float *x, int32_t vocab, int32_t n, int32_t *ids)
+{
+    int32_t have = 0;
+    for (int32_t id = 0; id < vocab && n > 0; id++) {
+        if (have == n ? !(x[id] > x[ids[n - 1]]) : isnan(x[id]))
+            continue;
+        int32_t at = have < n ? have++ : n - 1;
+        for (; at > 0 && x[ids[at - 1]] < x[id]; at--)
+            ids[at] = ids[at - 1];
+        ids[at] = id;
+    }
+}
+
+static void logprob_row(struct sv_cpu *cpu, const struct sv_p_logprobs *p, int32_t i, float *weights)
+{
+    const int32_t slot = p->row_slot[i], token = p->token[i];
+    const float *x = p->logits + i * p->ld;
+    struct sv_logprob_row *out = &p->out[i];
+    if (slot < 0 || p->slot_rules[slot].n_top < 0)
+        return;
+    memset(out, 0, sizeof *out);
+    int32_t n_nan;
+    const float max = cpu->vec->max(x, p->vocab, &n_nan);
+    if (n_nan || !isfinite(max) || token < 0 || token >= p->vocab) {
+        sv_cpu_latch(cpu, "log probabilities of slot %d, token %d: %d logits are NaN, the largest is %g",
+                     slot, token, n_nan, (double)max);
+        return;
+    }
+    cpu->vec->exp_weights(weights, x, p->vocab, max, 1);
+    const double log_sum = log(cpu->vec->sum(weights, p->vocab));
+    int32_t above = 0;
+    for (int32_t id = 0; id < p->vocab; id++)
+        above += (x[id] > x[token]) | ((x[id] == x[token]) & (id < token));
+    out->rank = above + 1;
+    out->logprob = (float)((double)x[token] - (double)max - log_sum);
+    out->n_top = p->slot_rules[slot].n_top < p->vocab ? p->slot_rules[slot].n_top : p->vocab;
+    find_top(x, p->vocab, out->n_top, out->top_id);
+    for (int32_t k = 0; k < out->n_top; k++)
+        out->top_logprob[k] = (float)((double)x[out->top_id[k]] - (double)max - log_sum);
+}
+
+static void logprob_rows(void *arg, int thread, int n)
+{
+    const struct logprob_job *job = arg;
+    float *weights = sv_cpu_thread_scratch(job->cpu, thread); /* sampling's area holds more */
+    int32_t begin, end;
+    sv_cpu_share(job->p->n_rows, thread, n, &begin, &end);
+    for (int32_t i = begin; i < end; i++)
+        logprob_row(job->cpu, job->p, i, weights);
+}
+
+void sv_cpu_logprobs(struct sv_dev *dev, const struct sv_p_logprobs *p)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    SV_REQUIRE(cpu->scratch && p->vocab <= cpu->lim.max_vocab);
+    struct logprob_job job = {cpu, p};
+    sv_cpu_run(cpu, logprob_rows, &job, (int64_t)p->n_rows * p->vocab);
+}
+
+/* ---------------------------------------------------------------- history */
+
+void sv_cpu_history(struct sv_dev *dev, const struct sv_p_history *p)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    for (int32_t s = 0; s < p->rows.n_segs && p->rows.seg_slot[s] >= 0; s++) {
+        const int32_t base = p->rows.seg_base[s], n = p->n_commit[s], slot = p->rows.seg_slot[s];
+        if (base < 0 || base + n > p->history_stride) {
+            sv_cpu_latch(cpu, "history: slot %d would reach %d, its room ends at %d", slot, base + n,
+                         p->history_stride);
+            continue;
+        }
+        for (int32_t j = 0; j < n; j++)
+            p->history[(int64_t)slot * p->history_stride + base + j] =
+                p->row_ids[p->rows.seg_row0[s] + j];
+    }
+}

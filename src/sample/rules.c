@@ -1,0 +1,109 @@
+/*
+ * rules.c - validation and packing of penalties, bias, bans and what is reported of logits. Called through
+ * sample.h when a request is submitted. Names the fields as salvo.h does.
+ */
+#include "sample/sample.h"
+
+#include <math.h>
+
+static int check_penalties(const struct sv_rule_params *p, struct sv_err *err)
+{
+    if (!(p->presence >= -2 && p->presence <= 2))
+        return sv_fail(err, SV_EINVAL, -1, "presence_penalty must be in [-2, 2], not %g", p->presence);
+    if (!(p->frequency >= -2 && p->frequency <= 2))
+        return sv_fail(err, SV_EINVAL, -1, "frequency_penalty must be in [-2, 2], not %g",
+                       p->frequency);
+    if (!(p->repetition >= 0 && p->repetition <= 2))
+        return sv_fail(err, SV_EINVAL, -1, "repetition_penalty must be in (0, 2], not %g",
+                       p->repetition);
+    /* Smaller ones are 0 as a float, which would mean "off". */
+    if (p->repetition > 0 && p->repetition < 1e-30)
+        return sv_fail(err, SV_EINVAL, -1, "repetition_penalty %g is too small", p->repetition);
+    return SV_OK;
+}
+
+static int check_bias(const struct sv_rule_params *p, int32_t vocab_size, struct sv_err *err)
+{
+    if (p->n_bias < 0 || p->n_bias > SV_MAX_BIAS)
+        return sv_fail(err, SV_EINVAL, -1, "n_bias must be in [0, %d], not %d", SV_MAX_BIAS,
+                       p->n_bias);
+    if (p->n_bias && (!p->bias_ids || !p->bias))
+        return sv_fail(err, SV_EINVAL, -1, "bias_ids and bias are needed for n_bias %d", p->n_bias);
+    for (int32_t i = 0; i < p->n_bias; i++) {
+        if (p->bias_ids[i] < 0 || p->bias_ids[i] >= vocab_size)
+            return sv_fail(err, SV_EINVAL, i, "bias_ids[%d]: token %d is outside [0, %d)", i,
+                           p->bias_ids[i], vocab_size);
+        if (!(p->bias[i] >= -100 && p->bias[i] <= 100))
+            return sv_fail(err, SV_EINVAL, i, "bias[%d] must be in [-100, 100], not %g", i,
+                           (double)p->bias[i]);
+        for (int32_t k = 0; k < i; k++)
+            if (p->bias_ids[k] == p->bias_ids[i])
+                return sv_fail(err, SV_EINVAL, i, "bias_ids[%d]: token %d stands at index %d already",
+                               i, p->bias_ids[i], k);
+    }
+    return SV_OK;
+}
+
+static int check_ban(const struct sv_rule_params *p, int32_t vocab_size, struct sv_err *err)
+{
+    if (p->min_tokens < 0)
+        return sv_fail(err, SV_EINVAL, -1, "min_tokens must not be negative, but is %d",
+                       p->min_tokens);
+    if (!p->min_tokens)
+        return SV_OK;
+    if (p->n_ban > SV_MAX_BAN)
+        return sv_fail(err, SV_EINVAL, -1,
+                       "min_tokens: %d end tokens and stop ids cannot be held off, at most %d", p->n_ban,
+                       SV_MAX_BAN);
+    int32_t distinct = 0;
+    for (int32_t i = 0; i < p->n_ban; i++) {
+        int32_t k = 0;
+        while (k < i && p->ban_ids[k] != p->ban_ids[i])
+            k++;
+        distinct += k == i;
+    }
+    return distinct < vocab_size
+               ? SV_OK
+               : sv_fail(err, SV_EINVAL, -1, "min_tokens: every token of the vocabulary would end it");
+}
+
+int sv_rules_check(const struct sv_rule_params *p, int32_t vocab_size, struct sv_err *err)
+{
+    int rc = check_penalties(p, err);
+    if (!rc)
+        rc = check_bias(p, vocab_size, err);
+    if (!rc)
+        rc = check_ban(p, vocab_size, err);
+    if (!rc && (p->n_top < 0 || p->n_top > SV_MAX_TOP))
+        rc = sv_fail(err, SV_EINVAL, -1, "n_top_logprobs must be in [0, %d], not %d", SV_MAX_TOP,
+                     p->n_top);
+    if (!rc && p->n_top && !p->logprobs)
+        rc = sv_fail(err, SV_EINVAL, -1, "n_top_logprobs needs logprobs or prompt_logprobs");
+    return rc;
+}
+
+struct sv_logit_rules sv_rules_pack(const struct sv_rule_params *p, int32_t n_prompt,
+                                    int32_t vocab_size)
+{
+    const int32_t n_top = p->n_top < vocab_size ? p->n_top : vocab_size;
+    return (struct sv_logit_rules){
+        .presence = (float)p->presence,
+        .frequency = (float)p->frequency,
+        .repetition = p->repetition > 0 ? (float)p->repetition : 1,
+        .n_prompt = n_prompt,
+        .n_bias = p->n_bias,
+        .n_ban = p->min_tokens ? p->n_ban : 0,
+        .ban_before = p->min_tokens ? n_prompt + p->min_tokens : 0,
+        .n_top = p->logprobs ? n_top : -1,
+    };
+}
+
+bool sv_rules_need_history(const struct sv_logit_rules *r)
+{
+    return r->presence != 0 || r->frequency != 0 || r->repetition != 1;
+}
+
+bool sv_rules_change_logits(const struct sv_logit_rules *r)
+{
+    return r->n_bias > 0 || r->n_ban > 0 || sv_rules_need_history(r);
+}
