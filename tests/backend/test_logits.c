@@ -1,0 +1,376 @@
+/*
+ * test_logits.c - logit rules, log probabilities and the slots' history against a naive model; a row's bits
+ * in any batch, on any number of threads; scratch left clean.
+ */
+#include "rig.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VOCAB = 96, SLOTS = 6, STRIDE = 80, MAX_ROWS = 200 };
+
+struct world {
+    struct rig_batch b;
+    int32_t row_ids[MAX_ROWS], logit_row[MAX_ROWS], n_logits;
+    struct sv_logit_rules rules[SLOTS];
+    int32_t bias_ids[SLOTS * SV_MAX_BIAS], ban_ids[SLOTS * SV_MAX_BAN], history[SLOTS * STRIDE];
+    float bias[SLOTS * SV_MAX_BIAS];
+    float *logits, *out;
+    uint32_t *counts;
+};
+
+static void random_rules(struct sv_rng *rng, struct world *w, int32_t slot)
+{
+    static const float some[] = {0, 0, 0.5f, -1.25f, 2};
+    static const float repetition[] = {1, 1, 1.3f, 0.6f, 2};
+    struct sv_logit_rules *r = &w->rules[slot];
+    *r = (struct sv_logit_rules){.presence = some[sv_rng_below(rng, 5)],
+                                 .frequency = some[sv_rng_below(rng, 5)],
+                                 .repetition = repetition[sv_rng_below(rng, 5)],
+                                 .n_prompt = (int32_t)sv_rng_below(rng, 40),
+                                 .n_bias = (int32_t)sv_rng_below(rng, 12),
+                                 .n_ban = (int32_t)sv_rng_below(rng, 5),
+                                 .ban_before = (int32_t)sv_rng_below(rng, STRIDE),
+                                 .n_top = -1};
+    for (int32_t i = 0; i < r->n_bias; i++) { /* distinct ids */
+        w->bias_ids[slot * SV_MAX_BIAS + i] = (i * 7 + slot) % VOCAB;
+        w->bias[slot * SV_MAX_BIAS + i] = 5 * sv_rng_normal(rng);
+    }
+    for (int32_t i = 0; i < r->n_ban; i++)
+        w->ban_ids[slot * SV_MAX_BAN + i] = (int32_t)sv_rng_below(rng, VOCAB);
+}
+
+/* Few distinct tokens, so that counts rise; now and then one outside the vocabulary. */
+static int32_t random_token(struct sv_rng *rng)
+{
+    return sv_rng_below(rng, 40) ? (int32_t)sv_rng_below(rng, 20) : VOCAB + 5;
+}
+
+static struct world *make_world(struct sv_rng *rng)
+{
+    struct world *w = calloc(1, sizeof *w);
+    rig_batch_init(&w->b);
+    for (int32_t slot = 0; slot < SLOTS; slot++) {
+        random_rules(rng, w, slot);
+        for (int32_t i = 0; i < STRIDE; i++)
+            w->history[slot * STRIDE + i] = random_token(rng);
+    }
+    for (int32_t s = 0; s < SLOTS; s++) {
+        const int32_t base = (int32_t)sv_rng_below(rng, 50), len = 1 + (int32_t)sv_rng_below(rng, 16);
+        rig_batch_add(&w->b, (s * 5 + 2) % SLOTS, base, len);
+    }
+    for (int32_t r = 0; r < w->b.rows.n_rows; r++) {
+        w->row_ids[r] = random_token(rng);
+        if (sv_rng_below(rng, 4)) /* some rows want no logits */
+            w->logit_row[w->n_logits++] = r;
+    }
+    w->logits = rig_floats(rng, (size_t)w->n_logits * VOCAB, 3);
+    w->out = rig_new((size_t)w->n_logits * VOCAB * sizeof(float));
+    w->counts = rig_new((size_t)w->n_logits * VOCAB * sizeof(uint32_t));
+    memset(w->counts, 0, (size_t)w->n_logits * VOCAB * sizeof(uint32_t));
+    return w;
+}
+
+static void free_world(struct world *w)
+{
+    rig_free(w->logits);
+    rig_free(w->out);
+    rig_free(w->counts);
+    free(w);
+}
+
+static struct sv_p_logit_rules params(struct world *w, const float *src, float *dst)
+{
+    return (struct sv_p_logit_rules){.rows = w->b.rows,
+                                     .n_logit_rows = w->n_logits,
+                                     .vocab = VOCAB,
+                                     .src = src,
+                                     .dst = dst,
+                                     .ld = VOCAB,
+                                     .logit_row = w->logit_row,
+                                     .row_ids = w->row_ids,
+                                     .slot_rules = w->rules,
+                                     .bias_ids = w->bias_ids,
+                                     .bias = w->bias,
+                                     .ban_ids = w->ban_ids,
+                                     .history = w->history,
+                                     .history_stride = STRIDE,
+                                     .counts = w->counts};
+}
+
+/* The definition, token by token of the vocabulary. */
+static float by_definition(const struct world *w, int32_t i, int32_t id)
+{
+    const int32_t row = w->logit_row[i], seg = w->b.row_seg[row], slot = w->b.seg_slot[seg];
+    const struct sv_logit_rules *r = &w->rules[slot];
+    const int32_t pos = rig_pos(&w->b, row) + 1;
+    int32_t in_prompt = 0, in_answer = 0;
+    for (int32_t p = 0; p < pos; p++) {
+        int32_t t = p < w->b.seg_base[seg] ? w->history[slot * STRIDE + p]
+                                           : w->row_ids[w->b.seg_row0[seg] + p - w->b.seg_base[seg]];
+        in_prompt += t == id && p < r->n_prompt;
+        in_answer += t == id && p >= r->n_prompt;
+    }
+    float x = w->logits[i * VOCAB + id];
+    for (int32_t k = 0; k < r->n_bias; k++)
+        if (w->bias_ids[slot * SV_MAX_BIAS + k] == id)
+            x += w->bias[slot * SV_MAX_BIAS + k];
+    for (int32_t k = 0; k < r->n_ban; k++)
+        if (w->ban_ids[slot * SV_MAX_BAN + k] == id && pos < r->ban_before)
+            x = -INFINITY;
+    if (in_prompt + in_answer && r->repetition != 1)
+        x = x > 0 ? x / r->repetition : x * r->repetition;
+    if (in_answer) {
+        float f = r->frequency * (float)in_answer;
+        x -= f;
+        x -= r->presence;
+    }
+    return x;
+}
+
+typedef void (*each_fn)(struct sv_dev *dev);
+
+static void on_all_devices(each_fn fn)
+{
+    int n;
+    const enum sv_isa *isa = rig_isas(&n);
+    for (int i = 0; i < n && isa[i] != SV_ISA_AMX; i++) {
+        struct sv_dev *dev = rig_open(isa[i], 1 + i, SV_F32);
+        fn(dev);
+        rig_sync(dev, SV_OK);
+        sv_dev_close(dev);
+    }
+}
+
+static void rules_on(struct sv_dev *dev)
+{
+    struct sv_rng rng = {31};
+    for (int round = 0; round < 60; round++) {
+        struct world *w = make_world(&rng);
+        struct sv_p_logit_rules p = params(w, w->logits, w->out);
+        sv_op_logit_rules(dev, &p);
+        for (int32_t i = 0; i < w->n_logits; i++)
+            for (int32_t id = 0; id < VOCAB; id++) {
+                float want = by_definition(w, i, id), got = w->out[i * VOCAB + id];
+                if (memcmp(&want, &got, sizeof want) && want != got)
+                    fail_msg("round %d row %d token %d: %.9g, not %.9g", round, i, id, (double)got,
+                             (double)want);
+            }
+        for (int32_t i = 0; i < w->n_logits * VOCAB; i++)
+            assert_int_equal(w->counts[i], 0);
+        /* One row alone, and in place, gives the same bits. */
+        float *one = rig_new(VOCAB * sizeof *one);
+        for (int32_t i = 0; i < w->n_logits; i += 3) {
+            memcpy(one, w->logits + i * VOCAB, VOCAB * sizeof *one);
+            p = params(w, one, one);
+            p.n_logit_rows = 1;
+            p.logit_row = w->logit_row + i;
+            sv_op_logit_rules(dev, &p);
+            assert_memory_equal(one, w->out + i * VOCAB, VOCAB * sizeof *one);
+        }
+        rig_free(one);
+        rig_check(w->out);
+        rig_check(w->counts);
+        free_world(w);
+    }
+}
+
+static void rules(void **state)
+{
+    (void)state;
+    on_all_devices(rules_on);
+}
+
+/* A tiny repetition penalty must not make an infinity of a finite logit; what is infinite stays so. */
+static void overflow_on(struct sv_dev *dev)
+{
+    struct sv_rng rng = {4};
+    struct world *w = make_world(&rng);
+    for (int32_t slot = 0; slot < SLOTS; slot++)
+        w->rules[slot] = (struct sv_logit_rules){.repetition = 1e-30f, .n_prompt = STRIDE, .n_top = -1};
+    for (int32_t i = 0; i < w->n_logits * VOCAB; i++)
+        w->logits[i] = i % 3 == 0 ? -INFINITY : i % 3 == 1 ? 1e20f : NAN;
+    struct sv_p_logit_rules p = params(w, w->logits, w->out);
+    sv_op_logit_rules(dev, &p);
+    int32_t n_clamped = 0;
+    for (int32_t i = 0; i < w->n_logits * VOCAB; i++) {
+        if (i % 3 == 0)
+            assert_true(w->out[i] == -INFINITY);
+        else if (i % 3 == 2)
+            assert_true(isnan(w->out[i]));
+        else
+            assert_true(isfinite(w->out[i]));
+        n_clamped += w->out[i] == FLT_MAX;
+    }
+    assert_true(n_clamped > 0);
+    free_world(w);
+}
+
+static void overflow(void **state)
+{
+    (void)state;
+    on_all_devices(overflow_on);
+}
+
+static void padding_on(struct sv_dev *dev)
+{
+    struct sv_rng rng = {5};
+    struct world *w = make_world(&rng);
+    w->logit_row[w->n_logits - 1] = -1;
+    struct sv_p_logit_rules p = params(w, w->logits, w->logits);
+    float last[VOCAB];
+    memcpy(last, w->logits + (w->n_logits - 1) * VOCAB, sizeof last);
+    sv_op_logit_rules(dev, &p);
+    assert_memory_equal(last, w->logits + (w->n_logits - 1) * VOCAB, sizeof last);
+    free_world(w);
+}
+
+static void padding(void **state)
+{
+    (void)state;
+    on_all_devices(padding_on);
+}
+
+/* ---------------------------------------------------------------- log probabilities */
+
+static void logprob_case(struct sv_dev *dev, struct sv_rng *rng, int32_t vocab, bool ties)
+{
+    enum { ROWS = 9 };
+    const int32_t ld = vocab + 3;
+    float *x = rig_floats(rng, (size_t)ROWS * (size_t)ld, 4);
+    struct sv_logprob_row *out = rig_new(ROWS * sizeof *out), one, skipped;
+    struct sv_logit_rules r[3] = {{.n_top = -1}, {.n_top = 20}, {.n_top = 3}};
+    int32_t slot[ROWS], token[ROWS];
+    for (int32_t i = 0; i < ROWS; i++) {
+        slot[i] = i == 4 ? -1 : i % 3;
+        token[i] = (int32_t)sv_rng_below(rng, (uint32_t)vocab);
+    }
+    for (int32_t i = 0; ties && i < ROWS * ld; i++)
+        x[i] = roundf(x[i]);
+    memcpy(&skipped, out, sizeof skipped);
+    struct sv_p_logprobs p = {.n_rows = ROWS,
+                              .vocab = vocab,
+                              .logits = x,
+                              .ld = ld,
+                              .row_slot = slot,
+                              .slot_rules = r,
+                              .token = token,
+                              .out = out};
+    sv_op_logprobs(dev, &p);
+    rig_sync(dev, SV_OK);
+    for (int32_t i = 0; i < ROWS; i++) {
+        const float *row = x + i * ld;
+        if (slot[i] <= 0) {
+            assert_memory_equal(&out[i], &skipped, sizeof skipped);
+            continue;
+        }
+        double top = -INFINITY, sum = 0;
+        for (int32_t v = 0; v < vocab; v++)
+            top = fmax(top, (double)row[v]);
+        for (int32_t v = 0; v < vocab; v++)
+            sum += exp((double)row[v] - top);
+        assert_int_equal(out[i].n_top, r[slot[i]].n_top < vocab ? r[slot[i]].n_top : vocab);
+        rig_near((double)out[i].logprob, (double)row[token[i]] - top - log(sum), 2e-6, "logprob", i);
+        for (int32_t k = 0; k < out[i].n_top; k++) {
+            const int32_t id = out[i].top_id[k];
+            int32_t above = 0;
+            for (int32_t v = 0; v < vocab; v++)
+                above += row[v] > row[id] || (row[v] == row[id] && v < id);
+            assert_int_equal(above, k); /* which is also the rank of this token */
+            rig_near((double)out[i].top_logprob[k], (double)row[id] - top - log(sum), 2e-6, "top", k);
+            if (id == token[i])
+                assert_int_equal(out[i].rank, k + 1);
+        }
+        int32_t rank = 1;
+        for (int32_t v = 0; v < vocab; v++)
+            rank += row[v] > row[token[i]] || (row[v] == row[token[i]] && v < token[i]);
+        assert_int_equal(out[i].rank, rank);
+        struct sv_p_logprobs q = p; /* alone: the same bits */
+        q.n_rows = 1;
+        q.logits = row;
+        q.row_slot = slot + i;
+        q.token = token + i;
+        q.out = &one;
+        sv_op_logprobs(dev, &q);
+        assert_memory_equal(&one, &out[i], sizeof one);
+    }
+    rig_free(x);
+    rig_free(out);
+}
+
+static void logprobs_on(struct sv_dev *dev)
+{
+    struct sv_rng rng = {8};
+    for (int i = 0; i < 30; i++)
+        logprob_case(dev, &rng, 1 + (int32_t)sv_rng_below(&rng, 300), i % 2);
+    logprob_case(dev, &rng, 20000, false);
+}
+
+static void logprobs(void **state)
+{
+    (void)state;
+    on_all_devices(logprobs_on);
+}
+
+static void logprobs_of_nonsense(void **state)
+{
+    (void)state;
+    struct sv_dev *dev = rig_open(SV_ISA_PLAIN, 1, SV_F32);
+    float x[4] = {1, NAN, 2, 3};
+    struct sv_logit_rules r = {.n_top = 2};
+    struct sv_logprob_row out;
+    int32_t slot = 0, token = 2;
+    struct sv_p_logprobs p = {1, 4, x, 4, &slot, &r, &token, &out};
+    sv_op_logprobs(dev, &p);
+    rig_sync(dev, SV_EDEVICE);
+    x[1] = 0;
+    token = 4;
+    sv_op_logprobs(dev, &p);
+    rig_sync(dev, SV_EDEVICE);
+    token = 0;
+    x[1] = -INFINITY; /* impossible tokens are fine */
+    sv_op_logprobs(dev, &p);
+    rig_sync(dev, SV_OK);
+    assert_int_equal(out.rank, 3);
+    sv_dev_close(dev);
+}
+
+/* ---------------------------------------------------------------- history */
+
+static void history_on(struct sv_dev *dev)
+{
+    struct sv_rng rng = {12};
+    for (int round = 0; round < 40; round++) {
+        struct world *w = make_world(&rng);
+        int32_t want[SLOTS * STRIDE], n_commit[SLOTS];
+        memcpy(want, w->history, sizeof want);
+        for (int32_t s = 0; s < SLOTS; s++) {
+            const int32_t len = w->b.seg_row0[s + 1] - w->b.seg_row0[s];
+            n_commit[s] = (int32_t)sv_rng_below(&rng, (uint32_t)len + 1);
+            for (int32_t j = 0; j < n_commit[s]; j++)
+                want[w->b.seg_slot[s] * STRIDE + w->b.seg_base[s] + j] =
+                    w->row_ids[w->b.seg_row0[s] + j];
+        }
+        struct sv_p_history p = {w->b.rows, w->row_ids, n_commit, w->history, STRIDE};
+        sv_op_history(dev, &p);
+        assert_memory_equal(want, w->history, sizeof want);
+        /* A padding segment ends it. */
+        w->b.seg_slot[1] = -1;
+        w->row_ids[w->b.seg_row0[1]] ^= 1;
+        sv_op_history(dev, &p);
+        assert_memory_equal(want, w->history, sizeof want);
+        free_world(w);
+    }
+}
+
+static void history(void **state)
+{
+    (void)state;
+    on_all_devices(history_on);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(rules), cmocka_unit_test(overflow), cmocka_unit_test(padding),
+             cmocka_unit_test(logprobs), cmocka_unit_test(logprobs_of_nonsense),
+             cmocka_unit_test(history))
