@@ -1,10 +1,11 @@
 /*
- * logits.c - the part of the step that needs whole rows of logits: rules (bias, bans, penalties), sampling,
- * log probabilities. Greedy rows without any of these never get here.
+ * logits.c - the part of the step that needs whole rows of logits: rules (bias, bans, penalties),
+ * sampling, log probabilities. Greedy rows without any of these never get here.
  *
- * Called by step.c, one function a line of the step, and by engine.c (open, close). What requests ask for is
- * on the device by slot, uploaded when a slot is taken, so that nothing waits for the host. Logits exist for a
- * bounded number of rows at a time. Must not: allocate after open, or let a rule see a later draft.
+ * Called by step.c, one function a line of the step, and by engine.c (open, close). What requests
+ * ask for is on the device by slot, uploaded when a slot is taken, so that nothing waits for the
+ * host. Logits exist for a bounded number of rows at a time. Must not: allocate after open, or let
+ * a rule see a later draft.
  */
 #include "engine/engine.h"
 
@@ -134,7 +135,8 @@ static struct sv_rows batch_rows(const struct sv_engine *e)
                             .seg_base = b->seg_base};
 }
 
-/* Next token of logit rows [i, i + n), whose logits are there. Returns what the draw was made from. */
+/* Next token of logit rows [i, i + n), whose logits are there. Returns what the draw was made from.
+ */
 static void choose_rows(struct sv_engine *e, int32_t i, int32_t n)
 {
     const struct sv_batch *b = &e->batch;

@@ -1,6 +1,6 @@
 /*
- * rules.c - validation and packing of penalties, bias, bans and what is reported of logits. Called through
- * sample.h when a request is submitted. Names the fields as salvo.h does.
+ * rules.c - validation and packing of penalties, bias, bans and what is reported of logits. Called
+ * through sample.h when a request is submitted. Names the fields as salvo.h does.
  */
 #include "sample/sample.h"
 
@@ -9,7 +9,8 @@
 static int check_penalties(const struct sv_rule_params *p, struct sv_err *err)
 {
     if (!(p->presence >= -2 && p->presence <= 2))
-        return sv_fail(err, SV_EINVAL, -1, "presence_penalty must be in [-2, 2], not %g", p->presence);
+        return sv_fail(err, SV_EINVAL, -1, "presence_penalty must be in [-2, 2], not %g",
+                       p->presence);
     if (!(p->frequency >= -2 && p->frequency <= 2))
         return sv_fail(err, SV_EINVAL, -1, "frequency_penalty must be in [-2, 2], not %g",
                        p->frequency);
@@ -38,8 +39,9 @@ static int check_bias(const struct sv_rule_params *p, int32_t vocab_size, struct
                            (double)p->bias[i]);
         for (int32_t k = 0; k < i; k++)
             if (p->bias_ids[k] == p->bias_ids[i])
-                return sv_fail(err, SV_EINVAL, i, "bias_ids[%d]: token %d stands at index %d already",
-                               i, p->bias_ids[i], k);
+                return sv_fail(err, SV_EINVAL, i,
+                               "bias_ids[%d]: token %d stands at index %d already", i,
+                               p->bias_ids[i], k);
     }
     return SV_OK;
 }
@@ -53,8 +55,8 @@ static int check_ban(const struct sv_rule_params *p, int32_t vocab_size, struct 
         return SV_OK;
     if (p->n_ban > SV_MAX_BAN)
         return sv_fail(err, SV_EINVAL, -1,
-                       "min_tokens: %d end tokens and stop ids cannot be held off, at most %d", p->n_ban,
-                       SV_MAX_BAN);
+                       "min_tokens: %d end tokens and stop ids cannot be held off, at most %d",
+                       p->n_ban, SV_MAX_BAN);
     int32_t distinct = 0;
     for (int32_t i = 0; i < p->n_ban; i++) {
         int32_t k = 0;
@@ -64,7 +66,8 @@ static int check_ban(const struct sv_rule_params *p, int32_t vocab_size, struct 
     }
     return distinct < vocab_size
                ? SV_OK
-               : sv_fail(err, SV_EINVAL, -1, "min_tokens: every token of the vocabulary would end it");
+               : sv_fail(err, SV_EINVAL, -1,
+                         "min_tokens: every token of the vocabulary would end it");
 }
 
 int sv_rules_check(const struct sv_rule_params *p, int32_t vocab_size, struct sv_err *err)

@@ -1,6 +1,6 @@
 /*
- * test_logits.c - logit rules, log probabilities and the slots' history against a naive model; a row's bits
- * in any batch, on any number of threads; scratch left clean.
+ * test_logits.c - logit rules, log probabilities and the slots' history against a naive model; a
+ * row's bits in any batch, on any number of threads; scratch left clean.
  */
 #include "rig.h"
 
@@ -58,7 +58,8 @@ static struct world *make_world(struct sv_rng *rng)
             w->history[slot * STRIDE + i] = random_token(rng);
     }
     for (int32_t s = 0; s < SLOTS; s++) {
-        const int32_t base = (int32_t)sv_rng_below(rng, 50), len = 1 + (int32_t)sv_rng_below(rng, 16);
+        const int32_t base = (int32_t)sv_rng_below(rng, 50),
+                      len = 1 + (int32_t)sv_rng_below(rng, 16);
         rig_batch_add(&w->b, (s * 5 + 2) % SLOTS, base, len);
     }
     for (int32_t r = 0; r < w->b.rows.n_rows; r++) {
@@ -108,8 +109,9 @@ static float by_definition(const struct world *w, int32_t i, int32_t id)
     const int32_t pos = rig_pos(&w->b, row) + 1;
     int32_t in_prompt = 0, in_answer = 0;
     for (int32_t p = 0; p < pos; p++) {
-        int32_t t = p < w->b.seg_base[seg] ? w->history[slot * STRIDE + p]
-                                           : w->row_ids[w->b.seg_row0[seg] + p - w->b.seg_base[seg]];
+        int32_t t = p < w->b.seg_base[seg]
+                        ? w->history[slot * STRIDE + p]
+                        : w->row_ids[w->b.seg_row0[seg] + p - w->b.seg_base[seg]];
         in_prompt += t == id && p < r->n_prompt;
         in_answer += t == id && p >= r->n_prompt;
     }
@@ -183,13 +185,15 @@ static void rules(void **state)
     on_all_devices(rules_on);
 }
 
-/* A tiny repetition penalty must not make an infinity of a finite logit; what is infinite stays so. */
+/* A tiny repetition penalty must not make an infinity of a finite logit; what is infinite stays so.
+ */
 static void overflow_on(struct sv_dev *dev)
 {
     struct sv_rng rng = {4};
     struct world *w = make_world(&rng);
     for (int32_t slot = 0; slot < SLOTS; slot++)
-        w->rules[slot] = (struct sv_logit_rules){.repetition = 1e-30f, .n_prompt = STRIDE, .n_top = -1};
+        w->rules[slot] =
+            (struct sv_logit_rules){.repetition = 1e-30f, .n_prompt = STRIDE, .n_top = -1};
     for (int32_t i = 0; i < w->n_logits * VOCAB; i++)
         w->logits[i] = i % 3 == 0 ? -INFINITY : i % 3 == 1 ? 1e20f : NAN;
     struct sv_p_logit_rules p = params(w, w->logits, w->out);
@@ -272,14 +276,16 @@ static void logprob_case(struct sv_dev *dev, struct sv_rng *rng, int32_t vocab, 
         for (int32_t v = 0; v < vocab; v++)
             sum += exp((double)row[v] - top);
         assert_int_equal(out[i].n_top, r[slot[i]].n_top < vocab ? r[slot[i]].n_top : vocab);
-        rig_near((double)out[i].logprob, (double)row[token[i]] - top - log(sum), 2e-6, "logprob", i);
+        rig_near((double)out[i].logprob, (double)row[token[i]] - top - log(sum), 2e-6, "logprob",
+                 i);
         for (int32_t k = 0; k < out[i].n_top; k++) {
             const int32_t id = out[i].top_id[k];
             int32_t above = 0;
             for (int32_t v = 0; v < vocab; v++)
                 above += row[v] > row[id] || (row[v] == row[id] && v < id);
             assert_int_equal(above, k); /* which is also the rank of this token */
-            rig_near((double)out[i].top_logprob[k], (double)row[id] - top - log(sum), 2e-6, "top", k);
+            rig_near((double)out[i].top_logprob[k], (double)row[id] - top - log(sum), 2e-6, "top",
+                     k);
             if (id == token[i])
                 assert_int_equal(out[i].rank, k + 1);
         }

@@ -45,12 +45,49 @@ struct sv_engine *run_open(const struct sv_engine_options *o, struct sv_drafter 
 struct sink {
     struct sv_engine *e;
     struct run_out *out;
+    const struct sv_request *req;
+    int32_t n_prompt;
 };
+
+static struct sv_logprob_row flat(const struct sv_logprob *lp)
+{
+    struct sv_logprob_row row;
+    memset(&row, 0, sizeof row);
+    row.logprob = lp->logprob;
+    row.rank = lp->rank;
+    row.n_top = lp->n_top;
+    assert_true(lp->n_top >= 0 && lp->n_top <= SV_MAX_TOP);
+    for (int32_t i = 0; i < lp->n_top; i++) {
+        row.top_id[i] = lp->top_ids[i];
+        row.top_logprob[i] = lp->top_logprobs[i];
+    }
+    return row;
+}
+
+/* Exactly what was asked for comes, the prompt's once and with the first tokens. */
+static void collect_logprobs(struct sink *s, const struct sv_event *ev)
+{
+    struct run_out *o = s->out;
+    assert_int_equal(ev->logprobs != NULL, s->req->logprobs && ev->n_tokens > 0);
+    assert_int_equal(ev->prompt_logprobs != NULL,
+                     s->req->prompt_logprobs && ev->n_tokens > 0 && o->n_tokens == 0);
+    if (ev->logprobs) {
+        o->lp = realloc(o->lp, (size_t)(o->n_tokens + ev->n_tokens) * sizeof *o->lp);
+        for (int32_t i = 0; i < ev->n_tokens; i++)
+            o->lp[o->n_tokens + i] = flat(&ev->logprobs[i]);
+    }
+    if (!ev->prompt_logprobs)
+        return;
+    o->prompt_lp = malloc((size_t)s->n_prompt * sizeof *o->prompt_lp);
+    for (int32_t i = 0; i < s->n_prompt; i++)
+        o->prompt_lp[i] = flat(&ev->prompt_logprobs[i]);
+}
 
 static void collect(void *user, const struct sv_event *ev)
 {
     struct sink *s = user;
     struct run_out *o = s->out;
+    collect_logprobs(s, ev);
     o->tokens = realloc(o->tokens, (size_t)(o->n_tokens + ev->n_tokens + 1) * sizeof(int32_t));
     if (ev->n_tokens)
         memcpy(o->tokens + o->n_tokens, ev->tokens, (size_t)ev->n_tokens * sizeof(int32_t));
@@ -65,6 +102,8 @@ static void collect(void *user, const struct sv_event *ev)
         return;
     assert_int_equal(o->finish, SV_FINISH_NONE);
     o->finish = ev->finish;
+    o->stop_id = ev->stop_id;
+    o->stop_index = ev->stop_index;
     struct sv_request_stats st;
     assert_int_equal(sv_get_request_stats(s->e, ev->request, &st), 0);
     assert_int_equal(st.n_tokens, o->n_tokens);
@@ -83,7 +122,7 @@ struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n
     struct sink *sinks = calloc((size_t)n, sizeof *sinks);
     struct sv_err err = {0};
     for (int32_t i = 0; i < n; i++) {
-        sinks[i] = (struct sink){e, &out[i]};
+        sinks[i] = (struct sink){e, &out[i], &c[i].req, c[i].n_prompt};
         struct sv_request r = c[i].req;
         if (!r.prompt) {
             r.prompt_ids = c[i].prompt;
@@ -115,8 +154,21 @@ void run_out_free(struct run_out *r, int32_t n)
         free(r[i].tokens);
         free(r[i].accept);
         free(r[i].text);
+        free(r[i].lp);
+        free(r[i].prompt_lp);
     }
     free(r);
+}
+
+static void same_logprobs(const struct sv_logprob_row *a, const struct sv_logprob_row *b, int32_t n,
+                          const char *what, int32_t prompt)
+{
+    assert_int_equal(a != NULL, b != NULL);
+    for (int32_t j = 0; a && j < n; j++)
+        if (memcmp(&a[j], &b[j], sizeof a[j]))
+            fail_msg("%s: prompt %d, log probabilities of token %d differ: %.9g (rank %d), not %.9g "
+                     "(rank %d)",
+                     what, prompt, j, (double)b[j].logprob, b[j].rank, (double)a[j].logprob, a[j].rank);
 }
 
 void run_same(const struct run_out *a, const struct run_out *b, int32_t n, const char *what)
@@ -130,6 +182,9 @@ void run_same(const struct run_out *a, const struct run_out *b, int32_t n, const
         if (a[i].n_tokens != b[i].n_tokens || a[i].finish != b[i].finish)
             fail_msg("%s: prompt %d has %d tokens (%s), not %d (%s)", what, i, b[i].n_tokens,
                      sv_finish_name(b[i].finish), a[i].n_tokens, sv_finish_name(a[i].finish));
+        same_logprobs(a[i].lp, b[i].lp, m, what, i);
+        assert_int_equal(a[i].stop_id, b[i].stop_id);
+        assert_int_equal(a[i].stop_index, b[i].stop_index);
     }
 }
 

@@ -19,7 +19,9 @@ struct run_out {
     char *text;
     size_t n_text;
     enum sv_finish_reason finish;
+    int32_t stop_id, stop_index;
     uint64_t id;
+    struct sv_logprob_row *lp, *prompt_lp; /* (n_tokens), (n_prompt) copied flat; NULL when not asked for */
 };
 
 /* n random prompts of vocabulary [3, vocab): lengths from 1 to max_len, fixed by the seed. */
@@ -30,7 +32,7 @@ struct sv_engine *run_open(const struct sv_engine_options *o, struct sv_drafter 
 /* Submits all, steps until idle, checks that the caches end empty. Fails the test on any error. */
 struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n);
 void run_out_free(struct run_out *r, int32_t n);
-/* Same tokens and finish reasons, or the test fails naming what and where. */
+/* Same tokens, log probabilities and finish reasons, or the test fails naming what and where. */
 void run_same(const struct run_out *a, const struct run_out *b, int32_t n, const char *what);
 /* A copy kept for the process's life. */
 const char *run_keep(const char *text);

@@ -2,9 +2,9 @@
  * logits.c - what requests change in logits before a token is chosen (bias, bans, penalties), log
  * probabilities, and the slots' tokens that penalties look back on.
  *
- * Entered through the backend table; rows are split over threads, a row is one thread's work. Penalties
- * cost a walk over the sequence's tokens, not over the vocabulary. Must not: leave a count behind in the
- * scratch, or let a row see a draft that stands after it.
+ * Entered through the backend table; rows are split over threads, a row is one thread's work.
+ * Penalties cost a walk over the sequence's tokens, not over the vocabulary. Must not: leave a
+ * count behind in the scratch, or let a row see a draft that stands after it.
  */
 #include "backend/cpu/vec.h"
 
@@ -46,8 +46,8 @@ static float penalised(float x, const struct sv_logit_rules *r, uint32_t count)
     return y > FLT_MAX && x <= FLT_MAX ? FLT_MAX : y;
 }
 
-static void penalise(float *x, int32_t vocab, const struct sv_logit_rules *r, const struct prefix *f,
-                     uint32_t *counts)
+static void penalise(float *x, int32_t vocab, const struct sv_logit_rules *r,
+                     const struct prefix *f, uint32_t *counts)
 {
     const int32_t from = r->repetition != 1 ? 0 : r->n_prompt;
     if (r->repetition == 1 && r->frequency == 0 && r->presence == 0)
@@ -79,8 +79,8 @@ static void rules_row(struct sv_cpu *cpu, const struct sv_p_logit_rules *p, int3
     const int32_t seg = p->rows.row_seg[row], slot = p->rows.seg_slot[seg];
     const int32_t row0 = p->rows.seg_row0[seg], base = p->rows.seg_base[seg];
     const struct sv_logit_rules *r = &p->slot_rules[slot];
-    const struct prefix f = {p->history + (int64_t)slot * p->history_stride, p->row_ids + row0, base,
-                             base + row - row0 + 1};
+    const struct prefix f = {p->history + (int64_t)slot * p->history_stride, p->row_ids + row0,
+                             base, base + row - row0 + 1};
     float *x = p->dst + i * p->ld;
     if (p->src != p->dst)
         memcpy(x, p->src + i * p->ld, (size_t)p->vocab * sizeof *x);
@@ -135,7 +135,8 @@ static void find_top(const float *x, int32_t vocab, int32_t n, int32_t *ids)
     }
 }
 
-static void logprob_row(struct sv_cpu *cpu, const struct sv_p_logprobs *p, int32_t i, float *weights)
+static void logprob_row(struct sv_cpu *cpu, const struct sv_p_logprobs *p, int32_t i,
+                        float *weights)
 {
     const int32_t slot = p->row_slot[i], token = p->token[i];
     const float *x = p->logits + i * p->ld;
@@ -146,7 +147,8 @@ static void logprob_row(struct sv_cpu *cpu, const struct sv_p_logprobs *p, int32
     int32_t n_nan;
     const float max = cpu->vec->max(x, p->vocab, &n_nan);
     if (n_nan || !isfinite(max) || token < 0 || token >= p->vocab) {
-        sv_cpu_latch(cpu, "log probabilities of slot %d, token %d: %d logits are NaN, the largest is %g",
+        sv_cpu_latch(cpu,
+                     "log probabilities of slot %d, token %d: %d logits are NaN, the largest is %g",
                      slot, token, n_nan, (double)max);
         return;
     }
@@ -189,8 +191,8 @@ void sv_cpu_history(struct sv_dev *dev, const struct sv_p_history *p)
     for (int32_t s = 0; s < p->rows.n_segs && p->rows.seg_slot[s] >= 0; s++) {
         const int32_t base = p->rows.seg_base[s], n = p->n_commit[s], slot = p->rows.seg_slot[s];
         if (base < 0 || base + n > p->history_stride) {
-            sv_cpu_latch(cpu, "history: slot %d would reach %d, its room ends at %d", slot, base + n,
-                         p->history_stride);
+            sv_cpu_latch(cpu, "history: slot %d would reach %d, its room ends at %d", slot,
+                         base + n, p->history_stride);
             continue;
         }
         for (int32_t j = 0; j < n; j++)
