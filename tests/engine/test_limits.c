@@ -109,6 +109,8 @@ static void stop_ids_at_every_index(void **state)
             struct run_out *out = run_all(e, c, N);
             for (int i = 0; i < N; i++) {
                 assert_int_equal(out[i].n_tokens, end[i]);
+                assert_int_equal(out[i].stop_id, f.ref[i].tokens[at]);
+                assert_int_equal(out[i].stop_index, -1);
                 assert_memory_equal(out[i].tokens, f.ref[i].tokens, (size_t)end[i] * 4);
                 assert_int_equal(out[i].finish, SV_FINISH_STOP);
             }

@@ -38,7 +38,27 @@ static const struct toy toy = {.vocab = V,
 struct setting {
     double temperature, top_p, min_p;
     int64_t top_k;
+    double presence, frequency, repetition; /* 0 = off */
+    int32_t bias_id;
+    float bias;
 };
+
+/* Logits of the token after `prefix`, with the setting's rules. */
+static void with_rules(const float *logits, const struct setting *s, const int32_t *prefix,
+                       int32_t n_prompt, int32_t n, float *out)
+{
+    for (int32_t v = 0; v < V; v++) {
+        int32_t before = 0, since = 0;
+        for (int32_t i = 0; i < n; i++) {
+            before += i < n_prompt && prefix[i] == v;
+            since += i >= n_prompt && prefix[i] == v;
+        }
+        float x = logits[v] + (v == s->bias_id ? s->bias : 0);
+        if (s->repetition > 0 && before + since)
+            x = x > 0 ? x / (float)s->repetition : x * (float)s->repetition;
+        out[v] = x - (float)s->frequency * (float)since - (since ? (float)s->presence : 0);
+    }
+}
 
 /* Filtered distribution of one row of logits, in the documented order. */
 static void filtered(const float *logits, const struct setting *s, double *p)
@@ -143,13 +163,19 @@ static void check_setting(const char *target, const char *draft, const struct se
     /* Exact: p1[a] and the joint p1[a] p2[b | a]. */
     struct model_rig rig;
     double p1[V], joint[V * V], p2[V];
+    float ruled[V];
+    int32_t prefix[8];
     model_rig_open(&rig, target, SV_ISA_AUTO, 16);
     model_rig_run(&rig, prompt, 0, n);
-    filtered(rig.logits + (n - 1) * V, s, p1);
+    memcpy(prefix, prompt, sizeof prompt);
+    with_rules(rig.logits + (n - 1) * V, s, prefix, n, n, ruled);
+    filtered(ruled, s, p1);
     int32_t best[LEN] = {0};
     for (int32_t a = 0; a < V; a++) {
         model_rig_run(&rig, &a, n, 1);
-        filtered(rig.logits + n * V, s, p2);
+        prefix[n] = a;
+        with_rules(rig.logits + n * V, s, prefix, n, n + 1, ruled);
+        filtered(ruled, s, p2);
         for (int b = 0; b < V; b++)
             joint[a * V + b] = p1[a] * p2[b];
         if (p1[a] > p1[best[n % LEN]])
@@ -167,6 +193,12 @@ static void check_setting(const char *target, const char *draft, const struct se
                                   .temperature = s->temperature,
                                   .min_p = s->min_p,
                                   .top_k = s->top_k,
+                                  .presence_penalty = s->presence,
+                                  .frequency_penalty = s->frequency,
+                                  .repetition_penalty = s->repetition,
+                                  .bias_ids = &s->bias_id,
+                                  .bias = &s->bias,
+                                  .n_bias = s->bias != 0,
                                   .seed = (salt + 900) * 1000000 + (uint64_t)i,
                                   .ignore_eos = true}};
     for (size_t k = 0; k < sizeof drafters / sizeof drafters[0]; k++) {
@@ -201,7 +233,11 @@ static void at_temperature(double t, uint64_t salt)
 {
     const char *target = toy_target(&toy), *draft = toy_draft(&toy);
     const struct setting all[] = {
-        {t, 1, 0, 0}, {t, 1, 0, 6}, {t, 0.8, 0, 0}, {t, 1, 0.2, 0}, {t, 0.9, 0.05, 12}};
+        {.temperature = t, .top_p = 1},
+        {.temperature = t, .top_p = 1, .top_k = 6},
+        {.temperature = t, .top_p = 0.8},
+        {.temperature = t, .top_p = 1, .min_p = 0.2},
+        {.temperature = t, .top_p = 0.9, .min_p = 0.05, .top_k = 12}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         check_setting(target, draft, &all[i], salt * 10 + i);
 }
@@ -222,6 +258,19 @@ static void temperature_1_5(void **state)
     at_temperature(1.5, 3);
 }
 
+/* Penalties and bias change the distribution before the filters, in the documented order. */
+static void with_penalties_and_bias(void **state)
+{
+    (void)state;
+    const char *target = toy_target(&toy), *draft = toy_draft(&toy);
+    const struct setting all[] = {
+        {.temperature = 1, .top_p = 1, .presence = 1, .frequency = 0.8, .bias_id = 9, .bias = 1.5f},
+        {.temperature = 0.8, .top_p = 1, .repetition = 1.8, .bias_id = 5, .bias = -1},
+        {.temperature = 1.2, .top_p = 0.9, .top_k = 12, .presence = -1.5, .repetition = 0.7}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        check_setting(target, draft, &all[i], 40 + i);
+}
+
 /* The statistic itself must be able to fail: a distribution off by a few per cent is noticed. */
 static void statistic_notices(void **state)
 {
@@ -239,4 +288,4 @@ static void statistic_notices(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(temperature_0_7), cmocka_unit_test(temperature_1),
-             cmocka_unit_test(temperature_1_5), cmocka_unit_test(statistic_notices))
+             cmocka_unit_test(temperature_1_5), cmocka_unit_test(with_penalties_and_bias), cmocka_unit_test(statistic_notices))

@@ -138,6 +138,79 @@ static void stop_strings_everywhere(void **state)
         sv_engine_close(engines[k]);
 }
 
+/* include_stop keeps the match, stop_index says which string it was; min_tokens holds stop strings off until
+ * then. Worked out token by token from the text of growing prefixes of the free answer. */
+static void expect_stop(struct sv_engine *e, const struct run_out *ref, const char *const *stops,
+                        int32_t n_stops, int32_t min_tokens, int32_t *n_tokens, size_t *begin,
+                        int32_t *which)
+{
+    *which = -1;
+    *n_tokens = ref->n_tokens;
+    size_t old = 0;
+    struct sv_buf text;
+    sv_buf_init(&text);
+    struct sv_detok d;
+    sv_detok_init(&d, e->tok, true);
+    for (int32_t n = 1; n <= ref->n_tokens && *which < 0; n++) {
+        old = text.len;
+        sv_detok_push(&d, ref->tokens[n - 1], &text);
+        for (int32_t k = 0; k < n_stops && n >= min_tokens; k++) {
+            size_t len = strlen(stops[k]);
+            for (size_t at = 0; at + len <= text.len; at++)
+                if (at + len > old && !memcmp(text.data + at, stops[k], len) &&
+                    (*which < 0 || at < *begin)) {
+                    *which = k;
+                    *begin = at;
+                    *n_tokens = n;
+                }
+        }
+    }
+    sv_buf_fini(&text);
+}
+
+static void which_stop_string(void **state)
+{
+    (void)state;
+    struct run_case c[N];
+    fill_cases(c);
+    struct sv_engine *engines[] = {open_pair(false, 0), open_pair(true, 0), open_pair(true, 3)};
+    struct run_out *ref = run_all(engines[0], c, N);
+    int n_checked = 0;
+    for (int i = 0; i < N; i++)
+        for (size_t at = 0; at + 4 <= ref[i].n_text; at++) {
+            char a[4] = {0}, b[4] = {0};
+            memcpy(a, ref[i].text + at, 3);
+            memcpy(b, ref[i].text + at + 2, 2);
+            if (!valid_utf8(a, 3) || !valid_utf8(b, 2))
+                continue;
+            const char *const stops[] = {"\x01", b, a, a};
+            const int32_t min_tokens = at % 3 ? (int32_t)(at * 7 % TOKENS) : 0;
+            int32_t n_tokens, which;
+            size_t begin = 0;
+            expect_stop(engines[0], &ref[i], stops, 4, min_tokens, &n_tokens, &begin, &which);
+            for (size_t k = 0; k < 6; k++) {
+                c[i].req.stop = stops;
+                c[i].req.n_stop = 4;
+                c[i].req.include_stop = k % 2;
+                c[i].req.min_tokens = min_tokens;
+                struct run_out *out = run_all(engines[k / 2], &c[i], 1);
+                assert_int_equal(out->stop_index, which);
+                assert_int_equal(out->stop_id, -1);
+                assert_int_equal(out->n_tokens, n_tokens);
+                assert_int_equal(out->finish, which < 0 ? SV_FINISH_LENGTH : SV_FINISH_STOP);
+                size_t want = which < 0 ? ref[i].n_text : begin + (k % 2 ? strlen(stops[which]) : 0);
+                assert_int_equal(out->n_text, want);
+                assert_memory_equal(out->text, ref[i].text, want);
+                run_out_free(out, 1);
+            }
+            n_checked += which >= 0;
+        }
+    assert_true(n_checked > 30);
+    run_out_free(ref, N);
+    for (size_t k = 0; k < 3; k++)
+        sv_engine_close(engines[k]);
+}
+
 /* Text that may be the start of a stop string waits; when the answer ends without it, it comes out. */
 static void held_text_is_released(void **state)
 {
@@ -165,4 +238,4 @@ static void held_text_is_released(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(text_is_its_tokens), cmocka_unit_test(stop_strings_everywhere),
-             cmocka_unit_test(held_text_is_released))
+             cmocka_unit_test(which_stop_string), cmocka_unit_test(held_text_is_released))
