@@ -1,0 +1,326 @@
+/*
+ * attention_cuda.cu - checks and times the CUDA attention on a GPU, without the rest of the backend.
+ *
+ * attention_cuda check [small] | time [variants] [CSV]: `check` compares with a double-precision loop and holds bits of many
+ * arrangements against one another (tests/cuda/attention_check.h); `time` gives decode, verify, draft and prefill
+ * shapes of Qwen3-8B as shares of the read bandwidth measured in the same run, or TFLOP/s. Every launch of a
+ * timed graph reads other keys than the one before, all of them together more than the L2 cache holds.
+ */
+#include "attention_check.h"
+
+#include <algorithm>
+
+static const int N_ROUNDS = 7;
+
+static void device_init(struct sv_cuda *cu)
+{
+    cudaDeviceProp prop;
+    CHECKED(cudaGetDeviceProperties(&prop, 0));
+    *cu = {};
+    cu->n_sms = prop.multiProcessorCount;
+    cu->smem_block = prop.sharedMemPerBlockOptin;
+    cu->l2_bytes = (size_t)prop.l2CacheSize;
+    cu->cc = prop.major * 10 + prop.minor;
+    cu->set = cu->cc == 90 ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
+    cu->pdl = cu->cc >= 90;
+    CHECKED(cudaStreamCreateWithFlags(&cu->stream, cudaStreamDefault));
+    printf("%s, %d SMs, L2 %d MB, shared %zu\n", prop.name, cu->n_sms, prop.l2CacheSize >> 20, cu->smem_block);
+}
+
+/* ---------------------------------------------------------------- checks */
+
+struct entry {
+    const char *name;
+    setup s;
+    std::vector<int32_t> lens;
+    int32_t ref_every;
+};
+
+static int check(struct sv_cuda *cu, bool small)
+{
+    const entry all[] = {
+        {"d128 group 4", {8, 2, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {1500, 2300, 40, 130}, 199},
+        {"d128 group 4 long", {4, 1, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {9000, 5000}, 1999},
+        {"d128 group 1 sinks", {2, 2, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, true}, {700, 90}, 97},
+        {"d128 group 8 block", {8, 1, 128, SV_BF16, SV_MASK_BLOCK, 0, 0, false}, {1700, 40, 900}, 97},
+        {"d128 window 4096", {4, 1, 128, SV_BF16, SV_MASK_CAUSAL, 4096, 0, false}, {6000, 300}, 997},
+        {"d128 window 100 softcap", {4, 1, 128, SV_BF16, SV_MASK_CAUSAL, 100, 30, true}, {1200, 300}, 97},
+        {"d128 window 100 block", {4, 1, 128, SV_BF16, SV_MASK_BLOCK, 100, 0, false}, {1200, 300}, 97},
+        {"d128 window 1", {4, 1, 128, SV_BF16, SV_MASK_CAUSAL, 1, 0, false}, {600, 300}, 97},
+        {"d64 group 5", {5, 1, 64, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {1500, 2300, 40}, 199},
+        {"d64 window 5 sinks", {6, 2, 64, SV_BF16, SV_MASK_CAUSAL, 5, 0, true}, {600, 300}, 97},
+        {"d64 block softcap", {4, 2, 64, SV_BF16, SV_MASK_BLOCK, 0, 20, true}, {900, 300}, 97},
+        {"d256 plain", {2, 1, 256, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {300, 90}, 97},
+        {"d72 plain window", {4, 2, 72, SV_BF16, SV_MASK_BLOCK, 100, 20, true}, {300, 90}, 97},
+        {"d128 f32", {4, 1, 128, SV_F32, SV_MASK_CAUSAL, 0, 0, false}, {600, 90}, 97},
+        {"d64 f32 block window", {5, 1, 64, SV_F32, SV_MASK_BLOCK, 50, 0, true}, {600, 90}, 97},
+    };
+    checker c;
+    check_init(c, cu, 16384, 8, 10000);
+    for (const entry &base : all) {
+        const bool tiled = base.s.dtype == SV_BF16 && base.s.hd % 64 == 0 && base.s.hd < 256;
+        entry e = base;
+        if (small)
+            for (int32_t &len : e.lens)
+                len = std::min(len, 333);
+        for (int set = 0; set < (tiled && cu->cc == 90 ? 2 : 1); set++) {
+            const int64_t failed = c.n_failed;
+            const double worst = c.worst;
+            c.worst = 0;
+            cu->set = set ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
+            check_setup(c, e.s, e.lens, e.name, small ? 1 << 20 : e.ref_every, tiled);
+            CHECKED(cudaDeviceSynchronize());
+            printf("%-28s %-8s %s, relative error %.2g\n", e.name, !tiled ? "plain" : set ? "sm90" : "portable",
+                   failed == c.n_failed ? "ok" : "FAILED", c.worst);
+            fflush(stdout);
+            c.worst = std::max(c.worst, worst);
+        }
+    }
+    printf("%lld rows checked, %lld failed\n", (long long)c.n_rows, (long long)c.n_failed);
+    return c.n_failed ? 1 : 0;
+}
+
+/* ---------------------------------------------------------------- timing */
+
+static __global__ void fill(uint16_t *to, size_t n, uint32_t seed)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        uint64_t h = (i + 1) * 0x9e3779b97f4a7c15ull + seed;
+        h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
+        h = (h ^ (h >> 27)) * 0x94d049bb133111ebull;
+        const float u = (float)(h >> 40) * (1.0f / (1 << 24)) * 4 - 2;
+        to[i] = __bfloat16_as_ushort(__float2bfloat16_rn(u));
+    }
+}
+
+static __global__ void __launch_bounds__(512) read_all(const uint4 *p, size_t n, uint32_t *sink)
+{
+    uint32_t x = 0;
+    const size_t step = (size_t)gridDim.x * blockDim.x;
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    for (; i + 3 * step < n; i += 4 * step) {
+        const uint4 a = __ldcs(p + i), b = __ldcs(p + i + step), c = __ldcs(p + i + 2 * step),
+                    d = __ldcs(p + i + 3 * step);
+        x ^= a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^ d.w;
+    }
+    if (x == 0x12345678u)
+        *sink = x;
+}
+
+struct timing {
+    double median, lo, hi; /* microseconds a launch */
+};
+
+/* Captures n launches, replays the graph; launch(i, user) enqueues one. */
+template <typename F> static timing time_launches(struct sv_cuda *cu, int n, F launch)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEvent_t from, to;
+    std::vector<float> ms;
+    CHECKED(cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < n; i++)
+        launch(i);
+    CHECKED(cudaStreamEndCapture(cu->stream, &graph));
+    CHECKED(cudaGraphInstantiate(&exec, graph, 0));
+    CHECKED(cudaEventCreate(&from));
+    CHECKED(cudaEventCreate(&to));
+    for (int i = 0; i < N_ROUNDS + 1; i++) {
+        float t;
+        CHECKED(cudaEventRecord(from, cu->stream));
+        CHECKED(cudaGraphLaunch(exec, cu->stream));
+        CHECKED(cudaEventRecord(to, cu->stream));
+        CHECKED(cudaEventSynchronize(to));
+        CHECKED(cudaEventElapsedTime(&t, from, to));
+        if (i > 0)
+            ms.push_back(t);
+    }
+    std::sort(ms.begin(), ms.end());
+    CHECKED(cudaGraphExecDestroy(exec));
+    CHECKED(cudaGraphDestroy(graph));
+    CHECKED(cudaEventDestroy(from));
+    CHECKED(cudaEventDestroy(to));
+    return {ms[ms.size() / 2] * 1e3 / n, ms[0] * 1e3 / n, ms.back() * 1e3 / n};
+}
+
+struct shape {
+    const char *what;
+    int32_t n_seqs, context, rows; /* rows stand behind the context */
+    enum sv_mask mask;
+    int32_t n_heads, n_kv, hd, page;
+};
+
+static double seen_keys(const shape &s)
+{
+    const double each = s.mask == SV_MASK_BLOCK ? s.context + s.rows : s.context + (s.rows + 1) / 2.0;
+    return each * s.rows * s.n_seqs;
+}
+
+/* Everything a shape needs, made once for all variants. */
+struct stage {
+    std::vector<uint8_t *> layers;
+    struct sv_p_attention p;
+    std::vector<void *> owned;
+    size_t kv_bytes;
+};
+
+static void *keep(stage &st, size_t n)
+{
+    st.owned.push_back(dev_alloc(n));
+    return st.owned.back();
+}
+
+static void stage_init(stage &st, const struct sv_cuda *cu, const shape &s)
+{
+    const int32_t len = s.context + s.rows, stride = (len + s.page - 1) / s.page, n_pages = stride * s.n_seqs,
+                  n_rows = s.rows * s.n_seqs, width = (s.n_heads + 2 * s.n_kv) * s.hd;
+    const size_t pool = (size_t)n_pages * s.n_kv * s.page * s.hd * 2;
+    std::vector<int32_t> table((size_t)n_pages), row_seg, row0, slot, base;
+    for (int32_t i = 0; i < n_pages; i++)
+        table[(size_t)i] = i;
+    for (int32_t i = n_pages - 1; i > 0; i--)
+        std::swap(table[(size_t)i], table[mix64((uint64_t)i) % (uint64_t)(i + 1)]);
+    for (int32_t i = 0; i < s.n_seqs; i++) {
+        slot.push_back(i);
+        base.push_back(s.context);
+        row0.push_back(i * s.rows);
+        for (int32_t j = 0; j < s.rows; j++)
+            row_seg.push_back(i);
+    }
+    row0.push_back(n_rows);
+    st.kv_bytes = (size_t)len * s.n_seqs * s.n_kv * s.hd * 4;
+    const size_t want = 5 * cu->l2_bytes;
+    const int n_layers = (int)std::min<size_t>(64, std::max<size_t>(2, want / (2 * pool) + 1));
+    for (int i = 0; i < n_layers; i++) {
+        st.layers.push_back((uint8_t *)keep(st, 2 * pool));
+        fill<<<1024, 256, 0, cu->stream>>>((uint16_t *)st.layers.back(), pool, 17u * i);
+    }
+    auto ints = [&](const std::vector<int32_t> &v) {
+        void *d = keep(st, v.size() * 4);
+        dev_put(d, v.data(), v.size() * 4);
+        return (int32_t *)d;
+    };
+    uint16_t *q = (uint16_t *)keep(st, (size_t)n_rows * width * 2);
+    fill<<<1024, 256, 0, cu->stream>>>(q, (size_t)n_rows * width, 5);
+    st.p = {};
+    st.p.rows = {n_rows, s.n_seqs, ints(row_seg), ints(row0), ints(slot), ints(base)};
+    st.p.q = q;
+    st.p.ldq = width;
+    st.p.out = keep(st, (size_t)n_rows * s.n_heads * s.hd * 2);
+    st.p.ldo = s.n_heads * s.hd;
+    st.p.n_heads = s.n_heads;
+    st.p.kv = {NULL, NULL, SV_BF16, n_pages, s.page, s.n_kv, s.hd, ints(table), stride};
+    st.p.mask = s.mask;
+    st.p.scale = 1.0f / sqrtf((float)s.hd);
+    CHECKED(cudaDeviceSynchronize());
+}
+
+static timing time_one(struct sv_cuda *cu, stage &st, const struct sv_attn_force &force, int n)
+{
+    const size_t half = (size_t)st.p.kv.n_pages * st.p.kv.n_kv_heads * st.p.kv.page_size * st.p.kv.head_dim * 2;
+    return time_launches(cu, n, [&](int i) {
+        struct sv_p_attention p = st.p;
+        p.kv.k = st.layers[(size_t)i % st.layers.size()];
+        p.kv.v = (uint8_t *)p.kv.k + half;
+        sv_cuda_attention_forced(cu, &p, &force);
+    });
+}
+
+static double read_bandwidth(struct sv_cuda *cu)
+{
+    const size_t n = (size_t)4 << 30;
+    uint8_t *p = (uint8_t *)dev_alloc(n);
+    fill<<<1024, 256, 0, cu->stream>>>((uint16_t *)p, n / 2, 3);
+    double best = 0;
+    for (int blocks = 1; blocks <= 4; blocks *= 2) {
+        const timing t = time_launches(cu, 2, [&](int) {
+            read_all<<<cu->n_sms * blocks, 512, 0, cu->stream>>>((const uint4 *)p, n / 16, (uint32_t *)p);
+        });
+        best = std::max(best, (double)n / t.median * 1e-3);
+    }
+    dev_free(p);
+    return best;
+}
+
+static void time_shapes(struct sv_cuda *cu, bool variants, const char *csv_path)
+{
+    const enum sv_mask causal = SV_MASK_CAUSAL, block = SV_MASK_BLOCK;
+    std::vector<shape> shapes;
+    for (int page = 16; page <= 64; page += 48)
+        for (int32_t ctx : {512, 2048, 8192})
+            for (int32_t n : {1, 8, 32})
+                for (int32_t rows : {1, 16})
+                    if (page == 16 || (n == 32 && ctx == 8192))
+                        shapes.push_back({rows == 1 ? "decode" : "verify", n, ctx, rows, causal, 32, 8, 128, page});
+    shapes.push_back({"draft", 1, 512, 16, block, 32, 8, 128, 16});
+    shapes.push_back({"draft", 32, 512, 16, block, 32, 8, 128, 16});
+    shapes.push_back({"prefill", 1, 0, 512, causal, 32, 8, 128, 16});
+    shapes.push_back({"prefill", 1, 0, 2048, causal, 32, 8, 128, 16});
+    shapes.push_back({"prefill", 1, 0, 8192, causal, 32, 8, 128, 16});
+    shapes.push_back({"prefill", 1, 0, 8192, causal, 32, 8, 128, 64});
+    shapes.push_back({"demo decode", 1, 512, 1, causal, 5, 1, 64, 16});
+    shapes.push_back({"demo verify", 1, 512, 16, causal, 5, 1, 64, 16});
+    struct sv_dev_limits lim = {};
+    lim.max_rows = 8192;
+    lim.max_heads = 32;
+    lim.max_head_dim = 128;
+    lim.max_positions = 16384;
+    cu->fault = (struct sv_cuda_fault *)dev_alloc(sizeof *cu->fault);
+    SV_REQUIRE(sv_cuda_attn_reserve(cu, &lim, NULL) == SV_OK);
+    FILE *csv = csv_path ? fopen(csv_path, "w") : NULL;
+    const double peak = read_bandwidth(cu);
+    printf("read bandwidth %.0f GB/s\n", peak);
+    if (csv)
+        fprintf(csv, "kernels,what,sequences,context,rows,page_size,head_dim,forced_unit,forced_warps,pdl,us_median,"
+                     "us_min,us_max,kv_gb_s,share_of_read,tflop_s,read_gb_s\n");
+    printf("%-8s %-11s %3s %5s %5s %4s u w p %9s %9s %9s %7s %6s %7s\n", "set", "what", "seq", "ctx", "rows", "page",
+           "us", "min", "max", "GB/s", "share", "TFLOP/s");
+    for (const shape &s : shapes) {
+        stage st = {};
+        stage_init(st, cu, s);
+        const double bytes = (double)st.kv_bytes, flops = 4.0 * s.hd * s.n_heads * seen_keys(s);
+        const double guess_us = std::max(bytes / peak * 1e-3, flops / 3e8) + 3;
+        const int n = (int)std::max(4.0, std::min(128.0, 4000 / guess_us));
+        for (int set = cu->cc == 90 ? 1 : 0; set >= 0; set--)
+            for (int unit = 0; unit < (variants ? 4 : 1); unit++)
+                for (int warps = 0; warps <= (variants ? 8 : 0); warps += 4)
+                    for (int pdl = 1; pdl >= (variants && unit == 0 && warps == 0 ? 0 : 1); pdl--) {
+                        if (unit == 1 && (double)s.n_seqs * s.rows * 32 * (s.context + s.rows) / 128 > 120000)
+                            continue;
+                        if (unit == 2 && (double)s.n_seqs * s.rows * 32 * (s.context + s.rows) / 512 > 120000)
+                            continue;
+                        cu->set = set ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
+                        cu->pdl = pdl && cu->cc >= 90;
+                        const timing t = time_one(cu, st, {(enum sv_attn_unit)unit, warps, 0, false}, n);
+                        const double rate = bytes / t.median * 1e-3, tf = flops / t.median * 1e-6;
+                        printf("%-8s %-11s %3d %5d %5d %4d %d %d %d %9.2f %9.2f %9.2f %7.0f %5.1f%% %7.1f\n",
+                               set ? "sm90" : "portable", s.what, s.n_seqs, s.context, s.rows, s.page, unit, warps, pdl,
+                               t.median, t.lo, t.hi, rate, 100 * rate / peak, tf);
+                        if (csv)
+                            fprintf(csv, "%s,%s,%d,%d,%d,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.1f,%.4f,%.2f,%.0f\n",
+                                    set ? "sm90" : "portable", s.what, s.n_seqs, s.context, s.rows, s.page, s.hd, unit,
+                                    warps, pdl, t.median, t.lo, t.hi, rate, rate / peak, tf, peak);
+                    }
+        fflush(stdout);
+        for (void *p : st.owned)
+            dev_free(p);
+    }
+    if (csv)
+        fclose(csv);
+}
+
+int main(int argc, char **argv)
+{
+    struct sv_cuda cu;
+    const char *what = argc > 1 ? argv[1] : "";
+    const bool more = argc > 2 && (!strcmp(argv[2], "small") || !strcmp(argv[2], "variants"));
+    if (strcmp(what, "check") && strcmp(what, "time")) {
+        fprintf(stderr, "usage: attention_cuda check [small] | time [variants] [CSV]\n");
+        return 2;
+    }
+    device_init(&cu);
+    if (!strcmp(what, "check"))
+        return check(&cu, more);
+    time_shapes(&cu, more, argc > 2 + more ? argv[2 + more] : NULL);
+    return 0;
+}

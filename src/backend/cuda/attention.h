@@ -1,0 +1,69 @@
+/*
+ * attention.h - paged attention of the CUDA backend: what its files share on the host side.
+ *
+ * attention.cu decides which kernel runs and how large its grid is; attention_portable.cu (matrix
+ * instructions of sm_80), attention_sm90.cu (those of sm_90a) and attention_plain.cu (f32, odd head sizes)
+ * hold the kernels; attention_core.cuh is what they have in common. Included by those files, by device.cu
+ * for the table, and by the check program. Must not: let a row's bits depend on anything but its own
+ * sequence, head and kernel set.
+ */
+#ifndef SV_CUDA_ATTENTION_H
+#define SV_CUDA_ATTENTION_H
+
+#include "backend/cuda/cuda.h"
+
+/* The order of a row's sum, the same for every batch: keys are taken in tiles at absolute multiples, tiles
+ * with one running maximum within a chunk, chunks merged in ascending order within a span, spans merged in
+ * ascending order. Chunks or spans may be worked on by different blocks; the merges stay in this order. */
+enum { SV_ATTN_TILE = 64, SV_ATTN_CHUNK = 128, SV_ATTN_SPAN = 512 };
+
+/* What one block takes of a query tile's keys. */
+enum sv_attn_unit { SV_ATTN_AUTO, SV_ATTN_BY_CHUNK, SV_ATTN_BY_SPAN, SV_ATTN_WHOLE };
+
+/* For checks only: overrides of what is otherwise decided from sizes and lengths. No bit may change. */
+struct sv_attn_force {
+    enum sv_attn_unit unit;
+    int32_t n_warps; /* 0, 4 or 8: queries of a tile / 16 */
+    int32_t n_blocks;
+    bool plain;
+};
+
+/* Filled by the first block for the combine kernel; lies at the start of the scratch. */
+struct sv_attn_plan {
+    int32_t unit; /* enum sv_attn_unit, never AUTO */
+    int32_t seg_part0[]; /* (n_segs) first partial result of each segment */
+};
+
+/* What every kernel gets, by value. */
+struct sv_attn_args {
+    struct sv_p_attention p;
+    int32_t group;      /* q heads per kv head */
+    float scale_log2;   /* scale * log2(e); 1 with a softcap, whose result is already in powers of two */
+    int32_t page_shift; /* log2(page_size), or -1 */
+    int32_t n_stages;
+    int32_t unit;       /* enum sv_attn_unit */
+    int32_t part_cap;   /* partial results that fit */
+    struct sv_attn_plan *plan;
+    float4 *run;     /* a block's sum of spans while it walks on */
+    float *part_o;   /* (part_cap, head_dim) unnormalised */
+    float2 *part_ml; /* (part_cap) maximum and sum */
+    struct sv_cuda_fault *fault;
+};
+
+int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, struct sv_err *err);
+void sv_cuda_attn_close(struct sv_cuda *cu);
+void sv_cuda_attention(struct sv_dev *dev, const struct sv_p_attention *p);
+void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p,
+                              const struct sv_attn_force *force);
+
+/* The kernels. Entry points answer whether they can take these arguments and how they must be launched. */
+struct sv_attn_launch {
+    void (*kernel)(struct sv_attn_args);
+    int32_t tile_rows, n_threads, blocks_per_sm;
+    int32_t stage_bytes, fixed_bytes; /* shared memory: each stage, and beside stages and segment table */
+    int32_t max_stages;
+};
+bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);
+void sv_cuda_attn_plain(struct sv_cuda *cu, const struct sv_attn_args *a);
+
+#endif

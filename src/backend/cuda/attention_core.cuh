@@ -1,0 +1,319 @@
+/*
+ * attention_core.cuh - device code that all attention kernels with matrix instructions share: what a row
+ * sees, how the work of a batch is cut into items, the one formula that merges two partial results, and
+ * the last step from sums to output.
+ *
+ * Included by attention.cu, attention_portable.cu and attention_sm90.cu. Every product and sum that ends in
+ * a result is spelt with an intrinsic, so that no compiler contracts it in one place and not in another.
+ */
+#ifndef SV_CUDA_ATTENTION_CORE_CUH
+#define SV_CUDA_ATTENTION_CORE_CUH
+
+#include "backend/cuda/attention.h"
+
+#define ATTN_NONE 0xffffffffu /* a key that no row of the tile sees: zeros are put in its place */
+#define ATTN_LOG2E 1.4426950408889634f
+
+static __device__ __forceinline__ float attn_neg_inf(void)
+{
+    return __uint_as_float(0xff800000u);
+}
+
+/* ---------------------------------------------------------------- arithmetic */
+
+static __device__ __forceinline__ float attn_exp2(float x)
+{
+#ifdef SV_CUDA_EMULATED
+    return exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+/* How (m, .) and (m2, .) go together: both are scaled to the larger maximum. A side that saw nothing has
+ * m = -inf, sums of zero, and leaves the other as it is. */
+struct attn_factors {
+    float m, a, b;
+};
+static __device__ __forceinline__ struct attn_factors attn_merge_factors(float m, float m2)
+{
+    struct attn_factors f;
+    f.m = fmaxf(m, m2);
+    const float at = f.m == attn_neg_inf() ? 0.0f : f.m;
+    f.a = attn_exp2(m - at);
+    f.b = attn_exp2(m2 - at);
+    return f;
+}
+static __device__ __forceinline__ float attn_merge(float x, float x2, struct attn_factors f)
+{
+    return __fmaf_rn(x2, f.b, __fmul_rn(x, f.a));
+}
+
+/* Softcap in powers of two: cap * tanh(s / cap) * log2(e), s = scale * x. */
+static __device__ __forceinline__ float attn_softcap(float x, float twice, float cap_log2)
+{
+    const float e = attn_exp2(__fmul_rn(x, twice)); /* e^(2 s / cap); inf and 0 are fine */
+    return __fmul_rn(cap_log2, __fsub_rn(1.0f, __fdiv_rn(2.0f, __fadd_rn(e, 1.0f))));
+}
+
+/* What the unnormalised output is multiplied with. A sink is one more term of the sum, without a value. */
+static __device__ __forceinline__ float attn_inverse(const struct sv_attn_args &a, int32_t head, float m,
+                                                     float l)
+{
+    if (a.p.sinks.data == NULL)
+        return l == 0.0f ? 0.0f : __fdiv_rn(1.0f, l);
+    const float sink = __fmul_rn(sv_weight_at(a.p.sinks.data, a.p.sinks.dtype, head), ATTN_LOG2E);
+    const struct attn_factors f = attn_merge_factors(m, sink);
+    const float sum = __fmaf_rn(l, f.a, f.b);
+    return sum == 0.0f ? 0.0f : __fdiv_rn(f.a, sum);
+}
+
+/* Adding +0 makes zeros of either sign one: a merge with an empty side may have turned -0 into +0. */
+static __device__ __forceinline__ float attn_output(float o, float inverse)
+{
+    return __fadd_rn(__fmul_rn(o, inverse), 0.0f);
+}
+
+/* ---------------------------------------------------------------- what a row sees */
+
+/* Row r of a segment sees the positions [lo, hi). */
+static __device__ __forceinline__ int32_t attn_lo(const struct sv_p_attention &p, int32_t base, int32_t r)
+{
+    const int32_t first = base + r - p.window + 1;
+    return p.window > 0 && first > 0 ? first : 0;
+}
+static __device__ __forceinline__ int32_t attn_hi(const struct sv_p_attention &p, int32_t base, int32_t n,
+                                                  int32_t r)
+{
+    return p.mask == SV_MASK_BLOCK ? base + n : base + r + 1;
+}
+
+/* ---------------------------------------------------------------- items of work */
+
+/* The plan as the main kernel keeps it in shared memory. */
+struct attn_items {
+    int32_t unit;
+    int32_t n_items; /* for one kv head */
+    int32_t item0[]; /* (n_segs + 1) each segment's first item, for one kv head; then part0, (n_segs) each
+                        segment's first partial result */
+};
+static inline size_t attn_items_bytes(int32_t n_segs)
+{
+    return (sizeof(struct attn_items) + sizeof(int32_t) * (2 * (size_t)n_segs + 1) + 15) / 16 * 16;
+}
+
+struct attn_seg {
+    int32_t slot, row0, n, base;
+};
+static __device__ __forceinline__ struct attn_seg attn_seg_at(const struct sv_rows &rows, int32_t s)
+{
+    struct attn_seg g;
+    g.slot = rows.seg_slot[s];
+    g.row0 = rows.seg_row0[s];
+    g.n = rows.seg_row0[s + 1] - g.row0;
+    g.base = rows.seg_base[s];
+    if (g.slot < 0 || g.n < 0)
+        g.n = 0;
+    return g;
+}
+
+static __device__ __forceinline__ int32_t attn_unit_keys(int32_t unit)
+{
+    return unit == SV_ATTN_BY_CHUNK ? SV_ATTN_CHUNK : SV_ATTN_SPAN;
+}
+/* Parts of a segment: those that any of its rows sees, numbered from attn_part0. */
+static __device__ __forceinline__ int32_t attn_part0(const struct sv_p_attention &p, struct attn_seg g,
+                                                     int32_t unit)
+{
+    return attn_lo(p, g.base, 0) / attn_unit_keys(unit);
+}
+static __device__ __forceinline__ int32_t attn_n_parts(const struct sv_p_attention &p, struct attn_seg g,
+                                                       int32_t unit)
+{
+    if (unit == SV_ATTN_WHOLE)
+        return 1;
+    return (g.base + g.n - 1) / attn_unit_keys(unit) - attn_part0(p, g, unit) + 1;
+}
+
+static __device__ __forceinline__ int64_t attn_sum64(int64_t x)
+{
+#pragma unroll
+    for (int step = 16; step; step /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+/* Which unit ends first: in tiles of keys that the busiest block works through, an item of parts counted
+ * two tiles dearer because its result goes through memory. Only speed hangs on this. */
+static __device__ __forceinline__ int32_t attn_choose_unit(const struct sv_attn_args &a, int32_t tile_rows,
+                                                           int32_t lane)
+{
+    int64_t items[2] = {0, 0}, parts[2] = {0, 0}, total = 0, longest = 0;
+    const int32_t n_kv = a.p.kv.n_kv_heads;
+    if (a.unit == SV_ATTN_WHOLE)
+        return SV_ATTN_WHOLE;
+    for (int32_t s = lane; s < a.p.rows.n_segs; s += 32) {
+        const struct attn_seg g = attn_seg_at(a.p.rows, s);
+        if (g.n == 0)
+            continue;
+        const int32_t nq = g.n * a.group, tiles = (nq + tile_rows - 1) / tile_rows;
+        const int32_t seen = g.base + g.n - attn_lo(a.p, g.base, 0);
+        const int32_t len = seen / SV_ATTN_TILE + 1;
+        total += (int64_t)tiles * n_kv * len;
+        longest = len > longest ? len : longest;
+        for (int i = 0; i < 2; i++) {
+            const int64_t n = attn_n_parts(a.p, g, SV_ATTN_BY_CHUNK + i);
+            items[i] += n * tiles * n_kv;
+            parts[i] += n * nq * n_kv;
+        }
+    }
+    total = attn_sum64(total);
+#pragma unroll
+    for (int step = 16; step; step /= 2) {
+        const int64_t other = __shfl_xor_sync(0xffffffffu, longest, step);
+        longest = other > longest ? other : longest;
+    }
+    const int64_t blocks = gridDim.x, even = (total + blocks - 1) / blocks;
+    int64_t best = (even > longest ? even : longest) + 1;
+    int32_t unit = SV_ATTN_WHOLE;
+    for (int i = 1; i >= 0; i--) {
+        items[i] = attn_sum64(items[i]);
+        parts[i] = attn_sum64(parts[i]);
+        const int64_t cost = (items[i] + blocks - 1) / blocks * (i ? SV_ATTN_SPAN / SV_ATTN_TILE + 2
+                                                                    : SV_ATTN_CHUNK / SV_ATTN_TILE + 2);
+        if ((a.unit == SV_ATTN_AUTO ? cost < best : a.unit == SV_ATTN_BY_CHUNK + i) && parts[i] <= a.part_cap) {
+            best = cost;
+            unit = SV_ATTN_BY_CHUNK + i;
+        }
+    }
+    return unit;
+}
+
+/* By the first warp of every block; the block must synchronise afterwards. */
+static __device__ __forceinline__ void attn_plan_items(const struct sv_attn_args &a, int32_t tile_rows,
+                                                       struct attn_items *out)
+{
+    const int32_t lane = threadIdx.x;
+    const int32_t n_segs = a.p.rows.n_segs, n_kv = a.p.kv.n_kv_heads;
+    const int32_t unit = attn_choose_unit(a, tile_rows, lane);
+    int32_t items = 0, parts = 0;
+    for (int32_t s0 = 0; s0 < n_segs; s0 += 32) {
+        const int32_t s = s0 + lane;
+        int32_t my_items = 0, my_parts = 0;
+        if (s < n_segs) {
+            const struct attn_seg g = attn_seg_at(a.p.rows, s);
+            if (g.n > 0) {
+                const int32_t n = attn_n_parts(a.p, g, unit), nq = g.n * a.group;
+                my_items = n * ((nq + tile_rows - 1) / tile_rows);
+                my_parts = unit == SV_ATTN_WHOLE ? 0 : n * nq * n_kv;
+            }
+        }
+        int32_t upto = my_items, upto_parts = my_parts;
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+            const int32_t x = __shfl_up_sync(0xffffffffu, upto, step);
+            const int32_t y = __shfl_up_sync(0xffffffffu, upto_parts, step);
+            if (lane >= step) {
+                upto += x;
+                upto_parts += y;
+            }
+        }
+        if (s < n_segs) {
+            out->item0[s] = items + upto - my_items;
+            out->item0[n_segs + 1 + s] = parts + upto_parts - my_parts;
+            if (blockIdx.x == 0 && a.unit != SV_ATTN_WHOLE)
+                a.plan->seg_part0[s] = parts + upto_parts - my_parts;
+        }
+        items += __shfl_sync(0xffffffffu, upto, 31);
+        parts += __shfl_sync(0xffffffffu, upto_parts, 31);
+    }
+    if (lane == 0) {
+        out->item0[n_segs] = items;
+        out->n_items = items;
+        out->unit = unit;
+        if (blockIdx.x == 0 && a.unit != SV_ATTN_WHOLE)
+            a.plan->unit = unit;
+    }
+}
+
+/* One item: a tile of queries of one (segment, kv head), and the keys [from, to) of it. The queries of a
+ * segment and kv head are its rows times the heads of the group, row-major. */
+struct attn_item {
+    struct attn_seg g;
+    int32_t seg, kv_head;
+    int32_t q0, n_q; /* first query of the tile; queries of the whole segment */
+    int32_t from, to;
+    int32_t seen_lo, seen_hi; /* what any row of the tile sees, within the item's part */
+    int32_t part, n_parts;
+};
+
+static __device__ __forceinline__ struct attn_item attn_item_at(const struct sv_attn_args &a,
+                                                                const struct attn_items *plan,
+                                                                int32_t tile_rows, int32_t i)
+{
+    struct attn_item it;
+    const int32_t n_kv = a.p.kv.n_kv_heads, of_head = i / n_kv;
+    int32_t lo = 0, hi = a.p.rows.n_segs; /* the last segment whose first item is at most of_head */
+    it.kv_head = i - of_head * n_kv;
+    while (hi - lo > 1) {
+        const int32_t mid = (lo + hi) / 2;
+        if (plan->item0[mid] <= of_head)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    it.seg = lo;
+    it.g = attn_seg_at(a.p.rows, lo);
+    it.n_q = it.g.n * a.group;
+    const int32_t tiles = (it.n_q + tile_rows - 1) / tile_rows, in_seg = of_head - plan->item0[lo];
+    it.part = in_seg / tiles;
+    it.n_parts = attn_n_parts(a.p, it.g, plan->unit);
+    /* The last tiles see most: they go first, so that the short ones fill the gaps. */
+    it.q0 = (tiles - 1 - (in_seg - it.part * tiles)) * tile_rows;
+    const int32_t last = it.q0 + tile_rows < it.n_q ? it.q0 + tile_rows : it.n_q;
+    it.seen_lo = attn_lo(a.p, it.g.base, it.q0 / a.group);
+    it.seen_hi = attn_hi(a.p, it.g.base, it.g.n, (last - 1) / a.group);
+    if (plan->unit != SV_ATTN_WHOLE) {
+        const int32_t keys = attn_unit_keys(plan->unit);
+        const int32_t begin = (attn_part0(a.p, it.g, plan->unit) + it.part) * keys;
+        it.seen_lo = it.seen_lo > begin ? it.seen_lo : begin;
+        it.seen_hi = it.seen_hi < begin + keys ? it.seen_hi : begin + keys;
+    }
+    it.from = it.seen_lo / SV_ATTN_TILE;
+    it.to = (it.seen_hi + SV_ATTN_TILE - 1) / SV_ATTN_TILE;
+    if (it.seen_lo >= it.seen_hi)
+        it.to = it.from;
+    return it;
+}
+
+/* Index of the partial result of query q of the segment. */
+static __device__ __forceinline__ int64_t attn_part_at(int32_t seg_part0, int32_t kv_head, int32_t n_parts,
+                                                       int32_t part, int32_t n_q, int32_t q)
+{
+    return seg_part0 + ((int64_t)kv_head * n_parts + part) * n_q + q;
+}
+
+/* Where the key of position pos lies in kv.k and kv.v, in units of 16 bytes. */
+static __device__ __forceinline__ uint32_t attn_key_at(const struct sv_attn_args &a,
+                                                       const struct attn_item &it, int32_t pos)
+{
+    const struct sv_kv &kv = a.p.kv;
+    if (pos < it.seen_lo || pos >= it.seen_hi)
+        return ATTN_NONE;
+    const int32_t i = a.page_shift >= 0 ? pos >> a.page_shift : pos / kv.page_size;
+    int32_t page = -1;
+    if (i < kv.table_stride)
+        page = kv.table[(int64_t)it.g.slot * kv.table_stride + i];
+    if (page < 0 || page >= kv.n_pages) {
+        sv_fault_set(a.fault, SV_CUDA_FAULT_READ_PAGE, it.g.slot, pos, 0);
+        return ATTN_NONE;
+    }
+    const uint32_t row = ((uint32_t)page * (uint32_t)kv.n_kv_heads + (uint32_t)it.kv_head) *
+                             (uint32_t)kv.page_size +
+                         (uint32_t)(pos - i * kv.page_size);
+    return row * (uint32_t)(kv.head_dim / 8);
+}
+
+#endif

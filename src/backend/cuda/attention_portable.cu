@@ -1,0 +1,444 @@
+/*
+ * attention_portable.cu - paged attention on the matrix instructions of sm_80: mma.sync m16n8k16 on bf16,
+ * cp.async, ldmatrix. Head sizes 64 and 128.
+ *
+ * Launched by attention.cu. A block holds 16 queries in each of its warps and walks over tiles of 64 keys,
+ * which lie in shared memory in a ring of stages; the next tiles are on their way meanwhile. Queries are
+ * (row, head of the group) pairs of one segment and kv head, so that keys are read once for all of them.
+ * Every warp adds for its own queries in the order that attention.h fixes; a warp skips tiles that none of its
+ * queries sees, which leaves the same bits as adding nothing. Must not: let a query's sum depend on its
+ * place in the tile, on the other queries or on which block works on which keys.
+ */
+#include "backend/cuda/attention_core.cuh"
+#include "backend/cuda/attention_mma.cuh"
+
+enum { N_OFFSETS = 8 }; /* tiles whose addresses are kept; a power of two above the stages */
+
+/* What a lane knows of its two queries (rows lane / 4 and lane / 4 + 8 of the warp's sixteen). */
+struct lane_rows {
+    int32_t lo[2], hi[2];
+};
+
+/* A running sum over keys: o (16, HD) and l lie as mma leaves them, in log2 units below m. */
+template <int HD> struct sum {
+    float o[HD / 8][4];
+    float l[2], m[2];
+};
+
+template <int HD> static __device__ __forceinline__ void sum_clear(struct sum<HD> &s)
+{
+#pragma unroll
+    for (int n = 0; n < HD / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s.o[n][e] = 0;
+    s.l[0] = s.l[1] = 0;
+    s.m[0] = s.m[1] = attn_neg_inf();
+}
+
+template <int HD> static __device__ __forceinline__ void sum_merge(struct sum<HD> &s, const struct sum<HD> &t)
+{
+    struct attn_factors f[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        f[r] = attn_merge_factors(s.m[r], t.m[r]);
+        s.m[r] = f[r].m;
+        s.l[r] = attn_merge(s.l[r], t.l[r], f[r]);
+    }
+#pragma unroll
+    for (int n = 0; n < HD / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s.o[n][e] = attn_merge(s.o[n][e], t.o[n][e], f[e / 2]);
+}
+
+/* A block's own corner of global memory, for the sum of spans while the next span is in registers. */
+template <int HD> static __device__ __forceinline__ void run_store(float4 *run, const struct sum<HD> &s)
+{
+#pragma unroll
+    for (int n = 0; n < HD / 8; n++)
+        run[n * blockDim.x] = make_float4(s.o[n][0], s.o[n][1], s.o[n][2], s.o[n][3]);
+    run[HD / 8 * blockDim.x] = make_float4(s.l[0], s.l[1], s.m[0], s.m[1]);
+}
+/* s = run merged with s, in this order; one register row at a time, the run is never held whole. */
+template <int HD> static __device__ __forceinline__ void run_merge(const float4 *run, struct sum<HD> &s)
+{
+    const float4 lm = run[HD / 8 * blockDim.x];
+    const float l[2] = {lm.x, lm.y}, m[2] = {lm.z, lm.w};
+    struct attn_factors f[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        f[r] = attn_merge_factors(m[r], s.m[r]);
+        s.m[r] = f[r].m;
+        s.l[r] = attn_merge(l[r], s.l[r], f[r]);
+    }
+#pragma unroll
+    for (int n = 0; n < HD / 8; n++) {
+        const float4 o = run[n * blockDim.x];
+        s.o[n][0] = attn_merge(o.x, s.o[n][0], f[0]);
+        s.o[n][1] = attn_merge(o.y, s.o[n][1], f[0]);
+        s.o[n][2] = attn_merge(o.z, s.o[n][2], f[1]);
+        s.o[n][3] = attn_merge(o.w, s.o[n][3], f[1]);
+    }
+}
+
+/* ---------------------------------------------------------------- loads */
+
+/* 16-byte chunks of a row of HD values are permuted by the row's low bits: neither cp.async nor ldmatrix
+ * meets a bank twice. */
+template <int HD> static __device__ __forceinline__ uint32_t at(uint32_t row, uint32_t chunk)
+{
+    return row * (HD * 2) + ((chunk ^ (row & 7)) * 16);
+}
+
+template <int HD, int WARPS>
+static __device__ __forceinline__ void load_tile(const struct sv_attn_args &a, uint32_t stage,
+                                                 const uint32_t *offsets)
+{
+    constexpr int CHUNKS = HD / 8, TILE_BYTES = SV_ATTN_TILE * HD * 2;
+    const uint4 *k = (const uint4 *)a.p.kv.k, *v = (const uint4 *)a.p.kv.v;
+    const uint32_t chunk = threadIdx.x % CHUNKS;
+#pragma unroll
+    for (int i = 0; i < SV_ATTN_TILE * CHUNKS / (WARPS * 32); i++) {
+        const uint32_t row = threadIdx.x / CHUNKS + i * (WARPS * 32 / CHUNKS);
+        const uint32_t off = offsets[row];
+        const bool seen = off != ATTN_NONE;
+        const uint64_t from = seen ? (uint64_t)off + chunk : 0;
+        attn_copy16(stage + at<HD>(row, chunk), k + from, seen);
+        attn_copy16(stage + TILE_BYTES + at<HD>(row, chunk), v + from, seen);
+    }
+}
+
+template <int HD, int WARPS>
+static __device__ __forceinline__ void load_queries(const struct sv_attn_args &a, const struct attn_item &it,
+                                                    uint32_t to)
+{
+    constexpr int CHUNKS = HD / 8;
+    const uint32_t chunk = threadIdx.x % CHUNKS;
+#pragma unroll
+    for (int i = 0; i < WARPS * 16 * CHUNKS / (WARPS * 32); i++) {
+        const int32_t row = threadIdx.x / CHUNKS + i * (WARPS * 32 / CHUNKS), q = it.q0 + row;
+        const bool there = q < it.n_q;
+        const __nv_bfloat16 *from = (const __nv_bfloat16 *)a.p.q;
+        if (there) {
+            const int32_t r = q / a.group, head = it.kv_head * a.group + (q - r * a.group);
+            from += (int64_t)(it.g.row0 + r) * a.p.ldq + (int64_t)head * HD + chunk * 8;
+        }
+        attn_copy16(to + at<HD>(row, chunk), from, there);
+    }
+}
+
+/* ---------------------------------------------------------------- one tile of keys */
+
+/* s (16, 64) = q k^T. */
+template <int HD>
+static __device__ __forceinline__ void scores(float (&s)[8][4], const uint32_t (&q)[HD / 16][4],
+                                              uint32_t keys, uint32_t lane)
+{
+    const uint32_t row = (lane >> 4) * 8 + (lane & 7), chunk = (lane >> 3) & 1;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s[n][e] = 0;
+#pragma unroll
+    for (int k = 0; k < HD / 16; k++) {
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            uint32_t b[4];
+            attn_ldmatrix(b, keys + n * 16 * HD * 2 + at<HD>(row, 2 * k + chunk));
+            attn_mma(s[2 * n], q[k], b[0], b[1]);
+            attn_mma(s[2 * n + 1], q[k], b[2], b[3]);
+        }
+    }
+}
+
+/* o += p v, l += p 1: the sum of the same rounded weights, by the same instruction in the same order. */
+template <int HD>
+static __device__ __forceinline__ void values(float (&o)[HD / 8][4], float (&l)[4],
+                                              const uint32_t (&p)[4][4], uint32_t vals, uint32_t lane)
+{
+    const uint32_t row = lane & 15, chunk = lane >> 4;
+    const uint32_t ones = 0x3f803f80u; /* two bf16 */
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        attn_mma(l, p[k], ones, ones);
+#pragma unroll
+        for (int n = 0; n < HD / 16; n++) {
+            uint32_t b[4];
+            attn_ldmatrix_t(b, vals + k * 16 * HD * 2 + at<HD>(row, 2 * n + chunk));
+            attn_mma(o[2 * n], p[k], b[0], b[1]);
+            attn_mma(o[2 * n + 1], p[k], b[2], b[3]);
+        }
+    }
+}
+
+/* Weights of a tile from its scores: the running maximum moves, what was summed below the old one is
+ * rescaled. `fresh`: the chunk's first tile, sums are still clear. */
+template <int HD>
+static __device__ __forceinline__ void soften(const struct sv_attn_args &a, float (&s)[8][4],
+                                              uint32_t (&p)[4][4], struct sum<HD> &c, float (&l)[4],
+                                              bool fresh)
+{
+    float most[2] = {attn_neg_inf(), attn_neg_inf()}, at[2], alpha[2];
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            most[e / 2] = fmaxf(most[e / 2], s[n][e]);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 1));
+        most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 2));
+        const float m = fmaxf(c.m[r], __fmul_rn(most[r], a.scale_log2));
+        at[r] = m == attn_neg_inf() ? 0.0f : m;
+        alpha[r] = attn_exp2(c.m[r] - at[r]);
+        c.m[r] = m;
+    }
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const float w0 = attn_exp2(__fmaf_rn(s[n][0], a.scale_log2, -at[0]));
+        const float w1 = attn_exp2(__fmaf_rn(s[n][1], a.scale_log2, -at[0]));
+        const float w2 = attn_exp2(__fmaf_rn(s[n][2], a.scale_log2, -at[1]));
+        const float w3 = attn_exp2(__fmaf_rn(s[n][3], a.scale_log2, -at[1]));
+        p[n / 2][n % 2 * 2] = attn_pack(w0, w1);
+        p[n / 2][n % 2 * 2 + 1] = attn_pack(w2, w3);
+    }
+    /* Times one is no change: leaving it out when no query of the warp needs it is no difference. */
+    if (!fresh && __any_sync(0xffffffffu, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
+#pragma unroll
+        for (int n = 0; n < HD / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                c.o[n][e] = __fmul_rn(c.o[n][e], alpha[e / 2]);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            l[e] = __fmul_rn(l[e], alpha[e / 2]);
+    }
+}
+
+static __device__ __forceinline__ void cap_scores(const struct sv_attn_args &a, float (&s)[8][4])
+{
+    const float twice = 2 * ATTN_LOG2E * a.p.scale / a.p.softcap, cap = a.p.softcap * ATTN_LOG2E;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s[n][e] = attn_softcap(s[n][e], twice, cap);
+}
+
+static __device__ __forceinline__ void mask_scores(float (&s)[8][4], const struct lane_rows &rows,
+                                                   int32_t pos)
+{
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int32_t at = pos + n * 8 + (e & 1);
+            if (at < rows.lo[e / 2] || at >= rows.hi[e / 2])
+                s[n][e] = attn_neg_inf();
+        }
+}
+
+/* ---------------------------------------------------------------- results */
+
+/* The finished rows, through the warp's own part of shared memory, so that whole lines are written. */
+template <int HD>
+static __device__ __forceinline__ void write_rows(const struct sv_attn_args &a, const struct attn_item &it,
+                                                  int32_t q_warp, const struct sum<HD> &s, uint32_t stage,
+                                                  uint32_t lane)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int32_t q = q_warp + (int32_t)lane / 4 + 8 * r;
+        const int32_t head = it.kv_head * a.group + q % a.group;
+        const float inverse = q < it.n_q ? attn_inverse(a, head, s.m[r], s.l[r]) : 0.0f;
+#pragma unroll
+        for (int n = 0; n < HD / 8; n++)
+            attn_store4(stage + at<HD>(lane / 4 + 8 * r, n) + lane % 4 * 4,
+                        attn_pack(attn_output(s.o[n][2 * r], inverse),
+                                  attn_output(s.o[n][2 * r + 1], inverse)));
+    }
+    __syncwarp();
+    constexpr int CHUNKS = HD / 8;
+#pragma unroll
+    for (int i = 0; i < 16 * CHUNKS / 32; i++) {
+        const int32_t row = (lane + 32 * i) / CHUNKS, chunk = lane % CHUNKS, q = q_warp + row;
+        if (q >= it.n_q)
+            continue;
+        const int32_t r = q / a.group, head = it.kv_head * a.group + (q - r * a.group);
+        __nv_bfloat16 *to = (__nv_bfloat16 *)a.p.out + (int64_t)(it.g.row0 + r) * a.p.ldo +
+                            (int64_t)head * HD + chunk * 8;
+        *(uint4 *)to = attn_load16(stage + at<HD>(row, chunk));
+    }
+}
+
+template <int HD>
+static __device__ __forceinline__ void write_parts(const struct sv_attn_args &a, const struct attn_item &it,
+                                                   int32_t seg_part0, int32_t q_warp,
+                                                   const struct sum<HD> &s, uint32_t lane)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int32_t q = q_warp + (int32_t)lane / 4 + 8 * r;
+        if (q >= it.n_q)
+            continue;
+        const int64_t to = attn_part_at(seg_part0, it.kv_head, it.n_parts, it.part, it.n_q, q);
+        if (lane % 4 == 0)
+            a.part_ml[to] = make_float2(s.m[r], s.l[r]);
+#pragma unroll
+        for (int n = 0; n < HD / 8; n++)
+            *(float2 *)(a.part_o + to * HD + n * 8 + lane % 4 * 2) =
+                make_float2(s.o[n][2 * r], s.o[n][2 * r + 1]);
+    }
+}
+
+/* ---------------------------------------------------------------- the kernel */
+
+/* Shared memory: the ring (keys, values of each stage), addresses of N_OFFSETS tiles, the plan. Queries pass through the
+ * ring's last stage on their way to registers. */
+template <int HD, int WARPS>
+__global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attn_portable(struct sv_attn_args a)
+{
+    constexpr int TILE_BYTES = SV_ATTN_TILE * HD * 2, STAGE_BYTES = 2 * TILE_BYTES;
+    constexpr int TILES_PER_CHUNK = SV_ATTN_CHUNK / SV_ATTN_TILE;
+    constexpr int TILES_PER_SPAN = SV_ATTN_SPAN / SV_ATTN_TILE;
+    ATTN_SHARED(shared);
+    uint32_t *const offsets = (uint32_t *)(shared + a.n_stages * STAGE_BYTES);
+    struct attn_items *const plan = (struct attn_items *)(offsets + N_OFFSETS * SV_ATTN_TILE);
+    const uint32_t ring = attn_shared_at(shared), last_stage = ring + (a.n_stages - 1) * STAGE_BYTES;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float4 *const run = a.run + (size_t)blockIdx.x * (HD / 8 + 1) * (WARPS * 32) + threadIdx.x;
+
+    sv_pdl_launch();
+    sv_pdl_wait();
+    if (warp == 0)
+        attn_plan_items(a, WARPS * 16, plan);
+    __syncthreads();
+    const int32_t n_items = plan->n_items * a.p.kv.n_kv_heads;
+    const bool whole = plan->unit == SV_ATTN_WHOLE;
+
+    for (int32_t i = blockIdx.x; i < n_items; i += gridDim.x) {
+        const struct attn_item it = attn_item_at(a, plan, WARPS * 16, i);
+        if (it.from == it.to)
+            continue;
+        const int32_t q_warp = it.q0 + 16 * (int32_t)warp;
+        /* Lanes beyond the last query double it: they take part and write nothing. */
+        struct lane_rows rows;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int32_t q = q_warp + (int32_t)lane / 4 + 8 * r, row = (q < it.n_q ? q : it.n_q - 1) / a.group;
+            rows.lo[r] = attn_lo(a.p, it.g.base, row);
+            rows.hi[r] = attn_hi(a.p, it.g.base, it.g.n, row);
+        }
+        /* What any of the warp's queries sees, and what all see. */
+        const int32_t row_first = q_warp / a.group;
+        const int32_t row_last = (q_warp + 15 < it.n_q ? q_warp + 15 : it.n_q - 1) / a.group;
+        const bool busy = q_warp < it.n_q;
+        const int32_t lo_any = attn_lo(a.p, it.g.base, row_first), lo_all = attn_lo(a.p, it.g.base, row_last);
+        const int32_t hi_any = attn_hi(a.p, it.g.base, it.g.n, row_last);
+        const int32_t hi_all = attn_hi(a.p, it.g.base, it.g.n, row_first);
+
+        __syncthreads(); /* the item before is done with shared memory */
+        for (int32_t j = threadIdx.x; j < a.n_stages * SV_ATTN_TILE; j += WARPS * 32)
+            offsets[j] = attn_key_at(a, it, it.from * SV_ATTN_TILE + j);
+        load_queries<HD, WARPS>(a, it, last_stage);
+        __syncthreads();
+        for (int32_t j = 0; j < a.n_stages - 1; j++) {
+            if (it.from + j < it.to)
+                load_tile<HD, WARPS>(a, ring + j * STAGE_BYTES, offsets + j * SV_ATTN_TILE);
+            attn_copy_commit();
+        }
+        attn_copy_wait(a.n_stages - 2);
+        __syncthreads();
+        uint32_t qf[HD / 16][4];
+#pragma unroll
+        for (int k = 0; k < HD / 16; k++)
+            attn_ldmatrix(qf[k], last_stage + at<HD>(16 * warp + (lane & 15), 2 * k + (lane >> 4)));
+
+        struct sum<HD> span, chunk;
+        float l[4] = {0, 0, 0, 0};
+        bool fresh = true, has_run = false;
+        int32_t stage = 0, free_stage = a.n_stages - 1;
+        sum_clear(span);
+        sum_clear(chunk);
+        for (int32_t t = it.from; t < it.to; t++) {
+            attn_copy_wait(a.n_stages - 2);
+            __syncthreads(); /* tile t is there for all, and nobody needs tile t - 1 any more */
+            const int32_t ahead = t - it.from + a.n_stages;
+            if (t + a.n_stages - 1 < it.to)
+                load_tile<HD, WARPS>(a, ring + free_stage * STAGE_BYTES,
+                                     offsets + (ahead - 1) % N_OFFSETS * SV_ATTN_TILE);
+            attn_copy_commit();
+            uint32_t offset = ATTN_NONE;
+            if (threadIdx.x < SV_ATTN_TILE && t + a.n_stages < it.to)
+                offset = attn_key_at(a, it, (t + a.n_stages) * SV_ATTN_TILE + threadIdx.x);
+
+            const int32_t pos = t * SV_ATTN_TILE;
+            if (busy && pos < hi_any && pos + SV_ATTN_TILE > lo_any) {
+                float s[8][4];
+                uint32_t p[4][4];
+                const uint32_t keys = ring + stage * STAGE_BYTES;
+                scores<HD>(s, qf, keys, lane);
+                if (a.p.softcap > 0)
+                    cap_scores(a, s);
+                if (pos < lo_all || pos + SV_ATTN_TILE > hi_all)
+                    mask_scores(s, rows, pos + (int32_t)lane % 4 * 2);
+                soften<HD>(a, s, p, chunk, l, fresh);
+                values<HD>(chunk.o, l, p, keys + TILE_BYTES, lane);
+                fresh = false;
+            }
+            if (!fresh && (t % TILES_PER_CHUNK == TILES_PER_CHUNK - 1 || t == it.to - 1)) {
+                chunk.l[0] = l[0];
+                chunk.l[1] = l[2];
+                sum_merge(span, chunk);
+                sum_clear(chunk);
+                l[0] = l[1] = l[2] = l[3] = 0;
+                fresh = true;
+            }
+            if (whole && t % TILES_PER_SPAN == TILES_PER_SPAN - 1 && t != it.to - 1) {
+                if (has_run)
+                    run_merge(run, span);
+                run_store(run, span);
+                sum_clear(span);
+                has_run = true;
+            }
+            if (threadIdx.x < SV_ATTN_TILE)
+                offsets[ahead % N_OFFSETS * SV_ATTN_TILE + threadIdx.x] = offset;
+            free_stage = stage;
+            stage = stage + 1 == a.n_stages ? 0 : stage + 1;
+        }
+        attn_copy_wait(0);
+        if (has_run)
+            run_merge(run, span);
+        if (whole) {
+            __syncthreads(); /* the ring is read to the end: results pass through it */
+            if (busy)
+                write_rows<HD>(a, it, q_warp, span, ring + warp * 16 * HD * 2, lane);
+        } else if (busy) {
+            write_parts<HD>(a, it, plan->item0[a.p.rows.n_segs + 1 + it.seg], q_warp, span, lane);
+        }
+    }
+}
+
+template <int HD, int WARPS> static void describe(struct sv_attn_launch *out)
+{
+    *out = (struct sv_attn_launch){.kernel = attn_portable<HD, WARPS>,
+                                   .tile_rows = WARPS * 16,
+                                   .n_threads = WARPS * 32,
+                                   .blocks_per_sm = WARPS == 4 ? 2 : 1,
+                                   .stage_bytes = 2 * SV_ATTN_TILE * HD * 2,
+                                   .fixed_bytes = N_OFFSETS * SV_ATTN_TILE * (int32_t)sizeof(uint32_t),
+                                   .max_stages = 5};
+}
+
+bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out)
+{
+    if (head_dim == 128)
+        n_warps == 4 ? describe<128, 4>(out) : describe<128, 8>(out);
+    else if (head_dim == 64)
+        n_warps == 4 ? describe<64, 4>(out) : describe<64, 8>(out);
+    else
+        return false;
+    return true;
+}

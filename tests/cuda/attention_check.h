@@ -1,0 +1,389 @@
+/*
+ * attention_check.h - the CUDA attention against a double-precision loop, and the promise that a row's bits
+ * depend on its own sequence only.
+ *
+ * Used by bench/attention_cuda.cu on a GPU and by tests/cuda/attention_emulated.cpp on a CPU. Brings a struct sv_cuda of its
+ * own, so that it needs no device.cu. Keys, values and queries are functions of (slot, position, head) alone: any
+ * batching and any paging of the same sequences can be compared. What no row may read is NaN.
+ */
+#ifndef TESTS_CUDA_ATTENTION_CHECK_H
+#define TESTS_CUDA_ATTENTION_CHECK_H
+
+#include "backend/cuda/attention.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vector>
+
+#ifdef SV_CUDA_EMULATED
+static inline void *dev_alloc(size_t n) { void *p = aligned_alloc(256, (n + 255) / 256 * 256); memset(p, 0, n); return p; }
+static inline void dev_free(void *p) { free(p); }
+static inline void dev_put(void *to, const void *from, size_t n) { memcpy(to, from, n); }
+static inline void dev_get(void *to, const void *from, size_t n) { memcpy(to, from, n); }
+#else
+#define CHECKED(call)                                                                              \
+    do {                                                                                           \
+        const cudaError_t rc_ = (call);                                                            \
+        if (rc_ != cudaSuccess) {                                                                  \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(rc_)); \
+            exit(2);                                                                               \
+        }                                                                                          \
+    } while (0)
+static inline void *dev_alloc(size_t n) { void *p; CHECKED(cudaMalloc(&p, n)); CHECKED(cudaMemset(p, 0, n)); return p; }
+static inline void dev_free(void *p) { CHECKED(cudaFree(p)); }
+static inline void dev_put(void *to, const void *from, size_t n) { CHECKED(cudaMemcpy(to, from, n, cudaMemcpyHostToDevice)); }
+static inline void dev_get(void *to, const void *from, size_t n) { CHECKED(cudaMemcpy(to, from, n, cudaMemcpyDeviceToHost)); }
+#endif
+
+/* ---------------------------------------------------------------- what device.cu would bring */
+
+bool sv_cuda_check(struct sv_cuda *, cudaError_t rc, const char *what)
+{
+    if (rc == cudaSuccess)
+        return true;
+    fprintf(stderr, "%s: CUDA error %d\n", what, (int)rc);
+    exit(2);
+}
+int sv_cuda_try(cudaError_t rc, struct sv_err *, const char *what)
+{
+    return sv_cuda_check(NULL, rc, what) ? 0 : -1;
+}
+int sv_cuda_alloc(struct sv_dev *, void **out, size_t n_bytes, struct sv_err *)
+{
+    *out = dev_alloc(n_bytes);
+    return 0;
+}
+void sv_cuda_free(struct sv_dev *, void *p)
+{
+    if (p)
+        dev_free(p);
+}
+
+/* ---------------------------------------------------------------- a world */
+
+struct setup {
+    int32_t n_heads, n_kv, hd;
+    enum sv_dtype dtype;
+    enum sv_mask mask;
+    int32_t window;
+    float softcap;
+    bool sinks;
+};
+struct seg {
+    int32_t slot, base, n;
+};
+struct batch {
+    std::vector<seg> segs;
+    int32_t pad_rows, pad_segs;
+};
+
+static inline uint64_t mix64(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15ull;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+}
+/* Value d of the row named by what, slot, position and head; as bf16 holds it when that is the type. */
+static inline float value_at(const setup &s, int what, int32_t slot, int32_t pos, int32_t head, int32_t d)
+{
+    const uint64_t h = mix64(mix64(mix64((uint64_t)what * 64 + (uint64_t)slot) * 1000003u + (uint64_t)pos) * 131u +
+                             (uint64_t)head) + (uint64_t)d * 0x9e3779b97f4a7c15ull;
+    const float u = (float)(mix64(h) >> 40) * (1.0f / (1 << 24)) - 0.5f;
+    const float x = u * (what == 0 ? 6.0f : 3.0f); /* queries long enough that some keys stand out */
+    return s.dtype == SV_BF16 ? sv_bf16_to_f32(sv_f32_to_bf16(x)) : x;
+}
+
+static inline size_t esize(const setup &s)
+{
+    return s.dtype == SV_BF16 ? 2 : 4;
+}
+static inline void put_value(const setup &s, void *to, size_t at, float x)
+{
+    if (s.dtype == SV_BF16)
+        ((uint16_t *)to)[at] = sv_f32_to_bf16(x);
+    else
+        ((float *)to)[at] = x;
+}
+static inline float get_value(const setup &s, const void *from, size_t at)
+{
+    return s.dtype == SV_BF16 ? sv_bf16_to_f32(((const uint16_t *)from)[at]) : ((const float *)from)[at];
+}
+
+/* One row of a batch's output, with what it must equal. */
+struct row_out {
+    int32_t slot, pos, seg_end;
+    std::vector<uint8_t> bits;
+};
+
+struct checker {
+    struct sv_cuda *cu;
+    int64_t n_rows, n_failed;
+    double worst;
+};
+
+static inline void fill_cache(const setup &s, const batch &b, int32_t page, int32_t n_slots, int32_t stride,
+                              std::vector<int32_t> &table, int32_t n_pages, std::vector<uint8_t> &k,
+                              std::vector<uint8_t> &v)
+{
+    const size_t n = (size_t)n_pages * s.n_kv * page * s.hd;
+    k.assign(n * esize(s), 0xff); /* NaN */
+    v.assign(n * esize(s), 0xff);
+    /* Pages in a shuffled order; entries past a sequence's end name no page. */
+    std::vector<int32_t> order((size_t)n_pages);
+    for (int32_t i = 0; i < n_pages; i++)
+        order[(size_t)i] = i;
+    for (int32_t i = n_pages - 1; i > 0; i--)
+        std::swap(order[(size_t)i], order[mix64((uint64_t)i * 77u + (uint64_t)page) % (uint64_t)(i + 1)]);
+    table.assign((size_t)n_slots * stride, -1);
+    size_t next = 0;
+    for (const seg &g : b.segs) {
+        const int32_t end = g.base + g.n;
+        /* Pages wholly before the window of the segment's first row have been given back. */
+        const int32_t begin = s.window > 0 && g.base - s.window + 1 > 0 ? g.base - s.window + 1 : 0;
+        for (int32_t pos = 0; pos < end; pos++) {
+            int32_t *entry = &table[(size_t)g.slot * stride + pos / page];
+            if (pos / page < begin / page)
+                continue;
+            if (*entry < 0)
+                *entry = order[next++];
+            for (int32_t h = 0; h < s.n_kv; h++) {
+                const size_t at = (((size_t)*entry * s.n_kv + h) * page + pos % page) * s.hd;
+                for (int32_t d = 0; d < s.hd && pos >= begin; d++) {
+                    put_value(s, k.data(), at + d, value_at(s, 1, g.slot, pos, h, d));
+                    put_value(s, v.data(), at + d, value_at(s, 2, g.slot, pos, h, d));
+                }
+            }
+        }
+    }
+}
+
+/* Runs one batch and returns its rows. Slots may not repeat within a batch. */
+static inline std::vector<row_out> run_batch(checker &c, const setup &s, const batch &b, int32_t page,
+                                             const struct sv_attn_force &force)
+{
+    const int32_t n_segs = (int32_t)b.segs.size(), width = s.n_heads * s.hd, ld = width + 8;
+    int32_t n_rows = 0, n_slots = 0, longest = 0, n_pages = 3;
+    for (const seg &g : b.segs) {
+        n_rows += g.n;
+        n_slots = g.slot + 1 > n_slots ? g.slot + 1 : n_slots;
+        longest = g.base + g.n > longest ? g.base + g.n : longest;
+        n_pages += (g.base + g.n + page - 1) / page;
+    }
+    const int32_t stride = (longest + page - 1) / page + 2, all_rows = n_rows + b.pad_rows,
+                  all_segs = n_segs + b.pad_segs;
+    std::vector<int32_t> table, row_seg((size_t)all_rows, -1), row0((size_t)all_segs + 1, n_rows),
+        slot((size_t)all_segs, -1), base((size_t)all_segs, 12345);
+    std::vector<uint8_t> k, v, q((size_t)all_rows * ld * esize(s), 0xff);
+    fill_cache(s, b, page, n_slots, stride, table, n_pages, k, v);
+    std::vector<row_out> rows;
+    for (int32_t i = 0, r = 0; i < n_segs; i++) {
+        const seg &g = b.segs[(size_t)i];
+        row0[(size_t)i] = r;
+        slot[(size_t)i] = g.slot;
+        base[(size_t)i] = g.base;
+        for (int32_t j = 0; j < g.n; j++, r++) {
+            row_seg[(size_t)r] = i;
+            rows.push_back({g.slot, g.base + j, g.base + g.n, {}});
+            for (int32_t x = 0; x < width; x++)
+                put_value(s, q.data(), (size_t)r * ld + x,
+                          value_at(s, 0, g.slot, g.base + j, x / s.hd, x % s.hd));
+        }
+    }
+    std::vector<uint16_t> sinks((size_t)s.n_heads);
+    for (int32_t h = 0; h < s.n_heads; h++)
+        sinks[(size_t)h] = sv_f32_to_bf16(value_at(s, 3, 0, 0, h, 0));
+
+    /* One allocation, everything 256-aligned; the output between guards. */
+    const size_t guard = 4096, out_bytes = (size_t)all_rows * ld * esize(s);
+    struct piece { const void *from; size_t n, at; } pieces[] = {
+        {k.data(), k.size(), 0}, {v.data(), v.size(), 0}, {q.data(), q.size(), 0},
+        {table.data(), table.size() * 4, 0}, {row_seg.data(), row_seg.size() * 4, 0},
+        {row0.data(), row0.size() * 4, 0}, {slot.data(), slot.size() * 4, 0},
+        {base.data(), base.size() * 4, 0}, {sinks.data(), sinks.size() * 2, 0}, {NULL, out_bytes + 2 * guard, 0}};
+    size_t total = 0;
+    for (auto &p : pieces) {
+        p.at = total;
+        total += (p.n + 255) / 256 * 256;
+    }
+    uint8_t *mem = (uint8_t *)dev_alloc(total);
+    std::vector<uint8_t> out(out_bytes + 2 * guard, 0xa5);
+    for (auto &p : pieces)
+        dev_put(mem + p.at, p.from ? p.from : out.data(), p.n);
+
+    struct sv_p_attention p = {};
+    p.rows = {all_rows, all_segs, (int32_t *)(mem + pieces[4].at), (int32_t *)(mem + pieces[5].at),
+              (int32_t *)(mem + pieces[6].at), (int32_t *)(mem + pieces[7].at)};
+    p.q = mem + pieces[2].at;
+    p.ldq = p.ldo = ld;
+    p.out = mem + pieces[9].at + guard;
+    p.n_heads = s.n_heads;
+    p.kv = {mem + pieces[0].at, mem + pieces[1].at, s.dtype, n_pages, page, s.n_kv, s.hd,
+            (int32_t *)(mem + pieces[3].at), stride};
+    p.mask = s.mask;
+    p.window = s.window;
+    p.scale = 1.0f / sqrtf((float)s.hd);
+    p.softcap = s.softcap;
+    if (s.sinks)
+        p.sinks = {mem + pieces[8].at, SV_BF16, 1, s.n_heads};
+    sv_cuda_attention_forced(c.cu, &p, &force);
+    dev_get(out.data(), mem + pieces[9].at, out.size());
+    struct sv_cuda_fault fault;
+    dev_get(&fault, c.cu->fault, sizeof fault);
+    dev_free(mem);
+
+    bool clean = fault.code == 0;
+    for (size_t i = 0; i < guard; i++)
+        clean = clean && out[i] == 0xa5 && out[out.size() - 1 - i] == 0xa5;
+    for (int32_t r = 0; r < n_rows; r++) {
+        const uint8_t *at = out.data() + guard + (size_t)r * ld * esize(s);
+        rows[(size_t)r].bits.assign(at, at + (size_t)width * esize(s));
+        for (size_t i = (size_t)width * esize(s); i < (size_t)ld * esize(s); i++)
+            clean = clean && at[i] == 0xa5;
+    }
+    if (!clean) {
+        printf("FAILED: fault %d (%d %d), or written outside the output\n", fault.code, fault.a, fault.b);
+        c.n_failed++;
+        fault.code = 0;
+        dev_put(c.cu->fault, &fault, sizeof fault);
+    }
+    return rows;
+}
+
+/* ---------------------------------------------------------------- the reference */
+
+static inline void reference_row(const setup &s, const row_out &r, std::vector<double> &out)
+{
+    const int32_t group = s.n_heads / s.n_kv, hi = s.mask == SV_MASK_BLOCK ? r.seg_end : r.pos + 1,
+                  lo = s.window > 0 && r.pos - s.window + 1 > 0 ? r.pos - s.window + 1 : 0;
+    std::vector<double> w((size_t)hi);
+    std::vector<float> q((size_t)s.hd);
+    out.assign((size_t)s.n_heads * s.hd, 0);
+    for (int32_t h = 0; h < s.n_heads; h++) {
+        double most = s.sinks ? sv_bf16_to_f32(sv_f32_to_bf16(value_at(s, 3, 0, 0, h, 0))) : -1e300, sum = 0;
+        const double sink = most;
+        for (int32_t d = 0; d < s.hd; d++)
+            q[(size_t)d] = value_at(s, 0, r.slot, r.pos, h, d);
+        for (int32_t p = lo; p < hi; p++) {
+            double dot = 0;
+            for (int32_t d = 0; d < s.hd; d++)
+                dot += (double)q[(size_t)d] * value_at(s, 1, r.slot, p, h / group, d);
+            dot *= (double)(1.0f / sqrtf((float)s.hd));
+            if (s.softcap > 0)
+                dot = s.softcap * tanh(dot / s.softcap);
+            w[(size_t)p] = dot;
+            most = dot > most ? dot : most;
+        }
+        if (s.sinks)
+            sum = exp(sink - most);
+        for (int32_t p = lo; p < hi; p++) {
+            const double e = exp(w[(size_t)p] - most);
+            sum += e;
+            for (int32_t d = 0; d < s.hd; d++)
+                out[(size_t)(h * s.hd + d)] += e * value_at(s, 2, r.slot, p, h / group, d);
+        }
+        for (int32_t d = 0; d < s.hd; d++)
+            out[(size_t)(h * s.hd + d)] /= sum;
+    }
+}
+
+static inline void check_row(checker &c, const setup &s, const row_out &r, const char *name)
+{
+    std::vector<double> ref;
+    reference_row(s, r, ref);
+    double err = 0, norm = 0;
+    for (size_t i = 0; i < ref.size(); i++) {
+        const double d = get_value(s, r.bits.data(), i) - ref[i];
+        err += d * d;
+        norm += ref[i] * ref[i];
+    }
+    const double rel = sqrt(err / norm), most = s.dtype == SV_BF16 ? 6e-3 : 4e-6;
+    c.n_rows++;
+    if (!(rel <= most)) {
+        if (c.n_failed++ < 20)
+            printf("FAILED: %s: slot %d position %d: relative error %.3g\n", name, r.slot, r.pos, rel);
+    }
+    if (s.dtype == SV_BF16 && !(rel <= c.worst))
+        c.worst = rel;
+}
+
+static inline void check_same(checker &c, const std::vector<row_out> &want, const std::vector<row_out> &got,
+                              const char *name)
+{
+    for (const row_out &g : got) {
+        const row_out *w = NULL;
+        for (const row_out &x : want)
+            if (x.slot == g.slot && x.pos == g.pos)
+                w = &x;
+        c.n_rows++;
+        if (!w || w->bits != g.bits) {
+            size_t i = 0;
+            while (w && i < g.bits.size() && w->bits[i] == g.bits[i])
+                i++;
+            if (c.n_failed++ < 20)
+                printf("FAILED: %s: slot %d position %d: other bits from byte %zu\n", name, g.slot, g.pos, i);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- arrangements */
+
+/* All rows of the sequences in `lens` as prompts, against which every other arrangement is held. */
+static inline void check_setup(checker &c, const setup &s, const std::vector<int32_t> &lens, const char *name,
+                               int32_t ref_every, bool tiled)
+{
+    batch prompt = {{}, 0, 0};
+    char what[200];
+    for (size_t i = 0; i < lens.size(); i++)
+        prompt.segs.push_back({(int32_t)i, 0, lens[i]});
+    const std::vector<row_out> want = run_batch(c, s, prompt, 16, {SV_ATTN_WHOLE, 8, 5, false});
+    for (size_t i = 0; i < want.size(); i += (size_t)ref_every)
+        check_row(c, s, want[i], name);
+    check_row(c, s, want.back(), name);
+    const int32_t pages[] = {1, 16, 64, 24, 7, 256};
+    for (int i = 0; i < 18; i++) {
+        /* Each sequence contributes one run of rows: its end, a middle, or all from some place. */
+        batch b = {{}, i % 3, i % 2};
+        for (size_t j = 0; j < lens.size(); j++) {
+            const uint64_t h = mix64((uint64_t)i * 91u + j);
+            int32_t n = i % 6 == 0 ? 1 : i % 6 == 1 ? 16 : i % 6 == 2 ? (j % 2 ? 1 : 200) : i % 6 == 3 ? 64
+                        : i % 6 == 4 ? 33 : (int32_t)(1 + h % 300);
+            n = n < lens[j] ? n : lens[j];
+            const int32_t base = i < 6 ? lens[j] - n : (int32_t)(h / 512 % (uint64_t)(lens[j] - n + 1));
+            b.segs.push_back({(int32_t)j, base, n});
+        }
+        if (s.mask == SV_MASK_BLOCK) /* a row sees to the end of its segment: only the same end compares */
+            for (size_t j = 0; j < lens.size(); j++)
+                b.segs[j].base = lens[j] - b.segs[j].n;
+        const struct sv_attn_force force = {(enum sv_attn_unit)(i % 4), i % 3 == 0 ? 0 : i % 3 == 1 ? 4 : 8,
+                                            i % 4 == 1 ? 3 : i % 4 == 2 ? 40 : 0, !tiled};
+        const int32_t page = pages[i % 6];
+        snprintf(what, sizeof what, "%s: arrangement %d (page %d, unit %d, warps %d, blocks %d)", name, i, page,
+                 (int)force.unit, (int)force.n_warps, (int)force.n_blocks);
+        const std::vector<row_out> got = run_batch(c, s, b, page, force);
+        check_same(c, want, got, what);
+        for (size_t k = (size_t)i % 7; k < got.size(); k += (size_t)ref_every * 4)
+            check_row(c, s, got[k], what);
+        /* The same batch without one of its members. */
+        if (b.segs.size() > 1 && i % 3 == 0) {
+            b.segs.erase(b.segs.begin());
+            check_same(c, want, run_batch(c, s, b, page, {}), what);
+        }
+    }
+}
+
+static inline void check_init(checker &c, struct sv_cuda *cu, int32_t max_rows, int32_t max_heads, int32_t max_positions)
+{
+    struct sv_dev_limits lim = {};
+    lim.max_rows = max_rows;
+    lim.max_heads = max_heads;
+    lim.max_head_dim = 256;
+    lim.max_positions = max_positions;
+    cu->fault = (struct sv_cuda_fault *)dev_alloc(sizeof *cu->fault);
+    SV_REQUIRE(sv_cuda_attn_reserve(cu, &lim, NULL) == SV_OK);
+    c = {cu, 0, 0, 0};
+}
+
+#endif

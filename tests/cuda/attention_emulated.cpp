@@ -1,0 +1,44 @@
+/*
+ * attention_emulated.cpp - the CUDA attention kernels run on a CPU by tests/cuda/emulated: results against a
+ * double-precision loop, bits across arrangements.
+ *
+ * Built and started by attention_emulated.test.sh. Slow (a few thousand tiles in all), so shapes are small; the same checks run on a
+ * GPU with larger ones (bench/attention_cuda.cu).
+ */
+#include "attention_check.h"
+
+struct entry {
+    const char *name;
+    setup s;
+    std::vector<int32_t> lens;
+};
+
+int main(int argc, char **argv)
+{
+    const entry entries[] = {
+        {"d128 group 4", {4, 1, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {150, 700}},
+        {"d64 group 5 sinks", {5, 1, 64, SV_BF16, SV_MASK_CAUSAL, 0, 0, true}, {90, 600, 20}},
+        {"d64 block softcap", {4, 2, 64, SV_BF16, SV_MASK_BLOCK, 0, 20, false}, {300, 40}},
+        {"d64 window 5", {2, 1, 64, SV_BF16, SV_MASK_CAUSAL, 5, 0, false}, {300, 77}},
+        {"d64 window 100 block", {2, 1, 64, SV_BF16, SV_MASK_BLOCK, 100, 0, true}, {333, 200}},
+        {"d72 plain", {2, 1, 72, SV_BF16, SV_MASK_CAUSAL, 100, 10, true}, {130, 200}},
+        {"d64 f32", {2, 2, 64, SV_F32, SV_MASK_CAUSAL, 0, 0, false}, {130, 70}},
+    };
+    struct sv_cuda cu = {};
+    checker c;
+    cu.n_sms = 4;
+    cu.smem_block = 232448;
+    check_init(c, &cu, 2048, 8, 4096);
+    for (const entry &e : entries) {
+        if (argc > 1 && !strstr(e.name, argv[1]))
+            continue;
+        const int64_t failed = c.n_failed;
+        check_setup(c, e.s, e.lens, e.name, 11, e.s.dtype == SV_BF16 && e.s.hd % 64 == 0);
+        printf("%-24s %s\n", e.name, failed == c.n_failed ? "ok" : "FAILED");
+        fflush(stdout);
+    }
+    printf("%lld rows checked, %lld failed, worst relative error of bf16 %.2g\n", (long long)c.n_rows,
+           (long long)c.n_failed, c.worst);
+    sv_cuda_attn_close(&cu);
+    return c.n_failed ? 1 : 0;
+}

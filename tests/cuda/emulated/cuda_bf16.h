@@ -1,0 +1,2 @@
+/* cuda_bf16.h (emulated) - all in cuda_runtime.h. */
+#include <cuda_runtime.h>

@@ -1,0 +1,183 @@
+/*
+ * cuda_runtime.h (emulated) - enough of CUDA to run the backend's kernels on a CPU, lane by lane, so that index
+ * arithmetic, masks, barriers and the order of sums can be tested where there is no GPU.
+ *
+ * Put before the toolkit on the include path of a C++ compiler; replaces cuda_runtime.h, cuda_bf16.h and cuda_fp16.h.
+ * Blocks run one after the other; the threads of a block are coroutines that change at collective
+ * instructions and barriers. Asynchronous copies arrive when they are waited for, not before. Must not: be taken
+ * for evidence about speed, or about rounding inside matrix instructions.
+ */
+#ifndef SV_EMULATED_CUDA_RUNTIME_H
+#define SV_EMULATED_CUDA_RUNTIME_H
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vector>
+
+#define SV_CUDA_EMULATED 1
+#define __CUDACC__ 1
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
+struct uint4 { uint32_t x, y, z, w; };
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+
+static inline float __uint_as_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
+static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline float __fadd_rn(float a, float b) { return a + b; }
+static inline float __fsub_rn(float a, float b) { return a - b; }
+static inline float __fdiv_rn(float a, float b) { return a / b; }
+template <typename T> static inline T __ldcg(const T *p) { return *p; }
+
+/* ---------------------------------------------------------------- bf16 */
+
+struct __nv_bfloat16 { uint16_t x; };
+struct __nv_bfloat162 { __nv_bfloat16 x, y; };
+struct __half { uint16_t x; };
+static inline float __bfloat162float(__nv_bfloat16 h) { return __uint_as_float((uint32_t)h.x << 16); }
+static inline __nv_bfloat16 __float2bfloat16_rn(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return {0x7fff};
+    return {(uint16_t)((u + 0x7fffu + ((u >> 16) & 1)) >> 16)};
+}
+static inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b)
+{
+    return {__float2bfloat16_rn(a), __float2bfloat16_rn(b)};
+}
+static inline float __half2float(__half) { abort(); }
+
+/* ---------------------------------------------------------------- threads of a block */
+
+struct emu_copy { uint32_t to; const void *from; bool there; };
+struct emu_thread {
+    void *sp;
+    std::vector<char> stack;
+    bool done;
+    std::vector<std::vector<emu_copy>> groups; /* of asynchronous copies; the last one is open */
+};
+struct emu_warp { int arrived; uint64_t turn; int op; void *args[32]; };
+struct emu_block {
+    std::vector<emu_thread> threads;
+    std::vector<emu_warp> warps;
+    std::vector<uint8_t> shared;
+    int now, arrived;
+    uint64_t turn;
+    void *scheduler;
+    void (*body)(void *);
+    void *user;
+};
+extern struct emu_block emu;
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+void emu_yield(void);
+void emu_run_block(unsigned n_threads, size_t smem, void (*body)(void *), void *user);
+/* All 32 lanes meet; the last one to come runs `work` over everybody's arguments. */
+void emu_meet(int op, void *args, void (*work)(void **args));
+void __syncthreads(void);
+
+static inline int emu_lane(void) { return (int)(threadIdx.x % 32); }
+static inline void emu_nothing(void **) {}
+static inline void __syncwarp(void) { emu_meet(1, NULL, emu_nothing); }
+
+template <typename T> struct emu_shuffle { T in, out; int from; };
+template <typename T> static inline T emu_exchange(int op, T x, int from)
+{
+    emu_shuffle<T> s = {x, x, from};
+    emu_meet(op, &s, [](void **args) {
+        for (int i = 0; i < 32; i++) {
+            auto *a = (emu_shuffle<T> *)args[i];
+            if (a->from >= 0 && a->from < 32)
+                a->out = ((emu_shuffle<T> *)args[a->from])->in;
+        }
+    });
+    return s.out;
+}
+template <typename T> static inline T __shfl_xor_sync(unsigned, T x, int m) { return emu_exchange(2, x, emu_lane() ^ m); }
+template <typename T> static inline T __shfl_up_sync(unsigned, T x, int n) { return emu_exchange(3, x, emu_lane() - n); }
+template <typename T> static inline T __shfl_sync(unsigned, T x, int n) { return emu_exchange(4, x, n); }
+static inline int __any_sync(unsigned, bool x)
+{
+    int any = 0;
+    for (int step = 0; step < 32; step++) /* every lane looks at all */
+        any |= emu_exchange(5, (int)x, step);
+    return any;
+}
+static inline int atomicCAS(int *p, int was, int now)
+{
+    int old = *p;
+    if (old == was)
+        *p = now;
+    return old;
+}
+
+/* ---------------------------------------------------------------- the host's side */
+
+typedef int cudaError_t;
+typedef void *cudaStream_t;
+typedef void *cudaEvent_t;
+enum { cudaSuccess = 0, cudaLaunchAttributeProgrammaticStreamSerialization = 1, cudaFuncAttributeMaxDynamicSharedMemorySize = 2 };
+struct cudaLaunchAttribute { int id; struct { int programmaticStreamSerializationAllowed; } val; };
+struct cudaLaunchConfig_t {
+    dim3 gridDim, blockDim;
+    size_t dynamicSmemBytes;
+    cudaStream_t stream;
+    cudaLaunchAttribute *attrs;
+    int numAttrs;
+};
+static inline cudaError_t cudaFuncSetAttribute(const void *, int, int) { return cudaSuccess; }
+template <typename A>
+static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(A), A arg)
+{
+    struct call { void (*kernel)(A); A *arg; } call = {kernel, &arg};
+    gridDim = c->gridDim;
+    blockDim = c->blockDim;
+    for (unsigned b = 0; b < c->gridDim.x; b++) {
+        blockIdx = dim3(b, 0, 0);
+        emu_run_block(c->blockDim.x, c->dynamicSmemBytes,
+                      [](void *user) { auto *k = (struct call *)user; k->kernel(*k->arg); }, &call);
+    }
+    return cudaSuccess;
+}
+
+/* ---------------------------------------------------------------- attention's instructions */
+
+enum { EMU_SHARED_BASE = 1024 }; /* shared memory does not start at address 0 either */
+#define ATTN_SHARED(name) uint8_t *const name = emu.shared.data()
+static inline uint32_t attn_shared_at(const void *p)
+{
+    return (uint32_t)((const uint8_t *)p - emu.shared.data()) + EMU_SHARED_BASE;
+}
+void *emu_shared_ptr(uint32_t at, size_t n_bytes);
+static inline void attn_copy16(uint32_t to, const void *from, bool there)
+{
+    emu.threads[(size_t)emu.now].groups.back().push_back({to, from, there});
+}
+static inline void attn_copy_commit(void) { emu.threads[(size_t)emu.now].groups.emplace_back(); }
+void attn_copy_wait(int pending);
+void attn_ldmatrix(uint32_t (&r)[4], uint32_t at);
+void attn_ldmatrix_t(uint32_t (&r)[4], uint32_t at);
+void attn_mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+static inline void attn_store4(uint32_t at, uint32_t x) { memcpy(emu_shared_ptr(at, 4), &x, 4); }
+static inline uint4 attn_load16(uint32_t at) { uint4 v; memcpy(&v, emu_shared_ptr(at, 16), 16); return v; }
+
+#endif

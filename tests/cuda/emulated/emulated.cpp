@@ -1,0 +1,196 @@
+/*
+ * emulated.cpp - the coroutines and the warp-wide instructions behind the emulated cuda_runtime.h.
+ *
+ * Linked into programs that run kernels on the CPU (x86-64 only: a coroutine changes place in a few instructions). The
+ * layouts of fragments are those of the PTX manual, written down a second time and independently of the kernels.
+ */
+#include <cuda_runtime.h>
+
+struct emu_block emu;
+dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "emulated: %s (block %u, thread %u)\n", what, blockIdx.x, threadIdx.x);
+    abort();
+}
+
+/* ---------------------------------------------------------------- coroutines */
+
+extern "C" void emu_switch(void **save, void *load);
+asm(".text\n.globl emu_switch\nemu_switch:\n"
+    "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
+    "mov %rsp, (%rdi)\nmov %rsi, %rsp\n"
+    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
+
+static void thread_main(void)
+{
+    emu.body(emu.user);
+    emu.threads[(size_t)emu.now].done = true;
+    for (;;)
+        emu_yield();
+}
+
+void emu_yield(void)
+{
+    emu_switch(&emu.threads[(size_t)emu.now].sp, emu.scheduler);
+}
+
+void emu_run_block(unsigned n_threads, size_t smem, void (*body)(void *), void *user)
+{
+    enum { STACK = 64 * 1024 };
+    emu.threads.resize(n_threads);
+    emu.warps.assign((n_threads + 31) / 32, emu_warp());
+    emu.shared.assign(smem, 0xff); /* NaN, so that what nobody wrote is noticed */
+    emu.arrived = 0;
+    emu.body = body;
+    emu.user = user;
+    for (auto &t : emu.threads) {
+        t.stack.resize(STACK);
+        t.done = false;
+        t.groups.assign(1, {});
+        uint64_t *top = (uint64_t *)(((uintptr_t)t.stack.data() + STACK) & ~(uintptr_t)63);
+        *--top = 0;                      /* keeps the stack aligned as after a call */
+        *--top = (uint64_t)(uintptr_t)thread_main;
+        for (int i = 0; i < 6; i++)
+            *--top = 0;
+        t.sp = top;
+    }
+    size_t left = n_threads;
+    uint64_t idle = 0;
+    while (left) {
+        const uint64_t before = emu.turn;
+        left = 0;
+        for (emu.now = 0; emu.now < (int)n_threads; emu.now++) {
+            auto &t = emu.threads[(size_t)emu.now];
+            if (t.done)
+                continue;
+            threadIdx = dim3((unsigned)emu.now, 0, 0);
+            emu_switch(&emu.scheduler, t.sp);
+            left += !t.done;
+        }
+        idle = before == emu.turn ? idle + 1 : 0;
+        if (idle > 1000)
+            fail("threads wait for one another for ever");
+    }
+}
+
+void emu_meet(int op, void *args, void (*work)(void **args))
+{
+    auto &w = emu.warps[threadIdx.x / 32];
+    if (w.arrived && w.op != op)
+        fail("lanes of a warp meet at different instructions");
+    w.op = op;
+    w.args[threadIdx.x % 32] = args;
+    if (++w.arrived == 32) {
+        work(w.args);
+        w.arrived = 0;
+        w.turn++;
+        emu.turn++;
+        return;
+    }
+    for (const uint64_t turn = w.turn; turn == w.turn;)
+        emu_yield();
+}
+
+void __syncthreads(void)
+{
+    static uint64_t turn;
+    if (++emu.arrived == (int)emu.threads.size()) {
+        emu.arrived = 0;
+        turn++;
+        emu.turn++;
+        return;
+    }
+    for (const uint64_t here = turn; here == turn;)
+        emu_yield();
+}
+
+/* ---------------------------------------------------------------- shared memory */
+
+void *emu_shared_ptr(uint32_t at, size_t n_bytes)
+{
+    if (at < EMU_SHARED_BASE || at - EMU_SHARED_BASE + n_bytes > emu.shared.size() || at % n_bytes)
+        fail("shared memory: outside, or not aligned");
+    return emu.shared.data() + (at - EMU_SHARED_BASE);
+}
+
+void attn_copy_wait(int pending)
+{
+    auto &groups = emu.threads[(size_t)emu.now].groups;
+    while ((int)groups.size() - 1 > pending) {
+        for (const auto &c : groups.front()) {
+            if (c.there)
+                memcpy(emu_shared_ptr(c.to, 16), c.from, 16);
+            else
+                memset(emu_shared_ptr(c.to, 16), 0, 16);
+        }
+        groups.erase(groups.begin());
+    }
+}
+
+/* ---------------------------------------------------------------- matrices */
+
+struct ldmatrix { uint32_t at; uint32_t *out; };
+
+static uint16_t matrix_at(void **args, int matrix, int row, int col)
+{
+    const auto *a = (const ldmatrix *)args[matrix * 8 + row];
+    return ((const uint16_t *)emu_shared_ptr(a->at, 16))[col];
+}
+
+void attn_ldmatrix(uint32_t (&r)[4], uint32_t at)
+{
+    ldmatrix a = {at, r};
+    emu_meet(10, &a, [](void **args) {
+        for (int lane = 0; lane < 32; lane++)
+            for (int m = 0; m < 4; m++)
+                ((ldmatrix *)args[lane])->out[m] =
+                    matrix_at(args, m, lane / 4, lane % 4 * 2) |
+                    (uint32_t)matrix_at(args, m, lane / 4, lane % 4 * 2 + 1) << 16;
+    });
+}
+
+void attn_ldmatrix_t(uint32_t (&r)[4], uint32_t at)
+{
+    ldmatrix a = {at, r};
+    emu_meet(11, &a, [](void **args) {
+        for (int lane = 0; lane < 32; lane++)
+            for (int m = 0; m < 4; m++)
+                ((ldmatrix *)args[lane])->out[m] =
+                    matrix_at(args, m, lane % 4 * 2, lane / 4) |
+                    (uint32_t)matrix_at(args, m, lane % 4 * 2 + 1, lane / 4) << 16;
+    });
+}
+
+struct mma { float *c; const uint32_t *a; uint32_t b[2]; };
+
+static float half_of(uint32_t pair, int i)
+{
+    return __uint_as_float(i ? pair & 0xffff0000u : pair << 16);
+}
+
+void attn_mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    mma m = {c, a, {b0, b1}};
+    emu_meet(12, &m, [](void **args) {
+        float A[16][16], B[16][8], C[16][8];
+        for (int lane = 0; lane < 32; lane++) {
+            const auto *x = (const mma *)args[lane];
+            const int g = lane / 4, t = lane % 4;
+            for (int i = 0; i < 8; i++) /* a0, a1 of each register: rows g, g + 8; columns, then columns + 8 */
+                A[g + (i / 2 % 2) * 8][t * 2 + i % 2 + (i / 4) * 8] = half_of(x->a[i / 2], i % 2);
+            for (int i = 0; i < 4; i++)
+                B[t * 2 + i % 2 + (i / 2) * 8][g] = half_of(x->b[i / 2], i % 2);
+            for (int i = 0; i < 4; i++)
+                C[g + (i / 2) * 8][t * 2 + i % 2] = x->c[i];
+        }
+        for (int i = 0; i < 16; i++)
+            for (int k = 0; k < 16; k++)
+                for (int j = 0; j < 8; j++)
+                    C[i][j] = fmaf(A[i][k], B[k][j], C[i][j]);
+        for (int lane = 0; lane < 32; lane++)
+            for (int i = 0; i < 4; i++)
+                ((mma *)args[lane])->c[i] = C[lane / 4 + (i / 2) * 8][lane % 4 * 2 + i % 2];
+    });
+}
