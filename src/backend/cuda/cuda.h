@@ -46,7 +46,9 @@ enum sv_cuda_fault_code {
     SV_CUDA_FAULT_HEAD_NAN,    /* a: row */
     SV_CUDA_FAULT_SAMPLE_NAN,  /* a: NaNs, b: of how many, c: slot */
     SV_CUDA_FAULT_SAMPLE_INF,  /* a: slot, b: 1 for +inf, 0 for -inf */
-    SV_CUDA_FAULT_VERIFY_WIDTH /* a: rows, b: out_stride */
+    SV_CUDA_FAULT_VERIFY_WIDTH, /* a: rows, b: out_stride */
+    SV_CUDA_FAULT_HISTORY,      /* a: slot, b: position, c: room */
+    SV_CUDA_FAULT_LOGPROB       /* a: slot, b: token, c: NaNs */
 };
 struct sv_cuda_fault {
     int32_t code, a, b, c;
@@ -281,7 +283,7 @@ static __device__ __forceinline__ int64_t sv_kv_at(const struct sv_kv &kv, int32
 
 /* ---------------------------------------------------------------- files of the folder */
 
-/* rows.cu, ids.cu, context_kv.cu, sample.cu: ops, entered through the table in device.cu */
+/* rows.cu, ids.cu, context_kv.cu, sample.cu, logits.cu: ops, entered through the table in device.cu */
 void sv_cuda_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p);
 void sv_cuda_embed(struct sv_dev *dev, const struct sv_p_embed *p);
 void sv_cuda_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p);
@@ -289,6 +291,9 @@ void sv_cuda_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm
 void sv_cuda_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p);
 void sv_cuda_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p);
 void sv_cuda_sample(struct sv_dev *dev, const struct sv_p_sample *p);
+void sv_cuda_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p);
+void sv_cuda_logprobs(struct sv_dev *dev, const struct sv_p_logprobs *p);
+void sv_cuda_history(struct sv_dev *dev, const struct sv_p_history *p);
 void sv_cuda_verify(struct sv_dev *dev, const struct sv_p_verify *p);
 void sv_cuda_commit(struct sv_dev *dev, const struct sv_p_commit *p);
 void sv_cuda_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p);
