@@ -53,8 +53,10 @@ int sv_cache_open(struct sv_cache *c, struct sv_dev *dev, const struct sv_cache_
                   int32_t n_groups, int32_t n_slots, int32_t max_positions, struct sv_err *err);
 void sv_cache_close(struct sv_cache *c);
 
-/* Could a fresh slot get pages for n positions now? */
-bool sv_cache_can_reserve(const struct sv_cache *c, int32_t n_positions);
+/* Pages of each group that n positions take (all groups have one page size). */
+int32_t sv_cache_pages_for(const struct sv_cache *c, int32_t n_positions);
+/* Pages that every group can still hand out. */
+int32_t sv_cache_n_available(const struct sv_cache *c);
 /* Backs positions [0, n_positions) of a slot. False and nothing changed when a pool is short. */
 bool sv_cache_reserve(struct sv_cache *c, int32_t slot, int32_t n_positions);
 /* Gives back pages that hold no position below n_positions. */

@@ -73,6 +73,8 @@ int sv_cache_open(struct sv_cache *c, struct sv_dev *dev, const struct sv_cache_
     int rc = SV_OK;
     if (!c->n_backed || !c->n_dropped || !c->dirty)
         rc = sv_fail(err, SV_ENOMEM, -1, "cache: slot arrays");
+    for (int32_t i = 0; i < n_groups; i++)
+        SV_REQUIRE(groups[i].page_size == groups[0].page_size);
     for (int32_t i = 0; i < n_groups && !rc; i++)
         rc = group_open(c, &c->group[i], &groups[i], err);
     for (int32_t s = 0; s < n_slots && !rc; s++)
@@ -93,14 +95,17 @@ void sv_cache_close(struct sv_cache *c)
     memset(c, 0, sizeof *c);
 }
 
-bool sv_cache_can_reserve(const struct sv_cache *c, int32_t n_positions)
+int32_t sv_cache_pages_for(const struct sv_cache *c, int32_t n_positions)
 {
-    if (n_positions > c->max_positions)
-        return false;
-    for (int32_t i = 0; i < c->n_groups; i++)
-        if (pages_for(&c->group[i], n_positions) > c->group[i].n_free)
-            return false;
-    return true;
+    return pages_for(&c->group[0], n_positions);
+}
+
+int32_t sv_cache_n_available(const struct sv_cache *c)
+{
+    int32_t n = c->group[0].n_free;
+    for (int32_t i = 1; i < c->n_groups; i++)
+        n = c->group[i].n_free < n ? c->group[i].n_free : n;
+    return n;
 }
 
 bool sv_cache_reserve(struct sv_cache *c, int32_t slot, int32_t n_positions)

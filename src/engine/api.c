@@ -90,6 +90,8 @@ int sv_get_request_stats(const struct sv_engine *engine, uint64_t id, struct sv_
                                      .n_tokens = q->n_tokens - q->n_prompt,
                                      .accept_lengths = q->accept_lengths,
                                      .n_steps = q->n_steps,
+                                     .n_cached_tokens = q->n_cached,
+                                     .n_preemptions = q->n_preemptions,
                                      .queue_us = start - q->submit_us,
                                      .prefill_us = first - start,
                                      .decode_us = end - first};
@@ -100,6 +102,14 @@ void sv_get_engine_stats(const struct sv_engine *engine, struct sv_engine_stats 
 {
     const struct sv_accept_stats *a = &engine->accept;
     *out = engine->stats;
+    out->n_preemptions = engine->sched.n_preemptions;
+    for (const struct sv_seq *q = engine->sched.head; q; q = q->next) {
+        out->n_waiting += q->state == SV_SEQ_WAITING;
+        out->n_running += q->slot >= 0;
+    }
+    const struct sv_cache *c = &engine->cache;
+    out->n_pages = c->group[0].d.n_pages;
+    out->n_pages_used = c->group[0].d.n_pages - sv_cache_n_available(c);
     out->n_verify_steps = a->n_steps;
     out->n_drafted = a->n_drafted;
     out->n_accepted = a->n_accepted;

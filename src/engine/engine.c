@@ -31,6 +31,7 @@ static int parse_isa(const char *name, enum sv_isa *isa, struct sv_err *err)
 struct resolved {
     int32_t n_slots, context, page_size, chunk;
     int64_t cache_bytes;
+    int32_t cache_pages; /* of every pool; 0 = what cache_bytes allow */
 };
 
 static int in_range(int64_t v, int64_t lo, int64_t hi, const char *name, struct sv_err *err)
@@ -138,7 +139,7 @@ static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_e
     int32_t n = sv_stack_cache_groups(&e->model.stack, "target", 0, desc);
     if (e->drafter && e->drafter->ops->cache_groups)
         n += e->drafter->ops->cache_groups(e->drafter, n, desc + n);
-    int32_t positions = r->context + SV_MAX_BLOCK;
+    int32_t positions = r->context + e->width;
     int64_t per_slot_pages = (positions + r->page_size - 1) / r->page_size;
     int64_t page_bytes = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -148,13 +149,15 @@ static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_e
         page_bytes += sv_cache_group_bytes(&desc[i]);
     }
     int64_t want = per_slot_pages * r->n_slots, fit = r->cache_bytes / page_bytes;
+    if (r->cache_pages)
+        fit = r->cache_pages;
     if (fit < per_slot_pages)
         return sv_fail(err, SV_ENOMEM, -1,
                        "one sequence of %d tokens needs %lld MiB of cache and %lld MiB are allowed; a "
                        "context of %lld would fit",
                        r->context, (long long)(per_slot_pages * page_bytes >> 20),
                        (long long)(r->cache_bytes >> 20),
-                       (long long)(fit * r->page_size - SV_MAX_BLOCK));
+                       (long long)(fit * r->page_size - e->width));
     if (fit < want)
         sv_log(SV_LOG_INFO, "cache: room for %lld of %lld tokens of %d full sequences",
                (long long)(fit * r->page_size), (long long)(want * r->page_size), r->n_slots);
@@ -229,14 +232,21 @@ static int open_sched(struct sv_engine *e, const struct resolved *r, struct sv_e
                                  .block = device_draft ? e->drafter->block_size : 1};
     e->sched.slot = sv_arena_alloc(&e->arena, n * sizeof *e->sched.slot);
     e->plan.seg = sv_arena_alloc(&e->arena, n * sizeof *e->plan.seg);
-    e->new_slot = sv_arena_alloc(&e->arena, n * sizeof *e->new_slot);
-    return e->sched.slot && e->plan.seg && e->new_slot
+    e->sched.new_slot = sv_arena_alloc(&e->arena, n * sizeof *e->sched.new_slot);
+    return e->sched.slot && e->plan.seg && e->sched.new_slot
                ? SV_OK
                : sv_fail(err, SV_ENOMEM, -1, "scheduler arrays");
 }
 
 int sv_engine_open(struct sv_engine **out, const struct sv_engine_options *opts,
                    struct sv_drafter *drafter, struct sv_err *err)
+{
+    return sv_engine_open_tuned(out, opts, &(struct sv_engine_tuning){0}, drafter, err);
+}
+
+int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options *opts,
+                         const struct sv_engine_tuning *tuning, struct sv_drafter *drafter,
+                         struct sv_err *err)
 {
     *out = NULL;
     struct resolved r;
@@ -249,6 +259,7 @@ int sv_engine_open(struct sv_engine **out, const struct sv_engine_options *opts,
     e->drafter = drafter;
     e->next_id = 1;
     int rc = resolve(opts, &r, err);
+    r.cache_pages = tuning->cache_pages;
     if (!rc)
         rc = open_models(e, opts, &r, err);
     if (!rc)
@@ -274,8 +285,7 @@ void sv_engine_close(struct sv_engine *e)
     for (struct sv_seq *q = e->sched.head; q; q = q->next) {
         if (q->state != SV_SEQ_FINISHED)
             sv_seq_finish(q, SV_FINISH_CANCELED, NULL);
-        if (q->slot >= 0 && e->sched.slot[q->slot] == q)
-            sv_cache_release(&e->cache, q->slot);
+        sv_sched_unseat(&e->sched, &e->cache, q);
     }
     if (e->sched.head)
         sv_engine_deliver(e);

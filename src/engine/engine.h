@@ -36,6 +36,13 @@ struct sv_seq {
     int32_t *tokens;           /* (cap_tokens) prompt, then output */
     int32_t n_tokens, n_prompt, cap_tokens;
     int32_t n_committed;       /* positions whose K/V is valid; the anchor is at n_committed once decoding */
+    int32_t n_prefill;         /* positions to compute before it decodes: the prompt, or, after it lost its
+                                  pages, all but the last token */
+    int32_t n_rows_ahead;      /* rows enqueued in steps not read yet: at most these many more are committed */
+    int32_t n_tokens_ahead;    /* and at least these many tokens will come of them */
+    int32_t grant;             /* prompt rows of the step being planned */
+    int32_t n_cached;          /* prompt positions found in the prefix cache when first seated */
+    int32_t n_preemptions;
 
     int32_t width;             /* verify width, already limited by the engine's */
     struct sv_sampling sampling;
@@ -100,6 +107,7 @@ void sv_seq_deliver(struct sv_seq *seq);
 
 /* One segment of the step to come. Plain numbers: comparable, loggable, sendable. */
 struct sv_plan_seg {
+    uint64_t request;        /* whose: the slot may have changed hands when the results are read */
     int32_t slot, kind;      /* enum sv_seg_kind */
     int32_t row0, n_rows;    /* rows in the target's batch */
     int32_t logit0, n_logits;/* rows whose next token is wanted */
@@ -122,14 +130,17 @@ struct sv_sched {
     int32_t n_slots, prefill_rows;  /* prefill rows a step may carry */
     int32_t block;                  /* rows a drafting segment has; 1 = no device drafter */
     struct sv_seq **slot;           /* (n_slots) running sequences */
+    bool *new_slot;                 /* (n_slots) seated since the last fill */
     struct sv_seq *head, *tail;     /* all unfinished sequences by submission */
     int32_t n_unfinished;
+    int64_t n_preemptions;
 };
 void sv_sched_push(struct sv_sched *s, struct sv_seq *seq);
-/* Seats waiting sequences while slots and pages last; first come, first served. */
-void sv_sched_admit(struct sv_sched *s, struct sv_cache *cache, bool *new_slot);
-/* Chooses segments and rows of the next step. */
-void sv_sched_plan(struct sv_sched *s, struct sv_plan *plan);
+/* Seats waiting sequences, backs what the next step may write, chooses its segments and rows. False and
+ * nothing planned when pages are short and a step is in flight: read that one, then plan again. */
+bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *plan, bool in_flight);
+/* Takes a sequence off its slot: pages back, seat free. Its tokens stay. */
+void sv_sched_unseat(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *seq);
 
 /* ---------------------------------------------------------------- batch */
 
@@ -205,7 +216,6 @@ struct sv_engine {
     struct sv_logits logits;
     int32_t *slot_len, *slot_anchor;   /* device, (n_slots) */
     struct sv_sampling *slot_sampling; /* device, (n_slots) */
-    bool *new_slot;               /* host, (n_slots): seated since the last fill */
     int32_t context, width;
     uint64_t next_id;
     struct sv_arena arena;        /* engine life time */
@@ -216,10 +226,18 @@ struct sv_engine {
     bool failed;                  /* the device failed: nothing runs any more */
 };
 
+/* What tests and benchmarks set and options do not. Zeros: as a user gets it. */
+struct sv_engine_tuning {
+    int32_t cache_pages; /* pages of every pool; 0 = by the options */
+};
+
 /* engine.c: opts as in salvo.h; drafter, when given, is used instead of opts->draft_dir (tests, bench)
  * and owned by the engine from then on, also when opening fails. */
 int sv_engine_open(struct sv_engine **e, const struct sv_engine_options *opts,
                    struct sv_drafter *drafter, struct sv_err *err);
+int sv_engine_open_tuned(struct sv_engine **e, const struct sv_engine_options *opts,
+                         const struct sv_engine_tuning *tuning, struct sv_drafter *drafter,
+                         struct sv_err *err);
 void sv_engine_close(struct sv_engine *e);
 int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *id,
                      struct sv_err *err);

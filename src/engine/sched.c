@@ -1,9 +1,11 @@
 /*
- * sched.c - which sequences run next and with which rows.
+ * sched.c - which sequences run next and with which rows; who gets pages and who gives them back.
  *
  * Called by step.c and engine.c. Pure host code over the lists in struct sv_sched: testable without a device.
- * First come, first served; every decoding sequence runs in every step, prompts fill the rows left over.
- * A sequence is seated only when pages for its whole length are there, so it never has to be evicted.
+ * First come, first served: every decoding sequence runs in every step; prompts share the rows left over.
+ * Pages grow with a sequence. When they run out, what is kept for reuse goes first, then the sequence that
+ * arrived last gives its pages back and waits; its tokens stay, and it resumes by computing them again as
+ * if they were a prompt, which gives the same bits. So the oldest sequence always runs on.
  * Must not allocate, and must not look at token values.
  */
 #include "engine/engine.h"
@@ -27,47 +29,170 @@ static int32_t free_slot(const struct sv_sched *s)
     return -1;
 }
 
-void sv_sched_admit(struct sv_sched *s, struct sv_cache *cache, bool *new_slot)
+/* ---------------------------------------------------------------- pages */
+
+void sv_sched_unseat(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q)
+{
+    if (q->slot < 0)
+        return;
+    sv_cache_release(cache, q->slot);
+    s->slot[q->slot] = NULL;
+    q->slot = -1;
+}
+
+static void preempt(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q)
+{
+    SV_REQUIRE(q->n_rows_ahead == 0);
+    sv_sched_unseat(s, cache, q);
+    q->state = SV_SEQ_WAITING;
+    q->n_committed = 0;
+    q->grant = 0;
+    q->n_preemptions++;
+    s->n_preemptions++;
+}
+
+/* Positions a sequence may have after the steps in flight. */
+static int32_t reach(const struct sv_seq *q)
+{
+    return q->n_committed + q->n_rows_ahead;
+}
+
+static bool decodes(const struct sv_seq *q)
+{
+    return q->slot >= 0 && reach(q) >= q->n_prefill;
+}
+
+static struct sv_seq *youngest(const struct sv_sched *s)
+{
+    struct sv_seq *best = NULL;
+    for (int32_t i = 0; i < s->n_slots; i++)
+        if (s->slot[i] && (!best || s->slot[i]->id > best->id))
+            best = s->slot[i];
+    return best;
+}
+
+/* Backs n positions of a running sequence, at the cost of younger ones. False: it lost its own seat, or
+ * somebody would have to while a step is in flight. */
+static bool back(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, int32_t n, bool in_flight)
+{
+    while (!sv_cache_reserve(cache, q->slot, n)) {
+        if (in_flight)
+            return false;
+        struct sv_seq *victim = youngest(s);
+        preempt(s, cache, victim);
+        if (victim == q)
+            return false;
+    }
+    return true;
+}
+
+/* Pages the running sequences will want until their prompts are in and they decode. */
+static int32_t pages_owed(const struct sv_sched *s, const struct sv_cache *cache)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < s->n_slots; i++) {
+        const struct sv_seq *q = s->slot[i];
+        if (!q)
+            continue;
+        int32_t want = (reach(q) > q->n_prefill ? reach(q) : q->n_prefill) + q->width;
+        int32_t more = sv_cache_pages_for(cache, want) - sv_cache_pages_for(cache, cache->n_backed[i]);
+        n += more > 0 ? more : 0;
+    }
+    return n;
+}
+
+/* Seats waiting sequences in order of arrival while the prompts of all that run still fit: with less, two
+ * long prompts would take turns at throwing each other out. Answers grow into what is left. */
+static void admit(struct sv_sched *s, struct sv_cache *cache)
 {
     for (struct sv_seq *q = s->head; q; q = q->next) {
         if (q->state != SV_SEQ_WAITING)
             continue;
         int32_t slot = free_slot(s);
-        /* The last block may stick out past the last token by a block of rows. */
-        int32_t need = q->cap_tokens + s->block;
-        if (slot < 0 || !sv_cache_can_reserve(cache, need))
+        if (slot < 0)
             return;
-        SV_REQUIRE(sv_cache_reserve(cache, slot, need));
+        bool resumes = q->n_tokens > q->n_prompt;
+        q->n_prefill = resumes ? q->n_tokens - 1 : q->n_prompt;
+        int32_t need = sv_cache_pages_for(cache, q->n_prefill + q->width);
+        if (pages_owed(s, cache) + need > sv_cache_n_available(cache))
+            return;
         s->slot[slot] = q;
+        s->new_slot[slot] = true;
         q->slot = slot;
         q->state = SV_SEQ_PREFILL;
-        q->start_us = sv_clock_us();
-        new_slot[slot] = true;
+        if (!q->start_us)
+            q->start_us = sv_clock_us();
     }
 }
 
-static struct sv_plan_seg *add_seg(struct sv_plan *p, int32_t slot, int32_t kind, int32_t first,
-                                   int32_t n_rows, int32_t n_logits)
+/* ---------------------------------------------------------------- prompt rows */
+
+static int32_t prompt_left(const struct sv_seq *q)
+{
+    return q->slot < 0 || decodes(q) ? 0 : q->n_prefill - reach(q) - q->grant;
+}
+
+static struct sv_seq *least_left(const struct sv_sched *s)
+{
+    struct sv_seq *best = NULL;
+    int32_t least = 0;
+    for (int32_t i = 0; i < s->n_slots; i++) {
+        struct sv_seq *q = s->slot[i];
+        int32_t left = q ? prompt_left(q) : 0;
+        if (left && (!best || left < least || (left == least && q->id < best->id))) {
+            best = q;
+            least = left;
+        }
+    }
+    return best;
+}
+
+/* Half of the rows go to the prompt that came first, so that nothing starves a long one; the rest to
+ * whoever has the least left, so that a long one does not hold up short ones. */
+static void grant_rows(struct sv_sched *s)
+{
+    int32_t room = s->prefill_rows;
+    struct sv_seq *q = s->head;
+    for (struct sv_seq *r = s->head; r; r = r->next)
+        r->grant = 0;
+    while (q && !prompt_left(q))
+        q = q->next;
+    int32_t most = (room + 1) / 2;
+    for (; q && room > 0; q = least_left(s), most = room) {
+        int32_t left = prompt_left(q), n = left < most ? left : most;
+        q->grant += n;
+        room -= n;
+    }
+}
+
+/* ---------------------------------------------------------------- segments */
+
+static struct sv_plan_seg *add_seg(struct sv_plan *p, struct sv_seq *q, int32_t kind, int32_t n_rows,
+                                   int32_t n_logits)
 {
     struct sv_plan_seg *g = &p->seg[p->n_segs++];
-    *g = (struct sv_plan_seg){.slot = slot,
+    *g = (struct sv_plan_seg){.request = q->id,
+                              .slot = q->slot,
                               .kind = kind,
                               .row0 = p->n_rows,
                               .n_rows = n_rows,
                               .logit0 = p->n_logits,
                               .n_logits = n_logits,
-                              .first = first,
+                              .first = reach(q),
                               .draft_row0 = p->n_draft_rows,
                               .draft_out0 = p->n_draft_out};
     p->n_rows += n_rows;
     p->n_logits += n_logits;
+    q->n_rows_ahead += n_rows;
+    q->n_tokens_ahead += n_logits > 0;
     return g;
 }
 
-static void plan_decode(const struct sv_sched *s, struct sv_plan *p, const struct sv_seq *q)
+static void plan_decode(const struct sv_sched *s, struct sv_plan *p, struct sv_seq *q)
 {
-    int32_t w = sv_width_pick(q->width, q->cap_tokens - q->n_tokens);
-    struct sv_plan_seg *g = add_seg(p, q->slot, SV_SEG_VERIFY, q->n_committed, w, w);
+    /* A step in flight may bring more than it surely will: then some of these rows are for nothing. */
+    int32_t w = sv_width_pick(q->width, q->cap_tokens - q->n_tokens - q->n_tokens_ahead);
+    struct sv_plan_seg *g = add_seg(p, q, SV_SEG_VERIFY, w, w);
     if (w < 2 || s->block < 2)
         return;
     /* The draft always sees the whole block it is asked to work with, also when the last tokens of a
@@ -78,26 +203,46 @@ static void plan_decode(const struct sv_sched *s, struct sv_plan *p, const struc
     p->n_draft_out += w - 1;
 }
 
-void sv_sched_plan(struct sv_sched *s, struct sv_plan *p)
+/* Something a step can still bring a decoding sequence. */
+static bool wants_step(const struct sv_seq *q)
+{
+    return decodes(q) && q->n_tokens + q->n_tokens_ahead < q->cap_tokens;
+}
+
+/* Pages for all that the step may write, oldest sequence first. */
+static bool back_all(struct sv_sched *s, struct sv_cache *cache, bool in_flight)
+{
+    for (struct sv_seq *q = s->head; q; q = q->next)
+        if (q->slot >= 0 && wants_step(q) && !back(s, cache, q, reach(q) + q->width, in_flight) &&
+            in_flight)
+            return false;
+    admit(s, cache);
+    grant_rows(s);
+    for (struct sv_seq *q = s->head; q; q = q->next)
+        if (q->slot >= 0 && q->grant && !back(s, cache, q, reach(q) + q->grant, in_flight) && in_flight)
+            return false;
+    return true;
+}
+
+bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p, bool in_flight)
 {
     struct sv_plan_seg *seg = p->seg;
     *p = (struct sv_plan){.seg = seg};
+    if (!back_all(s, cache, in_flight))
+        return false;
     for (int32_t i = 0; i < s->n_slots; i++) {
-        const struct sv_seq *q = s->slot[i];
-        if (!q || q->state != SV_SEQ_DECODE)
+        struct sv_seq *q = s->slot[i];
+        if (!q || !wants_step(q))
             continue;
         plan_decode(s, p, q);
         p->sampled |= !sv_sample_is_greedy(&q->sampling);
     }
-    int32_t room = s->prefill_rows;
-    for (const struct sv_seq *q = s->head; q && room > 0; q = q->next) {
-        if (q->state != SV_SEQ_PREFILL)
+    for (struct sv_seq *q = s->head; q; q = q->next) {
+        if (q->slot < 0 || !q->grant)
             continue;
-        int32_t left = q->n_prompt - q->n_committed;
-        int32_t n = left < room ? left : room;
-        bool last = n == left;
-        add_seg(p, q->slot, SV_SEG_PREFILL, q->n_committed, n, last);
+        bool last = reach(q) + q->grant == q->n_prefill && q->n_tokens == q->n_prompt;
+        add_seg(p, q, SV_SEG_PREFILL, q->grant, last);
         p->sampled |= last && !sv_sample_is_greedy(&q->sampling);
-        room -= n;
     }
+    return true;
 }

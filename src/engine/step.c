@@ -9,20 +9,16 @@
  */
 #include "engine/engine.h"
 
-/* Which sequences run, with which rows. Pages were reserved when a sequence was seated. */
+/* Which sequences run, with which rows, on which pages. */
 static void plan(struct sv_engine *e)
 {
     for (struct sv_seq *q = e->sched.head; q; q = q->next) {
         if (!q->cancel || q->state == SV_SEQ_FINISHED)
             continue;
         sv_seq_finish(q, SV_FINISH_CANCELED, NULL);
-        if (q->slot >= 0) {
-            sv_cache_release(&e->cache, q->slot);
-            e->sched.slot[q->slot] = NULL;
-        }
+        sv_sched_unseat(&e->sched, &e->cache, q);
     }
-    sv_sched_admit(&e->sched, &e->cache, e->new_slot);
-    sv_sched_plan(&e->sched, &e->plan);
+    sv_sched_plan(&e->sched, &e->cache, &e->plan, false);
     sv_logits_plan(e);
 }
 
@@ -81,15 +77,16 @@ static void fill(struct sv_engine *e)
 {
     struct sv_batch *b = &e->batch;
     const struct sv_plan *p = &e->plan;
-    static const int32_t zero = 0;
     for (int32_t slot = 0; slot < e->sched.n_slots; slot++) {
-        if (!e->new_slot[slot] || !e->sched.slot[slot])
+        const struct sv_seq *q = e->sched.slot[slot];
+        if (!e->sched.new_slot[slot] || !q)
             continue;
-        sv_dev_upload(e->dev, e->slot_len + slot, &zero, sizeof zero);
-        sv_dev_upload(e->dev, e->slot_sampling + slot, &e->sched.slot[slot]->sampling,
-                      sizeof *e->slot_sampling);
+        /* Who resumes has an anchor already; a prompt's last chunk makes one. */
+        sv_dev_upload(e->dev, e->slot_len + slot, &q->n_committed, sizeof q->n_committed);
+        sv_dev_upload(e->dev, e->slot_anchor + slot, &q->tokens[q->n_tokens - 1], sizeof(int32_t));
+        sv_dev_upload(e->dev, e->slot_sampling + slot, &q->sampling, sizeof q->sampling);
         sv_logits_seat(e, slot);
-        e->new_slot[slot] = false;
+        e->sched.new_slot[slot] = false;
     }
     int32_t d = 0;
     for (int32_t s = 0; s < p->n_segs; s++) {
@@ -217,12 +214,14 @@ static void advance_seg(struct sv_engine *e, int32_t s)
     SV_REQUIRE(b->n_commit.host[s] >= 1 && b->n_commit.host[s] <= g->n_rows);
     SV_REQUIRE(n_emit >= 0 && n_emit <= g->n_rows);
     q->n_committed += b->n_commit.host[s];
-    if (g->kind == SV_SEG_PREFILL) {
+    q->n_rows_ahead -= g->n_rows;
+    q->n_tokens_ahead -= g->n_logits > 0;
+    if (q->n_committed >= q->n_prefill)
+        q->state = SV_SEQ_DECODE;
+    if (g->kind == SV_SEG_PREFILL && q->n_tokens == q->n_prompt) {
         e->stats.n_prompt_tokens += g->n_rows;
-        if (n_emit) {
-            q->state = SV_SEQ_DECODE;
+        if (n_emit)
             q->first_us = sv_clock_us();
-        }
     }
     int32_t n = 0;
     bool ended = false;
@@ -240,8 +239,7 @@ static void advance_seg(struct sv_engine *e, int32_t s)
         sv_cache_slide(&e->cache, g->slot, q->n_committed);
         return;
     }
-    sv_cache_release(&e->cache, g->slot);
-    e->sched.slot[g->slot] = NULL;
+    sv_sched_unseat(&e->sched, &e->cache, q);
 }
 
 static void advance(struct sv_engine *e)
@@ -260,10 +258,7 @@ static void fail_all(struct sv_engine *e)
         if (q->state == SV_SEQ_FINISHED)
             continue;
         sv_seq_finish(q, SV_FINISH_ERROR, "the device failed; the log has the reason");
-        if (q->slot >= 0) {
-            sv_cache_release(&e->cache, q->slot);
-            e->sched.slot[q->slot] = NULL;
-        }
+        sv_sched_unseat(&e->sched, &e->cache, q);
     }
 }
 

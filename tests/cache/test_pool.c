@@ -191,7 +191,8 @@ static void uploads_only_changes(void **state)
     assert_int_equal(c.group[0].dev_table[6], -1);
     assert_false(sv_cache_reserve(&c, 1, 17)); /* above max_positions */
     assert_true(sv_cache_reserve(&c, 0, 16));
-    assert_true(sv_cache_can_reserve(&c, 8) && !sv_cache_can_reserve(&c, 9));
+    assert_int_equal(sv_cache_n_available(&c), 2);
+    assert_true(sv_cache_pages_for(&c, 8) == 2 && sv_cache_pages_for(&c, 9) == 3);
     sv_cache_close(&c);
     sv_dev_close(dev);
 }

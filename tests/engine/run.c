@@ -35,9 +35,15 @@ void run_cases_free(struct run_case *c, int32_t n)
 
 struct sv_engine *run_open(const struct sv_engine_options *o, struct sv_drafter *drafter)
 {
+    return run_open_tuned(o, &(struct sv_engine_tuning){0}, drafter);
+}
+
+struct sv_engine *run_open_tuned(const struct sv_engine_options *o, const struct sv_engine_tuning *t,
+                                 struct sv_drafter *drafter)
+{
     struct sv_engine *e = NULL;
     struct sv_err err = {0};
-    if (sv_engine_open(&e, o, drafter, &err))
+    if (sv_engine_open_tuned(&e, o, t, drafter, &err))
         fail_msg("cannot open the engine: %s", err.msg);
     return e;
 }
@@ -108,6 +114,8 @@ static void collect(void *user, const struct sv_event *ev)
     assert_int_equal(sv_get_request_stats(s->e, ev->request, &st), 0);
     assert_int_equal(st.n_tokens, o->n_tokens);
     o->n_steps = st.n_steps;
+    o->n_cached = st.n_cached_tokens;
+    o->n_preemptions = st.n_preemptions;
     o->accept = malloc((size_t)(st.n_steps + 1) * sizeof *o->accept);
     int32_t sum = 0;
     for (int32_t i = 0; i < st.n_steps; i++)
@@ -185,6 +193,19 @@ void run_same(const struct run_out *a, const struct run_out *b, int32_t n, const
         same_logprobs(a[i].lp, b[i].lp, m, what, i);
         assert_int_equal(a[i].stop_id, b[i].stop_id);
         assert_int_equal(a[i].stop_index, b[i].stop_index);
+    }
+}
+
+void run_same_steps(const struct run_out *a, const struct run_out *b, int32_t n, const char *what)
+{
+    run_same(a, b, n, what);
+    for (int32_t i = 0; i < n; i++) {
+        if (a[i].n_steps != b[i].n_steps)
+            fail_msg("%s: prompt %d took %d steps, not %d", what, i, b[i].n_steps, a[i].n_steps);
+        for (int32_t j = 0; j < a[i].n_steps; j++)
+            if (a[i].accept[j] != b[i].accept[j])
+                fail_msg("%s: prompt %d step %d brought %d tokens, not %d", what, i, j,
+                         b[i].accept[j], a[i].accept[j]);
     }
 }
 

@@ -15,7 +15,7 @@ struct run_out {
     int32_t *tokens;
     int32_t n_tokens;
     uint16_t *accept;
-    int32_t n_steps;
+    int32_t n_steps, n_cached, n_preemptions;
     char *text;
     size_t n_text;
     enum sv_finish_reason finish;
@@ -29,11 +29,15 @@ struct run_case *run_cases(int32_t n, int32_t vocab, int32_t max_len, int32_t ma
                            uint64_t seed);
 void run_cases_free(struct run_case *c, int32_t n);
 struct sv_engine *run_open(const struct sv_engine_options *o, struct sv_drafter *drafter);
+struct sv_engine *run_open_tuned(const struct sv_engine_options *o, const struct sv_engine_tuning *t,
+                                 struct sv_drafter *drafter);
 /* Submits all, steps until idle, checks that the caches end empty. Fails the test on any error. */
 struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n);
 void run_out_free(struct run_out *r, int32_t n);
 /* Same tokens, log probabilities and finish reasons, or the test fails naming what and where. */
 void run_same(const struct run_out *a, const struct run_out *b, int32_t n, const char *what);
+/* Also the accept length of every step. */
+void run_same_steps(const struct run_out *a, const struct run_out *b, int32_t n, const char *what);
 /* A copy kept for the process's life. */
 const char *run_keep(const char *text);
 /* Directory below the repository root, kept for the process's life. */

@@ -1,9 +1,9 @@
 /*
  * test_sched.c - the scheduler alone, without a model: random arrivals, accepts, ends and cancels.
  *
- * After every plan: no slot twice, decode segments first, every decoding sequence runs, prompt rows within the
- * budget and in order of arrival, rows and logits laid out without gaps; nobody overtakes in admission; every
- * sequence ends; the cache ends empty.
+ * After every plan: no slot twice, decode segments first, every decoding sequence runs, pages for every row,
+ * prompt rows within the budget and fairly shared, rows and logits laid out without gaps; nobody overtakes, not
+ * even when sequences lose their pages; every sequence ends; the cache ends empty.
  */
 #include "testing.h"
 
@@ -25,13 +25,63 @@ struct world {
     struct sv_rng rng;
     uint64_t next_id;
     int n_done, n_steps;
+    int64_t n_preempted; /* before the last plan */
 };
+
+/* Rows of a decoding sequence: all it may use. */
+static void check_decode(const struct sv_plan_seg *g, const struct sv_seq *q)
+{
+    assert_int_equal(g->n_rows, g->n_logits);
+    assert_true(g->n_rows <= q->width && g->n_rows <= q->cap_tokens - q->n_tokens);
+    assert_true(q->n_tokens + g->n_rows == q->cap_tokens || g->n_rows == q->width);
+}
+
+/* Every row the step writes has a page in every group. */
+static void check_backed(const struct world *w, const struct sv_plan_seg *g)
+{
+    int32_t rows = g->n_rows > g->n_draft_rows ? g->n_rows : g->n_draft_rows;
+    assert_true(g->first + rows <= w->cache.n_backed[g->slot]);
+}
+
+/* The prompt that came first has half of the rows, or all it wants. */
+static void check_shares(const struct world *w)
+{
+    const struct sv_plan *p = &w->plan;
+    int32_t n = 0, first = -1;
+    uint64_t first_id = 0;
+    for (int32_t i = 0; i < p->n_segs; i++) {
+        const struct sv_plan_seg *g = &p->seg[i];
+        if (g->kind != SV_SEG_PREFILL)
+            continue;
+        n += g->n_rows;
+        if (first < 0 || g->request < first_id) {
+            first = i;
+            first_id = g->request;
+        }
+    }
+    assert_true(n <= CHUNK);
+    bool short_of_rows = false;
+    for (const struct sv_seq *q = w->s.head; q; q = q->next) {
+        bool prompt = q->state == SV_SEQ_PREFILL && q->slot >= 0;
+        if (!prompt)
+            continue;
+        if (first < 0 || q->id < first_id)
+            fail_msg("request %d came first and got no rows", (int)q->id);
+        short_of_rows |= q->n_committed + q->n_rows_ahead < q->n_prefill;
+    }
+    if (short_of_rows && w->s.n_preemptions == w->n_preempted)
+        assert_int_equal(n, CHUNK); /* none left unused, but those of a prompt that lost its pages */
+    if (first >= 0) {
+        const struct sv_plan_seg *g = &p->seg[first];
+        assert_true(g->n_rows >= CHUNK / 2 || g->first + g->n_rows == w->slot[g->slot]->n_prefill);
+    }
+}
 
 static void check_plan(const struct world *w)
 {
     const struct sv_plan *p = &w->plan;
     bool seen[SLOTS] = {false};
-    int32_t row = 0, logit = 0, draft_row = 0, draft_out = 0, draft_segs = 0, prefill = 0;
+    int32_t row = 0, logit = 0, draft_row = 0, draft_out = 0, draft_segs = 0;
     bool in_prefill = false;
     uint64_t last_id = 0;
     for (int32_t i = 0; i < p->n_segs; i++) {
@@ -40,23 +90,23 @@ static void check_plan(const struct world *w)
         assert_non_null(q);
         assert_false(seen[g->slot]);
         seen[g->slot] = true;
+        assert_true(g->request == q->id);
         assert_int_equal(g->row0, row);
         assert_int_equal(g->logit0, logit);
         assert_int_equal(g->first, q->n_committed);
+        assert_int_equal(g->n_rows, q->n_rows_ahead);
         assert_true(g->n_rows >= 1);
+        check_backed(w, g);
         if (g->kind == SV_SEG_PREFILL) {
             in_prefill = true;
-            prefill += g->n_rows;
             assert_true(q->id > last_id); /* arrival order */
             last_id = q->id;
-            bool last = g->first + g->n_rows == q->n_prompt;
+            bool last = g->first + g->n_rows == q->n_prompt && q->n_tokens == q->n_prompt;
             assert_int_equal(g->n_logits, last);
             assert_int_equal(g->n_draft_rows, 0);
         } else {
             assert_false(in_prefill);
-            assert_int_equal(g->n_rows, g->n_logits);
-            assert_true(g->n_rows <= q->width && g->n_rows <= q->cap_tokens - q->n_tokens);
-            assert_true(q->n_tokens + g->n_rows == q->cap_tokens || g->n_rows == q->width);
+            check_decode(g, q);
             if (g->n_draft_rows) {
                 assert_int_equal(g->draft_row0, draft_row);
                 assert_int_equal(g->draft_out0, draft_out);
@@ -68,12 +118,12 @@ static void check_plan(const struct world *w)
         row += g->n_rows;
         logit += g->n_logits;
     }
-    assert_true(prefill <= CHUNK);
     assert_int_equal(p->n_rows, row);
     assert_int_equal(p->n_logits, logit);
     assert_int_equal(p->n_draft_rows, draft_row);
     assert_int_equal(p->n_draft_out, draft_out);
     assert_int_equal(p->n_draft_segs, draft_segs);
+    check_shares(w);
     for (int32_t s = 0; s < SLOTS; s++)
         if (w->slot[s] && w->slot[s]->state == SV_SEQ_DECODE)
             assert_true(seen[s]);
@@ -93,10 +143,7 @@ static void arrive(struct world *w)
 static void leave(struct world *w, struct sv_seq *q)
 {
     q->state = SV_SEQ_FINISHED;
-    if (q->slot >= 0) {
-        sv_cache_release(&w->cache, q->slot);
-        w->slot[q->slot] = NULL;
-    }
+    sv_sched_unseat(&w->s, &w->cache, q);
 }
 
 /* What a step would do with the plan, with random accept counts. */
@@ -105,15 +152,15 @@ static void run(struct world *w)
     for (int32_t i = 0; i < w->plan.n_segs; i++) {
         const struct sv_plan_seg *g = &w->plan.seg[i];
         struct sv_seq *q = w->slot[g->slot];
-        int32_t emit = 0;
-        if (g->kind == SV_SEG_PREFILL) {
-            q->n_committed += g->n_rows;
-            emit = g->n_logits;
-        } else {
-            emit = 1 + (int32_t)sv_rng_below(&w->rng, (uint32_t)g->n_rows);
-            q->n_committed += emit;
-        }
-        if (emit)
+        int32_t emit = g->n_logits, rows = g->n_rows;
+        if (g->kind == SV_SEG_VERIFY)
+            emit = rows = 1 + (int32_t)sv_rng_below(&w->rng, (uint32_t)g->n_rows);
+        q->n_committed += rows;
+        q->n_rows_ahead -= g->n_rows;
+        q->n_tokens_ahead -= g->n_logits > 0;
+        assert_int_equal(q->n_rows_ahead, 0);
+        assert_int_equal(q->n_tokens_ahead, 0);
+        if (q->n_committed >= q->n_prefill)
             q->state = SV_SEQ_DECODE;
         q->n_tokens += emit;
         assert_true(q->n_tokens <= q->cap_tokens);
@@ -145,26 +192,25 @@ static void sweep(struct world *w)
     }
 }
 
-/* A waiting sequence may only be waiting because the one before it (or it) found no room. */
+/* Nobody overtakes: whoever runs came before everybody who has never run, and nobody waits in an empty
+ * house. */
 static void check_admission(const struct world *w)
 {
-    bool waiting = false;
+    bool waiting = false, running = false;
     for (const struct sv_seq *q = w->s.head; q; q = q->next) {
         if (q->state == SV_SEQ_FINISHED)
             continue;
         if (waiting)
             assert_int_equal(q->state, SV_SEQ_WAITING);
-        if (q->state == SV_SEQ_WAITING && !waiting) {
-            waiting = true;
-            bool slot = false;
-            for (int32_t s = 0; s < SLOTS; s++)
-                slot |= !w->slot[s];
-            assert_false(slot && sv_cache_can_reserve(&w->cache, q->cap_tokens + w->s.block));
-        }
+        waiting |= q->state == SV_SEQ_WAITING;
+        running |= q->state != SV_SEQ_WAITING;
+        assert_int_equal(q->state != SV_SEQ_WAITING, q->slot >= 0);
     }
+    assert_true(running || !waiting);
 }
 
-static void random_days(int32_t block, int32_t pages, uint64_t seed)
+/* Returns how often a sequence lost its pages. */
+static int64_t random_days(int32_t block, int32_t pages, uint64_t seed)
 {
     struct world w = {.rng = {seed}, .next_id = 1};
     struct sv_err err = {0};
@@ -174,7 +220,7 @@ static void random_days(int32_t block, int32_t pages, uint64_t seed)
     assert_int_equal(sv_dev_open(&w.dev, &o, &err), 0);
     assert_int_equal(sv_cache_open(&w.cache, w.dev, desc, 2, SLOTS, POSITIONS, &err), 0);
     w.s = (struct sv_sched){
-        .n_slots = SLOTS, .prefill_rows = CHUNK, .block = block, .slot = w.slot};
+        .n_slots = SLOTS, .prefill_rows = CHUNK, .block = block, .slot = w.slot, .new_slot = w.new_slot};
     w.plan.seg = w.seg;
     while (w.n_done < TOTAL) {
         if (w.next_id <= TOTAL && sv_rng_below(&w.rng, 3))
@@ -182,9 +228,9 @@ static void random_days(int32_t block, int32_t pages, uint64_t seed)
         if (w.s.head && !sv_rng_below(&w.rng, 40)) /* cancel somebody */
             leave(&w, w.s.head);
         sweep(&w);
-        sv_sched_admit(&w.s, &w.cache, w.new_slot);
+        w.n_preempted = w.s.n_preemptions;
+        assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
         check_admission(&w);
-        sv_sched_plan(&w.s, &w.plan);
         check_plan(&w);
         run(&w);
         sweep(&w);
@@ -196,24 +242,25 @@ static void random_days(int32_t block, int32_t pages, uint64_t seed)
         assert_int_equal(sv_cache_n_free(&w.cache, g), pages);
     sv_cache_close(&w.cache);
     sv_dev_close(w.dev);
+    return w.s.n_preemptions;
 }
 
 static void plenty_of_pages(void **state)
 {
     (void)state;
-    random_days(BLOCK, SLOTS * 13, 1);
+    assert_int_equal(random_days(BLOCK, SLOTS * 13, 1), 0);
 }
 
 static void short_of_pages(void **state)
 {
     (void)state;
-    random_days(BLOCK, 20, 2);
+    assert_true(random_days(BLOCK, 14, 2) > 50);
 }
 
 static void no_drafter(void **state)
 {
     (void)state;
-    random_days(1, 30, 3);
+    assert_true(random_days(1, 16, 3) > 20);
 }
 
 SV_TEST_MAIN(cmocka_unit_test(plenty_of_pages), cmocka_unit_test(short_of_pages),
