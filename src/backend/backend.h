@@ -338,9 +338,10 @@ struct sv_dev; /* a backend's own struct; its first member is const struct sv_ba
 enum sv_isa { SV_ISA_AUTO, SV_ISA_PLAIN, SV_ISA_AVX2, SV_ISA_AVX512, SV_ISA_AMX };
 
 struct sv_dev_opts {
-    const char *backend;       /* "cpu" (or NULL), "cuda", "hip" */
+    const char *backend;       /* "cpu", "cuda", "hip"; NULL = the best this build and machine have */
     const char *kernels;       /* GPUs: "auto" (or NULL) or "portable"; the CPU has isa instead */
     int32_t ordinal;           /* which GPU */
+    bool no_graphs;            /* GPUs: graph_run calls enqueue every time; the same bits */
     int n_threads;             /* 0 = all processors */
     enum sv_isa isa;           /* SV_ISA_AUTO = the best this machine has; others fail if missing */
     enum sv_dtype compute;     /* SV_F32: exact f32 products; SV_BF16: inputs of GEMMs rounded to bf16 */

@@ -11,4 +11,8 @@
 
 int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err);
 
+/* Linked in only where SV_CUDA is defined. */
+int sv_cuda_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err);
+bool sv_cuda_present(void); /* a driver and at least one device */
+
 #endif

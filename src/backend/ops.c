@@ -47,15 +47,37 @@ float sv_f16_to_f32(uint16_t h)
 
 /* ---------------------------------------------------------------- device life */
 
+#ifdef SV_CUDA
+#define BUILT "cpu, cuda"
+#else
+#define BUILT "cpu"
+#endif
+
+/* An instruction set is a wish for the CPU. */
+static const char *best_backend(const struct sv_dev_opts *opts)
+{
+#ifdef SV_CUDA
+    if (opts->isa == SV_ISA_AUTO && sv_cuda_present())
+        return "cuda";
+#endif
+    (void)opts;
+    return "cpu";
+}
+
 int sv_dev_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err)
 {
-    const char *name = opts->backend ? opts->backend : "cpu";
+    const char *name = opts->backend ? opts->backend : best_backend(opts);
     *dev = NULL;
     if (strcmp(name, "cpu") == 0)
         return sv_cpu_open(dev, opts, err);
+#ifdef SV_CUDA
+    if (strcmp(name, "cuda") == 0)
+        return sv_cuda_open(dev, opts, err);
+#endif
     if (strcmp(name, "cuda") == 0 || strcmp(name, "hip") == 0)
-        return sv_fail(err, SV_EUNSUPPORTED, -1, "this build has no %s backend; use cpu", name);
-    return sv_fail(err, SV_EINVAL, -1, "unknown backend '%s'; this build has: cpu", name);
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "this build has no %s backend; it has: %s", name,
+                       BUILT);
+    return sv_fail(err, SV_EINVAL, -1, "unknown backend '%s'; this build has: %s", name, BUILT);
 }
 
 const struct sv_backend *sv_dev_backend(const struct sv_dev *dev)

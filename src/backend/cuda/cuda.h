@@ -34,6 +34,9 @@ extern "C" {
 
 /* ---------------------------------------------------------------- the device */
 
+/* Ids and masses of a row of logits share 64 bits with keys and weights (sample.cu). */
+enum { SV_CUDA_MAX_VOCAB = 1 << 19 };
+
 enum sv_cuda_set { SV_CUDA_PORTABLE, SV_CUDA_SM90 };
 
 /* What a kernel found wrong; kept in device memory until sync or wait reports it. */

@@ -1,0 +1,446 @@
+/*
+ * device.cu - the CUDA device's life: open, limits and scratch, memory, marks, faults latched by kernels and
+ * by failed calls, bandwidth, and the backend's table.
+ *
+ * Entered through sv_cuda_open (from ops.c) and the table it hands out. Every call of the CUDA library is
+ * checked: at set-up the caller gets the error, in the step it is latched until sync or wait. Must
+ * not: synchronise or allocate in anything an op calls.
+ */
+#include "backend/cuda/attention.h"
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/gemm.h"
+
+#include <string.h>
+
+#define MIN_CC 80
+#define COPY_THREADS 8 /* threads that fill pinned memory at load; more do not fill the bus faster */
+
+/* ---------------------------------------------------------------- errors */
+
+bool sv_cuda_check(struct sv_cuda *cu, cudaError_t rc, const char *what)
+{
+    if (rc == cudaSuccess)
+        return true;
+    if (cu->latched.code == SV_OK)
+        sv_fail(&cu->latched, SV_EDEVICE, -1, "CUDA: %s: %s", what, cudaGetErrorString(rc));
+    return false;
+}
+
+int sv_cuda_try(cudaError_t rc, struct sv_err *err, const char *what)
+{
+    if (rc == cudaSuccess)
+        return SV_OK;
+    cudaGetLastError(); /* an error that is not sticky must not turn up in a later call */
+    return sv_fail(err, rc == cudaErrorMemoryAllocation ? SV_ENOMEM : SV_EDEVICE, -1, "CUDA: %s: %s",
+                   what, cudaGetErrorString(rc));
+}
+
+/* Moves the fault, if there is one, to where the host looks, unless an older one is still there. */
+static __global__ void take_fault(struct sv_cuda_fault *fault, struct sv_cuda_fault *host)
+{
+    sv_pdl_wait();
+    if (fault->code && !host->code) {
+        host->a = fault->a;
+        host->b = fault->b;
+        host->c = fault->c;
+        host->code = fault->code;
+        fault->code = 0;
+    }
+}
+
+static int fail_fault(struct sv_err *err, const struct sv_cuda_fault *f)
+{
+    switch (f->code) {
+    case SV_CUDA_FAULT_ROPE:
+        return sv_fail(err, SV_EDEVICE, -1, "position %d is outside the rotary table of %d",
+                       (int)f->a, (int)f->b);
+    case SV_CUDA_FAULT_WRITE_PAGE:
+        return sv_fail(err, SV_EDEVICE, -1, "write: slot %d has no page for position %d", (int)f->a,
+                       (int)f->b);
+    case SV_CUDA_FAULT_READ_PAGE:
+        return sv_fail(err, SV_EDEVICE, -1, "attention: slot %d has no page for position %d",
+                       (int)f->a, (int)f->b);
+    case SV_CUDA_FAULT_DRAFT_PAGE:
+        return sv_fail(err, SV_EDEVICE, -1, "draft context: slot %d has no page for position %d",
+                       (int)f->a, (int)f->b);
+    case SV_CUDA_FAULT_HEAD_NAN:
+        return sv_fail(err, SV_EDEVICE, -1, "logits of row %d are all NaN", (int)f->a);
+    case SV_CUDA_FAULT_SAMPLE_NAN:
+        return sv_fail(err, SV_EDEVICE, -1, "sample: %d of %d logits of slot %d are NaN", (int)f->a,
+                       (int)f->b, (int)f->c);
+    case SV_CUDA_FAULT_SAMPLE_INF:
+        return sv_fail(err, SV_EDEVICE, -1, "sample: the largest logit of slot %d is %s", (int)f->a,
+                       f->b ? "+inf" : "-inf");
+    case SV_CUDA_FAULT_VERIFY_WIDTH:
+        return sv_fail(err, SV_EDEVICE, -1, "verify: a segment of %d rows, room for %d", (int)f->a,
+                       (int)f->b);
+    default:
+        return sv_fail(err, SV_EDEVICE, -1, "CUDA: fault %d (%d, %d, %d)", (int)f->code, (int)f->a,
+                       (int)f->b, (int)f->c);
+    }
+}
+
+/* Reports what failed on the host, else what the kernels left at place i. */
+static int report(struct sv_cuda *cu, int32_t i, struct sv_err *err)
+{
+    int code = cu->latched.code;
+    if (code) {
+        sv_fail(err, code, -1, "%s", cu->latched.msg);
+        cu->latched.code = SV_OK;
+    } else if (cu->fault_host[i].code) {
+        code = fail_fault(err, &cu->fault_host[i]);
+    }
+    cu->fault_host[i].code = 0;
+    return code;
+}
+
+/* ---------------------------------------------------------------- waiting */
+
+static void take(struct sv_cuda *cu, int32_t i)
+{
+    sv_cuda_launch(cu, "take_fault", take_fault, 1, 1, 0, cu->fault, cu->fault_host + i);
+}
+
+static int cuda_sync(struct sv_dev *dev, struct sv_err *err)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    sv_cuda_check(cu, cudaSetDevice(cu->ordinal), "cudaSetDevice");
+    take(cu, SV_MARKS);
+    sv_cuda_check(cu, cudaStreamSynchronize(cu->stream), "the stream failed");
+    int code = report(cu, SV_MARKS, err);
+    /* Everything before the marks is done as well; an older fault is the better message. */
+    for (int32_t i = 0; i < SV_MARKS; i++)
+        if (cu->fault_host[i].code)
+            code = report(cu, i, err);
+    return code;
+}
+
+static void cuda_mark(struct sv_dev *dev, int32_t i)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    sv_cuda_check(cu, cudaSetDevice(cu->ordinal), "cudaSetDevice");
+    take(cu, i);
+    cu->marked[i] =
+        sv_cuda_check(cu, cudaEventRecord(cu->mark[i], cu->stream), "cudaEventRecord");
+}
+
+static int cuda_wait(struct sv_dev *dev, int32_t i, struct sv_err *err)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    if (cu->marked[i])
+        sv_cuda_check(cu, cudaEventSynchronize(cu->mark[i]), "the stream failed");
+    return report(cu, i, err);
+}
+
+/* ---------------------------------------------------------------- memory */
+
+int sv_cuda_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    char what[64];
+    *out = NULL;
+    snprintf(what, sizeof what, "no memory for %zu bytes on the GPU", n_bytes);
+    if (sv_fault_hit())
+        return sv_fail(err, SV_ENOMEM, -1, "CUDA: %s", what);
+    int rc = sv_cuda_try(cudaSetDevice(cu->ordinal), err, "cudaSetDevice");
+    if (!rc)
+        rc = sv_cuda_try(cudaMalloc(out, n_bytes ? n_bytes : 1), err, what);
+    if (!rc && n_bytes)
+        rc = sv_cuda_try(cudaMemsetAsync(*out, 0, n_bytes, cu->stream), err, "clearing memory");
+    if (!rc)
+        rc = sv_cuda_try(cudaStreamSynchronize(cu->stream), err, "clearing memory");
+    if (rc && *out) {
+        cudaFree(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+void sv_cuda_free(struct sv_dev *dev, void *p)
+{
+    if (p)
+        sv_cuda_check(sv_cuda_of(dev), cudaFree(p), "cudaFree");
+}
+
+static void cuda_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    size_t bytes_free = 0, bytes_total = 0;
+    sv_cuda_check(cu, cudaSetDevice(cu->ordinal), "cudaSetDevice");
+    sv_cuda_check(cu, cudaMemGetInfo(&bytes_free, &bytes_total), "cudaMemGetInfo");
+    *n_free = (int64_t)bytes_free;
+    *n_total = (int64_t)bytes_total;
+}
+
+static int cuda_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, struct sv_err *err)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    if (lim->max_vocab > SV_CUDA_MAX_VOCAB)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "a vocabulary of %d; the CUDA kernels sample up to %d",
+                       (int)lim->max_vocab, (int)SV_CUDA_MAX_VOCAB);
+    if (lim->max_rows > 65535)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "%d rows in a batch; the CUDA kernels take up to 65535",
+                       (int)lim->max_rows);
+    /* Nothing may be running that uses the old scratch, and no graph may remember it. */
+    int rc = sv_cuda_try(cudaStreamSynchronize(cu->stream), err, "reserve");
+    sv_cuda_graphs_clear(cu);
+    cu->lim = *lim;
+    if (!rc)
+        rc = sv_cuda_gemm_reserve(cu, err);
+    if (!rc)
+        rc = sv_cuda_attn_reserve(cu, lim, err);
+    return rc;
+}
+
+/* ---------------------------------------------------------------- bandwidth */
+
+/* Each thread has eight 16-byte loads in flight; what it read decides whether it writes, so no load is dropped. */
+static __global__ void read_all(const uint4 *data, size_t n, uint32_t *sink)
+{
+    const size_t stride = (size_t)gridDim.x * blockDim.x;
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    uint32_t seen = 0;
+    for (; i + 7 * stride < n; i += 8 * stride) {
+        uint4 v[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            v[k] = __ldcs(data + i + (size_t)k * stride);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            seen ^= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
+    }
+    for (; i < n; i += stride)
+        seen ^= data[i].x ^ data[i].y ^ data[i].z ^ data[i].w;
+    if (seen == 0x12345678u)
+        *sink = seen;
+}
+
+static double cuda_measure_read(struct sv_dev *dev, size_t n_bytes)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    const size_t n = n_bytes / sizeof(uint4);
+    void *data = NULL, *sink = NULL;
+    cudaEvent_t t[2] = {NULL, NULL};
+    double best = 0;
+    bool ok = n > 0 && sv_cuda_alloc(dev, &data, n * sizeof(uint4), NULL) == SV_OK &&
+              sv_cuda_alloc(dev, &sink, sizeof(uint32_t), NULL) == SV_OK &&
+              cudaEventCreate(&t[0]) == cudaSuccess && cudaEventCreate(&t[1]) == cudaSuccess &&
+              cudaMemsetAsync(data, 0x5b, n * sizeof(uint4), cu->stream) == cudaSuccess;
+    for (int round = 0; ok && round < 8; round++) {
+        float ms = 0;
+        ok = cudaEventRecord(t[0], cu->stream) == cudaSuccess;
+        read_all<<<(unsigned)cu->n_sms * 8, 256, 0, cu->stream>>>((const uint4 *)data, n,
+                                                                  (uint32_t *)sink);
+        ok = ok && cudaGetLastError() == cudaSuccess &&
+             cudaEventRecord(t[1], cu->stream) == cudaSuccess &&
+             cudaEventSynchronize(t[1]) == cudaSuccess &&
+             cudaEventElapsedTime(&ms, t[0], t[1]) == cudaSuccess;
+        if (ok && ms > 0 && (double)(n * sizeof(uint4)) / ((double)ms * 1e6) > best)
+            best = (double)(n * sizeof(uint4)) / ((double)ms * 1e6);
+    }
+    for (int i = 0; i < 2; i++)
+        if (t[i])
+            cudaEventDestroy(t[i]);
+    sv_cuda_free(dev, data);
+    sv_cuda_free(dev, sink);
+    return ok ? best : 0;
+}
+
+/* ---------------------------------------------------------------- open and close */
+
+static const char *cuda_describe(struct sv_dev *dev)
+{
+    return sv_cuda_of(dev)->text;
+}
+
+static enum sv_dtype cuda_act_dtype(const struct sv_dev *dev)
+{
+    return ((const struct sv_cuda *)(const void *)dev)->act;
+}
+
+static enum sv_dtype cuda_compute_dtype(const struct sv_dev *dev)
+{
+    return ((const struct sv_cuda *)(const void *)dev)->compute;
+}
+
+static void cuda_close(struct sv_dev *dev)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    cudaSetDevice(cu->ordinal);
+    if (cu->stream)
+        cudaStreamSynchronize(cu->stream);
+    sv_cuda_graphs_close(cu);
+    sv_cuda_gemm_close(cu);
+    sv_cuda_attn_close(cu);
+    sv_cuda_staging_close(cu);
+    for (int i = 0; i < SV_MARKS; i++)
+        if (cu->mark[i])
+            cudaEventDestroy(cu->mark[i]);
+    if (cu->fault)
+        cudaFree(cu->fault);
+    if (cu->fault_host)
+        cudaFreeHost(cu->fault_host);
+    if (cu->stream)
+        cudaStreamDestroy(cu->stream);
+    if (cu->pool)
+        sv_pool_close(cu->pool);
+    sv_free(cu);
+}
+
+static struct sv_backend cuda_table(void)
+{
+    struct sv_backend be = {};
+    be.name = "cuda";
+    be.has_graphs = true;
+    be.close = cuda_close;
+    be.reserve = cuda_reserve;
+    be.alloc = sv_cuda_alloc;
+    be.free = sv_cuda_free;
+    be.host_alloc = sv_cuda_host_alloc;
+    be.host_free = sv_cuda_host_free;
+    be.memory = cuda_memory;
+    be.upload_weight = sv_cuda_upload_weight;
+    be.random_weight = sv_cuda_random_weight;
+    be.upload = sv_cuda_upload;
+    be.download = sv_cuda_download;
+    be.sync = cuda_sync;
+    be.mark = cuda_mark;
+    be.wait = cuda_wait;
+    be.graph_run = sv_cuda_graph_run;
+    be.block_ids = sv_cuda_block_ids;
+    be.embed = sv_cuda_embed;
+    be.add_rms_norm = sv_cuda_add_rms_norm;
+    be.gemm = sv_cuda_gemm;
+    be.qk_norm_rope_kv_write = sv_cuda_qk_norm_rope_kv_write;
+    be.attention = sv_cuda_attention;
+    be.act_mul = sv_cuda_act_mul;
+    be.head_argmax = sv_cuda_head_argmax;
+    be.logit_pos = sv_cuda_logit_pos;
+    be.sample = sv_cuda_sample;
+    be.verify = sv_cuda_verify;
+    be.commit = sv_cuda_commit;
+    be.draft_context_kv = sv_cuda_draft_context_kv;
+    be.measure_read = cuda_measure_read;
+    be.describe = cuda_describe;
+    be.act_dtype = cuda_act_dtype;
+    be.compute_dtype = cuda_compute_dtype;
+    return be;
+}
+
+static const struct sv_backend cuda_backend = cuda_table();
+
+/* Number of devices; 0 and the reason when there is no driver or no device. */
+static int count_devices(const char **why)
+{
+    int n = 0;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+    *why = rc ? cudaGetErrorString(rc) : "no device";
+    cudaGetLastError();
+    return rc == cudaSuccess ? n : 0;
+}
+
+bool sv_cuda_present(void)
+{
+    const char *why;
+    return count_devices(&why) > 0;
+}
+
+static int check_options(const struct sv_dev_opts *opts, bool *portable, struct sv_err *err)
+{
+    const char *why;
+    *portable = opts->kernels && strcmp(opts->kernels, "portable") == 0;
+    if (opts->kernels && !*portable && strcmp(opts->kernels, "auto") != 0)
+        return sv_fail(err, SV_EINVAL, -1, "unknown kernel set '%s'; there are auto and portable",
+                       opts->kernels);
+    if (opts->compute != SV_F32 && opts->compute != SV_BF16)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "CUDA computes in f32 or bf16, not in %s",
+                       sv_dtype_name(opts->compute));
+    if (opts->isa != SV_ISA_AUTO)
+        return sv_fail(err, SV_EINVAL, -1, "an instruction set is for the CPU, not for cuda");
+    if (opts->n_threads < 0 || opts->n_threads > 4096)
+        return sv_fail(err, SV_EINVAL, -1, "%d threads", opts->n_threads);
+    int n = count_devices(&why);
+    if (n == 0)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "no NVIDIA GPU can be used (%s); use cpu", why);
+    if (opts->ordinal < 0 || opts->ordinal >= n)
+        return sv_fail(err, SV_EINVAL, -1, "GPU %d; this machine has %d, counted from 0",
+                       (int)opts->ordinal, n);
+    return SV_OK;
+}
+
+/* What the device is; refuses one that has no kernels here. */
+static int read_properties(struct sv_cuda *cu, bool portable, struct sv_err *err)
+{
+    cudaDeviceProp prop;
+    cudaFuncAttributes attr;
+    int rc = sv_cuda_try(cudaSetDevice(cu->ordinal), err, "cudaSetDevice");
+    if (!rc)
+        rc = sv_cuda_try(cudaGetDeviceProperties(&prop, cu->ordinal), err, "cudaGetDeviceProperties");
+    if (rc)
+        return rc;
+    cu->cc = 10 * prop.major + prop.minor;
+    cu->n_sms = prop.multiProcessorCount;
+    cu->smem_block = prop.sharedMemPerBlockOptin;
+    cu->l2_bytes = (size_t)prop.l2CacheSize;
+    if (cu->cc < MIN_CC)
+        return sv_fail(err, SV_EUNSUPPORTED, -1,
+                       "%s has compute capability %d.%d; the kernels need 8.0 or newer", prop.name,
+                       prop.major, prop.minor);
+    rc = sv_cuda_try(cudaFuncGetAttributes(&attr, take_fault), err, "this build's kernels");
+    /* Kernels compiled for less than 9.0 do not wait for their predecessors themselves. */
+    cu->pdl = cu->cc >= 90 && attr.ptxVersion >= 90;
+    cu->set = cu->cc == 90 && !portable ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
+    snprintf(cu->text, sizeof cu->text, "cuda %.100s, %s kernels", prop.name,
+             cu->set == SV_CUDA_SM90 ? "sm_90a" : "portable");
+    return rc;
+}
+
+static int open_parts(struct sv_cuda *cu, const struct sv_dev_opts *opts, struct sv_err *err)
+{
+    struct sv_dev *dev = (struct sv_dev *)(void *)cu;
+    int n_threads = opts->n_threads ? opts->n_threads : sv_cpu_count();
+    int rc = sv_pool_open(&cu->pool, n_threads < COPY_THREADS ? n_threads : COPY_THREADS, err);
+    if (!rc)
+        rc = sv_cuda_try(cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking), err,
+                         "cudaStreamCreate");
+    for (int i = 0; i < SV_MARKS && !rc; i++)
+        rc = sv_cuda_try(cudaEventCreateWithFlags(&cu->mark[i], cudaEventDisableTiming), err,
+                         "cudaEventCreate");
+    if (!rc)
+        rc = sv_cuda_try(cudaHostAlloc((void **)&cu->fault_host, (SV_MARKS + 1) * sizeof *cu->fault_host,
+                                       cudaHostAllocDefault),
+                         err, "pinned memory");
+    if (!rc) {
+        memset(cu->fault_host, 0, (SV_MARKS + 1) * sizeof *cu->fault_host);
+        rc = sv_cuda_alloc(dev, (void **)&cu->fault, sizeof *cu->fault, err);
+    }
+    if (!rc)
+        rc = sv_cuda_staging_open(cu, err);
+    if (!rc && !opts->no_graphs)
+        rc = sv_cuda_graphs_open(cu, err);
+    return rc;
+}
+
+int sv_cuda_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err)
+{
+    bool portable;
+    int rc = check_options(opts, &portable, err);
+    if (rc)
+        return rc;
+    struct sv_cuda *cu = (struct sv_cuda *)sv_calloc(1, sizeof *cu);
+    if (!cu)
+        return sv_fail(err, SV_ENOMEM, -1, "no memory for the CUDA device");
+    cu->be = &cuda_backend;
+    cu->ordinal = opts->ordinal;
+    cu->compute = opts->compute;
+    cu->act = opts->compute;
+    rc = read_properties(cu, portable, err);
+    if (!rc)
+        rc = open_parts(cu, opts, err);
+    if (rc) {
+        cuda_close((struct sv_dev *)(void *)cu);
+        return rc;
+    }
+    *dev = (struct sv_dev *)(void *)cu;
+    return SV_OK;
+}

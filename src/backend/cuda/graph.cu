@@ -1,0 +1,106 @@
+/*
+ * graph.cu - graph_run: work that the step enqueues again and again is captured once per key and replayed.
+ *
+ * Entered through the table in device.cu. A key's first run is eager, so that every kernel is loaded and
+ * every attribute set before a capture; the second is captured and launched; later ones are launches
+ * alone. Replayed or eager, the same kernels run with the same arguments in the same order, so the
+ * bits are the same. The table is made at open and never grows: when it is full, new keys stay
+ * eager. Must not: capture anything that allocates, synchronises or reads host memory that moves.
+ */
+#include "backend/cuda/cuda.h"
+
+#define MAX_GRAPHS 4096 /* a power of two; at most three quarters are used */
+
+struct graph_entry {
+    uint64_t key;
+    bool used, broken;    /* broken: could not be captured, stays eager */
+    cudaGraphExec_t exec; /* NULL until the second run */
+};
+
+struct sv_cuda_graphs {
+    int32_t n;
+    struct graph_entry entry[MAX_GRAPHS];
+};
+
+int sv_cuda_graphs_open(struct sv_cuda *cu, struct sv_err *err)
+{
+    cu->graphs = (struct sv_cuda_graphs *)sv_calloc(1, sizeof *cu->graphs);
+    return cu->graphs ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "no memory for the table of graphs");
+}
+
+void sv_cuda_graphs_clear(struct sv_cuda *cu)
+{
+    if (!cu->graphs)
+        return;
+    for (int32_t i = 0; i < MAX_GRAPHS; i++) {
+        struct graph_entry *e = &cu->graphs->entry[i];
+        if (e->exec)
+            sv_cuda_check(cu, cudaGraphExecDestroy(e->exec), "cudaGraphExecDestroy");
+        *e = graph_entry{};
+    }
+    cu->graphs->n = 0;
+}
+
+void sv_cuda_graphs_close(struct sv_cuda *cu)
+{
+    sv_cuda_graphs_clear(cu);
+    sv_free(cu->graphs);
+    cu->graphs = NULL;
+}
+
+/* The key's entry, made when there is room; NULL otherwise. *seen: it was there before. */
+static struct graph_entry *find(struct sv_cuda_graphs *g, uint64_t key, bool *seen)
+{
+    uint64_t h = key * 0x9E3779B97F4A7C15u;
+    for (uint32_t i = (uint32_t)(h >> 32);; i++) {
+        struct graph_entry *e = &g->entry[i & (MAX_GRAPHS - 1)];
+        *seen = e->used && e->key == key;
+        if (*seen)
+            return e;
+        if (!e->used) {
+            if (g->n >= MAX_GRAPHS / 4 * 3)
+                return NULL;
+            g->n++;
+            e->used = true;
+            e->key = key;
+            return e;
+        }
+    }
+}
+
+/* Records what enqueue does. False: nothing was recorded and nothing ran. */
+static bool capture(struct sv_cuda *cu, struct graph_entry *e, void (*enqueue)(void *user), void *user)
+{
+    cudaGraph_t graph = NULL;
+    if (!sv_cuda_check(cu, cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal),
+                       "cudaStreamBeginCapture"))
+        return false;
+    cu->capturing = true;
+    enqueue(user);
+    cu->capturing = false;
+    bool ok = sv_cuda_check(cu, cudaStreamEndCapture(cu->stream, &graph), "cudaStreamEndCapture") &&
+              sv_cuda_check(cu, cudaGraphInstantiate(&e->exec, graph, 0), "cudaGraphInstantiate");
+    if (graph)
+        sv_cuda_check(cu, cudaGraphDestroy(graph), "cudaGraphDestroy");
+    if (!ok)
+        e->exec = NULL;
+    return ok;
+}
+
+void sv_cuda_graph_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *user), void *user)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    bool seen = false;
+    SV_REQUIRE(!cu->capturing);
+    sv_cuda_check(cu, cudaSetDevice(cu->ordinal), "cudaSetDevice");
+    struct graph_entry *e = cu->graphs ? find(cu->graphs, key, &seen) : NULL;
+    if (!e || !seen || e->broken) {
+        enqueue(user);
+        return;
+    }
+    if (!e->exec && !capture(cu, e, enqueue, user)) {
+        e->broken = true; /* the latched error says why; this run has nothing to show */
+        return;
+    }
+    sv_cuda_check(cu, cudaGraphLaunch(e->exec, cu->stream), "cudaGraphLaunch");
+}

@@ -1,0 +1,80 @@
+/*
+ * norm_rope.cuh - one head by one warp: RMS norm, rotation by neox halves, one rounding at the store.
+ *
+ * Included by rows.cu (queries and keys of the target and the draft) and context_kv.cu (the draft's keys of
+ * committed rows). Everything between load and store is f32. Must not: let the order of the sum depend on
+ * anything but the head's size.
+ */
+#ifndef SV_CUDA_NORM_ROPE_CUH
+#define SV_CUDA_NORM_ROPE_CUH
+
+#include "backend/cuda/cuda.h"
+
+#define SV_MAX_HEAD_DIM 256 /* ops.c checks it */
+
+struct sv_head_norm {
+    const void *weight; /* (head_dim) or NULL: no norm */
+    int dtype;
+    float eps;
+};
+
+/* Row of the rotary table, clamped; reported when fault is set. */
+static __device__ __forceinline__ int32_t sv_rope_row(const struct sv_rope_table *t, int32_t pos,
+                                                      struct sv_cuda_fault *fault)
+{
+    if (pos >= 0 && pos < t->max_pos)
+        return pos;
+    if (fault)
+        sv_fault_set(fault, SV_CUDA_FAULT_ROPE, pos, t->max_pos, 0);
+    return pos < 0 ? 0 : t->max_pos - 1;
+}
+
+/* out may be x. Lane i holds elements 2i, 2i + 1, 2i + 64, ...; buffer: (SV_MAX_HEAD_DIM) of this warp. */
+template <typename T, typename O>
+static __device__ __forceinline__ void sv_head_norm_rope(O *out, const T *x, float *buffer,
+                                                         struct sv_head_norm norm,
+                                                         const struct sv_rope_table &rope,
+                                                         int64_t angle, int32_t hd, int lane)
+{
+    float sum = 0;
+    for (int32_t i = 2 * lane; i < hd; i += 64) {
+        float a = sv_load(x + i), b = sv_load(x + i + 1);
+        sum = fmaf(a, a, sum);
+        sum = fmaf(b, b, sum);
+        buffer[i] = a;
+        buffer[i + 1] = b;
+    }
+    if (norm.weight) {
+        const float inv = 1.0f / sqrtf(sv_warp_sum(sum) / (float)hd + norm.eps);
+        for (int32_t i = 2 * lane; i < hd; i += 64) {
+            buffer[i] = buffer[i] * inv * sv_weight_at(norm.weight, norm.dtype, i);
+            buffer[i + 1] = buffer[i + 1] * inv * sv_weight_at(norm.weight, norm.dtype, i + 1);
+        }
+    }
+    __syncwarp();
+    const int32_t rot = rope.rot_dim, half = rot / 2;
+    const float *cos = rope.cos + angle, *sin = rope.sin + angle;
+    for (int32_t i = 2 * lane; i < hd; i += 64) {
+#pragma unroll
+        for (int32_t j = i; j < i + 2; j++) {
+            float y = buffer[j];
+            if (j < half)
+                y = y * cos[j] - buffer[j + half] * sin[j];
+            else if (j < rot)
+                y = y * cos[j - half] + buffer[j - half] * sin[j - half];
+            sv_store(out + j, y);
+        }
+    }
+    __syncwarp();
+}
+
+template <typename T, typename O>
+static __device__ __forceinline__ void sv_head_copy(O *out, const T *x, int32_t hd, int lane)
+{
+    for (int32_t i = 2 * lane; i < hd; i += 64) {
+        sv_store(out + i, sv_load(x + i));
+        sv_store(out + i + 1, sv_load(x + i + 1));
+    }
+}
+
+#endif

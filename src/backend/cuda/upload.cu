@@ -1,0 +1,371 @@
+/*
+ * upload.cu - memory the bus can reach, copies, and how weights come onto the device: from a mapped file
+ * through pinned buffers, or made there from a seed.
+ *
+ * Entered through the table in device.cu. Copies from and to host_alloc memory are asynchronous; a small
+ * upload from anywhere else goes through a pinned ring, so the caller may reuse its memory at once, a
+ * large one waits. Weights: threads of the pool fill one pinned buffer from the page cache while the
+ * other is on the bus; matrices land in a staging buffer and are packed on the device. Must not: load
+ * weights or wait in the step.
+ */
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/gemm.h"
+
+#include <string.h>
+
+#define RING_BYTES ((size_t)1 << 20)
+#define RING_MAX ((size_t)64 << 10) /* longest copy through the ring */
+#define CHUNK_BYTES ((size_t)32 << 20)
+#define MAX_RANGES 64
+
+struct sv_cuda_staging {
+    /* What host_alloc handed out: copies from there need no detour. */
+    struct {
+        const uint8_t *begin, *end;
+    } range[MAX_RANGES];
+    int32_t n_ranges;
+    uint8_t *ring; /* pinned */
+    size_t ring_at;
+
+    /* Made by the first weight that comes, kept until close. */
+    uint8_t *pinned[2];
+    uint8_t *landing[2]; /* device: rows as published, until they are packed */
+    cudaEvent_t done[2]; /* the buffers of this index are free again */
+};
+
+/* ---------------------------------------------------------------- pinned memory */
+
+static int pinned_alloc(void **out, size_t n_bytes, struct sv_err *err)
+{
+    char what[64];
+    *out = NULL;
+    snprintf(what, sizeof what, "no pinned memory for %zu bytes", n_bytes);
+    if (sv_fault_hit())
+        return sv_fail(err, SV_ENOMEM, -1, "CUDA: %s", what);
+    int rc = sv_cuda_try(cudaHostAlloc(out, n_bytes ? n_bytes : 1, cudaHostAllocDefault), err, what);
+    if (!rc)
+        memset(*out, 0, n_bytes);
+    return rc;
+}
+
+int sv_cuda_host_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    struct sv_cuda_staging *st = cu->staging;
+    int rc = sv_cuda_try(cudaSetDevice(cu->ordinal), err, "cudaSetDevice");
+    if (!rc)
+        rc = pinned_alloc(out, n_bytes, err);
+    if (!rc && st->n_ranges < MAX_RANGES) { /* one too many is copied like any other memory */
+        st->range[st->n_ranges].begin = (const uint8_t *)*out;
+        st->range[st->n_ranges++].end = (const uint8_t *)*out + n_bytes;
+    }
+    return rc;
+}
+
+void sv_cuda_host_free(struct sv_dev *dev, void *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    struct sv_cuda_staging *st = cu->staging;
+    for (int32_t i = 0; i < st->n_ranges; i++)
+        if (st->range[i].begin == p) {
+            st->range[i] = st->range[--st->n_ranges];
+            break;
+        }
+    sv_cuda_check(cu, cudaFreeHost(p), "cudaFreeHost");
+}
+
+static bool is_pinned(const struct sv_cuda_staging *st, const void *p, size_t n_bytes)
+{
+    const uint8_t *at = (const uint8_t *)p;
+    for (int32_t i = 0; i < st->n_ranges; i++)
+        if (at >= st->range[i].begin && at + n_bytes <= st->range[i].end)
+            return true;
+    return false;
+}
+
+/* ---------------------------------------------------------------- copies */
+
+/* n_bytes of the ring that no copy under way reads. */
+static uint8_t *ring_take(struct sv_cuda *cu, size_t n_bytes)
+{
+    struct sv_cuda_staging *st = cu->staging;
+    if (st->ring_at + n_bytes > RING_BYTES) {
+        sv_cuda_check(cu, cudaStreamSynchronize(cu->stream), "the stream failed");
+        st->ring_at = 0;
+    }
+    uint8_t *at = st->ring + st->ring_at;
+    st->ring_at += (n_bytes + SV_ALIGN - 1) / SV_ALIGN * SV_ALIGN;
+    return at;
+}
+
+void sv_cuda_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    sv_cuda_check(cu, cudaSetDevice(cu->ordinal), "cudaSetDevice");
+    bool wait = false;
+    if (!is_pinned(cu->staging, src, n_bytes)) {
+        SV_REQUIRE(!cu->capturing); /* a replay would read memory that is somebody else's by then */
+        if (n_bytes <= RING_MAX)
+            src = memcpy(ring_take(cu, n_bytes), src, n_bytes);
+        else
+            wait = true;
+    }
+    sv_cuda_check(cu, cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyHostToDevice, cu->stream),
+                  "copy to the device");
+    if (wait)
+        sv_cuda_check(cu, cudaStreamSynchronize(cu->stream), "copy to the device");
+}
+
+void sv_cuda_download(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    sv_cuda_check(cu, cudaSetDevice(cu->ordinal), "cudaSetDevice");
+    bool wait = !is_pinned(cu->staging, dst, n_bytes);
+    SV_REQUIRE(!(wait && cu->capturing));
+    sv_cuda_check(cu, cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDeviceToHost, cu->stream),
+                  "copy from the device");
+    if (wait)
+        sv_cuda_check(cu, cudaStreamSynchronize(cu->stream), "copy from the device");
+}
+
+int sv_cuda_staging_open(struct sv_cuda *cu, struct sv_err *err)
+{
+    cu->staging = (struct sv_cuda_staging *)sv_calloc(1, sizeof *cu->staging);
+    if (!cu->staging)
+        return sv_fail(err, SV_ENOMEM, -1, "no memory for the CUDA device");
+    return pinned_alloc((void **)&cu->staging->ring, RING_BYTES, err);
+}
+
+void sv_cuda_staging_close(struct sv_cuda *cu)
+{
+    struct sv_cuda_staging *st = cu->staging;
+    if (!st)
+        return;
+    for (int i = 0; i < 2; i++) {
+        if (st->pinned[i])
+            cudaFreeHost(st->pinned[i]);
+        if (st->landing[i])
+            cudaFree(st->landing[i]);
+        if (st->done[i])
+            cudaEventDestroy(st->done[i]);
+    }
+    if (st->ring)
+        cudaFreeHost(st->ring);
+    sv_free(st);
+    cu->staging = NULL;
+}
+
+/* ---------------------------------------------------------------- weights from the host */
+
+static int open_buffers(struct sv_cuda *cu, struct sv_err *err)
+{
+    struct sv_cuda_staging *st = cu->staging;
+    int rc = SV_OK;
+    for (int i = 0; i < 2 && !rc; i++) {
+        if (!st->pinned[i])
+            rc = pinned_alloc((void **)&st->pinned[i], CHUNK_BYTES, err);
+        if (!rc && !st->landing[i])
+            rc = sv_cuda_alloc((struct sv_dev *)(void *)cu, (void **)&st->landing[i], CHUNK_BYTES, err);
+        if (!rc && !st->done[i])
+            rc = sv_cuda_try(cudaEventCreateWithFlags(&st->done[i], cudaEventDisableTiming), err,
+                             "cudaEventCreate");
+    }
+    return rc;
+}
+
+struct copy_job {
+    uint8_t *dst;
+    const uint8_t *src;
+    size_t n_bytes;
+};
+
+static void copy_share(void *arg, int thread, int n)
+{
+    const struct copy_job *job = (const struct copy_job *)arg;
+    const size_t piece = 4096, n_pieces = (job->n_bytes + piece - 1) / piece;
+    size_t begin = n_pieces * (size_t)thread / (size_t)n * piece;
+    size_t end = n_pieces * ((size_t)thread + 1) / (size_t)n * piece;
+    end = end < job->n_bytes ? end : job->n_bytes;
+    if (begin < end)
+        memcpy(job->dst + begin, job->src + begin, end - begin);
+}
+
+/* Brings the rows over in chunks of whole bands; packed ones pass through the landing buffers. */
+static int send(struct sv_cuda *cu, const struct sv_weight *host, void *data, bool packed,
+                struct sv_err *err)
+{
+    struct sv_cuda_staging *st = cu->staging;
+    const size_t row_bytes = (size_t)host->cols * sv_dtype_bytes(host->dtype);
+    const size_t all = (size_t)host->rows * row_bytes, band_bytes = SV_TILE * row_bytes;
+    if (packed && band_bytes > CHUNK_BYTES)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "a weight with rows of %d numbers", (int)host->cols);
+    const size_t step = packed ? CHUNK_BYTES / band_bytes * band_bytes : CHUNK_BYTES;
+    int rc = SV_OK, i = 0;
+    for (size_t at = 0; at < all && !rc; at += step, i ^= 1) {
+        const size_t n = all - at < step ? all - at : step;
+        rc = sv_cuda_try(cudaEventSynchronize(st->done[i]), err, "loading weights");
+        if (rc)
+            break;
+        struct copy_job job = {st->pinned[i], (const uint8_t *)host->data + at, n};
+        if (n < ((size_t)1 << 20))
+            memcpy(job.dst, job.src, n);
+        else
+            sv_pool_run(cu->pool, copy_share, &job);
+        uint8_t *dst = packed ? st->landing[i] : (uint8_t *)data + at;
+        rc = sv_cuda_try(cudaMemcpyAsync(dst, st->pinned[i], n, cudaMemcpyHostToDevice, cu->stream),
+                         err, "loading weights");
+        if (!rc && packed)
+            sv_cuda_pack(cu, dst, (int32_t)(at / row_bytes), (int32_t)(n / row_bytes), host->cols,
+                         data);
+        if (!rc)
+            rc = sv_cuda_try(cudaEventRecord(st->done[i], cu->stream), err, "loading weights");
+    }
+    return rc;
+}
+
+static size_t device_bytes(const struct sv_weight *w)
+{
+    if (sv_cuda_is_packed(w))
+        return sv_packed_bytes(w->rows, w->cols);
+    return (size_t)w->rows * (size_t)w->cols * sv_dtype_bytes(w->dtype);
+}
+
+/* Uncleared: packing and copying write every byte, padding included. */
+static int weight_alloc(struct sv_cuda *cu, const struct sv_weight *w, void **data, struct sv_err *err)
+{
+    char what[80];
+    snprintf(what, sizeof what, "no memory for a weight of %d x %d on the GPU", (int)w->rows,
+             (int)w->cols);
+    *data = NULL;
+    if (sv_fault_hit())
+        return sv_fail(err, SV_ENOMEM, -1, "CUDA: %s", what);
+    int rc = sv_cuda_try(cudaSetDevice(cu->ordinal), err, "cudaSetDevice");
+    return rc ? rc : sv_cuda_try(cudaMalloc(data, device_bytes(w)), err, what);
+}
+
+int sv_cuda_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
+                          bool *owned, struct sv_err *err)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    void *data;
+    *owned = false;
+    int rc = weight_alloc(cu, host, &data, err);
+    if (!rc)
+        rc = open_buffers(cu, err);
+    if (!rc)
+        rc = send(cu, host, data, sv_cuda_is_packed(host), err);
+    if (rc) {
+        sv_cuda_free(dev, data);
+        return rc;
+    }
+    *out = *host;
+    out->data = data;
+    *owned = true;
+    return SV_OK;
+}
+
+/* ---------------------------------------------------------------- weights from a seed */
+
+/* Four standard normal numbers of (seed, counter): Philox4x32-10 and two Box-Muller pairs. Fast functions:
+ * these are weights for timing, not draws. */
+static __device__ __forceinline__ void normal4(uint64_t seed, uint64_t counter, float out[4])
+{
+    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        const uint32_t h0 = __umulhi(0xD2511F53u, c0), l0 = 0xD2511F53u * c0;
+        const uint32_t h1 = __umulhi(0xCD9E8D57u, c2), l1 = 0xCD9E8D57u * c2;
+        c0 = h1 ^ c1 ^ k0;
+        c1 = l1;
+        c2 = h0 ^ c3 ^ k1;
+        c3 = l0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    const uint32_t r[4] = {c0, c1, c2, c3};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float u = ((float)(r[2 * i] >> 8) + 1.0f) * 0x1p-24f, s, c; /* (0, 1] */
+        float radius = sqrtf(-2.0f * __logf(u));
+        __sincosf((float)(r[2 * i + 1] >> 8) * (6.2831853f * 0x1p-24f), &s, &c);
+        out[2 * i] = radius * c;
+        out[2 * i + 1] = radius * s;
+    }
+}
+
+/* Number i of the row-major matrix, whatever the layout. */
+template <typename T>
+static __global__ void random_plain(T *out, size_t n, float scale, float shift, uint64_t seed)
+{
+    const size_t stride = (size_t)gridDim.x * blockDim.x;
+    for (size_t g = (size_t)blockIdx.x * blockDim.x + threadIdx.x; 4 * g < n; g += stride) {
+        float x[4];
+        normal4(seed, g, x);
+        for (int j = 0; j < 4 && 4 * g + j < n; j++)
+            sv_store(out + 4 * g + j, scale * x[j] + shift);
+    }
+}
+
+/* A thread fills 16 bytes: eight columns of a row of a tile. */
+static __global__ void random_packed(__nv_bfloat16 *out, int32_t rows, int32_t cols, float scale,
+                                     float shift, uint64_t seed)
+{
+    const size_t n = (size_t)sv_tiles(rows) * sv_tiles(cols) * (SV_TILE_ELEMS / 8);
+    const size_t stride = (size_t)gridDim.x * blockDim.x;
+    for (size_t g = (size_t)blockIdx.x * blockDim.x + threadIdx.x; g < n; g += stride) {
+        const size_t tile = g / (SV_TILE_ELEMS / 8);
+        const int32_t in_tile = (int32_t)(g % (SV_TILE_ELEMS / 8));
+        const int32_t r = in_tile / 8, chunk = in_tile % 8 ^ (r & 7);
+        const int64_t row = (int64_t)(tile / sv_tiles(cols)) * SV_TILE + r;
+        const int32_t col = (int32_t)(tile % sv_tiles(cols)) * SV_TILE + 8 * chunk;
+        float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        if (row < rows && col < cols) {
+            /* Groups of four may begin inside a row when cols is odd: look each number up. */
+            const uint64_t at = (uint64_t)row * cols + col;
+            if (at % 4 == 0) {
+                normal4(seed, at / 4, x);
+                normal4(seed, at / 4 + 1, x + 4);
+            } else {
+                for (int j = 0; j < 8; j++) {
+                    float four[4];
+                    normal4(seed, (at + j) / 4, four);
+                    const int k = (int)((at + j) % 4);
+                    x[j] = k == 0 ? four[0] : k == 1 ? four[1] : k == 2 ? four[2] : four[3];
+                }
+            }
+            for (int j = 0; j < 8; j++)
+                x[j] = col + j < cols ? scale * x[j] + shift : 0.0f;
+        }
+        sv_store8(out + 8 * g, x);
+    }
+}
+
+int sv_cuda_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale, float shift,
+                          uint64_t seed, struct sv_weight *out, struct sv_err *err)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    const size_t n = (size_t)shape->rows * (size_t)shape->cols;
+    const unsigned grid = (unsigned)cu->n_sms * 8;
+    void *data;
+    if (shape->dtype == SV_F16)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "random f16 weights");
+    int rc = weight_alloc(cu, shape, &data, err);
+    if (rc)
+        return rc;
+    if (sv_cuda_is_packed(shape))
+        random_packed<<<grid, 256, 0, cu->stream>>>((__nv_bfloat16 *)data, shape->rows, shape->cols,
+                                                    scale, shift, seed);
+    else if (shape->dtype == SV_BF16)
+        random_plain<<<grid, 256, 0, cu->stream>>>((__nv_bfloat16 *)data, n, scale, shift, seed);
+    else
+        random_plain<<<grid, 256, 0, cu->stream>>>((float *)data, n, scale, shift, seed);
+    rc = sv_cuda_try(cudaGetLastError(), err, "random weights");
+    if (rc) {
+        sv_cuda_free(dev, data);
+        return rc;
+    }
+    *out = *shape;
+    out->data = data;
+    return SV_OK;
+}
