@@ -15,6 +15,7 @@ PREFIX ?= /usr/local
 WERROR ?= -Werror
 JOBS ?= 2
 CUDA ?=
+STATIC ?=
 T ?=
 ONLY ?=
 
@@ -96,6 +97,11 @@ endif
 LIBS := jansson libpcre2-8 libutf8proc libedit
 LIB_CFLAGS := $(call library,--cflags,$(LIBS),)
 LDLIBS := $(call library,--libs,$(LIBS),-ljansson -lpcre2-8 -lutf8proc -ledit) $(CUDA_LIBS) -lm -pthread
+ifeq ($(STATIC),1)
+# For a machine that lacks the libraries; the C library stays dynamic.
+LDLIBS := -Wl,-Bstatic $(shell pkg-config --static --libs $(LIBS)) $(if $(CUDA_LIBS),-lstdc++) -Wl,-Bdynamic \
+	$(filter-out -lstdc++,$(CUDA_LIBS)) -lm -pthread
+endif
 TEST_LDLIBS := $(call library,--libs,cmocka,-lcmocka)
 
 CPPFLAGS += -Isrc -Iinclude -I. $(LIB_CFLAGS)
@@ -208,6 +214,7 @@ all: $(O)/libsalvo.a $(SALVO)
 
 help:
 	@echo 'make            build/salvo and build/libsalvo.a; CUDA=1 with the CUDA backend (needs nvcc)'
+	@echo '                STATIC=1 links the libraries of Debian into the program'
 	@echo 'make demo       plain decoding beside DFlash on the pair that ships with the project'
 	@echo 'make test       all tests under ASan and UBSan (T=part of a path or name: some of them)'
 	@echo 'make tsan       the tests of threads under ThreadSanitizer'

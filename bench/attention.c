@@ -216,7 +216,8 @@ static void sample_case(struct bench *b, const char *what, int32_t vocab, struct
 int main(int argc, char **argv)
 {
     static const char *const isas[] = {"auto", "plain", "avx2", "avx512", "amx"};
-    struct sv_dev_opts opts = {.n_threads = argc > 1 ? atoi(argv[1]) : 0, .compute = SV_F32};
+    struct sv_dev_opts opts = {
+        .backend = "cpu", .n_threads = argc > 1 ? atoi(argv[1]) : 0, .compute = SV_F32};
     const struct sv_dev_limits lim = {.max_rows = 2048,
                                       .max_logit_rows = 16,
                                       .max_k = 4096,

@@ -100,9 +100,15 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
     sv_cli_opt(o, "draft", 'd', SV_OPT_STRING, &m->draft, "DIR", "DFlash draft of that target");
     sv_cli_opt(o, "dtype", 0, SV_OPT_STRING, &m->dtype, "TYPE",
                "f32, bf16 or auto (as the weights are stored)");
-    sv_cli_opt(o, "device", 0, SV_OPT_STRING, &m->device, "NAME", "cpu");
+    sv_cli_opt(o, "device", 0, SV_OPT_STRING, &m->device, "NAME",
+               "cpu or cuda; default: the GPU when there is one");
+    sv_cli_opt(o, "gpu", 0, SV_OPT_INT, &m->gpu, "N", "which GPU, counted from 0");
+    sv_cli_opt(o, "kernels", 0, SV_OPT_STRING, &m->kernels, "SET",
+               "GPUs: auto or portable (no instructions of one chip alone)");
+    sv_cli_opt(o, "no-graphs", 0, SV_OPT_FLAG, &m->no_graphs, NULL,
+               "GPUs: launch every kernel of a step by itself");
     sv_cli_opt(o, "isa", 0, SV_OPT_STRING, &m->isa, "NAME",
-               "auto, plain, avx2, avx512 or amx: which kernels");
+               "the CPU's kernels: auto, plain, avx2, avx512 or amx");
     sv_cli_opt(o, "threads", 't', SV_OPT_INT, &m->threads, "N", "threads, 0 = all processors");
     sv_cli_opt(o, "ctx", 'c', SV_OPT_INT, &m->context, "N",
                "longest sequence in tokens, 0 = the model's, at most 8192");
@@ -139,12 +145,17 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
     if (code < 0)
         code = in_range(command, "width", m->width, 0, 64);
     if (code < 0)
+        code = in_range(command, "gpu", m->gpu, 0, 255);
+    if (code < 0)
         code = in_range(command, "batch", m->batch, 0, 4096);
     if (code >= 0)
         return code;
     o.target_dir = m->target;
     o.draft_dir = m->draft;
     o.device = m->device;
+    o.kernels = m->kernels;
+    o.gpu = (int32_t)m->gpu;
+    o.no_graphs = m->no_graphs;
     o.isa = m->isa;
     o.n_threads = (int32_t)m->threads;
     o.max_sequences = (int32_t)m->batch;

@@ -47,8 +47,9 @@ int sv_cli_parse(const struct sv_cli_opts *o, const char *command, const char *u
 
 /* Which engine to open, as written on the command line. */
 struct sv_cli_model {
-    const char *target, *draft, *device, *isa, *dtype;
-    int64_t threads, context, page_size, chunk, width, batch;
+    const char *target, *draft, *device, *kernels, *isa, *dtype;
+    int64_t threads, context, page_size, chunk, width, batch, gpu;
+    bool no_graphs;
 };
 struct sv_cli_model sv_cli_model_default(void);
 void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m);

@@ -70,7 +70,11 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
 static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
                        const struct sv_config *cfg, struct sv_err *err)
 {
-    struct sv_dev_opts d = {.backend = o->device, .n_threads = o->n_threads};
+    struct sv_dev_opts d = {.backend = o->device,
+                            .kernels = o->kernels,
+                            .ordinal = o->gpu,
+                            .no_graphs = o->no_graphs,
+                            .n_threads = o->n_threads};
     int rc = parse_isa(o->isa, &d.isa, err);
     bool f32 = o->dtype == SV_TYPE_F32 ||
                (o->dtype == SV_TYPE_AUTO && cfg->stored_dtype != SV_BF16);

@@ -15,7 +15,8 @@
 
 struct sv_dev *rig_open(enum sv_isa isa, int n_threads, enum sv_dtype compute)
 {
-    struct sv_dev_opts opts = {.n_threads = n_threads, .isa = isa, .compute = compute};
+    struct sv_dev_opts opts = {
+        .backend = "cpu", .n_threads = n_threads, .isa = isa, .compute = compute};
     struct sv_dev_limits lim = {.max_rows = RIG_MAX_ROWS,
                                 .max_logit_rows = 64,
                                 .max_k = 4096,

@@ -17,7 +17,7 @@ static struct sv_dev *open_dev(void)
 {
     struct sv_dev *dev = NULL;
     struct sv_err err = {0};
-    struct sv_dev_opts o = {.n_threads = 1, .isa = SV_ISA_PLAIN};
+    struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1, .isa = SV_ISA_PLAIN};
     if (sv_dev_open(&dev, &o, &err))
         fail_msg("%s", err.msg);
     return dev;

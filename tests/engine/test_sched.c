@@ -214,7 +214,7 @@ static int64_t random_days(int32_t block, int32_t pages, uint64_t seed)
 {
     struct world w = {.rng = {seed}, .next_id = 1};
     struct sv_err err = {0};
-    const struct sv_dev_opts o = {.n_threads = 1, .isa = SV_ISA_PLAIN};
+    const struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1, .isa = SV_ISA_PLAIN};
     const struct sv_cache_group_desc desc[] = {{"full", 1, 1, 8, SV_F32, 16, pages, 0},
                                                {"sliding", 1, 1, 8, SV_F32, 16, pages, 40}};
     assert_int_equal(sv_dev_open(&w.dev, &o, &err), 0);

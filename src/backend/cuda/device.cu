@@ -361,7 +361,7 @@ static int check_options(const struct sv_dev_opts *opts, bool *portable, struct 
         return sv_fail(err, SV_EINVAL, -1, "%d threads", opts->n_threads);
     int n = count_devices(&why);
     if (n == 0)
-        return sv_fail(err, SV_EUNSUPPORTED, -1, "no NVIDIA GPU can be used (%s); use cpu", why);
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "cuda: no NVIDIA GPU can be used (%s)", why);
     if (opts->ordinal < 0 || opts->ordinal >= n)
         return sv_fail(err, SV_EINVAL, -1, "GPU %d; this machine has %d, counted from 0",
                        (int)opts->ordinal, n);
