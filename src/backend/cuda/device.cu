@@ -74,6 +74,14 @@ static int fail_fault(struct sv_err *err, const struct sv_cuda_fault *f)
     case SV_CUDA_FAULT_VERIFY_WIDTH:
         return sv_fail(err, SV_EDEVICE, -1, "verify: a segment of %d rows, room for %d", (int)f->a,
                        (int)f->b);
+    case SV_CUDA_FAULT_LOGPROB:
+        return sv_fail(err, SV_EDEVICE, -1,
+                       "log probabilities of slot %d, token %d: %d logits are NaN, or the largest is "
+                       "infinite",
+                       (int)f->a, (int)f->b, (int)f->c);
+    case SV_CUDA_FAULT_HISTORY:
+        return sv_fail(err, SV_EDEVICE, -1, "history: slot %d would reach %d, its room ends at %d",
+                       (int)f->a, (int)f->b, (int)f->c);
     default:
         return sv_fail(err, SV_EDEVICE, -1, "CUDA: fault %d (%d, %d, %d)", (int)f->code, (int)f->a,
                        (int)f->b, (int)f->c);
@@ -317,6 +325,9 @@ static struct sv_backend cuda_table(void)
     be.head_argmax = sv_cuda_head_argmax;
     be.logit_pos = sv_cuda_logit_pos;
     be.sample = sv_cuda_sample;
+    be.logit_rules = sv_cuda_logit_rules;
+    be.logprobs = sv_cuda_logprobs;
+    be.history = sv_cuda_history;
     be.verify = sv_cuda_verify;
     be.commit = sv_cuda_commit;
     be.draft_context_kv = sv_cuda_draft_context_kv;
