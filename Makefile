@@ -94,9 +94,9 @@ $(info optional    cuda: $(if $(filter 1,$(CUDA)),built,$(if $(call found,nvcc),
 endif
 endif
 
-LIBS := jansson libpcre2-8 libutf8proc libedit
+LIBS := jansson libpcre2-8 libutf8proc libedit libevent_core libevent_extra libevent_openssl openssl
 LIB_CFLAGS := $(call library,--cflags,$(LIBS),)
-LDLIBS := $(call library,--libs,$(LIBS),-ljansson -lpcre2-8 -lutf8proc -ledit) $(CUDA_LIBS) -lm -pthread
+LDLIBS := $(call library,--libs,$(LIBS),-ljansson -lpcre2-8 -lutf8proc -ledit -levent_openssl -levent_extra -levent_core -lssl -lcrypto) $(CUDA_LIBS) -lm -pthread
 ifeq ($(STATIC),1)
 # For a machine that lacks the libraries; the C library stays dynamic.
 LDLIBS := -Wl,-Bstatic $(shell pkg-config --static --libs $(LIBS)) $(if $(CUDA_LIBS),-lstdc++) -Wl,-Bdynamic \
@@ -125,7 +125,7 @@ HELP_C := $(filter-out $(TEST_C) $(FUZZ_C) tests/runner.c tests/fuzz/driver.c,\
 BENCH_C := $(call sources,bench/*.c)
 TEST_SH := $(call sources,$(FOLDERS:%=tests/%/*.test.sh))
 # TSan is for the code that shares memory between threads.
-TSAN_AREAS := base backend engine
+TSAN_AREAS := base backend engine serve
 
 object = $(patsubst %.c,$(O)/obj/%.o,$(patsubst %.cu,$(O)/obj/%.o,$(1)))
 program = $(patsubst %.c,$(O)/%,$(1))

@@ -143,6 +143,29 @@ struct sv_thread;
 int sv_thread_start(struct sv_thread **t, void *(*fn)(void *), void *arg, struct sv_err *err);
 void *sv_thread_join(struct sv_thread *t);
 
+/* What two threads hand over (channel.c). A queue of at most `capacity` items of item_bytes; pop waits for
+ * at most wait_us (0: not at all). Any number of threads may push and pop. */
+struct sv_queue;
+int sv_queue_open(struct sv_queue **q, int32_t capacity, size_t item_bytes, struct sv_err *err);
+void sv_queue_close(struct sv_queue *q);
+bool sv_queue_push(struct sv_queue *q, const void *item); /* false: full */
+bool sv_queue_pop(struct sv_queue *q, void *item, int64_t wait_us);
+/* Batches of bytes for an event loop. post takes the batch's bytes and leaves it empty (on failure, only when
+ * memory is out, the batch stays as it is); take replaces what `out` held by all that was posted, in order.
+ * Buffers are swapped, not copied, when the reader keeps up. The descriptor is readable while there is mail. */
+struct sv_mail;
+int sv_mail_open(struct sv_mail **m, struct sv_err *err);
+void sv_mail_close(struct sv_mail *m);
+int sv_mail_fd(const struct sv_mail *m);
+int sv_mail_post(struct sv_mail *m, struct sv_buf *batch);
+void sv_mail_take(struct sv_mail *m, struct sv_buf *out);
+/* The latest value of something, n_bytes of it; zeros until it is set. */
+struct sv_cell;
+int sv_cell_open(struct sv_cell **c, size_t n_bytes, struct sv_err *err);
+void sv_cell_close(struct sv_cell *c);
+void sv_cell_set(struct sv_cell *c, const void *value);
+void sv_cell_get(struct sv_cell *c, void *value);
+
 /* ---------------------------------------------------------------- log, clock, environment */
 
 enum sv_log_level { SV_LOG_ERROR, SV_LOG_WARN, SV_LOG_INFO, SV_LOG_DEBUG };

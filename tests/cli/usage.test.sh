@@ -2,7 +2,7 @@
 # usage.test.sh - help, versions, exit codes, and errors that name what is wrong.
 . tests/cli/lib.sh
 
-for command in run generate bench check info demo; do
+for command in run generate serve bench check info demo; do
     run 0 $command --help
     out_says "Usage: salvo $command"
     equal "$err" ""
@@ -12,7 +12,7 @@ for command in run generate bench check info demo; do
     equal "$out" ""
 done
 run 0 --help
-for command in run generate bench check info demo; do
+for command in run generate serve bench check info demo; do
     out_says "  $command "
 done
 run 0 --version

@@ -1,0 +1,167 @@
+/*
+ * serve.c - `salvo serve`: options to a running server.
+ *
+ * Called by main.c. Must not: know HTTP or endpoints; src/serve does the work.
+ */
+#include "cli/cli.h"
+#include "serve/serve.h"
+
+#include <string.h>
+
+static const char usage[] =
+    "Usage: salvo serve -m TARGET_DIR [-d DRAFT_DIR] [OPTION]...\n\n"
+    "Serves a model over HTTP in the APIs of OpenAI (chat, completions), SGLang (generate) and\n"
+    "llama-server (timings), with a page to try it at /. See docs/serving.md.\n";
+
+/* What is read into 64-bit options first. */
+struct numbers {
+    int64_t port, queue, body_mib, max_tokens, max_choices, idle, ping, drain, log_every, cache_mib;
+};
+
+static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbers *n,
+                 const char **spec)
+{
+    sv_cli_opt(o, "host", 0, SV_OPT_STRING, &s->host, "ADDR", "listen there (default 127.0.0.1)");
+    sv_cli_opt(o, "port", 'p', SV_OPT_INT, &n->port, "N", "port, 0 = any free one (default 8000)");
+    sv_cli_opt(o, "unix", 0, SV_OPT_STRING, &s->unix_path, "PATH",
+               "listen on a Unix socket instead");
+    sv_cli_opt(o, "name", 0, SV_OPT_STRING, &s->model_name, "NAME",
+               "the model's name in the API (default: the directory's)");
+    sv_cli_opt(o, "chat-template", 0, SV_OPT_STRING, &s->chat_template, "FILE",
+               "a Jinja template instead of the model's own");
+    sv_cli_opt(o, "api-key", 0, SV_OPT_STRING, &s->api_key, "KEY",
+               "ask for this key (others can see it in the process list: prefer a file)");
+    sv_cli_opt(o, "api-key-file", 0, SV_OPT_STRING, &s->api_key_file, "FILE",
+               "ask for one of these keys, one a line");
+    sv_cli_opt(o, "tls-cert", 0, SV_OPT_STRING, &s->tls_cert, "FILE", "PEM certificate chain");
+    sv_cli_opt(o, "tls-key", 0, SV_OPT_STRING, &s->tls_key, "FILE", "its private key");
+    sv_cli_opt(o, "cors", 0, SV_OPT_STRING, &s->cors_origin, "ORIGIN",
+               "let pages of this origin call the API, * = all");
+    sv_cli_opt(o, "queue", 0, SV_OPT_INT, &n->queue, "N",
+               "sequences that may wait, then 429 (default 512)");
+    sv_cli_opt(o, "max-body", 0, SV_OPT_INT, &n->body_mib, "MIB", "largest request (default 16)");
+    sv_cli_opt(o, "max-tokens", 0, SV_OPT_INT, &n->max_tokens, "N",
+               "longest answer a request may ask for (default: the context)");
+    sv_cli_opt(o, "max-choices", 0, SV_OPT_INT, &n->max_choices, "N",
+               "prompts times n of one request (default 128)");
+    sv_cli_opt(o, "idle-timeout", 0, SV_OPT_INT, &n->idle, "S",
+               "close connections silent for so long (default 75)");
+    sv_cli_opt(o, "ping", 0, SV_OPT_INT, &n->ping, "S",
+               "comment frames in silent streams, -1 = none (default 15)");
+    sv_cli_opt(o, "drain", 0, SV_OPT_INT, &n->drain, "S",
+               "time for running requests after SIGTERM (default 60)");
+    sv_cli_opt(o, "log-every", 0, SV_OPT_INT, &n->log_every, "S",
+               "a line with figures, -1 = none (default 10)");
+    sv_cli_opt(o, "log-json", 0, SV_OPT_FLAG, &s->log_json, NULL, "log lines as JSON");
+    sv_cli_opt(o, "quiet", 'q', SV_OPT_FLAG, &s->quiet, NULL, "no line for each request");
+    sv_cli_opt(o, "force-usage", 0, SV_OPT_FLAG, &s->force_usage, NULL,
+               "a usage chunk in every stream");
+    sv_cli_opt(o, "no-vllm-metrics", 0, SV_OPT_FLAG, &s->no_vllm_metrics, NULL,
+               "leave vLLM's names out of /metrics");
+    sv_cli_opt(o, "no-generation-config", 0, SV_OPT_FLAG, &s->no_generation_config, NULL,
+               "temperature 1 where a request says nothing, not the model's own default");
+    sv_cli_opt(o, "spec-metrics", 0, SV_OPT_STRING, spec, "LEVEL",
+               "none, summary (default) or detailed: speculation figures in answers");
+}
+
+static int in_range(const char *name, int64_t v, int64_t lo, int64_t hi)
+{
+    return v >= lo && v <= hi ? -1
+                              : sv_cli_usage("serve", "option --%s: %lld is not in [%lld, %lld]", name,
+                                             (long long)v, (long long)lo, (long long)hi);
+}
+
+static int take_numbers(struct sv_serve_options *s, const struct numbers *n)
+{
+    const struct {
+        const char *name;
+        int64_t v, lo, hi;
+        int32_t *to;
+    } list[] = {
+        {"port", n->port, 0, 65535, &s->port},
+        {"queue", n->queue, 1, 100000, &s->max_queue},
+        {"max-tokens", n->max_tokens, 0, INT32_MAX, &s->max_tokens},
+        {"max-choices", n->max_choices, 1, 100000, &s->max_choices},
+        {"idle-timeout", n->idle, 1, 86400, &s->idle_seconds},
+        {"ping", n->ping, -1, 86400, &s->ping_seconds},
+        {"drain", n->drain, 1, 86400, &s->drain_seconds},
+        {"log-every", n->log_every, -1, 86400, &s->log_seconds},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        int code = in_range(list[i].name, list[i].v, list[i].lo, list[i].hi);
+        if (code >= 0)
+            return code;
+        *list[i].to = (int32_t)list[i].v;
+    }
+    int code = in_range("max-body", n->body_mib, 1, 1024);
+    if (code < 0)
+        code = in_range("cache", n->cache_mib, 0, INT64_C(1) << 40);
+    s->max_body_bytes = n->body_mib << 20;
+    s->engine.cache_mib = n->cache_mib;
+    return code;
+}
+
+static int take_spec(struct sv_serve_options *s, const char *level)
+{
+    static const char *const names[] = {"none", "summary", "detailed"};
+
+    for (int i = 0; i < 3; i++)
+        if (strcmp(level, names[i]) == 0) {
+            s->spec_metrics = (enum sv_spec_metrics)i;
+            return -1;
+        }
+    return sv_cli_usage("serve", "option --spec-metrics: '%s' is not one of none, summary, detailed",
+                        level);
+}
+
+static int serve(const struct sv_serve_options *o)
+{
+    struct sv_err err = {0};
+    struct sv_serve *s;
+
+    if (sv_serve_open(&s, o, &err))
+        return sv_cli_fail("%s", err.msg);
+    int rc = sv_serve_run(s, &err);
+    sv_serve_close(s);
+    return rc ? sv_cli_fail("%s", err.msg) : SV_CLI_OK;
+}
+
+int sv_cli_serve(int argc, char **argv)
+{
+    struct sv_serve_options s = {.catch_signals = true};
+    struct numbers n = {.port = 8000, .queue = 512, .body_mib = 16, .max_choices = 128, .idle = 75,
+                        .ping = 15, .drain = 60, .log_every = 10};
+    struct sv_cli_model m = sv_cli_model_default();
+    struct sv_cli_opts opts = {.n = 0};
+    const char *spec = "summary";
+    bool no_prefix_cache = false, fixed_width = false;
+    int code;
+
+    m.batch = 16;
+    sv_cli_model_rows(&opts, &m);
+    sv_cli_opt(&opts, "sequences", 'b', SV_OPT_INT, &m.batch, "N",
+               "sequences that run at once (default 16)");
+    sv_cli_opt(&opts, "cache", 0, SV_OPT_INT, &n.cache_mib, "MIB",
+               "memory for K/V pages, 0 = all sequences at full length");
+    sv_cli_opt(&opts, "no-prefix-cache", 0, SV_OPT_FLAG, &no_prefix_cache, NULL,
+               "keep nothing of finished sequences for prompts that begin alike");
+    sv_cli_opt(&opts, "fixed-width", 0, SV_OPT_FLAG, &fixed_width, NULL,
+               "always verify --width tokens instead of what pays");
+    rows(&opts, &s, &n, &spec);
+    code = sv_cli_parse(&opts, "serve", usage, argc, argv, 0, NULL);
+    if (code < 0 && m.batch < 1)
+        code = sv_cli_usage("serve", "option --sequences: must be at least 1");
+    if (code < 0)
+        code = sv_cli_model_options(&m, "serve", &s.engine);
+    if (code < 0)
+        code = take_numbers(&s, &n);
+    if (code < 0)
+        code = take_spec(&s, spec);
+    if (code < 0 && !!s.tls_cert != !!s.tls_key)
+        code = sv_cli_usage("serve", "options --tls-cert and --tls-key belong together");
+    if (code >= 0)
+        return code;
+    s.engine.no_prefix_cache = no_prefix_cache;
+    s.engine.auto_width = !fixed_width;
+    return serve(&s);
+}

@@ -1,0 +1,382 @@
+/*
+ * call.c - one generating request from its body to its last byte: admission, sequences, results, clients that
+ * leave.
+ *
+ * Called by route.c (begin) and loop.c (out, tick). A call lives until every one of its sequences has had its last
+ * event, also when the client is gone. Must not: wait; nothing here blocks the loop.
+ */
+#include "serve/impl.h"
+
+#include <openssl/rand.h>
+#include <string.h>
+#include <time.h>
+
+/* A client that takes nothing while this much waits for it is let go. An answer at a context of 8192 tokens has
+ * about 3 MB in chunks of one token. */
+#define MAX_BACKLOG_BYTES ((size_t)64 << 20)
+
+/* ---------------------------------------------------------------- life */
+
+static void gen_free(struct sv_gen *g)
+{
+    sv_buf_fini(&g->text);
+    sv_buf_fini(&g->ids);
+    for (int i = 0; i < 4; i++)
+        sv_buf_fini(&g->lp[i]);
+    sv_buf_fini(&g->prompt_lp);
+    sv_buf_fini(&g->accept);
+    sv_buf_fini(&g->due);
+    sv_buf_fini(&g->due_drafted);
+}
+
+static void call_free(struct sv_call *c)
+{
+    if (c->prev)
+        c->prev->next = c->next;
+    else if (c->s->calls == c)
+        c->s->calls = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    for (int32_t i = 0; c->gens && i < c->n_gens; i++)
+        gen_free(&c->gens[i]);
+    sv_free(c->gens);
+    sv_prompts_free(c->prompts, c->n_prompts);
+    json_decref(c->body);
+    sv_free(c);
+}
+
+static void cancel_gens(struct sv_call *c)
+{
+    for (int32_t i = 0; i < c->n_gens; i++)
+        if (!c->gens[i].done)
+            sv_worker_cancel(c->s->worker, c->gens[i].serial);
+}
+
+static void on_gone(void *user)
+{
+    struct sv_call *c = user;
+
+    c->req = NULL;
+    c->status = 499; /* as nginx counts clients that left */
+    cancel_gens(c);
+}
+
+/* ---------------------------------------------------------------- the end of a call */
+
+static void log_call(struct sv_call *c)
+{
+    struct sv_accept a = {0};
+    int64_t now = sv_clock_us(), n_prompt = 0, n_tokens = 0, n_cached = 0, steps = 0, tokens = 0;
+
+    if (c->s->o.quiet)
+        return;
+    for (int32_t i = 0; i < c->n_gens; i++) {
+        const struct sv_gen *g = &c->gens[i];
+        sv_accept_of(g, &a);
+        steps += a.n_steps;
+        tokens += a.n_tokens;
+        n_prompt += g->n_prompt;
+        n_cached += g->n_cached;
+        n_tokens += (int64_t)(g->ids.len / sizeof(int32_t));
+    }
+    struct sv_log_field f[] = {
+        SV_LOG_S("id", c->request_id),
+        SV_LOG_S("api", c->dialect->name),
+        SV_LOG_I("status", c->status),
+        SV_LOG_S("finish", sv_finish_name(c->gens[0].finish)),
+        SV_LOG_I("prompt_tokens", n_prompt),
+        SV_LOG_I("cached_tokens", n_cached),
+        SV_LOG_I("tokens", n_tokens),
+        SV_LOG_F("accept_length", steps ? (double)tokens / (double)steps : 0),
+        SV_LOG_F("ttft_ms", c->first_us ? (double)(c->first_us - c->start_us) / 1e3 : 0),
+        SV_LOG_F("total_ms", (double)(now - c->start_us) / 1e3),
+    };
+    sv_serve_log(c->s, "request", f, (int)(sizeof f / sizeof f[0]));
+}
+
+/* An error once sequences exist. In a stream that has begun it is one more event. */
+static void call_fail(struct sv_call *c, const struct sv_api_err *e)
+{
+    struct sv_http_req *q = c->req;
+
+    c->failed = true;
+    c->req = NULL;
+    c->status = e->status;
+    cancel_gens(c);
+    if (!q)
+        return;
+    sv_http_on_gone(q, NULL, NULL);
+    if (!c->started) {
+        sv_api_reply(q, e);
+        return;
+    }
+    struct sv_buf *b = &c->s->text;
+    sv_buf_clear(b);
+    sv_sse_begin(b);
+    sv_api_err_json(b, e);
+    sv_sse_end(b);
+    sv_sse_done(b);
+    sv_http_write(q, b->data, b->len);
+    sv_http_end(q);
+}
+
+static void start_stream(struct sv_call *c)
+{
+    if (c->started)
+        return;
+    c->started = true;
+    sv_http_add_header(c->req, "Cache-Control", "no-cache");
+    sv_http_add_header(c->req, "X-Accel-Buffering", "no");
+    sv_http_begin(c->req, 200, "text/event-stream; charset=utf-8");
+}
+
+static void call_end(struct sv_call *c)
+{
+    struct sv_http_req *q = c->req;
+    struct sv_buf *b = &c->s->text;
+
+    sv_histogram_add(&c->s->metrics.e2e, (double)(sv_clock_us() - c->start_us) / 1e6, 1);
+    if (q) {
+        sv_buf_clear(b);
+        if (c->p.stream) {
+            start_stream(c);
+            c->dialect->tail(c, b);
+            sv_http_write(q, b->data, b->len);
+        } else {
+            c->dialect->body(c, b);
+        }
+        c->req = NULL;
+        sv_http_on_gone(q, NULL, NULL);
+        if (c->p.stream)
+            sv_http_end(q);
+        else if (b->failed)
+            sv_api_reply(q, &(struct sv_api_err){.status = 500, .type = "server_error",
+                                                 .msg = "out of memory"});
+        else
+            sv_http_reply(q, 200, "application/json", b->data, b->len);
+    }
+    log_call(c);
+    call_free(c);
+}
+
+/* ---------------------------------------------------------------- results */
+
+static void take_figures(struct sv_serve *s, struct sv_call *c, struct sv_gen *g,
+                         const struct sv_out *o)
+{
+    if (o->n_tokens && !g->begun) {
+        double first = (double)(o->at_us - c->start_us) / 1e6;
+        sv_histogram_add(&s->metrics.ttft, first > 0 ? first : 0, 1);
+        c->first_us = c->first_us ? c->first_us : o->at_us;
+    } else if (o->n_tokens) {
+        /* A step brings several tokens at once; each counts as its share of the gap. */
+        double gap = (double)(o->at_us - g->last_us) / 1e6 / o->n_tokens;
+        sv_histogram_add(&s->metrics.itl, gap > 0 ? gap : 0, o->n_tokens);
+    }
+    if (o->n_tokens)
+        g->last_us = o->at_us;
+    s->metrics.n_tokens += o->n_tokens;
+    if (o->finish == SV_FINISH_NONE)
+        return;
+    g->finish = o->finish;
+    g->stop_id = o->stop_id;
+    g->stop_index = o->stop_index;
+    g->n_prompt = o->n_prompt;
+    g->n_cached = o->n_cached;
+    g->n_preemptions = o->n_preemptions;
+    g->queue_us = o->queue_us;
+    g->prefill_us = o->prefill_us;
+    g->decode_us = o->decode_us;
+    sv_buf_append(&g->accept, o->accept_lengths, (size_t)o->n_steps * sizeof(uint16_t));
+    s->metrics.n_requests[o->finish]++;
+    s->metrics.n_prompt_tokens += o->n_prompt;
+    s->metrics.n_cached_tokens += o->n_cached;
+    sv_histogram_add(&s->metrics.queue, (double)o->queue_us / 1e6, 1);
+}
+
+static void send_chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
+{
+    struct sv_buf *b = &c->s->text;
+
+    sv_buf_clear(b);
+    c->dialect->chunk(c, g, o, b);
+    if (!b->len)
+        return;
+    start_stream(c);
+    sv_http_write(c->req, b->data, b->len);
+    c->write_us = o->at_us;
+    if (sv_http_backlog(c->req) > MAX_BACKLOG_BYTES)
+        sv_http_abort(c->req); /* ends in on_gone */
+}
+
+static void take_error(struct sv_call *c, const struct sv_out *o)
+{
+    struct sv_api_err e;
+    int n = (int)o->n_message;
+
+    if (c->failed || !c->req)
+        return;
+    if (o->kind == SV_OUT_REJECTED && c->s->state != SV_BROKEN)
+        sv_api_bad(&e, NULL, "%.*s", n, o->message);
+    else if (o->finish == SV_FINISH_CANCELED)
+        sv_api_fail(&e, 503, NULL, "the server is shutting down");
+    else
+        sv_api_fail(&e, 500, NULL, "%.*s", n, n ? o->message : "");
+    call_fail(c, &e);
+}
+
+void sv_call_out(struct sv_serve *s, const struct sv_out *o)
+{
+    struct sv_gen *g = o->gen;
+    struct sv_call *c = g->call;
+    bool error = o->kind == SV_OUT_REJECTED || o->finish == SV_FINISH_ERROR ||
+                 o->finish == SV_FINISH_CANCELED;
+
+    if (o->kind == SV_OUT_EVENT) {
+        take_figures(s, c, g, o);
+        sv_buf_append(&g->ids, o->tokens, (size_t)o->n_tokens * sizeof(int32_t));
+    } else {
+        s->metrics.n_requests[5]++;
+    }
+    if (error) {
+        take_error(c, o);
+    } else if (c->req) {
+        if (!c->p.stream || c->dialect->kind == SV_GENERATE) /* SGLang's streams repeat the text */
+            sv_buf_append(&g->text, o->text, o->n_text);
+        c->dialect->keep(c, g, o);
+        if (c->p.stream)
+            send_chunk(c, g, o);
+    }
+    g->begun = g->begun || o->n_tokens;
+    if (o->kind == SV_OUT_EVENT && o->finish == SV_FINISH_NONE)
+        return;
+    g->done = true;
+    s->n_live--;
+    if (++c->n_done == c->n_gens)
+        call_end(c);
+}
+
+void sv_call_tick(struct sv_serve *s, int64_t now_us)
+{
+    int64_t every = (int64_t)s->o.ping_seconds * 1000000;
+
+    for (struct sv_call *c = s->calls; c && every > 0; c = c->next) {
+        if (!c->req || !c->p.stream || now_us - c->write_us < every)
+            continue;
+        start_stream(c);
+        sv_http_write(c->req, SV_SSE_PING, sizeof SV_SSE_PING - 1);
+        c->write_us = now_us;
+    }
+}
+
+void sv_call_cancel_all(struct sv_serve *s)
+{
+    for (struct sv_call *c = s->calls; c; c = c->next)
+        cancel_gens(c);
+}
+
+/* ---------------------------------------------------------------- admission */
+
+const char *sv_call_model(const struct sv_call *c)
+{
+    return c->s->model_name;
+}
+
+static int check_model(const struct sv_serve *s, const char *model, struct sv_api_err *e)
+{
+    if (!model || !*model || strcmp(model, s->model_name) == 0 ||
+        strcmp(model, s->o.engine.target_dir) == 0)
+        return 0;
+    sv_api_fail(e, 404, "model_not_found", "the model '%.200s' does not exist; this server has '%.200s'",
+                model, s->model_name);
+    snprintf(e->param, sizeof e->param, "model");
+    return -1;
+}
+
+static int make_gens(struct sv_call *c, struct sv_api_err *e)
+{
+    struct sv_serve *s = c->s;
+    int64_t n = (int64_t)c->n_prompts * c->p.n;
+    uint64_t seed = c->p.r.seed;
+
+    if (n > s->o.max_choices)
+        return sv_api_bad(e, c->p.n > 1 ? "n" : "prompt",
+                          "%lld sequences in one request; this server allows %d", (long long)n,
+                          s->o.max_choices);
+    if (s->n_live + n > s->max_live) {
+        s->metrics.n_full++;
+        return sv_api_fail(e, 429, "queue_full", "the queue is full: %d sequences run or wait",
+                           s->n_live);
+    }
+    if (!c->p.has_seed && RAND_bytes((unsigned char *)&seed, sizeof seed) != 1)
+        return sv_api_fail(e, 500, NULL, "no random numbers");
+    c->gens = sv_calloc((size_t)n, sizeof *c->gens);
+    if (!c->gens)
+        return sv_api_fail(e, 500, NULL, "out of memory");
+    c->n_gens = (int32_t)n;
+    for (int32_t i = 0; i < c->n_gens; i++) {
+        struct sv_gen *g = &c->gens[i];
+        const struct sv_prompt *p = &c->prompts[i / c->p.n];
+        *g = (struct sv_gen){.call = c, .index = i, .prompt = i / c->p.n, .r = c->p.r};
+        g->stop_id = g->stop_index = -1;
+        g->serial = ++s->next_serial;
+        g->r.prompt_ids = p->ids;
+        g->r.n_prompt_ids = p->n_ids;
+        g->r.seed = seed + (uint64_t)(i % c->p.n); /* choices of a prompt differ */
+        sv_detok_init(&g->detok, s->model->tok, true);
+    }
+    return 0;
+}
+
+static int read_call(struct sv_call *c, struct sv_http_req *q, struct sv_api_err *e)
+{
+    struct sv_serve *s = c->s;
+    enum sv_dialect_kind kind = c->dialect->kind;
+
+    c->body = sv_body_object(q, e);
+    if (!c->body || sv_params_read(&c->p, kind, c->body, e) || check_model(s, c->p.model, e) ||
+        sv_params_complete(&c->p, kind, s->model, &s->o, e) ||
+        sv_prompts_make(s, &c->p, kind, &c->prompts, &c->n_prompts, e))
+        return -1;
+    return make_gens(c, e);
+}
+
+static void name_call(struct sv_call *c, const char *request_id)
+{
+    static const char *const prefix[] = {"chatcmpl-", "cmpl-", ""};
+    const char *own = c->p.request_id && *c->p.request_id ? c->p.request_id : request_id;
+
+    snprintf(c->request_id, sizeof c->request_id, "%s", request_id);
+    snprintf(c->id, sizeof c->id, "%s%.50s", prefix[c->dialect->kind], own);
+    c->created = (int64_t)time(NULL);
+}
+
+void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_http_req *q,
+                   const char *request_id)
+{
+    struct sv_api_err e = {0};
+    struct sv_call *c = sv_calloc(1, sizeof *c);
+
+    if (!c) {
+        sv_api_fail(&e, 500, NULL, "out of memory");
+        sv_api_reply(q, &e);
+        return;
+    }
+    *c = (struct sv_call){.s = s, .dialect = d, .status = 200};
+    c->start_us = c->write_us = sv_clock_us();
+    if (read_call(c, q, &e)) {
+        call_free(c);
+        sv_api_reply(q, &e);
+        return;
+    }
+    name_call(c, request_id);
+    c->req = q;
+    c->next = s->calls;
+    if (c->next)
+        c->next->prev = c;
+    s->calls = c;
+    s->n_live += c->n_gens;
+    sv_http_on_gone(q, on_gone, c);
+    for (int32_t i = 0; i < c->n_gens; i++)
+        sv_worker_submit(s->worker, &c->gens[i]);
+}

@@ -1,0 +1,66 @@
+/*
+ * error.c - errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}.
+ *
+ * Called by everything that refuses something. Must not: show what a client did not send or may not know.
+ */
+#include "serve/impl.h"
+
+#include <string.h>
+
+int sv_api_bad(struct sv_api_err *e, const char *param, const char *fmt, ...)
+{
+    va_list ap;
+
+    e->status = 400;
+    e->type = "invalid_request_error";
+    e->code = NULL;
+    snprintf(e->param, sizeof e->param, "%s", param ? param : "");
+    va_start(ap, fmt);
+    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    va_end(ap);
+    return -1;
+}
+
+int sv_api_fail(struct sv_api_err *e, int status, const char *code, const char *fmt, ...)
+{
+    va_list ap;
+
+    e->status = status;
+    e->type = status == 401   ? "authentication_error"
+              : status == 429 ? "rate_limit_error"
+              : status >= 500 ? "server_error"
+                              : "invalid_request_error";
+    e->code = code;
+    e->param[0] = 0;
+    va_start(ap, fmt);
+    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    va_end(ap);
+    return -1;
+}
+
+void sv_api_err_json(struct sv_buf *b, const struct sv_api_err *e)
+{
+    sv_buf_printf(b, "{\"error\":{\"message\":");
+    sv_json_quote(b, e->msg, strlen(e->msg));
+    sv_buf_printf(b, ",\"type\":\"%s\",\"param\":", e->type);
+    if (e->param[0])
+        sv_json_quote(b, e->param, strlen(e->param));
+    else
+        sv_buf_printf(b, "null");
+    if (e->code)
+        sv_buf_printf(b, ",\"code\":\"%s\"}}", e->code);
+    else
+        sv_buf_printf(b, ",\"code\":null}}");
+}
+
+void sv_api_reply(struct sv_http_req *q, const struct sv_api_err *e)
+{
+    struct sv_buf b;
+
+    sv_buf_init(&b);
+    sv_api_err_json(&b, e);
+    if (e->status == 429 || e->status == 503)
+        sv_http_add_header(q, "Retry-After", "1");
+    sv_http_reply(q, e->status, "application/json", b.data ? b.data : "", b.len);
+    sv_buf_fini(&b);
+}

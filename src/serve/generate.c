@@ -1,0 +1,197 @@
+/*
+ * generate.c - /generate, /server_info and /flush_cache in SGLang's shape: what the benchmarks of DFlash and
+ * SpecForge post to.
+ *
+ * Called by call.c through sv_dialect_generate and by route.c. Streams repeat the whole text in every event, as
+ * SGLang's do. Must not: know the OpenAI shapes.
+ */
+#include "serve/impl.h"
+
+#include <string.h>
+
+static void keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
+{
+    (void)c, (void)g, (void)o;
+}
+
+static void write_finish(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
+{
+    int64_t n = (int64_t)(g->ids.len / sizeof(int32_t));
+
+    if (g->finish == SV_FINISH_NONE) {
+        sv_buf_printf(b, "null");
+    } else if (g->finish == SV_FINISH_LENGTH) {
+        sv_buf_printf(b, "{\"type\":\"length\",\"length\":%lld}", (long long)n);
+    } else {
+        sv_buf_printf(b, "{\"type\":\"stop\",\"matched\":");
+        if (g->stop_index >= 0 && g->stop_index < c->p.r.n_stop) {
+            const char *s = c->p.stop[g->stop_index];
+            sv_json_quote(b, s, strlen(s));
+        } else if (g->stop_id >= 0) {
+            sv_buf_printf(b, "%d", g->stop_id);
+        } else {
+            sv_buf_printf(b, "null");
+        }
+        sv_buf_append(b, "}", 1);
+    }
+}
+
+static void write_spec(struct sv_buf *b, const struct sv_gen *g)
+{
+    struct sv_accept a;
+
+    sv_accept_of(g, &a);
+    sv_buf_printf(b, ",\"spec_verify_ct\":%lld,\"spec_accept_length\":", (long long)a.n_steps);
+    sv_json_float(b, a.n_steps ? (double)a.n_tokens / (double)a.n_steps : 0);
+    if (a.n_drafted > 0) {
+        sv_buf_printf(b, ",\"spec_accept_rate\":");
+        sv_json_float(b, (double)a.n_accepted / (double)a.n_drafted);
+        sv_buf_printf(b, ",\"spec_draft_token_num\":%lld", (long long)a.n_drafted);
+    }
+    sv_buf_printf(b, ",\"spec_accept_token_num\":%lld,\"spec_accept_histogram\":[",
+                  (long long)a.n_accepted);
+    for (int32_t i = 0; i <= a.max; i++)
+        sv_buf_printf(b, i ? ",%lld" : "%lld", (long long)a.length[i]);
+    sv_buf_append(b, "]", 1);
+}
+
+static void write_gen(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
+{
+    int32_t n = (int32_t)(g->ids.len / sizeof(int32_t));
+
+    sv_buf_printf(b, "{\"text\":");
+    sv_json_quote(b, g->text.data ? g->text.data : "", g->text.len);
+    sv_buf_printf(b, ",\"output_ids\":");
+    sv_json_ids(b, (const int32_t *)(const void *)g->ids.data, n);
+    sv_buf_printf(b, ",\"meta_info\":{\"id\":");
+    sv_json_quote(b, c->id, strlen(c->id));
+    sv_buf_printf(b, ",\"finish_reason\":");
+    write_finish(b, c, g);
+    sv_buf_printf(b, ",\"prompt_tokens\":%d,\"completion_tokens\":%d,\"cached_tokens\":%d",
+                  c->prompts[g->prompt].n_ids, n, g->n_cached);
+    if (g->finish != SV_FINISH_NONE) {
+        sv_buf_printf(b, ",\"e2e_latency\":");
+        sv_json_float(b, (double)(sv_clock_us() - c->start_us) / 1e6);
+        if (c->s->model->drafts)
+            write_spec(b, g);
+    }
+    sv_buf_append(b, "}", 1);
+}
+
+static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b)
+{
+    if (!o->n_text && o->finish == SV_FINISH_NONE)
+        return;
+    sv_sse_begin(b);
+    write_gen(b, c, g);
+    sv_buf_printf(b, ",\"index\":%d}", g->index);
+    sv_sse_end(b);
+}
+
+static void tail(struct sv_call *c, struct sv_buf *b)
+{
+    (void)c;
+    sv_sse_done(b);
+}
+
+static void body(struct sv_call *c, struct sv_buf *b)
+{
+    bool list = c->p.batched || c->n_gens > 1;
+
+    if (list)
+        sv_buf_append(b, "[", 1);
+    for (int32_t i = 0; i < c->n_gens; i++) {
+        if (i)
+            sv_buf_append(b, ",", 1);
+        write_gen(b, c, &c->gens[i]);
+        sv_buf_append(b, "}", 1);
+    }
+    if (list)
+        sv_buf_append(b, "]", 1);
+}
+
+const struct sv_dialect sv_dialect_generate = {.name = "generate",
+                                               .kind = SV_GENERATE,
+                                               .chunk = chunk,
+                                               .tail = tail,
+                                               .body = body,
+                                               .keep = keep};
+
+/* ---------------------------------------------------------------- the server's state */
+
+void sv_get_server_info(struct sv_serve *s, struct sv_http_req *q)
+{
+    const struct sv_engine_info *info = &s->model->info;
+    struct sv_snapshot snap;
+    struct sv_buf b;
+
+    sv_worker_snapshot(s->worker, &snap);
+    const struct sv_engine_stats *st = &snap.stats;
+    double seconds = (double)snap.busy_us / 1e6;
+    sv_buf_init(&b);
+    sv_buf_printf(&b, "{");
+    sv_json_string(&b, "model_path", s->o.engine.target_dir);
+    sv_buf_printf(&b, ",");
+    sv_json_string(&b, "served_model_name", s->model_name);
+    sv_buf_printf(&b, ",\"version\":\"salvo " SALVO_VERSION "\",\"speculative_algorithm\":%s",
+                  s->model->drafts ? "\"DFLASH\"" : "null");
+    if (s->o.engine.draft_dir) {
+        sv_buf_printf(&b, ",");
+        sv_json_string(&b, "speculative_draft_model_path", s->o.engine.draft_dir);
+    }
+    sv_buf_printf(&b, ",");
+    sv_json_string(&b, "architecture", info->target_arch);
+    sv_buf_printf(&b, ",");
+    sv_json_string(&b, "device", info->device);
+    sv_buf_printf(&b, ",");
+    sv_json_string(&b, "dtype", info->dtype);
+    sv_buf_printf(&b,
+                  ",\"speculative_num_draft_tokens\":%d,\"verify_width\":%d,\"context_length\":%d,"
+                  "\"max_total_num_tokens\":%lld,\"max_running_requests\":%d,"
+                  "\"internal_states\":[{\"avg_spec_accept_length\":",
+                  info->block_size, info->width, info->context,
+                  (long long)st->n_pages * (s->o.engine.page_size ? s->o.engine.page_size : 16),
+                  s->o.engine.max_sequences ? s->o.engine.max_sequences : 1);
+    sv_json_float(&b, st->n_verify_steps
+                          ? 1 + (double)st->n_accepted / (double)st->n_verify_steps
+                          : 1);
+    sv_buf_printf(&b, ",\"last_gen_throughput\":");
+    sv_json_float(&b, seconds > 0 ? (double)st->n_tokens / seconds : 0);
+    sv_buf_printf(&b, ",\"num_running_reqs\":%d,\"num_waiting_reqs\":%d}]}\n", st->n_running,
+                  st->n_waiting);
+    sv_http_reply(q, b.failed ? 500 : 200, "application/json", b.data, b.len);
+    sv_buf_fini(&b);
+}
+
+#define MAX_FLUSHING 32
+
+static void flush_gone(void *user)
+{
+    *(struct sv_http_req **)user = NULL;
+}
+
+void sv_flush_prefixes(struct sv_serve *s, struct sv_http_req *q)
+{
+    if (s->n_flushing == MAX_FLUSHING) {
+        struct sv_api_err e;
+        sv_api_fail(&e, 429, NULL, "too many flushes at once");
+        sv_api_reply(q, &e);
+        return;
+    }
+    struct sv_http_req **at = &s->flushing[(s->first_flushing + s->n_flushing++) % MAX_FLUSHING];
+    *at = q;
+    sv_http_on_gone(q, flush_gone, at);
+    sv_worker_flush(s->worker);
+}
+
+/* The worker has flushed for the oldest of those that wait. */
+void sv_flushed(struct sv_serve *s)
+{
+    static const char text[] = "Cache flushed.\n";
+    SV_REQUIRE(s->n_flushing > 0);
+    struct sv_http_req *q = s->flushing[s->first_flushing];
+    s->first_flushing = (s->first_flushing + 1) % MAX_FLUSHING;
+    s->n_flushing--;
+    if (q)
+        sv_http_reply(q, 200, "text/plain; charset=utf-8", text, sizeof text - 1);
+}

@@ -1,0 +1,442 @@
+/*
+ * http.c - HTTP on libevent's evhttp: listening, requests, answers, clients that leave.
+ *
+ * Called through http.h on the loop's thread. Four things evhttp does not do by itself: it stops reading while an
+ * answer is being made, so that a client leaving then goes unnoticed (reading is switched on again, without
+ * evhttp's read callback, which would end the process on pipelined bytes); its read time-out would cut long
+ * answers; small writes wait for Nagle; and its request objects change owner when a connection dies.
+ * Must not: know what is served.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "serve/http.h"
+
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/bufferevent_ssl.h>
+#include <event2/event.h>
+#include <event2/http.h>
+#include <event2/listener.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/ssl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define MAX_HEADER_BYTES 65536
+#define MAX_AHEAD_BYTES 65536 /* of a pipelined request, while the answer before it is being made */
+/* Between the limit and this, a body is read and refused in the API's own error shape. */
+#define REFUSED_BODY_SLACK ((int64_t)1 << 20)
+
+struct sv_http {
+    struct event_base *base;
+    struct evhttp *ev;
+    struct evhttp_bound_socket *bound;
+    struct sv_http_options o;
+    struct evbuffer *piece; /* empty between calls */
+    char *unix_path;        /* to be removed */
+    int port;
+    int32_t n_open;
+};
+
+struct sv_http_req {
+    struct sv_http *http;
+    struct evhttp_request *ev;
+    struct evhttp_connection *con; /* NULL once it is gone */
+    char *path, *peer;
+    bool ended;
+    void (*on_gone)(void *user);
+    void *user;
+};
+
+/* ---------------------------------------------------------------- life of a request */
+
+static void req_free(struct sv_http_req *q)
+{
+    q->http->n_open--;
+    sv_free(q->path);
+    sv_free(q->peer);
+    sv_free(q);
+}
+
+static void set_timeouts(struct bufferevent *bev, int32_t read_s, int32_t write_s)
+{
+    struct timeval r = {read_s, 0}, w = {write_s, 0};
+    bufferevent_set_timeouts(bev, read_s ? &r : NULL, &w);
+}
+
+/* The answer is out and the connection goes on to its next request. */
+static void on_complete(struct evhttp_request *ev, void *arg)
+{
+    struct sv_http_req *q = arg;
+    struct bufferevent *bev = evhttp_connection_get_bufferevent(q->con);
+
+    (void)ev;
+    bufferevent_setwatermark(bev, EV_READ, 0, 0);
+    set_timeouts(bev, q->http->o.idle_seconds, q->http->o.idle_seconds);
+    evhttp_connection_set_closecb(q->con, NULL, NULL);
+    req_free(q);
+}
+
+static void on_close(struct evhttp_connection *con, void *arg)
+{
+    struct sv_http_req *q = arg;
+
+    (void)con;
+    if (!q->ended) {
+        /* Detached from its connection, the evhttp request is ours to free; at shut-down it is not. */
+        bool ours = evhttp_request_get_connection(q->ev) == NULL;
+        if (q->on_gone)
+            q->on_gone(q->user);
+        if (ours)
+            evhttp_send_reply_end(q->ev);
+    }
+    req_free(q);
+}
+
+/* Sees the client leave while the answer is being made. */
+static void watch_connection(struct sv_http_req *q)
+{
+    struct bufferevent *bev = evhttp_connection_get_bufferevent(q->con);
+    bufferevent_data_cb on_read, on_write;
+    bufferevent_event_cb on_event;
+    void *arg;
+    int one = 1;
+
+    setsockopt(bufferevent_getfd(bev), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    bufferevent_getcb(bev, &on_read, &on_write, &on_event, &arg);
+    bufferevent_setcb(bev, NULL, on_write, on_event, arg);
+    bufferevent_setwatermark(bev, EV_READ, 0, MAX_AHEAD_BYTES);
+    set_timeouts(bev, 0, q->http->o.idle_seconds);
+    bufferevent_enable(bev, EV_READ);
+    evhttp_connection_set_closecb(q->con, on_close, q);
+    evhttp_request_set_on_complete_cb(q->ev, on_complete, q);
+}
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+}
+
+/* %XX becomes its byte; an encoded NUL stays as it is written, so that nothing is cut. */
+static char *decode_path(const char *path)
+{
+    char *out = sv_strdup(path), *to = out;
+
+    for (const char *at = out; out && *at; at++) {
+        int hi = *at == '%' ? hex_digit(at[1]) : -1, lo = hi < 0 ? -1 : hex_digit(at[2]);
+        bool escaped = lo >= 0 && (hi || lo);
+        *to++ = escaped ? (char)(hi * 16 + lo) : *at;
+        at += escaped ? 2 : 0;
+    }
+    if (out)
+        *to = 0;
+    return out;
+}
+
+static void take_request(struct evhttp_request *ev, void *arg)
+{
+    struct sv_http *h = arg;
+    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(ev);
+    const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
+    struct sv_http_req *q = sv_calloc(1, sizeof *q);
+    char *peer = NULL;
+    ev_uint16_t port;
+
+    if (q)
+        q->path = decode_path(path && *path ? path : "/");
+    if (!q || !q->path) {
+        sv_free(q);
+        evhttp_send_error(ev, HTTP_SERVUNAVAIL, "Out of memory");
+        return;
+    }
+    q->http = h;
+    q->ev = ev;
+    q->con = evhttp_request_get_connection(ev);
+    evhttp_connection_get_peer(q->con, &peer, &port);
+    q->peer = sv_strdup(peer && *peer ? peer : "unix");
+    h->n_open++;
+    watch_connection(q);
+    h->o.on_request(h->o.user, q);
+}
+
+/* ---------------------------------------------------------------- reading */
+
+const char *sv_http_method(const struct sv_http_req *q)
+{
+    switch (evhttp_request_get_command(q->ev)) {
+    case EVHTTP_REQ_GET:
+        return "GET";
+    case EVHTTP_REQ_HEAD:
+        return "HEAD";
+    case EVHTTP_REQ_POST:
+        return "POST";
+    case EVHTTP_REQ_PUT:
+        return "PUT";
+    case EVHTTP_REQ_DELETE:
+        return "DELETE";
+    case EVHTTP_REQ_OPTIONS:
+        return "OPTIONS";
+    default:
+        return "other";
+    }
+}
+
+const char *sv_http_path(const struct sv_http_req *q)
+{
+    return q->path;
+}
+
+const char *sv_http_peer(const struct sv_http_req *q)
+{
+    return q->peer ? q->peer : "";
+}
+
+const char *sv_http_header(const struct sv_http_req *q, const char *name)
+{
+    return evhttp_find_header(evhttp_request_get_input_headers(q->ev), name);
+}
+
+const char *sv_http_body(struct sv_http_req *q, size_t *n)
+{
+    struct evbuffer *in = evhttp_request_get_input_buffer(q->ev);
+    *n = evbuffer_get_length(in);
+    const char *data = *n ? (const char *)evbuffer_pullup(in, -1) : "";
+    if (!data)
+        *n = 0;
+    return data ? data : "";
+}
+
+/* ---------------------------------------------------------------- answering */
+
+void sv_http_add_header(struct sv_http_req *q, const char *name, const char *value)
+{
+    char line[512];
+    size_t n = 0;
+
+    for (; value[n] && n < sizeof line - 1; n++)
+        line[n] = (unsigned char)value[n] < 0x20 || value[n] == 0x7f ? ' ' : value[n];
+    line[n] = 0;
+    evhttp_add_header(evhttp_request_get_output_headers(q->ev), name, line);
+}
+
+static const char *phrase(int status)
+{
+    static const struct {
+        int status;
+        const char *text;
+    } list[] = {{200, "OK"},           {204, "No Content"},   {304, "Not Modified"},
+                {400, "Bad Request"},  {401, "Unauthorized"}, {404, "Not Found"},
+                {405, "Method Not Allowed"}, {413, "Payload Too Large"},
+                {422, "Unprocessable Entity"}, {429, "Too Many Requests"},
+                {500, "Internal Server Error"}, {501, "Not Implemented"},
+                {503, "Service Unavailable"}};
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+        if (list[i].status == status)
+            return list[i].text;
+    return "Status";
+}
+
+void sv_http_reply(struct sv_http_req *q, int status, const char *type, const void *data, size_t n)
+{
+    struct evhttp_request *ev = q->ev;
+    struct evbuffer *body = evbuffer_new();
+
+    q->ended = true;
+    if (type)
+        evhttp_add_header(evhttp_request_get_output_headers(ev), "Content-Type", type);
+    if (body && n)
+        evbuffer_add(body, data, n);
+    evhttp_send_reply(ev, status, phrase(status), body);
+    if (body)
+        evbuffer_free(body);
+}
+
+void sv_http_begin(struct sv_http_req *q, int status, const char *type)
+{
+    evhttp_add_header(evhttp_request_get_output_headers(q->ev), "Content-Type", type);
+    evhttp_send_reply_start(q->ev, status, phrase(status));
+}
+
+void sv_http_write(struct sv_http_req *q, const void *data, size_t n)
+{
+    if (evbuffer_add(q->http->piece, data, n) == 0)
+        evhttp_send_reply_chunk(q->ev, q->http->piece);
+    evbuffer_drain(q->http->piece, evbuffer_get_length(q->http->piece));
+}
+
+void sv_http_end(struct sv_http_req *q)
+{
+    q->ended = true;
+    evhttp_send_reply_end(q->ev);
+}
+
+size_t sv_http_backlog(const struct sv_http_req *q)
+{
+    return evbuffer_get_length(
+        bufferevent_get_output(evhttp_connection_get_bufferevent(q->con)));
+}
+
+void sv_http_abort(struct sv_http_req *q)
+{
+    evhttp_connection_free(q->con);
+}
+
+void sv_http_on_gone(struct sv_http_req *q, void (*fn)(void *user), void *user)
+{
+    q->on_gone = fn;
+    q->user = user;
+}
+
+/* ---------------------------------------------------------------- listening */
+
+static struct bufferevent *new_tls_buffer(struct event_base *base, void *arg)
+{
+    SSL *ssl = SSL_new(arg);
+    return ssl ? bufferevent_openssl_socket_new(base, -1, ssl, BUFFEREVENT_SSL_ACCEPTING,
+                                                BEV_OPT_CLOSE_ON_FREE)
+               : NULL;
+}
+
+/* A stale socket file of a server that is gone is replaced; one that answers is not. */
+static int listen_unix(struct sv_http *h, struct sv_err *err)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    const char *path = h->o.unix_path;
+
+    if (strlen(path) >= sizeof a.sun_path)
+        return sv_fail(err, SV_EINVAL, -1, "%s: the path of a socket has at most %zu bytes", path,
+                       sizeof a.sun_path - 1);
+    memcpy(a.sun_path, path, strlen(path));
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return sv_fail(err, SV_EIO, -1, "%s: %s", path, strerror(errno));
+    if (connect(fd, (struct sockaddr *)&a, sizeof a) == 0) {
+        close(fd);
+        return sv_fail(err, SV_EIO, -1, "%s: another server listens there", path);
+    }
+    if (errno == ECONNREFUSED)
+        unlink(path);
+    if (bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 512)) {
+        int code = errno;
+        close(fd);
+        return sv_fail(err, SV_EIO, -1, "%s: %s", path, strerror(code));
+    }
+    h->unix_path = sv_strdup(path);
+    evutil_make_socket_nonblocking(fd);
+    h->bound = evhttp_accept_socket_with_handle(h->ev, fd);
+    return h->bound ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "%s: cannot listen", path);
+}
+
+static int bind_tcp(const struct addrinfo *a)
+{
+    int one = 1;
+    int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
+    if (fd < 0)
+        return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, 512) == 0)
+        return fd;
+    int code = errno;
+    close(fd);
+    errno = code;
+    return -1;
+}
+
+static int listen_tcp(struct sv_http *h, struct sv_err *err)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
+    struct sockaddr_storage at;
+    socklen_t n = sizeof at;
+    char port[16];
+    int fd;
+
+    snprintf(port, sizeof port, "%d", h->o.port);
+    int rc = getaddrinfo(h->o.host, port, &hints, &list);
+    if (rc)
+        return sv_fail(err, SV_EINVAL, -1, "host %s: %s", h->o.host, gai_strerror(rc));
+    fd = bind_tcp(list);
+    freeaddrinfo(list);
+    if (fd < 0)
+        return sv_fail(err, SV_EIO, -1, "%s port %d: %s", h->o.host, h->o.port, strerror(errno));
+    if (getsockname(fd, (struct sockaddr *)&at, &n) == 0)
+        h->port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+                                                 : ((struct sockaddr_in *)&at)->sin_port);
+    h->bound = evhttp_accept_socket_with_handle(h->ev, fd);
+    if (!h->bound)
+        close(fd);
+    return h->bound ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "%s: cannot listen", h->o.host);
+}
+
+int sv_http_open(struct sv_http **out, struct event_base *base, const struct sv_http_options *o,
+                 struct sv_err *err)
+{
+    struct sv_http *h = sv_calloc(1, sizeof *h);
+
+    *out = NULL;
+    if (!h)
+        return sv_fail(err, SV_ENOMEM, -1, "HTTP server");
+    h->o = *o;
+    h->base = base;
+    h->ev = evhttp_new(base);
+    h->piece = evbuffer_new();
+    if (!h->ev || !h->piece) {
+        sv_http_close(h);
+        return sv_fail(err, SV_ENOMEM, -1, "HTTP server");
+    }
+    evhttp_set_gencb(h->ev, take_request, h);
+    evhttp_set_allowed_methods(h->ev, EVHTTP_REQ_GET | EVHTTP_REQ_HEAD | EVHTTP_REQ_POST |
+                                          EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS |
+                                          EVHTTP_REQ_PATCH);
+    evhttp_set_max_headers_size(h->ev, MAX_HEADER_BYTES);
+    evhttp_set_max_body_size(h->ev, o->max_body_bytes + REFUSED_BODY_SLACK);
+    evhttp_set_timeout(h->ev, o->idle_seconds);
+    evhttp_set_flags(h->ev, EVHTTP_SERVER_LINGERING_CLOSE);
+    evhttp_set_default_content_type(h->ev, NULL);
+    if (o->tls)
+        evhttp_set_bevcb(h->ev, new_tls_buffer, o->tls);
+    int rc = o->unix_path ? listen_unix(h, err) : listen_tcp(h, err);
+    if (rc) {
+        sv_http_close(h);
+        return rc;
+    }
+    *out = h;
+    return SV_OK;
+}
+
+int sv_http_port(const struct sv_http *h)
+{
+    return h->port;
+}
+
+void sv_http_stop_listening(struct sv_http *h)
+{
+    if (h->bound)
+        evhttp_del_accept_socket(h->ev, h->bound);
+    h->bound = NULL;
+    if (h->unix_path)
+        unlink(h->unix_path);
+}
+
+int32_t sv_http_n_open(const struct sv_http *h)
+{
+    return h->n_open;
+}
+
+void sv_http_close(struct sv_http *h)
+{
+    if (!h)
+        return;
+    if (h->ev) {
+        sv_http_stop_listening(h);
+        evhttp_free(h->ev);
+    }
+    if (h->piece)
+        evbuffer_free(h->piece);
+    sv_free(h->unix_path);
+    sv_free(h);
+}

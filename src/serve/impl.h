@@ -1,0 +1,351 @@
+/*
+ * impl.h - what the files of src/serve share: the server, the worker's queue, calls and their sequences,
+ * parameters, the writers of answers, metrics and log lines.
+ *
+ * Included only inside src/serve. Everything but worker.c runs on the loop's thread. A call is one HTTP request that
+ * generates; it has one gen (sequence) for each prompt and choice. Must not: hold globals.
+ */
+#ifndef SV_SERVE_IMPL_H
+#define SV_SERVE_IMPL_H
+
+#include "base/base.h"
+#include "load/load.h"
+#include "salvo.h"
+#include "serve/http.h"
+#include "serve/serve.h"
+#include "text/text.h"
+
+struct sv_call;
+struct sv_gen;
+
+/* ---------------------------------------------------------------- errors of the API (error.c) */
+
+struct sv_api_err {
+    int status;       /* HTTP */
+    const char *type; /* "invalid_request_error", ... */
+    const char *code; /* NULL = null */
+    char param[96];   /* the field, "" = null */
+    char msg[480];
+};
+/* All return -1. bad: 400 for a field (NULL = the request as a whole). */
+int sv_api_bad(struct sv_api_err *e, const char *param, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+int sv_api_fail(struct sv_api_err *e, int status, const char *code, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* {"error": {...}} without a line break. */
+void sv_api_err_json(struct sv_buf *b, const struct sv_api_err *e);
+void sv_api_reply(struct sv_http_req *q, const struct sv_api_err *e);
+
+/* ---------------------------------------------------------------- the worker (worker.c, out.c) */
+
+/* What the loop may read once the model is loaded. Owned by the worker, unchanged until it is stopped. */
+struct sv_serve_model {
+    struct sv_tokenizer *tok;
+    struct sv_chat_template *chat;  /* NULL: no template, why says so */
+    char chat_why[256];
+    struct sv_gen_config gen;
+    struct sv_engine_info info;
+    bool drafts;
+};
+
+enum sv_out_kind { SV_OUT_EVENT, SV_OUT_REJECTED, SV_OUT_LOADED, SV_OUT_FAILED, SV_OUT_FLUSHED };
+
+/* One thing the worker reports. Pointers are valid until the next sv_worker_next. */
+struct sv_out {
+    enum sv_out_kind kind;
+    struct sv_gen *gen;
+    enum sv_finish_reason finish;
+    int32_t n_tokens, n_drafted, n_prompt_logprobs, n_steps;
+    uint32_t n_text, n_message;
+    bool has_logprobs;
+    int32_t stop_id, stop_index;
+    int32_t n_prompt, n_cached, n_preemptions; /* these and n_steps when finished, ... */
+    int64_t queue_us, prefill_us, decode_us;
+    int64_t at_us;
+    const int32_t *tokens;
+    const char *text, *message;
+    const uint16_t *accept_lengths; /* (n_steps) */
+    const char *logprobs, *prompt_logprobs; /* packed: read with sv_out_logprob */
+};
+/* Takes the next packed entry; top_ids and top_logprobs point into it. */
+void sv_out_logprob(const char **packed, struct sv_logprob *lp);
+void sv_out_pack(struct sv_buf *batch, const struct sv_out *o, const struct sv_logprob *logprobs,
+                 const struct sv_logprob *prompt_logprobs);
+/* Reads one record at *at; false at the end. */
+bool sv_out_unpack(const struct sv_buf *batch, size_t *at, struct sv_out *o);
+
+enum sv_load_stage { SV_LOAD_START, SV_LOAD_TOKENIZER, SV_LOAD_ENGINE, SV_LOAD_DONE };
+
+/* Written by the worker now and then, read for /metrics, /health and log lines. */
+struct sv_snapshot {
+    struct sv_engine_stats stats;
+    int32_t n_live;           /* sequences the engine has */
+    enum sv_load_stage stage;
+    int64_t busy_us;          /* time in steps */
+};
+
+struct sv_worker;
+int sv_worker_start(struct sv_worker **w, const struct sv_serve_options *o, int32_t max_live,
+                    struct sv_err *err);
+/* Ends the thread and closes the engine; what was submitted gets its last event, to be collected. Then free. */
+void sv_worker_finish(struct sv_worker *w);
+void sv_worker_free(struct sv_worker *w);
+int sv_worker_fd(const struct sv_worker *w);
+/* The gen belongs to the worker until its last event or rejection has been read. */
+void sv_worker_submit(struct sv_worker *w, struct sv_gen *g);
+void sv_worker_cancel(struct sv_worker *w, uint64_t serial);
+void sv_worker_flush(struct sv_worker *w);
+void sv_worker_snapshot(struct sv_worker *w, struct sv_snapshot *out);
+/* All that has come since the last call: collect once, then next until it is false. */
+void sv_worker_collect(struct sv_worker *w);
+bool sv_worker_next(struct sv_worker *w, struct sv_out *out);
+const struct sv_serve_model *sv_worker_model(const struct sv_worker *w);
+int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engine_options *o,
+                              struct sv_err *err);
+
+/* ---------------------------------------------------------------- parameters (params.c) */
+
+#define SV_API_STOPS 64
+#define SV_API_STOP_IDS 256
+#define SV_API_BIAS 1024
+
+enum sv_dialect_kind { SV_CHAT, SV_COMPLETIONS, SV_GENERATE };
+
+/* What a request asked for, in one shape for all dialects. Strings belong to the parsed body. */
+struct sv_params {
+    struct sv_request r;     /* sampling, stops, limits; the prompt comes later */
+    const char *model;
+    bool has_temperature, has_top_p, has_top_k, has_min_p, has_max_tokens, has_seed;
+    int32_t n;
+    bool stream, include_usage, continuous_usage;
+    bool echo, discard;      /* discard: max_tokens 0, so the one token made is not shown */
+    bool logprobs;
+    int32_t n_top, n_prompt_top; /* n_prompt_top -1 = no prompt log probabilities */
+    bool return_ids, return_draft;
+    int32_t spec;            /* enum sv_spec_metrics, -1 = the server's */
+    const char *stop[SV_API_STOPS];
+    int32_t stop_ids[SV_API_STOP_IDS];
+    int32_t bias_ids[SV_API_BIAS];
+    float bias[SV_API_BIAS];
+    /* chat */
+    json_t *messages, *tools, *documents, *template_args; /* borrowed */
+    const char *reasoning_effort;
+    bool add_generation_prompt;
+    int add_special;         /* -1 = the dialect's default */
+    /* completions and generate */
+    json_t *prompt;          /* borrowed: text, ids, or a list of either */
+    const char *request_id;
+    bool batched;            /* generate: a list was given, a list is answered */
+};
+/* Reads a body in the given dialect. Unknown fields and wrong types fail, naming the field. */
+int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body, struct sv_api_err *e);
+/* Fills what the request left open and checks what depends on the model. */
+int sv_params_complete(struct sv_params *p, enum sv_dialect_kind kind, const struct sv_serve_model *m,
+                       const struct sv_serve_options *o, struct sv_api_err *e);
+
+/* One prompt: text or ids. */
+struct sv_prompt {
+    int32_t *ids;
+    int32_t n_ids;
+};
+
+/* ---------------------------------------------------------------- calls (call.c) */
+
+struct sv_gen {
+    struct sv_call *call;
+    uint64_t serial;
+    struct sv_request r;       /* what the worker submits; all it points to lives in the call */
+    int32_t index, prompt;     /* choice; which of the call's prompts */
+    /* the loop's */
+    struct sv_buf text, ids;   /* ids: int32_t */
+    struct sv_buf lp[4];       /* JSON pieces of log probabilities, as the dialect wants them */
+    struct sv_buf prompt_lp;
+    struct sv_buf accept;      /* uint16_t */
+    struct sv_buf due, due_drafted; /* text of tokens not yet in an event; a flag for each byte */
+    struct sv_detok detok;
+    size_t text_offset;        /* legacy log probabilities: characters before the next token */
+    bool begun, done;
+    enum sv_finish_reason finish;
+    int32_t stop_id, stop_index;
+    int32_t n_prompt, n_cached, n_preemptions, n_drafted;
+    int64_t queue_us, prefill_us, decode_us;
+    int64_t last_us;
+};
+
+struct sv_dialect {
+    const char *name;          /* in log lines */
+    enum sv_dialect_kind kind;
+    /* What a step brought, as frames of a stream. */
+    void (*chunk)(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b);
+    /* The frames after the last sequence has ended. */
+    void (*tail)(struct sv_call *c, struct sv_buf *b);
+    /* The whole answer. */
+    void (*body)(struct sv_call *c, struct sv_buf *b);
+    /* Log probabilities of an event, put aside for the answer (or this chunk). */
+    void (*keep)(struct sv_call *c, struct sv_gen *g, const struct sv_out *o);
+};
+extern const struct sv_dialect sv_dialect_chat, sv_dialect_completions, sv_dialect_generate;
+
+struct sv_call {
+    struct sv_serve *s;
+    struct sv_http_req *req;   /* NULL once the client has left or was answered */
+    const struct sv_dialect *dialect;
+    struct sv_call *prev, *next;
+    json_t *body;
+    struct sv_params p;
+    struct sv_prompt *prompts;
+    int32_t n_prompts;
+    struct sv_gen *gens;
+    int32_t n_gens, n_done;
+    char id[64], request_id[72];
+    int64_t created, start_us, first_us, write_us; /* created: Unix seconds */
+    bool started;              /* stream: headers are out */
+    bool failed;               /* an error has been sent */
+    int status;
+};
+
+/* Answers the request, now or as the engine gets on. */
+void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_http_req *q,
+                   const char *request_id);
+void sv_call_out(struct sv_serve *s, const struct sv_out *o);
+void sv_call_tick(struct sv_serve *s, int64_t now_us); /* pings */
+void sv_call_cancel_all(struct sv_serve *s);
+const char *sv_call_model(const struct sv_call *c);
+
+/* prompt.c: chat messages, text or ids to prompts. */
+int sv_prompts_make(struct sv_serve *s, struct sv_params *p, enum sv_dialect_kind kind,
+                    struct sv_prompt **prompts, int32_t *n, struct sv_api_err *e);
+void sv_prompts_free(struct sv_prompt *prompts, int32_t n);
+int sv_encode(struct sv_serve *s, const char *text, size_t n, bool add_special, struct sv_ids *ids,
+              struct sv_api_err *e);
+int sv_render_chat(struct sv_serve *s, const struct sv_params *p, struct sv_buf *text,
+                   struct sv_api_err *e);
+
+/* ---------------------------------------------------------------- writers (write.c, logprobs.c, spec.c) */
+
+void sv_json_float(struct sv_buf *b, double v); /* never inf or nan */
+void sv_json_ids(struct sv_buf *b, const int32_t *ids, int32_t n);
+void sv_json_string(struct sv_buf *b, const char *key, const char *value); /* "key":"value" */
+/* A token's bytes as text; what is no UTF-8 becomes U+FFFD. */
+void sv_json_token(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id);
+const char *sv_finish_json(enum sv_finish_reason f); /* with quotes */
+/* A server-sent event around JSON: mark, append, end. */
+void sv_sse_begin(struct sv_buf *b);
+void sv_sse_end(struct sv_buf *b);
+void sv_sse_done(struct sv_buf *b);
+#define SV_SSE_PING ": ping\n\n"
+/* "usage":{...} over the gens of the call (or of one). */
+void sv_write_usage(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *one);
+
+void sv_write_stop_reason(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g);
+void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_out *o);
+void sv_logprobs_legacy(struct sv_gen *g, const struct sv_tokenizer *tok, int32_t id,
+                        const struct sv_logprob *lp, bool first_of_prompt);
+void sv_logprobs_legacy_write(struct sv_buf *b, const struct sv_gen *g);
+void sv_logprobs_prompt(struct sv_gen *g, const struct sv_tokenizer *tok, const struct sv_out *o);
+
+/* Accept figures of one gen, or of all. */
+struct sv_accept {
+    int64_t n_steps, n_tokens, n_accepted, n_drafted;
+    int64_t length[66]; /* by accepted drafts: [0] none */
+    int32_t max;
+};
+void sv_accept_of(const struct sv_gen *g, struct sv_accept *a);
+void sv_write_spec_metrics(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g);
+void sv_write_timings(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g);
+void sv_write_draft_flags(struct sv_buf *b, struct sv_gen *g, const struct sv_out *o);
+
+/* ---------------------------------------------------------------- metrics and log lines */
+
+#define SV_N_BUCKETS 24
+
+struct sv_histogram {
+    int64_t n[SV_N_BUCKETS + 1];
+    int64_t count;
+    double sum;
+};
+struct sv_metrics {
+    int64_t n_requests[6];       /* by enum sv_finish_reason, of sequences; [5]: rejected */
+    int64_t n_http[6];           /* by status class */
+    int64_t n_full;              /* 429 */
+    int64_t n_prompt_tokens, n_cached_tokens, n_tokens;
+    struct sv_histogram ttft, itl, e2e, queue;
+};
+void sv_histogram_add(struct sv_histogram *h, double seconds, int64_t times);
+void sv_metrics_write(struct sv_serve *s, struct sv_buf *b);
+
+/* One line: event, then name=value pairs. Values: 's' string, 'i' int64_t, 'f' double. */
+struct sv_log_field {
+    const char *name;
+    char kind;
+    union {
+        const char *s;
+        int64_t i;
+        double f;
+    } v;
+};
+#define SV_LOG_S(n, x) {.name = (n), .kind = 's', .v.s = (x)}
+#define SV_LOG_I(n, x) {.name = (n), .kind = 'i', .v.i = (x)}
+#define SV_LOG_F(n, x) {.name = (n), .kind = 'f', .v.f = (x)}
+void sv_serve_log(const struct sv_serve *s, const char *event, const struct sv_log_field *f, int n);
+
+/* ---------------------------------------------------------------- the server (loop.c) */
+
+enum sv_serve_state { SV_LOADING, SV_READY, SV_DRAINING, SV_BROKEN };
+
+struct sv_keys;
+struct sv_serve {
+    struct sv_serve_options o;
+    char model_name[256];
+    struct event_base *base;
+    struct sv_http *http;
+    struct ssl_ctx_st *tls;
+    struct sv_keys *keys;      /* NULL: everybody may */
+    struct sv_worker *worker;
+    const struct sv_serve_model *model; /* NULL until loaded */
+    struct sv_enc_scratch *scratch;
+    struct sv_template *chat;           /* given by option */
+    enum sv_serve_state state;
+    char broken[480];
+    struct sv_call *calls;
+    int32_t n_live, max_live;  /* sequences with the worker */
+    uint64_t next_serial;
+    struct sv_http_req *flushing[32];   /* waiting for the worker to flush: a ring */
+    int32_t first_flushing, n_flushing;
+    struct sv_metrics metrics;
+    struct sv_buf text;        /* scratch of the writers */
+    int64_t start_us, drain_us, created; /* created: Unix seconds */
+    int stop_fd, n_stops;
+    struct event *on_mail, *on_stop, *on_tick, *on_term, *on_int;
+    struct sv_snapshot last;   /* at the last line of figures */
+    int64_t last_us, last_tokens;
+    bool idle_said;
+};
+
+/* ---------------------------------------------------------------- endpoints */
+
+/* route.c */
+void sv_route(void *s, struct sv_http_req *q);
+/* One file each: models.c, tokenize.c, native.c, health.c, page.c. */
+void sv_get_models(struct sv_serve *s, struct sv_http_req *q);
+void sv_post_tokenize(struct sv_serve *s, struct sv_http_req *q);
+void sv_post_detokenize(struct sv_serve *s, struct sv_http_req *q);
+void sv_get_tokenizer_info(struct sv_serve *s, struct sv_http_req *q);
+void sv_get_health(struct sv_serve *s, struct sv_http_req *q);
+void sv_get_version(struct sv_serve *s, struct sv_http_req *q);
+void sv_get_metrics(struct sv_serve *s, struct sv_http_req *q);
+void sv_get_server_info(struct sv_serve *s, struct sv_http_req *q);
+void sv_flush_prefixes(struct sv_serve *s, struct sv_http_req *q);
+void sv_flushed(struct sv_serve *s);
+void sv_get_page(struct sv_serve *s, struct sv_http_req *q);
+/* An object of a body, or an error that is already answered (NULL). */
+json_t *sv_body_object(struct sv_http_req *q, struct sv_api_err *e);
+
+/* auth.c, tls.c */
+int sv_keys_open(struct sv_keys **k, const char *key, const char *file, struct sv_err *err);
+bool sv_keys_allow(const struct sv_keys *k, const char *authorization, const char *x_api_key);
+void sv_keys_close(struct sv_keys *k);
+int sv_tls_open(struct ssl_ctx_st **ctx, const char *cert, const char *key, struct sv_err *err);
+void sv_tls_close(struct ssl_ctx_st *ctx);
+
+#endif

@@ -1,0 +1,168 @@
+/*
+ * logprobs.c - log probabilities in the two shapes of OpenAI's API and vLLM's prompt_logprobs.
+ *
+ * Called by the dialects as events arrive. Numbers are written so that the float comes back exactly. Must not:
+ * compute; the engine's numbers are the answer.
+ */
+#include "serve/impl.h"
+
+#include <string.h>
+
+/* ---------------------------------------------------------------- chat */
+
+static void token_bytes(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id)
+{
+    size_t n;
+    const char *bytes = sv_tokenizer_bytes(tok, id, &n);
+
+    sv_buf_printf(b, ",\"bytes\":[");
+    for (size_t i = 0; i < n; i++)
+        sv_buf_printf(b, i ? ",%d" : "%d", (unsigned char)bytes[i]);
+    sv_buf_append(b, "]", 1);
+}
+
+static void one(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id, float logprob)
+{
+    sv_buf_printf(b, "{\"token\":");
+    sv_json_token(b, tok, id);
+    sv_buf_printf(b, ",\"logprob\":");
+    sv_json_float(b, (double)logprob);
+    token_bytes(b, tok, id);
+}
+
+void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_out *o)
+{
+    const char *at = o->logprobs;
+    struct sv_logprob lp;
+
+    for (int32_t i = 0; at && i < o->n_tokens; i++) {
+        sv_out_logprob(&at, &lp);
+        if (b->len)
+            sv_buf_append(b, ",", 1);
+        one(b, tok, o->tokens[i], lp.logprob);
+        sv_buf_printf(b, ",\"top_logprobs\":[");
+        for (int32_t k = 0; k < lp.n_top; k++) {
+            if (k)
+                sv_buf_append(b, ",", 1);
+            one(b, tok, lp.top_ids[k], lp.top_logprobs[k]);
+            sv_buf_append(b, "}", 1);
+        }
+        sv_buf_append(b, "]}", 2);
+    }
+}
+
+/* ---------------------------------------------------------------- legacy */
+
+/* Characters, as Python counts them, of a token's bytes. */
+static size_t characters(const struct sv_tokenizer *tok, int32_t id)
+{
+    size_t n, count = 0;
+    const char *bytes = sv_tokenizer_bytes(tok, id, &n);
+
+    for (size_t i = 0; i < n; i++)
+        count += ((unsigned char)bytes[i] & 0xc0) != 0x80;
+    return count;
+}
+
+/* As OpenAI writes a token that is no text by itself: bytes:\\xe2\\x80. Keeps names of alternatives apart. */
+static void legacy_token(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id)
+{
+    size_t n, start = b->len;
+    const char *bytes = sv_tokenizer_bytes(tok, id, &n);
+
+    sv_json_quote(b, bytes ? bytes : "", n);
+    if (b->failed || !strstr(b->data + start, "\xef\xbf\xbd") || (n == 3 && bytes[0] == '\xef'))
+        return;
+    b->len = start;
+    sv_buf_printf(b, "\"bytes:");
+    for (size_t i = 0; i < n; i++)
+        sv_buf_printf(b, "\\\\x%02x", (unsigned char)bytes[i]);
+    sv_buf_append(b, "\"", 1);
+}
+
+/* tokens, token_logprobs, top_logprobs, text_offset: each a list under construction. The token itself is always among
+ * its alternatives. */
+void sv_logprobs_legacy(struct sv_gen *g, const struct sv_tokenizer *tok, int32_t id,
+                        const struct sv_logprob *lp, bool first_of_prompt)
+{
+    const char *comma = g->lp[0].len ? "," : "";
+    bool own = false;
+
+    sv_buf_printf(&g->lp[0], "%s", comma);
+    legacy_token(&g->lp[0], tok, id);
+    sv_buf_printf(&g->lp[3], "%s%zu", comma, g->text_offset);
+    g->text_offset += characters(tok, id);
+    if (first_of_prompt) {
+        sv_buf_printf(&g->lp[1], "%snull", comma);
+        sv_buf_printf(&g->lp[2], "%snull", comma);
+        return;
+    }
+    sv_buf_printf(&g->lp[1], "%s", comma);
+    sv_json_float(&g->lp[1], (double)lp->logprob);
+    sv_buf_printf(&g->lp[2], "%s{", comma);
+    int32_t n_top = lp->n_top < g->call->p.n_top ? lp->n_top : g->call->p.n_top;
+    for (int32_t k = 0; k < n_top; k++) {
+        own = own || lp->top_ids[k] == id;
+        legacy_token(&g->lp[2], tok, lp->top_ids[k]);
+        sv_buf_append(&g->lp[2], ":", 1);
+        sv_json_float(&g->lp[2], (double)lp->top_logprobs[k]);
+        if (k + 1 < n_top || !own)
+            sv_buf_append(&g->lp[2], ",", 1);
+    }
+    if (!own) {
+        legacy_token(&g->lp[2], tok, id);
+        sv_buf_append(&g->lp[2], ":", 1);
+        sv_json_float(&g->lp[2], (double)lp->logprob);
+    }
+    sv_buf_append(&g->lp[2], "}", 1);
+}
+
+void sv_logprobs_legacy_write(struct sv_buf *b, const struct sv_gen *g)
+{
+    static const char *const names[] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
+
+    sv_buf_append(b, "{", 1);
+    for (int i = 0; i < 4; i++) {
+        sv_buf_printf(b, "%s\"%s\":[", i ? "," : "", names[i]);
+        sv_buf_append(b, g->lp[i].data, g->lp[i].len);
+        sv_buf_append(b, "]", 1);
+    }
+    sv_buf_append(b, "}", 1);
+}
+
+/* ---------------------------------------------------------------- vLLM's prompt_logprobs */
+
+static void prompt_entry(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id, float logprob,
+                         int32_t rank)
+{
+    sv_buf_printf(b, "\"%d\":{\"logprob\":", id);
+    sv_json_float(b, (double)logprob);
+    sv_buf_printf(b, ",\"rank\":%d,\"decoded_token\":", rank);
+    sv_json_token(b, tok, id);
+    sv_buf_append(b, "}", 1);
+}
+
+/* A list: null for the first token, then {"id": {logprob, rank, decoded_token}} with the token itself first. */
+void sv_logprobs_prompt(struct sv_gen *g, const struct sv_tokenizer *tok, const struct sv_out *o)
+{
+    const struct sv_prompt *p = &g->call->prompts[g->prompt];
+    const char *at = o->prompt_logprobs;
+    struct sv_buf *b = &g->prompt_lp;
+    struct sv_logprob lp;
+
+    for (int32_t i = 0; i < o->n_prompt_logprobs; i++) {
+        sv_out_logprob(&at, &lp);
+        if (!i) {
+            sv_buf_printf(b, "null");
+            continue;
+        }
+        sv_buf_printf(b, ",{");
+        prompt_entry(b, tok, p->ids[i], lp.logprob, lp.rank);
+        for (int32_t k = 0; k < lp.n_top && k < g->call->p.n_prompt_top; k++)
+            if (lp.top_ids[k] != p->ids[i]) {
+                sv_buf_append(b, ",", 1);
+                prompt_entry(b, tok, lp.top_ids[k], lp.top_logprobs[k], k + 1);
+            }
+        sv_buf_append(b, "}", 1);
+    }
+}

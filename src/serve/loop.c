@@ -1,0 +1,370 @@
+/*
+ * loop.c - the server's life: opening, the event loop, what the worker reports, draining, closing.
+ *
+ * Called by cli and tests through serve.h. One thread runs everything here; only sv_serve_stop may come from
+ * elsewhere. Must not: block, but in close, which waits for the worker.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "serve/impl.h"
+
+#include <errno.h>
+#include <event2/event.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TICK_MS 250
+
+/* ---------------------------------------------------------------- draining */
+
+static void check_drained(struct sv_serve *s)
+{
+    bool late = sv_clock_us() - s->drain_us > (int64_t)s->o.drain_seconds * 1000000;
+
+    if (s->state != SV_DRAINING)
+        return;
+    if (late && s->calls) {
+        sv_call_cancel_all(s); /* the clients are told */
+        if (sv_clock_us() - s->drain_us < (int64_t)(s->o.drain_seconds + 2) * 1000000)
+            return;
+    }
+    if (late || (!s->calls && !sv_http_n_open(s->http)))
+        event_base_loopbreak(s->base);
+}
+
+static void stop(struct sv_serve *s)
+{
+    if (s->n_stops++ || s->state == SV_LOADING || s->state == SV_BROKEN) {
+        event_base_loopbreak(s->base);
+        return;
+    }
+    struct sv_log_field f[] = {SV_LOG_I("unfinished", s->n_live),
+                               SV_LOG_I("drain_seconds", s->o.drain_seconds)};
+    sv_serve_log(s, "draining", f, 2);
+    s->state = SV_DRAINING;
+    s->drain_us = sv_clock_us();
+    sv_http_stop_listening(s->http);
+    check_drained(s);
+}
+
+static void on_stop(evutil_socket_t fd, short what, void *arg)
+{
+    uint64_t n = 0;
+    (void)what;
+    if (read(fd, &n, sizeof n) < 0)
+        return;
+    for (; n; n--)
+        stop(arg);
+}
+
+static void on_signal(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    stop(arg);
+}
+
+/* ---------------------------------------------------------------- figures now and then */
+
+static void log_figures(struct sv_serve *s, int64_t now)
+{
+    struct sv_snapshot snap;
+
+    if (s->o.log_seconds < 0 || now - s->last_us < (int64_t)s->o.log_seconds * 1000000)
+        return;
+    sv_worker_snapshot(s->worker, &snap);
+    const struct sv_engine_stats *a = &s->last.stats, *b = &snap.stats;
+    double seconds = (double)(now - s->last_us) / 1e6;
+    int64_t verify = b->n_verify_steps - a->n_verify_steps, drafted = b->n_drafted - a->n_drafted;
+    int64_t accepted = b->n_accepted - a->n_accepted;
+    bool idle = s->metrics.n_tokens == s->last_tokens && !s->n_live;
+    if (!idle || !s->idle_said) {
+        struct sv_log_field f[] = {
+            SV_LOG_I("running", b->n_running),
+            SV_LOG_I("waiting", b->n_waiting),
+            SV_LOG_F("tokens_per_s", (double)(s->metrics.n_tokens - s->last_tokens) / seconds),
+            SV_LOG_F("accept_length", verify ? 1 + (double)accepted / (double)verify : 0),
+            SV_LOG_F("accept_rate", drafted ? (double)accepted / (double)drafted : 0),
+            SV_LOG_I("pages_used", b->n_pages_used),
+            SV_LOG_I("pages", b->n_pages),
+            SV_LOG_I("preemptions", b->n_preemptions),
+        };
+        sv_serve_log(s, "figures", f, (int)(sizeof f / sizeof f[0]));
+    }
+    s->idle_said = idle;
+    s->last = snap;
+    s->last_us = now;
+    s->last_tokens = s->metrics.n_tokens;
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *arg)
+{
+    struct sv_serve *s = arg;
+    int64_t now = sv_clock_us();
+
+    (void)fd, (void)what;
+    sv_call_tick(s, now);
+    if (s->state == SV_READY)
+        log_figures(s, now);
+    check_drained(s);
+}
+
+/* ---------------------------------------------------------------- the worker's reports */
+
+static void on_loaded(struct sv_serve *s)
+{
+    const struct sv_engine_info *info;
+
+    s->model = sv_worker_model(s->worker);
+    info = &s->model->info;
+    if (s->state == SV_LOADING)
+        s->state = SV_READY;
+    struct sv_log_field f[] = {
+        SV_LOG_S("model", s->model_name),
+        SV_LOG_S("architecture", info->target_arch),
+        SV_LOG_S("device", info->device),
+        SV_LOG_S("dtype", info->dtype),
+        SV_LOG_I("context", info->context),
+        SV_LOG_I("verify_width", info->width),
+        SV_LOG_F("seconds", (double)(sv_clock_us() - s->start_us) / 1e6),
+    };
+    sv_serve_log(s, "ready", f, (int)(sizeof f / sizeof f[0]));
+    s->last_us = sv_clock_us();
+}
+
+static void on_failed(struct sv_serve *s, const struct sv_out *o)
+{
+    snprintf(s->broken, sizeof s->broken, "%.*s", (int)o->n_message, o->message);
+    struct sv_log_field f[] = {SV_LOG_S("message", s->broken)};
+    sv_serve_log(s, "error", f, 1);
+    if (s->state == SV_LOADING)
+        event_base_loopbreak(s->base);
+    s->state = SV_BROKEN;
+}
+
+static void on_mail(evutil_socket_t fd, short what, void *arg)
+{
+    struct sv_serve *s = arg;
+    struct sv_out o;
+
+    (void)fd, (void)what;
+    sv_worker_collect(s->worker);
+    while (sv_worker_next(s->worker, &o)) {
+        switch (o.kind) {
+        case SV_OUT_EVENT:
+        case SV_OUT_REJECTED:
+            sv_call_out(s, &o);
+            break;
+        case SV_OUT_LOADED:
+            on_loaded(s);
+            break;
+        case SV_OUT_FAILED:
+            on_failed(s, &o);
+            break;
+        case SV_OUT_FLUSHED:
+            sv_flushed(s);
+            break;
+        }
+    }
+    check_drained(s);
+}
+
+/* ---------------------------------------------------------------- opening */
+
+static void take_options(struct sv_serve *s, const struct sv_serve_options *o)
+{
+    const char *dir = o->engine.target_dir;
+    size_t n = strlen(dir);
+
+    s->o = *o;
+    s->o.host = o->host ? o->host : "127.0.0.1";
+    s->o.max_queue = o->max_queue ? o->max_queue : 512;
+    s->o.max_body_bytes = o->max_body_bytes ? o->max_body_bytes : (int64_t)16 << 20;
+    s->o.max_choices = o->max_choices ? o->max_choices : 128;
+    s->o.idle_seconds = o->idle_seconds ? o->idle_seconds : 75;
+    s->o.ping_seconds = o->ping_seconds ? o->ping_seconds : 15;
+    s->o.drain_seconds = o->drain_seconds ? o->drain_seconds : 60;
+    s->o.log_seconds = o->log_seconds ? o->log_seconds : 10;
+    s->max_live = (o->engine.max_sequences > 1 ? o->engine.max_sequences : 1) + s->o.max_queue;
+    if (o->model_name) {
+        snprintf(s->model_name, sizeof s->model_name, "%s", o->model_name);
+        return;
+    }
+    while (n > 1 && dir[n - 1] == '/')
+        n--;
+    size_t start = n;
+    while (start > 0 && dir[start - 1] != '/')
+        start--;
+    snprintf(s->model_name, sizeof s->model_name, "%.*s", (int)(n - start), dir + start);
+}
+
+static int open_template(struct sv_serve *s, struct sv_err *err)
+{
+    struct sv_buf text;
+
+    if (!s->o.chat_template)
+        return SV_OK;
+    sv_buf_init(&text);
+    int rc = sv_file_read(&text, s->o.chat_template, (size_t)4 << 20, err);
+    if (!rc)
+        rc = sv_template_parse(&s->chat, text.data ? text.data : "", text.len, err);
+    if (rc)
+        sv_err_prefix(err, "%s", s->o.chat_template);
+    sv_buf_fini(&text);
+    return rc;
+}
+
+static int add_event(struct sv_serve *s, struct event **ev, int fd, short what,
+                     event_callback_fn fn, struct sv_err *err)
+{
+    struct timeval tick = {0, TICK_MS * 1000};
+
+    *ev = event_new(s->base, fd, what, fn, s);
+    if (!*ev || event_add(*ev, fd < 0 ? &tick : NULL))
+        return sv_fail(err, SV_ENOMEM, -1, "event loop");
+    return SV_OK;
+}
+
+static int open_events(struct sv_serve *s, struct sv_err *err)
+{
+    int rc = add_event(s, &s->on_mail, sv_worker_fd(s->worker), EV_READ | EV_PERSIST, on_mail, err);
+
+    s->stop_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (!rc && s->stop_fd < 0)
+        rc = sv_fail(err, SV_EIO, -1, "eventfd: %s", strerror(errno));
+    if (!rc)
+        rc = add_event(s, &s->on_stop, s->stop_fd, EV_READ | EV_PERSIST, on_stop, err);
+    if (!rc)
+        rc = add_event(s, &s->on_tick, -1, EV_PERSIST, on_tick, err);
+    if (!rc && s->o.catch_signals)
+        rc = add_event(s, &s->on_term, SIGTERM, EV_SIGNAL | EV_PERSIST, on_signal, err);
+    if (!rc && s->o.catch_signals)
+        rc = add_event(s, &s->on_int, SIGINT, EV_SIGNAL | EV_PERSIST, on_signal, err);
+    return rc;
+}
+
+static int open_all(struct sv_serve *s, struct sv_err *err)
+{
+    const struct sv_serve_options *o = &s->o;
+    struct sv_http_options ho = {.host = o->host,
+                                 .port = o->port,
+                                 .unix_path = o->unix_path,
+                                 .max_body_bytes = o->max_body_bytes,
+                                 .idle_seconds = o->idle_seconds,
+                                 .on_request = sv_route,
+                                 .user = s};
+    int rc = SV_OK;
+
+    s->base = event_base_new();
+    s->scratch = sv_enc_scratch_new();
+    if (!s->base || !s->scratch)
+        rc = sv_fail(err, SV_ENOMEM, -1, "server");
+    if (!rc)
+        rc = sv_keys_open(&s->keys, o->api_key, o->api_key_file, err);
+    if (!rc)
+        rc = open_template(s, err);
+    if (!rc && (o->tls_cert || o->tls_key))
+        rc = sv_tls_open(&s->tls, o->tls_cert, o->tls_key, err);
+    ho.tls = s->tls;
+    if (!rc)
+        rc = sv_http_open(&s->http, s->base, &ho, err);
+    if (!rc)
+        rc = sv_worker_start(&s->worker, o, s->max_live, err);
+    return rc ? rc : open_events(s, err);
+}
+
+int sv_serve_open(struct sv_serve **out, const struct sv_serve_options *o, struct sv_err *err)
+{
+    struct sv_serve *s = sv_calloc(1, sizeof *s);
+
+    *out = NULL;
+    if (!s)
+        return sv_fail(err, SV_ENOMEM, -1, "server");
+    s->stop_fd = -1;
+    s->start_us = sv_clock_us();
+    s->created = (int64_t)time(NULL);
+    sv_buf_init(&s->text);
+    take_options(s, o);
+    signal(SIGPIPE, SIG_IGN); /* writing to a client that left must not end the process */
+    int rc = open_all(s, err);
+    if (rc) {
+        sv_serve_close(s);
+        return rc;
+    }
+    *out = s;
+    return SV_OK;
+}
+
+int sv_serve_port(const struct sv_serve *s)
+{
+    return sv_http_port(s->http);
+}
+
+int sv_serve_run(struct sv_serve *s, struct sv_err *err)
+{
+    char where[320];
+
+    if (s->o.unix_path)
+        snprintf(where, sizeof where, "unix:%s", s->o.unix_path);
+    else
+        snprintf(where, sizeof where, "%s://%s:%d", s->tls ? "https" : "http", s->o.host,
+                 sv_serve_port(s));
+    struct sv_log_field f[] = {SV_LOG_S("at", where)};
+    sv_serve_log(s, "listening", f, 1);
+    event_base_dispatch(s->base);
+    if (s->state == SV_BROKEN)
+        return sv_fail(err, SV_EDEVICE, -1, "%s", s->broken);
+    sv_serve_log(s, "stopped", NULL, 0);
+    return SV_OK;
+}
+
+void sv_serve_stop(struct sv_serve *s)
+{
+    uint64_t one = 1;
+    ssize_t n = write(s->stop_fd, &one, sizeof one); /* fails only after 2^64 calls */
+    (void)n;
+}
+
+/* ---------------------------------------------------------------- closing */
+
+static void free_event(struct event *ev)
+{
+    if (ev)
+        event_free(ev);
+}
+
+void sv_serve_close(struct sv_serve *s)
+{
+    if (!s)
+        return;
+    sv_http_close(s->http); /* clients go first: their calls lose them */
+    s->http = NULL;
+    if (s->worker) {
+        struct sv_out o;
+        sv_worker_finish(s->worker); /* every sequence gets its last event */
+        sv_worker_collect(s->worker);
+        while (sv_worker_next(s->worker, &o))
+            if (o.kind == SV_OUT_EVENT || o.kind == SV_OUT_REJECTED)
+                sv_call_out(s, &o);
+        SV_REQUIRE(!s->calls);
+    }
+    free_event(s->on_mail);
+    free_event(s->on_stop);
+    free_event(s->on_tick);
+    free_event(s->on_term);
+    free_event(s->on_int);
+    sv_worker_free(s->worker);
+    if (s->base)
+        event_base_free(s->base);
+    if (s->stop_fd >= 0)
+        close(s->stop_fd);
+    sv_tls_close(s->tls);
+    sv_keys_close(s->keys);
+    sv_template_free(s->chat);
+    sv_enc_scratch_free(s->scratch);
+    sv_buf_fini(&s->text);
+    sv_free(s);
+}

@@ -1,0 +1,202 @@
+/*
+ * metrics.c - /metrics in Prometheus' text format: Salvo's own names, and vLLM's where tools read those.
+ *
+ * Called by state.c; histograms are fed by call.c. One table of counters feeds everything. Must not: hold labels
+ * that a client chooses.
+ */
+#include "serve/impl.h"
+
+#include <string.h>
+
+/* Seconds; vLLM's bounds for the same quantities, so that dashboards fit. */
+static const double bounds[SV_N_BUCKETS] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.025, 0.04,
+                                            0.05,   0.06,  0.075,  0.08,  0.1,  0.15, 0.25,  0.5,
+                                            0.75,   1.0,   2.5,    5.0,   7.5,  10.0, 30.0,  60.0};
+
+void sv_histogram_add(struct sv_histogram *h, double seconds, int64_t times)
+{
+    int i = 0;
+    while (i < SV_N_BUCKETS && seconds > bounds[i])
+        i++;
+    h->n[i] += times;
+    h->count += times;
+    h->sum += seconds * (double)times;
+}
+
+static void head(struct sv_buf *b, const char *name, const char *type, const char *help)
+{
+    sv_buf_printf(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void counter(struct sv_buf *b, const char *name, const char *help, int64_t v)
+{
+    head(b, name, "counter", help);
+    sv_buf_printf(b, "%s %lld\n", name, (long long)v);
+}
+
+static void seconds(struct sv_buf *b, const char *name, const char *help, int64_t us)
+{
+    head(b, name, "counter", help);
+    sv_buf_printf(b, "%s %.6f\n", name, (double)us / 1e6);
+}
+
+static void gauge(struct sv_buf *b, const char *name, const char *help, double v)
+{
+    head(b, name, "gauge", help);
+    sv_buf_printf(b, "%s %.9g\n", name, v);
+}
+
+static void histogram(struct sv_buf *b, const char *name, const char *help,
+                      const struct sv_histogram *h)
+{
+    int64_t sum = 0;
+
+    head(b, name, "histogram", help);
+    for (int i = 0; i < SV_N_BUCKETS; i++) {
+        sum += h->n[i];
+        sv_buf_printf(b, "%s_bucket{le=\"%g\"} %lld\n", name, bounds[i], (long long)sum);
+    }
+    sv_buf_printf(b, "%s_bucket{le=\"+Inf\"} %lld\n%s_sum %.6f\n%s_count %lld\n", name,
+                  (long long)h->count, name, h->sum, name, (long long)h->count);
+}
+
+/* ---------------------------------------------------------------- our own */
+
+static void requests(struct sv_buf *b, const struct sv_metrics *m)
+{
+    static const char *const results[] = {"", "stop", "length", "canceled", "error", "rejected"};
+
+    head(b, "salvo_sequences_total", "counter", "Sequences ended, by how.");
+    for (int i = 1; i < 6; i++)
+        sv_buf_printf(b, "salvo_sequences_total{result=\"%s\"} %lld\n", results[i],
+                      (long long)m->n_requests[i]);
+    counter(b, "salvo_queue_full_total", "Requests answered with 429.", m->n_full);
+    counter(b, "salvo_prompt_tokens_total", "Prompt tokens of ended sequences.", m->n_prompt_tokens);
+    counter(b, "salvo_cached_tokens_total", "Prompt tokens found in the prefix cache.",
+            m->n_cached_tokens);
+    counter(b, "salvo_generated_tokens_total", "Tokens of answers.", m->n_tokens);
+    histogram(b, "salvo_time_to_first_token_seconds", "From the request to its first token.", &m->ttft);
+    histogram(b, "salvo_inter_token_seconds",
+              "Between tokens; those of one step share the gap before it.", &m->itl);
+    histogram(b, "salvo_request_seconds", "From the request to its last byte.", &m->e2e);
+    histogram(b, "salvo_queue_seconds", "Waiting for a seat in the engine.", &m->queue);
+}
+
+static void by_position(struct sv_buf *b, const char *name, const char *help, const char *label,
+                        const int64_t *v, int from, int to)
+{
+    head(b, name, "counter", help);
+    for (int i = from; i <= to; i++)
+        sv_buf_printf(b, "%s{%s=\"%d\"} %lld\n", name, label, i, (long long)v[i]);
+}
+
+static void speculation(struct sv_buf *b, const struct sv_engine_stats *st, int block)
+{
+    counter(b, "salvo_verify_steps_total", "Verified blocks that held drafts.", st->n_verify_steps);
+    counter(b, "salvo_draft_tokens_total", "Tokens drafted.", st->n_drafted);
+    counter(b, "salvo_accepted_tokens_total", "Drafted tokens the target confirmed.", st->n_accepted);
+    if (block < 2)
+        return;
+    by_position(b, "salvo_accept_length_total",
+                "Verified blocks by accept length, the target's own token included.", "length",
+                st->accept_length, 1, block);
+    by_position(b, "salvo_accepted_at_position_total", "Accepted drafts by position in the block.",
+                "position", st->accepted_at, 1, block - 1);
+    by_position(b, "salvo_drafted_at_position_total", "Drafts by position in the block.", "position",
+                st->drafted_at, 1, block - 1);
+    by_position(b, "salvo_verify_width_total", "Decode segments by the width that was chosen.", "width",
+                st->width_chosen, 1, block);
+}
+
+static void engine(struct sv_buf *b, const struct sv_engine_stats *st, const struct sv_snapshot *snap)
+{
+    counter(b, "salvo_steps_total", "Steps of the engine.", st->n_steps);
+    seconds(b, "salvo_step_seconds_total", "Time in steps.", snap->busy_us);
+    seconds(b, "salvo_draft_seconds_total", "Time in drafting passes.", st->draft_us);
+    seconds(b, "salvo_forward_seconds_total", "Time in target passes.", st->forward_us);
+    seconds(b, "salvo_observe_seconds_total", "Time in the draft's context updates.", st->observe_us);
+    seconds(b, "salvo_host_seconds_total", "Step time on the host.", st->host_us);
+    counter(b, "salvo_prefix_queries_total", "Prompt tokens looked up in the prefix cache.",
+            st->n_cache_queries);
+    counter(b, "salvo_prefix_hits_total", "Prompt tokens found in the prefix cache.", st->n_cache_hits);
+    counter(b, "salvo_preemptions_total", "Sequences put back to make room.", st->n_preemptions);
+    gauge(b, "salvo_running_sequences", "Sequences with a seat.", st->n_running);
+    gauge(b, "salvo_waiting_sequences", "Sequences without one.", st->n_waiting);
+    gauge(b, "salvo_cache_pages", "Cache pages there are.", st->n_pages);
+    gauge(b, "salvo_cache_pages_used", "Cache pages that sequences hold.", st->n_pages_used);
+    gauge(b, "salvo_cache_pages_reusable", "Cache pages kept for prefixes only.", st->n_pages_cached);
+}
+
+/* ---------------------------------------------------------------- vLLM's names */
+
+static void vllm_value(struct sv_buf *b, const char *model, const char *name, const char *type,
+                       double v)
+{
+    char full[96];
+    snprintf(full, sizeof full, "vllm:%s", name);
+    head(b, full, type, "As vLLM names it.");
+    sv_buf_printf(b, "%s{model_name=", full);
+    sv_json_quote(b, model, strlen(model));
+    sv_buf_printf(b, "} %.15g\n", v);
+}
+
+static void vllm(struct sv_buf *b, const struct sv_serve *s, const struct sv_engine_stats *st)
+{
+    const char *model = s->model_name;
+    int block = s->model->info.block_size;
+
+    vllm_value(b, model, "num_requests_running", "gauge", st->n_running);
+    vllm_value(b, model, "num_requests_waiting", "gauge", st->n_waiting);
+    vllm_value(b, model, "kv_cache_usage_perc", "gauge",
+               st->n_pages ? (double)st->n_pages_used / st->n_pages : 0);
+    vllm_value(b, model, "prompt_tokens_total", "counter", (double)s->metrics.n_prompt_tokens);
+    vllm_value(b, model, "generation_tokens_total", "counter", (double)s->metrics.n_tokens);
+    vllm_value(b, model, "num_preemptions_total", "counter", (double)st->n_preemptions);
+    vllm_value(b, model, "prefix_cache_queries_total", "counter", (double)st->n_cache_queries);
+    vllm_value(b, model, "prefix_cache_hits_total", "counter", (double)st->n_cache_hits);
+    vllm_value(b, model, "spec_decode_num_drafts_total", "counter", (double)st->n_verify_steps);
+    vllm_value(b, model, "spec_decode_num_draft_tokens_total", "counter", (double)st->n_drafted);
+    vllm_value(b, model, "spec_decode_num_accepted_tokens_total", "counter", (double)st->n_accepted);
+    if (block < 2)
+        return;
+    head(b, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter", "As vLLM names it.");
+    for (int i = 1; i < block; i++) {
+        sv_buf_printf(b, "vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=");
+        sv_json_quote(b, model, strlen(model));
+        sv_buf_printf(b, ",position=\"%d\"} %lld\n", i - 1, (long long)st->accepted_at[i]);
+    }
+}
+
+/* ---------------------------------------------------------------- all of it */
+
+static int64_t resident_bytes(void)
+{
+    struct sv_buf text;
+    long long pages = 0, resident = 0;
+
+    sv_buf_init(&text);
+    if (!sv_file_read(&text, "/proc/self/statm", 256, NULL))
+        sscanf(text.data, "%lld %lld", &pages, &resident);
+    sv_buf_fini(&text);
+    return resident * 4096;
+}
+
+void sv_metrics_write(struct sv_serve *s, struct sv_buf *b)
+{
+    struct sv_snapshot snap;
+
+    sv_worker_snapshot(s->worker, &snap);
+    head(b, "salvo_build_info", "gauge", "Always 1; what is running.");
+    sv_buf_printf(b, "salvo_build_info{version=\"" SALVO_VERSION "\",model=");
+    sv_json_quote(b, s->model_name, strlen(s->model_name));
+    sv_buf_printf(b, "} 1\n");
+    gauge(b, "salvo_ready", "1 when requests are taken.", s->state == SV_READY);
+    gauge(b, "process_resident_memory_bytes", "Resident memory.", (double)resident_bytes());
+    requests(b, &s->metrics);
+    if (!s->model)
+        return;
+    engine(b, &snap.stats, &snap);
+    speculation(b, &snap.stats, s->model->info.block_size);
+    if (!s->o.no_vllm_metrics)
+        vllm(b, s, &snap.stats);
+}

@@ -1,0 +1,195 @@
+/*
+ * openai_chat.c - answers of /v1/chat/completions, whole and streamed.
+ *
+ * Called by call.c through sv_dialect_chat. A stream is: a chunk with the role, chunks with text, one with an empty
+ * delta and the finish reason, one with usage and no choices if asked for, [DONE]. Must not: change text.
+ */
+#include "serve/impl.h"
+
+#include <string.h>
+
+static void write_head(struct sv_buf *b, const struct sv_call *c, const char *object)
+{
+    sv_buf_printf(b, "{\"id\":");
+    sv_json_quote(b, c->id, strlen(c->id));
+    sv_buf_printf(b, ",\"object\":\"%s\",\"created\":%lld,", object, (long long)c->created);
+    sv_json_string(b, "model", sv_call_model(c));
+}
+
+/* What stopped it: a stop string, an id of the request's own, or null. */
+void sv_write_stop_reason(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
+{
+    sv_buf_printf(b, ",\"stop_reason\":");
+    if (g->finish == SV_FINISH_STOP && g->stop_index >= 0 && g->stop_index < c->p.r.n_stop) {
+        const char *s = c->p.stop[g->stop_index];
+        sv_json_quote(b, s, strlen(s));
+        return;
+    }
+    for (int32_t i = 0; g->finish == SV_FINISH_STOP && i < c->p.r.n_stop_ids; i++)
+        if (c->p.stop_ids[i] == g->stop_id) {
+            sv_buf_printf(b, "%d", g->stop_id);
+            return;
+        }
+    sv_buf_printf(b, "null");
+}
+
+static void keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
+{
+    if (c->p.logprobs)
+        sv_logprobs_chat(&g->lp[0], c->s->model->tok, o);
+    if (c->p.n_prompt_top >= 0 && o->n_prompt_logprobs && g->index == 0)
+        sv_logprobs_prompt(g, c->s->model->tok, o);
+}
+
+static void write_logprobs(struct sv_buf *b, const struct sv_call *c, struct sv_gen *g)
+{
+    if (!c->p.logprobs || !g->lp[0].len) {
+        sv_buf_printf(b, ",\"logprobs\":null");
+        return;
+    }
+    sv_buf_printf(b, ",\"logprobs\":{\"content\":[");
+    sv_buf_append(b, g->lp[0].data, g->lp[0].len);
+    sv_buf_printf(b, "],\"refusal\":null}");
+    sv_buf_clear(&g->lp[0]);
+}
+
+/* ---------------------------------------------------------------- streamed */
+
+static void chunk_begin(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
+{
+    sv_sse_begin(b);
+    write_head(b, c, "chat.completion.chunk");
+    sv_buf_printf(b, ",\"choices\":[{\"index\":%d,\"delta\":", g->index);
+}
+
+static void chunk_end(struct sv_buf *b, const struct sv_call *c)
+{
+    sv_buf_append(b, "}]", 2);
+    if (c->p.include_usage && c->p.continuous_usage) {
+        sv_buf_append(b, ",", 1);
+        sv_write_usage(b, c, NULL);
+    } else if (c->p.include_usage) {
+        sv_buf_printf(b, ",\"usage\":null");
+    }
+}
+
+static void close_chunk(struct sv_buf *b)
+{
+    sv_buf_append(b, "}", 1);
+    sv_sse_end(b);
+}
+
+static void role_chunk(struct sv_call *c, struct sv_gen *g, struct sv_buf *b)
+{
+    chunk_begin(b, c, g);
+    sv_buf_printf(b, "{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
+                     "\"finish_reason\":null");
+    chunk_end(b, c);
+    if (c->p.return_ids) {
+        sv_buf_printf(b, ",\"prompt_token_ids\":");
+        sv_json_ids(b, c->prompts[0].ids, c->prompts[0].n_ids);
+    }
+    close_chunk(b);
+}
+
+static void text_chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b)
+{
+    chunk_begin(b, c, g);
+    sv_buf_printf(b, "{\"content\":");
+    sv_json_quote(b, o->text, o->n_text);
+    sv_buf_append(b, "}", 1);
+    write_logprobs(b, c, g);
+    sv_buf_printf(b, ",\"finish_reason\":null");
+    if (c->p.return_ids) {
+        sv_buf_printf(b, ",\"token_ids\":");
+        sv_json_ids(b, o->tokens, o->n_tokens);
+    }
+    if (c->p.return_draft)
+        sv_write_draft_flags(b, g, o);
+    chunk_end(b, c);
+    close_chunk(b);
+}
+
+static void finish_chunk(struct sv_call *c, struct sv_gen *g, struct sv_buf *b)
+{
+    chunk_begin(b, c, g);
+    sv_buf_printf(b, "{}");
+    write_logprobs(b, c, g);
+    sv_buf_printf(b, ",\"finish_reason\":%s", sv_finish_json(g->finish));
+    sv_write_stop_reason(b, c, g);
+    chunk_end(b, c);
+    if (c->n_gens == 1 && !c->p.include_usage) {
+        sv_write_spec_metrics(b, c, g);
+        sv_write_timings(b, c, g);
+    }
+    close_chunk(b);
+}
+
+static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b)
+{
+    if (!g->begun)
+        role_chunk(c, g, b);
+    if (o->n_text || (o->n_tokens && (c->p.logprobs || c->p.return_ids)))
+        text_chunk(c, g, o, b);
+    if (o->finish != SV_FINISH_NONE)
+        finish_chunk(c, g, b);
+}
+
+static void tail(struct sv_call *c, struct sv_buf *b)
+{
+    if (c->p.include_usage) {
+        sv_sse_begin(b);
+        write_head(b, c, "chat.completion.chunk");
+        sv_buf_printf(b, ",\"choices\":[],");
+        sv_write_usage(b, c, NULL);
+        if (c->n_gens == 1) {
+            sv_write_spec_metrics(b, c, &c->gens[0]);
+            sv_write_timings(b, c, &c->gens[0]);
+        }
+        close_chunk(b);
+    }
+    sv_sse_done(b);
+}
+
+/* ---------------------------------------------------------------- whole */
+
+static void body(struct sv_call *c, struct sv_buf *b)
+{
+    write_head(b, c, "chat.completion");
+    sv_buf_printf(b, ",\"choices\":[");
+    for (int32_t i = 0; i < c->n_gens; i++) {
+        struct sv_gen *g = &c->gens[i];
+        sv_buf_printf(b, "%s{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":",
+                      i ? "," : "", g->index);
+        sv_json_quote(b, g->text.data ? g->text.data : "", g->text.len);
+        sv_buf_printf(b, ",\"refusal\":null}");
+        write_logprobs(b, c, g);
+        sv_buf_printf(b, ",\"finish_reason\":%s", sv_finish_json(g->finish));
+        sv_write_stop_reason(b, c, g);
+        if (c->p.return_ids) {
+            sv_buf_printf(b, ",\"token_ids\":");
+            sv_json_ids(b, (const int32_t *)(const void *)g->ids.data,
+                        (int32_t)(g->ids.len / sizeof(int32_t)));
+        }
+        sv_buf_append(b, "}", 1);
+    }
+    sv_buf_printf(b, "],");
+    sv_write_usage(b, c, NULL);
+    if (c->p.n_prompt_top >= 0) {
+        sv_buf_printf(b, ",\"prompt_logprobs\":[");
+        sv_buf_append(b, c->gens[0].prompt_lp.data, c->gens[0].prompt_lp.len);
+        sv_buf_append(b, "]", 1);
+    }
+    if (c->p.return_ids) {
+        sv_buf_printf(b, ",\"prompt_token_ids\":");
+        sv_json_ids(b, c->prompts[0].ids, c->prompts[0].n_ids);
+    }
+    if (c->n_gens == 1) {
+        sv_write_spec_metrics(b, c, &c->gens[0]);
+        sv_write_timings(b, c, &c->gens[0]);
+    }
+    sv_buf_append(b, "}\n", 2);
+}
+
+const struct sv_dialect sv_dialect_chat = {
+    .name = "chat", .kind = SV_CHAT, .chunk = chunk, .tail = tail, .body = body, .keep = keep};

@@ -1,0 +1,245 @@
+/*
+ * prompt.c - from messages, text or token ids to the ids of prompts.
+ *
+ * Called by call.c and tokenize.c, on the loop's thread with its own scratch. Must not: add anything to a prompt
+ * that neither the client, the template nor the tokenizer's post-processor asked for.
+ */
+#define _DEFAULT_SOURCE /* tm_gmtoff */
+
+#include "serve/impl.h"
+
+#include <string.h>
+#include <time.h>
+
+#define MAX_PROMPTS 4096
+
+/* ---------------------------------------------------------------- messages */
+
+/* Text parts become one text, a line each, which is what most templates take. */
+static json_t *flatten(const json_t *parts, size_t message, struct sv_api_err *e)
+{
+    struct sv_buf b;
+    json_t *text = NULL;
+
+    sv_buf_init(&b);
+    for (size_t i = 0; i < json_array_size(parts); i++) {
+        const json_t *part = json_array_get(parts, i);
+        const char *type = json_string_value(json_object_get(part, "type"));
+        const json_t *t = json_object_get(part, "text");
+        if (!type || strcmp(type, "text") != 0 || !json_is_string(t)) {
+            sv_api_bad(e, "messages", "'messages[%zu].content[%zu]': only text parts are supported",
+                       message, i);
+            sv_buf_fini(&b);
+            return NULL;
+        }
+        if (i)
+            sv_buf_append(&b, "\n", 1);
+        sv_buf_append(&b, json_string_value(t), json_string_length(t));
+    }
+    if (!b.failed)
+        text = json_stringn(b.data ? b.data : "", b.len);
+    if (!text)
+        sv_api_fail(e, 500, NULL, "out of memory");
+    sv_buf_fini(&b);
+    return text;
+}
+
+static int check_message(json_t *m, size_t i, struct sv_api_err *e)
+{
+    if (!json_is_object(m))
+        return sv_api_bad(e, "messages", "'messages[%zu]' must be an object", i);
+    const json_t *role = json_object_get(m, "role");
+    if (!json_is_string(role) || !json_string_length(role))
+        return sv_api_bad(e, "messages", "'messages[%zu].role' must be a string", i);
+    json_t *content = json_object_get(m, "content");
+    if (json_is_array(content)) {
+        json_t *text = flatten(content, i, e);
+        if (!text)
+            return -1;
+        json_object_set_new(m, "content", text);
+    } else if (content && !json_is_string(content) && !json_is_null(content)) {
+        return sv_api_bad(e, "messages", "'messages[%zu].content' must be a string or an array of parts",
+                          i);
+    } else if (!json_is_string(content) && !json_object_get(m, "tool_calls")) {
+        return sv_api_bad(e, "messages", "'messages[%zu].content' is missing", i);
+    }
+    /* Both names are in use for the same thing; templates know the longer one. */
+    json_t *reasoning = json_object_get(m, "reasoning");
+    if (reasoning && !json_object_get(m, "reasoning_content"))
+        json_object_set(m, "reasoning_content", reasoning);
+    return 0;
+}
+
+static json_t *template_context(const struct sv_params *p)
+{
+    json_t *ctx = json_object();
+
+    json_object_set(ctx, "messages", p->messages);
+    json_object_set_new(ctx, "add_generation_prompt", json_boolean(p->add_generation_prompt));
+    if (json_array_size(p->tools))
+        json_object_set(ctx, "tools", p->tools);
+    if (p->documents)
+        json_object_set(ctx, "documents", p->documents);
+    if (p->reasoning_effort)
+        json_object_set_new(ctx, "reasoning_effort", json_string(p->reasoning_effort));
+    if (p->template_args)
+        json_object_update(ctx, p->template_args);
+    return ctx;
+}
+
+int sv_render_chat(struct sv_serve *s, const struct sv_params *p, struct sv_buf *text,
+                   struct sv_api_err *e)
+{
+    const struct sv_chat_template *t = s->model->chat;
+    struct sv_err err = {0};
+    time_t now = time(NULL);
+    struct tm local;
+
+    if (!t && !s->chat)
+        return sv_api_bad(e, "messages", "this model has no chat template: %s", s->model->chat_why);
+    for (size_t i = 0; i < json_array_size(p->messages); i++)
+        if (check_message(json_array_get(p->messages, i), i, e))
+            return -1;
+    struct sv_template_opts opts = {
+        .now = localtime_r(&now, &local) ? now + local.tm_gmtoff : now};
+    json_t *ctx = template_context(p);
+    int rc = !ctx      ? sv_fail(&err, SV_ENOMEM, -1, "out of memory")
+             : s->chat ? sv_template_render(s->chat, ctx, &opts, text, &err)
+                       : sv_chat_template_render(t, ctx, &opts, text, &err);
+    json_decref(ctx);
+    if (rc == SV_ENOMEM)
+        return sv_api_fail(e, 500, NULL, "out of memory");
+    return rc ? sv_api_bad(e, "messages", "chat template: %s", err.msg) : 0;
+}
+
+/* ---------------------------------------------------------------- text and ids */
+
+int sv_encode(struct sv_serve *s, const char *text, size_t n, bool add_special, struct sv_ids *ids,
+              struct sv_api_err *e)
+{
+    struct sv_err err = {0};
+    int rc = sv_tokenizer_encode(s->model->tok, s->scratch, text, n,
+                                 SV_ENC_SPECIAL | (add_special ? SV_ENC_ADD_SPECIAL : 0), ids, &err);
+    if (rc == SV_ENOMEM)
+        return sv_api_fail(e, 500, NULL, "out of memory");
+    return rc ? sv_api_bad(e, "prompt", "%s", err.msg) : 0;
+}
+
+static int take_ids(struct sv_serve *s, const json_t *list, struct sv_prompt *out, const char *name,
+                    struct sv_api_err *e)
+{
+    size_t n = json_array_size(list);
+
+    if (n > INT32_MAX / 4)
+        return sv_api_bad(e, name, "'%s' is too long", name);
+    out->ids = sv_alloc((n ? n : 1) * sizeof *out->ids);
+    if (!out->ids)
+        return sv_api_fail(e, 500, NULL, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(list, i);
+        json_int_t id = json_integer_value(v);
+        if (!json_is_integer(v))
+            return sv_api_bad(e, name, "'%s[%zu]' must be an integer", name, i);
+        if (id < 0 || id >= s->model->info.vocab_size)
+            return sv_api_bad(e, name, "'%s[%zu]': token %lld is outside [0, %d)", name, i,
+                              (long long)id, s->model->info.vocab_size);
+        out->ids[i] = (int32_t)id;
+    }
+    out->n_ids = (int32_t)n;
+    return 0;
+}
+
+static int take_text(struct sv_serve *s, const char *text, size_t n, bool add_special,
+                     struct sv_prompt *out, struct sv_api_err *e)
+{
+    struct sv_ids ids = {0};
+
+    if (sv_encode(s, text, n, add_special, &ids, e)) {
+        sv_ids_fini(&ids);
+        return -1;
+    }
+    out->ids = ids.id; /* the list's memory is sv_alloc's: it moves over */
+    out->n_ids = (int32_t)ids.n;
+    return 0;
+}
+
+static int take_one(struct sv_serve *s, const json_t *v, bool add_special, struct sv_prompt *out,
+                    const char *name, struct sv_api_err *e)
+{
+    if (json_is_string(v))
+        return take_text(s, json_string_value(v), json_string_length(v), add_special, out, e);
+    if (json_is_array(v))
+        return take_ids(s, v, out, name, e);
+    return sv_api_bad(e, name, "'%s' must be text, token ids, or a list of either", name);
+}
+
+static int check_length(const struct sv_serve *s, const struct sv_prompt *pr, const char *name,
+                        struct sv_api_err *e)
+{
+    int32_t context = s->model->info.context;
+
+    if (!pr->n_ids)
+        return sv_api_bad(e, name, "'%s' has no tokens", name);
+    if (pr->n_ids < context)
+        return 0;
+    sv_api_bad(e, name, "the prompt has %d tokens; the context of %d leaves no room for an answer",
+               pr->n_ids, context);
+    e->code = "context_length_exceeded";
+    return -1;
+}
+
+static int take_all(struct sv_serve *s, struct sv_params *p, enum sv_dialect_kind kind,
+                    struct sv_prompt **prompts, int32_t *n, struct sv_api_err *e)
+{
+    const char *name = kind == SV_COMPLETIONS ? "prompt" : "text";
+    const json_t *first = json_array_get(p->prompt, 0);
+    bool list = json_is_array(p->prompt) && (json_is_string(first) || json_is_array(first));
+    size_t count = list ? json_array_size(p->prompt) : 1;
+
+    if (count > MAX_PROMPTS)
+        return sv_api_bad(e, name, "'%s' has more than %d prompts", name, MAX_PROMPTS);
+    *prompts = sv_calloc(count, sizeof **prompts);
+    if (!*prompts)
+        return sv_api_fail(e, 500, NULL, "out of memory");
+    *n = (int32_t)count;
+    p->batched = list;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *v = list ? json_array_get(p->prompt, i) : p->prompt;
+        if (take_one(s, v, p->add_special != 0, &(*prompts)[i], name, e) ||
+            check_length(s, &(*prompts)[i], name, e))
+            return -1;
+    }
+    return 0;
+}
+
+static int take_chat(struct sv_serve *s, struct sv_params *p, struct sv_prompt **prompts, int32_t *n,
+                     struct sv_api_err *e)
+{
+    struct sv_buf text;
+
+    *prompts = sv_calloc(1, sizeof **prompts);
+    if (!*prompts)
+        return sv_api_fail(e, 500, NULL, "out of memory");
+    *n = 1;
+    sv_buf_init(&text);
+    int rc = sv_render_chat(s, p, &text, e);
+    if (!rc)
+        rc = take_text(s, text.data ? text.data : "", text.len, p->add_special > 0, *prompts, e);
+    if (!rc)
+        rc = check_length(s, *prompts, "messages", e);
+    sv_buf_fini(&text);
+    return rc;
+}
+
+int sv_prompts_make(struct sv_serve *s, struct sv_params *p, enum sv_dialect_kind kind,
+                    struct sv_prompt **prompts, int32_t *n, struct sv_api_err *e)
+{
+    return kind == SV_CHAT ? take_chat(s, p, prompts, n, e) : take_all(s, p, kind, prompts, n, e);
+}
+
+void sv_prompts_free(struct sv_prompt *prompts, int32_t n)
+{
+    for (int32_t i = 0; prompts && i < n; i++)
+        sv_free(prompts[i].ids);
+    sv_free(prompts);
+}

@@ -1,0 +1,162 @@
+/*
+ * route.c - which endpoint a request goes to: request id, CORS, keys, method, path.
+ *
+ * Called by http.c for every request. The table below is the list of endpoints. Must not: parse bodies.
+ */
+#include "serve/impl.h"
+
+#include <openssl/rand.h>
+#include <string.h>
+
+enum {
+    OPEN = 1,    /* needs no key */
+    LOADED = 2,  /* needs the model */
+    PREFIX = 4,  /* the path goes on */
+};
+
+struct route {
+    const char *method, *path;
+    unsigned flags;
+    void (*run)(struct sv_serve *s, struct sv_http_req *q);
+    const struct sv_dialect *dialect;
+};
+
+static const struct route routes[] = {
+    {"POST", "/v1/chat/completions", LOADED, NULL, &sv_dialect_chat},
+    {"POST", "/v1/completions", LOADED, NULL, &sv_dialect_completions},
+    {"POST", "/generate", LOADED, NULL, &sv_dialect_generate},
+    {"GET", "/v1/models", 0, sv_get_models, NULL},
+    {"GET", "/v1/models/", PREFIX, sv_get_models, NULL},
+    {"POST", "/tokenize", LOADED, sv_post_tokenize, NULL},
+    {"POST", "/detokenize", LOADED, sv_post_detokenize, NULL},
+    {"GET", "/tokenizer_info", LOADED, sv_get_tokenizer_info, NULL},
+    {"GET", "/health", OPEN, sv_get_health, NULL},
+    {"GET", "/version", OPEN, sv_get_version, NULL},
+    {"GET", "/metrics", 0, sv_get_metrics, NULL},
+    {"GET", "/server_info", LOADED, sv_get_server_info, NULL},
+    {"GET", "/get_server_info", LOADED, sv_get_server_info, NULL},
+    {"GET", "/flush_cache", LOADED, sv_flush_prefixes, NULL},
+    {"POST", "/flush_cache", LOADED, sv_flush_prefixes, NULL},
+    {"GET", "/", OPEN, sv_get_page, NULL},
+};
+
+/* The client's own id when it is printable and short, else a random one. */
+static void request_id(const struct sv_http_req *q, char id[72])
+{
+    const char *given = sv_http_header(q, "X-Request-Id");
+    unsigned char r[16];
+    size_t n = given ? strlen(given) : 0;
+    bool fine = n > 0 && n < 65;
+
+    for (size_t i = 0; i < n && fine; i++)
+        fine = given[i] > ' ' && given[i] < 0x7f;
+    if (fine) {
+        snprintf(id, 72, "%s", given);
+        return;
+    }
+    if (RAND_bytes(r, sizeof r) != 1)
+        memset(r, 0, sizeof r);
+    for (size_t i = 0; i < sizeof r; i++)
+        snprintf(id + 2 * i, 3, "%02x", r[i]);
+}
+
+static void add_cors(const struct sv_serve *s, struct sv_http_req *q)
+{
+    const char *allowed = s->o.cors_origin;
+
+    if (!allowed)
+        return;
+    sv_http_add_header(q, "Access-Control-Allow-Origin", allowed);
+    if (strcmp(allowed, "*") != 0)
+        sv_http_add_header(q, "Vary", "Origin");
+    sv_http_add_header(q, "Access-Control-Expose-Headers", "x-request-id, retry-after");
+}
+
+static void preflight(struct sv_serve *s, struct sv_http_req *q)
+{
+    if (s->o.cors_origin) {
+        sv_http_add_header(q, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+        const char *wanted = sv_http_header(q, "Access-Control-Request-Headers");
+        sv_http_add_header(q, "Access-Control-Allow-Headers",
+                           wanted ? wanted : "authorization, content-type, x-request-id");
+        sv_http_add_header(q, "Access-Control-Max-Age", "86400");
+    }
+    sv_http_add_header(q, "Allow", "GET, POST, OPTIONS");
+    sv_http_reply(q, 204, NULL, NULL, 0);
+}
+
+static bool path_fits(const struct route *r, const char *path)
+{
+    return (r->flags & PREFIX) ? strncmp(path, r->path, strlen(r->path)) == 0
+                               : strcmp(path, r->path) == 0;
+}
+
+static int check_state(const struct sv_serve *s, const struct route *r, struct sv_api_err *e)
+{
+    if (s->state == SV_DRAINING && (r->flags & LOADED))
+        return sv_api_fail(e, 503, NULL, "the server is shutting down");
+    if (s->state == SV_BROKEN)
+        return sv_api_fail(e, 503, NULL, "the engine has failed: %s", s->broken);
+    if ((r->flags & LOADED) && !s->model)
+        return sv_api_fail(e, 503, "loading", "the model is still being loaded");
+    return 0;
+}
+
+static const struct route *find(const char *method, const char *path, struct sv_api_err *e)
+{
+    const char *allowed = NULL;
+
+    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
+        if (!path_fits(&routes[i], path))
+            continue;
+        if (strcmp(routes[i].method, method) == 0 ||
+            (strcmp(method, "HEAD") == 0 && strcmp(routes[i].method, "GET") == 0))
+            return &routes[i];
+        allowed = routes[i].method;
+    }
+    if (allowed)
+        sv_api_fail(e, 405, "method_not_allowed", "%s takes %s, not %s", path, allowed, method);
+    else
+        sv_api_fail(e, 404, "not_found", "there is no %.200s", path);
+    return NULL;
+}
+
+void sv_route(void *server, struct sv_http_req *q)
+{
+    struct sv_serve *s = server;
+    const char *method = sv_http_method(q), *path = sv_http_path(q);
+    struct sv_api_err e = {0};
+    size_t n_body;
+    char id[72];
+
+    request_id(q, id);
+    sv_http_add_header(q, "x-request-id", id);
+    add_cors(s, q);
+    if (strcmp(method, "OPTIONS") == 0) {
+        preflight(s, q);
+        return;
+    }
+    const struct route *r = find(method, path, &e);
+    bool locked = s->keys && !(r && (r->flags & OPEN)) &&
+                  !sv_keys_allow(s->keys, sv_http_header(q, "Authorization"),
+                                 sv_http_header(q, "X-Api-Key"));
+    sv_http_body(q, &n_body);
+    if (locked) {
+        sv_http_add_header(q, "WWW-Authenticate", "Bearer");
+        r = NULL;
+        sv_api_fail(&e, 401, "invalid_api_key", "a valid API key is needed");
+    } else if (r && (int64_t)n_body > s->o.max_body_bytes) {
+        r = NULL;
+        sv_api_fail(&e, 413, "body_too_large", "the body has %zu bytes; at most %lld are read", n_body,
+                    (long long)s->o.max_body_bytes);
+    } else if (r && check_state(s, r, &e)) {
+        /* The health page says itself what is the matter. */
+        r = r->run == sv_get_health || r->run == sv_get_metrics ? r : NULL;
+    }
+    if (!r)
+        sv_api_reply(q, &e);
+    else if (r->dialect)
+        sv_call_begin(s, r->dialect, q, id);
+    else
+        r->run(s, q);
+}

@@ -1,0 +1,145 @@
+/*
+ * spec.c - speculation made visible in answers: vLLM's metrics object, llama-server's timings, the flag of each
+ * piece of text (drafted or the target's own).
+ *
+ * Called by the dialects. Accept length counts the bonus token; accepted drafts do not. Must not: guess; what the
+ * engine does not report is left out.
+ */
+#include "serve/impl.h"
+
+#include <string.h>
+
+void sv_accept_of(const struct sv_gen *g, struct sv_accept *a)
+{
+    const uint16_t *length = (const uint16_t *)(const void *)g->accept.data;
+    size_t n = g->accept.len / sizeof *length;
+
+    memset(a, 0, sizeof *a);
+    for (size_t i = 0; i < n; i++) {
+        int32_t accepted = length[i] ? length[i] - 1 : 0;
+        a->n_steps++;
+        a->n_tokens += length[i];
+        a->n_accepted += accepted;
+        a->length[accepted < 65 ? accepted : 65]++;
+        if (accepted > a->max)
+            a->max = accepted;
+    }
+    a->n_drafted = g->n_drafted;
+}
+
+static void write_steps(struct sv_buf *b, const struct sv_gen *g)
+{
+    const uint16_t *length = (const uint16_t *)(const void *)g->accept.data;
+    size_t n = g->accept.len / sizeof *length;
+
+    sv_buf_printf(b, ",\"per_step_accepted\":[");
+    for (size_t i = 0; i < n; i++)
+        sv_buf_printf(b, i ? ",%d" : "%d", length[i] ? length[i] - 1 : 0);
+    sv_buf_append(b, "]", 1);
+}
+
+static void write_speculative(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
+{
+    struct sv_accept a;
+
+    sv_accept_of(g, &a);
+    sv_buf_printf(b, "\"speculative_decoding\":{\"mean_acceptance_length\":");
+    sv_json_float(b, a.n_steps ? (double)a.n_tokens / (double)a.n_steps : 0);
+    if (a.n_drafted > 0) {
+        sv_buf_printf(b, ",\"draft_acceptance_rate\":");
+        sv_json_float(b, (double)a.n_accepted / (double)a.n_drafted);
+        sv_buf_printf(b, ",\"num_draft_tokens\":%lld", (long long)a.n_drafted);
+    }
+    sv_buf_printf(b, ",\"num_spec_steps\":%lld,\"num_accepted_draft_tokens\":%lld,"
+                     "\"num_spec_tokens\":%d,\"acceptance_histogram\":[",
+                  (long long)a.n_steps, (long long)a.n_accepted, c->s->model->info.block_size - 1);
+    for (int32_t i = 0; i <= a.max; i++)
+        sv_buf_printf(b, i ? ",%lld" : "%lld", (long long)a.length[i]);
+    sv_buf_append(b, "]", 1);
+    if (c->p.spec == SV_SPEC_DETAILED)
+        write_steps(b, g);
+    sv_buf_append(b, "}", 1);
+}
+
+/* ,"metrics":{...} of a sequence that has ended. */
+void sv_write_spec_metrics(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
+{
+    int64_t n = (int64_t)(g->ids.len / sizeof(int32_t));
+
+    if (c->p.spec == SV_SPEC_NONE)
+        return;
+    sv_buf_printf(b, ",\"metrics\":{\"time_to_first_token_ms\":");
+    sv_json_float(b, (double)(g->queue_us + g->prefill_us) / 1e3);
+    sv_buf_printf(b, ",\"queue_time_ms\":");
+    sv_json_float(b, (double)g->queue_us / 1e3);
+    sv_buf_printf(b, ",\"mean_itl_ms\":");
+    sv_json_float(b, n > 1 ? (double)g->decode_us / 1e3 / (double)(n - 1) : 0);
+    if (c->s->model->drafts) {
+        sv_buf_append(b, ",", 1);
+        write_speculative(b, c, g);
+    }
+    sv_buf_append(b, "}", 1);
+}
+
+static double rate(int64_t n, int64_t us)
+{
+    return us > 0 ? (double)n * 1e6 / (double)us : 0;
+}
+
+/* ,"timings":{...} as llama-server names them. */
+void sv_write_timings(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
+{
+    int64_t n = (int64_t)(g->ids.len / sizeof(int32_t)), n_prompt = g->n_prompt - g->n_cached;
+    struct sv_accept a;
+
+    sv_accept_of(g, &a);
+    sv_buf_printf(b, ",\"timings\":{\"cache_n\":%d,\"prompt_n\":%lld,\"prompt_ms\":", g->n_cached,
+                  (long long)n_prompt);
+    sv_json_float(b, (double)g->prefill_us / 1e3);
+    sv_buf_printf(b, ",\"prompt_per_second\":");
+    sv_json_float(b, rate(n_prompt, g->prefill_us));
+    sv_buf_printf(b, ",\"predicted_n\":%lld,\"predicted_ms\":", (long long)n);
+    sv_json_float(b, (double)g->decode_us / 1e3);
+    sv_buf_printf(b, ",\"predicted_per_second\":");
+    sv_json_float(b, rate(n > 1 ? n - 1 : 0, g->decode_us));
+    if (c->s->model->drafts) {
+        if (a.n_drafted > 0)
+            sv_buf_printf(b, ",\"draft_n\":%lld", (long long)a.n_drafted);
+        sv_buf_printf(b, ",\"draft_n_accepted\":%lld", (long long)a.n_accepted);
+    }
+    sv_buf_append(b, "}", 1);
+}
+
+/* ,"draft_flags":[[n_bytes,drafted],...] over the text of this event, where a piece is as long as neighbours of one
+ * kind. Text may come later than its tokens (stop strings, code points in parts), so what tokens promised waits in
+ * g->due until the text is there. */
+void sv_write_draft_flags(struct sv_buf *b, struct sv_gen *g, const struct sv_out *o)
+{
+    size_t from = 0, n = o->n_text;
+
+    for (int32_t i = 0; i < o->n_tokens; i++) {
+        size_t before = g->due.len;
+        char flag = i < o->n_drafted;
+        sv_detok_push(&g->detok, o->tokens[i], &g->due);
+        for (size_t k = before; k < g->due.len; k++)
+            sv_buf_append(&g->due_drafted, &flag, 1);
+    }
+    if (n > g->due_drafted.len)
+        n = g->due_drafted.len; /* the tail of a code point that never came */
+    if (!n || !o->n_text)
+        return;
+    sv_buf_printf(b, ",\"draft_flags\":[");
+    while (from < n) {
+        size_t to = from;
+        while (to < n && g->due_drafted.data[to] == g->due_drafted.data[from])
+            to++;
+        sv_buf_printf(b, "%s[%zu,%s]", from ? "," : "", to - from,
+                      g->due_drafted.data[from] ? "true" : "false");
+        from = to;
+    }
+    sv_buf_append(b, "]", 1);
+    g->due.len -= n;
+    memmove(g->due.data, g->due.data + n, g->due.len);
+    g->due_drafted.len -= n;
+    memmove(g->due_drafted.data, g->due_drafted.data + n, g->due_drafted.len);
+}

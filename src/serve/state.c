@@ -1,0 +1,100 @@
+/*
+ * state.c - small answers about the server: health, version, models, metrics.
+ *
+ * Called by route.c. Must not: need the engine; all comes from the snapshot and the loop's own counters.
+ */
+#include "serve/impl.h"
+
+#include <string.h>
+
+static void reply(struct sv_http_req *q, int status, struct sv_buf *b)
+{
+    sv_http_reply(q, b->failed ? 500 : status, "application/json", b->data ? b->data : "", b->len);
+    sv_buf_fini(b);
+}
+
+/* 200 when requests are taken; 503 with what is going on while loading, draining or broken. */
+void sv_get_health(struct sv_serve *s, struct sv_http_req *q)
+{
+    static const char *const stages[] = {"starting", "tokenizer", "weights", "done"};
+    struct sv_snapshot snap;
+    struct sv_buf b;
+
+    sv_buf_init(&b);
+    if (s->state == SV_READY) {
+        sv_buf_printf(&b, "{\"status\":\"ok\"}\n");
+        reply(q, 200, &b);
+        return;
+    }
+    sv_worker_snapshot(s->worker, &snap);
+    sv_http_add_header(q, "Retry-After", "1");
+    if (s->state == SV_LOADING) {
+        sv_buf_printf(&b,
+                      "{\"status\":\"loading\",\"stage\":\"%s\",\"progress\":%.2f,\"seconds\":%.1f,"
+                      "\"error\":{\"message\":\"the model is still being loaded\","
+                      "\"type\":\"server_error\",\"param\":null,\"code\":\"loading\"}}\n",
+                      stages[snap.stage], (double)snap.stage / SV_LOAD_DONE,
+                      (double)(sv_clock_us() - s->start_us) / 1e6);
+    } else if (s->state == SV_DRAINING) {
+        sv_buf_printf(&b, "{\"status\":\"draining\",\"unfinished\":%d}\n", s->n_live);
+    } else {
+        sv_buf_printf(&b, "{\"status\":\"failed\",\"message\":");
+        sv_json_quote(&b, s->broken, strlen(s->broken));
+        sv_buf_printf(&b, "}\n");
+    }
+    reply(q, 503, &b);
+}
+
+void sv_get_version(struct sv_serve *s, struct sv_http_req *q)
+{
+    struct sv_buf b;
+
+    (void)s;
+    sv_buf_init(&b);
+    sv_buf_printf(&b, "{\"version\":\"" SALVO_VERSION "\",\"engine\":\"salvo\"}\n");
+    reply(q, 200, &b);
+}
+
+static void write_model(const struct sv_serve *s, struct sv_buf *b)
+{
+    sv_buf_printf(b, "{\"id\":");
+    sv_json_quote(b, s->model_name, strlen(s->model_name));
+    sv_buf_printf(b, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"salvo\",\"root\":",
+                  (long long)s->created);
+    sv_json_quote(b, s->o.engine.target_dir, strlen(s->o.engine.target_dir));
+    if (s->model)
+        sv_buf_printf(b, ",\"max_model_len\":%d", s->model->info.context);
+    sv_buf_printf(b, "}");
+}
+
+void sv_get_models(struct sv_serve *s, struct sv_http_req *q)
+{
+    const char *id = sv_http_path(q) + strlen("/v1/models");
+    struct sv_buf b;
+
+    id += *id == '/';
+    if (*id && strcmp(id, s->model_name) != 0) {
+        struct sv_api_err e;
+        sv_api_fail(&e, 404, "model_not_found", "the model '%.200s' does not exist", id);
+        snprintf(e.param, sizeof e.param, "model");
+        sv_api_reply(q, &e);
+        return;
+    }
+    sv_buf_init(&b);
+    if (!*id)
+        sv_buf_printf(&b, "{\"object\":\"list\",\"data\":[");
+    write_model(s, &b);
+    sv_buf_printf(&b, *id ? "\n" : "]}\n");
+    reply(q, 200, &b);
+}
+
+void sv_get_metrics(struct sv_serve *s, struct sv_http_req *q)
+{
+    struct sv_buf b;
+
+    sv_buf_init(&b);
+    sv_metrics_write(s, &b);
+    sv_http_reply(q, b.failed ? 500 : 200, "text/plain; version=0.0.4; charset=utf-8",
+                  b.data ? b.data : "", b.len);
+    sv_buf_fini(&b);
+}

@@ -1,0 +1,362 @@
+/*
+ * worker.c - the engine's thread: loads the model, takes commands, steps, reports.
+ *
+ * Called by the loop (start, submit, cancel, flush, collect, finish); everything below "the thread" runs on the
+ * worker's own. Commands are looked at before every step, so a cancel takes effect within one. Must not: block the
+ * loop, or touch a gen after its last event has been posted.
+ */
+#include "serve/impl.h"
+
+#include <string.h>
+
+#define IDLE_WAIT_US 1000000    /* between looks at an empty queue; a command wakes at once */
+#define SNAPSHOT_EVERY_US 20000
+
+enum command_kind { SUBMIT, CANCEL, FLUSH, STOP };
+struct command {
+    enum command_kind kind;
+    struct sv_gen *gen;
+    uint64_t serial;
+};
+
+/* A sequence the engine has. user of its request. */
+struct live {
+    struct sv_worker *w;
+    struct sv_gen *gen; /* NULL = free */
+    uint64_t serial, id;
+};
+
+struct sv_worker {
+    struct sv_queue *commands;
+    struct sv_mail *mail;
+    struct sv_cell *cell;
+    struct sv_thread *thread;
+    struct sv_serve_options o;
+    /* the thread's */
+    struct sv_serve_engine engine;
+    bool opened, stopping, broken;
+    struct sv_serve_model model; /* read by the loop after SV_OUT_LOADED */
+    struct live *live;
+    int32_t max_live, n_live;
+    struct sv_buf batch;
+    struct sv_snapshot snap;
+    int64_t snap_us;
+    /* the loop's */
+    struct sv_buf taken;
+    size_t at;
+};
+
+/* ---------------------------------------------------------------- the thread: reporting */
+
+static void publish(struct sv_worker *w, bool now)
+{
+    int64_t t = sv_clock_us();
+
+    if (!now && t - w->snap_us < SNAPSHOT_EVERY_US)
+        return;
+    w->snap_us = t;
+    if (w->opened)
+        w->engine.engine_stats(w->engine.impl, &w->snap.stats);
+    w->snap.n_live = w->n_live;
+    sv_cell_set(w->cell, &w->snap);
+}
+
+static void post(struct sv_worker *w)
+{
+    if (sv_mail_post(w->mail, &w->batch))
+        sv_panic("out of memory for %zu bytes of results", w->batch.len);
+}
+
+static void report(struct sv_worker *w, enum sv_out_kind kind, struct sv_gen *g, const char *message)
+{
+    struct sv_out o = {.kind = kind, .gen = g, .message = message, .at_us = sv_clock_us()};
+
+    o.n_message = message ? (uint32_t)strlen(message) : 0;
+    sv_out_pack(&w->batch, &o, NULL, NULL);
+}
+
+static void on_event(void *user, const struct sv_event *ev)
+{
+    struct live *l = user;
+    struct sv_worker *w = l->w;
+    struct sv_out o = {.kind = SV_OUT_EVENT,
+                       .gen = l->gen,
+                       .finish = ev->finish,
+                       .n_tokens = ev->n_tokens,
+                       .n_drafted = ev->n_drafted,
+                       .tokens = ev->tokens,
+                       .text = ev->text,
+                       .n_text = (uint32_t)ev->n_bytes,
+                       .stop_id = ev->stop_id,
+                       .stop_index = ev->stop_index,
+                       .message = ev->message,
+                       .at_us = sv_clock_us()};
+    struct sv_request_stats st = {0};
+    bool last = ev->finish != SV_FINISH_NONE;
+
+    if (last || ev->prompt_logprobs)
+        w->engine.request_stats(w->engine.impl, ev->request, &st);
+    o.n_message = ev->message ? (uint32_t)strlen(ev->message) : 0;
+    o.n_prompt_logprobs = ev->prompt_logprobs ? st.n_prompt_tokens : 0;
+    if (last) {
+        o.accept_lengths = st.accept_lengths;
+        o.n_steps = st.accept_lengths ? st.n_steps : 0;
+        o.n_prompt = st.n_prompt_tokens;
+        o.n_cached = st.n_cached_tokens;
+        o.n_preemptions = st.n_preemptions;
+        o.queue_us = st.queue_us;
+        o.prefill_us = st.prefill_us;
+        o.decode_us = st.decode_us;
+    }
+    sv_out_pack(&w->batch, &o, ev->logprobs, ev->prompt_logprobs);
+    if (last) {
+        l->gen = NULL;
+        w->n_live--;
+    }
+}
+
+/* ---------------------------------------------------------------- the thread: commands */
+
+static void take_gen(struct sv_worker *w, struct sv_gen *g, uint64_t serial)
+{
+    char msg[400] = "";
+    struct sv_request r = g->r;
+    int32_t i = 0;
+
+    while (i < w->max_live && w->live[i].gen)
+        i++;
+    SV_REQUIRE(i < w->max_live); /* the loop counts */
+    w->live[i] = (struct live){.w = w, .gen = g, .serial = serial};
+    w->n_live++;
+    r.on_event = on_event;
+    r.user = &w->live[i];
+    int rc = w->broken ? SV_EDEVICE
+                       : w->engine.submit(w->engine.impl, &r, &w->live[i].id, msg, sizeof msg);
+    if (rc < 0) {
+        w->live[i].gen = NULL;
+        w->n_live--;
+        report(w, SV_OUT_REJECTED, g, msg[0] ? msg : sv_code_name(rc));
+    }
+}
+
+static void obey(struct sv_worker *w, const struct command *c)
+{
+    switch (c->kind) {
+    case SUBMIT:
+        take_gen(w, c->gen, c->serial);
+        break;
+    case CANCEL:
+        for (int32_t i = 0; i < w->max_live; i++)
+            if (w->live[i].gen && w->live[i].serial == c->serial)
+                w->engine.cancel(w->engine.impl, w->live[i].id);
+        break;
+    case FLUSH:
+        if (!w->broken)
+            w->engine.flush(w->engine.impl);
+        report(w, SV_OUT_FLUSHED, NULL, NULL);
+        break;
+    case STOP:
+        w->stopping = true;
+        break;
+    }
+}
+
+static void take_commands(struct sv_worker *w)
+{
+    struct command c;
+
+    for (bool idle = !w->n_live; sv_queue_pop(w->commands, &c, idle ? IDLE_WAIT_US : 0); idle = false)
+        obey(w, &c);
+}
+
+/* What still waits in the queue when the thread ends. */
+static void refuse_rest(struct sv_worker *w)
+{
+    struct command c;
+
+    while (sv_queue_pop(w->commands, &c, 0))
+        if (c.kind == SUBMIT)
+            report(w, SV_OUT_REJECTED, c.gen, "the server is shutting down");
+}
+
+static void step(struct sv_worker *w)
+{
+    char msg[400] = "";
+    int64_t start = sv_clock_us();
+    int rc = w->engine.step(w->engine.impl, msg, sizeof msg);
+
+    w->snap.busy_us += sv_clock_us() - start;
+    if (rc >= 0)
+        return;
+    w->broken = true; /* every running request has its error event */
+    report(w, SV_OUT_FAILED, NULL, msg[0] ? msg : sv_code_name(rc));
+}
+
+/* ---------------------------------------------------------------- the thread: loading */
+
+static void stage(struct sv_worker *w, enum sv_load_stage s)
+{
+    w->snap.stage = s;
+    publish(w, true);
+}
+
+static int load_texts(struct sv_worker *w, struct sv_err *err)
+{
+    const char *dir = w->o.engine.target_dir;
+    struct sv_err why = {0};
+    int rc = sv_tokenizer_open(&w->model.tok, dir, err);
+
+    if (!rc)
+        rc = sv_gen_config_load(&w->model.gen, dir, err);
+    /* A base model has no template and completes texts all the same. */
+    if (!rc && sv_chat_template_open(&w->model.chat, dir, &why))
+        snprintf(w->model.chat_why, sizeof w->model.chat_why, "%.250s", why.msg);
+    return rc;
+}
+
+static int load(struct sv_worker *w, struct sv_err *err)
+{
+    sv_serve_open_engine_fn open =
+        w->o.open_engine ? w->o.open_engine : sv_serve_open_real_engine;
+
+    stage(w, SV_LOAD_TOKENIZER);
+    int rc = load_texts(w, err);
+    stage(w, SV_LOAD_ENGINE);
+    if (!rc)
+        rc = open(&w->engine, &w->o.engine, err);
+    if (rc)
+        return rc;
+    w->opened = true;
+    w->engine.info(w->engine.impl, &w->model.info);
+    w->model.drafts = w->model.info.block_size > 1;
+    stage(w, SV_LOAD_DONE);
+    return SV_OK;
+}
+
+static void *run(void *arg)
+{
+    struct sv_worker *w = arg;
+    struct sv_err err = {0};
+
+    if (load(w, &err)) {
+        report(w, SV_OUT_FAILED, NULL, err.msg);
+        w->broken = true;
+    } else {
+        report(w, SV_OUT_LOADED, NULL, NULL);
+    }
+    post(w);
+    while (!w->stopping) {
+        take_commands(w);
+        if (w->n_live && !w->broken)
+            step(w);
+        post(w);
+        publish(w, !w->n_live);
+    }
+    refuse_rest(w);
+    if (w->opened)
+        w->engine.close(w->engine.impl); /* unfinished requests get their last event */
+    post(w);
+    return NULL;
+}
+
+/* ---------------------------------------------------------------- the loop's side */
+
+int sv_worker_start(struct sv_worker **out, const struct sv_serve_options *o, int32_t max_live,
+                    struct sv_err *err)
+{
+    struct sv_worker *w = sv_calloc(1, sizeof *w);
+
+    *out = NULL;
+    if (!w)
+        return sv_fail(err, SV_ENOMEM, -1, "worker");
+    w->o = *o;
+    w->max_live = max_live;
+    w->live = sv_calloc((size_t)max_live, sizeof *w->live);
+    /* Each sequence is submitted and canceled at most once while it is counted, and a few flushes. */
+    int rc = w->live ? sv_queue_open(&w->commands, 4 * max_live + 64, sizeof(struct command), err)
+                     : sv_fail(err, SV_ENOMEM, -1, "worker");
+    if (!rc)
+        rc = sv_mail_open(&w->mail, err);
+    if (!rc)
+        rc = sv_cell_open(&w->cell, sizeof w->snap, err);
+    if (!rc)
+        rc = sv_thread_start(&w->thread, run, w, err);
+    if (rc) {
+        sv_worker_free(w);
+        return rc;
+    }
+    *out = w;
+    return SV_OK;
+}
+
+static void command(struct sv_worker *w, enum command_kind kind, struct sv_gen *g, uint64_t serial)
+{
+    struct command c = {kind, g, serial};
+    if (!sv_queue_push(w->commands, &c))
+        sv_panic("the queue of commands is full");
+}
+
+void sv_worker_finish(struct sv_worker *w)
+{
+    command(w, STOP, NULL, 0);
+    sv_thread_join(w->thread);
+    w->thread = NULL;
+}
+
+void sv_worker_free(struct sv_worker *w)
+{
+    if (!w)
+        return;
+    if (w->thread)
+        sv_worker_finish(w);
+    sv_chat_template_close(w->model.chat);
+    sv_tokenizer_close(w->model.tok);
+    sv_queue_close(w->commands);
+    sv_mail_close(w->mail);
+    sv_cell_close(w->cell);
+    sv_buf_fini(&w->batch);
+    sv_buf_fini(&w->taken);
+    sv_free(w->live);
+    sv_free(w);
+}
+
+int sv_worker_fd(const struct sv_worker *w)
+{
+    return sv_mail_fd(w->mail);
+}
+
+void sv_worker_submit(struct sv_worker *w, struct sv_gen *g)
+{
+    command(w, SUBMIT, g, g->serial);
+}
+
+void sv_worker_cancel(struct sv_worker *w, uint64_t serial)
+{
+    command(w, CANCEL, NULL, serial);
+}
+
+void sv_worker_flush(struct sv_worker *w)
+{
+    command(w, FLUSH, NULL, 0);
+}
+
+void sv_worker_snapshot(struct sv_worker *w, struct sv_snapshot *out)
+{
+    sv_cell_get(w->cell, out);
+}
+
+void sv_worker_collect(struct sv_worker *w)
+{
+    sv_mail_take(w->mail, &w->taken);
+    w->at = 0;
+}
+
+bool sv_worker_next(struct sv_worker *w, struct sv_out *out)
+{
+    return sv_out_unpack(&w->taken, &w->at, out);
+}
+
+const struct sv_serve_model *sv_worker_model(const struct sv_worker *w)
+{
+    return &w->model;
+}

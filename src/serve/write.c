@@ -1,0 +1,99 @@
+/*
+ * write.c - small pieces of answers: numbers, tokens, events of a stream, usage.
+ *
+ * Called by the dialects. Must not: allocate but in the buffer it writes to.
+ */
+#include "serve/impl.h"
+
+#include <math.h>
+#include <string.h>
+
+void sv_json_float(struct sv_buf *b, double v)
+{
+    if (!(v > -1e300 && v < 1e300))
+        v = v > 0 ? 9999 : -9999; /* what OpenAI writes for a probability of nothing */
+    sv_buf_printf(b, "%.9g", v);
+}
+
+void sv_json_ids(struct sv_buf *b, const int32_t *ids, int32_t n)
+{
+    sv_buf_append(b, "[", 1);
+    for (int32_t i = 0; i < n; i++)
+        sv_buf_printf(b, i ? ",%d" : "%d", ids[i]);
+    sv_buf_append(b, "]", 1);
+}
+
+void sv_json_string(struct sv_buf *b, const char *key, const char *value)
+{
+    sv_buf_printf(b, "\"%s\":", key);
+    sv_json_quote(b, value, strlen(value));
+}
+
+void sv_json_token(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id)
+{
+    size_t n;
+    const char *bytes = sv_tokenizer_bytes(tok, id, &n);
+    sv_json_quote(b, bytes ? bytes : "", n);
+}
+
+const char *sv_finish_json(enum sv_finish_reason f)
+{
+    switch (f) {
+    case SV_FINISH_STOP:
+        return "\"stop\"";
+    case SV_FINISH_LENGTH:
+        return "\"length\"";
+    case SV_FINISH_NONE:
+        return "null";
+    default:
+        return "\"abort\"";
+    }
+}
+
+void sv_sse_begin(struct sv_buf *b)
+{
+    sv_buf_append(b, "data: ", 6);
+}
+
+void sv_sse_end(struct sv_buf *b)
+{
+    sv_buf_append(b, "\n\n", 2);
+}
+
+void sv_sse_done(struct sv_buf *b)
+{
+    static const char done[] = "data: [DONE]\n\n";
+    sv_buf_append(b, done, sizeof done - 1);
+}
+
+/* A prompt counts once, however many choices it has. */
+void sv_write_usage(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *one)
+{
+    int64_t n_prompt = 0, n_cached = 0, n_out = 0, n_accepted = 0, n_drafted = 0;
+
+    for (int32_t i = 0; i < c->n_gens; i++) {
+        const struct sv_gen *g = &c->gens[i];
+        struct sv_accept a;
+        if (one && g != one)
+            continue;
+        if (one || g->index % c->p.n == 0) {
+            n_prompt += c->prompts[g->prompt].n_ids;
+            n_cached += g->n_cached;
+        }
+        n_out += c->p.discard ? 0 : (int64_t)(g->ids.len / sizeof(int32_t));
+        sv_accept_of(g, &a);
+        n_accepted += a.n_accepted;
+        n_drafted += a.n_drafted;
+    }
+    sv_buf_printf(b,
+                  "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
+                  "\"prompt_tokens_details\":{\"cached_tokens\":%lld}",
+                  (long long)n_prompt, (long long)n_out, (long long)(n_prompt + n_out),
+                  (long long)n_cached);
+    if (n_drafted > 0)
+        sv_buf_printf(b,
+                      ",\"completion_tokens_details\":{\"accepted_prediction_tokens\":%lld,"
+                      "\"rejected_prediction_tokens\":%lld}",
+                      (long long)n_accepted, (long long)(n_drafted - n_accepted));
+    sv_buf_append(b, "}", 1);
+}

@@ -1,0 +1,97 @@
+#!/bin/bash
+# api.test.sh - the server over a real socket with the demo pair: answers equal those of `salvo generate`, errors name
+# their field, SIGTERM drains.
+# timeout: 120
+. tests/serve/lib.sh
+need curl perl
+serve -b 4
+
+get /health
+equal "$status" 200
+equal "$body" '{"status":"ok"}'
+get /v1/models
+equal "$(field id "$body")" '"target"'
+get /v1/models/target
+equal "$(field object "$body")" '"model"'
+get /v1/models/other
+equal "$status" 404
+get /version
+holds "$body" '"version":"0.'
+get /nowhere
+equal "$status" 404
+get /v1/completions
+equal "$status" 405
+holds "$body" '"param":null'
+
+# The same text as the command line gives, whole and streamed.
+prompt='def add(a, b):'
+printf '{"id":1,"prompt":"%s","max_tokens":48}\n' "$prompt" >"$tmp/in"
+"$salvo" generate -m "$demo/target" --in "$tmp/in" --out "$tmp/out" -q || fail generate
+want=$(field text "$(cat "$tmp/out")")
+post /v1/completions "{\"model\":\"target\",\"prompt\":\"$prompt\",\"max_tokens\":48,\"temperature\":0}"
+equal "$status" 200
+equal "$(field text "$body")" "$want"
+equal "$(field completion_tokens "$body")" 48
+post /v1/completions "{\"prompt\":\"$prompt\",\"max_tokens\":48,\"temperature\":0,\"stream\":true}" -N
+text=$(grep -o '"text":"\([^"\\]\|\\.\)*"' "$tmp/body" | sed 's/^"text":"//; s/"$//' | tr -d '\n')
+equal "\"$text\"" "$want"
+equal "$(tail -n 2 "$tmp/body" | head -n 1)" 'data: [DONE]'
+post /generate "{\"text\":\"$prompt\",\"sampling_params\":{\"max_new_tokens\":48,\"temperature\":0}}"
+equal "$(field text "$body")" "$want"
+holds "$body" '"spec_verify_ct":'
+
+# Errors: OpenAI's shape, the field's name.
+refuse() { # STATUS PARAM PATH BODY
+    post "$3" "$4"
+    equal "$status" "$1"
+    equal "$(field param "$body")" "$2"
+    holds "$body" '{"error":{"message":"'
+}
+m='"messages":[{"role":"user","content":"hi"}]'
+refuse 400 null /v1/chat/completions '{'
+refuse 400 null /v1/chat/completions '[]'
+refuse 400 null /v1/chat/completions ''
+refuse 400 '"messages"' /v1/chat/completions '{}'
+refuse 400 '"messages"' /v1/chat/completions '{"messages":[]}'
+refuse 400 '"messages"' /v1/chat/completions '{"messages":[{"role":"user"}]}'
+refuse 400 '"messages"' /v1/chat/completions '{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}'
+refuse 400 '"temprature"' /v1/chat/completions "{$m,\"temprature\":1}"
+refuse 400 '"temperature"' /v1/chat/completions "{$m,\"temperature\":\"1\"}"
+refuse 400 '"temperature"' /v1/chat/completions "{$m,\"temperature\":-1}"
+refuse 400 '"top_p"' /v1/chat/completions "{$m,\"top_p\":1.5}"
+refuse 400 '"n"' /v1/chat/completions "{$m,\"n\":0}"
+refuse 400 '"n"' /v1/chat/completions "{$m,\"n\":1000}"
+refuse 400 '"n"' /v1/chat/completions "{$m,\"n\":1.5}"
+refuse 400 '"stop"' /v1/chat/completions "{$m,\"stop\":[1]}"
+refuse 400 '"stop"' /v1/chat/completions "{$m,\"stop\":\"\"}"
+refuse 400 '"stream"' /v1/chat/completions "{$m,\"stream\":\"yes\"}"
+refuse 400 '"logit_bias"' /v1/chat/completions "{$m,\"logit_bias\":{\"x\":1}}"
+refuse 400 '"logit_bias"' /v1/chat/completions "{$m,\"logit_bias\":{\"99999999\":1}}"
+refuse 400 '"top_logprobs"' /v1/chat/completions "{$m,\"top_logprobs\":2}"
+refuse 400 '"tools"' /v1/chat/completions "{$m,\"tools\":[{\"type\":\"function\"}]}"
+refuse 400 '"response_format"' /v1/chat/completions "{$m,\"response_format\":{\"type\":\"json_object\"}}"
+refuse 400 '"stream_options.usage"' /v1/chat/completions "{$m,\"stream_options\":{\"usage\":true}}"
+refuse 404 '"model"' /v1/chat/completions "{$m,\"model\":\"gpt-9\"}"
+refuse 400 '"prompt"' /v1/completions '{}'
+refuse 400 '"prompt"' /v1/completions '{"prompt":[]}'
+refuse 400 '"prompt"' /v1/completions '{"prompt":[1,"a"]}'
+refuse 400 '"prompt"' /v1/completions '{"prompt":[99999999]}'
+refuse 400 '"prompt"' /v1/completions '{"prompt":{"a":1}}'
+refuse 400 '"max_new_tokens"' /generate '{"text":"a","sampling_params":{"max_new_tokens":"8"}}'
+refuse 400 '"text"' /generate '{}'
+refuse 400 '"tokens"' /detokenize '{"tokens":[-1]}'
+
+# What clients always send and nothing depends on.
+post /v1/chat/completions "{$m,\"max_tokens\":1,\"user\":\"u\",\"store\":true,\"metadata\":{\"a\":\"b\"},\"seed\":null}"
+equal "$status" 200
+
+# There and back.
+post /tokenize '{"prompt":"Hello, wörld <|im_end|>"}'
+ids=$(grep -o '\[.*\]' "$tmp/body")
+post /detokenize "{\"tokens\":$ids}"
+equal "$(field prompt "$body")" '"Hello, wörld <|im_end|>"'
+
+stop
+equal "$?" 0
+grep -q ' stopped' "$log" || fail "no last line: $(tail -n 3 "$log")"
+finish

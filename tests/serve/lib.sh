@@ -1,0 +1,84 @@
+# lib.sh - what the scripts here share: a server on a free port, requests with curl, comparisons that say what they saw.
+#
+# Sourced by tests/serve/*.test.sh. The program is $SALVO. A script ends with `finish`. Needs curl and jq-free text
+# tools only; JSON is read with python-free `field` (a Perl one-liner).
+# shellcheck shell=bash disable=SC2034
+set -u
+
+salvo=${SALVO:-build/salvo}
+[ -x "$salvo" ] || { echo "$salvo is not built"; exit 1; }
+salvo=$(realpath "$salvo")
+demo=$PWD/models/demo
+tiny=$PWD/tests/golden/tiny
+tmp=$(mktemp -d)
+servers=()
+trap 'kill -9 "${servers[@]}" 2>/dev/null; rm -rf "$tmp"' EXIT
+n_failed=0
+
+# need COMMAND...: skips the script when one is missing.
+need() {
+    local c
+    for c; do
+        command -v "$c" >/dev/null || { echo "skipped: no $c here"; exit 77; }
+    done
+}
+
+# fail TEXT...: counts, names the caller's line, goes on.
+fail() {
+    echo "line ${BASH_LINENO[${#BASH_LINENO[@]} - 2]}: $*"
+    n_failed=$((n_failed + 1))
+}
+equal() {
+    [ "$1" = "$2" ] || fail "'$1' is not '$2'"
+}
+holds() {
+    [[ $1 == *"$2"* ]] || fail "'$2' is not in: $1"
+}
+
+# serve ARG...: starts a server with the demo pair on a free port; sets $url, $server and $log, waits until it is ready.
+serve() {
+    log=$tmp/log.${#servers[@]}
+    "$salvo" serve -m "$demo/target" -d "$demo/draft" -p 0 "$@" 2>"$log" >/dev/null &
+    server=$!
+    servers+=("$server")
+    local i
+    for i in $(seq 300); do
+        grep -q ' ready \|"event":"ready"' "$log" && break
+        kill -0 "$server" 2>/dev/null || break
+        sleep 0.1
+    done
+    url=$(grep -o 'https\?://[0-9.:]*' "$log" | head -n 1)
+    [ "$i" != 300 ] && kill -0 "$server" 2>/dev/null || { cat "$log"; fail "the server did not start"; finish; }
+}
+# stop: SIGTERM, and the exit code.
+stop() {
+    kill -TERM "$server"
+    wait "$server"
+}
+
+# post PATH BODY [curl options]: sets $body and $status.
+post() {
+    local path=$1 data=$2
+    shift 2
+    status=$(curl -s -m 60 -o "$tmp/body" -w '%{http_code}' -H 'Content-Type: application/json' --data-binary "$data" "$@" "$url$path")
+    body=$(cat "$tmp/body")
+}
+get() {
+    local path=$1
+    shift
+    status=$(curl -s -m 60 -o "$tmp/body" -w '%{http_code}' "$@" "$url$path")
+    body=$(cat "$tmp/body")
+}
+# field NAME JSON: the first value of that name, as written.
+field() {
+    perl -e 'my ($n, $t) = @ARGV; print $1 if $t =~ /"\Q$n\E":\s*("(?:[^"\\]|\\.)*"|[^,}\]]+)/' "$1" "$2"
+}
+# metric NAME: its value.
+metric() {
+    curl -s -m 20 "$url/metrics" | awk -v n="$1" '$1 == n { print $2 }'
+}
+
+finish() {
+    [ "$n_failed" = 0 ] || exit 1
+    exit 0
+}
