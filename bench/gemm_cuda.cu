@@ -1,0 +1,877 @@
+/*
+ * gemm_cuda.cu - checks and measures the matrix products of the CUDA backend on a GPU machine.
+ *
+ * A program of its own that needs the gemm objects of src/backend/cuda and a GPU, nothing else:
+ *   gemm_cuda check            every shape, set and row count: error, bits against single rows, canaries
+ *   gemm_cuda bench [CSV]      a captured graph of 36 layers of Qwen3-8B shapes, all row counts
+ *   gemm_cuda sweep [CSV]      variants of ring depth and cluster, per shape and row count
+ * Weights of the timed runs are all different (14 GB), so caches do not help. The share of bandwidth is
+ * against a read-only sweep in the same run. Exit status 1 when a check fails. Must not: compare
+ * figures of different runs.
+ */
+#include "backend/cuda/gemm.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---------------------------------------------------------------- what the objects need of the backend */
+
+#define OK(call) must((call), #call, __LINE__)
+static void must(cudaError_t rc, const char *what, int line)
+{
+    if (rc != cudaSuccess) {
+        printf("line %d: %s: %s\n", line, what, cudaGetErrorString(rc));
+        fflush(stdout);
+        exit(2);
+    }
+}
+
+extern "C" {
+int sv_fail(struct sv_err *err, int code, int64_t pos, const char *fmt, ...)
+{
+    (void)err, (void)pos;
+    printf("error: %s\n", fmt);
+    return code;
+}
+void sv_panic_at(const char *file, int line, const char *fmt, ...)
+{
+    printf("%s:%d: %s\n", file, line, fmt);
+    abort();
+}
+void *sv_calloc(size_t count, size_t size)
+{
+    return calloc(count, size);
+}
+void sv_free(void *p)
+{
+    free(p);
+}
+}
+bool sv_cuda_check(struct sv_cuda *, cudaError_t rc, const char *what)
+{
+    must(rc, what, 0);
+    return true;
+}
+int sv_cuda_try(cudaError_t rc, struct sv_err *, const char *what)
+{
+    must(rc, what, 0);
+    return SV_OK;
+}
+int sv_cuda_alloc(struct sv_dev *, void **out, size_t n_bytes, struct sv_err *)
+{
+    OK(cudaMalloc(out, n_bytes));
+    OK(cudaMemset(*out, 0, n_bytes));
+    return SV_OK;
+}
+void sv_cuda_free(struct sv_dev *, void *p)
+{
+    cudaFree(p);
+}
+
+static struct sv_cuda open_device(enum sv_cuda_set set, bool pdl)
+{
+    struct sv_cuda cu = {};
+    cudaDeviceProp prop;
+    OK(cudaGetDeviceProperties(&prop, 0));
+    OK(cudaStreamCreateWithFlags(&cu.stream, cudaStreamNonBlocking));
+    cu.cc = prop.major * 10 + prop.minor;
+    cu.n_sms = prop.multiProcessorCount;
+    cu.set = set;
+    cu.pdl = pdl && cu.cc >= 90;
+    cu.compute = cu.act = SV_BF16;
+    cu.lim.max_rows = 8192;
+    OK(cudaMalloc((void **)&cu.fault, sizeof *cu.fault));
+    OK(cudaMemset(cu.fault, 0, sizeof *cu.fault));
+    sv_cuda_gemm_reserve(&cu, NULL);
+    if (set == SV_CUDA_SM90)
+        printf("%s: %d multiprocessors, %d units\n", prop.name, cu.n_sms, cu.gemm->sm90_units);
+    return cu;
+}
+
+static void close_device(struct sv_cuda *cu)
+{
+    OK(cudaStreamSynchronize(cu->stream));
+    sv_cuda_gemm_close(cu);
+    cudaFree(cu->fault);
+    OK(cudaStreamDestroy(cu->stream));
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---------------------------------------------------------------- data on the device */
+
+typedef __nv_bfloat16 bf16;
+
+static __device__ __forceinline__ uint32_t mix(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return (uint32_t)(z >> 32) ^ (uint32_t)z;
+}
+
+/* About normal, variance scale^2: the sum of four uniforms. */
+static __device__ __forceinline__ float random_at(uint64_t seed, uint64_t i, float scale)
+{
+    const uint32_t a = mix(seed * 0x9e3779b97f4a7c15ull + i * 0xd1342543de82ef95ull);
+    const float s = (float)(a & 255) + (float)(a >> 8 & 255) + (float)(a >> 16 & 255) +
+                    (float)(a >> 24) - 510.0f;
+    return s * scale * (1.0f / 147.8f);
+}
+
+static __global__ void fill_kernel(bf16 *p, size_t n, uint64_t seed, float scale)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
+        p[i] = __float2bfloat16_rn(random_at(seed, i, scale));
+}
+
+static __global__ void set_kernel(uint32_t *p, size_t n, uint32_t v)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
+        p[i] = v;
+}
+
+static bf16 *make_random(size_t n, uint64_t seed, float scale)
+{
+    bf16 *p;
+    OK(cudaMalloc((void **)&p, n * 2 + 64));
+    fill_kernel<<<1024, 256>>>(p, n, seed, scale);
+    OK(cudaDeviceSynchronize());
+    return p;
+}
+
+/* ---------------------------------------------------------------- checks */
+
+enum { BASE_ROWS = 256, CANARY_ROWS = 3, CANARY_COLS = 24 };
+
+/* Row i of a batch holds base row (i * mul + add) % 256, so every count sees other rows at other places. */
+struct perm {
+    int32_t mul, add;
+};
+static __host__ __device__ int32_t perm_of(struct perm p, int32_t i)
+{
+    return (int32_t)(((int64_t)i * p.mul + p.add) % BASE_ROWS);
+}
+
+/* Rows past n and columns past k are NaN: whoever reads them shows. */
+static __global__ void batch_kernel(const bf16 *base, int32_t k, struct perm p, int32_t n,
+                                    int32_t n_all, int64_t ldx, bf16 *x)
+{
+    const size_t total = (size_t)n_all * ldx;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total;
+         i += (size_t)gridDim.x * blockDim.x) {
+        const int32_t r = (int32_t)(i / ldx), c = (int32_t)(i % ldx);
+        x[i] = r < n && c < k ? base[(size_t)perm_of(p, r) * k + c] : __float2bfloat16(NAN);
+    }
+}
+
+template <typename T>
+static __global__ void compare_kernel(const T *y, int64_t ldy, int32_t n, int32_t n_all, int32_t cols,
+                                      const T *single, struct perm p, T canary,
+                                      unsigned long long *bad)
+{
+    const size_t total = (size_t)n_all * ldy;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total;
+         i += (size_t)gridDim.x * blockDim.x) {
+        const int32_t r = (int32_t)(i / ldy), c = (int32_t)(i % ldy);
+        const bool inside = r < n && c < cols;
+        const T want = inside ? single[(size_t)perm_of(p, r) * cols + c] : canary;
+        if (y[i] != want)
+            atomicAdd(&bad[inside ? 0 : 1], 1ull);
+    }
+}
+
+/* Sum of squared error and of squares against products in double, for some rows. */
+template <typename T>
+static __global__ void error_kernel(const bf16 *w, const bf16 *bias, const bf16 *base, int32_t k,
+                                    int32_t n_out, const T *single, int64_t ld, int32_t row_step,
+                                    double *sums)
+{
+    const int32_t col = blockIdx.x * 8 + threadIdx.x / 32, r = blockIdx.y * row_step;
+    if (col >= n_out)
+        return;
+    double s = 0;
+    for (int32_t c = threadIdx.x & 31; c < k; c += 32)
+        s += (double)__bfloat162float(w[(size_t)col * k + c]) *
+             (double)__bfloat162float(base[(size_t)r * k + c]);
+    for (int step = 16; step; step /= 2)
+        s += __shfl_xor_sync(0xffffffffu, s, step);
+    if ((threadIdx.x & 31) == 0) {
+        s += bias ? (double)__bfloat162float(bias[col]) : 0.0;
+        const T got_bits = single[(size_t)r * ld + col];
+        double got;
+        if (sizeof(T) == 2)
+            got = (double)__uint_as_float((uint32_t)got_bits << 16);
+        else
+            got = (double)__uint_as_float((uint32_t)got_bits);
+        if (got != got)
+            got = 1e30;
+        atomicAdd(&sums[0], (got - s) * (got - s));
+        atomicAdd(&sums[1], s * s);
+    }
+}
+
+struct shape {
+    const char *name;
+    int32_t k, n_parts;
+    int32_t n_out[20];
+    bool bias, y_f32, all_counts, big;
+};
+
+static const struct shape shapes[] = {
+    {"qkv", 4096, 3, {4096, 1024, 1024}, true, false, true, true},
+    {"o", 4096, 1, {4096}, false, false, false, true},
+    {"gate_up", 4096, 2, {12288, 12288}, false, false, false, true},
+    {"down", 12288, 1, {4096}, false, false, false, true},
+    {"fc", 20480, 1, {4096}, false, false, false, false},
+    {"context_kv", 4096, 10, {1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024}, true, false,
+     false, false},
+    {"head_f32", 4096, 1, {151936}, false, true, false, false},
+    {"demo_qkv", 320, 3, {320, 64, 64}, true, false, true, false},
+    {"demo_gate_up", 320, 2, {896, 896}, false, false, false, true},
+    {"demo_down", 896, 1, {320}, true, false, false, false},
+    {"demo_head", 320, 1, {6144}, false, true, false, false},
+    {"k72", 72, 2, {200, 56}, true, false, true, false},
+    {"odd_out", 136, 2, {77, 131}, true, false, false, false},
+    {"odd_out_f32", 264, 2, {333, 65}, true, true, false, false},
+    {"two_by_8", 8, 1, {2}, false, false, false, false},
+    {"one_out", 512, 1, {1}, true, false, false, false},
+    {"plain_k13", 13, 2, {65, 3}, true, false, false, false},
+    {"long_thin", 32768, 1, {64}, false, false, false, false},
+};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+
+struct made {
+    int32_t cols;
+    bf16 *w[20], *packed[20], *bias[20], *base;
+    struct sv_gemm_part part[20];
+};
+
+static void make_shape(struct sv_cuda *cu, const struct shape *s, struct made *m)
+{
+    memset(m, 0, sizeof *m);
+    for (int i = 0; i < s->n_parts; i++) {
+        const size_t n = (size_t)s->n_out[i] * (size_t)s->k;
+        m->w[i] = make_random(n, (uint64_t)(100 + i + s->k), 1.0f / sqrtf((float)s->k));
+        m->part[i].w.data = m->w[i];
+        m->part[i].w.dtype = SV_BF16;
+        m->part[i].w.rows = s->n_out[i];
+        m->part[i].w.cols = s->k;
+        if (sv_gemm_is_packed(&m->part[i].w)) {
+            OK(cudaMalloc((void **)&m->packed[i], sv_packed_bytes(s->n_out[i], s->k)));
+            OK(cudaMemset(m->packed[i], 0xff, sv_packed_bytes(s->n_out[i], s->k)));
+            sv_cuda_pack(cu, m->w[i], 0, s->n_out[i], s->k, m->packed[i]);
+            m->part[i].w.data = m->packed[i];
+        }
+        if (s->bias) {
+            m->bias[i] = make_random((size_t)s->n_out[i], (uint64_t)(900 + i), 1.0f);
+            m->part[i].bias.data = m->bias[i];
+            m->part[i].bias.dtype = SV_BF16;
+        }
+        m->cols += s->n_out[i];
+    }
+    m->base = make_random((size_t)BASE_ROWS * (size_t)s->k, 7, 1.0f);
+    OK(cudaStreamSynchronize(cu->stream));
+}
+
+static void free_shape(struct made *m)
+{
+    for (int i = 0; i < 20; i++) {
+        cudaFree(m->w[i]);
+        cudaFree(m->packed[i]);
+        cudaFree(m->bias[i]);
+    }
+    cudaFree(m->base);
+}
+
+static void run(struct sv_cuda *cu, const struct shape *s, const struct made *m, int32_t n,
+                const void *x, int64_t ldx, void *y, int64_t ldy)
+{
+    struct sv_p_gemm p = {};
+    p.n_rows = n;
+    p.k = s->k;
+    p.n_parts = s->n_parts;
+    p.x = x;
+    p.ldx = ldx;
+    p.parts = m->part;
+    p.y = y;
+    p.ldy = ldy;
+    p.y_f32 = s->y_f32;
+    sv_cuda_gemm((struct sv_dev *)cu, &p);
+}
+
+/* T: uint16_t for bf16 results, uint32_t for f32 ones; bits either way. */
+template <typename T> static long check_shape(struct sv_cuda *cu, const struct shape *s)
+{
+    struct made m;
+    make_shape(cu, s, &m);
+    const int32_t most = s->big ? 4096 : 1000;
+    const int64_t ldx = s->k % 8 ? s->k + 3 : s->k + 8;
+    const int64_t ldy = m.cols + (m.cols % 2 ? CANARY_COLS + 1 : CANARY_COLS);
+    const size_t y_n = (size_t)(most + CANARY_ROWS) * (size_t)ldy;
+    T *single, *y;
+    bf16 *x;
+    unsigned long long *bad, host_bad[2];
+    double *sums, host_sums[2];
+    OK(cudaMalloc((void **)&single, (size_t)BASE_ROWS * (size_t)m.cols * sizeof(T)));
+    OK(cudaMalloc((void **)&y, y_n * sizeof(T) + 4));
+    OK(cudaMalloc((void **)&x, (size_t)(most + 8) * (size_t)ldx * 2));
+    OK(cudaMalloc((void **)&bad, 16));
+    OK(cudaMalloc((void **)&sums, 16));
+    OK(cudaMemset(sums, 0, 16));
+    OK(cudaMemset(single, 0xff, (size_t)BASE_ROWS * (size_t)m.cols * sizeof(T)));
+    /* The single rows: x at its own stride; base rows of odd k start anywhere, which only plain allows. */
+    for (int32_t r = 0; r < BASE_ROWS; r++)
+        run(cu, s, &m, 1, m.base + (size_t)r * s->k, s->k, single + (size_t)r * m.cols, m.cols);
+    OK(cudaStreamSynchronize(cu->stream));
+    int32_t col = 0;
+    for (int i = 0; i < s->n_parts; col += s->n_out[i++])
+        error_kernel<T><<<dim3((s->n_out[i] + 7) / 8, 4), 256>>>(m.w[i], m.bias[i], m.base, s->k,
+                                                                s->n_out[i], single + col, m.cols, 81,
+                                                                sums);
+    OK(cudaMemcpy(host_sums, sums, 16, cudaMemcpyDeviceToHost));
+    const double error = sqrt(host_sums[0] / host_sums[1]);
+    const double bound = s->y_f32 ? 1e-4 : 4e-3;
+    long failed = !(error < bound);
+    int32_t tried = 0, worst_n = 0;
+    unsigned long long inside = 0, outside = 0;
+    static const int32_t some[] = {1,  2,  3,  7,  8,  9,   15,  16,  17,  31,  32,  33,  48,  63,  64,  65,
+                                   80, 96, 97, 112, 127, 128, 129, 160, 191, 192, 193, 255, 256, 257, 512, 1000, 4096};
+    for (int32_t i = 1;; i++) {
+        int32_t n = i;
+        if (!s->all_counts || i > 256) {
+            const int32_t at = s->all_counts ? 29 + i - 257 : i - 1;
+            if (at >= (int32_t)(sizeof some / sizeof *some))
+                break;
+            n = some[at];
+        }
+        if (n > most)
+            continue;
+        const struct perm p = {(i * 2) % 64 * 2 + 1, i * 13 % BASE_ROWS};
+        const int32_t n_all = n + CANARY_ROWS;
+        const T canary = (T)0xa5a5a5a5u;
+        set_kernel<<<1024, 256, 0, cu->stream>>>((uint32_t *)y, ((size_t)n_all * ldy * sizeof(T) + 3) / 4,
+                                                 0xa5a5a5a5u);
+        batch_kernel<<<1024, 256, 0, cu->stream>>>(m.base, s->k, p, n, n + 8, ldx, x);
+        OK(cudaMemsetAsync(bad, 0, 16, cu->stream));
+        run(cu, s, &m, n, x, ldx, y, ldy);
+        compare_kernel<T><<<1024, 256, 0, cu->stream>>>(y, ldy, n, n_all, m.cols, single, p, canary, bad);
+        OK(cudaMemcpyAsync(host_bad, bad, 16, cudaMemcpyDeviceToHost, cu->stream));
+        OK(cudaStreamSynchronize(cu->stream));
+        if (host_bad[0] || host_bad[1]) {
+            failed++;
+            worst_n = n;
+        }
+        inside += host_bad[0];
+        outside += host_bad[1];
+        tried++;
+    }
+    printf("%-9s %-13s error %.2e  %3d counts  wrong bits %llu, canaries %llu %s", cu->set ? "sm90" : "portable",
+           s->name, error, tried, inside, outside, failed ? "FAILED" : "ok");
+    printf(failed ? " (last at n = %d)\n" : "\n", worst_n);
+    fflush(stdout);
+    cudaFree(single), cudaFree(y), cudaFree(x), cudaFree(bad), cudaFree(sums);
+    free_shape(&m);
+    return failed;
+}
+
+/* Lowest id of the largest logit, NaN never, as the seam says. */
+static __global__ void argmax_kernel(const float *logits, int32_t vocab, int32_t *out)
+{
+    const float *l = logits + (size_t)blockIdx.x * vocab;
+    if (threadIdx.x)
+        return;
+    int32_t best = -1;
+    for (int32_t i = 0; i < vocab; i++)
+        if (l[i] == l[i] && (best < 0 || l[i] > l[best]))
+            best = i;
+    out[blockIdx.x] = best < 0 ? 0 : best;
+}
+
+/* Many equal weight rows make ties; row 3 of x is NaN, row 5 has results that go nowhere. */
+static long check_head(struct sv_cuda *cu, int32_t vocab, int32_t k, bool ties)
+{
+    struct shape s = {"head", k, 1, {vocab}, false, true, false, false};
+    struct made m;
+    make_shape(cu, &s, &m);
+    if (ties) {
+        for (int32_t i = 64; i + 64 <= vocab; i += 64)
+            OK(cudaMemcpy(m.w[0] + (size_t)i * k, m.w[0], (size_t)64 * k * 2, cudaMemcpyDeviceToDevice));
+        if (m.packed[0])
+            sv_cuda_pack(cu, m.w[0], 0, vocab, k, m.packed[0]);
+    }
+    float *logits;
+    int32_t *out, *want, *index, host[2][300], host_index[300];
+    OK(cudaMalloc((void **)&logits, (size_t)300 * vocab * 4));
+    OK(cudaMalloc((void **)&out, 300 * 4));
+    OK(cudaMalloc((void **)&want, 300 * 4));
+    OK(cudaMalloc((void **)&index, 300 * 4));
+    bf16 *x;
+    OK(cudaMalloc((void **)&x, (size_t)308 * k * 2));
+    OK(cudaMemset(cu->fault, 0, sizeof *cu->fault));
+    long failed = 0, counts = 0;
+    static const int32_t some[] = {1, 2, 7, 15, 16, 17, 32, 33, 64, 65, 100, 128, 129, 200, 256, 257, 300};
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        const int32_t n = some[i];
+        const struct perm p = {(int32_t)i * 2 + 1, (int32_t)i * 31 % BASE_ROWS};
+        batch_kernel<<<1024, 256, 0, cu->stream>>>(m.base, k, p, n, n + 8, k, x);
+        if (n > 3)
+            OK(cudaMemsetAsync(x + (size_t)3 * k, 0xff, (size_t)k * 2, cu->stream));
+        for (int32_t r = 0; r < n; r++)
+            host_index[r] = r == 5 ? -1 : n - 1 - r;
+        OK(cudaMemcpyAsync(index, host_index, n * 4, cudaMemcpyHostToDevice, cu->stream));
+        OK(cudaMemsetAsync(out, 0x7f, 300 * 4, cu->stream));
+        run(cu, &s, &m, n, x, k, logits, vocab);
+        argmax_kernel<<<n, 32, 0, cu->stream>>>(logits, vocab, want);
+        struct sv_p_head_argmax h = {};
+        h.n_rows = n;
+        h.k = k;
+        h.x = x;
+        h.w = m.part[0].w;
+        h.out_index = i & 1 ? NULL : index;
+        h.out = out;
+        sv_cuda_head_argmax((struct sv_dev *)cu, &h);
+        OK(cudaMemcpyAsync(host[0], out, 300 * 4, cudaMemcpyDeviceToHost, cu->stream));
+        OK(cudaMemcpyAsync(host[1], want, n * 4, cudaMemcpyDeviceToHost, cu->stream));
+        OK(cudaStreamSynchronize(cu->stream));
+        bool bad = false;
+        for (int32_t r = 0; r < n; r++) {
+            const int32_t at = h.out_index ? host_index[r] : r;
+            if (at < 0 ? host[0][n - 1 - r] != 0x7f7f7f7f : host[0][at] != host[1][r])
+                bad = true;
+        }
+        failed += bad || host[0][n < 300 ? n : 299] != (n < 300 ? 0x7f7f7f7f : host[0][299]);
+        counts++;
+    }
+    struct sv_cuda_fault fault;
+    OK(cudaMemcpy(&fault, cu->fault, sizeof fault, cudaMemcpyDeviceToHost));
+    if (fault.code != SV_CUDA_FAULT_HEAD_NAN || fault.a != 3)
+        failed++;
+    printf("%-9s head %dx%d%s: %ld counts %s\n", cu->set ? "sm90" : "portable", vocab, k,
+           ties ? " ties" : "", counts, failed ? "FAILED" : "ok");
+    fflush(stdout);
+    cudaFree(logits), cudaFree(out), cudaFree(want), cudaFree(index), cudaFree(x);
+    free_shape(&m);
+    return failed;
+}
+
+/* ---------------------------------------------------------------- a stack of layers */
+
+enum { LAYERS = 36, HIDDEN = 4096, MLP = 12288, QKV = 6144, VOCAB = 151936 };
+
+struct layer {
+    bf16 *qkv, *o, *gate_up, *down;
+};
+struct stack {
+    struct layer layer[LAYERS];
+    bf16 *head, *x, *y_qkv, *y_o, *y_mlp, *act;
+    int32_t *ids;
+    int32_t max_rows;
+};
+
+static void make_stack(struct stack *s, int32_t max_rows)
+{
+    for (int i = 0; i < LAYERS; i++) {
+        const uint64_t seed = (uint64_t)i * 8 + 1;
+        const float a = 1.0f / sqrtf(HIDDEN), b = 1.0f / sqrtf(MLP);
+        s->layer[i].qkv = make_random((size_t)QKV * HIDDEN, seed, a);
+        s->layer[i].o = make_random((size_t)HIDDEN * HIDDEN, seed + 1, a);
+        s->layer[i].gate_up = make_random((size_t)2 * MLP * HIDDEN, seed + 2, a);
+        s->layer[i].down = make_random((size_t)HIDDEN * MLP, seed + 3, b);
+    }
+    s->max_rows = max_rows;
+    s->head = make_random((size_t)VOCAB * HIDDEN, 999, 1.0f / sqrtf(HIDDEN));
+    s->x = make_random((size_t)max_rows * HIDDEN, 5, 1.0f);
+    s->y_qkv = make_random((size_t)max_rows * QKV, 6, 1.0f);
+    s->y_o = make_random((size_t)max_rows * HIDDEN, 7, 1.0f);
+    s->y_mlp = make_random((size_t)max_rows * 2 * MLP, 8, 1.0f);
+    s->act = make_random((size_t)max_rows * MLP, 9, 1.0f);
+    OK(cudaMalloc((void **)&s->ids, (size_t)max_rows * 4));
+}
+
+static struct sv_gemm_part part_of(const bf16 *w, int32_t rows, int32_t cols)
+{
+    struct sv_gemm_part p = {};
+    p.w.data = w;
+    p.w.dtype = SV_BF16;
+    p.w.rows = rows;
+    p.w.cols = cols;
+    return p;
+}
+
+static void one_gemm(struct sv_cuda *cu, int32_t n, const bf16 *w, const int32_t *rows, int n_parts,
+                     int32_t k, const bf16 *x, int64_t ldx, bf16 *y, int64_t ldy)
+{
+    struct sv_gemm_part part[3];
+    for (int i = 0; i < n_parts; i++) {
+        part[i] = part_of(w, rows[i], k);
+        w += sv_packed_bytes(rows[i], k) / 2;
+    }
+    struct sv_p_gemm p = {};
+    p.n_rows = n;
+    p.k = k;
+    p.n_parts = n_parts;
+    p.x = x;
+    p.ldx = ldx;
+    p.parts = part;
+    p.y = y;
+    p.ldy = ldy;
+    sv_cuda_gemm((struct sv_dev *)cu, &p);
+}
+
+/* Stands for the small kernels between products: one row a block, all of it read and written. */
+static __global__ void glue_kernel(const bf16 *y, int64_t ldy, bf16 *x, int64_t ldx, int32_t n, float scale)
+{
+    sv_pdl_launch();
+    sv_pdl_wait();
+    for (int32_t c = threadIdx.x * 8; c < n; c += blockDim.x * 8) {
+        float v[8];
+        sv_load8(v, y + blockIdx.x * ldy + c);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] *= scale;
+        sv_store8(x + blockIdx.x * ldx + c, v);
+    }
+}
+
+static void glue(struct sv_cuda *cu, int32_t n, const bf16 *y, int64_t ldy, bf16 *x, int64_t ldx,
+                 int32_t cols)
+{
+    sv_cuda_launch(cu, "glue", glue_kernel, dim3((unsigned)n), dim3(256), 0, y, ldy, x, ldx, cols, 1.0f);
+}
+
+enum { ALL = 15, WITH_GLUE = 16, WITH_HEAD = 32 };
+
+static void enqueue(struct sv_cuda *cu, const struct stack *s, int32_t n, int what, int layers)
+{
+    static const int32_t qkv[] = {4096, 1024, 1024}, o[] = {4096}, gu[] = {MLP, MLP};
+    const bool g = what & WITH_GLUE;
+    for (int i = 0; i < layers; i++) {
+        const struct layer *l = &s->layer[i % LAYERS];
+        if (what & 1)
+            one_gemm(cu, n, l->qkv, qkv, 3, HIDDEN, s->x, HIDDEN, s->y_qkv, QKV);
+        if (g)
+            glue(cu, n, s->y_qkv, QKV, s->act, HIDDEN, HIDDEN);
+        if (what & 2)
+            one_gemm(cu, n, l->o, o, 1, HIDDEN, g ? s->act : s->y_qkv, g ? HIDDEN : QKV, s->y_o, HIDDEN);
+        if (g)
+            glue(cu, n, s->y_o, HIDDEN, s->x, HIDDEN, HIDDEN);
+        if (what & 4)
+            one_gemm(cu, n, l->gate_up, gu, 2, HIDDEN, g ? s->x : s->y_o, HIDDEN, s->y_mlp, 2 * MLP);
+        if (g)
+            glue(cu, n, s->y_mlp, 2 * MLP, s->act, MLP, MLP);
+        if (what & 8)
+            one_gemm(cu, n, l->down, o, 1, MLP, g ? s->act : s->y_mlp, g ? MLP : 2 * MLP, g ? s->y_o : s->x,
+                     HIDDEN);
+        if (g)
+            glue(cu, n, s->y_o, HIDDEN, s->x, HIDDEN, HIDDEN);
+    }
+    if (what & WITH_HEAD) {
+        struct sv_p_head_argmax h = {};
+        h.n_rows = n;
+        h.k = HIDDEN;
+        h.x = s->x;
+        h.w = part_of(s->head, VOCAB, HIDDEN).w;
+        h.out = s->ids;
+        sv_cuda_head_argmax((struct sv_dev *)cu, &h);
+    }
+}
+
+static double bytes_of(int what, int layers)
+{
+    double b = 0;
+    b += what & 1 ? (double)QKV * HIDDEN : 0;
+    b += what & 2 ? (double)HIDDEN * HIDDEN : 0;
+    b += what & 4 ? 2.0 * MLP * HIDDEN : 0;
+    b += what & 8 ? (double)HIDDEN * MLP : 0;
+    b *= layers;
+    b += what & WITH_HEAD ? (double)VOCAB * HIDDEN : 0;
+    return 2 * b;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+static float spread; /* of the last timing, percent */
+
+/* Median microseconds of a replay. */
+static double time_graph(struct sv_cuda *cu, const struct stack *s, int32_t n, int what, int layers, int reps)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEvent_t e0, e1;
+    float ms[32];
+    OK(cudaEventCreate(&e0));
+    OK(cudaEventCreate(&e1));
+    enqueue(cu, s, n, what, 1); /* loads what is loaded at first use */
+    OK(cudaStreamSynchronize(cu->stream));
+    OK(cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal));
+    enqueue(cu, s, n, what, layers);
+    OK(cudaStreamEndCapture(cu->stream, &graph));
+    OK(cudaGraphInstantiate(&exec, graph, 0));
+    OK(cudaGraphLaunch(exec, cu->stream));
+    for (int i = 0; i < reps; i++) {
+        OK(cudaEventRecord(e0, cu->stream));
+        OK(cudaGraphLaunch(exec, cu->stream));
+        OK(cudaEventRecord(e1, cu->stream));
+        OK(cudaEventSynchronize(e1));
+        OK(cudaEventElapsedTime(&ms[i], e0, e1));
+    }
+    OK(cudaGraphExecDestroy(exec));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaEventDestroy(e0));
+    OK(cudaEventDestroy(e1));
+    qsort(ms, (size_t)reps, sizeof *ms, by_value);
+    spread = 100 * (ms[reps - 1] - ms[0]) / ms[reps / 2];
+    return 1e3 * ms[reps / 2];
+}
+
+/* The chain of products must give the same bits with and without overlap of launches, and twice. */
+static long check_chain(struct sv_cuda *cu, const struct stack *s)
+{
+    long failed = 0;
+    for (int k = 0; k < 6; k++) {
+        static const int32_t counts[] = {1, 13, 40, 100, 170, 256};
+        const int32_t n = counts[k];
+        uint16_t *a = (uint16_t *)malloc((size_t)n * HIDDEN * 2), *b = (uint16_t *)malloc((size_t)n * HIDDEN * 2);
+        bool same = true;
+        const bool pdl = cu->pdl;
+        for (int round = 0; round < 6; round++) {
+            cu->pdl = round ? pdl : false;
+            fill_kernel<<<1024, 256, 0, cu->stream>>>(s->x, (size_t)n * HIDDEN, 5, 1.0f);
+            OK(cudaStreamSynchronize(cu->stream));
+            enqueue(cu, s, n, ALL, 12);
+            OK(cudaStreamSynchronize(cu->stream));
+            OK(cudaMemcpy(round ? b : a, s->x, (size_t)n * HIDDEN * 2, cudaMemcpyDeviceToHost));
+            if (round)
+                same = same && !memcmp(a, b, (size_t)n * HIDDEN * 2);
+        }
+        cu->pdl = pdl;
+        double norm = 0;
+        for (size_t i = 0; i < (size_t)n * HIDDEN; i++) {
+            const float f = sv_bf16_to_f32(a[i]);
+            norm += f * f;
+        }
+        norm = sqrt(norm / ((double)n * HIDDEN));
+        same = same && norm > 0.1 && norm < 10;
+        printf("%-9s chain n=%d: rms %.3f %s\n", cu->set ? "sm90" : "portable", n, norm, same ? "ok" : "FAILED");
+        failed += !same;
+        free(a);
+        free(b);
+    }
+    return failed;
+}
+
+/* ---------------------------------------------------------------- read bandwidth */
+
+static __global__ void read_kernel(const uint4 *p, size_t n, uint32_t *out)
+{
+    uint32_t sum = 0;
+    const size_t stride = (size_t)gridDim.x * blockDim.x;
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    for (; i + 7 * stride < n; i += 8 * stride) {
+        uint4 v[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            v[k] = __ldcs(p + i + k * stride);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            sum += v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
+    }
+    if (sum == 0x12345678u)
+        *out = sum;
+}
+
+static double read_bandwidth(const struct stack *s)
+{
+    cudaEvent_t e0, e1;
+    OK(cudaEventCreate(&e0));
+    OK(cudaEventCreate(&e1));
+    double best = 0;
+    const size_t n = (size_t)VOCAB * HIDDEN * 2 / 16;
+    static const int grids[] = {132 * 2, 132 * 4, 132 * 8, 132 * 16};
+    for (int g = 0; g < 4; g++)
+        for (int i = 0; i < 6; i++) {
+            float ms;
+            OK(cudaEventRecord(e0));
+            read_kernel<<<grids[g], 512>>>((const uint4 *)s->head, n, (uint32_t *)s->ids);
+            OK(cudaEventRecord(e1));
+            OK(cudaEventSynchronize(e1));
+            OK(cudaEventElapsedTime(&ms, e0, e1));
+            best = fmax(best, (double)n * 16 / ms / 1e6);
+        }
+    return best;
+}
+
+/* ---------------------------------------------------------------- commands */
+
+static int check(void)
+{
+    long failed = 0;
+    for (int set = SV_CUDA_SM90; set >= SV_CUDA_PORTABLE; set--) {
+        const double t = now();
+        struct sv_cuda cu = open_device((enum sv_cuda_set)set, true);
+        for (int i = 0; i < N_SHAPES; i++)
+            failed += shapes[i].y_f32 ? check_shape<uint32_t>(&cu, &shapes[i])
+                                      : check_shape<uint16_t>(&cu, &shapes[i]);
+        failed += check_head(&cu, 6144, 320, true);
+        failed += check_head(&cu, 5000, 512, false);
+        failed += check_head(&cu, 20000, 4096, true);
+        failed += check_head(&cu, 300, 13, true);
+        close_device(&cu);
+        printf("%.1f s\n", now() - t);
+    }
+    printf("check: %s\n", failed ? "FAILED" : "all ok");
+    return failed ? 1 : 0;
+}
+
+static FILE *csv;
+static double read_gbs;
+
+static void row(const char *set, const char *what, const char *variant, int32_t n, double us, int bits,
+                int layers)
+{
+    const double gbs = bytes_of(bits, layers) / us / 1e3, tflops = bytes_of(bits, layers) * n / us / 1e6;
+    if (csv)
+        fprintf(csv, "%s,%s,%s,%d,%.2f,%.1f,%.4f,%.1f,%.1f\n", set, what, variant, n, us / layers, gbs,
+                gbs / read_gbs, tflops, spread);
+}
+
+static long stack_checks(struct stack *s)
+{
+    long failed = 0;
+    for (int set = SV_CUDA_SM90; set >= SV_CUDA_PORTABLE; set--) {
+        struct sv_cuda cu = open_device((enum sv_cuda_set)set, true);
+        failed += check_chain(&cu, s);
+        close_device(&cu);
+    }
+    return failed;
+}
+
+static void bench(struct stack *s)
+{
+    static const int32_t some[] = {1, 2, 4, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 80, 96, 97, 112, 128, 129, 160, 192, 256};
+    for (int set = SV_CUDA_SM90; set >= SV_CUDA_PORTABLE; set--)
+        for (int pdl = 1; pdl >= 0; pdl--) {
+            if (!pdl && !set)
+                continue;
+            struct sv_cuda cu = open_device((enum sv_cuda_set)set, pdl);
+            char name[32];
+            snprintf(name, sizeof name, "%s%s", set ? "sm90" : "portable", pdl ? "" : "_nopdl");
+            double one = 0, worst = 0;
+            int32_t worst_n = 0;
+            printf("%s: n us/layer share x1 | glue us share | TF\n", name);
+            for (int32_t n = 1; n <= 256; n++) {
+                bool print = false;
+                for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+                    print |= some[i] == n;
+                if (!print && (!pdl || !set || n > 128))
+                    continue;
+                const double us = time_graph(&cu, s, n, ALL, LAYERS, print ? 9 : 5);
+                row(name, "layer", "default", n, us, ALL, LAYERS);
+                one = n == 1 ? us : one;
+                if (n <= 128 && us > worst)
+                    worst = us, worst_n = n;
+                if (!print)
+                    continue;
+                const double glued = time_graph(&cu, s, n, ALL | WITH_GLUE, LAYERS, 5);
+                row(name, "layer+4 small", "default", n, glued, ALL, LAYERS);
+                printf("%4d %7.2f %.3f %.3f | %7.2f %.3f | %.0f\n", n, us / LAYERS,
+                       bytes_of(ALL, LAYERS) / us / 1e3 / read_gbs, us / one, glued / LAYERS,
+                       bytes_of(ALL, LAYERS) / glued / 1e3 / read_gbs,
+                       bytes_of(ALL, LAYERS) * n / us / 1e6);
+            }
+            printf("%s worst of 1..128: n = %d, %.3f of one row\n", name, worst_n, worst / one);
+            fflush(stdout);
+            static const int32_t heads[] = {1, 15, 16, 32, 64, 128, 256};
+            for (int i = 0; i < 7; i++) {
+                const double us = time_graph(&cu, s, heads[i], WITH_HEAD, 1, 9);
+                row(name, "head_argmax", "default", heads[i], us, WITH_HEAD, 1);
+                printf("head %d: %.1f us, share %.3f; ", heads[i], us,
+                       bytes_of(WITH_HEAD, 1) / us / 1e3 / read_gbs);
+            }
+            printf("\n");
+            static const int32_t fills[] = {512, 1024, 2048, 4096, 8192, 8192};
+            for (int i = 0; i < (set ? 6 : 1); i++) {
+                cu.gemm->tune_passes = i == 5;
+                const double us = time_graph(&cu, s, fills[i], ALL, set ? 4 : 1, 3);
+                row(name, "prefill", i == 5 ? "passes" : "default", fills[i], us, ALL, set ? 4 : 1);
+                printf("prefill %d: %.1f us/layer %.0f TFLOP/s; ", fills[i], us / (set ? 4 : 1),
+                       bytes_of(ALL, set ? 4 : 1) * fills[i] / us / 1e6);
+            }
+            printf("\n");
+            fflush(stdout);
+            close_device(&cu);
+        }
+}
+
+static void sweep(struct stack *s)
+{
+    struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
+    static const int32_t counts[] = {1, 16, 32, 64, 96, 128, 192, 256};
+    static const char *names[] = {"qkv", "o", "gate_up", "down"};
+    printf("sweep, us a layer: all four (qkv o gate_up down each alone)\n");
+    for (int i = 0; i < 8; i++)
+        for (int cluster = 1; cluster <= 2; cluster++)
+            for (int stages = 3; stages <= 12; stages++) {
+                const int32_t n = counts[i];
+                const int width = n <= 8 ? 8 : n;
+                const int fit = (232448 - 5000) / (16384 + width * 128);
+                if (stages > fit || (cluster == 2 && n < 16) || (n > 128 && stages < 4) || (n <= 16 && stages < 4) ||
+                    (stages > 6 && stages % 2 && stages != fit))
+                    continue;
+                cu.gemm->tune_cluster = cluster;
+                cu.gemm->tune_stages = stages;
+                char variant[32];
+                snprintf(variant, sizeof variant, "c%d_s%d", cluster, stages);
+                const double all = time_graph(&cu, s, n, ALL, LAYERS, 5);
+                row("sm90", "layer", variant, n, all, ALL, LAYERS);
+                const double g = time_graph(&cu, s, n, ALL | WITH_GLUE, LAYERS, 5);
+                row("sm90", "layer+4 small", variant, n, g, ALL, LAYERS);
+                printf("n %3d c%d s%-2d %7.2f glue %7.2f (", n, cluster, stages, all / LAYERS, g / LAYERS);
+                for (int k = 0; k < 4; k++) {
+                    const double us = time_graph(&cu, s, n, 1 << k, LAYERS, 3);
+                    row("sm90", names[k], variant, n, us, 1 << k, LAYERS);
+                    printf(" %6.2f", us / LAYERS);
+                }
+                printf(")\n");
+                fflush(stdout);
+            }
+    close_device(&cu);
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "check";
+    if (!strcmp(what, "check"))
+        return check();
+    csv = argc > 2 ? fopen(argv[2], "w") : NULL;
+    if (csv)
+        fprintf(csv, "kernels,what,variant,rows,us_per_layer,GB/s,share_of_read,TFLOP/s,spread_percent\n");
+    const double t = now();
+    static struct stack s;
+    make_stack(&s, 8192);
+    read_gbs = read_bandwidth(&s);
+    printf("read bandwidth %.0f GB/s; a layer's weights in %.2f us (set-up %.1f s)\n", read_gbs,
+           bytes_of(ALL, 1) / read_gbs / 1e3, now() - t);
+    const long failed = stack_checks(&s);
+    if (!strcmp(what, "sweep"))
+        sweep(&s);
+    else
+        bench(&s);
+    printf("%.1f s\n", now() - t);
+    if (csv)
+        fclose(csv);
+    return failed ? 1 : 0;
+}

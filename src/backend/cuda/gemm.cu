@@ -1,0 +1,164 @@
+/*
+ * gemm.cu - matrix products and the fused head of the CUDA backend: scratch, choice of kernel, passes.
+ *
+ * Entered through the table in device.cu. All parts of a call that tensor cores can take go into one launch,
+ * 256 rows of x at a time (128 in the portable set); the others one by one to gemm_plain.cu. Must not:
+ * choose by the number of rows, or allocate outside reserve.
+ */
+#include "backend/cuda/gemm.h"
+
+static int32_t block_rows(const struct sv_cuda *cu)
+{
+    return cu->set == SV_CUDA_SM90 ? (int32_t)SV_SM90_BLOCK : (int32_t)SV_PORTABLE_BLOCK;
+}
+
+/* sm_90: pairs of multiprocessors share a block. Portable: two thread blocks each. */
+static int32_t max_units(const struct sv_cuda *cu)
+{
+    return cu->set == SV_CUDA_SM90 ? cu->gemm->sm90_units : cu->n_sms * 2;
+}
+
+static int32_t pass_rows(const struct sv_cuda *cu)
+{
+    return cu->set == SV_CUDA_SM90 ? (int32_t)SV_GEMM_PASS : SV_GEMM_PASS / 2;
+}
+
+int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
+{
+    sv_cuda_gemm_close(cu);
+    cu->gemm = (struct sv_cuda_gemm_state *)sv_calloc(1, sizeof *cu->gemm);
+    if (!cu->gemm)
+        return sv_fail(err, SV_ENOMEM, -1, "matrix products: no memory for their state");
+    const int32_t most = cu->lim.max_rows > cu->lim.max_logit_rows ? cu->lim.max_rows
+                                                                   : cu->lim.max_logit_rows;
+    /* Widths go up to twice the rows, less for small ones: count the widest that can run. */
+    const size_t rows = (size_t)(most <= pass_rows(cu) / 4 ? pass_rows(cu) / 2 : pass_rows(cu));
+    struct sv_cuda_gemm_state *g = cu->gemm;
+    void *p = NULL;
+    int rc = cu->set == SV_CUDA_SM90 ? sv_gemm_sm90_open(cu, err) : sv_gemm_portable_open(cu, err);
+    const size_t bands = (size_t)block_rows(cu) / SV_TILE, units = (size_t)max_units(cu);
+    if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p,
+                                    2 * units * bands * rows * SV_TILE * sizeof(float), err)))
+        g->pieces = (float4 *)p;
+    if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p, units * bands * sizeof *g->arrived, err)))
+        g->arrived = (uint32_t *)p;
+    if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p,
+                                    sizeof *g->best * SV_GEMM_BEST_SLOTS * SV_GEMM_PASS, err)))
+        g->best = (uint64_t *)p;
+    if (rc)
+        sv_cuda_gemm_close(cu);
+    return rc;
+}
+
+void sv_cuda_gemm_close(struct sv_cuda *cu)
+{
+    if (!cu->gemm)
+        return;
+    sv_cuda_free((struct sv_dev *)cu, cu->gemm->pieces);
+    sv_cuda_free((struct sv_dev *)cu, cu->gemm->arrived);
+    sv_cuda_free((struct sv_dev *)cu, cu->gemm->best);
+    sv_free(cu->gemm);
+    cu->gemm = NULL;
+}
+
+/* By the weight alone: the same for every number of rows. */
+static bool takes_tensor_cores(const struct sv_cuda *cu, const struct sv_weight *w)
+{
+    return cu->act == SV_BF16 && sv_gemm_is_packed(w) && w->cols % 8 == 0;
+}
+
+static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a)
+{
+    if (cu->set == SV_CUDA_SM90)
+        sv_gemm_sm90(cu, x, ldx, k, a);
+    else
+        sv_gemm_portable(cu, x, ldx, k, a);
+}
+
+/* Appends a part; col is its first column in y. */
+static void add_part(const struct sv_cuda *cu, struct sv_gemm_args *a, const struct sv_gemm_part *part,
+                     int32_t col, bool wide)
+{
+    struct sv_gemm_item *it = &a->part[a->n_parts++];
+    it->w = (const uint8_t *)part->w.data;
+    it->bias = part->bias.data;
+    it->bias_dtype = part->bias.dtype;
+    it->n_out = part->w.rows;
+    it->n_bands = sv_tiles(part->w.rows);
+    it->col0 = col;
+    it->block0 = a->split.n_blocks;
+    it->wide = wide && col % 8 == 0;
+    a->split.n_blocks += (part->w.rows + block_rows(cu) - 1) / block_rows(cu);
+}
+
+static void set_up(struct sv_cuda *cu, struct sv_gemm_args *a, int32_t k)
+{
+    a->split = sv_split_make(a->split.n_blocks, sv_tiles(k), max_units(cu));
+    a->pieces = cu->gemm->pieces;
+    a->arrived = cu->gemm->arrived;
+    a->best = cu->gemm->best;
+}
+
+void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    if (p->n_rows <= 0)
+        return;
+    SV_REQUIRE(cu->gemm && p->n_parts <= SV_GEMM_MAX_PARTS);
+    struct sv_gemm_args a = {};
+    const bool f32 = p->y_f32 || cu->act == SV_F32;
+    const bool wide = p->ldy % 8 == 0 && (uintptr_t)p->y % 16 == 0;
+    a.mode = f32 ? SV_GEMM_F32 : SV_GEMM_ACT;
+    a.ldy = p->ldy;
+    int32_t col = 0;
+    for (int32_t i = 0; i < p->n_parts; i++) {
+        SV_REQUIRE(p->parts[i].w.cols == p->k);
+        if (takes_tensor_cores(cu, &p->parts[i].w))
+            add_part(cu, &a, &p->parts[i], col, wide);
+        else
+            sv_gemm_plain(cu, p, i, col);
+        col += p->parts[i].w.rows;
+    }
+    if (!a.n_parts)
+        return;
+    SV_REQUIRE(p->ldx % 8 == 0 && (uintptr_t)p->x % 16 == 0);
+    set_up(cu, &a, p->k);
+    const size_t y_bytes = f32 ? sizeof(float) : sizeof(__nv_bfloat16);
+    int32_t m = 0;
+    if (cu->set == SV_CUDA_SM90 && !cu->gemm->tune_passes) {
+        a.n_rows = p->n_rows;
+        a.y = p->y;
+        m = sv_gemm_sm90_whole(cu, p->x, p->ldx, p->k, &a);
+    }
+    for (; m < p->n_rows; m += pass_rows(cu)) {
+        a.n_rows = p->n_rows - m < pass_rows(cu) ? p->n_rows - m : pass_rows(cu);
+        a.y = (uint8_t *)p->y + (size_t)m * (size_t)p->ldy * y_bytes;
+        run_pass(cu, (const __nv_bfloat16 *)p->x + m * p->ldx, p->ldx, p->k, &a);
+    }
+}
+
+void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    SV_REQUIRE(cu->gemm && p->w.cols == p->k);
+    const bool tensor = takes_tensor_cores(cu, &p->w);
+    struct sv_gemm_args a = {};
+    struct sv_gemm_part part = {};
+    part.w = p->w;
+    if (tensor) {
+        a.mode = SV_GEMM_ARGMAX;
+        add_part(cu, &a, &part, 0, false);
+        set_up(cu, &a, p->k);
+    }
+    for (int32_t m = 0; m < p->n_rows; m += pass_rows(cu)) {
+        const int32_t n = p->n_rows - m < pass_rows(cu) ? p->n_rows - m : pass_rows(cu);
+        if (!tensor) {
+            sv_gemm_plain_best(cu, p, m, n);
+            continue;
+        }
+        a.n_rows = n;
+        run_pass(cu, (const __nv_bfloat16 *)p->x + (int64_t)m * p->k, p->k, p->k, &a);
+        sv_gemm_best_pick(cu, p, m, n,
+                          cu->set == SV_CUDA_SM90 ? a.split.n_units * 16 : a.split.n_units * 4);
+    }
+}

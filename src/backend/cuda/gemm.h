@@ -1,0 +1,132 @@
+/*
+ * gemm.h - matrix products of the CUDA backend: what gemm.cu shares with its kernels, and what the rest of
+ * the folder calls.
+ *
+ * Which kernel computes a part depends on the weight alone, never on the number of rows: packed bf16
+ * weights with k a multiple of 8 take tensor cores (gemm_sm90.cu, or gemm_portable.cu), all others
+ * gemm_plain.cu. Each of the three fixes one order of sums per weight shape (split.cuh). Must not: be included outside
+ * src/backend/cuda and its bench.
+ */
+#ifndef SV_CUDA_GEMM_H
+#define SV_CUDA_GEMM_H
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/pack.cuh"
+#include "backend/cuda/split.cuh"
+
+enum {
+    SV_GEMM_PASS = 256,        /* rows of x in one launch of a tensor-core kernel */
+    SV_GEMM_BEST_SLOTS = 2048, /* candidates of a row in a fused head, at most */
+};
+
+enum sv_gemm_mode { SV_GEMM_ACT, SV_GEMM_F32, SV_GEMM_ARGMAX };
+
+/* A part as kernels see it; blocks are those of the split, bands have 64 rows. */
+struct sv_gemm_item {
+    const uint8_t *w; /* packed */
+    const void *bias; /* or NULL */
+    int32_t bias_dtype, n_out, n_bands;
+    int32_t col0;   /* in y */
+    int32_t block0; /* first block of the split */
+    int32_t wide;   /* 16-byte stores into y are aligned */
+};
+
+/* Handed to kernels by value. */
+struct sv_gemm_args {
+    struct sv_split split;
+    int32_t n_rows, n_parts, mode, n_stages, ahead;
+    void *y;
+    int64_t ldy;
+    float4 *pieces;    /* partial sums of blocks shared between units */
+    uint32_t *arrived; /* (n_units, 4) pieces written; 0 between launches */
+    uint64_t *best;    /* (SV_GEMM_BEST_SLOTS, SV_GEMM_PASS) keys of the fused head */
+    struct sv_gemm_item part[SV_GEMM_MAX_PARTS];
+};
+
+/* Made by sv_cuda_gemm_reserve. */
+struct sv_cuda_gemm_state {
+    void *encode;         /* cuTensorMapEncodeTiled of the driver */
+    size_t portable_smem; /* a portable thread block may use */
+    int32_t sm90_units;   /* pairs of thread blocks that fit the device at once */
+    float4 *pieces;
+    uint32_t *arrived;
+    uint64_t *best;
+    /* Benchmarks only; 0 = the built-in choice. */
+    bool tune_passes;
+    int32_t tune_cluster, tune_stages, tune_ahead, tune_n;
+};
+
+/* ---------------------------------------------------------------- for the rest of the folder */
+
+int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err);
+void sv_cuda_gemm_close(struct sv_cuda *cu);
+void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p);
+void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
+/* Row-major bf16 in device memory -> packed, n_rows rows from row0 (a multiple of 64) of a matrix; dst is
+ * the whole matrix. Rows and columns of padding are written as zeros. Enqueues. */
+void sv_cuda_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_rows, int32_t cols,
+                  void *dst);
+
+/* ---------------------------------------------------------------- between gemm*.cu */
+
+/* Whether upload_weight packs this weight. */
+static inline bool sv_gemm_is_packed(const struct sv_weight *w)
+{
+    return w->dtype == SV_BF16 && w->rows > 1;
+}
+
+/* ---- gemm_sm90.cu: blocks of 256 weight rows */
+enum { SV_SM90_BLOCK = 256 };
+int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err);
+void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a);
+/* As many whole blocks of 256 rows of x as are worth it; returns the rows done. The same bits. */
+int32_t sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                           struct sv_gemm_args *a);
+/* ---- gemm_portable.cu: blocks of 64 weight rows */
+enum { SV_PORTABLE_BLOCK = 64 };
+int sv_gemm_portable_open(struct sv_cuda *cu, struct sv_err *err);
+void sv_gemm_portable(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                      struct sv_gemm_args *a);
+/* ---- gemm_plain.cu: any dtype, one part */
+void sv_gemm_plain(struct sv_cuda *cu, const struct sv_p_gemm *p, int32_t part, int32_t col0);
+void sv_gemm_plain_best(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0, int32_t n);
+/* ---- head.cu: keys -> ids; n_slots candidates for each of n rows from row0 */
+void sv_gemm_best_pick(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0, int32_t n,
+                       int32_t n_slots);
+
+#ifdef __CUDACC__
+
+/* A logit and its id as one number that grows with the logit and, at a tie, with a lower id; 0 for NaN, which
+ * so loses to everything. -0 and +0 are equal. */
+static __device__ __forceinline__ uint64_t sv_best_key(float v, int32_t id)
+{
+    uint32_t u = __float_as_uint(v + 0.0f);
+    if (v != v)
+        return 0;
+    u = u & 0x80000000u ? ~u : u | 0x80000000u;
+    return (uint64_t)u << 32 | (uint32_t)~id;
+}
+
+static __device__ __forceinline__ uint64_t sv_best_of(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Bias of one output column; bias vectors are row-major in any dtype. */
+static __device__ __forceinline__ float sv_gemm_bias(const struct sv_gemm_item &it, int32_t row)
+{
+    return it.bias && row < it.n_out ? sv_weight_at(it.bias, it.bias_dtype, row) : 0.0f;
+}
+
+/* The part that block b of the split belongs to. */
+static __device__ __forceinline__ int sv_gemm_part_of(const struct sv_gemm_args &a, int32_t block)
+{
+    int p = 0;
+    while (p + 1 < a.n_parts && a.part[p + 1].block0 <= block)
+        p++;
+    return p;
+}
+
+#endif
+
+#endif

@@ -1,0 +1,321 @@
+/*
+ * gemm_out.cuh - what the tensor-core kernels do with finished sums: adding up pieces of a shared block,
+ * bias, rounding and storing, or keeping the best logit.
+ *
+ * Included by gemm_sm90.cu and gemm_portable.cu: wgmma and mma.sync leave their results in the same lanes. A
+ * group is 128 threads that hold 64 weight rows, 16 a warp. acc[4 j + e]: weight row lane / 4 + 8 (e / 2) of
+ * the warp's 16, row of x 8 j + 2 (lane % 4) + e % 2. Must not: add pieces in any but ascending order.
+ */
+#ifndef SV_CUDA_GEMM_OUT_CUH
+#define SV_CUDA_GEMM_OUT_CUH
+
+#include "backend/cuda/gemm.h"
+
+enum { SV_PATCH_BYTES = 512 }; /* a warp's, for turning 16 x 16 results around */
+
+static __device__ __forceinline__ uint32_t smem_u32(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* The 128 threads of group 0 or 1. */
+static __device__ __forceinline__ void group_sync(int group)
+{
+    if (group == 0)
+        asm volatile("bar.sync 1, 128;" ::: "memory");
+    else
+        asm volatile("bar.sync 2, 128;" ::: "memory");
+}
+
+/* ---------------------------------------------------------------- storing */
+
+/* Where a warp's results go. */
+struct spot {
+    const struct sv_gemm_item *it;
+    int32_t row0; /* the warp's first weight row in its part */
+    float b0, b1; /* bias of this lane's two rows */
+    uint8_t *patch;
+};
+
+static __device__ __forceinline__ struct spot spot_of(const struct sv_gemm_args &a, int32_t block,
+                                                      int32_t band, uint8_t *patch)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3;
+    struct spot s;
+    s.it = &a.part[sv_gemm_part_of(a, block)];
+    s.row0 = band * SV_TILE + warp * 16;
+    s.b0 = sv_gemm_bias(*s.it, s.row0 + lane / 4);
+    s.b1 = sv_gemm_bias(*s.it, s.row0 + lane / 4 + 8);
+    s.patch = patch;
+    return s;
+}
+
+static __device__ __forceinline__ uint32_t pack2(float lo, float hi)
+{
+    const __nv_bfloat162 h = __floats2bfloat162_rn(lo, hi);
+    return *(const uint32_t *)&h;
+}
+
+/* Eight neighbouring columns of one row of y. */
+static __device__ __forceinline__ void put8(const struct sv_gemm_args &a, const struct sv_gemm_item &it,
+                                            int32_t token, int32_t row, uint4 v)
+{
+    __nv_bfloat16 *y = (__nv_bfloat16 *)a.y + token * a.ldy + it.col0 + row;
+    if (it.wide && row + 8 <= it.n_out) {
+        *(uint4 *)y = v;
+        return;
+    }
+    const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (row + i < it.n_out)
+            ((uint16_t *)y)[i] = (uint16_t)(w[i / 2] >> (16 * (i & 1)));
+}
+
+/* This lane's two results of an 8 x 8 patch. */
+static __device__ __forceinline__ void turn(uint8_t *patch, int token0, int row0, uint32_t two)
+{
+    const int lane = threadIdx.x & 31;
+    uint16_t *to = (uint16_t *)patch + (token0 + 2 * (lane & 3)) * 16 + row0 + lane / 4;
+    to[0] = (uint16_t)two;
+    to[16] = (uint16_t)(two >> 16);
+}
+
+/* 16 weight rows by 16 rows of x (8 when not PAIR). Results lie with neighbouring rows of W in different lanes;
+ * they are turned around in the warp's patch of shared memory, by stmatrix where there is one, so that each
+ * lane stores 16 bytes of one row of y. */
+template <bool PAIR, bool STMATRIX>
+static __device__ __forceinline__ void store_act(const float (&v)[8], const struct sv_gemm_args &a,
+                                                 const struct spot &s, int32_t token0)
+{
+    const int lane = threadIdx.x & 31;
+    const uint32_t at = smem_u32(s.patch) + ((lane & 7) + (PAIR ? lane >> 4 << 3 : 0)) * 32 +
+                        (lane >> 3 & 1) * 16;
+    const uint32_t r0 = pack2(v[0] + s.b0, v[1] + s.b0), r1 = pack2(v[2] + s.b1, v[3] + s.b1);
+    const uint32_t r2 = pack2(v[4] + s.b0, v[5] + s.b0), r3 = pack2(v[6] + s.b1, v[7] + s.b1);
+    __syncwarp();
+    if (!STMATRIX) {
+        turn(s.patch, 0, 0, r0);
+        turn(s.patch, 0, 8, r1);
+        if (PAIR) {
+            turn(s.patch, 8, 0, r2);
+            turn(s.patch, 8, 8, r3);
+        }
+    } else if (PAIR) {
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+                     "r"(r0), "r"(r1), "r"(r2), "r"(r3)
+                     : "memory");
+    } else {
+        asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(at),
+                     "r"(r0), "r"(r1)
+                     : "memory");
+    }
+    __syncwarp();
+    const int32_t token = token0 + (lane >> 1);
+    if (token < a.n_rows && (PAIR || lane < 16))
+        put8(a, *s.it, token, s.row0 + (lane & 1) * 8, *(const uint4 *)(s.patch + lane * 16));
+}
+
+/* 16 weight rows by 8 rows of x, from v[0] on. */
+static __device__ __forceinline__ void store_f32(const float *v, const struct sv_gemm_args &a,
+                                                 const struct spot &s, int32_t token0)
+{
+    const int lane = threadIdx.x & 31;
+    const int32_t row = s.row0 + lane / 4, token = token0 + 2 * (lane & 3);
+    float *y = (float *)a.y + token * a.ldy + s.it->col0 + row;
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+        if (token + e < a.n_rows) {
+            if (row < s.it->n_out)
+                y[e * a.ldy] = v[e] + s.b0;
+            if (row + 8 < s.it->n_out)
+                y[e * a.ldy + 8] = v[2 + e] + s.b1;
+        }
+}
+
+/* Each warp of the grid has a line of keys, one for each row of x: the best logit it has seen. */
+static __device__ __forceinline__ uint64_t *best_line(const struct sv_gemm_args &a, int n_warps)
+{
+    return a.best + (size_t)(blockIdx.x * n_warps + threadIdx.x / 32) * SV_GEMM_PASS;
+}
+
+static __device__ __forceinline__ void best_clear(const struct sv_gemm_args &a, int n_warps)
+{
+    for (int32_t i = threadIdx.x & 31; i < a.n_rows; i += 32)
+        best_line(a, n_warps)[i] = 0;
+    __syncwarp();
+}
+
+static __device__ __forceinline__ void keep_best(const float *v, const struct sv_gemm_args &a,
+                                                 const struct spot &s, int32_t token0, uint64_t *line)
+{
+    const int lane = threadIdx.x & 31;
+    const int32_t row = s.row0 + lane / 4;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int32_t token = token0 + 2 * (lane & 3) + e;
+        uint64_t key = row < s.it->n_out ? sv_best_key(v[e] + s.b0, row) : 0;
+        if (row + 8 < s.it->n_out)
+            key = sv_best_of(key, sv_best_key(v[2 + e] + s.b1, row + 8));
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2)
+            key = sv_best_of(key, __shfl_xor_sync(0xffffffffu, key, step));
+        if (lane < 4 && token < a.n_rows)
+            line[token] = sv_best_of(key, line[token]);
+    }
+}
+
+/* 16 weight rows by 16 rows of x (8 when not PAIR) in the way the call asks for. */
+template <bool PAIR, bool STMATRIX>
+static __device__ __forceinline__ void put(const float (&v)[8], const struct sv_gemm_args &a,
+                                           const struct spot &s, int32_t token0, int n_warps)
+{
+    if (a.mode == SV_GEMM_ACT) {
+        store_act<PAIR, STMATRIX>(v, a, s, token0);
+    } else if (a.mode == SV_GEMM_F32) {
+        store_f32(v, a, s, token0);
+        if (PAIR)
+            store_f32(v + 4, a, s, token0 + 8);
+    } else {
+        keep_best(v, a, s, token0, best_line(a, n_warps));
+        if (PAIR)
+            keep_best(v + 4, a, s, token0 + 8, best_line(a, n_warps));
+    }
+}
+
+/* Rows of x from base on. */
+template <int N, bool STMATRIX>
+static __device__ __forceinline__ void put_all(const float (&acc)[N / 2], const struct sv_gemm_args &a,
+                                               const struct spot &s, int32_t base, int n_warps)
+{
+    constexpr bool PAIR = N > 8;
+#pragma unroll
+    for (int j = 0; j < N / 8; j += PAIR ? 2 : 1) {
+        if (base + j * 8 >= a.n_rows)
+            break;
+        float v[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] = i < 4 || PAIR ? acc[(4 * j + i) % (N / 2)] : 0.0f;
+        put<PAIR, STMATRIX>(v, a, s, base + j * 8, n_warps);
+    }
+}
+
+/* ---------------------------------------------------------------- blocks shared between units */
+
+/* This thread's place in the piece that unit u computed of a block; BANDS bands a block, j-th 8 rows of x at
+ * + 128 j. */
+template <int N, int BANDS>
+static __device__ __forceinline__ float4 *piece_of(const struct sv_gemm_args &a, int32_t u, int32_t block,
+                                                   int band)
+{
+    return a.pieces +
+           ((size_t)sv_split_slot(&a.split, u, block) * BANDS + band) * (size_t)(N / 8) * 128 +
+           (threadIdx.x & 127);
+}
+
+template <int N>
+static __device__ __forceinline__ void write_piece(const float (&acc)[N / 2],
+                                                   const struct sv_gemm_args &a, float4 *to)
+{
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+        if (j * 8 < a.n_rows)
+            __stcg(to + j * 128,
+                   make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]));
+}
+
+/* The units that share a block. */
+struct sharers {
+    int32_t first, last;
+};
+
+static __device__ __forceinline__ struct sharers sharers_of(const struct sv_split &s, int32_t block)
+{
+    const struct sharers r = {sv_split_unit(&s, block * s.n_k), sv_split_unit(&s, (block + 1) * s.n_k - 1)};
+    return r;
+}
+
+/* Few rows: whoever writes the last piece adds all of them up into acc. False when others are still to come.
+ * *order is shared memory of the group. */
+template <int N, int BANDS>
+static __device__ __forceinline__ bool gather_pieces(float (&acc)[N / 2], const struct sv_gemm_args &a,
+                                                     uint32_t *order, int32_t unit, int32_t block,
+                                                     int band, int group)
+{
+    const int tid = threadIdx.x & 127;
+    write_piece<N>(acc, a, piece_of<N, BANDS>(a, unit, block, band));
+    __threadfence();
+    group_sync(group);
+    const struct sharers who = sharers_of(a.split, block);
+    uint32_t *arrived = &a.arrived[who.first * BANDS + band];
+    if (tid == 0)
+        *order = atomicAdd(arrived, 1u);
+    group_sync(group);
+    if (*order != (uint32_t)(who.last - who.first))
+        return false;
+    if (tid == 0)
+        *arrived = 0;
+    __threadfence();
+#pragma unroll 1
+    for (int32_t u = who.first; u <= who.last; u++) {
+        const float4 *from = piece_of<N, BANDS>(a, u, block, band);
+#pragma unroll
+        for (int j = 0; j < N / 8; j++)
+            if (j * 8 < a.n_rows) {
+                const float4 v = __ldcg(from + j * 128);
+                acc[4 * j] = u == who.first ? v.x : acc[4 * j] + v.x;
+                acc[4 * j + 1] = u == who.first ? v.y : acc[4 * j + 1] + v.y;
+                acc[4 * j + 2] = u == who.first ? v.z : acc[4 * j + 2] + v.z;
+                acc[4 * j + 3] = u == who.first ? v.w : acc[4 * j + 3] + v.w;
+            }
+    }
+    return true;
+}
+
+/* Many rows: when all pieces are there, each sharer adds up and stores its share of the rows of x. In two
+ * steps, because a unit may share two blocks: spread_arrive for each, then spread_put for each. It
+ * waits for other thread blocks of the grid, which must all fit the device at once. */
+template <int BANDS>
+static __device__ __forceinline__ void spread_arrive(const struct sv_gemm_args &a, int32_t block, int band)
+{
+    atomicAdd(&a.arrived[sharers_of(a.split, block).first * BANDS + band], 1u);
+}
+
+template <int N, int BANDS, bool STMATRIX>
+static __device__ __forceinline__ void spread_put(const struct sv_gemm_args &a, int32_t unit, int32_t block,
+                                                  int band, int group, const struct spot &s, int n_warps)
+{
+    const struct sharers who = sharers_of(a.split, block);
+    const int32_t n_who = who.last - who.first + 1, n_chunks = (a.n_rows + 15) / 16;
+    if ((threadIdx.x & 127) == 0) {
+        uint32_t *arrived = &a.arrived[who.first * BANDS + band], n;
+        do
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(arrived) : "memory");
+        while (n < (uint32_t)n_who);
+        if (atomicAdd(arrived, 1u) == 2u * (uint32_t)n_who - 1)
+            *arrived = 0; /* all have come and seen it */
+    }
+    group_sync(group);
+    const int32_t c0 = n_chunks * (unit - who.first) / n_who;
+    const int32_t c1 = n_chunks * (unit - who.first + 1) / n_who;
+#pragma unroll 1
+    for (int32_t c = c0; c < c1; c++) {
+        float v[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] = 0.0f;
+#pragma unroll 4
+        for (int32_t u = who.first; u <= who.last; u++) {
+            const float4 *from = piece_of<N, BANDS>(a, u, block, band) + c * 256;
+            const float4 p = __ldcg(from), q = __ldcg(from + 128);
+            const float w[8] = {p.x, p.y, p.z, p.w, q.x, q.y, q.z, q.w};
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                v[i] = u == who.first ? w[i] : v[i] + w[i];
+        }
+        put<true, STMATRIX>(v, a, s, c * 16, n_warps);
+    }
+}
+
+#endif

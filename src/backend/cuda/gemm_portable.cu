@@ -1,0 +1,250 @@
+/*
+ * gemm_portable.cu - matrix products with mma.sync, for every card from sm_80 on: 1 to 128 rows of x in a launch.
+ *
+ * Called by gemm.cu. Weight rows are the 16-row operand, rows of x the 8-column one, so few rows of x waste
+ * little. A block of the split is one band of 64 weight rows; a thread block of four warps walks its unit's
+ * tiles through a ring filled by cp.async, two thread blocks a multiprocessor. Must not: use anything newer than
+ * sm_80; let n_rows decide the order of a sum: it only picks the width N, which does not change an
+ * element's bits.
+ */
+#include "backend/cuda/gemm_out.cuh"
+
+enum { THREADS = 128, WARPS = THREADS / 32, MIN_STAGES = 3, MAX_STAGES = 8, BLOCKS_PER_SM = 2 };
+
+static __device__ __forceinline__ void copy16(uint32_t dst, const void *src, bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src),
+                 "r"(there ? 16 : 0)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void copy_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Until at most n of this thread's groups are under way. */
+static __device__ __forceinline__ void copy_wait(int n)
+{
+    switch (n) {
+    case 0:
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        break;
+    case 1:
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        break;
+    case 2:
+        asm volatile("cp.async.wait_group 2;" ::: "memory");
+        break;
+    case 3:
+        asm volatile("cp.async.wait_group 3;" ::: "memory");
+        break;
+    case 4:
+        asm volatile("cp.async.wait_group 4;" ::: "memory");
+        break;
+    case 5:
+        asm volatile("cp.async.wait_group 5;" ::: "memory");
+        break;
+    default:
+        asm volatile("cp.async.wait_group 6;" ::: "memory");
+        break;
+    }
+}
+
+static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void load_matrices2(uint32_t (&r)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(at)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void mma(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Byte of (row, 16-byte chunk) in a tile of 128-byte rows. */
+static __device__ __forceinline__ uint32_t swizzled(int row, int chunk)
+{
+    return (uint32_t)(row * 128 + ((chunk ^ (row & 7)) << 4));
+}
+
+static __device__ __forceinline__ const uint8_t *tile_of(const struct sv_gemm_args &a, int32_t t)
+{
+    const int32_t block = t / a.split.n_k, kk = t - block * a.split.n_k;
+    const struct sv_gemm_item &it = a.part[sv_gemm_part_of(a, block)];
+    return it.w + ((size_t)(block - it.block0) * a.split.n_k + kk) * SV_TILE_BYTES;
+}
+
+static __device__ __forceinline__ void load_weights(const struct sv_gemm_args &a, int32_t t,
+                                                    uint32_t stage)
+{
+    const uint8_t *from = tile_of(a, t) + threadIdx.x * 16;
+#pragma unroll
+    for (int i = 0; i < SV_TILE_BYTES / (THREADS * 16); i++)
+        copy16(stage + threadIdx.x * 16 + i * THREADS * 16, from + i * THREADS * 16, true);
+}
+
+template <int N>
+static __device__ __forceinline__ void load_x(const __nv_bfloat16 *x, int64_t ldx, int32_t k,
+                                              const struct sv_gemm_args &a, int32_t t, uint32_t stage)
+{
+    const int32_t kk = t % a.split.n_k;
+#pragma unroll
+    for (int i = threadIdx.x; i < N * 8; i += THREADS) {
+        const int row = i / 8, chunk = i % 8, col = kk * SV_TILE + chunk * 8;
+        const bool there = row < a.n_rows && col < k;
+        copy16(stage + SV_TILE_BYTES + swizzled(row, chunk), there ? x + row * ldx + col : x, there);
+    }
+}
+
+/* One tile: 64 columns of k for 16 weight rows a warp. */
+template <int N>
+static __device__ __forceinline__ void sum_tile(float (&acc)[N / 2], uint32_t stage)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int step = 0; step < 4; step++) {
+        uint32_t w[4], x[4];
+        load_matrices(w, stage + swizzled(warp * 16 + (lane & 15), step * 2 + (lane >> 4)));
+#pragma unroll
+        for (int j = 0; j < N / 8; j += N > 8 ? 2 : 1) {
+            const uint32_t at =
+                stage + SV_TILE_BYTES +
+                swizzled(j * 8 + (lane & 7) + (N > 8 ? lane >> 4 << 3 : 0), step * 2 + (lane >> 3 & 1));
+            if (N > 8)
+                load_matrices(x, at);
+            else
+                load_matrices2(x, at);
+            mma(acc + 4 * j, w, x[0], x[1]);
+            if (N > 8)
+                mma(acc + 4 * (N > 8 ? j + 1 : j), w, x[2], x[3]);
+        }
+    }
+}
+
+template <int N>
+static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    gemm_kernel(const __nv_bfloat16 *x, int64_t ldx, int32_t k,
+                const __grid_constant__ struct sv_gemm_args a)
+{
+    extern __shared__ __align__(1024) uint8_t smem_bytes[];
+    __shared__ __align__(16) uint8_t patch[WARPS * SV_PATCH_BYTES];
+    __shared__ uint32_t order;
+    constexpr uint32_t STAGE = SV_TILE_BYTES + N * 128;
+    const uint32_t smem = smem_u32(smem_bytes);
+    const int32_t t0 = sv_split_start(&a.split, blockIdx.x), t1 = sv_split_start(&a.split, blockIdx.x + 1);
+    const int32_t early = a.n_stages - 1;
+    for (int32_t i = 0; i < early; i++)
+        if (t0 + i < t1)
+            load_weights(a, t0 + i, smem + i * STAGE);
+    sv_pdl_launch();
+    sv_pdl_wait();
+    for (int32_t i = 0; i < early; i++) {
+        if (t0 + i < t1)
+            load_x<N>(x, ldx, k, a, t0 + i, smem + i * STAGE);
+        copy_commit();
+    }
+    int32_t s = 0, kk = t0 % a.split.n_k, begun = kk;
+    if (a.mode == SV_GEMM_ARGMAX)
+        best_clear(a, WARPS);
+    float acc[N / 2];
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        acc[i] = 0.0f;
+#pragma unroll 1
+    for (int32_t t = t0; t < t1; t++) {
+        copy_wait(a.n_stages - 2);
+        __syncthreads();
+        if (t + early < t1) {
+            const uint32_t stage = smem + (s == 0 ? early : s - 1) * STAGE;
+            load_weights(a, t + early, stage);
+            load_x<N>(x, ldx, k, a, t + early, stage);
+        }
+        copy_commit();
+        sum_tile<N>(acc, smem + s * STAGE);
+        if (++s == a.n_stages)
+            s = 0;
+        if (++kk == a.split.n_k || t + 1 == t1) {
+            const int32_t block = t / a.split.n_k, part = sv_gemm_part_of(a, block);
+            if ((kk == a.split.n_k && begun == 0) ||
+                gather_pieces<N, 1>(acc, a, &order, blockIdx.x, block, 0, 0))
+                put_all<N, false>(acc, a,
+                                  spot_of(a, block, block - a.part[part].block0,
+                                          patch + threadIdx.x / 32 * SV_PATCH_BYTES),
+                                  0, WARPS);
+            if (kk == a.split.n_k)
+                kk = 0;
+            begun = kk;
+#pragma unroll
+            for (int i = 0; i < N / 2; i++)
+                acc[i] = 0.0f;
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- host */
+
+typedef void gemm_fn(const __nv_bfloat16 *, int64_t, int32_t, const struct sv_gemm_args);
+
+static const struct width {
+    int n;
+    gemm_fn *fn;
+} widths[] = {
+    {8, gemm_kernel<8>},   {16, gemm_kernel<16>}, {32, gemm_kernel<32>},
+    {64, gemm_kernel<64>}, {128, gemm_kernel<128>},
+};
+enum { N_WIDTHS = sizeof widths / sizeof *widths };
+
+/* Two thread blocks on a multiprocessor, each with a KiB of the system's and the patches. */
+static size_t smem_budget(const struct sv_cuda *cu)
+{
+    int per_sm = 0;
+    if (cudaDeviceGetAttribute(&per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cu->ordinal))
+        per_sm = 100 * 1024;
+    const size_t half = (size_t)per_sm / BLOCKS_PER_SM - 1024 - (WARPS * SV_PATCH_BYTES + 64);
+    return half < 96 * 1024 ? half : 96 * 1024;
+}
+
+/* Wide tiles may need the multiprocessor for themselves. */
+static int stages_of(const struct sv_cuda *cu, int n)
+{
+    const int fit = (int)(cu->gemm->portable_smem / (size_t)(SV_TILE_BYTES + n * 128));
+    return fit < MIN_STAGES ? MIN_STAGES : fit > MAX_STAGES ? MAX_STAGES : fit;
+}
+
+int sv_gemm_portable_open(struct sv_cuda *cu, struct sv_err *err)
+{
+    int rc = SV_OK;
+    cu->gemm->portable_smem = smem_budget(cu);
+    for (int i = 0; i < N_WIDTHS && !rc; i++)
+        rc = sv_cuda_try(cudaFuncSetAttribute((const void *)widths[i].fn,
+                                              cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              stages_of(cu, widths[i].n) *
+                                                  (SV_TILE_BYTES + widths[i].n * 128)),
+                         err, "shared memory of a matrix product");
+    return rc;
+}
+
+void sv_gemm_portable(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a)
+{
+    int i = 0;
+    while (i + 1 < N_WIDTHS && widths[i].n < a->n_rows)
+        i++;
+    const size_t stage = SV_TILE_BYTES + (size_t)widths[i].n * 128;
+    a->n_stages = stages_of(cu, widths[i].n);
+    sv_cuda_launch(cu, "a matrix product", widths[i].fn, dim3((unsigned)a->split.n_units), dim3(THREADS),
+                   (size_t)a->n_stages * stage, (const __nv_bfloat16 *)x, ldx, k, *a);
+}

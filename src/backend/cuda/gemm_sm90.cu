@@ -1,0 +1,616 @@
+/*
+ * gemm_sm90.cu - matrix products with wgmma: y = x W^T for 1 to 256 rows of x in one launch, near the speed of
+ * memory while few rows and near that of the tensor cores while many.
+ *
+ * Called by gemm.cu. Weight rows are the M side of the instruction, rows of x the N side, so few rows of x waste
+ * nothing. A block of the split is 256 weight rows: two blocks of threads (a cluster of two where x is
+ * worth sharing) take 128 of them each, two warpgroups 64 each. A producer warp streams packed tiles by bulk
+ * copy, and tiles of x by tensor map, through a ring in shared memory; it starts on the weights before the kernel
+ * that makes x has ended. Shared memory is kept under half a multiprocessor's where that fills the pipe, so that
+ * the next kernel's ring fills while this one adds up. Must not: let anything but the weight's shape
+ * decide the order of a sum; n_rows only picks the width N, which does not change an element's bits.
+ */
+#include "backend/cuda/gemm_out.cuh"
+#include "backend/cuda/wgmma.cuh"
+
+#include <cudaTypedefs.h>
+
+enum {
+    CONSUMERS = 256, /* two warpgroups */
+    THREADS = CONSUMERS + 32,
+    MAX_STAGES = 12,
+    SPREAD_FROM = 64, /* rows from which pieces are added up by all who share a block */
+    SMEM_MAX = 232448,
+    WHOLE_N = 256,
+    WHOLE_STAGES = 4
+};
+
+/* ---------------------------------------------------------------- barriers and copies */
+
+static __device__ __forceinline__ void bar_init(uint32_t bar, uint32_t count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+
+static __device__ __forceinline__ void bar_expect(uint32_t bar, uint32_t n_bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(n_bytes)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void bar_arrive(uint32_t bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+
+/* The same barrier in block `rank` of the cluster. */
+static __device__ __forceinline__ void bar_arrive_at(uint32_t bar, uint32_t rank)
+{
+    asm volatile("{\n.reg .b32 far;\nmapa.shared::cluster.u32 far, %0, %1;\n"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [far];\n}" ::"r"(bar),
+                 "r"(rank)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity)
+{
+    uint32_t done;
+    do {
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(done)
+                     : "r"(bar), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
+
+static __device__ __forceinline__ void copy_tile(uint32_t dst, const void *src, uint32_t bar,
+                                                 uint64_t policy)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(dst),
+                 "l"(src), "r"(SV_TILE_BYTES), "r"(bar), "l"(policy)
+                 : "memory");
+}
+
+template <int CL>
+static __device__ __forceinline__ void copy_x(uint32_t dst, const CUtensorMap *map, int32_t k,
+                                              int32_t row, uint32_t bar, uint64_t policy)
+{
+    if (CL == 1)
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::"
+                     "bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(dst),
+                     "l"(map), "r"(k), "r"(row), "r"(bar), "l"(policy)
+                     : "memory");
+    else
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::"
+                     "bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::
+                         "r"(dst),
+                     "l"(map), "r"(k), "r"(row), "r"(bar), "h"((uint16_t)((1 << CL) - 1)),
+                     "l"(policy)
+                     : "memory");
+}
+
+static __device__ __forceinline__ void cluster_sync(void)
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+/* ---------------------------------------------------------------- shared memory */
+
+template <int N> struct ring {
+    static constexpr uint32_t X_BYTES = N * SV_TILE * 2;
+    static constexpr uint32_t STAGE = 2 * SV_TILE_BYTES + X_BYTES;
+};
+
+/* What lies behind the stages. */
+struct tail {
+    uint8_t patch[8][SV_PATCH_BYTES];
+    uint64_t full[MAX_STAGES], empty[MAX_STAGES];
+    uint32_t order[2];
+};
+
+/* ---------------------------------------------------------------- the producer */
+
+/* Where a unit's walk over its tiles stands. */
+struct walk {
+    int32_t block, kk, part, n_bands; /* n_bands: of this thread block's two, how many exist */
+    const uint8_t *w;                 /* first band's tile kk */
+    size_t band_bytes;
+};
+
+static __device__ __forceinline__ void walk_enter(struct walk &v, const struct sv_gemm_args &a,
+                                                  int half)
+{
+    v.part = sv_gemm_part_of(a, v.block);
+    const struct sv_gemm_item &it = a.part[v.part];
+    const int32_t band = (v.block - it.block0) * 4 + half * 2;
+    v.n_bands = min(2, max(0, it.n_bands - band));
+    v.w = it.w + (size_t)band * v.band_bytes + (size_t)v.kk * SV_TILE_BYTES;
+}
+
+static __device__ __forceinline__ void walk_next(struct walk &v, const struct sv_gemm_args &a, int half)
+{
+    v.w += SV_TILE_BYTES;
+    if (++v.kk == a.split.n_k) {
+        v.kk = 0;
+        v.block++;
+        if (v.block < a.split.n_blocks)
+            walk_enter(v, a, half);
+    }
+}
+
+template <int N>
+static __device__ __forceinline__ void load_weights(const struct walk &v, uint32_t stage,
+                                                    uint32_t full, uint64_t policy)
+{
+    bar_expect(full, (uint32_t)v.n_bands * SV_TILE_BYTES + ring<N>::X_BYTES);
+    if (v.n_bands > 0)
+        copy_tile(stage, v.w, full, policy);
+    if (v.n_bands > 1)
+        copy_tile(stage + SV_TILE_BYTES, v.w + v.band_bytes, full, policy);
+}
+
+/* One thread. Each block of a cluster fetches its share of x's rows for all of them. */
+template <int N, int CL>
+static __device__ __forceinline__ void load_x(const CUtensorMap *map, int32_t kk, int32_t row,
+                                              uint32_t stage, uint32_t full, int rank, uint64_t policy)
+{
+    const uint32_t dst = stage + 2 * SV_TILE_BYTES + (CL > 1 ? rank * (ring<N>::X_BYTES / CL) : 0);
+    copy_x<CL>(dst, map, kk * SV_TILE, row + (CL > 1 ? rank * (N / CL) : 0), full, policy);
+}
+
+template <int N, int CL>
+static __device__ __forceinline__ void produce(const CUtensorMap *map, const struct sv_gemm_args &a,
+                                               uint32_t smem, struct tail *tail, int32_t t0,
+                                               int32_t t1, int half)
+{
+    uint64_t stream_once, keep;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(stream_once));
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
+    struct walk v;
+    v.band_bytes = (size_t)a.split.n_k * SV_TILE_BYTES;
+    v.block = t0 / a.split.n_k;
+    v.kk = t0 % a.split.n_k;
+    walk_enter(v, a, half);
+    const int32_t n_tiles = t1 - t0, early = min(a.n_stages, n_tiles);
+    const int32_t kk0 = v.kk;
+    for (int32_t i = 0; i < early; i++) {
+        load_weights<N>(v, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]), stream_once);
+        walk_next(v, a, half);
+    }
+    sv_pdl_launch();
+    if (a.ahead > 0 && n_tiles > early) {
+        struct walk w = v;
+        for (int32_t i = early; i < min(n_tiles, early + a.ahead); i++) {
+            for (int b = 0; b < w.n_bands; b++)
+                asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(w.w + b * w.band_bytes),
+                             "r"(SV_TILE_BYTES)
+                             : "memory");
+            walk_next(w, a, half);
+        }
+    }
+    sv_pdl_wait();
+    for (int32_t i = 0, kk = kk0; i < early; i++) {
+        load_x<N, CL>(map, kk, 0, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]), half, keep);
+        kk = kk + 1 == a.split.n_k ? 0 : kk + 1;
+    }
+    int32_t s = 0;
+    uint32_t parity = 0;
+    for (int32_t i = early; i < n_tiles; i++) {
+        const uint32_t full = smem_u32(&tail->full[s]);
+        bar_wait(smem_u32(&tail->empty[s]), parity);
+        load_weights<N>(v, smem + s * ring<N>::STAGE, full, stream_once);
+        load_x<N, CL>(map, v.kk, 0, smem + s * ring<N>::STAGE, full, half, keep);
+        walk_next(v, a, half);
+        if (++s == a.n_stages) {
+            s = 0;
+            parity ^= 1;
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- the consumers */
+
+template <int N, int CL>
+static __device__ __forceinline__ void release(uint64_t *empty, int half)
+{
+    const int lane = threadIdx.x & 31;
+    if (lane == 0)
+        bar_arrive(smem_u32(empty));
+    if (CL > 1 && lane == 1)
+        bar_arrive_at(smem_u32(empty), half ^ 1);
+}
+
+/* Place in the ring. */
+struct place {
+    int32_t s;
+    uint32_t parity;
+};
+
+/* Sums n tiles into acc. */
+template <int N, int CL>
+static __device__ __forceinline__ void sum_tiles(float (&acc)[N / 2], struct place &at, int32_t n,
+                                                 bool present, const struct sv_gemm_args &a,
+                                                 uint32_t smem, struct tail *tail, int wg, int half)
+{
+    int32_t before = -1;
+#pragma unroll 1
+    for (int32_t i = 0; i < n; i++) {
+        bar_wait(smem_u32(&tail->full[at.s]), at.parity);
+        if (present) {
+            const uint32_t stage = smem + at.s * ring<N>::STAGE;
+            const uint64_t w = sv_wgmma_desc(stage + wg * SV_TILE_BYTES);
+            const uint64_t x = sv_wgmma_desc(stage + 2 * SV_TILE_BYTES);
+            sv_wgmma_fence();
+#pragma unroll
+            for (int step = 0; step < 4; step++)
+                sv_wgmma<N>(acc, w + 2 * step, x + 2 * step, i + step > 0);
+            sv_wgmma_commit();
+            sv_wgmma_wait<1>();
+        }
+        if (before >= 0)
+            release<N, CL>(&tail->empty[before], half);
+        before = at.s;
+        if (++at.s == a.n_stages) {
+            at.s = 0;
+            at.parity ^= 1;
+        }
+    }
+    sv_wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        asm volatile("" : "+f"(acc[i])::"memory"); /* no result is read before the wait */
+    if (before >= 0)
+        release<N, CL>(&tail->empty[before], half);
+}
+
+template <int N, int CL>
+static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uint32_t smem,
+                                               struct tail *tail, int32_t unit, int32_t t0, int32_t t1,
+                                               int half)
+{
+    constexpr bool SPREAD = N >= SPREAD_FROM;
+    const int warp = threadIdx.x / 32, wg = warp / 4, band_in = half * 2 + wg;
+    struct place at = {0, 0};
+    int32_t shared0 = -1, shared1 = -1; /* blocks whose pieces wait to be added up */
+    sv_pdl_wait();
+    if (a.mode == SV_GEMM_ARGMAX)
+        best_clear(a, CONSUMERS / 32);
+#pragma unroll 1
+    for (int32_t t = t0; t < t1;) {
+        const int32_t block = t / a.split.n_k, k0 = t - block * a.split.n_k;
+        const int32_t n = min(a.split.n_k - k0, t1 - t);
+        const struct sv_gemm_item &it = a.part[sv_gemm_part_of(a, block)];
+        const int32_t band = (block - it.block0) * 4 + band_in;
+        const bool present = band < it.n_bands;
+        float acc[N / 2];
+#pragma unroll
+        for (int i = 0; i < N / 2; i++)
+            acc[i] = 0.0f;
+        sum_tiles<N, CL>(acc, at, n, present, a, smem, tail, wg, half);
+        t += n;
+        if (!present)
+            continue;
+        if (n != a.split.n_k) {
+            if (SPREAD) {
+                write_piece<N>(acc, a, piece_of<N, 4>(a, unit, block, band_in));
+                if (shared0 < 0)
+                    shared0 = block;
+                else
+                    shared1 = block;
+                continue;
+            }
+            if (!gather_pieces<N, 4>(acc, a, &tail->order[wg], unit, block, band_in, wg))
+                continue;
+        }
+        put_all<N, true>(acc, a, spot_of(a, block, band, tail->patch[warp]), 0, CONSUMERS / 32);
+    }
+    if (!SPREAD || shared0 < 0)
+        return;
+    /* Only now, at the end of the unit: the other pieces are not there any earlier. */
+    __threadfence();
+    group_sync(wg);
+    if ((threadIdx.x & 127) == 0) {
+        spread_arrive<4>(a, shared0, band_in);
+        if (shared1 >= 0)
+            spread_arrive<4>(a, shared1, band_in);
+    }
+#pragma unroll 1
+    for (int32_t block = shared0; block >= 0; block = block == shared1 ? -1 : shared1) {
+        const int32_t band = (block - a.part[sv_gemm_part_of(a, block)].block0) * 4 + band_in;
+        spread_put<N, 4, true>(a, unit, block, band_in, wg, spot_of(a, block, band, tail->patch[warp]),
+                               CONSUMERS / 32);
+    }
+}
+
+/* ---------------------------------------------------------------- whole products: many rows */
+
+/* Here a cluster computes whole blocks of 256 weight rows by N rows of x, one after the other, and cuts each sum
+ * where the split cuts it: what a piece sums to goes to a place in memory that is the thread's own. */
+
+enum { GROUP = 8 }; /* N-row blocks of x that share a walk over the weights: both then come from L2 */
+
+struct item {
+    int32_t block, row; /* of weights; first row of x */
+};
+
+static __device__ __forceinline__ struct item item_of(const struct sv_gemm_args &a, int32_t i, int n)
+{
+    const int32_t n_x = a.n_rows / n, per_group = GROUP * a.split.n_blocks, group = i / per_group;
+    const int32_t wide = min((int32_t)GROUP, n_x - group * GROUP), in_group = i - group * per_group;
+    const struct item it = {in_group / wide, (group * GROUP + in_group % wide) * n};
+    return it;
+}
+
+template <int N, int CL>
+static __device__ __forceinline__ void produce_whole(const CUtensorMap *map, const struct sv_gemm_args &a,
+                                                     uint32_t smem, struct tail *tail, int32_t n_items,
+                                                     int half)
+{
+    uint64_t normal;
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+    struct walk v;
+    v.band_bytes = (size_t)a.split.n_k * SV_TILE_BYTES;
+    int32_t s = 0, left = a.n_stages;
+    uint32_t parity = 1;
+    sv_pdl_wait();
+    for (int32_t i = blockIdx.x / 2; i < n_items; i += gridDim.x / 2) {
+        const struct item it = item_of(a, i, N);
+        v.block = it.block;
+        v.kk = 0;
+        walk_enter(v, a, half);
+        for (int32_t kk = 0; kk < a.split.n_k; kk++, v.w += SV_TILE_BYTES) {
+            const uint32_t full = smem_u32(&tail->full[s]);
+            if (left > 0)
+                left--; /* the ring's first round finds it empty */
+            else
+                bar_wait(smem_u32(&tail->empty[s]), parity);
+            load_weights<N>(v, smem + s * ring<N>::STAGE, full, normal);
+            load_x<N, CL>(map, kk, it.row, smem + s * ring<N>::STAGE, full, half, normal);
+            if (++s == a.n_stages) {
+                s = 0;
+                parity ^= 1;
+            }
+        }
+    }
+    sv_pdl_launch();
+}
+
+/* acc = total + acc, or total when this is the first piece; kept for the next piece unless it is the last. */
+template <int N>
+static __device__ __forceinline__ void fold_piece(float (&acc)[N / 2], float4 *total, bool first, bool last)
+{
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) {
+        if (!first) {
+            const float4 v = __ldcg(total + j * 128);
+            acc[4 * j] = v.x + acc[4 * j];
+            acc[4 * j + 1] = v.y + acc[4 * j + 1];
+            acc[4 * j + 2] = v.z + acc[4 * j + 2];
+            acc[4 * j + 3] = v.w + acc[4 * j + 3];
+        }
+        if (!last)
+            __stcg(total + j * 128,
+                   make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]));
+    }
+}
+
+template <int N, int CL>
+static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &a, uint32_t smem,
+                                                     struct tail *tail, int32_t n_items, int half)
+{
+    const int warp = threadIdx.x / 32, wg = warp / 4;
+    float4 *total = a.pieces + (size_t)(blockIdx.x * 2 + wg) * (N / 8) * 128 + (threadIdx.x & 127);
+    struct place at = {0, 0};
+    sv_pdl_wait();
+#pragma unroll 1
+    for (int32_t i = blockIdx.x / 2; i < n_items; i += gridDim.x / 2) {
+        const struct item it = item_of(a, i, N);
+        const struct sv_gemm_item &part = a.part[sv_gemm_part_of(a, it.block)];
+        const int32_t band = (it.block - part.block0) * 4 + half * 2 + wg;
+        const bool present = band < part.n_bands;
+        const int32_t t0 = it.block * a.split.n_k, t1 = t0 + a.split.n_k;
+        float acc[N / 2];
+#pragma unroll 1
+        for (int32_t t = t0; t < t1;) {
+            const int32_t end = min(t1, sv_split_start(&a.split, sv_split_unit(&a.split, t) + 1));
+#pragma unroll
+            for (int e = 0; e < N / 2; e++)
+                acc[e] = 0.0f;
+            sum_tiles<N, CL>(acc, at, end - t, present, a, smem, tail, wg, half);
+            if (present)
+                fold_piece<N>(acc, total, t == t0, end == t1);
+            t = end;
+        }
+        if (present)
+            put_all<N, true>(acc, a, spot_of(a, it.block, band, tail->patch[warp]), it.row,
+                             CONSUMERS / 32);
+    }
+}
+
+/* ---------------------------------------------------------------- kernels */
+
+template <int N, int CL, bool WHOLE>
+static __global__ void __launch_bounds__(THREADS, N <= 128 ? 2 : 1)
+    gemm_kernel(const __grid_constant__ CUtensorMap map, const __grid_constant__ struct sv_gemm_args a)
+{
+    extern __shared__ __align__(1024) uint8_t smem_bytes[];
+    const uint32_t smem = smem_u32(smem_bytes);
+    struct tail *tail = (struct tail *)(smem_bytes + (size_t)a.n_stages * ring<N>::STAGE);
+    const int32_t unit = blockIdx.x / 2, n_items = WHOLE ? a.n_rows / N * a.split.n_blocks : 0;
+    const int half = blockIdx.x & 1;
+    const int32_t t0 = sv_split_start(&a.split, unit), t1 = sv_split_start(&a.split, unit + 1);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < a.n_stages; i++) {
+            bar_init(smem_u32(&tail->full[i]), 1);
+            bar_init(smem_u32(&tail->empty[i]), CONSUMERS / 32 * CL);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        if (smem & 1023)
+            __trap(); /* swizzled tiles must lie on 1024 */
+    }
+    if (CL > 1)
+        cluster_sync();
+    else
+        __syncthreads();
+    if (threadIdx.x >= CONSUMERS) {
+        if (threadIdx.x == CONSUMERS) {
+            if (WHOLE)
+                produce_whole<N, CL>(&map, a, smem, tail, n_items, half);
+            else
+                produce<N, CL>(&map, a, smem, tail, t0, t1, half);
+        }
+        __syncwarp();
+    } else if (WHOLE) {
+        consume_whole<N, CL>(a, smem, tail, n_items, half);
+    } else {
+        consume<N, CL>(a, smem, tail, unit, t0, t1, half);
+    }
+    if (CL > 1)
+        cluster_sync(); /* the other block may still write here */
+}
+
+/* ---------------------------------------------------------------- host */
+
+typedef void gemm_fn(const CUtensorMap, const struct sv_gemm_args);
+
+struct width {
+    int n, cluster, stages;
+    gemm_fn *fn[2]; /* blocks alone, clusters of two */
+};
+
+/* stages: two thread blocks of different launches fit a multiprocessor up to N = 128. */
+static const struct width widths[] = {
+    {8, 1, 6, {gemm_kernel<8, 1, false>, NULL}},
+    {16, 1, 5, {gemm_kernel<16, 1, false>, gemm_kernel<16, 2, false>}},
+    {32, 1, 5, {gemm_kernel<32, 1, false>, gemm_kernel<32, 2, false>}},
+    {64, 2, 4, {gemm_kernel<64, 1, false>, gemm_kernel<64, 2, false>}},
+    {96, 2, 3, {gemm_kernel<96, 1, false>, gemm_kernel<96, 2, false>}},
+    {128, 2, 3, {gemm_kernel<128, 1, false>, gemm_kernel<128, 2, false>}},
+    {192, 2, 4, {NULL, gemm_kernel<192, 2, false>}},
+    {256, 2, 4, {gemm_kernel<256, 1, false>, gemm_kernel<256, 2, false>}},
+};
+enum { N_WIDTHS = sizeof widths / sizeof *widths };
+
+static size_t smem_of(int n, int stages)
+{
+    return (size_t)stages * (size_t)(2 * SV_TILE_BYTES + n * SV_TILE * 2) + sizeof(struct tail);
+}
+
+int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
+{
+    cudaDriverEntryPointQueryResult found;
+    int rc = sv_cuda_try(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled",
+                                                          &cu->gemm->encode, 12000,
+                                                          cudaEnableDefault, &found),
+                         err, "the driver's tensor maps");
+    for (int i = 0; i < N_WIDTHS && !rc; i++)
+        for (int c = 0; c < 2 && !rc; c++)
+            if (widths[i].fn[c])
+                rc = sv_cuda_try(cudaFuncSetAttribute((const void *)widths[i].fn[c],
+                                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                      SMEM_MAX),
+                                 err, "shared memory of a matrix product");
+    if (!rc)
+        rc = sv_cuda_try(cudaFuncSetAttribute((const void *)gemm_kernel<WHOLE_N, 2, true>,
+                                              cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_MAX),
+                         err, "shared memory of a matrix product");
+    /* A spread adding-up waits for the whole grid, so all of it must fit at once. */
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attr[1] = {};
+    int clusters = 0;
+    attr[0].id = cudaLaunchAttributeClusterDimension;
+    attr[0].val.clusterDim.x = 2;
+    attr[0].val.clusterDim.y = attr[0].val.clusterDim.z = 1;
+    config.gridDim = dim3((unsigned)cu->n_sms / 2 * 2);
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = SMEM_MAX;
+    config.attrs = attr;
+    config.numAttrs = 1;
+    if (!rc)
+        rc = sv_cuda_try(cudaOccupancyMaxActiveClusters(
+                             &clusters, (const void *)widths[N_WIDTHS - 1].fn[1], &config),
+                         err, "room for a matrix product");
+    if (!rc && clusters < 1)
+        rc = sv_fail(err, SV_EDEVICE, -1, "matrix products: no pair of multiprocessors is free");
+    cu->gemm->sm90_units = clusters < cu->n_sms / 2 ? clusters : cu->n_sms / 2;
+    return rc;
+}
+
+static bool encode_x(struct sv_cuda *cu, CUtensorMap *map, const void *x, int64_t ldx, int32_t k,
+                     int32_t n_rows, int box_rows)
+{
+    const cuuint64_t dims[2] = {(cuuint64_t)k, (cuuint64_t)n_rows};
+    const cuuint64_t strides[1] = {(cuuint64_t)ldx * 2};
+    const cuuint32_t box[2] = {SV_TILE, (cuuint32_t)box_rows}, step[2] = {1, 1};
+    PFN_cuTensorMapEncodeTiled_v12000 encode = (PFN_cuTensorMapEncodeTiled_v12000)cu->gemm->encode;
+    CUresult rc = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)(uintptr_t)x, dims, strides,
+                         box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return rc == CUDA_SUCCESS ||
+           !sv_cuda_check(cu, cudaErrorInvalidValue, "tensor map of a matrix product's input");
+}
+
+static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, int cluster, int32_t pairs, const void *x,
+                   int64_t ldx, int32_t k, struct sv_gemm_args *a)
+{
+    CUtensorMap map;
+    /* A failed encode is latched; only a success launches. */
+    if (!encode_x(cu, &map, x, ldx, k, a->n_rows, n / cluster))
+        return;
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attr[2] = {};
+    config.gridDim = dim3((unsigned)(2 * pairs));
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = smem_of(n, a->n_stages);
+    config.stream = cu->stream;
+    config.attrs = attr;
+    if (cluster > 1) {
+        attr[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+        attr[config.numAttrs].val.clusterDim.x = (unsigned)cluster;
+        attr[config.numAttrs].val.clusterDim.y = 1;
+        attr[config.numAttrs++].val.clusterDim.z = 1;
+    }
+    if (cu->pdl) {
+        attr[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attr[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    sv_cuda_check(cu, cudaLaunchKernelEx(&config, fn, map, *a), "a matrix product");
+}
+
+void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a)
+{
+    const struct sv_cuda_gemm_state *g = cu->gemm;
+    const int want = a->n_rows > g->tune_n ? a->n_rows : g->tune_n;
+    int i = 0;
+    while (i + 1 < N_WIDTHS && widths[i].n < want)
+        i++;
+    const struct width *w = &widths[i];
+    int cluster = g->tune_cluster ? g->tune_cluster : w->cluster;
+    if (!w->fn[cluster - 1])
+        cluster = 3 - cluster;
+    a->n_stages = g->tune_stages ? g->tune_stages : w->stages;
+    while (a->n_stages > MAX_STAGES || smem_of(w->n, a->n_stages) > SMEM_MAX)
+        a->n_stages--;
+    a->ahead = g->tune_ahead;
+    launch(cu, w->fn[cluster - 1], w->n, cluster, a->split.n_units, x, ldx, k, a);
+}
+
+int32_t sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                           struct sv_gemm_args *a)
+{
+    const int32_t n_x = a->n_rows / WHOLE_N, items = n_x * a->split.n_blocks, pairs = cu->gemm->sm90_units;
+    const int32_t rounds = (items + pairs - 1) / pairs;
+    /* In passes about a sixth is lost to adding up, here whatever the last round leaves idle. */
+    if (n_x < 2 || items * 6 < rounds * pairs * 5)
+        return 0;
+    const int32_t n_rows = a->n_rows;
+    a->n_rows = n_x * WHOLE_N;
+    a->n_stages = WHOLE_STAGES;
+    launch(cu, gemm_kernel<WHOLE_N, 2, true>, WHOLE_N, 2, items < pairs ? items : pairs, x, ldx, k, a);
+    a->n_rows = n_rows;
+    return n_x * WHOLE_N;
+}

@@ -1,0 +1,55 @@
+/*
+ * split.cuh - who computes which part of a matrix product, and where sums over k are cut.
+ *
+ * Included by the GEMM kernels of both sets and by a unit test in plain C. The weights of a call are cut
+ * into blocks of rows; a block is n_k tiles of 64 columns. All n_blocks * n_k tiles in one line are shared out
+ * to n_units equal units, so every multiprocessor reads the same number of bytes whatever the shape. A
+ * block that lies in several units has its sum over k cut there: each piece is summed from zero, and
+ * the pieces are added in ascending order. Nothing here depends on the number of rows of x: that is what
+ * makes a row's bits the same in decode, verification and prefill. Must not: look at n_rows.
+ */
+#ifndef SV_CUDA_SPLIT_CUH
+#define SV_CUDA_SPLIT_CUH
+
+#include "backend/cuda/pack.cuh"
+
+/* A piece shorter than this is not worth the adding up. */
+enum { SV_SPLIT_MIN_TILES = 4 };
+
+struct sv_split {
+    int32_t n_blocks; /* blocks of weight rows */
+    int32_t n_k;      /* tiles along k */
+    int32_t n_units;  /* 1 .. n_blocks * n_k */
+};
+
+static SV_HD struct sv_split sv_split_make(int32_t n_blocks, int32_t n_k, int32_t max_units)
+{
+    struct sv_split s;
+    int64_t units = (int64_t)n_blocks * n_k / SV_SPLIT_MIN_TILES;
+    if (units > max_units)
+        units = max_units;
+    s.n_blocks = n_blocks;
+    s.n_k = n_k;
+    s.n_units = units < 1 ? 1 : (int32_t)units;
+    return s;
+}
+
+/* First tile of unit u; unit n_units starts at the end. */
+static SV_HD int32_t sv_split_start(const struct sv_split *s, int32_t u)
+{
+    return (int32_t)((int64_t)s->n_blocks * s->n_k * u / s->n_units);
+}
+
+/* The unit that tile t belongs to: the last u with start(u) <= t. */
+static SV_HD int32_t sv_split_unit(const struct sv_split *s, int32_t t)
+{
+    return (int32_t)((((int64_t)t + 1) * s->n_units - 1) / ((int64_t)s->n_blocks * s->n_k));
+}
+
+/* A unit leaves at most two pieces of blocks that it shares: of its first block and of its last. */
+static SV_HD int32_t sv_split_slot(const struct sv_split *s, int32_t u, int32_t block)
+{
+    return 2 * u + (sv_split_start(s, u) / s->n_k == block ? 0 : 1);
+}
+
+#endif

@@ -1,0 +1,81 @@
+/*
+ * test_cuda_layout.c - the index arithmetic that the CUDA matrix products stand on, checked on the host: the packed
+ * layout of weights against the swizzle of the hardware, and the sharing out of sums.
+ */
+#include "rig.h"
+
+#include "backend/cuda/split.cuh"
+
+#include <string.h>
+
+/* Every element of the matrix has a place of its own inside the packed bytes. */
+static void places_are_distinct(void **state)
+{
+    (void)state;
+    static const int32_t shapes[][2] = {{1, 1}, {64, 64}, {65, 72}, {200, 72}, {77, 136}, {128, 320}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const int32_t rows = shapes[i][0], cols = shapes[i][1];
+        const size_t n = sv_packed_bytes(rows, cols) / 2;
+        uint8_t *seen = memset(rig_new(n), 0, n);
+        for (int32_t r = 0; r < rows; r++)
+            for (int32_t c = 0; c < cols; c++) {
+                const size_t at = sv_packed_at(r, c, cols);
+                assert_true(at < n);
+                assert_false(seen[at]);
+                seen[at] = 1;
+            }
+        rig_free(seen);
+    }
+}
+
+/* The hardware swizzle of 128-byte rows: bits 4..6 of a byte's place are flipped by bits 7..9. */
+static void tiles_carry_the_hardware_swizzle(void **state)
+{
+    (void)state;
+    const int32_t cols = 200;
+    for (int32_t r = 0; r < 130; r++)
+        for (int32_t c = 0; c < cols; c++) {
+            const size_t band = (size_t)r / 64, tile = band * 4 + (size_t)c / 64;
+            const size_t plain = (size_t)(r % 64) * 128 + (size_t)(c % 64) * 2;
+            const size_t swizzled = plain ^ (plain >> 7 & 7) << 4;
+            assert_int_equal(sv_packed_at(r, c, cols) * 2, tile * SV_TILE_BYTES + swizzled);
+        }
+}
+
+/* All tiles are shared out in equal runs, and every piece of a shared block has a slot of its own. */
+static void units_are_equal_and_slots_distinct(void **state)
+{
+    (void)state;
+    static const int32_t cases[][3] = {{24, 64, 66},  {16, 64, 66},  {96, 64, 66},  {16, 192, 66}, {594, 64, 66},
+                                       {16, 320, 66}, {1, 512, 66},  {3, 5, 66},    {1, 1, 66},    {1, 2, 66},
+                                       {64, 64, 264}, {96, 64, 264}, {7, 13, 1},    {1000, 3, 95}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct sv_split s = sv_split_make(cases[i][0], cases[i][1], cases[i][2]);
+        const int32_t all = s.n_blocks * s.n_k;
+        assert_true(s.n_units >= 1 && s.n_units <= cases[i][2] && s.n_units <= all);
+        assert_int_equal(sv_split_start(&s, 0), 0);
+        assert_int_equal(sv_split_start(&s, s.n_units), all);
+        uint8_t *used = memset(rig_new((size_t)s.n_units * 2), 0, (size_t)s.n_units * 2);
+        for (int32_t u = 0; u < s.n_units; u++) {
+            const int32_t t0 = sv_split_start(&s, u), t1 = sv_split_start(&s, u + 1);
+            assert_true(t1 > t0);
+            assert_true(t1 - t0 >= all / s.n_units && t1 - t0 <= all / s.n_units + 1);
+            for (int32_t t = t0; t < t1; t++)
+                assert_int_equal(sv_split_unit(&s, t), u);
+            for (int32_t b = t0 / s.n_k; b <= (t1 - 1) / s.n_k; b++) {
+                const int32_t from = b * s.n_k > t0 ? b * s.n_k : t0;
+                const int32_t to = (b + 1) * s.n_k < t1 ? (b + 1) * s.n_k : t1;
+                if (to - from == s.n_k)
+                    continue; /* not shared */
+                const int32_t slot = sv_split_slot(&s, u, b);
+                assert_true(slot >= 2 * u && slot <= 2 * u + 1);
+                assert_false(used[slot]);
+                used[slot] = 1;
+            }
+        }
+        rig_free(used);
+    }
+}
+
+SV_TEST_MAIN(cmocka_unit_test(places_are_distinct), cmocka_unit_test(tiles_carry_the_hardware_swizzle),
+             cmocka_unit_test(units_are_equal_and_slots_distinct))
