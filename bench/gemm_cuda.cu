@@ -2,12 +2,12 @@
  * gemm_cuda.cu - checks and measures the matrix products of the CUDA backend on a GPU machine.
  *
  * A program of its own that needs the gemm objects of src/backend/cuda and a GPU, nothing else:
- *   gemm_cuda check            every shape, set and row count: error, bits against single rows, canaries
- *   gemm_cuda bench [CSV]      a captured graph of 36 layers of Qwen3-8B shapes, all row counts
- *   gemm_cuda sweep [CSV]      variants of ring depth and cluster, per shape and row count
- * Weights of the timed runs are all different (14 GB), so caches do not help. The share of bandwidth is
- * against a read-only sweep in the same run. Exit status 1 when a check fails. Must not: compare
- * figures of different runs.
+ *   gemm_cuda check            every shape, set and row count: error, bits against single rows,
+ * canaries gemm_cuda bench [CSV]      a captured graph of 36 layers of Qwen3-8B shapes, all row
+ * counts gemm_cuda sweep [CSV]      variants of ring depth and cluster, per shape and row count
+ * Weights of the timed runs are all different (14 GB), so caches do not help. The share of
+ * bandwidth is against a read-only sweep in the same run. Exit status 1 when a check fails. Must
+ * not: compare figures of different runs.
  */
 #include "backend/cuda/gemm.h"
 
@@ -16,7 +16,8 @@
 #include <string.h>
 #include <time.h>
 
-/* ---------------------------------------------------------------- what the objects need of the backend */
+/* ---------------------------------------------------------------- what the objects need of the
+ * backend */
 
 #define OK(call) must((call), #call, __LINE__)
 static void must(cudaError_t rc, const char *what, int line)
@@ -152,7 +153,8 @@ static bf16 *make_random(size_t n, uint64_t seed, float scale)
 
 enum { BASE_ROWS = 256, CANARY_ROWS = 3, CANARY_COLS = 24 };
 
-/* Row i of a batch holds base row (i * mul + add) % 256, so every count sees other rows at other places. */
+/* Row i of a batch holds base row (i * mul + add) % 256, so every count sees other rows at other
+ * places. */
 struct perm {
     int32_t mul, add;
 };
@@ -174,8 +176,8 @@ static __global__ void batch_kernel(const bf16 *base, int32_t k, struct perm p, 
 }
 
 template <typename T>
-static __global__ void compare_kernel(const T *y, int64_t ldy, int32_t n, int32_t n_all, int32_t cols,
-                                      const T *single, struct perm p, T canary,
+static __global__ void compare_kernel(const T *y, int64_t ldy, int32_t n, int32_t n_all,
+                                      int32_t cols, const T *single, struct perm p, T canary,
                                       unsigned long long *bad)
 {
     const size_t total = (size_t)n_all * ldy;
@@ -232,8 +234,14 @@ static const struct shape shapes[] = {
     {"gate_up", 4096, 2, {12288, 12288}, false, false, false, true},
     {"down", 12288, 1, {4096}, false, false, false, true},
     {"fc", 20480, 1, {4096}, false, false, false, false},
-    {"context_kv", 4096, 10, {1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024}, true, false,
-     false, false},
+    {"context_kv",
+     4096,
+     10,
+     {1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024},
+     true,
+     false,
+     false,
+     false},
     {"head_f32", 4096, 1, {151936}, false, true, false, false},
     {"demo_qkv", 320, 3, {320, 64, 64}, true, false, true, false},
     {"demo_gate_up", 320, 2, {896, 896}, false, false, false, true},
@@ -328,23 +336,24 @@ template <typename T> static long check_shape(struct sv_cuda *cu, const struct s
     OK(cudaMalloc((void **)&sums, 16));
     OK(cudaMemset(sums, 0, 16));
     OK(cudaMemset(single, 0xff, (size_t)BASE_ROWS * (size_t)m.cols * sizeof(T)));
-    /* The single rows: x at its own stride; base rows of odd k start anywhere, which only plain allows. */
+    /* The single rows: x at its own stride; base rows of odd k start anywhere, which only plain
+     * allows. */
     for (int32_t r = 0; r < BASE_ROWS; r++)
         run(cu, s, &m, 1, m.base + (size_t)r * s->k, s->k, single + (size_t)r * m.cols, m.cols);
     OK(cudaStreamSynchronize(cu->stream));
     int32_t col = 0;
     for (int i = 0; i < s->n_parts; col += s->n_out[i++])
-        error_kernel<T><<<dim3((s->n_out[i] + 7) / 8, 4), 256>>>(m.w[i], m.bias[i], m.base, s->k,
-                                                                s->n_out[i], single + col, m.cols, 81,
-                                                                sums);
+        error_kernel<T><<<dim3((s->n_out[i] + 7) / 8, 4), 256>>>(
+            m.w[i], m.bias[i], m.base, s->k, s->n_out[i], single + col, m.cols, 81, sums);
     OK(cudaMemcpy(host_sums, sums, 16, cudaMemcpyDeviceToHost));
     const double error = sqrt(host_sums[0] / host_sums[1]);
     const double bound = s->y_f32 ? 1e-4 : 4e-3;
     long failed = !(error < bound);
     int32_t tried = 0, worst_n = 0;
     unsigned long long inside = 0, outside = 0;
-    static const int32_t some[] = {1,  2,  3,  7,  8,  9,   15,  16,  17,  31,  32,  33,  48,  63,  64,  65,
-                                   80, 96, 97, 112, 127, 128, 129, 160, 191, 192, 193, 255, 256, 257, 512, 1000, 4096};
+    static const int32_t some[] = {1,   2,   3,   7,   8,   9,   15,  16,  17,  31,   32,
+                                   33,  48,  63,  64,  65,  80,  96,  97,  112, 127,  128,
+                                   129, 160, 191, 192, 193, 255, 256, 257, 512, 1000, 4096};
     for (int32_t i = 1;; i++) {
         int32_t n = i;
         if (!s->all_counts || i > 256) {
@@ -358,12 +367,13 @@ template <typename T> static long check_shape(struct sv_cuda *cu, const struct s
         const struct perm p = {(i * 2) % 64 * 2 + 1, i * 13 % BASE_ROWS};
         const int32_t n_all = n + CANARY_ROWS;
         const T canary = (T)0xa5a5a5a5u;
-        set_kernel<<<1024, 256, 0, cu->stream>>>((uint32_t *)y, ((size_t)n_all * ldy * sizeof(T) + 3) / 4,
-                                                 0xa5a5a5a5u);
+        set_kernel<<<1024, 256, 0, cu->stream>>>(
+            (uint32_t *)y, ((size_t)n_all * ldy * sizeof(T) + 3) / 4, 0xa5a5a5a5u);
         batch_kernel<<<1024, 256, 0, cu->stream>>>(m.base, s->k, p, n, n + 8, ldx, x);
         OK(cudaMemsetAsync(bad, 0, 16, cu->stream));
         run(cu, s, &m, n, x, ldx, y, ldy);
-        compare_kernel<T><<<1024, 256, 0, cu->stream>>>(y, ldy, n, n_all, m.cols, single, p, canary, bad);
+        compare_kernel<T>
+            <<<1024, 256, 0, cu->stream>>>(y, ldy, n, n_all, m.cols, single, p, canary, bad);
         OK(cudaMemcpyAsync(host_bad, bad, 16, cudaMemcpyDeviceToHost, cu->stream));
         OK(cudaStreamSynchronize(cu->stream));
         if (host_bad[0] || host_bad[1]) {
@@ -374,8 +384,9 @@ template <typename T> static long check_shape(struct sv_cuda *cu, const struct s
         outside += host_bad[1];
         tried++;
     }
-    printf("%-9s %-13s error %.2e  %3d counts  wrong bits %llu, canaries %llu %s", cu->set ? "sm90" : "portable",
-           s->name, error, tried, inside, outside, failed ? "FAILED" : "ok");
+    printf("%-9s %-13s error %.2e  %3d counts  wrong bits %llu, canaries %llu %s",
+           cu->set ? "sm90" : "portable", s->name, error, tried, inside, outside,
+           failed ? "FAILED" : "ok");
     printf(failed ? " (last at n = %d)\n" : "\n", worst_n);
     fflush(stdout);
     cudaFree(single), cudaFree(y), cudaFree(x), cudaFree(bad), cudaFree(sums);
@@ -404,7 +415,8 @@ static long check_head(struct sv_cuda *cu, int32_t vocab, int32_t k, bool ties)
     make_shape(cu, &s, &m);
     if (ties) {
         for (int32_t i = 64; i + 64 <= vocab; i += 64)
-            OK(cudaMemcpy(m.w[0] + (size_t)i * k, m.w[0], (size_t)64 * k * 2, cudaMemcpyDeviceToDevice));
+            OK(cudaMemcpy(m.w[0] + (size_t)i * k, m.w[0], (size_t)64 * k * 2,
+                          cudaMemcpyDeviceToDevice));
         if (m.packed[0])
             sv_cuda_pack(cu, m.w[0], 0, vocab, k, m.packed[0]);
     }
@@ -418,7 +430,8 @@ static long check_head(struct sv_cuda *cu, int32_t vocab, int32_t k, bool ties)
     OK(cudaMalloc((void **)&x, (size_t)308 * k * 2));
     OK(cudaMemset(cu->fault, 0, sizeof *cu->fault));
     long failed = 0, counts = 0;
-    static const int32_t some[] = {1, 2, 7, 15, 16, 17, 32, 33, 64, 65, 100, 128, 129, 200, 256, 257, 300};
+    static const int32_t some[] = {1,  2,   7,   15,  16,  17,  32,  33, 64,
+                                   65, 100, 128, 129, 200, 256, 257, 300};
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         const int32_t n = some[i];
         const struct perm p = {(int32_t)i * 2 + 1, (int32_t)i * 31 % BASE_ROWS};
@@ -528,7 +541,8 @@ static void one_gemm(struct sv_cuda *cu, int32_t n, const bf16 *w, const int32_t
 }
 
 /* Stands for the small kernels between products: one row a block, all of it read and written. */
-static __global__ void glue_kernel(const bf16 *y, int64_t ldy, bf16 *x, int64_t ldx, int32_t n, float scale)
+static __global__ void glue_kernel(const bf16 *y, int64_t ldy, bf16 *x, int64_t ldx, int32_t n,
+                                   float scale)
 {
     sv_pdl_launch();
     sv_pdl_wait();
@@ -545,7 +559,8 @@ static __global__ void glue_kernel(const bf16 *y, int64_t ldy, bf16 *x, int64_t 
 static void glue(struct sv_cuda *cu, int32_t n, const bf16 *y, int64_t ldy, bf16 *x, int64_t ldx,
                  int32_t cols)
 {
-    sv_cuda_launch(cu, "glue", glue_kernel, dim3((unsigned)n), dim3(256), 0, y, ldy, x, ldx, cols, 1.0f);
+    sv_cuda_launch(cu, "glue", glue_kernel, dim3((unsigned)n), dim3(256), 0, y, ldy, x, ldx, cols,
+                   1.0f);
 }
 
 enum { ALL = 15, WITH_GLUE = 16, WITH_HEAD = 32 };
@@ -561,16 +576,18 @@ static void enqueue(struct sv_cuda *cu, const struct stack *s, int32_t n, int wh
         if (g)
             glue(cu, n, s->y_qkv, QKV, s->act, HIDDEN, HIDDEN);
         if (what & 2)
-            one_gemm(cu, n, l->o, o, 1, HIDDEN, g ? s->act : s->y_qkv, g ? HIDDEN : QKV, s->y_o, HIDDEN);
+            one_gemm(cu, n, l->o, o, 1, HIDDEN, g ? s->act : s->y_qkv, g ? HIDDEN : QKV, s->y_o,
+                     HIDDEN);
         if (g)
             glue(cu, n, s->y_o, HIDDEN, s->x, HIDDEN, HIDDEN);
         if (what & 4)
-            one_gemm(cu, n, l->gate_up, gu, 2, HIDDEN, g ? s->x : s->y_o, HIDDEN, s->y_mlp, 2 * MLP);
+            one_gemm(cu, n, l->gate_up, gu, 2, HIDDEN, g ? s->x : s->y_o, HIDDEN, s->y_mlp,
+                     2 * MLP);
         if (g)
             glue(cu, n, s->y_mlp, 2 * MLP, s->act, MLP, MLP);
         if (what & 8)
-            one_gemm(cu, n, l->down, o, 1, MLP, g ? s->act : s->y_mlp, g ? MLP : 2 * MLP, g ? s->y_o : s->x,
-                     HIDDEN);
+            one_gemm(cu, n, l->down, o, 1, MLP, g ? s->act : s->y_mlp, g ? MLP : 2 * MLP,
+                     g ? s->y_o : s->x, HIDDEN);
         if (g)
             glue(cu, n, s->y_o, HIDDEN, s->x, HIDDEN, HIDDEN);
     }
@@ -606,7 +623,8 @@ static int by_value(const void *a, const void *b)
 static float spread; /* of the last timing, percent */
 
 /* Median microseconds of a replay. */
-static double time_graph(struct sv_cuda *cu, const struct stack *s, int32_t n, int what, int layers, int reps)
+static double time_graph(struct sv_cuda *cu, const struct stack *s, int32_t n, int what, int layers,
+                         int reps)
 {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -644,7 +662,8 @@ static long check_chain(struct sv_cuda *cu, const struct stack *s)
     for (int k = 0; k < 6; k++) {
         static const int32_t counts[] = {1, 13, 40, 100, 170, 256};
         const int32_t n = counts[k];
-        uint16_t *a = (uint16_t *)malloc((size_t)n * HIDDEN * 2), *b = (uint16_t *)malloc((size_t)n * HIDDEN * 2);
+        uint16_t *a = (uint16_t *)malloc((size_t)n * HIDDEN * 2),
+                 *b = (uint16_t *)malloc((size_t)n * HIDDEN * 2);
         bool same = true;
         const bool pdl = cu->pdl;
         for (int round = 0; round < 6; round++) {
@@ -665,7 +684,8 @@ static long check_chain(struct sv_cuda *cu, const struct stack *s)
         }
         norm = sqrt(norm / ((double)n * HIDDEN));
         same = same && norm > 0.1 && norm < 10;
-        printf("%-9s chain n=%d: rms %.3f %s\n", cu->set ? "sm90" : "portable", n, norm, same ? "ok" : "FAILED");
+        printf("%-9s chain n=%d: rms %.3f %s\n", cu->set ? "sm90" : "portable", n, norm,
+               same ? "ok" : "FAILED");
         failed += !same;
         free(a);
         free(b);
@@ -739,13 +759,14 @@ static int check(void)
 static FILE *csv;
 static double read_gbs;
 
-static void row(const char *set, const char *what, const char *variant, int32_t n, double us, int bits,
-                int layers)
+static void row(const char *set, const char *what, const char *variant, int32_t n, double us,
+                int bits, int layers)
 {
-    const double gbs = bytes_of(bits, layers) / us / 1e3, tflops = bytes_of(bits, layers) * n / us / 1e6;
+    const double gbs = bytes_of(bits, layers) / us / 1e3,
+                 tflops = bytes_of(bits, layers) * n / us / 1e6;
     if (csv)
-        fprintf(csv, "%s,%s,%s,%d,%.2f,%.1f,%.4f,%.1f,%.1f\n", set, what, variant, n, us / layers, gbs,
-                gbs / read_gbs, tflops, spread);
+        fprintf(csv, "%s,%s,%s,%d,%.2f,%.1f,%.4f,%.1f,%.1f\n", set, what, variant, n, us / layers,
+                gbs, gbs / read_gbs, tflops, spread);
 }
 
 static long stack_checks(struct stack *s)
@@ -761,7 +782,8 @@ static long stack_checks(struct stack *s)
 
 static void bench(struct stack *s)
 {
-    static const int32_t some[] = {1, 2, 4, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 80, 96, 97, 112, 128, 129, 160, 192, 256};
+    static const int32_t some[] = {1,  2,  4,  8,  12, 16,  17,  24,  32,  33,  48,
+                                   64, 65, 80, 96, 97, 112, 128, 129, 160, 192, 256};
     for (int set = SV_CUDA_SM90; set >= SV_CUDA_PORTABLE; set--)
         for (int pdl = 1; pdl >= 0; pdl--) {
             if (!pdl && !set)
@@ -828,8 +850,8 @@ static void sweep(struct stack *s)
                 const int32_t n = counts[i];
                 const int width = n <= 8 ? 8 : n;
                 const int fit = (232448 - 5000) / (16384 + width * 128);
-                if (stages > fit || (cluster == 2 && n < 16) || (n > 128 && stages < 4) || (n <= 16 && stages < 4) ||
-                    (stages > 6 && stages % 2 && stages != fit))
+                if (stages > fit || (cluster == 2 && n < 16) || (n > 128 && stages < 4) ||
+                    (n <= 16 && stages < 4) || (stages > 6 && stages % 2 && stages != fit))
                     continue;
                 cu.gemm->tune_cluster = cluster;
                 cu.gemm->tune_stages = stages;
@@ -839,7 +861,8 @@ static void sweep(struct stack *s)
                 row("sm90", "layer", variant, n, all, ALL, LAYERS);
                 const double g = time_graph(&cu, s, n, ALL | WITH_GLUE, LAYERS, 5);
                 row("sm90", "layer+4 small", variant, n, g, ALL, LAYERS);
-                printf("n %3d c%d s%-2d %7.2f glue %7.2f (", n, cluster, stages, all / LAYERS, g / LAYERS);
+                printf("n %3d c%d s%-2d %7.2f glue %7.2f (", n, cluster, stages, all / LAYERS,
+                       g / LAYERS);
                 for (int k = 0; k < 4; k++) {
                     const double us = time_graph(&cu, s, n, 1 << k, LAYERS, 3);
                     row("sm90", names[k], variant, n, us, 1 << k, LAYERS);
@@ -858,7 +881,9 @@ int main(int argc, char **argv)
         return check();
     csv = argc > 2 ? fopen(argv[2], "w") : NULL;
     if (csv)
-        fprintf(csv, "kernels,what,variant,rows,us_per_layer,GB/s,share_of_read,TFLOP/s,spread_percent\n");
+        fprintf(
+            csv,
+            "kernels,what,variant,rows,us_per_layer,GB/s,share_of_read,TFLOP/s,spread_percent\n");
     const double t = now();
     static struct stack s;
     make_stack(&s, 8192);

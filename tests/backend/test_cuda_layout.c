@@ -1,6 +1,7 @@
 /*
- * test_cuda_layout.c - the index arithmetic that the CUDA matrix products stand on, checked on the host: the packed
- * layout of weights against the swizzle of the hardware, and the sharing out of sums.
+ * test_cuda_layout.c - the index arithmetic that the CUDA matrix products stand on, checked on the
+ * host: the packed layout of weights against the swizzle of the hardware, and the sharing out of
+ * sums.
  */
 #include "rig.h"
 
@@ -12,7 +13,8 @@
 static void places_are_distinct(void **state)
 {
     (void)state;
-    static const int32_t shapes[][2] = {{1, 1}, {64, 64}, {65, 72}, {200, 72}, {77, 136}, {128, 320}};
+    static const int32_t shapes[][2] = {{1, 1},    {64, 64},  {65, 72},
+                                        {200, 72}, {77, 136}, {128, 320}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const int32_t rows = shapes[i][0], cols = shapes[i][1];
         const size_t n = sv_packed_bytes(rows, cols) / 2;
@@ -42,13 +44,15 @@ static void tiles_carry_the_hardware_swizzle(void **state)
         }
 }
 
-/* All tiles are shared out in equal runs, and every piece of a shared block has a slot of its own. */
+/* All tiles are shared out in equal runs, and every piece of a shared block has a slot of its own.
+ */
 static void units_are_equal_and_slots_distinct(void **state)
 {
     (void)state;
-    static const int32_t cases[][3] = {{24, 64, 66},  {16, 64, 66},  {96, 64, 66},  {16, 192, 66}, {594, 64, 66},
-                                       {16, 320, 66}, {1, 512, 66},  {3, 5, 66},    {1, 1, 66},    {1, 2, 66},
-                                       {64, 64, 264}, {96, 64, 264}, {7, 13, 1},    {1000, 3, 95}};
+    static const int32_t cases[][3] = {{24, 64, 66},  {16, 64, 66},  {96, 64, 66},  {16, 192, 66},
+                                       {594, 64, 66}, {16, 320, 66}, {1, 512, 66},  {3, 5, 66},
+                                       {1, 1, 66},    {1, 2, 66},    {64, 64, 264}, {96, 64, 264},
+                                       {7, 13, 1},    {1000, 3, 95}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct sv_split s = sv_split_make(cases[i][0], cases[i][1], cases[i][2]);
         const int32_t all = s.n_blocks * s.n_k;
@@ -77,5 +81,6 @@ static void units_are_equal_and_slots_distinct(void **state)
     }
 }
 
-SV_TEST_MAIN(cmocka_unit_test(places_are_distinct), cmocka_unit_test(tiles_carry_the_hardware_swizzle),
+SV_TEST_MAIN(cmocka_unit_test(places_are_distinct),
+             cmocka_unit_test(tiles_carry_the_hardware_swizzle),
              cmocka_unit_test(units_are_equal_and_slots_distinct))

@@ -1,9 +1,10 @@
 /*
- * gemm.cu - matrix products and the fused head of the CUDA backend: scratch, choice of kernel, passes.
+ * gemm.cu - matrix products and the fused head of the CUDA backend: scratch, choice of kernel,
+ * passes.
  *
- * Entered through the table in device.cu. All parts of a call that tensor cores can take go into one launch,
- * 256 rows of x at a time (128 in the portable set); the others one by one to gemm_plain.cu. Must not:
- * choose by the number of rows, or allocate outside reserve.
+ * Entered through the table in device.cu. All parts of a call that tensor cores can take go into
+ * one launch, 256 rows of x at a time (128 in the portable set); the others one by one to
+ * gemm_plain.cu. Must not: choose by the number of rows, or allocate outside reserve.
  */
 #include "backend/cuda/gemm.h"
 
@@ -29,8 +30,8 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
     cu->gemm = (struct sv_cuda_gemm_state *)sv_calloc(1, sizeof *cu->gemm);
     if (!cu->gemm)
         return sv_fail(err, SV_ENOMEM, -1, "matrix products: no memory for their state");
-    const int32_t most = cu->lim.max_rows > cu->lim.max_logit_rows ? cu->lim.max_rows
-                                                                   : cu->lim.max_logit_rows;
+    const int32_t most =
+        cu->lim.max_rows > cu->lim.max_logit_rows ? cu->lim.max_rows : cu->lim.max_logit_rows;
     /* Widths go up to twice the rows, less for small ones: count the widest that can run. */
     const size_t rows = (size_t)(most <= pass_rows(cu) / 4 ? pass_rows(cu) / 2 : pass_rows(cu));
     struct sv_cuda_gemm_state *g = cu->gemm;
@@ -40,7 +41,8 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
     if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p,
                                     2 * units * bands * rows * SV_TILE * sizeof(float), err)))
         g->pieces = (float4 *)p;
-    if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p, units * bands * sizeof *g->arrived, err)))
+    if (!rc &&
+        !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p, units * bands * sizeof *g->arrived, err)))
         g->arrived = (uint32_t *)p;
     if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p,
                                     sizeof *g->best * SV_GEMM_BEST_SLOTS * SV_GEMM_PASS, err)))
@@ -67,7 +69,8 @@ static bool takes_tensor_cores(const struct sv_cuda *cu, const struct sv_weight 
     return cu->act == SV_BF16 && sv_gemm_is_packed(w) && w->cols % 8 == 0;
 }
 
-static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a)
+static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                     struct sv_gemm_args *a)
 {
     if (cu->set == SV_CUDA_SM90)
         sv_gemm_sm90(cu, x, ldx, k, a);
@@ -76,8 +79,8 @@ static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, 
 }
 
 /* Appends a part; col is its first column in y. */
-static void add_part(const struct sv_cuda *cu, struct sv_gemm_args *a, const struct sv_gemm_part *part,
-                     int32_t col, bool wide)
+static void add_part(const struct sv_cuda *cu, struct sv_gemm_args *a,
+                     const struct sv_gemm_part *part, int32_t col, bool wide)
 {
     struct sv_gemm_item *it = &a->part[a->n_parts++];
     it->w = (const uint8_t *)part->w.data;

@@ -1,11 +1,11 @@
 /*
- * gemm.h - matrix products of the CUDA backend: what gemm.cu shares with its kernels, and what the rest of
- * the folder calls.
+ * gemm.h - matrix products of the CUDA backend: what gemm.cu shares with its kernels, and what the
+ * rest of the folder calls.
  *
- * Which kernel computes a part depends on the weight alone, never on the number of rows: packed bf16
- * weights with k a multiple of 8 take tensor cores (gemm_sm90.cu, or gemm_portable.cu), all others
- * gemm_plain.cu. Each of the three fixes one order of sums per weight shape (split.cuh). Must not: be included outside
- * src/backend/cuda and its bench.
+ * Which kernel computes a part depends on the weight alone, never on the number of rows: packed
+ * bf16 weights with k a multiple of 8 take tensor cores (gemm_sm90.cu, or gemm_portable.cu), all
+ * others gemm_plain.cu. Each of the three fixes one order of sums per weight shape (split.cuh).
+ * Must not: be included outside src/backend/cuda and its bench.
  */
 #ifndef SV_CUDA_GEMM_H
 #define SV_CUDA_GEMM_H
@@ -62,8 +62,8 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err);
 void sv_cuda_gemm_close(struct sv_cuda *cu);
 void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p);
 void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
-/* Row-major bf16 in device memory -> packed, n_rows rows from row0 (a multiple of 64) of a matrix; dst is
- * the whole matrix. Rows and columns of padding are written as zeros. Enqueues. */
+/* Row-major bf16 in device memory -> packed, n_rows rows from row0 (a multiple of 64) of a matrix;
+ * dst is the whole matrix. Rows and columns of padding are written as zeros. Enqueues. */
 void sv_cuda_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_rows, int32_t cols,
                   void *dst);
 
@@ -78,7 +78,8 @@ static inline bool sv_gemm_is_packed(const struct sv_weight *w)
 /* ---- gemm_sm90.cu: blocks of 256 weight rows */
 enum { SV_SM90_BLOCK = 256 };
 int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err);
-void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a);
+void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                  struct sv_gemm_args *a);
 /* As many whole blocks of 256 rows of x as are worth it; returns the rows done. The same bits. */
 int32_t sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                            struct sv_gemm_args *a);
@@ -89,15 +90,16 @@ void sv_gemm_portable(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                       struct sv_gemm_args *a);
 /* ---- gemm_plain.cu: any dtype, one part */
 void sv_gemm_plain(struct sv_cuda *cu, const struct sv_p_gemm *p, int32_t part, int32_t col0);
-void sv_gemm_plain_best(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0, int32_t n);
+void sv_gemm_plain_best(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0,
+                        int32_t n);
 /* ---- head.cu: keys -> ids; n_slots candidates for each of n rows from row0 */
-void sv_gemm_best_pick(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0, int32_t n,
-                       int32_t n_slots);
+void sv_gemm_best_pick(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0,
+                       int32_t n, int32_t n_slots);
 
 #ifdef __CUDACC__
 
-/* A logit and its id as one number that grows with the logit and, at a tie, with a lower id; 0 for NaN, which
- * so loses to everything. -0 and +0 are equal. */
+/* A logit and its id as one number that grows with the logit and, at a tie, with a lower id; 0 for
+ * NaN, which so loses to everything. -0 and +0 are equal. */
 static __device__ __forceinline__ uint64_t sv_best_key(float v, int32_t id)
 {
     uint32_t u = __float_as_uint(v + 0.0f);

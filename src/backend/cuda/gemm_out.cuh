@@ -1,10 +1,11 @@
 /*
- * gemm_out.cuh - what the tensor-core kernels do with finished sums: adding up pieces of a shared block,
- * bias, rounding and storing, or keeping the best logit.
+ * gemm_out.cuh - what the tensor-core kernels do with finished sums: adding up pieces of a shared
+ * block, bias, rounding and storing, or keeping the best logit.
  *
- * Included by gemm_sm90.cu and gemm_portable.cu: wgmma and mma.sync leave their results in the same lanes. A
- * group is 128 threads that hold 64 weight rows, 16 a warp. acc[4 j + e]: weight row lane / 4 + 8 (e / 2) of
- * the warp's 16, row of x 8 j + 2 (lane % 4) + e % 2. Must not: add pieces in any but ascending order.
+ * Included by gemm_sm90.cu and gemm_portable.cu: wgmma and mma.sync leave their results in the same
+ * lanes. A group is 128 threads that hold 64 weight rows, 16 a warp. acc[4 j + e]: weight row lane
+ * / 4 + 8 (e / 2) of the warp's 16, row of x 8 j + 2 (lane % 4) + e % 2. Must not: add pieces in
+ * any but ascending order.
  */
 #ifndef SV_CUDA_GEMM_OUT_CUH
 #define SV_CUDA_GEMM_OUT_CUH
@@ -57,8 +58,9 @@ static __device__ __forceinline__ uint32_t pack2(float lo, float hi)
 }
 
 /* Eight neighbouring columns of one row of y. */
-static __device__ __forceinline__ void put8(const struct sv_gemm_args &a, const struct sv_gemm_item &it,
-                                            int32_t token, int32_t row, uint4 v)
+static __device__ __forceinline__ void put8(const struct sv_gemm_args &a,
+                                            const struct sv_gemm_item &it, int32_t token,
+                                            int32_t row, uint4 v)
 {
     __nv_bfloat16 *y = (__nv_bfloat16 *)a.y + token * a.ldy + it.col0 + row;
     if (it.wide && row + 8 <= it.n_out) {
@@ -81,16 +83,16 @@ static __device__ __forceinline__ void turn(uint8_t *patch, int token0, int row0
     to[16] = (uint16_t)(two >> 16);
 }
 
-/* 16 weight rows by 16 rows of x (8 when not PAIR). Results lie with neighbouring rows of W in different lanes;
- * they are turned around in the warp's patch of shared memory, by stmatrix where there is one, so that each
- * lane stores 16 bytes of one row of y. */
+/* 16 weight rows by 16 rows of x (8 when not PAIR). Results lie with neighbouring rows of W in
+ * different lanes; they are turned around in the warp's patch of shared memory, by stmatrix where
+ * there is one, so that each lane stores 16 bytes of one row of y. */
 template <bool PAIR, bool STMATRIX>
 static __device__ __forceinline__ void store_act(const float (&v)[8], const struct sv_gemm_args &a,
                                                  const struct spot &s, int32_t token0)
 {
     const int lane = threadIdx.x & 31;
-    const uint32_t at = smem_u32(s.patch) + ((lane & 7) + (PAIR ? lane >> 4 << 3 : 0)) * 32 +
-                        (lane >> 3 & 1) * 16;
+    const uint32_t at =
+        smem_u32(s.patch) + ((lane & 7) + (PAIR ? lane >> 4 << 3 : 0)) * 32 + (lane >> 3 & 1) * 16;
     const uint32_t r0 = pack2(v[0] + s.b0, v[1] + s.b0), r1 = pack2(v[2] + s.b1, v[3] + s.b1);
     const uint32_t r2 = pack2(v[4] + s.b0, v[5] + s.b0), r3 = pack2(v[6] + s.b1, v[7] + s.b1);
     __syncwarp();
@@ -102,9 +104,10 @@ static __device__ __forceinline__ void store_act(const float (&v)[8], const stru
             turn(s.patch, 8, 8, r3);
         }
     } else if (PAIR) {
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
-                     "r"(r0), "r"(r1), "r"(r2), "r"(r3)
-                     : "memory");
+        asm volatile(
+            "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+            "r"(r0), "r"(r1), "r"(r2), "r"(r3)
+            : "memory");
     } else {
         asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(at),
                      "r"(r0), "r"(r1)
@@ -147,7 +150,8 @@ static __device__ __forceinline__ void best_clear(const struct sv_gemm_args &a, 
 }
 
 static __device__ __forceinline__ void keep_best(const float *v, const struct sv_gemm_args &a,
-                                                 const struct spot &s, int32_t token0, uint64_t *line)
+                                                 const struct spot &s, int32_t token0,
+                                                 uint64_t *line)
 {
     const int lane = threadIdx.x & 31;
     const int32_t row = s.row0 + lane / 4;
@@ -185,8 +189,9 @@ static __device__ __forceinline__ void put(const float (&v)[8], const struct sv_
 
 /* Rows of x from base on. */
 template <int N, bool STMATRIX>
-static __device__ __forceinline__ void put_all(const float (&acc)[N / 2], const struct sv_gemm_args &a,
-                                               const struct spot &s, int32_t base, int n_warps)
+static __device__ __forceinline__ void put_all(const float (&acc)[N / 2],
+                                               const struct sv_gemm_args &a, const struct spot &s,
+                                               int32_t base, int n_warps)
 {
     constexpr bool PAIR = N > 8;
 #pragma unroll
@@ -203,11 +208,12 @@ static __device__ __forceinline__ void put_all(const float (&acc)[N / 2], const 
 
 /* ---------------------------------------------------------------- blocks shared between units */
 
-/* This thread's place in the piece that unit u computed of a block; BANDS bands a block, j-th 8 rows of x at
+/* This thread's place in the piece that unit u computed of a block; BANDS bands a block, j-th 8
+ * rows of x at
  * + 128 j. */
 template <int N, int BANDS>
-static __device__ __forceinline__ float4 *piece_of(const struct sv_gemm_args &a, int32_t u, int32_t block,
-                                                   int band)
+static __device__ __forceinline__ float4 *piece_of(const struct sv_gemm_args &a, int32_t u,
+                                                   int32_t block, int band)
 {
     return a.pieces +
            ((size_t)sv_split_slot(&a.split, u, block) * BANDS + band) * (size_t)(N / 8) * 128 +
@@ -232,16 +238,17 @@ struct sharers {
 
 static __device__ __forceinline__ struct sharers sharers_of(const struct sv_split &s, int32_t block)
 {
-    const struct sharers r = {sv_split_unit(&s, block * s.n_k), sv_split_unit(&s, (block + 1) * s.n_k - 1)};
+    const struct sharers r = {sv_split_unit(&s, block * s.n_k),
+                              sv_split_unit(&s, (block + 1) * s.n_k - 1)};
     return r;
 }
 
-/* Few rows: whoever writes the last piece adds all of them up into acc. False when others are still to come.
- * *order is shared memory of the group. */
+/* Few rows: whoever writes the last piece adds all of them up into acc. False when others are still
+ * to come. *order is shared memory of the group. */
 template <int N, int BANDS>
-static __device__ __forceinline__ bool gather_pieces(float (&acc)[N / 2], const struct sv_gemm_args &a,
-                                                     uint32_t *order, int32_t unit, int32_t block,
-                                                     int band, int group)
+static __device__ __forceinline__ bool
+gather_pieces(float (&acc)[N / 2], const struct sv_gemm_args &a, uint32_t *order, int32_t unit,
+              int32_t block, int band, int group)
 {
     const int tid = threadIdx.x & 127;
     write_piece<N>(acc, a, piece_of<N, BANDS>(a, unit, block, band));
@@ -273,18 +280,20 @@ static __device__ __forceinline__ bool gather_pieces(float (&acc)[N / 2], const 
     return true;
 }
 
-/* Many rows: when all pieces are there, each sharer adds up and stores its share of the rows of x. In two
- * steps, because a unit may share two blocks: spread_arrive for each, then spread_put for each. It
- * waits for other thread blocks of the grid, which must all fit the device at once. */
+/* Many rows: when all pieces are there, each sharer adds up and stores its share of the rows of x.
+ * In two steps, because a unit may share two blocks: spread_arrive for each, then spread_put for
+ * each. It waits for other thread blocks of the grid, which must all fit the device at once. */
 template <int BANDS>
-static __device__ __forceinline__ void spread_arrive(const struct sv_gemm_args &a, int32_t block, int band)
+static __device__ __forceinline__ void spread_arrive(const struct sv_gemm_args &a, int32_t block,
+                                                     int band)
 {
     atomicAdd(&a.arrived[sharers_of(a.split, block).first * BANDS + band], 1u);
 }
 
 template <int N, int BANDS, bool STMATRIX>
-static __device__ __forceinline__ void spread_put(const struct sv_gemm_args &a, int32_t unit, int32_t block,
-                                                  int band, int group, const struct spot &s, int n_warps)
+static __device__ __forceinline__ void spread_put(const struct sv_gemm_args &a, int32_t unit,
+                                                  int32_t block, int band, int group,
+                                                  const struct spot &s, int n_warps)
 {
     const struct sharers who = sharers_of(a.split, block);
     const int32_t n_who = who.last - who.first + 1, n_chunks = (a.n_rows + 15) / 16;

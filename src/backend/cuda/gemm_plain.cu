@@ -1,9 +1,10 @@
 /*
- * gemm_plain.cu - matrix products in f32 arithmetic for weights and activations of any type: the f32 compute
- * mode, odd widths, single rows. Correct first; no speed is promised.
+ * gemm_plain.cu - matrix products in f32 arithmetic for weights and activations of any type: the
+ * f32 compute mode, odd widths, single rows. Correct first; no speed is promised.
  *
- * Called by gemm.cu. A warp computes one element: lane l adds the products of columns l, l + 32, ... in
- * ascending order, then the lanes are added as a tree; k alone decides that order. Must not: look at n_rows.
+ * Called by gemm.cu. A warp computes one element: lane l adds the products of columns l, l + 32,
+ * ... in ascending order, then the lanes are added as a tree; k alone decides that order. Must not:
+ * look at n_rows.
  */
 #include "backend/cuda/gemm.h"
 
@@ -91,15 +92,16 @@ void sv_gemm_plain(struct sv_cuda *cu, const struct sv_p_gemm *p, int32_t part, 
         sv_cuda_launch(cu, what, gemm_kernel<__nv_bfloat16, float>, grid, dim3(THREADS), 0, a,
                        (float *)p->y + col0);
     else
-        sv_cuda_launch(cu, what, gemm_kernel<__nv_bfloat16, __nv_bfloat16>, grid, dim3(THREADS), 0, a,
-                       (__nv_bfloat16 *)p->y + col0);
+        sv_cuda_launch(cu, what, gemm_kernel<__nv_bfloat16, __nv_bfloat16>, grid, dim3(THREADS), 0,
+                       a, (__nv_bfloat16 *)p->y + col0);
 }
 
-void sv_gemm_plain_best(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0, int32_t n)
+void sv_gemm_plain_best(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0,
+                        int32_t n)
 {
     const size_t x_bytes = cu->act == SV_F32 ? sizeof(float) : sizeof(__nv_bfloat16);
-    const struct plain a =
-        plain_of(&p->w, NULL, (const uint8_t *)p->x + (size_t)row0 * (size_t)p->k * x_bytes, p->k, 0, n);
+    const struct plain a = plain_of(
+        &p->w, NULL, (const uint8_t *)p->x + (size_t)row0 * (size_t)p->k * x_bytes, p->k, 0, n);
     const int32_t lines = (a.n_out + WARPS - 1) / WARPS, most = SV_GEMM_BEST_SLOTS / WARPS;
     const dim3 grid((unsigned)(lines < most ? lines : most), (unsigned)n);
     if (cu->act == SV_F32)

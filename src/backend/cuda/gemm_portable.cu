@@ -1,11 +1,12 @@
 /*
- * gemm_portable.cu - matrix products with mma.sync, for every card from sm_80 on: 1 to 128 rows of x in a launch.
+ * gemm_portable.cu - matrix products with mma.sync, for every card from sm_80 on: 1 to 128 rows of
+ * x in a launch.
  *
- * Called by gemm.cu. Weight rows are the 16-row operand, rows of x the 8-column one, so few rows of x waste
- * little. A block of the split is one band of 64 weight rows; a thread block of four warps walks its unit's
- * tiles through a ring filled by cp.async, two thread blocks a multiprocessor. Must not: use anything newer than
- * sm_80; let n_rows decide the order of a sum: it only picks the width N, which does not change an
- * element's bits.
+ * Called by gemm.cu. Weight rows are the 16-row operand, rows of x the 8-column one, so few rows of
+ * x waste little. A block of the split is one band of 64 weight rows; a thread block of four warps
+ * walks its unit's tiles through a ring filled by cp.async, two thread blocks a multiprocessor.
+ * Must not: use anything newer than sm_80; let n_rows decide the order of a sum: it only picks the
+ * width N, which does not change an element's bits.
  */
 #include "backend/cuda/gemm_out.cuh"
 
@@ -67,7 +68,8 @@ static __device__ __forceinline__ void load_matrices2(uint32_t (&r)[4], uint32_t
                  : "memory");
 }
 
-static __device__ __forceinline__ void mma(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+static __device__ __forceinline__ void mma(float *d, const uint32_t (&a)[4], uint32_t b0,
+                                           uint32_t b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
                  "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -99,14 +101,16 @@ static __device__ __forceinline__ void load_weights(const struct sv_gemm_args &a
 
 template <int N>
 static __device__ __forceinline__ void load_x(const __nv_bfloat16 *x, int64_t ldx, int32_t k,
-                                              const struct sv_gemm_args &a, int32_t t, uint32_t stage)
+                                              const struct sv_gemm_args &a, int32_t t,
+                                              uint32_t stage)
 {
     const int32_t kk = t % a.split.n_k;
 #pragma unroll
     for (int i = threadIdx.x; i < N * 8; i += THREADS) {
         const int row = i / 8, chunk = i % 8, col = kk * SV_TILE + chunk * 8;
         const bool there = row < a.n_rows && col < k;
-        copy16(stage + SV_TILE_BYTES + swizzled(row, chunk), there ? x + row * ldx + col : x, there);
+        copy16(stage + SV_TILE_BYTES + swizzled(row, chunk), there ? x + row * ldx + col : x,
+               there);
     }
 }
 
@@ -120,10 +124,10 @@ static __device__ __forceinline__ void sum_tile(float (&acc)[N / 2], uint32_t st
         uint32_t w[4], x[4];
         load_matrices(w, stage + swizzled(warp * 16 + (lane & 15), step * 2 + (lane >> 4)));
 #pragma unroll
-        for (int j = 0; j < N / 8; j += N > 8 ? 2 : 1) {
-            const uint32_t at =
-                stage + SV_TILE_BYTES +
-                swizzled(j * 8 + (lane & 7) + (N > 8 ? lane >> 4 << 3 : 0), step * 2 + (lane >> 3 & 1));
+        for (int j = 0; j<N / 8; j += N> 8 ? 2 : 1) {
+            const uint32_t at = stage + SV_TILE_BYTES +
+                                swizzled(j * 8 + (lane & 7) + (N > 8 ? lane >> 4 << 3 : 0),
+                                         step * 2 + (lane >> 3 & 1));
             if (N > 8)
                 load_matrices(x, at);
             else
@@ -145,7 +149,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     __shared__ uint32_t order;
     constexpr uint32_t STAGE = SV_TILE_BYTES + N * 128;
     const uint32_t smem = smem_u32(smem_bytes);
-    const int32_t t0 = sv_split_start(&a.split, blockIdx.x), t1 = sv_split_start(&a.split, blockIdx.x + 1);
+    const int32_t t0 = sv_split_start(&a.split, blockIdx.x),
+                  t1 = sv_split_start(&a.split, blockIdx.x + 1);
     const int32_t early = a.n_stages - 1;
     for (int32_t i = 0; i < early; i++)
         if (t0 + i < t1)
@@ -203,7 +208,7 @@ static const struct width {
     int n;
     gemm_fn *fn;
 } widths[] = {
-    {8, gemm_kernel<8>},   {16, gemm_kernel<16>}, {32, gemm_kernel<32>},
+    {8, gemm_kernel<8>},   {16, gemm_kernel<16>},   {32, gemm_kernel<32>},
     {64, gemm_kernel<64>}, {128, gemm_kernel<128>},
 };
 enum { N_WIDTHS = sizeof widths / sizeof *widths };
@@ -230,21 +235,23 @@ int sv_gemm_portable_open(struct sv_cuda *cu, struct sv_err *err)
     int rc = SV_OK;
     cu->gemm->portable_smem = smem_budget(cu);
     for (int i = 0; i < N_WIDTHS && !rc; i++)
-        rc = sv_cuda_try(cudaFuncSetAttribute((const void *)widths[i].fn,
-                                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              stages_of(cu, widths[i].n) *
-                                                  (SV_TILE_BYTES + widths[i].n * 128)),
-                         err, "shared memory of a matrix product");
+        rc =
+            sv_cuda_try(cudaFuncSetAttribute(
+                            (const void *)widths[i].fn, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                            stages_of(cu, widths[i].n) * (SV_TILE_BYTES + widths[i].n * 128)),
+                        err, "shared memory of a matrix product");
     return rc;
 }
 
-void sv_gemm_portable(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a)
+void sv_gemm_portable(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                      struct sv_gemm_args *a)
 {
     int i = 0;
     while (i + 1 < N_WIDTHS && widths[i].n < a->n_rows)
         i++;
     const size_t stage = SV_TILE_BYTES + (size_t)widths[i].n * 128;
     a->n_stages = stages_of(cu, widths[i].n);
-    sv_cuda_launch(cu, "a matrix product", widths[i].fn, dim3((unsigned)a->split.n_units), dim3(THREADS),
-                   (size_t)a->n_stages * stage, (const __nv_bfloat16 *)x, ldx, k, *a);
+    sv_cuda_launch(cu, "a matrix product", widths[i].fn, dim3((unsigned)a->split.n_units),
+                   dim3(THREADS), (size_t)a->n_stages * stage, (const __nv_bfloat16 *)x, ldx, k,
+                   *a);
 }

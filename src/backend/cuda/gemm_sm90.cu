@@ -1,14 +1,15 @@
 /*
- * gemm_sm90.cu - matrix products with wgmma: y = x W^T for 1 to 256 rows of x in one launch, near the speed of
- * memory while few rows and near that of the tensor cores while many.
+ * gemm_sm90.cu - matrix products with wgmma: y = x W^T for 1 to 256 rows of x in one launch, near
+ * the speed of memory while few rows and near that of the tensor cores while many.
  *
- * Called by gemm.cu. Weight rows are the M side of the instruction, rows of x the N side, so few rows of x waste
- * nothing. A block of the split is 256 weight rows: two blocks of threads (a cluster of two where x is
- * worth sharing) take 128 of them each, two warpgroups 64 each. A producer warp streams packed tiles by bulk
- * copy, and tiles of x by tensor map, through a ring in shared memory; it starts on the weights before the kernel
- * that makes x has ended. Shared memory is kept under half a multiprocessor's where that fills the pipe, so that
- * the next kernel's ring fills while this one adds up. Must not: let anything but the weight's shape
- * decide the order of a sum; n_rows only picks the width N, which does not change an element's bits.
+ * Called by gemm.cu. Weight rows are the M side of the instruction, rows of x the N side, so few
+ * rows of x waste nothing. A block of the split is 256 weight rows: two blocks of threads (a
+ * cluster of two where x is worth sharing) take 128 of them each, two warpgroups 64 each. A
+ * producer warp streams packed tiles by bulk copy, and tiles of x by tensor map, through a ring in
+ * shared memory; it starts on the weights before the kernel that makes x has ended. Shared memory
+ * is kept under half a multiprocessor's where that fills the pipe, so that the next kernel's ring
+ * fills while this one adds up. Must not: let anything but the weight's shape decide the order of a
+ * sum; n_rows only picks the width N, which does not change an element's bits.
  */
 #include "backend/cuda/gemm_out.cuh"
 #include "backend/cuda/wgmma.cuh"
@@ -84,12 +85,12 @@ static __device__ __forceinline__ void copy_x(uint32_t dst, const CUtensorMap *m
                      "l"(map), "r"(k), "r"(row), "r"(bar), "l"(policy)
                      : "memory");
     else
-        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::"
-                     "bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::
-                         "r"(dst),
-                     "l"(map), "r"(k), "r"(row), "r"(bar), "h"((uint16_t)((1 << CL) - 1)),
-                     "l"(policy)
-                     : "memory");
+        asm volatile(
+            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::"
+            "bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(
+                dst),
+            "l"(map), "r"(k), "r"(row), "r"(bar), "h"((uint16_t)((1 << CL) - 1)), "l"(policy)
+            : "memory");
 }
 
 static __device__ __forceinline__ void cluster_sync(void)
@@ -131,7 +132,8 @@ static __device__ __forceinline__ void walk_enter(struct walk &v, const struct s
     v.w = it.w + (size_t)band * v.band_bytes + (size_t)v.kk * SV_TILE_BYTES;
 }
 
-static __device__ __forceinline__ void walk_next(struct walk &v, const struct sv_gemm_args &a, int half)
+static __device__ __forceinline__ void walk_next(struct walk &v, const struct sv_gemm_args &a,
+                                                 int half)
 {
     v.w += SV_TILE_BYTES;
     if (++v.kk == a.split.n_k) {
@@ -156,7 +158,8 @@ static __device__ __forceinline__ void load_weights(const struct walk &v, uint32
 /* One thread. Each block of a cluster fetches its share of x's rows for all of them. */
 template <int N, int CL>
 static __device__ __forceinline__ void load_x(const CUtensorMap *map, int32_t kk, int32_t row,
-                                              uint32_t stage, uint32_t full, int rank, uint64_t policy)
+                                              uint32_t stage, uint32_t full, int rank,
+                                              uint64_t policy)
 {
     const uint32_t dst = stage + 2 * SV_TILE_BYTES + (CL > 1 ? rank * (ring<N>::X_BYTES / CL) : 0);
     copy_x<CL>(dst, map, kk * SV_TILE, row + (CL > 1 ? rank * (N / CL) : 0), full, policy);
@@ -186,9 +189,10 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
         struct walk w = v;
         for (int32_t i = early; i < min(n_tiles, early + a.ahead); i++) {
             for (int b = 0; b < w.n_bands; b++)
-                asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(w.w + b * w.band_bytes),
-                             "r"(SV_TILE_BYTES)
-                             : "memory");
+                asm volatile(
+                    "cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(w.w + b * w.band_bytes),
+                    "r"(SV_TILE_BYTES)
+                    : "memory");
             walk_next(w, a, half);
         }
     }
@@ -214,8 +218,7 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
 
 /* ---------------------------------------------------------------- the consumers */
 
-template <int N, int CL>
-static __device__ __forceinline__ void release(uint64_t *empty, int half)
+template <int N, int CL> static __device__ __forceinline__ void release(uint64_t *empty, int half)
 {
     const int lane = threadIdx.x & 31;
     if (lane == 0)
@@ -269,8 +272,8 @@ static __device__ __forceinline__ void sum_tiles(float (&acc)[N / 2], struct pla
 
 template <int N, int CL>
 static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uint32_t smem,
-                                               struct tail *tail, int32_t unit, int32_t t0, int32_t t1,
-                                               int half)
+                                               struct tail *tail, int32_t unit, int32_t t0,
+                                               int32_t t1, int half)
 {
     constexpr bool SPREAD = N >= SPREAD_FROM;
     const int warp = threadIdx.x / 32, wg = warp / 4, band_in = half * 2 + wg;
@@ -321,23 +324,27 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
 #pragma unroll 1
     for (int32_t block = shared0; block >= 0; block = block == shared1 ? -1 : shared1) {
         const int32_t band = (block - a.part[sv_gemm_part_of(a, block)].block0) * 4 + band_in;
-        spread_put<N, 4, true>(a, unit, block, band_in, wg, spot_of(a, block, band, tail->patch[warp]),
-                               CONSUMERS / 32);
+        spread_put<N, 4, true>(a, unit, block, band_in, wg,
+                               spot_of(a, block, band, tail->patch[warp]), CONSUMERS / 32);
     }
 }
 
 /* ---------------------------------------------------------------- whole products: many rows */
 
-/* Here a cluster computes whole blocks of 256 weight rows by N rows of x, one after the other, and cuts each sum
- * where the split cuts it: what a piece sums to goes to a place in memory that is the thread's own. */
+/* Here a cluster computes whole blocks of 256 weight rows by N rows of x, one after the other, and
+ * cuts each sum where the split cuts it: what a piece sums to goes to a place in memory that is the
+ * thread's own. */
 
-enum { GROUP = 8 }; /* N-row blocks of x that share a walk over the weights: both then come from L2 */
+enum {
+    GROUP = 8
+}; /* N-row blocks of x that share a walk over the weights: both then come from L2 */
 
 struct item {
     int32_t block, row; /* of weights; first row of x */
 };
 
-static __device__ __forceinline__ struct item item_of(const struct sv_gemm_args &a, int32_t i, int n)
+static __device__ __forceinline__ struct item item_of(const struct sv_gemm_args &a, int32_t i,
+                                                      int n)
 {
     const int32_t n_x = a.n_rows / n, per_group = GROUP * a.split.n_blocks, group = i / per_group;
     const int32_t wide = min((int32_t)GROUP, n_x - group * GROUP), in_group = i - group * per_group;
@@ -346,9 +353,9 @@ static __device__ __forceinline__ struct item item_of(const struct sv_gemm_args 
 }
 
 template <int N, int CL>
-static __device__ __forceinline__ void produce_whole(const CUtensorMap *map, const struct sv_gemm_args &a,
-                                                     uint32_t smem, struct tail *tail, int32_t n_items,
-                                                     int half)
+static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
+                                                     const struct sv_gemm_args &a, uint32_t smem,
+                                                     struct tail *tail, int32_t n_items, int half)
 {
     uint64_t normal;
     asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
@@ -379,9 +386,11 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map, con
     sv_pdl_launch();
 }
 
-/* acc = total + acc, or total when this is the first piece; kept for the next piece unless it is the last. */
+/* acc = total + acc, or total when this is the first piece; kept for the next piece unless it is
+ * the last. */
 template <int N>
-static __device__ __forceinline__ void fold_piece(float (&acc)[N / 2], float4 *total, bool first, bool last)
+static __device__ __forceinline__ void fold_piece(float (&acc)[N / 2], float4 *total, bool first,
+                                                  bool last)
 {
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
@@ -435,7 +444,8 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
 
 template <int N, int CL, bool WHOLE>
 static __global__ void __launch_bounds__(THREADS, N <= 128 ? 2 : 1)
-    gemm_kernel(const __grid_constant__ CUtensorMap map, const __grid_constant__ struct sv_gemm_args a)
+    gemm_kernel(const __grid_constant__ CUtensorMap map,
+                const __grid_constant__ struct sv_gemm_args a)
 {
     extern __shared__ __align__(1024) uint8_t smem_bytes[];
     const uint32_t smem = smem_u32(smem_bytes);
@@ -503,10 +513,10 @@ static size_t smem_of(int n, int stages)
 int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
 {
     cudaDriverEntryPointQueryResult found;
-    int rc = sv_cuda_try(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled",
-                                                          &cu->gemm->encode, 12000,
-                                                          cudaEnableDefault, &found),
-                         err, "the driver's tensor maps");
+    int rc =
+        sv_cuda_try(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &cu->gemm->encode,
+                                                     12000, cudaEnableDefault, &found),
+                    err, "the driver's tensor maps");
     for (int i = 0; i < N_WIDTHS && !rc; i++)
         for (int c = 0; c < 2 && !rc; c++)
             if (widths[i].fn[c])
@@ -515,9 +525,10 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
                                                       SMEM_MAX),
                                  err, "shared memory of a matrix product");
     if (!rc)
-        rc = sv_cuda_try(cudaFuncSetAttribute((const void *)gemm_kernel<WHOLE_N, 2, true>,
-                                              cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_MAX),
-                         err, "shared memory of a matrix product");
+        rc =
+            sv_cuda_try(cudaFuncSetAttribute((const void *)gemm_kernel<WHOLE_N, 2, true>,
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_MAX),
+                        err, "shared memory of a matrix product");
     /* A spread adding-up waits for the whole grid, so all of it must fit at once. */
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attr[1] = {};
@@ -547,15 +558,16 @@ static bool encode_x(struct sv_cuda *cu, CUtensorMap *map, const void *x, int64_
     const cuuint64_t strides[1] = {(cuuint64_t)ldx * 2};
     const cuuint32_t box[2] = {SV_TILE, (cuuint32_t)box_rows}, step[2] = {1, 1};
     PFN_cuTensorMapEncodeTiled_v12000 encode = (PFN_cuTensorMapEncodeTiled_v12000)cu->gemm->encode;
-    CUresult rc = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)(uintptr_t)x, dims, strides,
-                         box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CUresult rc =
+        encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)(uintptr_t)x, dims, strides, box,
+               step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return rc == CUDA_SUCCESS ||
            !sv_cuda_check(cu, cudaErrorInvalidValue, "tensor map of a matrix product's input");
 }
 
-static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, int cluster, int32_t pairs, const void *x,
-                   int64_t ldx, int32_t k, struct sv_gemm_args *a)
+static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, int cluster, int32_t pairs,
+                   const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a)
 {
     CUtensorMap map;
     /* A failed encode is latched; only a success launches. */
@@ -602,7 +614,8 @@ void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, str
 int32_t sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                            struct sv_gemm_args *a)
 {
-    const int32_t n_x = a->n_rows / WHOLE_N, items = n_x * a->split.n_blocks, pairs = cu->gemm->sm90_units;
+    const int32_t n_x = a->n_rows / WHOLE_N, items = n_x * a->split.n_blocks,
+                  pairs = cu->gemm->sm90_units;
     const int32_t rounds = (items + pairs - 1) / pairs;
     /* In passes about a sixth is lost to adding up, here whatever the last round leaves idle. */
     if (n_x < 2 || items * 6 < rounds * pairs * 5)
@@ -610,7 +623,8 @@ int32_t sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32
     const int32_t n_rows = a->n_rows;
     a->n_rows = n_x * WHOLE_N;
     a->n_stages = WHOLE_STAGES;
-    launch(cu, gemm_kernel<WHOLE_N, 2, true>, WHOLE_N, 2, items < pairs ? items : pairs, x, ldx, k, a);
+    launch(cu, gemm_kernel<WHOLE_N, 2, true>, WHOLE_N, 2, items < pairs ? items : pairs, x, ldx, k,
+           a);
     a->n_rows = n_rows;
     return n_x * WHOLE_N;
 }

@@ -1,15 +1,16 @@
 /*
  * head.cu - the end of a fused head: from the best logits that many warps found to one id a row.
  *
- * Called by gemm.cu. The candidates are keys that order logits and, at a tie, ids, so their maximum does not
- * depend on who found what. Must not: compute a logit.
+ * Called by gemm.cu. The candidates are keys that order logits and, at a tie, ids, so their maximum
+ * does not depend on who found what. Must not: compute a logit.
  */
 #include "backend/cuda/gemm.h"
 
 enum { THREADS = 256 };
 
 static __global__ void pick_kernel(const uint64_t *best, int32_t n_slots, int32_t row0,
-                                   const int32_t *out_index, int32_t *out, struct sv_cuda_fault *fault)
+                                   const int32_t *out_index, int32_t *out,
+                                   struct sv_cuda_fault *fault)
 {
     __shared__ uint64_t part[THREADS / 32];
     sv_pdl_launch();
@@ -33,12 +34,13 @@ static __global__ void pick_kernel(const uint64_t *best, int32_t n_slots, int32_
         return;
     if (key == 0)
         sv_fault_set(fault, SV_CUDA_FAULT_HEAD_NAN, row0 + r, 0, 0);
-    out[at] = key ? (int32_t)~(uint32_t)key : 0;
+    out[at] = key ? (int32_t) ~(uint32_t)key : 0;
 }
 
-void sv_gemm_best_pick(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0, int32_t n,
-                       int32_t n_slots)
+void sv_gemm_best_pick(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0,
+                       int32_t n, int32_t n_slots)
 {
-    sv_cuda_launch(cu, "the choice of the best logit", pick_kernel, dim3((unsigned)n), dim3(THREADS), 0,
-                   (const uint64_t *)cu->gemm->best, n_slots, row0, p->out_index, p->out, cu->fault);
+    sv_cuda_launch(cu, "the choice of the best logit", pick_kernel, dim3((unsigned)n),
+                   dim3(THREADS), 0, (const uint64_t *)cu->gemm->best, n_slots, row0, p->out_index,
+                   p->out, cu->fault);
 }

@@ -31,6 +31,6 @@ void sv_cuda_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_r
 {
     SV_REQUIRE(row0 % SV_TILE == 0);
     uint8_t *at = (uint8_t *)dst + sv_packed_bytes(row0, cols);
-    sv_cuda_launch(cu, "packing of weights", pack_kernel, dim3((unsigned)cu->n_sms * 8), dim3(256), 0,
-                   (const uint16_t *)src, n_rows, cols, (uint4 *)(void *)at);
+    sv_cuda_launch(cu, "packing of weights", pack_kernel, dim3((unsigned)cu->n_sms * 8), dim3(256),
+                   0, (const uint16_t *)src, n_rows, cols, (uint4 *)(void *)at);
 }

@@ -1,12 +1,12 @@
 /*
  * pack.cuh - the layout of bf16 weight matrices in device memory, as index arithmetic.
  *
- * Included by the kernels that read such weights, by pack.cu, which writes them, and by a unit test in
- * plain C. A matrix is cut into tiles of 64 rows by 64 columns (8 KiB, zero-padded), the tiles of one band
- * of 64 rows one after the other along k. Inside a tile row r is 128 bytes and its 16-byte chunks stand in
- * the order of the tensor cores' 128-byte swizzle: chunk c lies at place c ^ (r & 7). So a tile goes
- * to shared memory in one linear copy and both wgmma and ldmatrix read it there without bank conflicts.
- * Must not: know anything but index arithmetic.
+ * Included by the kernels that read such weights, by pack.cu, which writes them, and by a unit test
+ * in plain C. A matrix is cut into tiles of 64 rows by 64 columns (8 KiB, zero-padded), the tiles
+ * of one band of 64 rows one after the other along k. Inside a tile row r is 128 bytes and its
+ * 16-byte chunks stand in the order of the tensor cores' 128-byte swizzle: chunk c lies at place c
+ * ^ (r & 7). So a tile goes to shared memory in one linear copy and both wgmma and ldmatrix read it
+ * there without bank conflicts. Must not: know anything but index arithmetic.
  */
 #ifndef SV_CUDA_PACK_CUH
 #define SV_CUDA_PACK_CUH
@@ -43,8 +43,7 @@ static SV_HD int32_t sv_tile_at(int32_t r, int32_t c)
 /* Index of element (row, col) of a packed matrix with cols columns. */
 static SV_HD size_t sv_packed_at(int64_t row, int32_t col, int32_t cols)
 {
-    const size_t tile =
-        (size_t)(row / SV_TILE) * (size_t)sv_tiles(cols) + (size_t)(col / SV_TILE);
+    const size_t tile = (size_t)(row / SV_TILE) * (size_t)sv_tiles(cols) + (size_t)(col / SV_TILE);
     return tile * SV_TILE_ELEMS + (size_t)sv_tile_at((int32_t)(row % SV_TILE), col % SV_TILE);
 }
 

@@ -1,12 +1,13 @@
 /*
  * split.cuh - who computes which part of a matrix product, and where sums over k are cut.
  *
- * Included by the GEMM kernels of both sets and by a unit test in plain C. The weights of a call are cut
- * into blocks of rows; a block is n_k tiles of 64 columns. All n_blocks * n_k tiles in one line are shared out
- * to n_units equal units, so every multiprocessor reads the same number of bytes whatever the shape. A
- * block that lies in several units has its sum over k cut there: each piece is summed from zero, and
- * the pieces are added in ascending order. Nothing here depends on the number of rows of x: that is what
- * makes a row's bits the same in decode, verification and prefill. Must not: look at n_rows.
+ * Included by the GEMM kernels of both sets and by a unit test in plain C. The weights of a call
+ * are cut into blocks of rows; a block is n_k tiles of 64 columns. All n_blocks * n_k tiles in one
+ * line are shared out to n_units equal units, so every multiprocessor reads the same number of
+ * bytes whatever the shape. A block that lies in several units has its sum over k cut there: each
+ * piece is summed from zero, and the pieces are added in ascending order. Nothing here depends on
+ * the number of rows of x: that is what makes a row's bits the same in decode, verification and
+ * prefill. Must not: look at n_rows.
  */
 #ifndef SV_CUDA_SPLIT_CUH
 #define SV_CUDA_SPLIT_CUH
