@@ -233,6 +233,14 @@ struct place {
     uint32_t parity;
 };
 
+/* The compiler moves no use of acc across this: the instructions that fill it are asynchronous. */
+template <int N> static __device__ __forceinline__ void settle(float (&acc)[N / 2])
+{
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        asm volatile("" : "+f"(acc[i])::"memory");
+}
+
 /* Sums n tiles into acc. */
 template <int N, int CL>
 static __device__ __forceinline__ void sum_tiles(float (&acc)[N / 2], struct place &at, int32_t n,
@@ -240,6 +248,7 @@ static __device__ __forceinline__ void sum_tiles(float (&acc)[N / 2], struct pla
                                                  uint32_t smem, struct tail *tail, int wg, int half)
 {
     int32_t before = -1;
+    settle<N>(acc);
 #pragma unroll 1
     for (int32_t i = 0; i < n; i++) {
         bar_wait(smem_u32(&tail->full[at.s]), at.parity);
@@ -263,9 +272,7 @@ static __device__ __forceinline__ void sum_tiles(float (&acc)[N / 2], struct pla
         }
     }
     sv_wgmma_wait<0>();
-#pragma unroll
-    for (int i = 0; i < N / 2; i++)
-        asm volatile("" : "+f"(acc[i])::"memory"); /* no result is read before the wait */
+    settle<N>(acc);
     if (before >= 0)
         release<N, CL>(&tail->empty[before], half);
 }
@@ -563,7 +570,7 @@ static bool encode_x(struct sv_cuda *cu, CUtensorMap *map, const void *x, int64_
                step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return rc == CUDA_SUCCESS ||
-           !sv_cuda_check(cu, cudaErrorInvalidValue, "tensor map of a matrix product's input");
+           sv_cuda_check(cu, cudaErrorInvalidValue, "tensor map of a matrix product's input");
 }
 
 static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, int cluster, int32_t pairs,
