@@ -6,7 +6,7 @@
  * shapes of Qwen3-8B as shares of the read bandwidth measured in the same run, or TFLOP/s. Every launch of a
  * timed graph reads other keys than the one before, all of them together more than the L2 cache holds.
  */
-#include "attention_check.h"
+#include "tests/cuda/attention_check.h"
 
 #include <algorithm>
 

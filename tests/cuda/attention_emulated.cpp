@@ -5,7 +5,7 @@
  * Built and started by attention_emulated.test.sh. Slow (a few thousand tiles in all), so shapes are small; the same checks run on a
  * GPU with larger ones (bench/attention_cuda.cu).
  */
-#include "attention_check.h"
+#include "tests/cuda/attention_check.h"
 
 struct entry {
     const char *name;
@@ -28,14 +28,20 @@ int main(int argc, char **argv)
     checker c;
     cu.n_sms = 4;
     cu.smem_block = 232448;
+    cu.cc = 90;
     check_init(c, &cu, 2048, 8, 4096);
     for (const entry &e : entries) {
         if (argc > 1 && !strstr(e.name, argv[1]))
             continue;
-        const int64_t failed = c.n_failed;
-        check_setup(c, e.s, e.lens, e.name, 11, e.s.dtype == SV_BF16 && e.s.hd % 64 == 0);
-        printf("%-24s %s\n", e.name, failed == c.n_failed ? "ok" : "FAILED");
-        fflush(stdout);
+        const bool tiled = e.s.dtype == SV_BF16 && e.s.hd % 64 == 0;
+        for (int set = 0; set <= tiled; set++) {
+            const int64_t failed = c.n_failed;
+            cu.set = set ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
+            check_setup(c, e.s, e.lens, e.name, 11, tiled);
+            printf("%-24s %-8s %s\n", e.name, !tiled ? "plain" : set ? "sm90" : "portable",
+                   failed == c.n_failed ? "ok" : "FAILED");
+            fflush(stdout);
+        }
     }
     printf("%lld rows checked, %lld failed, worst relative error of bf16 %.2g\n", (long long)c.n_rows,
            (long long)c.n_failed, c.worst);

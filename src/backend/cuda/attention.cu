@@ -129,7 +129,8 @@ static bool aligned(const void *p, int64_t ld)
 }
 
 /* Whether a kernel with matrix instructions can take it. Nothing here may depend on counts of rows. */
-static bool find_tiled(const struct sv_p_attention *p, int32_t n_warps, struct sv_attn_launch *out)
+static bool find_tiled(const struct sv_cuda *cu, const struct sv_p_attention *p, int32_t n_warps,
+                       struct sv_attn_launch *out)
 {
     const struct sv_kv *kv = &p->kv;
     const int64_t units = (int64_t)kv->n_pages * kv->n_kv_heads * kv->page_size * (kv->head_dim / 8);
@@ -137,7 +138,8 @@ static bool find_tiled(const struct sv_p_attention *p, int32_t n_warps, struct s
         return false;
     if (!aligned(p->q, p->ldq) || !aligned(p->out, p->ldo) || !aligned(kv->k, 0) || !aligned(kv->v, 0))
         return false;
-    return sv_cuda_attn_portable(kv->head_dim, n_warps, out);
+    return cu->set == SV_CUDA_SM90 ? sv_cuda_attn_sm90(kv->head_dim, n_warps, out)
+                                   : sv_cuda_attn_portable(kv->head_dim, n_warps, out);
 }
 
 /* As many stages as fit beside one another; false when not even two do. */
@@ -186,7 +188,7 @@ void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p
     int32_t n_warps = force->n_warps;
     if (n_warps == 0)
         n_warps = queries > (int64_t)64 * p->rows.n_segs ? 8 : 4;
-    if (force->plain || !find_tiled(p, n_warps, &k)) {
+    if (force->plain || !find_tiled(cu, p, n_warps, &k)) {
         sv_cuda_attn_plain(cu, &a);
         return;
     }
@@ -245,9 +247,10 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
     st->run = (float4 *)(void *)(base + run);
     st->part_ml = (float2 *)(void *)(base + part_ml);
     st->part_o = (float *)(void *)(base + part_o);
-    for (int32_t i = 0; i < 4; i++) {
+    for (int32_t i = 0; i < (cu->cc == 90 ? 8 : 4); i++) {
+        const int32_t hd_i = i % 2 ? 128 : 64, n_warps = i / 2 % 2 ? 8 : 4;
         struct sv_attn_launch k;
-        if (sv_cuda_attn_portable(i % 2 ? 128 : 64, i / 2 ? 8 : 4, &k) &&
+        if ((i < 4 ? sv_cuda_attn_portable(hd_i, n_warps, &k) : sv_cuda_attn_sm90(hd_i, n_warps, &k)) &&
             (rc = sv_cuda_try(cudaFuncSetAttribute((const void *)k.kernel,
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                    (int)cu->smem_block),

@@ -64,6 +64,7 @@ struct sv_attn_launch {
     int32_t max_stages;
 };
 bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);
+bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);
 void sv_cuda_attn_plain(struct sv_cuda *cu, const struct sv_attn_args *a);
 
 #endif

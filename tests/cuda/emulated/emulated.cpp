@@ -5,6 +5,7 @@
  * layouts of fragments are those of the PTX manual, written down a second time and independently of the kernels.
  */
 #include <cuda_runtime.h>
+#include <emulated_wgmma.h>
 
 struct emu_block emu;
 dim3 threadIdx, blockIdx, blockDim, gridDim;
@@ -194,3 +195,52 @@ void attn_mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
                 ((mma *)args[lane])->c[i] = C[lane / 4 + (i / 2) * 8][lane % 4 * 2 + i % 2];
     });
 }
+
+/* ---------------------------------------------------------------- matrices of sm_90a */
+
+static uint16_t swizzled(uint32_t at)
+{
+    uint16_t x;
+    at ^= at >> 3 & 0x70;
+    memcpy(&x, emu_shared_ptr(at, 2), 2);
+    return x;
+}
+
+/* Each warp sees the whole of B and its own sixteen rows of A, so a warp can work alone. */
+struct wgmma { float *d; const uint32_t *a; uint64_t b; int n; bool keys; int keep; };
+
+static void wgmma_run(void **args)
+{
+    const auto *w = (const wgmma *)args[0];
+    const uint32_t start = (uint32_t)(w->b & 0x3fff) << 4, leading = (uint32_t)(w->b >> 16 & 0x3fff) << 4,
+                   stride = (uint32_t)(w->b >> 32 & 0x3fff) << 4;
+    std::vector<float> B(16 * (size_t)w->n);
+    if (w->b >> 62 != 1)
+        fail("wgmma: another swizzle than 128 bytes");
+    for (int k = 0; k < 16; k++)
+        for (int n = 0; n < w->n; n++) {
+            const uint32_t at = w->keys ? start + n / 8 * stride + n % 8 * 128 + k * 2
+                                        : start + n / 64 * leading + n % 64 * 2 + k / 8 * stride + k % 8 * 128;
+            B[(size_t)(k * w->n + n)] = half_of(swizzled(at), 0);
+        }
+    for (int lane = 0; lane < 32; lane++) {
+        const auto *x = (const wgmma *)args[lane];
+        for (int i = 0; i < w->n / 2; i++) {
+            const int row = lane / 4 + i / 2 % 2 * 8, col = i / 4 * 8 + lane % 4 * 2 + i % 2;
+            float sum = x->keep ? x->d[i] : 0;
+            for (int k = 0; k < 16; k++) {
+                const auto *y = (const wgmma *)args[row % 8 * 4 + k % 8 / 2];
+                sum = fmaf(half_of(y->a[row / 8 + k / 8 * 2], k % 2), B[(size_t)(k * w->n + col)], sum);
+            }
+            x->d[i] = sum;
+        }
+    }
+}
+
+void emu_wgmma(float *d, const uint32_t *a, uint64_t b, int n, bool keys, int keep)
+{
+    wgmma w = {d, a, b, n, keys, keep};
+    emu_meet(13, &w, wgmma_run);
+}
+void emu_wgmma_commit(void) {}
+void emu_wgmma_wait(int) {}
