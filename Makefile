@@ -123,6 +123,8 @@ FUZZ_C := $(if $(filter * fuzz,$(FOLDERS)),$(call sources,tests/fuzz/fuzz_*.c))
 HELP_C := $(filter-out $(TEST_C) $(FUZZ_C) tests/runner.c tests/fuzz/driver.c,\
 	$(call sources,tests/*.c $(FOLDERS:%=tests/%/*.c)))
 BENCH_C := $(call sources,bench/*.c)
+BENCH_CU := $(if $(LIB_CU),$(call sources,bench/*.cu))
+BENCH_BIN := $(patsubst %.c,$(O)/%,$(BENCH_C)) $(patsubst %.cu,$(O)/%,$(BENCH_CU))
 TEST_SH := $(call sources,$(FOLDERS:%=tests/%/*.test.sh))
 # TSan is for the code that shares memory between threads.
 TSAN_AREAS := base backend engine serve
@@ -195,7 +197,7 @@ FUZZ_MAIN := $(if $(filter fuzz,$(FLAVOUR)),,$(O)/obj/tests/fuzz/driver.o)
 $(REPLAY_BIN): $(O)/%: $(O)/obj/%.o $(FUZZ_MAIN) $(if $(FUZZ_MAIN),$(O)/libtest.a) $(O)/libsalvo.a
 	$(LINK) $(if $(FUZZ_MAIN),$(TEST_LDLIBS),-fsanitize=fuzzer) $(LDLIBS) $(MOVE)
 
-$(patsubst %.c,$(O)/%,$(BENCH_C)): $(O)/%: $(O)/obj/%.o $(O)/libsalvo.a
+$(BENCH_BIN): $(O)/%: $(O)/obj/%.o $(O)/libsalvo.a
 	$(LINK) $(LDLIBS) $(MOVE)
 
 # The runner itself is plain C and never sanitized: it only starts processes.
@@ -252,8 +254,8 @@ fuzz-programs: $(REPLAY_BIN)
 demo: all
 	@if [ -x tools/demo.sh ]; then SALVO=$(B)/salvo tools/demo.sh; else echo 'tools/demo.sh is missing' >&2; exit 1; fi
 
-bench: $(patsubst %.c,$(O)/%,$(BENCH_C)) $(SALVO)
-	@echo "benchmarks: $(or $(patsubst %.c,$(O)/%,$(BENCH_C)),none yet)"
+bench: $(BENCH_BIN) $(SALVO)
+	@echo "benchmarks: $(or $(BENCH_BIN),none yet)"
 
 check:
 	@tools/check_layers
