@@ -283,7 +283,7 @@ static void time_shapes(struct sv_cuda *cu, bool variants, const char *csv_path)
         const int n = (int)std::max(4.0, std::min(128.0, 4000 / guess_us));
         for (int set = cu->cc == 90 ? 1 : 0; set >= 0; set--)
             for (int unit = 0; unit < (variants ? 4 : 1); unit++)
-                for (int warps = 0; warps <= (variants ? 8 : 0); warps += 4)
+                for (int warps = 0; warps <= (variants && unit == 0 ? 8 : 0); warps += 4)
                     for (int pdl = 1; pdl >= (variants && unit == 0 && warps == 0 ? 0 : 1); pdl--) {
                         if (unit == 1 && (double)s.n_seqs * s.rows * 32 * (s.context + s.rows) / 128 > 120000)
                             continue;
