@@ -44,7 +44,7 @@ struct sv_engine_options {
     int32_t context;          /* longest sequence in tokens; 0 = the model's, at most 8192 */
     int32_t page_size;        /* positions per cache page; 0 = 16 */
     int64_t cache_mib;        /* K/V pages of target and draft together; 0 = all sequences at full length,
-                                 limited to 40 % of the machine's memory */
+                                 limited to 40 % of the machine's memory; what they do not need keeps prefixes */
     int32_t prefill_chunk;    /* prompt rows per step; 0 = 512 */
     int32_t width;            /* verify width, anchor included; 0 = the draft's block, 1 = no drafting */
     bool auto_width;          /* let the width policy choose, at most `width`, never slower than 1 */

@@ -1,5 +1,6 @@
 /*
- * cache.h - what sequences remember: one page pool and one block table per cache group.
+ * cache.h - what sequences remember: one page pool and one block table per cache group, and an index of full
+ * pages by the tokens that led to them, so that prompts that begin alike share pages.
  *
  * A group is a set of layers with one geometry: the target's full-attention layers, its sliding layers,
  * the drafter's context K/V. Called by engine (reserve, slide, release), model and spec (views for
@@ -35,8 +36,11 @@ struct sv_cache_group {
     int32_t stride;         /* pages a slot can have */
     int32_t *free_page;     /* host stack of free pages */
     int32_t n_free;
-    uint16_t *n_refs;       /* host: users of each page; 0 = free */
+    uint16_t *n_refs;       /* host: users of each page, slots and the prefix index; 0 = free */
+    int32_t *n_users;       /* host: scratch of sv_cache_check */
 };
+
+struct sv_prefix;
 
 struct sv_cache {
     struct sv_dev *dev;
@@ -45,6 +49,7 @@ struct sv_cache {
     int32_t *n_backed;  /* (n_slots) positions with pages */
     int32_t *n_dropped; /* (n_groups, n_slots) pages at the front given back by slide */
     bool *dirty;        /* (n_slots) table rows that differ from the device's */
+    struct sv_prefix *prefix; /* NULL: pages are never kept for reuse */
     struct sv_arena arena;
 };
 
@@ -55,18 +60,33 @@ void sv_cache_close(struct sv_cache *c);
 
 /* Pages of each group that n positions take (all groups have one page size). */
 int32_t sv_cache_pages_for(const struct sv_cache *c, int32_t n_positions);
-/* Pages that every group can still hand out. */
+/* Pages that every group can still hand out, those kept for reuse only included. */
 int32_t sv_cache_n_available(const struct sv_cache *c);
-/* Backs positions [0, n_positions) of a slot. False and nothing changed when a pool is short. */
+/* Backs positions [0, n_positions) of a slot; what was kept longest without use makes room. False and nothing
+ * changed when a pool is short even so. */
 bool sv_cache_reserve(struct sv_cache *c, int32_t slot, int32_t n_positions);
-/* Gives back pages that hold no position below n_positions. */
+/* Gives back pages that hold no position below n_positions (published ones only by release). */
 void sv_cache_trim(struct sv_cache *c, int32_t slot, int32_t n_positions);
 /* In sliding groups, gives back pages that no row at position >= first_row can see. */
 void sv_cache_slide(struct sv_cache *c, int32_t slot, int32_t first_row);
-/* Gives back everything the slot holds. */
+/* Pages at the front of a group that a row at first_row or later cannot see; 0 without a window. */
+int32_t sv_cache_n_unseen(const struct sv_cache_group *g, int32_t first_row);
+/* Gives back everything the slot holds; what was published stays findable. */
 void sv_cache_release(struct sv_cache *c, int32_t slot);
-/* Forgets what is kept for reuse only. */
+
+/* Keep full pages for prompts that begin alike; once, after open. */
+int sv_cache_keep_prefixes(struct sv_cache *c, struct sv_err *err);
+/* Gives an empty slot the pages of the longest run of whole pages of tokens that is known: those positions
+ * are backed and valid in every group, and shared, so nothing may be written below them. Returns how many. */
+int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens, int32_t n_tokens);
+/* Makes the slot's full pages below n_positions findable: they are committed and say tokens. Before
+ * sv_cache_slide. Pages that another sequence published meanwhile replace the slot's own. */
+void sv_cache_publish(struct sv_cache *c, int32_t slot, const int32_t *tokens, int32_t n_positions);
+/* Forgets every page; those that running sequences hold stay theirs and are not published any more. */
 void sv_cache_flush(struct sv_cache *c);
+/* Pages of each group that are kept for reuse only. */
+int32_t sv_cache_n_kept(const struct sv_cache *c);
+
 /* Enqueues the table rows that changed. Once per step, before any kernel. */
 void sv_cache_upload(struct sv_cache *c);
 

@@ -4,18 +4,13 @@
  * Called through cache.h only. All bookkeeping is plain host arrays indexed by page and slot; nothing is
  * allocated after open. Must not touch device memory other than by enqueueing table uploads.
  */
-#include "cache/cache.h"
+#include "cache/impl.h"
 
 #include <string.h>
 
 static int32_t pages_for(const struct sv_cache_group *g, int32_t n_positions)
 {
     return (n_positions + g->d.page_size - 1) / g->d.page_size;
-}
-
-static int32_t *table_row(const struct sv_cache_group *g, int32_t slot)
-{
-    return g->table + (size_t)slot * (size_t)g->stride;
 }
 
 int64_t sv_cache_group_bytes(const struct sv_cache_group_desc *d)
@@ -36,7 +31,8 @@ static int group_open(struct sv_cache *c, struct sv_cache_group *g,
     g->table = sv_arena_alloc(&c->arena, cells * sizeof *g->table);
     g->free_page = sv_arena_alloc(&c->arena, (size_t)d->n_pages * sizeof *g->free_page);
     g->n_refs = sv_arena_alloc(&c->arena, (size_t)d->n_pages * sizeof *g->n_refs);
-    if (!g->table || !g->free_page || !g->n_refs)
+    g->n_users = sv_arena_alloc(&c->arena, (size_t)d->n_pages * sizeof *g->n_users);
+    if (!g->table || !g->free_page || !g->n_refs || !g->n_users)
         return sv_fail(err, SV_ENOMEM, -1, "cache group %s: tables", d->name);
     for (size_t i = 0; i < cells; i++)
         g->table[i] = -1;
@@ -105,7 +101,7 @@ int32_t sv_cache_n_available(const struct sv_cache *c)
     int32_t n = c->group[0].n_free;
     for (int32_t i = 1; i < c->n_groups; i++)
         n = c->group[i].n_free < n ? c->group[i].n_free : n;
-    return n;
+    return n + sv_cache_n_kept(c);
 }
 
 bool sv_cache_reserve(struct sv_cache *c, int32_t slot, int32_t n_positions)
@@ -116,14 +112,15 @@ bool sv_cache_reserve(struct sv_cache *c, int32_t slot, int32_t n_positions)
     int32_t have = c->n_backed[slot];
     if (n_positions <= have)
         return true;
-    for (int32_t i = 0; i < c->n_groups; i++) {
-        const struct sv_cache_group *g = &c->group[i];
-        if (pages_for(g, n_positions) - pages_for(g, have) > g->n_free)
-            return false;
-    }
+    int32_t more = sv_cache_pages_for(c, n_positions) - sv_cache_pages_for(c, have);
+    if (more > sv_cache_n_available(c))
+        return false;
+    for (int32_t i = 0; i < c->n_groups; i++)
+        while (c->group[i].n_free < more)
+            sv_prefix_evict(c);
     for (int32_t i = 0; i < c->n_groups; i++) {
         struct sv_cache_group *g = &c->group[i];
-        int32_t *row = table_row(g, slot);
+        int32_t *row = sv_cache_row(g, slot);
         for (int32_t p = pages_for(g, have); p < pages_for(g, n_positions); p++) {
             int32_t page = g->free_page[--g->n_free];
             SV_REQUIRE(g->n_refs[page] == 0 && row[p] < 0);
@@ -136,14 +133,17 @@ bool sv_cache_reserve(struct sv_cache *c, int32_t slot, int32_t n_positions)
     return true;
 }
 
-static void drop_page(struct sv_cache_group *g, int32_t *entry)
+void sv_cache_drop_page(struct sv_cache_group *g, int32_t page)
 {
-    int32_t page = *entry;
-    if (page < 0)
-        return;
-    SV_REQUIRE(page < g->d.n_pages && g->n_refs[page] > 0);
+    SV_REQUIRE(page >= 0 && page < g->d.n_pages && g->n_refs[page] > 0);
     if (--g->n_refs[page] == 0)
         g->free_page[g->n_free++] = page;
+}
+
+static void drop_entry(struct sv_cache_group *g, int32_t *entry)
+{
+    if (*entry >= 0)
+        sv_cache_drop_page(g, *entry);
     *entry = -1;
 }
 
@@ -152,29 +152,33 @@ void sv_cache_trim(struct sv_cache *c, int32_t slot, int32_t n_positions)
     SV_REQUIRE(slot >= 0 && slot < c->n_slots && n_positions >= 0);
     if (n_positions >= c->n_backed[slot])
         return;
+    SV_REQUIRE(sv_cache_pages_for(c, n_positions) >= sv_prefix_n_published(c, slot));
     for (int32_t i = 0; i < c->n_groups; i++) {
         struct sv_cache_group *g = &c->group[i];
-        int32_t *row = table_row(g, slot);
+        int32_t *row = sv_cache_row(g, slot);
         for (int32_t p = pages_for(g, n_positions); p < pages_for(g, c->n_backed[slot]); p++)
-            drop_page(g, &row[p]);
+            drop_entry(g, &row[p]);
     }
     c->n_backed[slot] = n_positions;
     c->dirty[slot] = true;
+}
+
+int32_t sv_cache_n_unseen(const struct sv_cache_group *g, int32_t first_row)
+{
+    /* The lowest position a row at first_row sees is first_row - W + 1. */
+    int32_t lowest = first_row - g->d.window + 1;
+    return g->d.window && lowest > 0 ? lowest / g->d.page_size : 0;
 }
 
 void sv_cache_slide(struct sv_cache *c, int32_t slot, int32_t first_row)
 {
     for (int32_t i = 0; i < c->n_groups; i++) {
         struct sv_cache_group *g = &c->group[i];
-        if (!g->d.window)
-            continue;
-        /* The lowest position a row at first_row sees is first_row - W + 1. */
-        int32_t lowest = first_row - g->d.window + 1;
-        int32_t n_pages = lowest > 0 ? lowest / g->d.page_size : 0;
+        int32_t n_pages = sv_cache_n_unseen(g, first_row);
         int32_t *dropped = &c->n_dropped[i * c->n_slots + slot];
-        int32_t *row = table_row(g, slot);
+        int32_t *row = sv_cache_row(g, slot);
         for (int32_t p = *dropped; p < n_pages; p++) {
-            drop_page(g, &row[p]);
+            drop_entry(g, &row[p]);
             c->dirty[slot] = true;
         }
         if (n_pages > *dropped)
@@ -184,14 +188,10 @@ void sv_cache_slide(struct sv_cache *c, int32_t slot, int32_t first_row)
 
 void sv_cache_release(struct sv_cache *c, int32_t slot)
 {
+    sv_prefix_leave(c, slot);
     sv_cache_trim(c, slot, 0);
     for (int32_t i = 0; i < c->n_groups; i++)
         c->n_dropped[i * c->n_slots + slot] = 0;
-}
-
-void sv_cache_flush(struct sv_cache *c)
-{
-    (void)c; /* every page belongs to a running sequence */
 }
 
 void sv_cache_upload(struct sv_cache *c)
@@ -232,31 +232,38 @@ int32_t sv_cache_n_free(const struct sv_cache *c, int32_t group)
     return c->group[group].n_free;
 }
 
+/* Every page of a group has exactly the users that tables and the index count up to. */
+static void check_group(const struct sv_cache *c, int32_t i)
+{
+    const struct sv_cache_group *g = &c->group[i];
+    int32_t n_used = 0;
+    for (int32_t p = 0; p < g->d.n_pages; p++) {
+        g->n_users[p] = 0;
+        n_used += g->n_refs[p] > 0;
+    }
+    if (n_used + g->n_free != g->d.n_pages)
+        sv_panic("cache group %s: %d pages used + %d free != %d", g->d.name, n_used, g->n_free,
+                 g->d.n_pages);
+    for (int32_t f = 0; f < g->n_free; f++)
+        SV_REQUIRE(g->n_refs[g->free_page[f]] == 0);
+    for (int32_t s = 0; s < c->n_slots; s++) {
+        const int32_t *row = sv_cache_row(g, s);
+        int32_t first = c->n_dropped[i * c->n_slots + s];
+        int32_t end = pages_for(g, c->n_backed[s]);
+        for (int32_t p = 0; p < g->stride; p++) {
+            SV_REQUIRE((row[p] >= 0) == (p >= first && p < end));
+            if (row[p] >= 0)
+                g->n_users[row[p]]++;
+        }
+    }
+    sv_prefix_count(c, i, g->n_users);
+    for (int32_t p = 0; p < g->d.n_pages; p++)
+        SV_REQUIRE(g->n_users[p] == g->n_refs[p]);
+}
+
 void sv_cache_check(const struct sv_cache *c)
 {
-    for (int32_t i = 0; i < c->n_groups; i++) {
-        const struct sv_cache_group *g = &c->group[i];
-        int32_t n_used = 0;
-        for (int32_t p = 0; p < g->d.n_pages; p++)
-            n_used += g->n_refs[p] > 0;
-        if (n_used + g->n_free != g->d.n_pages)
-            sv_panic("cache group %s: %d pages used + %d free != %d", g->d.name, n_used, g->n_free,
-                     g->d.n_pages);
-        for (int32_t f = 0; f < g->n_free; f++)
-            SV_REQUIRE(g->n_refs[g->free_page[f]] == 0);
-        int64_t n_entries = 0, n_refs = 0;
-        for (int32_t s = 0; s < c->n_slots; s++) {
-            const int32_t *row = table_row(g, s);
-            int32_t first = c->n_dropped[i * c->n_slots + s];
-            int32_t end = pages_for(g, c->n_backed[s]);
-            for (int32_t p = 0; p < g->stride; p++) {
-                bool must = p >= first && p < end;
-                SV_REQUIRE((row[p] >= 0) == must);
-                n_entries += row[p] >= 0;
-            }
-        }
-        for (int32_t p = 0; p < g->d.n_pages; p++)
-            n_refs += g->n_refs[p];
-        SV_REQUIRE(n_entries == n_refs);
-    }
+    for (int32_t i = 0; i < c->n_groups; i++)
+        check_group(c, i);
+    sv_prefix_check(c);
 }

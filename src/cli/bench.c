@@ -167,6 +167,7 @@ static int bench_pair(const struct bench_args *a, struct sv_engine_options *eo,
 
     if (code >= 0)
         return code;
+    eo->no_prefix_cache = true; /* every run computes its prompts */
     eo->max_sequences = 1;
     for (int32_t i = 0; i < o.n_concurrency; i++)
         if (o.concurrency[i] > eo->max_sequences)

@@ -110,6 +110,9 @@ void sv_get_engine_stats(const struct sv_engine *engine, struct sv_engine_stats 
     const struct sv_cache *c = &engine->cache;
     out->n_pages = c->group[0].d.n_pages;
     out->n_pages_used = c->group[0].d.n_pages - sv_cache_n_available(c);
+    out->n_pages_cached = sv_cache_n_kept(c);
+    out->n_cache_queries = engine->sched.n_cache_queries;
+    out->n_cache_hits = engine->sched.n_cache_hits;
     out->n_verify_steps = a->n_steps;
     out->n_drafted = a->n_drafted;
     out->n_accepted = a->n_accepted;

@@ -31,6 +31,7 @@ static int parse_isa(const char *name, enum sv_isa *isa, struct sv_err *err)
 struct resolved {
     int32_t n_slots, context, page_size, chunk;
     int64_t cache_bytes;
+    bool keep_prefixes, cache_asked; /* asked: by the user, who wants all of it */
     int32_t cache_pages; /* of every pool; 0 = what cache_bytes allow */
 };
 
@@ -46,6 +47,8 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
     *r = (struct resolved){.n_slots = o->max_sequences ? o->max_sequences : 1,
                            .context = o->context,
                            .page_size = o->page_size ? o->page_size : DEFAULT_PAGE,
+                           .cache_asked = o->cache_mib > 0,
+                           .keep_prefixes = !o->no_prefix_cache,
                            .chunk = o->prefill_chunk ? o->prefill_chunk : DEFAULT_CHUNK};
     int rc = in_range(r->n_slots, 1, 4096, "max_sequences", err);
     if (!rc)
@@ -153,8 +156,8 @@ static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_e
         page_bytes += sv_cache_group_bytes(&desc[i]);
     }
     int64_t want = per_slot_pages * r->n_slots, fit = r->cache_bytes / page_bytes;
-    if (r->cache_pages)
-        fit = r->cache_pages;
+    if (r->cache_pages || (r->cache_asked && r->keep_prefixes))
+        want = fit = r->cache_pages ? r->cache_pages : fit < INT32_MAX ? fit : INT32_MAX;
     if (fit < per_slot_pages)
         return sv_fail(err, SV_ENOMEM, -1,
                        "one sequence of %d tokens needs %lld MiB of cache and %lld MiB are allowed; a "
@@ -167,7 +170,8 @@ static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_e
                (long long)(fit * r->page_size), (long long)(want * r->page_size), r->n_slots);
     for (int32_t i = 0; i < n; i++)
         desc[i].n_pages = (int32_t)(want < fit ? want : fit);
-    return sv_cache_open(&e->cache, e->dev, desc, n, r->n_slots, positions, err);
+    int rc = sv_cache_open(&e->cache, e->dev, desc, n, r->n_slots, positions, err);
+    return rc || !r->keep_prefixes ? rc : sv_cache_keep_prefixes(&e->cache, err);
 }
 
 static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv_err *err)

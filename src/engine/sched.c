@@ -101,6 +101,24 @@ static int32_t pages_owed(const struct sv_sched *s, const struct sv_cache *cache
     return n;
 }
 
+/* Pages that are known for the beginning, and a promise of the rest; or nothing. */
+static bool seat_pages(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, int32_t slot)
+{
+    int32_t owed = pages_owed(s, cache);
+    if (owed >= sv_cache_n_available(cache))
+        return false;
+    /* A fresh prompt computes its last token in any case: somebody has to say what comes next. */
+    int32_t most = q->n_tokens > q->n_prompt ? q->n_prefill : q->n_prefill - 1;
+    q->n_committed = q->wants_prompt_logits ? 0 : sv_cache_attach(cache, slot, q->tokens, most);
+    int32_t more = sv_cache_pages_for(cache, q->n_prefill + q->width) -
+                   sv_cache_pages_for(cache, q->n_committed);
+    if (owed + more <= sv_cache_n_available(cache))
+        return true;
+    sv_cache_release(cache, slot);
+    q->n_committed = 0;
+    return false;
+}
+
 /* Seats waiting sequences in order of arrival while the prompts of all that run still fit: with less, two
  * long prompts would take turns at throwing each other out. Answers grow into what is left. */
 static void admit(struct sv_sched *s, struct sv_cache *cache)
@@ -113,15 +131,18 @@ static void admit(struct sv_sched *s, struct sv_cache *cache)
             return;
         bool resumes = q->n_tokens > q->n_prompt;
         q->n_prefill = resumes ? q->n_tokens - 1 : q->n_prompt;
-        int32_t need = sv_cache_pages_for(cache, q->n_prefill + q->width);
-        if (pages_owed(s, cache) + need > sv_cache_n_available(cache))
+        if (!seat_pages(s, cache, q, slot))
             return;
         s->slot[slot] = q;
         s->new_slot[slot] = true;
         q->slot = slot;
-        q->state = SV_SEQ_PREFILL;
-        if (!q->start_us)
-            q->start_us = sv_clock_us();
+        q->state = q->n_committed < q->n_prefill ? SV_SEQ_PREFILL : SV_SEQ_DECODE;
+        if (q->start_us)
+            continue;
+        q->start_us = sv_clock_us();
+        q->n_cached = q->n_committed;
+        s->n_cache_queries += q->n_prompt;
+        s->n_cache_hits += q->n_cached;
     }
 }
 
@@ -153,8 +174,6 @@ static void grant_rows(struct sv_sched *s)
 {
     int32_t room = s->prefill_rows;
     struct sv_seq *q = s->head;
-    for (struct sv_seq *r = s->head; r; r = r->next)
-        r->grant = 0;
     while (q && !prompt_left(q))
         q = q->next;
     int32_t most = (room + 1) / 2;
@@ -212,15 +231,11 @@ static bool wants_step(const struct sv_seq *q)
 /* Pages for all that the step may write, oldest sequence first. */
 static bool back_all(struct sv_sched *s, struct sv_cache *cache, bool in_flight)
 {
-    for (struct sv_seq *q = s->head; q; q = q->next)
-        if (q->slot >= 0 && wants_step(q) && !back(s, cache, q, reach(q) + q->width, in_flight) &&
-            in_flight)
+    for (struct sv_seq *q = s->head; q; q = q->next) {
+        int32_t n = wants_step(q) ? q->width : q->grant;
+        if (q->slot >= 0 && n && !back(s, cache, q, reach(q) + n, in_flight) && in_flight)
             return false;
-    admit(s, cache);
-    grant_rows(s);
-    for (struct sv_seq *q = s->head; q; q = q->next)
-        if (q->slot >= 0 && q->grant && !back(s, cache, q, reach(q) + q->grant, in_flight) && in_flight)
-            return false;
+    }
     return true;
 }
 
@@ -228,6 +243,13 @@ bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p
 {
     struct sv_plan_seg *seg = p->seg;
     *p = (struct sv_plan){.seg = seg};
+    /* Who runs comes before who waits: seats are taken from what is left. */
+    for (struct sv_seq *q = s->head; q; q = q->next)
+        q->grant = 0;
+    if (!back_all(s, cache, in_flight))
+        return false;
+    admit(s, cache);
+    grant_rows(s);
     if (!back_all(s, cache, in_flight))
         return false;
     for (int32_t i = 0; i < s->n_slots; i++) {

@@ -235,6 +235,10 @@ static void advance_seg(struct sv_engine *e, int32_t s)
         q->n_drafted_new += n < n_emit ? n : n_emit - 1;
         sv_accept_add(&e->accept, g->n_rows, n_emit);
     }
+    /* What was drawn from a profile is not what the K/V were made of. */
+    if (!e->profile)
+        sv_cache_publish(&e->cache, g->slot, q->tokens,
+                         q->n_committed < q->n_tokens ? q->n_committed : q->n_tokens);
     if (!ended) {
         sv_cache_slide(&e->cache, g->slot, q->n_committed);
         return;

@@ -1,0 +1,229 @@
+/*
+ * test_prefix.c - the prefix cache through the engine: what is found changes neither a token nor an accept
+ * length, and is what should be found.
+ *
+ * timeout: 240
+ *
+ * The reference has no prefix cache and runs one sequence at a time. Prompts form families with a common
+ * beginning, come twice, and come a third time with their answer and a few tokens more, as a chat does.
+ */
+#include "testing.h"
+
+#include "engine/run.h"
+#include "engine/toy.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { VOCAB = 300, MAX_TOKENS = 40, BLOCK = 16, CONTEXT = 192, FAMILIES = 6, PLENTY = 16000 };
+
+static const struct toy bf16_toy = {.vocab = VOCAB,
+                                    .hidden = 64,
+                                    .n_layers = 3,
+                                    .n_heads = 5,
+                                    .n_kv = 1,
+                                    .head_dim = 16,
+                                    .mlp = 96,
+                                    .max_position = 256,
+                                    .block = BLOCK,
+                                    .draft_layers = 2,
+                                    .bf16 = true,
+                                    .scale = 0.2f,
+                                    .seed = 3};
+
+/* Case i begins with as much of its family's 70 tokens as chance has it. */
+static struct run_case *family_cases(int32_t n, bool sampled)
+{
+    struct run_case *c = run_cases(n, VOCAB, 30, MAX_TOKENS, 5);
+    struct run_case *head = run_cases(FAMILIES, VOCAB, 1, 1, 6);
+    struct sv_rng rng = {7};
+    for (int32_t i = 0; i < n; i++) {
+        int32_t family = i % FAMILIES, shared = (int32_t)sv_rng_below(&rng, 71);
+        int32_t *p = malloc((size_t)(shared + c[i].n_prompt) * sizeof *p);
+        struct sv_rng words = {(uint64_t)head[family].prompt[0]};
+        for (int32_t j = 0; j < shared; j++)
+            p[j] = 3 + (int32_t)sv_rng_below(&words, VOCAB - 3);
+        memcpy(p + shared, c[i].prompt, (size_t)c[i].n_prompt * sizeof *p);
+        free(c[i].prompt);
+        c[i].prompt = p;
+        c[i].n_prompt += shared;
+        if (sampled && i % 3) {
+            c[i].req.temperature = 0.8;
+            c[i].req.seed = (uint64_t)i;
+        }
+    }
+    run_cases_free(head, FAMILIES);
+    return c;
+}
+
+/* The next turn: prompt, answer and a question more. */
+static struct run_case *next_turn(const struct run_case *c, const struct run_out *out, int32_t n)
+{
+    struct run_case *d = run_cases(n, VOCAB, 1, 1, 0);
+    for (int32_t i = 0; i < n; i++) {
+        free(d[i].prompt);
+        d[i] = c[i];
+        d[i].n_prompt = c[i].n_prompt + out[i].n_tokens + 3;
+        d[i].prompt = malloc((size_t)d[i].n_prompt * sizeof(int32_t));
+        memcpy(d[i].prompt, c[i].prompt, (size_t)c[i].n_prompt * sizeof(int32_t));
+        memcpy(d[i].prompt + c[i].n_prompt, out[i].tokens, (size_t)out[i].n_tokens * sizeof(int32_t));
+        for (int32_t j = 1; j <= 3; j++)
+            d[i].prompt[d[i].n_prompt - j] = 3 + (i * 7 + j) % 200;
+        d[i].max_tokens = 12;
+    }
+    return d;
+}
+
+struct setting {
+    int32_t batch, page, chunk, positions; /* positions: of the pools */
+};
+static const struct setting settings[] = {
+    {1, 16, 512, PLENTY}, {8, 1, 24, PLENTY},  {4, 64, 64, PLENTY}, {32, 16, 100, PLENTY},
+    {8, 1, 33, 400},      {17, 16, 64, 416},   {3, 64, 512, 512},   {1, 4, 512, 240},
+};
+
+static void check_found(const struct run_out *out, const struct run_case *c, int32_t n, int32_t page,
+                        const struct run_out *answer)
+{
+    for (int32_t i = 0; i < n; i++) {
+        /* All whole pages but the last token's; of a further turn, those that turns share. */
+        int32_t known = answer ? c[i].n_prompt - 4 : c[i].n_prompt - 1;
+        if (out[i].n_cached < known / page * page)
+            fail_msg("prompt %d of %d tokens: %d found", i, c[i].n_prompt, out[i].n_cached);
+        assert_true(out[i].n_cached < c[i].n_prompt && out[i].n_cached % page == 0);
+    }
+}
+
+static void turns(const struct sv_engine_options *base, bool sampled, int32_t n)
+{
+    struct run_case *c = family_cases(n, sampled);
+    struct sv_engine_options o = *base;
+    o.context = CONTEXT;
+    o.n_threads = 2;
+    o.no_prefix_cache = true;
+    struct sv_engine *e = run_open(&o, NULL);
+    struct run_out *ref = run_all(e, c, n);
+    struct run_case *c2 = next_turn(c, ref, n);
+    struct run_out *ref2 = run_all(e, c2, n);
+    for (int32_t i = 0; i < n; i++)
+        assert_int_equal(ref[i].n_cached + ref2[i].n_cached, 0);
+    sv_engine_close(e);
+    o.no_prefix_cache = false;
+    for (size_t k = 0; k < sizeof settings / sizeof settings[0]; k++) {
+        const struct setting *t = &settings[k];
+        o.max_sequences = t->batch;
+        o.page_size = t->page;
+        o.prefill_chunk = t->chunk;
+        const struct sv_engine_tuning tuning = {.cache_pages = t->positions / t->page};
+        e = run_open_tuned(&o, &tuning, NULL);
+        struct run_out *a = run_all(e, c, n), *b = run_all(e, c, n), *d = run_all(e, c2, n);
+        char what[96];
+        snprintf(what, sizeof what, "batch %d page %d positions %d", t->batch, t->page, t->positions);
+        run_same_steps(ref, a, n, what);
+        run_same_steps(ref, b, n, what);
+        run_same_steps(ref2, d, n, what);
+        if (t->positions == PLENTY) {
+            check_found(b, c, n, t->page, NULL);
+            check_found(d, c2, n, t->page, ref);
+        }
+        struct sv_engine_stats st;
+        sv_get_engine_stats(e, &st);
+        print_message("%s: %lld of %lld prompt tokens found, %lld preemptions\n", what,
+                      (long long)st.n_cache_hits, (long long)st.n_cache_queries,
+                      (long long)st.n_preemptions);
+        assert_true(st.n_cache_hits > 0 || t->positions < PLENTY);
+        assert_true(st.n_pages_used == 0 && st.n_pages_cached > 0);
+        if (t->positions == PLENTY)
+            assert_int_equal(st.n_prompt_tokens, st.n_cache_queries - st.n_cache_hits);
+        sv_flush_cache(e);
+        run_out_free(b, n);
+        b = run_all(e, c, 1);
+        assert_int_equal(b->n_cached, 0);
+        run_same_steps(ref, b, 1, what);
+        run_out_free(a, n), run_out_free(b, 1), run_out_free(d, n);
+        sv_engine_close(e);
+    }
+    run_out_free(ref, n), run_out_free(ref2, n);
+    run_cases_free(c, n), run_cases_free(c2, n);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+static void trained(const char *draft, bool sampled, int32_t n)
+{
+    turns(&(struct sv_engine_options){.target_dir = run_dir("tests/golden/tiny/pair_target"),
+                                      .draft_dir = draft ? run_dir(draft) : NULL,
+                                      .dtype = SV_TYPE_F32},
+          sampled, n);
+}
+
+static void plain(void **state)
+{
+    (void)state;
+    trained(NULL, true, 18);
+}
+static void greedy(void **state)
+{
+    (void)state;
+    trained("tests/golden/tiny/pair_draft_full_b16", false, 24);
+}
+static void sampled(void **state)
+{
+    (void)state;
+    trained("tests/golden/tiny/pair_draft_full_b16", true, 18);
+}
+static void sliding_draft(void **state)
+{
+    (void)state;
+    trained("tests/golden/tiny/pair_draft_sliding_b8", false, 18);
+}
+static void bf16(void **state)
+{
+    (void)state;
+    turns(&(struct sv_engine_options){.target_dir = toy_target(&bf16_toy),
+                                      .draft_dir = toy_draft(&bf16_toy),
+                                      .dtype = SV_TYPE_BF16},
+          false, 18);
+}
+
+/* The shipped pair: the second identical request finds its prompt and has the accept lengths of the first. */
+static void demo_pair_twice(void **state)
+{
+    (void)state;
+    static const int32_t pages[] = {1, 16, 64};
+    const char *prompt = "This is a conversation about numbers, in which every answer is explained. First the "
+                         "known quantities are listed, then they are put together step by step, and at "
+                         "the end the result stands alone.\nQuestion: Tom has 12 apples and buys 7 more. He gives 5 to Ann. How many apples "
+                         "does Tom have now, and how many more than Ann?\nAnswer:";
+    const struct run_case c = {.max_tokens = 24, .req = {.top_p = 1, .prompt = prompt}};
+    struct run_out *first = NULL;
+    for (int i = 0; i < 3; i++) {
+        struct sv_engine *e =
+            run_open(&(struct sv_engine_options){.target_dir = run_dir("models/demo/target"),
+                                                 .draft_dir = run_dir("models/demo/draft"),
+                                                 .context = 256,
+                                                 .page_size = pages[i]},
+                     NULL);
+        struct run_out *a = run_all(e, &c, 1), *b = run_all(e, &c, 1);
+        int32_t *ids = NULL, n_ids = 0;
+        char err[128];
+        assert_int_equal(sv_encode_text(e, prompt, strlen(prompt), &ids, &n_ids, err, sizeof err), 0);
+        sv_free_ids(ids);
+        assert_true(n_ids > 64 || pages[i] < 64);
+        assert_int_equal(a->n_cached, 0);
+        assert_int_equal(b->n_cached, (n_ids - 1) / pages[i] * pages[i]);
+        run_same_steps(a, b, 1, "the second time");
+        assert_string_equal(a->text, b->text);
+        if (first)
+            run_same_steps(first, a, 1, "another page size");
+        run_out_free(b, 1);
+        if (first)
+            run_out_free(a, 1);
+        else
+            first = a;
+        sv_engine_close(e);
+    }
+    run_out_free(first, 1);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(plain), cmocka_unit_test(greedy), cmocka_unit_test(sampled),
+             cmocka_unit_test(sliding_draft), cmocka_unit_test(bf16), cmocka_unit_test(demo_pair_twice))
