@@ -22,6 +22,9 @@ void sv_cli_answer_init(struct sv_cli_answer *a, struct sv_engine *e)
     sv_buf_init(&a->text);
     sv_buf_init(&a->ids);
     sv_buf_init(&a->accept);
+    sv_buf_init(&a->logprobs);
+    sv_buf_init(&a->prompt_logprobs);
+    a->stop_id = a->stop_index = -1;
 }
 
 void sv_cli_answer_fini(struct sv_cli_answer *a)
@@ -29,6 +32,8 @@ void sv_cli_answer_fini(struct sv_cli_answer *a)
     sv_buf_fini(&a->text);
     sv_buf_fini(&a->ids);
     sv_buf_fini(&a->accept);
+    sv_buf_fini(&a->logprobs);
+    sv_buf_fini(&a->prompt_logprobs);
 }
 
 void sv_cli_answer_clear(struct sv_cli_answer *a)
@@ -36,10 +41,43 @@ void sv_cli_answer_clear(struct sv_cli_answer *a)
     sv_buf_clear(&a->text);
     sv_buf_clear(&a->ids);
     sv_buf_clear(&a->accept);
+    sv_buf_clear(&a->logprobs);
+    sv_buf_clear(&a->prompt_logprobs);
+    a->stop_id = a->stop_index = -1;
     a->finish = SV_FINISH_NONE;
     a->message[0] = 0;
     a->n_prompt = 0;
     a->queue_us = a->prefill_us = a->decode_us = 0;
+}
+
+/* JSON has no infinities: an impossible token is -9999, as others write it. */
+static void put_number(struct sv_buf *b, float logprob)
+{
+    sv_buf_printf(b, "%.9g", logprob < -9999 ? -9999.0 : (double)logprob);
+}
+
+/* One item of a list of log probabilities; null for the first token of a prompt, which nothing
+ * predicts. */
+static void put_logprob(struct sv_buf *b, const struct sv_logprob *lp, int32_t id)
+{
+    if (b->len)
+        sv_buf_append(b, ", ", 2);
+    if (!lp->rank) {
+        sv_buf_append(b, "null", 4);
+        return;
+    }
+    sv_buf_append(b, "{", 1);
+    if (id >= 0)
+        sv_buf_printf(b, "\"token_id\": %d, ", id);
+    sv_buf_append(b, "\"logprob\": ", 11);
+    put_number(b, lp->logprob);
+    sv_buf_printf(b, ", \"rank\": %d", lp->rank);
+    for (int32_t i = 0; i < lp->n_top; i++) {
+        sv_buf_printf(b, "%s[%d, ", i ? ", " : ", \"top\": [", lp->top_ids[i]);
+        put_number(b, lp->top_logprobs[i]);
+        sv_buf_append(b, "]", 1);
+    }
+    sv_buf_append(b, lp->n_top ? "]}" : "}", lp->n_top ? 2 : 1);
 }
 
 void sv_cli_answer_event(void *answer, const struct sv_event *ev)
@@ -47,6 +85,13 @@ void sv_cli_answer_event(void *answer, const struct sv_event *ev)
     struct sv_cli_answer *a = answer;
     struct sv_request_stats s;
 
+    for (int32_t i = 0; i < ev->n_tokens && ev->logprobs; i++)
+        put_logprob(&a->logprobs, &ev->logprobs[i], ev->tokens[i]);
+    if (ev->prompt_logprobs && !sv_get_request_stats(a->engine, ev->request, &s))
+        for (int32_t i = 0; i < s.n_prompt_tokens; i++)
+            put_logprob(&a->prompt_logprobs, &ev->prompt_logprobs[i], -1);
+    a->stop_id = ev->stop_id;
+    a->stop_index = ev->stop_index;
     sv_buf_append(&a->text, ev->text, ev->n_bytes);
     sv_buf_append(&a->ids, ev->tokens, (size_t)ev->n_tokens * sizeof *ev->tokens);
     if (a->painter)
@@ -62,7 +107,8 @@ void sv_cli_answer_event(void *answer, const struct sv_event *ev)
     }
     a->finish = ev->finish;
     snprintf(a->message, sizeof a->message, "%s", ev->message ? ev->message : "");
-    if (a->text.failed || a->ids.failed || a->accept.failed) {
+    if (a->text.failed || a->ids.failed || a->accept.failed || a->logprobs.failed ||
+        a->prompt_logprobs.failed) {
         a->finish = SV_FINISH_ERROR;
         snprintf(a->message, sizeof a->message, "out of memory while keeping the answer");
     }

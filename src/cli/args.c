@@ -197,6 +197,14 @@ void sv_cli_sampling_rows(struct sv_cli_opts *o, struct sv_cli_sampling *s)
     sv_cli_opt(o, "seed", 's', SV_OPT_INT, &s->seed, "N", "same seed, same answer (default 0)");
     sv_cli_opt(o, "stop", 0, SV_OPT_STRING, &s->stop[0], "TEXT",
                "end the answer before this text; may be given more than once");
+    sv_cli_opt(o, "presence-penalty", 0, SV_OPT_FLOAT, &s->presence, "X",
+               "off the logits of tokens that stand in the answer, -2 to 2");
+    sv_cli_opt(o, "frequency-penalty", 0, SV_OPT_FLOAT, &s->frequency, "X",
+               "the same for each time they stand there");
+    sv_cli_opt(o, "repetition-penalty", 0, SV_OPT_FLOAT, &s->repetition, "X",
+               "divides positive logits of tokens of prompt and answer, 1 = off");
+    sv_cli_opt(o, "min-tokens", 0, SV_OPT_INT, &s->min_tokens, "N",
+               "nothing ends the answer before these many");
     sv_cli_opt(o, "ignore-eos", 0, SV_OPT_FLAG, &s->ignore_eos, NULL,
                "go on after the model's end token");
 }
@@ -248,8 +256,20 @@ int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,
         code = in_range(command, "seed", s->seed, 0, INT64_MAX);
     if (code < 0)
         code = in_range(command, "max-tokens", s->max_tokens, 0, INT32_MAX);
+    if (code < 0)
+        code = num_in_range(command, "presence-penalty", s->presence, -2, 2);
+    if (code < 0)
+        code = num_in_range(command, "frequency-penalty", s->frequency, -2, 2);
+    if (code < 0)
+        code = num_in_range(command, "repetition-penalty", s->repetition, 0, 2);
+    if (code < 0)
+        code = in_range(command, "min-tokens", s->min_tokens, 0, INT32_MAX);
     if (code >= 0)
         return code;
+    r->presence_penalty = s->presence;
+    r->frequency_penalty = s->frequency;
+    r->repetition_penalty = s->repetition;
+    r->min_tokens = (int32_t)s->min_tokens;
     r->temperature = s->temperature;
     r->top_p = s->top_p;
     r->min_p = s->min_p;

@@ -11,6 +11,7 @@
 
 #include "base/base.h"
 #include "salvo.h"
+#include "text/text.h"
 
 /* What the process ends with. */
 enum { SV_CLI_OK = 0, SV_CLI_FAIL = 1, SV_CLI_USAGE = 2 };
@@ -64,7 +65,8 @@ int sv_cli_engine_open(struct sv_engine **e, const struct sv_engine_options *o);
 
 struct sv_cli_sampling {
     double temperature, top_p, min_p;
-    int64_t top_k, seed, max_tokens;
+    double presence, frequency, repetition;
+    int64_t top_k, seed, max_tokens, min_tokens;
     const char *stop[SV_CLI_MAX_STOP];
     int32_t n_stop;
     bool ignore_eos;
@@ -77,6 +79,12 @@ int sv_cli_take_stops(struct sv_cli_sampling *s, const char *command, int *argc,
 /* Checks ranges and fills the request's fields; -1 to go on. The strings are borrowed. */
 int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,
                           struct sv_request *r);
+
+/* ---------------------------------------------------------------- chat templates (chat.c) */
+
+/* Appends the prompt for messages, a list of objects, by t, or by plain where t is NULL. */
+int sv_cli_chat_render(const struct sv_chat_template *t, const struct sv_template *plain,
+                       json_t *messages, struct sv_buf *out, struct sv_err *err);
 
 /* ---------------------------------------------------------------- Ctrl-C (signal.c) */
 
@@ -193,13 +201,17 @@ struct sv_cli_request {
     const json_t *id; /* a string or an integer */
     const char *kind; /* a label for bench; NULL when absent */
     int32_t *ids;     /* prompt_token_ids */
+    int32_t *stop_ids, *bias_ids;
+    float *bias;
+    struct sv_buf text; /* messages, rendered */
     const char *stop[SV_CLI_MAX_STOP];
     struct sv_request r; /* borrows from the above */
 };
-/* defaults gives the values of absent fields; vocab_size bounds prompt_token_ids. On errors the id
- * is kept when it could be read, so that fini is needed in either case. */
+/* defaults gives the values of absent fields; vocab_size bounds token ids; chat (may be NULL) renders
+ * messages. On errors the id is kept when it could be read, so that fini is needed in either case. */
 int sv_cli_request_parse(struct sv_cli_request *q, const char *line, size_t n,
-                         const struct sv_request *defaults, int32_t vocab_size, struct sv_err *err);
+                         const struct sv_request *defaults, int32_t vocab_size,
+                         const struct sv_chat_template *chat, struct sv_err *err);
 void sv_cli_request_fini(struct sv_cli_request *q);
 void sv_cli_quote_id(struct sv_buf *b, const json_t *id);
 
@@ -221,7 +233,9 @@ struct sv_cli_answer {
     struct sv_engine *engine;
     uint64_t request;
     struct sv_buf text, ids, accept; /* bytes; int32_t ids; uint16_t accept lengths */
+    struct sv_buf logprobs, prompt_logprobs; /* JSON: the items of a list, when they were asked for */
     enum sv_finish_reason finish;    /* SV_FINISH_NONE while it runs */
+    int32_t stop_id, stop_index;
     char message[256];
     int32_t n_prompt;
     int64_t queue_us, prefill_us, decode_us;

@@ -161,9 +161,7 @@ static bool command(struct sv_cli_talk *t, const char *line, bool *quit)
         t->painter.on = !t->painter.on && t->colour;
         printf("drafted tokens are %s\n", t->painter.on ? "coloured" : "not coloured");
     } else if (strcmp(line, "/clear") == 0) {
-        sv_buf_clear(&t->history);
-        if (t->chat && t->system)
-            sv_buf_printf(&t->history, "<|im_start|>system\n%s<|im_end|>\n", t->system);
+        sv_cli_talk_forget(t);
         puts("a new conversation");
     } else {
         if (strcmp(line, "/help") != 0)

@@ -17,17 +17,21 @@ static const char usage[] =
     "Usage: salvo generate -m TARGET_DIR [-d DRAFT_DIR] --in FILE.jsonl --out FILE.jsonl\n"
     "\n"
     "Answers each line of FILE ('-' is standard input or output), which is\n"
-    "    {\"id\": …, \"prompt\": \"text\"} or {\"id\": …, \"prompt_token_ids\": […]}\n"
-    "and may also have max_tokens, temperature, top_k, top_p, min_p, seed, stop (a string or\n"
-    "a list), ignore_eos, and kind, a label that is not used here. Each output line has id,\n"
-    "text, token_ids, finish_reason, accept_lengths and timings. A line that cannot be read\n"
-    "gets {\"line\": N, \"error\": \"…\"}; the others are still answered, the exit code is 1.\n"
-    "Options about choosing tokens are the defaults of lines that do not say.";
+    "    {\"id\": …, \"prompt\": \"text\"}, {\"id\": …, \"prompt_token_ids\": […]}\n"
+    "    or {\"id\": …, \"messages\": [{\"role\": \"user\", \"content\": \"text\"}, …]}\n"
+    "and may also have max_tokens, min_tokens, temperature, top_k, top_p, min_p, seed,\n"
+    "presence_penalty, frequency_penalty, repetition_penalty, logit_bias, stop (a string or a\n"
+    "list), stop_token_ids, include_stop, ignore_eos, logprobs, prompt_logprobs, top_logprobs,\n"
+    "and kind, a label that is not used here. Each output line has id, text, token_ids,\n"
+    "finish_reason, stop_reason, logprobs when asked for, accept_lengths and timings. A line\n"
+    "that cannot be read gets {\"line\": N, \"error\": \"…\"}; the others are still answered, the\n"
+    "exit code is 1. Options about choosing tokens are the defaults of lines that do not say.";
 
 /* A line on its way from the input to the output. */
 struct item {
     struct sv_cli_answer answer;
-    json_t *id; /* NULL when the line had none */
+    json_t *id;   /* NULL when the line had none */
+    json_t *stop; /* the line's, or NULL */
     int64_t line_no, end_byte;
     bool done;
     char error[512]; /* not empty: the answer is an error line */
@@ -40,7 +44,8 @@ struct job {
     const char *out_name;
     struct sv_request defaults;
     int32_t vocab_size;
-    struct item *item; /* ring of n_items, [head, head + used) in input order */
+    struct sv_chat_template *chat; /* the model directory's, or NULL */
+    struct item *item;             /* ring of n_items, [head, head + used) in input order */
     int32_t n_items, head, used, running, max_running;
     int64_t n_lines, n_errors, n_tokens;
     struct sv_cli_accept accept;
@@ -52,7 +57,25 @@ struct job {
 
 /* ---------------------------------------------------------------- output */
 
-static void put_answer(struct sv_buf *b, const struct item *it)
+/* The stop string that ended an answer. */
+static const char *stop_text(const struct job *j, const struct item *it)
+{
+    size_t i = (size_t)it->answer.stop_index;
+    const json_t *v = json_is_array(it->stop) ? json_array_get(it->stop, i) : it->stop;
+
+    return json_is_string(v) ? json_string_value(v) : j->defaults.stop[i];
+}
+
+static void put_list(struct sv_buf *b, const char *name, const struct sv_buf *items)
+{
+    if (!items->len)
+        return;
+    sv_buf_printf(b, ", \"%s\": [", name);
+    sv_buf_append(b, items->data, items->len);
+    sv_buf_append(b, "]", 1);
+}
+
+static void put_answer(struct sv_buf *b, const struct job *j, const struct item *it)
 {
     const struct sv_cli_answer *a = &it->answer;
     const int32_t *ids = sv_cli_answer_ids(a);
@@ -66,8 +89,17 @@ static void put_answer(struct sv_buf *b, const struct item *it)
     sv_buf_append(b, ", \"token_ids\": [", 16);
     for (int32_t i = 0; i < sv_cli_answer_n(a); i++)
         sv_buf_printf(b, "%s%d", i ? ", " : "", ids[i]);
-    sv_buf_printf(b, "], \"finish_reason\": \"%s\", \"accept_lengths\": [",
-                  sv_finish_name(a->finish));
+    sv_buf_printf(b, "], \"finish_reason\": \"%s\"", sv_finish_name(a->finish));
+    if (a->stop_id >= 0)
+        sv_buf_printf(b, ", \"stop_reason\": %d", a->stop_id);
+    if (a->stop_index >= 0) {
+        const char *text = stop_text(j, it);
+        sv_buf_append(b, ", \"stop_reason\": ", 17);
+        sv_json_quote(b, text, strlen(text));
+    }
+    put_list(b, "logprobs", &a->logprobs);
+    put_list(b, "prompt_logprobs", &a->prompt_logprobs);
+    sv_buf_append(b, ", \"accept_lengths\": [", 21);
     for (size_t i = 0; i < n_accept; i++)
         sv_buf_printf(b, "%s%u", i ? ", " : "", (unsigned)accept[i]);
     sv_buf_printf(
@@ -101,7 +133,7 @@ static int write_ready(struct job *j, struct sv_err *err)
         if (it->error[0])
             put_error(&j->text, it);
         else
-            put_answer(&j->text, it);
+            put_answer(&j->text, j, it);
         if (j->text.failed)
             return sv_fail(err, SV_ENOMEM, it->line_no, "line %lld: out of memory",
                            (long long)it->line_no);
@@ -114,7 +146,8 @@ static int write_ready(struct job *j, struct sv_err *err)
         j->progress.n_items = j->n_lines;
         sv_cli_answer_clear(&it->answer);
         json_decref(it->id);
-        it->id = NULL;
+        json_decref(it->stop);
+        it->id = it->stop = NULL;
         j->head = (j->head + 1) % j->n_items;
         j->used--;
     }
@@ -132,7 +165,7 @@ static void take_line(struct job *j, const char *line, size_t n, bool too_long)
     struct sv_err err = {0};
 
     j->used++;
-    it->id = NULL;
+    it->id = it->stop = NULL;
     it->done = false;
     it->error[0] = 0;
     it->line_no = j->in.line_no;
@@ -140,7 +173,7 @@ static void take_line(struct job *j, const char *line, size_t n, bool too_long)
     if (too_long)
         sv_fail(&err, SV_EFORMAT, -1, "the line is longer than %zu bytes", j->in.max_line);
     else
-        sv_cli_request_parse(&q, line, n, &j->defaults, j->vocab_size, &err);
+        sv_cli_request_parse(&q, line, n, &j->defaults, j->vocab_size, j->chat, &err);
     if (!err.code) {
         char msg[sizeof it->error] = "";
         q.r.on_event = sv_cli_answer_event;
@@ -155,6 +188,7 @@ static void take_line(struct job *j, const char *line, size_t n, bool too_long)
         j->running++;
     }
     it->id = json_incref((json_t *)q.id); /* the prompt itself is the engine's now */
+    it->stop = json_incref(json_object_get(q.root, "stop"));
     sv_cli_request_fini(&q);
 }
 
@@ -279,9 +313,11 @@ static int close_job(struct job *j, struct sv_err *err)
     for (int32_t i = 0; i < j->n_items && j->item; i++) {
         sv_cli_answer_fini(&j->item[i].answer);
         json_decref(j->item[i].id);
+        json_decref(j->item[i].stop);
     }
     sv_free(j->item);
     sv_buf_fini(&j->text);
+    sv_chat_template_close(j->chat);
     sv_cli_reader_close(&j->in);
     if (j->out && j->out != stdout && fclose(j->out) != 0)
         rc = sv_fail(err, SV_EIO, -1, "%s: %s", j->out_name, strerror(errno));
@@ -314,6 +350,10 @@ static int generate(struct job *j, const struct sv_engine_options *eo, const cha
     if (!rc && sv_cli_engine_open(&j->engine, eo) != SV_CLI_OK) {
         close_job(j, NULL);
         return SV_CLI_FAIL;
+    }
+    if (!rc) {
+        rc = sv_chat_template_open(&j->chat, eo->target_dir, &err);
+        rc = rc == SV_EUNSUPPORTED ? SV_OK : rc; /* said when a line has messages */
     }
     if (!rc)
         rc = open_out(j, in, out, &err);

@@ -7,12 +7,33 @@
  */
 #include "cli/cli.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
-static const char *const known[] = {"id",          "prompt",     "prompt_token_ids",
-                                    "max_tokens",  "stop",       "top_k",
-                                    "temperature", "ignore_eos", "top_p",
-                                    "min_p",       "seed",       "kind"};
+static const char *const known[] = {"id",
+                                    "prompt",
+                                    "prompt_token_ids",
+                                    "messages",
+                                    "max_tokens",
+                                    "min_tokens",
+                                    "temperature",
+                                    "top_k",
+                                    "top_p",
+                                    "min_p",
+                                    "seed",
+                                    "presence_penalty",
+                                    "stop",
+                                    "stop_token_ids",
+                                    "frequency_penalty",
+                                    "repetition_penalty",
+                                    "logit_bias",
+                                    "include_stop",
+                                    "ignore_eos",
+                                    "logprobs",
+                                    "kind",
+                                    "top_logprobs",
+                                    "prompt_logprobs"};
 
 static int check_fields(json_t *root, struct sv_err *err)
 {
@@ -28,9 +49,7 @@ static int check_fields(json_t *root, struct sv_err *err)
             found = strcmp(key, known[i]) == 0;
         if (!found)
             return sv_fail(err, SV_EINVAL, -1,
-                           "field '%.64s' is not known (known are id, prompt, prompt_token_ids, "
-                           "max_tokens, temperature, top_k, top_p, min_p, seed, stop, ignore_eos, "
-                           "kind)",
+                           "field '%.64s' is not known (`salvo generate --help` lists the fields)",
                            key);
     }
     return SV_OK;
@@ -48,53 +67,121 @@ static int take_id(struct sv_cli_request *q, struct sv_err *err)
     return SV_OK;
 }
 
-static int take_ids(struct sv_cli_request *q, const json_t *list, int32_t vocab_size,
-                    struct sv_err *err)
+static int take_ids(const json_t *list, const char *name, int32_t vocab_size, int32_t **ids,
+                    int32_t *n_ids, struct sv_err *err)
 {
     size_t n = json_array_size(list);
 
     if (!json_is_array(list))
-        return sv_fail(err, SV_EINVAL, -1,
-                       "field 'prompt_token_ids' must be a list of integers in [0, %d)",
+        return sv_fail(err, SV_EINVAL, -1, "field '%s' must be a list of integers in [0, %d)", name,
                        vocab_size);
     if (!n)
-        return sv_fail(err, SV_EINVAL, -1, "field 'prompt_token_ids' is empty");
-    q->ids = sv_alloc(n * sizeof *q->ids);
-    if (!q->ids)
-        return sv_fail(err, SV_ENOMEM, -1, "field 'prompt_token_ids': out of memory");
+        return sv_fail(err, SV_EINVAL, -1, "field '%s' is empty", name);
+    *ids = sv_alloc(n * sizeof **ids);
+    if (!*ids)
+        return sv_fail(err, SV_ENOMEM, -1, "field '%s': out of memory", name);
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(list, i);
         if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= vocab_size)
             return sv_fail(err, SV_EINVAL, (int64_t)i,
-                           "field 'prompt_token_ids[%zu]' must be an integer in [0, %d)", i,
-                           vocab_size);
-        q->ids[i] = (int32_t)json_integer_value(v);
+                           "field '%s[%zu]' must be an integer in [0, %d)", name, i, vocab_size);
+        (*ids)[i] = (int32_t)json_integer_value(v);
     }
-    q->r.prompt_ids = q->ids;
-    q->r.n_prompt_ids = (int32_t)n; /* a line has at most 16 MiB */
+    *n_ids = (int32_t)n; /* a line has at most 16 MiB */
     return SV_OK;
 }
 
-static int take_prompt(struct sv_cli_request *q, int32_t vocab_size, struct sv_err *err)
+static int take_messages(struct sv_cli_request *q, json_t *list,
+                         const struct sv_chat_template *chat, struct sv_err *err)
 {
-    const json_t *text = json_object_get(q->root, "prompt");
-    const json_t *ids = json_object_get(q->root, "prompt_token_ids");
+    size_t i;
+    json_t *m;
 
-    if (json_is_null(text))
-        text = NULL;
-    if (json_is_null(ids))
-        ids = NULL;
-    if (text && ids)
+    if (!json_is_array(list) || !json_array_size(list))
+        return sv_fail(err, SV_EINVAL, -1, "field 'messages' must be a list of messages");
+    json_array_foreach(list, i, m)
+    {
+        if (!json_is_object(m) || !json_is_string(json_object_get(m, "role")))
+            return sv_fail(err, SV_EINVAL, (int64_t)i,
+                           "field 'messages[%zu]' must be an object with a role", i);
+    }
+    if (!chat)
         return sv_fail(err, SV_EINVAL, -1,
-                       "fields 'prompt' and 'prompt_token_ids' exclude each other");
-    if (ids)
-        return take_ids(q, ids, vocab_size, err);
+                       "field 'messages': there is no chat template to render them with");
+    if (sv_cli_chat_render(chat, NULL, list, &q->text, err))
+        return sv_err_prefix(err, "field 'messages'");
+    q->r.prompt = q->text.len ? q->text.data : "";
+    q->r.prompt_bytes = q->text.len;
+    q->r.no_add_special = true; /* the template has written it */
+    return SV_OK;
+}
+
+static json_t *present(const json_t *root, const char *name)
+{
+    json_t *v = json_object_get(root, name);
+    return json_is_null(v) ? NULL : v;
+}
+
+static int take_prompt(struct sv_cli_request *q, int32_t vocab_size,
+                       const struct sv_chat_template *chat, struct sv_err *err)
+{
+    const json_t *text = present(q->root, "prompt"), *ids = present(q->root, "prompt_token_ids");
+    json_t *messages = present(q->root, "messages");
+
+    if ((text != NULL) + (ids != NULL) + (messages != NULL) > 1)
+        return sv_fail(err, SV_EINVAL, -1,
+                       "fields 'prompt', 'prompt_token_ids' and 'messages' exclude each other");
+    if (messages)
+        return take_messages(q, messages, chat, err);
+    if (ids) {
+        int rc = take_ids(ids, "prompt_token_ids", vocab_size, &q->ids, &q->r.n_prompt_ids, err);
+        q->r.prompt_ids = q->ids;
+        return rc;
+    }
     if (!text)
-        return sv_fail(err, SV_EINVAL, -1, "field 'prompt' or 'prompt_token_ids' is missing");
+        return sv_fail(err, SV_EINVAL, -1,
+                       "field 'prompt', 'prompt_token_ids' or 'messages' is missing");
     if (!json_is_string(text))
         return sv_fail(err, SV_EINVAL, -1, "field 'prompt' must be a string");
     q->r.prompt = json_string_value(text);
     q->r.prompt_bytes = json_string_length(text);
+    return SV_OK;
+}
+
+static int take_bias(struct sv_cli_request *q, int32_t vocab_size, struct sv_err *err)
+{
+    json_t *bias = present(q->root, "logit_bias"), *v;
+    size_t n = json_object_size(bias);
+    const char *key;
+    int32_t i = 0;
+
+    if (!bias)
+        return SV_OK;
+    if (!json_is_object(bias))
+        return sv_fail(err, SV_EINVAL, -1,
+                       "field 'logit_bias' must be an object of token ids and numbers");
+    q->bias_ids = sv_alloc((n + 1) * sizeof *q->bias_ids);
+    q->bias = sv_alloc((n + 1) * sizeof *q->bias);
+    if (!q->bias_ids || !q->bias)
+        return sv_fail(err, SV_ENOMEM, -1, "field 'logit_bias': out of memory");
+    json_object_foreach(bias, key, v)
+    {
+        char *end;
+        errno = 0;
+        long id = strtol(key, &end, 10);
+        if (*key < '0' || *key > '9' || *end || errno || id >= vocab_size)
+            return sv_fail(err, SV_EINVAL, i,
+                           "field 'logit_bias': '%.64s' is no token id in [0, %d)", key,
+                           vocab_size);
+        if (!json_is_number(v) || !(json_number_value(v) >= -100 && json_number_value(v) <= 100))
+            return sv_fail(err, SV_EINVAL, i,
+                           "field 'logit_bias.%ld' must be a number in [-100, 100]", id);
+        q->bias_ids[i] = (int32_t)id;
+        q->bias[i++] = (float)json_number_value(v);
+    }
+    q->r.bias_ids = q->bias_ids;
+    q->r.bias = q->bias;
+    q->r.n_bias = i;
     return SV_OK;
 }
 
@@ -128,7 +215,25 @@ static int take_stop(struct sv_cli_request *q, struct sv_err *err)
 static int take_numbers(struct sv_cli_request *q, struct sv_err *err)
 {
     int64_t max_tokens = q->r.max_tokens, top_k = q->r.top_k, seed = (int64_t)q->r.seed;
+    int64_t min_tokens = q->r.min_tokens, n_top = q->r.n_top_logprobs;
     int rc = sv_json_int_opt(q->root, "max_tokens", 1, INT32_MAX, &max_tokens, err);
+
+    if (!rc)
+        rc = sv_json_int_opt(q->root, "min_tokens", 0, INT32_MAX, &min_tokens, err);
+    if (!rc)
+        rc = sv_json_num_opt(q->root, "presence_penalty", -2, 2, &q->r.presence_penalty, err);
+    if (!rc)
+        rc = sv_json_num_opt(q->root, "frequency_penalty", -2, 2, &q->r.frequency_penalty, err);
+    if (!rc)
+        rc = sv_json_num_opt(q->root, "repetition_penalty", 0, 2, &q->r.repetition_penalty, err);
+    if (!rc)
+        rc = sv_json_bool_opt(q->root, "logprobs", &q->r.logprobs, err);
+    if (!rc)
+        rc = sv_json_bool_opt(q->root, "prompt_logprobs", &q->r.prompt_logprobs, err);
+    if (!rc)
+        rc = sv_json_int_opt(q->root, "top_logprobs", 0, 20, &n_top, err);
+    if (!rc)
+        rc = sv_json_bool_opt(q->root, "include_stop", &q->r.include_stop, err);
 
     if (!rc)
         rc = sv_json_num_opt(q->root, "temperature", 0, 1000, &q->r.temperature, err);
@@ -145,6 +250,8 @@ static int take_numbers(struct sv_cli_request *q, struct sv_err *err)
     if (!rc)
         rc = sv_json_str_opt(q->root, "kind", &q->kind, err);
     q->r.max_tokens = (int32_t)max_tokens;
+    q->r.min_tokens = (int32_t)min_tokens;
+    q->r.n_top_logprobs = (int32_t)n_top;
     q->r.top_k = top_k < 0 ? 0 : top_k; /* -1 is how others write "off" */
     q->r.seed = (uint64_t)seed;
     return rc;
@@ -161,11 +268,13 @@ static void drop_line_one(struct sv_err *err)
 }
 
 int sv_cli_request_parse(struct sv_cli_request *q, const char *line, size_t n,
-                         const struct sv_request *defaults, int32_t vocab_size, struct sv_err *err)
+                         const struct sv_request *defaults, int32_t vocab_size,
+                         const struct sv_chat_template *chat, struct sv_err *err)
 {
     int rc;
 
     memset(q, 0, sizeof *q);
+    sv_buf_init(&q->text);
     q->r = *defaults;
     q->root = sv_json_parse(line, n, err);
     if (!q->root) {
@@ -178,9 +287,16 @@ int sv_cli_request_parse(struct sv_cli_request *q, const char *line, size_t n,
     if (!rc)
         rc = check_fields(q->root, err);
     if (!rc)
-        rc = take_prompt(q, vocab_size, err);
+        rc = take_prompt(q, vocab_size, chat, err);
     if (!rc)
         rc = take_stop(q, err);
+    if (!rc && present(q->root, "stop_token_ids")) {
+        rc = take_ids(present(q->root, "stop_token_ids"), "stop_token_ids", vocab_size,
+                      &q->stop_ids, &q->r.n_stop_ids, err);
+        q->r.stop_ids = q->stop_ids;
+    }
+    if (!rc)
+        rc = take_bias(q, vocab_size, err);
     if (!rc)
         rc = take_numbers(q, err);
     return rc;
@@ -190,6 +306,10 @@ void sv_cli_request_fini(struct sv_cli_request *q)
 {
     json_decref(q->root);
     sv_free(q->ids);
+    sv_free(q->stop_ids);
+    sv_free(q->bias_ids);
+    sv_free(q->bias);
+    sv_buf_fini(&q->text);
     memset(q, 0, sizeof *q);
 }
 
@@ -222,7 +342,7 @@ int sv_cli_prompts_add(struct sv_cli_prompts *p, const char *line, size_t n,
             if (p->q[i].r.n_stop && p->q[i].stop[0])
                 p->q[i].r.stop = p->q[i].stop;
     }
-    rc = sv_cli_request_parse(&q, line, n, defaults, vocab_size, err);
+    rc = sv_cli_request_parse(&q, line, n, defaults, vocab_size, NULL, err);
     if (rc) {
         sv_cli_request_fini(&q);
         return rc;

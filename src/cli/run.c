@@ -18,10 +18,11 @@
 static const char usage[] =
     "Usage: salvo run -m TARGET_DIR [-d DRAFT_DIR] [-p PROMPT]\n"
     "\n"
-    "Answers PROMPT, or what stands in --file or on standard input. On a terminal without a\n"
-    "prompt it is a conversation (/help lists what can be typed). Text goes to standard\n"
-    "output, the summary line to standard error. Ctrl-C cancels the running answer, a\n"
-    "second one ends the program.";
+    "Answers PROMPT, or what stands in --file or on standard input, as a message when the\n"
+    "model has a chat template (--raw continues it as text). On a terminal without a prompt\n"
+    "it is a conversation (/help lists what can be typed). Text goes to standard output, the\n"
+    "summary line to standard error. Ctrl-C cancels the running answer, a second one ends\n"
+    "the program.";
 
 static int read_stdin(struct sv_buf *b)
 {
@@ -76,15 +77,15 @@ int sv_cli_run(int argc, char **argv)
     struct sv_engine_options eo;
     struct sv_cli_talk talk = {0};
     const char *text = NULL, *file = NULL, *colour = "auto";
-    bool no_draft = false, raw = false, converse;
+    bool no_draft = false, converse;
     int code;
 
     sv_cli_opt(&opts, "prompt", 'p', SV_OPT_STRING, &text, "TEXT", "the prompt");
     sv_cli_opt(&opts, "file", 'f', SV_OPT_STRING, &file, "FILE", "the prompt is this file's text");
     sv_cli_opt(&opts, "chat", 0, SV_OPT_FLAG, &talk.chat, NULL,
-               "wrap the prompt as a chat message (<|im_start|>user ...)");
-    sv_cli_opt(&opts, "raw", 0, SV_OPT_FLAG, &raw, NULL,
-               "a conversation's lines are raw text, not messages");
+               "the prompt is a message; also without a template, as <|im_start|>user ...");
+    sv_cli_opt(&opts, "raw", 0, SV_OPT_FLAG, &talk.raw, NULL,
+               "text is continued as it stands, also when there is a chat template");
     sv_cli_opt(&opts, "system", 0, SV_OPT_STRING, &talk.system, "TEXT",
                "system message of the chat");
     sv_cli_opt(&opts, "no-draft", 0, SV_OPT_FLAG, &no_draft, NULL,
@@ -107,7 +108,7 @@ int sv_cli_run(int argc, char **argv)
         return code;
     if (text && file)
         return sv_cli_usage("run", "options --prompt and --file exclude each other");
-    if (talk.chat && raw)
+    if (talk.chat && talk.raw)
         return sv_cli_usage("run", "options --chat and --raw exclude each other");
     if (strcmp(colour, "auto") != 0 && strcmp(colour, "always") != 0 &&
         strcmp(colour, "never") != 0)
@@ -119,9 +120,8 @@ int sv_cli_run(int argc, char **argv)
     if (sv_cli_engine_open(&talk.engine, &eo) != SV_CLI_OK)
         return SV_CLI_FAIL;
     converse = !text && !file && isatty(STDIN_FILENO);
-    if (converse && !raw && sv_cli_talk_has_chat(&talk))
-        talk.chat = true;
-    code = sv_cli_talk_open(&talk);
+    talk.dir = eo.target_dir;
+    code = sv_cli_talk_open(&talk, converse);
     if (code == SV_CLI_OK) {
         sv_cli_catch_interrupt();
         code = converse ? sv_cli_talk_converse(&talk) : answer_once(&talk, text, file);

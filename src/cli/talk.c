@@ -1,5 +1,5 @@
 /*
- * talk.c - one message answered: chat form, streaming, summary line.
+ * talk.c - one message answered: chat template, streaming, summary line.
  *
  * Called by run.c and converse.c. Must not: read the terminal.
  */
@@ -19,90 +19,139 @@ static int32_t single_token(const struct sv_engine *e, const char *text)
     return id;
 }
 
-bool sv_cli_talk_has_chat(const struct sv_cli_talk *t)
-{
-    return single_token(t->engine, "<|im_start|>") >= 0 &&
-           single_token(t->engine, "<|im_end|>") >= 0;
-}
+static const char plain_chat[] =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-static void begin_history(struct sv_cli_talk *t)
+void sv_cli_talk_forget(struct sv_cli_talk *t)
 {
-    sv_buf_clear(&t->history);
+    json_decref(t->messages);
+    t->messages = json_array();
     if (t->chat && t->system)
-        sv_buf_printf(&t->history, "<|im_start|>system\n%s<|im_end|>\n", t->system);
+        json_array_append_new(t->messages,
+                              json_pack("{s:s, s:s}", "role", "system", "content", t->system));
 }
 
-int sv_cli_talk_open(struct sv_cli_talk *t)
+static int open_chat(struct sv_cli_talk *t, bool conversation)
 {
-    sv_buf_init(&t->history);
+    struct sv_err err = {0};
+    int rc;
+
+    if (t->raw)
+        return SV_CLI_OK;
+    rc = sv_chat_template_open(&t->chat_template, t->dir, &err);
+    if (rc && rc != SV_EUNSUPPORTED)
+        return sv_cli_fail("%s", err.msg);
+    if (rc && !t->chat && !conversation)
+        return SV_CLI_OK; /* a base model: the prompt is continued as it stands */
+    if (rc &&
+        (single_token(t->engine, "<|im_start|>") < 0 || single_token(t->engine, "<|im_end|>") < 0))
+        return t->chat
+                   ? sv_cli_fail("--chat: the model has no chat template, and its tokenizer has no "
+                                 "<|im_start|> and <|im_end|>")
+                   : SV_CLI_OK;
+    if (rc && sv_template_parse(&t->plain_chat, plain_chat, sizeof plain_chat - 1, &err))
+        return sv_cli_fail("%s", err.msg);
+    t->chat = true;
+    t->end_id = single_token(t->engine, "<|im_end|>");
+    return SV_CLI_OK;
+}
+
+int sv_cli_talk_open(struct sv_cli_talk *t, bool conversation)
+{
+    int code;
+
     sv_cli_answer_init(&t->answer, t->engine);
     sv_cli_painter_init(&t->painter, stdout, t->show_draft && t->colour);
     t->answer.painter = &t->painter;
     t->end_id = -1;
-    if (t->chat && !sv_cli_talk_has_chat(t))
-        return sv_cli_fail(
-            "--chat: this model's tokenizer has no <|im_start|> and <|im_end|>; other "
-            "chat forms are not supported yet");
-    if (t->chat)
-        t->end_id = single_token(t->engine, "<|im_end|>");
-    else if (t->system)
-        return sv_cli_fail("--system needs --chat");
-    begin_history(t);
-    return SV_CLI_OK;
+    code = open_chat(t, conversation);
+    if (code == SV_CLI_OK && t->system && !t->chat)
+        code = sv_cli_fail("--system needs a model with a chat template");
+    sv_cli_talk_forget(t);
+    return code;
 }
 
 void sv_cli_talk_close(struct sv_cli_talk *t)
 {
     sv_close_engine(t->engine);
+    sv_chat_template_close(t->chat_template);
+    sv_template_free(t->plain_chat);
+    json_decref(t->messages);
     sv_cli_painter_fini(&t->painter);
     sv_cli_answer_fini(&t->answer);
-    sv_buf_fini(&t->history);
 }
 
-int sv_cli_talk_turn(struct sv_cli_talk *t, const char *text, size_t n)
+/* NULL when the text is not UTF-8. */
+static json_t *message(const char *role, const char *text, size_t n)
+{
+    json_t *content = json_stringn(text, n);
+    return content ? json_pack("{s:s, s:o}", "role", role, "content", content) : NULL;
+}
+
+/* The conversation with the new message as the model's prompt; the message has joined it. */
+static int render(struct sv_cli_talk *t, const char *text, size_t n, struct sv_buf *prompt)
+{
+    struct sv_err err = {0};
+
+    if (json_array_append_new(t->messages, message("user", text, n)))
+        return sv_cli_fail("the message is not valid UTF-8");
+    return sv_cli_chat_render(t->chat_template, t->plain_chat, t->messages, prompt, &err)
+               ? sv_cli_fail("%s", err.msg)
+               : SV_CLI_OK;
+}
+
+static int answer(struct sv_cli_talk *t, const struct sv_buf *prompt)
 {
     struct sv_request r = t->defaults;
-    struct sv_buf prompt;
     struct sv_err err = {0};
     int rc;
 
-    sv_buf_init(&prompt);
     if (t->chat) {
-        sv_buf_append(&prompt, t->history.data, t->history.len);
-        sv_buf_printf(&prompt, "<|im_start|>user\n");
-        sv_buf_append(&prompt, text, n);
-        sv_buf_printf(&prompt, "<|im_end|>\n<|im_start|>assistant\n");
+        r.no_add_special = true;
         r.stop_ids = &t->end_id;
-        r.n_stop_ids = 1;
-    } else {
-        sv_buf_append(&prompt, text, n);
+        r.n_stop_ids = t->end_id >= 0;
     }
-    if (prompt.failed) {
-        sv_buf_fini(&prompt);
-        return sv_cli_fail("out of memory");
-    }
-    r.prompt = prompt.data;
-    r.prompt_bytes = prompt.len;
+    r.prompt = prompt->len ? prompt->data : "";
+    r.prompt_bytes = prompt->len;
     rc = sv_cli_answer_run(t->engine, &r, 1, 1, &t->answer, &err);
     if (t->answer.text.len)
         fputc('\n', stdout);
     fflush(stdout);
     if (!rc || rc == SV_ECANCELED)
         sv_cli_accept_add(&t->accept, &t->answer);
-    /* A canceled or failed answer leaves the conversation as it was before the question. */
-    if (t->chat && !rc && t->answer.finish != SV_FINISH_ERROR) {
-        sv_buf_clear(&t->history);
-        sv_buf_append(&t->history, prompt.data, prompt.len);
-        if (t->answer.text.data)
-            sv_buf_append(&t->history, t->answer.text.data, t->answer.text.len);
-        sv_buf_printf(&t->history, "<|im_end|>\n");
-    }
-    sv_buf_fini(&prompt);
     if (rc)
         return rc == SV_ECANCELED ? SV_CLI_FAIL : sv_cli_fail("%s", err.msg);
     if (t->answer.finish == SV_FINISH_ERROR)
         return sv_cli_fail("%s", t->answer.message);
     return SV_CLI_OK;
+}
+
+int sv_cli_talk_turn(struct sv_cli_talk *t, const char *text, size_t n)
+{
+    const size_t before = json_array_size(t->messages);
+    struct sv_buf prompt;
+    int code;
+
+    sv_buf_init(&prompt);
+    if (t->chat) {
+        code = render(t, text, n, &prompt);
+    } else {
+        sv_buf_append(&prompt, text, n);
+        code = prompt.failed ? sv_cli_fail("out of memory") : SV_CLI_OK;
+    }
+    if (code == SV_CLI_OK)
+        code = answer(t, &prompt);
+    if (t->chat && code == SV_CLI_OK &&
+        json_array_append_new(t->messages,
+                              message("assistant", t->answer.text.len ? t->answer.text.data : "",
+                                      t->answer.text.len)))
+        code = sv_cli_fail("out of memory");
+    /* A canceled or failed answer leaves the conversation as it was before the question. */
+    while (code != SV_CLI_OK && json_array_size(t->messages) > before)
+        json_array_remove(t->messages, before);
+    sv_buf_fini(&prompt);
+    return code;
 }
 
 /* What a step had to read, over how long it took, as a share of the read bandwidth. */

@@ -7,27 +7,31 @@
 #define SV_CLI_TALK_H
 
 #include "cli/cli.h"
+#include "text/text.h"
 
 struct sv_cli_talk {
     struct sv_engine *engine; /* owned: closed by sv_cli_talk_close */
     struct sv_request defaults;
-    const char *system;
-    bool chat, show_draft, colour, quiet;
+    const char *dir, *system; /* model directory; system message */
+    bool chat, raw;           /* asked for: messages always, never; neither: when there is a template */
+    bool show_draft, colour, quiet;
     bool legend_shown;     /* what the colours mean is said once */
-    struct sv_buf history; /* the conversation so far, in chat form */
+    struct sv_chat_template *chat_template; /* the model directory's, or NULL */
+    struct sv_template *plain_chat;         /* <|im_start|>role ... <|im_end|>, where there is none */
+    json_t *messages;                       /* the conversation so far */
     struct sv_cli_painter painter;
     struct sv_cli_answer answer; /* the latest */
     struct sv_cli_accept accept; /* of all answers */
-    int32_t end_id;              /* <|im_end|>, ends an answer in chat form */
+    int32_t end_id;              /* <|im_end|> ends an answer in chat form, where it is a token */
     double gbs;                  /* read bandwidth, measured when first needed */
 };
-/* Checks that the tokenizer knows the chat form when one is wanted. Returns an exit code. */
-int sv_cli_talk_open(struct sv_cli_talk *t);
+/* Finds the chat form: the directory's template, or <|im_start|> when `talk` is a conversation (or --chat was
+ * given) and the tokenizer has it. t->chat says afterwards whether there is one. Returns an exit code. */
+int sv_cli_talk_open(struct sv_cli_talk *t, bool conversation);
 void sv_cli_talk_close(struct sv_cli_talk *t);
-/* Whether the tokenizer has <|im_start|> and <|im_end|> as single tokens. */
-bool sv_cli_talk_has_chat(const struct sv_cli_talk *t);
-/* Answers one message, streaming to stdout; in chat form it joins the history. Returns an exit
- * code. */
+void sv_cli_talk_forget(struct sv_cli_talk *t); /* a new conversation */
+/* Answers one message, streaming to stdout; in chat form it joins the conversation. Returns an
+ * exit code. */
 int sv_cli_talk_turn(struct sv_cli_talk *t, const char *text, size_t n);
 void sv_cli_talk_summary(struct sv_cli_talk *t); /* of the latest answer, on stderr */
 /* Reads lines from the terminal until its end. */

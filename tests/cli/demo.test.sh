@@ -23,6 +23,52 @@ for arm in dflash one; do
 done
 run 0 run -m "$demo/target" -d "$demo/draft" --chat -p 'What is 3 times 4?' -n 40
 err_says 'accept length'
+chat=$out
+
+# ---- the chat template: by default where there is one, the same as writing it out, not with --raw
+
+run 0 run -m "$demo/target" -p 'What is 3 times 4?' -n 40 -q
+equal "$out" "$chat"
+run 0 run -m "$demo/target" --raw -p $'<|im_start|>user\nWhat is 3 times 4?<|im_end|>\n<|im_start|>assistant\n' -n 40 -q
+equal "$out" "$chat"
+run 0 run -m "$demo/target" --raw -p 'What is 3 times 4?' -n 40 -q
+[ "$out" != "$chat" ] || fail "--raw uses the template"
+run 1 run -m "$demo/target" -p $'bad \xff byte' -n 4
+err_says 'not valid UTF-8'
+run 2 run -m "$demo/target" --raw --chat -p x
+printf '%s\n' \
+    '{"id":1,"messages":[{"role":"user","content":"What is 3 times 4?"}],"max_tokens":40}' \
+    '{"id":2,"prompt":"<|im_start|>user\nWhat is 3 times 4?<|im_end|>\n<|im_start|>assistant\n","max_tokens":40}' \
+    '{"id":3,"messages":[{"role":"user"}]}' >"$tmp/chat.jsonl"
+run 1 generate -m "$demo/target" --in "$tmp/chat.jsonl" --out "$tmp/chat.out" -q
+same=$(sed -n '1,2s/.*"text": \(.*\), "accept_lengths".*/\1/p' "$tmp/chat.out" | uniq | wc -l)
+equal "$same" 1
+sed -n 3p "$tmp/chat.out" | grep -q "field 'messages': chat template: .*has no attribute 'content'" ||
+    fail "a message without content: $(sed -n 3p "$tmp/chat.out")"
+
+# ---- rules and log probabilities, the same with a draft
+
+{
+    printf '{"id":1,"prompt":"def f(","max_tokens":30,"logprobs":true,"top_logprobs":3,"prompt_logprobs":true}\n'
+    printf '{"id":2,"prompt":"def f(","max_tokens":30,"frequency_penalty":1,"presence_penalty":0.5}\n'
+    printf '{"id":3,"prompt":"def f(","max_tokens":30,"repetition_penalty":1.3,"logprobs":true}\n'
+    printf '{"id":4,"prompt":"def f(","max_tokens":30,"temperature":1,"seed":5,"logit_bias":{"17":4,"11":-100}}\n'
+    printf '{"id":5,"prompt":"def f(","max_tokens":30,"stop":["zzz","output"],"include_stop":true}\n'
+    printf '{"id":6,"prompt":"def f(","max_tokens":30,"stop_token_ids":[11,1844],"min_tokens":5}\n'
+    printf '{"id":7,"prompt":"def f(","max_tokens":30,"min_tokens":31}\n'
+} >"$tmp/rules.jsonl"
+run 1 generate -m "$demo/target" --in "$tmp/rules.jsonl" --out "$tmp/rules.plain" -q
+run 1 generate -m "$demo/target" -d "$demo/draft" --in "$tmp/rules.jsonl" --out "$tmp/rules.dflash" -q
+cmp -s <(sed 's/, "accept_lengths".*//' "$tmp/rules.plain") <(sed 's/, "accept_lengths".*//' "$tmp/rules.dflash") ||
+    fail "rules: dflash differs from plain decoding"
+rule() {
+    sed -n "$1p" "$tmp/rules.plain" | grep -qE -- "$2" || fail "rules line $1 has no $2: $(sed -n "$1p" "$tmp/rules.plain")"
+}
+rule 1 '"logprobs": \[\{"token_id": [0-9]+, "logprob": -[0-9.]+, "rank": 1, "top": \[\[[0-9]+, -'
+rule 1 '"prompt_logprobs": \[null, \{"logprob": -'
+rule 5 '"text": "[^"]*output", .*"finish_reason": "stop", "stop_reason": "output"'
+rule 6 '"finish_reason": "stop", "stop_reason": (11|1844),'
+rule 7 'min_tokens 31 is above max_tokens 30'
 
 # ---- Ctrl-C inside an answer of a conversation ends the answer, not the conversation
 

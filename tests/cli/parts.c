@@ -8,6 +8,7 @@
 #include "cli/answer.c"
 #include "cli/args.c"
 #include "cli/bench_pair.c"
+#include "cli/chat.c"
 #include "cli/colour.c"
 #include "cli/jsonl.c"
 #include "cli/measure.c"

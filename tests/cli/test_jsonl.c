@@ -14,7 +14,7 @@ static const struct sv_request defaults = {.top_p = 1, .max_tokens = 7, .tempera
 static int parse(struct sv_cli_request *q, const char *line, struct sv_err *err)
 {
     *err = (struct sv_err){0};
-    return sv_cli_request_parse(q, line, strlen(line), &defaults, VOCAB, err);
+    return sv_cli_request_parse(q, line, strlen(line), &defaults, VOCAB, NULL, err);
 }
 
 static void takes_every_field(void **state)
@@ -52,6 +52,26 @@ static void takes_every_field(void **state)
     assert_int_equal(q.r.n_stop, 1);
     sv_cli_request_fini(&q);
 
+    assert_int_equal(
+        parse(&q,
+              "{\"id\":1,\"prompt\":\"x\",\"min_tokens\":2,\"presence_penalty\":-1.5,"
+              "\"frequency_penalty\":0.5,\"repetition_penalty\":1.25,\"logit_bias\":{\"7\":-2,\"99\":"
+              "1.5},\"stop_token_ids\":[3,98],\"include_stop\":true,\"logprobs\":true,"
+              "\"prompt_logprobs\":true,\"top_logprobs\":20}",
+              &err),
+        0);
+    assert_int_equal(q.r.min_tokens, 2);
+    assert_true(q.r.presence_penalty == -1.5 && q.r.frequency_penalty == 0.5);
+    assert_true(q.r.repetition_penalty == 1.25);
+    assert_int_equal(q.r.n_bias, 2);
+    assert_int_equal(q.r.bias_ids[0] + q.r.bias_ids[1], 106);
+    assert_true(q.r.bias[q.r.bias_ids[0] == 7 ? 0 : 1] == -2);
+    assert_int_equal(q.r.n_stop_ids, 2);
+    assert_int_equal(q.r.stop_ids[1], 98);
+    assert_true(q.r.include_stop && q.r.logprobs && q.r.prompt_logprobs);
+    assert_int_equal(q.r.n_top_logprobs, 20);
+    sv_cli_request_fini(&q);
+
     /* null is the same as absent */
     assert_int_equal(parse(&q,
                            "{\"id\":1,\"prompt\":\"x\",\"prompt_token_ids\":null,\"stop\":null,"
@@ -76,7 +96,26 @@ static void refusals_name_the_field(void **state)
         {"{\"prompt\":\"x\"}", "'id' is missing"},
         {"{\"id\":1.5,\"prompt\":\"x\"}", "'id'"},
         {"{\"id\":null,\"prompt\":\"x\"}", "'id'"},
-        {"{\"id\":1}", "'prompt' or 'prompt_token_ids'"},
+        {"{\"id\":1}", "'prompt', 'prompt_token_ids' or 'messages'"},
+        {"{\"id\":1,\"prompt\":\"x\",\"messages\":[]}", "exclude"},
+        {"{\"id\":1,\"messages\":[]}", "'messages' must be a list"},
+        {"{\"id\":1,\"messages\":[{\"role\":\"user\"},7]}", "'messages[1]' must be an object"},
+        {"{\"id\":1,\"messages\":[{\"content\":\"x\"}]}", "'messages[0]'"},
+        {"{\"id\":1,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", "no chat template"},
+        {"{\"id\":1,\"prompt\":\"x\",\"min_tokens\":-1}", "'min_tokens'"},
+        {"{\"id\":1,\"prompt\":\"x\",\"presence_penalty\":2.5}", "'presence_penalty'"},
+        {"{\"id\":1,\"prompt\":\"x\",\"frequency_penalty\":\"1\"}", "'frequency_penalty'"},
+        {"{\"id\":1,\"prompt\":\"x\",\"repetition_penalty\":-1}", "'repetition_penalty'"},
+        {"{\"id\":1,\"prompt\":\"x\",\"logit_bias\":[1]}", "'logit_bias' must be an object"},
+        {"{\"id\":1,\"prompt\":\"x\",\"logit_bias\":{\"100\":1}}", "'100' is no token id"},
+        {"{\"id\":1,\"prompt\":\"x\",\"logit_bias\":{\"-1\":1}}", "'-1' is no token id"},
+        {"{\"id\":1,\"prompt\":\"x\",\"logit_bias\":{\"5 \":1}}", "'5 ' is no token id"},
+        {"{\"id\":1,\"prompt\":\"x\",\"logit_bias\":{\"5\":101}}", "'logit_bias.5'"},
+        {"{\"id\":1,\"prompt\":\"x\",\"stop_token_ids\":[1,100]}", "'stop_token_ids[1]'"},
+        {"{\"id\":1,\"prompt\":\"x\",\"stop_token_ids\":3}", "'stop_token_ids' must be a list"},
+        {"{\"id\":1,\"prompt\":\"x\",\"logprobs\":2}", "'logprobs'"},
+        {"{\"id\":1,\"prompt\":\"x\",\"top_logprobs\":21}", "'top_logprobs'"},
+        {"{\"id\":1,\"prompt\":\"x\",\"include_stop\":1}", "'include_stop'"},
         {"{\"id\":1,\"prompt\":\"x\",\"prompt_token_ids\":[1]}", "exclude"},
         {"{\"id\":1,\"prompt\":5}", "'prompt' must be a string"},
         {"{\"id\":1,\"prompt_token_ids\":\"x\"}", "'prompt_token_ids' must be a list"},

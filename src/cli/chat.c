@@ -1,0 +1,34 @@
+/*
+ * chat.c - messages to a prompt by a model's chat template.
+ *
+ * Called by talk.c and jsonl.c. Must not: know what any model's messages look like.
+ */
+#define _DEFAULT_SOURCE /* tm_gmtoff */
+
+#include "cli/cli.h"
+
+#include <time.h>
+
+/* Seconds since 1970 as the clock on the wall shows them: what strftime_now wants. */
+static int64_t local_seconds(void)
+{
+    time_t now = time(NULL);
+    struct tm tm;
+
+    return localtime_r(&now, &tm) ? (int64_t)now + tm.tm_gmtoff : (int64_t)now;
+}
+
+int sv_cli_chat_render(const struct sv_chat_template *t, const struct sv_template *plain,
+                       json_t *messages, struct sv_buf *out, struct sv_err *err)
+{
+    const struct sv_template_opts opts = {.now = local_seconds()};
+    json_t *context = json_pack("{s:O, s:b}", "messages", messages, "add_generation_prompt", 1);
+    int rc;
+
+    if (!context)
+        return sv_fail(err, SV_ENOMEM, -1, "chat template: out of memory");
+    rc = t ? sv_chat_template_render(t, context, &opts, out, err)
+           : sv_template_render(plain, context, &opts, out, err);
+    json_decref(context);
+    return rc ? sv_err_prefix(err, "chat template") : SV_OK;
+}
