@@ -3,7 +3,7 @@
  *
  * Called by talk.c and jsonl.c. Must not: know what any model's messages look like.
  */
-#define _DEFAULT_SOURCE /* tm_gmtoff */
+#define _DEFAULT_SOURCE 1 /* tm_gmtoff */
 
 #include "cli/cli.h"
 

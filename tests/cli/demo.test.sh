@@ -54,7 +54,7 @@ sed -n 3p "$tmp/chat.out" | grep -q "field 'messages': chat template: .*has no a
     printf '{"id":3,"prompt":"def f(","max_tokens":30,"repetition_penalty":1.3,"logprobs":true}\n'
     printf '{"id":4,"prompt":"def f(","max_tokens":30,"temperature":1,"seed":5,"logit_bias":{"17":4,"11":-100}}\n'
     printf '{"id":5,"prompt":"def f(","max_tokens":30,"stop":["zzz","output"],"include_stop":true}\n'
-    printf '{"id":6,"prompt":"def f(","max_tokens":30,"stop_token_ids":[11,1844],"min_tokens":5}\n'
+    printf '{"id":6,"prompt":"def f(","max_tokens":30,"stop_token_ids":[11,1844,396],"min_tokens":5}\n'
     printf '{"id":7,"prompt":"def f(","max_tokens":30,"min_tokens":31}\n'
 } >"$tmp/rules.jsonl"
 run 1 generate -m "$demo/target" --in "$tmp/rules.jsonl" --out "$tmp/rules.plain" -q
@@ -67,7 +67,7 @@ rule() {
 rule 1 '"logprobs": \[\{"token_id": [0-9]+, "logprob": -[0-9.]+, "rank": 1, "top": \[\[[0-9]+, -'
 rule 1 '"prompt_logprobs": \[null, \{"logprob": -'
 rule 5 '"text": "[^"]*output", .*"finish_reason": "stop", "stop_reason": "output"'
-rule 6 '"finish_reason": "stop", "stop_reason": (11|1844),'
+rule 6 '"finish_reason": "stop", "stop_reason": 396,'
 rule 7 'min_tokens 31 is above max_tokens 30'
 
 # ---- Ctrl-C inside an answer of a conversation ends the answer, not the conversation

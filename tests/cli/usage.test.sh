@@ -73,8 +73,13 @@ err_says "/nonexistent"
 run 1 run -m "$draft" -p hi
 run 1 run -m "$no_tokenizer" -p hi
 err_says "tokenizer.json"
-run 1 run -m "$target" -p hi --chat
+mkdir "$tmp/no_template"
+ln -s "$target"/* "$tmp/no_template/"
+rm "$tmp/no_template/tokenizer_config.json"
+run 1 run -m "$tmp/no_template" -p hi --chat
 err_says "<|im_start|>"
+run 1 run -m "$tmp/no_template" -p hi --system x
+err_says "chat template"
 run 1 bench -m "$target" --prompts /nonexistent/p.jsonl
 err_says "/nonexistent/p.jsonl"
 run 1 bench --random-weights /nonexistent
