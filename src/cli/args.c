@@ -5,6 +5,7 @@
  */
 #include "cli/cli.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---------------------------------------------------------------- messages */
@@ -90,7 +91,7 @@ static int num_in_range(const char *command, const char *name, double v, double 
 
 struct sv_cli_model sv_cli_model_default(void)
 {
-    return (struct sv_cli_model){.dtype = "auto"};
+    return (struct sv_cli_model){.dtype = "auto", .width = "auto"};
 }
 
 void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
@@ -115,8 +116,27 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
     sv_cli_opt(o, "page-size", 0, SV_OPT_INT, &m->page_size, "N",
                "positions in a cache page, 0 = 16");
     sv_cli_opt(o, "chunk", 0, SV_OPT_INT, &m->chunk, "N", "prompt tokens in a step, 0 = 512");
-    sv_cli_opt(o, "width", 'w', SV_OPT_INT, &m->width, "N",
-               "tokens verified in a step, 0 = the draft's block, 1 = no drafting");
+    sv_cli_opt(o, "spec-width", 'w', SV_OPT_STRING, &m->width, "W",
+               "tokens verified in a step: auto (default; never slower than plain), off, or a "
+               "number, 0 = the draft's block");
+    sv_cli_opt(o, "width", 0, SV_OPT_STRING, &m->width, "W", "the same as --spec-width");
+}
+
+/* auto, off or a number. Auto without a draft is plain decoding. */
+static int width_option(const char *command, const char *text, struct sv_engine_options *o)
+{
+    char *end;
+    long v = strtol(text, &end, 10);
+
+    o->auto_width = strcmp(text, "auto") == 0;
+    o->width = strcmp(text, "off") == 0 ? 1 : 0;
+    if (o->auto_width || o->width)
+        return -1;
+    if (end == text || *end || v < 0 || v > 64)
+        return sv_cli_usage(command,
+                            "option --spec-width: '%s' is not auto, off or a number in [0, 64]", text);
+    o->width = (int32_t)v;
+    return -1;
 }
 
 int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
@@ -143,7 +163,7 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
     if (code < 0)
         code = in_range(command, "chunk", m->chunk, 0, 1 << 20);
     if (code < 0)
-        code = in_range(command, "width", m->width, 0, 64);
+        code = width_option(command, m->width, &o);
     if (code < 0)
         code = in_range(command, "gpu", m->gpu, 0, 255);
     if (code < 0)
@@ -162,7 +182,6 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
     o.context = (int32_t)m->context;
     o.page_size = (int32_t)m->page_size;
     o.prefill_chunk = (int32_t)m->chunk;
-    o.width = (int32_t)m->width;
     *out = o;
     return -1;
 }

@@ -49,8 +49,8 @@ int sv_cli_parse(const struct sv_cli_opts *o, const char *command, const char *u
 
 /* Which engine to open, as written on the command line. */
 struct sv_cli_model {
-    const char *target, *draft, *device, *kernels, *isa, *dtype;
-    int64_t threads, context, page_size, chunk, width, batch, gpu;
+    const char *target, *draft, *device, *kernels, *isa, *dtype, *width;
+    int64_t threads, context, page_size, chunk, batch, gpu;
     bool no_graphs;
 };
 struct sv_cli_model sv_cli_model_default(void);

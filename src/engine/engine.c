@@ -246,6 +246,19 @@ static int open_sched(struct sv_engine *e, const struct resolved *r, struct sv_e
                : sv_fail(err, SV_ENOMEM, -1, "scheduler arrays");
 }
 
+/* The width policy, with what steps cost here. */
+static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, struct sv_err *err)
+{
+    if (!o->auto_width || e->width < 2)
+        return SV_OK;
+    int rc = sv_policy_open(&e->policy, e->sched.n_slots, e->width, e->drafter->ops->propose != NULL,
+                            err);
+    if (!rc)
+        rc = sv_engine_calibrate(e, e->policy, err);
+    e->sched.policy = e->policy;
+    return rc;
+}
+
 int sv_engine_open(struct sv_engine **out, const struct sv_engine_options *opts,
                    struct sv_drafter *drafter, struct sv_err *err)
 {
@@ -278,6 +291,8 @@ int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options 
         rc = open_buffers(e, &r, err);
     if (!rc)
         rc = open_sched(e, &r, err);
+    if (!rc)
+        rc = open_policy(e, opts, err);
     if (rc) {
         sv_engine_close(e);
         return rc;
@@ -297,6 +312,7 @@ void sv_engine_close(struct sv_engine *e)
     }
     if (e->sched.head)
         sv_engine_deliver(e);
+    sv_policy_close(e->policy);
     sv_drafter_close(e->drafter);
     if (e->cache.dev)
         sv_cache_close(&e->cache);

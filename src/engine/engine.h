@@ -44,7 +44,9 @@ struct sv_seq {
     int32_t n_cached;          /* prompt positions found in the prefix cache when first seated */
     int32_t n_preemptions;
 
-    int32_t width;             /* verify width, already limited by the engine's */
+    int32_t width;             /* verify width, already limited by the engine's; the widest with the policy */
+    bool fixed_width;          /* the request asked for it: the policy leaves it alone */
+    struct sv_record record;   /* how its drafts did, for the policy */
     struct sv_sampling sampling;
     struct sv_logit_rules rules;
     int32_t *bias_ids;         /* (rules.n_bias) */
@@ -114,6 +116,7 @@ struct sv_plan_seg {
     int32_t first;           /* position of the first row as the host knows it */
     int32_t draft_row0, n_draft_rows; /* rows of the drafting pass, 0 when it sits out */
     int32_t draft_out0;
+    bool probe;              /* by the width policy, to learn from it */
 };
 struct sv_plan {
     int32_t n_segs, n_rows, n_logits;
@@ -122,6 +125,7 @@ struct sv_plan {
     bool ruled, remembered, logprobs; /* some segment's sequence has logit rules, rules that look back on its
                                  tokens, log probabilities to report */
     int32_t n_prompt_logits; /* logit rows after the n_logits: prompt rows whose log probability is wanted */
+    struct sv_load load;     /* what the width policy expects of it */
     struct sv_plan_seg *seg; /* (max_sequences) decode segments first, then prefill chunks */
 };
 
@@ -129,6 +133,7 @@ struct sv_plan {
 struct sv_sched {
     int32_t n_slots, prefill_rows;  /* prefill rows a step may carry */
     int32_t block;                  /* rows a drafting segment has; 1 = no device drafter */
+    struct sv_policy *policy;       /* chooses widths; NULL = every sequence has its own */
     struct sv_seq **slot;           /* (n_slots) running sequences */
     bool *new_slot;                 /* (n_slots) seated since the last fill */
     struct sv_seq *head, *tail;     /* all unfinished sequences by submission */
@@ -218,6 +223,7 @@ struct sv_engine {
     int32_t *slot_len, *slot_anchor;   /* device, (n_slots) */
     struct sv_sampling *slot_sampling; /* device, (n_slots) */
     int32_t context, width;
+    struct sv_policy *policy;     /* NULL = fixed widths */
     uint64_t next_id;
     struct sv_arena arena;        /* engine life time */
     struct sv_engine_stats stats;
@@ -247,6 +253,8 @@ int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *
 int sv_engine_step(struct sv_engine *e, struct sv_err *err);
 /* Its device part, fill to fetch, for the plan as it stands; also what the width policy measures. */
 int sv_engine_run_plan(struct sv_engine *e, struct sv_err *err);
+/* calibrate.c: measures what steps cost, through the step on scratch sequences. Before anything was submitted. */
+int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *policy, struct sv_err *err);
 /* Delivers events and frees finished sequences; outside the step, so callbacks may allocate. */
 void sv_engine_deliver(struct sv_engine *e);
 

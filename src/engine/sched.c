@@ -207,18 +207,25 @@ static struct sv_plan_seg *add_seg(struct sv_plan *p, struct sv_seq *q, int32_t 
     return g;
 }
 
-static void plan_decode(const struct sv_sched *s, struct sv_plan *p, struct sv_seq *q)
+/* A step in flight may bring more than it surely will: then some of these rows are for nothing. */
+static int32_t widest(const struct sv_seq *q)
 {
-    /* A step in flight may bring more than it surely will: then some of these rows are for nothing. */
-    int32_t w = sv_width_pick(q->width, q->cap_tokens - q->n_tokens - q->n_tokens_ahead);
+    return sv_width_pick(q->width, q->cap_tokens - q->n_tokens - q->n_tokens_ahead);
+}
+
+static void plan_decode(const struct sv_sched *s, struct sv_plan *p, struct sv_seq *q,
+                        const struct sv_policy_seq *chosen)
+{
+    int32_t w = chosen ? chosen->width : widest(q);
     struct sv_plan_seg *g = add_seg(p, q, SV_SEG_VERIFY, w, w);
+    g->probe = chosen && chosen->probe;
     if (w < 2 || s->block < 2)
         return;
     /* The draft always sees the whole block it is asked to work with, also when the last tokens of a
-     * request need fewer: fewer masks would change its predictions. */
-    g->n_draft_rows = q->width;
+     * request need fewer: fewer masks would change its predictions. Only the policy may weigh that. */
+    g->n_draft_rows = chosen ? chosen->draft_rows : q->width;
     p->n_draft_segs++;
-    p->n_draft_rows += q->width;
+    p->n_draft_rows += g->n_draft_rows;
     p->n_draft_out += w - 1;
 }
 
@@ -226,6 +233,31 @@ static void plan_decode(const struct sv_sched *s, struct sv_plan *p, struct sv_s
 static bool wants_step(const struct sv_seq *q)
 {
     return decodes(q) && q->n_tokens + q->n_tokens_ahead < q->cap_tokens;
+}
+
+/* Asks the width policy about all sequences that decode, in the order of their slots. */
+static void choose_widths(struct sv_sched *s, struct sv_plan *p)
+{
+    bool sampled = false;
+    int32_t n_prompt = 0;
+    for (int32_t i = 0; i < s->n_slots; i++) {
+        const struct sv_seq *q = s->slot[i];
+        n_prompt += q ? q->grant : 0;
+        sampled |= q && wants_step(q) && !sv_sample_is_greedy(&q->sampling);
+    }
+    sv_policy_begin(s->policy, n_prompt, sampled);
+    for (int32_t i = 0; i < s->n_slots; i++) {
+        struct sv_seq *q = s->slot[i];
+        if (!q || !wants_step(q))
+            continue;
+        sv_policy_add(s->policy, (struct sv_policy_seq){.fixed = q->fixed_width ? q->width : 0,
+                                                        .block = q->width,
+                                                        .cap = widest(q),
+                                                        .context = reach(q),
+                                                        .record = &q->record});
+    }
+    sv_policy_choose(s->policy);
+    p->load = s->policy->load;
 }
 
 /* Pages for all that the step may write, oldest sequence first. */
@@ -252,11 +284,14 @@ bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p
     grant_rows(s);
     if (!back_all(s, cache, in_flight))
         return false;
+    int32_t n = 0;
+    if (s->policy)
+        choose_widths(s, p);
     for (int32_t i = 0; i < s->n_slots; i++) {
         struct sv_seq *q = s->slot[i];
         if (!q || !wants_step(q))
             continue;
-        plan_decode(s, p, q);
+        plan_decode(s, p, q, s->policy ? &s->policy->seq[n++] : NULL);
         p->sampled |= !sv_sample_is_greedy(&q->sampling);
     }
     for (struct sv_seq *q = s->head; q; q = q->next) {

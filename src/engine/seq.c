@@ -212,6 +212,7 @@ int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
     q->slot = -1;
     q->stop_id = q->stop_index = -1;
     q->width = r->width ? r->width : lim->width;
+    q->fixed_width = r->width > 0;
     q->sampling = sv_sample_pack(&params, lim->cfg->vocab_size);
     q->ignore_eos = r->ignore_eos;
     q->on_event = r->on_event;

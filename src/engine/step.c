@@ -234,6 +234,9 @@ static void advance_seg(struct sv_engine *e, int32_t s)
         q->accept_lengths[q->n_steps++] = (uint16_t)n;
         q->n_drafted_new += n < n_emit ? n : n_emit - 1;
         sv_accept_add(&e->accept, g->n_rows, n_emit);
+        e->stats.width_chosen[g->n_rows]++;
+        if (e->policy && g->n_rows > 1)
+            sv_policy_verified(e->policy, &q->record, g->n_rows, g->n_draft_rows, g->probe, n_emit);
     }
     /* What was drawn from a profile is not what the K/V were made of. */
     if (!e->profile)
@@ -302,7 +305,10 @@ int sv_engine_step(struct sv_engine *e, struct sv_err *err)
             fail_all(e);
         else
             advance(e);
-        e->stats.host_us += t1 - t0 + sv_clock_us() - t2;
+        int64_t t3 = sv_clock_us();
+        e->stats.host_us += t1 - t0 + t3 - t2;
+        if (e->policy && !rc)
+            sv_cost_learn(&e->policy->cost, &e->plan.load, (double)(t3 - t0));
     }
     sv_alloc_guard(false);
     return rc;

@@ -113,6 +113,105 @@ struct sv_accept_profile {
 int sv_profile_set(struct sv_accept_profile *p, const double *share, int32_t n, struct sv_err *err);
 int32_t sv_profile_draw(const struct sv_accept_profile *p, uint64_t sequence, uint64_t draw);
 
+/* ---------------------------------------------------------------- what a step costs (cost.c) */
+
+/* Time over a count, measured at some points: straight lines between them, or, where the engine pads counts
+ * up to the next point (graphs), steps. */
+#define SV_CURVE_POINTS 48
+struct sv_curve {
+    int32_t n;
+    bool stairs;
+    int32_t x[SV_CURVE_POINTS];    /* ascending */
+    float us[SV_CURVE_POINTS];
+};
+void sv_curve_add(struct sv_curve *c, int32_t x, double us); /* x above the last */
+double sv_curve_at(const struct sv_curve *c, double x);
+
+#define SV_COST_CONTEXTS 8
+enum { SV_LEVEL_PLAIN, SV_LEVEL_NARROW, SV_LEVEL_WIDE, SV_LEVELS };
+struct sv_cost {
+    struct sv_curve plain;      /* by segments of one row: a plain step */
+    struct sv_curve wide;       /* by rows, in segments of `block` rows, no drafting */
+    struct sv_curve draft_rows; /* by rows of a drafting pass, one token wanted a segment */
+    struct sv_curve draft_out;  /* by further tokens wanted */
+    int32_t block;
+    /* Over the shortest context: a segment, each of its rows, a drafting segment, each of its rows. */
+    int32_t n_ctx, ctx[SV_COST_CONTEXTS];
+    float seg_us[SV_COST_CONTEXTS], row_us[SV_COST_CONTEXTS];
+    float draft_us[SV_COST_CONTEXTS], draft_row_us[SV_COST_CONTEXTS];
+    float speed[2]; /* factor of all steps over the table just now, greedy and sampled; 1 at first */
+    float level[2][SV_LEVELS]; /* factors over that of plain steps, drafting ones with few rows and with many */
+    int32_t n_seen[2][2];
+};
+/* What a step carries. The *_us fields are sums over segments of what their contexts add. */
+struct sv_load {
+    int32_t n_segs, n_rows;  /* decoding segments, their rows */
+    int32_t n_prompt_rows;
+    int32_t n_draft_segs, n_draft_rows, n_draft_out;
+    int32_t sampled;         /* 1: some row is not greedy */
+    float seg_us, row_us, draft_us;
+};
+double sv_cost_us(const struct sv_cost *c, const struct sv_load *l);
+double sv_cost_context(const struct sv_cost *c, const float *us, int32_t context);
+/* A step of this load took us: moves the factors a little, outliers hardly at all. */
+void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us);
+
+/* ---------------------------------------------------------------- width policy (policy.c) */
+
+/* How a request's drafts did, against what the engine-wide record expected of them. */
+struct sv_record {
+    float kept[SV_MAX_BLOCK], expected[SV_MAX_BLOCK]; /* [j]: draft j, 1..; fading sums */
+    int64_t n_verified, probed; /* verify steps; the choice that made it a probe last */
+    int32_t burst;              /* probes to go on with because the last ones did well */
+};
+
+enum { SV_DRAFT_FULL, SV_DRAFT_SHORT, SV_DRAFT_MODES }; /* masks: the whole block, or as many as rows */
+
+struct sv_policy_seq {
+    int32_t fixed;   /* > 0: this width, the request asked for it */
+    int32_t block;   /* widest it may be asked for: what the draft sees in full mode */
+    int32_t cap;     /* widest useful now: block, cut to the tokens still wanted */
+    int32_t context; /* positions behind it */
+    struct sv_record *record;
+    /* out */
+    int32_t width, draft_rows; /* 0 rows: it sits the drafting pass out */
+    bool probe;
+    float seg_us, row_us, draft_us, draft_row_us;
+};
+
+struct sv_policy {
+    struct sv_cost cost;
+    int32_t block, n_slots, n;
+    bool drafts_on_device;
+    struct sv_policy_seq *seq; /* (n_slots) of this step */
+    struct sv_load load;       /* of the step chosen last */
+    /* engine-wide record: fading counts, and the chance that draft j is kept once j - 1 was; how the modes
+     * did against that, and their factors */
+    float kept[SV_MAX_BLOCK], tried[SV_MAX_BLOCK], hazard[SV_MAX_BLOCK];
+    float mode_kept[SV_DRAFT_MODES], mode_expected[SV_DRAFT_MODES], mode_factor[SV_DRAFT_MODES];
+    float *alive;              /* (n_slots, block) chance that draft j is kept, per sequence */
+    struct sv_rank { float value; int32_t i; } *rank; /* (n_slots) */
+    double rate;               /* tokens per us expected of steps without prompts */
+    double credit_us, thrift;  /* time that trials may still cost; the share of time they get */
+    int64_t n_steps, n_probes, n_plain, n_other; /* choices so far: all, with a probe, plain, against the odds */
+    int64_t last_plain;
+    int64_t measured_us;       /* how long filling the cost table took */
+    struct sv_rng *random;     /* tests: any widths at all; NULL = the policy */
+    struct sv_arena arena;
+};
+int sv_policy_open(struct sv_policy **p, int32_t n_slots, int32_t block, bool drafts_on_device,
+                   struct sv_err *err);
+void sv_policy_close(struct sv_policy *p);
+/* One step: begin, add every decoding sequence, choose; then seq[] holds widths in the order of adding. */
+void sv_policy_begin(struct sv_policy *p, int32_t n_prompt_rows, bool sampled);
+void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq);
+void sv_policy_choose(struct sv_policy *p);
+/* A verify step of `width` rows, drafted with draft_rows masks and anchor, brought n_emitted tokens. */
+void sv_policy_verified(struct sv_policy *p, struct sv_record *record, int32_t width,
+                        int32_t draft_rows, bool probe, int32_t n_emitted);
+/* Expected accept length (bonus included) of a request without history at this width. */
+double sv_policy_expect(const struct sv_policy *p, int mode, int32_t width);
+
 /* The verify width of a sequence's next step: at most `width`, and never past `remaining` tokens. */
 int32_t sv_width_pick(int32_t width, int32_t remaining);
 

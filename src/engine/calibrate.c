@@ -1,0 +1,361 @@
+/*
+ * calibrate.c - measures what steps cost on this machine, through the step itself on scratch sequences.
+ *
+ * Called by engine.c when an engine opens with the width policy; fills struct sv_cost. Every shape is run as a
+ * real plan with lengths written straight into the slots; what it leaves in the caches is never read, because
+ * a sequence overwrites positions before it sees them. The least of several rounds counts: whatever else the
+ * machine does can only add time. Must not: advance a sequence, keep a page, or take longer than its budget.
+ */
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_POINTS = 4 * SV_CURVE_POINTS, MAX_ROUNDS = 15, LEAST_ROUNDS = 2, BASE_CONTEXT = 64 };
+enum { PLAIN, WIDE, DRAFT_ROWS, DRAFT_OUT, N_KINDS };
+
+/* n segments of n_rows rows (the last one has `last`), each drafting with n_masks rows when not 0. */
+struct shape {
+    int kind;
+    int32_t n, n_rows, last, n_masks, context;
+    double us, draft_us; /* least seen; < 0: not run */
+    double spent_us;
+};
+
+struct calibration {
+    struct sv_engine *e;
+    struct sv_policy *p;
+    struct sv_seq scratch;
+    int32_t *lens;      /* (n_slots) */
+    int32_t n_backed;   /* slots with pages */
+    bool at_once;       /* the device computes while it is called: the drafting pass has a time of its own */
+    struct shape shape[MAX_POINTS];
+    int32_t n_shapes;
+    struct sv_err *err;
+};
+
+static void plan_shape(struct calibration *c, const struct shape *s)
+{
+    struct sv_engine *e = c->e;
+    struct sv_plan *p = &e->plan;
+    *p = (struct sv_plan){.seg = p->seg};
+    for (int32_t i = 0; i < s->n; i++) {
+        int32_t w = i == s->n - 1 ? s->last : s->n_rows;
+        struct sv_plan_seg *g = &p->seg[p->n_segs++];
+        *g = (struct sv_plan_seg){.slot = i,
+                                  .kind = SV_SEG_VERIFY,
+                                  .row0 = p->n_rows,
+                                  .n_rows = w,
+                                  .logit0 = p->n_rows,
+                                  .n_logits = w,
+                                  .first = s->context,
+                                  .draft_row0 = p->n_draft_rows,
+                                  .draft_out0 = p->n_draft_out};
+        p->n_rows += w;
+        p->n_logits += w;
+        c->lens[i] = s->context;
+        if (!s->n_masks)
+            continue;
+        g->n_draft_rows = s->n_masks;
+        p->n_draft_segs++;
+        p->n_draft_rows += s->n_masks;
+        p->n_draft_out += w - 1;
+    }
+}
+
+static int run_shape(struct calibration *c, struct shape *s)
+{
+    struct sv_engine *e = c->e;
+    plan_shape(c, s);
+    sv_dev_upload(e->dev, e->slot_len, c->lens, (size_t)s->n * sizeof *c->lens);
+    int64_t draft = e->stats.draft_us, start = sv_clock_ns();
+    int rc = sv_engine_run_plan(e, c->err);
+    double us = (double)(sv_clock_ns() - start) / 1e3;
+    s->spent_us += us;
+    if (rc)
+        return rc;
+    double draft_us = (double)(e->stats.draft_us - draft);
+    if (s->us < 0 || us < s->us)
+        s->us = us;
+    if (s->draft_us < 0 || draft_us < s->draft_us)
+        s->draft_us = draft_us;
+    return SV_OK;
+}
+
+/* ---------------------------------------------------------------- which shapes */
+
+static bool add(struct calibration *c, int kind, int32_t n, int32_t n_rows, int32_t last, int32_t n_masks,
+                int32_t context)
+{
+    if (n > c->n_backed || c->n_shapes == MAX_POINTS)
+        return false;
+    c->shape[c->n_shapes++] = (struct shape){.kind = kind,
+                                             .n = n,
+                                             .n_rows = n_rows,
+                                             .last = last,
+                                             .n_masks = n_masks,
+                                             .context = context,
+                                             .us = -1,
+                                             .draft_us = -1};
+    return true;
+}
+
+/* 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...: four points to each doubling. */
+static int32_t next_count(int32_t n)
+{
+    int32_t step = 1;
+    while (step * 8 <= n)
+        step *= 2;
+    return n + step;
+}
+
+static void list_count(struct calibration *c, int32_t n)
+{
+    const int32_t block = c->p->block;
+    add(c, PLAIN, n, 1, 1, 0, BASE_CONTEXT);
+    if (n > 1 && n < 4)
+        add(c, WIDE, n, block, block / 2, 0, BASE_CONTEXT);
+    if (n > 1)
+        add(c, WIDE, n, block, block, 0, BASE_CONTEXT);
+    if (c->p->drafts_on_device && (n < 5 || n % 4 == 0 || n == c->n_backed)) {
+        add(c, DRAFT_ROWS, n, 2, 2, block, BASE_CONTEXT);
+        add(c, DRAFT_OUT, n, block, block, block, BASE_CONTEXT);
+    }
+}
+
+/* In the order of growing work, so that a budget that runs out costs the large shapes. */
+static void list_shapes(struct calibration *c)
+{
+    const int32_t block = c->p->block;
+    for (int32_t r = 2; r < block; r = r < 6 ? r + 1 : r + 2)
+        add(c, WIDE, 1, r, r, 0, BASE_CONTEXT);
+    add(c, WIDE, 1, block, block, 0, BASE_CONTEXT);
+    for (int32_t m = 2; c->p->drafts_on_device && m < block; m *= 2)
+        add(c, DRAFT_ROWS, 1, 2, 2, m, BASE_CONTEXT);
+    for (int32_t n = 1; n < c->n_backed; n = next_count(n))
+        list_count(c, n);
+    list_count(c, c->n_backed);
+}
+
+/* Pages for all slots at the base context, or for as many as there are pages. */
+static int reserve(struct calibration *c, int32_t n, int32_t positions)
+{
+    struct sv_engine *e = c->e;
+    int32_t i = 0;
+    while (i < n && sv_cache_reserve(&e->cache, i, positions))
+        i++;
+    for (int32_t k = 0; k < i; k++)
+        e->sched.slot[k] = &c->scratch;
+    return i;
+}
+
+static void give_back(struct calibration *c)
+{
+    struct sv_engine *e = c->e;
+    for (int32_t i = 0; i < e->sched.n_slots; i++) {
+        sv_cache_release(&e->cache, i);
+        e->sched.slot[i] = NULL;
+    }
+}
+
+/* ---------------------------------------------------------------- measuring */
+
+/* Every shape gets its share of the time, small ones many rounds, and all shapes take turns so that a busy
+ * moment does not meet one alone. Large ones are left out when the time is over: the curve's slope goes on. */
+static int run_rounds(struct calibration *c, int64_t budget_us)
+{
+    int64_t end_us = sv_clock_us() + budget_us;
+    double share = (double)budget_us / (c->n_shapes + 1);
+    for (int round = 0; round < MAX_ROUNDS; round++)
+        for (int32_t i = 0; i < c->n_shapes; i++) {
+            struct shape *s = &c->shape[i];
+            bool late = sv_clock_us() > end_us, small = s->n == 1;
+            if (late && (round >= LEAST_ROUNDS || !small))
+                continue;
+            if (round >= LEAST_ROUNDS && s->spent_us + s->us > share)
+                continue;
+            if (round && s->us < 0)
+                continue;
+            int rc = run_shape(c, s);
+            if (rc)
+                return rc;
+        }
+    return SV_OK;
+}
+
+static double measured(const struct calibration *c, int32_t n, int32_t n_rows, int32_t n_masks, bool draft)
+{
+    for (int32_t i = 0; i < c->n_shapes; i++) {
+        const struct shape *s = &c->shape[i];
+        if (s->n == n && s->n_rows == n_rows && s->last == n_rows && s->n_masks == n_masks)
+            return draft ? s->draft_us : s->us;
+    }
+    return -1;
+}
+
+/* The drafting pass of a shape: timed by itself, or the difference to the same step without. */
+static double draft_time(const struct calibration *c, const struct shape *s)
+{
+    if (c->at_once)
+        return s->draft_us;
+    double without = measured(c, s->n, s->n_rows, 0, false);
+    if (without < 0 && s->n_rows == 2) /* n segments of two rows stand between one and a block */
+        without = measured(c, s->n, 1, 0, false);
+    return without < 0 ? -1 : s->us > without ? s->us - without : 0;
+}
+
+static int by_x(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (x[0] > y[0]) - (x[0] < y[0]);
+}
+
+static void build_curve(const struct calibration *c, int kind, struct sv_curve *out)
+{
+    double xy[MAX_POINTS][2];
+    int32_t n = 0, block = c->p->block;
+    for (int32_t i = 0; i < c->n_shapes; i++) {
+        const struct shape *s = &c->shape[i];
+        int32_t rows = (s->n - 1) * s->n_rows + s->last;
+        double us = s->us;
+        if (s->kind != kind || us < 0)
+            continue;
+        double x = kind == PLAIN ? s->n : kind == WIDE ? rows : s->n * s->n_masks;
+        if (kind >= DRAFT_ROWS)
+            us = draft_time(c, s);
+        if (kind == DRAFT_OUT) {
+            x = s->n * (block - 2);
+            double base = measured(c, s->n, 2, block, c->at_once);
+            if (!c->at_once && base >= 0) {
+                double two = measured(c, s->n, 1, 0, false);
+                base = two < 0 ? -1 : base - two;
+            }
+            us = base < 0 || us < 0 ? -1 : us > base ? us - base : 0;
+        }
+        if (us < 0 || x <= 0)
+            continue;
+        xy[n][0] = x;
+        xy[n++][1] = us;
+    }
+    qsort(xy, (size_t)n, sizeof xy[0], by_x);
+    for (int32_t i = 0; i < n; i++) {
+        int32_t x = (int32_t)xy[i][0];
+        if (out->n < SV_CURVE_POINTS && (!out->n || x > out->x[out->n - 1]))
+            sv_curve_add(out, x, xy[i][1]);
+    }
+}
+
+/* The five shapes that tell segments, rows and drafting apart, at the base context and at a longer one. */
+enum { ONE, ALL, FEW, ALL_DRAFT, FEW_DRAFT, N_FAR };
+
+static int run_contexts(struct calibration *c, int32_t context, int64_t budget_us)
+{
+    const int32_t n = c->n_backed, block = c->p->block, few = (block + 3) / 4;
+    const bool drafts = c->p->drafts_on_device;
+    c->n_shapes = 0;
+    for (int far = 0; far < 2; far++) {
+        int32_t at = far ? context : BASE_CONTEXT;
+        add(c, PLAIN, n, 1, 1, 0, at);
+        add(c, WIDE, n, block, block, 0, at);
+        add(c, WIDE, n, few, few, 0, at);
+        add(c, DRAFT_OUT, n, block, block, drafts ? block : 0, at);
+        add(c, DRAFT_OUT, n, few, few, drafts ? few : 0, at);
+    }
+    return run_rounds(c, budget_us);
+}
+
+static bool read_contexts(struct calibration *c, int32_t context)
+{
+    struct sv_cost *cost = &c->p->cost;
+    const int32_t block = c->p->block, few = (block + 3) / 4;
+    double more[N_FAR], n = c->n_backed;
+    for (int k = 0; k < N_FAR; k++) {
+        const struct shape *near = &c->shape[k], *far = &c->shape[N_FAR + k];
+        if (near->us < 0 || far->us < 0)
+            return false;
+        more[k] = (far->us - near->us) / n;
+        if (k >= ALL_DRAFT)
+            more[k] = c->at_once ? (far->draft_us - near->draft_us) / n
+                                 : more[k] - more[k - ALL_DRAFT + ALL];
+    }
+    int32_t i = cost->n_ctx++;
+    double row = (more[ALL] - more[ONE]) / (block - 1);
+    double draft_row = block > few ? (more[ALL_DRAFT] - more[FEW_DRAFT]) / (block - few) : 0;
+    row = row > 0 ? row : 0;
+    draft_row = draft_row > 0 ? draft_row : 0;
+    double seg = more[ONE] - row, draft_seg = more[ALL_DRAFT] - block * draft_row;
+    cost->ctx[i] = context;
+    cost->row_us[i] = (float)row;
+    cost->seg_us[i] = (float)(seg > 0 ? seg : 0);
+    cost->draft_row_us[i] = (float)draft_row;
+    cost->draft_us[i] = (float)(draft_seg > 0 ? draft_seg : 0);
+    return true;
+}
+
+/* What longer contexts add, at eightfold steps, over as many sequences as there are pages for (at most 8). */
+static int measure_contexts(struct calibration *c, int64_t budget_us)
+{
+    struct sv_engine *e = c->e;
+    struct sv_cost *cost = &c->p->cost;
+    const int32_t block = c->p->block;
+    int64_t end_us = sv_clock_us() + budget_us;
+    cost->n_ctx = 1;
+    cost->ctx[0] = BASE_CONTEXT;
+    for (int32_t ctx = BASE_CONTEXT * 8; cost->n_ctx < SV_COST_CONTEXTS; ctx *= 8) {
+        bool last = ctx >= e->context - block;
+        ctx = last ? e->context - block : ctx;
+        if (ctx <= cost->ctx[cost->n_ctx - 1] || sv_clock_us() > end_us)
+            break;
+        c->n_backed = reserve(c, e->sched.n_slots < 8 ? e->sched.n_slots : 8, ctx + block);
+        c->n_shapes = 0;
+        int rc = c->n_backed ? run_contexts(c, ctx, budget_us / 2) : SV_OK;
+        give_back(c);
+        if (rc)
+            return rc;
+        if (!c->n_backed || !read_contexts(c, ctx))
+            break;
+        if (last)
+            break;
+    }
+    return SV_OK;
+}
+
+int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err *err)
+{
+    struct calibration *c = sv_calloc(1, sizeof *c);
+    int64_t start = sv_clock_us(), n_free, n_total;
+    if (!c)
+        return sv_fail(err, SV_ENOMEM, -1, "cost table");
+    c->e = e;
+    c->p = p;
+    c->err = err;
+    c->lens = sv_calloc((size_t)e->sched.n_slots, sizeof *c->lens);
+    c->scratch.tokens = c->lens;
+    c->scratch.n_tokens = 1;
+    sv_dev_memory(e->dev, &n_free, &n_total);
+    c->at_once = n_total == 0;
+    int64_t budget = c->at_once ? 600000 : 1400000;
+    int rc = c->lens ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "cost table");
+    if (!rc) {
+        int32_t base = BASE_CONTEXT + p->block;
+        c->n_backed = reserve(c, e->sched.n_slots, base < e->context ? base : e->context);
+        list_shapes(c);
+        rc = run_rounds(c, budget);
+        give_back(c);
+    }
+    if (!rc) {
+        build_curve(c, PLAIN, &p->cost.plain);
+        build_curve(c, WIDE, &p->cost.wide);
+        build_curve(c, DRAFT_ROWS, &p->cost.draft_rows);
+        build_curve(c, DRAFT_OUT, &p->cost.draft_out);
+        rc = measure_contexts(c, budget / 3);
+    }
+    e->plan = (struct sv_plan){.seg = e->plan.seg};
+    memset(&e->stats, 0, sizeof e->stats);
+    p->measured_us = sv_clock_us() - start;
+    sv_log(SV_LOG_INFO, "width policy: measured the cost of steps in %.2f s",
+           (double)p->measured_us / 1e6);
+    sv_free(c->lens);
+    sv_free(c);
+    return rc;
+}

@@ -1,0 +1,154 @@
+/*
+ * cost.c - what a step of so many rows costs on this machine: the measured table, and what steps teach it.
+ *
+ * Filled by engine/calibrate.c when an engine opens, read by policy.c for every step. Two arrangements are
+ * measured, because they bound all others: n segments of one row (a plain step, so that "never slower than
+ * plain" rests on a measurement of plain), and rows in whole blocks. In between, what a segment costs beyond
+ * its rows is shared out by how many segments there are. Pure arithmetic; must not allocate.
+ */
+#include "spec/spec.h"
+
+#include <math.h>
+
+void sv_curve_add(struct sv_curve *c, int32_t x, double us)
+{
+    SV_REQUIRE(c->n < SV_CURVE_POINTS && (!c->n || x > c->x[c->n - 1]));
+    /* More work never takes less time, and disturbances only add: a point above a later one is disturbed. */
+    for (int32_t i = c->n - 1; i >= 0 && (double)c->us[i] > us; i--)
+        c->us[i] = (float)us;
+    c->x[c->n] = x;
+    c->us[c->n++] = (float)us;
+}
+
+/* The segment [i, i + 1] of the curve that x lies in (the last one also beyond the end). */
+static int32_t piece_of(const struct sv_curve *c, double x)
+{
+    int32_t lo = 0, hi = c->n - 1;
+    while (hi - lo > 1) {
+        int32_t mid = (lo + hi) / 2;
+        if ((double)c->x[mid] <= x)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+double sv_curve_at(const struct sv_curve *c, double x)
+{
+    if (!c->n || x <= 0)
+        return 0;
+    if (c->n == 1 || x <= (double)c->x[0])
+        return (double)c->us[0];
+    int32_t i = piece_of(c, x);
+    double t = (x - (double)c->x[i]) / (double)(c->x[i + 1] - c->x[i]);
+    double a = (double)c->us[i], b = (double)c->us[i + 1];
+    if (c->stairs && t > 0 && t < 1)
+        return b;
+    if (t > 1) { /* beyond what was measured: a proportional share at least */
+        double slope = (b - a) / (double)(c->x[i + 1] - c->x[i]);
+        return b + slope * (x - (double)c->x[i + 1]);
+    }
+    return a + (b - a) * t;
+}
+
+double sv_cost_context(const struct sv_cost *c, const float *us, int32_t context)
+{
+    if (c->n_ctx < 2 || context <= c->ctx[0])
+        return 0;
+    int32_t i = 0;
+    while (i < c->n_ctx - 2 && context > c->ctx[i + 1])
+        i++;
+    double t = (double)(context - c->ctx[i]) / (double)(c->ctx[i + 1] - c->ctx[i]);
+    double v = (double)us[i] + ((double)us[i + 1] - (double)us[i]) * t;
+    return v > 0 ? v : 0;
+}
+
+static double target_us(const struct sv_cost *c, const struct sv_load *l)
+{
+    double n = l->n_segs, r = l->n_rows, blocks = r / (double)c->block;
+    if (l->n_rows == l->n_segs && !l->n_prompt_rows)
+        return sv_curve_at(&c->plain, n);
+    double us = sv_curve_at(&c->wide, r + l->n_prompt_rows);
+    double few = n / (double)c->block;
+    if (!l->n_segs || n <= few)
+        return us;
+    /* The tail of one segment alone needs no correction: that is what `wide` measures. */
+    double per = sv_curve_at(&c->plain, n) - sv_curve_at(&c->wide, n);
+    double share = (n - blocks) / (n - few);
+    if (share > 0 && l->n_segs > 1)
+        us += per * share;
+    return us;
+}
+
+/* Where a drafting step stands between one row a segment (0) and whole blocks (1). */
+static double wideness(const struct sv_cost *c, const struct sv_load *l)
+{
+    double t = log((double)l->n_rows / l->n_segs) / log((double)c->block);
+    return t > 1 ? 1 : t;
+}
+
+static bool is_plain(const struct sv_load *l)
+{
+    return l->n_rows == l->n_segs && !l->n_draft_segs;
+}
+
+static double level_of(const struct sv_cost *c, const struct sv_load *l)
+{
+    const float *level = c->level[l->sampled];
+    if (is_plain(l))
+        return (double)level[SV_LEVEL_PLAIN];
+    double t = wideness(c, l);
+    return (double)level[SV_LEVEL_NARROW] * (1 - t) + (double)level[SV_LEVEL_WIDE] * t;
+}
+
+double sv_cost_us(const struct sv_cost *c, const struct sv_load *l)
+{
+    if (!l->n_segs)
+        return sv_curve_at(&c->wide, l->n_prompt_rows);
+    double us = target_us(c, l);
+    if (l->n_draft_segs) {
+        us += sv_curve_at(&c->draft_rows, l->n_draft_rows);
+        us += sv_curve_at(&c->draft_out, l->n_draft_out - l->n_draft_segs);
+    }
+    us += (double)(l->seg_us + l->row_us + l->draft_us);
+    return us * (double)c->speed[l->sampled] * level_of(c, l);
+}
+
+static double clip(double x, double most)
+{
+    return x > most ? most : x < -most ? -most : x;
+}
+
+static void move(float *level, double by)
+{
+    double v = (double)*level * exp(by);
+    *level = (float)(v > 4 ? 4 : v < 0.25 ? 0.25 : v);
+}
+
+/* The table's points were measured in the same minute, so what steps may correct is kept to what a table can
+ * get wrong as a whole: all steps, plain against drafting ones, narrow against wide ones. A factor for every
+ * point was tried: noise made single points look cheap, and the policy went there. */
+void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us)
+{
+    if (l->n_prompt_rows || !l->n_segs || us <= 0)
+        return;
+    double expected = sv_cost_us(c, l);
+    if (expected <= 0)
+        return;
+    /* A step disturbed by something else is no evidence: beyond 20 % all surprises are the same. */
+    double surprise = clip(log(us / expected), 0.2);
+    float *level = c->level[l->sampled];
+    int32_t *n_seen = &c->n_seen[l->sampled][is_plain(l)];
+    double rate = 1.0 / (8 + *n_seen);
+    *n_seen += *n_seen < 56;
+    /* What all steps share (a busy machine, a lower clock) changes no choice, so it may move fast. */
+    move(&c->speed[l->sampled], 0.2 * surprise);
+    if (is_plain(l)) {
+        move(&level[SV_LEVEL_PLAIN], rate * surprise);
+        return;
+    }
+    double t = wideness(c, l);
+    move(&level[SV_LEVEL_NARROW], rate * (1 - t) * surprise);
+    move(&level[SV_LEVEL_WIDE], rate * t * surprise);
+}

@@ -1,0 +1,491 @@
+/*
+ * policy.c - which verify width every decoding sequence gets in the next step.
+ *
+ * Called by the scheduler once a step. All sequences share one forward pass, so the choice is one for the
+ * whole batch: rows are handed out in the order of their chance to be accepted, and the number of rows,
+ * the number of drafting sequences and the number of masks are those for which expected tokens over
+ * measured time is highest (docs/width-policy.md). Plain decoding is one of the candidates.
+ * Must not: allocate after open, look at tokens, or change what is emitted - any widths give the same text.
+ */
+#include "spec/spec.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BINS = 64, PROBE_BURST = 8 };
+
+/* Steps remembered: a quarter of a thousand verify steps engine-wide, two dozen probes, 64 of a request. */
+static const float WINDOW_ALL = 256, WINDOW_PROBE = 24, WINDOW_OWN = 64;
+/* Single drafts remembered, and needed, to tell short blocks from full ones. */
+static const float WINDOW_MODE = 2000, MODE_WEIGHT = 200;
+/* What a record starts with: observations that a first draft is kept with this chance ... */
+static const float FIRST_CHANCE = 0.75f, FIRST_WEIGHT = 2;
+/* ... and how many observations of its own a request needs to be believed half over the engine's. */
+static const float OWN_WEIGHT = 16;
+/* Share of time for probes: at first, and when they have long been in vain. */
+static const double THRIFT_MOST = 0.01, THRIFT_LEAST = 0.0025;
+
+static void update_hazard(struct sv_policy *p);
+
+int sv_policy_open(struct sv_policy **out, int32_t n_slots, int32_t block, bool drafts_on_device,
+                   struct sv_err *err)
+{
+    *out = NULL;
+    SV_REQUIRE(block >= 2 && block <= SV_MAX_BLOCK && n_slots >= 1);
+    struct sv_policy *p = sv_calloc(1, sizeof *p);
+    if (!p)
+        return sv_fail(err, SV_ENOMEM, -1, "width policy");
+    sv_arena_init(&p->arena);
+    p->block = p->cost.block = block;
+    p->n_slots = n_slots;
+    p->drafts_on_device = drafts_on_device;
+    p->thrift = THRIFT_MOST;
+    update_hazard(p);
+    for (int s = 0; s < 2; s++) {
+        p->cost.speed[s] = 1;
+        for (int k = 0; k < SV_LEVELS; k++)
+            p->cost.level[s][k] = 1;
+    }
+    p->seq = sv_arena_alloc(&p->arena, (size_t)n_slots * sizeof *p->seq);
+    p->rank = sv_arena_alloc(&p->arena, (size_t)n_slots * sizeof *p->rank);
+    p->alive = sv_arena_alloc(&p->arena, (size_t)n_slots * (size_t)block * sizeof *p->alive);
+    if (!p->seq || !p->rank || !p->alive) {
+        sv_policy_close(p);
+        return sv_fail(err, SV_ENOMEM, -1, "width policy of %d sequences", n_slots);
+    }
+    *out = p;
+    return SV_OK;
+}
+
+void sv_policy_close(struct sv_policy *p)
+{
+    if (!p)
+        return;
+    sv_arena_fini(&p->arena);
+    sv_free(p);
+}
+
+/* ---------------------------------------------------------------- acceptance */
+
+/* Positions nobody has tried lately go by the one before: acceptance changes slowly along the block. */
+static void update_hazard(struct sv_policy *p)
+{
+    float before = FIRST_CHANCE;
+    for (int32_t j = 1; j < p->block; j++) {
+        before = (p->kept[j] + FIRST_WEIGHT * before) / (p->tried[j] + FIRST_WEIGHT);
+        p->hazard[j] = before;
+    }
+    for (int m = 0; m < SV_DRAFT_MODES; m++)
+        p->mode_factor[m] = (p->mode_kept[m] + MODE_WEIGHT) / (p->mode_expected[m] + MODE_WEIGHT);
+}
+
+static float chance_of(const struct sv_policy *p, int mode, int32_t j)
+{
+    float h = p->hazard[j] * p->mode_factor[mode];
+    return h < 0.998f ? h : 0.998f;
+}
+
+void sv_policy_verified(struct sv_policy *p, struct sv_record *r, int32_t width, int32_t draft_rows,
+                        bool probe, int32_t n_emitted)
+{
+    int mode = draft_rows && draft_rows < p->block ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
+    float window = probe ? WINDOW_PROBE : WINDOW_ALL;
+    for (int32_t j = 1; j < width && j <= n_emitted; j++) {
+        float kept = j < n_emitted, h = p->hazard[j];
+        p->kept[j] += kept - p->kept[j] / window;
+        p->tried[j] += 1 - p->tried[j] / window;
+        p->mode_kept[mode] += kept - p->mode_kept[mode] / WINDOW_MODE;
+        p->mode_expected[mode] += h - p->mode_expected[mode] / WINDOW_MODE;
+        r->kept[j] += kept - r->kept[j] / WINDOW_OWN;
+        r->expected[j] += h * p->mode_factor[mode] - r->expected[j] / WINDOW_OWN;
+    }
+    /* What this width could not show goes stale; then it is taken to go on like the position before. */
+    for (int32_t j = width; j < p->block && !probe; j++) {
+        p->kept[j] -= p->kept[j] / (2 * window);
+        p->tried[j] -= p->tried[j] / (2 * window);
+    }
+    r->n_verified++;
+    if (!probe)
+        return;
+    /* A probe that paid for itself is followed by more at once, so that good news spreads fast. */
+    if (n_emitted > 1 + width / 4)
+        r->burst = r->burst ? r->burst - 1 : PROBE_BURST;
+    else
+        r->burst = 0;
+}
+
+/* Chance that each draft of a request is kept. Its own record scales the engine's, the less the younger. */
+static void fill_alive(const struct sv_policy *p, int mode, const struct sv_policy_seq *s, float *alive)
+{
+    float chance = 1;
+    for (int32_t j = 1; j < s->block; j++) {
+        float h = chance_of(p, mode, j), prior = OWN_WEIGHT * h;
+        h *= (s->record->kept[j] + prior) / (s->record->expected[j] + prior);
+        chance *= h < 0.998f ? h : 0.998f;
+        alive[j] = chance;
+    }
+}
+
+double sv_policy_expect(const struct sv_policy *p, int mode, int32_t width)
+{
+    double sum = 1, chance = 1;
+    for (int32_t j = 1; j < width && j < p->block; j++)
+        sum += chance *= (double)chance_of(p, mode, j);
+    return sum;
+}
+
+/* ---------------------------------------------------------------- the choice */
+
+void sv_policy_begin(struct sv_policy *p, int32_t n_prompt_rows, bool sampled)
+{
+    p->n = 0;
+    p->load = (struct sv_load){.n_prompt_rows = n_prompt_rows, .sampled = sampled};
+}
+
+void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq)
+{
+    SV_REQUIRE(p->n < p->n_slots && seq.block <= p->block);
+    seq.seg_us = (float)sv_cost_context(&p->cost, p->cost.seg_us, seq.context);
+    seq.row_us = (float)sv_cost_context(&p->cost, p->cost.row_us, seq.context);
+    seq.draft_us = (float)sv_cost_context(&p->cost, p->cost.draft_us, seq.context);
+    seq.draft_row_us = (float)sv_cost_context(&p->cost, p->cost.draft_row_us, seq.context);
+    seq.width = 1;
+    seq.draft_rows = 0;
+    seq.probe = false;
+    p->seq[p->n++] = seq;
+}
+
+struct candidate {
+    int mode;
+    int32_t k;       /* sequences that draft, in the order of rank */
+    int32_t n_rows;  /* rows beyond one a sequence */
+    int32_t bin;     /* the last bin rows are taken from, */
+    int32_t in_bin;  /* and how many of it */
+    double score, tokens, us;
+};
+
+/* Tokens a microsecond; beside a prompt, tokens less what the time is worth without one: the prompt's own
+ * time is spent either way, and longer steps would hold it up too. */
+static double score(const struct sv_policy *p, double tokens, double us)
+{
+    return p->load.n_prompt_rows && p->rate > 0 ? tokens - p->rate * us : tokens / us;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const struct sv_rank *x = a, *y = b;
+    return x->value != y->value ? (x->value < y->value ? 1 : -1) : x->i - y->i;
+}
+
+static int bin_of(float chance)
+{
+    int b = (int)(chance * BINS);
+    return b < BINS ? b : BINS - 1;
+}
+
+/* Sequences that may draft, those that gain most first. */
+static int32_t rank_all(struct sv_policy *p, int mode)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < p->n; i++) {
+        const struct sv_policy_seq *s = &p->seq[i];
+        float *alive = p->alive + (size_t)i * (size_t)p->block;
+        if (s->fixed || s->cap < 2)
+            continue;
+        fill_alive(p, mode, s, alive);
+        p->rank[n].i = i;
+        p->rank[n].value = 0;
+        for (int32_t j = 1; j < s->cap; j++)
+            p->rank[n].value += alive[j];
+        n++;
+    }
+    qsort(p->rank, (size_t)n, sizeof *p->rank, by_value);
+    return n;
+}
+
+struct bins {
+    int32_t count[BINS];
+    double sum[BINS];
+    int32_t block_rows;
+    float row_us, draft_us, draft_row_us; /* sums over the sequences in the bins */
+};
+
+/* The first k of rank draft, n_rows rows more than one each. */
+static struct sv_load load_of(const struct sv_policy *p, const struct candidate *c, const struct bins *b)
+{
+    struct sv_load l = p->load;
+    int32_t draft_rows = c->mode == SV_DRAFT_FULL ? b->block_rows : c->n_rows + c->k;
+    l.n_rows += c->n_rows;
+    l.row_us += b->row_us / (float)c->k * (float)c->n_rows;
+    if (!p->drafts_on_device)
+        return l;
+    l.n_draft_segs += c->k;
+    l.n_draft_out += c->n_rows;
+    l.n_draft_rows += draft_rows;
+    l.draft_us += b->draft_us + b->draft_row_us / (float)c->k * (float)draft_rows;
+    return l;
+}
+
+static void try_rows(const struct sv_policy *p, struct candidate c, const struct bins *b,
+                     struct candidate *best)
+{
+    struct sv_load l = load_of(p, &c, b);
+    c.us = sv_cost_us(&p->cost, &l);
+    c.score = score(p, c.tokens, c.us);
+    if (c.score > best->score)
+        *best = c;
+}
+
+/* Walks down the bins; rows of one bin are worth the same, so where the cost bends inside a bin, the bend
+ * is a candidate too. */
+static void walk(const struct sv_policy *p, int mode, int32_t k, const struct bins *b, double tokens,
+                 struct candidate *best)
+{
+    const struct sv_curve *w = &p->cost.wide;
+    int32_t base = p->load.n_rows + p->load.n_prompt_rows, rows = 0, grid = 0;
+    for (int32_t bin = BINS - 1; bin >= 0; bin--) {
+        int32_t n = b->count[bin];
+        if (!n)
+            continue;
+        double each = b->sum[bin] / n;
+        struct candidate c = {.mode = mode, .k = k, .bin = bin};
+        while (grid < w->n && w->x[grid] <= base + rows)
+            grid++;
+        for (; grid < w->n && w->x[grid] < base + rows + n; grid++) {
+            c.in_bin = w->x[grid] - base - rows;
+            c.n_rows = rows + c.in_bin;
+            c.tokens = tokens + each * c.in_bin;
+            if (c.n_rows >= k)
+                try_rows(p, c, b, best);
+        }
+        rows += n;
+        tokens += b->sum[bin];
+        c.in_bin = n;
+        c.n_rows = rows;
+        c.tokens = tokens;
+        if (rows >= k)
+            try_rows(p, c, b, best);
+    }
+}
+
+/* All numbers of drafting sequences (powers of two, and all) with all numbers of rows. */
+static void search(struct sv_policy *p, int mode, double tokens, struct candidate *best)
+{
+    struct bins b = {.block_rows = 0};
+    int32_t n = rank_all(p, mode), next = 1;
+    for (int32_t k = 1; k <= n; k++) {
+        const struct sv_policy_seq *s = &p->seq[p->rank[k - 1].i];
+        const float *alive = p->alive + (size_t)p->rank[k - 1].i * (size_t)p->block;
+        for (int32_t j = 1; j < s->cap; j++) {
+            int bin = bin_of(alive[j]);
+            b.count[bin]++;
+            b.sum[bin] += (double)alive[j];
+        }
+        b.block_rows += s->block;
+        b.row_us += s->row_us;
+        b.draft_us += s->draft_us;
+        b.draft_row_us += s->draft_row_us;
+        if (k < next && k < n)
+            continue;
+        next *= 2;
+        walk(p, mode, k, &b, tokens, best);
+    }
+}
+
+static void set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t width, int mode)
+{
+    struct sv_load *l = &p->load;
+    if (s->width > 1)
+        l->n_draft_segs -= s->draft_rows > 0;
+    l->n_draft_rows -= s->draft_rows;
+    l->n_draft_out -= s->draft_rows ? s->width - 1 : 0;
+    l->draft_us -= s->draft_rows ? s->draft_us + s->draft_row_us * (float)s->draft_rows : 0;
+    l->n_rows += width - s->width;
+    l->row_us += s->row_us * (float)(width - s->width);
+    s->width = width;
+    s->draft_rows = width < 2 || !p->drafts_on_device ? 0
+                    : mode == SV_DRAFT_FULL           ? s->block
+                                                      : width;
+    if (!s->draft_rows)
+        return;
+    l->n_draft_segs++;
+    l->n_draft_rows += s->draft_rows;
+    l->n_draft_out += width - 1;
+    l->draft_us += s->draft_us + s->draft_row_us * (float)s->draft_rows;
+}
+
+static void apply(struct sv_policy *p, const struct candidate *c)
+{
+    int32_t left = c->in_bin;
+    if (!c->k)
+        return;
+    rank_all(p, c->mode); /* the other mode's search has left its own order */
+    for (int32_t r = 0; r < c->k; r++) {
+        struct sv_policy_seq *s = &p->seq[p->rank[r].i];
+        const float *alive = p->alive + (size_t)p->rank[r].i * (size_t)p->block;
+        int32_t width = 1;
+        for (int32_t j = 1; j < s->cap; j++) {
+            int bin = bin_of(alive[j]);
+            if (bin < c->bin || (bin == c->bin && !left))
+                break;
+            left -= bin == c->bin;
+            width++;
+        }
+        set_width(p, s, width, c->mode);
+    }
+}
+
+/* ---------------------------------------------------------------- probes */
+
+/* Who is known least, then who waited longest. */
+static struct sv_policy_seq *probe_whom(struct sv_policy *p)
+{
+    struct sv_policy_seq *best = NULL;
+    for (int32_t i = 0; i < p->n; i++) {
+        struct sv_policy_seq *s = &p->seq[i];
+        if (s->fixed || s->cap < s->block || s->width >= s->cap)
+            continue;
+        if (s->record->burst && s->width == 1)
+            return s;
+        bool unknown = s->record->n_verified < 2;
+        bool best_unknown = best && best->record->n_verified < 2;
+        if (!best || unknown > best_unknown ||
+            (unknown == best_unknown && s->record->probed < best->record->probed))
+            best = s;
+    }
+    return best;
+}
+
+/* One sequence tries its whole block when what it would lose has been saved up: its time less what its tokens
+ * are worth. Where nobody drafts this finds out whether drafting has become worth while, elsewhere what lies
+ * beyond the widths in use. */
+static bool probe(struct sv_policy *p, double us, double rate, bool drafting)
+{
+    struct sv_policy_seq *s = probe_whom(p);
+    if (!s)
+        return false;
+    struct sv_policy_seq was = *s;
+    struct sv_load load = p->load;
+    float alive[SV_MAX_BLOCK];
+    fill_alive(p, SV_DRAFT_FULL, s, alive);
+    /* Far beyond the width in use there is little to win; a request about which nothing is known shows most
+     * with all of its block. */
+    int32_t more = s->width + 1 + s->width / 2;
+    int mode = drafting && s->draft_rows < s->block ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
+    set_width(p, s, drafting && more < s->cap ? more : s->cap, mode);
+    double loss = sv_cost_us(&p->cost, &p->load) - us;
+    for (int32_t j = was.width; j < s->width; j++)
+        loss -= (double)alive[j] / rate;
+    bool burst = !drafting && was.record->burst;
+    if (p->credit_us < loss && !burst) {
+        *s = was;
+        p->load = load;
+        return false;
+    }
+    p->credit_us -= burst || loss < 0 ? 0 : loss;
+    if (!drafting && !burst && p->thrift > THRIFT_LEAST)
+        p->thrift *= 0.97;
+    s->probe = !drafting;
+    s->record->probed = p->n_steps;
+    p->n_probes++;
+    return true;
+}
+
+/* ---------------------------------------------------------------- one step */
+
+/* Tests: every text must be the same under any widths. */
+static void choose_randomly(struct sv_policy *p)
+{
+    for (int32_t i = 0; i < p->n; i++) {
+        struct sv_policy_seq *s = &p->seq[i];
+        uint32_t most = (uint32_t)(s->cap > 1 ? s->cap : 1);
+        int mode = (int)sv_rng_below(p->random, SV_DRAFT_MODES);
+        set_width(p, s, 1 + (int32_t)sv_rng_below(p->random, most), mode);
+    }
+}
+
+/* One sequence a segment, and the requests that asked for a width. Returns the tokens expected of these. */
+static double start(struct sv_policy *p)
+{
+    double tokens = 0;
+    for (int32_t i = 0; i < p->n; i++) {
+        struct sv_policy_seq *s = &p->seq[i];
+        p->load.n_segs++;
+        p->load.n_rows++;
+        p->load.seg_us += s->seg_us;
+        p->load.row_us += s->row_us;
+        tokens += 1;
+        if (s->fixed < 2 || s->cap < 2)
+            continue;
+        float alive[SV_MAX_BLOCK];
+        set_width(p, s, s->fixed < s->cap ? s->fixed : s->cap, SV_DRAFT_FULL);
+        fill_alive(p, s->fixed < p->block ? SV_DRAFT_SHORT : SV_DRAFT_FULL, s, alive);
+        for (int32_t j = 1; j < s->width; j++)
+            tokens += (double)alive[j];
+    }
+    return tokens;
+}
+
+/* The other way - plain instead of drafting or drafting instead of plain - when what it is thought to lose has
+ * been saved up: near a tie often, far from it hardly ever. Both are then measured in the same weather. */
+static bool against_odds(struct sv_policy *p, const struct candidate *plain, const struct candidate *best,
+                         bool drafting)
+{
+    const struct candidate *other = drafting ? plain : best, *used = drafting ? best : plain;
+    if (!best->k || (drafting && p->n_steps - p->last_plain < 64))
+        return false;
+    double loss = other->us - other->tokens * used->us / used->tokens;
+    if (loss > p->credit_us / (drafting ? 2 : 1))
+        return false;
+    p->credit_us -= loss > 0 ? loss : 0;
+    if (!drafting && p->thrift > THRIFT_LEAST)
+        p->thrift *= 0.98;
+    p->n_other++;
+    return true;
+}
+
+static void settle(struct sv_policy *p, const struct candidate *plain, const struct candidate *best)
+{
+    bool drafting = best->score > plain->score;
+    if (p->load.n_prompt_rows) {
+        if (drafting)
+            apply(p, best);
+        p->n_plain += !drafting;
+        return;
+    }
+    const struct candidate *used = drafting ? best : plain;
+    p->rate = used->tokens / used->us;
+    p->thrift = drafting ? THRIFT_MOST / 2 : p->thrift;
+    p->credit_us += used->us * p->thrift;
+    if (p->credit_us > 50 * used->us)
+        p->credit_us = 50 * used->us;
+    bool other = against_odds(p, plain, best, drafting);
+    if (drafting != other)
+        apply(p, best);
+    else
+        p->last_plain = p->n_steps;
+    p->n_plain += drafting == other;
+    if (!other)
+        probe(p, used->us, p->rate, drafting);
+}
+
+void sv_policy_choose(struct sv_policy *p)
+{
+    p->n_steps++;
+    if (p->random) {
+        start(p);
+        choose_randomly(p);
+        return;
+    }
+    update_hazard(p);
+    struct candidate plain = {.tokens = start(p)}, best = {.score = -HUGE_VAL};
+    if (!p->n)
+        return;
+    plain.us = sv_cost_us(&p->cost, &p->load);
+    plain.score = score(p, plain.tokens, plain.us);
+    search(p, SV_DRAFT_FULL, plain.tokens, &best);
+    if (p->drafts_on_device)
+        search(p, SV_DRAFT_SHORT, plain.tokens, &best);
+    settle(p, &plain, &best);
+}

@@ -1,0 +1,208 @@
+/*
+ * test_policy.c - the width policy on machines made of arithmetic: its choices against every fixed width.
+ *
+ * A machine is a function from rows to time; accept lengths are drawn from a profile. The policy runs against
+ * the table of that machine (exact, or wrong by a factor it has to find out), the fixed widths run beside it
+ * on the same draws. Tokens over time must come within 3 % of the best of them, whatever the profile.
+ */
+#include "testing.h"
+
+#include "spec/spec.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { BLOCK = 16, MAX_SEQS = 128 };
+
+/* ---------------------------------------------------------------- machines */
+
+struct machine {
+    const char *name;
+    double step_us, row_us;       /* a step's fixed part; a row when rows decide */
+    double knee_rows;             /* rows that cost nothing more */
+    double seg_us;                /* a segment beyond its rows */
+    double draft_us, draft_row_us, draft_knee, out_us;
+    double spec_factor;           /* what the table does not know of: steps with drafts cost so much more */
+    double noise;                 /* share of steps that something disturbs */
+};
+
+static const struct machine machines[] = {
+    {"two cores", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0},
+    {"two cores, busy", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0.2},
+    {"matrix unit", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0},
+    {"large GPU", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1, 0},
+    {"large GPU, wrong table", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1.25, 0.05},
+};
+
+static double step_us(const struct machine *m, double segs, double rows, double draft_rows, double outs)
+{
+    double us = m->step_us + m->seg_us * segs;
+    us += rows > m->knee_rows ? m->row_us * (rows - m->knee_rows) : 0;
+    if (draft_rows > 0) {
+        us += m->draft_us + m->out_us * outs;
+        us += draft_rows > m->draft_knee ? m->draft_row_us * (draft_rows - m->draft_knee) : 0;
+    }
+    return us;
+}
+
+static void fill_table(struct sv_cost *c, const struct machine *m, int32_t n_seqs)
+{
+    for (int32_t n = 1; n <= n_seqs; n = n < 8 ? n + 1 : n + n / 4)
+        sv_curve_add(&c->plain, n, step_us(m, n, n, 0, 0));
+    for (int32_t r = 2; r <= n_seqs * BLOCK; r = r < 8 ? r + 1 : r + r / 4)
+        sv_curve_add(&c->wide, r, step_us(m, ceil(r / 16.0), r, 0, 0));
+    for (int32_t r = 2; r <= n_seqs * BLOCK; r = r < 8 ? r + 1 : r + r / 4)
+        sv_curve_add(&c->draft_rows, r,
+                     step_us(m, 0, 0, r, 0) - m->step_us);
+    sv_curve_add(&c->draft_out, 1, m->out_us);
+    sv_curve_add(&c->draft_out, 2, 2 * m->out_us);
+}
+
+/* ---------------------------------------------------------------- profiles */
+
+static const double qwen3[16] = {11.2, 16.4, 12.0, 8.7, 6.9, 6.2, 5.5, 4.3,
+                                 4.8,  2.5,  3.7,  2.3, 2.5, 2.5, 2.0, 8.4};
+
+/* Geometric lengths with this mean, cut to the block. */
+static void geometric(double mean, double share[BLOCK])
+{
+    double lo = 0, hi = 1;
+    for (int i = 0; i < 60; i++) {
+        double p = (lo + hi) / 2, sum = 1, alive = 1;
+        for (int j = 1; j < BLOCK; j++)
+            sum += alive *= p;
+        *(sum < mean ? &lo : &hi) = p;
+    }
+    double alive = 1;
+    for (int j = 0; j < BLOCK; j++) {
+        share[j] = j == BLOCK - 1 ? alive : alive * (1 - lo);
+        alive *= lo;
+    }
+}
+
+static void set_profile(struct sv_accept_profile *p, double mean)
+{
+    struct sv_err err;
+    double share[BLOCK];
+    if (mean > 0)
+        geometric(mean, share);
+    else
+        memcpy(share, qwen3, sizeof share);
+    p->seed = 7;
+    assert_int_equal(sv_profile_set(p, share, BLOCK, &err), 0);
+}
+
+/* ---------------------------------------------------------------- running */
+
+/* Tokens per us of n sequences at one fixed width (draft masks as many as rows, which is the cheapest). */
+static double run_fixed(const struct machine *m, const struct sv_accept_profile *p, int32_t n, int32_t w)
+{
+    double tokens = 0, us = 0;
+    for (int32_t step = 0; step < 1500; step++) {
+        for (int32_t i = 0; i < n; i++) {
+            int32_t len = sv_profile_draw(p, (uint64_t)i, (uint64_t)step);
+            tokens += len < w ? len : w;
+        }
+        us += step_us(m, n, n * w, w > 1 ? n * w : 0, n * (w - 1)) * (w > 1 ? m->spec_factor : 1);
+    }
+    return tokens / us;
+}
+
+struct outcome {
+    double rate, width;
+    int64_t n_plain, n_probes;
+};
+
+static struct outcome run_policy(const struct machine *m, const struct sv_accept_profile *prof, int32_t n)
+{
+    struct sv_policy *p;
+    struct sv_err err;
+    struct sv_record *rec = calloc((size_t)n, sizeof *rec);
+    struct sv_rng rng = {11};
+    double tokens = 0, us = 0, rows = 0;
+    int64_t n_steps = 0;
+    assert_int_equal(sv_policy_open(&p, n, BLOCK, true, &err), 0);
+    fill_table(&p->cost, m, n);
+    for (int32_t step = 0; step < 1500; step++) {
+        sv_policy_begin(p, 0, false);
+        for (int32_t i = 0; i < n; i++)
+            sv_policy_add(p, (struct sv_policy_seq){
+                                 .block = BLOCK, .cap = BLOCK, .context = 100, .record = &rec[i]});
+        sv_policy_choose(p);
+        int32_t n_rows = 0, draft_rows = 0, outs = 0;
+        for (int32_t i = 0; i < n; i++) {
+            const struct sv_policy_seq *s = &p->seq[i];
+            assert_true(s->width >= 1 && s->width <= s->cap);
+            assert_true(s->width == 1 ? !s->draft_rows : s->draft_rows >= s->width);
+            n_rows += s->width;
+            draft_rows += s->draft_rows;
+            outs += s->width > 1 ? s->width - 1 : 0;
+        }
+        assert_int_equal(p->load.n_segs, n);
+        assert_int_equal(p->load.n_rows, n_rows);
+        assert_int_equal(p->load.n_draft_rows, draft_rows);
+        assert_int_equal(p->load.n_draft_out, outs);
+        double t = step_us(m, n, n_rows, draft_rows, outs) * (draft_rows ? m->spec_factor : 1);
+        for (int32_t i = 0; i < n; i++) {
+            const struct sv_policy_seq *s = &p->seq[i];
+            int32_t len = sv_profile_draw(prof, (uint64_t)i, (uint64_t)step);
+            len = len < s->width ? len : s->width;
+            if (s->width > 1)
+                sv_policy_verified(p, &rec[i], s->width, s->draft_rows, s->probe, len);
+            if (step >= 100) /* what it costs to learn the first time is paid once a process */
+                tokens += len;
+        }
+        double seen = t * (0.97 + 0.06 * (double)sv_rng_float(&rng));
+        if ((double)sv_rng_float(&rng) < m->noise)
+            seen *= 1 + 2 * (double)sv_rng_float(&rng);
+        sv_cost_learn(&p->cost, &p->load, seen);
+        if (step < 100)
+            continue;
+        us += t;
+        rows += n_rows;
+        n_steps++;
+    }
+    struct outcome o = {.rate = tokens / us,
+                        .width = rows / (double)(n_steps * n),
+                        .n_plain = p->n_plain,
+                        .n_probes = p->n_probes};
+    sv_policy_close(p);
+    free(rec);
+    return o;
+}
+
+static void check_machine(const struct machine *m)
+{
+    static const double means[] = {1, 1.5, 2.5, 4, 6.4, 0, 15.99};
+    static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
+    for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
+        for (int32_t n = 1; n <= MAX_SEQS; n *= n < 4 ? 2 : 4) {
+            struct sv_accept_profile prof;
+            double best = 0;
+            int32_t best_width = 0;
+            set_profile(&prof, means[k]);
+            for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
+                double rate = run_fixed(m, &prof, n, widths[i]);
+                if (rate > best) {
+                    best = rate;
+                    best_width = widths[i];
+                }
+            }
+            struct outcome o = run_policy(m, &prof, n);
+            if (o.rate < 0.975 * best)
+                print_message("%s, profile %g, %d sequences: %.3f of width %d (mean width %.2f, %lld plain, "
+                              "%lld probes)\n",
+                              m->name, means[k], n, o.rate / best, best_width, o.width,
+                              (long long)o.n_plain, (long long)o.n_probes);
+            assert_true(o.rate >= 0.965 * best);
+        }
+}
+
+static void never_slower(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof machines / sizeof machines[0]; i++)
+        check_machine(&machines[i]);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(never_slower))
