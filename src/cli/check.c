@@ -315,6 +315,7 @@ int sv_cli_check(int argc, char **argv)
         code = sv_cli_sampling_apply(&s, "check", &defaults);
     if (code >= 0)
         return code;
+    eo.auto_width = false; /* acceptance at every position of the block is what is asked for */
     sv_cli_catch_interrupt();
     return check(&eo, prompts, &defaults);
 }

@@ -27,6 +27,7 @@ struct calibration {
     struct sv_policy *p;
     struct sv_seq scratch;
     int32_t *lens;      /* (n_slots) */
+    int32_t base;       /* context of all shapes but the far ones */
     int32_t n_backed;   /* slots with pages */
     bool at_once;       /* the device computes while it is called: the drafting pass has a time of its own */
     struct shape shape[MAX_POINTS];
@@ -112,14 +113,14 @@ static int32_t next_count(int32_t n)
 static void list_count(struct calibration *c, int32_t n)
 {
     const int32_t block = c->p->block;
-    add(c, PLAIN, n, 1, 1, 0, BASE_CONTEXT);
+    add(c, PLAIN, n, 1, 1, 0, c->base);
     if (n > 1 && n < 4)
-        add(c, WIDE, n, block, block / 2, 0, BASE_CONTEXT);
+        add(c, WIDE, n, block, block / 2, 0, c->base);
     if (n > 1)
-        add(c, WIDE, n, block, block, 0, BASE_CONTEXT);
+        add(c, WIDE, n, block, block, 0, c->base);
     if (c->p->drafts_on_device && (n < 5 || n % 4 == 0 || n == c->n_backed)) {
-        add(c, DRAFT_ROWS, n, 2, 2, block, BASE_CONTEXT);
-        add(c, DRAFT_OUT, n, block, block, block, BASE_CONTEXT);
+        add(c, DRAFT_ROWS, n, 2, 2, block, c->base);
+        add(c, DRAFT_OUT, n, block, block, block, c->base);
     }
 }
 
@@ -128,10 +129,10 @@ static void list_shapes(struct calibration *c)
 {
     const int32_t block = c->p->block;
     for (int32_t r = 2; r < block; r = r < 6 ? r + 1 : r + 2)
-        add(c, WIDE, 1, r, r, 0, BASE_CONTEXT);
-    add(c, WIDE, 1, block, block, 0, BASE_CONTEXT);
+        add(c, WIDE, 1, r, r, 0, c->base);
+    add(c, WIDE, 1, block, block, 0, c->base);
     for (int32_t m = 2; c->p->drafts_on_device && m < block; m *= 2)
-        add(c, DRAFT_ROWS, 1, 2, 2, m, BASE_CONTEXT);
+        add(c, DRAFT_ROWS, 1, 2, 2, m, c->base);
     for (int32_t n = 1; n < c->n_backed; n = next_count(n))
         list_count(c, n);
     list_count(c, c->n_backed);
@@ -254,7 +255,7 @@ static int run_contexts(struct calibration *c, int32_t context, int64_t budget_u
     const bool drafts = c->p->drafts_on_device;
     c->n_shapes = 0;
     for (int far = 0; far < 2; far++) {
-        int32_t at = far ? context : BASE_CONTEXT;
+        int32_t at = far ? context : c->base;
         add(c, PLAIN, n, 1, 1, 0, at);
         add(c, WIDE, n, block, block, 0, at);
         add(c, WIDE, n, few, few, 0, at);
@@ -300,8 +301,8 @@ static int measure_contexts(struct calibration *c, int64_t budget_us)
     const int32_t block = c->p->block;
     int64_t end_us = sv_clock_us() + budget_us;
     cost->n_ctx = 1;
-    cost->ctx[0] = BASE_CONTEXT;
-    for (int32_t ctx = BASE_CONTEXT * 8; cost->n_ctx < SV_COST_CONTEXTS; ctx *= 8) {
+    cost->ctx[0] = c->base;
+    for (int32_t ctx = c->base * 8; cost->n_ctx < SV_COST_CONTEXTS; ctx *= 8) {
         bool last = ctx >= e->context - block;
         ctx = last ? e->context - block : ctx;
         if (ctx <= cost->ctx[cost->n_ctx - 1] || sv_clock_us() > end_us)
@@ -337,8 +338,9 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
     int64_t budget = c->at_once ? 600000 : 1400000;
     int rc = c->lens ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "cost table");
     if (!rc) {
-        int32_t base = BASE_CONTEXT + p->block;
-        c->n_backed = reserve(c, e->sched.n_slots, base < e->context ? base : e->context);
+        c->base = e->context - p->block;
+        c->base = c->base < BASE_CONTEXT ? c->base : BASE_CONTEXT;
+        c->n_backed = reserve(c, e->sched.n_slots, c->base + p->block);
         list_shapes(c);
         rc = run_rounds(c, budget);
         give_back(c);
@@ -353,7 +355,7 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
     e->plan = (struct sv_plan){.seg = e->plan.seg};
     memset(&e->stats, 0, sizeof e->stats);
     p->measured_us = sv_clock_us() - start;
-    sv_log(SV_LOG_INFO, "width policy: measured the cost of steps in %.2f s",
+    sv_log(SV_LOG_DEBUG, "width policy: measured the cost of steps in %.2f s",
            (double)p->measured_us / 1e6);
     sv_free(c->lens);
     sv_free(c);

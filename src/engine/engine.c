@@ -249,8 +249,8 @@ static int open_sched(struct sv_engine *e, const struct resolved *r, struct sv_e
 /* The width policy, with what steps cost here. */
 static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, struct sv_err *err)
 {
-    if (!o->auto_width || e->width < 2)
-        return SV_OK;
+    if (!o->auto_width || e->width < 2 || e->context < 2 * e->width)
+        return SV_OK; /* in so short a context a block hardly fits */
     int rc = sv_policy_open(&e->policy, e->sched.n_slots, e->width, e->drafter->ops->propose != NULL,
                             err);
     if (!rc)

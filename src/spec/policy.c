@@ -483,6 +483,8 @@ void sv_policy_choose(struct sv_policy *p)
     if (!p->n)
         return;
     plain.us = sv_cost_us(&p->cost, &p->load);
+    if (plain.us <= 0)
+        return; /* nothing was measured */
     plain.score = score(p, plain.tokens, plain.us);
     search(p, SV_DRAFT_FULL, plain.tokens, &best);
     if (p->drafts_on_device)

@@ -33,7 +33,7 @@ err_says "--top-p"
 run 2 run -m "$target" -p hi --max-tokens -4
 err_says "--max-tokens"
 run 2 run -m "$target" -p hi --width 65
-err_says "--width"
+err_says "--spec-width"
 run 2 run -m "$target" -p hi -f x
 err_says "exclude"
 run 2 run -m "$target" -p hi --stop ''

@@ -1,0 +1,163 @@
+/*
+ * test_widths.c - any verify widths give the same text: chosen at random every step, by the policy, by request.
+ *
+ * timeout: 240
+ *
+ * The reference is plain decoding, one sequence at a time. The random policy also mixes full and short drafting
+ * blocks. Then what the policy counts, and that a width a request asked for is kept to.
+ */
+#include "testing.h"
+
+#include "engine/run.h"
+#include "engine/toy.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 60, MAX_PROMPT = 40, MAX_TOKENS = 32, VOCAB = 300, BLOCK = 16 };
+
+static const struct toy toy = {.vocab = VOCAB,
+                               .hidden = 64,
+                               .n_layers = 3,
+                               .n_heads = 5,
+                               .n_kv = 1,
+                               .head_dim = 16,
+                               .mlp = 96,
+                               .max_position = 256,
+                               .block = BLOCK,
+                               .draft_layers = 2,
+                               .bf16 = true,
+                               .scale = 0.2f,
+                               .seed = 3};
+
+/* The trained golden pair: its drafts are often right. */
+static struct sv_engine_options trained(void)
+{
+    return (struct sv_engine_options){.target_dir = run_dir("tests/golden/tiny/pair_target"),
+                                      .draft_dir = run_dir("tests/golden/tiny/pair_draft_full_b16"),
+                                      .dtype = SV_TYPE_F32};
+}
+
+static struct sv_engine_options random_pair(void)
+{
+    return (struct sv_engine_options){.target_dir = toy_target(&toy), .draft_dir = toy_draft(&toy)};
+}
+
+static void sample(struct run_case *c, int n)
+{
+    for (int i = 0; i < n; i++) {
+        c[i].req.temperature = i % 3 ? 0.9 : 0;
+        c[i].req.top_p = i % 5 < 2 ? 0.9 : 1;
+        c[i].req.seed = (uint64_t)i * 1000003;
+    }
+}
+
+static void same_under(struct sv_engine_options o, bool sampled, bool randomly)
+{
+    static const int32_t batches[] = {1, 3, 16};
+    struct run_case *c = run_cases(N, VOCAB, MAX_PROMPT, MAX_TOKENS, 42);
+    if (sampled)
+        sample(c, N);
+    struct sv_engine_options plain = o;
+    plain.draft_dir = NULL;
+    struct sv_engine *e = run_open(&plain, NULL);
+    struct run_out *ref = run_all(e, c, N);
+    sv_engine_close(e);
+    for (size_t i = 0; i < sizeof batches / sizeof batches[0]; i++) {
+        struct sv_rng rng = {i + 1};
+        struct sv_engine_stats st;
+        char what[64];
+        o.max_sequences = batches[i];
+        o.auto_width = true;
+        o.prefill_chunk = 32;
+        e = run_open(&o, NULL);
+        assert_non_null(e->policy);
+        if (randomly)
+            e->policy->random = &rng;
+        struct run_out *out = run_all(e, c, N);
+        snprintf(what, sizeof what, "%s widths, batch %d", randomly ? "random" : "chosen", batches[i]);
+        run_same(ref, out, N, what);
+        sv_get_engine_stats(e, &st);
+        int64_t n_segs = 0, n_verify = 0, n_kinds = 0;
+        for (int w = 0; w < 65; w++) {
+            n_segs += st.width_chosen[w];
+            n_verify += w > 1 ? st.width_chosen[w] : 0;
+            n_kinds += st.width_chosen[w] > 0;
+            assert_true(w && w <= BLOCK ? true : !st.width_chosen[w]);
+        }
+        int64_t n_steps = 0;
+        for (int k = 0; k < N; k++)
+            n_steps += out[k].n_steps;
+        assert_int_equal(n_segs, n_steps);
+        assert_int_equal(n_verify, st.n_verify_steps);
+        if (randomly)
+            assert_true(n_kinds >= BLOCK - 1);
+        run_out_free(out, N);
+        sv_engine_close(e);
+    }
+    run_out_free(ref, N);
+    run_cases_free(c, N);
+}
+
+static void random_greedy(void **state)
+{
+    (void)state;
+    same_under(trained(), false, true);
+    same_under(random_pair(), false, true);
+}
+
+static void random_sampled(void **state)
+{
+    (void)state;
+    same_under(trained(), true, true);
+}
+
+static void chosen(void **state)
+{
+    (void)state;
+    same_under(trained(), false, false);
+    same_under(trained(), true, false);
+    same_under(random_pair(), false, false);
+}
+
+static void request_keeps_its_width(void **state)
+{
+    (void)state;
+    struct sv_engine_options o = trained();
+    struct run_case *c = run_cases(12, VOCAB, MAX_PROMPT, MAX_TOKENS, 5);
+    struct sv_engine_stats st;
+    for (int i = 0; i < 12; i++)
+        c[i].req.width = i % 2 ? 5 : 1;
+    o.max_sequences = 4;
+    o.auto_width = true;
+    struct sv_engine *e = run_open(&o, NULL);
+    struct run_out *out = run_all(e, c, 12);
+    sv_get_engine_stats(e, &st);
+    for (int w = 6; w < 65; w++)
+        assert_int_equal(st.width_chosen[w], 0);
+    assert_true(st.width_chosen[5] > 0 && st.width_chosen[1] > 0);
+    run_out_free(out, 12);
+    sv_engine_close(e);
+    run_cases_free(c, 12);
+}
+
+/* Too little room for anything but one short sequence: the table is made of what fits. */
+static void small_context(void **state)
+{
+    (void)state;
+    struct sv_engine_options o = trained();
+    o.context = 34;
+    o.auto_width = true;
+    o.max_sequences = 3;
+    struct run_case *c = run_cases(6, VOCAB, 12, 8, 5);
+    struct sv_engine *e = run_open(&o, NULL);
+    assert_true(e->policy->cost.plain.n > 0 && e->policy->cost.wide.n > 0);
+    assert_true(e->policy->cost.draft_rows.n > 0);
+    struct run_out *out = run_all(e, c, 6);
+    run_out_free(out, 6);
+    sv_engine_close(e);
+    run_cases_free(c, 6);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled), cmocka_unit_test(chosen),
+             cmocka_unit_test(request_keeps_its_width), cmocka_unit_test(small_context))
