@@ -3,25 +3,32 @@
  *
  * Called by main.c. Must not: print a speed without what it was measured against.
  */
-#include "cli/cli.h"
+#include "cli/sim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static const char usage[] =
     "Usage: salvo bench -m TARGET_DIR [-d DRAFT_DIR] --prompts FILE.jsonl\n"
-    "       salvo bench --random-weights CONFIG_DIR\n"
+    "       salvo bench --random-weights CONFIG_DIR [--draft-config DIR]\n"
+    "       salvo bench -m TARGET_DIR -d DRAFT_DIR --mode plain,dflash,auto\n"
+    "                   [--accept-profile LIST] [--concurrency LIST]\n"
     "\n"
     "With prompts: plain decoding and DFlash in turns, median and half the spread of tokens\n"
     "per second (prompts included), speedup, mean accept length, share of the read\n"
     "bandwidth measured in the same run; by the prompts' field 'kind'. Fails when the two\n"
     "do not give the same tokens. Texts that run into a loop are left out and counted.\n"
     "With random weights of CONFIG_DIR/config.json's shapes: one row, a block of rows and a\n"
-    "long prompt beside the read bandwidth. The weights lie in a temporary file meanwhile.";
+    "long prompt beside the read bandwidth. The weights lie in a temporary file meanwhile.\n"
+    "With --mode, --accept-profile or --draft-config: steps at fixed numbers of sequences,\n"
+    "modes in turns; accept lengths may be drawn from a profile (rows marked simulated).";
+
+enum { NO_PREFILL = -1 };
 
 struct bench_args {
-    const char *prompts, *format, *out, *concurrency, *random_dir, *tmp_dir;
-    int64_t repeat, verify, prefill, limit;
+    const char *prompts, *format, *out, *concurrency, *random_dir, *draft_config, *tmp_dir;
+    const char *modes, *widths, *profiles;
+    int64_t repeat, verify, prefill, limit, at_context, steps;
     double seconds;
     bool keep_loops, quiet;
 };
@@ -31,9 +38,9 @@ static int parse_concurrency(const char *text, struct sv_cli_pair_opts *o)
     while (*text) {
         char *end;
         long v = strtol(text, &end, 10);
-        if (end == text || v < 1 || v > 4096 || (*end && *end != ',') || o->n_concurrency == 8)
+        if (end == text || v < 1 || v > 4096 || (*end && *end != ',') || o->n_concurrency == 16)
             return sv_cli_usage("bench",
-                                "option --concurrency: '%s' is not a list of at most 8 numbers "
+                                "option --concurrency: '%s' is not a list of at most 16 numbers "
                                 "between 1 and 4096",
                                 text);
         o->concurrency[o->n_concurrency++] = (int32_t)v;
@@ -193,7 +200,7 @@ static int bench_random(const struct bench_args *a, const struct sv_engine_optio
     struct sv_cli_random_opts o = {.config_dir = a->random_dir,
                                    .tmp_dir = a->tmp_dir,
                                    .verify = a->verify,
-                                   .prefill = a->prefill,
+                                   .prefill = a->prefill == NO_PREFILL ? 512 : a->prefill,
                                    .repeat = a->repeat,
                                    .seconds = a->seconds};
     struct sv_buf text;
@@ -207,6 +214,45 @@ static int bench_random(const struct bench_args *a, const struct sv_engine_optio
     return code;
 }
 
+/* Modes, widths and profiles at fixed numbers of sequences. */
+static int bench_sim(const struct bench_args *a, struct sv_engine_options *eo)
+{
+    struct sv_cli_pair_opts levels = {.repeat = 0};
+    struct sv_sim_opts o = {.context = (int32_t)a->at_context,
+                            .prefill = (int32_t)(a->prefill == NO_PREFILL ? 0 : a->prefill),
+                            .repeat = (int32_t)a->repeat,
+                            .steps = (int32_t)a->steps,
+                            .seconds = a->seconds,
+                            .random_weights = a->random_dir != NULL,
+                            .quiet = a->quiet};
+    struct sv_buf text;
+    int code = parse_concurrency(a->concurrency, &levels);
+
+    if (code < 0)
+        code = sv_sim_parse_modes(&o, a->modes ? a->modes : "plain,dflash,auto", a->widths);
+    if (code < 0)
+        code = sv_sim_parse_profiles(&o, a->profiles ? a->profiles : "real");
+    if (code >= 0)
+        return code;
+    o.n_concurrency = levels.n_concurrency;
+    memcpy(o.concurrency, levels.concurrency, sizeof levels.concurrency);
+    if (a->random_dir) {
+        eo->target_dir = a->random_dir;
+        eo->draft_dir = a->draft_config;
+    }
+    sv_buf_init(&text);
+    code = sv_cli_sim_measure(&o, eo, a->format, &text);
+    if (text.len && deliver(&text, a->out) != SV_CLI_OK)
+        code = SV_CLI_FAIL;
+    sv_buf_fini(&text);
+    return code;
+}
+
+static bool is_sim(const struct bench_args *a)
+{
+    return a->modes || a->profiles || a->draft_config;
+}
+
 static int check_args(const struct bench_args *a)
 {
     if (!sv_cli_table_format_known(a->format))
@@ -218,9 +264,16 @@ static int check_args(const struct bench_args *a)
     if (a->verify < 2 || a->verify > 64)
         return sv_cli_usage("bench", "option --verify: %lld is not in [2, 64]",
                             (long long)a->verify);
-    if (a->prefill < 1 || a->prefill > 65536)
+    if (a->prefill != NO_PREFILL && (a->prefill < 1 || a->prefill > 65536))
         return sv_cli_usage("bench", "option --prefill: %lld is not in [1, 65536]",
                             (long long)a->prefill);
+    if (a->at_context < 1 || a->at_context > 1 << 20)
+        return sv_cli_usage("bench", "option --context: %lld is not in [1, 1048576]",
+                            (long long)a->at_context);
+    if (a->steps < 1 || a->steps > 4096)
+        return sv_cli_usage("bench", "option --steps: %lld is not in [1, 4096]", (long long)a->steps);
+    if (is_sim(a))
+        return a->prompts ? sv_cli_usage("bench", "--prompts excludes --mode and --accept-profile") : -1;
     if (a->limit < 0)
         return sv_cli_usage("bench", "option --limit: must not be negative");
     if (!a->random_dir == !a->prompts)
@@ -239,7 +292,10 @@ int sv_cli_bench(int argc, char **argv)
                            .concurrency = "1",
                            .repeat = 5,
                            .verify = 16,
-                           .prefill = 512,
+                           .prefill = NO_PREFILL,
+                           .widths = "16",
+                           .at_context = 512,
+                           .steps = 32,
                            .seconds = 1};
     int code;
 
@@ -257,9 +313,21 @@ int sv_cli_bench(int argc, char **argv)
     sv_cli_opt(&opts, "verify", 0, SV_OPT_INT, &a.verify, "N",
                "rows of a verify step with random weights (default 16)");
     sv_cli_opt(&opts, "prefill", 0, SV_OPT_INT, &a.prefill, "N",
-               "length of the prompt with random weights (default 512)");
+               "length of a prompt to measure (with --random-weights alone: 512)");
+    sv_cli_opt(&opts, "draft-config", 0, SV_OPT_STRING, &a.draft_config, "DIR",
+               "draft with random weights of DIR/config.json");
+    sv_cli_opt(&opts, "mode", 0, SV_OPT_STRING, &a.modes, "LIST",
+               "plain, dflash (fixed widths), auto (the width policy), on random prompts");
+    sv_cli_opt(&opts, "widths", 0, SV_OPT_STRING, &a.widths, "LIST",
+               "widths of --mode dflash (default 16)");
+    sv_cli_opt(&opts, "accept-profile", 0, SV_OPT_STRING, &a.profiles, "LIST",
+               "draw accept lengths: never, a mean, qwen3-8b, always, all, a FILE of shares; or real");
+    sv_cli_opt(&opts, "context", 0, SV_OPT_INT, &a.at_context, "N",
+               "tokens before the measured ones with --mode (default 512)");
+    sv_cli_opt(&opts, "steps", 0, SV_OPT_INT, &a.steps, "N",
+               "steps in one sample with --mode (default 32)");
     sv_cli_opt(&opts, "seconds", 0, SV_OPT_FLOAT, &a.seconds, "X",
-               "time for each measurement with random weights (default 1)");
+               "time for each measurement (default 1)");
     sv_cli_opt(&opts, "tmp", 0, SV_OPT_STRING, &a.tmp_dir, "DIR",
                "where random weights are written (default $TMPDIR or /tmp)");
     sv_cli_opt(&opts, "format", 'o', SV_OPT_STRING, &a.format, "FORMAT", "md, csv or json");
@@ -281,5 +349,7 @@ int sv_cli_bench(int argc, char **argv)
         code = sv_cli_sampling_apply(&s, "bench", &defaults);
     if (code >= 0)
         return code;
+    if (is_sim(&a))
+        return bench_sim(&a, &eo);
     return a.random_dir ? bench_random(&a, &eo) : bench_pair(&a, &eo, &defaults);
 }

@@ -33,7 +33,7 @@ int sv_cli_usage(const char *command, const char *fmt, ...) __attribute__((forma
 
 /* ---------------------------------------------------------------- options (args.c) */
 
-#define SV_CLI_MAX_OPTS 48
+#define SV_CLI_MAX_OPTS 64
 
 /* An option table that grows by groups of rows. */
 struct sv_cli_opts {
@@ -321,7 +321,7 @@ void sv_cli_record_add(struct sv_cli_table *t, const struct sv_cli_machine *m, c
 struct sv_cli_pair_opts {
     int32_t repeat;
     double max_seconds; /* no further repeat after this; 0 = no limit */
-    int32_t concurrency[8];
+    int32_t concurrency[16];
     int32_t n_concurrency;
     bool keep_loops, quiet;
 };

@@ -33,6 +33,7 @@ struct resolved {
     int64_t cache_bytes;
     bool keep_prefixes, cache_asked; /* asked: by the user, who wants all of it */
     int32_t cache_pages; /* of every pool; 0 = what cache_bytes allow */
+    bool random_weights;
 };
 
 static int in_range(int64_t v, int64_t lo, int64_t hi, const char *name, struct sv_err *err)
@@ -102,9 +103,11 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     e->context = r->context;
     rc = open_device(e, o, &cfg, err);
     if (!rc)
-        rc = sv_model_open(&e->model, e->dev, o->target_dir, r->context, err);
+        rc = (r->random_weights ? sv_model_open_random : sv_model_open)(&e->model, e->dev, o->target_dir,
+                                                                        r->context, err);
     if (!rc && !e->drafter && o->draft_dir)
-        rc = sv_dflash_open(&e->drafter, &e->model, o->draft_dir, r->context + SV_MAX_BLOCK, err);
+        rc = (r->random_weights ? sv_dflash_open_random : sv_dflash_open)(
+            &e->drafter, &e->model, o->draft_dir, r->context + SV_MAX_BLOCK, err);
     if (rc)
         return rc;
     int32_t block = e->drafter ? e->drafter->block_size : 1;
@@ -281,6 +284,7 @@ int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options 
     e->next_id = 1;
     int rc = resolve(opts, &r, err);
     r.cache_pages = tuning->cache_pages;
+    r.random_weights = tuning->random_weights;
     if (!rc)
         rc = open_models(e, opts, &r, err);
     if (!rc)

@@ -236,6 +236,7 @@ struct sv_engine {
 /* What tests and benchmarks set and options do not. Zeros: as a user gets it. */
 struct sv_engine_tuning {
     int32_t cache_pages; /* pages of every pool; 0 = by the options */
+    bool random_weights; /* the directories hold config.json alone: weights are made on the device */
 };
 
 /* engine.c: opts as in salvo.h; drafter, when given, is used instead of opts->draft_dir (tests, bench)

@@ -80,7 +80,7 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
 /* Owns what a checkpoint becomes on a device. On the CPU the mapped file itself is used. */
 struct sv_weights {
     struct sv_dev *dev;
-    const struct sv_ckpt *ckpt;
+    const struct sv_ckpt *ckpt; /* NULL: random weights of whatever shape is asked for */
     const char *prefix;     /* "model." or "" */
     const void **owned;     /* device buffers to free */
     int32_t n_owned, cap_owned;
@@ -112,6 +112,9 @@ struct sv_model {
 /* Loads DIR onto dev, with rotary tables for n_positions (0 = all of max_position). */
 int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
                   struct sv_err *err);
+/* DIR/config.json alone: weights of its shapes, bf16, made on the device (benchmarks). */
+int sv_model_open_random(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
+                         struct sv_err *err);
 void sv_model_close(struct sv_model *m);
 /* Cache groups the model's layers need: fills desc (geometry only) and sets cache_group/cache_layer of the
  * layers, numbering groups from first_group. Returns how many. */

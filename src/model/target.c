@@ -7,23 +7,25 @@
 
 #include <string.h>
 
-int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
-                  struct sv_err *err)
+static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
+                      bool random, struct sv_err *err)
 {
     memset(m, 0, sizeof *m);
     m->dev = dev;
     int rc = sv_config_load(&m->cfg, dir, err);
     if (rc)
         return rc;
-    rc = sv_ckpt_open(&m->ckpt, dir, err);
+    if (!random)
+        rc = sv_ckpt_open(&m->ckpt, dir, err);
     if (rc)
         return rc;
     const struct sv_config *cfg = &m->cfg;
     if (n_positions <= 0 || n_positions > cfg->max_position)
         n_positions = cfg->max_position;
-    rc = sv_ckpt_check_target(&m->ckpt, cfg, err);
+    if (!random)
+        rc = sv_ckpt_check_target(&m->ckpt, cfg, err);
     if (!rc)
-        rc = sv_weights_open(&m->weights, dev, &m->ckpt, err);
+        rc = sv_weights_open(&m->weights, dev, random ? NULL : &m->ckpt, err);
     if (!rc)
         rc = sv_weights_take_stack(&m->weights, &m->stack, cfg, n_positions, err);
     m->step_bytes = m->weights.n_bytes;
@@ -41,6 +43,18 @@ int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32
         sv_err_prefix(err, "%s", dir);
     }
     return rc;
+}
+
+int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
+                  struct sv_err *err)
+{
+    return open_model(m, dev, dir, n_positions, false, err);
+}
+
+int sv_model_open_random(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
+                         struct sv_err *err)
+{
+    return open_model(m, dev, dir, n_positions, true, err);
 }
 
 void sv_model_close(struct sv_model *m)

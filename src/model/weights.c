@@ -8,15 +8,18 @@
 
 #include <string.h>
 
+enum { MAX_RANDOM_TENSORS = 8192 };
+
 int sv_weights_open(struct sv_weights *w, struct sv_dev *dev, const struct sv_ckpt *ckpt,
                     struct sv_err *err)
 {
     memset(w, 0, sizeof *w);
     w->dev = dev;
     w->ckpt = ckpt;
-    w->prefix = sv_ckpt_find(ckpt, "model.norm.weight") ? "model." : "";
+    w->prefix = ckpt && sv_ckpt_find(ckpt, "model.norm.weight") ? "model." : "";
     sv_arena_init(&w->arena);
-    w->cap_owned = ckpt->n_tensors + 2; /* every tensor at most once, and the rotary table */
+    /* Every tensor at most once, and the rotary table. */
+    w->cap_owned = (ckpt ? ckpt->n_tensors : MAX_RANDOM_TENSORS) + 2;
     w->owned = sv_arena_alloc(&w->arena, (size_t)w->cap_owned * sizeof *w->owned);
     if (!w->owned) {
         sv_weights_close(w);
@@ -45,6 +48,24 @@ static int upload(struct sv_weights *w, const struct sv_weight *host, struct sv_
     return rc;
 }
 
+/* No checkpoint: numbers as in a fresh model, around one where they scale (norms). */
+static int make_random(struct sv_weights *w, struct sv_weight *out, int32_t rows, int32_t cols,
+                       const char *name, struct sv_err *err)
+{
+    const struct sv_weight shape = {.dtype = SV_BF16, .rows = rows, .cols = cols};
+    bool norm = rows == 1 && strstr(name, "norm");
+    if (w->n_owned == w->cap_owned)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "random weights: more than %d tensors",
+                       MAX_RANDOM_TENSORS);
+    int rc = sv_dev_random_weight(w->dev, &shape, norm ? 0.01f : 0.02f, norm ? 1 : 0,
+                                  (uint64_t)w->n_owned + 1, out, err);
+    if (rc)
+        return rc;
+    w->owned[w->n_owned++] = out->data;
+    w->n_bytes += 2 * (int64_t)rows * cols;
+    return SV_OK;
+}
+
 int sv_weights_take(struct sv_weights *w, struct sv_weight *out, int32_t rows, int32_t cols,
                     struct sv_err *err, const char *fmt, ...)
 {
@@ -54,6 +75,8 @@ int sv_weights_take(struct sv_weights *w, struct sv_weight *out, int32_t rows, i
     va_start(ap, fmt);
     vsnprintf(name + n, sizeof name - n, fmt, ap);
     va_end(ap);
+    if (!w->ckpt)
+        return make_random(w, out, rows, cols, name, err);
     const struct sv_host_tensor *t = sv_ckpt_find(w->ckpt, name);
     if (!t)
         t = sv_ckpt_find(w->ckpt, name + n); /* lm_head stands outside the prefix */

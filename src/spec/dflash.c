@@ -159,8 +159,8 @@ static int take_weights(struct dflash *f, int32_t n_positions, struct sv_err *er
     return SV_OK;
 }
 
-int sv_dflash_open(struct sv_drafter **d, const struct sv_model *target, const char *dir,
-                   int32_t n_positions, struct sv_err *err)
+static int open_draft(struct sv_drafter **d, const struct sv_model *target, const char *dir,
+                      int32_t n_positions, bool random, struct sv_err *err)
 {
     *d = NULL;
     struct dflash *f = sv_calloc(1, sizeof *f);
@@ -178,12 +178,12 @@ int sv_dflash_open(struct sv_drafter **d, const struct sv_model *target, const c
     if (!rc && 2 * f->cfg.base.n_layers > SV_GEMM_MAX_PARTS)
         rc = sv_fail(err, SV_EUNSUPPORTED, -1, "%d draft layers; at most %d are supported",
                      f->cfg.base.n_layers, SV_GEMM_MAX_PARTS / 2);
-    if (!rc)
+    if (!rc && !random)
         rc = sv_ckpt_open(&f->ckpt, dir, err);
-    if (!rc)
+    if (!rc && !random)
         rc = sv_ckpt_check_draft(&f->ckpt, &f->cfg, err);
     if (!rc)
-        rc = sv_weights_open(&f->weights, target->dev, &f->ckpt, err);
+        rc = sv_weights_open(&f->weights, target->dev, random ? NULL : &f->ckpt, err);
     if (!rc)
         rc = take_weights(f, n_positions, err);
     if (rc) {
@@ -200,6 +200,18 @@ int sv_dflash_open(struct sv_drafter **d, const struct sv_model *target, const c
                                                   (int64_t)sv_dtype_bytes(target->head.dtype);
     *d = &f->base;
     return SV_OK;
+}
+
+int sv_dflash_open(struct sv_drafter **d, const struct sv_model *target, const char *dir,
+                   int32_t n_positions, struct sv_err *err)
+{
+    return open_draft(d, target, dir, n_positions, false, err);
+}
+
+int sv_dflash_open_random(struct sv_drafter **d, const struct sv_model *target, const char *dir,
+                          int32_t n_positions, struct sv_err *err)
+{
+    return open_draft(d, target, dir, n_positions, true, err);
 }
 
 const struct sv_draft_config *sv_dflash_config(const struct sv_drafter *d)

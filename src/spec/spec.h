@@ -76,6 +76,9 @@ void sv_drafter_close(struct sv_drafter *d); /* NULL is fine */
 /* A DFlash v1 draft directory for an opened target. Refuses with the reason when it does not fit. */
 int sv_dflash_open(struct sv_drafter **d, const struct sv_model *target, const char *dir,
                    int32_t n_positions, struct sv_err *err);
+/* DIR/config.json alone: weights of its shapes made on the device (benchmarks). */
+int sv_dflash_open_random(struct sv_drafter **d, const struct sv_model *target, const char *dir,
+                          int32_t n_positions, struct sv_err *err);
 const struct sv_draft_config *sv_dflash_config(const struct sv_drafter *d);
 
 /* Fakes for tests and benchmarks. truth(user, request, index) is the token that will stand at index

@@ -60,7 +60,7 @@ done >"$tmp/p.jsonl"
 bench() {
     local code=$1
     shift
-    run "$code" bench -m "$target" -d "$draft" --prompts "$tmp/p.jsonl" -n 40 --repeat 2 "$@"
+    run "$code" bench -m "$target" -d "$draft" --prompts "$tmp/p.jsonl" -n 40 --repeat 2 --spec-width 0 "$@"
 }
 bench 0 --concurrency 1,3
 for fact in '| odd' '| even' '| all' speedup 'accept length' ': equal' 'GB/s'; do
@@ -81,6 +81,39 @@ out_says 'plain tok/s'
 printf '{"id":1,"prompt":3}\n' >"$tmp/p.jsonl"
 bench 1
 err_says "line 1: field 'prompt'"
+
+# ---- bench of modes: every arm a row, simulated rows say so, the policy says why
+
+sim() {
+    run "$1" bench -m "$target" -d "$draft" --concurrency 1,2 --context 20 --steps 4 --repeat 2 --seconds 0.05 -q "${@:2}"
+}
+sim 0 --mode plain,dflash,auto --widths 2,8 --accept-profile never,2.5,always,real --prefill 30
+for fact in '| plain ' '| width 2 ' '| width 8 ' '| auto ' '(simulated)' '| real ' 'Width policy: cost of steps' \
+    'Prompt of 30' 'of limit' 'against the odds'; do
+    out_says "$fact"
+done
+sim 0 --mode plain,dflash,auto --widths 2,8 --accept-profile never,always -o csv
+equal "$(wc -l <"$tmp/out")" 17
+equal "$(grep -c ',width 8,.*,always,yes,' "$tmp/out")" 2
+# What is always accepted is as long as the width; what never is brings one token a step.
+equal "$(grep ',width 8,.*,always,' "$tmp/out" | cut -d, -f23 | sort -u)" 8.000
+equal "$(grep ',width 8,.*,never,' "$tmp/out" | cut -d, -f23 | sort -u)" 1.000
+printf '0 0 1\n' >"$tmp/three"
+sim 0 --mode dflash --widths 2,8 --accept-profile "$tmp/three" -o csv
+equal "$(grep ',width 8,' "$tmp/out" | cut -d, -f23 | sort -u)" 3.000
+equal "$(grep ',width 2,' "$tmp/out" | cut -d, -f23 | sort -u)" 2.000
+printf '1 x\n' >"$tmp/bad"
+sim 2 --mode dflash --accept-profile "$tmp/bad"
+err_says 'byte 2'
+sim 2 --mode fast
+err_says "'fast'"
+sim 2 --mode dflash --widths 1
+err_says "--width"
+sim 1 --mode dflash --widths 9
+err_says 'block of 8'
+run 0 bench --random-weights "$tiny/qwen3_tied_bf16" --mode plain --context 20 --steps 4 --repeat 1 --seconds 0.05 -o json
+perl -MJSON::PP -0777 -ne 'my $r = decode_json($_); exit(@$r == 1 && $r->[0]{tok_s_median} > 0 ? 0 : 1)' "$tmp/out" ||
+    fail "the JSON is not what it should be: $out"
 
 # ---- bench of random weights: nothing is left behind
 

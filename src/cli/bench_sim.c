@@ -1,0 +1,362 @@
+/*
+ * bench_sim.c - decoding at fixed numbers of sequences and context: plain, fixed widths, the width policy.
+ *
+ * Called by bench.c. All arms of a level run on the same sequences, which are set back to their context before
+ * every sample, so that each arm meets the same lengths and, with a simulated profile, the same draws. Arms take
+ * turns, samples are short: a busy moment of the machine meets all of them. Must not: call anything measured that
+ * was computed, or leave "simulated" off a row whose accept lengths were drawn.
+ */
+#include "cli/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct sim {
+    const struct sv_sim_opts *o;
+    struct sv_engine *engine[2]; /* plain, with draft or NULL */
+    int32_t *prompt;             /* (context or prefill) */
+    struct sv_sim_results *out;
+    struct sv_cli_progress progress;
+};
+
+static void ignore(void *user, const struct sv_event *ev)
+{
+    (void)user;
+    (void)ev;
+}
+
+static int step(struct sv_engine *e, struct sv_err *err)
+{
+    char msg[480] = "";
+    int left = sv_step_engine(e, msg, sizeof msg);
+    return left < 0 ? sv_fail(err, left, -1, "%s", msg) : SV_OK;
+}
+
+static int submit(struct sim *s, struct sv_engine *e, int32_t n_prompt, int32_t max_tokens, int32_t first,
+                  struct sv_err *err)
+{
+    struct sv_request r = sv_default_request(e);
+    s->prompt[0] = first % s->out->info.vocab_size; /* no two prompts are the same */
+    r.prompt_ids = s->prompt;
+    r.n_prompt_ids = n_prompt;
+    r.max_tokens = max_tokens;
+    r.ignore_eos = true;
+    r.on_event = ignore;
+    return sv_engine_submit(e, &r, NULL, err);
+}
+
+static int drain(struct sv_engine *e, struct sv_err *err)
+{
+    int rc = SV_OK;
+    for (struct sv_seq *q = e->sched.head; q; q = q->next)
+        q->cancel = true;
+    while (!rc && e->sched.n_unfinished)
+        rc = step(e, err);
+    return rc;
+}
+
+/* n sequences with their prompts computed. */
+static int start_level(struct sim *s, struct sv_engine *e, int32_t n, struct sv_err *err)
+{
+    int rc = drain(e, err);
+    for (int32_t i = 0; i < n && !rc; i++)
+        rc = submit(s, e, s->o->context, 0, i, err);
+    while (!rc) {
+        bool ready = true;
+        for (struct sv_seq *q = e->sched.head; q; q = q->next)
+            ready &= q->n_tokens > q->n_prompt;
+        if (ready)
+            return SV_OK;
+        if (sv_cli_interrupted())
+            return sv_fail(err, SV_ECANCELED, -1, "canceled");
+        rc = step(e, err);
+    }
+    return rc;
+}
+
+/* ---------------------------------------------------------------- one sample */
+
+/* Back to the prompt and one token: what was computed beyond is overwritten before it is seen. Where layers
+ * slide, pages behind them are gone, and the sequences start anew. */
+static int rewind_all(struct sim *s, struct sv_engine *e, int32_t n, uint64_t draw, struct sv_err *err)
+{
+    bool slides = false;
+    for (int32_t g = 0; g < e->cache.n_groups; g++)
+        slides |= e->cache.group[g].d.window > 0;
+    int rc = slides ? start_level(s, e, n, err) : SV_OK;
+    if (rc)
+        return rc;
+    for (struct sv_seq *q = e->sched.head; q; q = q->next) {
+        q->n_tokens = q->n_delivered = q->n_prompt + 1;
+        q->n_committed = q->n_prompt;
+        q->n_steps = 0;
+        q->n_draws = draw;
+        e->sched.new_slot[q->slot] = true;
+    }
+    return SV_OK;
+}
+
+static void set_arm(struct sv_engine *e, const struct sv_sim_arm *a, const struct sv_sim_profile *p)
+{
+    e->profile = p->real ? NULL : &p->p;
+    e->sched.policy = a->width ? NULL : e->policy;
+    for (struct sv_seq *q = e->sched.head; q; q = q->next)
+        q->width = a->width && a->width < e->width ? a->width : e->width;
+}
+
+/* Bytes that the step just planned has to read: weights once, K/V of every sequence. */
+static double bytes_of(const struct sv_engine *e, const struct sv_sim_results *r)
+{
+    const struct sv_plan *p = &e->plan;
+    double bytes = (double)r->info.target_step_bytes, positions = 0, drafting = 0;
+    for (int32_t i = 0; i < p->n_segs; i++) {
+        positions += p->seg[i].first + p->seg[i].n_rows;
+        drafting += p->seg[i].n_draft_rows ? p->seg[i].first + p->seg[i].n_draft_rows : 0;
+    }
+    if (p->n_draft_segs)
+        bytes += (double)r->info.draft_step_bytes;
+    for (int32_t g = 0; g < e->cache.n_groups; g++) {
+        const struct sv_cache_group_desc *d = &e->cache.group[g].d;
+        double row = 2.0 * d->n_layers * d->n_kv_heads * d->head_dim * (double)sv_dtype_bytes(d->dtype);
+        bytes += row * (strcmp(d->name, "draft") ? positions : drafting);
+    }
+    return bytes;
+}
+
+static void count_plan(const struct sv_engine *e, struct sv_sim_row *row)
+{
+    const struct sv_plan *p = &e->plan;
+    for (int32_t i = 0; i < p->n_segs; i++) {
+        row->n_segs++;
+        row->n_rows += p->seg[i].n_rows;
+        row->width[p->seg[i].n_rows]++;
+    }
+    row->n_steps++;
+    row->n_drafting += p->n_draft_segs > 0;
+}
+
+/* n_steps steps from the prompt's end; row NULL: only to warm up. Returns the rate in tokens a second. */
+static int run_sample(struct sim *s, int32_t n, const struct sv_sim_arm *a, const struct sv_sim_profile *p, uint64_t draw,
+                      struct sv_sim_row *row, double *rate, struct sv_err *err)
+{
+    struct sv_engine *e = s->engine[a->width != 1 && s->engine[1]];
+    double bytes = 0;
+    int rc = rewind_all(s, e, n, draw, err);
+    if (rc)
+        return rc;
+    set_arm(e, a, p);
+    rc = step(e, err); /* uploads what was set back */
+    int64_t tokens = e->stats.n_tokens, start = sv_clock_ns();
+    for (int32_t i = 0; i < s->o->steps && !rc; i++) {
+        rc = step(e, err);
+        if (row)
+            count_plan(e, row);
+        bytes += bytes_of(e, s->out);
+    }
+    double seconds = (double)(sv_clock_ns() - start) / 1e9;
+    tokens = e->stats.n_tokens - tokens;
+    e->profile = NULL;
+    *rate = (double)tokens / seconds;
+    if (!row || rc)
+        return rc;
+    row->n_tokens += tokens;
+    sv_cli_samples_add(&row->rate, *rate);
+    sv_cli_samples_add(&row->ms, seconds * 1e3 / s->o->steps);
+    sv_cli_samples_add(&row->share, bytes / seconds / 1e9); /* divided by the limit when it is known */
+    return SV_OK;
+}
+
+/* ---------------------------------------------------------------- levels */
+
+/* The policy against the best other arm, each repeat by itself: both were measured within moments. */
+static double policy_ratio(const struct sv_sim_row *rows, int32_t n_arms)
+{
+    const struct sv_sim_row *policy = NULL, *best = NULL;
+    for (int32_t a = 0; a < n_arms; a++) {
+        const struct sv_sim_row *r = &rows[a];
+        if (!r->arm->width)
+            policy = r;
+        else if (!best || sv_cli_samples_median(&r->rate) > sv_cli_samples_median(&best->rate))
+            best = r;
+    }
+    if (!policy || !best)
+        return 0;
+    struct sv_cli_samples ratio = {.n = 0};
+    for (int i = 0; i < policy->rate.n && i < best->rate.n; i++)
+        sv_cli_samples_add(&ratio, policy->rate.v[i] / best->rate.v[i]);
+    return sv_cli_samples_median(&ratio);
+}
+
+/* All arms of one level and profile, in turns. */
+static int run_profile(struct sim *s, int32_t n, const struct sv_sim_profile *p, struct sv_sim_row *rows,
+                       struct sv_err *err)
+{
+    const struct sv_sim_opts *o = s->o;
+    int64_t start = sv_clock_us();
+    double rate;
+    int rc = SV_OK;
+    for (int32_t a = 0; a < o->n_arms; a++) {
+        rows[a] = (struct sv_sim_row){
+            .arm = &o->arm[a], .profile = p, .sequences = n, .context = o->context};
+        /* The policy learns once in a process's life; here it has to for every profile. */
+        int warm = o->arm[a].width ? 1 : 6 + 256 / o->steps / n;
+        for (int i = 0; i < warm && !rc; i++)
+            rc = run_sample(s, n, &o->arm[a], p, 1000000 + (uint64_t)(i * o->steps), NULL, &rate, err);
+    }
+    for (int32_t k = 0; k < o->repeat && !rc; k++) {
+        for (int32_t i = 0; i < o->n_arms && !rc; i++) {
+            int32_t a = (i + k) % o->n_arms;
+            rc = run_sample(s, n, &o->arm[a], p, (uint64_t)k * (uint64_t)(o->steps + 1), &rows[a], &rate, err);
+            s->progress.done++;
+            s->progress.n_items++;
+            sv_cli_progress_update(&s->progress);
+            if (!rc && sv_cli_interrupted())
+                rc = sv_fail(err, SV_ECANCELED, -1, "canceled");
+        }
+        if (o->seconds > 0 && k >= 2 &&
+            (double)(sv_clock_us() - start) / 1e6 > o->seconds * o->n_arms)
+            break;
+    }
+    for (int32_t a = 0; a < o->n_arms; a++)
+        if (!o->arm[a].width)
+            rows[a].ratio = policy_ratio(rows, o->n_arms);
+    return rc;
+}
+
+static void measure_limit(struct sim *s)
+{
+    double gbs = sv_cli_bandwidth(s->engine[0], s->out->info.target_step_bytes);
+    s->out->gbs = gbs > s->out->gbs ? gbs : s->out->gbs;
+}
+
+static int run_levels(struct sim *s, struct sv_err *err)
+{
+    const struct sv_sim_opts *o = s->o;
+    struct sv_sim_row *row = s->out->row;
+    for (int32_t c = 0; c < o->n_concurrency; c++) {
+        int rc = SV_OK;
+        for (int k = 0; k < 2 && !rc; k++)
+            if (s->engine[k])
+                rc = start_level(s, s->engine[k], o->concurrency[c], err);
+        for (int32_t p = 0; p < o->n_profiles && !rc; p++, row += o->n_arms) {
+            rc = run_profile(s, o->concurrency[c], &o->profile[p], row, err);
+            s->out->n += rc ? 0 : o->n_arms;
+        }
+        if (rc)
+            return rc;
+        measure_limit(s);
+    }
+    return SV_OK;
+}
+
+/* Time to the first token of one prompt, nothing else running. */
+static int run_prefill(struct sim *s, struct sv_err *err)
+{
+    struct sv_engine *e = s->engine[s->engine[1] != NULL];
+    struct sv_sim_prefill *f = &s->out->prefill;
+    const struct sv_config *c = &e->model.cfg;
+    f->n = s->o->prefill;
+    double per_layer = 2.0 * c->hidden_size * c->head_dim * (2.0 * c->n_heads + 2.0 * c->n_kv_heads) +
+                       6.0 * c->hidden_size * c->intermediate_size;
+    /* Products of all layers, and attention over the half of all pairs that the mask leaves. */
+    f->flops = (double)f->n * c->n_layers *
+               (per_layer + 2.0 * (double)f->n * c->n_heads * c->head_dim);
+    int rc = drain(e, err);
+    for (int32_t k = 0; k <= s->o->repeat && !rc; k++) {
+        int64_t start = sv_clock_ns();
+        rc = submit(s, e, f->n, 1, k, err);
+        while (!rc && e->sched.n_unfinished)
+            rc = step(e, err);
+        if (k) /* the first one touches memory for the first time */
+            sv_cli_samples_add(&f->ms, (double)(sv_clock_ns() - start) / 1e6);
+    }
+    return rc;
+}
+
+/* ---------------------------------------------------------------- opening */
+
+static int open_engines(struct sim *s, const struct sv_engine_options *eo, struct sv_err *err)
+{
+    const struct sv_sim_opts *o = s->o;
+    struct sv_engine_options opts = *eo;
+    const struct sv_engine_tuning tuning = {.random_weights = o->random_weights};
+    bool plain = false, drafting = false;
+    opts.max_sequences = 1;
+    for (int32_t i = 0; i < o->n_concurrency; i++)
+        if (o->concurrency[i] > opts.max_sequences)
+            opts.max_sequences = o->concurrency[i];
+    for (int32_t i = 0; i < o->n_arms; i++) {
+        plain |= o->arm[i].width == 1;
+        drafting |= o->arm[i].width != 1;
+        opts.auto_width |= !o->arm[i].width;
+    }
+    if (!opts.context) {
+        opts.context = o->context + (o->steps + 2) * SV_MAX_BLOCK / 4 + SV_MAX_BLOCK;
+        opts.context = opts.context > o->prefill + 1 ? opts.context : o->prefill + 1;
+    }
+    opts.width = 0;
+    opts.no_prefix_cache = true;
+    int rc = SV_OK;
+    if (drafting && eo->draft_dir)
+        rc = sv_engine_open_tuned(&s->engine[1], &opts, &tuning, NULL, err);
+    else if (drafting)
+        return sv_fail(err, SV_EINVAL, -1, "modes other than plain need a draft (-d or --draft-config)");
+    opts.draft_dir = NULL;
+    (void)plain; /* also what the read bandwidth is measured with */
+    if (!rc)
+        rc = sv_engine_open_tuned(&s->engine[0], &opts, &tuning, NULL, err);
+    struct sv_engine *e = s->engine[s->engine[1] != NULL];
+    if (!rc)
+        sv_get_engine_info(e, &s->out->info);
+    for (int32_t i = 0; i < o->n_arms && !rc; i++)
+        if (o->arm[i].width > s->out->info.block_size)
+            rc = sv_fail(err, SV_EINVAL, -1, "width %d is above the draft's block of %d", o->arm[i].width,
+                         s->out->info.block_size);
+    if (!rc && o->context + (o->steps + 1) * s->out->info.block_size >= opts.context)
+        rc = sv_fail(err, SV_EINVAL, -1, "%d steps after a context of %d do not fit into %d tokens (--ctx)",
+                     o->steps, o->context, opts.context);
+    return rc;
+}
+
+int sv_cli_sim_measure(const struct sv_sim_opts *o, const struct sv_engine_options *eo, const char *format,
+                       struct sv_buf *out)
+{
+    struct sv_sim_results res = {.n = 0};
+    struct sim s = {.o = o, .out = &res};
+    struct sv_err err = {0};
+    struct sv_rng rng = {.state = 2};
+    int32_t longest = o->context > o->prefill ? o->context : o->prefill;
+    int rc = SV_OK;
+
+    sv_cli_catch_interrupt();
+    res.row = sv_calloc((size_t)o->n_concurrency * (size_t)o->n_profiles * (size_t)o->n_arms,
+                        sizeof *res.row);
+    s.prompt = sv_calloc((size_t)longest, sizeof *s.prompt);
+    if (!res.row || !s.prompt)
+        rc = sv_fail(&err, SV_ENOMEM, -1, "out of memory");
+    if (!rc)
+        rc = open_engines(&s, eo, &err);
+    for (int32_t i = 0; i < longest && !rc; i++)
+        s.prompt[i] = (int32_t)sv_rng_below(&rng, (uint32_t)res.info.vocab_size);
+    sv_cli_progress_begin(&s.progress, stderr, "measure", "samples",
+                          (double)o->n_concurrency * o->n_profiles * o->n_arms * o->repeat);
+    s.progress.off = o->quiet;
+    if (!rc)
+        measure_limit(&s);
+    if (!rc && o->prefill)
+        rc = run_prefill(&s, &err);
+    if (!rc)
+        rc = run_levels(&s, &err);
+    sv_cli_progress_clear(&s.progress);
+    res.policy = s.engine[1] ? s.engine[1]->policy : NULL;
+    if (!rc || res.n)
+        sv_sim_write(&res, o, eo->target_dir, eo->n_threads ? eo->n_threads : sv_cpu_count(), format, out);
+    for (int k = 0; k < 2; k++) {
+        if (s.engine[k] && s.engine[k]->policy)
+            s.engine[k]->sched.policy = s.engine[k]->policy;
+        sv_close_engine(s.engine[k]);
+    }
+    sv_free(res.row);
+    sv_free(s.prompt);
+    return rc ? sv_cli_fail("%s", err.msg) : SV_CLI_OK;
+}
