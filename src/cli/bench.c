@@ -271,9 +271,11 @@ static int check_args(const struct bench_args *a)
         return sv_cli_usage("bench", "option --context: %lld is not in [1, 1048576]",
                             (long long)a->at_context);
     if (a->steps < 1 || a->steps > 4096)
-        return sv_cli_usage("bench", "option --steps: %lld is not in [1, 4096]", (long long)a->steps);
+        return sv_cli_usage("bench", "option --steps: %lld is not in [1, 4096]",
+                            (long long)a->steps);
     if (is_sim(a))
-        return a->prompts ? sv_cli_usage("bench", "--prompts excludes --mode and --accept-profile") : -1;
+        return a->prompts ? sv_cli_usage("bench", "--prompts excludes --mode and --accept-profile")
+                          : -1;
     if (a->limit < 0)
         return sv_cli_usage("bench", "option --limit: must not be negative");
     if (!a->random_dir == !a->prompts)
@@ -320,8 +322,9 @@ int sv_cli_bench(int argc, char **argv)
                "plain, dflash (fixed widths), auto (the width policy), on random prompts");
     sv_cli_opt(&opts, "widths", 0, SV_OPT_STRING, &a.widths, "LIST",
                "widths of --mode dflash (default 16)");
-    sv_cli_opt(&opts, "accept-profile", 0, SV_OPT_STRING, &a.profiles, "LIST",
-               "draw accept lengths: never, a mean, qwen3-8b, always, all, a FILE of shares; or real");
+    sv_cli_opt(
+        &opts, "accept-profile", 0, SV_OPT_STRING, &a.profiles, "LIST",
+        "draw accept lengths: never, a mean, qwen3-8b, always, all, a FILE of shares; or real");
     sv_cli_opt(&opts, "context", 0, SV_OPT_INT, &a.at_context, "N",
                "tokens before the measured ones with --mode (default 512)");
     sv_cli_opt(&opts, "steps", 0, SV_OPT_INT, &a.steps, "N",

@@ -1,10 +1,12 @@
 /*
- * bench_sim.c - decoding at fixed numbers of sequences and context: plain, fixed widths, the width policy.
+ * bench_sim.c - decoding at fixed numbers of sequences and context: plain, fixed widths, the width
+ * policy.
  *
- * Called by bench.c. All arms of a level run on the same sequences, which are set back to their context before
- * every sample, so that each arm meets the same lengths and, with a simulated profile, the same draws. Arms take
- * turns, samples are short: a busy moment of the machine meets all of them. Must not: call anything measured that
- * was computed, or leave "simulated" off a row whose accept lengths were drawn.
+ * Called by bench.c. All arms of a level run on the same sequences, which are set back to their
+ * context before every sample, so that each arm meets the same lengths and, with a simulated
+ * profile, the same draws. Arms take turns, samples are short: a busy moment of the machine meets
+ * all of them. Must not: call anything measured that was computed, or leave "simulated" off a row
+ * whose accept lengths were drawn.
  */
 #include "cli/sim.h"
 
@@ -32,8 +34,8 @@ static int step(struct sv_engine *e, struct sv_err *err)
     return left < 0 ? sv_fail(err, left, -1, "%s", msg) : SV_OK;
 }
 
-static int submit(struct sim *s, struct sv_engine *e, int32_t n_prompt, int32_t max_tokens, int32_t first,
-                  struct sv_err *err)
+static int submit(struct sim *s, struct sv_engine *e, int32_t n_prompt, int32_t max_tokens,
+                  int32_t first, struct sv_err *err)
 {
     struct sv_request r = sv_default_request(e);
     s->prompt[0] = first % s->out->info.vocab_size; /* no two prompts are the same */
@@ -76,9 +78,10 @@ static int start_level(struct sim *s, struct sv_engine *e, int32_t n, struct sv_
 
 /* ---------------------------------------------------------------- one sample */
 
-/* Back to the prompt and one token: what was computed beyond is overwritten before it is seen. Where layers
- * slide, pages behind them are gone, and the sequences start anew. */
-static int rewind_all(struct sim *s, struct sv_engine *e, int32_t n, uint64_t draw, struct sv_err *err)
+/* Back to the prompt and one token: what was computed beyond is overwritten before it is seen.
+ * Where layers slide, pages behind them are gone, and the sequences start anew. */
+static int rewind_all(struct sim *s, struct sv_engine *e, int32_t n, uint64_t draw,
+                      struct sv_err *err)
 {
     bool slides = false;
     for (int32_t g = 0; g < e->cache.n_groups; g++)
@@ -117,7 +120,8 @@ static double bytes_of(const struct sv_engine *e, const struct sv_sim_results *r
         bytes += (double)r->info.draft_step_bytes;
     for (int32_t g = 0; g < e->cache.n_groups; g++) {
         const struct sv_cache_group_desc *d = &e->cache.group[g].d;
-        double row = 2.0 * d->n_layers * d->n_kv_heads * d->head_dim * (double)sv_dtype_bytes(d->dtype);
+        double row =
+            2.0 * d->n_layers * d->n_kv_heads * d->head_dim * (double)sv_dtype_bytes(d->dtype);
         bytes += row * (strcmp(d->name, "draft") ? positions : drafting);
     }
     return bytes;
@@ -135,9 +139,11 @@ static void count_plan(const struct sv_engine *e, struct sv_sim_row *row)
     row->n_drafting += p->n_draft_segs > 0;
 }
 
-/* n_steps steps from the prompt's end; row NULL: only to warm up. Returns the rate in tokens a second. */
-static int run_sample(struct sim *s, int32_t n, const struct sv_sim_arm *a, const struct sv_sim_profile *p, uint64_t draw,
-                      struct sv_sim_row *row, double *rate, struct sv_err *err)
+/* n_steps steps from the prompt's end; row NULL: only to warm up. Returns the rate in tokens a
+ * second. */
+static int run_sample(struct sim *s, int32_t n, const struct sv_sim_arm *a,
+                      const struct sv_sim_profile *p, uint64_t draw, struct sv_sim_row *row,
+                      double *rate, struct sv_err *err)
 {
     struct sv_engine *e = s->engine[a->width != 1 && s->engine[1]];
     double bytes = 0;
@@ -162,13 +168,15 @@ static int run_sample(struct sim *s, int32_t n, const struct sv_sim_arm *a, cons
     row->n_tokens += tokens;
     sv_cli_samples_add(&row->rate, *rate);
     sv_cli_samples_add(&row->ms, seconds * 1e3 / s->o->steps);
-    sv_cli_samples_add(&row->share, bytes / seconds / 1e9); /* divided by the limit when it is known */
+    sv_cli_samples_add(&row->share,
+                       bytes / seconds / 1e9); /* divided by the limit when it is known */
     return SV_OK;
 }
 
 /* ---------------------------------------------------------------- levels */
 
-/* The policy against the best other arm, each repeat by itself: both were measured within moments. */
+/* The policy against the best other arm, each repeat by itself: both were measured within moments.
+ */
 static double policy_ratio(const struct sv_sim_row *rows, int32_t n_arms)
 {
     const struct sv_sim_row *policy = NULL, *best = NULL;
@@ -188,8 +196,8 @@ static double policy_ratio(const struct sv_sim_row *rows, int32_t n_arms)
 }
 
 /* All arms of one level and profile, in turns. */
-static int run_profile(struct sim *s, int32_t n, const struct sv_sim_profile *p, struct sv_sim_row *rows,
-                       struct sv_err *err)
+static int run_profile(struct sim *s, int32_t n, const struct sv_sim_profile *p,
+                       struct sv_sim_row *rows, struct sv_err *err)
 {
     const struct sv_sim_opts *o = s->o;
     int64_t start = sv_clock_us();
@@ -201,12 +209,14 @@ static int run_profile(struct sim *s, int32_t n, const struct sv_sim_profile *p,
         /* The policy learns once in a process's life; here it has to for every profile. */
         int warm = o->arm[a].width ? 1 : 6 + 256 / o->steps / n;
         for (int i = 0; i < warm && !rc; i++)
-            rc = run_sample(s, n, &o->arm[a], p, 1000000 + (uint64_t)(i * o->steps), NULL, &rate, err);
+            rc = run_sample(s, n, &o->arm[a], p, 1000000 + (uint64_t)(i * o->steps), NULL, &rate,
+                            err);
     }
     for (int32_t k = 0; k < o->repeat && !rc; k++) {
         for (int32_t i = 0; i < o->n_arms && !rc; i++) {
             int32_t a = (i + k) % o->n_arms;
-            rc = run_sample(s, n, &o->arm[a], p, (uint64_t)k * (uint64_t)(o->steps + 1), &rows[a], &rate, err);
+            rc = run_sample(s, n, &o->arm[a], p, (uint64_t)k * (uint64_t)(o->steps + 1), &rows[a],
+                            &rate, err);
             s->progress.done++;
             s->progress.n_items++;
             sv_cli_progress_update(&s->progress);
@@ -256,11 +266,12 @@ static int run_prefill(struct sim *s, struct sv_err *err)
     struct sv_sim_prefill *f = &s->out->prefill;
     const struct sv_config *c = &e->model.cfg;
     f->n = s->o->prefill;
-    double per_layer = 2.0 * c->hidden_size * c->head_dim * (2.0 * c->n_heads + 2.0 * c->n_kv_heads) +
-                       6.0 * c->hidden_size * c->intermediate_size;
+    double per_layer =
+        2.0 * c->hidden_size * c->head_dim * (2.0 * c->n_heads + 2.0 * c->n_kv_heads) +
+        6.0 * c->hidden_size * c->intermediate_size;
     /* Products of all layers, and attention over the half of all pairs that the mask leaves. */
-    f->flops = (double)f->n * c->n_layers *
-               (per_layer + 2.0 * (double)f->n * c->n_heads * c->head_dim);
+    f->flops =
+        (double)f->n * c->n_layers * (per_layer + 2.0 * (double)f->n * c->n_heads * c->head_dim);
     int rc = drain(e, err);
     for (int32_t k = 0; k <= s->o->repeat && !rc; k++) {
         int64_t start = sv_clock_ns();
@@ -300,7 +311,8 @@ static int open_engines(struct sim *s, const struct sv_engine_options *eo, struc
     if (drafting && eo->draft_dir)
         rc = sv_engine_open_tuned(&s->engine[1], &opts, &tuning, NULL, err);
     else if (drafting)
-        return sv_fail(err, SV_EINVAL, -1, "modes other than plain need a draft (-d or --draft-config)");
+        return sv_fail(err, SV_EINVAL, -1,
+                       "modes other than plain need a draft (-d or --draft-config)");
     opts.draft_dir = NULL;
     (void)plain; /* also what the read bandwidth is measured with */
     if (!rc)
@@ -310,16 +322,17 @@ static int open_engines(struct sim *s, const struct sv_engine_options *eo, struc
         sv_get_engine_info(e, &s->out->info);
     for (int32_t i = 0; i < o->n_arms && !rc; i++)
         if (o->arm[i].width > s->out->info.block_size)
-            rc = sv_fail(err, SV_EINVAL, -1, "width %d is above the draft's block of %d", o->arm[i].width,
-                         s->out->info.block_size);
+            rc = sv_fail(err, SV_EINVAL, -1, "width %d is above the draft's block of %d",
+                         o->arm[i].width, s->out->info.block_size);
     if (!rc && o->context + (o->steps + 1) * s->out->info.block_size >= opts.context)
-        rc = sv_fail(err, SV_EINVAL, -1, "%d steps after a context of %d do not fit into %d tokens (--ctx)",
-                     o->steps, o->context, opts.context);
+        rc = sv_fail(err, SV_EINVAL, -1,
+                     "%d steps after a context of %d do not fit into %d tokens (--ctx)", o->steps,
+                     o->context, opts.context);
     return rc;
 }
 
-int sv_cli_sim_measure(const struct sv_sim_opts *o, const struct sv_engine_options *eo, const char *format,
-                       struct sv_buf *out)
+int sv_cli_sim_measure(const struct sv_sim_opts *o, const struct sv_engine_options *eo,
+                       const char *format, struct sv_buf *out)
 {
     struct sv_sim_results res = {.n = 0};
     struct sim s = {.o = o, .out = &res};
@@ -350,7 +363,8 @@ int sv_cli_sim_measure(const struct sv_sim_opts *o, const struct sv_engine_optio
     sv_cli_progress_clear(&s.progress);
     res.policy = s.engine[1] ? s.engine[1]->policy : NULL;
     if (!rc || res.n)
-        sv_sim_write(&res, o, eo->target_dir, eo->n_threads ? eo->n_threads : sv_cpu_count(), format, out);
+        sv_sim_write(&res, o, eo->target_dir, eo->n_threads ? eo->n_threads : sv_cpu_count(),
+                     format, out);
     for (int k = 0; k < 2; k++) {
         if (s.engine[k] && s.engine[k]->policy)
             s.engine[k]->sched.policy = s.engine[k]->policy;

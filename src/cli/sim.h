@@ -1,5 +1,6 @@
 /*
- * sim.h - what the two files of simulated measurements share: bench_sim.c (running) and sim_report.c (telling).
+ * sim.h - what the two files of simulated measurements share: bench_sim.c (running) and
+ * sim_report.c (telling).
  *
  * Included by these and by bench.c. Must not be reachable from a command that answers requests.
  */
@@ -52,16 +53,16 @@ struct sv_sim_results {
     struct sv_sim_row *row;
     int32_t n;
     struct sv_sim_prefill prefill;
-    double gbs; /* read bandwidth, best of the run */
+    double gbs;                     /* read bandwidth, best of the run */
     const struct sv_policy *policy; /* its table; NULL without */
     struct sv_engine_info info;
 };
 /* sim_report.c. The cost table, what was learnt of it and of acceptance: why widths were chosen. */
 void sv_cli_policy_reasons(const struct sv_policy *p, struct sv_buf *out);
-void sv_sim_write(const struct sv_sim_results *r, const struct sv_sim_opts *o, const char *model, int threads,
-                  const char *format, struct sv_buf *out);
+void sv_sim_write(const struct sv_sim_results *r, const struct sv_sim_opts *o, const char *model,
+                  int threads, const char *format, struct sv_buf *out);
 /* bench_sim.c: measures and writes. */
-int sv_cli_sim_measure(const struct sv_sim_opts *o, const struct sv_engine_options *eo, const char *format,
-                       struct sv_buf *out);
+int sv_cli_sim_measure(const struct sv_sim_opts *o, const struct sv_engine_options *eo,
+                       const char *format, struct sv_buf *out);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * sim_report.c - what `salvo bench` says about modes, widths and profiles: option lists, tables, the policy's
- * reasons.
+ * sim_report.c - what `salvo bench` says about modes, widths and profiles: option lists, tables,
+ * the policy's reasons.
  *
- * Called by bench.c (lists) and bench_sim.c (results). Must not: measure, or print a share of a limit that was
- * not measured in the same run.
+ * Called by bench.c (lists) and bench_sim.c (results). Must not: measure, or print a share of a
+ * limit that was not measured in the same run.
  */
 #include "cli/sim.h"
 
@@ -53,18 +53,20 @@ int sv_sim_parse_modes(struct sv_sim_opts *o, const char *modes, const char *wid
         else if (strcmp(item, "auto") == 0)
             ok = add_arm(o, 0) != NULL;
         else if (strcmp(item, "dflash") != 0)
-            return sv_cli_usage("bench", "option --mode: '%s' is not one of plain, dflash, auto", item);
+            return sv_cli_usage("bench", "option --mode: '%s' is not one of plain, dflash, auto",
+                                item);
         else
             while (ok && next_item(&w, width, sizeof width)) {
                 char *end;
                 long v = strtol(width, &end, 10);
                 if (*end || end == width || v < 2 || v > SV_MAX_BLOCK)
-                    return sv_cli_usage("bench", "option --width: '%s' is not a number in [2, %d]", width,
-                                        SV_MAX_BLOCK);
+                    return sv_cli_usage("bench", "option --width: '%s' is not a number in [2, %d]",
+                                        width, SV_MAX_BLOCK);
                 ok = add_arm(o, (int32_t)v) != NULL;
             }
         if (!ok)
-            return sv_cli_usage("bench", "option --mode: more than %d modes and widths", SV_SIM_MAX_ARMS);
+            return sv_cli_usage("bench", "option --mode: more than %d modes and widths",
+                                SV_SIM_MAX_ARMS);
     }
     return o->n_arms ? -1 : sv_cli_usage("bench", "option --mode: the list is empty");
 }
@@ -98,7 +100,8 @@ static int read_shares(const char *path, double *share, int32_t *n, struct sv_er
             rc = sv_fail(err, SV_EFORMAT, at - b.data, "%s: byte %lld: a number is expected", path,
                          (long long)(at - b.data));
         else if (end != at && *n == SV_MAX_BLOCK)
-            rc = sv_fail(err, SV_EFORMAT, at - b.data, "%s: more than %d shares", path, SV_MAX_BLOCK);
+            rc = sv_fail(err, SV_EFORMAT, at - b.data, "%s: more than %d shares", path,
+                         SV_MAX_BLOCK);
         else if (end != at)
             share[(*n)++] = v;
         at = end + strspn(end, " \t\r\n,");
@@ -136,10 +139,11 @@ static int add_profile(struct sv_sim_opts *o, const char *name)
     if (!rc)
         rc = sv_profile_set(&p->p, share, n, &err);
     if (rc)
-        return sv_cli_usage("bench",
-                            "option --accept-profile: '%s' is not never, a mean length in [1, 16], qwen3-8b, "
-                            "always, real, all, or a file of shares: %s",
-                            name, err.msg);
+        return sv_cli_usage(
+            "bench",
+            "option --accept-profile: '%s' is not never, a mean length in [1, 16], qwen3-8b, "
+            "always, real, all, or a file of shares: %s",
+            name, err.msg);
     return -1;
 }
 
@@ -179,16 +183,17 @@ static void width_list(const struct sv_sim_row *r, struct sv_buf *out)
             most = shown[w] > shown[most] ? w : most;
         if (!most || shown[most] * 200 < r->n_segs)
             break;
-        sv_buf_printf(out, "%s%d:%.0f", k ? " " : "", most, 100.0 * (double)shown[most] / (double)r->n_segs);
+        sv_buf_printf(out, "%s%d:%.0f", k ? " " : "", most,
+                      100.0 * (double)shown[most] / (double)r->n_segs);
         shown[most] = 0;
     }
 }
 
 static void people_rows(const struct sv_sim_results *r, struct sv_cli_table *t)
 {
-    static const char *const column[] = {"mode",  "sequences", "context",     "accept profile", "tok/s",
-                                         "ms/step", "of limit",  "accept length", "rows/sequence",  "widths %",
-                                         "auto/best"};
+    static const char *const column[] = {"mode",          "sequences", "context",  "accept profile",
+                                         "tok/s",         "ms/step",   "of limit", "accept length",
+                                         "rows/sequence", "widths %",  "auto/best"};
     for (size_t i = 0; i < sizeof column / sizeof column[0]; i++)
         sv_cli_table_column(t, column[i], i != 0 && i != 3 && i != 9);
     for (int32_t i = 0; i < r->n; i++) {
@@ -233,30 +238,36 @@ void sv_cli_policy_reasons(const struct sv_policy *p, struct sv_buf *out)
     write_curve("  drafting pass, by rows", &c->draft_rows, out);
     write_curve("  drafting pass, by further tokens wanted", &c->draft_out, out);
     for (int32_t i = 1; i < c->n_ctx; i++)
-        sv_buf_printf(out, "  context %d over %d: a sequence %.1f, each row %.2f; drafting %.1f, each row %.2f\n",
-                      c->ctx[i], c->ctx[0], (double)c->seg_us[i], (double)c->row_us[i], (double)c->draft_us[i],
-                      (double)c->draft_row_us[i]);
-    sv_buf_printf(out,
-                  "  factors learnt since: all steps %.3f; plain %.3f, drafting narrow %.3f, wide %.3f; "
-                  "full blocks kept %.3f, short ones %.3f\n",
-                  (double)c->speed[0], (double)c->level[0][SV_LEVEL_PLAIN], (double)c->level[0][SV_LEVEL_NARROW],
-                  (double)c->level[0][SV_LEVEL_WIDE], (double)p->mode_factor[SV_DRAFT_FULL],
-                  (double)p->mode_factor[SV_DRAFT_SHORT]);
+        sv_buf_printf(
+            out,
+            "  context %d over %d: a sequence %.1f, each row %.2f; drafting %.1f, each row %.2f\n",
+            c->ctx[i], c->ctx[0], (double)c->seg_us[i], (double)c->row_us[i],
+            (double)c->draft_us[i], (double)c->draft_row_us[i]);
+    sv_buf_printf(
+        out,
+        "  factors learnt since: all steps %.3f; plain %.3f, drafting narrow %.3f, wide %.3f; "
+        "full blocks kept %.3f, short ones %.3f\n",
+        (double)c->speed[0], (double)c->level[0][SV_LEVEL_PLAIN],
+        (double)c->level[0][SV_LEVEL_NARROW], (double)c->level[0][SV_LEVEL_WIDE],
+        (double)p->mode_factor[SV_DRAFT_FULL], (double)p->mode_factor[SV_DRAFT_SHORT]);
     sv_buf_printf(out, "  chance that draft j is kept once j - 1 was, %%:");
     for (int32_t j = 1; j < p->block; j++)
         sv_buf_printf(out, " %.0f", 100 * (double)p->hazard[j]);
-    sv_buf_printf(out, "\n  %lld choices: %lld plain, %lld probes of one sequence, %lld against the odds\n",
-                  (long long)p->n_steps, (long long)p->n_plain, (long long)p->n_probes, (long long)p->n_other);
+    sv_buf_printf(
+        out, "\n  %lld choices: %lld plain, %lld probes of one sequence, %lld against the odds\n",
+        (long long)p->n_steps, (long long)p->n_plain, (long long)p->n_probes,
+        (long long)p->n_other);
 }
 
-static void write_people(const struct sv_sim_results *r, const char *model, int threads, struct sv_buf *out)
+static void write_people(const struct sv_sim_results *r, const char *model, int threads,
+                         struct sv_buf *out)
 {
     struct sv_cli_machine m;
     struct sv_cli_table t;
     char n1[24], n2[24];
     sv_cli_machine_read(&m);
-    sv_buf_printf(out, "%s: %s, %s, %s, %d threads; target %s parameters", model, m.cpu, r->info.device,
-                  r->info.dtype, threads, sv_cli_count(r->info.target_params, n1));
+    sv_buf_printf(out, "%s: %s, %s, %s, %d threads; target %s parameters", model, m.cpu,
+                  r->info.device, r->info.dtype, threads, sv_cli_count(r->info.target_params, n1));
     if (r->info.block_size > 1)
         sv_buf_printf(out, ", draft %s", sv_cli_count(r->info.draft_params, n2));
     sv_buf_printf(out, "; read bandwidth %.1f GB/s; commit %s\n\n", r->gbs, m.commit);
@@ -265,18 +276,23 @@ static void write_people(const struct sv_sim_results *r, const char *model, int 
     sv_cli_table_write(&t, "md", out);
     sv_cli_table_fini(&t);
     if (r->prefill.ms.n)
-        sv_buf_printf(out, "\nPrompt of %d: first token after %.2f ms (%.2f to %.2f), %.0f tok/s, %.2f TFLOP/s\n",
-                      r->prefill.n, sv_cli_samples_median(&r->prefill.ms), sv_cli_samples_min(&r->prefill.ms),
-                      sv_cli_samples_max(&r->prefill.ms), r->prefill.n * 1e3 / sv_cli_samples_median(&r->prefill.ms),
-                      r->prefill.flops / sv_cli_samples_median(&r->prefill.ms) / 1e9);
-    sv_buf_printf(out, "\n\"Of limit\" is the bytes of weights and K/V that the steps had to read, over the time "
-                       "they took, as a share of the read bandwidth.\n");
+        sv_buf_printf(
+            out,
+            "\nPrompt of %d: first token after %.2f ms (%.2f to %.2f), %.0f tok/s, %.2f TFLOP/s\n",
+            r->prefill.n, sv_cli_samples_median(&r->prefill.ms), sv_cli_samples_min(&r->prefill.ms),
+            sv_cli_samples_max(&r->prefill.ms),
+            r->prefill.n * 1e3 / sv_cli_samples_median(&r->prefill.ms),
+            r->prefill.flops / sv_cli_samples_median(&r->prefill.ms) / 1e9);
+    sv_buf_printf(
+        out,
+        "\n\"Of limit\" is the bytes of weights and K/V that the steps had to read, over the time "
+        "they took, as a share of the read bandwidth.\n");
     if (r->policy)
         sv_cli_policy_reasons(r->policy, out);
 }
 
-static void record(struct sv_cli_table *t, const struct sv_sim_results *r, const struct sv_cli_machine *m,
-                   const char *model, int threads)
+static void record(struct sv_cli_table *t, const struct sv_sim_results *r,
+                   const struct sv_cli_machine *m, const char *model, int threads)
 {
     sv_cli_table_add(t, "%s", m->date);
     sv_cli_table_add(t, "%s", m->commit);
@@ -289,19 +305,38 @@ static void record(struct sv_cli_table *t, const struct sv_sim_results *r, const
     sv_cli_table_add(t, "%lld", (long long)r->info.draft_params);
 }
 
-static void write_records(const struct sv_sim_results *r, const char *model, int threads, const char *format,
-                          struct sv_buf *out)
+static void write_records(const struct sv_sim_results *r, const char *model, int threads,
+                          const char *format, struct sv_buf *out)
 {
     static const struct {
         const char *name;
         bool number;
-    } column[] = {{"date", false},       {"commit", false},     {"machine", false},     {"device", false},
-                  {"dtype", false},      {"threads", true},     {"model", false},       {"params", true},
-                  {"draft_params", true}, {"mode", false},      {"sequences", true},    {"context", true},
-                  {"profile", false},    {"simulated", false},  {"repeats", true},      {"tok_s_median", true},
-                  {"tok_s_min", true},   {"tok_s_max", true},   {"ms_step", true},      {"limit_gb_s", true},
-                  {"share_of_limit", true}, {"accept_length", true}, {"rows_per_sequence", true},
-                  {"widths_percent", false}, {"auto_to_best", true}, {"tflops", true}};
+    } column[] = {{"date", false},
+                  {"commit", false},
+                  {"machine", false},
+                  {"device", false},
+                  {"dtype", false},
+                  {"threads", true},
+                  {"model", false},
+                  {"params", true},
+                  {"draft_params", true},
+                  {"mode", false},
+                  {"sequences", true},
+                  {"context", true},
+                  {"profile", false},
+                  {"simulated", false},
+                  {"repeats", true},
+                  {"tok_s_median", true},
+                  {"tok_s_min", true},
+                  {"tok_s_max", true},
+                  {"ms_step", true},
+                  {"limit_gb_s", true},
+                  {"share_of_limit", true},
+                  {"accept_length", true},
+                  {"rows_per_sequence", true},
+                  {"widths_percent", false},
+                  {"auto_to_best", true},
+                  {"tflops", true}};
     struct sv_cli_machine m;
     struct sv_cli_table t;
     sv_cli_machine_read(&m);
@@ -355,8 +390,8 @@ static void write_records(const struct sv_sim_results *r, const char *model, int
     sv_cli_table_fini(&t);
 }
 
-void sv_sim_write(const struct sv_sim_results *r, const struct sv_sim_opts *o, const char *model, int threads,
-                  const char *format, struct sv_buf *out)
+void sv_sim_write(const struct sv_sim_results *r, const struct sv_sim_opts *o, const char *model,
+                  int threads, const char *format, struct sv_buf *out)
 {
     (void)o;
     if (strcmp(format, "md") == 0)

@@ -1,10 +1,12 @@
 /*
- * calibrate.c - measures what steps cost on this machine, through the step itself on scratch sequences.
+ * calibrate.c - measures what steps cost on this machine, through the step itself on scratch
+ * sequences.
  *
- * Called by engine.c when an engine opens with the width policy; fills struct sv_cost. Every shape is run as a
- * real plan with lengths written straight into the slots; what it leaves in the caches is never read, because
- * a sequence overwrites positions before it sees them. The least of several rounds counts: whatever else the
- * machine does can only add time. Must not: advance a sequence, keep a page, or take longer than its budget.
+ * Called by engine.c when an engine opens with the width policy; fills struct sv_cost. Every shape
+ * is run as a real plan with lengths written straight into the slots; what it leaves in the caches
+ * is never read, because a sequence overwrites positions before it sees them. The least of several
+ * rounds counts: whatever else the machine does can only add time. Must not: advance a sequence,
+ * keep a page, or take longer than its budget.
  */
 #include "engine/engine.h"
 
@@ -14,7 +16,8 @@
 enum { MAX_POINTS = 4 * SV_CURVE_POINTS, MAX_ROUNDS = 15, LEAST_ROUNDS = 2, BASE_CONTEXT = 64 };
 enum { PLAIN, WIDE, DRAFT_ROWS, DRAFT_OUT, N_KINDS };
 
-/* n segments of n_rows rows (the last one has `last`), each drafting with n_masks rows when not 0. */
+/* n segments of n_rows rows (the last one has `last`), each drafting with n_masks rows when not 0.
+ */
 struct shape {
     int kind;
     int32_t n, n_rows, last, n_masks, context;
@@ -26,10 +29,11 @@ struct calibration {
     struct sv_engine *e;
     struct sv_policy *p;
     struct sv_seq scratch;
-    int32_t *lens;      /* (n_slots) */
-    int32_t base;       /* context of all shapes but the far ones */
-    int32_t n_backed;   /* slots with pages */
-    bool at_once;       /* the device computes while it is called: the drafting pass has a time of its own */
+    int32_t *lens;    /* (n_slots) */
+    int32_t base;     /* context of all shapes but the far ones */
+    int32_t n_backed; /* slots with pages */
+    bool at_once; /* the device computes while it is called: the drafting pass has a time of its own
+                   */
     struct shape shape[MAX_POINTS];
     int32_t n_shapes;
     struct sv_err *err;
@@ -85,8 +89,8 @@ static int run_shape(struct calibration *c, struct shape *s)
 
 /* ---------------------------------------------------------------- which shapes */
 
-static bool add(struct calibration *c, int kind, int32_t n, int32_t n_rows, int32_t last, int32_t n_masks,
-                int32_t context)
+static bool add(struct calibration *c, int kind, int32_t n, int32_t n_rows, int32_t last,
+                int32_t n_masks, int32_t context)
 {
     if (n > c->n_backed || c->n_shapes == MAX_POINTS)
         return false;
@@ -161,8 +165,9 @@ static void give_back(struct calibration *c)
 
 /* ---------------------------------------------------------------- measuring */
 
-/* Every shape gets its share of the time, small ones many rounds, and all shapes take turns so that a busy
- * moment does not meet one alone. Large ones are left out when the time is over: the curve's slope goes on. */
+/* Every shape gets its share of the time, small ones many rounds, and all shapes take turns so that
+ * a busy moment does not meet one alone. Large ones are left out when the time is over: the curve's
+ * slope goes on. */
 static int run_rounds(struct calibration *c, int64_t budget_us)
 {
     int64_t end_us = sv_clock_us() + budget_us;
@@ -184,7 +189,8 @@ static int run_rounds(struct calibration *c, int64_t budget_us)
     return SV_OK;
 }
 
-static double measured(const struct calibration *c, int32_t n, int32_t n_rows, int32_t n_masks, bool draft)
+static double measured(const struct calibration *c, int32_t n, int32_t n_rows, int32_t n_masks,
+                       bool draft)
 {
     for (int32_t i = 0; i < c->n_shapes; i++) {
         const struct shape *s = &c->shape[i];
@@ -246,7 +252,8 @@ static void build_curve(const struct calibration *c, int kind, struct sv_curve *
     }
 }
 
-/* The five shapes that tell segments, rows and drafting apart, at the base context and at a longer one. */
+/* The five shapes that tell segments, rows and drafting apart, at the base context and at a longer
+ * one. */
 enum { ONE, ALL, FEW, ALL_DRAFT, FEW_DRAFT, N_FAR };
 
 static int run_contexts(struct calibration *c, int32_t context, int64_t budget_us)
@@ -293,7 +300,8 @@ static bool read_contexts(struct calibration *c, int32_t context)
     return true;
 }
 
-/* What longer contexts add, at eightfold steps, over as many sequences as there are pages for (at most 8). */
+/* What longer contexts add, at eightfold steps, over as many sequences as there are pages for (at
+ * most 8). */
 static int measure_contexts(struct calibration *c, int64_t budget_us)
 {
     struct sv_engine *e = c->e;

@@ -1,10 +1,12 @@
 /*
- * cost.c - what a step of so many rows costs on this machine: the measured table, and what steps teach it.
+ * cost.c - what a step of so many rows costs on this machine: the measured table, and what steps
+ * teach it.
  *
- * Filled by engine/calibrate.c when an engine opens, read by policy.c for every step. Two arrangements are
- * measured, because they bound all others: n segments of one row (a plain step, so that "never slower than
- * plain" rests on a measurement of plain), and rows in whole blocks. In between, what a segment costs beyond
- * its rows is shared out by how many segments there are. Pure arithmetic; must not allocate.
+ * Filled by engine/calibrate.c when an engine opens, read by policy.c for every step. Two
+ * arrangements are measured, because they bound all others: n segments of one row (a plain step, so
+ * that "never slower than plain" rests on a measurement of plain), and rows in whole blocks. In
+ * between, what a segment costs beyond its rows is shared out by how many segments there are. Pure
+ * arithmetic; must not allocate.
  */
 #include "spec/spec.h"
 
@@ -13,7 +15,8 @@
 void sv_curve_add(struct sv_curve *c, int32_t x, double us)
 {
     SV_REQUIRE(c->n < SV_CURVE_POINTS && (!c->n || x > c->x[c->n - 1]));
-    /* More work never takes less time, and disturbances only add: a point above a later one is disturbed. */
+    /* More work never takes less time, and disturbances only add: a point above a later one is
+     * disturbed. */
     for (int32_t i = c->n - 1; i >= 0 && (double)c->us[i] > us; i--)
         c->us[i] = (float)us;
     c->x[c->n] = x;
@@ -126,9 +129,10 @@ static void move(float *level, double by)
     *level = (float)(v > 4 ? 4 : v < 0.25 ? 0.25 : v);
 }
 
-/* The table's points were measured in the same minute, so what steps may correct is kept to what a table can
- * get wrong as a whole: all steps, plain against drafting ones, narrow against wide ones. A factor for every
- * point was tried: noise made single points look cheap, and the policy went there. */
+/* The table's points were measured in the same minute, so what steps may correct is kept to what a
+ * table can get wrong as a whole: all steps, plain against drafting ones, narrow against wide ones.
+ * A factor for every point was tried: noise made single points look cheap, and the policy went
+ * there. */
 void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us)
 {
     if (l->n_prompt_rows || !l->n_segs || us <= 0)
@@ -142,7 +146,8 @@ void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us)
     int32_t *n_seen = &c->n_seen[l->sampled][is_plain(l)];
     double rate = 1.0 / (8 + *n_seen);
     *n_seen += *n_seen < 56;
-    /* What all steps share (a busy machine, a lower clock) changes no choice, so it may move fast. */
+    /* What all steps share (a busy machine, a lower clock) changes no choice, so it may move fast.
+     */
     move(&c->speed[l->sampled], 0.2 * surprise);
     if (is_plain(l)) {
         move(&level[SV_LEVEL_PLAIN], rate * surprise);

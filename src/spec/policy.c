@@ -1,11 +1,12 @@
 /*
  * policy.c - which verify width every decoding sequence gets in the next step.
  *
- * Called by the scheduler once a step. All sequences share one forward pass, so the choice is one for the
- * whole batch: rows are handed out in the order of their chance to be accepted, and the number of rows,
- * the number of drafting sequences and the number of masks are those for which expected tokens over
- * measured time is highest (docs/width-policy.md). Plain decoding is one of the candidates.
- * Must not: allocate after open, look at tokens, or change what is emitted - any widths give the same text.
+ * Called by the scheduler once a step. All sequences share one forward pass, so the choice is one
+ * for the whole batch: rows are handed out in the order of their chance to be accepted, and the
+ * number of rows, the number of drafting sequences and the number of masks are those for which
+ * expected tokens over measured time is highest (docs/width-policy.md). Plain decoding is one of
+ * the candidates. Must not: allocate after open, look at tokens, or change what is emitted - any
+ * widths give the same text.
  */
 #include "spec/spec.h"
 
@@ -15,13 +16,15 @@
 
 enum { BINS = 64, PROBE_BURST = 8 };
 
-/* Steps remembered: a quarter of a thousand verify steps engine-wide, two dozen probes, 64 of a request. */
+/* Steps remembered: a quarter of a thousand verify steps engine-wide, two dozen probes, 64 of a
+ * request. */
 static const float WINDOW_ALL = 256, WINDOW_PROBE = 24, WINDOW_OWN = 64;
 /* Single drafts remembered, and needed, to tell short blocks from full ones. */
 static const float WINDOW_MODE = 2000, MODE_WEIGHT = 200;
 /* What a record starts with: observations that a first draft is kept with this chance ... */
 static const float FIRST_CHANCE = 0.75f, FIRST_WEIGHT = 2;
-/* ... and how many observations of its own a request needs to be believed half over the engine's. */
+/* ... and how many observations of its own a request needs to be believed half over the engine's.
+ */
 static const float OWN_WEIGHT = 16;
 /* Share of time for probes: at first, and when they have long been in vain. */
 static const double THRIFT_MOST = 0.01, THRIFT_LEAST = 0.0025;
@@ -68,7 +71,8 @@ void sv_policy_close(struct sv_policy *p)
 
 /* ---------------------------------------------------------------- acceptance */
 
-/* Positions nobody has tried lately go by the one before: acceptance changes slowly along the block. */
+/* Positions nobody has tried lately go by the one before: acceptance changes slowly along the
+ * block. */
 static void update_hazard(struct sv_policy *p)
 {
     float before = FIRST_CHANCE;
@@ -100,7 +104,8 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, int32_t width,
         r->kept[j] += kept - r->kept[j] / WINDOW_OWN;
         r->expected[j] += h * p->mode_factor[mode] - r->expected[j] / WINDOW_OWN;
     }
-    /* What this width could not show goes stale; then it is taken to go on like the position before. */
+    /* What this width could not show goes stale; then it is taken to go on like the position
+     * before. */
     for (int32_t j = width; j < p->block && !probe; j++) {
         p->kept[j] -= p->kept[j] / (2 * window);
         p->tried[j] -= p->tried[j] / (2 * window);
@@ -115,8 +120,10 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, int32_t width,
         r->burst = 0;
 }
 
-/* Chance that each draft of a request is kept. Its own record scales the engine's, the less the younger. */
-static void fill_alive(const struct sv_policy *p, int mode, const struct sv_policy_seq *s, float *alive)
+/* Chance that each draft of a request is kept. Its own record scales the engine's, the less the
+ * younger. */
+static void fill_alive(const struct sv_policy *p, int mode, const struct sv_policy_seq *s,
+                       float *alive)
 {
     float chance = 1;
     for (int32_t j = 1; j < s->block; j++) {
@@ -158,15 +165,15 @@ void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq)
 
 struct candidate {
     int mode;
-    int32_t k;       /* sequences that draft, in the order of rank */
-    int32_t n_rows;  /* rows beyond one a sequence */
-    int32_t bin;     /* the last bin rows are taken from, */
-    int32_t in_bin;  /* and how many of it */
+    int32_t k;      /* sequences that draft, in the order of rank */
+    int32_t n_rows; /* rows beyond one a sequence */
+    int32_t bin;    /* the last bin rows are taken from, */
+    int32_t in_bin; /* and how many of it */
     double score, tokens, us;
 };
 
-/* Tokens a microsecond; beside a prompt, tokens less what the time is worth without one: the prompt's own
- * time is spent either way, and longer steps would hold it up too. */
+/* Tokens a microsecond; beside a prompt, tokens less what the time is worth without one: the
+ * prompt's own time is spent either way, and longer steps would hold it up too. */
 static double score(const struct sv_policy *p, double tokens, double us)
 {
     return p->load.n_prompt_rows && p->rate > 0 ? tokens - p->rate * us : tokens / us;
@@ -212,7 +219,8 @@ struct bins {
 };
 
 /* The first k of rank draft, n_rows rows more than one each. */
-static struct sv_load load_of(const struct sv_policy *p, const struct candidate *c, const struct bins *b)
+static struct sv_load load_of(const struct sv_policy *p, const struct candidate *c,
+                              const struct bins *b)
 {
     struct sv_load l = p->load;
     int32_t draft_rows = c->mode == SV_DRAFT_FULL ? b->block_rows : c->n_rows + c->k;
@@ -237,10 +245,10 @@ static void try_rows(const struct sv_policy *p, struct candidate c, const struct
         *best = c;
 }
 
-/* Walks down the bins; rows of one bin are worth the same, so where the cost bends inside a bin, the bend
- * is a candidate too. */
-static void walk(const struct sv_policy *p, int mode, int32_t k, const struct bins *b, double tokens,
-                 struct candidate *best)
+/* Walks down the bins; rows of one bin are worth the same, so where the cost bends inside a bin,
+ * the bend is a candidate too. */
+static void walk(const struct sv_policy *p, int mode, int32_t k, const struct bins *b,
+                 double tokens, struct candidate *best)
 {
     const struct sv_curve *w = &p->cost.wide;
     int32_t base = p->load.n_rows + p->load.n_prompt_rows, rows = 0, grid = 0;
@@ -357,9 +365,9 @@ static struct sv_policy_seq *probe_whom(struct sv_policy *p)
     return best;
 }
 
-/* One sequence tries its whole block when what it would lose has been saved up: its time less what its tokens
- * are worth. Where nobody drafts this finds out whether drafting has become worth while, elsewhere what lies
- * beyond the widths in use. */
+/* One sequence tries its whole block when what it would lose has been saved up: its time less what
+ * its tokens are worth. Where nobody drafts this finds out whether drafting has become worth while,
+ * elsewhere what lies beyond the widths in use. */
 static bool probe(struct sv_policy *p, double us, double rate, bool drafting)
 {
     struct sv_policy_seq *s = probe_whom(p);
@@ -369,8 +377,8 @@ static bool probe(struct sv_policy *p, double us, double rate, bool drafting)
     struct sv_load load = p->load;
     float alive[SV_MAX_BLOCK];
     fill_alive(p, SV_DRAFT_FULL, s, alive);
-    /* Far beyond the width in use there is little to win; a request about which nothing is known shows most
-     * with all of its block. */
+    /* Far beyond the width in use there is little to win; a request about which nothing is known
+     * shows most with all of its block. */
     int32_t more = s->width + 1 + s->width / 2;
     int mode = drafting && s->draft_rows < s->block ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
     set_width(p, s, drafting && more < s->cap ? more : s->cap, mode);
@@ -405,7 +413,8 @@ static void choose_randomly(struct sv_policy *p)
     }
 }
 
-/* One sequence a segment, and the requests that asked for a width. Returns the tokens expected of these. */
+/* One sequence a segment, and the requests that asked for a width. Returns the tokens expected of
+ * these. */
 static double start(struct sv_policy *p)
 {
     double tokens = 0;
@@ -427,10 +436,11 @@ static double start(struct sv_policy *p)
     return tokens;
 }
 
-/* The other way - plain instead of drafting or drafting instead of plain - when what it is thought to lose has
- * been saved up: near a tie often, far from it hardly ever. Both are then measured in the same weather. */
-static bool against_odds(struct sv_policy *p, const struct candidate *plain, const struct candidate *best,
-                         bool drafting)
+/* The other way - plain instead of drafting or drafting instead of plain - when what it is thought
+ * to lose has been saved up: near a tie often, far from it hardly ever. Both are then measured in
+ * the same weather. */
+static bool against_odds(struct sv_policy *p, const struct candidate *plain,
+                         const struct candidate *best, bool drafting)
 {
     const struct candidate *other = drafting ? plain : best, *used = drafting ? best : plain;
     if (!best->k || (drafting && p->n_steps - p->last_plain < 64))

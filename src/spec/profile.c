@@ -1,8 +1,10 @@
 /*
- * profile.c - accept lengths drawn from a histogram, so that speed can be measured without a trained draft.
+ * profile.c - accept lengths drawn from a histogram, so that speed can be measured without a
+ * trained draft.
  *
- * Set up by bench, drawn from while the batch is filled. Counter-based: a draw depends on seed, sequence and
- * number only, so that arms of a benchmark meet the same ones. Must not be reachable from a service.
+ * Set up by bench, drawn from while the batch is filled. Counter-based: a draw depends on seed,
+ * sequence and number only, so that arms of a benchmark meet the same ones. Must not be reachable
+ * from a service.
  */
 #include "spec/spec.h"
 

@@ -1,10 +1,12 @@
 /*
- * test_widths.c - any verify widths give the same text: chosen at random every step, by the policy, by request.
+ * test_widths.c - any verify widths give the same text: chosen at random every step, by the policy,
+ * by request.
  *
  * timeout: 240
  *
- * The reference is plain decoding, one sequence at a time. The random policy also mixes full and short drafting
- * blocks. Then what the policy counts, and that a width a request asked for is kept to.
+ * The reference is plain decoding, one sequence at a time. The random policy also mixes full and
+ * short drafting blocks. Then what the policy counts, and that a width a request asked for is kept
+ * to.
  */
 #include "testing.h"
 
@@ -75,7 +77,8 @@ static void same_under(struct sv_engine_options o, bool sampled, bool randomly)
         if (randomly)
             e->policy->random = &rng;
         struct run_out *out = run_all(e, c, N);
-        snprintf(what, sizeof what, "%s widths, batch %d", randomly ? "random" : "chosen", batches[i]);
+        snprintf(what, sizeof what, "%s widths, batch %d", randomly ? "random" : "chosen",
+                 batches[i]);
         run_same(ref, out, N, what);
         sv_get_engine_stats(e, &st);
         int64_t n_segs = 0, n_verify = 0, n_kinds = 0;
@@ -159,5 +162,6 @@ static void small_context(void **state)
     run_cases_free(c, 6);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled), cmocka_unit_test(chosen),
-             cmocka_unit_test(request_keeps_its_width), cmocka_unit_test(small_context))
+SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
+             cmocka_unit_test(chosen), cmocka_unit_test(request_keeps_its_width),
+             cmocka_unit_test(small_context))

@@ -1,9 +1,11 @@
 /*
- * test_policy.c - the width policy on machines made of arithmetic: its choices against every fixed width.
+ * test_policy.c - the width policy on machines made of arithmetic: its choices against every fixed
+ * width.
  *
- * A machine is a function from rows to time; accept lengths are drawn from a profile. The policy runs against
- * the table of that machine (exact, or wrong by a factor it has to find out), the fixed widths run beside it
- * on the same draws. Tokens over time must come within 3 % of the best of them, whatever the profile.
+ * A machine is a function from rows to time; accept lengths are drawn from a profile. The policy
+ * runs against the table of that machine (exact, or wrong by a factor it has to find out), the
+ * fixed widths run beside it on the same draws. Tokens over time must come within 3 % of the best
+ * of them, whatever the profile.
  */
 #include "testing.h"
 
@@ -18,12 +20,12 @@ enum { BLOCK = 16, MAX_SEQS = 128 };
 
 struct machine {
     const char *name;
-    double step_us, row_us;       /* a step's fixed part; a row when rows decide */
-    double knee_rows;             /* rows that cost nothing more */
-    double seg_us;                /* a segment beyond its rows */
+    double step_us, row_us; /* a step's fixed part; a row when rows decide */
+    double knee_rows;       /* rows that cost nothing more */
+    double seg_us;          /* a segment beyond its rows */
     double draft_us, draft_row_us, draft_knee, out_us;
-    double spec_factor;           /* what the table does not know of: steps with drafts cost so much more */
-    double noise;                 /* share of steps that something disturbs */
+    double spec_factor; /* what the table does not know of: steps with drafts cost so much more */
+    double noise;       /* share of steps that something disturbs */
 };
 
 static const struct machine machines[] = {
@@ -34,7 +36,8 @@ static const struct machine machines[] = {
     {"large GPU, wrong table", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1.25, 0.05},
 };
 
-static double step_us(const struct machine *m, double segs, double rows, double draft_rows, double outs)
+static double step_us(const struct machine *m, double segs, double rows, double draft_rows,
+                      double outs)
 {
     double us = m->step_us + m->seg_us * segs;
     us += rows > m->knee_rows ? m->row_us * (rows - m->knee_rows) : 0;
@@ -52,8 +55,7 @@ static void fill_table(struct sv_cost *c, const struct machine *m, int32_t n_seq
     for (int32_t r = 2; r <= n_seqs * BLOCK; r = r < 8 ? r + 1 : r + r / 4)
         sv_curve_add(&c->wide, r, step_us(m, ceil(r / 16.0), r, 0, 0));
     for (int32_t r = 2; r <= n_seqs * BLOCK; r = r < 8 ? r + 1 : r + r / 4)
-        sv_curve_add(&c->draft_rows, r,
-                     step_us(m, 0, 0, r, 0) - m->step_us);
+        sv_curve_add(&c->draft_rows, r, step_us(m, 0, 0, r, 0) - m->step_us);
     sv_curve_add(&c->draft_out, 1, m->out_us);
     sv_curve_add(&c->draft_out, 2, 2 * m->out_us);
 }
@@ -94,8 +96,10 @@ static void set_profile(struct sv_accept_profile *p, double mean)
 
 /* ---------------------------------------------------------------- running */
 
-/* Tokens per us of n sequences at one fixed width (draft masks as many as rows, which is the cheapest). */
-static double run_fixed(const struct machine *m, const struct sv_accept_profile *p, int32_t n, int32_t w)
+/* Tokens per us of n sequences at one fixed width (draft masks as many as rows, which is the
+ * cheapest). */
+static double run_fixed(const struct machine *m, const struct sv_accept_profile *p, int32_t n,
+                        int32_t w)
 {
     double tokens = 0, us = 0;
     for (int32_t step = 0; step < 1500; step++) {
@@ -113,7 +117,8 @@ struct outcome {
     int64_t n_plain, n_probes;
 };
 
-static struct outcome run_policy(const struct machine *m, const struct sv_accept_profile *prof, int32_t n)
+static struct outcome run_policy(const struct machine *m, const struct sv_accept_profile *prof,
+                                 int32_t n)
 {
     struct sv_policy *p;
     struct sv_err err;
@@ -190,10 +195,11 @@ static void check_machine(const struct machine *m)
             }
             struct outcome o = run_policy(m, &prof, n);
             if (o.rate < 0.975 * best)
-                print_message("%s, profile %g, %d sequences: %.3f of width %d (mean width %.2f, %lld plain, "
-                              "%lld probes)\n",
-                              m->name, means[k], n, o.rate / best, best_width, o.width,
-                              (long long)o.n_plain, (long long)o.n_probes);
+                print_message(
+                    "%s, profile %g, %d sequences: %.3f of width %d (mean width %.2f, %lld plain, "
+                    "%lld probes)\n",
+                    m->name, means[k], n, o.rate / best, best_width, o.width, (long long)o.n_plain,
+                    (long long)o.n_probes);
             assert_true(o.rate >= 0.965 * best);
         }
 }
