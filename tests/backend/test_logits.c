@@ -61,6 +61,9 @@ static struct world *make_world(struct sv_rng *rng)
         const int32_t base = (int32_t)sv_rng_below(rng, 50),
                       len = 1 + (int32_t)sv_rng_below(rng, 16);
         rig_batch_add(&w->b, (s * 5 + 2) % SLOTS, base, len);
+        if (s % 2) /* a ban that ends inside the segment */
+            w->rules[(s * 5 + 2) % SLOTS].ban_before =
+                base + 1 + (int32_t)sv_rng_below(rng, (uint32_t)len);
     }
     for (int32_t r = 0; r < w->b.rows.n_rows; r++) {
         w->row_ids[r] = random_token(rng);

@@ -40,6 +40,9 @@ static inline float4 make_float4(float x, float y, float z, float w) { return {x
 static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 
 static inline float __uint_as_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
+static inline uint32_t __float_as_uint(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+static inline float __uint2float_rn(uint32_t u) { return (float)u; }
+static inline uint64_t max(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline float __fadd_rn(float a, float b) { return a + b; }
@@ -130,6 +133,10 @@ static inline int atomicCAS(int *p, int was, int now)
     return old;
 }
 
+static inline uint32_t atomicOr(uint32_t *p, uint32_t x) { uint32_t old = *p; *p |= x; return old; }
+static inline uint32_t atomicAdd(uint32_t *p, uint32_t x) { uint32_t old = *p; *p += x; return old; }
+static inline uint32_t atomicExch(uint32_t *p, uint32_t x) { uint32_t old = *p; *p = x; return old; }
+
 /* ---------------------------------------------------------------- the host's side */
 
 typedef int cudaError_t;
@@ -155,6 +162,20 @@ static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel
         blockIdx = dim3(b, 0, 0);
         emu_run_block(c->blockDim.x, c->dynamicSmemBytes,
                       [](void *user) { auto *k = (struct call *)user; k->kernel(*k->arg); }, &call);
+    }
+    return cudaSuccess;
+}
+
+template <typename A, typename B>
+static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(A, B), A a, B b)
+{
+    struct call { void (*kernel)(A, B); A *a; B *b; } call = {kernel, &a, &b};
+    gridDim = c->gridDim;
+    blockDim = c->blockDim;
+    for (unsigned i = 0; i < c->gridDim.x; i++) {
+        blockIdx = dim3(i, 0, 0);
+        emu_run_block(c->blockDim.x, c->dynamicSmemBytes,
+                      [](void *user) { auto *k = (struct call *)user; k->kernel(*k->a, *k->b); }, &call);
     }
     return cudaSuccess;
 }
