@@ -33,6 +33,19 @@ void run_cases_free(struct run_case *c, int32_t n)
     free(c);
 }
 
+void run_device(struct sv_engine_options *o)
+{
+    const char *want = sv_env("SALVO_TEST_DEVICE");
+    if (o->device)
+        return;
+    o->device = "cpu";
+    if (!want)
+        return;
+    o->device = strncmp(want, "cuda", 4) ? want : "cuda";
+    o->kernels = strstr(want, "portable") ? "portable" : NULL;
+    o->no_graphs = strstr(want, "eager") != NULL;
+}
+
 struct sv_engine *run_open(const struct sv_engine_options *o, struct sv_drafter *drafter)
 {
     return run_open_tuned(o, &(struct sv_engine_tuning){0}, drafter);
@@ -43,7 +56,9 @@ struct sv_engine *run_open_tuned(const struct sv_engine_options *o, const struct
 {
     struct sv_engine *e = NULL;
     struct sv_err err = {0};
-    if (sv_engine_open_tuned(&e, o, t, drafter, &err))
+    struct sv_engine_options here = *o;
+    run_device(&here);
+    if (sv_engine_open_tuned(&e, &here, t, drafter, &err))
         fail_msg("cannot open the engine: %s", err.msg);
     return e;
 }

@@ -1,0 +1,115 @@
+#!/bin/bash
+# gpu.sh - everything that needs a GPU, in one call: op cross-checks, engine tests on cuda, the demo pair, and a
+# short summary last.
+#
+# tests/gpu.sh [BUILD_FOLDER]: BUILD holds a release build with CUDA=1 (make CUDA=1 FLAVOUR=release all tests). Logs go to
+# $OUT or a temporary folder. QUICK=1 runs the op checks under compute-sanitizer instead. Exit code 1 when
+# anything failed. Must not: build anything.
+set -u
+cd "$(dirname "$0")/.."
+B=${1:-build}
+O=${OUT:-$(mktemp -d)}
+mkdir -p "$O"
+declare -A pid
+summary=$O/summary.txt
+: >"$summary"
+
+# start NAME TIMEOUT COMMAND...: in the background, log in $O/NAME.log
+start() {
+    local name=$1 limit=$2
+    shift 2
+    (
+        begin=$(date +%s.%N)
+        timeout "$limit" "$@" >"$O/$name.log" 2>&1
+        rc=$?
+        skip=$(grep -c 'NOT checked\|no GPU' "$O/$name.log")
+        printf '%-34s rc=%-3d %6.1f s%s\n' "$name" "$rc" "$(echo "$(date +%s.%N) - $begin" | bc 2>/dev/null || echo 0)" \
+            "$([ "$skip" != 0 ] && echo '  NOT CHECKED: no GPU')" >>"$summary"
+        if [ $rc != 0 ]; then grep -v '^\[ *RUN\|^\[=' "$O/$name.log" | tail -n 4 | cut -c1-220 | sed 's/^/    /' >>"$summary"; fi
+        exit $rc
+    ) &
+    pid[$name]=$!
+}
+
+finish() {
+    local name
+    for name in "${!pid[@]}"; do
+        wait "${pid[$name]}" || failed=1
+    done
+    pid=()
+}
+
+failed=0
+nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader 2>/dev/null
+
+if [ "${QUICK:-0}" = 1 ]; then
+    export SALVO_TEST_QUICK=1
+    for tool in memcheck racecheck; do
+        for op in $("$B/tests/backend/test_cross_ops" --list); do
+            start "$tool-$op" 200 compute-sanitizer --tool $tool --error-exitcode 9 \
+                "$B/tests/backend/test_cross_ops" "$op"
+        done
+        finish
+    done
+    sort "$summary"
+    exit $failed
+fi
+
+for program in test_cross_ops test_cross_tokens test_cuda; do
+    [ -x "$B/tests/backend/$program" ] || continue
+    for test in $("$B/tests/backend/$program" --list); do
+        start "$program-$test" 150 "$B/tests/backend/$program" "$test"
+    done
+done
+finish
+
+for device in cuda cuda-portable cuda-eager; do
+    export SALVO_TEST_DEVICE=$device
+    for test in greedy_auto_f32 greedy_auto_bf16 sampled_auto_f32 sampled_auto_bf16; do
+        [ $device != cuda ] && [ $test != greedy_auto_bf16 ] && continue
+        start "lossless-$device-$test" 150 "$B/tests/engine/test_lossless" "$test"
+    done
+    for program in model/test_golden spec/test_dflash_golden engine/test_preempt engine/test_prefix \
+        engine/test_widths engine/test_rules; do
+        [ -x "$B/tests/$program" ] && [ $device = cuda ] && start "$program-$device" 150 "$B/tests/$program"
+    done
+    unset SALVO_TEST_DEVICE
+done
+finish 2>/dev/null
+
+# The demo pair: greedy tokens of plain decoding and of DFlash at several batch sizes, bit for bit.
+demo() { # NAME ARGS...
+    local name=$1
+    shift
+    start "demo-$name" 100 "$B/salvo" generate -m models/demo/target --dtype bf16 --in models/demo/prompts.jsonl \
+        --out "$O/$name.jsonl" -n 96 "$@"
+}
+draft=(-d models/demo/draft)
+demo cpu --device cpu -b 4
+demo plain --device cuda -b 1
+demo plain32 --device cuda -b 32
+demo dflash --device cuda -b 1 "${draft[@]}"
+demo dflash8 --device cuda -b 8 "${draft[@]}"
+demo dflash64 --device cuda -b 64 "${draft[@]}"
+demo eager --device cuda -b 8 --no-graphs "${draft[@]}"
+demo portable --device cuda -b 8 --kernels portable
+demo portable-dflash --device cuda -b 5 --kernels portable "${draft[@]}"
+finish
+tokens() { sed 's/.*"token_ids"/"token_ids"/; s/"finish_reason".*//' "$O/$1.jsonl" 2>/dev/null; }
+same() { # A B: equal token ids
+    local a b n
+    a=$(tokens "$1") b=$(tokens "$2")
+    n=$(wc -l <<<"$a")
+    if [ -n "$a" ] && [ "$a" = "$b" ]; then
+        echo "demo: $1 = $2 ($n prompts)" >>"$summary"
+    else
+        echo "demo: $1 DIFFERS from $2: $(diff <(echo "$a") <(echo "$b") | grep -c '^<') of $n prompts" >>"$summary"
+        return 1
+    fi
+}
+for other in plain32 dflash dflash8 dflash64 eager; do same plain $other || failed=1; done
+same portable portable-dflash || failed=1
+same plain cpu || echo "  (bf16 on the GPU and on the CPU round differently: no failure)" >>"$summary"
+sort "$summary"
+[ $failed = 0 ] && echo 'gpu.sh: all passed' || echo 'gpu.sh: FAILED'
+exit $failed
