@@ -49,6 +49,10 @@ struct sv_cache {
     int32_t *n_backed;  /* (n_slots) positions with pages */
     int32_t *n_dropped; /* (n_groups, n_slots) pages at the front given back by slide */
     bool *dirty;        /* (n_slots) table rows that differ from the device's */
+    int32_t *stage;     /* host, for copies: twice all tables; the copies of one upload may be under way while
+                           the next is made, not longer */
+    size_t stage_words;
+    int32_t stage_use;
     struct sv_prefix *prefix; /* NULL: pages are never kept for reuse */
     struct sv_arena arena;
 };

@@ -73,6 +73,10 @@ int sv_cache_open(struct sv_cache *c, struct sv_dev *dev, const struct sv_cache_
         SV_REQUIRE(groups[i].page_size == groups[0].page_size);
     for (int32_t i = 0; i < n_groups && !rc; i++)
         rc = group_open(c, &c->group[i], &groups[i], err);
+    for (int32_t i = 0; i < n_groups && !rc; i++)
+        c->stage_words += (size_t)n_slots * (size_t)c->group[i].stride;
+    if (!rc)
+        rc = sv_dev_host_alloc(dev, (void **)&c->stage, 2 * c->stage_words * sizeof *c->stage, err);
     for (int32_t s = 0; s < n_slots && !rc; s++)
         c->dirty[s] = true; /* the device must learn that every entry is -1 */
     if (rc)
@@ -87,6 +91,7 @@ void sv_cache_close(struct sv_cache *c)
         sv_dev_free(c->dev, c->group[i].v);
         sv_dev_free(c->dev, c->group[i].dev_table);
     }
+    sv_dev_host_free(c->dev, c->stage);
     sv_arena_fini(&c->arena);
     memset(c, 0, sizeof *c);
 }
@@ -196,17 +201,25 @@ void sv_cache_release(struct sv_cache *c, int32_t slot)
 
 void sv_cache_upload(struct sv_cache *c)
 {
-    for (int32_t s = 0; s < c->n_slots; s++) {
-        if (!c->dirty[s])
-            continue;
-        for (int32_t i = 0; i < c->n_groups; i++) {
-            struct sv_cache_group *g = &c->group[i];
-            size_t at = (size_t)s * (size_t)g->stride;
-            sv_dev_upload(c->dev, g->dev_table + at, g->table + at,
-                          (size_t)g->stride * sizeof *g->table);
-        }
-        c->dirty[s] = false;
+    int32_t lo = 0, hi = c->n_slots;
+    while (lo < hi && !c->dirty[lo])
+        lo++;
+    while (hi > lo && !c->dirty[hi - 1])
+        hi--;
+    if (lo == hi)
+        return;
+    /* One copy a group, from memory that stays as it is until the step after the next. */
+    int32_t *stage = c->stage + (size_t)c->stage_use * c->stage_words;
+    c->stage_use ^= 1;
+    for (int32_t i = 0; i < c->n_groups; i++) {
+        struct sv_cache_group *g = &c->group[i];
+        size_t at = (size_t)lo * (size_t)g->stride, n = (size_t)(hi - lo) * (size_t)g->stride;
+        memcpy(stage, g->table + at, n * sizeof *stage);
+        sv_dev_upload(c->dev, g->dev_table + at, stage, n * sizeof *stage);
+        stage += n;
     }
+    for (int32_t s = lo; s < hi; s++)
+        c->dirty[s] = false;
 }
 
 struct sv_kv sv_cache_kv(const struct sv_cache *c, int32_t group, int32_t layer)

@@ -1,5 +1,5 @@
 /*
- * batch.c - the batch's host arrays, their device mirror, and the arrays only the device writes.
+ * batch.c - the batch's host arrays, their device mirror, the arrays only the device writes, and padding.
  *
  * Called by engine.c (open, close); step.c fills and reads them. Fixed layout, so that device pointers never
  * change after open.
@@ -13,7 +13,7 @@ struct want {
     size_t n;
 };
 
-/* Lays pairs out in one host block and one device block, each array on its own cache lines. */
+/* Lays pairs out in two host blocks and one device block, each array on its own cache lines. */
 static int open_pairs(struct sv_dev *dev, const struct want *want, size_t n_want, int32_t **host,
                       int32_t **dev_block, size_t *n_words, struct sv_err *err)
 {
@@ -22,7 +22,7 @@ static int open_pairs(struct sv_dev *dev, const struct want *want, size_t n_want
     for (size_t i = 0; i < n_want; i++)
         total += (want[i].n + line - 1) / line * line;
     *n_words = total;
-    int rc = sv_dev_host_alloc(dev, (void **)host, total * sizeof **host, err);
+    int rc = sv_dev_host_alloc(dev, (void **)host, 2 * total * sizeof **host, err);
     if (!rc)
         rc = sv_dev_alloc(dev, (void **)dev_block, total * sizeof **host, err);
     if (rc)
@@ -62,6 +62,10 @@ int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int3
     if (!rc)
         rc = open_pairs(dev, down, sizeof down / sizeof down[0], &b->host_result, &b->dev_result,
                         &b->result_words, err);
+    for (size_t i = 0; i < sizeof up / sizeof up[0]; i++)
+        b->up[b->n_up++] = up[i].pair;
+    for (size_t i = 0; i < sizeof down / sizeof down[0]; i++)
+        b->down[b->n_down++] = down[i].pair;
     const struct {
         int32_t **p;
         size_t n;
@@ -83,4 +87,50 @@ void sv_batch_close(struct sv_batch *b, struct sv_dev *dev)
     sv_dev_host_free(dev, b->host_block);
     sv_dev_host_free(dev, b->host_result);
     memset(b, 0, sizeof *b);
+}
+
+void sv_batch_use(struct sv_batch *b, int32_t set)
+{
+    ptrdiff_t by = set - b->use;
+    for (int32_t i = 0; i < b->n_up; i++)
+        b->up[i]->host += by * (ptrdiff_t)b->block_words;
+    for (int32_t i = 0; i < b->n_down; i++)
+        b->down[i]->host += by * (ptrdiff_t)b->result_words;
+    b->use = set;
+}
+
+/* ---------------------------------------------------------------- padding */
+
+int32_t sv_batch_bucket(int32_t n, int32_t most)
+{
+    int32_t step = n <= 2 ? 1 : n <= 4 ? 2 : n <= 16 ? 4 : n <= 32 ? 8 : n <= 128 ? 16 : n <= 256 ? 32 : 64;
+    int32_t up = (n + step - 1) / step * step;
+    return up < most ? up : most;
+}
+
+static void put(const struct sv_i32_pair *pair, int32_t from, int32_t to, int32_t value)
+{
+    for (int32_t i = from; i < to; i++)
+        pair->host[i] = value;
+}
+
+/* Padding stands at the end: rows of no segment, segments of no slot, logit rows of no row. */
+void sv_batch_pad(struct sv_batch *b, const struct sv_plan *p)
+{
+    const struct sv_counts *t = &p->told;
+    put(&b->row_ids, p->n_rows, t->n_rows, 0);
+    put(&b->row_seg, p->n_rows, t->n_rows, -1);
+    put(&b->seg_row0, p->n_segs, t->n_segs + 1, p->n_rows);
+    put(&b->seg_slot, p->n_segs, t->n_segs, -1);
+    put(&b->seg_kind, p->n_segs, t->n_segs, SV_SEG_VERIFY);
+    put(&b->seg_logit0, p->n_segs, t->n_segs + 1, p->n_logits);
+    put(&b->forced_len, p->n_segs, t->n_segs, 0);
+    if (t->n_logits > p->n_logits)
+        put(&b->logit_row, p->n_logits, t->n_logits, -1);
+    put(&b->d_row_seg, p->n_draft_rows, t->n_draft_rows, -1);
+    put(&b->d_seg_row0, p->n_draft_segs, t->n_draft_segs + 1, p->n_draft_rows);
+    put(&b->d_seg_slot, p->n_draft_segs, t->n_draft_segs, -1);
+    put(&b->d_seg_kind, p->n_draft_segs, t->n_draft_segs, SV_SEG_DRAFT);
+    put(&b->d_out_row, p->n_draft_out, t->n_draft_out, -1);
+    put(&b->d_out_index, p->n_draft_out, t->n_draft_out, -1);
 }

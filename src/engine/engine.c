@@ -13,6 +13,10 @@
 
 enum { DEFAULT_CONTEXT = 8192, DEFAULT_PAGE = 16, DEFAULT_CHUNK = 512, LOGIT_CHUNK = 64 };
 
+/* Positions beyond the context that rows may stand at: the masks of a last block, and one block more when a
+ * step is planned before the host knows that the one in flight was the last. */
+enum { SLACK = 2 * SV_MAX_BLOCK };
+
 static int parse_isa(const char *name, enum sv_isa *isa, struct sv_err *err)
 {
     static const char *const names[] = {"auto", "plain", "avx2", "avx512", "amx"};
@@ -32,8 +36,7 @@ struct resolved {
     int32_t n_slots, context, page_size, chunk;
     int64_t cache_bytes;
     bool keep_prefixes, cache_asked; /* asked: by the user, who wants all of it */
-    int32_t cache_pages; /* of every pool; 0 = what cache_bytes allow */
-    bool random_weights;
+    const struct sv_engine_tuning *tuning;
 };
 
 static int in_range(int64_t v, int64_t lo, int64_t hi, const char *name, struct sv_err *err)
@@ -102,12 +105,14 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
                        r->context, cfg.max_position);
     e->context = r->context;
     rc = open_device(e, o, &cfg, err);
+    const bool made = r->tuning->random_weights;
+    const int32_t n_positions = r->context + SLACK;
     if (!rc)
-        rc = (r->random_weights ? sv_model_open_random : sv_model_open)(&e->model, e->dev, o->target_dir,
-                                                                        r->context, err);
+        rc = (made ? sv_model_open_random : sv_model_open)(&e->model, e->dev, o->target_dir, n_positions,
+                                                           err);
     if (!rc && !e->drafter && o->draft_dir)
-        rc = (r->random_weights ? sv_dflash_open_random : sv_dflash_open)(
-            &e->drafter, &e->model, o->draft_dir, r->context + SV_MAX_BLOCK, err);
+        rc = (made ? sv_dflash_open_random : sv_dflash_open)(&e->drafter, &e->model, o->draft_dir,
+                                                             n_positions, err);
     if (rc)
         return rc;
     int32_t block = e->drafter ? e->drafter->block_size : 1;
@@ -115,6 +120,11 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     if (e->width > block)
         return sv_fail(err, SV_EINVAL, -1, "width %d is above the drafter's block of %d", e->width,
                        block);
+    bool graphs = sv_dev_backend(e->dev)->has_graphs;
+    e->pads = (graphs && !o->no_graphs) || r->tuning->pad;
+    /* A drafter that fills ids on the host must have seen the last token. */
+    bool host_draft = e->drafter && e->drafter->ops->fill;
+    e->depth = (graphs || r->tuning->run_ahead) && !host_draft;
     return SV_OK;
 }
 
@@ -149,7 +159,7 @@ static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_e
     int32_t n = sv_stack_cache_groups(&e->model.stack, "target", 0, desc);
     if (e->drafter && e->drafter->ops->cache_groups)
         n += e->drafter->ops->cache_groups(e->drafter, n, desc + n);
-    int32_t positions = r->context + e->width;
+    int32_t positions = r->context + (1 + e->depth) * e->width;
     int64_t per_slot_pages = (positions + r->page_size - 1) / r->page_size;
     int64_t page_bytes = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -159,8 +169,8 @@ static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_e
         page_bytes += sv_cache_group_bytes(&desc[i]);
     }
     int64_t want = per_slot_pages * r->n_slots, fit = r->cache_bytes / page_bytes;
-    if (r->cache_pages || (r->cache_asked && r->keep_prefixes))
-        want = fit = r->cache_pages ? r->cache_pages : fit < INT32_MAX ? fit : INT32_MAX;
+    if (r->tuning->cache_pages || (r->cache_asked && r->keep_prefixes))
+        want = fit = r->tuning->cache_pages ? r->tuning->cache_pages : fit < INT32_MAX ? fit : INT32_MAX;
     if (fit < per_slot_pages)
         return sv_fail(err, SV_ENOMEM, -1,
                        "one sequence of %d tokens needs %lld MiB of cache and %lld MiB are allowed; a "
@@ -189,7 +199,7 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
     struct sv_dev_limits lim = {.max_rows = max_rows,
                                 .max_logit_rows = max_rows,
                                 .max_vocab = cfg->vocab_size,
-                                .max_positions = r->context + SV_MAX_BLOCK};
+                                .max_positions = r->context + SLACK};
     if (e->drafter && e->drafter->ops->sizes)
         e->drafter->ops->sizes(e->drafter, &sizes, &lim);
     int32_t widths[] = {sizes.hidden, sizes.qkv, sizes.attn, 2 * sizes.intermediate};
@@ -224,7 +234,7 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
         if (own[i].n_bytes)
             rc = sv_dev_alloc(e->dev, own[i].p, own[i].n_bytes, err);
     if (!rc)
-        rc = sv_logits_open(&e->logits, e->dev, r->n_slots, r->context + SV_MAX_BLOCK, cfg->vocab_size,
+        rc = sv_logits_open(&e->logits, e->dev, r->n_slots, r->context + SLACK, cfg->vocab_size,
                             logit_chunk, max_rows, err);
     if (!rc)
         rc = sv_batch_open(&e->batch, e->dev, max_rows, r->n_slots, device_draft ? max_logits : 1,
@@ -243,10 +253,52 @@ static int open_sched(struct sv_engine *e, const struct resolved *r, struct sv_e
                                  .block = device_draft ? e->drafter->block_size : 1};
     e->sched.slot = sv_arena_alloc(&e->arena, n * sizeof *e->sched.slot);
     e->plan.seg = sv_arena_alloc(&e->arena, n * sizeof *e->plan.seg);
+    for (int i = 0; i < 2; i++)
+        e->flight[i].plan.seg = sv_arena_alloc(&e->arena, n * sizeof *e->plan.seg);
     e->sched.new_slot = sv_arena_alloc(&e->arena, n * sizeof *e->sched.new_slot);
-    return e->sched.slot && e->plan.seg && e->sched.new_slot
+    return e->sched.slot && e->plan.seg && e->flight[0].plan.seg && e->flight[1].plan.seg &&
+                   e->sched.new_slot
                ? SV_OK
                : sv_fail(err, SV_ENOMEM, -1, "scheduler arrays");
+}
+
+static int run_padding(struct sv_engine *e, struct sv_counts told, bool sampled, struct sv_err *err)
+{
+    int rc = SV_OK;
+    for (int i = 0; i < 2 && !rc; i++) { /* the second time is captured */
+        e->plan = (struct sv_plan){.seg = e->plan.seg, .told = told, .sampled = sampled};
+        rc = sv_engine_run_plan(e, err);
+    }
+    return rc;
+}
+
+/* Runs every graph of moderate size on padding alone, so that no request waits for a capture. */
+static int warm_up(struct sv_engine *e, struct sv_err *err)
+{
+    enum { MOST = 256 };
+    const int32_t n_slots = e->sched.n_slots, width = e->width;
+    const bool drafts = e->drafter && e->drafter->ops->propose && width > 1;
+    int32_t most = n_slots * width, rc = SV_OK, last = 0;
+    most = most < MOST ? most : MOST;
+    for (int32_t n = 1; e->pads && n <= most && !rc; n++) {
+        int32_t rows = sv_batch_bucket(n, n_slots * width);
+        if (rows == last)
+            continue;
+        last = rows;
+        rc = run_padding(e, (struct sv_counts){.n_rows = rows, .n_logits = rows}, true, err);
+        if (!rc)
+            rc = run_padding(e, (struct sv_counts){.n_rows = rows, .n_logits = rows}, false, err);
+    }
+    for (int32_t n = 1; e->pads && drafts && n <= n_slots && n * width <= most && !rc; n++)
+        rc = run_padding(e,
+                         (struct sv_counts){.n_rows = 1,
+                                            .n_logits = 1,
+                                            .n_draft_rows = n * width,
+                                            .n_draft_out = n * (width - 1)},
+                         false, err);
+    e->plan = (struct sv_plan){.seg = e->plan.seg};
+    memset(&e->stats, 0, sizeof e->stats);
+    return rc;
 }
 
 /* The width policy, with what steps cost here. */
@@ -283,8 +335,7 @@ int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options 
     e->drafter = drafter;
     e->next_id = 1;
     int rc = resolve(opts, &r, err);
-    r.cache_pages = tuning->cache_pages;
-    r.random_weights = tuning->random_weights;
+    r.tuning = tuning;
     if (!rc)
         rc = open_models(e, opts, &r, err);
     if (!rc)
@@ -295,6 +346,8 @@ int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options 
         rc = open_buffers(e, &r, err);
     if (!rc)
         rc = open_sched(e, &r, err);
+    if (!rc)
+        rc = warm_up(e, err);
     if (!rc)
         rc = open_policy(e, opts, err);
     if (rc) {
@@ -309,6 +362,8 @@ void sv_engine_close(struct sv_engine *e)
 {
     if (!e)
         return;
+    if (e->n_flight)
+        sv_dev_sync(e->dev, NULL); /* nobody waits for what it brings */
     for (struct sv_seq *q = e->sched.head; q; q = q->next) {
         if (q->state != SV_SEQ_FINISHED)
             sv_seq_finish(q, SV_FINISH_CANCELED, NULL);

@@ -118,9 +118,15 @@ struct sv_plan_seg {
     int32_t draft_out0;
     bool probe;              /* by the width policy, to learn from it */
 };
+struct sv_counts {
+    int32_t n_segs, n_rows, n_logits;
+    int32_t n_draft_segs, n_draft_rows, n_draft_out;
+};
 struct sv_plan {
     int32_t n_segs, n_rows, n_logits;
     int32_t n_draft_segs, n_draft_rows, n_draft_out;
+    struct sv_counts told;   /* what the device is told: these counts, or padded up to a graph's */
+    bool replays;            /* told is padded: the target's pass is a graph */
     bool sampled;            /* some logit row needs its logits, not just their argmax */
     bool ruled, remembered, logprobs; /* some segment's sequence has logit rules, rules that look back on its
                                  tokens, log probabilities to report */
@@ -153,7 +159,8 @@ void sv_sched_unseat(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *
 struct sv_i32_pair {
     int32_t *host, *dev;
 };
-/* Host arrays and their device mirror; one upload a step carries all pairs. */
+/* Host arrays and their device mirror; one upload a step carries all pairs. There are two sets of host arrays:
+ * while a step is in flight the next one is filled. */
 struct sv_batch {
     int32_t max_rows, max_segs, max_draft_rows, out_stride;
     struct sv_i32_pair row_ids, row_seg, seg_row0, seg_slot, seg_kind, seg_logit0, logit_row;
@@ -167,10 +174,19 @@ struct sv_batch {
     struct sv_i32_pair n_commit, n_emit, out_tokens;
     int32_t *host_result, *dev_result;
     size_t result_words;
+    struct sv_i32_pair *up[16], *down[4]; /* the pairs above */
+    int32_t n_up, n_down;
+    int32_t use;             /* which set the host pointers show */
 };
 int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int32_t max_segs,
                   int32_t max_draft_rows, struct sv_err *err);
 void sv_batch_close(struct sv_batch *b, struct sv_dev *dev);
+/* Points the host arrays at set 0 or 1. */
+void sv_batch_use(struct sv_batch *b, int32_t set);
+/* Fills what lies between the plan's counts and what the device is told. */
+void sv_batch_pad(struct sv_batch *b, const struct sv_plan *p);
+/* The next larger number of rows that has a graph, at most `most`. */
+int32_t sv_batch_bucket(int32_t n, int32_t most);
 
 /* ---------------------------------------------------------------- logits */
 
@@ -205,6 +221,12 @@ void sv_logits_take_prompts(struct sv_engine *e);
 
 /* ---------------------------------------------------------------- the engine */
 
+/* A step that is enqueued and not read yet. Its index is that of its host arrays and of its mark. */
+struct sv_flight {
+    struct sv_plan plan;
+    int64_t start_us;
+};
+
 struct sv_engine {
     struct sv_dev *dev;
     struct sv_model model;
@@ -214,7 +236,12 @@ struct sv_engine {
     size_t max_token_bytes;
     struct sv_cache cache;
     struct sv_sched sched;
-    struct sv_plan plan;
+    struct sv_plan plan;          /* at work: being planned and enqueued, or being read */
+    struct sv_flight flight[2];
+    int32_t first_flight, n_flight;
+    int32_t depth;                /* steps that may be in flight when a call of the step ends: 0 or 1 */
+    bool pads;                    /* counts are padded and passes replayed */
+    int64_t landed_us;            /* when the last step was read */
     struct sv_batch batch;
     struct sv_acts acts;
     void *taps;                   /* (max_rows, n_taps * hidden) act */
@@ -237,6 +264,7 @@ struct sv_engine {
 struct sv_engine_tuning {
     int32_t cache_pages; /* pages of every pool; 0 = by the options */
     bool random_weights; /* the directories hold config.json alone: weights are made on the device */
+    bool run_ahead, pad; /* also on a device without graphs */
 };
 
 /* engine.c: opts as in salvo.h; drafter, when given, is used instead of opts->draft_dir (tests, bench)
@@ -252,7 +280,10 @@ int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *
 
 /* step.c: THE STEP. The engine's state advances by one target forward; events wait in the sequences. */
 int sv_engine_step(struct sv_engine *e, struct sv_err *err);
-/* Its device part, fill to fetch, for the plan as it stands; also what the width policy measures. */
+/* The rows of the plan at work, as kernels see them. */
+struct sv_rows sv_engine_rows(const struct sv_engine *e);
+/* Its device part, fill to fetch, for the plan as it stands and nothing in flight; also what the width policy
+ * measures. */
 int sv_engine_run_plan(struct sv_engine *e, struct sv_err *err);
 /* calibrate.c: measures what steps cost, through the step on scratch sequences. Before anything was submitted. */
 int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *policy, struct sv_err *err);

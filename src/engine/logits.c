@@ -124,17 +124,6 @@ void sv_logits_fill(struct sv_engine *e)
     sv_dev_upload(e->dev, b->chosen + p->n_logits, lg->host_next, (size_t)k * sizeof(int32_t));
 }
 
-static struct sv_rows batch_rows(const struct sv_engine *e)
-{
-    const struct sv_batch *b = &e->batch;
-    return (struct sv_rows){.n_rows = e->plan.n_rows,
-                            .n_segs = e->plan.n_segs,
-                            .row_seg = b->row_seg.dev,
-                            .seg_row0 = b->seg_row0.dev,
-                            .seg_slot = b->seg_slot.dev,
-                            .seg_base = b->seg_base};
-}
-
 /* Next token of logit rows [i, i + n), whose logits are there. Returns what the draw was made from.
  */
 static void choose_rows(struct sv_engine *e, int32_t i, int32_t n)
@@ -144,7 +133,7 @@ static void choose_rows(struct sv_engine *e, int32_t i, int32_t n)
     /* Log probabilities are the model's own: the rules work on a copy then. */
     float *ruled = e->plan.logprobs && e->plan.ruled ? lg->ruled : lg->logits;
     if (e->plan.ruled)
-        sv_op_logit_rules(e->dev, &(struct sv_p_logit_rules){.rows = batch_rows(e),
+        sv_op_logit_rules(e->dev, &(struct sv_p_logit_rules){.rows = sv_engine_rows(e),
                                                              .n_logit_rows = n,
                                                              .vocab = lg->vocab,
                                                              .src = lg->logits,
@@ -187,16 +176,16 @@ void sv_logits_choose(struct sv_engine *e)
 {
     const struct sv_batch *b = &e->batch;
     const struct sv_plan *p = &e->plan;
-    const int32_t end = p->n_logits + p->n_prompt_logits, chunk = e->logits.chunk;
+    const int32_t n_logits = p->told.n_logits, end = n_logits + p->n_prompt_logits, chunk = e->logits.chunk;
     const size_t row = (size_t)e->model.cfg.hidden_size * sv_dtype_bytes(sv_dev_act_dtype(e->dev));
-    sv_op_logit_pos(e->dev, &(struct sv_p_logit_pos){.rows = batch_rows(e),
+    sv_op_logit_pos(e->dev, &(struct sv_p_logit_pos){.rows = sv_engine_rows(e),
                                                      .n_logit_rows = end,
                                                      .logit_row = b->logit_row.dev,
                                                      .row_slot = b->sample_slot,
                                                      .row_pos = b->sample_pos});
     for (int32_t i = 0; i < end; i += chunk) {
         const int32_t n = end - i < chunk ? end - i : chunk;
-        const int32_t n_choose = p->n_logits - i < n ? p->n_logits - i : n;
+        const int32_t n_choose = n_logits - i < n ? n_logits - i : n;
         sv_model_logits(&e->model, n, (const char *)e->out + (size_t)i * row, e->logits.logits);
         if (n_choose > 0)
             choose_rows(e, i, n_choose);
@@ -211,7 +200,7 @@ void sv_logits_remember(struct sv_engine *e)
     const struct sv_batch *b = &e->batch;
     if (!e->plan.remembered)
         return;
-    sv_op_history(e->dev, &(struct sv_p_history){.rows = batch_rows(e),
+    sv_op_history(e->dev, &(struct sv_p_history){.rows = sv_engine_rows(e),
                                                  .row_ids = b->row_ids.dev,
                                                  .n_commit = b->n_commit.dev,
                                                  .history = e->logits.history,

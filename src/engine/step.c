@@ -1,16 +1,17 @@
 /*
  * step.c - THE STEP: one target forward over verify rows and prompt chunks together.
  *
- * Called by sv_step_engine. sv_engine_step below is the whole story; each function above it is one line of
- * it. Everything between fill and fetch is enqueued without waiting: lengths, anchors, ids and accept counts
- * live in device memory, and the host learns of them in fetch. Plain decoding is the same step with width 1.
- * Must not: allocate, synchronise outside fetch, or branch on whether there is a drafter other than by
- * calling it.
+ * Called by sv_step_engine. sv_engine_step at the end is the whole story; each function above it is one line
+ * of it. Everything from fill to fetch is enqueued without waiting: lengths, anchors, ids and accept counts live
+ * in device memory, so a step can be planned and enqueued before the one before it is read (land). Then the
+ * host plans by what it knows: a sequence may turn out to have ended, and what the next step brings for it is
+ * dropped. Plain decoding is the same step with width 1.
+ * Must not: allocate, wait outside land, or branch on whether there is a drafter other than by calling it.
  */
 #include "engine/engine.h"
 
-/* Which sequences run, with which rows, on which pages. */
-static void plan(struct sv_engine *e)
+/* Which sequences run, with which rows, on which pages. False: pages are short and a step is in flight. */
+static bool plan(struct sv_engine *e)
 {
     for (struct sv_seq *q = e->sched.head; q; q = q->next) {
         if (!q->cancel || q->state == SV_SEQ_FINISHED)
@@ -18,15 +19,43 @@ static void plan(struct sv_engine *e)
         sv_seq_finish(q, SV_FINISH_CANCELED, NULL);
         sv_sched_unseat(&e->sched, &e->cache, q);
     }
-    sv_sched_plan(&e->sched, &e->cache, &e->plan, false);
+    if (!sv_sched_plan(&e->sched, &e->cache, &e->plan, e->n_flight > 0))
+        return false;
     sv_logits_plan(e);
+    return true;
 }
 
-static struct sv_rows target_rows(const struct sv_engine *e)
+/* What the device is told: the plan's counts, or, where passes are replayed, the counts of a graph. The chunks
+ * of a prompt come in too many sizes for that; a last chunk of one row looks like a block. */
+static void tell(struct sv_engine *e)
+{
+    struct sv_plan *p = &e->plan;
+    struct sv_counts *t = &p->told;
+    const int32_t most = e->sched.n_slots * e->width;
+    if (!t->n_rows)
+        *t = (struct sv_counts){.n_segs = p->n_segs,
+                                .n_rows = p->n_rows,
+                                .n_logits = p->n_logits,
+                                .n_draft_segs = p->n_draft_segs,
+                                .n_draft_rows = p->n_draft_rows,
+                                .n_draft_out = p->n_draft_out};
+    p->replays = e->pads && t->n_rows == t->n_logits && !p->n_prompt_logits;
+    if (p->replays) {
+        t->n_segs = e->sched.n_slots;
+        t->n_rows = t->n_logits = sv_batch_bucket(t->n_rows, most);
+    }
+    if (e->pads && t->n_draft_rows) {
+        t->n_draft_segs = e->sched.n_slots;
+        t->n_draft_rows = sv_batch_bucket(t->n_draft_rows, most);
+        t->n_draft_out = sv_batch_bucket(t->n_draft_out, most);
+    }
+}
+
+struct sv_rows sv_engine_rows(const struct sv_engine *e)
 {
     const struct sv_batch *b = &e->batch;
-    return (struct sv_rows){.n_rows = e->plan.n_rows,
-                            .n_segs = e->plan.n_segs,
+    return (struct sv_rows){.n_rows = e->plan.told.n_rows,
+                            .n_segs = e->plan.told.n_segs,
                             .row_seg = b->row_seg.dev,
                             .seg_row0 = b->seg_row0.dev,
                             .seg_slot = b->seg_slot.dev,
@@ -72,7 +101,7 @@ static void fill_seg(struct sv_engine *e, int32_t s, int32_t d)
     }
 }
 
-/* Plan to host arrays, one upload; then the device completes ids and positions from its own state. */
+/* Plan to host arrays, one upload. */
 static void fill(struct sv_engine *e)
 {
     struct sv_batch *b = &e->batch;
@@ -93,26 +122,18 @@ static void fill(struct sv_engine *e)
         fill_seg(e, s, d);
         d += p->seg[s].n_draft_rows > 0;
     }
-    b->seg_row0.host[p->n_segs] = p->n_rows;
-    b->seg_logit0.host[p->n_segs] = p->n_logits;
-    b->d_seg_row0.host[d] = p->n_draft_rows;
+    sv_batch_pad(b, p);
     sv_logits_fill(e);
     sv_cache_upload(&e->cache);
-    sv_dev_upload(e->dev, b->dev_block, b->host_block, b->block_words * sizeof(int32_t));
-    sv_op_block_ids(e->dev, &(struct sv_p_block_ids){.rows = target_rows(e),
-                                                     .seg_kind = b->seg_kind.dev,
-                                                     .slot_len = e->slot_len,
-                                                     .slot_anchor = e->slot_anchor,
-                                                     .row_ids = b->row_ids.dev});
+    sv_dev_upload(e->dev, b->dev_block, b->host_block + (size_t)b->use * b->block_words,
+                  b->block_words * sizeof(int32_t));
 }
 
 /* The drafter writes its ids straight into the target's rows. */
 static void propose(struct sv_engine *e)
 {
     const struct sv_batch *b = &e->batch;
-    const struct sv_plan *p = &e->plan;
-    if (!p->n_draft_segs)
-        return;
+    const struct sv_counts *p = &e->plan.told;
     e->drafter->ops->propose(e->drafter,
                              &(struct sv_draft_pass){.rows = {.n_rows = p->n_draft_rows,
                                                               .n_segs = p->n_draft_segs,
@@ -133,18 +154,25 @@ static void propose(struct sv_engine *e)
                                                      .out = e->draft_out});
 }
 
+/* The device completes ids and positions from its own state. */
 static void forward(struct sv_engine *e)
 {
+    const struct sv_batch *b = &e->batch;
     const struct sv_drafter *d = e->drafter;
     const struct sv_taps taps = {.n = d ? d->n_taps : 0,
                                  .id = d ? d->tap_ids : NULL,
                                  .out = e->taps};
-    sv_model_forward(&e->model, &e->acts, e->batch.row_ids.dev,
-                     &(struct sv_pass){.rows = target_rows(e),
+    sv_op_block_ids(e->dev, &(struct sv_p_block_ids){.rows = sv_engine_rows(e),
+                                                     .seg_kind = b->seg_kind.dev,
+                                                     .slot_len = e->slot_len,
+                                                     .slot_anchor = e->slot_anchor,
+                                                     .row_ids = b->row_ids.dev});
+    sv_model_forward(&e->model, &e->acts, b->row_ids.dev,
+                     &(struct sv_pass){.rows = sv_engine_rows(e),
                                        .cache = &e->cache,
                                        .taps = taps,
-                                       .n_out = e->plan.n_logits + e->plan.n_prompt_logits,
-                                       .out_row = e->batch.logit_row.dev,
+                                       .n_out = e->plan.told.n_logits + e->plan.n_prompt_logits,
+                                       .out_row = b->logit_row.dev,
                                        .out = e->out});
 }
 
@@ -155,8 +183,8 @@ static void verify(struct sv_engine *e)
     if (e->plan.sampled)
         sv_logits_choose(e);
     else
-        sv_model_argmax(&e->model, e->plan.n_logits, e->out, NULL, b->chosen);
-    sv_op_verify(e->dev, &(struct sv_p_verify){.rows = target_rows(e),
+        sv_model_argmax(&e->model, e->plan.told.n_logits, e->out, NULL, b->chosen);
+    sv_op_verify(e->dev, &(struct sv_p_verify){.rows = sv_engine_rows(e),
                                                .seg_kind = b->seg_kind.dev,
                                                .seg_logit0 = b->seg_logit0.dev,
                                                .row_ids = b->row_ids.dev,
@@ -174,7 +202,7 @@ static void commit(struct sv_engine *e)
 {
     const struct sv_batch *b = &e->batch;
     sv_logits_remember(e);
-    sv_op_commit(e->dev, &(struct sv_p_commit){.n_segs = e->plan.n_segs,
+    sv_op_commit(e->dev, &(struct sv_p_commit){.n_segs = e->plan.told.n_segs,
                                                .seg_slot = b->seg_slot.dev,
                                                .n_commit = b->n_commit.dev,
                                                .n_emit = b->n_emit.dev,
@@ -189,18 +217,71 @@ static void observe(struct sv_engine *e)
 {
     if (!e->drafter || !e->drafter->ops->observe)
         return;
-    e->drafter->ops->observe(e->drafter, &(struct sv_observe_pass){.rows = target_rows(e),
+    e->drafter->ops->observe(e->drafter, &(struct sv_observe_pass){.rows = sv_engine_rows(e),
                                                                    .n_commit = e->batch.n_commit.dev,
                                                                    .taps = e->taps,
                                                                    .cache = &e->cache});
 }
 
-static int fetch(struct sv_engine *e, struct sv_err *err)
+static void draft_pass(void *user)
+{
+    propose(user);
+}
+
+static void target_pass(void *user)
+{
+    struct sv_engine *e = user;
+    forward(e);
+    verify(e);
+    commit(e);
+    int64_t start = sv_clock_us();
+    observe(e);
+    e->stats.observe_us += sv_clock_us() - start;
+}
+
+/* Whatever the launches of a pass are made from besides fixed pointers: counts and flags. */
+static uint64_t pass_key(const struct sv_engine *e, bool draft)
+{
+    const struct sv_plan *p = &e->plan;
+    if (draft)
+        return (uint64_t)p->told.n_draft_rows << 32 | (uint64_t)p->told.n_draft_out << 8 | 0x80;
+    return (uint64_t)p->told.n_rows << 32 | (uint64_t)p->sampled | (uint64_t)p->ruled << 1 |
+           (uint64_t)p->remembered << 2 | (uint64_t)p->logprobs << 3 | (uint64_t)(e->profile != NULL) << 4;
+}
+
+/* Everything the device does for the plan at work, with host arrays `set`; the results are on their way. */
+static void enqueue(struct sv_engine *e, int32_t set)
 {
     struct sv_batch *b = &e->batch;
-    sv_dev_download(e->dev, b->host_result, b->dev_result, b->result_words * sizeof(int32_t));
+    sv_batch_use(b, set);
+    tell(e);
+    fill(e);
+    int64_t t1 = sv_clock_us(), observed = e->stats.observe_us;
+    if (e->plan.told.n_draft_rows && e->pads)
+        sv_dev_graph_run(e->dev, pass_key(e, true), draft_pass, e);
+    else if (e->plan.told.n_draft_rows)
+        draft_pass(e);
+    int64_t t2 = sv_clock_us();
+    if (e->plan.replays)
+        sv_dev_graph_run(e->dev, pass_key(e, false), target_pass, e);
+    else
+        target_pass(e);
+    int64_t t3 = sv_clock_us();
+    sv_dev_download(e->dev, b->host_result + (size_t)set * b->result_words, b->dev_result,
+                    b->result_words * sizeof(int32_t));
     sv_logits_fetch(e);
-    return sv_dev_sync(e->dev, err);
+    sv_dev_mark(e->dev, set);
+    e->stats.draft_us += t2 - t1;
+    e->stats.forward_us += t3 - t2 - (e->stats.observe_us - observed);
+}
+
+static int fetch(struct sv_engine *e, int32_t set, struct sv_err *err)
+{
+    int64_t start = sv_clock_us();
+    sv_batch_use(&e->batch, set);
+    int rc = sv_dev_wait(e->dev, set, err);
+    e->stats.forward_us += sv_clock_us() - start;
+    return rc;
 }
 
 /* The tokens a segment brought, in order, until one ends the sequence. */
@@ -209,6 +290,8 @@ static void advance_seg(struct sv_engine *e, int32_t s)
     const struct sv_batch *b = &e->batch;
     const struct sv_plan_seg *g = &e->plan.seg[s];
     struct sv_seq *q = e->sched.slot[g->slot];
+    if (!q || q->id != g->request)
+        return; /* it ended while this step was in flight */
     int32_t n_emit = b->n_emit.host[s];
     const int32_t *out = b->out_tokens.host + (size_t)s * (size_t)b->out_stride;
     SV_REQUIRE(b->n_commit.host[s] >= 1 && b->n_commit.host[s] <= g->n_rows);
@@ -271,45 +354,72 @@ static void fail_all(struct sv_engine *e)
 
 int sv_engine_run_plan(struct sv_engine *e, struct sv_err *err)
 {
-    int64_t t0 = sv_clock_us();
-    fill(e);
-    int64_t t1 = sv_clock_us();
-    propose(e);
-    int64_t t2 = sv_clock_us();
-    forward(e);
-    verify(e);
-    commit(e);
-    int64_t t3 = sv_clock_us();
-    observe(e);
-    int rc = fetch(e, err);
-    e->stats.host_us += t1 - t0;
-    e->stats.draft_us += t2 - t1;
-    e->stats.forward_us += t3 - t2;
-    e->stats.observe_us += sv_clock_us() - t3;
-    return rc;
+    SV_REQUIRE(e->n_flight == 0);
+    enqueue(e, 0);
+    return fetch(e, 0, err);
+}
+
+static void swap_plans(struct sv_plan *a, struct sv_plan *b)
+{
+    struct sv_plan t = *a;
+    *a = *b;
+    *b = t;
+}
+
+static void launch(struct sv_engine *e, int64_t start_us)
+{
+    int32_t i = (e->first_flight + e->n_flight) % 2;
+    SV_REQUIRE(e->n_flight < 2);
+    enqueue(e, i);
+    swap_plans(&e->plan, &e->flight[i].plan);
+    e->flight[i].start_us = start_us;
+    e->n_flight++;
+}
+
+/* Reads the oldest step in flight. */
+static int land(struct sv_engine *e, struct sv_err *err)
+{
+    int32_t i = e->first_flight;
+    swap_plans(&e->plan, &e->flight[i].plan);
+    int rc = fetch(e, i, err);
+    if (rc) {
+        fail_all(e);
+        e->n_flight = 0;
+        return rc;
+    }
+    e->first_flight = (i + 1) % 2;
+    e->n_flight--;
+    advance(e);
+    int64_t now = sv_clock_us(), start = e->flight[i].start_us;
+    if (e->policy)
+        sv_cost_learn(&e->policy->cost, &e->plan.load,
+                      (double)(now - (start > e->landed_us ? start : e->landed_us)));
+    e->landed_us = now;
+    return SV_OK;
+}
+
+static int64_t device_us(const struct sv_engine *e)
+{
+    return e->stats.draft_us + e->stats.forward_us + e->stats.observe_us;
 }
 
 int sv_engine_step(struct sv_engine *e, struct sv_err *err)
 {
     if (e->failed)
         return sv_fail(err, SV_EDEVICE, -1, "the device failed earlier");
-    int64_t t0 = sv_clock_us();
+    int64_t start = sv_clock_us(), device = device_us(e);
+    int rc = SV_OK, depth = 0;
     sv_alloc_guard(true);
-    plan(e);
-    int rc = SV_OK;
-    if (e->plan.n_rows) {
-        int64_t t1 = sv_clock_us();
-        rc = sv_engine_run_plan(e, err);
-        int64_t t2 = sv_clock_us();
-        if (rc)
-            fail_all(e);
-        else
-            advance(e);
-        int64_t t3 = sv_clock_us();
-        e->stats.host_us += t1 - t0 + t3 - t2;
-        if (e->policy && !rc)
-            sv_cost_learn(&e->policy->cost, &e->plan.load, (double)(t3 - t0));
+    while (!rc && !plan(e))
+        rc = land(e, err);
+    if (!rc && e->plan.n_rows) {
+        /* Log probabilities have one set of host arrays: such a step is read at once. */
+        depth = e->plan.logprobs ? 0 : e->depth;
+        launch(e, start);
     }
+    while (!rc && e->n_flight > depth)
+        rc = land(e, err);
     sv_alloc_guard(false);
+    e->stats.host_us += sv_clock_us() - start - (device_us(e) - device);
     return rc;
 }

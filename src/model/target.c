@@ -20,7 +20,7 @@ static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, i
     if (rc)
         return rc;
     const struct sv_config *cfg = &m->cfg;
-    if (n_positions <= 0 || n_positions > cfg->max_position)
+    if (n_positions <= 0)
         n_positions = cfg->max_position;
     if (!random)
         rc = sv_ckpt_check_target(&m->ckpt, cfg, err);

@@ -58,7 +58,8 @@ static struct sv_engine *open_with(const struct fixture *f, int drafter, int32_t
                                         .user = (void *)(uintptr_t)f};
         assert_int_equal(sv_fake_open(&d, &fo, &err), 0);
     }
-    return run_open(&o, d);
+    const struct sv_engine_tuning tuning = {.run_ahead = batch > 1, .pad = batch > 2};
+    return run_open_tuned(&o, &tuning, d);
 }
 
 static void setup(struct fixture *f)

@@ -4,8 +4,8 @@
  * timeout: 240
  *
  * 200 random prompts; the reference is one sequence at a time, one thread, pages of 16, no drafter. Every
- * other arrangement (drafter, batch 1 to 32, page size, threads, chunk, width, instruction set, dtype,
- * greedy or sampled) must give its tokens bit for bit. Sampled text is equal too, because a token's random
+ * other arrangement (drafter, batch 1 to 32, page size, threads, chunk, width, instruction set, dtype, padded
+ * and a step ahead or not, greedy or sampled) must give its tokens bit for bit. Sampled text is equal too, because a token's random
  * number depends on (seed, position) only.
  */
 #include "testing.h"
@@ -81,7 +81,9 @@ static struct sv_engine *open_as(const struct pair *pair, const struct arrangeme
                                        .user = (void *)(uintptr_t)t};
         assert_int_equal(sv_fake_open(&d, &f, &err), SV_OK);
     }
-    return run_open(&o, d);
+    /* More than one thread: steps run ahead and are padded, as on a GPU. */
+    const struct sv_engine_tuning tuning = {.run_ahead = a->threads > 1, .pad = a->threads > 1};
+    return run_open_tuned(&o, &tuning, d);
 }
 
 static const struct arrangement arrangements[] = {

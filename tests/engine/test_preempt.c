@@ -47,8 +47,11 @@ static struct sv_engine *open_tight(const struct sv_engine_options *base, const 
     o.page_size = t->page;
     o.n_threads = t->threads;
     o.prefill_chunk = t->chunk;
-    int32_t positions = CONTEXT + BLOCK + t->extra;
-    const struct sv_engine_tuning tuning = {.cache_pages = (positions + t->page - 1) / t->page};
+    bool ahead = t->threads > 1;
+    int32_t positions = CONTEXT + (1 + ahead) * BLOCK + t->extra;
+    const struct sv_engine_tuning tuning = {.cache_pages = (positions + t->page - 1) / t->page,
+                                            .run_ahead = ahead,
+                                            .pad = ahead};
     return run_open_tuned(&o, &tuning, NULL);
 }
 
@@ -105,7 +108,7 @@ static void trained(bool draft, bool sampled, int32_t n)
 static void greedy(void **state)
 {
     (void)state;
-    trained(true, false, 100);
+    trained(true, false, 60);
 }
 static void sampled(void **state)
 {
@@ -132,7 +135,7 @@ static void bf16(void **state)
     run_tight(&(struct sv_engine_options){.target_dir = toy_target(&bf16_toy),
                                           .draft_dir = toy_draft(&bf16_toy),
                                           .dtype = SV_TYPE_BF16},
-              false, 60);
+              false, 30);
 }
 
 SV_TEST_MAIN(cmocka_unit_test(greedy), cmocka_unit_test(sampled), cmocka_unit_test(plain_sampled),

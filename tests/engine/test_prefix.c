@@ -114,7 +114,9 @@ static void turns(const struct sv_engine_options *base, bool sampled, int32_t n)
         o.max_sequences = t->batch;
         o.page_size = t->page;
         o.prefill_chunk = t->chunk;
-        const struct sv_engine_tuning tuning = {.cache_pages = t->positions / t->page};
+        const struct sv_engine_tuning tuning = {.cache_pages = t->positions / t->page,
+                                                .run_ahead = t->batch > 4,
+                                                .pad = t->batch > 3};
         e = run_open_tuned(&o, &tuning, NULL);
         struct run_out *a = run_all(e, c, n), *b = run_all(e, c, n), *d = run_all(e, c2, n);
         char what[96];

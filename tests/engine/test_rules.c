@@ -125,7 +125,8 @@ static struct sv_engine *open_as(struct pair pair, const struct arrangement *a,
                                        .user = (void *)(uintptr_t)t};
         assert_int_equal(sv_fake_open(&d, &f, &err), SV_OK);
     }
-    return run_open(&o, d);
+    const struct sv_engine_tuning tuning = {.run_ahead = a->threads > 1, .pad = a->threads > 1};
+    return run_open_tuned(&o, &tuning, d);
 }
 
 static const struct arrangement plain = {-1, 1, 16, 1, 512, 0};

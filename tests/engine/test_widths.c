@@ -72,7 +72,7 @@ static void same_under(struct sv_engine_options o, bool sampled, bool randomly)
         o.max_sequences = batches[i];
         o.auto_width = true;
         o.prefill_chunk = 32;
-        e = run_open(&o, NULL);
+        e = run_open_tuned(&o, &(struct sv_engine_tuning){.run_ahead = i > 0, .pad = i > 1}, NULL);
         assert_non_null(e->policy);
         if (randomly)
             e->policy->random = &rng;
