@@ -46,8 +46,9 @@ static void close_engine(void *e)
 }
 
 int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engine_options *o,
-                              struct sv_err *err)
+                              const void *arg, struct sv_err *err)
 {
+    (void)arg;
     char msg[400] = "";
     struct sv_engine *e;
     int rc = sv_open_engine(&e, o, msg, sizeof msg);

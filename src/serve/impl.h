@@ -101,7 +101,7 @@ void sv_worker_collect(struct sv_worker *w);
 bool sv_worker_next(struct sv_worker *w, struct sv_out *out);
 const struct sv_serve_model *sv_worker_model(const struct sv_worker *w);
 int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engine_options *o,
-                              struct sv_err *err);
+                              const void *arg, struct sv_err *err);
 
 /* ---------------------------------------------------------------- parameters (params.c) */
 
@@ -319,7 +319,7 @@ struct sv_serve {
     struct event *on_mail, *on_stop, *on_tick, *on_term, *on_int;
     struct sv_snapshot last;   /* at the last line of figures */
     int64_t last_us, last_tokens;
-    bool idle_said;
+    bool idle_said, drain_over;
 };
 
 /* ---------------------------------------------------------------- endpoints */

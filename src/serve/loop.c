@@ -23,16 +23,15 @@
 
 static void check_drained(struct sv_serve *s)
 {
-    bool late = sv_clock_us() - s->drain_us > (int64_t)s->o.drain_seconds * 1000000;
+    int64_t over = sv_clock_us() - s->drain_us - (int64_t)s->o.drain_seconds * 1000000;
 
     if (s->state != SV_DRAINING)
         return;
-    if (late && s->calls) {
+    if (over > 0 && s->calls && !s->drain_over) {
+        s->drain_over = true;
         sv_call_cancel_all(s); /* the clients are told */
-        if (sv_clock_us() - s->drain_us < (int64_t)(s->o.drain_seconds + 2) * 1000000)
-            return;
     }
-    if (late || (!s->calls && !sv_http_n_open(s->http)))
+    if (over > 2000000 || (!s->calls && !sv_http_n_open(s->http)))
         event_base_loopbreak(s->base);
 }
 

@@ -27,13 +27,26 @@ struct sv_serve_engine {
     void (*close)(void *impl);
 };
 typedef int (*sv_serve_open_engine_fn)(struct sv_serve_engine *out, const struct sv_engine_options *o,
-                                       struct sv_err *err);
+                                       const void *arg, struct sv_err *err);
+
+/* An engine without a model, for tests and for measuring the server alone: the answer repeats the prompt's tokens
+ * over and over, `burst` tokens a step (the last of them its own, the others "drafts"), until max_tokens. */
+struct sv_serve_fake {
+    int32_t burst;        /* 0 = 1 */
+    int32_t step_us;      /* a step takes at least so long */
+    int32_t open_us;      /* and loading */
+    int32_t fail_at_step; /* the device fails; 0 = never */
+};
+/* arg is a struct sv_serve_fake, or NULL. The tokenizer is the target directory's. */
+int sv_serve_open_fake_engine(struct sv_serve_engine *out, const struct sv_engine_options *o,
+                              const void *arg, struct sv_err *err);
 
 enum sv_spec_metrics { SV_SPEC_NONE, SV_SPEC_SUMMARY, SV_SPEC_DETAILED };
 
 struct sv_serve_options {
     struct sv_engine_options engine;
     sv_serve_open_engine_fn open_engine; /* NULL = the real one */
+    const void *open_arg;
     const char *host;          /* NULL = 127.0.0.1 */
     int32_t port;              /* 0 = any free one */
     const char *unix_path;     /* listen on this socket instead */

@@ -223,7 +223,7 @@ static int load(struct sv_worker *w, struct sv_err *err)
     int rc = load_texts(w, err);
     stage(w, SV_LOAD_ENGINE);
     if (!rc)
-        rc = open(&w->engine, &w->o.engine, err);
+        rc = open(&w->engine, &w->o.engine, w->o.open_arg, err);
     if (rc)
         return rc;
     w->opened = true;

@@ -1,0 +1,288 @@
+/*
+ * fake.c - an instant engine: it knows the answer to everything.
+ *
+ * Called by tests and by the benchmark of the server alone, through the worker's table. Behaves as the engine does
+ * at the seams: texts in whole code points, stop strings and ids, one last event a request. Must not: be reachable
+ * from the command line.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "serve/impl.h"
+
+#include <string.h>
+#include <time.h>
+
+#define MAX_BURST 64
+
+struct fake_seq {
+    uint64_t id;
+    struct sv_request r;
+    int32_t *prompt;
+    int32_t n_done, n_steps;
+    uint16_t *accept;
+    struct sv_detok detok;
+    struct sv_buf held;  /* text that may be the start of a stop string */
+    char *stop[4];
+    int64_t submit_us, first_us, end_us;
+    bool cancel;
+    enum sv_finish_reason finish;
+};
+
+struct fake {
+    struct sv_serve_fake o;
+    struct sv_tokenizer *tok;
+    struct fake_seq **seq;
+    int32_t n, cap, context, vocab;
+    uint64_t next_id;
+    const struct fake_seq *now; /* whose event is being delivered */
+    struct sv_engine_stats stats;
+};
+
+static void seq_free(struct fake_seq *q)
+{
+    sv_free(q->prompt);
+    sv_free(q->accept);
+    sv_buf_fini(&q->held);
+    for (int i = 0; i < 4; i++)
+        sv_free(q->stop[i]);
+    sv_free(q);
+}
+
+static int submit(void *impl, const struct sv_request *r, uint64_t *id, char *err, size_t n)
+{
+    struct fake *f = impl;
+    int32_t room = f->context - r->n_prompt_ids;
+
+    if (r->n_prompt_ids < 1 || room < 1 || r->n_stop > 4) {
+        snprintf(err, n, "the fake engine takes prompts of 1 to %d tokens and 4 stop strings",
+                 f->context - 1);
+        return SV_EINVAL;
+    }
+    if (f->n == f->cap) {
+        int32_t cap = f->cap ? 2 * f->cap : 64;
+        void *seq = sv_realloc(f->seq, (size_t)f->cap * sizeof *f->seq, (size_t)cap * sizeof *f->seq);
+        if (!seq)
+            return SV_ENOMEM;
+        f->seq = seq;
+        f->cap = cap;
+    }
+    struct fake_seq *q = sv_calloc(1, sizeof *q);
+    if (!q)
+        return SV_ENOMEM;
+    q->r = *r;
+    if (!q->r.max_tokens || q->r.max_tokens > room)
+        q->r.max_tokens = room;
+    q->prompt = sv_alloc((size_t)r->n_prompt_ids * sizeof *q->prompt);
+    q->accept = sv_calloc((size_t)q->r.max_tokens, sizeof *q->accept);
+    for (int32_t i = 0; i < r->n_stop; i++)
+        q->stop[i] = sv_strdup(r->stop[i]);
+    if (!q->prompt || !q->accept || (r->n_stop && !q->stop[r->n_stop - 1])) {
+        seq_free(q);
+        return SV_ENOMEM;
+    }
+    memcpy(q->prompt, r->prompt_ids, (size_t)r->n_prompt_ids * sizeof *q->prompt);
+    sv_detok_init(&q->detok, f->tok, true);
+    q->submit_us = sv_clock_us();
+    *id = q->id = ++f->next_id;
+    f->seq[f->n++] = q;
+    return SV_OK;
+}
+
+static void cancel(void *impl, uint64_t id)
+{
+    struct fake *f = impl;
+    for (int32_t i = 0; i < f->n; i++)
+        if (f->seq[i]->id == id)
+            f->seq[i]->cancel = true;
+}
+
+/* Cuts the held text at the first stop string; returns how much of it may go out. */
+static size_t apply_stops(struct fake_seq *q, struct sv_event *ev)
+{
+    size_t ready = q->held.len;
+
+    for (int32_t i = 0; i < q->r.n_stop; i++) {
+        const char *at = q->held.data ? strstr(q->held.data, q->stop[i]) : NULL;
+        size_t keep = strlen(q->stop[i]) - 1;
+        if (at && (ev->stop_index < 0 || (size_t)(at - q->held.data) < ready)) {
+            ev->finish = SV_FINISH_STOP;
+            ev->stop_index = i;
+            ready = (size_t)(at - q->held.data);
+        } else if (ev->stop_index < 0 && q->held.len - (q->held.len < keep ? q->held.len : keep) < ready) {
+            ready = q->held.len - (q->held.len < keep ? q->held.len : keep);
+            while (ready && ((unsigned char)q->held.data[ready] & 0xc0) == 0x80)
+                ready--; /* whole code points */
+        }
+    }
+    return ev->finish == SV_FINISH_LENGTH ? q->held.len : ready;
+}
+
+static void deliver(struct fake *f, struct fake_seq *q, struct sv_event *ev)
+{
+    size_t ready = q->cancel ? 0 : apply_stops(q, ev);
+
+    ev->request = q->id;
+    ev->text = q->held.data ? q->held.data : "";
+    ev->n_bytes = ready;
+    q->finish = ev->finish;
+    if (ev->finish != SV_FINISH_NONE)
+        q->end_us = sv_clock_us();
+    f->now = q;
+    if (q->r.on_event)
+        q->r.on_event(q->r.user, ev);
+    f->now = NULL;
+    q->held.len -= ready;
+    if (q->held.data)
+        memmove(q->held.data, q->held.data + ready, q->held.len + 1);
+}
+
+static void advance(struct fake *f, struct fake_seq *q)
+{
+    struct sv_event ev = {.stop_id = -1, .stop_index = -1};
+    int32_t tokens[MAX_BURST], n = 0;
+
+    if (q->cancel) {
+        ev.finish = SV_FINISH_CANCELED;
+        deliver(f, q, &ev);
+        return;
+    }
+    for (; n < f->o.burst && q->n_done < q->r.max_tokens && ev.finish == SV_FINISH_NONE; n++) {
+        tokens[n] = q->prompt[q->n_done++ % q->r.n_prompt_ids];
+        sv_detok_push(&q->detok, tokens[n], &q->held);
+    }
+    if (q->n_done == q->r.max_tokens) {
+        ev.finish = SV_FINISH_LENGTH;
+        sv_detok_end(&q->detok, &q->held);
+    }
+    if (!q->first_us)
+        q->first_us = sv_clock_us();
+    q->accept[q->n_steps++] = (uint16_t)n;
+    ev.tokens = tokens;
+    ev.n_tokens = n;
+    ev.n_drafted = n - 1;
+    f->stats.n_tokens += n;
+    f->stats.n_verify_steps++;
+    f->stats.n_drafted += f->o.burst - 1;
+    f->stats.n_accepted += n - 1;
+    f->stats.accept_length[n]++;
+    deliver(f, q, &ev);
+}
+
+static int step(void *impl, char *err, size_t n)
+{
+    struct fake *f = impl;
+    int64_t start = sv_clock_us();
+    int32_t kept = 0, n_seqs = f->n;
+
+    f->stats.n_steps++;
+    bool fail = f->o.fail_at_step && f->stats.n_steps >= f->o.fail_at_step;
+    for (int32_t i = 0; i < n_seqs; i++) {
+        struct fake_seq *q = f->seq[i];
+        struct sv_event broken = {.finish = SV_FINISH_ERROR, .message = "the fake device failed",
+                                  .stop_id = -1, .stop_index = -1};
+        if (fail)
+            deliver(f, q, &broken);
+        else
+            advance(f, q);
+        if (q->finish == SV_FINISH_NONE)
+            f->seq[kept++] = q;
+        else
+            seq_free(q);
+    }
+    f->n = kept;
+    int64_t rest = f->o.step_us - (sv_clock_us() - start);
+    struct timespec t = {rest / 1000000, rest % 1000000 * 1000};
+    if (rest > 0)
+        nanosleep(&t, NULL);
+    f->stats.n_running = f->n;
+    if (fail)
+        snprintf(err, n, "the fake device failed");
+    return fail ? SV_EDEVICE : f->n;
+}
+
+static void flush(void *impl)
+{
+    (void)impl;
+}
+
+static int request_stats(void *impl, uint64_t id, struct sv_request_stats *out)
+{
+    const struct fake *f = impl;
+    const struct fake_seq *q = f->now;
+
+    if (!q || q->id != id)
+        return SV_EINVAL;
+    int64_t first = q->first_us ? q->first_us : q->submit_us;
+    *out = (struct sv_request_stats){.n_prompt_tokens = q->r.n_prompt_ids,
+                                     .n_tokens = q->n_done,
+                                     .accept_lengths = q->accept,
+                                     .n_steps = q->n_steps,
+                                     .prefill_us = first - q->submit_us,
+                                     .decode_us = q->end_us ? q->end_us - first : 0};
+    return SV_OK;
+}
+
+static void engine_stats(void *impl, struct sv_engine_stats *out)
+{
+    const struct fake *f = impl;
+    *out = f->stats;
+}
+
+static void info(void *impl, struct sv_engine_info *out)
+{
+    const struct fake *f = impl;
+    *out = (struct sv_engine_info){.target_arch = "fake",
+                                   .device = "none",
+                                   .dtype = "none",
+                                   .vocab_size = f->vocab,
+                                   .context = f->context,
+                                   .block_size = f->o.burst,
+                                   .width = f->o.burst,
+                                   .bos_id = -1};
+}
+
+static void close_fake(void *impl)
+{
+    struct fake *f = impl;
+
+    for (int32_t i = 0; i < f->n; i++) {
+        struct sv_event ev = {.finish = SV_FINISH_CANCELED, .stop_id = -1, .stop_index = -1};
+        f->seq[i]->cancel = true;
+        deliver(f, f->seq[i], &ev);
+        seq_free(f->seq[i]);
+    }
+    sv_free(f->seq);
+    sv_tokenizer_close(f->tok);
+    sv_free(f);
+}
+
+int sv_serve_open_fake_engine(struct sv_serve_engine *out, const struct sv_engine_options *o,
+                              const void *arg, struct sv_err *err)
+{
+    struct fake *f = sv_calloc(1, sizeof *f);
+
+    if (!f)
+        return sv_fail(err, SV_ENOMEM, -1, "fake engine");
+    f->o = arg ? *(const struct sv_serve_fake *)arg : (struct sv_serve_fake){0};
+    f->o.burst = f->o.burst < 1 ? 1 : f->o.burst > MAX_BURST ? MAX_BURST : f->o.burst;
+    f->context = o->context ? o->context : 4096;
+    struct timespec t = {f->o.open_us / 1000000, f->o.open_us % 1000000 * 1000};
+    nanosleep(&t, NULL);
+    int rc = sv_tokenizer_open(&f->tok, o->target_dir, err);
+    if (rc) {
+        sv_free(f);
+        return rc;
+    }
+    f->vocab = sv_tokenizer_n_tokens(f->tok);
+    f->stats.n_pages = 1;
+    *out = (struct sv_serve_engine){.impl = f,
+                                    .submit = submit,
+                                    .cancel = cancel,
+                                    .step = step,
+                                    .flush = flush,
+                                    .request_stats = request_stats,
+                                    .engine_stats = engine_stats,
+                                    .info = info,
+                                    .close = close_fake};
+    return SV_OK;
+}

@@ -1,0 +1,244 @@
+/*
+ * hub.c - see hub.h.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "serve/hub.h"
+
+#include "testing.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static void *serve(void *arg)
+{
+    struct hub *r = arg;
+    struct sv_err err = {0};
+    r->rc = sv_serve_run(r->s, &err);
+    return NULL;
+}
+
+void hub_open(struct hub *r, bool no_wait)
+{
+    struct sv_err err = {0};
+
+    r->o.engine.target_dir = sv_test_path("models/demo/target");
+    if (!r->o.engine.max_sequences)
+        r->o.engine.max_sequences = 4096;
+    r->o.open_engine = sv_serve_open_fake_engine;
+    r->o.open_arg = &r->fake;
+    r->o.model_name = "fake";
+    r->o.quiet = true;
+    if (!r->o.log_seconds)
+        r->o.log_seconds = -1;
+    if (sv_serve_open(&r->s, &r->o, &err))
+        fail_msg("%s", err.msg);
+    r->port = sv_serve_port(r->s);
+    assert_int_equal(sv_thread_start(&r->thread, serve, r, &err), SV_OK);
+    for (int i = 0; !no_wait; i++) {
+        struct answer a;
+        struct timespec t = {0, 10000000};
+        answer_init(&a);
+        int fd = hub_connect(r);
+        hub_get(fd, "/health", "");
+        answer_read(fd, &a);
+        close(fd);
+        bool ready = a.status == 200;
+        answer_fini(&a);
+        if (ready)
+            return;
+        assert_true(i < 1000);
+        nanosleep(&t, NULL);
+    }
+}
+
+void hub_close(struct hub *r)
+{
+    sv_serve_stop(r->s);
+    sv_thread_join(r->thread);
+    sv_serve_close(r->s);
+}
+
+int hub_connect(const struct hub *r)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)r->port)};
+    struct timeval limit = {20, 0};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_true(fd >= 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    return fd;
+}
+
+void hub_send(int fd, const char *data, size_t n)
+{
+    while (n) {
+        ssize_t k = send(fd, data, n, MSG_NOSIGNAL);
+        assert_true(k > 0);
+        data += k;
+        n -= (size_t)k;
+    }
+}
+
+void hub_send_text(int fd, const char *text)
+{
+    hub_send(fd, text, strlen(text));
+}
+
+void hub_post(int fd, const char *path, const char *headers, const char *body)
+{
+    struct sv_buf b;
+    sv_buf_init(&b);
+    sv_buf_printf(&b, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n%s\r\n", path,
+                  strlen(body), headers);
+    sv_buf_append(&b, body, strlen(body));
+    hub_send(fd, b.data, b.len);
+    sv_buf_fini(&b);
+}
+
+void hub_get(int fd, const char *path, const char *headers)
+{
+    struct sv_buf b;
+    sv_buf_init(&b);
+    sv_buf_printf(&b, "GET %s HTTP/1.1\r\nHost: x\r\n%s\r\n", path, headers);
+    hub_send(fd, b.data, b.len);
+    sv_buf_fini(&b);
+}
+
+/* ---------------------------------------------------------------- answers */
+
+void answer_init(struct answer *a)
+{
+    memset(a, 0, sizeof *a);
+    sv_buf_init(&a->head);
+    sv_buf_init(&a->body);
+}
+
+void answer_fini(struct answer *a)
+{
+    sv_buf_fini(&a->head);
+    sv_buf_fini(&a->body);
+}
+
+/* One byte; false when the connection is closed. */
+static bool take(int fd, char *c)
+{
+    ssize_t n = recv(fd, c, 1, 0);
+    return n == 1;
+}
+
+static bool take_n(int fd, struct sv_buf *to, size_t n)
+{
+    char part[4096];
+    while (n) {
+        ssize_t k = recv(fd, part, n < sizeof part ? n : sizeof part, 0);
+        if (k <= 0)
+            return false;
+        sv_buf_append(to, part, (size_t)k);
+        n -= (size_t)k;
+    }
+    return true;
+}
+
+static bool take_line(int fd, struct sv_buf *to)
+{
+    char c;
+    do {
+        if (!take(fd, &c))
+            return false;
+        sv_buf_append(to, &c, 1);
+    } while (c != '\n');
+    return true;
+}
+
+static bool take_head(int fd, struct answer *a)
+{
+    size_t start;
+    do {
+        start = a->head.len;
+        if (!take_line(fd, &a->head))
+            return false;
+    } while (a->head.len - start > 2);
+    return true;
+}
+
+static const char *header(const struct answer *a, const char *name)
+{
+    for (const char *line = a->head.data; line && *line; line = strchr(line, '\n') + 1)
+        if (strncasecmp(line, name, strlen(name)) == 0 && line[strlen(name)] == ':')
+            return line + strlen(name) + 1;
+    return NULL;
+}
+
+static bool take_chunks(int fd, struct answer *a)
+{
+    for (;;) {
+        struct sv_buf line;
+        sv_buf_init(&line);
+        bool fine = take_line(fd, &line);
+        size_t n = fine ? strtoul(line.data, NULL, 16) : 0;
+        sv_buf_fini(&line);
+        if (!fine || !take_n(fd, &a->body, n))
+            return false;
+        sv_buf_init(&line);
+        fine = take_n(fd, &line, 2);
+        sv_buf_fini(&line);
+        if (!fine || !n)
+            return fine;
+    }
+}
+
+void answer_read(int fd, struct answer *a)
+{
+    sv_buf_clear(&a->head);
+    sv_buf_clear(&a->body);
+    a->status = 0;
+    a->closed = !take_head(fd, a);
+    if (a->closed)
+        return;
+    a->status = atoi(a->head.data + strlen("HTTP/1.1 "));
+    const char *length = header(a, "Content-Length");
+    a->chunked = header(a, "Transfer-Encoding") != NULL;
+    if (a->chunked)
+        a->closed = !take_chunks(fd, a);
+    else if (length)
+        a->closed = !take_n(fd, &a->body, strtoul(length, NULL, 10));
+    sv_buf_append(&a->body, "", 0);
+}
+
+void hub_ask(const struct hub *r, const char *path, const char *body, struct answer *a)
+{
+    int fd = hub_connect(r);
+    if (body)
+        hub_post(fd, path, "", body);
+    else
+        hub_get(fd, path, "");
+    answer_read(fd, a);
+    close(fd);
+}
+
+double hub_metric(const struct hub *r, const char *name)
+{
+    struct answer a;
+    double v = -1;
+
+    answer_init(&a);
+    hub_ask(r, "/metrics", NULL, &a);
+    for (const char *line = a.body.data; line && *line;) {
+        if (strncmp(line, name, strlen(name)) == 0 && line[strlen(name)] == ' ')
+            v = atof(line + strlen(name));
+        line = strchr(line, '\n');
+        line = line ? line + 1 : NULL;
+    }
+    answer_fini(&a);
+    return v;
+}

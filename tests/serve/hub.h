@@ -1,0 +1,44 @@
+/*
+ * hub.h - a server with the instant engine on a thread of this process, and a client that sends raw bytes.
+ *
+ * Called by tests/serve/test_*.c. Must not: retry; what a test sends is what the server sees.
+ */
+#ifndef SV_TEST_SERVE_HUB_H
+#define SV_TEST_SERVE_HUB_H
+
+#include "serve/serve.h"
+
+struct hub {
+    struct sv_serve *s;
+    struct sv_thread *thread;
+    struct sv_serve_fake fake;
+    struct sv_serve_options o;
+    int port, rc;
+};
+/* Fill r->o and r->fake first (zeros are fine). Waits until the model is there unless no_wait. */
+void hub_open(struct hub *r, bool no_wait);
+void hub_close(struct hub *r);
+
+/* A connected socket; with read time-out. */
+int hub_connect(const struct hub *r);
+void hub_send(int fd, const char *data, size_t n);
+void hub_send_text(int fd, const char *text);
+/* "POST path" with a JSON body and optional header lines ("A: b\r\n"). */
+void hub_post(int fd, const char *path, const char *headers, const char *body);
+void hub_get(int fd, const char *path, const char *headers);
+
+struct answer {
+    int status;
+    struct sv_buf head, body; /* body with chunks joined */
+    bool chunked, closed;     /* closed: the connection ended before the answer did */
+};
+void answer_init(struct answer *a);
+void answer_fini(struct answer *a);
+/* Reads one answer. */
+void answer_read(int fd, struct answer *a);
+/* Whole exchange on a connection of its own. */
+void hub_ask(const struct hub *r, const char *path, const char *body, struct answer *a);
+/* Value of a metric. */
+double hub_metric(const struct hub *r, const char *name);
+
+#endif

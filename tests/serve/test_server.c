@@ -1,0 +1,660 @@
+/*
+ * test_server.c - the server on a real socket with an engine that answers at once: bytes of streams, HTTP in any
+ * pieces, clients that leave, full queues, keys, draining, loading, a device that fails.
+ */
+#define _DEFAULT_SOURCE
+
+#include "serve/hub.h"
+
+#include "testing.h"
+
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char hello[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"max_tokens\":6}";
+
+static void nap_ms(int ms)
+{
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
+    nanosleep(&t, NULL);
+}
+
+/* Digits after each `"key":` become 0. */
+static void mask(struct sv_buf *b, const char *key)
+{
+    char pattern[64];
+    snprintf(pattern, sizeof pattern, "\"%s\":", key);
+    for (char *at = b->data; at && (at = strstr(at, pattern)); at++) {
+        char *from = at + strlen(pattern), *to = from;
+        while (strchr("0123456789.e-+", *to) && *to)
+            to++;
+        if (to == from)
+            continue;
+        *from++ = '0';
+        memmove(from, to, strlen(to) + 1);
+    }
+    b->len = b->data ? strlen(b->data) : 0;
+}
+
+static void contains(const struct sv_buf *b, const char *text)
+{
+    if (!b->data || !strstr(b->data, text))
+        fail_msg("'%s' is not in: %s", text, b->data ? b->data : "");
+}
+
+/* Waits until a metric has a value. */
+static void metric_becomes(const struct hub *r, const char *name, double want)
+{
+    double v = -1;
+    for (int i = 0; i < 300; i++) {
+        v = hub_metric(r, name);
+        if (v == want)
+            return;
+        nap_ms(10);
+    }
+    fail_msg("%s is %g, not %g", name, v, want);
+}
+
+/* ---------------------------------------------------------------- bytes */
+
+#define FRAME(rest)                                                                                \
+    "data: {\"id\":\"chatcmpl-abc\",\"object\":\"chat.completion.chunk\",\"created\":0,"              \
+    "\"model\":\"fake\",\"choices\":[" rest "\n\n"
+
+/* ecosystem: role, text, empty delta with the reason, usage without choices, [DONE]; nothing else. */
+static void stream_is_exact(void **state)
+{
+    static const char want[] = FRAME(
+        "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
+        "\"finish_reason\":null}],\"usage\":null}")
+        FRAME("{\"index\":0,\"delta\":{\"content\":\"user\\n\"},\"logprobs\":null,"
+              "\"finish_reason\":null}],\"usage\":null}")
+            FRAME("{\"index\":0,\"delta\":{\"content\":\"Hello\"},\"logprobs\":null,"
+                  "\"finish_reason\":null}],\"usage\":null}")
+                FRAME("{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"length\","
+                      "\"stop_reason\":null}],\"usage\":null}")
+                    FRAME("],\"usage\":{\"prompt_tokens\":0,\"completion_tokens\":0,\"total_tokens\":0,"
+                          "\"prompt_tokens_details\":{\"cached_tokens\":0}},");
+    struct hub r = {0};
+    struct answer a;
+    (void)state;
+
+    r.fake.burst = 3; /* <|im_start|> user \n / Hello's tokens */
+    hub_open(&r, false);
+    answer_init(&a);
+    int fd = hub_connect(&r);
+    hub_post(fd, "/v1/chat/completions", "X-Request-Id: abc\r\n",
+             "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"max_tokens\":6,\"stream\":true,"
+             "\"stream_options\":{\"include_usage\":true},\"spec_decode_metrics\":\"none\"}");
+    answer_read(fd, &a);
+    assert_int_equal(a.status, 200);
+    assert_true(a.chunked && !a.closed);
+    contains(&a.head, "Content-Type: text/event-stream; charset=utf-8\r\n");
+    contains(&a.head, "x-request-id: abc\r\n");
+    mask(&a.body, "created");
+    mask(&a.body, "prompt_tokens");
+    mask(&a.body, "completion_tokens");
+    mask(&a.body, "total_tokens");
+    /* How Hello is cut into tokens is the tokenizer's affair: compare up to the text, and the end. */
+    const char *tail = strstr(a.body.data, "\"timings\"");
+    assert_non_null(tail);
+    assert_string_equal(tail + strlen(tail) - 16, "\n\ndata: [DONE]\n\n");
+    a.body.len = (size_t)(tail - a.body.data);
+    sv_buf_append(&a.body, "\n\n", 2); /* as FRAME ends */
+    assert_string_equal(a.body.data, want);
+    answer_fini(&a);
+    close(fd);
+    hub_close(&r);
+}
+
+static void whole_code_points(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    (void)state;
+
+    hub_open(&r, false); /* one token a step, and a byte-level vocabulary cuts these */
+    answer_init(&a);
+    hub_ask(&r, "/v1/completions", "{\"prompt\":\"\xf0\x9f\xa6\x9c\xe6\xbc\xa2\xe0\xa4\x95\",\"max_tokens\":64,\"stream\":true}", &a);
+    assert_int_equal(a.status, 200);
+    assert_null(strstr(a.body.data, "\xef\xbf\xbd\xef\xbf\xbd"));
+    json_t *v;
+    for (char *line = a.body.data; (line = strstr(line, "data: {")); line++) {
+        struct sv_err err = {0};
+        v = sv_json_parse(line + 6, strcspn(line + 6, "\n"), &err);
+        if (!v)
+            fail_msg("%s", err.msg);
+        json_decref(v);
+    }
+    contains(&a.body, "\xf0\x9f\xa6\x9c");
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+static size_t flagged_bytes(const char *line)
+{
+    const char *at = strstr(line, "\"draft_flags\":[[");
+    size_t sum = 0, n;
+    char flag[8];
+
+    if (!at || at > strchr(line, '\n'))
+        return 0;
+    for (at += strlen("\"draft_flags\":["); *at == '['; at += at[0] == ',') {
+        assert_int_equal(sscanf(at, "[%zu,%7[a-z]]", &n, flag), 2);
+        sum += n;
+        at = strchr(at, ']') + 1;
+    }
+    return sum;
+}
+
+static void draft_flags_cover_the_text(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    size_t n_lines = 0;
+    (void)state;
+
+    r.fake.burst = 5;
+    hub_open(&r, false);
+    answer_init(&a);
+    hub_ask(&r, "/v1/completions",
+            "{\"prompt\":\"one two three four five six\",\"max_tokens\":40,\"stream\":true,"
+            "\"return_draft_flags\":true,\"stop\":[\"sixone two\"]}", &a);
+    for (char *line = strstr(a.body.data, "data: {"); line; line = strstr(line + 1, "data: {")) {
+        struct sv_err err = {0};
+        json_t *v = sv_json_parse(line + 6, strcspn(line + 6, "\n"), &err);
+        json_t *text = json_object_get(json_array_get(json_object_get(v, "choices"), 0), "text");
+        assert_int_equal(flagged_bytes(line), json_string_length(text));
+        n_lines += json_string_length(text) > 0;
+        json_decref(v);
+    }
+    assert_true(n_lines > 1);
+    contains(&a.body, "\"finish_reason\":\"stop\",\"stop_reason\":\"sixone two\"");
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+/* ---------------------------------------------------------------- HTTP in pieces */
+
+static void request_text(struct sv_buf *b)
+{
+    sv_buf_init(b);
+    sv_buf_printf(b, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: same\r\n"
+                     "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+                  strlen(hello), hello);
+}
+
+static void mask_times(struct sv_buf *b)
+{
+    static const char *const keys[] = {"created", "prompt_ms", "prompt_per_second", "predicted_ms",
+                                       "predicted_per_second", "time_to_first_token_ms",
+                                       "queue_time_ms", "mean_itl_ms"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        mask(b, keys[i]);
+}
+
+/* timeout: split_at_every_byte 180 */
+static void split_at_every_byte(void **state)
+{
+    struct hub r = {0};
+    struct answer whole, a;
+    struct sv_buf text;
+    (void)state;
+
+    hub_open(&r, false);
+    request_text(&text);
+    answer_init(&whole);
+    answer_init(&a);
+    int fd = hub_connect(&r); /* one connection for all: keep-alive must survive each split */
+    hub_send(fd, text.data, text.len);
+    answer_read(fd, &whole);
+    assert_int_equal(whole.status, 200);
+    mask_times(&whole.body);
+    for (size_t i = 1; i < text.len; i++) {
+        hub_send(fd, text.data, i);
+        nap_ms(1);
+        hub_send(fd, text.data + i, text.len - i);
+        answer_read(fd, &a);
+        assert_int_equal(a.status, 200);
+        mask_times(&a.body);
+        assert_string_equal(a.body.data, whole.body.data);
+    }
+    for (size_t i = 0; i < text.len; i++) { /* and byte by byte */
+        hub_send(fd, text.data + i, 1);
+        nap_ms(1);
+    }
+    answer_read(fd, &a);
+    mask_times(&a.body);
+    assert_string_equal(a.body.data, whole.body.data);
+    close(fd);
+    answer_fini(&whole);
+    answer_fini(&a);
+    sv_buf_fini(&text);
+    hub_close(&r);
+}
+
+/* The next request arrives while the answer before it is still streaming. */
+static void pipelined(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    (void)state;
+
+    r.fake.step_us = 2000;
+    hub_open(&r, false);
+    answer_init(&a);
+    int fd = hub_connect(&r);
+    for (int i = 0; i < 5; i++)
+        hub_post(fd, "/v1/completions", "",
+                 i % 2 ? "{\"prompt\":\"ab\",\"max_tokens\":20,\"stream\":true}"
+                       : "{\"prompt\":\"ab\",\"max_tokens\":20}");
+    hub_get(fd, "/version", "");
+    for (int i = 0; i < 5; i++) {
+        answer_read(fd, &a);
+        assert_int_equal(a.status, 200);
+        assert_int_equal(a.chunked, i % 2);
+    }
+    answer_read(fd, &a);
+    contains(&a.body, "\"version\"");
+    answer_fini(&a);
+    close(fd);
+    hub_close(&r);
+}
+
+static void hostile_http(void **state)
+{
+    static const char *const texts[] = {
+        "\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "\x16\x03\x01\x02", "POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "GET /%00%ff%zz HTTP/1.1\r\nHost: x\r\n\r\n", "BREW /pot HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET /v1/models/%2e%2e%2f HTTP/1.0\r\n\r\n"};
+    struct hub r = {0};
+    struct answer a;
+    (void)state;
+
+    hub_open(&r, false);
+    answer_init(&a);
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        int fd = hub_connect(&r);
+        hub_send_text(fd, texts[i]);
+        shutdown(fd, SHUT_WR);
+        answer_read(fd, &a); /* an error or a closed connection */
+        assert_true(a.status == 0 || a.status >= 400);
+        close(fd);
+    }
+    hub_ask(&r, "/health", NULL, &a);
+    assert_int_equal(a.status, 200);
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+/* ---------------------------------------------------------------- clients that leave */
+
+static void leave(struct hub *r, bool stream, bool reset)
+{
+    struct linger hard = {1, 0};
+    char body[160], first;
+    int fd = hub_connect(r);
+
+    snprintf(body, sizeof body, "{\"prompt\":\"ab\",\"max_tokens\":3000,\"stream\":%s}",
+             stream ? "true" : "false");
+    hub_post(fd, "/v1/completions", "", body);
+    if (stream)
+        assert_int_equal(recv(fd, &first, 1, 0), 1);
+    else
+        nap_ms(100);
+    assert_true(hub_metric(r, "salvo_running_sequences") >= 1);
+    if (reset)
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard); /* as a killed client does */
+    close(fd);
+}
+
+static void leaving_cancels(void **state)
+{
+    struct hub r = {0};
+    (void)state;
+
+    r.fake.step_us = 20000; /* 3000 tokens would take a minute */
+    hub_open(&r, false);
+    for (int i = 0; i < 4; i++) {
+        leave(&r, i & 1, i & 2);
+        metric_becomes(&r, "salvo_sequences_total{result=\"canceled\"}", i + 1);
+    }
+    metric_becomes(&r, "salvo_running_sequences", 0);
+    assert_true(hub_metric(&r, "salvo_generated_tokens_total") < 400);
+    hub_close(&r);
+}
+
+static void slow_reader_holds_nobody(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    (void)state;
+
+    hub_open(&r, false);
+    answer_init(&a);
+    int slow = hub_connect(&r), small = 32768;
+    setsockopt(slow, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    hub_post(slow, "/v1/completions", "", "{\"prompt\":\"a b c d\",\"max_tokens\":4000,\"stream\":true}");
+    for (int i = 0; i < 20; i++) {
+        hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":50,\"stream\":true}", &a);
+        assert_int_equal(a.status, 200);
+    }
+    answer_read(slow, &a); /* and it still gets all of its own */
+    assert_false(a.closed);
+    contains(&a.body, "data: [DONE]\n\n");
+    close(slow);
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+/* ---------------------------------------------------------------- limits */
+
+static void full_queue(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    int fd[3];
+    (void)state;
+
+    r.fake.step_us = 10000;
+    r.o.engine.max_sequences = 1;
+    r.o.max_queue = 2;
+    hub_open(&r, false);
+    answer_init(&a);
+    for (int i = 0; i < 3; i++) {
+        fd[i] = hub_connect(&r);
+        hub_post(fd[i], "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":40}");
+    }
+    nap_ms(50);
+    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":40}", &a);
+    assert_int_equal(a.status, 429);
+    contains(&a.head, "Retry-After: 1\r\n");
+    contains(&a.body, "\"type\":\"rate_limit_error\"");
+    for (int i = 0; i < 3; i++) {
+        answer_read(fd[i], &a);
+        assert_int_equal(a.status, 200);
+        close(fd[i]);
+    }
+    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":4}", &a);
+    assert_int_equal(a.status, 200);
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+static void body_limit(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    struct sv_buf b;
+    (void)state;
+
+    r.o.max_body_bytes = 4096;
+    hub_open(&r, false);
+    answer_init(&a);
+    sv_buf_init(&b);
+    sv_buf_printf(&b, "{\"prompt\":\"%05000d\"}", 0);
+    hub_ask(&r, "/v1/completions", b.data, &a);
+    assert_int_equal(a.status, 413);
+    contains(&a.body, "\"code\":\"body_too_large\"");
+    sv_buf_clear(&b);
+    sv_buf_printf(&b, "{\"prompt\":\"%04000d\",\"max_tokens\":1}", 0);
+    hub_ask(&r, "/v1/completions", b.data, &a);
+    assert_int_equal(a.status, 200);
+    int fd = hub_connect(&r); /* far beyond: refused by the first lines already */
+    hub_send_text(fd, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1000000000\r\n\r\n");
+    shutdown(fd, SHUT_WR);
+    answer_read(fd, &a);
+    assert_true(a.status == 413 || a.status == 0);
+    close(fd);
+    sv_buf_fini(&b);
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+static void keys(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    const char *file = sv_test_tmp("keys");
+    struct sv_err err = {0};
+    (void)state;
+
+    assert_int_equal(sv_file_write(file, "# ours\nalpha\n\nbeta\r\n", 21, &err), SV_OK);
+    r.o.api_key = "gamma";
+    r.o.api_key_file = file;
+    r.o.cors_origin = "https://example.org";
+    hub_open(&r, false); /* health needs no key */
+    answer_init(&a);
+    static const struct {
+        const char *header;
+        int status;
+    } tries[] = {{"", 401},
+                 {"Authorization: Bearer alpha\r\n", 200},
+                 {"Authorization: Bearer beta\r\n", 200},
+                 {"X-Api-Key: gamma\r\n", 200},
+                 {"Authorization: Bearer alph\r\n", 401},
+                 {"Authorization: Bearer alphaa\r\n", 401},
+                 {"Authorization: Bearer # ours\r\n", 401},
+                 {"Authorization: Bearer \r\n", 401},
+                 {"Authorization: Basic alpha\r\n", 401}};
+    for (size_t i = 0; i < sizeof tries / sizeof tries[0]; i++) {
+        int fd = hub_connect(&r);
+        hub_get(fd, "/v1/models", tries[i].header);
+        answer_read(fd, &a);
+        if (a.status != tries[i].status)
+            fail_msg("%s gave %d", tries[i].header, a.status);
+        contains(&a.head, "Access-Control-Allow-Origin: https://example.org\r\n");
+        close(fd);
+    }
+    int fd = hub_connect(&r);
+    hub_send_text(fd, "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+                      "Access-Control-Request-Headers: authorization\r\n\r\n");
+    answer_read(fd, &a);
+    assert_int_equal(a.status, 204);
+    contains(&a.head, "Access-Control-Allow-Headers: authorization\r\n");
+    close(fd);
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+/* ---------------------------------------------------------------- life */
+
+static void drains(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    (void)state;
+
+    r.fake.step_us = 10000;
+    hub_open(&r, false);
+    answer_init(&a);
+    int fd = hub_connect(&r), idle = hub_connect(&r);
+    hub_get(idle, "/version", "");
+    answer_read(idle, &a);
+    hub_post(fd, "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":60,\"stream\":true}");
+    nap_ms(100);
+    sv_serve_stop(r.s);
+    nap_ms(50);
+    hub_post(idle, "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":6}");
+    answer_read(idle, &a);
+    assert_int_equal(a.status, 503);
+    answer_read(fd, &a);
+    assert_int_equal(a.status, 200);
+    contains(&a.body, "\"finish_reason\":\"length\"");
+    sv_thread_join(r.thread);
+    assert_int_equal(r.rc, SV_OK);
+    close(fd);
+    close(idle);
+    answer_fini(&a);
+    sv_serve_close(r.s);
+}
+
+static void second_stop_ends(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    (void)state;
+
+    r.fake.step_us = 10000;
+    hub_open(&r, false);
+    answer_init(&a);
+    int fd = hub_connect(&r);
+    hub_post(fd, "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":4000,\"stream\":true}");
+    nap_ms(100);
+    sv_serve_stop(r.s);
+    sv_serve_stop(r.s);
+    sv_thread_join(r.thread);
+    sv_serve_close(r.s);
+    answer_read(fd, &a);
+    assert_true(a.closed);
+    close(fd);
+    answer_fini(&a);
+}
+
+static void late_drain_tells(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    (void)state;
+
+    r.fake.step_us = 10000;
+    r.o.drain_seconds = 1;
+    hub_open(&r, false);
+    answer_init(&a);
+    int fd = hub_connect(&r);
+    hub_post(fd, "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":4000}");
+    nap_ms(50);
+    sv_serve_stop(r.s);
+    answer_read(fd, &a);
+    assert_int_equal(a.status, 503);
+    contains(&a.body, "shutting down");
+    sv_thread_join(r.thread);
+    sv_serve_close(r.s);
+    close(fd);
+    answer_fini(&a);
+}
+
+static void loading_says_so(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    (void)state;
+
+    r.fake.open_us = 600000;
+    hub_open(&r, true);
+    answer_init(&a);
+    hub_ask(&r, "/health", NULL, &a);
+    assert_int_equal(a.status, 503);
+    contains(&a.body, "\"status\":\"loading\"");
+    contains(&a.body, "\"progress\":0.");
+    hub_ask(&r, "/v1/chat/completions", hello, &a);
+    assert_int_equal(a.status, 503);
+    contains(&a.head, "Retry-After: 1\r\n");
+    hub_ask(&r, "/metrics", NULL, &a);
+    assert_int_equal(a.status, 200);
+    contains(&a.body, "\nsalvo_ready 0\n");
+    metric_becomes(&r, "salvo_ready", 1);
+    hub_ask(&r, "/v1/chat/completions", hello, &a);
+    assert_int_equal(a.status, 200);
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+static void broken_device(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    (void)state;
+
+    r.fake.fail_at_step = 5;
+    hub_open(&r, false);
+    answer_init(&a);
+    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":40}", &a);
+    assert_int_equal(a.status, 500);
+    contains(&a.body, "the fake device failed");
+    hub_ask(&r, "/health", NULL, &a);
+    assert_int_equal(a.status, 503);
+    contains(&a.body, "\"status\":\"failed\"");
+    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":40}", &a);
+    assert_int_equal(a.status, 503);
+    answer_fini(&a);
+    hub_close(&r);
+    assert_int_equal(r.rc, SV_EDEVICE);
+}
+
+static void stream_error_is_an_event(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    (void)state;
+
+    r.fake.fail_at_step = 5;
+    hub_open(&r, false);
+    answer_init(&a);
+    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":40,\"stream\":true}", &a);
+    assert_int_equal(a.status, 200);
+    contains(&a.body, "data: {\"error\":{\"message\":\"the fake device failed\"");
+    contains(&a.body, "\n\ndata: [DONE]\n\n");
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+static void silent_streams_ping(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    (void)state;
+
+    r.fake.step_us = 1600000;
+    r.o.ping_seconds = 1;
+    hub_open(&r, false);
+    answer_init(&a);
+    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":2,\"stream\":true}", &a);
+    assert_int_equal(a.status, 200);
+    contains(&a.body, "\n\n: ping\n\ndata: {");
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+static void choices(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    (void)state;
+
+    hub_open(&r, false);
+    answer_init(&a);
+    hub_ask(&r, "/v1/completions",
+            "{\"prompt\":[\"a b\",[65,66,67]],\"n\":2,\"max_tokens\":3,\"echo\":true,\"return_token_ids\":true}", &a);
+    assert_int_equal(a.status, 200);
+    struct sv_err err = {0};
+    json_t *root = sv_json_parse(a.body.data, a.body.len, &err);
+    json_t *list = json_object_get(root, "choices");
+    assert_int_equal(json_array_size(list), 4);
+    for (int i = 0; i < 4; i++) {
+        json_t *c = json_array_get(list, (size_t)i);
+        assert_int_equal(json_integer_value(json_object_get(c, "index")), i);
+        assert_int_equal(json_array_size(json_object_get(c, "token_ids")), 3);
+        json_t *ids = json_object_get(c, "prompt_token_ids");
+        if (i >= 2)
+            assert_int_equal(json_integer_value(json_array_get(ids, 0)), 65);
+    }
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(root, "usage"), "completion_tokens")), 12);
+    json_decref(root);
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(stream_is_exact), cmocka_unit_test(whole_code_points),
+             cmocka_unit_test(draft_flags_cover_the_text), cmocka_unit_test(split_at_every_byte),
+             cmocka_unit_test(pipelined), cmocka_unit_test(hostile_http),
+             cmocka_unit_test(leaving_cancels), cmocka_unit_test(slow_reader_holds_nobody),
+             cmocka_unit_test(full_queue), cmocka_unit_test(body_limit), cmocka_unit_test(keys),
+             cmocka_unit_test(drains), cmocka_unit_test(second_stop_ends),
+             cmocka_unit_test(late_drain_tells), cmocka_unit_test(loading_says_so),
+             cmocka_unit_test(broken_device), cmocka_unit_test(stream_error_is_an_event),
+             cmocka_unit_test(silent_streams_ping), cmocka_unit_test(choices))
