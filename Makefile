@@ -164,6 +164,9 @@ $(O)/obj/%.o: %.cu Makefile
 	@$(NVCC) -Isrc -I. $(NVCCFLAGS) $(CUDA_ARCHS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@.$$$$.o $< && \
 		mv $@.$$$$.o $@ || { rm -f $@.$$$$.o; exit 1; }
 
+# The page is taken in by the assembler (.incbin), which -MMD does not see.
+$(O)/obj/src/serve/page.o: $(call sources,src/serve/page/*)
+
 # Changes when a source comes or goes, so that no archive keeps what is no longer in the tree.
 $(O)/%.list: FORCE
 	@mkdir -p $(@D)

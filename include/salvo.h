@@ -141,6 +141,7 @@ void sv_flush_cache(struct sv_engine *engine);
 struct sv_request_stats {
     int32_t n_prompt_tokens, n_tokens;
     const uint16_t *accept_lengths; /* per decode step: tokens it brought, bonus included */
+    const uint16_t *widths;         /* and rows it verified, 1 = no drafts */
     int32_t n_steps;
     int32_t n_cached_tokens;        /* of the prompt, found in the prefix cache */
     int32_t n_preemptions;

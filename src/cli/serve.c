@@ -134,7 +134,7 @@ int sv_cli_serve(int argc, char **argv)
     struct sv_cli_model m = sv_cli_model_default();
     struct sv_cli_opts opts = {.n = 0};
     const char *spec = "summary";
-    bool no_prefix_cache = false, fixed_width = false;
+    bool no_prefix_cache = false;
     int code;
 
     m.batch = 16;
@@ -145,8 +145,6 @@ int sv_cli_serve(int argc, char **argv)
                "memory for K/V pages, 0 = all sequences at full length");
     sv_cli_opt(&opts, "no-prefix-cache", 0, SV_OPT_FLAG, &no_prefix_cache, NULL,
                "keep nothing of finished sequences for prompts that begin alike");
-    sv_cli_opt(&opts, "fixed-width", 0, SV_OPT_FLAG, &fixed_width, NULL,
-               "always verify --width tokens instead of what pays");
     rows(&opts, &s, &n, &spec);
     code = sv_cli_parse(&opts, "serve", usage, argc, argv, 0, NULL);
     if (code < 0 && m.batch < 1)
@@ -162,6 +160,5 @@ int sv_cli_serve(int argc, char **argv)
     if (code >= 0)
         return code;
     s.engine.no_prefix_cache = no_prefix_cache;
-    s.engine.auto_width = !fixed_width;
     return serve(&s);
 }

@@ -89,6 +89,7 @@ int sv_get_request_stats(const struct sv_engine *engine, uint64_t id, struct sv_
     *out = (struct sv_request_stats){.n_prompt_tokens = q->n_prompt,
                                      .n_tokens = q->n_tokens - q->n_prompt,
                                      .accept_lengths = q->accept_lengths,
+                                     .widths = q->widths,
                                      .n_steps = q->n_steps,
                                      .n_cached_tokens = q->n_cached,
                                      .n_preemptions = q->n_preemptions,

@@ -77,6 +77,7 @@ struct sv_seq {
     int32_t n_lp;
 
     uint16_t *accept_lengths;  /* (max_tokens) tokens per decode step */
+    uint16_t *widths;          /* and the rows it verified */
     int32_t n_steps;
     uint64_t n_draws;          /* of a simulated acceptance profile */
     int64_t submit_us, start_us, first_us, end_us;

@@ -56,7 +56,8 @@ static int take_tokens(struct sv_seq *q, const struct sv_request *r, const struc
         q->cap_tokens = q->n_prompt + max_new;
         q->tokens = sv_arena_alloc(&q->arena, (size_t)q->cap_tokens * sizeof *q->tokens);
         q->accept_lengths = sv_arena_alloc(&q->arena, (size_t)max_new * sizeof *q->accept_lengths);
-        if (!q->tokens || !q->accept_lengths)
+        q->widths = sv_arena_alloc(&q->arena, (size_t)max_new * sizeof *q->widths);
+        if (!q->tokens || !q->accept_lengths || !q->widths)
             rc = sv_fail(err, SV_ENOMEM, -1, "request of %d tokens", q->cap_tokens);
     }
     if (!rc) {

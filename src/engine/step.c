@@ -314,6 +314,7 @@ static void advance_seg(struct sv_engine *e, int32_t s)
     }
     e->stats.n_tokens += n;
     if (g->kind == SV_SEG_VERIFY) {
+        q->widths[q->n_steps] = (uint16_t)g->n_rows;
         q->accept_lengths[q->n_steps++] = (uint16_t)n;
         q->n_drafted_new += n < n_emit ? n : n_emit - 1;
         sv_accept_add(&e->accept, g->n_rows, n_emit);

@@ -25,6 +25,7 @@ static void gen_free(struct sv_gen *g)
         sv_buf_fini(&g->lp[i]);
     sv_buf_fini(&g->prompt_lp);
     sv_buf_fini(&g->accept);
+    sv_buf_fini(&g->widths);
     sv_buf_fini(&g->due);
     sv_buf_fini(&g->due_drafted);
 }
@@ -188,6 +189,7 @@ static void take_figures(struct sv_serve *s, struct sv_call *c, struct sv_gen *g
     g->prefill_us = o->prefill_us;
     g->decode_us = o->decode_us;
     sv_buf_append(&g->accept, o->accept_lengths, (size_t)o->n_steps * sizeof(uint16_t));
+    sv_buf_append(&g->widths, o->widths, (size_t)o->n_steps * sizeof(uint16_t));
     s->metrics.n_requests[o->finish]++;
     s->metrics.n_prompt_tokens += o->n_prompt;
     s->metrics.n_cached_tokens += o->n_cached;

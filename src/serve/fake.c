@@ -19,7 +19,7 @@ struct fake_seq {
     struct sv_request r;
     int32_t *prompt;
     int32_t n_done, n_steps;
-    uint16_t *accept;
+    uint16_t *accept, *widths;
     struct sv_detok detok;
     struct sv_buf held;  /* text that may be the start of a stop string */
     char *stop[4];
@@ -42,6 +42,7 @@ static void seq_free(struct fake_seq *q)
 {
     sv_free(q->prompt);
     sv_free(q->accept);
+    sv_free(q->widths);
     sv_buf_fini(&q->held);
     for (int i = 0; i < 4; i++)
         sv_free(q->stop[i]);
@@ -74,9 +75,10 @@ static int submit(void *impl, const struct sv_request *r, uint64_t *id, char *er
         q->r.max_tokens = room;
     q->prompt = sv_alloc((size_t)r->n_prompt_ids * sizeof *q->prompt);
     q->accept = sv_calloc((size_t)q->r.max_tokens, sizeof *q->accept);
+    q->widths = sv_calloc((size_t)q->r.max_tokens, sizeof *q->widths);
     for (int32_t i = 0; i < r->n_stop; i++)
         q->stop[i] = sv_strdup(r->stop[i]);
-    if (!q->prompt || !q->accept || (r->n_stop && !q->stop[r->n_stop - 1])) {
+    if (!q->prompt || !q->accept || !q->widths || (r->n_stop && !q->stop[r->n_stop - 1])) {
         seq_free(q);
         return SV_ENOMEM;
     }
@@ -156,6 +158,7 @@ static void advance(struct fake *f, struct fake_seq *q)
     }
     if (!q->first_us)
         q->first_us = sv_clock_us();
+    q->widths[q->n_steps] = (uint16_t)f->o.burst;
     q->accept[q->n_steps++] = (uint16_t)n;
     ev.tokens = tokens;
     ev.n_tokens = n;
@@ -216,6 +219,7 @@ static int request_stats(void *impl, uint64_t id, struct sv_request_stats *out)
     *out = (struct sv_request_stats){.n_prompt_tokens = q->r.n_prompt_ids,
                                      .n_tokens = q->n_done,
                                      .accept_lengths = q->accept,
+                                     .widths = q->widths,
                                      .n_steps = q->n_steps,
                                      .prefill_us = first - q->submit_us,
                                      .decode_us = q->end_us ? q->end_us - first : 0};

@@ -43,11 +43,9 @@ static void write_spec(struct sv_buf *b, const struct sv_gen *g)
     sv_accept_of(g, &a);
     sv_buf_printf(b, ",\"spec_verify_ct\":%lld,\"spec_accept_length\":", (long long)a.n_steps);
     sv_json_float(b, a.n_steps ? (double)a.n_tokens / (double)a.n_steps : 0);
-    if (a.n_drafted > 0) {
-        sv_buf_printf(b, ",\"spec_accept_rate\":");
-        sv_json_float(b, (double)a.n_accepted / (double)a.n_drafted);
-        sv_buf_printf(b, ",\"spec_draft_token_num\":%lld", (long long)a.n_drafted);
-    }
+    sv_buf_printf(b, ",\"spec_accept_rate\":");
+    sv_json_float(b, a.n_drafted ? (double)a.n_accepted / (double)a.n_drafted : 0);
+    sv_buf_printf(b, ",\"spec_draft_token_num\":%lld", (long long)a.n_drafted);
     sv_buf_printf(b, ",\"spec_accept_token_num\":%lld,\"spec_accept_histogram\":[",
                   (long long)a.n_accepted);
     for (int32_t i = 0; i <= a.max; i++)

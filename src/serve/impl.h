@@ -64,7 +64,7 @@ struct sv_out {
     int64_t at_us;
     const int32_t *tokens;
     const char *text, *message;
-    const uint16_t *accept_lengths; /* (n_steps) */
+    const uint16_t *accept_lengths, *widths; /* (n_steps) */
     const char *logprobs, *prompt_logprobs; /* packed: read with sv_out_logprob */
 };
 /* Takes the next packed entry; top_ids and top_logprobs point into it. */
@@ -160,14 +160,14 @@ struct sv_gen {
     struct sv_buf text, ids;   /* ids: int32_t */
     struct sv_buf lp[4];       /* JSON pieces of log probabilities, as the dialect wants them */
     struct sv_buf prompt_lp;
-    struct sv_buf accept;      /* uint16_t */
+    struct sv_buf accept, widths; /* uint16_t for each decode step */
     struct sv_buf due, due_drafted; /* text of tokens not yet in an event; a flag for each byte */
     struct sv_detok detok;
     size_t text_offset;        /* legacy log probabilities: characters before the next token */
     bool begun, done;
     enum sv_finish_reason finish;
     int32_t stop_id, stop_index;
-    int32_t n_prompt, n_cached, n_preemptions, n_drafted;
+    int32_t n_prompt, n_cached, n_preemptions;
     int64_t queue_us, prefill_us, decode_us;
     int64_t last_us;
 };

@@ -61,7 +61,7 @@ void sv_out_pack(struct sv_buf *b, const struct sv_out *o, const struct sv_logpr
     h.n_prompt_lp = (uint32_t)lp_bytes(prompt_logprobs, o->n_prompt_logprobs);
     h.o.has_logprobs = logprobs != NULL;
     size_t n = sizeof h + (size_t)o->n_tokens * sizeof(int32_t) + h.n_lp + h.n_prompt_lp +
-               (size_t)o->n_steps * sizeof(uint16_t) + o->n_text + o->n_message;
+               (size_t)o->n_steps * 2 * sizeof(uint16_t) + o->n_text + o->n_message;
     h.n_bytes = (n + 7) / 8 * 8;
     sv_buf_reserve(b, h.n_bytes);
     sv_buf_append(b, &h, sizeof h);
@@ -69,6 +69,7 @@ void sv_out_pack(struct sv_buf *b, const struct sv_out *o, const struct sv_logpr
     lp_pack(b, logprobs, o->n_tokens);
     lp_pack(b, prompt_logprobs, o->n_prompt_logprobs);
     sv_buf_append(b, o->accept_lengths, (size_t)o->n_steps * sizeof(uint16_t));
+    sv_buf_append(b, o->widths, (size_t)o->n_steps * sizeof(uint16_t));
     sv_buf_append(b, o->text, o->n_text);
     sv_buf_append(b, o->message, o->n_message);
     sv_buf_append(b, zeros, h.n_bytes - n);
@@ -94,6 +95,8 @@ bool sv_out_unpack(const struct sv_buf *b, size_t *at, struct sv_out *o)
     o->prompt_logprobs = o->n_prompt_logprobs ? p : NULL;
     p += h.n_prompt_lp;
     o->accept_lengths = (const uint16_t *)(const void *)p;
+    p += (size_t)o->n_steps * sizeof(uint16_t);
+    o->widths = (const uint16_t *)(const void *)p;
     p += (size_t)o->n_steps * sizeof(uint16_t);
     o->text = p;
     p += o->n_text;

@@ -38,6 +38,8 @@ static const struct route routes[] = {
     {"GET", "/flush_cache", LOADED, sv_flush_prefixes, NULL},
     {"POST", "/flush_cache", LOADED, sv_flush_prefixes, NULL},
     {"GET", "/", OPEN, sv_get_page, NULL},
+    {"GET", "/page.css", OPEN, sv_get_page, NULL},
+    {"GET", "/page.js", OPEN, sv_get_page, NULL},
 };
 
 /* The client's own id when it is printable and short, else a random one. */

@@ -2,8 +2,7 @@
  * spec.c - speculation made visible in answers: vLLM's metrics object, llama-server's timings, the flag of each
  * piece of text (drafted or the target's own).
  *
- * Called by the dialects. Accept length counts the bonus token; accepted drafts do not. Must not: guess; what the
- * engine does not report is left out.
+ * Called by the dialects. Accept length counts the bonus token; accepted drafts do not. Must not: guess.
  */
 #include "serve/impl.h"
 
@@ -12,6 +11,7 @@
 void sv_accept_of(const struct sv_gen *g, struct sv_accept *a)
 {
     const uint16_t *length = (const uint16_t *)(const void *)g->accept.data;
+    const uint16_t *width = (const uint16_t *)(const void *)g->widths.data;
     size_t n = g->accept.len / sizeof *length;
 
     memset(a, 0, sizeof *a);
@@ -20,21 +20,22 @@ void sv_accept_of(const struct sv_gen *g, struct sv_accept *a)
         a->n_steps++;
         a->n_tokens += length[i];
         a->n_accepted += accepted;
+        a->n_drafted += width[i] - 1;
         a->length[accepted < 65 ? accepted : 65]++;
         if (accepted > a->max)
             a->max = accepted;
     }
-    a->n_drafted = g->n_drafted;
 }
 
-static void write_steps(struct sv_buf *b, const struct sv_gen *g)
+/* ,"name":[...] of a number of each step, less the token that is always the target's own. */
+static void write_steps(struct sv_buf *b, const char *name, const struct sv_buf *steps)
 {
-    const uint16_t *length = (const uint16_t *)(const void *)g->accept.data;
-    size_t n = g->accept.len / sizeof *length;
+    const uint16_t *v = (const uint16_t *)(const void *)steps->data;
+    size_t n = steps->len / sizeof *v;
 
-    sv_buf_printf(b, ",\"per_step_accepted\":[");
+    sv_buf_printf(b, ",\"%s\":[", name);
     for (size_t i = 0; i < n; i++)
-        sv_buf_printf(b, i ? ",%d" : "%d", length[i] ? length[i] - 1 : 0);
+        sv_buf_printf(b, i ? ",%d" : "%d", v[i] ? v[i] - 1 : 0);
     sv_buf_append(b, "]", 1);
 }
 
@@ -45,19 +46,19 @@ static void write_speculative(struct sv_buf *b, const struct sv_call *c, const s
     sv_accept_of(g, &a);
     sv_buf_printf(b, "\"speculative_decoding\":{\"mean_acceptance_length\":");
     sv_json_float(b, a.n_steps ? (double)a.n_tokens / (double)a.n_steps : 0);
-    if (a.n_drafted > 0) {
-        sv_buf_printf(b, ",\"draft_acceptance_rate\":");
-        sv_json_float(b, (double)a.n_accepted / (double)a.n_drafted);
-        sv_buf_printf(b, ",\"num_draft_tokens\":%lld", (long long)a.n_drafted);
-    }
+    sv_buf_printf(b, ",\"draft_acceptance_rate\":");
+    sv_json_float(b, a.n_drafted ? (double)a.n_accepted / (double)a.n_drafted : 0);
+    sv_buf_printf(b, ",\"num_draft_tokens\":%lld", (long long)a.n_drafted);
     sv_buf_printf(b, ",\"num_spec_steps\":%lld,\"num_accepted_draft_tokens\":%lld,"
                      "\"num_spec_tokens\":%d,\"acceptance_histogram\":[",
                   (long long)a.n_steps, (long long)a.n_accepted, c->s->model->info.block_size - 1);
     for (int32_t i = 0; i <= a.max; i++)
         sv_buf_printf(b, i ? ",%lld" : "%lld", (long long)a.length[i]);
     sv_buf_append(b, "]", 1);
-    if (c->p.spec == SV_SPEC_DETAILED)
-        write_steps(b, g);
+    if (c->p.spec == SV_SPEC_DETAILED) {
+        write_steps(b, "per_step_accepted", &g->accept);
+        write_steps(b, "per_step_drafted", &g->widths);
+    }
     sv_buf_append(b, "}", 1);
 }
 
@@ -102,11 +103,9 @@ void sv_write_timings(struct sv_buf *b, const struct sv_call *c, const struct sv
     sv_json_float(b, (double)g->decode_us / 1e3);
     sv_buf_printf(b, ",\"predicted_per_second\":");
     sv_json_float(b, rate(n > 1 ? n - 1 : 0, g->decode_us));
-    if (c->s->model->drafts) {
-        if (a.n_drafted > 0)
-            sv_buf_printf(b, ",\"draft_n\":%lld", (long long)a.n_drafted);
-        sv_buf_printf(b, ",\"draft_n_accepted\":%lld", (long long)a.n_accepted);
-    }
+    if (c->s->model->drafts)
+        sv_buf_printf(b, ",\"draft_n\":%lld,\"draft_n_accepted\":%lld", (long long)a.n_drafted,
+                      (long long)a.n_accepted);
     sv_buf_append(b, "}", 1);
 }
 

@@ -100,7 +100,8 @@ static void on_event(void *user, const struct sv_event *ev)
     o.n_prompt_logprobs = ev->prompt_logprobs ? st.n_prompt_tokens : 0;
     if (last) {
         o.accept_lengths = st.accept_lengths;
-        o.n_steps = st.accept_lengths ? st.n_steps : 0;
+        o.widths = st.widths;
+        o.n_steps = st.accept_lengths && st.widths ? st.n_steps : 0;
         o.n_prompt = st.n_prompt_tokens;
         o.n_cached = st.n_cached_tokens;
         o.n_preemptions = st.n_preemptions;

@@ -1,0 +1,263 @@
+// page.js - the chat page: streams an answer, colours it by who wrote it, draws the figures.
+// Plain browser JavaScript, no build step; served by page.c. Must not load anything from elsewhere.
+"use strict";
+
+const $ = (id) => document.getElementById(id);
+const ideas = [
+  "Natalia sold 48 clips in April and half as many in May. How many did she sell in all?",
+  "A train travels 60 miles an hour for 3 hours. How far does it go?",
+  "Write a Python function that adds two numbers.",
+];
+const messages = [];
+let busy = null; // AbortController of the running answer
+let model = "";
+let block = 16;
+
+function headers() {
+  const h = { "Content-Type": "application/json" };
+  if ($("key").value) h.Authorization = "Bearer " + $("key").value;
+  return h;
+}
+
+const show = (id, value) => { $(id).textContent = value; };
+const fixed = (v, n) => (Number.isFinite(v) ? v.toFixed(n) : "0");
+
+// ---------------------------------------------------------------- the answer
+
+function bubble(kind, text) {
+  const el = document.createElement("div");
+  el.className = "msg " + kind;
+  el.textContent = text || "";
+  $("empty").hidden = true;
+  $("log").append(el);
+  $("log").scrollTop = $("log").scrollHeight;
+  return el;
+}
+
+// flags: [[bytes, drafted], ...] over the UTF-8 of text; cuts lie between code points.
+function paint(el, text, flags) {
+  const bytes = new TextEncoder().encode(text);
+  const decoder = new TextDecoder();
+  let at = 0;
+  for (const [n, drafted] of flags || [[bytes.length, false]]) {
+    const piece = document.createElement("span");
+    piece.className = drafted ? "d" : "o";
+    piece.textContent = decoder.decode(bytes.subarray(at, at + n));
+    at += n;
+    el.append(piece);
+  }
+}
+
+function histogram(counts) {
+  const box = $("histogram");
+  const top = Math.max(1, ...counts);
+  while (box.children.length < block) {
+    const bar = document.createElement("span");
+    bar.append(document.createElement("b"), String(box.children.length + 1));
+    box.append(bar);
+  }
+  for (let i = 0; i < block; i++) {
+    const n = counts[i] || 0;
+    box.children[i].firstChild.style.height = (n / top) * 68 + "px";
+    box.children[i].title = n + " steps brought " + (i + 1);
+  }
+}
+
+function figures(a) {
+  const seconds = (a.last - a.first) / 1000;
+  const steps = a.counts.reduce((s, n) => s + n, 0);
+  show("rate", fixed(seconds > 0 ? (a.tokens - a.firstTokens) / seconds : 0, seconds ? 0 : 0));
+  show("accept", fixed(steps ? (a.tokens - a.firstTokens) / steps : 0, 2));
+  show("tokens", a.tokens);
+  show("steps", steps);
+  show("ttft", fixed(a.first - a.start, 0) + " ms");
+  histogram(a.counts);
+}
+
+function takeChunk(a, chunk) {
+  const choice = chunk.choices && chunk.choices[0];
+  if (chunk.error) throw new Error(chunk.error.message);
+  if (choice && choice.token_ids && choice.token_ids.length) {
+    const n = choice.token_ids.length;
+    a.last = performance.now();
+    if (!a.tokens) { a.first = a.last; a.firstTokens = n; } else { a.counts[n - 1] = (a.counts[n - 1] || 0) + 1; }
+    a.tokens += n;
+  }
+  if (choice && choice.delta && choice.delta.content) {
+    const low = $("log").scrollHeight - $("log").scrollTop - $("log").clientHeight < 60;
+    a.text += choice.delta.content;
+    paint(a.el, choice.delta.content, choice.draft_flags);
+    a.el.classList.toggle("code", /^\s*(def |import |#include|static |for \(|class )/m.test(a.text));
+    if (low) $("log").scrollTop = $("log").scrollHeight;
+  }
+  if (choice && choice.finish_reason) a.finish = choice.finish_reason;
+  if (chunk.usage) a.usage = chunk.usage;
+  figures(a);
+}
+
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    rest += value;
+    const parts = rest.split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      if (!part.startsWith("data: ")) continue; // ": ping"
+      if (part === "data: [DONE]") return;
+      yield JSON.parse(part.slice(6));
+    }
+  }
+}
+
+function requestBody() {
+  const body = {
+    model, messages, stream: true, stream_options: { include_usage: true },
+    temperature: Number($("temperature").value), top_p: Number($("topp").value),
+    max_tokens: Number($("max").value) || 256, return_draft_flags: true, return_token_ids: true,
+  };
+  if ($("seed").value !== "") body.seed = Number($("seed").value);
+  return JSON.stringify(body);
+}
+
+async function answer() {
+  const a = { text: "", tokens: 0, firstTokens: 0, first: 0, last: 0, start: performance.now(),
+              counts: [], finish: "", usage: null, el: bubble("bot live", "") };
+  busy = new AbortController();
+  show("send", "Stop");
+  try {
+    const response = await fetch("v1/chat/completions",
+      { method: "POST", headers: headers(), body: requestBody(), signal: busy.signal });
+    if (!response.ok) {
+      if (response.status === 401) $("keybox").hidden = false;
+      const problem = await response.json().catch(() => null);
+      throw new Error((problem && problem.error && problem.error.message) || "HTTP " + response.status);
+    }
+    for await (const chunk of events(response)) takeChunk(a, chunk);
+    const note = document.createElement("span");
+    const cached = a.usage && a.usage.prompt_tokens_details ? a.usage.prompt_tokens_details.cached_tokens : 0;
+    note.className = "note";
+    note.textContent = (a.finish === "length" ? "cut at the longest answer, " : "") + a.tokens + " tokens, prompt " +
+      (a.usage ? a.usage.prompt_tokens : "?") + (cached ? " (" + cached + " from the cache)" : "");
+    a.el.append(note);
+  } catch (e) {
+    if (e.name !== "AbortError") bubble("fail", e.message);
+  }
+  a.el.classList.remove("live");
+  if (a.text) messages.push({ role: "assistant", content: a.text });
+  busy = null;
+  show("send", "Send");
+  document.body.dataset.answers = String(Number(document.body.dataset.answers || 0) + 1);
+}
+
+function ask(text) {
+  if (!text.trim() || busy) return;
+  messages.push({ role: "user", content: text });
+  bubble("user", text);
+  answer();
+}
+
+// ---------------------------------------------------------------- the server
+
+function parse(text) {
+  const v = {};
+  for (const line of text.split("\n")) {
+    const m = /^(salvo_[a-z_]+|process_resident_memory_bytes) (\S+)$/.exec(line);
+    if (m) v[m[1]] = Number(m[2]);
+  }
+  return v;
+}
+
+function size(bytes) {
+  return bytes >= 1 << 30 ? fixed(bytes / 2 ** 30, 1) + " GiB" : fixed(bytes / 2 ** 20, 0) + " MiB";
+}
+
+let before = null;
+function drawServer(v) {
+  const now = { at: performance.now(), n: v.salvo_generated_tokens_total };
+  const rate = before ? ((now.n - before.n) * 1000) / (now.at - before.at) : 0;
+  before = now;
+  show("srate", fixed(rate, 0));
+  show("saccept", fixed(v.salvo_verify_steps_total ? 1 + v.salvo_accepted_tokens_total / v.salvo_verify_steps_total : 0, 2));
+  show("srun", (v.salvo_running_sequences || 0) + ", " + (v.salvo_waiting_sequences || 0));
+  show("smem", size(v.process_resident_memory_bytes));
+  show("spages", (v.salvo_cache_pages_used || 0) + " of " + (v.salvo_cache_pages || 0));
+  show("scache", fixed(v.salvo_prefix_queries_total ? (100 * v.salvo_prefix_hits_total) / v.salvo_prefix_queries_total : 0, 0) + " %");
+  $("pagebar").style.width = (v.salvo_cache_pages ? (100 * v.salvo_cache_pages_used) / v.salvo_cache_pages : 0) + "%";
+}
+
+function state(name, text) {
+  $("state").dataset.state = name;
+  show("state", text);
+}
+
+async function poll() {
+  try {
+    const health = await fetch("health");
+    if (health.status === 200) {
+      state("ok", "ready");
+    } else {
+      const h = await health.json();
+      state("wait", h.status === "loading" ? "loading " + h.stage : h.status);
+    }
+    if (health.status === 200 && !model) await hello();
+    const metrics = await fetch("metrics", { headers: headers() });
+    $("keybox").hidden = metrics.status !== 401 && !$("key").value;
+    if (metrics.ok) drawServer(parse(await metrics.text()));
+  } catch (e) {
+    state("bad", "not reachable");
+  }
+  setTimeout(poll, 1500);
+}
+
+async function hello() {
+  const list = await fetch("v1/models", { headers: headers() });
+  if (!list.ok) return;
+  model = (await list.json()).data[0].id;
+  show("model", model);
+  const info = await fetch("server_info", { headers: headers() });
+  if (!info.ok) return;
+  const i = await info.json();
+  block = Math.max(1, i.speculative_num_draft_tokens);
+  show("model", model + (i.speculative_algorithm ? " + draft of " + block : ", no draft"));
+  histogram([]);
+}
+
+// ---------------------------------------------------------------- set-up
+
+$("form").addEventListener("submit", (e) => {
+  e.preventDefault();
+  if (busy) { busy.abort(); return; }
+  const text = $("input").value;
+  $("input").value = "";
+  $("input").style.height = "";
+  ask(text);
+});
+$("input").addEventListener("keydown", (e) => {
+  if (e.key === "Enter" && !e.shiftKey) { e.preventDefault(); $("form").requestSubmit(); }
+});
+$("input").addEventListener("input", () => {
+  $("input").style.height = "";
+  $("input").style.height = $("input").scrollHeight + 2 + "px";
+});
+$("clear").addEventListener("click", () => {
+  if (busy) busy.abort();
+  messages.length = 0;
+  for (const el of [...$("log").children]) if (el.id !== "empty") el.remove();
+  $("empty").hidden = false;
+});
+for (const [slider, out] of [["temperature", "tval"], ["topp", "pval"]])
+  $(slider).addEventListener("input", () => show(out, $(slider).value));
+for (const text of ideas) {
+  const b = document.createElement("button");
+  b.type = "button";
+  b.textContent = text;
+  b.addEventListener("click", () => ask(text));
+  $("ideas").append(b);
+}
+$("key").value = sessionStorage.getItem("key") || "";
+$("key").addEventListener("change", () => { sessionStorage.setItem("key", $("key").value); model = ""; });
+histogram([]);
+poll();

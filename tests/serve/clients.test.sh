@@ -1,0 +1,58 @@
+#!/bin/bash
+# clients.test.sh - unmodified clients against the demo pair: openai and the AI SDK from npm, Chromium, promtool, hey.
+#
+# The npm packages come from `npm ci` in tests/serve/clients, which .ci/run does; what is not there is skipped
+# aloud, and with SALVO_CI=1 it fails.
+# timeout: 300
+. tests/serve/lib.sh
+need curl perl
+clients=tests/serve/clients
+serve -b 8
+n_run=0
+
+# client COMMAND FILE ARG...: runs a session when its parts are there.
+missing() {
+    [ "${SALVO_CI:-0}" = 1 ] && fail "missing: $1"
+    echo "skipped: $1"
+}
+if command -v node >/dev/null && [ -d $clients/node_modules/openai ]; then
+    for session in openai aisdk; do
+        out=$(timeout 100 node $clients/$session.mjs "$url" 2>&1) || fail "$session: $out"
+        n_run=$((n_run + 1))
+    done
+else
+    missing 'openai and the AI SDK (npm ci)'
+fi
+if command -v node >/dev/null && [ -d $clients/node_modules/playwright-core ] && [ -x /usr/bin/chromium ]; then
+    out=$(timeout 140 node $clients/page.mjs "$url" 2>&1) || fail "page: $out"
+    n_run=$((n_run + 1))
+else
+    missing 'the page in Chromium'
+fi
+if command -v promtool >/dev/null; then
+    get /metrics
+    # The colons of vLLM's names are the only thing it may find.
+    out=$(promtool check metrics <"$tmp/body" 2>&1 | grep -v "^vllm:[a-z_]* metric names should not contain ':'$")
+    equal "$out" ''
+    grep -v 'vllm:' "$tmp/body" | promtool check metrics >/dev/null 2>&1 || fail 'promtool finds fault with our own metrics'
+    n_run=$((n_run + 1))
+else
+    missing promtool
+fi
+if command -v hey >/dev/null; then
+    printf '{"prompt":"def add(a, b):","max_tokens":8,"temperature":0}' >"$tmp/request"
+    out=$(hey -n 208 -c 16 -m POST -T application/json -D "$tmp/request" "$url/v1/completions" 2>&1)
+    holds "$out" '[200]	208 responses'
+    [[ $out == *'Error distribution'* ]] && fail "$out"
+    n_run=$((n_run + 1))
+else
+    missing hey
+fi
+
+# Nothing is left behind by any of them.
+equal "$(metric salvo_running_sequences)" 0
+equal "$(metric salvo_cache_pages_used)" 0
+stop
+equal "$?" 0
+[ "$n_run" -gt 0 ] || exit 77
+finish
