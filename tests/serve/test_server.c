@@ -76,7 +76,9 @@ static void stream_is_exact(void **state)
                 FRAME("{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"length\","
                       "\"stop_reason\":null}],\"usage\":null}")
                     FRAME("],\"usage\":{\"prompt_tokens\":0,\"completion_tokens\":0,\"total_tokens\":0,"
-                          "\"prompt_tokens_details\":{\"cached_tokens\":0}},");
+                          "\"prompt_tokens_details\":{\"cached_tokens\":0},"
+                          "\"completion_tokens_details\":{\"accepted_prediction_tokens\":4,"
+                          "\"rejected_prediction_tokens\":0}},");
     struct hub r = {0};
     struct answer a;
     (void)state;
