@@ -7,7 +7,7 @@
 . tests/serve/lib.sh
 need curl perl
 clients=tests/serve/clients
-serve -b 8
+serve -b 8 -w 8 # drafts always, whatever the width policy measures on a busy machine
 n_run=0
 
 # client COMMAND FILE ARG...: runs a session when its parts are there.
