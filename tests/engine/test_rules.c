@@ -193,6 +193,60 @@ static void trained_lossless(void **state)
     lossless(trained(), true, 60);
 }
 
+/* Few pages, so that sequences lose them and resume; steps one ahead of the host, counts padded;
+ * and the same requests again, whose prompts the cache then knows. */
+static void under_pressure(struct pair pair, bool sampled, int n)
+{
+    struct run_case *c = run_cases(n, VOCAB, MAX_PROMPT, MAX_TOKENS, 81);
+    for (int i = 0; i < n; i++) {
+        ask(&c[i].req, i, sampled);
+        c[i].req.prompt_logprobs = i % 11 == 0;
+        c[i].req.logprobs |= i % 11 == 0;
+    }
+    struct sv_engine *e = open_as(pair, &plain, NULL);
+    struct run_out *ref = run_all(e, c, n);
+    sv_engine_close(e);
+    const struct sv_engine_options o = {.target_dir = pair.target,
+                                        .draft_dir = pair.draft,
+                                        .dtype = SV_TYPE_F32,
+                                        .n_threads = 2,
+                                        .max_sequences = 12,
+                                        .context = 128,
+                                        .page_size = 4,
+                                        .prefill_chunk = 24};
+    for (int way = 0; way < 4; way++) {
+        const struct sv_engine_tuning tuning = {
+            .cache_pages = way < 3 ? 48 : 1200, .run_ahead = way & 1, .pad = way & 2};
+        char what[64];
+        e = run_open_tuned(&o, &tuning, NULL);
+        for (int again = 0; again < 2; again++) {
+            snprintf(what, sizeof what, "under pressure, way %d, time %d", way, again);
+            struct run_out *out = run_all(e, c, n);
+            run_same(ref, out, n, what);
+            run_out_free(out, n);
+        }
+        struct sv_engine_stats st;
+        sv_get_engine_stats(e, &st);
+        assert_true(way == 3 || st.n_preemptions > 0);
+        assert_true(way < 3 || st.n_cache_hits > 0);
+        sv_engine_close(e);
+    }
+    run_out_free(ref, n);
+    run_cases_free(c, n);
+}
+
+static void greedy_under_pressure(void **state)
+{
+    (void)state;
+    under_pressure(random_weights(), false, 24);
+}
+
+static void sampled_under_pressure(void **state)
+{
+    (void)state;
+    under_pressure(trained(), true, 40);
+}
+
 /* ---------------------------------------------------------------- against the definition */
 
 /* Logits of every position of prompt and answer. */
@@ -242,19 +296,28 @@ static double log_prob(const float *x, int32_t id)
     return (double)x[id] - top - log(sum);
 }
 
+/* Another device's logits are the CPU's but for rounding: ranks and choices may then differ among
+ * equals. */
+static bool other_device(void)
+{
+    return sv_env("SALVO_TEST_DEVICE") != NULL;
+}
+
 static void check_row(const struct sv_logprob_row *row, const float *x, int32_t id, int32_t n_top)
 {
+    const double tol = other_device() ? 2e-3 : 1e-5;
     int32_t rank = 1;
     for (int32_t v = 0; v < VOCAB; v++)
         rank += x[v] > x[id] || (x[v] == x[id] && v < id);
-    assert_int_equal(row->rank, rank);
+    if (!other_device())
+        assert_int_equal(row->rank, rank);
     assert_int_equal(row->n_top, n_top);
-    if (!(fabs((double)row->logprob - log_prob(x, id)) < 1e-5))
+    if (!(fabs((double)row->logprob - log_prob(x, id)) < tol))
         fail_msg("token %d: log probability %g, not %g", id, (double)row->logprob, log_prob(x, id));
     for (int32_t k = 0; k < n_top; k++) {
-        if (k == rank - 1)
+        if (k == row->rank - 1)
             assert_int_equal(row->top_id[k], id);
-        assert_true(fabs((double)row->top_logprob[k] - log_prob(x, row->top_id[k])) < 1e-5);
+        assert_true(fabs((double)row->top_logprob[k] - log_prob(x, row->top_id[k])) < tol);
         assert_true(!k || row->top_logprob[k] <= row->top_logprob[k - 1]);
     }
 }
@@ -294,11 +357,12 @@ static void greedy_by_definition(void **state)
                     raw = x[v] > x[raw] ? v : raw;
                 }
                 n_changed += best != raw;
-                if (out[i].tokens[n] != best)
-                    fail_msg("way %zu prompt %d token %d is %d, not %d", w, i, n, out[i].tokens[n],
-                             best);
+                const int32_t got = out[i].tokens[n];
+                const float y = processed(&c[i], out[i].tokens, n, x, got, &rig.m.cfg);
+                if (other_device() ? !(y > top - 1e-3f) : got != best)
+                    fail_msg("way %zu prompt %d token %d is %d, not %d", w, i, n, got, best);
                 if (out[i].lp)
-                    check_row(&out[i].lp[n], x, best, c[i].req.n_top_logprobs);
+                    check_row(&out[i].lp[n], x, got, c[i].req.n_top_logprobs);
             }
             for (int32_t n = 1; n < c[i].n_prompt && out[i].prompt_lp; n++)
                 check_row(&out[i].prompt_lp[n], rig.logits + (n - 1) * VOCAB, c[i].prompt[n],
@@ -486,6 +550,7 @@ static void nothing_left(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(greedy_lossless), cmocka_unit_test(sampled_lossless),
-             cmocka_unit_test(trained_lossless), cmocka_unit_test(greedy_by_definition),
+             cmocka_unit_test(trained_lossless), cmocka_unit_test(greedy_under_pressure),
+             cmocka_unit_test(sampled_under_pressure), cmocka_unit_test(greedy_by_definition),
              cmocka_unit_test(prompt_logprobs_in_chunks), cmocka_unit_test(min_tokens_hold),
              cmocka_unit_test(bad_requests), cmocka_unit_test(nothing_left))
