@@ -36,7 +36,7 @@ struct sv_engine_options {
     const char *kernels;      /* GPUs: "auto", "portable"; NULL = auto */
     int32_t gpu;              /* which GPU */
     bool no_graphs;           /* GPUs: launch every kernel of every step by itself */
-    double gpu_memory;        /* GPUs: share of the device's memory to use, weights included; 0 = 0.9 */
+    double gpu_memory;        /* GPUs: share of the device's memory to use, weights included; 0 = at most 0.9 */
     const char *isa;          /* "auto", "plain", "avx2", "avx512", "amx"; NULL = auto */
     enum sv_data_type dtype;  /* AUTO = bf16 when the weights are bf16, else f32 */
     int32_t n_threads;        /* 0 = all processors */
@@ -44,7 +44,8 @@ struct sv_engine_options {
     int32_t context;          /* longest sequence in tokens; 0 = the model's, at most 8192 */
     int32_t page_size;        /* positions per cache page; 0 = 16 */
     int64_t cache_mib;        /* K/V pages of target and draft together; 0 = all sequences at full length,
-                                 limited to 40 % of the machine's memory; what they do not need keeps prefixes */
+                                 limited to 40 % of the machine's memory (GPUs: four times that, limited by
+                                 gpu_memory); what they do not need keeps prefixes */
     int32_t prefill_chunk;    /* prompt rows per step; 0 = 512 */
     int32_t width;            /* verify width, anchor included; 0 = the draft's block, 1 = no drafting */
     bool auto_width;          /* let the width policy choose, at most `width`, never slower than 1 */

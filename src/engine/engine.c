@@ -4,12 +4,9 @@
  * Called by api.c and by tests. Everything the step will need is sized and taken here. Must not run kernels
  * other than uploads.
  */
-#define _POSIX_C_SOURCE 200809L /* sysconf */
-
 #include "engine/engine.h"
 
 #include <string.h>
-#include <unistd.h>
 
 enum { DEFAULT_CONTEXT = 8192, DEFAULT_PAGE = 16, DEFAULT_CHUNK = 512, LOGIT_CHUNK = 64 };
 
@@ -35,7 +32,9 @@ static int parse_isa(const char *name, enum sv_isa *isa, struct sv_err *err)
 struct resolved {
     int32_t n_slots, context, page_size, chunk;
     int64_t cache_bytes;
-    bool keep_prefixes, cache_asked; /* asked: by the user, who wants all of it */
+    bool keep_prefixes;
+    double share; /* of the device's memory; 0 = as usual */
+    int64_t free_at_open;
     const struct sv_engine_tuning *tuning;
 };
 
@@ -51,7 +50,8 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
     *r = (struct resolved){.n_slots = o->max_sequences ? o->max_sequences : 1,
                            .context = o->context,
                            .page_size = o->page_size ? o->page_size : DEFAULT_PAGE,
-                           .cache_asked = o->cache_mib > 0,
+                           .share = o->gpu_memory,
+                           .cache_bytes = o->cache_mib << 20,
                            .keep_prefixes = !o->no_prefix_cache,
                            .chunk = o->prefill_chunk ? o->prefill_chunk : DEFAULT_CHUNK};
     int rc = in_range(r->n_slots, 1, 4096, "max_sequences", err);
@@ -69,8 +69,8 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
         rc = in_range(o->cache_mib, 0, 1 << 24, "cache_mib", err);
     if (!rc && !o->target_dir)
         rc = sv_fail(err, SV_EINVAL, -1, "target_dir is needed");
-    int64_t ram = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
-    r->cache_bytes = o->cache_mib ? o->cache_mib << 20 : ram / 5 * 2;
+    if (!rc && !(o->gpu_memory >= 0 && o->gpu_memory <= 1))
+        rc = sv_fail(err, SV_EINVAL, -1, "gpu_memory must be in [0, 1], not %g", o->gpu_memory);
     return rc;
 }
 
@@ -105,6 +105,13 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
                        r->context, cfg.max_position);
     e->context = r->context;
     rc = open_device(e, o, &cfg, err);
+    int64_t n_total;
+    if (!rc) {
+        sv_dev_memory(e->dev, &r->free_at_open, &n_total);
+        rc = sv_memory_check_weights(e->dev, o->target_dir,
+                                     sv_config_n_params(&cfg) * (int64_t)sv_dtype_bytes(cfg.stored_dtype),
+                                     err);
+    }
     const bool made = r->tuning->random_weights;
     const int32_t n_positions = r->context + SLACK;
     if (!rc)
@@ -152,39 +159,44 @@ static int open_text(struct sv_engine *e, const char *dir, struct sv_err *err)
     return SV_OK;
 }
 
-/* Pools sized for every slot at full length, or for what the budget allows, never less than one. */
+/* After the buffers: the pools get what is left, or what was asked for. */
 static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_err *err)
 {
     struct sv_cache_group_desc desc[SV_MAX_GROUPS] = {{0}};
     int32_t n = sv_stack_cache_groups(&e->model.stack, "target", 0, desc);
     if (e->drafter && e->drafter->ops->cache_groups)
         n += e->drafter->ops->cache_groups(e->drafter, n, desc + n);
-    int32_t positions = r->context + (1 + e->depth) * e->width;
-    int64_t per_slot_pages = (positions + r->page_size - 1) / r->page_size;
-    int64_t page_bytes = 0;
+    struct sv_memory_ask ask = {.share = r->share,
+                                .cache_bytes = r->cache_bytes,
+                                .page_size = r->page_size,
+                                .n_slots = r->n_slots,
+                                .context = r->context,
+                                .n_positions = r->context + (1 + e->depth) * e->width,
+                                .keep_prefixes = r->keep_prefixes};
     for (int32_t i = 0; i < n; i++) {
         desc[i].dtype = sv_dev_compute_dtype(e->dev) == SV_BF16 ? SV_BF16 : SV_F32;
         desc[i].page_size = r->page_size;
         desc[i].n_pages = 1;
-        page_bytes += sv_cache_group_bytes(&desc[i]);
+        ask.page_bytes += sv_cache_group_bytes(&desc[i]);
     }
-    int64_t want = per_slot_pages * r->n_slots, fit = r->cache_bytes / page_bytes;
-    if (r->tuning->cache_pages || (r->cache_asked && r->keep_prefixes))
-        want = fit = r->tuning->cache_pages ? r->tuning->cache_pages : fit < INT32_MAX ? fit : INT32_MAX;
-    if (fit < per_slot_pages)
-        return sv_fail(err, SV_ENOMEM, -1,
-                       "one sequence of %d tokens needs %lld MiB of cache and %lld MiB are allowed; a "
-                       "context of %lld would fit",
-                       r->context, (long long)(per_slot_pages * page_bytes >> 20),
-                       (long long)(r->cache_bytes >> 20),
-                       (long long)(fit * r->page_size - e->width));
-    if (fit < want)
-        sv_log(SV_LOG_INFO, "cache: room for %lld of %lld tokens of %d full sequences",
-               (long long)(fit * r->page_size), (long long)(want * r->page_size), r->n_slots);
+    sv_memory_ask_device(&ask, e, e->batch.max_rows);
+    int32_t n_pages = 0;
+    if (r->tuning->cache_pages)
+        ask.cache_bytes = r->tuning->cache_pages * ask.page_bytes;
+    int rc = sv_memory_pages(&ask, &n_pages, err);
+    if (r->tuning->cache_pages && n_pages > r->tuning->cache_pages)
+        n_pages = r->tuning->cache_pages;
     for (int32_t i = 0; i < n; i++)
-        desc[i].n_pages = (int32_t)(want < fit ? want : fit);
-    int rc = sv_cache_open(&e->cache, e->dev, desc, n, r->n_slots, positions, err);
-    return rc || !r->keep_prefixes ? rc : sv_cache_keep_prefixes(&e->cache, err);
+        desc[i].n_pages = n_pages;
+    if (!rc)
+        rc = sv_cache_open(&e->cache, e->dev, desc, n, r->n_slots, ask.n_positions, err);
+    if (!rc && r->keep_prefixes)
+        rc = sv_cache_keep_prefixes(&e->cache, err);
+    if (!rc && e->drafter && e->drafter->ops->bind)
+        rc = e->drafter->ops->bind(e->drafter, &e->cache, e->batch.max_rows, err);
+    if (!rc)
+        sv_memory_log(e, r->free_at_open);
+    return rc;
 }
 
 static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv_err *err)
@@ -239,8 +251,6 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
     if (!rc)
         rc = sv_batch_open(&e->batch, e->dev, max_rows, r->n_slots, device_draft ? max_logits : 1,
                            err);
-    if (!rc && e->drafter && e->drafter->ops->bind)
-        rc = e->drafter->ops->bind(e->drafter, &e->cache, max_rows, err);
     return rc;
 }
 
@@ -341,9 +351,9 @@ int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options 
     if (!rc)
         rc = open_text(e, opts->target_dir, err);
     if (!rc)
-        rc = open_cache(e, &r, err);
-    if (!rc)
         rc = open_buffers(e, &r, err);
+    if (!rc)
+        rc = open_cache(e, &r, err);
     if (!rc)
         rc = open_sched(e, &r, err);
     if (!rc)

@@ -261,6 +261,25 @@ struct sv_engine {
     bool failed;                  /* the device failed: nothing runs any more */
 };
 
+/* memory.c: what decides the size of the pools. Bytes; n_total 0: the device shares the host's memory. */
+struct sv_memory_ask {
+    int64_t n_free, n_total, ram_bytes;
+    int64_t later_bytes;  /* taken after the pools */
+    double share;         /* of n_total; 0 = 0.9 */
+    int64_t cache_bytes;  /* asked for by the user; 0 = not */
+    int64_t page_bytes;   /* one page of every group */
+    int32_t page_size, n_slots, context;
+    int32_t n_positions;  /* a sequence may need pages for: more than the context */
+    bool keep_prefixes;
+};
+/* Pages of every pool. Refuses, and says what would fit, when one full sequence does not. */
+int sv_memory_pages(const struct sv_memory_ask *a, int32_t *n_pages, struct sv_err *err);
+/* Before weights are loaded onto a device with memory of its own: do they fit at all? */
+int sv_memory_check_weights(struct sv_dev *dev, const char *what, int64_t n_bytes, struct sv_err *err);
+/* What the device has, once weights and buffers are in place. */
+void sv_memory_ask_device(struct sv_memory_ask *a, struct sv_engine *e, int32_t max_rows);
+void sv_memory_log(const struct sv_engine *e, int64_t free_at_open);
+
 /* What tests and benchmarks set and options do not. Zeros: as a user gets it. */
 struct sv_engine_tuning {
     int32_t cache_pages; /* pages of every pool; 0 = by the options */

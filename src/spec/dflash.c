@@ -196,6 +196,9 @@ static int open_draft(struct sv_drafter **d, const struct sv_model *target, cons
     f->base.tap_ids = f->cfg.taps;
     f->base.hidden = target->cfg.hidden_size;
     /* A drafting pass reads the draft's layers and the target's head; fc belongs to observe. */
+    f->base.weight_bytes = f->weights.n_bytes;
+    f->base.row_bytes = (int64_t)(f->stack.hidden + context_width(f)) *
+                        (int64_t)sv_dtype_bytes(sv_dev_act_dtype(target->dev));
     f->base.step_bytes = f->weights.n_bytes + (int64_t)target->head.rows * target->head.cols *
                                                   (int64_t)sv_dtype_bytes(target->head.dtype);
     *d = &f->base;

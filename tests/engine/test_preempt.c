@@ -48,7 +48,7 @@ static struct sv_engine *open_tight(const struct sv_engine_options *base, const 
     o.n_threads = t->threads;
     o.prefill_chunk = t->chunk;
     bool ahead = t->threads > 1;
-    int32_t positions = CONTEXT + (1 + ahead) * BLOCK + t->extra;
+    int32_t positions = CONTEXT + 2 * BLOCK + t->extra;
     const struct sv_engine_tuning tuning = {.cache_pages = (positions + t->page - 1) / t->page,
                                             .run_ahead = ahead,
                                             .pad = ahead};

@@ -1,0 +1,113 @@
+/*
+ * memory.c - how much memory the cache pools get, and the table that says where all of it went.
+ *
+ * Called by engine.c once weights and buffers are in place, so that what is left is known and not guessed.
+ * sv_memory_pages is plain arithmetic, testable without a device. Must not: take memory other than the
+ * pools'.
+ */
+#define _POSIX_C_SOURCE 200809L /* sysconf */
+
+#include "engine/engine.h"
+
+#include <unistd.h>
+
+enum { KEPT_TIMES = 4, MOST_PAGES = 1 << 20 };
+
+/* Beside what is asked for: graphs, and what the driver takes as it likes. */
+#define RESERVE_BYTES ((int64_t)256 << 20)
+
+static long long mib(int64_t n_bytes)
+{
+    return (long long)(n_bytes + (1 << 19)) >> 20;
+}
+
+/* Bytes the pools may take. */
+static int64_t allowed(const struct sv_memory_ask *a)
+{
+    if (!a->n_total)
+        return a->cache_bytes ? a->cache_bytes : a->ram_bytes / 5 * 2;
+    int64_t others = a->n_total - a->n_free;
+    int64_t left = (int64_t)((double)a->n_total * (a->share > 0 ? a->share : 0.9)) - others -
+                   a->later_bytes;
+    left = left < a->n_free - a->later_bytes ? left : a->n_free - a->later_bytes;
+    return a->cache_bytes && a->cache_bytes < left ? a->cache_bytes : left;
+}
+
+static int refuse(const struct sv_memory_ask *a, int64_t bytes, int64_t need, struct sv_err *err)
+{
+    int64_t fit = bytes > 0 ? bytes / a->page_bytes * a->page_size - (a->n_positions - a->context) : 0;
+    char what[160];
+    if (fit > 0)
+        snprintf(what, sizeof what, "a context of %lld would fit", (long long)fit);
+    else
+        snprintf(what, sizeof what, "no context would fit: fewer sequences or prompt rows a step need less");
+    if (!a->n_total || a->cache_bytes)
+        return sv_fail(err, SV_ENOMEM, -1,
+                       "one sequence of %d tokens needs %lld MiB of cache and %lld MiB are allowed; %s",
+                       a->context, mib(need), mib(bytes > 0 ? bytes : 0), what);
+    return sv_fail(err, SV_ENOMEM, -1,
+                   "one sequence of %d tokens needs %lld MiB of cache; of the device's %lld MiB weights, "
+                   "buffers and other programs hold %lld, and %lld are left of the share of %.2f; %s",
+                   a->context, mib(need), mib(a->n_total), mib(a->n_total - a->n_free),
+                   mib(bytes > 0 ? bytes : 0), a->share > 0 ? a->share : 0.9, what);
+}
+
+int sv_memory_pages(const struct sv_memory_ask *a, int32_t *n_pages, struct sv_err *err)
+{
+    int64_t one = (a->n_positions + a->page_size - 1) / a->page_size, want = one * a->n_slots;
+    int64_t bytes = allowed(a), fit = bytes > 0 ? bytes / a->page_bytes : 0;
+    if (fit < one)
+        return refuse(a, bytes, one * a->page_bytes, err);
+    if (fit < want)
+        sv_log(SV_LOG_INFO, "cache: room for %lld of %lld tokens of %d full sequences",
+               (long long)(fit * a->page_size), (long long)(want * a->page_size), a->n_slots);
+    /* Who names a size wants all of it; else prefixes get a few times what runs, where the device lies idle. */
+    bool asked = a->cache_bytes || (a->n_total && a->share > 0);
+    int64_t most = !a->keep_prefixes ? want
+                   : asked           ? (want > MOST_PAGES ? want : MOST_PAGES)
+                   : a->n_total      ? want * KEPT_TIMES
+                                     : want;
+    most = most < INT32_MAX ? most : INT32_MAX;
+    *n_pages = (int32_t)(fit < most ? fit : most);
+    return SV_OK;
+}
+
+int sv_memory_check_weights(struct sv_dev *dev, const char *what, int64_t n_bytes, struct sv_err *err)
+{
+    int64_t n_free, n_total;
+    sv_dev_memory(dev, &n_free, &n_total);
+    if (!n_total || n_bytes <= n_free)
+        return SV_OK;
+    return sv_fail(err, SV_ENOMEM, -1, "%s: the weights take %lld MiB and %lld of the device's %lld MiB are free",
+                   what, mib(n_bytes), mib(n_free), mib(n_total));
+}
+
+void sv_memory_ask_device(struct sv_memory_ask *a, struct sv_engine *e, int32_t max_rows)
+{
+    sv_dev_memory(e->dev, &a->n_free, &a->n_total);
+    a->ram_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
+    a->later_bytes = RESERVE_BYTES + (e->drafter ? e->drafter->row_bytes * max_rows : 0);
+}
+
+/* One line each. Where memory is the device's own it is worth a look; on the host it is for who asks. */
+void sv_memory_log(const struct sv_engine *e, int64_t free_at_open)
+{
+    int64_t n_free, n_total, known = e->model.weights.n_bytes;
+    sv_dev_memory(e->dev, &n_free, &n_total);
+    const enum sv_log_level level = n_total ? SV_LOG_INFO : SV_LOG_DEBUG;
+    sv_log(level, "memory: target weights %lld MiB", mib(known));
+    if (e->drafter && e->drafter->weight_bytes) {
+        known += e->drafter->weight_bytes;
+        sv_log(level, "memory: draft weights %lld MiB", mib(e->drafter->weight_bytes));
+    }
+    for (int32_t i = 0; i < e->cache.n_groups; i++) {
+        const struct sv_cache_group_desc *d = &e->cache.group[i].d;
+        known += sv_cache_group_bytes(d);
+        sv_log(level, "memory: %s K/V %lld MiB, %d pages of %d positions, %d layers, %s", d->name,
+               mib(sv_cache_group_bytes(d)), d->n_pages, d->page_size, d->n_layers,
+               sv_dtype_name(d->dtype));
+    }
+    if (n_total)
+        sv_log(level, "memory: buffers %lld MiB; %lld of the device's %lld MiB are free",
+               mib(free_at_open - n_free - known), mib(n_free), mib(n_total));
+}
