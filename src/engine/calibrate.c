@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_POINTS = 4 * SV_CURVE_POINTS, MAX_ROUNDS = 15, LEAST_ROUNDS = 2, BASE_CONTEXT = 64 };
+enum { MAX_POINTS = 4 * SV_CURVE_POINTS, MAX_ROUNDS = 15, BASE_CONTEXT = 64 };
 enum { PLAIN, WIDE, DRAFT_ROWS, DRAFT_OUT, N_KINDS };
 
 /* n segments of n_rows rows (the last one has `last`), each drafting with n_masks rows when not 0.
@@ -32,6 +32,7 @@ struct calibration {
     int32_t *lens;    /* (n_slots) */
     int32_t base;     /* context of all shapes but the far ones */
     int32_t n_backed; /* slots with pages */
+    int least_runs;     /* of a shape: where passes are replayed, the first ones are not */
     bool at_once; /* the device computes while it is called: the drafting pass has a time of its own
                    */
     struct shape shape[MAX_POINTS];
@@ -165,23 +166,29 @@ static void give_back(struct calibration *c)
 
 /* ---------------------------------------------------------------- measuring */
 
-/* Every shape gets its share of the time, small ones many rounds, and all shapes take turns so that
- * a busy moment does not meet one alone. Large ones are left out when the time is over: the curve's
- * slope goes on. */
+/* Each shape often enough to be believed, in the order of growing work: large ones are left out when the time is
+ * over, and the curve's slope goes on. Then all in turns, each while it has a share of the time left, so that a
+ * busy moment does not meet one alone. */
 static int run_rounds(struct calibration *c, int64_t budget_us)
 {
     int64_t end_us = sv_clock_us() + budget_us;
     double share = (double)budget_us / (c->n_shapes + 1);
+    for (int32_t i = 0; i < c->n_shapes; i++)
+        for (int k = 0; k < c->least_runs; k++) {
+            struct shape *s = &c->shape[i];
+            if (s->n > 1 && !k && sv_clock_us() > end_us)
+                break;
+            int rc = run_shape(c, s);
+            if (rc)
+                return rc;
+        }
     for (int round = 0; round < MAX_ROUNDS; round++)
         for (int32_t i = 0; i < c->n_shapes; i++) {
             struct shape *s = &c->shape[i];
-            bool late = sv_clock_us() > end_us, small = s->n == 1;
-            if (late && (round >= LEAST_ROUNDS || !small))
+            if (s->us < 0 || s->spent_us + s->us > share)
                 continue;
-            if (round >= LEAST_ROUNDS && s->spent_us + s->us > share)
-                continue;
-            if (round && s->us < 0)
-                continue;
+            if (sv_clock_us() > end_us)
+                return SV_OK;
             int rc = run_shape(c, s);
             if (rc)
                 return rc;
@@ -343,6 +350,8 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
     c->scratch.n_tokens = 1;
     sv_dev_memory(e->dev, &n_free, &n_total);
     c->at_once = n_total == 0;
+    c->least_runs = e->pads ? 4 : 2;
+    p->cost.plain.stairs = p->cost.wide.stairs = p->cost.draft_rows.stairs = e->pads;
     int64_t budget = c->at_once ? 600000 : 1400000;
     int rc = c->lens ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "cost table");
     if (!rc) {

@@ -122,7 +122,7 @@ int32_t sv_profile_draw(const struct sv_accept_profile *p, uint64_t sequence, ui
 
 /* Time over a count, measured at some points: straight lines between them, or, where the engine pads counts
  * up to the next point (graphs), steps. */
-#define SV_CURVE_POINTS 48
+#define SV_CURVE_POINTS 64
 struct sv_curve {
     int32_t n;
     bool stairs;
