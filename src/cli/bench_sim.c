@@ -84,9 +84,11 @@ static int rewind_all(struct sim *s, struct sv_engine *e, int32_t n, uint64_t dr
                       struct sv_err *err)
 {
     bool slides = false;
+    int rc = sv_engine_settle(e, err);
     for (int32_t g = 0; g < e->cache.n_groups; g++)
         slides |= e->cache.group[g].d.window > 0;
-    int rc = slides ? start_level(s, e, n, err) : SV_OK;
+    if (!rc && slides)
+        rc = start_level(s, e, n, err);
     if (rc)
         return rc;
     for (struct sv_seq *q = e->sched.head; q; q = q->next) {

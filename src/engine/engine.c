@@ -321,6 +321,15 @@ static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, s
     if (!rc)
         rc = sv_engine_calibrate(e, e->policy, err);
     e->sched.policy = e->policy;
+    /* Held taps outlive pages that slide away, and pointers of graphs are fixed. */
+    bool hold = !e->pads && !e->depth && e->drafter->ops->observe;
+    for (int32_t i = 0; i < e->cache.n_groups; i++)
+        hold &= !e->cache.group[i].d.window;
+    if (!rc && hold)
+        rc = sv_held_open(&e->held, e->dev, e->sched.n_slots, e->batch.max_rows,
+                          (size_t)e->drafter->n_taps * (size_t)e->drafter->hidden *
+                              sv_dtype_bytes(sv_dev_act_dtype(e->dev)),
+                          err);
     return rc;
 }
 
@@ -391,6 +400,7 @@ void sv_engine_close(struct sv_engine *e)
         for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
             sv_dev_free(e->dev, own[i]);
         sv_logits_close(&e->logits, e->dev);
+        sv_held_close(&e->held, e->dev);
         sv_batch_close(&e->batch, e->dev);
         sv_acts_close(&e->acts, e->dev);
     }

@@ -220,6 +220,26 @@ void sv_logits_fetch(struct sv_engine *e);
 void sv_logits_take(struct sv_engine *e, int32_t s, int32_t n);
 void sv_logits_take_prompts(struct sv_engine *e);
 
+/* ---------------------------------------------------------------- taps held back */
+
+/* held.c: taps of plain steps under the width policy, observed many at a time. */
+struct sv_held {
+    int32_t cap_rows;  /* 0: never */
+    int32_t n_rows;    /* held */
+    bool now;          /* the plan at work adds to them */
+    size_t row_bytes;
+    void *taps;        /* device, (cap_rows, n_taps * hidden) act */
+    struct sv_i32_pair row_seg, seg_row0, seg_slot, seg_base, n_commit; /* one segment a row */
+    uint64_t *request; /* host, (cap_rows) whose row it is */
+};
+struct sv_engine;
+int sv_held_open(struct sv_held *h, struct sv_dev *dev, int32_t n_slots, int32_t max_rows, size_t row_bytes,
+                 struct sv_err *err);
+void sv_held_close(struct sv_held *h, struct sv_dev *dev);
+void sv_held_plan(struct sv_engine *e);  /* before the plan at work is enqueued */
+void *sv_held_taps(const struct sv_held *h);
+void sv_held_flush(struct sv_engine *e); /* before a sequence gives its pages back */
+
 /* ---------------------------------------------------------------- the engine */
 
 /* A step that is enqueued and not read yet. Its index is that of its host arrays and of its mark. */
@@ -246,6 +266,7 @@ struct sv_engine {
     struct sv_batch batch;
     struct sv_acts acts;
     void *taps;                   /* (max_rows, n_taps * hidden) act */
+    struct sv_held held;
     void *out, *draft_out;        /* (max_rows, hidden), (max_logits, hidden) act: final-norm rows */
     struct sv_logits logits;
     int32_t *slot_len, *slot_anchor;   /* device, (n_slots) */
@@ -305,6 +326,8 @@ struct sv_rows sv_engine_rows(const struct sv_engine *e);
 /* Its device part, fill to fetch, for the plan as it stands and nothing in flight; also what the width policy
  * measures. */
 int sv_engine_run_plan(struct sv_engine *e, struct sv_err *err);
+/* Reads the steps in flight. */
+int sv_engine_settle(struct sv_engine *e, struct sv_err *err);
 /* calibrate.c: measures what steps cost, through the step on scratch sequences. Before anything was submitted. */
 int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *policy, struct sv_err *err);
 /* Delivers events and frees finished sequences; outside the step, so callbacks may allocate. */

@@ -53,7 +53,8 @@ void sv_held_flush(struct sv_engine *e)
         return;
     for (int32_t i = 0; i < h->n_rows; i++) {
         const struct sv_seq *q = e->sched.slot[h->seg_slot.host[i]];
-        bool there = q && q->id == h->request[i] && h->seg_base.host[i] < q->n_committed;
+        bool there = q && q->id == h->request[i] &&
+                     h->seg_base.host[i] < q->n_committed + q->n_rows_ahead;
         h->row_seg.host[i] = h->seg_row0.host[i] = i;
         h->n_commit.host[i] = there;
         n += there;

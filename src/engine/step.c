@@ -17,6 +17,7 @@ static bool plan(struct sv_engine *e)
         if (!q->cancel || q->state == SV_SEQ_FINISHED)
             continue;
         sv_seq_finish(q, SV_FINISH_CANCELED, NULL);
+        sv_held_flush(e);
         sv_sched_unseat(&e->sched, &e->cache, q);
     }
     if (!sv_sched_plan(&e->sched, &e->cache, &e->plan, e->n_flight > 0))
@@ -161,7 +162,7 @@ static void forward(struct sv_engine *e)
     const struct sv_drafter *d = e->drafter;
     const struct sv_taps taps = {.n = d ? d->n_taps : 0,
                                  .id = d ? d->tap_ids : NULL,
-                                 .out = e->taps};
+                                 .out = e->held.now ? sv_held_taps(&e->held) : e->taps};
     sv_op_block_ids(e->dev, &(struct sv_p_block_ids){.rows = sv_engine_rows(e),
                                                      .seg_kind = b->seg_kind.dev,
                                                      .slot_len = e->slot_len,
@@ -217,6 +218,10 @@ static void observe(struct sv_engine *e)
 {
     if (!e->drafter || !e->drafter->ops->observe)
         return;
+    if (e->held.now) {
+        e->held.n_rows += e->plan.n_rows;
+        return;
+    }
     e->drafter->ops->observe(e->drafter, &(struct sv_observe_pass){.rows = sv_engine_rows(e),
                                                                    .n_commit = e->batch.n_commit.dev,
                                                                    .taps = e->taps,
@@ -255,6 +260,7 @@ static void enqueue(struct sv_engine *e, int32_t set)
     struct sv_batch *b = &e->batch;
     sv_batch_use(b, set);
     tell(e);
+    sv_held_plan(e);
     fill(e);
     int64_t t1 = sv_clock_us(), observed = e->stats.observe_us;
     if (e->plan.told.n_draft_rows && e->pads)
@@ -330,6 +336,7 @@ static void advance_seg(struct sv_engine *e, int32_t s)
         sv_cache_slide(&e->cache, g->slot, q->n_committed);
         return;
     }
+    sv_held_flush(e);
     sv_sched_unseat(&e->sched, &e->cache, q);
 }
 
@@ -402,6 +409,14 @@ static int land(struct sv_engine *e, struct sv_err *err)
 static int64_t device_us(const struct sv_engine *e)
 {
     return e->stats.draft_us + e->stats.forward_us + e->stats.observe_us;
+}
+
+int sv_engine_settle(struct sv_engine *e, struct sv_err *err)
+{
+    int rc = e->failed ? sv_fail(err, SV_EDEVICE, -1, "the device failed earlier") : SV_OK;
+    while (!rc && e->n_flight)
+        rc = land(e, err);
+    return rc;
 }
 
 int sv_engine_step(struct sv_engine *e, struct sv_err *err)

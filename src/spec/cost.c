@@ -87,7 +87,8 @@ static double target_us(const struct sv_cost *c, const struct sv_load *l)
 /* Where a drafting step stands between one row a segment (0) and whole blocks (1). */
 static double wideness(const struct sv_cost *c, const struct sv_load *l)
 {
-    double t = log((double)l->n_rows / l->n_segs) / log((double)c->block);
+    double more = (double)l->n_rows / l->n_segs - 1; /* rows beyond one: 0 to block - 1 */
+    double t = 1.2 * more / (more + 0.2 * (c->block - 1));
     return t > 1 ? 1 : t;
 }
 

@@ -21,6 +21,8 @@ enum { BINS = 64, PROBE_BURST = 8 };
 static const float WINDOW_ALL = 256, WINDOW_PROBE = 24, WINDOW_OWN = 64;
 /* Single drafts remembered, and needed, to tell short blocks from full ones. */
 static const float WINDOW_MODE = 2000, MODE_WEIGHT = 200;
+/* A draft of a full block is kept so many times as often as one of a short block (the shipped pair). */
+static const float FULL_PRIOR = 1.035f;
 /* What a record starts with: observations that a first draft is kept with this chance ... */
 static const float FIRST_CHANCE = 0.75f, FIRST_WEIGHT = 2;
 /* ... and how many observations of its own a request needs to be believed half over the engine's.
@@ -80,8 +82,15 @@ static void update_hazard(struct sv_policy *p)
         before = (p->kept[j] + FIRST_WEIGHT * before) / (p->tried[j] + FIRST_WEIGHT);
         p->hazard[j] = before;
     }
-    for (int m = 0; m < SV_DRAFT_MODES; m++)
-        p->mode_factor[m] = (p->mode_kept[m] + MODE_WEIGHT) / (p->mode_expected[m] + MODE_WEIGHT);
+    /* The engine's record is a mixture of the modes in use; a mode's factor is over that mixture. */
+    float full = p->mode_expected[SV_DRAFT_FULL], both = full + p->mode_expected[SV_DRAFT_SHORT];
+    float mixture = 1 + (FULL_PRIOR - 1) * (both > 0 ? full / both : 1);
+    for (int m = 0; m < SV_DRAFT_MODES; m++) {
+        float power = 1, prior = MODE_WEIGHT * (m == SV_DRAFT_FULL ? FULL_PRIOR : 1) / mixture;
+        p->mode_factor[m] = (p->mode_kept[m] + prior) / (p->mode_expected[m] + MODE_WEIGHT);
+        for (int32_t j = 1; j < p->block; j++)
+            p->mode_power[m][j] = power *= p->mode_factor[m];
+    }
 }
 
 static float chance_of(const struct sv_policy *p, int mode, int32_t j)
@@ -120,18 +129,23 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, int32_t width,
         r->burst = 0;
 }
 
-/* Chance that each draft of a request is kept. Its own record scales the engine's, the less the
- * younger. */
-static void fill_alive(const struct sv_policy *p, int mode, const struct sv_policy_seq *s,
-                       float *alive)
+/* Chance that each draft of a request is kept. Its own record scales the engine's, the less the younger. */
+static void fill_alive(const struct sv_policy *p, const struct sv_policy_seq *s, float *alive)
 {
     float chance = 1;
     for (int32_t j = 1; j < s->block; j++) {
-        float h = chance_of(p, mode, j), prior = OWN_WEIGHT * h;
+        float h = p->hazard[j], prior = OWN_WEIGHT * h;
         h *= (s->record->kept[j] + prior) / (s->record->expected[j] + prior);
         chance *= h < 0.998f ? h : 0.998f;
         alive[j] = chance;
     }
+}
+
+/* What a mode makes of that. */
+static inline float in_mode(const struct sv_policy *p, int mode, const float *alive, int32_t j)
+{
+    float a = alive[j] * p->mode_power[mode][j];
+    return a < 1 ? a : 1;
 }
 
 double sv_policy_expect(const struct sv_policy *p, int mode, int32_t width)
@@ -192,7 +206,7 @@ static int bin_of(float chance)
 }
 
 /* Sequences that may draft, those that gain most first. */
-static int32_t rank_all(struct sv_policy *p, int mode)
+static int32_t rank_all(struct sv_policy *p)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < p->n; i++) {
@@ -200,7 +214,7 @@ static int32_t rank_all(struct sv_policy *p, int mode)
         float *alive = p->alive + (size_t)i * (size_t)p->block;
         if (s->fixed || s->cap < 2)
             continue;
-        fill_alive(p, mode, s, alive);
+        fill_alive(p, s, alive);
         p->rank[n].i = i;
         p->rank[n].value = 0;
         for (int32_t j = 1; j < s->cap; j++)
@@ -277,18 +291,31 @@ static void walk(const struct sv_policy *p, int mode, int32_t k, const struct bi
     }
 }
 
-/* All numbers of drafting sequences (powers of two, and all) with all numbers of rows. */
-static void search(struct sv_policy *p, int mode, double tokens, struct candidate *best)
+/* Is there a number of rows for which k drafting sequences could come near what is best so far? All their
+ * tokens for the price of one row each is more than any number can bring. */
+static bool hopeless(const struct sv_policy *p, int mode, int32_t k, const struct bins *b, double tokens,
+                     double gain, const struct candidate *best)
+{
+    struct candidate c = {.mode = mode, .k = k, .n_rows = k};
+    struct sv_load l = load_of(p, &c, b);
+    double bound = score(p, tokens + gain, sv_cost_us(&p->cost, &l));
+    return bound <= best->score || (!p->load.n_prompt_rows && bound < 0.85 * p->plain_score);
+}
+
+/* All numbers of drafting sequences (powers of two, and all) with all numbers of rows. n are ranked. */
+static void search(struct sv_policy *p, int mode, int32_t n, double tokens, struct candidate *best)
 {
     struct bins b = {.block_rows = 0};
-    int32_t n = rank_all(p, mode), next = 1;
-    for (int32_t k = 1; k <= n; k++) {
+    double gain = 0;
+    for (int32_t k = 1, next = 1; k <= n; k++) {
         const struct sv_policy_seq *s = &p->seq[p->rank[k - 1].i];
         const float *alive = p->alive + (size_t)p->rank[k - 1].i * (size_t)p->block;
         for (int32_t j = 1; j < s->cap; j++) {
-            int bin = bin_of(alive[j]);
+            float a = in_mode(p, mode, alive, j);
+            int bin = bin_of(a);
             b.count[bin]++;
-            b.sum[bin] += (double)alive[j];
+            b.sum[bin] += (double)a;
+            gain += (double)a;
         }
         b.block_rows += s->block;
         b.row_us += s->row_us;
@@ -297,7 +324,8 @@ static void search(struct sv_policy *p, int mode, double tokens, struct candidat
         if (k < next && k < n)
             continue;
         next *= 2;
-        walk(p, mode, k, &b, tokens, best);
+        if (!hopeless(p, mode, k, &b, tokens, gain, best))
+            walk(p, mode, k, &b, tokens, best);
     }
 }
 
@@ -328,13 +356,12 @@ static void apply(struct sv_policy *p, const struct candidate *c)
     int32_t left = c->in_bin;
     if (!c->k)
         return;
-    rank_all(p, c->mode); /* the other mode's search has left its own order */
     for (int32_t r = 0; r < c->k; r++) {
         struct sv_policy_seq *s = &p->seq[p->rank[r].i];
         const float *alive = p->alive + (size_t)p->rank[r].i * (size_t)p->block;
         int32_t width = 1;
         for (int32_t j = 1; j < s->cap; j++) {
-            int bin = bin_of(alive[j]);
+            int bin = bin_of(in_mode(p, c->mode, alive, j));
             if (bin < c->bin || (bin == c->bin && !left))
                 break;
             left -= bin == c->bin;
@@ -376,15 +403,15 @@ static bool probe(struct sv_policy *p, double us, double rate, bool drafting)
     struct sv_policy_seq was = *s;
     struct sv_load load = p->load;
     float alive[SV_MAX_BLOCK];
-    fill_alive(p, SV_DRAFT_FULL, s, alive);
+    fill_alive(p, s, alive);
     /* Far beyond the width in use there is little to win; a request about which nothing is known
      * shows most with all of its block. */
     int32_t more = s->width + 1 + s->width / 2;
-    int mode = drafting && s->draft_rows < s->block ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
+    int mode = drafting && s->draft_rows < s->block && p->n_probes % 2 ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
     set_width(p, s, drafting && more < s->cap ? more : s->cap, mode);
     double loss = sv_cost_us(&p->cost, &p->load) - us;
     for (int32_t j = was.width; j < s->width; j++)
-        loss -= (double)alive[j] / rate;
+        loss -= (double)in_mode(p, mode, alive, j) / rate;
     bool burst = !drafting && was.record->burst;
     if (p->credit_us < loss && !burst) {
         *s = was;
@@ -429,9 +456,9 @@ static double start(struct sv_policy *p)
             continue;
         float alive[SV_MAX_BLOCK];
         set_width(p, s, s->fixed < s->cap ? s->fixed : s->cap, SV_DRAFT_FULL);
-        fill_alive(p, s->fixed < p->block ? SV_DRAFT_SHORT : SV_DRAFT_FULL, s, alive);
+        fill_alive(p, s, alive);
         for (int32_t j = 1; j < s->width; j++)
-            tokens += (double)alive[j];
+            tokens += (double)in_mode(p, s->fixed < p->block, alive, j);
     }
     return tokens;
 }
@@ -495,9 +522,13 @@ void sv_policy_choose(struct sv_policy *p)
     plain.us = sv_cost_us(&p->cost, &p->load);
     if (plain.us <= 0)
         return; /* nothing was measured */
-    plain.score = score(p, plain.tokens, plain.us);
-    search(p, SV_DRAFT_FULL, plain.tokens, &best);
-    if (p->drafts_on_device)
-        search(p, SV_DRAFT_SHORT, plain.tokens, &best);
+    p->plain_score = plain.score = score(p, plain.tokens, plain.us);
+    int32_t n = rank_all(p);
+    bool both = p->drafts_on_device;
+    if (both)
+        search(p, SV_DRAFT_SHORT, n, plain.tokens, &best);
+    /* A full block costs more; it has to be better to be worth a look. */
+    if (!both || p->mode_factor[SV_DRAFT_FULL] > p->mode_factor[SV_DRAFT_SHORT])
+        search(p, SV_DRAFT_FULL, n, plain.tokens, &best);
     settle(p, &plain, &best);
 }

@@ -194,8 +194,10 @@ struct sv_policy {
      * did against that, and their factors */
     float kept[SV_MAX_BLOCK], tried[SV_MAX_BLOCK], hazard[SV_MAX_BLOCK];
     float mode_kept[SV_DRAFT_MODES], mode_expected[SV_DRAFT_MODES], mode_factor[SV_DRAFT_MODES];
+    float mode_power[SV_DRAFT_MODES][SV_MAX_BLOCK]; /* [j]: the factor to the j */
     float *alive;              /* (n_slots, block) chance that draft j is kept, per sequence */
     struct sv_rank { float value; int32_t i; } *rank; /* (n_slots) */
+    double plain_score;        /* of this step */
     double rate;               /* tokens per us expected of steps without prompts */
     double credit_us, thrift;  /* time that trials may still cost; the share of time they get */
     int64_t n_steps, n_probes, n_plain, n_other; /* choices so far: all, with a probe, plain, against the odds */
