@@ -32,7 +32,7 @@ struct calibration {
     int32_t *lens;    /* (n_slots) */
     int32_t base;     /* context of all shapes but the far ones */
     int32_t n_backed; /* slots with pages */
-    int least_runs;     /* of a shape: where passes are replayed, the first ones are not */
+    int least_runs;   /* of a shape: where passes are replayed, the first ones are not */
     bool at_once; /* the device computes while it is called: the drafting pass has a time of its own
                    */
     struct shape shape[MAX_POINTS];
@@ -166,9 +166,9 @@ static void give_back(struct calibration *c)
 
 /* ---------------------------------------------------------------- measuring */
 
-/* Each shape often enough to be believed, in the order of growing work: large ones are left out when the time is
- * over, and the curve's slope goes on. Then all in turns, each while it has a share of the time left, so that a
- * busy moment does not meet one alone. */
+/* Each shape often enough to be believed, in the order of growing work: large ones are left out
+ * when the time is over, and the curve's slope goes on. Then all in turns, each while it has a
+ * share of the time left, so that a busy moment does not meet one alone. */
 static int run_rounds(struct calibration *c, int64_t budget_us)
 {
     int64_t end_us = sv_clock_us() + budget_us;

@@ -21,7 +21,8 @@ enum { BINS = 64, PROBE_BURST = 8 };
 static const float WINDOW_ALL = 256, WINDOW_PROBE = 24, WINDOW_OWN = 64;
 /* Single drafts remembered, and needed, to tell short blocks from full ones. */
 static const float WINDOW_MODE = 2000, MODE_WEIGHT = 200;
-/* A draft of a full block is kept so many times as often as one of a short block (the shipped pair). */
+/* A draft of a full block is kept so many times as often as one of a short block (the shipped
+ * pair). */
 static const float FULL_PRIOR = 1.035f;
 /* What a record starts with: observations that a first draft is kept with this chance ... */
 static const float FIRST_CHANCE = 0.75f, FIRST_WEIGHT = 2;
@@ -82,7 +83,8 @@ static void update_hazard(struct sv_policy *p)
         before = (p->kept[j] + FIRST_WEIGHT * before) / (p->tried[j] + FIRST_WEIGHT);
         p->hazard[j] = before;
     }
-    /* The engine's record is a mixture of the modes in use; a mode's factor is over that mixture. */
+    /* The engine's record is a mixture of the modes in use; a mode's factor is over that mixture.
+     */
     float full = p->mode_expected[SV_DRAFT_FULL], both = full + p->mode_expected[SV_DRAFT_SHORT];
     float mixture = 1 + (FULL_PRIOR - 1) * (both > 0 ? full / both : 1);
     for (int m = 0; m < SV_DRAFT_MODES; m++) {
@@ -129,7 +131,8 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, int32_t width,
         r->burst = 0;
 }
 
-/* Chance that each draft of a request is kept. Its own record scales the engine's, the less the younger. */
+/* Chance that each draft of a request is kept. Its own record scales the engine's, the less the
+ * younger. */
 static void fill_alive(const struct sv_policy *p, const struct sv_policy_seq *s, float *alive)
 {
     float chance = 1;
@@ -291,10 +294,10 @@ static void walk(const struct sv_policy *p, int mode, int32_t k, const struct bi
     }
 }
 
-/* Is there a number of rows for which k drafting sequences could come near what is best so far? All their
- * tokens for the price of one row each is more than any number can bring. */
-static bool hopeless(const struct sv_policy *p, int mode, int32_t k, const struct bins *b, double tokens,
-                     double gain, const struct candidate *best)
+/* Is there a number of rows for which k drafting sequences could come near what is best so far? All
+ * their tokens for the price of one row each is more than any number can bring. */
+static bool hopeless(const struct sv_policy *p, int mode, int32_t k, const struct bins *b,
+                     double tokens, double gain, const struct candidate *best)
 {
     struct candidate c = {.mode = mode, .k = k, .n_rows = k};
     struct sv_load l = load_of(p, &c, b);
@@ -302,7 +305,8 @@ static bool hopeless(const struct sv_policy *p, int mode, int32_t k, const struc
     return bound <= best->score || (!p->load.n_prompt_rows && bound < 0.85 * p->plain_score);
 }
 
-/* All numbers of drafting sequences (powers of two, and all) with all numbers of rows. n are ranked. */
+/* All numbers of drafting sequences (powers of two, and all) with all numbers of rows. n are
+ * ranked. */
 static void search(struct sv_policy *p, int mode, int32_t n, double tokens, struct candidate *best)
 {
     struct bins b = {.block_rows = 0};
@@ -407,7 +411,8 @@ static bool probe(struct sv_policy *p, double us, double rate, bool drafting)
     /* Far beyond the width in use there is little to win; a request about which nothing is known
      * shows most with all of its block. */
     int32_t more = s->width + 1 + s->width / 2;
-    int mode = drafting && s->draft_rows < s->block && p->n_probes % 2 ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
+    int mode =
+        drafting && s->draft_rows < s->block && p->n_probes % 2 ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
     set_width(p, s, drafting && more < s->cap ? more : s->cap, mode);
     double loss = sv_cost_us(&p->cost, &p->load) - us;
     for (int32_t j = was.width; j < s->width; j++)
