@@ -1,61 +1,47 @@
 #!/bin/bash
 # Owns: the order and settings of the GPU steps that made models/demo. Run from the repository root on one GPU machine:
-#   train/demo_gpu.sh DATA_DIR WORK_DIR STAGE...      stages: target text compare final
-# DATA_DIR holds tokens.npz.xz and held_prompts.jsonl (prepare_data.py); WORK_DIR takes everything made.
+#   train/demo_gpu.sh DATA_DIR WORK_DIR STAGE...      stages, in this order: target first sharpen text final
+# DATA_DIR holds tokens.npz.xz and held_prompts.jsonl (prepare_data.py); WORK_DIR takes everything made, WORK_DIR/sharp/target and
+# WORK_DIR/final are the pair.
 set -u
 DATA=$1 W=$2
 shift 2
 export PYTHONUNBUFFERED=1
 HERE=$(cd "$(dirname "$0")" && pwd)
+TOKENIZER=${TOKENIZER:-$HERE/../models/demo/target}
 mkdir -p "$W"
-TARGET_SECONDS=${TARGET_SECONDS:-170} COMPARE_SECONDS=${COMPARE_SECONDS:-150} FINAL_SECONDS=${FINAL_SECONDS:-515}
+TARGET_SECONDS=${TARGET_SECONDS:-230} FIRST_SECONDS=${FIRST_SECONDS:-100} FINAL_SECONDS=${FINAL_SECONDS:-420}
+SHARPEN=${SHARPEN:---rounds 3 --seconds 45}
+SHAPE="--layers 3 --mlp 576 --loss dpace --taps 1,3,5 --mask-id 6143"
 py() { python3 "$HERE/$1.py" "${@:2}"; }
+answers() { # TARGET_DIR OUT SHOWN: greedy text on the held-out prompts
+    py generate --target "$1" --prompts "$DATA/held_prompts.jsonl" --out "$2" --new-tokens 160 --show "$3"
+}
+draft() { # TARGET_DIR TEXT HELD OUT SECONDS ARGS...
+    py train_draft --target "$1" --loader own --data "$2" --held "$3" --out "$4" --seconds "$5" $SHAPE "${@:6}"
+}
 stage_target() {
-    py train_target --data "$DATA/tokens.npz.xz" --tokenizer "$HERE/../models/demo/target" --out "$W/base" \
+    py train_target --data "$DATA/tokens.npz.xz" --tokenizer "$TOKENIZER" --out "$W/base" \
         --seconds "$TARGET_SECONDS" --maths-share 0.04 --weight-decay 0.08
-    timeout 100 python3 "$HERE/unloop.py" --target "$W/base" --data "$DATA/tokens.npz.xz" --out "$W/target" ||
-        { echo "unloop failed, the base target is used"; rm -rf "$W/target"; cp -r "$W/base" "$W/target"; }
+    py unloop --target "$W/base" --data "$DATA/tokens.npz.xz" --out "$W/calm"
+}
+stage_first() {
+    answers "$W/calm" "$W/held0.npz" 8
+    py generate --target "$W/calm" --data "$DATA/tokens.npz.xz" --out "$W/text0.npz" --questions 32768 --code 98304
+    draft "$W/calm" "$W/text0.npz" "$W/held0.npz" "$W/first" "$FIRST_SECONDS" --reports 3
+}
+stage_sharpen() {
+    py sharpen --target "$W/calm" --draft "$W/first" --data "$DATA/tokens.npz.xz" --out "$W/sharp" $SHARPEN
 }
 stage_text() {
-    py generate --target "$W/target" --prompts "$DATA/held_prompts.jsonl" --out "$W/held.npz" --new-tokens 160 --show 12
-    timeout 150 python3 "$HERE/generate.py" --target "$W/target" --data "$DATA/tokens.npz.xz" --out "$W/text.npz" \
-        --questions 98304 --code 131072
+    answers "$W/sharp/target" "$W/held.npz" 16
+    py generate --target "$W/sharp/target" --data "$DATA/tokens.npz.xz" --out "$W/text.npz" --questions 57344 --code 196608
 }
-draft() { # NAME SECONDS ARGS...
-    py train_draft --target "$W/target" --loader own --data "$W/text.npz" --held "$W/held.npz" --mask-id 6143 \
-        --taps 1,3,5 --out "$W/$1" --seconds "$2" "${@:3}" >"$W/$1.log" 2>&1
-}
-shape() { # NAME -> its training arguments
-    case $1 in
-    dA) echo "--layers 1 --mlp 896 --loss dpace" ;;
-    dB) echo "--layers 2 --mlp 640 --loss decay" ;;
-    dC) echo "--layers 2 --mlp 640 --loss dpace" ;;
-    dE) echo "--layers 3 --mlp 576 --loss dpace" ;;
-    esac
-}
-stage_compare() {
-    for n in dA dB dC dE; do draft $n "$COMPARE_SECONDS" --reports 4 $(shape $n) & done
-    wait
-    tail -n 8 "$W"/d[ABCE].log
-}
-# The shape with the best estimated speed, and the one with the best accept length when that is another, trained on.
 stage_final() {
-    names=$(python3 - "$W" <<'PY'
-import re, sys
-rows = []
-for n in ("dA", "dB", "dC", "dE"):
-    for line in open(f"{sys.argv[1]}/{n}.log"):
-        m = re.search(r"exported.*maths ([\d.]+) \(est. x([\d.]+)\)  code ([\d.]+) \(est. x([\d.]+)\)", line)
-        if m:
-            a, b, c, d = map(float, m.groups())
-            rows.append((n, b + 0.7 * d, a + 0.7 * c))
-fast, long = max(rows, key=lambda r: r[1])[0], max(rows, key=lambda r: r[2])[0]
-print(fast if fast == long else fast + " " + long)
-PY
-)
-    echo "trained on: $names"
-    for n in $names; do draft "f${n#d}" "$FINAL_SECONDS" --reports 8 $(shape $n) --init "$W/$n" & done
-    wait
-    tail -n 14 "$W"/f?.log
+    draft "$W/sharp/target" "$W/text.npz" "$W/held.npz" "$W/final" "$FINAL_SECONDS" --reports 8 --init "$W/sharp/draft"
 }
-for s in "$@"; do "stage_$s"; done
+for s in "$@"; do
+    echo "== stage $s: $(date +%T)"
+    "stage_$s"
+done
+echo "== end: $(date +%T)"

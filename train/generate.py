@@ -115,6 +115,41 @@ def is_looping(ids):
     return len(np.unique(pieces, axis=0)) < 0.5 * len(pieces)
 
 
+def loop_flags(ids, plen, total, device, chunk=16384):
+    """is_looping of the generated part of many padded rows at once: (N) bool, and the share of repeated 8-token pieces."""
+    loops, share, w, n8 = [], [], 192, 8
+    back = torch.arange(w, device=device) - w
+    for i in range(0, len(ids), chunk):
+        x = torch.as_tensor(np.asarray(ids[i:i + chunk]).astype(np.int64)).to(device)
+        p, n = (torch.as_tensor(np.asarray(a[i:i + chunk]).astype(np.int64)).to(device)[:, None] for a in (plen, total))
+        at = n + back
+        tail = torch.where(at >= p, x.gather(1, at.clamp(min=0)), back)      # tokens outside the text equal nothing
+        flag = torch.zeros(len(x), dtype=torch.bool, device=device)
+        for q in range(1, 49):
+            flag |= (tail[:, q:] == tail[:, :-q])[:, -max(3 * q, 32):].all(1)
+        code = torch.zeros(len(x), x.shape[1] - n8 + 1, dtype=torch.int64, device=device)
+        for j in range(n8):
+            code = code * 1000003 + x[:, j:x.shape[1] - n8 + 1 + j]
+        start = torch.arange(code.shape[1], device=device)
+        ok = (start >= p) & (start + n8 <= n)
+        code = torch.where(ok, code & (2**62 - 1), -1).sort(1).values
+        new = code >= 0
+        new[:, 1:] &= code[:, 1:] != code[:, :-1]
+        count, distinct = ok.sum(1), new.sum(1)
+        flag |= (distinct < 0.5 * count) & ((n - p)[:, 0] >= 48)
+        loops.append(flag.cpu())
+        share.append((1 - distinct / count.clamp(min=1)).cpu())
+    return torch.cat(loops).numpy(), torch.cat(share).numpy()
+
+
+def padded(made, length, fill=6140):
+    """decode_all's texts as arrays: ids (N, length), prompt lengths, total lengths."""
+    ids = np.full((len(made), length), fill, dtype=np.int64)
+    for row, (x, _) in zip(ids, made):
+        row[:len(x)] = x
+    return ids, np.array([p for _, p in made]), np.array([len(x) for x, _ in made])
+
+
 def total_lengths(ids, plen, new_tokens, eos):
     """Length of prompt + answer, the end token included."""
     out = []
@@ -152,12 +187,22 @@ def made_up_questions(dec, net_ids, count, temperature, eos):
 
 
 def code_prefixes(data, count, rng, newline_ids):
-    """Prefixes of 16 to 96 tokens of training files, from a file's start (1 in 3) or from a line's start."""
+    """Prefixes of 16 to 96 tokens of training files, from a file's start (1 in 3) or from a line's start; most end with a line."""
     ids, starts = data["code"], data["code_starts"]
     breaks = np.flatnonzero(np.isin(ids[:-200], newline_ids)) + 1
     first = np.where(rng.random(count) < 0.33, rng.choice(starts[starts < len(ids) - 200], count), rng.choice(breaks, count))
     size = rng.integers(16, 97, count)
-    return [p for p in (ids[f:f + s] for f, s in zip(first, size)) if (p < 6140).all()]
+    whole = rng.random(count) < 0.7
+    newline = np.isin(np.arange(65536), newline_ids)
+    out = []
+    for f, s, w in zip(first, size, whole):
+        p = ids[f:f + s]
+        if w:
+            last = np.flatnonzero(newline[p])
+            p = p[:last[-1] + 1] if len(last) and last[-1] >= 8 else p
+        if (p < 6140).all():
+            out.append(p)
+    return out
 
 
 def marks(tokenizer_dir):
@@ -214,7 +259,7 @@ def main():
     p.add_argument("--rows", type=int, default=8192, help="batch")
     p.add_argument("--questions", type=int, default=65536, help="made-up questions to ask for")
     p.add_argument("--code", type=int, default=131072)
-    p.add_argument("--sampled", type=float, default=0.25, help="share of answers drawn at T in 0.3..1 instead of T=0")
+    p.add_argument("--sampled", type=float, default=0.15, help="share of answers drawn at T in 0.2..0.7 instead of T=0")
     p.add_argument("--new-tokens", type=int, default=192)
     p.add_argument("--length", type=int, default=384)
     p.add_argument("--keep-loops", type=float, default=0.1, help="share of looping greedy texts that stay in")
@@ -247,7 +292,7 @@ def main():
         jobs = [("maths", asked + real, 0), ("code", code_prefixes(data, a.code, rng, newline), 1)]
         all_rows, all_temps, all_kinds = [], [], []
         for name, prompts, kind in jobs:
-            temps = np.where(rng.random(len(prompts)) < a.sampled, rng.choice([0.3, 0.6, 1.0], len(prompts)), 0).astype(np.float32)
+            temps = np.where(rng.random(len(prompts)) < a.sampled, rng.choice([0.2, 0.4, 0.7], len(prompts)), 0).astype(np.float32)
             rows = decode_all(dec, prompts, temps, a.new_tokens, eos)
             report(name, rows, temps)
             print(f"  {time.time() - t0:.1f} s", flush=True)

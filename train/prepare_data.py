@@ -2,7 +2,7 @@
 
 Owns: which files count as usable source code, how maths becomes chat text, which part is held out.
 Run by hand (the tokenizer is trained between the first two, see docs/training.md):
-    prepare_data.py docs   --tree DIR/tree --gsm8k FILE --out WORK       -> WORK/{code,code_held,maths,maths_held}.jsonl
+    prepare_data.py docs   --tree DIR/tree --tools DIR/fmt --gsm8k FILE --out WORK   -> WORK/{code,code_held,maths,maths_held}.jsonl
     prepare_data.py tokens --work WORK --tokenizer DIR --out CARRY       -> CARRY/tokens.npz.xz
     prepare_data.py prompts --work WORK --humaneval FILE --out CARRY/held_prompts.jsonl
 Must not: write anything that git tracks; the data is never committed.
@@ -18,8 +18,11 @@ import re
 
 import numpy as np
 
-LANGUAGES = {".py": "python", ".go": "go", ".rs": "rust", ".c": "c", ".h": "c", ".js": "js", ".mjs": "js"}
-BUDGET = {"python": 44e6, "go": 24e6, "rust": 18e6, "c": 24e6, "js": 12e6}   # characters per language
+import tidy
+
+LANGUAGES = {".py": "python", ".c": "c", ".js": "js", ".mjs": "js", ".jsx": "js"}
+BUDGET = {"python": 48e6, "c": 42e6, "js": 26e6}   # characters per language, as printed by tidy.py
+DOCSTRINGS = 0.15                                  # share of Python files that keep them
 SKIP_PART = re.compile(r"(/testdata/|/locale/|/dist/|/build/|/cjs/|/umd/|/bundles?/|/vendor/|/node_modules/|/min/|\.min\.|"
                        r"_tables?\.|/tables|unicode|/codegen/|generated|zerrors_|zsyscall|zsysnum|ztypes_|_string\.go|"
                        r"/tests?/|/test_[^/]*\.py|_test\.go|/tests?\.rs|[._-](test|spec)\.js|/regress/|"
@@ -62,8 +65,8 @@ def usable(text):
     return sum(c > "\x7f" for c in text) < 0.01 * len(text)
 
 
-def collect_code(tree, rng):
-    """{language: [text]} with exact duplicates removed, cut to the budget, in random order."""
+def collect_code(tree, tools, rng):
+    """{language: [text]} in one style, with exact duplicates removed, cut to the budget, in random order."""
     found = {name: [] for name in BUDGET}
     seen = set()
     for base, dirs, files in os.walk(tree):
@@ -87,10 +90,17 @@ def collect_code(tree, rng):
     for lang, texts in found.items():
         rng.shuffle(texts)
         total = keep = 0
+        while keep < len(texts) and total < 2 * BUDGET[lang]:
+            total += len(texts[keep])
+            keep += 1
+        keep_docs = [rng.random() < DOCSTRINGS for _ in texts[:keep]]
+        done = tidy.tidy(lang, texts[:keep], keep_docs, tools)
+        texts = list(dict.fromkeys(t.strip("\n") + "\n" for t in done if t is not None and usable(t)))
+        total = keep = 0
         while keep < len(texts) and total < BUDGET[lang]:
             total += len(texts[keep])
             keep += 1
-        print(f"{lang:8s} {len(texts):6d} files found, {keep:6d} kept, {total / 1e6:6.1f} M characters")
+        print(f"{lang:8s} {len(texts):6d} files usable, {keep:6d} kept, {total / 1e6:6.1f} M characters")
         found[lang] = texts[:keep]
     return found
 
@@ -124,7 +134,7 @@ def cmd_docs(args):
     write_jsonl(f"{args.out}/maths_held.jsonl", maths[:args.held_maths])
     write_jsonl(f"{args.out}/maths.jsonl", maths[args.held_maths:])
     code, held = [], []
-    for lang, texts in collect_code(args.tree, rng).items():
+    for lang, texts in collect_code(args.tree, args.tools, rng).items():
         cut = args.held_code // len(BUDGET)
         held += [{"lang": lang, "text": t} for t in texts[:cut]]
         code += [{"lang": lang, "text": t} for t in texts[cut:]]
@@ -170,7 +180,7 @@ def cmd_tokens(args):
 def code_prompt(text, rng, lines_wanted):
     """The beginning of a file, or of a top-level definition in it: some whole lines, at most 600 characters."""
     lines = text.split("\n")
-    tops = [i for i, x in enumerate(lines) if re.match(r"(def |class |func |pub fn |fn |impl |static |function |export )", x)]
+    tops = [i for i, x in enumerate(lines) if re.match(r"(def |class |async |static |function |export |[a-z_]+ [a-z_* ]+\()", x)]
     first = 0 if not tops or rng.random() < 0.4 else rng.choice(tops)
     out = ""
     for x in lines[first:first + lines_wanted]:
@@ -206,6 +216,7 @@ def main():
     sub = p.add_subparsers(required=True)
     a = sub.add_parser("docs")
     a.add_argument("--tree", required=True)
+    a.add_argument("--tools", required=True, help="folder where npm installed esbuild and @wasm-fmt/ruff_fmt")
     a.add_argument("--gsm8k", required=True)
     a.add_argument("--out", required=True)
     a.add_argument("--held-maths", type=int, default=300)

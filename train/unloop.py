@@ -1,7 +1,8 @@
 """Second, short phase of target training: fewer greedy texts that repeat themselves.
 
-Owns: the unlikelihood phase. In rounds, the target answers training prompts greedily; in texts that repeat, every token that
-completes an 8-token piece seen before is pushed down (loss -log(1 - p)), while ordinary rows keep the language model in place.
+Owns: the unlikelihood phase. In rounds, the target answers training prompts greedily; in texts that loop (generate.is_looping),
+every token that completes an 8-token piece seen before is pushed down (loss -log(1 - p)), while ordinary rows keep the language
+model in place. Texts that merely repeat, as code does, are left alone. Ends when few enough texts loop; keeps the best round.
 Run by hand after train_target.py: unloop.py --target DIR --data tokens.npz.xz --out DIR
 """
 import argparse
@@ -48,12 +49,14 @@ def main():
     p.add_argument("--target", required=True)
     p.add_argument("--data", required=True)
     p.add_argument("--out", required=True)
-    p.add_argument("--rounds", type=int, default=4)
-    p.add_argument("--steps", type=int, default=120, help="per round")
+    p.add_argument("--rounds", type=int, default=12)
+    p.add_argument("--steps", type=int, default=40, help="per round")
     p.add_argument("--rows", type=int, default=4096, help="greedy texts per round")
-    p.add_argument("--weight", type=float, default=1.0)
-    p.add_argument("--matrix-lr", type=float, default=0.004)
-    p.add_argument("--vector-lr", type=float, default=0.0006)
+    p.add_argument("--weight", type=float, default=0.5)
+    p.add_argument("--code-goal", type=float, default=0.06, help="share of greedy code texts that may loop")
+    p.add_argument("--maths-goal", type=float, default=0.01)
+    p.add_argument("--matrix-lr", type=float, default=0.003)
+    p.add_argument("--vector-lr", type=float, default=0.0004)
     p.add_argument("--maths-share", type=float, default=0.04)
     p.add_argument("--compile", type=int, default=1)
     p.add_argument("--seed", type=int, default=3)
@@ -67,7 +70,7 @@ def main():
     held = held_out(data, device, 512)
     net = model.load_target(a.target, device, torch.float32).requires_grad_(True)
     twin = model.load_target(a.target, device, torch.bfloat16)
-    dec = generate.Decoder(twin, a.rows, 320)
+    dec = generate.Decoder(twin, a.rows, 352)
     _, mk, newline = generate.marks(a.target)
     questions = maths_prompts(data, mk["assistant"], mk["im_end"])
     opt = optim.Mixed(net, a.matrix_lr, a.vector_lr, a.vector_lr)
@@ -88,7 +91,8 @@ def main():
     step_loss = torch.compile(both, dynamic=False) if a.compile else both
     with torch.no_grad():
         print("before:", {k: round(lm_loss(v).item(), 4) for k, v in held.items()}, flush=True)
-    for r in range(a.rounds):
+    pool, best = [], None
+    for r in range(a.rounds + 1):
         with torch.no_grad():
             for x, y in zip(twin.parameters(), net.parameters()):
                 x.copy_(y)
@@ -97,26 +101,30 @@ def main():
         cut = len(prompts)
         prompts += [questions[i] for i in rng.integers(0, len(questions), half)]
         made = generate.decode_all(dec, prompts, np.zeros(len(prompts), np.float32), 192, [6140, 6142])
-        ids = np.full((len(made), 320), 6140, dtype=np.int64)
-        for row, (x, _) in zip(ids, made):
-            row[:len(x)] = x
-        plen, total = np.array([q for _, q in made]), np.array([len(x) for x, _ in made])
-        bad = repeats(ids, total, plen)
-        share = bad.sum(1) / np.maximum(total - plen, 1)
-        pick = np.flatnonzero(share > 0.25)
-        print(f"round {r}: texts where more than 1/4 repeats: code {np.mean(share[:cut] > 0.25):.3f} "
-              f"maths {np.mean(share[cut:] > 0.25):.3f}", flush=True)
-        if len(pick) < 64:
+        ids, plen, total = generate.padded(made, 352)
+        loops, share = generate.loop_flags(ids, plen, total, device)
+        code, maths = loops[:cut].mean(), loops[cut:].mean()
+        print(f"round {r}: looping texts: code {code:.3f} maths {maths:.3f}; mean repeated pieces in the rest: "
+              f"code {share[:cut][~loops[:cut]].mean():.3f} maths {share[cut:][~loops[cut:]].mean():.3f}", flush=True)
+        if best is None or code + maths < best[0]:
+            best = (code + maths, r, [x.detach().clone() for x in net.parameters()])
+        if (code <= a.code_goal and maths <= a.maths_goal) or r == a.rounds:
             break
-        ids_d, bad_d = torch.from_numpy(ids[pick]).to(device), torch.from_numpy(bad[pick].astype(np.float32)).to(device)
+        pick = np.flatnonzero(loops)
+        bad = repeats(ids[pick], total[pick], plen[pick])
+        pool = pool[-2:] + [(torch.from_numpy(ids[pick]).to(device), torch.from_numpy(bad.astype(np.float32)).to(device))]
+        ids_d, bad_d = (torch.cat(x) for x in zip(*pool))
         for s in range(a.steps):
-            sel = torch.randint(len(pick), (64,), device=device)
+            sel = torch.randint(len(ids_d), (64,), device=device)
             loss = step_loss(plain.batch(96), ids_d[sel], bad_d[sel])
             loss.backward()
-            done = (r * a.steps + s) / (a.rounds * a.steps)
-            opt.step(min(1.0, (r * a.steps + s + 1) / 30) * (1 - 0.95 * done))
+            opt.step(min(1.0, (r * a.steps + s + 1) / 30) * (1 - 0.9 * s / a.steps))
             opt.zero_grad()
         print(f"  loss {loss.item():.3f}", flush=True)
+    with torch.no_grad():
+        for x, y in zip(net.parameters(), best[2]):
+            x.copy_(y)
+    print(f"kept: round {best[1]}")
     with torch.no_grad():
         print("after:", {k: round(lm_loss(v).item(), 4) for k, v in held.items()})
     cfg = {k: v for k, v in model.read_config(a.target).items()}
