@@ -10,8 +10,8 @@ export PYTHONUNBUFFERED=1
 HERE=$(cd "$(dirname "$0")" && pwd)
 TOKENIZER=${TOKENIZER:-$HERE/../models/demo/target}
 mkdir -p "$W"
-TARGET_SECONDS=${TARGET_SECONDS:-230} FIRST_SECONDS=${FIRST_SECONDS:-100} FINAL_SECONDS=${FINAL_SECONDS:-420}
-SHARPEN=${SHARPEN:---rounds 3 --seconds 45}
+TARGET_SECONDS=${TARGET_SECONDS:-165} FIRST_SECONDS=${FIRST_SECONDS:-60} FINAL_SECONDS=${FINAL_SECONDS:-130}
+SHARPEN=${SHARPEN:---rounds 3 --seconds 36}
 SHAPE="--layers 3 --mlp 576 --loss dpace --taps 1,3,5 --mask-id 6143"
 py() { python3 "$HERE/$1.py" "${@:2}"; }
 answers() { # TARGET_DIR OUT SHOWN: greedy text on the held-out prompts
@@ -23,15 +23,14 @@ draft() { # TARGET_DIR TEXT HELD OUT SECONDS ARGS...
 stage_target() {
     py train_target --data "$DATA/tokens.npz.xz" --tokenizer "$TOKENIZER" --out "$W/base" \
         --seconds "$TARGET_SECONDS" --maths-share 0.04 --weight-decay 0.08
-    py unloop --target "$W/base" --data "$DATA/tokens.npz.xz" --out "$W/calm"
 }
 stage_first() {
-    answers "$W/calm" "$W/held0.npz" 8
-    py generate --target "$W/calm" --data "$DATA/tokens.npz.xz" --out "$W/text0.npz" --questions 32768 --code 98304
-    draft "$W/calm" "$W/text0.npz" "$W/held0.npz" "$W/first" "$FIRST_SECONDS" --reports 3
+    answers "$W/base" "$W/held0.npz" 8
+    py generate --target "$W/base" --data "$DATA/tokens.npz.xz" --out "$W/text0.npz" --questions 32768 --code 98304
+    draft "$W/base" "$W/text0.npz" "$W/held0.npz" "$W/first" "$FIRST_SECONDS" --reports 3
 }
 stage_sharpen() {
-    py sharpen --target "$W/calm" --draft "$W/first" --data "$DATA/tokens.npz.xz" --out "$W/sharp" $SHARPEN
+    py sharpen --target "$W/base" --draft "$W/first" --data "$DATA/tokens.npz.xz" --out "$W/sharp" $SHARPEN
 }
 stage_text() {
     answers "$W/sharp/target" "$W/held.npz" 16
