@@ -17,7 +17,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 C_PIECE = re.compile(r"//(?:[^\n\\]|\\.|\\\n)*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
 C_STYLE = ("{BasedOnStyle: LLVM, IndentWidth: 4, ColumnLimit: 88, MaxEmptyLinesToKeep: 1, SortIncludes: CaseSensitive, "
            "IncludeBlocks: Merge, AllowShortFunctionsOnASingleLine: None, AlignEscapedNewlines: DontAlign, "
-           "AlignAfterOpenBracket: DontAlign, AlignOperands: DontAlign, KeepEmptyLinesAtTheStartOfBlocks: false, IndentCaseLabels: false}")
+           "AlignAfterOpenBracket: DontAlign, AlignOperands: DontAlign, KeepEmptyLinesAtTheStartOfBlocks: false, "
+           "IndentCaseLabels: false}")
 
 
 def bare_c(text):
