@@ -48,13 +48,19 @@ sed -n 3p "$tmp/chat.out" | grep -q "field 'messages': chat template: .*has no a
 
 # ---- rules and log probabilities, the same with a draft
 
+# The stop string and the stop id come from what the pair itself writes: its tenth token, and its second long word.
+printf '{"id":0,"prompt":"def f(","max_tokens":30,"ignore_eos":true}\n' >"$tmp/free.jsonl"
+run 0 generate -m "$demo/target" --in "$tmp/free.jsonl" --out "$tmp/free" -q
+stop_id=$(sed 's/.*"token_ids": \[\([^]]*\)\].*/\1/' "$tmp/free" | cut -d, -f10 | tr -d ' ')
+stop_word=$(sed 's/.*"text": "\(.*\)", "token_ids".*/\1/; s/\\[nrt"\\]/ /g' "$tmp/free" | grep -oE '[A-Za-z]{4,}' | sed -n 2p)
+[ -n "$stop_id" ] && [ -n "$stop_word" ] || fail "no stop id or word in $(cat "$tmp/free")"
 {
     printf '{"id":1,"prompt":"def f(","max_tokens":30,"logprobs":true,"top_logprobs":3,"prompt_logprobs":true}\n'
     printf '{"id":2,"prompt":"def f(","max_tokens":30,"frequency_penalty":1,"presence_penalty":0.5}\n'
     printf '{"id":3,"prompt":"def f(","max_tokens":30,"repetition_penalty":1.3,"logprobs":true}\n'
     printf '{"id":4,"prompt":"def f(","max_tokens":30,"temperature":1,"seed":5,"logit_bias":{"17":4,"11":-100}}\n'
-    printf '{"id":5,"prompt":"def f(","max_tokens":30,"stop":["zzz","output"],"include_stop":true}\n'
-    printf '{"id":6,"prompt":"def f(","max_tokens":30,"stop_token_ids":[11,1844,396],"min_tokens":5}\n'
+    printf '{"id":5,"prompt":"def f(","max_tokens":30,"stop":["zqzq","%s"],"include_stop":true}\n' "$stop_word"
+    printf '{"id":6,"prompt":"def f(","max_tokens":30,"stop_token_ids":[6139,%s],"min_tokens":5}\n' "$stop_id"
     printf '{"id":7,"prompt":"def f(","max_tokens":30,"min_tokens":31}\n'
 } >"$tmp/rules.jsonl"
 run 1 generate -m "$demo/target" --in "$tmp/rules.jsonl" --out "$tmp/rules.plain" -q
@@ -66,8 +72,8 @@ rule() {
 }
 rule 1 '"logprobs": \[\{"token_id": [0-9]+, "logprob": -[0-9.]+, "rank": 1, "top": \[\[[0-9]+, -'
 rule 1 '"prompt_logprobs": \[null, \{"logprob": -'
-rule 5 '"text": "[^"]*output", .*"finish_reason": "stop", "stop_reason": "output"'
-rule 6 '"finish_reason": "stop", "stop_reason": 396,'
+rule 5 '"text": ".*'"$stop_word"'", .*"finish_reason": "stop", "stop_reason": "'"$stop_word"'"'
+rule 6 '"finish_reason": "stop", "stop_reason": '"$stop_id"','
 rule 7 'min_tokens 31 is above max_tokens 30'
 
 # ---- Ctrl-C inside an answer of a conversation ends the answer, not the conversation
