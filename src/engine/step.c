@@ -406,6 +406,15 @@ static int land(struct sv_engine *e, struct sv_err *err)
     return SV_OK;
 }
 
+/* Somebody waits for what comes: else a step in flight is only in the way of the next call. */
+static bool runs(const struct sv_engine *e)
+{
+    for (int32_t i = 0; i < e->sched.n_slots; i++)
+        if (e->sched.slot[i])
+            return true;
+    return false;
+}
+
 static int64_t device_us(const struct sv_engine *e)
 {
     return e->stats.draft_us + e->stats.forward_us + e->stats.observe_us;
@@ -433,7 +442,7 @@ int sv_engine_step(struct sv_engine *e, struct sv_err *err)
         depth = e->plan.logprobs ? 0 : e->depth;
         launch(e, start);
     }
-    while (!rc && e->n_flight > depth)
+    while (!rc && e->n_flight > (runs(e) ? depth : 0))
         rc = land(e, err);
     sv_alloc_guard(false);
     e->stats.host_us += sv_clock_us() - start - (device_us(e) - device);

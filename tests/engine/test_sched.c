@@ -3,7 +3,8 @@
  *
  * After every plan: no slot twice, decode segments first, every decoding sequence runs, pages for every row,
  * prompt rows within the budget and fairly shared, rows and logits laid out without gaps; nobody overtakes, not
- * even when sequences lose their pages; every sequence ends; the cache ends empty.
+ * even when sequences lose their pages; every sequence ends; the cache ends empty. The same with a prefix cache,
+ * and with plans made while the step before is in flight, whose results come late.
  */
 #include "testing.h"
 
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLOTS = 5, POSITIONS = 200, BLOCK = 8, CHUNK = 24, TOTAL = 300 };
+enum { SLOTS = 5, POSITIONS = 210, BLOCK = 8, CHUNK = 24, TOTAL = 300 };
 
 struct world {
     struct sv_dev *dev;
@@ -26,14 +27,18 @@ struct world {
     uint64_t next_id;
     int n_done, n_steps;
     int64_t n_preempted; /* before the last plan */
+    bool ahead;          /* plans are made before the step in flight is read */
+    struct sv_plan flight;
+    struct sv_plan_seg flight_seg[SLOTS];
+    int n_dropped, n_waited;
 };
 
 /* Rows of a decoding sequence: all it may use. */
 static void check_decode(const struct sv_plan_seg *g, const struct sv_seq *q)
 {
     assert_int_equal(g->n_rows, g->n_logits);
-    assert_true(g->n_rows <= q->width && g->n_rows <= q->cap_tokens - q->n_tokens);
-    assert_true(q->n_tokens + g->n_rows == q->cap_tokens || g->n_rows == q->width);
+    int32_t room = q->cap_tokens - q->n_tokens - (q->n_tokens_ahead - 1); /* as it was planned */
+    assert_true(room >= 1 && g->n_rows == (q->width < room ? q->width : room));
 }
 
 /* Every row the step writes has a page in every group. */
@@ -41,6 +46,16 @@ static void check_backed(const struct world *w, const struct sv_plan_seg *g)
 {
     int32_t rows = g->n_rows > g->n_draft_rows ? g->n_rows : g->n_draft_rows;
     assert_true(g->first + rows <= w->cache.n_backed[g->slot]);
+}
+
+/* Before this plan, some of its prompt was in no step yet. */
+static bool wanted_rows(const struct world *w, const struct sv_seq *q)
+{
+    int32_t rows = 0;
+    for (int32_t i = 0; i < w->plan.n_segs; i++)
+        if (w->plan.seg[i].request == q->id && w->plan.seg[i].kind == SV_SEG_PREFILL)
+            rows = w->plan.seg[i].n_rows;
+    return rows || q->n_committed + q->n_rows_ahead < q->n_prefill;
 }
 
 /* The prompt that came first has half of the rows, or all it wants. */
@@ -62,8 +77,7 @@ static void check_shares(const struct world *w)
     assert_true(n <= CHUNK);
     bool short_of_rows = false;
     for (const struct sv_seq *q = w->s.head; q; q = q->next) {
-        bool prompt = q->state == SV_SEQ_PREFILL && q->slot >= 0;
-        if (!prompt)
+        if (q->state != SV_SEQ_PREFILL || q->slot < 0 || !wanted_rows(w, q))
             continue;
         if (first < 0 || q->id < first_id)
             fail_msg("request %d came first and got no rows", (int)q->id);
@@ -93,8 +107,8 @@ static void check_plan(const struct world *w)
         assert_true(g->request == q->id);
         assert_int_equal(g->row0, row);
         assert_int_equal(g->logit0, logit);
-        assert_int_equal(g->first, q->n_committed);
-        assert_int_equal(g->n_rows, q->n_rows_ahead);
+        assert_int_equal(g->first, q->n_committed + q->n_rows_ahead - g->n_rows);
+        assert_true(w->ahead || g->first == q->n_committed);
         assert_true(g->n_rows >= 1);
         check_backed(w, g);
         if (g->kind == SV_SEG_PREFILL) {
@@ -125,7 +139,8 @@ static void check_plan(const struct world *w)
     assert_int_equal(p->n_draft_segs, draft_segs);
     check_shares(w);
     for (int32_t s = 0; s < SLOTS; s++)
-        if (w->slot[s] && w->slot[s]->state == SV_SEQ_DECODE)
+        if (w->slot[s] && w->slot[s]->state == SV_SEQ_DECODE &&
+            w->slot[s]->n_tokens + w->slot[s]->n_tokens_ahead < w->slot[s]->cap_tokens)
             assert_true(seen[s]);
 }
 
@@ -137,6 +152,11 @@ static void arrive(struct world *w)
     q->n_prompt = q->n_tokens = 1 + (int32_t)sv_rng_below(&w->rng, 90);
     q->cap_tokens = q->n_prompt + 1 + (int32_t)sv_rng_below(&w->rng, 90);
     q->width = 1 + (int32_t)sv_rng_below(&w->rng, BLOCK);
+    /* Three texts, so that beginnings agree. */
+    int32_t text = (int32_t)sv_rng_below(&w->rng, 3);
+    q->tokens = calloc((size_t)q->cap_tokens, sizeof *q->tokens);
+    for (int32_t i = 0; i < q->cap_tokens; i++)
+        q->tokens[i] = text * 1000 + i;
     sv_sched_push(&w->s, q);
 }
 
@@ -146,32 +166,56 @@ static void leave(struct world *w, struct sv_seq *q)
     sv_sched_unseat(&w->s, &w->cache, q);
 }
 
-/* What a step would do with the plan, with random accept counts. */
-static void run(struct world *w)
+/* What a step would do with the plan, with random accept counts; whoever has left meanwhile gets nothing. */
+static void run(struct world *w, const struct sv_plan *p)
 {
-    for (int32_t i = 0; i < w->plan.n_segs; i++) {
-        const struct sv_plan_seg *g = &w->plan.seg[i];
+    for (int32_t i = 0; i < p->n_segs; i++) {
+        const struct sv_plan_seg *g = &p->seg[i];
         struct sv_seq *q = w->slot[g->slot];
+        if (!q || q->id != g->request) {
+            assert_true(w->ahead);
+            w->n_dropped++;
+            continue;
+        }
         int32_t emit = g->n_logits, rows = g->n_rows;
         if (g->kind == SV_SEG_VERIFY)
             emit = rows = 1 + (int32_t)sv_rng_below(&w->rng, (uint32_t)g->n_rows);
         q->n_committed += rows;
         q->n_rows_ahead -= g->n_rows;
         q->n_tokens_ahead -= g->n_logits > 0;
-        assert_int_equal(q->n_rows_ahead, 0);
-        assert_int_equal(q->n_tokens_ahead, 0);
+        assert_true(q->n_rows_ahead >= 0 && q->n_tokens_ahead >= 0);
+        assert_true(w->ahead || (q->n_rows_ahead == 0 && q->n_tokens_ahead == 0));
         if (q->n_committed >= q->n_prefill)
             q->state = SV_SEQ_DECODE;
+        if (emit > q->cap_tokens - q->n_tokens) {
+            assert_true(w->ahead); /* else it was cut when it was planned */
+            emit = q->cap_tokens - q->n_tokens;
+        }
         q->n_tokens += emit;
-        assert_true(q->n_tokens <= q->cap_tokens);
-        assert_true(q->n_committed <= q->n_tokens);
-        if (q->state == SV_SEQ_DECODE)
+        if (q->state == SV_SEQ_DECODE && q->n_tokens < q->cap_tokens)
             assert_int_equal(q->n_committed, q->n_tokens - 1); /* the anchor */
+        sv_cache_publish(&w->cache, g->slot, q->tokens,
+                         q->n_committed < q->n_tokens ? q->n_committed : q->n_tokens);
         if (q->n_tokens == q->cap_tokens || (q->state == SV_SEQ_DECODE && !sv_rng_below(&w->rng, 60)))
             leave(w, q);
         else
             sv_cache_slide(&w->cache, g->slot, q->n_committed);
     }
+}
+
+static void read_flight(struct world *w)
+{
+    run(w, &w->flight);
+    w->flight.n_segs = 0;
+}
+
+/* The plan joins what is in flight, and what was there before is read. */
+static void step_ahead(struct world *w)
+{
+    read_flight(w);
+    memcpy(w->flight_seg, w->seg, sizeof w->seg);
+    w->flight = w->plan;
+    w->flight.seg = w->flight_seg;
 }
 
 static void sweep(struct world *w)
@@ -184,6 +228,7 @@ static void sweep(struct world *w)
             *link = q->next;
             w->s.n_unfinished--;
             w->n_done++;
+            free(q->tokens);
             free(q);
             continue;
         }
@@ -210,15 +255,17 @@ static void check_admission(const struct world *w)
 }
 
 /* Returns how often a sequence lost its pages. */
-static int64_t random_days(int32_t block, int32_t pages, uint64_t seed)
+static int64_t random_days(int32_t block, int32_t pages, bool prefixes, bool ahead, uint64_t seed)
 {
-    struct world w = {.rng = {seed}, .next_id = 1};
+    struct world w = {.rng = {seed}, .next_id = 1, .ahead = ahead};
     struct sv_err err = {0};
     const struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1, .isa = SV_ISA_PLAIN};
     const struct sv_cache_group_desc desc[] = {{"full", 1, 1, 8, SV_F32, 16, pages, 0},
                                                {"sliding", 1, 1, 8, SV_F32, 16, pages, 40}};
     assert_int_equal(sv_dev_open(&w.dev, &o, &err), 0);
     assert_int_equal(sv_cache_open(&w.cache, w.dev, desc, 2, SLOTS, POSITIONS, &err), 0);
+    if (prefixes)
+        assert_int_equal(sv_cache_keep_prefixes(&w.cache, &err), 0);
     w.s = (struct sv_sched){
         .n_slots = SLOTS, .prefill_rows = CHUNK, .block = block, .slot = w.slot, .new_slot = w.new_slot};
     w.plan.seg = w.seg;
@@ -229,17 +276,29 @@ static int64_t random_days(int32_t block, int32_t pages, uint64_t seed)
             leave(&w, w.s.head);
         sweep(&w);
         w.n_preempted = w.s.n_preemptions;
-        assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
+        if (!sv_sched_plan(&w.s, &w.cache, &w.plan, w.flight.n_segs > 0)) {
+            assert_true(w.flight.n_segs > 0 && w.s.n_preemptions == w.n_preempted);
+            w.n_waited++;
+            read_flight(&w);
+            sweep(&w);
+            assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
+        }
         check_admission(&w);
         check_plan(&w);
-        run(&w);
+        if (ahead)
+            step_ahead(&w);
+        else
+            run(&w, &w.plan);
         sweep(&w);
         sv_cache_check(&w.cache);
         assert_true(++w.n_steps < 100000); /* everybody gets through */
     }
     assert_null(w.s.head);
     for (int32_t g = 0; g < 2; g++)
-        assert_int_equal(sv_cache_n_free(&w.cache, g), pages);
+        assert_true(sv_cache_n_free(&w.cache, g) + sv_cache_n_kept(&w.cache) == pages);
+    assert_true(!prefixes || w.s.n_cache_hits > 1000);
+    assert_true(!ahead || w.n_dropped > 20);
+    assert_true(!ahead || w.s.n_preemptions == 0 || w.n_waited > 10);
     sv_cache_close(&w.cache);
     sv_dev_close(w.dev);
     return w.s.n_preemptions;
@@ -248,20 +307,72 @@ static int64_t random_days(int32_t block, int32_t pages, uint64_t seed)
 static void plenty_of_pages(void **state)
 {
     (void)state;
-    assert_int_equal(random_days(BLOCK, SLOTS * 13, 1), 0);
+    assert_int_equal(random_days(BLOCK, SLOTS * 14, false, false, 1), 0);
+    assert_int_equal(random_days(BLOCK, SLOTS * 14, false, true, 1), 0);
 }
 
 static void short_of_pages(void **state)
 {
     (void)state;
-    assert_true(random_days(BLOCK, 14, 2) > 50);
+    assert_true(random_days(BLOCK, 14, false, false, 2) > 50);
+    assert_true(random_days(BLOCK, 14, false, true, 2) > 50);
 }
 
 static void no_drafter(void **state)
 {
     (void)state;
-    assert_true(random_days(1, 16, 3) > 20);
+    assert_true(random_days(1, 16, false, false, 3) > 20);
+    assert_true(random_days(1, 16, false, true, 3) > 20);
+}
+
+static void prefixes(void **state)
+{
+    (void)state;
+    assert_int_equal(random_days(BLOCK, SLOTS * 14, true, false, 4), 0);
+    assert_true(random_days(BLOCK, 14, true, false, 5) > 20);
+    assert_true(random_days(BLOCK, 14, true, true, 6) > 20);
+}
+
+/* One long prompt and a new short one every step: the short ones are answered at once, and the long one takes
+ * at most twice the steps it would take alone. */
+static void long_and_short(void **state)
+{
+    (void)state;
+    enum { LONG = 204, SHORT = CHUNK / 2 - 1 };
+    struct world w = {.rng = {1}, .next_id = 1};
+    struct sv_err err = {0};
+    const struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1, .isa = SV_ISA_PLAIN};
+    const struct sv_cache_group_desc desc = {"full", 1, 1, 8, SV_F32, 16, 200, 0};
+    assert_int_equal(sv_dev_open(&w.dev, &o, &err), 0);
+    assert_int_equal(sv_cache_open(&w.cache, w.dev, &desc, 1, SLOTS, LONG + 10, &err), 0);
+    w.s = (struct sv_sched){
+        .n_slots = SLOTS, .prefill_rows = CHUNK, .block = 1, .slot = w.slot, .new_slot = w.new_slot};
+    w.plan.seg = w.seg;
+    int n_steps = 0, n_short = 0;
+    for (bool done = false; !done; n_steps++) {
+        arrive(&w);
+        struct sv_seq *q = w.s.tail;
+        q->n_prompt = q->n_tokens = q->id == 1 ? LONG : SHORT;
+        q->tokens = realloc(q->tokens, (LONG + 10) * sizeof *q->tokens);
+        q->cap_tokens = q->n_prompt + 1;
+        q->width = 1;
+        assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
+        run(&w, &w.plan);
+        done = w.s.head->id == 1 && w.s.head->state == SV_SEQ_FINISHED;
+        for (q = w.s.head; q; q = q->next)
+            if (q->id > 1) {
+                if (q->state != SV_SEQ_FINISHED) /* in the step it came */
+                    fail_msg("step %d: request %d has %d of %d rows", n_steps, (int)q->id, q->n_committed,
+                             q->n_prefill);
+                n_short++;
+            }
+        sweep(&w);
+    }
+    assert_true(n_steps <= 2 * (LONG + CHUNK - 1) / CHUNK);
+    assert_int_equal(n_short, n_steps - 1);
+    sv_cache_close(&w.cache);
+    sv_dev_close(w.dev);
 }
 
 SV_TEST_MAIN(cmocka_unit_test(plenty_of_pages), cmocka_unit_test(short_of_pages),
-             cmocka_unit_test(no_drafter))
+             cmocka_unit_test(no_drafter), cmocka_unit_test(prefixes), cmocka_unit_test(long_and_short))
