@@ -209,7 +209,7 @@ static int run_profile(struct sim *s, int32_t n, const struct sv_sim_profile *p,
         rows[a] = (struct sv_sim_row){
             .arm = &o->arm[a], .profile = p, .sequences = n, .context = o->context};
         /* The policy learns once in a process's life; here it has to for every profile. */
-        int warm = o->arm[a].width ? 1 : 6 + 256 / o->steps / n;
+        int warm = o->arm[a].width ? 1 : 2 + 256 / o->steps / n;
         for (int i = 0; i < warm && !rc; i++)
             rc = run_sample(s, n, &o->arm[a], p, 1000000 + (uint64_t)(i * o->steps), NULL, &rate,
                             err);

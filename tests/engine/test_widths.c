@@ -144,6 +144,42 @@ static void request_keeps_its_width(void **state)
     run_cases_free(c, 12);
 }
 
+/* Taps of plain steps held back make the same context K/V: every accept length of every request is the same as
+ * when each step's taps are observed at once. */
+static void held_taps(void **state)
+{
+    (void)state;
+    struct sv_engine_options o = trained();
+    struct run_case *c = run_cases(N, VOCAB, MAX_PROMPT, MAX_TOKENS, 9);
+    struct run_out *out[2];
+    o.auto_width = true;
+    o.width = 3; /* a third of all steps is plain, some of them in a row */
+    o.draft_dir = run_dir("tests/golden/tiny/pair_draft_full_b16");
+    for (int held = 0; held < 2; held++) {
+        struct sv_rng rng = {3};
+        struct sv_engine *e = run_open(&o, NULL);
+        e->policy->random = &rng;
+        assert_true(e->held.cap_rows > 0);
+        if (!held)
+            e->held.cap_rows = 0;
+        out[held] = run_all(e, c, N);
+        sv_engine_close(e);
+    }
+    run_same(out[0], out[1], N, "held taps");
+    int64_t n_kept = 0;
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(out[0][i].n_steps, out[1][i].n_steps);
+        for (int32_t k = 0; k < out[0][i].n_steps; k++) {
+            assert_int_equal(out[0][i].accept[k], out[1][i].accept[k]);
+            n_kept += out[0][i].accept[k] > 1;
+        }
+    }
+    assert_true(n_kept > 50); /* and there was something to compare */
+    run_out_free(out[0], N);
+    run_out_free(out[1], N);
+    run_cases_free(c, N);
+}
+
 /* Too little room for anything but one short sequence: the table is made of what fits. */
 static void small_context(void **state)
 {
@@ -163,5 +199,5 @@ static void small_context(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
-             cmocka_unit_test(chosen), cmocka_unit_test(request_keeps_its_width),
+             cmocka_unit_test(chosen), cmocka_unit_test(request_keeps_its_width), cmocka_unit_test(held_taps),
              cmocka_unit_test(small_context))
