@@ -11,7 +11,7 @@ first=yes
 for n in 1 2 4 8 16 32 64 128; do
     # shellcheck disable=SC2086
     "$salvo" bench $pair --mode plain,dflash,auto --widths 2,3,4,6,8,12,16 --accept-profile all --concurrency $n \
-        --context "${CONTEXT:-128}" --steps 12 --repeat "${REPEAT:-21}" --seconds "${SECONDS_EACH:-0.7}" -q -o csv >"$out.part"
+        --context "${CONTEXT:-128}" --steps $((n < 8 ? 48 : n < 32 ? 24 : 8)) --repeat "${REPEAT:-21}" --seconds "${SECONDS_EACH:-0.7}" -q -o csv >"$out.part"
     if [ $first = yes ]; then cat "$out.part"; else tail -n +2 "$out.part"; fi >>"$out.new"
     first=no
 done

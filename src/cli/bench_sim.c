@@ -19,6 +19,7 @@ struct sim {
     int32_t *prompt;             /* (context or prefill) */
     struct sv_sim_results *out;
     struct sv_cli_progress progress;
+    struct sv_rng rng;
 };
 
 static void ignore(void *user, const struct sv_event *ev)
@@ -215,8 +216,15 @@ static int run_profile(struct sim *s, int32_t n, const struct sv_sim_profile *p,
                             err);
     }
     for (int32_t k = 0; k < o->repeat && !rc; k++) {
+        /* In any order: what ran before leaves caches and clocks as it likes. */
+        int32_t order[SV_SIM_MAX_ARMS];
+        for (int32_t i = 0; i < o->n_arms; i++) {
+            int32_t j = (int32_t)sv_rng_below(&s->rng, (uint32_t)i + 1);
+            order[i] = order[j];
+            order[j] = i;
+        }
         for (int32_t i = 0; i < o->n_arms && !rc; i++) {
-            int32_t a = (i + k) % o->n_arms;
+            int32_t a = order[i];
             rc = run_sample(s, n, &o->arm[a], p, (uint64_t)k * (uint64_t)(o->steps + 1), &rows[a],
                             &rate, err);
             s->progress.done++;

@@ -130,27 +130,35 @@ static void move(float *level, double by)
     *level = (float)(v > 4 ? 4 : v < 0.25 ? 0.25 : v);
 }
 
-/* The table's points were measured in the same minute, so what steps may correct is kept to what a
- * table can get wrong as a whole: all steps, plain against drafting ones, narrow against wide ones.
- * A factor for every point was tried: noise made single points look cheap, and the policy went
- * there. */
+/* The table's points were measured in the same minute, so what steps may correct is kept to what a table can
+ * get wrong as a whole: all steps, plain against drafting ones, narrow against wide ones. A factor for every
+ * point was tried: noise made single points look cheap, and the policy went there. What all steps share shows
+ * while one kind goes on; how the kinds compare shows where one follows the other, but for the very first
+ * steps, which find the caches as the other kind left them. */
 void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us)
 {
+    enum { SETTLING = 2, COMPARED = 16 };
     if (l->n_prompt_rows || !l->n_segs || us <= 0)
         return;
     double expected = sv_cost_us(c, l);
     if (expected <= 0)
         return;
-    /* A step disturbed by something else is no evidence: beyond 20 % all surprises are the same. */
-    double surprise = clip(log(us / expected), 0.2);
+    bool plain = is_plain(l);
+    c->n_since = plain == c->last_plain ? c->n_since + 1 : 0;
+    c->last_plain = plain;
+    /* A step disturbed by something else is little evidence: beyond 30 % all surprises are the same. */
+    double surprise = clip(log(us / expected), 0.3);
     float *level = c->level[l->sampled];
-    int32_t *n_seen = &c->n_seen[l->sampled][is_plain(l)];
-    double rate = 1.0 / (8 + *n_seen);
-    *n_seen += *n_seen < 56;
-    /* What all steps share (a busy machine, a lower clock) changes no choice, so it may move fast.
-     */
-    move(&c->speed[l->sampled], 0.2 * surprise);
-    if (is_plain(l)) {
+    if (c->n_since < SETTLING)
+        return;
+    if (c->n_since >= COMPARED) {
+        move(&c->speed[l->sampled], 0.1 * surprise);
+        return;
+    }
+    int32_t *n_seen = &c->n_seen[l->sampled][plain];
+    double rate = 1.0 / (5 + *n_seen);
+    *n_seen += *n_seen < 45;
+    if (plain) {
         move(&level[SV_LEVEL_PLAIN], rate * surprise);
         return;
     }

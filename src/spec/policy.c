@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BINS = 64, PROBE_BURST = 8 };
+enum { BINS = 64, PROBE_BURST = 8, TRIAL = 8, YOUNG = 512 };
 
 /* Steps remembered: a quarter of a thousand verify steps engine-wide, two dozen probes, 64 of a
  * request. */
@@ -30,7 +30,7 @@ static const float FIRST_CHANCE = 0.75f, FIRST_WEIGHT = 2;
  */
 static const float OWN_WEIGHT = 16;
 /* Share of time for probes: at first, and when they have long been in vain. */
-static const double THRIFT_MOST = 0.01, THRIFT_LEAST = 0.0025;
+static const double THRIFT_MOST = 0.01, THRIFT_LEAST = 0.0025, THRIFT_YOUNG = 0.03;
 
 static void update_hazard(struct sv_policy *p);
 
@@ -468,23 +468,38 @@ static double start(struct sv_policy *p)
     return tokens;
 }
 
-/* The other way - plain instead of drafting or drafting instead of plain - when what it is thought
- * to lose has been saved up: near a tie often, far from it hardly ever. Both are then measured in
- * the same weather. */
+/* The other way - plain instead of drafting or drafting instead of plain - for a few steps, when what they are
+ * thought to lose has been saved up: near a tie often, far from it hardly ever. */
 static bool against_odds(struct sv_policy *p, const struct candidate *plain,
                          const struct candidate *best, bool drafting)
 {
     const struct candidate *other = drafting ? plain : best, *used = drafting ? best : plain;
-    if (!best->k || (drafting && p->n_steps - p->last_plain < 64))
+    if (!best->k || (p->n_trial && p->trial_drafts == drafting)) {
+        p->n_trial -= p->n_trial > 0;
         return false;
+    }
     double loss = other->us - other->tokens * used->us / used->tokens;
-    if (loss > p->credit_us / (drafting ? 2 : 1))
-        return false;
-    p->credit_us -= loss > 0 ? loss : 0;
-    if (!drafting && p->thrift > THRIFT_LEAST)
-        p->thrift *= 0.98;
+    loss = loss > 0 ? loss : 0;
+    if (!p->n_trial) {
+        if ((drafting && p->n_steps - p->last_plain < 64) || p->credit_us < 2 * loss)
+            return false;
+        p->n_trial = TRIAL;
+        p->trial_drafts = !drafting;
+        if (!drafting && p->thrift > THRIFT_LEAST)
+            p->thrift *= 0.95;
+    }
+    p->n_trial--;
+    p->credit_us -= loss;
     p->n_other++;
     return true;
+}
+
+/* A young process knows its table only: more trials at first. */
+static double share_for_trials(struct sv_policy *p, bool drafting)
+{
+    if (drafting)
+        p->thrift = THRIFT_MOST / 2;
+    return p->thrift + (p->n_steps < YOUNG ? THRIFT_YOUNG * (double)(YOUNG - p->n_steps) / YOUNG : 0);
 }
 
 static void settle(struct sv_policy *p, const struct candidate *plain, const struct candidate *best)
@@ -498,8 +513,7 @@ static void settle(struct sv_policy *p, const struct candidate *plain, const str
     }
     const struct candidate *used = drafting ? best : plain;
     p->rate = used->tokens / used->us;
-    p->thrift = drafting ? THRIFT_MOST / 2 : p->thrift;
-    p->credit_us += used->us * p->thrift;
+    p->credit_us += used->us * share_for_trials(p, drafting);
     if (p->credit_us > 50 * used->us)
         p->credit_us = 50 * used->us;
     bool other = against_odds(p, plain, best, drafting);

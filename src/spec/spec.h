@@ -147,6 +147,8 @@ struct sv_cost {
     float speed[2]; /* factor of all steps over the table just now, greedy and sampled; 1 at first */
     float level[2][SV_LEVELS]; /* factors over that of plain steps, drafting ones with few rows and with many */
     int32_t n_seen[2][2];
+    int32_t n_since;  /* steps since plain ones followed drafting ones or the other way round */
+    bool last_plain;
 };
 /* What a step carries. The *_us fields are sums over segments of what their contexts add. */
 struct sv_load {
@@ -202,6 +204,8 @@ struct sv_policy {
     double credit_us, thrift;  /* time that trials may still cost; the share of time they get */
     int64_t n_steps, n_probes, n_plain, n_other; /* choices so far: all, with a probe, plain, against the odds */
     int64_t last_plain;
+    int32_t n_trial;           /* steps that a trial of the other way still goes on, */
+    bool trial_drafts;         /* which is to draft */
     int64_t measured_us;       /* how long filling the cost table took */
     struct sv_rng *random;     /* tests: any widths at all; NULL = the policy */
     struct sv_arena arena;
