@@ -130,11 +130,12 @@ static void move(float *level, double by)
     *level = (float)(v > 4 ? 4 : v < 0.25 ? 0.25 : v);
 }
 
-/* The table's points were measured in the same minute, so what steps may correct is kept to what a table can
- * get wrong as a whole: all steps, plain against drafting ones, narrow against wide ones. A factor for every
- * point was tried: noise made single points look cheap, and the policy went there. What all steps share shows
- * while one kind goes on; how the kinds compare shows where one follows the other, but for the very first
- * steps, which find the caches as the other kind left them. */
+/* The table's points were measured in the same minute, so what steps may correct is kept to what a
+ * table can get wrong as a whole: all steps, plain against drafting ones, narrow against wide ones.
+ * A factor for every point was tried: noise made single points look cheap, and the policy went
+ * there. What all steps share shows while one kind goes on; how the kinds compare shows where one
+ * follows the other, but for the very first steps, which find the caches as the other kind left
+ * them. */
 void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us)
 {
     enum { SETTLING = 2, COMPARED = 16 };
@@ -146,7 +147,8 @@ void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us)
     bool plain = is_plain(l);
     c->n_since = plain == c->last_plain ? c->n_since + 1 : 0;
     c->last_plain = plain;
-    /* A step disturbed by something else is little evidence: beyond 30 % all surprises are the same. */
+    /* A step disturbed by something else is little evidence: beyond 30 % all surprises are the
+     * same. */
     double surprise = clip(log(us / expected), 0.3);
     float *level = c->level[l->sampled];
     if (c->n_since < SETTLING)

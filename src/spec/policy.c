@@ -468,8 +468,8 @@ static double start(struct sv_policy *p)
     return tokens;
 }
 
-/* The other way - plain instead of drafting or drafting instead of plain - for a few steps, when what they are
- * thought to lose has been saved up: near a tie often, far from it hardly ever. */
+/* The other way - plain instead of drafting or drafting instead of plain - for a few steps, when
+ * what they are thought to lose has been saved up: near a tie often, far from it hardly ever. */
 static bool against_odds(struct sv_policy *p, const struct candidate *plain,
                          const struct candidate *best, bool drafting)
 {
@@ -499,7 +499,8 @@ static double share_for_trials(struct sv_policy *p, bool drafting)
 {
     if (drafting)
         p->thrift = THRIFT_MOST / 2;
-    return p->thrift + (p->n_steps < YOUNG ? THRIFT_YOUNG * (double)(YOUNG - p->n_steps) / YOUNG : 0);
+    return p->thrift +
+           (p->n_steps < YOUNG ? THRIFT_YOUNG * (double)(YOUNG - p->n_steps) / YOUNG : 0);
 }
 
 static void settle(struct sv_policy *p, const struct candidate *plain, const struct candidate *best)

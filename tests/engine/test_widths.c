@@ -144,8 +144,8 @@ static void request_keeps_its_width(void **state)
     run_cases_free(c, 12);
 }
 
-/* Taps of plain steps held back make the same context K/V: every accept length of every request is the same as
- * when each step's taps are observed at once. */
+/* Taps of plain steps held back make the same context K/V: every accept length of every request is
+ * the same as when each step's taps are observed at once. */
 static void held_taps(void **state)
 {
     (void)state;
@@ -199,5 +199,5 @@ static void small_context(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
-             cmocka_unit_test(chosen), cmocka_unit_test(request_keeps_its_width), cmocka_unit_test(held_taps),
-             cmocka_unit_test(small_context))
+             cmocka_unit_test(chosen), cmocka_unit_test(request_keeps_its_width),
+             cmocka_unit_test(held_taps), cmocka_unit_test(small_context))
