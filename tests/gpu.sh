@@ -55,7 +55,7 @@ if [ "${QUICK:-0}" = 1 ]; then
     exit $failed
 fi
 
-for program in test_cross_ops test_cross_tokens test_cross_logits test_cuda; do
+for program in test_cross_ops test_cross_tokens test_cross_logits test_cross_device; do
     [ -x "$B/tests/backend/$program" ] || continue
     for test in $("$B/tests/backend/$program" --list); do
         start "$program-$test" 150 "$B/tests/backend/$program" "$test"

@@ -1,0 +1,305 @@
+/*
+ * test_cross_device.c - what a device promises besides ops, on every device of this machine: memory, copies,
+ * marks, graphs, weights from a seed, and refusals.
+ *
+ * timeout: 120
+ */
+#include "backend/cross.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------- memory and copies */
+
+static void copies_on(struct cross *c)
+{
+    static const size_t sizes[] = {1, 3, 64, 1000, 65536, 65537, 1 << 20, 5000001};
+    struct sv_dev *dev = c->dut;
+    struct sv_err err;
+    for (int i = 0; i < 8; i++)
+        for (int pinned = 0; pinned < 2; pinned++) {
+            const size_t n = sizes[i];
+            uint8_t *d, *from, *to, *seen = malloc(n);
+            assert_int_equal(sv_dev_alloc(dev, (void **)&d, n, &err), SV_OK);
+            if (pinned) {
+                assert_int_equal(sv_dev_host_alloc(dev, (void **)&from, n, &err), SV_OK);
+                assert_int_equal(sv_dev_host_alloc(dev, (void **)&to, n, &err), SV_OK);
+                for (size_t j = 0; j < n; j++)
+                    assert_int_equal(from[j], 0);
+            } else {
+                from = malloc(n);
+                to = malloc(n);
+            }
+            memset(to, 1, n);
+            sv_dev_download(dev, to, d, n); /* cleared */
+            rig_sync(dev, SV_OK);
+            for (size_t j = 0; j < n; j++)
+                assert_int_equal(to[j], 0);
+            for (size_t j = 0; j < n; j++)
+                from[j] = seen[j] = (uint8_t)sv_rng_next(&c->rng);
+            sv_dev_upload(dev, d, from, n);
+            if (!pinned)
+                memset(from, 0, n); /* the caller may reuse its own memory at once */
+            sv_dev_download(dev, to, d, n);
+            rig_sync(dev, SV_OK);
+            assert_memory_equal(to, seen, n);
+            sv_dev_free(dev, d);
+            if (pinned) {
+                sv_dev_host_free(dev, from);
+                sv_dev_host_free(dev, to);
+            } else {
+                free(from), free(to);
+            }
+            free(seen);
+        }
+    /* More small uploads than any ring holds, none of them waited for. */
+    int32_t *d, *back = malloc(40000 * sizeof *back);
+    assert_int_equal(sv_dev_alloc(dev, (void **)&d, 40000 * sizeof *d, &err), SV_OK);
+    for (int32_t i = 0; i < 40000; i++)
+        sv_dev_upload(dev, d + i, &i, sizeof i);
+    sv_dev_download(dev, back, d, 40000 * sizeof *d);
+    rig_sync(dev, SV_OK);
+    for (int32_t i = 0; i < 40000; i++)
+        assert_int_equal(back[i], i);
+    sv_dev_free(dev, d);
+    free(back);
+    int64_t n_free = -1, n_total = -1;
+    sv_dev_memory(dev, &n_free, &n_total);
+    assert_true(n_free >= 0 && n_free <= n_total);
+}
+
+/* ---------------------------------------------------------------- marks */
+
+static void marks_on(struct cross *c)
+{
+    struct sv_err err = {0};
+    for (int32_t i = 0; i < SV_MARKS; i++)
+        assert_int_equal(sv_dev_wait(c->dut, i, &err), SV_OK); /* never set */
+    for (int32_t i = 0; i < SV_MARKS; i++)
+        sv_dev_mark(c->dut, i);
+    for (int32_t i = SV_MARKS; i-- > 0;)
+        assert_int_equal(sv_dev_wait(c->dut, i, &err), SV_OK);
+    rig_sync(c->dut, SV_OK);
+}
+
+/* An error is reported once, at the first wait after it, and not again at a later mark. */
+static void errors_on(struct cross *c)
+{
+    struct sv_err err = {0};
+    struct cross_kv kv = cross_kv(c, 1, 16, 16, 1, 8, 0);
+    struct cross_buf qkv = cross_new(c, CROSS_ACT, 24, NULL, 1), angle = cross_new(c, CROSS_F32, 8, NULL, 1);
+    struct rig_batch b;
+    rig_batch_init(&b);
+    rig_batch_add(&b, 0, 55, 1);
+    struct cross_rows r = cross_rows(c, &b, 0, 0);
+    for (int side = 0; side < 2; side++) {
+        struct sv_dev *dev = cross_dev(c, side);
+        for (int round = 0; round < 3; round++) {
+            sv_dev_mark(dev, 0);
+            assert_int_equal(sv_dev_wait(dev, 0, &err), SV_OK);
+            sv_op_qk_norm_rope_kv_write(
+                dev, &(struct sv_p_qk_norm_rope_kv_write){
+                         .rows = r.rows[side],
+                         .qkv = cross_at(&qkv, side),
+                         .ld = 24,
+                         .n_heads = 1,
+                         .rope = {cross_at(&angle, side), cross_at(&angle, side), 1 << 20, 0},
+                         .kv = kv.kv[side]});
+            sv_dev_mark(dev, 1);
+            sv_dev_mark(dev, 2);
+            assert_int_equal(sv_dev_wait(dev, 1, &err), SV_EDEVICE);
+            assert_non_null(strstr(err.msg, "slot 0"));
+            assert_non_null(strstr(err.msg, "55"));
+            assert_int_equal(sv_dev_wait(dev, 2, &err), SV_OK);
+            rig_sync(dev, SV_OK);
+        }
+    }
+    cross_rows_free(c, &r), cross_kv_free(c, &kv), cross_free(c, &qkv), cross_free(c, &angle);
+}
+
+/* ---------------------------------------------------------------- graphs */
+
+struct work {
+    struct cross *c;
+    struct cross_buf x, h, y;
+    struct cross_weight w;
+    int32_t n;
+    int calls;
+};
+
+static void enqueue(void *user)
+{
+    struct work *k = user;
+    const struct sv_gemm_part part = {.w = k->w.dut};
+    struct sv_dev *dev = k->c->dut;
+    k->calls++;
+    sv_op_act_mul(dev, &(struct sv_p_act_mul){k->n, 320, k->x.dut, k->h.dut});
+    sv_op_gemm(dev, &(struct sv_p_gemm){k->n, 320, 1, k->h.dut, 320, &part, k->y.dut, 200, false});
+    sv_op_act_mul(dev, &(struct sv_p_act_mul){k->n, 100, k->y.dut, k->h.dut});
+}
+
+/* Replayed with new input, each key gives the bits of the same calls one by one. */
+static void graphs_on(struct cross *c)
+{
+    enum { KEYS = 5, ROUNDS = 4 };
+    struct work k[KEYS] = {{0}};
+    for (int i = 0; i < KEYS; i++) {
+        k[i] = (struct work){.c = c, .n = 1 + 7 * i};
+        k[i].x = cross_new(c, CROSS_ACT, (size_t)k[i].n * 640, NULL, 1);
+        k[i].h = cross_new(c, CROSS_ACT, (size_t)k[i].n * 320, NULL, 0);
+        k[i].y = cross_new(c, CROSS_ACT, (size_t)k[i].n * 200, NULL, 0);
+        k[i].w = cross_weight(c, SV_BF16, 200, 320, 0.1f, 0);
+    }
+    for (int round = 0; round < ROUNDS; round++)
+        for (int i = 0; i < KEYS; i++) {
+            struct cross_buf fresh = cross_new(c, CROSS_ACT, (size_t)k[i].n * 640, NULL, 1);
+            size_t n_bytes;
+            void *bytes = cross_bytes(c, &fresh, &n_bytes);
+            sv_dev_upload(c->dut, k[i].x.dut, bytes, n_bytes);
+            sv_dev_graph_run(c->dut, (uint64_t)i << 40 | 3, enqueue, &k[i]);
+            sv_dev_mark(c->dut, 0);
+            assert_int_equal(sv_dev_wait(c->dut, 0, NULL), SV_OK);
+            void *a = cross_bytes(c, &k[i].h, &n_bytes);
+            enqueue(&k[i]);
+            void *b = cross_bytes(c, &k[i].h, NULL);
+            assert_memory_equal(a, b, n_bytes);
+            free(a), free(b), free(bytes);
+            cross_free(c, &fresh);
+        }
+    for (int i = 0; i < KEYS; i++) {
+        if (strcmp(sv_dev_backend(c->dut)->name, "cpu")) /* eager, captured, then replayed */
+            assert_int_equal(k[i].calls, 2 + ROUNDS);
+        cross_free(c, &k[i].x), cross_free(c, &k[i].h), cross_free(c, &k[i].y);
+        cross_weight_free(c, &k[i].w);
+    }
+}
+
+/* ---------------------------------------------------------------- weights from a seed */
+
+/* The matrix as products with unit vectors show it; free() it. */
+static float *look(struct cross *c, const struct sv_weight *w)
+{
+    const size_t k = (size_t)w->cols;
+    float *unit = calloc(k * k, sizeof *unit);
+    for (size_t i = 0; i < k; i++)
+        unit[i * k + i] = 1;
+    struct cross_buf x = cross_new(c, CROSS_ACT, k * k, unit, 0);
+    struct cross_buf y = cross_new(c, CROSS_F32, k * (size_t)w->rows, NULL, 0);
+    const struct sv_gemm_part part = {.w = *w};
+    sv_op_gemm(c->dut, &(struct sv_p_gemm){w->cols, w->cols, 1, x.dut, w->cols, &part, y.dut, w->rows,
+                                           true});
+    float *out = cross_floats(c, &y);
+    cross_free(c, &x), cross_free(c, &y);
+    free(unit);
+    return out;
+}
+
+static void seeds_on(struct cross *c)
+{
+    static const enum sv_dtype types[] = {SV_BF16, SV_F32};
+    static const int32_t rows[] = {300, 64, 1}, cols[] = {200, 67, 256};
+    struct sv_err err;
+    for (int i = 0; i < 6; i++) {
+        const struct sv_weight shape = {NULL, types[i / 3], rows[i % 3], cols[i % 3]};
+        const size_t n = (size_t)shape.rows * (size_t)shape.cols;
+        struct sv_weight w[3];
+        float *x[3];
+        for (int j = 0; j < 3; j++) {
+            assert_int_equal(sv_dev_random_weight(c->dut, &shape, 0.5f, 2, j < 2 ? 7 : 8, &w[j], &err),
+                             SV_OK);
+            x[j] = look(c, &w[j]);
+        }
+        assert_memory_equal(x[0], x[1], n * sizeof *x[0]);
+        double sum = 0, square = 0;
+        size_t same = 0;
+        for (size_t j = 0; j < n; j++) {
+            double d = (double)x[0][j] - 2;
+            sum += d;
+            square += d * d;
+            same += x[0][j] == x[2][j];
+        }
+        assert_true(fabs(sum / (double)n) < 5 * 0.5 / sqrt((double)n));
+        assert_true(fabs(sqrt(square / (double)n) - 0.5) < 2.5 / sqrt((double)n));
+        assert_true(same < n / 10 + 5);
+        for (int j = 0; j < 3; j++) {
+            sv_dev_free(c->dut, (void *)(uintptr_t)w[j].data);
+            free(x[j]);
+        }
+    }
+    const struct sv_weight half = {NULL, SV_F16, 4, 4};
+    struct sv_weight w;
+    assert_int_equal(sv_dev_random_weight(c->dut, &half, 1, 0, 1, &w, &err), SV_EUNSUPPORTED);
+}
+
+/* ---------------------------------------------------------------- weights, scratch, refusals */
+
+/* A weight of many chunks arrives whole: its last rows are looked at through products. */
+static void big_weight_on(struct cross *c)
+{
+    const int32_t k = 1000, rows = c->quick ? 1000 : 60000;
+    struct cross_weight w = cross_weight(c, SV_BF16, rows, k, 1, 0);
+    struct cross_buf x = cross_new(c, CROSS_ACT, (size_t)(2 * k), NULL, 0.03f);
+    struct cross_buf y = cross_new(c, CROSS_F32, (size_t)(2 * rows), NULL, 0);
+    for (int side = 0; side < 2; side++) {
+        const struct sv_gemm_part part = {.w = side ? w.dut : w.ref};
+        sv_op_gemm(cross_dev(c, side), &(struct sv_p_gemm){2, k, 1, cross_at(&x, side), k, &part,
+                                                           cross_at(&y, side), rows, true});
+    }
+    cross_sync(c);
+    cross_same(c, &y, 0, y.n, c->tol, "big weight");
+    cross_free(c, &x), cross_free(c, &y), cross_weight_free(c, &w);
+}
+
+static void reserves_again_on(struct cross *c)
+{
+    const struct sv_dev_limits lim = {.max_rows = 300,
+                                      .max_logit_rows = 64,
+                                      .max_k = 2048,
+                                      .max_n = 4096,
+                                      .max_heads = 16,
+                                      .max_head_dim = 128,
+                                      .max_vocab = 1000,
+                                      .max_positions = 1024};
+    struct sv_err err;
+    graphs_on(c);
+    assert_int_equal(sv_dev_reserve(c->dut, &lim, &err), SV_OK);
+    graphs_on(c);
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    const struct sv_dev_opts bad[] = {{.backend = "cuda", .kernels = "fast"},
+                                      {.backend = "cuda", .compute = SV_F16},
+                                      {.backend = "cuda", .isa = SV_ISA_AVX2},
+                                      {.backend = "cuda", .n_threads = -1},
+                                      {.backend = "cuda", .ordinal = 1000},
+                                      {.backend = "cuda", .ordinal = -1}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct sv_dev *dev;
+        struct sv_err err = {0};
+        int rc = sv_dev_open(&dev, &bad[i], &err);
+        assert_true(rc == SV_EINVAL || rc == SV_EUNSUPPORTED);
+        assert_true(strlen(err.msg) > 5);
+        assert_null(dev);
+    }
+}
+
+#define CROSS_TEST(name)                                                                           \
+    static void name(void **state)                                                                 \
+    {                                                                                              \
+        (void)state;                                                                               \
+        cross_all(name##_on);                                                                      \
+    }
+CROSS_TEST(copies)
+CROSS_TEST(marks)
+CROSS_TEST(errors)
+CROSS_TEST(graphs)
+CROSS_TEST(seeds)
+CROSS_TEST(big_weight)
+CROSS_TEST(reserves_again)
+
+SV_TEST_MAIN(cmocka_unit_test(copies), cmocka_unit_test(marks), cmocka_unit_test(errors),
+             cmocka_unit_test(graphs), cmocka_unit_test(seeds), cmocka_unit_test(big_weight),
+             cmocka_unit_test(reserves_again), cmocka_unit_test(refusals))
