@@ -3,8 +3,10 @@
  */
 #include "model/model_rig.h"
 
+#include "engine/run.h"
 #include "testing.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static void *buffer(struct model_rig *r, size_t n_bytes)
@@ -20,7 +22,14 @@ void model_rig_open(struct model_rig *r, const char *dir, enum sv_isa isa, int32
 {
     struct sv_err err = {0};
     memset(r, 0, sizeof *r);
-    struct sv_dev_opts o = {.n_threads = 2, .isa = isa, .compute = SV_F32};
+    struct sv_engine_options where = {0};
+    run_device(&where);
+    struct sv_dev_opts o = {.backend = where.device,
+                            .kernels = where.kernels,
+                            .no_graphs = where.no_graphs,
+                            .n_threads = 2,
+                            .isa = isa,
+                            .compute = SV_F32};
     if (sv_dev_open(&r->dev, &o, &err) || sv_model_open(&r->m, r->dev, dir, 0, &err))
         fail_msg("%s: %s", dir, err.msg);
     struct sv_cache_group_desc desc[SV_MAX_GROUPS] = {{0}};
@@ -54,9 +63,12 @@ void model_rig_open(struct model_rig *r, const char *dir, enum sv_isa isa, int32
     for (size_t i = 0; i < sizeof small / sizeof small[0]; i++)
         *small[i] = buffer(r, 64);
     size_t row = (size_t)c->hidden_size * 4;
-    r->taps = buffer(r, RIG_ROWS * row * (size_t)c->n_layers);
-    r->out = buffer(r, RIG_ROWS * row);
-    r->logits = buffer(r, RIG_ROWS * (size_t)c->vocab_size * 4);
+    r->dev_taps = buffer(r, RIG_ROWS * row * (size_t)c->n_layers);
+    r->dev_out = buffer(r, RIG_ROWS * row);
+    r->dev_logits = buffer(r, RIG_ROWS * (size_t)c->vocab_size * 4);
+    r->taps = calloc(RIG_ROWS * (size_t)c->n_layers, row);
+    r->out = calloc(RIG_ROWS, row);
+    r->logits = calloc(RIG_ROWS, (size_t)c->vocab_size * 4);
     for (int32_t i = 0; i < c->n_layers; i++)
         r->tap_id[i] = i;
 }
@@ -64,9 +76,12 @@ void model_rig_open(struct model_rig *r, const char *dir, enum sv_isa isa, int32
 void model_rig_close(struct model_rig *r)
 {
     void *all[] = {r->row_ids,  r->row_seg, r->seg_row0, r->seg_slot, r->seg_kind, r->seg_base,
-                   r->slot_len, r->anchor,  r->taps,     r->out,      r->logits};
+                   r->slot_len, r->anchor,  r->dev_taps, r->dev_out,  r->dev_logits};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         sv_dev_free(r->dev, all[i]);
+    free(r->taps);
+    free(r->out);
+    free(r->logits);
     sv_acts_close(&r->acts, r->dev);
     sv_cache_close(&r->cache);
     sv_model_close(&r->m);
@@ -98,10 +113,19 @@ void model_rig_run(struct model_rig *r, const int32_t *ids, int32_t at, int32_t 
                                        .cache = &r->cache,
                                        .taps = {.n = c->n_layers,
                                                 .id = r->tap_id,
-                                                .out = r->taps + first * h * (size_t)c->n_layers},
+                                                .out = r->dev_taps + first * h * (size_t)c->n_layers},
                                        .n_out = n,
-                                       .out = r->out + first * h});
-    sv_model_logits(&r->m, n, r->out + first * h, r->logits + first * (size_t)c->vocab_size);
+                                       .out = r->dev_out + first * h});
+    sv_model_logits(&r->m, n, r->dev_out + first * h, r->dev_logits + first * (size_t)c->vocab_size);
+    const struct {
+        float *host, *dev;
+        size_t width;
+    } part[] = {{r->taps, r->dev_taps, h * (size_t)c->n_layers},
+                {r->out, r->dev_out, h},
+                {r->logits, r->dev_logits, (size_t)c->vocab_size}};
+    for (size_t i = 0; i < sizeof part / sizeof part[0]; i++)
+        sv_dev_download(r->dev, part[i].host + first * part[i].width, part[i].dev + first * part[i].width,
+                        (size_t)n * part[i].width * sizeof(float));
     if (sv_dev_sync(r->dev, &err))
         fail_msg("%s", err.msg);
 }

@@ -1,6 +1,7 @@
 /*
  * model_rig.h - a target model with one sequence's cache and buffers around it, driven op by op: for tests that look
- * at hidden states and logits. f32 compute.
+ * at hidden states and logits. f32 compute,
+ * on the device that engine/run.h's run_device names.
  */
 #ifndef SV_TEST_MODEL_RIG_H
 #define SV_TEST_MODEL_RIG_H
@@ -15,7 +16,8 @@ struct model_rig {
     struct sv_cache cache;
     struct sv_acts acts;
     int32_t *row_ids, *row_seg, *seg_row0, *seg_slot, *seg_kind, *seg_base, *slot_len, *anchor;
-    float *taps, *out, *logits;
+    float *dev_taps, *dev_out, *dev_logits;
+    float *taps, *out, *logits; /* on the host, after a run */
     int32_t tap_id[SV_MAX_LAYERS];
 };
 

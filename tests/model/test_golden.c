@@ -86,7 +86,7 @@ static void check_dir(const char *name, enum sv_isa isa, int32_t page_size)
 static bool has(enum sv_isa isa)
 {
     struct sv_dev *dev = NULL;
-    struct sv_dev_opts o = {.n_threads = 1, .isa = isa};
+    struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1, .isa = isa};
     if (sv_dev_open(&dev, &o, NULL))
         return false;
     sv_dev_close(dev);
@@ -96,6 +96,13 @@ static bool has(enum sv_isa isa)
 static void every_isa(const char *name)
 {
     static const int32_t pages[] = {16, 1, 64, 16, 16};
+    struct sv_engine_options where = {0};
+    run_device(&where);
+    if (strcmp(where.device, "cpu")) {
+        for (int i = 0; i < 3; i++)
+            check_dir(name, SV_ISA_AUTO, pages[i]);
+        return;
+    }
     for (int isa = SV_ISA_AUTO; isa <= SV_ISA_AMX; isa++)
         if (has((enum sv_isa)isa))
             check_dir(name, (enum sv_isa)isa, pages[isa]);

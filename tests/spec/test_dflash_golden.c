@@ -66,6 +66,17 @@ static void same(const char *what, int i, int32_t at, const float *a, const floa
         fail_msg("prompt %d: %s %d differs, relative error %.3g", i, what, at, e);
 }
 
+/* What the device holds, in f32 and integers as computed; free() it. */
+static void *fetch(struct sv_engine *e, const void *dev, size_t n_bytes)
+{
+    void *host = malloc(n_bytes);
+    struct sv_err err = {0};
+    sv_dev_download(e->dev, host, dev, n_bytes);
+    if (sv_dev_sync(e->dev, &err))
+        fail_msg("%s", err.msg);
+    return host;
+}
+
 /* K or V of one position of one layer: (n_kv, head_dim) gathered from its page. */
 static void gather(const struct sv_kv *kv, const void *half, int32_t pos, float *out)
 {
@@ -103,6 +114,11 @@ static void check_context(struct sv_engine *e, struct golden *g, int i, int32_t 
         int32_t group, index;
         draft_layer(e, l, &group, &index);
         struct sv_kv kv = sv_cache_kv(&e->cache, group, index);
+        const size_t half = (size_t)kv.n_pages * (size_t)kv.page_size * width * sizeof(float);
+        kv.k = fetch(e, kv.k, half);
+        kv.v = fetch(e, kv.v, half);
+        int32_t *table = fetch(e, kv.table, (size_t)kv.table_stride * sizeof *table);
+        kv.table = table;
         const float *want_k = golden_get(g, "F32", &k, "d%d.l%d.k", i, l);
         const float *want_v = golden_get(g, "F32", &k, "d%d.l%d.v", i, l);
         for (int32_t p = 0; p < n; p++) {
@@ -113,6 +129,7 @@ static void check_context(struct sv_engine *e, struct golden *g, int i, int32_t 
             gather(&kv, kv.v, p, row);
             same("context V at", i, p, row, want_v + (size_t)p * width, width);
         }
+        free(kv.k), free(kv.v), free(table);
     }
 }
 
@@ -132,8 +149,10 @@ static void first_block(struct golden *g, const struct subject *s, int i)
     if (golden_has(g, "d%d.taps", i)) {
         size_t width = (size_t)dc->n_taps * hidden;
         const float *taps = golden_get(g, "F32", &k, "d%d.taps", i);
+        float *got = fetch(e, e->taps, n * width * sizeof *got);
         for (size_t p = 0; p < n; p++)
-            same("taps at", i, (int32_t)p, (const float *)e->taps + p * width, taps + p * width, width);
+            same("taps at", i, (int32_t)p, got + p * width, taps + p * width, width);
+        free(got);
     }
     check_context(e, g, i, (int32_t)n);
     const int32_t *anchor = golden_get(g, "I32", &k, "d%d.anchor", i);
@@ -142,11 +161,14 @@ static void first_block(struct golden *g, const struct subject *s, int i)
     const float *u = golden_get(g, "F32", &k, "d%d.u", i);
     const int32_t *want = golden_get(g, "I32", &k, "d%d.draft_ids", i);
     assert_int_equal(k, dc->block_size - 1);
+    const size_t n_drafts = (size_t)dc->block_size - 1;
+    float *rows = fetch(e, e->draft_out, n_drafts * hidden * sizeof *rows);
+    int32_t *row_ids = fetch(e, e->batch.row_ids.dev, (n_drafts + 1) * sizeof *row_ids);
     for (int32_t j = 1; j < dc->block_size; j++) {
-        same("draft row", i, j, (const float *)e->draft_out + (size_t)(j - 1) * hidden,
-             u + (size_t)j * hidden, hidden);
-        assert_int_equal(e->batch.row_ids.dev[j], want[j - 1]);
+        same("draft row", i, j, rows + (size_t)(j - 1) * hidden, u + (size_t)j * hidden, hidden);
+        assert_int_equal(row_ids[j], want[j - 1]);
     }
+    free(rows), free(row_ids);
     sv_engine_close(e);
 }
 
