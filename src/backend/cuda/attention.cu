@@ -138,8 +138,10 @@ static bool find_tiled(const struct sv_cuda *cu, const struct sv_p_attention *p,
         return false;
     if (!aligned(p->q, p->ldq) || !aligned(p->out, p->ldo) || !aligned(kv->k, 0) || !aligned(kv->v, 0))
         return false;
-    return cu->set == SV_CUDA_SM90 ? sv_cuda_attn_sm90(kv->head_dim, n_warps, out)
-                                   : sv_cuda_attn_portable(kv->head_dim, n_warps, out);
+    /* Heads of 64 came out wrong on an H200 (the tuned kernel's emulator agrees with itself only). */
+    return cu->set == SV_CUDA_SM90 && kv->head_dim == 128
+               ? sv_cuda_attn_sm90(kv->head_dim, n_warps, out)
+               : sv_cuda_attn_portable(kv->head_dim, n_warps, out);
 }
 
 /* As many stages as fit beside one another; false when not even two do. */
