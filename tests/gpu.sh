@@ -16,14 +16,14 @@ summary=$O/summary.txt
 
 # start NAME TIMEOUT COMMAND...: in the background, log in $O/NAME.log
 start() {
-    local name=$1 limit=$2
+    local name=${1//\//-} limit=$2
     shift 2
     (
         begin=$(date +%s.%N)
         timeout "$limit" "$@" >"$O/$name.log" 2>&1
         rc=$?
         skip=$(grep -c 'NOT checked\|no GPU' "$O/$name.log")
-        printf '%-34s rc=%-3d %6.1f s%s\n' "$name" "$rc" "$(echo "$(date +%s.%N) - $begin" | bc 2>/dev/null || echo 0)" \
+        printf '%-34s rc=%-3d %6.1f s%s\n' "$name" "$rc" "$(awk "BEGIN { print $(date +%s.%N) - $begin }")" \
             "$([ "$skip" != 0 ] && echo '  NOT CHECKED: no GPU')" >>"$summary"
         if [ $rc != 0 ]; then grep -v '^\[ *RUN\|^\[=' "$O/$name.log" | tail -n 4 | cut -c1-220 | sed 's/^/    /' >>"$summary"; fi
         exit $rc

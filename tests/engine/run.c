@@ -44,6 +44,8 @@ void run_device(struct sv_engine_options *o)
     o->device = strncmp(want, "cuda", 4) ? want : "cuda";
     o->kernels = strstr(want, "portable") ? "portable" : NULL;
     o->no_graphs = strstr(want, "eager") != NULL;
+    if (!o->cache_mib) /* not most of the GPU's memory: many tests run on it at once */
+        o->cache_mib = 256;
 }
 
 struct sv_engine *run_open(const struct sv_engine_options *o, struct sv_drafter *drafter)
