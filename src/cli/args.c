@@ -108,6 +108,8 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
                "GPUs: auto or portable (no instructions of one chip alone)");
     sv_cli_opt(o, "no-graphs", 0, SV_OPT_FLAG, &m->no_graphs, NULL,
                "GPUs: launch every kernel of a step by itself");
+    sv_cli_opt(o, "gpu-memory-utilization", 0, SV_OPT_FLOAT, &m->gpu_memory, "SHARE",
+               "GPUs: use this share of the memory, weights included (default: what is wanted, at most 0.9)");
     sv_cli_opt(o, "isa", 0, SV_OPT_STRING, &m->isa, "NAME",
                "the CPU's kernels: auto, plain, avx2, avx512 or amx");
     sv_cli_opt(o, "threads", 't', SV_OPT_INT, &m->threads, "N", "threads, 0 = all processors");
@@ -176,6 +178,7 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
     o.kernels = m->kernels;
     o.gpu = (int32_t)m->gpu;
     o.no_graphs = m->no_graphs;
+    o.gpu_memory = m->gpu_memory;
     o.isa = m->isa;
     o.n_threads = (int32_t)m->threads;
     o.max_sequences = (int32_t)m->batch;

@@ -52,6 +52,7 @@ struct sv_cli_model {
     const char *target, *draft, *device, *kernels, *isa, *dtype, *width;
     int64_t threads, context, page_size, chunk, batch, gpu;
     bool no_graphs;
+    double gpu_memory;
 };
 struct sv_cli_model sv_cli_model_default(void);
 void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m);
