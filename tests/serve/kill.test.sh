@@ -1,0 +1,89 @@
+#!/bin/bash
+# kill.test.sh - kill -9 of a client frees what it held; kill -9 of the server leaves nothing in the way of the next:
+# port, socket file. TLS, Unix sockets and JSON log lines on the way.
+# timeout: 120
+. tests/serve/lib.sh
+need curl openssl perl
+body='{"prompt":"def add(a, b):","max_tokens":2000,"ignore_eos":true,"stream":true}'
+
+# a client that is killed
+serve -b 4 --log-json
+curl -sN -H 'Content-Type: application/json' -d "$body" "$url/v1/completions" >"$tmp/part" &
+client=$!
+for _ in $(seq 100); do
+    [ -s "$tmp/part" ] && break
+    sleep 0.05
+done
+kill -9 "$client"
+for _ in $(seq 100); do
+    [ "$(metric 'salvo_sequences_total{result="canceled"}')" = 1 ] && break
+    sleep 0.05
+done
+equal "$(metric 'salvo_sequences_total{result="canceled"}')" 1
+equal "$(metric salvo_running_sequences)" 0
+equal "$(metric salvo_cache_pages_used)" 0
+perl -ne 'exit 1 unless /^\{"time":"[^"]+","event":"\w+"(,"\w+":("([^"\\]|\\.)*"|[-0-9.]+))*\}$/' "$log" || fail "not JSON: $(cat "$log")"
+grep -q '"event":"request".*"status":499' "$log" || fail "no line of the client that left: $(cat "$log")"
+
+# a server that is killed while it answers; the next takes its port
+port=${url##*:}
+curl -sN -H 'Content-Type: application/json' -d "$body" "$url/v1/completions" >"$tmp/part2" &
+for _ in $(seq 100); do
+    [ -s "$tmp/part2" ] && break
+    sleep 0.05
+done
+kill -9 "$server"
+wait "$server" 2>/dev/null
+serve -b 4 -p "$port"
+get /health
+equal "$status" 200
+stop
+equal "$?" 0
+
+# TLS
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout "$tmp/key.pem" -out "$tmp/cert.pem" -days 2 \
+    -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 >/dev/null 2>&1 || fail openssl
+serve -b 2 --tls-cert "$tmp/cert.pem" --tls-key "$tmp/key.pem" --api-key secret
+holds "$url" https://
+post /v1/completions '{"prompt":"def add(a, b):","max_tokens":8,"temperature":0}' --cacert "$tmp/cert.pem" -H 'Authorization: Bearer secret'
+equal "$status" 200
+post /v1/completions '{"prompt":"def add(a, b):","max_tokens":8,"temperature":0}' --cacert "$tmp/cert.pem"
+equal "$status" 401
+curl -sN -m 1 --cacert "$tmp/cert.pem" -H 'Authorization: Bearer secret' -d "$body" "$url/v1/completions" >"$tmp/part"
+[ -s "$tmp/part" ] || fail 'nothing streamed over TLS'
+sleep 0.3
+running=$(curl -s --cacert "$tmp/cert.pem" -H 'Authorization: Bearer secret' "$url/metrics" | awk '$1 == "salvo_running_sequences" { print $2 }')
+equal "$running" 0
+stop
+equal "$?" 0
+"$salvo" serve -m "$demo/target" --tls-cert "$tmp/cert.pem" --tls-key "$tmp/cert.pem" 2>"$tmp/err"
+equal "$?" 1
+holds "$(cat "$tmp/err")" cert.pem
+
+# a Unix socket, and its file after a kill
+start_unix() {
+    "$salvo" serve -m "$demo/target" --unix "$tmp/sock" 2>"$tmp/unix.log" &
+    server=$!
+    servers+=("$server")
+    for _ in $(seq 100); do
+        [ "$(curl -s --unix-socket "$tmp/sock" http://x/health)" = '{"status":"ok"}' ] && return
+        sleep 0.1
+    done
+    fail "no answer on the socket: $(cat "$tmp/unix.log")"
+}
+start_unix
+"$salvo" serve -m "$demo/target" --unix "$tmp/sock" 2>"$tmp/err"
+equal "$?" 1
+holds "$(cat "$tmp/err")" 'another server'
+kill -9 "$server"
+wait "$server" 2>/dev/null
+start_unix
+stop
+equal "$?" 0
+[ -e "$tmp/sock" ] && fail 'the socket file is left'
+
+# What does not open says so at once.
+"$salvo" serve -m /nonexistent -p 0 2>"$tmp/err"
+equal "$?" 1
+holds "$(cat "$tmp/err")" /nonexistent
+finish
