@@ -283,7 +283,7 @@ static int check_args(const struct bench_args *a)
     return -1;
 }
 
-int sv_cli_bench(int argc, char **argv)
+static int bench(int argc, char **argv)
 {
     struct sv_cli_model m = sv_cli_model_default();
     struct sv_cli_sampling s = sv_cli_sampling_default();
@@ -355,4 +355,11 @@ int sv_cli_bench(int argc, char **argv)
     if (is_sim(&a))
         return bench_sim(&a, &eo);
     return a.random_dir ? bench_random(&a, &eo) : bench_pair(&a, &eo, &defaults);
+}
+
+int sv_cli_bench(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "serve") == 0)
+        return sv_cli_bench_serve(argc - 1, argv + 1);
+    return bench(argc, argv);
 }

@@ -25,6 +25,7 @@ int sv_cli_check(int argc, char **argv);
 int sv_cli_info(int argc, char **argv);
 int sv_cli_demo(int argc, char **argv);
 int sv_cli_serve(int argc, char **argv);
+int sv_cli_bench_serve(int argc, char **argv); /* bench serve */
 
 /* "salvo: ..." on stderr. fail returns SV_CLI_FAIL, usage SV_CLI_USAGE after a hint at --help. */
 void sv_cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

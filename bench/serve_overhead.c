@@ -1,0 +1,172 @@
+/*
+ * serve_overhead.c - what the server itself costs: 64 streams from an engine that answers at once, one token an event.
+ *
+ * Called by hand: build/bench/serve_overhead [REPEATS] >> bench/results/serve-overhead.csv. The server runs in this
+ * process (its loop on the main thread, so that the loop's processor time is known), the clients in a child.
+ * `flood` lets the engine run as fast as it can; `paced` has it make 64 tokens each 3.2 ms (20,000 a second), so that
+ * every token is a wake-up and a write of its own, as with a real engine.
+ */
+#define _GNU_SOURCE /* RUSAGE_THREAD */
+
+#include "serve/serve.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CLIENTS 64
+#define TOKENS 1000
+
+static double seconds_of(struct timeval t)
+{
+    return (double)t.tv_sec + (double)t.tv_usec / 1e6;
+}
+
+/* ---------------------------------------------------------------- clients, in the child */
+
+static int say(int port, const char *request, size_t n)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a))
+        _exit(2);
+    if (write(fd, request, n) != (ssize_t)n)
+        _exit(2);
+    return fd;
+}
+
+static int ask(int port)
+{
+    static const char body[] = "{\"prompt\":\"one two three four\",\"max_tokens\":1000,\"stream\":true}";
+    char request[400];
+    int n = snprintf(request, sizeof request,
+                     "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n"
+                     "Connection: close\r\n\r\n%s",
+                     sizeof body - 1, body);
+    return say(port, request, (size_t)n);
+}
+
+static bool ready(int port)
+{
+    static const char request[] = "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    char answer[16] = "";
+    int fd = say(port, request, sizeof request - 1);
+    bool yes = read(fd, answer, 12) == 12 && memcmp(answer, "HTTP/1.1 200", 12) == 0;
+    close(fd);
+    return yes;
+}
+
+/* Reads everything until the server closes; checks only that each stream ended as it should. */
+static void clients(int port)
+{
+    static char buf[1 << 16];
+    struct pollfd p[CLIENTS];
+    char tail[CLIENTS][24];
+    int left = CLIENTS;
+
+    memset(tail, 0, sizeof tail);
+    for (int i = 0; i < CLIENTS; i++)
+        p[i] = (struct pollfd){.fd = ask(port), .events = POLLIN};
+    while (left && poll(p, CLIENTS, 60000) > 0)
+        for (int i = 0; i < CLIENTS; i++) {
+            if (p[i].fd < 0 || !p[i].revents)
+                continue;
+            ssize_t n = read(p[i].fd, buf, sizeof buf);
+            size_t keep = n > 23 ? 23 : n > 0 ? (size_t)n : 0;
+            memmove(tail[i], tail[i] + keep, 23 - keep);
+            memcpy(tail[i] + 23 - keep, buf + (n > 0 ? (size_t)n : 0) - keep, keep);
+            if (n > 0)
+                continue;
+            if (!strstr(tail[i], "[DONE]"))
+                _exit(3);
+            close(p[i].fd);
+            p[i].fd = -1;
+            left--;
+        }
+    _exit(left ? 4 : 0);
+}
+
+/* ---------------------------------------------------------------- one measurement */
+
+struct run {
+    struct sv_serve *s;
+    int port, status;
+    double wall;
+    struct rusage before;
+};
+
+static void *drive(void *arg)
+{
+    struct run *r = arg;
+    struct timespec t = {0, 10000000};
+
+    while (!ready(r->port))
+        nanosleep(&t, NULL);
+    getrusage(RUSAGE_SELF, &r->before);
+    int64_t start = sv_clock_us();
+    pid_t child = fork();
+    if (!child)
+        clients(r->port);
+    waitpid(child, &r->status, 0);
+    r->wall = (double)(sv_clock_us() - start) / 1e6;
+    sv_serve_stop(r->s);
+    return NULL;
+}
+
+static int measure(const char *mode, int32_t step_us, int repeat)
+{
+    struct sv_serve_fake fake = {.step_us = step_us};
+    struct sv_serve_options o = {.open_engine = sv_serve_open_fake_engine, .open_arg = &fake,
+                                 .log_seconds = -1, .quiet = true, .spec_metrics = SV_SPEC_SUMMARY};
+    struct rusage before, after, all_after;
+    struct run r = {0};
+    struct sv_thread *t;
+    struct sv_err err = {0};
+
+    o.engine.target_dir = "models/demo/target";
+    o.engine.max_sequences = CLIENTS;
+    int rc = sv_serve_open(&r.s, &o, &err);
+    r.port = rc ? 0 : sv_serve_port(r.s);
+    getrusage(RUSAGE_THREAD, &before);
+    if (rc || sv_thread_start(&t, drive, &r, &err)) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 1;
+    }
+    sv_serve_run(r.s, &err);
+    getrusage(RUSAGE_THREAD, &after);
+    getrusage(RUSAGE_SELF, &all_after);
+    sv_thread_join(t);
+    sv_serve_close(r.s);
+    double loop = seconds_of(after.ru_utime) + seconds_of(after.ru_stime) -
+                  seconds_of(before.ru_utime) - seconds_of(before.ru_stime);
+    double all = seconds_of(all_after.ru_utime) + seconds_of(all_after.ru_stime) -
+                 seconds_of(r.before.ru_utime) - seconds_of(r.before.ru_stime);
+    double n = (double)CLIENTS * TOKENS;
+    printf("%s,%d,%d,%d,%.3f,%.0f,%.3f,%.2f,%.0f\n", mode, repeat, CLIENTS, TOKENS, r.wall, n / r.wall,
+           all, loop / n * 1e6, n / loop);
+    fflush(stdout);
+    return r.status != 0;
+}
+
+int main(int argc, char **argv)
+{
+    int n = argc > 1 ? atoi(argv[1]) : 5, bad = 0;
+
+    printf("mode,repeat,clients,tokens_each,wall_s,tokens_per_s,process_cpu_s,loop_us_per_token,"
+           "tokens_per_s_per_core\n");
+    for (int i = 1; i <= n; i++) {
+        bad |= measure("flood", 0, i);
+        bad |= measure("paced", 3200, i);
+    }
+    return bad;
+}
