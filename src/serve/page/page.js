@@ -12,6 +12,7 @@ const messages = [];
 let busy = null; // AbortController of the running answer
 let model = "";
 let block = 16;
+let shown = []; // the histogram on the page
 
 function headers() {
   const h = { "Content-Type": "application/json" };
@@ -49,6 +50,7 @@ function paint(el, text, flags) {
 }
 
 function histogram(counts) {
+  shown = counts;
   const box = $("histogram");
   const top = Math.max(1, ...counts);
   while (box.children.length < block) {
@@ -80,7 +82,7 @@ function takeChunk(a, chunk) {
   if (choice && choice.token_ids && choice.token_ids.length) {
     const n = choice.token_ids.length;
     a.last = performance.now();
-    if (!a.tokens) { a.first = a.last; a.firstTokens = n; } else { a.counts[n - 1] = (a.counts[n - 1] || 0) + 1; }
+    if (!a.tokens) { a.first = a.last; a.firstTokens = n; } else { a.counts[n - 1]++; }
     a.tokens += n;
   }
   if (choice && choice.delta && choice.delta.content) {
@@ -124,7 +126,7 @@ function requestBody() {
 
 async function answer() {
   const a = { text: "", tokens: 0, firstTokens: 0, first: 0, last: 0, start: performance.now(),
-              counts: [], finish: "", usage: null, el: bubble("bot live", "") };
+              counts: Array(64).fill(0), finish: "", usage: null, el: bubble("bot live", "") };
   busy = new AbortController();
   show("send", "Stop");
   try {
@@ -222,7 +224,7 @@ async function hello() {
   const i = await info.json();
   block = Math.max(1, i.speculative_num_draft_tokens);
   show("model", model + (i.speculative_algorithm ? " + draft of " + block : ", no draft"));
-  histogram([]);
+  histogram(shown); // an answer may have begun meanwhile
 }
 
 // ---------------------------------------------------------------- set-up
