@@ -354,14 +354,19 @@ template <typename T> static long check_shape(struct sv_cuda *cu, const struct s
     static const int32_t some[] = {1,   2,   3,   7,   8,   9,   15,  16,  17,  31,   32,
                                    33,  48,  63,  64,  65,  80,  96,  97,  112, 127,  128,
                                    129, 160, 191, 192, 193, 255, 256, 257, 512, 1000, 4096};
-    for (int32_t i = 1;; i++) {
-        int32_t n = i;
-        if (!s->all_counts || i > 256) {
-            const int32_t at = s->all_counts ? 29 + i - 257 : i - 1;
-            if (at >= (int32_t)(sizeof some / sizeof *some))
-                break;
-            n = some[at];
-        }
+    /* Then both ways for many rows, whatever the built-in choice. */
+    static const int32_t wholes[] = {257, 384, 600, 1000};
+    enum { SOME = sizeof some / sizeof *some, BIG_FROM = 29, WHOLES = 4 };
+    const int32_t n_plain = s->all_counts ? 256 + SOME - BIG_FROM : SOME;
+    const int32_t n_tries = n_plain + (cu->set == SV_CUDA_SM90 ? WHOLES * 2 : 0);
+    for (int32_t i = 1; i <= n_tries; i++) {
+        const int32_t at = i - 1 - n_plain;
+        int32_t n;
+        if (at < 0)
+            n = !s->all_counts ? some[i - 1] : i <= 256 ? i : some[BIG_FROM + i - 257];
+        else
+            n = wholes[at % WHOLES];
+        cu->gemm->tune_whole = at < 0 ? 0 : at < WHOLES ? 1 : -1;
         if (n > most)
             continue;
         const struct perm p = {(i * 2) % 64 * 2 + 1, i * 13 % BASE_ROWS};
@@ -384,6 +389,7 @@ template <typename T> static long check_shape(struct sv_cuda *cu, const struct s
         outside += host_bad[1];
         tried++;
     }
+    cu->gemm->tune_whole = 0;
     printf("%-9s %-13s error %.2e  %3d counts  wrong bits %llu, canaries %llu %s",
            cu->set ? "sm90" : "portable", s->name, error, tried, inside, outside,
            failed ? "FAILED" : "ok");
@@ -826,7 +832,7 @@ static void bench(struct stack *s)
             printf("\n");
             static const int32_t fills[] = {512, 1024, 2048, 4096, 8192, 8192};
             for (int i = 0; i < (set ? 6 : 1); i++) {
-                cu.gemm->tune_passes = i == 5;
+                cu.gemm->tune_whole = i == 5 ? -1 : 0;
                 const double us = time_graph(&cu, s, fills[i], ALL, set ? 4 : 1, 3);
                 row(name, "prefill", i == 5 ? "passes" : "default", fills[i], us, ALL, set ? 4 : 1);
                 printf("prefill %d: %.1f us/layer %.0f TFLOP/s; ", fills[i], us / (set ? 4 : 1),
@@ -840,37 +846,64 @@ static void bench(struct stack *s)
 
 static void sweep(struct stack *s)
 {
-    struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
-    static const int32_t counts[] = {1, 16, 32, 64, 96, 128, 192, 256};
+    static const struct {
+        int32_t set, n, stages[8]; /* ends with 0 */
+    } all[] = {
+        {1, 1, {6, 8, 9, 10, 11, 12}}, {1, 16, {6, 8, 9, 10, 11, 12}}, {1, 32, {6, 8, 9, 10, 11}},
+        {1, 48, {6, 7, 8, 9}},         {1, 64, {6, 7, 8, 9}},          {1, 96, {5, 6, 7}},
+        {1, 128, {5, 6}},              {1, 192, {4, 5}},               {1, 256, {4}},
+        {0, 1, {8, 9, 10}},            {0, 16, {8, 9, 10}},            {0, 64, {5, 6}},
+    };
     static const char *names[] = {"qkv", "o", "gate_up", "down"};
-    printf("sweep, us a layer: all four (qkv o gate_up down each alone)\n");
-    for (int i = 0; i < 8; i++)
-        for (int cluster = 1; cluster <= 2; cluster++)
-            for (int stages = 3; stages <= 12; stages++) {
-                const int32_t n = counts[i];
-                const int width = n <= 8 ? 8 : n;
-                const int fit = (232448 - 5000) / (16384 + width * 128);
-                if (stages > fit || (cluster == 2 && n < 16) || (n > 128 && stages < 4) ||
-                    (n <= 16 && stages < 4) || (stages > 6 && stages % 2 && stages != fit))
-                    continue;
-                cu.gemm->tune_cluster = cluster;
-                cu.gemm->tune_stages = stages;
-                char variant[32];
-                snprintf(variant, sizeof variant, "c%d_s%d", cluster, stages);
-                const double all = time_graph(&cu, s, n, ALL, LAYERS, 5);
-                row("sm90", "layer", variant, n, all, ALL, LAYERS);
-                const double g = time_graph(&cu, s, n, ALL | WITH_GLUE, LAYERS, 5);
-                row("sm90", "layer+4 small", variant, n, g, ALL, LAYERS);
-                printf("n %3d c%d s%-2d %7.2f glue %7.2f (", n, cluster, stages, all / LAYERS,
-                       g / LAYERS);
-                for (int k = 0; k < 4; k++) {
-                    const double us = time_graph(&cu, s, n, 1 << k, LAYERS, 3);
-                    row("sm90", names[k], variant, n, us, 1 << k, LAYERS);
-                    printf(" %6.2f", us / LAYERS);
-                }
-                printf(")\n");
-                fflush(stdout);
+    printf("sweep, us a layer: all four, with small kernels between, each alone\n");
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct sv_cuda cu = open_device((enum sv_cuda_set)all[i].set, true);
+        const char *set = all[i].set ? "sm90" : "portable";
+        const int32_t n = all[i].n;
+        for (int st = 0; all[i].stages[st]; st++) {
+            char name[32];
+            snprintf(name, sizeof name, "s%d", all[i].stages[st]);
+            cu.gemm->tune_stages = all[i].stages[st];
+            const double us = time_graph(&cu, s, n, ALL, LAYERS, 5);
+            row(set, "layer", name, n, us, ALL, LAYERS);
+            const double glued = time_graph(&cu, s, n, ALL | WITH_GLUE, LAYERS, 5);
+            row(set, "layer+4 small", name, n, glued, ALL, LAYERS);
+            printf("%-8s n %3d %-4s %7.2f %7.2f (", set, n, name, us / LAYERS, glued / LAYERS);
+            for (int k = 0; k < 4; k++) {
+                const double one = time_graph(&cu, s, n, 1 << k, LAYERS, 3);
+                row(set, names[k], name, n, one, 1 << k, LAYERS);
+                printf(" %s %.2f", names[k], one / LAYERS);
             }
+            const double head = time_graph(&cu, s, n, WITH_HEAD, 1, 5);
+            row(set, "head_argmax", name, n, head, WITH_HEAD, 1);
+            printf(") head %.1f\n", head);
+        }
+        close_device(&cu);
+    }
+    struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
+    static const int32_t units[] = {66, 64, 60, 56, 48, 44, 33, 32};
+    for (int i = 0; i < 16; i++) {
+        const int32_t n = i / 8 ? 128 : 1;
+        cu.gemm->tune_units = units[i % 8];
+        printf("n %3d, at most %d units:", n, units[i % 8]);
+        for (int k = 0; k < 4; k++)
+            printf(" %s %.2f", names[k], time_graph(&cu, s, n, 1 << k, LAYERS, 3) / LAYERS);
+        printf("\n");
+    }
+    cu.gemm->tune_units = 0;
+    static const int32_t fills[] = {300, 512, 1000, 1024, 2048};
+    for (int i = 0; i < 5 * 3; i++) {
+        const int32_t n = fills[i / 3], how = i % 3 == 2 ? -1 : i % 3;
+        cu.gemm->tune_whole = how;
+        const double us = time_graph(&cu, s, n, ALL, 4, 3);
+        printf("prefill %d, %s: %.1f us/layer %.0f TFLOP/s (", n,
+               how == 0 ? "built-in" : how > 0 ? "whole" : "passes", us / 4,
+               bytes_of(ALL, 4) * n / us / 1e6);
+        for (int k = 0; k < 4; k++)
+            printf(" %s %.0f", names[k],
+                   bytes_of(1 << k, 4) * n / time_graph(&cu, s, n, 1 << k, 4, 3) / 1e6);
+        printf(")\n");
+    }
     close_device(&cu);
 }
 

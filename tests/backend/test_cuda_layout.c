@@ -81,6 +81,35 @@ static void units_are_equal_and_slots_distinct(void **state)
     }
 }
 
+/* Qwen3-8B on 132 multiprocessors: units as long as one another, few pieces, a launch that fills
+ * the device. */
+static void units_end_where_blocks_end(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t n_blocks, n_k, max, units, pieces, grid;
+    } cases[] = {
+        {24, 64, 66, 64, 80, 66},     {16, 64, 66, 64, 64, 66},    {96, 64, 66, 64, 64, 66},
+        {16, 192, 66, 64, 64, 66},    {594, 64, 66, 66, 0, 66},    {384, 64, 264, 256, 256, 264},
+        {1, 64, 66, 16, 16, 16},      {7, 13, 66, 22, 26, 22},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct sv_split s = sv_split_make(cases[i].n_blocks, cases[i].n_k, cases[i].max);
+        int32_t pieces = 0;
+        assert_int_equal(s.n_units, cases[i].units);
+        assert_int_equal(sv_split_grid(&s, cases[i].max), cases[i].grid);
+        for (int32_t u = 0; u < s.n_units; u++)
+            for (int32_t t = sv_split_start(&s, u); t < sv_split_start(&s, u + 1);) {
+                const int32_t end = (t / s.n_k + 1) * s.n_k, stop = sv_split_start(&s, u + 1);
+                const int32_t to = end < stop ? end : stop;
+                pieces += to - t < s.n_k;
+                t = to;
+            }
+        assert_int_equal(pieces, cases[i].pieces);
+    }
+}
+
 SV_TEST_MAIN(cmocka_unit_test(places_are_distinct),
              cmocka_unit_test(tiles_carry_the_hardware_swizzle),
-             cmocka_unit_test(units_are_equal_and_slots_distinct))
+             cmocka_unit_test(units_are_equal_and_slots_distinct),
+             cmocka_unit_test(units_end_where_blocks_end))

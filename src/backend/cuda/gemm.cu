@@ -97,6 +97,8 @@ static void add_part(const struct sv_cuda *cu, struct sv_gemm_args *a,
 static void set_up(struct sv_cuda *cu, struct sv_gemm_args *a, int32_t k)
 {
     a->split = sv_split_make(a->split.n_blocks, sv_tiles(k), max_units(cu));
+    if (cu->gemm->tune_units && cu->gemm->tune_units < a->split.n_units)
+        a->split.n_units = cu->gemm->tune_units;
     a->pieces = cu->gemm->pieces;
     a->arrived = cu->gemm->arrived;
     a->best = cu->gemm->best;
@@ -127,13 +129,11 @@ void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
     SV_REQUIRE(p->ldx % 8 == 0 && (uintptr_t)p->x % 16 == 0);
     set_up(cu, &a, p->k);
     const size_t y_bytes = f32 ? sizeof(float) : sizeof(__nv_bfloat16);
-    int32_t m = 0;
-    if (cu->set == SV_CUDA_SM90 && !cu->gemm->tune_passes) {
-        a.n_rows = p->n_rows;
-        a.y = p->y;
-        m = sv_gemm_sm90_whole(cu, p->x, p->ldx, p->k, &a);
-    }
-    for (; m < p->n_rows; m += pass_rows(cu)) {
+    a.n_rows = p->n_rows;
+    a.y = p->y;
+    if (cu->set == SV_CUDA_SM90 && sv_gemm_sm90_whole(cu, p->x, p->ldx, p->k, &a))
+        return;
+    for (int32_t m = 0; m < p->n_rows; m += pass_rows(cu)) {
         a.n_rows = p->n_rows - m < pass_rows(cu) ? p->n_rows - m : pass_rows(cu);
         a.y = (uint8_t *)p->y + (size_t)m * (size_t)p->ldy * y_bytes;
         run_pass(cu, (const __nv_bfloat16 *)p->x + m * p->ldx, p->ldx, p->k, &a);

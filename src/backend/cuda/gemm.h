@@ -34,7 +34,7 @@ struct sv_gemm_item {
 /* Handed to kernels by value. */
 struct sv_gemm_args {
     struct sv_split split;
-    int32_t n_rows, n_parts, mode, n_stages, ahead;
+    int32_t n_rows, n_parts, mode, n_stages;
     void *y;
     int64_t ldy;
     float4 *pieces;    /* partial sums of blocks shared between units */
@@ -51,9 +51,9 @@ struct sv_cuda_gemm_state {
     float4 *pieces;
     uint32_t *arrived;
     uint64_t *best;
-    /* Benchmarks only; 0 = the built-in choice. */
-    bool tune_passes;
-    int32_t tune_cluster, tune_stages, tune_ahead, tune_n;
+    /* Benchmarks only; 0 = the built-in choice, below 0 = none. */
+    int32_t tune_stages, tune_n, tune_units;
+    int32_t tune_whole; /* above 0: always */
 };
 
 /* ---------------------------------------------------------------- for the rest of the folder */
@@ -80,9 +80,9 @@ enum { SV_SM90_BLOCK = 256 };
 int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err);
 void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                   struct sv_gemm_args *a);
-/* As many whole blocks of 256 rows of x as are worth it; returns the rows done. The same bits. */
-int32_t sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
-                           struct sv_gemm_args *a);
+/* Many rows, where it pays to give every sum to one thread block; false: nothing done. The same bits. */
+bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                        struct sv_gemm_args *a);
 /* ---- gemm_portable.cu: blocks of 64 weight rows */
 enum { SV_PORTABLE_BLOCK = 64 };
 int sv_gemm_portable_open(struct sv_cuda *cu, struct sv_err *err);

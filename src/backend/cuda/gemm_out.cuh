@@ -231,16 +231,40 @@ static __device__ __forceinline__ void write_piece(const float (&acc)[N / 2],
                    make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]));
 }
 
+/* Counts one more; what the group wrote before its last group_sync is there for whoever reads the
+ * count, and what others wrote before theirs is there after the next one. */
+static __device__ __forceinline__ uint32_t arrive(uint32_t *count)
+{
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(count)
+                 : "memory");
+    return before;
+}
+
 /* The units that share a block. */
 struct sharers {
     int32_t first, last;
+    int32_t first_slot; /* the others have it as their first block */
 };
 
 static __device__ __forceinline__ struct sharers sharers_of(const struct sv_split &s, int32_t block)
 {
-    const struct sharers r = {sv_split_unit(&s, block * s.n_k),
-                              sv_split_unit(&s, (block + 1) * s.n_k - 1)};
+    struct sharers r;
+    r.first = sv_split_unit(&s, block * s.n_k);
+    r.last = sv_split_unit(&s, (block + 1) * s.n_k - 1);
+    r.first_slot = sv_split_slot(&s, r.first, block);
     return r;
+}
+
+/* As piece_of, for a block whose sharers are known. */
+template <int N, int BANDS>
+static __device__ __forceinline__ const float4 *
+piece_in(const struct sv_gemm_args &a, const struct sharers &who, int32_t u, int band)
+{
+    const int32_t slot = u == who.first ? who.first_slot : 2 * u;
+    return a.pieces + ((size_t)slot * BANDS + band) * (size_t)(N / 8) * 128 + (threadIdx.x & 127);
 }
 
 /* Few rows: whoever writes the last piece adds all of them up into acc. False when others are still
@@ -252,29 +276,40 @@ gather_pieces(float (&acc)[N / 2], const struct sv_gemm_args &a, uint32_t *order
 {
     const int tid = threadIdx.x & 127;
     write_piece<N>(acc, a, piece_of<N, BANDS>(a, unit, block, band));
-    __threadfence();
     group_sync(group);
     const struct sharers who = sharers_of(a.split, block);
     uint32_t *arrived = &a.arrived[who.first * BANDS + band];
     if (tid == 0)
-        *order = atomicAdd(arrived, 1u);
+        *order = arrive(arrived);
     group_sync(group);
     if (*order != (uint32_t)(who.last - who.first))
         return false;
     if (tid == 0)
         *arrived = 0;
-    __threadfence();
+    /* As many pieces under way at once as registers allow. */
+    constexpr int U = N <= 32 ? 4 : 1;
 #pragma unroll 1
-    for (int32_t u = who.first; u <= who.last; u++) {
-        const float4 *from = piece_of<N, BANDS>(a, u, block, band);
+    for (int32_t u0 = who.first; u0 <= who.last; u0 += U) {
+        float4 p[U][N / 8];
 #pragma unroll
-        for (int j = 0; j < N / 8; j++)
-            if (j * 8 < a.n_rows) {
-                const float4 v = __ldcg(from + j * 128);
-                acc[4 * j] = u == who.first ? v.x : acc[4 * j] + v.x;
-                acc[4 * j + 1] = u == who.first ? v.y : acc[4 * j + 1] + v.y;
-                acc[4 * j + 2] = u == who.first ? v.z : acc[4 * j + 2] + v.z;
-                acc[4 * j + 3] = u == who.first ? v.w : acc[4 * j + 3] + v.w;
+        for (int i = 0; i < U; i++) {
+            const float4 *from = piece_in<N, BANDS>(a, who, u0 + i, band);
+#pragma unroll
+            for (int j = 0; j < N / 8; j++)
+                if (u0 + i <= who.last && j * 8 < a.n_rows)
+                    p[i][j] = __ldcg(from + j * 128);
+        }
+#pragma unroll
+        for (int i = 0; i < U; i++)
+            if (u0 + i <= who.last) {
+                const bool first = u0 + i == who.first;
+#pragma unroll
+                for (int j = 0; j < N / 8; j++) {
+                    acc[4 * j] = first ? p[i][j].x : acc[4 * j] + p[i][j].x;
+                    acc[4 * j + 1] = first ? p[i][j].y : acc[4 * j + 1] + p[i][j].y;
+                    acc[4 * j + 2] = first ? p[i][j].z : acc[4 * j + 2] + p[i][j].z;
+                    acc[4 * j + 3] = first ? p[i][j].w : acc[4 * j + 3] + p[i][j].w;
+                }
             }
     }
     return true;
@@ -287,7 +322,7 @@ template <int BANDS>
 static __device__ __forceinline__ void spread_arrive(const struct sv_gemm_args &a, int32_t block,
                                                      int band)
 {
-    atomicAdd(&a.arrived[sharers_of(a.split, block).first * BANDS + band], 1u);
+    arrive(&a.arrived[sharers_of(a.split, block).first * BANDS + band]);
 }
 
 template <int N, int BANDS, bool STMATRIX>
@@ -308,22 +343,42 @@ static __device__ __forceinline__ void spread_put(const struct sv_gemm_args &a, 
     group_sync(group);
     const int32_t c0 = n_chunks * (unit - who.first) / n_who;
     const int32_t c1 = n_chunks * (unit - who.first + 1) / n_who;
+    /* C chunks of U pieces under way at once. */
+    constexpr int C = N > 128 ? 4 : 2, U = 4;
 #pragma unroll 1
-    for (int32_t c = c0; c < c1; c++) {
-        float v[8];
+    for (int32_t c = c0; c < c1; c += C) {
+        float v[C][8];
+#pragma unroll 1
+        for (int32_t u = who.first; u <= who.last; u += U) {
+            float4 p[U][C][2];
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            v[i] = 0.0f;
-#pragma unroll 4
-        for (int32_t u = who.first; u <= who.last; u++) {
-            const float4 *from = piece_of<N, BANDS>(a, u, block, band) + c * 256;
-            const float4 p = __ldcg(from), q = __ldcg(from + 128);
-            const float w[8] = {p.x, p.y, p.z, p.w, q.x, q.y, q.z, q.w};
+            for (int i = 0; i < U; i++) {
+                const float4 *from = piece_in<N, BANDS>(a, who, u + i, band) + c * 256;
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                v[i] = u == who.first ? w[i] : v[i] + w[i];
+                for (int j = 0; j < C; j++)
+                    if (u + i <= who.last && c + j < c1) {
+                        p[i][j][0] = __ldcg(from + j * 256);
+                        p[i][j][1] = __ldcg(from + j * 256 + 128);
+                    }
+            }
+#pragma unroll
+            for (int i = 0; i < U; i++)
+                if (u + i <= who.last) {
+                    const bool first = u + i == who.first;
+#pragma unroll
+                    for (int j = 0; j < C; j++) {
+                        const float4 q = p[i][j][0], r = p[i][j][1];
+                        const float w[8] = {q.x, q.y, q.z, q.w, r.x, r.y, r.z, r.w};
+#pragma unroll
+                        for (int e = 0; e < 8; e++)
+                            v[j][e] = first ? w[e] : v[j][e] + w[e];
+                    }
+                }
         }
-        put<true, STMATRIX>(v, a, s, c * 16, n_warps);
+#pragma unroll
+        for (int j = 0; j < C; j++)
+            if (c + j < c1)
+                put<true, STMATRIX>(v[j], a, s, (c + j) * 16, n_warps);
     }
 }
 

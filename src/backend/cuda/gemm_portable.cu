@@ -10,7 +10,7 @@
  */
 #include "backend/cuda/gemm_out.cuh"
 
-enum { THREADS = 128, WARPS = THREADS / 32, MIN_STAGES = 3, MAX_STAGES = 8, BLOCKS_PER_SM = 2 };
+enum { THREADS = 128, WARPS = THREADS / 32, MIN_STAGES = 4, MAX_STAGES = 10, BLOCKS_PER_SM = 2 };
 
 static __device__ __forceinline__ void copy16(uint32_t dst, const void *src, bool there)
 {
@@ -83,28 +83,44 @@ static __device__ __forceinline__ uint32_t swizzled(int row, int chunk)
     return (uint32_t)(row * 128 + ((chunk ^ (row & 7)) << 4));
 }
 
-static __device__ __forceinline__ const uint8_t *tile_of(const struct sv_gemm_args &a, int32_t t)
+/* Where a unit's loads stand. Bands of a part follow one another, so only a new part jumps. */
+struct walk {
+    int32_t block, kk;
+    const uint8_t *w, *end; /* this thread's place in the tile; of the part */
+};
+
+static __device__ __forceinline__ void walk_enter(struct walk &v, const struct sv_gemm_args &a)
 {
-    const int32_t block = t / a.split.n_k, kk = t - block * a.split.n_k;
-    const struct sv_gemm_item &it = a.part[sv_gemm_part_of(a, block)];
-    return it.w + ((size_t)(block - it.block0) * a.split.n_k + kk) * SV_TILE_BYTES;
+    const struct sv_gemm_item &it = a.part[sv_gemm_part_of(a, v.block)];
+    const size_t band = (size_t)a.split.n_k * SV_TILE_BYTES;
+    v.w = it.w + (size_t)(v.block - it.block0) * band + (size_t)v.kk * SV_TILE_BYTES +
+          threadIdx.x * 16;
+    v.end = it.w + (size_t)it.n_bands * band;
 }
 
-static __device__ __forceinline__ void load_weights(const struct sv_gemm_args &a, int32_t t,
-                                                    uint32_t stage)
+static __device__ __forceinline__ void walk_next(struct walk &v, const struct sv_gemm_args &a)
 {
-    const uint8_t *from = tile_of(a, t) + threadIdx.x * 16;
+    v.w += SV_TILE_BYTES;
+    if (++v.kk == a.split.n_k) {
+        v.kk = 0;
+        v.block++;
+        if (v.w - threadIdx.x * 16 == v.end && v.block < a.split.n_blocks)
+            walk_enter(v, a);
+    }
+}
+
+static __device__ __forceinline__ void load_weights(const struct walk &v, uint32_t stage)
+{
 #pragma unroll
     for (int i = 0; i < SV_TILE_BYTES / (THREADS * 16); i++)
-        copy16(stage + threadIdx.x * 16 + i * THREADS * 16, from + i * THREADS * 16, true);
+        copy16(stage + threadIdx.x * 16 + i * THREADS * 16, v.w + i * THREADS * 16, true);
 }
 
 template <int N>
 static __device__ __forceinline__ void load_x(const __nv_bfloat16 *x, int64_t ldx, int32_t k,
-                                              const struct sv_gemm_args &a, int32_t t,
+                                              const struct sv_gemm_args &a, int32_t kk,
                                               uint32_t stage)
 {
-    const int32_t kk = t % a.split.n_k;
 #pragma unroll
     for (int i = threadIdx.x; i < N * 8; i += THREADS) {
         const int row = i / 8, chunk = i % 8, col = kk * SV_TILE + chunk * 8;
@@ -151,18 +167,32 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     const uint32_t smem = smem_u32(smem_bytes);
     const int32_t t0 = sv_split_start(&a.split, blockIdx.x),
                   t1 = sv_split_start(&a.split, blockIdx.x + 1);
-    const int32_t early = a.n_stages - 1;
+    if ((int32_t)blockIdx.x >= a.split.n_units) {
+        sv_pdl_launch();
+        sv_pdl_wait();
+        return;
+    }
+    /* Two tiles a round, so that a barrier and its waits are paid once for both. */
+    const int32_t early = a.n_stages - 2;
+    struct walk v;
+    v.block = t0 / a.split.n_k;
+    v.kk = t0 - v.block * a.split.n_k;
+    walk_enter(v, a);
+    int32_t s = 0, kk = v.kk, begun = kk, block = v.block, x_kk = kk;
     for (int32_t i = 0; i < early; i++)
-        if (t0 + i < t1)
-            load_weights(a, t0 + i, smem + i * STAGE);
+        if (t0 + i < t1) {
+            load_weights(v, smem + i * STAGE);
+            walk_next(v, a);
+        }
     sv_pdl_launch();
     sv_pdl_wait();
     for (int32_t i = 0; i < early; i++) {
-        if (t0 + i < t1)
-            load_x<N>(x, ldx, k, a, t0 + i, smem + i * STAGE);
+        if (t0 + i < t1) {
+            load_x<N>(x, ldx, k, a, x_kk, smem + i * STAGE);
+            x_kk = x_kk + 1 == a.split.n_k ? 0 : x_kk + 1;
+        }
         copy_commit();
     }
-    int32_t s = 0, kk = t0 % a.split.n_k, begun = kk;
     if (a.mode == SV_GEMM_ARGMAX)
         best_clear(a, WARPS);
     float acc[N / 2];
@@ -170,32 +200,40 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     for (int i = 0; i < N / 2; i++)
         acc[i] = 0.0f;
 #pragma unroll 1
-    for (int32_t t = t0; t < t1; t++) {
-        copy_wait(a.n_stages - 2);
+    for (int32_t t = t0; t < t1; t += 2) {
+        copy_wait(a.n_stages - 4);
         __syncthreads();
-        if (t + early < t1) {
-            const uint32_t stage = smem + (s == 0 ? early : s - 1) * STAGE;
-            load_weights(a, t + early, stage);
-            load_x<N>(x, ldx, k, a, t + early, stage);
+        int32_t free = s < 2 ? s + early : s - 2; /* the stages of the last round */
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            if (t + early + i < t1) {
+                const uint32_t stage = smem + free * STAGE;
+                load_weights(v, stage);
+                load_x<N>(x, ldx, k, a, v.kk, stage);
+                walk_next(v, a);
+            }
+            copy_commit();
+            free = free + 1 == a.n_stages ? 0 : free + 1;
         }
-        copy_commit();
-        sum_tile<N>(acc, smem + s * STAGE);
-        if (++s == a.n_stages)
-            s = 0;
-        if (++kk == a.split.n_k || t + 1 == t1) {
-            const int32_t block = t / a.split.n_k, part = sv_gemm_part_of(a, block);
+#pragma unroll 1
+        for (int32_t i = t; i < min(t + 2, t1); i++) {
+            sum_tile<N>(acc, smem + s * STAGE);
+            if (++s == a.n_stages)
+                s = 0;
+            if (++kk < a.split.n_k && i + 1 < t1)
+                continue;
+            const int32_t part = sv_gemm_part_of(a, block);
             if ((kk == a.split.n_k && begun == 0) ||
                 gather_pieces<N, 1>(acc, a, &order, blockIdx.x, block, 0, 0))
                 put_all<N, false>(acc, a,
                                   spot_of(a, block, block - a.part[part].block0,
                                           patch + threadIdx.x / 32 * SV_PATCH_BYTES),
                                   0, WARPS);
-            if (kk == a.split.n_k)
-                kk = 0;
-            begun = kk;
+            kk = begun = 0;
+            block++;
 #pragma unroll
-            for (int i = 0; i < N / 2; i++)
-                acc[i] = 0.0f;
+            for (int e = 0; e < N / 2; e++)
+                acc[e] = 0.0f;
         }
     }
 }
@@ -250,8 +288,10 @@ void sv_gemm_portable(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
     while (i + 1 < N_WIDTHS && widths[i].n < a->n_rows)
         i++;
     const size_t stage = SV_TILE_BYTES + (size_t)widths[i].n * 128;
-    a->n_stages = stages_of(cu, widths[i].n);
-    sv_cuda_launch(cu, "a matrix product", widths[i].fn, dim3((unsigned)a->split.n_units),
+    const struct sv_cuda_gemm_state *g = cu->gemm;
+    const int most = stages_of(cu, widths[i].n);
+    a->n_stages = g->tune_stages > 0 && g->tune_stages < most ? g->tune_stages : most;
+    sv_cuda_launch(cu, "a matrix product", widths[i].fn, dim3((unsigned)sv_split_grid(&a->split, cu->n_sms * BLOCKS_PER_SM)),
                    dim3(THREADS), (size_t)a->n_stages * stage, (const __nv_bfloat16 *)x, ldx, k,
                    *a);
 }

@@ -18,12 +18,9 @@
 
 enum {
     CONSUMERS = 256, /* two warpgroups */
-    THREADS = CONSUMERS + 32,
     MAX_STAGES = 12,
     SPREAD_FROM = 64, /* rows from which pieces are added up by all who share a block */
-    SMEM_MAX = 232448,
-    WHOLE_N = 256,
-    WHOLE_STAGES = 4
+    SMEM_MAX = 232448
 };
 
 /* ---------------------------------------------------------------- barriers and copies */
@@ -44,11 +41,12 @@ static __device__ __forceinline__ void bar_arrive(uint32_t bar)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 
-/* The same barrier in block `rank` of the cluster. */
+/* The same barrier in block `rank` of the cluster. Nothing is handed over but the end of reads that
+ * are already done, so no release at cluster scope: that is a fence of about a microsecond. */
 static __device__ __forceinline__ void bar_arrive_at(uint32_t bar, uint32_t rank)
 {
     asm volatile("{\n.reg .b32 far;\nmapa.shared::cluster.u32 far, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [far];\n}" ::"r"(bar),
+                 "mbarrier.arrive.shared::cluster.b64 _, [far];\n}" ::"r"(bar),
                  "r"(rank)
                  : "memory");
 }
@@ -93,9 +91,10 @@ static __device__ __forceinline__ void copy_x(uint32_t dst, const CUtensorMap *m
             : "memory");
 }
 
+/* Of execution only; barriers are made visible by their own fence. */
 static __device__ __forceinline__ void cluster_sync(void)
 {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
 }
 
@@ -115,19 +114,29 @@ struct tail {
 
 /* ---------------------------------------------------------------- the producer */
 
+/* A unit's tiles in the order of work: a block that the unit ends inside of comes first, so that its
+ * piece lies ready before the unit's end and nobody waits for it there. */
+static __device__ __forceinline__ int32_t first_tile(int32_t t0, int32_t t1, int32_t n_k)
+{
+    const int32_t last = t1 - t1 % n_k;
+    return last > t0 && last < t1 ? last : t0;
+}
+
 /* Where a unit's walk over its tiles stands. */
 struct walk {
-    int32_t block, kk, part, n_bands; /* n_bands: of this thread block's two, how many exist */
-    const uint8_t *w;                 /* first band's tile kk */
+    int32_t t, t0, t1, kk;
+    int32_t n_bands;  /* of this thread block's two, how many exist */
+    const uint8_t *w; /* first band's tile kk */
     size_t band_bytes;
 };
 
 static __device__ __forceinline__ void walk_enter(struct walk &v, const struct sv_gemm_args &a,
                                                   int half)
 {
-    v.part = sv_gemm_part_of(a, v.block);
-    const struct sv_gemm_item &it = a.part[v.part];
-    const int32_t band = (v.block - it.block0) * 4 + half * 2;
+    const int32_t block = v.t / a.split.n_k;
+    v.kk = v.t - block * a.split.n_k;
+    const struct sv_gemm_item &it = a.part[sv_gemm_part_of(a, block)];
+    const int32_t band = (block - it.block0) * 4 + half * 2;
     v.n_bands = min(2, max(0, it.n_bands - band));
     v.w = it.w + (size_t)band * v.band_bytes + (size_t)v.kk * SV_TILE_BYTES;
 }
@@ -136,11 +145,11 @@ static __device__ __forceinline__ void walk_next(struct walk &v, const struct sv
                                                  int half)
 {
     v.w += SV_TILE_BYTES;
-    if (++v.kk == a.split.n_k) {
-        v.kk = 0;
-        v.block++;
-        if (v.block < a.split.n_blocks)
-            walk_enter(v, a, half);
+    if (++v.t == v.t1) {
+        v.t = v.t0;
+        walk_enter(v, a, half);
+    } else if (++v.kk == a.split.n_k) {
+        walk_enter(v, a, half);
     }
 }
 
@@ -175,31 +184,22 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
     struct walk v;
     v.band_bytes = (size_t)a.split.n_k * SV_TILE_BYTES;
-    v.block = t0 / a.split.n_k;
-    v.kk = t0 % a.split.n_k;
+    v.t0 = t0;
+    v.t1 = t1;
+    v.t = first_tile(t0, t1, a.split.n_k);
     walk_enter(v, a, half);
+    struct walk x = v;
     const int32_t n_tiles = t1 - t0, early = min(a.n_stages, n_tiles);
-    const int32_t kk0 = v.kk;
     for (int32_t i = 0; i < early; i++) {
         load_weights<N>(v, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]), stream_once);
         walk_next(v, a, half);
     }
     sv_pdl_launch();
-    if (a.ahead > 0 && n_tiles > early) {
-        struct walk w = v;
-        for (int32_t i = early; i < min(n_tiles, early + a.ahead); i++) {
-            for (int b = 0; b < w.n_bands; b++)
-                asm volatile(
-                    "cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(w.w + b * w.band_bytes),
-                    "r"(SV_TILE_BYTES)
-                    : "memory");
-            walk_next(w, a, half);
-        }
-    }
     sv_pdl_wait();
-    for (int32_t i = 0, kk = kk0; i < early; i++) {
-        load_x<N, CL>(map, kk, 0, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]), half, keep);
-        kk = kk + 1 == a.split.n_k ? 0 : kk + 1;
+    for (int32_t i = 0; i < early; i++) {
+        load_x<N, CL>(map, x.kk, 0, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]), half,
+                      keep);
+        walk_next(x, a, half);
     }
     int32_t s = 0;
     uint32_t parity = 0;
@@ -290,7 +290,7 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
     if (a.mode == SV_GEMM_ARGMAX)
         best_clear(a, CONSUMERS / 32);
 #pragma unroll 1
-    for (int32_t t = t0; t < t1;) {
+    for (int32_t t = first_tile(t0, t1, a.split.n_k), left = t1 - t0; left > 0;) {
         const int32_t block = t / a.split.n_k, k0 = t - block * a.split.n_k;
         const int32_t n = min(a.split.n_k - k0, t1 - t);
         const struct sv_gemm_item &it = a.part[sv_gemm_part_of(a, block)];
@@ -301,7 +301,8 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
         for (int i = 0; i < N / 2; i++)
             acc[i] = 0.0f;
         sum_tiles<N, CL>(acc, at, n, present, a, smem, tail, wg, half);
-        t += n;
+        left -= n;
+        t = t + n == t1 ? t0 : t + n;
         if (!present)
             continue;
         if (n != a.split.n_k) {
@@ -321,7 +322,6 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
     if (!SPREAD || shared0 < 0)
         return;
     /* Only now, at the end of the unit: the other pieces are not there any earlier. */
-    __threadfence();
     group_sync(wg);
     if ((threadIdx.x & 127) == 0) {
         spread_arrive<4>(a, shared0, band_in);
@@ -353,7 +353,7 @@ struct item {
 static __device__ __forceinline__ struct item item_of(const struct sv_gemm_args &a, int32_t i,
                                                       int n)
 {
-    const int32_t n_x = a.n_rows / n, per_group = GROUP * a.split.n_blocks, group = i / per_group;
+    const int32_t n_x = (a.n_rows + n - 1) / n, per_group = GROUP * a.split.n_blocks, group = i / per_group;
     const int32_t wide = min((int32_t)GROUP, n_x - group * GROUP), in_group = i - group * per_group;
     const struct item it = {in_group / wide, (group * GROUP + in_group % wide) * n};
     return it;
@@ -373,8 +373,7 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
     sv_pdl_wait();
     for (int32_t i = blockIdx.x / 2; i < n_items; i += gridDim.x / 2) {
         const struct item it = item_of(a, i, N);
-        v.block = it.block;
-        v.kk = 0;
+        v.t = it.block * a.split.n_k;
         walk_enter(v, a, half);
         for (int32_t kk = 0; kk < a.split.n_k; kk++, v.w += SV_TILE_BYTES) {
             const uint32_t full = smem_u32(&tail->full[s]);
@@ -393,24 +392,15 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
     sv_pdl_launch();
 }
 
-/* acc = total + acc, or total when this is the first piece; kept for the next piece unless it is
- * the last. */
+/* The pieces so far and this one. */
 template <int N>
-static __device__ __forceinline__ void fold_piece(float (&acc)[N / 2], float4 *total, bool first,
-                                                  bool last)
+static __device__ __forceinline__ void fold_piece(float (&acc)[N / 2], float (&total)[N / 2],
+                                                  bool first)
 {
 #pragma unroll
-    for (int j = 0; j < N / 8; j++) {
-        if (!first) {
-            const float4 v = __ldcg(total + j * 128);
-            acc[4 * j] = v.x + acc[4 * j];
-            acc[4 * j + 1] = v.y + acc[4 * j + 1];
-            acc[4 * j + 2] = v.z + acc[4 * j + 2];
-            acc[4 * j + 3] = v.w + acc[4 * j + 3];
-        }
-        if (!last)
-            __stcg(total + j * 128,
-                   make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]));
+    for (int e = 0; e < N / 2; e++) {
+        acc[e] = first ? acc[e] : total[e] + acc[e];
+        total[e] = acc[e];
     }
 }
 
@@ -419,7 +409,6 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
                                                      struct tail *tail, int32_t n_items, int half)
 {
     const int warp = threadIdx.x / 32, wg = warp / 4;
-    float4 *total = a.pieces + (size_t)(blockIdx.x * 2 + wg) * (N / 8) * 128 + (threadIdx.x & 127);
     struct place at = {0, 0};
     sv_pdl_wait();
 #pragma unroll 1
@@ -429,7 +418,7 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
         const int32_t band = (it.block - part.block0) * 4 + half * 2 + wg;
         const bool present = band < part.n_bands;
         const int32_t t0 = it.block * a.split.n_k, t1 = t0 + a.split.n_k;
-        float acc[N / 2];
+        float acc[N / 2], total[N / 2];
 #pragma unroll 1
         for (int32_t t = t0; t < t1;) {
             const int32_t end = min(t1, sv_split_start(&a.split, sv_split_unit(&a.split, t) + 1));
@@ -437,8 +426,7 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
             for (int e = 0; e < N / 2; e++)
                 acc[e] = 0.0f;
             sum_tiles<N, CL>(acc, at, end - t, present, a, smem, tail, wg, half);
-            if (present)
-                fold_piece<N>(acc, total, t == t0, end == t1);
+            fold_piece<N>(acc, total, t == t0);
             t = end;
         }
         if (present)
@@ -449,23 +437,41 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
 
 /* ---------------------------------------------------------------- kernels */
 
+/* Wide tiles need more registers than an even share: the producer has a warpgroup of its own and
+ * gives its registers to the consumers. */
+static SV_HD constexpr bool moves_registers(int n)
+{
+    return n > 128;
+}
+
+static SV_HD constexpr int threads_of(int n)
+{
+    return CONSUMERS + (moves_registers(n) ? 128 : 32);
+}
+
 template <int N, int CL, bool WHOLE>
-static __global__ void __launch_bounds__(THREADS, N <= 128 ? 2 : 1)
+static __global__ void __launch_bounds__(threads_of(N), 1)
     gemm_kernel(const __grid_constant__ CUtensorMap map,
                 const __grid_constant__ struct sv_gemm_args a)
 {
     extern __shared__ __align__(1024) uint8_t smem_bytes[];
     const uint32_t smem = smem_u32(smem_bytes);
     struct tail *tail = (struct tail *)(smem_bytes + (size_t)a.n_stages * ring<N>::STAGE);
-    const int32_t unit = blockIdx.x / 2, n_items = WHOLE ? a.n_rows / N * a.split.n_blocks : 0;
+    const int32_t unit = blockIdx.x / 2, n_items = WHOLE ? (a.n_rows + N - 1) / N * a.split.n_blocks : 0;
     const int half = blockIdx.x & 1;
     const int32_t t0 = sv_split_start(&a.split, unit), t1 = sv_split_start(&a.split, unit + 1);
+    if (!WHOLE && unit >= a.split.n_units) {
+        sv_pdl_launch();
+        sv_pdl_wait();
+        return;
+    }
     if (threadIdx.x == 0) {
         for (int i = 0; i < a.n_stages; i++) {
             bar_init(smem_u32(&tail->full[i]), 1);
             bar_init(smem_u32(&tail->empty[i]), CONSUMERS / 32 * CL);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
         if (smem & 1023)
             __trap(); /* swizzled tiles must lie on 1024 */
     }
@@ -474,6 +480,8 @@ static __global__ void __launch_bounds__(THREADS, N <= 128 ? 2 : 1)
     else
         __syncthreads();
     if (threadIdx.x >= CONSUMERS) {
+        if (moves_registers(N))
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == CONSUMERS) {
             if (WHOLE)
                 produce_whole<N, CL>(&map, a, smem, tail, n_items, half);
@@ -481,10 +489,13 @@ static __global__ void __launch_bounds__(THREADS, N <= 128 ? 2 : 1)
                 produce<N, CL>(&map, a, smem, tail, t0, t1, half);
         }
         __syncwarp();
-    } else if (WHOLE) {
-        consume_whole<N, CL>(a, smem, tail, n_items, half);
     } else {
-        consume<N, CL>(a, smem, tail, unit, t0, t1, half);
+        if (moves_registers(N))
+            asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        if (WHOLE)
+            consume_whole<N, CL>(a, smem, tail, n_items, half);
+        else
+            consume<N, CL>(a, smem, tail, unit, t0, t1, half);
     }
     if (CL > 1)
         cluster_sync(); /* the other block may still write here */
@@ -495,22 +506,23 @@ static __global__ void __launch_bounds__(THREADS, N <= 128 ? 2 : 1)
 typedef void gemm_fn(const CUtensorMap, const struct sv_gemm_args);
 
 struct width {
-    int n, cluster, stages;
-    gemm_fn *fn[2]; /* blocks alone, clusters of two */
+    int n, stages;
+    gemm_fn *fn;
 };
 
-/* stages: two thread blocks of different launches fit a multiprocessor up to N = 128. */
+/* stages: a multiprocessor for each thread block. Two of different launches on one would let the
+ * next fill its ring sooner, but now and then two of the same launch meet there and all wait for
+ * them. */
 static const struct width widths[] = {
-    {8, 1, 6, {gemm_kernel<8, 1, false>, NULL}},
-    {16, 1, 5, {gemm_kernel<16, 1, false>, gemm_kernel<16, 2, false>}},
-    {32, 1, 5, {gemm_kernel<32, 1, false>, gemm_kernel<32, 2, false>}},
-    {64, 2, 4, {gemm_kernel<64, 1, false>, gemm_kernel<64, 2, false>}},
-    {96, 2, 3, {gemm_kernel<96, 1, false>, gemm_kernel<96, 2, false>}},
-    {128, 2, 3, {gemm_kernel<128, 1, false>, gemm_kernel<128, 2, false>}},
-    {192, 2, 4, {NULL, gemm_kernel<192, 2, false>}},
-    {256, 2, 4, {gemm_kernel<256, 1, false>, gemm_kernel<256, 2, false>}},
+    {8, 10, gemm_kernel<8, 1, false>},   {16, 10, gemm_kernel<16, 1, false>},
+    {32, 8, gemm_kernel<32, 1, false>},  {64, 6, gemm_kernel<64, 1, false>},
+    {96, 7, gemm_kernel<96, 1, false>},  {128, 6, gemm_kernel<128, 1, false>},
+    {192, 5, gemm_kernel<192, 1, false>}, {256, 4, gemm_kernel<256, 1, false>},
 };
 enum { N_WIDTHS = sizeof widths / sizeof *widths };
+
+/* Clusters of two: there each gets half of x's tiles for both. */
+static const struct width whole = {192, 5, gemm_kernel<192, 2, true>};
 
 static size_t smem_of(int n, int stages)
 {
@@ -524,18 +536,11 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
         sv_cuda_try(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &cu->gemm->encode,
                                                      12000, cudaEnableDefault, &found),
                     err, "the driver's tensor maps");
-    for (int i = 0; i < N_WIDTHS && !rc; i++)
-        for (int c = 0; c < 2 && !rc; c++)
-            if (widths[i].fn[c])
-                rc = sv_cuda_try(cudaFuncSetAttribute((const void *)widths[i].fn[c],
-                                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                      SMEM_MAX),
-                                 err, "shared memory of a matrix product");
-    if (!rc)
-        rc =
-            sv_cuda_try(cudaFuncSetAttribute((const void *)gemm_kernel<WHOLE_N, 2, true>,
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_MAX),
-                        err, "shared memory of a matrix product");
+    for (int i = 0; i <= N_WIDTHS && !rc; i++)
+        rc = sv_cuda_try(
+            cudaFuncSetAttribute((const void *)(i < N_WIDTHS ? widths[i].fn : whole.fn),
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_MAX),
+            err, "shared memory of a matrix product");
     /* A spread adding-up waits for the whole grid, so all of it must fit at once. */
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attr[1] = {};
@@ -544,13 +549,13 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
     attr[0].val.clusterDim.x = 2;
     attr[0].val.clusterDim.y = attr[0].val.clusterDim.z = 1;
     config.gridDim = dim3((unsigned)cu->n_sms / 2 * 2);
-    config.blockDim = dim3(THREADS);
+    config.blockDim = dim3((unsigned)threads_of(whole.n));
     config.dynamicSmemBytes = SMEM_MAX;
     config.attrs = attr;
     config.numAttrs = 1;
     if (!rc)
         rc = sv_cuda_try(cudaOccupancyMaxActiveClusters(
-                             &clusters, (const void *)widths[N_WIDTHS - 1].fn[1], &config),
+                             &clusters, (const void *)whole.fn, &config),
                          err, "room for a matrix product");
     if (!rc && clusters < 1)
         rc = sv_fail(err, SV_EDEVICE, -1, "matrix products: no pair of multiprocessors is free");
@@ -583,7 +588,7 @@ static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, int cluster, int32_t 
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attr[2] = {};
     config.gridDim = dim3((unsigned)(2 * pairs));
-    config.blockDim = dim3(THREADS);
+    config.blockDim = dim3((unsigned)threads_of(n));
     config.dynamicSmemBytes = smem_of(n, a->n_stages);
     config.stream = cu->stream;
     config.attrs = attr;
@@ -608,30 +613,28 @@ void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, str
     while (i + 1 < N_WIDTHS && widths[i].n < want)
         i++;
     const struct width *w = &widths[i];
-    int cluster = g->tune_cluster ? g->tune_cluster : w->cluster;
-    if (!w->fn[cluster - 1])
-        cluster = 3 - cluster;
     a->n_stages = g->tune_stages ? g->tune_stages : w->stages;
     while (a->n_stages > MAX_STAGES || smem_of(w->n, a->n_stages) > SMEM_MAX)
         a->n_stages--;
-    a->ahead = g->tune_ahead;
-    launch(cu, w->fn[cluster - 1], w->n, cluster, a->split.n_units, x, ldx, k, a);
+    launch(cu, w->fn, w->n, 1, sv_split_grid(&a->split, g->sm90_units), x, ldx, k, a);
 }
 
-int32_t sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
-                           struct sv_gemm_args *a)
+/* What they take, in tiles times rows of x: a launch in passes and its adding up cost about 14 tiles
+ * of 256 rows more. Only speed hangs on it. */
+bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                        struct sv_gemm_args *a)
 {
-    const int32_t n_x = a->n_rows / WHOLE_N, items = n_x * a->split.n_blocks,
-                  pairs = cu->gemm->sm90_units;
-    const int32_t rounds = (items + pairs - 1) / pairs;
-    /* In passes about a sixth is lost to adding up, here whatever the last round leaves idle. */
-    if (n_x < 2 || items * 6 < rounds * pairs * 5)
-        return 0;
-    const int32_t n_rows = a->n_rows;
-    a->n_rows = n_x * WHOLE_N;
-    a->n_stages = WHOLE_STAGES;
-    launch(cu, gemm_kernel<WHOLE_N, 2, true>, WHOLE_N, 2, items < pairs ? items : pairs, x, ldx, k,
-           a);
-    a->n_rows = n_rows;
-    return n_x * WHOLE_N;
+    const int32_t pairs = cu->gemm->sm90_units, tune = cu->gemm->tune_whole;
+    const struct sv_split *s = &a->split;
+    if (a->n_rows <= SV_GEMM_PASS || tune < 0)
+        return false;
+    const int64_t n_passes = (a->n_rows + SV_GEMM_PASS - 1) / SV_GEMM_PASS;
+    const int64_t passes =
+        n_passes * ((int64_t)s->n_blocks * s->n_k / s->n_units + 14) * SV_GEMM_PASS;
+    const int64_t items = (int64_t)((a->n_rows + whole.n - 1) / whole.n) * s->n_blocks;
+    if (tune == 0 && ((items + pairs - 1) / pairs * s->n_k + 6) * whole.n > passes)
+        return false;
+    a->n_stages = whole.stages;
+    launch(cu, whole.fn, whole.n, 2, items < pairs ? (int32_t)items : pairs, x, ldx, k, a);
+    return true;
 }

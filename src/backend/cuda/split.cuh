@@ -26,13 +26,29 @@ struct sv_split {
 static SV_HD struct sv_split sv_split_make(int32_t n_blocks, int32_t n_k, int32_t max_units)
 {
     struct sv_split s;
-    int64_t units = (int64_t)n_blocks * n_k / SV_SPLIT_MIN_TILES;
+    const int64_t tiles = (int64_t)n_blocks * n_k;
+    int64_t units = tiles / SV_SPLIT_MIN_TILES;
     if (units > max_units)
         units = max_units;
+    /* A few units less where all are then equally long: their ends meet the ends of blocks more
+     * often, which leaves fewer pieces to add up. */
+    for (int64_t u = units; u > 0 && u >= units - units / 16; u--)
+        if (tiles % u == 0) {
+            units = u;
+            break;
+        }
     s.n_blocks = n_blocks;
     s.n_k = n_k;
     s.n_units = units < 1 ? 1 : (int32_t)units;
     return s;
+}
+
+/* Thread blocks (or pairs) to launch: as many as the device takes at once where the units are nearly
+ * that many. Those without a unit leave at once, but without them kernels that overlap would put
+ * two units on one multiprocessor and none on another. */
+static SV_HD int32_t sv_split_grid(const struct sv_split *s, int32_t max_units)
+{
+    return s->n_units >= max_units - max_units / 8 ? max_units : s->n_units;
 }
 
 /* First tile of unit u; unit n_units starts at the end. */
