@@ -849,10 +849,18 @@ static void sweep(struct stack *s)
     static const struct {
         int32_t set, n, stages[8]; /* ends with 0 */
     } all[] = {
-        {1, 1, {6, 8, 9, 10, 11, 12}}, {1, 16, {6, 8, 9, 10, 11, 12}}, {1, 32, {6, 8, 9, 10, 11}},
-        {1, 48, {6, 7, 8, 9}},         {1, 64, {6, 7, 8, 9}},          {1, 96, {5, 6, 7}},
-        {1, 128, {5, 6}},              {1, 192, {4, 5}},               {1, 256, {4}},
-        {0, 1, {8, 9, 10}},            {0, 16, {8, 9, 10}},            {0, 64, {5, 6}},
+        {1, 1, {6, 8, 9, 10, 11, 12}},
+        {1, 16, {6, 8, 9, 10, 11, 12}},
+        {1, 32, {6, 8, 9, 10, 11}},
+        {1, 48, {6, 7, 8, 9}},
+        {1, 64, {6, 7, 8, 9}},
+        {1, 96, {5, 6, 7}},
+        {1, 128, {5, 6}},
+        {1, 192, {4, 5}},
+        {1, 256, {4}},
+        {0, 1, {8, 9, 10}},
+        {0, 16, {8, 9, 10}},
+        {0, 64, {5, 6}},
     };
     static const char *names[] = {"qkv", "o", "gate_up", "down"};
     printf("sweep, us a layer: all four, with small kernels between, each alone\n");
@@ -897,8 +905,10 @@ static void sweep(struct stack *s)
         cu.gemm->tune_whole = how;
         const double us = time_graph(&cu, s, n, ALL, 4, 3);
         printf("prefill %d, %s: %.1f us/layer %.0f TFLOP/s (", n,
-               how == 0 ? "built-in" : how > 0 ? "whole" : "passes", us / 4,
-               bytes_of(ALL, 4) * n / us / 1e6);
+               how == 0  ? "built-in"
+               : how > 0 ? "whole"
+                         : "passes",
+               us / 4, bytes_of(ALL, 4) * n / us / 1e6);
         for (int k = 0; k < 4; k++)
             printf(" %s %.0f", names[k],
                    bytes_of(1 << k, 4) * n / time_graph(&cu, s, n, 1 << k, 4, 3) / 1e6);

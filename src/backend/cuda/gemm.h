@@ -80,7 +80,8 @@ enum { SV_SM90_BLOCK = 256 };
 int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err);
 void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                   struct sv_gemm_args *a);
-/* Many rows, where it pays to give every sum to one thread block; false: nothing done. The same bits. */
+/* Many rows, where it pays to give every sum to one thread block; false: nothing done. The same
+ * bits. */
 bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                         struct sv_gemm_args *a);
 /* ---- gemm_portable.cu: blocks of 64 weight rows */

@@ -3,13 +3,13 @@
  * the speed of memory while few rows and near that of the tensor cores while many.
  *
  * Called by gemm.cu. Weight rows are the M side of the instruction, rows of x the N side, so few
- * rows of x waste nothing. A block of the split is 256 weight rows: two blocks of threads (a
- * cluster of two where x is worth sharing) take 128 of them each, two warpgroups 64 each. A
- * producer warp streams packed tiles by bulk copy, and tiles of x by tensor map, through a ring in
- * shared memory; it starts on the weights before the kernel that makes x has ended. Shared memory
- * is kept under half a multiprocessor's where that fills the pipe, so that the next kernel's ring
- * fills while this one adds up. Must not: let anything but the weight's shape decide the order of a
- * sum; n_rows only picks the width N, which does not change an element's bits.
+ * rows of x waste nothing. A block of the split is 256 weight rows: two thread blocks take 128 of
+ * them each, two warpgroups 64 each. A producer warp streams packed tiles by bulk copy, and tiles
+ * of x by tensor map, through a ring in shared memory. A thread block takes a multiprocessor for
+ * itself; the next kernel's takes its place as soon as it ends and fills its ring with weights
+ * while the others still add up. Many rows go through clusters of two that share x (below). Must
+ * not: let anything but the weight's shape decide the order of a sum; n_rows only picks the width N
+ * and the way, which do not change an element's bits.
  */
 #include "backend/cuda/gemm_out.cuh"
 #include "backend/cuda/wgmma.cuh"
@@ -114,8 +114,8 @@ struct tail {
 
 /* ---------------------------------------------------------------- the producer */
 
-/* A unit's tiles in the order of work: a block that the unit ends inside of comes first, so that its
- * piece lies ready before the unit's end and nobody waits for it there. */
+/* A unit's tiles in the order of work: a block that the unit ends inside of comes first, so that
+ * its piece lies ready before the unit's end and nobody waits for it there. */
 static __device__ __forceinline__ int32_t first_tile(int32_t t0, int32_t t1, int32_t n_k)
 {
     const int32_t last = t1 - t1 % n_k;
@@ -174,7 +174,7 @@ static __device__ __forceinline__ void load_x(const CUtensorMap *map, int32_t kk
     copy_x<CL>(dst, map, kk * SV_TILE, row + (CL > 1 ? rank * (N / CL) : 0), full, policy);
 }
 
-template <int N, int CL>
+template <int N>
 static __device__ __forceinline__ void produce(const CUtensorMap *map, const struct sv_gemm_args &a,
                                                uint32_t smem, struct tail *tail, int32_t t0,
                                                int32_t t1, int half)
@@ -197,8 +197,7 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     sv_pdl_launch();
     sv_pdl_wait();
     for (int32_t i = 0; i < early; i++) {
-        load_x<N, CL>(map, x.kk, 0, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]), half,
-                      keep);
+        load_x<N, 1>(map, x.kk, 0, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]), half, keep);
         walk_next(x, a, half);
     }
     int32_t s = 0;
@@ -207,7 +206,7 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
         const uint32_t full = smem_u32(&tail->full[s]);
         bar_wait(smem_u32(&tail->empty[s]), parity);
         load_weights<N>(v, smem + s * ring<N>::STAGE, full, stream_once);
-        load_x<N, CL>(map, v.kk, 0, smem + s * ring<N>::STAGE, full, half, keep);
+        load_x<N, 1>(map, v.kk, 0, smem + s * ring<N>::STAGE, full, half, keep);
         walk_next(v, a, half);
         if (++s == a.n_stages) {
             s = 0;
@@ -277,7 +276,7 @@ static __device__ __forceinline__ void sum_tiles(float (&acc)[N / 2], struct pla
         release<N, CL>(&tail->empty[before], half);
 }
 
-template <int N, int CL>
+template <int N>
 static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uint32_t smem,
                                                struct tail *tail, int32_t unit, int32_t t0,
                                                int32_t t1, int half)
@@ -300,7 +299,7 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
 #pragma unroll
         for (int i = 0; i < N / 2; i++)
             acc[i] = 0.0f;
-        sum_tiles<N, CL>(acc, at, n, present, a, smem, tail, wg, half);
+        sum_tiles<N, 1>(acc, at, n, present, a, smem, tail, wg, half);
         left -= n;
         t = t + n == t1 ? t0 : t + n;
         if (!present)
@@ -339,8 +338,8 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
 /* ---------------------------------------------------------------- whole products: many rows */
 
 /* Here a cluster computes whole blocks of 256 weight rows by N rows of x, one after the other, and
- * cuts each sum where the split cuts it: what a piece sums to goes to a place in memory that is the
- * thread's own. */
+ * cuts each sum where the split cuts it: registers hold the pieces so far beside the present one,
+ * which is why N is not wider. */
 
 enum {
     GROUP = 8
@@ -353,7 +352,8 @@ struct item {
 static __device__ __forceinline__ struct item item_of(const struct sv_gemm_args &a, int32_t i,
                                                       int n)
 {
-    const int32_t n_x = (a.n_rows + n - 1) / n, per_group = GROUP * a.split.n_blocks, group = i / per_group;
+    const int32_t n_x = (a.n_rows + n - 1) / n, per_group = GROUP * a.split.n_blocks,
+                  group = i / per_group;
     const int32_t wide = min((int32_t)GROUP, n_x - group * GROUP), in_group = i - group * per_group;
     const struct item it = {in_group / wide, (group * GROUP + in_group % wide) * n};
     return it;
@@ -457,7 +457,8 @@ static __global__ void __launch_bounds__(threads_of(N), 1)
     extern __shared__ __align__(1024) uint8_t smem_bytes[];
     const uint32_t smem = smem_u32(smem_bytes);
     struct tail *tail = (struct tail *)(smem_bytes + (size_t)a.n_stages * ring<N>::STAGE);
-    const int32_t unit = blockIdx.x / 2, n_items = WHOLE ? (a.n_rows + N - 1) / N * a.split.n_blocks : 0;
+    const int32_t unit = blockIdx.x / 2,
+                  n_items = WHOLE ? (a.n_rows + N - 1) / N * a.split.n_blocks : 0;
     const int half = blockIdx.x & 1;
     const int32_t t0 = sv_split_start(&a.split, unit), t1 = sv_split_start(&a.split, unit + 1);
     if (!WHOLE && unit >= a.split.n_units) {
@@ -486,7 +487,7 @@ static __global__ void __launch_bounds__(threads_of(N), 1)
             if (WHOLE)
                 produce_whole<N, CL>(&map, a, smem, tail, n_items, half);
             else
-                produce<N, CL>(&map, a, smem, tail, t0, t1, half);
+                produce<N>(&map, a, smem, tail, t0, t1, half);
         }
         __syncwarp();
     } else {
@@ -495,7 +496,7 @@ static __global__ void __launch_bounds__(threads_of(N), 1)
         if (WHOLE)
             consume_whole<N, CL>(a, smem, tail, n_items, half);
         else
-            consume<N, CL>(a, smem, tail, unit, t0, t1, half);
+            consume<N>(a, smem, tail, unit, t0, t1, half);
     }
     if (CL > 1)
         cluster_sync(); /* the other block may still write here */
@@ -514,9 +515,9 @@ struct width {
  * next fill its ring sooner, but now and then two of the same launch meet there and all wait for
  * them. */
 static const struct width widths[] = {
-    {8, 10, gemm_kernel<8, 1, false>},   {16, 10, gemm_kernel<16, 1, false>},
-    {32, 8, gemm_kernel<32, 1, false>},  {64, 6, gemm_kernel<64, 1, false>},
-    {96, 7, gemm_kernel<96, 1, false>},  {128, 6, gemm_kernel<128, 1, false>},
+    {8, 10, gemm_kernel<8, 1, false>},    {16, 10, gemm_kernel<16, 1, false>},
+    {32, 8, gemm_kernel<32, 1, false>},   {64, 6, gemm_kernel<64, 1, false>},
+    {96, 5, gemm_kernel<96, 1, false>},   {128, 5, gemm_kernel<128, 1, false>},
     {192, 5, gemm_kernel<192, 1, false>}, {256, 4, gemm_kernel<256, 1, false>},
 };
 enum { N_WIDTHS = sizeof widths / sizeof *widths };
@@ -537,10 +538,10 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
                                                      12000, cudaEnableDefault, &found),
                     err, "the driver's tensor maps");
     for (int i = 0; i <= N_WIDTHS && !rc; i++)
-        rc = sv_cuda_try(
-            cudaFuncSetAttribute((const void *)(i < N_WIDTHS ? widths[i].fn : whole.fn),
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_MAX),
-            err, "shared memory of a matrix product");
+        rc =
+            sv_cuda_try(cudaFuncSetAttribute((const void *)(i < N_WIDTHS ? widths[i].fn : whole.fn),
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_MAX),
+                        err, "shared memory of a matrix product");
     /* A spread adding-up waits for the whole grid, so all of it must fit at once. */
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attr[1] = {};
@@ -554,8 +555,7 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
     config.attrs = attr;
     config.numAttrs = 1;
     if (!rc)
-        rc = sv_cuda_try(cudaOccupancyMaxActiveClusters(
-                             &clusters, (const void *)whole.fn, &config),
+        rc = sv_cuda_try(cudaOccupancyMaxActiveClusters(&clusters, (const void *)whole.fn, &config),
                          err, "room for a matrix product");
     if (!rc && clusters < 1)
         rc = sv_fail(err, SV_EDEVICE, -1, "matrix products: no pair of multiprocessors is free");
@@ -619,8 +619,8 @@ void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, str
     launch(cu, w->fn, w->n, 1, sv_split_grid(&a->split, g->sm90_units), x, ldx, k, a);
 }
 
-/* What they take, in tiles times rows of x: a launch in passes and its adding up cost about 14 tiles
- * of 256 rows more. Only speed hangs on it. */
+/* What they take, in tiles times rows of x: a launch in passes and its adding up cost about 14
+ * tiles of 256 rows more. Only speed hangs on it. */
 bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                         struct sv_gemm_args *a)
 {

@@ -43,9 +43,9 @@ static SV_HD struct sv_split sv_split_make(int32_t n_blocks, int32_t n_k, int32_
     return s;
 }
 
-/* Thread blocks (or pairs) to launch: as many as the device takes at once where the units are nearly
- * that many. Those without a unit leave at once, but without them kernels that overlap would put
- * two units on one multiprocessor and none on another. */
+/* Thread blocks (or pairs) to launch: as many as the device takes at once where the units are
+ * nearly that many. Those without a unit leave when the kernel before has ended; without them
+ * kernels that overlap would put two units on one multiprocessor and none on another. */
 static SV_HD int32_t sv_split_grid(const struct sv_split *s, int32_t max_units)
 {
     return s->n_units >= max_units - max_units / 8 ? max_units : s->n_units;
