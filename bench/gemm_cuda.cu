@@ -2,9 +2,9 @@
  * gemm_cuda.cu - checks and measures the matrix products of the CUDA backend on a GPU machine.
  *
  * A program of its own that needs the gemm objects of src/backend/cuda and a GPU, nothing else:
- *   gemm_cuda check            every shape, set and row count: error, bits against single rows,
- * canaries gemm_cuda bench [CSV]      a captured graph of 36 layers of Qwen3-8B shapes, all row
- * counts gemm_cuda sweep [CSV]      variants of ring depth and cluster, per shape and row count
+ * gemm_cuda check: every shape, set and row count: error, bits against single rows, canaries;
+ * gemm_cuda bench [CSV]: a captured graph of 36 layers of Qwen3-8B shapes, all row counts;
+ * gemm_cuda sweep [CSV]: ring depths, numbers of units and ways for many rows.
  * Weights of the timed runs are all different (14 GB), so caches do not help. The share of
  * bandwidth is against a read-only sweep in the same run. Exit status 1 when a check fails. Must
  * not: compare figures of different runs.
@@ -158,7 +158,7 @@ enum { BASE_ROWS = 256, CANARY_ROWS = 3, CANARY_COLS = 24 };
 struct perm {
     int32_t mul, add;
 };
-static __host__ __device__ int32_t perm_of(struct perm p, int32_t i)
+static __device__ __forceinline__ int32_t perm_of(struct perm p, int32_t i)
 {
     return (int32_t)(((int64_t)i * p.mul + p.add) % BASE_ROWS);
 }
