@@ -34,7 +34,7 @@ static bool run_one(const char *name, const struct sv_dev_opts *o, void (*fn)(st
     struct cross c = {.name = name,
                       .dut = open_dev(o),
                       .bf16 = strcmp(o->backend, "cpu") && o->compute == SV_BF16,
-                      .quick = sv_env("SALVO_TEST_QUICK") != NULL,
+                      .quick = !strcmp(o->backend, "cpu") || sv_env("SALVO_TEST_QUICK"),
                       .rng = {42}};
     if (!c.dut)
         return false;

@@ -14,7 +14,7 @@ struct cross {
     const char *name;
     struct sv_dev *ref, *dut;
     bool bf16;   /* acts and caches of dut are bf16 */
-    bool quick;  /* SALVO_TEST_QUICK is set: under a checker that slows everything down */
+    bool quick;  /* the CPU, which has tests of its own, or SALVO_TEST_QUICK: under a slow checker */
     double tol;  /* of one op, relative to max(1, |x|) */
     struct sv_rng rng;
 };
