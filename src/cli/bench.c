@@ -13,6 +13,7 @@ static const char usage[] =
     "       salvo bench --random-weights CONFIG_DIR [--draft-config DIR]\n"
     "       salvo bench -m TARGET_DIR -d DRAFT_DIR --mode plain,dflash,auto\n"
     "                   [--accept-profile LIST] [--concurrency LIST]\n"
+    "       salvo bench serve --url URL ...       (load on a running server; see its --help)\n"
     "\n"
     "With prompts: plain decoding and DFlash in turns, median and half the spread of tokens\n"
     "per second (prompts included), speedup, mean accept length, share of the read\n"

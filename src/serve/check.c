@@ -1,0 +1,45 @@
+/*
+ * check.c - a request body without a server: parse, read the fields, fill what is open.
+ *
+ * Called by the fuzz target. Must not: differ from what call.c does before prompts are made.
+ */
+#include "serve/impl.h"
+
+#include <string.h>
+
+static int kind_of(const char *path, enum sv_dialect_kind *kind)
+{
+    static const char *const paths[] = {"/v1/chat/completions", "/v1/completions", "/generate"};
+
+    for (int i = 0; i < 3; i++)
+        if (strcmp(path, paths[i]) == 0) {
+            *kind = (enum sv_dialect_kind)i;
+            return 0;
+        }
+    return -1;
+}
+
+int sv_serve_check_body(const char *path, const char *body, size_t n)
+{
+    const struct sv_serve_options o = {.max_tokens = 0};
+    const struct sv_serve_model m = {
+        .info = {.vocab_size = 6144, .context = 2048, .width = 16, .block_size = 16},
+        .gen = {.temperature = 1, .top_p = 1}};
+    struct sv_params *p = sv_alloc(sizeof *p);
+    struct sv_api_err e = {0};
+    enum sv_dialect_kind kind;
+    struct sv_err err;
+
+    if (!p || kind_of(path, &kind)) {
+        sv_free(p);
+        return 404;
+    }
+    json_t *root = sv_json_parse(body, n, &err);
+    if (!json_is_object(root))
+        e.status = 400;
+    else if (!sv_params_read(p, kind, root, &e) && !sv_params_complete(p, kind, &m, &o, &e))
+        e.status = 200;
+    json_decref(root);
+    sv_free(p);
+    return e.status;
+}

@@ -1,0 +1,19 @@
+/*
+ * fuzz_request.c - any bytes as the body of each POST endpoint: refused with a status, or taken.
+ *
+ * Called by driver.c and libFuzzer. Must not: need a model.
+ */
+#include "serve/serve.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    static const char *const paths[] = {"/v1/chat/completions", "/v1/completions", "/generate"};
+
+    for (int i = 0; i < 3; i++) {
+        int status = sv_serve_check_body(paths[i], (const char *)data, n);
+        SV_REQUIRE(status == 200 || status == 400);
+    }
+    return 0;
+}

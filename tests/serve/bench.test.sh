@@ -1,0 +1,48 @@
+#!/bin/bash
+# bench.test.sh - `salvo bench serve` against a server of ours: counts, the block, JSON, failures.
+# timeout: 120
+. tests/serve/lib.sh
+need curl perl
+serve -b 8 -w 8 -q
+run() {
+    local want=$1 code=0
+    shift
+    "$salvo" bench serve "$@" >"$tmp/out" 2>"$tmp/err" || code=$?
+    out=$(cat "$tmp/out")
+    err=$(cat "$tmp/err")
+    equal "$code" "$want"
+}
+
+run 0 --url "$url" --prompts models/demo/prompts.jsonl -n 8 -c 4 --max-tokens 24 --ignore-eos
+equal "$(head -n 1 "$tmp/out")" '============ Serving Benchmark Result ============'
+equal "$(tail -n 1 "$tmp/out")" '=================================================='
+holds "$out" 'Successful requests:                     8 '
+holds "$out" 'Total generated tokens:                  192 '
+for line in 'Mean TTFT (ms): ' 'P99 TPOT (ms): ' 'Median ITL (ms): ' 'P99 E2EL (ms): ' 'Acceptance length: ' '  Position 6: '; do
+    holds "$out" "$line"
+done
+holds "$out" '---------------Speculative Decoding---------------'
+# Its accept length is that of the counters, since nobody else was there.
+drafts=$(metric salvo_verify_steps_total)
+accepted=$(metric salvo_accepted_tokens_total)
+holds "$out" "Accepted tokens:                         $accepted "
+holds "$out" "Drafts:                                  $drafts "
+
+run 0 --url "$url/v1" -n 6 --input-len 40 --max-tokens 8 --ignore-eos --json --request-rate 50
+equal "$(field completed "$out")" 6
+equal "$(field total_input_tokens "$out")" 240
+equal "$(field total_output_tokens "$out")" 48
+
+run 1 --url "$url" -n 2 --input-len 100000
+holds "$err" '2 of 2 requests failed'
+holds "$err" 'context'
+run 1 --url http://127.0.0.1:1
+holds "$err" 'no answer'
+run 1 --url nonsense
+holds "$err" 'nonsense'
+run 2
+holds "$err" '--url'
+run 2 --url "$url" -c 0
+holds "$err" '--max-concurrency'
+stop
+finish
