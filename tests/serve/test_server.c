@@ -306,9 +306,7 @@ static void leave(struct hub *r, bool stream, bool reset)
     hub_post(fd, "/v1/completions", "", body);
     if (stream)
         assert_int_equal(recv(fd, &first, 1, 0), 1);
-    else
-        nap_ms(100);
-    assert_true(hub_metric(r, "salvo_running_sequences") >= 1);
+    metric_becomes(r, "salvo_running_sequences", 1);
     if (reset)
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard); /* as a killed client does */
     close(fd);
@@ -324,9 +322,9 @@ static void leaving_cancels(void **state)
     for (int i = 0; i < 4; i++) {
         leave(&r, i & 1, i & 2);
         metric_becomes(&r, "salvo_sequences_total{result=\"canceled\"}", i + 1);
+        metric_becomes(&r, "salvo_running_sequences", 0);
     }
-    metric_becomes(&r, "salvo_running_sequences", 0);
-    assert_true(hub_metric(&r, "salvo_generated_tokens_total") < 400);
+    assert_true(hub_metric(&r, "salvo_generated_tokens_total") < 2000);
     hub_close(&r);
 }
 
