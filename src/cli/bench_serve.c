@@ -25,8 +25,8 @@ struct args {
 
 struct load {
     struct args a;
-    struct sv_load_server server;
-    struct sv_load_result res;
+    struct sv_cli_load_server server;
+    struct sv_cli_load_result res;
     struct event_base *base;
     struct event *timer;
     struct sv_rng rng;
@@ -46,7 +46,7 @@ static void put_common(json_t *body, const struct args *a)
         json_object_set_new(body, "ignore_eos", json_true());
 }
 
-static int put_body(struct sv_load_request *r, json_t *body, const struct args *a, struct sv_err *err)
+static int put_body(struct sv_cli_load_request *r, json_t *body, const struct args *a, struct sv_err *err)
 {
     put_common(body, a);
     r->body = json_dumps(body, JSON_COMPACT);
@@ -58,7 +58,7 @@ static int put_body(struct sv_load_request *r, json_t *body, const struct args *
 }
 
 /* A line of a prompts file: prompt, prompt_token_ids or messages; everything else is left out. */
-static int body_of_line(struct sv_load_request *r, const char *line, size_t n, const struct args *a,
+static int body_of_line(struct sv_cli_load_request *r, const char *line, size_t n, const struct args *a,
                         struct sv_err *err)
 {
     json_t *in = sv_json_parse(line, n, err), *body = json_object(), *v;
@@ -104,7 +104,7 @@ static int read_prompts(struct load *l, struct sv_err *err)
             l->res.r = r;
             cap = more;
         }
-        struct sv_load_request *r = &l->res.r[l->res.n];
+        struct sv_cli_load_request *r = &l->res.r[l->res.n];
         memset(r, 0, sizeof *r);
         if (!n)
             continue;
@@ -125,7 +125,7 @@ static int random_prompts(struct load *l, struct sv_err *err)
     int64_t vocab = 0;
 
     sv_buf_init(&text);
-    int rc = sv_load_get(&l->server, "/tokenizer_info", &text, err);
+    int rc = sv_cli_load_get(&l->server, "/tokenizer_info", &text, err);
     json_t *info = rc ? NULL : sv_json_parse(text.data, text.len, err);
     if (!rc)
         rc = info ? sv_json_int(info, "vocab_size", 300, INT32_MAX, &vocab, err) : err->code;
@@ -151,7 +151,7 @@ static int random_prompts(struct load *l, struct sv_err *err)
 
 static void fill_slots(struct load *l);
 
-static void on_done(void *user, struct sv_load_request *r)
+static void on_done(void *user, struct sv_cli_load_request *r)
 {
     struct load *l = user;
 
@@ -166,14 +166,14 @@ static void on_done(void *user, struct sv_load_request *r)
 
 static void send_next(struct load *l)
 {
-    struct sv_load_request *r = &l->res.r[l->next++];
+    struct sv_cli_load_request *r = &l->res.r[l->next++];
 
     r->on_done = on_done;
     r->user = l;
     l->running++;
     if (l->running > l->res.peak)
         l->res.peak = l->running;
-    if (sv_load_send(l->base, &l->server, r)) {
+    if (sv_cli_load_send(l->base, &l->server, r)) {
         snprintf(r->error, sizeof r->error, "cannot be sent");
         r->done = true;
         on_done(l, r);
@@ -200,14 +200,14 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
         event_add(l->timer, &t);
 }
 
-static void read_spec(const struct load *l, struct sv_load_spec *out)
+static void read_spec(const struct load *l, struct sv_cli_load_spec *out)
 {
     struct sv_buf text;
 
     sv_buf_init(&text);
     memset(out, 0, sizeof *out);
-    if (!sv_load_get(&l->server, "/metrics", &text, NULL)) /* a server may have none */
-        sv_load_read_spec(text.data, out);
+    if (!sv_cli_load_get(&l->server, "/metrics", &text, NULL)) /* a server may have none */
+        sv_cli_load_read_spec(text.data, out);
     sv_buf_fini(&text);
 }
 
@@ -218,7 +218,7 @@ static int name_model(struct load *l, char name[256], struct sv_err *err)
     if (l->a.model)
         return SV_OK;
     sv_buf_init(&text);
-    int rc = sv_load_get(&l->server, "/v1/models", &text, err);
+    int rc = sv_cli_load_get(&l->server, "/v1/models", &text, err);
     json_t *root = rc ? NULL : sv_json_parse(text.data, text.len, err);
     const char *id = json_string_value(
         json_object_get(json_array_get(json_object_get(root, "data"), 0), "id"));
@@ -234,7 +234,7 @@ static int name_model(struct load *l, char name[256], struct sv_err *err)
 static int run(struct load *l, struct sv_err *err)
 {
     char name[256];
-    int rc = sv_load_parse_url(&l->server, l->a.url, err);
+    int rc = sv_cli_load_parse_url(&l->server, l->a.url, err);
 
     l->server.api_key = l->a.api_key;
     l->rng.state = (uint64_t)l->a.seed;
@@ -275,7 +275,7 @@ static int conclude(struct load *l)
             failed++;
         }
     sv_buf_init(&b);
-    sv_load_report(&l->res, l->a.json, &b);
+    sv_cli_load_report(&l->res, l->a.json, &b);
     if (!b.failed)
         fwrite(b.data, 1, b.len, stdout);
     sv_buf_fini(&b);

@@ -9,15 +9,15 @@
 #include "cli/cli.h"
 
 /* Where the server is. */
-struct sv_load_server {
+struct sv_cli_load_server {
     char host[256], prefix[256]; /* prefix: the path before /v1, "" mostly */
     int port;
     const char *api_key;
 };
-int sv_load_parse_url(struct sv_load_server *s, const char *url, struct sv_err *err);
+int sv_cli_load_parse_url(struct sv_cli_load_server *s, const char *url, struct sv_err *err);
 
 /* One request and what came of it. Times in microseconds of sv_clock_us. */
-struct sv_load_request {
+struct sv_cli_load_request {
     char *body;
     size_t n_body;
     bool chat, started, done, ok;
@@ -28,33 +28,33 @@ struct sv_load_request {
     /* the connection's */
     struct sv_buf line;
     int status;
-    void (*on_done)(void *user, struct sv_load_request *r);
+    void (*on_done)(void *user, struct sv_cli_load_request *r);
     void *user;
     struct evhttp_connection *con;
-    const struct sv_load_server *server;
+    const struct sv_cli_load_server *server;
 };
 struct event_base;
 /* Sends; on_done comes from the loop. */
-int sv_load_send(struct event_base *base, const struct sv_load_server *s, struct sv_load_request *r);
+int sv_cli_load_send(struct event_base *base, const struct sv_cli_load_server *s, struct sv_cli_load_request *r);
 /* A whole GET, in a loop of its own. */
-int sv_load_get(const struct sv_load_server *s, const char *path, struct sv_buf *out, struct sv_err *err);
+int sv_cli_load_get(const struct sv_cli_load_server *s, const char *path, struct sv_buf *out, struct sv_err *err);
 
 /* Counters of speculation, of ours or of a vLLM server. */
-struct sv_load_spec {
+struct sv_cli_load_spec {
     double drafts, drafted, accepted, at[64];
     int n_at;
     bool found;
 };
-void sv_load_read_spec(const char *metrics, struct sv_load_spec *out);
+void sv_cli_load_read_spec(const char *metrics, struct sv_cli_load_spec *out);
 
-struct sv_load_result {
-    struct sv_load_request *r;
+struct sv_cli_load_result {
+    struct sv_cli_load_request *r;
     int32_t n, concurrency;
     double seconds, rate; /* rate: 0 = as fast as it goes */
     int32_t peak;         /* most requests at once */
-    struct sv_load_spec before, after;
+    struct sv_cli_load_spec before, after;
 };
 /* The block that `vllm bench serve` prints, or JSON. */
-void sv_load_report(const struct sv_load_result *res, bool json, struct sv_buf *out);
+void sv_cli_load_report(const struct sv_cli_load_result *res, bool json, struct sv_buf *out);
 
 #endif

@@ -15,7 +15,7 @@
 
 #define TIMEOUT_S 3600
 
-int sv_load_parse_url(struct sv_load_server *s, const char *url, struct sv_err *err)
+int sv_cli_load_parse_url(struct sv_cli_load_server *s, const char *url, struct sv_err *err)
 {
     struct evhttp_uri *u = evhttp_uri_parse(url);
     const char *host = u ? evhttp_uri_get_host(u) : NULL, *path = u ? evhttp_uri_get_path(u) : "";
@@ -39,7 +39,7 @@ int sv_load_parse_url(struct sv_load_server *s, const char *url, struct sv_err *
     return rc;
 }
 
-static void add_headers(struct evhttp_request *q, const struct sv_load_server *s)
+static void add_headers(struct evhttp_request *q, const struct sv_cli_load_server *s)
 {
     struct evkeyvalq *h = evhttp_request_get_output_headers(q);
     char key[512];
@@ -65,7 +65,7 @@ static bool has_text(const json_t *event)
     return json_string_length(text) > 0;
 }
 
-static void take_event(struct sv_load_request *r, const char *data, size_t n, int64_t now)
+static void take_event(struct sv_cli_load_request *r, const char *data, size_t n, int64_t now)
 {
     struct sv_err err = {0};
     json_t *event = sv_json_parse(data, n, &err);
@@ -92,7 +92,7 @@ static void take_event(struct sv_load_request *r, const char *data, size_t n, in
 
 static void on_chunk(struct evhttp_request *q, void *arg)
 {
-    struct sv_load_request *r = arg;
+    struct sv_cli_load_request *r = arg;
     struct evbuffer *in = evhttp_request_get_input_buffer(q);
     int64_t now = sv_clock_us();
     size_t n = evbuffer_get_length(in);
@@ -116,7 +116,7 @@ static void on_chunk(struct evhttp_request *q, void *arg)
 
 static void on_end(struct evhttp_request *q, void *arg)
 {
-    struct sv_load_request *r = arg;
+    struct sv_cli_load_request *r = arg;
 
     if (q)
         r->status = evhttp_request_get_response_code(q);
@@ -130,7 +130,7 @@ static void on_end(struct evhttp_request *q, void *arg)
     r->on_done(r->user, r);
 }
 
-int sv_load_send(struct event_base *base, const struct sv_load_server *s, struct sv_load_request *r)
+int sv_cli_load_send(struct event_base *base, const struct sv_cli_load_server *s, struct sv_cli_load_request *r)
 {
     struct evhttp_request *q = evhttp_request_new(on_end, r);
     char path[320];
@@ -171,7 +171,7 @@ static void on_got(struct evhttp_request *q, void *arg)
     event_base_loopbreak(g->base);
 }
 
-int sv_load_get(const struct sv_load_server *s, const char *path, struct sv_buf *out, struct sv_err *err)
+int sv_cli_load_get(const struct sv_cli_load_server *s, const char *path, struct sv_buf *out, struct sv_err *err)
 {
     struct get g = {.base = event_base_new(), .out = out};
     struct evhttp_connection *con = evhttp_connection_base_new(g.base, NULL, s->host, (ev_uint16_t)s->port);
@@ -194,7 +194,7 @@ int sv_load_get(const struct sv_load_server *s, const char *path, struct sv_buf 
 /* ---------------------------------------------------------------- counters */
 
 /* The value of a line `name{...} v`, labels whatever they are; position out of position="N". */
-static void take_counter(const char *line, struct sv_load_spec *s)
+static void take_counter(const char *line, struct sv_cli_load_spec *s)
 {
     static const char prefix[] = "vllm:spec_decode_num_";
     const char *name = line + sizeof prefix - 1, *value = strrchr(line, ' ');
@@ -218,7 +218,7 @@ static void take_counter(const char *line, struct sv_load_spec *s)
         s->accepted += v;
 }
 
-void sv_load_read_spec(const char *metrics, struct sv_load_spec *out)
+void sv_cli_load_read_spec(const char *metrics, struct sv_cli_load_spec *out)
 {
     char line[512];
 

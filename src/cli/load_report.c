@@ -41,7 +41,7 @@ static double percentile(const struct list *l, double p)
 
 enum { TTFT, TPOT, ITL, E2EL, N_LISTS };
 
-static bool collect(const struct sv_load_result *res, struct list lists[N_LISTS])
+static bool collect(const struct sv_cli_load_result *res, struct list lists[N_LISTS])
 {
     size_t cap[N_LISTS] = {(size_t)res->n, (size_t)res->n, 1, (size_t)res->n};
 
@@ -53,7 +53,7 @@ static bool collect(const struct sv_load_result *res, struct list lists[N_LISTS]
             return false;
     }
     for (int32_t i = 0; i < res->n; i++) {
-        const struct sv_load_request *r = &res->r[i];
+        const struct sv_cli_load_request *r = &res->r[i];
         const int64_t *gap = (const int64_t *)(const void *)r->gaps.data;
         if (!r->ok || !r->first_us)
             continue;
@@ -75,10 +75,10 @@ struct totals {
     int32_t ok, failed;
     int64_t in, out;
     double rate, accept_rate, accept_length;
-    struct sv_load_spec d;
+    struct sv_cli_load_spec d;
 };
 
-static struct totals sum(const struct sv_load_result *res)
+static struct totals sum(const struct sv_cli_load_result *res)
 {
     struct totals t = {.d = res->after};
 
@@ -148,7 +148,7 @@ static void times(struct sv_buf *b, const char *heading, const char *name, const
     number(b, label, percentile(l, 99));
 }
 
-static void block(const struct sv_load_result *res, const struct totals *t, const struct list *l,
+static void block(const struct sv_cli_load_result *res, const struct totals *t, const struct list *l,
                   struct sv_buf *b)
 {
     title(b, "Serving Benchmark Result", '=');
@@ -193,7 +193,7 @@ static void json_times(struct sv_buf *b, const char *name, const struct list *l)
                   name, percentile(l, 50), name, percentile(l, 99));
 }
 
-static void as_json(const struct sv_load_result *res, const struct totals *t, const struct list *l,
+static void as_json(const struct sv_cli_load_result *res, const struct totals *t, const struct list *l,
                     struct sv_buf *b)
 {
     sv_buf_printf(b,
@@ -223,7 +223,7 @@ static void as_json(const struct sv_load_result *res, const struct totals *t, co
     sv_buf_printf(b, "}\n");
 }
 
-void sv_load_report(const struct sv_load_result *res, bool json, struct sv_buf *out)
+void sv_cli_load_report(const struct sv_cli_load_result *res, bool json, struct sv_buf *out)
 {
     struct list lists[N_LISTS] = {{NULL, 0}};
     struct totals t = sum(res);
