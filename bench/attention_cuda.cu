@@ -242,6 +242,36 @@ static double read_bandwidth(struct sv_cuda *cu)
     return best;
 }
 
+/* What is forced: the unit (enum sv_attn_unit) and who puts parts together (struct sv_attn_force). */
+struct variant {
+    int set, unit, fused, pdl;
+};
+static const variant choices[] = {{1, 0, 0, 1}, {1, 0, 0, 0}, {1, 1, 1, 1}, {1, 1, 2, 1}, {1, 2, 1, 1},
+                                  {1, 2, 2, 1}, {1, 3, 0, 1}, {0, 0, 0, 1}};
+
+static __global__ void __launch_bounds__(256) nothing(void)
+{
+    sv_pdl_wait();
+    sv_pdl_launch();
+}
+
+/* What a kernel costs that does nothing, as one launch and as a pair: the floor of any latency below. */
+static void time_nothing(struct sv_cuda *cu)
+{
+    CHECKED(cudaFuncSetAttribute((const void *)nothing, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10));
+    for (int pdl = 0; pdl < 2; pdl++) {
+        cu->pdl = pdl && cu->cc >= 90;
+        const timing one = time_launches(cu, 128, [&](int) {
+            sv_cuda_launch(cu, "nothing", nothing, dim3((unsigned)cu->n_sms * 2), dim3(256), 100 << 10);
+        });
+        const timing two = time_launches(cu, 128, [&](int) {
+            sv_cuda_launch(cu, "nothing", nothing, dim3((unsigned)cu->n_sms * 2), dim3(256), 100 << 10);
+            sv_cuda_launch(cu, "nothing", nothing, dim3(128), dim3(128), 0);
+        });
+        printf("nothing: pdl %d, one launch %.2f us, a large and a small one %.2f us\n", pdl, one.median, two.median);
+    }
+}
+
 static void time_shapes(struct sv_cuda *cu, bool variants, const char *csv_path)
 {
     const enum sv_mask causal = SV_MASK_CAUSAL, block = SV_MASK_BLOCK;
@@ -270,10 +300,11 @@ static void time_shapes(struct sv_cuda *cu, bool variants, const char *csv_path)
     FILE *csv = csv_path ? fopen(csv_path, "w") : NULL;
     const double peak = read_bandwidth(cu);
     printf("read bandwidth %.0f GB/s\n", peak);
+    time_nothing(cu);
     if (csv)
-        fprintf(csv, "kernels,what,sequences,context,rows,page_size,head_dim,forced_unit,forced_warps,pdl,us_median,"
+        fprintf(csv, "kernels,what,sequences,context,rows,page_size,head_dim,forced_unit,forced_fused,pdl,us_median,"
                      "us_min,us_max,kv_gb_s,share_of_read,tflop_s,read_gb_s\n");
-    printf("%-8s %-11s %3s %5s %5s %4s u w p %9s %9s %9s %7s %6s %7s\n", "set", "what", "seq", "ctx", "rows", "page",
+    printf("%-8s %-11s %3s %5s %5s %4s u f p %9s %9s %9s %7s %6s %7s\n", "set", "what", "seq", "ctx", "rows", "page",
            "us", "min", "max", "GB/s", "share", "TFLOP/s");
     for (const shape &s : shapes) {
         stage st = {};
@@ -281,26 +312,26 @@ static void time_shapes(struct sv_cuda *cu, bool variants, const char *csv_path)
         const double bytes = (double)st.kv_bytes, flops = 4.0 * s.hd * s.n_heads * seen_keys(s);
         const double guess_us = std::max(bytes / peak * 1e-3, flops / 3e8) + 3;
         const int n = (int)std::max(4.0, std::min(128.0, 4000 / guess_us));
-        for (int set = cu->cc == 90 ? 1 : 0; set >= 0; set--)
-            for (int unit = 0; unit < (variants ? 4 : 1); unit++)
-                for (int warps = 0; warps <= (variants && unit == 0 ? 8 : 0); warps += 4)
-                    for (int pdl = 1; pdl >= (variants && unit == 0 && warps == 0 ? 0 : 1); pdl--) {
-                        if (unit == 1 && (double)s.n_seqs * s.rows * 32 * (s.context + s.rows) / 128 > 120000)
-                            continue;
-                        if (unit == 2 && (double)s.n_seqs * s.rows * 32 * (s.context + s.rows) / 512 > 120000)
-                            continue;
-                        cu->set = set ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
-                        cu->pdl = pdl && cu->cc >= 90;
-                        const timing t = time_one(cu, st, {(enum sv_attn_unit)unit, warps, 0, false}, n);
-                        const double rate = bytes / t.median * 1e-3, tf = flops / t.median * 1e-6;
-                        printf("%-8s %-11s %3d %5d %5d %4d %d %d %d %9.2f %9.2f %9.2f %7.0f %5.1f%% %7.1f\n",
-                               set ? "sm90" : "portable", s.what, s.n_seqs, s.context, s.rows, s.page, unit, warps, pdl,
-                               t.median, t.lo, t.hi, rate, 100 * rate / peak, tf);
-                        if (csv)
-                            fprintf(csv, "%s,%s,%d,%d,%d,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.1f,%.4f,%.2f,%.0f\n",
-                                    set ? "sm90" : "portable", s.what, s.n_seqs, s.context, s.rows, s.page, s.hd, unit,
-                                    warps, pdl, t.median, t.lo, t.hi, rate, rate / peak, tf, peak);
-                    }
+        for (const variant &v : choices) {
+            if (v.set > (cu->cc == 90) || (!variants && v.unit + v.fused + v.pdl > 1) ||
+                (v.fused == 2 && s.rows > 16))
+                continue;
+            const int32_t keys = v.unit == 1 ? SV_ATTN_CHUNK : SV_ATTN_SPAN;
+            if ((v.unit == 1 || v.unit == 2) &&
+                (double)s.n_seqs * s.rows * s.n_heads * ((s.context + s.rows) / keys + 1) > 128 * 1024)
+                continue;
+            cu->set = v.set ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
+            cu->pdl = v.pdl && cu->cc >= 90;
+            const timing t = time_one(cu, st, {(enum sv_attn_unit)v.unit, 0, 0, false, v.fused}, n);
+            const double rate = bytes / t.median * 1e-3, tf = flops / t.median * 1e-6;
+            printf("%-8s %-11s %3d %5d %5d %4d %d %d %d %9.2f %9.2f %9.2f %7.0f %5.1f%% %7.1f\n",
+                   v.set ? "sm90" : "portable", s.what, s.n_seqs, s.context, s.rows, s.page, v.unit, v.fused, v.pdl,
+                   t.median, t.lo, t.hi, rate, 100 * rate / peak, tf);
+            if (csv)
+                fprintf(csv, "%s,%s,%d,%d,%d,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.1f,%.4f,%.2f,%.0f\n",
+                        v.set ? "sm90" : "portable", s.what, s.n_seqs, s.context, s.rows, s.page, s.hd, v.unit,
+                        v.fused, v.pdl, t.median, t.lo, t.hi, rate, rate / peak, tf, peak);
+        }
         fflush(stdout);
         for (void *p : st.owned)
             dev_free(p);

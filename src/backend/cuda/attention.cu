@@ -8,11 +8,12 @@
  * combine kernel merges what they left, in the order in which one block alone would have. Must not: let the
  * plan reach into a bit of the result.
  */
-#include "backend/cuda/attention_core.cuh"
+#include "backend/cuda/attention_parts.cuh"
 
 struct sv_cuda_attn_state {
     void *scratch;
-    struct sv_attn_plan *plan;
+    void *encode; /* the driver's cuTensorMapEncodeTiled */
+    int32_t *plan_unit, *ended;
     float4 *run;
     float *part_o;
     float2 *part_ml;
@@ -26,99 +27,23 @@ enum {
 
 /* ---------------------------------------------------------------- combine */
 
-/* VEC values of a query's output in each lane, with the sum's maximum and denominator in all. */
-template <int VEC> struct part {
-    float o[VEC], m, l;
-};
-
-template <int VEC> static __device__ __forceinline__ void part_clear(struct part<VEC> &s)
-{
-#pragma unroll
-    for (int i = 0; i < VEC; i++)
-        s.o[i] = 0;
-    s.l = 0;
-    s.m = attn_neg_inf();
-}
-template <int VEC>
-static __device__ __forceinline__ void part_merge(struct part<VEC> &s, const struct part<VEC> &t)
-{
-    const struct attn_factors f = attn_merge_factors(s.m, t.m);
-    s.m = f.m;
-    s.l = attn_merge(s.l, t.l, f);
-#pragma unroll
-    for (int i = 0; i < VEC; i++)
-        s.o[i] = attn_merge(s.o[i], t.o[i], f);
-}
-template <int VEC>
-static __device__ __forceinline__ void part_load(struct part<VEC> &s, const struct sv_attn_args &a, int64_t at,
-                                                 int32_t lane)
-{
-    const float2 ml = __ldcg(a.part_ml + at);
-    s.m = ml.x;
-    s.l = ml.y;
-    if (VEC == 4) {
-        const float4 o = __ldcg((const float4 *)(a.part_o + at * VEC * 32) + lane);
-        s.o[0] = o.x, s.o[1] = o.y, s.o[VEC - 2] = o.z, s.o[VEC - 1] = o.w;
-    } else {
-        const float2 o = __ldcg((const float2 *)(a.part_o + at * VEC * 32) + lane);
-        s.o[0] = o.x, s.o[1] = o.y;
-    }
-}
-
-/* One warp for each (row, head). */
+/* One warp for each (row, head). The main kernel lets this one start only when it has itself waited for all before it: what
+ * they wrote (segments) may be read before our wait, what the main kernel writes may not. */
 template <int HD> __global__ void __launch_bounds__(128) attn_combine(struct sv_attn_args a)
 {
-    constexpr int VEC = HD / 32, AHEAD = 8, PER_SPAN = SV_ATTN_SPAN / SV_ATTN_CHUNK;
-    const int32_t lane = threadIdx.x % 32;
     const int64_t i = (int64_t)blockIdx.x * 4 + threadIdx.x / 32;
     const int32_t row = (int32_t)(i / a.p.n_heads), head = (int32_t)(i % a.p.n_heads);
 
     sv_pdl_launch();
-    sv_pdl_wait();
-    const int32_t unit = a.plan->unit;
     const int32_t s = row < a.p.rows.n_rows ? a.p.rows.row_seg[row] : -1;
-    if (unit == SV_ATTN_WHOLE || s < 0)
+    struct attn_seg g = {};
+    if (s >= 0)
+        g = attn_seg_at(a.p.rows, s);
+    sv_pdl_wait();
+    const int32_t unit = __ldcg(a.plan_unit);
+    if (unit == SV_ATTN_WHOLE || g.n == 0)
         return;
-    const struct attn_seg g = attn_seg_at(a.p.rows, s);
-    if (g.n == 0)
-        return;
-    const int32_t r = row - g.row0, kv_head = head / a.group, keys = attn_unit_keys(unit);
-    const int32_t part0 = attn_part0(a.p, g, unit), n_parts = attn_n_parts(a.p, g, unit);
-    const int32_t first = attn_lo(a.p, g.base, r) / keys, last = (attn_hi(a.p, g.base, g.n, r) - 1) / keys;
-    const int64_t at = attn_part_at(a.plan->seg_part0[s], kv_head, n_parts, -part0, g.n * a.group,
-                                    r * a.group + head % a.group);
-    const int64_t step = (int64_t)g.n * a.group;
-
-    struct part<VEC> run, span, x[AHEAD];
-    part_clear(run);
-    part_clear(span);
-    for (int32_t p0 = first; p0 <= last; p0 += AHEAD) {
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++)
-            if (p0 + j <= last)
-                part_load(x[j], a, at + (p0 + j) * step, lane);
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++) {
-            const int32_t p = p0 + j;
-            if (p > last)
-                break;
-            if (unit == SV_ATTN_BY_SPAN) {
-                part_merge(run, x[j]);
-                continue;
-            }
-            part_merge(span, x[j]);
-            if (p % PER_SPAN == PER_SPAN - 1 || p == last) {
-                part_merge(run, span);
-                part_clear(span);
-            }
-        }
-    }
-    const float inverse = attn_inverse(a, head, run.m, run.l);
-    __nv_bfloat16 *out = (__nv_bfloat16 *)a.p.out + row * a.p.ldo + (int64_t)head * HD + lane * VEC;
-#pragma unroll
-    for (int j = 0; j < VEC; j += 2)
-        *(__nv_bfloat162 *)(out + j) =
-            __floats2bfloat162_rn(attn_output(run.o[j], inverse), attn_output(run.o[j + 1], inverse));
+    attn_fold<HD, 8>(a, unit, g, row - g.row0, head, threadIdx.x % 32);
 }
 
 /* ---------------------------------------------------------------- launches */
@@ -129,7 +54,7 @@ static bool aligned(const void *p, int64_t ld)
 }
 
 /* Whether a kernel with matrix instructions can take it. Nothing here may depend on counts of rows. */
-static bool find_tiled(const struct sv_cuda *cu, const struct sv_p_attention *p, int32_t n_warps,
+static bool find_tiled(const struct sv_cuda *cu, const struct sv_p_attention *p, int32_t n_warps, bool fused,
                        struct sv_attn_launch *out)
 {
     const struct sv_kv *kv = &p->kv;
@@ -138,10 +63,10 @@ static bool find_tiled(const struct sv_cuda *cu, const struct sv_p_attention *p,
         return false;
     if (!aligned(p->q, p->ldq) || !aligned(p->out, p->ldo) || !aligned(kv->k, 0) || !aligned(kv->v, 0))
         return false;
-    /* Heads of 64 came out wrong on an H200 (the tuned kernel's emulator agrees with itself only). */
-    return cu->set == SV_CUDA_SM90 && kv->head_dim == 128
-               ? sv_cuda_attn_sm90(kv->head_dim, n_warps, out)
-               : sv_cuda_attn_portable(kv->head_dim, n_warps, out);
+    /* The loads of the tuned set are boxes of a page: its rows must be whole swizzled groups of eight. */
+    const bool boxes = kv->page_size >= 8 && (kv->page_size & (kv->page_size - 1)) == 0;
+    return cu->set == SV_CUDA_SM90 && boxes ? sv_cuda_attn_sm90(kv->head_dim, n_warps, fused, out)
+                                            : sv_cuda_attn_portable(kv->head_dim, n_warps, out);
 }
 
 /* As many stages as fit beside one another; false when not even two do. */
@@ -171,7 +96,9 @@ static struct sv_attn_args args_of(const struct sv_cuda *cu, const struct sv_p_a
         if (p->kv.page_size == 1 << i)
             a.page_shift = i;
     a.part_cap = st->part_cap;
-    a.plan = st->plan;
+    a.box_rows = p->kv.page_size < SV_ATTN_CHUNK ? p->kv.page_size : SV_ATTN_CHUNK;
+    a.plan_unit = st->plan_unit;
+    a.ended = st->ended;
     a.run = st->run;
     a.part_o = st->part_o;
     a.part_ml = st->part_ml;
@@ -190,20 +117,25 @@ void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p
     int32_t n_warps = force->n_warps;
     if (n_warps == 0)
         n_warps = queries > (int64_t)64 * p->rows.n_segs ? 8 : 4;
-    if (force->plain || !find_tiled(cu, p, n_warps, &k)) {
+    /* Few queries a segment: putting parts together is little work, and a second launch the longer way. */
+    a.fused = force->fused ? force->fused == 2 : queries <= (int64_t)8 * p->rows.n_segs;
+    if (force->plain || !find_tiled(cu, p, n_warps, a.fused, &k)) {
         sv_cuda_attn_plain(cu, &a);
         return;
     }
     SV_REQUIRE(fit(cu, &k, p->rows.n_segs, &a.n_stages, &smem));
     int64_t n_blocks = (int64_t)cu->n_sms * k.blocks_per_sm;
     const int64_t tiles = (queries + k.tile_rows - 1) / k.tile_rows * p->kv.n_kv_heads;
-    a.unit = tiles >= 4 * n_blocks ? SV_ATTN_WHOLE : SV_ATTN_AUTO;
+    a.unit = tiles >= 2 * n_blocks ? SV_ATTN_WHOLE : SV_ATTN_AUTO;
     if (force->unit != SV_ATTN_AUTO)
         a.unit = force->unit;
     if (force->n_blocks > 0)
         n_blocks = force->n_blocks;
+    a.fused = a.fused && k.can_fuse;
+    if (k.maps && !sv_cuda_attn_maps(cu, cu->attn->encode, &a))
+        return;
     sv_cuda_launch(cu, "attention", k.kernel, dim3((unsigned)n_blocks), dim3((unsigned)k.n_threads), smem, a);
-    if (a.unit == SV_ATTN_WHOLE)
+    if (a.unit == SV_ATTN_WHOLE || a.fused)
         return;
     const int64_t outputs = (int64_t)p->rows.n_rows * p->n_heads;
     sv_cuda_launch(cu, "attention (combine)", p->kv.head_dim == 128 ? attn_combine<128> : attn_combine<64>,
@@ -238,21 +170,25 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
     st->part_cap = (int32_t)(most < MAX_PARTS ? most : MAX_PARTS);
     st->max_segs = lim->max_rows;
     size_t n = 0;
-    const size_t plan = take(&n, sizeof(struct sv_attn_plan) + sizeof(int32_t) * (size_t)st->max_segs);
+    const size_t plan_unit = take(&n, sizeof(int32_t));
+    const size_t ended = take(&n, sizeof(int32_t) * (size_t)lim->max_rows * (size_t)lim->max_heads);
     const size_t run = take(&n, (size_t)cu->n_sms * 256 * (size_t)(hd / 8 + 1) * sizeof(float4));
     const size_t part_ml = take(&n, (size_t)st->part_cap * sizeof(float2));
     const size_t part_o = take(&n, (size_t)st->part_cap * (size_t)hd * sizeof(float));
     if ((rc = sv_cuda_alloc((struct sv_dev *)(void *)cu, &st->scratch, n, err)) != SV_OK)
         return sv_err_prefix(err, "attention scratch");
+    if (cu->cc == 90 && (rc = sv_cuda_attn_maps_open(&st->encode, err)) != SV_OK)
+        return rc;
     uint8_t *base = (uint8_t *)st->scratch;
-    st->plan = (struct sv_attn_plan *)(void *)(base + plan);
+    st->plan_unit = (int32_t *)(void *)(base + plan_unit);
+    st->ended = (int32_t *)(void *)(base + ended);
     st->run = (float4 *)(void *)(base + run);
     st->part_ml = (float2 *)(void *)(base + part_ml);
     st->part_o = (float *)(void *)(base + part_o);
-    for (int32_t i = 0; i < (cu->cc == 90 ? 8 : 4); i++) {
+    for (int32_t i = 0; i < (cu->cc == 90 ? 12 : 4); i++) {
         const int32_t hd_i = i % 2 ? 128 : 64, n_warps = i / 2 % 2 ? 8 : 4;
         struct sv_attn_launch k;
-        if ((i < 4 ? sv_cuda_attn_portable(hd_i, n_warps, &k) : sv_cuda_attn_sm90(hd_i, n_warps, &k)) &&
+        if ((i < 4 ? sv_cuda_attn_portable(hd_i, n_warps, &k) : sv_cuda_attn_sm90(hd_i, n_warps, i >= 8, &k)) &&
             (rc = sv_cuda_try(cudaFuncSetAttribute((const void *)k.kernel,
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                    (int)cu->smem_block),

@@ -26,12 +26,12 @@ struct sv_attn_force {
     int32_t n_warps; /* 0, 4 or 8: queries of a tile / 16 */
     int32_t n_blocks;
     bool plain;
+    int32_t fused; /* 0: decided, 1: a launch of its own puts parts together, 2: their last block does */
 };
 
-/* Filled by the first block for the combine kernel; lies at the start of the scratch. */
-struct sv_attn_plan {
-    int32_t unit; /* enum sv_attn_unit, never AUTO */
-    int32_t seg_part0[]; /* (n_segs) first partial result of each segment */
+/* A tensor map of the cache's keys or values (CUtensorMap, whose header kernels need not see). */
+struct alignas(64) sv_attn_map {
+    uint64_t opaque[16];
 };
 
 /* What every kernel gets, by value. */
@@ -42,12 +42,16 @@ struct sv_attn_args {
     int32_t page_shift; /* log2(page_size), or -1 */
     int32_t n_stages;
     int32_t unit;       /* enum sv_attn_unit */
+    int32_t box_rows;   /* keys that one load through the maps brings */
+    bool fused;         /* whoever ends a query tile's last part puts the parts together */
     int32_t part_cap;   /* partial results that fit */
-    struct sv_attn_plan *plan;
-    float4 *run;     /* a block's sum of spans while it walks on */
-    float *part_o;   /* (part_cap, head_dim) unnormalised */
-    float2 *part_ml; /* (part_cap) maximum and sum */
+    int32_t *plan_unit; /* the first block's choice, for the combine kernel */
+    int32_t *ended;     /* parts ended of each query tile; zero between launches */
+    float4 *run;        /* a block's sum of spans while it walks on */
+    float *part_o;      /* (part_cap, head_dim) unnormalised */
+    float2 *part_ml;    /* (part_cap) maximum and sum */
     struct sv_cuda_fault *fault;
+    struct sv_attn_map k_map, v_map;
 };
 
 int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, struct sv_err *err);
@@ -62,9 +66,13 @@ struct sv_attn_launch {
     int32_t tile_rows, n_threads, blocks_per_sm;
     int32_t stage_bytes, fixed_bytes; /* shared memory: each stage, and beside stages and segment table */
     int32_t max_stages;
+    bool maps, can_fuse;
 };
 bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);
-bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);
+bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, bool fused, struct sv_attn_launch *out);
+/* attention_sm90.cu: the driver's entry point, found once; then maps of one layer's cache. */
+int sv_cuda_attn_maps_open(void **encode, struct sv_err *err);
+bool sv_cuda_attn_maps(struct sv_cuda *cu, void *encode, struct sv_attn_args *a);
 void sv_cuda_attn_plain(struct sv_cuda *cu, const struct sv_attn_args *a);
 
 #endif

@@ -92,18 +92,6 @@ static __device__ __forceinline__ int32_t attn_hi(const struct sv_p_attention &p
 
 /* ---------------------------------------------------------------- items of work */
 
-/* The plan as the main kernel keeps it in shared memory. */
-struct attn_items {
-    int32_t unit;
-    int32_t n_items; /* for one kv head */
-    int32_t item0[]; /* (n_segs + 1) each segment's first item, for one kv head; then part0, (n_segs) each
-                        segment's first partial result */
-};
-static inline size_t attn_items_bytes(int32_t n_segs)
-{
-    return (sizeof(struct attn_items) + sizeof(int32_t) * (2 * (size_t)n_segs + 1) + 15) / 16 * 16;
-}
-
 struct attn_seg {
     int32_t slot, row0, n, base;
 };
@@ -117,6 +105,23 @@ static __device__ __forceinline__ struct attn_seg attn_seg_at(const struct sv_ro
     if (g.slot < 0 || g.n < 0)
         g.n = 0;
     return g;
+}
+
+/* The plan as the main kernel keeps it in shared memory. */
+struct attn_items {
+    int32_t unit;
+    int32_t n_items; /* for one kv head */
+    int32_t n_segs, unused;
+    struct attn_seg seg[]; /* (n_segs); then item0, (n_segs + 1) each segment's first item, for one kv head */
+};
+static inline size_t attn_items_bytes(int32_t n_segs)
+{
+    return (sizeof(struct attn_items) + sizeof(struct attn_seg) * (size_t)n_segs +
+            sizeof(int32_t) * ((size_t)n_segs + 1) + 15) / 16 * 16;
+}
+static __device__ __forceinline__ int32_t *attn_item0(struct attn_items *plan)
+{
+    return (int32_t *)(plan->seg + plan->n_segs);
 }
 
 static __device__ __forceinline__ int32_t attn_unit_keys(int32_t unit)
@@ -137,53 +142,42 @@ static __device__ __forceinline__ int32_t attn_n_parts(const struct sv_p_attenti
     return (g.base + g.n - 1) / attn_unit_keys(unit) - attn_part0(p, g, unit) + 1;
 }
 
-static __device__ __forceinline__ int64_t attn_sum64(int64_t x)
-{
-#pragma unroll
-    for (int step = 16; step; step /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
-}
-
 /* Which unit ends first: in tiles of keys that the busiest block works through, an item of parts counted
  * two tiles dearer because its result goes through memory. Only speed hangs on this. */
-static __device__ __forceinline__ int32_t attn_choose_unit(const struct sv_attn_args &a, int32_t tile_rows,
-                                                           int32_t lane)
+static __device__ __forceinline__ int32_t attn_choose_unit(const struct sv_attn_args &a, const struct attn_items *plan,
+                                                           int32_t tile_rows, int32_t lane)
 {
-    int64_t items[2] = {0, 0}, parts[2] = {0, 0}, total = 0, longest = 0;
-    const int32_t n_kv = a.p.kv.n_kv_heads;
+    int32_t items[2] = {0, 0}, most[2] = {0, 0}, total = 0, longest = 0;
+    const int32_t n_kv = a.p.kv.n_kv_heads, blocks = (int32_t)gridDim.x;
     if (a.unit == SV_ATTN_WHOLE)
         return SV_ATTN_WHOLE;
     for (int32_t s = lane; s < a.p.rows.n_segs; s += 32) {
-        const struct attn_seg g = attn_seg_at(a.p.rows, s);
+        const struct attn_seg g = plan->seg[s];
         if (g.n == 0)
             continue;
-        const int32_t nq = g.n * a.group, tiles = (nq + tile_rows - 1) / tile_rows;
-        const int32_t seen = g.base + g.n - attn_lo(a.p, g.base, 0);
-        const int32_t len = seen / SV_ATTN_TILE + 1;
-        total += (int64_t)tiles * n_kv * len;
+        const int32_t tiles = (g.n * a.group + tile_rows - 1) / tile_rows;
+        const int32_t len = (g.base + g.n - attn_lo(a.p, g.base, 0)) / SV_ATTN_TILE + 1;
+        total += tiles * len;
         longest = len > longest ? len : longest;
+#pragma unroll
         for (int i = 0; i < 2; i++) {
-            const int64_t n = attn_n_parts(a.p, g, SV_ATTN_BY_CHUNK + i);
-            items[i] += n * tiles * n_kv;
-            parts[i] += n * nq * n_kv;
+            const int32_t n = attn_n_parts(a.p, g, SV_ATTN_BY_CHUNK + i);
+            items[i] += n * tiles;
+            most[i] = n > most[i] ? n : most[i];
         }
     }
-    total = attn_sum64(total);
+    total = __reduce_add_sync(0xffffffffu, total);
+    longest = __reduce_max_sync(0xffffffffu, longest);
+    const int32_t even = (int32_t)(((int64_t)total * n_kv + blocks - 1) / blocks);
+    int32_t best = (even > longest ? even : longest) + 1, unit = SV_ATTN_WHOLE;
 #pragma unroll
-    for (int step = 16; step; step /= 2) {
-        const int64_t other = __shfl_xor_sync(0xffffffffu, longest, step);
-        longest = other > longest ? other : longest;
-    }
-    const int64_t blocks = gridDim.x, even = (total + blocks - 1) / blocks;
-    int64_t best = (even > longest ? even : longest) + 1;
-    int32_t unit = SV_ATTN_WHOLE;
     for (int i = 1; i >= 0; i--) {
-        items[i] = attn_sum64(items[i]);
-        parts[i] = attn_sum64(parts[i]);
-        const int64_t cost = (items[i] + blocks - 1) / blocks * (i ? SV_ATTN_SPAN / SV_ATTN_TILE + 2
-                                                                    : SV_ATTN_CHUNK / SV_ATTN_TILE + 2);
-        if ((a.unit == SV_ATTN_AUTO ? cost < best : a.unit == SV_ATTN_BY_CHUNK + i) && parts[i] <= a.part_cap) {
+        items[i] = __reduce_add_sync(0xffffffffu, items[i]);
+        most[i] = __reduce_max_sync(0xffffffffu, most[i]);
+        const int32_t cost = (items[i] * n_kv + blocks - 1) / blocks *
+                             (i ? SV_ATTN_SPAN / SV_ATTN_TILE + 2 : SV_ATTN_CHUNK / SV_ATTN_TILE + 2);
+        if ((a.unit == SV_ATTN_AUTO ? cost < best : a.unit == SV_ATTN_BY_CHUNK + i) &&
+            (int64_t)most[i] * a.p.rows.n_rows * a.p.n_heads <= a.part_cap) {
             best = cost;
             unit = SV_ATTN_BY_CHUNK + i;
         }
@@ -191,93 +185,92 @@ static __device__ __forceinline__ int32_t attn_choose_unit(const struct sv_attn_
     return unit;
 }
 
-/* By the first warp of every block; the block must synchronise afterwards. */
+/* By one warp of every block; the block must synchronise afterwards. */
 static __device__ __forceinline__ void attn_plan_items(const struct sv_attn_args &a, int32_t tile_rows,
                                                        struct attn_items *out)
 {
-    const int32_t lane = threadIdx.x;
-    const int32_t n_segs = a.p.rows.n_segs, n_kv = a.p.kv.n_kv_heads;
-    const int32_t unit = attn_choose_unit(a, tile_rows, lane);
-    int32_t items = 0, parts = 0;
+    const int32_t lane = threadIdx.x % 32, n_segs = a.p.rows.n_segs;
+    int32_t *const item0 = (int32_t *)(out->seg + n_segs);
+    for (int32_t s = lane; s < n_segs; s += 32)
+        out->seg[s] = attn_seg_at(a.p.rows, s);
+    const int32_t unit = attn_choose_unit(a, out, tile_rows, lane);
+    int32_t items = 0;
     for (int32_t s0 = 0; s0 < n_segs; s0 += 32) {
         const int32_t s = s0 + lane;
-        int32_t my_items = 0, my_parts = 0;
-        if (s < n_segs) {
-            const struct attn_seg g = attn_seg_at(a.p.rows, s);
-            if (g.n > 0) {
-                const int32_t n = attn_n_parts(a.p, g, unit), nq = g.n * a.group;
-                my_items = n * ((nq + tile_rows - 1) / tile_rows);
-                my_parts = unit == SV_ATTN_WHOLE ? 0 : n * nq * n_kv;
-            }
+        int32_t mine = 0;
+        if (s < n_segs) { /* written by this lane above */
+            const struct attn_seg g = out->seg[s];
+            if (g.n > 0)
+                mine = attn_n_parts(a.p, g, unit) * ((g.n * a.group + tile_rows - 1) / tile_rows);
         }
-        int32_t upto = my_items, upto_parts = my_parts;
+        int32_t upto = mine;
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) {
             const int32_t x = __shfl_up_sync(0xffffffffu, upto, step);
-            const int32_t y = __shfl_up_sync(0xffffffffu, upto_parts, step);
-            if (lane >= step) {
+            if (lane >= step)
                 upto += x;
-                upto_parts += y;
-            }
         }
-        if (s < n_segs) {
-            out->item0[s] = items + upto - my_items;
-            out->item0[n_segs + 1 + s] = parts + upto_parts - my_parts;
-            if (blockIdx.x == 0 && a.unit != SV_ATTN_WHOLE)
-                a.plan->seg_part0[s] = parts + upto_parts - my_parts;
-        }
+        if (s < n_segs)
+            item0[s] = items + upto - mine;
         items += __shfl_sync(0xffffffffu, upto, 31);
-        parts += __shfl_sync(0xffffffffu, upto_parts, 31);
     }
     if (lane == 0) {
-        out->item0[n_segs] = items;
+        item0[n_segs] = items;
         out->n_items = items;
+        out->n_segs = n_segs;
         out->unit = unit;
         if (blockIdx.x == 0 && a.unit != SV_ATTN_WHOLE)
-            a.plan->unit = unit;
+            *a.plan_unit = unit;
     }
+}
+
+/* Item of this block's k-th turn: turns go over the blocks to and fro, because items fall off in length. */
+static __device__ __forceinline__ int32_t attn_turn(int32_t k)
+{
+    return k * (int32_t)gridDim.x + (int32_t)(k & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
 }
 
 /* One item: a tile of queries of one (segment, kv head), and the keys [from, to) of it. The queries of a
  * segment and kv head are its rows times the heads of the group, row-major. */
 struct attn_item {
     struct attn_seg g;
-    int32_t seg, kv_head;
+    int32_t kv_head;
     int32_t q0, n_q; /* first query of the tile; queries of the whole segment */
-    int32_t from, to;
+    int32_t from, to; /* tiles of keys */
     int32_t seen_lo, seen_hi; /* what any row of the tile sees, within the item's part */
-    int32_t part, n_parts;
+    int32_t part, n_ends; /* its place among the segment's parts; parts in which the tile sees anything */
 };
 
 static __device__ __forceinline__ struct attn_item attn_item_at(const struct sv_attn_args &a,
-                                                                const struct attn_items *plan,
-                                                                int32_t tile_rows, int32_t i)
+                                                                struct attn_items *plan, int32_t tile_rows,
+                                                                int32_t i)
 {
     struct attn_item it;
     const int32_t n_kv = a.p.kv.n_kv_heads, of_head = i / n_kv;
+    const int32_t *const item0 = attn_item0(plan);
     int32_t lo = 0, hi = a.p.rows.n_segs; /* the last segment whose first item is at most of_head */
     it.kv_head = i - of_head * n_kv;
     while (hi - lo > 1) {
         const int32_t mid = (lo + hi) / 2;
-        if (plan->item0[mid] <= of_head)
+        if (item0[mid] <= of_head)
             lo = mid;
         else
             hi = mid;
     }
-    it.seg = lo;
-    it.g = attn_seg_at(a.p.rows, lo);
+    it.g = plan->seg[lo];
     it.n_q = it.g.n * a.group;
-    const int32_t tiles = (it.n_q + tile_rows - 1) / tile_rows, in_seg = of_head - plan->item0[lo];
+    const int32_t tiles = (it.n_q + tile_rows - 1) / tile_rows, in_seg = of_head - item0[lo];
     it.part = in_seg / tiles;
-    it.n_parts = attn_n_parts(a.p, it.g, plan->unit);
     /* The last tiles see most: they go first, so that the short ones fill the gaps. */
     it.q0 = (tiles - 1 - (in_seg - it.part * tiles)) * tile_rows;
     const int32_t last = it.q0 + tile_rows < it.n_q ? it.q0 + tile_rows : it.n_q;
     it.seen_lo = attn_lo(a.p, it.g.base, it.q0 / a.group);
     it.seen_hi = attn_hi(a.p, it.g.base, it.g.n, (last - 1) / a.group);
+    it.n_ends = 1;
     if (plan->unit != SV_ATTN_WHOLE) {
         const int32_t keys = attn_unit_keys(plan->unit);
         const int32_t begin = (attn_part0(a.p, it.g, plan->unit) + it.part) * keys;
+        it.n_ends = (it.seen_hi - 1) / keys - it.seen_lo / keys + 1;
         it.seen_lo = it.seen_lo > begin ? it.seen_lo : begin;
         it.seen_hi = it.seen_hi < begin + keys ? it.seen_hi : begin + keys;
     }
@@ -288,11 +281,11 @@ static __device__ __forceinline__ struct attn_item attn_item_at(const struct sv_
     return it;
 }
 
-/* Index of the partial result of query q of the segment. */
-static __device__ __forceinline__ int64_t attn_part_at(int32_t seg_part0, int32_t kv_head, int32_t n_parts,
-                                                       int32_t part, int32_t n_q, int32_t q)
+/* Index of the partial result of (row, head), for the part-th part of the row's segment. */
+static __device__ __forceinline__ int64_t attn_part_at(const struct sv_attn_args &a, int32_t part, int32_t row,
+                                                       int32_t head)
 {
-    return seg_part0 + ((int64_t)kv_head * n_parts + part) * n_q + q;
+    return ((int64_t)part * a.p.rows.n_rows + row) * a.p.n_heads + head;
 }
 
 /* Where the key of position pos lies in kv.k and kv.v, in units of 16 bytes. */

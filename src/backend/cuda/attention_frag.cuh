@@ -50,17 +50,19 @@ template <int HD> static __device__ __forceinline__ void sum_merge(struct sum<HD
 }
 
 /* A block's own corner of global memory, for the sum of spans while the next span is in registers. */
-template <int HD> static __device__ __forceinline__ void run_store(float4 *run, const struct sum<HD> &s)
+template <int HD, int THREADS>
+static __device__ __forceinline__ void run_store(float4 *run, const struct sum<HD> &s)
 {
 #pragma unroll
     for (int n = 0; n < HD / 8; n++)
-        run[n * blockDim.x] = make_float4(s.o[n][0], s.o[n][1], s.o[n][2], s.o[n][3]);
-    run[HD / 8 * blockDim.x] = make_float4(s.l[0], s.l[1], s.m[0], s.m[1]);
+        run[n * THREADS] = make_float4(s.o[n][0], s.o[n][1], s.o[n][2], s.o[n][3]);
+    run[HD / 8 * THREADS] = make_float4(s.l[0], s.l[1], s.m[0], s.m[1]);
 }
 /* s = run merged with s, in this order; one register row at a time, the run is never held whole. */
-template <int HD> static __device__ __forceinline__ void run_merge(const float4 *run, struct sum<HD> &s)
+template <int HD, int THREADS>
+static __device__ __forceinline__ void run_merge(const float4 *run, struct sum<HD> &s)
 {
-    const float4 lm = run[HD / 8 * blockDim.x];
+    const float4 lm = run[HD / 8 * THREADS];
     const float l[2] = {lm.x, lm.y}, m[2] = {lm.z, lm.w};
     struct attn_factors f[2];
 #pragma unroll
@@ -71,7 +73,7 @@ template <int HD> static __device__ __forceinline__ void run_merge(const float4 
     }
 #pragma unroll
     for (int n = 0; n < HD / 8; n++) {
-        const float4 o = run[n * blockDim.x];
+        const float4 o = run[n * THREADS];
         s.o[n][0] = attn_merge(o.x, s.o[n][0], f[0]);
         s.o[n][1] = attn_merge(o.y, s.o[n][1], f[0]);
         s.o[n][2] = attn_merge(o.z, s.o[n][2], f[1]);
@@ -146,15 +148,15 @@ static __device__ __forceinline__ void write_rows(const struct sv_attn_args &a, 
 
 template <int HD>
 static __device__ __forceinline__ void write_parts(const struct sv_attn_args &a, const struct attn_item &it,
-                                                   int32_t seg_part0, int32_t q_warp,
-                                                   const struct sum<HD> &s, uint32_t lane)
+                                                   int32_t q_warp, const struct sum<HD> &s, uint32_t lane)
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int32_t q = q_warp + (int32_t)lane / 4 + 8 * r;
         if (q >= it.n_q)
             continue;
-        const int64_t to = attn_part_at(seg_part0, it.kv_head, it.n_parts, it.part, it.n_q, q);
+        const int32_t row = q / a.group, head = it.kv_head * a.group + (q - row * a.group);
+        const int64_t to = attn_part_at(a, it.part, it.g.row0 + row, head);
         if (lane % 4 == 0)
             a.part_ml[to] = make_float2(s.m[r], s.l[r]);
 #pragma unroll

@@ -158,15 +158,18 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attn_portable(
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float4 *const run = a.run + (size_t)blockIdx.x * (HD / 8 + 1) * (WARPS * 32) + threadIdx.x;
 
-    sv_pdl_launch();
     sv_pdl_wait();
+    sv_pdl_launch(); /* not before: see attn_combine */
     if (warp == 0)
         attn_plan_items(a, WARPS * 16, plan);
     __syncthreads();
     const int32_t n_items = plan->n_items * a.p.kv.n_kv_heads;
     const bool whole = plan->unit == SV_ATTN_WHOLE;
 
-    for (int32_t i = blockIdx.x; i < n_items; i += gridDim.x) {
+    for (int32_t turn = 0; turn * (int32_t)gridDim.x < n_items; turn++) {
+        const int32_t i = attn_turn(turn);
+        if (i >= n_items)
+            continue;
         const struct attn_item it = attn_item_at(a, plan, WARPS * 16, i);
         if (it.from == it.to)
             continue;
@@ -246,8 +249,8 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attn_portable(
             }
             if (whole && t % TILES_PER_SPAN == TILES_PER_SPAN - 1 && t != it.to - 1) {
                 if (has_run)
-                    run_merge(run, span);
-                run_store(run, span);
+                    run_merge<HD, WARPS * 32>(run, span);
+                run_store<HD, WARPS * 32>(run, span);
                 sum_clear(span);
                 has_run = true;
             }
@@ -258,13 +261,13 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attn_portable(
         }
         attn_copy_wait(0);
         if (has_run)
-            run_merge(run, span);
+            run_merge<HD, WARPS * 32>(run, span);
         if (whole) {
             __syncthreads(); /* the ring is read to the end: results pass through it */
             if (busy)
                 write_rows<HD>(a, it, q_warp, span, ring + warp * 16 * HD * 2, lane);
         } else if (busy) {
-            write_parts<HD>(a, it, plan->item0[a.p.rows.n_segs + 1 + it.seg], q_warp, span, lane);
+            write_parts<HD>(a, it, q_warp, span, lane);
         }
     }
 }
@@ -277,7 +280,9 @@ template <int HD, int WARPS> static void describe(struct sv_attn_launch *out)
                                    .blocks_per_sm = WARPS == 4 ? 2 : 1,
                                    .stage_bytes = 2 * SV_ATTN_TILE * HD * 2,
                                    .fixed_bytes = N_OFFSETS * SV_ATTN_TILE * (int32_t)sizeof(uint32_t),
-                                   .max_stages = 5};
+                                   .max_stages = 5,
+                                   .maps = false,
+                                   .can_fuse = false};
 }
 
 bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out)

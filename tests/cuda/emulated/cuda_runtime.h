@@ -27,6 +27,7 @@
 #define __launch_bounds__(...)
 #define __shared__ static
 #define __align__(n) __attribute__((aligned(n)))
+#define __grid_constant__
 
 struct dim3 {
     unsigned x, y, z;
@@ -125,6 +126,32 @@ static inline int __any_sync(unsigned, bool x)
         any |= emu_exchange(5, (int)x, step);
     return any;
 }
+static inline unsigned __ballot_sync(unsigned, bool x)
+{
+    unsigned set = 0;
+    for (int step = 0; step < 32; step++)
+        set |= (unsigned)(emu_exchange(6, (int)x, step) != 0) << step;
+    return set;
+}
+static inline int __reduce_add_sync(unsigned, int x)
+{
+    int sum = 0;
+    for (int step = 0; step < 32; step++)
+        sum += emu_exchange(7, x, step);
+    return sum;
+}
+static inline int __reduce_max_sync(unsigned, int x)
+{
+    int most = x;
+    for (int step = 0; step < 32; step++) {
+        const int y = emu_exchange(8, x, step);
+        most = y > most ? y : most;
+    }
+    return most;
+}
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline void __threadfence(void) {}
+static inline int atomicAdd(int *p, int x) { const int old = *p; *p += x; return old; }
 static inline int atomicCAS(int *p, int was, int now)
 {
     int old = *p;
@@ -189,6 +216,7 @@ static inline uint32_t attn_shared_at(const void *p)
     return (uint32_t)((const uint8_t *)p - emu.shared.data()) + EMU_SHARED_BASE;
 }
 void *emu_shared_ptr(uint32_t at, size_t n_bytes);
+struct emu_bar { uint32_t count, left, phase; int64_t bytes; std::vector<std::vector<uint64_t>> boxes; };
 static inline void attn_copy16(uint32_t to, const void *from, bool there)
 {
     emu.threads[(size_t)emu.now].groups.back().push_back({to, from, there});

@@ -7,6 +7,12 @@
 #include <cuda_runtime.h>
 #include <emulated_wgmma.h>
 
+#include <map>
+
+static std::map<uint32_t, emu_bar> bars;
+static int group_arrived[8];
+static uint64_t group_turn[8];
+
 struct emu_block emu;
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
@@ -43,6 +49,7 @@ void emu_run_block(unsigned n_threads, size_t smem, void (*body)(void *), void *
     emu.threads.resize(n_threads);
     emu.warps.assign((n_threads + 31) / 32, emu_warp());
     emu.shared.assign(smem, 0xff); /* NaN, so that what nobody wrote is noticed */
+    bars.clear();
     emu.arrived = 0;
     emu.body = body;
     emu.user = user;
@@ -105,6 +112,87 @@ void __syncthreads(void)
     }
     for (const uint64_t here = turn; here == turn;)
         emu_yield();
+}
+
+void emu_group_sync(int32_t group, int32_t n)
+{
+    if (++group_arrived[group] == n) {
+        group_arrived[group] = 0;
+        group_turn[group]++;
+        emu.turn++;
+        return;
+    }
+    for (const uint64_t here = group_turn[group]; here == group_turn[group];)
+        emu_yield();
+}
+
+/* ---------------------------------------------------------------- barriers in shared memory, boxes */
+
+static emu_bar &bar_at(uint32_t at)
+{
+    const auto b = bars.find(at);
+    if (b == bars.end())
+        fail("a barrier that was not made");
+    return b->second;
+}
+static void bar_step(emu_bar &b)
+{
+    if (b.left == 0 && b.bytes == 0) {
+        b.left = b.count;
+        b.phase ^= 1;
+        emu.turn++;
+    }
+}
+
+void attn_bar_init(uint32_t bar, uint32_t count)
+{
+    emu_shared_ptr(bar, 8);
+    bars[bar] = {count, count, 0, 0, {}};
+}
+void attn_bar_arrive(uint32_t bar)
+{
+    auto &b = bar_at(bar);
+    if (b.left-- == 0)
+        fail("more arrivals than a barrier counts");
+    bar_step(b);
+}
+void attn_bar_expect(uint32_t bar, uint32_t n_bytes)
+{
+    bar_at(bar).bytes += n_bytes;
+    attn_bar_arrive(bar);
+}
+
+void emu_box(uint32_t to, const uint64_t *map, int32_t col, int32_t row, int32_t kv_head, int32_t page, uint32_t bar)
+{
+    const uint64_t hd = map[1], rows = map[2], heads = map[3];
+    if (to % 1024 || col < 0 || (uint64_t)col + 64 > hd || row < 0 || (uint64_t)row + map[5] > rows ||
+        (uint64_t)kv_head >= heads || (uint64_t)page >= map[4])
+        fail("a box outside its tensor, or not on 1024 bytes");
+    const uint64_t from = map[0] + ((((uint64_t)page * heads + kv_head) * rows + row) * hd + col) * 2;
+    bar_at(bar).boxes.push_back({to, from, map[5], hd * 2});
+}
+
+void attn_bar_wait(uint32_t bar, uint32_t parity)
+{
+    auto &b = bar_at(bar);
+    for (;;) {
+        for (const auto &x : b.boxes) {
+            for (uint64_t r = 0; r < x[2]; r++)
+                for (uint32_t c = 0; c < 8; c++) {
+                    const uint32_t at = (uint32_t)(x[0] + r * 128 + c * 16);
+                    memcpy(emu_shared_ptr(at ^ (at >> 3 & 0x70), 16),
+                           (const uint8_t *)(uintptr_t)(x[1] + r * x[3]) + c * 16, 16);
+                }
+            b.bytes -= (int64_t)x[2] * 128;
+        }
+        const bool some = !b.boxes.empty();
+        b.boxes.clear();
+        if (some)
+            bar_step(b);
+        if (b.phase != parity) /* the phase of that parity is over */
+            return;
+        emu_yield();
+    }
 }
 
 /* ---------------------------------------------------------------- shared memory */

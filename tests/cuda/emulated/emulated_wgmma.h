@@ -16,15 +16,16 @@ static inline void attn_wgmma_fence(void) {}
 static inline void attn_wgmma_commit(void) { emu_wgmma_commit(); }
 template <int PENDING> static inline void attn_wgmma_wait(void) { emu_wgmma_wait(PENDING); }
 template <int N> static inline void attn_wgmma_pin(float (&)[N][4]) {}
+template <int N> static inline void attn_wgmma_pin(uint32_t (&)[N][4]) {}
 static inline void attn_proxy_fence(void) {}
 
 static inline void attn_wgmma_keys(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b, int keep)
 {
     emu_wgmma(&d[0][0], a, b, 64, true, keep);
 }
-template <int N> static inline void attn_wgmma_values(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b)
+template <int N> static inline void attn_wgmma_values(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int keep)
 {
-    emu_wgmma(&d[0][0], a, b, N, false, 1);
+    emu_wgmma(&d[0][0], a, b, N, false, keep);
 }
 
 #endif

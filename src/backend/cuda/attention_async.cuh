@@ -1,0 +1,79 @@
+/*
+ * attention_async.cuh - barriers in shared memory, loads of boxes through tensor maps, and barriers of a warpgroup, one
+ * function for each instruction.
+ *
+ * Included by attention_sm90.cu only. Emulated builds bring their own. Must not: hold anything but instructions.
+ */
+#ifndef SV_CUDA_ATTENTION_ASYNC_CUH
+#define SV_CUDA_ATTENTION_ASYNC_CUH
+
+#include "backend/cuda/attention.h"
+
+#ifndef SV_CUDA_EMULATED
+
+static __device__ __forceinline__ void attn_bar_init(uint32_t bar, uint32_t count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+/* Barriers just made become visible to the copy engine. */
+static __device__ __forceinline__ void attn_bar_made(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+static __device__ __forceinline__ void attn_bar_expect(uint32_t bar, uint32_t n_bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(n_bytes) : "memory");
+}
+static __device__ __forceinline__ void attn_bar_arrive(uint32_t bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+static __device__ __forceinline__ void attn_bar_wait(uint32_t bar, uint32_t parity)
+{
+    uint32_t done;
+    do {
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(done)
+                     : "r"(bar), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
+static __device__ __forceinline__ void attn_map_fetch(const struct sv_attn_map *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+/* 64 columns of some rows of one page and kv head, swizzled, to shared memory. */
+static __device__ __forceinline__ void attn_box(uint32_t to, const struct sv_attn_map *map, int32_t col, int32_t row,
+                                                int32_t kv_head, int32_t page, uint32_t bar)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+                 "l"(map), "r"(col), "r"(row), "r"(kv_head), "r"(page), "r"(bar)
+                 : "memory");
+}
+/* The 128 threads of a warpgroup meet. */
+static __device__ __forceinline__ void attn_group_sync(int32_t group)
+{
+    asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+}
+/* Registers move from one warpgroup to another; every warp of the warpgroup says so. */
+template <int N> static __device__ __forceinline__ void attn_fewer_registers(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N> static __device__ __forceinline__ void attn_more_registers(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+static __device__ __forceinline__ void attn_store16_zero(uint32_t at)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
+}
+
+#else
+#include <emulated_async.h>
+#endif
+
+#endif

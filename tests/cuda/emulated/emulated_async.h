@@ -1,0 +1,37 @@
+/*
+ * emulated_async.h - attention's barriers and box loads of sm_90a for the emulator. A box arrives when somebody waits for
+ * its barrier, not before; boxes are swizzled by address as the copy engine does with 128-byte swizzle.
+ *
+ * Included by attention_async.cuh in emulated builds.
+ */
+#ifndef SV_EMULATED_ASYNC_H
+#define SV_EMULATED_ASYNC_H
+
+void attn_bar_init(uint32_t bar, uint32_t count);
+static inline void attn_bar_made(void) {}
+void attn_bar_expect(uint32_t bar, uint32_t n_bytes);
+void attn_bar_arrive(uint32_t bar);
+void attn_bar_wait(uint32_t bar, uint32_t parity);
+static inline void attn_map_fetch(const struct sv_attn_map *) {}
+void emu_box(uint32_t to, const uint64_t *map, int32_t col, int32_t row, int32_t kv_head, int32_t page, uint32_t bar);
+static inline void attn_box(uint32_t to, const struct sv_attn_map *map, int32_t col, int32_t row, int32_t kv_head,
+                            int32_t page, uint32_t bar)
+{
+    emu_box(to, map->opaque, col, row, kv_head, page, bar);
+}
+void emu_group_sync(int32_t group, int32_t n);
+static inline void attn_group_sync(int32_t group) { emu_group_sync(group, 128); }
+template <int N> static inline void attn_fewer_registers(void) {}
+template <int N> static inline void attn_more_registers(void) {}
+static inline void attn_store16_zero(uint32_t at) { memset(emu_shared_ptr(at, 16), 0, 16); }
+
+/* The host's side: what the driver would pack into a tensor map, in plain words. */
+static inline int sv_attn_emulated_map(struct sv_attn_map *map, const void *base, const struct sv_kv *kv, int32_t rows)
+{
+    const uint64_t words[] = {(uint64_t)(uintptr_t)base, (uint64_t)kv->head_dim, (uint64_t)kv->page_size,
+                              (uint64_t)kv->n_kv_heads, (uint64_t)kv->n_pages, (uint64_t)rows};
+    memcpy(map->opaque, words, sizeof words);
+    return 0;
+}
+
+#endif
