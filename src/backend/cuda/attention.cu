@@ -117,8 +117,7 @@ void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p
     int32_t n_warps = force->n_warps;
     if (n_warps == 0)
         n_warps = queries > (int64_t)64 * p->rows.n_segs ? 8 : 4;
-    /* Few queries a segment: putting parts together is little work, and a second launch the longer way. */
-    a.fused = force->fused ? force->fused == 2 : queries <= (int64_t)8 * p->rows.n_segs;
+    a.fused = force->fused == 2; /* measured slower than a launch of its own */
     if (force->plain || !find_tiled(cu, p, n_warps, a.fused, &k)) {
         sv_cuda_attn_plain(cu, &a);
         return;
