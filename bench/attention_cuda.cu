@@ -242,12 +242,11 @@ static double read_bandwidth(struct sv_cuda *cu)
     return best;
 }
 
-/* What is forced: the unit (enum sv_attn_unit) and who puts parts together (struct sv_attn_force). */
+/* What is forced: the unit (enum sv_attn_unit), launches with and without the programmatic attribute. */
 struct variant {
-    int set, unit, fused, pdl;
+    int set, unit, pdl;
 };
-static const variant choices[] = {{1, 0, 0, 1}, {1, 0, 0, 0}, {1, 1, 1, 1}, {1, 1, 2, 1}, {1, 2, 1, 1},
-                                  {1, 2, 2, 1}, {1, 3, 0, 1}, {0, 0, 0, 1}};
+static const variant choices[] = {{1, 0, 1}, {1, 0, 0}, {1, 1, 1}, {1, 2, 1}, {1, 3, 1}, {0, 0, 1}};
 
 static __global__ void __launch_bounds__(256) nothing(void)
 {
@@ -302,9 +301,9 @@ static void time_shapes(struct sv_cuda *cu, bool variants, const char *csv_path)
     printf("read bandwidth %.0f GB/s\n", peak);
     time_nothing(cu);
     if (csv)
-        fprintf(csv, "kernels,what,sequences,context,rows,page_size,head_dim,forced_unit,forced_fused,pdl,us_median,"
+        fprintf(csv, "kernels,what,sequences,context,rows,page_size,head_dim,forced_unit,pdl,us_median,"
                      "us_min,us_max,kv_gb_s,share_of_read,tflop_s,read_gb_s\n");
-    printf("%-8s %-11s %3s %5s %5s %4s u f p %9s %9s %9s %7s %6s %7s\n", "set", "what", "seq", "ctx", "rows", "page",
+    printf("%-8s %-11s %3s %5s %5s %4s u p %9s %9s %9s %7s %6s %7s\n", "set", "what", "seq", "ctx", "rows", "page",
            "us", "min", "max", "GB/s", "share", "TFLOP/s");
     for (const shape &s : shapes) {
         stage st = {};
@@ -313,8 +312,7 @@ static void time_shapes(struct sv_cuda *cu, bool variants, const char *csv_path)
         const double guess_us = std::max(bytes / peak * 1e-3, flops / 3e8) + 3;
         const int n = (int)std::max(4.0, std::min(128.0, 4000 / guess_us));
         for (const variant &v : choices) {
-            if (v.set > (cu->cc == 90) || (!variants && v.unit + v.fused + v.pdl > 1) ||
-                (v.fused == 2 && s.rows > 16))
+            if (v.set > (cu->cc == 90) || (!variants && (v.unit || !v.pdl)))
                 continue;
             const int32_t keys = v.unit == 1 ? SV_ATTN_CHUNK : SV_ATTN_SPAN;
             if ((v.unit == 1 || v.unit == 2) &&
@@ -322,15 +320,15 @@ static void time_shapes(struct sv_cuda *cu, bool variants, const char *csv_path)
                 continue;
             cu->set = v.set ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
             cu->pdl = v.pdl && cu->cc >= 90;
-            const timing t = time_one(cu, st, {(enum sv_attn_unit)v.unit, 0, 0, false, v.fused}, n);
+            const timing t = time_one(cu, st, {(enum sv_attn_unit)v.unit, 0, 0, false}, n);
             const double rate = bytes / t.median * 1e-3, tf = flops / t.median * 1e-6;
-            printf("%-8s %-11s %3d %5d %5d %4d %d %d %d %9.2f %9.2f %9.2f %7.0f %5.1f%% %7.1f\n",
-                   v.set ? "sm90" : "portable", s.what, s.n_seqs, s.context, s.rows, s.page, v.unit, v.fused, v.pdl,
+            printf("%-8s %-11s %3d %5d %5d %4d %d %d %9.2f %9.2f %9.2f %7.0f %5.1f%% %7.1f\n",
+                   v.set ? "sm90" : "portable", s.what, s.n_seqs, s.context, s.rows, s.page, v.unit, v.pdl,
                    t.median, t.lo, t.hi, rate, 100 * rate / peak, tf);
             if (csv)
-                fprintf(csv, "%s,%s,%d,%d,%d,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.1f,%.4f,%.2f,%.0f\n",
+                fprintf(csv, "%s,%s,%d,%d,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.1f,%.4f,%.2f,%.0f\n",
                         v.set ? "sm90" : "portable", s.what, s.n_seqs, s.context, s.rows, s.page, s.hd, v.unit,
-                        v.fused, v.pdl, t.median, t.lo, t.hi, rate, rate / peak, tf, peak);
+                        v.pdl, t.median, t.lo, t.hi, rate, rate / peak, tf, peak);
         }
         fflush(stdout);
         for (void *p : st.owned)

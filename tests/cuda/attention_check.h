@@ -338,7 +338,7 @@ static inline void check_setup(checker &c, const setup &s, const std::vector<int
     char what[200];
     for (size_t i = 0; i < lens.size(); i++)
         prompt.segs.push_back({(int32_t)i, 0, lens[i]});
-    const std::vector<row_out> want = run_batch(c, s, prompt, 16, {SV_ATTN_WHOLE, 8, 5, false, 0});
+    const std::vector<row_out> want = run_batch(c, s, prompt, 16, {SV_ATTN_WHOLE, 8, 5, false});
     for (size_t i = 0; i < want.size(); i += (size_t)ref_every)
         check_row(c, s, want[i], name);
     check_row(c, s, want.back(), name);
@@ -360,7 +360,7 @@ static inline void check_setup(checker &c, const setup &s, const std::vector<int
             for (size_t j = 0; j < lens.size(); j++)
                 b.segs[j].base = lens[j] - b.segs[j].n;
         const struct sv_attn_force force = {(enum sv_attn_unit)(i % 4), i % 3 == 0 ? 0 : i % 3 == 1 ? 4 : 8,
-                                            i % 4 == 1 ? 3 : i % 4 == 2 ? 40 : 0, !tiled, i / 2 % 3};
+                                            i % 4 == 1 ? 3 : i % 4 == 2 ? 40 : 0, !tiled};
         const int32_t page = pages[i % 6];
         snprintf(what, sizeof what, "%s: arrangement %d (page %d, unit %d, warps %d, blocks %d)", name, i, page,
                  (int)force.unit, (int)force.n_warps, (int)force.n_blocks);

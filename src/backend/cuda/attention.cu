@@ -13,7 +13,7 @@
 struct sv_cuda_attn_state {
     void *scratch;
     void *encode; /* the driver's cuTensorMapEncodeTiled */
-    int32_t *plan_unit, *ended;
+    int32_t *plan_unit;
     float4 *run;
     float *part_o;
     float2 *part_ml;
@@ -54,7 +54,7 @@ static bool aligned(const void *p, int64_t ld)
 }
 
 /* Whether a kernel with matrix instructions can take it. Nothing here may depend on counts of rows. */
-static bool find_tiled(const struct sv_cuda *cu, const struct sv_p_attention *p, int32_t n_warps, bool fused,
+static bool find_tiled(const struct sv_cuda *cu, const struct sv_p_attention *p, int32_t n_warps,
                        struct sv_attn_launch *out)
 {
     const struct sv_kv *kv = &p->kv;
@@ -65,7 +65,7 @@ static bool find_tiled(const struct sv_cuda *cu, const struct sv_p_attention *p,
         return false;
     /* The loads of the tuned set are boxes of a page: its rows must be whole swizzled groups of eight. */
     const bool boxes = kv->page_size >= 8 && (kv->page_size & (kv->page_size - 1)) == 0;
-    return cu->set == SV_CUDA_SM90 && boxes ? sv_cuda_attn_sm90(kv->head_dim, n_warps, fused, out)
+    return cu->set == SV_CUDA_SM90 && boxes ? sv_cuda_attn_sm90(kv->head_dim, n_warps, out)
                                             : sv_cuda_attn_portable(kv->head_dim, n_warps, out);
 }
 
@@ -98,7 +98,6 @@ static struct sv_attn_args args_of(const struct sv_cuda *cu, const struct sv_p_a
     a.part_cap = st->part_cap;
     a.box_rows = p->kv.page_size < SV_ATTN_CHUNK ? p->kv.page_size : SV_ATTN_CHUNK;
     a.plan_unit = st->plan_unit;
-    a.ended = st->ended;
     a.run = st->run;
     a.part_o = st->part_o;
     a.part_ml = st->part_ml;
@@ -117,8 +116,7 @@ void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p
     int32_t n_warps = force->n_warps;
     if (n_warps == 0)
         n_warps = queries > (int64_t)64 * p->rows.n_segs ? 8 : 4;
-    a.fused = force->fused == 2; /* measured slower than a launch of its own */
-    if (force->plain || !find_tiled(cu, p, n_warps, a.fused, &k)) {
+    if (force->plain || !find_tiled(cu, p, n_warps, &k)) {
         sv_cuda_attn_plain(cu, &a);
         return;
     }
@@ -130,11 +128,10 @@ void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p
         a.unit = force->unit;
     if (force->n_blocks > 0)
         n_blocks = force->n_blocks;
-    a.fused = a.fused && k.can_fuse;
     if (k.maps && !sv_cuda_attn_maps(cu, cu->attn->encode, &a))
         return;
     sv_cuda_launch(cu, "attention", k.kernel, dim3((unsigned)n_blocks), dim3((unsigned)k.n_threads), smem, a);
-    if (a.unit == SV_ATTN_WHOLE || a.fused)
+    if (a.unit == SV_ATTN_WHOLE)
         return;
     const int64_t outputs = (int64_t)p->rows.n_rows * p->n_heads;
     sv_cuda_launch(cu, "attention (combine)", p->kv.head_dim == 128 ? attn_combine<128> : attn_combine<64>,
@@ -166,11 +163,10 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
     if (!st)
         return sv_fail(err, SV_ENOMEM, -1, "attention: no memory for its state");
     cu->attn = st;
-    st->part_cap = (int32_t)(most < MAX_PARTS ? most : MAX_PARTS);
+    st->part_cap = (int32_t)(most < (int64_t)MAX_PARTS ? most : (int64_t)MAX_PARTS);
     st->max_segs = lim->max_rows;
     size_t n = 0;
     const size_t plan_unit = take(&n, sizeof(int32_t));
-    const size_t ended = take(&n, sizeof(int32_t) * (size_t)lim->max_rows * (size_t)lim->max_heads);
     const size_t run = take(&n, (size_t)cu->n_sms * 256 * (size_t)(hd / 8 + 1) * sizeof(float4));
     const size_t part_ml = take(&n, (size_t)st->part_cap * sizeof(float2));
     const size_t part_o = take(&n, (size_t)st->part_cap * (size_t)hd * sizeof(float));
@@ -180,14 +176,13 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
         return rc;
     uint8_t *base = (uint8_t *)st->scratch;
     st->plan_unit = (int32_t *)(void *)(base + plan_unit);
-    st->ended = (int32_t *)(void *)(base + ended);
     st->run = (float4 *)(void *)(base + run);
     st->part_ml = (float2 *)(void *)(base + part_ml);
     st->part_o = (float *)(void *)(base + part_o);
-    for (int32_t i = 0; i < (cu->cc == 90 ? 12 : 4); i++) {
+    for (int32_t i = 0; i < (cu->cc == 90 ? 8 : 4); i++) {
         const int32_t hd_i = i % 2 ? 128 : 64, n_warps = i / 2 % 2 ? 8 : 4;
         struct sv_attn_launch k;
-        if ((i < 4 ? sv_cuda_attn_portable(hd_i, n_warps, &k) : sv_cuda_attn_sm90(hd_i, n_warps, i >= 8, &k)) &&
+        if ((i < 4 ? sv_cuda_attn_portable(hd_i, n_warps, &k) : sv_cuda_attn_sm90(hd_i, n_warps, &k)) &&
             (rc = sv_cuda_try(cudaFuncSetAttribute((const void *)k.kernel,
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                    (int)cu->smem_block),

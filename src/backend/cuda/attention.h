@@ -26,7 +26,6 @@ struct sv_attn_force {
     int32_t n_warps; /* 0, 4 or 8: queries of a tile / 16 */
     int32_t n_blocks;
     bool plain;
-    int32_t fused; /* 0: decided, 1: a launch of its own puts parts together, 2: their last block does */
 };
 
 /* A tensor map of the cache's keys or values (CUtensorMap, whose header kernels need not see). */
@@ -43,10 +42,8 @@ struct sv_attn_args {
     int32_t n_stages;
     int32_t unit;       /* enum sv_attn_unit */
     int32_t box_rows;   /* keys that one load through the maps brings */
-    bool fused;         /* whoever ends a query tile's last part puts the parts together */
     int32_t part_cap;   /* partial results that fit */
     int32_t *plan_unit; /* the first block's choice, for the combine kernel */
-    int32_t *ended;     /* parts ended of each query tile; zero between launches */
     float4 *run;        /* a block's sum of spans while it walks on */
     float *part_o;      /* (part_cap, head_dim) unnormalised */
     float2 *part_ml;    /* (part_cap) maximum and sum */
@@ -66,10 +63,10 @@ struct sv_attn_launch {
     int32_t tile_rows, n_threads, blocks_per_sm;
     int32_t stage_bytes, fixed_bytes; /* shared memory: each stage, and beside stages and segment table */
     int32_t max_stages;
-    bool maps, can_fuse;
+    bool maps;
 };
 bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);
-bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, bool fused, struct sv_attn_launch *out);
+bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);
 /* attention_sm90.cu: the driver's entry point, found once; then maps of one layer's cache. */
 int sv_cuda_attn_maps_open(void **encode, struct sv_err *err);
 bool sv_cuda_attn_maps(struct sv_cuda *cu, void *encode, struct sv_attn_args *a);

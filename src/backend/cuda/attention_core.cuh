@@ -142,12 +142,13 @@ static __device__ __forceinline__ int32_t attn_n_parts(const struct sv_p_attenti
     return (g.base + g.n - 1) / attn_unit_keys(unit) - attn_part0(p, g, unit) + 1;
 }
 
-/* Which unit ends first: in tiles of keys that the busiest block works through, an item of parts counted
- * two tiles dearer because its result goes through memory. Only speed hangs on this. */
+/* Which unit ends first, by what was measured (docs/cuda-kernels.md). Chunks only while no multiprocessor gets a second
+ * one: results of parts cost memory traffic, the more the more queries a tile has. A block that walks over all keys of a
+ * tile has none of it, but the longest walk must not outlast the others. Only speed hangs on this. */
 static __device__ __forceinline__ int32_t attn_choose_unit(const struct sv_attn_args &a, const struct attn_items *plan,
                                                            int32_t tile_rows, int32_t lane)
 {
-    int32_t items[2] = {0, 0}, most[2] = {0, 0}, total = 0, longest = 0;
+    int32_t chunks = 0, most[2] = {0, 0}, total = 0, longest = 0, n_tiles = 0;
     const int32_t n_kv = a.p.kv.n_kv_heads, blocks = (int32_t)gridDim.x;
     if (a.unit == SV_ATTN_WHOLE)
         return SV_ATTN_WHOLE;
@@ -157,32 +158,33 @@ static __device__ __forceinline__ int32_t attn_choose_unit(const struct sv_attn_
             continue;
         const int32_t tiles = (g.n * a.group + tile_rows - 1) / tile_rows;
         const int32_t len = (g.base + g.n - attn_lo(a.p, g.base, 0)) / SV_ATTN_TILE + 1;
+        n_tiles += tiles;
         total += tiles * len;
         longest = len > longest ? len : longest;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const int32_t n = attn_n_parts(a.p, g, SV_ATTN_BY_CHUNK + i);
-            items[i] += n * tiles;
+            chunks += i == 0 ? n * tiles : 0;
             most[i] = n > most[i] ? n : most[i];
         }
     }
-    total = __reduce_add_sync(0xffffffffu, total);
-    longest = __reduce_max_sync(0xffffffffu, longest);
-    const int32_t even = (int32_t)(((int64_t)total * n_kv + blocks - 1) / blocks);
-    int32_t best = (even > longest ? even : longest) + 1, unit = SV_ATTN_WHOLE;
+    const int64_t outputs = (int64_t)a.p.rows.n_rows * a.p.n_heads;
 #pragma unroll
-    for (int i = 1; i >= 0; i--) {
-        items[i] = __reduce_add_sync(0xffffffffu, items[i]);
+    for (int i = 0; i < 2; i++)
         most[i] = __reduce_max_sync(0xffffffffu, most[i]);
-        const int32_t cost = (items[i] * n_kv + blocks - 1) / blocks *
-                             (i ? SV_ATTN_SPAN / SV_ATTN_TILE + 2 : SV_ATTN_CHUNK / SV_ATTN_TILE + 2);
-        if ((a.unit == SV_ATTN_AUTO ? cost < best : a.unit == SV_ATTN_BY_CHUNK + i) &&
-            (int64_t)most[i] * a.p.rows.n_rows * a.p.n_heads <= a.part_cap) {
-            best = cost;
-            unit = SV_ATTN_BY_CHUNK + i;
-        }
-    }
-    return unit;
+    const bool fits[2] = {most[0] * outputs <= a.part_cap, most[1] * outputs <= a.part_cap};
+    chunks = __reduce_add_sync(0xffffffffu, chunks);
+    if (a.unit != SV_ATTN_AUTO)
+        return fits[a.unit - SV_ATTN_BY_CHUNK] ? a.unit : SV_ATTN_WHOLE;
+    if (2 * chunks * n_kv <= blocks && fits[0])
+        return SV_ATTN_BY_CHUNK;
+    total = __reduce_add_sync(0xffffffffu, total);
+    n_tiles = __reduce_add_sync(0xffffffffu, n_tiles);
+    longest = __reduce_max_sync(0xffffffffu, longest);
+    const float even = (float)total * (float)n_kv / (float)blocks, span_tiles = SV_ATTN_SPAN / SV_ATTN_TILE;
+    const float queries = (float)(a.p.rows.n_rows * a.group) / (float)(n_tiles > 0 ? n_tiles : 1);
+    const float by_span = fmaxf(even, span_tiles) * (1 + (1 + queries / 32) / span_tiles);
+    return fits[1] && by_span < 1.2f * fmaxf(even, (float)longest) ? SV_ATTN_BY_SPAN : SV_ATTN_WHOLE;
 }
 
 /* By one warp of every block; the block must synchronise afterwards. */
@@ -238,7 +240,7 @@ struct attn_item {
     int32_t q0, n_q; /* first query of the tile; queries of the whole segment */
     int32_t from, to; /* tiles of keys */
     int32_t seen_lo, seen_hi; /* what any row of the tile sees, within the item's part */
-    int32_t part, n_ends; /* its place among the segment's parts; parts in which the tile sees anything */
+    int32_t part; /* its place among the segment's parts */
 };
 
 static __device__ __forceinline__ struct attn_item attn_item_at(const struct sv_attn_args &a,
@@ -266,11 +268,9 @@ static __device__ __forceinline__ struct attn_item attn_item_at(const struct sv_
     const int32_t last = it.q0 + tile_rows < it.n_q ? it.q0 + tile_rows : it.n_q;
     it.seen_lo = attn_lo(a.p, it.g.base, it.q0 / a.group);
     it.seen_hi = attn_hi(a.p, it.g.base, it.g.n, (last - 1) / a.group);
-    it.n_ends = 1;
     if (plan->unit != SV_ATTN_WHOLE) {
         const int32_t keys = attn_unit_keys(plan->unit);
         const int32_t begin = (attn_part0(a.p, it.g, plan->unit) + it.part) * keys;
-        it.n_ends = (it.seen_hi - 1) / keys - it.seen_lo / keys + 1;
         it.seen_lo = it.seen_lo > begin ? it.seen_lo : begin;
         it.seen_hi = it.seen_hi < begin + keys ? it.seen_hi : begin + keys;
     }

@@ -2,7 +2,7 @@
  * attention_parts.cuh - partial results of a query put together, by one warp: chunks in ascending order within a span,
  * spans in ascending order, as one block that walks over all keys does it.
  *
- * Included by attention.cu (a launch of its own) and attention_sm90.cu (the block that ends a tile's last part).
+ * Included by attention.cu.
  * Must not: merge by another formula than attn_merge, or in another order.
  */
 #ifndef SV_CUDA_ATTENTION_PARTS_CUH

@@ -281,8 +281,7 @@ template <int HD, int WARPS> static void describe(struct sv_attn_launch *out)
                                    .stage_bytes = 2 * SV_ATTN_TILE * HD * 2,
                                    .fixed_bytes = N_OFFSETS * SV_ATTN_TILE * (int32_t)sizeof(uint32_t),
                                    .max_stages = 5,
-                                   .maps = false,
-                                   .can_fuse = false};
+                                   .maps = false};
 }
 
 bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out)

@@ -10,7 +10,6 @@
  */
 #include "backend/cuda/attention_async.cuh"
 #include "backend/cuda/attention_frag.cuh"
-#include "backend/cuda/attention_parts.cuh"
 #include "backend/cuda/attention_wgmma.cuh"
 
 #ifndef SV_CUDA_EMULATED
@@ -296,41 +295,16 @@ static __device__ __forceinline__ void write_out(const struct sv_attn_args &a, c
     }
 }
 
-/* The warpgroup has left its part. Whoever ends the tile's last one puts them all together. */
-template <int HD>
-static __device__ __forceinline__ void end_part(const struct sv_attn_args &a, const struct attn_item &it,
-                                                int32_t unit, int32_t q_group, int32_t group, int32_t *said)
-{
-    const int32_t t = threadIdx.x % 128;
-    __threadfence();
-    attn_group_sync(group);
-    if (t == 0) {
-        int32_t *n = a.ended + (int64_t)(it.g.row0 + q_group / a.group) * a.p.kv.n_kv_heads + it.kv_head;
-        const bool last = atomicAdd(n, 1) == it.n_ends - 1;
-        if (last)
-            *n = 0;
-        said[group] = last;
-    }
-    attn_group_sync(group);
-    if (!said[group])
-        return;
-    __threadfence();
-    const int32_t end = q_group + GROUP_ROWS < it.n_q ? q_group + GROUP_ROWS : it.n_q;
-#pragma unroll 1
-    for (int32_t q = q_group + t / 32; q < end; q += 4)
-        attn_fold<HD, 4>(a, unit, it.g, q / a.group, it.kv_head * a.group + q % a.group, t % 32);
-}
-
-template <int HD, int GROUPS, bool FUSED>
+template <int HD, int GROUPS>
 static __device__ __forceinline__ void work(const struct sv_attn_args &a, struct attn_items *plan, struct ring r,
-                                            float4 *run, int32_t *said)
+                                            float4 *run)
 {
     constexpr int THREADS = GROUPS * 128, CHUNKS_PER_SPAN = SV_ATTN_SPAN / KEYS;
     const uint32_t lane = threadIdx.x % 32;
     /* Said so that the compiler sees that a warp never parts over them. */
     const int32_t warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x / 32, 0), group = warp / 4;
-    const int32_t n_items = plan->n_items * a.p.kv.n_kv_heads, unit = plan->unit;
-    const bool whole = unit == SV_ATTN_WHOLE;
+    const int32_t n_items = plan->n_items * a.p.kv.n_kv_heads;
+    const bool whole = plan->unit == SV_ATTN_WHOLE;
 
     for (int32_t turn = 0; turn * (int32_t)gridDim.x < n_items; turn++) {
         const int32_t i = attn_turn(turn);
@@ -391,21 +365,18 @@ static __device__ __forceinline__ void work(const struct sv_attn_args &a, struct
             write_out<HD>(a, it, q_warp, span, lane);
         if (!whole && real)
             write_parts<HD>(a, it, q_warp, span, lane);
-        if (FUSED && !whole && busy)
-            end_part<HD>(a, it, unit, q_group, group, said);
     }
 }
 
-/* Shared memory: the ring, with two warpgroups their sums of spans, barriers, what a warpgroup's thread 0 says, the plan. */
-template <int HD, int GROUPS, bool FUSED>
+/* Shared memory: the ring, with two warpgroups their sums of spans, barriers, the plan. */
+template <int HD, int GROUPS>
 __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     attn_sm90(const __grid_constant__ struct sv_attn_args a)
 {
     constexpr int WORKERS = GROUPS * 128, RUN_BYTES = GROUPS == 1 ? 0 : (HD / 8 + 1) * WORKERS * 16;
     ATTN_SHARED(shared);
     uint8_t *const behind = shared + a.n_stages * (KEYS * HD * 2);
-    int32_t *const said = (int32_t *)(behind + RUN_BYTES + BAR_BYTES);
-    struct attn_items *const plan = (struct attn_items *)(behind + RUN_BYTES + BAR_BYTES + 16);
+    struct attn_items *const plan = (struct attn_items *)(behind + RUN_BYTES + BAR_BYTES);
     const struct ring r = {attn_shared_at(shared), attn_shared_at(behind + RUN_BYTES), a.n_stages, 0, 0};
     const bool loader = threadIdx.x >= WORKERS;
 
@@ -432,44 +403,34 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     } else {
         attn_more_registers<GROUPS == 1 ? 216 : 232>();
         float4 *const run = GROUPS == 1 ? a.run + (size_t)blockIdx.x * (HD / 8 + 1) * WORKERS : (float4 *)behind;
-        work<HD, GROUPS, FUSED>(a, plan, r, run + threadIdx.x, said);
+        work<HD, GROUPS>(a, plan, r, run + threadIdx.x);
     }
 }
 
 /* ---------------------------------------------------------------- host side */
 
-template <int HD, int GROUPS, bool FUSED> static void describe(struct sv_attn_launch *out)
+template <int HD, int GROUPS> static void describe(struct sv_attn_launch *out)
 {
     const int32_t run = GROUPS == 1 ? 0 : (HD / 8 + 1) * GROUPS * 128 * 16;
-    *out = (struct sv_attn_launch){.kernel = attn_sm90<HD, GROUPS, FUSED>,
+    *out = (struct sv_attn_launch){.kernel = attn_sm90<HD, GROUPS>,
                                    .tile_rows = GROUPS * GROUP_ROWS,
                                    .n_threads = GROUPS * 128 + 128,
                                    .blocks_per_sm = GROUPS == 1 ? 2 : 1,
                                    .stage_bytes = KEYS * HD * 2,
-                                   .fixed_bytes = run + BAR_BYTES + 16,
+                                   .fixed_bytes = run + BAR_BYTES,
                                    .max_stages = MAX_STAGES,
-                                   .maps = true,
-                                   .can_fuse = FUSED};
+                                   .maps = true};
 }
 
-/* Only few queries are worth fusing: never with two warpgroups. */
-template <int HD> static void choose(int32_t n_warps, bool fused, struct sv_attn_launch *out)
-{
-    if (n_warps == 8)
-        describe<HD, 2, false>(out);
-    else if (fused)
-        describe<HD, 1, true>(out);
-    else
-        describe<HD, 1, false>(out);
-}
-
-bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, bool fused, struct sv_attn_launch *out)
+bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out)
 {
     if (head_dim == 128)
-        choose<128>(n_warps, fused, out);
+        n_warps == 4 ? describe<128, 1>(out) : describe<128, 2>(out);
     else if (head_dim == 64)
-        choose<64>(n_warps, fused, out);
-    return head_dim == 128 || head_dim == 64;
+        n_warps == 4 ? describe<64, 1>(out) : describe<64, 2>(out);
+    else
+        return false;
+    return true;
 }
 
 #ifndef SV_CUDA_EMULATED
