@@ -100,6 +100,8 @@ static bool is_plain(const struct sv_load *l)
 static double level_of(const struct sv_cost *c, const struct sv_load *l)
 {
     const float *level = c->level[l->sampled];
+    if (l->n_prompt_rows)
+        return 1; /* a prompt's own time must not depend on what stands beside it */
     if (is_plain(l))
         return (double)level[SV_LEVEL_PLAIN];
     double t = wideness(c, l);

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BINS = 64, PROBE_BURST = 8, TRIAL = 8, YOUNG = 512 };
+enum { BINS = 64, PROBE_BURST = 8, TRIAL = 8, YOUNG = 256 };
 
 /* Steps remembered: a quarter of a thousand verify steps engine-wide, two dozen probes, 64 of a
  * request. */
@@ -24,13 +24,15 @@ static const float WINDOW_MODE = 2000, MODE_WEIGHT = 200;
 /* A draft of a full block is kept so many times as often as one of a short block (the shipped
  * pair). */
 static const float FULL_PRIOR = 1.035f;
+/* Drafting must look so much better than plain decoding to be chosen. */
+static const double MARGIN = 1.02;
 /* What a record starts with: observations that a first draft is kept with this chance ... */
 static const float FIRST_CHANCE = 0.75f, FIRST_WEIGHT = 2;
 /* ... and how many observations of its own a request needs to be believed half over the engine's.
  */
 static const float OWN_WEIGHT = 16;
 /* Share of time for probes: at first, and when they have long been in vain. */
-static const double THRIFT_MOST = 0.01, THRIFT_LEAST = 0.0025, THRIFT_YOUNG = 0.03;
+static const double THRIFT_MOST = 0.007, THRIFT_LEAST = 0.0025, THRIFT_YOUNG = 0.02;
 
 static void update_hazard(struct sv_policy *p);
 
@@ -193,7 +195,7 @@ struct candidate {
  * prompt's own time is spent either way, and longer steps would hold it up too. */
 static double score(const struct sv_policy *p, double tokens, double us)
 {
-    return p->load.n_prompt_rows && p->rate > 0 ? tokens - p->rate * us : tokens / us;
+    return p->load.n_prompt_rows ? tokens - p->rate * us : tokens / us;
 }
 
 static int by_value(const void *a, const void *b)
@@ -505,7 +507,10 @@ static double share_for_trials(struct sv_policy *p, bool drafting)
 
 static void settle(struct sv_policy *p, const struct candidate *plain, const struct candidate *best)
 {
-    bool drafting = best->score > plain->score;
+    /* Drafting has to win by more than the table is wrong; beside a prompt the score is tokens
+     * gained. */
+    double margin = p->load.n_prompt_rows ? 0.02 * plain->tokens : (MARGIN - 1) * plain->score;
+    bool drafting = best->k && best->score > plain->score + margin;
     if (p->load.n_prompt_rows) {
         if (drafting)
             apply(p, best);
@@ -539,9 +544,14 @@ void sv_policy_choose(struct sv_policy *p)
     struct candidate plain = {.tokens = start(p)}, best = {.score = -HUGE_VAL};
     if (!p->n)
         return;
-    plain.us = sv_cost_us(&p->cost, &p->load);
+    struct sv_load alone = p->load;
+    alone.n_prompt_rows = 0;
+    plain.us = sv_cost_us(&p->cost, &alone);
     if (plain.us <= 0)
         return; /* nothing was measured */
+    p->rate = plain.tokens / plain.us;
+    if (p->load.n_prompt_rows)
+        plain.us = sv_cost_us(&p->cost, &p->load);
     p->plain_score = plain.score = score(p, plain.tokens, plain.us);
     int32_t n = rank_all(p);
     bool both = p->drafts_on_device;

@@ -2,6 +2,8 @@
  * test_policy.c - the width policy on machines made of arithmetic: its choices against every fixed
  * width.
  *
+ * timeout: 300
+ *
  * A machine is a function from rows to time; accept lengths are drawn from a profile. The policy
  * runs against the table of that machine (exact, or wrong by a factor it has to find out), the
  * fixed widths run beside it on the same draws. Tokens over time must come within 3 % of the best
