@@ -8,33 +8,18 @@
  * the candidates. Must not: allocate after open, look at tokens, or change what is emitted - any
  * widths give the same text.
  */
-#include "spec/spec.h"
+#include "spec/chance.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BINS = 64, PROBE_BURST = 8, TRIAL = 8, YOUNG = 256 };
+enum { BINS = 64, TRIAL = 8, YOUNG = 256 };
 
-/* Steps remembered: a quarter of a thousand verify steps engine-wide, two dozen probes, 64 of a
- * request. */
-static const float WINDOW_ALL = 256, WINDOW_PROBE = 24, WINDOW_OWN = 64;
-/* Single drafts remembered, and needed, to tell short blocks from full ones. */
-static const float WINDOW_MODE = 2000, MODE_WEIGHT = 200;
-/* A draft of a full block is kept so many times as often as one of a short block (the shipped
- * pair). */
-static const float FULL_PRIOR = 1.035f;
 /* Drafting must look so much better than plain decoding to be chosen. */
 static const double MARGIN = 1.02;
-/* What a record starts with: observations that a first draft is kept with this chance ... */
-static const float FIRST_CHANCE = 0.75f, FIRST_WEIGHT = 2;
-/* ... and how many observations of its own a request needs to be believed half over the engine's.
- */
-static const float OWN_WEIGHT = 16;
 /* Share of time for probes: at first, and when they have long been in vain. */
 static const double THRIFT_MOST = 0.007, THRIFT_LEAST = 0.0025, THRIFT_YOUNG = 0.02;
-
-static void update_hazard(struct sv_policy *p);
 
 int sv_policy_open(struct sv_policy **out, int32_t n_slots, int32_t block, bool drafts_on_device,
                    struct sv_err *err)
@@ -49,7 +34,7 @@ int sv_policy_open(struct sv_policy **out, int32_t n_slots, int32_t block, bool 
     p->n_slots = n_slots;
     p->drafts_on_device = drafts_on_device;
     p->thrift = THRIFT_MOST;
-    update_hazard(p);
+    sv_chance_update(p);
     for (int s = 0; s < 2; s++) {
         p->cost.speed[s] = 1;
         for (int k = 0; k < SV_LEVELS; k++)
@@ -72,93 +57,6 @@ void sv_policy_close(struct sv_policy *p)
         return;
     sv_arena_fini(&p->arena);
     sv_free(p);
-}
-
-/* ---------------------------------------------------------------- acceptance */
-
-/* Positions nobody has tried lately go by the one before: acceptance changes slowly along the
- * block. */
-static void update_hazard(struct sv_policy *p)
-{
-    float before = FIRST_CHANCE;
-    for (int32_t j = 1; j < p->block; j++) {
-        before = (p->kept[j] + FIRST_WEIGHT * before) / (p->tried[j] + FIRST_WEIGHT);
-        p->hazard[j] = before;
-    }
-    /* The engine's record is a mixture of the modes in use; a mode's factor is over that mixture.
-     */
-    float full = p->mode_expected[SV_DRAFT_FULL], both = full + p->mode_expected[SV_DRAFT_SHORT];
-    float mixture = 1 + (FULL_PRIOR - 1) * (both > 0 ? full / both : 1);
-    for (int m = 0; m < SV_DRAFT_MODES; m++) {
-        float power = 1, prior = MODE_WEIGHT * (m == SV_DRAFT_FULL ? FULL_PRIOR : 1) / mixture;
-        p->mode_factor[m] = (p->mode_kept[m] + prior) / (p->mode_expected[m] + MODE_WEIGHT);
-        for (int32_t j = 1; j < p->block; j++)
-            p->mode_power[m][j] = power *= p->mode_factor[m];
-    }
-}
-
-static float chance_of(const struct sv_policy *p, int mode, int32_t j)
-{
-    float h = p->hazard[j] * p->mode_factor[mode];
-    return h < 0.998f ? h : 0.998f;
-}
-
-void sv_policy_verified(struct sv_policy *p, struct sv_record *r, int32_t width, int32_t draft_rows,
-                        bool probe, int32_t n_emitted)
-{
-    int mode = draft_rows && draft_rows < p->block ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
-    float window = probe ? WINDOW_PROBE : WINDOW_ALL;
-    for (int32_t j = 1; j < width && j <= n_emitted; j++) {
-        float kept = j < n_emitted, h = p->hazard[j];
-        p->kept[j] += kept - p->kept[j] / window;
-        p->tried[j] += 1 - p->tried[j] / window;
-        p->mode_kept[mode] += kept - p->mode_kept[mode] / WINDOW_MODE;
-        p->mode_expected[mode] += h - p->mode_expected[mode] / WINDOW_MODE;
-        r->kept[j] += kept - r->kept[j] / WINDOW_OWN;
-        r->expected[j] += h * p->mode_factor[mode] - r->expected[j] / WINDOW_OWN;
-    }
-    /* What this width could not show goes stale; then it is taken to go on like the position
-     * before. */
-    for (int32_t j = width; j < p->block && !probe; j++) {
-        p->kept[j] -= p->kept[j] / (2 * window);
-        p->tried[j] -= p->tried[j] / (2 * window);
-    }
-    r->n_verified++;
-    if (!probe)
-        return;
-    /* A probe that paid for itself is followed by more at once, so that good news spreads fast. */
-    if (n_emitted > 1 + width / 4)
-        r->burst = r->burst ? r->burst - 1 : PROBE_BURST;
-    else
-        r->burst = 0;
-}
-
-/* Chance that each draft of a request is kept. Its own record scales the engine's, the less the
- * younger. */
-static void fill_alive(const struct sv_policy *p, const struct sv_policy_seq *s, float *alive)
-{
-    float chance = 1;
-    for (int32_t j = 1; j < s->block; j++) {
-        float h = p->hazard[j], prior = OWN_WEIGHT * h;
-        h *= (s->record->kept[j] + prior) / (s->record->expected[j] + prior);
-        chance *= h < 0.998f ? h : 0.998f;
-        alive[j] = chance;
-    }
-}
-
-/* What a mode makes of that. */
-static inline float in_mode(const struct sv_policy *p, int mode, const float *alive, int32_t j)
-{
-    float a = alive[j] * p->mode_power[mode][j];
-    return a < 1 ? a : 1;
-}
-
-double sv_policy_expect(const struct sv_policy *p, int mode, int32_t width)
-{
-    double sum = 1, chance = 1;
-    for (int32_t j = 1; j < width && j < p->block; j++)
-        sum += chance *= (double)chance_of(p, mode, j);
-    return sum;
 }
 
 /* ---------------------------------------------------------------- the choice */
@@ -219,7 +117,7 @@ static int32_t rank_all(struct sv_policy *p)
         float *alive = p->alive + (size_t)i * (size_t)p->block;
         if (s->fixed || s->cap < 2)
             continue;
-        fill_alive(p, s, alive);
+        sv_chance_fill(p, s, alive);
         p->rank[n].i = i;
         p->rank[n].value = 0;
         for (int32_t j = 1; j < s->cap; j++)
@@ -317,7 +215,7 @@ static void search(struct sv_policy *p, int mode, int32_t n, double tokens, stru
         const struct sv_policy_seq *s = &p->seq[p->rank[k - 1].i];
         const float *alive = p->alive + (size_t)p->rank[k - 1].i * (size_t)p->block;
         for (int32_t j = 1; j < s->cap; j++) {
-            float a = in_mode(p, mode, alive, j);
+            float a = sv_chance_in_mode(p, mode, alive, j);
             int bin = bin_of(a);
             b.count[bin]++;
             b.sum[bin] += (double)a;
@@ -367,7 +265,7 @@ static void apply(struct sv_policy *p, const struct candidate *c)
         const float *alive = p->alive + (size_t)p->rank[r].i * (size_t)p->block;
         int32_t width = 1;
         for (int32_t j = 1; j < s->cap; j++) {
-            int bin = bin_of(in_mode(p, c->mode, alive, j));
+            int bin = bin_of(sv_chance_in_mode(p, c->mode, alive, j));
             if (bin < c->bin || (bin == c->bin && !left))
                 break;
             left -= bin == c->bin;
@@ -409,7 +307,7 @@ static bool probe(struct sv_policy *p, double us, double rate, bool drafting)
     struct sv_policy_seq was = *s;
     struct sv_load load = p->load;
     float alive[SV_MAX_BLOCK];
-    fill_alive(p, s, alive);
+    sv_chance_fill(p, s, alive);
     /* Far beyond the width in use there is little to win; a request about which nothing is known
      * shows most with all of its block. */
     int32_t more = s->width + 1 + s->width / 2;
@@ -418,7 +316,7 @@ static bool probe(struct sv_policy *p, double us, double rate, bool drafting)
     set_width(p, s, drafting && more < s->cap ? more : s->cap, mode);
     double loss = sv_cost_us(&p->cost, &p->load) - us;
     for (int32_t j = was.width; j < s->width; j++)
-        loss -= (double)in_mode(p, mode, alive, j) / rate;
+        loss -= (double)sv_chance_in_mode(p, mode, alive, j) / rate;
     bool burst = !drafting && was.record->burst;
     if (p->credit_us < loss && !burst) {
         *s = was;
@@ -463,9 +361,9 @@ static double start(struct sv_policy *p)
             continue;
         float alive[SV_MAX_BLOCK];
         set_width(p, s, s->fixed < s->cap ? s->fixed : s->cap, SV_DRAFT_FULL);
-        fill_alive(p, s, alive);
+        sv_chance_fill(p, s, alive);
         for (int32_t j = 1; j < s->width; j++)
-            tokens += (double)in_mode(p, s->fixed < p->block, alive, j);
+            tokens += (double)sv_chance_in_mode(p, s->fixed < p->block, alive, j);
     }
     return tokens;
 }
@@ -540,7 +438,7 @@ void sv_policy_choose(struct sv_policy *p)
         choose_randomly(p);
         return;
     }
-    update_hazard(p);
+    sv_chance_update(p);
     struct candidate plain = {.tokens = start(p)}, best = {.score = -HUGE_VAL};
     if (!p->n)
         return;

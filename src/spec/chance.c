@@ -1,0 +1,102 @@
+/*
+ * chance.c - how likely drafts are kept: fading counts by position, by request, and of full and
+ * short blocks.
+ *
+ * Called by policy.c once a step, and by the engine for every verify step (sv_policy_verified).
+ * Must not: know what a step costs, or allocate.
+ */
+#include "spec/chance.h"
+
+enum { PROBE_BURST = 8 };
+
+/* Steps remembered: a quarter of a thousand verify steps engine-wide, two dozen probes, 64 of a
+ * request. */
+static const float WINDOW_ALL = 256, WINDOW_PROBE = 24, WINDOW_OWN = 64;
+/* Single drafts remembered, and needed, to tell short blocks from full ones. */
+static const float WINDOW_MODE = 2000, MODE_WEIGHT = 200;
+/* A draft of a full block is kept so many times as often as one of a short block (the shipped
+ * pair). */
+static const float FULL_PRIOR = 1.035f;
+/* What a record starts with: observations that a first draft is kept with this chance ... */
+static const float FIRST_CHANCE = 0.75f, FIRST_WEIGHT = 2;
+/* ... and how many observations of its own a request needs to be believed half over the engine's.
+ */
+static const float OWN_WEIGHT = 16;
+
+/* Positions nobody has tried lately go by the one before: acceptance changes slowly along the
+ * block. */
+void sv_chance_update(struct sv_policy *p)
+{
+    float before = FIRST_CHANCE;
+    for (int32_t j = 1; j < p->block; j++) {
+        before = (p->kept[j] + FIRST_WEIGHT * before) / (p->tried[j] + FIRST_WEIGHT);
+        p->hazard[j] = before;
+    }
+    /* The engine's record is a mixture of the modes in use; a mode's factor is over that mixture.
+     */
+    float full = p->mode_expected[SV_DRAFT_FULL], both = full + p->mode_expected[SV_DRAFT_SHORT];
+    float mixture = 1 + (FULL_PRIOR - 1) * (both > 0 ? full / both : 1);
+    for (int m = 0; m < SV_DRAFT_MODES; m++) {
+        float power = 1, prior = MODE_WEIGHT * (m == SV_DRAFT_FULL ? FULL_PRIOR : 1) / mixture;
+        p->mode_factor[m] = (p->mode_kept[m] + prior) / (p->mode_expected[m] + MODE_WEIGHT);
+        for (int32_t j = 1; j < p->block; j++)
+            p->mode_power[m][j] = power *= p->mode_factor[m];
+    }
+}
+
+static float chance_of(const struct sv_policy *p, int mode, int32_t j)
+{
+    float h = p->hazard[j] * p->mode_factor[mode];
+    return h < 0.998f ? h : 0.998f;
+}
+
+void sv_policy_verified(struct sv_policy *p, struct sv_record *r, int32_t width, int32_t draft_rows,
+                        bool probe, int32_t n_emitted)
+{
+    int mode = draft_rows && draft_rows < p->block ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
+    float window = probe ? WINDOW_PROBE : WINDOW_ALL;
+    for (int32_t j = 1; j < width && j <= n_emitted; j++) {
+        float kept = j < n_emitted, h = p->hazard[j];
+        p->kept[j] += kept - p->kept[j] / window;
+        p->tried[j] += 1 - p->tried[j] / window;
+        p->mode_kept[mode] += kept - p->mode_kept[mode] / WINDOW_MODE;
+        p->mode_expected[mode] += h - p->mode_expected[mode] / WINDOW_MODE;
+        r->kept[j] += kept - r->kept[j] / WINDOW_OWN;
+        r->expected[j] += h * p->mode_factor[mode] - r->expected[j] / WINDOW_OWN;
+    }
+    /* What this width could not show goes stale; then it is taken to go on like the position
+     * before. */
+    for (int32_t j = width; j < p->block && !probe; j++) {
+        p->kept[j] -= p->kept[j] / (2 * window);
+        p->tried[j] -= p->tried[j] / (2 * window);
+    }
+    r->n_verified++;
+    if (!probe)
+        return;
+    /* A probe that paid for itself is followed by more at once, so that good news spreads fast. */
+    if (n_emitted > 1 + width / 4)
+        r->burst = r->burst ? r->burst - 1 : PROBE_BURST;
+    else
+        r->burst = 0;
+}
+
+/* Chance that each draft of a request is kept. Its own record scales the engine's, the less the
+ * younger. */
+void sv_chance_fill(const struct sv_policy *p, const struct sv_policy_seq *s, float *alive)
+{
+    float chance = 1;
+    for (int32_t j = 1; j < s->block; j++) {
+        float h = p->hazard[j], prior = OWN_WEIGHT * h;
+        h *= (s->record->kept[j] + prior) / (s->record->expected[j] + prior);
+        chance *= h < 0.998f ? h : 0.998f;
+        alive[j] = chance;
+    }
+}
+
+double sv_policy_expect(const struct sv_policy *p, int mode, int32_t width)
+{
+    double sum = 1, chance = 1;
+    for (int32_t j = 1; j < width && j < p->block; j++)
+        sum += chance *= (double)chance_of(p, mode, j);
+    return sum;
+}

@@ -1,0 +1,23 @@
+/*
+ * chance.h - between policy.c and chance.c: how likely drafts are kept.
+ *
+ * Included by these two alone.
+ */
+#ifndef SV_SPEC_CHANCE_H
+#define SV_SPEC_CHANCE_H
+
+#include "spec/spec.h"
+
+/* Brings hazards and mode factors up to date with the counts; once a step. */
+void sv_chance_update(struct sv_policy *p);
+/* alive[j], j = 1 .. block - 1: chance that draft j of a request is kept, whatever the mode. */
+void sv_chance_fill(const struct sv_policy *p, const struct sv_policy_seq *s, float *alive);
+/* What a mode makes of that. */
+static inline float sv_chance_in_mode(const struct sv_policy *p, int mode, const float *alive,
+                                      int32_t j)
+{
+    float a = alive[j] * p->mode_power[mode][j];
+    return a < 1 ? a : 1;
+}
+
+#endif
