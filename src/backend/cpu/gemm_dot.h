@@ -10,6 +10,7 @@
  *   DOT_NX               most input rows in a tile
  *   DOT_NW(nx)           weight rows (1, 2, 4, 8 or 16) that go with nx of them
  *   dot_emit             one of the sv_gemm_emit functions
+ *   VEC_SUM4             when it can sum four vectors at once: to out[0..3], each as vec_sum would
  *   DOT_ONE_DTYPE        when it makes its own run function instead of run_f32, run_bf16, run_f16
  *
  * Every accumulator is one (weight row, input row) pair and walks k in steps of VSTEP, whatever the
@@ -20,10 +21,11 @@
 /* Bytes of a weight row asked for ahead of use, where few rows of x make memory the limit. */
 #define DOT_AHEAD 512
 
-/* out[i * ld + j] = w[i] . x[j] */
+/* out[i * nx + j] = w[i] . x[j]; nw is a multiple of four; ahead: bytes from a weight to one to be
+ * asked for, 0 = none */
 DOT_INLINE void dot_tile(const int nw, const int nx, const enum sv_dtype dt,
                          const uint8_t *const *w, const DOT_X *const *x, int32_t k, float *out,
-                         int ld)
+                         const size_t ahead)
 {
     const int wb = dt == SV_F32 ? 4 : 2;
     VEC acc[32];
@@ -39,8 +41,8 @@ DOT_INLINE void dot_tile(const int nw, const int nx, const enum sv_dtype dt,
 #pragma GCC unroll 16
         for (int i = 0; i < nw; i++) {
             VIN wv = vec_load_w(w[i] + (size_t)p * wb, dt);
-            if (nx <= 4)
-                __builtin_prefetch((const void *)((uintptr_t)w[i] + (size_t)p * wb + DOT_AHEAD));
+            if (ahead)
+                __builtin_prefetch((const void *)((uintptr_t)w[i] + (size_t)p * wb + ahead));
 #pragma GCC unroll 8
             for (int j = 0; j < nx; j++)
                 acc[i * nx + j] = vec_fma(wv, xv[j], acc[i * nx + j]);
@@ -55,19 +57,23 @@ DOT_INLINE void dot_tile(const int nw, const int nx, const enum sv_dtype dt,
                 acc[i * nx + j] = vec_fma(wv, vec_load_part(x[j] + p, k - p), acc[i * nx + j]);
         }
     }
-#pragma GCC unroll 16
-    for (int i = 0; i < nw; i++)
+#ifdef VEC_SUM4
 #pragma GCC unroll 8
-        for (int j = 0; j < nx; j++)
-            out[i * ld + j] = vec_sum(acc[i * nx + j]);
+    for (int i = 0; i < nw * nx; i += 4)
+        VEC_SUM4(acc[i], acc[i + 1], acc[i + 2], acc[i + 3], out + i);
+#else
+#pragma GCC unroll 32
+    for (int i = 0; i < nw * nx; i++)
+        out[i] = vec_sum(acc[i]);
+#endif
 }
 
 /* One unit (16 row pointers; those past the end repeat the last row) times nx rows of x. */
 DOT_INLINE void dot_unit(const int nx, const enum sv_dtype dt, const uint8_t *const *w,
-                         const DOT_X *const *x, int32_t k, float *out)
+                         const DOT_X *const *x, int32_t k, float *out, const size_t ahead)
 {
     for (int i = 0; i < SV_GEMM_UNIT; i += DOT_NW(nx))
-        dot_tile(DOT_NW(nx), nx, dt, w + i, x, k, out + i * nx, nx);
+        dot_tile(DOT_NW(nx), nx, dt, w + i, x, k, out + i * nx, ahead);
 }
 
 /* Rows of x that share a level-2 cache with the weights streaming by. */
@@ -95,29 +101,35 @@ DOT_INLINE void dot_run(const struct sv_gemm_span *s, const enum sv_dtype dt)
                     x[j] = s->xp
                                ? (const DOT_X *)s->xp + (size_t)(m - c->m0 + j) * sv_gemm_kpad(c->k)
                                : (const DOT_X *)(const void *)sv_gemm_row(c, m + j);
+                /* the first rows of x to pass ask for the weights that come next */
+                const size_t ahead = m > mb              ? 0
+                                     : row_bytes <= 2048 ? row_bytes * SV_GEMM_UNIT
+                                                         : DOT_AHEAD;
                 switch (nm) {
                 case 1:
-                    dot_unit(1, dt, w, x, c->k, tile);
+                    dot_unit(1, dt, w, x, c->k, tile, ahead);
                     break;
 #if DOT_NX >= 2
                 case 2:
-                    dot_unit(2, dt, w, x, c->k, tile);
+                    dot_unit(2, dt, w, x, c->k, tile, ahead);
                     break;
 #endif
 #if DOT_NX >= 3
                 case 3:
-                    dot_unit(3, dt, w, x, c->k, tile);
+                    dot_unit(3, dt, w, x, c->k, tile, ahead);
+                    break;
+#endif
+#if DOT_NX >= 4
+                case 4:
+                    dot_unit(4, dt, w, x, c->k, tile, ahead);
                     break;
 #endif
 #if DOT_NX >= 6
-                case 4:
-                    dot_unit(4, dt, w, x, c->k, tile);
-                    break;
                 case 5:
-                    dot_unit(5, dt, w, x, c->k, tile);
+                    dot_unit(5, dt, w, x, c->k, tile, ahead);
                     break;
                 case 6:
-                    dot_unit(6, dt, w, x, c->k, tile);
+                    dot_unit(6, dt, w, x, c->k, tile, ahead);
                     break;
 #endif
                 default:
