@@ -106,13 +106,22 @@ static bool add(struct calibration *c, int kind, int32_t n, int32_t n_rows, int3
     return true;
 }
 
-/* 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...: four points to each doubling. */
-static int32_t next_count(int32_t n)
+/* 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...: four points to each doubling. Where counts are
+ * padded there are fewer kinds of steps, each dearer to run for the first time: 1, 2, 4, 8, 16, 24,
+ * 32, 48, 64, ... */
+static int32_t next_count(const struct calibration *c, int32_t n)
 {
     int32_t step = 1;
-    while (step * 8 <= n)
+    while (step * (c->e->pads ? 4 : 8) <= n)
         step *= 2;
+    if (c->e->pads && n < 16)
+        return 2 * n;
     return n + step;
+}
+
+static int32_t padded(int32_t n)
+{
+    return sv_batch_bucket(n, INT32_MAX);
 }
 
 static void list_count(struct calibration *c, int32_t n)
@@ -124,6 +133,8 @@ static void list_count(struct calibration *c, int32_t n)
     if (n > 1)
         add(c, WIDE, n, block, block, 0, c->base);
     if (c->p->drafts_on_device && (n < 5 || n % 4 == 0 || n == c->n_backed)) {
+        if (!c->at_once && n > 1)
+            add(c, N_KINDS, n, 2, 2, 0, c->base); /* for the difference alone */
         add(c, DRAFT_ROWS, n, 2, 2, block, c->base);
         add(c, DRAFT_OUT, n, block, block, block, c->base);
     }
@@ -134,11 +145,12 @@ static void list_shapes(struct calibration *c)
 {
     const int32_t block = c->p->block;
     for (int32_t r = 2; r < block; r = r < 6 ? r + 1 : r + 2)
-        add(c, WIDE, 1, r, r, 0, c->base);
+        if (!c->e->pads || padded(r) == r)
+            add(c, WIDE, 1, r, r, 0, c->base);
     add(c, WIDE, 1, block, block, 0, c->base);
     for (int32_t m = 2; c->p->drafts_on_device && m < block; m *= 2)
         add(c, DRAFT_ROWS, 1, 2, 2, m, c->base);
-    for (int32_t n = 1; n < c->n_backed; n = next_count(n))
+    for (int32_t n = 1; n < c->n_backed; n = next_count(c, n))
         list_count(c, n);
     list_count(c, c->n_backed);
 }
@@ -213,8 +225,6 @@ static double draft_time(const struct calibration *c, const struct shape *s)
     if (c->at_once)
         return s->draft_us;
     double without = measured(c, s->n, s->n_rows, 0, false);
-    if (without < 0 && s->n_rows == 2) /* n segments of two rows stand between one and a block */
-        without = measured(c, s->n, 1, 0, false);
     return without < 0 ? -1 : s->us > without ? s->us - without : 0;
 }
 
@@ -240,10 +250,9 @@ static void build_curve(const struct calibration *c, int kind, struct sv_curve *
         if (kind == DRAFT_OUT) {
             x = s->n * (block - 2);
             double base = measured(c, s->n, 2, block, c->at_once);
-            if (!c->at_once && base >= 0) {
-                double two = measured(c, s->n, 1, 0, false);
+            double two = measured(c, s->n, 2, 0, false);
+            if (!c->at_once && base >= 0)
                 base = two < 0 ? -1 : base - two;
-            }
             us = base < 0 || us < 0 ? -1 : us > base ? us - base : 0;
         }
         if (us < 0 || x <= 0)
@@ -351,8 +360,8 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
     sv_dev_memory(e->dev, &n_free, &n_total);
     c->at_once = n_total == 0;
     c->least_runs = e->pads ? 4 : 2;
-    p->cost.plain.stairs = p->cost.wide.stairs = p->cost.draft_rows.stairs = e->pads;
-    int64_t budget = c->at_once ? 600000 : 1400000;
+    p->cost.padded = e->pads ? padded : NULL;
+    int64_t budget = c->at_once ? 600000 : 1800000;
     int rc = c->lens ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "cost table");
     if (!rc) {
         c->base = e->context - p->block;

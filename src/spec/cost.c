@@ -46,8 +46,6 @@ double sv_curve_at(const struct sv_curve *c, double x)
     int32_t i = piece_of(c, x);
     double t = (x - (double)c->x[i]) / (double)(c->x[i + 1] - c->x[i]);
     double a = (double)c->us[i], b = (double)c->us[i + 1];
-    if (c->stairs && t > 0 && t < 1)
-        return b;
     if (t > 1) { /* beyond what was measured: a proportional share at least */
         double slope = (b - a) / (double)(c->x[i + 1] - c->x[i]);
         return b + slope * (x - (double)c->x[i + 1]);
@@ -67,9 +65,15 @@ double sv_cost_context(const struct sv_cost *c, const float *us, int32_t context
     return v > 0 ? v : 0;
 }
 
+/* As many as the device is told; a step with prompt rows is told what there is. */
+static double told(const struct sv_cost *c, const struct sv_load *l, int32_t n)
+{
+    return c->padded && n && !l->n_prompt_rows ? c->padded(n) : n;
+}
+
 static double target_us(const struct sv_cost *c, const struct sv_load *l)
 {
-    double n = l->n_segs, r = l->n_rows, blocks = r / (double)c->block;
+    double n = told(c, l, l->n_segs), r = told(c, l, l->n_rows), blocks = r / (double)c->block;
     if (l->n_rows == l->n_segs && !l->n_prompt_rows)
         return sv_curve_at(&c->plain, n);
     double us = sv_curve_at(&c->wide, r + l->n_prompt_rows);
@@ -114,7 +118,7 @@ double sv_cost_us(const struct sv_cost *c, const struct sv_load *l)
         return sv_curve_at(&c->wide, l->n_prompt_rows);
     double us = target_us(c, l);
     if (l->n_draft_segs) {
-        us += sv_curve_at(&c->draft_rows, l->n_draft_rows);
+        us += sv_curve_at(&c->draft_rows, told(c, l, l->n_draft_rows));
         us += sv_curve_at(&c->draft_out, l->n_draft_out - l->n_draft_segs);
     }
     us += (double)(l->seg_us + l->row_us + l->draft_us);

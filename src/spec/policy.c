@@ -175,6 +175,14 @@ static void walk(const struct sv_policy *p, int mode, int32_t k, const struct bi
             continue;
         double each = b->sum[bin] / n;
         struct candidate c = {.mode = mode, .k = k, .bin = bin};
+        int32_t paid = p->cost.padded ? p->cost.padded(base + rows) - base - rows : 0;
+        if (paid > 0 && paid < n && !p->load.n_prompt_rows) { /* rows that padding has paid for */
+            c.in_bin = paid;
+            c.n_rows = rows + paid;
+            c.tokens = tokens + each * paid;
+            if (c.n_rows >= k)
+                try_rows(p, c, b, best);
+        }
         while (grid < w->n && w->x[grid] <= base + rows)
             grid++;
         for (; grid < w->n && w->x[grid] < base + rows + n; grid++) {

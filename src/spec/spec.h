@@ -120,12 +120,10 @@ int32_t sv_profile_draw(const struct sv_accept_profile *p, uint64_t sequence, ui
 
 /* ---------------------------------------------------------------- what a step costs (cost.c) */
 
-/* Time over a count, measured at some points: straight lines between them, or, where the engine pads counts
- * up to the next point (graphs), steps. */
+/* Time over a count, measured at some points: straight lines between them. */
 #define SV_CURVE_POINTS 64
 struct sv_curve {
     int32_t n;
-    bool stairs;
     int32_t x[SV_CURVE_POINTS];    /* ascending */
     float us[SV_CURVE_POINTS];
 };
@@ -140,6 +138,7 @@ struct sv_cost {
     struct sv_curve draft_rows; /* by rows of a drafting pass, one token wanted a segment */
     struct sv_curve draft_out;  /* by further tokens wanted */
     int32_t block;
+    int32_t (*padded)(int32_t n); /* where the engine pads counts (graphs): up to what; NULL = it does not */
     /* Over the shortest context: a segment, each of its rows, a drafting segment, each of its rows. */
     int32_t n_ctx, ctx[SV_COST_CONTEXTS];
     float seg_us[SV_COST_CONTEXTS], row_us[SV_COST_CONTEXTS];

@@ -180,6 +180,41 @@ static void held_taps(void **state)
     run_cases_free(c, N);
 }
 
+/* As on a device with graphs: counts padded, a step planned before the last one is read. */
+static void padded_and_ahead(void **state)
+{
+    (void)state;
+    const struct sv_engine_tuning tuning = {.pad = true, .run_ahead = true};
+    struct sv_engine_options o = trained();
+    struct run_case *c = run_cases(N, VOCAB, MAX_PROMPT, MAX_TOKENS, 21);
+    struct sv_engine *e = run_open(&o, NULL);
+    e->sched.policy = NULL;
+    struct run_out *ref = run_all(e, c, N);
+    sv_engine_close(e);
+    for (int randomly = 0; randomly < 2; randomly++) {
+        struct sv_rng rng = {17};
+        struct sv_err err = {0};
+        o.auto_width = true;
+        o.max_sequences = 9;
+        if (sv_engine_open_tuned(&e, &o, &tuning, NULL, &err))
+            fail_msg("%s", err.msg);
+        const struct sv_cost *cost = &e->policy->cost;
+        assert_non_null(cost->padded);
+        assert_int_equal(cost->plain.x[cost->plain.n - 1], 9);
+        assert_int_equal(cost->wide.x[cost->wide.n - 1], 9 * BLOCK);
+        assert_true(cost->draft_rows.n > 3 && cost->draft_out.n > 1);
+        assert_int_equal(e->held.cap_rows, 0);
+        if (randomly)
+            e->policy->random = &rng;
+        struct run_out *out = run_all(e, c, N);
+        run_same(ref, out, N, randomly ? "padded, random widths" : "padded, chosen widths");
+        run_out_free(out, N);
+        sv_engine_close(e);
+    }
+    run_out_free(ref, N);
+    run_cases_free(c, N);
+}
+
 /* Too little room for anything but one short sequence: the table is made of what fits. */
 static void small_context(void **state)
 {
@@ -200,4 +235,5 @@ static void small_context(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
              cmocka_unit_test(chosen), cmocka_unit_test(request_keeps_its_width),
-             cmocka_unit_test(held_taps), cmocka_unit_test(small_context))
+             cmocka_unit_test(held_taps), cmocka_unit_test(padded_and_ahead),
+             cmocka_unit_test(small_context))
