@@ -11,10 +11,6 @@
 #include <string.h>
 #include <time.h>
 
-/* A client that takes nothing while this much waits for it is let go. An answer at a context of 8192 tokens has
- * about 3 MB in chunks of one token. */
-#define MAX_BACKLOG_BYTES ((size_t)64 << 20)
-
 /* ---------------------------------------------------------------- life */
 
 static void gen_free(struct sv_gen *g)
@@ -207,7 +203,7 @@ static void send_chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out 
     start_stream(c);
     sv_http_write(c->req, b->data, b->len);
     c->write_us = o->at_us;
-    if (sv_http_backlog(c->req) > MAX_BACKLOG_BYTES)
+    if ((int64_t)sv_http_backlog(c->req) > c->s->o.max_backlog_bytes)
         sv_http_abort(c->req); /* ends in on_gone */
 }
 

@@ -423,6 +423,11 @@ static const struct field fields[] = {
     {"sampling_params", G, read_sampling_params, 0, 0, 0, 0},
     {"suffix", T, only, 0, 0, 0, 0},
     {"return_logprob", G, only, 0, 0, 0, 0},
+    {"top_logprobs_num", G, only, 0, 0, 0, 0},
+    {"return_routed_experts", G, only, 0, 0, 0, 0},
+    {"image_data", G, only, 0, 0, 0, 0},
+    {"logprob_start_len", G, ignore, 0, 0, 0, 0},
+    {"return_text_in_logprobs", G, ignore, 0, 0, 0, 0},
     {"stream_output", G, ignore, 0, 0, 0, 0},
     /* known and refused unless they ask for nothing */
     {"best_of", T, only, 0, 1, 0, 0},

@@ -59,6 +59,8 @@ struct sv_serve_options {
     int64_t max_body_bytes;    /* 0 = 16 MiB */
     int32_t max_tokens;        /* longest answer a request may ask for; 0 = the context */
     int32_t max_choices;       /* sequences of one request; 0 = 128 */
+    int64_t max_backlog_bytes; /* a client that leaves more of its stream unread is dropped; 0 = 64 MiB, where
+                                  an answer of 8192 tokens has about 3 */
     int32_t idle_seconds;      /* a silent connection is closed; 0 = 75 */
     int32_t ping_seconds;      /* comment frames in silent streams; 0 = 15, -1 = none */
     int32_t drain_seconds;     /* after SIGTERM; 0 = 60 */

@@ -351,6 +351,28 @@ static void slow_reader_holds_nobody(void **state)
     hub_close(&r);
 }
 
+static void who_reads_nothing_is_dropped(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    int small = 4096;
+    (void)state;
+
+    r.o.engine.context = 200000;
+    r.o.max_backlog_bytes = 1 << 20;
+    hub_open(&r, false);
+    answer_init(&a);
+    int deaf = hub_connect(&r);
+    setsockopt(deaf, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    hub_post(deaf, "/v1/completions", "", "{\"prompt\":\"a b c d\",\"max_tokens\":190000,\"stream\":true}");
+    metric_becomes(&r, "salvo_sequences_total{result=\"canceled\"}", 1);
+    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":5}", &a);
+    assert_int_equal(a.status, 200);
+    close(deaf);
+    answer_fini(&a);
+    hub_close(&r);
+}
+
 /* ---------------------------------------------------------------- limits */
 
 static void full_queue(void **state)
@@ -653,6 +675,7 @@ SV_TEST_MAIN(cmocka_unit_test(stream_is_exact), cmocka_unit_test(whole_code_poin
              cmocka_unit_test(draft_flags_cover_the_text), cmocka_unit_test(split_at_every_byte),
              cmocka_unit_test(pipelined), cmocka_unit_test(hostile_http),
              cmocka_unit_test(leaving_cancels), cmocka_unit_test(slow_reader_holds_nobody),
+             cmocka_unit_test(who_reads_nothing_is_dropped),
              cmocka_unit_test(full_queue), cmocka_unit_test(body_limit), cmocka_unit_test(keys),
              cmocka_unit_test(drains), cmocka_unit_test(second_stop_ends),
              cmocka_unit_test(late_drain_tells), cmocka_unit_test(loading_says_so),
