@@ -4,7 +4,7 @@
 # timeout: 120
 . tests/serve/lib.sh
 need curl perl
-serve -b 4
+serve -b 4 -w 8
 
 get /health
 equal "$status" 200
@@ -39,6 +39,26 @@ equal "$(tail -n 2 "$tmp/body" | head -n 1)" 'data: [DONE]'
 post /generate "{\"text\":\"$prompt\",\"sampling_params\":{\"max_new_tokens\":48,\"temperature\":0}}"
 equal "$(field text "$body")" "$want"
 holds "$body" '"spec_verify_ct":'
+
+# A prompt seen before comes from the cache, with the same answer and the same accept lengths; flushed, it does not.
+story=$(printf 'one two three four five %s ' 1 2 3 4 5 6 7 8)
+ask="{\"prompt\":\"$story\",\"max_tokens\":32,\"temperature\":0,\"width\":8,\"ignore_eos\":true,\"spec_decode_metrics\":\"detailed\"}"
+post /v1/completions "$ask"
+equal "$(field cached_tokens "$body")" 0
+first=$(field text "$body")
+steps=$(grep -o '"per_step_accepted":\[[0-9,]*\]' "$tmp/body")
+post /v1/completions "$ask"
+[ "$(field cached_tokens "$body")" -ge 16 ] || fail "cached: $(field cached_tokens "$body")"
+equal "$(field text "$body")" "$first"
+holds "$body" "$steps"
+holds "$body" '"per_step_drafted":['
+get /flush_cache
+equal "$status" 200
+post /v1/completions "$ask"
+equal "$(field cached_tokens "$body")" 0
+equal "$(field text "$body")" "$first"
+get /server_info
+holds "$body" '"avg_spec_accept_length":'
 
 # Errors: OpenAI's shape, the field's name.
 refuse() { # STATUS PARAM PATH BODY

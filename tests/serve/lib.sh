@@ -1,8 +1,7 @@
 # lib.sh - what the scripts here share: a server on a free port, requests with curl, comparisons that say what they saw.
 #
 # Sourced by tests/serve/*.test.sh. The program is $SALVO. A script ends with `finish`. Needs curl and jq-free text
-# tools only; JSON is read with python-free `field` (a Perl one-liner).
-# shellcheck shell=bash disable=SC2034
+# Sourced by tests/serve/*.test.sh. The program is $SALVO. A script ends with `finish`. JSON is read with `field`.
 set -u
 
 salvo=${SALVO:-build/salvo}

@@ -76,6 +76,13 @@ for await (const c of await client.completions.create({ model, prompt: "def add(
   pieces += c.choices[0].text;
 assert.equal(pieces, code.choices[0].text);
 
+// what an evaluation does: score a text by echoing it. The numbers are those of generating it, to the last bit.
+const made = await client.completions.create({ model, prompt: "def add(a, b):", max_tokens: 12, temperature: 0, logprobs: 1, return_token_ids: true });
+const ids = [...made.choices[0].prompt_token_ids, ...made.choices[0].token_ids];
+const scored = await client.completions.create({ model, prompt: [ids, ids.slice(0, 9)], max_tokens: 0, echo: true, logprobs: 1, temperature: 0 });
+assert.deepEqual(scored.choices[0].logprobs.token_logprobs.slice(-12), made.choices[0].logprobs.token_logprobs);
+assert.deepEqual(scored.choices[0].logprobs.token_logprobs.slice(0, 9), scored.choices[1].logprobs.token_logprobs);
+
 // stop strings
 const cut = text.slice(8, 12);
 const stopped = await client.chat.completions.create({ ...base, stop: [cut] });
