@@ -1,6 +1,5 @@
 # lib.sh - what the scripts here share: a server on a free port, requests with curl, comparisons that say what they saw.
 #
-# Sourced by tests/serve/*.test.sh. The program is $SALVO. A script ends with `finish`. Needs curl and jq-free text
 # Sourced by tests/serve/*.test.sh. The program is $SALVO. A script ends with `finish`. JSON is read with `field`.
 set -u
 

@@ -85,7 +85,11 @@ function essence(text, streamed) {
   else {
     const events = text.split("\n\n").filter((e) => e.startsWith("data: "));
     assert.equal(events.pop(), "data: [DONE]");
-    for (const e of events) JSON.parse(e.slice(6)).choices.forEach(take);
+    for (const e of events) {
+      const event = JSON.parse(e.slice(6));
+      assert.ok(event.choices, e);
+      event.choices.forEach(take);
+    }
   }
   return JSON.stringify(choices);
 }

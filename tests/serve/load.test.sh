@@ -4,7 +4,7 @@
 . tests/serve/lib.sh
 need node curl
 serve -b 24 -c 512 --cache 2 --queue 256 -q
-out=$(timeout 520 node tests/serve/load.mjs "$url" "$server" "${SALVO_LOAD:-1000}" 64 2>&1) || fail "$out"
+out=$(timeout 520 node tests/serve/load.mjs "$url" "$server" "${SALVO_LOAD:-1000}" 64 2>&1) || fail "$out; $(tail -n 5 "$log")"
 echo "$out" | tail -n 5
 stop
 equal "$?" 0
