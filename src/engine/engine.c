@@ -311,6 +311,13 @@ static int warm_up(struct sv_engine *e, struct sv_err *err)
     return rc;
 }
 
+/* Taps held of a sequence that is about to lose its pages: its full pages stay for others to find, and with
+ * them the draft's K/V, which must be there; and rows held across its return would be written into nothing. */
+static void flush_held(void *e)
+{
+    sv_held_flush(e);
+}
+
 /* The width policy, with what steps cost here. */
 static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, struct sv_err *err)
 {
@@ -321,6 +328,8 @@ static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, s
     if (!rc)
         rc = sv_engine_calibrate(e, e->policy, err);
     e->sched.policy = e->policy;
+    e->sched.before_preempt = flush_held;
+    e->sched.user = e;
     /* Held taps outlive pages that slide away, and pointers of graphs are fixed. */
     bool hold = !e->pads && !e->depth && e->drafter->ops->observe;
     for (int32_t i = 0; i < e->cache.n_groups; i++)

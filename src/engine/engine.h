@@ -147,6 +147,8 @@ struct sv_sched {
     int32_t n_unfinished;
     int64_t n_preemptions;
     int64_t n_cache_queries, n_cache_hits; /* prompt tokens looked up and found */
+    void (*before_preempt)(void *user);    /* a sequence is about to lose its pages; may be NULL */
+    void *user;
 };
 void sv_sched_push(struct sv_sched *s, struct sv_seq *seq);
 /* Seats waiting sequences, backs what the next step may write, chooses its segments and rows. False and

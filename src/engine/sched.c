@@ -43,6 +43,8 @@ void sv_sched_unseat(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *
 static void preempt(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q)
 {
     SV_REQUIRE(q->n_rows_ahead == 0);
+    if (s->before_preempt)
+        s->before_preempt(s->user);
     sv_sched_unseat(s, cache, q);
     q->state = SV_SEQ_WAITING;
     q->n_committed = 0;
