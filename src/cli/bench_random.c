@@ -220,6 +220,12 @@ static void base_name(const char *path, char out[64])
 
 /* ---------------------------------------------------------------- opening */
 
+/* A device with its own memory makes the weights there; the CPU uses a file in place. */
+static bool on_device(const struct sv_engine_options *eo)
+{
+    return eo->device && strcmp(eo->device, "cpu") != 0;
+}
+
 static int open_engine(struct random_bench *b, const char *dir, const struct sv_engine_options *eo,
                        struct sv_err *err)
 {
@@ -247,7 +253,8 @@ static int open_engine(struct random_bench *b, const char *dir, const struct sv_
         if (o.context < 16 + (SV_CLI_MAX_SAMPLES + 8) * 2)
             o.context = 16 + (SV_CLI_MAX_SAMPLES + 8) * 2;
     }
-    return sv_engine_open(&b->e, &o, wrong, err);
+    const struct sv_engine_tuning tuning = {.random_weights = on_device(eo)};
+    return sv_engine_open_tuned(&b->e, &o, &tuning, wrong, err);
 }
 
 int sv_cli_random_measure(const struct sv_cli_random_opts *o, const struct sv_engine_options *eo,
@@ -256,17 +263,18 @@ int sv_cli_random_measure(const struct sv_cli_random_opts *o, const struct sv_en
     struct random_bench b = {.o = o};
     struct sv_err err = {0};
     struct sv_rng rng = {.state = 2};
-    char *dir, model[64];
+    char *dir = NULL, model[64];
     int threads = eo->n_threads ? eo->n_threads : sv_cpu_count();
-    int rc = sv_cli_random_weights(o->config_dir, o->tmp_dir, &dir, &err);
+    int rc = on_device(eo) ? SV_OK : sv_cli_random_weights(o->config_dir, o->tmp_dir, &dir, &err);
 
     if (rc)
         return sv_cli_fail("%s", err.msg);
     sv_cli_catch_interrupt();
     base_name(o->config_dir, model);
-    rc = open_engine(&b, dir, eo, &err);
+    rc = open_engine(&b, dir ? dir : o->config_dir, eo, &err);
     /* Mapped by now; a crash from here on leaves nothing behind. */
-    sv_cli_random_weights_remove(dir);
+    if (dir)
+        sv_cli_random_weights_remove(dir);
     if (!rc) {
         sv_get_engine_info(b.e, &b.info);
         b.prompt = sv_alloc((size_t)(o->prefill > 16 ? o->prefill : 16) * sizeof *b.prompt);
