@@ -41,6 +41,7 @@ struct sv_worker {
     struct sv_buf batch;
     struct sv_snapshot snap;
     int64_t snap_us;
+    bool ended; /* a request has, since the last report */
     /* the loop's */
     struct sv_buf taken;
     size_t at;
@@ -113,6 +114,7 @@ static void on_event(void *user, const struct sv_event *ev)
     if (last) {
         l->gen = NULL;
         w->n_live--;
+        w->ended = true;
     }
 }
 
@@ -250,8 +252,10 @@ static void *run(void *arg)
         take_commands(w);
         if (w->n_live && !w->broken)
             step(w);
+        /* Before the results: who reads the counters after an answer finds it counted. */
+        publish(w, !w->n_live || w->ended);
+        w->ended = false;
         post(w);
-        publish(w, !w->n_live);
     }
     refuse_rest(w);
     if (w->opened)

@@ -38,17 +38,17 @@ equal "$(wc -l <"$tmp/out.jsonl")" 30
 
 run 0 run -m "$target" -d "$draft" -p Hello -n 40 -q
 plain=$out
-run 0 run -m "$target" -d "$draft" -p Hello -n 40 -q --show-draft
+run 0 run -m "$target" -d "$draft" -p Hello -n 40 -q -w 8 --show-draft
 equal "$out" "$plain"
-run 0 run -m "$target" -d "$draft" -p Hello -n 40 -q --show-draft --colour always
+run 0 run -m "$target" -d "$draft" -p Hello -n 40 -q -w 8 --show-draft --colour always
 out_says $'\033[32m'
 out_says $'\033[1;33m'
 equal "$(sed 's/\x1b\[[0-9;]*m//g' <<<"$out")" "$plain"
 run 0 run -m "$target" -d "$draft" -p Hello -n 40 -q --no-draft
 equal "$out" "$plain"
-on_tty "$salvo run -m $target -d $draft -p Hello -n 40 -q --show-draft"
+on_tty "$salvo run -m $target -d $draft -p Hello -n 40 -q -w 8 --show-draft"
 shows $'\033[32m'
-NO_COLOR=1 on_tty "$salvo run -m $target -d $draft -p Hello -n 40 -q --show-draft"
+NO_COLOR=1 on_tty "$salvo run -m $target -d $draft -p Hello -n 40 -q -w 8 --show-draft"
 [[ $screen != *$'\033'* ]] || fail "NO_COLOR is not heeded"
 
 # ---- the prompt from a file and from standard input
