@@ -95,7 +95,7 @@ if command -v tmux >/dev/null; then
         done
         fail "the conversation does not show '$1': $(screen)"
     }
-    $tmux new-session -d -x 100 -y 50 "HOME=$tmp LC_ALL=C.UTF-8 $salvo run -m $target -d $draft -n 20; echo ended \$?; sleep 20"
+    $tmux new-session -d -x 100 -y 50 "HOME=$tmp LC_ALL=C.UTF-8 $salvo run -m $target -d $draft -w 8 -n 20; echo ended \$?; sleep 20"
     wait_for '>'
     $tmux send-keys 'Hello' Enter
     wait_for 'accept length'
