@@ -100,11 +100,16 @@ static size_t below(struct sv_rng *rng, size_t n)
 /* Puts n bytes at `at` in place of `drop` bytes, as far as there is room. */
 static void replace(struct input *in, size_t at, size_t drop, const void *bytes, size_t n)
 {
-    if (drop > in->n - at)
-        drop = in->n - at;
-    if (in->n - drop + n > LONGEST_INPUT)
+    size_t rest = in->n - at; /* bytes from `at` on */
+
+    if (at > in->n || rest > LONGEST_INPUT)
         return;
-    memmove(in->bytes + at + n, in->bytes + at + drop, in->n - at - drop);
+    if (drop > rest)
+        drop = rest;
+    rest -= drop;
+    if (at + n + rest > LONGEST_INPUT)
+        return;
+    memmove(in->bytes + at + n, in->bytes + at + drop, rest);
     if (n)
         memcpy(in->bytes + at, bytes, n);
     in->n += n - drop;
