@@ -89,13 +89,6 @@ struct candidate {
     double score, tokens, us;
 };
 
-/* Tokens a microsecond; beside a prompt, tokens less what the time is worth without one: the
- * prompt's own time is spent either way, and longer steps would hold it up too. */
-static double score(const struct sv_policy *p, double tokens, double us)
-{
-    return p->load.n_prompt_rows ? tokens - p->rate * us : tokens / us;
-}
-
 static int by_value(const void *a, const void *b)
 {
     const struct sv_rank *x = a, *y = b;
@@ -157,7 +150,7 @@ static void try_rows(const struct sv_policy *p, struct candidate c, const struct
 {
     struct sv_load l = load_of(p, &c, b);
     c.us = sv_cost_us(&p->cost, &l);
-    c.score = score(p, c.tokens, c.us);
+    c.score = c.tokens / c.us;
     if (c.score > best->score)
         *best = c;
 }
@@ -168,7 +161,7 @@ static void walk(const struct sv_policy *p, int mode, int32_t k, const struct bi
                  double tokens, struct candidate *best)
 {
     const struct sv_curve *w = &p->cost.wide;
-    int32_t base = p->load.n_rows + p->load.n_prompt_rows, rows = 0, grid = 0;
+    int32_t base = p->load.n_rows, rows = 0, grid = 0;
     for (int32_t bin = BINS - 1; bin >= 0; bin--) {
         int32_t n = b->count[bin];
         if (!n)
@@ -176,7 +169,7 @@ static void walk(const struct sv_policy *p, int mode, int32_t k, const struct bi
         double each = b->sum[bin] / n;
         struct candidate c = {.mode = mode, .k = k, .bin = bin};
         int32_t paid = p->cost.padded ? p->cost.padded(base + rows) - base - rows : 0;
-        if (paid > 0 && paid < n && !p->load.n_prompt_rows) { /* rows that padding has paid for */
+        if (paid > 0 && paid < n) { /* rows that padding has paid for */
             c.in_bin = paid;
             c.n_rows = rows + paid;
             c.tokens = tokens + each * paid;
@@ -209,8 +202,8 @@ static bool hopeless(const struct sv_policy *p, int mode, int32_t k, const struc
 {
     struct candidate c = {.mode = mode, .k = k, .n_rows = k};
     struct sv_load l = load_of(p, &c, b);
-    double bound = score(p, tokens + gain, sv_cost_us(&p->cost, &l));
-    return bound <= best->score || (!p->load.n_prompt_rows && bound < 0.85 * p->plain_score);
+    double bound = (tokens + gain) / sv_cost_us(&p->cost, &l);
+    return bound <= best->score || bound < 0.85 * p->plain_score;
 }
 
 /* All numbers of drafting sequences (powers of two, and all) with all numbers of rows. n are
@@ -411,20 +404,18 @@ static double share_for_trials(struct sv_policy *p, bool drafting)
            (p->n_steps < YOUNG ? THRIFT_YOUNG * (double)(YOUNG - p->n_steps) / YOUNG : 0);
 }
 
-static void settle(struct sv_policy *p, const struct candidate *plain, const struct candidate *best)
+static void settle(struct sv_policy *p, const struct candidate *plain, const struct candidate *best,
+                   bool beside_prompt)
 {
-    /* Drafting has to win by more than the table is wrong; beside a prompt the score is tokens
-     * gained. */
-    double margin = p->load.n_prompt_rows ? 0.02 * plain->tokens : (MARGIN - 1) * plain->score;
-    bool drafting = best->k && best->score > plain->score + margin;
-    if (p->load.n_prompt_rows) {
+    /* Drafting has to win by more than the table is wrong. */
+    bool drafting = best->k && best->score > MARGIN * plain->score;
+    if (beside_prompt) { /* no trials: such a step teaches nothing */
         if (drafting)
             apply(p, best);
         p->n_plain += !drafting;
         return;
     }
     const struct candidate *used = drafting ? best : plain;
-    p->rate = used->tokens / used->us;
     p->credit_us += used->us * share_for_trials(p, drafting);
     if (p->credit_us > 50 * used->us)
         p->credit_us = 50 * used->us;
@@ -435,7 +426,25 @@ static void settle(struct sv_policy *p, const struct candidate *plain, const str
         p->last_plain = p->n_steps;
     p->n_plain += drafting == other;
     if (!other)
-        probe(p, used->us, p->rate, drafting);
+        probe(p, used->us, used->tokens / used->us, drafting);
+}
+
+/* Without any prompt's rows: the best plain step and the best drafting one. */
+static void choose_decoding(struct sv_policy *p, double tokens, bool beside_prompt)
+{
+    struct candidate plain = {.tokens = tokens}, best = {.score = -HUGE_VAL};
+    plain.us = sv_cost_us(&p->cost, &p->load);
+    if (plain.us <= 0)
+        return; /* nothing was measured */
+    p->plain_score = plain.score = plain.tokens / plain.us;
+    int32_t n = rank_all(p);
+    bool both = p->drafts_on_device;
+    if (both)
+        search(p, SV_DRAFT_SHORT, n, plain.tokens, &best);
+    /* A full block costs more; it has to be better to be worth a look. */
+    if (!both || p->mode_factor[SV_DRAFT_FULL] > p->mode_factor[SV_DRAFT_SHORT])
+        search(p, SV_DRAFT_FULL, n, plain.tokens, &best);
+    settle(p, &plain, &best, beside_prompt);
 }
 
 void sv_policy_choose(struct sv_policy *p)
@@ -447,24 +456,13 @@ void sv_policy_choose(struct sv_policy *p)
         return;
     }
     sv_chance_update(p);
-    struct candidate plain = {.tokens = start(p)}, best = {.score = -HUGE_VAL};
+    double tokens = start(p);
     if (!p->n)
         return;
-    struct sv_load alone = p->load;
-    alone.n_prompt_rows = 0;
-    plain.us = sv_cost_us(&p->cost, &alone);
-    if (plain.us <= 0)
-        return; /* nothing was measured */
-    p->rate = plain.tokens / plain.us;
-    if (p->load.n_prompt_rows)
-        plain.us = sv_cost_us(&p->cost, &p->load);
-    p->plain_score = plain.score = score(p, plain.tokens, plain.us);
-    int32_t n = rank_all(p);
-    bool both = p->drafts_on_device;
-    if (both)
-        search(p, SV_DRAFT_SHORT, n, plain.tokens, &best);
-    /* A full block costs more; it has to be better to be worth a look. */
-    if (!both || p->mode_factor[SV_DRAFT_FULL] > p->mode_factor[SV_DRAFT_SHORT])
-        search(p, SV_DRAFT_FULL, n, plain.tokens, &best);
-    settle(p, &plain, &best);
+    /* Beside a prompt's rows a further row looks cheap, but the time it takes holds the prompt up
+     * too: what does not pay alone is left alone. */
+    int32_t n_prompt_rows = p->load.n_prompt_rows;
+    p->load.n_prompt_rows = 0;
+    choose_decoding(p, tokens, n_prompt_rows > 0);
+    p->load.n_prompt_rows = n_prompt_rows;
 }

@@ -199,7 +199,6 @@ struct sv_policy {
     float *alive;              /* (n_slots, block) chance that draft j is kept, per sequence */
     struct sv_rank { float value; int32_t i; } *rank; /* (n_slots) */
     double plain_score;        /* of this step */
-    double rate;               /* tokens per us that a step without prompts would bring */
     double credit_us, thrift;  /* time that trials may still cost; the share of time they get */
     int64_t n_steps, n_probes, n_plain, n_other; /* choices so far: all, with a probe, plain, against the odds */
     int64_t last_plain;

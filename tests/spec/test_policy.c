@@ -213,4 +213,59 @@ static void never_slower(void **state)
         check_machine(&machines[i]);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(never_slower))
+/* One choice for n sequences beside so many prompt rows; the widths go to width. */
+static void choose(struct sv_policy *p, struct sv_record *rec, int32_t n, int32_t n_prompt_rows,
+                   int32_t *width)
+{
+    sv_policy_begin(p, n_prompt_rows, false);
+    for (int32_t i = 0; i < n; i++)
+        sv_policy_add(p, (struct sv_policy_seq){
+                             .block = BLOCK, .cap = BLOCK, .context = 100, .record = &rec[i]});
+    sv_policy_choose(p);
+    for (int32_t i = 0; i < n; i++)
+        width[i] = p->seq[i].width;
+}
+
+/* A machine on which a row costs next to nothing in a large product, and a lot in a small one:
+ * beside a prompt drafting must not look any better than it is without. */
+static void beside_prompts(void **state)
+{
+    (void)state;
+    static const double hazards[] = {0.02, 0.5, 0.7, 0.8, 0.9, 0.97};
+    struct sv_record rec[8];
+    int32_t alone[8], beside[8], n_drafting = 0, n_plain = 0;
+    for (size_t k = 0; k < sizeof hazards / sizeof hazards[0]; k++)
+        for (int32_t n = 1; n <= 8; n *= 2) {
+            struct sv_policy *p;
+            struct sv_err err;
+            memset(rec, 0, sizeof rec);
+            assert_int_equal(sv_policy_open(&p, n, BLOCK, true, &err), 0);
+            fill_table(&p->cost, &machines[k % 2 * 2], n);
+            double top = sv_curve_at(&p->cost.wide, n * BLOCK);
+            sv_curve_add(&p->cost.wide, 1000, top + 1000); /* 1 us a row from here on */
+            for (int32_t j = 1; j < BLOCK; j++) {
+                p->tried[j] = 1000;
+                p->kept[j] = 1000 * (float)hazards[k];
+            }
+            p->cost.level[0][SV_LEVEL_NARROW] = 1.2f; /* learnt, and nothing of it beside prompts */
+            for (int32_t rows = 16; rows <= 512; rows *= 2) {
+                p->credit_us = -1e12; /* no trials */
+                choose(p, rec, n, 0, alone);
+                assert_int_equal(p->load.n_prompt_rows, 0);
+                choose(p, rec, n, rows, beside);
+                assert_int_equal(p->load.n_prompt_rows, rows);
+                assert_memory_equal(alone, beside, (size_t)n * sizeof *alone);
+                n_drafting += alone[0] > 1;
+                n_plain += alone[0] == 1;
+            }
+            p->credit_us = 1e12; /* and none beside a prompt, however much has been saved up */
+            int64_t n_trials = p->n_probes + p->n_other;
+            choose(p, rec, n, 64, beside);
+            assert_memory_equal(alone, beside, (size_t)n * sizeof *alone);
+            assert_int_equal(p->n_probes + p->n_other, n_trials);
+            sv_policy_close(p);
+        }
+    assert_true(n_drafting > 40 && n_plain > 40);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(beside_prompts), cmocka_unit_test(never_slower))
