@@ -1,10 +1,12 @@
 /*
  * serve_overhead.c - what the server itself costs: 64 streams from an engine that answers at once, one token an event.
  *
- * Called by hand: build/bench/serve_overhead [REPEATS] >> bench/results/serve-overhead.csv. The server runs in this
- * process (its loop on the main thread, so that the loop's processor time is known), the clients in a child.
- * `flood` lets the engine run as fast as it can; `paced` has it make 64 tokens each 3.2 ms (20,000 a second), so that
- * every token is a wake-up and a write of its own, as with a real engine.
+ * Called by hand: build/bench/serve_overhead [REPEATS [MODE]] >> bench/results/serve-overhead.csv. The server runs in this
+ * process (its loop on the main thread, so that the loop's processor time is known), the clients in a child. Of the
+ * loop's time per token, `user` is the server's own code and `kernel` what sending costs; on the loopback device
+ * the kernel also receives in the sender's time.
+ * `flood` lets the engine run as fast as it can; `paced` has it make 64 tokens each 3.2 ms (20,000 a second), as a real
+ * engine would; `each` too, with every token a write of its own (--stream-gap 0).
  */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 
@@ -123,11 +125,12 @@ static void *drive(void *arg)
     return NULL;
 }
 
-static int measure(const char *mode, int32_t step_us, int repeat)
+static int measure(const char *mode, int32_t step_us, int32_t gap_us, int repeat)
 {
     struct sv_serve_fake fake = {.step_us = step_us};
     struct sv_serve_options o = {.open_engine = sv_serve_open_fake_engine, .open_arg = &fake,
-                                 .log_seconds = -1, .quiet = true, .spec_metrics = SV_SPEC_SUMMARY};
+                                 .log_seconds = -1, .quiet = true, .stream_gap_us = gap_us,
+                                 .spec_metrics = SV_SPEC_SUMMARY};
     struct rusage before, after, all_after;
     struct run r = {0};
     struct sv_thread *t;
@@ -147,13 +150,13 @@ static int measure(const char *mode, int32_t step_us, int repeat)
     getrusage(RUSAGE_SELF, &all_after);
     sv_thread_join(t);
     sv_serve_close(r.s);
-    double loop = seconds_of(after.ru_utime) + seconds_of(after.ru_stime) -
-                  seconds_of(before.ru_utime) - seconds_of(before.ru_stime);
+    double user = seconds_of(after.ru_utime) - seconds_of(before.ru_utime);
+    double kernel = seconds_of(after.ru_stime) - seconds_of(before.ru_stime), loop = user + kernel;
     double all = seconds_of(all_after.ru_utime) + seconds_of(all_after.ru_stime) -
                  seconds_of(r.before.ru_utime) - seconds_of(r.before.ru_stime);
     double n = (double)CLIENTS * TOKENS;
-    printf("%s,%d,%d,%d,%.3f,%.0f,%.3f,%.2f,%.0f\n", mode, repeat, CLIENTS, TOKENS, r.wall, n / r.wall,
-           all, loop / n * 1e6, n / loop);
+    printf("%s,%d,%d,%d,%.3f,%.0f,%.3f,%.2f,%.2f,%.2f,%.0f\n", mode, repeat, CLIENTS, TOKENS, r.wall,
+           n / r.wall, all, loop / n * 1e6, user / n * 1e6, kernel / n * 1e6, n / loop);
     fflush(stdout);
     return r.status != 0;
 }
@@ -162,11 +165,16 @@ int main(int argc, char **argv)
 {
     int n = argc > 1 ? atoi(argv[1]) : 5, bad = 0;
 
+    const char *only = argc > 2 ? argv[2] : "";
     printf("mode,repeat,clients,tokens_each,wall_s,tokens_per_s,process_cpu_s,loop_us_per_token,"
-           "tokens_per_s_per_core\n");
+           "user_us_per_token,kernel_us_per_token,tokens_per_s_per_core\n");
     for (int i = 1; i <= n; i++) {
-        bad |= measure("flood", 0, i);
-        bad |= measure("paced", 3200, i);
+        if (!*only || strcmp(only, "flood") == 0)
+            bad |= measure("flood", 0, 0, i);
+        if (!*only || strcmp(only, "paced") == 0)
+            bad |= measure("paced", 3200, 0, i);
+        if (!*only || strcmp(only, "each") == 0)
+            bad |= measure("each", 3200, -1, i);
     }
     return bad;
 }

@@ -102,6 +102,8 @@ void sv_buf_clear(struct sv_buf *b);
 void sv_buf_append(struct sv_buf *b, const void *data, size_t n);
 void sv_buf_printf(struct sv_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int sv_buf_reserve(struct sv_buf *b, size_t n_more);
+/* A string literal. */
+#define sv_buf_lit(b, text) sv_buf_append((b), "" text, sizeof(text) - 1)
 
 /* ---------------------------------------------------------------- files */
 

@@ -300,6 +300,10 @@ void sv_json_quote(struct sv_buf *b, const char *text, size_t n)
 
     sv_buf_append(b, "\"", 1);
     while (i < n) {
+        if (p[i] >= 0x20 && p[i] < 0x80 && p[i] != '"' && p[i] != '\\') {
+            i++;
+            continue;
+        }
         size_t bad, len = utf8_len(p + i, n - i, &bad);
         if (len && p[i] >= 0x20 && p[i] != '"' && p[i] != '\\') {
             i += len;

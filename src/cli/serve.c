@@ -15,7 +15,8 @@ static const char usage[] =
 
 /* What is read into 64-bit options first. */
 struct numbers {
-    int64_t port, queue, body_mib, max_tokens, max_choices, idle, ping, drain, log_every, cache_mib;
+    int64_t port, queue, body_mib, max_tokens, max_choices, idle, ping, gap, drain, log_every,
+        cache_mib;
 };
 
 static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbers *n,
@@ -48,6 +49,8 @@ static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbe
                "close connections silent for so long (default 75)");
     sv_cli_opt(o, "ping", 0, SV_OPT_INT, &n->ping, "S",
                "comment frames in silent streams, -1 = none (default 15)");
+    sv_cli_opt(o, "stream-gap", 0, SV_OPT_INT, &n->gap, "MS",
+               "least time between writes to one stream; 0 = none, -1 = by load, at most 40 (default)");
     sv_cli_opt(o, "drain", 0, SV_OPT_INT, &n->drain, "S",
                "time for running requests after SIGTERM (default 60)");
     sv_cli_opt(o, "log-every", 0, SV_OPT_INT, &n->log_every, "S",
@@ -84,6 +87,7 @@ static int take_numbers(struct sv_serve_options *s, const struct numbers *n)
         {"max-choices", n->max_choices, 1, 100000, &s->max_choices},
         {"idle-timeout", n->idle, 1, 86400, &s->idle_seconds},
         {"ping", n->ping, -1, 86400, &s->ping_seconds},
+        {"stream-gap", n->gap, -1, 10000, &s->stream_gap_us},
         {"drain", n->drain, 1, 86400, &s->drain_seconds},
         {"log-every", n->log_every, -1, 86400, &s->log_seconds},
     };
@@ -93,6 +97,9 @@ static int take_numbers(struct sv_serve_options *s, const struct numbers *n)
             return code;
         *list[i].to = (int32_t)list[i].v;
     }
+    s->stream_gap_us = n->gap > 0 ? (int32_t)n->gap * 1000 : n->gap ? 0 : -1; /* 0 is by load there */
+    s->ping_seconds = n->ping ? s->ping_seconds : -1;
+    s->log_seconds = n->log_every ? s->log_seconds : -1;
     int code = in_range("max-body", n->body_mib, 1, 1024);
     if (code < 0)
         code = in_range("cache", n->cache_mib, 0, INT64_C(1) << 40);
@@ -130,7 +137,7 @@ int sv_cli_serve(int argc, char **argv)
 {
     struct sv_serve_options s = {.catch_signals = true};
     struct numbers n = {.port = 8000, .queue = 512, .body_mib = 16, .max_choices = 128, .idle = 75,
-                        .ping = 15, .drain = 60, .log_every = 10};
+                        .ping = 15, .gap = -1, .drain = 60, .log_every = 10};
     struct sv_cli_model m = sv_cli_model_default();
     struct sv_cli_opts opts = {.n = 0};
     const char *spec = "summary";

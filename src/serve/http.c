@@ -269,9 +269,12 @@ void sv_http_begin(struct sv_http_req *q, int status, const char *type)
 static bool write_through(struct sv_http_req *q, const void *data, size_t n)
 {
     struct bufferevent *bev = evhttp_connection_get_bufferevent(q->con);
-    char head[24];
-    int n_head = snprintf(head, sizeof head, "%zx\r\n", n);
-    struct iovec part[] = {{head, (size_t)n_head}, {(void *)data, n}, {"\r\n", 2}};
+    char head[24], *at = head + sizeof head - 2;
+    memcpy(at, "\r\n", 2);
+    for (size_t rest = n; rest; rest >>= 4)
+        *--at = "0123456789abcdef"[rest & 15];
+    struct iovec part[] = {
+        {at, (size_t)(head + sizeof head - at)}, {(void *)data, n}, {"\r\n", 2}};
     struct msghdr m = {.msg_iov = part, .msg_iovlen = 3};
 
     if (q->http->o.tls || !q->chunked || !n || evbuffer_get_length(bufferevent_get_output(bev)))

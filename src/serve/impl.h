@@ -161,6 +161,9 @@ struct sv_gen {
     struct sv_buf lp[4];       /* JSON pieces of log probabilities, as the dialect wants them */
     struct sv_buf prompt_lp;
     struct sv_buf accept, widths; /* uint16_t for each decode step */
+    struct sv_buf new_text;    /* of a stream, for its next chunk ... */
+    int32_t n_shown;           /* ... with ids from here on */
+    bool fresh, shown;         /* there is something for a chunk; there was one */
     struct sv_buf due, due_drafted; /* text of tokens not yet in an event; a flag for each byte */
     struct sv_detok detok;
     size_t text_offset;        /* legacy log probabilities: characters before the next token */
@@ -175,7 +178,7 @@ struct sv_gen {
 struct sv_dialect {
     const char *name;          /* in log lines */
     enum sv_dialect_kind kind;
-    /* What a step brought, as frames of a stream. */
+    /* What has come since the chunk before (text, tokens, finish), as frames of a stream. */
     void (*chunk)(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b);
     /* The frames after the last sequence has ended. */
     void (*tail)(struct sv_call *c, struct sv_buf *b);
@@ -199,6 +202,11 @@ struct sv_call {
     int32_t n_gens, n_done;
     char id[64], request_id[72];
     int64_t created, start_us, first_us, write_us; /* created: Unix seconds */
+    struct sv_buf head;        /* how every chunk begins, up to the number of its choice */
+    struct sv_buf out;         /* frames that flush will send */
+    int64_t sent_us;           /* when the last of them went out */
+    struct sv_call *next_due;
+    bool due;                  /* in the server's list of those with something to send or to end */
     bool started;              /* stream: headers are out */
     bool failed;               /* an error has been sent */
     int status;
@@ -207,7 +215,10 @@ struct sv_call {
 /* Answers the request, now or as the engine gets on. */
 void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_http_req *q,
                    const char *request_id);
+/* One of the worker's reports. After a batch of them flush sends what they brought, one write a client, and sees
+ * later to those that got something a moment ago. */
 void sv_call_out(struct sv_serve *s, const struct sv_out *o);
+void sv_call_flush(struct sv_serve *s);
 void sv_call_tick(struct sv_serve *s, int64_t now_us); /* pings */
 void sv_call_cancel_all(struct sv_serve *s);
 const char *sv_call_model(const struct sv_call *c);
@@ -223,6 +234,7 @@ int sv_render_chat(struct sv_serve *s, const struct sv_params *p, struct sv_buf 
 
 /* ---------------------------------------------------------------- writers (write.c, logprobs.c, spec.c) */
 
+void sv_json_number(struct sv_buf *b, int64_t v);
 void sv_json_float(struct sv_buf *b, double v); /* never inf or nan */
 void sv_json_ids(struct sv_buf *b, const int32_t *ids, int32_t n);
 void sv_json_string(struct sv_buf *b, const char *key, const char *value); /* "key":"value" */
@@ -253,7 +265,8 @@ struct sv_accept {
 void sv_accept_of(const struct sv_gen *g, struct sv_accept *a);
 void sv_write_spec_metrics(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g);
 void sv_write_timings(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g);
-void sv_write_draft_flags(struct sv_buf *b, struct sv_gen *g, const struct sv_out *o);
+void sv_take_draft_flags(struct sv_gen *g, const struct sv_out *o);
+void sv_write_draft_flags(struct sv_buf *b, struct sv_gen *g, size_t n_text);
 
 /* ---------------------------------------------------------------- metrics and log lines */
 
@@ -307,7 +320,7 @@ struct sv_serve {
     struct sv_template *chat;           /* given by option */
     enum sv_serve_state state;
     char broken[480];
-    struct sv_call *calls;
+    struct sv_call *calls, *due;
     int32_t n_live, max_live;  /* sequences with the worker */
     uint64_t next_serial;
     struct sv_http_req *flushing[32];   /* waiting for the worker to flush: a ring */
@@ -316,11 +329,14 @@ struct sv_serve {
     struct sv_buf text;        /* scratch of the writers */
     int64_t start_us, drain_us, created; /* created: Unix seconds */
     int stop_fd, n_stops;
-    struct event *on_mail, *on_stop, *on_tick, *on_term, *on_int;
+    struct event *on_mail, *on_stop, *on_tick, *on_held, *on_term, *on_int;
     struct sv_snapshot last;   /* at the last line of figures */
     int64_t last_us, last_tokens;
     bool idle_said, drain_over;
 };
+
+/* loop.c: sv_call_flush is called again after so long. */
+void sv_serve_wake(struct sv_serve *s, int64_t us);
 
 /* ---------------------------------------------------------------- endpoints */
 

@@ -106,9 +106,22 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
 
     (void)fd, (void)what;
     sv_call_tick(s, now);
+    sv_call_flush(s);
     if (s->state == SV_READY)
         log_figures(s, now);
     check_drained(s);
+}
+
+static void on_held(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    sv_call_flush(arg);
+}
+
+void sv_serve_wake(struct sv_serve *s, int64_t us)
+{
+    struct timeval t = {us / 1000000, us % 1000000};
+    event_add(s->on_held, &t); /* fails only without memory; then the next batch or tick sends */
 }
 
 /* ---------------------------------------------------------------- the worker's reports */
@@ -168,6 +181,7 @@ static void on_mail(evutil_socket_t fd, short what, void *arg)
             break;
         }
     }
+    sv_call_flush(s);
     check_drained(s);
 }
 
@@ -239,6 +253,8 @@ static int open_events(struct sv_serve *s, struct sv_err *err)
         rc = add_event(s, &s->on_stop, s->stop_fd, EV_READ | EV_PERSIST, on_stop, err);
     if (!rc)
         rc = add_event(s, &s->on_tick, -1, EV_PERSIST, on_tick, err);
+    if (!rc && !(s->on_held = evtimer_new(s->base, on_held, s)))
+        rc = sv_fail(err, SV_ENOMEM, -1, "event loop");
     if (!rc && s->o.catch_signals)
         rc = add_event(s, &s->on_term, SIGTERM, EV_SIGNAL | EV_PERSIST, on_signal, err);
     if (!rc && s->o.catch_signals)
@@ -349,11 +365,13 @@ void sv_serve_close(struct sv_serve *s)
         while (sv_worker_next(s->worker, &o))
             if (o.kind == SV_OUT_EVENT || o.kind == SV_OUT_REJECTED)
                 sv_call_out(s, &o);
+        sv_call_flush(s);
         SV_REQUIRE(!s->calls);
     }
     free_event(s->on_mail);
     free_event(s->on_stop);
     free_event(s->on_tick);
+    free_event(s->on_held);
     free_event(s->on_term);
     free_event(s->on_int);
     sv_worker_free(s->worker);

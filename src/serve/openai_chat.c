@@ -10,7 +10,7 @@
 
 static void write_head(struct sv_buf *b, const struct sv_call *c, const char *object)
 {
-    sv_buf_printf(b, "{\"id\":");
+    sv_buf_lit(b, "{\"id\":");
     sv_json_quote(b, c->id, strlen(c->id));
     sv_buf_printf(b, ",\"object\":\"%s\",\"created\":%lld,", object, (long long)c->created);
     sv_json_string(b, "model", sv_call_model(c));
@@ -19,7 +19,7 @@ static void write_head(struct sv_buf *b, const struct sv_call *c, const char *ob
 /* What stopped it: a stop string, an id of the request's own, or null. */
 void sv_write_stop_reason(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
 {
-    sv_buf_printf(b, ",\"stop_reason\":");
+    sv_buf_lit(b, ",\"stop_reason\":");
     if (g->finish == SV_FINISH_STOP && g->stop_index >= 0 && g->stop_index < c->p.r.n_stop) {
         const char *s = c->p.stop[g->stop_index];
         sv_json_quote(b, s, strlen(s));
@@ -30,7 +30,7 @@ void sv_write_stop_reason(struct sv_buf *b, const struct sv_call *c, const struc
             sv_buf_printf(b, "%d", g->stop_id);
             return;
         }
-    sv_buf_printf(b, "null");
+    sv_buf_lit(b, "null");
 }
 
 static void keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
@@ -44,38 +44,44 @@ static void keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
 static void write_logprobs(struct sv_buf *b, const struct sv_call *c, struct sv_gen *g)
 {
     if (!c->p.logprobs || !g->lp[0].len) {
-        sv_buf_printf(b, ",\"logprobs\":null");
+        sv_buf_lit(b, ",\"logprobs\":null");
         return;
     }
-    sv_buf_printf(b, ",\"logprobs\":{\"content\":[");
+    sv_buf_lit(b, ",\"logprobs\":{\"content\":[");
     sv_buf_append(b, g->lp[0].data, g->lp[0].len);
-    sv_buf_printf(b, "],\"refusal\":null}");
+    sv_buf_lit(b, "],\"refusal\":null}");
     sv_buf_clear(&g->lp[0]);
 }
 
 /* ---------------------------------------------------------------- streamed */
 
-static void chunk_begin(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
+static void chunk_begin(struct sv_buf *b, struct sv_call *c, const struct sv_gen *g)
 {
-    sv_sse_begin(b);
-    write_head(b, c, "chat.completion.chunk");
-    sv_buf_printf(b, ",\"choices\":[{\"index\":%d,\"delta\":", g->index);
+    if (!c->head.len) {
+        sv_sse_begin(&c->head);
+        write_head(&c->head, c, "chat.completion.chunk");
+        sv_buf_printf(&c->head, ",\"choices\":[{\"index\":");
+    }
+    b->failed |= c->head.failed;
+    sv_buf_append(b, c->head.data, c->head.len);
+    sv_json_number(b, g->index);
+    sv_buf_lit(b, ",\"delta\":");
 }
 
 static void chunk_end(struct sv_buf *b, const struct sv_call *c)
 {
-    sv_buf_append(b, "}]", 2);
+    sv_buf_lit(b, "}]");
     if (c->p.include_usage && c->p.continuous_usage) {
-        sv_buf_append(b, ",", 1);
+        sv_buf_lit(b, ",");
         sv_write_usage(b, c, NULL);
     } else if (c->p.include_usage) {
-        sv_buf_printf(b, ",\"usage\":null");
+        sv_buf_lit(b, ",\"usage\":null");
     }
 }
 
 static void close_chunk(struct sv_buf *b)
 {
-    sv_buf_append(b, "}", 1);
+    sv_buf_lit(b, "}");
     sv_sse_end(b);
 }
 
@@ -86,7 +92,7 @@ static void role_chunk(struct sv_call *c, struct sv_gen *g, struct sv_buf *b)
                      "\"finish_reason\":null");
     chunk_end(b, c);
     if (c->p.return_ids) {
-        sv_buf_printf(b, ",\"prompt_token_ids\":");
+        sv_buf_lit(b, ",\"prompt_token_ids\":");
         sv_json_ids(b, c->prompts[0].ids, c->prompts[0].n_ids);
     }
     close_chunk(b);
@@ -95,17 +101,17 @@ static void role_chunk(struct sv_call *c, struct sv_gen *g, struct sv_buf *b)
 static void text_chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b)
 {
     chunk_begin(b, c, g);
-    sv_buf_printf(b, "{\"content\":");
+    sv_buf_lit(b, "{\"content\":");
     sv_json_quote(b, o->text, o->n_text);
-    sv_buf_append(b, "}", 1);
+    sv_buf_lit(b, "}");
     write_logprobs(b, c, g);
-    sv_buf_printf(b, ",\"finish_reason\":null");
+    sv_buf_lit(b, ",\"finish_reason\":null");
     if (c->p.return_ids) {
-        sv_buf_printf(b, ",\"token_ids\":");
+        sv_buf_lit(b, ",\"token_ids\":");
         sv_json_ids(b, o->tokens, o->n_tokens);
     }
     if (c->p.return_draft)
-        sv_write_draft_flags(b, g, o);
+        sv_write_draft_flags(b, g, o->n_text);
     chunk_end(b, c);
     close_chunk(b);
 }
@@ -113,7 +119,7 @@ static void text_chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out 
 static void finish_chunk(struct sv_call *c, struct sv_gen *g, struct sv_buf *b)
 {
     chunk_begin(b, c, g);
-    sv_buf_printf(b, "{}");
+    sv_buf_lit(b, "{}");
     write_logprobs(b, c, g);
     sv_buf_printf(b, ",\"finish_reason\":%s", sv_finish_json(g->finish));
     sv_write_stop_reason(b, c, g);
@@ -127,7 +133,7 @@ static void finish_chunk(struct sv_call *c, struct sv_gen *g, struct sv_buf *b)
 
 static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b)
 {
-    if (!g->begun)
+    if (!g->shown)
         role_chunk(c, g, b);
     if (o->n_text || (o->n_tokens && (c->p.logprobs || c->p.return_ids)))
         text_chunk(c, g, o, b);
@@ -140,7 +146,7 @@ static void tail(struct sv_call *c, struct sv_buf *b)
     if (c->p.include_usage) {
         sv_sse_begin(b);
         write_head(b, c, "chat.completion.chunk");
-        sv_buf_printf(b, ",\"choices\":[],");
+        sv_buf_lit(b, ",\"choices\":[],");
         sv_write_usage(b, c, NULL);
         if (c->n_gens == 1) {
             sv_write_spec_metrics(b, c, &c->gens[0]);
@@ -156,39 +162,39 @@ static void tail(struct sv_call *c, struct sv_buf *b)
 static void body(struct sv_call *c, struct sv_buf *b)
 {
     write_head(b, c, "chat.completion");
-    sv_buf_printf(b, ",\"choices\":[");
+    sv_buf_lit(b, ",\"choices\":[");
     for (int32_t i = 0; i < c->n_gens; i++) {
         struct sv_gen *g = &c->gens[i];
         sv_buf_printf(b, "%s{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":",
                       i ? "," : "", g->index);
         sv_json_quote(b, g->text.data ? g->text.data : "", g->text.len);
-        sv_buf_printf(b, ",\"refusal\":null}");
+        sv_buf_lit(b, ",\"refusal\":null}");
         write_logprobs(b, c, g);
         sv_buf_printf(b, ",\"finish_reason\":%s", sv_finish_json(g->finish));
         sv_write_stop_reason(b, c, g);
         if (c->p.return_ids) {
-            sv_buf_printf(b, ",\"token_ids\":");
+            sv_buf_lit(b, ",\"token_ids\":");
             sv_json_ids(b, (const int32_t *)(const void *)g->ids.data,
                         (int32_t)(g->ids.len / sizeof(int32_t)));
         }
-        sv_buf_append(b, "}", 1);
+        sv_buf_lit(b, "}");
     }
-    sv_buf_printf(b, "],");
+    sv_buf_lit(b, "],");
     sv_write_usage(b, c, NULL);
     if (c->p.n_prompt_top >= 0) {
-        sv_buf_printf(b, ",\"prompt_logprobs\":[");
+        sv_buf_lit(b, ",\"prompt_logprobs\":[");
         sv_buf_append(b, c->gens[0].prompt_lp.data, c->gens[0].prompt_lp.len);
-        sv_buf_append(b, "]", 1);
+        sv_buf_lit(b, "]");
     }
     if (c->p.return_ids) {
-        sv_buf_printf(b, ",\"prompt_token_ids\":");
+        sv_buf_lit(b, ",\"prompt_token_ids\":");
         sv_json_ids(b, c->prompts[0].ids, c->prompts[0].n_ids);
     }
     if (c->n_gens == 1) {
         sv_write_spec_metrics(b, c, &c->gens[0]);
         sv_write_timings(b, c, &c->gens[0]);
     }
-    sv_buf_append(b, "}\n", 2);
+    sv_buf_lit(b, "}\n");
 }
 
 const struct sv_dialect sv_dialect_chat = {

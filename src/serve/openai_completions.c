@@ -9,7 +9,7 @@
 
 static void write_head(struct sv_buf *b, const struct sv_call *c)
 {
-    sv_buf_printf(b, "{\"id\":");
+    sv_buf_lit(b, "{\"id\":");
     sv_json_quote(b, c->id, strlen(c->id));
     sv_buf_printf(b, ",\"object\":\"text_completion\",\"created\":%lld,", (long long)c->created);
     sv_json_string(b, "model", sv_call_model(c));
@@ -50,9 +50,9 @@ static void keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
 
 static void write_logprobs(struct sv_buf *b, const struct sv_call *c, struct sv_gen *g)
 {
-    sv_buf_printf(b, ",\"logprobs\":");
+    sv_buf_lit(b, ",\"logprobs\":");
     if (!c->p.logprobs || !g->lp[0].len) {
-        sv_buf_printf(b, "null");
+        sv_buf_lit(b, "null");
         return;
     }
     sv_logprobs_legacy_write(b, g);
@@ -73,7 +73,7 @@ static void write_finish(struct sv_buf *b, const struct sv_call *c, const struct
 /* Text with what belongs to it; in the last chunk of a sequence also why it ended. */
 static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b)
 {
-    bool first = !g->begun, last = o->finish != SV_FINISH_NONE;
+    bool first = !g->shown, last = o->finish != SV_FINISH_NONE;
     const struct sv_out nothing = {.n_text = 0};
 
     if (c->p.discard)
@@ -83,9 +83,15 @@ static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, s
     if (!o->n_text && !last && !(o->n_tokens && (c->p.logprobs || c->p.return_ids)) &&
         !(first && c->p.echo))
         return;
-    sv_sse_begin(b);
-    write_head(b, c);
-    sv_buf_printf(b, ",\"choices\":[{\"index\":%d,\"text\":", g->index);
+    if (!c->head.len) {
+        sv_sse_begin(&c->head);
+        write_head(&c->head, c);
+        sv_buf_printf(&c->head, ",\"choices\":[{\"index\":");
+    }
+    b->failed |= c->head.failed;
+    sv_buf_append(b, c->head.data, c->head.len);
+    sv_json_number(b, g->index);
+    sv_buf_lit(b, ",\"text\":");
     if (c->p.echo && (first || c->p.discard)) {
         struct sv_buf text;
         sv_buf_init(&text);
@@ -99,17 +105,17 @@ static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, s
     write_logprobs(b, c, g);
     write_finish(b, c, g, last);
     if (c->p.return_ids && o->n_tokens) {
-        sv_buf_printf(b, ",\"token_ids\":");
+        sv_buf_lit(b, ",\"token_ids\":");
         sv_json_ids(b, o->tokens, o->n_tokens);
     }
     if (c->p.return_draft)
-        sv_write_draft_flags(b, g, o);
+        sv_write_draft_flags(b, g, o->n_text);
     sv_buf_printf(b, "}]%s", c->p.include_usage ? ",\"usage\":null" : "");
     if (last && c->n_gens == 1 && !c->p.include_usage) {
         sv_write_spec_metrics(b, c, g);
         sv_write_timings(b, c, g);
     }
-    sv_buf_append(b, "}", 1);
+    sv_buf_lit(b, "}");
     sv_sse_end(b);
 }
 
@@ -118,13 +124,13 @@ static void tail(struct sv_call *c, struct sv_buf *b)
     if (c->p.include_usage) {
         sv_sse_begin(b);
         write_head(b, c);
-        sv_buf_printf(b, ",\"choices\":[],");
+        sv_buf_lit(b, ",\"choices\":[],");
         sv_write_usage(b, c, NULL);
         if (c->n_gens == 1) {
             sv_write_spec_metrics(b, c, &c->gens[0]);
             sv_write_timings(b, c, &c->gens[0]);
         }
-        sv_buf_append(b, "}", 1);
+        sv_buf_lit(b, "}");
         sv_sse_end(b);
     }
     sv_sse_done(b);
@@ -149,37 +155,37 @@ static void write_choice(struct sv_buf *b, struct sv_call *c, struct sv_gen *g)
         g->finish = SV_FINISH_LENGTH;
     write_finish(b, c, g, true);
     if (c->p.n_prompt_top >= 0) {
-        sv_buf_printf(b, ",\"prompt_logprobs\":[");
+        sv_buf_lit(b, ",\"prompt_logprobs\":[");
         sv_buf_append(b, g->prompt_lp.data, g->prompt_lp.len);
-        sv_buf_append(b, "]", 1);
+        sv_buf_lit(b, "]");
     }
     if (c->p.return_ids) {
         const struct sv_prompt *p = &c->prompts[g->prompt];
-        sv_buf_printf(b, ",\"token_ids\":");
+        sv_buf_lit(b, ",\"token_ids\":");
         sv_json_ids(b, (const int32_t *)(const void *)g->ids.data,
                     c->p.discard ? 0 : (int32_t)(g->ids.len / sizeof(int32_t)));
-        sv_buf_printf(b, ",\"prompt_token_ids\":");
+        sv_buf_lit(b, ",\"prompt_token_ids\":");
         sv_json_ids(b, p->ids, p->n_ids);
     }
-    sv_buf_append(b, "}", 1);
+    sv_buf_lit(b, "}");
 }
 
 static void body(struct sv_call *c, struct sv_buf *b)
 {
     write_head(b, c);
-    sv_buf_printf(b, ",\"choices\":[");
+    sv_buf_lit(b, ",\"choices\":[");
     for (int32_t i = 0; i < c->n_gens; i++) {
         if (i)
-            sv_buf_append(b, ",", 1);
+            sv_buf_lit(b, ",");
         write_choice(b, c, &c->gens[i]);
     }
-    sv_buf_printf(b, "],");
+    sv_buf_lit(b, "],");
     sv_write_usage(b, c, NULL);
     if (c->n_gens == 1) {
         sv_write_spec_metrics(b, c, &c->gens[0]);
         sv_write_timings(b, c, &c->gens[0]);
     }
-    sv_buf_append(b, "}\n", 2);
+    sv_buf_lit(b, "}\n");
 }
 
 const struct sv_dialect sv_dialect_completions = {.name = "completions",

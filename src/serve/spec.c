@@ -109,13 +109,10 @@ void sv_write_timings(struct sv_buf *b, const struct sv_call *c, const struct sv
     sv_buf_append(b, "}", 1);
 }
 
-/* ,"draft_flags":[[n_bytes,drafted],...] over the text of this event, where a piece is as long as neighbours of one
- * kind. Text may come later than its tokens (stop strings, code points in parts), so what tokens promised waits in
- * g->due until the text is there. */
-void sv_write_draft_flags(struct sv_buf *b, struct sv_gen *g, const struct sv_out *o)
+/* Text may come later than its tokens (stop strings, code points in parts), so what tokens promise waits in g->due
+ * until the text is there. */
+void sv_take_draft_flags(struct sv_gen *g, const struct sv_out *o)
 {
-    size_t from = 0, n = o->n_text;
-
     for (int32_t i = 0; i < o->n_tokens; i++) {
         size_t before = g->due.len;
         char flag = i < o->n_drafted;
@@ -123,11 +120,18 @@ void sv_write_draft_flags(struct sv_buf *b, struct sv_gen *g, const struct sv_ou
         for (size_t k = before; k < g->due.len; k++)
             sv_buf_append(&g->due_drafted, &flag, 1);
     }
+}
+
+/* ,"draft_flags":[[n_bytes,drafted],...] over the text of a chunk, where a piece is as long as neighbours of one kind. */
+void sv_write_draft_flags(struct sv_buf *b, struct sv_gen *g, size_t n_text)
+{
+    size_t from = 0, n = n_text;
+
     if (n > g->due_drafted.len)
         n = g->due_drafted.len; /* the tail of a code point that never came */
-    if (!n || !o->n_text)
+    if (!n)
         return;
-    sv_buf_printf(b, ",\"draft_flags\":[");
+    sv_buf_lit(b, ",\"draft_flags\":[");
     while (from < n) {
         size_t to = from;
         while (to < n && g->due_drafted.data[to] == g->due_drafted.data[from])

@@ -8,6 +8,20 @@
 #include <math.h>
 #include <string.h>
 
+/* As printf("%lld") writes it, which a token's chunk would spend most of its time in. */
+void sv_json_number(struct sv_buf *b, int64_t v)
+{
+    char digits[24], *at = digits + sizeof digits;
+    uint64_t n = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+
+    do
+        *--at = (char)('0' + n % 10);
+    while (n /= 10);
+    if (v < 0)
+        *--at = '-';
+    sv_buf_append(b, at, (size_t)(digits + sizeof digits - at));
+}
+
 void sv_json_float(struct sv_buf *b, double v)
 {
     if (!(v > -1e300 && v < 1e300))
@@ -17,10 +31,13 @@ void sv_json_float(struct sv_buf *b, double v)
 
 void sv_json_ids(struct sv_buf *b, const int32_t *ids, int32_t n)
 {
-    sv_buf_append(b, "[", 1);
-    for (int32_t i = 0; i < n; i++)
-        sv_buf_printf(b, i ? ",%d" : "%d", ids[i]);
-    sv_buf_append(b, "]", 1);
+    sv_buf_lit(b, "[");
+    for (int32_t i = 0; i < n; i++) {
+        if (i)
+            sv_buf_lit(b, ",");
+        sv_json_number(b, ids[i]);
+    }
+    sv_buf_lit(b, "]");
 }
 
 void sv_json_string(struct sv_buf *b, const char *key, const char *value)

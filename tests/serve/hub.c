@@ -36,6 +36,8 @@ void hub_open(struct hub *r, bool no_wait)
     r->o.open_arg = &r->fake;
     r->o.model_name = "fake";
     r->o.quiet = true;
+    if (!r->o.stream_gap_us)
+        r->o.stream_gap_us = -1; /* a chunk for each step, whatever the time */
     if (!r->o.log_seconds)
         r->o.log_seconds = -1;
     if (sv_serve_open(&r->s, &r->o, &err))
