@@ -150,6 +150,12 @@ struct sv_request_stats {
 };
 int sv_get_request_stats(const struct sv_engine *engine, uint64_t id, struct sv_request_stats *out);
 
+/* Why a sequence got its width, and the steps whose cost is told; "plain", "draft", ... */
+#define SV_WIDTH_REASONS 7
+#define SV_STEP_COSTS 4
+const char *sv_width_reason_name(int reason);
+const char *sv_step_cost_name(int which);
+
 /* Sums since the engine was opened. */
 struct sv_engine_stats {
     int64_t n_steps, n_prompt_tokens, n_tokens;
@@ -158,6 +164,12 @@ struct sv_engine_stats {
     int64_t accepted_at[64], drafted_at[64];       /* by position in the block, 1.. */
     int64_t draft_us, forward_us, observe_us, host_us; /* where step time went */
     int64_t width_chosen[65];   /* verify segments by width */
+    int64_t width_reason[SV_WIDTH_REASONS]; /* widths the policy chose, by reason (sv_width_reason_name) */
+    int64_t n_chosen_beside_prompts; /* of these, beside prompt rows */
+    int64_t n_given_up;         /* requests whose drafter was given up: in vain for long */
+    double chosen_us, plain_us; /* expected time of the steps chosen, and of their tokens decoded plainly */
+    float draft_chance[64];     /* that draft j is kept once j - 1 was, as the policy sees it now */
+    float step_cost_us[SV_STEP_COSTS]; /* what typical steps are thought to cost (sv_step_cost_name) */
     int64_t n_cache_queries, n_cache_hits; /* prompt tokens looked up in, and found in, the prefix cache */
     int64_t n_preemptions;
     int32_t n_running, n_waiting;

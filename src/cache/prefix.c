@@ -24,6 +24,7 @@ struct node {
     int32_t older, newer; /* idle list */
     uint32_t bucket;
     bool used;
+    bool bare;          /* without the draft's K/V */
 };
 
 struct sv_prefix {
@@ -36,6 +37,7 @@ struct sv_prefix {
     int32_t unused, oldest, newest, n_idle;
     int32_t *end;      /* (n_slots) last node of the slot's path, NONE at the beginning */
     int32_t *n_path;   /* (n_slots) pages of it, or LEFT_OUT */
+    int32_t *bare_from; /* (n_slots) first position without the draft's K/V */
 };
 
 int sv_cache_keep_prefixes(struct sv_cache *c, struct sv_err *err)
@@ -58,10 +60,14 @@ int sv_cache_keep_prefixes(struct sv_cache *c, struct sv_err *err)
         x->bucket = sv_arena_alloc(&c->arena, n_buckets * sizeof *x->bucket);
         x->end = sv_arena_alloc(&c->arena, slots * sizeof *x->end);
         x->n_path = sv_arena_alloc(&c->arena, slots * sizeof *x->n_path);
+        x->bare_from = sv_arena_alloc(&c->arena, slots * sizeof *x->bare_from);
     }
-    if (!x || !x->node || !x->tokens || !x->page || !x->bucket || !x->end || !x->n_path)
+    if (!x || !x->node || !x->tokens || !x->page || !x->bucket || !x->end || !x->n_path ||
+        !x->bare_from)
         return sv_fail(err, SV_ENOMEM, -1, "prefix index of %d pages", n);
     c->prefix = x;
+    for (size_t s = 0; s < slots; s++)
+        x->bare_from[s] = INT32_MAX;
     sv_cache_flush(c);
     return SV_OK;
 }
@@ -121,7 +127,11 @@ static int32_t add(struct sv_cache *c, int32_t slot, int32_t p, int32_t parent, 
     struct node *n = &x->node[i];
     x->unused = n->next;
     uint32_t b = hash(x, parent, tokens);
-    *n = (struct node){.parent = parent, .next = x->bucket[b], .bucket = b, .used = true};
+    *n = (struct node){.parent = parent,
+                       .next = x->bucket[b],
+                       .bucket = b,
+                       .used = true,
+                       .bare = (p + 1) * x->page_size > x->bare_from[slot]};
     x->bucket[b] = i;
     memcpy(tokens_of(x, i), tokens, (size_t)x->page_size * sizeof *tokens);
     for (int32_t g = 0; g < c->n_groups; g++) {
@@ -182,6 +192,8 @@ int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens,
     int32_t p = n - 1;
     for (int32_t i = end; i != NONE; i = x->node[i].parent, p--) {
         enter(x, i);
+        if (x->node[i].bare)
+            x->bare_from[slot] = p * x->page_size;
         for (int32_t g = 0; g < c->n_groups; g++) {
             if (p < c->n_dropped[g * c->n_slots + slot])
                 continue;
@@ -195,6 +207,20 @@ int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens,
     c->n_backed[slot] = n * x->page_size;
     c->dirty[slot] = true;
     return c->n_backed[slot];
+}
+
+/* A page that lacks the draft's K/V and that nobody reads just now gives way to one that has it. */
+static void replace(struct sv_cache *c, int32_t slot, int32_t p, int32_t i)
+{
+    struct sv_prefix *x = c->prefix;
+    for (int32_t g = 0; g < c->n_groups; g++) {
+        int32_t *held = &x->page[i * c->n_groups + g], page = sv_cache_row(&c->group[g], slot)[p];
+        SV_REQUIRE(page >= 0 && page != *held);
+        sv_cache_drop_page(&c->group[g], *held);
+        c->group[g].n_refs[page]++;
+        *held = page;
+    }
+    x->node[i].bare = false;
 }
 
 /* Somebody else's page says the same, bit for bit: use it and give the own one back. */
@@ -222,7 +248,13 @@ void sv_cache_publish(struct sv_cache *c, int32_t slot, const int32_t *tokens, i
         const int32_t *page_tokens = tokens + (size_t)p * (size_t)x->page_size;
         int32_t i = find(x, x->end[slot], page_tokens);
         if (i != NONE) {
-            adopt(c, slot, p, i);
+            bool bare = x->node[i].bare && x->bare_from[slot] >= (p + 1) * x->page_size;
+            if (bare && x->node[i].n_seqs == 0)
+                replace(c, slot, p, i);
+            else
+                adopt(c, slot, p, i);
+            if (x->node[i].bare && bare)
+                x->bare_from[slot] = p * x->page_size;
             enter(x, i);
         } else {
             i = add(c, slot, p, x->end[slot], page_tokens);
@@ -233,11 +265,24 @@ void sv_cache_publish(struct sv_cache *c, int32_t slot, const int32_t *tokens, i
     }
 }
 
+void sv_cache_mark_bare(struct sv_cache *c, int32_t slot, int32_t from)
+{
+    struct sv_prefix *x = c->prefix;
+    if (x && x->bare_from[slot] > from)
+        x->bare_from[slot] = from;
+}
+
+bool sv_cache_is_bare(const struct sv_cache *c, int32_t slot)
+{
+    return c->prefix && c->prefix->bare_from[slot] < INT32_MAX;
+}
+
 void sv_prefix_leave(struct sv_cache *c, int32_t slot)
 {
     struct sv_prefix *x = c->prefix;
     if (!x)
         return;
+    x->bare_from[slot] = INT32_MAX;
     for (int32_t i = x->end[slot]; i != NONE; i = x->node[i].parent)
         if (--x->node[i].n_seqs == 0)
             idle_append(x, i);

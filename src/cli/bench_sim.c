@@ -198,6 +198,15 @@ static double policy_ratio(const struct sv_sim_row *rows, int32_t n_arms)
     return sv_cli_samples_median(&ratio);
 }
 
+/* Another profile: other requests, as far as the policy is concerned. */
+static void forget(struct sv_engine *e)
+{
+    if (e->policy)
+        sv_policy_forget(e->policy);
+    for (struct sv_seq *q = e->sched.head; q; q = q->next)
+        q->record = (struct sv_record){.n_verified = 0};
+}
+
 /* All arms of one level and profile, in turns. */
 static int run_profile(struct sim *s, int32_t n, const struct sv_sim_profile *p,
                        struct sv_sim_row *rows, struct sv_err *err)
@@ -210,6 +219,8 @@ static int run_profile(struct sim *s, int32_t n, const struct sv_sim_profile *p,
         rows[a] = (struct sv_sim_row){
             .arm = &o->arm[a], .profile = p, .sequences = n, .context = o->context};
         /* The policy learns once in a process's life; here it has to for every profile. */
+        if (!o->arm[a].width)
+            forget(s->engine[1]);
         int warm = o->arm[a].width ? 1 : 2 + 256 / o->steps / n;
         for (int i = 0; i < warm && !rc; i++)
             rc = run_sample(s, n, &o->arm[a], p, 1000000 + (uint64_t)(i * o->steps), NULL, &rate,

@@ -254,9 +254,15 @@ void sv_cli_policy_reasons(const struct sv_policy *p, struct sv_buf *out)
     for (int32_t j = 1; j < p->block; j++)
         sv_buf_printf(out, " %.0f", 100 * (double)p->hazard[j]);
     sv_buf_printf(
-        out, "\n  %lld choices: %lld plain, %lld probes of one sequence, %lld against the odds\n",
+        out, "\n  %lld choices: %lld plain, %lld probes of one sequence, %lld against the odds\n  widths:",
         (long long)p->n_steps, (long long)p->n_plain, (long long)p->n_probes,
         (long long)p->n_other);
+    for (int i = 0; i < SV_WHYS; i++)
+        sv_buf_printf(out, " %s %lld%s", sv_why_name((enum sv_why)i), (long long)p->n_why[i],
+                      i < SV_WHYS - 1 ? "," : "\n");
+    if (p->expected_us > 0)
+        sv_buf_printf(out, "  expected: %.3f of plain decoding's speed\n",
+                      p->expected_plain_us / p->expected_us);
 }
 
 static void write_people(const struct sv_sim_results *r, const char *model, int threads,

@@ -118,6 +118,7 @@ struct sv_plan_seg {
     int32_t draft_row0, n_draft_rows; /* rows of the drafting pass, 0 when it sits out */
     int32_t draft_out0;
     bool probe;              /* by the width policy, to learn from it */
+    bool gave_up;            /* it drafts no more: nobody will read its context K/V */
 };
 struct sv_counts {
     int32_t n_segs, n_rows, n_logits;
@@ -129,6 +130,7 @@ struct sv_plan {
     struct sv_counts told;   /* what the device is told: these counts, or padded up to a graph's */
     bool replays;            /* told is padded: the target's pass is a graph */
     bool sampled;            /* some logit row needs its logits, not just their argmax */
+    bool no_taps;            /* nobody's context K/V is kept up */
     bool ruled, remembered, logprobs; /* some segment's sequence has logit rules, rules that look back on its
                                  tokens, log probabilities to report */
     int32_t n_prompt_logits; /* logit rows after the n_logits: prompt rows whose log probability is wanted */

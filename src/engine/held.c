@@ -92,6 +92,10 @@ void sv_held_plan(struct sv_engine *e)
         h->cap_rows && e->sched.policy && p->n_segs && p->n_rows == p->n_segs && !p->n_draft_segs;
     for (int32_t i = 0; i < p->n_segs && plain; i++)
         plain = p->seg[i].kind == SV_SEG_VERIFY;
+    if (plain && p->no_taps) {
+        h->now = false;
+        return;
+    }
     if (!plain || h->n_rows + p->n_rows > h->cap_rows)
         sv_held_flush(e);
     h->now = plain && p->n_rows <= h->cap_rows;
@@ -101,7 +105,7 @@ void sv_held_plan(struct sv_engine *e)
         int32_t at = h->n_rows + i;
         h->seg_slot.host[at] = p->seg[i].slot;
         h->seg_base.host[at] = p->seg[i].first;
-        h->request[at] = p->seg[i].request;
+        h->request[at] = p->seg[i].gave_up ? 0 : p->seg[i].request; /* 0 is nobody */
     }
 }
 

@@ -215,12 +215,15 @@ static int32_t widest(const struct sv_seq *q)
     return sv_width_pick(q->width, q->cap_tokens - q->n_tokens - q->n_tokens_ahead);
 }
 
-static void plan_decode(const struct sv_sched *s, struct sv_plan *p, struct sv_seq *q,
-                        const struct sv_policy_seq *chosen)
+static void plan_decode(const struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p,
+                        struct sv_seq *q, const struct sv_policy_seq *chosen)
 {
     int32_t w = chosen ? chosen->width : widest(q);
     struct sv_plan_seg *g = add_seg(p, q, SV_SEG_VERIFY, w, w);
     g->probe = chosen && chosen->probe;
+    g->gave_up = chosen && !chosen->fixed && q->record.gave_up;
+    if (g->gave_up) /* where steps in flight end is not known; they bring one position at least */
+        sv_cache_mark_bare(cache, q->slot, q->n_committed);
     if (w < 2 || s->block < 2)
         return;
     /* The draft always sees the whole block it is asked to work with, also when the last tokens of a
@@ -237,8 +240,16 @@ static bool wants_step(const struct sv_seq *q)
     return decodes(q) && q->n_tokens + q->n_tokens_ahead < q->cap_tokens;
 }
 
+static bool nobody_drafts(const struct sv_plan *p)
+{
+    for (int32_t i = 0; i < p->n_segs; i++)
+        if (!p->seg[i].gave_up)
+            return false;
+    return p->n_segs > 0;
+}
+
 /* Asks the width policy about all sequences that decode, in the order of their slots. */
-static void choose_widths(struct sv_sched *s, struct sv_plan *p)
+static void choose_widths(struct sv_sched *s, const struct sv_cache *cache, struct sv_plan *p)
 {
     bool sampled = false;
     int32_t n_prompt = 0;
@@ -252,6 +263,8 @@ static void choose_widths(struct sv_sched *s, struct sv_plan *p)
         struct sv_seq *q = s->slot[i];
         if (!q || !wants_step(q))
             continue;
+        /* Pages found lack the draft's part: what it would propose over them is not worth much. */
+        q->record.gave_up |= sv_cache_is_bare(cache, q->slot);
         sv_policy_add(s->policy, (struct sv_policy_seq){.fixed = q->fixed_width ? q->width : 0,
                                                         .block = q->width,
                                                         .cap = widest(q),
@@ -288,12 +301,12 @@ bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p
         return false;
     int32_t n = 0;
     if (s->policy)
-        choose_widths(s, p);
+        choose_widths(s, cache, p);
     for (int32_t i = 0; i < s->n_slots; i++) {
         struct sv_seq *q = s->slot[i];
         if (!q || !wants_step(q))
             continue;
-        plan_decode(s, p, q, s->policy ? &s->policy->seq[n++] : NULL);
+        plan_decode(s, cache, p, q, s->policy ? &s->policy->seq[n++] : NULL);
         p->sampled |= !sv_sample_is_greedy(&q->sampling);
     }
     for (struct sv_seq *q = s->head; q; q = q->next) {
@@ -303,5 +316,6 @@ bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p
         add_seg(p, q, SV_SEG_PREFILL, q->grant, last);
         p->sampled |= last && !sv_sample_is_greedy(&q->sampling);
     }
+    p->no_taps = nobody_drafts(p);
     return true;
 }

@@ -160,7 +160,7 @@ static void forward(struct sv_engine *e)
 {
     const struct sv_batch *b = &e->batch;
     const struct sv_drafter *d = e->drafter;
-    const struct sv_taps taps = {.n = d ? d->n_taps : 0,
+    const struct sv_taps taps = {.n = d && !e->plan.no_taps ? d->n_taps : 0,
                                  .id = d ? d->tap_ids : NULL,
                                  .out = e->held.now ? sv_held_taps(&e->held) : e->taps};
     sv_op_block_ids(e->dev, &(struct sv_p_block_ids){.rows = sv_engine_rows(e),
@@ -216,7 +216,7 @@ static void commit(struct sv_engine *e)
 /* Taps of committed rows become the drafter's context K/V. */
 static void observe(struct sv_engine *e)
 {
-    if (!e->drafter || !e->drafter->ops->observe)
+    if (!e->drafter || !e->drafter->ops->observe || e->plan.no_taps)
         return;
     if (e->held.now) {
         e->held.n_rows += e->plan.n_rows;
@@ -251,7 +251,8 @@ static uint64_t pass_key(const struct sv_engine *e, bool draft)
     if (draft)
         return (uint64_t)p->told.n_draft_rows << 32 | (uint64_t)p->told.n_draft_out << 8 | 0x80;
     return (uint64_t)p->told.n_rows << 32 | (uint64_t)p->sampled | (uint64_t)p->ruled << 1 |
-           (uint64_t)p->remembered << 2 | (uint64_t)p->logprobs << 3 | (uint64_t)(e->profile != NULL) << 4;
+           (uint64_t)p->remembered << 2 | (uint64_t)p->logprobs << 3 | (uint64_t)(e->profile != NULL) << 4 |
+           (uint64_t)p->no_taps << 5;
 }
 
 /* Everything the device does for the plan at work, with host arrays `set`; the results are on their way. */

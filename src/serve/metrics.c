@@ -90,6 +90,30 @@ static void by_position(struct sv_buf *b, const char *name, const char *help, co
         sv_buf_printf(b, "%s{%s=\"%d\"} %lld\n", name, label, i, (long long)v[i]);
 }
 
+/* Why the width policy chose what it chose. */
+static void widths(struct sv_buf *b, const struct sv_engine_stats *st, int block)
+{
+    head(b, "salvo_width_choices_total", "counter", "Widths the policy chose, by reason.");
+    for (int i = 0; i < SV_WIDTH_REASONS; i++)
+        sv_buf_printf(b, "salvo_width_choices_total{reason=\"%s\"} %lld\n", sv_width_reason_name(i),
+                      (long long)st->width_reason[i]);
+    counter(b, "salvo_width_choices_beside_prompts_total", "Of these, beside rows of prompts.",
+            st->n_chosen_beside_prompts);
+    counter(b, "salvo_drafting_given_up_total", "Sequences whose drafts were in vain for long.",
+            st->n_given_up);
+    seconds(b, "salvo_width_expected_seconds_total", "Expected time of the steps chosen.",
+            (int64_t)st->chosen_us);
+    seconds(b, "salvo_width_expected_plain_seconds_total",
+            "Expected time of the same tokens decoded plainly.", (int64_t)st->plain_us);
+    head(b, "salvo_draft_chance", "gauge", "That a draft is kept once the one before it was.");
+    for (int j = 1; j < block; j++)
+        sv_buf_printf(b, "salvo_draft_chance{position=\"%d\"} %.4f\n", j, (double)st->draft_chance[j]);
+    head(b, "salvo_step_cost_seconds", "gauge", "What a step is thought to cost just now.");
+    for (int i = 0; i < SV_STEP_COSTS; i++)
+        sv_buf_printf(b, "salvo_step_cost_seconds{step=\"%s\"} %.9f\n", sv_step_cost_name(i),
+                      (double)st->step_cost_us[i] / 1e6);
+}
+
 static void speculation(struct sv_buf *b, const struct sv_engine_stats *st, int block)
 {
     counter(b, "salvo_verify_steps_total", "Verified blocks that held drafts.", st->n_verify_steps);
@@ -106,6 +130,7 @@ static void speculation(struct sv_buf *b, const struct sv_engine_stats *st, int 
                 st->drafted_at, 1, block - 1);
     by_position(b, "salvo_verify_width_total", "Decode segments by the width that was chosen.", "width",
                 st->width_chosen, 1, block);
+    widths(b, st, block);
 }
 
 static void engine(struct sv_buf *b, const struct sv_engine_stats *st, const struct sv_snapshot *snap)

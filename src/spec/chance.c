@@ -13,7 +13,7 @@ enum { PROBE_BURST = 8 };
  * request. */
 static const float WINDOW_ALL = 256, WINDOW_PROBE = 24, WINDOW_OWN = 64;
 /* Single drafts remembered, and needed, to tell short blocks from full ones. */
-static const float WINDOW_MODE = 2000, MODE_WEIGHT = 200;
+static const float WINDOW_MODE = 2000, MODE_WEIGHT = 200, MODE_TRIED = 24;
 /* A draft of a full block is kept so many times as often as one of a short block (the shipped
  * pair). */
 static const float FULL_PRIOR = 1.035f;
@@ -54,13 +54,17 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, int32_t width,
                         bool probe, int32_t n_emitted)
 {
     int mode = draft_rows && draft_rows < p->block ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
-    float window = probe ? WINDOW_PROBE : WINDOW_ALL;
+    float window = probe ? WINDOW_PROBE : WINDOW_ALL, expected = 0, alive = 1;
+    for (int32_t j = 1; j < width; j++)
+        expected += alive *= p->hazard[j];
     for (int32_t j = 1; j < width && j <= n_emitted; j++) {
         float kept = j < n_emitted, h = p->hazard[j];
         p->kept[j] += kept - p->kept[j] / window;
         p->tried[j] += 1 - p->tried[j] / window;
-        p->mode_kept[mode] += kept - p->mode_kept[mode] / WINDOW_MODE;
-        p->mode_expected[mode] += h - p->mode_expected[mode] / WINDOW_MODE;
+        if (p->tried[j] > MODE_TRIED) { /* else the record is what is wrong */
+            p->mode_kept[mode] += kept - p->mode_kept[mode] / WINDOW_MODE;
+            p->mode_expected[mode] += h - p->mode_expected[mode] / WINDOW_MODE;
+        }
         r->kept[j] += kept - r->kept[j] / WINDOW_OWN;
         r->expected[j] += h * p->mode_factor[mode] - r->expected[j] / WINDOW_OWN;
     }
@@ -71,10 +75,12 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, int32_t width,
         p->tried[j] -= p->tried[j] / (2 * window);
     }
     r->n_verified++;
+    sv_trial_verified(p, r);
     if (!probe)
         return;
-    /* A probe that paid for itself is followed by more at once, so that good news spreads fast. */
-    if (n_emitted > 1 + width / 4)
+    /* A probe that did better than anybody thought is followed by more at once, so that good news
+     * spreads fast. */
+    if ((float)n_emitted > 1.5f + 1.5f * expected)
         r->burst = r->burst ? r->burst - 1 : PROBE_BURST;
     else
         r->burst = 0;

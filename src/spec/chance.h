@@ -1,7 +1,7 @@
 /*
- * chance.h - between policy.c and chance.c: how likely drafts are kept.
+ * chance.h - how likely drafts are kept (chance.c), for the files that choose widths.
  *
- * Included by these two alone.
+ * Included by chance.c and choice.h alone.
  */
 #ifndef SV_SPEC_CHANCE_H
 #define SV_SPEC_CHANCE_H
@@ -12,6 +12,8 @@
 void sv_chance_update(struct sv_policy *p);
 /* alive[j], j = 1 .. block - 1: chance that draft j of a request is kept, whatever the mode. */
 void sv_chance_fill(const struct sv_policy *p, const struct sv_policy_seq *s, float *alive);
+/* trial.c: a request's drafts were verified. */
+void sv_trial_verified(struct sv_policy *p, struct sv_record *r);
 /* What a mode makes of that. */
 static inline float sv_chance_in_mode(const struct sv_policy *p, int mode, const float *alive,
                                       int32_t j)

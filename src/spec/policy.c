@@ -8,19 +8,14 @@
  * the candidates. Must not: allocate after open, look at tokens, or change what is emitted - any
  * widths give the same text.
  */
-#include "spec/chance.h"
+#include "spec/choice.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { BINS = 64, TRIAL = 8, YOUNG = 256 };
-
 /* Drafting must look so much better than plain decoding to be chosen. */
-static const double MARGIN = 1.02;
-/* Share of time for probes: at first, and when they have long been in vain. */
-static const double THRIFT_MOST = 0.007, THRIFT_LEAST = 0.0025, THRIFT_YOUNG = 0.02;
-
+static const double MARGIN = 1.01;
+/* Drafts that bring back less than this share of what they cost are on their way to be given up. */
+static const double HOPELESS = 0.5;
 int sv_policy_open(struct sv_policy **out, int32_t n_slots, int32_t block, bool drafts_on_device,
                    struct sv_err *err)
 {
@@ -33,8 +28,7 @@ int sv_policy_open(struct sv_policy **out, int32_t n_slots, int32_t block, bool 
     p->block = p->cost.block = block;
     p->n_slots = n_slots;
     p->drafts_on_device = drafts_on_device;
-    p->thrift = THRIFT_MOST;
-    sv_chance_update(p);
+    sv_policy_forget(p);
     for (int s = 0; s < 2; s++) {
         p->cost.speed[s] = 1;
         for (int k = 0; k < SV_LEVELS; k++)
@@ -59,6 +53,24 @@ void sv_policy_close(struct sv_policy *p)
     sv_free(p);
 }
 
+void sv_policy_forget(struct sv_policy *p)
+{
+    memset(p->kept, 0, sizeof p->kept);
+    memset(p->tried, 0, sizeof p->tried);
+    memset(p->mode_kept, 0, sizeof p->mode_kept);
+    memset(p->mode_expected, 0, sizeof p->mode_expected);
+    memset(&p->trial, 0, sizeof p->trial);
+    p->trial.thrift = p->trial.epoch = 1; /* records begin at 0 */
+    sv_chance_update(p);
+}
+
+const char *sv_why_name(enum sv_why why)
+{
+    static const char *const names[SV_WHYS] = {"plain", "draft",   "sat_out", "trial",
+                                               "asked", "no_room", "gave_up"};
+    return names[why];
+}
+
 /* ---------------------------------------------------------------- the choice */
 
 void sv_policy_begin(struct sv_policy *p, int32_t n_prompt_rows, bool sampled)
@@ -77,260 +89,9 @@ void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq)
     seq.width = 1;
     seq.draft_rows = 0;
     seq.probe = false;
+    if (seq.record->gave_up && !seq.fixed)
+        seq.cap = 1;
     p->seq[p->n++] = seq;
-}
-
-struct candidate {
-    int mode;
-    int32_t k;      /* sequences that draft, in the order of rank */
-    int32_t n_rows; /* rows beyond one a sequence */
-    int32_t bin;    /* the last bin rows are taken from, */
-    int32_t in_bin; /* and how many of it */
-    double score, tokens, us;
-};
-
-static int by_value(const void *a, const void *b)
-{
-    const struct sv_rank *x = a, *y = b;
-    return x->value != y->value ? (x->value < y->value ? 1 : -1) : x->i - y->i;
-}
-
-static int bin_of(float chance)
-{
-    int b = (int)(chance * BINS);
-    return b < BINS ? b : BINS - 1;
-}
-
-/* Sequences that may draft, those that gain most first. */
-static int32_t rank_all(struct sv_policy *p)
-{
-    int32_t n = 0;
-    for (int32_t i = 0; i < p->n; i++) {
-        const struct sv_policy_seq *s = &p->seq[i];
-        float *alive = p->alive + (size_t)i * (size_t)p->block;
-        if (s->fixed || s->cap < 2)
-            continue;
-        sv_chance_fill(p, s, alive);
-        p->rank[n].i = i;
-        p->rank[n].value = 0;
-        for (int32_t j = 1; j < s->cap; j++)
-            p->rank[n].value += alive[j];
-        n++;
-    }
-    qsort(p->rank, (size_t)n, sizeof *p->rank, by_value);
-    return n;
-}
-
-struct bins {
-    int32_t count[BINS];
-    double sum[BINS];
-    int32_t block_rows;
-    float row_us, draft_us, draft_row_us; /* sums over the sequences in the bins */
-};
-
-/* The first k of rank draft, n_rows rows more than one each. */
-static struct sv_load load_of(const struct sv_policy *p, const struct candidate *c,
-                              const struct bins *b)
-{
-    struct sv_load l = p->load;
-    int32_t draft_rows = c->mode == SV_DRAFT_FULL ? b->block_rows : c->n_rows + c->k;
-    l.n_rows += c->n_rows;
-    l.row_us += b->row_us / (float)c->k * (float)c->n_rows;
-    if (!p->drafts_on_device)
-        return l;
-    l.n_draft_segs += c->k;
-    l.n_draft_out += c->n_rows;
-    l.n_draft_rows += draft_rows;
-    l.draft_us += b->draft_us + b->draft_row_us / (float)c->k * (float)draft_rows;
-    return l;
-}
-
-static void try_rows(const struct sv_policy *p, struct candidate c, const struct bins *b,
-                     struct candidate *best)
-{
-    struct sv_load l = load_of(p, &c, b);
-    c.us = sv_cost_us(&p->cost, &l);
-    c.score = c.tokens / c.us;
-    if (c.score > best->score)
-        *best = c;
-}
-
-/* Walks down the bins; rows of one bin are worth the same, so where the cost bends inside a bin,
- * the bend is a candidate too. */
-static void walk(const struct sv_policy *p, int mode, int32_t k, const struct bins *b,
-                 double tokens, struct candidate *best)
-{
-    const struct sv_curve *w = &p->cost.wide;
-    int32_t base = p->load.n_rows, rows = 0, grid = 0;
-    for (int32_t bin = BINS - 1; bin >= 0; bin--) {
-        int32_t n = b->count[bin];
-        if (!n)
-            continue;
-        double each = b->sum[bin] / n;
-        struct candidate c = {.mode = mode, .k = k, .bin = bin};
-        int32_t paid = p->cost.padded ? p->cost.padded(base + rows) - base - rows : 0;
-        if (paid > 0 && paid < n) { /* rows that padding has paid for */
-            c.in_bin = paid;
-            c.n_rows = rows + paid;
-            c.tokens = tokens + each * paid;
-            if (c.n_rows >= k)
-                try_rows(p, c, b, best);
-        }
-        while (grid < w->n && w->x[grid] <= base + rows)
-            grid++;
-        for (; grid < w->n && w->x[grid] < base + rows + n; grid++) {
-            c.in_bin = w->x[grid] - base - rows;
-            c.n_rows = rows + c.in_bin;
-            c.tokens = tokens + each * c.in_bin;
-            if (c.n_rows >= k)
-                try_rows(p, c, b, best);
-        }
-        rows += n;
-        tokens += b->sum[bin];
-        c.in_bin = n;
-        c.n_rows = rows;
-        c.tokens = tokens;
-        if (rows >= k)
-            try_rows(p, c, b, best);
-    }
-}
-
-/* Is there a number of rows for which k drafting sequences could come near what is best so far? All
- * their tokens for the price of one row each is more than any number can bring. */
-static bool hopeless(const struct sv_policy *p, int mode, int32_t k, const struct bins *b,
-                     double tokens, double gain, const struct candidate *best)
-{
-    struct candidate c = {.mode = mode, .k = k, .n_rows = k};
-    struct sv_load l = load_of(p, &c, b);
-    double bound = (tokens + gain) / sv_cost_us(&p->cost, &l);
-    return bound <= best->score || bound < 0.85 * p->plain_score;
-}
-
-/* All numbers of drafting sequences (powers of two, and all) with all numbers of rows. n are
- * ranked. */
-static void search(struct sv_policy *p, int mode, int32_t n, double tokens, struct candidate *best)
-{
-    struct bins b = {.block_rows = 0};
-    double gain = 0;
-    for (int32_t k = 1, next = 1; k <= n; k++) {
-        const struct sv_policy_seq *s = &p->seq[p->rank[k - 1].i];
-        const float *alive = p->alive + (size_t)p->rank[k - 1].i * (size_t)p->block;
-        for (int32_t j = 1; j < s->cap; j++) {
-            float a = sv_chance_in_mode(p, mode, alive, j);
-            int bin = bin_of(a);
-            b.count[bin]++;
-            b.sum[bin] += (double)a;
-            gain += (double)a;
-        }
-        b.block_rows += s->block;
-        b.row_us += s->row_us;
-        b.draft_us += s->draft_us;
-        b.draft_row_us += s->draft_row_us;
-        if (k < next && k < n)
-            continue;
-        next *= 2;
-        if (!hopeless(p, mode, k, &b, tokens, gain, best))
-            walk(p, mode, k, &b, tokens, best);
-    }
-}
-
-static void set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t width, int mode)
-{
-    struct sv_load *l = &p->load;
-    if (s->width > 1)
-        l->n_draft_segs -= s->draft_rows > 0;
-    l->n_draft_rows -= s->draft_rows;
-    l->n_draft_out -= s->draft_rows ? s->width - 1 : 0;
-    l->draft_us -= s->draft_rows ? s->draft_us + s->draft_row_us * (float)s->draft_rows : 0;
-    l->n_rows += width - s->width;
-    l->row_us += s->row_us * (float)(width - s->width);
-    s->width = width;
-    s->draft_rows = width < 2 || !p->drafts_on_device ? 0
-                    : mode == SV_DRAFT_FULL           ? s->block
-                                                      : width;
-    if (!s->draft_rows)
-        return;
-    l->n_draft_segs++;
-    l->n_draft_rows += s->draft_rows;
-    l->n_draft_out += width - 1;
-    l->draft_us += s->draft_us + s->draft_row_us * (float)s->draft_rows;
-}
-
-static void apply(struct sv_policy *p, const struct candidate *c)
-{
-    int32_t left = c->in_bin;
-    if (!c->k)
-        return;
-    for (int32_t r = 0; r < c->k; r++) {
-        struct sv_policy_seq *s = &p->seq[p->rank[r].i];
-        const float *alive = p->alive + (size_t)p->rank[r].i * (size_t)p->block;
-        int32_t width = 1;
-        for (int32_t j = 1; j < s->cap; j++) {
-            int bin = bin_of(sv_chance_in_mode(p, c->mode, alive, j));
-            if (bin < c->bin || (bin == c->bin && !left))
-                break;
-            left -= bin == c->bin;
-            width++;
-        }
-        set_width(p, s, width, c->mode);
-    }
-}
-
-/* ---------------------------------------------------------------- probes */
-
-/* Who is known least, then who waited longest. */
-static struct sv_policy_seq *probe_whom(struct sv_policy *p)
-{
-    struct sv_policy_seq *best = NULL;
-    for (int32_t i = 0; i < p->n; i++) {
-        struct sv_policy_seq *s = &p->seq[i];
-        if (s->fixed || s->cap < s->block || s->width >= s->cap)
-            continue;
-        if (s->record->burst && s->width == 1)
-            return s;
-        bool unknown = s->record->n_verified < 2;
-        bool best_unknown = best && best->record->n_verified < 2;
-        if (!best || unknown > best_unknown ||
-            (unknown == best_unknown && s->record->probed < best->record->probed))
-            best = s;
-    }
-    return best;
-}
-
-/* One sequence tries its whole block when what it would lose has been saved up: its time less what
- * its tokens are worth. Where nobody drafts this finds out whether drafting has become worth while,
- * elsewhere what lies beyond the widths in use. */
-static bool probe(struct sv_policy *p, double us, double rate, bool drafting)
-{
-    struct sv_policy_seq *s = probe_whom(p);
-    if (!s)
-        return false;
-    struct sv_policy_seq was = *s;
-    struct sv_load load = p->load;
-    float alive[SV_MAX_BLOCK];
-    sv_chance_fill(p, s, alive);
-    /* Far beyond the width in use there is little to win; a request about which nothing is known
-     * shows most with all of its block. */
-    int32_t more = s->width + 1 + s->width / 2;
-    int mode =
-        drafting && s->draft_rows < s->block && p->n_probes % 2 ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
-    set_width(p, s, drafting && more < s->cap ? more : s->cap, mode);
-    double loss = sv_cost_us(&p->cost, &p->load) - us;
-    for (int32_t j = was.width; j < s->width; j++)
-        loss -= (double)sv_chance_in_mode(p, mode, alive, j) / rate;
-    bool burst = !drafting && was.record->burst;
-    if (p->credit_us < loss && !burst) {
-        *s = was;
-        p->load = load;
-        return false;
-    }
-    p->credit_us -= burst || loss < 0 ? 0 : loss;
-    if (!drafting && !burst && p->thrift > THRIFT_LEAST)
-        p->thrift *= 0.97;
-    s->probe = !drafting;
-    s->record->probed = p->n_steps;
-    p->n_probes++;
-    return true;
 }
 
 /* ---------------------------------------------------------------- one step */
@@ -342,7 +103,8 @@ static void choose_randomly(struct sv_policy *p)
         struct sv_policy_seq *s = &p->seq[i];
         uint32_t most = (uint32_t)(s->cap > 1 ? s->cap : 1);
         int mode = (int)sv_rng_below(p->random, SV_DRAFT_MODES);
-        set_width(p, s, 1 + (int32_t)sv_rng_below(p->random, most), mode);
+        sv_choice_set_width(p, s, 1 + (int32_t)sv_rng_below(p->random, most), mode);
+        s->record->gave_up |= s->width == 1 && !sv_rng_below(p->random, 4);
     }
 }
 
@@ -361,7 +123,7 @@ static double start(struct sv_policy *p)
         if (s->fixed < 2 || s->cap < 2)
             continue;
         float alive[SV_MAX_BLOCK];
-        set_width(p, s, s->fixed < s->cap ? s->fixed : s->cap, SV_DRAFT_FULL);
+        sv_choice_set_width(p, s, s->fixed < s->cap ? s->fixed : s->cap, SV_DRAFT_FULL);
         sv_chance_fill(p, s, alive);
         for (int32_t j = 1; j < s->width; j++)
             tokens += (double)sv_chance_in_mode(p, s->fixed < p->block, alive, j);
@@ -369,82 +131,55 @@ static double start(struct sv_policy *p)
     return tokens;
 }
 
-/* The other way - plain instead of drafting or drafting instead of plain - for a few steps, when
- * what they are thought to lose has been saved up: near a tie often, far from it hardly ever. */
-static bool against_odds(struct sv_policy *p, const struct candidate *plain,
-                         const struct candidate *best, bool drafting)
+static bool hopeless(const struct sv_candidate *plain, const struct sv_candidate *best)
 {
-    const struct candidate *other = drafting ? plain : best, *used = drafting ? best : plain;
-    if (!best->k || (p->n_trial && p->trial_drafts == drafting)) {
-        p->n_trial -= p->n_trial > 0;
-        return false;
-    }
-    double loss = other->us - other->tokens * used->us / used->tokens;
-    loss = loss > 0 ? loss : 0;
-    if (!p->n_trial) {
-        if ((drafting && p->n_steps - p->last_plain < 64) || p->credit_us < 2 * loss)
-            return false;
-        p->n_trial = TRIAL;
-        p->trial_drafts = !drafting;
-        if (!drafting && p->thrift > THRIFT_LEAST)
-            p->thrift *= 0.95;
-    }
-    p->n_trial--;
-    p->credit_us -= loss;
-    p->n_other++;
-    return true;
+    double gain_us = (best->tokens - plain->tokens) / plain->score;
+    return !best->k || gain_us < HOPELESS * (best->us - plain->us);
 }
 
-/* A young process knows its table only: more trials at first. */
-static double share_for_trials(struct sv_policy *p, bool drafting)
+/* Every sequence of the step has a reason for its width. */
+static void count_reasons(struct sv_policy *p, bool drafting, bool other, bool beside_prompt)
 {
-    if (drafting)
-        p->thrift = THRIFT_MOST / 2;
-    return p->thrift +
-           (p->n_steps < YOUNG ? THRIFT_YOUNG * (double)(YOUNG - p->n_steps) / YOUNG : 0);
+    for (int32_t i = 0; i < p->n; i++) {
+        struct sv_policy_seq *s = &p->seq[i];
+        enum sv_why why = drafting == other ? SV_WHY_PLAIN : SV_WHY_DRAFT;
+        if (s->fixed)
+            why = SV_WHY_ASKED;
+        else if (s->record->gave_up)
+            why = SV_WHY_GAVE_UP;
+        else if (s->cap < 2)
+            why = SV_WHY_NO_ROOM;
+        else if (other || s->probe)
+            why = SV_WHY_TRIAL;
+        else if (why == SV_WHY_DRAFT && s->width < 2)
+            why = SV_WHY_SAT_OUT;
+        p->n_why[why]++;
+        p->n_beside_prompt += beside_prompt;
+    }
 }
 
-static void settle(struct sv_policy *p, const struct candidate *plain, const struct candidate *best,
-                   bool beside_prompt)
+static void settle(struct sv_policy *p, const struct sv_candidate *plain,
+                   const struct sv_candidate *best, bool beside_prompt)
 {
     /* Drafting has to win by more than the table is wrong. */
-    bool drafting = best->k && best->score > MARGIN * plain->score;
-    if (beside_prompt) { /* no trials: such a step teaches nothing */
-        if (drafting)
-            apply(p, best);
-        p->n_plain += !drafting;
-        return;
+    bool drafting = best->k && best->score > MARGIN * plain->score, other = false;
+    const struct sv_candidate *used = drafting ? best : plain;
+    if (!beside_prompt) { /* such a step teaches nothing: no trials */
+        sv_trial_save(p, used->us, drafting);
+        other = sv_trial_other_way(p, plain, best, drafting);
     }
-    const struct candidate *used = drafting ? best : plain;
-    p->credit_us += used->us * share_for_trials(p, drafting);
-    if (p->credit_us > 50 * used->us)
-        p->credit_us = 50 * used->us;
-    bool other = against_odds(p, plain, best, drafting);
     if (drafting != other)
-        apply(p, best);
-    else
-        p->last_plain = p->n_steps;
+        sv_choice_apply(p, best);
     p->n_plain += drafting == other;
-    if (!other)
-        probe(p, used->us, used->tokens / used->us, drafting);
-}
-
-/* Without any prompt's rows: the best plain step and the best drafting one. */
-static void choose_decoding(struct sv_policy *p, double tokens, bool beside_prompt)
-{
-    struct candidate plain = {.tokens = tokens}, best = {.score = -HUGE_VAL};
-    plain.us = sv_cost_us(&p->cost, &p->load);
-    if (plain.us <= 0)
-        return; /* nothing was measured */
-    p->plain_score = plain.score = plain.tokens / plain.us;
-    int32_t n = rank_all(p);
-    bool both = p->drafts_on_device;
-    if (both)
-        search(p, SV_DRAFT_SHORT, n, plain.tokens, &best);
-    /* A full block costs more; it has to be better to be worth a look. */
-    if (!both || p->mode_factor[SV_DRAFT_FULL] > p->mode_factor[SV_DRAFT_SHORT])
-        search(p, SV_DRAFT_FULL, n, plain.tokens, &best);
-    settle(p, &plain, &best, beside_prompt);
+    if (drafting && !beside_prompt)
+        sv_trial_paid(p);
+    else if (!drafting && hopeless(plain, best))
+        sv_trial_give_up(p);
+    if (!beside_prompt && !other)
+        sv_trial_probe(p, used->us, used->tokens / used->us, drafting);
+    p->expected_us += used->us;
+    p->expected_plain_us += used->tokens / plain->score;
+    count_reasons(p, drafting, other, beside_prompt);
 }
 
 void sv_policy_choose(struct sv_policy *p)
@@ -463,6 +198,11 @@ void sv_policy_choose(struct sv_policy *p)
      * too: what does not pay alone is left alone. */
     int32_t n_prompt_rows = p->load.n_prompt_rows;
     p->load.n_prompt_rows = 0;
-    choose_decoding(p, tokens, n_prompt_rows > 0);
+    struct sv_candidate plain = {.tokens = tokens, .us = sv_cost_us(&p->cost, &p->load)};
+    if (plain.us > 0) { /* else nothing was measured */
+        plain.score = plain.tokens / plain.us;
+        struct sv_candidate best = sv_choice_search(p, &plain);
+        settle(p, &plain, &best, n_prompt_rows > 0);
+    }
     p->load.n_prompt_rows = n_prompt_rows;
 }

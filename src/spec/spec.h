@@ -169,7 +169,24 @@ struct sv_record {
     float kept[SV_MAX_BLOCK], expected[SV_MAX_BLOCK]; /* [j]: draft j, 1..; fading sums */
     int64_t n_verified, probed; /* verify steps; the choice that made it a probe last */
     int32_t burst;              /* probes to go on with because the last ones did well */
+    int32_t epoch;              /* of the trials, when its drafts were counted last */
+    int32_t n_choices;          /* while drafting was far from worth while */
+    bool sampled;               /* tried though requests before it were in vain */
+    bool gave_up;               /* drafts no more: its context K/V need not be kept up */
 };
+
+/* Why a sequence got the width it got. */
+enum sv_why {
+    SV_WHY_PLAIN,   /* plain decoding brings most */
+    SV_WHY_DRAFT,   /* drafting does, */
+    SV_WHY_SAT_OUT, /* but for others: this one gains nothing */
+    SV_WHY_TRIAL,   /* to learn from it */
+    SV_WHY_ASKED,   /* the request asked for it */
+    SV_WHY_NO_ROOM, /* one token left */
+    SV_WHY_GAVE_UP, /* its drafts were in vain for long */
+    SV_WHYS
+};
+const char *sv_why_name(enum sv_why why);
 
 enum { SV_DRAFT_FULL, SV_DRAFT_SHORT, SV_DRAFT_MODES }; /* masks: the whole block, or as many as rows */
 
@@ -198,12 +215,20 @@ struct sv_policy {
     float mode_power[SV_DRAFT_MODES][SV_MAX_BLOCK]; /* [j]: the factor to the j */
     float *alive;              /* (n_slots, block) chance that draft j is kept, per sequence */
     struct sv_rank { float value; int32_t i; } *rank; /* (n_slots) */
-    double plain_score;        /* of this step */
-    double credit_us, thrift;  /* time that trials may still cost; the share of time they get */
+    struct sv_trial {
+        double credit_us, thrift; /* time that trials may still cost; how much of their share they get */
+        int32_t n_steps;          /* choices, as long as these few matter */
+        int32_t n_since;          /* steps since the last trial of the other way */
+        int32_t n_left;           /* steps that a trial of the other way still goes on, */
+        bool drafts;              /* which is to draft */
+        int32_t n_in_vain, n_requests_in_vain; /* verify steps since drafting paid; of how many requests */
+        int32_t epoch;            /* how often it paid */
+        int64_t n_requests;
+    } trial;
     int64_t n_steps, n_probes, n_plain, n_other; /* choices so far: all, with a probe, plain, against the odds */
-    int64_t last_plain;
-    int32_t n_trial;           /* steps that a trial of the other way still goes on, */
-    bool trial_drafts;         /* which is to draft */
+    int64_t n_why[SV_WHYS], n_beside_prompt;     /* widths chosen, by reason; of these beside prompt rows */
+    int64_t n_gave_up;         /* requests */
+    double expected_us, expected_plain_us; /* of all steps; what their tokens would have taken plainly */
     int64_t measured_us;       /* how long filling the cost table took */
     struct sv_rng *random;     /* tests: any widths at all; NULL = the policy */
     struct sv_arena arena;
@@ -211,6 +236,8 @@ struct sv_policy {
 int sv_policy_open(struct sv_policy **p, int32_t n_slots, int32_t block, bool drafts_on_device,
                    struct sv_err *err);
 void sv_policy_close(struct sv_policy *p);
+/* Forgets how drafts did, but not what steps cost (benchmarks: another profile is another world). */
+void sv_policy_forget(struct sv_policy *p);
 /* One step: begin, add every decoding sequence, choose; then seq[] holds widths in the order of adding. */
 void sv_policy_begin(struct sv_policy *p, int32_t n_prompt_rows, bool sampled);
 void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq);

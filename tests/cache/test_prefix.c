@@ -307,6 +307,48 @@ static void equal_pages_are_shared(void **state)
     sv_dev_close(dev);
 }
 
+/* Pages without the draft's K/V: who finds or shares them is told; a page that has it takes their place as
+ * soon as nobody reads them. */
+static void bare_pages(void **state)
+{
+    (void)state;
+    struct sv_dev *dev = open_dev();
+    struct sv_cache c;
+    open_cache(&c, dev, 4, 20, true);
+    int32_t tokens[POSITIONS] = {0};
+    assert_true(sv_cache_reserve(&c, 0, 12) && sv_cache_reserve(&c, 1, 12) && sv_cache_reserve(&c, 2, 12));
+    sv_cache_mark_bare(&c, 0, 6);
+    sv_cache_mark_bare(&c, 0, 11); /* says less */
+    assert_true(sv_cache_is_bare(&c, 0) && !sv_cache_is_bare(&c, 1));
+    sv_cache_publish(&c, 0, tokens, 12); /* pages at 0, 4 (from 6 on bare), 8 */
+    assert_int_equal(sv_cache_attach(&c, 3, tokens, 7), 4);
+    assert_false(sv_cache_is_bare(&c, 3));
+    sv_cache_release(&c, 3);
+    assert_int_equal(sv_cache_attach(&c, 3, tokens, 12), 12);
+    assert_true(sv_cache_is_bare(&c, 3));
+    sv_cache_release(&c, 3);
+    assert_false(sv_cache_is_bare(&c, 3));
+    sv_cache_publish(&c, 1, tokens, 4);
+    assert_false(sv_cache_is_bare(&c, 1));
+    sv_cache_publish(&c, 1, tokens, 8); /* adopts a bare page, because slot 0 reads it */
+    assert_true(sv_cache_is_bare(&c, 1));
+    sv_cache_release(&c, 0);
+    sv_cache_release(&c, 1);
+    sv_cache_check(&c);
+    sv_cache_publish(&c, 2, tokens, 12); /* nobody reads them any more */
+    assert_false(sv_cache_is_bare(&c, 2));
+    sv_cache_check(&c);
+    assert_int_equal(sv_cache_attach(&c, 0, tokens, 12), 12);
+    assert_false(sv_cache_is_bare(&c, 0));
+    sv_cache_check(&c);
+    for (int32_t s = 0; s < 4; s++)
+        sv_cache_release(&c, s);
+    sv_cache_flush(&c);
+    assert_int_equal(sv_cache_n_free(&c, 0), 20);
+    sv_cache_close(&c);
+    sv_dev_close(dev);
+}
+
 static void open_survives_faults(void **state)
 {
     (void)state;
@@ -330,5 +372,5 @@ static void open_survives_faults(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(random_page_1), cmocka_unit_test(random_page_4),
-             cmocka_unit_test(random_page_16), cmocka_unit_test(equal_pages_are_shared),
+             cmocka_unit_test(random_page_16), cmocka_unit_test(equal_pages_are_shared), cmocka_unit_test(bare_pages),
              cmocka_unit_test(open_survives_faults))

@@ -93,6 +93,10 @@ static void same_under(struct sv_engine_options o, bool sampled, bool randomly)
             n_steps += out[k].n_steps;
         assert_int_equal(n_segs, n_steps);
         assert_int_equal(n_verify, st.n_verify_steps);
+        int64_t n_reasons = 0; /* of choices; what a step run ahead brings for a request that ended is dropped */
+        for (int w = 0; w < SV_WIDTH_REASONS; w++)
+            n_reasons += st.width_reason[w];
+        assert_true(randomly || (i ? n_reasons >= n_segs : n_reasons == n_segs));
         if (randomly)
             assert_true(n_kinds >= BLOCK - 1);
         run_out_free(out, N);
@@ -180,6 +184,61 @@ static void held_taps(void **state)
     run_cases_free(c, N);
 }
 
+/* Sets what the policy thinks of drafts: always or never kept. */
+static void believe(struct sv_policy *p, float kept)
+{
+    sv_policy_forget(p);
+    for (int32_t j = 1; j < p->block; j++) {
+        p->tried[j] = 1000;
+        p->kept[j] = 1000 * kept;
+    }
+    p->trial.n_in_vain = p->trial.n_requests_in_vain = kept > 0 ? 0 : 1000;
+    p->trial.n_requests = 1; /* not the one in sixteen that is tried all the same */
+}
+
+static struct run_out *run_one(struct sv_engine *e, struct run_case *c, int32_t *prompt, int32_t n_prompt,
+                               int32_t max_tokens)
+{
+    *c = (struct run_case){.prompt = prompt, .n_prompt = n_prompt, .max_tokens = max_tokens};
+    c->req.ignore_eos = true;
+    c->req.top_p = 1;
+    return run_all(e, c, 1);
+}
+
+/* A request that drafts no more leaves no context K/V behind. What goes on from its pages does not draft
+ * either, and says the same; what goes on from pages before it gave up does. */
+static void gave_up(void **state)
+{
+    (void)state;
+    struct sv_engine_options o = trained();
+    struct run_case c;
+    int32_t prompt[200] = {5, 6, 7};
+    o.max_sequences = 2;
+    o.auto_width = true;
+    struct sv_engine *e = run_open(&o, NULL);
+    for (int i = 0; i < 40; i++)
+        prompt[i] = 3 + i * 7 % (VOCAB - 3);
+    believe(e->policy, 0);
+    struct run_out *first = run_one(e, &c, prompt, 40, 120);
+    assert_int_equal(first->n_steps, 119);
+    assert_int_equal(e->policy->n_gave_up, 1);
+    assert_int_equal(e->policy->n_why[SV_WHY_GAVE_UP], 119);
+    memcpy(prompt + 40, first->tokens, 100 * sizeof *prompt);
+    believe(e->policy, 1);
+    struct run_out *next = run_one(e, &c, prompt, 140, 20);
+    assert_true(next->n_cached >= 128);
+    assert_memory_equal(next->tokens, first->tokens + 100, 20 * sizeof *prompt);
+    assert_int_equal(e->accept.n_drafted, 0);
+    struct run_out *again = run_one(e, &c, prompt, 40, 120);
+    assert_memory_equal(again->tokens, first->tokens, 120 * sizeof *prompt);
+    assert_true(again->n_cached >= 32);
+    assert_true(e->accept.n_accepted > 10);
+    run_out_free(first, 1);
+    run_out_free(next, 1);
+    run_out_free(again, 1);
+    sv_engine_close(e);
+}
+
 /* As on a device with graphs: counts padded, a step planned before the last one is read. */
 static void padded_and_ahead(void **state)
 {
@@ -235,5 +294,5 @@ static void small_context(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
              cmocka_unit_test(chosen), cmocka_unit_test(request_keeps_its_width),
-             cmocka_unit_test(held_taps), cmocka_unit_test(padded_and_ahead),
+             cmocka_unit_test(held_taps), cmocka_unit_test(gave_up), cmocka_unit_test(padded_and_ahead),
              cmocka_unit_test(small_context))

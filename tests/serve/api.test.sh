@@ -42,6 +42,7 @@ holds "$body" '"spec_verify_ct":'
 
 # A prompt seen before comes from the cache, with the same answer and the same accept lengths; flushed, it does not.
 story=$(printf 'one two three four five %s ' 1 2 3 4 5 6 7 8)
+curl -s "$url/metrics" | grep -q '^salvo_width_choices_total{reason="plain"} ' || fail 'reasons of widths in /metrics'
 ask="{\"prompt\":\"$story\",\"max_tokens\":32,\"temperature\":0,\"width\":8,\"ignore_eos\":true,\"spec_decode_metrics\":\"detailed\"}"
 post /v1/completions "$ask"
 equal "$(field cached_tokens "$body")" 0

@@ -249,7 +249,7 @@ static void beside_prompts(void **state)
             }
             p->cost.level[0][SV_LEVEL_NARROW] = 1.2f; /* learnt, and nothing of it beside prompts */
             for (int32_t rows = 16; rows <= 512; rows *= 2) {
-                p->credit_us = -1e12; /* no trials */
+                p->trial.credit_us = -1e12; /* no trials */
                 choose(p, rec, n, 0, alone);
                 assert_int_equal(p->load.n_prompt_rows, 0);
                 choose(p, rec, n, rows, beside);
@@ -258,7 +258,7 @@ static void beside_prompts(void **state)
                 n_drafting += alone[0] > 1;
                 n_plain += alone[0] == 1;
             }
-            p->credit_us = 1e12; /* and none beside a prompt, however much has been saved up */
+            p->trial.credit_us = 1e12; /* and none beside a prompt, however much has been saved up */
             int64_t n_trials = p->n_probes + p->n_other;
             choose(p, rec, n, 64, beside);
             assert_memory_equal(alone, beside, (size_t)n * sizeof *alone);
@@ -268,4 +268,89 @@ static void beside_prompts(void **state)
     assert_true(n_drafting > 40 && n_plain > 40);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(beside_prompts), cmocka_unit_test(never_slower))
+/* Requests of 150 steps each, one after the other in every seat; from request `good` on drafts are
+ * kept. What keeping up the draft's context costs (3 % of a plain step, shared by those it is kept up
+ * for) is part of the time. Returns tokens per us over plain decoding's, of requests [from, to). */
+static double run_requests(const struct machine *m, int32_t n, int32_t n_requests, int32_t good,
+                           int32_t from, int32_t to, int64_t *n_gave_up)
+{
+    enum { LENGTH = 150 };
+    struct sv_policy *p;
+    struct sv_err err;
+    struct sv_record rec[MAX_SEQS];
+    struct sv_accept_profile never, often;
+    double tokens = 0, us = 0;
+    int32_t left[MAX_SEQS], n_begun = 0;
+    set_profile(&never, 1);
+    set_profile(&often, 9);
+    memset(left, 0, sizeof left);
+    assert_int_equal(sv_policy_open(&p, n, BLOCK, true, &err), 0);
+    fill_table(&p->cost, m, n);
+    for (int64_t step = 0; n_begun < n_requests; step++) {
+        int32_t n_kept_up = 0;
+        for (int32_t i = 0; i < n; i++)
+            if (left[i] <= 0) {
+                left[i] = LENGTH - i; /* they do not all end at once */
+                rec[i] = (struct sv_record){.n_verified = 0};
+                n_begun++;
+            }
+        sv_policy_begin(p, 0, false);
+        for (int32_t i = 0; i < n; i++)
+            sv_policy_add(p, (struct sv_policy_seq){
+                                 .block = BLOCK, .cap = BLOCK, .context = 100, .record = &rec[i]});
+        sv_policy_choose(p);
+        const struct sv_load *l = &p->load;
+        double t = step_us(m, n, l->n_rows, l->n_draft_rows, l->n_draft_out);
+        for (int32_t i = 0; i < n; i++)
+            n_kept_up += !rec[i].gave_up;
+        t += 0.03 * step_us(m, n, n, 0, 0) * n_kept_up / n;
+        sv_cost_learn(&p->cost, l, t);
+        for (int32_t i = 0; i < n; i++) {
+            const struct sv_policy_seq *s = &p->seq[i];
+            assert_true(!rec[i].gave_up || s->width == 1);
+            int32_t len = sv_profile_draw(n_begun > good ? &often : &never, (uint64_t)i,
+                                          (uint64_t)step);
+            len = len < s->width ? len : s->width;
+            if (s->width > 1)
+                sv_policy_verified(p, &rec[i], s->width, s->draft_rows, s->probe, len);
+            tokens += n_begun > from && n_begun <= to ? len : 0;
+            left[i] -= len;
+        }
+        us += n_begun > from && n_begun <= to ? t : 0;
+    }
+    *n_gave_up = p->n_gave_up;
+    sv_policy_close(p);
+    return tokens / us / (n / step_us(m, n, n, 0, 0));
+}
+
+/* A draft that never helps costs less than 2 %, the first requests included; and when requests come
+ * for which it does, it is found out. */
+static void in_vain(void **state)
+{
+    (void)state;
+    struct sv_accept_profile often;
+    int n_paying = 0;
+    for (size_t k = 0; k < 4; k++)
+        for (int32_t n = 1; n <= 64; n *= 4) {
+            const struct machine *m = &machines[k];
+            int64_t n_gave_up;
+            double r = run_requests(m, n, 40 * n, INT32_MAX, 0, 40 * n, &n_gave_up);
+            if (r < 0.985)
+                print_message("%s, %d sequences: %.4f of plain, %lld gave up\n", m->name, n, r,
+                              (long long)n_gave_up);
+            assert_true(r > 0.98);
+            assert_true(n_gave_up > 20 * n);
+            r = run_requests(m, n, 120 * n, 40 * n, 80 * n, 120 * n, &n_gave_up);
+            double best = 0;
+            set_profile(&often, 9);
+            for (int32_t w = 1; w <= BLOCK; w++)
+                best = fmax(best, run_fixed(m, &often, n, w) / run_fixed(m, &often, n, 1));
+            n_paying += best > 1.2;
+            if (r < 0.93 * best)
+                print_message("%s, %d sequences: %.4f of plain, could be %.4f\n", m->name, n, r, best);
+            assert_true(r > 0.9 * best);
+        }
+    assert_true(n_paying > 8);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(beside_prompts), cmocka_unit_test(in_vain), cmocka_unit_test(never_slower))

@@ -1,0 +1,40 @@
+/*
+ * choice.h - between the three files that choose widths: policy.c (one step), search.c (the best
+ * candidate), trial.c (what is tried against the odds, and who is given up).
+ *
+ * Included by these alone.
+ */
+#ifndef SV_SPEC_CHOICE_H
+#define SV_SPEC_CHOICE_H
+
+#include "spec/chance.h"
+
+/* One way to share rows out over the sequences of a step. */
+struct sv_candidate {
+    int mode;
+    int32_t k;      /* sequences that draft, in the order of rank; 0: plain */
+    int32_t n_rows; /* rows beyond one a sequence */
+    int32_t bin;    /* the last bin rows are taken from, */
+    int32_t in_bin; /* and how many of it */
+    double score, tokens, us; /* tokens a us */
+};
+
+/* Gives a sequence a width, and the load of the step with it. */
+void sv_choice_set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t width, int mode);
+/* The best candidate that drafts; k = 0 when none could come near `plain`. */
+struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain);
+void sv_choice_apply(struct sv_policy *p, const struct sv_candidate *c);
+
+/* Saves up time for trials: a share of what a step takes. */
+void sv_trial_save(struct sv_policy *p, double us, bool drafting);
+/* The other way - plain instead of drafting or drafting instead of plain - this time? */
+bool sv_trial_other_way(struct sv_policy *p, const struct sv_candidate *plain,
+                        const struct sv_candidate *best, bool drafting);
+/* One sequence tries more than was chosen for it, when that can be afforded. rate: tokens a us. */
+void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting);
+/* Drafting is worth while: what was in vain before does not count any more. */
+void sv_trial_paid(struct sv_policy *p);
+/* Drafting is far from worth while: whose drafter has been in vain for long enough drafts no more. */
+void sv_trial_give_up(struct sv_policy *p);
+
+#endif

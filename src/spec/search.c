@@ -1,0 +1,215 @@
+/*
+ * search.c - the best way to share verify rows out over the sequences of a step.
+ *
+ * Called by policy.c once a step. Rows are handed out in the order of their chance to be accepted;
+ * what is left is to try numbers of rows, of drafting sequences and both modes against the cost
+ * table (docs/width-policy.md). Must not: allocate, learn anything, or look at tokens.
+ */
+#include "spec/choice.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { BINS = 64 };
+
+static int by_value(const void *a, const void *b)
+{
+    const struct sv_rank *x = a, *y = b;
+    return x->value != y->value ? (x->value < y->value ? 1 : -1) : x->i - y->i;
+}
+
+static int bin_of(float chance)
+{
+    int b = (int)(chance * BINS);
+    return b < BINS ? b : BINS - 1;
+}
+
+/* Sequences that may draft, those that gain most first. */
+static int32_t rank_all(struct sv_policy *p)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < p->n; i++) {
+        const struct sv_policy_seq *s = &p->seq[i];
+        float *alive = p->alive + (size_t)i * (size_t)p->block;
+        if (s->fixed || s->cap < 2)
+            continue;
+        sv_chance_fill(p, s, alive);
+        p->rank[n].i = i;
+        p->rank[n].value = 0;
+        for (int32_t j = 1; j < s->cap; j++)
+            p->rank[n].value += alive[j];
+        n++;
+    }
+    qsort(p->rank, (size_t)n, sizeof *p->rank, by_value);
+    return n;
+}
+
+struct bins {
+    int32_t count[BINS];
+    double sum[BINS];
+    int32_t block_rows;
+    float row_us, draft_us, draft_row_us; /* sums over the sequences in the bins */
+};
+
+/* The first k of rank draft, n_rows rows more than one each. */
+static struct sv_load load_of(const struct sv_policy *p, const struct sv_candidate *c,
+                              const struct bins *b)
+{
+    struct sv_load l = p->load;
+    int32_t draft_rows = c->mode == SV_DRAFT_FULL ? b->block_rows : c->n_rows + c->k;
+    l.n_rows += c->n_rows;
+    l.row_us += b->row_us / (float)c->k * (float)c->n_rows;
+    if (!p->drafts_on_device)
+        return l;
+    l.n_draft_segs += c->k;
+    l.n_draft_out += c->n_rows;
+    l.n_draft_rows += draft_rows;
+    l.draft_us += b->draft_us + b->draft_row_us / (float)c->k * (float)draft_rows;
+    return l;
+}
+
+static void try_rows(const struct sv_policy *p, struct sv_candidate c, const struct bins *b,
+                     struct sv_candidate *best)
+{
+    struct sv_load l = load_of(p, &c, b);
+    c.us = sv_cost_us(&p->cost, &l);
+    c.score = c.tokens / c.us;
+    if (c.score > best->score)
+        *best = c;
+}
+
+/* Walks down the bins; rows of one bin are worth the same, so where the cost bends inside a bin,
+ * the bend is a candidate too. */
+static void walk(const struct sv_policy *p, int mode, int32_t k, const struct bins *b,
+                 double tokens, struct sv_candidate *best)
+{
+    const struct sv_curve *w = &p->cost.wide;
+    int32_t base = p->load.n_rows, rows = 0, grid = 0;
+    for (int32_t bin = BINS - 1; bin >= 0; bin--) {
+        int32_t n = b->count[bin];
+        if (!n)
+            continue;
+        double each = b->sum[bin] / n;
+        struct sv_candidate c = {.mode = mode, .k = k, .bin = bin};
+        int32_t paid = p->cost.padded ? p->cost.padded(base + rows) - base - rows : 0;
+        if (paid > 0 && paid < n) { /* rows that padding has paid for */
+            c.in_bin = paid;
+            c.n_rows = rows + paid;
+            c.tokens = tokens + each * paid;
+            if (c.n_rows >= k)
+                try_rows(p, c, b, best);
+        }
+        while (grid < w->n && w->x[grid] <= base + rows)
+            grid++;
+        for (; grid < w->n && w->x[grid] < base + rows + n; grid++) {
+            c.in_bin = w->x[grid] - base - rows;
+            c.n_rows = rows + c.in_bin;
+            c.tokens = tokens + each * c.in_bin;
+            if (c.n_rows >= k)
+                try_rows(p, c, b, best);
+        }
+        rows += n;
+        tokens += b->sum[bin];
+        c.in_bin = n;
+        c.n_rows = rows;
+        c.tokens = tokens;
+        if (rows >= k)
+            try_rows(p, c, b, best);
+    }
+}
+
+/* Is there a number of rows for which k drafting sequences could come near what is best so far? All
+ * their tokens for the price of one row each is more than any number can bring. */
+static bool hopeless(const struct sv_policy *p, int mode, int32_t k, const struct bins *b,
+                     double tokens, double gain, double plain_score,
+                     const struct sv_candidate *best)
+{
+    struct sv_candidate c = {.mode = mode, .k = k, .n_rows = k};
+    struct sv_load l = load_of(p, &c, b);
+    double bound = (tokens + gain) / sv_cost_us(&p->cost, &l);
+    return bound <= best->score || bound < 0.85 * plain_score;
+}
+
+/* All numbers of drafting sequences (powers of two, and all) with all numbers of rows. n are
+ * ranked. */
+static void search(struct sv_policy *p, int mode, int32_t n, const struct sv_candidate *plain,
+                   struct sv_candidate *best)
+{
+    struct bins b = {.block_rows = 0};
+    double gain = 0;
+    for (int32_t k = 1, next = 1; k <= n; k++) {
+        const struct sv_policy_seq *s = &p->seq[p->rank[k - 1].i];
+        const float *alive = p->alive + (size_t)p->rank[k - 1].i * (size_t)p->block;
+        for (int32_t j = 1; j < s->cap; j++) {
+            float a = sv_chance_in_mode(p, mode, alive, j);
+            int bin = bin_of(a);
+            b.count[bin]++;
+            b.sum[bin] += (double)a;
+            gain += (double)a;
+        }
+        b.block_rows += s->block;
+        b.row_us += s->row_us;
+        b.draft_us += s->draft_us;
+        b.draft_row_us += s->draft_row_us;
+        if (k < next && k < n)
+            continue;
+        next *= 2;
+        if (!hopeless(p, mode, k, &b, plain->tokens, gain, plain->score, best))
+            walk(p, mode, k, &b, plain->tokens, best);
+    }
+}
+
+struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain)
+{
+    struct sv_candidate best = {.score = -HUGE_VAL};
+    int32_t n = rank_all(p);
+    bool both = p->drafts_on_device;
+    if (both)
+        search(p, SV_DRAFT_SHORT, n, plain, &best);
+    /* A full block costs more; it has to be better to be worth a look. */
+    if (!both || p->mode_factor[SV_DRAFT_FULL] > p->mode_factor[SV_DRAFT_SHORT])
+        search(p, SV_DRAFT_FULL, n, plain, &best);
+    return best;
+}
+
+void sv_choice_set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t width, int mode)
+{
+    struct sv_load *l = &p->load;
+    if (s->width > 1)
+        l->n_draft_segs -= s->draft_rows > 0;
+    l->n_draft_rows -= s->draft_rows;
+    l->n_draft_out -= s->draft_rows ? s->width - 1 : 0;
+    l->draft_us -= s->draft_rows ? s->draft_us + s->draft_row_us * (float)s->draft_rows : 0;
+    l->n_rows += width - s->width;
+    l->row_us += s->row_us * (float)(width - s->width);
+    s->width = width;
+    s->draft_rows = width < 2 || !p->drafts_on_device ? 0
+                    : mode == SV_DRAFT_FULL           ? s->block
+                                                      : width;
+    if (!s->draft_rows)
+        return;
+    l->n_draft_segs++;
+    l->n_draft_rows += s->draft_rows;
+    l->n_draft_out += width - 1;
+    l->draft_us += s->draft_us + s->draft_row_us * (float)s->draft_rows;
+}
+
+void sv_choice_apply(struct sv_policy *p, const struct sv_candidate *c)
+{
+    int32_t left = c->in_bin;
+    if (!c->k)
+        return;
+    for (int32_t r = 0; r < c->k; r++) {
+        struct sv_policy_seq *s = &p->seq[p->rank[r].i];
+        const float *alive = p->alive + (size_t)p->rank[r].i * (size_t)p->block;
+        int32_t width = 1;
+        for (int32_t j = 1; j < s->cap; j++) {
+            int bin = bin_of(sv_chance_in_mode(p, c->mode, alive, j));
+            if (bin < c->bin || (bin == c->bin && !left))
+                break;
+            left -= bin == c->bin;
+            width++;
+        }
+        sv_choice_set_width(p, s, width, c->mode);
+    }
+}

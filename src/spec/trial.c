@@ -1,0 +1,203 @@
+/*
+ * trial.c - what is tried against the odds, so that it can be learnt, and which requests' drafters
+ * are given up.
+ *
+ * Called by policy.c once a step. What is not done is not learnt: a small share of the time is saved
+ * up and spent on choices that the table thinks worse, each at its expected loss. The longer trials
+ * have been in vain, the smaller the share. Must not: spend what has not been saved, or give up a
+ * request that asked for a width of its own.
+ */
+#include "spec/choice.h"
+
+enum {
+    STEPS = 8,          /* of one trial of the other way */
+    YOUNG = 256,        /* choices of a process that knows its table only */
+    VERIFIED = 6,       /* verify steps of its own, */
+    CHOICES = 48,       /* and choices, before a request's drafter is given up; */
+    VAIN_STEPS = 16,    /* or so many in a row, */
+    VAIN_REQUESTS = 3,  /* of so many requests: from then on most are not tried any more, */
+    SAMPLE = 16         /* but for one in so many */
+};
+
+/* Share of time for trials: at first, and when they have long been in vain. */
+static const double SHARE = 0.007, YOUNG_SHARE = 0.015, LEAST = 0.1;
+/* What a process may spend on trials before it has saved anything, in steps. */
+static const double FIRST_STEPS = 4, DEBT = 4;
+/* A draft is looked at while the one before it is kept with this chance: beyond, little is seen. */
+static const float REACH = 0.15f;
+/* Who brings more drafts than this a step keeps drafting: with fewer sequences at work it may pay. */
+static const float FEW_KEPT = 0.4f;
+
+/* So many verify steps of so many requests that others need not be tried as well. */
+static bool all_in_vain(const struct sv_policy *p)
+{
+    return p->trial.n_in_vain >= VAIN_STEPS && p->trial.n_requests_in_vain >= VAIN_REQUESTS;
+}
+
+void sv_trial_verified(struct sv_policy *p, struct sv_record *r)
+{
+    struct sv_trial *t = &p->trial;
+    t->n_in_vain++;
+    t->n_requests_in_vain += r->epoch != t->epoch;
+    r->epoch = t->epoch;
+}
+
+void sv_trial_paid(struct sv_policy *p)
+{
+    p->trial.n_in_vain = p->trial.n_requests_in_vain = 0;
+    p->trial.epoch++;
+}
+
+/* Where nobody drafts. */
+static void was_in_vain(struct sv_policy *p, double factor)
+{
+    if (p->trial.thrift > LEAST)
+        p->trial.thrift *= factor;
+}
+
+void sv_trial_save(struct sv_policy *p, double us, bool drafting)
+{
+    if (drafting)
+        p->trial.thrift = 0.5;
+    double share = SHARE * p->trial.thrift;
+    if (!p->trial.n_steps)
+        p->trial.credit_us += FIRST_STEPS * us;
+    if (p->trial.n_steps < YOUNG)
+        share += YOUNG_SHARE * (double)(YOUNG - p->trial.n_steps++) / YOUNG;
+    p->trial.credit_us += us * share;
+    if (p->trial.credit_us > 50 * us)
+        p->trial.credit_us = 50 * us;
+}
+
+/* For a few steps, when what they are thought to lose has been saved up: near a tie often, far from
+ * it hardly ever. */
+bool sv_trial_other_way(struct sv_policy *p, const struct sv_candidate *plain,
+                        const struct sv_candidate *best, bool drafting)
+{
+    struct sv_trial *t = &p->trial;
+    const struct sv_candidate *other = drafting ? plain : best, *used = drafting ? best : plain;
+    t->n_since++;
+    if (!best->k || (t->n_left && t->drafts == drafting)) {
+        t->n_left -= t->n_left > 0;
+        return false;
+    }
+    double loss = other->us - other->tokens * used->us / used->tokens;
+    loss = loss > 0 ? loss : 0;
+    if (!t->n_left) {
+        /* What is thought to be best goes on long enough in between to be compared too. The fewer plain
+         * steps have been compared, the sooner they are tried again. */
+        const int32_t *seen = p->cost.n_seen[p->load.sampled];
+        int32_t least = drafting ? 16 + seen[1] : STEPS;
+        if (t->n_since < least || t->credit_us < 2 * loss)
+            return false;
+        t->n_left = STEPS;
+        t->drafts = !drafting;
+        if (!drafting)
+            was_in_vain(p, 0.95);
+    }
+    t->n_left--;
+    t->credit_us -= loss;
+    t->n_since = 0;
+    p->n_other++;
+    return true;
+}
+
+/* ---------------------------------------------------------------- probes */
+
+/* Who is known least, then who waited longest. */
+static struct sv_policy_seq *probe_whom(struct sv_policy *p)
+{
+    struct sv_policy_seq *best = NULL;
+    for (int32_t i = 0; i < p->n; i++) {
+        struct sv_policy_seq *s = &p->seq[i];
+        if (s->fixed || s->cap < s->block || s->width >= s->cap)
+            continue;
+        if (s->record->burst && s->width == 1)
+            return s;
+        bool unknown = s->record->n_verified < 2;
+        bool best_unknown = best && best->record->n_verified < 2;
+        if (!best || unknown > best_unknown ||
+            (unknown == best_unknown && s->record->probed < best->record->probed))
+            best = s;
+    }
+    return best;
+}
+
+/* How far a probe looks, and with how many masks. Where nobody drafts: as far as drafts are likely to
+ * be kept at all, so that what fails at the first draft is cheap to see failing; the first time with
+ * the whole block, for which the draft was made. Elsewhere half as many rows again. */
+static int probe_how(const struct sv_policy *p, const struct sv_policy_seq *s, const float *alive,
+                     bool drafting, int32_t *width)
+{
+    int32_t w = s->width + 1 + s->width / 2;
+    if (drafting) {
+        *width = w < s->cap ? w : s->cap;
+        return s->draft_rows < s->block && p->n_probes % 2 ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
+    }
+    w = 2;
+    while (w < s->cap && alive[w - 1] > REACH)
+        w++;
+    *width = w;
+    return s->record->n_verified % 4 && p->drafts_on_device ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
+}
+
+/* What it would lose has to be saved up: its time less what its tokens are worth. More of what did well, and
+ * the few requests still tried, may run into debt. */
+void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting)
+{
+    struct sv_policy_seq *s = probe_whom(p);
+    if (!s)
+        return;
+    struct sv_policy_seq was = *s;
+    struct sv_load load = p->load;
+    float alive[SV_MAX_BLOCK];
+    int32_t width;
+    sv_chance_fill(p, s, alive);
+    int mode = probe_how(p, s, alive, drafting, &width);
+    sv_choice_set_width(p, s, width, mode);
+    double loss = sv_cost_us(&p->cost, &p->load) - us;
+    for (int32_t j = was.width; j < s->width; j++)
+        loss -= (double)sv_chance_in_mode(p, mode, alive, j) / rate;
+    bool burst = !drafting && p->trial.credit_us > -DEBT * us &&
+                 (was.record->burst || (all_in_vain(p) && !was.record->n_verified));
+    if (p->trial.credit_us < loss && !burst) {
+        *s = was;
+        p->load = load;
+        return;
+    }
+    p->trial.credit_us -= loss > 0 ? loss : 0;
+    if (!drafting && !burst)
+        was_in_vain(p, 0.97);
+    s->probe = !drafting;
+    s->record->probed = p->n_steps;
+    p->n_probes++;
+}
+
+/* ---------------------------------------------------------------- giving up */
+
+static bool hardly_kept(const struct sv_policy *p, const struct sv_policy_seq *s)
+{
+    float alive[SV_MAX_BLOCK], sum = 0;
+    sv_chance_fill(p, s, alive);
+    for (int32_t j = 1; j < s->block; j++)
+        sum += alive[j];
+    return sum < FEW_KEPT;
+}
+
+/* By its own record; or, once several in a row were in vain, by theirs. */
+void sv_trial_give_up(struct sv_policy *p)
+{
+    struct sv_trial *t = &p->trial;
+    for (int32_t i = 0; i < p->n; i++) {
+        struct sv_policy_seq *s = &p->seq[i];
+        struct sv_record *r = s->record;
+        if (s->fixed || r->gave_up || s->width > 1)
+            continue;
+        if (!r->n_choices++)
+            r->sampled = t->n_requests++ % SAMPLE == 0;
+        bool enough = r->n_verified >= VERIFIED && r->n_choices >= CHOICES;
+        r->gave_up = (enough || (!r->sampled && all_in_vain(p))) && hardly_kept(p, s);
+        p->n_gave_up += r->gave_up;
+        s->cap = r->gave_up ? 1 : s->cap;
+    }
+}
