@@ -40,6 +40,7 @@ struct bench {
     FILE *csv;
     char stamp[256]; /* date,commit,machine */
     const char *isa;
+    bool raw, huge; /* weights as published where the kernel wants them packed; on huge pages */
     const char *only_shape, *only_rows; /* "12288x4096", "1,16", or NULL */
 };
 
@@ -210,7 +211,11 @@ static double time_ours(struct bench *b, struct shape s, int32_t rows, enum sv_d
     for (int32_t i = 0, row = 0, n; i < s.parts; i++, row += n) {
         n = s.parts != 3 ? s.n / s.parts : i ? 64 : s.n - 128;
         parts[i].w = (struct sv_weight){
-            .data = w + (size_t)row * (size_t)s.k * elem(dt), .dtype = dt, .rows = n, .cols = s.k};
+            .data = w + (size_t)row * (size_t)s.k * elem(dt),
+            .dtype = dt,
+            .rows = n,
+            .cols = s.k,
+            .packed = dt == SV_BF16 && !b->raw && sv_cpu_gemm_packs(&b->cpu)};
     }
     struct sv_dev *dev = (struct sv_dev *)(void *)&b->cpu;
     double t = now_us();
@@ -608,7 +613,7 @@ static bool set_up(struct bench *b, int n_threads, enum sv_isa isa, enum sv_dtyp
     b->out = sv_alloc(2048 * sizeof *b->out);
     if (b->pool == MAP_FAILED || !b->x || !b->x16 || !b->y || !b->out)
         return fprintf(stderr, "gemm: out of memory\n"), false;
-    madvise(b->pool, pool_bytes, MADV_NOHUGEPAGE);
+    madvise(b->pool, pool_bytes, b->huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     if (sv_pool_open(&b->cpu.pool, b->cpu.n_threads, &err) || sv_cpu_gemm_open(&b->cpu, &err) ||
         sv_cpu_gemm_reserve(&b->cpu, &err))
         return fprintf(stderr, "gemm: %s\n", err.msg), false;
@@ -643,6 +648,8 @@ int main(int argc, char **argv)
         {"shape", 0, SV_OPT_STRING, &b.only_shape, "NxK", "stream and prefill: this shape only"},
         {"rows", 0, SV_OPT_STRING, &b.only_rows, "LIST", "stream and prefill: these row counts"},
         {"pool", 'p', SV_OPT_INT, &pool_mb, "MIB", "memory that weights rotate over (2048)"},
+        {"raw", 0, SV_OPT_FLAG, &b.raw, NULL, "weights as published, where kernels pack them at load"},
+        {"huge", 0, SV_OPT_FLAG, &b.huge, NULL, "weights on huge pages"},
         {"csv", 'c', SV_OPT_STRING, &csv, "FILE", "append rows to this file"},
         {0}};
     struct sv_err err;

@@ -28,6 +28,7 @@ struct sv_weight {
     const void *data; /* (rows, cols), 0-aligned to its element size */
     enum sv_dtype dtype;
     int32_t rows, cols; /* n_out, n_in; a vector has cols = its length and rows = 1 */
+    bool packed; /* the CPU's: data is in the order of its kernels, not row-major (weights.c there) */
 };
 
 static inline float sv_bf16_to_f32(uint16_t h)

@@ -88,7 +88,7 @@ int sv_weights_take(struct sv_weights *w, struct sv_weight *out, int32_t rows, i
         return sv_fail(err, SV_EFORMAT, -1, "tensor %s has not the shape [%d, %d]", name, rows,
                        cols);
     w->n_bytes += (int64_t)t->n_bytes;
-    return upload(w, &(struct sv_weight){t->data, t->dtype, rows, cols}, out, err);
+    return upload(w, &(struct sv_weight){.data = t->data, .dtype = t->dtype, .rows = rows, .cols = cols}, out, err);
 }
 
 /* One projection "layers.I.NAME.weight" with its bias when the configuration has one. */
@@ -145,7 +145,7 @@ static int take_rope(struct sv_weights *w, struct sv_rope_table *t, const struct
         return sv_fail(err, SV_ENOMEM, -1, "rotary table for %d positions", n_positions);
     sv_rope_fill(&cfg->rope, cfg->head_dim, n_positions, host);
     struct sv_weight dev = {0};
-    int rc = upload(w, &(struct sv_weight){host, SV_F32, 1, (int32_t)(2 * half)}, &dev, err);
+    int rc = upload(w, &(struct sv_weight){.data = host, .dtype = SV_F32, .rows = 1, .cols = (int32_t)(2 * half)}, &dev, err);
     if (rc)
         return rc;
     *t = (struct sv_rope_table){.cos = dev.data,

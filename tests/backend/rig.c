@@ -114,7 +114,7 @@ struct sv_weight rig_weight(struct sv_rng *rng, enum sv_dtype dtype, int32_t row
         else
             ((uint16_t *)data)[i] = dtype == SV_BF16 ? sv_f32_to_bf16(x) : to_f16(x);
     }
-    return (struct sv_weight){data, dtype, rows, cols};
+    return (struct sv_weight){.data = data, .dtype = dtype, .rows = rows, .cols = cols};
 }
 
 double rig_weight_at(const struct sv_weight *w, int64_t i)

@@ -201,7 +201,8 @@ static void seeds_on(struct cross *c)
     static const int32_t rows[] = {300, 64, 1}, cols[] = {200, 67, 256};
     struct sv_err err;
     for (int i = 0; i < 6; i++) {
-        const struct sv_weight shape = {NULL, types[i / 3], rows[i % 3], cols[i % 3]};
+        const struct sv_weight shape = {
+            .dtype = types[i / 3], .rows = rows[i % 3], .cols = cols[i % 3]};
         const size_t n = (size_t)shape.rows * (size_t)shape.cols;
         struct sv_weight w[3];
         float *x[3];
@@ -227,7 +228,7 @@ static void seeds_on(struct cross *c)
             free(x[j]);
         }
     }
-    const struct sv_weight half = {NULL, SV_F16, 4, 4};
+    const struct sv_weight half = {.dtype = SV_F16, .rows = 4, .cols = 4};
     struct sv_weight w;
     assert_int_equal(sv_dev_random_weight(c->dut, &half, 1, 0, 1, &w, &err), SV_EUNSUPPORTED);
 }

@@ -391,6 +391,113 @@ static void rows_are_independent_wild(void **state)
     invariant(50, 131, true, 100);
 }
 
+/* ---------------------------------------------------------------- weights packed at load */
+
+static struct sv_weight upload(struct sv_cpu *cpu, const void *w, int32_t n, int32_t k)
+{
+    const struct sv_weight host = weight(w, SV_BF16, n, k);
+    struct sv_weight out;
+    struct sv_err err;
+    bool owned = false;
+    sv_alloc_guard(false);
+    assert_int_equal(
+        sv_cpu_upload_weight((struct sv_dev *)(void *)cpu, &host, &out, &owned, &err), SV_OK);
+    sv_alloc_guard(true);
+    assert_true(owned && out.packed);
+    return out;
+}
+
+/* Products, the head and single rows of a packed weight against those of the same weight in place. */
+static void packed_at(const struct variant *v, int32_t n, int32_t k, int n_threads)
+{
+    enum { ROWS = 70 };
+    struct product p;
+    struct sv_cpu cpu;
+    product_open(&p, v, ROWS, n, k, true);
+    device_open(&cpu, v, n_threads);
+    const int64_t live = sv_alloc_live();
+    const int32_t cut = n / 3;
+    struct sv_gemm_part parts[2] = {
+        {.w = upload(&cpu, p.w, cut, k)},
+        {.w = upload(&cpu, (uint16_t *)p.w + (size_t)cut * k, n - cut, k)}};
+    struct sv_weight whole = upload(&cpu, p.w, n, k);
+    struct fenced fy;
+    float *y = fenced_open(&fy, (size_t)ROWS * n * sizeof *y), row[2][1100];
+    int32_t out[2][ROWS];
+    for (int32_t rows = 1; rows <= ROWS; rows += rows < 34 ? 1 : 9) {
+        multiply(&cpu, p.x, k, rows, k, parts, 2, y, n);
+        plain_nan(y, (size_t)rows * n);
+        assert_memory_equal(y, p.one, (size_t)rows * n * sizeof *y);
+    }
+    for (int packed = 0; packed < 2; packed++) {
+        const struct sv_weight w = packed ? whole : weight(p.w, SV_BF16, n, k);
+        const struct sv_p_head_argmax q = {
+            .n_rows = ROWS, .k = k, .x = p.x, .w = w, .out = out[packed]};
+        sv_cpu_head_argmax((struct sv_dev *)(void *)&cpu, &q);
+    }
+    assert_memory_equal(out[0], out[1], sizeof out[0]);
+    for (int32_t r = 0; r < n; r++) {
+        sv_cpu_weight_row(&cpu, &whole, r, row[0], 1);
+        for (int32_t i = 0; i < k; i++)
+            row[1][i] = sv_bf16_to_f32(((const uint16_t *)p.w)[(size_t)r * k + i]);
+        assert_memory_equal(row[0], row[1], (size_t)k * sizeof row[0][0]);
+    }
+    fenced_close(&fy);
+    assert_true(sv_cpu_weight_free(&cpu, (void *)(uintptr_t)parts[1].w.data));
+    assert_true(sv_cpu_weight_free(&cpu, (void *)(uintptr_t)whole.data));
+    assert_true(sv_cpu_weight_free(&cpu, (void *)(uintptr_t)parts[0].w.data));
+    assert_false(sv_cpu_weight_free(&cpu, p.w));
+    assert_int_equal(sv_alloc_live(), live);
+    device_close(&cpu);
+    product_close(&p);
+}
+
+static void packed_weights_give_the_same_bits(void **state)
+{
+    (void)state;
+    static const int32_t shapes[][2] = {{6, 1},   {48, 64},  {50, 131},  {129, 33},
+                                        {96, 320}, {301, 66}, {260, 1090}};
+    for (int i = 0; i < N_VARIANTS; i++) {
+        struct sv_cpu cpu = {.isa = variants[i].isa, .compute = variants[i].compute};
+        struct sv_err err;
+        if (variants[i].dtype != SV_BF16 || !present(&variants[i]))
+            continue;
+        assert_int_equal(sv_cpu_gemm_open(&cpu, &err), SV_OK);
+        const bool packs = sv_cpu_gemm_packs(&cpu);
+        sv_cpu_gemm_close(&cpu);
+        for (size_t s = 0; packs && s < sizeof shapes / sizeof shapes[0]; s++)
+            packed_at(&variants[i], shapes[s][0], shapes[s][1], 1 + (int)s % 3);
+    }
+}
+
+/* Memory runs out at each call of a load: an error, nothing left behind, nothing half packed. */
+static void packing_survives_no_memory(void **state)
+{
+    (void)state;
+    const struct variant *v = &variants[11];
+    struct sv_cpu cpu;
+    uint16_t w[40 * 10] = {0};
+    assert_true(v->isa == SV_ISA_AVX512 && v->compute == SV_BF16 && v->dtype == SV_BF16);
+    if (!present(v))
+        return;
+    device_open(&cpu, v, 2);
+    sv_alloc_guard(false);
+    const int64_t live = sv_alloc_live();
+    for (int nth = 1; nth <= 2 && sv_cpu_gemm_packs(&cpu); nth++) {
+        const struct sv_weight host = weight(w, SV_BF16, 40, 10);
+        struct sv_weight out;
+        struct sv_err err;
+        bool owned;
+        sv_fault_arm(nth);
+        int rc = sv_cpu_upload_weight((struct sv_dev *)(void *)&cpu, &host, &out, &owned, &err);
+        sv_fault_arm(0);
+        assert_int_equal(rc, SV_ENOMEM);
+        assert_false(owned);
+        assert_int_equal(sv_alloc_live(), live);
+    }
+    device_close(&cpu);
+}
+
 /* ---------------------------------------------------------------- parts, gather, large batches */
 
 static void mixed_parts_with_bias(void **state)
@@ -618,7 +725,9 @@ static void survives_no_memory(void **state)
 SV_TEST_MAIN(cmocka_unit_test(matches_double), cmocka_unit_test(rows_are_independent),
              cmocka_unit_test(rows_are_independent_long_k),
              cmocka_unit_test(rows_are_independent_wild),
-             cmocka_unit_test(rows_are_independent_amx), cmocka_unit_test(mixed_parts_with_bias),
+             cmocka_unit_test(rows_are_independent_amx),
+             cmocka_unit_test(packed_weights_give_the_same_bits),
+             cmocka_unit_test(packing_survives_no_memory), cmocka_unit_test(mixed_parts_with_bias),
              cmocka_unit_test(gathers_rows), cmocka_unit_test(many_rows),
              cmocka_unit_test(head_equals_gemm), cmocka_unit_test(head_with_nan),
              cmocka_unit_test(refuses_missing_levels), cmocka_unit_test(survives_no_memory))

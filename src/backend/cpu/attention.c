@@ -25,9 +25,10 @@ struct attn_plan {
     int32_t acc_ld;  /* head_dim rounded up to 16 */
     int32_t tile;    /* queries of an item */
     int32_t n_parts; /* > 0: parts are items of their own and meet in partial[] */
-    bool amx;        /* bf16 products in tiles: decided by device, cache and shape, never by rows */
-    int64_t cost;    /* of all items together */
-    float *partial;  /* (n_rows * n_heads, n_parts, acc_ld + 16): acc, m, l */
+    const struct sv_cpu_attn_lanes *lanes; /* bf16 products, or NULL: decided by device, cache and
+                                              shape, never by rows */
+    int64_t cost;                          /* of all items together */
+    float *partial;                        /* (n_rows * n_heads, n_parts, acc_ld + 16): acc, m, l */
 };
 
 /* A tile: queries [q0, q0 + n_q) of one segment and kv head. */
@@ -140,29 +141,16 @@ static void load_queries(const struct attn_plan *a, const struct attn_item *it,
         int32_t v = it->q0 + j, row = p->rows.seg_row0[it->seg] + v / a->group;
         int32_t head = it->kv_head * a->group + v % a->group;
         q[j] = (const float *)p->q + row * p->ldq + (int64_t)head * hd;
-        if (!a->amx)
+        if (!a->lanes)
             a->cpu->vec->widen(s->q + (int64_t)j * hd, q[j], SV_F32, hd, p->scale);
         visible(p, it->seg, row, &s->lo[j], &s->hi[j]);
         s->seen[j] = false;
         s->lo_last = s->lo[j] > s->lo_last ? s->lo[j] : s->lo_last;
         s->hi_first = s->hi[j] < s->hi_first ? s->hi[j] : s->hi_first;
     }
-#if !defined(SV_NO_AMX)
-    for (int32_t j = 0; a->amx && j < it->n_q; j += 16)
-        sv_cpu_attn_amx_pack((uint16_t *)(void *)s->q + (int64_t)j * hd, q + j,
-                             it->n_q - j < 16 ? it->n_q - j : 16, hd);
-#endif
-}
-
-static void run_chunk(const struct attn_plan *a, const struct sv_cpu_attn_chunk *c)
-{
-#if !defined(SV_NO_AMX)
-    if (a->amx) {
-        sv_cpu_attn_amx_chunk(c);
-        return;
-    }
-#endif
-    a->cpu->vec->attn_chunk(c);
+    for (int32_t j = 0; a->lanes && j < it->n_q; j += 16)
+        a->lanes->pack((uint16_t *)(void *)s->q + (int64_t)j * hd, q + j,
+                       it->n_q - j < 16 ? it->n_q - j : 16, hd);
 }
 
 /* What each query sees of [from, to) in the chunk at `base`, relative to it; empty is [0, 0). */
@@ -226,7 +214,7 @@ static void run_part(const struct attn_plan *a, const struct attn_item *it, stru
         if (c.lo >= c.hi)
             continue;
         chunk_rows(a, it, s, base, c.lo, c.hi);
-        run_chunk(a, &c);
+        (a->lanes ? a->lanes->chunk : a->cpu->vec->attn_chunk)(&c);
     }
 }
 
@@ -335,7 +323,7 @@ static void make_item(const struct attn_plan *a, struct attn_item *it, int32_t s
 static int64_t item_cost(const struct attn_plan *a, const struct attn_item *it, int32_t from,
                          int32_t to)
 {
-    int32_t queries = a->amx ? round_up(it->n_q, 16) : it->n_q;
+    int32_t queries = a->lanes ? round_up(it->n_q, 16) : it->n_q;
     from = from > it->pos_lo ? from : it->pos_lo;
     to = to < it->pos_hi ? to : it->pos_hi;
     return from < to ? (int64_t)(to - from) * (queries + 4) : 0;
@@ -345,11 +333,19 @@ static int64_t item_cost(const struct attn_plan *a, const struct attn_item *it, 
 static int64_t unit_ns256(const struct attn_plan *a)
 {
     static const int32_t per_dim[] = {0, 80, 15, 9, 9};
-    return (int64_t)a->p->kv.head_dim * (a->amx ? 3 : per_dim[a->cpu->isa]);
+    const int32_t lanes = a->cpu->isa == SV_ISA_AMX ? 3 : 5;
+    return (int64_t)a->p->kv.head_dim * (a->lanes ? lanes : per_dim[a->cpu->isa]);
 }
 
-/* Walks all items; runs those whose start lies in share `thread` of the cost. With s == NULL only
- * adds up. */
+/* Whether the middle of an item lies in this share of the cost: a start would do as well for many
+ * items, but of two whose second is longer the first thread would get both. */
+static bool mine(int64_t at, int64_t cost, int64_t begin, int64_t end)
+{
+    return at + cost / 2 >= begin && at + cost / 2 < end;
+}
+
+/* Walks all items; runs those that fall to share `thread` of the cost. With s == NULL only adds up.
+ */
 static int64_t walk(const struct attn_plan *a, struct attn_scratch *s, int thread, int n)
 {
     const struct sv_rows *r = &a->p->rows;
@@ -361,15 +357,18 @@ static int64_t walk(const struct attn_plan *a, struct attn_scratch *s, int threa
                 struct attn_item it;
                 make_item(a, &it, seg, h, q0, n_all);
                 if (!a->n_parts) {
-                    if (s && at >= begin && at < end)
+                    const int64_t cost = item_cost(a, &it, 0, it.pos_hi);
+                    if (s && mine(at, cost, begin, end))
                         run_item(a, &it, s);
-                    at += item_cost(a, &it, 0, it.pos_hi);
+                    at += cost;
                     continue;
                 }
                 for (int32_t k = it.pos_lo / SV_ATTN_PART; k * SV_ATTN_PART < it.pos_hi; k++) {
-                    if (s && at >= begin && at < end)
+                    const int64_t cost =
+                        item_cost(a, &it, k * SV_ATTN_PART, (k + 1) * SV_ATTN_PART);
+                    if (s && mine(at, cost, begin, end))
                         run_item_part(a, &it, k, s);
-                    at += item_cost(a, &it, k * SV_ATTN_PART, (k + 1) * SV_ATTN_PART);
+                    at += cost;
                 }
             }
     }
@@ -379,15 +378,11 @@ static int64_t walk(const struct attn_plan *a, struct attn_scratch *s, int threa
 static void attention_run(void *arg, int thread, int n)
 {
     const struct attn_plan *a = arg;
-#if !defined(SV_NO_AMX)
-    if (a->amx)
-        sv_cpu_attn_amx_begin();
+    if (a->lanes)
+        a->lanes->begin();
     walk(a, scratch_of(a, thread), thread, n);
-    if (a->amx)
-        sv_cpu_attn_amx_end();
-#else
-    walk(a, scratch_of(a, thread), thread, n);
-#endif
+    if (a->lanes)
+        a->lanes->end();
     if (!a->n_parts)
         return;
     if (n > 1)
@@ -426,7 +421,7 @@ static void choose_split(struct attn_plan *a)
     int32_t units = r->n_segs * a->p->kv.n_kv_heads, tiles = 1;
     while (units * tiles < 4 * n && (units * tiles) % n != 0)
         tiles++;
-    int32_t tile = round_up((most + tiles - 1) / tiles, a->amx ? 16 : 1);
+    int32_t tile = round_up((most + tiles - 1) / tiles, a->lanes ? 16 : 1);
     if (tile < a->tile)
         a->tile = tile > 0 ? tile : 1;
 }
@@ -439,8 +434,8 @@ void sv_cpu_attention(struct sv_dev *dev, const struct sv_p_attention *p)
                           .p = p,
                           .group = p->n_heads / p->kv.n_kv_heads,
                           .acc_ld = round_up(p->kv.head_dim, 16)};
-    a.amx = cpu->isa == SV_ISA_AMX && cpu->compute == SV_BF16 && p->kv.dtype == SV_BF16 &&
-            p->kv.head_dim % 32 == 0;
+    if (cpu->compute == SV_BF16 && p->kv.dtype == SV_BF16 && p->kv.head_dim % 32 == 0)
+        a.lanes = cpu->attn_lanes;
     choose_split(&a);
     a.cost = walk(&a, NULL, 0, 1);
     sv_cpu_run(cpu, attention_run, &a, a.cost * unit_ns256(&a) / 256);

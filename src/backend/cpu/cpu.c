@@ -3,8 +3,7 @@
  * bandwidth.
  *
  * Entered through sv_cpu_open (from ops.c) and the table it hands out. Device memory is host
- * memory, so upload and download are copies, weights are used where they lie, and sync waits for
- * nothing. Must not: allocate anywhere but in open, reserve, alloc and measure_read.
+ * memory, so upload and download are copies and sync waits for nothing; weights: weights.c. Must not: allocate anywhere but in open, reserve, alloc and measure_read.
  */
 #include "backend/backends.h"
 #include "backend/cpu/vec.h"
@@ -70,49 +69,15 @@ static int cpu_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_e
 
 static void cpu_free(struct sv_dev *dev, void *p)
 {
-    (void)dev;
-    sv_free(p);
+    if (!sv_cpu_weight_free(sv_cpu_of(dev), p))
+        sv_free(p);
 }
 
-/* Weights live in the host's memory already. */
+/* The host's memory is not rationed here. */
 static void cpu_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total)
 {
     (void)dev;
     *n_free = *n_total = 0;
-}
-
-static int cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host,
-                             struct sv_weight *out, bool *owned, struct sv_err *err)
-{
-    (void)dev, (void)err;
-    *out = *host;
-    *owned = false;
-    return SV_OK;
-}
-
-static int cpu_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale,
-                             float shift, uint64_t seed, struct sv_weight *out, struct sv_err *err)
-{
-    size_t n = (size_t)shape->rows * (size_t)shape->cols;
-    void *data;
-    int rc = cpu_alloc(dev, &data, n * sv_dtype_bytes(shape->dtype), err);
-    if (rc)
-        return rc;
-    if (shape->dtype == SV_F16) {
-        cpu_free(dev, data);
-        return sv_fail(err, SV_EUNSUPPORTED, -1, "random f16 weights");
-    }
-    struct sv_rng rng = {seed};
-    for (size_t i = 0; i < n; i++) {
-        float v = scale * sv_rng_normal(&rng) + shift;
-        if (shape->dtype == SV_BF16)
-            ((uint16_t *)data)[i] = sv_f32_to_bf16(v);
-        else
-            ((float *)data)[i] = v;
-    }
-    *out = *shape;
-    out->data = data;
-    return SV_OK;
 }
 
 static void cpu_copy(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
@@ -230,6 +195,20 @@ static const struct sv_cpu_vec *vec_of(enum sv_isa isa)
     return &sv_cpu_vec_plain;
 }
 
+static const struct sv_cpu_attn_lanes *lanes_of(enum sv_isa isa)
+{
+#if !defined(SV_NO_AMX)
+    if (isa >= SV_ISA_AMX)
+        return sv_cpu_attn_amx();
+#endif
+#if !defined(SV_NO_AVX512)
+    if (isa >= SV_ISA_AVX512 && sv_cpu_has_avx512_bf16())
+        return sv_cpu_attn_bf16_avx512();
+#endif
+    (void)isa;
+    return NULL;
+}
+
 static const char *cpu_describe(struct sv_dev *dev)
 {
     return sv_cpu_of(dev)->text;
@@ -266,8 +245,8 @@ static const struct sv_backend cpu_backend = {
     .host_alloc = cpu_alloc,
     .host_free = cpu_free,
     .memory = cpu_memory,
-    .upload_weight = cpu_upload_weight,
-    .random_weight = cpu_random_weight,
+    .upload_weight = sv_cpu_upload_weight,
+    .random_weight = sv_cpu_random_weight,
     .mark = cpu_mark,
     .wait = cpu_wait,
     .graph_run = cpu_graph_run,
@@ -315,6 +294,7 @@ int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_e
     cpu->isa = isa;
     cpu->compute = opts->compute;
     cpu->vec = vec_of(isa);
+    cpu->attn_lanes = lanes_of(isa);
     cpu->n_threads = opts->n_threads ? opts->n_threads : sv_cpu_count();
     int rc = sv_pool_open(&cpu->pool, cpu->n_threads, err);
     if (rc == SV_OK)

@@ -16,6 +16,8 @@
 #include "backend/backend.h"
 
 struct sv_cpu_gemm; /* gemm.c's own state: packed inputs, per-thread tiles */
+struct sv_cpu_slab; /* weights.c's own */
+struct sv_cpu_attn_lanes;
 struct sv_cpu_vec;  /* vec.h: table of row kernels for one instruction-set level */
 
 struct sv_cpu {
@@ -26,7 +28,9 @@ struct sv_cpu {
     enum sv_dtype compute;
     struct sv_dev_limits lim;
     struct sv_cpu_gemm *gemm;
+    struct sv_cpu_slab *slabs; /* weights.c: packed weights, newest first */
     const struct sv_cpu_vec *vec;
+    const struct sv_cpu_attn_lanes *attn_lanes; /* NULL: this level has no bf16 products */
     void *scratch; /* attention, sampling, context K/V: sized by reserve, laid out in cpu.c */
     size_t scratch_bytes;
     struct sv_err latched; /* first device error since the last sync */
@@ -44,6 +48,7 @@ void sv_cpu_latch(struct sv_cpu *cpu, const char *fmt, ...) __attribute__((forma
 /* cpuid.c: best level of this machine; asks the kernel for AMX tile state once. */
 enum sv_isa sv_cpu_best_isa(void);
 bool sv_cpu_has_isa(enum sv_isa isa);
+bool sv_cpu_has_avx512_bf16(void);
 
 /* gemm.c */
 int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err);
@@ -54,5 +59,17 @@ void sv_cpu_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
 /* Same product on a list of input rows: y[i] = x[rows[i]] W^T for i < n; used by draft_context_kv so that
  * only committed rows cost anything. rows is ascending. */
 void sv_cpu_gemm_gather(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *rows);
+/* Whether bf16 weights are multiplied in packed form (weights.c makes it). */
+bool sv_cpu_gemm_packs(const struct sv_cpu *cpu);
+
+/* weights.c */
+int sv_cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
+                         bool *owned, struct sv_err *err);
+int sv_cpu_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale,
+                         float shift, uint64_t seed, struct sv_weight *out, struct sv_err *err);
+bool sv_cpu_weight_free(struct sv_cpu *cpu, void *p); /* false: not one of the packed ones */
+/* out = row of w, times scale. */
+void sv_cpu_weight_row(const struct sv_cpu *cpu, const struct sv_weight *w, int32_t row, float *out,
+                       float scale);
 
 #endif

@@ -8,7 +8,7 @@
  */
 #define _DEFAULT_SOURCE /* syscall */
 
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/cpu.h"
 
 #include <stdatomic.h>
 

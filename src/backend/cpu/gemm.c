@@ -22,6 +22,7 @@ struct sv_cpu_gemm {
     void *packed;                                /* one pass's input, shared */
     void *scratch;                               /* behind the pointers above */
     int32_t max_k, max_rows;
+    bool packs; /* bf16 weights are multiplied packed: at load, or else at every call */
     struct sv_gemm_call call; /* the one in flight */
 };
 
@@ -58,8 +59,16 @@ int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err)
         return sv_fail(err, SV_ENOMEM, -1, "matrix products: out of memory");
     for (enum sv_dtype t = SV_F32; t <= SV_F16; t++)
         g->kern[t] = choose(cpu, t);
+#ifndef SV_NO_AVX512
+    g->packs = g->kern[SV_BF16] == sv_gemm_kern_bf16_avx512();
+#endif
     cpu->gemm = g;
     return SV_OK;
+}
+
+bool sv_cpu_gemm_packs(const struct sv_cpu *cpu)
+{
+    return cpu->gemm->packs;
 }
 
 void sv_cpu_gemm_close(struct sv_cpu *cpu)
@@ -83,6 +92,13 @@ static size_t take(size_t *at, size_t n_bytes)
     return here;
 }
 
+static size_t pack_w_bytes(const struct sv_cpu_gemm *g)
+{
+    const size_t tiles = 2 * SV_GEMM_KBLOCK * SV_GEMM_UNIT * 2;
+    const size_t raw = g->packs ? SV_GEMM_RAW_UNITS * sv_gemm_unit_elements(g->max_k) * 2 : 0;
+    return raw > tiles ? raw : tiles;
+}
+
 /* Lays the scratch out; with base NULL only measures it. */
 static size_t lay_out(const struct sv_cpu *cpu, struct sv_cpu_gemm *g, uint8_t *base)
 {
@@ -95,7 +111,7 @@ static size_t lay_out(const struct sv_cpu *cpu, struct sv_cpu_gemm *g, uint8_t *
         g->packed = base + packed;
     }
     for (int i = 0; i < cpu->n_threads; i++) {
-        size_t pack_w = take(&at, 2 * SV_GEMM_KBLOCK * SV_GEMM_UNIT * 2);
+        size_t pack_w = take(&at, pack_w_bytes(g));
         size_t sums =
             take(&at, (size_t)SV_GEMM_GROUP * SV_GEMM_ROWS * SV_GEMM_UNIT * sizeof(float));
         size_t own_x = take(&at, ALONE_ELEMENTS * sizeof(float));
@@ -223,12 +239,13 @@ static bool begin(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *
     int32_t unit = 0, col = 0;
     for (int32_t i = 0; i < p->n_parts; i++) {
         const struct sv_weight *w = &p->parts[i].w, *bias = &p->parts[i].bias;
-        SV_REQUIRE(w->cols == p->k && w->dtype <= SV_F16);
+        SV_REQUIRE(w->cols == p->k && w->dtype <= SV_F16 && (!w->packed || cpu->gemm->packs));
         c->item[i] = (struct sv_gemm_item){.kern = g->kern[w->dtype],
                                            .w = w->data,
                                            .bias = bias->data,
                                            .w_dtype = w->dtype,
                                            .bias_dtype = bias->dtype,
+                                           .packed = w->packed,
                                            .n = w->rows,
                                            .unit0 = unit,
                                            .col0 = col};

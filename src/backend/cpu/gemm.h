@@ -20,17 +20,18 @@
     512                  /* elements of k between two spills of a large product's partial sums     \
                           */
 #define SV_GEMM_GROUP 16 /* units whose partial sums a thread keeps while k advances */
+#define SV_GEMM_RAW_UNITS 8 /* most units of AVX512-BF16 side by side */
 
 /* Forms in which a kernel wants its input. */
 enum sv_gemm_form {
     SV_GEMM_X_RAW,    /* the caller's f32 rows, in place */
     SV_GEMM_X_ROUND,  /* f32 rows rounded to bf16 values, k padded with zeros to a multiple of 32 */
-    SV_GEMM_X_ROWS16, /* bf16 rows, padded the same way */
     SV_GEMM_X_TILES   /* [16-row block][k / 32][16 pairs of k][columns][2] bf16: AMX's B operand */
 };
 
 struct sv_gemm_thread {
-    uint8_t *pack_w; /* 2 units x SV_GEMM_KBLOCK of bf16 weights, as tiles */
+    uint8_t *pack_w; /* AMX: 2 units x SV_GEMM_KBLOCK of bf16 weights, as tiles; AVX512-BF16:
+                        SV_GEMM_RAW_UNITS units that were not packed at load */
     float *sums;     /* (SV_GEMM_GROUP, SV_GEMM_ROWS / 16, 16, 16) partial sums */
     uint8_t *own_x;  /* packed input of small calls, so that they need no barrier */
     float *best_val; /* (SV_GEMM_ROWS) running maximum; NaN = nothing yet */
@@ -43,9 +44,10 @@ struct sv_gemm_kern;
  * after the other, and that is most of what a small product costs. */
 struct sv_gemm_item {
     _Alignas(SV_ALIGN) const struct sv_gemm_kern *kern;
-    const void *w;    /* (n, k) */
+    const void *w;    /* (n, k), or packed: [unit][pair of k][16][2] */
     const void *bias; /* (n) or NULL */
     enum sv_dtype w_dtype, bias_dtype;
+    bool packed;
     int32_t n, unit0, col0; /* weight rows; its first unit and first column of y */
 };
 
@@ -99,8 +101,19 @@ static inline int sv_gemm_tile_cols(int32_t n)
     return n > 8 ? 16 : n > 4 ? 8 : n > 2 ? 4 : n;
 }
 
+/* bf16 elements of a unit of packed weights. */
+static inline size_t sv_gemm_unit_elements(int32_t k)
+{
+    return (size_t)((k + 1) / 2) * 2 * SV_GEMM_UNIT;
+}
+
 /* SV_GEMM_X_ROUND for every level. */
 void sv_gemm_pack_round(const struct sv_gemm_call *c, void *xp, int i, int n);
+/* SV_GEMM_X_TILES for both levels that have bf16 products. */
+void sv_gemm_pack_tiles(const struct sv_gemm_call *c, void *xp, int i, int n);
+/* Units [u0, u1) of row-major bf16 weights (n, k) to where packed ones stand from `to` on. */
+void sv_gemm_pack_units_avx512(uint16_t *to, const uint16_t *w, int32_t n, int32_t k, int32_t u0,
+                               int32_t u1);
 /* Bytes of one pass's packed input of at most n_rows rows. */
 size_t sv_gemm_packed_bytes(int32_t n_rows, int32_t k);
 void sv_gemm_bias(const struct sv_gemm_item *p, int32_t n0, int32_t nn, float out[SV_GEMM_UNIT]);
@@ -119,6 +132,5 @@ const struct sv_gemm_kern *sv_gemm_kern_avx2(enum sv_dtype w, bool rounded);
 const struct sv_gemm_kern *sv_gemm_kern_avx512(enum sv_dtype w, bool rounded);
 const struct sv_gemm_kern *sv_gemm_kern_bf16_avx512(void);
 const struct sv_gemm_kern *sv_gemm_kern_amx(void);
-bool sv_cpu_has_avx512_bf16(void); /* cpuid.c */
 
 #endif

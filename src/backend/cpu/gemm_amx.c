@@ -61,87 +61,6 @@ static void leave(void)
     _tile_release();
 }
 
-/* ---------------------------------------------------------------- packing x */
-
-static inline void transpose16(__m512i r[16])
-{
-    __m512i t[16];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-        r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-        r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-        r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
-        t[4 + i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xdd);
-        t[8 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
-        t[12 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xdd);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
-        r[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
-        r[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88);
-        r[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xdd);
-    }
-}
-
-/* 32 values of one row as 16 pairs; zeros past the end of k. */
-static inline __m512i pairs(const float *x, int32_t left)
-{
-    __m512 lo, hi;
-    if (left >= KSTEP) {
-        lo = _mm512_loadu_ps(x);
-        hi = _mm512_loadu_ps(x + 16);
-    } else {
-        lo = _mm512_maskz_loadu_ps((__mmask16)((1ull << left) - 1), x);
-        hi = _mm512_maskz_loadu_ps((__mmask16)(((1ull << left) - 1) >> 16), x + 16);
-    }
-    return (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
-}
-
-static void pack_step(const struct sv_gemm_call *c, uint8_t *out, int32_t m, int nm, int cols,
-                      int32_t step)
-{
-    const int32_t k0 = step * KSTEP, left = c->k - k0;
-    if (cols == 1) {
-        _mm512_storeu_si512(out, pairs(sv_gemm_row(c, m) + k0, left));
-        return;
-    }
-    __m512i r[16];
-#pragma GCC unroll 16
-    for (int j = 0; j < 16; j++)
-        r[j] = j < nm ? pairs(sv_gemm_row(c, m + j) + k0, left) : _mm512_setzero_si512();
-    transpose16(r);
-    const __mmask16 mask = (__mmask16)((1u << cols) - 1);
-#pragma GCC unroll 16
-    for (int p = 0; p < 16; p++)
-        _mm512_mask_storeu_epi32(out + p * cols * 4, mask, r[p]);
-}
-
-/* Work is cut by (block of 16 rows, step of k), so that 16 rows of a long k still feed all threads.
- */
-static void pack(const struct sv_gemm_call *c, void *xp, int i, int n)
-{
-    const int32_t steps = sv_gemm_kpad(c->k) / KSTEP, rows = c->m1 - c->m0;
-    const int32_t total = (rows + 15) / 16 * steps;
-    const int cols = sv_gemm_tile_cols(rows);
-    const int32_t end = (int32_t)((int64_t)total * (i + 1) / n);
-    for (int32_t t = (int32_t)((int64_t)total * i / n); t < end; t++) {
-        const int32_t b = t / steps, left = rows - b * 16;
-        pack_step(c, (uint8_t *)xp + (size_t)t * 64 * cols, c->m0 + b * 16, left < 16 ? left : 16,
-                  cols, t % steps);
-    }
-}
-
 /* ---------------------------------------------------------------- weights that cannot be used in
  * place */
 
@@ -513,6 +432,6 @@ static void run(const struct sv_gemm_span *s)
 
 const struct sv_gemm_kern *sv_gemm_kern_amx(void)
 {
-    static const struct sv_gemm_kern kern = {"amx-bf16", SV_GEMM_X_TILES, pack, run, enter, leave};
+    static const struct sv_gemm_kern kern = {"amx-bf16", SV_GEMM_X_TILES, sv_gemm_pack_tiles, run, enter, leave};
     return &kern;
 }

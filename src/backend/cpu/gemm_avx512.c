@@ -3,7 +3,7 @@
  * or f16 weights, and the way out of every 512-bit kernel: bias, transposed store, running argmax.
  *
  * Entered through sv_gemm_kern_avx512 by gemm.c after cpuid said yes; emit is also called by
- * gemm_bf16_avx512.c and gemm_amx.c. Must not: read past the last weight, write past the last
+ * gemm_amx.c. Must not: read past the last weight, write past the last
  * column.
  */
 #include "backend/cpu/gemm.h"
@@ -44,6 +44,23 @@ static inline float vec_sum(__m512 v)
     q = _mm_add_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
+
+/* vec_sum of four vectors to out[0..3], the same additions in the same order, together. */
+static inline void vec_sum4(__m512 a, __m512 b, __m512 c, __m512 d, float *out)
+{
+    /* [lo 256 of a, lo 256 of b] + [hi of a, hi of b], and then quarters: one 128-bit lane a vector
+     */
+    const __m512 ab =
+        _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    const __m512 cd =
+        _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+    __m512 q =
+        _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+    q = _mm512_add_ps(q, _mm512_permute_ps(q, 0x4e));
+    q = _mm512_add_ps(q, _mm512_permute_ps(q, 0xb1));
+    _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, q)));
+}
+#define VEC_SUM4 vec_sum4
 
 static inline __m512 widen(__m256i h, enum sv_dtype dt)
 {

@@ -1,107 +1,351 @@
 /*
  * gemm_bf16_avx512.c - bf16 x bf16 product kernels for AVX512-BF16 (machines that have it but not
- * AMX).
+ * AMX), and the packing of input into tiles that AMX shares.
  *
- * Entered through sv_gemm_kern_bf16_avx512 by gemm.c after cpuid said yes. vdpbf16ps takes
- * denormals as zero and rounds to nearest whatever the control register says, so its bits are the
- * same in every process. Must not: read past the last weight.
+ * Entered through sv_gemm_kern_bf16_avx512 by gemm.c after cpuid said yes, and by weights.c, which
+ * packs weights at load. Lanes are sixteen weight rows: one vdpbf16ps takes a pair of k of all
+ * sixteen times the same pair of one input row, broadcast from memory by the instruction itself. So
+ * there is nothing to sum across lanes, and output (row, n) is one chain over pairs of k,
+ * ascending, whatever the tile. Weights stand as [unit][pair of k][16 weight rows][2]; those that
+ * were not packed at load (tests, slices) are packed a few units at a time, with the same bits.
+ *
+ * vdpbf16ps takes denormals as zero and rounds to nearest whatever the control register says, so
+ * its bits are the same in every process. Must not: read past the last weight.
  */
 #include "backend/cpu/gemm.h"
 
 #include <immintrin.h>
-#include <string.h>
 
-#define VEC __m512
-#define VIN __m512i
-#define VSTEP 32
-#define DOT_X uint16_t
-#define DOT_NX 6
-#define DOT_NW(nx) ((nx) == 1 ? 16 : (nx) <= 3 ? 8 : 4)
+#define KSTEP 32
+#define UNIT SV_GEMM_UNIT
+#define MOST_UNITS SV_GEMM_RAW_UNITS /* units side by side: one row needs many sums in flight */
+#define MUST_INLINE static inline __attribute__((always_inline))
 
-static inline __m512 vec_zero(void)
+/* ---------------------------------------------------------------- transposition */
+
+/* Sixteen rows of sixteen words of 32 bits, each a pair of bf16. */
+MUST_INLINE void transpose16(__m512i r[16])
 {
-    return _mm512_setzero_ps();
+    __m512i t[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+        r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+        r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+        r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
+        t[4 + i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xdd);
+        t[8 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
+        t[12 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xdd);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
+        r[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
+        r[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88);
+        r[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xdd);
+    }
 }
 
-static inline __m512i vec_load(const uint16_t *p)
+/* ---------------------------------------------------------------- packing x */
+
+/* 32 values of one row as 16 pairs; zeros past the end of k. */
+static inline __m512i pairs(const float *x, int32_t left)
 {
-    return _mm512_loadu_si512(p);
+    __m512 lo, hi;
+    if (left >= KSTEP) {
+        lo = _mm512_loadu_ps(x);
+        hi = _mm512_loadu_ps(x + 16);
+    } else {
+        lo = _mm512_maskz_loadu_ps((__mmask16)((1ull << left) - 1), x);
+        hi = _mm512_maskz_loadu_ps((__mmask16)(((1ull << left) - 1) >> 16), x + 16);
+    }
+    return (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
 }
 
-static inline __m512i vec_load_part(const uint16_t *p, int n)
+static void pack_step(const struct sv_gemm_call *c, uint8_t *out, int32_t m, int nm, int cols,
+                      int32_t step)
 {
-    return _mm512_maskz_loadu_epi16((__mmask32)((1ull << n) - 1), p);
+    const int32_t k0 = step * KSTEP, left = c->k - k0;
+    if (cols == 1) {
+        _mm512_storeu_si512(out, pairs(sv_gemm_row(c, m) + k0, left));
+        return;
+    }
+    __m512i r[16];
+#pragma GCC unroll 16
+    for (int j = 0; j < 16; j++)
+        r[j] = j < nm ? pairs(sv_gemm_row(c, m + j) + k0, left) : _mm512_setzero_si512();
+    transpose16(r);
+    const __mmask16 mask = (__mmask16)((1u << cols) - 1);
+#pragma GCC unroll 16
+    for (int p = 0; p < 16; p++)
+        _mm512_mask_storeu_epi32(out + p * cols * 4, mask, r[p]);
 }
 
-static inline __m512 vec_fma(__m512i w, __m512i x, __m512 acc)
+/* Work is cut by (block of 16 rows, step of k), so that 16 rows of a long k still feed all threads.
+ */
+void sv_gemm_pack_tiles(const struct sv_gemm_call *c, void *xp, int i, int n)
 {
-    return _mm512_dpbf16_ps(acc, (__m512bh)w, (__m512bh)x);
+    const int32_t steps = sv_gemm_kpad(c->k) / KSTEP, rows = c->m1 - c->m0;
+    const int32_t total = (rows + 15) / 16 * steps;
+    const int cols = sv_gemm_tile_cols(rows);
+    const int32_t end = (int32_t)((int64_t)total * (i + 1) / n);
+    for (int32_t t = (int32_t)((int64_t)total * i / n); t < end; t++) {
+        const int32_t b = t / steps, left = rows - b * 16;
+        pack_step(c, (uint8_t *)xp + (size_t)t * 64 * cols, c->m0 + b * 16, left < 16 ? left : 16,
+                  cols, t % steps);
+    }
 }
 
-static inline float vec_sum(__m512 v)
+/* ---------------------------------------------------------------- packing weights */
+
+static void pack_unit(uint16_t *to, const uint16_t *w, int32_t k, int rows)
 {
-    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
-    return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+    for (int32_t k0 = 0; k0 < k; k0 += KSTEP, to += KSTEP * UNIT) {
+        const int32_t left = k - k0;
+        const __mmask32 mask = left < KSTEP ? (__mmask32)((1ull << left) - 1) : ~(__mmask32)0;
+        __m512i r[16];
+#pragma GCC unroll 16
+        for (int j = 0; j < UNIT; j++)
+            r[j] = j < rows ? _mm512_maskz_loadu_epi16(mask, w + (size_t)j * k + k0)
+                            : _mm512_setzero_si512();
+        transpose16(r);
+        const int n = left < KSTEP ? (left + 1) / 2 : KSTEP / 2;
+        if (n == 16) {
+#pragma GCC unroll 16
+            for (int p = 0; p < 16; p++)
+                _mm512_storeu_si512(to + p * 32, r[p]);
+            continue;
+        }
+#pragma GCC unroll 16
+        for (int p = 0; p < 16; p++)
+            if (p < n)
+                _mm512_storeu_si512(to + p * 32, r[p]);
+    }
 }
 
-/* vec_sum of four vectors to out[0..3], the same additions in the same order, together. */
-static inline void vec_sum4(__m512 a, __m512 b, __m512 c, __m512 d, float *out)
+void sv_gemm_pack_units_avx512(uint16_t *to, const uint16_t *w, int32_t n, int32_t k, int32_t u0,
+                               int32_t u1)
 {
-    /* [lo 256 of a, lo 256 of b] + [hi of a, hi of b], and then quarters: one 128-bit lane a vector
-     */
-    const __m512 ab =
-        _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-    const __m512 cd =
-        _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
-    __m512 q =
-        _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-    q = _mm512_add_ps(q, _mm512_permute_ps(q, 0x4e));
-    q = _mm512_add_ps(q, _mm512_permute_ps(q, 0xb1));
-    _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, q)));
-}
-#define VEC_SUM4 vec_sum4
-
-static inline __m512i vec_load_w(const void *p, enum sv_dtype dt)
-{
-    (void)dt;
-    return _mm512_loadu_si512(p);
+    for (int32_t u = u0; u < u1; u++)
+        pack_unit(to + (size_t)u * sv_gemm_unit_elements(k), w + (size_t)u * UNIT * k, k,
+                  n - u * UNIT < UNIT ? n - u * UNIT : UNIT);
 }
 
-static inline __m512i vec_load_w_part(const void *p, enum sv_dtype dt, int n)
+/* ---------------------------------------------------------------- one tile */
+
+/* Some units times some rows of one block of input. */
+struct tile {
+    const struct sv_gemm_span *s;
+    const uint16_t *w; /* the first unit, packed; the others follow */
+    size_t unit;       /* elements of a unit */
+    const int32_t *x;  /* the first row's pairs */
+    int32_t cols;      /* from one pair of k to the next */
+    int32_t pairs;
+    size_t ahead;  /* bytes from a weight to one to be asked for, 0 = the weight itself */
+    int32_t n0, m; /* first weight row of the span's part, first output row */
+};
+
+/* ASan would look at every broadcast: one check a product. What tiles may touch is tested with
+ * operands that end at a fenced page. */
+#if defined(__SANITIZE_ADDRESS__)
+#define UNCHECKED __attribute__((no_sanitize_address))
+#else
+#define UNCHECKED
+#endif
+
+UNCHECKED static inline __m512 bias_of(const struct sv_gemm_span *s, int32_t n0, int nn)
 {
-    (void)dt;
-    return vec_load_part(p, n);
+    if (!s->item->bias)
+        return _mm512_setzero_ps();
+    float b[UNIT];
+    sv_gemm_bias(s->item, n0, nn, b);
+    return _mm512_loadu_ps(b);
 }
 
-#define dot_emit sv_gemm_emit_avx512
-#define DOT_ONE_DTYPE
-#include "backend/cpu/gemm_dot.h"
+/* Almost never does any of the sixteen beat what is there. "not (v <= best)" also lets the first
+ * number replace the NaN that means nothing yet. */
+static void argmax_lanes(float *best, int32_t *id, int32_t n0, __mmask16 lanes, __m512 v)
+{
+    lanes = _mm512_mask_cmp_ps_mask(lanes, v, v, _CMP_ORD_Q);
+    if (!lanes)
+        return;
+    const float top = _mm512_mask_reduce_max_ps(lanes, v);
+    if (top <= *best)
+        return;
+    *best = top;
+    *id = n0 + __builtin_ctz(_mm512_mask_cmp_ps_mask(lanes, v, _mm512_set1_ps(top), _CMP_EQ_OQ));
+}
+
+/* 16 weight rows from n0 by nr output rows from m. */
+UNCHECKED MUST_INLINE void put(const struct tile *t, int32_t n0, const int nr, const __m512 *sum,
+                               const int stride)
+{
+    const struct sv_gemm_span *s = t->s;
+    const struct sv_gemm_call *c = s->call;
+    const int nn = s->n1 - n0 < UNIT ? s->n1 - n0 : UNIT;
+    const __mmask16 lanes = (__mmask16)((1u << nn) - 1);
+    if (c->y) {
+        const __m512 bias = bias_of(s, n0, nn);
+        float *y = c->y + t->m * c->ldy + s->item->col0 + n0;
+#pragma GCC unroll 16
+        for (int r = 0; r < nr; r++)
+            _mm512_mask_storeu_ps(y + r * c->ldy, lanes, _mm512_add_ps(sum[r * stride], bias));
+        return;
+    }
+    float *best = s->thread->best_val + (t->m - c->m0);
+    int32_t *id = s->thread->best_id + (t->m - c->m0);
+#pragma GCC unroll 16
+    for (int r = 0; r < nr; r++) {
+        const __m512 v = sum[r * stride];
+        if (_mm512_mask_cmp_ps_mask(lanes, v, _mm512_set1_ps(best[r]), _CMP_NLE_UQ))
+            argmax_lanes(best + r, id + r, n0, lanes, v);
+    }
+}
+
+UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr)
+{
+    const uint16_t *w = t->w;
+    const int32_t *x = t->x;
+    const int32_t cols = t->cols;
+    const size_t unit = t->unit, ahead = t->ahead;
+    __m512 sum[24];
+#pragma GCC unroll 24
+    for (int i = 0; i < nu * nr; i++)
+        sum[i] = _mm512_setzero_ps();
+    for (int32_t p = t->pairs; p > 0; p--, w += 2 * UNIT, x += cols) {
+        __m512i wv[MOST_UNITS];
+#pragma GCC unroll 8
+        for (int u = 0; u < nu; u++) {
+            wv[u] = _mm512_loadu_si512(w + u * unit);
+            if (nr > 4) /* else memory is asked often enough as it is */
+                _mm_prefetch((const char *)((uintptr_t)(w + u * unit) + ahead), _MM_HINT_T1);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < nr; r++) {
+            const __m512i xv = _mm512_set1_epi32(x[r]);
+#pragma GCC unroll 8
+            for (int u = 0; u < nu; u++)
+                sum[r * nu + u] = _mm512_dpbf16_ps(sum[r * nu + u], (__m512bh)wv[u], (__m512bh)xv);
+        }
+    }
+#pragma GCC unroll 8
+    for (int u = 0; u < nu; u++)
+        put(t, t->n0 + u * UNIT, nr, sum + u, nu);
+}
+
+#define TILE(nu, nr)                                                                               \
+    UNCHECKED static void tile_##nu##x##nr(const struct tile *t)                                   \
+    {                                                                                              \
+        tile(t, nu, nr);                                                                           \
+    }
+#define TILES_OF_ONE_UNIT(f)                                                                       \
+    f(1, 1) f(1, 2) f(1, 3) f(1, 4) f(1, 5) f(1, 6) f(1, 7) f(1, 8) f(1, 9) f(1, 10) f(1, 11)      \
+        f(1, 12) f(1, 13) f(1, 14) f(1, 15) f(1, 16)
+TILES_OF_ONE_UNIT(TILE)
+TILE(2, 1)
+TILE(2, 2)
+TILE(2, 3)
+TILE(2, 4)
+TILE(2, 5)
+TILE(2, 6)
+TILE(2, 7)
+TILE(2, 8)
+TILE(4, 1)
+TILE(4, 2)
+TILE(4, 3)
+TILE(4, 4)
+TILE(8, 1)
+TILE(8, 2)
+
+typedef void tile_fn(const struct tile *t);
+
+#define ENTRY(nu, nr) [nr] = tile_##nu##x##nr,
+
+/* The widest tile of at most `units` units for nr rows: six sums in flight hide the latency of one,
+ * and where units have to share them their rows are fetched once. */
+static tile_fn *choose(int nr, int32_t units, int *nu)
+{
+    static tile_fn *const one[17] = {TILES_OF_ONE_UNIT(ENTRY)};
+    static tile_fn *const two[17] = {NULL,     tile_2x1, tile_2x2, tile_2x3, tile_2x4,
+                                     tile_2x5, tile_2x6, tile_2x7, tile_2x8};
+    static tile_fn *const four[17] = {NULL, tile_4x1, tile_4x2, tile_4x3, tile_4x4};
+    static tile_fn *const eight[17] = {NULL, tile_8x1, tile_8x2};
+    static tile_fn *const *const table[] = {eight, four, two, one};
+    int i = 0;
+    for (*nu = MOST_UNITS; *nu > 1 && (*nu > units || !table[i][nr]); *nu /= 2)
+        i++;
+    return table[i][nr];
+}
+
+/* ---------------------------------------------------------------- all of a span */
+
+/* How far ahead the first block of rows asks for weights, into level 2. Units stand one behind the
+ * other, so this reaches into the next one, or behind the last, which does no harm. */
+#define AHEAD_BYTES 8192
+
+/* Units [0, units) at t->w times all rows of the pass, block after block. */
+static void run_units(struct tile *t, int32_t units)
+{
+    const struct sv_gemm_call *c = t->s->call;
+    const uint16_t *const w0 = t->w;
+    const int32_t n0 = t->n0;
+    const int32_t steps = sv_gemm_kpad(c->k) / KSTEP;
+    for (int32_t m = c->m0; m < c->m1; m += 16) {
+        const int nr = c->m1 - m < 16 ? c->m1 - m : 16;
+        t->m = m;
+        t->ahead = m == c->m0 ? AHEAD_BYTES : 0;
+        t->x = (const int32_t *)t->s->xp + (size_t)((m - c->m0) / 16) * steps * 16 * t->cols;
+        for (int32_t u = 0, nu; u < units; u += nu) {
+            tile_fn *fn = choose(nr, units - u, &nu);
+            t->w = w0 + (size_t)u * t->unit;
+            t->n0 = n0 + u * UNIT;
+            fn(t);
+        }
+    }
+}
+
+/* Weights of so many bytes stay in level 2 while the rows of input pass over them. */
+#define GROUP_BYTES (384 << 10)
 
 static void run(const struct sv_gemm_span *s)
 {
-    dot_run(s, SV_BF16);
-}
-
-static void pack(const struct sv_gemm_call *c, void *xp, int i, int n)
-{
-    const int32_t kp = sv_gemm_kpad(c->k), rows = c->m1 - c->m0;
-    const int32_t r1 = (int32_t)((int64_t)rows * (i + 1) / n);
-    for (int32_t r = (int32_t)((int64_t)rows * i / n); r < r1; r++) {
-        const float *x = sv_gemm_row(c, c->m0 + r);
-        uint16_t *out = (uint16_t *)xp + (size_t)r * kp;
-        for (int32_t p = 0; p < kp; p += 16) {
-            int32_t left = c->k - p < 0 ? 0 : c->k - p > 16 ? 16 : c->k - p;
-            __m512 v = _mm512_maskz_loadu_ps((__mmask16)((1u << left) - 1), x + p);
-            _mm256_storeu_si256((__m256i *)(out + p), (__m256i)_mm512_cvtneps_pbh(v));
+    const struct sv_gemm_call *c = s->call;
+    struct tile t = {.s = s,
+                     .unit = sv_gemm_unit_elements(c->k),
+                     .cols = sv_gemm_tile_cols(c->m1 - c->m0),
+                     .pairs = (c->k + 1) / 2};
+    int32_t group = (int32_t)(GROUP_BYTES / 2 / t.unit);
+    group = group < 1 || c->m1 - c->m0 <= 16 ? MOST_UNITS : group;
+    if (!s->item->packed && group > SV_GEMM_RAW_UNITS)
+        group = SV_GEMM_RAW_UNITS;
+    const int32_t end = (s->n1 + UNIT - 1) / UNIT;
+    for (int32_t u = s->n0 / UNIT, n; u < end; u += n) {
+        n = end - u < group ? end - u : group;
+        t.n0 = u * UNIT;
+        if (s->item->packed) {
+            t.w = (const uint16_t *)s->item->w + (size_t)u * t.unit;
+        } else {
+            uint16_t *to = (uint16_t *)(void *)s->thread->pack_w;
+            sv_gemm_pack_units_avx512(to, (const uint16_t *)s->item->w + (size_t)t.n0 * c->k,
+                                      s->n1 - t.n0, c->k, 0, n);
+            t.w = to;
         }
+        run_units(&t, n);
     }
 }
 
 const struct sv_gemm_kern *sv_gemm_kern_bf16_avx512(void)
 {
-    static const struct sv_gemm_kern kern = {"avx512-bf16", SV_GEMM_X_ROWS16, pack, run, NULL,
-                                             NULL};
+    static const struct sv_gemm_kern kern = {
+        "avx512-bf16", SV_GEMM_X_TILES, sv_gemm_pack_tiles, run, NULL, NULL};
     return &kern;
 }

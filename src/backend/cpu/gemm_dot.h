@@ -1,6 +1,6 @@
 /*
- * gemm_dot.h - the body of the dot-product kernels, instantiated by gemm_plain.c, gemm_avx2.c,
- * gemm_avx512.c and gemm_bf16_avx512.c over their own vector types. Included by these only.
+ * gemm_dot.h - the body of the dot-product kernels, instantiated by gemm_plain.c, gemm_avx2.c and
+ * gemm_avx512.c over their own vector types. Included by these only.
  *
  * The including file defines, before the include:
  *   VEC, VIN, DOT_X      vector of sums (floats); vector of inputs; element of x
@@ -11,7 +11,6 @@
  *   DOT_NW(nx)           weight rows (1, 2, 4, 8 or 16) that go with nx of them
  *   dot_emit             one of the sv_gemm_emit functions
  *   VEC_SUM4             when it can sum four vectors at once: to out[0..3], each as vec_sum would
- *   DOT_ONE_DTYPE        when it makes its own run function instead of run_f32, run_bf16, run_f16
  *
  * Every accumulator is one (weight row, input row) pair and walks k in steps of VSTEP, whatever the
  * shape of the tile it sits in: that is the fixed order.
@@ -141,7 +140,6 @@ DOT_INLINE void dot_run(const struct sv_gemm_span *s, const enum sv_dtype dt)
     }
 }
 
-#ifndef DOT_ONE_DTYPE
 static void run_f32(const struct sv_gemm_span *s)
 {
     dot_run(s, SV_F32);
@@ -156,4 +154,3 @@ static void run_f16(const struct sv_gemm_span *s)
 {
     dot_run(s, SV_F16);
 }
-#endif

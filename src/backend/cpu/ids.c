@@ -42,7 +42,7 @@ void sv_cpu_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p)
 }
 
 struct embed_job {
-    const struct sv_cpu_vec *vec;
+    struct sv_cpu *cpu;
     const struct sv_p_embed *p;
 };
 
@@ -51,21 +51,18 @@ static void embed_rows(void *arg, int thread, int n)
     const struct embed_job *job = arg;
     const struct sv_p_embed *p = job->p;
     const int32_t d = p->table.cols;
-    const size_t row_bytes = (size_t)d * sv_dtype_bytes(p->table.dtype);
     int32_t begin, end;
     sv_cpu_share(p->n_rows, thread, n, &begin, &end);
     for (int32_t i = begin; i < end; i++) {
         int32_t id = p->ids[i];
         id = id < 0 ? 0 : id >= p->table.rows ? p->table.rows - 1 : id;
-        job->vec->widen((float *)p->out + (int64_t)i * d,
-                        (const uint8_t *)p->table.data + (size_t)id * row_bytes, p->table.dtype, d,
-                        p->scale);
+        sv_cpu_weight_row(job->cpu, &p->table, id, (float *)p->out + (int64_t)i * d, p->scale);
     }
 }
 
 void sv_cpu_embed(struct sv_dev *dev, const struct sv_p_embed *p)
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
-    struct embed_job job = {cpu->vec, p};
+    struct embed_job job = {cpu, p};
     sv_cpu_run(cpu, embed_rows, &job, (int64_t)p->n_rows * (50 + p->table.cols / 8));
 }

@@ -38,7 +38,7 @@ struct sv_cpu_attn_chunk {
     float *kt;      /* (head_dim, SV_ATTN_CHUNK) scratch */
     float *vv;      /* (SV_ATTN_CHUNK, acc_ld) scratch */
 
-    /* AMX only. The arrays by query have 16 * ceil(n_q / 16) entries; spare ones see nothing. */
+    /* Kernels with queries in lanes only. The arrays by query have 16 * ceil(n_q / 16) entries; spare ones see nothing. */
     bool whole;              /* every query sees all positions (q_lo, q_hi still say so) */
     const uint16_t *q_tiles; /* [n_q / 16][head_dim / 32][16][16][2] */
     float scale;             /* not in the queries yet */
@@ -100,18 +100,22 @@ extern const struct sv_cpu_vec sv_cpu_vec_plain;
 extern const struct sv_cpu_vec sv_cpu_vec_avx2;   /* not linked with SV_NO_AVX2 */
 extern const struct sv_cpu_vec sv_cpu_vec_avx512; /* not linked with SV_NO_AVX512 */
 
-/* attention_amx.c; not linked with SV_NO_AMX. Tiles are configured from begin to end on each
- * thread. */
-void sv_cpu_attn_amx_begin(void);
-void sv_cpu_attn_amx_end(void);
-void sv_cpu_attn_amx_pack(uint16_t *tiles, const float *const *q, int32_t n_q, int32_t hd);
-void sv_cpu_attn_amx_chunk(const struct sv_cpu_attn_chunk *c);
+/* attention_lanes.h: kernels with queries in lanes and bf16 products. begin and end stand around a
+ * thread's work; pack takes at most 16 queries. */
+struct sv_cpu_attn_lanes {
+    void (*begin)(void);
+    void (*end)(void);
+    void (*pack)(uint16_t *tiles, const float *const *q, int32_t n_q, int32_t hd);
+    void (*chunk)(const struct sv_cpu_attn_chunk *c);
+};
+const struct sv_cpu_attn_lanes *sv_cpu_attn_amx(void);         /* not linked with SV_NO_AMX */
+const struct sv_cpu_attn_lanes *sv_cpu_attn_bf16_avx512(void); /* not linked with SV_NO_AVX512 */
 
 /* ---------------------------------------------------------------- shared by the ops */
 
 /* Runs fn on the pool, or inline when the whole call is too short to be worth waking anybody. The
  * rule depends on sizes only, and no result depends on it. */
-#define SV_CPU_INLINE_NS 4000
+#define SV_CPU_INLINE_NS 1000
 static inline void sv_cpu_run(struct sv_cpu *cpu, sv_pool_fn fn, void *arg, int64_t cost_ns)
 {
     if (cpu->n_threads == 1 || cost_ns < SV_CPU_INLINE_NS)
