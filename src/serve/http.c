@@ -1,10 +1,10 @@
 /*
  * http.c - HTTP on libevent's evhttp: listening, requests, answers, clients that leave.
  *
- * Called through http.h on the loop's thread. Four things evhttp does not do by itself: it stops reading while an
+ * Called through http.h on the loop's thread. Five things evhttp does not do by itself: it stops reading while an
  * answer is being made, so that a client leaving then goes unnoticed (reading is switched on again, without
  * evhttp's read callback, which would end the process on pipelined bytes); its read time-out would cut long
- * answers; small writes wait for Nagle; and its request objects change owner when a connection dies.
+ * answers; small writes wait for Nagle; and its request objects change owner when a connection dies; and its own error pages are HTML.
  * Must not: know what is served.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -22,6 +22,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/ssl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -232,7 +233,7 @@ static const char *phrase(int status)
         const char *text;
     } list[] = {{200, "OK"},           {204, "No Content"},   {304, "Not Modified"},
                 {400, "Bad Request"},  {401, "Unauthorized"}, {404, "Not Found"},
-                {405, "Method Not Allowed"}, {413, "Payload Too Large"},
+                {405, "Method Not Allowed"}, {417, "Expectation Failed"}, {413, "Payload Too Large"},
                 {422, "Unprocessable Entity"}, {429, "Too Many Requests"},
                 {500, "Internal Server Error"}, {501, "Not Implemented"},
                 {503, "Service Unavailable"}};
@@ -322,14 +323,66 @@ void sv_http_on_gone(struct sv_http_req *q, void (*fn)(void *user), void *user)
     q->user = user;
 }
 
+/* ---------------------------------------------------------------- what evhttp answers by itself */
+
+static int take_all(struct evbuffer *out)
+{
+    size_t n = evbuffer_get_length(out);
+
+    if (evbuffer_drain(out, n) == 0)
+        return 0;
+    evbuffer_unfreeze(out, 1); /* only its bufferevent may take from it otherwise */
+    int rc = evbuffer_drain(out, n);
+    evbuffer_freeze(out, 1);
+    return rc;
+}
+
+/* Sees what is about to be sent. A body that begins as no answer of ours does is evhttp's page about a request that it
+ * refused; it was added last, and the whole answer is still here. */
+static void replace_page(struct evbuffer *out, const struct evbuffer_cb_info *info, void *arg)
+{
+    static const char begin[] = "<HTML><HEAD>\n<TITLE>", http[] = "HTTP/1.1 ";
+    const struct sv_http *h = arg;
+    struct evbuffer_ptr at;
+    char start[sizeof begin - 1], line[16] = "";
+    struct sv_buf body;
+
+    if (info->n_added < sizeof start || !info->orig_size ||
+        evbuffer_ptr_set(out, &at, info->orig_size, EVBUFFER_PTR_SET) ||
+        evbuffer_copyout_from(out, &at, start, sizeof start) != (ev_ssize_t)sizeof start ||
+        memcmp(start, begin, sizeof start) != 0)
+        return;
+    if (evbuffer_copyout(out, line, sizeof http + 2) < 0 || memcmp(line, http, 5) != 0)
+        return;
+    int status = atoi(line + sizeof http - 1);
+    sv_buf_init(&body);
+    h->o.on_refused(h->o.user, status, &body);
+    if (!body.failed && take_all(out) == 0) {
+        evbuffer_add_printf(out,
+                            "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
+                            "Connection: close\r\n\r\n",
+                            status, phrase(status), body.len);
+        evbuffer_add(out, body.data, body.len);
+    }
+    sv_buf_fini(&body);
+}
+
 /* ---------------------------------------------------------------- listening */
 
-static struct bufferevent *new_tls_buffer(struct event_base *base, void *arg)
+static struct bufferevent *new_buffer(struct event_base *base, void *arg)
 {
-    SSL *ssl = SSL_new(arg);
-    return ssl ? bufferevent_openssl_socket_new(base, -1, ssl, BUFFEREVENT_SSL_ACCEPTING,
-                                                BEV_OPT_CLOSE_ON_FREE)
-               : NULL;
+    struct sv_http *h = arg;
+    SSL *ssl = h->o.tls ? SSL_new(h->o.tls) : NULL;
+    struct bufferevent *bev = NULL;
+
+    if (ssl)
+        bev = bufferevent_openssl_socket_new(base, -1, ssl, BUFFEREVENT_SSL_ACCEPTING,
+                                             BEV_OPT_CLOSE_ON_FREE);
+    else if (!h->o.tls)
+        bev = bufferevent_socket_new(base, -1, 0);
+    if (bev && h->o.on_refused)
+        evbuffer_add_cb(bufferevent_get_output(bev), replace_page, h);
+    return bev;
 }
 
 /* A stale socket file of a server that is gone is replaced; one that answers is not. */
@@ -427,8 +480,7 @@ int sv_http_open(struct sv_http **out, struct event_base *base, const struct sv_
     evhttp_set_timeout(h->ev, o->idle_seconds);
     evhttp_set_flags(h->ev, EVHTTP_SERVER_LINGERING_CLOSE);
     evhttp_set_default_content_type(h->ev, NULL);
-    if (o->tls)
-        evhttp_set_bevcb(h->ev, new_tls_buffer, o->tls);
+    evhttp_set_bevcb(h->ev, new_buffer, h);
     int rc = o->unix_path ? listen_unix(h, err) : listen_tcp(h, err);
     if (rc) {
         sv_http_close(h);

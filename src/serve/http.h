@@ -21,6 +21,8 @@ struct sv_http_options {
     int64_t max_body_bytes;       /* larger ones never reach on_request */
     int32_t idle_seconds;
     void (*on_request)(void *user, struct sv_http_req *q);
+    /* JSON to answer what is no HTTP or far too large; such requests never reach on_request. */
+    void (*on_refused)(void *user, int status, struct sv_buf *body);
     void *user;
 };
 int sv_http_open(struct sv_http **h, struct event_base *base, const struct sv_http_options *o,

@@ -342,6 +342,7 @@ void sv_serve_wake(struct sv_serve *s, int64_t us);
 
 /* route.c */
 void sv_route(void *s, struct sv_http_req *q);
+void sv_route_refused(void *s, int status, struct sv_buf *body);
 /* One file each: models.c, tokenize.c, native.c, health.c, page.c. */
 void sv_get_models(struct sv_serve *s, struct sv_http_req *q);
 void sv_post_tokenize(struct sv_serve *s, struct sv_http_req *q);

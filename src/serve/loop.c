@@ -271,6 +271,7 @@ static int open_all(struct sv_serve *s, struct sv_err *err)
                                  .max_body_bytes = o->max_body_bytes,
                                  .idle_seconds = o->idle_seconds,
                                  .on_request = sv_route,
+                                 .on_refused = sv_route_refused,
                                  .user = s};
     int rc = SV_OK;
 

@@ -123,6 +123,25 @@ static const struct route *find(const char *method, const char *path, struct sv_
     return NULL;
 }
 
+void sv_route_refused(void *server, int status, struct sv_buf *body)
+{
+    const struct sv_serve *s = server;
+    struct sv_api_err e;
+
+    if (status == 413)
+        sv_api_fail(&e, status, "body_too_large", "the body is larger than the %lld bytes that are read",
+                    (long long)s->o.max_body_bytes);
+    else if (status == 501)
+        sv_api_fail(&e, status, "method_not_allowed", "this method is not known here");
+    else if (status == 417)
+        sv_api_fail(&e, status, NULL, "of Expect only 100-continue is known");
+    else if (status < 500)
+        sv_api_fail(&e, status, "bad_http", "this is not an HTTP/1.1 request, or its headers are too large");
+    else
+        sv_api_fail(&e, status, NULL, "the server could not take the request");
+    sv_api_err_json(body, &e);
+}
+
 void sv_route(void *server, struct sv_http_req *q)
 {
     struct sv_serve *s = server;

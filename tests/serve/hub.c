@@ -214,6 +214,8 @@ void answer_read(int fd, struct answer *a)
         a->closed = !take_chunks(fd, a);
     else if (length)
         a->closed = !take_n(fd, &a->body, strtoul(length, NULL, 10));
+    else if (a->status != 204)
+        a->closed = !take_n(fd, &a->body, SIZE_MAX); /* up to the end */
     sv_buf_append(&a->body, "", 0);
 }
 
