@@ -29,6 +29,13 @@ struct sv_engine;
 
 enum sv_data_type { SV_TYPE_AUTO, SV_TYPE_F32, SV_TYPE_BF16 };
 
+/* What opening an engine is at, in this order. */
+enum sv_open_stage {
+    SV_OPEN_WEIGHTS, /* of target and draft, to the device; in place on the CPU */
+    SV_OPEN_GRAPHS,  /* GPUs: captured in advance */
+    SV_OPEN_COSTS    /* the width policy measures steps */
+};
+
 struct sv_engine_options {
     const char *target_dir;   /* Hugging Face directory; required */
     const char *draft_dir;    /* DFlash draft directory; NULL = plain decoding */
@@ -50,6 +57,9 @@ struct sv_engine_options {
     int32_t width;            /* verify width, anchor included; 0 = the draft's block, 1 = no drafting */
     bool auto_width;          /* let the width policy choose, at most `width`, never slower than 1 */
     bool no_prefix_cache;     /* do not keep pages of finished sequences for prompts that begin alike */
+    /* Called now and then while the engine opens: how much of a stage is done, 0 to 1. May be NULL. */
+    void (*on_progress)(void *user, enum sv_open_stage stage, double share);
+    void *progress_user;
 };
 struct sv_engine_options sv_default_options(void);
 

@@ -334,7 +334,11 @@ struct sv_p_draft_context_kv {
 
 /* ---------------------------------------------------------------- the backend table */
 
-struct sv_dev; /* a backend's own struct; its first member is const struct sv_backend *be */
+struct sv_dev; /* a backend's own struct, which begins with these */
+#define SV_DEV_HEAD                                                                                \
+    const struct sv_backend *be;                                                                   \
+    void (*on_upload)(void *user, size_t n_bytes); /* ops.c's */                                    \
+    void *upload_user
 
 enum sv_isa { SV_ISA_AUTO, SV_ISA_PLAIN, SV_ISA_AVX2, SV_ISA_AVX512, SV_ISA_AMX };
 
@@ -430,6 +434,8 @@ void sv_dev_host_free(struct sv_dev *dev, void *p);
 void sv_dev_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total);
 int sv_dev_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
                          bool *owned, struct sv_err *err);
+/* fn is told of every weight that is there, for who waits. */
+void sv_dev_on_upload(struct sv_dev *dev, void (*fn)(void *user, size_t n_bytes), void *user);
 int sv_dev_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale, float shift,
                          uint64_t seed, struct sv_weight *out, struct sv_err *err);
 void sv_dev_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes);

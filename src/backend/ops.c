@@ -11,7 +11,7 @@
 #include <string.h>
 
 struct sv_dev {
-    const struct sv_backend *be;
+    SV_DEV_HEAD;
 };
 
 /* ---------------------------------------------------------------- dtypes */
@@ -144,7 +144,17 @@ int sv_dev_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struc
 {
     SV_REQUIRE(host->data && host->rows > 0 && host->cols > 0);
     SV_REQUIRE((uintptr_t)host->data % sv_dtype_bytes(host->dtype) == 0);
-    return dev->be->upload_weight(dev, host, out, owned, err);
+    int rc = dev->be->upload_weight(dev, host, out, owned, err);
+    if (!rc && dev->on_upload)
+        dev->on_upload(dev->upload_user, (size_t)host->rows * (size_t)host->cols *
+                                             sv_dtype_bytes(host->dtype));
+    return rc;
+}
+
+void sv_dev_on_upload(struct sv_dev *dev, void (*fn)(void *user, size_t n_bytes), void *user)
+{
+    dev->on_upload = fn;
+    dev->upload_user = user;
 }
 
 int sv_dev_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale, float shift,

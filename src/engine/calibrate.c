@@ -38,6 +38,7 @@ struct calibration {
     struct shape shape[MAX_POINTS];
     int32_t n_shapes;
     struct sv_err *err;
+    int64_t start_us, whole_us; /* for who waits */
 };
 
 static void plan_shape(struct calibration *c, const struct shape *s)
@@ -73,6 +74,8 @@ static int run_shape(struct calibration *c, struct shape *s)
 {
     struct sv_engine *e = c->e;
     plan_shape(c, s);
+    sv_engine_progress(e, SV_OPEN_COSTS,
+                       (double)(sv_clock_us() - c->start_us) / (double)c->whole_us);
     sv_dev_upload(e->dev, e->slot_len, c->lens, (size_t)s->n * sizeof *c->lens);
     int64_t draft = e->stats.draft_us, start = sv_clock_ns();
     int rc = sv_engine_run_plan(e, c->err);
@@ -362,6 +365,8 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
     c->least_runs = e->pads ? 4 : 2;
     p->cost.padded = e->pads ? padded : NULL;
     int64_t budget = c->at_once ? 600000 : 1800000;
+    c->start_us = start;
+    c->whole_us = budget + budget / 3;
     int rc = c->lens ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "cost table");
     if (!rc) {
         c->base = e->context - p->block;

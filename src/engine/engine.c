@@ -74,6 +74,20 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
     return rc;
 }
 
+void sv_engine_progress(struct sv_engine *e, enum sv_open_stage stage, double share)
+{
+    if (e->on_progress)
+        e->on_progress(e->progress_user, stage, share < 0 ? 0 : share > 1 ? 1 : share);
+}
+
+static void on_upload(void *user, size_t n_bytes)
+{
+    struct sv_engine *e = user;
+    e->n_loaded += (int64_t)n_bytes;
+    if (e->n_to_load > 0)
+        sv_engine_progress(e, SV_OPEN_WEIGHTS, (double)e->n_loaded / (double)e->n_to_load);
+}
+
 static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
                        const struct sv_config *cfg, struct sv_err *err)
 {
@@ -112,6 +126,11 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
                                      sv_config_n_params(&cfg) * (int64_t)sv_dtype_bytes(cfg.stored_dtype),
                                      err);
     }
+    if (!rc && e->on_progress) {
+        e->n_to_load = sv_ckpt_dir_bytes(o->target_dir) +
+                       (o->draft_dir ? sv_ckpt_dir_bytes(o->draft_dir) : 0);
+        sv_dev_on_upload(e->dev, on_upload, e);
+    }
     const bool made = r->tuning->random_weights;
     const int32_t n_positions = r->context + SLACK;
     if (!rc)
@@ -122,6 +141,7 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
                                                              n_positions, err);
     if (rc)
         return rc;
+    sv_dev_on_upload(e->dev, NULL, NULL);
     int32_t block = e->drafter ? e->drafter->block_size : 1;
     e->width = o->width ? o->width : block;
     if (e->width > block)
@@ -295,17 +315,20 @@ static int warm_up(struct sv_engine *e, struct sv_err *err)
         if (rows == last)
             continue;
         last = rows;
+        sv_engine_progress(e, SV_OPEN_GRAPHS, (double)n / (drafts ? 2 * most : most));
         rc = run_padding(e, (struct sv_counts){.n_rows = rows, .n_logits = rows}, true, err);
         if (!rc)
             rc = run_padding(e, (struct sv_counts){.n_rows = rows, .n_logits = rows}, false, err);
     }
-    for (int32_t n = 1; e->pads && drafts && n <= n_slots && n * width <= most && !rc; n++)
+    for (int32_t n = 1; e->pads && drafts && n <= n_slots && n * width <= most && !rc; n++) {
+        sv_engine_progress(e, SV_OPEN_GRAPHS, 0.5 + 0.5 * n * width / most);
         rc = run_padding(e,
                          (struct sv_counts){.n_rows = 1,
                                             .n_logits = 1,
                                             .n_draft_rows = n * width,
                                             .n_draft_out = n * (width - 1)},
                          false, err);
+    }
     e->plan = (struct sv_plan){.seg = e->plan.seg};
     memset(&e->stats, 0, sizeof e->stats);
     return rc;
@@ -362,6 +385,8 @@ int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options 
     sv_arena_init(&e->arena);
     e->drafter = drafter;
     e->next_id = 1;
+    e->on_progress = opts->on_progress;
+    e->progress_user = opts->progress_user;
     int rc = resolve(opts, &r, err);
     r.tuning = tuning;
     if (!rc)
@@ -382,6 +407,7 @@ int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options 
         sv_engine_close(e);
         return rc;
     }
+    e->on_progress = NULL;
     *out = e;
     return SV_OK;
 }

@@ -254,6 +254,9 @@ struct sv_flight {
 
 struct sv_engine {
     struct sv_dev *dev;
+    void (*on_progress)(void *user, enum sv_open_stage stage, double share); /* while it opens */
+    void *progress_user;
+    int64_t n_loaded, n_to_load;  /* bytes of weights */
     struct sv_model model;
     struct sv_drafter *drafter;   /* NULL = none */
     struct sv_tokenizer *tok;     /* NULL when the directory has none */
@@ -334,6 +337,8 @@ int sv_engine_run_plan(struct sv_engine *e, struct sv_err *err);
 int sv_engine_settle(struct sv_engine *e, struct sv_err *err);
 /* calibrate.c: measures what steps cost, through the step on scratch sequences. Before anything was submitted. */
 int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *policy, struct sv_err *err);
+/* Tells who opens the engine how far it is (engine.c). */
+void sv_engine_progress(struct sv_engine *e, enum sv_open_stage stage, double share);
 /* Delivers events and frees finished sequences; outside the step, so callbacks may allocate. */
 void sv_engine_deliver(struct sv_engine *e);
 

@@ -5,12 +5,15 @@
  * not: copy tensor data that is usable in place, accept a shard that disagrees with the index, or
  * interpret a tensor.
  */
+#define _POSIX_C_SOURCE 200809L
+
 #include "load/impl.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define INDEX_MAX_BYTES (256u << 20)
 #define SINGLE_NAME "model.safetensors"
@@ -100,6 +103,23 @@ static int scan_dir(const char *dir, char *name, size_t n_name, int *count, stru
     }
     closedir(d);
     return SV_OK;
+}
+
+int64_t sv_ckpt_dir_bytes(const char *dir)
+{
+    DIR *d = opendir(dir);
+    int64_t sum = 0;
+
+    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
+        char *path = has_suffix(e->d_name, ".safetensors") ? sv_path_join(dir, e->d_name) : NULL;
+        struct stat st;
+        if (path && stat(path, &st) == 0)
+            sum += (int64_t)st.st_size;
+        sv_free(path);
+    }
+    if (d)
+        closedir(d);
+    return sum;
 }
 
 static int only_file(const char *dir, char **path, struct sv_err *err)

@@ -43,6 +43,8 @@ struct sv_ckpt {
  * duplicate name, unsupported dtype, name in index but not in its shard or the other way round. */
 int sv_ckpt_open(struct sv_ckpt *c, const char *dir, struct sv_err *err);
 void sv_ckpt_close(struct sv_ckpt *c);
+/* Bytes of the *.safetensors files there; 0 when it cannot be told. */
+int64_t sv_ckpt_dir_bytes(const char *dir);
 /* NULL when there is none. A leading "model." of the question is ignored as well. */
 const struct sv_host_tensor *sv_ckpt_find(const struct sv_ckpt *c, const char *name);
 /* Parses one safetensors image into arena-owned tensors; also the fuzz entry. Appends nothing on error. */

@@ -270,8 +270,12 @@ int sv_serve_open_fake_engine(struct sv_serve_engine *out, const struct sv_engin
     f->o = arg ? *(const struct sv_serve_fake *)arg : (struct sv_serve_fake){0};
     f->o.burst = f->o.burst < 1 ? 1 : f->o.burst > MAX_BURST ? MAX_BURST : f->o.burst;
     f->context = o->context ? o->context : 4096;
-    struct timespec t = {f->o.open_us / 1000000, f->o.open_us % 1000000 * 1000};
-    nanosleep(&t, NULL);
+    struct timespec t = {0, (long)(f->o.open_us % 10000000) * 100};
+    for (int i = 0; i < 10; i++) {
+        if (o->on_progress)
+            o->on_progress(o->progress_user, SV_OPEN_WEIGHTS, i / 10.0);
+        nanosleep(&t, NULL);
+    }
     int rc = sv_tokenizer_open(&f->tok, o->target_dir, err);
     if (rc) {
         sv_free(f);

@@ -74,13 +74,24 @@ void sv_out_pack(struct sv_buf *batch, const struct sv_out *o, const struct sv_l
 /* Reads one record at *at; false at the end. */
 bool sv_out_unpack(const struct sv_buf *batch, size_t *at, struct sv_out *o);
 
-enum sv_load_stage { SV_LOAD_START, SV_LOAD_TOKENIZER, SV_LOAD_ENGINE, SV_LOAD_DONE };
+enum sv_load_stage {
+    SV_LOAD_START,
+    SV_LOAD_TOKENIZER,
+    SV_LOAD_WEIGHTS, /* this and the next two are the engine's sv_open_stage */
+    SV_LOAD_GRAPHS,
+    SV_LOAD_COSTS,
+    SV_LOAD_DONE
+};
+/* Of all loading, what the stages before and the share of this one come to: 0 to 1. */
+double sv_load_progress(enum sv_load_stage stage, double share);
+const char *sv_load_stage_name(enum sv_load_stage stage);
 
 /* Written by the worker now and then, read for /metrics, /health and log lines. */
 struct sv_snapshot {
     struct sv_engine_stats stats;
     int32_t n_live;           /* sequences the engine has */
     enum sv_load_stage stage;
+    double stage_share;       /* of it that is done */
     int64_t busy_us;          /* time in steps */
 };
 

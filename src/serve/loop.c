@@ -99,6 +99,22 @@ static void log_figures(struct sv_serve *s, int64_t now)
     s->last_tokens = s->metrics.n_tokens;
 }
 
+static void log_loading(struct sv_serve *s, int64_t now)
+{
+    struct sv_snapshot snap;
+
+    s->last_us = s->last_us ? s->last_us : s->start_us;
+    if (s->o.log_seconds < 0 || now - s->last_us < (int64_t)s->o.log_seconds * 1000000)
+        return;
+    sv_worker_snapshot(s->worker, &snap);
+    struct sv_log_field f[] = {
+        SV_LOG_S("stage", sv_load_stage_name(snap.stage)),
+        SV_LOG_F("progress", sv_load_progress(snap.stage, snap.stage_share)),
+    };
+    sv_serve_log(s, "loading", f, 2);
+    s->last_us = now;
+}
+
 static void on_tick(evutil_socket_t fd, short what, void *arg)
 {
     struct sv_serve *s = arg;
@@ -109,6 +125,8 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     sv_call_flush(s);
     if (s->state == SV_READY)
         log_figures(s, now);
+    else if (s->state == SV_LOADING)
+        log_loading(s, now);
     check_drained(s);
 }
 

@@ -13,10 +13,22 @@ static void reply(struct sv_http_req *q, int status, struct sv_buf *b)
     sv_buf_fini(b);
 }
 
+const char *sv_load_stage_name(enum sv_load_stage stage)
+{
+    static const char *const names[] = {"starting", "tokenizer", "weights", "graphs", "costs", "done"};
+    return names[stage];
+}
+
+/* Weights take nearly all of the time where they have to be moved. */
+double sv_load_progress(enum sv_load_stage stage, double share)
+{
+    static const double start[] = {0, 0, 0.02, 0.8, 0.9, 1, 1};
+    return start[stage] + share * (start[stage + 1] - start[stage]);
+}
+
 /* 200 when requests are taken; 503 with what is going on while loading, draining or broken. */
 void sv_get_health(struct sv_serve *s, struct sv_http_req *q)
 {
-    static const char *const stages[] = {"starting", "tokenizer", "weights", "done"};
     struct sv_snapshot snap;
     struct sv_buf b;
 
@@ -30,10 +42,12 @@ void sv_get_health(struct sv_serve *s, struct sv_http_req *q)
     sv_http_add_header(q, "Retry-After", "1");
     if (s->state == SV_LOADING) {
         sv_buf_printf(&b,
-                      "{\"status\":\"loading\",\"stage\":\"%s\",\"progress\":%.2f,\"seconds\":%.1f,"
+                      "{\"status\":\"loading\",\"stage\":\"%s\",\"stage_progress\":%.3f,"
+                      "\"progress\":%.3f,\"seconds\":%.1f,"
                       "\"error\":{\"message\":\"the model is still being loaded\","
                       "\"type\":\"server_error\",\"param\":null,\"code\":\"loading\"}}\n",
-                      stages[snap.stage], (double)snap.stage / SV_LOAD_DONE,
+                      sv_load_stage_name(snap.stage), snap.stage_share,
+                      sv_load_progress(snap.stage, snap.stage_share),
                       (double)(sv_clock_us() - s->start_us) / 1e6);
     } else if (s->state == SV_DRAINING) {
         sv_buf_printf(&b, "{\"status\":\"draining\",\"unfinished\":%d}\n", s->n_live);

@@ -200,7 +200,16 @@ static void step(struct sv_worker *w)
 static void stage(struct sv_worker *w, enum sv_load_stage s)
 {
     w->snap.stage = s;
+    w->snap.stage_share = 0;
     publish(w, true);
+}
+
+static void on_progress(void *user, enum sv_open_stage s, double share)
+{
+    struct sv_worker *w = user;
+    w->snap.stage = (enum sv_load_stage)((int)SV_LOAD_WEIGHTS + (int)s);
+    w->snap.stage_share = share;
+    publish(w, false);
 }
 
 static int load_texts(struct sv_worker *w, struct sv_err *err)
@@ -224,7 +233,9 @@ static int load(struct sv_worker *w, struct sv_err *err)
 
     stage(w, SV_LOAD_TOKENIZER);
     int rc = load_texts(w, err);
-    stage(w, SV_LOAD_ENGINE);
+    stage(w, SV_LOAD_WEIGHTS);
+    w->o.engine.on_progress = on_progress;
+    w->o.engine.progress_user = w;
     if (!rc)
         rc = open(&w->engine, &w->o.engine, w->o.open_arg, err);
     if (rc)

@@ -310,6 +310,39 @@ static void bad_requests(void **state)
     teardown(&f);
 }
 
+struct progress {
+    enum sv_open_stage stage;
+    double share, weights;
+    int n[3];
+};
+
+static void on_progress(void *user, enum sv_open_stage stage, double share)
+{
+    struct progress *p = user;
+    assert_true(stage > p->stage || (stage == p->stage && share >= p->share));
+    assert_true(share >= 0 && share <= 1);
+    p->stage = stage;
+    p->share = share;
+    p->n[stage]++;
+    if (stage == SV_OPEN_WEIGHTS)
+        p->weights = share;
+}
+
+/* Who waits for an engine hears how far it is: only forward, tensor by tensor, up to all of them. */
+static void opening_tells_how_far(void **state)
+{
+    struct progress p = {0};
+    struct sv_engine_options o = {.target_dir = toy_target(&toy_bf16),
+                                  .draft_dir = toy_draft(&toy_bf16),
+                                  .auto_width = true,
+                                  .on_progress = on_progress,
+                                  .progress_user = &p};
+    (void)state;
+    sv_engine_close(run_open(&o, NULL));
+    assert_true(p.n[SV_OPEN_WEIGHTS] > 20 && p.n[SV_OPEN_COSTS] > 3);
+    assert_true(p.weights > 0.9); /* the rest is the files' headers */
+}
+
 /* Opening with the n-th allocation or file call failing: an error, no leak, no crash. */
 static void open_survives_faults(void **state)
 {
@@ -337,4 +370,4 @@ static void open_survives_faults(void **state)
 SV_TEST_MAIN(cmocka_unit_test(stop_ids_at_every_index), cmocka_unit_test(max_tokens_at_every_remainder),
              cmocka_unit_test(context_end_at_every_remainder), cmocka_unit_test(end_token),
              cmocka_unit_test(cancel_everywhere), cmocka_unit_test(bad_requests),
-             cmocka_unit_test(open_survives_faults))
+             cmocka_unit_test(opening_tells_how_far), cmocka_unit_test(open_survives_faults))

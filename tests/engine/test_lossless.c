@@ -37,21 +37,6 @@ struct arrangement {
     int32_t batch, page, threads, chunk, width;
 };
 
-/* bf16 weights, so that the bf16 kernels are the ones at work; its draft is random and mostly wrong. */
-static const struct toy bf16_toy = {.vocab = VOCAB,
-                                    .hidden = 64,
-                                    .n_layers = 3,
-                                    .n_heads = 5,
-                                    .n_kv = 1,
-                                    .head_dim = 16,
-                                    .mlp = 96,
-                                    .max_position = 256,
-                                    .block = BLOCK,
-                                    .draft_layers = 2,
-                                    .bf16 = true,
-                                    .scale = 0.2f,
-                                    .seed = 3};
-
 /* A directory each for target and draft: in f32 the trained golden pair, whose drafts are often right. */
 struct pair {
     const char *target, *draft;
@@ -100,7 +85,7 @@ static void all_arrangements(const char *isa, enum sv_data_type dtype, bool samp
         dtype == SV_TYPE_F32
             ? (struct pair){run_dir("tests/golden/tiny/pair_target"),
                             run_dir("tests/golden/tiny/pair_draft_full_b16")}
-            : (struct pair){toy_target(&bf16_toy), toy_draft(&bf16_toy)};
+            : (struct pair){toy_target(&toy_bf16), toy_draft(&toy_bf16)};
     struct run_case *c = run_cases(n, VOCAB, MAX_PROMPT, MAX_TOKENS, 42);
     for (int i = 0; i < n && sampled; i++) {
         static const double temperature[] = {0.7, 1.0, 1.5, 0};

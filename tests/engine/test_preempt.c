@@ -18,20 +18,6 @@
 
 enum { VOCAB = 300, MAX_PROMPT = 40, MAX_TOKENS = 54, BLOCK = 16, CONTEXT = 96 };
 
-static const struct toy bf16_toy = {.vocab = VOCAB,
-                                    .hidden = 64,
-                                    .n_layers = 3,
-                                    .n_heads = 5,
-                                    .n_kv = 1,
-                                    .head_dim = 16,
-                                    .mlp = 96,
-                                    .max_position = 256,
-                                    .block = BLOCK,
-                                    .draft_layers = 2,
-                                    .bf16 = true,
-                                    .scale = 0.2f,
-                                    .seed = 3};
-
 struct tight {
     int32_t batch, page, threads, chunk, extra; /* extra: positions beyond one full sequence */
 };
@@ -132,8 +118,8 @@ static void sliding_draft(void **state)
 static void bf16(void **state)
 {
     (void)state;
-    run_tight(&(struct sv_engine_options){.target_dir = toy_target(&bf16_toy),
-                                          .draft_dir = toy_draft(&bf16_toy),
+    run_tight(&(struct sv_engine_options){.target_dir = toy_target(&toy_bf16),
+                                          .draft_dir = toy_draft(&toy_bf16),
                                           .dtype = SV_TYPE_BF16},
               false, 30);
 }

@@ -17,20 +17,6 @@
 
 enum { VOCAB = 300, MAX_TOKENS = 40, BLOCK = 16, CONTEXT = 192, FAMILIES = 6, PLENTY = 16000 };
 
-static const struct toy bf16_toy = {.vocab = VOCAB,
-                                    .hidden = 64,
-                                    .n_layers = 3,
-                                    .n_heads = 5,
-                                    .n_kv = 1,
-                                    .head_dim = 16,
-                                    .mlp = 96,
-                                    .max_position = 256,
-                                    .block = BLOCK,
-                                    .draft_layers = 2,
-                                    .bf16 = true,
-                                    .scale = 0.2f,
-                                    .seed = 3};
-
 /* Case i begins with as much of its family's 70 tokens as chance has it. */
 static struct run_case *family_cases(int32_t n, bool sampled)
 {
@@ -181,8 +167,8 @@ static void sliding_draft(void **state)
 static void bf16(void **state)
 {
     (void)state;
-    turns(&(struct sv_engine_options){.target_dir = toy_target(&bf16_toy),
-                                      .draft_dir = toy_draft(&bf16_toy),
+    turns(&(struct sv_engine_options){.target_dir = toy_target(&toy_bf16),
+                                      .draft_dir = toy_draft(&toy_bf16),
                                       .dtype = SV_TYPE_BF16},
           false, 18);
 }

@@ -18,20 +18,6 @@
 
 enum { N = 60, MAX_PROMPT = 40, MAX_TOKENS = 32, VOCAB = 300, BLOCK = 16 };
 
-static const struct toy toy = {.vocab = VOCAB,
-                               .hidden = 64,
-                               .n_layers = 3,
-                               .n_heads = 5,
-                               .n_kv = 1,
-                               .head_dim = 16,
-                               .mlp = 96,
-                               .max_position = 256,
-                               .block = BLOCK,
-                               .draft_layers = 2,
-                               .bf16 = true,
-                               .scale = 0.2f,
-                               .seed = 3};
-
 /* The trained golden pair: its drafts are often right. */
 static struct sv_engine_options trained(void)
 {
@@ -42,7 +28,8 @@ static struct sv_engine_options trained(void)
 
 static struct sv_engine_options random_pair(void)
 {
-    return (struct sv_engine_options){.target_dir = toy_target(&toy), .draft_dir = toy_draft(&toy)};
+    return (struct sv_engine_options){.target_dir = toy_target(&toy_bf16),
+                                     .draft_dir = toy_draft(&toy_bf16)};
 }
 
 static void sample(struct run_case *c, int n)

@@ -12,6 +12,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
+const struct toy toy_bf16 = {.vocab = 300,
+                             .hidden = 64,
+                             .n_layers = 3,
+                             .n_heads = 5,
+                             .n_kv = 1,
+                             .head_dim = 16,
+                             .mlp = 96,
+                             .max_position = 256,
+                             .block = 16,
+                             .draft_layers = 2,
+                             .bf16 = true,
+                             .scale = 0.2f,
+                             .seed = 3};
+
 /* A safetensors file under construction: header text and data. */
 struct writer {
     struct sv_buf header, data;

@@ -14,6 +14,9 @@ struct toy {
     float scale;                 /* standard deviation of the weights */
     uint64_t seed;
 };
+/* 300 words, a block of 16, bf16 weights, so that the bf16 kernels are the ones at work; its draft is random and
+ * mostly wrong. */
+extern const struct toy toy_bf16;
 /* Directories live below the test's temporary folder; the names are kept for the process's life. */
 const char *toy_target(const struct toy *t);
 const char *toy_draft(const struct toy *t);

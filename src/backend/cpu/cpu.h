@@ -21,7 +21,7 @@ struct sv_cpu_attn_lanes;
 struct sv_cpu_vec;  /* vec.h: table of row kernels for one instruction-set level */
 
 struct sv_cpu {
-    const struct sv_backend *be; /* first member: a struct sv_cpu is a struct sv_dev */
+    SV_DEV_HEAD; /* first: a struct sv_cpu is a struct sv_dev */
     struct sv_pool *pool;
     int n_threads;
     enum sv_isa isa; /* resolved, never AUTO */

@@ -63,7 +63,7 @@ struct sv_cuda_gemm_state;
 struct sv_cuda_attn_state;
 
 struct sv_cuda {
-    const struct sv_backend *be; /* first member: a struct sv_cuda is a struct sv_dev */
+    SV_DEV_HEAD;                 /* first: a struct sv_cuda is a struct sv_dev */
     struct sv_pool *pool;        /* copies weights into pinned memory */
     int ordinal;
     cudaStream_t stream; /* everything an op does happens here, in order */
