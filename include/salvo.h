@@ -53,7 +53,7 @@ struct sv_engine_options {
     int64_t cache_mib;        /* K/V pages of target and draft together; 0 = all sequences at full length,
                                  limited to 40 % of the machine's memory (GPUs: four times that, limited by
                                  gpu_memory); what they do not need keeps prefixes */
-    int32_t prefill_chunk;    /* prompt rows per step; 0 = 512 */
+    int32_t prefill_chunk;    /* prompt rows per step; 0 = 512, on a GPU 2048 */
     int32_t width;            /* verify width, anchor included; 0 = the draft's block, 1 = no drafting */
     bool auto_width;          /* let the width policy choose, at most `width`, never slower than 1 */
     bool no_prefix_cache;     /* do not keep pages of finished sequences for prompts that begin alike */

@@ -393,6 +393,10 @@ struct sv_backend {
      * replays it afterwards without the call, so all that launches bake in (counts, pointers, flags) must be
      * a function of the key. No upload from memory that changes place, no allocation inside. */
     void (*graph_run)(struct sv_dev *, uint64_t key, void (*enqueue)(void *user), void *user);
+    /* For traces: stamp(i) notes when the queue gets here, stamp_us is the time between two of them, both of
+     * which must be done. i < SV_STAMPS. Not inside graph_run. NULL where an op is over when it returns. */
+    void (*stamp)(struct sv_dev *, int32_t i);
+    double (*stamp_us)(struct sv_dev *, int32_t from, int32_t to);
 
     void (*block_ids)(struct sv_dev *, const struct sv_p_block_ids *);
     void (*embed)(struct sv_dev *, const struct sv_p_embed *);
@@ -418,6 +422,7 @@ struct sv_backend {
 };
 
 #define SV_MARKS 4
+#define SV_STAMPS 2048
 
 int sv_dev_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err);
 const struct sv_backend *sv_dev_backend(const struct sv_dev *dev);
@@ -462,5 +467,32 @@ void sv_op_history(struct sv_dev *dev, const struct sv_p_history *p);
 void sv_op_verify(struct sv_dev *dev, const struct sv_p_verify *p);
 void sv_op_commit(struct sv_dev *dev, const struct sv_p_commit *p);
 void sv_op_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p);
+
+/* ---------------------------------------------------------------- traces */
+
+/* trace.c: for benchmarks. A traced device's table is replaced until the trace ends: every op goes through the
+ * trace first, which counts it, times it or leaves it out. Ops are told apart by kind, shape and pass. */
+struct sv_trace;
+struct sv_trace_class {
+    char name[40];
+    int32_t pass; /* graph_run calls since the last mark, this one included; 0 = outside */
+    int32_t n;    /* calls */
+    double us;    /* in modes that time */
+};
+#define SV_TRACE_CLASSES 64
+enum sv_trace_mode {
+    SV_TRACE_COUNT,
+    SV_TRACE_OPS,  /* passes are not replayed; the time from op to op */
+    SV_TRACE_CALLS /* the time from call to call: a pass, a copy */
+};
+int sv_trace_begin(struct sv_trace **t, struct sv_dev *dev, struct sv_err *err);
+void sv_trace_end(struct sv_trace *t);
+/* Counts and times start at zero from here; nothing may be under way. */
+void sv_trace_start(struct sv_trace *t, enum sv_trace_mode mode);
+/* What was seen since. Nothing may be under way. */
+const struct sv_trace_class *sv_trace_read(struct sv_trace *t, int32_t *n);
+/* Classes left out from now on, bit by bit. What they would have written stays as it was: numbers mean nothing,
+ * times do; faults of kernels that meet such numbers are dropped. */
+void sv_trace_skip(struct sv_trace *t, uint64_t classes);
 
 #endif

@@ -10,10 +10,6 @@
 
 #include <string.h>
 
-struct sv_dev {
-    SV_DEV_HEAD;
-};
-
 /* ---------------------------------------------------------------- dtypes */
 
 size_t sv_dtype_bytes(enum sv_dtype t)

@@ -117,7 +117,7 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
                "longest sequence in tokens, 0 = the model's, at most 8192");
     sv_cli_opt(o, "page-size", 0, SV_OPT_INT, &m->page_size, "N",
                "positions in a cache page, 0 = 16");
-    sv_cli_opt(o, "chunk", 0, SV_OPT_INT, &m->chunk, "N", "prompt tokens in a step, 0 = 512");
+    sv_cli_opt(o, "chunk", 0, SV_OPT_INT, &m->chunk, "N", "prompt tokens in a step, 0 = 512, on a GPU 2048");
     sv_cli_opt(o, "spec-width", 'w', SV_OPT_STRING, &m->width, "W",
                "tokens verified in a step: auto (default; never slower than plain), off, or a "
                "number, 0 = the draft's block");

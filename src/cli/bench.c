@@ -28,7 +28,7 @@ enum { NO_PREFILL = -1 };
 
 struct bench_args {
     const char *prompts, *format, *out, *concurrency, *random_dir, *draft_config, *tmp_dir;
-    const char *modes, *widths, *profiles;
+    const char *modes, *widths, *profiles, *ops;
     int64_t repeat, verify, prefill, limit, at_context, steps;
     double seconds;
     bool keep_loops, quiet;
@@ -225,6 +225,7 @@ static int bench_sim(const struct bench_args *a, struct sv_engine_options *eo)
                             .steps = (int32_t)a->steps,
                             .seconds = a->seconds,
                             .random_weights = a->random_dir != NULL,
+                            .ops = a->ops,
                             .quiet = a->quiet};
     struct sv_buf text;
     int code = parse_concurrency(a->concurrency, &levels);
@@ -251,7 +252,7 @@ static int bench_sim(const struct bench_args *a, struct sv_engine_options *eo)
 
 static bool is_sim(const struct bench_args *a)
 {
-    return a->modes || a->profiles || a->draft_config;
+    return a->modes || a->profiles || a->draft_config || a->ops;
 }
 
 static int check_args(const struct bench_args *a)
@@ -320,9 +321,10 @@ static int bench(int argc, char **argv)
     sv_cli_opt(&opts, "draft-config", 0, SV_OPT_STRING, &a.draft_config, "DIR",
                "draft with random weights of DIR/config.json");
     sv_cli_opt(&opts, "mode", 0, SV_OPT_STRING, &a.modes, "LIST",
-               "plain, dflash (fixed widths), auto (the width policy), on random prompts");
+               "plain, dflash (fixed widths), verify (these without drafting), auto (the width "
+               "policy), on random prompts");
     sv_cli_opt(&opts, "widths", 0, SV_OPT_STRING, &a.widths, "LIST",
-               "widths of --mode dflash (default 16)");
+               "widths of dflash and verify (default 16)");
     sv_cli_opt(
         &opts, "accept-profile", 0, SV_OPT_STRING, &a.profiles, "LIST",
         "draw accept lengths: never, a mean, qwen3-8b, always, all, a FILE of shares; or real");
@@ -330,6 +332,8 @@ static int bench(int argc, char **argv)
                "tokens before the measured ones with --mode (default 512)");
     sv_cli_opt(&opts, "steps", 0, SV_OPT_INT, &a.steps, "N",
                "steps in one sample with --mode (default 32)");
+    sv_cli_opt(&opts, "profile-ops", 0, SV_OPT_STRING, &a.ops, "FILE",
+               "with --mode: where the time of a step goes, op by op");
     sv_cli_opt(&opts, "seconds", 0, SV_OPT_FLOAT, &a.seconds, "X",
                "time for each measurement (default 1)");
     sv_cli_opt(&opts, "tmp", 0, SV_OPT_STRING, &a.tmp_dir, "DIR",

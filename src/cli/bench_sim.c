@@ -13,15 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct sim {
-    const struct sv_sim_opts *o;
-    struct sv_engine *engine[2]; /* plain, with draft or NULL */
-    int32_t *prompt;             /* (context or prefill) */
-    struct sv_sim_results *out;
-    struct sv_cli_progress progress;
-    struct sv_rng rng;
-};
-
 static void ignore(void *user, const struct sv_event *ev)
 {
     (void)user;
@@ -35,7 +26,7 @@ static int step(struct sv_engine *e, struct sv_err *err)
     return left < 0 ? sv_fail(err, left, -1, "%s", msg) : SV_OK;
 }
 
-static int submit(struct sim *s, struct sv_engine *e, int32_t n_prompt, int32_t max_tokens,
+static int submit(struct sv_sim *s, struct sv_engine *e, int32_t n_prompt, int32_t max_tokens,
                   int32_t first, struct sv_err *err)
 {
     struct sv_request r = sv_default_request(e);
@@ -59,7 +50,7 @@ static int drain(struct sv_engine *e, struct sv_err *err)
 }
 
 /* n sequences with their prompts computed. */
-static int start_level(struct sim *s, struct sv_engine *e, int32_t n, struct sv_err *err)
+static int start_level(struct sv_sim *s, struct sv_engine *e, int32_t n, struct sv_err *err)
 {
     int rc = drain(e, err);
     for (int32_t i = 0; i < n && !rc; i++)
@@ -81,7 +72,7 @@ static int start_level(struct sim *s, struct sv_engine *e, int32_t n, struct sv_
 
 /* Back to the prompt and one token: what was computed beyond is overwritten before it is seen.
  * Where layers slide, pages behind them are gone, and the sequences start anew. */
-static int rewind_all(struct sim *s, struct sv_engine *e, int32_t n, uint64_t draw,
+static int rewind_all(struct sv_sim *s, struct sv_engine *e, int32_t n, uint64_t draw,
                       struct sv_err *err)
 {
     bool slides = false;
@@ -102,10 +93,14 @@ static int rewind_all(struct sim *s, struct sv_engine *e, int32_t n, uint64_t dr
     return SV_OK;
 }
 
-static void set_arm(struct sv_engine *e, const struct sv_sim_arm *a, const struct sv_sim_profile *p)
+/* Nothing may be in flight: the drafter comes and goes. */
+static void set_arm(struct sv_sim *s, const struct sv_sim_arm *a, const struct sv_sim_profile *p)
 {
+    struct sv_engine *e = s->e;
     e->profile = p->real ? NULL : &p->p;
     e->sched.policy = a->width ? NULL : e->policy;
+    e->drafter = a->drafts ? s->drafter : NULL;
+    e->sched.block = a->drafts ? s->drafter->block_size : 1;
     for (struct sv_seq *q = e->sched.head; q; q = q->next)
         q->width = a->width && a->width < e->width ? a->width : e->width;
 }
@@ -142,18 +137,16 @@ static void count_plan(const struct sv_engine *e, struct sv_sim_row *row)
     row->n_drafting += p->n_draft_segs > 0;
 }
 
-/* n_steps steps from the prompt's end; row NULL: only to warm up. Returns the rate in tokens a
- * second. */
-static int run_sample(struct sim *s, int32_t n, const struct sv_sim_arm *a,
-                      const struct sv_sim_profile *p, uint64_t draw, struct sv_sim_row *row,
-                      double *rate, struct sv_err *err)
+int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
+                  const struct sv_sim_profile *p, uint64_t draw, struct sv_sim_row *row, double *rate,
+                  struct sv_err *err)
 {
-    struct sv_engine *e = s->engine[a->width != 1 && s->engine[1]];
+    struct sv_engine *e = s->e;
     double bytes = 0;
     int rc = rewind_all(s, e, n, draw, err);
     if (rc)
         return rc;
-    set_arm(e, a, p);
+    set_arm(s, a, p);
     rc = step(e, err); /* uploads what was set back */
     int64_t tokens = e->stats.n_tokens, start = sv_clock_ns();
     for (int32_t i = 0; i < s->o->steps && !rc; i++) {
@@ -164,7 +157,9 @@ static int run_sample(struct sim *s, int32_t n, const struct sv_sim_arm *a,
     }
     double seconds = (double)(sv_clock_ns() - start) / 1e9;
     tokens = e->stats.n_tokens - tokens;
+    rc = rc ? rc : sv_engine_settle(e, err);
     e->profile = NULL;
+    e->drafter = s->drafter;
     *rate = (double)tokens / seconds;
     if (!row || rc)
         return rc;
@@ -187,7 +182,8 @@ static double policy_ratio(const struct sv_sim_row *rows, int32_t n_arms)
         const struct sv_sim_row *r = &rows[a];
         if (!r->arm->width)
             policy = r;
-        else if (!best || sv_cli_samples_median(&r->rate) > sv_cli_samples_median(&best->rate))
+        else if ((r->arm->drafts || r->arm->width == 1) &&
+                 (!best || sv_cli_samples_median(&r->rate) > sv_cli_samples_median(&best->rate)))
             best = r;
     }
     if (!policy || !best)
@@ -208,7 +204,7 @@ static void forget(struct sv_engine *e)
 }
 
 /* All arms of one level and profile, in turns. */
-static int run_profile(struct sim *s, int32_t n, const struct sv_sim_profile *p,
+static int run_profile(struct sv_sim *s, int32_t n, const struct sv_sim_profile *p,
                        struct sv_sim_row *rows, struct sv_err *err)
 {
     const struct sv_sim_opts *o = s->o;
@@ -223,7 +219,7 @@ static int run_profile(struct sim *s, int32_t n, const struct sv_sim_profile *p,
             forget(s->engine[1]);
         int warm = o->arm[a].width ? 1 : 2 + 256 / o->steps / n;
         for (int i = 0; i < warm && !rc; i++)
-            rc = run_sample(s, n, &o->arm[a], p, 1000000 + (uint64_t)(i * o->steps), NULL, &rate,
+            rc = sv_sim_sample(s, n, &o->arm[a], p, 1000000 + (uint64_t)(i * o->steps), NULL, &rate,
                             err);
     }
     for (int32_t k = 0; k < o->repeat && !rc; k++) {
@@ -236,7 +232,7 @@ static int run_profile(struct sim *s, int32_t n, const struct sv_sim_profile *p,
         }
         for (int32_t i = 0; i < o->n_arms && !rc; i++) {
             int32_t a = order[i];
-            rc = run_sample(s, n, &o->arm[a], p, (uint64_t)k * (uint64_t)(o->steps + 1), &rows[a],
+            rc = sv_sim_sample(s, n, &o->arm[a], p, (uint64_t)k * (uint64_t)(o->steps + 1), &rows[a],
                             &rate, err);
             s->progress.done++;
             s->progress.n_items++;
@@ -254,24 +250,23 @@ static int run_profile(struct sim *s, int32_t n, const struct sv_sim_profile *p,
     return rc;
 }
 
-static void measure_limit(struct sim *s)
+static void measure_limit(struct sv_sim *s)
 {
-    double gbs = sv_cli_bandwidth(s->engine[0], s->out->info.target_step_bytes);
+    double gbs = sv_cli_bandwidth(s->e, s->out->info.target_step_bytes);
     s->out->gbs = gbs > s->out->gbs ? gbs : s->out->gbs;
 }
 
-static int run_levels(struct sim *s, struct sv_err *err)
+static int run_levels(struct sv_sim *s, struct sv_err *err)
 {
     const struct sv_sim_opts *o = s->o;
     struct sv_sim_row *row = s->out->row;
     for (int32_t c = 0; c < o->n_concurrency; c++) {
-        int rc = SV_OK;
-        for (int k = 0; k < 2 && !rc; k++)
-            if (s->engine[k])
-                rc = start_level(s, s->engine[k], o->concurrency[c], err);
+        int rc = start_level(s, s->e, o->concurrency[c], err);
         for (int32_t p = 0; p < o->n_profiles && !rc; p++, row += o->n_arms) {
             rc = run_profile(s, o->concurrency[c], &o->profile[p], row, err);
             s->out->n += rc ? 0 : o->n_arms;
+            for (int32_t a = 0; a < o->n_arms && !rc && o->ops; a++)
+                rc = sv_sim_ops(s, o->concurrency[c], &o->arm[a], &o->profile[p], err);
         }
         if (rc)
             return rc;
@@ -281,9 +276,9 @@ static int run_levels(struct sim *s, struct sv_err *err)
 }
 
 /* Time to the first token of one prompt, nothing else running. */
-static int run_prefill(struct sim *s, struct sv_err *err)
+static int run_prefill(struct sv_sim *s, struct sv_err *err)
 {
-    struct sv_engine *e = s->engine[s->engine[1] != NULL];
+    struct sv_engine *e = s->e;
     struct sv_sim_prefill *f = &s->out->prefill;
     const struct sv_config *c = &e->model.cfg;
     f->n = s->o->prefill;
@@ -294,6 +289,7 @@ static int run_prefill(struct sim *s, struct sv_err *err)
     f->flops =
         (double)f->n * c->n_layers * (per_layer + 2.0 * (double)f->n * c->n_heads * c->head_dim);
     int rc = drain(e, err);
+    e->drafter = NULL; /* the target's speed: with a draft its context comes on top */
     for (int32_t k = 0; k <= s->o->repeat && !rc; k++) {
         int64_t start = sv_clock_ns();
         rc = submit(s, e, f->n, 1, k, err);
@@ -302,23 +298,23 @@ static int run_prefill(struct sim *s, struct sv_err *err)
         if (k) /* the first one touches memory for the first time */
             sv_cli_samples_add(&f->ms, (double)(sv_clock_ns() - start) / 1e6);
     }
+    e->drafter = s->drafter;
     return rc;
 }
 
 /* ---------------------------------------------------------------- opening */
 
-static int open_engines(struct sim *s, const struct sv_engine_options *eo, struct sv_err *err)
+static int open_engine(struct sv_sim *s, const struct sv_engine_options *eo, struct sv_err *err)
 {
     const struct sv_sim_opts *o = s->o;
     struct sv_engine_options opts = *eo;
     const struct sv_engine_tuning tuning = {.random_weights = o->random_weights};
-    bool plain = false, drafting = false;
+    bool drafting = false;
     opts.max_sequences = 1;
     for (int32_t i = 0; i < o->n_concurrency; i++)
         if (o->concurrency[i] > opts.max_sequences)
             opts.max_sequences = o->concurrency[i];
     for (int32_t i = 0; i < o->n_arms; i++) {
-        plain |= o->arm[i].width == 1;
         drafting |= o->arm[i].width != 1;
         opts.auto_width |= !o->arm[i].width;
     }
@@ -329,18 +325,16 @@ static int open_engines(struct sim *s, const struct sv_engine_options *eo, struc
     opts.width = 0;
     opts.no_prefix_cache = true;
     int rc = SV_OK;
-    if (drafting && eo->draft_dir)
-        rc = sv_engine_open_tuned(&s->engine[1], &opts, &tuning, NULL, err);
-    else if (drafting)
+    if (!drafting)
+        opts.draft_dir = NULL;
+    else if (!opts.draft_dir)
         return sv_fail(err, SV_EINVAL, -1,
                        "modes other than plain need a draft (-d or --draft-config)");
-    opts.draft_dir = NULL;
-    (void)plain; /* also what the read bandwidth is measured with */
-    if (!rc)
-        rc = sv_engine_open_tuned(&s->engine[0], &opts, &tuning, NULL, err);
-    struct sv_engine *e = s->engine[s->engine[1] != NULL];
-    if (!rc)
-        sv_get_engine_info(e, &s->out->info);
+    rc = sv_engine_open_tuned(&s->e, &opts, &tuning, NULL, err);
+    if (!rc) {
+        s->drafter = s->e->drafter;
+        sv_get_engine_info(s->e, &s->out->info);
+    }
     for (int32_t i = 0; i < o->n_arms && !rc; i++)
         if (o->arm[i].width > s->out->info.block_size)
             rc = sv_fail(err, SV_EINVAL, -1, "width %d is above the draft's block of %d",
@@ -356,20 +350,21 @@ int sv_cli_sim_measure(const struct sv_sim_opts *o, const struct sv_engine_optio
                        const char *format, struct sv_buf *out)
 {
     struct sv_sim_results res = {.n = 0};
-    struct sim s = {.o = o, .out = &res};
+    struct sv_sim s = {.o = o, .out = &res};
     struct sv_err err = {0};
     struct sv_rng rng = {.state = 2};
     int32_t longest = o->context > o->prefill ? o->context : o->prefill;
     int rc = SV_OK;
 
     sv_cli_catch_interrupt();
+    sv_buf_init(&res.ops);
     res.row = sv_calloc((size_t)o->n_concurrency * (size_t)o->n_profiles * (size_t)o->n_arms,
                         sizeof *res.row);
     s.prompt = sv_calloc((size_t)longest, sizeof *s.prompt);
     if (!res.row || !s.prompt)
         rc = sv_fail(&err, SV_ENOMEM, -1, "out of memory");
     if (!rc)
-        rc = open_engines(&s, eo, &err);
+        rc = open_engine(&s, eo, &err);
     for (int32_t i = 0; i < longest && !rc; i++)
         s.prompt[i] = (int32_t)sv_rng_below(&rng, (uint32_t)res.info.vocab_size);
     sv_cli_progress_begin(&s.progress, stderr, "measure", "samples",
@@ -382,15 +377,18 @@ int sv_cli_sim_measure(const struct sv_sim_opts *o, const struct sv_engine_optio
     if (!rc)
         rc = run_levels(&s, &err);
     sv_cli_progress_clear(&s.progress);
-    res.policy = s.engine[1] ? s.engine[1]->policy : NULL;
+    res.policy = s.e ? s.e->policy : NULL;
+    if (!rc && res.ops.len)
+        rc = sv_file_write(o->ops, res.ops.data, res.ops.len, &err);
     if (!rc || res.n)
         sv_sim_write(&res, o, eo->target_dir, eo->n_threads ? eo->n_threads : sv_cpu_count(),
                      format, out);
-    for (int k = 0; k < 2; k++) {
-        if (s.engine[k] && s.engine[k]->policy)
-            s.engine[k]->sched.policy = s.engine[k]->policy;
-        sv_close_engine(s.engine[k]);
+    if (s.e) {
+        s.e->drafter = s.drafter;
+        s.e->sched.policy = s.e->policy;
+        sv_close_engine(s.e);
     }
+    sv_buf_fini(&res.ops);
     sv_free(res.row);
     sv_free(s.prompt);
     return rc ? sv_cli_fail("%s", err.msg) : SV_CLI_OK;

@@ -1,6 +1,6 @@
 /*
- * sim.h - what the two files of simulated measurements share: bench_sim.c (running) and
- * sim_report.c (telling).
+ * sim.h - what the files of simulated measurements share: bench_sim.c (running), sim_report.c
+ * (telling) and bench_ops.c (where the time of a step goes).
  *
  * Included by these and by bench.c. Must not be reachable from a command that answers requests.
  */
@@ -12,10 +12,11 @@
 
 enum { SV_SIM_MAX_ARMS = 16, SV_SIM_MAX_LEVELS = 16, SV_SIM_MAX_PROFILES = 16 };
 
-/* One way to decode: plain (an engine without draft), a fixed width, or the policy. */
+/* One way to decode: plain, verify steps of which nobody drafts, a fixed width, or the policy. */
 struct sv_sim_arm {
     char name[16];
     int32_t width; /* 1 = plain, 0 = the policy */
+    bool drafts;   /* else as an engine without a draft */
 };
 struct sv_sim_profile {
     char name[32];
@@ -30,6 +31,7 @@ struct sv_sim_opts {
     int32_t context, prefill, repeat, steps; /* steps of one sample */
     double seconds;                          /* for one arm at one level at most */
     bool random_weights, quiet;
+    const char *ops; /* file for where the time of each arm's steps goes; NULL = not asked */
 };
 /* Lists as they stand on the command line; -1 to go on, else the exit code. */
 int sv_sim_parse_modes(struct sv_sim_opts *o, const char *modes, const char *widths);
@@ -56,7 +58,25 @@ struct sv_sim_results {
     double gbs;                     /* read bandwidth, best of the run */
     const struct sv_policy *policy; /* its table; NULL without */
     struct sv_engine_info info;
+    struct sv_buf ops; /* text, with opts.ops */
 };
+struct sv_sim {
+    const struct sv_sim_opts *o;
+    struct sv_engine *e;
+    struct sv_drafter *drafter; /* the engine's, which arms without drafts take away; NULL = none */
+    int32_t *prompt;            /* (context or prefill) */
+    struct sv_sim_results *out;
+    struct sv_cli_progress progress;
+    struct sv_rng rng;
+};
+/* opts.steps steps of n sequences from the prompt's end, after one that is not counted; row NULL: nothing is
+ * kept. draw: where the profile's draws begin. *rate: tokens a second. */
+int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
+                  const struct sv_sim_profile *p, uint64_t draw, struct sv_sim_row *row, double *rate,
+                  struct sv_err *err);
+/* bench_ops.c: appends a table of phases, calls and ops of that arm's steps to out->ops. */
+int sv_sim_ops(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a, const struct sv_sim_profile *p,
+               struct sv_err *err);
 /* sim_report.c. The cost table, what was learnt of it and of acceptance: why widths were chosen. */
 void sv_cli_policy_reasons(const struct sv_policy *p, struct sv_buf *out);
 void sv_sim_write(const struct sv_sim_results *r, const struct sv_sim_opts *o, const char *model,

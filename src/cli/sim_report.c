@@ -27,14 +27,15 @@ static bool next_item(const char **text, char *item, size_t size)
     return true;
 }
 
-static struct sv_sim_arm *add_arm(struct sv_sim_opts *o, int32_t width)
+static struct sv_sim_arm *add_arm(struct sv_sim_opts *o, int32_t width, bool drafts)
 {
     if (o->n_arms == SV_SIM_MAX_ARMS)
         return NULL;
     struct sv_sim_arm *a = &o->arm[o->n_arms++];
     a->width = width;
+    a->drafts = drafts;
     if (width > 1)
-        snprintf(a->name, sizeof a->name, "width %d", width);
+        snprintf(a->name, sizeof a->name, drafts ? "width %d" : "verify %d", width);
     else
         snprintf(a->name, sizeof a->name, "%s", width ? "plain" : "auto");
     return a;
@@ -47,14 +48,14 @@ int sv_sim_parse_modes(struct sv_sim_opts *o, const char *modes, const char *wid
     while (next_item(&modes, item, sizeof item)) {
         const char *w = widths;
         char width[64];
-        bool ok = true;
+        bool ok = true, drafts = strcmp(item, "dflash") == 0;
         if (strcmp(item, "plain") == 0)
-            ok = add_arm(o, 1) != NULL;
+            ok = add_arm(o, 1, false) != NULL;
         else if (strcmp(item, "auto") == 0)
-            ok = add_arm(o, 0) != NULL;
-        else if (strcmp(item, "dflash") != 0)
-            return sv_cli_usage("bench", "option --mode: '%s' is not one of plain, dflash, auto",
-                                item);
+            ok = add_arm(o, 0, true) != NULL;
+        else if (!drafts && strcmp(item, "verify") != 0)
+            return sv_cli_usage(
+                "bench", "option --mode: '%s' is not one of plain, verify, dflash, auto", item);
         else
             while (ok && next_item(&w, width, sizeof width)) {
                 char *end;
@@ -62,7 +63,7 @@ int sv_sim_parse_modes(struct sv_sim_opts *o, const char *modes, const char *wid
                 if (*end || end == width || v < 2 || v > SV_MAX_BLOCK)
                     return sv_cli_usage("bench", "option --width: '%s' is not a number in [2, %d]",
                                         width, SV_MAX_BLOCK);
-                ok = add_arm(o, (int32_t)v) != NULL;
+                ok = add_arm(o, (int32_t)v, drafts) != NULL;
             }
         if (!ok)
             return sv_cli_usage("bench", "option --mode: more than %d modes and widths",

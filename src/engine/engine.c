@@ -8,7 +8,9 @@
 
 #include <string.h>
 
-enum { DEFAULT_CONTEXT = 8192, DEFAULT_PAGE = 16, DEFAULT_CHUNK = 512, LOGIT_CHUNK = 64 };
+/* Prompt rows of a step: a GPU needs more of them before it works at its full rate. */
+enum { DEFAULT_CHUNK = 512, GPU_CHUNK = 2048 };
+enum { DEFAULT_CONTEXT = 8192, DEFAULT_PAGE = 16, LOGIT_CHUNK = 64 };
 
 /* Positions beyond the context that rows may stand at: the masks of a last block, and one block more when a
  * step is planned before the host knows that the one in flight was the last. */
@@ -38,6 +40,26 @@ struct resolved {
     const struct sv_engine_tuning *tuning;
 };
 
+/* Where the time until the engine is open goes. */
+struct stages {
+    int64_t begin_us, last_us;
+    char text[256];
+};
+
+static void stage(struct stages *t, const char *name, double gbytes)
+{
+    int64_t now = sv_clock_us();
+    double s = (double)(now - t->last_us) / 1e6;
+    size_t n = strlen(t->text);
+    t->last_us = now;
+    if (s < 0.005)
+        return;
+    snprintf(t->text + n, sizeof t->text - n, "%s %s %.2f", n ? "," : "", name, s);
+    n = strlen(t->text);
+    if (gbytes > 0)
+        snprintf(t->text + n, sizeof t->text - n, " (%.2f GB at %.1f GB/s)", gbytes, gbytes / s);
+}
+
 static int in_range(int64_t v, int64_t lo, int64_t hi, const char *name, struct sv_err *err)
 {
     return v >= lo && v <= hi ? SV_OK
@@ -53,14 +75,14 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
                            .share = o->gpu_memory,
                            .cache_bytes = o->cache_mib << 20,
                            .keep_prefixes = !o->no_prefix_cache,
-                           .chunk = o->prefill_chunk ? o->prefill_chunk : DEFAULT_CHUNK};
+                           .chunk = o->prefill_chunk};
     int rc = in_range(r->n_slots, 1, 4096, "max_sequences", err);
     if (!rc)
         rc = in_range(r->context, 0, 1 << 24, "context", err);
     if (!rc)
         rc = in_range(r->page_size, 1, 1024, "page_size", err);
     if (!rc)
-        rc = in_range(r->chunk, 1, 1 << 16, "prefill_chunk", err);
+        rc = in_range(r->chunk, 0, 1 << 16, "prefill_chunk", err);
     if (!rc)
         rc = in_range(o->n_threads, 0, 1024, "n_threads", err);
     if (!rc)
@@ -104,7 +126,7 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
 }
 
 static int open_models(struct sv_engine *e, const struct sv_engine_options *o, struct resolved *r,
-                       struct sv_err *err)
+                       struct stages *t, struct sv_err *err)
 {
     struct sv_config cfg;
     int rc = sv_config_load(&cfg, o->target_dir, err);
@@ -118,7 +140,9 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
         return sv_fail(err, SV_EINVAL, -1, "context %d is above the model's %d positions",
                        r->context, cfg.max_position);
     e->context = r->context;
+    stage(t, "configuration", 0);
     rc = open_device(e, o, &cfg, err);
+    stage(t, "device", 0);
     int64_t n_total;
     if (!rc) {
         sv_dev_memory(e->dev, &r->free_at_open, &n_total);
@@ -136,9 +160,11 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     if (!rc)
         rc = (made ? sv_model_open_random : sv_model_open)(&e->model, e->dev, o->target_dir, n_positions,
                                                            err);
+    stage(t, "target", (double)e->model.weights.n_bytes / 1e9);
     if (!rc && !e->drafter && o->draft_dir)
         rc = (made ? sv_dflash_open_random : sv_dflash_open)(&e->drafter, &e->model, o->draft_dir,
                                                              n_positions, err);
+    stage(t, "draft", e->drafter ? (double)e->drafter->weight_bytes / 1e9 : 0);
     if (rc)
         return rc;
     sv_dev_on_upload(e->dev, NULL, NULL);
@@ -148,6 +174,8 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
         return sv_fail(err, SV_EINVAL, -1, "width %d is above the drafter's block of %d", e->width,
                        block);
     bool graphs = sv_dev_backend(e->dev)->has_graphs;
+    if (!r->chunk)
+        r->chunk = graphs ? GPU_CHUNK : DEFAULT_CHUNK;
     e->pads = (graphs && !o->no_graphs) || r->tuning->pad;
     /* A drafter that fills ids on the host must have seen the last token. */
     bool host_draft = e->drafter && e->drafter->ops->fill;
@@ -377,6 +405,7 @@ int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options 
 {
     *out = NULL;
     struct resolved r;
+    struct stages t = {.begin_us = sv_clock_us(), .last_us = sv_clock_us()};
     struct sv_engine *e = sv_calloc(1, sizeof *e);
     if (!e) {
         sv_drafter_close(drafter);
@@ -390,19 +419,27 @@ int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options 
     int rc = resolve(opts, &r, err);
     r.tuning = tuning;
     if (!rc)
-        rc = open_models(e, opts, &r, err);
+        rc = open_models(e, opts, &r, &t, err);
     if (!rc)
         rc = open_text(e, opts->target_dir, err);
+    stage(&t, "tokenizer", 0);
     if (!rc)
         rc = open_buffers(e, &r, err);
+    stage(&t, "buffers", 0);
     if (!rc)
         rc = open_cache(e, &r, err);
+    stage(&t, "cache", 0);
     if (!rc)
         rc = open_sched(e, &r, err);
     if (!rc)
         rc = warm_up(e, err);
+    stage(&t, "graphs", 0);
     if (!rc)
         rc = open_policy(e, opts, err);
+    stage(&t, "costs of steps", 0);
+    if (!rc)
+        sv_log(e->depth ? SV_LOG_INFO : SV_LOG_DEBUG, "start: %.2f s:%s",
+               (double)(t.last_us - t.begin_us) / 1e6, t.text);
     if (rc) {
         sv_engine_close(e);
         return rc;

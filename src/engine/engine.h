@@ -252,6 +252,18 @@ struct sv_flight {
     int64_t start_us;
 };
 
+/* Where a step's time goes on the host. Copies and launches are calls there; the device works on them later. */
+enum sv_phase {
+    SV_PHASE_PLAN,
+    SV_PHASE_FILL,   /* host arrays and their upload */
+    SV_PHASE_DRAFT,  /* launching the drafting pass */
+    SV_PHASE_TARGET, /* launching the target's */
+    SV_PHASE_BACK,   /* the download and its mark */
+    SV_PHASE_WAIT,
+    SV_PHASE_ADVANCE,
+    SV_PHASES
+};
+
 struct sv_engine {
     struct sv_dev *dev;
     void (*on_progress)(void *user, enum sv_open_stage stage, double share); /* while it opens */
@@ -283,6 +295,7 @@ struct sv_engine {
     uint64_t next_id;
     struct sv_arena arena;        /* engine life time */
     struct sv_engine_stats stats;
+    int64_t phase_ns[SV_PHASES];
     struct sv_accept_stats accept;
     struct sv_gen_config gen;     /* checked at open; what a server offers as its defaults */
     const struct sv_accept_profile *profile; /* benchmarks: accept lengths are drawn; NULL = real */

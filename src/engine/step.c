@@ -10,9 +10,19 @@
  */
 #include "engine/engine.h"
 
+/* The time since *ns was spent on a phase. */
+static int64_t lap(struct sv_engine *e, enum sv_phase phase, int64_t *ns)
+{
+    int64_t now = sv_clock_ns(), spent = now - *ns;
+    e->phase_ns[phase] += spent;
+    *ns = now;
+    return spent;
+}
+
 /* Which sequences run, with which rows, on which pages. False: pages are short and a step is in flight. */
 static bool plan(struct sv_engine *e)
 {
+    int64_t ns = sv_clock_ns();
     for (struct sv_seq *q = e->sched.head; q; q = q->next) {
         if (!q->cancel || q->state == SV_SEQ_FINISHED)
             continue;
@@ -20,10 +30,11 @@ static bool plan(struct sv_engine *e)
         sv_held_flush(e);
         sv_sched_unseat(&e->sched, &e->cache, q);
     }
-    if (!sv_sched_plan(&e->sched, &e->cache, &e->plan, e->n_flight > 0))
-        return false;
-    sv_logits_plan(e);
-    return true;
+    bool planned = sv_sched_plan(&e->sched, &e->cache, &e->plan, e->n_flight > 0);
+    if (planned)
+        sv_logits_plan(e);
+    lap(e, SV_PHASE_PLAN, &ns);
+    return planned;
 }
 
 /* What the device is told: the plan's counts, or, where passes are replayed, the counts of a graph. The chunks
@@ -252,42 +263,43 @@ static uint64_t pass_key(const struct sv_engine *e, bool draft)
         return (uint64_t)p->told.n_draft_rows << 32 | (uint64_t)p->told.n_draft_out << 8 | 0x80;
     return (uint64_t)p->told.n_rows << 32 | (uint64_t)p->sampled | (uint64_t)p->ruled << 1 |
            (uint64_t)p->remembered << 2 | (uint64_t)p->logprobs << 3 | (uint64_t)(e->profile != NULL) << 4 |
-           (uint64_t)p->no_taps << 5;
+           (uint64_t)p->no_taps << 5 | (uint64_t)(e->drafter == NULL) << 6; /* benchmarks take it away */
 }
 
 /* Everything the device does for the plan at work, with host arrays `set`; the results are on their way. */
 static void enqueue(struct sv_engine *e, int32_t set)
 {
     struct sv_batch *b = &e->batch;
+    int64_t ns = sv_clock_ns(), observed = e->stats.observe_us;
     sv_batch_use(b, set);
     tell(e);
     sv_held_plan(e);
     fill(e);
-    int64_t t1 = sv_clock_us(), observed = e->stats.observe_us;
+    lap(e, SV_PHASE_FILL, &ns);
     if (e->plan.told.n_draft_rows && e->pads)
         sv_dev_graph_run(e->dev, pass_key(e, true), draft_pass, e);
     else if (e->plan.told.n_draft_rows)
         draft_pass(e);
-    int64_t t2 = sv_clock_us();
+    e->stats.draft_us += lap(e, SV_PHASE_DRAFT, &ns) / 1000;
     if (e->plan.replays)
         sv_dev_graph_run(e->dev, pass_key(e, false), target_pass, e);
     else
         target_pass(e);
-    int64_t t3 = sv_clock_us();
+    e->stats.forward_us +=
+        lap(e, SV_PHASE_TARGET, &ns) / 1000 - (e->stats.observe_us - observed);
     sv_dev_download(e->dev, b->host_result + (size_t)set * b->result_words, b->dev_result,
                     b->result_words * sizeof(int32_t));
     sv_logits_fetch(e);
     sv_dev_mark(e->dev, set);
-    e->stats.draft_us += t2 - t1;
-    e->stats.forward_us += t3 - t2 - (e->stats.observe_us - observed);
+    lap(e, SV_PHASE_BACK, &ns);
 }
 
 static int fetch(struct sv_engine *e, int32_t set, struct sv_err *err)
 {
-    int64_t start = sv_clock_us();
+    int64_t ns = sv_clock_ns();
     sv_batch_use(&e->batch, set);
     int rc = sv_dev_wait(e->dev, set, err);
-    e->stats.forward_us += sv_clock_us() - start;
+    e->stats.forward_us += lap(e, SV_PHASE_WAIT, &ns) / 1000;
     return rc;
 }
 
@@ -343,10 +355,12 @@ static void advance_seg(struct sv_engine *e, int32_t s)
 
 static void advance(struct sv_engine *e)
 {
+    int64_t ns = sv_clock_ns();
     sv_logits_take_prompts(e);
     for (int32_t s = 0; s < e->plan.n_segs; s++)
         advance_seg(e, s);
     e->stats.n_steps++;
+    lap(e, SV_PHASE_ADVANCE, &ns);
 }
 
 /* After a device failure nothing of the running sequences can be trusted. */

@@ -99,7 +99,12 @@ equal "$(grep -c ',width 8,.*,always,yes,' "$tmp/out")" 2
 equal "$(grep ',width 8,.*,always,' "$tmp/out" | cut -d, -f23 | sort -u)" 8.000
 equal "$(grep ',width 8,.*,never,' "$tmp/out" | cut -d, -f23 | sort -u)" 1.000
 printf '0 0 1\n' >"$tmp/three"
-sim 0 --mode dflash --widths 2,8 --accept-profile "$tmp/three" -o csv
+sim 0 --mode dflash,verify --widths 2,8 --accept-profile "$tmp/three" -o csv --profile-ops "$tmp/ops"
+equal "$(grep ',verify 8,' "$tmp/out" | cut -d, -f23 | sort -u)" 3.000
+# Where the time goes: every arm and level, with the drafter's ops where it drafts.
+equal "$(grep -c '^## ' "$tmp/ops")" 8
+equal "$(sed -n '/^## verify 8, 1 /,/^| all/p' "$tmp/ops" | grep -c draft_context_kv)" 0
+equal "$(sed -n '/^## width 8, 1 /,/^| all/p' "$tmp/ops" | grep -c draft_context_kv)" 1
 equal "$(grep ',width 8,' "$tmp/out" | cut -d, -f23 | sort -u)" 3.000
 equal "$(grep ',width 2,' "$tmp/out" | cut -d, -f23 | sort -u)" 2.000
 printf '1 x\n' >"$tmp/bad"

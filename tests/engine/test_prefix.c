@@ -177,7 +177,8 @@ static void bf16(void **state)
 static void demo_pair_twice(void **state)
 {
     (void)state;
-    static const int32_t pages[] = {1, 16, 64};
+    /* Pages below eight take the portable attention, which differs in low bits from what a GPU takes else. */
+    const int32_t pages[] = {sv_env("SALVO_TEST_DEVICE") ? 8 : 1, 16, 64};
     const char *prompt = "This is a conversation about numbers, in which every answer is explained. First the "
                          "known quantities are listed, then they are put together step by step, and at "
                          "the end the result stands alone.\nQuestion: Tom has 12 apples and buys 7 more. He gives 5 to Ann. How many apples "

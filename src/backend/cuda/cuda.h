@@ -82,6 +82,7 @@ struct sv_cuda {
     struct sv_err latched;            /* first failed CUDA call since the last sync or wait */
     cudaEvent_t mark[SV_MARKS];
     bool marked[SV_MARKS];
+    cudaEvent_t stamp[SV_STAMPS]; /* made when first used: traces only */
 
     struct sv_cuda_graphs *graphs;
     struct sv_cuda_staging *staging;
@@ -310,6 +311,7 @@ void sv_cuda_graph_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *u
 /* upload.cu: pinned memory, copies, weights */
 int sv_cuda_staging_open(struct sv_cuda *cu, struct sv_err *err);
 void sv_cuda_staging_close(struct sv_cuda *cu);
+void sv_cuda_staging_drop(struct sv_cuda *cu); /* the buffers of weights; nothing may be on the way */
 int sv_cuda_host_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err);
 void sv_cuda_host_free(struct sv_dev *dev, void *p);
 void sv_cuda_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes);

@@ -140,6 +140,22 @@ static int cuda_wait(struct sv_dev *dev, int32_t i, struct sv_err *err)
     return report(cu, i, err);
 }
 
+static void cuda_stamp(struct sv_dev *dev, int32_t i)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    if (cu->stamp[i] || sv_cuda_check(cu, cudaEventCreate(&cu->stamp[i]), "cudaEventCreate"))
+        sv_cuda_check(cu, cudaEventRecord(cu->stamp[i], cu->stream), "cudaEventRecord");
+}
+
+static double cuda_stamp_us(struct sv_dev *dev, int32_t from, int32_t to)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    float ms = 0;
+    sv_cuda_check(cu, cudaEventElapsedTime(&ms, cu->stamp[from], cu->stamp[to]),
+                  "cudaEventElapsedTime");
+    return 1e3 * (double)ms;
+}
+
 /* ---------------------------------------------------------------- memory */
 
 int sv_cuda_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err)
@@ -192,6 +208,7 @@ static int cuda_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, str
     /* Nothing may be running that uses the old scratch, and no graph may remember it. */
     int rc = sv_cuda_try(cudaStreamSynchronize(cu->stream), err, "reserve");
     sv_cuda_graphs_clear(cu);
+    sv_cuda_staging_drop(cu); /* weights come first: what follows may have their buffers */
     cu->lim = *lim;
     if (!rc)
         rc = sv_cuda_gemm_reserve(cu, err);
@@ -284,6 +301,9 @@ static void cuda_close(struct sv_dev *dev)
     for (int i = 0; i < SV_MARKS; i++)
         if (cu->mark[i])
             cudaEventDestroy(cu->mark[i]);
+    for (int i = 0; i < SV_STAMPS; i++)
+        if (cu->stamp[i])
+            cudaEventDestroy(cu->stamp[i]);
     if (cu->fault)
         cudaFree(cu->fault);
     if (cu->fault_host)
@@ -315,6 +335,8 @@ static struct sv_backend cuda_table(void)
     be.mark = cuda_mark;
     be.wait = cuda_wait;
     be.graph_run = sv_cuda_graph_run;
+    be.stamp = cuda_stamp;
+    be.stamp_us = cuda_stamp_us;
     be.block_ids = sv_cuda_block_ids;
     be.embed = sv_cuda_embed;
     be.add_rms_norm = sv_cuda_add_rms_norm;

@@ -27,7 +27,7 @@ struct sv_cuda_staging {
     uint8_t *ring; /* pinned */
     size_t ring_at;
 
-    /* Made by the first weight that comes, kept until close. */
+    /* Made by the first weight that comes, gone when the weights are in. */
     uint8_t *pinned[2];
     uint8_t *landing[2]; /* device: rows as published, until they are packed */
     cudaEvent_t done[2]; /* the buffers of this index are free again */
@@ -136,11 +136,9 @@ int sv_cuda_staging_open(struct sv_cuda *cu, struct sv_err *err)
     return pinned_alloc((void **)&cu->staging->ring, RING_BYTES, err);
 }
 
-void sv_cuda_staging_close(struct sv_cuda *cu)
+void sv_cuda_staging_drop(struct sv_cuda *cu)
 {
     struct sv_cuda_staging *st = cu->staging;
-    if (!st)
-        return;
     for (int i = 0; i < 2; i++) {
         if (st->pinned[i])
             cudaFreeHost(st->pinned[i]);
@@ -148,7 +146,17 @@ void sv_cuda_staging_close(struct sv_cuda *cu)
             cudaFree(st->landing[i]);
         if (st->done[i])
             cudaEventDestroy(st->done[i]);
+        st->pinned[i] = st->landing[i] = NULL;
+        st->done[i] = NULL;
     }
+}
+
+void sv_cuda_staging_close(struct sv_cuda *cu)
+{
+    struct sv_cuda_staging *st = cu->staging;
+    if (!st)
+        return;
+    sv_cuda_staging_drop(cu);
     if (st->ring)
         cudaFreeHost(st->ring);
     sv_free(st);

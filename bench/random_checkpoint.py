@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Writes a checkpoint nobody trained: DIR/config.json's shapes, sharded, random bf16 numbers, and a tokenizer of the
+same size made from the demo's. For timing starts at real sizes; about 2 GB/s. Standard library only.
+
+    bench/random_checkpoint.py CONFIG_DIR OUT_DIR [TOKENIZER_DIR]
+
+A target gets TOKENIZER_DIR's tokenizer (default models/demo/target), grown by merges up to the vocabulary's size.
+"""
+import json
+import os
+import random
+import sys
+
+SHARD = 4 << 30
+BLOCK_ELEMENTS = (1 << 23) - 3  # odd: rows of a matrix do not repeat one another
+
+
+def tensors(c):
+    """(name, shape) in file order."""
+    h, inter, hd = c["hidden_size"], c["intermediate_size"], c["head_dim"]
+    q, kv = c["num_attention_heads"] * hd, c["num_key_value_heads"] * hd
+    draft = "dflash_config" in c
+    pre = "" if draft else "model."
+    if not draft:
+        yield "model.embed_tokens.weight", [c["vocab_size"], h]
+    for i in range(c["num_hidden_layers"]):
+        for name, shape in (
+            ("input_layernorm", [h]), ("self_attn.q_proj", [q, h]), ("self_attn.k_proj", [kv, h]),
+            ("self_attn.v_proj", [kv, h]), ("self_attn.o_proj", [h, q]), ("self_attn.q_norm", [hd]),
+            ("self_attn.k_norm", [hd]), ("post_attention_layernorm", [h]), ("mlp.gate_proj", [inter, h]),
+            ("mlp.up_proj", [inter, h]), ("mlp.down_proj", [h, inter]),
+        ):
+            yield f"{pre}layers.{i}.{name}.weight", shape
+    yield pre + "norm.weight", [h]
+    if draft:
+        yield "fc.weight", [h, len(c["dflash_config"]["target_layer_ids"]) * h]
+        yield "hidden_norm.weight", [h]
+    elif not c.get("tie_word_embeddings"):
+        yield "lm_head.weight", [c["vocab_size"], h]
+
+
+def elements(shape):
+    n = 1
+    for d in shape:
+        n *= d
+    return n
+
+
+def random_block():
+    """bf16 numbers of either sign in [2^-6, 2^-5): about the spread of a trained matrix."""
+    n = 2 * BLOCK_ELEMENTS
+    bits = int.from_bytes(os.urandom(n), "little")
+    keep = int.from_bytes(b"\x7f\x80" * BLOCK_ELEMENTS, "little")
+    exponent = int.from_bytes(b"\x80\x3c" * BLOCK_ELEMENTS, "little")
+    return (bits & keep | exponent).to_bytes(n, "little")
+
+
+def write_shard(path, items, block):
+    header, at = {}, 0
+    for name, shape in items:
+        n = 2 * elements(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + n]}
+        at += n
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    view, used = memoryview(block), 0
+    with open(path, "wb", buffering=0) as f:
+        f.write(len(text).to_bytes(8, "little") + text)
+        for name, shape in items:
+            n = 2 * elements(shape)
+            if name.endswith("norm.weight"):
+                f.write(b"\x80\x3f" * (n // 2))
+                continue
+            while n:
+                used %= len(block)
+                n_written = f.write(view[used : used + min(n, len(block) - used)])
+                n -= n_written
+                used += n_written
+
+
+def write_tokenizer(src, out, vocab_size, ends):
+    """The demo's tokenizer with merges of random pairs up to vocab_size; the first words keep their ids."""
+    t = json.load(open(os.path.join(src, "tokenizer.json"), encoding="utf-8"))
+    vocab, merges = t["model"]["vocab"], t["model"]["merges"]
+    rng, words = random.Random(1), list(vocab)
+    first_special = min(ends + [vocab_size - 16])
+    while len(words) < first_special:
+        a, b = rng.choice(words), rng.choice(words)
+        if len(a) + len(b) < 16 and a + b not in vocab:
+            vocab[a + b] = len(words)
+            words.append(a + b)
+            merges.append([a, b] if isinstance(merges[0], list) else f"{a} {b}")
+    for i, special in enumerate(t["added_tokens"]):
+        special["id"] = first_special + i
+    json.dump(t, open(os.path.join(out, "tokenizer.json"), "w", encoding="utf-8"), ensure_ascii=False)
+    c = json.load(open(os.path.join(src, "tokenizer_config.json"), encoding="utf-8"))
+    c.pop("added_tokens_decoder", None)
+    json.dump(c, open(os.path.join(out, "tokenizer_config.json"), "w", encoding="utf-8"), ensure_ascii=False)
+
+
+def main():
+    if len(sys.argv) not in (3, 4):
+        sys.exit(__doc__)
+    src, out = sys.argv[1:3]
+    c = json.load(open(os.path.join(src, "config.json"), encoding="utf-8"))
+    os.makedirs(out, exist_ok=True)
+    json.dump(c, open(os.path.join(out, "config.json"), "w", encoding="utf-8"), indent=1)
+    shards, size = [[]], 0
+    for name, shape in tensors(c):
+        n = 2 * elements(shape)
+        if size + n > SHARD and shards[-1]:
+            shards.append([])
+            size = 0
+        shards[-1].append((name, shape))
+        size += n
+    block = random_block()
+    index = {}
+    for i, items in enumerate(shards):
+        name = "model.safetensors" if len(shards) == 1 else f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
+        write_shard(os.path.join(out, name), items, block)
+        index.update((tensor, name) for tensor, _ in items)
+    if len(shards) > 1:
+        json.dump({"metadata": {}, "weight_map": index}, open(os.path.join(out, "model.safetensors.index.json"), "w"))
+    if "dflash_config" not in c:
+        here = os.path.dirname(os.path.abspath(__file__))
+        tok = sys.argv[3] if len(sys.argv) == 4 else os.path.join(here, "..", "models", "demo", "target")
+        write_tokenizer(tok, out, c["vocab_size"], [c["bos_token_id"], c["eos_token_id"]])
+
+
+main()
