@@ -3,8 +3,9 @@
 # short summary last.
 #
 # tests/gpu.sh [BUILD_FOLDER]: BUILD holds a release build with CUDA=1 (make CUDA=1 FLAVOUR=release all tests). Logs go to
-# $OUT or a temporary folder. QUICK=1 runs the op checks under compute-sanitizer instead. Exit code 1 when
-# anything failed. Must not: build anything.
+# $OUT or a temporary folder. QUICK=1 runs the op checks under compute-sanitizer instead: TOOLS="memcheck racecheck",
+# OPS="sample rules" for some of them, LIMIT=95 seconds each, TOGETHER=1 all tools at once. Exit code 1 when anything
+# failed. Must not: build anything.
 set -u
 cd "$(dirname "$0")/.."
 B=${1:-build}
@@ -44,13 +45,17 @@ nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noh
 
 if [ "${QUICK:-0}" = 1 ]; then
     export SALVO_TEST_QUICK=1
-    for tool in memcheck racecheck; do
-        for op in $("$B/tests/backend/test_cross_ops" --list); do
-            start "$tool-$op" 200 compute-sanitizer --tool $tool --error-exitcode 9 \
-                "$B/tests/backend/test_cross_ops" "$op"
+    for tool in ${TOOLS:-memcheck racecheck}; do
+        for program in test_cross_ops test_cross_tokens test_cross_logits; do
+            for op in ${OPS:-$("$B/tests/backend/$program" --list)}; do
+                "$B/tests/backend/$program" --list | grep -qx "$op" || continue
+                start "$tool-${program#test_cross_}-$op" "${LIMIT:-95}" compute-sanitizer --tool "$tool" --error-exitcode 9 \
+                    "$B/tests/backend/$program" "$op"
+            done
         done
-        finish
+        [ "${TOGETHER:-0}" = 1 ] || finish
     done
+    finish
     sort "$summary"
     exit $failed
 fi
@@ -76,6 +81,9 @@ for device in cuda cuda-portable cuda-eager; do
     unset SALVO_TEST_DEVICE
 done
 finish 2>/dev/null
+# Alone: it looks at all of the device's memory.
+SALVO_TEST_DEVICE=cuda start engine/test_memory-cuda 60 "$B/tests/engine/test_memory"
+finish
 
 # The demo pair: greedy tokens of plain decoding and of DFlash at several batch sizes, bit for bit.
 demo() { # NAME ARGS...

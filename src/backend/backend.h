@@ -489,7 +489,7 @@ int sv_trace_begin(struct sv_trace **t, struct sv_dev *dev, struct sv_err *err);
 void sv_trace_end(struct sv_trace *t);
 /* Counts and times start at zero from here; nothing may be under way. */
 void sv_trace_start(struct sv_trace *t, enum sv_trace_mode mode);
-/* What was seen since. Nothing may be under way. */
+/* What was seen since; of timed calls only those of whole steps, mark to mark. Nothing may be under way. */
 const struct sv_trace_class *sv_trace_read(struct sv_trace *t, int32_t *n);
 /* Classes left out from now on, bit by bit. What they would have written stays as it was: numbers mean nothing,
  * times do; faults of kernels that meet such numbers are dropped. */

@@ -20,7 +20,7 @@ struct sv_trace {
     int32_t pass, n_passes; /* the pass at work, 0 outside; passes since the last mark */
     struct sv_trace_class cls[SV_TRACE_CLASSES];
     int32_t n_cls;
-    int32_t n_stamps;
+    int32_t n_stamps, n_whole; /* stamps; those up to the last mark: of whole steps */
     int16_t of[SV_STAMPS]; /* class of the time between a stamp and the one before it */
     int64_t at_ns[SV_STAMPS];
 };
@@ -30,17 +30,17 @@ static struct sv_trace *trace_of(struct sv_dev *dev)
     return (struct sv_trace *)(uintptr_t)dev->be;
 }
 
-static bool stamp(struct sv_trace *t, int32_t cls)
+/* What has no stamp any more is not counted either. */
+static void stamp(struct sv_trace *t, int32_t cls)
 {
     if (t->n_stamps == SV_STAMPS)
-        return false;
+        return;
     t->of[t->n_stamps] = (int16_t)cls;
     if (t->real->stamp)
         t->real->stamp(t->dev, t->n_stamps);
     else
         t->at_ns[t->n_stamps] = sv_clock_ns();
     t->n_stamps++;
-    return true;
 }
 
 /* The class of what is about to be called; -1 when the table is full: such calls run and are not counted. */
@@ -68,9 +68,12 @@ static bool left_out(const struct sv_trace *t, int32_t cls)
 
 static void done(struct sv_trace *t, int32_t cls, bool is_op)
 {
-    bool timed = t->mode == SV_TRACE_OPS || (t->mode == SV_TRACE_CALLS && !is_op);
-    if (cls >= 0 && (timed ? stamp(t, cls) : t->mode == SV_TRACE_COUNT))
+    if (cls < 0)
+        return;
+    if (t->mode == SV_TRACE_COUNT)
         t->cls[cls].n++;
+    else if (t->mode == SV_TRACE_OPS || !is_op)
+        stamp(t, cls);
 }
 
 /* ---------------------------------------------------------------- ops */
@@ -134,6 +137,8 @@ static void trace_mark(struct sv_dev *dev, int32_t i)
     t->n_passes = 0;
     t->real->mark(dev, i);
     done(t, find(t, "mark"), false);
+    if (t->n_stamps < SV_STAMPS)
+        t->n_whole = t->n_stamps;
 }
 
 static int trace_wait(struct sv_dev *dev, int32_t i, struct sv_err *err)
@@ -205,7 +210,7 @@ void sv_trace_end(struct sv_trace *t)
 void sv_trace_start(struct sv_trace *t, enum sv_trace_mode mode)
 {
     t->mode = mode;
-    t->n_stamps = 0;
+    t->n_stamps = t->n_whole = 0;
     for (int32_t i = 0; i < t->n_cls; i++) {
         t->cls[i].n = 0;
         t->cls[i].us = 0;
@@ -216,10 +221,12 @@ void sv_trace_start(struct sv_trace *t, enum sv_trace_mode mode)
 
 const struct sv_trace_class *sv_trace_read(struct sv_trace *t, int32_t *n)
 {
-    for (int32_t i = 1; i < t->n_stamps; i++)
+    for (int32_t i = 1; i < t->n_whole; i++) {
+        t->cls[t->of[i]].n++;
         t->cls[t->of[i]].us += t->real->stamp ? t->real->stamp_us(t->dev, i - 1, i)
                                               : (double)(t->at_ns[i] - t->at_ns[i - 1]) / 1e3;
-    t->n_stamps = 0;
+    }
+    t->n_whole = 0;
     *n = t->n_cls;
     return t->cls;
 }

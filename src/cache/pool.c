@@ -26,7 +26,7 @@ static int group_open(struct sv_cache *c, struct sv_cache_group *g,
     if (d->page_size < 1 || d->n_pages < 1 || d->n_layers < 1)
         return sv_fail(err, SV_EINVAL, -1, "cache group %s: page size %d, %d pages, %d layers",
                        d->name, d->page_size, d->n_pages, d->n_layers);
-    g->stride = pages_for(g, c->max_positions);
+    g->stride = (pages_for(g, c->max_positions) + 3) / 4 * 4; /* rows of 16 bytes: copied as such */
     size_t cells = (size_t)c->n_slots * (size_t)g->stride;
     g->table = sv_arena_alloc(&c->arena, cells * sizeof *g->table);
     g->free_page = sv_arena_alloc(&c->arena, (size_t)d->n_pages * sizeof *g->free_page);

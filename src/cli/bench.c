@@ -216,7 +216,8 @@ static int bench_random(const struct bench_args *a, const struct sv_engine_optio
 }
 
 /* Modes, widths and profiles at fixed numbers of sequences. */
-static int bench_sim(const struct bench_args *a, struct sv_engine_options *eo)
+static int bench_sim(const struct bench_args *a, struct sv_engine_options *eo,
+                     const struct sv_request *defaults)
 {
     struct sv_cli_pair_opts levels = {.repeat = 0};
     struct sv_sim_opts o = {.context = (int32_t)a->at_context,
@@ -225,6 +226,7 @@ static int bench_sim(const struct bench_args *a, struct sv_engine_options *eo)
                             .steps = (int32_t)a->steps,
                             .seconds = a->seconds,
                             .random_weights = a->random_dir != NULL,
+                            .defaults = defaults,
                             .ops = a->ops,
                             .quiet = a->quiet};
     struct sv_buf text;
@@ -358,7 +360,7 @@ static int bench(int argc, char **argv)
     if (code >= 0)
         return code;
     if (is_sim(&a))
-        return bench_sim(&a, &eo);
+        return bench_sim(&a, &eo, &defaults);
     return a.random_dir ? bench_random(&a, &eo) : bench_pair(&a, &eo, &defaults);
 }
 

@@ -45,7 +45,7 @@ static int sample(struct ops *o, double *us, double *phase)
             continue;
         *us = t;
         for (int i = 0; i < SV_PHASES && phase; i++)
-            phase[i] = (double)(o->e->phase_ns[i] - before[i]) / 1e3 / (n_steps + 1);
+            phase[i] = (double)(o->e->phase_ns[i] - before[i]) / 1e3 / (n_steps + 1 + o->e->depth);
     }
     return SV_OK;
 }
@@ -55,10 +55,10 @@ static int timed(struct ops *o, enum sv_trace_mode mode, struct sv_trace_class *
 {
     double rate;
     int32_t n_marks = 0;
-    int rc = sv_engine_settle(o->e, o->err);
-    sv_trace_start(o->trace, mode);
-    if (!rc)
-        rc = sv_sim_sample(o->s, o->n, o->arm, o->profile, 0, NULL, &rate, o->err);
+    o->s->trace = o->trace;
+    o->s->trace_mode = mode;
+    int rc = sv_sim_sample(o->s, o->n, o->arm, o->profile, 0, NULL, &rate, o->err);
+    o->s->trace = NULL;
     if (!rc)
         rc = sv_engine_settle(o->e, o->err);
     const struct sv_trace_class *c = sv_trace_read(o->trace, n);
@@ -67,8 +67,7 @@ static int timed(struct ops *o, enum sv_trace_mode mode, struct sv_trace_class *
         n_marks += strcmp(c[i].name, "mark") == 0 ? c[i].n : 0;
     for (int32_t i = 0; i < *n; i++)
         out[i].us /= n_marks ? n_marks : 1;
-    /* Calls of a step: rounded, because the stamps may end within one. */
-    for (int32_t i = 0; i < *n && n_marks; i++)
+    for (int32_t i = 0; i < *n && n_marks; i++) /* rounded: pages are not uploaded in every step */
         out[i].n = (out[i].n + n_marks / 2) / n_marks;
     sv_trace_start(o->trace, SV_TRACE_COUNT);
     return rc;

@@ -29,7 +29,7 @@ static int step(struct sv_engine *e, struct sv_err *err)
 static int submit(struct sv_sim *s, struct sv_engine *e, int32_t n_prompt, int32_t max_tokens,
                   int32_t first, struct sv_err *err)
 {
-    struct sv_request r = sv_default_request(e);
+    struct sv_request r = *s->o->defaults;
     s->prompt[0] = first % s->out->info.vocab_size; /* no two prompts are the same */
     r.prompt_ids = s->prompt;
     r.n_prompt_ids = n_prompt;
@@ -147,7 +147,13 @@ int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
     if (rc)
         return rc;
     set_arm(s, a, p);
-    rc = step(e, err); /* uploads what was set back */
+    rc = step(e, err); /* uploads what was set back, and is read by the next, where steps run ahead */
+    if (!rc && e->n_flight)
+        rc = step(e, err);
+    if (s->trace && !rc) {
+        rc = sv_engine_settle(e, err);
+        sv_trace_start(s->trace, s->trace_mode);
+    }
     int64_t tokens = e->stats.n_tokens, start = sv_clock_ns();
     for (int32_t i = 0; i < s->o->steps && !rc; i++) {
         rc = step(e, err);

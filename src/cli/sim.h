@@ -31,6 +31,7 @@ struct sv_sim_opts {
     int32_t context, prefill, repeat, steps; /* steps of one sample */
     double seconds;                          /* for one arm at one level at most */
     bool random_weights, quiet;
+    const struct sv_request *defaults; /* how tokens are chosen */
     const char *ops; /* file for where the time of each arm's steps goes; NULL = not asked */
 };
 /* Lists as they stand on the command line; -1 to go on, else the exit code. */
@@ -68,6 +69,8 @@ struct sv_sim {
     struct sv_sim_results *out;
     struct sv_cli_progress progress;
     struct sv_rng rng;
+    struct sv_trace *trace; /* started anew before the steps of a sample that count; NULL = none */
+    enum sv_trace_mode trace_mode;
 };
 /* opts.steps steps of n sequences from the prompt's end, after one that is not counted; row NULL: nothing is
  * kept. draw: where the profile's draws begin. *rate: tokens a second. */

@@ -10,7 +10,9 @@
 
 /* Prompt rows of a step: a GPU needs more of them before it works at its full rate. */
 enum { DEFAULT_CHUNK = 512, GPU_CHUNK = 2048 };
-enum { DEFAULT_CONTEXT = 8192, DEFAULT_PAGE = 16, LOGIT_CHUNK = 64 };
+/* Rows of logits that exist at a time: on a GPU every further chunk reads the whole head again. */
+enum { LOGIT_CHUNK = 64, GPU_LOGIT_CHUNK = 128 };
+enum { DEFAULT_CONTEXT = 8192, DEFAULT_PAGE = 16 };
 
 /* Positions beyond the context that rows may stand at: the masks of a last block, and one block more when a
  * step is planned before the host knows that the one in flight was the last. */
@@ -253,7 +255,8 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
     bool device_draft = e->drafter && e->drafter->ops->propose;
     int32_t max_logits = r->n_slots * e->width;
     int32_t max_rows = r->chunk + max_logits;
-    int32_t logit_chunk = max_rows < LOGIT_CHUNK ? max_rows : LOGIT_CHUNK;
+    int32_t logit_chunk = sv_dev_backend(e->dev)->has_graphs ? GPU_LOGIT_CHUNK : LOGIT_CHUNK;
+    logit_chunk = max_rows < logit_chunk ? max_rows : logit_chunk;
     struct sv_act_sizes sizes = {.max_rows = max_rows};
     sv_act_sizes_add(&sizes, &e->model.stack);
     struct sv_dev_limits lim = {.max_rows = max_rows,

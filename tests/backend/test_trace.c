@@ -127,7 +127,8 @@ static void times(void **state)
         calls += c[i].n;
     }
     assert_true(sum > 0 && sum <= us);
-    assert_int_equal(calls, SV_STAMPS - 1); /* what has no stamp is not counted */
+    /* Four calls a step, the first stamp is the beginning, and a step that lacks one does not count. */
+    assert_int_equal(calls, (SV_STAMPS - 1) / 4 * 4);
     sv_trace_start(t, SV_TRACE_CALLS);
     sv_dev_graph_run(w.dev, 1, pass, &w);
     sv_dev_mark(w.dev, 0);

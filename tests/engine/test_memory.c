@@ -85,4 +85,35 @@ static void memory_of_its_own(void **state)
     assert_int_equal(pages(a), 100);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(shared_with_the_host), cmocka_unit_test(memory_of_its_own))
+/* On a GPU, alone on it: the share asked for is what is taken, graphs of many sequences and all buffers included,
+ * but for what is kept back for the driver. */
+static void share_of_a_gpu(void **state)
+{
+    (void)state;
+    const char *device = sv_env("SALVO_TEST_DEVICE");
+    if (!device || strncmp(device, "cuda", 4) != 0)
+        skip();
+    for (int drafts = 0; drafts < 2; drafts++) {
+        const double share = 0.15;
+        const struct sv_engine_options o = {.target_dir = sv_test_path("models/demo/target"),
+                                            .draft_dir =
+                                                drafts ? sv_test_path("models/demo/draft") : NULL,
+                                            .device = "cuda",
+                                            .max_sequences = 16,
+                                            .context = 1024,
+                                            .gpu_memory = share};
+        struct sv_engine *e;
+        struct sv_err err = {0};
+        int64_t n_free, n_total;
+        if (sv_engine_open(&e, &o, NULL, &err))
+            fail_msg("%s", err.msg);
+        sv_dev_memory(e->dev, &n_free, &n_total);
+        int64_t taken = n_total - n_free, asked = (int64_t)(share * (double)n_total);
+        print_message("%lld of %lld MiB taken\n", (long long)(taken >> 20), (long long)(asked >> 20));
+        assert_true(taken <= asked && taken > asked - ((int64_t)512 << 20));
+        sv_engine_close(e);
+    }
+}
+
+SV_TEST_MAIN(cmocka_unit_test(shared_with_the_host), cmocka_unit_test(memory_of_its_own),
+             cmocka_unit_test(share_of_a_gpu))
