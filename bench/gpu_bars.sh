@@ -56,6 +56,14 @@ def find(name, mode, n, profile=None):
     return None
 
 
+def at_6_4(r):
+    """The drawn lengths' mean is 6.4 only in the long run: tokens a second as if it had been met."""
+    if not r:
+        return r
+    by = 6.4 / float(r["accept_length"])
+    return {**r, **{k: str(by * float(r[k])) for k in ("tok_s_median", "tok_s_min", "tok_s_max")}}
+
+
 def line(what, r, key, bar, reach, unit, less=False):
     if not r or not r[key]:
         print(f"{what:44} not measured")
@@ -70,10 +78,10 @@ def line(what, r, key, bar, reach, unit, less=False):
 line("plain, 1 sequence", find("main", "plain", 1), "tok_s_median", 255, 275, "tok/s")
 line("verify 16 rows, target only", find("main", "verify 16", 1), "ms_step", 3.95, 3.65, "ms", True)
 line("whole cycle, 1 sequence, block 16", find("main", "width 16", 1), "ms_step", 4.8, 4.4, "ms", True)
-line("  the same at accept length 6.4", find("main", "width 16", 1), "tok_s_median", 1330, 1450, "tok/s")
+line("  the same in tokens", at_6_4(find("main", "width 16", 1)), "tok_s_median", 1330, 1450, "tok/s")
 line("plain, 32 sequences", find("main", "plain", 32), "tok_s_median", 6600, 7300, "tok/s")
-line("DFlash 16, 8 sequences, accept 6.4", find("main", "width 16", 8), "tok_s_median", 9500, 10800, "tok/s")
-line("DFlash 16, 32 sequences, accept 6.4", find("main", "width 16", 32), "tok_s_median", 13500, 15500, "tok/s")
+line("DFlash 16, 8 sequences, accept 6.4", at_6_4(find("main", "width 16", 8)), "tok_s_median", 9500, 10800, "tok/s")
+line("DFlash 16, 32 sequences, accept 6.4", at_6_4(find("main", "width 16", 32)), "tok_s_median", 13500, 15500, "tok/s")
 line("policy, 32 sequences, Qwen3-8B's histogram", find("policy", "auto", 32), "tok_s_median", 19000, 19000, "tok/s")
 line("prompt of 8192", next((r for r in rows("main") if r["mode"] == "prompt"), None), "tflops", 450, 600, "TFLOP/s")
 p = find("portable", "plain", 1)

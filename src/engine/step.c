@@ -37,6 +37,12 @@ static bool plan(struct sv_engine *e)
     return planned;
 }
 
+/* Every segment has a row at least. By the rows alone, because they are the graph's key. */
+static int32_t most_segs(const struct sv_engine *e, int32_t n_rows)
+{
+    return n_rows < e->sched.n_slots ? n_rows : e->sched.n_slots;
+}
+
 /* What the device is told: the plan's counts, or, where passes are replayed, the counts of a graph. The chunks
  * of a prompt come in too many sizes for that; a last chunk of one row looks like a block. */
 static void tell(struct sv_engine *e)
@@ -53,13 +59,13 @@ static void tell(struct sv_engine *e)
                                 .n_draft_out = p->n_draft_out};
     p->replays = e->pads && t->n_rows == t->n_logits && !p->n_prompt_logits;
     if (p->replays) {
-        t->n_segs = e->sched.n_slots;
         t->n_rows = t->n_logits = sv_batch_bucket(t->n_rows, most);
+        t->n_segs = most_segs(e, t->n_rows);
     }
     if (e->pads && t->n_draft_rows) {
-        t->n_draft_segs = e->sched.n_slots;
         t->n_draft_rows = sv_batch_bucket(t->n_draft_rows, most);
         t->n_draft_out = sv_batch_bucket(t->n_draft_out, most);
+        t->n_draft_segs = most_segs(e, t->n_draft_rows);
     }
 }
 
