@@ -222,7 +222,7 @@ static int run_profile(struct sv_sim *s, int32_t n, const struct sv_sim_profile 
             .arm = &o->arm[a], .profile = p, .sequences = n, .context = o->context};
         /* The policy learns once in a process's life; here it has to for every profile. */
         if (!o->arm[a].width)
-            forget(s->engine[1]);
+            forget(s->e);
         int warm = o->arm[a].width ? 1 : 2 + 256 / o->steps / n;
         for (int i = 0; i < warm && !rc; i++)
             rc = sv_sim_sample(s, n, &o->arm[a], p, 1000000 + (uint64_t)(i * o->steps), NULL, &rate,
