@@ -4,6 +4,7 @@
  * A program of its own that needs the gemm objects of src/backend/cuda and a GPU, nothing else:
  * gemm_cuda check: every shape, set and row count: error, bits against single rows, canaries;
  * gemm_cuda bench [CSV]: a captured graph of 36 layers of Qwen3-8B shapes, all row counts;
+ * gemm_cuda steps [CSV]: the activation in the product, and fetching ahead for the next one;
  * gemm_cuda sweep [CSV]: ring depths, numbers of units and ways for many rows.
  * Weights of the timed runs are all different (14 GB), so caches do not help. The share of
  * bandwidth is against a read-only sweep in the same run. Exit status 1 when a check fails. Must
@@ -83,11 +84,13 @@ static struct sv_cuda open_device(enum sv_cuda_set set, bool pdl)
     cu.pdl = pdl && cu.cc >= 90;
     cu.compute = cu.act = SV_BF16;
     cu.lim.max_rows = 8192;
+    cu.l2_bytes = (size_t)prop.l2CacheSize;
     OK(cudaMalloc((void **)&cu.fault, sizeof *cu.fault));
     OK(cudaMemset(cu.fault, 0, sizeof *cu.fault));
     sv_cuda_gemm_reserve(&cu, NULL);
     if (set == SV_CUDA_SM90)
-        printf("%s: %d multiprocessors, %d units\n", prop.name, cu.n_sms, cu.gemm->sm90_units);
+        printf("%s: %d multiprocessors, %d units, L2 %d MiB\n", prop.name, cu.n_sms,
+               cu.gemm->sm90_units, prop.l2CacheSize >> 20);
     return cu;
 }
 
@@ -400,6 +403,119 @@ template <typename T> static long check_shape(struct sv_cuda *cu, const struct s
     return failed;
 }
 
+/* As error_kernel, for silu(gate) * up; gate and up are rounded in between. */
+static __global__ void gated_error_kernel(const bf16 *wg, const bf16 *wu, const bf16 *bg,
+                                          const bf16 *bu, const bf16 *base, int32_t k, int32_t d,
+                                          const uint16_t *single, int32_t row_step, double *sums)
+{
+    const int32_t col = blockIdx.x * 8 + threadIdx.x / 32, r = blockIdx.y * row_step;
+    if (col >= d)
+        return;
+    double g = 0, u = 0;
+    for (int32_t c = threadIdx.x & 31; c < k; c += 32) {
+        const double x = (double)__bfloat162float(base[(size_t)r * k + c]);
+        g += (double)__bfloat162float(wg[(size_t)col * k + c]) * x;
+        u += (double)__bfloat162float(wu[(size_t)col * k + c]) * x;
+    }
+    for (int step = 16; step; step /= 2) {
+        g += __shfl_xor_sync(0xffffffffu, g, step);
+        u += __shfl_xor_sync(0xffffffffu, u, step);
+    }
+    if ((threadIdx.x & 31) == 0) {
+        g += bg ? (double)__bfloat162float(bg[col]) : 0.0;
+        u += bu ? (double)__bfloat162float(bu[col]) : 0.0;
+        g = (double)__bfloat162float(__float2bfloat16_rn((float)g));
+        u = (double)__bfloat162float(__float2bfloat16_rn((float)u));
+        const double want = g / (1 + exp(-g)) * u;
+        double got = (double)__uint_as_float((uint32_t)single[(size_t)r * d + col] << 16);
+        if (got != got)
+            got = 1e30;
+        atomicAdd(&sums[0], (got - want) * (got - want));
+        atomicAdd(&sums[1], want * want);
+    }
+}
+
+static void run_gated(struct sv_cuda *cu, const struct made *m, int32_t k, int32_t n, const void *x,
+                      int64_t ldx, void *out)
+{
+    struct sv_p_gemm_act_mul p = {};
+    p.n_rows = n;
+    p.k = k;
+    p.x = x;
+    p.ldx = ldx;
+    p.parts = m->part;
+    p.gate_up = out; /* never touched by these kernels */
+    p.out = out;
+    p.next.parts = m->part; /* fetching ahead must not change anything */
+    p.next.n_parts = 2;
+    p.next.gated = n & 1;
+    sv_cuda_gemm_act_mul((struct sv_dev *)cu, &p);
+}
+
+static long check_gated(struct sv_cuda *cu, int32_t k, int32_t d, bool bias, int32_t most)
+{
+    const struct shape s = {"gated", k, 2, {d, d}, bias, false, false, false};
+    struct made m;
+    make_shape(cu, &s, &m);
+    const size_t y_n = (size_t)(most + CANARY_ROWS) * (size_t)d;
+    uint16_t *single, *y;
+    bf16 *x;
+    unsigned long long *bad, host_bad[2], inside = 0, outside = 0;
+    double *sums, host_sums[2];
+    OK(cudaMalloc((void **)&single, (size_t)BASE_ROWS * (size_t)d * 2 + 16));
+    OK(cudaMalloc((void **)&y, y_n * 2 + 16));
+    OK(cudaMalloc((void **)&x, (size_t)(most + 8) * (size_t)(k + 8) * 2));
+    OK(cudaMalloc((void **)&bad, 16));
+    OK(cudaMalloc((void **)&sums, 16));
+    OK(cudaMemset(sums, 0, 16));
+    OK(cudaMemset(single, 0xff, (size_t)BASE_ROWS * (size_t)d * 2));
+    for (int32_t r = 0; r < BASE_ROWS; r++)
+        run_gated(cu, &m, k, 1, m.base + (size_t)r * k, k, single + (size_t)r * d);
+    OK(cudaStreamSynchronize(cu->stream));
+    gated_error_kernel<<<dim3((d + 7) / 8, 4), 256>>>(m.w[0], m.w[1], m.bias[0], m.bias[1], m.base,
+                                                      k, d, single, 81, sums);
+    OK(cudaMemcpy(host_sums, sums, 16, cudaMemcpyDeviceToHost));
+    const double error = sqrt(host_sums[0] / host_sums[1]);
+    long failed = !(error < 8e-3);
+    static const int32_t some[] = {1,  2,  3,  7,   8,   9,   15,  16,  17,  31,  32,  33,
+                                   48, 63, 64, 65,  80,  96,  97,  112, 127, 128, 129, 160,
+                                   191, 192, 193, 255, 256, 257, 384, 600, 1000, 2048};
+    enum { SOME = sizeof some / sizeof *some };
+    int32_t tried = 0, worst_n = 0;
+    for (int32_t i = 0; i < SOME * 3; i++) {
+        const int32_t n = some[i % SOME], whole = i / SOME;
+        if (n > most || (whole && (n <= 256 || !cu->set)))
+            continue;
+        cu->gemm->tune_whole = whole == 2 ? -1 : whole;
+        const struct perm p = {(i * 2) % 64 * 2 + 1, i * 13 % BASE_ROWS};
+        const int32_t n_all = n + CANARY_ROWS;
+        set_kernel<<<1024, 256, 0, cu->stream>>>((uint32_t *)y, ((size_t)n_all * d * 2 + 3) / 4,
+                                                 0xa5a5a5a5u);
+        batch_kernel<<<1024, 256, 0, cu->stream>>>(m.base, k, p, n, n + 8, k + 8, x);
+        OK(cudaMemsetAsync(bad, 0, 16, cu->stream));
+        run_gated(cu, &m, k, n, x, k + 8, y);
+        compare_kernel<uint16_t><<<1024, 256, 0, cu->stream>>>(y, d, n, n_all, d, single, p,
+                                                               (uint16_t)0xa5a5, bad);
+        OK(cudaMemcpyAsync(host_bad, bad, 16, cudaMemcpyDeviceToHost, cu->stream));
+        OK(cudaStreamSynchronize(cu->stream));
+        if (host_bad[0] || host_bad[1]) {
+            failed++;
+            worst_n = n;
+        }
+        inside += host_bad[0];
+        outside += host_bad[1];
+        tried++;
+    }
+    cu->gemm->tune_whole = 0;
+    printf("%-9s gated %dx%d%s error %.2e  %d counts  wrong bits %llu, canaries %llu %s (%d)\n",
+           cu->set ? "sm90" : "portable", d, k, bias ? " bias" : "", error, tried, inside, outside,
+           failed ? "FAILED" : "ok", worst_n);
+    fflush(stdout);
+    cudaFree(single), cudaFree(y), cudaFree(x), cudaFree(bad), cudaFree(sums);
+    free_shape(&m);
+    return failed;
+}
+
 /* Lowest id of the largest logit, NaN never, as the seam says. */
 static __global__ void argmax_kernel(const float *logits, int32_t vocab, int32_t *out)
 {
@@ -526,24 +642,26 @@ static struct sv_gemm_part part_of(const bf16 *w, int32_t rows, int32_t cols)
     return p;
 }
 
-static void one_gemm(struct sv_cuda *cu, int32_t n, const bf16 *w, const int32_t *rows, int n_parts,
-                     int32_t k, const bf16 *x, int64_t ldx, bf16 *y, int64_t ldy)
-{
+/* The four products of a layer. */
+enum { P_QKV, P_O, P_GATE_UP, P_DOWN };
+struct product {
     struct sv_gemm_part part[3];
-    for (int i = 0; i < n_parts; i++) {
-        part[i] = part_of(w, rows[i], k);
-        w += sv_packed_bytes(rows[i], k) / 2;
+    int32_t n_parts, k, cols;
+};
+
+static struct product product_of(const struct stack *s, int32_t layer, int which)
+{
+    static const int32_t rows[4][3] = {{4096, 1024, 1024}, {HIDDEN}, {MLP, MLP}, {HIDDEN}};
+    const struct layer *l = &s->layer[layer % LAYERS];
+    const bf16 *w[] = {l->qkv, l->o, l->gate_up, l->down};
+    struct product p = {};
+    p.k = which == P_DOWN ? MLP : HIDDEN;
+    for (; p.n_parts < 3 && rows[which][p.n_parts]; p.n_parts++) {
+        p.part[p.n_parts] = part_of(w[which] + sv_packed_bytes(p.cols, p.k) / 2,
+                                    rows[which][p.n_parts], p.k);
+        p.cols += rows[which][p.n_parts];
     }
-    struct sv_p_gemm p = {};
-    p.n_rows = n;
-    p.k = k;
-    p.n_parts = n_parts;
-    p.x = x;
-    p.ldx = ldx;
-    p.parts = part;
-    p.y = y;
-    p.ldy = ldy;
-    sv_cuda_gemm((struct sv_dev *)cu, &p);
+    return p;
 }
 
 /* Stands for the small kernels between products: one row a block, all of it read and written. */
@@ -569,31 +687,94 @@ static void glue(struct sv_cuda *cu, int32_t n, const bf16 *y, int64_t ldy, bf16
                    1.0f);
 }
 
-enum { ALL = 15, WITH_GLUE = 16, WITH_HEAD = 32 };
+/* FUSED: gate and up with their activation. NEXT: products know what follows. PAUSE: attention takes 8 us
+ * and most of the shared memory. */
+enum { ALL = 15, WITH_GLUE = 16, WITH_HEAD = 32, FUSED = 64, NEXT = 128, PAUSE = 256 };
+
+/* Stands for attention: long, and nearly nothing read. */
+static __global__ void pause_kernel(int32_t ns)
+{
+    extern __shared__ uint8_t room[];
+    sv_pdl_launch();
+    sv_pdl_wait();
+    const long long t = clock64();
+    uint64_t t0, t1;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t0));
+    do
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t1));
+    while (t1 - t0 < (uint64_t)ns && clock64() - t < 100000);
+    if (ns < 0)
+        room[threadIdx.x] = 1;
+}
+
+static void pause_for(struct sv_cuda *cu, int32_t ns)
+{
+    enum { ROOM = 140 * 1024 };
+    OK(cudaFuncSetAttribute(pause_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ROOM));
+    sv_cuda_launch(cu, "pause", pause_kernel, dim3(64), dim3(160), ROOM, ns);
+}
+
+/* Product `which` of a layer if it is asked for; the next that is follows it. */
+static void one_gemm(struct sv_cuda *cu, const struct stack *s, int32_t n, int32_t layer, int which,
+                     int what, const bf16 *x, int64_t ldx, bf16 *y)
+{
+    if (!(what >> which & 1))
+        return;
+    const struct product p = product_of(s, layer, which);
+    int after = which, step = 0;
+    do {
+        after = (after + 1) % 4;
+        step += after == 0;
+    } while (!(what >> after & 1));
+    const struct product q = product_of(s, layer + step, after);
+    struct sv_gemm_next next = {};
+    next.parts = q.part;
+    next.n_parts = what & NEXT ? q.n_parts : 0;
+    next.gated = after == P_GATE_UP && what & FUSED;
+    if (which == P_GATE_UP && what & FUSED) {
+        struct sv_p_gemm_act_mul g = {};
+        g.n_rows = n;
+        g.k = p.k;
+        g.x = x;
+        g.ldx = ldx;
+        g.parts = p.part;
+        g.gate_up = s->y_mlp;
+        g.out = y;
+        g.next = next;
+        sv_cuda_gemm_act_mul((struct sv_dev *)cu, &g);
+        return;
+    }
+    struct sv_p_gemm g = {};
+    g.n_rows = n;
+    g.k = p.k;
+    g.n_parts = p.n_parts;
+    g.x = x;
+    g.ldx = ldx;
+    g.parts = p.part;
+    g.y = y;
+    g.ldy = p.cols;
+    g.next = next;
+    sv_cuda_gemm((struct sv_dev *)cu, &g);
+}
 
 static void enqueue(struct sv_cuda *cu, const struct stack *s, int32_t n, int what, int layers)
 {
-    static const int32_t qkv[] = {4096, 1024, 1024}, o[] = {4096}, gu[] = {MLP, MLP};
-    const bool g = what & WITH_GLUE;
+    const bool g = what & WITH_GLUE, fused = what & FUSED;
     for (int i = 0; i < layers; i++) {
-        const struct layer *l = &s->layer[i % LAYERS];
-        if (what & 1)
-            one_gemm(cu, n, l->qkv, qkv, 3, HIDDEN, s->x, HIDDEN, s->y_qkv, QKV);
+        one_gemm(cu, s, n, i, P_QKV, what, s->x, HIDDEN, s->y_qkv);
+        if (what & PAUSE)
+            pause_for(cu, 8000);
         if (g)
             glue(cu, n, s->y_qkv, QKV, s->act, HIDDEN, HIDDEN);
-        if (what & 2)
-            one_gemm(cu, n, l->o, o, 1, HIDDEN, g ? s->act : s->y_qkv, g ? HIDDEN : QKV, s->y_o,
-                     HIDDEN);
+        one_gemm(cu, s, n, i, P_O, what, g ? s->act : s->y_qkv, g ? HIDDEN : QKV, s->y_o);
         if (g)
             glue(cu, n, s->y_o, HIDDEN, s->x, HIDDEN, HIDDEN);
-        if (what & 4)
-            one_gemm(cu, n, l->gate_up, gu, 2, HIDDEN, g ? s->x : s->y_o, HIDDEN, s->y_mlp,
-                     2 * MLP);
-        if (g)
+        one_gemm(cu, s, n, i, P_GATE_UP, what, g ? s->x : s->y_o, HIDDEN,
+                 fused ? s->act : s->y_mlp);
+        if (g && !fused)
             glue(cu, n, s->y_mlp, 2 * MLP, s->act, MLP, MLP);
-        if (what & 8)
-            one_gemm(cu, n, l->down, o, 1, MLP, g ? s->act : s->y_mlp, g ? MLP : 2 * MLP,
-                     g ? s->y_o : s->x, HIDDEN);
+        one_gemm(cu, s, n, i, P_DOWN, what, g || fused ? s->act : s->y_mlp,
+                 g || fused ? MLP : 2 * MLP, g ? s->y_o : s->x);
         if (g)
             glue(cu, n, s->y_o, HIDDEN, s->x, HIDDEN, HIDDEN);
     }
@@ -661,8 +842,9 @@ static double time_graph(struct sv_cuda *cu, const struct stack *s, int32_t n, i
     return 1e3 * ms[reps / 2];
 }
 
-/* The chain of products must give the same bits with and without overlap of launches, and twice. */
-static long check_chain(struct sv_cuda *cu, const struct stack *s)
+/* The chain of products must give the same bits with and without overlap of launches, with and without
+ * fetching ahead, and again. */
+static long check_chain(struct sv_cuda *cu, const struct stack *s, int what, int layers)
 {
     long failed = 0;
     for (int k = 0; k < 6; k++) {
@@ -676,7 +858,7 @@ static long check_chain(struct sv_cuda *cu, const struct stack *s)
             cu->pdl = round ? pdl : false;
             fill_kernel<<<1024, 256, 0, cu->stream>>>(s->x, (size_t)n * HIDDEN, 5, 1.0f);
             OK(cudaStreamSynchronize(cu->stream));
-            enqueue(cu, s, n, ALL, 12);
+            enqueue(cu, s, n, what | (round & 1 ? NEXT : 0), layers);
             OK(cudaStreamSynchronize(cu->stream));
             OK(cudaMemcpy(round ? b : a, s->x, (size_t)n * HIDDEN * 2, cudaMemcpyDeviceToHost));
             if (round)
@@ -689,9 +871,10 @@ static long check_chain(struct sv_cuda *cu, const struct stack *s)
             norm += f * f;
         }
         norm = sqrt(norm / ((double)n * HIDDEN));
-        same = same && norm > 0.1 && norm < 10;
-        printf("%-9s chain n=%d: rms %.3f %s\n", cu->set ? "sm90" : "portable", n, norm,
-               same ? "ok" : "FAILED");
+        /* The activation makes numbers smaller, layer by layer. */
+        same = same && norm > (what & FUSED ? 1e-4 : 0.1) && norm < 10;
+        printf("%-9s chain%s n=%d: rms %.3g %s\n", cu->set ? "sm90" : "portable",
+               what & FUSED ? ", gated" : "", n, norm, same ? "ok" : "FAILED");
         failed += !same;
         free(a);
         free(b);
@@ -751,6 +934,12 @@ static int check(void)
         for (int i = 0; i < N_SHAPES; i++)
             failed += shapes[i].y_f32 ? check_shape<uint32_t>(&cu, &shapes[i])
                                       : check_shape<uint16_t>(&cu, &shapes[i]);
+        failed += check_gated(&cu, 4096, 12288, false, 2048);
+        failed += check_gated(&cu, 320, 896, false, 2048);
+        failed += check_gated(&cu, 136, 77, true, 1000);
+        failed += check_gated(&cu, 1024, 3072, true, 1000);
+        failed += check_gated(&cu, 4096, 200, true, 1000);
+        failed += check_gated(&cu, 8, 32, false, 300);
         failed += check_head(&cu, 6144, 320, true);
         failed += check_head(&cu, 5000, 512, false);
         failed += check_head(&cu, 20000, 4096, true);
@@ -780,7 +969,8 @@ static long stack_checks(struct stack *s)
     long failed = 0;
     for (int set = SV_CUDA_SM90; set >= SV_CUDA_PORTABLE; set--) {
         struct sv_cuda cu = open_device((enum sv_cuda_set)set, true);
-        failed += check_chain(&cu, s);
+        failed += check_chain(&cu, s, ALL, 12);
+        failed += check_chain(&cu, s, ALL | FUSED, 2);
         close_device(&cu);
     }
     return failed;
@@ -917,6 +1107,53 @@ static void sweep(struct stack *s)
     close_device(&cu);
 }
 
+/* What fusing and fetching ahead bring, and how far ahead. */
+static void steps(struct stack *s)
+{
+    static const int32_t counts[] = {1, 16, 32, 64, 96, 128, 256};
+    static const int32_t ahead[] = {-1, 4, 8, 12, 16, 20, 24, 32};
+    static const struct {
+        const char *name;
+        int what;
+    } ways[] = {{"products", ALL},
+                {"products, gated", ALL | FUSED},
+                {"+4 small", ALL | WITH_GLUE},
+                {"+3 small, gated", ALL | FUSED | WITH_GLUE},
+                {"+3 small +8us, gated", ALL | FUSED | WITH_GLUE | PAUSE},
+                {"qkv", 1},
+                {"o", 2},
+                {"gate_up gated", 4 | FUSED},
+                {"down", 8}};
+    for (int set = SV_CUDA_SM90; set >= SV_CUDA_PORTABLE; set--) {
+        struct sv_cuda cu = open_device((enum sv_cuda_set)set, true);
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            if (!set && counts[c] != 1 && counts[c] != 16 && counts[c] != 64)
+                continue;
+            printf("%s, %d rows, us a layer; tiles ahead:", set ? "sm90" : "portable", counts[c]);
+            for (size_t a = 0; a < sizeof ahead / sizeof *ahead; a++)
+                printf(" %7d", ahead[a]);
+            printf("\n");
+            for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+                printf("  %-22s", ways[w].name);
+                for (size_t a = 0; a < sizeof ahead / sizeof *ahead; a++) {
+                    cu.gemm->tune_ahead = ahead[a];
+                    const int what = ways[w].what | NEXT;
+                    const double us = time_graph(&cu, s, counts[c], what, LAYERS, 5);
+                    char name[32];
+                    snprintf(name, sizeof name, "ahead %d", ahead[a]);
+                    row(set ? "sm90" : "portable", ways[w].name, name, counts[c], us, what & 15,
+                        LAYERS);
+                    printf(" %7.2f", us / LAYERS);
+                }
+                printf("\n");
+            }
+            fflush(stdout);
+        }
+        cu.gemm->tune_ahead = 0;
+        close_device(&cu);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "check";
@@ -936,6 +1173,8 @@ int main(int argc, char **argv)
     const long failed = stack_checks(&s);
     if (!strcmp(what, "sweep"))
         sweep(&s);
+    else if (!strcmp(what, "steps"))
+        steps(&s);
     else
         bench(&s);
     printf("%.1f s\n", now() - t);

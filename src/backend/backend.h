@@ -124,6 +124,13 @@ struct sv_gemm_part {
     struct sv_weight w;    /* (n_out, k) */
     struct sv_weight bias; /* (1, n_out) or data NULL */
 };
+/* A product that comes later in the step. Its weights may be fetched while this one's ends wait for
+ * one another; no bit changes. n_parts 0: nothing is known. */
+struct sv_gemm_next {
+    const struct sv_gemm_part *parts;
+    int32_t n_parts;
+    bool gated; /* sv_p_gemm_act_mul */
+};
 struct sv_p_gemm {
     int32_t n_rows, k, n_parts;
     const void *x; /* (n_rows, k) act */
@@ -132,6 +139,7 @@ struct sv_p_gemm {
     void *y;       /* (n_rows, sum n_out) act, or f32 when y_f32 */
     int64_t ldy;
     bool y_f32;    /* logits: never rounded to act, so that a draw and the argmax see the same numbers */
+    struct sv_gemm_next next;
 };
 
 /* Rotary table: (max_pos, rot_dim/2) cos then the same of sin, f32, attention factor included. */
@@ -181,6 +189,18 @@ struct sv_p_act_mul {
     int32_t n_rows, d;
     const void *gate_up; /* (n_rows, 2 d) act */
     void *out;           /* (n_rows, d) act */
+};
+
+/* out = silu(gate) * up with gate = x W_gate^T + bias_gate and up likewise, both rounded to act as a
+ * gemm's result is. Not more exact and not less than the two ops, but a device may cut its sums elsewhere. */
+struct sv_p_gemm_act_mul {
+    int32_t n_rows, k;
+    const void *x; /* (n_rows, k) act */
+    int64_t ldx;
+    const struct sv_gemm_part *parts; /* (2) gate, up: (d, k) each */
+    void *gate_up;                    /* (n_rows, 2 d) act, scratch: undefined after */
+    void *out;                        /* (n_rows, d) act */
+    struct sv_gemm_next next;
 };
 
 /* out[out_index[i]] = argmax_v x[i] . w[v]; the lowest id wins a tie. Logits are the bits sv_op_gemm
@@ -402,6 +422,7 @@ struct sv_backend {
     void (*embed)(struct sv_dev *, const struct sv_p_embed *);
     void (*add_rms_norm)(struct sv_dev *, const struct sv_p_add_rms_norm *);
     void (*gemm)(struct sv_dev *, const struct sv_p_gemm *);
+    void (*gemm_act_mul)(struct sv_dev *, const struct sv_p_gemm_act_mul *);
     void (*qk_norm_rope_kv_write)(struct sv_dev *, const struct sv_p_qk_norm_rope_kv_write *);
     void (*attention)(struct sv_dev *, const struct sv_p_attention *);
     void (*act_mul)(struct sv_dev *, const struct sv_p_act_mul *);
@@ -455,6 +476,7 @@ void sv_op_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p);
 void sv_op_embed(struct sv_dev *dev, const struct sv_p_embed *p);
 void sv_op_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p);
 void sv_op_gemm(struct sv_dev *dev, const struct sv_p_gemm *p);
+void sv_op_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p);
 void sv_op_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_rope_kv_write *p);
 void sv_op_attention(struct sv_dev *dev, const struct sv_p_attention *p);
 void sv_op_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p);

@@ -11,8 +11,10 @@
 #define SV_CUDA_GEMM_OUT_CUH
 
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/silu.cuh"
 
-enum { SV_PATCH_BYTES = 512 }; /* a warp's, for turning 16 x 16 results around */
+/* A warp's, for turning 16 x 16 results around; gated products have two, used by turns. */
+enum { SV_PATCH_BYTES = 512 };
 
 static __device__ __forceinline__ uint32_t smem_u32(const void *p)
 {
@@ -28,6 +30,30 @@ static __device__ __forceinline__ void group_sync(int group)
         asm volatile("bar.sync 2, 128;" ::: "memory");
 }
 
+/* The 256 threads of both groups. */
+static __device__ __forceinline__ void both_sync(void)
+{
+    asm volatile("bar.sync 3, 256;" ::: "memory");
+}
+
+/* The warp of gate rows and the warp of the same rows of up. */
+static __device__ __forceinline__ void pair_sync(int pair)
+{
+    switch (pair) { /* a number that is not constant would take all 16 barriers */
+    case 0:
+        asm volatile("bar.sync 4, 64;" ::: "memory");
+        break;
+    case 1:
+        asm volatile("bar.sync 5, 64;" ::: "memory");
+        break;
+    case 2:
+        asm volatile("bar.sync 6, 64;" ::: "memory");
+        break;
+    default:
+        asm volatile("bar.sync 7, 64;" ::: "memory");
+    }
+}
+
 /* ---------------------------------------------------------------- storing */
 
 /* Where a warp's results go. */
@@ -36,18 +62,40 @@ struct spot {
     int32_t row0; /* the warp's first weight row in its part */
     float b0, b1; /* bias of this lane's two rows */
     uint8_t *patch;
+    /* Gated products: the other warp's patches, which of the two this is, and their barrier. */
+    const uint8_t *mate;
+    int32_t is_up, pair;
 };
 
 static __device__ __forceinline__ struct spot spot_of(const struct sv_gemm_args &a, int32_t block,
                                                       int32_t band, uint8_t *patch)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3;
-    struct spot s;
+    struct spot s = {};
     s.it = &a.part[sv_gemm_part_of(a, block)];
     s.row0 = band * SV_TILE + warp * 16;
     s.b0 = sv_gemm_bias(*s.it, s.row0 + lane / 4);
     s.b1 = sv_gemm_bias(*s.it, s.row0 + lane / 4 + 8);
     s.patch = patch;
+    return s;
+}
+
+/* For a gated product: this warp's 16 rows of gate or up, from row0 on. patches: those of warp 0; mate: how
+ * many warps further the other of the pair is. */
+static __device__ __forceinline__ struct spot spot_gated(const struct sv_gemm_args &a, int32_t row0,
+                                                         bool is_up, int pair, uint8_t *patches,
+                                                         int mate)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    struct spot s;
+    s.it = &a.part[is_up];
+    s.row0 = row0;
+    s.b0 = sv_gemm_bias(*s.it, s.row0 + lane / 4);
+    s.b1 = sv_gemm_bias(*s.it, s.row0 + lane / 4 + 8);
+    s.patch = patches + warp * 2 * SV_PATCH_BYTES;
+    s.mate = s.patch + (is_up ? -mate : mate) * 2 * SV_PATCH_BYTES;
+    s.is_up = is_up;
+    s.pair = pair;
     return s;
 }
 
@@ -87,21 +135,20 @@ static __device__ __forceinline__ void turn(uint8_t *patch, int token0, int row0
  * different lanes; they are turned around in the warp's patch of shared memory, by stmatrix where
  * there is one, so that each lane stores 16 bytes of one row of y. */
 template <bool PAIR, bool STMATRIX>
-static __device__ __forceinline__ void store_act(const float (&v)[8], const struct sv_gemm_args &a,
-                                                 const struct spot &s, int32_t token0)
+static __device__ __forceinline__ void lay_out(const float (&v)[8], const struct spot &s,
+                                               uint8_t *patch)
 {
     const int lane = threadIdx.x & 31;
     const uint32_t at =
-        smem_u32(s.patch) + ((lane & 7) + (PAIR ? lane >> 4 << 3 : 0)) * 32 + (lane >> 3 & 1) * 16;
+        smem_u32(patch) + ((lane & 7) + (PAIR ? lane >> 4 << 3 : 0)) * 32 + (lane >> 3 & 1) * 16;
     const uint32_t r0 = pack2(v[0] + s.b0, v[1] + s.b0), r1 = pack2(v[2] + s.b1, v[3] + s.b1);
     const uint32_t r2 = pack2(v[4] + s.b0, v[5] + s.b0), r3 = pack2(v[6] + s.b1, v[7] + s.b1);
-    __syncwarp();
     if (!STMATRIX) {
-        turn(s.patch, 0, 0, r0);
-        turn(s.patch, 0, 8, r1);
+        turn(patch, 0, 0, r0);
+        turn(patch, 0, 8, r1);
         if (PAIR) {
-            turn(s.patch, 8, 0, r2);
-            turn(s.patch, 8, 8, r3);
+            turn(patch, 8, 0, r2);
+            turn(patch, 8, 8, r3);
         }
     } else if (PAIR) {
         asm volatile(
@@ -113,10 +160,54 @@ static __device__ __forceinline__ void store_act(const float (&v)[8], const stru
                      "r"(r0), "r"(r1)
                      : "memory");
     }
+}
+
+template <bool PAIR, bool STMATRIX>
+static __device__ __forceinline__ void store_act(const float (&v)[8], const struct sv_gemm_args &a,
+                                                 const struct spot &s, int32_t token0)
+{
+    const int lane = threadIdx.x & 31;
+    __syncwarp();
+    lay_out<PAIR, STMATRIX>(v, s, s.patch);
     __syncwarp();
     const int32_t token = token0 + (lane >> 1);
     if (token < a.n_rows && (PAIR || lane < 16))
         put8(a, *s.it, token, s.row0 + (lane & 1) * 8, *(const uint4 *)(s.patch + lane * 16));
+}
+
+/* Gate and up of the same places lie in two warps. Each lays its own out, rounded; then each stores half of
+ * the rows of x. Called by both with the same token0, a multiple of 16 that grows by 16 from call
+ * to call, so that one barrier is enough; a pair_sync has to come before token0 jumps. */
+template <bool PAIR, bool STMATRIX>
+static __device__ __forceinline__ void store_gated(const float (&v)[8],
+                                                   const struct sv_gemm_args &a,
+                                                   const struct spot &s, int32_t token0)
+{
+    const int lane = threadIdx.x & 31, turns = (token0 >> 4 & 1) * SV_PATCH_BYTES;
+    lay_out<PAIR, STMATRIX>(v, s, s.patch + turns);
+    pair_sync(s.pair);
+    const int t = (PAIR ? s.is_up * 8 : 0) + lane / 4, at = turns + t * 32 + (lane & 3) * 8;
+    const int32_t token = token0 + t, row = s.row0 + (lane & 3) * 4;
+    if (token >= a.n_rows || (!PAIR && s.is_up))
+        return;
+    const uint2 own = *(const uint2 *)(s.patch + at), other = *(const uint2 *)(s.mate + at);
+    const uint2 g = s.is_up ? other : own, u = s.is_up ? own : other;
+    const uint32_t gs[2] = {g.x, g.y}, us[2] = {u.x, u.y};
+    uint32_t o[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        o[i] = pack2(sv_silu_mul(__uint_as_float(gs[i] << 16), __uint_as_float(us[i] << 16)),
+                     sv_silu_mul(__uint_as_float(gs[i] & 0xffff0000u),
+                                 __uint_as_float(us[i] & 0xffff0000u)));
+    __nv_bfloat16 *y = (__nv_bfloat16 *)a.y + token * a.ldy + row;
+    if (s.it->wide && row + 4 <= s.it->n_out) {
+        *(uint2 *)y = make_uint2(o[0], o[1]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (row + i < s.it->n_out)
+            ((uint16_t *)y)[i] = (uint16_t)(o[i / 2] >> (16 * (i & 1)));
 }
 
 /* 16 weight rows by 8 rows of x, from v[0] on. */
@@ -170,11 +261,13 @@ static __device__ __forceinline__ void keep_best(const float *v, const struct sv
 }
 
 /* 16 weight rows by 16 rows of x (8 when not PAIR) in the way the call asks for. */
-template <bool PAIR, bool STMATRIX>
+template <bool PAIR, bool STMATRIX, bool GATED>
 static __device__ __forceinline__ void put(const float (&v)[8], const struct sv_gemm_args &a,
                                            const struct spot &s, int32_t token0, int n_warps)
 {
-    if (a.mode == SV_GEMM_ACT) {
+    if (GATED) {
+        store_gated<PAIR, STMATRIX>(v, a, s, token0);
+    } else if (a.mode == SV_GEMM_ACT) {
         store_act<PAIR, STMATRIX>(v, a, s, token0);
     } else if (a.mode == SV_GEMM_F32) {
         store_f32(v, a, s, token0);
@@ -188,7 +281,7 @@ static __device__ __forceinline__ void put(const float (&v)[8], const struct sv_
 }
 
 /* Rows of x from base on. */
-template <int N, bool STMATRIX>
+template <int N, bool STMATRIX, bool GATED>
 static __device__ __forceinline__ void put_all(const float (&acc)[N / 2],
                                                const struct sv_gemm_args &a, const struct spot &s,
                                                int32_t base, int n_warps)
@@ -202,8 +295,10 @@ static __device__ __forceinline__ void put_all(const float (&acc)[N / 2],
 #pragma unroll
         for (int i = 0; i < 8; i++)
             v[i] = i < 4 || PAIR ? acc[(4 * j + i) % (N / 2)] : 0.0f;
-        put<PAIR, STMATRIX>(v, a, s, base + j * 8, n_warps);
+        put<PAIR, STMATRIX, GATED>(v, a, s, base + j * 8, n_warps);
     }
+    if (GATED)
+        pair_sync(s.pair);
 }
 
 /* ---------------------------------------------------------------- blocks shared between units */
@@ -268,23 +363,30 @@ piece_in(const struct sv_gemm_args &a, const struct sharers &who, int32_t u, int
 }
 
 /* Few rows: whoever writes the last piece adds all of them up into acc. False when others are still
- * to come. *order is shared memory of the group. */
-template <int N, int BANDS>
+ * to come. *order is shared memory of the group. JOINT: of both groups, which count as one. */
+template <int N, int BANDS, bool JOINT>
 static __device__ __forceinline__ bool
 gather_pieces(float (&acc)[N / 2], const struct sv_gemm_args &a, uint32_t *order, int32_t unit,
               int32_t block, int band, int group)
 {
     const int tid = threadIdx.x & 127;
+    const int one = JOINT ? (int)threadIdx.x : tid;
     write_piece<N>(acc, a, piece_of<N, BANDS>(a, unit, block, band));
-    group_sync(group);
+    if (JOINT)
+        both_sync();
+    else
+        group_sync(group);
     const struct sharers who = sharers_of(a.split, block);
-    uint32_t *arrived = &a.arrived[who.first * BANDS + band];
-    if (tid == 0)
+    uint32_t *arrived = &a.arrived[who.first * BANDS + (JOINT ? band & ~1 : band)];
+    if (one == 0)
         *order = arrive(arrived);
-    group_sync(group);
+    if (JOINT)
+        both_sync();
+    else
+        group_sync(group);
     if (*order != (uint32_t)(who.last - who.first))
         return false;
-    if (tid == 0)
+    if (one == 0)
         *arrived = 0;
     /* As many pieces under way at once as registers allow. */
     constexpr int U = N <= 32 ? 4 : 1;
@@ -325,7 +427,7 @@ static __device__ __forceinline__ void spread_arrive(const struct sv_gemm_args &
     arrive(&a.arrived[sharers_of(a.split, block).first * BANDS + band]);
 }
 
-template <int N, int BANDS, bool STMATRIX>
+template <int N, int BANDS, bool STMATRIX, bool GATED>
 static __device__ __forceinline__ void spread_put(const struct sv_gemm_args &a, int32_t unit,
                                                   int32_t block, int band, int group,
                                                   const struct spot &s, int n_warps)
@@ -378,8 +480,10 @@ static __device__ __forceinline__ void spread_put(const struct sv_gemm_args &a, 
 #pragma unroll
         for (int j = 0; j < C; j++)
             if (c + j < c1)
-                put<true, STMATRIX>(v[j], a, s, (c + j) * 16, n_warps);
+                put<true, STMATRIX, GATED>(v[j], a, s, (c + j) * 16, n_warps);
     }
+    if (GATED)
+        pair_sync(s.pair);
 }
 
 #endif

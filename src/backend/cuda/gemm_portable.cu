@@ -83,16 +83,25 @@ static __device__ __forceinline__ uint32_t swizzled(int row, int chunk)
     return (uint32_t)(row * 128 + ((chunk ^ (row & 7)) << 4));
 }
 
-/* Where a unit's loads stand. Bands of a part follow one another, so only a new part jumps. */
+/* Where a unit's loads stand. Bands of a part follow one another, so only a new part jumps; half tiles of
+ * gated products always do. */
 struct walk {
     int32_t block, kk;
     const uint8_t *w, *end; /* this thread's place in the tile; of the part */
+    ptrdiff_t second;       /* from a tile's first half to its second */
 };
 
 static __device__ __forceinline__ void walk_enter(struct walk &v, const struct sv_gemm_args &a)
 {
-    const struct sv_gemm_item &it = a.part[sv_gemm_part_of(a, v.block)];
     const size_t band = (size_t)a.split.n_k * SV_TILE_BYTES;
+    if (a.mode == SV_GEMM_GATED) {
+        v.w = a.part[0].w + (size_t)(v.block / 2) * band + (size_t)v.kk * SV_TILE_BYTES +
+              (v.block & 1) * (SV_TILE_BYTES / 2) + threadIdx.x * 16;
+        v.second = a.part[1].w - a.part[0].w;
+        return;
+    }
+    const struct sv_gemm_item &it = a.part[sv_gemm_part_of(a, v.block)];
+    v.second = SV_TILE_BYTES / 2;
     v.w = it.w + (size_t)(v.block - it.block0) * band + (size_t)v.kk * SV_TILE_BYTES +
           threadIdx.x * 16;
     v.end = it.w + (size_t)it.n_bands * band;
@@ -104,16 +113,48 @@ static __device__ __forceinline__ void walk_next(struct walk &v, const struct sv
     if (++v.kk == a.split.n_k) {
         v.kk = 0;
         v.block++;
-        if (v.w - threadIdx.x * 16 == v.end && v.block < a.split.n_blocks)
+        if ((a.mode == SV_GEMM_GATED || v.w - threadIdx.x * 16 == v.end) &&
+            v.block < a.split.n_blocks)
             walk_enter(v, a);
     }
 }
 
 static __device__ __forceinline__ void load_weights(const struct walk &v, uint32_t stage)
 {
+    constexpr int HALF = SV_TILE_BYTES / 2;
 #pragma unroll
-    for (int i = 0; i < SV_TILE_BYTES / (THREADS * 16); i++)
-        copy16(stage + threadIdx.x * 16 + i * THREADS * 16, v.w + i * THREADS * 16, true);
+    for (int i = 0; i < HALF / (THREADS * 16); i++) {
+        const uint32_t dst = stage + threadIdx.x * 16 + i * THREADS * 16;
+        const uint8_t *src = v.w + i * THREADS * 16;
+        copy16(dst, src, true);
+        copy16(dst + HALF, src + v.second, true);
+    }
+}
+
+/* The first tiles of this unit of the next product; see gemm_sm90.cu. */
+static __device__ void fetch_ahead(const struct sv_gemm_ahead &n, int32_t n_units)
+{
+    constexpr int LINE = 128, LINES = SV_TILE_BYTES / LINE;
+    const int32_t n_k = n.split.n_k;
+    const size_t band = (size_t)n_k * SV_TILE_BYTES;
+    for (int32_t u = blockIdx.x; n.n_tiles > 0 && u < n.split.n_units; u += n_units) {
+        const int32_t t0 = sv_split_start(&n.split, u), t1 = sv_split_start(&n.split, u + 1);
+        for (int32_t i = threadIdx.x; i < min(n.n_tiles, t1 - t0) * LINES; i += THREADS) {
+            const int32_t t = t0 + i / LINES, block = t / n_k, kk = t - block * n_k;
+            int32_t part = 0, line = i % LINES;
+            size_t at = (size_t)kk * SV_TILE_BYTES;
+            if (n.gated) {
+                part = line / (LINES / 2);
+                line = line % (LINES / 2) + (block & 1) * (LINES / 2);
+                at += (size_t)(block / 2) * band;
+            } else {
+                while (part + 1 < n.n_parts && n.part[part + 1].block0 <= block)
+                    part++;
+                at += (size_t)(block - n.part[part].block0) * band;
+            }
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(n.part[part].w + at + line * LINE));
+        }
+    }
 }
 
 template <int N>
@@ -155,13 +196,25 @@ static __device__ __forceinline__ void sum_tile(float (&acc)[N / 2], uint32_t st
     }
 }
 
-template <int N>
+template <bool GATED>
+static __device__ __forceinline__ struct spot out_spot(const struct sv_gemm_args &a, int32_t block,
+                                                       uint8_t *patches)
+{
+    const int warp = threadIdx.x / 32;
+    if (GATED)
+        return spot_gated(a, block * (SV_TILE / 2) + (warp & 1) * 16, warp >= 2, warp & 1, patches,
+                          2);
+    return spot_of(a, block, block - a.part[sv_gemm_part_of(a, block)].block0,
+                   patches + warp * SV_PATCH_BYTES);
+}
+
+template <int N, bool GATED>
 static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     gemm_kernel(const __nv_bfloat16 *x, int64_t ldx, int32_t k,
                 const __grid_constant__ struct sv_gemm_args a)
 {
     extern __shared__ __align__(1024) uint8_t smem_bytes[];
-    __shared__ __align__(16) uint8_t patch[WARPS * SV_PATCH_BYTES];
+    __shared__ __align__(16) uint8_t patches[WARPS * 2 * SV_PATCH_BYTES];
     __shared__ uint32_t order;
     constexpr uint32_t STAGE = SV_TILE_BYTES + N * 128;
     const uint32_t smem = smem_u32(smem_bytes);
@@ -199,6 +252,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         acc[i] = 0.0f;
+    bool loading = true;
 #pragma unroll 1
     for (int32_t t = t0; t < t1; t += 2) {
         copy_wait(a.n_stages - 4);
@@ -215,6 +269,10 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             copy_commit();
             free = free + 1 == a.n_stages ? 0 : free + 1;
         }
+        if (loading && t + early + 2 >= t1) {
+            loading = false;
+            fetch_ahead(a.ahead, a.split.n_units);
+        }
 #pragma unroll 1
         for (int32_t i = t; i < min(t + 2, t1); i++) {
             sum_tile<N>(acc, smem + s * STAGE);
@@ -222,13 +280,9 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                 s = 0;
             if (++kk < a.split.n_k && i + 1 < t1)
                 continue;
-            const int32_t part = sv_gemm_part_of(a, block);
             if ((kk == a.split.n_k && begun == 0) ||
-                gather_pieces<N, 1>(acc, a, &order, blockIdx.x, block, 0, 0))
-                put_all<N, false>(acc, a,
-                                  spot_of(a, block, block - a.part[part].block0,
-                                          patch + threadIdx.x / 32 * SV_PATCH_BYTES),
-                                  0, WARPS);
+                gather_pieces<N, 1, false>(acc, a, &order, blockIdx.x, block, 0, 0))
+                put_all<N, false, GATED>(acc, a, out_spot<GATED>(a, block, patches), 0, WARPS);
             kk = begun = 0;
             block++;
 #pragma unroll
@@ -244,10 +298,13 @@ typedef void gemm_fn(const __nv_bfloat16 *, int64_t, int32_t, const struct sv_ge
 
 static const struct width {
     int n;
-    gemm_fn *fn;
+    gemm_fn *fn[2]; /* [1]: gated */
 } widths[] = {
-    {8, gemm_kernel<8>},   {16, gemm_kernel<16>},   {32, gemm_kernel<32>},
-    {64, gemm_kernel<64>}, {128, gemm_kernel<128>},
+    {8, {gemm_kernel<8, false>, gemm_kernel<8, true>}},
+    {16, {gemm_kernel<16, false>, gemm_kernel<16, true>}},
+    {32, {gemm_kernel<32, false>, gemm_kernel<32, true>}},
+    {64, {gemm_kernel<64, false>, gemm_kernel<64, true>}},
+    {128, {gemm_kernel<128, false>, gemm_kernel<128, true>}},
 };
 enum { N_WIDTHS = sizeof widths / sizeof *widths };
 
@@ -257,7 +314,7 @@ static size_t smem_budget(const struct sv_cuda *cu)
     int per_sm = 0;
     if (cudaDeviceGetAttribute(&per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cu->ordinal))
         per_sm = 100 * 1024;
-    const size_t half = (size_t)per_sm / BLOCKS_PER_SM - 1024 - (WARPS * SV_PATCH_BYTES + 64);
+    const size_t half = (size_t)per_sm / BLOCKS_PER_SM - 1024 - (WARPS * 2 * SV_PATCH_BYTES + 64);
     return half < 96 * 1024 ? half : 96 * 1024;
 }
 
@@ -272,12 +329,13 @@ int sv_gemm_portable_open(struct sv_cuda *cu, struct sv_err *err)
 {
     int rc = SV_OK;
     cu->gemm->portable_smem = smem_budget(cu);
-    for (int i = 0; i < N_WIDTHS && !rc; i++)
-        rc =
-            sv_cuda_try(cudaFuncSetAttribute(
-                            (const void *)widths[i].fn, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                            stages_of(cu, widths[i].n) * (SV_TILE_BYTES + widths[i].n * 128)),
-                        err, "shared memory of a matrix product");
+    for (int i = 0; i < 2 * N_WIDTHS && !rc; i++) {
+        const struct width *w = &widths[i / 2];
+        rc = sv_cuda_try(cudaFuncSetAttribute((const void *)w->fn[i % 2],
+                                              cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              stages_of(cu, w->n) * (SV_TILE_BYTES + w->n * 128)),
+                         err, "shared memory of a matrix product");
+    }
     return rc;
 }
 
@@ -291,7 +349,7 @@ void sv_gemm_portable(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
     const struct sv_cuda_gemm_state *g = cu->gemm;
     const int most = stages_of(cu, widths[i].n);
     a->n_stages = g->tune_stages > 0 && g->tune_stages < most ? g->tune_stages : most;
-    sv_cuda_launch(cu, "a matrix product", widths[i].fn,
+    sv_cuda_launch(cu, "a matrix product", widths[i].fn[a->mode == SV_GEMM_GATED],
                    dim3((unsigned)sv_split_grid(&a->split, cu->n_sms * BLOCKS_PER_SM)),
                    dim3(THREADS), (size_t)a->n_stages * stage, (const __nv_bfloat16 *)x, ldx, k,
                    *a);
