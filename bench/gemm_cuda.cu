@@ -4,7 +4,7 @@
  * A program of its own that needs the gemm objects of src/backend/cuda and a GPU, nothing else:
  * gemm_cuda check: every shape, set and row count: error, bits against single rows, canaries;
  * gemm_cuda bench [CSV]: a captured graph of 36 layers of Qwen3-8B shapes, all row counts;
- * gemm_cuda steps [CSV]: the activation in the product, and fetching ahead for the next one;
+ * gemm_cuda rows [CSV]: fewer row counts, with the activation in the product and without;
  * gemm_cuda sweep [CSV]: ring depths, numbers of units and ways for many rows.
  * Weights of the timed runs are all different (14 GB), so caches do not help. The share of
  * bandwidth is against a read-only sweep in the same run. Exit status 1 when a check fails. Must
@@ -446,9 +446,6 @@ static void run_gated(struct sv_cuda *cu, const struct made *m, int32_t k, int32
     p.parts = m->part;
     p.gate_up = out; /* never touched by these kernels */
     p.out = out;
-    p.next.parts = m->part; /* fetching ahead must not change anything */
-    p.next.n_parts = 2;
-    p.next.gated = n & 1;
     sv_cuda_gemm_act_mul((struct sv_dev *)cu, &p);
 }
 
@@ -687,50 +684,16 @@ static void glue(struct sv_cuda *cu, int32_t n, const bf16 *y, int64_t ldy, bf16
                    1.0f);
 }
 
-/* FUSED: gate and up with their activation. NEXT: products know what follows. PAUSE: attention takes 8 us
- * and most of the shared memory. */
-enum { ALL = 15, WITH_GLUE = 16, WITH_HEAD = 32, FUSED = 64, NEXT = 128, PAUSE = 256 };
+/* FUSED: gate and up with their activation. */
+enum { ALL = 15, WITH_GLUE = 16, WITH_HEAD = 32, FUSED = 64 };
 
-/* Stands for attention: long, and nearly nothing read. */
-static __global__ void pause_kernel(int32_t ns)
-{
-    extern __shared__ uint8_t room[];
-    sv_pdl_launch();
-    sv_pdl_wait();
-    const long long t = clock64();
-    uint64_t t0, t1;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t0));
-    do
-        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t1));
-    while (t1 - t0 < (uint64_t)ns && clock64() - t < 100000);
-    if (ns < 0)
-        room[threadIdx.x] = 1;
-}
-
-static void pause_for(struct sv_cuda *cu, int32_t ns)
-{
-    enum { ROOM = 140 * 1024 };
-    OK(cudaFuncSetAttribute(pause_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ROOM));
-    sv_cuda_launch(cu, "pause", pause_kernel, dim3(64), dim3(160), ROOM, ns);
-}
-
-/* Product `which` of a layer if it is asked for; the next that is follows it. */
+/* Product `which` of a layer, if it is asked for. */
 static void one_gemm(struct sv_cuda *cu, const struct stack *s, int32_t n, int32_t layer, int which,
                      int what, const bf16 *x, int64_t ldx, bf16 *y)
 {
     if (!(what >> which & 1))
         return;
     const struct product p = product_of(s, layer, which);
-    int after = which, step = 0;
-    do {
-        after = (after + 1) % 4;
-        step += after == 0;
-    } while (!(what >> after & 1));
-    const struct product q = product_of(s, layer + step, after);
-    struct sv_gemm_next next = {};
-    next.parts = q.part;
-    next.n_parts = what & NEXT ? q.n_parts : 0;
-    next.gated = after == P_GATE_UP && what & FUSED;
     if (which == P_GATE_UP && what & FUSED) {
         struct sv_p_gemm_act_mul g = {};
         g.n_rows = n;
@@ -740,7 +703,6 @@ static void one_gemm(struct sv_cuda *cu, const struct stack *s, int32_t n, int32
         g.parts = p.part;
         g.gate_up = s->y_mlp;
         g.out = y;
-        g.next = next;
         sv_cuda_gemm_act_mul((struct sv_dev *)cu, &g);
         return;
     }
@@ -753,7 +715,6 @@ static void one_gemm(struct sv_cuda *cu, const struct stack *s, int32_t n, int32
     g.parts = p.part;
     g.y = y;
     g.ldy = p.cols;
-    g.next = next;
     sv_cuda_gemm((struct sv_dev *)cu, &g);
 }
 
@@ -762,8 +723,6 @@ static void enqueue(struct sv_cuda *cu, const struct stack *s, int32_t n, int wh
     const bool g = what & WITH_GLUE, fused = what & FUSED;
     for (int i = 0; i < layers; i++) {
         one_gemm(cu, s, n, i, P_QKV, what, s->x, HIDDEN, s->y_qkv);
-        if (what & PAUSE)
-            pause_for(cu, 8000);
         if (g)
             glue(cu, n, s->y_qkv, QKV, s->act, HIDDEN, HIDDEN);
         one_gemm(cu, s, n, i, P_O, what, g ? s->act : s->y_qkv, g ? HIDDEN : QKV, s->y_o);
@@ -842,8 +801,8 @@ static double time_graph(struct sv_cuda *cu, const struct stack *s, int32_t n, i
     return 1e3 * ms[reps / 2];
 }
 
-/* The chain of products must give the same bits with and without overlap of launches, with and without
- * fetching ahead, and again. */
+/* The chain of products must give the same bits with and without overlap of launches, and
+ * again. */
 static long check_chain(struct sv_cuda *cu, const struct stack *s, int what, int layers)
 {
     long failed = 0;
@@ -858,7 +817,7 @@ static long check_chain(struct sv_cuda *cu, const struct stack *s, int what, int
             cu->pdl = round ? pdl : false;
             fill_kernel<<<1024, 256, 0, cu->stream>>>(s->x, (size_t)n * HIDDEN, 5, 1.0f);
             OK(cudaStreamSynchronize(cu->stream));
-            enqueue(cu, s, n, what | (round & 1 ? NEXT : 0), layers);
+            enqueue(cu, s, n, what, layers);
             OK(cudaStreamSynchronize(cu->stream));
             OK(cudaMemcpy(round ? b : a, s->x, (size_t)n * HIDDEN * 2, cudaMemcpyDeviceToHost));
             if (round)
@@ -1107,49 +1066,52 @@ static void sweep(struct stack *s)
     close_device(&cu);
 }
 
-/* What fusing and fetching ahead bring, and how far ahead. */
-static void steps(struct stack *s)
+/* The table in docs/cuda-kernels.md, and each product alone. */
+static void rows(struct stack *s)
 {
-    static const int32_t counts[] = {1, 16, 32, 64, 96, 128, 256};
-    static const int32_t ahead[] = {-1, 4, 8, 12, 16, 20, 24, 32};
+    static const int32_t counts[] = {1,  8,  16, 32, 33,  48,  64,  65, 80,
+                                     96, 97, 112, 128, 129, 160, 192, 256};
     static const struct {
         const char *name;
         int what;
-    } ways[] = {{"products", ALL},
-                {"products, gated", ALL | FUSED},
-                {"+4 small", ALL | WITH_GLUE},
-                {"+3 small, gated", ALL | FUSED | WITH_GLUE},
-                {"+3 small +8us, gated", ALL | FUSED | WITH_GLUE | PAUSE},
+    } ways[] = {{"layer", ALL},
+                {"layer+4 small", ALL | WITH_GLUE},
+                {"layer gated", ALL | FUSED},
+                {"layer gated+3 small", ALL | FUSED | WITH_GLUE},
                 {"qkv", 1},
                 {"o", 2},
+                {"gate_up", 4},
                 {"gate_up gated", 4 | FUSED},
-                {"down", 8}};
+                {"down", 8},
+                {"head_argmax", WITH_HEAD}};
     for (int set = SV_CUDA_SM90; set >= SV_CUDA_PORTABLE; set--) {
         struct sv_cuda cu = open_device((enum sv_cuda_set)set, true);
+        const char *name = set ? "sm90" : "portable";
+        printf("%s, us a layer of", name);
+        for (size_t w = 0; w < sizeof ways / sizeof *ways; w++)
+            printf(" | %s", ways[w].name);
+        printf("\n");
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-            if (!set && counts[c] != 1 && counts[c] != 16 && counts[c] != 64)
-                continue;
-            printf("%s, %d rows, us a layer; tiles ahead:", set ? "sm90" : "portable", counts[c]);
-            for (size_t a = 0; a < sizeof ahead / sizeof *ahead; a++)
-                printf(" %7d", ahead[a]);
-            printf("\n");
-            for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-                printf("  %-22s", ways[w].name);
-                for (size_t a = 0; a < sizeof ahead / sizeof *ahead; a++) {
-                    cu.gemm->tune_ahead = ahead[a];
-                    const int what = ways[w].what | NEXT;
-                    const double us = time_graph(&cu, s, counts[c], what, LAYERS, 5);
-                    char name[32];
-                    snprintf(name, sizeof name, "ahead %d", ahead[a]);
-                    row(set ? "sm90" : "portable", ways[w].name, name, counts[c], us, what & 15,
-                        LAYERS);
-                    printf(" %7.2f", us / LAYERS);
+            const int32_t n = counts[c];
+            for (int round = 0; round < (!set && n <= 16 ? 2 : 1); round++) {
+                if (!set && n > 64)
+                    continue;
+                cu.gemm->tune_round = round;
+                printf("%3d%s", n, round ? " (2 a round)" : "");
+                for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+                    const int what = ways[w].what, layers = what & ALL ? LAYERS : 1;
+                    const double us = time_graph(&cu, s, n, what, layers, 5);
+                    row(name, ways[w].name, round ? "2 a round" : "default", n, us,
+                        what & (ALL | WITH_HEAD), layers);
+                    printf(" %7.2f", us / layers);
+                    if (w == 0)
+                        printf(" (%.0f TF)", bytes_of(ALL, LAYERS) * n / us / 1e6);
                 }
                 printf("\n");
+                fflush(stdout);
             }
-            fflush(stdout);
         }
-        cu.gemm->tune_ahead = 0;
+        cu.gemm->tune_round = 0;
         close_device(&cu);
     }
 }
@@ -1173,8 +1135,8 @@ int main(int argc, char **argv)
     const long failed = stack_checks(&s);
     if (!strcmp(what, "sweep"))
         sweep(&s);
-    else if (!strcmp(what, "steps"))
-        steps(&s);
+    else if (!strcmp(what, "rows"))
+        rows(&s);
     else
         bench(&s);
     printf("%.1f s\n", now() - t);

@@ -124,13 +124,6 @@ struct sv_gemm_part {
     struct sv_weight w;    /* (n_out, k) */
     struct sv_weight bias; /* (1, n_out) or data NULL */
 };
-/* A product that comes later in the step. Its weights may be fetched while this one's ends wait for
- * one another; no bit changes. n_parts 0: nothing is known. */
-struct sv_gemm_next {
-    const struct sv_gemm_part *parts;
-    int32_t n_parts;
-    bool gated; /* sv_p_gemm_act_mul */
-};
 struct sv_p_gemm {
     int32_t n_rows, k, n_parts;
     const void *x; /* (n_rows, k) act */
@@ -139,7 +132,6 @@ struct sv_p_gemm {
     void *y;       /* (n_rows, sum n_out) act, or f32 when y_f32 */
     int64_t ldy;
     bool y_f32;    /* logits: never rounded to act, so that a draw and the argmax see the same numbers */
-    struct sv_gemm_next next;
 };
 
 /* Rotary table: (max_pos, rot_dim/2) cos then the same of sin, f32, attention factor included. */
@@ -200,7 +192,6 @@ struct sv_p_gemm_act_mul {
     const struct sv_gemm_part *parts; /* (2) gate, up: (d, k) each */
     void *gate_up;                    /* (n_rows, 2 d) act, scratch: undefined after */
     void *out;                        /* (n_rows, d) act */
-    struct sv_gemm_next next;
 };
 
 /* out[out_index[i]] = argmax_v x[i] . w[v]; the lowest id wins a tie. Logits are the bits sv_op_gemm

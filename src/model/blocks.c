@@ -58,8 +58,7 @@ void sv_acts_close(struct sv_acts *a, struct sv_dev *dev)
 }
 
 static void gemm(struct sv_dev *dev, int32_t n_rows, int32_t k, const void *x,
-                 const struct sv_gemm_part *parts, int32_t n_parts, void *y,
-                 struct sv_gemm_next next)
+                 const struct sv_gemm_part *parts, int32_t n_parts, void *y)
 {
     int64_t width = 0;
     for (int32_t i = 0; i < n_parts; i++)
@@ -71,8 +70,7 @@ static void gemm(struct sv_dev *dev, int32_t n_rows, int32_t k, const void *x,
                                         .ldx = k,
                                         .parts = parts,
                                         .y = y,
-                                        .ldy = width,
-                                        .next = next});
+                                        .ldy = width});
 }
 
 /* The tap that wants the stream as it stands after layer `done`, or NULL. */
@@ -90,7 +88,7 @@ static void attention_block(const struct sv_stack *st, const struct sv_layer *l,
     int32_t n = p->rows.n_rows;
     struct sv_kv kv = sv_cache_kv(p->cache, l->cache_group, l->cache_layer);
 
-    gemm(dev, n, st->hidden, a->h, l->qkv, 3, a->qkv, (struct sv_gemm_next){&l->o, 1, false});
+    gemm(dev, n, st->hidden, a->h, l->qkv, 3, a->qkv);
     sv_op_qk_norm_rope_kv_write(dev, &(struct sv_p_qk_norm_rope_kv_write){.rows = p->rows,
                                                                           .qkv = a->qkv,
                                                                           .ld = qkv_width(st),
@@ -110,14 +108,11 @@ static void attention_block(const struct sv_stack *st, const struct sv_layer *l,
                                                   .mask = l->mask,
                                                   .window = l->window,
                                                   .scale = 1.0f / sqrtf((float)st->head_dim)});
-    gemm(dev, n, st->n_heads * st->head_dim, a->attn, &l->o, 1, a->delta,
-         (struct sv_gemm_next){l->gate_up, 2, true});
+    gemm(dev, n, st->n_heads * st->head_dim, a->attn, &l->o, 1, a->delta);
 }
 
-/* after: the layer that follows, or NULL. */
-static void mlp_block(const struct sv_stack *st, const struct sv_layer *l,
-                      const struct sv_layer *after, struct sv_dev *dev, const struct sv_acts *a,
-                      int32_t n)
+static void mlp_block(const struct sv_stack *st, const struct sv_layer *l, struct sv_dev *dev,
+                      const struct sv_acts *a, int32_t n)
 {
     sv_op_gemm_act_mul(dev, &(struct sv_p_gemm_act_mul){.n_rows = n,
                                                         .k = st->hidden,
@@ -125,10 +120,8 @@ static void mlp_block(const struct sv_stack *st, const struct sv_layer *l,
                                                         .ldx = st->hidden,
                                                         .parts = l->gate_up,
                                                         .gate_up = a->gate_up,
-                                                        .out = a->act,
-                                                        .next = {&l->down, 1, false}});
-    gemm(dev, n, st->intermediate, a->act, &l->down, 1, a->delta,
-         after ? (struct sv_gemm_next){after->qkv, 3, false} : (struct sv_gemm_next){0});
+                                                        .out = a->act});
+    gemm(dev, n, st->intermediate, a->act, &l->down, 1, a->delta);
 }
 
 void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struct sv_acts *a,
@@ -152,7 +145,7 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
         norm.weight = l->post_norm;
         norm.tap = NULL;
         sv_op_add_rms_norm(dev, &norm);
-        mlp_block(st, l, i + 1 < st->n_layers ? l + 1 : NULL, dev, a, p->rows.n_rows);
+        mlp_block(st, l, dev, a, p->rows.n_rows);
     }
     norm.delta = a->delta;
     norm.weight = st->final_norm;

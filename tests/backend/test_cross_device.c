@@ -135,7 +135,7 @@ static void enqueue(void *user)
     struct sv_dev *dev = k->c->dut;
     k->calls++;
     sv_op_act_mul(dev, &(struct sv_p_act_mul){k->n, 320, k->x.dut, k->h.dut});
-    sv_op_gemm(dev, &(struct sv_p_gemm){k->n, 320, 1, k->h.dut, 320, &part, k->y.dut, 200, false, {0}});
+    sv_op_gemm(dev, &(struct sv_p_gemm){k->n, 320, 1, k->h.dut, 320, &part, k->y.dut, 200, false});
     sv_op_act_mul(dev, &(struct sv_p_act_mul){k->n, 100, k->y.dut, k->h.dut});
 }
 
@@ -188,7 +188,7 @@ static float *look(struct cross *c, const struct sv_weight *w)
     struct cross_buf y = cross_new(c, CROSS_F32, k * (size_t)w->rows, NULL, 0);
     const struct sv_gemm_part part = {.w = *w};
     sv_op_gemm(c->dut, &(struct sv_p_gemm){w->cols, w->cols, 1, x.dut, w->cols, &part, y.dut, w->rows,
-                                           true, {0}});
+                                           true});
     float *out = cross_floats(c, &y);
     cross_free(c, &x), cross_free(c, &y);
     free(unit);
@@ -245,7 +245,7 @@ static void big_weight_on(struct cross *c)
     for (int side = 0; side < 2; side++) {
         const struct sv_gemm_part part = {.w = side ? w.dut : w.ref};
         sv_op_gemm(cross_dev(c, side), &(struct sv_p_gemm){2, k, 1, cross_at(&x, side), k, &part,
-                                                           cross_at(&y, side), rows, true, {0}});
+                                                           cross_at(&y, side), rows, true});
     }
     cross_sync(c);
     cross_same(c, &y, 0, y.n, c->tol, "big weight");

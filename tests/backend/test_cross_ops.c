@@ -313,8 +313,7 @@ static void gated_run(struct cross *c, int side, const struct sv_gemm_part part[
                                                    .ldx = ldx,
                                                    .parts = part,
                                                    .gate_up = cross_at(both, side),
-                                                   .out = cross_act(c, out, side, (int64_t)row0 * d),
-                                                   .next = {part, 2, n % 2}});
+                                                   .out = cross_act(c, out, side, (int64_t)row0 * d)});
 }
 
 static void gated_case(struct cross *c, int32_t k, int32_t d, enum sv_dtype dtype, bool bias, int32_t n)
@@ -382,7 +381,7 @@ static void head_on(struct cross *c)
             struct cross_buf index = cross_new(c, CROSS_I32, (size_t)n, at, 0);
             struct cross_buf out = cross_new(c, CROSS_I32, (size_t)n, NULL, 0);
             const struct sv_gemm_part part = {.w = w.dut};
-            sv_op_gemm(c->dut, &(struct sv_p_gemm){n, k, 1, x.dut, k, &part, y.dut, v, true, {0}});
+            sv_op_gemm(c->dut, &(struct sv_p_gemm){n, k, 1, x.dut, k, &part, y.dut, v, true});
             sv_op_head_argmax(c->dut, &(struct sv_p_head_argmax){n, k, x.dut, w.dut, index.dut,
                                                                  out.dut});
             cross_sync(c);

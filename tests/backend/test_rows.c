@@ -467,8 +467,7 @@ static void gated_product(void **state)
                                                                 .ldx = K,
                                                                 .parts = part,
                                                                 .gate_up = both,
-                                                                .out = got,
-                                                                .next = {part, 2, true}});
+                                                                .out = got});
             assert_memory_equal(got, want, sizeof(float) * ROWS * D);
             rig_free(x), rig_free(both), rig_free(want), rig_free(got);
             for (int p = 0; p < 2; p++)

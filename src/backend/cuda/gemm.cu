@@ -8,9 +8,6 @@
  */
 #include "backend/cuda/gemm.h"
 
-/* Of every unit of the next product; with 132 multiprocessors 2 MiB each. */
-enum { AHEAD_TILES = 16 };
-
 static int32_t block_rows(const struct sv_cuda *cu)
 {
     return cu->set == SV_CUDA_SM90 ? (int32_t)SV_SM90_BLOCK : (int32_t)SV_PORTABLE_BLOCK;
@@ -41,8 +38,8 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
     void *p = NULL;
     int rc = cu->set == SV_CUDA_SM90 ? sv_gemm_sm90_open(cu, err) : sv_gemm_portable_open(cu, err);
     const size_t bands = (size_t)block_rows(cu) / SV_TILE, units = (size_t)max_units(cu);
-    if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p,
-                                    2 * units * bands * rows * SV_TILE * sizeof(float), err)))
+    const size_t n_pieces = 2 * units * bands * rows * SV_TILE * sizeof(float);
+    if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p, n_pieces, err)))
         g->pieces = (float4 *)p;
     if (!rc &&
         !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p, units * bands * sizeof *g->arrived, err)))
@@ -50,6 +47,10 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
     if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p,
                                     sizeof *g->best * SV_GEMM_BEST_SLOTS * SV_GEMM_PASS, err)))
         g->best = (uint64_t *)p;
+    /* See SV_PIECE_NONE. */
+    if (!rc)
+        rc = sv_cuda_try(cudaMemsetAsync(g->pieces, 0xff, n_pieces, cu->stream), err,
+                         "clearing of partial sums");
     if (rc)
         sv_cuda_gemm_close(cu);
     return rc;
@@ -117,36 +118,6 @@ static void add_gated(const struct sv_cuda *cu, struct sv_gemm_args *a,
     a->split.n_blocks = (parts[0].w.rows + half - 1) / half;
 }
 
-/* What the launch may fetch for the product after it. */
-static void look_ahead(const struct sv_cuda *cu, struct sv_gemm_args *a,
-                       const struct sv_gemm_next *next)
-{
-    struct sv_gemm_args b = {};
-    const int32_t tune = cu->gemm->tune_ahead;
-    if (next->n_parts < 1 || next->n_parts > SV_GEMM_AHEAD_PARTS || tune < 0)
-        return;
-    for (int32_t i = 0; i < next->n_parts; i++)
-        if (!takes_tensor_cores(cu, &next->parts[i].w))
-            return;
-    if (next->gated)
-        add_gated(cu, &b, next->parts, false);
-    else
-        for (int32_t i = 0; i < next->n_parts; i++)
-            add_part(cu, &b, &next->parts[i], 0, false);
-    a->ahead.split = split_of(cu, b.split.n_blocks, next->parts[0].w.cols);
-    a->ahead.n_parts = b.n_parts;
-    /* Not more than L2 keeps beside what the launch itself reads. */
-    const int64_t tile = (int64_t)SV_TILE_BYTES * (block_rows(cu) / SV_TILE);
-    const int64_t fit = (int64_t)(cu->l2_bytes / 3 * 2) / (tile * a->ahead.split.n_units);
-    a->ahead.n_tiles = tune ? tune : fit < AHEAD_TILES ? (int32_t)fit : (int32_t)AHEAD_TILES;
-    a->ahead.gated = next->gated;
-    for (int32_t i = 0; i < b.n_parts; i++) {
-        a->ahead.part[i].w = b.part[i].w;
-        a->ahead.part[i].n_bands = b.part[i].n_bands;
-        a->ahead.part[i].block0 = b.part[i].block0;
-    }
-}
-
 static void set_up(struct sv_cuda *cu, struct sv_gemm_args *a, int32_t k)
 {
     a->split = split_of(cu, a->split.n_blocks, k);
@@ -156,7 +127,7 @@ static void set_up(struct sv_cuda *cu, struct sv_gemm_args *a, int32_t k)
 }
 
 static void run_all(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t ldx, int32_t k,
-                    struct sv_gemm_args *a, void *y, const struct sv_gemm_next *next)
+                    struct sv_gemm_args *a, void *y)
 {
     const size_t y_bytes = a->mode == SV_GEMM_F32 ? sizeof(float) : sizeof(__nv_bfloat16);
     SV_REQUIRE(ldx % 8 == 0 && (uintptr_t)x % 16 == 0);
@@ -167,8 +138,6 @@ static void run_all(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t l
     for (int32_t m = 0; m < n_rows; m += pass_rows(cu)) {
         a->n_rows = n_rows - m < pass_rows(cu) ? n_rows - m : pass_rows(cu);
         a->y = (uint8_t *)y + (size_t)m * (size_t)a->ldy * y_bytes;
-        if (m + a->n_rows == n_rows)
-            look_ahead(cu, a, next);
         run_pass(cu, (const __nv_bfloat16 *)x + m * ldx, ldx, k, a);
     }
 }
@@ -197,7 +166,7 @@ void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
         return;
     SV_REQUIRE(p->ldx % 8 == 0 && (uintptr_t)p->x % 16 == 0);
     set_up(cu, &a, p->k);
-    run_all(cu, p->n_rows, p->x, p->ldx, p->k, &a, p->y, &p->next);
+    run_all(cu, p->n_rows, p->x, p->ldx, p->k, &a, p->y);
 }
 
 void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p)
@@ -219,7 +188,6 @@ void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p)
         both.parts = p->parts;
         both.y = p->gate_up;
         both.ldy = 2 * (int64_t)d;
-        both.next = p->next;
         sv_cuda_gemm(dev, &both);
         act.d = d;
         act.gate_up = p->gate_up;
@@ -232,7 +200,7 @@ void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p)
     a.ldy = d;
     add_gated(cu, &a, p->parts, d % 8 == 0 && (uintptr_t)p->out % 16 == 0);
     set_up(cu, &a, p->k);
-    run_all(cu, p->n_rows, p->x, p->ldx, p->k, &a, p->out, &p->next);
+    run_all(cu, p->n_rows, p->x, p->ldx, p->k, &a, p->out);
 }
 
 void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)

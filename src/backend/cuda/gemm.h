@@ -36,28 +36,16 @@ struct sv_gemm_item {
     int32_t wide;   /* 16-byte stores into y are aligned */
 };
 
-/* A later product, as far as its weights can be fetched into L2: the first n_tiles of every unit. */
-enum { SV_GEMM_AHEAD_PARTS = 4 };
-struct sv_gemm_ahead {
-    struct sv_split split;
-    int32_t n_parts, n_tiles; /* 0: nothing to fetch */
-    bool gated;
-    struct {
-        const uint8_t *w;
-        int32_t n_bands, block0;
-    } part[SV_GEMM_AHEAD_PARTS];
-};
-
 /* Handed to kernels by value. */
 struct sv_gemm_args {
     struct sv_split split;
     int32_t n_rows, n_parts, mode, n_stages;
+    int32_t x_rows; /* sm_90: of x in a copy, of which each thread block of a cluster makes one */
     void *y;
     int64_t ldy;
     float4 *pieces;    /* partial sums of blocks shared between units */
     uint32_t *arrived; /* (n_units, 4) pieces written; 0 between launches */
     uint64_t *best;    /* (SV_GEMM_BEST_SLOTS, SV_GEMM_PASS) keys of the fused head */
-    struct sv_gemm_ahead ahead;
     struct sv_gemm_item part[SV_GEMM_MAX_PARTS];
 };
 
@@ -72,7 +60,7 @@ struct sv_cuda_gemm_state {
     /* Benchmarks only; 0 = the built-in choice, below 0 = none. */
     int32_t tune_stages, tune_n, tune_units;
     int32_t tune_whole; /* above 0: always */
-    int32_t tune_ahead; /* tiles of each unit of the next product; below 0: none */
+    int32_t tune_round;   /* portable: 1 = two tiles a round */
 };
 
 /* ---------------------------------------------------------------- for the rest of the folder */

@@ -30,12 +30,6 @@ static __device__ __forceinline__ void group_sync(int group)
         asm volatile("bar.sync 2, 128;" ::: "memory");
 }
 
-/* The 256 threads of both groups. */
-static __device__ __forceinline__ void both_sync(void)
-{
-    asm volatile("bar.sync 3, 256;" ::: "memory");
-}
-
 /* The warp of gate rows and the warp of the same rows of up. */
 static __device__ __forceinline__ void pair_sync(int pair)
 {
@@ -175,9 +169,10 @@ static __device__ __forceinline__ void store_act(const float (&v)[8], const stru
         put8(a, *s.it, token, s.row0 + (lane & 1) * 8, *(const uint4 *)(s.patch + lane * 16));
 }
 
-/* Gate and up of the same places lie in two warps. Each lays its own out, rounded; then each stores half of
- * the rows of x. Called by both with the same token0, a multiple of 16 that grows by 16 from call
- * to call, so that one barrier is enough; a pair_sync has to come before token0 jumps. */
+/* Gate and up of the same places lie in two warps. Each lays its own out, rounded; after a barrier each stores
+ * half of the rows of x. Both are called with the same token0, a multiple of 16. Patches are used by turns,
+ * two of them, so that one barrier a call is enough as long as token0 grows by 16 from call to call; a
+ * pair_sync has to come before it jumps (gated_end). */
 template <bool PAIR, bool STMATRIX>
 static __device__ __forceinline__ void store_gated(const float (&v)[8],
                                                    const struct sv_gemm_args &a,
@@ -196,9 +191,9 @@ static __device__ __forceinline__ void store_gated(const float (&v)[8],
     uint32_t o[2];
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        o[i] = pack2(sv_silu_mul(__uint_as_float(gs[i] << 16), __uint_as_float(us[i] << 16)),
-                     sv_silu_mul(__uint_as_float(gs[i] & 0xffff0000u),
-                                 __uint_as_float(us[i] & 0xffff0000u)));
+        o[i] = pack2(sv_silu_mul_fast(__uint_as_float(gs[i] << 16), __uint_as_float(us[i] << 16)),
+                     sv_silu_mul_fast(__uint_as_float(gs[i] & 0xffff0000u),
+                                      __uint_as_float(us[i] & 0xffff0000u)));
     __nv_bfloat16 *y = (__nv_bfloat16 *)a.y + token * a.ldy + row;
     if (s.it->wide && row + 4 <= s.it->n_out) {
         *(uint2 *)y = make_uint2(o[0], o[1]);
@@ -208,6 +203,14 @@ static __device__ __forceinline__ void store_gated(const float (&v)[8],
     for (int i = 0; i < 4; i++)
         if (row + i < s.it->n_out)
             ((uint16_t *)y)[i] = (uint16_t)(o[i / 2] >> (16 * (i & 1)));
+}
+
+/* Both have read what lies in the patches. */
+template <bool PAIR, bool STMATRIX>
+static __device__ __forceinline__ void gated_end(const struct sv_gemm_args &a,
+                                                 const struct spot &s)
+{
+    pair_sync(s.pair);
 }
 
 /* 16 weight rows by 8 rows of x, from v[0] on. */
@@ -298,7 +301,7 @@ static __device__ __forceinline__ void put_all(const float (&acc)[N / 2],
         put<PAIR, STMATRIX, GATED>(v, a, s, base + j * 8, n_warps);
     }
     if (GATED)
-        pair_sync(s.pair);
+        gated_end<PAIR, STMATRIX>(a, s);
 }
 
 /* ---------------------------------------------------------------- blocks shared between units */
@@ -362,31 +365,24 @@ piece_in(const struct sv_gemm_args &a, const struct sharers &who, int32_t u, int
     return a.pieces + ((size_t)slot * BANDS + band) * (size_t)(N / 8) * 128 + (threadIdx.x & 127);
 }
 
-/* Few rows: whoever writes the last piece adds all of them up into acc. False when others are still
- * to come. *order is shared memory of the group. JOINT: of both groups, which count as one. */
-template <int N, int BANDS, bool JOINT>
+/* The portable way: whoever writes the last piece adds all of them up into acc. False when others are still
+ * to come. *order is shared memory of the group. */
+template <int N, int BANDS>
 static __device__ __forceinline__ bool
 gather_pieces(float (&acc)[N / 2], const struct sv_gemm_args &a, uint32_t *order, int32_t unit,
               int32_t block, int band, int group)
 {
     const int tid = threadIdx.x & 127;
-    const int one = JOINT ? (int)threadIdx.x : tid;
     write_piece<N>(acc, a, piece_of<N, BANDS>(a, unit, block, band));
-    if (JOINT)
-        both_sync();
-    else
-        group_sync(group);
+    group_sync(group);
     const struct sharers who = sharers_of(a.split, block);
-    uint32_t *arrived = &a.arrived[who.first * BANDS + (JOINT ? band & ~1 : band)];
-    if (one == 0)
+    uint32_t *arrived = &a.arrived[who.first * BANDS + band];
+    if (tid == 0)
         *order = arrive(arrived);
-    if (JOINT)
-        both_sync();
-    else
-        group_sync(group);
+    group_sync(group);
     if (*order != (uint32_t)(who.last - who.first))
         return false;
-    if (one == 0)
+    if (tid == 0)
         *arrived = 0;
     /* As many pieces under way at once as registers allow. */
     constexpr int U = N <= 32 ? 4 : 1;
@@ -417,73 +413,138 @@ gather_pieces(float (&acc)[N / 2], const struct sv_gemm_args &a, uint32_t *order
     return true;
 }
 
-/* Many rows: when all pieces are there, each sharer adds up and stores its share of the rows of x.
- * In two steps, because a unit may share two blocks: spread_arrive for each, then spread_put for
- * each. It waits for other thread blocks of the grid, which must all fit the device at once. */
-template <int BANDS>
-static __device__ __forceinline__ void spread_arrive(const struct sv_gemm_args &a, int32_t block,
-                                                     int band)
+/* The sm_90 way: a piece says by itself whether it is there. Its places hold a bit pattern that no sum has
+ * until the writer puts the sum there and again when the reader has taken it; nothing is counted and nothing
+ * fenced, so a piece is on its way for one trip to L2 and back. A reader waits for other thread blocks
+ * of the grid, which must all fit the device at once. */
+enum : uint32_t { SV_PIECE_NONE = 0xffffffffu, SV_PIECE_NAN = 0x7fffffffu };
+
+static __device__ __forceinline__ uint32_t piece_word(float v)
 {
-    arrive(&a.arrived[sharers_of(a.split, block).first * BANDS + band]);
+    const uint32_t w = __float_as_uint(v);
+    return w == SV_PIECE_NONE ? (uint32_t)SV_PIECE_NAN : w;
 }
 
+static __device__ __forceinline__ void piece_store(const float4 *at, uint4 w)
+{
+    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(w.x),
+                 "r"(w.y), "r"(w.z), "r"(w.w)
+                 : "memory");
+}
+
+static __device__ __forceinline__ uint4 piece_load(const float4 *at)
+{
+    uint4 w;
+    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
+                 : "l"(at)
+                 : "memory");
+    return w;
+}
+
+static __device__ __forceinline__ bool piece_missing(uint4 w)
+{
+    return w.x == SV_PIECE_NONE || w.y == SV_PIECE_NONE || w.z == SV_PIECE_NONE ||
+           w.w == SV_PIECE_NONE;
+}
+
+template <int N>
+static __device__ __forceinline__ void post_piece(const float (&acc)[N / 2],
+                                                  const struct sv_gemm_args &a, float4 *to)
+{
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+        if (j * 8 < a.n_rows)
+            piece_store(to + j * 128,
+                        make_uint4(piece_word(acc[4 * j]), piece_word(acc[4 * j + 1]),
+                                   piece_word(acc[4 * j + 2]), piece_word(acc[4 * j + 3])));
+}
+
+/* Takes this unit's share of the rows of x from all pieces of a block, adds them up and stores them. */
 template <int N, int BANDS, bool STMATRIX, bool GATED>
-static __device__ __forceinline__ void spread_put(const struct sv_gemm_args &a, int32_t unit,
-                                                  int32_t block, int band, int group,
-                                                  const struct spot &s, int n_warps)
+static __device__ __forceinline__ void take_pieces(const struct sv_gemm_args &a, int32_t unit,
+                                                   int32_t block, int band, const struct spot &s,
+                                                   int n_warps)
 {
     const struct sharers who = sharers_of(a.split, block);
     const int32_t n_who = who.last - who.first + 1, n_chunks = (a.n_rows + 15) / 16;
-    if ((threadIdx.x & 127) == 0) {
-        uint32_t *arrived = &a.arrived[who.first * BANDS + band], n;
-        do
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(arrived) : "memory");
-        while (n < (uint32_t)n_who);
-        if (atomicAdd(arrived, 1u) == 2u * (uint32_t)n_who - 1)
-            *arrived = 0; /* all have come and seen it */
-    }
-    group_sync(group);
     const int32_t c0 = n_chunks * (unit - who.first) / n_who;
     const int32_t c1 = n_chunks * (unit - who.first + 1) / n_who;
-    /* C chunks of U pieces under way at once. */
-    constexpr int C = N > 128 ? 4 : 2, U = 4;
+    /* C chunks of U pieces under way at once; H times 8 rows of x a chunk. */
+    constexpr int C = N > 32 ? 2 : 1, U = 4, H = N > 8 ? 2 : 1;
 #pragma unroll 1
     for (int32_t c = c0; c < c1; c += C) {
         float v[C][8];
+#pragma unroll
+        for (int j = 0; j < C; j++)
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                v[j][e] = 0.0f;
 #pragma unroll 1
         for (int32_t u = who.first; u <= who.last; u += U) {
-            float4 p[U][C][2];
+            uint4 p[U][C][H];
+            bool missing;
+            do {
+                missing = false;
+#pragma unroll
+                for (int i = 0; i < U; i++) {
+                    const float4 *from = piece_in<N, BANDS>(a, who, u + i, band) + c * 256;
+#pragma unroll
+                    for (int j = 0; j < C; j++)
+#pragma unroll
+                        for (int h = 0; h < H; h++) {
+                            p[i][j][h] = make_uint4(0, 0, 0, 0);
+                            if (u + i <= who.last && c + j < c1 &&
+                                (c + j) * 16 + h * 8 < a.n_rows)
+                                p[i][j][h] = piece_load(from + j * 256 + h * 128);
+                        }
+                }
+#pragma unroll
+                for (int i = 0; i < U; i++)
+#pragma unroll
+                    for (int j = 0; j < C; j++)
+#pragma unroll
+                        for (int h = 0; h < H; h++)
+                            missing |= piece_missing(p[i][j][h]);
+                /* Whoever is late is waited for at one place: asking for all of them again and again would
+                 * take the memory's time from it. */
+                for (int i = 0; missing && i < U && u + i <= who.last; i++)
+                    while (piece_missing(piece_load(piece_in<N, BANDS>(a, who, u + i, band) +
+                                                    (min(c1 * 16, a.n_rows) - 1) / 8 * 128)))
+                        ;
+            } while (missing);
 #pragma unroll
             for (int i = 0; i < U; i++) {
+                if (u + i > who.last)
+                    break;
+                const bool first = u + i == who.first;
                 const float4 *from = piece_in<N, BANDS>(a, who, u + i, band) + c * 256;
 #pragma unroll
                 for (int j = 0; j < C; j++)
-                    if (u + i <= who.last && c + j < c1) {
-                        p[i][j][0] = __ldcg(from + j * 256);
-                        p[i][j][1] = __ldcg(from + j * 256 + 128);
+#pragma unroll
+                    for (int h = 0; h < H; h++) {
+                        if (c + j >= c1 || (c + j) * 16 + h * 8 >= a.n_rows)
+                            continue;
+                        const uint4 q = p[i][j][h];
+                        const uint32_t w[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+                        for (int e = 0; e < 4; e++)
+                            v[j][h * 4 + e] = first ? __uint_as_float(w[e])
+                                                    : v[j][h * 4 + e] + __uint_as_float(w[e]);
+                        piece_store(from + j * 256 + h * 128,
+                                    make_uint4(SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE,
+                                               SV_PIECE_NONE));
                     }
             }
-#pragma unroll
-            for (int i = 0; i < U; i++)
-                if (u + i <= who.last) {
-                    const bool first = u + i == who.first;
-#pragma unroll
-                    for (int j = 0; j < C; j++) {
-                        const float4 q = p[i][j][0], r = p[i][j][1];
-                        const float w[8] = {q.x, q.y, q.z, q.w, r.x, r.y, r.z, r.w};
-#pragma unroll
-                        for (int e = 0; e < 8; e++)
-                            v[j][e] = first ? w[e] : v[j][e] + w[e];
-                    }
-                }
         }
+        __syncwarp();
 #pragma unroll
         for (int j = 0; j < C; j++)
             if (c + j < c1)
-                put<true, STMATRIX, GATED>(v[j], a, s, (c + j) * 16, n_warps);
+                put<(N > 8), STMATRIX, GATED>(v[j], a, s, (c + j) * 16, n_warps);
     }
-    if (GATED)
-        pair_sync(s.pair);
+    if (GATED && c0 < c1)
+        gated_end<(N > 8), STMATRIX>(a, s);
 }
 
 #endif

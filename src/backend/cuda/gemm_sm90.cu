@@ -19,7 +19,6 @@
 enum {
     CONSUMERS = 256, /* two warpgroups */
     MAX_STAGES = 12,
-    SPREAD_FROM = 64, /* rows from which pieces are added up by all who share a block */
     SMEM_MAX = 232448
 };
 
@@ -73,11 +72,6 @@ static __device__ __forceinline__ void copy_tile(uint32_t dst, const void *src, 
                  : "memory");
 }
 
-static __device__ __forceinline__ void fetch_to_l2(const void *src, uint32_t n_bytes)
-{
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(n_bytes) : "memory");
-}
-
 template <int CL>
 static __device__ __forceinline__ void copy_x(uint32_t dst, const CUtensorMap *map, int32_t k,
                                               int32_t row, uint32_t bar, uint64_t policy)
@@ -105,16 +99,16 @@ static __device__ __forceinline__ void cluster_sync(void)
 
 /* ---------------------------------------------------------------- shared memory */
 
+enum { X_ROW_BYTES = SV_TILE * 2 };
+
 template <int N> struct ring {
-    static constexpr uint32_t X_BYTES = N * SV_TILE * 2;
-    static constexpr uint32_t STAGE = 2 * SV_TILE_BYTES + X_BYTES;
+    static constexpr uint32_t STAGE = 2 * SV_TILE_BYTES + N * X_ROW_BYTES;
 };
 
 /* What lies behind the stages. */
 struct tail {
     uint8_t patch[8][2 * SV_PATCH_BYTES];
     uint64_t full[MAX_STAGES], empty[MAX_STAGES];
-    uint32_t order[2];
 };
 
 /* ---------------------------------------------------------------- the producer */
@@ -165,60 +159,31 @@ static __device__ __forceinline__ void walk_next(struct walk &v, const struct sv
     }
 }
 
-template <int N>
+/* x_bytes: what will come beside them. */
 static __device__ __forceinline__ void load_weights(const struct walk &v, uint32_t stage,
-                                                    uint32_t full, uint64_t policy)
+                                                    uint32_t full, uint32_t x_bytes,
+                                                    uint64_t policy)
 {
-    bar_expect(full, (uint32_t)v.n_bands * SV_TILE_BYTES + ring<N>::X_BYTES);
+    bar_expect(full, (uint32_t)v.n_bands * SV_TILE_BYTES + x_bytes);
     if (v.n_bands > 0)
         copy_tile(stage, v.w, full, policy);
     if (v.n_bands > 1)
         copy_tile(stage + SV_TILE_BYTES, v.w + v.second, full, policy);
 }
 
-/* One thread. Each block of a cluster fetches its share of x's rows for all of them. */
-template <int N, int CL>
+/* One thread. Each block of a cluster fetches its share of x's rows for all of them. What lies behind the
+ * last row in shared memory is left as it is: it reaches only results that nobody stores. */
+template <int CL>
 static __device__ __forceinline__ void load_x(const CUtensorMap *map, int32_t kk, int32_t row,
-                                              uint32_t stage, uint32_t full, int rank,
-                                              uint64_t policy)
+                                              int32_t x_rows, uint32_t stage, uint32_t full,
+                                              int rank, uint64_t policy)
 {
-    const uint32_t dst = stage + 2 * SV_TILE_BYTES + (CL > 1 ? rank * (ring<N>::X_BYTES / CL) : 0);
-    copy_x<CL>(dst, map, kk * SV_TILE, row + (CL > 1 ? rank * (N / CL) : 0), full, policy);
+    const int32_t off = CL > 1 ? rank * x_rows : 0;
+    copy_x<CL>(stage + 2 * SV_TILE_BYTES + off * X_ROW_BYTES, map, kk * SV_TILE, row + off, full,
+               policy);
 }
 
-/* The first tiles of this unit of the next product, in the order in which they will be asked for. This
- * product's loads are all under way: what is asked for now keeps memory busy while sums are added up,
- * while small kernels run and while the next one waits for its x. */
-static __device__ void fetch_ahead(const struct sv_gemm_ahead &n, int32_t unit, int32_t n_units,
-                                   int half)
-{
-    const int32_t n_k = n.split.n_k;
-    const size_t band_bytes = (size_t)n_k * SV_TILE_BYTES;
-    for (int32_t u = unit; n.n_tiles > 0 && u < n.split.n_units; u += n_units) {
-        const int32_t t0 = sv_split_start(&n.split, u), t1 = sv_split_start(&n.split, u + 1);
-        int32_t t = first_tile(t0, t1, n_k), left = min(n.n_tiles, t1 - t0);
-        while (left > 0) {
-            const int32_t block = t / n_k, kk = t - block * n_k;
-            const int32_t run = min(min(n_k - kk, t1 - t), left);
-            int part = 0;
-            while (!n.gated && part + 1 < n.n_parts && n.part[part + 1].block0 <= block)
-                part++;
-            const int32_t band =
-                n.gated ? block * 2 + half : (block - n.part[part].block0) * 4 + half * 2;
-            for (int i = 0; i < 2; i++) {
-                const auto &p = n.part[n.gated ? i : part];
-                const int32_t b = n.gated ? band : band + i;
-                if (b < p.n_bands)
-                    fetch_to_l2(p.w + (size_t)b * band_bytes + (size_t)kk * SV_TILE_BYTES,
-                                (uint32_t)run * SV_TILE_BYTES);
-            }
-            left -= run;
-            t = t + run == t1 ? t0 : t + run;
-        }
-    }
-}
-
-template <int N>
+template <int N, int CL>
 static __device__ __forceinline__ void produce(const CUtensorMap *map, const struct sv_gemm_args &a,
                                                uint32_t smem, struct tail *tail, int32_t t0,
                                                int32_t t1, int half)
@@ -234,14 +199,16 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     walk_enter(v, a, half);
     struct walk x = v;
     const int32_t n_tiles = t1 - t0, early = min(a.n_stages, n_tiles);
+    const uint32_t x_bytes = (uint32_t)(CL * a.x_rows * X_ROW_BYTES);
     for (int32_t i = 0; i < early; i++) {
-        load_weights<N>(v, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]), stream_once);
+        load_weights(v, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]), x_bytes, stream_once);
         walk_next(v, a, half);
     }
     sv_pdl_launch();
     sv_pdl_wait();
     for (int32_t i = 0; i < early; i++) {
-        load_x<N, 1>(map, x.kk, 0, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]), half, keep);
+        load_x<CL>(map, x.kk, 0, a.x_rows, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]),
+                   half, keep);
         walk_next(x, a, half);
     }
     int32_t s = 0;
@@ -249,15 +216,14 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     for (int32_t i = early; i < n_tiles; i++) {
         const uint32_t full = smem_u32(&tail->full[s]);
         bar_wait(smem_u32(&tail->empty[s]), parity);
-        load_weights<N>(v, smem + s * ring<N>::STAGE, full, stream_once);
-        load_x<N, 1>(map, v.kk, 0, smem + s * ring<N>::STAGE, full, half, keep);
+        load_weights(v, smem + s * ring<N>::STAGE, full, x_bytes, stream_once);
+        load_x<CL>(map, v.kk, 0, a.x_rows, smem + s * ring<N>::STAGE, full, half, keep);
         walk_next(v, a, half);
         if (++s == a.n_stages) {
             s = 0;
             parity ^= 1;
         }
     }
-    fetch_ahead(a.ahead, blockIdx.x / 2, a.split.n_units, half);
 }
 
 /* ---------------------------------------------------------------- the consumers */
@@ -349,12 +315,11 @@ static __device__ __forceinline__ struct spot out_spot(const struct sv_gemm_args
     return spot_of(a, block, band, tail->patch[warp]);
 }
 
-template <int N, bool GATED>
+template <int N, int CL, bool GATED>
 static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uint32_t smem,
                                                struct tail *tail, int32_t unit, int32_t t0,
                                                int32_t t1, int half)
 {
-    constexpr bool SPREAD = N >= SPREAD_FROM;
     const int wg = threadIdx.x / 128, band_in = half * 2 + wg;
     struct place at = {0, 0};
     int32_t shared0 = -1, shared1 = -1; /* blocks whose pieces wait to be added up */
@@ -370,41 +335,28 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
 #pragma unroll
         for (int i = 0; i < N / 2; i++)
             acc[i] = 0.0f;
-        sum_tiles<N, 1>(acc, at, n, own.present, a, smem, tail, wg, half);
+        sum_tiles<N, CL>(acc, at, n, own.present, a, smem, tail, wg, half);
         left -= n;
         t = t + n == t1 ? t0 : t + n;
         if (!own.present)
             continue;
         if (n != a.split.n_k) {
-            if (SPREAD) {
-                write_piece<N>(acc, a, piece_of<N, 4>(a, unit, block, band_in));
-                if (shared0 < 0)
-                    shared0 = block;
-                else
-                    shared1 = block;
-                continue;
-            }
-            if (!gather_pieces<N, 4, GATED>(acc, a, &tail->order[GATED ? 0 : wg], unit, block,
-                                            band_in, wg))
-                continue;
+            post_piece<N>(acc, a, piece_of<N, 4>(a, unit, block, band_in));
+            if (shared0 < 0)
+                shared0 = block;
+            else
+                shared1 = block;
+            continue;
         }
         put_all<N, true, GATED>(acc, a, out_spot<GATED>(a, block, own.band, tail), 0,
                                 CONSUMERS / 32);
     }
-    if (!SPREAD || shared0 < 0)
-        return;
     /* Only now, at the end of the unit: the other pieces are not there any earlier. */
-    group_sync(wg);
-    if ((threadIdx.x & 127) == 0) {
-        spread_arrive<4>(a, shared0, band_in);
-        if (shared1 >= 0)
-            spread_arrive<4>(a, shared1, band_in);
-    }
 #pragma unroll 1
     for (int32_t block = shared0; block >= 0; block = block == shared1 ? -1 : shared1) {
         const int32_t band = strip_of<GATED>(a, block, band_in).band;
-        spread_put<N, 4, true, GATED>(a, unit, block, band_in, wg,
-                                      out_spot<GATED>(a, block, band, tail), CONSUMERS / 32);
+        take_pieces<N, 4, true, GATED>(a, unit, block, band_in,
+                                       out_spot<GATED>(a, block, band, tail), CONSUMERS / 32);
     }
 }
 
@@ -454,8 +406,8 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
                 left--; /* the ring's first round finds it empty */
             else
                 bar_wait(smem_u32(&tail->empty[s]), parity);
-            load_weights<N>(v, smem + s * ring<N>::STAGE, full, normal);
-            load_x<N, CL>(map, kk, it.row, smem + s * ring<N>::STAGE, full, half, normal);
+            load_weights(v, smem + s * ring<N>::STAGE, full, N * X_ROW_BYTES, normal);
+            load_x<CL>(map, kk, it.row, N / CL, smem + s * ring<N>::STAGE, full, half, normal);
             if (++s == a.n_stages) {
                 s = 0;
                 parity ^= 1;
@@ -558,7 +510,7 @@ static __global__ void __launch_bounds__(threads_of(N), 1)
             if (WHOLE)
                 produce_whole<N, CL>(&map, a, smem, tail, n_items, half);
             else
-                produce<N>(&map, a, smem, tail, t0, t1, half);
+                produce<N, CL>(&map, a, smem, tail, t0, t1, half);
         }
         __syncwarp();
     } else {
@@ -567,7 +519,7 @@ static __global__ void __launch_bounds__(threads_of(N), 1)
         if (WHOLE)
             consume_whole<N, CL, GATED>(a, smem, tail, n_items, half);
         else
-            consume<N, GATED>(a, smem, tail, unit, t0, t1, half);
+            consume<N, CL, GATED>(a, smem, tail, unit, t0, t1, half);
     }
     if (CL > 1)
         cluster_sync(); /* the other block may still write here */
@@ -579,13 +531,19 @@ typedef void gemm_fn(const CUtensorMap, const struct sv_gemm_args);
 
 struct width {
     int n, stages;
-    gemm_fn *fn[2]; /* [1]: gated */
+    gemm_fn *fn[2]; /* plain and gated */
 };
 
 /* stages: a multiprocessor for each thread block. Two of different launches on one would let the
  * next fill its ring sooner, but now and then two of the same launch meet there and all wait for
  * them. */
-#define WIDTH(N, STAGES) {N, STAGES, {gemm_kernel<N, 1, false, false>, gemm_kernel<N, 1, false, true>}}
+#define WIDTH(N, STAGES)                                                                           \
+    {                                                                                              \
+        N, STAGES,                                                                                 \
+        {                                                                                          \
+            gemm_kernel<N, 1, false, false>, gemm_kernel<N, 1, false, true>                        \
+        }                                                                                          \
+    }
 static const struct width widths[] = {
     WIDTH(8, 10), WIDTH(16, 10), WIDTH(32, 8),  WIDTH(64, 6),
     WIDTH(96, 5), WIDTH(128, 5), WIDTH(192, 5), WIDTH(256, 4),
@@ -615,7 +573,7 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
                                               SMEM_MAX),
                          err, "shared memory of a matrix product");
     }
-    /* A spread adding-up waits for the whole grid, so all of it must fit at once. */
+    /* Adding up waits for the whole grid, so all of it must fit at once. */
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attr[1] = {};
     int clusters = 0;
@@ -656,7 +614,7 @@ static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, int cluster, int32_t 
 {
     CUtensorMap map;
     /* A failed encode is latched; only a success launches. */
-    if (!encode_x(cu, &map, x, ldx, k, a->n_rows, n / cluster))
+    if (!encode_x(cu, &map, x, ldx, k, a->n_rows, a->x_rows))
         return;
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attr[2] = {};
@@ -689,7 +647,10 @@ void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, str
     a->n_stages = g->tune_stages ? g->tune_stages : w->stages;
     while (a->n_stages > MAX_STAGES || smem_of(w->n, a->n_stages) > SMEM_MAX)
         a->n_stages--;
-    launch(cu, w->fn[a->mode == SV_GEMM_GATED], w->n, 1, sv_split_grid(&a->split, g->sm90_units), x, ldx, k, a);
+    /* Rows that are not there take the copy longer than rows that are. */
+    a->x_rows = (a->n_rows + 7) / 8 * 8;
+    launch(cu, w->fn[a->mode == SV_GEMM_GATED], w->n, 1, sv_split_grid(&a->split, g->sm90_units), x,
+           ldx, k, a);
 }
 
 /* What they take, in tiles times rows of x: a launch in passes and its adding up cost about 14
@@ -708,6 +669,7 @@ bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t 
     if (tune == 0 && ((items + pairs - 1) / pairs * s->n_k + 6) * whole.n > passes)
         return false;
     a->n_stages = whole.stages;
+    a->x_rows = whole.n / 2;
     launch(cu, whole.fn[a->mode == SV_GEMM_GATED], whole.n, 2,
            items < pairs ? (int32_t)items : pairs, x, ldx, k, a);
     return true;
