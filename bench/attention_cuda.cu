@@ -1,7 +1,7 @@
 /*
  * attention_cuda.cu - checks and times the CUDA attention on a GPU, without the rest of the backend.
  *
- * attention_cuda check [small] | time [variants] [CSV]: `check` compares with a double-precision loop and holds bits of many
+ * attention_cuda check [small] | time [variants | brief] [CSV]: `check` compares with a double-precision loop and holds bits of many
  * arrangements against one another (tests/cuda/attention_check.h); `time` gives decode, verify, draft and prefill
  * shapes of Qwen3-8B as shares of the read bandwidth measured in the same run, or TFLOP/s. Every launch of a
  * timed graph reads other keys than the one before, all of them together more than the L2 cache holds.
@@ -242,11 +242,13 @@ static double read_bandwidth(struct sv_cuda *cu)
     return best;
 }
 
-/* What is forced: the unit (enum sv_attn_unit), launches with and without the programmatic attribute. */
+/* What is forced: the unit (enum sv_attn_unit), the kernel for few rows (-1: not), whether segments and earlier keys are read
+ * before the launch before is over, as in a pass. */
 struct variant {
-    int set, unit, pdl;
+    int set, unit, few, early, pdl;
 };
-static const variant choices[] = {{1, 0, 1}, {1, 0, 0}, {1, 1, 1}, {1, 2, 1}, {1, 3, 1}, {0, 0, 1}};
+static const variant choices[] = {{1, 0, 0, 1, 1},  {1, 0, -1, 1, 1}, {1, 0, 0, 0, 1},  {1, 0, 0, 0, 0},
+                                  {1, 1, -1, 1, 1}, {1, 2, -1, 1, 1}, {1, 3, -1, 1, 1}, {0, 0, 0, 1, 1}};
 
 static __global__ void __launch_bounds__(256) nothing(void)
 {
@@ -271,7 +273,7 @@ static void time_nothing(struct sv_cuda *cu)
     }
 }
 
-static void time_shapes(struct sv_cuda *cu, bool variants, const char *csv_path)
+static void time_shapes(struct sv_cuda *cu, bool variants, bool brief, const char *csv_path)
 {
     const enum sv_mask causal = SV_MASK_CAUSAL, block = SV_MASK_BLOCK;
     std::vector<shape> shapes;
@@ -301,9 +303,9 @@ static void time_shapes(struct sv_cuda *cu, bool variants, const char *csv_path)
     printf("read bandwidth %.0f GB/s\n", peak);
     time_nothing(cu);
     if (csv)
-        fprintf(csv, "kernels,what,sequences,context,rows,page_size,head_dim,forced_unit,pdl,us_median,"
+        fprintf(csv, "kernels,what,sequences,context,rows,page_size,head_dim,forced_unit,forced_few,early,pdl,us_median,"
                      "us_min,us_max,kv_gb_s,share_of_read,tflop_s,read_gb_s\n");
-    printf("%-8s %-11s %3s %5s %5s %4s u p %9s %9s %9s %7s %6s %7s\n", "set", "what", "seq", "ctx", "rows", "page",
+    printf("%-8s %-11s %3s %5s %5s %4s u few e p %9s %9s %9s %7s %6s %7s\n", "set", "what", "seq", "ctx", "rows", "page",
            "us", "min", "max", "GB/s", "share", "TFLOP/s");
     for (const shape &s : shapes) {
         stage st = {};
@@ -312,7 +314,9 @@ static void time_shapes(struct sv_cuda *cu, bool variants, const char *csv_path)
         const double guess_us = std::max(bytes / peak * 1e-3, flops / 3e8) + 3;
         const int n = (int)std::max(4.0, std::min(128.0, 4000 / guess_us));
         for (const variant &v : choices) {
-            if (v.set > (cu->cc == 90) || (!variants && (v.unit || !v.pdl)))
+            const bool few = (int64_t)s.n_seqs * s.rows * (s.n_heads / s.n_kv) <= 64;
+            if (v.set > (cu->cc == 90) || (!variants && (v.unit || !v.early || !v.pdl)) ||
+                (v.early == 0 && s.n_seqs > 1) || (brief && !v.set) || (v.few && !v.unit && !few))
                 continue;
             const int32_t keys = v.unit == 1 ? SV_ATTN_CHUNK : SV_ATTN_SPAN;
             if ((v.unit == 1 || v.unit == 2) &&
@@ -320,15 +324,15 @@ static void time_shapes(struct sv_cuda *cu, bool variants, const char *csv_path)
                 continue;
             cu->set = v.set ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
             cu->pdl = v.pdl && cu->cc >= 90;
-            const timing t = time_one(cu, st, {(enum sv_attn_unit)v.unit, 0, 0, false}, n);
+            const timing t = time_one(cu, st, {(enum sv_attn_unit)v.unit, 0, 0, false, v.few, v.early != 0}, n);
             const double rate = bytes / t.median * 1e-3, tf = flops / t.median * 1e-6;
-            printf("%-8s %-11s %3d %5d %5d %4d %d %d %9.2f %9.2f %9.2f %7.0f %5.1f%% %7.1f\n",
-                   v.set ? "sm90" : "portable", s.what, s.n_seqs, s.context, s.rows, s.page, v.unit, v.pdl,
-                   t.median, t.lo, t.hi, rate, 100 * rate / peak, tf);
+            printf("%-8s %-11s %3d %5d %5d %4d %d %3d %d %d %9.2f %9.2f %9.2f %7.0f %5.1f%% %7.1f\n",
+                   v.set ? "sm90" : "portable", s.what, s.n_seqs, s.context, s.rows, s.page, v.unit, v.few, v.early,
+                   v.pdl, t.median, t.lo, t.hi, rate, 100 * rate / peak, tf);
             if (csv)
-                fprintf(csv, "%s,%s,%d,%d,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.1f,%.4f,%.2f,%.0f\n",
+                fprintf(csv, "%s,%s,%d,%d,%d,%d,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.1f,%.4f,%.2f,%.0f\n",
                         v.set ? "sm90" : "portable", s.what, s.n_seqs, s.context, s.rows, s.page, s.hd, v.unit,
-                        v.pdl, t.median, t.lo, t.hi, rate, rate / peak, tf, peak);
+                        v.few, v.early, v.pdl, t.median, t.lo, t.hi, rate, rate / peak, tf, peak);
         }
         fflush(stdout);
         for (void *p : st.owned)
@@ -343,13 +347,14 @@ int main(int argc, char **argv)
     struct sv_cuda cu;
     const char *what = argc > 1 ? argv[1] : "";
     const bool more = argc > 2 && (!strcmp(argv[2], "small") || !strcmp(argv[2], "variants"));
+    const bool brief = argc > 2 && !strcmp(argv[2], "brief");
     if (strcmp(what, "check") && strcmp(what, "time")) {
-        fprintf(stderr, "usage: attention_cuda check [small] | time [variants] [CSV]\n");
+        fprintf(stderr, "usage: attention_cuda check [small] | time [variants | brief] [CSV]\n");
         return 2;
     }
     device_init(&cu);
     if (!strcmp(what, "check"))
         return check(&cu, more);
-    time_shapes(&cu, more, argc > 2 + more ? argv[2 + more] : NULL);
+    time_shapes(&cu, more, brief, argc > 2 + more + brief ? argv[2 + more + brief] : NULL);
     return 0;
 }

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <algorithm>
 #include <vector>
 
 #ifdef SV_CUDA_EMULATED
@@ -338,7 +339,7 @@ static inline void check_setup(checker &c, const setup &s, const std::vector<int
     char what[200];
     for (size_t i = 0; i < lens.size(); i++)
         prompt.segs.push_back({(int32_t)i, 0, lens[i]});
-    const std::vector<row_out> want = run_batch(c, s, prompt, 16, {SV_ATTN_WHOLE, 8, 5, false});
+    const std::vector<row_out> want = run_batch(c, s, prompt, 16, {SV_ATTN_WHOLE, 8, 5, false, -1, false});
     for (size_t i = 0; i < want.size(); i += (size_t)ref_every)
         check_row(c, s, want[i], name);
     check_row(c, s, want.back(), name);
@@ -360,7 +361,7 @@ static inline void check_setup(checker &c, const setup &s, const std::vector<int
             for (size_t j = 0; j < lens.size(); j++)
                 b.segs[j].base = lens[j] - b.segs[j].n;
         const struct sv_attn_force force = {(enum sv_attn_unit)(i % 4), i % 3 == 0 ? 0 : i % 3 == 1 ? 4 : 8,
-                                            i % 4 == 1 ? 3 : i % 4 == 2 ? 40 : 0, !tiled};
+                                            i % 4 == 1 ? 3 : i % 4 == 2 ? 40 : 0, !tiled, i % 5 == 0 ? 1 : 0, i / 2 % 2 == 1};
         const int32_t page = pages[i % 6];
         snprintf(what, sizeof what, "%s: arrangement %d (page %d, unit %d, warps %d, blocks %d)", name, i, page,
                  (int)force.unit, (int)force.n_warps, (int)force.n_blocks);
@@ -373,6 +374,17 @@ static inline void check_setup(checker &c, const setup &s, const std::vector<int
             b.segs.erase(b.segs.begin());
             check_same(c, want, run_batch(c, s, b, page, {}), what);
         }
+    }
+    /* One sequence with few rows, which has a kernel of its own. */
+    for (int i = 0; tiled && i < 12; i++) {
+        const size_t j = (size_t)i % lens.size();
+        const int32_t most = 64 / (s.n_heads / s.n_kv), want_n = i % 4 == 0 ? 1 : i % 4 == 1 ? 16 : i % 4 == 2 ? most : 3;
+        const int32_t n = std::min(std::min(want_n, most), lens[j]);
+        const int32_t base = i < 6 || s.mask == SV_MASK_BLOCK ? lens[j] - n : (int32_t)(mix64((uint64_t)i) % (uint64_t)(lens[j] - n + 1));
+        const batch b = {{{(int32_t)j, base, n}}, i % 2, i / 2 % 2};
+        const struct sv_attn_force force = {(enum sv_attn_unit)(i % 3), 0, 0, false, i % 5 == 4 ? -1 : 1, i % 2 == 0};
+        snprintf(what, sizeof what, "%s: alone %d (rows %d, unit %d)", name, i, n, (int)force.unit);
+        check_same(c, want, run_batch(c, s, b, pages[i % 6], force), what);
     }
 }
 

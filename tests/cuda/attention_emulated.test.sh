@@ -10,6 +10,6 @@ lib=$(dirname "${SALVO:-build/salvo}")/libsalvo.a
 g++ -std=gnu++20 -O2 $fma -ffp-contract=off -fno-strict-aliasing -w -Itests/cuda/emulated -Itests/cuda -Isrc -I. \
     -o "$out/check" tests/cuda/attention_emulated.cpp tests/cuda/emulated/emulated.cpp \
     -x c++ src/backend/cuda/attention.cu src/backend/cuda/attention_portable.cu src/backend/cuda/attention_sm90.cu \
-    src/backend/cuda/attention_plain.cu \
+    src/backend/cuda/attention_few_sm90.cu src/backend/cuda/attention_plain.cu \
     -x none "$lib" -lm
 "$out/check"

@@ -27,23 +27,33 @@ enum {
 
 /* ---------------------------------------------------------------- combine */
 
-/* One warp for each (row, head). The main kernel lets this one start only when it has itself waited for all before it: what
- * they wrote (segments) may be read before our wait, what the main kernel writes may not. */
-template <int HD> __global__ void __launch_bounds__(128) attn_combine(struct sv_attn_args a)
+/* One warp for each (row, head). The main kernel lets this one start only when it has itself waited for all before it, or
+ * when segments are settled: they may be read before our wait, what the main kernel writes may not. Few results: each
+ * warp works out the main kernel's choice of a unit meanwhile. */
+template <int HD, bool FEW> __global__ void __launch_bounds__(128) attn_combine(const __grid_constant__ struct sv_attn_args a)
 {
-    const int64_t i = (int64_t)blockIdx.x * 4 + threadIdx.x / 32;
-    const int32_t row = (int32_t)(i / a.p.n_heads), head = (int32_t)(i % a.p.n_heads);
+    const int32_t n = a.p.rows.n_rows * a.p.n_heads;
+    int32_t i = (int32_t)(blockIdx.x * 4 + threadIdx.x / 32), unit = SV_ATTN_AUTO;
 
     sv_pdl_launch();
-    const int32_t s = row < a.p.rows.n_rows ? a.p.rows.row_seg[row] : -1;
-    struct attn_seg g = {};
-    if (s >= 0)
-        g = attn_seg_at(a.p.rows, s);
-    sv_pdl_wait();
-    const int32_t unit = __ldcg(a.plan_unit);
-    if (unit == SV_ATTN_WHOLE || g.n == 0)
-        return;
-    attn_fold<HD, 8>(a, unit, g, row - g.row0, head, threadIdx.x % 32);
+    if (FEW)
+        unit = attn_choose_unit(a, NULL, threadIdx.x % 32);
+    for (bool waited = false;; waited = true) {
+        const int32_t row = i / a.p.n_heads, head = i - row * a.p.n_heads, s = i < n ? a.p.rows.row_seg[row] : -1;
+        struct attn_seg g = {};
+        if (s >= 0)
+            g = attn_seg_at(a.p.rows, s);
+        if (!waited) {
+            sv_pdl_wait();
+            if (!FEW)
+                unit = __ldcg(a.plan_unit);
+        }
+        if (unit == SV_ATTN_WHOLE || i >= n)
+            return;
+        if (g.n > 0)
+            attn_fold<HD, FEW ? 16 : 8>(a, unit, g, row - g.row0, head, threadIdx.x % 32);
+        i += (int32_t)gridDim.x * 4;
+    }
 }
 
 /* ---------------------------------------------------------------- launches */
@@ -54,33 +64,46 @@ static bool aligned(const void *p, int64_t ld)
 }
 
 /* Whether a kernel with matrix instructions can take it. Nothing here may depend on counts of rows. */
-static bool find_tiled(const struct sv_cuda *cu, const struct sv_p_attention *p, int32_t n_warps,
-                       struct sv_attn_launch *out)
+static bool takes_tiles(const struct sv_p_attention *p)
 {
     const struct sv_kv *kv = &p->kv;
     const int64_t units = (int64_t)kv->n_pages * kv->n_kv_heads * kv->page_size * (kv->head_dim / 8);
     if (kv->dtype != SV_BF16 || units >= 0xffffffffll)
         return false;
-    if (!aligned(p->q, p->ldq) || !aligned(p->out, p->ldo) || !aligned(kv->k, 0) || !aligned(kv->v, 0))
+    return aligned(p->q, p->ldq) && aligned(p->out, p->ldo) && aligned(kv->k, 0) && aligned(kv->v, 0);
+}
+
+/* The loads of the tuned set are boxes of a page: its rows must be whole swizzled groups of eight. */
+static bool takes_boxes(const struct sv_p_attention *p)
+{
+    const int32_t page = p->kv.page_size;
+    return takes_tiles(p) && page >= 8 && (page & (page - 1)) == 0;
+}
+
+static bool find_tiled(const struct sv_cuda *cu, const struct sv_p_attention *p, int32_t n_warps,
+                       struct sv_attn_launch *out)
+{
+    if (!takes_tiles(p))
         return false;
-    /* The loads of the tuned set are boxes of a page: its rows must be whole swizzled groups of eight. */
-    const bool boxes = kv->page_size >= 8 && (kv->page_size & (kv->page_size - 1)) == 0;
-    return cu->set == SV_CUDA_SM90 && boxes ? sv_cuda_attn_sm90(kv->head_dim, n_warps, out)
-                                            : sv_cuda_attn_portable(kv->head_dim, n_warps, out);
+    return cu->set == SV_CUDA_SM90 && takes_boxes(p) ? sv_cuda_attn_sm90(p->kv.head_dim, n_warps, out)
+                                                     : sv_cuda_attn_portable(p->kv.head_dim, n_warps, out);
 }
 
 /* As many stages as fit beside one another; false when not even two do. */
-static bool fit(const struct sv_cuda *cu, struct sv_attn_launch *k, int32_t n_segs, int32_t *n_stages,
-                size_t *smem)
+static bool fit(const struct sv_cuda *cu, struct sv_attn_launch *k, int32_t n_segs, struct sv_attn_args *a, size_t *smem)
 {
     const size_t beside = (size_t)k->fixed_bytes + attn_items_bytes(n_segs);
     for (;; k->blocks_per_sm--) {
         const size_t room = (cu->smem_block + 1024) / (size_t)k->blocks_per_sm - 1024;
-        const int64_t n = room > beside ? (int64_t)((room - beside) / (size_t)k->stage_bytes) : 0;
-        *n_stages = (int32_t)(n < k->max_stages ? n : k->max_stages);
-        *smem = (size_t)*n_stages * (size_t)k->stage_bytes + beside;
-        if (*n_stages >= 2 || k->blocks_per_sm == 1)
-            return *n_stages >= 2;
+        const int32_t ring = room > beside ? (int32_t)(room - beside) : 0, stage = k->stage_bytes;
+        const int32_t n = ring / stage, left = (ring - k->run_bytes) / stage;
+        a->n_stages = n < k->max_stages ? n : k->max_stages;
+        a->n_stages_run = left < k->max_stages ? left : k->max_stages;
+        const int32_t with_run = a->n_stages_run * stage + k->run_bytes;
+        a->ring_bytes = a->n_stages * stage > with_run ? a->n_stages * stage : with_run;
+        *smem = (size_t)a->ring_bytes + beside;
+        if (a->n_stages_run >= 2 || k->blocks_per_sm == 1)
+            return a->n_stages_run >= 2;
     }
 }
 
@@ -96,13 +119,46 @@ static struct sv_attn_args args_of(const struct sv_cuda *cu, const struct sv_p_a
         if (p->kv.page_size == 1 << i)
             a.page_shift = i;
     a.part_cap = st->part_cap;
-    a.box_rows = p->kv.page_size < SV_ATTN_CHUNK ? p->kv.page_size : SV_ATTN_CHUNK;
+    a.box_rows = p->kv.page_size < SV_ATTN_TILE ? p->kv.page_size : SV_ATTN_TILE;
     a.plan_unit = st->plan_unit;
     a.run = st->run;
     a.part_o = st->part_o;
     a.part_ml = st->part_ml;
     a.fault = cu->fault;
     return a;
+}
+
+/* Few sequences with few rows: one launch of clusters. False when it is not for them. Rows of a segment are not known here, but
+ * they are no more than all. */
+static bool few_launch(struct sv_cuda *cu, const struct sv_p_attention *p, struct sv_attn_args a,
+                       const struct sv_attn_force *force)
+{
+    struct sv_attn_launch k = {};
+    size_t smem;
+    const int32_t n_clusters = p->rows.n_segs * p->kv.n_kv_heads;
+    if (cu->set != SV_CUDA_SM90 || (int64_t)p->rows.n_rows * a.group > 64 || p->softcap > 0 ||
+        (n_clusters > 16 && force->few == 0) || !takes_boxes(p) || !sv_cuda_attn_few(p->kv.head_dim, &k) ||
+        !fit(cu, &k, 0, &a, &smem))
+        return false;
+    a.unit = force->unit;
+    a.early = cu->settled || force->early;
+    if (!sv_cuda_attn_maps(cu, cu->attn->encode, &a))
+        return true; /* the error is latched */
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attr[2] = {};
+    config.gridDim = dim3((unsigned)n_clusters * SV_ATTN_CLUSTER);
+    config.blockDim = dim3((unsigned)k.n_threads);
+    config.dynamicSmemBytes = smem;
+    config.stream = cu->stream;
+    config.attrs = attr;
+    attr[0].id = cudaLaunchAttributeClusterDimension;
+    attr[0].val.clusterDim.x = SV_ATTN_CLUSTER;
+    attr[0].val.clusterDim.y = attr[0].val.clusterDim.z = 1;
+    attr[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attr[1].val.programmaticStreamSerializationAllowed = 1;
+    config.numAttrs = cu->pdl ? 2 : 1;
+    sv_cuda_check(cu, cudaLaunchKernelEx(&config, k.kernel, a), "attention of few rows");
+    return true;
 }
 
 void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p,
@@ -114,28 +170,38 @@ void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p
     SV_REQUIRE(p->rows.n_segs > 0 && p->rows.n_segs <= cu->attn->max_segs);
     const int64_t queries = (int64_t)p->rows.n_rows * a.group;
     int32_t n_warps = force->n_warps;
+    if (force->few >= 0 && !force->plain && few_launch(cu, p, a, force))
+        return;
     if (n_warps == 0)
         n_warps = queries > (int64_t)64 * p->rows.n_segs ? 8 : 4;
     if (force->plain || !find_tiled(cu, p, n_warps, &k)) {
         sv_cuda_attn_plain(cu, &a);
         return;
     }
-    SV_REQUIRE(fit(cu, &k, p->rows.n_segs, &a.n_stages, &smem));
-    int64_t n_blocks = (int64_t)cu->n_sms * k.blocks_per_sm;
-    const int64_t tiles = (queries + k.tile_rows - 1) / k.tile_rows * p->kv.n_kv_heads;
-    a.unit = tiles >= 2 * n_blocks ? SV_ATTN_WHOLE : SV_ATTN_AUTO;
+    /* At least so many, whoever has how many rows. */
+    const int64_t even_tiles = (queries + k.tile_rows - 1) / k.tile_rows;
+    const int64_t tiles = (even_tiles > p->rows.n_segs ? even_tiles : p->rows.n_segs) * p->kv.n_kv_heads;
+    const int64_t places = (int64_t)cu->n_sms * k.blocks_per_sm;
+    a.unit = tiles >= 2 * places ? SV_ATTN_WHOLE : SV_ATTN_AUTO;
     if (force->unit != SV_ATTN_AUTO)
         a.unit = force->unit;
+    SV_REQUIRE(fit(cu, &k, p->rows.n_segs, &a, &smem));
+    int64_t n_blocks = (int64_t)cu->n_sms * k.blocks_per_sm;
+    a.early = cu->settled || force->early;
     if (force->n_blocks > 0)
         n_blocks = force->n_blocks;
+    a.n_blocks = (int32_t)n_blocks;
+    a.tile_rows = k.tile_rows;
     if (k.maps && !sv_cuda_attn_maps(cu, cu->attn->encode, &a))
         return;
-    sv_cuda_launch(cu, "attention", k.kernel, dim3((unsigned)n_blocks), dim3((unsigned)k.n_threads), smem, a);
+    sv_cuda_launch_in_pass(cu, "attention", k.kernel, dim3((unsigned)n_blocks), dim3((unsigned)k.n_threads), smem, a);
     if (a.unit == SV_ATTN_WHOLE)
         return;
-    const int64_t outputs = (int64_t)p->rows.n_rows * p->n_heads;
-    sv_cuda_launch(cu, "attention (combine)", p->kv.head_dim == 128 ? attn_combine<128> : attn_combine<64>,
-                   dim3((unsigned)((outputs + 3) / 4)), dim3(128), 0, a);
+    const int64_t n = ((int64_t)p->rows.n_rows * p->n_heads + 3) / 4, most = 8 * (int64_t)cu->n_sms;
+    const bool few = n <= most / 4 && p->rows.n_segs <= 32;
+    void (*const kernel)(struct sv_attn_args) = p->kv.head_dim == 128 ? few ? attn_combine<128, true> : attn_combine<128, false>
+                                                : few ? attn_combine<64, true> : attn_combine<64, false>;
+    sv_cuda_launch_in_pass(cu, "attention (combine)", kernel, dim3((unsigned)(n < most ? n : most)), dim3(128), 0, a);
 }
 
 void sv_cuda_attention(struct sv_dev *dev, const struct sv_p_attention *p)
@@ -179,10 +245,12 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
     st->run = (float4 *)(void *)(base + run);
     st->part_ml = (float2 *)(void *)(base + part_ml);
     st->part_o = (float *)(void *)(base + part_o);
-    for (int32_t i = 0; i < (cu->cc == 90 ? 8 : 4); i++) {
+    for (int32_t i = 0; i < (cu->cc == 90 ? 10 : 4); i++) {
         const int32_t hd_i = i % 2 ? 128 : 64, n_warps = i / 2 % 2 ? 8 : 4;
         struct sv_attn_launch k;
-        if ((i < 4 ? sv_cuda_attn_portable(hd_i, n_warps, &k) : sv_cuda_attn_sm90(hd_i, n_warps, &k)) &&
+        if ((i < 4   ? sv_cuda_attn_portable(hd_i, n_warps, &k)
+             : i < 8 ? sv_cuda_attn_sm90(hd_i, n_warps, &k)
+                     : sv_cuda_attn_few(hd_i, &k)) &&
             (rc = sv_cuda_try(cudaFuncSetAttribute((const void *)k.kernel,
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                    (int)cu->smem_block),

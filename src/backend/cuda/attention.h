@@ -17,6 +17,8 @@
  * ascending order. Chunks or spans may be worked on by different blocks; the merges stay in this order. */
 enum { SV_ATTN_TILE = 64, SV_ATTN_CHUNK = 128, SV_ATTN_SPAN = 512 };
 
+enum { SV_ATTN_CLUSTER = 8 }; /* thread blocks that share a sequence and kv head (attention_few_sm90.cu) */
+
 /* What one block takes of a query tile's keys. */
 enum sv_attn_unit { SV_ATTN_AUTO, SV_ATTN_BY_CHUNK, SV_ATTN_BY_SPAN, SV_ATTN_WHOLE };
 
@@ -26,6 +28,8 @@ struct sv_attn_force {
     int32_t n_warps; /* 0, 4 or 8: queries of a tile / 16 */
     int32_t n_blocks;
     bool plain;
+    int32_t few; /* 1: the kernel for few rows whenever it can take it, -1: never */
+    bool early; /* as after ops that leave segments, tables and earlier keys alone (cu->settled) */
 };
 
 /* A tensor map of the cache's keys or values (CUtensorMap, whose header kernels need not see). */
@@ -39,11 +43,14 @@ struct sv_attn_args {
     int32_t group;      /* q heads per kv head */
     float scale_log2;   /* scale * log2(e); 1 with a softcap, whose result is already in powers of two */
     int32_t page_shift; /* log2(page_size), or -1 */
-    int32_t n_stages;
+    int32_t n_stages, n_stages_run; /* the latter beside a block's sum of spans */
+    int32_t ring_bytes;             /* shared memory of the stages, and of that sum */
+    int32_t n_blocks, tile_rows;    /* of the main kernel */
     int32_t unit;       /* enum sv_attn_unit */
     int32_t box_rows;   /* keys that one load through the maps brings */
+    bool early; /* segments, tables and earlier keys may be read before waiting for the launch before (cu->settled) */
     int32_t part_cap;   /* partial results that fit */
-    int32_t *plan_unit; /* the first block's choice, for the combine kernel */
+    int32_t *plan_unit; /* the first block's choice, for a combine kernel with many segments */
     float4 *run;        /* a block's sum of spans while it walks on */
     float *part_o;      /* (part_cap, head_dim) unnormalised */
     float2 *part_ml;    /* (part_cap) maximum and sum */
@@ -63,10 +70,12 @@ struct sv_attn_launch {
     int32_t tile_rows, n_threads, blocks_per_sm;
     int32_t stage_bytes, fixed_bytes; /* shared memory: each stage, and beside stages and segment table */
     int32_t max_stages;
+    int32_t run_bytes; /* what a sum of spans takes of the stages' shared memory; 0: it is always in global memory */
     bool maps;
 };
 bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);
 bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);
+bool sv_cuda_attn_few(int32_t head_dim, struct sv_attn_launch *out); /* clusters of 8; at most 64 queries a segment */
 /* attention_sm90.cu: the driver's entry point, found once; then maps of one layer's cache. */
 int sv_cuda_attn_maps_open(void **encode, struct sv_err *err);
 bool sv_cuda_attn_maps(struct sv_cuda *cu, void *encode, struct sv_attn_args *a);

@@ -40,6 +40,13 @@ static __device__ __forceinline__ void attn_bar_wait(uint32_t bar, uint32_t pari
                      : "memory");
     } while (!done);
 }
+/* Brings the parameters in, line by line, while there is nothing else to do. */
+static __device__ __forceinline__ void attn_touch(const struct sv_attn_args &a)
+{
+#pragma unroll
+    for (size_t i = 0; i < offsetof(struct sv_attn_args, k_map) / 4; i += 16)
+        asm volatile("" ::"r"(((const uint32_t *)&a)[i]));
+}
 static __device__ __forceinline__ void attn_map_fetch(const struct sv_attn_map *map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -66,6 +73,30 @@ template <int N> static __device__ __forceinline__ void attn_fewer_registers(voi
 template <int N> static __device__ __forceinline__ void attn_more_registers(void)
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+/* The thread blocks of a cluster: which one this is, a meeting of all their threads, the place in another one's shared
+ * memory that answers to ours, and a store there that counts towards a barrier beside it. */
+static __device__ __forceinline__ int32_t attn_cluster_rank(void)
+{
+    int32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+static __device__ __forceinline__ void attn_cluster_sync(void)
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ uint32_t attn_cluster_at(uint32_t at, int32_t rank)
+{
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+    return there;
+}
+static __device__ __forceinline__ void attn_cluster_put(uint32_t to, float x, float y, uint32_t bar)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+                 "f"(x), "f"(y), "r"(bar)
+                 : "memory");
 }
 static __device__ __forceinline__ void attn_store16_zero(uint32_t at)
 {

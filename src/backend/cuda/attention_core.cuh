@@ -111,7 +111,8 @@ static __device__ __forceinline__ struct attn_seg attn_seg_at(const struct sv_ro
 struct attn_items {
     int32_t unit;
     int32_t n_items; /* for one kv head */
-    int32_t n_segs, unused;
+    int32_t n_segs;
+    int32_t long_walk; /* blocks walk over several spans of some segment */
     struct attn_seg seg[]; /* (n_segs); then item0, (n_segs + 1) each segment's first item, for one kv head */
 };
 static inline size_t attn_items_bytes(int32_t n_segs)
@@ -145,15 +146,15 @@ static __device__ __forceinline__ int32_t attn_n_parts(const struct sv_p_attenti
 /* Which unit ends first, by what was measured (docs/cuda-kernels.md). Chunks only while no multiprocessor gets a second
  * one: results of parts cost memory traffic, the more the more queries a tile has. A block that walks over all keys of a
  * tile has none of it, but the longest walk must not outlast the others. Only speed hangs on this. */
-static __device__ __forceinline__ int32_t attn_choose_unit(const struct sv_attn_args &a, const struct attn_items *plan,
-                                                           int32_t tile_rows, int32_t lane)
+static __device__ __forceinline__ int32_t attn_choose_unit(const struct sv_attn_args &a, const struct attn_seg *segs,
+                                                           int32_t lane)
 {
     int32_t chunks = 0, most[2] = {0, 0}, total = 0, longest = 0, n_tiles = 0;
-    const int32_t n_kv = a.p.kv.n_kv_heads, blocks = (int32_t)gridDim.x;
+    const int32_t n_kv = a.p.kv.n_kv_heads, blocks = a.n_blocks, tile_rows = a.tile_rows;
     if (a.unit == SV_ATTN_WHOLE)
         return SV_ATTN_WHOLE;
     for (int32_t s = lane; s < a.p.rows.n_segs; s += 32) {
-        const struct attn_seg g = plan->seg[s];
+        const struct attn_seg g = segs ? segs[s] : attn_seg_at(a.p.rows, s);
         if (g.n == 0)
             continue;
         const int32_t tiles = (g.n * a.group + tile_rows - 1) / tile_rows;
@@ -195,15 +196,18 @@ static __device__ __forceinline__ void attn_plan_items(const struct sv_attn_args
     int32_t *const item0 = (int32_t *)(out->seg + n_segs);
     for (int32_t s = lane; s < n_segs; s += 32)
         out->seg[s] = attn_seg_at(a.p.rows, s);
-    const int32_t unit = attn_choose_unit(a, out, tile_rows, lane);
-    int32_t items = 0;
+    const int32_t unit = attn_choose_unit(a, out->seg, lane);
+    int32_t items = 0, longest = 0;
     for (int32_t s0 = 0; s0 < n_segs; s0 += 32) {
         const int32_t s = s0 + lane;
         int32_t mine = 0;
         if (s < n_segs) { /* written by this lane above */
             const struct attn_seg g = out->seg[s];
-            if (g.n > 0)
+            if (g.n > 0) {
                 mine = attn_n_parts(a.p, g, unit) * ((g.n * a.group + tile_rows - 1) / tile_rows);
+                const int32_t len = g.base + g.n - attn_lo(a.p, g.base, 0);
+                longest = len > longest ? len : longest;
+            }
         }
         int32_t upto = mine;
 #pragma unroll
@@ -216,13 +220,13 @@ static __device__ __forceinline__ void attn_plan_items(const struct sv_attn_args
             item0[s] = items + upto - mine;
         items += __shfl_sync(0xffffffffu, upto, 31);
     }
+    longest = __reduce_max_sync(0xffffffffu, longest);
     if (lane == 0) {
+        out->long_walk = unit == SV_ATTN_WHOLE && longest > 2 * SV_ATTN_SPAN;
         item0[n_segs] = items;
         out->n_items = items;
         out->n_segs = n_segs;
         out->unit = unit;
-        if (blockIdx.x == 0 && a.unit != SV_ATTN_WHOLE)
-            *a.plan_unit = unit;
     }
 }
 

@@ -92,7 +92,7 @@ void sv_cuda_attn_plain(struct sv_cuda *cu, const struct sv_attn_args *a)
     const int64_t units = (int64_t)a->p.rows.n_rows * a->p.n_heads;
     const dim3 grid((unsigned)((units + PLAIN_WARPS - 1) / PLAIN_WARPS));
     SV_REQUIRE(a->p.kv.head_dim % 8 == 0 && a->p.kv.head_dim <= PLAIN_MAX_HEAD_DIM);
-    sv_cuda_launch(cu, "attention (plain)",
+    sv_cuda_launch_in_pass(cu, "attention (plain)",
                    a->p.kv.dtype == SV_F32 ? attn_plain<float> : attn_plain<__nv_bfloat16>, grid,
                    dim3(PLAIN_WARPS * 32), 0, *a);
 }

@@ -162,6 +162,8 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attn_portable(
     sv_pdl_launch(); /* not before: see attn_combine */
     if (warp == 0)
         attn_plan_items(a, WARPS * 16, plan);
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        *a.plan_unit = plan->unit;
     __syncthreads();
     const int32_t n_items = plan->n_items * a.p.kv.n_kv_heads;
     const bool whole = plan->unit == SV_ATTN_WHOLE;
@@ -281,6 +283,7 @@ template <int HD, int WARPS> static void describe(struct sv_attn_launch *out)
                                    .stage_bytes = 2 * SV_ATTN_TILE * HD * 2,
                                    .fixed_bytes = N_OFFSETS * SV_ATTN_TILE * (int32_t)sizeof(uint32_t),
                                    .max_stages = 5,
+                                   .run_bytes = 0,
                                    .maps = false};
 }
 

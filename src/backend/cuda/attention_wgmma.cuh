@@ -4,7 +4,7 @@
  *
  * Included by attention_sm90.cu only. Written by a short script: the operands of an asm statement cannot be made by a
  * loop. A tile lies in halves of 64 columns, rows of 128 bytes whose 16-byte chunks are permuted by the row's low three
- * bits, 128 rows and 16 KiB a half; it is 1024-aligned. Must not: hold anything but the instruction.
+ * bits, 64 rows and 8 KiB a half; it is 1024-aligned. Must not: hold anything but the instruction.
  */
 #ifndef SV_CUDA_ATTENTION_WGMMA_CUH
 #define SV_CUDA_ATTENTION_WGMMA_CUH
@@ -19,7 +19,7 @@ static __device__ __forceinline__ uint64_t attn_desc_keys(uint32_t at)
 /* Values: k runs down the tile's rows; 64 columns on: the other half. 16 rows on: 2048 bytes. */
 static __device__ __forceinline__ uint64_t attn_desc_values(uint32_t at)
 {
-    return ((uint64_t)1 << 62) | ((uint64_t)(1024 >> 4) << 32) | ((uint64_t)(16384 >> 4) << 16) |
+    return ((uint64_t)1 << 62) | ((uint64_t)(1024 >> 4) << 32) | ((uint64_t)(8192 >> 4) << 16) |
            ((at & 0x3ffffu) >> 4);
 }
 

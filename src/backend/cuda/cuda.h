@@ -8,9 +8,10 @@
  * synchronise, allocate or read device memory on the host inside an op.
  *
  * Launch discipline. Every op kernel goes through sv_cuda_launch. Its first statements may touch only what
- * no earlier kernel of the stream writes (weights); then every thread calls sv_pdl_wait() before it
- * reads or writes anything else, also when it has nothing to do: a kernel that skipped the wait would
- * end early and let its successor run before its predecessor is done. sv_pdl_launch() may come as early
+ * no earlier kernel of the stream writes (weights; with cu->settled what that allows); then every thread
+ * calls sv_pdl_wait() before it reads or writes anything else. Who has nothing to do may leave without, as
+ * long as one block always waits: a kernel all of whose blocks skipped the wait would end early and let
+ * its successor run before its predecessor is done. sv_pdl_launch() may come as early
  * as one likes: it lets the successor's blocks start up to their own wait.
  */
 #ifndef SV_CUDA_H
@@ -73,6 +74,10 @@ struct sv_cuda {
     size_t l2_bytes;
     enum sv_cuda_set set;
     bool pdl; /* launches carry the programmatic attribute; only where the code has the waits */
+    /* Since an op that lets its successor in only after its own wait (embed, at the start of a pass), nothing was launched
+     * but ops that write activations and the pass's own keys and values. So whatever is launched next may read segments,
+     * tables and the keys of earlier positions before its sv_pdl_wait(). */
+    bool settled;
     bool capturing;
     enum sv_dtype compute, act;
     struct sv_dev_limits lim;
@@ -128,7 +133,18 @@ static inline void sv_cuda_launch(struct sv_cuda *cu, const char *what, void (*k
     attr[0].val.programmaticStreamSerializationAllowed = 1;
     config.attrs = attr;
     config.numAttrs = cu->pdl ? 1 : 0;
+    cu->settled = false;
     sv_cuda_check(cu, cudaLaunchKernelEx(&config, kernel, P(args)...), what);
+}
+
+/* The same for an op of a pass that writes nothing but activations and the pass's own keys and values. */
+template <typename... P, typename... A>
+static inline void sv_cuda_launch_in_pass(struct sv_cuda *cu, const char *what, void (*kernel)(P...),
+                                          dim3 grid, dim3 block, size_t smem, A... args)
+{
+    const bool settled = cu->settled;
+    sv_cuda_launch(cu, what, kernel, grid, block, smem, args...);
+    cu->settled = settled;
 }
 
 #ifdef __CUDACC__

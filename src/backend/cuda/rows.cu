@@ -9,7 +9,6 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/norm_rope.cuh"
 #include "backend/cuda/pack.cuh"
-#include "backend/cuda/silu.cuh"
 
 #define MAX_NORM_THREADS 1024
 
@@ -31,8 +30,8 @@ struct embed_args {
 template <typename T>
 static __global__ void embed_kernel(struct embed_args a, T *out)
 {
-    sv_pdl_launch();
     sv_pdl_wait();
+    sv_pdl_launch(); /* not before: cu->settled */
     int32_t id = a.ids[blockIdx.x];
     id = id < 0 ? 0 : id >= a.vocab ? a.vocab - 1 : id;
     out += (int64_t)blockIdx.x * a.d;
@@ -64,6 +63,7 @@ void sv_cuda_embed(struct sv_dev *dev, const struct sv_p_embed *p)
                        (__nv_bfloat16 *)p->out);
     else
         sv_cuda_launch(cu, "embed", embed_kernel<float>, p->n_rows, 256, 0, a, (float *)p->out);
+    cu->settled = true;
 }
 
 /* ---------------------------------------------------------------- add_rms_norm */
@@ -76,6 +76,7 @@ struct norm_args {
     float eps;
     int64_t tap_stride;
     bool vec; /* all rows 16-byte aligned and d a multiple of 8 */
+    bool rehearse;
 };
 
 /* Eight elements of x + delta at i, rounded once as a store would; zeros behind the end. */
@@ -113,6 +114,25 @@ static __device__ __forceinline__ void norm_put(T *out, const float v[8], int32_
     for (int j = 0; j < 8; j++)
         if (i + j < d)
             sv_store(out + i + j, v[j]);
+}
+
+/* Sum over the block, warps in ascending order, the same in every thread; scratch was cleared before a barrier, and a sum of
+ * squares does not notice a zero more. */
+static __device__ __forceinline__ float norm_sum(float x, float4 scratch[8])
+{
+    x = sv_warp_sum(x);
+    if (threadIdx.x % 32 == 0)
+        ((float *)scratch)[threadIdx.x / 32] = x;
+    __syncthreads();
+    float4 v[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v[i] = scratch[i];
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sum = sum + v[i].x + v[i].y + v[i].z + v[i].w;
+    return sum;
 }
 
 /* HELD: groups of eight elements a thread keeps in registers between the sum and the scaling. */
@@ -180,6 +200,59 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
     }
 }
 
+/* The common case: a group of eight a thread, bf16 weights, all aligned. The same sums as above in less code, which few rows
+ * run through once before the wait, so that instructions are at hand when the row is there: fetching them takes longer
+ * than the row does. */
+template <typename T>
+static __global__ void __launch_bounds__(MAX_NORM_THREADS)
+    norm8_kernel(const __grid_constant__ struct norm_args a, T *x, const T *delta, T *out, T *tap)
+{
+    __shared__ float4 scratch[8];
+    const int32_t i = 8 * threadIdx.x;
+    const bool inside = i < a.d;
+    float w[8] = {};
+    sv_pdl_launch();
+    if (inside)
+        sv_load8(w, (const __nv_bfloat16 *)a.weight + i);
+    if (threadIdx.x < 8)
+        scratch[threadIdx.x] = make_float4(0, 0, 0, 0);
+    __syncthreads();
+#pragma unroll 1
+    for (int pass = a.rehearse ? 0 : 1; pass < 2; pass++) {
+        const bool real = pass == 1;
+        float v[8] = {}, sum = 0;
+        if (real)
+            sv_pdl_wait();
+        const int64_t row = !real || !a.row_index ? blockIdx.x : max(a.row_index[blockIdx.x], 0);
+        if (real && inside) {
+            sv_load8(v, x + row * a.d + i);
+            if (delta) {
+                float add[8];
+                sv_load8(add, delta + row * a.d + i);
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    v[j] = sv_rounded(v[j] + add[j], x);
+                if (!a.row_index)
+                    sv_store8(x + row * a.d + i, v);
+            }
+            if (tap)
+                sv_store8(tap + row * a.tap_stride + i, v);
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            sum = fmaf(v[j], v[j], sum);
+        sum = norm_sum(sum, scratch);
+        const float inv = 1.0f / sqrtf(sum / (float)a.d + a.eps);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            v[j] = v[j] * inv * w[j];
+        if (real && inside)
+            sv_store8(out + (int64_t)blockIdx.x * a.d + i, v);
+        if (!real)
+            __syncthreads();
+    }
+}
+
 template <typename T>
 static void norm_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm *p)
 {
@@ -188,9 +261,10 @@ static void norm_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm *p)
     bool vec = p->d % 8 == 0 && aligned16(p->x) && aligned16(p->delta) && aligned16(p->out) &&
                aligned16(p->tap) && p->tap_stride % 8 == 0;
     struct norm_args a = {p->d,   p->row_index,  p->weight.data, p->weight.dtype,
-                          p->eps, p->tap_stride, vec};
-    sv_cuda_launch(cu, "add_rms_norm", norm_kernel<T>, p->n_rows, threads, 0, a, (T *)p->x,
-                   (const T *)p->delta, (T *)p->out, (T *)p->tap);
+                          p->eps, p->tap_stride, vec,            p->n_rows <= cu->n_sms};
+    const bool whole = vec && p->d <= 8 * threads && p->weight.dtype == SV_BF16 && aligned16(p->weight.data);
+    sv_cuda_launch_in_pass(cu, "add_rms_norm", whole ? norm8_kernel<T> : norm_kernel<T>, p->n_rows, threads, 0, a,
+                           (T *)p->x, (const T *)p->delta, (T *)p->out, (T *)p->tap);
 }
 
 void sv_cuda_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
@@ -203,6 +277,12 @@ void sv_cuda_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
 }
 
 /* ---------------------------------------------------------------- act_mul */
+
+static __device__ __forceinline__ float silu_mul(float g, float up)
+{
+    /* e^88 is the largest that stays finite: -inf times anything must not turn into NaN. */
+    return g / (1.0f + expf(fminf(-g, 88.0f))) * up;
+}
 
 template <typename T>
 static __global__ void act_mul_kernel(const T *gate_up, T *out, int32_t d, bool vec)
@@ -220,12 +300,12 @@ static __global__ void act_mul_kernel(const T *gate_up, T *out, int32_t d, bool 
         sv_load8(u, up + i);
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            g[j] = sv_silu_mul(g[j], u[j]);
+            g[j] = silu_mul(g[j], u[j]);
         sv_store8(out + i, g);
         return;
     }
     for (int j = 0; j < 8 && i + j < d; j++)
-        sv_store(out + i + j, sv_silu_mul(sv_load(gate + i + j), sv_load(up + i + j)));
+        sv_store(out + i + j, silu_mul(sv_load(gate + i + j), sv_load(up + i + j)));
 }
 
 /* The y dimension of a grid ends at 65535 rows, far above any batch. */
@@ -234,7 +314,7 @@ static void act_mul_launch(struct sv_cuda *cu, const struct sv_p_act_mul *p)
 {
     bool vec = p->d % 8 == 0 && aligned16(p->gate_up) && aligned16(p->out);
     dim3 grid((unsigned)((p->d + 8 * 128 - 1) / (8 * 128)), (unsigned)p->n_rows);
-    sv_cuda_launch(cu, "act_mul", act_mul_kernel<T>, grid, 128, 0, (const T *)p->gate_up,
+    sv_cuda_launch_in_pass(cu, "act_mul", act_mul_kernel<T>, grid, 128, 0, (const T *)p->gate_up,
                    (T *)p->out, p->d, vec);
 }
 
@@ -259,43 +339,111 @@ struct rope_args {
     struct sv_rope_table rope;
     struct sv_kv kv;
     struct sv_cuda_fault *fault;
+    bool early; /* segments and tables may be read before waiting for the launch before (cu->settled) */
+    bool rehearse;
 };
 
+/* What one warp does, worked out before its head is there. */
+struct rope_job {
+    int32_t kind; /* JOB_* */
+    int64_t at;   /* of a key or value: element of the cache */
+    int64_t angle;
+};
+enum { JOB_NONE, JOB_QUERY, JOB_KEY, JOB_VALUE };
+
+static __device__ __forceinline__ struct rope_job rope_job_of(const struct rope_args &a, int32_t r, int32_t head, int lane)
+{
+    struct rope_job job = {};
+    const int32_t seg = a.rows.row_seg[r], n_kv = a.kv.n_kv_heads;
+    if (seg < 0 || head >= a.n_heads + 2 * n_kv)
+        return job;
+    const int32_t slot = a.rows.seg_slot[seg], pos = a.rows.seg_base[seg] + (r - a.rows.seg_row0[seg]);
+    const bool reports = head == 0 && lane == 0;
+    job.angle = (int64_t)sv_rope_row(&a.rope, pos, reports ? a.fault : NULL) * (a.rope.rot_dim / 2);
+    job.kind = head < a.n_heads ? JOB_QUERY : head < a.n_heads + n_kv ? JOB_KEY : JOB_VALUE;
+    if (job.kind != JOB_QUERY) {
+        job.at = sv_kv_at(a.kv, slot, pos);
+        if (job.at < 0) {
+            if (lane == 0)
+                sv_fault_set(a.fault, SV_CUDA_FAULT_WRITE_PAGE, slot, pos, 0);
+            job.kind = JOB_NONE;
+        }
+        job.at += (int64_t)((head - a.n_heads) % n_kv) * a.kv.page_size * a.kv.head_dim;
+    }
+    return job;
+}
+
 template <typename T, typename K>
-static __global__ void rope_kernel(struct rope_args a, T *qkv)
+static __global__ void rope_kernel(const __grid_constant__ struct rope_args a, T *qkv)
 {
     __shared__ float buffer[HEAD_WARPS][SV_MAX_HEAD_DIM];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int32_t r = blockIdx.y, n_kv = a.kv.n_kv_heads, hd = a.kv.head_dim;
-    int32_t head = blockIdx.x * HEAD_WARPS + warp;
+    const int32_t r = blockIdx.y, hd = a.kv.head_dim, head = blockIdx.x * HEAD_WARPS + warp;
+    struct rope_job job = {};
     sv_pdl_launch();
+    if (a.early)
+        job = rope_job_of(a, r, head, lane);
     sv_pdl_wait();
-    const int32_t seg = a.rows.row_seg[r];
-    if (seg < 0 || head >= a.n_heads + 2 * n_kv)
-        return;
-    const int32_t slot = a.rows.seg_slot[seg];
-    const int32_t pos = a.rows.seg_base[seg] + (r - a.rows.seg_row0[seg]);
-    const bool reports = head == 0 && lane == 0;
-    const int64_t angle = (int64_t)sv_rope_row(&a.rope, pos, reports ? a.fault : NULL) *
-                          (a.rope.rot_dim / 2);
+    if (!a.early)
+        job = rope_job_of(a, r, head, lane);
     T *x = qkv + r * a.ld + (int64_t)head * hd;
-    if (head < a.n_heads) {
-        sv_head_norm_rope<T, T>(x, x, buffer[warp], a.q_norm, a.rope, angle, hd, lane);
-        return;
+    K *k = (K *)a.kv.k + job.at, *v = (K *)a.kv.v + job.at;
+    if (job.kind == JOB_QUERY)
+        sv_head_norm_rope<T, T>(x, x, buffer[warp], a.q_norm, a.rope, job.angle, hd, lane);
+    else if (job.kind == JOB_KEY)
+        sv_head_norm_rope<T, K>(k, x, buffer[warp], a.k_norm, a.rope, job.angle, hd, lane);
+    else if (job.kind == JOB_VALUE)
+        sv_head_copy(v, x, hd, lane);
+}
+
+/* The same for heads of 128, all of which is rotated. As norm8_kernel: little code, everything that is not the head itself
+ * read before it is there, instructions rehearsed. */
+template <typename T, typename K>
+static __global__ void rope128_kernel(const __grid_constant__ struct rope_args a, T *qkv)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int32_t r = blockIdx.y, head = blockIdx.x * HEAD_WARPS + warp;
+    struct rope_job job = {};
+    struct sv_head128 h = {};
+    struct sv_head_norm norm = {};
+    sv_pdl_launch();
+#pragma unroll 1
+    for (int pass = a.rehearse ? 0 : 1; pass < 2; pass++) {
+        const bool real = pass == 1;
+        float2 v[2] = {};
+        T *x = qkv + r * a.ld + (int64_t)head * 128 + 2 * lane;
+        if (real && !a.early)
+            sv_pdl_wait();
+        if (real != (a.early && a.rehearse)) { /* once, before the wait if that is allowed */
+            job = rope_job_of(a, r, head, lane);
+            norm = job.kind == JOB_QUERY ? a.q_norm : a.k_norm;
+            if (job.kind == JOB_QUERY || job.kind == JOB_KEY)
+                h = sv_head128_of(norm, a.rope, job.angle, lane);
+        }
+        if (real)
+            sv_pdl_wait();
+        if (real && job.kind != JOB_NONE) {
+            v[0] = sv_load2(x);
+            v[1] = sv_load2(x + 64);
+        }
+        if (job.kind != JOB_VALUE)
+            sv_head128_turn(v[0], v[1], norm.weight != NULL, norm.eps, h);
+        if (real && job.kind == JOB_QUERY) {
+            sv_store2(x, v[0]);
+            sv_store2(x + 64, v[1]);
+        } else if (real && job.kind != JOB_NONE) {
+            K *to = (K *)(job.kind == JOB_KEY ? a.kv.k : a.kv.v) + job.at + 2 * lane;
+            sv_store2(to, v[0]);
+            sv_store2(to + 64, v[1]);
+        }
     }
-    head -= a.n_heads;
-    const int64_t at = sv_kv_at(a.kv, slot, pos);
-    if (at < 0) {
-        if (lane == 0)
-            sv_fault_set(a.fault, SV_CUDA_FAULT_WRITE_PAGE, slot, pos, 0);
-        return;
-    }
-    const int64_t page_stride = (int64_t)a.kv.page_size * hd;
-    if (head < n_kv)
-        sv_head_norm_rope<T, K>((K *)a.kv.k + at + head * page_stride, x, buffer[warp], a.k_norm,
-                                a.rope, angle, hd, lane);
-    else
-        sv_head_copy((K *)a.kv.v + at + (head - n_kv) * page_stride, x, hd, lane);
+}
+
+template <typename T, typename K>
+static void rope_launch(struct sv_cuda *cu, const struct rope_args &a, dim3 grid, bool pairs, void *qkv)
+{
+    sv_cuda_launch_in_pass(cu, "qk_norm_rope_kv_write", pairs ? rope128_kernel<T, K> : rope_kernel<T, K>, grid,
+                           32 * HEAD_WARPS, 0, a, (T *)qkv);
 }
 
 void sv_cuda_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_rope_kv_write *p)
@@ -308,21 +456,20 @@ void sv_cuda_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm
                           {p->k_norm.data, p->k_norm.dtype, p->eps},
                           p->rope,
                           p->kv,
-                          cu->fault};
+                          cu->fault,
+                          cu->settled,
+                          p->rows.n_rows <= cu->n_sms};
+    const bool pairs = p->kv.head_dim == 128 && p->rope.rot_dim == 128 && p->ld % 2 == 0 && aligned16(p->qkv) &&
+                       aligned16(p->kv.k) && aligned16(p->kv.v);
     const int32_t heads = p->n_heads + 2 * p->kv.n_kv_heads;
     dim3 grid((unsigned)((heads + HEAD_WARPS - 1) / HEAD_WARPS), (unsigned)p->rows.n_rows);
     const bool kv_bf16 = p->kv.dtype == SV_BF16;
-    const char *what = "qk_norm_rope_kv_write";
     if (cu->act == SV_BF16 && kv_bf16)
-        sv_cuda_launch(cu, what, rope_kernel<__nv_bfloat16, __nv_bfloat16>, grid, 32 * HEAD_WARPS,
-                       0, a, (__nv_bfloat16 *)p->qkv);
+        rope_launch<__nv_bfloat16, __nv_bfloat16>(cu, a, grid, pairs, p->qkv);
     else if (cu->act == SV_BF16)
-        sv_cuda_launch(cu, what, rope_kernel<__nv_bfloat16, float>, grid, 32 * HEAD_WARPS, 0, a,
-                       (__nv_bfloat16 *)p->qkv);
+        rope_launch<__nv_bfloat16, float>(cu, a, grid, pairs, p->qkv);
     else if (kv_bf16)
-        sv_cuda_launch(cu, what, rope_kernel<float, __nv_bfloat16>, grid, 32 * HEAD_WARPS, 0, a,
-                       (float *)p->qkv);
+        rope_launch<float, __nv_bfloat16>(cu, a, grid, pairs, p->qkv);
     else
-        sv_cuda_launch(cu, what, rope_kernel<float, float>, grid, 32 * HEAD_WARPS, 0, a,
-                       (float *)p->qkv);
+        rope_launch<float, float>(cu, a, grid, pairs, p->qkv);
 }

@@ -3,7 +3,7 @@
  * arithmetic, masks, barriers and the order of sums can be tested where there is no GPU.
  *
  * Put before the toolkit on the include path of a C++ compiler; replaces cuda_runtime.h, cuda_bf16.h and cuda_fp16.h.
- * Blocks run one after the other; the threads of a block are coroutines that change at collective
+ * Blocks, or clusters of them, run one after the other; the threads of a block are coroutines that change at collective
  * instructions and barriers. Asynchronous copies arrive when they are waited for, not before. Must not: be taken
  * for evidence about speed, or about rounding inside matrix instructions.
  */
@@ -84,8 +84,13 @@ struct emu_warp { int arrived; uint64_t turn; int op; void *args[32]; };
 struct emu_block {
     std::vector<emu_thread> threads;
     std::vector<emu_warp> warps;
-    std::vector<uint8_t> shared;
-    int now, arrived;
+    std::vector<uint8_t> shared; /* of all blocks of a cluster, one after the other */
+    size_t smem;
+    unsigned n_threads, rank; /* of a block; the block that runs, within its cluster */
+    int now;                  /* thread of the cluster */
+    struct { int arrived; uint64_t turn; int group[8]; uint64_t group_turn[8]; } block[16];
+    int cluster_arrived, cluster_left;
+    uint64_t cluster_turn;
     uint64_t turn;
     void *scheduler;
     void (*body)(void *);
@@ -94,7 +99,8 @@ struct emu_block {
 extern struct emu_block emu;
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 void emu_yield(void);
-void emu_run_block(unsigned n_threads, size_t smem, void (*body)(void *), void *user);
+void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size_t smem, void (*body)(void *), void *user);
+static inline struct emu_warp &emu_warp_now(void) { return emu.warps[(size_t)emu.now / 32]; }
 /* All 32 lanes meet; the last one to come runs `work` over everybody's arguments. */
 void emu_meet(int op, void *args, void (*work)(void **args));
 void __syncthreads(void);
@@ -169,8 +175,12 @@ static inline uint32_t atomicExch(uint32_t *p, uint32_t x) { uint32_t old = *p; 
 typedef int cudaError_t;
 typedef void *cudaStream_t;
 typedef void *cudaEvent_t;
-enum { cudaSuccess = 0, cudaLaunchAttributeProgrammaticStreamSerialization = 1, cudaFuncAttributeMaxDynamicSharedMemorySize = 2 };
-struct cudaLaunchAttribute { int id; struct { int programmaticStreamSerializationAllowed; } val; };
+enum { cudaSuccess = 0, cudaLaunchAttributeProgrammaticStreamSerialization = 1, cudaFuncAttributeMaxDynamicSharedMemorySize = 2,
+       cudaLaunchAttributeClusterDimension = 3 };
+struct cudaLaunchAttribute {
+    int id;
+    struct { int programmaticStreamSerializationAllowed; struct { unsigned x, y, z; } clusterDim; } val;
+};
 struct cudaLaunchConfig_t {
     dim3 gridDim, blockDim;
     size_t dynamicSmemBytes;
@@ -179,38 +189,36 @@ struct cudaLaunchConfig_t {
     int numAttrs;
 };
 static inline cudaError_t cudaFuncSetAttribute(const void *, int, int) { return cudaSuccess; }
+static inline void emu_launch(const cudaLaunchConfig_t *c, void (*body)(void *), void *user)
+{
+    unsigned cluster = 1;
+    for (int i = 0; i < c->numAttrs; i++)
+        if (c->attrs[i].id == cudaLaunchAttributeClusterDimension)
+            cluster = c->attrs[i].val.clusterDim.x;
+    gridDim = c->gridDim;
+    blockDim = c->blockDim;
+    for (unsigned b = 0; b < c->gridDim.x; b += cluster)
+        emu_run_cluster(b, cluster, c->blockDim.x, c->dynamicSmemBytes, body, user);
+}
 template <typename A>
 static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(A), A arg)
 {
     struct call { void (*kernel)(A); A *arg; } call = {kernel, &arg};
-    gridDim = c->gridDim;
-    blockDim = c->blockDim;
-    for (unsigned b = 0; b < c->gridDim.x; b++) {
-        blockIdx = dim3(b, 0, 0);
-        emu_run_block(c->blockDim.x, c->dynamicSmemBytes,
-                      [](void *user) { auto *k = (struct call *)user; k->kernel(*k->arg); }, &call);
-    }
+    emu_launch(c, [](void *user) { auto *k = (struct call *)user; k->kernel(*k->arg); }, &call);
     return cudaSuccess;
 }
-
 template <typename A, typename B>
 static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(A, B), A a, B b)
 {
     struct call { void (*kernel)(A, B); A *a; B *b; } call = {kernel, &a, &b};
-    gridDim = c->gridDim;
-    blockDim = c->blockDim;
-    for (unsigned i = 0; i < c->gridDim.x; i++) {
-        blockIdx = dim3(i, 0, 0);
-        emu_run_block(c->blockDim.x, c->dynamicSmemBytes,
-                      [](void *user) { auto *k = (struct call *)user; k->kernel(*k->a, *k->b); }, &call);
-    }
+    emu_launch(c, [](void *user) { auto *k = (struct call *)user; k->kernel(*k->a, *k->b); }, &call);
     return cudaSuccess;
 }
 
 /* ---------------------------------------------------------------- attention's instructions */
 
 enum { EMU_SHARED_BASE = 1024 }; /* shared memory does not start at address 0 either */
-#define ATTN_SHARED(name) uint8_t *const name = emu.shared.data()
+#define ATTN_SHARED(name) uint8_t *const name = emu.shared.data() + emu.rank * emu.smem
 static inline uint32_t attn_shared_at(const void *p)
 {
     return (uint32_t)((const uint8_t *)p - emu.shared.data()) + EMU_SHARED_BASE;

@@ -10,8 +10,8 @@
 #include <map>
 
 static std::map<uint32_t, emu_bar> bars;
-static int group_arrived[8];
-static uint64_t group_turn[8];
+static emu_bar &bar_at(uint32_t at);
+static void bar_step(emu_bar &b);
 
 struct emu_block emu;
 dim3 threadIdx, blockIdx, blockDim, gridDim;
@@ -43,14 +43,23 @@ void emu_yield(void)
     emu_switch(&emu.threads[(size_t)emu.now].sp, emu.scheduler);
 }
 
-void emu_run_block(unsigned n_threads, size_t smem, void (*body)(void *), void *user)
+void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size_t smem, void (*body)(void *), void *user)
 {
     enum { STACK = 64 * 1024 };
-    emu.threads.resize(n_threads);
-    emu.warps.assign((n_threads + 31) / 32, emu_warp());
-    emu.shared.assign(smem, 0xff); /* NaN, so that what nobody wrote is noticed */
+    const size_t all = (size_t)n_blocks * n_threads;
+    if (n_threads % 32 || n_blocks > sizeof emu.block / sizeof *emu.block)
+        fail("a block of such a size");
+    emu.n_threads = n_threads;
+    emu.smem = n_blocks == 1 ? smem : 1 << 18; /* what a descriptor of wgmma can name */
+    if (smem + EMU_SHARED_BASE > 1 << 18)
+        fail("more shared memory than there is");
+    emu.threads.resize(all);
+    emu.warps.assign(all / 32, emu_warp());
+    emu.shared.assign(n_blocks * emu.smem, 0xff); /* NaN, so that what nobody wrote is noticed */
     bars.clear();
-    emu.arrived = 0;
+    memset(emu.block, 0, sizeof emu.block);
+    emu.cluster_arrived = 0;
+    emu.cluster_left = (int)all;
     emu.body = body;
     emu.user = user;
     for (auto &t : emu.threads) {
@@ -64,19 +73,23 @@ void emu_run_block(unsigned n_threads, size_t smem, void (*body)(void *), void *
             *--top = 0;
         t.sp = top;
     }
-    size_t left = n_threads;
     uint64_t idle = 0;
-    while (left) {
+    while (emu.cluster_left) {
         const uint64_t before = emu.turn;
-        left = 0;
-        for (emu.now = 0; emu.now < (int)n_threads; emu.now++) {
+        int left = 0;
+        for (emu.now = 0; emu.now < (int)all; emu.now++) {
             auto &t = emu.threads[(size_t)emu.now];
             if (t.done)
                 continue;
-            threadIdx = dim3((unsigned)emu.now, 0, 0);
+            emu.rank = (unsigned)emu.now / n_threads;
+            threadIdx = dim3((unsigned)emu.now % n_threads, 0, 0);
+            blockIdx = dim3(first + emu.rank, 0, 0);
             emu_switch(&emu.scheduler, t.sp);
             left += !t.done;
         }
+        if (left != emu.cluster_left)
+            emu.turn++; /* who has ended stands at no barrier of the cluster any more */
+        emu.cluster_left = left;
         idle = before == emu.turn ? idle + 1 : 0;
         if (idle > 1000)
             fail("threads wait for one another for ever");
@@ -85,7 +98,7 @@ void emu_run_block(unsigned n_threads, size_t smem, void (*body)(void *), void *
 
 void emu_meet(int op, void *args, void (*work)(void **args))
 {
-    auto &w = emu.warps[threadIdx.x / 32];
+    auto &w = emu_warp_now();
     if (w.arrived && w.op != op)
         fail("lanes of a warp meet at different instructions");
     w.op = op;
@@ -101,29 +114,53 @@ void emu_meet(int op, void *args, void (*work)(void **args))
         emu_yield();
 }
 
-void __syncthreads(void)
+static void meet(int *arrived, uint64_t *turn, int n)
 {
-    static uint64_t turn;
-    if (++emu.arrived == (int)emu.threads.size()) {
-        emu.arrived = 0;
-        turn++;
+    if (++*arrived == n) {
+        *arrived = 0;
+        ++*turn;
         emu.turn++;
         return;
     }
-    for (const uint64_t here = turn; here == turn;)
+    for (const uint64_t here = *turn; here == *turn;)
         emu_yield();
+}
+
+void __syncthreads(void)
+{
+    auto &b = emu.block[emu.rank];
+    meet(&b.arrived, &b.turn, (int)emu.n_threads);
 }
 
 void emu_group_sync(int32_t group, int32_t n)
 {
-    if (++group_arrived[group] == n) {
-        group_arrived[group] = 0;
-        group_turn[group]++;
-        emu.turn++;
-        return;
-    }
-    for (const uint64_t here = group_turn[group]; here == group_turn[group];)
+    auto &b = emu.block[emu.rank];
+    meet(&b.group[group], &b.group_turn[group], n);
+}
+
+void attn_cluster_sync(void)
+{
+    const uint64_t here = emu.cluster_turn;
+    emu.cluster_arrived++;
+    emu.turn++;
+    while (here == emu.cluster_turn) {
+        if (emu.cluster_arrived >= emu.cluster_left) {
+            emu.cluster_arrived = 0;
+            emu.cluster_turn++;
+            emu.turn++;
+            return;
+        }
         emu_yield();
+    }
+}
+
+/* Stores to another block arrive at once; the barrier hears of them all the same. */
+void attn_cluster_put(uint32_t to, float x, float y, uint32_t bar)
+{
+    const float two[2] = {x, y};
+    memcpy(emu_shared_ptr(to, 8), two, 8);
+    bar_at(bar).bytes -= 8;
+    bar_step(bar_at(bar));
 }
 
 /* ---------------------------------------------------------------- barriers in shared memory, boxes */
@@ -300,7 +337,7 @@ struct wgmma { float *d; const uint32_t *a; uint64_t b; int n; bool keys; int ke
 static void wgmma_run(void **args)
 {
     const auto *w = (const wgmma *)args[0];
-    const uint32_t start = (uint32_t)(w->b & 0x3fff) << 4, leading = (uint32_t)(w->b >> 16 & 0x3fff) << 4,
+    const uint32_t start = ((uint32_t)(w->b & 0x3fff) << 4) + emu.rank * (uint32_t)emu.smem, leading = (uint32_t)(w->b >> 16 & 0x3fff) << 4,
                    stride = (uint32_t)(w->b >> 32 & 0x3fff) << 4;
     std::vector<float> B(16 * (size_t)w->n);
     if (w->b >> 62 != 1)

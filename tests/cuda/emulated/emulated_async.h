@@ -12,6 +12,7 @@ static inline void attn_bar_made(void) {}
 void attn_bar_expect(uint32_t bar, uint32_t n_bytes);
 void attn_bar_arrive(uint32_t bar);
 void attn_bar_wait(uint32_t bar, uint32_t parity);
+static inline void attn_touch(const struct sv_attn_args &) {}
 static inline void attn_map_fetch(const struct sv_attn_map *) {}
 void emu_box(uint32_t to, const uint64_t *map, int32_t col, int32_t row, int32_t kv_head, int32_t page, uint32_t bar);
 static inline void attn_box(uint32_t to, const struct sv_attn_map *map, int32_t col, int32_t row, int32_t kv_head,
@@ -19,6 +20,13 @@ static inline void attn_box(uint32_t to, const struct sv_attn_map *map, int32_t 
 {
     emu_box(to, map->opaque, col, row, kv_head, page, bar);
 }
+static inline int32_t attn_cluster_rank(void) { return (int32_t)emu.rank; }
+void attn_cluster_sync(void);
+static inline uint32_t attn_cluster_at(uint32_t at, int32_t rank)
+{
+    return (uint32_t)(at + ((int64_t)rank - (int64_t)emu.rank) * (int64_t)emu.smem);
+}
+void attn_cluster_put(uint32_t to, float x, float y, uint32_t bar);
 void emu_group_sync(int32_t group, int32_t n);
 static inline void attn_group_sync(int32_t group) { emu_group_sync(group, 128); }
 template <int N> static inline void attn_fewer_registers(void) {}
