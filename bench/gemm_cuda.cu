@@ -4,6 +4,7 @@
  * A program of its own that needs the gemm objects of src/backend/cuda and a GPU, nothing else:
  * gemm_cuda check: every shape, set and row count: error, bits against single rows, canaries;
  * gemm_cuda bench [CSV]: a captured graph of 36 layers of Qwen3-8B shapes, all row counts;
+ * gemm_cuda rows [CSV]: fewer row counts, with the activation in the product and without;
  * gemm_cuda sweep [CSV]: ring depths, numbers of units and ways for many rows.
  * Weights of the timed runs are all different (14 GB), so caches do not help. The share of
  * bandwidth is against a read-only sweep in the same run. Exit status 1 when a check fails. Must
@@ -83,11 +84,13 @@ static struct sv_cuda open_device(enum sv_cuda_set set, bool pdl)
     cu.pdl = pdl && cu.cc >= 90;
     cu.compute = cu.act = SV_BF16;
     cu.lim.max_rows = 8192;
+    cu.l2_bytes = (size_t)prop.l2CacheSize;
     OK(cudaMalloc((void **)&cu.fault, sizeof *cu.fault));
     OK(cudaMemset(cu.fault, 0, sizeof *cu.fault));
     sv_cuda_gemm_reserve(&cu, NULL);
     if (set == SV_CUDA_SM90)
-        printf("%s: %d multiprocessors, %d units\n", prop.name, cu.n_sms, cu.gemm->sm90_units);
+        printf("%s: %d multiprocessors, %d units, L2 %d MiB\n", prop.name, cu.n_sms,
+               cu.gemm->sm90_units, prop.l2CacheSize >> 20);
     return cu;
 }
 
@@ -149,338 +152,7 @@ static bf16 *make_random(size_t n, uint64_t seed, float scale)
     return p;
 }
 
-/* ---------------------------------------------------------------- checks */
-
-enum { BASE_ROWS = 256, CANARY_ROWS = 3, CANARY_COLS = 24 };
-
-/* Row i of a batch holds base row (i * mul + add) % 256, so every count sees other rows at other
- * places. */
-struct perm {
-    int32_t mul, add;
-};
-static __device__ __forceinline__ int32_t perm_of(struct perm p, int32_t i)
-{
-    return (int32_t)(((int64_t)i * p.mul + p.add) % BASE_ROWS);
-}
-
-/* Rows past n and columns past k are NaN: whoever reads them shows. */
-static __global__ void batch_kernel(const bf16 *base, int32_t k, struct perm p, int32_t n,
-                                    int32_t n_all, int64_t ldx, bf16 *x)
-{
-    const size_t total = (size_t)n_all * ldx;
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total;
-         i += (size_t)gridDim.x * blockDim.x) {
-        const int32_t r = (int32_t)(i / ldx), c = (int32_t)(i % ldx);
-        x[i] = r < n && c < k ? base[(size_t)perm_of(p, r) * k + c] : __float2bfloat16(NAN);
-    }
-}
-
-template <typename T>
-static __global__ void compare_kernel(const T *y, int64_t ldy, int32_t n, int32_t n_all,
-                                      int32_t cols, const T *single, struct perm p, T canary,
-                                      unsigned long long *bad)
-{
-    const size_t total = (size_t)n_all * ldy;
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total;
-         i += (size_t)gridDim.x * blockDim.x) {
-        const int32_t r = (int32_t)(i / ldy), c = (int32_t)(i % ldy);
-        const bool inside = r < n && c < cols;
-        const T want = inside ? single[(size_t)perm_of(p, r) * cols + c] : canary;
-        if (y[i] != want)
-            atomicAdd(&bad[inside ? 0 : 1], 1ull);
-    }
-}
-
-/* Sum of squared error and of squares against products in double, for some rows. */
-template <typename T>
-static __global__ void error_kernel(const bf16 *w, const bf16 *bias, const bf16 *base, int32_t k,
-                                    int32_t n_out, const T *single, int64_t ld, int32_t row_step,
-                                    double *sums)
-{
-    const int32_t col = blockIdx.x * 8 + threadIdx.x / 32, r = blockIdx.y * row_step;
-    if (col >= n_out)
-        return;
-    double s = 0;
-    for (int32_t c = threadIdx.x & 31; c < k; c += 32)
-        s += (double)__bfloat162float(w[(size_t)col * k + c]) *
-             (double)__bfloat162float(base[(size_t)r * k + c]);
-    for (int step = 16; step; step /= 2)
-        s += __shfl_xor_sync(0xffffffffu, s, step);
-    if ((threadIdx.x & 31) == 0) {
-        s += bias ? (double)__bfloat162float(bias[col]) : 0.0;
-        const T got_bits = single[(size_t)r * ld + col];
-        double got;
-        if (sizeof(T) == 2)
-            got = (double)__uint_as_float((uint32_t)got_bits << 16);
-        else
-            got = (double)__uint_as_float((uint32_t)got_bits);
-        if (got != got)
-            got = 1e30;
-        atomicAdd(&sums[0], (got - s) * (got - s));
-        atomicAdd(&sums[1], s * s);
-    }
-}
-
-struct shape {
-    const char *name;
-    int32_t k, n_parts;
-    int32_t n_out[20];
-    bool bias, y_f32, all_counts, big;
-};
-
-static const struct shape shapes[] = {
-    {"qkv", 4096, 3, {4096, 1024, 1024}, true, false, true, true},
-    {"o", 4096, 1, {4096}, false, false, false, true},
-    {"gate_up", 4096, 2, {12288, 12288}, false, false, false, true},
-    {"down", 12288, 1, {4096}, false, false, false, true},
-    {"fc", 20480, 1, {4096}, false, false, false, false},
-    {"context_kv",
-     4096,
-     10,
-     {1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024},
-     true,
-     false,
-     false,
-     false},
-    {"head_f32", 4096, 1, {151936}, false, true, false, false},
-    {"demo_qkv", 320, 3, {320, 64, 64}, true, false, true, false},
-    {"demo_gate_up", 320, 2, {896, 896}, false, false, false, true},
-    {"demo_down", 896, 1, {320}, true, false, false, false},
-    {"demo_head", 320, 1, {6144}, false, true, false, false},
-    {"k72", 72, 2, {200, 56}, true, false, true, false},
-    {"odd_out", 136, 2, {77, 131}, true, false, false, false},
-    {"odd_out_f32", 264, 2, {333, 65}, true, true, false, false},
-    {"two_by_8", 8, 1, {2}, false, false, false, false},
-    {"one_out", 512, 1, {1}, true, false, false, false},
-    {"plain_k13", 13, 2, {65, 3}, true, false, false, false},
-    {"long_thin", 32768, 1, {64}, false, false, false, false},
-};
-enum { N_SHAPES = sizeof shapes / sizeof *shapes };
-
-struct made {
-    int32_t cols;
-    bf16 *w[20], *packed[20], *bias[20], *base;
-    struct sv_gemm_part part[20];
-};
-
-static void make_shape(struct sv_cuda *cu, const struct shape *s, struct made *m)
-{
-    memset(m, 0, sizeof *m);
-    for (int i = 0; i < s->n_parts; i++) {
-        const size_t n = (size_t)s->n_out[i] * (size_t)s->k;
-        m->w[i] = make_random(n, (uint64_t)(100 + i + s->k), 1.0f / sqrtf((float)s->k));
-        m->part[i].w.data = m->w[i];
-        m->part[i].w.dtype = SV_BF16;
-        m->part[i].w.rows = s->n_out[i];
-        m->part[i].w.cols = s->k;
-        if (sv_gemm_is_packed(&m->part[i].w)) {
-            OK(cudaMalloc((void **)&m->packed[i], sv_packed_bytes(s->n_out[i], s->k)));
-            OK(cudaMemset(m->packed[i], 0xff, sv_packed_bytes(s->n_out[i], s->k)));
-            sv_cuda_pack(cu, m->w[i], 0, s->n_out[i], s->k, m->packed[i]);
-            m->part[i].w.data = m->packed[i];
-        }
-        if (s->bias) {
-            m->bias[i] = make_random((size_t)s->n_out[i], (uint64_t)(900 + i), 1.0f);
-            m->part[i].bias.data = m->bias[i];
-            m->part[i].bias.dtype = SV_BF16;
-        }
-        m->cols += s->n_out[i];
-    }
-    m->base = make_random((size_t)BASE_ROWS * (size_t)s->k, 7, 1.0f);
-    OK(cudaStreamSynchronize(cu->stream));
-}
-
-static void free_shape(struct made *m)
-{
-    for (int i = 0; i < 20; i++) {
-        cudaFree(m->w[i]);
-        cudaFree(m->packed[i]);
-        cudaFree(m->bias[i]);
-    }
-    cudaFree(m->base);
-}
-
-static void run(struct sv_cuda *cu, const struct shape *s, const struct made *m, int32_t n,
-                const void *x, int64_t ldx, void *y, int64_t ldy)
-{
-    struct sv_p_gemm p = {};
-    p.n_rows = n;
-    p.k = s->k;
-    p.n_parts = s->n_parts;
-    p.x = x;
-    p.ldx = ldx;
-    p.parts = m->part;
-    p.y = y;
-    p.ldy = ldy;
-    p.y_f32 = s->y_f32;
-    sv_cuda_gemm((struct sv_dev *)cu, &p);
-}
-
-/* T: uint16_t for bf16 results, uint32_t for f32 ones; bits either way. */
-template <typename T> static long check_shape(struct sv_cuda *cu, const struct shape *s)
-{
-    struct made m;
-    make_shape(cu, s, &m);
-    const int32_t most = s->big ? 4096 : 1000;
-    const int64_t ldx = s->k % 8 ? s->k + 3 : s->k + 8;
-    const int64_t ldy = m.cols + (m.cols % 2 ? CANARY_COLS + 1 : CANARY_COLS);
-    const size_t y_n = (size_t)(most + CANARY_ROWS) * (size_t)ldy;
-    T *single, *y;
-    bf16 *x;
-    unsigned long long *bad, host_bad[2];
-    double *sums, host_sums[2];
-    OK(cudaMalloc((void **)&single, (size_t)BASE_ROWS * (size_t)m.cols * sizeof(T)));
-    OK(cudaMalloc((void **)&y, y_n * sizeof(T) + 4));
-    OK(cudaMalloc((void **)&x, (size_t)(most + 8) * (size_t)ldx * 2));
-    OK(cudaMalloc((void **)&bad, 16));
-    OK(cudaMalloc((void **)&sums, 16));
-    OK(cudaMemset(sums, 0, 16));
-    OK(cudaMemset(single, 0xff, (size_t)BASE_ROWS * (size_t)m.cols * sizeof(T)));
-    /* The single rows: x at its own stride; base rows of odd k start anywhere, which only plain
-     * allows. */
-    for (int32_t r = 0; r < BASE_ROWS; r++)
-        run(cu, s, &m, 1, m.base + (size_t)r * s->k, s->k, single + (size_t)r * m.cols, m.cols);
-    OK(cudaStreamSynchronize(cu->stream));
-    int32_t col = 0;
-    for (int i = 0; i < s->n_parts; col += s->n_out[i++])
-        error_kernel<T><<<dim3((s->n_out[i] + 7) / 8, 4), 256>>>(
-            m.w[i], m.bias[i], m.base, s->k, s->n_out[i], single + col, m.cols, 81, sums);
-    OK(cudaMemcpy(host_sums, sums, 16, cudaMemcpyDeviceToHost));
-    const double error = sqrt(host_sums[0] / host_sums[1]);
-    const double bound = s->y_f32 ? 1e-4 : 4e-3;
-    long failed = !(error < bound);
-    int32_t tried = 0, worst_n = 0;
-    unsigned long long inside = 0, outside = 0;
-    static const int32_t some[] = {1,   2,   3,   7,   8,   9,   15,  16,  17,  31,   32,
-                                   33,  48,  63,  64,  65,  80,  96,  97,  112, 127,  128,
-                                   129, 160, 191, 192, 193, 255, 256, 257, 512, 1000, 4096};
-    /* Then both ways for many rows, whatever the built-in choice. */
-    static const int32_t wholes[] = {257, 384, 600, 1000};
-    enum { SOME = sizeof some / sizeof *some, BIG_FROM = 29, WHOLES = 4 };
-    const int32_t n_plain = s->all_counts ? 256 + SOME - BIG_FROM : SOME;
-    const int32_t n_tries = n_plain + (cu->set == SV_CUDA_SM90 ? WHOLES * 2 : 0);
-    for (int32_t i = 1; i <= n_tries; i++) {
-        const int32_t at = i - 1 - n_plain;
-        int32_t n;
-        if (at < 0)
-            n = !s->all_counts ? some[i - 1] : i <= 256 ? i : some[BIG_FROM + i - 257];
-        else
-            n = wholes[at % WHOLES];
-        cu->gemm->tune_whole = at < 0 ? 0 : at < WHOLES ? 1 : -1;
-        if (n > most)
-            continue;
-        const struct perm p = {(i * 2) % 64 * 2 + 1, i * 13 % BASE_ROWS};
-        const int32_t n_all = n + CANARY_ROWS;
-        const T canary = (T)0xa5a5a5a5u;
-        set_kernel<<<1024, 256, 0, cu->stream>>>(
-            (uint32_t *)y, ((size_t)n_all * ldy * sizeof(T) + 3) / 4, 0xa5a5a5a5u);
-        batch_kernel<<<1024, 256, 0, cu->stream>>>(m.base, s->k, p, n, n + 8, ldx, x);
-        OK(cudaMemsetAsync(bad, 0, 16, cu->stream));
-        run(cu, s, &m, n, x, ldx, y, ldy);
-        compare_kernel<T>
-            <<<1024, 256, 0, cu->stream>>>(y, ldy, n, n_all, m.cols, single, p, canary, bad);
-        OK(cudaMemcpyAsync(host_bad, bad, 16, cudaMemcpyDeviceToHost, cu->stream));
-        OK(cudaStreamSynchronize(cu->stream));
-        if (host_bad[0] || host_bad[1]) {
-            failed++;
-            worst_n = n;
-        }
-        inside += host_bad[0];
-        outside += host_bad[1];
-        tried++;
-    }
-    cu->gemm->tune_whole = 0;
-    printf("%-9s %-13s error %.2e  %3d counts  wrong bits %llu, canaries %llu %s",
-           cu->set ? "sm90" : "portable", s->name, error, tried, inside, outside,
-           failed ? "FAILED" : "ok");
-    printf(failed ? " (last at n = %d)\n" : "\n", worst_n);
-    fflush(stdout);
-    cudaFree(single), cudaFree(y), cudaFree(x), cudaFree(bad), cudaFree(sums);
-    free_shape(&m);
-    return failed;
-}
-
-/* Lowest id of the largest logit, NaN never, as the seam says. */
-static __global__ void argmax_kernel(const float *logits, int32_t vocab, int32_t *out)
-{
-    const float *l = logits + (size_t)blockIdx.x * vocab;
-    if (threadIdx.x)
-        return;
-    int32_t best = -1;
-    for (int32_t i = 0; i < vocab; i++)
-        if (l[i] == l[i] && (best < 0 || l[i] > l[best]))
-            best = i;
-    out[blockIdx.x] = best < 0 ? 0 : best;
-}
-
-/* Many equal weight rows make ties; row 3 of x is NaN, row 5 has results that go nowhere. */
-static long check_head(struct sv_cuda *cu, int32_t vocab, int32_t k, bool ties)
-{
-    struct shape s = {"head", k, 1, {vocab}, false, true, false, false};
-    struct made m;
-    make_shape(cu, &s, &m);
-    if (ties) {
-        for (int32_t i = 64; i + 64 <= vocab; i += 64)
-            OK(cudaMemcpy(m.w[0] + (size_t)i * k, m.w[0], (size_t)64 * k * 2,
-                          cudaMemcpyDeviceToDevice));
-        if (m.packed[0])
-            sv_cuda_pack(cu, m.w[0], 0, vocab, k, m.packed[0]);
-    }
-    float *logits;
-    int32_t *out, *want, *index, host[2][300], host_index[300];
-    OK(cudaMalloc((void **)&logits, (size_t)300 * vocab * 4));
-    OK(cudaMalloc((void **)&out, 300 * 4));
-    OK(cudaMalloc((void **)&want, 300 * 4));
-    OK(cudaMalloc((void **)&index, 300 * 4));
-    bf16 *x;
-    OK(cudaMalloc((void **)&x, (size_t)308 * k * 2));
-    OK(cudaMemset(cu->fault, 0, sizeof *cu->fault));
-    long failed = 0, counts = 0;
-    static const int32_t some[] = {1,  2,   7,   15,  16,  17,  32,  33, 64,
-                                   65, 100, 128, 129, 200, 256, 257, 300};
-    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
-        const int32_t n = some[i];
-        const struct perm p = {(int32_t)i * 2 + 1, (int32_t)i * 31 % BASE_ROWS};
-        batch_kernel<<<1024, 256, 0, cu->stream>>>(m.base, k, p, n, n + 8, k, x);
-        if (n > 3)
-            OK(cudaMemsetAsync(x + (size_t)3 * k, 0xff, (size_t)k * 2, cu->stream));
-        for (int32_t r = 0; r < n; r++)
-            host_index[r] = r == 5 ? -1 : n - 1 - r;
-        OK(cudaMemcpyAsync(index, host_index, n * 4, cudaMemcpyHostToDevice, cu->stream));
-        OK(cudaMemsetAsync(out, 0x7f, 300 * 4, cu->stream));
-        run(cu, &s, &m, n, x, k, logits, vocab);
-        argmax_kernel<<<n, 32, 0, cu->stream>>>(logits, vocab, want);
-        struct sv_p_head_argmax h = {};
-        h.n_rows = n;
-        h.k = k;
-        h.x = x;
-        h.w = m.part[0].w;
-        h.out_index = i & 1 ? NULL : index;
-        h.out = out;
-        sv_cuda_head_argmax((struct sv_dev *)cu, &h);
-        OK(cudaMemcpyAsync(host[0], out, 300 * 4, cudaMemcpyDeviceToHost, cu->stream));
-        OK(cudaMemcpyAsync(host[1], want, n * 4, cudaMemcpyDeviceToHost, cu->stream));
-        OK(cudaStreamSynchronize(cu->stream));
-        bool bad = false;
-        for (int32_t r = 0; r < n; r++) {
-            const int32_t at = h.out_index ? host_index[r] : r;
-            if (at < 0 ? host[0][n - 1 - r] != 0x7f7f7f7f : host[0][at] != host[1][r])
-                bad = true;
-        }
-        failed += bad || host[0][n < 300 ? n : 299] != (n < 300 ? 0x7f7f7f7f : host[0][299]);
-        counts++;
-    }
-    struct sv_cuda_fault fault;
-    OK(cudaMemcpy(&fault, cu->fault, sizeof fault, cudaMemcpyDeviceToHost));
-    if (fault.code != SV_CUDA_FAULT_HEAD_NAN || fault.a != 3)
-        failed++;
-    printf("%-9s head %dx%d%s: %ld counts %s\n", cu->set ? "sm90" : "portable", vocab, k,
-           ties ? " ties" : "", counts, failed ? "FAILED" : "ok");
-    fflush(stdout);
-    cudaFree(logits), cudaFree(out), cudaFree(want), cudaFree(index), cudaFree(x);
-    free_shape(&m);
-    return failed;
-}
+#include "bench/gemm_cuda_check.h"
 
 /* ---------------------------------------------------------------- a stack of layers */
 
@@ -526,24 +198,26 @@ static struct sv_gemm_part part_of(const bf16 *w, int32_t rows, int32_t cols)
     return p;
 }
 
-static void one_gemm(struct sv_cuda *cu, int32_t n, const bf16 *w, const int32_t *rows, int n_parts,
-                     int32_t k, const bf16 *x, int64_t ldx, bf16 *y, int64_t ldy)
-{
+/* The four products of a layer. */
+enum { P_QKV, P_O, P_GATE_UP, P_DOWN };
+struct product {
     struct sv_gemm_part part[3];
-    for (int i = 0; i < n_parts; i++) {
-        part[i] = part_of(w, rows[i], k);
-        w += sv_packed_bytes(rows[i], k) / 2;
+    int32_t n_parts, k, cols;
+};
+
+static struct product product_of(const struct stack *s, int32_t layer, int which)
+{
+    static const int32_t rows[4][3] = {{4096, 1024, 1024}, {HIDDEN}, {MLP, MLP}, {HIDDEN}};
+    const struct layer *l = &s->layer[layer % LAYERS];
+    const bf16 *w[] = {l->qkv, l->o, l->gate_up, l->down};
+    struct product p = {};
+    p.k = which == P_DOWN ? MLP : HIDDEN;
+    for (; p.n_parts < 3 && rows[which][p.n_parts]; p.n_parts++) {
+        p.part[p.n_parts] = part_of(w[which] + sv_packed_bytes(p.cols, p.k) / 2,
+                                    rows[which][p.n_parts], p.k);
+        p.cols += rows[which][p.n_parts];
     }
-    struct sv_p_gemm p = {};
-    p.n_rows = n;
-    p.k = k;
-    p.n_parts = n_parts;
-    p.x = x;
-    p.ldx = ldx;
-    p.parts = part;
-    p.y = y;
-    p.ldy = ldy;
-    sv_cuda_gemm((struct sv_dev *)cu, &p);
+    return p;
 }
 
 /* Stands for the small kernels between products: one row a block, all of it read and written. */
@@ -569,31 +243,56 @@ static void glue(struct sv_cuda *cu, int32_t n, const bf16 *y, int64_t ldy, bf16
                    1.0f);
 }
 
-enum { ALL = 15, WITH_GLUE = 16, WITH_HEAD = 32 };
+/* FUSED: gate and up with their activation. */
+enum { ALL = 15, WITH_GLUE = 16, WITH_HEAD = 32, FUSED = 64 };
+
+/* Product `which` of a layer, if it is asked for. */
+static void one_gemm(struct sv_cuda *cu, const struct stack *s, int32_t n, int32_t layer, int which,
+                     int what, const bf16 *x, int64_t ldx, bf16 *y)
+{
+    if (!(what >> which & 1))
+        return;
+    const struct product p = product_of(s, layer, which);
+    if (which == P_GATE_UP && what & FUSED) {
+        struct sv_p_gemm_act_mul g = {};
+        g.n_rows = n;
+        g.k = p.k;
+        g.x = x;
+        g.ldx = ldx;
+        g.parts = p.part;
+        g.gate_up = s->y_mlp;
+        g.out = y;
+        sv_cuda_gemm_act_mul((struct sv_dev *)cu, &g);
+        return;
+    }
+    struct sv_p_gemm g = {};
+    g.n_rows = n;
+    g.k = p.k;
+    g.n_parts = p.n_parts;
+    g.x = x;
+    g.ldx = ldx;
+    g.parts = p.part;
+    g.y = y;
+    g.ldy = p.cols;
+    sv_cuda_gemm((struct sv_dev *)cu, &g);
+}
 
 static void enqueue(struct sv_cuda *cu, const struct stack *s, int32_t n, int what, int layers)
 {
-    static const int32_t qkv[] = {4096, 1024, 1024}, o[] = {4096}, gu[] = {MLP, MLP};
-    const bool g = what & WITH_GLUE;
+    const bool g = what & WITH_GLUE, fused = what & FUSED;
     for (int i = 0; i < layers; i++) {
-        const struct layer *l = &s->layer[i % LAYERS];
-        if (what & 1)
-            one_gemm(cu, n, l->qkv, qkv, 3, HIDDEN, s->x, HIDDEN, s->y_qkv, QKV);
+        one_gemm(cu, s, n, i, P_QKV, what, s->x, HIDDEN, s->y_qkv);
         if (g)
             glue(cu, n, s->y_qkv, QKV, s->act, HIDDEN, HIDDEN);
-        if (what & 2)
-            one_gemm(cu, n, l->o, o, 1, HIDDEN, g ? s->act : s->y_qkv, g ? HIDDEN : QKV, s->y_o,
-                     HIDDEN);
+        one_gemm(cu, s, n, i, P_O, what, g ? s->act : s->y_qkv, g ? HIDDEN : QKV, s->y_o);
         if (g)
             glue(cu, n, s->y_o, HIDDEN, s->x, HIDDEN, HIDDEN);
-        if (what & 4)
-            one_gemm(cu, n, l->gate_up, gu, 2, HIDDEN, g ? s->x : s->y_o, HIDDEN, s->y_mlp,
-                     2 * MLP);
-        if (g)
+        one_gemm(cu, s, n, i, P_GATE_UP, what, g ? s->x : s->y_o, HIDDEN,
+                 fused ? s->act : s->y_mlp);
+        if (g && !fused)
             glue(cu, n, s->y_mlp, 2 * MLP, s->act, MLP, MLP);
-        if (what & 8)
-            one_gemm(cu, n, l->down, o, 1, MLP, g ? s->act : s->y_mlp, g ? MLP : 2 * MLP,
-                     g ? s->y_o : s->x, HIDDEN);
+        one_gemm(cu, s, n, i, P_DOWN, what, g || fused ? s->act : s->y_mlp,
+                 g || fused ? MLP : 2 * MLP, g ? s->y_o : s->x);
         if (g)
             glue(cu, n, s->y_o, HIDDEN, s->x, HIDDEN, HIDDEN);
     }
@@ -661,8 +360,9 @@ static double time_graph(struct sv_cuda *cu, const struct stack *s, int32_t n, i
     return 1e3 * ms[reps / 2];
 }
 
-/* The chain of products must give the same bits with and without overlap of launches, and twice. */
-static long check_chain(struct sv_cuda *cu, const struct stack *s)
+/* The chain of products must give the same bits with and without overlap of launches, and
+ * again. */
+static long check_chain(struct sv_cuda *cu, const struct stack *s, int what, int layers)
 {
     long failed = 0;
     for (int k = 0; k < 6; k++) {
@@ -676,7 +376,7 @@ static long check_chain(struct sv_cuda *cu, const struct stack *s)
             cu->pdl = round ? pdl : false;
             fill_kernel<<<1024, 256, 0, cu->stream>>>(s->x, (size_t)n * HIDDEN, 5, 1.0f);
             OK(cudaStreamSynchronize(cu->stream));
-            enqueue(cu, s, n, ALL, 12);
+            enqueue(cu, s, n, what, layers);
             OK(cudaStreamSynchronize(cu->stream));
             OK(cudaMemcpy(round ? b : a, s->x, (size_t)n * HIDDEN * 2, cudaMemcpyDeviceToHost));
             if (round)
@@ -689,9 +389,10 @@ static long check_chain(struct sv_cuda *cu, const struct stack *s)
             norm += f * f;
         }
         norm = sqrt(norm / ((double)n * HIDDEN));
-        same = same && norm > 0.1 && norm < 10;
-        printf("%-9s chain n=%d: rms %.3f %s\n", cu->set ? "sm90" : "portable", n, norm,
-               same ? "ok" : "FAILED");
+        /* The activation makes numbers smaller, layer by layer. */
+        same = same && norm > (what & FUSED ? 1e-4 : 0.1) && norm < 10;
+        printf("%-9s chain%s n=%d: rms %.3g %s\n", cu->set ? "sm90" : "portable",
+               what & FUSED ? ", gated" : "", n, norm, same ? "ok" : "FAILED");
         failed += !same;
         free(a);
         free(b);
@@ -751,6 +452,12 @@ static int check(void)
         for (int i = 0; i < N_SHAPES; i++)
             failed += shapes[i].y_f32 ? check_shape<uint32_t>(&cu, &shapes[i])
                                       : check_shape<uint16_t>(&cu, &shapes[i]);
+        failed += check_gated(&cu, 4096, 12288, false, 2048);
+        failed += check_gated(&cu, 320, 896, false, 2048);
+        failed += check_gated(&cu, 136, 77, true, 1000);
+        failed += check_gated(&cu, 1024, 3072, true, 1000);
+        failed += check_gated(&cu, 4096, 200, true, 1000);
+        failed += check_gated(&cu, 8, 32, false, 300);
         failed += check_head(&cu, 6144, 320, true);
         failed += check_head(&cu, 5000, 512, false);
         failed += check_head(&cu, 20000, 4096, true);
@@ -780,7 +487,8 @@ static long stack_checks(struct stack *s)
     long failed = 0;
     for (int set = SV_CUDA_SM90; set >= SV_CUDA_PORTABLE; set--) {
         struct sv_cuda cu = open_device((enum sv_cuda_set)set, true);
-        failed += check_chain(&cu, s);
+        failed += check_chain(&cu, s, ALL, 12);
+        failed += check_chain(&cu, s, ALL | FUSED, 2);
         close_device(&cu);
     }
     return failed;
@@ -917,6 +625,56 @@ static void sweep(struct stack *s)
     close_device(&cu);
 }
 
+/* The table in docs/cuda-kernels.md, and each product alone. */
+static void rows(struct stack *s)
+{
+    static const int32_t counts[] = {1,  8,  16, 32, 33,  48,  64,  65, 80,
+                                     96, 97, 112, 128, 129, 160, 192, 256};
+    static const struct {
+        const char *name;
+        int what;
+    } ways[] = {{"layer", ALL},
+                {"layer+4 small", ALL | WITH_GLUE},
+                {"layer gated", ALL | FUSED},
+                {"layer gated+3 small", ALL | FUSED | WITH_GLUE},
+                {"qkv", 1},
+                {"o", 2},
+                {"gate_up", 4},
+                {"gate_up gated", 4 | FUSED},
+                {"down", 8},
+                {"head_argmax", WITH_HEAD}};
+    for (int set = SV_CUDA_SM90; set >= SV_CUDA_PORTABLE; set--) {
+        struct sv_cuda cu = open_device((enum sv_cuda_set)set, true);
+        const char *name = set ? "sm90" : "portable";
+        printf("%s, us a layer of", name);
+        for (size_t w = 0; w < sizeof ways / sizeof *ways; w++)
+            printf(" | %s", ways[w].name);
+        printf("\n");
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            const int32_t n = counts[c];
+            for (int round = 0; round < (!set && n <= 16 ? 2 : 1); round++) {
+                if (!set && n > 64)
+                    continue;
+                cu.gemm->tune_round = round;
+                printf("%3d%s", n, round ? " (2 a round)" : "");
+                for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+                    const int what = ways[w].what, layers = what & ALL ? LAYERS : 1;
+                    const double us = time_graph(&cu, s, n, what, layers, 5);
+                    row(name, ways[w].name, round ? "2 a round" : "default", n, us,
+                        what & (ALL | WITH_HEAD), layers);
+                    printf(" %7.2f", us / layers);
+                    if (w == 0)
+                        printf(" (%.0f TF)", bytes_of(ALL, LAYERS) * n / us / 1e6);
+                }
+                printf("\n");
+                fflush(stdout);
+            }
+        }
+        cu.gemm->tune_round = 0;
+        close_device(&cu);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "check";
@@ -936,6 +694,8 @@ int main(int argc, char **argv)
     const long failed = stack_checks(&s);
     if (!strcmp(what, "sweep"))
         sweep(&s);
+    else if (!strcmp(what, "rows"))
+        rows(&s);
     else
         bench(&s);
     printf("%.1f s\n", now() - t);

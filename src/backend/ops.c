@@ -287,6 +287,15 @@ void sv_op_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
     dev->be->gemm(dev, p);
 }
 
+void sv_op_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p)
+{
+    if (p->n_rows == 0)
+        return;
+    SV_REQUIRE(p->n_rows > 0 && p->k > 0 && p->x && p->gate_up && p->out && p->ldx >= p->k);
+    SV_REQUIRE(parts_width(p->parts, 2, p->k) > 0 && p->parts[0].w.rows == p->parts[1].w.rows);
+    dev->be->gemm_act_mul(dev, p);
+}
+
 void sv_op_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_rope_kv_write *p)
 {
     if (p->rows.n_rows == 0)

@@ -114,9 +114,13 @@ static void attention_block(const struct sv_stack *st, const struct sv_layer *l,
 static void mlp_block(const struct sv_stack *st, const struct sv_layer *l, struct sv_dev *dev,
                       const struct sv_acts *a, int32_t n)
 {
-    gemm(dev, n, st->hidden, a->h, l->gate_up, 2, a->gate_up);
-    sv_op_act_mul(dev, &(struct sv_p_act_mul){
-                           .n_rows = n, .d = st->intermediate, .gate_up = a->gate_up, .out = a->act});
+    sv_op_gemm_act_mul(dev, &(struct sv_p_gemm_act_mul){.n_rows = n,
+                                                        .k = st->hidden,
+                                                        .x = a->h,
+                                                        .ldx = st->hidden,
+                                                        .parts = l->gate_up,
+                                                        .gate_up = a->gate_up,
+                                                        .out = a->act});
     gemm(dev, n, st->intermediate, a->act, &l->down, 1, a->delta);
 }
 

@@ -301,6 +301,70 @@ static void gemm_on(struct cross *c)
     }
 }
 
+static void gated_run(struct cross *c, int side, const struct sv_gemm_part part[2],
+                      const struct cross_buf *x, const struct cross_buf *both,
+                      const struct cross_buf *out, int32_t row0, int32_t n, int64_t ldx)
+{
+    const int32_t d = part[0].w.rows;
+    sv_op_gemm_act_mul(cross_dev(c, side),
+                       &(struct sv_p_gemm_act_mul){.n_rows = n,
+                                                   .k = part[0].w.cols,
+                                                   .x = cross_act(c, x, side, row0 * ldx),
+                                                   .ldx = ldx,
+                                                   .parts = part,
+                                                   .gate_up = cross_at(both, side),
+                                                   .out = cross_act(c, out, side, (int64_t)row0 * d)});
+}
+
+static void gated_case(struct cross *c, int32_t k, int32_t d, enum sv_dtype dtype, bool bias, int32_t n)
+{
+    struct cross_weight w[2], b[2];
+    struct sv_gemm_part part[2][2] = {0};
+    for (int i = 0; i < 2; i++) {
+        w[i] = cross_weight(c, dtype, d, k, 1 / sqrtf((float)k), 0);
+        b[i] = cross_weight(c, SV_BF16, 1, d, 1, 0);
+        part[0][i] = (struct sv_gemm_part){w[i].ref, bias ? b[i].ref : (struct sv_weight){0}};
+        part[1][i] = (struct sv_gemm_part){w[i].dut, bias ? b[i].dut : (struct sv_weight){0}};
+    }
+    const int64_t ldx = k + 8;
+    struct cross_buf x = cross_new(c, CROSS_ACT, (size_t)(n * ldx), NULL, 1);
+    struct cross_buf both = cross_new(c, CROSS_ACT, (size_t)n * 2 * (size_t)d, NULL, 0);
+    struct cross_buf y = cross_new(c, CROSS_ACT, (size_t)n * (size_t)d, NULL, 0);
+    struct cross_buf z = cross_new(c, CROSS_ACT, (size_t)n * (size_t)d, NULL, 0);
+    for (int side = 0; side < 2; side++)
+        gated_run(c, side, part[side], &x, &both, &y, 0, n, ldx);
+    cross_sync(c);
+    cross_same(c, &y, 0, y.n, 2 * c->tol, "gemm_act_mul");
+    uint8_t *whole = cross_bytes(c, &y, NULL);
+    const size_t row_bytes = (size_t)d * cross_elem(c, CROSS_ACT);
+    for (int32_t step = 1; step <= n; step += 1 + step * 2 / 3)
+        for (int32_t r = 0; r < n; r += step) {
+            if (r >= 2 * step && r + 2 * step < n)
+                continue;
+            gated_run(c, 1, part[1], &x, &both, &z, r, n - r < step ? n - r : step, ldx);
+            uint8_t *some = cross_bytes(c, &z, NULL);
+            int32_t m = n - r < step ? n - r : step;
+            same_bits(c, "gemm_act_mul", m, some + (size_t)r * row_bytes,
+                      whole + (size_t)r * row_bytes, row_bytes);
+            free(some);
+        }
+    free(whole);
+    cross_free(c, &x), cross_free(c, &both), cross_free(c, &y), cross_free(c, &z);
+    for (int i = 0; i < 2; i++)
+        cross_weight_free(c, &w[i]), cross_weight_free(c, &b[i]);
+}
+
+static void gated_on(struct cross *c)
+{
+    gated_case(c, 64, 64, SV_BF16, false, 20);
+    gated_case(c, 320, 896, SV_BF16, true, c->quick ? 20 : 150);
+    gated_case(c, 136, 77, SV_BF16, true, c->quick ? 20 : 70);
+    gated_case(c, 67, 33, SV_BF16, false, 20);
+    gated_case(c, 100, 40, SV_F32, false, 20);
+    if (!c->quick)
+        gated_case(c, 2048, 1000, SV_BF16, false, 300);
+}
+
 /* The head picks what its own logits say, at every batch size. */
 static void head_on(struct cross *c)
 {
@@ -519,10 +583,11 @@ CROSS_TEST(embed)
 CROSS_TEST(rope)
 CROSS_TEST(rope_errors)
 CROSS_TEST(gemm)
+CROSS_TEST(gated)
 CROSS_TEST(head)
 CROSS_TEST(attention)
 CROSS_TEST(context)
 
 SV_TEST_MAIN(cmocka_unit_test(norm), cmocka_unit_test(act), cmocka_unit_test(embed),
              cmocka_unit_test(rope), cmocka_unit_test(rope_errors), cmocka_unit_test(gemm),
-             cmocka_unit_test(head), cmocka_unit_test(attention), cmocka_unit_test(context))
+             cmocka_unit_test(gated), cmocka_unit_test(head), cmocka_unit_test(attention), cmocka_unit_test(context))

@@ -54,7 +54,7 @@ static void units_are_equal_and_slots_distinct(void **state)
                                        {1, 1, 66},    {1, 2, 66},    {64, 64, 264}, {96, 64, 264},
                                        {7, 13, 1},    {1000, 3, 95}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct sv_split s = sv_split_make(cases[i][0], cases[i][1], cases[i][2]);
+        const struct sv_split s = sv_split_make(cases[i][0], cases[i][1], cases[i][2], i & 1);
         const int32_t all = s.n_blocks * s.n_k;
         assert_true(s.n_units >= 1 && s.n_units <= cases[i][2] && s.n_units <= all);
         assert_int_equal(sv_split_start(&s, 0), 0);
@@ -89,12 +89,13 @@ static void units_end_where_blocks_end(void **state)
     static const struct {
         int32_t n_blocks, n_k, max, units, pieces, grid;
     } cases[] = {
-        {24, 64, 66, 64, 80, 66},  {16, 64, 66, 64, 64, 66}, {96, 64, 66, 64, 64, 66},
+        {24, 64, 66, 48, 48, 48},  {16, 64, 66, 64, 64, 66}, {96, 64, 66, 64, 64, 66},
         {16, 192, 66, 64, 64, 66}, {594, 64, 66, 66, 0, 66}, {384, 64, 264, 256, 256, 264},
         {1, 64, 66, 16, 16, 16},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct sv_split s = sv_split_make(cases[i].n_blocks, cases[i].n_k, cases[i].max);
+        const struct sv_split s = sv_split_make(cases[i].n_blocks, cases[i].n_k, cases[i].max,
+                                                cases[i].max == 66);
         int32_t pieces = 0;
         assert_int_equal(s.n_units, cases[i].units);
         assert_int_equal(sv_split_grid(&s, cases[i].max), cases[i].grid);

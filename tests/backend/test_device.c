@@ -145,6 +145,7 @@ static void no_rows(void **state)
     sv_op_embed(dev, &(struct sv_p_embed){.n_rows = 0});
     sv_op_add_rms_norm(dev, &(struct sv_p_add_rms_norm){.n_rows = 0});
     sv_op_gemm(dev, &(struct sv_p_gemm){.n_rows = 0});
+    sv_op_gemm_act_mul(dev, &(struct sv_p_gemm_act_mul){.n_rows = 0});
     sv_op_qk_norm_rope_kv_write(dev, &(struct sv_p_qk_norm_rope_kv_write){.ld = 0});
     sv_op_attention(dev, &(struct sv_p_attention){.ldq = 0});
     sv_op_act_mul(dev, &(struct sv_p_act_mul){.n_rows = 0});

@@ -436,5 +436,47 @@ static void bits(void **state)
         }
 }
 
+/* The product that ends with the activation has the bits of the two ops. */
+static void gated_product(void **state)
+{
+    (void)state;
+    int n;
+    const enum sv_isa *isa = rig_isas(&n);
+    for (int i = 0; i < n; i++)
+        for (int threads = 1; threads <= 2; threads++) {
+            enum { ROWS = 9, K = 136, D = 77 };
+            struct sv_rng rng = {11};
+            struct sv_dev *dev = rig_open(isa[i], threads, SV_F32);
+            struct sv_gemm_part part[2] = {{.w = rig_weight(&rng, SV_BF16, D, K, 0.2f, 0)},
+                                           {.w = rig_weight(&rng, SV_BF16, D, K, 0.2f, 0),
+                                            .bias = rig_weight(&rng, SV_F32, 1, D, 1, 0)}};
+            float *x = rig_floats(&rng, ROWS * K, 1), *both = rig_new(sizeof(float) * ROWS * 2 * D);
+            float *want = rig_new(sizeof(float) * ROWS * D), *got = rig_new(sizeof(float) * ROWS * D);
+            sv_op_gemm(dev, &(struct sv_p_gemm){.n_rows = ROWS,
+                                                .k = K,
+                                                .n_parts = 2,
+                                                .x = x,
+                                                .ldx = K,
+                                                .parts = part,
+                                                .y = both,
+                                                .ldy = 2 * D});
+            sv_op_act_mul(dev, &(struct sv_p_act_mul){ROWS, D, both, want});
+            sv_op_gemm_act_mul(dev, &(struct sv_p_gemm_act_mul){.n_rows = ROWS,
+                                                                .k = K,
+                                                                .x = x,
+                                                                .ldx = K,
+                                                                .parts = part,
+                                                                .gate_up = both,
+                                                                .out = got});
+            assert_memory_equal(got, want, sizeof(float) * ROWS * D);
+            rig_free(x), rig_free(both), rig_free(want), rig_free(got);
+            for (int p = 0; p < 2; p++)
+                rig_free((void *)(uintptr_t)part[p].w.data);
+            rig_free((void *)(uintptr_t)part[1].bias.data);
+            sv_dev_close(dev);
+        }
+}
+
 SV_TEST_MAIN(cmocka_unit_test(norm), cmocka_unit_test(act_mul), cmocka_unit_test(embed),
-             cmocka_unit_test(rope), cmocka_unit_test(rope_errors), cmocka_unit_test(bits))
+             cmocka_unit_test(rope), cmocka_unit_test(rope_errors), cmocka_unit_test(bits),
+             cmocka_unit_test(gated_product))

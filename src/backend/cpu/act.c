@@ -1,5 +1,5 @@
 /*
- * act.c - act_mul: the gated activation of the MLP.
+ * act.c - act_mul, the gated activation of the MLP, alone and after its product.
  *
  * Entered through the backend table. Must not: use another e^x than the row kernels' own.
  */
@@ -27,4 +27,19 @@ void sv_cpu_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p)
     struct sv_cpu *cpu = sv_cpu_of(dev);
     struct act_job job = {cpu->vec, p};
     sv_cpu_run(cpu, act_rows, &job, (int64_t)p->n_rows * (p->d / 3));
+}
+
+/* Two ops: the product's rows lie in the cache when the activation reads them. */
+void sv_cpu_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p)
+{
+    const int32_t d = p->parts[0].w.rows;
+    sv_cpu_gemm(dev, &(struct sv_p_gemm){.n_rows = p->n_rows,
+                                         .k = p->k,
+                                         .n_parts = 2,
+                                         .x = p->x,
+                                         .ldx = p->ldx,
+                                         .parts = p->parts,
+                                         .y = p->gate_up,
+                                         .ldy = 2 * (int64_t)d});
+    sv_cpu_act_mul(dev, &(struct sv_p_act_mul){p->n_rows, d, p->gate_up, p->out});
 }

@@ -257,6 +257,7 @@ static const struct sv_backend cpu_backend = {
     .embed = sv_cpu_embed,
     .add_rms_norm = sv_cpu_add_rms_norm,
     .gemm = sv_cpu_gemm,
+    .gemm_act_mul = sv_cpu_gemm_act_mul,
     .qk_norm_rope_kv_write = sv_cpu_qk_norm_rope_kv_write,
     .attention = sv_cpu_attention,
     .act_mul = sv_cpu_act_mul,

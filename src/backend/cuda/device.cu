@@ -341,6 +341,7 @@ static struct sv_backend cuda_table(void)
     be.embed = sv_cuda_embed;
     be.add_rms_norm = sv_cuda_add_rms_norm;
     be.gemm = sv_cuda_gemm;
+    be.gemm_act_mul = sv_cuda_gemm_act_mul;
     be.qk_norm_rope_kv_write = sv_cuda_qk_norm_rope_kv_write;
     be.attention = sv_cuda_attention;
     be.act_mul = sv_cuda_act_mul;

@@ -38,8 +38,8 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
     void *p = NULL;
     int rc = cu->set == SV_CUDA_SM90 ? sv_gemm_sm90_open(cu, err) : sv_gemm_portable_open(cu, err);
     const size_t bands = (size_t)block_rows(cu) / SV_TILE, units = (size_t)max_units(cu);
-    if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p,
-                                    2 * units * bands * rows * SV_TILE * sizeof(float), err)))
+    const size_t n_pieces = 2 * units * bands * rows * SV_TILE * sizeof(float);
+    if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p, n_pieces, err)))
         g->pieces = (float4 *)p;
     if (!rc &&
         !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p, units * bands * sizeof *g->arrived, err)))
@@ -47,6 +47,10 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
     if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p,
                                     sizeof *g->best * SV_GEMM_BEST_SLOTS * SV_GEMM_PASS, err)))
         g->best = (uint64_t *)p;
+    /* See SV_PIECE_NONE. */
+    if (!rc)
+        rc = sv_cuda_try(cudaMemsetAsync(g->pieces, 0xff, n_pieces, cu->stream), err,
+                         "clearing of partial sums");
     if (rc)
         sv_cuda_gemm_close(cu);
     return rc;
@@ -78,6 +82,15 @@ static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
         sv_gemm_portable(cu, x, ldx, k, a);
 }
 
+static struct sv_split split_of(const struct sv_cuda *cu, int32_t n_blocks, int32_t k)
+{
+    struct sv_split s =
+        sv_split_make(n_blocks, sv_tiles(k), max_units(cu), cu->set == SV_CUDA_SM90);
+    if (cu->gemm->tune_units && cu->gemm->tune_units < s.n_units)
+        s.n_units = cu->gemm->tune_units;
+    return s;
+}
+
 /* Appends a part; col is its first column in y. */
 static void add_part(const struct sv_cuda *cu, struct sv_gemm_args *a,
                      const struct sv_gemm_part *part, int32_t col, bool wide)
@@ -94,14 +107,39 @@ static void add_part(const struct sv_cuda *cu, struct sv_gemm_args *a,
     a->split.n_blocks += (part->w.rows + block_rows(cu) - 1) / block_rows(cu);
 }
 
+/* Gate and up share blocks: half the rows of each are of the one, half of the other. */
+static void add_gated(const struct sv_cuda *cu, struct sv_gemm_args *a,
+                      const struct sv_gemm_part *parts, bool wide)
+{
+    add_part(cu, a, &parts[0], 0, wide);
+    a->split.n_blocks = 0;
+    add_part(cu, a, &parts[1], 0, wide);
+    const int32_t half = block_rows(cu) / 2;
+    a->split.n_blocks = (parts[0].w.rows + half - 1) / half;
+}
+
 static void set_up(struct sv_cuda *cu, struct sv_gemm_args *a, int32_t k)
 {
-    a->split = sv_split_make(a->split.n_blocks, sv_tiles(k), max_units(cu));
-    if (cu->gemm->tune_units && cu->gemm->tune_units < a->split.n_units)
-        a->split.n_units = cu->gemm->tune_units;
+    a->split = split_of(cu, a->split.n_blocks, k);
     a->pieces = cu->gemm->pieces;
     a->arrived = cu->gemm->arrived;
     a->best = cu->gemm->best;
+}
+
+static void run_all(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t ldx, int32_t k,
+                    struct sv_gemm_args *a, void *y)
+{
+    const size_t y_bytes = a->mode == SV_GEMM_F32 ? sizeof(float) : sizeof(__nv_bfloat16);
+    SV_REQUIRE(ldx % 8 == 0 && (uintptr_t)x % 16 == 0);
+    a->n_rows = n_rows;
+    a->y = y;
+    if (cu->set == SV_CUDA_SM90 && sv_gemm_sm90_whole(cu, x, ldx, k, a))
+        return;
+    for (int32_t m = 0; m < n_rows; m += pass_rows(cu)) {
+        a->n_rows = n_rows - m < pass_rows(cu) ? n_rows - m : pass_rows(cu);
+        a->y = (uint8_t *)y + (size_t)m * (size_t)a->ldy * y_bytes;
+        run_pass(cu, (const __nv_bfloat16 *)x + m * ldx, ldx, k, a);
+    }
 }
 
 void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
@@ -128,16 +166,41 @@ void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
         return;
     SV_REQUIRE(p->ldx % 8 == 0 && (uintptr_t)p->x % 16 == 0);
     set_up(cu, &a, p->k);
-    const size_t y_bytes = f32 ? sizeof(float) : sizeof(__nv_bfloat16);
-    a.n_rows = p->n_rows;
-    a.y = p->y;
-    if (cu->set == SV_CUDA_SM90 && sv_gemm_sm90_whole(cu, p->x, p->ldx, p->k, &a))
+    run_all(cu, p->n_rows, p->x, p->ldx, p->k, &a, p->y);
+}
+
+void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    if (p->n_rows <= 0)
         return;
-    for (int32_t m = 0; m < p->n_rows; m += pass_rows(cu)) {
-        a.n_rows = p->n_rows - m < pass_rows(cu) ? p->n_rows - m : pass_rows(cu);
-        a.y = (uint8_t *)p->y + (size_t)m * (size_t)p->ldy * y_bytes;
-        run_pass(cu, (const __nv_bfloat16 *)p->x + m * p->ldx, p->ldx, p->k, &a);
+    const int32_t d = p->parts[0].w.rows;
+    SV_REQUIRE(cu->gemm && p->parts[0].w.cols == p->k && p->parts[1].w.cols == p->k &&
+               p->parts[1].w.rows == d);
+    if (!takes_tensor_cores(cu, &p->parts[0].w) || !takes_tensor_cores(cu, &p->parts[1].w)) {
+        struct sv_p_gemm both = {};
+        struct sv_p_act_mul act = {};
+        both.n_rows = act.n_rows = p->n_rows;
+        both.k = p->k;
+        both.n_parts = 2;
+        both.x = p->x;
+        both.ldx = p->ldx;
+        both.parts = p->parts;
+        both.y = p->gate_up;
+        both.ldy = 2 * (int64_t)d;
+        sv_cuda_gemm(dev, &both);
+        act.d = d;
+        act.gate_up = p->gate_up;
+        act.out = p->out;
+        sv_cuda_act_mul(dev, &act);
+        return;
     }
+    struct sv_gemm_args a = {};
+    a.mode = SV_GEMM_GATED;
+    a.ldy = d;
+    add_gated(cu, &a, p->parts, d % 8 == 0 && (uintptr_t)p->out % 16 == 0);
+    set_up(cu, &a, p->k);
+    run_all(cu, p->n_rows, p->x, p->ldx, p->k, &a, p->out);
 }
 
 void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)

@@ -19,7 +19,12 @@ enum {
     SV_GEMM_BEST_SLOTS = 2048, /* candidates of a row in a fused head, at most */
 };
 
-enum sv_gemm_mode { SV_GEMM_ACT, SV_GEMM_F32, SV_GEMM_ARGMAX };
+enum sv_gemm_mode {
+    SV_GEMM_ACT,
+    SV_GEMM_F32,
+    SV_GEMM_ARGMAX,
+    SV_GEMM_GATED /* part 0 gate, part 1 up: a block is half as many rows of each, y their d columns */
+};
 
 /* A part as kernels see it; blocks are those of the split, bands have 64 rows. */
 struct sv_gemm_item {
@@ -35,6 +40,7 @@ struct sv_gemm_item {
 struct sv_gemm_args {
     struct sv_split split;
     int32_t n_rows, n_parts, mode, n_stages;
+    int32_t x_rows; /* sm_90: of x in a copy, of which each thread block of a cluster makes one */
     void *y;
     int64_t ldy;
     float4 *pieces;    /* partial sums of blocks shared between units */
@@ -54,6 +60,7 @@ struct sv_cuda_gemm_state {
     /* Benchmarks only; 0 = the built-in choice, below 0 = none. */
     int32_t tune_stages, tune_n, tune_units;
     int32_t tune_whole; /* above 0: always */
+    int32_t tune_round;   /* portable: 1 = two tiles a round */
 };
 
 /* ---------------------------------------------------------------- for the rest of the folder */
@@ -61,6 +68,7 @@ struct sv_cuda_gemm_state {
 int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err);
 void sv_cuda_gemm_close(struct sv_cuda *cu);
 void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p);
+void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p);
 void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
 /* Row-major bf16 in device memory -> packed, n_rows rows from row0 (a multiple of 64) of a matrix;
  * dst is the whole matrix. Rows and columns of padding are written as zeros. Enqueues. */

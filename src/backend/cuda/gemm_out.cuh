@@ -11,8 +11,10 @@
 #define SV_CUDA_GEMM_OUT_CUH
 
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/silu.cuh"
 
-enum { SV_PATCH_BYTES = 512 }; /* a warp's, for turning 16 x 16 results around */
+/* A warp's, for turning 16 x 16 results around; gated products have two, used by turns. */
+enum { SV_PATCH_BYTES = 512 };
 
 static __device__ __forceinline__ uint32_t smem_u32(const void *p)
 {
@@ -28,6 +30,24 @@ static __device__ __forceinline__ void group_sync(int group)
         asm volatile("bar.sync 2, 128;" ::: "memory");
 }
 
+/* The warp of gate rows and the warp of the same rows of up. */
+static __device__ __forceinline__ void pair_sync(int pair)
+{
+    switch (pair) { /* a number that is not constant would take all 16 barriers */
+    case 0:
+        asm volatile("bar.sync 4, 64;" ::: "memory");
+        break;
+    case 1:
+        asm volatile("bar.sync 5, 64;" ::: "memory");
+        break;
+    case 2:
+        asm volatile("bar.sync 6, 64;" ::: "memory");
+        break;
+    default:
+        asm volatile("bar.sync 7, 64;" ::: "memory");
+    }
+}
+
 /* ---------------------------------------------------------------- storing */
 
 /* Where a warp's results go. */
@@ -36,18 +56,40 @@ struct spot {
     int32_t row0; /* the warp's first weight row in its part */
     float b0, b1; /* bias of this lane's two rows */
     uint8_t *patch;
+    /* Gated products: the other warp's patches, which of the two this is, and their barrier. */
+    const uint8_t *mate;
+    int32_t is_up, pair;
 };
 
 static __device__ __forceinline__ struct spot spot_of(const struct sv_gemm_args &a, int32_t block,
                                                       int32_t band, uint8_t *patch)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3;
-    struct spot s;
+    struct spot s = {};
     s.it = &a.part[sv_gemm_part_of(a, block)];
     s.row0 = band * SV_TILE + warp * 16;
     s.b0 = sv_gemm_bias(*s.it, s.row0 + lane / 4);
     s.b1 = sv_gemm_bias(*s.it, s.row0 + lane / 4 + 8);
     s.patch = patch;
+    return s;
+}
+
+/* For a gated product: this warp's 16 rows of gate or up, from row0 on. patches: those of warp 0; mate: how
+ * many warps further the other of the pair is. */
+static __device__ __forceinline__ struct spot spot_gated(const struct sv_gemm_args &a, int32_t row0,
+                                                         bool is_up, int pair, uint8_t *patches,
+                                                         int mate)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    struct spot s;
+    s.it = &a.part[is_up];
+    s.row0 = row0;
+    s.b0 = sv_gemm_bias(*s.it, s.row0 + lane / 4);
+    s.b1 = sv_gemm_bias(*s.it, s.row0 + lane / 4 + 8);
+    s.patch = patches + warp * 2 * SV_PATCH_BYTES;
+    s.mate = s.patch + (is_up ? -mate : mate) * 2 * SV_PATCH_BYTES;
+    s.is_up = is_up;
+    s.pair = pair;
     return s;
 }
 
@@ -87,21 +129,20 @@ static __device__ __forceinline__ void turn(uint8_t *patch, int token0, int row0
  * different lanes; they are turned around in the warp's patch of shared memory, by stmatrix where
  * there is one, so that each lane stores 16 bytes of one row of y. */
 template <bool PAIR, bool STMATRIX>
-static __device__ __forceinline__ void store_act(const float (&v)[8], const struct sv_gemm_args &a,
-                                                 const struct spot &s, int32_t token0)
+static __device__ __forceinline__ void lay_out(const float (&v)[8], const struct spot &s,
+                                               uint8_t *patch)
 {
     const int lane = threadIdx.x & 31;
     const uint32_t at =
-        smem_u32(s.patch) + ((lane & 7) + (PAIR ? lane >> 4 << 3 : 0)) * 32 + (lane >> 3 & 1) * 16;
+        smem_u32(patch) + ((lane & 7) + (PAIR ? lane >> 4 << 3 : 0)) * 32 + (lane >> 3 & 1) * 16;
     const uint32_t r0 = pack2(v[0] + s.b0, v[1] + s.b0), r1 = pack2(v[2] + s.b1, v[3] + s.b1);
     const uint32_t r2 = pack2(v[4] + s.b0, v[5] + s.b0), r3 = pack2(v[6] + s.b1, v[7] + s.b1);
-    __syncwarp();
     if (!STMATRIX) {
-        turn(s.patch, 0, 0, r0);
-        turn(s.patch, 0, 8, r1);
+        turn(patch, 0, 0, r0);
+        turn(patch, 0, 8, r1);
         if (PAIR) {
-            turn(s.patch, 8, 0, r2);
-            turn(s.patch, 8, 8, r3);
+            turn(patch, 8, 0, r2);
+            turn(patch, 8, 8, r3);
         }
     } else if (PAIR) {
         asm volatile(
@@ -113,10 +154,63 @@ static __device__ __forceinline__ void store_act(const float (&v)[8], const stru
                      "r"(r0), "r"(r1)
                      : "memory");
     }
+}
+
+template <bool PAIR, bool STMATRIX>
+static __device__ __forceinline__ void store_act(const float (&v)[8], const struct sv_gemm_args &a,
+                                                 const struct spot &s, int32_t token0)
+{
+    const int lane = threadIdx.x & 31;
+    __syncwarp();
+    lay_out<PAIR, STMATRIX>(v, s, s.patch);
     __syncwarp();
     const int32_t token = token0 + (lane >> 1);
     if (token < a.n_rows && (PAIR || lane < 16))
         put8(a, *s.it, token, s.row0 + (lane & 1) * 8, *(const uint4 *)(s.patch + lane * 16));
+}
+
+/* Gate and up of the same places lie in two warps. Each lays its own out, rounded; after a barrier each stores
+ * half of the rows of x. Both are called with the same token0, a multiple of 16. Patches are used by turns,
+ * two of them, so that one barrier a call is enough as long as token0 grows by 16 from call to call; a
+ * pair_sync has to come before it jumps (gated_end). */
+template <bool PAIR, bool STMATRIX>
+static __device__ __forceinline__ void store_gated(const float (&v)[8],
+                                                   const struct sv_gemm_args &a,
+                                                   const struct spot &s, int32_t token0)
+{
+    const int lane = threadIdx.x & 31, turns = (token0 >> 4 & 1) * SV_PATCH_BYTES;
+    lay_out<PAIR, STMATRIX>(v, s, s.patch + turns);
+    pair_sync(s.pair);
+    const int t = (PAIR ? s.is_up * 8 : 0) + lane / 4, at = turns + t * 32 + (lane & 3) * 8;
+    const int32_t token = token0 + t, row = s.row0 + (lane & 3) * 4;
+    if (token >= a.n_rows || (!PAIR && s.is_up))
+        return;
+    const uint2 own = *(const uint2 *)(s.patch + at), other = *(const uint2 *)(s.mate + at);
+    const uint2 g = s.is_up ? other : own, u = s.is_up ? own : other;
+    const uint32_t gs[2] = {g.x, g.y}, us[2] = {u.x, u.y};
+    uint32_t o[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        o[i] = pack2(sv_silu_mul_fast(__uint_as_float(gs[i] << 16), __uint_as_float(us[i] << 16)),
+                     sv_silu_mul_fast(__uint_as_float(gs[i] & 0xffff0000u),
+                                      __uint_as_float(us[i] & 0xffff0000u)));
+    __nv_bfloat16 *y = (__nv_bfloat16 *)a.y + token * a.ldy + row;
+    if (s.it->wide && row + 4 <= s.it->n_out) {
+        *(uint2 *)y = make_uint2(o[0], o[1]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (row + i < s.it->n_out)
+            ((uint16_t *)y)[i] = (uint16_t)(o[i / 2] >> (16 * (i & 1)));
+}
+
+/* Both have read what lies in the patches. */
+template <bool PAIR, bool STMATRIX>
+static __device__ __forceinline__ void gated_end(const struct sv_gemm_args &a,
+                                                 const struct spot &s)
+{
+    pair_sync(s.pair);
 }
 
 /* 16 weight rows by 8 rows of x, from v[0] on. */
@@ -170,11 +264,13 @@ static __device__ __forceinline__ void keep_best(const float *v, const struct sv
 }
 
 /* 16 weight rows by 16 rows of x (8 when not PAIR) in the way the call asks for. */
-template <bool PAIR, bool STMATRIX>
+template <bool PAIR, bool STMATRIX, bool GATED>
 static __device__ __forceinline__ void put(const float (&v)[8], const struct sv_gemm_args &a,
                                            const struct spot &s, int32_t token0, int n_warps)
 {
-    if (a.mode == SV_GEMM_ACT) {
+    if (GATED) {
+        store_gated<PAIR, STMATRIX>(v, a, s, token0);
+    } else if (a.mode == SV_GEMM_ACT) {
         store_act<PAIR, STMATRIX>(v, a, s, token0);
     } else if (a.mode == SV_GEMM_F32) {
         store_f32(v, a, s, token0);
@@ -188,7 +284,7 @@ static __device__ __forceinline__ void put(const float (&v)[8], const struct sv_
 }
 
 /* Rows of x from base on. */
-template <int N, bool STMATRIX>
+template <int N, bool STMATRIX, bool GATED>
 static __device__ __forceinline__ void put_all(const float (&acc)[N / 2],
                                                const struct sv_gemm_args &a, const struct spot &s,
                                                int32_t base, int n_warps)
@@ -202,8 +298,10 @@ static __device__ __forceinline__ void put_all(const float (&acc)[N / 2],
 #pragma unroll
         for (int i = 0; i < 8; i++)
             v[i] = i < 4 || PAIR ? acc[(4 * j + i) % (N / 2)] : 0.0f;
-        put<PAIR, STMATRIX>(v, a, s, base + j * 8, n_warps);
+        put<PAIR, STMATRIX, GATED>(v, a, s, base + j * 8, n_warps);
     }
+    if (GATED)
+        gated_end<PAIR, STMATRIX>(a, s);
 }
 
 /* ---------------------------------------------------------------- blocks shared between units */
@@ -267,7 +365,7 @@ piece_in(const struct sv_gemm_args &a, const struct sharers &who, int32_t u, int
     return a.pieces + ((size_t)slot * BANDS + band) * (size_t)(N / 8) * 128 + (threadIdx.x & 127);
 }
 
-/* Few rows: whoever writes the last piece adds all of them up into acc. False when others are still
+/* The portable way: whoever writes the last piece adds all of them up into acc. False when others are still
  * to come. *order is shared memory of the group. */
 template <int N, int BANDS>
 static __device__ __forceinline__ bool
@@ -315,71 +413,138 @@ gather_pieces(float (&acc)[N / 2], const struct sv_gemm_args &a, uint32_t *order
     return true;
 }
 
-/* Many rows: when all pieces are there, each sharer adds up and stores its share of the rows of x.
- * In two steps, because a unit may share two blocks: spread_arrive for each, then spread_put for
- * each. It waits for other thread blocks of the grid, which must all fit the device at once. */
-template <int BANDS>
-static __device__ __forceinline__ void spread_arrive(const struct sv_gemm_args &a, int32_t block,
-                                                     int band)
+/* The sm_90 way: a piece says by itself whether it is there. Its places hold a bit pattern that no sum has
+ * until the writer puts the sum there and again when the reader has taken it; nothing is counted and nothing
+ * fenced, so a piece is on its way for one trip to L2 and back. A reader waits for other thread blocks
+ * of the grid, which must all fit the device at once. */
+enum : uint32_t { SV_PIECE_NONE = 0xffffffffu, SV_PIECE_NAN = 0x7fffffffu };
+
+static __device__ __forceinline__ uint32_t piece_word(float v)
 {
-    arrive(&a.arrived[sharers_of(a.split, block).first * BANDS + band]);
+    const uint32_t w = __float_as_uint(v);
+    return w == SV_PIECE_NONE ? (uint32_t)SV_PIECE_NAN : w;
 }
 
-template <int N, int BANDS, bool STMATRIX>
-static __device__ __forceinline__ void spread_put(const struct sv_gemm_args &a, int32_t unit,
-                                                  int32_t block, int band, int group,
-                                                  const struct spot &s, int n_warps)
+static __device__ __forceinline__ void piece_store(const float4 *at, uint4 w)
+{
+    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(w.x),
+                 "r"(w.y), "r"(w.z), "r"(w.w)
+                 : "memory");
+}
+
+static __device__ __forceinline__ uint4 piece_load(const float4 *at)
+{
+    uint4 w;
+    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
+                 : "l"(at)
+                 : "memory");
+    return w;
+}
+
+static __device__ __forceinline__ bool piece_missing(uint4 w)
+{
+    return w.x == SV_PIECE_NONE || w.y == SV_PIECE_NONE || w.z == SV_PIECE_NONE ||
+           w.w == SV_PIECE_NONE;
+}
+
+template <int N>
+static __device__ __forceinline__ void post_piece(const float (&acc)[N / 2],
+                                                  const struct sv_gemm_args &a, float4 *to)
+{
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+        if (j * 8 < a.n_rows)
+            piece_store(to + j * 128,
+                        make_uint4(piece_word(acc[4 * j]), piece_word(acc[4 * j + 1]),
+                                   piece_word(acc[4 * j + 2]), piece_word(acc[4 * j + 3])));
+}
+
+/* Takes this unit's share of the rows of x from all pieces of a block, adds them up and stores them. */
+template <int N, int BANDS, bool STMATRIX, bool GATED>
+static __device__ __forceinline__ void take_pieces(const struct sv_gemm_args &a, int32_t unit,
+                                                   int32_t block, int band, const struct spot &s,
+                                                   int n_warps)
 {
     const struct sharers who = sharers_of(a.split, block);
     const int32_t n_who = who.last - who.first + 1, n_chunks = (a.n_rows + 15) / 16;
-    if ((threadIdx.x & 127) == 0) {
-        uint32_t *arrived = &a.arrived[who.first * BANDS + band], n;
-        do
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(arrived) : "memory");
-        while (n < (uint32_t)n_who);
-        if (atomicAdd(arrived, 1u) == 2u * (uint32_t)n_who - 1)
-            *arrived = 0; /* all have come and seen it */
-    }
-    group_sync(group);
     const int32_t c0 = n_chunks * (unit - who.first) / n_who;
     const int32_t c1 = n_chunks * (unit - who.first + 1) / n_who;
-    /* C chunks of U pieces under way at once. */
-    constexpr int C = N > 128 ? 4 : 2, U = 4;
+    /* C chunks of U pieces under way at once; H times 8 rows of x a chunk. */
+    constexpr int C = N > 32 ? 2 : 1, U = 4, H = N > 8 ? 2 : 1;
 #pragma unroll 1
     for (int32_t c = c0; c < c1; c += C) {
         float v[C][8];
+#pragma unroll
+        for (int j = 0; j < C; j++)
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                v[j][e] = 0.0f;
 #pragma unroll 1
         for (int32_t u = who.first; u <= who.last; u += U) {
-            float4 p[U][C][2];
+            uint4 p[U][C][H];
+            bool missing;
+            do {
+                missing = false;
+#pragma unroll
+                for (int i = 0; i < U; i++) {
+                    const float4 *from = piece_in<N, BANDS>(a, who, u + i, band) + c * 256;
+#pragma unroll
+                    for (int j = 0; j < C; j++)
+#pragma unroll
+                        for (int h = 0; h < H; h++) {
+                            p[i][j][h] = make_uint4(0, 0, 0, 0);
+                            if (u + i <= who.last && c + j < c1 &&
+                                (c + j) * 16 + h * 8 < a.n_rows)
+                                p[i][j][h] = piece_load(from + j * 256 + h * 128);
+                        }
+                }
+#pragma unroll
+                for (int i = 0; i < U; i++)
+#pragma unroll
+                    for (int j = 0; j < C; j++)
+#pragma unroll
+                        for (int h = 0; h < H; h++)
+                            missing |= piece_missing(p[i][j][h]);
+                /* Whoever is late is waited for at one place: asking for all of them again and again would
+                 * take the memory's time from it. */
+                for (int i = 0; missing && i < U && u + i <= who.last; i++)
+                    while (piece_missing(piece_load(piece_in<N, BANDS>(a, who, u + i, band) +
+                                                    (min(c1 * 16, a.n_rows) - 1) / 8 * 128)))
+                        ;
+            } while (missing);
 #pragma unroll
             for (int i = 0; i < U; i++) {
+                if (u + i > who.last)
+                    break;
+                const bool first = u + i == who.first;
                 const float4 *from = piece_in<N, BANDS>(a, who, u + i, band) + c * 256;
 #pragma unroll
                 for (int j = 0; j < C; j++)
-                    if (u + i <= who.last && c + j < c1) {
-                        p[i][j][0] = __ldcg(from + j * 256);
-                        p[i][j][1] = __ldcg(from + j * 256 + 128);
+#pragma unroll
+                    for (int h = 0; h < H; h++) {
+                        if (c + j >= c1 || (c + j) * 16 + h * 8 >= a.n_rows)
+                            continue;
+                        const uint4 q = p[i][j][h];
+                        const uint32_t w[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+                        for (int e = 0; e < 4; e++)
+                            v[j][h * 4 + e] = first ? __uint_as_float(w[e])
+                                                    : v[j][h * 4 + e] + __uint_as_float(w[e]);
+                        piece_store(from + j * 256 + h * 128,
+                                    make_uint4(SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE,
+                                               SV_PIECE_NONE));
                     }
             }
-#pragma unroll
-            for (int i = 0; i < U; i++)
-                if (u + i <= who.last) {
-                    const bool first = u + i == who.first;
-#pragma unroll
-                    for (int j = 0; j < C; j++) {
-                        const float4 q = p[i][j][0], r = p[i][j][1];
-                        const float w[8] = {q.x, q.y, q.z, q.w, r.x, r.y, r.z, r.w};
-#pragma unroll
-                        for (int e = 0; e < 8; e++)
-                            v[j][e] = first ? w[e] : v[j][e] + w[e];
-                    }
-                }
         }
+        __syncwarp();
 #pragma unroll
         for (int j = 0; j < C; j++)
             if (c + j < c1)
-                put<true, STMATRIX>(v[j], a, s, (c + j) * 16, n_warps);
+                put<(N > 8), STMATRIX, GATED>(v[j], a, s, (c + j) * 16, n_warps);
     }
+    if (GATED && c0 < c1)
+        gated_end<(N > 8), STMATRIX>(a, s);
 }
 
 #endif

@@ -10,7 +10,7 @@
  */
 #include "backend/cuda/gemm_out.cuh"
 
-enum { THREADS = 128, WARPS = THREADS / 32, MIN_STAGES = 4, MAX_STAGES = 10, BLOCKS_PER_SM = 2 };
+enum { THREADS = 128, WARPS = THREADS / 32, MAX_STAGES = 12, BLOCKS_PER_SM = 2 };
 
 static __device__ __forceinline__ void copy16(uint32_t dst, const void *src, bool there)
 {
@@ -46,8 +46,14 @@ static __device__ __forceinline__ void copy_wait(int n)
     case 5:
         asm volatile("cp.async.wait_group 5;" ::: "memory");
         break;
-    default:
+    case 6:
         asm volatile("cp.async.wait_group 6;" ::: "memory");
+        break;
+    case 7:
+        asm volatile("cp.async.wait_group 7;" ::: "memory");
+        break;
+    default:
+        asm volatile("cp.async.wait_group 8;" ::: "memory");
         break;
     }
 }
@@ -83,37 +89,53 @@ static __device__ __forceinline__ uint32_t swizzled(int row, int chunk)
     return (uint32_t)(row * 128 + ((chunk ^ (row & 7)) << 4));
 }
 
-/* Where a unit's loads stand. Bands of a part follow one another, so only a new part jumps. */
+/* Where a unit's loads stand. Bands of a part follow one another, so only a new part jumps; half tiles of
+ * gated products always do. */
 struct walk {
     int32_t block, kk;
     const uint8_t *w, *end; /* this thread's place in the tile; of the part */
+    ptrdiff_t second;       /* gated: from the half of gate to that of up */
 };
 
+template <bool GATED>
 static __device__ __forceinline__ void walk_enter(struct walk &v, const struct sv_gemm_args &a)
 {
-    const struct sv_gemm_item &it = a.part[sv_gemm_part_of(a, v.block)];
     const size_t band = (size_t)a.split.n_k * SV_TILE_BYTES;
+    if (GATED) {
+        v.w = a.part[0].w + (size_t)(v.block / 2) * band + (size_t)v.kk * SV_TILE_BYTES +
+              (v.block & 1) * (SV_TILE_BYTES / 2) + threadIdx.x * 16;
+        v.second = a.part[1].w - a.part[0].w;
+        return;
+    }
+    const struct sv_gemm_item &it = a.part[sv_gemm_part_of(a, v.block)];
     v.w = it.w + (size_t)(v.block - it.block0) * band + (size_t)v.kk * SV_TILE_BYTES +
           threadIdx.x * 16;
     v.end = it.w + (size_t)it.n_bands * band;
 }
 
+template <bool GATED>
 static __device__ __forceinline__ void walk_next(struct walk &v, const struct sv_gemm_args &a)
 {
     v.w += SV_TILE_BYTES;
     if (++v.kk == a.split.n_k) {
         v.kk = 0;
         v.block++;
-        if (v.w - threadIdx.x * 16 == v.end && v.block < a.split.n_blocks)
-            walk_enter(v, a);
+        if ((GATED || v.w - threadIdx.x * 16 == v.end) && v.block < a.split.n_blocks)
+            walk_enter<GATED>(v, a);
     }
 }
 
+template <bool GATED>
 static __device__ __forceinline__ void load_weights(const struct walk &v, uint32_t stage)
 {
+    constexpr int HALF = SV_TILE_BYTES / 2;
+    const uint8_t *second = v.w + (GATED ? v.second : (ptrdiff_t)HALF);
 #pragma unroll
-    for (int i = 0; i < SV_TILE_BYTES / (THREADS * 16); i++)
-        copy16(stage + threadIdx.x * 16 + i * THREADS * 16, v.w + i * THREADS * 16, true);
+    for (int i = 0; i < HALF; i += THREADS * 16)
+        copy16(stage + threadIdx.x * 16 + i, v.w + i, true);
+#pragma unroll
+    for (int i = 0; i < HALF; i += THREADS * 16)
+        copy16(stage + threadIdx.x * 16 + HALF + i, second + i, true);
 }
 
 template <int N>
@@ -155,13 +177,26 @@ static __device__ __forceinline__ void sum_tile(float (&acc)[N / 2], uint32_t st
     }
 }
 
-template <int N>
+template <bool GATED>
+static __device__ __forceinline__ struct spot out_spot(const struct sv_gemm_args &a, int32_t block,
+                                                       uint8_t *patches)
+{
+    const int warp = threadIdx.x / 32;
+    if (GATED)
+        return spot_gated(a, block * (SV_TILE / 2) + (warp & 1) * 16, warp >= 2, warp & 1, patches,
+                          2);
+    return spot_of(a, block, block - a.part[sv_gemm_part_of(a, block)].block0,
+                   patches + warp * SV_PATCH_BYTES);
+}
+
+/* R tiles a round, so that a barrier and its waits are paid once for all of them. */
+template <int N, int R, bool GATED>
 static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     gemm_kernel(const __nv_bfloat16 *x, int64_t ldx, int32_t k,
                 const __grid_constant__ struct sv_gemm_args a)
 {
     extern __shared__ __align__(1024) uint8_t smem_bytes[];
-    __shared__ __align__(16) uint8_t patch[WARPS * SV_PATCH_BYTES];
+    __shared__ __align__(16) uint8_t patches[WARPS * 2 * SV_PATCH_BYTES];
     __shared__ uint32_t order;
     constexpr uint32_t STAGE = SV_TILE_BYTES + N * 128;
     const uint32_t smem = smem_u32(smem_bytes);
@@ -172,17 +207,16 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         sv_pdl_wait();
         return;
     }
-    /* Two tiles a round, so that a barrier and its waits are paid once for both. */
-    const int32_t early = a.n_stages - 2;
+    const int32_t early = a.n_stages - R;
     struct walk v;
     v.block = t0 / a.split.n_k;
     v.kk = t0 - v.block * a.split.n_k;
-    walk_enter(v, a);
+    walk_enter<GATED>(v, a);
     int32_t s = 0, kk = v.kk, begun = kk, block = v.block, x_kk = kk;
     for (int32_t i = 0; i < early; i++)
         if (t0 + i < t1) {
-            load_weights(v, smem + i * STAGE);
-            walk_next(v, a);
+            load_weights<GATED>(v, smem + i * STAGE);
+            walk_next<GATED>(v, a);
         }
     sv_pdl_launch();
     sv_pdl_wait();
@@ -200,35 +234,31 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     for (int i = 0; i < N / 2; i++)
         acc[i] = 0.0f;
 #pragma unroll 1
-    for (int32_t t = t0; t < t1; t += 2) {
-        copy_wait(a.n_stages - 4);
+    for (int32_t t = t0; t < t1; t += R) {
+        copy_wait(early - R);
         __syncthreads();
-        int32_t free = s < 2 ? s + early : s - 2; /* the stages of the last round */
+        int32_t free = s < R ? s + early : s - R; /* the stages of the last round */
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < R; i++) {
             if (t + early + i < t1) {
                 const uint32_t stage = smem + free * STAGE;
-                load_weights(v, stage);
+                load_weights<GATED>(v, stage);
                 load_x<N>(x, ldx, k, a, v.kk, stage);
-                walk_next(v, a);
+                walk_next<GATED>(v, a);
             }
             copy_commit();
             free = free + 1 == a.n_stages ? 0 : free + 1;
         }
 #pragma unroll 1
-        for (int32_t i = t; i < min(t + 2, t1); i++) {
+        for (int32_t i = t; i < min(t + R, t1); i++) {
             sum_tile<N>(acc, smem + s * STAGE);
             if (++s == a.n_stages)
                 s = 0;
             if (++kk < a.split.n_k && i + 1 < t1)
                 continue;
-            const int32_t part = sv_gemm_part_of(a, block);
             if ((kk == a.split.n_k && begun == 0) ||
                 gather_pieces<N, 1>(acc, a, &order, blockIdx.x, block, 0, 0))
-                put_all<N, false>(acc, a,
-                                  spot_of(a, block, block - a.part[part].block0,
-                                          patch + threadIdx.x / 32 * SV_PATCH_BYTES),
-                                  0, WARPS);
+                put_all<N, false, GATED>(acc, a, out_spot<GATED>(a, block, patches), 0, WARPS);
             kk = begun = 0;
             block++;
 #pragma unroll
@@ -243,13 +273,19 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 typedef void gemm_fn(const __nv_bfloat16 *, int64_t, int32_t, const struct sv_gemm_args);
 
 static const struct width {
-    int n;
-    gemm_fn *fn;
+    int n, round;
+    gemm_fn *fn[2]; /* [1]: gated */
 } widths[] = {
-    {8, gemm_kernel<8>},   {16, gemm_kernel<16>},   {32, gemm_kernel<32>},
-    {64, gemm_kernel<64>}, {128, gemm_kernel<128>},
+    {8, 4, {gemm_kernel<8, 4, false>, gemm_kernel<8, 4, true>}},
+    {16, 4, {gemm_kernel<16, 4, false>, gemm_kernel<16, 4, true>}},
+    {32, 2, {gemm_kernel<32, 2, false>, gemm_kernel<32, 2, true>}},
+    {64, 2, {gemm_kernel<64, 2, false>, gemm_kernel<64, 2, true>}},
+    {128, 2, {gemm_kernel<128, 2, false>, gemm_kernel<128, 2, true>}},
+    /* The first two where shared memory is small. */
+    {8, 2, {gemm_kernel<8, 2, false>, gemm_kernel<8, 2, true>}},
+    {16, 2, {gemm_kernel<16, 2, false>, gemm_kernel<16, 2, true>}},
 };
-enum { N_WIDTHS = sizeof widths / sizeof *widths };
+enum { N_WIDTHS = sizeof widths / sizeof *widths, N_CHOICES = 5 };
 
 /* Two thread blocks on a multiprocessor, each with a KiB of the system's and the patches. */
 static size_t smem_budget(const struct sv_cuda *cu)
@@ -257,27 +293,33 @@ static size_t smem_budget(const struct sv_cuda *cu)
     int per_sm = 0;
     if (cudaDeviceGetAttribute(&per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cu->ordinal))
         per_sm = 100 * 1024;
-    const size_t half = (size_t)per_sm / BLOCKS_PER_SM - 1024 - (WARPS * SV_PATCH_BYTES + 64);
-    return half < 96 * 1024 ? half : 96 * 1024;
+    const size_t half = (size_t)per_sm / BLOCKS_PER_SM - 1024 - (WARPS * 2 * SV_PATCH_BYTES + 64);
+    return half < 112 * 1024 ? half : 112 * 1024;
 }
 
 /* Wide tiles may need the multiprocessor for themselves. */
-static int stages_of(const struct sv_cuda *cu, int n)
+static int fitting(const struct sv_cuda *cu, const struct width *w)
 {
-    const int fit = (int)(cu->gemm->portable_smem / (size_t)(SV_TILE_BYTES + n * 128));
-    return fit < MIN_STAGES ? MIN_STAGES : fit > MAX_STAGES ? MAX_STAGES : fit;
+    return (int)(cu->gemm->portable_smem / (size_t)(SV_TILE_BYTES + w->n * 128));
+}
+
+static int stages_of(const struct sv_cuda *cu, const struct width *w)
+{
+    const int fit = fitting(cu, w);
+    return fit < 2 * w->round ? 2 * w->round : fit > MAX_STAGES ? MAX_STAGES : fit;
 }
 
 int sv_gemm_portable_open(struct sv_cuda *cu, struct sv_err *err)
 {
     int rc = SV_OK;
     cu->gemm->portable_smem = smem_budget(cu);
-    for (int i = 0; i < N_WIDTHS && !rc; i++)
-        rc =
-            sv_cuda_try(cudaFuncSetAttribute(
-                            (const void *)widths[i].fn, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                            stages_of(cu, widths[i].n) * (SV_TILE_BYTES + widths[i].n * 128)),
-                        err, "shared memory of a matrix product");
+    for (int i = 0; i < 2 * N_WIDTHS && !rc; i++) {
+        const struct width *w = &widths[i / 2];
+        rc = sv_cuda_try(cudaFuncSetAttribute((const void *)w->fn[i % 2],
+                                              cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              stages_of(cu, w) * (SV_TILE_BYTES + w->n * 128)),
+                         err, "shared memory of a matrix product");
+    }
     return rc;
 }
 
@@ -285,13 +327,16 @@ void sv_gemm_portable(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                       struct sv_gemm_args *a)
 {
     int i = 0;
-    while (i + 1 < N_WIDTHS && widths[i].n < a->n_rows)
+    while (i + 1 < N_CHOICES && widths[i].n < a->n_rows)
         i++;
+    if (i < N_WIDTHS - N_CHOICES &&
+        (cu->gemm->tune_round || fitting(cu, &widths[i]) < 2 * widths[i].round))
+        i += N_CHOICES;
     const size_t stage = SV_TILE_BYTES + (size_t)widths[i].n * 128;
     const struct sv_cuda_gemm_state *g = cu->gemm;
-    const int most = stages_of(cu, widths[i].n);
+    const int most = stages_of(cu, &widths[i]);
     a->n_stages = g->tune_stages > 0 && g->tune_stages < most ? g->tune_stages : most;
-    sv_cuda_launch(cu, "a matrix product", widths[i].fn,
+    sv_cuda_launch(cu, "a matrix product", widths[i].fn[a->mode == SV_GEMM_GATED],
                    dim3((unsigned)sv_split_grid(&a->split, cu->n_sms * BLOCKS_PER_SM)),
                    dim3(THREADS), (size_t)a->n_stages * stage, (const __nv_bfloat16 *)x, ldx, k,
                    *a);

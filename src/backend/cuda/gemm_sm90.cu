@@ -19,7 +19,6 @@
 enum {
     CONSUMERS = 256, /* two warpgroups */
     MAX_STAGES = 12,
-    SPREAD_FROM = 64, /* rows from which pieces are added up by all who share a block */
     SMEM_MAX = 232448
 };
 
@@ -100,16 +99,16 @@ static __device__ __forceinline__ void cluster_sync(void)
 
 /* ---------------------------------------------------------------- shared memory */
 
+enum { X_ROW_BYTES = SV_TILE * 2 };
+
 template <int N> struct ring {
-    static constexpr uint32_t X_BYTES = N * SV_TILE * 2;
-    static constexpr uint32_t STAGE = 2 * SV_TILE_BYTES + X_BYTES;
+    static constexpr uint32_t STAGE = 2 * SV_TILE_BYTES + N * X_ROW_BYTES;
 };
 
 /* What lies behind the stages. */
 struct tail {
-    uint8_t patch[8][SV_PATCH_BYTES];
+    uint8_t patch[8][2 * SV_PATCH_BYTES];
     uint64_t full[MAX_STAGES], empty[MAX_STAGES];
-    uint32_t order[2];
 };
 
 /* ---------------------------------------------------------------- the producer */
@@ -128,6 +127,7 @@ struct walk {
     int32_t n_bands;  /* of this thread block's two, how many exist */
     const uint8_t *w; /* first band's tile kk */
     size_t band_bytes;
+    ptrdiff_t second; /* from the first band to the second */
 };
 
 static __device__ __forceinline__ void walk_enter(struct walk &v, const struct sv_gemm_args &a,
@@ -135,10 +135,16 @@ static __device__ __forceinline__ void walk_enter(struct walk &v, const struct s
 {
     const int32_t block = v.t / a.split.n_k;
     v.kk = v.t - block * a.split.n_k;
-    const struct sv_gemm_item &it = a.part[sv_gemm_part_of(a, block)];
-    const int32_t band = (block - it.block0) * 4 + half * 2;
+    const bool gated = a.mode == SV_GEMM_GATED;
+    const struct sv_gemm_item &it = a.part[gated ? 0 : sv_gemm_part_of(a, block)];
+    const int32_t band = gated ? block * 2 + half : (block - it.block0) * 4 + half * 2;
     v.n_bands = min(2, max(0, it.n_bands - band));
     v.w = it.w + (size_t)band * v.band_bytes + (size_t)v.kk * SV_TILE_BYTES;
+    v.second = (ptrdiff_t)v.band_bytes;
+    if (gated) {
+        v.n_bands = band < it.n_bands ? 2 : 0;
+        v.second = a.part[1].w - it.w;
+    }
 }
 
 static __device__ __forceinline__ void walk_next(struct walk &v, const struct sv_gemm_args &a,
@@ -153,28 +159,31 @@ static __device__ __forceinline__ void walk_next(struct walk &v, const struct sv
     }
 }
 
-template <int N>
+/* x_bytes: what will come beside them. */
 static __device__ __forceinline__ void load_weights(const struct walk &v, uint32_t stage,
-                                                    uint32_t full, uint64_t policy)
+                                                    uint32_t full, uint32_t x_bytes,
+                                                    uint64_t policy)
 {
-    bar_expect(full, (uint32_t)v.n_bands * SV_TILE_BYTES + ring<N>::X_BYTES);
+    bar_expect(full, (uint32_t)v.n_bands * SV_TILE_BYTES + x_bytes);
     if (v.n_bands > 0)
         copy_tile(stage, v.w, full, policy);
     if (v.n_bands > 1)
-        copy_tile(stage + SV_TILE_BYTES, v.w + v.band_bytes, full, policy);
+        copy_tile(stage + SV_TILE_BYTES, v.w + v.second, full, policy);
 }
 
-/* One thread. Each block of a cluster fetches its share of x's rows for all of them. */
-template <int N, int CL>
+/* One thread. Each block of a cluster fetches its share of x's rows for all of them. What lies behind the
+ * last row in shared memory is left as it is: it reaches only results that nobody stores. */
+template <int CL>
 static __device__ __forceinline__ void load_x(const CUtensorMap *map, int32_t kk, int32_t row,
-                                              uint32_t stage, uint32_t full, int rank,
-                                              uint64_t policy)
+                                              int32_t x_rows, uint32_t stage, uint32_t full,
+                                              int rank, uint64_t policy)
 {
-    const uint32_t dst = stage + 2 * SV_TILE_BYTES + (CL > 1 ? rank * (ring<N>::X_BYTES / CL) : 0);
-    copy_x<CL>(dst, map, kk * SV_TILE, row + (CL > 1 ? rank * (N / CL) : 0), full, policy);
+    const int32_t off = CL > 1 ? rank * x_rows : 0;
+    copy_x<CL>(stage + 2 * SV_TILE_BYTES + off * X_ROW_BYTES, map, kk * SV_TILE, row + off, full,
+               policy);
 }
 
-template <int N>
+template <int N, int CL>
 static __device__ __forceinline__ void produce(const CUtensorMap *map, const struct sv_gemm_args &a,
                                                uint32_t smem, struct tail *tail, int32_t t0,
                                                int32_t t1, int half)
@@ -190,14 +199,16 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     walk_enter(v, a, half);
     struct walk x = v;
     const int32_t n_tiles = t1 - t0, early = min(a.n_stages, n_tiles);
+    const uint32_t x_bytes = (uint32_t)(CL * a.x_rows * X_ROW_BYTES);
     for (int32_t i = 0; i < early; i++) {
-        load_weights<N>(v, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]), stream_once);
+        load_weights(v, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]), x_bytes, stream_once);
         walk_next(v, a, half);
     }
     sv_pdl_launch();
     sv_pdl_wait();
     for (int32_t i = 0; i < early; i++) {
-        load_x<N, 1>(map, x.kk, 0, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]), half, keep);
+        load_x<CL>(map, x.kk, 0, a.x_rows, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]),
+                   half, keep);
         walk_next(x, a, half);
     }
     int32_t s = 0;
@@ -205,8 +216,8 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     for (int32_t i = early; i < n_tiles; i++) {
         const uint32_t full = smem_u32(&tail->full[s]);
         bar_wait(smem_u32(&tail->empty[s]), parity);
-        load_weights<N>(v, smem + s * ring<N>::STAGE, full, stream_once);
-        load_x<N, 1>(map, v.kk, 0, smem + s * ring<N>::STAGE, full, half, keep);
+        load_weights(v, smem + s * ring<N>::STAGE, full, x_bytes, stream_once);
+        load_x<CL>(map, v.kk, 0, a.x_rows, smem + s * ring<N>::STAGE, full, half, keep);
         walk_next(v, a, half);
         if (++s == a.n_stages) {
             s = 0;
@@ -276,13 +287,40 @@ static __device__ __forceinline__ void sum_tiles(float (&acc)[N / 2], struct pla
         release<N, CL>(&tail->empty[before], half);
 }
 
-template <int N>
+/* Weight rows that a group computes of a block. */
+struct strip {
+    int32_t band; /* in its part */
+    bool present;
+};
+
+template <bool GATED>
+static __device__ __forceinline__ struct strip strip_of(const struct sv_gemm_args &a, int32_t block,
+                                                        int band_in)
+{
+    const struct sv_gemm_item &it = a.part[GATED ? 0 : sv_gemm_part_of(a, block)];
+    struct strip s;
+    s.band = GATED ? block * 2 + band_in / 2 : (block - it.block0) * 4 + band_in;
+    s.present = s.band < it.n_bands;
+    return s;
+}
+
+template <bool GATED>
+static __device__ __forceinline__ struct spot out_spot(const struct sv_gemm_args &a, int32_t block,
+                                                       int32_t band, struct tail *tail)
+{
+    const int warp = threadIdx.x / 32;
+    if (GATED)
+        return spot_gated(a, band * SV_TILE + warp % 4 * 16, warp >= 4, warp % 4,
+                          tail->patch[0], 4);
+    return spot_of(a, block, band, tail->patch[warp]);
+}
+
+template <int N, int CL, bool GATED>
 static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uint32_t smem,
                                                struct tail *tail, int32_t unit, int32_t t0,
                                                int32_t t1, int half)
 {
-    constexpr bool SPREAD = N >= SPREAD_FROM;
-    const int warp = threadIdx.x / 32, wg = warp / 4, band_in = half * 2 + wg;
+    const int wg = threadIdx.x / 128, band_in = half * 2 + wg;
     struct place at = {0, 0};
     int32_t shared0 = -1, shared1 = -1; /* blocks whose pieces wait to be added up */
     sv_pdl_wait();
@@ -292,46 +330,33 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
     for (int32_t t = first_tile(t0, t1, a.split.n_k), left = t1 - t0; left > 0;) {
         const int32_t block = t / a.split.n_k, k0 = t - block * a.split.n_k;
         const int32_t n = min(a.split.n_k - k0, t1 - t);
-        const struct sv_gemm_item &it = a.part[sv_gemm_part_of(a, block)];
-        const int32_t band = (block - it.block0) * 4 + band_in;
-        const bool present = band < it.n_bands;
+        const struct strip own = strip_of<GATED>(a, block, band_in);
         float acc[N / 2];
 #pragma unroll
         for (int i = 0; i < N / 2; i++)
             acc[i] = 0.0f;
-        sum_tiles<N, 1>(acc, at, n, present, a, smem, tail, wg, half);
+        sum_tiles<N, CL>(acc, at, n, own.present, a, smem, tail, wg, half);
         left -= n;
         t = t + n == t1 ? t0 : t + n;
-        if (!present)
+        if (!own.present)
             continue;
         if (n != a.split.n_k) {
-            if (SPREAD) {
-                write_piece<N>(acc, a, piece_of<N, 4>(a, unit, block, band_in));
-                if (shared0 < 0)
-                    shared0 = block;
-                else
-                    shared1 = block;
-                continue;
-            }
-            if (!gather_pieces<N, 4>(acc, a, &tail->order[wg], unit, block, band_in, wg))
-                continue;
+            post_piece<N>(acc, a, piece_of<N, 4>(a, unit, block, band_in));
+            if (shared0 < 0)
+                shared0 = block;
+            else
+                shared1 = block;
+            continue;
         }
-        put_all<N, true>(acc, a, spot_of(a, block, band, tail->patch[warp]), 0, CONSUMERS / 32);
+        put_all<N, true, GATED>(acc, a, out_spot<GATED>(a, block, own.band, tail), 0,
+                                CONSUMERS / 32);
     }
-    if (!SPREAD || shared0 < 0)
-        return;
     /* Only now, at the end of the unit: the other pieces are not there any earlier. */
-    group_sync(wg);
-    if ((threadIdx.x & 127) == 0) {
-        spread_arrive<4>(a, shared0, band_in);
-        if (shared1 >= 0)
-            spread_arrive<4>(a, shared1, band_in);
-    }
 #pragma unroll 1
     for (int32_t block = shared0; block >= 0; block = block == shared1 ? -1 : shared1) {
-        const int32_t band = (block - a.part[sv_gemm_part_of(a, block)].block0) * 4 + band_in;
-        spread_put<N, 4, true>(a, unit, block, band_in, wg,
-                               spot_of(a, block, band, tail->patch[warp]), CONSUMERS / 32);
+        const int32_t band = strip_of<GATED>(a, block, band_in).band;
+        take_pieces<N, 4, true, GATED>(a, unit, block, band_in,
+                                       out_spot<GATED>(a, block, band, tail), CONSUMERS / 32);
     }
 }
 
@@ -381,8 +406,8 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
                 left--; /* the ring's first round finds it empty */
             else
                 bar_wait(smem_u32(&tail->empty[s]), parity);
-            load_weights<N>(v, smem + s * ring<N>::STAGE, full, normal);
-            load_x<N, CL>(map, kk, it.row, smem + s * ring<N>::STAGE, full, half, normal);
+            load_weights(v, smem + s * ring<N>::STAGE, full, N * X_ROW_BYTES, normal);
+            load_x<CL>(map, kk, it.row, N / CL, smem + s * ring<N>::STAGE, full, half, normal);
             if (++s == a.n_stages) {
                 s = 0;
                 parity ^= 1;
@@ -404,19 +429,17 @@ static __device__ __forceinline__ void fold_piece(float (&acc)[N / 2], float (&t
     }
 }
 
-template <int N, int CL>
+template <int N, int CL, bool GATED>
 static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &a, uint32_t smem,
                                                      struct tail *tail, int32_t n_items, int half)
 {
-    const int warp = threadIdx.x / 32, wg = warp / 4;
+    const int wg = threadIdx.x / 128;
     struct place at = {0, 0};
     sv_pdl_wait();
 #pragma unroll 1
     for (int32_t i = blockIdx.x / 2; i < n_items; i += gridDim.x / 2) {
         const struct item it = item_of(a, i, N);
-        const struct sv_gemm_item &part = a.part[sv_gemm_part_of(a, it.block)];
-        const int32_t band = (it.block - part.block0) * 4 + half * 2 + wg;
-        const bool present = band < part.n_bands;
+        const struct strip own = strip_of<GATED>(a, it.block, half * 2 + wg);
         const int32_t t0 = it.block * a.split.n_k, t1 = t0 + a.split.n_k;
         float acc[N / 2], total[N / 2];
 #pragma unroll 1
@@ -425,13 +448,13 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
 #pragma unroll
             for (int e = 0; e < N / 2; e++)
                 acc[e] = 0.0f;
-            sum_tiles<N, CL>(acc, at, end - t, present, a, smem, tail, wg, half);
+            sum_tiles<N, CL>(acc, at, end - t, own.present, a, smem, tail, wg, half);
             fold_piece<N>(acc, total, t == t0);
             t = end;
         }
-        if (present)
-            put_all<N, true>(acc, a, spot_of(a, it.block, band, tail->patch[warp]), it.row,
-                             CONSUMERS / 32);
+        if (own.present)
+            put_all<N, true, GATED>(acc, a, out_spot<GATED>(a, it.block, own.band, tail), it.row,
+                                    CONSUMERS / 32);
     }
 }
 
@@ -449,7 +472,7 @@ static SV_HD constexpr int threads_of(int n)
     return CONSUMERS + (moves_registers(n) ? 128 : 32);
 }
 
-template <int N, int CL, bool WHOLE>
+template <int N, int CL, bool WHOLE, bool GATED>
 static __global__ void __launch_bounds__(threads_of(N), 1)
     gemm_kernel(const __grid_constant__ CUtensorMap map,
                 const __grid_constant__ struct sv_gemm_args a)
@@ -487,16 +510,16 @@ static __global__ void __launch_bounds__(threads_of(N), 1)
             if (WHOLE)
                 produce_whole<N, CL>(&map, a, smem, tail, n_items, half);
             else
-                produce<N>(&map, a, smem, tail, t0, t1, half);
+                produce<N, CL>(&map, a, smem, tail, t0, t1, half);
         }
         __syncwarp();
     } else {
         if (moves_registers(N))
             asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         if (WHOLE)
-            consume_whole<N, CL>(a, smem, tail, n_items, half);
+            consume_whole<N, CL, GATED>(a, smem, tail, n_items, half);
         else
-            consume<N>(a, smem, tail, unit, t0, t1, half);
+            consume<N, CL, GATED>(a, smem, tail, unit, t0, t1, half);
     }
     if (CL > 1)
         cluster_sync(); /* the other block may still write here */
@@ -508,22 +531,28 @@ typedef void gemm_fn(const CUtensorMap, const struct sv_gemm_args);
 
 struct width {
     int n, stages;
-    gemm_fn *fn;
+    gemm_fn *fn[2]; /* plain and gated */
 };
 
 /* stages: a multiprocessor for each thread block. Two of different launches on one would let the
  * next fill its ring sooner, but now and then two of the same launch meet there and all wait for
  * them. */
+#define WIDTH(N, STAGES)                                                                           \
+    {                                                                                              \
+        N, STAGES,                                                                                 \
+        {                                                                                          \
+            gemm_kernel<N, 1, false, false>, gemm_kernel<N, 1, false, true>                        \
+        }                                                                                          \
+    }
 static const struct width widths[] = {
-    {8, 10, gemm_kernel<8, 1, false>},    {16, 10, gemm_kernel<16, 1, false>},
-    {32, 8, gemm_kernel<32, 1, false>},   {64, 6, gemm_kernel<64, 1, false>},
-    {96, 5, gemm_kernel<96, 1, false>},   {128, 5, gemm_kernel<128, 1, false>},
-    {192, 5, gemm_kernel<192, 1, false>}, {256, 4, gemm_kernel<256, 1, false>},
+    WIDTH(8, 10), WIDTH(16, 10), WIDTH(32, 8),  WIDTH(64, 6),
+    WIDTH(96, 5), WIDTH(128, 5), WIDTH(192, 5), WIDTH(256, 4),
 };
 enum { N_WIDTHS = sizeof widths / sizeof *widths };
 
 /* Clusters of two: there each gets half of x's tiles for both. */
-static const struct width whole = {192, 5, gemm_kernel<192, 2, true>};
+static const struct width whole = {
+    192, 5, {gemm_kernel<192, 2, true, false>, gemm_kernel<192, 2, true, true>}};
 
 static size_t smem_of(int n, int stages)
 {
@@ -537,12 +566,14 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
         sv_cuda_try(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &cu->gemm->encode,
                                                      12000, cudaEnableDefault, &found),
                     err, "the driver's tensor maps");
-    for (int i = 0; i <= N_WIDTHS && !rc; i++)
-        rc =
-            sv_cuda_try(cudaFuncSetAttribute((const void *)(i < N_WIDTHS ? widths[i].fn : whole.fn),
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_MAX),
-                        err, "shared memory of a matrix product");
-    /* A spread adding-up waits for the whole grid, so all of it must fit at once. */
+    for (int i = 0; i < 2 * (N_WIDTHS + 1) && !rc; i++) {
+        const struct width *w = i / 2 < N_WIDTHS ? &widths[i / 2] : &whole;
+        rc = sv_cuda_try(cudaFuncSetAttribute((const void *)w->fn[i % 2],
+                                              cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              SMEM_MAX),
+                         err, "shared memory of a matrix product");
+    }
+    /* Adding up waits for the whole grid, so all of it must fit at once. */
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attr[1] = {};
     int clusters = 0;
@@ -555,7 +586,7 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
     config.attrs = attr;
     config.numAttrs = 1;
     if (!rc)
-        rc = sv_cuda_try(cudaOccupancyMaxActiveClusters(&clusters, (const void *)whole.fn, &config),
+        rc = sv_cuda_try(cudaOccupancyMaxActiveClusters(&clusters, (const void *)whole.fn[0], &config),
                          err, "room for a matrix product");
     if (!rc && clusters < 1)
         rc = sv_fail(err, SV_EDEVICE, -1, "matrix products: no pair of multiprocessors is free");
@@ -583,7 +614,7 @@ static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, int cluster, int32_t 
 {
     CUtensorMap map;
     /* A failed encode is latched; only a success launches. */
-    if (!encode_x(cu, &map, x, ldx, k, a->n_rows, n / cluster))
+    if (!encode_x(cu, &map, x, ldx, k, a->n_rows, a->x_rows))
         return;
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attr[2] = {};
@@ -616,7 +647,10 @@ void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, str
     a->n_stages = g->tune_stages ? g->tune_stages : w->stages;
     while (a->n_stages > MAX_STAGES || smem_of(w->n, a->n_stages) > SMEM_MAX)
         a->n_stages--;
-    launch(cu, w->fn, w->n, 1, sv_split_grid(&a->split, g->sm90_units), x, ldx, k, a);
+    /* Rows that are not there take the copy longer than rows that are. */
+    a->x_rows = (a->n_rows + 7) / 8 * 8;
+    launch(cu, w->fn[a->mode == SV_GEMM_GATED], w->n, 1, sv_split_grid(&a->split, g->sm90_units), x,
+           ldx, k, a);
 }
 
 /* What they take, in tiles times rows of x: a launch in passes and its adding up cost about 14
@@ -635,6 +669,8 @@ bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t 
     if (tune == 0 && ((items + pairs - 1) / pairs * s->n_k + 6) * whole.n > passes)
         return false;
     a->n_stages = whole.stages;
-    launch(cu, whole.fn, whole.n, 2, items < pairs ? (int32_t)items : pairs, x, ldx, k, a);
+    a->x_rows = whole.n / 2;
+    launch(cu, whole.fn[a->mode == SV_GEMM_GATED], whole.n, 2,
+           items < pairs ? (int32_t)items : pairs, x, ldx, k, a);
     return true;
 }

@@ -9,6 +9,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/norm_rope.cuh"
 #include "backend/cuda/pack.cuh"
+#include "backend/cuda/silu.cuh"
 
 #define MAX_NORM_THREADS 1024
 
@@ -278,12 +279,6 @@ void sv_cuda_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
 
 /* ---------------------------------------------------------------- act_mul */
 
-static __device__ __forceinline__ float silu_mul(float g, float up)
-{
-    /* e^88 is the largest that stays finite: -inf times anything must not turn into NaN. */
-    return g / (1.0f + expf(fminf(-g, 88.0f))) * up;
-}
-
 template <typename T>
 static __global__ void act_mul_kernel(const T *gate_up, T *out, int32_t d, bool vec)
 {
@@ -300,12 +295,12 @@ static __global__ void act_mul_kernel(const T *gate_up, T *out, int32_t d, bool 
         sv_load8(u, up + i);
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            g[j] = silu_mul(g[j], u[j]);
+            g[j] = sv_silu_mul(g[j], u[j]);
         sv_store8(out + i, g);
         return;
     }
     for (int j = 0; j < 8 && i + j < d; j++)
-        sv_store(out + i + j, silu_mul(sv_load(gate + i + j), sv_load(up + i + j)));
+        sv_store(out + i + j, sv_silu_mul(sv_load(gate + i + j), sv_load(up + i + j)));
 }
 
 /* The y dimension of a grid ends at 65535 rows, far above any batch. */

@@ -23,7 +23,10 @@ struct sv_split {
     int32_t n_units;  /* 1 .. n_blocks * n_k */
 };
 
-static SV_HD struct sv_split sv_split_make(int32_t n_blocks, int32_t n_k, int32_t max_units)
+/* nested: rather up to a third fewer units than units of less than a block that lie across the ends of
+ * blocks. */
+static SV_HD struct sv_split sv_split_make(int32_t n_blocks, int32_t n_k, int32_t max_units,
+                                           bool nested)
 {
     struct sv_split s;
     const int64_t tiles = (int64_t)n_blocks * n_k;
@@ -37,6 +40,12 @@ static SV_HD struct sv_split sv_split_make(int32_t n_blocks, int32_t n_k, int32_
             units = u;
             break;
         }
+    if (nested && units > 0 && tiles / units < n_k)
+        for (int64_t u = units; u >= units - units / 3; u--)
+            if (u % n_blocks == 0 && n_k % (u / n_blocks) == 0) {
+                units = u;
+                break;
+            }
     s.n_blocks = n_blocks;
     s.n_k = n_k;
     s.n_units = units < 1 ? 1 : (int32_t)units;
