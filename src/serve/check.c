@@ -1,7 +1,7 @@
 /*
- * check.c - a request body without a server: parse, read the fields, fill what is open.
+ * check.c - a request body without a server: parse, read the fields, fill what is open, render messages.
  *
- * Called by the fuzz target. Must not: differ from what call.c does before prompts are made.
+ * Called by the fuzz targets. Must not: differ from what call.c does.
  */
 #include "serve/impl.h"
 
@@ -17,6 +17,35 @@ static int kind_of(const char *path, enum sv_dialect_kind *kind)
             return 0;
         }
     return -1;
+}
+
+int sv_serve_check_chat(const char *template, size_t n_template, const char *body, size_t n)
+{
+    static const struct sv_serve_model m = {
+        .info = {.vocab_size = 6144, .context = 2048, .width = 16, .block_size = 16},
+        .gen = {.temperature = 1, .top_p = 1}};
+    struct sv_serve s = {.model = &m,
+                         .render = {.max_output_bytes = 1 << 16,
+                                    .max_memory_bytes = 4 << 20,
+                                    .max_steps = 20000,
+                                    .max_depth = 60}};
+    struct sv_params *p = sv_alloc(sizeof *p);
+    struct sv_api_err e = {.status = 200};
+    struct sv_buf text;
+    struct sv_err err;
+
+    json_t *root = sv_json_parse(body, n, &err);
+    sv_buf_init(&text);
+    if (!p || !json_is_object(root) || sv_chat_template_parse(&s.chat, NULL, template, n_template, &err))
+        e.status = 400;
+    else if (!sv_params_read(p, SV_CHAT, root, &e) && !sv_params_complete(p, SV_CHAT, &m, &s.o, &e) &&
+             !sv_render_chat(&s, p, &text, &e))
+        SV_REQUIRE(text.len <= s.render.max_output_bytes);
+    sv_buf_fini(&text);
+    sv_chat_template_close(s.chat);
+    json_decref(root);
+    sv_free(p);
+    return e.status;
 }
 
 int sv_serve_check_body(const char *path, const char *body, size_t n)

@@ -43,6 +43,7 @@ struct sv_serve_model {
     struct sv_tokenizer *tok;
     struct sv_chat_template *chat;  /* NULL: no template, why says so */
     char chat_why[256];
+    size_t max_token_bytes;
     struct sv_gen_config gen;
     struct sv_engine_info info;
     bool drafts;
@@ -328,7 +329,8 @@ struct sv_serve {
     struct sv_worker *worker;
     const struct sv_serve_model *model; /* NULL until loaded */
     struct sv_enc_scratch *scratch;
-    struct sv_template *chat;           /* given by option */
+    struct sv_chat_template *chat;      /* given by option */
+    struct sv_template_opts render;     /* limits, where they are not the usual ones */
     enum sv_serve_state state;
     char broken[480];
     struct sv_call *calls, *due;

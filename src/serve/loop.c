@@ -242,7 +242,7 @@ static int open_template(struct sv_serve *s, struct sv_err *err)
     sv_buf_init(&text);
     int rc = sv_file_read(&text, s->o.chat_template, (size_t)4 << 20, err);
     if (!rc)
-        rc = sv_template_parse(&s->chat, text.data ? text.data : "", text.len, err);
+        rc = sv_chat_template_parse(&s->chat, s->o.engine.target_dir, text.data, text.len, err);
     if (rc)
         sv_err_prefix(err, "%s", s->o.chat_template);
     sv_buf_fini(&text);
@@ -400,7 +400,7 @@ void sv_serve_close(struct sv_serve *s)
         close(s->stop_fd);
     sv_tls_close(s->tls);
     sv_keys_close(s->keys);
-    sv_template_free(s->chat);
+    sv_chat_template_close(s->chat);
     sv_enc_scratch_free(s->scratch);
     sv_buf_fini(&s->text);
     sv_free(s);

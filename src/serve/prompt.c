@@ -90,22 +90,21 @@ static json_t *template_context(const struct sv_params *p)
 int sv_render_chat(struct sv_serve *s, const struct sv_params *p, struct sv_buf *text,
                    struct sv_api_err *e)
 {
-    const struct sv_chat_template *t = s->model->chat;
+    const struct sv_chat_template *t = s->chat ? s->chat : s->model->chat;
     struct sv_err err = {0};
     time_t now = time(NULL);
     struct tm local;
 
-    if (!t && !s->chat)
+    if (!t)
         return sv_api_bad(e, "messages", "this model has no chat template: %s", s->model->chat_why);
     for (size_t i = 0; i < json_array_size(p->messages); i++)
         if (check_message(json_array_get(p->messages, i), i, e))
             return -1;
-    struct sv_template_opts opts = {
-        .now = localtime_r(&now, &local) ? now + local.tm_gmtoff : now};
+    struct sv_template_opts opts = s->render;
+    opts.now = localtime_r(&now, &local) ? now + local.tm_gmtoff : now;
     json_t *ctx = template_context(p);
-    int rc = !ctx      ? sv_fail(&err, SV_ENOMEM, -1, "out of memory")
-             : s->chat ? sv_template_render(s->chat, ctx, &opts, text, &err)
-                       : sv_chat_template_render(t, ctx, &opts, text, &err);
+    int rc = ctx ? sv_chat_template_render(t, ctx, &opts, text, &err)
+                 : sv_fail(&err, SV_ENOMEM, -1, "out of memory");
     json_decref(ctx);
     if (rc == SV_ENOMEM)
         return sv_api_fail(e, 500, NULL, "out of memory");
@@ -149,11 +148,25 @@ static int take_ids(struct sv_serve *s, const json_t *list, struct sv_prompt *ou
     return 0;
 }
 
+/* Tokenizing a text that no context could hold would keep everybody waiting for nothing. The factor leaves room for
+ * what a normalizer takes away. */
+static int check_bytes(const struct sv_serve *s, size_t n, const char *name, struct sv_api_err *e)
+{
+    if (n / 4 / s->model->max_token_bytes <= (size_t)s->model->info.context)
+        return 0;
+    sv_api_bad(e, name, "the prompt has %zu bytes, far more than a context of %d tokens can hold", n,
+               s->model->info.context);
+    e->code = "context_length_exceeded";
+    return -1;
+}
+
 static int take_text(struct sv_serve *s, const char *text, size_t n, bool add_special,
-                     struct sv_prompt *out, struct sv_api_err *e)
+                     struct sv_prompt *out, const char *name, struct sv_api_err *e)
 {
     struct sv_ids ids = {0};
 
+    if (check_bytes(s, n, name, e))
+        return -1;
     if (sv_encode(s, text, n, add_special, &ids, e)) {
         sv_ids_fini(&ids);
         return -1;
@@ -167,7 +180,8 @@ static int take_one(struct sv_serve *s, const json_t *v, bool add_special, struc
                     const char *name, struct sv_api_err *e)
 {
     if (json_is_string(v))
-        return take_text(s, json_string_value(v), json_string_length(v), add_special, out, e);
+        return take_text(s, json_string_value(v), json_string_length(v), add_special, out,
+                         name, e);
     if (json_is_array(v))
         return take_ids(s, v, out, name, e);
     return sv_api_bad(e, name, "'%s' must be text, token ids, or a list of either", name);
@@ -224,7 +238,8 @@ static int take_chat(struct sv_serve *s, struct sv_params *p, struct sv_prompt *
     sv_buf_init(&text);
     int rc = sv_render_chat(s, p, &text, e);
     if (!rc)
-        rc = take_text(s, text.data ? text.data : "", text.len, p->add_special > 0, *prompts, e);
+        rc = take_text(s, text.data ? text.data : "", text.len, p->add_special > 0, *prompts,
+                       "messages", e);
     if (!rc)
         rc = check_length(s, *prompts, "messages", e);
     sv_buf_fini(&text);

@@ -87,5 +87,7 @@ void sv_serve_close(struct sv_serve *s);
 /* What a request body does before a sequence exists, for fuzzing: parse and check, no engine. path is one of the
  * POST endpoints. Returns the HTTP status it would get, 200 when it would run. */
 int sv_serve_check_body(const char *path, const char *body, size_t n);
+/* A chat's too, up to its prompt as text, through a template as --chat-template takes it. Small limits. */
+int sv_serve_check_chat(const char *template, size_t n_template, const char *body, size_t n);
 
 #endif

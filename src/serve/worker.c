@@ -218,6 +218,12 @@ static int load_texts(struct sv_worker *w, struct sv_err *err)
     struct sv_err why = {0};
     int rc = sv_tokenizer_open(&w->model.tok, dir, err);
 
+    w->model.max_token_bytes = 1;
+    for (int32_t id = 0; !rc && id < sv_tokenizer_n_tokens(w->model.tok); id++) {
+        size_t n = 0;
+        sv_tokenizer_bytes(w->model.tok, id, &n);
+        w->model.max_token_bytes = n > w->model.max_token_bytes ? n : w->model.max_token_bytes;
+    }
     if (!rc)
         rc = sv_gen_config_load(&w->model.gen, dir, err);
     /* A base model has no template and completes texts all the same. */

@@ -148,7 +148,23 @@ static int open_all(struct sv_chat_template *c, const char *dir, struct sv_err *
     return rc;
 }
 
-int sv_chat_template_open(struct sv_chat_template **t, const char *dir, struct sv_err *err)
+/* The template is given, the directory has only the tokens. */
+static int open_given(struct sv_chat_template *c, const char *dir, const char *text, size_t n,
+                      struct sv_err *err)
+{
+    json_t *config = NULL;
+    int rc = dir ? load_json(dir, "tokenizer_config.json", &config, err) : SV_OK;
+
+    if (rc == SV_OK)
+        rc = take_tokens(c, config, err);
+    if (rc == SV_OK)
+        rc = sv_template_parse(&c->plain, text, n, err);
+    json_decref(config);
+    return rc;
+}
+
+static int open_any(struct sv_chat_template **t, const char *dir, const char *text, size_t n,
+                    struct sv_err *err)
 {
     struct sv_chat_template *c = sv_calloc(1, sizeof *c);
     struct sv_err own;
@@ -158,13 +174,24 @@ int sv_chat_template_open(struct sv_chat_template **t, const char *dir, struct s
     err = err ? err : &own;
     if (!c)
         return sv_fail(err, SV_ENOMEM, -1, "out of memory");
-    rc = open_all(c, dir, err);
+    rc = text ? open_given(c, dir, text, n, err) : open_all(c, dir, err);
     if (rc < 0) {
         sv_chat_template_close(c);
         return rc;
     }
     *t = c;
     return SV_OK;
+}
+
+int sv_chat_template_open(struct sv_chat_template **t, const char *dir, struct sv_err *err)
+{
+    return open_any(t, dir, NULL, 0, err);
+}
+
+int sv_chat_template_parse(struct sv_chat_template **t, const char *dir, const char *text, size_t n,
+                           struct sv_err *err)
+{
+    return open_any(t, dir, text ? text : "", n, err);
 }
 
 int sv_chat_template_render(const struct sv_chat_template *t, const json_t *context,

@@ -87,6 +87,9 @@ void sv_template_free(struct sv_template *t);
  * when there is none. */
 struct sv_chat_template;
 int sv_chat_template_open(struct sv_chat_template **t, const char *dir, struct sv_err *err);
+/* This text instead, with the special tokens of the directory (NULL: none). */
+int sv_chat_template_parse(struct sv_chat_template **t, const char *dir, const char *text, size_t n,
+                           struct sv_err *err);
 /* As sv_template_render, with bos_token, eos_token and their kin added where context has none. With tools
  * in the context the template named tool_use is taken when there is one, else the one named default. */
 int sv_chat_template_render(const struct sv_chat_template *t, const json_t *context,

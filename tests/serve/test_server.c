@@ -535,6 +535,95 @@ static void body_limit(void **state)
     hub_close(&r);
 }
 
+/* Templates and arguments that would take for ever, or all memory, end at a limit, and the server is there for others. */
+static void hostile_templates(void **state)
+{
+    static const struct {
+        const char *template, *kwarg, *says;
+    } tries[] = {
+        {"{% for i in range(99999) %}{% for j in range(99999) %}{{ k }}{% endfor %}{% endfor %}", "\"\"", "steps"},
+        {"{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}", "1", "deep"},
+        {"{% for i in range(99999) %}{{ k }}{% endfor %}",
+         "\"01234567890123456789012345678901234567890123456789012345678901234567890123456789"
+         "01234567890123456789012345678901234567890123456789012345678901234567890123456789"
+         "01234567890123456789012345678901234567890123456789012345678901234567890123456789\"",
+         "bytes"},
+        {"{% set ns = namespace(s=k) %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}",
+         "\"abc\"", "bytes"},
+        {"{% macro f(v) %}{% for x in v %}{{ f(x) }}{% endfor %}{% endmacro %}{{ f(messages) }}", "1", NULL},
+        {"{{ raise_exception('not ' ~ k) }}", "\"me\"", "not me"},
+        {"{{ messages[0].content }}", "{\"a\":[[[[]]]]}", NULL},
+        {"{{ messages.x.y }}", "1", "chat template"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof tries / sizeof tries[0]; i++) {
+        const char *file = sv_test_tmp("template");
+        struct hub r = {.fake.step_us = 1000};
+        struct sv_err err = {0};
+        struct answer a;
+        struct sv_buf b;
+
+        assert_int_equal(sv_file_write(file, tries[i].template, strlen(tries[i].template), &err), SV_OK);
+        r.o.chat_template = file;
+        hub_open(&r, false);
+        answer_init(&a);
+        sv_buf_init(&b);
+        sv_buf_printf(&b, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"max_tokens\":3,"
+                          "\"chat_template_kwargs\":{\"k\":%s}}", tries[i].kwarg);
+        hub_ask(&r, "/v1/chat/completions", b.data, &a);
+        assert_true(a.status == 400 || (!tries[i].says && a.status == 200));
+        if (tries[i].says)
+            contains(&a.body, tries[i].says);
+        hub_ask(&r, "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":3}", &a);
+        assert_int_equal(a.status, 200);
+        sv_buf_fini(&b);
+        answer_fini(&a);
+        hub_close(&r);
+    }
+}
+
+/* --chat-template FILE knows the model's special tokens, as the model's own template does. */
+static void given_template_has_tokens(void **state)
+{
+    static const char template[] = "{{ eos_token }}|{{ messages[0].content }}";
+    const char *file = sv_test_tmp("template");
+    struct hub r = {0};
+    struct sv_err err = {0};
+    struct answer a;
+    (void)state;
+
+    assert_int_equal(sv_file_write(file, template, sizeof template - 1, &err), SV_OK);
+    r.o.chat_template = file;
+    hub_open(&r, false);
+    answer_init(&a);
+    hub_ask(&r, "/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"return_token_strs\":true}", &a);
+    contains(&a.body, "<|im_end|>");
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+/* Far more than the context can hold is refused before it is tokenized. */
+static void endless_prompt(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    struct sv_buf b;
+    (void)state;
+
+    r.o.engine.context = 64;
+    hub_open(&r, false);
+    answer_init(&a);
+    sv_buf_init(&b);
+    sv_buf_printf(&b, "{\"prompt\":\"%0200000d\"}", 0);
+    hub_ask(&r, "/v1/completions", b.data, &a);
+    assert_int_equal(a.status, 400);
+    contains(&a.body, "\"code\":\"context_length_exceeded\"");
+    contains(&a.body, "200000 bytes");
+    sv_buf_fini(&b);
+    answer_fini(&a);
+    hub_close(&r);
+}
+
 static void keys(void **state)
 {
     struct hub r = {0};
@@ -786,7 +875,8 @@ SV_TEST_MAIN(cmocka_unit_test(stream_is_exact), cmocka_unit_test(whole_code_poin
              cmocka_unit_test(pipelined), cmocka_unit_test(hostile_http),
              cmocka_unit_test(leaving_cancels), cmocka_unit_test(slow_reader_holds_nobody),
              cmocka_unit_test(who_reads_nothing_is_dropped),
-             cmocka_unit_test(full_queue), cmocka_unit_test(body_limit), cmocka_unit_test(keys),
+             cmocka_unit_test(full_queue), cmocka_unit_test(body_limit), cmocka_unit_test(hostile_templates),
+             cmocka_unit_test(given_template_has_tokens), cmocka_unit_test(endless_prompt), cmocka_unit_test(keys),
              cmocka_unit_test(drains), cmocka_unit_test(second_stop_ends),
              cmocka_unit_test(late_drain_tells), cmocka_unit_test(loading_says_so),
              cmocka_unit_test(broken_device), cmocka_unit_test(stream_error_is_an_event),
