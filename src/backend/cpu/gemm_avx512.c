@@ -37,15 +37,7 @@ static inline __m512 vec_fma(__m512 a, __m512 b, __m512 acc)
     return _mm512_fmadd_ps(a, b, acc);
 }
 
-static inline float vec_sum(__m512 v)
-{
-    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
-    return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
-}
-
-/* vec_sum of four vectors to out[0..3], the same additions in the same order, together. */
+/* The sums of four vectors to out[0..3]: halves, quarters, then neighbours, in that order for each. */
 static inline void vec_sum4(__m512 a, __m512 b, __m512 c, __m512 d, float *out)
 {
     /* [lo 256 of a, lo 256 of b] + [hi of a, hi of b], and then quarters: one 128-bit lane a vector
