@@ -115,4 +115,20 @@ equal "$(field prompt "$body")" '"Hello, wörld <|im_end|>"'
 stop
 equal "$?" 0
 grep -q ' stopped' "$log" || fail "no last line: $(tail -n 3 "$log")"
+
+# Options that take something away: no kept prefixes, shorter answers, a chunk for every step. The text stays.
+serve -b 2 -w 8 --no-prefix-cache --max-tokens 32 --max-choices 2 --stream-gap 0
+for _ in 1 2; do
+    post /v1/completions "$ask"
+    equal "$(field cached_tokens "$body")" 0
+    equal "$(field text "$body")" "$first"
+done
+refuse 400 '"max_tokens"' /v1/completions '{"prompt":"a","max_tokens":33}'
+refuse 400 '"n"' /v1/completions '{"prompt":"a","n":3}'
+refuse 400 '"prompt"' /v1/completions '{"prompt":["a","b","c"]}'
+post /v1/completions "${ask%\}},\"stream\":true,\"return_token_ids\":true}" -N
+steps=$(grep -o '"num_spec_steps":[0-9]*' "$tmp/body")
+equal "$(grep -c '"token_ids":' "$tmp/body")" "$((${steps#*:} + 1))" # the prompt's own pass brings the first
+stop
+equal "$?" 0
 finish
