@@ -93,6 +93,8 @@ struct sv_cuda {
     struct sv_cuda_staging *staging;
     struct sv_cuda_gemm_state *gemm; /* gemm.cu: made by its reserve */
     struct sv_cuda_attn_state *attn; /* attention.cu: likewise */
+    void *sample;                    /* sample.cu: scratch for sample_rows rows */
+    int32_t sample_rows;
     char text[160];                  /* describe() */
 };
 
@@ -310,6 +312,8 @@ void sv_cuda_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
 void sv_cuda_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_rope_kv_write *p);
 void sv_cuda_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p);
 void sv_cuda_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p);
+int sv_cuda_sample_reserve(struct sv_cuda *cu, struct sv_err *err);
+void sv_cuda_sample_close(struct sv_cuda *cu);
 void sv_cuda_sample(struct sv_dev *dev, const struct sv_p_sample *p);
 void sv_cuda_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p);
 void sv_cuda_logprobs(struct sv_dev *dev, const struct sv_p_logprobs *p);

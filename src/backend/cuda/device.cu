@@ -214,6 +214,8 @@ static int cuda_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, str
         rc = sv_cuda_gemm_reserve(cu, err);
     if (!rc)
         rc = sv_cuda_attn_reserve(cu, lim, err);
+    if (!rc)
+        rc = sv_cuda_sample_reserve(cu, err);
     return rc;
 }
 
@@ -297,6 +299,7 @@ static void cuda_close(struct sv_dev *dev)
     sv_cuda_graphs_close(cu);
     sv_cuda_gemm_close(cu);
     sv_cuda_attn_close(cu);
+    sv_cuda_sample_close(cu);
     sv_cuda_staging_close(cu);
     for (int i = 0; i < SV_MARKS; i++)
         if (cu->mark[i])

@@ -1,439 +1,437 @@
 /*
  * sample.cu - one token per row of logits: the argmax, or a draw from the filtered distribution.
  *
- * Entered through the table in device.cu; a block per row. The distribution, the order of the filters and the
- * random number are those of cpu/sample.c. Weights e^((x - max) / T) have the bits of the CPU's (the same
- * polynomial with fused steps); every sum of them is taken in integers of 2^-44, so no order of adding
- * matters and any number of threads gives the same cut and the same token. Against the CPU's sums in
- * double a sum can differ by 2^-45 per token: only a draw or a cut that close to a border can
- * fall on the other side. Must not: use a float atomic, or let a row see another.
- *
- * A filter keeps what lies at or above a cut. Cuts are found by bisection, eight ways at a time, on the pair
- * (logit, lower id first) as one integer, mostly on a short list of candidates in shared memory.
+ * Entered through the table in device.cu. A row is cut into slices, a block each, so that one row does not wait
+ * for one multiprocessor; sums are integers (sample.cuh), so the number of slices reaches no token. Five
+ * launches: the largest logit; for rows with a filter, mass (or number) by bins of the logit and then a list of
+ * the candidates in the bin where the cut lies; the cut, and the mass that is kept of every stretch of
+ * ids; the draw. A row whose candidates are too many to list is done by one block alone. Must not: use a float
+ * atomic, or leave bins or a list behind that are not empty.
  */
-#include "backend/cuda/cuda.h"
+#include "backend/cuda/sample.cuh"
 
 enum {
-    THREADS = 1024,
-    WARPS = THREADS / 32,
-    LIST = 4096, /* candidates; more are looked up in the logits again and again */
-    WAYS = 8,
-    ID_BITS = 19 /* SV_CUDA_MAX_VOCAB */
+    SLICES = 32, /* of a row, at most */
+    ROWS = 128   /* of a launch: as many as there is scratch for */
 };
-#define ONE 0x1p44f /* weight 1 in integers; 2^19 of them fit 64 bits */
-#define ID_MASK ((1u << ID_BITS) - 1)
+#define DEPTH 32.0f /* in temperatures below the largest logit: beyond, weights are 0 */
 
-struct shared {
-    float x[LIST];
-    int32_t id[LIST];
-    uint64_t part[WARPS][WAYS], sum[WAYS];
-    int32_t count[WARPS];
-    int32_t nan[WARPS];
+struct row_state {
+    uint64_t hist[BINS]; /* zero between calls */
+    float list_x[LIST];
+    int32_t list_id[LIST];
+    uint64_t best[SLICES]; /* pair_of the largest logit */
+    uint64_t nans[SLICES];
+    uint32_t deepest[SLICES];    /* ~key_of the least logit above -inf */
+    uint64_t sum[SLICES * WARPS]; /* mass kept, stretch by stretch */
+    uint64_t above, total, cut;
+    uint32_t n_list; /* above LIST: too many. Zero between calls */
 };
 
-/* Numbers to choose from: all logits (id NULL: number i has id i), or a list in ascending order of ids. */
-struct source {
+struct work {
+    struct row_state *state;
+    struct sv_cuda_fault *fault;
+    int32_t row0, n_slices, stretch; /* ids of a warp */
+};
+
+/* A block's part of a row. */
+struct part {
     const float *x;
-    const int32_t *id;
-    int32_t n;
+    struct row_state *st;
+    int32_t row, slice, slot, begin, end;
 };
 
-/* How a logit weighs. */
-struct scale {
-    float max, inv_t;
-    bool count; /* every number weighs 1 */
+static __device__ __forceinline__ struct part part_of(const struct sv_p_sample &p, const struct work &w)
+{
+    struct part a;
+    const int32_t i = blockIdx.x / w.n_slices;
+    a.slice = blockIdx.x % w.n_slices;
+    a.row = w.row0 + i;
+    a.slot = p.row_slot[a.row];
+    a.x = (const float *)p.logits + a.row * p.ld;
+    a.st = w.state + i;
+    a.begin = min(p.vocab, a.slice * w.stretch * WARPS);
+    a.end = min(p.vocab, a.begin + w.stretch * WARPS);
+    return a;
+}
+
+/* f(logit, id) for the ids of [begin, end), each by one thread; begin is a multiple of four. */
+template <typename F>
+static __device__ __forceinline__ void each(const float *x, int32_t begin, int32_t end, F f)
+{
+    int32_t at = begin;
+    if ((uintptr_t)(x + begin) % sizeof(float4) == 0) {
+        at = begin + (end - begin) / 4 * 4;
+#pragma unroll 2
+        for (int32_t i = begin + 4 * (int32_t)threadIdx.x; i < at; i += 4 * THREADS) {
+            const float4 v = *(const float4 *)(x + i);
+            f(v.x, i);
+            f(v.y, i + 1);
+            f(v.z, i + 2);
+            f(v.w, i + 3);
+        }
+    }
+    for (int32_t i = at + (int32_t)threadIdx.x; i < end; i += THREADS)
+        f(x[i], i);
+}
+
+/* ---------------------------------------------------------------- the largest logit */
+
+static __global__ void __launch_bounds__(THREADS) max_kernel(struct sv_p_sample p, struct work w)
+{
+    __shared__ struct shared s;
+    sv_pdl_launch();
+    sv_pdl_wait();
+    const struct part a = part_of(p, w);
+    if (a.slot < 0)
+        return; /* padding */
+    uint64_t best = 0, n_nan[1] = {0};
+    uint32_t deepest = 0;
+    each(a.x, a.begin, a.end, [&](float v, int32_t id) {
+        if (v != v) {
+            n_nan[0]++;
+            return;
+        }
+        best = max(best, pair_of(v, id));
+        const uint32_t depth = ~key_of(v);
+        deepest = v > -INFINITY && depth > deepest ? depth : deepest;
+    });
+    best = block_max(&s, best);
+    deepest = (uint32_t)block_max(&s, deepest);
+    block_add<1>(&s, n_nan);
+    if (threadIdx.x == 0) {
+        a.st->best[a.slice] = best;
+        a.st->deepest[a.slice] = deepest;
+        a.st->nans[a.slice] = n_nan[0];
+    }
+}
+
+/* What the slices found, put together by every warp for itself, and what follows from it. */
+struct facts {
+    struct sv_sampling sp;
+    struct scale sc;
+    uint64_t n_nan;
+    int32_t argmax;
+    bool draws;   /* neither greedy nor a row that is no distribution */
+    bool by_k, by_p;
+    float to_bin; /* bins in a unit of logits */
 };
 
-/* ---------------------------------------------------------------- numbers */
-
-/* Orders like the number; both zeros are one. */
-static __device__ __forceinline__ uint32_t key_of(float x)
+static __device__ __forceinline__ float logit_of(uint32_t key)
 {
-    uint32_t u = __float_as_uint(__fadd_rn(x, 0.0f));
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
+    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-static __device__ __forceinline__ uint64_t pair_of(float x, int32_t id)
+static __device__ __forceinline__ struct facts facts_of(const struct sv_p_sample &p, const struct work &w,
+                                                        const struct part &a)
 {
-    return (uint64_t)key_of(x) << ID_BITS | (ID_MASK - (uint32_t)id);
-}
-
-/* v_exp of cpu/vec_kernels.h of (x - max) * inv_t, step by step. */
-static __device__ __forceinline__ float weight_of(float x, const struct scale &s)
-{
-    const float y = __fmul_rn(__fsub_rn(x, s.max), s.inv_t);
-    const float c = fmaxf(-87.33f, fminf(88.0f, y));
-    const float n = rintf(__fmul_rn(c, 1.44269504088896341f));
-    float r = __fmaf_rn(n, -0.693359375f, c);
-    r = __fmaf_rn(n, 2.12194440e-4f, r);
-    float p = 1.9875691500e-4f;
-    p = __fmaf_rn(p, r, 1.3981999507e-3f);
-    p = __fmaf_rn(p, r, 8.3334519073e-3f);
-    p = __fmaf_rn(p, r, 4.1665795894e-2f);
-    p = __fmaf_rn(p, r, 1.6666665459e-1f);
-    p = __fmaf_rn(p, r, 5.0000001201e-1f);
-    p = __fmaf_rn(p, __fmul_rn(r, r), r);
-    p = __fadd_rn(p, 1.0f);
-    p = __fmul_rn(p, __int_as_float(((int)n + 127) << 23));
-    return y < -87.33f ? 0.0f : p;
-}
-
-static __device__ __forceinline__ uint64_t mass_of(float x, const struct scale &s)
-{
-    return s.count ? 1 : __float2ull_rn(__fmul_rn(weight_of(x, s), ONE));
-}
-
-/* Philox4x32-10 as sv_philox, stream 0; uniform in [0, 1) with 53 bits. */
-static __device__ double uniform(uint64_t seed, int32_t pos)
-{
-    const uint64_t counter = (uint64_t)(int64_t)pos;
-    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    for (int round = 0; round < 10; round++) {
-        const uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)p1;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+    const int lane = threadIdx.x % 32;
+    uint64_t best = lane < w.n_slices ? a.st->best[lane] : 0;
+    uint64_t nans = lane < w.n_slices ? a.st->nans[lane] : 0;
+    uint32_t deepest = lane < w.n_slices ? a.st->deepest[lane] : 0;
+#pragma unroll
+    for (int step = 16; step; step /= 2) {
+        best = max(best, __shfl_xor_sync(0xffffffffu, best, step));
+        nans += __shfl_xor_sync(0xffffffffu, nans, step);
+        const uint32_t other = __shfl_xor_sync(0xffffffffu, deepest, step);
+        deepest = other > deepest ? other : deepest;
     }
-    const uint64_t bits = (uint64_t)c0 << 32 | c1;
-    return (double)(bits >> 11) * 0x1p-53;
+    struct facts f;
+    f.sp = p.slot_sampling[a.slot];
+    f.n_nan = nans;
+    f.argmax = (int32_t)(ID_MASK - (uint32_t)(best & ID_MASK));
+    f.sc.max = a.x[best ? f.argmax : 0];
+    /* Bounded so that 0 * inv_t and -inf * inv_t stay what they must be for any temperature. */
+    f.sc.inv_t = fminf(fmaxf(__fdiv_rn(1.0f, f.sp.temperature), 1e-30f), 1e30f);
+    f.sc.count = false;
+    f.draws = f.sp.temperature > 0 && nans == 0 && !isinf(f.sc.max);
+    f.by_k = f.draws && f.sp.top_k > 0 && f.sp.top_k < p.vocab;
+    f.by_p = f.draws && f.sp.top_p < 1.0f;
+    float range = f.sc.max - logit_of(~deepest);
+    if (!f.by_k)
+        range = fminf(range, DEPTH / f.sc.inv_t);
+    f.to_bin = range > 0 ? fminf((BINS - 1) / range, 1e30f) : 0;
+    return f;
 }
 
-/* ---------------------------------------------------------------- the block together */
-
-/* Adds up v over the block; every thread gets the sums. */
-template <int N>
-static __device__ __forceinline__ void block_add(struct shared *s, uint64_t v[N])
+/* Never rises with the logit. */
+static __device__ __forceinline__ int32_t bin_of(float x, const struct facts &f)
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-#pragma unroll
-        for (int step = 16; step; step /= 2)
-            v[i] += __shfl_xor_sync(0xffffffffu, v[i], step);
-        if (lane == 0)
-            s->part[warp][i] = v[i];
+    return (int32_t)fminf(__fmul_rn(__fsub_rn(f.sc.max, x), f.to_bin), (float)(BINS - 1));
+}
+
+/* ---------------------------------------------------------------- candidates */
+
+/* Mass by bins; numbers by bins where the k likeliest are wanted. Two words each, the carry by hand: there is no
+ * fast 64-bit addition in shared memory. */
+static __global__ void __launch_bounds__(THREADS) hist_kernel(struct sv_p_sample p, struct work w)
+{
+    __shared__ uint32_t lo[BINS], hi[BINS];
+    sv_pdl_launch();
+    sv_pdl_wait();
+    const struct part a = part_of(p, w);
+    if (a.slot < 0)
+        return;
+    const struct facts f = facts_of(p, w, a);
+    if (!f.by_k && !f.by_p)
+        return;
+    for (int b = threadIdx.x; b < BINS; b += THREADS)
+        lo[b] = hi[b] = 0;
+    __syncthreads();
+    each(a.x, a.begin, a.end, [&](float v, int32_t) {
+        const uint64_t m = f.by_k ? 1 : mass_of(v, f.sc);
+        if (m == 0)
+            return;
+        const int32_t b = bin_of(v, f);
+        const uint32_t old = atomicAdd(&lo[b], (uint32_t)m);
+        const uint32_t up = (uint32_t)(m >> 32) + (old + (uint32_t)m < old);
+        if (up)
+            atomicAdd(&hi[b], up);
+    });
+    __syncthreads();
+    for (int b = threadIdx.x; b < BINS; b += THREADS) {
+        const uint64_t m = (uint64_t)hi[b] << 32 | lo[b];
+        if (m)
+            atomicAdd((unsigned long long *)&a.st->hist[b], (unsigned long long)m);
     }
-    __syncthreads();
-    if (threadIdx.x < N) {
-        uint64_t sum = 0;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++)
-            sum += s->part[w][threadIdx.x];
-        s->sum[threadIdx.x] = sum;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        v[i] = s->sum[i];
 }
 
-static __device__ __forceinline__ uint64_t block_max(struct shared *s, uint64_t v)
+/* Finds the bin of the cut and lists its logits; with top_k all from there up. */
+static __global__ void __launch_bounds__(THREADS) list_kernel(struct sv_p_sample p, struct work w)
 {
+    enum { EACH = BINS / THREADS };
+    __shared__ struct shared s;
+    __shared__ uint64_t above, upto;
+    __shared__ int32_t bin;
+    sv_pdl_launch();
+    sv_pdl_wait();
+    const struct part a = part_of(p, w);
+    if (a.slot < 0)
+        return;
+    const struct facts f = facts_of(p, w, a);
+    if (!f.by_k && !f.by_p)
+        return;
+    uint64_t own[EACH], sum = 0, total;
 #pragma unroll
-    for (int step = 16; step; step /= 2)
-        v = max(v, __shfl_xor_sync(0xffffffffu, v, step));
-    if (threadIdx.x % 32 == 0)
-        s->part[threadIdx.x / 32][0] = v;
-    __syncthreads();
-    v = s->part[threadIdx.x % 32][0];
+    for (int i = 0; i < EACH; i++)
+        sum += own[i] = a.st->hist[threadIdx.x * EACH + i];
+    uint64_t before = block_scan(&s, sum, &total);
+    const double target =
+        f.by_k ? (double)f.sp.top_k : fmax((double)f.sp.top_p * (double)total, 1.0);
 #pragma unroll
-    for (int step = 16; step; step /= 2)
-        v = max(v, __shfl_xor_sync(0xffffffffu, v, step));
-    __syncthreads();
-    return v;
-}
-
-/* ---------------------------------------------------------------- cuts */
-
-/* Among the numbers whose pair reaches `alive`: the largest pair P such that those at or above P together weigh `target` or
- * more. lo and hi enclose the keys of P. Needs a total of at least target > 0. */
-static __device__ uint64_t find_cut(struct shared *s, const struct source &src, const struct scale &sc,
-                                    double target, uint64_t alive, uint32_t lo, uint32_t hi)
-{
-    uint64_t base = (uint64_t)lo << ID_BITS;
-    int bits = ID_BITS + (hi > lo ? 32 - __clz(hi - lo) : 0);
-    for (int stop = ID_BITS; stop >= 0; stop -= ID_BITS) {
-        while (bits > stop) {
-            const int step = min(bits - stop, 3), ways = 1 << step;
-            bits -= step;
-            uint64_t mass[WAYS - 1] = {};
-            for (int32_t i = threadIdx.x; i < src.n; i += THREADS) {
-                const float x = src.x[i];
-                const uint64_t pair = pair_of(x, src.id ? src.id[i] : i);
-                if (pair < alive || pair < base)
-                    continue;
-                const uint64_t m = mass_of(x, sc);
-                const uint64_t way = (pair - base) >> bits; /* beyond ways: above the whole range */
-#pragma unroll
-                for (int j = 1; j < WAYS; j++)
-                    mass[j - 1] += way >= (uint64_t)j ? m : 0;
-            }
-            block_add<WAYS - 1>(s, mass);
-            int best = 0;
-#pragma unroll
-            for (int j = 1; j < WAYS; j++)
-                if (j < ways && (double)mass[j - 1] >= target)
-                    best = j;
-            base += (uint64_t)best << bits;
+    for (int i = 0; i < EACH; i++) {
+        if ((double)before < target && (double)(before + own[i]) >= target) {
+            bin = (int32_t)threadIdx.x * EACH + i;
+            above = before;
+            upto = before + own[i];
         }
-        if (stop == 0)
-            break;
-        /* The key is found. Ids matter only when several numbers have it. */
-        uint64_t ties[1] = {0};
-        for (int32_t i = threadIdx.x; i < src.n; i += THREADS) {
-            const uint64_t pair = pair_of(src.x[i], src.id ? src.id[i] : i);
-            ties[0] += pair >= alive && pair >> ID_BITS == base >> ID_BITS;
-        }
-        block_add<1>(s, ties);
-        if (ties[0] <= 1)
-            break;
+        before += own[i];
     }
-    return max(base, alive);
+    __syncthreads();
+    if (a.slice == 0 && threadIdx.x == 0) {
+        a.st->above = f.by_k ? 0 : above;
+        a.st->total = total;
+    }
+    if (f.by_k && upto > LIST) {
+        if (threadIdx.x == 0)
+            a.st->n_list = LIST + 1; /* every slice says so */
+        return;
+    }
+    const int32_t from = f.by_k ? 0 : bin, to = bin;
+    each(a.x, a.begin, a.end, [&](float v, int32_t id) {
+        const int32_t b = bin_of(v, f);
+        if (b < from || b > to)
+            return;
+        const uint32_t at = atomicAdd(&a.st->n_list, 1u);
+        if (at < LIST) {
+            a.st->list_x[at] = v;
+            a.st->list_id[at] = id;
+        }
+    });
 }
 
-/* Numbers [begin, end) of n are warp `warp`'s; whole groups of 32. */
-static __device__ __forceinline__ void warp_range(int32_t n, int warp, int32_t *begin, int32_t *end)
+/* ---------------------------------------------------------------- the cut, and what it leaves */
+
+static __device__ uint64_t cut_of(struct shared *s, const struct part &a, const struct facts &f)
 {
-    const int32_t each = (n + 32 * WARPS - 1) / (32 * WARPS) * 32;
-    *begin = min(n, each * warp);
-    *end = min(n, *begin + each);
+    const int32_t n = (int32_t)a.st->n_list;
+    const struct source src = {s->x, s->id, n};
+    const struct scale count = {f.sc.max, f.sc.inv_t, true};
+    uint64_t high = 0, low = 0, cut = 0, mass[1] = {0};
+    for (int32_t i = threadIdx.x; i < n; i += THREADS) {
+        const float x = a.st->list_x[i];
+        s->x[i] = x;
+        s->id[i] = a.st->list_id[i];
+        high = max(high, (uint64_t)key_of(x));
+        low = max(low, (uint64_t)(uint32_t)~key_of(x));
+    }
+    const uint32_t hi = (uint32_t)block_max(s, high);
+    uint32_t lo = ~(uint32_t)block_max(s, low);
+    if (!f.by_k)
+        return find_cut(s, src, f.sc, fmax((double)f.sp.top_p * (double)a.st->total, 1.0), 0, lo, hi,
+                        a.st->above);
+    cut = find_cut(s, src, count, f.sp.top_k, 0, lo, hi);
+    if (!f.by_p)
+        return cut;
+    lo = (uint32_t)(cut >> ID_BITS);
+    for (int32_t i = threadIdx.x; i < n; i += THREADS)
+        if (pair_of(src.x[i], src.id[i]) >= cut)
+            mass[0] += mass_of(src.x[i], f.sc);
+    block_add<1>(s, mass);
+    return find_cut(s, src, f.sc, fmax((double)f.sp.top_p * (double)mass[0], 1.0), cut, lo, hi);
 }
 
-/* Logits whose key reaches `key`, in ascending order of ids; how many there are, also when that is too many to list. */
-static __device__ int32_t make_list(struct shared *s, const float *x, int32_t vocab, uint32_t key)
+static __global__ void __launch_bounds__(THREADS) cut_kernel(struct sv_p_sample p, struct work w)
 {
+    __shared__ struct shared s;
+    sv_pdl_launch();
+    sv_pdl_wait();
+    const struct part a = part_of(p, w);
+    if (a.slot < 0)
+        return;
+    const struct facts f = facts_of(p, w, a);
+    const bool filters = f.by_k || f.by_p;
+    if (!f.draws)
+        return;
+    for (int b = a.slice * THREADS + (int)threadIdx.x; filters && b < BINS; b += w.n_slices * THREADS)
+        a.st->hist[b] = 0;
+    if (filters && a.st->n_list > LIST)
+        return;
+    const uint64_t cut = filters ? cut_of(&s, a, f) : 0;
+    const struct kept k = {cut, fminf(f.sp.min_p, 1.0f)}; /* the most probable weighs exactly 1 */
+    const struct source all = {a.x, NULL, p.vocab};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int32_t begin, end, n = 0, at = 0, all = 0;
-    warp_range(vocab, warp, &begin, &end);
+    const int32_t begin = min(a.end, a.begin + warp * w.stretch), end = min(a.end, begin + w.stretch);
+    uint64_t own = 0;
+#pragma unroll 4
     for (int32_t i = begin + lane; i < end; i += 32)
-        n += key_of(x[i]) >= key;
-    n = (int32_t)__reduce_add_sync(0xffffffffu, (unsigned)n);
-    __syncthreads(); /* whoever read the list before is done */
+        own += kept_mass(all, i, f.sc, k);
+#pragma unroll
+    for (int step = 16; step; step /= 2)
+        own += __shfl_xor_sync(0xffffffffu, own, step);
     if (lane == 0)
-        s->count[warp] = n;
-    __syncthreads();
-    for (int w = 0; w < WARPS; w++) {
-        at += w < warp ? s->count[w] : 0;
-        all += s->count[w];
-    }
-    if (all <= LIST && n > 0)
-        for (int32_t i = begin; i < end; i += 32) {
-            const bool keep = i + lane < end && key_of(x[i + lane]) >= key;
-            const unsigned mask = __ballot_sync(0xffffffffu, keep);
-            if (keep) {
-                const int32_t to = at + __popc(mask & ((1u << lane) - 1));
-                s->x[to] = x[i + lane];
-                s->id[to] = i + lane;
-            }
-            at += __popc(mask);
-        }
-    __syncthreads();
-    return all;
-}
-
-/* The list of keys from `key` on, or all logits when it would be too long. */
-static __device__ struct source choose_source(struct shared *s, const float *x, int32_t vocab,
-                                              uint32_t key)
-{
-    const int32_t n = make_list(s, x, vocab, key);
-    struct source all = {x, NULL, vocab}, list = {s->x, s->id, n};
-    return n <= LIST ? list : all;
-}
-
-/* ---------------------------------------------------------------- filters */
-
-/* Candidates that hold the k largest; *lo: no key of them that matters lies below. */
-static __device__ struct source list_top_k(struct shared *s, const float *x, int32_t vocab, int32_t k,
-                                           float thread_max, uint32_t hi, uint32_t *lo)
-{
-    *lo = 0;
-    if (k <= THREADS && vocab > LIST) {
-        /* At least k threads have a largest logit that reaches the k-th largest of these. */
-        const struct scale count = {0, 0, true};
-        const struct source tops = {s->x, NULL, THREADS};
-        __syncthreads();
-        s->x[threadIdx.x] = thread_max;
-        __syncthreads();
-        *lo = (uint32_t)(find_cut(s, tops, count, k, 0, 0, hi) >> ID_BITS);
-    }
-    return choose_source(s, x, vocab, *lo);
-}
-
-/* Candidates that hold the most probable ids of mass top_p; *target becomes top_p of the whole. */
-static __device__ struct source list_top_p(struct shared *s, const float *x, int32_t vocab,
-                                           const struct scale &sc, float top_p, double *target,
-                                           uint32_t *lo)
-{
-    const float depth[WAYS - 1] = {1, 2, 4, 6, 9, 13, 20};
-    float from[WAYS - 1];
-    uint64_t mass[WAYS] = {};
-#pragma unroll
-    for (int j = 0; j < WAYS - 1; j++)
-        from[j] = sc.max - depth[j] / sc.inv_t;
-    for (int32_t i = threadIdx.x; i < vocab; i += THREADS) {
-        const uint64_t m = mass_of(x[i], sc);
-        mass[WAYS - 1] += m;
-#pragma unroll
-        for (int j = 0; j < WAYS - 1; j++)
-            mass[j] += x[i] >= from[j] ? m : 0;
-    }
-    block_add<WAYS>(s, mass);
-    *target = fmax((double)top_p * (double)mass[WAYS - 1], 1.0);
-    *lo = 0;
-#pragma unroll
-    for (int j = WAYS - 2; j >= 0; j--)
-        if ((double)mass[j] >= *target)
-            *lo = key_of(from[j]);
-    return choose_source(s, x, vocab, *lo);
+        a.st->sum[a.slice * WARPS + warp] = own;
+    if (a.slice == 0 && threadIdx.x == 0)
+        a.st->cut = cut;
 }
 
 /* ---------------------------------------------------------------- the draw */
 
-/* What is left after the filters. */
-struct kept {
-    uint64_t cut;
-    float floor;
-};
-
-static __device__ __forceinline__ uint64_t kept_mass(const struct source &src, int32_t i,
-                                                     const struct scale &sc, const struct kept &k)
+/* The first id, in ascending order, at which the running mass exceeds u of the whole: first the stretch, then the
+ * thread, then the id. */
+static __device__ void draw_row(struct shared *s, const struct part &a, const struct facts &f,
+                                const struct work &w, int32_t vocab, double u, int32_t *out)
 {
-    const float x = src.x[i], w = weight_of(x, sc);
-    if (pair_of(x, src.id ? src.id[i] : i) < k.cut || w < k.floor)
-        return 0;
-    return __float2ull_rn(__fmul_rn(w, ONE));
-}
-
-/* The first id, in ascending order, at which the running mass exceeds u of the whole; one thread of the block
- * writes it. */
-static __device__ void draw(struct shared *s, const struct source &src, const struct scale &sc,
-                            const struct kept &k, double u, int32_t *out)
-{
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int32_t begin, end;
-    uint64_t own = 0, before = 0, total = 0;
-    warp_range(src.n, warp, &begin, &end);
-    for (int32_t i = begin + lane; i < end; i += 32)
-        own += kept_mass(src, i, sc, k);
-#pragma unroll
-    for (int step = 16; step; step /= 2)
-        own += __shfl_xor_sync(0xffffffffu, own, step);
-    __syncthreads();
-    if (lane == 0)
-        s->part[warp][0] = own;
-    __syncthreads();
-    for (int w = 0; w < WARPS; w++) {
-        before += w < warp ? s->part[w][0] : 0;
-        total += s->part[w][0];
-    }
+    __shared__ uint64_t left;
+    __shared__ int32_t in;
+    const struct kept k = {a.st->cut, fminf(f.sp.min_p, 1.0f)};
+    const struct source all = {a.x, NULL, vocab};
+    uint64_t own = (int)threadIdx.x < w.n_slices * WARPS ? a.st->sum[threadIdx.x] : 0, total, unused;
+    uint64_t before = block_scan(s, own, &total);
     uint64_t target = (uint64_t)(u * (double)total);
     target = target < total ? target : total - 1; /* the most probable alone weighs 2^44 */
-    if (target < before || target >= before + own)
+    if (target >= before && target < before + own) {
+        in = (int32_t)threadIdx.x;
+        left = target - before;
+    }
+    __syncthreads();
+    const int32_t begin = in * w.stretch, end = min(vocab, begin + w.stretch);
+    const int32_t n = (w.stretch + THREADS - 1) / THREADS;
+    const int32_t from = min(end, begin + (int32_t)threadIdx.x * n), to = min(end, from + n);
+    own = 0;
+    for (int32_t i = from; i < to; i++)
+        own += kept_mass(all, i, f.sc, k);
+    before = block_scan(s, own, &unused);
+    if (left < before || left >= before + own)
         return;
-    for (int32_t i = begin; i < end; i += 32) {
-        uint64_t sum = i + lane < end ? kept_mass(src, i + lane, sc, k) : 0;
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const uint64_t other = __shfl_up_sync(0xffffffffu, sum, step);
-            sum += lane >= step ? other : 0;
-        }
-        const unsigned over = __ballot_sync(0xffffffffu, before + sum > target);
-        if (over) {
-            if (lane == __ffs(over) - 1)
-                *out = src.id ? src.id[i + lane] : i + lane;
+    for (int32_t i = from; i < to; i++) {
+        before += kept_mass(all, i, f.sc, k);
+        if (before > left) {
+            *out = i;
             return;
         }
-        before += __shfl_sync(0xffffffffu, sum, 31);
     }
 }
 
-static __device__ void sample_row(struct shared *s, const float *x, int32_t vocab, float max,
-                                  float thread_max, const struct sv_sampling &sp, int32_t pos,
-                                  int32_t *out)
+static __global__ void __launch_bounds__(THREADS) draw_kernel(struct sv_p_sample p, struct work w)
 {
-    /* Bounded so that 0 * inv_t and -inf * inv_t stay what they must be for any temperature. */
-    const float inv_t = fminf(fmaxf(__fdiv_rn(1.0f, sp.temperature), 1e-30f), 1e30f);
-    const struct scale sc = {max, inv_t, false}, count = {max, inv_t, true};
-    const bool by_k = sp.top_k > 0 && sp.top_k < vocab, by_p = sp.top_p < 1.0f;
-    const uint32_t hi = key_of(max);
-    struct source src = {x, NULL, vocab};
-    struct kept k = {0, fminf(sp.min_p, 1.0f)}; /* the most probable weighs exactly 1 */
-    double target = 0;
-    uint32_t lo = 0;
-    if (by_k) {
-        src = list_top_k(s, x, vocab, sp.top_k, thread_max, hi, &lo);
-        k.cut = find_cut(s, src, count, sp.top_k, 0, lo, hi);
-        lo = (uint32_t)(k.cut >> ID_BITS);
-        if (by_p) {
-            uint64_t mass[1] = {0};
-            for (int32_t i = threadIdx.x; i < src.n; i += THREADS)
-                if (pair_of(src.x[i], src.id ? src.id[i] : i) >= k.cut)
-                    mass[0] += mass_of(src.x[i], sc);
-            block_add<1>(s, mass);
-            target = fmax((double)sp.top_p * (double)mass[0], 1.0);
-        }
-    } else if (by_p) {
-        src = list_top_p(s, x, vocab, sc, sp.top_p, &target, &lo);
-    }
-    if (by_p)
-        k.cut = find_cut(s, src, sc, target, k.cut, lo, hi);
-    draw(s, src, sc, k, uniform(sp.seed, pos), out);
-}
-
-static __global__ void __launch_bounds__(THREADS)
-    sample_kernel(struct sv_p_sample p, struct sv_cuda_fault *fault)
-{
-    extern __shared__ char memory[];
-    struct shared *s = (struct shared *)(void *)memory;
-    const int32_t row = blockIdx.x;
+    __shared__ struct shared s;
     sv_pdl_launch();
     sv_pdl_wait();
-    const int32_t slot = p.row_slot[row];
-    if (slot < 0)
-        return; /* padding */
-    const struct sv_sampling sp = p.slot_sampling[slot];
-    const float *x = (const float *)p.logits + row * p.ld;
-    uint64_t best = 0, n_nan[1] = {0};
-    float thread_max = -INFINITY;
-#pragma unroll 4
-    for (int32_t i = threadIdx.x; i < p.vocab; i += THREADS) {
-        const float v = x[i];
-        if (v != v) {
-            n_nan[0]++;
-        } else {
-            best = max(best, pair_of(v, i));
-            thread_max = fmaxf(thread_max, v);
-        }
-    }
-    best = block_max(s, best);
-    block_add<1>(s, n_nan);
-    const bool greedy = !(sp.temperature > 0);
-    if (greedy ? n_nan[0] == (uint64_t)p.vocab : n_nan[0] > 0) {
-        if (threadIdx.x == 0) {
-            sv_fault_set(fault, SV_CUDA_FAULT_SAMPLE_NAN, (int32_t)n_nan[0], p.vocab, slot);
-            p.out[row] = 0;
-        }
+    struct part a;
+    a.row = w.row0 + blockIdx.x;
+    a.slot = p.row_slot[a.row];
+    a.x = (const float *)p.logits + a.row * p.ld;
+    a.st = w.state + blockIdx.x;
+    if (a.slot < 0)
+        return;
+    const struct facts f = facts_of(p, w, a);
+    int32_t *out = p.out + a.row;
+    const bool greedy = !(f.sp.temperature > 0);
+    if (!f.draws) {
+        const bool nan = greedy ? f.n_nan == (uint64_t)p.vocab : f.n_nan > 0;
+        if (threadIdx.x != 0)
+            return;
+        if (nan)
+            sv_fault_set(w.fault, SV_CUDA_FAULT_SAMPLE_NAN, (int32_t)f.n_nan, p.vocab, a.slot);
+        else if (!greedy)
+            sv_fault_set(w.fault, SV_CUDA_FAULT_SAMPLE_INF, a.slot, f.sc.max > 0, 0);
+        *out = nan ? 0 : f.argmax;
         return;
     }
-    const int32_t argmax = (int32_t)(ID_MASK - (uint32_t)(best & ID_MASK));
-    const float max = x[argmax];
-    if (!greedy && !isinf(max)) {
-        sample_row(s, x, p.vocab, max, thread_max, sp, p.row_pos[row], p.out + row);
-    } else if (threadIdx.x == 0) {
-        if (!greedy)
-            sv_fault_set(fault, SV_CUDA_FAULT_SAMPLE_INF, slot, max > 0, 0);
-        p.out[row] = argmax;
+    const bool listed = a.st->n_list <= LIST;
+    const int32_t pos = p.row_pos[a.row];
+    if (listed) {
+        draw_row(&s, a, f, w, p.vocab, uniform(f.sp.seed, pos), out);
+    } else {
+        float most = -INFINITY;
+        for (int32_t i = threadIdx.x; i < p.vocab; i += THREADS)
+            most = fmaxf(most, a.x[i]);
+        sample_row(&s, a.x, p.vocab, f.sc.max, most, f.sp, pos, out);
     }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        a.st->n_list = 0;
+}
+
+/* ---------------------------------------------------------------- the host's side */
+
+int sv_cuda_sample_reserve(struct sv_cuda *cu, struct sv_err *err)
+{
+    const int32_t n = cu->lim.max_logit_rows < ROWS ? cu->lim.max_logit_rows : (int32_t)ROWS;
+    sv_cuda_sample_close(cu);
+    cu->sample_rows = n;
+    return n ? sv_cuda_alloc((struct sv_dev *)(void *)cu, &cu->sample,
+                             (size_t)n * sizeof(struct row_state), err)
+             : SV_OK;
+}
+
+void sv_cuda_sample_close(struct sv_cuda *cu)
+{
+    sv_cuda_free((struct sv_dev *)(void *)cu, cu->sample);
+    cu->sample = NULL;
 }
 
 void sv_cuda_sample(struct sv_dev *dev, const struct sv_p_sample *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
-    SV_REQUIRE(p->vocab <= cu->lim.max_vocab);
-    sv_cuda_launch(cu, "sample", sample_kernel, p->n_rows, THREADS, sizeof(struct shared), *p,
-                   cu->fault);
+    SV_REQUIRE(p->vocab <= cu->lim.max_vocab && cu->sample);
+    struct work w;
+    w.state = (struct row_state *)cu->sample;
+    w.fault = cu->fault;
+    for (w.row0 = 0; w.row0 < p->n_rows; w.row0 += cu->sample_rows) {
+        const int32_t n = p->n_rows - w.row0 < cu->sample_rows ? p->n_rows - w.row0 : cu->sample_rows;
+        /* As many blocks as there are multiprocessors; a slice shorter than its block is not worth one. */
+        w.n_slices = cu->n_sms / n;
+        while (w.n_slices > 1 && (w.n_slices > SLICES || p->vocab / w.n_slices < THREADS))
+            w.n_slices--;
+        w.n_slices = w.n_slices > 0 ? w.n_slices : 1;
+        w.stretch = (p->vocab + 4 * WARPS * w.n_slices - 1) / (4 * WARPS * w.n_slices) * 4;
+        const dim3 grid((unsigned)(n * w.n_slices)), block(THREADS);
+        sv_cuda_launch(cu, "sample: max", max_kernel, grid, block, 0, *p, w);
+        sv_cuda_launch(cu, "sample: bins", hist_kernel, grid, block, 0, *p, w);
+        sv_cuda_launch(cu, "sample: list", list_kernel, grid, block, 0, *p, w);
+        sv_cuda_launch(cu, "sample: cut", cut_kernel, grid, block, 0, *p, w);
+        sv_cuda_launch(cu, "sample: draw", draw_kernel, dim3((unsigned)n), block, 0, *p, w);
+    }
 }

@@ -44,6 +44,11 @@ static inline float __uint_as_float(uint32_t u) { float f; memcpy(&f, &u, 4); re
 static inline uint32_t __float_as_uint(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 static inline float __uint2float_rn(uint32_t u) { return (float)u; }
 static inline uint64_t max(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static inline int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
+static inline float __int_as_float(int32_t i) { return __uint_as_float((uint32_t)i); }
+static inline unsigned long long __float2ull_rn(float f) { return (unsigned long long)rint((double)f); }
+static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
+static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline float __fadd_rn(float a, float b) { return a + b; }
@@ -168,6 +173,12 @@ static inline int atomicCAS(int *p, int was, int now)
 
 static inline uint32_t atomicOr(uint32_t *p, uint32_t x) { uint32_t old = *p; *p |= x; return old; }
 static inline uint32_t atomicAdd(uint32_t *p, uint32_t x) { uint32_t old = *p; *p += x; return old; }
+static inline unsigned long long atomicAdd(unsigned long long *p, unsigned long long x)
+{
+    unsigned long long old = *p;
+    *p += x;
+    return old;
+}
 static inline uint32_t atomicExch(uint32_t *p, uint32_t x) { uint32_t old = *p; *p = x; return old; }
 
 /* ---------------------------------------------------------------- the host's side */
