@@ -29,6 +29,9 @@ struct sv_weight {
     enum sv_dtype dtype;
     int32_t rows, cols; /* n_out, n_in; a vector has cols = its length and rows = 1 */
     bool packed; /* the CPU's: data is in the order of its kernels, not row-major (weights.c there) */
+    /* On the host side: a drafter's, whose errors cost acceptance and never a token; a device may round its
+     * products' operands further if that is faster there. On the device: it did. */
+    bool approximate;
 };
 
 static inline float sv_bf16_to_f32(uint16_t h)
@@ -390,6 +393,8 @@ struct sv_backend {
      * repack a matrix (rows > 1) into the backend's layout. Not in the step. */
     int (*upload_weight)(struct sv_dev *, const struct sv_weight *host, struct sv_weight *dev,
                          bool *owned, struct sv_err *);
+    /* Whether upload_weight makes use of `approximate`; NULL: no. */
+    bool (*approximates)(const struct sv_dev *);
     /* A weight of normal numbers times scale plus shift, made on the device from the seed: benchmarks. */
     int (*random_weight)(struct sv_dev *, const struct sv_weight *shape, float scale, float shift,
                          uint64_t seed, struct sv_weight *dev, struct sv_err *);
@@ -449,6 +454,7 @@ void sv_dev_free(struct sv_dev *dev, void *p);
 int sv_dev_host_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err);
 void sv_dev_host_free(struct sv_dev *dev, void *p);
 void sv_dev_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total);
+bool sv_dev_approximates(const struct sv_dev *dev);
 int sv_dev_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
                          bool *owned, struct sv_err *err);
 /* fn is told of every weight that is there, for who waits. */

@@ -135,6 +135,11 @@ void sv_dev_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total)
     dev->be->memory(dev, n_free, n_total);
 }
 
+bool sv_dev_approximates(const struct sv_dev *dev)
+{
+    return dev->be->approximates && dev->be->approximates(dev);
+}
+
 int sv_dev_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
                          bool *owned, struct sv_err *err)
 {

@@ -88,7 +88,13 @@ int sv_weights_take(struct sv_weights *w, struct sv_weight *out, int32_t rows, i
         return sv_fail(err, SV_EFORMAT, -1, "tensor %s has not the shape [%d, %d]", name, rows,
                        cols);
     w->n_bytes += (int64_t)t->n_bytes;
-    return upload(w, &(struct sv_weight){.data = t->data, .dtype = t->dtype, .rows = rows, .cols = cols}, out, err);
+    return upload(w,
+                  &(struct sv_weight){.data = t->data,
+                                      .dtype = t->dtype,
+                                      .rows = rows,
+                                      .cols = cols,
+                                      .approximate = w->approximate},
+                  out, err);
 }
 
 /* One projection "layers.I.NAME.weight" with its bias when the configuration has one. */

@@ -16,6 +16,8 @@ struct dflash {
     const struct sv_model *target; /* borrowed, outlives the drafter */
     struct sv_ckpt ckpt;
     struct sv_weights weights;
+    struct sv_weights shared; /* the target's head once more, where approximate weights are faster */
+    struct sv_weight head;
     struct sv_stack stack;
     struct sv_weight fc, hidden_norm;
     struct sv_gemm_part *kv_parts; /* (2 * n_layers) Wk, Wv of every layer, for the fused context pass */
@@ -42,6 +44,8 @@ static void dflash_close(struct sv_drafter *d)
         sv_dev_free(f->weights.dev, f->y);
         sv_weights_close(&f->weights);
     }
+    if (f->shared.dev)
+        sv_weights_close(&f->shared);
     sv_ckpt_close(&f->ckpt);
     sv_free(f);
 }
@@ -99,7 +103,12 @@ static void dflash_propose(struct sv_drafter *d, const struct sv_draft_pass *p)
                                        .n_out = p->n_out,
                                        .out_row = p->out_row,
                                        .out = p->out});
-    sv_model_argmax(t, p->n_out, p->out, p->out_index, p->target_ids);
+    sv_op_head_argmax(t->dev, &(struct sv_p_head_argmax){.n_rows = p->n_out,
+                                                         .k = t->cfg.hidden_size,
+                                                         .x = p->out,
+                                                         .w = f->head,
+                                                         .out_index = p->out_index,
+                                                         .out = p->target_ids});
 }
 
 static void dflash_observe(struct sv_drafter *d, const struct sv_observe_pass *p)
@@ -135,7 +144,9 @@ static int take_weights(struct dflash *f, int32_t n_positions, struct sv_err *er
 {
     const struct sv_config *c = &f->cfg.base;
     struct sv_weights *w = &f->weights;
+    w->approximate = true;
     int rc = sv_weights_take_stack(w, &f->stack, c, n_positions, err);
+    w->approximate = false; /* fc is small, and all that the drafter ever sees of the target goes through it */
     if (!rc)
         rc = sv_weights_take(w, &f->fc, c->hidden_size,
                              f->cfg.n_taps * f->target->cfg.hidden_size, err, "fc.weight");
@@ -157,6 +168,20 @@ static int take_weights(struct dflash *f, int32_t n_positions, struct sv_err *er
         f->k_norm[i] = l->k_norm;
     }
     return SV_OK;
+}
+
+/* The target's head: its own, or a rounder copy where the device is faster with one. */
+static int take_head(struct dflash *f, struct sv_err *err)
+{
+    const struct sv_model *t = f->target;
+    f->head = t->head;
+    if (!sv_dev_approximates(t->dev) || !t->weights.ckpt || t->head.dtype != SV_BF16)
+        return SV_OK;
+    int rc = sv_weights_open(&f->shared, t->dev, t->weights.ckpt, err);
+    f->shared.approximate = true;
+    return rc ? rc
+              : sv_weights_take(&f->shared, &f->head, t->cfg.vocab_size, t->cfg.hidden_size, err,
+                                t->cfg.tie_embeddings ? "embed_tokens.weight" : "lm_head.weight");
 }
 
 static int open_draft(struct sv_drafter **d, const struct sv_model *target, const char *dir,
@@ -186,6 +211,8 @@ static int open_draft(struct sv_drafter **d, const struct sv_model *target, cons
         rc = sv_weights_open(&f->weights, target->dev, random ? NULL : &f->ckpt, err);
     if (!rc)
         rc = take_weights(f, n_positions, err);
+    if (!rc)
+        rc = take_head(f, err);
     if (rc) {
         dflash_close(&f->base);
         sv_err_prefix(err, "draft %s", dir);

@@ -391,11 +391,22 @@ static void rows_are_independent_wild(void **state)
     invariant(50, 131, true, 100);
 }
 
+static int32_t argmax(const float *y, int32_t n)
+{
+    int32_t best = -1;
+    for (int32_t i = 0; i < n; i++)
+        if (!isnan(y[i]) && (best < 0 || y[i] > y[best]))
+            best = i;
+    return best < 0 ? 0 : best;
+}
+
 /* ---------------------------------------------------------------- weights packed at load */
 
-static struct sv_weight upload(struct sv_cpu *cpu, const void *w, int32_t n, int32_t k)
+static struct sv_weight upload_as(struct sv_cpu *cpu, const void *w, int32_t n, int32_t k,
+                                  bool approximate)
 {
-    const struct sv_weight host = weight(w, SV_BF16, n, k);
+    struct sv_weight host = weight(w, SV_BF16, n, k);
+    host.approximate = approximate;
     struct sv_weight out;
     struct sv_err err;
     bool owned = false;
@@ -404,7 +415,13 @@ static struct sv_weight upload(struct sv_cpu *cpu, const void *w, int32_t n, int
         sv_cpu_upload_weight((struct sv_dev *)(void *)cpu, &host, &out, &owned, &err), SV_OK);
     sv_alloc_guard(true);
     assert_true(owned && out.packed);
+    assert_true(out.approximate == (approximate && sv_cpu_gemm_bytes(cpu)));
     return out;
+}
+
+static struct sv_weight upload(struct sv_cpu *cpu, const void *w, int32_t n, int32_t k)
+{
+    return upload_as(cpu, w, n, k, false);
 }
 
 /* Products, the head and single rows of a packed weight against those of the same weight in place. */
@@ -468,6 +485,102 @@ static void packed_weights_give_the_same_bits(void **state)
         for (size_t s = 0; packs && s < sizeof shapes / sizeof shapes[0]; s++)
             packed_at(&variants[i], shapes[s][0], shapes[s][1], 1 + (int)s % 3);
     }
+}
+
+static float largest(const float *x, int32_t n)
+{
+    float top = 0;
+    for (int32_t i = 0; i < n; i++)
+        top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
+    return top;
+}
+
+/* Rounding to steps of the largest value over 127 moves each factor by half a step at most. */
+static void near_enough(const float *x, const uint16_t *w, const float *y, int32_t rows, int32_t n,
+                        int32_t k)
+{
+    float wf[1100];
+    for (int32_t c = 0; c < n; c++) {
+        for (int32_t p = 0; p < k; p++)
+            wf[p] = sv_bf16_to_f32(w[(size_t)c * k + p]);
+        const double step_w = (double)largest(wf, k) / 127;
+        for (int32_t r = 0; r < rows; r++) {
+            const float *xr = x + (size_t)r * k;
+            const double step_x = (double)largest(xr, k) / 127;
+            double sum = 0, most = 1e-30;
+            for (int32_t p = 0; p < k; p++) {
+                sum += (double)xr[p] * (double)wf[p];
+                most += (fabs((double)xr[p]) * step_w + fabs((double)wf[p]) * step_x) / 2 +
+                        step_x * step_w / 4;
+            }
+            const double d = fabs((double)y[(size_t)r * n + c] - sum);
+            if (!(d <= most * 1.0001))
+                fail_msg("n %d k %d: element (%d, %d) is off by %g, at most %g", n, k, r, c, d, most);
+        }
+    }
+}
+
+static void approximate_at(const struct variant *v, int32_t n, int32_t k, int n_threads, bool wild)
+{
+    enum { ROWS = 53 };
+    struct product p;
+    struct sv_cpu cpu;
+    struct fenced fy, fone;
+    int32_t out[ROWS];
+    product_open(&p, v, ROWS, n, k, wild);
+    device_open(&cpu, v, n_threads);
+    const int32_t cut = n / 2;
+    struct sv_gemm_part parts[2] = {
+        {.w = upload_as(&cpu, p.w, cut, k, true)},
+        {.w = upload_as(&cpu, (uint16_t *)p.w + (size_t)cut * k, n - cut, k, true)}};
+    struct sv_gemm_part whole = {.w = upload_as(&cpu, p.w, n, k, true)};
+    float *y = fenced_open(&fy, (size_t)ROWS * n * sizeof *y);
+    float *one = fenced_open(&fone, (size_t)ROWS * n * sizeof *one);
+    for (int32_t r = 0; r < ROWS; r++)
+        multiply(&cpu, p.x + (size_t)r * k, k, 1, k, &whole, 1, one + (size_t)r * n, n);
+    if (!wild)
+        near_enough(p.x, p.w, one, ROWS, n, k);
+    plain_nan(one, (size_t)ROWS * n);
+    for (int32_t rows = 1; rows <= ROWS; rows++) {
+        multiply(&cpu, p.x, k, rows, k, parts, 2, y, n);
+        plain_nan(y, (size_t)rows * n);
+        assert_memory_equal(y, one, (size_t)rows * n * sizeof *y);
+    }
+    const struct sv_p_head_argmax q = {
+        .n_rows = ROWS, .k = k, .x = p.x, .w = whole.w, .out = out};
+    sv_cpu_head_argmax((struct sv_dev *)(void *)&cpu, &q);
+    for (int32_t r = 0; r < ROWS; r++)
+        assert_int_equal(out[r], argmax(one + (size_t)r * n, n));
+    fenced_close(&fy);
+    fenced_close(&fone);
+    for (int i = 0; i < 2; i++)
+        assert_true(sv_cpu_weight_free(&cpu, (void *)(uintptr_t)parts[i].w.data));
+    assert_true(sv_cpu_weight_free(&cpu, (void *)(uintptr_t)whole.w.data));
+    device_close(&cpu);
+    product_close(&p);
+}
+
+/* A drafter's weights as bytes: close to the exact product, and a row's bits are its own. */
+static void approximate_weights(void **state)
+{
+    (void)state;
+    const struct variant *v = &variants[11];
+    struct sv_cpu cpu;
+    if (!present(v))
+        return;
+    device_open(&cpu, v, 1);
+    const bool bytes = sv_cpu_gemm_bytes(&cpu);
+    device_close(&cpu);
+    if (!bytes) {
+        fprintf(stderr, "NOT TESTED: this machine does not multiply bytes\n");
+        return;
+    }
+    approximate_at(v, 48, 64, 1, false);
+    approximate_at(v, 51, 131, 2, false);
+    approximate_at(v, 300, 320, 3, false);
+    approximate_at(v, 70, 1090, 2, false);
+    approximate_at(v, 67, 3, 2, false);
+    approximate_at(v, 90, 200, 2, true);
 }
 
 /* Memory runs out at each call of a load: an error, nothing left behind, nothing half packed. */
@@ -611,15 +724,6 @@ static void head(struct sv_cpu *cpu, const float *x, int32_t rows, int32_t k, st
     sv_cpu_head_argmax((struct sv_dev *)(void *)cpu, &p);
 }
 
-static int32_t argmax(const float *y, int32_t n)
-{
-    int32_t best = -1;
-    for (int32_t i = 0; i < n; i++)
-        if (!isnan(y[i]) && (best < 0 || y[i] > y[best]))
-            best = i;
-    return best < 0 ? 0 : best;
-}
-
 static void head_against_gemm(const struct variant *v, struct product *p, int n_threads)
 {
     int32_t out[170], index[170];
@@ -727,7 +831,7 @@ SV_TEST_MAIN(cmocka_unit_test(matches_double), cmocka_unit_test(rows_are_indepen
              cmocka_unit_test(rows_are_independent_wild),
              cmocka_unit_test(rows_are_independent_amx),
              cmocka_unit_test(packed_weights_give_the_same_bits),
-             cmocka_unit_test(packing_survives_no_memory), cmocka_unit_test(mixed_parts_with_bias),
+             cmocka_unit_test(packing_survives_no_memory), cmocka_unit_test(approximate_weights), cmocka_unit_test(mixed_parts_with_bias),
              cmocka_unit_test(gathers_rows), cmocka_unit_test(many_rows),
              cmocka_unit_test(head_equals_gemm), cmocka_unit_test(head_with_nan),
              cmocka_unit_test(refuses_missing_levels), cmocka_unit_test(survives_no_memory))

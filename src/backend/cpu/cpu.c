@@ -225,6 +225,11 @@ static enum sv_dtype cpu_compute_dtype(const struct sv_dev *dev)
     return ((const struct sv_cpu *)(const void *)dev)->compute;
 }
 
+static bool cpu_approximates(const struct sv_dev *dev)
+{
+    return sv_cpu_gemm_bytes((const struct sv_cpu *)(const void *)dev);
+}
+
 static void cpu_close(struct sv_dev *dev)
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
@@ -246,6 +251,7 @@ static const struct sv_backend cpu_backend = {
     .host_free = cpu_free,
     .memory = cpu_memory,
     .upload_weight = sv_cpu_upload_weight,
+    .approximates = cpu_approximates,
     .random_weight = sv_cpu_random_weight,
     .mark = cpu_mark,
     .wait = cpu_wait,

@@ -49,6 +49,7 @@ void sv_cpu_latch(struct sv_cpu *cpu, const char *fmt, ...) __attribute__((forma
 enum sv_isa sv_cpu_best_isa(void);
 bool sv_cpu_has_isa(enum sv_isa isa);
 bool sv_cpu_has_avx512_bf16(void);
+bool sv_cpu_has_avx512_vnni(void);
 
 /* gemm.c */
 int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err);
@@ -61,6 +62,8 @@ void sv_cpu_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
 void sv_cpu_gemm_gather(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *rows);
 /* Whether bf16 weights are multiplied in packed form (weights.c makes it). */
 bool sv_cpu_gemm_packs(const struct sv_cpu *cpu);
+/* Whether approximate ones are multiplied as bytes. */
+bool sv_cpu_gemm_bytes(const struct sv_cpu *cpu);
 
 /* weights.c */
 int sv_cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,

@@ -22,6 +22,7 @@ struct sv_cpu_gemm {
     void *packed;                                /* one pass's input, shared */
     void *scratch;                               /* behind the pointers above */
     int32_t max_k, max_rows;
+    const struct sv_gemm_kern *bytes; /* for approximate weights, NULL: as any other */
     bool packs; /* bf16 weights are multiplied packed: at load, or else at every call */
     struct sv_gemm_call call; /* the one in flight */
 };
@@ -61,9 +62,16 @@ int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err)
         g->kern[t] = choose(cpu, t);
 #ifndef SV_NO_AVX512
     g->packs = g->kern[SV_BF16] == sv_gemm_kern_bf16_avx512();
+    if (g->packs && sv_cpu_has_avx512_vnni())
+        g->bytes = sv_gemm_kern_i8_avx512();
 #endif
     cpu->gemm = g;
     return SV_OK;
+}
+
+bool sv_cpu_gemm_bytes(const struct sv_cpu *cpu)
+{
+    return cpu->gemm->bytes;
 }
 
 bool sv_cpu_gemm_packs(const struct sv_cpu *cpu)
@@ -240,7 +248,10 @@ static bool begin(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *
     for (int32_t i = 0; i < p->n_parts; i++) {
         const struct sv_weight *w = &p->parts[i].w, *bias = &p->parts[i].bias;
         SV_REQUIRE(w->cols == p->k && w->dtype <= SV_F16 && (!w->packed || cpu->gemm->packs));
-        c->item[i] = (struct sv_gemm_item){.kern = g->kern[w->dtype],
+        const struct sv_gemm_kern *kern =
+            w->packed && w->approximate ? g->bytes : g->kern[w->dtype];
+        SV_REQUIRE(kern);
+        c->item[i] = (struct sv_gemm_item){.kern = kern,
                                            .w = w->data,
                                            .bias = bias->data,
                                            .w_dtype = w->dtype,
@@ -249,8 +260,12 @@ static bool begin(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *
                                            .n = w->rows,
                                            .unit0 = unit,
                                            .col0 = col};
-        if (g->kern[w->dtype]->form != SV_GEMM_X_RAW)
-            c->packer = g->kern[w->dtype]; /* one level has at most one packed form */
+        if (kern->form != SV_GEMM_X_RAW) {
+            /* one level has one packed form, and a call's weights are approximate or they are not
+             */
+            SV_REQUIRE(!c->packer || c->packer->form == kern->form);
+            c->packer = kern;
+        }
         unit += units_of(w->rows);
         col += w->rows;
     }

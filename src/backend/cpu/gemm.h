@@ -26,6 +26,7 @@
 enum sv_gemm_form {
     SV_GEMM_X_RAW,    /* the caller's f32 rows, in place */
     SV_GEMM_X_ROUND,  /* f32 rows rounded to bf16 values, k padded with zeros to a multiple of 32 */
+    SV_GEMM_X_BYTES,  /* rows scaled to signed bytes, see gemm_i8_avx512.c */
     SV_GEMM_X_TILES   /* [16-row block][k / 32][16 pairs of k][columns][2] bf16: AMX's B operand */
 };
 
@@ -114,6 +115,10 @@ void sv_gemm_pack_tiles(const struct sv_gemm_call *c, void *xp, int i, int n);
 /* Units [u0, u1) of row-major bf16 weights (n, k) to where packed ones stand from `to` on. */
 void sv_gemm_pack_units_avx512(uint16_t *to, const uint16_t *w, int32_t n, int32_t k, int32_t u0,
                                int32_t u1);
+/* The same for products of bytes, and the bytes of one unit. */
+void sv_gemm_pack_units8(uint8_t *to, const uint16_t *w, int32_t n, int32_t k, int32_t u0,
+                         int32_t u1);
+size_t sv_gemm_unit_bytes8(int32_t k);
 /* Bytes of one pass's packed input of at most n_rows rows. */
 size_t sv_gemm_packed_bytes(int32_t n_rows, int32_t k);
 void sv_gemm_bias(const struct sv_gemm_item *p, int32_t n0, int32_t nn, float out[SV_GEMM_UNIT]);
@@ -131,6 +136,7 @@ const struct sv_gemm_kern *sv_gemm_kern_plain(enum sv_dtype w, bool rounded);
 const struct sv_gemm_kern *sv_gemm_kern_avx2(enum sv_dtype w, bool rounded);
 const struct sv_gemm_kern *sv_gemm_kern_avx512(enum sv_dtype w, bool rounded);
 const struct sv_gemm_kern *sv_gemm_kern_bf16_avx512(void);
+const struct sv_gemm_kern *sv_gemm_kern_i8_avx512(void); /* for packed approximate weights */
 const struct sv_gemm_kern *sv_gemm_kern_amx(void);
 
 #endif

@@ -21,39 +21,7 @@
 #define MOST_UNITS SV_GEMM_RAW_UNITS /* units side by side: one row needs many sums in flight */
 #define MUST_INLINE static inline __attribute__((always_inline))
 
-/* ---------------------------------------------------------------- transposition */
-
-/* Sixteen rows of sixteen words of 32 bits, each a pair of bf16. */
-MUST_INLINE void transpose16(__m512i r[16])
-{
-    __m512i t[16];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-        r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-        r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-        r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
-        t[4 + i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xdd);
-        t[8 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
-        t[12 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xdd);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
-        r[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
-        r[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88);
-        r[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xdd);
-    }
-}
+#include "backend/cpu/transpose_avx512.h"
 
 /* ---------------------------------------------------------------- packing x */
 
@@ -154,62 +122,7 @@ struct tile {
     int32_t n0, m; /* first weight row of the span's part, first output row */
 };
 
-/* ASan would look at every broadcast: one check a product. What tiles may touch is tested with
- * operands that end at a fenced page. */
-#if defined(__SANITIZE_ADDRESS__)
-#define UNCHECKED __attribute__((no_sanitize_address))
-#else
-#define UNCHECKED
-#endif
-
-UNCHECKED static inline __m512 bias_of(const struct sv_gemm_span *s, int32_t n0, int nn)
-{
-    if (!s->item->bias)
-        return _mm512_setzero_ps();
-    float b[UNIT];
-    sv_gemm_bias(s->item, n0, nn, b);
-    return _mm512_loadu_ps(b);
-}
-
-/* Almost never does any of the sixteen beat what is there. "not (v <= best)" also lets the first
- * number replace the NaN that means nothing yet. */
-static void argmax_lanes(float *best, int32_t *id, int32_t n0, __mmask16 lanes, __m512 v)
-{
-    lanes = _mm512_mask_cmp_ps_mask(lanes, v, v, _CMP_ORD_Q);
-    if (!lanes)
-        return;
-    const float top = _mm512_mask_reduce_max_ps(lanes, v);
-    if (top <= *best)
-        return;
-    *best = top;
-    *id = n0 + __builtin_ctz(_mm512_mask_cmp_ps_mask(lanes, v, _mm512_set1_ps(top), _CMP_EQ_OQ));
-}
-
-/* 16 weight rows from n0 by nr output rows from m. */
-UNCHECKED MUST_INLINE void put(const struct tile *t, int32_t n0, const int nr, const __m512 *sum,
-                               const int stride)
-{
-    const struct sv_gemm_span *s = t->s;
-    const struct sv_gemm_call *c = s->call;
-    const int nn = s->n1 - n0 < UNIT ? s->n1 - n0 : UNIT;
-    const __mmask16 lanes = (__mmask16)((1u << nn) - 1);
-    if (c->y) {
-        const __m512 bias = bias_of(s, n0, nn);
-        float *y = c->y + t->m * c->ldy + s->item->col0 + n0;
-#pragma GCC unroll 16
-        for (int r = 0; r < nr; r++)
-            _mm512_mask_storeu_ps(y + r * c->ldy, lanes, _mm512_add_ps(sum[r * stride], bias));
-        return;
-    }
-    float *best = s->thread->best_val + (t->m - c->m0);
-    int32_t *id = s->thread->best_id + (t->m - c->m0);
-#pragma GCC unroll 16
-    for (int r = 0; r < nr; r++) {
-        const __m512 v = sum[r * stride];
-        if (_mm512_mask_cmp_ps_mask(lanes, v, _mm512_set1_ps(best[r]), _CMP_NLE_UQ))
-            argmax_lanes(best + r, id + r, n0, lanes, v);
-    }
-}
+#include "backend/cpu/put_avx512.h"
 
 UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr)
 {
@@ -239,52 +152,10 @@ UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr
     }
 #pragma GCC unroll 8
     for (int u = 0; u < nu; u++)
-        put(t, t->n0 + u * UNIT, nr, sum + u, nu);
+        put(t->s, t->n0 + u * UNIT, t->m, nr, sum + u, nu);
 }
 
-#define TILE(nu, nr)                                                                               \
-    UNCHECKED static void tile_##nu##x##nr(const struct tile *t)                                   \
-    {                                                                                              \
-        tile(t, nu, nr);                                                                           \
-    }
-#define TILES_OF_ONE_UNIT(f)                                                                       \
-    f(1, 1) f(1, 2) f(1, 3) f(1, 4) f(1, 5) f(1, 6) f(1, 7) f(1, 8) f(1, 9) f(1, 10) f(1, 11)      \
-        f(1, 12) f(1, 13) f(1, 14) f(1, 15) f(1, 16)
-TILES_OF_ONE_UNIT(TILE)
-TILE(2, 1)
-TILE(2, 2)
-TILE(2, 3)
-TILE(2, 4)
-TILE(2, 5)
-TILE(2, 6)
-TILE(2, 7)
-TILE(2, 8)
-TILE(4, 1)
-TILE(4, 2)
-TILE(4, 3)
-TILE(4, 4)
-TILE(8, 1)
-TILE(8, 2)
-
-typedef void tile_fn(const struct tile *t);
-
-#define ENTRY(nu, nr) [nr] = tile_##nu##x##nr,
-
-/* The widest tile of at most `units` units for nr rows: six sums in flight hide the latency of one,
- * and where units have to share them their rows are fetched once. */
-static tile_fn *choose(int nr, int32_t units, int *nu)
-{
-    static tile_fn *const one[17] = {TILES_OF_ONE_UNIT(ENTRY)};
-    static tile_fn *const two[17] = {NULL,     tile_2x1, tile_2x2, tile_2x3, tile_2x4,
-                                     tile_2x5, tile_2x6, tile_2x7, tile_2x8};
-    static tile_fn *const four[17] = {NULL, tile_4x1, tile_4x2, tile_4x3, tile_4x4};
-    static tile_fn *const eight[17] = {NULL, tile_8x1, tile_8x2};
-    static tile_fn *const *const table[] = {eight, four, two, one};
-    int i = 0;
-    for (*nu = MOST_UNITS; *nu > 1 && (*nu > units || !table[i][nr]); *nu /= 2)
-        i++;
-    return table[i][nr];
-}
+#include "backend/cpu/tiles_avx512.h"
 
 /* ---------------------------------------------------------------- all of a span */
 

@@ -75,9 +75,10 @@ bool sv_cpu_weight_free(struct sv_cpu *cpu, void *p)
 /* ---------------------------------------------------------------- packing */
 
 struct pack_job {
-    uint16_t *to;
+    void *to;
     const uint16_t *w;
     int32_t n, k;
+    bool bytes;
 };
 
 static void pack_share(void *arg, int thread, int n)
@@ -86,7 +87,10 @@ static void pack_share(void *arg, int thread, int n)
     int32_t begin, end;
     sv_cpu_share((job->n + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT, thread, n, &begin, &end);
 #ifndef SV_NO_AVX512
-    sv_gemm_pack_units_avx512(job->to, job->w, job->n, job->k, begin, end);
+    if (job->bytes)
+        sv_gemm_pack_units8(job->to, job->w, job->n, job->k, begin, end);
+    else
+        sv_gemm_pack_units_avx512(job->to, job->w, job->n, job->k, begin, end);
 #endif
 }
 
@@ -95,12 +99,19 @@ int sv_cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struc
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
     *out = *host;
+    out->approximate = false;
     *owned = host->dtype == SV_BF16 && host->rows > 1 && sv_cpu_gemm_packs(cpu);
     if (!*owned)
         return SV_OK;
     const int32_t units = (host->rows + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT;
     struct pack_job job = {.w = host->data, .n = host->rows, .k = host->cols};
-    job.to = slab_take(cpu, (size_t)units * sv_gemm_unit_elements(job.k) * sizeof *job.to, err);
+    size_t unit_bytes = sv_gemm_unit_elements(job.k) * sizeof(uint16_t);
+#ifndef SV_NO_AVX512
+    job.bytes = host->approximate && sv_cpu_gemm_bytes(cpu);
+    if (job.bytes)
+        unit_bytes = sv_gemm_unit_bytes8(job.k);
+#endif
+    job.to = slab_take(cpu, (size_t)units * unit_bytes, err);
     if (!job.to) {
         *owned = false;
         return SV_ENOMEM;
@@ -108,6 +119,7 @@ int sv_cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struc
     sv_pool_run(cpu->pool, pack_share, &job);
     out->data = job.to;
     out->packed = true;
+    out->approximate = job.bytes;
     return SV_OK;
 }
 
@@ -157,6 +169,7 @@ void sv_cpu_weight_row(const struct sv_cpu *cpu, const struct sv_weight *w, int3
                         w->dtype, w->cols, scale);
         return;
     }
+    SV_REQUIRE(!w->approximate); /* a drafter has no embedding of its own */
     const uint16_t *p = (const uint16_t *)w->data +
                         (size_t)(row / SV_GEMM_UNIT) * sv_gemm_unit_elements(w->cols) +
                         (size_t)(row % SV_GEMM_UNIT) * 2;
