@@ -293,6 +293,17 @@ struct sv_p_logprobs {
     struct sv_logprob_row *out;              /* (n_rows) */
 };
 
+/* out[i] = argmax of logits[i], the lowest id among equals; share[i] = its share of the softmax. NaN never
+ * wins and has no part in the sum; an all-NaN row gives 0 and latches an error. A device may lack it. */
+struct sv_p_argmax_share {
+    int32_t n_rows, vocab;
+    const float *logits; /* (n_rows, vocab) */
+    int64_t ld;
+    const int32_t *out_index; /* (n_rows) where a row's id goes in out, < 0 nowhere; NULL = i */
+    int32_t *out;
+    float *share; /* (n_rows) */
+};
+
 /* Chain verification by match (spec 3.2; 3.6 with the target draw only). Segment s owns logit rows
  * [seg_logit0[s], seg_logit0[s+1]). None: a prefill chunk that is not the last. Otherwise row j of these
  * chose token t_j, and its drafts are row_ids of the segment's rows 1..: accept while draft j+1 == t_j. */
@@ -425,6 +436,7 @@ struct sv_backend {
     void (*head_argmax)(struct sv_dev *, const struct sv_p_head_argmax *);
     void (*logit_pos)(struct sv_dev *, const struct sv_p_logit_pos *);
     void (*sample)(struct sv_dev *, const struct sv_p_sample *);
+    void (*argmax_share)(struct sv_dev *, const struct sv_p_argmax_share *); /* may be NULL */
     void (*logit_rules)(struct sv_dev *, const struct sv_p_logit_rules *);
     void (*logprobs)(struct sv_dev *, const struct sv_p_logprobs *);
     void (*history)(struct sv_dev *, const struct sv_p_history *);
@@ -480,6 +492,7 @@ void sv_op_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p);
 void sv_op_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
 void sv_op_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p);
 void sv_op_sample(struct sv_dev *dev, const struct sv_p_sample *p);
+void sv_op_argmax_share(struct sv_dev *dev, const struct sv_p_argmax_share *p);
 void sv_op_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p);
 void sv_op_logprobs(struct sv_dev *dev, const struct sv_p_logprobs *p);
 void sv_op_history(struct sv_dev *dev, const struct sv_p_history *p);

@@ -360,6 +360,15 @@ void sv_op_sample(struct sv_dev *dev, const struct sv_p_sample *p)
     dev->be->sample(dev, p);
 }
 
+void sv_op_argmax_share(struct sv_dev *dev, const struct sv_p_argmax_share *p)
+{
+    if (p->n_rows == 0)
+        return;
+    SV_REQUIRE(dev->be->argmax_share && p->n_rows > 0 && p->vocab > 0 && p->ld >= p->vocab);
+    SV_REQUIRE(p->logits && p->out && p->share);
+    dev->be->argmax_share(dev, p);
+}
+
 void sv_op_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p)
 {
     if (p->n_logit_rows == 0)

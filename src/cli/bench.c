@@ -152,7 +152,9 @@ static int measure_pair(const struct bench_args *a, struct sv_engine *engine[2],
     }
     if (strcmp(a->format, "md") == 0)
         write_people(&res, &info, drafted, &text);
-    else
+    if (strcmp(a->format, "md") == 0 && drafted && engine[1]->policy)
+        sv_cli_policy_reasons(engine[1]->policy, &text);
+    if (strcmp(a->format, "md") != 0)
         write_records(&res, &info, eo, drafted, a->format, &text);
     code = deliver(&text, a->out);
     if (res.differ)

@@ -220,10 +220,11 @@ static int run_profile(struct sv_sim *s, int32_t n, const struct sv_sim_profile 
     for (int32_t a = 0; a < o->n_arms; a++) {
         rows[a] = (struct sv_sim_row){
             .arm = &o->arm[a], .profile = p, .sequences = n, .context = o->context};
-        /* The policy learns once in a process's life; here it has to for every profile. */
+        /* The policy learns once in a process's life, and graphs are captured once; here for every
+         * profile. */
         if (!o->arm[a].width)
             forget(s->e);
-        int warm = o->arm[a].width ? 1 : 2 + 256 / o->steps / n;
+        int warm = o->arm[a].width ? 1 : 2 + (n < 3 ? 256 / n : 96) / o->steps;
         for (int i = 0; i < warm && !rc; i++)
             rc = sv_sim_sample(s, n, &o->arm[a], p, 1000000 + (uint64_t)(i * o->steps), NULL, &rate,
                             err);

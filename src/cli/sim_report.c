@@ -261,6 +261,9 @@ void sv_cli_policy_reasons(const struct sv_policy *p, struct sv_buf *out)
     for (int i = 0; i < SV_WHYS; i++)
         sv_buf_printf(out, " %s %lld%s", sv_why_name((enum sv_why)i), (long long)p->n_why[i],
                       i < SV_WHYS - 1 ? "," : "\n");
+    if (p->cuts)
+        sv_buf_printf(out, "  rows cut once the drafter had said how sure it was: %lld\n",
+                      (long long)p->n_cut);
     if (p->expected_us > 0)
         sv_buf_printf(out, "  expected: %.3f of plain decoding's speed\n",
                       p->expected_plain_us / p->expected_us);

@@ -45,7 +45,8 @@ static void plan_shape(struct calibration *c, const struct shape *s)
 {
     struct sv_engine *e = c->e;
     struct sv_plan *p = &e->plan;
-    *p = (struct sv_plan){.seg = p->seg};
+    /* Plain steps hold their taps back (held.c), which leaves next to nothing of their cost. */
+    *p = (struct sv_plan){.seg = p->seg, .no_taps = s->kind == PLAIN && c->at_once && !e->pads};
     for (int32_t i = 0; i < s->n; i++) {
         int32_t w = i == s->n - 1 ? s->last : s->n_rows;
         struct sv_plan_seg *g = &p->seg[p->n_segs++];
@@ -64,6 +65,8 @@ static void plan_shape(struct calibration *c, const struct shape *s)
         if (!s->n_masks)
             continue;
         g->n_draft_rows = s->n_masks;
+        g->n_drafts = w - 1;
+        p->shares = c->p->cuts;
         p->n_draft_segs++;
         p->n_draft_rows += s->n_masks;
         p->n_draft_out += w - 1;
@@ -135,6 +138,9 @@ static void list_count(struct calibration *c, int32_t n)
         add(c, WIDE, n, block, block / 2, 0, c->base);
     if (n > 1)
         add(c, WIDE, n, block, block, 0, c->base);
+    /* Tiles of kernels make steps there; what is chosen is often in between. */
+    for (int32_t m = n + n / 4; c->e->pads && n >= 8 && m < next_count(c, n) && n <= 24; m += n / 4)
+        add(c, WIDE, m, block, block, 0, c->base);
     if (c->p->drafts_on_device && (n < 5 || n % 4 == 0 || n == c->n_backed)) {
         if (!c->at_once && n > 1)
             add(c, N_KINDS, n, 2, 2, 0, c->base); /* for the difference alone */

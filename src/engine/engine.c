@@ -379,6 +379,11 @@ static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, s
         return SV_OK; /* in so short a context a block hardly fits */
     int rc = sv_policy_open(&e->policy, e->sched.n_slots, e->width, e->drafter->ops->propose != NULL,
                             err);
+    if (!rc && !e->pads && !e->depth && e->drafter->ops->propose &&
+        sv_dev_backend(e->dev)->argmax_share) {
+        rc = sv_cut_open(&e->cut, e->dev, e->sched.n_slots * e->width, err);
+        e->policy->cuts = true;
+    }
     if (!rc)
         rc = sv_engine_calibrate(e, e->policy, err);
     e->sched.policy = e->policy;
@@ -476,6 +481,7 @@ void sv_engine_close(struct sv_engine *e)
             sv_dev_free(e->dev, own[i]);
         sv_logits_close(&e->logits, e->dev);
         sv_held_close(&e->held, e->dev);
+        sv_cut_close(&e->cut, e->dev);
         sv_batch_close(&e->batch, e->dev);
         sv_acts_close(&e->acts, e->dev);
     }

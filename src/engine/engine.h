@@ -118,6 +118,7 @@ struct sv_plan_seg {
     int32_t draft_row0, n_draft_rows; /* rows of the drafting pass, 0 when it sits out */
     int32_t draft_out0;
     bool probe;              /* by the width policy, to learn from it */
+    int32_t n_drafts;        /* proposals that the drafting pass was asked for */
     bool gave_up;            /* it drafts no more: nobody will read its context K/V */
 };
 struct sv_counts {
@@ -130,6 +131,7 @@ struct sv_plan {
     struct sv_counts told;   /* what the device is told: these counts, or padded up to a graph's */
     bool replays;            /* told is padded: the target's pass is a graph */
     bool sampled;            /* some logit row needs its logits, not just their argmax */
+    bool shares;             /* the drafting pass tells how sure it is; what is not sure enough is cut */
     bool no_taps;            /* nobody's context K/V is kept up */
     bool ruled, remembered, logprobs; /* some segment's sequence has logit rules, rules that look back on its
                                  tokens, log probabilities to report */
@@ -244,6 +246,20 @@ void sv_held_plan(struct sv_engine *e);  /* before the plan at work is enqueued 
 void *sv_held_taps(const struct sv_held *h);
 void sv_held_flush(struct sv_engine *e); /* before a sequence gives its pages back */
 
+/* ---------------------------------------------------------------- rows cut after drafting */
+
+/* cut.c: on a device that computes at once, what the drafter proposed and how sure it is. */
+struct sv_cut {
+    int32_t cap;      /* 0: never */
+    int32_t *ids;     /* host, (cap) proposals of the step at work */
+    float *share;     /* host, (cap) */
+    float *dev_share; /* device, (cap) */
+};
+int sv_cut_open(struct sv_cut *c, struct sv_dev *dev, int32_t cap, struct sv_err *err);
+void sv_cut_close(struct sv_cut *c, struct sv_dev *dev);
+/* The drafting pass of the plan at work has run: reads it, and takes rows off the plan. */
+void sv_cut_plan(struct sv_engine *e);
+
 /* ---------------------------------------------------------------- the engine */
 
 /* A step that is enqueued and not read yet. Its index is that of its host arrays and of its mark. */
@@ -286,6 +302,7 @@ struct sv_engine {
     struct sv_acts acts;
     void *taps;                   /* (max_rows, n_taps * hidden) act */
     struct sv_held held;
+    struct sv_cut cut;
     void *out, *draft_out;        /* (max_rows, hidden), (max_logits, hidden) act: final-norm rows */
     struct sv_logits logits;
     int32_t *slot_len, *slot_anchor;   /* device, (n_slots) */

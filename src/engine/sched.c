@@ -231,7 +231,7 @@ static void plan_decode(const struct sv_sched *s, struct sv_cache *cache, struct
     g->n_draft_rows = chosen ? chosen->draft_rows : q->width;
     p->n_draft_segs++;
     p->n_draft_rows += g->n_draft_rows;
-    p->n_draft_out += w - 1;
+    p->n_draft_out += g->n_drafts = w - 1;
 }
 
 /* Something a step can still bring a decoding sequence. */
@@ -273,6 +273,7 @@ static void choose_widths(struct sv_sched *s, const struct sv_cache *cache, stru
     }
     sv_policy_choose(s->policy);
     p->load = s->policy->load;
+    p->shares = s->policy->cuts && p->load.n_draft_segs;
 }
 
 /* Pages for all that the step may write, oldest sequence first. */

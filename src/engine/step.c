@@ -80,8 +80,8 @@ struct sv_rows sv_engine_rows(const struct sv_engine *e)
                             .seg_base = b->seg_base};
 }
 
-/* One segment's host arrays; `d` counts drafting segments so far. */
-static void fill_seg(struct sv_engine *e, int32_t s, int32_t d)
+/* One segment's rows. */
+static void fill_seg(struct sv_engine *e, int32_t s)
 {
     struct sv_batch *b = &e->batch;
     const struct sv_plan_seg *g = &e->plan.seg[s];
@@ -106,23 +106,37 @@ static void fill_seg(struct sv_engine *e, int32_t s, int32_t d)
             .request = q->id, .tokens = q->tokens, .n_tokens = q->n_tokens};
         e->drafter->ops->fill(e->drafter, &hint, g->n_rows - 1, b->row_ids.host + g->row0 + 1);
     }
-    if (!g->n_draft_rows)
-        return;
+    for (int32_t j = 1; e->plan.shares && g->n_draft_rows && j < g->n_rows; j++)
+        b->row_ids.host[g->row0 + j] = e->cut.ids[g->draft_out0 + j - 1];
+}
+
+/* The drafting pass; `d` counts its segments so far. Its ids go straight into the target's rows, or in their own
+ * order where rows may still be cut. */
+static void fill_draft(struct sv_engine *e, const struct sv_plan_seg *g, int32_t d)
+{
+    struct sv_batch *b = &e->batch;
     b->d_seg_row0.host[d] = g->draft_row0;
     b->d_seg_slot.host[d] = g->slot;
     b->d_seg_kind.host[d] = SV_SEG_DRAFT;
     for (int32_t j = 0; j < g->n_draft_rows; j++)
         b->d_row_seg.host[g->draft_row0 + j] = d;
-    for (int32_t j = 1; j < g->n_rows; j++) {
-        b->d_out_row.host[g->draft_out0 + j - 1] = g->draft_row0 + j;
-        b->d_out_index.host[g->draft_out0 + j - 1] = g->row0 + j;
+    for (int32_t j = 0; j < g->n_drafts; j++) {
+        b->d_out_row.host[g->draft_out0 + j] = g->draft_row0 + j + 1;
+        b->d_out_index.host[g->draft_out0 + j] =
+            e->plan.shares ? g->draft_out0 + j : g->row0 + j + 1;
     }
 }
 
-/* Plan to host arrays, one upload. */
-static void fill(struct sv_engine *e)
+static void upload(struct sv_engine *e)
 {
     struct sv_batch *b = &e->batch;
+    sv_dev_upload(e->dev, b->dev_block, b->host_block + (size_t)b->use * b->block_words,
+                  b->block_words * sizeof(int32_t));
+}
+
+/* What the plan's sequences bring with them, and the drafting pass. */
+static void fill_ahead(struct sv_engine *e)
+{
     const struct sv_plan *p = &e->plan;
     for (int32_t slot = 0; slot < e->sched.n_slots; slot++) {
         const struct sv_seq *q = e->sched.slot[slot];
@@ -135,16 +149,20 @@ static void fill(struct sv_engine *e)
         sv_logits_seat(e, slot);
         e->sched.new_slot[slot] = false;
     }
-    int32_t d = 0;
-    for (int32_t s = 0; s < p->n_segs; s++) {
-        fill_seg(e, s, d);
-        d += p->seg[s].n_draft_rows > 0;
-    }
-    sv_batch_pad(b, p);
-    sv_logits_fill(e);
     sv_cache_upload(&e->cache);
-    sv_dev_upload(e->dev, b->dev_block, b->host_block + (size_t)b->use * b->block_words,
-                  b->block_words * sizeof(int32_t));
+    for (int32_t s = 0, d = 0; s < p->n_segs; s++)
+        if (p->seg[s].n_draft_rows)
+            fill_draft(e, &p->seg[s], d++);
+}
+
+/* Plan to host arrays, one upload. */
+static void fill(struct sv_engine *e)
+{
+    for (int32_t s = 0; s < e->plan.n_segs; s++)
+        fill_seg(e, s);
+    sv_batch_pad(&e->batch, &e->plan);
+    sv_logits_fill(e);
+    upload(e);
 }
 
 /* The drafter writes its ids straight into the target's rows. */
@@ -169,7 +187,10 @@ static void propose(struct sv_engine *e)
                                                      .target_ids = b->row_ids.dev,
                                                      .cache = &e->cache,
                                                      .acts = &e->acts,
-                                                     .out = e->draft_out});
+                                                     .out = e->draft_out,
+                                                     .share = e->plan.shares ? e->cut.dev_share : NULL,
+                                                     .logits = e->logits.logits,
+                                                     .logit_chunk = e->logits.chunk});
 }
 
 /* The device completes ids and positions from its own state. */
@@ -250,6 +271,17 @@ static void draft_pass(void *user)
     propose(user);
 }
 
+/* Where the host may look in between: what the drafter is not sure enough of is not verified. */
+static void draft_and_cut(struct sv_engine *e)
+{
+    int64_t start = sv_clock_us();
+    sv_batch_pad(&e->batch, &e->plan);
+    upload(e);
+    draft_pass(e);
+    sv_cut_plan(e);
+    e->stats.draft_us += sv_clock_us() - start;
+}
+
 static void target_pass(void *user)
 {
     struct sv_engine *e = user;
@@ -280,11 +312,14 @@ static void enqueue(struct sv_engine *e, int32_t set)
     sv_batch_use(b, set);
     tell(e);
     sv_held_plan(e);
+    fill_ahead(e);
+    if (e->plan.shares)
+        draft_and_cut(e);
     fill(e);
     lap(e, SV_PHASE_FILL, &ns);
     if (e->plan.told.n_draft_rows && e->pads)
         sv_dev_graph_run(e->dev, pass_key(e, true), draft_pass, e);
-    else if (e->plan.told.n_draft_rows)
+    else if (e->plan.told.n_draft_rows && !e->plan.shares)
         draft_pass(e);
     e->stats.draft_us += lap(e, SV_PHASE_DRAFT, &ns) / 1000;
     if (e->plan.replays)
@@ -345,7 +380,15 @@ static void advance_seg(struct sv_engine *e, int32_t s)
         sv_accept_add(&e->accept, g->n_rows, n_emit);
         e->stats.width_chosen[g->n_rows]++;
         if (e->policy && g->n_rows > 1)
-            sv_policy_verified(e->policy, &q->record, g->n_rows, g->n_draft_rows, g->probe, n_emit);
+            sv_policy_verified(e->policy, &q->record,
+                               &(struct sv_verified){.width = g->n_rows,
+                                                     .draft_rows = g->n_draft_rows,
+                                                     .n_emitted = n_emit,
+                                                     .probe = g->probe,
+                                                     .share = e->plan.shares && g->n_drafts
+                                                                  ? e->cut.share + g->draft_out0
+                                                                  : NULL,
+                                                     .n_drafts = g->n_drafts});
     }
     /* What was drawn from a profile is not what the K/V were made of. */
     if (!e->profile)

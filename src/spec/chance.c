@@ -50,33 +50,49 @@ static float chance_of(const struct sv_policy *p, int mode, int32_t j)
     return h < 0.998f ? h : 0.998f;
 }
 
-void sv_policy_verified(struct sv_policy *p, struct sv_record *r, int32_t width, int32_t draft_rows,
-                        bool probe, int32_t n_emitted)
+/* A draft's fate, or its chance where it was cut off, counted with this weight. */
+static void count(struct sv_policy *p, struct sv_record *r, int32_t j, const struct sv_verified *v,
+                  float kept, float weight)
 {
-    int mode = draft_rows && draft_rows < p->block ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
-    float window = probe ? WINDOW_PROBE : WINDOW_ALL, expected = 0, alive = 1;
+    int mode = v->draft_rows && v->draft_rows < p->block ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
+    float window = v->probe ? WINDOW_PROBE : WINDOW_ALL, h = p->hazard[j];
+    p->kept[j] += weight * (kept - p->kept[j] / window);
+    p->tried[j] += weight * (1 - p->tried[j] / window);
+    if (p->tried[j] > MODE_TRIED) { /* else the record is what is wrong */
+        p->mode_kept[mode] += weight * (kept - p->mode_kept[mode] / WINDOW_MODE);
+        p->mode_expected[mode] += weight * (h - p->mode_expected[mode] / WINDOW_MODE);
+    }
+    r->kept[j] += weight * (kept - r->kept[j] / WINDOW_OWN);
+    r->expected[j] += weight * (h * p->mode_factor[mode] - r->expected[j] / WINDOW_OWN);
+}
+
+void sv_policy_verified(struct sv_policy *p, struct sv_record *r, const struct sv_verified *v)
+{
+    float window = v->probe ? WINDOW_PROBE : WINDOW_ALL, expected = 0, alive = 1;
+    int32_t width = v->width, n_emitted = v->n_emitted, known = v->share ? v->n_drafts + 1 : width;
     for (int32_t j = 1; j < width; j++)
         expected += alive *= p->hazard[j];
-    for (int32_t j = 1; j < width && j <= n_emitted; j++) {
-        float kept = j < n_emitted, h = p->hazard[j];
-        p->kept[j] += kept - p->kept[j] / window;
-        p->tried[j] += 1 - p->tried[j] / window;
-        if (p->tried[j] > MODE_TRIED) { /* else the record is what is wrong */
-            p->mode_kept[mode] += kept - p->mode_kept[mode] / WINDOW_MODE;
-            p->mode_expected[mode] += h - p->mode_expected[mode] / WINDOW_MODE;
-        }
-        r->kept[j] += kept - r->kept[j] / WINDOW_OWN;
-        r->expected[j] += h * p->mode_factor[mode] - r->expected[j] / WINDOW_OWN;
+    for (int32_t j = 1; j < width && j <= n_emitted; j++)
+        count(p, r, j, v, j < n_emitted, 1);
+    /* Drafts that were cut off had a chance too: without them the record would be that of drafts the
+     * drafter was sure of. */
+    float weight = n_emitted == width;
+    for (int32_t j = width; v->share && j <= v->n_drafts && weight > 0.01f; j++) {
+        float chance = sv_sure_chance(p, j, v->share[j - 1]);
+        count(p, r, j, v, chance, weight);
+        weight *= chance;
     }
+    if (v->share)
+        sv_sure_verified(p, v->share, width, n_emitted);
     /* What this width could not show goes stale; then it is taken to go on like the position
      * before. */
-    for (int32_t j = width; j < p->block && !probe; j++) {
+    for (int32_t j = known; j < p->block && !v->probe; j++) {
         p->kept[j] -= p->kept[j] / (2 * window);
         p->tried[j] -= p->tried[j] / (2 * window);
     }
     r->n_verified++;
     sv_trial_verified(p, r);
-    if (!probe)
+    if (!v->probe)
         return;
     /* A probe that did better than anybody thought is followed by more at once, so that good news
      * spreads fast. */

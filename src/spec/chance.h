@@ -14,6 +14,9 @@ void sv_chance_update(struct sv_policy *p);
 void sv_chance_fill(const struct sv_policy *p, const struct sv_policy_seq *s, float *alive);
 /* trial.c: a request's drafts were verified. */
 void sv_trial_verified(struct sv_policy *p, struct sv_record *r);
+/* sure.c: and what that says of how sure the drafter was. */
+void sv_sure_verified(struct sv_policy *p, const float *share, int32_t width, int32_t n_emitted);
+float sv_sure_chance(const struct sv_policy *p, int32_t j, float share);
 /* What a mode makes of that. */
 static inline float sv_chance_in_mode(const struct sv_policy *p, int mode, const float *alive,
                                       int32_t j)

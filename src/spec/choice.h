@@ -16,6 +16,7 @@ struct sv_candidate {
     int32_t n_rows; /* rows beyond one a sequence */
     int32_t bin;    /* the last bin rows are taken from, */
     int32_t in_bin; /* and how many of it */
+    int32_t width;  /* > 0: all of this width, to be cut once drafted; no bins */
     double score, tokens, us; /* tokens a us */
 };
 
@@ -24,6 +25,10 @@ void sv_choice_set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t w
 /* The best candidate that drafts; k = 0 when none could come near `plain`. */
 struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain);
 void sv_choice_apply(struct sv_policy *p, const struct sv_candidate *c);
+
+/* sure.c: candidates that are cut once drafted. */
+void sv_sure_search(struct sv_policy *p, int mode, int32_t n, const struct sv_candidate *plain,
+                    struct sv_candidate *best);
 
 /* Saves up time for trials: a share of what a step takes. */
 void sv_trial_save(struct sv_policy *p, double us, bool drafting);

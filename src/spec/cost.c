@@ -144,7 +144,7 @@ static void move(float *level, double by)
  * them. */
 void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us)
 {
-    enum { SETTLING = 2, COMPARED = 16 };
+    enum { SETTLING = 4, COMPARED = 16 };
     if (l->n_prompt_rows || !l->n_segs || us <= 0)
         return;
     double expected = sv_cost_us(c, l);
@@ -165,7 +165,7 @@ void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us)
     }
     int32_t *n_seen = &c->n_seen[l->sampled][plain];
     double rate = 1.0 / (5 + *n_seen);
-    *n_seen += *n_seen < 45;
+    *n_seen += *n_seen < 20;
     if (plain) {
         move(&level[SV_LEVEL_PLAIN], rate * surprise);
         return;

@@ -82,6 +82,34 @@ static int dflash_bind(struct sv_drafter *d, const struct sv_cache *cache, int32
     return rc;
 }
 
+/* The same ids, and the winners' shares of the softmax: over logits, some rows at a time. */
+static void propose_shares(const struct dflash *f, const struct sv_draft_pass *p)
+{
+    struct sv_dev *dev = f->target->dev;
+    const int32_t k = f->target->cfg.hidden_size, vocab = f->target->cfg.vocab_size;
+    const size_t row = (size_t)k * sv_dtype_bytes(sv_dev_act_dtype(dev));
+    const struct sv_gemm_part head = {.w = f->head};
+    for (int32_t i = 0; i < p->n_out; i += p->logit_chunk) {
+        int32_t n = p->n_out - i < p->logit_chunk ? p->n_out - i : p->logit_chunk;
+        sv_op_gemm(dev, &(struct sv_p_gemm){.n_rows = n,
+                                            .k = k,
+                                            .n_parts = 1,
+                                            .x = (const char *)p->out + (size_t)i * row,
+                                            .ldx = k,
+                                            .parts = &head,
+                                            .y = p->logits,
+                                            .y_f32 = true,
+                                            .ldy = vocab});
+        sv_op_argmax_share(dev, &(struct sv_p_argmax_share){.n_rows = n,
+                                                            .vocab = vocab,
+                                                            .logits = p->logits,
+                                                            .ld = vocab,
+                                                            .out_index = p->out_index + i,
+                                                            .out = p->target_ids,
+                                                            .share = p->share + i});
+    }
+}
+
 static void dflash_propose(struct sv_drafter *d, const struct sv_draft_pass *p)
 {
     struct dflash *f = dflash_of(d);
@@ -103,6 +131,10 @@ static void dflash_propose(struct sv_drafter *d, const struct sv_draft_pass *p)
                                        .n_out = p->n_out,
                                        .out_row = p->out_row,
                                        .out = p->out});
+    if (p->share) {
+        propose_shares(f, p);
+        return;
+    }
     sv_op_head_argmax(t->dev, &(struct sv_p_head_argmax){.n_rows = p->n_out,
                                                          .k = t->cfg.hidden_size,
                                                          .x = p->out,

@@ -60,6 +60,7 @@ void sv_policy_forget(struct sv_policy *p)
     memset(p->mode_kept, 0, sizeof p->mode_kept);
     memset(p->mode_expected, 0, sizeof p->mode_expected);
     memset(&p->trial, 0, sizeof p->trial);
+    memset(&p->sure, 0, sizeof p->sure);
     p->trial.thrift = p->trial.epoch = 1; /* records begin at 0 */
     sv_chance_update(p);
 }
@@ -170,6 +171,7 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     }
     if (drafting != other)
         sv_choice_apply(p, best);
+    p->rate = used->score;
     p->n_plain += drafting == other;
     if (drafting && !beside_prompt)
         sv_trial_paid(p);

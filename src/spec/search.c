@@ -159,16 +159,47 @@ static void search(struct sv_policy *p, int mode, int32_t n, const struct sv_can
     }
 }
 
-struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain)
+static struct sv_candidate search_all(struct sv_policy *p, const struct sv_candidate *plain)
 {
     struct sv_candidate best = {.score = -HUGE_VAL};
     int32_t n = rank_all(p);
     bool both = p->drafts_on_device;
-    if (both)
-        search(p, SV_DRAFT_SHORT, n, plain, &best);
     /* A full block costs more; it has to be better to be worth a look. */
-    if (!both || p->mode_factor[SV_DRAFT_FULL] > p->mode_factor[SV_DRAFT_SHORT])
-        search(p, SV_DRAFT_FULL, n, plain, &best);
+    bool full = !both || p->mode_factor[SV_DRAFT_FULL] > p->mode_factor[SV_DRAFT_SHORT];
+    for (int mode = SV_DRAFT_FULL; mode <= SV_DRAFT_SHORT; mode++) {
+        if (mode == SV_DRAFT_FULL ? !full : !both)
+            continue;
+        if (p->cuts)
+            sv_sure_search(p, mode, n, plain, &best);
+        else
+            search(p, mode, n, plain, &best);
+    }
+    return best;
+}
+
+/* Where cuts are to come, one search serves a few steps: it takes as long as a good part of a small model's
+ * step, and what it decides is how much to ask the drafter for. */
+struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain)
+{
+    enum { SERVES = 4 };
+    struct sv_searched *last = &p->searched;
+    if (!p->cuts)
+        return search_all(p, plain);
+    if (last->n == p->n && last->n_steps++ < SERVES && last->plain_us > 0) {
+        struct sv_candidate c = {.mode = last->mode, .k = last->k, .width = last->width};
+        c.tokens = plain->tokens + last->more_tokens;
+        c.us = plain->us * last->us / last->plain_us;
+        c.score = c.k ? c.tokens / c.us : -HUGE_VAL;
+        return c;
+    }
+    struct sv_candidate best = search_all(p, plain);
+    *last = (struct sv_searched){.n = p->n,
+                                 .mode = best.mode,
+                                 .k = best.k,
+                                 .width = best.width,
+                                 .more_tokens = best.tokens - plain->tokens,
+                                 .us = best.us,
+                                 .plain_us = plain->us};
     return best;
 }
 
@@ -202,8 +233,10 @@ void sv_choice_apply(struct sv_policy *p, const struct sv_candidate *c)
     for (int32_t r = 0; r < c->k; r++) {
         struct sv_policy_seq *s = &p->seq[p->rank[r].i];
         const float *alive = p->alive + (size_t)p->rank[r].i * (size_t)p->block;
-        int32_t width = 1;
-        for (int32_t j = 1; j < s->cap; j++) {
+        if (s->fixed || s->cap < 2)
+            continue; /* somebody else sits there by now */
+        int32_t width = c->width < s->cap ? c->width > 1 ? c->width : 1 : s->cap;
+        for (int32_t j = 1; !c->width && j < s->cap; j++) {
             int bin = bin_of(sv_chance_in_mode(p, c->mode, alive, j));
             if (bin < c->bin || (bin == c->bin && !left))
                 break;

@@ -30,6 +30,10 @@ struct sv_draft_pass {
     const struct sv_cache *cache;
     const struct sv_acts *acts;
     void *out;                  /* (n_out, hidden) act scratch */
+    /* How sure the drafter is: its winner's share of the softmax. NULL = nobody asks. */
+    float *share;               /* (n_out) */
+    float *logits;              /* (logit_chunk, vocab) scratch, when share is wanted */
+    int32_t logit_chunk;
 };
 
 /* What the target has just committed. */
@@ -202,10 +206,28 @@ struct sv_policy_seq {
     float seg_us, row_us, draft_us, draft_row_us;
 };
 
+#define SV_SURE_BINS 24
+#define SV_SURE_EDGES 6
+/* What a drafter's own probabilities are worth (sure.c): fading sums. */
+struct sv_sure {
+    float kept[SV_SURE_BINS], tried[SV_SURE_BINS];          /* by how sure it was */
+    float at_kept[SV_MAX_BLOCK], at_expected[SV_MAX_BLOCK]; /* [j]: draft j against that */
+    /* [j]: share of the last blocks whose draft j had a chance between two edges, and the sum of these. */
+    float spread[SV_MAX_BLOCK][SV_SURE_EDGES], spread_sum[SV_MAX_BLOCK][SV_SURE_EDGES];
+};
+
 struct sv_policy {
     struct sv_cost cost;
     int32_t block, n_slots, n;
     bool drafts_on_device;
+    bool cuts;                 /* rows are cut once the drafter has said how sure it is */
+    struct sv_sure sure;
+    struct sv_searched {       /* the last search, which serves a few steps */
+        int32_t n, n_steps, mode, k, width;
+        double more_tokens, us, plain_us;
+    } searched;
+    double rate;               /* tokens a us expected of this step: what time is worth */
+    int64_t n_cut;             /* rows cut so far */
     struct sv_policy_seq *seq; /* (n_slots) of this step */
     struct sv_load load;       /* of the step chosen last */
     /* engine-wide record: fading counts, and the chance that draft j is kept once j - 1 was; how the modes
@@ -242,9 +264,18 @@ void sv_policy_forget(struct sv_policy *p);
 void sv_policy_begin(struct sv_policy *p, int32_t n_prompt_rows, bool sampled);
 void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq);
 void sv_policy_choose(struct sv_policy *p);
-/* A verify step of `width` rows, drafted with draft_rows masks and anchor, brought n_emitted tokens. */
-void sv_policy_verified(struct sv_policy *p, struct sv_record *record, int32_t width,
-                        int32_t draft_rows, bool probe, int32_t n_emitted);
+/* Between drafting and verifying, with p->cuts: narrows seq[] to the rows that pay. share: of all drafts in
+ * the order of the sequences. */
+void sv_policy_cut(struct sv_policy *p, const float *share);
+/* A verify step, drafted with draft_rows masks and anchor: of n_drafts drafts width - 1 were verified and
+ * brought n_emitted tokens. share: of the n_drafts; NULL = not known, and nothing was cut. */
+struct sv_verified {
+    int32_t width, draft_rows, n_emitted;
+    bool probe;
+    const float *share;
+    int32_t n_drafts;
+};
+void sv_policy_verified(struct sv_policy *p, struct sv_record *record, const struct sv_verified *v);
 /* Expected accept length (bonus included) of a request without history at this width. */
 double sv_policy_expect(const struct sv_policy *p, int mode, int32_t width);
 

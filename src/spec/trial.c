@@ -10,7 +10,7 @@
 #include "spec/choice.h"
 
 enum {
-    STEPS = 8,          /* of one trial of the other way */
+    STEPS = 12,         /* of one trial of the other way */
     YOUNG = 256,        /* choices of a process that knows its table only */
     VERIFIED = 6,       /* verify steps of its own, */
     CHOICES = 48,       /* and choices, before a request's drafter is given up; */
@@ -138,7 +138,8 @@ static int probe_how(const struct sv_policy *p, const struct sv_policy_seq *s, c
     while (w < s->cap && alive[w - 1] > REACH)
         w++;
     *width = w;
-    return s->record->n_verified % 4 && p->drafts_on_device ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
+    return s->record->n_verified % 4 && p->drafts_on_device && !p->cuts ? SV_DRAFT_SHORT
+                                                                         : SV_DRAFT_FULL;
 }
 
 /* What it would lose has to be saved up: its time less what its tokens are worth. More of what did well, and
@@ -169,6 +170,8 @@ void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting)
     if (!drafting && !burst)
         was_in_vain(p, 0.97);
     s->probe = !drafting;
+    if (s->probe && p->cuts) /* the drafter tells about its whole block, for next to nothing */
+        sv_choice_set_width(p, s, s->cap, SV_DRAFT_FULL);
     s->record->probed = p->n_steps;
     p->n_probes++;
 }

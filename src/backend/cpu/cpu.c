@@ -270,6 +270,7 @@ static const struct sv_backend cpu_backend = {
     .head_argmax = sv_cpu_head_argmax,
     .logit_pos = sv_cpu_logit_pos,
     .sample = sv_cpu_sample,
+    .argmax_share = sv_cpu_argmax_share,
     .logit_rules = sv_cpu_logit_rules,
     .logprobs = sv_cpu_logprobs,
     .history = sv_cpu_history,

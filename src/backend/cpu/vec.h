@@ -164,6 +164,7 @@ void sv_cpu_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_
 void sv_cpu_attention(struct sv_dev *dev, const struct sv_p_attention *p);
 void sv_cpu_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p);
 void sv_cpu_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p);
+void sv_cpu_argmax_share(struct sv_dev *dev, const struct sv_p_argmax_share *p);
 void sv_cpu_sample(struct sv_dev *dev, const struct sv_p_sample *p);
 void sv_cpu_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p);
 void sv_cpu_logprobs(struct sv_dev *dev, const struct sv_p_logprobs *p);

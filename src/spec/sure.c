@@ -1,0 +1,256 @@
+/*
+ * sure.c - widths from how sure the drafter is of each draft: what that says of a draft's chance,
+ * what it is worth to know before verifying, and the cut between the two passes.
+ *
+ * Where the device can tell (struct sv_policy: cuts), called by policy.c for the choice before
+ * drafting, and by the engine between drafting and verifying. The drafter's own probability of its
+ * winner is calibrated by what was kept, never believed. Must not: allocate, or change a draft.
+ */
+#include "spec/choice.h"
+
+#include <math.h>
+
+enum { CUT_BINS = 64 };
+
+/* Steps of the drafter's log odds from LOWEST on. A bin begins as the record says, with this weight: what is
+ * thought bad from the start would be cut off and never be seen to be good. */
+static const float LOWEST = -4, STEP = 0.5f, FIRST = 4;
+/* Drafts remembered by a bin and by a position; what a position needs to be believed. */
+static const float WINDOW = 512, AT_WINDOW = 256, AT_WEIGHT = 20;
+/* Blocks remembered for how chances are spread; what that is worth without any. */
+static const float BLOCKS = 128, FEW_BLOCKS = 4;
+/* A probe verifies what is kept with at least this chance. */
+static const float REACH = 0.15f;
+static const float edge[SV_SURE_EDGES] = {0, 0.1f, 0.2f, 0.35f, 0.5f, 0.7f};
+
+/* ---------------------------------------------------------------- chances */
+
+static int32_t bin_of(float share)
+{
+    float s = share > 1e-6f ? share < 0.999999f ? share : 0.999999f : 1e-6f;
+    float x = (logf(s / (1 - s)) - LOWEST) / STEP;
+    return x <= 0 ? 0 : x >= SV_SURE_BINS - 1 ? SV_SURE_BINS - 1 : (int32_t)x;
+}
+
+/* That draft j is kept once the one before it was. */
+static float chance_of(const struct sv_policy *p, int32_t j, float share)
+{
+    const struct sv_sure *k = &p->sure;
+    int32_t b = bin_of(share);
+    float c = (k->kept[b] + FIRST * p->hazard[j]) / (k->tried[b] + FIRST);
+    c *= (k->at_kept[j] + AT_WEIGHT) / (k->at_expected[j] + AT_WEIGHT);
+    return c < 0.998f ? c : 0.998f;
+}
+
+float sv_sure_chance(const struct sv_policy *p, int32_t j, float share)
+{
+    return chance_of(p, j, share);
+}
+
+/* Drafts 1 .. width - 1 were verified, the first n_emitted - 1 kept; share[j - 1] is draft j's. */
+void sv_sure_verified(struct sv_policy *p, const float *share, int32_t width, int32_t n_emitted)
+{
+    struct sv_sure *k = &p->sure;
+    for (int32_t j = 1; j < width && j <= n_emitted; j++) {
+        float kept = j < n_emitted, c = chance_of(p, j, share[j - 1]);
+        int32_t b = bin_of(share[j - 1]);
+        k->at_kept[j] += kept - k->at_kept[j] / AT_WINDOW;
+        k->at_expected[j] += c - k->at_expected[j] / AT_WINDOW;
+        k->kept[b] += kept - k->kept[b] / WINDOW;
+        k->tried[b] += 1 - k->tried[b] / WINDOW;
+    }
+}
+
+/* A block's chances as they stood before it was cut. */
+static void remember(struct sv_sure *k, int32_t j, float alive)
+{
+    int32_t b = SV_SURE_EDGES - 1;
+    while (alive < edge[b])
+        b--;
+    for (int32_t i = 0; i < SV_SURE_EDGES; i++) {
+        k->spread[j][i] -= k->spread[j][i] / BLOCKS;
+        k->spread_sum[j][i] -= k->spread_sum[j][i] / BLOCKS;
+    }
+    k->spread[j][b] += 1;
+    k->spread_sum[j][b] += alive;
+}
+
+/* ---------------------------------------------------------------- before drafting */
+
+struct ask {
+    struct sv_candidate c;
+    float rows[SV_SURE_EDGES], tokens[SV_SURE_EDGES]; /* of one sequence, above each edge */
+    float row_us, draft_us, draft_row_us;             /* sums over the sequences that draft */
+    float gain;                                       /* sum of their factors over the record */
+    int32_t block_rows;
+};
+
+static struct sv_load load_of(const struct sv_policy *p, const struct ask *a, float rows)
+{
+    const struct sv_candidate *c = &a->c;
+    struct sv_load l = p->load;
+    int32_t masks = c->mode == SV_DRAFT_FULL ? a->block_rows : c->k * c->width;
+    l.n_rows += (int32_t)((float)c->k * rows + 0.5f);
+    l.row_us += a->row_us * rows;
+    l.n_draft_segs += c->k;
+    l.n_draft_out += c->k * (c->width - 1);
+    l.n_draft_rows += masks;
+    l.draft_us += a->draft_us + a->draft_row_us / (float)c->k * (float)masks;
+    return l;
+}
+
+/* All chances to cut at, for one number of proposals. */
+static void try_width(const struct sv_policy *p, struct ask *a, const struct sv_candidate *plain,
+                      struct sv_candidate *best)
+{
+    struct sv_load l = load_of(p, a, 0);
+    double most = plain->tokens + (double)(a->gain * a->tokens[0]);
+    if (most / sv_cost_us(&p->cost, &l) <= best->score)
+        return;
+    for (int32_t b = SV_SURE_EDGES - 1; b >= 0; b--) {
+        if (a->rows[b] <= 0)
+            continue;
+        l = load_of(p, a, a->rows[b]);
+        a->c.tokens = plain->tokens + (double)(a->gain * a->tokens[b]);
+        a->c.us = sv_cost_us(&p->cost, &l);
+        a->c.score = a->c.tokens / a->c.us;
+        if (a->c.score > best->score)
+            *best = a->c;
+    }
+}
+
+/* How a block's chances are spread: as lately seen, and for the rest all like the record. */
+static void add_position(const struct sv_policy *p, struct ask *a, int32_t j, float alive)
+{
+    const struct sv_sure *k = &p->sure;
+    float power = p->mode_power[a->c.mode][j], all = FEW_BLOCKS, rows = 0, tokens = 0;
+    for (int32_t b = 0; b < SV_SURE_EDGES; b++)
+        all += k->spread[j][b];
+    for (int32_t b = SV_SURE_EDGES - 1; b >= 0; b--) {
+        rows += k->spread[j][b] / all;
+        tokens += k->spread_sum[j][b] / all * power;
+        a->rows[b] += rows;
+        a->tokens[b] += tokens;
+    }
+    for (int32_t b = 0; b < SV_SURE_EDGES; b++)
+        if (alive >= edge[b]) {
+            a->rows[b] += FEW_BLOCKS / all;
+            a->tokens[b] += FEW_BLOCKS / all * alive * power;
+        }
+}
+
+static void try_sequences(const struct sv_policy *p, struct ask *a, const struct sv_candidate *plain,
+                          struct sv_candidate *best)
+{
+    float alive = 1;
+    for (int32_t b = 0; b < SV_SURE_EDGES; b++)
+        a->rows[b] = a->tokens[b] = 0;
+    for (int32_t j = 1; j < p->block; j++) {
+        add_position(p, a, j, alive *= p->hazard[j]);
+        a->c.width = j + 1;
+        if (j < 4 || j == 5 || j % 4 == 3 || j == p->block - 1)
+            try_width(p, a, plain, best);
+    }
+}
+
+/* The best way to draft when rows are cut afterwards; n sequences are ranked. */
+void sv_sure_search(struct sv_policy *p, int mode, int32_t n, const struct sv_candidate *plain,
+                    struct sv_candidate *best)
+{
+    struct ask a = {.gain = 0};
+    float usual = 0, alive = 1;
+    for (int32_t j = 1; j < p->block; j++)
+        usual += alive *= p->hazard[j];
+    for (int32_t k = 1; k <= n; k++) {
+        const struct sv_policy_seq *s = &p->seq[p->rank[k - 1].i];
+        a.gain += usual > 0 ? p->rank[k - 1].value / usual : 0;
+        a.block_rows += s->block;
+        a.row_us += s->row_us;
+        a.draft_us += s->draft_us;
+        a.draft_row_us += s->draft_row_us;
+        if (k != n && k != (n + 1) / 2 && (k > 1 || n < 4))
+            continue;
+        a.c = (struct sv_candidate){.mode = mode, .k = k};
+        try_sequences(p, &a, plain, best);
+    }
+}
+
+/* ---------------------------------------------------------------- between the passes */
+
+struct rows_left {
+    int32_t count[CUT_BINS];
+    double tokens[CUT_BINS], row_us[CUT_BINS];
+};
+
+static int32_t cut_bin(float alive)
+{
+    int32_t b = (int32_t)(alive * CUT_BINS);
+    return b < CUT_BINS ? b : CUT_BINS - 1;
+}
+
+static bool may_cut(const struct sv_policy_seq *s)
+{
+    return s->draft_rows && !s->fixed;
+}
+
+/* The lowest bin whose rows still pay at p->rate tokens a us. */
+static int32_t lowest_bin(const struct sv_policy *p, const struct rows_left *r, struct sv_load l)
+{
+    int32_t lowest = CUT_BINS;
+    double tokens = 0, best = -p->rate * sv_cost_us(&p->cost, &l);
+    for (int32_t b = CUT_BINS - 1; b >= 0; b--) {
+        if (!r->count[b])
+            continue;
+        l.n_rows += r->count[b];
+        l.row_us += (float)r->row_us[b];
+        tokens += r->tokens[b];
+        double worth = tokens - p->rate * sv_cost_us(&p->cost, &l);
+        if (worth > best) {
+            best = worth;
+            lowest = b;
+        }
+    }
+    return lowest;
+}
+
+void sv_policy_cut(struct sv_policy *p, const float *share)
+{
+    struct rows_left left = {.count = {0}};
+    struct sv_load *l = &p->load, without;
+    int32_t at = 0;
+    without = *l;
+    without.n_prompt_rows = 0;
+    for (int32_t i = 0; i < p->n; i++) {
+        const struct sv_policy_seq *s = &p->seq[i];
+        float *alive = p->alive + (size_t)i * (size_t)p->block, chance = 1;
+        for (int32_t j = 1; s->draft_rows && j < s->width; j++) {
+            alive[j] = chance *= chance_of(p, j, share[at++]);
+            if (!p->random)
+                remember(&p->sure, j, chance);
+            if (!may_cut(s) || s->probe)
+                continue;
+            left.count[cut_bin(chance)]++;
+            left.tokens[cut_bin(chance)] += (double)chance;
+            left.row_us[cut_bin(chance)] += (double)s->row_us;
+            without.n_rows--;
+            without.row_us -= s->row_us;
+        }
+    }
+    int32_t lowest = p->random ? 0 : lowest_bin(p, &left, without);
+    for (int32_t i = 0; i < p->n; i++) {
+        struct sv_policy_seq *s = &p->seq[i];
+        const float *alive = p->alive + (size_t)i * (size_t)p->block;
+        int32_t width = 1;
+        if (!may_cut(s))
+            continue;
+        while (width < s->width &&
+               (s->probe ? width < 2 || alive[width] >= REACH : cut_bin(alive[width]) >= lowest))
+            width++;
+        if (p->random)
+            width = 1 + (int32_t)sv_rng_below(p->random, (uint32_t)s->width);
+        l->n_rows += width - s->width;
+        l->row_us += s->row_us * (float)(width - s->width);
+        p->n_cut += s->width - width;
+        s->width = width;
+    }
+}
