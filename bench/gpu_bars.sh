@@ -28,14 +28,6 @@ draft=(--draft-config "$shape-dflash")
 measure main "${draft[@]}" --mode plain,verify,dflash --accept-profile 6.4 --concurrency 1,8,32 --prefill 8192 --steps 32
 measure policy "${draft[@]}" --mode plain,dflash,auto --accept-profile qwen3-8b --concurrency 1,8,32 --steps 32
 [ "${PORTABLE:-1}" = 0 ] || measure portable --mode plain --accept-profile never --kernels portable --concurrency 1 --steps 32
-if [ "${OPS:-0}" = 1 ]; then
-    for n in 1 32; do
-        steps=$((n == 1 ? 16 : 8))
-        measure "ops-$n" "${draft[@]}" --mode plain,verify,dflash --accept-profile 6.4 --concurrency $n --steps $steps \
-            --profile-ops "$out/ops-$n.txt"
-    done
-fi
-
 python3 - "$out" <<'PY'
 import csv
 import os
@@ -96,3 +88,11 @@ for n in (1, 8, 32):
             print(f"  {mode:10} {n:3} sequences, {r['profile']:10} {float(r['tok_s_median']):10.1f} tok/s {float(r['ms_step']):8.3f} ms"
                   f"  auto/best {r['auto_to_best'] or '-'}  widths {r['widths_percent']}")
 PY
+
+if [ "${OPS:-0}" = 1 ]; then
+    for n in 1 32; do
+        steps=$((n == 1 ? 16 : 8))
+        measure "ops-$n" "${draft[@]}" --mode plain,verify,dflash --accept-profile 6.4 --concurrency $n --steps $steps \
+            --profile-ops "$out/ops-$n.txt"
+    done
+fi

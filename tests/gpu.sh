@@ -5,7 +5,7 @@
 # tests/gpu.sh [BUILD_FOLDER]: BUILD holds a release build with CUDA=1 (make CUDA=1 FLAVOUR=release all tests). Logs go to
 # $OUT or a temporary folder. QUICK=1 runs the op checks under compute-sanitizer instead: TOOLS="memcheck racecheck",
 # OPS="sample rules" for some of them, LIMIT=95 seconds each, TOGETHER=1 all tools at once. Exit code 1 when anything
-# failed. Must not: build anything.
+# failed. FULL=1: the engine's tests with all their prompts. Must not: build anything.
 set -u
 cd "$(dirname "$0")/.."
 B=${1:-build}
@@ -67,8 +67,9 @@ for program in test_cross_ops test_cross_tokens test_cross_logits test_cross_dev
         start "$program-$test" 150 "$B/tests/backend/$program" "$test"
     done
 done
-finish
 
+# Fewer prompts than on the CPU, unless FULL=1: a dozen programs share the GPU.
+[ "${FULL:-0}" = 1 ] || export SALVO_TEST_QUICK=1
 for device in cuda cuda-portable cuda-eager; do
     export SALVO_TEST_DEVICE=$device
     for test in greedy_auto_f32 greedy_auto_bf16 sampled_auto_f32 sampled_auto_bf16; do
@@ -81,10 +82,7 @@ for device in cuda cuda-portable cuda-eager; do
     done
     unset SALVO_TEST_DEVICE
 done
-finish 2>/dev/null
-# Alone: it looks at all of the device's memory.
-SALVO_TEST_DEVICE=cuda start engine/test_memory-cuda 60 "$B/tests/engine/test_memory"
-finish
+unset SALVO_TEST_QUICK
 
 # The demo pair: greedy tokens of plain decoding and of DFlash at several batch sizes, bit for bit.
 demo() { # NAME ARGS...
@@ -104,6 +102,10 @@ demo eager --device cuda -b 8 --no-graphs "${draft[@]}"
 demo portable --device cuda -b 8 --kernels portable
 demo portable-dflash --device cuda -b 5 --kernels portable "${draft[@]}"
 finish
+# Alone: it looks at all of the device's memory.
+SALVO_TEST_DEVICE=cuda start engine/test_memory-cuda 60 "$B/tests/engine/test_memory"
+finish
+
 tokens() { sed 's/.*"token_ids"/"token_ids"/; s/"finish_reason".*//' "$O/$1.jsonl" 2>/dev/null; }
 same() { # A B: equal token ids
     local a b n

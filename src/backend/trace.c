@@ -102,6 +102,7 @@ PLAIN(block_ids)
 PLAIN(embed)
 NAMED(add_rms_norm, "add_rms_norm%s%s", p->row_index ? " of chosen rows" : "", p->tap ? ", tap" : "")
 NAMED(gemm, "gemm %d -> %d", (int)p->k, (int)n_out(p))
+NAMED(gemm_act_mul, "gemm_act_mul %d -> %d", (int)p->k, (int)p->parts[0].w.rows)
 PLAIN(qk_norm_rope_kv_write)
 PLAIN(attention)
 PLAIN(act_mul)
@@ -178,6 +179,8 @@ int sv_trace_begin(struct sv_trace **out, struct sv_dev *dev, struct sv_err *err
     t->be.embed = trace_embed;
     t->be.add_rms_norm = trace_add_rms_norm;
     t->be.gemm = trace_gemm;
+    if (t->be.gemm_act_mul) /* may be composed of others */
+        t->be.gemm_act_mul = trace_gemm_act_mul;
     t->be.qk_norm_rope_kv_write = trace_qk_norm_rope_kv_write;
     t->be.attention = trace_attention;
     t->be.act_mul = trace_act_mul;

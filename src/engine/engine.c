@@ -162,11 +162,11 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     if (!rc)
         rc = (made ? sv_model_open_random : sv_model_open)(&e->model, e->dev, o->target_dir, n_positions,
                                                            err);
-    stage(t, "target", (double)e->model.weights.n_bytes / 1e9);
+    stage(t, "target", made ? 0 : (double)e->model.weights.n_bytes / 1e9);
     if (!rc && !e->drafter && o->draft_dir)
         rc = (made ? sv_dflash_open_random : sv_dflash_open)(&e->drafter, &e->model, o->draft_dir,
                                                              n_positions, err);
-    stage(t, "draft", e->drafter ? (double)e->drafter->weight_bytes / 1e9 : 0);
+    stage(t, "draft", e->drafter && !made ? (double)e->drafter->weight_bytes / 1e9 : 0);
     if (rc)
         return rc;
     sv_dev_on_upload(e->dev, NULL, NULL);

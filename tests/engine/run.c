@@ -33,6 +33,11 @@ void run_cases_free(struct run_case *c, int32_t n)
     free(c);
 }
 
+int32_t run_few(int32_t n)
+{
+    return n > 20 && sv_env("SALVO_TEST_QUICK") ? 20 : n;
+}
+
 void run_device(struct sv_engine_options *o)
 {
     const char *want = sv_env("SALVO_TEST_DEVICE");

@@ -28,6 +28,8 @@ struct run_out {
 struct run_case *run_cases(int32_t n, int32_t vocab, int32_t max_len, int32_t max_tokens,
                            uint64_t seed);
 void run_cases_free(struct run_case *c, int32_t n);
+/* n, or fewer with SALVO_TEST_QUICK, where each step is dear. */
+int32_t run_few(int32_t n);
 /* Options without a device get SALVO_TEST_DEVICE: cpu (the default), cuda, cuda-portable, cuda-eager. */
 void run_device(struct sv_engine_options *o);
 struct sv_engine *run_open(const struct sv_engine_options *o, struct sv_drafter *drafter);

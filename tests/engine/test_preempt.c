@@ -43,6 +43,7 @@ static struct sv_engine *open_tight(const struct sv_engine_options *base, const 
 
 static void run_tight(const struct sv_engine_options *base, bool sampled, int32_t n)
 {
+    n = run_few(n);
     struct run_case *c = run_cases(n, VOCAB, MAX_PROMPT, MAX_TOKENS, 77);
     for (int i = 0; i < n && sampled; i++) {
         c[i].req.temperature = i % 4 ? 0.9 : 0;

@@ -147,6 +147,7 @@ static int32_t n_different(const struct run_out *a, const struct run_out *b, int
 
 static void lossless(struct pair pair, bool sampled, int n)
 {
+    n = run_few(n);
     struct run_case *c = run_cases(n, VOCAB, MAX_PROMPT, MAX_TOKENS, 77);
     struct sv_engine *e = open_as(pair, &plain, NULL);
     struct run_out *bare = run_all(e, c, n);
@@ -197,6 +198,7 @@ static void trained_lossless(void **state)
  * and the same requests again, whose prompts the cache then knows. */
 static void under_pressure(struct pair pair, bool sampled, int n)
 {
+    n = run_few(n);
     struct run_case *c = run_cases(n, VOCAB, MAX_PROMPT, MAX_TOKENS, 81);
     for (int i = 0; i < n; i++) {
         ask(&c[i].req, i, sampled);

@@ -16,7 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N = 60, MAX_PROMPT = 40, MAX_TOKENS = 32, VOCAB = 300, BLOCK = 16 };
+#define N run_few(60)
+enum { MAX_PROMPT = 40, MAX_TOKENS = 32, VOCAB = 300, BLOCK = 16 };
 
 /* The trained golden pair: its drafts are often right. */
 static struct sv_engine_options trained(void)
