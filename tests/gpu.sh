@@ -4,7 +4,7 @@
 #
 # tests/gpu.sh [BUILD_FOLDER]: BUILD holds a release build with CUDA=1 (make CUDA=1 FLAVOUR=release all tests). Logs go to
 # $OUT or a temporary folder. QUICK=1 runs the op checks under compute-sanitizer instead: TOOLS="memcheck racecheck",
-# OPS="sample rules" for some of them, LIMIT=95 seconds each, TOGETHER=1 all tools at once. Exit code 1 when anything
+# OPS="sample rules" for some of them, TOGETHER=1 all tools at once. LIMIT: seconds for each program. Exit code 1 when anything
 # failed. FULL=1: the engine's tests with all their prompts. Must not: build anything.
 set -u
 cd "$(dirname "$0")/.."
@@ -64,7 +64,7 @@ fi
 for program in test_cross_ops test_cross_tokens test_cross_logits test_cross_device; do
     [ -x "$B/tests/backend/$program" ] || continue
     for test in $("$B/tests/backend/$program" --list); do
-        start "$program-$test" 150 "$B/tests/backend/$program" "$test"
+        start "$program-$test" "${LIMIT:-150}" "$B/tests/backend/$program" "$test"
     done
 done
 
@@ -74,11 +74,11 @@ for device in cuda cuda-portable cuda-eager; do
     export SALVO_TEST_DEVICE=$device
     for test in greedy_auto_f32 greedy_auto_bf16 sampled_auto_f32 sampled_auto_bf16; do
         [ $device != cuda ] && [ $test != greedy_auto_bf16 ] && continue
-        start "lossless-$device-$test" 150 "$B/tests/engine/test_lossless" "$test"
+        start "lossless-$device-$test" "${LIMIT:-150}" "$B/tests/engine/test_lossless" "$test"
     done
     for program in model/test_golden spec/test_dflash_golden engine/test_preempt engine/test_prefix \
         engine/test_widths engine/test_rules; do
-        [ -x "$B/tests/$program" ] && [ $device = cuda ] && start "$program-$device" 150 "$B/tests/$program"
+        [ -x "$B/tests/$program" ] && [ $device = cuda ] && start "$program-$device" "${LIMIT:-150}" "$B/tests/$program"
     done
     unset SALVO_TEST_DEVICE
 done
