@@ -8,11 +8,17 @@
  * memory, so the input is signed and weights stand 128 higher; what that adds, 128 times the sum of
  * the row's bytes, is taken off again. Must not: be used for a weight of the target.
  */
-#pragma GCC target("avx512vnni")
+#if !defined(__clang__)
+#pragma GCC target("avx512vnni") /* the Makefile's flags name what all *_avx512.c may use */
+#endif
 #include "backend/cpu/gemm.h"
 
 #include <immintrin.h>
 #include <math.h>
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512vnni"))), apply_to = function)
+#endif
 
 #define KSTEP 64
 #define UNIT SV_GEMM_UNIT
@@ -238,3 +244,7 @@ const struct sv_gemm_kern *sv_gemm_kern_i8_avx512(void)
     static const struct sv_gemm_kern kern = {"avx512-i8", SV_GEMM_X_BYTES, pack, run, NULL, NULL};
     return &kern;
 }
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
