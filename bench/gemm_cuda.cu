@@ -652,7 +652,7 @@ static void rows(struct stack *s)
         printf("\n");
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
             const int32_t n = counts[c];
-            for (int round = 0; round < (!set && n <= 16 ? 2 : 1); round++) {
+            for (int round = 0; round < (!set && n <= 8 ? 2 : 1); round++) {
                 if (!set && n > 64)
                     continue;
                 cu.gemm->tune_round = round;

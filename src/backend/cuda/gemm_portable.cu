@@ -277,13 +277,12 @@ static const struct width {
     gemm_fn *fn[2]; /* [1]: gated */
 } widths[] = {
     {8, 4, {gemm_kernel<8, 4, false>, gemm_kernel<8, 4, true>}},
-    {16, 4, {gemm_kernel<16, 4, false>, gemm_kernel<16, 4, true>}},
+    {16, 2, {gemm_kernel<16, 2, false>, gemm_kernel<16, 2, true>}},
     {32, 2, {gemm_kernel<32, 2, false>, gemm_kernel<32, 2, true>}},
     {64, 2, {gemm_kernel<64, 2, false>, gemm_kernel<64, 2, true>}},
     {128, 2, {gemm_kernel<128, 2, false>, gemm_kernel<128, 2, true>}},
-    /* The first two where shared memory is small. */
+    /* The first where shared memory is small. */
     {8, 2, {gemm_kernel<8, 2, false>, gemm_kernel<8, 2, true>}},
-    {16, 2, {gemm_kernel<16, 2, false>, gemm_kernel<16, 2, true>}},
 };
 enum { N_WIDTHS = sizeof widths / sizeof *widths, N_CHOICES = 5 };
 

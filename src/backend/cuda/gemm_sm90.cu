@@ -19,6 +19,7 @@
 enum {
     CONSUMERS = 256, /* two warpgroups */
     MAX_STAGES = 12,
+    KEEP_FROM = 64, /* rows from which a unit's last piece may stay in registers */
     SMEM_MAX = 232448
 };
 
@@ -113,11 +114,14 @@ struct tail {
 
 /* ---------------------------------------------------------------- the producer */
 
-/* A unit's tiles in the order of work: a block that the unit ends inside of comes first, so that
- * its piece lies ready before the unit's end and nobody waits for it there. */
-static __device__ __forceinline__ int32_t first_tile(int32_t t0, int32_t t1, int32_t n_k)
+/* A unit's tiles in the order of work. A block that the unit ends inside of comes first, so that its piece
+ * lies ready before the unit's end and nobody waits for it there; or, to keep, a block that it shares
+ * comes last, so that what it stores of it itself need not leave the registers. */
+static __device__ __forceinline__ int32_t first_tile(int32_t t0, int32_t t1, int32_t n_k, bool keep)
 {
-    const int32_t last = t1 - t1 % n_k;
+    const int32_t last = t1 - t1 % n_k, next = t0 + (n_k - t0 % n_k);
+    if (keep)
+        return t0 % n_k != 0 && next < t1 ? next : t0;
     return last > t0 && last < t1 ? last : t0;
 }
 
@@ -195,7 +199,7 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     v.band_bytes = (size_t)a.split.n_k * SV_TILE_BYTES;
     v.t0 = t0;
     v.t1 = t1;
-    v.t = first_tile(t0, t1, a.split.n_k);
+    v.t = first_tile(t0, t1, a.split.n_k, N >= KEEP_FROM && a.keep);
     walk_enter(v, a, half);
     struct walk x = v;
     const int32_t n_tiles = t1 - t0, early = min(a.n_stages, n_tiles);
@@ -322,12 +326,13 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
 {
     const int wg = threadIdx.x / 128, band_in = half * 2 + wg;
     struct place at = {0, 0};
+    constexpr bool KEEP = N >= KEEP_FROM;
     int32_t shared0 = -1, shared1 = -1; /* blocks whose pieces wait to be added up */
     sv_pdl_wait();
     if (a.mode == SV_GEMM_ARGMAX)
         best_clear(a, CONSUMERS / 32);
 #pragma unroll 1
-    for (int32_t t = first_tile(t0, t1, a.split.n_k), left = t1 - t0; left > 0;) {
+    for (int32_t t = first_tile(t0, t1, a.split.n_k, KEEP && a.keep), left = t1 - t0; left > 0;) {
         const int32_t block = t / a.split.n_k, k0 = t - block * a.split.n_k;
         const int32_t n = min(a.split.n_k - k0, t1 - t);
         const struct strip own = strip_of<GATED>(a, block, band_in);
@@ -340,6 +345,13 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
         t = t + n == t1 ? t0 : t + n;
         if (!own.present)
             continue;
+        if constexpr (KEEP)
+            if (a.keep && n != a.split.n_k && left == 0) {
+                exchange_pieces<N, 4, true, GATED>(acc, a, unit, block, band_in,
+                                                   out_spot<GATED>(a, block, own.band, tail),
+                                                   CONSUMERS / 32);
+                break;
+            }
         if (n != a.split.n_k) {
             post_piece<N>(acc, a, piece_of<N, 4>(a, unit, block, band_in));
             if (shared0 < 0)
@@ -647,6 +659,10 @@ void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, str
     a->n_stages = g->tune_stages ? g->tune_stages : w->stages;
     while (a->n_stages > MAX_STAGES || smem_of(w->n, a->n_stages) > SMEM_MAX)
         a->n_stages--;
+    /* Measured: with two sharers keeping pays, with four only where pieces are large. */
+    const int64_t unit = (int64_t)a->split.n_blocks * a->split.n_k / a->split.n_units;
+    a->keep = w->n >= 192 ||
+              (w->n >= KEEP_FROM && (w->n <= 96 ? 2 * unit >= a->split.n_k : unit > a->split.n_k));
     /* Rows that are not there take the copy longer than rows that are. */
     a->x_rows = (a->n_rows + 7) / 8 * 8;
     launch(cu, w->fn[a->mode == SV_GEMM_GATED], w->n, 1, sv_split_grid(&a->split, g->sm90_units), x,
