@@ -23,6 +23,8 @@ enum {
 static const double SHARE = 0.007, YOUNG_SHARE = 0.015, LEAST = 0.1;
 /* What a process may spend on trials before it has saved anything, in steps. */
 static const double FIRST_STEPS = 4, DEBT = 4;
+/* A table is not so wrong that what is thought to be below this share of the best could be better. */
+static const double FAR = 0.4;
 /* A draft is looked at while the one before it is kept with this chance: beyond, little is seen. */
 static const float REACH = 0.15f;
 /* Who brings more drafts than this a step keeps drafting: with fewer sequences at work it may pay. */
@@ -88,7 +90,7 @@ bool sv_trial_other_way(struct sv_policy *p, const struct sv_candidate *plain,
          * steps have been compared, the sooner they are tried again. */
         const int32_t *seen = p->cost.n_seen[p->load.sampled];
         int32_t least = drafting ? 16 + seen[1] : STEPS;
-        if (t->n_since < least || t->credit_us < 2 * loss)
+        if (t->n_since < least || t->credit_us < 2 * loss || other->score < FAR * used->score)
             return false;
         t->n_left = STEPS;
         t->drafts = !drafting;
