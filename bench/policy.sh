@@ -3,17 +3,20 @@
 #
 # Usage: bench/policy.sh [SALVO [OUT.csv]]. Then the shipped pair with real acceptance. Modes take turns, so a busy
 # machine blurs the ratios but does not tilt them; auto_to_best below 0.97 is listed at the end.
+# RUN="nice -n -5" or the like stands before every call: one level and profile each, some ten seconds long.
 set -eu
 salvo=${1:-build/salvo}
 out=${2:-policy.csv}
 pair="-m models/demo/target -d models/demo/draft"
 first=yes
-for n in 1 2 4 8 16 32 64 128; do
+for n in ${LEVELS:-1 2 4 8 16 32 64 128}; do
+    for p in ${PROFILES:-never 1.5 2.5 4 6.4 qwen3-8b always}; do
     # shellcheck disable=SC2086
-    "$salvo" bench $pair --mode plain,dflash,auto --widths 2,3,4,6,8,12,16 --accept-profile all --concurrency $n \
+    ${RUN:-} "$salvo" bench $pair --mode plain,dflash,auto --widths ${WIDTHS:-2,4,8,16} --accept-profile $p --concurrency $n \
         --context "${CONTEXT:-128}" --steps $((n < 8 ? 48 : n < 32 ? 24 : 8)) --repeat "${REPEAT:-21}" --seconds "${SECONDS_EACH:-0.7}" -q -o csv >"$out.part"
     if [ $first = yes ]; then cat "$out.part"; else tail -n +2 "$out.part"; fi >>"$out.new"
     first=no
+    done
 done
 rm -f "$out.part"
 mv "$out.new" "$out"
