@@ -222,8 +222,9 @@ static void plan_decode(const struct sv_sched *s, struct sv_cache *cache, struct
     struct sv_plan_seg *g = add_seg(p, q, SV_SEG_VERIFY, w, w);
     g->probe = chosen && chosen->probe;
     g->gave_up = chosen && !chosen->fixed && q->record.gave_up;
-    if (g->gave_up) /* where steps in flight end is not known; they bring one position at least */
-        sv_cache_mark_bare(cache, q->slot, q->n_committed);
+    if (g->gave_up) /* where steps in flight end is not known, but all of the prompt's rows are planned */
+        sv_cache_mark_bare(cache, q->slot,
+                           q->n_committed > q->n_prefill ? q->n_committed : q->n_prefill);
     if (w < 2 || s->block < 2)
         return;
     /* The draft always sees the whole block it is asked to work with, also when the last tokens of a

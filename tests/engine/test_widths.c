@@ -30,7 +30,7 @@ static struct sv_engine_options trained(void)
 static struct sv_engine_options random_pair(void)
 {
     return (struct sv_engine_options){.target_dir = toy_target(&toy_bf16),
-                                     .draft_dir = toy_draft(&toy_bf16)};
+                                      .draft_dir = toy_draft(&toy_bf16)};
 }
 
 static void sample(struct run_case *c, int n)
@@ -81,7 +81,8 @@ static void same_under(struct sv_engine_options o, bool sampled, bool randomly)
             n_steps += out[k].n_steps;
         assert_int_equal(n_segs, n_steps);
         assert_int_equal(n_verify, st.n_verify_steps);
-        int64_t n_reasons = 0; /* of choices; what a step run ahead brings for a request that ended is dropped */
+        int64_t n_reasons =
+            0; /* of choices; what a step run ahead brings for a request that ended is dropped */
         for (int w = 0; w < SV_WIDTH_REASONS; w++)
             n_reasons += st.width_reason[w];
         assert_true(randomly || (i ? n_reasons >= n_segs : n_reasons == n_segs));
@@ -192,8 +193,8 @@ static void believe(struct sv_policy *p, float kept)
     p->trial.n_requests = 1; /* not the one in sixteen that is tried all the same */
 }
 
-static struct run_out *run_one(struct sv_engine *e, struct run_case *c, int32_t *prompt, int32_t n_prompt,
-                               int32_t max_tokens)
+static struct run_out *run_one(struct sv_engine *e, struct run_case *c, int32_t *prompt,
+                               int32_t n_prompt, int32_t max_tokens)
 {
     *c = (struct run_case){.prompt = prompt, .n_prompt = n_prompt, .max_tokens = max_tokens};
     c->req.ignore_eos = true;
@@ -201,17 +202,16 @@ static struct run_out *run_one(struct sv_engine *e, struct run_case *c, int32_t 
     return run_all(e, c, 1);
 }
 
-/* A request that drafts no more leaves no context K/V behind. What goes on from its pages does not draft
- * either, and says the same; what goes on from pages before it gave up does. */
-static void gave_up(void **state)
+/* A request that drafts no more leaves no context K/V behind. What goes on from its pages does not
+ * draft either, and says the same; what goes on from pages before it gave up does. */
+static void give_up(const struct sv_engine_tuning *tuning)
 {
-    (void)state;
     struct sv_engine_options o = trained();
     struct run_case c;
     int32_t prompt[200] = {5, 6, 7};
     o.max_sequences = 2;
     o.auto_width = true;
-    struct sv_engine *e = run_open(&o, NULL);
+    struct sv_engine *e = run_open_tuned(&o, tuning, NULL);
     for (int i = 0; i < 40; i++)
         prompt[i] = 3 + i * 7 % (VOCAB - 3);
     believe(e->policy, 0);
@@ -235,6 +235,19 @@ static void gave_up(void **state)
     run_out_free(next, 1);
     run_out_free(again, 1);
     sv_engine_close(e);
+}
+
+static void gave_up(void **state)
+{
+    (void)state;
+    give_up(&(struct sv_engine_tuning){.run_ahead = false});
+}
+
+/* The step after the prompt's is planned while the prompt's rows are still on their way. */
+static void gave_up_ahead(void **state)
+{
+    (void)state;
+    give_up(&(struct sv_engine_tuning){.pad = true, .run_ahead = true});
 }
 
 /* As on a device with graphs: counts padded, a step planned before the last one is read. */
@@ -292,5 +305,6 @@ static void small_context(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
              cmocka_unit_test(chosen), cmocka_unit_test(request_keeps_its_width),
-             cmocka_unit_test(held_taps), cmocka_unit_test(gave_up), cmocka_unit_test(padded_and_ahead),
+             cmocka_unit_test(held_taps), cmocka_unit_test(gave_up),
+             cmocka_unit_test(gave_up_ahead), cmocka_unit_test(padded_and_ahead),
              cmocka_unit_test(small_context))
