@@ -40,7 +40,6 @@ struct sv_gemm_item {
 struct sv_gemm_args {
     struct sv_split split;
     int32_t n_rows, n_parts, mode, n_stages;
-    bool keep;      /* sm_90: a unit's last piece stays in registers as far as it stores it itself */
     int32_t x_rows; /* sm_90: of x in a copy, of which each thread block of a cluster makes one */
     void *y;
     int64_t ldy;

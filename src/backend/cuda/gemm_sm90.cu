@@ -19,7 +19,7 @@
 enum {
     CONSUMERS = 256, /* two warpgroups */
     MAX_STAGES = 12,
-    KEEP_FROM = 64, /* rows from which a unit's last piece may stay in registers */
+    KEEP_FROM = 192, /* width from which a unit's last piece stays in registers */
     SMEM_MAX = 232448
 };
 
@@ -199,7 +199,7 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     v.band_bytes = (size_t)a.split.n_k * SV_TILE_BYTES;
     v.t0 = t0;
     v.t1 = t1;
-    v.t = first_tile(t0, t1, a.split.n_k, N >= KEEP_FROM && a.keep);
+    v.t = first_tile(t0, t1, a.split.n_k, N >= KEEP_FROM);
     walk_enter(v, a, half);
     struct walk x = v;
     const int32_t n_tiles = t1 - t0, early = min(a.n_stages, n_tiles);
@@ -332,7 +332,7 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
     if (a.mode == SV_GEMM_ARGMAX)
         best_clear(a, CONSUMERS / 32);
 #pragma unroll 1
-    for (int32_t t = first_tile(t0, t1, a.split.n_k, KEEP && a.keep), left = t1 - t0; left > 0;) {
+    for (int32_t t = first_tile(t0, t1, a.split.n_k, KEEP), left = t1 - t0; left > 0;) {
         const int32_t block = t / a.split.n_k, k0 = t - block * a.split.n_k;
         const int32_t n = min(a.split.n_k - k0, t1 - t);
         const struct strip own = strip_of<GATED>(a, block, band_in);
@@ -346,7 +346,7 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
         if (!own.present)
             continue;
         if constexpr (KEEP)
-            if (a.keep && n != a.split.n_k && left == 0) {
+            if (n != a.split.n_k && left == 0) {
                 exchange_pieces<N, 4, true, GATED>(acc, a, unit, block, band_in,
                                                    out_spot<GATED>(a, block, own.band, tail),
                                                    CONSUMERS / 32);
@@ -659,10 +659,6 @@ void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, str
     a->n_stages = g->tune_stages ? g->tune_stages : w->stages;
     while (a->n_stages > MAX_STAGES || smem_of(w->n, a->n_stages) > SMEM_MAX)
         a->n_stages--;
-    /* Measured: with two sharers keeping pays, with four only where pieces are large. */
-    const int64_t unit = (int64_t)a->split.n_blocks * a->split.n_k / a->split.n_units;
-    a->keep = w->n >= 192 ||
-              (w->n >= KEEP_FROM && (w->n <= 96 ? 2 * unit >= a->split.n_k : unit > a->split.n_k));
     /* Rows that are not there take the copy longer than rows that are. */
     a->x_rows = (a->n_rows + 7) / 8 * 8;
     launch(cu, w->fn[a->mode == SV_GEMM_GATED], w->n, 1, sv_split_grid(&a->split, g->sm90_units), x,
