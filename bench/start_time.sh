@@ -3,7 +3,7 @@
 # size with random weights, page cache warm; and what the program says about where the time went.
 #
 # bench/start_time.sh [SALVO] [FOLDER]: FOLDER (default /tmp/salvo-8b, about 19 GB) is filled by
-# bench/random_checkpoint.py unless it holds a checkpoint, and left there. REPEAT=3. DRAFT=0: without the draft.
+# tools/bench/random_checkpoint.py unless it holds a checkpoint, and left there. REPEAT=3. DRAFT=0: without the draft.
 set -u
 here=$(dirname "$0")
 salvo=${1:-$here/../build/salvo}
@@ -15,7 +15,7 @@ since() { awk "BEGIN { printf \"%.2f\", $(now) - $1 }"; }
 for part in "$shape" "$shape-dflash"; do
     [ -f "$dir/$part/config.json" ] && continue
     begin=$(now)
-    python3 "$here/random_checkpoint.py" "$here/shapes/$part" "$dir/$part" || exit 1
+    python3 "$here/../tools/bench/random_checkpoint.py" "$here/shapes/$part" "$dir/$part" || exit 1
     echo "wrote $dir/$part: $(du -sh "$dir/$part" | cut -f1) in $(since "$begin") s"
 done
 

@@ -2,7 +2,7 @@
 """Writes a checkpoint nobody trained: DIR/config.json's shapes, sharded, random bf16 numbers, and a tokenizer of the
 same size made from the demo's. For timing starts at real sizes; about 2 GB/s. Standard library only.
 
-    bench/random_checkpoint.py CONFIG_DIR OUT_DIR [TOKENIZER_DIR]
+    tools/bench/random_checkpoint.py CONFIG_DIR OUT_DIR [TOKENIZER_DIR]
 
 A target gets TOKENIZER_DIR's tokenizer (default models/demo/target), grown by merges up to the vocabulary's size.
 """
@@ -123,7 +123,7 @@ def main():
         json.dump({"metadata": {}, "weight_map": index}, open(os.path.join(out, "model.safetensors.index.json"), "w"))
     if "dflash_config" not in c:
         here = os.path.dirname(os.path.abspath(__file__))
-        tok = sys.argv[3] if len(sys.argv) == 4 else os.path.join(here, "..", "models", "demo", "target")
+        tok = sys.argv[3] if len(sys.argv) == 4 else os.path.join(here, "..", "..", "models", "demo", "target")
         write_tokenizer(tok, out, c["vocab_size"], [c["bos_token_id"], c["eos_token_id"]])
 
 
