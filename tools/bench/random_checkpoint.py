@@ -84,6 +84,8 @@ def write_tokenizer(src, out, vocab_size, ends):
     vocab, merges = t["model"]["vocab"], t["model"]["merges"]
     rng, words = random.Random(1), list(vocab)
     first_special = min(ends + [vocab_size - 16])
+    if first_special < len(words):
+        sys.exit(f"vocabulary of {vocab_size}: special tokens begin at {first_special}, inside the {len(words)} of {src}")
     while len(words) < first_special:
         a, b = rng.choice(words), rng.choice(words)
         if len(a) + len(b) < 16 and a + b not in vocab:
