@@ -119,6 +119,17 @@ struct outcome {
     int64_t n_plain, n_probes;
 };
 
+/* Tells the policy what came of a sequence's drafts. */
+static void verified(struct sv_policy *p, struct sv_record *rec, const struct sv_policy_seq *s,
+                     int32_t n_emitted)
+{
+    sv_policy_verified(p, rec,
+                       &(struct sv_verified){.width = s->width,
+                                             .draft_rows = s->draft_rows,
+                                             .n_emitted = n_emitted,
+                                             .probe = s->probe});
+}
+
 static struct outcome run_policy(const struct machine *m, const struct sv_accept_profile *prof,
                                  int32_t n)
 {
@@ -155,11 +166,7 @@ static struct outcome run_policy(const struct machine *m, const struct sv_accept
             int32_t len = sv_profile_draw(prof, (uint64_t)i, (uint64_t)step);
             len = len < s->width ? len : s->width;
             if (s->width > 1)
-                sv_policy_verified(p, &rec[i],
-                                   &(struct sv_verified){.width = s->width,
-                                                         .draft_rows = s->draft_rows,
-                                                         .n_emitted = len,
-                                                         .probe = s->probe});
+                verified(p, &rec[i], s, len);
             if (step >= 100) /* what it costs to learn the first time is paid once a process */
                 tokens += len;
         }
@@ -316,11 +323,7 @@ static double run_requests(const struct machine *m, int32_t n, int32_t n_request
                                           (uint64_t)step);
             len = len < s->width ? len : s->width;
             if (s->width > 1)
-                sv_policy_verified(p, &rec[i],
-                                   &(struct sv_verified){.width = s->width,
-                                                         .draft_rows = s->draft_rows,
-                                                         .n_emitted = len,
-                                                         .probe = s->probe});
+                verified(p, &rec[i], s, len);
             tokens += n_begun > from && n_begun <= to ? len : 0;
             left[i] -= len;
         }

@@ -78,36 +78,8 @@ static inline __m512 vec_load_w_part(const void *p, enum sv_dtype dt, int n)
 #define dot_emit sv_gemm_emit_avx512
 #include "backend/cpu/gemm_dot.h"
 
-static inline void transpose16(__m512 r[16])
-{
-    __m512 t[16];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
-        t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        r[4 * i] = _mm512_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
-        r[4 * i + 1] = _mm512_shuffle_ps(t[4 * i], t[4 * i + 2], 0xee);
-        r[4 * i + 2] = _mm512_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
-        r[4 * i + 3] = _mm512_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xee);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_f32x4(r[i], r[4 + i], 0x88);
-        t[4 + i] = _mm512_shuffle_f32x4(r[i], r[4 + i], 0xdd);
-        t[8 + i] = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0x88);
-        t[12 + i] = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0xdd);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0x88);
-        r[8 + i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0xdd);
-        r[4 + i] = _mm512_shuffle_f32x4(t[4 + i], t[12 + i], 0x88);
-        r[12 + i] = _mm512_shuffle_f32x4(t[4 + i], t[12 + i], 0xdd);
-    }
-}
+#define MUST_INLINE static inline __attribute__((always_inline))
+#include "backend/cpu/transpose_avx512.h"
 
 /* Columns of a tile too narrow to be worth a transposition. */
 static inline __m512 tile_column(const float *tile, int ld, int j, __mmask16 rows)
@@ -138,21 +110,21 @@ static void store_y(const struct sv_gemm_span *s, int32_t n0, int nn, int32_t m,
                                   _mm512_add_ps(tile_column(tile, ld, j, rows), bias));
         return;
     }
-    __m512 r[16];
+    __m512i r[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++)
-        r[i] = _mm512_loadu_ps(tile + i * 16);
+        r[i] = _mm512_loadu_si512(tile + i * 16);
     transpose16(r);
     if (nm == 16) {
 #pragma GCC unroll 16
         for (int j = 0; j < 16; j++)
-            _mm512_storeu_ps(y + j * c->ldy, _mm512_add_ps(r[j], bias));
+            _mm512_storeu_ps(y + j * c->ldy, _mm512_add_ps(_mm512_castsi512_ps(r[j]), bias));
         return;
     }
 #pragma GCC unroll 16
     for (int j = 0; j < 16; j++)
         if (j < nm)
-            _mm512_storeu_ps(y + j * c->ldy, _mm512_add_ps(r[j], bias));
+            _mm512_storeu_ps(y + j * c->ldy, _mm512_add_ps(_mm512_castsi512_ps(r[j]), bias));
 }
 
 /* One input row: the 16 values stand together, and almost never beat what is there. */

@@ -1,8 +1,8 @@
 /*
- * attention_async.cuh - barriers in shared memory, loads of boxes through tensor maps, and barriers of a warpgroup, one
+ * attention_async.cuh - loads of boxes through tensor maps and barriers of a warpgroup, one
  * function for each instruction.
  *
- * Included by attention_sm90.cu only. Emulated builds bring their own. Must not: hold anything but instructions.
+ * Included by attention_chunk.cuh. Emulated builds bring their own, the barriers of barrier.cuh with them. Must not: hold anything but instructions.
  */
 #ifndef SV_CUDA_ATTENTION_ASYNC_CUH
 #define SV_CUDA_ATTENTION_ASYNC_CUH
@@ -10,36 +10,8 @@
 #include "backend/cuda/attention.h"
 
 #ifndef SV_CUDA_EMULATED
+#include "backend/cuda/barrier.cuh"
 
-static __device__ __forceinline__ void attn_bar_init(uint32_t bar, uint32_t count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
-}
-/* Barriers just made become visible to the copy engine. */
-static __device__ __forceinline__ void attn_bar_made(void)
-{
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-static __device__ __forceinline__ void attn_bar_expect(uint32_t bar, uint32_t n_bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(n_bytes) : "memory");
-}
-static __device__ __forceinline__ void attn_bar_arrive(uint32_t bar)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-static __device__ __forceinline__ void attn_bar_wait(uint32_t bar, uint32_t parity)
-{
-    uint32_t done;
-    do {
-        asm volatile("{\n.reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(done)
-                     : "r"(bar), "r"(parity)
-                     : "memory");
-    } while (!done);
-}
 /* Brings the parameters in, line by line, while there is nothing else to do. */
 static __device__ __forceinline__ void attn_touch(const struct sv_attn_args &a)
 {

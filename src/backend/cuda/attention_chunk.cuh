@@ -44,7 +44,7 @@ static __device__ __forceinline__ void ring_give(uint32_t free)
 {
     __syncwarp();
     if (threadIdx.x % 32 == 0)
-        attn_bar_arrive(free);
+        bar_arrive(free);
 }
 static __device__ __forceinline__ void ring_next(struct ring &r)
 {
@@ -103,7 +103,7 @@ static __device__ __forceinline__ void expect_boxes(const struct sv_attn_args &a
 {
     const uint32_t boxes = (uint32_t)__popc(__ballot_sync(0xffffffffu, mine));
     if (threadIdx.x % 32 == 0)
-        attn_bar_expect(ring_full(r), boxes * (uint32_t)a.box_rows * 128);
+        bar_expect(ring_full(r), boxes * (uint32_t)a.box_rows * 128);
     __syncwarp();
 }
 
@@ -155,7 +155,7 @@ static __device__ __forceinline__ void load_rest(const struct sv_attn_args &a, c
             if (j < done)
                 continue;
             const bool mine = now >= 0 && b.half == j % 2;
-            attn_bar_wait(ring_free(r), r.phase ^ 1);
+            bar_wait(ring_free(r), r.phase ^ 1);
             expect_boxes(a, mine, r);
             if (mine)
                 load_box<HD>(a, j / 2, it, b, first, now, r);
@@ -238,9 +238,9 @@ static __device__ __forceinline__ void values(float (&o)[HD / 8][4], uint32_t (&
 /* The next two stages are full. */
 static __device__ __forceinline__ void wait_both(struct ring r)
 {
-    attn_bar_wait(ring_full(r), r.phase);
+    bar_wait(ring_full(r), r.phase);
     ring_next(r);
-    attn_bar_wait(ring_full(r), r.phase);
+    bar_wait(ring_full(r), r.phase);
 }
 
 /* Values that no row of the tile sees may be anything in memory, even NaN: a weight of zero does not stop that. lo, hi: what
@@ -310,7 +310,7 @@ static __device__ __forceinline__ void chunk_sum(const struct sv_attn_args &a, c
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         if (!dry)
-            attn_bar_wait(ring_full(r), r.phase);
+            bar_wait(ring_full(r), r.phase);
         scores<HD>(s[h], q, ring_at<HD>(r));
         taken[h] = ring_free(r);
         if (!dry)

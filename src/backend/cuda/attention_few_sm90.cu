@@ -186,8 +186,8 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
         if (f.n_slots > 0) {
             const int32_t left = f.n_parts - round * PER_ROUND;
             if (threadIdx.x == 0)
-                attn_bar_expect(bar, (uint32_t)((left < PER_ROUND ? left : PER_ROUND) * f.n_slots * (HD * 4 + 8)));
-            attn_bar_wait(bar, (uint32_t)round & 1);
+                bar_expect(bar, (uint32_t)((left < PER_ROUND ? left : PER_ROUND) * f.n_slots * (HD * 4 + 8)));
+            bar_wait(bar, (uint32_t)round & 1);
         }
 #pragma unroll
         for (int k = 0; k < MAX_SLOTS / 4; k++)
@@ -224,11 +224,11 @@ template <int HD> __global__ void __launch_bounds__(160, 1) attn_few(const __gri
 
     if (threadIdx.x == 0) {
         for (int32_t i = 0; i < a.n_stages; i++) {
-            attn_bar_init(r.bars + 16 * i, 1);
-            attn_bar_init(r.bars + 16 * i + 8, 4);
+            bar_init(r.bars + 16 * i, 1);
+            bar_init(r.bars + 16 * i + 8, 4);
         }
-        attn_bar_init(bar, 1);
-        attn_bar_made();
+        bar_init(bar, 1);
+        bar_made();
     }
     if (threadIdx.x == 128) {
         attn_map_fetch(&a.k_map);

@@ -135,7 +135,7 @@ static __device__ __forceinline__ void work(const struct sv_attn_args &a, struct
                     sum_merge(span, chunk);
             } else {
                 for (int j = 0; j < 4; j++) { /* nothing in it for this warpgroup */
-                    attn_bar_wait(ring_full(r), r.phase);
+                    bar_wait(ring_full(r), r.phase);
                     ring_give(ring_free(r));
                     ring_next(r);
                 }
@@ -175,10 +175,10 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
 
     if (threadIdx.x == 0) {
         for (int32_t i = 0; i < a.n_stages; i++) {
-            attn_bar_init(r.bars + 16 * i, 1);
-            attn_bar_init(r.bars + 16 * i + 8, GROUPS * 4);
+            bar_init(r.bars + 16 * i, 1);
+            bar_init(r.bars + 16 * i + 8, GROUPS * 4);
         }
-        attn_bar_made();
+        bar_made();
     }
     if (threadIdx.x == WORKERS) {
         attn_map_fetch(&a.k_map);

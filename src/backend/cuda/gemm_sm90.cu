@@ -11,6 +11,7 @@
  * not: let anything but the weight's shape decide the order of a sum; n_rows only picks the width N
  * and the way, which do not change an element's bits.
  */
+#include "backend/cuda/barrier.cuh"
 #include "backend/cuda/gemm_out.cuh"
 #include "backend/cuda/wgmma.cuh"
 
@@ -25,22 +26,6 @@ enum {
 
 /* ---------------------------------------------------------------- barriers and copies */
 
-static __device__ __forceinline__ void bar_init(uint32_t bar, uint32_t count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
-}
-
-static __device__ __forceinline__ void bar_expect(uint32_t bar, uint32_t n_bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(n_bytes)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void bar_arrive(uint32_t bar)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-
 /* The same barrier in block `rank` of the cluster. Nothing is handed over but the end of reads that
  * are already done, so no release at cluster scope: that is a fence of about a microsecond. */
 static __device__ __forceinline__ void bar_arrive_at(uint32_t bar, uint32_t rank)
@@ -49,19 +34,6 @@ static __device__ __forceinline__ void bar_arrive_at(uint32_t bar, uint32_t rank
                  "mbarrier.arrive.shared::cluster.b64 _, [far];\n}" ::"r"(bar),
                  "r"(rank)
                  : "memory");
-}
-
-static __device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity)
-{
-    uint32_t done;
-    do {
-        asm volatile("{\n.reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(done)
-                     : "r"(bar), "r"(parity)
-                     : "memory");
-    } while (!done);
 }
 
 static __device__ __forceinline__ void copy_tile(uint32_t dst, const void *src, uint32_t bar,
@@ -506,7 +478,7 @@ static __global__ void __launch_bounds__(threads_of(N), 1)
             bar_init(smem_u32(&tail->full[i]), 1);
             bar_init(smem_u32(&tail->empty[i]), CONSUMERS / 32 * CL);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        bar_made();
         asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
         if (smem & 1023)
             __trap(); /* swizzled tiles must lie on 1024 */

@@ -181,22 +181,22 @@ static void bar_step(emu_bar &b)
     }
 }
 
-void attn_bar_init(uint32_t bar, uint32_t count)
+void bar_init(uint32_t bar, uint32_t count)
 {
     emu_shared_ptr(bar, 8);
     bars[bar] = {count, count, 0, 0, {}};
 }
-void attn_bar_arrive(uint32_t bar)
+void bar_arrive(uint32_t bar)
 {
     auto &b = bar_at(bar);
     if (b.left-- == 0)
         fail("more arrivals than a barrier counts");
     bar_step(b);
 }
-void attn_bar_expect(uint32_t bar, uint32_t n_bytes)
+void bar_expect(uint32_t bar, uint32_t n_bytes)
 {
     bar_at(bar).bytes += n_bytes;
-    attn_bar_arrive(bar);
+    bar_arrive(bar);
 }
 
 void emu_box(uint32_t to, const uint64_t *map, int32_t col, int32_t row, int32_t kv_head, int32_t page, uint32_t bar)
@@ -209,7 +209,7 @@ void emu_box(uint32_t to, const uint64_t *map, int32_t col, int32_t row, int32_t
     bar_at(bar).boxes.push_back({to, from, map[5], hd * 2});
 }
 
-void attn_bar_wait(uint32_t bar, uint32_t parity)
+void bar_wait(uint32_t bar, uint32_t parity)
 {
     auto &b = bar_at(bar);
     for (;;) {

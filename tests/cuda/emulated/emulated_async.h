@@ -7,11 +7,11 @@
 #ifndef SV_EMULATED_ASYNC_H
 #define SV_EMULATED_ASYNC_H
 
-void attn_bar_init(uint32_t bar, uint32_t count);
-static inline void attn_bar_made(void) {}
-void attn_bar_expect(uint32_t bar, uint32_t n_bytes);
-void attn_bar_arrive(uint32_t bar);
-void attn_bar_wait(uint32_t bar, uint32_t parity);
+void bar_init(uint32_t bar, uint32_t count);
+static inline void bar_made(void) {}
+void bar_expect(uint32_t bar, uint32_t n_bytes);
+void bar_arrive(uint32_t bar);
+void bar_wait(uint32_t bar, uint32_t parity);
 static inline void attn_touch(const struct sv_attn_args &) {}
 static inline void attn_map_fetch(const struct sv_attn_map *) {}
 void emu_box(uint32_t to, const uint64_t *map, int32_t col, int32_t row, int32_t kv_head, int32_t page, uint32_t bar);

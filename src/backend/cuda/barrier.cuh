@@ -1,0 +1,48 @@
+/*
+ * barrier.cuh - barriers in shared memory (mbarrier), one function for each instruction; `bar` is a barrier's address
+ * in shared memory.
+ *
+ * Included by gemm_sm90.cu and, through attention_async.cuh, by attention's *_sm90.cu. Emulated builds bring their
+ * own. Must not: hold anything but instructions.
+ */
+#ifndef SV_CUDA_BARRIER_CUH
+#define SV_CUDA_BARRIER_CUH
+
+#include <stdint.h>
+
+static __device__ __forceinline__ void bar_init(uint32_t bar, uint32_t count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+
+/* Barriers just made become visible to the copy engine and to the cluster. */
+static __device__ __forceinline__ void bar_made(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+static __device__ __forceinline__ void bar_expect(uint32_t bar, uint32_t n_bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(n_bytes)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void bar_arrive(uint32_t bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+
+static __device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity)
+{
+    uint32_t done;
+    do {
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(done)
+                     : "r"(bar), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
+
+#endif

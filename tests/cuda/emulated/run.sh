@@ -1,0 +1,18 @@
+#!/bin/sh
+# run.sh - compiles CUDA kernels for this CPU, with the emulator beside them, and runs the check.
+#
+# tests/cuda/emulated/run.sh CHECK.cpp KERNELS.cu...: called by tests/cuda/*_emulated.test.sh in the repository's root;
+# SALVO names the program whose libsalvo.a is linked. Skips where it cannot run. Must not: need a GPU or nvcc.
+set -e
+[ "$(uname -m)" = x86_64 ] || { echo "skipped: coroutines of tests/cuda/emulated are for x86-64"; exit 0; }
+command -v g++ >/dev/null || { echo "skipped: no C++ compiler"; exit 0; }
+fma=
+if grep -qw fma /proc/cpuinfo; then fma=-mfma; fi
+check=$1
+shift
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+lib=$(dirname "${SALVO:-build/salvo}")/libsalvo.a
+g++ -std=gnu++20 -O2 $fma -ffp-contract=off -fno-strict-aliasing -w -Itests/cuda/emulated -Itests/cuda -Isrc -I. \
+    -o "$out/check" "$check" tests/cuda/emulated/emulated.cpp -x c++ "$@" -x none "$lib" -lm -lpthread
+"$out/check"
