@@ -176,6 +176,7 @@ int main(int argc, char **argv)
     static const struct mode modes[] = {{"flood", 0, 0, 1000},
                                         {"paced", 3200, 0, 1000},
                                         {"each", 3200, -1, 1000},
+                                        {"step10", 10000, 0, 300},
                                         {"step30", 30000, 0, 100},
                                         {"step60", 60000, 0, 100}};
     int n = argc > 1 ? atoi(argv[1]) : 5, bad = 0;

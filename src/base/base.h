@@ -154,13 +154,17 @@ bool sv_queue_push(struct sv_queue *q, const void *item); /* false: full */
 bool sv_queue_pop(struct sv_queue *q, void *item, int64_t wait_us);
 /* Batches of bytes for an event loop. post takes the batch's bytes and leaves it empty (on failure, only when
  * memory is out, the batch stays as it is); take replaces what `out` held by all that was posted, in order.
- * Buffers are swapped, not copied, when the reader keeps up. The descriptor is readable while there is mail. */
+ * Buffers are swapped, not copied, when the reader keeps up. A post makes the descriptor readable when it is urgent or
+ * the quiet time is over; what is posted before gathers, but waits at most hold_us. The reader sets these times
+ * (on sv_clock_us; at first it is never quiet), and one when it wants to be woken in any case (INT64_MAX = none). take
+ * makes it unreadable. */
 struct sv_mail;
 int sv_mail_open(struct sv_mail **m, struct sv_err *err);
 void sv_mail_close(struct sv_mail *m);
 int sv_mail_fd(const struct sv_mail *m);
-int sv_mail_post(struct sv_mail *m, struct sv_buf *batch);
+int sv_mail_post(struct sv_mail *m, struct sv_buf *batch, bool urgent);
 void sv_mail_take(struct sv_mail *m, struct sv_buf *out);
+void sv_mail_quiet(struct sv_mail *m, int64_t until_us, int64_t hold_us, int64_t wake_us);
 /* The latest value of something, n_bytes of it; zeros until it is set. */
 struct sv_cell;
 int sv_cell_open(struct sv_cell **c, size_t n_bytes, struct sv_err *err);

@@ -1,6 +1,6 @@
 /*
  * channel.c - how two threads hand things over: a bounded queue of items, batches of bytes with a descriptor
- * that an event loop can watch, and a cell that holds the latest value of something.
+ * that an event loop can watch and that goes off only when it should, and a cell that holds the latest value of something.
  *
  * Called by the server's two threads. A queue and a cell never allocate after open; mail grows to the largest
  * batch seen and swaps buffers from then on. Must not: know what is carried.
@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
-#include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -111,8 +111,11 @@ bool sv_queue_pop(struct sv_queue *q, void *item, int64_t wait_us)
 
 struct sv_mail {
     pthread_mutex_t lock;
-    struct sv_buf box; /* posted and not yet taken */
-    int fd;            /* eventfd, readable while the box is not empty */
+    struct sv_buf box;   /* posted and not yet taken */
+    int fd;              /* timerfd; when it goes off the reader should look */
+    int64_t armed_us;    /* when that will be; INT64_MAX = never */
+    int64_t quiet_us;    /* what is posted before then waits for a later post, ... */
+    int64_t hold_us;     /* ... but no longer than this */
 };
 
 int sv_mail_open(struct sv_mail **mail, struct sv_err *err)
@@ -121,14 +124,15 @@ int sv_mail_open(struct sv_mail **mail, struct sv_err *err)
     struct sv_mail *m = sv_calloc(1, sizeof *m);
     if (!m)
         return sv_fail(err, SV_ENOMEM, -1, "mail");
-    m->fd = sv_fault_hit() ? -1 : eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    m->fd = sv_fault_hit() ? -1 : timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     if (m->fd < 0) {
         int code = errno;
         sv_free(m);
-        return sv_fail_errno(err, "eventfd", "open", code);
+        return sv_fail_errno(err, "timerfd", "open", code);
     }
     pthread_mutex_init(&m->lock, NULL);
     sv_buf_init(&m->box);
+    m->armed_us = INT64_MAX;
     *mail = m;
     return SV_OK;
 }
@@ -148,15 +152,28 @@ int sv_mail_fd(const struct sv_mail *m)
     return m->fd;
 }
 
-int sv_mail_post(struct sv_mail *m, struct sv_buf *batch)
+/* With the lock held. A time that is past goes off at once; zero would switch it off. */
+static void arm(struct sv_mail *m, int64_t at_us)
 {
+    struct itimerspec t = {.it_value = {(time_t)(at_us / 1000000), (long)(at_us % 1000000) * 1000}};
+
+    if (at_us >= m->armed_us)
+        return;
+    m->armed_us = at_us;
+    t.it_value.tv_nsec += at_us == 0;
+    int rc = timerfd_settime(m->fd, TFD_TIMER_ABSTIME, &t, NULL);
+    SV_REQUIRE(rc == 0);
+}
+
+int sv_mail_post(struct sv_mail *m, struct sv_buf *batch, bool urgent)
+{
+    int64_t now = sv_clock_us();
     int rc = SV_OK;
 
     if (!batch->len)
         return SV_OK;
     pthread_mutex_lock(&m->lock);
-    bool was_empty = !m->box.len;
-    if (was_empty) {
+    if (!m->box.len) {
         struct sv_buf empty = m->box;
         m->box = *batch;
         *batch = empty;
@@ -165,17 +182,12 @@ int sv_mail_post(struct sv_mail *m, struct sv_buf *batch)
         if (!rc)
             sv_buf_append(&m->box, batch->data, batch->len);
     }
+    if (!rc)
+        arm(m, urgent || now >= m->quiet_us ? 0 : now + m->hold_us);
     pthread_mutex_unlock(&m->lock);
-    if (rc)
-        return rc;
-    sv_buf_clear(batch);
-    if (was_empty) {
-        uint64_t one = 1;
-        /* Cannot fail: the counter never comes near its limit. */
-        ssize_t n = write(m->fd, &one, sizeof one);
-        (void)n;
-    }
-    return SV_OK;
+    if (!rc)
+        sv_buf_clear(batch);
+    return rc;
 }
 
 void sv_mail_take(struct sv_mail *m, struct sv_buf *out)
@@ -183,12 +195,23 @@ void sv_mail_take(struct sv_mail *m, struct sv_buf *out)
     uint64_t count;
 
     sv_buf_clear(out);
-    ssize_t n = read(m->fd, &count, sizeof count); /* before the swap: a later post signals anew */
+    ssize_t n = read(m->fd, &count, sizeof count); /* before the swap: a later post arms it anew */
     (void)n;
     pthread_mutex_lock(&m->lock);
     struct sv_buf full = m->box;
     m->box = *out;
     *out = full;
+    m->armed_us = INT64_MAX;
+    pthread_mutex_unlock(&m->lock);
+}
+
+void sv_mail_quiet(struct sv_mail *m, int64_t until_us, int64_t hold_us, int64_t wake_us)
+{
+    SV_REQUIRE(hold_us >= 0 && wake_us >= 0);
+    pthread_mutex_lock(&m->lock);
+    m->quiet_us = until_us;
+    m->hold_us = hold_us;
+    arm(m, wake_us);
     pthread_mutex_unlock(&m->lock);
 }
 

@@ -129,10 +129,24 @@ static void add_chunk(struct sv_call *c, struct sv_gen *g)
     sv_buf_clear(&g->new_text);
 }
 
+/* All that has come, into the server's buffer unless the call has frames of its own. */
 static void add_chunks(struct sv_call *c)
 {
+    if (!c->out.data) {
+        c->out = c->s->frames;
+        sv_buf_init(&c->s->frames);
+    }
     for (int32_t i = 0; i < c->n_gens; i++)
         add_chunk(c, &c->gens[i]);
+}
+
+static void give_back(struct sv_call *c)
+{
+    if (c->s->frames.data)
+        return;
+    c->s->frames = c->out;
+    sv_buf_init(&c->out);
+    sv_buf_clear(&c->s->frames);
 }
 
 /* An error once sequences exist. In a stream that has begun it is one more event. */
@@ -175,16 +189,16 @@ static void send_frames(struct sv_call *c)
     if (!c->req)
         return;
     add_chunks(c);
-    if (!b->len && !b->failed)
-        return;
-    if (!b->failed) { /* else a stream would lose its middle */
+    if (b->len && !b->failed) {
         start_stream(c);
         sv_http_write(c->req, b->data, b->len);
+        c->sent = true;
     }
+    /* Without its middle a stream is worth nothing. */
     if (b->failed || (int64_t)sv_http_backlog(c->req) > c->s->o.max_backlog_bytes)
         sv_http_abort(c->req); /* ends in on_gone */
-    c->sent_us = sv_clock_us();
     sv_buf_clear(b);
+    give_back(c);
 }
 
 static void call_end(struct sv_call *c)
@@ -312,6 +326,10 @@ void sv_call_out(struct sv_serve *s, const struct sv_out *o)
         if (c->p.stream)
             take_stream(c, g, o);
     }
+    if (g->begun || c->sent) {
+        s->oldest_us = s->oldest_us ? s->oldest_us : o->at_us;
+        s->newest_us = o->at_us;
+    }
     g->begun = g->begun || o->n_tokens;
     if (o->kind == SV_OUT_EVENT && o->finish == SV_FINISH_NONE)
         return;
@@ -333,13 +351,13 @@ static int64_t stream_gap(const struct sv_serve *s)
 
 void sv_call_flush(struct sv_serve *s)
 {
-    int64_t now = sv_clock_us(), gap = stream_gap(s), soonest = INT64_MAX;
+    int64_t now = sv_clock_us(), gap = stream_gap(s);
+    bool all = now - s->flushed_us >= gap || (s->oldest_us && now - s->oldest_us >= gap);
     struct sv_call **at = &s->due, *c;
 
     while ((c = *at)) {
         bool last = c->n_done == c->n_gens;
-        if (!last && c->req && now - c->sent_us < gap) {
-            soonest = c->sent_us + gap < soonest ? c->sent_us + gap : soonest;
+        if (!all && !last && c->req && c->sent) {
             at = &c->next_due;
             continue;
         }
@@ -350,8 +368,11 @@ void sv_call_flush(struct sv_serve *s)
         else
             send_frames(c);
     }
-    if (soonest < INT64_MAX)
-        sv_serve_wake(s, soonest - now);
+    if (all && s->oldest_us) {
+        s->flushed_us = s->newest_us;
+        s->oldest_us = 0;
+    }
+    sv_worker_quiet(s->worker, s->flushed_us + gap, gap, s->due ? s->oldest_us + gap : INT64_MAX);
 }
 
 void sv_call_tick(struct sv_serve *s, int64_t now_us)

@@ -174,9 +174,11 @@ static void advance(struct fake *f, struct fake_seq *q)
 static int step(void *impl, char *err, size_t n)
 {
     struct fake *f = impl;
-    int64_t start = sv_clock_us();
+    struct timespec t = {f->o.step_us / 1000000, f->o.step_us % 1000000 * 1000L};
     int32_t kept = 0, n_seqs = f->n;
 
+    if (f->o.step_us > 0) /* first: results are there when a step ends */
+        nanosleep(&t, NULL);
     f->stats.n_steps++;
     bool fail = f->o.fail_at_step && f->stats.n_steps >= f->o.fail_at_step;
     for (int32_t i = 0; i < n_seqs; i++) {
@@ -193,10 +195,6 @@ static int step(void *impl, char *err, size_t n)
             seq_free(q);
     }
     f->n = kept;
-    int64_t rest = f->o.step_us - (sv_clock_us() - start);
-    struct timespec t = {rest / 1000000, rest % 1000000 * 1000};
-    if (rest > 0)
-        nanosleep(&t, NULL);
     f->stats.n_running = f->n;
     if (fail)
         snprintf(err, n, "the fake device failed");

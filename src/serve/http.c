@@ -48,7 +48,10 @@ struct sv_http {
 struct sv_http_req {
     struct sv_http *http;
     struct evhttp_request *ev;
-    struct evhttp_connection *con; /* NULL once it is gone */
+    struct evhttp_connection *con; /* NULL once it is gone; these three are its own */
+    struct bufferevent *bev;
+    struct evbuffer *out;
+    int fd;
     char *path, *peer;
     bool ended, chunked;
     void (*on_gone)(void *user);
@@ -75,7 +78,7 @@ static void set_timeouts(struct bufferevent *bev, int32_t read_s, int32_t write_
 static void on_complete(struct evhttp_request *ev, void *arg)
 {
     struct sv_http_req *q = arg;
-    struct bufferevent *bev = evhttp_connection_get_bufferevent(q->con);
+    struct bufferevent *bev = q->bev;
 
     (void)ev;
     bufferevent_setwatermark(bev, EV_READ, 0, 0);
@@ -103,13 +106,13 @@ static void on_close(struct evhttp_connection *con, void *arg)
 /* Sees the client leave while the answer is being made. */
 static void watch_connection(struct sv_http_req *q)
 {
-    struct bufferevent *bev = evhttp_connection_get_bufferevent(q->con);
+    struct bufferevent *bev = q->bev;
     bufferevent_data_cb on_read, on_write;
     bufferevent_event_cb on_event;
     void *arg;
     int one = 1;
 
-    setsockopt(bufferevent_getfd(bev), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(q->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     bufferevent_getcb(bev, &on_read, &on_write, &on_event, &arg);
     bufferevent_setcb(bev, NULL, on_write, on_event, arg);
     bufferevent_setwatermark(bev, EV_READ, 0, MAX_AHEAD_BYTES);
@@ -159,6 +162,9 @@ static void take_request(struct evhttp_request *ev, void *arg)
     q->http = h;
     q->ev = ev;
     q->con = evhttp_request_get_connection(ev);
+    q->bev = evhttp_connection_get_bufferevent(q->con);
+    q->out = bufferevent_get_output(q->bev);
+    q->fd = bufferevent_getfd(q->bev);
     evhttp_connection_get_peer(q->con, &peer, &port);
     q->peer = sv_strdup(peer && *peer ? peer : "unix");
     h->n_open++;
@@ -269,7 +275,6 @@ void sv_http_begin(struct sv_http_req *q, int status, const char *type)
  * event; what does not fit waits in the buffer as always. False: nothing was done. */
 static bool write_through(struct sv_http_req *q, const void *data, size_t n)
 {
-    struct bufferevent *bev = evhttp_connection_get_bufferevent(q->con);
     char head[24], *at = head + sizeof head - 2;
     memcpy(at, "\r\n", 2);
     for (size_t rest = n; rest; rest >>= 4)
@@ -278,14 +283,14 @@ static bool write_through(struct sv_http_req *q, const void *data, size_t n)
         {at, (size_t)(head + sizeof head - at)}, {(void *)data, n}, {"\r\n", 2}};
     struct msghdr m = {.msg_iov = part, .msg_iovlen = 3};
 
-    if (q->http->o.tls || !q->chunked || !n || evbuffer_get_length(bufferevent_get_output(bev)))
+    if (q->http->o.tls || !q->chunked || !n || evbuffer_get_length(q->out))
         return false;
-    ssize_t sent = sendmsg(bufferevent_getfd(bev), &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+    ssize_t sent = sendmsg(q->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
     size_t done = sent > 0 ? (size_t)sent : 0; /* an error shows again when the loop writes */
     for (int i = 0; i < 3; i++) {
         size_t skip = done < part[i].iov_len ? done : part[i].iov_len;
         if (skip < part[i].iov_len)
-            bufferevent_write(bev, (char *)part[i].iov_base + skip, part[i].iov_len - skip);
+            bufferevent_write(q->bev, (char *)part[i].iov_base + skip, part[i].iov_len - skip);
         done -= skip;
     }
     return true;
@@ -308,8 +313,7 @@ void sv_http_end(struct sv_http_req *q)
 
 size_t sv_http_backlog(const struct sv_http_req *q)
 {
-    return evbuffer_get_length(
-        bufferevent_get_output(evhttp_connection_get_bufferevent(q->con)));
+    return evbuffer_get_length(q->out);
 }
 
 void sv_http_abort(struct sv_http_req *q)

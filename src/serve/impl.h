@@ -108,6 +108,10 @@ void sv_worker_submit(struct sv_worker *w, struct sv_gen *g);
 void sv_worker_cancel(struct sv_worker *w, uint64_t serial);
 void sv_worker_flush(struct sv_worker *w);
 void sv_worker_snapshot(struct sv_worker *w, struct sv_snapshot *out);
+/* Results of steps that end before until_us gather, each at most hold_us, which makes one wake-up for many steps. A
+ * sequence's first and last event and what is no event never wait. At wake_us the descriptor is readable in any
+ * case (INT64_MAX = never). */
+void sv_worker_quiet(struct sv_worker *w, int64_t until_us, int64_t hold_us, int64_t wake_us);
 /* All that has come since the last call: collect once, then next until it is false. */
 void sv_worker_collect(struct sv_worker *w);
 bool sv_worker_next(struct sv_worker *w, struct sv_out *out);
@@ -125,16 +129,16 @@ enum sv_dialect_kind { SV_CHAT, SV_COMPLETIONS, SV_GENERATE };
 
 /* What a request asked for, in one shape for all dialects. Strings belong to the parsed body. */
 struct sv_params {
-    struct sv_request r;     /* sampling, stops, limits; the prompt comes later */
-    const char *model;
-    bool has_temperature, has_top_p, has_top_k, has_min_p, has_max_tokens, has_seed;
-    int32_t n;
     bool stream, include_usage, continuous_usage;
     bool echo, discard;      /* discard: max_tokens 0, so the one token made is not shown */
     bool logprobs;
-    int32_t n_top, n_prompt_top; /* n_prompt_top -1 = no prompt log probabilities */
     bool return_ids, return_draft;
+    int32_t n;
+    int32_t n_top, n_prompt_top; /* n_prompt_top -1 = no prompt log probabilities */
     int32_t spec;            /* enum sv_spec_metrics, -1 = the server's */
+    struct sv_request r;     /* sampling, stops, limits; the prompt comes later */
+    const char *model;
+    bool has_temperature, has_top_p, has_top_k, has_min_p, has_max_tokens, has_seed;
     const char *stop[SV_API_STOPS];
     int32_t stop_ids[SV_API_STOP_IDS];
     int32_t bias_ids[SV_API_BIAS];
@@ -163,28 +167,29 @@ struct sv_prompt {
 
 /* ---------------------------------------------------------------- calls (call.c) */
 
+/* What a token needs comes first, here and in sv_call: with many streams a step finds none of it in the cache. */
 struct sv_gen {
     struct sv_call *call;
-    uint64_t serial;
-    struct sv_request r;       /* what the worker submits; all it points to lives in the call */
+    int64_t last_us;
+    struct sv_buf ids;         /* int32_t */
+    struct sv_buf new_text;    /* of a stream, for its next chunk ... */
+    int32_t n_shown;           /* ... with ids from here on */
     int32_t index, prompt;     /* choice; which of the call's prompts */
-    /* the loop's */
-    struct sv_buf text, ids;   /* ids: int32_t */
+    enum sv_finish_reason finish;
+    bool fresh, shown;         /* there is something for a chunk; there was one */
+    bool begun, done;
+    struct sv_buf text;
     struct sv_buf lp[4];       /* JSON pieces of log probabilities, as the dialect wants them */
     struct sv_buf prompt_lp;
     struct sv_buf accept, widths; /* uint16_t for each decode step */
-    struct sv_buf new_text;    /* of a stream, for its next chunk ... */
-    int32_t n_shown;           /* ... with ids from here on */
-    bool fresh, shown;         /* there is something for a chunk; there was one */
     struct sv_buf due, due_drafted; /* text of tokens not yet in an event; a flag for each byte */
     struct sv_detok detok;
     size_t text_offset;        /* legacy log probabilities: characters before the next token */
-    bool begun, done;
-    enum sv_finish_reason finish;
     int32_t stop_id, stop_index;
     int32_t n_prompt, n_cached, n_preemptions;
     int64_t queue_us, prefill_us, decode_us;
-    int64_t last_us;
+    uint64_t serial;
+    struct sv_request r;       /* what the worker submits; all it points to lives in the call */
 };
 
 struct sv_dialect {
@@ -205,30 +210,32 @@ struct sv_call {
     struct sv_serve *s;
     struct sv_http_req *req;   /* NULL once the client has left or was answered */
     const struct sv_dialect *dialect;
-    struct sv_call *prev, *next;
-    json_t *body;
-    struct sv_params p;
-    struct sv_prompt *prompts;
-    int32_t n_prompts;
     struct sv_gen *gens;
     int32_t n_gens, n_done;
-    char id[64], request_id[72];
-    int64_t created, start_us, first_us, write_us; /* created: Unix seconds */
-    struct sv_buf head;        /* how every chunk begins, up to the number of its choice */
-    struct sv_buf out;         /* frames that flush will send */
-    int64_t sent_us;           /* when the last of them went out */
     struct sv_call *next_due;
     bool due;                  /* in the server's list of those with something to send or to end */
-    bool started;              /* stream: headers are out */
+    bool started;              /* stream: headers are out ... */
+    bool sent;                 /* ... and a chunk too */
     bool failed;               /* an error has been sent */
     int status;
+    int64_t start_us, first_us, write_us;
+    struct sv_buf head;        /* how every chunk begins, up to the number of its choice */
+    struct sv_buf out;         /* frames that flush will send; while that runs, the server's own buffer */
+    struct sv_params p;
+    struct sv_call *prev, *next;
+    json_t *body;
+    struct sv_prompt *prompts;
+    int32_t n_prompts;
+    char id[64], request_id[72];
+    int64_t created;           /* Unix seconds */
 };
 
 /* Answers the request, now or as the engine gets on. */
 void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_http_req *q,
                    const char *request_id);
-/* One of the worker's reports. After a batch of them flush sends what they brought, one write a client, and sees
- * later to those that got something a moment ago. */
+/* One of the worker's reports. After a batch of them flush sends what they brought, one write a client. All streams
+ * are written to at the same moments, when the first step ends that is a gap after the last such moment, or when
+ * something has waited so long; in between only first chunks and ends go out. */
 void sv_call_out(struct sv_serve *s, const struct sv_out *o);
 void sv_call_flush(struct sv_serve *s);
 void sv_call_tick(struct sv_serve *s, int64_t now_us); /* pings */
@@ -339,17 +346,17 @@ struct sv_serve {
     struct sv_http_req *flushing[32];   /* waiting for the worker to flush: a ring */
     int32_t first_flushing, n_flushing;
     struct sv_metrics metrics;
-    struct sv_buf text;        /* scratch of the writers */
+    struct sv_buf text;        /* scratch of the writers ... */
+    struct sv_buf frames;      /* ... and of streams: one buffer for all stays in the cache */
+    int64_t flushed_us;        /* the end of the last step that went out to all streams */
+    int64_t oldest_us, newest_us; /* events since then that may wait; 0 = none */
     int64_t start_us, drain_us, created; /* created: Unix seconds */
     int stop_fd, n_stops;
-    struct event *on_mail, *on_stop, *on_tick, *on_held, *on_term, *on_int;
+    struct event *on_mail, *on_stop, *on_tick, *on_term, *on_int;
     struct sv_snapshot last;   /* at the last line of figures */
     int64_t last_us, last_tokens;
     bool idle_said, drain_over;
 };
-
-/* loop.c: sv_call_flush is called again after so long. */
-void sv_serve_wake(struct sv_serve *s, int64_t us);
 
 /* ---------------------------------------------------------------- endpoints */
 

@@ -122,24 +122,11 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
 
     (void)fd, (void)what;
     sv_call_tick(s, now);
-    sv_call_flush(s);
     if (s->state == SV_READY)
         log_figures(s, now);
     else if (s->state == SV_LOADING)
         log_loading(s, now);
     check_drained(s);
-}
-
-static void on_held(evutil_socket_t fd, short what, void *arg)
-{
-    (void)fd, (void)what;
-    sv_call_flush(arg);
-}
-
-void sv_serve_wake(struct sv_serve *s, int64_t us)
-{
-    struct timeval t = {us / 1000000, us % 1000000};
-    event_add(s->on_held, &t); /* fails only without memory; then the next batch or tick sends */
 }
 
 /* ---------------------------------------------------------------- the worker's reports */
@@ -271,8 +258,6 @@ static int open_events(struct sv_serve *s, struct sv_err *err)
         rc = add_event(s, &s->on_stop, s->stop_fd, EV_READ | EV_PERSIST, on_stop, err);
     if (!rc)
         rc = add_event(s, &s->on_tick, -1, EV_PERSIST, on_tick, err);
-    if (!rc && !(s->on_held = evtimer_new(s->base, on_held, s)))
-        rc = sv_fail(err, SV_ENOMEM, -1, "event loop");
     if (!rc && s->o.catch_signals)
         rc = add_event(s, &s->on_term, SIGTERM, EV_SIGNAL | EV_PERSIST, on_signal, err);
     if (!rc && s->o.catch_signals)
@@ -322,6 +307,7 @@ int sv_serve_open(struct sv_serve **out, const struct sv_serve_options *o, struc
     s->start_us = sv_clock_us();
     s->created = (int64_t)time(NULL);
     sv_buf_init(&s->text);
+    sv_buf_init(&s->frames);
     take_options(s, o);
     signal(SIGPIPE, SIG_IGN); /* writing to a client that left must not end the process */
     int rc = open_all(s, err);
@@ -390,7 +376,6 @@ void sv_serve_close(struct sv_serve *s)
     free_event(s->on_mail);
     free_event(s->on_stop);
     free_event(s->on_tick);
-    free_event(s->on_held);
     free_event(s->on_term);
     free_event(s->on_int);
     sv_worker_free(s->worker);
@@ -403,5 +388,6 @@ void sv_serve_close(struct sv_serve *s)
     sv_chat_template_close(s->chat);
     sv_enc_scratch_free(s->scratch);
     sv_buf_fini(&s->text);
+    sv_buf_fini(&s->frames);
     sv_free(s);
 }

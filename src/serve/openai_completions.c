@@ -63,9 +63,12 @@ static void write_logprobs(struct sv_buf *b, const struct sv_call *c, struct sv_
 static void write_finish(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g,
                          bool finished)
 {
-    sv_buf_printf(b, ",\"finish_reason\":%s", finished ? sv_finish_json(g->finish) : "null");
-    if (finished)
-        sv_write_stop_reason(b, c, g);
+    if (!finished) {
+        sv_buf_lit(b, ",\"finish_reason\":null");
+        return;
+    }
+    sv_buf_printf(b, ",\"finish_reason\":%s", sv_finish_json(g->finish));
+    sv_write_stop_reason(b, c, g);
 }
 
 /* ---------------------------------------------------------------- streamed */
@@ -110,7 +113,9 @@ static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, s
     }
     if (c->p.return_draft)
         sv_write_draft_flags(b, g, o->n_text);
-    sv_buf_printf(b, "}]%s", c->p.include_usage ? ",\"usage\":null" : "");
+    sv_buf_lit(b, "}]");
+    if (c->p.include_usage)
+        sv_buf_lit(b, ",\"usage\":null");
     if (last && c->n_gens == 1 && !c->p.include_usage) {
         sv_write_spec_metrics(b, c, g);
         sv_write_timings(b, c, g);

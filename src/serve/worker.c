@@ -24,6 +24,7 @@ struct live {
     struct sv_worker *w;
     struct sv_gen *gen; /* NULL = free */
     uint64_t serial, id;
+    bool told;          /* it has had an event */
 };
 
 struct sv_worker {
@@ -41,7 +42,8 @@ struct sv_worker {
     struct sv_buf batch;
     struct sv_snapshot snap;
     int64_t snap_us;
-    bool ended; /* a request has, since the last report */
+    bool ended;  /* a request has, since the last report */
+    bool urgent; /* the batch has something that must not wait for the loop's next look */
     /* the loop's */
     struct sv_buf taken;
     size_t at;
@@ -64,8 +66,9 @@ static void publish(struct sv_worker *w, bool now)
 
 static void post(struct sv_worker *w)
 {
-    if (sv_mail_post(w->mail, &w->batch))
+    if (sv_mail_post(w->mail, &w->batch, w->urgent))
         sv_panic("out of memory for %zu bytes of results", w->batch.len);
+    w->urgent = false;
 }
 
 static void report(struct sv_worker *w, enum sv_out_kind kind, struct sv_gen *g, const char *message)
@@ -73,6 +76,7 @@ static void report(struct sv_worker *w, enum sv_out_kind kind, struct sv_gen *g,
     struct sv_out o = {.kind = kind, .gen = g, .message = message, .at_us = sv_clock_us()};
 
     o.n_message = message ? (uint32_t)strlen(message) : 0;
+    w->urgent = true;
     sv_out_pack(&w->batch, &o, NULL, NULL);
 }
 
@@ -111,6 +115,8 @@ static void on_event(void *user, const struct sv_event *ev)
         o.decode_us = st.decode_us;
     }
     sv_out_pack(&w->batch, &o, ev->logprobs, ev->prompt_logprobs);
+    w->urgent = w->urgent || last || !l->told;
+    l->told = true;
     if (last) {
         l->gen = NULL;
         w->n_live--;
@@ -365,6 +371,11 @@ void sv_worker_flush(struct sv_worker *w)
 void sv_worker_snapshot(struct sv_worker *w, struct sv_snapshot *out)
 {
     sv_cell_get(w->cell, out);
+}
+
+void sv_worker_quiet(struct sv_worker *w, int64_t until_us, int64_t hold_us, int64_t wake_us)
+{
+    sv_mail_quiet(w->mail, until_us, hold_us, wake_us);
 }
 
 void sv_worker_collect(struct sv_worker *w)

@@ -67,7 +67,7 @@ static void *post_all(void *arg)
     for (int32_t i = 0; i < N; i++) {
         sv_buf_append(&b, &i, sizeof i);
         if (i % 7 == 0 || i == N - 1)
-            assert_int_equal(sv_mail_post(m, &b), SV_OK);
+            assert_int_equal(sv_mail_post(m, &b, i % 5 == 0), SV_OK);
     }
     sv_buf_fini(&b);
     return NULL;
@@ -96,6 +96,62 @@ static void mail_arrives_whole_and_in_order(void **state)
     struct pollfd p = {.fd = sv_mail_fd(m), .events = POLLIN};
     assert_int_equal(poll(&p, 1, 0), 0);
     sv_thread_join(t);
+    sv_buf_fini(&got);
+    sv_mail_close(m);
+}
+
+static int readable(const struct sv_mail *m, int ms)
+{
+    struct pollfd p = {.fd = sv_mail_fd(m), .events = POLLIN};
+    return poll(&p, 1, ms);
+}
+
+static void post(struct sv_mail *m, struct sv_buf *b, bool urgent)
+{
+    sv_buf_lit(b, "x");
+    assert_int_equal(sv_mail_post(m, b, urgent), SV_OK);
+}
+
+static void quiet_mail_waits(void **state)
+{
+    struct sv_mail *m;
+    struct sv_buf b, got;
+    int64_t now = sv_clock_us(), hour = 3600 * (int64_t)1000000;
+    (void)state;
+
+    assert_int_equal(sv_mail_open(&m, NULL), SV_OK);
+    sv_buf_init(&b);
+    sv_buf_init(&got);
+    sv_mail_quiet(m, now + hour, hour, INT64_MAX);
+    post(m, &b, false);
+    post(m, &b, false);
+    assert_int_equal(readable(m, 20), 0);
+    post(m, &b, true); /* brings the others along */
+    assert_int_equal(readable(m, 10000), 1);
+    sv_mail_take(m, &got);
+    assert_int_equal(got.len, 3);
+    assert_int_equal(readable(m, 0), 0);
+
+    now = sv_clock_us();
+    sv_mail_quiet(m, now + hour, 30000, INT64_MAX);
+    post(m, &b, false);
+    assert_int_equal(readable(m, 10000), 1); /* nothing waits longer than that */
+    assert_true(sv_clock_us() - now >= 30000);
+    sv_mail_take(m, &got);
+    assert_int_equal(got.len, 1);
+
+    sv_mail_quiet(m, sv_clock_us() - 1, hour, INT64_MAX); /* over */
+    post(m, &b, false);
+    assert_int_equal(readable(m, 10000), 1);
+    sv_mail_take(m, &got);
+
+    now = sv_clock_us();
+    sv_mail_quiet(m, now + hour, hour, now + 20000); /* and without any mail */
+    assert_int_equal(readable(m, 10000), 1);
+    assert_true(sv_clock_us() - now >= 20000);
+    sv_mail_take(m, &got);
+    assert_int_equal(got.len, 0);
+    sv_buf_fini(&b);
     sv_buf_fini(&got);
     sv_mail_close(m);
 }
@@ -150,5 +206,6 @@ static void opening_without_memory(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(queue_is_bounded_and_ordered), cmocka_unit_test(queue_between_threads),
-             cmocka_unit_test(mail_arrives_whole_and_in_order), cmocka_unit_test(cell_is_never_torn),
+             cmocka_unit_test(mail_arrives_whole_and_in_order),
+             cmocka_unit_test(quiet_mail_waits), cmocka_unit_test(cell_is_never_torn),
              cmocka_unit_test(opening_without_memory))

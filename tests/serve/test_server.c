@@ -179,60 +179,6 @@ static void draft_flags_cover_the_text(void **state)
     hub_close(&r);
 }
 
-static size_t count(const char *text, const char *what)
-{
-    size_t n = 0;
-    for (const char *at = text; (at = strstr(at, what)); at++)
-        n++;
-    return n;
-}
-
-/* The text of all chunks. */
-static void stream_text(const struct sv_buf *body, struct sv_buf *text)
-{
-    for (const char *line = body->data; (line = strstr(line, "data: {")); line++) {
-        struct sv_err err = {0};
-        json_t *v = sv_json_parse(line + 6, strcspn(line + 6, "\n"), &err);
-        json_t *t = json_object_get(json_array_get(json_object_get(v, "choices"), 0), "text");
-        sv_buf_append(text, json_string_value(t), json_string_length(t));
-        json_decref(v);
-    }
-}
-
-/* Between two chunks at least so much time: fewer chunks with the same text. */
-static void gap_between_chunks(void **state)
-{
-    static const char ask[] = "{\"prompt\":\"one two three four five six\",\"max_tokens\":60,\"stream\":true,"
-                              "\"return_token_ids\":true}";
-    struct hub each = {0}, slow = {0};
-    struct answer a, b;
-    struct sv_buf text[2];
-    (void)state;
-
-    each.fake.step_us = slow.fake.step_us = 2000;
-    slow.o.stream_gap_us = 40000;
-    hub_open(&each, false);
-    hub_open(&slow, false);
-    answer_init(&a);
-    answer_init(&b);
-    hub_ask(&each, "/v1/completions", ask, &a);
-    hub_ask(&slow, "/v1/completions", ask, &b);
-    for (int i = 0; i < 2; i++) {
-        sv_buf_init(&text[i]);
-        stream_text(i ? &b.body : &a.body, &text[i]);
-    }
-    assert_string_equal(text[0].data, text[1].data);
-    assert_int_equal(count(a.body.data, "\"token_ids\":["), 60);
-    size_t n = count(b.body.data, "\"token_ids\":[");
-    assert_in_range(n, 2, 40); /* about 4, more where the machine is busy */
-    for (int i = 0; i < 2; i++)
-        sv_buf_fini(&text[i]);
-    answer_fini(&a);
-    answer_fini(&b);
-    hub_close(&each);
-    hub_close(&slow);
-}
-
 /* ---------------------------------------------------------------- HTTP in pieces */
 
 static void request_text(struct sv_buf *b)
@@ -871,7 +817,7 @@ static void choices(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(stream_is_exact), cmocka_unit_test(whole_code_points),
-             cmocka_unit_test(draft_flags_cover_the_text), cmocka_unit_test(gap_between_chunks), cmocka_unit_test(split_at_every_byte),
+             cmocka_unit_test(draft_flags_cover_the_text), cmocka_unit_test(split_at_every_byte),
              cmocka_unit_test(pipelined), cmocka_unit_test(hostile_http),
              cmocka_unit_test(leaving_cancels), cmocka_unit_test(slow_reader_holds_nobody),
              cmocka_unit_test(who_reads_nothing_is_dropped),

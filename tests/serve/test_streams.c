@@ -1,0 +1,114 @@
+/*
+ * test_streams.c - when the chunks of streams go out: together, a gap apart, with the first and the last never waiting.
+ */
+#include "serve/hub.h"
+
+#include "testing.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static size_t count(const char *text, const char *what)
+{
+    size_t n = 0;
+    for (const char *at = text; (at = strstr(at, what)); at++)
+        n++;
+    return n;
+}
+
+/* The text of all chunks. */
+static void stream_text(const struct sv_buf *body, struct sv_buf *text)
+{
+    for (const char *line = body->data; (line = strstr(line, "data: {")); line++) {
+        struct sv_err err = {0};
+        json_t *v = sv_json_parse(line + 6, strcspn(line + 6, "\n"), &err);
+        json_t *t = json_object_get(json_array_get(json_object_get(v, "choices"), 0), "text");
+        sv_buf_append(text, json_string_value(t), json_string_length(t));
+        json_decref(v);
+    }
+}
+
+/* How many ids all chunks have. */
+static void contains_tokens(const struct sv_buf *body, size_t want)
+{
+    size_t n = 0;
+    for (const char *line = body->data; (line = strstr(line, "data: {")); line++) {
+        struct sv_err err = {0};
+        json_t *v = sv_json_parse(line + 6, strcspn(line + 6, "\n"), &err);
+        json_t *choice = json_array_get(json_object_get(v, "choices"), 0);
+        n += json_array_size(json_object_get(choice, "token_ids"));
+        json_decref(v);
+    }
+    assert_int_equal(n, want);
+}
+
+/* Between two chunks at least so much time: fewer chunks with the same text. */
+static void gap_between_chunks(void **state)
+{
+    static const char ask[] = "{\"prompt\":\"one two three four five six\",\"max_tokens\":60,\"stream\":true,"
+                              "\"return_token_ids\":true}";
+    struct hub each = {0}, slow = {0};
+    struct answer a, b;
+    struct sv_buf text[2];
+    (void)state;
+
+    each.fake.step_us = slow.fake.step_us = 2000;
+    slow.o.stream_gap_us = 40000;
+    hub_open(&each, false);
+    hub_open(&slow, false);
+    answer_init(&a);
+    answer_init(&b);
+    hub_ask(&each, "/v1/completions", ask, &a);
+    hub_ask(&slow, "/v1/completions", ask, &b);
+    for (int i = 0; i < 2; i++) {
+        sv_buf_init(&text[i]);
+        stream_text(i ? &b.body : &a.body, &text[i]);
+    }
+    assert_string_equal(text[0].data, text[1].data);
+    assert_int_equal(count(a.body.data, "\"token_ids\":["), 60);
+    size_t n = count(b.body.data, "\"token_ids\":[");
+    assert_in_range(n, 2, 40); /* about 4, more where the machine is busy */
+    for (int i = 0; i < 2; i++)
+        sv_buf_fini(&text[i]);
+    answer_fini(&a);
+    answer_fini(&b);
+    hub_close(&each);
+    hub_close(&slow);
+}
+
+/* The gap is far longer than the answers: what waits comes with the end of its own stream, whatever others get. */
+static void first_and_last_never_wait(void **state)
+{
+    enum { N = 5 };
+    struct hub r = {0};
+    struct answer a;
+    char body[160];
+    int fd[N];
+    (void)state;
+
+    r.fake.step_us = 10000;
+    r.o.stream_gap_us = 60000000;
+    hub_open(&r, false);
+    answer_init(&a);
+    int64_t start = sv_clock_us();
+    for (int i = 0; i < N; i++) { /* their first and last chunks fall among each other */
+        fd[i] = hub_connect(&r);
+        snprintf(body, sizeof body, "{\"prompt\":\"one two\",\"max_tokens\":%d,\"stream\":true,\"return_token_ids\":true}",
+                 10 + 7 * i);
+        hub_post(fd[i], "/v1/completions", "", body);
+    }
+    for (int i = 0; i < N; i++) {
+        answer_read(fd[i], &a);
+        assert_int_equal(a.status, 200);
+        assert_false(a.closed);
+        /* The server has written nothing for long when they come, so one of their steps goes out to all. */
+        assert_in_range(count(a.body.data, "\"token_ids\":["), 2, 3);
+        contains_tokens(&a.body, 10 + 7 * i);
+        close(fd[i]);
+    }
+    assert_true(sv_clock_us() - start < 60000000);
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(gap_between_chunks), cmocka_unit_test(first_and_last_never_wait))
