@@ -5,6 +5,8 @@
  * gemm_cuda check: every shape, set and row count: error, bits against single rows, canaries;
  * gemm_cuda bench [CSV]: a captured graph of 36 layers of Qwen3-8B shapes, all row counts;
  * gemm_cuda rows [CSV]: fewer row counts, with the activation in the product and without;
+ * gemm_cuda pairs [CSV]: pieces through L2 against clusters; gemm_cuda trace (in a build with
+ * SV_GEMM_TRACE): when thread blocks pass their marks;
  * gemm_cuda sweep [CSV]: ring depths, numbers of units and ways for many rows.
  * Weights of the timed runs are all different (14 GB), so caches do not help. The share of
  * bandwidth is against a read-only sweep in the same run. Exit status 1 when a check fails. Must
@@ -625,6 +627,98 @@ static void sweep(struct stack *s)
     close_device(&cu);
 }
 
+/* Pieces through L2 and through clusters, and ring depths. */
+static void pairs(struct stack *s)
+{
+    static const int32_t counts[] = {1,  8,  16, 32, 33,  48,  64,  65, 80,
+                                     96, 97, 112, 128, 129, 160, 192, 256};
+    static const int ways[] = {ALL | FUSED, ALL | FUSED | WITH_GLUE, 1, 2, 4 | FUSED, 8};
+    struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
+    printf("us a layer through L2 / clusters: layer gated | gated+3 small | qkv | o | gate_up gated | down\n");
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        const int32_t n = counts[c];
+        printf("%3d", n);
+        for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+            double us[2];
+            for (int paired = 0; paired < 2; paired++) {
+                cu.gemm->tune_pair = paired ? 8 : -1;
+                us[paired] = time_graph(&cu, s, n, ways[w], LAYERS, 5) / LAYERS;
+                row("sm90", "way", paired ? "cluster" : "L2", n, us[paired] * LAYERS, ways[w] & ALL, LAYERS);
+            }
+            printf(" | %6.2f %6.2f", us[0], us[1]);
+        }
+        printf("\n");
+        fflush(stdout);
+    }
+    static const struct {
+        int32_t n, stages[6];
+    } depth[] = {{32, {8, 9, 10}}, {64, {6, 7, 8, 9}}, {96, {5, 6, 7}}, {128, {4, 5, 6}}, {192, {4, 5}}};
+    cu.gemm->tune_pair = 8;
+    for (size_t i = 0; i < sizeof depth / sizeof *depth; i++)
+        for (int st = 0; depth[i].stages[st]; st++) {
+            cu.gemm->tune_stages = depth[i].stages[st];
+            printf("clusters, n %d, %d stages:", depth[i].n, depth[i].stages[st]);
+            for (size_t w = 0; w < sizeof ways / sizeof *ways; w++)
+                printf(" %.2f", time_graph(&cu, s, depth[i].n, ways[w], LAYERS, 5) / LAYERS);
+            printf("\n");
+        }
+    close_device(&cu);
+}
+
+#ifdef SV_GEMM_TRACE
+/* When the blocks of each product of two layers pass their marks, from the end of the product before on. */
+static void trace_marks(struct stack *s)
+{
+    static const int32_t counts[] = {1, 64, 128, 256};
+    static const char *names[] = {"qkv", "o", "gate_up", "down"};
+    static const char *marks[] = {"start", "first x", "summed", "posted", "others there", "end", "may read x"};
+    enum { PRODUCTS = 4 * 8, EACH = SV_GEMM_TRACED * SV_GEMM_MARKS };
+    struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
+    const size_t bytes = (size_t)2 * PRODUCTS * EACH * 8;
+    uint64_t *host = (uint64_t *)malloc(bytes);
+    OK(cudaMalloc((void **)&cu.gemm->trace, bytes));
+    for (int way = 0; way < 2; way++)
+        for (int c = 0; c < 4; c++) {
+            cu.gemm->tune_pair = way ? 8 : -1;
+            for (int round = 0; round < 2; round++) {
+                OK(cudaMemset(cu.gemm->trace, 0, bytes));
+                cu.gemm->n_traced = 0;
+                enqueue(&cu, s, counts[c], ALL | FUSED | (round ? 0 : WITH_GLUE), 8);
+                OK(cudaStreamSynchronize(cu.stream));
+            }
+            OK(cudaMemcpy(host, cu.gemm->trace, bytes, cudaMemcpyDeviceToHost));
+            printf("%s, %d rows; ns after the product before ended: earliest, middle, latest block\n",
+                   way ? "clusters" : "L2", counts[c]);
+            for (int p = 20; p < 24; p++) {
+                uint64_t before = 0;
+                for (int b = 0; b < SV_GEMM_TRACED; b++) {
+                    const uint64_t t = host[(size_t)(p - 1) * EACH + b * SV_GEMM_MARKS + 5];
+                    before = t > before ? t : before;
+                }
+                printf("  %-8s", names[p % 4]);
+                static const int order[] = {0, 6, 1, 2, 3, 4, 5};
+                for (int o = 0; o < 7; o++) {
+                    const int m = order[o];
+                    float v[SV_GEMM_TRACED];
+                    int n = 0;
+                    for (int b = 0; b < SV_GEMM_TRACED; b++) {
+                        const uint64_t t = host[(size_t)p * EACH + b * SV_GEMM_MARKS + m];
+                        if (t)
+                            v[n++] = (float)(int64_t)(t - before);
+                    }
+                    if (!n)
+                        continue;
+                    qsort(v, (size_t)n, sizeof *v, by_value);
+                    printf(" | %s %.0f %.0f %.0f", marks[m], v[0], v[n / 2], v[n - 1]);
+                }
+                printf("\n");
+            }
+        }
+    cudaFree(cu.gemm->trace);
+    close_device(&cu);
+}
+#endif
+
 /* The table in docs/cuda-kernels.md, and each product alone. */
 static void rows(struct stack *s)
 {
@@ -696,6 +790,12 @@ int main(int argc, char **argv)
         sweep(&s);
     else if (!strcmp(what, "rows"))
         rows(&s);
+    else if (!strcmp(what, "pairs"))
+        pairs(&s);
+#ifdef SV_GEMM_TRACE
+    else if (!strcmp(what, "trace"))
+        trace_marks(&s);
+#endif
     else
         bench(&s);
     printf("%.1f s\n", now() - t);

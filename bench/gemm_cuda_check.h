@@ -216,8 +216,10 @@ template <typename T> static long check_shape(struct sv_cuda *cu, const struct s
     enum { SOME = sizeof some / sizeof *some, BIG_FROM = 29, WHOLES = 4 };
     const int32_t n_plain = s->all_counts ? 256 + SOME - BIG_FROM : SOME;
     const int32_t n_tries = n_plain + (cu->set == SV_CUDA_SM90 ? WHOLES * 2 : 0);
-    for (int32_t i = 1; i <= n_tries; i++) {
-        const int32_t at = i - 1 - n_plain;
+    /* All twice where pieces may go through clusters and through L2. */
+    for (int32_t j = 1; j <= n_tries * (cu->set == SV_CUDA_SM90 ? 2 : 1); j++) {
+        const int32_t i = (j - 1) % n_tries + 1, at = i - 1 - n_plain;
+        cu->gemm->tune_pair = j > n_tries ? -1 : 8;
         int32_t n;
         if (at < 0)
             n = !s->all_counts ? some[i - 1] : i <= 256 ? i : some[BIG_FROM + i - 257];
@@ -246,7 +248,7 @@ template <typename T> static long check_shape(struct sv_cuda *cu, const struct s
         outside += host_bad[1];
         tried++;
     }
-    cu->gemm->tune_whole = 0;
+    cu->gemm->tune_whole = cu->gemm->tune_pair = 0;
     printf("%-9s %-13s error %.2e  %3d counts  wrong bits %llu, canaries %llu %s",
            cu->set ? "sm90" : "portable", s->name, error, tried, inside, outside,
            failed ? "FAILED" : "ok");
@@ -333,8 +335,11 @@ static long check_gated(struct sv_cuda *cu, int32_t k, int32_t d, bool bias, int
                                    191, 192, 193, 255, 256, 257, 384, 600, 1000, 2048};
     enum { SOME = sizeof some / sizeof *some };
     int32_t tried = 0, worst_n = 0;
-    for (int32_t i = 0; i < SOME * 3; i++) {
-        const int32_t n = some[i % SOME], whole = i / SOME;
+    for (int32_t i = 0; i < SOME * 6; i++) {
+        const int32_t n = some[i % SOME], whole = i / SOME % 3;
+        cu->gemm->tune_pair = i / SOME / 3 ? -1 : 8;
+        if (i / SOME / 3 && !cu->set)
+            break;
         if (n > most || (whole && (n <= 256 || !cu->set)))
             continue;
         cu->gemm->tune_whole = whole == 2 ? -1 : whole;
@@ -357,7 +362,7 @@ static long check_gated(struct sv_cuda *cu, int32_t k, int32_t d, bool bias, int
         outside += host_bad[1];
         tried++;
     }
-    cu->gemm->tune_whole = 0;
+    cu->gemm->tune_whole = cu->gemm->tune_pair = 0;
     printf("%-9s gated %dx%d%s error %.2e  %d counts  wrong bits %llu, canaries %llu %s (%d)\n",
            cu->set ? "sm90" : "portable", d, k, bias ? " bias" : "", error, tried, inside, outside,
            failed ? "FAILED" : "ok", worst_n);

@@ -19,6 +19,18 @@ enum {
     SV_GEMM_BEST_SLOTS = 2048, /* candidates of a row in a fused head, at most */
 };
 
+/* Times of a thread block, in a build of their own. */
+#ifdef SV_GEMM_TRACE
+enum { SV_GEMM_MARKS = 8, SV_GEMM_TRACED = 132 };
+#define SV_MARK(a, i)                                                                              \
+    do {                                                                                           \
+        if (threadIdx.x == ((i) >= 6 ? blockDim.x - (blockDim.x > 300 ? 128 : 32) : 0))            \
+            asm volatile("mov.u64 %0, %%globaltimer;" : "=l"((a).trace[blockIdx.x * SV_GEMM_MARKS + (i)])); \
+    } while (0)
+#else
+#define SV_MARK(a, i) ((void)0)
+#endif
+
 enum sv_gemm_mode {
     SV_GEMM_ACT,
     SV_GEMM_F32,
@@ -41,6 +53,10 @@ struct sv_gemm_args {
     struct sv_split split;
     int32_t n_rows, n_parts, mode, n_stages;
     int32_t x_rows; /* sm_90: of x in a copy, of which each thread block of a cluster makes one */
+    int32_t n_sharers; /* sm_90, clusters of two units: of each shared block */
+#ifdef SV_GEMM_TRACE
+    uint64_t *trace; /* (thread blocks, SV_GEMM_MARKS) times */
+#endif
     void *y;
     int64_t ldy;
     float4 *pieces;    /* partial sums of blocks shared between units */
@@ -60,6 +76,11 @@ struct sv_cuda_gemm_state {
     /* Benchmarks only; 0 = the built-in choice, below 0 = none. */
     int32_t tune_stages, tune_n, tune_units;
     int32_t tune_whole; /* above 0: always */
+    int32_t tune_pair;  /* from which width on pieces are exchanged in clusters */
+#ifdef SV_GEMM_TRACE
+    uint64_t *trace;
+    int32_t n_traced;
+#endif
     int32_t tune_round;   /* portable: 1 = two tiles a round */
 };
 

@@ -13,6 +13,7 @@
  */
 #include "backend/cuda/barrier.cuh"
 #include "backend/cuda/gemm_out.cuh"
+#include "backend/cuda/gemm_pair.cuh"
 #include "backend/cuda/wgmma.cuh"
 
 #include <cudaTypedefs.h>
@@ -21,6 +22,7 @@ enum {
     CONSUMERS = 256, /* two warpgroups */
     MAX_STAGES = 12,
     KEEP_FROM = 192, /* width from which a unit's last piece stays in registers */
+    PAIRS_FROM = 64, /* width from which two units exchange pieces in a cluster */
     SMEM_MAX = 232448
 };
 
@@ -64,10 +66,29 @@ static __device__ __forceinline__ void copy_x(uint32_t dst, const CUtensorMap *m
 }
 
 /* Of execution only; barriers are made visible by their own fence. */
+static __device__ __forceinline__ void cluster_arrive(void)
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void cluster_wait(void)
+{
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 static __device__ __forceinline__ void cluster_sync(void)
 {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
+    cluster_arrive();
+    cluster_wait();
+}
+
+/* How a launch goes about it: thread blocks by themselves, units in clusters of two that exchange pieces, or
+ * clusters of two that share x and compute whole blocks. */
+enum way { ALONE, PAIRED, WHOLE };
+
+static SV_HD constexpr int sharing_x(enum way way)
+{
+    return way == WHOLE ? 2 : 1;
 }
 
 /* ---------------------------------------------------------------- shared memory */
@@ -82,9 +103,16 @@ template <int N> struct ring {
 struct tail {
     uint8_t patch[8][2 * SV_PATCH_BYTES];
     uint64_t full[MAX_STAGES], empty[MAX_STAGES];
+    uint64_t ready, got[CONSUMERS / 32]; /* gemm_pair.cuh */
 };
 
 /* ---------------------------------------------------------------- the producer */
+
+/* Whether what a unit finishes of a shared block stays in its registers: that block then comes last. */
+static SV_HD constexpr bool keeps(int n, enum way way)
+{
+    return way == PAIRED || n >= KEEP_FROM;
+}
 
 /* A unit's tiles in the order of work. A block that the unit ends inside of comes first, so that its piece
  * lies ready before the unit's end and nobody waits for it there; or, to keep, a block that it shares
@@ -159,7 +187,7 @@ static __device__ __forceinline__ void load_x(const CUtensorMap *map, int32_t kk
                policy);
 }
 
-template <int N, int CL>
+template <int N, enum way WAY>
 static __device__ __forceinline__ void produce(const CUtensorMap *map, const struct sv_gemm_args &a,
                                                uint32_t smem, struct tail *tail, int32_t t0,
                                                int32_t t1, int half)
@@ -171,7 +199,8 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     v.band_bytes = (size_t)a.split.n_k * SV_TILE_BYTES;
     v.t0 = t0;
     v.t1 = t1;
-    v.t = first_tile(t0, t1, a.split.n_k, N >= KEEP_FROM);
+    v.t = first_tile(t0, t1, a.split.n_k, keeps(N, WAY));
+    constexpr int CL = sharing_x(WAY);
     walk_enter(v, a, half);
     struct walk x = v;
     const int32_t n_tiles = t1 - t0, early = min(a.n_stages, n_tiles);
@@ -182,6 +211,7 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     }
     sv_pdl_launch();
     sv_pdl_wait();
+    SV_MARK(a, 6);
     for (int32_t i = 0; i < early; i++) {
         load_x<CL>(map, x.kk, 0, a.x_rows, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]),
                    half, keep);
@@ -227,17 +257,21 @@ template <int N> static __device__ __forceinline__ void settle(float (&acc)[N / 
         asm volatile("" : "+f"(acc[i])::"memory");
 }
 
-/* Sums n tiles into acc. */
-template <int N, int CL>
-static __device__ __forceinline__ void sum_tiles(float (&acc)[N / 2], struct place &at, int32_t n,
-                                                 bool present, const struct sv_gemm_args &a,
-                                                 uint32_t smem, struct tail *tail, int wg, int half)
+/* Sums n tiles into acc. last: the next tiles never come, and before the last of these is done both blocks of
+ * the pair are told that this warp has done with all stages but that one's. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ void
+sum_tiles(float (&acc)[N / 2], struct place &at, int32_t n, bool present, bool last,
+          const struct sv_gemm_args &a, uint32_t smem, struct tail *tail, int wg, int half)
 {
+    constexpr int CL = sharing_x(WAY);
     int32_t before = -1;
     settle<N>(acc);
 #pragma unroll 1
     for (int32_t i = 0; i < n; i++) {
         bar_wait(smem_u32(&tail->full[at.s]), at.parity);
+        if (at.s == 0 && at.parity == 0)
+            SV_MARK(a, 1);
         if (present) {
             const uint32_t stage = smem + at.s * ring<N>::STAGE;
             const uint64_t w = sv_wgmma_desc(stage + wg * SV_TILE_BYTES);
@@ -249,6 +283,8 @@ static __device__ __forceinline__ void sum_tiles(float (&acc)[N / 2], struct pla
             sv_wgmma_commit();
             sv_wgmma_wait<1>();
         }
+        if (WAY == PAIRED && last && i == n - 1 && (threadIdx.x & 31) < 2)
+            bar_arrive_at(smem_u32(&tail->ready), threadIdx.x & 31);
         if (before >= 0)
             release<N, CL>(&tail->empty[before], half);
         before = at.s;
@@ -291,15 +327,17 @@ static __device__ __forceinline__ struct spot out_spot(const struct sv_gemm_args
     return spot_of(a, block, band, tail->patch[warp]);
 }
 
-template <int N, int CL, bool GATED>
+template <int N, enum way WAY, bool GATED>
 static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uint32_t smem,
                                                struct tail *tail, int32_t unit, int32_t t0,
                                                int32_t t1, int half)
 {
     const int wg = threadIdx.x / 128, band_in = half * 2 + wg;
     struct place at = {0, 0};
-    constexpr bool KEEP = N >= KEEP_FROM;
+    constexpr bool KEEP = keeps(N, WAY);
     int32_t shared0 = -1, shared1 = -1; /* blocks whose pieces wait to be added up */
+    if (WAY == PAIRED)
+        cluster_wait();
     sv_pdl_wait();
     if (a.mode == SV_GEMM_ARGMAX)
         best_clear(a, CONSUMERS / 32);
@@ -312,12 +350,34 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
 #pragma unroll
         for (int i = 0; i < N / 2; i++)
             acc[i] = 0.0f;
-        sum_tiles<N, CL>(acc, at, n, own.present, a, smem, tail, wg, half);
         left -= n;
+        if (WAY == PAIRED && left == 0 && (threadIdx.x & 31) == 0)
+            pair_expect<N>(a, blockIdx.x & 1, smem_u32(&tail->got[threadIdx.x / 32]), own.present);
+        sum_tiles<N, WAY>(acc, at, n, own.present, left == 0, a, smem, tail, wg, half);
         t = t + n == t1 ? t0 : t + n;
+        if constexpr (WAY == PAIRED) {
+            if (left == 0) {
+                SV_MARK(a, 2);
+                const struct pair_side side = {blockIdx.x & 1,
+                                               smem,
+                                               (uint32_t)a.n_stages * ring<N>::STAGE,
+                                               (uint32_t)at.s * ring<N>::STAGE,
+                                               smem_u32(&tail->ready),
+                                               smem_u32(&tail->got[threadIdx.x / 32])};
+                const int32_t n_pairs = a.n_sharers / 2;
+                if (own.present)
+                    pair_exchange<N, 4, GATED>(acc, a, side, unit / 2 % n_pairs, n_pairs, unit,
+                                               block, band_in,
+                                               out_spot<GATED>(a, block, own.band, tail),
+                                               CONSUMERS / 32);
+                else
+                    bar_wait(side.ready, 0); /* the other block's word must find this one here */
+                break;
+            }
+        }
         if (!own.present)
             continue;
-        if constexpr (KEEP)
+        if constexpr (KEEP && WAY != PAIRED)
             if (n != a.split.n_k && left == 0) {
                 exchange_pieces<N, 4, true, GATED>(acc, a, unit, block, band_in,
                                                    out_spot<GATED>(a, block, own.band, tail),
@@ -335,6 +395,9 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
         put_all<N, true, GATED>(acc, a, out_spot<GATED>(a, block, own.band, tail), 0,
                                 CONSUMERS / 32);
     }
+    if (WAY == PAIRED)
+        return;
+    SV_MARK(a, 3);
     /* Only now, at the end of the unit: the other pieces are not there any earlier. */
 #pragma unroll 1
     for (int32_t block = shared0; block >= 0; block = block == shared1 ? -1 : shared1) {
@@ -368,11 +431,12 @@ static __device__ __forceinline__ struct item item_of(const struct sv_gemm_args 
     return it;
 }
 
-template <int N, int CL>
+template <int N>
 static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
                                                      const struct sv_gemm_args &a, uint32_t smem,
                                                      struct tail *tail, int32_t n_items, int half)
 {
+    constexpr int CL = sharing_x(WHOLE);
     uint64_t normal;
     asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
     struct walk v;
@@ -413,7 +477,7 @@ static __device__ __forceinline__ void fold_piece(float (&acc)[N / 2], float (&t
     }
 }
 
-template <int N, int CL, bool GATED>
+template <int N, bool GATED>
 static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &a, uint32_t smem,
                                                      struct tail *tail, int32_t n_items, int half)
 {
@@ -432,7 +496,7 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
 #pragma unroll
             for (int e = 0; e < N / 2; e++)
                 acc[e] = 0.0f;
-            sum_tiles<N, CL>(acc, at, end - t, own.present, a, smem, tail, wg, half);
+            sum_tiles<N, WHOLE>(acc, at, end - t, own.present, false, a, smem, tail, wg, half);
             fold_piece<N>(acc, total, t == t0);
             t = end;
         }
@@ -456,19 +520,23 @@ static SV_HD constexpr int threads_of(int n)
     return CONSUMERS + (moves_registers(n) ? 128 : 32);
 }
 
-template <int N, int CL, bool WHOLE, bool GATED>
+template <int N, enum way WAY, bool GATED>
 static __global__ void __launch_bounds__(threads_of(N), 1)
     gemm_kernel(const __grid_constant__ CUtensorMap map,
                 const __grid_constant__ struct sv_gemm_args a)
 {
     extern __shared__ __align__(1024) uint8_t smem_bytes[];
+    constexpr int CL = sharing_x(WAY);
     const uint32_t smem = smem_u32(smem_bytes);
     struct tail *tail = (struct tail *)(smem_bytes + (size_t)a.n_stages * ring<N>::STAGE);
-    const int32_t unit = blockIdx.x / 2,
-                  n_items = WHOLE ? (a.n_rows + N - 1) / N * a.split.n_blocks : 0;
-    const int half = blockIdx.x & 1;
+    /* Two blocks next to one another: the halves of a unit, or the same half of two units. */
+    const int32_t next = blockIdx.x & 1, pair = blockIdx.x / 2;
+    const int half = WAY == PAIRED ? pair & 1 : next;
+    const int32_t unit = WAY == PAIRED ? pair / 2 * 2 + next : pair,
+                  n_items = WAY == WHOLE ? (a.n_rows + N - 1) / N * a.split.n_blocks : 0;
     const int32_t t0 = sv_split_start(&a.split, unit), t1 = sv_split_start(&a.split, unit + 1);
-    if (!WHOLE && unit >= a.split.n_units) {
+    SV_MARK(a, 0);
+    if (WAY == ALONE && unit >= a.split.n_units) {
         sv_pdl_launch();
         sv_pdl_wait();
         return;
@@ -478,34 +546,44 @@ static __global__ void __launch_bounds__(threads_of(N), 1)
             bar_init(smem_u32(&tail->full[i]), 1);
             bar_init(smem_u32(&tail->empty[i]), CONSUMERS / 32 * CL);
         }
+        if (WAY == PAIRED) {
+            bar_init(smem_u32(&tail->ready), CONSUMERS / 32 * 2);
+            for (int i = 0; i < CONSUMERS / 32; i++)
+                bar_init(smem_u32(&tail->got[i]), 1);
+        }
         bar_made();
         asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
         if (smem & 1023)
             __trap(); /* swizzled tiles must lie on 1024 */
     }
-    if (CL > 1)
+    if (WAY == WHOLE)
         cluster_sync();
     else
         __syncthreads();
+    if (WAY == PAIRED)
+        cluster_arrive(); /* waited for where the other block is first needed */
     if (threadIdx.x >= CONSUMERS) {
         if (moves_registers(N))
             asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == CONSUMERS) {
-            if (WHOLE)
-                produce_whole<N, CL>(&map, a, smem, tail, n_items, half);
+            if (WAY == WHOLE)
+                produce_whole<N>(&map, a, smem, tail, n_items, half);
             else
-                produce<N, CL>(&map, a, smem, tail, t0, t1, half);
+                produce<N, WAY>(&map, a, smem, tail, t0, t1, half);
         }
         __syncwarp();
+        if (WAY == PAIRED)
+            cluster_wait();
     } else {
         if (moves_registers(N))
             asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        if (WHOLE)
-            consume_whole<N, CL, GATED>(a, smem, tail, n_items, half);
+        if (WAY == WHOLE)
+            consume_whole<N, GATED>(a, smem, tail, n_items, half);
         else
-            consume<N, CL, GATED>(a, smem, tail, unit, t0, t1, half);
+            consume<N, WAY, GATED>(a, smem, tail, unit, t0, t1, half);
     }
-    if (CL > 1)
+    SV_MARK(a, 5);
+    if (WAY == WHOLE)
         cluster_sync(); /* the other block may still write here */
 }
 
@@ -515,7 +593,7 @@ typedef void gemm_fn(const CUtensorMap, const struct sv_gemm_args);
 
 struct width {
     int n, stages;
-    gemm_fn *fn[2]; /* plain and gated */
+    gemm_fn *fn[2][2]; /* by way; plain and gated */
 };
 
 /* stages: a multiprocessor for each thread block. Two of different launches on one would let the
@@ -525,7 +603,10 @@ struct width {
     {                                                                                              \
         N, STAGES,                                                                                 \
         {                                                                                          \
-            gemm_kernel<N, 1, false, false>, gemm_kernel<N, 1, false, true>                        \
+            {gemm_kernel<N, ALONE, false>, gemm_kernel<N, ALONE, true>},                           \
+            {                                                                                      \
+                gemm_kernel<N, PAIRED, false>, gemm_kernel<N, PAIRED, true>                        \
+            }                                                                                      \
         }                                                                                          \
     }
 static const struct width widths[] = {
@@ -536,7 +617,7 @@ enum { N_WIDTHS = sizeof widths / sizeof *widths };
 
 /* Clusters of two: there each gets half of x's tiles for both. */
 static const struct width whole = {
-    192, 5, {gemm_kernel<192, 2, true, false>, gemm_kernel<192, 2, true, true>}};
+    192, 5, {{gemm_kernel<192, WHOLE, false>, gemm_kernel<192, WHOLE, true>}}};
 
 static size_t smem_of(int n, int stages)
 {
@@ -550,9 +631,12 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
         sv_cuda_try(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &cu->gemm->encode,
                                                      12000, cudaEnableDefault, &found),
                     err, "the driver's tensor maps");
-    for (int i = 0; i < 2 * (N_WIDTHS + 1) && !rc; i++) {
-        const struct width *w = i / 2 < N_WIDTHS ? &widths[i / 2] : &whole;
-        rc = sv_cuda_try(cudaFuncSetAttribute((const void *)w->fn[i % 2],
+    for (int i = 0; i < 4 * (N_WIDTHS + 1) && !rc; i++) {
+        const struct width *w = i / 4 < N_WIDTHS ? &widths[i / 4] : &whole;
+        const void *fn = (const void *)w->fn[i / 2 % 2][i % 2];
+        if (!fn)
+            continue;
+        rc = sv_cuda_try(cudaFuncSetAttribute(fn,
                                               cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               SMEM_MAX),
                          err, "shared memory of a matrix product");
@@ -570,7 +654,7 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
     config.attrs = attr;
     config.numAttrs = 1;
     if (!rc)
-        rc = sv_cuda_try(cudaOccupancyMaxActiveClusters(&clusters, (const void *)whole.fn[0], &config),
+        rc = sv_cuda_try(cudaOccupancyMaxActiveClusters(&clusters, (const void *)whole.fn[0][0], &config),
                          err, "room for a matrix product");
     if (!rc && clusters < 1)
         rc = sv_fail(err, SV_EDEVICE, -1, "matrix products: no pair of multiprocessors is free");
@@ -613,6 +697,9 @@ static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, int cluster, int32_t 
         attr[config.numAttrs].val.clusterDim.y = 1;
         attr[config.numAttrs++].val.clusterDim.z = 1;
     }
+#ifdef SV_GEMM_TRACE
+    a->trace = cu->gemm->trace + (size_t)cu->gemm->n_traced++ * SV_GEMM_TRACED * SV_GEMM_MARKS;
+#endif
     if (cu->pdl) {
         attr[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attr[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
@@ -633,8 +720,11 @@ void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, str
         a->n_stages--;
     /* Rows that are not there take the copy longer than rows that are. */
     a->x_rows = (a->n_rows + 7) / 8 * 8;
-    launch(cu, w->fn[a->mode == SV_GEMM_GATED], w->n, 1, sv_split_grid(&a->split, g->sm90_units), x,
-           ldx, k, a);
+    const int32_t from = g->tune_pair ? g->tune_pair : (int32_t)PAIRS_FROM;
+    a->n_sharers = sv_split_paired(&a->split);
+    const bool paired = a->n_sharers && from > 0 && w->n >= from;
+    launch(cu, w->fn[paired][a->mode == SV_GEMM_GATED], w->n, paired ? 2 : 1,
+           paired ? a->split.n_units : sv_split_grid(&a->split, g->sm90_units), x, ldx, k, a);
 }
 
 /* What they take, in tiles times rows of x: a launch in passes and its adding up cost about 14
@@ -654,7 +744,7 @@ bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t 
         return false;
     a->n_stages = whole.stages;
     a->x_rows = whole.n / 2;
-    launch(cu, whole.fn[a->mode == SV_GEMM_GATED], whole.n, 2,
+    launch(cu, whole.fn[0][a->mode == SV_GEMM_GATED], whole.n, 2,
            items < pairs ? (int32_t)items : pairs, x, ldx, k, a);
     return true;
 }

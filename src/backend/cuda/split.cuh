@@ -72,6 +72,18 @@ static SV_HD int32_t sv_split_unit(const struct sv_split *s, int32_t t)
     return (int32_t)((((int64_t)t + 1) * s->n_units - 1) / ((int64_t)s->n_blocks * s->n_k));
 }
 
+/* How many units share each block that is shared, where clusters of two neighbouring units can add it up: an
+ * even number, of which each has no other shared block. 0 where they cannot, or where none is. */
+static SV_HD int32_t sv_split_paired(const struct sv_split *s)
+{
+    if (s->n_units == 2 * s->n_blocks || s->n_units == 4 * s->n_blocks)
+        return s->n_k % (s->n_units / s->n_blocks) == 0 ? s->n_units / s->n_blocks : 0;
+    return s->n_units % 2 == 0 && 2 * s->n_blocks % s->n_units == 0 && s->n_blocks % s->n_units != 0 &&
+                   s->n_k % 2 == 0
+               ? 2
+               : 0;
+}
+
 /* A unit leaves at most two pieces of blocks that it shares: of its first block and of its last. */
 static SV_HD int32_t sv_split_slot(const struct sv_split *s, int32_t u, int32_t block)
 {
