@@ -215,8 +215,8 @@ static struct product product_of(const struct stack *s, int32_t layer, int which
     struct product p = {};
     p.k = which == P_DOWN ? MLP : HIDDEN;
     for (; p.n_parts < 3 && rows[which][p.n_parts]; p.n_parts++) {
-        p.part[p.n_parts] = part_of(w[which] + sv_packed_bytes(p.cols, p.k) / 2,
-                                    rows[which][p.n_parts], p.k);
+        p.part[p.n_parts] =
+            part_of(w[which] + sv_packed_bytes(p.cols, p.k) / 2, rows[which][p.n_parts], p.k);
         p.cols += rows[which][p.n_parts];
     }
     return p;
@@ -627,38 +627,47 @@ static void sweep(struct stack *s)
     close_device(&cu);
 }
 
-/* Pieces through L2 and through clusters, and ring depths. */
+/* Pieces through L2 and through clusters, blocks of 256 rows and of 192, and ring depths. */
 static void pairs(struct stack *s)
 {
-    static const int32_t counts[] = {1,  8,  16, 32, 33,  48,  64,  65, 80,
-                                     96, 97, 112, 128, 129, 160, 192, 256};
-    static const int ways[] = {ALL | FUSED, ALL | FUSED | WITH_GLUE, 1, 2, 4 | FUSED, 8};
+    static const int32_t counts[] = {1,  8,  16,  32,  33,  48,  64,  65,  80,
+                                     96, 97, 112, 128, 129, 160, 192, 256, 512};
+    static const int ways[] = {ALL | FUSED, ALL | FUSED | WITH_GLUE, 1, 2, 4 | FUSED, 8, WITH_HEAD};
+    static const char *names[] = {"L2", "cluster", "cluster tall"};
     struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
-    printf("us a layer through L2 / clusters: layer gated | gated+3 small | qkv | o | gate_up gated | down\n");
+    printf("us a layer through L2 / clusters / and tall: layer gated | gated+3 small | qkv | o | "
+           "gate_up gated "
+           "| down | head\n");
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
         const int32_t n = counts[c];
         printf("%3d", n);
         for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-            double us[2];
-            for (int paired = 0; paired < 2; paired++) {
-                cu.gemm->tune_pair = paired ? 8 : -1;
-                us[paired] = time_graph(&cu, s, n, ways[w], LAYERS, 5) / LAYERS;
-                row("sm90", "way", paired ? "cluster" : "L2", n, us[paired] * LAYERS, ways[w] & ALL, LAYERS);
+            printf(" |");
+            for (int v = 0; v < 3; v++) {
+                const int layers = ways[w] & ALL ? LAYERS : 1;
+                if ((v == 2 && ways[w] < 16 && ways[w] != 4) || (v == 1 && ways[w] == WITH_HEAD))
+                    continue;
+                cu.gemm->tune_pair = v ? 0 : -1;
+                cu.gemm->tune_tall = v == 2 ? 0 : -1;
+                const double us = time_graph(&cu, s, n, ways[w], layers, 5);
+                row("sm90", "way", names[v], n, us, ways[w] & (ALL | WITH_HEAD), layers);
+                printf(" %6.2f", us / layers);
             }
-            printf(" | %6.2f %6.2f", us[0], us[1]);
         }
         printf("\n");
         fflush(stdout);
     }
     static const struct {
-        int32_t n, stages[6];
-    } depth[] = {{32, {8, 9, 10}}, {64, {6, 7, 8, 9}}, {96, {5, 6, 7}}, {128, {4, 5, 6}}, {192, {4, 5}}};
-    cu.gemm->tune_pair = 8;
+        int32_t n, stages[8];
+    } depth[] = {{1, {6, 7, 8}},     {32, {6, 7, 8, 9, 10}}, {64, {5, 6, 7, 8, 9}},
+                 {96, {4, 5, 6, 7}}, {128, {3, 4, 5, 6}},    {192, {3, 4, 5}}};
+    cu.gemm->tune_pair = 0;
+    cu.gemm->tune_tall = 0;
     for (size_t i = 0; i < sizeof depth / sizeof *depth; i++)
         for (int st = 0; depth[i].stages[st]; st++) {
             cu.gemm->tune_stages = depth[i].stages[st];
-            printf("clusters, n %d, %d stages:", depth[i].n, depth[i].stages[st]);
-            for (size_t w = 0; w < sizeof ways / sizeof *ways; w++)
+            printf("tall and clusters, n %d, at most %d stages:", depth[i].n, depth[i].stages[st]);
+            for (size_t w = 0; w < 6; w++)
                 printf(" %.2f", time_graph(&cu, s, depth[i].n, ways[w], LAYERS, 5) / LAYERS);
             printf("\n");
         }
@@ -666,12 +675,14 @@ static void pairs(struct stack *s)
 }
 
 #ifdef SV_GEMM_TRACE
-/* When the blocks of each product of two layers pass their marks, from the end of the product before on. */
+/* When the blocks of each product of two layers pass their marks, from the end of the product
+ * before on. */
 static void trace_marks(struct stack *s)
 {
     static const int32_t counts[] = {1, 64, 128, 256};
     static const char *names[] = {"qkv", "o", "gate_up", "down"};
-    static const char *marks[] = {"start", "first x", "summed", "posted", "others there", "end", "may read x"};
+    static const char *marks[] = {"start",        "first x", "summed",    "posted",
+                                  "others there", "end",     "may read x"};
     enum { PRODUCTS = 4 * 8, EACH = SV_GEMM_TRACED * SV_GEMM_MARKS };
     struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
     const size_t bytes = (size_t)2 * PRODUCTS * EACH * 8;
@@ -679,7 +690,8 @@ static void trace_marks(struct stack *s)
     OK(cudaMalloc((void **)&cu.gemm->trace, bytes));
     for (int way = 0; way < 2; way++)
         for (int c = 0; c < 4; c++) {
-            cu.gemm->tune_pair = way ? 8 : -1;
+            cu.gemm->tune_pair = way ? 0 : -1;
+            cu.gemm->tune_tall = way ? 0 : -1;
             for (int round = 0; round < 2; round++) {
                 OK(cudaMemset(cu.gemm->trace, 0, bytes));
                 cu.gemm->n_traced = 0;
@@ -687,8 +699,9 @@ static void trace_marks(struct stack *s)
                 OK(cudaStreamSynchronize(cu.stream));
             }
             OK(cudaMemcpy(host, cu.gemm->trace, bytes, cudaMemcpyDeviceToHost));
-            printf("%s, %d rows; ns after the product before ended: earliest, middle, latest block\n",
-                   way ? "clusters" : "L2", counts[c]);
+            printf(
+                "%s, %d rows; ns after the product before ended: earliest, middle, latest block\n",
+                way ? "clusters" : "L2", counts[c]);
             for (int p = 20; p < 24; p++) {
                 uint64_t before = 0;
                 for (int b = 0; b < SV_GEMM_TRACED; b++) {
@@ -722,7 +735,7 @@ static void trace_marks(struct stack *s)
 /* The table in docs/cuda-kernels.md, and each product alone. */
 static void rows(struct stack *s)
 {
-    static const int32_t counts[] = {1,  8,  16, 32, 33,  48,  64,  65, 80,
+    static const int32_t counts[] = {1,  8,  16,  32,  33,  48,  64,  65, 80,
                                      96, 97, 112, 128, 129, 160, 192, 256};
     static const struct {
         const char *name;

@@ -219,7 +219,7 @@ template <typename T> static long check_shape(struct sv_cuda *cu, const struct s
     /* All twice where pieces may go through clusters and through L2. */
     for (int32_t j = 1; j <= n_tries * (cu->set == SV_CUDA_SM90 ? 2 : 1); j++) {
         const int32_t i = (j - 1) % n_tries + 1, at = i - 1 - n_plain;
-        cu->gemm->tune_pair = j > n_tries ? -1 : 8;
+        cu->gemm->tune_pair = j > n_tries ? -1 : 0;
         int32_t n;
         if (at < 0)
             n = !s->all_counts ? some[i - 1] : i <= 256 ? i : some[BIG_FROM + i - 257];
@@ -330,14 +330,14 @@ static long check_gated(struct sv_cuda *cu, int32_t k, int32_t d, bool bias, int
     OK(cudaMemcpy(host_sums, sums, 16, cudaMemcpyDeviceToHost));
     const double error = sqrt(host_sums[0] / host_sums[1]);
     long failed = !(error < 8e-3);
-    static const int32_t some[] = {1,  2,  3,  7,   8,   9,   15,  16,  17,  31,  32,  33,
-                                   48, 63, 64, 65,  80,  96,  97,  112, 127, 128, 129, 160,
+    static const int32_t some[] = {1,   2,   3,   7,   8,   9,   15,  16,  17,   31,  32,  33,
+                                   48,  63,  64,  65,  80,  96,  97,  112, 127,  128, 129, 160,
                                    191, 192, 193, 255, 256, 257, 384, 600, 1000, 2048};
     enum { SOME = sizeof some / sizeof *some };
     int32_t tried = 0, worst_n = 0;
     for (int32_t i = 0; i < SOME * 6; i++) {
         const int32_t n = some[i % SOME], whole = i / SOME % 3;
-        cu->gemm->tune_pair = i / SOME / 3 ? -1 : 8;
+        cu->gemm->tune_pair = i / SOME / 3 ? -1 : 0;
         if (i / SOME / 3 && !cu->set)
             break;
         if (n > most || (whole && (n <= 256 || !cu->set)))
@@ -350,8 +350,8 @@ static long check_gated(struct sv_cuda *cu, int32_t k, int32_t d, bool bias, int
         batch_kernel<<<1024, 256, 0, cu->stream>>>(m.base, k, p, n, n + 8, k + 8, x);
         OK(cudaMemsetAsync(bad, 0, 16, cu->stream));
         run_gated(cu, &m, k, n, x, k + 8, y);
-        compare_kernel<uint16_t><<<1024, 256, 0, cu->stream>>>(y, d, n, n_all, d, single, p,
-                                                               (uint16_t)0xa5a5, bad);
+        compare_kernel<uint16_t>
+            <<<1024, 256, 0, cu->stream>>>(y, d, n, n_all, d, single, p, (uint16_t)0xa5a5, bad);
         OK(cudaMemcpyAsync(host_bad, bad, 16, cudaMemcpyDeviceToHost, cu->stream));
         OK(cudaStreamSynchronize(cu->stream));
         if (host_bad[0] || host_bad[1]) {

@@ -94,8 +94,8 @@ static void units_end_where_blocks_end(void **state)
         {1, 64, 66, 16, 16, 16},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct sv_split s = sv_split_make(cases[i].n_blocks, cases[i].n_k, cases[i].max,
-                                                cases[i].max == 66);
+        const struct sv_split s =
+            sv_split_make(cases[i].n_blocks, cases[i].n_k, cases[i].max, cases[i].max == 66);
         int32_t pieces = 0;
         assert_int_equal(s.n_units, cases[i].units);
         assert_int_equal(sv_split_grid(&s, cases[i].max), cases[i].grid);
@@ -110,7 +110,60 @@ static void units_end_where_blocks_end(void **state)
     }
 }
 
-SV_TEST_MAIN(cmocka_unit_test(places_are_distinct),
+/* Two neighbouring units can add up between themselves: both do equally many tiles, share one block
+ * at most, and the sharers of a block are whole pairs. */
+static void pairs_share_one_block(void **state)
+{
+    (void)state;
+    static const int32_t cases[][4] = {
+        /* blocks, tiles, units at most, sharers of a block */
+        {24, 64, 66, 2},  {16, 64, 66, 4}, {96, 64, 66, 2}, {16, 192, 66, 4}, {16, 320, 66, 4},
+        {594, 64, 66, 0}, {40, 64, 66, 0}, {10, 64, 66, 0}, {1, 64, 66, 0},   {3, 5, 66, 0},
+        {44, 64, 66, 0},  {33, 64, 66, 2}, {33, 3, 66, 0},  {1, 4, 66, 0},    {22, 64, 66, 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct sv_split s = sv_split_make(cases[i][0], cases[i][1], cases[i][2], true);
+        const int32_t sharers = sv_split_paired(&s);
+        assert_int_equal(sharers, cases[i][3]);
+        if (!sharers)
+            continue;
+        assert_int_equal(s.n_units % 2, 0);
+        for (int32_t u = 0; u < s.n_units; u++) {
+            const int32_t t0 = sv_split_start(&s, u), t1 = sv_split_start(&s, u + 1);
+            assert_int_equal(t1 - t0, sv_split_start(&s, 1));
+            for (int32_t b = t0 / s.n_k; b <= (t1 - 1) / s.n_k; b++) {
+                if (t0 <= b * s.n_k && t1 >= (b + 1) * s.n_k)
+                    continue;
+                const int32_t first = sv_split_unit(&s, b * s.n_k);
+                const int32_t last = sv_split_unit(&s, (b + 1) * s.n_k - 1);
+                assert_int_equal(last - first + 1, sharers);
+                assert_int_equal(first % sharers, 0);
+                /* The only cut block of this unit, in the middle of whose pieces nothing else lies.
+                 */
+                assert_true(b == (u % 2 || sharers > 2 ? t0 : t1 - 1) / s.n_k);
+            }
+        }
+    }
+}
+
+/* Blocks that nobody cuts: the gate and up of Qwen3-8B and heads of 151936 rows in blocks of 192.
+ */
+static void whole_blocks_fill_the_device(void **state)
+{
+    (void)state;
+    static const int32_t cases[][3] = {
+        {128, 132, 128}, {792, 132, 132}, {22, 132, 0},  {32, 132, 0},    {64, 132, 0},
+        {101, 132, 0},   {124, 132, 124}, {123, 132, 0}, {264, 132, 132}, {5, 1, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct sv_split s = sv_split_whole(cases[i][0], 64, cases[i][1]);
+        assert_int_equal(s.n_units, cases[i][2]);
+        for (int32_t u = 0; u < s.n_units; u++)
+            assert_int_equal(sv_split_start(&s, u) % s.n_k, 0);
+    }
+}
+
+SV_TEST_MAIN(cmocka_unit_test(pairs_share_one_block),
+             cmocka_unit_test(whole_blocks_fill_the_device), cmocka_unit_test(places_are_distinct),
              cmocka_unit_test(tiles_carry_the_hardware_swizzle),
              cmocka_unit_test(units_are_equal_and_slots_distinct),
              cmocka_unit_test(units_end_where_blocks_end))

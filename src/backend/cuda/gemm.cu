@@ -92,8 +92,8 @@ static struct sv_split split_of(const struct sv_cuda *cu, int32_t n_blocks, int3
 }
 
 /* Appends a part; col is its first column in y. */
-static void add_part(const struct sv_cuda *cu, struct sv_gemm_args *a,
-                     const struct sv_gemm_part *part, int32_t col, bool wide)
+static void add_part(struct sv_gemm_args *a, const struct sv_gemm_part *part, int32_t col,
+                     bool wide)
 {
     struct sv_gemm_item *it = &a->part[a->n_parts++];
     it->w = (const uint8_t *)part->w.data;
@@ -102,25 +102,28 @@ static void add_part(const struct sv_cuda *cu, struct sv_gemm_args *a,
     it->n_out = part->w.rows;
     it->n_bands = sv_tiles(part->w.rows);
     it->col0 = col;
-    it->block0 = a->split.n_blocks;
     it->wide = wide && col % 8 == 0;
-    a->split.n_blocks += (part->w.rows + block_rows(cu) - 1) / block_rows(cu);
 }
 
-/* Gate and up share blocks: half the rows of each are of the one, half of the other. */
-static void add_gated(const struct sv_cuda *cu, struct sv_gemm_args *a,
-                      const struct sv_gemm_part *parts, bool wide)
+/* By the weights alone: the same for every number of rows. */
+static bool set_up_tall(struct sv_cuda *cu, struct sv_gemm_args *a, int32_t k)
 {
-    add_part(cu, a, &parts[0], 0, wide);
-    a->split.n_blocks = 0;
-    add_part(cu, a, &parts[1], 0, wide);
-    const int32_t half = block_rows(cu) / 2;
-    a->split.n_blocks = (parts[0].w.rows + half - 1) / half;
+    if (cu->set != SV_CUDA_SM90 || cu->gemm->tune_tall < 0)
+        return false;
+    if (a->mode == SV_GEMM_GATED && a->part[0].n_out % (SV_SM90_TALL / 2))
+        return false;
+    sv_gemm_lay_blocks(a, SV_SM90_TALL);
+    a->split = sv_split_whole(a->split.n_blocks, sv_tiles(k), cu->n_sms);
+    return a->split.n_units > 0;
 }
 
 static void set_up(struct sv_cuda *cu, struct sv_gemm_args *a, int32_t k)
 {
-    a->split = split_of(cu, a->split.n_blocks, k);
+    a->tall = set_up_tall(cu, a, k);
+    if (!a->tall) {
+        sv_gemm_lay_blocks(a, block_rows(cu));
+        a->split = split_of(cu, a->split.n_blocks, k);
+    }
     a->pieces = cu->gemm->pieces;
     a->arrived = cu->gemm->arrived;
     a->best = cu->gemm->best;
@@ -157,7 +160,7 @@ void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
     for (int32_t i = 0; i < p->n_parts; i++) {
         SV_REQUIRE(p->parts[i].w.cols == p->k);
         if (takes_tensor_cores(cu, &p->parts[i].w))
-            add_part(cu, &a, &p->parts[i], col, wide);
+            add_part(&a, &p->parts[i], col, wide);
         else
             sv_gemm_plain(cu, p, i, col);
         col += p->parts[i].w.rows;
@@ -198,7 +201,8 @@ void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p)
     struct sv_gemm_args a = {};
     a.mode = SV_GEMM_GATED;
     a.ldy = d;
-    add_gated(cu, &a, p->parts, d % 8 == 0 && (uintptr_t)p->out % 16 == 0);
+    for (int i = 0; i < 2; i++)
+        add_part(&a, &p->parts[i], 0, d % 8 == 0 && (uintptr_t)p->out % 16 == 0);
     set_up(cu, &a, p->k);
     run_all(cu, p->n_rows, p->x, p->ldx, p->k, &a, p->out);
 }
@@ -213,7 +217,7 @@ void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
     part.w = p->w;
     if (tensor) {
         a.mode = SV_GEMM_ARGMAX;
-        add_part(cu, &a, &part, 0, false);
+        add_part(&a, &part, 0, false);
         set_up(cu, &a, p->k);
     }
     for (int32_t m = 0; m < p->n_rows; m += pass_rows(cu)) {
@@ -225,6 +229,8 @@ void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
         a.n_rows = n;
         run_pass(cu, (const __nv_bfloat16 *)p->x + (int64_t)m * p->k, p->k, p->k, &a);
         sv_gemm_best_pick(cu, p, m, n,
-                          cu->set == SV_CUDA_SM90 ? a.split.n_units * 16 : a.split.n_units * 4);
+                          a.split.n_units * (a.tall                    ? 12
+                                             : cu->set == SV_CUDA_SM90 ? 16
+                                                                       : 4));
     }
 }

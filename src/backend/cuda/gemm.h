@@ -24,8 +24,9 @@ enum {
 enum { SV_GEMM_MARKS = 8, SV_GEMM_TRACED = 132 };
 #define SV_MARK(a, i)                                                                              \
     do {                                                                                           \
-        if (threadIdx.x == ((i) >= 6 ? blockDim.x - (blockDim.x > 300 ? 128 : 32) : 0))            \
-            asm volatile("mov.u64 %0, %%globaltimer;" : "=l"((a).trace[blockIdx.x * SV_GEMM_MARKS + (i)])); \
+        if (threadIdx.x == ((i) >= 6 ? blockDim.x - (blockDim.x % 128 == 0 ? 128 : 32) : 0))       \
+            asm volatile("mov.u64 %0, %%globaltimer;"                                              \
+                         : "=l"((a).trace[blockIdx.x * SV_GEMM_MARKS + (i)]));                     \
     } while (0)
 #else
 #define SV_MARK(a, i) ((void)0)
@@ -35,7 +36,8 @@ enum sv_gemm_mode {
     SV_GEMM_ACT,
     SV_GEMM_F32,
     SV_GEMM_ARGMAX,
-    SV_GEMM_GATED /* part 0 gate, part 1 up: a block is half as many rows of each, y their d columns */
+    SV_GEMM_GATED /* part 0 gate, part 1 up: a block is half as many rows of each, y their d columns
+                   */
 };
 
 /* A part as kernels see it; blocks are those of the split, bands have 64 rows. */
@@ -53,6 +55,7 @@ struct sv_gemm_args {
     struct sv_split split;
     int32_t n_rows, n_parts, mode, n_stages;
     int32_t x_rows; /* sm_90: of x in a copy, of which each thread block of a cluster makes one */
+    int32_t tall;   /* sm_90: blocks of SV_SM90_TALL weight rows that no unit cuts */
     int32_t n_sharers; /* sm_90, clusters of two units: of each shared block */
 #ifdef SV_GEMM_TRACE
     uint64_t *trace; /* (thread blocks, SV_GEMM_MARKS) times */
@@ -76,12 +79,12 @@ struct sv_cuda_gemm_state {
     /* Benchmarks only; 0 = the built-in choice, below 0 = none. */
     int32_t tune_stages, tune_n, tune_units;
     int32_t tune_whole; /* above 0: always */
-    int32_t tune_pair;  /* from which width on pieces are exchanged in clusters */
+    int32_t tune_tall, tune_pair;
 #ifdef SV_GEMM_TRACE
     uint64_t *trace;
     int32_t n_traced;
 #endif
-    int32_t tune_round;   /* portable: 1 = two tiles a round */
+    int32_t tune_round; /* portable: 1 = two tiles a round */
 };
 
 /* ---------------------------------------------------------------- for the rest of the folder */
@@ -104,8 +107,23 @@ static inline bool sv_gemm_is_packed(const struct sv_weight *w)
     return w->dtype == SV_BF16 && w->rows > 1;
 }
 
-/* ---- gemm_sm90.cu: blocks of 256 weight rows */
-enum { SV_SM90_BLOCK = 256 };
+/* Cuts the parts into blocks of weight rows. Gate and up share blocks: half the rows of each are of
+ * the one, half of the other. */
+static inline void sv_gemm_lay_blocks(struct sv_gemm_args *a, int32_t block_rows)
+{
+    a->split.n_blocks = 0;
+    for (int32_t i = 0; i < a->n_parts; i++) {
+        struct sv_gemm_item *it = &a->part[i];
+        const int32_t rows = a->mode == SV_GEMM_GATED ? block_rows / 2 : block_rows;
+        if (a->mode == SV_GEMM_GATED)
+            a->split.n_blocks = 0;
+        it->block0 = a->split.n_blocks;
+        a->split.n_blocks += (it->n_out + rows - 1) / rows;
+    }
+}
+
+/* ---- gemm_sm90.cu: blocks of 256 weight rows, for two thread blocks, or of 192, for one */
+enum { SV_SM90_BLOCK = 256, SV_SM90_TALL = 192 };
 int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err);
 void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                   struct sv_gemm_args *a);

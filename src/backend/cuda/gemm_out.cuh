@@ -43,8 +43,14 @@ static __device__ __forceinline__ void pair_sync(int pair)
     case 2:
         asm volatile("bar.sync 6, 64;" ::: "memory");
         break;
-    default:
+    case 3:
         asm volatile("bar.sync 7, 64;" ::: "memory");
+        break;
+    case 4:
+        asm volatile("bar.sync 8, 64;" ::: "memory");
+        break;
+    default:
+        asm volatile("bar.sync 9, 64;" ::: "memory");
     }
 }
 
@@ -545,110 +551,6 @@ static __device__ __forceinline__ void take_pieces(const struct sv_gemm_args &a,
     }
     if (GATED && c0 < c1)
         gated_end<(N > 8), STMATRIX>(a, s);
-}
-
-/* As post_piece and take_pieces, for the block that the unit ends with: what this unit itself stores stays in
- * its registers, so of two sharers each sends half a piece and takes half a piece. */
-template <int N, int BANDS, bool STMATRIX, bool GATED>
-static __device__ __forceinline__ void exchange_pieces(const float (&acc)[N / 2],
-                                                       const struct sv_gemm_args &a, int32_t unit,
-                                                       int32_t block, int band,
-                                                       const struct spot &s, int n_warps)
-{
-    const struct sharers who = sharers_of(a.split, block);
-    const int32_t n_others = who.last - who.first, n_chunks = (a.n_rows + 15) / 16;
-    const int32_t c0 = n_chunks * (unit - who.first) / (n_others + 1);
-    const int32_t c1 = n_chunks * (unit - who.first + 1) / (n_others + 1);
-    float4 *own = piece_of<N, BANDS>(a, unit, block, band);
-#pragma unroll
-    for (int j = 0; j < N / 8; j++)
-        if (j * 8 < a.n_rows && (j / 2 < c0 || j / 2 >= c1))
-            piece_store(own + j * 128,
-                        make_uint4(piece_word(acc[4 * j]), piece_word(acc[4 * j + 1]),
-                                   piece_word(acc[4 * j + 2]), piece_word(acc[4 * j + 3])));
-    /* G chunks of U pieces under way at once. */
-    constexpr int G = N > 128 ? 4 : 2, U = N > 128 ? 1 : 3;
-#pragma unroll
-    for (int base = 0; base < N / 16; base += G) {
-        if (base >= c1 || base + G <= c0)
-            continue;
-        float total[G][8];
-        bool begun = false, mine = false;
-#pragma unroll 1
-        for (int32_t i0 = 0; i0 <= n_others; i0 += U) {
-            uint4 p[U][G][2];
-            bool missing;
-            do {
-                missing = false;
-#pragma unroll
-                for (int i = 0; i < U; i++) {
-                    const int32_t u = who.first + i0 + i + (who.first + i0 + i >= unit);
-                    const float4 *from = piece_in<N, BANDS>(a, who, u, band) + base * 256;
-#pragma unroll
-                    for (int j = 0; j < G; j++)
-#pragma unroll
-                        for (int h = 0; h < 2; h++) {
-                            p[i][j][h] = make_uint4(0, 0, 0, 0);
-                            if (i0 + i < n_others && base + j >= c0 && base + j < c1 &&
-                                (base + j) * 16 + h * 8 < a.n_rows)
-                                p[i][j][h] = piece_load(from + j * 256 + h * 128);
-                            missing |= piece_missing(p[i][j][h]);
-                        }
-                }
-                /* See take_pieces. */
-                const int32_t at = (min(min(c1, base + G) * 16, a.n_rows) - 1) / 8 * 128;
-                for (int i = 0; missing && i < U && i0 + i < n_others; i++) {
-                    const int32_t u = who.first + i0 + i + (who.first + i0 + i >= unit);
-                    while (piece_missing(piece_load(piece_in<N, BANDS>(a, who, u, band) + at)))
-                        ;
-                }
-            } while (missing);
-#pragma unroll
-            for (int i = 0; i < U; i++) {
-                const bool there = i0 + i < n_others;
-                const int32_t u = who.first + i0 + i + (who.first + i0 + i >= unit);
-                if (!mine && (!there || u > unit)) {
-                    mine = true;
-#pragma unroll
-                    for (int j = 0; j < G; j++)
-#pragma unroll
-                        for (int e = 0; e < 8; e++)
-                            total[j][e] = begun ? total[j][e] + acc[(base + j) * 8 + e]
-                                                : acc[(base + j) * 8 + e];
-                    begun = true;
-                }
-                if (!there)
-                    break;
-                const float4 *from = piece_in<N, BANDS>(a, who, u, band) + base * 256;
-#pragma unroll
-                for (int j = 0; j < G; j++)
-#pragma unroll
-                    for (int h = 0; h < 2; h++) {
-                        if (base + j < c0 || base + j >= c1 ||
-                            (base + j) * 16 + h * 8 >= a.n_rows)
-                            continue;
-                        const uint4 q = p[i][j][h];
-                        const uint32_t w[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-                        for (int e = 0; e < 4; e++)
-                            total[j][h * 4 + e] =
-                                begun ? total[j][h * 4 + e] + __uint_as_float(w[e])
-                                      : __uint_as_float(w[e]);
-                        piece_store(from + j * 256 + h * 128,
-                                    make_uint4(SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE,
-                                               SV_PIECE_NONE));
-                    }
-                begun = true;
-            }
-        }
-        __syncwarp();
-#pragma unroll
-        for (int j = 0; j < G; j++)
-            if (base + j >= c0 && base + j < c1)
-                put<true, STMATRIX, GATED>(total[j], a, s, (base + j) * 16, n_warps);
-    }
-    if (GATED && c0 < c1)
-        gated_end<true, STMATRIX>(a, s);
 }
 
 #endif

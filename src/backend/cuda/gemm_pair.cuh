@@ -63,8 +63,8 @@ struct pair_side {
 static __device__ __forceinline__ uint32_t pair_at(const struct pair_side &p, uint32_t piece,
                                                    int32_t i, int32_t most)
 {
-    const uint32_t at = p.begin + ((piece * (uint32_t)most + (uint32_t)i) * 8 + threadIdx.x / 32) *
-                                      1024;
+    const uint32_t at =
+        p.begin + ((piece * (uint32_t)most + (uint32_t)i) * 8 + threadIdx.x / 32) * 1024;
     return p.ring + (at >= p.bytes ? at - p.bytes : at) + (threadIdx.x & 31) * 16;
 }
 
@@ -147,9 +147,9 @@ pair_exchange(const float (&acc)[N / 2], const struct sv_gemm_args &a, const str
 #pragma unroll
                 for (int h = 0; h < H; h++)
                     if (base + j < c1)
-                        piece_store(before + (base + j) * 256 + h * 128,
-                                    make_uint4(SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE,
-                                               SV_PIECE_NONE));
+                        piece_store(
+                            before + (base + j) * 256 + h * 128,
+                            make_uint4(SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE));
         }
         __syncwarp();
 #pragma unroll

@@ -4,12 +4,14 @@
  *
  * Called by gemm.cu. Weight rows are the M side of the instruction, rows of x the N side, so few
  * rows of x waste nothing. A block of the split is 256 weight rows: two thread blocks take 128 of
- * them each, two warpgroups 64 each. A producer warp streams packed tiles by bulk copy, and tiles
- * of x by tensor map, through a ring in shared memory. A thread block takes a multiprocessor for
- * itself; the next kernel's takes its place as soon as it ends and fills its ring with weights
- * while the others still add up. Many rows go through clusters of two that share x (below). Must
- * not: let anything but the weight's shape decide the order of a sum; n_rows only picks the width N
- * and the way, which do not change an element's bits.
+ * them each, two warpgroups 64 each; two units that share a block form clusters and exchange their
+ * pieces there (gemm_pair.cuh). Where the weights have enough rows, a block is 192 rows instead, of
+ * one thread block with three warpgroups, and no sum is cut. A producer warp streams packed tiles
+ * by bulk copy, and tiles of x by tensor map, through a ring in shared memory. A thread block takes
+ * a multiprocessor for itself; the next kernel's takes its place as soon as it ends and fills its
+ * ring with weights while the others still add up. More than 256 rows go through clusters of two
+ * that share x (below). Must not: let anything but the weight's shape decide the order of a sum;
+ * n_rows only picks the width N and the way, which do not change an element's bits.
  */
 #include "backend/cuda/barrier.cuh"
 #include "backend/cuda/gemm_out.cuh"
@@ -18,13 +20,7 @@
 
 #include <cudaTypedefs.h>
 
-enum {
-    CONSUMERS = 256, /* two warpgroups */
-    MAX_STAGES = 12,
-    KEEP_FROM = 192, /* width from which a unit's last piece stays in registers */
-    PAIRS_FROM = 64, /* width from which two units exchange pieces in a cluster */
-    SMEM_MAX = 232448
-};
+enum { MAX_STAGES = 12, SMEM_MAX = 232448 };
 
 /* ---------------------------------------------------------------- barriers and copies */
 
@@ -38,12 +34,12 @@ static __device__ __forceinline__ void bar_arrive_at(uint32_t bar, uint32_t rank
                  : "memory");
 }
 
-static __device__ __forceinline__ void copy_tile(uint32_t dst, const void *src, uint32_t bar,
-                                                 uint64_t policy)
+static __device__ __forceinline__ void copy_tile(uint32_t dst, const void *src, uint32_t n_bytes,
+                                                 uint32_t bar, uint64_t policy)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
                  "[%0], [%1], %2, [%3], %4;" ::"r"(dst),
-                 "l"(src), "r"(SV_TILE_BYTES), "r"(bar), "l"(policy)
+                 "l"(src), "r"(n_bytes), "r"(bar), "l"(policy)
                  : "memory");
 }
 
@@ -82,9 +78,21 @@ static __device__ __forceinline__ void cluster_sync(void)
     cluster_wait();
 }
 
-/* How a launch goes about it: thread blocks by themselves, units in clusters of two that exchange pieces, or
- * clusters of two that share x and compute whole blocks. */
-enum way { ALONE, PAIRED, WHOLE };
+/* How a launch goes about it: thread blocks by themselves, units in clusters of two that exchange
+ * pieces, thread blocks of three warpgroups that take whole blocks of 192 weight rows, or clusters
+ * of two that share x and compute whole blocks. */
+enum way { ALONE, PAIRED, TALL, WHOLE };
+
+/* Bands of 64 weight rows, and warpgroups, of a thread block. */
+static SV_HD constexpr int groups_of(enum way way)
+{
+    return way == TALL ? 3 : 2;
+}
+
+static SV_HD constexpr int consumers_of(enum way way)
+{
+    return groups_of(way) * 128;
+}
 
 static SV_HD constexpr int sharing_x(enum way way)
 {
@@ -95,28 +103,23 @@ static SV_HD constexpr int sharing_x(enum way way)
 
 enum { X_ROW_BYTES = SV_TILE * 2 };
 
-template <int N> struct ring {
-    static constexpr uint32_t STAGE = 2 * SV_TILE_BYTES + N * X_ROW_BYTES;
+template <int N, enum way WAY>
+struct ring {
+    static constexpr uint32_t W = groups_of(WAY) * SV_TILE_BYTES, STAGE = W + N *X_ROW_BYTES;
 };
 
 /* What lies behind the stages. */
 struct tail {
-    uint8_t patch[8][2 * SV_PATCH_BYTES];
+    uint8_t patch[12][2 * SV_PATCH_BYTES];
     uint64_t full[MAX_STAGES], empty[MAX_STAGES];
-    uint64_t ready, got[CONSUMERS / 32]; /* gemm_pair.cuh */
+    uint64_t ready, got[8]; /* gemm_pair.cuh */
 };
 
 /* ---------------------------------------------------------------- the producer */
 
-/* Whether what a unit finishes of a shared block stays in its registers: that block then comes last. */
-static SV_HD constexpr bool keeps(int n, enum way way)
-{
-    return way == PAIRED || n >= KEEP_FROM;
-}
-
-/* A unit's tiles in the order of work. A block that the unit ends inside of comes first, so that its piece
- * lies ready before the unit's end and nobody waits for it there; or, to keep, a block that it shares
- * comes last, so that what it stores of it itself need not leave the registers. */
+/* A unit's tiles in the order of work. A block that the unit ends inside of comes first, so that
+ * its piece lies ready before the unit's end and nobody waits for it there; or, to keep, a block
+ * that it shares comes last: its piece then stays in registers until it is sent. */
 static __device__ __forceinline__ int32_t first_tile(int32_t t0, int32_t t1, int32_t n_k, bool keep)
 {
     const int32_t last = t1 - t1 % n_k, next = t0 + (n_k - t0 % n_k);
@@ -125,66 +128,92 @@ static __device__ __forceinline__ int32_t first_tile(int32_t t0, int32_t t1, int
     return last > t0 && last < t1 ? last : t0;
 }
 
-/* Where a unit's walk over its tiles stands. */
+/* Where a unit's walk over its tiles stands. A stage's weights are up to MAX_RUNS runs of memory.
+ */
+enum { MAX_RUNS = 4 };
 struct walk {
     int32_t t, t0, t1, kk;
-    int32_t n_bands;  /* of this thread block's two, how many exist */
-    const uint8_t *w; /* first band's tile kk */
+    int32_t n_runs, bytes; /* bytes: of all runs */
+    bool odd;              /* TALL, gated: begins in the middle of a band */
+    const uint8_t *w;      /* first run's tile kk */
     size_t band_bytes;
-    ptrdiff_t second; /* from the first band to the second */
+    ptrdiff_t up; /* gated: from gate to up */
 };
 
+template <enum way WAY>
 static __device__ __forceinline__ void walk_enter(struct walk &v, const struct sv_gemm_args &a,
                                                   int half)
 {
+    constexpr int G = groups_of(WAY);
     const int32_t block = v.t / a.split.n_k;
     v.kk = v.t - block * a.split.n_k;
     const bool gated = a.mode == SV_GEMM_GATED;
     const struct sv_gemm_item &it = a.part[gated ? 0 : sv_gemm_part_of(a, block)];
-    const int32_t band = gated ? block * 2 + half : (block - it.block0) * 4 + half * 2;
-    v.n_bands = min(2, max(0, it.n_bands - band));
+    int32_t band = gated ? block * 2 + half : (block - it.block0) * 4 + half * 2;
+    if (WAY == TALL)
+        band = gated ? block * 3 / 2 : (block - it.block0) * 3;
+    v.n_runs = min(G, max(0, it.n_bands - band));
+    v.odd = WAY == TALL && gated && block % 2;
     v.w = it.w + (size_t)band * v.band_bytes + (size_t)v.kk * SV_TILE_BYTES;
-    v.second = (ptrdiff_t)v.band_bytes;
+    v.bytes = v.n_runs * SV_TILE_BYTES;
     if (gated) {
-        v.n_bands = band < it.n_bands ? 2 : 0;
-        v.second = a.part[1].w - it.w;
+        v.n_runs = band < it.n_bands ? (WAY == TALL ? 4 : 2) : 0;
+        v.bytes = v.n_runs ? G * SV_TILE_BYTES : 0;
+        v.up = a.part[1].w - it.w;
     }
 }
 
+template <enum way WAY>
 static __device__ __forceinline__ void walk_next(struct walk &v, const struct sv_gemm_args &a,
                                                  int half)
 {
     v.w += SV_TILE_BYTES;
     if (++v.t == v.t1) {
         v.t = v.t0;
-        walk_enter(v, a, half);
+        walk_enter<WAY>(v, a, half);
     } else if (++v.kk == a.split.n_k) {
-        walk_enter(v, a, half);
+        walk_enter<WAY>(v, a, half);
     }
 }
 
 /* x_bytes: what will come beside them. */
-static __device__ __forceinline__ void load_weights(const struct walk &v, uint32_t stage,
-                                                    uint32_t full, uint32_t x_bytes,
+template <enum way WAY>
+static __device__ __forceinline__ void load_weights(const struct walk &v, bool gated,
+                                                    uint32_t stage, uint32_t full, uint32_t x_bytes,
                                                     uint64_t policy)
 {
-    bar_expect(full, (uint32_t)v.n_bands * SV_TILE_BYTES + x_bytes);
-    if (v.n_bands > 0)
-        copy_tile(stage, v.w, full, policy);
-    if (v.n_bands > 1)
-        copy_tile(stage + SV_TILE_BYTES, v.w + v.second, full, policy);
+    bar_expect(full, (uint32_t)v.bytes + x_bytes);
+    if (WAY == TALL && gated) {
+        /* 96 rows of gate, then of up: a band and half of one, or the other way round. */
+        if (v.n_runs == 0)
+            return;
+        const uint32_t first = v.odd ? SV_TILE_BYTES / 2 : SV_TILE_BYTES;
+        const uint8_t *from = v.w + (v.odd ? SV_TILE_BYTES / 2 : 0);
+#pragma unroll
+        for (int i = 0; i < 2; i++, stage += SV_TILE_BYTES * 3 / 2, from += v.up) {
+            copy_tile(stage, from, first, full, policy);
+            copy_tile(stage + first, v.w + i * v.up + v.band_bytes, SV_TILE_BYTES * 3 / 2 - first,
+                      full, policy);
+        }
+        return;
+    }
+    const ptrdiff_t step = gated ? v.up : (ptrdiff_t)v.band_bytes;
+#pragma unroll
+    for (int i = 0; i < groups_of(WAY); i++)
+        if (i < v.n_runs)
+            copy_tile(stage + i * SV_TILE_BYTES, v.w + i * step, SV_TILE_BYTES, full, policy);
 }
 
-/* One thread. Each block of a cluster fetches its share of x's rows for all of them. What lies behind the
- * last row in shared memory is left as it is: it reaches only results that nobody stores. */
+/* One thread. Each block of a cluster fetches its share of x's rows for all of them. What lies
+ * behind the last row in shared memory is left as it is: it reaches only results that nobody
+ * stores. */
 template <int CL>
 static __device__ __forceinline__ void load_x(const CUtensorMap *map, int32_t kk, int32_t row,
-                                              int32_t x_rows, uint32_t stage, uint32_t full,
-                                              int rank, uint64_t policy)
+                                              int32_t x_rows, uint32_t x, uint32_t full, int rank,
+                                              uint64_t policy)
 {
     const int32_t off = CL > 1 ? rank * x_rows : 0;
-    copy_x<CL>(stage + 2 * SV_TILE_BYTES + off * X_ROW_BYTES, map, kk * SV_TILE, row + off, full,
-               policy);
+    copy_x<CL>(x + off * X_ROW_BYTES, map, kk * SV_TILE, row + off, full, policy);
 }
 
 template <int N, enum way WAY>
@@ -199,32 +228,35 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     v.band_bytes = (size_t)a.split.n_k * SV_TILE_BYTES;
     v.t0 = t0;
     v.t1 = t1;
-    v.t = first_tile(t0, t1, a.split.n_k, keeps(N, WAY));
+    v.t = first_tile(t0, t1, a.split.n_k, WAY == PAIRED);
     constexpr int CL = sharing_x(WAY);
-    walk_enter(v, a, half);
+    walk_enter<WAY>(v, a, half);
     struct walk x = v;
+    typedef ring<N, WAY> R;
+    const bool gated = a.mode == SV_GEMM_GATED;
     const int32_t n_tiles = t1 - t0, early = min(a.n_stages, n_tiles);
     const uint32_t x_bytes = (uint32_t)(CL * a.x_rows * X_ROW_BYTES);
     for (int32_t i = 0; i < early; i++) {
-        load_weights(v, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]), x_bytes, stream_once);
-        walk_next(v, a, half);
+        load_weights<WAY>(v, gated, smem + i * R::STAGE, smem_u32(&tail->full[i]), x_bytes,
+                          stream_once);
+        walk_next<WAY>(v, a, half);
     }
     sv_pdl_launch();
     sv_pdl_wait();
     SV_MARK(a, 6);
     for (int32_t i = 0; i < early; i++) {
-        load_x<CL>(map, x.kk, 0, a.x_rows, smem + i * ring<N>::STAGE, smem_u32(&tail->full[i]),
+        load_x<CL>(map, x.kk, 0, a.x_rows, smem + i * R::STAGE + R::W, smem_u32(&tail->full[i]),
                    half, keep);
-        walk_next(x, a, half);
+        walk_next<WAY>(x, a, half);
     }
     int32_t s = 0;
     uint32_t parity = 0;
     for (int32_t i = early; i < n_tiles; i++) {
         const uint32_t full = smem_u32(&tail->full[s]);
         bar_wait(smem_u32(&tail->empty[s]), parity);
-        load_weights(v, smem + s * ring<N>::STAGE, full, x_bytes, stream_once);
-        load_x<CL>(map, v.kk, 0, a.x_rows, smem + s * ring<N>::STAGE, full, half, keep);
-        walk_next(v, a, half);
+        load_weights<WAY>(v, gated, smem + s * R::STAGE, full, x_bytes, stream_once);
+        load_x<CL>(map, v.kk, 0, a.x_rows, smem + s * R::STAGE + R::W, full, half, keep);
+        walk_next<WAY>(v, a, half);
         if (++s == a.n_stages) {
             s = 0;
             parity ^= 1;
@@ -257,8 +289,21 @@ template <int N> static __device__ __forceinline__ void settle(float (&acc)[N / 
         asm volatile("" : "+f"(acc[i])::"memory");
 }
 
-/* Sums n tiles into acc. last: the next tiles never come, and before the last of these is done both blocks of
- * the pair are told that this warp has done with all stages but that one's. */
+/* Three warpgroups leave too few registers for the widest instruction: two of half its width. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ void multiply(float (&acc)[N / 2], uint64_t w, uint64_t x,
+                                                int keep)
+{
+    if constexpr (N == 256 && WAY == TALL) {
+        sv_wgmma<128>(*(float(*)[64]) & acc[0], w, x, keep);
+        sv_wgmma<128>(*(float(*)[64]) & acc[64], w, x + 128 * X_ROW_BYTES / 16, keep);
+    } else {
+        sv_wgmma<N>(acc, w, x, keep);
+    }
+}
+
+/* Sums n tiles into acc. last: the next tiles never come, and before the last of these is done both
+ * blocks of the pair are told that this warp has done with all stages but that one's. */
 template <int N, enum way WAY>
 static __device__ __forceinline__ void
 sum_tiles(float (&acc)[N / 2], struct place &at, int32_t n, bool present, bool last,
@@ -273,13 +318,13 @@ sum_tiles(float (&acc)[N / 2], struct place &at, int32_t n, bool present, bool l
         if (at.s == 0 && at.parity == 0)
             SV_MARK(a, 1);
         if (present) {
-            const uint32_t stage = smem + at.s * ring<N>::STAGE;
+            const uint32_t stage = smem + at.s * ring<N, WAY>::STAGE;
             const uint64_t w = sv_wgmma_desc(stage + wg * SV_TILE_BYTES);
-            const uint64_t x = sv_wgmma_desc(stage + 2 * SV_TILE_BYTES);
+            const uint64_t x = sv_wgmma_desc(stage + ring<N, WAY>::W);
             sv_wgmma_fence();
 #pragma unroll
             for (int step = 0; step < 4; step++)
-                sv_wgmma<N>(acc, w + 2 * step, x + 2 * step, i + step > 0);
+                multiply<N, WAY>(acc, w + 2 * step, x + 2 * step, i + step > 0);
             sv_wgmma_commit();
             sv_wgmma_wait<1>();
         }
@@ -305,25 +350,31 @@ struct strip {
     bool present;
 };
 
-template <bool GATED>
+template <enum way WAY, bool GATED>
 static __device__ __forceinline__ struct strip strip_of(const struct sv_gemm_args &a, int32_t block,
-                                                        int band_in)
+                                                        int half, int wg)
 {
     const struct sv_gemm_item &it = a.part[GATED ? 0 : sv_gemm_part_of(a, block)];
     struct strip s;
-    s.band = GATED ? block * 2 + band_in / 2 : (block - it.block0) * 4 + band_in;
+    if (WAY == TALL)
+        s.band = GATED ? block * 3 / 2 : (block - it.block0) * 3 + wg;
+    else
+        s.band = GATED ? block * 2 + half : (block - it.block0) * 4 + half * 2 + wg;
     s.present = s.band < it.n_bands;
     return s;
 }
 
-template <bool GATED>
+template <enum way WAY, bool GATED>
 static __device__ __forceinline__ struct spot out_spot(const struct sv_gemm_args &a, int32_t block,
                                                        int32_t band, struct tail *tail)
 {
     const int warp = threadIdx.x / 32;
-    if (GATED)
-        return spot_gated(a, band * SV_TILE + warp % 4 * 16, warp >= 4, warp % 4,
-                          tail->patch[0], 4);
+    if (GATED) {
+        constexpr int PAIRS = groups_of(WAY) * 2;
+        const int32_t row0 = WAY == TALL ? block * 96 : band * SV_TILE;
+        return spot_gated(a, row0 + warp % PAIRS * 16, warp >= PAIRS, warp % PAIRS, tail->patch[0],
+                          PAIRS);
+    }
     return spot_of(a, block, band, tail->patch[warp]);
 }
 
@@ -334,18 +385,18 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
 {
     const int wg = threadIdx.x / 128, band_in = half * 2 + wg;
     struct place at = {0, 0};
-    constexpr bool KEEP = keeps(N, WAY);
+    constexpr int N_WARPS = consumers_of(WAY) / 32;
     int32_t shared0 = -1, shared1 = -1; /* blocks whose pieces wait to be added up */
     if (WAY == PAIRED)
         cluster_wait();
     sv_pdl_wait();
     if (a.mode == SV_GEMM_ARGMAX)
-        best_clear(a, CONSUMERS / 32);
+        best_clear(a, N_WARPS);
 #pragma unroll 1
-    for (int32_t t = first_tile(t0, t1, a.split.n_k, KEEP), left = t1 - t0; left > 0;) {
+    for (int32_t t = first_tile(t0, t1, a.split.n_k, WAY == PAIRED), left = t1 - t0; left > 0;) {
         const int32_t block = t / a.split.n_k, k0 = t - block * a.split.n_k;
         const int32_t n = min(a.split.n_k - k0, t1 - t);
-        const struct strip own = strip_of<GATED>(a, block, band_in);
+        const struct strip own = strip_of<WAY, GATED>(a, block, half, wg);
         float acc[N / 2];
 #pragma unroll
         for (int i = 0; i < N / 2; i++)
@@ -360,16 +411,15 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
                 SV_MARK(a, 2);
                 const struct pair_side side = {blockIdx.x & 1,
                                                smem,
-                                               (uint32_t)a.n_stages * ring<N>::STAGE,
-                                               (uint32_t)at.s * ring<N>::STAGE,
+                                               (uint32_t)a.n_stages * ring<N, WAY>::STAGE,
+                                               (uint32_t)at.s * ring<N, WAY>::STAGE,
                                                smem_u32(&tail->ready),
                                                smem_u32(&tail->got[threadIdx.x / 32])};
                 const int32_t n_pairs = a.n_sharers / 2;
                 if (own.present)
-                    pair_exchange<N, 4, GATED>(acc, a, side, unit / 2 % n_pairs, n_pairs, unit,
-                                               block, band_in,
-                                               out_spot<GATED>(a, block, own.band, tail),
-                                               CONSUMERS / 32);
+                    pair_exchange<N, 4, GATED>(
+                        acc, a, side, unit / 2 % n_pairs, n_pairs, unit, block, band_in,
+                        out_spot<WAY, GATED>(a, block, own.band, tail), N_WARPS);
                 else
                     bar_wait(side.ready, 0); /* the other block's word must find this one here */
                 break;
@@ -377,14 +427,7 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
         }
         if (!own.present)
             continue;
-        if constexpr (KEEP && WAY != PAIRED)
-            if (n != a.split.n_k && left == 0) {
-                exchange_pieces<N, 4, true, GATED>(acc, a, unit, block, band_in,
-                                                   out_spot<GATED>(a, block, own.band, tail),
-                                                   CONSUMERS / 32);
-                break;
-            }
-        if (n != a.split.n_k) {
+        if (WAY != TALL && n != a.split.n_k) {
             post_piece<N>(acc, a, piece_of<N, 4>(a, unit, block, band_in));
             if (shared0 < 0)
                 shared0 = block;
@@ -392,18 +435,17 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
                 shared1 = block;
             continue;
         }
-        put_all<N, true, GATED>(acc, a, out_spot<GATED>(a, block, own.band, tail), 0,
-                                CONSUMERS / 32);
+        put_all<N, true, GATED>(acc, a, out_spot<WAY, GATED>(a, block, own.band, tail), 0, N_WARPS);
     }
-    if (WAY == PAIRED)
-        return;
-    SV_MARK(a, 3);
-    /* Only now, at the end of the unit: the other pieces are not there any earlier. */
+    if constexpr (WAY == ALONE) {
+        SV_MARK(a, 3);
+        /* Only now, at the end of the unit: the other pieces are not there any earlier. */
 #pragma unroll 1
-    for (int32_t block = shared0; block >= 0; block = block == shared1 ? -1 : shared1) {
-        const int32_t band = strip_of<GATED>(a, block, band_in).band;
-        take_pieces<N, 4, true, GATED>(a, unit, block, band_in,
-                                       out_spot<GATED>(a, block, band, tail), CONSUMERS / 32);
+        for (int32_t block = shared0; block >= 0; block = block == shared1 ? -1 : shared1) {
+            const int32_t band = strip_of<WAY, GATED>(a, block, half, wg).band;
+            take_pieces<N, 4, true, GATED>(a, unit, block, band_in,
+                                           out_spot<WAY, GATED>(a, block, band, tail), N_WARPS);
+        }
     }
 }
 
@@ -437,6 +479,7 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
                                                      struct tail *tail, int32_t n_items, int half)
 {
     constexpr int CL = sharing_x(WHOLE);
+    typedef ring<N, WHOLE> R;
     uint64_t normal;
     asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
     struct walk v;
@@ -447,15 +490,16 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
     for (int32_t i = blockIdx.x / 2; i < n_items; i += gridDim.x / 2) {
         const struct item it = item_of(a, i, N);
         v.t = it.block * a.split.n_k;
-        walk_enter(v, a, half);
+        walk_enter<WHOLE>(v, a, half);
         for (int32_t kk = 0; kk < a.split.n_k; kk++, v.w += SV_TILE_BYTES) {
             const uint32_t full = smem_u32(&tail->full[s]);
             if (left > 0)
                 left--; /* the ring's first round finds it empty */
             else
                 bar_wait(smem_u32(&tail->empty[s]), parity);
-            load_weights(v, smem + s * ring<N>::STAGE, full, N * X_ROW_BYTES, normal);
-            load_x<CL>(map, kk, it.row, N / CL, smem + s * ring<N>::STAGE, full, half, normal);
+            load_weights<WHOLE>(v, a.mode == SV_GEMM_GATED, smem + s * R::STAGE, full,
+                                N * X_ROW_BYTES, normal);
+            load_x<CL>(map, kk, it.row, N / CL, smem + s * R::STAGE + R::W, full, half, normal);
             if (++s == a.n_stages) {
                 s = 0;
                 parity ^= 1;
@@ -487,7 +531,7 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
 #pragma unroll 1
     for (int32_t i = blockIdx.x / 2; i < n_items; i += gridDim.x / 2) {
         const struct item it = item_of(a, i, N);
-        const struct strip own = strip_of<GATED>(a, it.block, half * 2 + wg);
+        const struct strip own = strip_of<WHOLE, GATED>(a, it.block, half, wg);
         const int32_t t0 = it.block * a.split.n_k, t1 = t0 + a.split.n_k;
         float acc[N / 2], total[N / 2];
 #pragma unroll 1
@@ -501,8 +545,8 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
             t = end;
         }
         if (own.present)
-            put_all<N, true, GATED>(acc, a, out_spot<GATED>(a, it.block, own.band, tail), it.row,
-                                    CONSUMERS / 32);
+            put_all<N, true, GATED>(acc, a, out_spot<WHOLE, GATED>(a, it.block, own.band, tail),
+                                    it.row, consumers_of(WHOLE) / 32);
     }
 }
 
@@ -515,28 +559,31 @@ static SV_HD constexpr bool moves_registers(int n)
     return n > 128;
 }
 
-static SV_HD constexpr int threads_of(int n)
+static SV_HD constexpr int threads_of(int n, enum way way)
 {
-    return CONSUMERS + (moves_registers(n) ? 128 : 32);
+    return consumers_of(way) + (moves_registers(n) ? 128 : 32);
 }
 
 template <int N, enum way WAY, bool GATED>
-static __global__ void __launch_bounds__(threads_of(N), 1)
+static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
     gemm_kernel(const __grid_constant__ CUtensorMap map,
                 const __grid_constant__ struct sv_gemm_args a)
 {
     extern __shared__ __align__(1024) uint8_t smem_bytes[];
-    constexpr int CL = sharing_x(WAY);
+    constexpr int CL = sharing_x(WAY), CONSUMERS = consumers_of(WAY);
     const uint32_t smem = smem_u32(smem_bytes);
-    struct tail *tail = (struct tail *)(smem_bytes + (size_t)a.n_stages * ring<N>::STAGE);
-    /* Two blocks next to one another: the halves of a unit, or the same half of two units. */
+    struct tail *tail = (struct tail *)(smem_bytes + (size_t)a.n_stages * ring<N, WAY>::STAGE);
+    /* Two blocks next to one another: the halves of a unit, or the same half of two units, or
+     * units. */
     const int32_t next = blockIdx.x & 1, pair = blockIdx.x / 2;
-    const int half = WAY == PAIRED ? pair & 1 : next;
-    const int32_t unit = WAY == PAIRED ? pair / 2 * 2 + next : pair,
+    const int half = WAY == TALL ? 0 : WAY == PAIRED ? pair & 1 : next;
+    const int32_t unit = WAY == TALL     ? (int32_t)blockIdx.x
+                         : WAY == PAIRED ? pair / 2 * 2 + next
+                                         : pair,
                   n_items = WAY == WHOLE ? (a.n_rows + N - 1) / N * a.split.n_blocks : 0;
     const int32_t t0 = sv_split_start(&a.split, unit), t1 = sv_split_start(&a.split, unit + 1);
     SV_MARK(a, 0);
-    if (WAY == ALONE && unit >= a.split.n_units) {
+    if (WAY != WHOLE && WAY != PAIRED && unit >= a.split.n_units) {
         sv_pdl_launch();
         sv_pdl_wait();
         return;
@@ -564,7 +611,7 @@ static __global__ void __launch_bounds__(threads_of(N), 1)
         cluster_arrive(); /* waited for where the other block is first needed */
     if (threadIdx.x >= CONSUMERS) {
         if (moves_registers(N))
-            asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(WAY == TALL ? 32 : 40));
         if (threadIdx.x == CONSUMERS) {
             if (WAY == WHOLE)
                 produce_whole<N>(&map, a, smem, tail, n_items, half);
@@ -576,7 +623,7 @@ static __global__ void __launch_bounds__(threads_of(N), 1)
             cluster_wait();
     } else {
         if (moves_registers(N))
-            asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+            asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(WAY == TALL ? 160 : 232));
         if (WAY == WHOLE)
             consume_whole<N, GATED>(a, smem, tail, n_items, half);
         else
@@ -593,35 +640,38 @@ typedef void gemm_fn(const CUtensorMap, const struct sv_gemm_args);
 
 struct width {
     int n, stages;
-    gemm_fn *fn[2][2]; /* by way; plain and gated */
+    int tall_stages;
+    gemm_fn *fn[3][2]; /* by way; plain and gated */
 };
 
 /* stages: a multiprocessor for each thread block. Two of different launches on one would let the
  * next fill its ring sooner, but now and then two of the same launch meet there and all wait for
  * them. */
-#define WIDTH(N, STAGES)                                                                           \
+#define WIDTH(N, STAGES, TALL_STAGES)                                                              \
     {                                                                                              \
-        N, STAGES,                                                                                 \
+        N, STAGES, TALL_STAGES,                                                                    \
         {                                                                                          \
             {gemm_kernel<N, ALONE, false>, gemm_kernel<N, ALONE, true>},                           \
+                {gemm_kernel<N, PAIRED, false>, gemm_kernel<N, PAIRED, true>},                     \
             {                                                                                      \
-                gemm_kernel<N, PAIRED, false>, gemm_kernel<N, PAIRED, true>                        \
+                gemm_kernel<N, TALL, false>, gemm_kernel<N, TALL, true>                            \
             }                                                                                      \
         }                                                                                          \
     }
 static const struct width widths[] = {
-    WIDTH(8, 10), WIDTH(16, 10), WIDTH(32, 8),  WIDTH(64, 6),
-    WIDTH(96, 5), WIDTH(128, 5), WIDTH(192, 5), WIDTH(256, 4),
+    WIDTH(8, 10, 8), WIDTH(16, 10, 8), WIDTH(32, 8, 7),  WIDTH(64, 8, 6),
+    WIDTH(96, 7, 5), WIDTH(128, 6, 5), WIDTH(192, 5, 4), WIDTH(256, 4, 3),
 };
 enum { N_WIDTHS = sizeof widths / sizeof *widths };
 
 /* Clusters of two: there each gets half of x's tiles for both. */
 static const struct width whole = {
-    192, 5, {{gemm_kernel<192, WHOLE, false>, gemm_kernel<192, WHOLE, true>}}};
+    192, 5, 0, {{gemm_kernel<192, WHOLE, false>, gemm_kernel<192, WHOLE, true>}}};
 
-static size_t smem_of(int n, int stages)
+static size_t smem_of(int n, enum way way, int stages)
 {
-    return (size_t)stages * (size_t)(2 * SV_TILE_BYTES + n * SV_TILE * 2) + sizeof(struct tail);
+    return (size_t)stages * (size_t)(groups_of(way) * SV_TILE_BYTES + n * X_ROW_BYTES) +
+           sizeof(struct tail);
 }
 
 int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
@@ -631,15 +681,14 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
         sv_cuda_try(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &cu->gemm->encode,
                                                      12000, cudaEnableDefault, &found),
                     err, "the driver's tensor maps");
-    for (int i = 0; i < 4 * (N_WIDTHS + 1) && !rc; i++) {
-        const struct width *w = i / 4 < N_WIDTHS ? &widths[i / 4] : &whole;
-        const void *fn = (const void *)w->fn[i / 2 % 2][i % 2];
+    for (int i = 0; i < 6 * (N_WIDTHS + 1) && !rc; i++) {
+        const struct width *w = i / 6 < N_WIDTHS ? &widths[i / 6] : &whole;
+        const void *fn = (const void *)w->fn[i / 2 % 3][i % 2];
         if (!fn)
             continue;
-        rc = sv_cuda_try(cudaFuncSetAttribute(fn,
-                                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              SMEM_MAX),
-                         err, "shared memory of a matrix product");
+        rc = sv_cuda_try(
+            cudaFuncSetAttribute(fn, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_MAX), err,
+            "shared memory of a matrix product");
     }
     /* Adding up waits for the whole grid, so all of it must fit at once. */
     cudaLaunchConfig_t config = {};
@@ -649,13 +698,14 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
     attr[0].val.clusterDim.x = 2;
     attr[0].val.clusterDim.y = attr[0].val.clusterDim.z = 1;
     config.gridDim = dim3((unsigned)cu->n_sms / 2 * 2);
-    config.blockDim = dim3((unsigned)threads_of(whole.n));
+    config.blockDim = dim3((unsigned)threads_of(whole.n, WHOLE));
     config.dynamicSmemBytes = SMEM_MAX;
     config.attrs = attr;
     config.numAttrs = 1;
     if (!rc)
-        rc = sv_cuda_try(cudaOccupancyMaxActiveClusters(&clusters, (const void *)whole.fn[0][0], &config),
-                         err, "room for a matrix product");
+        rc = sv_cuda_try(
+            cudaOccupancyMaxActiveClusters(&clusters, (const void *)whole.fn[0][0], &config), err,
+            "room for a matrix product");
     if (!rc && clusters < 1)
         rc = sv_fail(err, SV_EDEVICE, -1, "matrix products: no pair of multiprocessors is free");
     cu->gemm->sm90_units = clusters < cu->n_sms / 2 ? clusters : cu->n_sms / 2;
@@ -677,7 +727,7 @@ static bool encode_x(struct sv_cuda *cu, CUtensorMap *map, const void *x, int64_
            sv_cuda_check(cu, cudaErrorInvalidValue, "tensor map of a matrix product's input");
 }
 
-static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, int cluster, int32_t pairs,
+static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, enum way way, int32_t n_blocks,
                    const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a)
 {
     CUtensorMap map;
@@ -686,14 +736,14 @@ static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, int cluster, int32_t 
         return;
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attr[2] = {};
-    config.gridDim = dim3((unsigned)(2 * pairs));
-    config.blockDim = dim3((unsigned)threads_of(n));
-    config.dynamicSmemBytes = smem_of(n, a->n_stages);
+    config.gridDim = dim3((unsigned)n_blocks);
+    config.blockDim = dim3((unsigned)threads_of(n, way));
+    config.dynamicSmemBytes = smem_of(n, way, a->n_stages);
     config.stream = cu->stream;
     config.attrs = attr;
-    if (cluster > 1) {
+    if (way == PAIRED || way == WHOLE) {
         attr[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
-        attr[config.numAttrs].val.clusterDim.x = (unsigned)cluster;
+        attr[config.numAttrs].val.clusterDim.x = 2;
         attr[config.numAttrs].val.clusterDim.y = 1;
         attr[config.numAttrs++].val.clusterDim.z = 1;
     }
@@ -715,16 +765,19 @@ void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, str
     while (i + 1 < N_WIDTHS && widths[i].n < want)
         i++;
     const struct width *w = &widths[i];
-    a->n_stages = g->tune_stages ? g->tune_stages : w->stages;
-    while (a->n_stages > MAX_STAGES || smem_of(w->n, a->n_stages) > SMEM_MAX)
+    a->n_sharers = a->tall ? 0 : sv_split_paired(&a->split);
+    const enum way way = a->tall ? TALL : a->n_sharers && g->tune_pair >= 0 ? PAIRED : ALONE;
+    a->n_stages = g->tune_stages ? g->tune_stages : way == TALL ? w->tall_stages : w->stages;
+    while (a->n_stages > MAX_STAGES || smem_of(w->n, way, a->n_stages) > SMEM_MAX)
         a->n_stages--;
     /* Rows that are not there take the copy longer than rows that are. */
     a->x_rows = (a->n_rows + 7) / 8 * 8;
-    const int32_t from = g->tune_pair ? g->tune_pair : (int32_t)PAIRS_FROM;
-    a->n_sharers = sv_split_paired(&a->split);
-    const bool paired = a->n_sharers && from > 0 && w->n >= from;
-    launch(cu, w->fn[paired][a->mode == SV_GEMM_GATED], w->n, paired ? 2 : 1,
-           paired ? a->split.n_units : sv_split_grid(&a->split, g->sm90_units), x, ldx, k, a);
+    int32_t n_blocks = 2 * a->split.n_units;
+    if (way == ALONE)
+        n_blocks = 2 * sv_split_grid(&a->split, g->sm90_units);
+    if (way == TALL)
+        n_blocks = sv_split_grid(&a->split, cu->n_sms);
+    launch(cu, w->fn[way][a->mode == SV_GEMM_GATED], w->n, way, n_blocks, x, ldx, k, a);
 }
 
 /* What they take, in tiles times rows of x: a launch in passes and its adding up cost about 14
@@ -733,18 +786,24 @@ bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t 
                         struct sv_gemm_args *a)
 {
     const int32_t pairs = cu->gemm->sm90_units, tune = cu->gemm->tune_whole;
-    const struct sv_split *s = &a->split;
     if (a->n_rows <= SV_GEMM_PASS || tune < 0)
         return false;
+    struct sv_gemm_args all = *a;
+    const struct sv_split *s = &all.split;
+    const int64_t unit_tiles = (int64_t)s->n_blocks * s->n_k / s->n_units * (a->tall ? 3 : 2) / 2;
+    if (a->tall) {
+        /* Other blocks, whose sums are not cut either. */
+        sv_gemm_lay_blocks(&all, SV_SM90_BLOCK);
+        all.split.n_units = all.split.n_blocks;
+    }
     const int64_t n_passes = (a->n_rows + SV_GEMM_PASS - 1) / SV_GEMM_PASS;
-    const int64_t passes =
-        n_passes * ((int64_t)s->n_blocks * s->n_k / s->n_units + 14) * SV_GEMM_PASS;
+    const int64_t passes = n_passes * (unit_tiles + 14) * SV_GEMM_PASS;
     const int64_t items = (int64_t)((a->n_rows + whole.n - 1) / whole.n) * s->n_blocks;
     if (tune == 0 && ((items + pairs - 1) / pairs * s->n_k + 6) * whole.n > passes)
         return false;
-    a->n_stages = whole.stages;
-    a->x_rows = whole.n / 2;
-    launch(cu, whole.fn[0][a->mode == SV_GEMM_GATED], whole.n, 2,
-           items < pairs ? (int32_t)items : pairs, x, ldx, k, a);
+    all.n_stages = whole.stages;
+    all.x_rows = whole.n / 2;
+    launch(cu, whole.fn[0][a->mode == SV_GEMM_GATED], whole.n, WHOLE,
+           2 * (items < pairs ? (int32_t)items : pairs), x, ldx, k, &all);
     return true;
 }

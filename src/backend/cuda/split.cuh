@@ -23,8 +23,8 @@ struct sv_split {
     int32_t n_units;  /* 1 .. n_blocks * n_k */
 };
 
-/* nested: rather up to a third fewer units than units of less than a block that lie across the ends of
- * blocks. */
+/* nested: rather up to a third fewer units than units of less than a block that lie across the ends
+ * of blocks. */
 static SV_HD struct sv_split sv_split_make(int32_t n_blocks, int32_t n_k, int32_t max_units,
                                            bool nested)
 {
@@ -72,14 +72,29 @@ static SV_HD int32_t sv_split_unit(const struct sv_split *s, int32_t t)
     return (int32_t)((((int64_t)t + 1) * s->n_units - 1) / ((int64_t)s->n_blocks * s->n_k));
 }
 
-/* How many units share each block that is shared, where clusters of two neighbouring units can add it up: an
- * even number, of which each has no other shared block. 0 where they cannot, or where none is. */
+/* Units of whole blocks, equally many each, where that keeps nearly all of max_units busy; n_units
+ * 0 where it does not. */
+static SV_HD struct sv_split sv_split_whole(int32_t n_blocks, int32_t n_k, int32_t max_units)
+{
+    struct sv_split s;
+    s.n_blocks = n_blocks;
+    s.n_k = n_k;
+    s.n_units = 0;
+    for (int32_t u = max_units; u >= max_units - max_units / 16 && u > 0 && !s.n_units; u--)
+        if (n_blocks % u == 0)
+            s.n_units = u;
+    return s;
+}
+
+/* How many units share each block that is shared, where clusters of two neighbouring units can add
+ * it up: an even number, of which each has no other shared block. 0 where they cannot, or where
+ * none is. */
 static SV_HD int32_t sv_split_paired(const struct sv_split *s)
 {
     if (s->n_units == 2 * s->n_blocks || s->n_units == 4 * s->n_blocks)
         return s->n_k % (s->n_units / s->n_blocks) == 0 ? s->n_units / s->n_blocks : 0;
-    return s->n_units % 2 == 0 && 2 * s->n_blocks % s->n_units == 0 && s->n_blocks % s->n_units != 0 &&
-                   s->n_k % 2 == 0
+    return s->n_units % 2 == 0 && 2 * s->n_blocks % s->n_units == 0 &&
+                   s->n_blocks % s->n_units != 0 && s->n_k % 2 == 0
                ? 2
                : 0;
 }
