@@ -161,7 +161,7 @@ struct sv_request_stats {
 int sv_get_request_stats(const struct sv_engine *engine, uint64_t id, struct sv_request_stats *out);
 
 /* Why a sequence got its width, and the steps whose cost is told; "plain", "draft", ... */
-#define SV_WIDTH_REASONS 7
+#define SV_WIDTH_REASONS 8
 #define SV_STEP_COSTS 4
 const char *sv_width_reason_name(int reason);
 const char *sv_step_cost_name(int which);

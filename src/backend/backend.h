@@ -205,6 +205,10 @@ struct sv_p_head_argmax {
     struct sv_weight w;  /* (vocab, k) */
     const int32_t *out_index; /* (n_rows) or NULL = i; < 0: this row's result goes nowhere */
     int32_t *out;
+    /* (n_rows) or NULL: about the winner's share of the softmax, never less. For who calibrates it, not for who
+     * believes it: a device leaves out logits that are not the best of their stretch of the vocabulary. Only
+     * where the table says head_shares. */
+    float *share;
 };
 
 /* Per-slot sampling, device-resident. temperature 0 = greedy. Order (sequential, spec 3.5): scale by
@@ -391,6 +395,7 @@ struct sv_backend {
     const char *name;
     /* Ops queue up and graph_run replays: the engine pads counts to buckets and runs a step ahead. */
     bool has_graphs;
+    bool head_shares; /* head_argmax tells shares when asked */
     void (*close)(struct sv_dev *);
     int (*reserve)(struct sv_dev *, const struct sv_dev_limits *, struct sv_err *);
     int (*alloc)(struct sv_dev *, void **out, size_t n_bytes, struct sv_err *); /* cleared */

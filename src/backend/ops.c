@@ -338,7 +338,7 @@ void sv_op_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
     if (p->n_rows == 0)
         return;
     SV_REQUIRE(p->n_rows > 0 && p->k > 0 && p->x && p->out && p->w.data && p->w.dtype != SV_I32);
-    SV_REQUIRE(p->w.cols == p->k && p->w.rows > 0);
+    SV_REQUIRE(p->w.cols == p->k && p->w.rows > 0 && (!p->share || dev->be->head_shares));
     dev->be->head_argmax(dev, p);
 }
 

@@ -238,8 +238,10 @@ static int bench_sim(const struct bench_args *a, struct sv_engine_options *eo,
         code = sv_sim_parse_modes(&o, a->modes ? a->modes : "plain,dflash,auto", a->widths);
     if (code < 0)
         code = sv_sim_parse_profiles(&o, a->profiles ? a->profiles : "real");
-    if (code >= 0)
+    if (code >= 0) {
+        sv_sim_drop_profiles(&o);
         return code;
+    }
     o.n_concurrency = levels.n_concurrency;
     memcpy(o.concurrency, levels.concurrency, sizeof levels.concurrency);
     if (a->random_dir) {
@@ -251,6 +253,7 @@ static int bench_sim(const struct bench_args *a, struct sv_engine_options *eo,
     if (text.len && deliver(&text, a->out) != SV_CLI_OK)
         code = SV_CLI_FAIL;
     sv_buf_fini(&text);
+    sv_sim_drop_profiles(&o);
     return code;
 }
 
@@ -331,7 +334,7 @@ static int bench(int argc, char **argv)
                "widths of dflash and verify (default 16)");
     sv_cli_opt(
         &opts, "accept-profile", 0, SV_OPT_STRING, &a.profiles, "LIST",
-        "draw accept lengths: never, a mean, qwen3-8b, always, all, a FILE of shares; or real");
+        "draw accept lengths: never, a mean, qwen3-8b, always, all, a FILE of shares or of recorded steps; or real");
     sv_cli_opt(&opts, "context", 0, SV_OPT_INT, &a.at_context, "N",
                "tokens before the measured ones with --mode (default 512)");
     sv_cli_opt(&opts, "steps", 0, SV_OPT_INT, &a.steps, "N",

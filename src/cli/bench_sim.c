@@ -99,6 +99,8 @@ static void set_arm(struct sv_sim *s, const struct sv_sim_arm *a, const struct s
     struct sv_engine *e = s->e;
     e->profile = p->real ? NULL : &p->p;
     e->sched.policy = a->width ? NULL : e->policy;
+    if (e->policy)
+        e->policy->cuts = e->cut.cap && !a->uncut;
     e->drafter = a->drafts ? s->drafter : NULL;
     e->sched.block = a->drafts ? s->drafter->block_size : 1;
     for (struct sv_seq *q = e->sched.head; q; q = q->next)
@@ -187,7 +189,7 @@ static double policy_ratio(const struct sv_sim_row *rows, int32_t n_arms)
     for (int32_t a = 0; a < n_arms; a++) {
         const struct sv_sim_row *r = &rows[a];
         if (!r->arm->width)
-            policy = r;
+            policy = r->arm->uncut ? policy : r;
         else if ((r->arm->drafts || r->arm->width == 1) &&
                  (!best || sv_cli_samples_median(&r->rate) > sv_cli_samples_median(&best->rate)))
             best = r;
@@ -252,7 +254,7 @@ static int run_profile(struct sv_sim *s, int32_t n, const struct sv_sim_profile 
             break;
     }
     for (int32_t a = 0; a < o->n_arms; a++)
-        if (!o->arm[a].width)
+        if (!o->arm[a].width && !o->arm[a].uncut)
             rows[a].ratio = policy_ratio(rows, o->n_arms);
     return rc;
 }

@@ -17,10 +17,12 @@ struct sv_sim_arm {
     char name[16];
     int32_t width; /* 1 = plain, 0 = the policy */
     bool drafts;   /* else as an engine without a draft */
+    bool uncut;    /* the policy, which may not cut rows once they are drafted */
 };
 struct sv_sim_profile {
     char name[32];
     struct sv_accept_profile p;
+    struct sv_profile_step *step; /* its recorded steps, or NULL */
     bool real; /* no simulation: accept lengths are found */
 };
 struct sv_sim_opts {
@@ -37,6 +39,7 @@ struct sv_sim_opts {
 /* Lists as they stand on the command line; -1 to go on, else the exit code. */
 int sv_sim_parse_modes(struct sv_sim_opts *o, const char *modes, const char *widths);
 int sv_sim_parse_profiles(struct sv_sim_opts *o, const char *text);
+void sv_sim_drop_profiles(struct sv_sim_opts *o);
 
 struct sv_sim_row {
     const struct sv_sim_arm *arm;

@@ -53,9 +53,15 @@ int sv_sim_parse_modes(struct sv_sim_opts *o, const char *modes, const char *wid
             ok = add_arm(o, 1, false) != NULL;
         else if (strcmp(item, "auto") == 0)
             ok = add_arm(o, 0, true) != NULL;
+        else if (strcmp(item, "uncut") == 0) {
+            struct sv_sim_arm *a = add_arm(o, 0, true);
+            ok = a != NULL;
+            if (ok)
+                snprintf(a->name, sizeof a->name, "uncut"), a->uncut = true;
+        }
         else if (!drafts && strcmp(item, "verify") != 0)
             return sv_cli_usage(
-                "bench", "option --mode: '%s' is not one of plain, verify, dflash, auto", item);
+                "bench", "option --mode: '%s' is not one of plain, verify, dflash, auto, uncut", item);
         else
             while (ok && next_item(&w, width, sizeof width)) {
                 char *end;
@@ -111,6 +117,60 @@ static int read_shares(const char *path, double *share, int32_t *n, struct sv_er
     return rc;
 }
 
+/* The lines of a file that begins with "steps": a length and how sure the drafter was of each draft. */
+static int take_steps(struct sv_sim_profile *p, const char *path, const char *text, struct sv_err *err)
+{
+    int32_t cap = 0;
+    for (const char *at = text; *at; at++)
+        cap += *at == '\n';
+    p->step = sv_calloc((size_t)cap + 1, sizeof *p->step);
+    if (!p->step)
+        return sv_fail(err, SV_ENOMEM, -1, "%s", path);
+    for (const char *at = text + strcspn(text, "\n"); *at; at += strcspn(at, "\n")) {
+        struct sv_profile_step *s = &p->step[p->p.n_steps];
+        int32_t n = 0;
+        at++;
+        if (!at[strspn(at, " \t\r\n")])
+            break;
+        for (const char *end = at + strcspn(at, "\n"); at < end; n++) {
+            char *after;
+            double v = strtod(at, &after);
+            bool length = n == 0;
+            if (after == at || n == SV_MAX_BLOCK || !(v >= length && v <= (length ? SV_MAX_BLOCK : 1)))
+                return sv_fail(err, SV_EFORMAT, at - text,
+                               "%s: byte %lld: an accept length and shares are expected", path,
+                               (long long)(at - text));
+            if (length)
+                s->length = (int32_t)v;
+            else
+                s->share[n - 1] = (float)v;
+            at = after + strspn(after, " \t\r");
+        }
+        p->p.n_steps++;
+    }
+    p->p.step = p->step;
+    return p->p.n_steps ? SV_OK : sv_fail(err, SV_EFORMAT, -1, "%s: no steps", path);
+}
+
+/* *taken: the file holds steps, and they are the profile. */
+static int read_steps(struct sv_sim_profile *p, const char *path, bool *taken, struct sv_err *err)
+{
+    struct sv_buf b;
+    sv_buf_init(&b);
+    int rc = sv_file_read(&b, path, 1 << 22, err);
+    *taken = !rc && b.data && strncmp(b.data, "steps", 5) == 0;
+    if (*taken)
+        rc = take_steps(p, path, b.data, err);
+    sv_buf_fini(&b);
+    return rc;
+}
+
+void sv_sim_drop_profiles(struct sv_sim_opts *o)
+{
+    for (int32_t i = 0; i < o->n_profiles; i++)
+        sv_free(o->profile[i].step);
+}
+
 static int add_profile(struct sv_sim_opts *o, const char *name)
 {
     struct sv_err err = {0};
@@ -119,10 +179,12 @@ static int add_profile(struct sv_sim_opts *o, const char *name)
     double mean = strtod(name, &end);
     int32_t n = 16;
     int rc = SV_OK;
+    bool steps = false;
     if (o->n_profiles == SV_SIM_MAX_PROFILES)
         return sv_cli_usage("bench", "option --accept-profile: more than %d", SV_SIM_MAX_PROFILES);
     struct sv_sim_profile *p = &o->profile[o->n_profiles++];
-    snprintf(p->name, sizeof p->name, "%.31s", name);
+    const char *base = strrchr(name, '/');
+    snprintf(p->name, sizeof p->name, "%.31s", base ? base + 1 : name);
     p->real = strcmp(name, "real") == 0;
     p->p.seed = 7;
     if (p->real)
@@ -135,9 +197,9 @@ static int add_profile(struct sv_sim_opts *o, const char *name)
         share[(n = SV_MAX_BLOCK) - 1] = 1; /* cut to the width */
     else if (strcmp(name, "qwen3-8b") == 0)
         memcpy(share, qwen3_8b, sizeof qwen3_8b);
-    else
+    else if (!(rc = read_steps(p, name, &steps, &err)) && !steps)
         rc = read_shares(name, share, &n, &err);
-    if (!rc)
+    if (!rc && !steps)
         rc = sv_profile_set(&p->p, share, n, &err);
     if (rc)
         return sv_cli_usage(
@@ -262,8 +324,13 @@ void sv_cli_policy_reasons(const struct sv_policy *p, struct sv_buf *out)
         sv_buf_printf(out, " %s %lld%s", sv_why_name((enum sv_why)i), (long long)p->n_why[i],
                       i < SV_WHYS - 1 ? "," : "\n");
     if (p->cuts)
-        sv_buf_printf(out, "  rows cut once the drafter had said how sure it was: %lld\n",
-                      (long long)p->n_cut);
+        sv_buf_printf(out, "  rows cut once the drafter had said how sure it was: %lld, in %lld steps\n",
+                      (long long)p->n_cut, (long long)p->n_cut_steps);
+    if (p->ahead)
+        sv_buf_printf(out,
+                      "  a cut takes %.0f us; drafts of cut steps brought %.2f of what was promised\n",
+                      p->trip_us,
+                      p->sure.promised > 0 ? (double)(p->sure.brought / p->sure.promised) : 1.0);
     if (p->expected_us > 0)
         sv_buf_printf(out, "  expected: %.3f of plain decoding's speed\n",
                       p->expected_plain_us / p->expected_us);

@@ -56,6 +56,7 @@ int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int3
         {&b->n_commit, segs},
         {&b->n_emit, segs},
         {&b->out_tokens, segs * (size_t)b->out_stride},
+        {&b->share, drafts},
     };
     int rc = open_pairs(dev, up, sizeof up / sizeof up[0], &b->host_block, &b->dev_block,
                         &b->block_words, err);

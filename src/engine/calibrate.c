@@ -14,7 +14,10 @@
 #include <string.h>
 
 enum { MAX_POINTS = 4 * SV_CURVE_POINTS, MAX_ROUNDS = 15, BASE_CONTEXT = 64 };
-enum { PLAIN, WIDE, DRAFT_ROWS, DRAFT_OUT, N_KINDS };
+enum { PLAIN, WIDE, DRAFT_ROWS, DRAFT_OUT, CUT, N_KINDS };
+
+/* What a cut takes at least: the host's part, in which nothing is cut here, and where nothing was measured. */
+enum { LEAST_TRIP_US = 20, USUAL_TRIP_US = 60 };
 
 /* n segments of n_rows rows (the last one has `last`), each drafting with n_masks rows when not 0.
  */
@@ -67,6 +70,7 @@ static void plan_shape(struct calibration *c, const struct shape *s)
         g->n_draft_rows = s->n_masks;
         g->n_drafts = w - 1;
         p->shares = c->p->cuts;
+        p->cuts = p->shares && (!c->p->ahead || s->kind == CUT);
         p->n_draft_segs++;
         p->n_draft_rows += s->n_masks;
         p->n_draft_out += w - 1;
@@ -146,6 +150,8 @@ static void list_count(struct calibration *c, int32_t n)
             add(c, N_KINDS, n, 2, 2, 0, c->base); /* for the difference alone */
         add(c, DRAFT_ROWS, n, 2, 2, block, c->base);
         add(c, DRAFT_OUT, n, block, block, block, c->base);
+        if (c->p->ahead && (n == 1 || n == c->n_backed || n == 8))
+            add(c, CUT, n, block, block, block, c->base);
     }
 }
 
@@ -222,7 +228,7 @@ static double measured(const struct calibration *c, int32_t n, int32_t n_rows, i
 {
     for (int32_t i = 0; i < c->n_shapes; i++) {
         const struct shape *s = &c->shape[i];
-        if (s->n == n && s->n_rows == n_rows && s->last == n_rows && s->n_masks == n_masks)
+        if (s->kind != CUT && s->n == n && s->n_rows == n_rows && s->last == n_rows && s->n_masks == n_masks)
             return draft ? s->draft_us : s->us;
     }
     return -1;
@@ -275,6 +281,19 @@ static void build_curve(const struct calibration *c, int kind, struct sv_curve *
         if (out->n < SV_CURVE_POINTS && (!out->n || x > out->x[out->n - 1]))
             sv_curve_add(out, x, xy[i][1]);
     }
+}
+
+/* The host's trip between drafting and verifying: what a step in two parts takes more. */
+static double trip_us(const struct calibration *c)
+{
+    double most = -1;
+    for (int32_t i = 0; i < c->n_shapes; i++) {
+        const struct shape *s = &c->shape[i];
+        double whole = measured(c, s->n, s->n_rows, s->n_masks, false);
+        if (s->kind == CUT && s->us >= 0 && whole >= 0 && s->us - whole > most)
+            most = s->us - whole;
+    }
+    return most < 0 ? USUAL_TRIP_US : most < LEAST_TRIP_US ? LEAST_TRIP_US : most;
 }
 
 /* The five shapes that tell segments, rows and drafting apart, at the base context and at a longer
@@ -387,6 +406,7 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
         build_curve(c, WIDE, &p->cost.wide);
         build_curve(c, DRAFT_ROWS, &p->cost.draft_rows);
         build_curve(c, DRAFT_OUT, &p->cost.draft_out);
+        p->trip_us = trip_us(c);
         rc = measure_contexts(c, budget / 3);
     }
     e->plan = (struct sv_plan){.seg = e->plan.seg};

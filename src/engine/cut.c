@@ -1,43 +1,55 @@
 /*
  * cut.c - between drafting and verifying: rows of drafts the drafter is not sure enough of are taken off the plan.
  *
- * Called by step.c, on devices that compute while they are called, under the width policy, which says what pays.
- * The target's rows are filled and uploaded after it. Must not: touch a prompt's rows, or run while another step
- * is in flight.
+ * Called by step.c under the width policy, which says what pays. The target's rows are filled and uploaded after
+ * it, and its graph is that of the rows left. On a device with a queue the step before may still be unread: the
+ * drafting pass stands behind it, and this is the one place where a step waits before it is enqueued. Must
+ * not: touch a prompt's rows, or a sequence that another step could have ended meanwhile.
  */
 #include "engine/engine.h"
 
+enum { MARK = 2 }; /* 0 and 1 are the steps' */
+
 int sv_cut_open(struct sv_cut *c, struct sv_dev *dev, int32_t cap, struct sv_err *err)
 {
-    size_t n = (size_t)cap;
     *c = (struct sv_cut){.cap = cap};
-    int rc = sv_dev_host_alloc(dev, (void **)&c->ids, n * sizeof *c->ids, err);
-    if (!rc)
-        rc = sv_dev_host_alloc(dev, (void **)&c->share, n * sizeof *c->share, err);
-    if (!rc)
-        rc = sv_dev_alloc(dev, (void **)&c->dev_share, n * sizeof *c->dev_share, err);
-    return rc;
+    return sv_dev_host_alloc(dev, (void **)&c->ids, (size_t)cap * sizeof *c->ids, err);
 }
 
 void sv_cut_close(struct sv_cut *c, struct sv_dev *dev)
 {
     sv_dev_host_free(dev, c->ids);
-    sv_dev_host_free(dev, c->share);
-    sv_dev_free(dev, c->dev_share);
     *c = (struct sv_cut){0};
 }
 
-void sv_cut_plan(struct sv_engine *e)
+const float *sv_cut_shares(struct sv_engine *e)
+{
+    float *share = (float *)(void *)e->batch.share.host;
+    for (int32_t s = 0; s < e->plan.n_segs && e->profile && e->profile->n_steps; s++) {
+        const struct sv_plan_seg *g = &e->plan.seg[s];
+        sv_profile_shares(e->profile, g->request, g->draw, g->n_drafts, share + g->draft_out0);
+    }
+    return share;
+}
+
+static int read_drafts(struct sv_engine *e, struct sv_err *err)
+{
+    const size_t n = (size_t)e->plan.n_draft_out * sizeof(int32_t);
+    SV_REQUIRE(e->plan.n_draft_out <= e->cut.cap);
+    sv_dev_download(e->dev, e->cut.ids, e->batch.row_ids.dev, n);
+    sv_dev_download(e->dev, e->batch.share.host, e->batch.share.dev, n);
+    sv_dev_mark(e->dev, MARK);
+    return sv_dev_wait(e->dev, MARK, err);
+}
+
+int sv_cut_plan(struct sv_engine *e, struct sv_err *err)
 {
     struct sv_plan *p = &e->plan;
     struct sv_policy *policy = e->sched.policy;
-    const struct sv_cut *c = &e->cut;
-    SV_REQUIRE(p->n_draft_out <= c->cap && e->n_flight == 0);
-    sv_dev_download(e->dev, c->ids, e->batch.row_ids.dev, (size_t)p->n_draft_out * sizeof *c->ids);
-    sv_dev_download(e->dev, c->share, c->dev_share, (size_t)p->n_draft_out * sizeof *c->share);
-    if (!policy)
-        return; /* the cost of steps is being measured */
-    sv_policy_cut(policy, c->share);
+    int rc = read_drafts(e, err);
+    if (rc || !policy)
+        return rc; /* without: the cost of steps is being measured */
+    sv_policy_cut(policy, sv_cut_shares(e));
     p->load = policy->load;
     p->n_rows = p->n_logits = 0;
     for (int32_t s = 0; s < p->n_segs; s++) {
@@ -53,6 +65,5 @@ void sv_cut_plan(struct sv_engine *e)
         p->n_rows += g->n_rows;
         p->n_logits += g->n_logits;
     }
-    p->told.n_rows = p->n_rows;
-    p->told.n_logits = p->n_logits;
+    return SV_OK;
 }

@@ -327,7 +327,10 @@ static int run_padding(struct sv_engine *e, struct sv_counts told, bool sampled,
 {
     int rc = SV_OK;
     for (int i = 0; i < 2 && !rc; i++) { /* the second time is captured */
-        e->plan = (struct sv_plan){.seg = e->plan.seg, .told = told, .sampled = sampled};
+        e->plan = (struct sv_plan){.seg = e->plan.seg,
+                                   .told = told,
+                                   .sampled = sampled,
+                                   .shares = told.n_draft_rows && e->cut.cap};
         rc = sv_engine_run_plan(e, err);
     }
     return rc;
@@ -372,17 +375,31 @@ static void flush_held(void *e)
     sv_held_flush(e);
 }
 
+/* In a context so short that a block hardly fits there is no policy. */
+static bool wants_policy(const struct sv_engine *e, const struct sv_engine_options *o)
+{
+    return o->auto_width && e->width >= 2 && e->context >= 2 * e->width;
+}
+
+/* Under the policy every drafting pass tells how sure it is, where the device can. */
+static int open_cut(struct sv_engine *e, const struct sv_engine_options *o, struct sv_err *err)
+{
+    const struct sv_backend *be = sv_dev_backend(e->dev);
+    if (!wants_policy(e, o) || !e->drafter->ops->propose || !(be->argmax_share || be->head_shares))
+        return SV_OK;
+    return sv_cut_open(&e->cut, e->dev, e->sched.n_slots * e->width, err);
+}
+
 /* The width policy, with what steps cost here. */
 static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, struct sv_err *err)
 {
-    if (!o->auto_width || e->width < 2 || e->context < 2 * e->width)
-        return SV_OK; /* in so short a context a block hardly fits */
+    if (!wants_policy(e, o))
+        return SV_OK;
     int rc = sv_policy_open(&e->policy, e->sched.n_slots, e->width, e->drafter->ops->propose != NULL,
                             err);
-    if (!rc && !e->pads && !e->depth && e->drafter->ops->propose &&
-        sv_dev_backend(e->dev)->argmax_share) {
-        rc = sv_cut_open(&e->cut, e->dev, e->sched.n_slots * e->width, err);
+    if (!rc && e->cut.cap) {
         e->policy->cuts = true;
+        e->policy->ahead = e->pads || e->depth;
     }
     if (!rc)
         rc = sv_engine_calibrate(e, e->policy, err);
@@ -439,6 +456,8 @@ int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options 
     stage(&t, "cache", 0);
     if (!rc)
         rc = open_sched(e, &r, err);
+    if (!rc)
+        rc = open_cut(e, opts, err);
     if (!rc)
         rc = warm_up(e, err);
     stage(&t, "graphs", 0);

@@ -118,7 +118,8 @@ struct sv_plan_seg {
     int32_t draft_row0, n_draft_rows; /* rows of the drafting pass, 0 when it sits out */
     int32_t draft_out0;
     bool probe;              /* by the width policy, to learn from it */
-    int32_t n_drafts;        /* proposals that the drafting pass was asked for */
+    int32_t n_drafts;        /* proposals that the drafting pass was asked for: those past the rows go nowhere */
+    uint64_t draw;           /* which one of a simulated acceptance profile */
     bool gave_up;            /* it drafts no more: nobody will read its context K/V */
 };
 struct sv_counts {
@@ -131,7 +132,9 @@ struct sv_plan {
     struct sv_counts told;   /* what the device is told: these counts, or padded up to a graph's */
     bool replays;            /* told is padded: the target's pass is a graph */
     bool sampled;            /* some logit row needs its logits, not just their argmax */
-    bool shares;             /* the drafting pass tells how sure it is; what is not sure enough is cut */
+    bool shares;             /* the drafting pass tells how sure it is, */
+    bool cuts;               /* and what is not sure enough is cut before it is verified */
+    double promised;         /* tokens that drafts are to bring with the cut */
     bool no_taps;            /* nobody's context K/V is kept up */
     bool ruled, remembered, logprobs; /* some segment's sequence has logit rules, rules that look back on its
                                  tokens, log probabilities to report */
@@ -177,8 +180,8 @@ struct sv_batch {
     size_t block_words;
     /* device only */
     int32_t *seg_base, *d_seg_base, *d_row_ids, *chosen, *sample_slot, *sample_pos;
-    /* results: n_commit, n_emit (max_segs), out_tokens (max_segs, out_stride) */
-    struct sv_i32_pair n_commit, n_emit, out_tokens;
+    /* results: n_commit, n_emit (max_segs), out_tokens (max_segs, out_stride), share (max_draft_rows) floats */
+    struct sv_i32_pair n_commit, n_emit, out_tokens, share;
     int32_t *host_result, *dev_result;
     size_t result_words;
     struct sv_i32_pair *up[16], *down[4]; /* the pairs above */
@@ -248,17 +251,17 @@ void sv_held_flush(struct sv_engine *e); /* before a sequence gives its pages ba
 
 /* ---------------------------------------------------------------- rows cut after drafting */
 
-/* cut.c: on a device that computes at once, what the drafter proposed and how sure it is. */
+/* cut.c: what the drafter proposed and how sure it is, read before the target's pass is enqueued. */
 struct sv_cut {
-    int32_t cap;      /* 0: never */
-    int32_t *ids;     /* host, (cap) proposals of the step at work */
-    float *share;     /* host, (cap) */
-    float *dev_share; /* device, (cap) */
+    int32_t cap;  /* proposals, at most; 0: nobody asks how sure the drafter is */
+    int32_t *ids; /* host, (cap) proposals of the step at work */
 };
 int sv_cut_open(struct sv_cut *c, struct sv_dev *dev, int32_t cap, struct sv_err *err);
 void sv_cut_close(struct sv_cut *c, struct sv_dev *dev);
-/* The drafting pass of the plan at work has run: reads it, and takes rows off the plan. */
-void sv_cut_plan(struct sv_engine *e);
+/* How sure the drafter was of its proposals in the step at work, once that is on the host. */
+const float *sv_cut_shares(struct sv_engine *e);
+/* The drafting pass of the plan at work is enqueued: waits for it and takes rows off the plan. */
+int sv_cut_plan(struct sv_engine *e, struct sv_err *err);
 
 /* ---------------------------------------------------------------- the engine */
 

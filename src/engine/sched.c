@@ -201,7 +201,8 @@ static struct sv_plan_seg *add_seg(struct sv_plan *p, struct sv_seq *q, int32_t 
                               .n_logits = n_logits,
                               .first = reach(q),
                               .draft_row0 = p->n_draft_rows,
-                              .draft_out0 = p->n_draft_out};
+                              .draft_out0 = p->n_draft_out,
+                              .draw = kind == SV_SEG_VERIFY ? q->n_draws++ : 0};
     p->n_rows += n_rows;
     p->n_logits += n_logits;
     q->n_rows_ahead += n_rows;
@@ -232,7 +233,7 @@ static void plan_decode(const struct sv_sched *s, struct sv_cache *cache, struct
     g->n_draft_rows = chosen ? chosen->draft_rows : q->width;
     p->n_draft_segs++;
     p->n_draft_rows += g->n_draft_rows;
-    p->n_draft_out += g->n_drafts = w - 1;
+    p->n_draft_out += g->n_drafts = chosen ? chosen->n_drafts : w - 1;
 }
 
 /* Something a step can still bring a decoding sequence. */
@@ -275,6 +276,8 @@ static void choose_widths(struct sv_sched *s, const struct sv_cache *cache, stru
     sv_policy_choose(s->policy);
     p->load = s->policy->load;
     p->shares = s->policy->cuts && p->load.n_draft_segs;
+    p->cuts = p->shares && s->policy->cuts_now;
+    p->promised = s->policy->promised;
 }
 
 /* Pages for all that the step may write, oldest sequence first. */

@@ -5,8 +5,8 @@
  * of it. Everything from fill to fetch is enqueued without waiting: lengths, anchors, ids and accept counts live
  * in device memory, so a step can be planned and enqueued before the one before it is read (land). Then the
  * host plans by what it knows: a sequence may turn out to have ended, and what the next step brings for it is
- * dropped. Plain decoding is the same step with width 1.
- * Must not: allocate, wait outside land, or branch on whether there is a drafter other than by calling it.
+ * dropped. Under the width policy a step may be enqueued in two parts (cut.c). Plain decoding is the same step with width 1.
+ * Must not: allocate, wait outside land and cut.c, or branch on whether there is a drafter other than by calling it.
  */
 #include "engine/engine.h"
 
@@ -43,8 +43,19 @@ static int32_t most_segs(const struct sv_engine *e, int32_t n_rows)
     return n_rows < e->sched.n_slots ? n_rows : e->sched.n_slots;
 }
 
-/* What the device is told: the plan's counts, or, where passes are replayed, the counts of a graph. The chunks
- * of a prompt come in too many sizes for that; a last chunk of one row looks like a block. */
+/* The chunks of a prompt come in too many sizes for graphs; a last chunk of one row looks like a block. */
+static void tell_target(struct sv_engine *e)
+{
+    struct sv_plan *p = &e->plan;
+    struct sv_counts *t = &p->told;
+    p->replays = e->pads && t->n_rows == t->n_logits && !p->n_prompt_logits;
+    if (!p->replays)
+        return;
+    t->n_rows = t->n_logits = sv_batch_bucket(t->n_rows, e->sched.n_slots * e->width);
+    t->n_segs = most_segs(e, t->n_rows);
+}
+
+/* What the device is told: the plan's counts, or, where passes are replayed, the counts of a graph. */
 static void tell(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;
@@ -57,11 +68,7 @@ static void tell(struct sv_engine *e)
                                 .n_draft_segs = p->n_draft_segs,
                                 .n_draft_rows = p->n_draft_rows,
                                 .n_draft_out = p->n_draft_out};
-    p->replays = e->pads && t->n_rows == t->n_logits && !p->n_prompt_logits;
-    if (p->replays) {
-        t->n_rows = t->n_logits = sv_batch_bucket(t->n_rows, most);
-        t->n_segs = most_segs(e, t->n_rows);
-    }
+    tell_target(e);
     if (e->pads && t->n_draft_rows) {
         t->n_draft_rows = sv_batch_bucket(t->n_draft_rows, most);
         t->n_draft_out = sv_batch_bucket(t->n_draft_out, most);
@@ -95,7 +102,7 @@ static void fill_seg(struct sv_engine *e, int32_t s)
     for (int32_t j = 0; j < g->n_logits; j++)
         b->logit_row.host[g->logit0 + j] = g->row0 + g->n_rows - g->n_logits + j;
     b->forced_len.host[s] =
-        e->profile && g->kind == SV_SEG_VERIFY ? sv_profile_draw(e->profile, q->id, q->n_draws++) : 0;
+        e->profile && g->kind == SV_SEG_VERIFY ? sv_profile_draw(e->profile, q->id, g->draw) : 0;
     if (g->kind == SV_SEG_PREFILL) {
         for (int32_t j = 0; j < g->n_rows; j++)
             b->row_ids.host[g->row0 + j] = q->tokens[g->first + j];
@@ -106,7 +113,7 @@ static void fill_seg(struct sv_engine *e, int32_t s)
             .request = q->id, .tokens = q->tokens, .n_tokens = q->n_tokens};
         e->drafter->ops->fill(e->drafter, &hint, g->n_rows - 1, b->row_ids.host + g->row0 + 1);
     }
-    for (int32_t j = 1; e->plan.shares && g->n_draft_rows && j < g->n_rows; j++)
+    for (int32_t j = 1; e->plan.cuts && g->n_draft_rows && j < g->n_rows; j++)
         b->row_ids.host[g->row0 + j] = e->cut.ids[g->draft_out0 + j - 1];
 }
 
@@ -122,8 +129,9 @@ static void fill_draft(struct sv_engine *e, const struct sv_plan_seg *g, int32_t
         b->d_row_seg.host[g->draft_row0 + j] = d;
     for (int32_t j = 0; j < g->n_drafts; j++) {
         b->d_out_row.host[g->draft_out0 + j] = g->draft_row0 + j + 1;
-        b->d_out_index.host[g->draft_out0 + j] =
-            e->plan.shares ? g->draft_out0 + j : g->row0 + j + 1;
+        b->d_out_index.host[g->draft_out0 + j] = e->plan.cuts        ? g->draft_out0 + j
+                                                 : j + 1 < g->n_rows ? g->row0 + j + 1
+                                                                     : -1;
     }
 }
 
@@ -170,6 +178,7 @@ static void propose(struct sv_engine *e)
 {
     const struct sv_batch *b = &e->batch;
     const struct sv_counts *p = &e->plan.told;
+    float *shares = (float *)(void *)b->share.dev;
     e->drafter->ops->propose(e->drafter,
                              &(struct sv_draft_pass){.rows = {.n_rows = p->n_draft_rows,
                                                               .n_segs = p->n_draft_segs,
@@ -188,7 +197,7 @@ static void propose(struct sv_engine *e)
                                                      .cache = &e->cache,
                                                      .acts = &e->acts,
                                                      .out = e->draft_out,
-                                                     .share = e->plan.shares ? e->cut.dev_share : NULL,
+                                                     .share = e->plan.shares ? shares : NULL,
                                                      .logits = e->logits.logits,
                                                      .logit_chunk = e->logits.chunk});
 }
@@ -271,17 +280,6 @@ static void draft_pass(void *user)
     propose(user);
 }
 
-/* Where the host may look in between: what the drafter is not sure enough of is not verified. */
-static void draft_and_cut(struct sv_engine *e)
-{
-    int64_t start = sv_clock_us();
-    sv_batch_pad(&e->batch, &e->plan);
-    upload(e);
-    draft_pass(e);
-    sv_cut_plan(e);
-    e->stats.draft_us += sv_clock_us() - start;
-}
-
 static void target_pass(void *user)
 {
     struct sv_engine *e = user;
@@ -298,30 +296,58 @@ static uint64_t pass_key(const struct sv_engine *e, bool draft)
 {
     const struct sv_plan *p = &e->plan;
     if (draft)
-        return (uint64_t)p->told.n_draft_rows << 32 | (uint64_t)p->told.n_draft_out << 8 | 0x80;
+        return (uint64_t)p->told.n_draft_rows << 32 | (uint64_t)p->told.n_draft_out << 8 | 0x80 |
+               (uint64_t)p->shares;
     return (uint64_t)p->told.n_rows << 32 | (uint64_t)p->sampled | (uint64_t)p->ruled << 1 |
            (uint64_t)p->remembered << 2 | (uint64_t)p->logprobs << 3 | (uint64_t)(e->profile != NULL) << 4 |
            (uint64_t)p->no_taps << 5 | (uint64_t)(e->drafter == NULL) << 6; /* benchmarks take it away */
 }
 
+static void draft(struct sv_engine *e, int64_t *ns)
+{
+    if (e->plan.told.n_draft_rows && e->pads)
+        sv_dev_graph_run(e->dev, pass_key(e, true), draft_pass, e);
+    else if (e->plan.told.n_draft_rows)
+        draft_pass(e);
+    e->stats.draft_us += lap(e, SV_PHASE_DRAFT, ns) / 1000;
+}
+
+/* In two parts: what the drafter is not sure enough of is not verified, and the target's pass is that of the rows
+ * left. The host waits for the drafting pass, behind the step before. */
+static int draft_and_cut(struct sv_engine *e, int64_t *ns, struct sv_err *err)
+{
+    struct sv_plan *p = &e->plan;
+    sv_batch_pad(&e->batch, p);
+    upload(e);
+    lap(e, SV_PHASE_FILL, ns);
+    draft(e, ns);
+    int rc = sv_cut_plan(e, err);
+    p->told.n_segs = p->n_segs;
+    p->told.n_rows = p->n_rows;
+    p->told.n_logits = p->n_logits;
+    tell_target(e);
+    e->stats.forward_us += lap(e, SV_PHASE_WAIT, ns) / 1000;
+    return rc;
+}
+
 /* Everything the device does for the plan at work, with host arrays `set`; the results are on their way. */
-static void enqueue(struct sv_engine *e, int32_t set)
+static int enqueue(struct sv_engine *e, int32_t set, struct sv_err *err)
 {
     struct sv_batch *b = &e->batch;
     int64_t ns = sv_clock_ns(), observed = e->stats.observe_us;
+    int rc = SV_OK;
     sv_batch_use(b, set);
     tell(e);
     sv_held_plan(e);
     fill_ahead(e);
-    if (e->plan.shares)
-        draft_and_cut(e);
+    if (e->plan.cuts)
+        rc = draft_and_cut(e, &ns, err);
+    if (rc)
+        return rc;
     fill(e);
     lap(e, SV_PHASE_FILL, &ns);
-    if (e->plan.told.n_draft_rows && e->pads)
-        sv_dev_graph_run(e->dev, pass_key(e, true), draft_pass, e);
-    else if (e->plan.told.n_draft_rows && !e->plan.shares)
-        draft_pass(e);
-    e->stats.draft_us += lap(e, SV_PHASE_DRAFT, &ns) / 1000;
+    if (!e->plan.cuts)
+        draft(e, &ns);
     if (e->plan.replays)
         sv_dev_graph_run(e->dev, pass_key(e, false), target_pass, e);
     else
@@ -333,6 +359,7 @@ static void enqueue(struct sv_engine *e, int32_t set)
     sv_logits_fetch(e);
     sv_dev_mark(e->dev, set);
     lap(e, SV_PHASE_BACK, &ns);
+    return SV_OK;
 }
 
 static int fetch(struct sv_engine *e, int32_t set, struct sv_err *err)
@@ -374,6 +401,8 @@ static void advance_seg(struct sv_engine *e, int32_t s)
     }
     e->stats.n_tokens += n;
     if (g->kind == SV_SEG_VERIFY) {
+        const float *share =
+            e->plan.shares && g->n_drafts ? (float *)(void *)b->share.host + g->draft_out0 : NULL;
         q->widths[q->n_steps] = (uint16_t)g->n_rows;
         q->accept_lengths[q->n_steps++] = (uint16_t)n;
         q->n_drafted_new += n < n_emit ? n : n_emit - 1;
@@ -385,10 +414,10 @@ static void advance_seg(struct sv_engine *e, int32_t s)
                                                      .draft_rows = g->n_draft_rows,
                                                      .n_emitted = n_emit,
                                                      .probe = g->probe,
-                                                     .share = e->plan.shares && g->n_drafts
-                                                                  ? e->cut.share + g->draft_out0
-                                                                  : NULL,
+                                                     .share = share,
                                                      .n_drafts = g->n_drafts});
+        if (share)
+            sv_policy_drafted(e->policy, share, g->n_drafts);
     }
     /* What was drawn from a profile is not what the K/V were made of. */
     if (!e->profile)
@@ -405,9 +434,16 @@ static void advance_seg(struct sv_engine *e, int32_t s)
 static void advance(struct sv_engine *e)
 {
     int64_t ns = sv_clock_ns();
+    int32_t brought = 0;
     sv_logits_take_prompts(e);
-    for (int32_t s = 0; s < e->plan.n_segs; s++)
+    if (e->plan.shares)
+        sv_cut_shares(e);
+    for (int32_t s = 0; s < e->plan.n_segs; s++) {
+        brought += e->plan.seg[s].n_drafts ? e->batch.n_emit.host[s] - 1 : 0;
         advance_seg(e, s);
+    }
+    if (e->plan.promised > 0)
+        sv_policy_brought(e->policy, e->plan.promised, brought);
     e->stats.n_steps++;
     lap(e, SV_PHASE_ADVANCE, &ns);
 }
@@ -427,8 +463,8 @@ static void fail_all(struct sv_engine *e)
 int sv_engine_run_plan(struct sv_engine *e, struct sv_err *err)
 {
     SV_REQUIRE(e->n_flight == 0);
-    enqueue(e, 0);
-    return fetch(e, 0, err);
+    int rc = enqueue(e, 0, err);
+    return rc ? rc : fetch(e, 0, err);
 }
 
 static void swap_plans(struct sv_plan *a, struct sv_plan *b)
@@ -438,14 +474,20 @@ static void swap_plans(struct sv_plan *a, struct sv_plan *b)
     *b = t;
 }
 
-static void launch(struct sv_engine *e, int64_t start_us)
+static int launch(struct sv_engine *e, int64_t start_us, struct sv_err *err)
 {
     int32_t i = (e->first_flight + e->n_flight) % 2;
     SV_REQUIRE(e->n_flight < 2);
-    enqueue(e, i);
+    int rc = enqueue(e, i, err);
+    if (rc) {
+        fail_all(e);
+        e->n_flight = 0;
+        return rc;
+    }
     swap_plans(&e->plan, &e->flight[i].plan);
     e->flight[i].start_us = start_us;
     e->n_flight++;
+    return SV_OK;
 }
 
 /* Reads the oldest step in flight. */
@@ -504,7 +546,7 @@ int sv_engine_step(struct sv_engine *e, struct sv_err *err)
     if (!rc && e->plan.n_rows) {
         /* Log probabilities have one set of host arrays: such a step is read at once. */
         depth = e->plan.logprobs ? 0 : e->depth;
-        launch(e, start);
+        rc = launch(e, start, err);
     }
     while (!rc && e->n_flight > (runs(e) ? depth : 0))
         rc = land(e, err);

@@ -29,6 +29,11 @@ void sv_choice_apply(struct sv_policy *p, const struct sv_candidate *c);
 /* sure.c: candidates that are cut once drafted. */
 void sv_sure_search(struct sv_policy *p, int mode, int32_t n, const struct sv_candidate *plain,
                     struct sv_candidate *best);
+/* The candidate of the step about to run (NULL: plain) has been applied: are rows cut? */
+void sv_sure_decide(struct sv_policy *p, const struct sv_candidate *used,
+                    const struct sv_candidate *plain);
+/* Where nothing is cut, one sequence that drafts is asked for its whole block. */
+void sv_sure_look(struct sv_policy *p);
 
 /* Saves up time for trials: a share of what a step takes. */
 void sv_trial_save(struct sv_policy *p, double us, bool drafting);

@@ -131,7 +131,7 @@ static void dflash_propose(struct sv_drafter *d, const struct sv_draft_pass *p)
                                        .n_out = p->n_out,
                                        .out_row = p->out_row,
                                        .out = p->out});
-    if (p->share) {
+    if (p->share && !sv_dev_backend(t->dev)->head_shares) {
         propose_shares(f, p);
         return;
     }
@@ -140,7 +140,8 @@ static void dflash_propose(struct sv_drafter *d, const struct sv_draft_pass *p)
                                                          .x = p->out,
                                                          .w = f->head,
                                                          .out_index = p->out_index,
-                                                         .out = p->target_ids});
+                                                         .out = p->target_ids,
+                                                         .share = p->share});
 }
 
 static void dflash_observe(struct sv_drafter *d, const struct sv_observe_pass *p)

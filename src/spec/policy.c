@@ -67,8 +67,8 @@ void sv_policy_forget(struct sv_policy *p)
 
 const char *sv_why_name(enum sv_why why)
 {
-    static const char *const names[SV_WHYS] = {"plain", "draft",   "sat_out", "trial",
-                                               "asked", "no_room", "gave_up"};
+    static const char *const names[SV_WHYS] = {"plain", "draft", "cut",     "sat_out",
+                                               "trial", "asked", "no_room", "gave_up"};
     return names[why];
 }
 
@@ -77,6 +77,7 @@ const char *sv_why_name(enum sv_why why)
 void sv_policy_begin(struct sv_policy *p, int32_t n_prompt_rows, bool sampled)
 {
     p->n = 0;
+    p->cuts_now = p->cuts && !p->ahead;
     p->load = (struct sv_load){.n_prompt_rows = n_prompt_rows, .sampled = sampled};
 }
 
@@ -88,7 +89,7 @@ void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq)
     seq.draft_us = (float)sv_cost_context(&p->cost, p->cost.draft_us, seq.context);
     seq.draft_row_us = (float)sv_cost_context(&p->cost, p->cost.draft_row_us, seq.context);
     seq.width = 1;
-    seq.draft_rows = 0;
+    seq.draft_rows = seq.n_drafts = 0;
     seq.probe = false;
     if (seq.record->gave_up && !seq.fixed)
         seq.cap = 1;
@@ -107,6 +108,9 @@ static void choose_randomly(struct sv_policy *p)
         sv_choice_set_width(p, s, 1 + (int32_t)sv_rng_below(p->random, most), mode);
         s->record->gave_up |= s->width == 1 && !sv_rng_below(p->random, 4);
     }
+    p->cuts_now = p->cuts && (!p->ahead || sv_rng_below(p->random, 2));
+    if (!sv_rng_below(p->random, 2))
+        sv_sure_look(p);
 }
 
 /* One sequence a segment, and the requests that asked for a width. Returns the tokens expected of
@@ -154,6 +158,8 @@ static void count_reasons(struct sv_policy *p, bool drafting, bool other, bool b
             why = SV_WHY_TRIAL;
         else if (why == SV_WHY_DRAFT && s->width < 2)
             why = SV_WHY_SAT_OUT;
+        else if (why == SV_WHY_DRAFT && p->cuts_now)
+            why = SV_WHY_CUT;
         p->n_why[why]++;
         p->n_beside_prompt += beside_prompt;
     }
@@ -171,6 +177,7 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     }
     if (drafting != other)
         sv_choice_apply(p, best);
+    sv_sure_decide(p, drafting != other ? best : NULL, plain);
     p->rate = used->score;
     p->n_plain += drafting == other;
     if (drafting && !beside_prompt)
@@ -179,6 +186,8 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
         sv_trial_give_up(p);
     if (!beside_prompt && !other)
         sv_trial_probe(p, used->us, used->tokens / used->us, drafting);
+    if (p->n_steps % 4 == 0)
+        sv_sure_look(p);
     p->expected_us += used->us;
     p->expected_plain_us += used->tokens / plain->score;
     count_reasons(p, drafting, other, beside_prompt);

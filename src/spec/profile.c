@@ -23,6 +23,8 @@ int sv_profile_set(struct sv_accept_profile *p, const double *share, int32_t n, 
     if (sum <= 0)
         return sv_fail(err, SV_EINVAL, -1, "accept profile: all shares are 0");
     p->n = n;
+    p->n_steps = 0;
+    p->step = NULL;
     for (int32_t i = 0; i < n; i++) {
         at += share[i];
         p->cum[i] = (float)(at / sum);
@@ -30,10 +32,27 @@ int sv_profile_set(struct sv_accept_profile *p, const double *share, int32_t n, 
     return SV_OK;
 }
 
+static const struct sv_profile_step *step_of(const struct sv_accept_profile *p, uint32_t word)
+{
+    return &p->step[(uint64_t)word * (uint64_t)p->n_steps >> 32];
+}
+
+void sv_profile_shares(const struct sv_accept_profile *p, uint64_t sequence, uint64_t draw, int32_t n,
+                       float *share)
+{
+    uint32_t word[4];
+    SV_REQUIRE(p->n_steps > 0 && n < SV_MAX_BLOCK);
+    sv_philox(p->seed, draw, sequence, word);
+    for (int32_t j = 0; j < n; j++)
+        share[j] = step_of(p, word[0])->share[j];
+}
+
 int32_t sv_profile_draw(const struct sv_accept_profile *p, uint64_t sequence, uint64_t draw)
 {
     uint32_t word[4];
     sv_philox(p->seed, draw, sequence, word);
+    if (p->n_steps)
+        return step_of(p, word[0])->length;
     float u = sv_unit_float(word[0]);
     int32_t i = 0;
     while (i < p->n - 1 && u >= p->cum[i])

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 enum { BINS = 64 };
+static const double CUT_MARGIN = 1.01;
 
 static int by_value(const void *a, const void *b)
 {
@@ -161,7 +162,7 @@ static void search(struct sv_policy *p, int mode, int32_t n, const struct sv_can
 
 static struct sv_candidate search_all(struct sv_policy *p, const struct sv_candidate *plain)
 {
-    struct sv_candidate best = {.score = -HUGE_VAL};
+    struct sv_candidate best = {.score = -HUGE_VAL}, cut = best;
     int32_t n = rank_all(p);
     bool both = p->drafts_on_device;
     /* A full block costs more; it has to be better to be worth a look. */
@@ -170,11 +171,12 @@ static struct sv_candidate search_all(struct sv_policy *p, const struct sv_candi
         if (mode == SV_DRAFT_FULL ? !full : !both)
             continue;
         if (p->cuts)
-            sv_sure_search(p, mode, n, plain, &best);
-        else
+            sv_sure_search(p, mode, n, plain, &cut);
+        if (!p->cuts || p->ahead)
             search(p, mode, n, plain, &best);
     }
-    return best;
+    /* What a cut brings is known less than what the record says. */
+    return cut.score > CUT_MARGIN * best.score ? cut : best;
 }
 
 /* Where cuts are to come, one search serves a few steps: it takes as long as a good part of a small model's
@@ -183,7 +185,7 @@ struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candid
 {
     enum { SERVES = 4 };
     struct sv_searched *last = &p->searched;
-    if (!p->cuts)
+    if (!p->cuts || p->ahead)
         return search_all(p, plain);
     if (last->n == p->n && last->n_steps++ < SERVES && last->plain_us > 0) {
         struct sv_candidate c = {.mode = last->mode, .k = last->k, .width = last->width};
@@ -209,7 +211,7 @@ void sv_choice_set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t w
     if (s->width > 1)
         l->n_draft_segs -= s->draft_rows > 0;
     l->n_draft_rows -= s->draft_rows;
-    l->n_draft_out -= s->draft_rows ? s->width - 1 : 0;
+    l->n_draft_out -= s->n_drafts;
     l->draft_us -= s->draft_rows ? s->draft_us + s->draft_row_us * (float)s->draft_rows : 0;
     l->n_rows += width - s->width;
     l->row_us += s->row_us * (float)(width - s->width);
@@ -217,6 +219,7 @@ void sv_choice_set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t w
     s->draft_rows = width < 2 || !p->drafts_on_device ? 0
                     : mode == SV_DRAFT_FULL           ? s->block
                                                       : width;
+    s->n_drafts = s->draft_rows ? width - 1 : 0;
     if (!s->draft_rows)
         return;
     l->n_draft_segs++;

@@ -30,9 +30,9 @@ struct sv_draft_pass {
     const struct sv_cache *cache;
     const struct sv_acts *acts;
     void *out;                  /* (n_out, hidden) act scratch */
-    /* How sure the drafter is: its winner's share of the softmax. NULL = nobody asks. */
+    /* How sure the drafter is: about its winner's share of the softmax. NULL = nobody asks. */
     float *share;               /* (n_out) */
-    float *logits;              /* (logit_chunk, vocab) scratch, when share is wanted */
+    float *logits;              /* (logit_chunk, vocab) scratch for devices that have no head_shares */
     int32_t logit_chunk;
 };
 
@@ -117,10 +117,20 @@ struct sv_accept_profile {
     float cum[SV_MAX_BLOCK]; /* P(accept length <= i + 1), bonus included */
     int32_t n;
     uint64_t seed;
+    /* Steps that were recorded, drawn as they are: then a drafter is as sure as it was. Borrowed; 0: lengths alone. */
+    const struct sv_profile_step *step;
+    int32_t n_steps;
+};
+struct sv_profile_step {
+    int32_t length;            /* bonus included */
+    float share[SV_MAX_BLOCK]; /* of drafts 1.., 0 where none was recorded */
 };
 /* share[i]: weight of accept length i + 1; any positive sum. */
 int sv_profile_set(struct sv_accept_profile *p, const double *share, int32_t n, struct sv_err *err);
 int32_t sv_profile_draw(const struct sv_accept_profile *p, uint64_t sequence, uint64_t draw);
+/* The same draw: how sure the drafter was of its first n drafts. Recorded steps only. */
+void sv_profile_shares(const struct sv_accept_profile *p, uint64_t sequence, uint64_t draw, int32_t n,
+                       float *share);
 
 /* ---------------------------------------------------------------- what a step costs (cost.c) */
 
@@ -183,6 +193,7 @@ struct sv_record {
 enum sv_why {
     SV_WHY_PLAIN,   /* plain decoding brings most */
     SV_WHY_DRAFT,   /* drafting does, */
+    SV_WHY_CUT,     /* and to cut rows before they are verified is worth the host's trip */
     SV_WHY_SAT_OUT, /* but for others: this one gains nothing */
     SV_WHY_TRIAL,   /* to learn from it */
     SV_WHY_ASKED,   /* the request asked for it */
@@ -202,6 +213,7 @@ struct sv_policy_seq {
     struct sv_record *record;
     /* out */
     int32_t width, draft_rows; /* 0 rows: it sits the drafting pass out */
+    int32_t n_drafts; /* asked of it: width - 1, or more to see how sure the drafter is of the others */
     bool probe;
     float seg_us, row_us, draft_us, draft_row_us;
 };
@@ -214,20 +226,26 @@ struct sv_sure {
     float at_kept[SV_MAX_BLOCK], at_expected[SV_MAX_BLOCK]; /* [j]: draft j against that */
     /* [j]: share of the last blocks whose draft j had a chance between two edges, and the sum of these. */
     float spread[SV_MAX_BLOCK][SV_SURE_EDGES], spread_sum[SV_MAX_BLOCK][SV_SURE_EDGES];
+    float promised, brought; /* tokens of steps that were cut */
+    int32_t looked;          /* who was asked for a whole block last */
 };
 
 struct sv_policy {
     struct sv_cost cost;
     int32_t block, n_slots, n;
     bool drafts_on_device;
-    bool cuts;                 /* rows are cut once the drafter has said how sure it is */
+    bool cuts;                 /* rows may be cut once the drafter has said how sure it is */
+    bool ahead;                /* the device works on while the host plans: a cut makes it wait, */
+    double trip_us;            /* so long, and has to bring more than that; else it costs nothing */
+    bool cuts_now;             /* in the step chosen last */
     struct sv_sure sure;
     struct sv_searched {       /* the last search, which serves a few steps */
         int32_t n, n_steps, mode, k, width;
         double more_tokens, us, plain_us;
     } searched;
     double rate;               /* tokens a us expected of this step: what time is worth */
-    int64_t n_cut;             /* rows cut so far */
+    double promised;           /* tokens that drafts were to bring in the step chosen last, with a cut */
+    int64_t n_cut, n_cut_steps; /* rows cut so far, in so many steps */
     struct sv_policy_seq *seq; /* (n_slots) of this step */
     struct sv_load load;       /* of the step chosen last */
     /* engine-wide record: fading counts, and the chance that draft j is kept once j - 1 was; how the modes
@@ -264,9 +282,13 @@ void sv_policy_forget(struct sv_policy *p);
 void sv_policy_begin(struct sv_policy *p, int32_t n_prompt_rows, bool sampled);
 void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq);
 void sv_policy_choose(struct sv_policy *p);
-/* Between drafting and verifying, with p->cuts: narrows seq[] to the rows that pay. share: of all drafts in
- * the order of the sequences. */
+/* Between drafting and verifying, with p->cuts_now: narrows seq[] to the rows that pay. share: of all drafts
+ * in the order of the sequences. */
 void sv_policy_cut(struct sv_policy *p, const float *share);
+/* A block was drafted, whatever of it was verified: how sure the drafter was of its n drafts. */
+void sv_policy_drafted(struct sv_policy *p, const float *share, int32_t n);
+/* Drafts of a step that was cut brought so many tokens; promised: p->promised when it was chosen. */
+void sv_policy_brought(struct sv_policy *p, double promised, int32_t n_tokens);
 /* A verify step, drafted with draft_rows masks and anchor: of n_drafts drafts width - 1 were verified and
  * brought n_emitted tokens. share: of the n_drafts; NULL = not known, and nothing was cut. */
 struct sv_verified {

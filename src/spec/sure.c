@@ -3,7 +3,8 @@
  * what it is worth to know before verifying, and the cut between the two passes.
  *
  * Where the device can tell (struct sv_policy: cuts), called by policy.c for the choice before
- * drafting, and by the engine between drafting and verifying. The drafter's own probability of its
+ * drafting, and by the engine between drafting and verifying. Where steps run ahead, a cut has its price,
+ * and the choice says whether it is paid. The drafter's own probability of its
  * winner is calibrated by what was kept, never believed. Must not: allocate, or change a draft.
  */
 #include "spec/choice.h"
@@ -21,6 +22,8 @@ static const float WINDOW = 512, AT_WINDOW = 256, AT_WEIGHT = 20;
 static const float BLOCKS = 128, FEW_BLOCKS = 4;
 /* A probe verifies what is kept with at least this chance. */
 static const float REACH = 0.15f;
+/* What cuts brought against what they promised: tokens remembered, and tokens that the promise is worth. */
+static const float TOKENS = 4000, PROMISE = 400;
 static const float edge[SV_SURE_EDGES] = {0, 0.1f, 0.2f, 0.35f, 0.5f, 0.7f};
 
 /* ---------------------------------------------------------------- chances */
@@ -96,6 +99,8 @@ static struct sv_load load_of(const struct sv_policy *p, const struct ask *a, fl
     l.n_draft_out += c->k * (c->width - 1);
     l.n_draft_rows += masks;
     l.draft_us += a->draft_us + a->draft_row_us / (float)c->k * (float)masks;
+    if (p->ahead)
+        l.draft_us += (float)p->trip_us;
     return l;
 }
 
@@ -158,12 +163,13 @@ void sv_sure_search(struct sv_policy *p, int mode, int32_t n, const struct sv_ca
                     struct sv_candidate *best)
 {
     struct ask a = {.gain = 0};
+    float kept_promise = (p->sure.brought + PROMISE) / (p->sure.promised + PROMISE);
     float usual = 0, alive = 1;
     for (int32_t j = 1; j < p->block; j++)
         usual += alive *= p->hazard[j];
     for (int32_t k = 1; k <= n; k++) {
         const struct sv_policy_seq *s = &p->seq[p->rank[k - 1].i];
-        a.gain += usual > 0 ? p->rank[k - 1].value / usual : 0;
+        a.gain += usual > 0 ? kept_promise * p->rank[k - 1].value / usual : 0;
         a.block_rows += s->block;
         a.row_us += s->row_us;
         a.draft_us += s->draft_us;
@@ -173,6 +179,58 @@ void sv_sure_search(struct sv_policy *p, int mode, int32_t n, const struct sv_ca
         a.c = (struct sv_candidate){.mode = mode, .k = k};
         try_sequences(p, &a, plain, best);
     }
+}
+
+/* ---------------------------------------------------------------- where a cut has its price */
+
+void sv_sure_decide(struct sv_policy *p, const struct sv_candidate *used,
+                    const struct sv_candidate *plain)
+{
+    p->promised = 0;
+    if (!p->ahead)
+        return;
+    p->cuts_now = p->cuts && used && used->k && used->width > 1;
+    if (!p->cuts_now)
+        return;
+    p->promised = used->tokens - plain->tokens;
+    p->load.draft_us += (float)p->trip_us;
+}
+
+/* What a cut would bring has to be known before anything is cut: how sure the drafter is of a whole block. The
+ * drafts beyond the width are proposed to nobody. */
+void sv_sure_look(struct sv_policy *p)
+{
+    struct sv_load *l = &p->load;
+    if (!p->ahead || p->cuts_now)
+        return;
+    for (int32_t k = 1; k <= p->n; k++) {
+        int32_t i = (p->sure.looked + k) % p->n;
+        struct sv_policy_seq *s = &p->seq[i];
+        if (s->width < 2 || !s->draft_rows || s->fixed)
+            continue;
+        l->n_draft_rows += s->block - s->draft_rows;
+        l->draft_us += s->draft_row_us * (float)(s->block - s->draft_rows);
+        l->n_draft_out += s->block - 1 - s->n_drafts;
+        s->draft_rows = s->block;
+        s->n_drafts = s->block - 1;
+        p->sure.looked = i;
+        return;
+    }
+}
+
+void sv_policy_drafted(struct sv_policy *p, const float *share, int32_t n)
+{
+    float chance = 1;
+    for (int32_t j = 1; j <= n && !p->random; j++)
+        remember(&p->sure, j, chance *= chance_of(p, j, share[j - 1]));
+}
+
+void sv_policy_brought(struct sv_policy *p, double promised, int32_t n_tokens)
+{
+    struct sv_sure *k = &p->sure;
+    float fade = 1 - (float)promised / (TOKENS + (float)promised);
+    k->promised = k->promised * fade + (float)promised;
+    k->brought = k->brought * fade + (float)n_tokens;
 }
 
 /* ---------------------------------------------------------------- between the passes */
@@ -193,24 +251,54 @@ static bool may_cut(const struct sv_policy_seq *s)
     return s->draft_rows && !s->fixed;
 }
 
-/* The lowest bin whose rows still pay at p->rate tokens a us. */
-static int32_t lowest_bin(const struct sv_policy *p, const struct rows_left *r, struct sv_load l)
+/* Rows of higher bins are kept, and so many of this one. */
+struct cut_line {
+    int32_t bin, n;
+};
+
+/* Down to where rows still pay at p->rate tokens a us. Where counts are padded up, rows that the padding has
+ * paid for are free, so only full counts are looked at. */
+static struct cut_line find_line(const struct sv_policy *p, const struct rows_left *r, struct sv_load l)
 {
-    int32_t lowest = CUT_BINS;
+    struct cut_line line = {CUT_BINS, 0};
     double tokens = 0, best = -p->rate * sv_cost_us(&p->cost, &l);
-    for (int32_t b = CUT_BINS - 1; b >= 0; b--) {
-        if (!r->count[b])
-            continue;
-        l.n_rows += r->count[b];
-        l.row_us += (float)r->row_us[b];
-        tokens += r->tokens[b];
-        double worth = tokens - p->rate * sv_cost_us(&p->cost, &l);
-        if (worth > best) {
-            best = worth;
-            lowest = b;
+    int32_t last = 0;
+    while (last < CUT_BINS && !r->count[last])
+        last++;
+    for (int32_t b = CUT_BINS - 1; b >= last; b--)
+        for (int32_t n = 0; n < r->count[b];) {
+            int32_t more = r->count[b] - n;
+            if (p->cost.padded) {
+                int32_t room = p->cost.padded(l.n_rows) - l.n_rows;
+                room = room > 0 ? room : p->cost.padded(l.n_rows + 1) - l.n_rows;
+                more = more < room ? more : room;
+            }
+            double part = (double)more / r->count[b];
+            n += more;
+            l.n_rows += more;
+            l.row_us += (float)(part * r->row_us[b]);
+            tokens += part * r->tokens[b];
+            if (p->cost.padded && p->cost.padded(l.n_rows) > l.n_rows && (b > last || n < r->count[b]))
+                continue;
+            double worth = tokens - p->rate * sv_cost_us(&p->cost, &l);
+            if (worth > best) {
+                best = worth;
+                line = (struct cut_line){b, n};
+            }
         }
+    return line;
+}
+
+static int32_t width_at(const struct sv_policy_seq *s, const float *alive, struct cut_line *line)
+{
+    int32_t width = 1;
+    for (; width < s->width; width++) {
+        int32_t b = cut_bin(alive[width]);
+        if (s->probe ? width > 1 && alive[width] < REACH : b < line->bin || (b == line->bin && !line->n))
+            break;
+        line->n -= !s->probe && b == line->bin;
     }
-    return lowest;
+    return width;
 }
 
 void sv_policy_cut(struct sv_policy *p, const float *share)
@@ -225,8 +313,6 @@ void sv_policy_cut(struct sv_policy *p, const float *share)
         float *alive = p->alive + (size_t)i * (size_t)p->block, chance = 1;
         for (int32_t j = 1; s->draft_rows && j < s->width; j++) {
             alive[j] = chance *= chance_of(p, j, share[at++]);
-            if (!p->random)
-                remember(&p->sure, j, chance);
             if (!may_cut(s) || s->probe)
                 continue;
             left.count[cut_bin(chance)]++;
@@ -236,18 +322,16 @@ void sv_policy_cut(struct sv_policy *p, const float *share)
             without.row_us -= s->row_us;
         }
     }
-    int32_t lowest = p->random ? 0 : lowest_bin(p, &left, without);
+    struct cut_line line = {0, 0};
+    if (!p->random)
+        line = find_line(p, &left, without);
+    p->n_cut_steps++;
     for (int32_t i = 0; i < p->n; i++) {
         struct sv_policy_seq *s = &p->seq[i];
-        const float *alive = p->alive + (size_t)i * (size_t)p->block;
-        int32_t width = 1;
         if (!may_cut(s))
             continue;
-        while (width < s->width &&
-               (s->probe ? width < 2 || alive[width] >= REACH : cut_bin(alive[width]) >= lowest))
-            width++;
-        if (p->random)
-            width = 1 + (int32_t)sv_rng_below(p->random, (uint32_t)s->width);
+        int32_t width = p->random ? 1 + (int32_t)sv_rng_below(p->random, (uint32_t)s->width)
+                                  : width_at(s, p->alive + (size_t)i * (size_t)p->block, &line);
         l->n_rows += width - s->width;
         l->row_us += s->row_us * (float)(width - s->width);
         p->n_cut += s->width - width;

@@ -140,7 +140,7 @@ static int probe_how(const struct sv_policy *p, const struct sv_policy_seq *s, c
     while (w < s->cap && alive[w - 1] > REACH)
         w++;
     *width = w;
-    return s->record->n_verified % 4 && p->drafts_on_device && !p->cuts ? SV_DRAFT_SHORT
+    return s->record->n_verified % 4 && p->drafts_on_device && !p->cuts_now ? SV_DRAFT_SHORT
                                                                          : SV_DRAFT_FULL;
 }
 
@@ -172,7 +172,7 @@ void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting)
     if (!drafting && !burst)
         was_in_vain(p, 0.97);
     s->probe = !drafting;
-    if (s->probe && p->cuts) /* the drafter tells about its whole block, for next to nothing */
+    if (s->probe && p->cuts_now) /* the drafter tells about its whole block, for next to nothing */
         sv_choice_set_width(p, s, s->cap, SV_DRAFT_FULL);
     s->record->probed = p->n_steps;
     p->n_probes++;

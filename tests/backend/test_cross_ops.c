@@ -365,7 +365,22 @@ static void gated_on(struct cross *c)
         gated_case(c, 2048, 1000, SV_BF16, false, 300);
 }
 
-/* The head picks what its own logits say, at every batch size. */
+/* How sure a head is of row r: never less than the winner's share of the softmax, 1 only where it may be. */
+static void check_share(const float *logits, int32_t v, float max, float share)
+{
+    double sum = 0, next = 0;
+    for (int32_t j = 0; j < v; j++) {
+        double e = exp((double)logits[j] - (double)max);
+        sum += e;
+        next += e < 1 ? e : 0;
+    }
+    assert_true((double)share >= (1 - 1e-4) / sum && share <= 1);
+    /* Stretches hold a few hundred logits: of thousands, flat as these are, much must be seen. */
+    if (next > 1)
+        assert_true((double)share < 0.9);
+}
+
+/* The head picks what its own logits say, at every batch size, and the same when asked how sure it is. */
 static void head_on(struct cross *c)
 {
     static const int32_t vocab[] = {300, 4096, 20011}, dims[] = {64, 320, 1024};
@@ -383,10 +398,16 @@ static void head_on(struct cross *c)
             const struct sv_gemm_part part = {.w = w.dut};
             sv_op_gemm(c->dut, &(struct sv_p_gemm){n, k, 1, x.dut, k, &part, y.dut, v, true});
             sv_op_head_argmax(c->dut, &(struct sv_p_head_argmax){n, k, x.dut, w.dut, index.dut,
-                                                                 out.dut});
+                                                                 out.dut, NULL});
+            const bool shares = sv_dev_backend(c->dut)->head_shares;
+            struct cross_buf share = cross_new(c, CROSS_F32, (size_t)n, NULL, 0);
+            struct cross_buf again = cross_new(c, CROSS_I32, (size_t)n, NULL, 0);
+            if (shares)
+                sv_op_head_argmax(c->dut, &(struct sv_p_head_argmax){n, k, x.dut, w.dut, index.dut,
+                                                                     again.dut, share.dut});
             cross_sync(c);
-            float *logits = cross_floats(c, &y);
-            int32_t *got = cross_ints(c, &out);
+            float *logits = cross_floats(c, &y), *sure = cross_floats(c, &share);
+            int32_t *got = cross_ints(c, &out), *got_again = cross_ints(c, &again);
             for (int32_t r = 0; r < n; r++) {
                 int32_t best = 0;
                 for (int32_t j = 1; j < v; j++)
@@ -395,11 +416,17 @@ static void head_on(struct cross *c)
                         best = j;
                 if (at[r] >= 0)
                     assert_int_equal(got[at[r]], best);
+                if (shares)
+                    check_share(logits + (size_t)r * (size_t)v, v,
+                                logits[(size_t)r * (size_t)v + (size_t)best], sure[r]);
             }
+            if (shares)
+                assert_memory_equal(got, got_again, (size_t)n * sizeof *got);
             if (n > 1)
                 assert_int_equal(got[n - 1 - n / 2], -1); /* whose row went nowhere */
-            free(at), free(logits), free(got);
+            free(at), free(logits), free(got), free(sure), free(got_again);
             cross_free(c, &x), cross_free(c, &y), cross_free(c, &index), cross_free(c, &out);
+            cross_free(c, &share), cross_free(c, &again);
             cross_weight_free(c, &w);
         }
 }

@@ -143,6 +143,9 @@ void sv_gemm_plain_best(struct sv_cuda *cu, const struct sv_p_head_argmax *p, in
 /* ---- head.cu: keys -> ids; n_slots candidates for each of n rows from row0 */
 void sv_gemm_best_pick(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0,
                        int32_t n, int32_t n_slots);
+/* ---- share.cu: likewise, and how sure of each */
+void sv_gemm_best_share(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0,
+                        int32_t n, int32_t n_slots);
 
 #ifdef __CUDACC__
 
@@ -155,6 +158,13 @@ static __device__ __forceinline__ uint64_t sv_best_key(float v, int32_t id)
         return 0;
     u = u & 0x80000000u ? ~u : u | 0x80000000u;
     return (uint64_t)u << 32 | (uint32_t)~id;
+}
+
+/* The logit of a key that is not 0. */
+static __device__ __forceinline__ float sv_best_logit(uint64_t key)
+{
+    const uint32_t u = (uint32_t)(key >> 32);
+    return __uint_as_float(u & 0x80000000u ? u & 0x7fffffffu : ~u);
 }
 
 static __device__ __forceinline__ uint64_t sv_best_of(uint64_t a, uint64_t b)

@@ -40,6 +40,10 @@ static __global__ void pick_kernel(const uint64_t *best, int32_t n_slots, int32_
 void sv_gemm_best_pick(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0,
                        int32_t n, int32_t n_slots)
 {
+    if (p->share) {
+        sv_gemm_best_share(cu, p, row0, n, n_slots);
+        return;
+    }
     sv_cuda_launch(cu, "the choice of the best logit", pick_kernel, dim3((unsigned)n),
                    dim3(THREADS), 0, (const uint64_t *)cu->gemm->best, n_slots, row0, p->out_index,
                    p->out, cu->fault);
