@@ -6,8 +6,9 @@
  * loop's time per token, `user` is the server's own code and `kernel` what sending costs; on the loopback device
  * the kernel also receives in the sender's time.
  * `flood` lets the engine run as fast as it can; `paced` has it make 64 tokens each 3.2 ms (20,000 a second), as a real
- * engine would; `each` too, with every token a write of its own (--stream-gap 0); `step30` and `step60` make 64 tokens
- * each 30 or 60 ms, as larger models do.
+ * engine would; `each` too, with every token a write of its own (--stream-gap 0); `step10` to `step60` make 64 tokens
+ * each 10, 30 or 60 ms, as larger models do; `requests` are streams of one token on connections of their own, so that
+ * its figures per token are those of a whole request.
  */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 
@@ -31,6 +32,11 @@ static double seconds_of(struct timeval t)
 {
     return (double)t.tv_sec + (double)t.tv_usec / 1e6;
 }
+
+struct mode {
+    const char *name;
+    int32_t step_us, gap_us, tokens, rounds;
+};
 
 /* ---------------------------------------------------------------- clients, in the child */
 
@@ -70,15 +76,13 @@ static bool ready(int port)
 }
 
 /* Reads everything until the server closes; checks only that each stream ended as it should. */
-static void clients(int port, int32_t tokens)
+static int stream(int port, int32_t tokens)
 {
     static char buf[1 << 16];
     struct pollfd p[CLIENTS];
     char tail[CLIENTS][24];
     int left = CLIENTS;
 
-    for (int fd = 3; fd < 1024; fd++)
-        close(fd); /* the server's: a socket that it closes would stay in its epoll as long as we have it */
     memset(tail, 0, sizeof tail);
     for (int i = 0; i < CLIENTS; i++)
         p[i] = (struct pollfd){.fd = ask(port, tokens), .events = POLLIN};
@@ -93,25 +97,42 @@ static void clients(int port, int32_t tokens)
             if (n > 0)
                 continue;
             if (!strstr(tail[i], "[DONE]"))
-                _exit(3);
+                return 3;
             close(p[i].fd);
             p[i].fd = -1;
             left--;
         }
-    _exit(left ? 4 : 0);
+    return left ? 4 : 0;
+}
+
+/* A process of their own, there before the server is: a fork of that would have it copy its pages while it is
+ * measured, and keep its sockets open. They start when the port comes through the pipe. */
+static pid_t start_clients(const struct mode *m, int *to)
+{
+    int ends[2], port, rc = 0;
+
+    if (pipe(ends))
+        return -1;
+    pid_t child = fork();
+    *to = ends[1];
+    if (child) {
+        close(ends[0]);
+        return child;
+    }
+    close(ends[1]);
+    if (read(ends[0], &port, sizeof port) != sizeof port)
+        _exit(5);
+    for (int32_t i = 0; i < m->rounds && !rc; i++)
+        rc = stream(port, m->tokens);
+    _exit(rc);
 }
 
 /* ---------------------------------------------------------------- one measurement */
 
-struct mode {
-    const char *name;
-    int32_t step_us, gap_us, tokens;
-};
-
 struct run {
     struct sv_serve *s;
-    int32_t tokens;
-    int port, status;
+    pid_t clients;
+    int port, status, to_clients;
     double wall;
     struct rusage before;
 };
@@ -125,10 +146,10 @@ static void *drive(void *arg)
         nanosleep(&t, NULL);
     getrusage(RUSAGE_SELF, &r->before);
     int64_t start = sv_clock_us();
-    pid_t child = fork();
-    if (!child)
-        clients(r->port, r->tokens);
-    waitpid(child, &r->status, 0);
+    if (write(r->to_clients, &r->port, sizeof r->port) != sizeof r->port)
+        perror("clients");
+    close(r->to_clients);
+    waitpid(r->clients, &r->status, 0);
     r->wall = (double)(sv_clock_us() - start) / 1e6;
     sv_serve_stop(r->s);
     return NULL;
@@ -141,10 +162,11 @@ static int measure(const struct mode *m, int repeat)
                                  .log_seconds = -1, .quiet = true, .stream_gap_us = m->gap_us,
                                  .spec_metrics = SV_SPEC_SUMMARY};
     struct rusage before, after, all_after;
-    struct run r = {.tokens = m->tokens};
+    struct run r = {0};
     struct sv_thread *t;
     struct sv_err err = {0};
 
+    r.clients = start_clients(m, &r.to_clients);
     o.engine.target_dir = "models/demo/target";
     o.engine.max_sequences = CLIENTS;
     int rc = sv_serve_open(&r.s, &o, &err);
@@ -163,7 +185,7 @@ static int measure(const struct mode *m, int repeat)
     double kernel = seconds_of(after.ru_stime) - seconds_of(before.ru_stime), loop = user + kernel;
     double all = seconds_of(all_after.ru_utime) + seconds_of(all_after.ru_stime) -
                  seconds_of(r.before.ru_utime) - seconds_of(r.before.ru_stime);
-    double n = (double)CLIENTS * m->tokens;
+    double n = (double)CLIENTS * m->tokens * m->rounds;
     printf("%s,%d,%d,%d,%.3f,%.0f,%.3f,%.2f,%.2f,%.2f,%.0f,%.4f\n", m->name, repeat, CLIENTS, m->tokens,
            r.wall, n / r.wall, all, loop / n * 1e6, user / n * 1e6, kernel / n * 1e6, n / loop,
            loop / r.wall);
@@ -173,12 +195,13 @@ static int measure(const struct mode *m, int repeat)
 
 int main(int argc, char **argv)
 {
-    static const struct mode modes[] = {{"flood", 0, 0, 1000},
-                                        {"paced", 3200, 0, 1000},
-                                        {"each", 3200, -1, 1000},
-                                        {"step10", 10000, 0, 300},
-                                        {"step30", 30000, 0, 100},
-                                        {"step60", 60000, 0, 100}};
+    static const struct mode modes[] = {{"flood", 0, 0, 1000, 1},
+                                        {"paced", 3200, 0, 1000, 1},
+                                        {"each", 3200, -1, 1000, 1},
+                                        {"step10", 10000, 0, 300, 1},
+                                        {"step30", 30000, 0, 100, 1},
+                                        {"step60", 60000, 0, 100, 1},
+                                        {"requests", 5000, 0, 1, 50}};
     int n = argc > 1 ? atoi(argv[1]) : 5, bad = 0;
     const char *only = argc > 2 ? argv[2] : "";
 
