@@ -481,7 +481,9 @@ void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_htt
         sv_api_reply(q, &e);
         return;
     }
-    *c = (struct sv_call){.s = s, .dialect = d, .status = 200};
+    c->s = s; /* the rest is zero, and large */
+    c->dialect = d;
+    c->status = 200;
     c->start_us = c->write_us = sv_clock_us();
     if (read_call(c, q, &e)) {
         call_free(c);

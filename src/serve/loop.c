@@ -265,6 +265,19 @@ static int open_events(struct sv_serve *s, struct sv_err *err)
     return rc;
 }
 
+/* Changes of what is watched are told to the kernel once a round, not one by one: a request makes eight of them. That
+ * needs descriptors that are never duplicated. */
+static struct event_base *new_base(void)
+{
+    struct event_config *cfg = event_config_new();
+    if (!cfg)
+        return NULL;
+    event_config_set_flag(cfg, EVENT_BASE_FLAG_EPOLL_USE_CHANGELIST);
+    struct event_base *base = event_base_new_with_config(cfg);
+    event_config_free(cfg);
+    return base;
+}
+
 static int open_all(struct sv_serve *s, struct sv_err *err)
 {
     const struct sv_serve_options *o = &s->o;
@@ -278,7 +291,7 @@ static int open_all(struct sv_serve *s, struct sv_err *err)
                                  .user = s};
     int rc = SV_OK;
 
-    s->base = event_base_new();
+    s->base = new_base();
     s->scratch = sv_enc_scratch_new();
     if (!s->base || !s->scratch)
         rc = sv_fail(err, SV_ENOMEM, -1, "server");
