@@ -87,7 +87,9 @@ static struct sv_split split_of(const struct sv_cuda *cu, int32_t n_blocks, int3
     struct sv_split s =
         sv_split_make(n_blocks, sv_tiles(k), max_units(cu), cu->set == SV_CUDA_SM90);
     if (cu->gemm->tune_units && cu->gemm->tune_units < s.n_units)
-        s.n_units = cu->gemm->tune_units;
+        s.n_units = cu->gemm->tune_units, s.skew = 0;
+    if (cu->gemm->tune_skew)
+        s.skew = s.skew && cu->gemm->tune_skew > 0 ? cu->gemm->tune_skew : 0;
     return s;
 }
 

@@ -17,10 +17,16 @@
 /* A piece shorter than this is not worth the adding up. */
 enum { SV_SPLIT_MIN_TILES = 4 };
 
+/* The upper two of four units wait for what the lower two have summed, which is under way for two
+ * microseconds. */
+enum { SV_SPLIT_SKEW = 2 };
+
 struct sv_split {
     int32_t n_blocks; /* blocks of weight rows */
     int32_t n_k;      /* tiles along k */
     int32_t n_units;  /* 1 .. n_blocks * n_k */
+    int32_t
+        skew; /* of four units a block: tiles that each of the lower two has less, the upper more */
 };
 
 /* nested: rather up to a third fewer units than units of less than a block that lie across the ends
@@ -49,6 +55,9 @@ static SV_HD struct sv_split sv_split_make(int32_t n_blocks, int32_t n_k, int32_
     s.n_blocks = n_blocks;
     s.n_k = n_k;
     s.n_units = units < 1 ? 1 : (int32_t)units;
+    s.skew = nested && s.n_units == 4 * n_blocks && n_k % 4 == 0 && n_k >= 8 * SV_SPLIT_SKEW
+                 ? (int32_t)SV_SPLIT_SKEW
+                 : 0;
     return s;
 }
 
@@ -63,12 +72,19 @@ static SV_HD int32_t sv_split_grid(const struct sv_split *s, int32_t max_units)
 /* First tile of unit u; unit n_units starts at the end. */
 static SV_HD int32_t sv_split_start(const struct sv_split *s, int32_t u)
 {
+    if (s->skew)
+        return u * (s->n_k / 4) - (u % 4 == 2 ? 2 * s->skew : u % 2 * s->skew);
     return (int32_t)((int64_t)s->n_blocks * s->n_k * u / s->n_units);
 }
 
 /* The unit that tile t belongs to: the last u with start(u) <= t. */
 static SV_HD int32_t sv_split_unit(const struct sv_split *s, int32_t t)
 {
+    if (s->skew) {
+        const int32_t lower = s->n_k / 4 - s->skew, upper = s->n_k / 4 + s->skew;
+        const int32_t r = t % s->n_k, first = t / s->n_k * 4;
+        return r < 2 * lower ? first + r / lower : first + 2 + (r - 2 * lower) / upper;
+    }
     return (int32_t)((((int64_t)t + 1) * s->n_units - 1) / ((int64_t)s->n_blocks * s->n_k));
 }
 
@@ -80,6 +96,7 @@ static SV_HD struct sv_split sv_split_whole(int32_t n_blocks, int32_t n_k, int32
     s.n_blocks = n_blocks;
     s.n_k = n_k;
     s.n_units = 0;
+    s.skew = 0;
     for (int32_t u = max_units; u >= max_units - max_units / 16 && u > 0 && !s.n_units; u--)
         if (n_blocks % u == 0)
             s.n_units = u;
