@@ -176,6 +176,7 @@ struct sv_engine_stats {
     int64_t width_chosen[65];   /* verify segments by width */
     int64_t width_reason[SV_WIDTH_REASONS]; /* widths the policy chose, by reason (sv_width_reason_name) */
     int64_t n_chosen_beside_prompts; /* of these, beside prompt rows */
+    int64_t n_rows_cut, n_cut_steps; /* drafts not verified because the drafter was not sure enough; steps cut */
     int64_t n_given_up;         /* requests whose drafter was given up: in vain for long */
     double chosen_us, plain_us; /* expected time of the steps chosen, and of their tokens decoded plainly */
     float draft_chance[64];     /* that draft j is kept once j - 1 was, as the policy sees it now */

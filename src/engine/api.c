@@ -117,6 +117,8 @@ static void policy_stats(const struct sv_policy *p, struct sv_engine_stats *out)
     const struct sv_cost *c = &p->cost;
     memcpy(out->width_reason, p->n_why, sizeof out->width_reason);
     out->n_chosen_beside_prompts = p->n_beside_prompt;
+    out->n_rows_cut = p->n_cut;
+    out->n_cut_steps = p->n_cut_steps;
     out->n_given_up = p->n_gave_up;
     out->chosen_us = p->expected_us;
     out->plain_us = p->expected_plain_us;

@@ -16,8 +16,8 @@
 enum { MAX_POINTS = 4 * SV_CURVE_POINTS, MAX_ROUNDS = 15, BASE_CONTEXT = 64 };
 enum { PLAIN, WIDE, DRAFT_ROWS, DRAFT_OUT, CUT, N_KINDS };
 
-/* What a cut takes at least: the host's part, in which nothing is cut here, and where nothing was measured. */
-enum { LEAST_TRIP_US = 20, USUAL_TRIP_US = 60 };
+/* What a cut takes: the host's part of it, which is not run here, and all where nothing was measured. */
+enum { HOST_TRIP_US = 20, USUAL_TRIP_US = 60, MOST_TRIP_US = 300 };
 
 /* n segments of n_rows rows (the last one has `last`), each drafting with n_masks rows when not 0.
  */
@@ -150,7 +150,7 @@ static void list_count(struct calibration *c, int32_t n)
             add(c, N_KINDS, n, 2, 2, 0, c->base); /* for the difference alone */
         add(c, DRAFT_ROWS, n, 2, 2, block, c->base);
         add(c, DRAFT_OUT, n, block, block, block, c->base);
-        if (c->p->ahead && (n == 1 || n == c->n_backed || n == 8))
+        if (c->p->ahead && n == 1) /* its time is known best, and the wait is that of any step */
             add(c, CUT, n, block, block, block, c->base);
     }
 }
@@ -286,14 +286,13 @@ static void build_curve(const struct calibration *c, int kind, struct sv_curve *
 /* The host's trip between drafting and verifying: what a step in two parts takes more. */
 static double trip_us(const struct calibration *c)
 {
-    double most = -1;
     for (int32_t i = 0; i < c->n_shapes; i++) {
         const struct shape *s = &c->shape[i];
-        double whole = measured(c, s->n, s->n_rows, s->n_masks, false);
-        if (s->kind == CUT && s->us >= 0 && whole >= 0 && s->us - whole > most)
-            most = s->us - whole;
+        double whole = measured(c, s->n, s->n_rows, s->n_masks, false), more = s->us - whole;
+        if (s->kind == CUT && s->us >= 0 && whole >= 0)
+            return HOST_TRIP_US + (more < 0 ? 0 : more < MOST_TRIP_US ? more : MOST_TRIP_US);
     }
-    return most < 0 ? USUAL_TRIP_US : most < LEAST_TRIP_US ? LEAST_TRIP_US : most;
+    return USUAL_TRIP_US;
 }
 
 /* The five shapes that tell segments, rows and drafting apart, at the base context and at a longer

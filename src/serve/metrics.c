@@ -99,6 +99,10 @@ static void widths(struct sv_buf *b, const struct sv_engine_stats *st, int block
                       (long long)st->width_reason[i]);
     counter(b, "salvo_width_choices_beside_prompts_total", "Of these, beside rows of prompts.",
             st->n_chosen_beside_prompts);
+    counter(b, "salvo_cut_steps_total", "Steps whose rows were cut once they were drafted.",
+            st->n_cut_steps);
+    counter(b, "salvo_rows_cut_total", "Drafts the drafter was not sure enough of to be verified.",
+            st->n_rows_cut);
     counter(b, "salvo_drafting_given_up_total", "Sequences whose drafts were in vain for long.",
             st->n_given_up);
     seconds(b, "salvo_width_expected_seconds_total", "Expected time of the steps chosen.",
