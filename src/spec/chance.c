@@ -13,7 +13,7 @@ enum { PROBE_BURST = 8 };
  * request. */
 static const float WINDOW_ALL = 256, WINDOW_PROBE = 24, WINDOW_OWN = 64;
 /* Single drafts remembered, and needed, to tell short blocks from full ones. */
-static const float WINDOW_MODE = 2000, MODE_WEIGHT = 200, MODE_TRIED = 24;
+static const float WINDOW_MODE = 8000, MODE_WEIGHT = 200, MODE_TRIED = 24;
 /* A draft of a full block is kept so many times as often as one of a short block (the shipped
  * pair). */
 static const float FULL_PRIOR = 1.035f;

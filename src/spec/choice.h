@@ -18,6 +18,7 @@ struct sv_candidate {
     int32_t in_bin; /* and how many of it */
     int32_t width;  /* > 0: all of this width, to be cut once drafted; no bins */
     double score, tokens, us; /* tokens a us */
+    double wideness;          /* of its steps, as sv_cost_wideness */
 };
 
 /* Gives a sequence a width, and the load of the step with it. */
@@ -35,13 +36,18 @@ void sv_sure_decide(struct sv_policy *p, const struct sv_candidate *used,
 /* Where nothing is cut, one sequence that drafts is asked for its whole block. */
 void sv_sure_look(struct sv_policy *p);
 
-/* Saves up time for trials: a share of what a step takes. */
-void sv_trial_save(struct sv_policy *p, double us, bool drafting);
+/* Which of the two is better is not known yet. */
+bool sv_trial_near(const struct sv_policy *p, const struct sv_candidate *plain,
+                   const struct sv_candidate *best, bool drafting);
+/* Saves up time for trials: a share of what a step takes. any: there is another way at all. */
+void sv_trial_save(struct sv_policy *p, double us, bool drafting, bool any, bool near);
 /* The other way - plain instead of drafting or drafting instead of plain - this time? */
 bool sv_trial_other_way(struct sv_policy *p, const struct sv_candidate *plain,
                         const struct sv_candidate *best, bool drafting);
 /* One sequence tries more than was chosen for it, when that can be afforded. rate: tokens a us. */
 void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting);
+/* What was chosen, drafted with the other number of masks now and then, where that costs little. */
+void sv_trial_mode(struct sv_policy *p, const struct sv_candidate *best);
 /* Drafting is worth while: what was in vain before does not count any more. */
 void sv_trial_paid(struct sv_policy *p);
 /* Drafting is far from worth while: whose drafter has been in vain for long enough drafts no more. */

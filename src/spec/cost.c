@@ -1,8 +1,7 @@
 /*
- * cost.c - what a step of so many rows costs on this machine: the measured table, and what steps
- * teach it.
+ * cost.c - what a step of so many rows costs on this machine: the measured table.
  *
- * Filled by engine/calibrate.c when an engine opens, read by policy.c for every step. Two
+ * Filled by engine/calibrate.c when an engine opens, corrected by learn.c, read by policy.c for every step. Two
  * arrangements are measured, because they bound all others: n segments of one row (a plain step, so
  * that "never slower than plain" rests on a measurement of plain), and rows in whole blocks. In
  * between, what a segment costs beyond its rows is shared out by how many segments there are. Pure
@@ -88,15 +87,14 @@ static double target_us(const struct sv_cost *c, const struct sv_load *l)
     return us;
 }
 
-/* Where a drafting step stands between one row a segment (0) and whole blocks (1). */
-static double wideness(const struct sv_cost *c, const struct sv_load *l)
+double sv_cost_wideness(const struct sv_cost *c, const struct sv_load *l)
 {
     double more = (double)l->n_rows / l->n_segs - 1; /* rows beyond one: 0 to block - 1 */
     double t = 1.2 * more / (more + 0.2 * (c->block - 1));
     return t > 1 ? 1 : t;
 }
 
-static bool is_plain(const struct sv_load *l)
+bool sv_load_is_plain(const struct sv_load *l)
 {
     return l->n_rows == l->n_segs && !l->n_draft_segs;
 }
@@ -104,11 +102,9 @@ static bool is_plain(const struct sv_load *l)
 static double level_of(const struct sv_cost *c, const struct sv_load *l)
 {
     const float *level = c->level[l->sampled];
-    if (l->n_prompt_rows)
+    if (l->n_prompt_rows || sv_load_is_plain(l))
         return 1; /* a prompt's own time must not depend on what stands beside it */
-    if (is_plain(l))
-        return (double)level[SV_LEVEL_PLAIN];
-    double t = wideness(c, l);
+    double t = sv_cost_wideness(c, l);
     return (double)level[SV_LEVEL_NARROW] * (1 - t) + (double)level[SV_LEVEL_WIDE] * t;
 }
 
@@ -123,54 +119,4 @@ double sv_cost_us(const struct sv_cost *c, const struct sv_load *l)
     }
     us += (double)(l->seg_us + l->row_us + l->draft_us);
     return us * (double)c->speed[l->sampled] * level_of(c, l);
-}
-
-static double clip(double x, double most)
-{
-    return x > most ? most : x < -most ? -most : x;
-}
-
-static void move(float *level, double by)
-{
-    double v = (double)*level * exp(by);
-    *level = (float)(v > 4 ? 4 : v < 0.25 ? 0.25 : v);
-}
-
-/* The table's points were measured in the same minute, so what steps may correct is kept to what a
- * table can get wrong as a whole: all steps, plain against drafting ones, narrow against wide ones.
- * A factor for every point was tried: noise made single points look cheap, and the policy went
- * there. What all steps share shows while one kind goes on; how the kinds compare shows where one
- * follows the other, but for the very first steps, which find the caches as the other kind left
- * them. */
-void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us)
-{
-    enum { SETTLING = 4, COMPARED = 16 };
-    if (l->n_prompt_rows || !l->n_segs || us <= 0)
-        return;
-    double expected = sv_cost_us(c, l);
-    if (expected <= 0)
-        return;
-    bool plain = is_plain(l);
-    c->n_since = plain == c->last_plain ? c->n_since + 1 : 0;
-    c->last_plain = plain;
-    /* A step disturbed by something else is little evidence: beyond 30 % all surprises are the
-     * same. */
-    double surprise = clip(log(us / expected), 0.3);
-    float *level = c->level[l->sampled];
-    if (c->n_since < SETTLING)
-        return;
-    if (c->n_since >= COMPARED) {
-        move(&c->speed[l->sampled], 0.1 * surprise);
-        return;
-    }
-    int32_t *n_seen = &c->n_seen[l->sampled][plain];
-    double rate = 1.0 / (5 + *n_seen);
-    *n_seen += *n_seen < 20;
-    if (plain) {
-        move(&level[SV_LEVEL_PLAIN], rate * surprise);
-        return;
-    }
-    double t = wideness(c, l);
-    move(&level[SV_LEVEL_NARROW], rate * (1 - t) * surprise);
-    move(&level[SV_LEVEL_WIDE], rate * t * surprise);
 }

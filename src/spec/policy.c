@@ -12,8 +12,9 @@
 
 #include <string.h>
 
-/* Drafting must look so much better than plain decoding to be chosen. */
-static const double MARGIN = 1.01;
+/* Drafting must look so much better than plain decoding to be taken up, and to be gone on with: each change of
+ * kind finds cold caches. */
+static const double TAKE_UP = 1.01, GO_ON = 1.0;
 /* Drafts that bring back less than this share of what they cost are on their way to be given up. */
 static const double HOPELESS = 0.5;
 int sv_policy_open(struct sv_policy **out, int32_t n_slots, int32_t block, bool drafts_on_device,
@@ -29,11 +30,7 @@ int sv_policy_open(struct sv_policy **out, int32_t n_slots, int32_t block, bool 
     p->n_slots = n_slots;
     p->drafts_on_device = drafts_on_device;
     sv_policy_forget(p);
-    for (int s = 0; s < 2; s++) {
-        p->cost.speed[s] = 1;
-        for (int k = 0; k < SV_LEVELS; k++)
-            p->cost.level[s][k] = 1;
-    }
+    sv_cost_unlearn(&p->cost);
     p->seq = sv_arena_alloc(&p->arena, (size_t)n_slots * sizeof *p->seq);
     p->rank = sv_arena_alloc(&p->arena, (size_t)n_slots * sizeof *p->rank);
     p->alive = sv_arena_alloc(&p->arena, (size_t)n_slots * (size_t)block * sizeof *p->alive);
@@ -168,15 +165,19 @@ static void count_reasons(struct sv_policy *p, bool drafting, bool other, bool b
 static void settle(struct sv_policy *p, const struct sv_candidate *plain,
                    const struct sv_candidate *best, bool beside_prompt)
 {
-    /* Drafting has to win by more than the table is wrong. */
-    bool drafting = best->k && best->score > MARGIN * plain->score, other = false;
+    double margin = p->trial.drafted ? GO_ON : TAKE_UP;
+    bool drafting = best->k && best->score > margin * plain->score, other = false;
     const struct sv_candidate *used = drafting ? best : plain;
+    p->trial.drafted = drafting;
     if (!beside_prompt) { /* such a step teaches nothing: no trials */
-        sv_trial_save(p, used->us, drafting);
+        sv_trial_save(p, used->us, drafting, best->k, sv_trial_near(p, plain, best, drafting));
         other = sv_trial_other_way(p, plain, best, drafting);
     }
-    if (drafting != other)
+    if (drafting != other) {
         sv_choice_apply(p, best);
+        if (!beside_prompt)
+            sv_trial_mode(p, best);
+    }
     sv_sure_decide(p, drafting != other ? best : NULL, plain);
     p->rate = used->score;
     p->n_plain += drafting == other;

@@ -75,8 +75,10 @@ static void try_rows(const struct sv_policy *p, struct sv_candidate c, const str
     struct sv_load l = load_of(p, &c, b);
     c.us = sv_cost_us(&p->cost, &l);
     c.score = c.tokens / c.us;
-    if (c.score > best->score)
-        *best = c;
+    if (c.score <= best->score)
+        return;
+    c.wideness = sv_cost_wideness(&p->cost, &l);
+    *best = c;
 }
 
 /* Walks down the bins; rows of one bin are worth the same, so where the cost bends inside a bin,
@@ -192,6 +194,7 @@ struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candid
         c.tokens = plain->tokens + last->more_tokens;
         c.us = plain->us * last->us / last->plain_us;
         c.score = c.k ? c.tokens / c.us : -HUGE_VAL;
+        c.wideness = last->wideness;
         return c;
     }
     struct sv_candidate best = search_all(p, plain);
@@ -201,6 +204,7 @@ struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candid
                                  .width = best.width,
                                  .more_tokens = best.tokens - plain->tokens,
                                  .us = best.us,
+                                 .wideness = best.wideness,
                                  .plain_us = plain->us};
     return best;
 }

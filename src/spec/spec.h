@@ -145,7 +145,17 @@ void sv_curve_add(struct sv_curve *c, int32_t x, double us); /* x above the last
 double sv_curve_at(const struct sv_curve *c, double x);
 
 #define SV_COST_CONTEXTS 8
-enum { SV_LEVEL_PLAIN, SV_LEVEL_NARROW, SV_LEVEL_WIDE, SV_LEVELS };
+/* What steps teach the table (learn.c): logarithms of how much slower than it everything is just now, and how
+ * much slower than plain steps drafting ones are, with few rows and with many; and how sure of that it is. */
+enum { SV_LEVEL_NARROW, SV_LEVEL_WIDE, SV_LEVELS };
+struct sv_pace {
+    double x[1 + SV_LEVELS], cov[1 + SV_LEVELS][1 + SV_LEVELS];
+    double noise;        /* variance of one step's time */
+    int32_t n_since;     /* steps since plain ones followed drafting ones or the other way round */
+    int32_t n_segs;      /* of the last step */
+    int32_t n_steady;    /* steps that the noise was learnt from */
+    bool plain;          /* so was the last step */
+};
 struct sv_cost {
     struct sv_curve plain;      /* by segments of one row: a plain step */
     struct sv_curve wide;       /* by rows, in segments of `block` rows, no drafting */
@@ -157,11 +167,9 @@ struct sv_cost {
     int32_t n_ctx, ctx[SV_COST_CONTEXTS];
     float seg_us[SV_COST_CONTEXTS], row_us[SV_COST_CONTEXTS];
     float draft_us[SV_COST_CONTEXTS], draft_row_us[SV_COST_CONTEXTS];
-    float speed[2]; /* factor of all steps over the table just now, greedy and sampled; 1 at first */
-    float level[2][SV_LEVELS]; /* factors over that of plain steps, drafting ones with few rows and with many */
-    int32_t n_seen[2][2];
-    int32_t n_since;  /* steps since plain ones followed drafting ones or the other way round */
-    bool last_plain;
+    struct sv_pace pace[2];    /* greedy and sampled; what follows are its exponentials */
+    float speed[2];            /* factor of all steps over the table just now; 1 at first */
+    float level[2][SV_LEVELS]; /* factors of drafting steps over that */
 };
 /* What a step carries. The *_us fields are sums over segments of what their contexts add. */
 struct sv_load {
@@ -173,8 +181,16 @@ struct sv_load {
 };
 double sv_cost_us(const struct sv_cost *c, const struct sv_load *l);
 double sv_cost_context(const struct sv_cost *c, const float *us, int32_t context);
-/* A step of this load took us: moves the factors a little, outliers hardly at all. */
+bool sv_load_is_plain(const struct sv_load *l);
+/* Where a drafting step stands between one row a segment (0) and whole blocks (1). */
+double sv_cost_wideness(const struct sv_cost *c, const struct sv_load *l);
+
+/* Knows nothing but the table. */
+void sv_cost_unlearn(struct sv_cost *c);
+/* A step of this load took us. */
 void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us);
+/* Standard deviation of how drafting steps of this wideness compare with plain ones, as a share of the cost. */
+double sv_cost_doubt(const struct sv_cost *c, bool sampled, double wideness);
 
 /* ---------------------------------------------------------------- width policy (policy.c) */
 
@@ -241,7 +257,7 @@ struct sv_policy {
     struct sv_sure sure;
     struct sv_searched {       /* the last search, which serves a few steps */
         int32_t n, n_steps, mode, k, width;
-        double more_tokens, us, plain_us;
+        double more_tokens, us, plain_us, wideness;
     } searched;
     double rate;               /* tokens a us expected of this step: what time is worth */
     double promised;           /* tokens that drafts were to bring in the step chosen last, with a cut */
@@ -256,11 +272,14 @@ struct sv_policy {
     float *alive;              /* (n_slots, block) chance that draft j is kept, per sequence */
     struct sv_rank { float value; int32_t i; } *rank; /* (n_slots) */
     struct sv_trial {
-        double credit_us, thrift; /* time that trials may still cost; how much of their share they get */
+        double probe_us, other_us; /* time that probes, and trials of the other way, may still cost; */
+        double thrift;            /* how much of their share they get */
         int32_t n_steps;          /* choices, as long as these few matter */
         int32_t n_since;          /* steps since the last trial of the other way */
+        int32_t n_drafting;       /* choices to draft */
         int32_t n_left;           /* steps that a trial of the other way still goes on, */
         bool drafts;              /* which is to draft */
+        bool drafted;             /* the last choice, trials aside */
         int32_t n_in_vain, n_requests_in_vain; /* verify steps since drafting paid; of how many requests */
         int32_t epoch;            /* how often it paid */
         int64_t n_requests;

@@ -119,8 +119,10 @@ static void try_width(const struct sv_policy *p, struct ask *a, const struct sv_
         a->c.tokens = plain->tokens + (double)(a->gain * a->tokens[b]);
         a->c.us = sv_cost_us(&p->cost, &l);
         a->c.score = a->c.tokens / a->c.us;
-        if (a->c.score > best->score)
-            *best = a->c;
+        if (a->c.score <= best->score)
+            continue;
+        a->c.wideness = sv_cost_wideness(&p->cost, &l);
+        *best = a->c;
     }
 }
 

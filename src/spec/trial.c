@@ -9,6 +9,8 @@
  */
 #include "spec/choice.h"
 
+#include <math.h>
+
 enum {
     STEPS = 12,         /* of one trial of the other way */
     YOUNG = 256,        /* choices of a process that knows its table only */
@@ -16,15 +18,26 @@ enum {
     CHOICES = 48,       /* and choices, before a request's drafter is given up; */
     VAIN_STEPS = 16,    /* or so many in a row, */
     VAIN_REQUESTS = 3,  /* of so many requests: from then on most are not tried any more, */
-    SAMPLE = 16         /* but for one in so many */
+    SAMPLE = 16,        /* but for one in so many */
+    MODE_EVERY = 16      /* steps that draft: one of them with the other number of masks */
 };
 
-/* Share of time for trials: at first, and when they have long been in vain. */
-static const double SHARE = 0.007, YOUNG_SHARE = 0.015, LEAST = 0.1;
+/* Share of time for trials, half of it for probes: at first, when they have long been in vain, and when what they compare is a tie as far
+ * as is known. */
+static const double SHARE = 0.007, YOUNG_SHARE = 0.015, LEAST = 0.1, NEAR_SHARE = 0.01;
+/* A tie: no farther apart than so many standard deviations of the comparison. */
+static const double NEAR = 2;
+/* Steps between two trials of the other way: so many where the comparison is known to SURE, four times as many
+ * where it is known twice as well. */
+static const double SPACING = 24, MOST_SPACING = 2000, SURE = 0.05;
+/* Steps of one request that its acceptance is known from. */
+static const double OWN_STEPS = 40;
 /* What a process may spend on trials before it has saved anything, in steps. */
 static const double FIRST_STEPS = 4, DEBT = 4;
 /* A table is not so wrong that what is thought to be below this share of the best could be better. */
 static const double FAR = 0.4;
+/* A step with the other number of masks may cost this much of what it would. */
+static const double MODE_COST = 1.15;
 /* A draft is looked at while the one before it is kept with this chance: beyond, little is seen. */
 static const float REACH = 0.15f;
 /* Who brings more drafts than this a step keeps drafting: with fewer sequences at work it may pay. */
@@ -57,18 +70,36 @@ static void was_in_vain(struct sv_policy *p, double factor)
         p->trial.thrift *= factor;
 }
 
-void sv_trial_save(struct sv_policy *p, double us, bool drafting)
+/* Standard deviation of how the two compare, as far as a trial could tell: what steps cost, and, where nobody
+ * drafts, how many drafts are kept. */
+static double doubt_of(const struct sv_policy *p, const struct sv_candidate *plain,
+                       const struct sv_candidate *best, bool drafting)
 {
+    double cost = sv_cost_doubt(&p->cost, p->load.sampled, best->wideness);
     if (drafting)
-        p->trial.thrift = 0.5;
-    double share = SHARE * p->trial.thrift;
-    if (!p->trial.n_steps)
-        p->trial.credit_us += FIRST_STEPS * us;
-    if (p->trial.n_steps < YOUNG)
-        share += YOUNG_SHARE * (double)(YOUNG - p->trial.n_steps++) / YOUNG;
-    p->trial.credit_us += us * share;
-    if (p->trial.credit_us > 50 * us)
-        p->trial.credit_us = 50 * us;
+        return cost;
+    double seen = fmin((double)p->tried[1], OWN_STEPS * best->k) + 1;
+    double kept = (1 - plain->tokens / best->tokens) / sqrt(seen);
+    return sqrt(cost * cost + kept * kept);
+}
+
+bool sv_trial_near(const struct sv_policy *p, const struct sv_candidate *plain,
+                   const struct sv_candidate *best, bool drafting)
+{
+    return best->k && fabs(log(best->score / plain->score)) < NEAR * doubt_of(p, plain, best, drafting);
+}
+
+void sv_trial_save(struct sv_policy *p, double us, bool drafting, bool any, bool near)
+{
+    struct sv_trial *t = &p->trial;
+    if (drafting)
+        t->thrift = 0.5;
+    double share = SHARE * t->thrift + (t->n_steps ? 0 : FIRST_STEPS);
+    if (t->n_steps < YOUNG)
+        share += YOUNG_SHARE * (double)(YOUNG - t->n_steps++) / YOUNG;
+    double other = any ? share / 2 : 0;
+    t->probe_us = fmin(t->probe_us + us * (share - other), 50 * us);
+    t->other_us = fmin(t->other_us + us * (other + (near ? NEAR_SHARE : 0)), 50 * us);
 }
 
 /* For a few steps, when what they are thought to lose has been saved up: near a tie often, far from
@@ -86,11 +117,10 @@ bool sv_trial_other_way(struct sv_policy *p, const struct sv_candidate *plain,
     double loss = other->us - other->tokens * used->us / used->tokens;
     loss = loss > 0 ? loss : 0;
     if (!t->n_left) {
-        /* What is thought to be best goes on long enough in between to be compared too. The fewer plain
-         * steps have been compared, the sooner they are tried again. */
-        const int32_t *seen = p->cost.n_seen[p->load.sampled];
-        int32_t least = drafting ? 16 + seen[1] : STEPS;
-        if (t->n_since < least || t->credit_us < 2 * loss || other->score < FAR * used->score)
+        /* What is thought to be best goes on long enough in between to be compared too. */
+        double sure = SURE / fmax(doubt_of(p, plain, best, drafting), 1e-3);
+        double least = fmin(fmax(SPACING * sure * sure, SPACING), MOST_SPACING);
+        if (t->n_since < least || t->other_us < 2 * loss || other->score < FAR * used->score)
             return false;
         t->n_left = STEPS;
         t->drafts = !drafting;
@@ -98,10 +128,26 @@ bool sv_trial_other_way(struct sv_policy *p, const struct sv_candidate *plain,
             was_in_vain(p, 0.95);
     }
     t->n_left--;
-    t->credit_us -= loss;
+    t->other_us -= loss;
     t->n_since = 0;
     p->n_other++;
     return true;
+}
+
+static void set_mode(struct sv_policy *p, int mode)
+{
+    for (int32_t i = 0; i < p->n; i++)
+        if (!p->seq[i].fixed)
+            sv_choice_set_width(p, &p->seq[i], p->seq[i].width, mode);
+}
+
+void sv_trial_mode(struct sv_policy *p, const struct sv_candidate *best)
+{
+    if (!p->drafts_on_device || ++p->trial.n_drafting % MODE_EVERY)
+        return;
+    set_mode(p, best->mode == SV_DRAFT_FULL ? SV_DRAFT_SHORT : SV_DRAFT_FULL);
+    if (sv_cost_us(&p->cost, &p->load) > MODE_COST * best->us)
+        set_mode(p, best->mode);
 }
 
 /* ---------------------------------------------------------------- probes */
@@ -161,14 +207,14 @@ void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting)
     double loss = sv_cost_us(&p->cost, &p->load) - us;
     for (int32_t j = was.width; j < s->width; j++)
         loss -= (double)sv_chance_in_mode(p, mode, alive, j) / rate;
-    bool burst = !drafting && p->trial.credit_us > -DEBT * us &&
+    bool burst = !drafting && p->trial.probe_us > -DEBT * us &&
                  (was.record->burst || (all_in_vain(p) && !was.record->n_verified));
-    if (p->trial.credit_us < loss && !burst) {
+    if (p->trial.probe_us < loss && !burst) {
         *s = was;
         p->load = load;
         return;
     }
-    p->trial.credit_us -= loss > 0 ? loss : 0;
+    p->trial.probe_us -= loss > 0 ? loss : 0;
     if (!drafting && !burst)
         was_in_vain(p, 0.97);
     s->probe = !drafting;
