@@ -23,7 +23,7 @@ static const double SPEED_DOUBT = 0.2, KIND_DOUBT = 0.15, ALIKE = 0.95;
 static const double NOISE = 0.15, LEAST_NOISE = 0.01, MOST_NOISE = 0.3, NOISE_RATE = 0.02;
 /* How the machine's pace wanders a step, as a share of the noise; and the comparison: a step, and where the number
  * of sequences doubles or halves, since the table is another part of itself there. */
-static const double WANDERS = 0.1, KIND_WANDERS = 0.001, KIND_BY_COUNT = 0.03;
+static const double WANDERS = 0.1, KIND_WANDERS = 0.001, KIND_BY_COUNT = 0.01;
 /* Nothing is this many times what the table says. */
 static const double FARTHEST = 4;
 

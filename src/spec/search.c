@@ -181,15 +181,17 @@ static struct sv_candidate search_all(struct sv_policy *p, const struct sv_candi
     return cut.score > CUT_MARGIN * best.score ? cut : best;
 }
 
-/* Where cuts are to come, one search serves a few steps: it takes as long as a good part of a small model's
- * step, and what it decides is how much to ask the drafter for. */
+/* Where cuts are to come, one search serves a few steps, and more while plain decoding is far better: it takes as
+ * long as a good part of a small model's step, and what it decides is how much to ask the drafter for. */
 struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain)
 {
-    enum { SERVES = 4 };
+    enum { SERVES = 4, FAR_SERVES = 16 };
+    static const double FAR = 0.85;
     struct sv_searched *last = &p->searched;
     if (!p->cuts || p->ahead)
         return search_all(p, plain);
-    if (last->n == p->n && last->n_steps++ < SERVES && last->plain_us > 0) {
+    int32_t serves = last->score < FAR * plain->score ? FAR_SERVES : SERVES;
+    if (last->n == p->n && last->n_steps++ < serves && last->plain_us > 0) {
         struct sv_candidate c = {.mode = last->mode, .k = last->k, .width = last->width};
         c.tokens = plain->tokens + last->more_tokens;
         c.us = plain->us * last->us / last->plain_us;
@@ -204,6 +206,7 @@ struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candid
                                  .width = best.width,
                                  .more_tokens = best.tokens - plain->tokens,
                                  .us = best.us,
+                                 .score = best.k ? best.score : 0,
                                  .wideness = best.wideness,
                                  .plain_us = plain->us};
     return best;

@@ -257,7 +257,7 @@ struct sv_policy {
     struct sv_sure sure;
     struct sv_searched {       /* the last search, which serves a few steps */
         int32_t n, n_steps, mode, k, width;
-        double more_tokens, us, plain_us, wideness;
+        double more_tokens, us, plain_us, score, wideness;
     } searched;
     double rate;               /* tokens a us expected of this step: what time is worth */
     double promised;           /* tokens that drafts were to bring in the step chosen last, with a cut */
