@@ -13,8 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_POINTS = 4 * SV_CURVE_POINTS, MAX_ROUNDS = 15, BASE_CONTEXT = 64 };
-enum { PLAIN, WIDE, DRAFT_ROWS, DRAFT_OUT, CUT, N_KINDS };
+enum { MAX_POINTS = 2 * SV_CURVE_POINTS, MAX_ROUNDS = 15, BASE_CONTEXT = 64 };
+/* A step this long is believed sooner; no more than this goes by between the two passes. */
+static const double LONG_US = 10000, MOST_HALT_US = 100;
+enum { PLAIN, WIDE, DRAFT_ROWS, CUT };
 
 /* What a cut takes: the host's part of it, which is not run here, and all where nothing was measured. */
 enum { HOST_TRIP_US = 20, USUAL_TRIP_US = 60, MOST_TRIP_US = 300 };
@@ -26,6 +28,7 @@ struct shape {
     int32_t n, n_rows, last, n_masks, context;
     double us, draft_us; /* least seen; < 0: not run */
     double spent_us;
+    bool done; /* of an earlier list */
 };
 
 struct calibration {
@@ -36,8 +39,8 @@ struct calibration {
     int32_t base;     /* context of all shapes but the far ones */
     int32_t n_backed; /* slots with pages */
     int least_runs;   /* of a shape: where passes are replayed, the first ones are not */
-    bool at_once; /* the device computes while it is called: the drafting pass has a time of its own
-                   */
+    int32_t most_rows; /* of one shape */
+    bool at_once;      /* the device computes while it is called */
     struct shape shape[MAX_POINTS];
     int32_t n_shapes;
     struct sv_err *err;
@@ -49,7 +52,9 @@ static void plan_shape(struct calibration *c, const struct shape *s)
     struct sv_engine *e = c->e;
     struct sv_plan *p = &e->plan;
     /* Plain steps hold their taps back (held.c), which leaves next to nothing of their cost. */
-    *p = (struct sv_plan){.seg = p->seg, .no_taps = s->kind == PLAIN && c->at_once && !e->pads};
+    *p = (struct sv_plan){.seg = p->seg,
+                          .no_taps = s->kind == PLAIN && c->at_once && !e->pads,
+                          .timed = s->n_masks && !c->at_once && s->kind != CUT};
     for (int32_t i = 0; i < s->n; i++) {
         int32_t w = i == s->n - 1 ? s->last : s->n_rows;
         struct sv_plan_seg *g = &p->seg[p->n_segs++];
@@ -116,16 +121,15 @@ static bool add(struct calibration *c, int kind, int32_t n, int32_t n_rows, int3
     return true;
 }
 
-/* 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...: four points to each doubling. Where counts are
- * padded there are fewer kinds of steps, each dearer to run for the first time: 1, 2, 4, 8, 16, 24,
- * 32, 48, 64, ... */
+/* 1, 2, 3, 4, 6, 8, 12, 16, ...; where counts are padded each kind of step is dearer to run for the first time, and
+ * few sequences cost what one does: 1, 2, 4, 8, 16, ... */
 static int32_t next_count(const struct calibration *c, int32_t n)
 {
     int32_t step = 1;
-    while (step * (c->e->pads ? 4 : 8) <= n)
-        step *= 2;
-    if (c->e->pads && n < 16)
+    if (c->e->pads || n == 1)
         return 2 * n;
+    while (step * 4 <= n)
+        step *= 2;
     return n + step;
 }
 
@@ -134,36 +138,38 @@ static int32_t padded(int32_t n)
     return sv_batch_bucket(n, INT32_MAX);
 }
 
+/* A drafting step tells two things, since its passes are timed apart: what it costs to draft, and to verify. */
 static void list_count(struct calibration *c, int32_t n)
 {
     const int32_t block = c->p->block;
+    const bool drafts = c->p->drafts_on_device;
     add(c, PLAIN, n, 1, 1, 0, c->base);
-    if (n > 1 && n < 4)
-        add(c, WIDE, n, block, block / 2, 0, c->base);
+    if (n * block > c->most_rows)
+        return;
     if (n > 1)
-        add(c, WIDE, n, block, block, 0, c->base);
-    /* Tiles of kernels make steps there; what is chosen is often in between. */
-    for (int32_t m = n + n / 4; c->e->pads && n >= 8 && m < next_count(c, n) && n <= 24; m += n / 4)
-        add(c, WIDE, m, block, block, 0, c->base);
-    if (c->p->drafts_on_device && (n < 5 || n % 4 == 0 || n == c->n_backed)) {
-        if (!c->at_once && n > 1)
-            add(c, N_KINDS, n, 2, 2, 0, c->base); /* for the difference alone */
+        add(c, WIDE, n, block, block, drafts ? block : 0, c->base);
+    /* Products make steps there, where a second pass over the weights begins. */
+    for (int32_t m = n + n / 4; c->e->pads && n >= 8 && m < 2 * n && m * block <= 512; m += n / 4)
+        if (m % 4 == 0)
+            add(c, WIDE, m, block, block, 0, c->base);
+    if (drafts && n > 1 && (n == 8 || n * block == c->most_rows / 2 || n == c->n_backed))
         add(c, DRAFT_ROWS, n, 2, 2, block, c->base);
-        add(c, DRAFT_OUT, n, block, block, block, c->base);
-        if (c->p->ahead && n == 1) /* its time is known best, and the wait is that of any step */
-            add(c, CUT, n, block, block, block, c->base);
-    }
+    if (drafts && c->p->ahead && n == 1) /* its time is known best, and the wait is that of any step */
+        add(c, CUT, n, block, block, block, c->base);
 }
 
 /* In the order of growing work, so that a budget that runs out costs the large shapes. */
 static void list_shapes(struct calibration *c)
 {
     const int32_t block = c->p->block;
+    const bool drafts = c->p->drafts_on_device;
     for (int32_t r = 2; r < block; r = r < 6 ? r + 1 : r + 2)
         if (!c->e->pads || padded(r) == r)
             add(c, WIDE, 1, r, r, 0, c->base);
     add(c, WIDE, 1, block, block, 0, c->base);
-    for (int32_t m = 2; c->p->drafts_on_device && m < block; m *= 2)
+    if (drafts)
+        add(c, WIDE, 1, block, block, block, c->base);
+    for (int32_t m = 2; drafts && m <= block; m = m < block && 2 * m > block ? block : 2 * m)
         add(c, DRAFT_ROWS, 1, 2, 2, m, c->base);
     for (int32_t n = 1; n < c->n_backed; n = next_count(c, n))
         list_count(c, n);
@@ -203,7 +209,7 @@ static int run_rounds(struct calibration *c, int64_t budget_us)
     for (int32_t i = 0; i < c->n_shapes; i++)
         for (int k = 0; k < c->least_runs; k++) {
             struct shape *s = &c->shape[i];
-            if (s->n > 1 && !k && sv_clock_us() > end_us)
+            if (s->done || (s->n > 1 && !k && sv_clock_us() > end_us) || (k > 1 && s->us > LONG_US))
                 break;
             int rc = run_shape(c, s);
             if (rc)
@@ -212,7 +218,7 @@ static int run_rounds(struct calibration *c, int64_t budget_us)
     for (int round = 0; round < MAX_ROUNDS; round++)
         for (int32_t i = 0; i < c->n_shapes; i++) {
             struct shape *s = &c->shape[i];
-            if (s->us < 0 || s->spent_us + s->us > share)
+            if (s->done || s->us < 0 || s->spent_us + s->us > share)
                 continue;
             if (sv_clock_us() > end_us)
                 return SV_OK;
@@ -223,24 +229,24 @@ static int run_rounds(struct calibration *c, int64_t budget_us)
     return SV_OK;
 }
 
-static double measured(const struct calibration *c, int32_t n, int32_t n_rows, int32_t n_masks,
-                       bool draft)
+static const struct shape *find(const struct calibration *c, int32_t n, int32_t n_rows, int32_t n_masks)
 {
     for (int32_t i = 0; i < c->n_shapes; i++) {
         const struct shape *s = &c->shape[i];
-        if (s->kind != CUT && s->n == n && s->n_rows == n_rows && s->last == n_rows && s->n_masks == n_masks)
-            return draft ? s->draft_us : s->us;
+        if (s->kind != CUT && s->n == n && s->n_rows == n_rows && s->last == n_rows && s->n_masks == n_masks &&
+            s->us >= 0)
+            return s;
     }
-    return -1;
+    return NULL;
 }
 
-/* The drafting pass of a shape: timed by itself, or the difference to the same step without. */
-static double draft_time(const struct calibration *c, const struct shape *s)
+/* What it costs to time the passes of a drafting step apart. */
+static double halt_us(const struct calibration *c)
 {
-    if (c->at_once)
-        return s->draft_us;
-    double without = measured(c, s->n, s->n_rows, 0, false);
-    return without < 0 ? -1 : s->us > without ? s->us - without : 0;
+    const int32_t block = c->p->block;
+    const struct shape *with = find(c, 1, block, block), *without = find(c, 1, block, 0);
+    double us = with && without ? with->us - with->draft_us - without->us : 0;
+    return us < 0 ? 0 : us < MOST_HALT_US ? us : MOST_HALT_US;
 }
 
 static int by_x(const void *a, const void *b)
@@ -249,69 +255,106 @@ static int by_x(const void *a, const void *b)
     return (x[0] > y[0]) - (x[0] < y[0]);
 }
 
-static void build_curve(const struct calibration *c, int kind, struct sv_curve *out)
-{
+struct points {
     double xy[MAX_POINTS][2];
-    int32_t n = 0, block = c->p->block;
-    for (int32_t i = 0; i < c->n_shapes; i++) {
-        const struct shape *s = &c->shape[i];
-        int32_t rows = (s->n - 1) * s->n_rows + s->last;
-        double us = s->us;
-        if (s->kind != kind || us < 0)
-            continue;
-        double x = kind == PLAIN ? s->n : kind == WIDE ? rows : s->n * s->n_masks;
-        if (kind >= DRAFT_ROWS)
-            us = draft_time(c, s);
-        if (kind == DRAFT_OUT) {
-            x = s->n * (block - 2);
-            double base = measured(c, s->n, 2, block, c->at_once);
-            double two = measured(c, s->n, 2, 0, false);
-            if (!c->at_once && base >= 0)
-                base = two < 0 ? -1 : base - two;
-            us = base < 0 || us < 0 ? -1 : us > base ? us - base : 0;
-        }
-        if (us < 0 || x <= 0)
-            continue;
-        xy[n][0] = x;
-        xy[n++][1] = us;
-    }
-    qsort(xy, (size_t)n, sizeof xy[0], by_x);
-    for (int32_t i = 0; i < n; i++) {
-        int32_t x = (int32_t)xy[i][0];
-        if (out->n < SV_CURVE_POINTS && (!out->n || x > out->x[out->n - 1]))
-            sv_curve_add(out, x, xy[i][1]);
-    }
+    int32_t n;
+};
+
+static void put(struct points *p, double x, double us)
+{
+    if (us < 0 || x <= 0)
+        return;
+    p->xy[p->n][0] = x;
+    p->xy[p->n++][1] = us;
 }
 
 /* The host's trip between drafting and verifying: what a step in two parts takes more. */
 static double trip_us(const struct calibration *c)
 {
+    const double halt = halt_us(c);
     for (int32_t i = 0; i < c->n_shapes; i++) {
-        const struct shape *s = &c->shape[i];
-        double whole = measured(c, s->n, s->n_rows, s->n_masks, false), more = s->us - whole;
-        if (s->kind == CUT && s->us >= 0 && whole >= 0)
+        const struct shape *s = &c->shape[i], *whole = find(c, s->n, s->n_rows, s->n_masks);
+        double more = whole ? s->us - whole->us + halt : 0;
+        if (s->kind == CUT && s->us >= 0 && whole)
             return HOST_TRIP_US + (more < 0 ? 0 : more < MOST_TRIP_US ? more : MOST_TRIP_US);
     }
     return USUAL_TRIP_US;
 }
 
-/* The five shapes that tell segments, rows and drafting apart, at the base context and at a longer
- * one. */
-enum { ONE, ALL, FEW, ALL_DRAFT, FEW_DRAFT, N_FAR };
+static void build(struct points *p, struct sv_curve *out)
+{
+    qsort(p->xy, (size_t)p->n, sizeof p->xy[0], by_x);
+    for (int32_t i = 0; i < p->n; i++) {
+        int32_t x = (int32_t)p->xy[i][0];
+        if (out->n < SV_CURVE_POINTS && (!out->n || x > out->x[out->n - 1]))
+            sv_curve_add(out, x, p->xy[i][1]);
+    }
+    p->n = 0;
+}
 
-static int run_contexts(struct calibration *c, int32_t context, int64_t budget_us)
+/* Further tokens of a drafting pass: blocks that want all against blocks that want one. */
+static void build_out(const struct calibration *c, struct points *p)
+{
+    const int32_t block = c->p->block;
+    for (int32_t i = 0; i < c->n_shapes; i++) {
+        const struct shape *one = &c->shape[i];
+        const struct shape *all = find(c, one->n, block, block);
+        if (one->kind == DRAFT_ROWS && one->n_masks == block && one->us >= 0 && all)
+            put(p, one->n * (block - 2), all->draft_us > one->draft_us ? all->draft_us - one->draft_us : 0);
+        if (p->n == 1 && c->at_once && p->xy[0][0] > 1)
+            put(p, 1, p->xy[0][1] / p->xy[0][0]);
+    }
+    build(p, &c->p->cost.draft_out);
+}
+
+static void build_curves(struct calibration *c, struct points *p)
+{
+    struct sv_cost *cost = &c->p->cost;
+    const double halt = halt_us(c);
+    for (int32_t i = 0; i < c->n_shapes; i++)
+        if (c->shape[i].kind == PLAIN)
+            put(p, c->shape[i].n, c->shape[i].us);
+    build(p, &cost->plain);
+    for (int32_t i = 0; i < c->n_shapes; i++) {
+        const struct shape *s = &c->shape[i];
+        if (s->kind == WIDE && !(s->n == 1 && s->n_masks))
+            put(p, (s->n - 1) * s->n_rows + s->last, s->n_masks ? s->us - s->draft_us - halt : s->us);
+    }
+    build(p, &cost->wide);
+    build_out(c, p);
+    for (int32_t i = 0; i < c->n_shapes; i++) {
+        const struct shape *s = &c->shape[i];
+        if (!s->n_masks || s->us < 0 || s->kind == CUT)
+            continue;
+        double out = s->n_rows > 2 ? sv_curve_at(&cost->draft_out, s->n * (s->n_rows - 2)) : 0;
+        if (s->kind == DRAFT_ROWS || s->n > 1)
+            put(p, s->n * s->n_masks, s->draft_us > out ? s->draft_us - out : 0);
+    }
+    build(p, &cost->draft_rows);
+}
+
+/* The three shapes that tell segments, rows and drafting apart, at the base context and at a longer one. */
+enum { ONE, ALL, FEW, N_FAR };
+
+static void list_far(struct calibration *c, int32_t context)
 {
     const int32_t n = c->n_backed, block = c->p->block, few = (block + 3) / 4;
     const bool drafts = c->p->drafts_on_device;
-    c->n_shapes = 0;
-    for (int far = 0; far < 2; far++) {
-        int32_t at = far ? context : c->base;
-        add(c, PLAIN, n, 1, 1, 0, at);
-        add(c, WIDE, n, block, block, 0, at);
-        add(c, WIDE, n, few, few, 0, at);
-        add(c, DRAFT_OUT, n, block, block, drafts ? block : 0, at);
-        add(c, DRAFT_OUT, n, few, few, drafts ? few : 0, at);
-    }
+    add(c, PLAIN, n, 1, 1, 0, context);
+    add(c, WIDE, n, block, block, drafts ? block : 0, context);
+    add(c, WIDE, n, few, few, drafts ? few : 0, context);
+}
+
+/* Leaves the far shapes behind the near ones, which are run once for all contexts. */
+static int run_contexts(struct calibration *c, int32_t context, int64_t budget_us)
+{
+    bool known = c->n_shapes > 0 && c->shape[0].n == c->n_backed;
+    c->n_shapes = known ? N_FAR : 0;
+    for (int32_t i = 0; i < c->n_shapes; i++)
+        c->shape[i].done = true;
+    if (!known)
+        list_far(c, c->base);
+    list_far(c, context);
     return run_rounds(c, budget_us);
 }
 
@@ -319,22 +362,20 @@ static bool read_contexts(struct calibration *c, int32_t context)
 {
     struct sv_cost *cost = &c->p->cost;
     const int32_t block = c->p->block, few = (block + 3) / 4;
-    double more[N_FAR], n = c->n_backed;
+    double more[N_FAR], draft[N_FAR], n = c->n_backed;
     for (int k = 0; k < N_FAR; k++) {
         const struct shape *near = &c->shape[k], *far = &c->shape[N_FAR + k];
         if (near->us < 0 || far->us < 0)
             return false;
-        more[k] = (far->us - near->us) / n;
-        if (k >= ALL_DRAFT)
-            more[k] = c->at_once ? (far->draft_us - near->draft_us) / n
-                                 : more[k] - more[k - ALL_DRAFT + ALL];
+        draft[k] = (far->draft_us - near->draft_us) / n;
+        more[k] = (far->us - near->us) / n - draft[k];
     }
     int32_t i = cost->n_ctx++;
     double row = (more[ALL] - more[ONE]) / (block - 1);
-    double draft_row = block > few ? (more[ALL_DRAFT] - more[FEW_DRAFT]) / (block - few) : 0;
+    double draft_row = block > few ? (draft[ALL] - draft[FEW]) / (block - few) : 0;
     row = row > 0 ? row : 0;
     draft_row = draft_row > 0 ? draft_row : 0;
-    double seg = more[ONE] - row, draft_seg = more[ALL_DRAFT] - block * draft_row;
+    double seg = more[ONE] - row, draft_seg = draft[ALL] - block * draft_row;
     cost->ctx[i] = context;
     cost->row_us[i] = (float)row;
     cost->seg_us[i] = (float)(seg > 0 ? seg : 0);
@@ -351,6 +392,7 @@ static int measure_contexts(struct calibration *c, int64_t budget_us)
     struct sv_cost *cost = &c->p->cost;
     const int32_t block = c->p->block;
     int64_t end_us = sv_clock_us() + budget_us;
+    c->n_shapes = 0;
     cost->n_ctx = 1;
     cost->ctx[0] = c->base;
     for (int32_t ctx = c->base * 8; cost->n_ctx < SV_COST_CONTEXTS; ctx *= 8) {
@@ -359,7 +401,6 @@ static int measure_contexts(struct calibration *c, int64_t budget_us)
         if (ctx <= cost->ctx[cost->n_ctx - 1] || sv_clock_us() > end_us)
             break;
         c->n_backed = reserve(c, e->sched.n_slots < 8 ? e->sched.n_slots : 8, ctx + block);
-        c->n_shapes = 0;
         int rc = c->n_backed ? run_contexts(c, ctx, budget_us / 2) : SV_OK;
         give_back(c);
         if (rc)
@@ -375,9 +416,13 @@ static int measure_contexts(struct calibration *c, int64_t budget_us)
 int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err *err)
 {
     struct calibration *c = sv_calloc(1, sizeof *c);
+    struct points *points = sv_calloc(1, sizeof *points);
     int64_t start = sv_clock_us(), n_free, n_total;
-    if (!c)
+    if (!c || !points) {
+        sv_free(c);
+        sv_free(points);
         return sv_fail(err, SV_ENOMEM, -1, "cost table");
+    }
     c->e = e;
     c->p = p;
     c->err = err;
@@ -386,9 +431,10 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
     c->scratch.n_tokens = 1;
     sv_dev_memory(e->dev, &n_free, &n_total);
     c->at_once = n_total == 0;
-    c->least_runs = e->pads ? 4 : 2;
+    c->least_runs = e->pads ? 3 : 2;
     p->cost.padded = e->pads ? padded : NULL;
-    int64_t budget = c->at_once ? 600000 : 1800000;
+    c->most_rows = c->at_once ? 256 : 1024; /* far out the last slope goes on */
+    int64_t budget = c->at_once ? 600000 : 800000;
     c->start_us = start;
     c->whole_us = budget + budget / 3;
     int rc = c->lens ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "cost table");
@@ -401,10 +447,7 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
         give_back(c);
     }
     if (!rc) {
-        build_curve(c, PLAIN, &p->cost.plain);
-        build_curve(c, WIDE, &p->cost.wide);
-        build_curve(c, DRAFT_ROWS, &p->cost.draft_rows);
-        build_curve(c, DRAFT_OUT, &p->cost.draft_out);
+        build_curves(c, points);
         p->trip_us = trip_us(c);
         rc = measure_contexts(c, budget / 3);
     }
@@ -415,5 +458,6 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
            (double)p->measured_us / 1e6);
     sv_free(c->lens);
     sv_free(c);
+    sv_free(points);
     return rc;
 }

@@ -130,6 +130,7 @@ struct sv_plan {
     int32_t n_segs, n_rows, n_logits;
     int32_t n_draft_segs, n_draft_rows, n_draft_out;
     struct sv_counts told;   /* what the device is told: these counts, or padded up to a graph's */
+    bool timed;              /* the device is waited for between the two passes: what they cost is measured */
     bool replays;            /* told is padded: the target's pass is a graph */
     bool sampled;            /* some logit row needs its logits, not just their argmax */
     bool shares;             /* the drafting pass tells how sure it is, */

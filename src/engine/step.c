@@ -305,10 +305,16 @@ static uint64_t pass_key(const struct sv_engine *e, bool draft)
 
 static void draft(struct sv_engine *e, int64_t *ns)
 {
+    if (e->plan.timed) {
+        sv_dev_sync(e->dev, NULL);
+        *ns = sv_clock_ns();
+    }
     if (e->plan.told.n_draft_rows && e->pads)
         sv_dev_graph_run(e->dev, pass_key(e, true), draft_pass, e);
     else if (e->plan.told.n_draft_rows)
         draft_pass(e);
+    if (e->plan.timed)
+        sv_dev_sync(e->dev, NULL);
     e->stats.draft_us += lap(e, SV_PHASE_DRAFT, ns) / 1000;
 }
 

@@ -6,7 +6,7 @@
  *
  * A machine is a function from rows to time; accept lengths are drawn from a profile. The policy
  * runs against the table of that machine (exact, or wrong by a factor it has to find out), the
- * fixed widths run beside it on the same draws. Tokens over time must come within 3 % of the best
+ * fixed widths run beside it on the same draws. Tokens over time must come near the best
  * of them, whatever the profile.
  */
 #include "testing.h"
@@ -206,12 +206,15 @@ static struct outcome run_policy(const struct machine *m, const struct sv_accept
     return o;
 }
 
-static void check_machine(const struct machine *m, double *sum)
+/* Of the best of plain and all widths: on average of everything, of the runs of one case, and any run; and of plain
+ * decoding in any. */
+static const double ALL = 0.985, CASE = 0.955, RUN = 0.94, OF_PLAIN = 0.965;
+
+static void check_machine(const struct machine *m)
 {
-    enum { SEEDS = 5 };
-    int n_sum = 0, n_under = 0;
-    double worst = 1, under_plain = 9;
-    *sum = 0;
+    enum { SEEDS = 3 };
+    double sum = 0, worst_case = 1, worst_run = 1, of_plain = 9;
+    int n_cases = 0;
     static const double means[] = {1, 1.5, 2.5, 4, 6.4, 0, 15.99};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
     for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
@@ -227,37 +230,33 @@ static void check_machine(const struct machine *m, double *sum)
                     best_width = widths[i];
                 }
             }
-            double plain = run_fixed(m, &prof, n, 1) / best, mean = 0, least = 1;
+            double plain = run_fixed(m, &prof, n, 1) / best, mean = 0;
             for (uint64_t seed = 1; seed <= SEEDS; seed++) {
                 struct outcome o = run_policy(m, &prof, n, seed);
                 mean += o.rate / best / SEEDS;
-                least = fmin(least, o.rate / best);
-                if (o.rate < 0.965 * best)
+                worst_run = fmin(worst_run, o.rate / best);
+                of_plain = fmin(of_plain, o.rate / best / plain);
+                if (o.rate < 0.96 * best)
                     print_message(
                         "%s, profile %g, %d sequences: %.3f of width %d (plain %.3f; mean width %.2f, %lld "
                         "plain, %lld probes)\n",
                         m->name, means[k], n, o.rate / best, best_width, plain, o.width,
                         (long long)o.n_plain, (long long)o.n_probes);
             }
-            *sum += mean;
-            n_sum++;
-            worst = fmin(worst, least);
-            under_plain = fmin(under_plain, least / plain);
-            n_under += least < 0.965;
+            sum += mean;
+            n_cases++;
+            worst_case = fmin(worst_case, mean);
         }
-    print_message("%s: %.4f of the best on average, %.3f at least, %.3f of plain, %d below\n", m->name, *sum / n_sum, worst, under_plain, n_under);
-    *sum /= n_sum;
+    print_message("%s: %.4f of the best on average, a case at least %.3f, a run %.3f; of plain %.3f\n", m->name,
+                  sum / n_cases, worst_case, worst_run, of_plain);
+    assert_true(sum / n_cases > ALL && worst_case > CASE && worst_run > RUN && of_plain > OF_PLAIN);
 }
 
 static void never_slower(void **state)
 {
     (void)state;
-    double sum, all = 0;
-    for (size_t i = 0; i < sizeof machines / sizeof machines[0]; i++) {
-        check_machine(&machines[i], &sum);
-        all += sum;
-    }
-    print_message("%.4f\n", all * sizeof machines[0] / sizeof machines);
+    for (size_t i = 0; i < sizeof machines / sizeof machines[0]; i++)
+        check_machine(&machines[i]);
 }
 
 /* One choice for n sequences beside so many prompt rows; the widths go to width. */
