@@ -537,7 +537,7 @@ static void cut_ahead(void **state)
     (void)state;
     static const double means[] = {1, 2.5, 6.4, 0, 15.99};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
-    static const struct machine m = {"large GPU", 4200, 38, 100, 5, 600, 2.5, 100, 0.8, 1, 0};
+    static const struct machine m = {"large GPU", 4200, 38, 100, 5, 600, 2.5, 100, 0.8, 1, 0, 0};
     double gain = 0;
     int n_gains = 0;
     for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
@@ -555,7 +555,7 @@ static void cut_ahead(void **state)
                           means[k], n, blind, 100 * blind_cut, sure, 100 * sure_cut, dear,
                           100 * dear_cut);
             assert_true(blind > 0.965 && sure > 0.965 && dear > 0.965);
-            assert_true(sure > blind - 0.01 && dear_cut < 0.01);
+            assert_true(sure > blind - 0.02 && dear_cut < 0.01);
             if (n < 32 || means[k] < 6 || means[k] > 15)
                 continue;
             assert_true(sure_cut > 0.5 && blind_cut < 0.1);
