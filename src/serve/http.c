@@ -1,24 +1,24 @@
 /*
  * http.c - HTTP on libevent's evhttp: listening, requests, answers, clients that leave.
  *
- * Called through http.h on the loop's thread. Five things evhttp does not do by itself: it stops reading while an
- * answer is being made, so that a client leaving then goes unnoticed (reading is switched on again, without
- * evhttp's read callback, which would end the process on pipelined bytes); its read time-out would cut long
- * answers; small writes wait for Nagle; and its request objects change owner when a connection dies; and its own error pages are HTML.
- * Must not: know what is served.
+ * Called through http.h on the loop's thread. What evhttp does not do by itself: it stops reading while an answer is
+ * being made, so that a client leaving then goes unnoticed (reading is switched on again, without evhttp's read
+ * callback, which would end the process on pipelined bytes); its read time-out would cut long answers; small writes wait
+ * for Nagle; its request objects change owner when a connection dies; its own error pages are HTML; it sends a body to
+ * HEAD; it believes the first of two lengths; and it asks for bodies that are too large (expect.c). Must not: know what
+ * is served.
  */
 #define _POSIX_C_SOURCE 200809L
 
 #include "serve/http.h"
 
-#include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/bufferevent_ssl.h>
 #include <event2/event.h>
 #include <event2/http.h>
+#include <event2/keyvalq_struct.h>
 #include <event2/listener.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/ssl.h>
@@ -26,7 +26,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #define MAX_HEADER_BYTES 65536
@@ -53,7 +52,8 @@ struct sv_http_req {
     struct evbuffer *out;
     int fd;
     char *path, *peer;
-    bool ended, chunked;
+    bool ended, chunked, head_only;
+    int64_t refused_bytes;
     void (*on_gone)(void *user);
     void *user;
 };
@@ -83,6 +83,7 @@ static void on_complete(struct evhttp_request *ev, void *arg)
     (void)ev;
     bufferevent_setwatermark(bev, EV_READ, 0, 0);
     set_timeouts(bev, q->http->o.idle_seconds, q->http->o.idle_seconds);
+    sv_expect_watch(bufferevent_get_input(bev), &q->http->o.max_body_bytes);
     evhttp_connection_set_closecb(q->con, NULL, NULL);
     req_free(q);
 }
@@ -143,20 +144,35 @@ static char *decode_path(const char *path)
     return out;
 }
 
+/* Two lengths that differ: whatever the body is, somebody on the way may see another one. */
+static bool lengths_differ(const struct evkeyvalq *headers)
+{
+    const char *first = evhttp_find_header(headers, "Content-Length");
+    const struct evkeyval *h;
+
+    for (h = headers->tqh_first; h && first; h = h->next.tqe_next)
+        if (evutil_ascii_strcasecmp(h->key, "Content-Length") == 0 && strcmp(h->value, first) != 0)
+            return true;
+    return false;
+}
+
 static void take_request(struct evhttp_request *ev, void *arg)
 {
     struct sv_http *h = arg;
     const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(ev);
     const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
-    struct sv_http_req *q = sv_calloc(1, sizeof *q);
+    struct evkeyvalq *headers = evhttp_request_get_input_headers(ev);
+    const char *refused = evhttp_find_header(headers, sv_expect_header);
+    struct sv_http_req *q = lengths_differ(headers) ? NULL : sv_calloc(1, sizeof *q);
     char *peer = NULL;
     ev_uint16_t port;
 
     if (q)
         q->path = decode_path(path && *path ? path : "/");
     if (!q || !q->path) {
+        evhttp_add_header(evhttp_request_get_output_headers(ev), "Connection", "close");
+        evhttp_send_error(ev, lengths_differ(headers) ? HTTP_BADREQUEST : HTTP_SERVUNAVAIL, NULL);
         sv_free(q);
-        evhttp_send_error(ev, HTTP_SERVUNAVAIL, "Out of memory");
         return;
     }
     q->http = h;
@@ -167,6 +183,8 @@ static void take_request(struct evhttp_request *ev, void *arg)
     q->fd = bufferevent_getfd(q->bev);
     evhttp_connection_get_peer(q->con, &peer, &port);
     q->peer = sv_strdup(peer && *peer ? peer : "unix");
+    q->head_only = evhttp_request_get_command(ev) == EVHTTP_REQ_HEAD;
+    q->refused_bytes = refused ? atoll(refused) : 0;
     h->n_open++;
     watch_connection(q);
     h->o.on_request(h->o.user, q);
@@ -219,6 +237,11 @@ const char *sv_http_body(struct sv_http_req *q, size_t *n)
     return data ? data : "";
 }
 
+int64_t sv_http_refused_bytes(const struct sv_http_req *q)
+{
+    return q->refused_bytes;
+}
+
 /* ---------------------------------------------------------------- answering */
 
 void sv_http_add_header(struct sv_http_req *q, const char *name, const char *value)
@@ -239,7 +262,7 @@ static const char *phrase(int status)
         const char *text;
     } list[] = {{200, "OK"},           {204, "No Content"},   {304, "Not Modified"},
                 {400, "Bad Request"},  {401, "Unauthorized"}, {404, "Not Found"},
-                {405, "Method Not Allowed"}, {417, "Expectation Failed"}, {413, "Payload Too Large"},
+                {405, "Method Not Allowed"}, {417, "Expectation Failed"}, {413, "Payload Too Large"}, {415, "Unsupported Media Type"},
                 {422, "Unprocessable Entity"}, {429, "Too Many Requests"},
                 {500, "Internal Server Error"}, {501, "Not Implemented"},
                 {503, "Service Unavailable"}};
@@ -254,11 +277,20 @@ void sv_http_reply(struct sv_http_req *q, int status, const char *type, const vo
     struct evhttp_request *ev = q->ev;
     struct evbuffer *body = evbuffer_new();
 
+    struct evkeyvalq *headers = evhttp_request_get_output_headers(ev);
+    char length[24];
+
     q->ended = true;
     if (type)
-        evhttp_add_header(evhttp_request_get_output_headers(ev), "Content-Type", type);
-    if (body && n)
+        evhttp_add_header(headers, "Content-Type", type);
+    if (q->refused_bytes)
+        evhttp_add_header(headers, "Connection", "close"); /* the client may send it all the same */
+    if (q->head_only && type) {
+        snprintf(length, sizeof length, "%zu", n);
+        evhttp_add_header(headers, "Content-Length", length);
+    } else if (body && n) {
         evbuffer_add(body, data, n);
+    }
     evhttp_send_reply(ev, status, phrase(status), body);
     if (body)
         evbuffer_free(body);
@@ -384,79 +416,26 @@ static struct bufferevent *new_buffer(struct event_base *base, void *arg)
                                              BEV_OPT_CLOSE_ON_FREE);
     else if (!h->o.tls)
         bev = bufferevent_socket_new(base, -1, 0);
+    if (bev)
+        sv_expect_watch(bufferevent_get_input(bev), &h->o.max_body_bytes);
     if (bev && h->o.on_refused)
         evbuffer_add_cb(bufferevent_get_output(bev), replace_page, h);
     return bev;
 }
 
-/* A stale socket file of a server that is gone is replaced; one that answers is not. */
-static int listen_unix(struct sv_http *h, struct sv_err *err)
+static int listen_at(struct sv_http *h, struct sv_err *err)
 {
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
-    const char *path = h->o.unix_path;
+    const char *path = h->o.unix_path, *where = path ? path : h->o.host;
+    int fd = -1;
+    int rc = path ? sv_listen_unix(path, &fd, err) : sv_listen_tcp(h->o.host, h->o.port, &fd, &h->port, err);
 
-    if (strlen(path) >= sizeof a.sun_path)
-        return sv_fail(err, SV_EINVAL, -1, "%s: the path of a socket has at most %zu bytes", path,
-                       sizeof a.sun_path - 1);
-    memcpy(a.sun_path, path, strlen(path));
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return sv_fail(err, SV_EIO, -1, "%s: %s", path, strerror(errno));
-    if (connect(fd, (struct sockaddr *)&a, sizeof a) == 0) {
-        close(fd);
-        return sv_fail(err, SV_EIO, -1, "%s: another server listens there", path);
-    }
-    if (errno == ECONNREFUSED)
-        unlink(path);
-    if (bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 512)) {
-        int code = errno;
-        close(fd);
-        return sv_fail(err, SV_EIO, -1, "%s: %s", path, strerror(code));
-    }
-    h->unix_path = sv_strdup(path);
-    evutil_make_socket_nonblocking(fd);
-    h->bound = evhttp_accept_socket_with_handle(h->ev, fd);
-    return h->bound ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "%s: cannot listen", path);
-}
-
-static int bind_tcp(const struct addrinfo *a)
-{
-    int one = 1;
-    int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
-    if (fd < 0)
-        return -1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, 512) == 0)
-        return fd;
-    int code = errno;
-    close(fd);
-    errno = code;
-    return -1;
-}
-
-static int listen_tcp(struct sv_http *h, struct sv_err *err)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
-    struct sockaddr_storage at;
-    socklen_t n = sizeof at;
-    char port[16];
-    int fd;
-
-    snprintf(port, sizeof port, "%d", h->o.port);
-    int rc = getaddrinfo(h->o.host, port, &hints, &list);
     if (rc)
-        return sv_fail(err, SV_EINVAL, -1, "host %s: %s", h->o.host, gai_strerror(rc));
-    fd = bind_tcp(list);
-    freeaddrinfo(list);
-    if (fd < 0)
-        return sv_fail(err, SV_EIO, -1, "%s port %d: %s", h->o.host, h->o.port, strerror(errno));
-    if (getsockname(fd, (struct sockaddr *)&at, &n) == 0)
-        h->port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
-                                                 : ((struct sockaddr_in *)&at)->sin_port);
+        return rc;
+    h->unix_path = path ? sv_strdup(path) : NULL;
     h->bound = evhttp_accept_socket_with_handle(h->ev, fd);
     if (!h->bound)
         close(fd);
-    return h->bound ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "%s: cannot listen", h->o.host);
+    return h->bound ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "%s: cannot listen", where);
 }
 
 int sv_http_open(struct sv_http **out, struct event_base *base, const struct sv_http_options *o,
@@ -485,7 +464,7 @@ int sv_http_open(struct sv_http **out, struct event_base *base, const struct sv_
     evhttp_set_flags(h->ev, EVHTTP_SERVER_LINGERING_CLOSE);
     evhttp_set_default_content_type(h->ev, NULL);
     evhttp_set_bevcb(h->ev, new_buffer, h);
-    int rc = o->unix_path ? listen_unix(h, err) : listen_tcp(h, err);
+    int rc = listen_at(h, err);
     if (rc) {
         sv_http_close(h);
         return rc;

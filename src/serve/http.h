@@ -1,6 +1,6 @@
 /*
  * http.h - HTTP/1.1 as the rest of src/serve sees it: requests come in whole, answers go out whole or piece by
- * piece, and a client that leaves is told at once. The only file that knows libevent's HTTP is http.c.
+ * piece, and a client that leaves is told at once. The only files that know libevent's HTTP are http.c and expect.c.
  *
  * Called by route.c, call.c and the endpoints, on the loop's thread. Must not: know JSON or engines.
  */
@@ -9,6 +9,7 @@
 
 #include "base/base.h"
 
+struct evbuffer;
 struct event_base;
 struct ssl_ctx_st;
 struct sv_http;
@@ -36,8 +37,10 @@ const char *sv_http_method(const struct sv_http_req *q);
 const char *sv_http_path(const struct sv_http_req *q); /* decoded, without the query */
 const char *sv_http_peer(const struct sv_http_req *q);
 const char *sv_http_header(const struct sv_http_req *q, const char *name); /* NULL when absent */
-/* The body in one piece, not NUL-terminated; borrowed until the answer ends. */
+/* The body in one piece, not NUL-terminated; borrowed until the answer ends. Empty for one that is too large and that
+ * the client waits to be asked for: refused_bytes is its length then, else 0. */
 const char *sv_http_body(struct sv_http_req *q, size_t *n);
+int64_t sv_http_refused_bytes(const struct sv_http_req *q);
 
 /* Before reply or begin. Line breaks in value are replaced. */
 void sv_http_add_header(struct sv_http_req *q, const char *name, const char *value);
@@ -51,5 +54,13 @@ size_t sv_http_backlog(const struct sv_http_req *q); /* bytes the client has not
 void sv_http_abort(struct sv_http_req *q); /* drops the connection; q's on_gone is called */
 /* Called once if the client leaves before the answer has ended; q is gone afterwards. */
 void sv_http_on_gone(struct sv_http_req *q, void (*fn)(void *user), void *user);
+
+/* Below, http.c's own. listen.c: sockets that listen, not blocking. */
+int sv_listen_unix(const char *path, int *fd, struct sv_err *err);
+int sv_listen_tcp(const char *host, int32_t port, int *fd, int *bound_port, struct sv_err *err);
+/* expect.c: of the next request in a connection's input. One that is refused is handed on without its body, and the
+ * body's length in this header. */
+extern const char sv_expect_header[];
+void sv_expect_watch(struct evbuffer *in, int64_t *max_body_bytes);
 
 #endif

@@ -119,7 +119,7 @@ const struct sv_serve_model *sv_worker_model(const struct sv_worker *w);
 int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engine_options *o,
                               const void *arg, struct sv_err *err);
 
-/* ---------------------------------------------------------------- parameters (params.c) */
+/* ---------------------------------------------------------------- parameters (params.c, values.c) */
 
 #define SV_API_STOPS 64
 #define SV_API_STOP_IDS 256
@@ -363,12 +363,13 @@ struct sv_serve {
 /* route.c */
 void sv_route(void *s, struct sv_http_req *q);
 void sv_route_refused(void *s, int status, struct sv_buf *body);
-/* One file each: models.c, tokenize.c, native.c, health.c, page.c. */
+/* state.c, tokenize.c, generate.c, page.c. */
 void sv_get_models(struct sv_serve *s, struct sv_http_req *q);
 void sv_post_tokenize(struct sv_serve *s, struct sv_http_req *q);
 void sv_post_detokenize(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_tokenizer_info(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_health(struct sv_serve *s, struct sv_http_req *q);
+void sv_get_model_info(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_version(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_metrics(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_server_info(struct sv_serve *s, struct sv_http_req *q);

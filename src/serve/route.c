@@ -35,6 +35,8 @@ static const struct route routes[] = {
     {"GET", "/metrics", 0, sv_get_metrics, NULL},
     {"GET", "/server_info", LOADED, sv_get_server_info, NULL},
     {"GET", "/get_server_info", LOADED, sv_get_server_info, NULL},
+    {"GET", "/model_info", 0, sv_get_model_info, NULL},
+    {"GET", "/get_model_info", 0, sv_get_model_info, NULL},
     {"GET", "/flush_cache", LOADED, sv_flush_prefixes, NULL},
     {"POST", "/flush_cache", LOADED, sv_flush_prefixes, NULL},
     {"GET", "/", OPEN, sv_get_page, NULL},
@@ -162,6 +164,7 @@ void sv_route(void *server, struct sv_http_req *q)
                   !sv_keys_allow(s->keys, sv_http_header(q, "Authorization"),
                                  sv_http_header(q, "X-Api-Key"));
     sv_http_body(q, &n_body);
+    n_body = sv_http_refused_bytes(q) > 0 ? (size_t)sv_http_refused_bytes(q) : n_body;
     if (locked) {
         sv_http_add_header(q, "WWW-Authenticate", "Bearer");
         r = NULL;

@@ -102,6 +102,21 @@ void sv_get_models(struct sv_serve *s, struct sv_http_req *q)
     reply(q, 200, &b);
 }
 
+/* SGLang's clients ask for it before they begin. */
+void sv_get_model_info(struct sv_serve *s, struct sv_http_req *q)
+{
+    const char *dir = s->o.engine.target_dir;
+    struct sv_buf b;
+
+    sv_buf_init(&b);
+    sv_buf_lit(&b, "{");
+    sv_json_string(&b, "model_path", dir);
+    sv_buf_lit(&b, ",");
+    sv_json_string(&b, "tokenizer_path", dir);
+    sv_buf_lit(&b, ",\"is_generation\":true,\"preferred_sampling_params\":null}\n");
+    reply(q, 200, &b);
+}
+
 void sv_get_metrics(struct sv_serve *s, struct sv_http_req *q)
 {
     struct sv_buf b;

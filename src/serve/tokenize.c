@@ -6,15 +6,24 @@
 #include "serve/impl.h"
 
 #include <string.h>
+#include <strings.h>
 
 json_t *sv_body_object(struct sv_http_req *q, struct sv_api_err *e)
 {
     struct sv_err err = {0};
     size_t n;
-    const char *text = sv_http_body(q, &n);
-    json_t *root = n ? sv_json_parse(text, n, &err) : NULL;
+    const char *text = sv_http_body(q, &n), *coding = sv_http_header(q, "Content-Encoding");
+    bool coded = coding && strcasecmp(coding, "identity") != 0;
 
-    if (!n)
+    if (n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* what some editors begin UTF-8 with */
+        text += 3;
+        n -= 3;
+    }
+    json_t *root = n && !coded ? sv_json_parse(text, n, &err) : NULL;
+
+    if (coded)
+        sv_api_fail(e, 415, NULL, "a body with Content-Encoding '%.40s' is not read; send it as it is", coding);
+    else if (!n)
         sv_api_bad(e, NULL, "the body is empty; a JSON object is needed");
     else if (!root)
         sv_api_bad(e, NULL, "the body is not valid JSON: %s", err.msg);

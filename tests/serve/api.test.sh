@@ -102,6 +102,18 @@ refuse 400 '"max_new_tokens"' /generate '{"text":"a","sampling_params":{"max_new
 refuse 400 '"text"' /generate '{}'
 refuse 400 '"tokens"' /detokenize '{"tokens":[-1]}'
 
+# A seed repeats an answer; -1 asks for any.
+for seed in 7 -1; do
+    sample="{\"prompt\":\"a\",\"max_tokens\":24,\"temperature\":1.5,\"ignore_eos\":true,\"seed\":$seed}"
+    post /v1/completions "$sample"
+    first_sample=$(field text "$body")
+    post /v1/completions "$sample"
+    [ "$seed" = -1 ] || equal "$(field text "$body")" "$first_sample"
+    [ "$seed" = 7 ] || [ "$(field text "$body")" != "$first_sample" ] || fail "twice the same with a seed of -1"
+done
+get /model_info
+holds "$body" '"is_generation":true'
+
 # What clients always send and nothing depends on.
 post /v1/chat/completions "{$m,\"max_tokens\":1,\"user\":\"u\",\"store\":true,\"metadata\":{\"a\":\"b\"},\"seed\":null}"
 equal "$status" 200

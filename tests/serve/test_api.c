@@ -1,0 +1,333 @@
+/*
+ * test_api.c - requests that are odd and legal, or almost: what clients of vLLM, SGLang, llama-server and OpenAI send.
+ */
+#define _DEFAULT_SOURCE
+
+#include "serve/hub.h"
+
+#include "testing.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CHAT "/v1/chat/completions"
+#define TEXT "/v1/completions"
+#define HI "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],"
+
+static void nap_ms(int ms)
+{
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
+    nanosleep(&t, NULL);
+}
+
+static void contains(const struct sv_buf *b, const char *text, const char *what)
+{
+    if (!b->data || !strstr(b->data, text))
+        fail_msg("%s: '%s' is not in: %s", what, text, b->data ? b->data : "");
+}
+
+/* ---------------------------------------------------------------- bodies */
+
+static const struct {
+    const char *path, *body;
+    int status;
+    const char *says; /* the field that is named when it is refused, or what the answer has */
+} bodies[] = {
+    /* how long: nothing is too much, -1 is llama-server's, 4.0 Python's */
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":3000000000}", 200, "\"completion_tokens\":99,"},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1e300}", 200, "\"completion_tokens\":99,"},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":-1}", 200, "\"completion_tokens\":99,"},
+    {TEXT, "{\"prompt\":\"a\",\"n_predict\":3}", 200, "\"completion_tokens\":3,"},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":4.0,\"n\":2.0,\"seed\":1.0}", 200, "\"completion_tokens\":8,"},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":4.5}", 400, "max_tokens"},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":-2}", 400, "max_tokens"},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":\"4\"}", 400, "max_tokens"},
+    {CHAT, HI "\"max_tokens\":0}", 400, "max_tokens"},
+    {CHAT, HI "\"max_completion_tokens\":0}", 400, "max_completion_tokens"},
+    {CHAT, HI "\"max_completion_tokens\":-1}", 200, "\"finish_reason\":\"length\""},
+    {CHAT, HI "\"max_tokens\":4,\"min_tokens\":5}", 400, "min_tokens"},
+    {TEXT, "{\"prompt\":\"a\",\"min_tokens\":17}", 400, "min_tokens"},
+    {"/generate", "{\"text\":\"a\",\"sampling_params\":{\"max_new_tokens\":2,\"min_new_tokens\":3}}", 400, "min_new_tokens"},
+    {"/generate", "{\"text\":\"a\",\"sampling_params\":{\"max_new_tokens\":0}}", 400, "max_new_tokens"},
+    /* seeds and numbers at their ends */
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"seed\":-9223372036854775808}", 200, NULL},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"seed\":9223372036854775807}", 200, NULL},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"seed\":18446744073709551615}", 400, "seed"},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"seed\":\"1\"}", 400, "seed"},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"seed\":1.5}", 400, "seed"},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"top_p\":0}", 200, NULL},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"top_p\":-0.1}", 400, "top_p"},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"top_k\":-1,\"min_p\":1}", 200, NULL},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"temperature\":1e400}", 400, "null"},
+    /* prompts */
+    {TEXT, "{\"prompt\":\"\"}", 400, "prompt"},
+    {TEXT, "{\"prompt\":[\"a\",\"\"]}", 400, "prompt"},
+    {TEXT, "{\"prompt\":[[]]}", 400, "prompt"},
+    {TEXT, "{\"prompt\":[1,2.5]}", 400, "prompt"},
+    {TEXT, "{\"prompt\":\"a\\u0000b\",\"max_tokens\":1,\"echo\":true}", 200, "\"text\":\"a\\u0000b"},
+    {TEXT, "{\"prompt\":\"\\ud83d\"}", 400, "null"},
+    {TEXT, "{\"prompt\":\"\xff\"}", 400, "null"},
+    {TEXT, "{\"prompt\":[66,67],\"max_tokens\":0,\"echo\":true}", 200, "\"completion_tokens\":0,"},
+    {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"\"}],\"max_tokens\":1}", 200, NULL},
+    {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[]}],\"max_tokens\":1}", 200, NULL},
+    {CHAT, "{\"messages\":\"hi\"}", 400, "messages"},
+    {CHAT, "{\"messages\":[5]}", 400, "messages"},
+    /* the text around the object */
+    {TEXT, "\xef\xbb\xbf{\"prompt\":\"a\",\"max_tokens\":1}", 200, NULL},
+    {TEXT, "\xef\xbb\xbf", 400, "null"},
+    {TEXT, "\xef\xbb\xbf\xef\xbb\xbf{\"prompt\":\"a\"}", 400, "null"},
+    {TEXT, " \r\n\t{\"prompt\":\"a\",\"max_tokens\":1}\n\n", 200, NULL},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1}{}", 400, "null"},
+    {TEXT, "{\"prompt\":\"a\",\"prompt\":\"b\"}", 400, "null"},
+    /* every field absent by null */
+    {CHAT, HI "\"max_tokens\":1,\"stream\":null,\"temperature\":null,\"n\":null,\"model\":null,\"stop\":null,"
+           "\"tools\":null,\"tool_choice\":null,\"logit_bias\":null,\"response_format\":null,\"stream_options\":null,"
+           "\"top_p\":null,\"seed\":null,\"user\":null,\"logprobs\":null,\"top_logprobs\":null}", 200, NULL},
+    /* what asks for nothing, and what is not there */
+    {CHAT, HI "\"max_tokens\":1,\"tools\":[],\"tool_choice\":\"auto\"}", 200, NULL},
+    {CHAT, HI "\"max_tokens\":1,\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"none\"}", 200, NULL},
+    {CHAT, HI "\"tools\":[{\"type\":\"function\"}]}", 400, "tools"},
+    {CHAT, HI "\"tool_choice\":\"required\"}", 400, "tool_choice"},
+    {CHAT, HI "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}}", 400, "response_format"},
+    {CHAT, HI "\"max_tokens\":1,\"response_format\":{\"type\":\"text\"}}", 200, NULL},
+    {CHAT, HI "\"max_tokens\":1,\"cache_prompt\":true,\"repeat_penalty\":1.0,\"mirostat\":0,\"bad_words\":[],"
+           "\"chat_template\":null,\"allowed_token_ids\":null,\"vllm_xargs\":{}}", 200, NULL},
+    {CHAT, HI "\"repeat_penalty\":1.1}", 400, "repeat_penalty"},
+    {CHAT, HI "\"grammar\":\"root ::= x\"}", 400, "grammar"},
+    {CHAT, HI "\"bad_words\":[\"x\"]}", 400, "bad_words"},
+    {CHAT, HI "\"chat_template\":\"x\"}", 400, "chat_template"},
+    {CHAT, HI "\"prompt_logprobs\":1,\"stream\":true}", 400, "prompt_logprobs"},
+    {TEXT, "{\"prompt\":\"a\",\"prompt_logprobs\":0,\"stream\":true}", 400, "prompt_logprobs"},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":2,\"stream_options\":{\"include_usage\":true}}", 200, "\"usage\":{"},
+    {TEXT, "{\"prompt\":\"a\",\"best_of\":2}", 400, "best_of"},
+    {TEXT, "{\"prompt\":\"a\",\"suffix\":\"x\"}", 400, "suffix"},
+    {TEXT, "{\"prompt\":\"a\",\"stop\":[],\"max_tokens\":1}", 200, NULL},
+    {TEXT, "{\"prompt\":\"a\",\"stop\":[\"\"]}", 400, "stop"},
+    {TEXT, "{\"prompt\":\"a\",\"stop_token_ids\":[1.5]}", 400, "stop_token_ids"},
+};
+
+static void odd_bodies(void **state)
+{
+    struct hub r = {.o.engine.context = 100};
+    struct answer a;
+    (void)state;
+
+    hub_open(&r, false);
+    answer_init(&a);
+    for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
+        const char *says = bodies[i].says;
+        char param[80];
+        hub_ask(&r, bodies[i].path, bodies[i].body, &a);
+        if (a.status != bodies[i].status)
+            fail_msg("%s gave %d: %s", bodies[i].body, a.status, a.body.data);
+        if (a.status == 200) {
+            contains(&a.body, says ? says : "\"id\":", bodies[i].body);
+            continue;
+        }
+        snprintf(param, sizeof param, strcmp(says, "null") ? "\"param\":\"%s\"," : "\"param\":%s,", says);
+        contains(&a.body, param, bodies[i].body);
+    }
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+/* Deep, but within what is read; and deeper. */
+static void deep_bodies(void **state)
+{
+    static const int depths[] = {100, 1000, 100000};
+    struct hub r = {0};
+    struct answer a;
+    struct sv_buf b;
+    (void)state;
+
+    hub_open(&r, false);
+    answer_init(&a);
+    sv_buf_init(&b);
+    for (int i = 0; i < 3; i++) {
+        sv_buf_clear(&b);
+        sv_buf_lit(&b, HI "\"max_tokens\":1,\"chat_template_kwargs\":{\"a\":");
+        for (int k = 0; k < depths[i]; k++)
+            sv_buf_lit(&b, "[");
+        for (int k = 0; k < depths[i]; k++)
+            sv_buf_lit(&b, "]");
+        sv_buf_lit(&b, "}}");
+        hub_ask(&r, CHAT, b.data, &a);
+        assert_int_equal(a.status, i < 2 ? 200 : 400);
+    }
+    contains(&a.body, "depth", "100000");
+    sv_buf_fini(&b);
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+static void streamed_choices_with_logprobs(void **state)
+{
+    struct hub r = {0};
+    struct answer a;
+    (void)state;
+
+    hub_open(&r, false);
+    answer_init(&a);
+    hub_ask(&r, CHAT, HI "\"max_tokens\":3,\"n\":2,\"seed\":-1,\"stream\":true,\"logprobs\":true,"
+                         "\"stream_options\":{\"include_usage\":true}}", &a);
+    assert_int_equal(a.status, 200);
+    contains(&a.body, "{\"index\":1,\"delta\":{\"role\":\"assistant\"", "n = 2");
+    contains(&a.body, "{\"index\":0,\"delta\":{},", "n = 2");
+    contains(&a.body, "{\"index\":1,\"delta\":{},", "n = 2");
+    contains(&a.body, "\"choices\":[],\"usage\":{", "n = 2");
+    contains(&a.body, "\"completion_tokens\":6,", "n = 2");
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+/* ---------------------------------------------------------------- HTTP */
+
+/* Everything until the server closes. */
+static void exchange(const struct hub *r, const char *text, struct sv_buf *all)
+{
+    char part[4096];
+    int fd = hub_connect(r);
+    ssize_t n;
+
+    sv_buf_clear(all);
+    hub_send_text(fd, text);
+    while ((n = recv(fd, part, sizeof part, 0)) > 0)
+        sv_buf_append(all, part, (size_t)n);
+    sv_buf_append(all, "", 0);
+    close(fd);
+}
+
+static void head_has_no_body(void **state)
+{
+    struct hub r = {0};
+    struct sv_buf all;
+    (void)state;
+
+    hub_open(&r, false);
+    sv_buf_init(&all);
+    exchange(&r, "HEAD /health HTTP/1.1\r\nHost: x\r\n\r\nHEAD /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"
+                 "GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", &all);
+    contains(&all, "HTTP/1.1 200 OK\r\n", "HEAD");
+    contains(&all, "Content-Length: 16\r\n", "HEAD"); /* as GET says */
+    contains(&all, "\r\n\r\nHTTP/1.1 404 ", "HEAD");
+    contains(&all, "\r\n\r\nHTTP/1.1 200 ", "HEAD");
+    contains(&all, "\"version\"", "GET");
+    assert_null(strstr(all.data, "\"status\""));
+    sv_buf_fini(&all);
+    hub_close(&r);
+}
+
+static void lengths_that_differ(void **state)
+{
+    struct hub r = {0};
+    struct sv_buf all;
+    (void)state;
+
+    hub_open(&r, false);
+    sv_buf_init(&all);
+    exchange(&r, "POST " TEXT " HTTP/1.1\r\nHost: x\r\nContent-Length: 29\r\nContent-Length: 5\r\n\r\n"
+                 "{\"prompt\":\"a\",\"max_tokens\":1}", &all);
+    contains(&all, "HTTP/1.1 400 ", "two lengths");
+    contains(&all, "\"code\":\"bad_http\"", "two lengths");
+    exchange(&r, "POST " TEXT " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 29\r\n"
+                 "Content-Length: 29\r\n\r\n{\"prompt\":\"a\",\"max_tokens\":1}", &all);
+    contains(&all, "HTTP/1.1 200 ", "twice the same");
+    exchange(&r, "POST " TEXT " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 29\r\n"
+                 "Content-Encoding: gzip\r\n\r\n{\"prompt\":\"a\",\"max_tokens\":1}", &all);
+    contains(&all, "HTTP/1.1 415 Unsupported Media Type\r\n", "coded");
+    contains(&all, "Content-Encoding 'gzip'", "coded");
+    sv_buf_fini(&all);
+    hub_close(&r);
+}
+
+/* A client that asks first hears no before it sends anything, on a new connection and on one that is kept. */
+static void too_large_is_said_first(void **state)
+{
+    static const char *const lengths[] = {"4097", "5000", "99999999", "99999999999999", "99999999999999999999"};
+    struct hub r = {.o.max_body_bytes = 4096};
+    struct answer a;
+    struct sv_buf b;
+    char ok[32] = "";
+    (void)state;
+
+    hub_open(&r, false);
+    answer_init(&a);
+    sv_buf_init(&b);
+    for (size_t i = 0; i < 2 * sizeof lengths / sizeof lengths[0]; i++) {
+        int fd = hub_connect(&r);
+        if (i & 1) {
+            hub_get(fd, "/version", "");
+            answer_read(fd, &a);
+            assert_int_equal(a.status, 200);
+        }
+        sv_buf_clear(&b);
+        sv_buf_printf(&b, "POST " TEXT " HTTP/1.1\r\nHost: x\r\nexpect: 100-continue\r\ncontent-length: %s\r\n\r\n",
+                      lengths[i / 2]);
+        hub_send(fd, b.data, b.len);
+        answer_read(fd, &a);
+        assert_int_equal(a.status, 413);
+        contains(&a.head, "Connection: close\r\n", lengths[i / 2]);
+        contains(&a.body, "\"code\":\"body_too_large\"", lengths[i / 2]);
+        assert_int_equal(recv(fd, ok, 1, 0), 0);
+        close(fd);
+    }
+    int fd = hub_connect(&r);
+    hub_send_text(fd, "POST " TEXT " HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 29\r\n\r\n");
+    assert_int_equal(recv(fd, ok, 25, MSG_WAITALL), 25);
+    assert_string_equal(ok, "HTTP/1.1 100 Continue\r\n\r\n");
+    hub_send_text(fd, "{\"prompt\":\"a\",\"max_tokens\":1}");
+    answer_read(fd, &a);
+    assert_int_equal(a.status, 200);
+    close(fd);
+    sv_buf_fini(&b);
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+/* A body that reads like such a header stays as it is, wherever it is cut. */
+static void bodies_are_not_headers(void **state)
+{
+    static const char text[] = "POST / HTTP/1.1\\r\\nExpect: 100-continue\\r\\nContent-Length: 99999999999\\r\\n\\r\\n";
+    static const char raw[] = "POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 99999999999\r\n\r\n";
+    struct hub r = {0};
+    struct answer a;
+    struct sv_buf b;
+    (void)state;
+
+    hub_open(&r, false);
+    answer_init(&a);
+    sv_buf_init(&b);
+    sv_buf_printf(&b, "{\"echo\":true,\"max_tokens\":1,\"prompt\":\"%s\"}", text);
+    int fd = hub_connect(&r);
+    hub_post(fd, TEXT, "", b.data);
+    answer_read(fd, &a);
+    contains(&a.body, text, "in one piece");
+
+    /* Two requests at once, the second one's body apart and beginning with it: not JSON, and said so by its first letter. */
+    sv_buf_clear(&b);
+    sv_buf_printf(&b, "GET /version HTTP/1.1\r\nHost: x\r\n\r\nPOST " TEXT " HTTP/1.1\r\nHost: x\r\n"
+                      "Content-Length: %zu\r\n\r\n", sizeof raw - 1);
+    hub_send(fd, b.data, b.len);
+    nap_ms(100);
+    hub_send(fd, raw, sizeof raw - 1);
+    answer_read(fd, &a);
+    assert_int_equal(a.status, 200);
+    answer_read(fd, &a);
+    assert_int_equal(a.status, 400);
+    contains(&a.body, "not valid JSON", "a body apart");
+    hub_get(fd, "/version", ""); /* the connection is still in step */
+    answer_read(fd, &a);
+    assert_int_equal(a.status, 200);
+    close(fd);
+    sv_buf_fini(&b);
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(odd_bodies), cmocka_unit_test(deep_bodies),
+             cmocka_unit_test(streamed_choices_with_logprobs), cmocka_unit_test(head_has_no_body),
+             cmocka_unit_test(lengths_that_differ), cmocka_unit_test(too_large_is_said_first),
+             cmocka_unit_test(bodies_are_not_headers))
