@@ -630,27 +630,33 @@ static void sweep(struct stack *s)
 /* Ways to go about it, side by side. */
 static void ways(struct stack *s)
 {
-    static const int32_t counts[] = {1,   16,  32,  48,  64,  80,  96,  97,
-                                     112, 128, 129, 160, 192, 256, 384, 512};
+    static const int32_t counts[] = {1,   16,  32,  48,  64,  80,  96,  97,  112,  128,  129, 160,
+                                     192, 224, 256, 320, 384, 448, 512, 768, 1024, 2048, 4096};
     static const int whats[] = {ALL | FUSED, ALL | FUSED | WITH_GLUE, 1, 2, 4 | FUSED, 8,
                                 WITH_HEAD};
     static const char *names[] = {"layer gated", "layer gated+3 small", "qkv", "o", "gate_up gated",
                                   "down",        "head_argmax"};
     static const struct {
         const char *name;
-        int32_t skew, tall, bits; /* of whats */
-    } all[] = {{"built-in", 0, 0, 127}, {"even", -1, 0, 43}, {"no tall blocks", 0, -1, 83}};
+        int32_t whole, tall, from, to, bits; /* from, to: rows; bits: of whats */
+    } all[] = {{"built-in", 0, 0, 1, 4096, 127},
+               {"no tall blocks", 0, -1, 97, 256, 83},
+               {"passes", -1, 0, 257, 1024, 60},
+               {"whole 192", 192, 0, 257, 4096, 60},
+               {"whole 256", 256, 0, 257, 4096, 16}};
     struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
     printf("us a layer: layer gated | gated+3 small | qkv | o | gate_up gated | down | head\n");
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
         for (size_t v = 0; v < sizeof all / sizeof *all; v++) {
             const int32_t n = counts[c];
-            cu.gemm->tune_skew = all[v].skew;
+            if (n < all[v].from || n > all[v].to)
+                continue;
+            cu.gemm->tune_whole = all[v].whole;
             cu.gemm->tune_tall = all[v].tall;
-            printf("%3d %-14s", n, all[v].name);
+            printf("%4d %-14s", n, all[v].name);
             for (size_t w = 0; w < sizeof whats / sizeof *whats; w++) {
-                const int layers = whats[w] & ALL ? LAYERS : 1;
-                if (!(all[v].bits >> w & 1)) {
+                const int layers = !(whats[w] & ALL) ? 1 : n > 512 ? 4 : LAYERS;
+                if (!(all[v].bits >> w & 1) || (n > 512 && w == 6)) {
                     printf("       -");
                     continue;
                 }

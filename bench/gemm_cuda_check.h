@@ -225,7 +225,7 @@ template <typename T> static long check_shape(struct sv_cuda *cu, const struct s
             n = !s->all_counts ? some[i - 1] : i <= 256 ? i : some[BIG_FROM + i - 257];
         else
             n = wholes[at % WHOLES];
-        cu->gemm->tune_whole = at < 0 ? 0 : at < WHOLES ? 1 : -1;
+        cu->gemm->tune_whole = at < 0 ? 0 : at >= WHOLES ? -1 : j > n_tries ? 256 : 192;
         if (n > most)
             continue;
         const struct perm p = {(i * 2) % 64 * 2 + 1, i * 13 % BASE_ROWS};
@@ -342,7 +342,7 @@ static long check_gated(struct sv_cuda *cu, int32_t k, int32_t d, bool bias, int
             break;
         if (n > most || (whole && (n <= 256 || !cu->set)))
             continue;
-        cu->gemm->tune_whole = whole == 2 ? -1 : whole;
+        cu->gemm->tune_whole = whole == 2 ? -1 : !whole ? 0 : i / SOME / 3 ? 256 : 192;
         const struct perm p = {(i * 2) % 64 * 2 + 1, i * 13 % BASE_ROWS};
         const int32_t n_all = n + CANARY_ROWS;
         set_kernel<<<1024, 256, 0, cu->stream>>>((uint32_t *)y, ((size_t)n_all * d * 2 + 3) / 4,

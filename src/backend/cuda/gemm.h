@@ -78,7 +78,7 @@ struct sv_cuda_gemm_state {
     uint64_t *best;
     /* Benchmarks only; 0 = the built-in choice, below 0 = none. */
     int32_t tune_stages, tune_n, tune_units;
-    int32_t tune_whole; /* above 0: always */
+    int32_t tune_whole; /* above 0: always, above 1 with this width */
     int32_t tune_tall, tune_pair, tune_skew;
 #ifdef SV_GEMM_TRACE
     uint64_t *trace;

@@ -264,8 +264,10 @@ static __device__ __forceinline__ void keep_best(const float *v, const struct sv
 #pragma unroll
         for (int step = 4; step < 32; step *= 2)
             key = sv_best_of(key, __shfl_xor_sync(0xffffffffu, key, step));
+        /* Sent off: nobody waits for what lies there. */
         if (lane < 4 && token < a.n_rows)
-            line[token] = sv_best_of(key, line[token]);
+            asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(line + token), "l"(key)
+                         : "memory");
     }
 }
 

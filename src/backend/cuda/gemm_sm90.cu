@@ -453,7 +453,11 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
 
 /* Here a cluster computes whole blocks of 256 weight rows by N rows of x, one after the other, and
  * cuts each sum where the split cuts it: registers hold the pieces so far beside the present one,
- * which is why N is not wider. */
+ * if N is not too wide for that. */
+static SV_HD constexpr bool folds(int n)
+{
+    return n <= 192;
+}
 
 enum {
     GROUP = 8
@@ -533,16 +537,25 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
         const struct item it = item_of(a, i, N);
         const struct strip own = strip_of<WHOLE, GATED>(a, it.block, half, wg);
         const int32_t t0 = it.block * a.split.n_k, t1 = t0 + a.split.n_k;
-        float acc[N / 2], total[N / 2];
+        float acc[N / 2];
+        if constexpr (folds(N)) {
+            float total[N / 2];
 #pragma unroll 1
-        for (int32_t t = t0; t < t1;) {
-            const int32_t end = min(t1, sv_split_start(&a.split, sv_split_unit(&a.split, t) + 1));
+            for (int32_t t = t0; t < t1;) {
+                const int32_t end =
+                    min(t1, sv_split_start(&a.split, sv_split_unit(&a.split, t) + 1));
+#pragma unroll
+                for (int e = 0; e < N / 2; e++)
+                    acc[e] = 0.0f;
+                sum_tiles<N, WHOLE>(acc, at, end - t, own.present, false, a, smem, tail, wg, half);
+                fold_piece<N>(acc, total, t == t0);
+                t = end;
+            }
+        } else {
 #pragma unroll
             for (int e = 0; e < N / 2; e++)
                 acc[e] = 0.0f;
-            sum_tiles<N, WHOLE>(acc, at, end - t, own.present, false, a, smem, tail, wg, half);
-            fold_piece<N>(acc, total, t == t0);
-            t = end;
+            sum_tiles<N, WHOLE>(acc, at, t1 - t0, own.present, false, a, smem, tail, wg, half);
         }
         if (own.present)
             put_all<N, true, GATED>(acc, a, out_spot<WHOLE, GATED>(a, it.block, own.band, tail),
@@ -664,9 +677,13 @@ static const struct width widths[] = {
 };
 enum { N_WIDTHS = sizeof widths / sizeof *widths };
 
-/* Clusters of two: there each gets half of x's tiles for both. */
-static const struct width whole = {
-    192, 5, 0, {{gemm_kernel<192, WHOLE, false>, gemm_kernel<192, WHOLE, true>}}};
+/* Clusters of two: there each gets half of x's tiles for both. The second for sums that are not
+ * cut. */
+static const struct width wholes[] = {
+    {192, 5, 0, {{gemm_kernel<192, WHOLE, false>, gemm_kernel<192, WHOLE, true>}}},
+    {256, 4, 0, {{gemm_kernel<256, WHOLE, false>, gemm_kernel<256, WHOLE, true>}}},
+};
+enum { N_WHOLES = sizeof wholes / sizeof *wholes };
 
 static size_t smem_of(int n, enum way way, int stages)
 {
@@ -681,8 +698,8 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
         sv_cuda_try(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &cu->gemm->encode,
                                                      12000, cudaEnableDefault, &found),
                     err, "the driver's tensor maps");
-    for (int i = 0; i < 6 * (N_WIDTHS + 1) && !rc; i++) {
-        const struct width *w = i / 6 < N_WIDTHS ? &widths[i / 6] : &whole;
+    for (int i = 0; i < 6 * (N_WIDTHS + N_WHOLES) && !rc; i++) {
+        const struct width *w = i / 6 < N_WIDTHS ? &widths[i / 6] : &wholes[i / 6 - N_WIDTHS];
         const void *fn = (const void *)w->fn[i / 2 % 3][i % 2];
         if (!fn)
             continue;
@@ -698,14 +715,14 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
     attr[0].val.clusterDim.x = 2;
     attr[0].val.clusterDim.y = attr[0].val.clusterDim.z = 1;
     config.gridDim = dim3((unsigned)cu->n_sms / 2 * 2);
-    config.blockDim = dim3((unsigned)threads_of(whole.n, WHOLE));
+    config.blockDim = dim3((unsigned)threads_of(wholes[0].n, WHOLE));
     config.dynamicSmemBytes = SMEM_MAX;
     config.attrs = attr;
     config.numAttrs = 1;
     if (!rc)
         rc = sv_cuda_try(
-            cudaOccupancyMaxActiveClusters(&clusters, (const void *)whole.fn[0][0], &config), err,
-            "room for a matrix product");
+            cudaOccupancyMaxActiveClusters(&clusters, (const void *)wholes[0].fn[0][0], &config),
+            err, "room for a matrix product");
     if (!rc && clusters < 1)
         rc = sv_fail(err, SV_EDEVICE, -1, "matrix products: no pair of multiprocessors is free");
     cu->gemm->sm90_units = clusters < cu->n_sms / 2 ? clusters : cu->n_sms / 2;
@@ -798,12 +815,23 @@ bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t 
     }
     const int64_t n_passes = (a->n_rows + SV_GEMM_PASS - 1) / SV_GEMM_PASS;
     const int64_t passes = n_passes * (unit_tiles + 14) * SV_GEMM_PASS;
-    const int64_t items = (int64_t)((a->n_rows + whole.n - 1) / whole.n) * s->n_blocks;
-    if (tune == 0 && ((items + pairs - 1) / pairs * s->n_k + 6) * whole.n > passes)
+    const struct width *best = NULL;
+    int64_t least = tune == 0 ? passes : INT64_MAX;
+    for (int i = 0; i < N_WHOLES; i++) {
+        const struct width *w = &wholes[i];
+        const int64_t items = (int64_t)((a->n_rows + w->n - 1) / w->n) * s->n_blocks;
+        const int64_t cost = ((items + pairs - 1) / pairs * s->n_k + 6) * w->n;
+        if ((!folds(w->n) && !a->tall) || cost > least || (tune > 1 && tune != w->n))
+            continue;
+        least = cost;
+        best = w;
+    }
+    if (!best)
         return false;
-    all.n_stages = whole.stages;
-    all.x_rows = whole.n / 2;
-    launch(cu, whole.fn[0][a->mode == SV_GEMM_GATED], whole.n, WHOLE,
+    const int64_t items = (int64_t)((a->n_rows + best->n - 1) / best->n) * s->n_blocks;
+    all.n_stages = best->stages;
+    all.x_rows = best->n / 2;
+    launch(cu, best->fn[0][a->mode == SV_GEMM_GATED], best->n, WHOLE,
            2 * (items < pairs ? (int32_t)items : pairs), x, ldx, k, &all);
     return true;
 }
