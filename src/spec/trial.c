@@ -34,8 +34,8 @@ static const double SPACING = 24, MOST_SPACING = 2000, SURE = 0.05;
 static const double OWN_STEPS = 40;
 /* What a process may spend on trials before it has saved anything, in steps. */
 static const double FIRST_STEPS = 4, DEBT = 4;
-/* A table is not so wrong that what is thought to be below this share of the best could be better. */
-static const double FAR = 0.4;
+/* So many standard deviations apart, what is thought to be worse is. */
+static const double FAR = 3;
 /* A step with the other number of masks may cost this much of what it would. */
 static const double MODE_COST = 1.15;
 /* A draft is looked at while the one before it is kept with this chance: beyond, little is seen. */
@@ -118,9 +118,9 @@ bool sv_trial_other_way(struct sv_policy *p, const struct sv_candidate *plain,
     loss = loss > 0 ? loss : 0;
     if (!t->n_left) {
         /* What is thought to be best goes on long enough in between to be compared too. */
-        double sure = SURE / fmax(doubt_of(p, plain, best, drafting), 1e-3);
+        double doubt = fmax(doubt_of(p, plain, best, drafting), 1e-3), sure = SURE / doubt;
         double least = fmin(fmax(SPACING * sure * sure, SPACING), MOST_SPACING);
-        if (t->n_since < least || t->other_us < 2 * loss || other->score < FAR * used->score)
+        if (t->n_since < least || t->other_us < 2 * loss || other->score < exp(-FAR * doubt) * used->score)
             return false;
         t->n_left = STEPS;
         t->drafts = !drafting;
