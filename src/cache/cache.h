@@ -53,6 +53,7 @@ struct sv_cache {
                            the next is made, not longer */
     size_t stage_words;
     int32_t stage_use;
+    bool attach_whole;  /* attach no page that lacks the draft's K/V */
     struct sv_prefix *prefix; /* NULL: pages are never kept for reuse */
     struct sv_arena arena;
 };

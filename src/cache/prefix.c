@@ -182,7 +182,7 @@ int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens,
     int32_t end = NONE, n = 0;
     for (; (n + 1) * x->page_size <= n_tokens; n++) {
         int32_t i = find(x, end, tokens + (size_t)n * (size_t)x->page_size);
-        if (i == NONE)
+        if (i == NONE || (c->attach_whole && x->node[i].bare))
             break;
         end = i;
     }
@@ -268,8 +268,14 @@ void sv_cache_publish(struct sv_cache *c, int32_t slot, const int32_t *tokens, i
 void sv_cache_mark_bare(struct sv_cache *c, int32_t slot, int32_t from)
 {
     struct sv_prefix *x = c->prefix;
-    if (x && x->bare_from[slot] > from)
-        x->bare_from[slot] = from;
+    if (!x || x->bare_from[slot] <= from)
+        return;
+    x->bare_from[slot] = from;
+    /* Pages of its own that others may find already. */
+    int32_t n = x->n_path[slot];
+    for (int32_t i = x->end[slot]; i != NONE && n * x->page_size > from; i = x->node[i].parent, n--)
+        if (x->page[i * c->n_groups] == sv_cache_row(&c->group[0], slot)[n - 1])
+            x->node[i].bare = true;
 }
 
 bool sv_cache_is_bare(const struct sv_cache *c, int32_t slot)

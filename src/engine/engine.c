@@ -412,6 +412,7 @@ static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, s
         hold &= !e->cache.group[i].d.window;
     if (!rc && hold)
         rc = sv_held_open(&e->held, e->dev, e->sched.n_slots, e->batch.max_rows,
+                          (int64_t)e->sched.n_slots * e->context,
                           (size_t)e->drafter->n_taps * (size_t)e->drafter->hidden *
                               sv_dtype_bytes(sv_dev_act_dtype(e->dev)),
                           err);

@@ -28,6 +28,7 @@ struct sv_seq {
     enum sv_seq_state state;
     enum sv_finish_reason finish;
     const char *message;       /* static or engine-owned, with SV_FINISH_ERROR */
+    bool drafts_now;           /* in the plan at work */
     bool cancel;               /* asked for; honoured by the next plan */
     struct sv_seq *next;       /* in the engine's list, by submission */
     struct sv_arena arena;     /* owns the arrays below */
@@ -233,22 +234,29 @@ void sv_logits_take_prompts(struct sv_engine *e);
 /* ---------------------------------------------------------------- taps held back */
 
 /* held.c: taps of plain steps under the width policy, observed many at a time. */
+struct sv_held_row {
+    uint64_t request; /* whose it is; 0: nobody's */
+    int32_t slot, base;
+};
 struct sv_held {
-    int32_t cap_rows;  /* 0: never */
-    int32_t n_rows;    /* held */
-    bool now;          /* the plan at work adds to them */
+    int32_t cap_rows; /* 0: never */
+    int32_t n_rows;   /* held */
+    bool now;         /* the plan at work adds to them */
     size_t row_bytes;
-    void *taps;        /* device, (cap_rows, n_taps * hidden) act */
-    struct sv_i32_pair row_seg, seg_row0, seg_slot, seg_base, n_commit; /* one segment a row */
-    uint64_t *request; /* host, (cap_rows) whose row it is */
+    void *taps;       /* device, (cap_rows, n_taps * hidden) act */
+    struct sv_held_row *row; /* host, (cap_rows) */
+    int32_t chunk_rows;
+    void *chunk; /* device, (chunk_rows, n_taps * hidden): worked off together, one segment a row */
+    struct sv_i32_pair row_seg, seg_row0, seg_slot, seg_base, n_commit;
 };
 struct sv_engine;
-int sv_held_open(struct sv_held *h, struct sv_dev *dev, int32_t n_slots, int32_t max_rows, size_t row_bytes,
-                 struct sv_err *err);
+int sv_held_open(struct sv_held *h, struct sv_dev *dev, int32_t n_slots, int32_t max_rows, int64_t n_positions,
+                 size_t row_bytes, struct sv_err *err);
 void sv_held_close(struct sv_held *h, struct sv_dev *dev);
 void sv_held_plan(struct sv_engine *e);  /* before the plan at work is enqueued */
 void *sv_held_taps(const struct sv_held *h);
-void sv_held_flush(struct sv_engine *e); /* before a sequence gives its pages back */
+void sv_held_flush(struct sv_engine *e); /* before a sequence gives its pages back, to come back to them */
+void sv_held_end(struct sv_engine *e, struct sv_seq *q); /* before it gives them back for good */
 
 /* ---------------------------------------------------------------- rows cut after drafting */
 

@@ -103,6 +103,14 @@ static int32_t pages_owed(const struct sv_sched *s, const struct sv_cache *cache
     return n;
 }
 
+static int32_t n_seated(const struct sv_sched *s)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < s->n_slots; i++)
+        n += s->slot[i] != NULL;
+    return n;
+}
+
 /* Pages that are known for the beginning, and a promise of the rest; or nothing. */
 static bool seat_pages(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, int32_t slot)
 {
@@ -111,6 +119,8 @@ static bool seat_pages(const struct sv_sched *s, struct sv_cache *cache, struct 
         return false;
     /* A fresh prompt computes its last token in any case: somebody has to say what comes next. */
     int32_t most = q->n_tokens > q->n_prompt ? q->n_prefill : q->n_prefill - 1;
+    /* Where drafting pays, what lacks the draft's K/V is computed again, as a part of the prompt. */
+    cache->attach_whole = s->policy && sv_policy_would_draft(s->policy, n_seated(s) + 1);
     q->n_committed = q->wants_prompt_logits ? 0 : sv_cache_attach(cache, slot, q->tokens, most);
     int32_t more = sv_cache_pages_for(cache, q->n_prefill + q->width) -
                    sv_cache_pages_for(cache, q->n_committed);

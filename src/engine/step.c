@@ -27,7 +27,7 @@ static bool plan(struct sv_engine *e)
         if (!q->cancel || q->state == SV_SEQ_FINISHED)
             continue;
         sv_seq_finish(q, SV_FINISH_CANCELED, NULL);
-        sv_held_flush(e);
+        sv_held_end(e, q);
         sv_sched_unseat(&e->sched, &e->cache, q);
     }
     bool planned = sv_sched_plan(&e->sched, &e->cache, &e->plan, e->n_flight > 0);
@@ -433,7 +433,7 @@ static void advance_seg(struct sv_engine *e, int32_t s)
         sv_cache_slide(&e->cache, g->slot, q->n_committed);
         return;
     }
-    sv_held_flush(e);
+    sv_held_end(e, q);
     sv_sched_unseat(&e->sched, &e->cache, q);
 }
 

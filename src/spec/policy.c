@@ -15,6 +15,8 @@
 /* Drafting must look so much better than plain decoding to be taken up, and to be gone on with: each change of
  * kind finds cold caches. */
 static const double TAKE_UP = 1.01, GO_ON = 1.0;
+/* Cuts are worth so much of a width that is not cut. */
+static const double CUT_MARGIN = 0.9;
 /* Drafts that bring back less than this share of what they cost are on their way to be given up. */
 static const double HOPELESS = 0.5;
 int sv_policy_open(struct sv_policy **out, int32_t n_slots, int32_t block, bool drafts_on_device,
@@ -217,4 +219,21 @@ void sv_policy_choose(struct sv_policy *p)
         settle(p, &plain, &best, n_prompt_rows > 0);
     }
     p->load.n_prompt_rows = n_prompt_rows;
+}
+
+bool sv_policy_would_draft(const struct sv_policy *p, int32_t n)
+{
+    struct sv_load l = {.n_segs = n, .n_rows = n};
+    double plain = sv_cost_us(&p->cost, &l), margin = p->cuts ? CUT_MARGIN : TAKE_UP;
+    for (int32_t w = 2; w <= p->block && plain > 0; w++) {
+        l = (struct sv_load){.n_segs = n, .n_rows = n * w};
+        if (p->drafts_on_device) {
+            l.n_draft_segs = n;
+            l.n_draft_rows = n * w;
+            l.n_draft_out = n * (w - 1);
+        }
+        if (sv_policy_expect(p, SV_DRAFT_SHORT, w) * plain > margin * sv_cost_us(&p->cost, &l))
+            return true;
+    }
+    return false;
 }

@@ -301,6 +301,8 @@ void sv_policy_forget(struct sv_policy *p);
 void sv_policy_begin(struct sv_policy *p, int32_t n_prompt_rows, bool sampled);
 void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq);
 void sv_policy_choose(struct sv_policy *p);
+/* Would n requests without history draft? */
+bool sv_policy_would_draft(const struct sv_policy *p, int32_t n);
 /* Between drafting and verifying, with p->cuts_now: narrows seq[] to the rows that pay. share: of all drafts
  * in the order of the sequences. */
 void sv_policy_cut(struct sv_policy *p, const float *share);

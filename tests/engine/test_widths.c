@@ -225,17 +225,32 @@ static void give_up(const struct sv_engine_tuning *tuning)
     assert_int_equal(e->policy->n_gave_up, 1);
     assert_int_equal(e->policy->n_why[SV_WHY_GAVE_UP], 119);
     memcpy(prompt + 40, first->tokens, 100 * sizeof *prompt);
-    believe(e->policy, 1);
     struct run_out *next = run_one(e, &c, prompt, 140, 20);
     assert_true(next->n_cached >= 128);
     assert_memory_equal(next->tokens, first->tokens + 100, 20 * sizeof *prompt);
     assert_int_equal(e->accept.n_drafted, 0);
+    /* Where drafting pays, the next turn computes again what lacks the draft's K/V, and drafts. */
+    for (int32_t i = 0; i < e->policy->cost.plain.n; i++)
+        e->policy->cost.plain.us[i] *= 100;
+    believe(e->policy, 1);
+    assert_true(sv_policy_would_draft(e->policy, 1));
+    struct run_out *whole = run_one(e, &c, prompt, 140, 20);
+    assert_true(whole->n_cached >= 32 && whole->n_cached <= 48);
+    assert_memory_equal(whole->tokens, first->tokens + 100, 20 * sizeof *prompt);
+    assert_true(e->accept.n_drafted > 0);
+    int64_t n_drafted = e->accept.n_drafted;
+    whole = (run_out_free(whole, 1), run_one(e, &c, prompt, 140, 20)); /* and leaves pages that have it */
+    assert_true(whole->n_cached >= 128 && e->accept.n_drafted > n_drafted);
+    run_out_free(whole, 1);
+    for (int32_t i = 0; i < e->policy->cost.plain.n; i++)
+        e->policy->cost.plain.us[i] /= 100;
+    n_drafted = e->accept.n_drafted;
     struct sv_rng rng = {2}; /* whether drafting pays is a matter of this machine */
     e->policy->random = &rng;
     struct run_out *again = run_one(e, &c, prompt, 40, 120);
     assert_memory_equal(again->tokens, first->tokens, 120 * sizeof *prompt);
     assert_true(again->n_cached >= 32);
-    assert_true(e->accept.n_drafted > 0);
+    assert_true(e->accept.n_drafted > n_drafted);
     run_out_free(first, 1);
     run_out_free(next, 1);
     run_out_free(again, 1);
