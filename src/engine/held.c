@@ -1,9 +1,9 @@
 /*
- * held.c - taps of plain steps kept back: context K/V of the drafter is made when somebody drafts, and of many rows
+ * held.c - taps of plain steps and of prompts kept back: context K/V of the drafter is made when somebody drafts, and of many rows
  * at once.
  *
  * Where nobody drafts, the context K/V is needed by nobody yet, and making it costs several percent of a plain step.
- * So under the width policy the taps of plain steps are collected and worked off before a step drafts with them, when
+ * So under the width policy these taps are collected and worked off before a step drafts with them, when
  * there are too many, or before pages change hands. What a sequence still holds when it ends while nobody drafts is
  * dropped: its pages are marked as lacking the draft's part. Called by step.c. Only on devices that compute at once,
  * whose memory is the host's: elsewhere a pass is a graph whose pointers are fixed. Must not: let a step that could
@@ -162,20 +162,51 @@ void sv_held_end(struct sv_engine *e, struct sv_seq *q)
 
 /* ---------------------------------------------------------------- before a step */
 
-/* Who reads the draft's K/V in the plan at work; true: most of those who run do, or pages are shared by a prompt that
- * comes in. */
+/* Somebody else's pages that it begins with may lack what is held. */
+static bool shares(const struct sv_engine *e, const struct sv_plan_seg *g)
+{
+    if (g->kind != SV_SEG_PREFILL || !g->first)
+        return false;
+    for (int32_t i = 0; i < e->held.n_rows; i++)
+        if (e->held.row[i].request == g->request)
+            return false; /* it has begun already */
+    return true;
+}
+
+/* True: most of those who run draft in the plan at work, or a prompt that comes in shares pages. *some: anybody. */
 static bool wants_all(struct sv_engine *e, bool *some)
 {
     const struct sv_plan *p = &e->plan;
     bool shared = false;
     for (int32_t i = 0; i < p->n_segs; i++) {
         const struct sv_plan_seg *g = &p->seg[i];
-        struct sv_seq *q = e->sched.slot[g->slot];
-        q->drafts_now = g->n_draft_rows > 0;
-        shared |= g->kind == SV_SEG_PREFILL && g->first > 0;
+        e->sched.slot[g->slot]->drafts_now = g->n_draft_rows > 0;
+        shared |= shares(e, g);
     }
     *some = p->n_draft_segs > 0;
     return shared || 2 * p->n_draft_segs > p->n_segs;
+}
+
+/* One row of each that decodes; prompts too while nobody drafts, if that leaves room for others. */
+static bool can_hold(const struct sv_engine *e)
+{
+    const struct sv_plan *p = &e->plan;
+    const struct sv_policy *policy = e->sched.policy;
+    const bool prompts = !policy->trial.drafted && !policy->random && p->n_rows <= e->held.cap_rows / 4;
+    bool can = !p->n_draft_segs && !p->no_taps;
+    for (int32_t i = 0; i < p->n_segs && can; i++)
+        can = p->seg[i].kind == SV_SEG_VERIFY ? p->seg[i].n_rows == 1 : prompts;
+    return can;
+}
+
+static void hold(struct sv_held *h, const struct sv_plan *p)
+{
+    struct sv_held_row *r = h->row + h->n_rows;
+    for (int32_t i = 0; i < p->n_segs; i++)
+        for (int32_t k = 0; k < p->seg[i].n_rows; k++)
+            *r++ = (struct sv_held_row){.request = p->seg[i].gave_up ? 0 : p->seg[i].request,
+                                        .slot = p->seg[i].slot,
+                                        .base = p->seg[i].first + k};
 }
 
 /* The step about to run: its taps can be held, or what is held has to be worked off first. */
@@ -183,29 +214,24 @@ void sv_held_plan(struct sv_engine *e)
 {
     struct sv_held *h = &e->held;
     const struct sv_plan *p = &e->plan;
+    bool some = false;
     h->now = false;
     if (!e->sched.policy)
         sv_held_flush(e);
     if (!h->cap_rows || !e->sched.policy || !p->n_segs)
         return;
-    bool some, all = wants_all(e, &some), plain = p->n_rows == p->n_segs && !some;
-    for (int32_t i = 0; i < p->n_segs && plain; i++)
-        plain = p->seg[i].kind == SV_SEG_VERIFY;
-    if (plain && p->no_taps)
-        return;
+    bool all = wants_all(e, &some);
     if (h->n_rows && (all || some))
         work_off(e, 0, !all);
-    if (!plain)
+    if (!can_hold(e))
         return;
     if (h->n_rows + p->n_rows > h->cap_rows)
         work_off(e, NOBODY, false);
     if (h->n_rows > h->cap_rows / 4 * 3 || h->n_rows + p->n_rows > h->cap_rows)
         sv_held_flush(e);
     h->now = p->n_rows <= h->cap_rows;
-    for (int32_t i = 0; i < p->n_segs && h->now; i++)
-        h->row[h->n_rows + i] = (struct sv_held_row){.request = p->seg[i].gave_up ? 0 : p->seg[i].request,
-                                                     .slot = p->seg[i].slot,
-                                                     .base = p->seg[i].first};
+    if (h->now)
+        hold(h, p);
 }
 
 /* Where the step's taps go when they are held. */

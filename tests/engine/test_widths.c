@@ -235,7 +235,7 @@ static void give_up(const struct sv_engine_tuning *tuning)
     believe(e->policy, 1);
     assert_true(sv_policy_would_draft(e->policy, 1));
     struct run_out *whole = run_one(e, &c, prompt, 140, 20);
-    assert_true(whole->n_cached >= 32 && whole->n_cached <= 48);
+    assert_true(whole->n_cached <= 48); /* nothing at all where the prompt was held back too */
     assert_memory_equal(whole->tokens, first->tokens + 100, 20 * sizeof *prompt);
     assert_true(e->accept.n_drafted > 0);
     int64_t n_drafted = e->accept.n_drafted;
