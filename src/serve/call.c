@@ -322,7 +322,8 @@ void sv_call_out(struct sv_serve *s, const struct sv_out *o)
     } else if (c->req) {
         if (!c->p.stream || c->dialect->kind == SV_GENERATE) /* SGLang's streams repeat the text */
             sv_buf_append(&g->text, o->text, o->n_text);
-        c->dialect->keep(c, g, o);
+        if (o->logprobs || o->prompt_logprobs)
+            c->dialect->keep(c, g, o);
         if (c->p.stream)
             take_stream(c, g, o);
     }

@@ -25,11 +25,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #define MAX_HEADER_BYTES 65536
 #define MAX_AHEAD_BYTES 65536 /* of a pipelined request, while the answer before it is being made */
+#define MAX_FRAME_BYTES 16384 /* of a chunk that is written without evhttp ... */
+#define FRAME_HEAD 8          /* ... and of its length before it */
 /* Between the limit and this, a body is read and refused in the API's own error shape. */
 #define REFUSED_BODY_SLACK ((int64_t)1 << 20)
 
@@ -39,6 +40,7 @@ struct sv_http {
     struct evhttp_bound_socket *bound;
     struct sv_http_options o;
     struct evbuffer *piece; /* empty between calls */
+    char frame[FRAME_HEAD + MAX_FRAME_BYTES + 2];
     char *unix_path;        /* to be removed */
     int port;
     int32_t n_open;
@@ -304,27 +306,24 @@ void sv_http_begin(struct sv_http_req *q, int status, const char *type)
 }
 
 /* With nothing waiting to go out, a chunk goes to the socket at once, which saves arming and disarming its write
- * event; what does not fit waits in the buffer as always. False: nothing was done. */
+ * event; what does not fit waits in the buffer as always. Put together in one place, which is in the cache, it costs
+ * the kernel less than in three. False: nothing was done. */
 static bool write_through(struct sv_http_req *q, const void *data, size_t n)
 {
-    char head[24], *at = head + sizeof head - 2;
+    char *frame = q->http->frame, *text = frame + FRAME_HEAD, *at = text - 2;
+
+    if (q->http->o.tls || !q->chunked || !n || n > MAX_FRAME_BYTES || evbuffer_get_length(q->out))
+        return false;
     memcpy(at, "\r\n", 2);
     for (size_t rest = n; rest; rest >>= 4)
         *--at = "0123456789abcdef"[rest & 15];
-    struct iovec part[] = {
-        {at, (size_t)(head + sizeof head - at)}, {(void *)data, n}, {"\r\n", 2}};
-    struct msghdr m = {.msg_iov = part, .msg_iovlen = 3};
-
-    if (q->http->o.tls || !q->chunked || !n || evbuffer_get_length(q->out))
-        return false;
-    ssize_t sent = sendmsg(q->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+    memcpy(text, data, n);
+    memcpy(text + n, "\r\n", 2);
+    size_t all = (size_t)(text + n + 2 - at);
+    ssize_t sent = send(q->fd, at, all, MSG_DONTWAIT | MSG_NOSIGNAL);
     size_t done = sent > 0 ? (size_t)sent : 0; /* an error shows again when the loop writes */
-    for (int i = 0; i < 3; i++) {
-        size_t skip = done < part[i].iov_len ? done : part[i].iov_len;
-        if (skip < part[i].iov_len)
-            bufferevent_write(q->bev, (char *)part[i].iov_base + skip, part[i].iov_len - skip);
-        done -= skip;
-    }
+    if (done < all)
+        bufferevent_write(q->bev, at + done, all - done);
     return true;
 }
 
