@@ -13,7 +13,7 @@ trap 'kill "$pid" 2>/dev/null || true; rm -rf "$work"' EXIT
     2>"$work/log" &
 pid=$!
 for _ in $(seq 100); do
-    url=$(grep -o 'http://[0-9.:]*' "$work/log" || true)
+    url=$(grep -so 'http://[0-9.:]*' "$work/log" || true)
     [ -n "$url" ] && curl -fs "$url/health" >/dev/null && break
     sleep 0.1
 done

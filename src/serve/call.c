@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-/* A write takes about 12 us beside a busy engine, most of them in the kernel: so all take 3 % of a core. */
+/* A write takes about 8 us, most of them in the kernel: so all take 2 % of a core. */
 #define GAP_US_PER_SEQUENCE 400
 #define MAX_GAP_US 40000
 

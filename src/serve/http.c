@@ -264,7 +264,8 @@ static const char *phrase(int status)
         const char *text;
     } list[] = {{200, "OK"},           {204, "No Content"},   {304, "Not Modified"},
                 {400, "Bad Request"},  {401, "Unauthorized"}, {404, "Not Found"},
-                {405, "Method Not Allowed"}, {417, "Expectation Failed"}, {413, "Payload Too Large"}, {415, "Unsupported Media Type"},
+                {405, "Method Not Allowed"}, {417, "Expectation Failed"}, {413, "Payload Too Large"},
+                {415, "Unsupported Media Type"},
                 {422, "Unprocessable Entity"}, {429, "Too Many Requests"},
                 {500, "Internal Server Error"}, {501, "Not Implemented"},
                 {503, "Service Unavailable"}};

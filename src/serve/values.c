@@ -120,7 +120,8 @@ int sv_read_seed(struct sv_params *p, const struct sv_field *f, json_t *v, struc
     return 0;
 }
 
-/* How long an answer may get (at: zero is refused). What no context can hold means as long as possible, and so does -1 (llama.cpp). */
+/* How long an answer may get (at: zero is refused). What no context can hold means as long as possible, and so does
+ * -1, as in llama.cpp. */
 int sv_read_length(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
 {
     int64_t x;
