@@ -39,7 +39,7 @@ template <int HD, bool FEW> __global__ void __launch_bounds__(128) attn_combine(
     if (FEW)
         unit = attn_choose_unit(a, NULL, threadIdx.x % 32);
     for (bool waited = false;; waited = true) {
-        const int32_t row = i / a.p.n_heads, head = i - row * a.p.n_heads, s = i < n ? a.p.rows.row_seg[row] : -1;
+        const int32_t row = attn_div(i, a.by_heads), head = i - row * a.p.n_heads, s = i < n ? a.p.rows.row_seg[row] : -1;
         struct attn_seg g = {};
         if (s >= 0)
             g = attn_seg_at(a.p.rows, s);
@@ -113,6 +113,9 @@ static struct sv_attn_args args_of(const struct sv_cuda *cu, const struct sv_p_a
     struct sv_attn_args a = {};
     a.p = *p;
     a.group = p->n_heads / p->kv.n_kv_heads;
+    a.by_group = attn_magic(a.group);
+    a.by_kv = attn_magic(p->kv.n_kv_heads);
+    a.by_heads = attn_magic(p->n_heads);
     a.scale_log2 = p->softcap > 0 ? 1.0f : p->scale * ATTN_LOG2E;
     a.page_shift = -1;
     for (int32_t i = 0; i < 31; i++)

@@ -41,6 +41,7 @@ struct alignas(64) sv_attn_map {
 struct sv_attn_args {
     struct sv_p_attention p;
     int32_t group;      /* q heads per kv head */
+    uint32_t by_group, by_kv, by_heads; /* attn_magic of it, of kv heads and of q heads */
     float scale_log2;   /* scale * log2(e); 1 with a softcap, whose result is already in powers of two */
     int32_t page_shift; /* log2(page_size), or -1 */
     int32_t n_stages, n_stages_run; /* the latter beside a block's sum of spans */

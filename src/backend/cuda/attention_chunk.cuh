@@ -73,19 +73,22 @@ static __device__ __forceinline__ int32_t box_page(const struct sv_attn_args &a,
     return page;
 }
 
-/* Boxes of a chunk, one a lane: 64 columns of some keys of one page. */
+/* Boxes of a chunk, one a lane: 64 columns of some keys of one page. To ask for one takes some 90 clocks, which is as long as a
+ * box takes to come when memory is quick, so each of LOADERS warps asks for its share. */
 struct box {
     int32_t half, col, at; /* of the chunk's keys; of the columns; first key within the chunk, beyond it: no box */
+    bool here;             /* this warp asks for it */
 };
 
 /* This lane's. */
-template <int HD> static __device__ __forceinline__ struct box box_of(const struct sv_attn_args &a)
+template <int HD, int LOADERS> static __device__ __forceinline__ struct box box_of(const struct sv_attn_args &a)
 {
     const int32_t lane = threadIdx.x % 32, per_chunk = KEYS / a.box_rows;
     struct box b;
     b.col = lane / per_chunk;
     b.at = b.col < HD / 64 ? lane % per_chunk * a.box_rows : 1 << 30;
     b.half = b.at / HALF;
+    b.here = lane % LOADERS == (int32_t)threadIdx.x / 32 % LOADERS;
     return b;
 }
 
@@ -98,18 +101,19 @@ static __device__ __forceinline__ void load_box(const struct sv_attn_args &a, bo
              b.col * 64, first & (a.p.kv.page_size - 1), it.kv_head, page, ring_full(r));
 }
 
-/* Says how much is to come into the stage that r names. By the whole warp. */
-static __device__ __forceinline__ void expect_boxes(const struct sv_attn_args &a, bool mine, const struct ring &r)
+/* Says how much is to come into the stage that r names, all warps' boxes. By the whole of each warp; the first says it. */
+template <int LOADERS>
+static __device__ __forceinline__ void expect_boxes(const struct sv_attn_args &a, bool comes, const struct ring &r)
 {
-    const uint32_t boxes = (uint32_t)__popc(__ballot_sync(0xffffffffu, mine));
-    if (threadIdx.x % 32 == 0)
+    const uint32_t boxes = (uint32_t)__popc(__ballot_sync(0xffffffffu, comes));
+    if (threadIdx.x % (32 * LOADERS) == 0)
         bar_expect(ring_full(r), boxes * (uint32_t)a.box_rows * 128);
     __syncwarp();
 }
 
 /* The first stages of a block's first item, on either side of the wait for the launch before: that one may still be writing
  * keys and values of the segment's own rows, the others have long been there. Returns how many stages; by the whole warp. */
-template <int HD, typename F>
+template <int HD, int LOADERS, typename F>
 static __device__ __forceinline__ int32_t load_first(const struct sv_attn_args &a, const struct attn_item &it, const struct box &b, int32_t n_chunks,
                                                      struct ring &r, F wait)
 {
@@ -125,11 +129,11 @@ static __device__ __forceinline__ int32_t load_first(const struct sv_attn_args &
         for (int i = 0; i < 8; i++) {
             if (i >= n)
                 break;
-            const bool mine = page[i / 4] >= 0 && b.half == i % 2;
+            const bool comes = page[i / 4] >= 0 && b.half == i % 2;
             const int32_t key = first + i / 4 * KEYS;
             if (!own)
-                expect_boxes(a, mine, at);
-            if (mine && (key + a.box_rows > it.g.base) == own)
+                expect_boxes<LOADERS>(a, comes, at);
+            if (comes && b.here && (key + a.box_rows > it.g.base) == own)
                 load_box<HD>(a, i / 2 % 2, it, b, key, page[i / 4], at);
             ring_next(at);
         }
@@ -140,7 +144,7 @@ static __device__ __forceinline__ int32_t load_first(const struct sv_attn_args &
 }
 
 /* Chunks c to end - 1, of the first of which `done` stages are there. */
-template <int HD>
+template <int HD, int LOADERS>
 static __device__ __forceinline__ void load_rest(const struct sv_attn_args &a, const struct attn_item &it,
                                                  const struct box &b, int32_t c, int32_t end, int32_t done,
                                                  struct ring &r)
@@ -154,10 +158,10 @@ static __device__ __forceinline__ void load_rest(const struct sv_attn_args &a, c
         for (int j = 0; j < 4; j++) {
             if (j < done)
                 continue;
-            const bool mine = now >= 0 && b.half == j % 2;
+            const bool comes = now >= 0 && b.half == j % 2;
             bar_wait(ring_free(r), r.phase ^ 1);
-            expect_boxes(a, mine, r);
-            if (mine)
+            expect_boxes<LOADERS>(a, comes, r);
+            if (comes && b.here)
                 load_box<HD>(a, j / 2, it, b, first, now, r);
             ring_next(r);
         }
@@ -174,7 +178,7 @@ static __device__ __forceinline__ void load_queries(const struct sv_attn_args &a
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const int32_t i = q_warp + (int32_t)lane / 4 + 8 * r, row = i / a.group;
+        const int32_t i = q_warp + (int32_t)lane / 4 + 8 * r, row = attn_div(i, a.by_group);
         const uint32_t *from = (const uint32_t *)((const __nv_bfloat16 *)a.p.q + (int64_t)(it.g.row0 + row) * a.p.ldq +
                                                   (int64_t)(it.kv_head * a.group + i - row * a.group) * HD) +
                                lane % 4;
@@ -281,12 +285,12 @@ static __device__ __forceinline__ struct sight sight_of(const struct sv_attn_arg
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         const int32_t at = q_warp + (int32_t)threadIdx.x % 32 / 4 + 8 * j;
-        const int32_t row = (at < it.n_q ? at : it.n_q - 1) / a.group;
+        const int32_t row = attn_div(at < it.n_q ? at : it.n_q - 1, a.by_group);
         see.rows.lo[j] = attn_lo(a.p, it.g.base, row);
         see.rows.hi[j] = attn_hi(a.p, it.g.base, it.g.n, row);
     }
-    const int32_t row_first = q_group / a.group;
-    const int32_t row_last = (q_group + GROUP_ROWS < it.n_q ? q_group + GROUP_ROWS - 1 : it.n_q - 1) / a.group;
+    const int32_t row_first = attn_div(q_group, a.by_group);
+    const int32_t row_last = attn_div(q_group + GROUP_ROWS < it.n_q ? q_group + GROUP_ROWS - 1 : it.n_q - 1, a.by_group);
     see.lo_any = attn_lo(a.p, it.g.base, row_first);
     see.lo_all = attn_lo(a.p, it.g.base, row_last);
     see.hi_any = attn_hi(a.p, it.g.base, it.g.n, row_last);

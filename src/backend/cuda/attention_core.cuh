@@ -32,6 +32,18 @@ static __device__ __forceinline__ float attn_exp2(float x)
 #endif
 }
 
+/* 1 / x to within a unit of the last place: a division as IEEE has it is 20 instructions and a call, in 64 places. */
+static __device__ __forceinline__ float attn_rcp(float x)
+{
+#ifdef SV_CUDA_EMULATED
+    return 1.0f / x;
+#else
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
 /* How (m, .) and (m2, .) go together: both are scaled to the larger maximum. A side that saw nothing has
  * m = -inf, sums of zero, and leaves the other as it is. */
 struct attn_factors {
@@ -55,7 +67,7 @@ static __device__ __forceinline__ float attn_merge(float x, float x2, struct att
 static __device__ __forceinline__ float attn_softcap(float x, float twice, float cap_log2)
 {
     const float e = attn_exp2(__fmul_rn(x, twice)); /* e^(2 s / cap); inf and 0 are fine */
-    return __fmul_rn(cap_log2, __fsub_rn(1.0f, __fdiv_rn(2.0f, __fadd_rn(e, 1.0f))));
+    return __fmul_rn(cap_log2, __fsub_rn(1.0f, __fmul_rn(2.0f, attn_rcp(__fadd_rn(e, 1.0f)))));
 }
 
 /* What the unnormalised output is multiplied with. A sink is one more term of the sum, without a value. */
@@ -63,17 +75,30 @@ static __device__ __forceinline__ float attn_inverse(const struct sv_attn_args &
                                                      float l)
 {
     if (a.p.sinks.data == NULL)
-        return l == 0.0f ? 0.0f : __fdiv_rn(1.0f, l);
+        return l == 0.0f ? 0.0f : attn_rcp(l);
     const float sink = __fmul_rn(sv_weight_at(a.p.sinks.data, a.p.sinks.dtype, head), ATTN_LOG2E);
     const struct attn_factors f = attn_merge_factors(m, sink);
     const float sum = __fmaf_rn(l, f.a, f.b);
-    return sum == 0.0f ? 0.0f : __fdiv_rn(f.a, sum);
+    return sum == 0.0f ? 0.0f : __fmul_rn(f.a, attn_rcp(sum));
 }
 
 /* Adding +0 makes zeros of either sign one: a merge with an empty side may have turned -0 into +0. */
 static __device__ __forceinline__ float attn_output(float o, float inverse)
 {
     return __fadd_rn(__fmul_rn(o, inverse), 0.0f);
+}
+
+/* ---------------------------------------------------------------- divisions */
+
+/* n / d for n d < 2^32, by a number made of d beforehand: a division is some 200 clocks, and in a short launch one waits for all
+ * of them. */
+static inline uint32_t attn_magic(int32_t d)
+{
+    return d == 1 ? 0 : (uint32_t)(((uint64_t)1 << 32) / (uint32_t)d) + 1;
+}
+static __device__ __forceinline__ int32_t attn_div(int32_t n, uint32_t magic)
+{
+    return magic ? (int32_t)__umulhi((uint32_t)n, magic) : n;
 }
 
 /* ---------------------------------------------------------------- what a row sees */
@@ -125,22 +150,23 @@ static __device__ __forceinline__ int32_t *attn_item0(struct attn_items *plan)
     return (int32_t *)(plan->seg + plan->n_segs);
 }
 
-static __device__ __forceinline__ int32_t attn_unit_keys(int32_t unit)
+static __device__ __forceinline__ int32_t attn_unit_shift(int32_t unit)
 {
-    return unit == SV_ATTN_BY_CHUNK ? SV_ATTN_CHUNK : SV_ATTN_SPAN;
+    static_assert(SV_ATTN_CHUNK == 1 << 7 && SV_ATTN_SPAN == 1 << 9, "keys of a unit");
+    return unit == SV_ATTN_BY_CHUNK ? 7 : 9;
 }
 /* Parts of a segment: those that any of its rows sees, numbered from attn_part0. */
 static __device__ __forceinline__ int32_t attn_part0(const struct sv_p_attention &p, struct attn_seg g,
                                                      int32_t unit)
 {
-    return attn_lo(p, g.base, 0) / attn_unit_keys(unit);
+    return attn_lo(p, g.base, 0) >> attn_unit_shift(unit);
 }
 static __device__ __forceinline__ int32_t attn_n_parts(const struct sv_p_attention &p, struct attn_seg g,
                                                        int32_t unit)
 {
     if (unit == SV_ATTN_WHOLE)
         return 1;
-    return (g.base + g.n - 1) / attn_unit_keys(unit) - attn_part0(p, g, unit) + 1;
+    return ((g.base + g.n - 1) >> attn_unit_shift(unit)) - attn_part0(p, g, unit) + 1;
 }
 
 /* Which unit ends first, by what was measured (docs/cuda-kernels.md). Chunks only while no multiprocessor gets a second
@@ -150,14 +176,14 @@ static __device__ __forceinline__ int32_t attn_choose_unit(const struct sv_attn_
                                                            int32_t lane)
 {
     int32_t chunks = 0, most[2] = {0, 0}, total = 0, longest = 0, n_tiles = 0;
-    const int32_t n_kv = a.p.kv.n_kv_heads, blocks = a.n_blocks, tile_rows = a.tile_rows;
+    const int32_t n_kv = a.p.kv.n_kv_heads, blocks = a.n_blocks, tile_shift = a.tile_rows == 64 ? 6 : 7;
     if (a.unit == SV_ATTN_WHOLE)
         return SV_ATTN_WHOLE;
     for (int32_t s = lane; s < a.p.rows.n_segs; s += 32) {
         const struct attn_seg g = segs ? segs[s] : attn_seg_at(a.p.rows, s);
         if (g.n == 0)
             continue;
-        const int32_t tiles = (g.n * a.group + tile_rows - 1) / tile_rows;
+        const int32_t tiles = (g.n * a.group + a.tile_rows - 1) >> tile_shift;
         const int32_t len = (g.base + g.n - attn_lo(a.p, g.base, 0)) / SV_ATTN_TILE + 1;
         n_tiles += tiles;
         total += tiles * len;
@@ -252,7 +278,7 @@ static __device__ __forceinline__ struct attn_item attn_item_at(const struct sv_
                                                                 int32_t i)
 {
     struct attn_item it;
-    const int32_t n_kv = a.p.kv.n_kv_heads, of_head = i / n_kv;
+    const int32_t n_kv = a.p.kv.n_kv_heads, of_head = attn_div(i, a.by_kv);
     const int32_t *const item0 = attn_item0(plan);
     int32_t lo = 0, hi = a.p.rows.n_segs; /* the last segment whose first item is at most of_head */
     it.kv_head = i - of_head * n_kv;
@@ -266,14 +292,14 @@ static __device__ __forceinline__ struct attn_item attn_item_at(const struct sv_
     it.g = plan->seg[lo];
     it.n_q = it.g.n * a.group;
     const int32_t tiles = (it.n_q + tile_rows - 1) / tile_rows, in_seg = of_head - item0[lo];
-    it.part = in_seg / tiles;
+    it.part = plan->unit == SV_ATTN_WHOLE ? 0 : tiles == 1 ? in_seg : in_seg / tiles;
     /* The last tiles see most: they go first, so that the short ones fill the gaps. */
     it.q0 = (tiles - 1 - (in_seg - it.part * tiles)) * tile_rows;
     const int32_t last = it.q0 + tile_rows < it.n_q ? it.q0 + tile_rows : it.n_q;
-    it.seen_lo = attn_lo(a.p, it.g.base, it.q0 / a.group);
-    it.seen_hi = attn_hi(a.p, it.g.base, it.g.n, (last - 1) / a.group);
+    it.seen_lo = attn_lo(a.p, it.g.base, attn_div(it.q0, a.by_group));
+    it.seen_hi = attn_hi(a.p, it.g.base, it.g.n, attn_div(last - 1, a.by_group));
     if (plan->unit != SV_ATTN_WHOLE) {
-        const int32_t keys = attn_unit_keys(plan->unit);
+        const int32_t keys = 1 << attn_unit_shift(plan->unit);
         const int32_t begin = (attn_part0(a.p, it.g, plan->unit) + it.part) * keys;
         it.seen_lo = it.seen_lo > begin ? it.seen_lo : begin;
         it.seen_hi = it.seen_hi < begin + keys ? it.seen_hi : begin + keys;

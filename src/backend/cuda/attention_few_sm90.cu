@@ -14,7 +14,8 @@
 enum {
     CLUSTER = SV_ATTN_CLUSTER,
     PER_ROUND = 2 * CLUSTER, /* parts that are put together at a time */
-    MAX_SLOTS = GROUP_ROWS / CLUSTER
+    MAX_SLOTS = GROUP_ROWS / CLUSTER,
+    LOADERS = 4 /* warps */
 };
 
 /* A part of one query, as the block that puts it together gets it: HD values, maximum, sum. */
@@ -24,15 +25,15 @@ template <int HD> static constexpr uint32_t PART_BYTES = (HD + 4) * 4;
 struct few {
     struct attn_seg g;
     int32_t kv_head, n_q;
-    int32_t keys;           /* of a part: a chunk or a span */
-    int32_t part0, n_parts; /* from key part0 * keys on */
+    int32_t shift;          /* log2 of a part's keys: a chunk or a span */
+    int32_t part0, n_parts; /* from key part0 << shift on */
     int32_t rank, n_slots;  /* queries rank, rank + CLUSTER, ... are put together here */
 };
 
 static __device__ __forceinline__ struct few few_of(const struct sv_attn_args &a)
 {
     struct few f;
-    const int32_t tile = (int32_t)blockIdx.x / CLUSTER, s = tile / a.p.kv.n_kv_heads;
+    const int32_t tile = (int32_t)blockIdx.x / CLUSTER, s = attn_div(tile, a.by_kv);
     f.rank = attn_cluster_rank();
     f.g = attn_seg_at(a.p.rows, s);
     f.kv_head = tile - s * a.p.kv.n_kv_heads;
@@ -40,16 +41,16 @@ static __device__ __forceinline__ struct few few_of(const struct sv_attn_args &a
     f.n_slots = (f.n_q - f.rank + CLUSTER - 1) / CLUSTER;
     const int32_t lo = attn_lo(a.p, f.g.base, 0), last = f.g.base + f.g.n - 1;
     const bool by_chunk = a.unit == SV_ATTN_AUTO ? last / KEYS - lo / KEYS < PER_ROUND : a.unit == SV_ATTN_BY_CHUNK;
-    f.keys = by_chunk ? KEYS : SV_ATTN_SPAN;
-    f.part0 = lo / f.keys;
-    f.n_parts = last / f.keys - f.part0 + 1;
+    f.shift = attn_unit_shift(by_chunk ? SV_ATTN_BY_CHUNK : SV_ATTN_BY_SPAN);
+    f.part0 = lo >> f.shift;
+    f.n_parts = (last >> f.shift) - f.part0 + 1;
     return f;
 }
 
 static __device__ __forceinline__ struct attn_item few_item(const struct sv_attn_args &a, const struct few &f, int32_t part)
 {
     struct attn_item it;
-    const int32_t begin = (f.part0 + part) * f.keys, end = begin + f.keys, lo = attn_lo(a.p, f.g.base, 0);
+    const int32_t begin = (f.part0 + part) << f.shift, end = begin + (1 << f.shift), lo = attn_lo(a.p, f.g.base, 0);
     it.g = f.g;
     it.kv_head = f.kv_head;
     it.q0 = 0;
@@ -66,16 +67,16 @@ static __device__ __forceinline__ struct attn_item few_item(const struct sv_attn
 template <int HD>
 static __device__ __forceinline__ void few_load(const struct sv_attn_args &a, const struct few &f, struct ring r)
 {
-    const struct box b = box_of<HD>(a);
+    const struct box b = box_of<HD, LOADERS>(a);
     bool waited = false;
     for (int32_t part = f.rank; part < f.n_parts; part += CLUSTER) {
         const struct attn_item it = few_item(a, f, part);
         const int32_t c = it.seen_lo / KEYS, end = (it.seen_hi + KEYS - 1) / KEYS;
         int32_t done = 0;
         if (!waited)
-            done = load_first<HD>(a, it, b, end - c, r, []() { sv_pdl_wait(); });
+            done = load_first<HD, LOADERS>(a, it, b, end - c, r, []() { sv_pdl_wait(); });
         waited = true;
-        load_rest<HD>(a, it, b, c + done / 4, end, done % 4, r);
+        load_rest<HD, LOADERS>(a, it, b, c + done / 4, end, done % 4, r);
         if (part / CLUSTER % 2 == 1 && part / PER_ROUND < (f.n_parts - 1) / PER_ROUND)
             attn_cluster_sync(); /* see few_work */
     }
@@ -115,8 +116,8 @@ static __device__ __forceinline__ void few_fold(const struct sv_attn_args &a, co
                                                 const uint8_t *parts, struct folding<HD / 32> &sum)
 {
     constexpr int VEC = HD / 32, PER_SPAN = SV_ATTN_SPAN / SV_ATTN_CHUNK;
-    const int32_t lane = threadIdx.x % 32, row = q / a.group, from = f.part0 + round * PER_ROUND;
-    const int32_t lo = attn_lo(a.p, f.g.base, row) / f.keys, hi = (attn_hi(a.p, f.g.base, f.g.n, row) - 1) / f.keys;
+    const int32_t lane = threadIdx.x % 32, row = attn_div(q, a.by_group), from = f.part0 + round * PER_ROUND;
+    const int32_t lo = attn_lo(a.p, f.g.base, row) >> f.shift, hi = (attn_hi(a.p, f.g.base, f.g.n, row) - 1) >> f.shift;
     int32_t p = lo > from ? lo : from;
     const int32_t last = hi < from + PER_ROUND - 1 ? hi : from + PER_ROUND - 1;
     const uint8_t *at = parts + (uint32_t)((p - from) * MAX_SLOTS + q / CLUSTER) * PART_BYTES<HD>;
@@ -130,7 +131,7 @@ static __device__ __forceinline__ void few_fold(const struct sv_attn_args &a, co
             const float2 o = *(const float2 *)(at + (lane * VEC + j) * 4);
             x.o[j] = o.x, x.o[j + 1] = o.y;
         }
-        if (f.keys == SV_ATTN_SPAN) {
+        if (f.shift == attn_unit_shift(SV_ATTN_BY_SPAN)) {
             part_merge(sum.run, x);
             continue;
         }
@@ -203,7 +204,7 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
         const int32_t i = f.rank + CLUSTER * (warp + 4 * k);
         if (warp + 4 * k >= f.n_slots)
             continue;
-        const int32_t row = i / a.group, head = f.kv_head * a.group + (i - row * a.group);
+        const int32_t row = attn_div(i, a.by_group), head = f.kv_head * a.group + (i - row * a.group);
         const struct part<VEC> &s = mine[k].run;
         const float inverse = attn_inverse(a, head, s.m, s.l);
         __nv_bfloat16 *out = (__nv_bfloat16 *)a.p.out + (int64_t)(f.g.row0 + row) * a.p.ldo + (int64_t)head * HD + lane * VEC;
@@ -215,7 +216,7 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
 }
 
 /* Shared memory: the ring, barriers and one more for parts that come, parts. */
-template <int HD> __global__ void __launch_bounds__(160, 1) attn_few(const __grid_constant__ struct sv_attn_args a)
+template <int HD> __global__ void __launch_bounds__(256, 1) attn_few(const __grid_constant__ struct sv_attn_args a)
 {
     ATTN_SHARED(shared);
     uint8_t *const behind = shared + a.ring_bytes;
@@ -260,7 +261,7 @@ bool sv_cuda_attn_few(int32_t head_dim, struct sv_attn_launch *out)
         return false;
     *out = (struct sv_attn_launch){.kernel = head_dim == 128 ? attn_few<128> : attn_few<64>,
                                    .tile_rows = GROUP_ROWS,
-                                   .n_threads = 160,
+                                   .n_threads = 256,
                                    .blocks_per_sm = 1,
                                    .stage_bytes = HALF * head_dim * 2,
                                    .fixed_bytes = BAR_BYTES + 16 + PER_ROUND * MAX_SLOTS * (head_dim + 4) * 4,

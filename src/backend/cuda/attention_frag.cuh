@@ -124,7 +124,7 @@ static __device__ __forceinline__ void write_rows(const struct sv_attn_args &a, 
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int32_t q = q_warp + (int32_t)lane / 4 + 8 * r;
-        const int32_t head = it.kv_head * a.group + q % a.group;
+        const int32_t head = it.kv_head * a.group + q - attn_div(q, a.by_group) * a.group;
         const float inverse = q < it.n_q ? attn_inverse(a, head, s.m[r], s.l[r]) : 0.0f;
 #pragma unroll
         for (int n = 0; n < HD / 8; n++)
@@ -139,7 +139,7 @@ static __device__ __forceinline__ void write_rows(const struct sv_attn_args &a, 
         const int32_t row = (lane + 32 * i) / CHUNKS, chunk = lane % CHUNKS, q = q_warp + row;
         if (q >= it.n_q)
             continue;
-        const int32_t r = q / a.group, head = it.kv_head * a.group + (q - r * a.group);
+        const int32_t r = attn_div(q, a.by_group), head = it.kv_head * a.group + (q - r * a.group);
         __nv_bfloat16 *to = (__nv_bfloat16 *)a.p.out + (int64_t)(it.g.row0 + r) * a.p.ldo +
                             (int64_t)head * HD + chunk * 8;
         *(uint4 *)to = attn_load16(stage + at<HD>(row, chunk));
@@ -155,7 +155,7 @@ static __device__ __forceinline__ void write_parts(const struct sv_attn_args &a,
         const int32_t q = q_warp + (int32_t)lane / 4 + 8 * r;
         if (q >= it.n_q)
             continue;
-        const int32_t row = q / a.group, head = it.kv_head * a.group + (q - row * a.group);
+        const int32_t row = attn_div(q, a.by_group), head = it.kv_head * a.group + (q - row * a.group);
         const int64_t to = attn_part_at(a, it.part, it.g.row0 + row, head);
         if (lane % 4 == 0)
             a.part_ml[to] = make_float2(s.m[r], s.l[r]);

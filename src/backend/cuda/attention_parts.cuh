@@ -55,8 +55,8 @@ static __device__ __forceinline__ void attn_fold(const struct sv_attn_args &a, i
                                                  const struct attn_seg &g, int32_t r, int32_t head, int32_t lane)
 {
     constexpr int VEC = HD / 32, PER_SPAN = SV_ATTN_SPAN / SV_ATTN_CHUNK;
-    const int32_t row = g.row0 + r, keys = attn_unit_keys(unit), part0 = attn_part0(a.p, g, unit);
-    const int32_t first = attn_lo(a.p, g.base, r) / keys, last = (attn_hi(a.p, g.base, g.n, r) - 1) / keys;
+    const int32_t row = g.row0 + r, shift = attn_unit_shift(unit), part0 = attn_part0(a.p, g, unit);
+    const int32_t first = attn_lo(a.p, g.base, r) >> shift, last = (attn_hi(a.p, g.base, g.n, r) - 1) >> shift;
     const int64_t at = attn_part_at(a, 0, row, head), step = (int64_t)a.p.rows.n_rows * a.p.n_heads;
 
     struct part<VEC> run, span, x[AHEAD];

@@ -15,9 +15,10 @@ enum { N_OFFSETS = 8 }; /* tiles whose addresses are kept; a power of two above 
 
 /* ---------------------------------------------------------------- loads */
 
+/* The tile's keys `from` to `to` - 1, zeros for those that nobody sees. */
 template <int HD, int WARPS>
 static __device__ __forceinline__ void load_tile(const struct sv_attn_args &a, uint32_t stage,
-                                                 const uint32_t *offsets)
+                                                 const uint32_t *offsets, int32_t from = 0, int32_t to = SV_ATTN_TILE)
 {
     constexpr int CHUNKS = HD / 8, TILE_BYTES = SV_ATTN_TILE * HD * 2;
     const uint4 *k = (const uint4 *)a.p.kv.k, *v = (const uint4 *)a.p.kv.v;
@@ -25,11 +26,13 @@ static __device__ __forceinline__ void load_tile(const struct sv_attn_args &a, u
 #pragma unroll
     for (int i = 0; i < SV_ATTN_TILE * CHUNKS / (WARPS * 32); i++) {
         const uint32_t row = threadIdx.x / CHUNKS + i * (WARPS * 32 / CHUNKS);
+        if ((int32_t)row < from || (int32_t)row >= to)
+            continue;
         const uint32_t off = offsets[row];
         const bool seen = off != ATTN_NONE;
-        const uint64_t from = seen ? (uint64_t)off + chunk : 0;
-        attn_copy16(stage + at<HD>(row, chunk), k + from, seen);
-        attn_copy16(stage + TILE_BYTES + at<HD>(row, chunk), v + from, seen);
+        const uint64_t key = seen ? (uint64_t)off + chunk : 0;
+        attn_copy16(stage + at<HD>(row, chunk), k + key, seen);
+        attn_copy16(stage + TILE_BYTES + at<HD>(row, chunk), v + key, seen);
     }
 }
 
@@ -45,7 +48,7 @@ static __device__ __forceinline__ void load_queries(const struct sv_attn_args &a
         const bool there = q < it.n_q;
         const __nv_bfloat16 *from = (const __nv_bfloat16 *)a.p.q;
         if (there) {
-            const int32_t r = q / a.group, head = it.kv_head * a.group + (q - r * a.group);
+            const int32_t r = attn_div(q, a.by_group), head = it.kv_head * a.group + (q - r * a.group);
             from += (int64_t)(it.g.row0 + r) * a.p.ldq + (int64_t)head * HD + chunk * 8;
         }
         attn_copy16(to + at<HD>(row, chunk), from, there);
@@ -143,6 +146,14 @@ static __device__ __forceinline__ void soften(const struct sv_attn_args &a, floa
 
 /* ---------------------------------------------------------------- the kernel */
 
+/* Everything before this launch is done; what it wrote may be read, and what it reads be written. */
+static __device__ __forceinline__ void settle(const struct sv_attn_args &a, const struct attn_items *plan)
+{
+    sv_pdl_wait();
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        *a.plan_unit = plan->unit;
+}
+
 /* Shared memory: the ring (keys, values of each stage), addresses of N_OFFSETS tiles, the plan. Queries pass through the
  * ring's last stage on their way to registers. */
 template <int HD, int WARPS>
@@ -158,15 +169,18 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attn_portable(
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float4 *const run = a.run + (size_t)blockIdx.x * (HD / 8 + 1) * (WARPS * 32) + threadIdx.x;
 
-    sv_pdl_wait();
-    sv_pdl_launch(); /* not before: see attn_combine */
+    if (!a.early)
+        sv_pdl_wait();
+    sv_pdl_launch(); /* not before, unless segments are settled: see attn_combine */
     if (warp == 0)
         attn_plan_items(a, WARPS * 16, plan);
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        *a.plan_unit = plan->unit;
     __syncthreads();
     const int32_t n_items = plan->n_items * a.p.kv.n_kv_heads;
     const bool whole = plan->unit == SV_ATTN_WHOLE;
+    bool waited = false;
+    /* One block that waits keeps the launch from ending before those it follows. */
+    if (blockIdx.x > 0 && (int32_t)blockIdx.x >= n_items)
+        return;
 
     for (int32_t turn = 0; turn * (int32_t)gridDim.x < n_items; turn++) {
         const int32_t i = attn_turn(turn);
@@ -180,13 +194,13 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attn_portable(
         struct lane_rows rows;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const int32_t q = q_warp + (int32_t)lane / 4 + 8 * r, row = (q < it.n_q ? q : it.n_q - 1) / a.group;
+            const int32_t q = q_warp + (int32_t)lane / 4 + 8 * r, row = attn_div(q < it.n_q ? q : it.n_q - 1, a.by_group);
             rows.lo[r] = attn_lo(a.p, it.g.base, row);
             rows.hi[r] = attn_hi(a.p, it.g.base, it.g.n, row);
         }
         /* What any of the warp's queries sees, and what all see. */
-        const int32_t row_first = q_warp / a.group;
-        const int32_t row_last = (q_warp + 15 < it.n_q ? q_warp + 15 : it.n_q - 1) / a.group;
+        const int32_t row_first = attn_div(q_warp, a.by_group);
+        const int32_t row_last = attn_div(q_warp + 15 < it.n_q ? q_warp + 15 : it.n_q - 1, a.by_group);
         const bool busy = q_warp < it.n_q;
         const int32_t lo_any = attn_lo(a.p, it.g.base, row_first), lo_all = attn_lo(a.p, it.g.base, row_last);
         const int32_t hi_any = attn_hi(a.p, it.g.base, it.g.n, row_last);
@@ -195,13 +209,20 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attn_portable(
         __syncthreads(); /* the item before is done with shared memory */
         for (int32_t j = threadIdx.x; j < a.n_stages * SV_ATTN_TILE; j += WARPS * 32)
             offsets[j] = attn_key_at(a, it, it.from * SV_ATTN_TILE + j);
-        load_queries<HD, WARPS>(a, it, last_stage);
         __syncthreads();
-        for (int32_t j = 0; j < a.n_stages - 1; j++) {
-            if (it.from + j < it.to)
-                load_tile<HD, WARPS>(a, ring + j * STAGE_BYTES, offsets + j * SV_ATTN_TILE);
-            attn_copy_commit();
+        /* Keys of earlier positions are on their way while the launch before may still write the segment's own. */
+        const int32_t first = it.from * SV_ATTN_TILE, old = waited ? 1 << 30 : it.g.base > first ? it.g.base - first : 0;
+        for (int32_t j = 0; j < a.n_stages - 1 && it.from + j < it.to; j++)
+            load_tile<HD, WARPS>(a, ring + j * STAGE_BYTES, offsets + j * SV_ATTN_TILE, 0, old - j * SV_ATTN_TILE);
+        if (!waited) {
+            settle(a, plan);
+            for (int32_t j = 0; j < a.n_stages - 1 && it.from + j < it.to; j++)
+                load_tile<HD, WARPS>(a, ring + j * STAGE_BYTES, offsets + j * SV_ATTN_TILE, old - j * SV_ATTN_TILE);
         }
+        waited = true;
+        load_queries<HD, WARPS>(a, it, last_stage);
+        for (int32_t j = 0; j < a.n_stages - 1; j++)
+            attn_copy_commit(); /* all is in the first group */
         attn_copy_wait(a.n_stages - 2);
         __syncthreads();
         uint32_t qf[HD / 16][4];
@@ -272,6 +293,8 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attn_portable(
             write_parts<HD>(a, it, q_warp, span, lane);
         }
     }
+    if (!waited)
+        settle(a, plan);
 }
 
 template <int HD, int WARPS> static void describe(struct sv_attn_launch *out)

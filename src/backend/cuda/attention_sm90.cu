@@ -1,8 +1,8 @@
 /*
  * attention_sm90.cu - paged attention on the matrix instruction and the copy engine of sm_90a. Head sizes 64 and 128.
  *
- * Launched by attention.cu. A block is one warp that loads and one or two warpgroups that work, 64 queries each. The
- * loader runs ahead through a ring of stages, over item borders too: a stage is half a chunk's keys or half its values,
+ * Launched by attention.cu. A block is four warps that load and one or two warpgroups that work, 64 queries each. The
+ * loaders run ahead through a ring of stages, over item borders too: a stage is half a chunk's keys or half its values,
  * in boxes of a page each. A warpgroup takes a chunk in one go: scores, one maximum, weights, values; then the chunk
  * is merged into the span's sum, as attention.h orders. What differs from the portable set is rounding inside the
  * instruction and the one maximum of a chunk. Must not: let a query's sum depend on its place in the tile, on
@@ -14,7 +14,7 @@
 #include <cudaTypedefs.h>
 #endif
 
-enum { ASIDE_BYTES = 8 * 32 };
+enum { ASIDE_BYTES = 8 * 32, LOADERS = 4 /* warps */ };
 
 /* What a warp needs to know of its item only at the end, kept out of its registers. */
 static __device__ __forceinline__ void aside_put(volatile int32_t *to, const struct attn_item &it)
@@ -44,13 +44,13 @@ static __device__ __forceinline__ void attn_settle(const struct sv_attn_args &a,
 
 /* ---------------------------------------------------------------- the loader */
 
-/* The whole warp. */
+/* The whole of each of LOADERS warps. */
 template <int HD>
 static __device__ __forceinline__ void load(const struct sv_attn_args &a, struct attn_items *plan, int32_t tile_rows,
                                             struct ring r)
 {
     const int32_t n_items = plan->n_items * a.p.kv.n_kv_heads;
-    const struct box b = box_of<HD>(a);
+    const struct box b = box_of<HD, LOADERS>(a);
     bool waited = false;
 
     for (int32_t turn = 0; turn * (int32_t)gridDim.x < n_items; turn++) {
@@ -64,9 +64,9 @@ static __device__ __forceinline__ void load(const struct sv_attn_args &a, struct
         const int32_t c = it.seen_lo / KEYS;
         int32_t done = 0;
         if (!waited)
-            done = load_first<HD>(a, it, b, end - c, r, [&]() { attn_settle(a, plan); });
+            done = load_first<HD, LOADERS>(a, it, b, end - c, r, [&]() { attn_settle(a, plan); });
         waited = true;
-        load_rest<HD>(a, it, b, c + done / 4, end, done % 4, r);
+        load_rest<HD, LOADERS>(a, it, b, c + done / 4, end, done % 4, r);
     }
     if (!waited)
         attn_settle(a, plan);
@@ -84,7 +84,7 @@ static __device__ __forceinline__ void write_out(const struct sv_attn_args &a, c
         const int32_t q = q_warp + (int32_t)lane / 4 + 8 * r;
         if (q >= it.n_q)
             continue;
-        const int32_t row = q / a.group, head = it.kv_head * a.group + (q - row * a.group);
+        const int32_t row = attn_div(q, a.by_group), head = it.kv_head * a.group + (q - row * a.group);
         const float inverse = attn_inverse(a, head, s.m[r], s.l[r]);
         uint32_t *to = (uint32_t *)((__nv_bfloat16 *)a.p.out + (int64_t)(it.g.row0 + row) * a.p.ldo +
                                     (int64_t)head * HD) +
@@ -197,12 +197,9 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
         return;
     if (plan->long_walk)
         r.n_stages = a.n_stages_run;
-    if (threadIdx.x >= WORKERS) { /* a warpgroup of its own, so that it can give registers away; one warp loads */
+    if (threadIdx.x >= WORKERS) { /* a warpgroup of its own, so that it can give registers away */
         attn_fewer_registers<40>();
-        if (threadIdx.x < WORKERS + 32)
-            load<HD>(a, plan, GROUPS * GROUP_ROWS, r);
-        else
-            attn_settle(a, plan);
+        load<HD>(a, plan, GROUPS * GROUP_ROWS, r);
     } else {
         attn_more_registers<GROUPS == 1 ? 216 : 232>();
         float4 *const run = plan->long_walk ? (float4 *)(shared + a.n_stages_run * (HALF * HD * 2))

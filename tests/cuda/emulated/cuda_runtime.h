@@ -43,6 +43,7 @@ static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
 static inline float __uint_as_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 static inline uint32_t __float_as_uint(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 static inline float __uint2float_rn(uint32_t u) { return (float)u; }
+static inline uint32_t __umulhi(uint32_t a, uint32_t b) { return (uint32_t)((uint64_t)a * b >> 32); }
 static inline uint64_t max(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static inline int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
 static inline float __int_as_float(int32_t i) { return __uint_as_float((uint32_t)i); }
