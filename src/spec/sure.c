@@ -85,6 +85,7 @@ struct ask {
     float rows[SV_SURE_EDGES], tokens[SV_SURE_EDGES]; /* of one sequence, above each edge */
     float row_us, draft_us, draft_row_us;             /* sums over the sequences that draft */
     float gain;                                       /* sum of their factors over the record */
+    float record;                                     /* tokens of one sequence, as the record says */
     int32_t block_rows;
 };
 
@@ -104,25 +105,51 @@ static struct sv_load load_of(const struct sv_policy *p, const struct ask *a, fl
     return l;
 }
 
-/* All chances to cut at, for one number of proposals. */
+/* One sequence with so many rows and tokens beyond its first. */
+static void try_cut(const struct sv_policy *p, struct ask *a, const struct sv_candidate *plain, float rows,
+                    float tokens, struct sv_candidate *best)
+{
+    struct sv_load l = load_of(p, a, rows);
+    a->c.tokens = plain->tokens + (double)(a->gain * tokens);
+    a->c.us = sv_cost_us(&p->cost, &l);
+    a->c.score = a->c.tokens / a->c.us;
+    if (a->c.score <= best->score)
+        return;
+    a->c.wideness = sv_cost_wideness(&p->cost, &l);
+    *best = a->c;
+}
+
+/* Between two edges, where counts are padded up: the cut will fill what it pays for. */
+static void try_full(const struct sv_policy *p, struct ask *a, const struct sv_candidate *plain,
+                     int32_t b, float scale, struct sv_candidate *best)
+{
+    float r0 = b + 1 < SV_SURE_EDGES ? a->rows[b + 1] : 0, r1 = a->rows[b];
+    float t0 = b + 1 < SV_SURE_EDGES ? a->tokens[b + 1] : 0, t1 = a->tokens[b], k = (float)a->c.k;
+    for (int32_t n = p->load.n_rows + (int32_t)(k * r0) + 1;; n++) {
+        n = p->cost.padded(n);
+        float rows = (float)(n - p->load.n_rows) / k;
+        if (rows >= r1)
+            return;
+        try_cut(p, a, plain, rows, scale * (t0 + (t1 - t0) * (rows - r0) / (r1 - r0)), best);
+    }
+}
+
+/* All chances to cut at, for one number of proposals. Where a choice is to be made between to cut and not to cut, both go
+ * by the record, and the spread says what is left of it. */
 static void try_width(const struct sv_policy *p, struct ask *a, const struct sv_candidate *plain,
                       struct sv_candidate *best)
 {
     struct sv_load l = load_of(p, a, 0);
-    double most = plain->tokens + (double)(a->gain * a->tokens[0]);
+    float scale = p->ahead && a->tokens[0] > 0 ? a->record / a->tokens[0] : 1;
+    double most = plain->tokens + (double)(a->gain * scale * a->tokens[0]);
     if (most / sv_cost_us(&p->cost, &l) <= best->score)
         return;
     for (int32_t b = SV_SURE_EDGES - 1; b >= 0; b--) {
         if (a->rows[b] <= 0)
             continue;
-        l = load_of(p, a, a->rows[b]);
-        a->c.tokens = plain->tokens + (double)(a->gain * a->tokens[b]);
-        a->c.us = sv_cost_us(&p->cost, &l);
-        a->c.score = a->c.tokens / a->c.us;
-        if (a->c.score <= best->score)
-            continue;
-        a->c.wideness = sv_cost_wideness(&p->cost, &l);
-        *best = a->c;
+        if (p->cost.padded)
+            try_full(p, a, plain, b, scale, best);
+        try_cut(p, a, plain, a->rows[b], scale * a->tokens[b], best);
     }
 }
 
@@ -133,6 +160,7 @@ static void add_position(const struct sv_policy *p, struct ask *a, int32_t j, fl
     float power = p->mode_power[a->c.mode][j], all = FEW_BLOCKS, rows = 0, tokens = 0;
     for (int32_t b = 0; b < SV_SURE_EDGES; b++)
         all += k->spread[j][b];
+    a->record += alive * power;
     for (int32_t b = SV_SURE_EDGES - 1; b >= 0; b--) {
         rows += k->spread[j][b] / all;
         tokens += k->spread_sum[j][b] / all * power;
@@ -152,6 +180,7 @@ static void try_sequences(const struct sv_policy *p, struct ask *a, const struct
     float alive = 1;
     for (int32_t b = 0; b < SV_SURE_EDGES; b++)
         a->rows[b] = a->tokens[b] = 0;
+    a->record = 0;
     for (int32_t j = 1; j < p->block; j++) {
         add_position(p, a, j, alive *= p->hazard[j]);
         a->c.width = j + 1;

@@ -323,6 +323,7 @@ static struct sv_backend cuda_table(void)
     struct sv_backend be = {};
     be.name = "cuda";
     be.has_graphs = true;
+    be.head_shares = true;
     be.close = cuda_close;
     be.reserve = cuda_reserve;
     be.alloc = sv_cuda_alloc;
