@@ -556,7 +556,7 @@ static void cut_ahead(void **state)
                           100 * dear_cut);
             assert_true(blind > 0.965 && sure > 0.965 && dear > 0.965);
             assert_true(sure > blind - 0.02 && dear_cut < 0.01);
-            if (n < 32 || means[k] < 6 || means[k] > 15)
+            if (n < 32 || means[k] == 1 || means[k] > 15)
                 continue;
             assert_true(sure_cut > 0.5 && blind_cut < 0.1);
             gain += sure;
