@@ -266,7 +266,8 @@ static int open_events(struct sv_serve *s, struct sv_err *err)
 }
 
 /* Changes of what is watched are told to the kernel once a round, not one by one: a request makes eight of them. That
- * needs descriptors that are never duplicated. */
+ * needs descriptors that are never duplicated. One that was closed since is taken out too, which the kernel refuses
+ * even if its number is in use again, since the new one is not in this set. */
 static struct event_base *new_base(void)
 {
     struct event_config *cfg = event_config_new();
