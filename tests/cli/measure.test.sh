@@ -110,6 +110,17 @@ equal "$(grep ',width 2,' "$tmp/out" | cut -d, -f23 | sort -u)" 2.000
 printf '1 x\n' >"$tmp/bad"
 sim 2 --mode dflash --accept-profile "$tmp/bad"
 err_says 'byte 2'
+# Recorded steps: lengths come from them, and the shares of drafts with them; the policy with and without cuts.
+printf 'steps\n3 0.9 0.8 0.1\n3 0.7 0.6 0.2\n' >"$tmp/steps"
+sim 0 --mode dflash,auto,uncut --widths 8 --accept-profile "$tmp/steps" -o csv
+equal "$(grep ',width 8,' "$tmp/out" | cut -d, -f23 | sort -u)" 3.000
+equal "$(grep -c ',uncut,' "$tmp/out")" "$(grep -c ',auto,' "$tmp/out")"
+printf 'steps\n3 0.5 2\n' >"$tmp/bad"
+sim 2 --mode dflash --accept-profile "$tmp/bad"
+err_says 'byte 12'
+printf 'steps\n' >"$tmp/bad"
+sim 2 --mode dflash --accept-profile "$tmp/bad"
+err_says 'no steps'
 sim 2 --mode fast
 err_says "'fast'"
 sim 2 --mode dflash --widths 1
