@@ -61,8 +61,42 @@ static void norm_case(struct cross *c, int32_t n, int32_t d, int variant, enum s
     cross_free(c, &index), cross_weight_free(c, &w);
 }
 
+/* Rows of many, again in smaller batches, which may take other launches. */
+static void norm_company(struct cross *c, int32_t d)
+{
+    enum { N = 300 };
+    static const int32_t from[] = {0, 7, 50, 133, 299}, count[] = {1, 16, 140, 33, 1};
+    const size_t row_bytes = (size_t)d * cross_elem(c, CROSS_ACT);
+    struct cross_buf x = cross_new(c, CROSS_ACT, (size_t)(N * d), NULL, 2);
+    struct cross_buf delta = cross_new(c, CROSS_ACT, (size_t)(N * d), NULL, 1);
+    struct cross_buf out = cross_new(c, CROSS_ACT, (size_t)(N * d), NULL, 0);
+    struct cross_weight w = cross_weight(c, SV_BF16, 1, d, 0.3f, 1);
+    struct sv_p_add_rms_norm p = {.n_rows = N,
+                                  .d = d,
+                                  .x = cross_at(&x, 1),
+                                  .delta = cross_at(&delta, 1),
+                                  .weight = w.dut,
+                                  .eps = 1e-6f,
+                                  .out = cross_at(&out, 1)};
+    sv_op_add_rms_norm(c->dut, &p);
+    uint8_t *whole = cross_bytes(c, &out, NULL);
+    p.delta = NULL; /* it has been added */
+    for (int i = 0; i < 5; i++) {
+        p.n_rows = count[i];
+        p.x = cross_act(c, &x, 1, (int64_t)from[i] * d);
+        sv_op_add_rms_norm(c->dut, &p);
+        uint8_t *some = cross_bytes(c, &out, NULL);
+        same_bits(c, "norm", count[i], some, whole + (size_t)from[i] * row_bytes, row_bytes);
+        free(some);
+    }
+    free(whole);
+    cross_free(c, &x), cross_free(c, &delta), cross_free(c, &out), cross_weight_free(c, &w);
+}
+
 static void norm_on(struct cross *c)
 {
+    norm_company(c, 4096);
+    norm_company(c, 320);
     static const int32_t dims[] = {8, 40, 67, 320, 1024, 4096, 8200, 16392, 24577};
     for (int i = 0; i < (c->quick ? 5 : 9); i++)
         for (int v = 0; v < 8; v++)
@@ -171,8 +205,62 @@ static void rope_case(struct cross *c, struct heads s, int32_t page, bool normed
     cross_free(c, &t[0]), cross_free(c, &t[1]);
 }
 
+/* A row's queries, keys and values again in smaller batches, which may take other launches. */
+static void rope_company(struct cross *c)
+{
+    enum { N = 140, HEADS = 32, KV = 8, HD = 128, WIDTH = (HEADS + 2 * KV) * HD };
+    static const int32_t base[] = {3, 0, 100, 190}, len[] = {70, 1, 60, 9}, step[] = {16, 1, 33, 1};
+    struct rig_batch b;
+    struct cross_buf t[2];
+    rig_batch_init(&b);
+    for (int i = 0; i < 4; i++)
+        rig_batch_add(&b, i, base[i], len[i]);
+    rope_table(c, t, 0, 200, HD);
+    float *v = malloc((size_t)(N * WIDTH) * sizeof *v);
+    for (int32_t i = 0; i < N * WIDTH; i++)
+        v[i] = 2 * sv_rng_normal(&c->rng);
+    struct cross_rows r = cross_rows(c, &b, 0, 0);
+    struct cross_kv kv = cross_kv(c, 4, 200, 16, KV, HD, 0);
+    struct cross_buf qkv = cross_new(c, CROSS_ACT, (size_t)(N * WIDTH), v, 0);
+    struct cross_buf again = cross_new(c, CROSS_ACT, (size_t)(N * WIDTH), v, 0);
+    struct cross_weight qn = cross_weight(c, SV_BF16, 1, HD, 0.3f, 1), kn = cross_weight(c, SV_BF16, 1, HD, 0.3f, 1);
+    struct sv_p_qk_norm_rope_kv_write p = {.rows = r.rows[1],
+                                           .qkv = cross_at(&qkv, 1),
+                                           .ld = WIDTH,
+                                           .n_heads = HEADS,
+                                           .q_norm = qn.dut,
+                                           .k_norm = kn.dut,
+                                           .eps = 1e-6f,
+                                           .rope = rope_table(c, t, 1, 200, HD),
+                                           .kv = kv.kv[1]};
+    sv_op_qk_norm_rope_kv_write(c->dut, &p);
+    size_t n_bytes;
+    uint8_t *q = cross_bytes(c, &qkv, NULL), *k = cross_bytes(c, &kv.k, &n_bytes), *vs = cross_bytes(c, &kv.v, NULL);
+    for (int32_t i = 0, row = 0; i < 4; row += len[i++])
+        for (int32_t j = 0; j < len[i]; j += step[i]) {
+            rig_batch_init(&b);
+            rig_batch_add(&b, i, base[i] + j, len[i] - j < step[i] ? len[i] - j : step[i]);
+            struct cross_rows some = cross_rows(c, &b, 0, 0);
+            p.rows = some.rows[1];
+            p.qkv = cross_act(c, &again, 1, (int64_t)(row + j) * WIDTH);
+            sv_op_qk_norm_rope_kv_write(c->dut, &p);
+            cross_sync(c);
+            cross_rows_free(c, &some);
+        }
+    uint8_t *q2 = cross_bytes(c, &again, NULL), *k2 = cross_bytes(c, &kv.k, NULL), *vs2 = cross_bytes(c, &kv.v, NULL);
+    const size_t elem = cross_elem(c, CROSS_ACT);
+    for (int32_t i = 0; i < N; i++)
+        same_bits(c, "rope", 1, q + (size_t)(i * WIDTH) * elem, q2 + (size_t)(i * WIDTH) * elem, HEADS * HD * elem);
+    assert_memory_equal(k, k2, n_bytes);
+    assert_memory_equal(vs, vs2, n_bytes);
+    free(v), free(q), free(k), free(vs), free(q2), free(k2), free(vs2);
+    cross_rows_free(c, &r), cross_kv_free(c, &kv), cross_free(c, &qkv), cross_free(c, &again);
+    cross_weight_free(c, &qn), cross_weight_free(c, &kn), cross_free(c, &t[0]), cross_free(c, &t[1]);
+}
+
 static void rope_on(struct cross *c)
 {
+    rope_company(c);
     static const struct heads shapes[] = {{5, 1, 64, 64},   {32, 8, 128, 128}, {4, 4, 32, 16},
                                           {3, 1, 96, 96},   {2, 2, 8, 8},      {1, 1, 256, 64},
                                           {9, 3, 40, 40},   {2, 1, 24, 0}};

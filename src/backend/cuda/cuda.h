@@ -201,14 +201,14 @@ static __device__ __forceinline__ void sv_store(__nv_bfloat16 *p, float x)
 {
     *p = __float2bfloat16_rn(x);
 }
-/* x as it would read back after a store. */
-static __device__ __forceinline__ float sv_rounded(float x, const float *)
+/* a + b as T holds it, rounded once; both must be values of T. */
+static __device__ __forceinline__ float sv_add(float a, float b, const float *)
 {
-    return x;
+    return a + b;
 }
-static __device__ __forceinline__ float sv_rounded(float x, const __nv_bfloat16 *)
+static __device__ __forceinline__ float sv_add(float a, float b, const __nv_bfloat16 *)
 {
-    return __bfloat162float(__float2bfloat16_rn(x));
+    return __bfloat162float(__hadd(__float2bfloat16_rn(a), __float2bfloat16_rn(b)));
 }
 
 /* Eight neighbours at once; p must be 16-byte aligned. */
@@ -218,15 +218,64 @@ static __device__ __forceinline__ void sv_load8(float out[8], const float *p)
     out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
     out[4] = b.x, out[5] = b.y, out[6] = b.z, out[7] = b.w;
 }
-static __device__ __forceinline__ void sv_load8(float out[8], const __nv_bfloat16 *p)
+/* Eight neighbours as they lie in memory. */
+template <typename T> struct sv_eight;
+template <> struct sv_eight<__nv_bfloat16> {
+    uint4 v;
+};
+template <> struct sv_eight<float> {
+    float4 a, b;
+};
+static __device__ __forceinline__ void sv_spread8(float out[8], uint4 v)
 {
-    uint4 v = *(const uint4 *)p;
     const uint32_t w[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         out[2 * i] = __uint_as_float(w[i] << 16);
         out[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
     }
+}
+static __device__ __forceinline__ void sv_spread8(float out[8], const struct sv_eight<__nv_bfloat16> &e)
+{
+    sv_spread8(out, e.v);
+}
+static __device__ __forceinline__ void sv_spread8(float out[8], const struct sv_eight<float> &e)
+{
+    out[0] = e.a.x, out[1] = e.a.y, out[2] = e.a.z, out[3] = e.a.w;
+    out[4] = e.b.x, out[5] = e.b.y, out[6] = e.b.z, out[7] = e.b.w;
+}
+static __device__ __forceinline__ void sv_load8(float out[8], const __nv_bfloat16 *p)
+{
+    sv_spread8(out, *(const uint4 *)p);
+}
+/* a += b, as sv_add. */
+static __device__ __forceinline__ void sv_add8(struct sv_eight<__nv_bfloat16> &a, const struct sv_eight<__nv_bfloat16> &b)
+{
+    __nv_bfloat162 *to = (__nv_bfloat162 *)&a.v;
+    const __nv_bfloat162 *from = (const __nv_bfloat162 *)&b.v;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        to[i] = __hadd2(to[i], from[i]);
+}
+static __device__ __forceinline__ void sv_add8(struct sv_eight<float> &a, const struct sv_eight<float> &b)
+{
+    a.a.x += b.a.x, a.a.y += b.a.y, a.a.z += b.a.z, a.a.w += b.a.w;
+    a.b.x += b.b.x, a.b.y += b.b.y, a.b.z += b.b.z, a.b.w += b.b.w;
+}
+/* 16 bytes that every pass reads again: they stay in L2, past which the weights of matrices stream. */
+static __device__ __forceinline__ uint4 sv_load_kept(const void *p)
+{
+#ifdef __CUDA_ARCH__
+    uint4 v;
+    uint64_t keep;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
+    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p), "l"(keep));
+    return v;
+#else
+    return *(const uint4 *)p;
+#endif
 }
 static __device__ __forceinline__ void sv_store8(float *p, const float x[8])
 {

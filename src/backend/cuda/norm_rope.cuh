@@ -68,58 +68,46 @@ static __device__ __forceinline__ void sv_head_norm_rope(O *out, const T *x, flo
     __syncwarp();
 }
 
-/* Two neighbours; p must be aligned to both. */
-static __device__ __forceinline__ float2 sv_load2(const float *p)
+/* A head of 128 all of which is rotated, held by eight lanes: v[j] is element 8 lane + j, v[8 + j] the one it is rotated
+ * with, 64 further. What is fused is said, not left to the compiler: several kernels must give the same bits. */
+
+/* Norm weights are bf16, in the same order. All eight lanes must come; those for which `on` is false leave v as it is. */
+static __device__ __forceinline__ void sv_norm128(float v[16], const uint4 weight[2], float eps, bool on)
 {
-    return *(const float2 *)p;
-}
-static __device__ __forceinline__ float2 sv_load2(const __nv_bfloat16 *p)
-{
-    const uint32_t w = *(const uint32_t *)p;
-    return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
-}
-static __device__ __forceinline__ void sv_store2(float *p, float2 x)
-{
-    *(float2 *)p = x;
-}
-static __device__ __forceinline__ void sv_store2(__nv_bfloat16 *p, float2 x)
-{
-    *(__nv_bfloat162 *)p = __floats2bfloat162_rn(x.x, x.y);
+    float sum = 0, w[16];
+#pragma unroll
+    for (int j = 0; j < 16; j++)
+        sum = fmaf(v[j], v[j], sum);
+#pragma unroll
+    for (int step = 4; step; step /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (!on)
+        return;
+    const float inv = rsqrtf(fmaf(sum, 1.0f / 128.0f, eps));
+    sv_spread8(w, weight[0]);
+    sv_spread8(w + 8, weight[1]);
+#pragma unroll
+    for (int j = 0; j < 16; j++)
+        v[j] = v[j] * inv * w[j];
 }
 
-/* A head of 128 all of which is rotated: what is rotated with one another lies in one lane (the lanes hold what they hold
- * above), so that everything but the head itself can be here before it is. */
-struct sv_head128 {
-    float2 w[2], cos, sin;
+struct sv_turn128 {
+    float cos[8], sin[8];
 };
-static __device__ __forceinline__ struct sv_head128 sv_head128_of(struct sv_head_norm norm,
-                                                                  const struct sv_rope_table &rope, int64_t angle,
-                                                                  int lane)
+static __device__ __forceinline__ void sv_turn128_load(struct sv_turn128 *t, const struct sv_rope_table &rope,
+                                                       int64_t angle, int lane)
 {
-    struct sv_head128 h = {};
-    const int32_t i = 2 * lane;
-    h.cos = make_float2(rope.cos[angle + i], rope.cos[angle + i + 1]);
-    h.sin = make_float2(rope.sin[angle + i], rope.sin[angle + i + 1]);
-    if (norm.weight) {
-        h.w[0] = make_float2(sv_weight_at(norm.weight, norm.dtype, i), sv_weight_at(norm.weight, norm.dtype, i + 1));
-        h.w[1] = make_float2(sv_weight_at(norm.weight, norm.dtype, i + 64),
-                             sv_weight_at(norm.weight, norm.dtype, i + 65));
-    }
-    return h;
+    sv_load8(t->cos, rope.cos + angle + 8 * lane);
+    sv_load8(t->sin, rope.sin + angle + 8 * lane);
 }
-/* Norm, if there is one, and rotation, in the order of sv_head_norm_rope. a: elements 2 lane and the next, b: 64 on. */
-static __device__ __forceinline__ void sv_head128_turn(float2 &a, float2 &b, bool norm, float eps,
-                                                       const struct sv_head128 &h)
+static __device__ __forceinline__ void sv_turn128(float v[16], const struct sv_turn128 &t)
 {
-    if (norm) {
-        const float sum = fmaf(b.y, b.y, fmaf(b.x, b.x, fmaf(a.y, a.y, fmaf(a.x, a.x, 0.0f))));
-        const float inv = 1.0f / sqrtf(sv_warp_sum(sum) / 128.0f + eps);
-        a = make_float2(a.x * inv * h.w[0].x, a.y * inv * h.w[0].y);
-        b = make_float2(b.x * inv * h.w[1].x, b.y * inv * h.w[1].y);
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const float x = v[j], y = v[8 + j];
+        v[j] = fmaf(-y, t.sin[j], __fmul_rn(x, t.cos[j]));
+        v[8 + j] = fmaf(x, t.sin[j], __fmul_rn(y, t.cos[j]));
     }
-    const float2 x = a, y = b;
-    a = make_float2(x.x * h.cos.x - y.x * h.sin.x, x.y * h.cos.y - y.y * h.sin.y);
-    b = make_float2(y.x * h.cos.x + x.x * h.sin.x, y.y * h.cos.y + x.y * h.sin.y);
 }
 
 template <typename T, typename O>

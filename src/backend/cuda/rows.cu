@@ -11,7 +11,11 @@
 #include "backend/cuda/pack.cuh"
 #include "backend/cuda/silu.cuh"
 
-#define MAX_NORM_THREADS 1024
+enum {
+    MAX_NORM_THREADS = 1024,
+    NORM_GROUPS = 4,   /* of eight elements a thread, where a block of so many threads is enough */
+    NORM_THREADS = 256 /* such a block at most; one warp of it lies in each quarter of a multiprocessor at d = 4096 */
+};
 
 static bool aligned16(const void *p)
 {
@@ -74,11 +78,22 @@ struct norm_args {
     const int32_t *row_index;
     const void *weight;
     int weight_dtype;
-    float eps;
+    float eps, of_d; /* of_d: 1 / d */
     int64_t tap_stride;
     bool vec; /* all rows 16-byte aligned and d a multiple of 8 */
     bool rehearse;
 };
+
+/* A warp has stretches of 1024 elements, a thread NORM_GROUPS groups of eight in each: the first element of the thread, and of
+ * its h-th group. */
+static __device__ __forceinline__ int32_t norm_first(void)
+{
+    return (int32_t)(threadIdx.x / 32 * (256 * NORM_GROUPS) + threadIdx.x % 32 * 8);
+}
+static __device__ __forceinline__ int32_t norm_group(int32_t first, int h)
+{
+    return first + h % NORM_GROUPS * 256 + h / NORM_GROUPS * (int32_t)blockDim.x * (8 * NORM_GROUPS);
+}
 
 /* Eight elements of x + delta at i, rounded once as a store would; zeros behind the end. */
 template <typename T>
@@ -92,7 +107,7 @@ static __device__ __forceinline__ void norm_in(float v[8], const T *x, const T *
             sv_load8(w, delta + i);
 #pragma unroll
             for (int j = 0; j < 8; j++)
-                v[j] = sv_rounded(v[j] + w[j], x);
+                v[j] = sv_add(v[j], w[j], x);
         }
         return;
     }
@@ -100,7 +115,7 @@ static __device__ __forceinline__ void norm_in(float v[8], const T *x, const T *
     for (int j = 0; j < 8; j++) {
         v[j] = i + j < d ? sv_load(x + i + j) : 0.0f;
         if (delta && i + j < d)
-            v[j] = sv_rounded(v[j] + sv_load(delta + i + j), x);
+            v[j] = sv_add(v[j], sv_load(delta + i + j), x);
     }
 }
 
@@ -117,23 +132,19 @@ static __device__ __forceinline__ void norm_put(T *out, const float v[8], int32_
             sv_store(out + i + j, v[j]);
 }
 
-/* Sum over the block, warps in ascending order, the same in every thread; scratch was cleared before a barrier, and a sum of
- * squares does not notice a zero more. */
-static __device__ __forceinline__ float norm_sum(float x, float4 scratch[8])
+/* 1 / sqrt(mean + eps) of the block's sum, the same in every thread. Warps are added in a tree that is fixed by their places;
+ * scratch was cleared before a barrier, and a sum of squares does not notice a zero more. */
+static __device__ __forceinline__ float norm_scale(const struct norm_args &a, float sum, float4 scratch[8])
 {
-    x = sv_warp_sum(x);
+    sum = sv_warp_sum(sum);
     if (threadIdx.x % 32 == 0)
-        ((float *)scratch)[threadIdx.x / 32] = x;
+        ((float *)scratch)[threadIdx.x / 32] = sum;
     __syncthreads();
-    float4 v[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        v[i] = scratch[i];
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        sum = sum + v[i].x + v[i].y + v[i].z + v[i].w;
-    return sum;
+    const float4 p = scratch[threadIdx.x % 4], q = scratch[4 + threadIdx.x % 4];
+    sum = ((p.x + p.y) + (p.z + p.w)) + ((q.x + q.y) + (q.z + q.w));
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    return rsqrtf(fmaf(sum, a.of_d, a.eps));
 }
 
 /* HELD: groups of eight elements a thread keeps in registers between the sum and the scaling. */
@@ -143,9 +154,12 @@ template <typename T>
 static __global__ void __launch_bounds__(MAX_NORM_THREADS)
     norm_kernel(struct norm_args a, T *x, const T *delta, T *out, T *tap)
 {
-    __shared__ float scratch[32];
-    const int32_t step = 8 * blockDim.x, first = 8 * threadIdx.x;
+    __shared__ float4 scratch[8];
+    const int32_t first = norm_first();
     sv_pdl_launch();
+    if (threadIdx.x < 8)
+        scratch[threadIdx.x] = make_float4(0, 0, 0, 0);
+    __syncthreads();
     sv_pdl_wait();
     const int64_t row = !a.row_index ? blockIdx.x : max(a.row_index[blockIdx.x], 0); /* < 0: padding */
     const bool write_x = delta && !a.row_index;
@@ -156,7 +170,7 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
     float held[HELD][8], sum = 0;
 #pragma unroll
     for (int h = 0; h < HELD; h++) {
-        const int32_t i = first + h * step;
+        const int32_t i = norm_group(first, h);
         if (i >= a.d)
             break;
         norm_in(held[h], x, delta, i, a.d, a.vec);
@@ -168,8 +182,11 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
         if (tap)
             norm_put(tap, held[h], i, a.d, a.vec);
     }
-    for (int32_t i = first + HELD * step; i < a.d; i += step) {
+    for (int h = HELD; norm_group(first, h / NORM_GROUPS * NORM_GROUPS) < a.d; h++) {
+        const int32_t i = norm_group(first, h);
         float v[8];
+        if (i >= a.d)
+            continue;
         norm_in(v, x, delta, i, a.d, a.vec);
 #pragma unroll
         for (int j = 0; j < 8; j++)
@@ -179,13 +196,12 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
         if (tap)
             norm_put(tap, v, i, a.d, a.vec);
     }
-    sum = sv_block_sum(sum, scratch);
-    const float inv = 1.0f / sqrtf(sum / (float)a.d + a.eps);
-    for (int h = 0;; h++) {
-        const int32_t i = first + h * step;
+    const float inv = norm_scale(a, sum, scratch);
+    for (int h = 0; norm_group(first, h / NORM_GROUPS * NORM_GROUPS) < a.d; h++) {
+        const int32_t i = norm_group(first, h);
         float v[8];
         if (i >= a.d)
-            break;
+            continue;
         if (h == 0 || h == 1) {
 #pragma unroll
             for (int j = 0; j < 8; j++)
@@ -201,54 +217,80 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
     }
 }
 
-/* The common case: a group of eight a thread, bf16 weights, all aligned. The same sums as above in less code, which few rows
- * run through once before the wait, so that instructions are at hand when the row is there: fetching them takes longer
- * than the row does. */
+/* The common case: at most NORM_GROUPS groups of eight a thread, bf16 weights, all aligned. The same sums as above in less
+ * code, which few rows run through once before the wait, so that instructions and weights are at hand when the row is
+ * there: fetching them takes longer than the row does. Few warps with few registers: one warp a quarter of a multiprocessor
+ * finds room beside a matrix product that still runs, and leaves room for the next one, which begins by filling its ring. */
 template <typename T>
-static __global__ void __launch_bounds__(MAX_NORM_THREADS)
+static __global__ void __launch_bounds__(NORM_THREADS, 3)
     norm8_kernel(const __grid_constant__ struct norm_args a, T *x, const T *delta, T *out, T *tap)
 {
     __shared__ float4 scratch[8];
-    const int32_t i = 8 * threadIdx.x;
-    const bool inside = i < a.d;
-    float w[8] = {};
+    const int32_t first = norm_first();
     sv_pdl_launch();
-    if (inside)
-        sv_load8(w, (const __nv_bfloat16 *)a.weight + i);
     if (threadIdx.x < 8)
         scratch[threadIdx.x] = make_float4(0, 0, 0, 0);
     __syncthreads();
 #pragma unroll 1
     for (int pass = a.rehearse ? 0 : 1; pass < 2; pass++) {
         const bool real = pass == 1;
-        float v[8] = {}, sum = 0;
         if (real)
             sv_pdl_wait();
-        const int64_t row = !real || !a.row_index ? blockIdx.x : max(a.row_index[blockIdx.x], 0);
-        if (real && inside) {
-            sv_load8(v, x + row * a.d + i);
-            if (delta) {
-                float add[8];
-                sv_load8(add, delta + row * a.d + i);
+        const __nv_bfloat16 *weight = (const __nv_bfloat16 *)a.weight + first;
+        const int64_t row = real && a.row_index ? max(a.row_index[blockIdx.x], 0) : blockIdx.x;
+        /* Rehearsed on the weights, which so come nearer. */
+        const T *from = real ? x + row * a.d + first : (const T *)(const void *)weight;
+        const T *more = real && delta ? delta + row * a.d + first : from;
+        struct sv_eight<T> v[NORM_GROUPS], add[NORM_GROUPS];
 #pragma unroll
-                for (int j = 0; j < 8; j++)
-                    v[j] = sv_rounded(v[j] + add[j], x);
-                if (!a.row_index)
-                    sv_store8(x + row * a.d + i, v);
+        for (int h = 0; h < NORM_GROUPS; h++)
+            if (first + h * 256 < a.d)
+                v[h] = *(const struct sv_eight<T> *)(from + h * 256);
+        if (delta) {
+#pragma unroll
+            for (int h = 0; h < NORM_GROUPS; h++)
+                if (first + h * 256 < a.d)
+                    add[h] = *(const struct sv_eight<T> *)(more + h * 256);
+#pragma unroll
+            for (int h = 0; h < NORM_GROUPS; h++) {
+                sv_add8(v[h], add[h]);
+                if (first + h * 256 < a.d && real && !a.row_index)
+                    *(struct sv_eight<T> *)(x + row * a.d + first + h * 256) = v[h];
             }
-            if (tap)
-                sv_store8(tap + row * a.tap_stride + i, v);
         }
+        float sum = 0;
 #pragma unroll
-        for (int j = 0; j < 8; j++)
-            sum = fmaf(v[j], v[j], sum);
-        sum = norm_sum(sum, scratch);
-        const float inv = 1.0f / sqrtf(sum / (float)a.d + a.eps);
+        for (int h = 0; h < NORM_GROUPS; h++) {
+            if (first + h * 256 >= a.d)
+                break;
+            float f[8];
+            sv_spread8(f, v[h]);
 #pragma unroll
-        for (int j = 0; j < 8; j++)
-            v[j] = v[j] * inv * w[j];
-        if (real && inside)
-            sv_store8(out + (int64_t)blockIdx.x * a.d + i, v);
+            for (int j = 0; j < 8; j++)
+                sum = fmaf(f[j], f[j], sum);
+        }
+        uint4 w[NORM_GROUPS];
+#pragma unroll
+        for (int h = 0; h < NORM_GROUPS; h++)
+            if (first + h * 256 < a.d)
+                w[h] = sv_load_kept(weight + h * 256);
+        const float inv = norm_scale(a, sum, scratch);
+        T *to = out + (int64_t)blockIdx.x * a.d + first;
+#pragma unroll
+        for (int h = 0; h < NORM_GROUPS; h++) {
+            float f[8], g[8];
+            if (first + h * 256 >= a.d)
+                break;
+            if (real && tap)
+                *(struct sv_eight<T> *)(tap + row * a.tap_stride + first + h * 256) = v[h];
+            sv_spread8(f, v[h]);
+            sv_spread8(g, w[h]);
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                f[j] = f[j] * inv * g[j];
+            if (real)
+                sv_store8(to + h * 256, f);
+        }
         if (!real)
             __syncthreads();
     }
@@ -257,13 +299,14 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
 template <typename T>
 static void norm_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm *p)
 {
-    int32_t threads = ((p->d + 7) / 8 + 31) / 32 * 32;
+    int32_t threads = ((p->d + 8 * NORM_GROUPS - 1) / (8 * NORM_GROUPS) + 31) / 32 * 32;
     threads = threads > MAX_NORM_THREADS ? MAX_NORM_THREADS : threads;
     bool vec = p->d % 8 == 0 && aligned16(p->x) && aligned16(p->delta) && aligned16(p->out) &&
                aligned16(p->tap) && p->tap_stride % 8 == 0;
-    struct norm_args a = {p->d,   p->row_index,  p->weight.data, p->weight.dtype,
-                          p->eps, p->tap_stride, vec,            p->n_rows <= cu->n_sms};
-    const bool whole = vec && p->d <= 8 * threads && p->weight.dtype == SV_BF16 && aligned16(p->weight.data);
+    struct norm_args a = {p->d,   p->row_index,        p->weight.data, p->weight.dtype,
+                          p->eps, 1.0f / (float)p->d,  p->tap_stride,  vec,
+                          sizeof(T) == 2 && p->n_rows <= cu->n_sms};
+    const bool whole = vec && threads <= NORM_THREADS && p->weight.dtype == SV_BF16 && aligned16(p->weight.data);
     sv_cuda_launch_in_pass(cu, "add_rms_norm", whole ? norm8_kernel<T> : norm_kernel<T>, p->n_rows, threads, 0, a,
                            (T *)p->x, (const T *)p->delta, (T *)p->out, (T *)p->tap);
 }
@@ -324,7 +367,11 @@ void sv_cuda_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p)
 
 /* ---------------------------------------------------------------- qk_norm_rope_kv_write */
 
-#define HEAD_WARPS 8 /* heads per block */
+enum {
+    HEAD_WARPS = 8,     /* heads a block, a warp each */
+    ROPE_THREADS = 192, /* 24 heads of eight lanes */
+    ROPE_FEW = 32       /* rows up to which a row is spread over several blocks */
+};
 
 struct rope_args {
     struct sv_rows rows;
@@ -338,7 +385,7 @@ struct rope_args {
     bool rehearse;
 };
 
-/* What one warp does, worked out before its head is there. */
+/* What one head needs, worked out before the head is there. */
 struct rope_job {
     int32_t kind; /* JOB_* */
     int64_t at;   /* of a key or value: element of the cache */
@@ -346,6 +393,7 @@ struct rope_job {
 };
 enum { JOB_NONE, JOB_QUERY, JOB_KEY, JOB_VALUE };
 
+/* reporter: lane 0 of those that share the head. */
 static __device__ __forceinline__ struct rope_job rope_job_of(const struct rope_args &a, int32_t r, int32_t head, int lane)
 {
     struct rope_job job = {};
@@ -391,54 +439,95 @@ static __global__ void rope_kernel(const __grid_constant__ struct rope_args a, T
         sv_head_copy(v, x, hd, lane);
 }
 
-/* The same for heads of 128, all of which is rotated. As norm8_kernel: little code, everything that is not the head itself
- * read before it is there, instructions rehearsed. */
-template <typename T, typename K>
-static __global__ void rope128_kernel(const __grid_constant__ struct rope_args a, T *qkv)
+/* The same for heads of 128, all of which is rotated: eight lanes a head, PER heads of a row one after the other. As
+ * norm8_kernel: little code, everything that is not the head itself read before it is there, instructions rehearsed, and few
+ * enough registers a row to find and leave room beside matrix products. */
+template <typename T, typename K, int PER>
+static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1 ? 1 : 4)
+    rope128_kernel(const __grid_constant__ struct rope_args a, T *qkv)
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int32_t r = blockIdx.y, head = blockIdx.x * HEAD_WARPS + warp;
-    struct rope_job job = {};
-    struct sv_head128 h = {};
-    struct sv_head_norm norm = {};
+    const int lane = threadIdx.x % 8, step = blockDim.x / 8;
+    const int32_t r = blockIdx.y, first = blockIdx.x * step * PER + threadIdx.x / 8;
+    struct rope_job job[PER];
+    struct sv_turn128 turn;
+    uint4 weight[PER][2];
     sv_pdl_launch();
-#pragma unroll 1
-    for (int pass = a.rehearse ? 0 : 1; pass < 2; pass++) {
-        const bool real = pass == 1;
-        float2 v[2] = {};
-        T *x = qkv + r * a.ld + (int64_t)head * 128 + 2 * lane;
-        if (real && !a.early)
-            sv_pdl_wait();
-        if (real != (a.early && a.rehearse)) { /* once, before the wait if that is allowed */
-            job = rope_job_of(a, r, head, lane);
-            norm = job.kind == JOB_QUERY ? a.q_norm : a.k_norm;
-            if (job.kind == JOB_QUERY || job.kind == JOB_KEY)
-                h = sv_head128_of(norm, a.rope, job.angle, lane);
+    if (!a.early)
+        sv_pdl_wait();
+#pragma unroll
+    for (int p = 0; p < PER; p++) {
+        job[p] = rope_job_of(a, r, first + p * step, lane);
+        const void *w = job[p].kind == JOB_QUERY ? a.q_norm.weight : a.k_norm.weight;
+        weight[p][0] = weight[p][1] = make_uint4(0, 0, 0, 0);
+        if (w) {
+            weight[p][0] = sv_load_kept((const uint4 *)w + lane);
+            weight[p][1] = sv_load_kept((const uint4 *)w + 8 + lane);
         }
+    }
+    sv_turn128_load(&turn, a.rope, job[0].angle, lane);
+    T *x = qkv + r * a.ld + (int64_t)first * 128 + 8 * lane;
+#pragma unroll 1
+    for (int pass = a.rehearse && a.early ? 0 : 1; pass < 2; pass++) {
+        const bool real = pass == 1;
+        struct sv_eight<T> in[PER][2] = {};
         if (real)
             sv_pdl_wait();
-        if (real && job.kind != JOB_NONE) {
-            v[0] = sv_load2(x);
-            v[1] = sv_load2(x + 64);
-        }
-        if (job.kind != JOB_VALUE)
-            sv_head128_turn(v[0], v[1], norm.weight != NULL, norm.eps, h);
-        if (real && job.kind == JOB_QUERY) {
-            sv_store2(x, v[0]);
-            sv_store2(x + 64, v[1]);
-        } else if (real && job.kind != JOB_NONE) {
-            K *to = (K *)(job.kind == JOB_KEY ? a.kv.k : a.kv.v) + job.at + 2 * lane;
-            sv_store2(to, v[0]);
-            sv_store2(to + 64, v[1]);
+#pragma unroll
+        for (int p = 0; p < PER; p++)
+            if (real && job[p].kind != JOB_NONE) {
+                in[p][0] = *(const struct sv_eight<T> *)(x + p * step * 128);
+                in[p][1] = *(const struct sv_eight<T> *)(x + p * step * 128 + 64);
+            }
+#pragma unroll
+        for (int p = 0; p < PER; p++) {
+            float v[16];
+            sv_spread8(v, in[p][0]);
+            sv_spread8(v + 8, in[p][1]);
+            const struct sv_head_norm &norm = job[p].kind == JOB_QUERY ? a.q_norm : a.k_norm;
+            if (norm.weight)
+                sv_norm128(v, weight[p], norm.eps, job[p].kind != JOB_VALUE);
+            if (job[p].kind != JOB_VALUE)
+                sv_turn128(v, turn);
+            if (!real || job[p].kind == JOB_NONE)
+                continue;
+            if (job[p].kind == JOB_QUERY) {
+                sv_store8(x + p * step * 128, v);
+                sv_store8(x + p * step * 128 + 64, v + 8);
+            } else {
+                K *to = (K *)(job[p].kind == JOB_KEY ? a.kv.k : a.kv.v) + job[p].at + 8 * lane;
+                sv_store8(to, v);
+                sv_store8(to + 64, v + 8);
+            }
         }
     }
 }
 
 template <typename T, typename K>
-static void rope_launch(struct sv_cuda *cu, const struct rope_args &a, dim3 grid, bool pairs, void *qkv)
+static void rope_launch(struct sv_cuda *cu, const struct rope_args &a, bool whole, void *qkv)
 {
-    sv_cuda_launch_in_pass(cu, "qk_norm_rope_kv_write", pairs ? rope128_kernel<T, K> : rope_kernel<T, K>, grid,
-                           32 * HEAD_WARPS, 0, a, (T *)qkv);
+    const int32_t heads = a.n_heads + 2 * a.kv.n_kv_heads, n = a.rows.n_rows;
+    /* Few rows: blocks of 8 heads. More: one or a few blocks a row, two heads a thread. */
+    const int32_t per = n <= ROPE_FEW ? 1 : 2, most = n <= ROPE_FEW ? 64 : ROPE_THREADS;
+    int32_t threads = (8 * ((heads + per - 1) / per) + 31) / 32 * 32;
+    threads = threads < most ? threads : most;
+    const int32_t in_block = whole ? threads / 8 * per : HEAD_WARPS;
+    const dim3 grid((unsigned)((heads + in_block - 1) / in_block), (unsigned)n);
+    sv_cuda_launch_in_pass(cu, "qk_norm_rope_kv_write",
+                           !whole     ? rope_kernel<T, K>
+                           : per == 1 ? rope128_kernel<T, K, 1>
+                                      : rope128_kernel<T, K, 2>,
+                           grid, whole ? threads : 32 * HEAD_WARPS, 0, a, (T *)qkv);
+}
+
+/* Whether eight lanes can take a head: a matter of the model and its caches, never of rows. */
+static bool takes_eight_lanes(const struct sv_p_qk_norm_rope_kv_write *p)
+{
+    const struct sv_weight *w[2] = {&p->q_norm, &p->k_norm};
+    for (int i = 0; i < 2; i++)
+        if (w[i]->data && (w[i]->dtype != SV_BF16 || !aligned16(w[i]->data)))
+            return false;
+    return p->kv.head_dim == 128 && p->rope.rot_dim == 128 && p->ld % 8 == 0 && aligned16(p->qkv) &&
+           aligned16(p->kv.k) && aligned16(p->kv.v) && aligned16(p->rope.cos) && aligned16(p->rope.sin);
 }
 
 void sv_cuda_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_rope_kv_write *p)
@@ -454,17 +543,13 @@ void sv_cuda_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm
                           cu->fault,
                           cu->settled,
                           p->rows.n_rows <= cu->n_sms};
-    const bool pairs = p->kv.head_dim == 128 && p->rope.rot_dim == 128 && p->ld % 2 == 0 && aligned16(p->qkv) &&
-                       aligned16(p->kv.k) && aligned16(p->kv.v);
-    const int32_t heads = p->n_heads + 2 * p->kv.n_kv_heads;
-    dim3 grid((unsigned)((heads + HEAD_WARPS - 1) / HEAD_WARPS), (unsigned)p->rows.n_rows);
-    const bool kv_bf16 = p->kv.dtype == SV_BF16;
+    const bool whole = takes_eight_lanes(p), kv_bf16 = p->kv.dtype == SV_BF16;
     if (cu->act == SV_BF16 && kv_bf16)
-        rope_launch<__nv_bfloat16, __nv_bfloat16>(cu, a, grid, pairs, p->qkv);
+        rope_launch<__nv_bfloat16, __nv_bfloat16>(cu, a, whole, p->qkv);
     else if (cu->act == SV_BF16)
-        rope_launch<__nv_bfloat16, float>(cu, a, grid, pairs, p->qkv);
+        rope_launch<__nv_bfloat16, float>(cu, a, whole, p->qkv);
     else if (kv_bf16)
-        rope_launch<float, __nv_bfloat16>(cu, a, grid, pairs, p->qkv);
+        rope_launch<float, __nv_bfloat16>(cu, a, whole, p->qkv);
     else
-        rope_launch<float, float>(cu, a, grid, pairs, p->qkv);
+        rope_launch<float, float>(cu, a, whole, p->qkv);
 }

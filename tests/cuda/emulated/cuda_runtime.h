@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tuple>
 #include <vector>
 
 #define SV_CUDA_EMULATED 1
@@ -45,11 +46,15 @@ static inline uint32_t __float_as_uint(float f) { uint32_t u; memcpy(&u, &f, 4);
 static inline float __uint2float_rn(uint32_t u) { return (float)u; }
 static inline uint32_t __umulhi(uint32_t a, uint32_t b) { return (uint32_t)((uint64_t)a * b >> 32); }
 static inline uint64_t max(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static inline int32_t max(int32_t a, int32_t b) { return a > b ? a : b; }
 static inline int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
 static inline float __int_as_float(int32_t i) { return __uint_as_float((uint32_t)i); }
 static inline unsigned long long __float2ull_rn(float f) { return (unsigned long long)rint((double)f); }
 static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static inline float __fdividef(float a, float b) { return a / b; }
+#define __expf expf
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline float __fadd_rn(float a, float b) { return a + b; }
@@ -75,6 +80,19 @@ static inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b)
 {
     return {__float2bfloat16_rn(a), __float2bfloat16_rn(b)};
 }
+/* Rounded once: the sum of two is exact in double, and the last bit of a float that is not remembers it. */
+static inline __nv_bfloat16 __hadd(__nv_bfloat16 a, __nv_bfloat16 b)
+{
+    const double sum = (double)__bfloat162float(a) + (double)__bfloat162float(b);
+    float f = (float)sum;
+    if ((double)f != sum && isfinite(f)) {
+        if (fabs((double)f) > fabs(sum))
+            f = __uint_as_float(__float_as_uint(f) - 1);
+        f = __uint_as_float(__float_as_uint(f) | 1);
+    }
+    return __float2bfloat16_rn(f);
+}
+static inline __nv_bfloat162 __hadd2(__nv_bfloat162 a, __nv_bfloat162 b) { return {__hadd(a.x, b.x), __hadd(a.y, b.y)}; }
 static inline float __half2float(__half) { abort(); }
 
 /* ---------------------------------------------------------------- threads of a block */
@@ -104,6 +122,7 @@ struct emu_block {
 };
 extern struct emu_block emu;
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+extern unsigned emu_block_y;
 void emu_yield(void);
 void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size_t smem, void (*body)(void *), void *user);
 static inline struct emu_warp &emu_warp_now(void) { return emu.warps[(size_t)emu.now / 32]; }
@@ -209,21 +228,15 @@ static inline void emu_launch(const cudaLaunchConfig_t *c, void (*body)(void *),
             cluster = c->attrs[i].val.clusterDim.x;
     gridDim = c->gridDim;
     blockDim = c->blockDim;
-    for (unsigned b = 0; b < c->gridDim.x; b += cluster)
-        emu_run_cluster(b, cluster, c->blockDim.x, c->dynamicSmemBytes, body, user);
+    for (emu_block_y = 0; emu_block_y < c->gridDim.y; emu_block_y++)
+        for (unsigned b = 0; b < c->gridDim.x; b += cluster)
+            emu_run_cluster(b, cluster, c->blockDim.x, c->dynamicSmemBytes, body, user);
 }
-template <typename A>
-static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(A), A arg)
+template <typename... A>
+static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(A...), A... args)
 {
-    struct call { void (*kernel)(A); A *arg; } call = {kernel, &arg};
-    emu_launch(c, [](void *user) { auto *k = (struct call *)user; k->kernel(*k->arg); }, &call);
-    return cudaSuccess;
-}
-template <typename A, typename B>
-static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(A, B), A a, B b)
-{
-    struct call { void (*kernel)(A, B); A *a; B *b; } call = {kernel, &a, &b};
-    emu_launch(c, [](void *user) { auto *k = (struct call *)user; k->kernel(*k->a, *k->b); }, &call);
+    struct call { void (*kernel)(A...); std::tuple<A...> args; } call = {kernel, {args...}};
+    emu_launch(c, [](void *user) { auto *k = (struct call *)user; std::apply(k->kernel, k->args); }, &call);
     return cudaSuccess;
 }
 

@@ -15,6 +15,7 @@ static void bar_step(emu_bar &b);
 
 struct emu_block emu;
 dim3 threadIdx, blockIdx, blockDim, gridDim;
+unsigned emu_block_y;
 
 static void fail(const char *what)
 {
@@ -83,7 +84,7 @@ void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size
                 continue;
             emu.rank = (unsigned)emu.now / n_threads;
             threadIdx = dim3((unsigned)emu.now % n_threads, 0, 0);
-            blockIdx = dim3(first + emu.rank, 0, 0);
+            blockIdx = dim3(first + emu.rank, emu_block_y, 0);
             emu_switch(&emu.scheduler, t.sp);
             left += !t.done;
         }

@@ -1,0 +1,243 @@
+/*
+ * rows_emulated.cpp - the CUDA kernels of rows.cu run on a CPU by tests/cuda/emulated: norm, rotation and cache writes within
+ * rounding of the CPU backend's, and every row's bits the same alone and in batches that take other launches.
+ *
+ * Built and started by rows_emulated.test.sh. tests/backend/test_rows.c holds the CPU's against the definition.
+ */
+#include "backend/cuda/cuda.h"
+
+#include <vector>
+
+/* device.cu's, which the emulator cannot take whole. */
+bool sv_cuda_check(struct sv_cuda *, cudaError_t, const char *)
+{
+    return true;
+}
+
+namespace
+{
+struct numbers { /* the same for both: f32 for the CPU, T for the kernels */
+    std::vector<float> ref;
+    std::vector<uint8_t> dut;
+    bool bf16;
+
+    numbers(sv_rng &rng, bool half, size_t n, float scale, float shift = 0) : ref(n), bf16(half)
+    {
+        dut.resize(n * size());
+        for (size_t i = 0; i < n; i++) {
+            const __nv_bfloat16 h = __float2bfloat16_rn(shift + scale * sv_rng_normal(&rng));
+            ref[i] = __bfloat162float(h);
+            memcpy(&dut[i * size()], bf16 ? (void *)&h : (void *)&ref[i], size());
+        }
+    }
+    size_t size() const { return bf16 ? 2 : 4; }
+    float at(size_t i) const
+    {
+        float f;
+        uint16_t h;
+        memcpy(&f, &dut[i * size()], bf16 ? 2 : 4);
+        memcpy(&h, &dut[i * size()], 2);
+        return bf16 ? __bfloat162float(__nv_bfloat16{h}) : f;
+    }
+};
+
+int differs(const char *what, const numbers &x, int32_t width)
+{
+    for (size_t i = 0; i < x.ref.size(); i++)
+        if (!(fabs(x.at(i) - x.ref[i]) <= (x.bf16 ? 1.2e-2 : 2e-5) * fmax(1, fabs(x.ref[i])))) {
+            printf("%s: row %d, %d: %.9g, not %.9g\n", what, (int)i / width, (int)i % width, x.at(i), x.ref[i]);
+            return 1;
+        }
+    return 0;
+}
+
+/* Row r of `all` is row 0 of `one`. */
+int other_bits(const char *what, const numbers &all, int32_t r, const numbers &one, int32_t width)
+{
+    const size_t n = (size_t)width * all.size();
+    if (!memcmp(&all.dut[(size_t)r * n], one.dut.data(), n))
+        return 0;
+    printf("%s: row %d has other bits alone\n", what, r);
+    return 1;
+}
+
+numbers row_of(const numbers &x, int32_t r, int32_t width)
+{
+    numbers y = x;
+    y.ref.assign(x.ref.begin() + (ptrdiff_t)r * width, x.ref.begin() + (ptrdiff_t)(r + 1) * width);
+    const ptrdiff_t n = (ptrdiff_t)(width * (int)x.size());
+    y.dut.assign(x.dut.begin() + r * n, x.dut.begin() + (r + 1) * n);
+    return y;
+}
+
+sv_weight weight_of(const numbers &w, bool ref)
+{
+    sv_weight v = {};
+    v.data = ref ? (const void *)w.ref.data() : (const void *)w.dut.data();
+    v.dtype = !ref && w.bf16 ? SV_BF16 : SV_F32;
+    v.rows = 1;
+    v.cols = (int32_t)w.ref.size();
+    return v;
+}
+
+int check_norm(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, int32_t d, bool half_weight)
+{
+    const bool half = cu->act == SV_BF16;
+    numbers x(rng, half, (size_t)(n * d), 2), delta(rng, half, (size_t)(n * d), 1), out(rng, half, (size_t)(n * d), 0);
+    numbers tap = out, w(rng, half_weight, (size_t)d, 0.3f, 1);
+    const numbers x0 = x;
+    sv_p_add_rms_norm p = {};
+    p.n_rows = n;
+    p.d = d;
+    p.eps = 1e-6f;
+    p.tap_stride = d;
+    for (int side = 0; side < 2; side++) {
+        auto data = [side](numbers &v) { return side ? (void *)v.dut.data() : (void *)v.ref.data(); };
+        p.x = data(x), p.delta = data(delta), p.out = data(out), p.tap = data(tap);
+        p.weight = weight_of(w, !side);
+        if (side)
+            sv_cuda_add_rms_norm((sv_dev *)(void *)cu, &p);
+        else
+            sv_op_add_rms_norm(ref, &p);
+    }
+    int bad = differs("norm: x", x, d) | differs("norm: out", out, d) | differs("norm: tap", tap, d);
+    for (int32_t r = 0; r < n && !bad; r += n / 7 + 1) {
+        numbers x1 = row_of(x0, r, d), delta1 = row_of(delta, r, d), out1 = x1;
+        p.n_rows = 1;
+        p.x = x1.dut.data(), p.delta = delta1.dut.data(), p.out = out1.dut.data(), p.tap = NULL;
+        sv_cuda_add_rms_norm((sv_dev *)(void *)cu, &p);
+        bad = other_bits("norm: x", x, r, x1, d) | other_bits("norm: out", out, r, out1, d);
+    }
+    return bad;
+}
+
+struct shape {
+    int32_t n_heads, n_kv, hd, rot;
+    bool half_norm, norm;
+};
+
+enum { PAGE = 4, MAX_POS = 700, SLOTS = 3 };
+
+int check_rope(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, shape s)
+{
+    const bool half = cu->act == SV_BF16;
+    const int32_t width = (s.n_heads + 2 * s.n_kv) * s.hd, stride = (MAX_POS + PAGE - 1) / PAGE, n_pages = SLOTS * stride;
+    const size_t cache = (size_t)n_pages * PAGE * (size_t)(s.n_kv * s.hd);
+    numbers qkv(rng, half, (size_t)(n * width), 2), k(rng, half, cache, 1), v(rng, half, cache, 1);
+    const numbers qkv0 = qkv, k0 = k, v0 = v;
+    numbers qn(rng, s.half_norm, (size_t)s.hd, 0.3f, 1), kn(rng, s.half_norm, (size_t)s.hd, 0.3f, 1);
+    std::vector<int32_t> table((size_t)n_pages), row_seg, row0 = {0}, slot, base;
+    std::vector<float> cs((size_t)(MAX_POS * s.rot + 8));
+    for (int32_t i = 0; i < n_pages; i++)
+        table[(size_t)i] = (i * 11) % n_pages; /* every page once: 525 of them */
+    for (int32_t i = 0; i < MAX_POS * (s.rot / 2); i++) {
+        cs[(size_t)i] = (float)cos(0.37 * i);
+        cs[(size_t)(MAX_POS * (s.rot / 2) + i)] = (float)sin(0.37 * i);
+    }
+    for (int32_t r = 0, left = 0, at = 0; r < n; r++) {
+        if (left-- == 0) {
+            slot.push_back(r >= n - n / 8 ? -1 : (int32_t)(slot.size() % SLOTS)); /* padding is last */
+            base.push_back(at); /* no two rows of a slot write the same place */
+            left = slot.back() < 0 || slot.size() % 3 ? 0 : 15;
+            if (r)
+                row0.push_back(r);
+        }
+        at++;
+        row_seg.push_back(slot.back() < 0 ? -1 : (int32_t)slot.size() - 1);
+    }
+    row0.push_back(n);
+    sv_p_qk_norm_rope_kv_write p = {};
+    p.rows = {n, (int32_t)slot.size(), row_seg.data(), row0.data(), slot.data(), base.data()};
+    p.ld = width;
+    p.n_heads = s.n_heads;
+    p.eps = 1e-6f;
+    p.rope.max_pos = MAX_POS;
+    p.rope.rot_dim = s.rot;
+    p.rope.cos = cs.data();
+    p.rope.sin = cs.data() + MAX_POS * (s.rot / 2);
+    p.kv.n_pages = n_pages, p.kv.n_kv_heads = s.n_kv, p.kv.page_size = PAGE, p.kv.head_dim = s.hd;
+    p.kv.table = table.data(), p.kv.table_stride = stride;
+    auto run = [&](bool dut, numbers &q, numbers &key, numbers &value) {
+        p.qkv = dut ? (void *)q.dut.data() : (void *)q.ref.data();
+        p.kv.k = dut ? (void *)key.dut.data() : (void *)key.ref.data();
+        p.kv.v = dut ? (void *)value.dut.data() : (void *)value.ref.data();
+        p.kv.dtype = dut && half ? SV_BF16 : SV_F32;
+        if (s.norm)
+            p.q_norm = weight_of(qn, !dut), p.k_norm = weight_of(kn, !dut);
+        if (dut)
+            sv_cuda_qk_norm_rope_kv_write((sv_dev *)(void *)cu, &p);
+        else
+            sv_op_qk_norm_rope_kv_write(ref, &p);
+    };
+    run(false, qkv, k, v);
+    run(true, qkv, k, v);
+    /* What either leaves in rows of padding and in keys behind the queries is its own affair. */
+    for (int32_t r = 0; r < n; r++)
+        for (int32_t i = 0; i < width; i++)
+            if (row_seg[(size_t)r] < 0 || i >= s.n_heads * s.hd)
+                qkv.ref[(size_t)(r * width + i)] = qkv.at((size_t)(r * width + i));
+    int bad = differs("rope: q", qkv, width) | differs("rope: k", k, s.hd) | differs("rope: v", v, s.hd);
+    if (cu->fault->code)
+        bad = 1, printf("rope: fault %d\n", (int)cu->fault->code);
+    if (bad)
+        printf("rope: %d rows, %d and %d heads of %d\n", n, s.n_heads, s.n_kv, s.hd);
+    numbers k1 = k0, v1 = v0;
+    for (int32_t r = 0; r < n && !bad; r++) { /* the cache once more, row by row */
+        const int32_t seg = row_seg[(size_t)r];
+        if (seg < 0)
+            continue;
+        int32_t zero[2] = {0, 1}, at = base[(size_t)seg] + r - row0[(size_t)seg], none = 0;
+        numbers q1 = row_of(qkv0, r, width);
+        p.rows = {1, 1, &none, zero, &slot[(size_t)seg], &at};
+        run(true, q1, k1, v1);
+        bad = memcmp(&qkv.dut[(size_t)(r * width) * qkv.size()], q1.dut.data(), (size_t)(s.n_heads * s.hd) * qkv.size());
+        if (bad)
+            printf("rope: row %d of %d has other bits alone\n", r, n);
+    }
+    if (!bad && (k1.dut != k.dut || v1.dut != v.dut))
+        bad = 1, printf("rope: %d rows: the cache has other bits\n", n);
+    return bad;
+}
+} // namespace
+
+int main()
+{
+    sv_rng rng = {7};
+    sv_err err = {};
+    sv_dev_opts opts = {};
+    sv_cuda_fault fault = {};
+    sv_dev *ref;
+    opts.backend = "cpu";
+    opts.n_threads = 1;
+    opts.isa = SV_ISA_PLAIN;
+    if (sv_dev_open(&ref, &opts, &err)) {
+        printf("%s\n", err.msg);
+        return 1;
+    }
+    sv_cuda cu = {};
+    cu.n_sms = 8; /* up to that many rows rehearse */
+    cu.fault = &fault;
+    const int32_t counts[] = {1, 5, 16, 40, 70};
+    int bad = 0, n_checks = 0;
+    for (int act = 0; act < 2; act++)
+        for (int32_t n : counts) {
+            cu.act = act ? SV_BF16 : SV_F32;
+            cu.settled = n != 5;
+            for (int32_t d : {8, 40, 264, 1032, 4096, 8192, 8200})
+                for (int w = 0; w < 2 && (d < 4096 || n < 40); w++, n_checks++)
+                    bad |= check_norm(ref, &cu, rng, n, d, w);
+            for (int v = 0; v < 4; v++) {
+                const bool half = v & 1, norm = v & 2;
+                for (shape s : {shape{32, 8, 128, 128, half, norm}, shape{5, 1, 128, 128, half, norm},
+                                shape{5, 1, 64, 64, half, norm}, shape{3, 2, 96, 32, half, norm}}) {
+                    if (s.n_heads == 32 && n > 40)
+                        continue;
+                    bad |= check_rope(ref, &cu, rng, n, s);
+                    n_checks++;
+                }
+            }
+        }
+    sv_dev_close(ref);
+    printf("%d checks: %s\n", n_checks, bad ? "FAILED" : "ok");
+    return bad;
+}
