@@ -95,8 +95,9 @@ static void norm_company(struct cross *c, int32_t d)
 
 static void norm_on(struct cross *c)
 {
-    norm_company(c, 4096);
     norm_company(c, 320);
+    if (!c->quick)
+        norm_company(c, 4096);
     static const int32_t dims[] = {8, 40, 67, 320, 1024, 4096, 8200, 16392, 24577};
     for (int i = 0; i < (c->quick ? 5 : 9); i++)
         for (int v = 0; v < 8; v++)

@@ -335,7 +335,7 @@ void sv_gemm_portable(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
     const struct sv_cuda_gemm_state *g = cu->gemm;
     const int most = stages_of(cu, &widths[i]);
     a->n_stages = g->tune_stages > 0 && g->tune_stages < most ? g->tune_stages : most;
-    sv_cuda_launch(cu, "a matrix product", widths[i].fn[a->mode == SV_GEMM_GATED],
+    sv_cuda_launch_in_pass(cu, "a matrix product", widths[i].fn[a->mode == SV_GEMM_GATED],
                    dim3((unsigned)sv_split_grid(&a->split, cu->n_sms * BLOCKS_PER_SM)),
                    dim3(THREADS), (size_t)a->n_stages * stage, (const __nv_bfloat16 *)x, ldx, k,
                    *a);

@@ -11,11 +11,7 @@
 #include "backend/cuda/pack.cuh"
 #include "backend/cuda/silu.cuh"
 
-enum {
-    MAX_NORM_THREADS = 1024,
-    NORM_GROUPS = 4,   /* of eight elements a thread, where a block of so many threads is enough */
-    NORM_THREADS = 256 /* such a block at most; one warp of it lies in each quarter of a multiprocessor at d = 4096 */
-};
+#define MAX_NORM_THREADS 1024
 
 static bool aligned16(const void *p)
 {
@@ -84,17 +80,6 @@ struct norm_args {
     bool rehearse;
 };
 
-/* A warp has stretches of 1024 elements, a thread NORM_GROUPS groups of eight in each: the first element of the thread, and of
- * its h-th group. */
-static __device__ __forceinline__ int32_t norm_first(void)
-{
-    return (int32_t)(threadIdx.x / 32 * (256 * NORM_GROUPS) + threadIdx.x % 32 * 8);
-}
-static __device__ __forceinline__ int32_t norm_group(int32_t first, int h)
-{
-    return first + h % NORM_GROUPS * 256 + h / NORM_GROUPS * (int32_t)blockDim.x * (8 * NORM_GROUPS);
-}
-
 /* Eight elements of x + delta at i, rounded once as a store would; zeros behind the end. */
 template <typename T>
 static __device__ __forceinline__ void norm_in(float v[8], const T *x, const T *delta, int32_t i,
@@ -155,7 +140,7 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
     norm_kernel(struct norm_args a, T *x, const T *delta, T *out, T *tap)
 {
     __shared__ float4 scratch[8];
-    const int32_t first = norm_first();
+    const int32_t step = 8 * blockDim.x, first = 8 * threadIdx.x;
     sv_pdl_launch();
     if (threadIdx.x < 8)
         scratch[threadIdx.x] = make_float4(0, 0, 0, 0);
@@ -170,7 +155,7 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
     float held[HELD][8], sum = 0;
 #pragma unroll
     for (int h = 0; h < HELD; h++) {
-        const int32_t i = norm_group(first, h);
+        const int32_t i = first + h * step;
         if (i >= a.d)
             break;
         norm_in(held[h], x, delta, i, a.d, a.vec);
@@ -182,11 +167,8 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
         if (tap)
             norm_put(tap, held[h], i, a.d, a.vec);
     }
-    for (int h = HELD; norm_group(first, h / NORM_GROUPS * NORM_GROUPS) < a.d; h++) {
-        const int32_t i = norm_group(first, h);
+    for (int32_t i = first + HELD * step; i < a.d; i += step) {
         float v[8];
-        if (i >= a.d)
-            continue;
         norm_in(v, x, delta, i, a.d, a.vec);
 #pragma unroll
         for (int j = 0; j < 8; j++)
@@ -197,11 +179,11 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
             norm_put(tap, v, i, a.d, a.vec);
     }
     const float inv = norm_scale(a, sum, scratch);
-    for (int h = 0; norm_group(first, h / NORM_GROUPS * NORM_GROUPS) < a.d; h++) {
-        const int32_t i = norm_group(first, h);
+    for (int h = 0;; h++) {
+        const int32_t i = first + h * step;
         float v[8];
         if (i >= a.d)
-            continue;
+            break;
         if (h == 0 || h == 1) {
 #pragma unroll
             for (int j = 0; j < 8; j++)
@@ -217,80 +199,53 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
     }
 }
 
-/* The common case: at most NORM_GROUPS groups of eight a thread, bf16 weights, all aligned. The same sums as above in less
- * code, which few rows run through once before the wait, so that instructions and weights are at hand when the row is
- * there: fetching them takes longer than the row does. Few warps with few registers: one warp a quarter of a multiprocessor
- * finds room beside a matrix product that still runs, and leaves room for the next one, which begins by filling its ring. */
+/* The common case: a group of eight a thread, bf16 weights, all aligned. The same sums as above in less code, which few rows
+ * run through once before the wait, so that instructions and weights are at hand when the row is there: fetching them takes
+ * longer than the row does. No more than 32 registers a thread: a row's block must find room beside a matrix product that still
+ * runs, and leave room for the next one, which begins by filling its ring. */
 template <typename T>
-static __global__ void __launch_bounds__(NORM_THREADS, 3)
+static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
     norm8_kernel(const __grid_constant__ struct norm_args a, T *x, const T *delta, T *out, T *tap)
 {
     __shared__ float4 scratch[8];
-    const int32_t first = norm_first();
+    const int32_t i = 8 * threadIdx.x;
+    const bool inside = i < a.d;
+    uint4 weight = make_uint4(0, 0, 0, 0);
     sv_pdl_launch();
+    if (inside)
+        weight = sv_load_kept((const __nv_bfloat16 *)a.weight + i);
     if (threadIdx.x < 8)
         scratch[threadIdx.x] = make_float4(0, 0, 0, 0);
     __syncthreads();
 #pragma unroll 1
     for (int pass = a.rehearse ? 0 : 1; pass < 2; pass++) {
         const bool real = pass == 1;
+        struct sv_eight<T> v = {};
+        float f[8], w[8], sum = 0;
         if (real)
             sv_pdl_wait();
-        const __nv_bfloat16 *weight = (const __nv_bfloat16 *)a.weight + first;
-        const int64_t row = real && a.row_index ? max(a.row_index[blockIdx.x], 0) : blockIdx.x;
-        /* Rehearsed on the weights, which so come nearer. */
-        const T *from = real ? x + row * a.d + first : (const T *)(const void *)weight;
-        const T *more = real && delta ? delta + row * a.d + first : from;
-        struct sv_eight<T> v[NORM_GROUPS], add[NORM_GROUPS];
-#pragma unroll
-        for (int h = 0; h < NORM_GROUPS; h++)
-            if (first + h * 256 < a.d)
-                v[h] = *(const struct sv_eight<T> *)(from + h * 256);
-        if (delta) {
-#pragma unroll
-            for (int h = 0; h < NORM_GROUPS; h++)
-                if (first + h * 256 < a.d)
-                    add[h] = *(const struct sv_eight<T> *)(more + h * 256);
-#pragma unroll
-            for (int h = 0; h < NORM_GROUPS; h++) {
-                sv_add8(v[h], add[h]);
-                if (first + h * 256 < a.d && real && !a.row_index)
-                    *(struct sv_eight<T> *)(x + row * a.d + first + h * 256) = v[h];
+        const int64_t row = !real || !a.row_index ? blockIdx.x : max(a.row_index[blockIdx.x], 0);
+        if (real && inside) {
+            v = *(const struct sv_eight<T> *)(x + row * a.d + i);
+            if (delta) {
+                sv_add8(v, *(const struct sv_eight<T> *)(delta + row * a.d + i));
+                if (!a.row_index)
+                    *(struct sv_eight<T> *)(x + row * a.d + i) = v;
             }
+            if (tap)
+                *(struct sv_eight<T> *)(tap + row * a.tap_stride + i) = v;
         }
-        float sum = 0;
+        sv_spread8(f, v);
 #pragma unroll
-        for (int h = 0; h < NORM_GROUPS; h++) {
-            if (first + h * 256 >= a.d)
-                break;
-            float f[8];
-            sv_spread8(f, v[h]);
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                sum = fmaf(f[j], f[j], sum);
-        }
-        uint4 w[NORM_GROUPS];
-#pragma unroll
-        for (int h = 0; h < NORM_GROUPS; h++)
-            if (first + h * 256 < a.d)
-                w[h] = sv_load_kept(weight + h * 256);
+        for (int j = 0; j < 8; j++)
+            sum = fmaf(f[j], f[j], sum);
         const float inv = norm_scale(a, sum, scratch);
-        T *to = out + (int64_t)blockIdx.x * a.d + first;
+        sv_spread8(w, weight);
 #pragma unroll
-        for (int h = 0; h < NORM_GROUPS; h++) {
-            float f[8], g[8];
-            if (first + h * 256 >= a.d)
-                break;
-            if (real && tap)
-                *(struct sv_eight<T> *)(tap + row * a.tap_stride + first + h * 256) = v[h];
-            sv_spread8(f, v[h]);
-            sv_spread8(g, w[h]);
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                f[j] = f[j] * inv * g[j];
-            if (real)
-                sv_store8(to + h * 256, f);
-        }
+        for (int j = 0; j < 8; j++)
+            f[j] = f[j] * inv * w[j];
+        if (real && inside)
+            sv_store8(out + (int64_t)blockIdx.x * a.d + i, f);
         if (!real)
             __syncthreads();
     }
@@ -299,14 +254,14 @@ static __global__ void __launch_bounds__(NORM_THREADS, 3)
 template <typename T>
 static void norm_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm *p)
 {
-    int32_t threads = ((p->d + 8 * NORM_GROUPS - 1) / (8 * NORM_GROUPS) + 31) / 32 * 32;
+    int32_t threads = ((p->d + 7) / 8 + 31) / 32 * 32;
     threads = threads > MAX_NORM_THREADS ? MAX_NORM_THREADS : threads;
     bool vec = p->d % 8 == 0 && aligned16(p->x) && aligned16(p->delta) && aligned16(p->out) &&
                aligned16(p->tap) && p->tap_stride % 8 == 0;
     struct norm_args a = {p->d,   p->row_index,        p->weight.data, p->weight.dtype,
                           p->eps, 1.0f / (float)p->d,  p->tap_stride,  vec,
-                          sizeof(T) == 2 && p->n_rows <= cu->n_sms};
-    const bool whole = vec && threads <= NORM_THREADS && p->weight.dtype == SV_BF16 && aligned16(p->weight.data);
+                          p->n_rows <= cu->n_sms};
+    const bool whole = vec && p->d <= 8 * threads && p->weight.dtype == SV_BF16 && aligned16(p->weight.data);
     sv_cuda_launch_in_pass(cu, "add_rms_norm", whole ? norm8_kernel<T> : norm_kernel<T>, p->n_rows, threads, 0, a,
                            (T *)p->x, (const T *)p->delta, (T *)p->out, (T *)p->tap);
 }
