@@ -2,9 +2,9 @@
  * rows.cu - the ops that work on one row of activations at a time: embed, add_rms_norm, act_mul and
  * qk_norm_rope_kv_write.
  *
- * Entered through the table in device.cu. A row (for norm and rotation: a head) is the work of threads chosen
- * by the row's length alone, summed in an order fixed by it. Vector and scalar loads give a thread
- * the same elements, so alignment changes no bit. Must not: trust an id, a position or a page.
+ * Entered through the table in device.cu. The sum over a row (over a head) has an order fixed by its length; how many
+ * heads a thread takes does not reach it. Vector and scalar loads give a thread the same elements, so
+ * alignment changes no bit. Must not: trust an id, a position or a page.
  */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/norm_rope.cuh"
@@ -117,8 +117,8 @@ static __device__ __forceinline__ void norm_put(T *out, const float v[8], int32_
             sv_store(out + i + j, v[j]);
 }
 
-/* 1 / sqrt(mean + eps) of the block's sum, the same in every thread. Warps are added in a tree that is fixed by their places;
- * scratch was cleared before a barrier, and a sum of squares does not notice a zero more. */
+/* 1 / sqrt(mean + eps) of the block's sum, the same in every thread. Warps are added in a tree fixed by their places; scratch
+ * was cleared before a barrier, and a sum of squares does not notice a zero more. */
 static __device__ __forceinline__ float norm_scale(const struct norm_args &a, float sum, float4 scratch[8])
 {
     sum = sv_warp_sum(sum);
@@ -199,10 +199,10 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
     }
 }
 
-/* The common case: a group of eight a thread, bf16 weights, all aligned. The same sums as above in less code, which few rows
- * run through once before the wait, so that instructions and weights are at hand when the row is there: fetching them takes
- * longer than the row does. No more than 32 registers a thread: a row's block must find room beside a matrix product that still
- * runs, and leave room for the next one, which begins by filling its ring. */
+/* The common case: a group of eight a thread, bf16 weights, all aligned. The same sums as above in less code, which few
+ * rows run through once before the wait, so that instructions and weights are at hand when the row is there: fetching
+ * them takes longer than the row does. No more than 32 registers a thread: a row's block must find room beside a matrix
+ * product that still runs, and leave room for the next one, which begins by filling its ring. */
 template <typename T>
 static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
     norm8_kernel(const __grid_constant__ struct norm_args a, T *x, const T *delta, T *out, T *tap)
@@ -348,7 +348,7 @@ struct rope_job {
 };
 enum { JOB_NONE, JOB_QUERY, JOB_KEY, JOB_VALUE };
 
-/* reporter: lane 0 of those that share the head. */
+/* lane: among those that share the head. */
 static __device__ __forceinline__ struct rope_job rope_job_of(const struct rope_args &a, int32_t r, int32_t head, int lane)
 {
     struct rope_job job = {};
