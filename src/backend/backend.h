@@ -32,6 +32,7 @@ struct sv_weight {
     /* On the host side: a drafter's, whose errors cost acceptance and never a token; a device may round its
      * products' operands further if that is faster there. On the device: it did. */
     bool approximate;
+    bool table; /* on the host side: rows are looked up, no product uses it */
 };
 
 static inline float sv_bf16_to_f32(uint16_t h)
@@ -371,6 +372,8 @@ struct sv_dev; /* a backend's own struct, which begins with these */
 
 enum sv_isa { SV_ISA_AUTO, SV_ISA_PLAIN, SV_ISA_AVX2, SV_ISA_AVX512, SV_ISA_AMX };
 
+enum sv_dense { SV_DENSE_AUTO /* where memory is plenty */, SV_DENSE_ON, SV_DENSE_OFF };
+
 struct sv_dev_opts {
     const char *backend;       /* "cpu", "cuda", "hip"; NULL = the best this build and machine have */
     const char *kernels;       /* GPUs: "auto" (or NULL) or "portable"; the CPU has isa instead */
@@ -378,6 +381,7 @@ struct sv_dev_opts {
     bool no_graphs;            /* GPUs: graph_run calls enqueue every time; the same bits */
     int n_threads;             /* 0 = all processors */
     enum sv_isa isa;           /* SV_ISA_AUTO = the best this machine has; others fail if missing */
+    enum sv_dense dense;       /* GPUs: a copy of bf16 matrices in fewer bits, for products with few rows; the same bits */
     enum sv_dtype compute;     /* SV_F32: exact f32 products; SV_BF16: inputs of GEMMs rounded to bf16 */
 };
 
@@ -409,6 +413,8 @@ struct sv_backend {
      * repack a matrix (rows > 1) into the backend's layout. Not in the step. */
     int (*upload_weight)(struct sv_dev *, const struct sv_weight *host, struct sv_weight *dev,
                          bool *owned, struct sv_err *);
+    /* Bytes of dense copies, made by reserve; how many matrices have one, and how many cannot. NULL: none. */
+    int64_t (*dense_bytes)(struct sv_dev *, int32_t *n_dense, int32_t *n_plain);
     /* Whether upload_weight makes use of `approximate`; NULL: no. */
     bool (*approximates)(const struct sv_dev *);
     /* A weight of normal numbers times scale plus shift, made on the device from the seed: benchmarks. */
@@ -472,6 +478,7 @@ int sv_dev_host_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_
 void sv_dev_host_free(struct sv_dev *dev, void *p);
 void sv_dev_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total);
 bool sv_dev_approximates(const struct sv_dev *dev);
+int64_t sv_dev_dense_bytes(struct sv_dev *dev, int32_t *n_dense, int32_t *n_plain);
 int sv_dev_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
                          bool *owned, struct sv_err *err);
 /* fn is told of every weight that is there, for who waits. */

@@ -140,6 +140,12 @@ bool sv_dev_approximates(const struct sv_dev *dev)
     return dev->be->approximates && dev->be->approximates(dev);
 }
 
+int64_t sv_dev_dense_bytes(struct sv_dev *dev, int32_t *n_dense, int32_t *n_plain)
+{
+    *n_dense = *n_plain = 0;
+    return dev->be->dense_bytes ? dev->be->dense_bytes(dev, n_dense, n_plain) : 0;
+}
+
 int sv_dev_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
                          bool *owned, struct sv_err *err)
 {

@@ -106,6 +106,9 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
     sv_cli_opt(o, "gpu", 0, SV_OPT_INT, &m->gpu, "N", "which GPU, counted from 0");
     sv_cli_opt(o, "kernels", 0, SV_OPT_STRING, &m->kernels, "SET",
                "GPUs: auto or portable (no instructions of one chip alone)");
+    sv_cli_opt(o, "dense-weights", 0, SV_OPT_STRING, &m->dense, "WHEN",
+               "GPUs: keep a lossless copy of the weights in fewer bits, for speed: auto (where it takes at most 15 % of "
+               "the memory), on or off");
     sv_cli_opt(o, "no-graphs", 0, SV_OPT_FLAG, &m->no_graphs, NULL,
                "GPUs: launch every kernel of a step by itself");
     sv_cli_opt(o, "gpu-memory-utilization", 0, SV_OPT_FLOAT, &m->gpu_memory, "SHARE",
@@ -176,6 +179,7 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
     o.draft_dir = m->draft;
     o.device = m->device;
     o.kernels = m->kernels;
+    o.dense_weights = m->dense;
     o.gpu = (int32_t)m->gpu;
     o.no_graphs = m->no_graphs;
     o.gpu_memory = m->gpu_memory;

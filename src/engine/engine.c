@@ -32,6 +32,18 @@ static int parse_isa(const char *name, enum sv_isa *isa, struct sv_err *err)
                 : SV_OK;
 }
 
+static int parse_dense(const char *name, enum sv_dense *dense, struct sv_err *err)
+{
+    static const char *const names[] = {"auto", "on", "off"};
+    *dense = SV_DENSE_AUTO;
+    for (int i = 0; i < 3 && name; i++)
+        if (!strcmp(name, names[i])) {
+            *dense = (enum sv_dense)i;
+            return SV_OK;
+        }
+    return name ? sv_fail(err, SV_EINVAL, -1, "dense_weights must be auto, on or off, not %s", name) : SV_OK;
+}
+
 /* Options with their defaults resolved. */
 struct resolved {
     int32_t n_slots, context, page_size, chunk;
@@ -121,6 +133,8 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
                             .no_graphs = o->no_graphs,
                             .n_threads = o->n_threads};
     int rc = parse_isa(o->isa, &d.isa, err);
+    if (!rc)
+        rc = parse_dense(o->dense_weights, &d.dense, err);
     bool f32 = o->dtype == SV_TYPE_F32 ||
                (o->dtype == SV_TYPE_AUTO && cfg->stored_dtype != SV_BF16);
     d.compute = f32 ? SV_F32 : SV_BF16;

@@ -100,6 +100,12 @@ void sv_memory_log(const struct sv_engine *e, int64_t free_at_open)
         known += e->drafter->weight_bytes;
         sv_log(level, "memory: draft weights %lld MiB", mib(e->drafter->weight_bytes));
     }
+    int32_t n_dense, n_plain;
+    int64_t dense = sv_dev_dense_bytes(e->dev, &n_dense, &n_plain);
+    known += dense;
+    if (dense)
+        sv_log(level, "memory: dense weights %lld MiB, of %d matrices; %d cannot be dense", mib(dense), n_dense,
+               n_plain);
     for (int32_t i = 0; i < e->cache.n_groups; i++) {
         const struct sv_cache_group_desc *d = &e->cache.group[i].d;
         known += sv_cache_group_bytes(d);

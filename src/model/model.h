@@ -86,6 +86,7 @@ struct sv_weights {
     int32_t n_owned, cap_owned;
     struct sv_arena arena;
     int64_t n_bytes;        /* of everything taken, once each */
+    bool table;             /* what is taken from now on is only looked up (struct sv_weight) */
     bool approximate;       /* what is taken from now on may be rounded further (struct sv_weight) */
 };
 int sv_weights_open(struct sv_weights *w, struct sv_dev *dev, const struct sv_ckpt *ckpt,

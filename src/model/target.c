@@ -29,9 +29,11 @@ static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, i
     if (!rc)
         rc = sv_weights_take_stack(&m->weights, &m->stack, cfg, n_positions, err);
     m->step_bytes = m->weights.n_bytes;
+    m->weights.table = !cfg->tie_embeddings;
     if (!rc)
         rc = sv_weights_take(&m->weights, &m->embed, cfg->vocab_size, cfg->hidden_size, err,
                              "embed_tokens.weight");
+    m->weights.table = false;
     m->head = m->embed;
     if (!rc && !cfg->tie_embeddings)
         rc = sv_weights_take(&m->weights, &m->head, cfg->vocab_size, cfg->hidden_size, err,

@@ -268,6 +268,105 @@ static void reserves_again_on(struct cross *c)
     graphs_on(c);
 }
 
+/* ---------------------------------------------------------------- dense weights */
+
+struct dense_case {
+    int32_t rows[3], n_parts, k;
+    uint32_t odd; /* one number in so many is far from the others */
+    bool dense;
+};
+
+/* Products of all row counts, as bytes one after another; free() them. */
+static uint8_t *dense_products(struct cross *c, const struct dense_case *d, const struct sv_gemm_part *part,
+                               const struct cross_buf *x, int32_t most, size_t *n_bytes)
+{
+    int32_t cols = 0;
+    for (int32_t i = 0; i < d->n_parts; i++)
+        cols += d->rows[i];
+    const int32_t step = c->quick ? 13 : 1;
+    uint8_t *all = NULL;
+    *n_bytes = 0;
+    for (int32_t n = 1; n <= most; n += step)
+        for (int f32 = 0; f32 < 2; f32++) {
+            struct cross_buf y = cross_new(c, f32 ? CROSS_F32 : CROSS_ACT, (size_t)n * (size_t)cols, NULL, 0);
+            sv_op_gemm(c->dut, &(struct sv_p_gemm){n, d->k, d->n_parts, x->dut, d->k, part, y.dut, cols, f32});
+            size_t more;
+            void *bytes = cross_bytes(c, &y, &more);
+            all = realloc(all, *n_bytes + more);
+            memcpy(all + *n_bytes, bytes, more);
+            *n_bytes += more;
+            free(bytes);
+            cross_free(c, &y);
+        }
+    return all;
+}
+
+/* Reserve makes copies of the matrices in fewer bits. The products have the same bits as before, numbers that do
+ * not fit included; a matrix with too many of those gets no copy. */
+static void dense_on(struct cross *c)
+{
+    static const struct dense_case cases[] = {{{1024, 128, 128}, 3, 320, 3000, true},
+                                              {{4096}, 1, 512, 100000, true},
+                                              {{77, 200}, 2, 136, 700, true},
+                                              {{256}, 1, 4096, 20, false}};
+    enum { N = sizeof cases / sizeof *cases, MOST = 140 };
+    const struct sv_dev_limits lim = {.max_rows = 300,
+                                      .max_logit_rows = 64,
+                                      .max_k = 4096,
+                                      .max_n = 4096,
+                                      .max_heads = 16,
+                                      .max_head_dim = 128,
+                                      .max_vocab = 1000,
+                                      .max_positions = 1024};
+    static const uint16_t far[] = {0, 0x8000, 1, 0x8070, 0x0b21, 0x8312, 0x6f00, 0xf555};
+    struct sv_err err;
+    struct sv_gemm_part part[N][3] = {{{.w = {0}}}};
+    bool owned[N][3];
+    struct cross_buf x[N];
+    uint8_t *before[N];
+    uint16_t *host[N][3];
+    size_t n_before[N], n_after;
+    int32_t want = 0, none = 0, n_dense, n_plain;
+    for (int i = 0; i < N; i++) {
+        const struct dense_case *d = &cases[i];
+        for (int j = 0; j < d->n_parts; j++) {
+            const size_t n = (size_t)d->rows[j] * (size_t)d->k;
+            host[i][j] = malloc(n * sizeof *host[i][j]);
+            for (size_t e = 0; e < n; e++)
+                host[i][j][e] = sv_rng_next(&c->rng) % d->odd ? sv_f32_to_bf16((float)sv_rng_normal(&c->rng) * 0.05f)
+                                                             : far[sv_rng_next(&c->rng) % 8];
+            const struct sv_weight w = {.data = host[i][j], .dtype = SV_BF16, .rows = d->rows[j], .cols = d->k};
+            assert_int_equal(sv_dev_upload_weight(c->dut, &w, &part[i][j].w, &owned[i][j], &err), SV_OK);
+            want += d->dense;
+            none += !d->dense;
+        }
+        x[i] = cross_new(c, CROSS_ACT, (size_t)MOST * (size_t)d->k, NULL, 1);
+        before[i] = dense_products(c, d, part[i], &x[i], MOST, &n_before[i]);
+    }
+    assert_int_equal(sv_dev_reserve(c->dut, &lim, &err), SV_OK);
+    const int64_t n_bytes = sv_dev_dense_bytes(c->dut, &n_dense, &n_plain);
+    if (strstr(sv_dev_describe(c->dut), "sm_90a") && c->bf16) {
+        assert_int_equal(n_dense, want);
+        assert_int_equal(n_plain, none);
+        assert_true(n_bytes > 0);
+    } else {
+        assert_int_equal(n_bytes + n_dense + n_plain, 0);
+    }
+    for (int i = 0; i < N; i++) {
+        uint8_t *after = dense_products(c, &cases[i], part[i], &x[i], MOST, &n_after);
+        assert_int_equal(n_after, n_before[i]);
+        assert_memory_equal(before[i], after, n_after);
+        free(before[i]), free(after);
+        cross_free(c, &x[i]);
+        for (int j = 0; j < cases[i].n_parts; j++) {
+            if (owned[i][j])
+                sv_dev_free(c->dut, (void *)(uintptr_t)part[i][j].w.data);
+            free(host[i][j]);
+        }
+    }
+    assert_int_equal(sv_dev_dense_bytes(c->dut, &n_dense, &n_plain), 0);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -300,7 +399,8 @@ CROSS_TEST(graphs)
 CROSS_TEST(seeds)
 CROSS_TEST(big_weight)
 CROSS_TEST(reserves_again)
+CROSS_TEST(dense)
 
 SV_TEST_MAIN(cmocka_unit_test(copies), cmocka_unit_test(marks), cmocka_unit_test(errors),
              cmocka_unit_test(graphs), cmocka_unit_test(seeds), cmocka_unit_test(big_weight),
-             cmocka_unit_test(reserves_again), cmocka_unit_test(refusals))
+             cmocka_unit_test(reserves_again), cmocka_unit_test(dense), cmocka_unit_test(refusals))

@@ -1,10 +1,11 @@
 /*
  * test_cuda_layout.c - the index arithmetic that the CUDA matrix products stand on, checked on the
- * host: the packed layout of weights against the swizzle of the hardware, and the sharing out of
- * sums.
+ * host: the packed layout of weights against the swizzle of the hardware, dense weights, and the
+ * sharing out of sums.
  */
 #include "rig.h"
 
+#include "backend/cuda/dense.cuh"
 #include "backend/cuda/split.cuh"
 
 #include <string.h>
@@ -42,6 +43,59 @@ static void tiles_carry_the_hardware_swizzle(void **state)
             const size_t swizzled = plain ^ (plain >> 7 & 7) << 4;
             assert_int_equal(sv_packed_at(r, c, cols) * 2, tile * SV_TILE_BYTES + swizzled);
         }
+}
+
+/* The lanes of a dense strip hold every element of it, each once. */
+static void dense_lanes_hold_the_strip(void **state)
+{
+    (void)state;
+    uint8_t seen[16][64] = {{0}};
+    for (int32_t t = 0; t < 32; t++)
+        for (int32_t i = 0; i < SV_DENSE_PAIRS; i++) {
+            const int32_t r = sv_dense_row(t, i), c = sv_dense_col(t, i);
+            assert_true(r >= 0 && r < 16 && c >= 0 && c < 63 && c % 2 == 0);
+            seen[r][c]++, seen[r][c + 1]++;
+        }
+    for (int32_t i = 0; i < 16 * 64; i++)
+        assert_int_equal(seen[i / 64][i % 64], 1);
+}
+
+static uint16_t times_power(uint32_t number, uint32_t scale)
+{
+    const float v = sv_bf16_to_f32((uint16_t)number) * sv_bf16_to_f32((uint16_t)scale);
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    assert_int_equal(bits & 0xffff, 0); /* exact */
+    return (uint16_t)(bits >> 16);
+}
+
+/* Every number that a base reaches comes back bit by bit, whatever stands beside it; all others are refused. */
+static void dense_numbers_come_back(void **state)
+{
+    (void)state;
+    struct sv_rng rng = {.state = 5};
+    for (int32_t base = 0; base <= SV_DENSE_MAX_BASE; base += 42) {
+        const uint32_t scale = (uint32_t)(base + 127) << 7;
+        int32_t kept = 0;
+        for (uint32_t number = 0; number < 65536; number++) {
+            const int32_t e = (int32_t)(number >> 7 & 255), shifted = sv_dense_shift(number, base);
+            const bool fits = (number & 0x7fff) == 0 || (e > base && e <= base + SV_DENSE_SPAN);
+            assert_int_equal(shifted >= 0, fits);
+            if (!fits)
+                continue;
+            uint32_t pair[SV_DENSE_PAIRS], word[13], back[SV_DENSE_PAIRS];
+            const int32_t at = kept++ % SV_DENSE_PAIRS;
+            for (int32_t i = 0; i < SV_DENSE_PAIRS; i++)
+                pair[i] = (uint32_t)sv_rng_next(&rng) & 0x8fff8fffu;
+            pair[at] = number & 1 ? (pair[at] & 0xffffu) | (uint32_t)shifted << 16
+                                  : (pair[at] & 0xffff0000u) | (uint32_t)shifted;
+            sv_dense_encode(pair, word);
+            sv_dense_decode(word, back);
+            assert_memory_equal(pair, back, sizeof pair);
+            assert_int_equal(times_power((uint32_t)shifted, scale), number);
+        }
+        assert_int_equal(kept, 2 * (SV_DENSE_SPAN * 128 + 1));
+    }
 }
 
 /* All tiles are shared out in equal runs, and every piece of a shared block has a slot of its own.
@@ -166,5 +220,7 @@ static void whole_blocks_fill_the_device(void **state)
 SV_TEST_MAIN(cmocka_unit_test(pairs_share_one_block),
              cmocka_unit_test(whole_blocks_fill_the_device), cmocka_unit_test(places_are_distinct),
              cmocka_unit_test(tiles_carry_the_hardware_swizzle),
+             cmocka_unit_test(dense_lanes_hold_the_strip),
+             cmocka_unit_test(dense_numbers_come_back),
              cmocka_unit_test(units_are_equal_and_slots_distinct),
              cmocka_unit_test(units_end_where_blocks_end))

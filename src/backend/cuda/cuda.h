@@ -60,6 +60,7 @@ struct sv_cuda_fault {
 
 struct sv_cuda_graphs;  /* graph.cu */
 struct sv_cuda_staging; /* upload.cu */
+struct sv_cuda_dense;   /* dense.cu */
 struct sv_cuda_gemm_state;
 struct sv_cuda_attn_state;
 
@@ -91,6 +92,8 @@ struct sv_cuda {
 
     struct sv_cuda_graphs *graphs;
     struct sv_cuda_staging *staging;
+    struct sv_cuda_dense *dense;     /* NULL while no weight may have a dense copy */
+    enum sv_dense dense_mode;
     struct sv_cuda_gemm_state *gemm; /* gemm.cu: made by its reserve */
     struct sv_cuda_attn_state *attn; /* attention.cu: likewise */
     void *sample;                    /* sample.cu: scratch for sample_rows rows */
@@ -389,5 +392,14 @@ int sv_cuda_upload_weight(struct sv_dev *dev, const struct sv_weight *host, stru
                           bool *owned, struct sv_err *err);
 int sv_cuda_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale, float shift,
                           uint64_t seed, struct sv_weight *out, struct sv_err *err);
+
+/* dense.cu: copies of packed weights in fewer bits. A weight is noted when it is loaded and forgotten when it is freed;
+ * reserve makes the copies; the look-up is for products. */
+int sv_cuda_dense_note(struct sv_cuda *cu, const struct sv_weight *w, struct sv_err *err);
+void sv_cuda_dense_forget(struct sv_cuda *cu, const void *data);
+int sv_cuda_dense_reserve(struct sv_cuda *cu, struct sv_err *err);
+const void *sv_cuda_dense_of(const struct sv_cuda *cu, const void *data);
+int64_t sv_cuda_dense_bytes(struct sv_dev *dev, int32_t *n_dense, int32_t *n_plain);
+void sv_cuda_dense_close(struct sv_cuda *cu);
 
 #endif

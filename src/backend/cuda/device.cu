@@ -182,8 +182,10 @@ int sv_cuda_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err 
 
 void sv_cuda_free(struct sv_dev *dev, void *p)
 {
-    if (p)
-        sv_cuda_check(sv_cuda_of(dev), cudaFree(p), "cudaFree");
+    if (!p)
+        return;
+    sv_cuda_dense_forget(sv_cuda_of(dev), p);
+    sv_cuda_check(sv_cuda_of(dev), cudaFree(p), "cudaFree");
 }
 
 static void cuda_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total)
@@ -210,6 +212,8 @@ static int cuda_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, str
     sv_cuda_graphs_clear(cu);
     sv_cuda_staging_drop(cu); /* weights come first: what follows may have their buffers */
     cu->lim = *lim;
+    if (!rc)
+        rc = sv_cuda_dense_reserve(cu, err);
     if (!rc)
         rc = sv_cuda_gemm_reserve(cu, err);
     if (!rc)
@@ -297,6 +301,7 @@ static void cuda_close(struct sv_dev *dev)
     if (cu->stream)
         cudaStreamSynchronize(cu->stream);
     sv_cuda_graphs_close(cu);
+    sv_cuda_dense_close(cu);
     sv_cuda_gemm_close(cu);
     sv_cuda_attn_close(cu);
     sv_cuda_sample_close(cu);
@@ -333,6 +338,7 @@ static struct sv_backend cuda_table(void)
     be.memory = cuda_memory;
     be.upload_weight = sv_cuda_upload_weight;
     be.random_weight = sv_cuda_random_weight;
+    be.dense_bytes = sv_cuda_dense_bytes;
     be.upload = sv_cuda_upload;
     be.download = sv_cuda_download;
     be.sync = cuda_sync;
@@ -472,6 +478,7 @@ int sv_cuda_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_
     cu->ordinal = opts->ordinal;
     cu->compute = opts->compute;
     cu->act = opts->compute;
+    cu->dense_mode = opts->dense;
     rc = read_properties(cu, portable, err);
     if (!rc)
         rc = open_parts(cu, opts, err);

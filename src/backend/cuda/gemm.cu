@@ -37,6 +37,8 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
     struct sv_cuda_gemm_state *g = cu->gemm;
     void *p = NULL;
     int rc = cu->set == SV_CUDA_SM90 ? sv_gemm_sm90_open(cu, err) : sv_gemm_portable_open(cu, err);
+    if (!rc && cu->set == SV_CUDA_SM90)
+        rc = sv_gemm_dense_open(cu, err);
     const size_t bands = (size_t)block_rows(cu) / SV_TILE, units = (size_t)max_units(cu);
     const size_t n_pieces = 2 * units * bands * rows * SV_TILE * sizeof(float);
     if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p, n_pieces, err)))
@@ -76,10 +78,10 @@ static bool takes_tensor_cores(const struct sv_cuda *cu, const struct sv_weight 
 static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                      struct sv_gemm_args *a)
 {
-    if (cu->set == SV_CUDA_SM90)
-        sv_gemm_sm90(cu, x, ldx, k, a);
-    else
+    if (cu->set != SV_CUDA_SM90)
         sv_gemm_portable(cu, x, ldx, k, a);
+    else if (!sv_gemm_dense(cu, x, ldx, k, a))
+        sv_gemm_sm90(cu, x, ldx, k, a);
 }
 
 static struct sv_split split_of(const struct sv_cuda *cu, int32_t n_blocks, int32_t k)
@@ -94,11 +96,12 @@ static struct sv_split split_of(const struct sv_cuda *cu, int32_t n_blocks, int3
 }
 
 /* Appends a part; col is its first column in y. */
-static void add_part(struct sv_gemm_args *a, const struct sv_gemm_part *part, int32_t col,
-                     bool wide)
+static void add_part(const struct sv_cuda *cu, struct sv_gemm_args *a,
+                     const struct sv_gemm_part *part, int32_t col, bool wide)
 {
     struct sv_gemm_item *it = &a->part[a->n_parts++];
     it->w = (const uint8_t *)part->w.data;
+    it->dense = (const uint8_t *)sv_cuda_dense_of(cu, part->w.data);
     it->bias = part->bias.data;
     it->bias_dtype = part->bias.dtype;
     it->n_out = part->w.rows;
@@ -162,7 +165,7 @@ void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
     for (int32_t i = 0; i < p->n_parts; i++) {
         SV_REQUIRE(p->parts[i].w.cols == p->k);
         if (takes_tensor_cores(cu, &p->parts[i].w))
-            add_part(&a, &p->parts[i], col, wide);
+            add_part(cu, &a, &p->parts[i], col, wide);
         else
             sv_gemm_plain(cu, p, i, col);
         col += p->parts[i].w.rows;
@@ -204,7 +207,7 @@ void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p)
     a.mode = SV_GEMM_GATED;
     a.ldy = d;
     for (int i = 0; i < 2; i++)
-        add_part(&a, &p->parts[i], 0, d % 8 == 0 && (uintptr_t)p->out % 16 == 0);
+        add_part(cu, &a, &p->parts[i], 0, d % 8 == 0 && (uintptr_t)p->out % 16 == 0);
     set_up(cu, &a, p->k);
     run_all(cu, p->n_rows, p->x, p->ldx, p->k, &a, p->out);
 }
@@ -219,7 +222,7 @@ void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
     part.w = p->w;
     if (tensor) {
         a.mode = SV_GEMM_ARGMAX;
-        add_part(&a, &part, 0, false);
+        add_part(cu, &a, &part, 0, false);
         set_up(cu, &a, p->k);
     }
     for (int32_t m = 0; m < p->n_rows; m += pass_rows(cu)) {

@@ -42,7 +42,8 @@ enum sv_gemm_mode {
 
 /* A part as kernels see it; blocks are those of the split, bands have 64 rows. */
 struct sv_gemm_item {
-    const uint8_t *w; /* packed */
+    const uint8_t *w;     /* packed */
+    const uint8_t *dense; /* the same in fewer bits (dense.cuh), or NULL */
     const void *bias; /* or NULL */
     int32_t bias_dtype, n_out, n_bands;
     int32_t col0;   /* in y */
@@ -54,6 +55,7 @@ struct sv_gemm_item {
 struct sv_gemm_args {
     struct sv_split split;
     int32_t n_rows, n_parts, mode, n_stages;
+    int32_t n_early; /* dense weights: tiles expanded before x is there, at most */
     int32_t x_rows; /* sm_90: of x in a copy, of which each thread block of a cluster makes one */
     int32_t tall;   /* sm_90: blocks of SV_SM90_TALL weight rows that no unit cuts */
     int32_t n_sharers; /* sm_90, clusters of two units: of each shared block */
@@ -85,6 +87,8 @@ struct sv_cuda_gemm_state {
     int32_t n_traced;
 #endif
     int32_t tune_round; /* portable: 1 = two tiles a round */
+    int32_t tune_early; /* dense weights: see n_early */
+    int32_t tune_dense; /* most rows that take dense weights */
 };
 
 /* ---------------------------------------------------------------- for the rest of the folder */
@@ -98,6 +102,11 @@ void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
  * dst is the whole matrix. Rows and columns of padding are written as zeros. Enqueues. */
 void sv_cuda_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_rows, int32_t cols,
                   void *dst);
+
+/* dense.cu: packed -> dense, sv_dense_bytes(rows, cols) of them. Enqueues; whether it could be done stands in the
+ * head. */
+void sv_cuda_dense_make(struct sv_cuda *cu, const void *packed, int32_t rows, int32_t cols,
+                        void *dense);
 
 /* ---------------------------------------------------------------- between gemm*.cu */
 
@@ -131,6 +140,14 @@ void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
  * bits. */
 bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                         struct sv_gemm_args *a);
+/* Describes x to the copy engine; out: a CUtensorMap. A failure is latched. */
+bool sv_gemm_encode_x(struct sv_cuda *cu, void *out, const void *x, int64_t ldx, int32_t k,
+                      int32_t n_rows, int box_rows);
+/* ---- gemm_dense_sm90.cu: few rows, where all parts have dense weights; false: nothing done. The same bits as
+ * sv_gemm_sm90. */
+int sv_gemm_dense_open(struct sv_cuda *cu, struct sv_err *err);
+bool sv_gemm_dense(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                   struct sv_gemm_args *a);
 /* ---- gemm_portable.cu: blocks of 64 weight rows */
 enum { SV_PORTABLE_BLOCK = 64 };
 int sv_gemm_portable_open(struct sv_cuda *cu, struct sv_err *err);

@@ -10,17 +10,29 @@
  * by bulk copy, and tiles of x by tensor map, through a ring in shared memory. A thread block takes
  * a multiprocessor for itself; the next kernel's takes its place as soon as it ends and fills its
  * ring with weights while the others still add up. More than 256 rows go through clusters of two
- * that share x (below). Must not: let anything but the weight's shape decide the order of a sum;
- * n_rows only picks the width N and the way, which do not change an element's bits.
+ * that share x (below). gemm_dense_sm90.cu builds the file once more, for few rows and weights in
+ * 13 bits (DENSE): warpgroups take a tile's words from the ring, expand them to bf16 in registers
+ * while the tensor cores work on the tile before, and use them as the instruction's first operand.
+ * Expanding takes longer than multiplying; a unit's first tiles are expanded before x is there. Must
+ * not: let anything but the weight's shape decide the order of a sum; n_rows only picks the width N
+ * and the way, which do not change an element's bits, nor does DENSE.
  */
 #include "backend/cuda/barrier.cuh"
+#include "backend/cuda/gemm_expand.cuh"
 #include "backend/cuda/gemm_out.cuh"
 #include "backend/cuda/gemm_pair.cuh"
 #include "backend/cuda/wgmma.cuh"
+#include "backend/cuda/wgmma_reg.cuh"
 
 #include <cudaTypedefs.h>
 
-enum { MAX_STAGES = 12, SMEM_MAX = 232448 };
+#ifndef SV_GEMM_DENSE
+#define SV_GEMM_DENSE 0
+#endif
+static constexpr bool DENSE = SV_GEMM_DENSE;
+static constexpr int W_BYTES = DENSE ? (int)SV_DENSE_TILE_BYTES : (int)SV_TILE_BYTES;
+
+enum { MAX_STAGES = DENSE ? 16 : 12, MAX_EARLY = 6, SMEM_MAX = 232448 };
 
 /* ---------------------------------------------------------------- barriers and copies */
 
@@ -105,7 +117,10 @@ enum { X_ROW_BYTES = SV_TILE * 2 };
 
 template <int N, enum way WAY>
 struct ring {
-    static constexpr uint32_t W = groups_of(WAY) * SV_TILE_BYTES, STAGE = W + N *X_ROW_BYTES;
+    static constexpr uint32_t W = (groups_of(WAY) * W_BYTES + 1023) / 1024 * 1024,
+                              STAGE = W + N * X_ROW_BYTES;
+    /* DENSE: tiles that are expanded before x is there, as many as registers hold. */
+    static constexpr int EARLY = WAY == TALL ? (N <= 64 ? 2 : 1) : N <= 32 ? 4 : N <= 64 ? 3 : 2;
 };
 
 /* What lies behind the stages. */
@@ -113,6 +128,7 @@ struct tail {
     uint8_t patch[12][2 * SV_PATCH_BYTES];
     uint64_t full[MAX_STAGES], empty[MAX_STAGES];
     uint64_t ready, got[8]; /* gemm_pair.cuh */
+    uint64_t early[MAX_EARLY]; /* DENSE: weights of the first tiles; full then stands for x alone */
 };
 
 /* ---------------------------------------------------------------- the producer */
@@ -140,6 +156,11 @@ struct walk {
     ptrdiff_t up; /* gated: from gate to up */
 };
 
+static __device__ __forceinline__ const uint8_t *weights_of(const struct sv_gemm_item &it)
+{
+    return DENSE ? it.dense + SV_DENSE_HEAD_BYTES : it.w;
+}
+
 template <enum way WAY>
 static __device__ __forceinline__ void walk_enter(struct walk &v, const struct sv_gemm_args &a,
                                                   int half)
@@ -154,12 +175,12 @@ static __device__ __forceinline__ void walk_enter(struct walk &v, const struct s
         band = gated ? block * 3 / 2 : (block - it.block0) * 3;
     v.n_runs = min(G, max(0, it.n_bands - band));
     v.odd = WAY == TALL && gated && block % 2;
-    v.w = it.w + (size_t)band * v.band_bytes + (size_t)v.kk * SV_TILE_BYTES;
-    v.bytes = v.n_runs * SV_TILE_BYTES;
+    v.w = weights_of(it) + (size_t)band * v.band_bytes + (size_t)v.kk * W_BYTES;
+    v.bytes = v.n_runs * W_BYTES;
     if (gated) {
         v.n_runs = band < it.n_bands ? (WAY == TALL ? 4 : 2) : 0;
-        v.bytes = v.n_runs ? G * SV_TILE_BYTES : 0;
-        v.up = a.part[1].w - it.w;
+        v.bytes = v.n_runs ? G * W_BYTES : 0;
+        v.up = weights_of(a.part[1]) - weights_of(it);
     }
 }
 
@@ -167,7 +188,7 @@ template <enum way WAY>
 static __device__ __forceinline__ void walk_next(struct walk &v, const struct sv_gemm_args &a,
                                                  int half)
 {
-    v.w += SV_TILE_BYTES;
+    v.w += W_BYTES;
     if (++v.t == v.t1) {
         v.t = v.t0;
         walk_enter<WAY>(v, a, half);
@@ -187,13 +208,13 @@ static __device__ __forceinline__ void load_weights(const struct walk &v, bool g
         /* 96 rows of gate, then of up: a band and half of one, or the other way round. */
         if (v.n_runs == 0)
             return;
-        const uint32_t first = v.odd ? SV_TILE_BYTES / 2 : SV_TILE_BYTES;
-        const uint8_t *from = v.w + (v.odd ? SV_TILE_BYTES / 2 : 0);
+        const uint32_t first = v.odd ? W_BYTES / 2 : W_BYTES;
+        const uint8_t *from = v.w + (v.odd ? W_BYTES / 2 : 0);
 #pragma unroll
-        for (int i = 0; i < 2; i++, stage += SV_TILE_BYTES * 3 / 2, from += v.up) {
+        for (int i = 0; i < 2; i++, stage += W_BYTES * 3 / 2, from += v.up) {
             copy_tile(stage, from, first, full, policy);
-            copy_tile(stage + first, v.w + i * v.up + v.band_bytes, SV_TILE_BYTES * 3 / 2 - first,
-                      full, policy);
+            copy_tile(stage + first, v.w + i * v.up + v.band_bytes, W_BYTES * 3 / 2 - first, full,
+                      policy);
         }
         return;
     }
@@ -201,7 +222,15 @@ static __device__ __forceinline__ void load_weights(const struct walk &v, bool g
 #pragma unroll
     for (int i = 0; i < groups_of(WAY); i++)
         if (i < v.n_runs)
-            copy_tile(stage + i * SV_TILE_BYTES, v.w + i * step, SV_TILE_BYTES, full, policy);
+            copy_tile(stage + i * W_BYTES, v.w + i * step, W_BYTES, full, policy);
+}
+
+/* DENSE: tiles from t on, where a unit begins, that are expanded before x is there. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ int32_t n_early(const struct sv_gemm_args &a, int32_t t, int32_t t1)
+{
+    const int32_t n = min(a.split.n_k - t % a.split.n_k, t1 - t);
+    return DENSE ? min(min((int32_t)ring<N, WAY>::EARLY, a.n_early), min(n - 1, a.n_stages)) : 0;
 }
 
 /* One thread. Each block of a cluster fetches its share of x's rows for all of them. What lies
@@ -225,7 +254,7 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(stream_once));
     asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
     struct walk v;
-    v.band_bytes = (size_t)a.split.n_k * SV_TILE_BYTES;
+    v.band_bytes = (size_t)a.split.n_k * W_BYTES;
     v.t0 = t0;
     v.t1 = t1;
     v.t = first_tile(t0, t1, a.split.n_k, WAY == PAIRED);
@@ -236,9 +265,14 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     const bool gated = a.mode == SV_GEMM_GATED;
     const int32_t n_tiles = t1 - t0, early = min(a.n_stages, n_tiles);
     const uint32_t x_bytes = (uint32_t)(CL * a.x_rows * X_ROW_BYTES);
+    const int32_t apart = n_early<N, WAY>(a, v.t, t1);
     for (int32_t i = 0; i < early; i++) {
-        load_weights<WAY>(v, gated, smem + i * R::STAGE, smem_u32(&tail->full[i]), x_bytes,
-                          stream_once);
+        const bool together = i >= apart;
+        load_weights<WAY>(v, gated, smem + i * R::STAGE,
+                          smem_u32(together ? &tail->full[i] : &tail->early[i]),
+                          together ? x_bytes : 0, stream_once);
+        if (!together)
+            bar_expect(smem_u32(&tail->full[i]), x_bytes);
         walk_next<WAY>(v, a, half);
     }
     sv_pdl_launch();
@@ -344,6 +378,8 @@ sum_tiles(float (&acc)[N / 2], struct place &at, int32_t n, bool present, bool l
         release<N, CL>(&tail->empty[before], half);
 }
 
+#include "backend/cuda/gemm_dense.cuh"
+
 /* Weight rows that a group computes of a block. */
 struct strip {
     int32_t band; /* in its part */
@@ -378,6 +414,31 @@ static __device__ __forceinline__ struct spot out_spot(const struct sv_gemm_args
     return spot_of(a, block, band, tail->patch[warp]);
 }
 
+template <enum way WAY, bool GATED>
+static __device__ __forceinline__ struct run run_of(const struct sv_gemm_args &a, int32_t block,
+                                                    const struct strip &own, int32_t k0, bool last)
+{
+    constexpr int PAIRS = groups_of(WAY) * 2;
+    const int warp = threadIdx.x / 32;
+    const struct sv_gemm_item &it =
+        a.part[GATED ? (int)(warp >= PAIRS) : sv_gemm_part_of(a, block)];
+    int32_t row0 = own.band * SV_TILE + warp % 4 * 16;
+    if (GATED)
+        row0 = (WAY == TALL ? block * 96 : own.band * SV_TILE) + warp % PAIRS * 16;
+    struct run r;
+    r.k0 = k0;
+    r.before = -1;
+    r.present = own.present;
+    r.last = last;
+    r.own = (uint32_t)warp * SV_DENSE_STRIP_BYTES;
+    r.place = (uint32_t)(row0 % SV_TILE) * 32;
+    r.e = {};
+    r.e.next = -1;
+    if (own.present)
+        r.e = expansion_of(it, row0, a.split.n_k, k0);
+    return r;
+}
+
 template <int N, enum way WAY, bool GATED>
 static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uint32_t smem,
                                                struct tail *tail, int32_t unit, int32_t t0,
@@ -389,9 +450,12 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
     int32_t shared0 = -1, shared1 = -1; /* blocks whose pieces wait to be added up */
     if (WAY == PAIRED)
         cluster_wait();
-    sv_pdl_wait();
-    if (a.mode == SV_GEMM_ARGMAX)
-        best_clear(a, N_WARPS);
+    bool waited = !DENSE;
+    if (!DENSE) {
+        sv_pdl_wait();
+        if (a.mode == SV_GEMM_ARGMAX)
+            best_clear(a, N_WARPS);
+    }
 #pragma unroll 1
     for (int32_t t = first_tile(t0, t1, a.split.n_k, WAY == PAIRED), left = t1 - t0; left > 0;) {
         const int32_t block = t / a.split.n_k, k0 = t - block * a.split.n_k;
@@ -404,7 +468,20 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
         left -= n;
         if (WAY == PAIRED && left == 0 && (threadIdx.x & 31) == 0)
             pair_expect<N>(a, blockIdx.x & 1, smem_u32(&tail->got[threadIdx.x / 32]), own.present);
-        sum_tiles<N, WAY>(acc, at, n, own.present, left == 0, a, smem, tail, wg, half);
+        if constexpr (DENSE) {
+            struct run r = run_of<WAY, GATED>(a, block, own, k0, left == 0);
+            int32_t done = 0;
+            if (!waited) {
+                waited = true;
+                done = n_early<N, WAY>(a, t, t1);
+                sum_early<N, WAY>(acc, at, done, r, a, smem, tail, half);
+                if (a.mode == SV_GEMM_ARGMAX)
+                    best_clear(a, N_WARPS);
+            }
+            sum_dense<N, WAY>(acc, at, done, n, r, a, smem, tail, half);
+        } else {
+            sum_tiles<N, WAY>(acc, at, n, own.present, left == 0, a, smem, tail, wg, half);
+        }
         t = t + n == t1 ? t0 : t + n;
         if constexpr (WAY == PAIRED) {
             if (left == 0) {
@@ -487,7 +564,7 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
     uint64_t normal;
     asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
     struct walk v;
-    v.band_bytes = (size_t)a.split.n_k * SV_TILE_BYTES;
+    v.band_bytes = (size_t)a.split.n_k * W_BYTES;
     int32_t s = 0, left = a.n_stages;
     uint32_t parity = 1;
     sv_pdl_wait();
@@ -565,11 +642,11 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
 
 /* ---------------------------------------------------------------- kernels */
 
-/* Wide tiles need more registers than an even share: the producer has a warpgroup of its own and
- * gives its registers to the consumers. */
+/* Wide tiles need more registers than an even share, and so do tiles expanded early: the producer
+ * has a warpgroup of its own and gives its registers to the consumers. */
 static SV_HD constexpr bool moves_registers(int n)
 {
-    return n > 128;
+    return DENSE || n > 128;
 }
 
 static SV_HD constexpr int threads_of(int n, enum way way)
@@ -611,6 +688,8 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
             for (int i = 0; i < CONSUMERS / 32; i++)
                 bar_init(smem_u32(&tail->got[i]), 1);
         }
+        for (int i = 0; DENSE && i < MAX_EARLY; i++)
+            bar_init(smem_u32(&tail->early[i]), 1);
         bar_made();
         asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
         if (smem & 1023)
@@ -671,11 +750,15 @@ struct width {
             }                                                                                      \
         }                                                                                          \
     }
+#if SV_GEMM_DENSE
+static const struct width widths[] = {
+    WIDTH(8, 9, 9), WIDTH(16, 9, 9), WIDTH(32, 8, 8), WIDTH(64, 7, 7), WIDTH(96, 6, 6),
+};
+#else
 static const struct width widths[] = {
     WIDTH(8, 10, 8), WIDTH(16, 10, 8), WIDTH(32, 8, 7),  WIDTH(64, 8, 6),
     WIDTH(96, 7, 5), WIDTH(128, 6, 5), WIDTH(192, 5, 4), WIDTH(256, 4, 3),
 };
-enum { N_WIDTHS = sizeof widths / sizeof *widths };
 
 /* Clusters of two: there each gets half of x's tiles for both. The second for sums that are not
  * cut. */
@@ -684,13 +767,29 @@ static const struct width wholes[] = {
     {256, 4, 0, {{gemm_kernel<256, WHOLE, false>, gemm_kernel<256, WHOLE, true>}}},
 };
 enum { N_WHOLES = sizeof wholes / sizeof *wholes };
+#endif
+enum { N_WIDTHS = sizeof widths / sizeof *widths, DENSE_ROWS = 96 };
 
 static size_t smem_of(int n, enum way way, int stages)
 {
-    return (size_t)stages * (size_t)(groups_of(way) * SV_TILE_BYTES + n * X_ROW_BYTES) +
-           sizeof(struct tail);
+    const int w = (groups_of(way) * W_BYTES + 1023) / 1024 * 1024;
+    return (size_t)stages * (size_t)(w + n * X_ROW_BYTES) + sizeof(struct tail);
 }
 
+static int let_shared(const struct width *w, int n, struct sv_err *err)
+{
+    int rc = SV_OK;
+    for (int i = 0; i < 6 * n && !rc; i++) {
+        const void *fn = (const void *)w[i / 6].fn[i / 2 % 3][i % 2];
+        if (fn)
+            rc = sv_cuda_try(
+                cudaFuncSetAttribute(fn, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_MAX), err,
+                "shared memory of a matrix product");
+    }
+    return rc;
+}
+
+#if !SV_GEMM_DENSE
 int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
 {
     cudaDriverEntryPointQueryResult found;
@@ -698,15 +797,10 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
         sv_cuda_try(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &cu->gemm->encode,
                                                      12000, cudaEnableDefault, &found),
                     err, "the driver's tensor maps");
-    for (int i = 0; i < 6 * (N_WIDTHS + N_WHOLES) && !rc; i++) {
-        const struct width *w = i / 6 < N_WIDTHS ? &widths[i / 6] : &wholes[i / 6 - N_WIDTHS];
-        const void *fn = (const void *)w->fn[i / 2 % 3][i % 2];
-        if (!fn)
-            continue;
-        rc = sv_cuda_try(
-            cudaFuncSetAttribute(fn, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_MAX), err,
-            "shared memory of a matrix product");
-    }
+    if (!rc)
+        rc = let_shared(widths, N_WIDTHS, err);
+    if (!rc)
+        rc = let_shared(wholes, N_WHOLES, err);
     /* Adding up waits for the whole grid, so all of it must fit at once. */
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attr[1] = {};
@@ -729,9 +823,10 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
     return rc;
 }
 
-static bool encode_x(struct sv_cuda *cu, CUtensorMap *map, const void *x, int64_t ldx, int32_t k,
-                     int32_t n_rows, int box_rows)
+bool sv_gemm_encode_x(struct sv_cuda *cu, void *out, const void *x, int64_t ldx, int32_t k,
+                      int32_t n_rows, int box_rows)
 {
+    CUtensorMap *map = (CUtensorMap *)out;
     const cuuint64_t dims[2] = {(cuuint64_t)k, (cuuint64_t)n_rows};
     const cuuint64_t strides[1] = {(cuuint64_t)ldx * 2};
     const cuuint32_t box[2] = {SV_TILE, (cuuint32_t)box_rows}, step[2] = {1, 1};
@@ -744,12 +839,14 @@ static bool encode_x(struct sv_cuda *cu, CUtensorMap *map, const void *x, int64_
            sv_cuda_check(cu, cudaErrorInvalidValue, "tensor map of a matrix product's input");
 }
 
+#endif
+
 static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, enum way way, int32_t n_blocks,
                    const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a)
 {
     CUtensorMap map;
     /* A failed encode is latched; only a success launches. */
-    if (!encode_x(cu, &map, x, ldx, k, a->n_rows, a->x_rows))
+    if (!sv_gemm_encode_x(cu, &map, x, ldx, k, a->n_rows, a->x_rows))
         return;
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attr[2] = {};
@@ -774,7 +871,8 @@ static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, enum way way, int32_t
     sv_cuda_check(cu, cudaLaunchKernelEx(&config, fn, map, *a), "a matrix product");
 }
 
-void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a)
+/* A launch for up to 256 rows; false where no width is wide enough. */
+static bool run(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a)
 {
     const struct sv_cuda_gemm_state *g = cu->gemm;
     const int want = a->n_rows > g->tune_n ? a->n_rows : g->tune_n;
@@ -782,6 +880,8 @@ void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, str
     while (i + 1 < N_WIDTHS && widths[i].n < want)
         i++;
     const struct width *w = &widths[i];
+    if (w->n < want)
+        return false;
     a->n_sharers = a->tall ? 0 : sv_split_paired(&a->split);
     const enum way way = a->tall ? TALL : a->n_sharers && g->tune_pair >= 0 ? PAIRED : ALONE;
     a->n_stages = g->tune_stages ? g->tune_stages : way == TALL ? w->tall_stages : w->stages;
@@ -795,6 +895,34 @@ void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, str
     if (way == TALL)
         n_blocks = sv_split_grid(&a->split, cu->n_sms);
     launch(cu, w->fn[way][a->mode == SV_GEMM_GATED], w->n, way, n_blocks, x, ldx, k, a);
+    return true;
+}
+
+#if SV_GEMM_DENSE
+
+int sv_gemm_dense_open(struct sv_cuda *cu, struct sv_err *err)
+{
+    return let_shared(widths, N_WIDTHS, err);
+}
+
+bool sv_gemm_dense(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                   struct sv_gemm_args *a)
+{
+    const struct sv_cuda_gemm_state *g = cu->gemm;
+    if (a->n_rows > (g->tune_dense ? g->tune_dense : (int32_t)DENSE_ROWS))
+        return false;
+    for (int32_t p = 0; p < a->n_parts; p++)
+        if (!a->part[p].dense)
+            return false;
+    a->n_early = g->tune_early > 0 ? g->tune_early : g->tune_early < 0 ? 0 : (int32_t)MAX_EARLY;
+    return run(cu, x, ldx, k, a);
+}
+
+#else
+
+void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a)
+{
+    SV_REQUIRE(run(cu, x, ldx, k, a));
 }
 
 /* What they take, in tiles times rows of x: a launch in passes and its adding up cost about 14
@@ -835,3 +963,5 @@ bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t 
            2 * (items < pairs ? (int32_t)items : pairs), x, ldx, k, &all);
     return true;
 }
+
+#endif

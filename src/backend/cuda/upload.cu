@@ -287,14 +287,14 @@ int sv_cuda_upload_weight(struct sv_dev *dev, const struct sv_weight *host, stru
         rc = open_buffers(cu, err);
     if (!rc)
         rc = send(cu, host, data, sv_cuda_is_packed(host), err);
-    if (rc) {
-        sv_cuda_free(dev, data);
-        return rc;
-    }
     *out = *host;
     out->data = data;
-    *owned = true;
-    return SV_OK;
+    if (!rc)
+        rc = sv_cuda_dense_note(cu, out, err);
+    if (rc)
+        sv_cuda_free(dev, data);
+    *owned = !rc;
+    return rc;
 }
 
 /* ---------------------------------------------------------------- weights from a seed */
@@ -394,11 +394,11 @@ int sv_cuda_random_weight(struct sv_dev *dev, const struct sv_weight *shape, flo
     else
         random_plain<<<grid, 256, 0, cu->stream>>>((float *)data, n, scale, shift, seed);
     rc = sv_cuda_try(cudaGetLastError(), err, "random weights");
-    if (rc) {
-        sv_cuda_free(dev, data);
-        return rc;
-    }
     *out = *shape;
     out->data = data;
-    return SV_OK;
+    if (!rc)
+        rc = sv_cuda_dense_note(cu, out, err);
+    if (rc)
+        sv_cuda_free(dev, data);
+    return rc;
 }

@@ -1,0 +1,248 @@
+/*
+ * dense_cuda.cu - checks and measures products from dense weights beside the same products from
+ * packed ones, on a GPU machine.
+ *
+ * dense_cuda check: every way and many row counts, bits against the packed weights, numbers that do
+ * not fit among them; dense_cuda bench: the same, then a captured graph of 36 layers of Qwen3-8B's
+ * shapes and ring depths. Stands on gemm_cuda.cu, whose helpers, stack of layers and timing it
+ * takes in. The weights are nearly normal (sums of four uniform numbers). Exit status 1 when a
+ * check fails. Must not: compare figures of different runs.
+ */
+#define main gemm_cuda_main
+#include "bench/gemm_cuda.cu"
+#undef main
+
+#include "backend/cuda/dense.cuh"
+
+/* ---------------------------------------------------------------- checks */
+
+/* Zeros of both signs, and every so often a number far from the others. */
+static __global__ void odd_kernel(bf16 *p, size_t n, uint32_t every)
+{
+    uint16_t *u = (uint16_t *)p;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
+        const uint32_t h = mix(i + 77);
+        if (h % every == 0)
+            u[i] = h >> 16 & 1 ? 0x0001 : h >> 17 & 1 ? 0x0b21 : 0x8312;
+        else if (h % 97 == 1)
+            u[i] = h >> 20 & 1 ? 0x8000 : 0;
+    }
+}
+
+struct dense_case {
+    const char *name;
+    int32_t k, n_parts, rows[3];
+    bool gated, f32;
+    uint32_t every; /* one number in so many is far off */
+    bool dense;     /* whether that is few enough */
+};
+
+static const struct dense_case dense_cases[] = {
+    {"small", 320, 3, {1024, 128, 128}, false, false, 100000, true},
+    {"small f32", 1024, 3, {1024, 128, 128}, false, true, 5000, true},
+    {"odd", 136, 2, {77, 200}, false, false, 3000, true},
+    {"too many", 320, 1, {4096}, false, false, 50, false},
+    {"gated", 320, 2, {896, 896}, true, false, 20000, true},
+    {"gated, few", 256, 2, {480, 480}, true, false, 10000, true},
+    {"qkv", 4096, 3, {4096, 1024, 1024}, false, false, 100000, true},
+    {"o", 4096, 1, {4096}, false, false, 100000, true},
+    {"gate_up", 4096, 2, {12288, 12288}, true, false, 100000, true},
+    {"down", 12288, 1, {4096}, false, false, 100000, true},
+    {"f32", 2048, 1, {5000}, false, true, 10000, true},
+    {"head", 1024, 1, {151936}, false, true, 1000000, true},
+};
+
+static void run_dense(struct sv_cuda *cu, const struct dense_case *c, const struct made *m,
+                      int32_t n, void *y)
+{
+    if (c->gated) {
+        run_gated(cu, m, c->k, n, m->base, c->k, y);
+        return;
+    }
+    struct shape s = {c->name, c->k, c->n_parts, {}, true, c->f32, false, false};
+    run(cu, &s, m, n, m->base, c->k, y, m->cols);
+}
+
+static long check_dense(struct sv_cuda *cu, const struct dense_case *c)
+{
+    enum { MOST = 100 };
+    struct shape s = {c->name, c->k, c->n_parts, {}, true, c->f32, false, false};
+    struct made m;
+    long failed = 0, tried = 0;
+    uint8_t *y, *host[2];
+    for (int i = 0; i < c->n_parts; i++)
+        s.n_out[i] = c->rows[i];
+    make_shape(cu, &s, &m);
+    for (int i = 0; i < c->n_parts; i++) {
+        odd_kernel<<<1024, 256, 0, cu->stream>>>(m.packed[i], sv_packed_bytes(c->rows[i], c->k) / 2,
+                                                 c->every);
+        sv_cuda_dense_note(cu, &m.part[i].w, NULL);
+    }
+    sv_cuda_dense_reserve(cu, NULL);
+    for (int i = 0; i < c->n_parts; i++)
+        failed += (sv_cuda_dense_of(cu, m.part[i].w.data) != NULL) != c->dense;
+    const size_t bytes = (size_t)(MOST + 2) * (size_t)m.cols * 4;
+    OK(cudaMalloc((void **)&y, bytes));
+    for (int i = 0; i < 2; i++)
+        host[i] = (uint8_t *)malloc(bytes);
+    const int32_t step = m.cols > 100000 ? 33 : c->k > 3000 ? 7 : 1;
+    for (int32_t n = 1; n <= MOST; n += step, tried++) {
+        for (int d = 0; d < 2; d++) {
+            cu->gemm->tune_dense = d ? 0 : -1;
+            OK(cudaMemsetAsync(y, 0x5a, bytes, cu->stream));
+            run_dense(cu, c, &m, n, y);
+            OK(cudaMemcpyAsync(host[d], y, bytes, cudaMemcpyDeviceToHost, cu->stream));
+            OK(cudaStreamSynchronize(cu->stream));
+        }
+        failed += memcmp(host[0], host[1], bytes) != 0;
+    }
+    cu->gemm->tune_dense = 0;
+    printf("dense %-10s %3ld counts %s\n", c->name, tried, failed ? "FAILED" : "ok");
+    fflush(stdout);
+    for (int i = 0; i < c->n_parts; i++)
+        sv_cuda_dense_forget(cu, m.part[i].w.data);
+    for (int i = 0; i < 2; i++)
+        free(host[i]);
+    cudaFree(y);
+    free_shape(&m);
+    return failed;
+}
+
+/* Layers and head in a chain, from dense and from packed weights. */
+static long check_dense_chain(struct sv_cuda *cu, const struct stack *s)
+{
+    static const int32_t counts[] = {1, 13, 16, 40, 64, 96};
+    static uint16_t x[2][96 * HIDDEN];
+    static int32_t ids[2][96];
+    long failed = 0;
+    for (int round = 0; round < 12; round++) {
+        const int32_t n = counts[round % 6];
+        const int what = ALL | WITH_HEAD | (round / 6 ? FUSED : 0);
+        for (int d = 0; d < 2; d++) {
+            cu->gemm->tune_dense = d ? 0 : -1;
+            fill_kernel<<<1024, 256, 0, cu->stream>>>(s->x, (size_t)n * HIDDEN, 5, 1.0f);
+            enqueue(cu, s, n, what, round / 6 ? 2 : 12);
+            OK(cudaStreamSynchronize(cu->stream));
+            OK(cudaMemcpy(x[d], s->x, (size_t)n * HIDDEN * 2, cudaMemcpyDeviceToHost));
+            OK(cudaMemcpy(ids[d], s->ids, (size_t)n * 4, cudaMemcpyDeviceToHost));
+        }
+        failed +=
+            memcmp(x[0], x[1], (size_t)n * HIDDEN * 2) || memcmp(ids[0], ids[1], (size_t)n * 4);
+    }
+    cu->gemm->tune_dense = 0;
+    printf("dense chain %s\n", failed ? "FAILED" : "ok");
+    return failed;
+}
+
+/* ---------------------------------------------------------------- figures */
+
+static void note_stack(struct sv_cuda *cu, const struct stack *s)
+{
+    const double t = now();
+    int32_t n_dense, n_plain;
+    for (int l = 0; l < LAYERS; l++)
+        for (int w = 0; w < 4; w++) {
+            const struct product p = product_of(s, l, w);
+            for (int i = 0; i < p.n_parts; i++)
+                sv_cuda_dense_note(cu, &p.part[i].w, NULL);
+        }
+    const struct sv_gemm_part head = part_of(s->head, VOCAB, HIDDEN);
+    sv_cuda_dense_note(cu, &head.w, NULL);
+    sv_cuda_dense_reserve(cu, NULL);
+    const int64_t bytes = sv_cuda_dense_bytes((struct sv_dev *)cu, &n_dense, &n_plain);
+    printf("%.2f GB dense, %d matrices, %d cannot be; made in %.3f s\n", (double)bytes / 1e9,
+           n_dense, n_plain, now() - t);
+}
+
+static const struct {
+    const char *name;
+    int what;
+} dense_ways[] = {{"layer gated", ALL | FUSED},
+                  {"layer gated+3 small", ALL | FUSED | WITH_GLUE},
+                  {"qkv", 1},
+                  {"o", 2},
+                  {"gate_up gated", 4 | FUSED},
+                  {"down", 8},
+                  {"head_argmax", WITH_HEAD}};
+enum { N_DENSE_WAYS = sizeof dense_ways / sizeof *dense_ways };
+
+static void dense_rows(struct sv_cuda *cu, const struct stack *s)
+{
+    static const int32_t counts[] = {1, 8, 16, 32, 33, 48, 64, 65, 80, 96};
+    printf("us a layer");
+    for (int w = 0; w < N_DENSE_WAYS; w++)
+        printf(" | %s", dense_ways[w].name);
+    printf("\n");
+    for (size_t c = 0; c < 2 * (sizeof counts / sizeof *counts); c++) {
+        const int32_t n = counts[c / 2];
+        cu->gemm->tune_dense = c % 2 ? 0 : -1;
+        printf("%3d %-6s", n, c % 2 ? "dense" : "packed");
+        for (int w = 0; w < N_DENSE_WAYS; w++) {
+            const int layers = dense_ways[w].what & ALL ? LAYERS : 1;
+            const double us = time_graph(cu, s, n, dense_ways[w].what, layers, 7);
+            row("sm90", dense_ways[w].name, c % 2 ? "dense" : "packed", n, us,
+                dense_ways[w].what & (ALL | WITH_HEAD), layers);
+            printf(" %7.2f", us / layers);
+        }
+        printf("\n");
+        fflush(stdout);
+    }
+    cu->gemm->tune_dense = 0;
+}
+
+/* Ring depths, with and without tiles expanded before x is there. */
+static void dense_sweep(struct sv_cuda *cu, const struct stack *s)
+{
+    static const int32_t counts[] = {1, 16, 32, 64};
+    for (int i = 0; i < 8; i++) {
+        const int32_t n = counts[i / 2];
+        cu->gemm->tune_early = i % 2 ? -1 : 0;
+        printf("n %d%s: us of gated+3 small (qkv o gate_up down) by stages:", n,
+               i % 2 ? ", none early" : "");
+        for (int32_t stages = n <= 32 ? 13 : 9; stages >= 5; stages -= n <= 32 ? 2 : 1) {
+            cu->gemm->tune_stages = stages;
+            printf(" %d: %.2f (", stages,
+                   time_graph(cu, s, n, ALL | FUSED | WITH_GLUE, LAYERS, 5) / LAYERS);
+            for (int w = 2; w < 6; w++)
+                printf(" %.2f", time_graph(cu, s, n, dense_ways[w].what, LAYERS, 3) / LAYERS);
+            printf(")");
+        }
+        printf("\n");
+        fflush(stdout);
+    }
+    cu->gemm->tune_stages = cu->gemm->tune_early = 0;
+}
+
+int main(int argc, char **argv)
+{
+    const bool check_only = argc > 1 && !strcmp(argv[1], "check");
+    const double t = now();
+    struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
+    static struct stack s;
+    cu.dense_mode = SV_DENSE_ON;
+    long failed = 0;
+    for (size_t i = 0; i < sizeof dense_cases / sizeof *dense_cases; i++)
+        failed += check_dense(&cu, &dense_cases[i]);
+    csv = argc > 2 ? fopen(argv[2], "w") : NULL;
+    if (csv)
+        fprintf(
+            csv,
+            "kernels,what,variant,rows,us_per_layer,GB/s,share_of_read,TFLOP/s,spread_percent\n");
+    make_stack(&s, 256);
+    read_gbs = read_bandwidth(&s);
+    printf("read bandwidth %.0f GB/s: a layer in 16 bits %.2f us, in 13 bits %.2f\n", read_gbs,
+           bytes_of(ALL, 1) / read_gbs / 1e3, bytes_of(ALL, 1) / read_gbs / 1e3 * 13 / 16);
+    note_stack(&cu, &s);
+    failed += check_dense_chain(&cu, &s);
+    if (!check_only) {
+        dense_rows(&cu, &s);
+        dense_sweep(&cu, &s);
+    }
+    sv_cuda_dense_close(&cu);
+    close_device(&cu);
+    if (csv)
+        fclose(csv);
+    printf("%.1f s, %ld failed\n", now() - t, failed);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,130 @@
+/*
+ * gemm_dense.cuh - how a warpgroup sums up tiles of dense weights: expands one in registers while the
+ * tensor cores work on the one before, and a unit's first tiles before x is there.
+ *
+ * Included by gemm_sm90.cu, in the midst of it: it stands on the ring, its places and barriers, and
+ * the rest of the file on it. Must not: add tiles in any but ascending order.
+ */
+#ifndef SV_CUDA_GEMM_DENSE_CUH
+#define SV_CUDA_GEMM_DENSE_CUH
+
+/* Multiplies a tile that lies expanded in registers. */
+template <int N>
+static __device__ __forceinline__ void multiply_pairs(float (&acc)[N / 2],
+                                                      const uint32_t (&pair)[SV_DENSE_PAIRS],
+                                                      uint32_t x_at, bool keep)
+{
+    const uint64_t x = sv_wgmma_desc(x_at);
+    sv_wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 4; step++)
+        sv_wgmma_reg<N>(acc, pair + 4 * step, x + 2 * step, step > 0 || keep);
+    sv_wgmma_commit();
+}
+
+/* A group's walk over the tiles of a block. */
+struct run {
+    int32_t k0, before; /* first tile along k; stage of the tile before, or -1 */
+    bool present, last; /* see sum_tiles */
+    uint32_t own, place; /* this warp's strip in a stage; see expand */
+    struct expansion e;
+};
+
+/* After a tile's products have been issued: those of the tile before are done. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ void next_tile(struct place &at, struct run &r,
+                                                 const struct sv_gemm_args &a, struct tail *tail,
+                                                 int half)
+{
+    if (r.present)
+        sv_wgmma_wait<1>();
+    if (r.before >= 0)
+        release<N, 1>(&tail->empty[r.before], half);
+    r.before = at.s;
+    if (++at.s == a.n_stages) {
+        at.s = 0;
+        at.parity ^= 1;
+    }
+}
+
+template <int N, enum way WAY>
+static __device__ __forceinline__ void end_tiles(float (&acc)[N / 2], struct run &r,
+                                                 struct tail *tail, int half)
+{
+    sv_wgmma_wait<0>();
+    settle<N>(acc);
+    if (r.before >= 0)
+        release<N, 1>(&tail->empty[r.before], half);
+    r.before = -1;
+}
+
+/* The first n tiles of a unit: expanded before x is there, then multiplied. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ void sum_early(float (&acc)[N / 2], struct place &at, int32_t n,
+                                                 struct run &r, const struct sv_gemm_args &a,
+                                                 uint32_t smem, struct tail *tail, int half)
+{
+    typedef ring<N, WAY> R;
+    uint32_t pair[R::EARLY][SV_DENSE_PAIRS];
+#pragma unroll
+    for (int i = 0; i < R::EARLY; i++)
+        if (i < n && r.present) {
+            bar_wait(smem_u32(&tail->early[i]), 0);
+            expand(pair[i], smem + i * R::STAGE + r.own, r.place, r.k0 + i, r.e);
+        }
+    sv_pdl_wait();
+    settle<N>(acc);
+#pragma unroll
+    for (int i = 0; i < R::EARLY; i++)
+        if (i < n) {
+            bar_wait(smem_u32(&tail->full[at.s]), at.parity);
+            if (r.present)
+                multiply_pairs<N>(acc, pair[i], smem + i * R::STAGE + R::W, i > 0);
+            next_tile<N, WAY>(at, r, a, tail, half);
+        }
+    end_tiles<N, WAY>(acc, r, tail, half);
+}
+
+template <int N, enum way WAY>
+static __device__ __forceinline__ void sum_pairs(float (&acc)[N / 2],
+                                                 uint32_t (&pair)[SV_DENSE_PAIRS],
+                                                 struct place &at, int32_t i, bool end,
+                                                 struct run &r, const struct sv_gemm_args &a,
+                                                 uint32_t smem, struct tail *tail, int half)
+{
+    typedef ring<N, WAY> R;
+    bar_wait(smem_u32(&tail->full[at.s]), at.parity);
+    if (r.present) {
+        const uint32_t stage = smem + at.s * R::STAGE;
+        expand(pair, stage + r.own, r.place, r.k0 + i, r.e);
+        multiply_pairs<N>(acc, pair, stage + R::W, i > 0);
+    }
+    if (WAY == PAIRED && end && r.last) {
+        sv_wgmma_wait<1>();
+        if ((threadIdx.x & 31) < 2)
+            bar_arrive_at(smem_u32(&tail->ready), threadIdx.x & 31);
+    }
+    next_tile<N, WAY>(at, r, a, tail, half);
+}
+
+/* As sum_tiles, for n tiles of which the first `done` are in acc. Operands take turns in two sets of registers. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ void sum_dense(float (&acc)[N / 2], struct place &at,
+                                                 int32_t done, int32_t n, struct run &r,
+                                                 const struct sv_gemm_args &a, uint32_t smem,
+                                                 struct tail *tail, int half)
+{
+    uint32_t even[SV_DENSE_PAIRS], odd[SV_DENSE_PAIRS];
+    int32_t i = done;
+    settle<N>(acc);
+#pragma unroll 1
+    for (; i + 1 < n; i += 2) {
+        sum_pairs<N, WAY>(acc, even, at, i, false, r, a, smem, tail, half);
+        sum_pairs<N, WAY>(acc, odd, at, i + 1, i + 2 == n, r, a, smem, tail, half);
+    }
+    if (i < n)
+        sum_pairs<N, WAY>(acc, even, at, i, true, r, a, smem, tail, half);
+    end_tiles<N, WAY>(acc, r, tail, half);
+}
+
+#endif
