@@ -42,11 +42,25 @@ struct bench {
     const char *isa;
     bool raw, huge; /* weights as published where the kernel wants them packed; on huge pages */
     const char *only_shape, *only_rows; /* "12288x4096", "1,16", or NULL */
+    bool dense;       /* bf16 weights in fewer bits */
+    struct rotation *rotations;
+    uint16_t *normal; /* (NORMALS) weights to make matrices of */
+    int64_t read_bytes; /* of the last product's weights */
 };
 
 struct shape {
     int32_t n, k, parts; /* n is the sum over the parts */
 };
+
+/* --dense: copies of one matrix, taken in turns. */
+struct rotation {
+    struct rotation *next;
+    struct shape shape;
+    int n, at;
+    struct sv_weight (*w)[SV_GEMM_MAX_PARTS];
+};
+#define NORMALS (1 << 20)
+#define ROTATION_BYTES ((size_t)640 << 20)
 
 struct times {
     int n;
@@ -199,23 +213,84 @@ static size_t elem(enum sv_dtype t)
     return t == SV_F32 ? 4 : 2;
 }
 
+static int32_t part_rows(struct shape s, int32_t i)
+{
+    /* Three parts are q, k and v with few KV heads: 64 rows each for k and v; otherwise equal. */
+    return s.parts != 3 ? s.n / s.parts : i ? 64 : s.n - 128;
+}
+
+static bool one_copy(struct bench *b, struct shape s, const uint16_t *w, struct sv_weight *out)
+{
+    for (int32_t i = 0; i < s.parts; i++) {
+        const struct sv_weight host = {
+            .data = w, .dtype = SV_BF16, .rows = part_rows(s, i), .cols = s.k};
+        struct sv_err err;
+        bool owned;
+        if (sv_cpu_upload_weight((struct sv_dev *)(void *)&b->cpu, &host, &out[i], &owned, &err))
+            return fprintf(stderr, "gemm: %s\n", err.msg), false;
+        if (!out[i].dense)
+            return fprintf(stderr, "gemm: this machine keeps no dense weights\n"), false;
+        w += (size_t)host.rows * (size_t)s.k;
+    }
+    return true;
+}
+
+/* The copies of a shape, made when it is first asked for: normal numbers, as a fresh model has. */
+static const struct sv_weight *next_dense(struct bench *b, struct shape s)
+{
+    struct rotation *r = b->rotations;
+    while (r && memcmp(&r->shape, &s, sizeof s) != 0)
+        r = r->next;
+    const size_t n = (size_t)s.n * (size_t)s.k;
+    if (!r) {
+        r = sv_calloc(1, sizeof *r);
+        uint16_t *w = sv_alloc(n * sizeof *w);
+        if (!r || !w)
+            exit((fprintf(stderr, "gemm: out of memory\n"), 1));
+        for (size_t i = 0; i < n; i++)
+            w[i] = b->normal[(i * 40503u + i / 977u) % NORMALS];
+        r->shape = s;
+        r->n = (int)(ROTATION_BYTES / (n * 2)) + 2;
+        r->n = r->n > 64 ? 64 : r->n;
+        r->w = sv_calloc((size_t)r->n, sizeof *r->w);
+        int64_t t = sv_clock_ns();
+        for (int i = 0; i < r->n; i++)
+            if (!r->w || !one_copy(b, s, w, r->w[i]))
+                exit(1);
+        fprintf(stderr, "%d x %d made dense at %.2f GB/s of bf16\n", s.n, s.k,
+                2.0 * (double)n * r->n / (double)(sv_clock_ns() - t));
+        sv_free(w);
+        r->next = b->rotations;
+        b->rotations = r;
+    }
+    r->at = (r->at + 1) % r->n;
+    return r->w[r->at];
+}
+
 static double time_ours(struct bench *b, struct shape s, int32_t rows, enum sv_dtype dt, bool head,
                         const uint8_t *at)
 {
     const size_t n_bytes = (size_t)s.n * (size_t)s.k * elem(dt);
-    const uint8_t *w = at ? at : next_weights(b, n_bytes);
+    const bool dense = b->dense && dt == SV_BF16 && !at;
+    const struct sv_weight *made = dense ? next_dense(b, s) : NULL;
+    const uint8_t *w = at ? at : dense ? NULL : next_weights(b, n_bytes);
     struct sv_gemm_part parts[SV_GEMM_MAX_PARTS];
     memset(parts, 0, sizeof parts);
-    /* Three parts are q, k and v with few KV heads: 64 rows each for k and v; otherwise equal
-     * parts. */
+    b->read_bytes = 0;
     for (int32_t i = 0, row = 0, n; i < s.parts; i++, row += n) {
-        n = s.parts != 3 ? s.n / s.parts : i ? 64 : s.n - 128;
+        n = part_rows(s, i);
+        if (dense) {
+            parts[i].w = made[i];
+            b->read_bytes += sv_weight_read_bytes(&made[i]);
+            continue;
+        }
         parts[i].w = (struct sv_weight){
             .data = w + (size_t)row * (size_t)s.k * elem(dt),
             .dtype = dt,
             .rows = n,
             .cols = s.k,
             .packed = dt == SV_BF16 && !b->raw && sv_cpu_gemm_packs(&b->cpu)};
+        b->read_bytes += sv_weight_read_bytes(&parts[i].w);
     }
     struct sv_dev *dev = (struct sv_dev *)(void *)&b->cpu;
     double t = now_us();
@@ -250,7 +325,7 @@ static void csv_row(struct bench *b, const char *what, const char *kernel, struc
             : dt == SV_F16 ? "f16"
                            : "bf16",
             rows, s.n, s.k, med, quantile(t, 0), quantile(t, 0.9),
-            (double)s.n * s.k * (double)elem(dt) / med * 1e-3, 2.0 * s.n * s.k * rows / med * 1e-3,
+            (double)b->read_bytes / med * 1e-3, 2.0 * s.n * s.k * rows / med * 1e-3,
             limit, limit_value, share);
 }
 
@@ -400,7 +475,7 @@ static void section_stream(struct bench *b, enum sv_dtype dt)
     const int n_rows = pick_rows(b, all_rows, (int)(sizeof all_rows / sizeof all_rows[0]), rows);
     for (int i = 0; i < n_shapes; i++) {
         const struct shape s = shapes[i];
-        const double n_bytes = (double)s.n * s.k * (double)elem(dt);
+        double n_bytes = (double)s.n * s.k * (double)elem(dt);
         const int calls = n_bytes > 64e6 ? 1 : n_bytes > 16e6 ? 2 : 6;
         struct times read = {0};
         memset(t, 0, sizeof t);
@@ -410,6 +485,7 @@ static void section_stream(struct bench *b, enum sv_dtype dt)
                 for (int c = 0; c < calls; c++)
                     times_add(&t[j], time_ours(b, s, rows[j], dt, false, NULL));
         }
+        n_bytes = (double)b->read_bytes;
         const double limit = quantile(&read, 0.5), best = quantile(&read, 1),
                      one = quantile(&t[0], 0.5);
         printf("\nstream %s %d x %d, read %.1f GB/s (best %.1f)\n  rows   med us  best us     GB/s "
@@ -521,16 +597,20 @@ struct model {
 static double model_pass(struct bench *b, const struct model *m, int32_t rows, int32_t head_rows)
 {
     double us = 0;
+    int64_t read = 0;
     b->at = 0;
-    for (int32_t l = 0; l < m->layers; l++) {
-        us += time_ours(b, (struct shape){m->q + 2 * m->kv, m->hidden, 1}, rows, SV_BF16, false,
-                        NULL);
-        us += time_ours(b, (struct shape){m->hidden, m->q, 1}, rows, SV_BF16, false, NULL);
-        us += time_ours(b, (struct shape){2 * m->mlp, m->hidden, 2}, rows, SV_BF16, false, NULL);
-        us += time_ours(b, (struct shape){m->hidden, m->mlp, 1}, rows, SV_BF16, false, NULL);
-    }
-    return us +
-           time_ours(b, (struct shape){m->vocab, m->hidden, 1}, head_rows, SV_BF16, true, NULL);
+    const struct shape layer[] = {{m->q + 2 * m->kv, m->hidden, 1},
+                                  {m->hidden, m->q, 1},
+                                  {2 * m->mlp, m->hidden, 2},
+                                  {m->hidden, m->mlp, 1}};
+    for (int32_t l = 0; l < m->layers; l++)
+        for (int i = 0; i < 4; i++) {
+            us += time_ours(b, layer[i], rows, SV_BF16, false, NULL);
+            read += b->read_bytes;
+        }
+    us += time_ours(b, (struct shape){m->vocab, m->hidden, 1}, head_rows, SV_BF16, true, NULL);
+    b->read_bytes += read;
+    return us;
 }
 
 static void section_model(struct bench *b)
@@ -556,14 +636,15 @@ static void section_model(struct bench *b)
         }
         printf("\nproducts of one pass, %s shapes, %.0f MB, read %.1f GB/s\n  rows   med us  best "
                "us     GB/s   rows/s\n",
-               m->name, params * 2e-6, quantile(&read, 0.5));
+               m->name, (double)b->read_bytes * 1e-6, quantile(&read, 0.5));
+        const double n_bytes = (double)b->read_bytes;
         for (int j = 0; j < 8; j++) {
             double med = quantile(&t[j], 0.5);
             printf("  %4d %8.0f %8.0f %8.2f %8.1f\n", rows[j], med, quantile(&t[j], 0),
-                   params * 2e-3 / med, rows[j] * 1e6 / med);
+                   n_bytes * 1e-3 / med, rows[j] * 1e6 / med);
             csv_row(b, m->name, b->isa, (struct shape){(int32_t)(params / m->hidden), m->hidden, 1},
                     rows[j], SV_BF16, &t[j], "read GB/s", quantile(&read, 0.5),
-                    params * 2e-3 / med / quantile(&read, 0.5));
+                    n_bytes * 1e-3 / med / quantile(&read, 0.5));
         }
     }
 }
@@ -574,7 +655,7 @@ static void stamp(struct bench *b)
 {
     char commit[64] = "unknown", model[80] = "unknown machine", line[256], date[32];
     /* Only what is measured counts as changed: others may be at work elsewhere in the tree. */
-    FILE *f = popen("p='src/backend/cpu/gemm* src/base/pool.c bench/gemm.c'; c=$(git log -1 "
+    FILE *f = popen("p='src/backend/cpu/gemm* src/backend/cpu/dense.h src/base/pool.c bench/gemm.c'; c=$(git log -1 "
                     "--format=%h -- $p) && "
                     "echo $c$(git diff --quiet HEAD -- $p || echo -dirty)",
                     "r");
@@ -618,6 +699,11 @@ static bool set_up(struct bench *b, int n_threads, enum sv_isa isa, enum sv_dtyp
         sv_cpu_gemm_reserve(&b->cpu, &err))
         return fprintf(stderr, "gemm: %s\n", err.msg), false;
     struct sv_rng rng = {1};
+    b->cpu.dense = b->dense;
+    if (b->dense && !(b->normal = sv_alloc(NORMALS * sizeof *b->normal)))
+        return fprintf(stderr, "gemm: out of memory\n"), false;
+    for (int i = 0; b->dense && i < NORMALS; i++)
+        b->normal[i] = sv_f32_to_bf16(0.02f * sv_rng_normal(&rng));
     for (size_t i = 0; i < (size_t)2048 * 12288; i++)
         b->x[i] = sv_rng_float(&rng) - 0.5f;
     /* Half-range values of any 16-bit float format: sign and mantissa random, exponent near one. */
@@ -649,6 +735,8 @@ int main(int argc, char **argv)
         {"rows", 0, SV_OPT_STRING, &b.only_rows, "LIST", "stream and prefill: these row counts"},
         {"pool", 'p', SV_OPT_INT, &pool_mb, "MIB", "memory that weights rotate over (2048)"},
         {"raw", 0, SV_OPT_FLAG, &b.raw, NULL, "weights as published, where kernels pack them at load"},
+        {"dense", 0, SV_OPT_FLAG, &b.dense, NULL,
+         "bf16 weights in fewer bits (normal numbers); GB/s and shares count what is read"},
         {"huge", 0, SV_OPT_FLAG, &b.huge, NULL, "weights on huge pages"},
         {"csv", 'c', SV_OPT_STRING, &csv, "FILE", "append rows to this file"},
         {0}};
@@ -665,7 +753,8 @@ int main(int argc, char **argv)
     if (!set_up(&b, (int)threads, level, f32 ? SV_F32 : SV_BF16, (size_t)pool_mb << 20))
         return 1;
     char kernel[48];
-    snprintf(kernel, sizeof kernel, "%s%s", isa_names[b.cpu.isa], f32 ? " f32" : "");
+    snprintf(kernel, sizeof kernel, "%s%s%s", isa_names[b.cpu.isa], f32 ? " f32" : "",
+             b.dense ? " dense" : "");
     b.isa = kernel;
     stamp(&b);
     if (csv) {

@@ -41,8 +41,9 @@ struct sv_engine_options {
     const char *draft_dir;    /* DFlash draft directory; NULL = plain decoding */
     const char *device;       /* "cpu", "cuda"; NULL = the best there is */
     const char *kernels;      /* GPUs: "auto", "portable"; NULL = auto */
-    const char *dense_weights; /* GPUs: a copy of the matrices in fewer bits, without loss, for steps with few rows: "on", "off", or
-                                  "auto": where it takes at most 15 % of the device's memory. NULL = auto */
+    const char *dense_weights; /* bf16 matrices in fewer bits, without loss, for steps with few rows: "on", "off", or "auto":
+                                  GPUs (a copy): where it takes at most 15 % of the device's memory; the CPU (instead):
+                                  where it is faster. NULL = auto */
     int32_t gpu;              /* which GPU */
     bool no_graphs;           /* GPUs: launch every kernel of every step by itself */
     double gpu_memory;        /* GPUs: share of the device's memory to use, weights included; 0 = at most 0.9 */

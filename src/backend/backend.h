@@ -28,12 +28,22 @@ struct sv_weight {
     const void *data; /* (rows, cols), 0-aligned to its element size */
     enum sv_dtype dtype;
     int32_t rows, cols; /* n_out, n_in; a vector has cols = its length and rows = 1 */
+    const void *dense; /* the CPU's: equal to data if that is in fewer bits, every value exact; else NULL */
+    int64_t dense_bytes; /* what a product reads of it */
     bool packed; /* the CPU's: data is in the order of its kernels, not row-major (weights.c there) */
     /* On the host side: a drafter's, whose errors cost acceptance and never a token; a device may round its
      * products' operands further if that is faster there. On the device: it did. */
     bool approximate;
     bool table; /* on the host side: rows are looked up, no product uses it */
 };
+
+/* What a product with it reads. */
+static inline int64_t sv_weight_read_bytes(const struct sv_weight *w)
+{
+    if (w->dense)
+        return w->dense_bytes;
+    return (int64_t)w->rows * w->cols * (int64_t)(w->approximate ? 1 : sv_dtype_bytes(w->dtype));
+}
 
 static inline float sv_bf16_to_f32(uint16_t h)
 {
@@ -372,7 +382,9 @@ struct sv_dev; /* a backend's own struct, which begins with these */
 
 enum sv_isa { SV_ISA_AUTO, SV_ISA_PLAIN, SV_ISA_AVX2, SV_ISA_AVX512, SV_ISA_AMX };
 
-enum sv_dense { SV_DENSE_AUTO /* where memory is plenty */, SV_DENSE_ON, SV_DENSE_OFF };
+/* bf16 weights in fewer bits without losing any. AUTO: on a GPU where memory is plenty; on the CPU when weight_bytes
+ * say that they come from memory and not from a cache, and products of usual_rows are faster so. */
+enum sv_dense { SV_DENSE_AUTO, SV_DENSE_ON, SV_DENSE_OFF };
 
 struct sv_dev_opts {
     const char *backend;       /* "cpu", "cuda", "hip"; NULL = the best this build and machine have */
@@ -381,8 +393,10 @@ struct sv_dev_opts {
     bool no_graphs;            /* GPUs: graph_run calls enqueue every time; the same bits */
     int n_threads;             /* 0 = all processors */
     enum sv_isa isa;           /* SV_ISA_AUTO = the best this machine has; others fail if missing */
-    enum sv_dense dense;       /* GPUs: a copy of bf16 matrices in fewer bits, for products with few rows; the same bits */
+    enum sv_dense dense;       /* bf16 matrices in fewer bits (GPUs: a copy), for products with few rows; the same bits */
     enum sv_dtype compute;     /* SV_F32: exact f32 products; SV_BF16: inputs of GEMMs rounded to bf16 */
+    int64_t weight_bytes;      /* of the target, as published; 0 = not known */
+    int32_t usual_rows;        /* of a step that decodes; 0 = not known */
 };
 
 /* The largest values any op will be asked for; reserve() sizes all scratch once. */

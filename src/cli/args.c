@@ -179,11 +179,11 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
     o.draft_dir = m->draft;
     o.device = m->device;
     o.kernels = m->kernels;
-    o.dense_weights = m->dense;
     o.gpu = (int32_t)m->gpu;
     o.no_graphs = m->no_graphs;
     o.gpu_memory = m->gpu_memory;
     o.isa = m->isa;
+    o.dense_weights = m->dense;
     o.n_threads = (int32_t)m->threads;
     o.max_sequences = (int32_t)m->batch;
     o.context = (int32_t)m->context;

@@ -135,6 +135,10 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
     int rc = parse_isa(o->isa, &d.isa, err);
     if (!rc)
         rc = parse_dense(o->dense_weights, &d.dense, err);
+    const bool drafts = o->draft_dir && o->width != 1;
+    d.usual_rows = (o->max_sequences ? o->max_sequences : 1) *
+                   (!drafts ? 1 : o->width ? o->width : SV_MAX_BLOCK);
+    d.weight_bytes = sv_config_n_params(cfg) * (int64_t)sv_dtype_bytes(cfg->stored_dtype);
     bool f32 = o->dtype == SV_TYPE_F32 ||
                (o->dtype == SV_TYPE_AUTO && cfg->stored_dtype != SV_BF16);
     d.compute = f32 ? SV_F32 : SV_BF16;

@@ -85,7 +85,8 @@ struct sv_weights {
     const void **owned;     /* device buffers to free */
     int32_t n_owned, cap_owned;
     struct sv_arena arena;
-    int64_t n_bytes;        /* of everything taken, once each */
+    int64_t n_bytes;        /* of everything taken, once each, as published */
+    int64_t read_bytes;     /* the same as the device keeps it */
     bool table;             /* what is taken from now on is only looked up (struct sv_weight) */
     bool approximate;       /* what is taken from now on may be rounded further (struct sv_weight) */
 };
@@ -109,7 +110,7 @@ struct sv_model {
     struct sv_stack stack;
     struct sv_weight embed; /* (vocab, hidden) */
     struct sv_weight head;  /* (vocab, hidden), the same as embed when tied */
-    int64_t step_bytes;     /* weight bytes a decode step must read: layers, norms, head */
+    int64_t step_bytes;     /* weight bytes a decode step reads: layers, norms, head */
 };
 /* Loads DIR onto dev, with rotary tables for n_positions (0 = all of max_position). */
 int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,

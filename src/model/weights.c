@@ -63,6 +63,7 @@ static int make_random(struct sv_weights *w, struct sv_weight *out, int32_t rows
         return rc;
     w->owned[w->n_owned++] = out->data;
     w->n_bytes += 2 * (int64_t)rows * cols;
+    w->read_bytes += sv_weight_read_bytes(out);
     return SV_OK;
 }
 
@@ -88,7 +89,7 @@ int sv_weights_take(struct sv_weights *w, struct sv_weight *out, int32_t rows, i
         return sv_fail(err, SV_EFORMAT, -1, "tensor %s has not the shape [%d, %d]", name, rows,
                        cols);
     w->n_bytes += (int64_t)t->n_bytes;
-    return upload(w,
+    int rc = upload(w,
                   &(struct sv_weight){.data = t->data,
                                       .dtype = t->dtype,
                                       .rows = rows,
@@ -96,6 +97,8 @@ int sv_weights_take(struct sv_weights *w, struct sv_weight *out, int32_t rows, i
                                       .approximate = w->approximate,
                                       .table = w->table},
                   out, err);
+    w->read_bytes += rc ? 0 : sv_weight_read_bytes(out);
+    return rc;
 }
 
 /* One projection "layers.I.NAME.weight" with its bias when the configuration has one. */

@@ -259,10 +259,7 @@ static int open_draft(struct sv_drafter **d, const struct sv_model *target, cons
     f->base.weight_bytes = f->weights.n_bytes;
     f->base.row_bytes = (int64_t)(f->stack.hidden + context_width(f)) *
                         (int64_t)sv_dtype_bytes(sv_dev_act_dtype(target->dev));
-    f->base.step_bytes = f->weights.n_bytes + (int64_t)target->head.rows * target->head.cols *
-                                                  (int64_t)sv_dtype_bytes(target->head.dtype);
-    if (f->head.approximate) /* a byte for two, fc aside */
-        f->base.step_bytes /= 2;
+    f->base.step_bytes = f->weights.read_bytes + sv_weight_read_bytes(&f->head);
     *d = &f->base;
     return SV_OK;
 }

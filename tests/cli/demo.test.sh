@@ -17,7 +17,9 @@ out_says 'accept length'
 run 0 generate -m "$demo/target" --in "$demo/prompts.jsonl" --out "$tmp/plain" -n 64 -q
 run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/dflash" -n 64 -q
 run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/one" -n 64 -q --batch 1
-for arm in dflash one; do
+run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/whole" -n 64 -q --dense-weights off
+run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/dense" -n 64 -q --dense-weights on
+for arm in dflash one whole dense; do
     cmp -s <(sed 's/, "accept_lengths".*//' "$tmp/plain") <(sed 's/, "accept_lengths".*//' "$tmp/$arm") ||
         fail "$arm differs from plain decoding"
 done

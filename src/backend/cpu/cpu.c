@@ -283,6 +283,21 @@ static const struct sv_backend cpu_backend = {
     .compute_dtype = cpu_compute_dtype,
 };
 
+/* A model that a last-level cache may hold is not read from memory, and expanding would cost. AMX leaves the other
+ * units idle; with AVX512-BF16 they are the ones that multiply, and more rows are arithmetic's. */
+#define DENSE_FROM_BYTES ((int64_t)256 << 20)
+#define DENSE_ROWS_AVX512 8
+
+static bool wants_dense(const struct sv_cpu *cpu, const struct sv_dev_opts *opts)
+{
+    const enum sv_dense_order order = sv_cpu_gemm_dense(cpu);
+    if (opts->dense != SV_DENSE_AUTO)
+        return order && opts->dense == SV_DENSE_ON;
+    return opts->weight_bytes > DENSE_FROM_BYTES &&
+           (order == SV_DENSE_ROWS ||
+            (order == SV_DENSE_PAIRS && opts->usual_rows > 0 && opts->usual_rows <= DENSE_ROWS_AVX512));
+}
+
 int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err)
 {
     enum sv_isa isa = opts->isa == SV_ISA_AUTO ? sv_cpu_best_isa() : opts->isa;
@@ -311,8 +326,9 @@ int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_e
         cpu_close((struct sv_dev *)(void *)cpu);
         return rc;
     }
-    snprintf(cpu->text, sizeof cpu->text, "cpu %s, %d thread%s", isa_name(isa), cpu->n_threads,
-             cpu->n_threads == 1 ? "" : "s");
+    cpu->dense = wants_dense(cpu, opts);
+    snprintf(cpu->text, sizeof cpu->text, "cpu %s, %d thread%s%s", isa_name(isa), cpu->n_threads,
+             cpu->n_threads == 1 ? "" : "s", cpu->dense ? ", dense weights" : "");
     *dev = (struct sv_dev *)(void *)cpu;
     return SV_OK;
 }

@@ -26,6 +26,7 @@ struct sv_cpu {
     int n_threads;
     enum sv_isa isa; /* resolved, never AUTO */
     enum sv_dtype compute;
+    bool dense; /* bf16 weights are kept dense (dense.h) where they can be */
     struct sv_dev_limits lim;
     struct sv_cpu_gemm *gemm;
     struct sv_cpu_slab *slabs; /* weights.c: packed weights, newest first */
@@ -50,6 +51,7 @@ enum sv_isa sv_cpu_best_isa(void);
 bool sv_cpu_has_isa(enum sv_isa isa);
 bool sv_cpu_has_avx512_bf16(void);
 bool sv_cpu_has_avx512_vnni(void);
+bool sv_cpu_has_avx512_vbmi2(void); /* VBMI and VBMI2 */
 
 /* gemm.c */
 int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err);
@@ -64,6 +66,14 @@ void sv_cpu_gemm_gather(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int
 bool sv_cpu_gemm_packs(const struct sv_cpu *cpu);
 /* Whether approximate ones are multiplied as bytes. */
 bool sv_cpu_gemm_bytes(const struct sv_cpu *cpu);
+
+/* How dense weights stand on this device's level. */
+enum sv_dense_order {
+    SV_DENSE_NONE, /* not at all */
+    SV_DENSE_PAIRS, /* as AVX512-BF16 takes weights: pair of k by pair */
+    SV_DENSE_ROWS   /* as AMX does: row by row */
+};
+enum sv_dense_order sv_cpu_gemm_dense(const struct sv_cpu *cpu);
 
 /* weights.c */
 int sv_cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,

@@ -18,11 +18,11 @@
 #include <unistd.h>
 
 enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
-enum { AVX512_VNNI = 1 << 11 }; /* leaf 7, ecx */
+enum { AVX512_VBMI = 1 << 1, AVX512_VBMI2 = 1 << 6, AVX512_VNNI = 1 << 11 }; /* leaf 7, ecx */
 enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 }; /* leaf 7, edx; compilers disagree on the names */
 
 struct features {
-    bool avx2, avx512, avx512_bf16, amx_bf16, avx512_vnni;
+    bool avx2, avx512, avx512_bf16, amx_bf16, avx512_vnni, avx512_vbmi2;
 };
 
 static uint64_t xcr0(void)
@@ -46,6 +46,7 @@ static struct features detect(void)
     uint32_t need = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
     f.avx512 = f.avx2 && (os & 0xe6) == 0xe6 && (b7 & need) == need;
     f.avx512_vnni = f.avx512 && (c7 & AVX512_VNNI);
+    f.avx512_vbmi2 = f.avx512 && (c7 & AVX512_VBMI) && (c7 & AVX512_VBMI2);
     if (!f.avx512 || !__get_cpuid_count(7, 1, &a, &b, &c, &d))
         return f;
     f.avx512_bf16 = a & bit_AVX512BF16;
@@ -63,10 +64,11 @@ static struct features features(void)
     unsigned v = atomic_load_explicit(&cached, memory_order_acquire);
     if (!v) {
         struct features f = detect();
-        v = 16u | f.avx2 | f.avx512 << 1 | f.avx512_bf16 << 2 | f.amx_bf16 << 3 | f.avx512_vnni << 5;
+        v = 16u | f.avx2 | f.avx512 << 1 | f.avx512_bf16 << 2 | f.amx_bf16 << 3 | f.avx512_vnni << 5 |
+            f.avx512_vbmi2 << 6;
         atomic_store_explicit(&cached, v, memory_order_release);
     }
-    return (struct features){v & 1, v & 2, v & 4, v & 8, v & 32};
+    return (struct features){v & 1, v & 2, v & 4, v & 8, v & 32, v & 64};
 }
 
 bool sv_cpu_has_isa(enum sv_isa isa)
@@ -101,6 +103,11 @@ bool sv_cpu_has_avx512_vnni(void)
 {
     return features().avx512_vnni;
 }
+
+bool sv_cpu_has_avx512_vbmi2(void)
+{
+    return features().avx512_vbmi2;
+}
 #else
 bool sv_cpu_has_isa(enum sv_isa isa)
 {
@@ -113,6 +120,11 @@ bool sv_cpu_has_avx512_bf16(void)
 }
 
 bool sv_cpu_has_avx512_vnni(void)
+{
+    return false;
+}
+
+bool sv_cpu_has_avx512_vbmi2(void)
 {
     return false;
 }

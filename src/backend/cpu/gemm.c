@@ -9,6 +9,8 @@
  */
 #include "backend/cpu/gemm.h"
 
+#include "backend/cpu/dense.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -24,6 +26,7 @@ struct sv_cpu_gemm {
     int32_t max_k, max_rows;
     const struct sv_gemm_kern *bytes; /* for approximate weights, NULL: as any other */
     bool packs; /* bf16 weights are multiplied packed: at load, or else at every call */
+    enum sv_dense_order dense; /* how dense weights stand here, if they can be multiplied */
     struct sv_gemm_call call; /* the one in flight */
 };
 
@@ -64,6 +67,14 @@ int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err)
     g->packs = g->kern[SV_BF16] == sv_gemm_kern_bf16_avx512();
     if (g->packs && sv_cpu_has_avx512_vnni())
         g->bytes = sv_gemm_kern_i8_avx512();
+    if (sv_cpu_has_avx512_vbmi2()) {
+        if (g->packs)
+            g->dense = SV_DENSE_PAIRS;
+#ifndef SV_NO_AMX
+        if (g->kern[SV_BF16] == sv_gemm_kern_amx())
+            g->dense = SV_DENSE_ROWS;
+#endif
+    }
 #endif
     cpu->gemm = g;
     return SV_OK;
@@ -77,6 +88,11 @@ bool sv_cpu_gemm_bytes(const struct sv_cpu *cpu)
 bool sv_cpu_gemm_packs(const struct sv_cpu *cpu)
 {
     return cpu->gemm->packs;
+}
+
+enum sv_dense_order sv_cpu_gemm_dense(const struct sv_cpu *cpu)
+{
+    return cpu->gemm->dense;
 }
 
 void sv_cpu_gemm_close(struct sv_cpu *cpu)
@@ -104,7 +120,10 @@ static size_t pack_w_bytes(const struct sv_cpu_gemm *g)
 {
     const size_t tiles = 2 * SV_GEMM_KBLOCK * SV_GEMM_UNIT * 2;
     const size_t raw = g->packs ? SV_GEMM_RAW_UNITS * sv_gemm_unit_elements(g->max_k) * 2 : 0;
-    return raw > tiles ? raw : tiles;
+    const size_t unit =
+        g->dense ? (size_t)sv_gemm_kpad(g->max_k) * SV_GEMM_UNIT * sizeof(uint16_t) : 0;
+    const size_t most = raw > tiles ? raw : tiles;
+    return unit > most ? unit : most;
 }
 
 /* Lays the scratch out; with base NULL only measures it. */
@@ -247,7 +266,8 @@ static bool begin(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *
     int32_t unit = 0, col = 0;
     for (int32_t i = 0; i < p->n_parts; i++) {
         const struct sv_weight *w = &p->parts[i].w, *bias = &p->parts[i].bias;
-        SV_REQUIRE(w->cols == p->k && w->dtype <= SV_F16 && (!w->packed || cpu->gemm->packs));
+        SV_REQUIRE(w->cols == p->k && w->dtype <= SV_F16 && (!w->packed || g->packs || w->dense));
+        SV_REQUIRE(!w->dense || g->dense);
         const struct sv_gemm_kern *kern =
             w->packed && w->approximate ? g->bytes : g->kern[w->dtype];
         SV_REQUIRE(kern);
@@ -257,6 +277,7 @@ static bool begin(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *
                                            .w_dtype = w->dtype,
                                            .bias_dtype = bias->dtype,
                                            .packed = w->packed,
+                                           .dense = w->dense,
                                            .n = w->rows,
                                            .unit0 = unit,
                                            .col0 = col};

@@ -31,8 +31,9 @@ enum sv_gemm_form {
 };
 
 struct sv_gemm_thread {
-    uint8_t *pack_w; /* AMX: 2 units x SV_GEMM_KBLOCK of bf16 weights, as tiles; AVX512-BF16:
-                        SV_GEMM_RAW_UNITS units that were not packed at load */
+    uint8_t *pack_w; /* AMX: 2 units x SV_GEMM_KBLOCK of bf16 weights, as tiles, or a dense unit
+                        expanded; AVX512-BF16: SV_GEMM_RAW_UNITS units that were not packed at load,
+                        or are dense */
     float *sums;     /* (SV_GEMM_GROUP, SV_GEMM_ROWS / 16, 16, 16) partial sums */
     uint8_t *own_x;  /* packed input of small calls, so that they need no barrier */
     float *best_val; /* (SV_GEMM_ROWS) running maximum; NaN = nothing yet */
@@ -48,7 +49,7 @@ struct sv_gemm_item {
     const void *w;    /* (n, k), or packed: [unit][pair of k][16][2] */
     const void *bias; /* (n) or NULL */
     enum sv_dtype w_dtype, bias_dtype;
-    bool packed;
+    bool packed, dense; /* dense: see dense.h */
     int32_t n, unit0, col0; /* weight rows; its first unit and first column of y */
 };
 

@@ -12,7 +12,11 @@
  * once, 16 rows at a time, with sums in tiles. Many rows ("wide"): the multiplier sets the pace, so
  * 32 weight rows by SV_GEMM_KBLOCK rest in the level-1 cache while the input, from level 2, passes
  * over them.
+ *
+ * Dense weights (dense.h) are expanded into tiles beside the level-1 cache's input: a few steps of k
+ * ahead of the multiplying when rows are few, and wherever others would be copied.
  */
+#include "backend/cpu/dense.h"
 #include "backend/cpu/gemm.h"
 
 #include <immintrin.h>
@@ -181,16 +185,17 @@ static void emit(const struct job *j, int32_t n, int32_t block, const float *til
 #define AHEAD 6
 
 /* sums c0.. += weights x input over n steps of k: one unit of weights, nb blocks of rows. `next` is
- * where the weights go on after these steps. */
+ * where the weights go on after these steps; 0: nothing is asked for. */
 MUST_INLINE void stream_steps(const int c0, const int nb, struct wsrc a, uintptr_t next,
                               const uint8_t *x, size_t x_block, size_t x_stride, int n)
 {
     for (int t = 0; t < n; t++) {
         const uintptr_t soon =
             t + AHEAD < n ? (uintptr_t)a.p + AHEAD * 64 : next + (uintptr_t)(t + AHEAD - n) * 64;
+        if (next)
 #pragma GCC unroll 16
-        for (int r = 0; r < 16; r++)
-            _mm_prefetch((const char *)(soon + (size_t)r * a.stride), _MM_HINT_T0);
+            for (int r = 0; r < 16; r++)
+                _mm_prefetch((const char *)(soon + (size_t)r * a.stride), _MM_HINT_T0);
         _tile_loadd(6, x, x_stride);
         _tile_stream_loadd(4, a.p, a.stride);
         sum_add(c0, false);
@@ -232,14 +237,29 @@ MUST_INLINE void stream_unit(const struct job *j, const int c0, const int nb, in
     }
 }
 
+/* Stores the sums of some units with nb blocks of rows each and sends them on. */
+MUST_INLINE void stream_end(const struct job *j, const int sums, const int nb, int units, int32_t n0)
+{
+    _Alignas(64) float out[4][256];
+#pragma GCC unroll 4
+    for (int c = 0; c < sums; c++)
+        sum_store(c, out[c], (size_t)j->cols * 4);
+    for (int c = 0; c < units * nb; c++)
+        emit(j, n0 + c / nb * SV_GEMM_UNIT, j->block0 + c % nb, out[c]);
+}
+
+static inline int units_from(const struct job *j, int32_t n0, int most)
+{
+    const int units = (j->s->n1 - n0 + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT;
+    return units < most ? units : most;
+}
+
 /* Up to nu units side by side, each with nb blocks of rows, nu * nb <= 4 sums. They take turns
  * every `chunk` steps, so that a chunk of input stays in the level-1 cache for all of them. */
 MUST_INLINE void stream_group(const struct job *j, const int nu, const int nb, int32_t n0,
                               int32_t chunk)
 {
-    const int units = (j->s->n1 - n0 + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT < nu
-                          ? (j->s->n1 - n0 + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT
-                          : nu;
+    const int units = units_from(j, n0, nu);
 #pragma GCC unroll 4
     for (int c = 0; c < nu * nb; c++)
         sum_zero(c);
@@ -258,12 +278,85 @@ MUST_INLINE void stream_group(const struct job *j, const int nu, const int nb, i
             stream_unit(j, u * nb, nb, n1, t, n, next);
         }
     }
-    _Alignas(64) float out[4][256];
+    stream_end(j, nu * nb, nb, units, n0);
+}
+
+/* Steps of k expanded at a time, and how many units take turns with one block of rows. Tiles cannot be
+ * loaded from stores still on their way to the cache, so the next steps are expanded before these are
+ * multiplied; and few at a time, because whatever waits for the multiplier keeps the next lines from
+ * being asked for. */
+#ifndef PIECE
+#define PIECE 1
+#endif
+#ifndef DENSE_UNITS
+#define DENSE_UNITS 4
+#endif
+
+/* n steps of nu units, expanded at w (unit by unit, PIECE tiles each), times nb blocks of rows. */
+MUST_INLINE void dense_piece(const struct job *j, const int nu, const int nb, const uint8_t *w,
+                             int32_t t, int n)
+{
+    const size_t x_stride = (size_t)j->cols * 4, x_block = (size_t)j->steps * 64 * j->cols;
+    const uint8_t *x = input(j, j->block0, t);
+    stored_before_tiles(w);
+    if (nu == 1) {
+        stream_steps(0, nb, (struct wsrc){w, 64, TILE_BYTES}, 0, x, x_block, x_stride, n);
+        return;
+    }
+    for (int i = 0; i < n; i++, x += x_stride * 16, w += TILE_BYTES) {
+        _tile_loadd(6, x, x_stride);
+        if (nb > 1)
+            _tile_loadd(7, x + x_block, x_stride);
+#pragma GCC unroll 4
+        for (int u = 0; u < nu; u++) {
+            _tile_loadd(4, w + u * PIECE * TILE_BYTES, 64);
+            sum_add(u * nb, false);
+            if (nb > 1)
+                sum_add(u * nb + 1, true);
+        }
+    }
+}
+
+/* nu dense units side by side, each with nb blocks of rows, nb 1 or 2 if nu is above 1. */
+MUST_INLINE void dense_group(const struct job *j, const int nu, const int nb, int32_t n0)
+{
+    uint8_t *const buf = j->s->thread->pack_w;
+    const int32_t u0 = n0 / SV_GEMM_UNIT, size = nu * PIECE * TILE_BYTES;
+    struct sv_dense_walk at[4];
+    const bool more = n0 + 2 * nu * SV_GEMM_UNIT <= j->s->n1;
 #pragma GCC unroll 4
     for (int c = 0; c < nu * nb; c++)
-        sum_store(c, out[c], (size_t)j->cols * 4);
-    for (int c = 0; c < units * nb; c++)
-        emit(j, n0 + c / nb * SV_GEMM_UNIT, j->block0 + c % nb, out[c]);
+        sum_zero(c);
+#pragma GCC unroll 4
+    for (int u = 0; u < nu; u++) {
+        at[u] = sv_dense_at(j->s->item->w, u0 + u, j->k);
+        sv_dense_ask(&at[u]);
+        if (nu > 1 && more)
+            at[u].jump = sv_dense_end(j->s->item->w, u0 + u + nu - 1) - at[u].end;
+        sv_dense_expand(&at[u], j->steps < PIECE ? j->steps : PIECE, buf + u * PIECE * TILE_BYTES);
+    }
+    int32_t t = 0, flip = 0;
+    for (; t + PIECE < j->steps; t += PIECE, flip ^= 1) {
+        const int n = j->steps - t - PIECE < PIECE ? j->steps - t - PIECE : PIECE;
+#pragma GCC unroll 4
+        for (int u = 0; u < nu; u++)
+            sv_dense_expand(&at[u], n, buf + (flip ^ 1) * size + u * PIECE * TILE_BYTES);
+        dense_piece(j, nu, nb, buf + flip * size, t, PIECE);
+    }
+    dense_piece(j, nu, nb, buf + flip * size, t, j->steps - t);
+    stream_end(j, nu * nb, nb, nu, n0);
+}
+
+/* One turn of nb blocks of rows over a dense unit that stands expanded in pack_w. */
+MUST_INLINE void dense_turn(const struct job *j, const int nb, int32_t n0)
+{
+    const size_t x_stride = (size_t)j->cols * 4, x_block = (size_t)j->steps * 64 * j->cols;
+    const struct wsrc a = {j->s->thread->pack_w, 64, TILE_BYTES};
+#pragma GCC unroll 4
+    for (int c = 0; c < nb; c++)
+        sum_zero(c);
+    stream_steps(0, nb, a, 0, input(j, j->block0, 0), x_block, x_stride, j->steps);
+    stream_end(j, nb, nb, 1, n0);
 }
 
 /* Bytes of input that stay in the level-1 cache beside the weights passing through it. */
@@ -291,9 +384,67 @@ static void stream_in_turns(struct job *j)
             }
 }
 
+static void dense_in_turns(struct job *j)
+{
+    for (int32_t n = j->s->n0; n < j->s->n1; n += SV_GEMM_UNIT) {
+        struct sv_dense_walk at = sv_dense_at(j->s->item->w, n / SV_GEMM_UNIT, j->k);
+        sv_dense_ask(&at);
+        sv_dense_expand(&at, j->steps, j->s->thread->pack_w);
+        stored_before_tiles(j->s->thread->pack_w);
+        for (j->block0 = 0; j->block0 < j->blocks; j->block0 += 4)
+            switch (j->blocks - j->block0) {
+            case 1:
+                dense_turn(j, 1, n);
+                break;
+            case 2:
+                dense_turn(j, 2, n);
+                break;
+            case 3:
+                dense_turn(j, 3, n);
+                break;
+            default:
+                dense_turn(j, 4, n);
+                break;
+            }
+    }
+}
+
+static void run_dense(struct job *j)
+{
+    const int32_t n1 = j->s->n1;
+    int32_t n = j->s->n0;
+    if (j->blocks > 4) {
+        dense_in_turns(j);
+        return;
+    }
+    for (; j->blocks == 1 && n1 - n > (DENSE_UNITS - 1) * SV_GEMM_UNIT; n += DENSE_UNITS * SV_GEMM_UNIT)
+        dense_group(j, DENSE_UNITS, 1, n);
+    for (; j->blocks == 2 && n1 - n > SV_GEMM_UNIT; n += 2 * SV_GEMM_UNIT)
+        dense_group(j, 2, 2, n);
+    for (; n < n1; n += SV_GEMM_UNIT)
+        switch (j->blocks) {
+        case 1:
+            dense_group(j, 1, 1, n);
+            break;
+        case 2:
+            dense_group(j, 1, 2, n);
+            break;
+        case 3:
+            dense_group(j, 1, 3, n);
+            break;
+        default:
+            dense_group(j, 1, 4, n);
+            break;
+        }
+}
+
 static void run_stream(struct job *j)
 {
     const int32_t chunk = CHUNK_BYTES / (64 * j->cols * j->blocks);
+    if (j->s->item->dense) {
+        run_dense(j);
+        return;
+    }
     if (j->blocks == 1)
         for (int32_t n = j->s->n0; n < j->s->n1; n += 4 * SV_GEMM_UNIT)
             stream_group(j, 4, 1, n, chunk);
@@ -317,6 +468,7 @@ static inline float *sums_of(const struct job *j, int unit, int32_t block)
 struct wide {
     int32_t n, t, steps;
     int32_t g, end; /* the group of rows that n belongs to */
+    struct sv_dense_walk at[SV_GEMM_GROUP]; /* dense: where each unit of the group goes on */
 };
 
 /* Two units by two blocks of rows (or one, at the edges). Sum 0: unit 0, block 0; 1: unit 0, block
@@ -358,13 +510,29 @@ MUST_INLINE void wide_pair(const struct job *j, const bool two_w, const bool two
             sum_store(c, s[c], 64);
 }
 
-static void wide_block(const struct job *j, const struct wide *b)
+/* Dense weights of unit i of the group, in place of a copy. */
+static void wide_expand(const struct job *j, struct wide *b, int i, uint8_t *to)
+{
+    if (!b->t) {
+        b->at[i] = sv_dense_at(j->s->item->w, b->g / SV_GEMM_UNIT + i, j->k);
+        sv_dense_ask(&b->at[i]);
+    }
+    sv_dense_expand(&b->at[i], b->steps, to);
+    stored_before_tiles(to);
+}
+
+static void wide_block(const struct job *j, struct wide *b)
 {
     uint8_t *w = j->s->thread->pack_w;
     const bool two_w = b->end - b->n > SV_GEMM_UNIT;
-    for (int32_t u = 0; u <= two_w; u++)
-        copy_unit(w + u * b->steps * TILE_BYTES, j->w + (size_t)(b->n + u * SV_GEMM_UNIT) * j->k,
-                  j->k, b->t, b->steps, rows_of(j, b->n + u * SV_GEMM_UNIT));
+    for (int32_t u = 0; u <= two_w; u++) {
+        const int32_t n = b->n + u * SV_GEMM_UNIT;
+        uint8_t *to = w + u * b->steps * TILE_BYTES;
+        if (j->s->item->dense)
+            wide_expand(j, b, (n - b->g) / SV_GEMM_UNIT, to);
+        else
+            copy_unit(to, j->w + (size_t)n * j->k, j->k, b->t, b->steps, rows_of(j, n));
+    }
     for (int32_t block = 0; block < j->blocks; block += 2) {
         const bool two_x = block + 1 < j->blocks;
         if (two_w && two_x)

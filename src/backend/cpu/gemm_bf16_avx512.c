@@ -7,14 +7,17 @@
  * sixteen times the same pair of one input row, broadcast from memory by the instruction itself. So
  * there is nothing to sum across lanes, and output (row, n) is one chain over pairs of k,
  * ascending, whatever the tile. Weights stand as [unit][pair of k][16 weight rows][2]; those that
- * were not packed at load (tests, slices) are packed a few units at a time, with the same bits.
+ * were not packed at load (tests, slices) are packed a few units at a time, with the same bits, and
+ * dense ones (dense.h) are expanded so for more than 16 rows; fewer have gemm_dense_avx512.c.
  *
  * vdpbf16ps takes denormals as zero and rounds to nearest whatever the control register says, so
  * its bits are the same in every process. Must not: read past the last weight.
  */
+#include "backend/cpu/dense.h"
 #include "backend/cpu/gemm.h"
 
 #include <immintrin.h>
+#include <string.h>
 
 #define KSTEP 32
 #define UNIT SV_GEMM_UNIT
@@ -163,8 +166,9 @@ UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr
  * other, so this reaches into the next one, or behind the last, which does no harm. */
 #define AHEAD_BYTES 8192
 
-/* Units [0, units) at t->w times all rows of the pass, block after block. */
-static void run_units(struct tile *t, int32_t units)
+/* Units [0, units) at t->w times all rows of the pass, block after block. after: dense weights that
+ * follow, or 0. */
+static void run_units(struct tile *t, int32_t units, uintptr_t after)
 {
     const struct sv_gemm_call *c = t->s->call;
     const uint16_t *const w0 = t->w;
@@ -174,6 +178,8 @@ static void run_units(struct tile *t, int32_t units)
         const int nr = c->m1 - m < 16 ? c->m1 - m : 16;
         t->m = m;
         t->ahead = m == c->m0 ? AHEAD_BYTES : 0;
+        if (after) /* what is expanded next, wanted once these rows are through */
+            t->ahead = m + 16 >= c->m1 ? after - (uintptr_t)w0 : 0;
         t->x = (const int32_t *)t->s->xp + (size_t)((m - c->m0) / 16) * steps * 16 * t->cols;
         for (int32_t u = 0, nu; u < units; u += nu) {
             tile_fn *fn = choose(nr, units - u, &nu);
@@ -187,30 +193,56 @@ static void run_units(struct tile *t, int32_t units)
 /* Weights of so many bytes stay in level 2 while the rows of input pass over them. */
 #define GROUP_BYTES (384 << 10)
 
+/* Units [u, u + n) of a dense matrix to where packed ones stand. */
+static void expand_units(uint16_t *to, const struct sv_gemm_span *s, int32_t u, int32_t n)
+{
+    const int32_t k = s->call->k, whole = (k + 1) / 2 * 2 / KSTEP;
+    const size_t unit = sv_gemm_unit_elements(k);
+    for (int32_t i = 0; i < n; i++, to += unit) {
+        struct sv_dense_walk at = sv_dense_at(s->item->w, u + i, k);
+        sv_dense_ask(&at);
+        sv_dense_expand(&at, whole, to);
+        const size_t rest = unit - (size_t)whole * KSTEP * UNIT;
+        if (rest) { /* the unit ends within a block, and so does the buffer with the last one */
+            _Alignas(64) uint16_t last[KSTEP * UNIT];
+            sv_dense_expand(&at, 1, last);
+            memcpy(to + (size_t)whole * KSTEP * UNIT, last, rest * sizeof *to);
+        }
+    }
+}
+
 static void run(const struct sv_gemm_span *s)
 {
     const struct sv_gemm_call *c = s->call;
+    if (s->item->dense && c->m1 - c->m0 <= 16) {
+        sv_gemm_dense_few(s);
+        return;
+    }
     struct tile t = {.s = s,
                      .unit = sv_gemm_unit_elements(c->k),
                      .cols = sv_gemm_tile_cols(c->m1 - c->m0),
                      .pairs = (c->k + 1) / 2};
     int32_t group = (int32_t)(GROUP_BYTES / 2 / t.unit);
     group = group < 1 || c->m1 - c->m0 <= 16 ? MOST_UNITS : group;
-    if (!s->item->packed && group > SV_GEMM_RAW_UNITS)
+    const bool in_place = s->item->packed && !s->item->dense;
+    if (!in_place && group > SV_GEMM_RAW_UNITS)
         group = SV_GEMM_RAW_UNITS;
     const int32_t end = (s->n1 + UNIT - 1) / UNIT;
     for (int32_t u = s->n0 / UNIT, n; u < end; u += n) {
         n = end - u < group ? end - u : group;
         t.n0 = u * UNIT;
-        if (s->item->packed) {
+        if (in_place) {
             t.w = (const uint16_t *)s->item->w + (size_t)u * t.unit;
         } else {
             uint16_t *to = (uint16_t *)(void *)s->thread->pack_w;
-            sv_gemm_pack_units_avx512(to, (const uint16_t *)s->item->w + (size_t)t.n0 * c->k,
-                                      s->n1 - t.n0, c->k, 0, n);
+            if (s->item->dense)
+                expand_units(to, s, u, n);
+            else
+                sv_gemm_pack_units_avx512(to, (const uint16_t *)s->item->w + (size_t)t.n0 * c->k,
+                                          s->n1 - t.n0, c->k, 0, n);
             t.w = to;
         }
-        run_units(&t, n);
+        run_units(&t, n, s->item->dense ? (uintptr_t)sv_dense_end(s->item->w, u + n - 1) : 0);
     }
 }
 

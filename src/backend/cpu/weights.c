@@ -1,6 +1,6 @@
 /*
- * weights.c - how weights stand in the CPU's memory: in place as published, or packed into the
- * order in which the AVX512-BF16 kernels read them.
+ * weights.c - how weights stand in the CPU's memory: in place as published, packed into the
+ * order in which the AVX512-BF16 kernels read them, or in fewer bits (dense.h).
  *
  * Called at load through the backend table (upload_weight, random_weight, free) and by embed.
  * Packed matrices of all models live in slabs that begin at multiples of 2 MiB and ask for huge
@@ -11,6 +11,7 @@
 
 #include "backend/cpu/vec.h"
 
+#include "backend/cpu/dense.h"
 #include "backend/cpu/gemm.h"
 
 #include <string.h>
@@ -94,20 +95,97 @@ static void pack_share(void *arg, int thread, int n)
 #endif
 }
 
+/* ---------------------------------------------------------------- fewer bits */
+
+struct dense_job {
+    const uint16_t *w;
+    int32_t n, k, units;
+    enum sv_dense_order order;
+    struct sv_dense_unit *unit; /* (units) */
+    uint8_t *to;                /* NULL: only measure */
+};
+
+static void dense_share(void *arg, int thread, int n)
+{
+    const struct dense_job *job = arg;
+    int32_t begin, end;
+    sv_cpu_share(job->units, thread, n, &begin, &end);
+#ifndef SV_NO_AVX512
+    for (int32_t u = begin; u < end; u++) {
+        if (job->to)
+            sv_dense_pack(job->to + (size_t)((const uint32_t *)(const void *)job->to)[u] * SV_DENSE_LINE,
+                          job->unit[u], job->w, job->n, job->k, u, job->order);
+        else
+            job->unit[u] = sv_dense_measure(job->w, job->n, job->k, u);
+    }
+#endif
+}
+
+/* A matrix that would not get smaller by this share is not worth expanding. */
+#define LEAST_SAVED 0.125
+
+/* Makes out->dense, or leaves it NULL when the matrix would not get smaller by much. */
+static int upload_dense(struct sv_cpu *cpu, const struct sv_weight *host, struct sv_weight *out,
+                        struct sv_err *err)
+{
+    const int32_t units = (host->rows + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT;
+    struct dense_job job = {.w = host->data,
+                            .n = host->rows,
+                            .k = host->cols,
+                            .units = units,
+                            .order = sv_cpu_gemm_dense(cpu),
+                            .unit = sv_calloc((size_t)units, sizeof *job.unit)};
+    if (!job.unit)
+        return sv_fail(err, SV_ENOMEM, -1, "no memory to measure %d units of weights", units);
+    sv_pool_run(cpu->pool, dense_share, &job);
+    const size_t table = (size_t)(units + 1) * sizeof(uint32_t);
+    size_t lines = (table + SV_DENSE_LINE - 1) / SV_DENSE_LINE;
+    for (int32_t u = 0; u < units; u++)
+        lines += job.unit[u].n_lines;
+    const double plain = 2.0 * host->rows * host->cols;
+    int rc = SV_OK;
+    if (lines <= UINT32_MAX && (double)lines * SV_DENSE_LINE <= plain * (1 - LEAST_SAVED)) {
+        /* escapes are read by the line, up to one behind the last */
+        job.to = slab_take(cpu, (lines + 1) * SV_DENSE_LINE, err);
+        rc = job.to ? SV_OK : SV_ENOMEM;
+    }
+    if (job.to) {
+        uint32_t *first = (uint32_t *)(void *)job.to;
+        first[0] = (uint32_t)((table + SV_DENSE_LINE - 1) / SV_DENSE_LINE);
+        for (int32_t u = 0; u < units; u++)
+            first[u + 1] = first[u] + job.unit[u].n_lines;
+        sv_pool_run(cpu->pool, dense_share, &job);
+        out->dense = out->data = job.to;
+        out->dense_bytes = (int64_t)(lines * SV_DENSE_LINE);
+        out->packed = true;
+    }
+    sv_free(job.unit);
+    return rc;
+}
+
 int sv_cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
                          bool *owned, struct sv_err *err)
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
     *out = *host;
     out->approximate = false;
-    *owned = host->dtype == SV_BF16 && host->rows > 1 && sv_cpu_gemm_packs(cpu);
+    *owned = false;
+    if (host->dtype != SV_BF16 || host->rows == 1)
+        return SV_OK;
+    const bool bytes = host->approximate && sv_cpu_gemm_bytes(cpu);
+    if (cpu->dense && sv_cpu_gemm_dense(cpu) && !bytes && !host->table) {
+        int rc = upload_dense(cpu, host, out, err);
+        *owned = out->dense;
+        if (rc || *owned)
+            return rc;
+    }
+    *owned = sv_cpu_gemm_packs(cpu);
     if (!*owned)
         return SV_OK;
     const int32_t units = (host->rows + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT;
-    struct pack_job job = {.w = host->data, .n = host->rows, .k = host->cols};
+    struct pack_job job = {.w = host->data, .n = host->rows, .k = host->cols, .bytes = bytes};
     size_t unit_bytes = sv_gemm_unit_elements(job.k) * sizeof(uint16_t);
 #ifndef SV_NO_AVX512
-    job.bytes = host->approximate && sv_cpu_gemm_bytes(cpu);
     if (job.bytes)
         unit_bytes = sv_gemm_unit_bytes8(job.k);
 #endif
@@ -160,6 +238,26 @@ int sv_cpu_random_weight(struct sv_dev *dev, const struct sv_weight *shape, floa
 
 /* ---------------------------------------------------------------- a row, for embeddings */
 
+/* A unit's escapes are one stream: all of its blocks have to be walked. */
+static void dense_row(const struct sv_cpu *cpu, const struct sv_weight *w, int32_t row, float *out,
+                      float scale)
+{
+#ifndef SV_NO_AVX512
+    _Alignas(SV_ALIGN) uint16_t block[32 * SV_GEMM_UNIT];
+    const bool by_pairs = sv_cpu_gemm_dense(cpu) == SV_DENSE_PAIRS;
+    const int32_t r = row % SV_GEMM_UNIT;
+    struct sv_dense_walk at = sv_dense_at(w->dense, row / SV_GEMM_UNIT, w->cols);
+    for (int32_t k0 = 0; k0 < w->cols; k0 += 32) {
+        sv_dense_expand(&at, 1, block);
+        for (int32_t i = 0; i < 32 && k0 + i < w->cols; i++)
+            out[k0 + i] =
+                sv_bf16_to_f32(block[by_pairs ? i / 2 * 32 + r * 2 + i % 2 : r * 32 + i]) * scale;
+    }
+#else
+    (void)cpu, (void)w, (void)row, (void)out, (void)scale;
+#endif
+}
+
 void sv_cpu_weight_row(const struct sv_cpu *cpu, const struct sv_weight *w, int32_t row, float *out,
                        float scale)
 {
@@ -167,6 +265,10 @@ void sv_cpu_weight_row(const struct sv_cpu *cpu, const struct sv_weight *w, int3
     if (!w->packed) {
         cpu->vec->widen(out, (const uint8_t *)w->data + (size_t)row * (size_t)w->cols * elem,
                         w->dtype, w->cols, scale);
+        return;
+    }
+    if (w->dense) {
+        dense_row(cpu, w, row, out, scale);
         return;
     }
     SV_REQUIRE(!w->approximate); /* a drafter has no embedding of its own */

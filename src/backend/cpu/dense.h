@@ -1,0 +1,108 @@
+/*
+ * dense.h - bf16 weights in about 11.2 bits, every value exact: the format, and walking along it.
+ *
+ * Made at load by weights.c, multiplied by gemm_bf16_avx512.c and gemm_amx.c; packing, expanding and
+ * the products of few rows are in gemm_dense_avx512.c. Included nowhere else.
+ *
+ * The 8 exponent bits of a weight matrix carry about 2.6 bits of information: for normal numbers
+ * seven neighbouring exponents are 97.5 % of all. So a weight is a byte, mantissa << 1 | sign, and a
+ * code of three bits: 1 to 7 for the exponents of its unit's window, 0 for any other, whose exponent
+ * then stands in a stream of bytes.
+ *
+ *   matrix  [first line of each unit, and of the end: (units + 1) uint32][units]      a line: 64 bytes
+ *   unit    [exponent of each code: 8 bytes, 8 times][escaped exponents][blocks]      16 weight rows
+ *   block   [8 groups of 64 bytes][3 lines of codes]                                  32 of k
+ *
+ * A block's 512 weights stand as sixteen vectors of 32: pair of k by pair ([16 rows][2], what
+ * AVX512-BF16 takes), or row by row (what an AMX tile is). Vectors 2i and 2i + 1 are group i: byte b
+ * of the group is word b % 8 of 128-bit lane b / 16 of vector 2i + (b % 16 >= 8), which is where
+ * vpunpcklbw and vpunpckhbw put it. Line 0 of the codes has those of groups 0 (bits 0-2) and 1 (bits
+ * 3-5), line 1 of 2 and 3, line 2 of 4 and 5; group 6 has bits 6-7 of line 0 and bit 6 of line 2,
+ * group 7 bits 6-7 of line 1 and bit 7 of line 2. What k or rows lack is zeros, escaped like any
+ * other value outside the window.
+ */
+#ifndef SV_CPU_DENSE_H
+#define SV_CPU_DENSE_H
+
+#include "backend/cpu/cpu.h"
+
+#define SV_DENSE_LINE 64
+#define SV_DENSE_BLOCK 704
+#define SV_DENSE_WINDOW 7
+
+/* The next block of a unit and the next of its escapes. What it asks for ahead of its reading lies, from
+ * the unit's end on, `jump` further: where units are walked side by side, the next is not the one behind. */
+struct sv_dense_walk {
+    const uint8_t *block, *escapes, *table, *end;
+    ptrdiff_t jump;
+};
+
+/* What packing needs to know about a unit. */
+struct sv_dense_unit {
+    uint32_t n_lines;
+    uint32_t first; /* exponent of code 1 */
+};
+
+static inline int32_t sv_dense_blocks(int32_t k)
+{
+    return (k + 31) / 32;
+}
+
+static inline struct sv_dense_walk sv_dense_at(const void *dense, int32_t unit, int32_t k)
+{
+    const uint32_t *line = dense;
+    const uint8_t *p = (const uint8_t *)dense + (size_t)line[unit] * SV_DENSE_LINE;
+    const uint8_t *end = (const uint8_t *)dense + (size_t)line[unit + 1] * SV_DENSE_LINE;
+    return (struct sv_dense_walk){.block = end - (size_t)sv_dense_blocks(k) * SV_DENSE_BLOCK,
+                                  .escapes = p + SV_DENSE_LINE,
+                                  .table = p,
+                                  .end = end};
+}
+
+static inline const uint8_t *sv_dense_end(const void *dense, int32_t unit)
+{
+    const uint32_t *line = dense;
+    return (const uint8_t *)dense + (size_t)line[unit + 1] * SV_DENSE_LINE;
+}
+
+/* How far ahead of its reading a walk asks for lines, into level 2. */
+#ifndef SV_DENSE_AHEAD
+#define SV_DENSE_AHEAD 8448
+#endif
+#ifndef SV_DENSE_HINT
+#define SV_DENSE_HINT 2
+#endif
+
+/* From a line to the one to be asked for meanwhile. */
+static inline uintptr_t sv_dense_ahead(const struct sv_dense_walk *at)
+{
+    return (uintptr_t)SV_DENSE_AHEAD +
+           (at->end - at->block < SV_DENSE_AHEAD ? (uintptr_t)at->jump : 0);
+}
+
+static inline void sv_dense_ask_line(const uint8_t *p, uintptr_t ahead)
+{
+    if (SV_DENSE_AHEAD)
+        __builtin_prefetch((const void *)((uintptr_t)p + ahead), 0, SV_DENSE_HINT);
+}
+
+/* For what stands before a unit's blocks: the walk along the last unit left it out. */
+static inline void sv_dense_ask(const struct sv_dense_walk *at)
+{
+    for (const uint8_t *p = at->table; p < at->block; p += SV_DENSE_LINE)
+        sv_dense_ask_line(p, SV_DENSE_AHEAD);
+}
+
+/* Lines and window of unit u of row-major weights (n, k). */
+struct sv_dense_unit sv_dense_measure(const uint16_t *w, int32_t n, int32_t k, int32_t u);
+/* Packs unit u, whose lines begin at `to`. */
+void sv_dense_pack(uint8_t *to, struct sv_dense_unit as, const uint16_t *w, int32_t n, int32_t k,
+                   int32_t u, enum sv_dense_order order);
+/* The next blocks to `to`, 1 KiB each, in the matrix's order. Asks for what follows them. */
+void sv_dense_expand(struct sv_dense_walk *at, int32_t n_blocks, void *to);
+
+struct sv_gemm_span;
+/* A whole span with at most 16 rows of input, weights by pairs. */
+void sv_gemm_dense_few(const struct sv_gemm_span *s);
+
+#endif
