@@ -66,12 +66,7 @@ static inline const uint8_t *sv_dense_end(const void *dense, int32_t unit)
 }
 
 /* How far ahead of its reading a walk asks for lines, into level 2. */
-#ifndef SV_DENSE_AHEAD
-#define SV_DENSE_AHEAD 8448
-#endif
-#ifndef SV_DENSE_HINT
-#define SV_DENSE_HINT 2
-#endif
+#define SV_DENSE_AHEAD 4224
 
 /* From a line to the one to be asked for meanwhile. */
 static inline uintptr_t sv_dense_ahead(const struct sv_dense_walk *at)
@@ -82,8 +77,7 @@ static inline uintptr_t sv_dense_ahead(const struct sv_dense_walk *at)
 
 static inline void sv_dense_ask_line(const uint8_t *p, uintptr_t ahead)
 {
-    if (SV_DENSE_AHEAD)
-        __builtin_prefetch((const void *)((uintptr_t)p + ahead), 0, SV_DENSE_HINT);
+    __builtin_prefetch((const void *)((uintptr_t)p + ahead), 0, 2);
 }
 
 /* For what stands before a unit's blocks: the walk along the last unit left it out. */

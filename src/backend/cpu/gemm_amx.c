@@ -13,7 +13,7 @@
  * 32 weight rows by SV_GEMM_KBLOCK rest in the level-1 cache while the input, from level 2, passes
  * over them.
  *
- * Dense weights (dense.h) are expanded into tiles beside the level-1 cache's input: a few steps of k
+ * Dense weights (dense.h) are expanded into tiles beside the level-1 cache's input: a step of k
  * ahead of the multiplying when rows are few, and wherever others would be copied.
  */
 #include "backend/cpu/dense.h"
@@ -281,49 +281,39 @@ MUST_INLINE void stream_group(const struct job *j, const int nu, const int nb, i
     stream_end(j, nu * nb, nb, units, n0);
 }
 
-/* Steps of k expanded at a time, and how many units take turns with one block of rows. Tiles cannot be
- * loaded from stores still on their way to the cache, so the next steps are expanded before these are
- * multiplied; and few at a time, because whatever waits for the multiplier keeps the next lines from
- * being asked for. */
-#ifndef PIECE
-#define PIECE 1
-#endif
-#ifndef DENSE_UNITS
-#define DENSE_UNITS 4
-#endif
-
-/* n steps of nu units, expanded at w (unit by unit, PIECE tiles each), times nb blocks of rows. */
-MUST_INLINE void dense_piece(const struct job *j, const int nu, const int nb, const uint8_t *w,
-                             int32_t t, int n)
+/* One step of k of nu units, expanded at w one behind the other, times nb blocks of rows. */
+MUST_INLINE void dense_step(const struct job *j, const int nu, const int nb, const uint8_t *w,
+                            int32_t t)
 {
     const size_t x_stride = (size_t)j->cols * 4, x_block = (size_t)j->steps * 64 * j->cols;
     const uint8_t *x = input(j, j->block0, t);
     stored_before_tiles(w);
     if (nu == 1) {
-        stream_steps(0, nb, (struct wsrc){w, 64, TILE_BYTES}, 0, x, x_block, x_stride, n);
+        stream_steps(0, nb, (struct wsrc){w, 64, TILE_BYTES}, 0, x, x_block, x_stride, 1);
         return;
     }
-    for (int i = 0; i < n; i++, x += x_stride * 16, w += TILE_BYTES) {
-        _tile_loadd(6, x, x_stride);
-        if (nb > 1)
-            _tile_loadd(7, x + x_block, x_stride);
+    _tile_loadd(6, x, x_stride);
+    if (nb > 1)
+        _tile_loadd(7, x + x_block, x_stride);
 #pragma GCC unroll 4
-        for (int u = 0; u < nu; u++) {
-            _tile_loadd(4, w + u * PIECE * TILE_BYTES, 64);
-            sum_add(u * nb, false);
-            if (nb > 1)
-                sum_add(u * nb + 1, true);
-        }
+    for (int u = 0; u < nu; u++) {
+        _tile_loadd(4, w + u * TILE_BYTES, 64);
+        sum_add(u * nb, false);
+        if (nb > 1)
+            sum_add(u * nb + 1, true);
     }
 }
 
-/* nu dense units side by side, each with nb blocks of rows, nb 1 or 2 if nu is above 1. */
+/* nu dense units side by side, each with nb blocks of rows, nb 1 or 2 if nu is above 1. Tiles cannot be
+ * loaded from stores still on their way to the cache, so the next step is expanded before this one is
+ * multiplied; and only one step at a time, because whatever waits for the multiplier keeps lines from
+ * being asked for. */
 MUST_INLINE void dense_group(const struct job *j, const int nu, const int nb, int32_t n0)
 {
     uint8_t *const buf = j->s->thread->pack_w;
-    const int32_t u0 = n0 / SV_GEMM_UNIT, size = nu * PIECE * TILE_BYTES;
-    struct sv_dense_walk at[4];
+    const int32_t u0 = n0 / SV_GEMM_UNIT, size = nu * TILE_BYTES;
     const bool more = n0 + 2 * nu * SV_GEMM_UNIT <= j->s->n1;
+    struct sv_dense_walk at[4];
 #pragma GCC unroll 4
     for (int c = 0; c < nu * nb; c++)
         sum_zero(c);
@@ -333,17 +323,16 @@ MUST_INLINE void dense_group(const struct job *j, const int nu, const int nb, in
         sv_dense_ask(&at[u]);
         if (nu > 1 && more)
             at[u].jump = sv_dense_end(j->s->item->w, u0 + u + nu - 1) - at[u].end;
-        sv_dense_expand(&at[u], j->steps < PIECE ? j->steps : PIECE, buf + u * PIECE * TILE_BYTES);
+        sv_dense_expand(&at[u], 1, buf + u * TILE_BYTES);
     }
     int32_t t = 0, flip = 0;
-    for (; t + PIECE < j->steps; t += PIECE, flip ^= 1) {
-        const int n = j->steps - t - PIECE < PIECE ? j->steps - t - PIECE : PIECE;
+    for (; t + 1 < j->steps; t++, flip ^= 1) {
 #pragma GCC unroll 4
         for (int u = 0; u < nu; u++)
-            sv_dense_expand(&at[u], n, buf + (flip ^ 1) * size + u * PIECE * TILE_BYTES);
-        dense_piece(j, nu, nb, buf + flip * size, t, PIECE);
+            sv_dense_expand(&at[u], 1, buf + (flip ^ 1) * size + u * TILE_BYTES);
+        dense_step(j, nu, nb, buf + flip * size, t);
     }
-    dense_piece(j, nu, nb, buf + flip * size, t, j->steps - t);
+    dense_step(j, nu, nb, buf + flip * size, t);
     stream_end(j, nu * nb, nb, nu, n0);
 }
 
@@ -417,8 +406,6 @@ static void run_dense(struct job *j)
         dense_in_turns(j);
         return;
     }
-    for (; j->blocks == 1 && n1 - n > (DENSE_UNITS - 1) * SV_GEMM_UNIT; n += DENSE_UNITS * SV_GEMM_UNIT)
-        dense_group(j, DENSE_UNITS, 1, n);
     for (; j->blocks == 2 && n1 - n > SV_GEMM_UNIT; n += 2 * SV_GEMM_UNIT)
         dense_group(j, 2, 2, n);
     for (; n < n1; n += SV_GEMM_UNIT)
