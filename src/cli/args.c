@@ -107,8 +107,8 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
     sv_cli_opt(o, "kernels", 0, SV_OPT_STRING, &m->kernels, "SET",
                "GPUs: auto or portable (no instructions of one chip alone)");
     sv_cli_opt(o, "dense-weights", 0, SV_OPT_STRING, &m->dense, "WHEN",
-               "GPUs: keep a lossless copy of the weights in fewer bits, for speed: auto (where it takes at most 15 % of "
-               "the memory), on or off");
+               "lossless weights in fewer bits, for speed: auto (where this machine gains; GPUs: a copy, where it "
+               "takes at most 15 % of the memory), on or off");
     sv_cli_opt(o, "no-graphs", 0, SV_OPT_FLAG, &m->no_graphs, NULL,
                "GPUs: launch every kernel of a step by itself");
     sv_cli_opt(o, "gpu-memory-utilization", 0, SV_OPT_FLOAT, &m->gpu_memory, "SHARE",
