@@ -96,7 +96,10 @@ int check(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t vocab, int kind, int32_
 int main()
 {
     static const int32_t vocab[] = {1, 7, 150, 601, 2200};
-    const sv_dev_opts opts = {"cpu", NULL, 0, false, 1, SV_ISA_AUTO, SV_F32};
+    sv_dev_opts opts = {};
+    opts.backend = "cpu";
+    opts.n_threads = 1;
+    opts.compute = SV_F32;
     const sv_dev_limits lim = {N, N, 64, 64, 1, 64, 20000, 64};
     sv_cuda cu = {};
     sv_cuda_fault fault = {};
