@@ -146,12 +146,14 @@ ifeq ($(FLAVOUR),fuzz)
 $(O)/obj/src/backend/cpu/%.o: override CFLAGS += -fno-sanitize=all
 endif
 
-# Written beside and moved into place, so that two makes in one checkout never link half an object.
+# Written beside and moved into place, so that two makes in one checkout never link half an object. It gets the time at
+# which the compiler started: a source that changes meanwhile is newer, and the object is made again.
+DATED = touch -r $@.$$$$.at
 $(O)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	@echo "  cc    $(O)/$*"
-	@$(CC) $(CPPFLAGS) $(CFLAGS) $(ISA_FLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@.$$$$ $< && \
-		mv $@.$$$$ $@ || { rm -f $@.$$$$; exit 1; }
+	@touch $@.$$$$.at; $(CC) $(CPPFLAGS) $(CFLAGS) $(ISA_FLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@.$$$$ $< && \
+		$(DATED) $@.$$$$ && mv $@.$$$$ $@ && rm $@.$$$$.at || { rm -f $@.$$$$ $@.$$$$.at; exit 1; }
 
 # ops.c is the only C file that must know what was built.
 $(O)/obj/src/backend/ops.o: CPPFLAGS += $(if $(LIB_CU),-DSV_CUDA)
@@ -161,8 +163,8 @@ $(O)/obj/%_sm90.o: CUDA_ARCHS := $(CUDA_SM90)
 $(O)/obj/%.o: %.cu Makefile
 	@mkdir -p $(@D)
 	@echo "  nvcc  $(O)/$*"
-	@$(NVCC) -Isrc -I. $(NVCCFLAGS) $(CUDA_ARCHS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@.$$$$.o $< && \
-		mv $@.$$$$.o $@ || { rm -f $@.$$$$.o; exit 1; }
+	@touch $@.$$$$.at; $(NVCC) -Isrc -I. $(NVCCFLAGS) $(CUDA_ARCHS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@.$$$$.o $< && \
+		$(DATED) $@.$$$$.o && mv $@.$$$$.o $@ && rm $@.$$$$.at || { rm -f $@.$$$$.o $@.$$$$.at; exit 1; }
 
 # The page is taken in by the assembler (.incbin), which -MMD does not see.
 $(O)/obj/src/serve/page.o: $(call sources,src/serve/page/*)
