@@ -9,12 +9,11 @@
 
 #include "testing.h"
 
+#include "backend/fenced.h"
 #include "backend/cpu/dense.h"
 
 #include <math.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 enum kind { NORMAL, SPREAD, WILD, ZEROS, EQUAL, NOISE, N_KINDS };
 static const char *const kind_name[] = {"normal", "rows of many scales", "wild", "zeros",
@@ -49,28 +48,6 @@ static void fill(uint16_t *w, int32_t n, int32_t k, enum kind kind, uint64_t see
             break;
         }
     }
-}
-
-/* Memory whose last byte is the last of a page, with an untouchable page behind it. */
-struct fenced {
-    uint8_t *base, *p;
-    size_t mapped;
-};
-
-static void *fenced_open(struct fenced *f, size_t n_bytes)
-{
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    const size_t body = (n_bytes + page - 1) / page * page;
-    f->mapped = body + page;
-    f->base = mmap(NULL, f->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    assert_true(f->base != MAP_FAILED);
-    assert_int_equal(mprotect(f->base + body, page, PROT_NONE), 0);
-    return f->p = f->base + body - n_bytes;
-}
-
-static void fenced_close(struct fenced *f)
-{
-    munmap(f->base, f->mapped);
 }
 
 static bool able(void)

@@ -10,12 +10,11 @@
 
 #include "testing.h"
 
+#include "backend/fenced.h"
 #include "backend/cpu/cpu.h"
 
 #include <math.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define GUARD 64 /* floats around outputs */
 
@@ -76,29 +75,6 @@ static void device_close(struct sv_cpu *cpu)
     sv_alloc_guard(false);
     sv_cpu_gemm_close(cpu);
     sv_pool_close(cpu->pool);
-}
-
-/* Memory whose last byte is the last of a page, with an untouchable page behind it. */
-struct fenced {
-    uint8_t *base, *p;
-    size_t mapped;
-};
-
-static void *fenced_open(struct fenced *f, size_t n_bytes)
-{
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    const size_t body = (n_bytes + page - 1) / page * page;
-    f->mapped = body + page;
-    f->base = mmap(NULL, f->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    assert_true(f->base != MAP_FAILED);
-    assert_int_equal(mprotect(f->base + body, page, PROT_NONE), 0);
-    f->p = f->base + body - n_bytes;
-    return f->p;
-}
-
-static void fenced_close(struct fenced *f)
-{
-    munmap(f->base, f->mapped);
 }
 
 static uint16_t to_f16(float f) /* normal range only, truncating: any half will do for a weight */

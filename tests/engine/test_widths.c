@@ -51,6 +51,7 @@ static void same_under(struct sv_engine_options o, bool sampled, bool randomly)
         sample(c, N);
     struct sv_engine_options plain = o;
     plain.draft_dir = NULL;
+    uint64_t seen = 0; /* widths, in all arrangements */
     struct sv_engine *e = run_open(&plain, NULL);
     struct run_out *ref = run_all(e, c, N);
     sv_engine_close(e);
@@ -77,6 +78,7 @@ static void same_under(struct sv_engine_options o, bool sampled, bool randomly)
             n_segs += st.width_chosen[w];
             n_verify += w > 1 ? st.width_chosen[w] : 0;
             n_kinds += st.width_chosen[w] > 0;
+            seen |= (uint64_t)(st.width_chosen[w] > 0) << (w & 63);
             assert_true(w && w <= BLOCK ? true : !st.width_chosen[w]);
         }
         int64_t n_steps = 0;
@@ -90,7 +92,7 @@ static void same_under(struct sv_engine_options o, bool sampled, bool randomly)
             n_reasons += st.width_reason[w];
         assert_true(randomly || (ahead ? n_reasons >= n_segs : n_reasons == n_segs));
         if (randomly)
-            assert_true(n_kinds >= BLOCK - 3);
+            assert_true(n_kinds >= BLOCK - 3); /* a block seldom escapes a cut at random whole */
         /* Rows are cut between drafting and verifying, here at random: where steps run ahead, in half of them,
          * and the others ask for drafts that nobody verifies. */
         assert_true(e->policy->cuts && e->policy->ahead == ahead);
@@ -99,6 +101,7 @@ static void same_under(struct sv_engine_options o, bool sampled, bool randomly)
         run_out_free(out, N);
         sv_engine_close(e);
     }
+    assert_true(!randomly || __builtin_popcountll(seen) >= BLOCK - 1);
     run_out_free(ref, N);
     run_cases_free(c, N);
 }

@@ -189,6 +189,19 @@ static __device__ __forceinline__ uint64_t sv_best_of(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* The id of row r's best key, to where the call wants it; a row of NaN alone is a fault. */
+static __device__ __forceinline__ void sv_best_give(uint64_t key, int32_t r,
+                                                    const int32_t *out_index, int32_t *out,
+                                                    struct sv_cuda_fault *fault)
+{
+    const int32_t at = out_index ? out_index[r] : r;
+    if (at < 0)
+        return;
+    if (key == 0)
+        sv_fault_set(fault, SV_CUDA_FAULT_HEAD_NAN, r, 0, 0);
+    out[at] = key ? (int32_t) ~(uint32_t)key : 0;
+}
+
 /* Bias of one output column; bias vectors are row-major in any dtype. */
 static __device__ __forceinline__ float sv_gemm_bias(const struct sv_gemm_item &it, int32_t row)
 {

@@ -29,12 +29,7 @@ static __global__ void pick_kernel(const uint64_t *best, int32_t n_slots, int32_
         return;
     for (int i = 1; i < THREADS / 32; i++)
         key = sv_best_of(key, part[i]);
-    const int32_t at = out_index ? out_index[row0 + r] : row0 + r;
-    if (at < 0)
-        return;
-    if (key == 0)
-        sv_fault_set(fault, SV_CUDA_FAULT_HEAD_NAN, row0 + r, 0, 0);
-    out[at] = key ? (int32_t) ~(uint32_t)key : 0;
+    sv_best_give(key, row0 + r, out_index, out, fault);
 }
 
 void sv_gemm_best_pick(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0,

@@ -50,12 +50,7 @@ static __global__ void share_kernel(const uint64_t *best, int32_t n_slots, int32
     if (threadIdx.x != 0)
         return;
     share[row0 + r] = top && isfinite(max) ? 1 / sum : 1.0f; /* else nothing is to be said of it */
-    const int32_t at = out_index ? out_index[row0 + r] : row0 + r;
-    if (at < 0)
-        return;
-    if (top == 0)
-        sv_fault_set(fault, SV_CUDA_FAULT_HEAD_NAN, row0 + r, 0, 0);
-    out[at] = top ? (int32_t) ~(uint32_t)top : 0;
+    sv_best_give(top, row0 + r, out_index, out, fault);
 }
 
 void sv_gemm_best_share(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0,
