@@ -2,8 +2,8 @@
  * gemm_dense.cuh - how a warpgroup sums up tiles of dense weights: expands one in registers while the
  * tensor cores work on the one before, and a unit's first tiles before x is there.
  *
- * Included by gemm_sm90.cu, in the midst of it: it stands on the ring, its places and barriers, and
- * the rest of the file on it. Must not: add tiles in any but ascending order.
+ * Included by gemm_units.cuh, in the midst of it: it stands on the ring, its places and barriers, and
+ * the rest of that file on it. Must not: add tiles in any but ascending order.
  */
 #ifndef SV_CUDA_GEMM_DENSE_CUH
 #define SV_CUDA_GEMM_DENSE_CUH

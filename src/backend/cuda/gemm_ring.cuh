@@ -1,0 +1,275 @@
+/*
+ * gemm_ring.cuh - the ring in shared memory through which a thread block's tiles come: its barriers and
+ * copies, and the producer that walks over a unit's tiles and fills it.
+ *
+ * Included by gemm_sm90.cu, in the midst of it, before gemm_units.cuh and gemm_whole.cuh, which empty
+ * it. Must not: touch a sum.
+ */
+#ifndef SV_CUDA_GEMM_RING_CUH
+#define SV_CUDA_GEMM_RING_CUH
+
+/* ---------------------------------------------------------------- barriers and copies */
+
+/* The same barrier in block `rank` of the cluster. Nothing is handed over but the end of reads that
+ * are already done, so no release at cluster scope: that is a fence of about a microsecond. */
+static __device__ __forceinline__ void bar_arrive_at(uint32_t bar, uint32_t rank)
+{
+    asm volatile("{\n.reg .b32 far;\nmapa.shared::cluster.u32 far, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [far];\n}" ::"r"(bar),
+                 "r"(rank)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void copy_tile(uint32_t dst, const void *src, uint32_t n_bytes,
+                                                 uint32_t bar, uint64_t policy)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(dst),
+                 "l"(src), "r"(n_bytes), "r"(bar), "l"(policy)
+                 : "memory");
+}
+
+template <int CL>
+static __device__ __forceinline__ void copy_x(uint32_t dst, const CUtensorMap *map, int32_t k,
+                                              int32_t row, uint32_t bar, uint64_t policy)
+{
+    if (CL == 1)
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::"
+                     "bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(dst),
+                     "l"(map), "r"(k), "r"(row), "r"(bar), "l"(policy)
+                     : "memory");
+    else
+        asm volatile(
+            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::"
+            "bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(
+                dst),
+            "l"(map), "r"(k), "r"(row), "r"(bar), "h"((uint16_t)((1 << CL) - 1)), "l"(policy)
+            : "memory");
+}
+
+/* Of execution only; barriers are made visible by their own fence. */
+static __device__ __forceinline__ void cluster_arrive(void)
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void cluster_wait(void)
+{
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void cluster_sync(void)
+{
+    cluster_arrive();
+    cluster_wait();
+}
+
+/* How a launch goes about it: thread blocks by themselves, units in clusters of two that exchange
+ * pieces, thread blocks of three warpgroups that take whole blocks of 192 weight rows, or clusters
+ * of two that share x and compute whole blocks. */
+enum way { ALONE, PAIRED, TALL, WHOLE };
+
+/* Bands of 64 weight rows, and warpgroups, of a thread block. */
+static SV_HD constexpr int groups_of(enum way way)
+{
+    return way == TALL ? 3 : 2;
+}
+
+static SV_HD constexpr int consumers_of(enum way way)
+{
+    return groups_of(way) * 128;
+}
+
+static SV_HD constexpr int sharing_x(enum way way)
+{
+    return way == WHOLE ? 2 : 1;
+}
+
+/* ---------------------------------------------------------------- shared memory */
+
+enum { X_ROW_BYTES = SV_TILE * 2 };
+
+template <int N, enum way WAY>
+struct ring {
+    static constexpr uint32_t W = (groups_of(WAY) * W_BYTES + 1023) / 1024 * 1024,
+                              STAGE = W + N * X_ROW_BYTES;
+    /* DENSE: tiles that are expanded before x is there, as many as registers hold. */
+    static constexpr int EARLY = WAY == TALL ? (N <= 64 ? 2 : 1) : N <= 32 ? 4 : N <= 64 ? 3 : 2;
+};
+
+/* What lies behind the stages. */
+struct tail {
+    uint8_t patch[12][2 * SV_PATCH_BYTES];
+    uint64_t full[MAX_STAGES], empty[MAX_STAGES];
+    uint64_t ready, got[8]; /* gemm_pair.cuh */
+    uint64_t early[MAX_EARLY]; /* DENSE: weights of the first tiles; full then stands for x alone */
+};
+
+/* ---------------------------------------------------------------- the producer */
+
+/* A unit's tiles in the order of work. A block that the unit ends inside of comes first, so that
+ * its piece lies ready before the unit's end and nobody waits for it there; or, to keep, a block
+ * that it shares comes last: its piece then stays in registers until it is sent. */
+static __device__ __forceinline__ int32_t first_tile(int32_t t0, int32_t t1, int32_t n_k, bool keep)
+{
+    const int32_t last = t1 - t1 % n_k, next = t0 + (n_k - t0 % n_k);
+    if (keep)
+        return t0 % n_k != 0 && next < t1 ? next : t0;
+    return last > t0 && last < t1 ? last : t0;
+}
+
+/* Where a unit's walk over its tiles stands. A stage's weights are up to MAX_RUNS runs of memory.
+ */
+enum { MAX_RUNS = 4 };
+struct walk {
+    int32_t t, t0, t1, kk;
+    int32_t n_runs, bytes; /* bytes: of all runs */
+    bool odd;              /* TALL, gated: begins in the middle of a band */
+    const uint8_t *w;      /* first run's tile kk */
+    size_t band_bytes;
+    ptrdiff_t up; /* gated: from gate to up */
+};
+
+static __device__ __forceinline__ const uint8_t *weights_of(const struct sv_gemm_item &it)
+{
+    return DENSE ? it.dense + SV_DENSE_HEAD_BYTES : it.w;
+}
+
+template <enum way WAY>
+static __device__ __forceinline__ void walk_enter(struct walk &v, const struct sv_gemm_args &a,
+                                                  int half)
+{
+    constexpr int G = groups_of(WAY);
+    const int32_t block = v.t / a.split.n_k;
+    v.kk = v.t - block * a.split.n_k;
+    const bool gated = a.mode == SV_GEMM_GATED;
+    const struct sv_gemm_item &it = a.part[gated ? 0 : sv_gemm_part_of(a, block)];
+    int32_t band = gated ? block * 2 + half : (block - it.block0) * 4 + half * 2;
+    if (WAY == TALL)
+        band = gated ? block * 3 / 2 : (block - it.block0) * 3;
+    v.n_runs = min(G, max(0, it.n_bands - band));
+    v.odd = WAY == TALL && gated && block % 2;
+    v.w = weights_of(it) + (size_t)band * v.band_bytes + (size_t)v.kk * W_BYTES;
+    v.bytes = v.n_runs * W_BYTES;
+    if (gated) {
+        v.n_runs = band < it.n_bands ? (WAY == TALL ? 4 : 2) : 0;
+        v.bytes = v.n_runs ? G * W_BYTES : 0;
+        v.up = weights_of(a.part[1]) - weights_of(it);
+    }
+}
+
+template <enum way WAY>
+static __device__ __forceinline__ void walk_next(struct walk &v, const struct sv_gemm_args &a,
+                                                 int half)
+{
+    v.w += W_BYTES;
+    if (++v.t == v.t1) {
+        v.t = v.t0;
+        walk_enter<WAY>(v, a, half);
+    } else if (++v.kk == a.split.n_k) {
+        walk_enter<WAY>(v, a, half);
+    }
+}
+
+/* x_bytes: what will come beside them. */
+template <enum way WAY>
+static __device__ __forceinline__ void load_weights(const struct walk &v, bool gated,
+                                                    uint32_t stage, uint32_t full, uint32_t x_bytes,
+                                                    uint64_t policy)
+{
+    bar_expect(full, (uint32_t)v.bytes + x_bytes);
+    if (WAY == TALL && gated) {
+        /* 96 rows of gate, then of up: a band and half of one, or the other way round. */
+        if (v.n_runs == 0)
+            return;
+        const uint32_t first = v.odd ? W_BYTES / 2 : W_BYTES;
+        const uint8_t *from = v.w + (v.odd ? W_BYTES / 2 : 0);
+#pragma unroll
+        for (int i = 0; i < 2; i++, stage += W_BYTES * 3 / 2, from += v.up) {
+            copy_tile(stage, from, first, full, policy);
+            copy_tile(stage + first, v.w + i * v.up + v.band_bytes, W_BYTES * 3 / 2 - first, full,
+                      policy);
+        }
+        return;
+    }
+    const ptrdiff_t step = gated ? v.up : (ptrdiff_t)v.band_bytes;
+#pragma unroll
+    for (int i = 0; i < groups_of(WAY); i++)
+        if (i < v.n_runs)
+            copy_tile(stage + i * W_BYTES, v.w + i * step, W_BYTES, full, policy);
+}
+
+/* DENSE: tiles from t on, where a unit begins, that are expanded before x is there. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ int32_t n_early(const struct sv_gemm_args &a, int32_t t, int32_t t1)
+{
+    const int32_t n = min(a.split.n_k - t % a.split.n_k, t1 - t);
+    return DENSE ? min(min((int32_t)ring<N, WAY>::EARLY, a.n_early), min(n - 1, a.n_stages)) : 0;
+}
+
+/* One thread. Each block of a cluster fetches its share of x's rows for all of them. What lies
+ * behind the last row in shared memory is left as it is: it reaches only results that nobody
+ * stores. */
+template <int CL>
+static __device__ __forceinline__ void load_x(const CUtensorMap *map, int32_t kk, int32_t row,
+                                              int32_t x_rows, uint32_t x, uint32_t full, int rank,
+                                              uint64_t policy)
+{
+    const int32_t off = CL > 1 ? rank * x_rows : 0;
+    copy_x<CL>(x + off * X_ROW_BYTES, map, kk * SV_TILE, row + off, full, policy);
+}
+
+template <int N, enum way WAY>
+static __device__ __forceinline__ void produce(const CUtensorMap *map, const struct sv_gemm_args &a,
+                                               uint32_t smem, struct tail *tail, int32_t t0,
+                                               int32_t t1, int half)
+{
+    uint64_t stream_once, keep;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(stream_once));
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
+    struct walk v;
+    v.band_bytes = (size_t)a.split.n_k * W_BYTES;
+    v.t0 = t0;
+    v.t1 = t1;
+    v.t = first_tile(t0, t1, a.split.n_k, WAY == PAIRED);
+    constexpr int CL = sharing_x(WAY);
+    walk_enter<WAY>(v, a, half);
+    struct walk x = v;
+    typedef ring<N, WAY> R;
+    const bool gated = a.mode == SV_GEMM_GATED;
+    const int32_t n_tiles = t1 - t0, early = min(a.n_stages, n_tiles);
+    const uint32_t x_bytes = (uint32_t)(CL * a.x_rows * X_ROW_BYTES);
+    const int32_t apart = n_early<N, WAY>(a, v.t, t1);
+    for (int32_t i = 0; i < early; i++) {
+        const bool together = i >= apart;
+        load_weights<WAY>(v, gated, smem + i * R::STAGE,
+                          smem_u32(together ? &tail->full[i] : &tail->early[i]),
+                          together ? x_bytes : 0, stream_once);
+        if (!together)
+            bar_expect(smem_u32(&tail->full[i]), x_bytes);
+        walk_next<WAY>(v, a, half);
+    }
+    sv_pdl_launch();
+    sv_pdl_wait();
+    SV_MARK(a, 6);
+    for (int32_t i = 0; i < early; i++) {
+        load_x<CL>(map, x.kk, 0, a.x_rows, smem + i * R::STAGE + R::W, smem_u32(&tail->full[i]),
+                   half, keep);
+        walk_next<WAY>(x, a, half);
+    }
+    int32_t s = 0;
+    uint32_t parity = 0;
+    for (int32_t i = early; i < n_tiles; i++) {
+        const uint32_t full = smem_u32(&tail->full[s]);
+        bar_wait(smem_u32(&tail->empty[s]), parity);
+        load_weights<WAY>(v, gated, smem + s * R::STAGE, full, x_bytes, stream_once);
+        load_x<CL>(map, v.kk, 0, a.x_rows, smem + s * R::STAGE + R::W, full, half, keep);
+        walk_next<WAY>(v, a, half);
+        if (++s == a.n_stages) {
+            s = 0;
+            parity ^= 1;
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,239 @@
+/*
+ * gemm_units.cuh - the consumers of a unit of the split: warpgroups that sum up its tiles and give
+ * the sums, or their pieces, to gemm_out.cuh and gemm_pair.cuh.
+ *
+ * Included by gemm_sm90.cu, in the midst of it, after gemm_ring.cuh. Must not: add tiles or pieces in any
+ * but ascending order.
+ */
+#ifndef SV_CUDA_GEMM_UNITS_CUH
+#define SV_CUDA_GEMM_UNITS_CUH
+
+/* ---------------------------------------------------------------- the consumers */
+
+template <int N, int CL> static __device__ __forceinline__ void release(uint64_t *empty, int half)
+{
+    const int lane = threadIdx.x & 31;
+    if (lane == 0)
+        bar_arrive(smem_u32(empty));
+    if (CL > 1 && lane == 1)
+        bar_arrive_at(smem_u32(empty), half ^ 1);
+}
+
+/* Place in the ring. */
+struct place {
+    int32_t s;
+    uint32_t parity;
+};
+
+/* The compiler moves no use of acc across this: the instructions that fill it are asynchronous. */
+template <int N> static __device__ __forceinline__ void settle(float (&acc)[N / 2])
+{
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        asm volatile("" : "+f"(acc[i])::"memory");
+}
+
+/* Three warpgroups leave too few registers for the widest instruction: two of half its width. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ void multiply(float (&acc)[N / 2], uint64_t w, uint64_t x,
+                                                int keep)
+{
+    if constexpr (N == 256 && WAY == TALL) {
+        sv_wgmma<128>(*(float(*)[64]) & acc[0], w, x, keep);
+        sv_wgmma<128>(*(float(*)[64]) & acc[64], w, x + 128 * X_ROW_BYTES / 16, keep);
+    } else {
+        sv_wgmma<N>(acc, w, x, keep);
+    }
+}
+
+/* Sums n tiles into acc. last: the next tiles never come, and before the last of these is done both
+ * blocks of the pair are told that this warp has done with all stages but that one's. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ void
+sum_tiles(float (&acc)[N / 2], struct place &at, int32_t n, bool present, bool last,
+          const struct sv_gemm_args &a, uint32_t smem, struct tail *tail, int wg, int half)
+{
+    constexpr int CL = sharing_x(WAY);
+    int32_t before = -1;
+    settle<N>(acc);
+#pragma unroll 1
+    for (int32_t i = 0; i < n; i++) {
+        bar_wait(smem_u32(&tail->full[at.s]), at.parity);
+        if (at.s == 0 && at.parity == 0)
+            SV_MARK(a, 1);
+        if (present) {
+            const uint32_t stage = smem + at.s * ring<N, WAY>::STAGE;
+            const uint64_t w = sv_wgmma_desc(stage + wg * SV_TILE_BYTES);
+            const uint64_t x = sv_wgmma_desc(stage + ring<N, WAY>::W);
+            sv_wgmma_fence();
+#pragma unroll
+            for (int step = 0; step < 4; step++)
+                multiply<N, WAY>(acc, w + 2 * step, x + 2 * step, i + step > 0);
+            sv_wgmma_commit();
+            sv_wgmma_wait<1>();
+        }
+        if (WAY == PAIRED && last && i == n - 1 && (threadIdx.x & 31) < 2)
+            bar_arrive_at(smem_u32(&tail->ready), threadIdx.x & 31);
+        if (before >= 0)
+            release<N, CL>(&tail->empty[before], half);
+        before = at.s;
+        if (++at.s == a.n_stages) {
+            at.s = 0;
+            at.parity ^= 1;
+        }
+    }
+    sv_wgmma_wait<0>();
+    settle<N>(acc);
+    if (before >= 0)
+        release<N, CL>(&tail->empty[before], half);
+}
+
+#include "backend/cuda/gemm_dense.cuh"
+
+/* Weight rows that a group computes of a block. */
+struct strip {
+    int32_t band; /* in its part */
+    bool present;
+};
+
+template <enum way WAY, bool GATED>
+static __device__ __forceinline__ struct strip strip_of(const struct sv_gemm_args &a, int32_t block,
+                                                        int half, int wg)
+{
+    const struct sv_gemm_item &it = a.part[GATED ? 0 : sv_gemm_part_of(a, block)];
+    struct strip s;
+    if (WAY == TALL)
+        s.band = GATED ? block * 3 / 2 : (block - it.block0) * 3 + wg;
+    else
+        s.band = GATED ? block * 2 + half : (block - it.block0) * 4 + half * 2 + wg;
+    s.present = s.band < it.n_bands;
+    return s;
+}
+
+template <enum way WAY, bool GATED>
+static __device__ __forceinline__ struct spot out_spot(const struct sv_gemm_args &a, int32_t block,
+                                                       int32_t band, struct tail *tail)
+{
+    const int warp = threadIdx.x / 32;
+    if (GATED) {
+        constexpr int PAIRS = groups_of(WAY) * 2;
+        const int32_t row0 = WAY == TALL ? block * 96 : band * SV_TILE;
+        return spot_gated(a, row0 + warp % PAIRS * 16, warp >= PAIRS, warp % PAIRS, tail->patch[0],
+                          PAIRS);
+    }
+    return spot_of(a, block, band, tail->patch[warp]);
+}
+
+template <enum way WAY, bool GATED>
+static __device__ __forceinline__ struct run run_of(const struct sv_gemm_args &a, int32_t block,
+                                                    const struct strip &own, int32_t k0, bool last)
+{
+    constexpr int PAIRS = groups_of(WAY) * 2;
+    const int warp = threadIdx.x / 32;
+    const struct sv_gemm_item &it =
+        a.part[GATED ? (int)(warp >= PAIRS) : sv_gemm_part_of(a, block)];
+    int32_t row0 = own.band * SV_TILE + warp % 4 * 16;
+    if (GATED)
+        row0 = (WAY == TALL ? block * 96 : own.band * SV_TILE) + warp % PAIRS * 16;
+    struct run r;
+    r.k0 = k0;
+    r.before = -1;
+    r.present = own.present;
+    r.last = last;
+    r.own = (uint32_t)warp * SV_DENSE_STRIP_BYTES;
+    r.place = (uint32_t)(row0 % SV_TILE) * 32;
+    r.e = {};
+    r.e.next = -1;
+    if (own.present)
+        r.e = expansion_of(it, row0, a.split.n_k, k0);
+    return r;
+}
+
+template <int N, enum way WAY, bool GATED>
+static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uint32_t smem,
+                                               struct tail *tail, int32_t unit, int32_t t0,
+                                               int32_t t1, int half)
+{
+    const int wg = threadIdx.x / 128, band_in = half * 2 + wg;
+    struct place at = {0, 0};
+    constexpr int N_WARPS = consumers_of(WAY) / 32;
+    int32_t shared0 = -1, shared1 = -1; /* blocks whose pieces wait to be added up */
+    if (WAY == PAIRED)
+        cluster_wait();
+    bool waited = !DENSE;
+    if (!DENSE) {
+        sv_pdl_wait();
+        if (a.mode == SV_GEMM_ARGMAX)
+            best_clear(a, N_WARPS);
+    }
+#pragma unroll 1
+    for (int32_t t = first_tile(t0, t1, a.split.n_k, WAY == PAIRED), left = t1 - t0; left > 0;) {
+        const int32_t block = t / a.split.n_k, k0 = t - block * a.split.n_k;
+        const int32_t n = min(a.split.n_k - k0, t1 - t);
+        const struct strip own = strip_of<WAY, GATED>(a, block, half, wg);
+        float acc[N / 2];
+#pragma unroll
+        for (int i = 0; i < N / 2; i++)
+            acc[i] = 0.0f;
+        left -= n;
+        if (WAY == PAIRED && left == 0 && (threadIdx.x & 31) == 0)
+            pair_expect<N>(a, blockIdx.x & 1, smem_u32(&tail->got[threadIdx.x / 32]), own.present);
+        if constexpr (DENSE) {
+            struct run r = run_of<WAY, GATED>(a, block, own, k0, left == 0);
+            int32_t done = 0;
+            if (!waited) {
+                waited = true;
+                done = n_early<N, WAY>(a, t, t1);
+                sum_early<N, WAY>(acc, at, done, r, a, smem, tail, half);
+                if (a.mode == SV_GEMM_ARGMAX)
+                    best_clear(a, N_WARPS);
+            }
+            sum_dense<N, WAY>(acc, at, done, n, r, a, smem, tail, half);
+        } else {
+            sum_tiles<N, WAY>(acc, at, n, own.present, left == 0, a, smem, tail, wg, half);
+        }
+        t = t + n == t1 ? t0 : t + n;
+        if constexpr (WAY == PAIRED) {
+            if (left == 0) {
+                SV_MARK(a, 2);
+                const struct pair_side side = {blockIdx.x & 1,
+                                               smem,
+                                               (uint32_t)a.n_stages * ring<N, WAY>::STAGE,
+                                               (uint32_t)at.s * ring<N, WAY>::STAGE,
+                                               smem_u32(&tail->ready),
+                                               smem_u32(&tail->got[threadIdx.x / 32])};
+                const int32_t n_pairs = a.n_sharers / 2;
+                if (own.present)
+                    pair_exchange<N, 4, GATED>(
+                        acc, a, side, unit / 2 % n_pairs, n_pairs, unit, block, band_in,
+                        out_spot<WAY, GATED>(a, block, own.band, tail), N_WARPS);
+                else
+                    bar_wait(side.ready, 0); /* the other block's word must find this one here */
+                break;
+            }
+        }
+        if (!own.present)
+            continue;
+        if (WAY != TALL && n != a.split.n_k) {
+            post_piece<N>(acc, a, piece_of<N, 4>(a, unit, block, band_in));
+            if (shared0 < 0)
+                shared0 = block;
+            else
+                shared1 = block;
+            continue;
+        }
+        put_all<N, true, GATED>(acc, a, out_spot<WAY, GATED>(a, block, own.band, tail), 0, N_WARPS);
+    }
+    if constexpr (WAY == ALONE) {
+        SV_MARK(a, 3);
+        /* Only now, at the end of the unit: the other pieces are not there any earlier. */
+#pragma unroll 1
+        for (int32_t block = shared0; block >= 0; block = block == shared1 ? -1 : shared1) {
+            const int32_t band = strip_of<WAY, GATED>(a, block, half, wg).band;
+            take_pieces<N, 4, true, GATED>(a, unit, block, band_in,
+                                           out_spot<WAY, GATED>(a, block, band, tail), N_WARPS);
+        }
+    }
+}
+
+#endif

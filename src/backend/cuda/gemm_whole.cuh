@@ -1,0 +1,124 @@
+/*
+ * gemm_whole.cuh - products of many rows: clusters of two that share x and compute whole blocks.
+ *
+ * Included by gemm_sm90.cu, in the midst of it, after gemm_units.cuh. Must not: cut a sum elsewhere than the
+ * split does.
+ */
+#ifndef SV_CUDA_GEMM_WHOLE_CUH
+#define SV_CUDA_GEMM_WHOLE_CUH
+
+/* ---------------------------------------------------------------- whole products: many rows */
+
+/* Here a cluster computes whole blocks of 256 weight rows by N rows of x, one after the other, and
+ * cuts each sum where the split cuts it: registers hold the pieces so far beside the present one,
+ * if N is not too wide for that. */
+static SV_HD constexpr bool folds(int n)
+{
+    return n <= 192;
+}
+
+enum {
+    GROUP = 8
+}; /* N-row blocks of x that share a walk over the weights: both then come from L2 */
+
+struct item {
+    int32_t block, row; /* of weights; first row of x */
+};
+
+static __device__ __forceinline__ struct item item_of(const struct sv_gemm_args &a, int32_t i,
+                                                      int n)
+{
+    const int32_t n_x = (a.n_rows + n - 1) / n, per_group = GROUP * a.split.n_blocks,
+                  group = i / per_group;
+    const int32_t wide = min((int32_t)GROUP, n_x - group * GROUP), in_group = i - group * per_group;
+    const struct item it = {in_group / wide, (group * GROUP + in_group % wide) * n};
+    return it;
+}
+
+template <int N>
+static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
+                                                     const struct sv_gemm_args &a, uint32_t smem,
+                                                     struct tail *tail, int32_t n_items, int half)
+{
+    constexpr int CL = sharing_x(WHOLE);
+    typedef ring<N, WHOLE> R;
+    uint64_t normal;
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+    struct walk v;
+    v.band_bytes = (size_t)a.split.n_k * W_BYTES;
+    int32_t s = 0, left = a.n_stages;
+    uint32_t parity = 1;
+    sv_pdl_wait();
+    for (int32_t i = blockIdx.x / 2; i < n_items; i += gridDim.x / 2) {
+        const struct item it = item_of(a, i, N);
+        v.t = it.block * a.split.n_k;
+        walk_enter<WHOLE>(v, a, half);
+        for (int32_t kk = 0; kk < a.split.n_k; kk++, v.w += SV_TILE_BYTES) {
+            const uint32_t full = smem_u32(&tail->full[s]);
+            if (left > 0)
+                left--; /* the ring's first round finds it empty */
+            else
+                bar_wait(smem_u32(&tail->empty[s]), parity);
+            load_weights<WHOLE>(v, a.mode == SV_GEMM_GATED, smem + s * R::STAGE, full,
+                                N * X_ROW_BYTES, normal);
+            load_x<CL>(map, kk, it.row, N / CL, smem + s * R::STAGE + R::W, full, half, normal);
+            if (++s == a.n_stages) {
+                s = 0;
+                parity ^= 1;
+            }
+        }
+    }
+    sv_pdl_launch();
+}
+
+/* The pieces so far and this one. */
+template <int N>
+static __device__ __forceinline__ void fold_piece(float (&acc)[N / 2], float (&total)[N / 2],
+                                                  bool first)
+{
+#pragma unroll
+    for (int e = 0; e < N / 2; e++) {
+        acc[e] = first ? acc[e] : total[e] + acc[e];
+        total[e] = acc[e];
+    }
+}
+
+template <int N, bool GATED>
+static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &a, uint32_t smem,
+                                                     struct tail *tail, int32_t n_items, int half)
+{
+    const int wg = threadIdx.x / 128;
+    struct place at = {0, 0};
+    sv_pdl_wait();
+#pragma unroll 1
+    for (int32_t i = blockIdx.x / 2; i < n_items; i += gridDim.x / 2) {
+        const struct item it = item_of(a, i, N);
+        const struct strip own = strip_of<WHOLE, GATED>(a, it.block, half, wg);
+        const int32_t t0 = it.block * a.split.n_k, t1 = t0 + a.split.n_k;
+        float acc[N / 2];
+        if constexpr (folds(N)) {
+            float total[N / 2];
+#pragma unroll 1
+            for (int32_t t = t0; t < t1;) {
+                const int32_t end =
+                    min(t1, sv_split_start(&a.split, sv_split_unit(&a.split, t) + 1));
+#pragma unroll
+                for (int e = 0; e < N / 2; e++)
+                    acc[e] = 0.0f;
+                sum_tiles<N, WHOLE>(acc, at, end - t, own.present, false, a, smem, tail, wg, half);
+                fold_piece<N>(acc, total, t == t0);
+                t = end;
+            }
+        } else {
+#pragma unroll
+            for (int e = 0; e < N / 2; e++)
+                acc[e] = 0.0f;
+            sum_tiles<N, WHOLE>(acc, at, t1 - t0, own.present, false, a, smem, tail, wg, half);
+        }
+        if (own.present)
+            put_all<N, true, GATED>(acc, a, out_spot<WHOLE, GATED>(a, it.block, own.band, tail),
+                                    it.row, consumers_of(WHOLE) / 32);
+    }
+}
+
+#endif
