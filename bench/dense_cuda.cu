@@ -66,7 +66,7 @@ static void run_dense(struct sv_cuda *cu, const struct dense_case *c, const stru
 
 static long check_dense(struct sv_cuda *cu, const struct dense_case *c)
 {
-    enum { MOST = 100 };
+    enum { MOST = 132 };
     struct shape s = {c->name, c->k, c->n_parts, {}, true, c->f32, false, false};
     struct made m;
     long failed = 0, tried = 0;
@@ -86,7 +86,7 @@ static long check_dense(struct sv_cuda *cu, const struct dense_case *c)
     OK(cudaMalloc((void **)&y, bytes));
     for (int i = 0; i < 2; i++)
         host[i] = (uint8_t *)malloc(bytes);
-    const int32_t step = m.cols > 100000 ? 33 : c->k > 3000 ? 7 : 1;
+    const int32_t step = m.cols > 100000 ? 33 : c->k > 3000 ? 9 : 1;
     for (int32_t n = 1; n <= MOST; n += step, tried++) {
         for (int d = 0; d < 2; d++) {
             cu->gemm->tune_dense = d ? 0 : -1;
@@ -112,9 +112,9 @@ static long check_dense(struct sv_cuda *cu, const struct dense_case *c)
 /* Layers and head in a chain, from dense and from packed weights. */
 static long check_dense_chain(struct sv_cuda *cu, const struct stack *s)
 {
-    static const int32_t counts[] = {1, 13, 16, 40, 64, 96};
-    static uint16_t x[2][96 * HIDDEN];
-    static int32_t ids[2][96];
+    static const int32_t counts[] = {1, 13, 40, 64, 96, 128};
+    static uint16_t x[2][128 * HIDDEN];
+    static int32_t ids[2][128];
     long failed = 0;
     for (int round = 0; round < 12; round++) {
         const int32_t n = counts[round % 6];
@@ -169,7 +169,7 @@ enum { N_DENSE_WAYS = sizeof dense_ways / sizeof *dense_ways };
 
 static void dense_rows(struct sv_cuda *cu, const struct stack *s)
 {
-    static const int32_t counts[] = {1, 8, 16, 32, 33, 48, 64, 65, 80, 96};
+    static const int32_t counts[] = {1, 16, 32, 33, 48, 64, 65, 96, 97, 112, 128};
     printf("us a layer");
     for (int w = 0; w < N_DENSE_WAYS; w++)
         printf(" | %s", dense_ways[w].name);
@@ -191,10 +191,69 @@ static void dense_rows(struct sv_cuda *cu, const struct stack *s)
     cu->gemm->tune_dense = 0;
 }
 
+/* What nvidia-smi says now: clock and power. */
+static void power_now(double *mhz, double *watts)
+{
+    FILE *f = popen("nvidia-smi --query-gpu=clocks.sm,power.draw --format=csv,noheader,nounits", "r");
+    if (!f || fscanf(f, "%lf, %lf", mhz, watts) != 2)
+        *mhz = *watts = NAN;
+    if (f)
+        pclose(f);
+}
+
+/* A card that has worked for a while draws all it may and slows down: time, clock and power after about a second of
+ * nothing but these products. */
+static void steady(struct sv_cuda *cu, const struct stack *s, int32_t n, int what, const char *name)
+{
+    enum { ROUNDS = 26, KEPT = 9, EACH = 12 };
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEvent_t e[2];
+    float ms[ROUNDS];
+    double mhz = NAN, watts = NAN;
+    for (int i = 0; i < 2; i++)
+        OK(cudaEventCreate(&e[i]));
+    OK(cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal));
+    enqueue(cu, s, n, what, LAYERS);
+    OK(cudaStreamEndCapture(cu->stream, &graph));
+    OK(cudaGraphInstantiate(&exec, graph, 0));
+    for (int i = 0; i < ROUNDS; i++) {
+        OK(cudaEventRecord(e[0], cu->stream));
+        for (int j = 0; j < EACH; j++)
+            OK(cudaGraphLaunch(exec, cu->stream));
+        OK(cudaEventRecord(e[1], cu->stream));
+        if (i == ROUNDS - 2)
+            power_now(&mhz, &watts);
+        OK(cudaEventSynchronize(e[1]));
+        OK(cudaEventElapsedTime(&ms[i], e[0], e[1]));
+    }
+    qsort(ms + ROUNDS - KEPT, KEPT, sizeof *ms, by_value);
+    const double us = 1e3 * ms[ROUNDS - KEPT / 2 - 1] / EACH;
+    spread = 100 * (ms[ROUNDS - 1] - ms[ROUNDS - KEPT]) / ms[ROUNDS - KEPT / 2 - 1];
+    row("sm90", "layer gated+3 small, warm", name, n, us, ALL, LAYERS);
+    printf("%3d %-6s warm: %.2f us a layer, %.0f MHz, %.0f W, %.1f mJ\n", n, name, us / LAYERS, mhz,
+           watts, watts * us / LAYERS / 1e3);
+    fflush(stdout);
+    OK(cudaGraphExecDestroy(exec));
+    OK(cudaGraphDestroy(graph));
+    for (int i = 0; i < 2; i++)
+        OK(cudaEventDestroy(e[i]));
+}
+
+static void steady_rows(struct sv_cuda *cu, const struct stack *s)
+{
+    static const int32_t counts[] = {1, 64, 128};
+    for (int i = 0; i < 6; i++) {
+        cu->gemm->tune_dense = i % 2 ? 0 : -1;
+        steady(cu, s, counts[i / 2], ALL | FUSED | WITH_GLUE, i % 2 ? "dense" : "packed");
+    }
+    cu->gemm->tune_dense = 0;
+}
+
 /* Ring depths, with and without tiles expanded before x is there. */
 static void dense_sweep(struct sv_cuda *cu, const struct stack *s)
 {
-    static const int32_t counts[] = {1, 16, 32, 64};
+    static const int32_t counts[] = {1, 32, 64, 128};
     for (int i = 0; i < 8; i++) {
         const int32_t n = counts[i / 2];
         cu->gemm->tune_early = i % 2 ? -1 : 0;
@@ -238,6 +297,7 @@ int main(int argc, char **argv)
     if (!check_only) {
         dense_rows(&cu, &s);
         dense_sweep(&cu, &s);
+        steady_rows(&cu, &s);
     }
     sv_cuda_dense_close(&cu);
     close_device(&cu);

@@ -151,7 +151,8 @@ struct width {
     }
 #if SV_GEMM_DENSE
 static const struct width widths[] = {
-    WIDTH(8, 9, 9), WIDTH(16, 9, 9), WIDTH(32, 8, 8), WIDTH(64, 7, 7), WIDTH(96, 6, 6),
+    WIDTH(8, 9, 9),  WIDTH(16, 9, 9), WIDTH(32, 8, 8),
+    WIDTH(64, 7, 7), WIDTH(96, 6, 6), WIDTH(128, 6, 6),
 };
 #else
 static const struct width widths[] = {
@@ -167,7 +168,7 @@ static const struct width wholes[] = {
 };
 enum { N_WHOLES = sizeof wholes / sizeof *wholes };
 #endif
-enum { N_WIDTHS = sizeof widths / sizeof *widths, DENSE_ROWS = 96 };
+enum { N_WIDTHS = sizeof widths / sizeof *widths, DENSE_ROWS = 128 };
 
 static size_t smem_of(int n, enum way way, int stages)
 {
