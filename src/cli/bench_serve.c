@@ -31,6 +31,8 @@ struct load {
     struct event *timer;
     struct sv_rng rng;
     int32_t next, running, done;
+    struct evhttp_connection **idle; /* (concurrency), kept open between requests as vLLM's client does */
+    int32_t n_idle;
 };
 
 /* ---------------------------------------------------------------- bodies */
@@ -155,7 +157,8 @@ static void on_done(void *user, struct sv_cli_load_request *r)
 {
     struct load *l = user;
 
-    (void)r;
+    if (r->con)
+        l->idle[l->n_idle++] = r->con;
     l->running--;
     l->done++;
     if (sv_cli_interrupted() || l->done == l->res.n)
@@ -170,6 +173,7 @@ static void send_next(struct load *l)
 
     r->on_done = on_done;
     r->user = l;
+    r->con = l->n_idle ? l->idle[--l->n_idle] : NULL;
     l->running++;
     if (l->running > l->res.peak)
         l->res.peak = l->running;
@@ -249,7 +253,8 @@ static int run(struct load *l, struct sv_err *err)
     read_spec(l, &l->res.before);
     l->base = event_base_new();
     l->timer = event_new(l->base, -1, 0, on_timer, l);
-    if (!l->base || !l->timer)
+    l->idle = sv_calloc((size_t)l->res.concurrency, sizeof(struct evhttp_connection *));
+    if (!l->base || !l->timer || !l->idle)
         return sv_fail(err, SV_ENOMEM, -1, "event loop");
     sv_cli_catch_interrupt();
     int64_t start = sv_clock_us();
@@ -259,6 +264,8 @@ static int run(struct load *l, struct sv_err *err)
         fill_slots(l);
     event_base_dispatch(l->base);
     l->res.seconds = (double)(sv_clock_us() - start) / 1e6;
+    while (l->n_idle)
+        sv_cli_load_hang_up(l->idle[--l->n_idle]);
     read_spec(l, &l->res.after);
     return SV_OK;
 }
@@ -324,6 +331,7 @@ int sv_cli_bench_serve(int argc, char **argv)
         sv_buf_fini(&l.res.r[i].line);
     }
     sv_free(l.res.r);
+    sv_free(l.idle);
     if (l.timer)
         event_free(l.timer);
     if (l.base)

@@ -30,12 +30,12 @@ struct sv_cli_load_request {
     int status;
     void (*on_done)(void *user, struct sv_cli_load_request *r);
     void *user;
-    struct evhttp_connection *con;
-    const struct sv_cli_load_server *server;
+    struct evhttp_connection *con; /* in on_done: one that can take another request, or NULL */
 };
 struct event_base;
-/* Sends; on_done comes from the loop. */
+/* Sends, on the connection in r->con or a new one; on_done comes from the loop. */
 int sv_cli_load_send(struct event_base *base, const struct sv_cli_load_server *s, struct sv_cli_load_request *r);
+void sv_cli_load_hang_up(struct evhttp_connection *con);
 /* A whole GET, in a loop of its own. */
 int sv_cli_load_get(const struct sv_cli_load_server *s, const char *path, struct sv_buf *out, struct sv_err *err);
 

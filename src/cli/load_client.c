@@ -46,7 +46,6 @@ static void add_headers(struct evhttp_request *q, const struct sv_cli_load_serve
 
     evhttp_add_header(h, "Host", s->host);
     evhttp_add_header(h, "Content-Type", "application/json");
-    evhttp_add_header(h, "Connection", "close");
     if (s->api_key) {
         snprintf(key, sizeof key, "Bearer %s", s->api_key);
         evhttp_add_header(h, "Authorization", key);
@@ -127,6 +126,10 @@ static void on_end(struct evhttp_request *q, void *arg)
                  r->line.data ? r->line.data : "the connection ended");
     r->done = true;
     sv_buf_fini(&r->line);
+    if (!r->ok) {
+        evhttp_connection_free_on_completion(r->con);
+        r->con = NULL;
+    }
     r->on_done(r->user, r);
 }
 
@@ -135,19 +138,29 @@ int sv_cli_load_send(struct event_base *base, const struct sv_cli_load_server *s
     struct evhttp_request *q = evhttp_request_new(on_end, r);
     char path[320];
 
-    r->con = evhttp_connection_base_new(base, NULL, s->host, (ev_uint16_t)s->port);
+    if (!r->con) {
+        r->con = evhttp_connection_base_new(base, NULL, s->host, (ev_uint16_t)s->port);
+        if (r->con)
+            evhttp_connection_set_timeout(r->con, TIMEOUT_S);
+    }
     if (!q || !r->con)
         return SV_ENOMEM;
-    evhttp_connection_set_timeout(r->con, TIMEOUT_S);
-    evhttp_connection_free_on_completion(r->con);
     evhttp_request_set_chunked_cb(q, on_chunk);
     add_headers(q, s);
     evbuffer_add(evhttp_request_get_output_buffer(q), r->body, r->n_body);
     snprintf(path, sizeof path, "%s%s", s->prefix, r->chat ? "/v1/chat/completions" : "/v1/completions");
-    r->server = s;
     r->started = true;
     r->start_us = sv_clock_us();
-    return evhttp_make_request(r->con, q, EVHTTP_REQ_POST, path) ? SV_EIO : SV_OK;
+    if (evhttp_make_request(r->con, q, EVHTTP_REQ_POST, path) == 0)
+        return SV_OK;
+    evhttp_connection_free(r->con);
+    r->con = NULL;
+    return SV_EIO;
+}
+
+void sv_cli_load_hang_up(struct evhttp_connection *con)
+{
+    evhttp_connection_free(con);
 }
 
 /* ---------------------------------------------------------------- GET */
@@ -181,6 +194,7 @@ int sv_cli_load_get(const struct sv_cli_load_server *s, const char *path, struct
     snprintf(full, sizeof full, "%s%s", s->prefix, path);
     evhttp_connection_set_timeout(con, 20);
     add_headers(q, s);
+    evhttp_add_header(evhttp_request_get_output_headers(q), "Connection", "close");
     if (evhttp_make_request(con, q, EVHTTP_REQ_GET, full) == 0)
         event_base_dispatch(g.base);
     evhttp_connection_free(con);

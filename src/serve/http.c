@@ -309,7 +309,7 @@ void sv_http_begin(struct sv_http_req *q, int status, const char *type)
 /* With nothing waiting to go out, a chunk goes to the socket at once, which saves arming and disarming its write
  * event; what does not fit waits in the buffer as always. Put together in one place, which is in the cache, it costs
  * the kernel less than in three. False: nothing was done. */
-static bool write_through(struct sv_http_req *q, const void *data, size_t n)
+static bool write_through(struct sv_http_req *q, const void *data, size_t n, size_t *backlog)
 {
     char *frame = q->http->frame, *text = frame + FRAME_HEAD, *at = text - 2;
 
@@ -323,29 +323,32 @@ static bool write_through(struct sv_http_req *q, const void *data, size_t n)
     size_t all = (size_t)(text + n + 2 - at);
     ssize_t sent = send(q->fd, at, all, MSG_DONTWAIT | MSG_NOSIGNAL);
     size_t done = sent > 0 ? (size_t)sent : 0; /* an error shows again when the loop writes */
+    *backlog = all - done;
     if (done < all)
         bufferevent_write(q->bev, at + done, all - done);
     return true;
 }
 
-void sv_http_write(struct sv_http_req *q, const void *data, size_t n)
+static size_t write_later(struct sv_http_req *q, const void *data, size_t n)
 {
-    if (write_through(q, data, n))
-        return;
     if (evbuffer_add(q->http->piece, data, n) == 0)
         evhttp_send_reply_chunk(q->ev, q->http->piece);
     evbuffer_drain(q->http->piece, evbuffer_get_length(q->http->piece));
+    return evbuffer_get_length(q->out);
 }
 
-void sv_http_end(struct sv_http_req *q)
+size_t sv_http_write(struct sv_http_req *q, const void *data, size_t n)
+{
+    size_t backlog = 0;
+    return write_through(q, data, n, &backlog) ? backlog : write_later(q, data, n);
+}
+
+void sv_http_end(struct sv_http_req *q, const void *data, size_t n)
 {
     q->ended = true;
+    if (n)
+        write_later(q, data, n); /* together with the mark of the end, in one write */
     evhttp_send_reply_end(q->ev);
-}
-
-size_t sv_http_backlog(const struct sv_http_req *q)
-{
-    return evbuffer_get_length(q->out);
 }
 
 void sv_http_abort(struct sv_http_req *q)

@@ -46,11 +46,11 @@ int64_t sv_http_refused_bytes(const struct sv_http_req *q);
 void sv_http_add_header(struct sv_http_req *q, const char *name, const char *value);
 /* The whole answer; q is gone afterwards. type may be NULL with n = 0. */
 void sv_http_reply(struct sv_http_req *q, int status, const char *type, const void *data, size_t n);
-/* An answer in pieces, each flushed at once. After end q is gone. */
+/* An answer in pieces, each flushed at once; write returns how many bytes the client has not taken yet. End takes the
+ * last piece (n may be 0), and q is gone afterwards. */
 void sv_http_begin(struct sv_http_req *q, int status, const char *type);
-void sv_http_write(struct sv_http_req *q, const void *data, size_t n);
-void sv_http_end(struct sv_http_req *q);
-size_t sv_http_backlog(const struct sv_http_req *q); /* bytes the client has not taken yet */
+size_t sv_http_write(struct sv_http_req *q, const void *data, size_t n);
+void sv_http_end(struct sv_http_req *q, const void *data, size_t n);
 void sv_http_abort(struct sv_http_req *q); /* drops the connection; q's on_gone is called */
 /* Called once if the client leaves before the answer has ended; q is gone afterwards. */
 void sv_http_on_gone(struct sv_http_req *q, void (*fn)(void *user), void *user);

@@ -234,7 +234,7 @@ struct sv_call {
 void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_http_req *q,
                    const char *request_id);
 /* One of the worker's reports. After a batch of them flush sends what they brought, one write a client. All streams
- * are written to at the same moments, when the first step ends that is a gap after the last such moment, or when
+ * are written to at the same moments, with the step that ends nearest to a gap after the last such moment, or when
  * something has waited so long; in between only first chunks and ends go out. */
 void sv_call_out(struct sv_serve *s, const struct sv_out *o);
 void sv_call_flush(struct sv_serve *s);
@@ -343,6 +343,7 @@ struct sv_serve {
     struct sv_call *calls, *due;
     int32_t n_live, max_live;  /* sequences with the worker */
     uint64_t next_serial;
+    uint64_t random_key, n_random;
     struct sv_http_req *flushing[32];   /* waiting for the worker to flush: a ring */
     int32_t first_flushing, n_flushing;
     struct sv_metrics metrics;
@@ -350,6 +351,7 @@ struct sv_serve {
     struct sv_buf frames;      /* ... and of streams: one buffer for all stays in the cache */
     int64_t flushed_us;        /* the end of the last step that went out to all streams */
     int64_t oldest_us, newest_us; /* events since then that may wait; 0 = none */
+    int64_t step_us;           /* about the time between two events of a sequence */
     int64_t start_us, drain_us, created; /* created: Unix seconds */
     int stop_fd, n_stops;
     struct event *on_mail, *on_stop, *on_tick, *on_term, *on_int;
@@ -357,6 +359,8 @@ struct sv_serve {
     int64_t last_us, last_tokens;
     bool idle_said, drain_over;
 };
+
+uint64_t sv_serve_random(struct sv_serve *s);
 
 /* ---------------------------------------------------------------- endpoints */
 

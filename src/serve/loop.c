@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <event2/event.h>
+#include <openssl/rand.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,14 @@
 #include <unistd.h>
 
 #define TICK_MS 250
+
+/* No secrets are made of it: ids and seeds, where requests bring none. */
+uint64_t sv_serve_random(struct sv_serve *s)
+{
+    uint32_t r[4];
+    sv_philox(s->random_key, ++s->n_random, 0, r);
+    return (uint64_t)r[0] << 32 | r[1];
+}
 
 /* ---------------------------------------------------------------- draining */
 
@@ -296,6 +305,8 @@ static int open_all(struct sv_serve *s, struct sv_err *err)
     s->scratch = sv_enc_scratch_new();
     if (!s->base || !s->scratch)
         rc = sv_fail(err, SV_ENOMEM, -1, "server");
+    else if (RAND_bytes((unsigned char *)&s->random_key, sizeof s->random_key) != 1)
+        rc = sv_fail(err, SV_EIO, -1, "no random numbers");
     if (!rc)
         rc = sv_keys_open(&s->keys, o->api_key, o->api_key_file, err);
     if (!rc)

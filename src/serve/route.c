@@ -5,7 +5,6 @@
  */
 #include "serve/impl.h"
 
-#include <openssl/rand.h>
 #include <string.h>
 
 enum {
@@ -45,10 +44,9 @@ static const struct route routes[] = {
 };
 
 /* The client's own id when it is printable and short, else a random one. */
-static void request_id(const struct sv_http_req *q, char id[72])
+static void request_id(struct sv_serve *s, const struct sv_http_req *q, char id[72])
 {
     const char *given = sv_http_header(q, "X-Request-Id");
-    unsigned char r[16];
     size_t n = given ? strlen(given) : 0;
     bool fine = n > 0 && n < 65;
 
@@ -58,10 +56,8 @@ static void request_id(const struct sv_http_req *q, char id[72])
         snprintf(id, 72, "%s", given);
         return;
     }
-    if (RAND_bytes(r, sizeof r) != 1)
-        memset(r, 0, sizeof r);
-    for (size_t i = 0; i < sizeof r; i++)
-        snprintf(id + 2 * i, 3, "%02x", r[i]);
+    unsigned long long high = sv_serve_random(s), low = sv_serve_random(s);
+    snprintf(id, 72, "%016llx%016llx", high, low);
 }
 
 static void add_cors(const struct sv_serve *s, struct sv_http_req *q)
@@ -152,7 +148,7 @@ void sv_route(void *server, struct sv_http_req *q)
     size_t n_body;
     char id[72];
 
-    request_id(q, id);
+    request_id(s, q, id);
     sv_http_add_header(q, "x-request-id", id);
     add_cors(s, q);
     if (strcmp(method, "OPTIONS") == 0) {

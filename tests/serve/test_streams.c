@@ -76,6 +76,25 @@ static void gap_between_chunks(void **state)
     hub_close(&slow);
 }
 
+/* Of two steps the one nearer to the end of the gap: steps of nine tenths of it go out one by one. */
+static void nearest_step(void **state)
+{
+    static const char ask[] = "{\"prompt\":\"one two three\",\"max_tokens\":24,\"stream\":true,\"return_token_ids\":true}";
+    struct hub r = {0};
+    struct answer a;
+    (void)state;
+
+    r.fake.step_us = 36000;
+    r.o.stream_gap_us = 40000;
+    hub_open(&r, false);
+    answer_init(&a);
+    hub_ask(&r, "/v1/completions", ask, &a);
+    contains_tokens(&a.body, 24);
+    assert_in_range(count(a.body.data, "\"token_ids\":["), 19, 24); /* 13 if a whole gap had to pass */
+    answer_fini(&a);
+    hub_close(&r);
+}
+
 /* The gap is far longer than the answers: what waits comes with the end of its own stream, whatever others get. */
 static void first_and_last_never_wait(void **state)
 {
@@ -111,4 +130,5 @@ static void first_and_last_never_wait(void **state)
     hub_close(&r);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(gap_between_chunks), cmocka_unit_test(first_and_last_never_wait))
+SV_TEST_MAIN(cmocka_unit_test(gap_between_chunks), cmocka_unit_test(nearest_step),
+             cmocka_unit_test(first_and_last_never_wait))
