@@ -12,6 +12,7 @@
  * bandwidth is against a read-only sweep in the same run. Exit status 1 when a check fails. Must
  * not: compare figures of different runs.
  */
+#include "backend/cuda/fp8.cuh"
 #include "backend/cuda/gemm.h"
 
 #include <math.h>
@@ -190,9 +191,12 @@ static void make_stack(struct stack *s, int32_t max_rows)
     OK(cudaMalloc((void **)&s->ids, (size_t)max_rows * 4));
 }
 
+static bool in_bytes; /* the stack's weights have 8 bits */
+
 static struct sv_gemm_part part_of(const bf16 *w, int32_t rows, int32_t cols)
 {
     struct sv_gemm_part p = {};
+    p.w.approximate = in_bytes;
     p.w.data = w;
     p.w.dtype = SV_BF16;
     p.w.rows = rows;
@@ -213,11 +217,13 @@ static struct product product_of(const struct stack *s, int32_t layer, int which
     const struct layer *l = &s->layer[layer % LAYERS];
     const bf16 *w[] = {l->qkv, l->o, l->gate_up, l->down};
     struct product p = {};
+    size_t at = 0;
     p.k = which == P_DOWN ? MLP : HIDDEN;
     for (; p.n_parts < 3 && rows[which][p.n_parts]; p.n_parts++) {
-        p.part[p.n_parts] =
-            part_of(w[which] + sv_packed_bytes(p.cols, p.k) / 2, rows[which][p.n_parts], p.k);
-        p.cols += rows[which][p.n_parts];
+        const int32_t n = rows[which][p.n_parts];
+        p.part[p.n_parts] = part_of(w[which] + at / 2, n, p.k);
+        at += in_bytes ? sv_fp8_bytes(n, p.k) : sv_packed_bytes(n, p.k);
+        p.cols += n;
     }
     return p;
 }
@@ -445,27 +451,34 @@ static double read_bandwidth(const struct stack *s)
 
 /* ---------------------------------------------------------------- commands */
 
+static long check_products(struct sv_cuda *cu)
+{
+    const double t = now();
+    long failed = 0;
+    for (int i = 0; i < N_SHAPES; i++)
+        failed += shapes[i].y_f32 ? check_shape<uint32_t>(cu, &shapes[i])
+                                  : check_shape<uint16_t>(cu, &shapes[i]);
+    failed += check_gated(cu, 4096, 12288, false, 2048);
+    failed += check_gated(cu, 320, 896, false, 2048);
+    failed += check_gated(cu, 136, 77, true, 1000);
+    failed += check_gated(cu, 1024, 3072, true, 1000);
+    failed += check_gated(cu, 4096, 200, true, 1000);
+    failed += check_gated(cu, 8, 32, false, 300);
+    failed += check_head(cu, 6144, 320, true);
+    failed += check_head(cu, 5000, 512, false);
+    failed += check_head(cu, 20000, 4096, true);
+    failed += check_head(cu, 300, 13, true);
+    printf("%.1f s\n", now() - t);
+    return failed;
+}
+
 static int check(void)
 {
     long failed = 0;
     for (int set = SV_CUDA_SM90; set >= SV_CUDA_PORTABLE; set--) {
-        const double t = now();
         struct sv_cuda cu = open_device((enum sv_cuda_set)set, true);
-        for (int i = 0; i < N_SHAPES; i++)
-            failed += shapes[i].y_f32 ? check_shape<uint32_t>(&cu, &shapes[i])
-                                      : check_shape<uint16_t>(&cu, &shapes[i]);
-        failed += check_gated(&cu, 4096, 12288, false, 2048);
-        failed += check_gated(&cu, 320, 896, false, 2048);
-        failed += check_gated(&cu, 136, 77, true, 1000);
-        failed += check_gated(&cu, 1024, 3072, true, 1000);
-        failed += check_gated(&cu, 4096, 200, true, 1000);
-        failed += check_gated(&cu, 8, 32, false, 300);
-        failed += check_head(&cu, 6144, 320, true);
-        failed += check_head(&cu, 5000, 512, false);
-        failed += check_head(&cu, 20000, 4096, true);
-        failed += check_head(&cu, 300, 13, true);
+        failed += check_products(&cu);
         close_device(&cu);
-        printf("%.1f s\n", now() - t);
     }
     printf("check: %s\n", failed ? "FAILED" : "all ok");
     return failed ? 1 : 0;
@@ -477,7 +490,7 @@ static double read_gbs;
 static void row(const char *set, const char *what, const char *variant, int32_t n, double us,
                 int bits, int layers)
 {
-    const double gbs = bytes_of(bits, layers) / us / 1e3,
+    const double gbs = bytes_of(bits, layers) / us / 1e3 / (in_bytes ? 2 : 1),
                  tflops = bytes_of(bits, layers) * n / us / 1e6;
     if (csv)
         fprintf(csv, "%s,%s,%s,%d,%.2f,%.1f,%.4f,%.1f,%.1f\n", set, what, variant, n, us / layers,

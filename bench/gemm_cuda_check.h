@@ -1,7 +1,8 @@
 /*
  * gemm_cuda_check.h - the checks of gemm_cuda.cu: every result against single rows, bit by bit.
  *
- * Included by gemm_cuda.cu after its helpers. Must not: time anything.
+ * Included by gemm_cuda.cu after its helpers. With cu->bytes all of it is about products in 8 bits (fp8_cuda.cu): numbers
+ * are then such that 8 bits hold them exactly, so the same comparisons hold. Must not: time anything.
  */
 #ifndef SV_BENCH_GEMM_CUDA_CHECK_H
 #define SV_BENCH_GEMM_CUDA_CHECK_H
@@ -78,6 +79,11 @@ static __global__ void error_kernel(const bf16 *w, const bf16 *bias, const bf16 
     }
 }
 
+static const char *set_name(const struct sv_cuda *cu)
+{
+    return !cu->set ? "portable" : cu->bytes ? "sm90 fp8" : "sm90";
+}
+
 struct shape {
     const char *name;
     int32_t k, n_parts;
@@ -120,8 +126,32 @@ struct made {
     struct sv_gemm_part part[20];
 };
 
+/* Rounds to what 8 bits and a scale of `largest` / 448 hold, a power of two; each row gets one number that large. */
+static __global__ void round_kernel(bf16 *p, int32_t rows, int32_t k, float largest)
+{
+    const float scale = largest / SV_FP8_MAX;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < (size_t)rows * k;
+         i += (size_t)gridDim.x * blockDim.x) {
+        const float v = (int32_t)(i % k) == (int32_t)(i / k) % k ? largest : __bfloat162float(p[i]);
+        p[i] = __float2bfloat16_rn(sv_fp8_value(sv_fp8_of(v / scale)) * scale);
+    }
+}
+
+static void pack_part(struct sv_cuda *cu, const struct shape *s, struct made *m, int i)
+{
+    if (!m->packed[i])
+        return;
+    if (m->part[i].w.approximate)
+        sv_cuda_fp8_pack(cu, m->w[i], 0, s->n_out[i], s->n_out[i], s->k, m->packed[i]);
+    else
+        sv_cuda_pack(cu, m->w[i], 0, s->n_out[i], s->k, m->packed[i]);
+    m->part[i].w.data = m->packed[i];
+}
+
 static void make_shape(struct sv_cuda *cu, const struct shape *s, struct made *m)
 {
+    /* make_random stays below 3.46 times its scale. */
+    const float largest = ldexpf(3.5f, -(int)floorf(log2f(sqrtf((float)s->k))));
     memset(m, 0, sizeof *m);
     for (int i = 0; i < s->n_parts; i++) {
         const size_t n = (size_t)s->n_out[i] * (size_t)s->k;
@@ -131,10 +161,14 @@ static void make_shape(struct sv_cuda *cu, const struct shape *s, struct made *m
         m->part[i].w.rows = s->n_out[i];
         m->part[i].w.cols = s->k;
         if (sv_gemm_is_packed(&m->part[i].w)) {
-            OK(cudaMalloc((void **)&m->packed[i], sv_packed_bytes(s->n_out[i], s->k)));
-            OK(cudaMemset(m->packed[i], 0xff, sv_packed_bytes(s->n_out[i], s->k)));
-            sv_cuda_pack(cu, m->w[i], 0, s->n_out[i], s->k, m->packed[i]);
-            m->part[i].w.data = m->packed[i];
+            const size_t bytes =
+                cu->bytes ? sv_fp8_bytes(s->n_out[i], s->k) : sv_packed_bytes(s->n_out[i], s->k);
+            OK(cudaMalloc((void **)&m->packed[i], bytes));
+            OK(cudaMemset(m->packed[i], 0xff, bytes));
+            m->part[i].w.approximate = cu->bytes && s->k % 8 == 0;
+            if (m->part[i].w.approximate)
+                round_kernel<<<1024, 256, 0, cu->stream>>>(m->w[i], s->n_out[i], s->k, largest);
+            pack_part(cu, s, m, i);
         }
         if (s->bias) {
             m->bias[i] = make_random((size_t)s->n_out[i], (uint64_t)(900 + i), 1.0f);
@@ -144,6 +178,8 @@ static void make_shape(struct sv_cuda *cu, const struct shape *s, struct made *m
         m->cols += s->n_out[i];
     }
     m->base = make_random((size_t)BASE_ROWS * (size_t)s->k, 7, 1.0f);
+    if (cu->bytes)
+        round_kernel<<<1024, 256, 0, cu->stream>>>(m->base, BASE_ROWS, s->k, 3.5f);
     OK(cudaStreamSynchronize(cu->stream));
 }
 
@@ -204,7 +240,8 @@ template <typename T> static long check_shape(struct sv_cuda *cu, const struct s
             m.w[i], m.bias[i], m.base, s->k, s->n_out[i], single + col, m.cols, 81, sums);
     OK(cudaMemcpy(host_sums, sums, 16, cudaMemcpyDeviceToHost));
     const double error = sqrt(host_sums[0] / host_sums[1]);
-    const double bound = s->y_f32 ? 1e-4 : 4e-3;
+    /* Sums of products of bytes keep fewer bits inside the instruction. */
+    const double bound = !s->y_f32 ? 4e-3 : cu->bytes ? 2e-3 : 1e-4;
     long failed = !(error < bound);
     int32_t tried = 0, worst_n = 0;
     unsigned long long inside = 0, outside = 0;
@@ -250,7 +287,7 @@ template <typename T> static long check_shape(struct sv_cuda *cu, const struct s
     }
     cu->gemm->tune_whole = cu->gemm->tune_pair = 0;
     printf("%-9s %-13s error %.2e  %3d counts  wrong bits %llu, canaries %llu %s",
-           cu->set ? "sm90" : "portable", s->name, error, tried, inside, outside,
+           set_name(cu), s->name, error, tried, inside, outside,
            failed ? "FAILED" : "ok");
     printf(failed ? " (last at n = %d)\n" : "\n", worst_n);
     fflush(stdout);
@@ -364,7 +401,7 @@ static long check_gated(struct sv_cuda *cu, int32_t k, int32_t d, bool bias, int
     }
     cu->gemm->tune_whole = cu->gemm->tune_pair = 0;
     printf("%-9s gated %dx%d%s error %.2e  %d counts  wrong bits %llu, canaries %llu %s (%d)\n",
-           cu->set ? "sm90" : "portable", d, k, bias ? " bias" : "", error, tried, inside, outside,
+           set_name(cu), d, k, bias ? " bias" : "", error, tried, inside, outside,
            failed ? "FAILED" : "ok", worst_n);
     fflush(stdout);
     cudaFree(single), cudaFree(y), cudaFree(x), cudaFree(bad), cudaFree(sums);
@@ -395,8 +432,7 @@ static long check_head(struct sv_cuda *cu, int32_t vocab, int32_t k, bool ties)
         for (int32_t i = 64; i + 64 <= vocab; i += 64)
             OK(cudaMemcpy(m.w[0] + (size_t)i * k, m.w[0], (size_t)64 * k * 2,
                           cudaMemcpyDeviceToDevice));
-        if (m.packed[0])
-            sv_cuda_pack(cu, m.w[0], 0, vocab, k, m.packed[0]);
+        pack_part(cu, &s, &m, 0);
     }
     float *logits;
     int32_t *out, *want, *index, host[2][300], host_index[300];
@@ -446,7 +482,7 @@ static long check_head(struct sv_cuda *cu, int32_t vocab, int32_t k, bool ties)
     OK(cudaMemcpy(&fault, cu->fault, sizeof fault, cudaMemcpyDeviceToHost));
     if (fault.code != SV_CUDA_FAULT_HEAD_NAN || fault.a != 3)
         failed++;
-    printf("%-9s head %dx%d%s: %ld counts %s\n", cu->set ? "sm90" : "portable", vocab, k,
+    printf("%-9s head %dx%d%s: %ld counts %s\n", set_name(cu), vocab, k,
            ties ? " ties" : "", counts, failed ? "FAILED" : "ok");
     fflush(stdout);
     cudaFree(logits), cudaFree(out), cudaFree(want), cudaFree(index), cudaFree(x);

@@ -44,6 +44,8 @@ struct sv_engine_options {
     const char *dense_weights; /* bf16 matrices in fewer bits, without loss, for steps with few rows: "on", "off", or "auto":
                                   GPUs (a copy): where it takes at most 15 % of the device's memory; the CPU (instead):
                                   where it is faster. NULL = auto */
+    const char *draft_bytes;  /* the draft's weights in 8 bits, which costs the draft about nothing and the text nothing:
+                                 "on", "off", or "auto": where the device can. NULL = auto */
     int32_t gpu;              /* which GPU */
     bool no_graphs;           /* GPUs: launch every kernel of every step by itself */
     double gpu_memory;        /* GPUs: share of the device's memory to use, weights included; 0 = at most 0.9 */

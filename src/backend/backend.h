@@ -386,6 +386,9 @@ enum sv_isa { SV_ISA_AUTO, SV_ISA_PLAIN, SV_ISA_AVX2, SV_ISA_AVX512, SV_ISA_AMX 
  * say that they come from memory and not from a cache, and products of usual_rows are faster so. */
 enum sv_dense { SV_DENSE_AUTO, SV_DENSE_ON, SV_DENSE_OFF };
 
+/* Approximate weights in 8 bits. AUTO: where the device can and gains. */
+enum sv_bytes { SV_BYTES_AUTO, SV_BYTES_ON, SV_BYTES_OFF };
+
 struct sv_dev_opts {
     const char *backend;       /* "cpu", "cuda", "hip"; NULL = the best this build and machine have */
     const char *kernels;       /* GPUs: "auto" (or NULL) or "portable"; the CPU has isa instead */
@@ -394,6 +397,7 @@ struct sv_dev_opts {
     int n_threads;             /* 0 = all processors */
     enum sv_isa isa;           /* SV_ISA_AUTO = the best this machine has; others fail if missing */
     enum sv_dense dense;       /* bf16 matrices in fewer bits (GPUs: a copy), for products with few rows; the same bits */
+    enum sv_bytes bytes;       /* ON where the device cannot: sv_dev_approximates is false, for the caller to complain of */
     enum sv_dtype compute;     /* SV_F32: exact f32 products; SV_BF16: inputs of GEMMs rounded to bf16 */
     int64_t weight_bytes;      /* of the target, as published; 0 = not known */
     int32_t usual_rows;        /* of a step that decodes; 0 = not known */

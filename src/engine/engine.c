@@ -32,16 +32,17 @@ static int parse_isa(const char *name, enum sv_isa *isa, struct sv_err *err)
                 : SV_OK;
 }
 
-static int parse_dense(const char *name, enum sv_dense *dense, struct sv_err *err)
+/* In the order of enum sv_dense and enum sv_bytes. */
+static int parse_when(const char *what, const char *name, int *when, struct sv_err *err)
 {
     static const char *const names[] = {"auto", "on", "off"};
-    *dense = SV_DENSE_AUTO;
+    *when = 0;
     for (int i = 0; i < 3 && name; i++)
         if (!strcmp(name, names[i])) {
-            *dense = (enum sv_dense)i;
+            *when = i;
             return SV_OK;
         }
-    return name ? sv_fail(err, SV_EINVAL, -1, "dense_weights must be auto, on or off, not %s", name) : SV_OK;
+    return name ? sv_fail(err, SV_EINVAL, -1, "%s must be auto, on or off, not %s", what, name) : SV_OK;
 }
 
 /* Options with their defaults resolved. */
@@ -132,9 +133,14 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
                             .ordinal = o->gpu,
                             .no_graphs = o->no_graphs,
                             .n_threads = o->n_threads};
+    int dense = 0, bytes = 0;
     int rc = parse_isa(o->isa, &d.isa, err);
     if (!rc)
-        rc = parse_dense(o->dense_weights, &d.dense, err);
+        rc = parse_when("dense_weights", o->dense_weights, &dense, err);
+    if (!rc)
+        rc = parse_when("draft_bytes", o->draft_bytes, &bytes, err);
+    d.dense = (enum sv_dense)dense;
+    d.bytes = (enum sv_bytes)bytes;
     const bool drafts = o->draft_dir && o->width != 1;
     d.usual_rows = (o->max_sequences ? o->max_sequences : 1) *
                    (!drafts ? 1 : o->width ? o->width : SV_MAX_BLOCK);
@@ -142,7 +148,12 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
     bool f32 = o->dtype == SV_TYPE_F32 ||
                (o->dtype == SV_TYPE_AUTO && cfg->stored_dtype != SV_BF16);
     d.compute = f32 ? SV_F32 : SV_BF16;
-    return rc ? rc : sv_dev_open(&e->dev, &d, err);
+    if (!rc)
+        rc = sv_dev_open(&e->dev, &d, err);
+    if (!rc && d.bytes == SV_BYTES_ON && !sv_dev_approximates(e->dev))
+        rc = sv_fail(err, SV_EUNSUPPORTED, -1,
+                     "draft_bytes: %s has no products of a draft's weights in 8 bits", sv_dev_describe(e->dev));
+    return rc;
 }
 
 static int open_models(struct sv_engine *e, const struct sv_engine_options *o, struct resolved *r,

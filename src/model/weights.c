@@ -52,7 +52,11 @@ static int upload(struct sv_weights *w, const struct sv_weight *host, struct sv_
 static int make_random(struct sv_weights *w, struct sv_weight *out, int32_t rows, int32_t cols,
                        const char *name, struct sv_err *err)
 {
-    const struct sv_weight shape = {.dtype = SV_BF16, .rows = rows, .cols = cols, .table = w->table};
+    const struct sv_weight shape = {.dtype = SV_BF16,
+                                    .rows = rows,
+                                    .cols = cols,
+                                    .approximate = w->approximate,
+                                    .table = w->table};
     bool norm = rows == 1 && strstr(name, "norm");
     if (w->n_owned == w->cap_owned)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "random weights: more than %d tensors",

@@ -208,7 +208,7 @@ static int take_head(struct dflash *f, struct sv_err *err)
 {
     const struct sv_model *t = f->target;
     f->head = t->head;
-    if (!sv_dev_approximates(t->dev) || !t->weights.ckpt || t->head.dtype != SV_BF16)
+    if (!sv_dev_approximates(t->dev) || t->head.dtype != SV_BF16)
         return SV_OK;
     int rc = sv_weights_open(&f->shared, t->dev, t->weights.ckpt, err);
     f->shared.approximate = true;
@@ -256,7 +256,7 @@ static int open_draft(struct sv_drafter **d, const struct sv_model *target, cons
     f->base.tap_ids = f->cfg.taps;
     f->base.hidden = target->cfg.hidden_size;
     /* A drafting pass reads the draft's layers and the target's head; fc belongs to observe. */
-    f->base.weight_bytes = f->weights.n_bytes;
+    f->base.weight_bytes = f->weights.read_bytes + f->shared.read_bytes;
     f->base.row_bytes = (int64_t)(f->stack.hidden + context_width(f)) *
                         (int64_t)sv_dtype_bytes(sv_dev_act_dtype(target->dev));
     f->base.step_bytes = f->weights.read_bytes + sv_weight_read_bytes(&f->head);

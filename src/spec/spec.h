@@ -73,7 +73,7 @@ struct sv_drafter {
     int32_t n_taps;         /* residual streams it wants */
     const int32_t *tap_ids; /* (n_taps) ascending */
     int32_t hidden;         /* the width of a tap */
-    int64_t weight_bytes;   /* of its own */
+    int64_t weight_bytes;   /* of its own, as the device keeps them */
     int64_t row_bytes;      /* device scratch that bind takes for each observed row */
     int64_t step_bytes;     /* weight bytes one drafting pass must read, head included */
 };

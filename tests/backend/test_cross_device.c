@@ -367,6 +367,98 @@ static void dense_on(struct cross *c)
     assert_int_equal(sv_dev_dense_bytes(c->dut, &n_dense, &n_plain), 0);
 }
 
+/* ---------------------------------------------------------------- approximate weights */
+
+/* Root of the mean square of a - b, of that of b. */
+static double apart(const float *a, const float *b, size_t n)
+{
+    double d = 0, s = 0;
+    for (size_t i = 0; i < n; i++) {
+        d += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        s += (double)b[i] * b[i];
+    }
+    return sqrt(d / s);
+}
+
+static void product(struct cross *c, const struct sv_gemm_part *part, int32_t n_parts, int32_t k, bool gated,
+                    int32_t n_rows, void *x, struct cross_buf *y, struct cross_buf *scratch)
+{
+    int32_t cols = 0;
+    for (int32_t i = 0; i < n_parts; i++)
+        cols += part[i].w.rows;
+    *y = cross_new(c, CROSS_ACT, (size_t)n_rows * (size_t)(gated ? cols / 2 : cols), NULL, 0);
+    *scratch = cross_new(c, CROSS_ACT, (size_t)n_rows * (size_t)cols, NULL, 0);
+    if (gated)
+        sv_op_gemm_act_mul(c->dut, &(struct sv_p_gemm_act_mul){n_rows, k, x, k, part, scratch->dut, y->dut});
+    else
+        sv_op_gemm(c->dut, &(struct sv_p_gemm){n_rows, k, n_parts, x, k, part, y->dut, cols, false});
+}
+
+/* Marked weights cost a few percent at most where a device makes use of the mark and nothing where it does not, and a
+ * row's bits are its own all the same. */
+static void approximate_on(struct cross *c)
+{
+    static const struct {
+        int32_t rows[3], n_parts, k;
+        bool gated;
+    } cases[] = {{{320, 64, 64}, 3, 320, false},
+                 {{1024}, 1, 2048, false},
+                 {{77, 200}, 2, 136, false},
+                 {{896, 896}, 2, 320, true},
+                 {{64}, 1, 12, false}};
+    enum { MOST = 300 };
+    const struct sv_dev_limits lim = {.max_rows = MOST,
+                                      .max_logit_rows = 64,
+                                      .max_k = 4096,
+                                      .max_n = 4096,
+                                      .max_heads = 16,
+                                      .max_head_dim = 128,
+                                      .max_vocab = 1000,
+                                      .max_positions = 1024};
+    struct sv_err err;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int32_t k = cases[i].k, n_parts = cases[i].n_parts;
+        const bool gated = cases[i].gated, bytes = sv_dev_approximates(c->dut) && k % 8 == 0;
+        struct sv_gemm_part part[2][3] = {{{.w = {0}}}};
+        struct cross_buf y[2], scratch[2], x = cross_new(c, CROSS_ACT, (size_t)MOST * (size_t)k, NULL, 1);
+        float *seen[2];
+        for (int j = 0; j < n_parts; j++)
+            for (int a = 0; a < 2; a++) {
+                const struct sv_weight w = {.dtype = SV_BF16, .rows = cases[i].rows[j], .cols = k, .approximate = a};
+                assert_int_equal(sv_dev_random_weight(c->dut, &w, 0.05f, 0, (uint64_t)j + 3, &part[a][j].w, &err),
+                                 SV_OK);
+                if (!strstr(sv_dev_describe(c->dut), "cpu"))
+                    assert_true(part[a][j].w.approximate == (a && bytes));
+            }
+        assert_int_equal(sv_dev_reserve(c->dut, &lim, &err), SV_OK);
+        for (int a = 0; a < 2; a++) {
+            product(c, part[a], n_parts, k, gated, MOST, x.dut, &y[a], &scratch[a]);
+            seen[a] = cross_floats(c, &y[a]);
+        }
+        const double error = apart(seen[1], seen[0], y[0].n);
+        assert_true(bytes ? error > 1e-3 && error < 0.08 : error < 0.02);
+        size_t n_all, n_one;
+        uint8_t *all = cross_bytes(c, &y[1], &n_all);
+        for (int32_t r = 0; r < MOST; r += c->quick ? 97 : 7) {
+            struct cross_buf one, one_scratch;
+            product(c, part[1], n_parts, k, gated, 1, cross_act(c, &x, 1, (int64_t)r * k), &one, &one_scratch);
+            uint8_t *own = cross_bytes(c, &one, &n_one);
+            assert_int_equal(n_one * MOST, n_all);
+            assert_memory_equal(own, all + (size_t)r * n_one, n_one);
+            free(own);
+            cross_free(c, &one), cross_free(c, &one_scratch);
+        }
+        free(all);
+        for (int a = 0; a < 2; a++) {
+            free(seen[a]);
+            cross_free(c, &y[a]), cross_free(c, &scratch[a]);
+            for (int j = 0; j < n_parts; j++)
+                sv_dev_free(c->dut, (void *)(uintptr_t)part[a][j].w.data);
+        }
+        cross_free(c, &x);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -400,7 +492,9 @@ CROSS_TEST(seeds)
 CROSS_TEST(big_weight)
 CROSS_TEST(reserves_again)
 CROSS_TEST(dense)
+CROSS_TEST(approximate)
 
 SV_TEST_MAIN(cmocka_unit_test(copies), cmocka_unit_test(marks), cmocka_unit_test(errors),
              cmocka_unit_test(graphs), cmocka_unit_test(seeds), cmocka_unit_test(big_weight),
-             cmocka_unit_test(reserves_again), cmocka_unit_test(dense), cmocka_unit_test(refusals))
+             cmocka_unit_test(reserves_again), cmocka_unit_test(dense), cmocka_unit_test(approximate),
+             cmocka_unit_test(refusals))

@@ -1,13 +1,15 @@
 /*
  * test_cuda_layout.c - the index arithmetic that the CUDA matrix products stand on, checked on the
- * host: the packed layout of weights against the swizzle of the hardware, dense weights, and the
- * sharing out of sums.
+ * host: the packed layout of weights against the swizzle of the hardware, dense weights, weights in
+ * 8 bits, and the sharing out of sums.
  */
 #include "rig.h"
 
 #include "backend/cuda/dense.cuh"
+#include "backend/cuda/fp8.cuh"
 #include "backend/cuda/split.cuh"
 
+#include <math.h>
 #include <string.h>
 
 /* Every element of the matrix has a place of its own inside the packed bytes. */
@@ -58,6 +60,56 @@ static void dense_lanes_hold_the_strip(void **state)
         }
     for (int32_t i = 0; i < 16 * 64; i++)
         assert_int_equal(seen[i / 64][i % 64], 1);
+}
+
+/* As the tiles of bf16, with one byte a number. */
+static void bytes_have_places_of_their_own(void **state)
+{
+    (void)state;
+    static const int32_t shapes[][2] = {{1, 8}, {64, 128}, {65, 136}, {200, 320}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const int32_t rows = shapes[i][0], cols = shapes[i][1], n_k = (cols + 127) / 128;
+        const size_t n = sv_fp8_scales_at(rows, cols);
+        uint8_t *seen = memset(rig_new(n), 0, n);
+        assert_int_equal(sv_fp8_bytes(rows, cols), n + (size_t)(rows + 63) / 64 * 64 * sizeof(float));
+        for (int32_t r = 0; r < rows; r++)
+            for (int32_t c = 0; c < cols; c++) {
+                const size_t tile = (size_t)(r / 64 * n_k + c / 128), at = sv_fp8_at(r, c, cols);
+                const size_t plain = (size_t)(r % 64 * 128 + c % 128);
+                assert_int_equal(at, tile * SV_TILE_BYTES + (plain ^ (plain >> 7 & 7) << 4));
+                assert_true(at < n);
+                assert_false(seen[at]);
+                seen[at] = 1;
+            }
+        rig_free(seen);
+    }
+}
+
+/* The nearest number, of two equally near the one whose last bit is 0; beyond the largest the largest. */
+static void bytes_are_the_nearest_numbers(void **state)
+{
+    (void)state;
+    float value[127];
+    for (int32_t b = 0; b < 127; b++) {
+        value[b] = sv_fp8_value((uint8_t)b);
+        assert_true(b == 0 ? value[b] == 0 : value[b] > value[b - 1]);
+        assert_true(sv_fp8_value((uint8_t)(b | 128)) == -value[b]);
+        assert_int_equal(sv_fp8_of(value[b]), b);
+        assert_int_equal(sv_fp8_of(-value[b]), b | 128);
+    }
+    assert_true(value[126] == SV_FP8_MAX && value[1] == 0x1p-9f && value[8] == 0x1p-6f);
+    for (int32_t b = 0; b < 126; b++) {
+        const float middle = (value[b] + value[b + 1]) / 2; /* exact */
+        assert_int_equal(sv_fp8_of(middle), b + (b & 1));
+        assert_int_equal(sv_fp8_of(nextafterf(middle, 0)), b);
+        assert_int_equal(sv_fp8_of(nextafterf(middle, 1000)), b + 1);
+    }
+    assert_int_equal(sv_fp8_of(1e30f), 126);
+    assert_int_equal(sv_fp8_of(-INFINITY), 126 | 128);
+    assert_int_equal(sv_fp8_of(NAN) & 127, 127);
+    assert_true(isnan(sv_fp8_value(127)) && isnan(sv_fp8_value(255)));
+    assert_true(isnan(sv_fp8_scale(0x7fff)) && isinf(sv_fp8_scale(0x7f80)));
+    assert_true(sv_fp8_scale(0) == 0 && sv_fp8_inverse(0) == 0 && sv_fp8_scale(0x43e0) == 1);
 }
 
 static uint16_t times_power(uint32_t number, uint32_t scale)
@@ -221,6 +273,8 @@ SV_TEST_MAIN(cmocka_unit_test(pairs_share_one_block),
              cmocka_unit_test(whole_blocks_fill_the_device), cmocka_unit_test(places_are_distinct),
              cmocka_unit_test(tiles_carry_the_hardware_swizzle),
              cmocka_unit_test(dense_lanes_hold_the_strip),
+             cmocka_unit_test(bytes_have_places_of_their_own),
+             cmocka_unit_test(bytes_are_the_nearest_numbers),
              cmocka_unit_test(dense_numbers_come_back),
              cmocka_unit_test(units_are_equal_and_slots_distinct),
              cmocka_unit_test(units_end_where_blocks_end))

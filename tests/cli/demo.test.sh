@@ -19,10 +19,15 @@ run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --o
 run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/one" -n 64 -q --batch 1
 run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/whole" -n 64 -q --dense-weights off
 run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/dense" -n 64 -q --dense-weights on
-for arm in dflash one whole dense; do
+run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/exact" -n 64 -q --draft-bytes off
+for arm in dflash one whole dense exact; do
     cmp -s <(sed 's/, "accept_lengths".*//' "$tmp/plain") <(sed 's/, "accept_lengths".*//' "$tmp/$arm") ||
         fail "$arm differs from plain decoding"
 done
+run 1 run -m "$demo/target" -d "$demo/draft" --draft-bytes never -p x
+err_says 'draft_bytes must be auto, on or off, not never'
+run 1 run -m "$demo/target" -d "$demo/draft" --device cpu --isa plain --draft-bytes on -p x
+err_says "no products of a draft's weights in 8 bits"
 run 0 run -m "$demo/target" -d "$demo/draft" --chat -p 'What is 3 times 4?' -n 40
 err_says 'accept length'
 chat=$out

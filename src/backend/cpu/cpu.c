@@ -316,6 +316,7 @@ int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_e
     cpu->be = &cpu_backend;
     cpu->isa = isa;
     cpu->compute = opts->compute;
+    cpu->whole = opts->bytes == SV_BYTES_OFF;
     cpu->vec = vec_of(isa);
     cpu->attn_lanes = lanes_of(isa);
     cpu->n_threads = opts->n_threads ? opts->n_threads : sv_cpu_count();

@@ -26,6 +26,7 @@ struct sv_cpu {
     int n_threads;
     enum sv_isa isa; /* resolved, never AUTO */
     enum sv_dtype compute;
+    bool whole; /* approximate weights are kept as any other */
     bool dense; /* bf16 weights are kept dense (dense.h) where they can be */
     struct sv_dev_limits lim;
     struct sv_cpu_gemm *gemm;

@@ -82,7 +82,7 @@ int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err)
 
 bool sv_cpu_gemm_bytes(const struct sv_cpu *cpu)
 {
-    return cpu->gemm->bytes;
+    return cpu->gemm->bytes && !cpu->whole;
 }
 
 bool sv_cpu_gemm_packs(const struct sv_cpu *cpu)

@@ -94,6 +94,8 @@ struct sv_cuda {
     struct sv_cuda_staging *staging;
     struct sv_cuda_dense *dense;     /* NULL while no weight may have a dense copy */
     enum sv_dense dense_mode;
+    bool bytes;    /* approximate weights are kept in 8 bits (fp8.cuh) */
+    int32_t bytes_k; /* the most columns of one that was loaded */
     struct sv_cuda_gemm_state *gemm; /* gemm.cu: made by its reserve */
     struct sv_cuda_attn_state *attn; /* attention.cu: likewise */
     void *sample;                    /* sample.cu: scratch for sample_rows rows */
@@ -106,7 +108,7 @@ static inline struct sv_cuda *sv_cuda_of(struct sv_dev *dev)
     return (struct sv_cuda *)(void *)dev;
 }
 
-/* bf16 matrices lie in tiles (pack.cuh), everything else is row-major. */
+/* bf16 matrices lie in tiles (pack.cuh; approximate ones in those of fp8.cuh), everything else is row-major. */
 static inline bool sv_cuda_is_packed(const struct sv_weight *w)
 {
     return w->dtype == SV_BF16 && w->rows > 1;
@@ -392,6 +394,13 @@ int sv_cuda_upload_weight(struct sv_dev *dev, const struct sv_weight *host, stru
                           bool *owned, struct sv_err *err);
 int sv_cuda_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale, float shift,
                           uint64_t seed, struct sv_weight *out, struct sv_err *err);
+
+/* fp8_sm90.cu: bf16 rows, row-major in device memory, into 8 bits. Of a matrix of weights n_rows from row0 on, a multiple
+ * of 64; or rows of x, sv_fp8_row_bytes(k) apart, and their scales. Enqueues. */
+void sv_cuda_fp8_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_rows, int32_t rows,
+                      int32_t cols, void *dst);
+void sv_cuda_fp8_rows(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, int32_t n_rows, void *to,
+                      float *scales);
 
 /* dense.cu: copies of packed weights in fewer bits. A weight is noted when it is loaded and forgotten when it is freed;
  * reserve makes the copies; the look-up is for products. */

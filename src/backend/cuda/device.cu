@@ -323,6 +323,11 @@ static void cuda_close(struct sv_dev *dev)
     sv_free(cu);
 }
 
+static bool cuda_approximates(const struct sv_dev *dev)
+{
+    return ((const struct sv_cuda *)(const void *)dev)->bytes;
+}
+
 static struct sv_backend cuda_table(void)
 {
     struct sv_backend be = {};
@@ -339,6 +344,7 @@ static struct sv_backend cuda_table(void)
     be.upload_weight = sv_cuda_upload_weight;
     be.random_weight = sv_cuda_random_weight;
     be.dense_bytes = sv_cuda_dense_bytes;
+    be.approximates = cuda_approximates;
     be.upload = sv_cuda_upload;
     be.download = sv_cuda_download;
     be.sync = cuda_sync;
@@ -480,6 +486,7 @@ int sv_cuda_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_
     cu->act = opts->compute;
     cu->dense_mode = opts->dense;
     rc = read_properties(cu, portable, err);
+    cu->bytes = opts->bytes == SV_BYTES_ON && cu->set == SV_CUDA_SM90 && cu->act == SV_BF16;
     if (!rc)
         rc = open_parts(cu, opts, err);
     if (rc) {

@@ -6,6 +6,7 @@
  * one launch, 256 rows of x at a time (128 in the portable set); the others one by one to
  * gemm_plain.cu. Must not: choose by the number of rows, or allocate outside reserve.
  */
+#include "backend/cuda/fp8.cuh"
 #include "backend/cuda/gemm.h"
 
 static int32_t block_rows(const struct sv_cuda *cu)
@@ -24,14 +25,41 @@ static int32_t pass_rows(const struct sv_cuda *cu)
     return cu->set == SV_CUDA_SM90 ? (int32_t)SV_GEMM_PASS : SV_GEMM_PASS / 2;
 }
 
+static int32_t most_rows(const struct sv_cuda *cu)
+{
+    return cu->lim.max_rows > cu->lim.max_logit_rows ? cu->lim.max_rows : cu->lim.max_logit_rows;
+}
+
+/* Rows of x in 8 bits at once. */
+static int32_t bytes_rows(const struct sv_cuda *cu)
+{
+    return most_rows(cu) < SV_GEMM_FP8_ROWS ? most_rows(cu) : (int32_t)SV_GEMM_FP8_ROWS;
+}
+
+/* For approximate weights. */
+static int reserve_bytes(struct sv_cuda *cu, struct sv_err *err)
+{
+    const size_t rows = (size_t)bytes_rows(cu);
+    struct sv_cuda_gemm_state *g = cu->gemm;
+    void *p = NULL;
+    int rc = sv_gemm_fp8_open(cu, err);
+    if (!rc)
+        rc = sv_cuda_alloc((struct sv_dev *)cu, &p, rows * (size_t)sv_fp8_row_bytes(cu->bytes_k), err);
+    g->bytes_x = (uint8_t *)p;
+    p = NULL;
+    if (!rc)
+        rc = sv_cuda_alloc((struct sv_dev *)cu, &p, rows * sizeof *g->bytes_scale, err);
+    g->bytes_scale = (float *)p;
+    return rc;
+}
+
 int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
 {
     sv_cuda_gemm_close(cu);
     cu->gemm = (struct sv_cuda_gemm_state *)sv_calloc(1, sizeof *cu->gemm);
     if (!cu->gemm)
         return sv_fail(err, SV_ENOMEM, -1, "matrix products: no memory for their state");
-    const int32_t most =
-        cu->lim.max_rows > cu->lim.max_logit_rows ? cu->lim.max_rows : cu->lim.max_logit_rows;
+    const int32_t most = most_rows(cu);
     /* Widths go up to twice the rows, less for small ones: count the widest that can run. */
     const size_t rows = (size_t)(most <= pass_rows(cu) / 4 ? pass_rows(cu) / 2 : pass_rows(cu));
     struct sv_cuda_gemm_state *g = cu->gemm;
@@ -39,6 +67,8 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
     int rc = cu->set == SV_CUDA_SM90 ? sv_gemm_sm90_open(cu, err) : sv_gemm_portable_open(cu, err);
     if (!rc && cu->set == SV_CUDA_SM90)
         rc = sv_gemm_dense_open(cu, err);
+    if (!rc && cu->bytes_k)
+        rc = reserve_bytes(cu, err);
     const size_t bands = (size_t)block_rows(cu) / SV_TILE, units = (size_t)max_units(cu);
     const size_t n_pieces = 2 * units * bands * rows * SV_TILE * sizeof(float);
     if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p, n_pieces, err)))
@@ -65,6 +95,8 @@ void sv_cuda_gemm_close(struct sv_cuda *cu)
     sv_cuda_free((struct sv_dev *)cu, cu->gemm->pieces);
     sv_cuda_free((struct sv_dev *)cu, cu->gemm->arrived);
     sv_cuda_free((struct sv_dev *)cu, cu->gemm->best);
+    sv_cuda_free((struct sv_dev *)cu, cu->gemm->bytes_x);
+    sv_cuda_free((struct sv_dev *)cu, cu->gemm->bytes_scale);
     sv_free(cu->gemm);
     cu->gemm = NULL;
 }
@@ -80,14 +112,20 @@ static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
 {
     if (cu->set != SV_CUDA_SM90)
         sv_gemm_portable(cu, x, ldx, k, a);
+    else if (a->bytes)
+        sv_gemm_fp8(cu, x, ldx, k, a);
     else if (!sv_gemm_dense(cu, x, ldx, k, a))
         sv_gemm_sm90(cu, x, ldx, k, a);
 }
 
-static struct sv_split split_of(const struct sv_cuda *cu, int32_t n_blocks, int32_t k)
+static int32_t tiles_of(const struct sv_gemm_args *a, int32_t k)
 {
-    struct sv_split s =
-        sv_split_make(n_blocks, sv_tiles(k), max_units(cu), cu->set == SV_CUDA_SM90);
+    return a->bytes ? sv_fp8_tiles(k) : sv_tiles(k);
+}
+
+static struct sv_split split_of(const struct sv_cuda *cu, int32_t n_blocks, int32_t n_k)
+{
+    struct sv_split s = sv_split_make(n_blocks, n_k, max_units(cu), cu->set == SV_CUDA_SM90);
     if (cu->gemm->tune_units && cu->gemm->tune_units < s.n_units)
         s.n_units = cu->gemm->tune_units, s.skew = 0;
     if (cu->gemm->tune_skew)
@@ -102,6 +140,8 @@ static void add_part(const struct sv_cuda *cu, struct sv_gemm_args *a,
     struct sv_gemm_item *it = &a->part[a->n_parts++];
     it->w = (const uint8_t *)part->w.data;
     it->dense = (const uint8_t *)sv_cuda_dense_of(cu, part->w.data);
+    it->scale = (const float *)(const void *)(it->w + sv_fp8_scales_at(part->w.rows, part->w.cols));
+    a->bytes = part->w.approximate;
     it->bias = part->bias.data;
     it->bias_dtype = part->bias.dtype;
     it->n_out = part->w.rows;
@@ -118,7 +158,7 @@ static bool set_up_tall(struct sv_cuda *cu, struct sv_gemm_args *a, int32_t k)
     if (a->mode == SV_GEMM_GATED && a->part[0].n_out % (SV_SM90_TALL / 2))
         return false;
     sv_gemm_lay_blocks(a, SV_SM90_TALL);
-    a->split = sv_split_whole(a->split.n_blocks, sv_tiles(k), cu->n_sms);
+    a->split = sv_split_whole(a->split.n_blocks, tiles_of(a, k), cu->n_sms);
     return a->split.n_units > 0;
 }
 
@@ -127,27 +167,77 @@ static void set_up(struct sv_cuda *cu, struct sv_gemm_args *a, int32_t k)
     a->tall = set_up_tall(cu, a, k);
     if (!a->tall) {
         sv_gemm_lay_blocks(a, block_rows(cu));
-        a->split = split_of(cu, a->split.n_blocks, k);
+        a->split = split_of(cu, a->split.n_blocks, tiles_of(a, k));
     }
     a->pieces = cu->gemm->pieces;
     a->arrived = cu->gemm->arrived;
     a->best = cu->gemm->best;
 }
 
-static void run_all(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t ldx, int32_t k,
-                    struct sv_gemm_args *a, void *y)
+static uint8_t *y_row(const struct sv_gemm_args *a, void *y, int32_t row)
 {
     const size_t y_bytes = a->mode == SV_GEMM_F32 ? sizeof(float) : sizeof(__nv_bfloat16);
-    SV_REQUIRE(ldx % 8 == 0 && (uintptr_t)x % 16 == 0);
+    return (uint8_t *)y + (size_t)row * (size_t)a->ldy * y_bytes;
+}
+
+/* x and ldx as the kernels want them, in numbers of bf16 or bytes. */
+static void run_rows(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t ldx, int32_t k,
+                     struct sv_gemm_args *a, void *y)
+{
     a->n_rows = n_rows;
     a->y = y;
-    if (cu->set == SV_CUDA_SM90 && sv_gemm_sm90_whole(cu, x, ldx, k, a))
+    if (cu->set == SV_CUDA_SM90 && (a->bytes ? sv_gemm_fp8_whole(cu, x, ldx, k, a)
+                                             : sv_gemm_sm90_whole(cu, x, ldx, k, a)))
         return;
     for (int32_t m = 0; m < n_rows; m += pass_rows(cu)) {
         a->n_rows = n_rows - m < pass_rows(cu) ? n_rows - m : pass_rows(cu);
-        a->y = (uint8_t *)y + (size_t)m * (size_t)a->ldy * y_bytes;
-        run_pass(cu, (const __nv_bfloat16 *)x + m * ldx, ldx, k, a);
+        a->y = y_row(a, y, m);
+        run_pass(cu, (const uint8_t *)x + m * ldx * (a->bytes ? 1 : 2), ldx, k, a);
+        if (a->bytes)
+            a->x_scale += a->n_rows;
     }
+}
+
+static void bytes_of(struct sv_cuda *cu, const __nv_bfloat16 *x, int64_t ldx, int32_t k, int32_t n,
+                     struct sv_gemm_args *a)
+{
+    SV_REQUIRE(cu->gemm->bytes_x && k <= cu->bytes_k && n <= bytes_rows(cu));
+    sv_cuda_fp8_rows(cu, x, ldx, k, n, cu->gemm->bytes_x, cu->gemm->bytes_scale);
+    a->x_scale = cu->gemm->bytes_scale;
+}
+
+static void run_all(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t ldx, int32_t k,
+                    struct sv_gemm_args *a, void *y)
+{
+    SV_REQUIRE(ldx % 8 == 0 && (uintptr_t)x % 16 == 0);
+    if (!a->bytes) {
+        run_rows(cu, n_rows, x, ldx, k, a, y);
+        return;
+    }
+    for (int32_t m = 0; m < n_rows; m += bytes_rows(cu)) {
+        const int32_t n = n_rows - m < bytes_rows(cu) ? n_rows - m : bytes_rows(cu);
+        bytes_of(cu, (const __nv_bfloat16 *)x + m * ldx, ldx, k, n, a);
+        run_rows(cu, n, cu->gemm->bytes_x, sv_fp8_row_bytes(k), k, a, y_row(a, y, m));
+    }
+}
+
+/* Parts of a product in one launch: those whose weights are in 8 bits, or the others that tensor cores take. */
+static void run_parts(struct sv_cuda *cu, const struct sv_p_gemm *p, bool bytes)
+{
+    struct sv_gemm_args a = {};
+    const bool wide = p->ldy % 8 == 0 && (uintptr_t)p->y % 16 == 0;
+    a.mode = p->y_f32 || cu->act == SV_F32 ? SV_GEMM_F32 : SV_GEMM_ACT;
+    a.ldy = p->ldy;
+    int32_t col = 0;
+    for (int32_t i = 0; i < p->n_parts; i++) {
+        if (takes_tensor_cores(cu, &p->parts[i].w) && p->parts[i].w.approximate == bytes)
+            add_part(cu, &a, &p->parts[i], col, wide);
+        col += p->parts[i].w.rows;
+    }
+    if (!a.n_parts)
+        return;
+    set_up(cu, &a, p->k);
+    run_all(cu, p->n_rows, p->x, p->ldx, p->k, &a, p->y);
 }
 
 void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
@@ -156,25 +246,15 @@ void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
     if (p->n_rows <= 0)
         return;
     SV_REQUIRE(cu->gemm && p->n_parts <= SV_GEMM_MAX_PARTS);
-    struct sv_gemm_args a = {};
-    const bool f32 = p->y_f32 || cu->act == SV_F32;
-    const bool wide = p->ldy % 8 == 0 && (uintptr_t)p->y % 16 == 0;
-    a.mode = f32 ? SV_GEMM_F32 : SV_GEMM_ACT;
-    a.ldy = p->ldy;
     int32_t col = 0;
     for (int32_t i = 0; i < p->n_parts; i++) {
         SV_REQUIRE(p->parts[i].w.cols == p->k);
-        if (takes_tensor_cores(cu, &p->parts[i].w))
-            add_part(cu, &a, &p->parts[i], col, wide);
-        else
+        if (!takes_tensor_cores(cu, &p->parts[i].w))
             sv_gemm_plain(cu, p, i, col);
         col += p->parts[i].w.rows;
     }
-    if (!a.n_parts)
-        return;
-    SV_REQUIRE(p->ldx % 8 == 0 && (uintptr_t)p->x % 16 == 0);
-    set_up(cu, &a, p->k);
-    run_all(cu, p->n_rows, p->x, p->ldx, p->k, &a, p->y);
+    run_parts(cu, p, false);
+    run_parts(cu, p, true);
 }
 
 void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p)
@@ -185,7 +265,8 @@ void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p)
     const int32_t d = p->parts[0].w.rows;
     SV_REQUIRE(cu->gemm && p->parts[0].w.cols == p->k && p->parts[1].w.cols == p->k &&
                p->parts[1].w.rows == d);
-    if (!takes_tensor_cores(cu, &p->parts[0].w) || !takes_tensor_cores(cu, &p->parts[1].w)) {
+    if (!takes_tensor_cores(cu, &p->parts[0].w) || !takes_tensor_cores(cu, &p->parts[1].w) ||
+        p->parts[0].w.approximate != p->parts[1].w.approximate) {
         struct sv_p_gemm both = {};
         struct sv_p_act_mul act = {};
         both.n_rows = act.n_rows = p->n_rows;
@@ -231,8 +312,12 @@ void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
             sv_gemm_plain_best(cu, p, m, n);
             continue;
         }
+        const __nv_bfloat16 *x = (const __nv_bfloat16 *)p->x + (int64_t)m * p->k;
         a.n_rows = n;
-        run_pass(cu, (const __nv_bfloat16 *)p->x + (int64_t)m * p->k, p->k, p->k, &a);
+        if (a.bytes)
+            bytes_of(cu, x, p->k, p->k, n, &a);
+        run_pass(cu, a.bytes ? (const void *)cu->gemm->bytes_x : (const void *)x,
+                 a.bytes ? sv_fp8_row_bytes(p->k) : p->k, p->k, &a);
         sv_gemm_best_pick(cu, p, m, n,
                           a.split.n_units * (a.tall                    ? 12
                                              : cu->set == SV_CUDA_SM90 ? 16

@@ -17,6 +17,7 @@
 enum {
     SV_GEMM_PASS = 256,        /* rows of x in one launch of a tensor-core kernel */
     SV_GEMM_BEST_SLOTS = 2048, /* candidates of a row in a fused head, at most */
+    SV_GEMM_FP8_ROWS = 2048,   /* rows of x that are in 8 bits at once */
 };
 
 /* Times of a thread block, in a build of their own. */
@@ -44,6 +45,7 @@ enum sv_gemm_mode {
 struct sv_gemm_item {
     const uint8_t *w;     /* packed */
     const uint8_t *dense; /* the same in fewer bits (dense.cuh), or NULL */
+    const float *scale;   /* weights in 8 bits: of each row */
     const void *bias; /* or NULL */
     int32_t bias_dtype, n_out, n_bands;
     int32_t col0;   /* in y */
@@ -59,6 +61,8 @@ struct sv_gemm_args {
     int32_t x_rows; /* sm_90: of x in a copy, of which each thread block of a cluster makes one */
     int32_t tall;   /* sm_90: blocks of SV_SM90_TALL weight rows that no unit cuts */
     int32_t n_sharers; /* sm_90, clusters of two units: of each shared block */
+    int32_t bytes;     /* weights and x in 8 bits (fp8.cuh) */
+    const float *x_scale; /* and x's scales */
 #ifdef SV_GEMM_TRACE
     uint64_t *trace; /* (thread blocks, SV_GEMM_MARKS) times */
 #endif
@@ -78,6 +82,8 @@ struct sv_cuda_gemm_state {
     float4 *pieces;
     uint32_t *arrived;
     uint64_t *best;
+    uint8_t *bytes_x; /* rows of x in 8 bits, and their scales; NULL without approximate weights */
+    float *bytes_scale;
     /* Benchmarks only; 0 = the built-in choice, below 0 = none. */
     int32_t tune_stages, tune_n, tune_units;
     int32_t tune_whole; /* above 0: always, above 1 with this width */
@@ -140,9 +146,13 @@ void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
  * bits. */
 bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                         struct sv_gemm_args *a);
-/* Describes x to the copy engine; out: a CUtensorMap. A failure is latched. */
+/* Describes x, of bf16 or bytes, to the copy engine; out: a CUtensorMap. A failure is latched. */
 bool sv_gemm_encode_x(struct sv_cuda *cu, void *out, const void *x, int64_t ldx, int32_t k,
-                      int32_t n_rows, int box_rows);
+                      int32_t n_rows, int box_rows, bool bytes);
+/* ---- gemm_fp8_sm90.cu: likewise, where weights and x are in 8 bits. Bits of their own. */
+int sv_gemm_fp8_open(struct sv_cuda *cu, struct sv_err *err);
+void sv_gemm_fp8(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a);
+bool sv_gemm_fp8_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a);
 /* ---- gemm_dense_sm90.cu: few rows, where all parts have dense weights; false: nothing done. The same bits as
  * sv_gemm_sm90. */
 int sv_gemm_dense_open(struct sv_cuda *cu, struct sv_err *err);

@@ -56,11 +56,19 @@ static __device__ __forceinline__ void pair_sync(int pair)
 
 /* ---------------------------------------------------------------- storing */
 
+/* Weights and x in 8 bits (gemm_fp8_sm90.cu): sums are multiplied by the scales of both before all else. */
+#ifndef SV_GEMM_FP8
+#define SV_GEMM_FP8 0
+#endif
+static constexpr bool FP8 = SV_GEMM_FP8;
+
 /* Where a warp's results go. */
 struct spot {
     const struct sv_gemm_item *it;
     int32_t row0; /* the warp's first weight row in its part */
     float b0, b1; /* bias of this lane's two rows */
+    float w0, w1; /* FP8: their scales */
+    const float *x_scale; /* FP8: of rows of x, counted as y's are */
     uint8_t *patch;
     /* Gated products: the other warp's patches, which of the two this is, and their barrier. */
     const uint8_t *mate;
@@ -271,11 +279,26 @@ static __device__ __forceinline__ void keep_best(const float *v, const struct sv
     }
 }
 
+/* What 8 x 8 sums of products of bytes stand for. */
+static __device__ __forceinline__ void unscale(float *v, const struct spot &s, int32_t token0)
+{
+    const float *x = s.x_scale + token0 + 2 * (threadIdx.x & 3);
+    v[0] *= s.w0 * x[0];
+    v[1] *= s.w0 * x[1];
+    v[2] *= s.w1 * x[0];
+    v[3] *= s.w1 * x[1];
+}
+
 /* 16 weight rows by 16 rows of x (8 when not PAIR) in the way the call asks for. */
 template <bool PAIR, bool STMATRIX, bool GATED>
-static __device__ __forceinline__ void put(const float (&v)[8], const struct sv_gemm_args &a,
+static __device__ __forceinline__ void put(float (&v)[8], const struct sv_gemm_args &a,
                                            const struct spot &s, int32_t token0, int n_warps)
 {
+    if (FP8) {
+        unscale(v, s, token0);
+        if (PAIR)
+            unscale(v + 4, s, token0 + 8);
+    }
     if (GATED) {
         store_gated<PAIR, STMATRIX>(v, a, s, token0);
     } else if (a.mode == SV_GEMM_ACT) {

@@ -87,7 +87,7 @@ static SV_HD constexpr int sharing_x(enum way way)
 
 /* ---------------------------------------------------------------- shared memory */
 
-enum { X_ROW_BYTES = SV_TILE * 2 };
+enum { X_ROW_BYTES = SV_TILE * 2, X_COLS = FP8 ? X_ROW_BYTES : SV_TILE };
 
 template <int N, enum way WAY>
 struct ring {
@@ -103,6 +103,7 @@ struct tail {
     uint64_t full[MAX_STAGES], empty[MAX_STAGES];
     uint64_t ready, got[8]; /* gemm_pair.cuh */
     uint64_t early[MAX_EARLY]; /* DENSE: weights of the first tiles; full then stands for x alone */
+    float x_scale[2][FP8 ? SV_GEMM_PASS : 1]; /* FP8: whole products use them by turns */
 };
 
 /* ---------------------------------------------------------------- the producer */
@@ -216,7 +217,7 @@ static __device__ __forceinline__ void load_x(const CUtensorMap *map, int32_t kk
                                               uint64_t policy)
 {
     const int32_t off = CL > 1 ? rank * x_rows : 0;
-    copy_x<CL>(x + off * X_ROW_BYTES, map, kk * SV_TILE, row + off, full, policy);
+    copy_x<CL>(x + off * X_ROW_BYTES, map, kk * X_COLS, row + off, full, policy);
 }
 
 template <int N, enum way WAY>

@@ -155,10 +155,17 @@ static const struct width widths[] = {
     WIDTH(64, 7, 7), WIDTH(96, 6, 6), WIDTH(128, 6, 6),
 };
 #else
+#if SV_GEMM_FP8
+/* A draft's rows come by blocks. */
+static const struct width widths[] = {
+    WIDTH(16, 10, 8), WIDTH(32, 8, 7), WIDTH(64, 8, 6), WIDTH(128, 6, 5), WIDTH(256, 4, 3),
+};
+#else
 static const struct width widths[] = {
     WIDTH(8, 10, 8), WIDTH(16, 10, 8), WIDTH(32, 8, 7),  WIDTH(64, 8, 6),
     WIDTH(96, 7, 5), WIDTH(128, 6, 5), WIDTH(192, 5, 4), WIDTH(256, 4, 3),
 };
+#endif
 
 /* Clusters of two: there each gets half of x's tiles for both. The second for sums that are not
  * cut. */
@@ -190,6 +197,22 @@ static int let_shared(const struct width *w, int n, struct sv_err *err)
 }
 
 #if !SV_GEMM_DENSE
+static int open_kernels(struct sv_err *err)
+{
+    int rc = let_shared(widths, N_WIDTHS, err);
+    return rc ? rc : let_shared(wholes, N_WHOLES, err);
+}
+#endif
+
+#if SV_GEMM_FP8
+
+int sv_gemm_fp8_open(struct sv_cuda *cu, struct sv_err *err)
+{
+    return open_kernels(err);
+}
+
+#elif !SV_GEMM_DENSE
+
 int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
 {
     cudaDriverEntryPointQueryResult found;
@@ -198,9 +221,7 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
                                                      12000, cudaEnableDefault, &found),
                     err, "the driver's tensor maps");
     if (!rc)
-        rc = let_shared(widths, N_WIDTHS, err);
-    if (!rc)
-        rc = let_shared(wholes, N_WHOLES, err);
+        rc = open_kernels(err);
     /* Adding up waits for the whole grid, so all of it must fit at once. */
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attr[1] = {};
@@ -224,15 +245,15 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
 }
 
 bool sv_gemm_encode_x(struct sv_cuda *cu, void *out, const void *x, int64_t ldx, int32_t k,
-                      int32_t n_rows, int box_rows)
+                      int32_t n_rows, int box_rows, bool bytes)
 {
     CUtensorMap *map = (CUtensorMap *)out;
     const cuuint64_t dims[2] = {(cuuint64_t)k, (cuuint64_t)n_rows};
-    const cuuint64_t strides[1] = {(cuuint64_t)ldx * 2};
-    const cuuint32_t box[2] = {SV_TILE, (cuuint32_t)box_rows}, step[2] = {1, 1};
+    const cuuint64_t strides[1] = {(cuuint64_t)ldx * (bytes ? 1 : 2)};
+    const cuuint32_t box[2] = {bytes ? 2u * SV_TILE : (uint32_t)SV_TILE, (cuuint32_t)box_rows}, step[2] = {1, 1};
     PFN_cuTensorMapEncodeTiled_v12000 encode = (PFN_cuTensorMapEncodeTiled_v12000)cu->gemm->encode;
     CUresult rc =
-        encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)(uintptr_t)x, dims, strides, box,
+        encode(map, bytes ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)(uintptr_t)x, dims, strides, box,
                step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return rc == CUDA_SUCCESS ||
@@ -246,7 +267,7 @@ static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, enum way way, int32_t
 {
     CUtensorMap map;
     /* A failed encode is latched; only a success launches. */
-    if (!sv_gemm_encode_x(cu, &map, x, ldx, k, a->n_rows, a->x_rows))
+    if (!sv_gemm_encode_x(cu, &map, x, ldx, k, a->n_rows, a->x_rows, FP8))
         return;
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attr[2] = {};

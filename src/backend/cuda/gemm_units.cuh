@@ -94,7 +94,26 @@ sum_tiles(float (&acc)[N / 2], struct place &at, int32_t n, bool present, bool l
 struct strip {
     int32_t band; /* in its part */
     bool present;
+    float w0, w1; /* FP8: scales of this lane's two rows */
 };
+
+/* The first of a warp's 16 rows in its part. */
+template <enum way WAY, bool GATED>
+static __device__ __forceinline__ int32_t first_row(int32_t block, int32_t band)
+{
+    const int32_t warp = threadIdx.x / 32;
+    if (!GATED)
+        return band * SV_TILE + warp % 4 * 16;
+    return (WAY == TALL ? block * 96 : band * SV_TILE) + warp % (groups_of(WAY) * 2) * 16;
+}
+
+template <enum way WAY, bool GATED>
+static __device__ __forceinline__ const struct sv_gemm_item &part_at(const struct sv_gemm_args &a,
+                                                                       int32_t block)
+{
+    const int warp = threadIdx.x / 32;
+    return a.part[GATED ? (int)(warp >= groups_of(WAY) * 2) : sv_gemm_part_of(a, block)];
+}
 
 template <enum way WAY, bool GATED>
 static __device__ __forceinline__ struct strip strip_of(const struct sv_gemm_args &a, int32_t block,
@@ -107,34 +126,56 @@ static __device__ __forceinline__ struct strip strip_of(const struct sv_gemm_arg
     else
         s.band = GATED ? block * 2 + half : (block - it.block0) * 4 + half * 2 + wg;
     s.present = s.band < it.n_bands;
+    s.w0 = s.w1 = 0.0f;
+    if (FP8 && s.present) { /* fetched while the sums are made */
+        const int32_t row = first_row<WAY, GATED>(block, s.band) + (threadIdx.x & 31) / 4;
+        const float *scale = part_at<WAY, GATED>(a, block).scale + row;
+        s.w0 = __ldg(scale);
+        s.w1 = __ldg(scale + 8);
+    }
     return s;
 }
 
 template <enum way WAY, bool GATED>
 static __device__ __forceinline__ struct spot out_spot(const struct sv_gemm_args &a, int32_t block,
-                                                       int32_t band, struct tail *tail)
+                                                       const struct strip &own, struct tail *tail,
+                                                       const float *x_scale)
 {
+    constexpr int PAIRS = groups_of(WAY) * 2;
     const int warp = threadIdx.x / 32;
-    if (GATED) {
-        constexpr int PAIRS = groups_of(WAY) * 2;
-        const int32_t row0 = WAY == TALL ? block * 96 : band * SV_TILE;
-        return spot_gated(a, row0 + warp % PAIRS * 16, warp >= PAIRS, warp % PAIRS, tail->patch[0],
-                          PAIRS);
-    }
-    return spot_of(a, block, band, tail->patch[warp]);
+    struct spot s;
+    if (GATED)
+        s = spot_gated(a, first_row<WAY, GATED>(block, own.band), warp >= PAIRS, warp % PAIRS,
+                       tail->patch[0], PAIRS);
+    else
+        s = spot_of(a, block, own.band, tail->patch[warp]);
+    s.w0 = own.w0;
+    s.w1 = own.w1;
+    s.x_scale = x_scale;
+    return s;
+}
+
+/* FP8: scales of n rows of x from row0 on, as many as there are, for all consumers. */
+static __device__ __forceinline__ void fetch_x_scales(const struct sv_gemm_args &a, float *to, int32_t row0,
+                                                      int n, int consumers)
+{
+    for (int i = threadIdx.x; i < n; i += consumers)
+        to[i] = row0 + i < a.n_rows ? __ldcg(a.x_scale + row0 + i) : 0.0f;
+}
+
+/* What all consumers have fetched is there. */
+template <enum way WAY> static __device__ __forceinline__ void consumers_sync(void)
+{
+    asm volatile("bar.sync 10, %0;" ::"n"(consumers_of(WAY)) : "memory");
 }
 
 template <enum way WAY, bool GATED>
 static __device__ __forceinline__ struct run run_of(const struct sv_gemm_args &a, int32_t block,
                                                     const struct strip &own, int32_t k0, bool last)
 {
-    constexpr int PAIRS = groups_of(WAY) * 2;
     const int warp = threadIdx.x / 32;
-    const struct sv_gemm_item &it =
-        a.part[GATED ? (int)(warp >= PAIRS) : sv_gemm_part_of(a, block)];
-    int32_t row0 = own.band * SV_TILE + warp % 4 * 16;
-    if (GATED)
-        row0 = (WAY == TALL ? block * 96 : own.band * SV_TILE) + warp % PAIRS * 16;
+    const struct sv_gemm_item &it = part_at<WAY, GATED>(a, block);
+    const int32_t row0 = first_row<WAY, GATED>(block, own.band);
     struct run r;
     r.k0 = k0;
     r.before = -1;
@@ -157,6 +198,7 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
     const int wg = threadIdx.x / 128, band_in = half * 2 + wg;
     struct place at = {0, 0};
     constexpr int N_WARPS = consumers_of(WAY) / 32;
+    float *const x_scale = tail->x_scale[0];
     int32_t shared0 = -1, shared1 = -1; /* blocks whose pieces wait to be added up */
     if (WAY == PAIRED)
         cluster_wait();
@@ -165,6 +207,10 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
         sv_pdl_wait();
         if (a.mode == SV_GEMM_ARGMAX)
             best_clear(a, N_WARPS);
+    }
+    if (FP8) {
+        fetch_x_scales(a, x_scale, 0, N, consumers_of(WAY));
+        consumers_sync<WAY>();
     }
 #pragma unroll 1
     for (int32_t t = first_tile(t0, t1, a.split.n_k, WAY == PAIRED), left = t1 - t0; left > 0;) {
@@ -206,7 +252,7 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
                 if (own.present)
                     pair_exchange<N, 4, GATED>(
                         acc, a, side, unit / 2 % n_pairs, n_pairs, unit, block, band_in,
-                        out_spot<WAY, GATED>(a, block, own.band, tail), N_WARPS);
+                        out_spot<WAY, GATED>(a, block, own, tail, x_scale), N_WARPS);
                 else
                     bar_wait(side.ready, 0); /* the other block's word must find this one here */
                 break;
@@ -222,16 +268,16 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
                 shared1 = block;
             continue;
         }
-        put_all<N, true, GATED>(acc, a, out_spot<WAY, GATED>(a, block, own.band, tail), 0, N_WARPS);
+        put_all<N, true, GATED>(acc, a, out_spot<WAY, GATED>(a, block, own, tail, x_scale), 0, N_WARPS);
     }
     if constexpr (WAY == ALONE) {
         SV_MARK(a, 3);
         /* Only now, at the end of the unit: the other pieces are not there any earlier. */
 #pragma unroll 1
         for (int32_t block = shared0; block >= 0; block = block == shared1 ? -1 : shared1) {
-            const int32_t band = strip_of<WAY, GATED>(a, block, half, wg).band;
+            const struct strip own = strip_of<WAY, GATED>(a, block, half, wg);
             take_pieces<N, 4, true, GATED>(a, unit, block, band_in,
-                                           out_spot<WAY, GATED>(a, block, band, tail), N_WARPS);
+                                           out_spot<WAY, GATED>(a, block, own, tail, x_scale), N_WARPS);
         }
     }
 }

@@ -89,11 +89,16 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
 {
     const int wg = threadIdx.x / 128;
     struct place at = {0, 0};
+    int turn = 0;
     sv_pdl_wait();
 #pragma unroll 1
     for (int32_t i = blockIdx.x / 2; i < n_items; i += gridDim.x / 2) {
         const struct item it = item_of(a, i, N);
         const struct strip own = strip_of<WHOLE, GATED>(a, it.block, half, wg);
+        float *const x_scale = tail->x_scale[turn];
+        turn ^= 1;
+        if (FP8)
+            fetch_x_scales(a, x_scale, it.row, N, consumers_of(WHOLE));
         const int32_t t0 = it.block * a.split.n_k, t1 = t0 + a.split.n_k;
         float acc[N / 2];
         if constexpr (folds(N)) {
@@ -115,8 +120,11 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
                 acc[e] = 0.0f;
             sum_tiles<N, WHOLE>(acc, at, t1 - t0, own.present, false, a, smem, tail, wg, half);
         }
+        if (FP8)
+            consumers_sync<WHOLE>();
         if (own.present)
-            put_all<N, true, GATED>(acc, a, out_spot<WHOLE, GATED>(a, it.block, own.band, tail),
+            put_all<N, true, GATED>(acc, a,
+                                    out_spot<WHOLE, GATED>(a, it.block, own, tail, x_scale - it.row),
                                     it.row, consumers_of(WHOLE) / 32);
     }
 }

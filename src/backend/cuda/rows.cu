@@ -57,6 +57,7 @@ static __global__ void embed_kernel(struct embed_args a, T *out)
 void sv_cuda_embed(struct sv_dev *dev, const struct sv_p_embed *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
+    SV_REQUIRE(!p->table.approximate); /* a drafter has no embedding of its own */
     struct embed_args a = {p->ids, p->table.data, p->table.dtype, sv_cuda_is_packed(&p->table),
                            p->table.rows, p->table.cols, p->scale};
     if (cu->act == SV_BF16)

@@ -9,6 +9,7 @@
  * weights or wait in the step.
  */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/fp8.cuh"
 #include "backend/cuda/gemm.h"
 
 #include <string.h>
@@ -247,7 +248,10 @@ static int send(struct sv_cuda *cu, const struct sv_weight *host, void *data, bo
         uint8_t *dst = packed ? st->landing[i] : (uint8_t *)data + at;
         rc = sv_cuda_try(cudaMemcpyAsync(dst, st->pinned[i], n, cudaMemcpyHostToDevice, cu->stream),
                          err, "loading weights");
-        if (!rc && packed)
+        if (!rc && host->approximate)
+            sv_cuda_fp8_pack(cu, dst, (int32_t)(at / row_bytes), (int32_t)(n / row_bytes), host->rows,
+                             host->cols, data);
+        else if (!rc && packed)
             sv_cuda_pack(cu, dst, (int32_t)(at / row_bytes), (int32_t)(n / row_bytes), host->cols,
                          data);
         if (!rc)
@@ -258,6 +262,8 @@ static int send(struct sv_cuda *cu, const struct sv_weight *host, void *data, bo
 
 static size_t device_bytes(const struct sv_weight *w)
 {
+    if (w->approximate)
+        return sv_fp8_bytes(w->rows, w->cols);
     if (sv_cuda_is_packed(w))
         return sv_packed_bytes(w->rows, w->cols);
     return (size_t)w->rows * (size_t)w->cols * sv_dtype_bytes(w->dtype);
@@ -276,18 +282,29 @@ static int weight_alloc(struct sv_cuda *cu, const struct sv_weight *w, void **da
     return rc ? rc : sv_cuda_try(cudaMalloc(data, device_bytes(w)), err, what);
 }
 
+/* As it comes, but for the mark, which stays where it means something. */
+static struct sv_weight kept(struct sv_cuda *cu, const struct sv_weight *w)
+{
+    struct sv_weight k = *w;
+    k.approximate = w->approximate && cu->bytes && sv_cuda_is_packed(w) && w->cols % 8 == 0 && !w->table;
+    if (k.approximate && k.cols > cu->bytes_k)
+        cu->bytes_k = k.cols;
+    return k;
+}
+
 int sv_cuda_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
                           bool *owned, struct sv_err *err)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
+    const struct sv_weight w = kept(cu, host);
     void *data;
     *owned = false;
-    int rc = weight_alloc(cu, host, &data, err);
+    int rc = weight_alloc(cu, &w, &data, err);
     if (!rc)
         rc = open_buffers(cu, err);
     if (!rc)
-        rc = send(cu, host, data, sv_cuda_is_packed(host), err);
-    *out = *host;
+        rc = send(cu, &w, data, sv_cuda_is_packed(&w), err);
+    *out = w;
     out->data = data;
     if (!rc)
         rc = sv_cuda_dense_note(cu, out, err);
@@ -327,14 +344,14 @@ static __device__ __forceinline__ void normal4(uint64_t seed, uint64_t counter, 
     }
 }
 
-/* Number i of the row-major matrix, whatever the layout. */
+/* Number i of the row-major matrix, whatever the layout; out begins with number 4 * group0. */
 template <typename T>
-static __global__ void random_plain(T *out, size_t n, float scale, float shift, uint64_t seed)
+static __global__ void random_plain(T *out, size_t n, size_t group0, float scale, float shift, uint64_t seed)
 {
     const size_t stride = (size_t)gridDim.x * blockDim.x;
     for (size_t g = (size_t)blockIdx.x * blockDim.x + threadIdx.x; 4 * g < n; g += stride) {
         float x[4];
-        normal4(seed, g, x);
+        normal4(seed, group0 + g, x);
         for (int j = 0; j < 4 && 4 * g + j < n; j++)
             sv_store(out + 4 * g + j, scale * x[j] + shift);
     }
@@ -374,27 +391,52 @@ static __global__ void random_packed(__nv_bfloat16 *out, int32_t rows, int32_t c
     }
 }
 
+/* By way of bf16, as many rows at a time as a landing buffer holds. */
+static int random_bytes(struct sv_cuda *cu, const struct sv_weight *w, float scale, float shift, uint64_t seed,
+                        void *data, struct sv_err *err)
+{
+    const size_t row_bytes = (size_t)w->cols * 2;
+    const int32_t step = (int32_t)(CHUNK_BYTES / row_bytes / SV_TILE * SV_TILE);
+    if (step == 0)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "a weight with rows of %d numbers", (int)w->cols);
+    int rc = open_buffers(cu, err);
+    for (int32_t row = 0; row < w->rows && !rc; row += step) {
+        const int32_t n = w->rows - row < step ? w->rows - row : step;
+        void *at = cu->staging->landing[0];
+        random_plain<<<(unsigned)cu->n_sms * 8, 256, 0, cu->stream>>>(
+            (__nv_bfloat16 *)at, (size_t)n * (size_t)w->cols, (size_t)row * (size_t)w->cols / 4, scale, shift, seed);
+        rc = sv_cuda_try(cudaGetLastError(), err, "random weights");
+        if (!rc)
+            sv_cuda_fp8_pack(cu, at, row, n, w->rows, w->cols, data);
+    }
+    return rc;
+}
+
 int sv_cuda_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale, float shift,
                           uint64_t seed, struct sv_weight *out, struct sv_err *err)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
+    const struct sv_weight w = kept(cu, shape);
     const size_t n = (size_t)shape->rows * (size_t)shape->cols;
     const unsigned grid = (unsigned)cu->n_sms * 8;
     void *data;
     if (shape->dtype == SV_F16)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "random f16 weights");
-    int rc = weight_alloc(cu, shape, &data, err);
+    int rc = weight_alloc(cu, &w, &data, err);
     if (rc)
         return rc;
-    if (sv_cuda_is_packed(shape))
+    if (w.approximate)
+        rc = random_bytes(cu, &w, scale, shift, seed, data, err);
+    else if (sv_cuda_is_packed(shape))
         random_packed<<<grid, 256, 0, cu->stream>>>((__nv_bfloat16 *)data, shape->rows, shape->cols,
                                                     scale, shift, seed);
     else if (shape->dtype == SV_BF16)
-        random_plain<<<grid, 256, 0, cu->stream>>>((__nv_bfloat16 *)data, n, scale, shift, seed);
+        random_plain<<<grid, 256, 0, cu->stream>>>((__nv_bfloat16 *)data, n, 0, scale, shift, seed);
     else
-        random_plain<<<grid, 256, 0, cu->stream>>>((float *)data, n, scale, shift, seed);
-    rc = sv_cuda_try(cudaGetLastError(), err, "random weights");
-    *out = *shape;
+        random_plain<<<grid, 256, 0, cu->stream>>>((float *)data, n, 0, scale, shift, seed);
+    if (!rc)
+        rc = sv_cuda_try(cudaGetLastError(), err, "random weights");
+    *out = w;
     out->data = data;
     if (!rc)
         rc = sv_cuda_dense_note(cu, out, err);

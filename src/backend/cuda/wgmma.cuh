@@ -1,13 +1,22 @@
 /*
  * wgmma.cuh - the matrix instruction of sm_90a, one function for each width, and its descriptors.
  *
- * Included by gemm_sm90.cu only. Written by a short script: the operands of an asm statement cannot
+ * Included by gemm_sm90.cu only, which is built once for bf16 and once for numbers of 8 bits. Written by a short script: the operands of an asm statement cannot
  * be made by a loop. Must not: hold anything but the instruction.
  */
 #ifndef SV_CUDA_WGMMA_CUH
 #define SV_CUDA_WGMMA_CUH
 
 #include <stdint.h>
+
+/* Numbers of bf16, or of 8 bits with twice as many columns in the same bytes. */
+#if SV_GEMM_FP8
+#define SV_WGMMA_KIND "k32.f32.e4m3.e4m3"
+#define SV_WGMMA_TAIL ""
+#else
+#define SV_WGMMA_KIND "k16.f32.bf16.bf16"
+#define SV_WGMMA_TAIL ", 0, 0"
+#endif
 
 /* Operand in shared memory, K-major, 128-byte swizzle: 8 rows of 128 bytes, then the next 8 rows
  * 1024 bytes on. The tile is 1024-aligned; 16 elements further along k are 32 bytes, 2 in the
@@ -33,7 +42,7 @@ template <int PENDING> static __device__ __forceinline__ void sv_wgmma_wait(void
     asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(PENDING) : "memory");
 }
 
-/* d (64 weight rows, N tokens) = a b + (keep ? d : 0) over 16 columns. */
+/* d (64 weight rows, N tokens) = a b + (keep ? d : 0) over 16 columns, or 32 of bytes. */
 template <int N>
 static __device__ __forceinline__ void sv_wgmma(float (&d)[N / 2], uint64_t a, uint64_t b,
                                                 int keep);
@@ -42,9 +51,9 @@ template <>
 __device__ __forceinline__ void sv_wgmma<8>(float (&d)[4], uint64_t a, uint64_t b, int keep)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {"
+                 "wgmma.mma_async.sync.aligned.m64n8" SV_WGMMA_KIND " {"
                  "%0, %1, %2, %3"
-                 "}, %4, %5, p, 1, 1, 0, 0;\n}\n"
+                 "}, %4, %5, p, 1, 1" SV_WGMMA_TAIL ";\n}\n"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "l"(a), "l"(b), "r"(keep));
 }
@@ -53,9 +62,9 @@ template <>
 __device__ __forceinline__ void sv_wgmma<16>(float (&d)[8], uint64_t a, uint64_t b, int keep)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %10, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+                 "wgmma.mma_async.sync.aligned.m64n16" SV_WGMMA_KIND " {"
                  "%0, %1, %2, %3, %4, %5, %6, %7"
-                 "}, %8, %9, p, 1, 1, 0, 0;\n}\n"
+                 "}, %8, %9, p, 1, 1" SV_WGMMA_TAIL ";\n}\n"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
                    "+f"(d[6]), "+f"(d[7])
                  : "l"(a), "l"(b), "r"(keep));
@@ -65,9 +74,9 @@ template <>
 __device__ __forceinline__ void sv_wgmma<32>(float (&d)[16], uint64_t a, uint64_t b, int keep)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+                 "wgmma.mma_async.sync.aligned.m64n32" SV_WGMMA_KIND " {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-                 "}, %16, %17, p, 1, 1, 0, 0;\n}\n"
+                 "}, %16, %17, p, 1, 1" SV_WGMMA_TAIL ";\n}\n"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
                    "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
                    "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
@@ -78,10 +87,10 @@ template <>
 __device__ __forceinline__ void sv_wgmma<64>(float (&d)[32], uint64_t a, uint64_t b, int keep)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "wgmma.mma_async.sync.aligned.m64n64" SV_WGMMA_KIND " {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-                 "}, %32, %33, p, 1, 1, 0, 0;\n}\n"
+                 "}, %32, %33, p, 1, 1" SV_WGMMA_TAIL ";\n}\n"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
                    "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
                    "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
@@ -95,11 +104,11 @@ template <>
 __device__ __forceinline__ void sv_wgmma<96>(float (&d)[48], uint64_t a, uint64_t b, int keep)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+                 "wgmma.mma_async.sync.aligned.m64n96" SV_WGMMA_KIND " {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-                 "}, %48, %49, p, 1, 1, 0, 0;\n}\n"
+                 "}, %48, %49, p, 1, 1" SV_WGMMA_TAIL ";\n}\n"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
                    "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
                    "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
@@ -115,12 +124,12 @@ template <>
 __device__ __forceinline__ void sv_wgmma<128>(float (&d)[64], uint64_t a, uint64_t b, int keep)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "wgmma.mma_async.sync.aligned.m64n128" SV_WGMMA_KIND " {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, %64, %65, p, 1, 1, 0, 0;\n}\n"
+                 "}, %64, %65, p, 1, 1" SV_WGMMA_TAIL ";\n}\n"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
                    "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
                    "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
@@ -140,14 +149,14 @@ __device__ __forceinline__ void sv_wgmma<192>(float (&d)[96], uint64_t a, uint64
 {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
+        "wgmma.mma_async.sync.aligned.m64n192" SV_WGMMA_KIND " {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
         "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
         "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-        "}, %96, %97, p, 1, 1, 0, 0;\n}\n"
+        "}, %96, %97, p, 1, 1" SV_WGMMA_TAIL ";\n}\n"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
           "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
           "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
@@ -170,7 +179,7 @@ __device__ __forceinline__ void sv_wgmma<256>(float (&d)[128], uint64_t a, uint6
 {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        "wgmma.mma_async.sync.aligned.m64n256" SV_WGMMA_KIND " {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -181,7 +190,7 @@ __device__ __forceinline__ void sv_wgmma<256>(float (&d)[128], uint64_t a, uint6
         "%111, "
         "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "
         "%127"
-        "}, %128, %129, p, 1, 1, 0, 0;\n}\n"
+        "}, %128, %129, p, 1, 1" SV_WGMMA_TAIL ";\n}\n"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
           "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
           "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),

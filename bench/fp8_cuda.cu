@@ -1,0 +1,209 @@
+/*
+ * fp8_cuda.cu - checks and measures products with approximate weights, in 8 bits, on a GPU machine.
+ *
+ * fp8_cuda check: the conversion of rows against fp8.cuh's arithmetic, then all checks of gemm_cuda.cu with numbers that
+ * 8 bits hold exactly: error against a double loop, every row count bit by bit against single rows, the fused head.
+ * fp8_cuda bench [CSV]: the same, then a captured graph of 36 layers of Qwen3-8B's shapes, in bf16 and in 8 bits.
+ * Stands on gemm_cuda.cu, whose helpers, stack of layers and timing it takes in. Exit status 1 when a check fails.
+ * Must not: compare figures of different runs.
+ */
+#define main gemm_cuda_main
+#include "bench/gemm_cuda.cu"
+#undef main
+
+/* ---------------------------------------------------------------- conversion */
+
+/* Row r of x in all magnitudes, zeros, and now and then what is no number. */
+static __global__ void odd_kernel(bf16 *x, int32_t rows, int32_t k)
+{
+    uint16_t *u = (uint16_t *)x;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < (size_t)rows * k;
+         i += (size_t)gridDim.x * blockDim.x) {
+        const int32_t r = (int32_t)(i / k);
+        const uint32_t h = mix(i + 5);
+        const float v = random_at(3, i, ldexpf(1.0f, r * 3 - 120));
+        u[i] = __bfloat16_as_ushort(__float2bfloat16_rn(h % 7 == 0 ? 0.0f : h % 11 == 0 ? v * 0.01f : v));
+        if (r == 2 && h % 3 == 0)
+            u[i] = (uint16_t)h; /* any bit pattern */
+        if (r == 3)
+            u[i] = h & 0x8000;
+        if (r == 4 && i % k == 17)
+            u[i] = 0x7f80;
+    }
+}
+
+/* Rows of x, or of packed weights where cols is not 0. */
+static __global__ void compare_bytes_kernel(const bf16 *x, int32_t rows, int32_t k, const uint8_t *got,
+                                            const float *scales, bool packed, unsigned long long *bad)
+{
+    const int32_t r = blockIdx.x;
+    uint32_t most = 0;
+    for (int32_t c = 0; c < k; c++)
+        most = max(most, (uint32_t)((const uint16_t *)x)[(size_t)r * k + c] & 0x7fff);
+    const float scale = sv_fp8_scale(most), inverse = sv_fp8_inverse(scale);
+    if (threadIdx.x == 0 && __float_as_uint(scales[r]) != __float_as_uint(scale) && scale == scale)
+        atomicAdd(bad, 1ull);
+    for (int32_t c = threadIdx.x; c < k; c += blockDim.x) {
+        const uint8_t want = sv_fp8_of(__bfloat162float(x[(size_t)r * k + c]) * inverse),
+                      have = got[packed ? sv_fp8_at(r, c, k) : (size_t)(r * sv_fp8_row_bytes(k) + c)];
+        if (want != have && !((want & 0x7f) == 0x7f && (have & 0x7f) == 0x7f))
+            atomicAdd(bad, 1ull);
+    }
+}
+
+static long check_conversion(struct sv_cuda *cu)
+{
+    static const int32_t widths_of_x[] = {8, 72, 320, 4096, 12288, 20480};
+    enum { ROWS = 80 };
+    long failed = 0;
+    for (size_t i = 0; i < sizeof widths_of_x / sizeof *widths_of_x; i++) {
+        const int32_t k = widths_of_x[i];
+        bf16 *x;
+        uint8_t *rows, *packed;
+        float *scales;
+        unsigned long long *bad, host;
+        OK(cudaMalloc((void **)&x, (size_t)ROWS * k * 2));
+        OK(cudaMalloc((void **)&rows, (size_t)ROWS * sv_fp8_row_bytes(k)));
+        OK(cudaMalloc((void **)&packed, sv_fp8_bytes(ROWS, k)));
+        OK(cudaMalloc((void **)&scales, ROWS * 4));
+        OK(cudaMalloc((void **)&bad, 8));
+        OK(cudaMemset(bad, 0, 8));
+        odd_kernel<<<64, 256, 0, cu->stream>>>(x, ROWS, k);
+        sv_cuda_fp8_rows(cu, x, k, k, ROWS, rows, scales);
+        sv_cuda_fp8_pack(cu, x, 0, ROWS, ROWS, k, packed);
+        compare_bytes_kernel<<<ROWS, 128, 0, cu->stream>>>(x, ROWS, k, rows, scales, false, bad);
+        compare_bytes_kernel<<<ROWS, 128, 0, cu->stream>>>(
+            x, ROWS, k, packed, (const float *)(packed + sv_fp8_scales_at(ROWS, k)), true, bad);
+        OK(cudaMemcpyAsync(&host, bad, 8, cudaMemcpyDeviceToHost, cu->stream));
+        OK(cudaStreamSynchronize(cu->stream));
+        printf("conversion, k %d: %llu wrong %s\n", k, host, host ? "FAILED" : "ok");
+        failed += host != 0;
+        cudaFree(x), cudaFree(rows), cudaFree(packed), cudaFree(scales), cudaFree(bad);
+    }
+    return failed;
+}
+
+/* ---------------------------------------------------------------- figures */
+
+/* The same layers in 8 bits; the ones they are made of are gone after. */
+static void to_bytes(struct sv_cuda *cu, struct stack *s)
+{
+    bf16 *wide = make_random((size_t)VOCAB * HIDDEN, 77, 1.0f / sqrtf(HIDDEN)),
+         *deep = make_random((size_t)2 * HIDDEN * MLP, 78, 1.0f / sqrtf(MLP));
+    for (int l = 0; l <= LAYERS; l++)
+        for (int w = 0; w < (l < LAYERS ? 4 : 1); w++) {
+            struct layer *layer = &s->layer[l % LAYERS];
+            bf16 **at[] = {&layer->qkv, &layer->o, &layer->gate_up, &layer->down};
+            bf16 **to = l < LAYERS ? at[w] : &s->head;
+            struct product p = {};
+            if (l < LAYERS)
+                p = product_of(s, l, w);
+            else
+                p.n_parts = 1, p.part[0] = part_of(s->head, VOCAB, HIDDEN);
+            size_t bytes = 0, off = 0;
+            OK(cudaFree(*to));
+            for (int i = 0; i < p.n_parts; i++)
+                bytes += sv_fp8_bytes(p.part[i].w.rows, p.part[i].w.cols);
+            OK(cudaMalloc((void **)to, bytes));
+            for (int i = 0; i < p.n_parts; i++) {
+                const struct sv_weight *part = &p.part[i].w;
+                sv_cuda_fp8_pack(cu, (part->cols == MLP ? deep : wide) + (l < LAYERS ? l * 1024 + i * 512 : 0), 0, part->rows, part->rows, part->cols,
+                                 (uint8_t *)*to + off);
+                off += sv_fp8_bytes(part->rows, part->cols);
+            }
+        }
+    OK(cudaStreamSynchronize(cu->stream));
+    cudaFree(wide), cudaFree(deep);
+    in_bytes = true;
+}
+
+static const struct {
+    const char *name;
+    int what;
+} fp8_ways[] = {{"layer gated", ALL | FUSED},
+                {"layer gated+3 small", ALL | FUSED | WITH_GLUE},
+                {"qkv", 1},
+                {"o", 2},
+                {"gate_up gated", 4 | FUSED},
+                {"down", 8},
+                {"head_argmax", WITH_HEAD}};
+enum { N_FP8_WAYS = sizeof fp8_ways / sizeof *fp8_ways };
+
+/* Conversions of x are in it, as they are in a pass. */
+static void fp8_rows(struct sv_cuda *cu, const struct stack *s)
+{
+    static const int32_t counts[] = {1, 16, 32, 64, 128, 256, 512};
+    printf("%-4s us a layer", in_bytes ? "fp8" : "bf16");
+    for (int w = 0; w < N_FP8_WAYS; w++)
+        printf(" | %s", fp8_ways[w].name);
+    printf("\n");
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        const int32_t n = counts[c];
+        printf("%3d", n);
+        for (int w = 0; w < N_FP8_WAYS; w++) {
+            const int layers = fp8_ways[w].what & ALL ? LAYERS : 1;
+            const double us = time_graph(cu, s, n, fp8_ways[w].what, layers, 7);
+            row("sm90", fp8_ways[w].name, in_bytes ? "fp8" : "bf16", n, us,
+                fp8_ways[w].what & (ALL | WITH_HEAD), layers);
+            printf(" %7.2f", us / layers);
+        }
+        printf("\n");
+        fflush(stdout);
+    }
+}
+
+/* How long the conversion takes by itself, behind one another. */
+static void time_conversion(struct sv_cuda *cu, const struct stack *s)
+{
+    static const int32_t counts[] = {16, 128, 512};
+    for (int i = 0; i < 6; i++) {
+        const int32_t n = counts[i / 2], k = i % 2 ? MLP : HIDDEN;
+        cudaEvent_t e0, e1;
+        float ms;
+        OK(cudaEventCreate(&e0));
+        OK(cudaEventCreate(&e1));
+        for (int round = 0; round < 2; round++) {
+            OK(cudaEventRecord(e0, cu->stream));
+            for (int j = 0; j < 200; j++)
+                sv_cuda_fp8_rows(cu, s->act, k, k, n, cu->gemm->bytes_x, cu->gemm->bytes_scale);
+            OK(cudaEventRecord(e1, cu->stream));
+            OK(cudaEventSynchronize(e1));
+        }
+        OK(cudaEventElapsedTime(&ms, e0, e1));
+        printf("conversion of %d rows of %d: %.2f us\n", n, k, ms * 5);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const bool check_only = argc > 1 && !strcmp(argv[1], "check");
+    const double t = now();
+    struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
+    static struct stack s;
+    cu.bytes = true;
+    cu.bytes_k = 32768;
+    sv_cuda_gemm_reserve(&cu, NULL);
+    long failed = check_conversion(&cu);
+    failed += check_products(&cu);
+    csv = argc > 2 ? fopen(argv[2], "w") : NULL;
+    if (csv)
+        fprintf(csv, "kernels,what,variant,rows,us_per_layer,GB/s,share_of_read,TFLOP/s,spread_percent\n");
+    make_stack(&s, 512);
+    read_gbs = read_bandwidth(&s);
+    printf("read bandwidth %.0f GB/s: a layer in 16 bits %.2f us, in 8 bits %.2f\n", read_gbs,
+           bytes_of(ALL, 1) / read_gbs / 1e3, bytes_of(ALL, 1) / read_gbs / 2e3);
+    if (!check_only)
+        fp8_rows(&cu, &s);
+    to_bytes(&cu, &s);
+    failed += check_chain(&cu, &s, ALL, 12);
+    failed += check_chain(&cu, &s, ALL | FUSED, 2);
+    if (!check_only) {
+        fp8_rows(&cu, &s);
+        time_conversion(&cu, &s);
+    }
+    close_device(&cu);
+    if (csv)
+        fclose(csv);
+    printf("%.1f s, %ld failed\n", now() - t, failed);
+    return failed ? 1 : 0;
+}
