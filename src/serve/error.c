@@ -38,6 +38,16 @@ int sv_api_fail(struct sv_api_err *e, int status, const char *code, const char *
     return -1;
 }
 
+int sv_api_unknown(struct sv_api_err *e, const char *prefix, const char *name)
+{
+    char full[96];
+
+    snprintf(full, sizeof full, "%s%.64s", prefix, name);
+    sv_api_bad(e, full, "Unknown parameter: '%s'", full);
+    e->code = "unknown_parameter";
+    return -1;
+}
+
 void sv_api_err_json(struct sv_buf *b, const struct sv_api_err *e)
 {
     sv_buf_printf(b, "{\"error\":{\"message\":");

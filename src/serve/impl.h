@@ -32,6 +32,8 @@ int sv_api_bad(struct sv_api_err *e, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 int sv_api_fail(struct sv_api_err *e, int status, const char *code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* A name nobody knows, in an object called prefix (with a dot behind it, or ""). */
+int sv_api_unknown(struct sv_api_err *e, const char *prefix, const char *name);
 /* {"error": {...}} without a line break. */
 void sv_api_err_json(struct sv_buf *b, const struct sv_api_err *e);
 void sv_api_reply(struct sv_http_req *q, const struct sv_api_err *e);
@@ -265,8 +267,12 @@ void sv_sse_begin(struct sv_buf *b);
 void sv_sse_end(struct sv_buf *b);
 void sv_sse_done(struct sv_buf *b);
 #define SV_SSE_PING ": ping\n\n"
+int64_t sv_n_shown_tokens(const struct sv_gen *g); /* of the answer; none with max_tokens 0 */
 /* "usage":{...} over the gens of the call (or of one). */
 void sv_write_usage(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *one);
+
+/* In a chunk, after its choices: the usage so far, null where it comes later, nothing where none was asked for. */
+void sv_write_chunk_usage(struct sv_buf *b, const struct sv_call *c);
 
 void sv_write_stop_reason(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g);
 void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_out *o);

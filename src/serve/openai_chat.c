@@ -71,12 +71,7 @@ static void chunk_begin(struct sv_buf *b, struct sv_call *c, const struct sv_gen
 static void chunk_end(struct sv_buf *b, const struct sv_call *c)
 {
     sv_buf_lit(b, "}]");
-    if (c->p.include_usage && c->p.continuous_usage) {
-        sv_buf_lit(b, ",");
-        sv_write_usage(b, c, NULL);
-    } else if (c->p.include_usage) {
-        sv_buf_lit(b, ",\"usage\":null");
-    }
+    sv_write_chunk_usage(b, c);
 }
 
 static void close_chunk(struct sv_buf *b)

@@ -114,8 +114,7 @@ static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, s
     if (c->p.return_draft)
         sv_write_draft_flags(b, g, o->n_text);
     sv_buf_lit(b, "}]");
-    if (c->p.include_usage)
-        sv_buf_lit(b, ",\"usage\":null");
+    sv_write_chunk_usage(b, c);
     if (last && c->n_gens == 1 && !c->p.include_usage) {
         sv_write_spec_metrics(b, c, g);
         sv_write_timings(b, c, g);

@@ -152,18 +152,16 @@ static const struct sv_field *find(const char *name, int where)
     return NULL;
 }
 
-static int read_fields(struct sv_params *p, int where, json_t *object, struct sv_api_err *e)
+/* prefix: what the object is called, with a dot behind it, or "". */
+static int read_fields(struct sv_params *p, int where, const char *prefix, json_t *object, struct sv_api_err *e)
 {
     const char *key;
     json_t *value;
 
     json_object_foreach (object, key, value) {
         const struct sv_field *f = find(key, where);
-        if (!f) {
-            sv_api_bad(e, key, "Unknown parameter: '%.64s'", key);
-            e->code = "unknown_parameter";
-            return -1;
-        }
+        if (!f)
+            return sv_api_unknown(e, prefix, key);
         if (!json_is_null(value) && f->read(p, f, value, e))
             return -1;
     }
@@ -175,7 +173,7 @@ static int read_sampling_params(struct sv_params *p, const struct sv_field *f, j
 {
     if (!json_is_object(v))
         return sv_wrong_type(e, f->name, "an object", v);
-    return read_fields(p, S, v, e);
+    return read_fields(p, S, "sampling_params.", v, e);
 }
 
 /* ---------------------------------------------------------------- a body */
@@ -186,6 +184,8 @@ static int check_together(const struct sv_params *p, enum sv_dialect_kind kind, 
         return sv_api_bad(e, "messages", "'messages' is missing");
     if (kind == SV_CHAT && !json_array_size(p->messages))
         return sv_api_bad(e, "messages", "'messages' is empty");
+    if (json_object_get(p->template_args, "messages"))
+        return sv_api_bad(e, "chat_template_kwargs", "'chat_template_kwargs.messages': the conversation stands in 'messages'");
     if (kind == SV_COMPLETIONS && !p->prompt)
         return sv_api_bad(e, "prompt", "'prompt' is missing");
     if (kind == SV_GENERATE && !p->prompt)
@@ -215,7 +215,7 @@ int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body,
     p->r.top_p = 1;
     /* "tools" with tool_choice "none" only lets the template see them; without it they are refused. */
     const char *choice = json_string_value(json_object_get(body, "tool_choice"));
-    if (read_fields(p, 1 << kind, body, e))
+    if (read_fields(p, 1 << kind, "", body, e))
         return -1;
     json_t *tools = p->tools;
     if (choice && strcmp(choice, "none") == 0)
@@ -277,7 +277,7 @@ int sv_params_complete(struct sv_params *p, enum sv_dialect_kind kind, const str
         p->r.max_tokens = o->max_tokens;
     if (p->r.max_tokens && p->r.min_tokens > p->r.max_tokens)
         return sv_api_bad(e, kind == SV_GENERATE ? "min_new_tokens" : "min_tokens",
-                          "an answer of at least %d tokens is longer than the longest, %d",
+                          "an answer of at least %d tokens cannot have at most %d",
                           p->r.min_tokens, p->r.max_tokens);
     if (p->r.width > m->info.width)
         return sv_api_bad(e, "width", "'width' must be at most %d here, not %d", m->info.width,

@@ -154,7 +154,7 @@ static int check_bytes(const struct sv_serve *s, size_t n, const char *name, str
 {
     if (n / 4 / s->model->max_token_bytes <= (size_t)s->model->info.context)
         return 0;
-    sv_api_bad(e, name, "the prompt has %zu bytes, far more than a context of %d tokens can hold", n,
+    sv_api_bad(e, name, "'%s' has %zu bytes, far more than a context of %d tokens can hold", name, n,
                s->model->info.context);
     e->code = "context_length_exceeded";
     return -1;
@@ -196,7 +196,7 @@ static int check_length(const struct sv_serve *s, const struct sv_prompt *pr, co
         return sv_api_bad(e, name, "'%s' has no tokens", name);
     if (pr->n_ids < context)
         return 0;
-    sv_api_bad(e, name, "the prompt has %d tokens; the context of %d leaves no room for an answer",
+    sv_api_bad(e, name, "'%s' has %d tokens; the context of %d leaves no room for an answer", name,
                pr->n_ids, context);
     e->code = "context_length_exceeded";
     return -1;
@@ -219,9 +219,14 @@ static int take_all(struct sv_serve *s, struct sv_params *p, enum sv_dialect_kin
     p->batched = list;
     for (size_t i = 0; i < count; i++) {
         const json_t *v = list ? json_array_get(p->prompt, i) : p->prompt;
-        if (take_one(s, v, p->add_special != 0, &(*prompts)[i], name, e) ||
-            check_length(s, &(*prompts)[i], name, e))
+        char one[32];
+        snprintf(one, sizeof one, list ? "%s[%zu]" : "%s", name, i);
+        if (take_one(s, v, p->add_special != 0, &(*prompts)[i], one, e) ||
+            check_length(s, &(*prompts)[i], one, e)) {
+            if (*e->param)
+                snprintf(e->param, sizeof e->param, "%s", name); /* the message says which of them */
             return -1;
+        }
     }
     return 0;
 }

@@ -102,9 +102,9 @@ static int check_state(const struct sv_serve *s, const struct route *r, struct s
     return 0;
 }
 
-static const struct route *find(const char *method, const char *path, struct sv_api_err *e)
+static const struct route *find(struct sv_http_req *q, const char *method, const char *path, struct sv_api_err *e)
 {
-    const char *allowed = NULL;
+    char allowed[32] = "";
 
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
         if (!path_fits(&routes[i], path))
@@ -112,12 +112,15 @@ static const struct route *find(const char *method, const char *path, struct sv_
         if (strcmp(routes[i].method, method) == 0 ||
             (strcmp(method, "HEAD") == 0 && strcmp(routes[i].method, "GET") == 0))
             return &routes[i];
-        allowed = routes[i].method;
+        snprintf(allowed + strlen(allowed), sizeof allowed - strlen(allowed), *allowed ? ", %s" : "%s",
+                 routes[i].method);
     }
-    if (allowed)
-        sv_api_fail(e, 405, "method_not_allowed", "%s takes %s, not %s", path, allowed, method);
-    else
+    if (!*allowed) {
         sv_api_fail(e, 404, "not_found", "there is no %.200s", path);
+        return NULL;
+    }
+    sv_http_add_header(q, "Allow", allowed);
+    sv_api_fail(e, 405, "method_not_allowed", "%s takes %s, not %s", path, allowed, method);
     return NULL;
 }
 
@@ -127,7 +130,8 @@ void sv_route_refused(void *server, int status, struct sv_buf *body)
     struct sv_api_err e;
 
     if (status == 413)
-        sv_api_fail(&e, status, "body_too_large", "the body is larger than the %lld bytes that are read",
+        sv_api_fail(&e, status, "body_too_large", "the body is larger than the %lld bytes that are read, or its chunks are malformed or carry extensions, "
+                    "which are not read",
                     (long long)s->o.max_body_bytes);
     else if (status == 501)
         sv_api_fail(&e, status, "method_not_allowed", "this method is not known here");
@@ -155,7 +159,7 @@ void sv_route(void *server, struct sv_http_req *q)
         preflight(s, q);
         return;
     }
-    const struct route *r = find(method, path, &e);
+    const struct route *r = find(q, method, path, &e);
     bool locked = s->keys && !(r && (r->flags & OPEN)) &&
                   !sv_keys_allow(s->keys, sv_http_header(q, "Authorization"),
                                  sv_http_header(q, "X-Api-Key"));

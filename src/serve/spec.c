@@ -65,7 +65,7 @@ static void write_speculative(struct sv_buf *b, const struct sv_call *c, const s
 /* ,"metrics":{...} of a sequence that has ended. */
 void sv_write_spec_metrics(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
 {
-    int64_t n = (int64_t)(g->ids.len / sizeof(int32_t));
+    int64_t n = sv_n_shown_tokens(g);
 
     if (c->p.spec == SV_SPEC_NONE)
         return;
@@ -90,7 +90,7 @@ static double rate(int64_t n, int64_t us)
 /* ,"timings":{...} as llama-server names them. */
 void sv_write_timings(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
 {
-    int64_t n = (int64_t)(g->ids.len / sizeof(int32_t)), n_prompt = g->n_prompt - g->n_cached;
+    int64_t n = sv_n_shown_tokens(g), n_prompt = g->n_prompt - g->n_cached;
     struct sv_accept a;
 
     sv_accept_of(g, &a);

@@ -53,11 +53,8 @@ static int unknown(const json_t *body, const char *const *names, struct sv_api_e
         int i = 0;
         while (names[i] && strcmp(names[i], key) != 0)
             i++;
-        if (!names[i]) {
-            sv_api_bad(e, key, "Unknown parameter: '%.64s'", key);
-            e->code = "unknown_parameter";
-            return -1;
-        }
+        if (!names[i])
+            return sv_api_unknown(e, "", key);
     }
     return 0;
 }
@@ -70,6 +67,10 @@ static int chat_ids(struct sv_serve *s, json_t *body, struct sv_ids *ids, struct
 
     if (!p)
         return sv_api_fail(e, 500, NULL, "out of memory");
+    if (json_object_get(body, "prompt")) {
+        sv_free(p);
+        return sv_api_bad(e, "prompt", "'prompt' and 'messages' exclude each other");
+    }
     json_object_del(body, "return_token_strs");
     sv_buf_init(&text);
     int rc = sv_params_read(p, SV_CHAT, body, e);
@@ -85,14 +86,16 @@ static int chat_ids(struct sv_serve *s, json_t *body, struct sv_ids *ids, struct
 static int text_ids(struct sv_serve *s, const json_t *body, struct sv_ids *ids, struct sv_api_err *e)
 {
     static const char *const names[] = {"model", "prompt", "add_special_tokens", "return_token_strs",
-                                        NULL};
+                                        "content", "add_special", NULL};
     const json_t *prompt = json_object_get(body, "prompt");
     const json_t *add = json_object_get(body, "add_special_tokens");
 
     if (unknown(body, names, e))
         return -1;
+    prompt = prompt ? prompt : json_object_get(body, "content"); /* llama-server's names */
+    add = add ? add : json_object_get(body, "add_special");
     if (!json_is_string(prompt))
-        return sv_api_bad(e, "prompt", "'prompt' must be a string");
+        return sv_api_bad(e, "prompt", "'prompt' must be a string (or 'messages' an array)");
     if (add && !json_is_boolean(add) && !json_is_null(add))
         return sv_api_bad(e, "add_special_tokens", "'add_special_tokens' must be a boolean");
     return sv_encode(s, json_string_value(prompt), json_string_length(prompt), !json_is_false(add),
@@ -167,9 +170,11 @@ void sv_post_detokenize(struct sv_serve *s, struct sv_http_req *q)
     sv_buf_init(&text);
     int rc = body ? decode(s, body, &text, &e) : -1;
     if (!rc) {
-        sv_buf_printf(&b, "{\"prompt\":");
+        sv_buf_lit(&b, "{\"prompt\":");
         sv_json_quote(&b, text.data ? text.data : "", text.len);
-        sv_buf_printf(&b, "}\n");
+        sv_buf_lit(&b, ",\"content\":"); /* llama-server's name */
+        sv_json_quote(&b, text.data ? text.data : "", text.len);
+        sv_buf_lit(&b, "}\n");
     }
     reply(q, &b, rc, &e);
     sv_buf_fini(&text);

@@ -268,7 +268,7 @@ int sv_read_bias(struct sv_params *p, const struct sv_field *f, json_t *v, struc
         size_t n = strlen(key);
         for (size_t i = 0; i < n && id <= INT32_MAX; i++)
             id = key[i] >= '0' && key[i] <= '9' ? id * 10 + (key[i] - '0') : INT64_C(1) << 40;
-        if (!n || id > INT32_MAX)
+        if (!n || id > INT32_MAX || (n > 1 && *key == '0')) /* "05" would be 5 once more */
             return sv_api_bad(e, f->name, "'%s': '%.40s' is no token id", f->name, key);
         if (!json_is_number(value))
             return sv_wrong_type(e, f->name, "an object of numbers", value);
@@ -296,11 +296,8 @@ int sv_read_stream_options(struct sv_params *p, const struct sv_field *f, json_t
         bool *to = strcmp(key, "include_usage") == 0            ? &p->include_usage
                    : strcmp(key, "continuous_usage_stats") == 0 ? &p->continuous_usage
                                                                 : NULL;
-        if (!to && strcmp(key, "include_obfuscation") != 0) {
-            sv_api_bad(e, name, "Unknown parameter: '%s'", name);
-            e->code = "unknown_parameter";
-            return -1;
-        }
+        if (!to && strcmp(key, "include_obfuscation") != 0)
+            return sv_api_unknown(e, "stream_options.", key);
         if (json_is_null(value))
             continue;
         if (!json_is_boolean(value))

@@ -83,6 +83,11 @@ void sv_sse_done(struct sv_buf *b)
     sv_buf_append(b, done, sizeof done - 1);
 }
 
+int64_t sv_n_shown_tokens(const struct sv_gen *g)
+{
+    return g->call->p.discard ? 0 : (int64_t)(g->ids.len / sizeof(int32_t));
+}
+
 /* A prompt counts once, however many choices it has. */
 void sv_write_usage(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *one)
 {
@@ -97,7 +102,7 @@ void sv_write_usage(struct sv_buf *b, const struct sv_call *c, const struct sv_g
             n_prompt += c->prompts[g->prompt].n_ids;
             n_cached += g->n_cached;
         }
-        n_out += c->p.discard ? 0 : (int64_t)(g->ids.len / sizeof(int32_t));
+        n_out += sv_n_shown_tokens(g);
         sv_accept_of(g, &a);
         n_accepted += a.n_accepted;
         n_drafted += a.n_drafted;
@@ -113,4 +118,16 @@ void sv_write_usage(struct sv_buf *b, const struct sv_call *c, const struct sv_g
                       "\"rejected_prediction_tokens\":%lld}",
                       (long long)n_accepted, (long long)(n_drafted - n_accepted));
     sv_buf_append(b, "}", 1);
+}
+
+void sv_write_chunk_usage(struct sv_buf *b, const struct sv_call *c)
+{
+    if (!c->p.include_usage)
+        return;
+    if (c->p.continuous_usage) {
+        sv_buf_lit(b, ",");
+        sv_write_usage(b, c, NULL);
+    } else {
+        sv_buf_lit(b, ",\"usage\":null");
+    }
 }

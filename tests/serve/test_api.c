@@ -134,6 +134,73 @@ static void odd_bodies(void **state)
     hub_close(&r);
 }
 
+/* What is wrong is said so that one finds it, and what is right whatever dialect it comes in. */
+static void clear_answers(void **state)
+{
+    static const struct {
+        const char *path, *body, *says;
+    } list[] = {
+        {TEXT, "{\"prompt\":[\"a\",\"\"]}", "'prompt[1]' has no tokens"},
+        {TEXT, "{\"prompt\":[[1],[2,\"x\"]]}", "'prompt[1][1]' must be an integer"},
+        {TEXT, "{\"prompt\":[1,\"x\"]}", "'prompt[1]' must be an integer"},
+        {TEXT, "{\"prompt\":\"a\",\"logit_bias\":{\"5\":1,\"05\":2}}", "'05' is no token id"},
+        {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"logit_bias\":{\"0\":1}}", "\"choices\""},
+        {CHAT, HI "\"chat_template_kwargs\":{\"messages\":[]}}", "\"param\":\"chat_template_kwargs\""},
+        {CHAT, HI "\"max_tokens\":4,\"min_tokens\":5}", "an answer of at least 5 tokens cannot have at most 4"},
+        {"/generate", "{\"text\":\"a\",\"sampling_params\":{\"foo\":1}}", "'sampling_params.foo'\""},
+        {CHAT, HI "\"stream_options\":{\"foo\":1}}", "\"param\":\"stream_options.foo\""},
+        {TEXT, "{\"prompt\":\"a\",\"max_tokens\":0}", "\"predicted_n\":0,"},
+        {"/tokenize", "{\"prompt\":\"a\",\"messages\":[]}", "'prompt' and 'messages' exclude each other"},
+        {"/tokenize", "{\"content\":\"a\",\"add_special\":false}", "\"count\":1,"},
+        {"/tokenize", "{}", "'messages'"},
+        {"/detokenize", "{\"tokens\":[]}", "{\"prompt\":\"\",\"content\":\"\"}"},
+        {"/version", "{}", "/version takes GET, not POST"},
+        {"/nothing", "{}", "there is no /nothing"},
+    };
+    struct hub r = {0};
+    struct answer a;
+    (void)state;
+
+    hub_open(&r, false);
+    answer_init(&a);
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        hub_ask(&r, list[i].path, list[i].body, &a);
+        contains(&a.body, list[i].says, list[i].body);
+    }
+    hub_ask(&r, "/v1/models", "{}", &a);
+    assert_int_equal(a.status, 405);
+    contains(&a.head, "Allow: GET\r\n", "/v1/models");
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+/* The usage so far in every chunk of either dialect. */
+static void continuous_usage(void **state)
+{
+    static const char *const asks[2][2] = {{TEXT, "{\"prompt\":\"a\",\"max_tokens\":3,"}, {CHAT, HI "\"max_tokens\":3,"}};
+    struct hub r = {0};
+    struct answer a;
+    char body[300];
+    (void)state;
+
+    hub_open(&r, false);
+    answer_init(&a);
+    for (int i = 0; i < 2; i++) {
+        snprintf(body, sizeof body, "%s\"stream\":true,\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true}}",
+                 asks[i][1]);
+        hub_ask(&r, asks[i][0], body, &a);
+        for (int n = 1; n <= 3; n++) {
+            snprintf(body, sizeof body, "\"finish_reason\":%s", n < 3 ? "null}],\"usage\":{" : "\"length\"");
+            contains(&a.body, body, asks[i][0]);
+            snprintf(body, sizeof body, "\"completion_tokens\":%d,", n);
+            contains(&a.body, body, asks[i][0]);
+        }
+        assert_null(strstr(a.body.data, "\"usage\":null"));
+    }
+    answer_fini(&a);
+    hub_close(&r);
+}
+
 /* Deep, but within what is read; and deeper. */
 static void deep_bodies(void **state)
 {
@@ -327,7 +394,7 @@ static void bodies_are_not_headers(void **state)
     hub_close(&r);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(odd_bodies), cmocka_unit_test(deep_bodies),
+SV_TEST_MAIN(cmocka_unit_test(odd_bodies), cmocka_unit_test(clear_answers), cmocka_unit_test(continuous_usage), cmocka_unit_test(deep_bodies),
              cmocka_unit_test(streamed_choices_with_logprobs), cmocka_unit_test(head_has_no_body),
              cmocka_unit_test(lengths_that_differ), cmocka_unit_test(too_large_is_said_first),
              cmocka_unit_test(bodies_are_not_headers))
