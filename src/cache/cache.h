@@ -87,10 +87,13 @@ int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens,
 /* Makes the slot's full pages below n_positions findable: they are committed and say tokens. Before
  * sv_cache_slide. Pages that another sequence published meanwhile replace the slot's own. */
 void sv_cache_publish(struct sv_cache *c, int32_t slot, const int32_t *tokens, int32_t n_positions);
+/* Both slots have the same page for this position. */
+bool sv_cache_same_page(const struct sv_cache *c, int32_t slot, int32_t other, int32_t position);
 /* Pages of several groups that hold positions >= from lack the last group's (the draft's) K/V: a request
- * that finds them is told by sv_cache_is_bare, and so is one that shares them later. */
+ * that finds them is told by sv_cache_bare_from, and so is one that shares them later. */
 void sv_cache_mark_bare(struct sv_cache *c, int32_t slot, int32_t from);
-bool sv_cache_is_bare(const struct sv_cache *c, int32_t slot);
+/* The first such position of a slot; INT32_MAX: none. */
+int32_t sv_cache_bare_from(const struct sv_cache *c, int32_t slot);
 /* Forgets every page; those that running sequences hold stay theirs and are not published any more. */
 void sv_cache_flush(struct sv_cache *c);
 /* Pages of each group that are kept for reuse only. */

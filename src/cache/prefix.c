@@ -265,6 +265,13 @@ void sv_cache_publish(struct sv_cache *c, int32_t slot, const int32_t *tokens, i
     }
 }
 
+bool sv_cache_same_page(const struct sv_cache *c, int32_t slot, int32_t other, int32_t position)
+{
+    const struct sv_cache_group *g = &c->group[0];
+    int32_t p = position / g->d.page_size;
+    return sv_cache_row(g, slot)[p] == sv_cache_row(g, other)[p];
+}
+
 void sv_cache_mark_bare(struct sv_cache *c, int32_t slot, int32_t from)
 {
     struct sv_prefix *x = c->prefix;
@@ -278,9 +285,9 @@ void sv_cache_mark_bare(struct sv_cache *c, int32_t slot, int32_t from)
             x->node[i].bare = true;
 }
 
-bool sv_cache_is_bare(const struct sv_cache *c, int32_t slot)
+int32_t sv_cache_bare_from(const struct sv_cache *c, int32_t slot)
 {
-    return c->prefix && c->prefix->bare_from[slot] < INT32_MAX;
+    return c->prefix ? c->prefix->bare_from[slot] : INT32_MAX;
 }
 
 void sv_prefix_leave(struct sv_cache *c, int32_t slot)

@@ -30,7 +30,7 @@ struct bench_args {
     const char *prompts, *format, *out, *concurrency, *random_dir, *draft_config, *tmp_dir;
     const char *modes, *widths, *profiles, *ops;
     int64_t repeat, verify, prefill, limit, at_context, steps;
-    double seconds;
+    double seconds, keep;
     bool keep_loops, quiet;
 };
 
@@ -227,6 +227,7 @@ static int bench_sim(const struct bench_args *a, struct sv_engine_options *eo,
                             .repeat = (int32_t)a->repeat,
                             .steps = (int32_t)a->steps,
                             .seconds = a->seconds,
+                            .keep = a->keep,
                             .random_weights = a->random_dir != NULL,
                             .defaults = defaults,
                             .ops = a->ops,
@@ -282,6 +283,8 @@ static int check_args(const struct bench_args *a)
     if (a->steps < 1 || a->steps > 4096)
         return sv_cli_usage("bench", "option --steps: %lld is not in [1, 4096]",
                             (long long)a->steps);
+    if (!(a->keep >= 0 && a->keep <= 1))
+        return sv_cli_usage("bench", "option --keep-within: %g is not in [0, 1]", a->keep);
     if (is_sim(a))
         return a->prompts ? sv_cli_usage("bench", "--prompts excludes --mode and --accept-profile")
                           : -1;
@@ -343,6 +346,8 @@ static int bench(int argc, char **argv)
                "with --mode: where the time of a step goes, op by op");
     sv_cli_opt(&opts, "seconds", 0, SV_OPT_FLOAT, &a.seconds, "X",
                "time for each measurement (default 1)");
+    sv_cli_opt(&opts, "keep-within", 0, SV_OPT_FLOAT, &a.keep, "X",
+               "with --mode: after two rounds, widths slower than X times the best are left out (default 0: none)");
     sv_cli_opt(&opts, "tmp", 0, SV_OPT_STRING, &a.tmp_dir, "DIR",
                "where random weights are written (default $TMPDIR or /tmp)");
     sv_cli_opt(&opts, "format", 'o', SV_OPT_STRING, &a.format, "FORMAT", "md, csv or json");

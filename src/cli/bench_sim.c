@@ -10,6 +10,7 @@
  */
 #include "cli/sim.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,21 +72,26 @@ static int start_level(struct sv_sim *s, struct sv_engine *e, int32_t n, struct 
 /* ---------------------------------------------------------------- one sample */
 
 /* Back to the prompt and one token: what was computed beyond is overwritten before it is seen.
- * Where layers slide, pages behind them are gone, and the sequences start anew. */
-static int rewind_all(struct sv_sim *s, struct sv_engine *e, int32_t n, uint64_t draw,
+ * Where layers slide, pages behind them are gone, and the sequences start anew; so they do where one is about to
+ * compute again what was dropped. */
+static int rewind_all(struct sv_sim *s, struct sv_engine *e, int32_t n, bool real, uint64_t draw,
                       struct sv_err *err)
 {
-    bool slides = false;
+    bool anew = false;
     int rc = sv_engine_settle(e, err);
     for (int32_t g = 0; g < e->cache.n_groups; g++)
-        slides |= e->cache.group[g].d.window > 0;
-    if (!rc && slides)
+        anew |= e->cache.group[g].d.window > 0;
+    /* Where accept lengths are drawn, what the drafter knows of the prompt does not matter. */
+    for (const struct sv_seq *q = e->sched.head; q; q = q->next)
+        anew |= q->state != SV_SEQ_DECODE || (real && q->lacks_from < q->n_prompt);
+    if (!rc && anew)
         rc = start_level(s, e, n, err);
     if (rc)
         return rc;
     for (struct sv_seq *q = e->sched.head; q; q = q->next) {
         q->n_tokens = q->n_delivered = q->n_prompt + 1;
         q->n_committed = q->n_prompt;
+        q->lacks_from = INT32_MAX;
         q->n_steps = 0;
         q->n_draws = draw;
         e->sched.new_slot[q->slot] = true;
@@ -145,7 +151,7 @@ int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
 {
     struct sv_engine *e = s->e;
     double bytes = 0;
-    int rc = rewind_all(s, e, n, draw, err);
+    int rc = rewind_all(s, e, n, p->real, draw, err);
     if (rc)
         return rc;
     set_arm(s, a, p);
@@ -211,6 +217,18 @@ static void forget(struct sv_engine *e)
         q->record = (struct sv_record){.n_verified = 0};
 }
 
+/* A few rounds tell who is far behind: the time is better spent on those who are not. */
+static bool far_behind(const struct sv_sim_opts *o, const struct sv_sim_row *rows, int32_t arm)
+{
+    enum { ROUNDS = 2 };
+    double best = 0;
+    if (rows[arm].rate.n < ROUNDS || o->arm[arm].width < 2)
+        return false; /* plain decoding and the policy go on */
+    for (int32_t a = 0; a < o->n_arms; a++)
+        best = fmax(best, sv_cli_samples_median(&rows[a].rate));
+    return sv_cli_samples_median(&rows[arm].rate) < o->keep * best;
+}
+
 /* All arms of one level and profile, in turns. */
 static int run_profile(struct sv_sim *s, int32_t n, const struct sv_sim_profile *p,
                        struct sv_sim_row *rows, struct sv_err *err)
@@ -241,6 +259,8 @@ static int run_profile(struct sv_sim *s, int32_t n, const struct sv_sim_profile 
         }
         for (int32_t i = 0; i < o->n_arms && !rc; i++) {
             int32_t a = order[i];
+            if (far_behind(o, rows, a))
+                continue;
             rc = sv_sim_sample(s, n, &o->arm[a], p, (uint64_t)k * (uint64_t)(o->steps + 1), &rows[a],
                             &rate, err);
             s->progress.done++;

@@ -10,7 +10,7 @@
 #include "cli/cli.h"
 #include "engine/engine.h"
 
-enum { SV_SIM_MAX_ARMS = 16, SV_SIM_MAX_LEVELS = 16, SV_SIM_MAX_PROFILES = 16 };
+enum { SV_SIM_MAX_ARMS = 20, SV_SIM_MAX_LEVELS = 16, SV_SIM_MAX_PROFILES = 16 };
 
 /* One way to decode: plain, verify steps of which nobody drafts, a fixed width, or the policy. */
 struct sv_sim_arm {
@@ -32,6 +32,7 @@ struct sv_sim_opts {
     int32_t n_arms, n_profiles, n_concurrency;
     int32_t context, prefill, repeat, steps; /* steps of one sample */
     double seconds;                          /* for one arm at one level at most */
+    double keep;                             /* modes slower than this share of the best are left out after some rounds */
     bool random_weights, quiet;
     const struct sv_request *defaults; /* how tokens are chosen */
     const char *ops; /* file for where the time of each arm's steps goes; NULL = not asked */

@@ -323,6 +323,8 @@ void sv_cli_policy_reasons(const struct sv_policy *p, struct sv_buf *out)
     for (int i = 0; i < SV_WHYS; i++)
         sv_buf_printf(out, " %s %lld%s", sv_why_name((enum sv_why)i), (long long)p->n_why[i],
                       i < SV_WHYS - 1 ? "," : "\n");
+    sv_buf_printf(out, "  requests: %lld gave up, %lld lost their draft's context under load, %lld computed it again\n",
+                  (long long)p->n_gave_up, (long long)p->n_dropped, (long long)p->n_restored);
     if (p->cuts)
         sv_buf_printf(out, "  rows cut once the drafter had said how sure it was: %lld, in %lld steps\n",
                       (long long)p->n_cut, (long long)p->n_cut_steps);

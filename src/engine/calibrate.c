@@ -444,6 +444,8 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
         c->n_backed = reserve(c, e->sched.n_slots, c->base + p->block);
         list_shapes(c);
         rc = run_rounds(c, budget);
+        if (c->n_backed)
+            sv_held_measure(e, c->base);
         give_back(c);
     }
     if (!rc) {

@@ -13,6 +13,7 @@ enum { DEFAULT_CHUNK = 512, GPU_CHUNK = 2048 };
 /* Rows of logits that exist at a time: on a GPU every further chunk reads the whole head again. */
 enum { LOGIT_CHUNK = 64, GPU_LOGIT_CHUNK = 128 };
 enum { DEFAULT_CONTEXT = 8192, DEFAULT_PAGE = 16 };
+enum { USUAL_ANSWER = 128 }; /* tokens, before any was seen */
 
 /* Positions beyond the context that rows may stand at: the masks of a last block, and one block more when a
  * step is planned before the host knows that the one in flight was the last. */
@@ -430,11 +431,6 @@ static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, s
         e->policy->cuts = true;
         e->policy->ahead = e->pads || e->depth;
     }
-    if (!rc)
-        rc = sv_engine_calibrate(e, e->policy, err);
-    e->sched.policy = e->policy;
-    e->sched.before_preempt = flush_held;
-    e->sched.user = e;
     /* Held taps outlive pages that slide away, and pointers of graphs are fixed. */
     bool hold = !e->pads && !e->depth && e->drafter->ops->observe;
     for (int32_t i = 0; i < e->cache.n_groups; i++)
@@ -445,6 +441,12 @@ static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, s
                           (size_t)e->drafter->n_taps * (size_t)e->drafter->hidden *
                               sv_dtype_bytes(sv_dev_act_dtype(e->dev)),
                           err);
+    if (!rc)
+        rc = sv_engine_calibrate(e, e->policy, err);
+    e->sched.policy = e->policy;
+    e->sched.before_preempt = flush_held;
+    e->sched.user = e;
+    e->sched.usual_answer = USUAL_ANSWER;
     return rc;
 }
 

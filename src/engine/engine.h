@@ -48,6 +48,8 @@ struct sv_seq {
     int32_t width;             /* verify width, already limited by the engine's; the widest with the policy */
     bool fixed_width;          /* the request asked for it: the policy leaves it alone */
     struct sv_record record;   /* how its drafts did, for the policy */
+    int32_t lacks_from;        /* first position whose context K/V nobody made; INT32_MAX: none. From then on it cannot draft */
+    bool restores;             /* what it lacks is being computed again */
     struct sv_sampling sampling;
     struct sv_logit_rules rules;
     int32_t *bias_ids;         /* (rules.n_bias) */
@@ -121,7 +123,7 @@ struct sv_plan_seg {
     bool probe;              /* by the width policy, to learn from it */
     int32_t n_drafts;        /* proposals that the drafting pass was asked for: those past the rows go nowhere */
     uint64_t draw;           /* which one of a simulated acceptance profile */
-    bool gave_up;            /* it drafts no more: nobody will read its context K/V */
+    bool gave_up;            /* it cannot draft: nobody will read its context K/V */
 };
 struct sv_counts {
     int32_t n_segs, n_rows, n_logits;
@@ -155,6 +157,7 @@ struct sv_sched {
     struct sv_seq *head, *tail;     /* all unfinished sequences by submission */
     int32_t n_unfinished;
     int64_t n_preemptions;
+    double usual_answer;            /* tokens of an answer, lately */
     int64_t n_cache_queries, n_cache_hits; /* prompt tokens looked up and found */
     void (*before_preempt)(void *user);    /* a sequence is about to lose its pages; may be NULL */
     void *user;
@@ -163,6 +166,8 @@ void sv_sched_push(struct sv_sched *s, struct sv_seq *seq);
 /* Seats waiting sequences, backs what the next step may write, chooses its segments and rows. False and
  * nothing planned when pages are short and a step is in flight: read that one, then plan again. */
 bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *plan, bool in_flight);
+/* The draft's context K/V of a seated sequence will lack positions >= from. */
+void sv_sched_lacks(struct sv_cache *cache, struct sv_seq *q, int32_t from);
 /* Takes a sequence off its slot: pages back, seat free. Its tokens stay. */
 void sv_sched_unseat(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *seq);
 
@@ -241,8 +246,10 @@ struct sv_held_row {
 struct sv_held {
     int32_t cap_rows; /* 0: never */
     int32_t n_rows;   /* held */
-    bool now;         /* the plan at work adds to them */
+    bool now;         /* the plan at work adds to them, */
+    int32_t n_more;   /* so many rows */
     size_t row_bytes;
+    double row_us;    /* to make context K/V of one row */
     void *taps;       /* device, (cap_rows, n_taps * hidden) act */
     struct sv_held_row *row; /* host, (cap_rows) */
     int32_t chunk_rows;
@@ -254,7 +261,9 @@ int sv_held_open(struct sv_held *h, struct sv_dev *dev, int32_t n_slots, int32_t
                  size_t row_bytes, struct sv_err *err);
 void sv_held_close(struct sv_held *h, struct sv_dev *dev);
 void sv_held_plan(struct sv_engine *e);  /* before the plan at work is enqueued */
-void *sv_held_taps(const struct sv_held *h);
+void sv_held_keep(struct sv_engine *e);  /* its taps are there */
+/* What a row takes to be worked off: before anything runs, over the pages of slot 0, below n_positions. */
+void sv_held_measure(struct sv_engine *e, int32_t n_positions);
 void sv_held_flush(struct sv_engine *e); /* before a sequence gives its pages back, to come back to them */
 void sv_held_end(struct sv_engine *e, struct sv_seq *q); /* before it gives them back for good */
 

@@ -4,8 +4,9 @@
  *
  * Where nobody drafts, the context K/V is needed by nobody yet, and making it costs several percent of a plain step.
  * So under the width policy these taps are collected and worked off before a step drafts with them, when
- * there are too many, or before pages change hands. What a sequence still holds when it ends while nobody drafts is
- * dropped: its pages are marked as lacking the draft's part. Called by step.c. Only on devices that compute at once,
+ * there are too many, or before pages change hands. Where drafting is far from worth while, they are dropped when there
+ * are too many: whose they are drafts no more, until it is computed again (sched.c). So is what a sequence still holds
+ * when it ends while nobody drafts: its pages are marked as lacking the draft's part. Called by step.c. Only on devices that compute at once,
  * whose memory is the host's: elsewhere a pass is a graph whose pointers are fixed. Must not: let a step that could
  * read the context K/V come first.
  */
@@ -76,6 +77,7 @@ static const struct sv_seq *owner(const struct sv_engine *e, const struct sv_hel
 static void observe_chunk(struct sv_engine *e, int32_t n)
 {
     struct sv_held *h = &e->held;
+    int64_t start = sv_clock_ns();
     struct sv_i32_pair *const pair[] = {&h->row_seg, &h->seg_row0, &h->seg_slot, &h->seg_base,
                                         &h->n_commit};
     if (!n)
@@ -92,6 +94,9 @@ static void observe_chunk(struct sv_engine *e, int32_t n)
                                                                    .n_commit = h->n_commit.dev,
                                                                    .taps = h->chunk,
                                                                    .cache = &e->cache});
+    double us = (double)(sv_clock_ns() - start) / 1e3 / n;
+    if (n >= h->chunk_rows / 2) /* a few rows take longer each */
+        h->row_us += h->row_us > 0 ? (us - h->row_us) / 8 : us;
 }
 
 static void *taps_at(const struct sv_held *h, int32_t i)
@@ -138,6 +143,42 @@ void sv_held_flush(struct sv_engine *e)
         work_off(e, 0, false);
 }
 
+void sv_held_measure(struct sv_engine *e, int32_t n_positions)
+{
+    enum { RUNS = 3 };
+    struct sv_held *h = &e->held;
+    double best = 0;
+    if (!h->cap_rows)
+        return;
+    memset(h->chunk, 0, (size_t)h->chunk_rows * h->row_bytes);
+    for (int32_t i = 0; i < h->chunk_rows; i++) {
+        h->row_seg.host[i] = h->seg_row0.host[i] = i;
+        h->seg_slot.host[i] = 0;
+        h->seg_base.host[i] = i % n_positions;
+        h->n_commit.host[i] = 1;
+    }
+    for (int k = 0; k < RUNS; k++) {
+        h->row_us = 0;
+        observe_chunk(e, h->chunk_rows);
+        best = k && best < h->row_us ? best : h->row_us;
+    }
+    h->row_us = best;
+}
+
+/* Context K/V of all that is held will never be made: who it belongs to drafts no more, unless it is computed again. */
+static void drop_all(struct sv_engine *e)
+{
+    struct sv_held *h = &e->held;
+    for (int32_t i = 0; i < h->n_rows; i++) {
+        struct sv_seq *q = e->sched.slot[h->row[i].slot];
+        if (!owner(e, &h->row[i]))
+            continue;
+        e->sched.policy->n_dropped += q->lacks_from == INT32_MAX;
+        sv_sched_lacks(&e->cache, q, h->row[i].base);
+    }
+    h->n_rows = 0;
+}
+
 /* Nobody drafts just now: what goes on from these pages can be computed again when somebody does. */
 void sv_held_end(struct sv_engine *e, struct sv_seq *q)
 {
@@ -150,6 +191,8 @@ void sv_held_end(struct sv_engine *e, struct sv_seq *q)
         return;
     }
     int32_t from = INT32_MAX;
+    if (q->slot < 0)
+        return;
     for (int32_t i = 0; i < h->n_rows; i++) {
         if (h->row[i].request != q->id)
             continue;
@@ -157,85 +200,165 @@ void sv_held_end(struct sv_engine *e, struct sv_seq *q)
         h->row[i].request = 0; /* nobody */
     }
     if (from < INT32_MAX)
-        sv_cache_mark_bare(&e->cache, q->slot, from);
+        sv_sched_lacks(&e->cache, q, from);
 }
 
 /* ---------------------------------------------------------------- before a step */
 
-/* Somebody else's pages that it begins with may lack what is held. */
-static bool shares(const struct sv_engine *e, const struct sv_plan_seg *g)
+/* Pages of somebody else that it begins with lack what is held, from this position on; INT32_MAX: none does. */
+static int32_t shares_from(const struct sv_engine *e, const struct sv_plan_seg *g)
 {
-    if (g->kind != SV_SEG_PREFILL || !g->first)
-        return false;
-    for (int32_t i = 0; i < e->held.n_rows; i++)
-        if (e->held.row[i].request == g->request)
-            return false; /* it has begun already */
-    return true;
+    int32_t from = INT32_MAX;
+    for (int32_t i = 0; i < e->held.n_rows && g->kind == SV_SEG_PREFILL && g->first; i++) {
+        const struct sv_held_row *r = &e->held.row[i];
+        if (r->request == g->request || r->base >= g->first || r->base >= from || !owner(e, r))
+            continue;
+        if (sv_cache_same_page(&e->cache, g->slot, r->slot, r->base))
+            from = r->base;
+    }
+    return from;
 }
 
-/* True: most of those who run draft in the plan at work, or a prompt that comes in shares pages. *some: anybody. */
-static bool wants_all(struct sv_engine *e, bool *some)
+/* True: most of those who run draft in the plan at work, or a prompt that comes in needs what others hold.
+ * *some: anybody drafts. */
+static bool wants_all(struct sv_engine *e, bool far, bool *some)
 {
     const struct sv_plan *p = &e->plan;
     bool shared = false;
     for (int32_t i = 0; i < p->n_segs; i++) {
-        const struct sv_plan_seg *g = &p->seg[i];
-        e->sched.slot[g->slot]->drafts_now = g->n_draft_rows > 0;
-        shared |= shares(e, g);
+        struct sv_plan_seg *g = &p->seg[i];
+        struct sv_seq *q = e->sched.slot[g->slot];
+        int32_t from = g->gave_up ? INT32_MAX : shares_from(e, g);
+        q->drafts_now = g->n_draft_rows > 0;
+        if (from == INT32_MAX)
+            continue;
+        shared |= !far;
+        g->gave_up = far;
+        if (far)
+            sv_sched_lacks(&e->cache, q, from);
     }
     *some = p->n_draft_segs > 0;
     return shared || 2 * p->n_draft_segs > p->n_segs;
 }
 
-/* One row of each that decodes; prompts too while nobody drafts, if that leaves room for others. */
-static bool can_hold(const struct sv_engine *e)
+/* Rows of those who may yet draft: one of each that decodes; prompts too while nobody drafts. -1: cannot be held. */
+static int32_t rows_to_hold(const struct sv_engine *e, bool far)
 {
     const struct sv_plan *p = &e->plan;
     const struct sv_policy *policy = e->sched.policy;
-    const bool prompts = !policy->trial.drafted && !policy->random && p->n_rows <= e->held.cap_rows / 4;
-    bool can = !p->n_draft_segs && !p->no_taps;
-    for (int32_t i = 0; i < p->n_segs && can; i++)
-        can = p->seg[i].kind == SV_SEG_VERIFY ? p->seg[i].n_rows == 1 : prompts;
-    return can;
+    const int32_t most = far ? e->held.cap_rows : e->held.cap_rows / 4; /* that leaves room for others */
+    const bool prompts = far || (!policy->trial.drafted && !policy->random && p->n_rows <= most);
+    int32_t n = 0;
+    if (p->n_draft_segs)
+        return -1;
+    for (int32_t i = 0; i < p->n_segs; i++) {
+        const struct sv_plan_seg *g = &p->seg[i];
+        if (g->kind == SV_SEG_VERIFY ? g->n_rows > 1 : !prompts && !g->gave_up)
+            return -1;
+        n += g->gave_up ? 0 : g->n_rows;
+    }
+    return n <= most ? n : -1;
 }
 
-static void hold(struct sv_held *h, const struct sv_plan *p)
+/* Who has lost something by now has its rows left out; so have, where nobody is going to draft, prompts that find no
+ * room, or all. */
+static void leave_out(struct sv_engine *e, bool prompts, bool all)
 {
-    struct sv_held_row *r = h->row + h->n_rows;
-    for (int32_t i = 0; i < p->n_segs; i++)
-        for (int32_t k = 0; k < p->seg[i].n_rows; k++)
-            *r++ = (struct sv_held_row){.request = p->seg[i].gave_up ? 0 : p->seg[i].request,
-                                        .slot = p->seg[i].slot,
-                                        .base = p->seg[i].first + k};
+    struct sv_plan *p = &e->plan;
+    bool taps = false;
+    for (int32_t i = 0; i < p->n_segs; i++) {
+        struct sv_plan_seg *g = &p->seg[i];
+        struct sv_seq *q = e->sched.slot[g->slot];
+        if ((all || (prompts && g->kind == SV_SEG_PREFILL)) && !g->gave_up && !q->fixed_width) {
+            e->sched.policy->n_dropped += q->lacks_from == INT32_MAX;
+            sv_sched_lacks(&e->cache, q, g->first);
+        }
+        g->gave_up |= q->lacks_from < INT32_MAX && !q->fixed_width;
+        taps |= !g->gave_up;
+    }
+    p->no_taps = !taps;
+}
+
+/* All that run, with those whose prompts are coming in. */
+static int32_t n_running(const struct sv_engine *e)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->sched.n_slots; i++)
+        n += e->sched.slot[i] != NULL;
+    return n;
+}
+
+/* Not even the best drafts could help. */
+static bool out_of_question(const struct sv_engine *e, int32_t n)
+{
+    const struct sv_policy *p = e->sched.policy;
+    return !p->random && (p->closed || (n != p->n && sv_policy_is_closed(p, n)));
+}
+
+/* What the step at work brings fits in, after what is there was made use of or given up. */
+static bool make_room(struct sv_engine *e, bool far, int32_t *n)
+{
+    struct sv_held *h = &e->held;
+    if (h->n_rows + *n > h->cap_rows)
+        work_off(e, NOBODY, false);
+    if (h->n_rows <= h->cap_rows / 4 * 3 && h->n_rows + *n <= h->cap_rows)
+        return true;
+    if (!far) {
+        sv_held_flush(e);
+        return true;
+    }
+    drop_all(e);
+    leave_out(e, false, false);
+    *n = rows_to_hold(e, far);
+    return *n >= 0;
 }
 
 /* The step about to run: its taps can be held, or what is held has to be worked off first. */
 void sv_held_plan(struct sv_engine *e)
 {
     struct sv_held *h = &e->held;
-    const struct sv_plan *p = &e->plan;
+    struct sv_policy *policy = e->sched.policy;
     bool some = false;
     h->now = false;
-    if (!e->sched.policy)
+    if (!policy)
         sv_held_flush(e);
-    if (!h->cap_rows || !e->sched.policy || !p->n_segs)
+    if (!h->cap_rows || !policy || !e->plan.n_segs)
         return;
-    bool all = wants_all(e, &some);
+    const int32_t n_seqs = n_running(e);
+    const bool closed = out_of_question(e, n_seqs), far = closed || sv_policy_is_far(policy, n_seqs);
+    bool all = wants_all(e, far, &some);
+    if (!some && closed) { /* not even what there would be room for */
+        drop_all(e);
+        leave_out(e, true, true);
+    }
     if (h->n_rows && (all || some))
         work_off(e, 0, !all);
-    if (!can_hold(e))
-        return;
-    if (h->n_rows + p->n_rows > h->cap_rows)
-        work_off(e, NOBODY, false);
-    if (h->n_rows > h->cap_rows / 4 * 3 || h->n_rows + p->n_rows > h->cap_rows)
-        sv_held_flush(e);
-    h->now = p->n_rows <= h->cap_rows;
-    if (h->now)
-        hold(h, p);
+    int32_t n = rows_to_hold(e, far);
+    if (n < 0 && far && !some) {
+        leave_out(e, true, false);
+        n = rows_to_hold(e, far);
+    }
+    h->now = n >= 0 && make_room(e, far, &n) && n > 0;
+    h->n_more = h->now ? n : 0;
+    leave_out(e, false, false);
+    policy->held_us = h->row_us * h->n_rows;
 }
 
-/* Where the step's taps go when they are held. */
-void *sv_held_taps(const struct sv_held *h)
+/* The step's taps, as far as somebody may want them. */
+void sv_held_keep(struct sv_engine *e)
 {
-    return taps_at(h, h->n_rows);
+    struct sv_held *h = &e->held;
+    const struct sv_plan *p = &e->plan;
+    int32_t n = h->n_rows;
+    SV_REQUIRE(n + h->n_more <= h->cap_rows);
+    for (int32_t i = 0; i < p->n_segs; i++) {
+        const struct sv_plan_seg *g = &p->seg[i];
+        if (g->gave_up)
+            continue;
+        memcpy(taps_at(h, n), (const char *)e->taps + (size_t)g->row0 * h->row_bytes, (size_t)g->n_rows * h->row_bytes);
+        for (int32_t k = 0; k < g->n_rows; k++)
+            h->row[n++] = (struct sv_held_row){.request = g->request, .slot = g->slot, .base = g->first + k};
+    }
+    SV_REQUIRE(n == h->n_rows + h->n_more);
+    h->n_rows = n;
 }

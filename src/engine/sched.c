@@ -10,6 +10,8 @@
  */
 #include "engine/engine.h"
 
+#include <math.h>
+
 void sv_sched_push(struct sv_sched *s, struct sv_seq *seq)
 {
     seq->next = NULL;
@@ -40,7 +42,14 @@ void sv_sched_unseat(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *
     q->slot = -1;
 }
 
-static void preempt(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q)
+void sv_sched_lacks(struct sv_cache *cache, struct sv_seq *q, int32_t from)
+{
+    q->lacks_from = from < q->lacks_from ? from : q->lacks_from;
+    sv_cache_mark_bare(cache, q->slot, from);
+}
+
+/* Off its slot, to compute all that is not known again when it is back. */
+static void put_back(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q)
 {
     SV_REQUIRE(q->n_rows_ahead == 0);
     if (s->before_preempt)
@@ -49,6 +58,11 @@ static void preempt(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q
     q->state = SV_SEQ_WAITING;
     q->n_committed = 0;
     q->grant = 0;
+}
+
+static void preempt(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q)
+{
+    put_back(s, cache, q);
     q->n_preemptions++;
     s->n_preemptions++;
 }
@@ -111,17 +125,38 @@ static int32_t n_seated(const struct sv_sched *s)
     return n;
 }
 
+/* Is it worth computing n_rows again, up to this context, so that the next so many tokens can be drafted? */
+static bool worth_restoring(const struct sv_sched *s, int32_t n_rows, int32_t context, double n_tokens)
+{
+    int32_t n = n_seated(s) + 1;
+    return sv_policy_gain_us(s->policy, n, NULL) / n * n_tokens > sv_policy_restore_us(s->policy, n_rows, context);
+}
+
+/* The pages that are known. Where the gain is worth it, what lacks the draft's K/V is left out, and computed again as
+ * a part of the prompt. */
+static void attach(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, int32_t slot)
+{
+    /* A fresh prompt computes its last token in any case: somebody has to say what comes next. */
+    int32_t most = q->n_tokens > q->n_prompt ? q->n_prefill : q->n_prefill - 1, left = q->cap_tokens - q->n_tokens;
+    cache->attach_whole = s->policy && (q->restores || q->fixed_width);
+    q->n_committed = q->wants_prompt_logits ? 0 : sv_cache_attach(cache, slot, q->tokens, most);
+    q->lacks_from = sv_cache_bare_from(cache, slot);
+    if (!s->policy || q->lacks_from == INT32_MAX ||
+        !worth_restoring(s, q->n_committed - q->lacks_from, q->n_committed, left < s->usual_answer ? left : s->usual_answer))
+        return;
+    sv_cache_release(cache, slot);
+    cache->attach_whole = true;
+    q->n_committed = sv_cache_attach(cache, slot, q->tokens, most);
+    q->lacks_from = INT32_MAX;
+}
+
 /* Pages that are known for the beginning, and a promise of the rest; or nothing. */
 static bool seat_pages(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, int32_t slot)
 {
     int32_t owed = pages_owed(s, cache);
     if (owed >= sv_cache_n_available(cache))
         return false;
-    /* A fresh prompt computes its last token in any case: somebody has to say what comes next. */
-    int32_t most = q->n_tokens > q->n_prompt ? q->n_prefill : q->n_prefill - 1;
-    /* Where drafting pays, what lacks the draft's K/V is computed again, as a part of the prompt. */
-    cache->attach_whole = s->policy && sv_policy_would_draft(s->policy, n_seated(s) + 1);
-    q->n_committed = q->wants_prompt_logits ? 0 : sv_cache_attach(cache, slot, q->tokens, most);
+    attach(s, cache, q, slot);
     int32_t more = sv_cache_pages_for(cache, q->n_prefill + q->width) -
                    sv_cache_pages_for(cache, q->n_committed);
     if (owed + more <= sv_cache_n_available(cache))
@@ -149,6 +184,7 @@ static void admit(struct sv_sched *s, struct sv_cache *cache)
         s->new_slot[slot] = true;
         q->slot = slot;
         q->state = q->n_committed < q->n_prefill ? SV_SEQ_PREFILL : SV_SEQ_DECODE;
+        q->restores = false;
         if (q->start_us)
             continue;
         q->start_us = sv_clock_us();
@@ -212,6 +248,7 @@ static struct sv_plan_seg *add_seg(struct sv_plan *p, struct sv_seq *q, int32_t 
                               .first = reach(q),
                               .draft_row0 = p->n_draft_rows,
                               .draft_out0 = p->n_draft_out,
+                              .gave_up = q->lacks_from < INT32_MAX && !q->fixed_width,
                               .draw = kind == SV_SEG_VERIFY ? q->n_draws++ : 0};
     p->n_rows += n_rows;
     p->n_logits += n_logits;
@@ -232,10 +269,11 @@ static void plan_decode(const struct sv_sched *s, struct sv_cache *cache, struct
     int32_t w = chosen ? chosen->width : widest(q);
     struct sv_plan_seg *g = add_seg(p, q, SV_SEG_VERIFY, w, w);
     g->probe = chosen && chosen->probe;
-    g->gave_up = chosen && !chosen->fixed && q->record.gave_up;
-    if (g->gave_up) /* where steps in flight end is not known, but all of the prompt's rows are planned */
-        sv_cache_mark_bare(cache, q->slot,
-                           q->n_committed > q->n_prefill ? q->n_committed : q->n_prefill);
+    if (chosen && !chosen->fixed && q->record.gave_up) {
+        g->gave_up = true;
+        /* Where steps in flight end is not known, but all of the prompt's rows are planned. */
+        sv_sched_lacks(cache, q, q->n_committed > q->n_prefill ? q->n_committed : q->n_prefill);
+    }
     if (w < 2 || s->block < 2)
         return;
     /* The draft always sees the whole block it is asked to work with, also when the last tokens of a
@@ -261,7 +299,7 @@ static bool nobody_drafts(const struct sv_plan *p)
 }
 
 /* Asks the width policy about all sequences that decode, in the order of their slots. */
-static void choose_widths(struct sv_sched *s, const struct sv_cache *cache, struct sv_plan *p)
+static void choose_widths(struct sv_sched *s, struct sv_plan *p)
 {
     bool sampled = false;
     int32_t n_prompt = 0;
@@ -275,8 +313,8 @@ static void choose_widths(struct sv_sched *s, const struct sv_cache *cache, stru
         struct sv_seq *q = s->slot[i];
         if (!q || !wants_step(q))
             continue;
-        /* Pages found lack the draft's part: what it would propose over them is not worth much. */
-        q->record.gave_up |= sv_cache_is_bare(cache, q->slot);
+        /* What it would propose over pages that lack the draft's part is not worth much. */
+        q->record.lacks = q->lacks_from < INT32_MAX;
         sv_policy_add(s->policy, (struct sv_policy_seq){.fixed = q->fixed_width ? q->width : 0,
                                                         .block = q->width,
                                                         .cap = widest(q),
@@ -301,6 +339,33 @@ static bool back_all(struct sv_sched *s, struct sv_cache *cache, bool in_flight)
     return true;
 }
 
+/* A sequence that cannot draft, and has lost by that what it takes to compute what it lacks again: it does so, as if
+ * it had lost its pages. Whoever's drafts did not do well after that waits twice as long. False: a step is in flight. */
+static bool restore(struct sv_sched *s, struct sv_cache *cache, bool in_flight)
+{
+    for (int32_t i = 0; i < s->n_slots; i++) {
+        struct sv_seq *q = s->slot[i];
+        if (!q || !decodes(q) || q->lacks_from == INT32_MAX || q->record.missed_us <= 0)
+            continue;
+        int32_t n_rows = q->n_tokens - q->lacks_from;
+        double us = sv_policy_restore_us(s->policy, n_rows, q->n_tokens);
+        if (ldexp(us, q->record.n_restored) > q->record.missed_us ||
+            !worth_restoring(s, n_rows, q->n_tokens, q->cap_tokens - q->n_tokens))
+            continue;
+        if (in_flight)
+            return false;
+        put_back(s, cache, q);
+        q->restores = true;
+        sv_policy_restored(s->policy, &q->record);
+    }
+    return true;
+}
+
+static bool anybody_waits(const struct sv_sched *s)
+{
+    return s->n_unfinished > n_seated(s);
+}
+
 bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p, bool in_flight)
 {
     struct sv_plan_seg *seg = p->seg;
@@ -308,6 +373,8 @@ bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p
     /* Who runs comes before who waits: seats are taken from what is left. */
     for (struct sv_seq *q = s->head; q; q = q->next)
         q->grant = 0;
+    if (s->policy && !anybody_waits(s) && !restore(s, cache, in_flight))
+        return false;
     if (!back_all(s, cache, in_flight))
         return false;
     admit(s, cache);
@@ -316,7 +383,7 @@ bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p
         return false;
     int32_t n = 0;
     if (s->policy)
-        choose_widths(s, cache, p);
+        choose_widths(s, p);
     for (int32_t i = 0; i < s->n_slots; i++) {
         struct sv_seq *q = s->slot[i];
         if (!q || !wants_step(q))

@@ -209,7 +209,7 @@ static void forward(struct sv_engine *e)
     const struct sv_drafter *d = e->drafter;
     const struct sv_taps taps = {.n = d && !e->plan.no_taps ? d->n_taps : 0,
                                  .id = d ? d->tap_ids : NULL,
-                                 .out = e->held.now ? sv_held_taps(&e->held) : e->taps};
+                                 .out = e->taps};
     sv_op_block_ids(e->dev, &(struct sv_p_block_ids){.rows = sv_engine_rows(e),
                                                      .seg_kind = b->seg_kind.dev,
                                                      .slot_len = e->slot_len,
@@ -266,7 +266,7 @@ static void observe(struct sv_engine *e)
     if (!e->drafter || !e->drafter->ops->observe || e->plan.no_taps)
         return;
     if (e->held.now) {
-        e->held.n_rows += e->plan.n_rows;
+        sv_held_keep(e);
         return;
     }
     e->drafter->ops->observe(e->drafter, &(struct sv_observe_pass){.rows = sv_engine_rows(e),
@@ -377,6 +377,9 @@ static int fetch(struct sv_engine *e, int32_t set, struct sv_err *err)
     return rc;
 }
 
+/* Answers remembered for how long they usually are. */
+static const double ANSWERS = 16;
+
 /* The tokens a segment brought, in order, until one ends the sequence. */
 static void advance_seg(struct sv_engine *e, int32_t s)
 {
@@ -434,6 +437,7 @@ static void advance_seg(struct sv_engine *e, int32_t s)
         return;
     }
     sv_held_end(e, q);
+    e->sched.usual_answer += (q->n_tokens - q->n_prompt - e->sched.usual_answer) / ANSWERS;
     sv_sched_unseat(&e->sched, &e->cache, q);
 }
 

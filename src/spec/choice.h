@@ -36,9 +36,9 @@ void sv_sure_decide(struct sv_policy *p, const struct sv_candidate *used,
 /* Where nothing is cut, one sequence that drafts is asked for its whole block. */
 void sv_sure_look(struct sv_policy *p);
 
-/* Which of the two is better is not known yet. */
-bool sv_trial_near(const struct sv_policy *p, const struct sv_candidate *plain,
-                   const struct sv_candidate *best, bool drafting);
+/* The two are farther apart than so many standard deviations of what is known; so they are where there is no best. */
+bool sv_trial_apart(const struct sv_policy *p, const struct sv_candidate *plain,
+                    const struct sv_candidate *best, bool drafting, double deviations);
 /* Saves up time for trials: a share of what a step takes. any: there is another way at all. */
 void sv_trial_save(struct sv_policy *p, double us, bool drafting, bool any, bool near);
 /* The other way - plain instead of drafting or drafting instead of plain - this time? */

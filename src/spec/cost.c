@@ -99,7 +99,7 @@ bool sv_load_is_plain(const struct sv_load *l)
     return l->n_rows == l->n_segs && !l->n_draft_segs;
 }
 
-static double level_of(const struct sv_cost *c, const struct sv_load *l)
+double sv_cost_level(const struct sv_cost *c, const struct sv_load *l)
 {
     const float *level = c->level[l->sampled];
     if (l->n_prompt_rows || sv_load_is_plain(l))
@@ -118,5 +118,5 @@ double sv_cost_us(const struct sv_cost *c, const struct sv_load *l)
         us += sv_curve_at(&c->draft_out, l->n_draft_out - l->n_draft_segs);
     }
     us += (double)(l->seg_us + l->row_us + l->draft_us);
-    return us * (double)c->speed[l->sampled] * level_of(c, l);
+    return us * (double)c->speed[l->sampled] * sv_cost_level(c, l);
 }

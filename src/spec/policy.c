@@ -10,6 +10,7 @@
  */
 #include "spec/choice.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Drafting must look so much better than plain decoding to be taken up, and to be gone on with: each change of
@@ -17,6 +18,9 @@
 static const double TAKE_UP = 1.01, GO_ON = 1.0;
 /* Cuts are worth so much of a width that is not cut. */
 static const double CUT_MARGIN = 0.9;
+/* The two are a tie up to so many standard deviations of what is known. Beyond fewer of them the loss expected from not
+ * drafting, should it be better after all, is less than what it takes to be able to. */
+static const double NEAR = 2, NOT_NEAR = 0.7;
 /* Drafts that bring back less than this share of what they cost are on their way to be given up. */
 static const double HOPELESS = 0.5;
 int sv_policy_open(struct sv_policy **out, int32_t n_slots, int32_t block, bool drafts_on_device,
@@ -90,7 +94,7 @@ void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq)
     seq.width = 1;
     seq.draft_rows = seq.n_drafts = 0;
     seq.probe = false;
-    if (seq.record->gave_up && !seq.fixed)
+    if ((seq.record->gave_up || seq.record->lacks) && !seq.fixed)
         seq.cap = 1;
     p->seq[p->n++] = seq;
 }
@@ -149,7 +153,7 @@ static void count_reasons(struct sv_policy *p, bool drafting, bool other, bool b
         enum sv_why why = drafting == other ? SV_WHY_PLAIN : SV_WHY_DRAFT;
         if (s->fixed)
             why = SV_WHY_ASKED;
-        else if (s->record->gave_up)
+        else if (s->record->gave_up || s->record->lacks)
             why = SV_WHY_GAVE_UP;
         else if (s->cap < 2)
             why = SV_WHY_NO_ROOM;
@@ -164,6 +168,83 @@ static void count_reasons(struct sv_policy *p, bool drafting, bool other, bool b
     }
 }
 
+/* n requests alike, of which k have w rows. */
+static struct sv_load load_of(const struct sv_policy *p, int32_t n, int32_t k, int32_t w)
+{
+    struct sv_load l = {.n_segs = n, .n_rows = n + k * (w - 1), .sampled = p->load.sampled};
+    if (p->drafts_on_device && w > 1) {
+        l.n_draft_segs = k;
+        l.n_draft_rows = k * w;
+        l.n_draft_out = k * (w - 1);
+    }
+    return l;
+}
+
+/* Both the table and what steps said of it may be wrong, so the better of the two counts, and a doubt that grows with
+ * time opens the door again. */
+bool sv_policy_is_closed(const struct sv_policy *p, int32_t n)
+{
+    struct sv_load l = load_of(p, n, n, 1);
+    const double plain = sv_cost_us(&p->cost, &l) / n;
+    double best = 0;
+    for (int32_t w = 2; w <= p->block; w = w < p->block && 2 * w > p->block ? p->block : 2 * w)
+        for (int32_t k = 1; k <= n; k = k < n ? n : n + 1) {
+            l = load_of(p, n, k, w);
+            double doubt = sv_cost_doubt(&p->cost, l.sampled, sv_cost_wideness(&p->cost, &l));
+            double us = sv_cost_us(&p->cost, &l) / fmax(sv_cost_level(&p->cost, &l), 1);
+            best = fmax(best, l.n_rows * plain / us * exp(doubt));
+        }
+    return plain > 0 && best < 1;
+}
+
+static void look_ahead(struct sv_policy *p)
+{
+    enum { SERVES = 32 };
+    if (p->closed_n == p->n && p->closed_steps++ < SERVES)
+        return;
+    p->closed_n = p->n;
+    p->closed_steps = 0;
+    p->closed = sv_policy_is_closed(p, p->n);
+}
+
+static int32_t octave(int32_t n)
+{
+    int32_t i = 0;
+    while (n > 1 && i < SV_OCTAVES - 1) {
+        n /= 2;
+        i++;
+    }
+    return i;
+}
+
+bool sv_policy_is_far(const struct sv_policy *p, int32_t n)
+{
+    enum { LONG = 64 };
+    return p->n_far[octave(n)] >= LONG;
+}
+
+/* What requests that cannot draft just now have lost by that. */
+static void count_missed(struct sv_policy *p)
+{
+    enum { EVERY = 16 };
+    if (p->closed || p->n_steps % EVERY || !sv_policy_would_draft(p, p->n))
+        return;
+    for (int32_t i = 0; i < p->n; i++) {
+        struct sv_policy_seq *s = &p->seq[i];
+        if (!s->fixed && (s->record->gave_up || s->record->lacks))
+            s->record->missed_us += EVERY * sv_policy_gain_us(p, p->n, s->record) / p->n;
+    }
+}
+
+void sv_policy_restored(struct sv_policy *p, struct sv_record *r)
+{
+    r->gave_up = r->lacks = false;
+    r->missed_us = 0;
+    r->n_choices = 0;
+    r->n_restored++;
+    p->n_restored++;
+}
+
 static void settle(struct sv_policy *p, const struct sv_candidate *plain,
                    const struct sv_candidate *best, bool beside_prompt)
 {
@@ -171,8 +252,10 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     bool drafting = best->k && best->score > margin * plain->score, other = false;
     const struct sv_candidate *used = drafting ? best : plain;
     p->trial.drafted = drafting;
+    int32_t *n_far = &p->n_far[octave(p->n)];
+    *n_far = !drafting && sv_trial_apart(p, plain, best, drafting, NOT_NEAR) ? *n_far + (*n_far < INT32_MAX) : 0;
     if (!beside_prompt) { /* such a step teaches nothing: no trials */
-        sv_trial_save(p, used->us, drafting, best->k, sv_trial_near(p, plain, best, drafting));
+        sv_trial_save(p, used->us, drafting, best->k, !sv_trial_apart(p, plain, best, drafting, NEAR));
         other = sv_trial_other_way(p, plain, best, drafting);
     }
     if (drafting != other) {
@@ -185,9 +268,9 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     p->n_plain += drafting == other;
     if (drafting && !beside_prompt)
         sv_trial_paid(p);
-    else if (!drafting && hopeless(plain, best))
+    else if (!p->closed && hopeless(plain, best))
         sv_trial_give_up(p);
-    if (!beside_prompt && !other)
+    if (!beside_prompt && !other && !p->closed)
         sv_trial_probe(p, used->us, used->tokens / used->us, drafting);
     if (p->n_steps % 4 == 0)
         sv_sure_look(p);
@@ -215,25 +298,40 @@ void sv_policy_choose(struct sv_policy *p)
     struct sv_candidate plain = {.tokens = tokens, .us = sv_cost_us(&p->cost, &p->load)};
     if (plain.us > 0) { /* else nothing was measured */
         plain.score = plain.tokens / plain.us;
-        struct sv_candidate best = sv_choice_search(p, &plain);
+        look_ahead(p);
+        struct sv_candidate best = {.score = -HUGE_VAL};
+        if (!p->closed)
+            best = sv_choice_search(p, &plain);
         settle(p, &plain, &best, n_prompt_rows > 0);
     }
     p->load.n_prompt_rows = n_prompt_rows;
+    count_missed(p);
+}
+
+double sv_policy_gain_us(const struct sv_policy *p, int32_t n, struct sv_record *record)
+{
+    struct sv_load l = load_of(p, n, n, 1);
+    double plain = sv_cost_us(&p->cost, &l), margin = p->cuts ? CUT_MARGIN : TAKE_UP, own = 1, gain = 0;
+    float alive[SV_MAX_BLOCK];
+    if (record)
+        sv_chance_fill(p, &(struct sv_policy_seq){.block = p->block, .record = record}, alive);
+    for (int32_t w = 2; w <= p->block && plain > 0; w++) {
+        l = load_of(p, n, n, w);
+        own += record ? (double)sv_chance_in_mode(p, SV_DRAFT_SHORT, alive, w - 1) : 0;
+        double tokens = record ? own : sv_policy_expect(p, SV_DRAFT_SHORT, w);
+        gain = fmax(gain, plain - margin * sv_cost_us(&p->cost, &l) / tokens);
+    }
+    return gain;
 }
 
 bool sv_policy_would_draft(const struct sv_policy *p, int32_t n)
 {
-    struct sv_load l = {.n_segs = n, .n_rows = n};
-    double plain = sv_cost_us(&p->cost, &l), margin = p->cuts ? CUT_MARGIN : TAKE_UP;
-    for (int32_t w = 2; w <= p->block && plain > 0; w++) {
-        l = (struct sv_load){.n_segs = n, .n_rows = n * w};
-        if (p->drafts_on_device) {
-            l.n_draft_segs = n;
-            l.n_draft_rows = n * w;
-            l.n_draft_out = n * (w - 1);
-        }
-        if (sv_policy_expect(p, SV_DRAFT_SHORT, w) * plain > margin * sv_cost_us(&p->cost, &l))
-            return true;
-    }
-    return false;
+    return sv_policy_gain_us(p, n, NULL) > 0;
+}
+
+double sv_policy_restore_us(const struct sv_policy *p, int32_t n_rows, int32_t context)
+{
+    struct sv_load l = {.n_prompt_rows = n_rows};
+    double far = sv_cost_context(&p->cost, p->cost.row_us, context - n_rows / 2);
+    return (double)p->cost.speed[0] * (sv_cost_us(&p->cost, &l) + n_rows * far);
 }

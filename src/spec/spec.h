@@ -181,6 +181,8 @@ struct sv_load {
 };
 double sv_cost_us(const struct sv_cost *c, const struct sv_load *l);
 double sv_cost_context(const struct sv_cost *c, const float *us, int32_t context);
+/* How much dearer than the table says such a step has turned out to be, against plain ones. */
+double sv_cost_level(const struct sv_cost *c, const struct sv_load *l);
 bool sv_load_is_plain(const struct sv_load *l);
 /* Where a drafting step stands between one row a segment (0) and whole blocks (1). */
 double sv_cost_wideness(const struct sv_cost *c, const struct sv_load *l);
@@ -203,6 +205,9 @@ struct sv_record {
     int32_t n_choices;          /* while drafting was far from worth while */
     bool sampled;               /* tried though requests before it were in vain */
     bool gave_up;               /* drafts no more: its context K/V need not be kept up */
+    bool lacks;                 /* a part of its context K/V was never made: it cannot draft */
+    double missed_us;           /* what the two have cost it while others drafted, or could have */
+    int32_t n_restored;         /* how often its context K/V was made good */
 };
 
 /* Why a sequence got the width it got. */
@@ -214,7 +219,7 @@ enum sv_why {
     SV_WHY_TRIAL,   /* to learn from it */
     SV_WHY_ASKED,   /* the request asked for it */
     SV_WHY_NO_ROOM, /* one token left */
-    SV_WHY_GAVE_UP, /* its drafts were in vain for long */
+    SV_WHY_GAVE_UP, /* its drafts were in vain for long, or its context K/V was dropped under load */
     SV_WHYS
 };
 const char *sv_why_name(enum sv_why why);
@@ -246,6 +251,7 @@ struct sv_sure {
     int32_t looked;          /* who was asked for a whole block last */
 };
 
+#define SV_OCTAVES 8
 struct sv_policy {
     struct sv_cost cost;
     int32_t block, n_slots, n;
@@ -259,6 +265,10 @@ struct sv_policy {
         int32_t n, n_steps, mode, k, width;
         double more_tokens, us, plain_us, score, wideness;
     } searched;
+    bool closed;               /* at this number of sequences nothing could be gained, were every draft kept */
+    int32_t closed_n, closed_steps; /* when that was looked at: for so many sequences, steps ago */
+    int32_t n_far[SV_OCTAVES]; /* choices in a row that found drafting far from worth while; by sequences: 1, 2.., 4.., 8.. */
+    double held_us;            /* what it takes to make the context K/V that is held back, before all may draft */
     double rate;               /* tokens a us expected of this step: what time is worth */
     double promised;           /* tokens that drafts were to bring in the step chosen last, with a cut */
     int64_t n_cut, n_cut_steps; /* rows cut so far, in so many steps */
@@ -286,7 +296,7 @@ struct sv_policy {
     } trial;
     int64_t n_steps, n_probes, n_plain, n_other; /* choices so far: all, with a probe, plain, against the odds */
     int64_t n_why[SV_WHYS], n_beside_prompt;     /* widths chosen, by reason; of these beside prompt rows */
-    int64_t n_gave_up;         /* requests */
+    int64_t n_gave_up, n_dropped, n_restored; /* requests: gave up, lost their context K/V under load, got it back */
     double expected_us, expected_plain_us; /* of all steps; what their tokens would have taken plainly */
     int64_t measured_us;       /* how long filling the cost table took */
     struct sv_rng *random;     /* tests: any widths at all; NULL = the policy */
@@ -303,6 +313,19 @@ void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq);
 void sv_policy_choose(struct sv_policy *p);
 /* Would n requests without history draft? */
 bool sv_policy_would_draft(const struct sv_policy *p, int32_t n);
+/* For n sequences that draft against plain decoding: us saved with each token of one; 0: nothing. record: what is
+ * known of that one's drafts; NULL = one without history. */
+double sv_policy_gain_us(const struct sv_policy *p, int32_t n, struct sv_record *record);
+/* What it takes to compute n_rows once more, up to this context, so that a sequence may draft again. */
+double sv_policy_restore_us(const struct sv_policy *p, int32_t n_rows, int32_t context);
+/* Were every draft kept: could n sequences gain nothing by drafting? Then nothing that might be learnt changes the choice,
+ * and nothing is tried, searched or kept up. */
+bool sv_policy_is_closed(const struct sv_policy *p, int32_t n);
+/* For so many sequences drafting is so far from worth while, and has been for so long, that nobody's context K/V need be
+ * kept up. */
+bool sv_policy_is_far(const struct sv_policy *p, int32_t n);
+/* The context K/V of a request that drafted no more has been made good: it may try again. */
+void sv_policy_restored(struct sv_policy *p, struct sv_record *record);
 /* Between drafting and verifying, with p->cuts_now: narrows seq[] to the rows that pay. share: of all drafts
  * in the order of the sequences. */
 void sv_policy_cut(struct sv_policy *p, const float *share);

@@ -25,8 +25,6 @@ enum {
 /* Share of time for trials, half of it for probes: at first, when they have long been in vain, and when what they compare is a tie as far
  * as is known. */
 static const double SHARE = 0.007, YOUNG_SHARE = 0.015, LEAST = 0.1, NEAR_SHARE = 0.01;
-/* A tie: no farther apart than so many standard deviations of the comparison. */
-static const double NEAR = 2;
 /* Steps between two trials of the other way: so many where the comparison is known to SURE, four times as many
  * where it is known twice as well. */
 static const double SPACING = 24, MOST_SPACING = 2000, SURE = 0.05;
@@ -83,10 +81,10 @@ static double doubt_of(const struct sv_policy *p, const struct sv_candidate *pla
     return sqrt(cost * cost + kept * kept);
 }
 
-bool sv_trial_near(const struct sv_policy *p, const struct sv_candidate *plain,
-                   const struct sv_candidate *best, bool drafting)
+bool sv_trial_apart(const struct sv_policy *p, const struct sv_candidate *plain,
+                    const struct sv_candidate *best, bool drafting, double deviations)
 {
-    return best->k && fabs(log(best->score / plain->score)) < NEAR * doubt_of(p, plain, best, drafting);
+    return !best->k || fabs(log(best->score / plain->score)) >= deviations * doubt_of(p, plain, best, drafting);
 }
 
 void sv_trial_save(struct sv_policy *p, double us, bool drafting, bool any, bool near)
@@ -114,15 +112,16 @@ bool sv_trial_other_way(struct sv_policy *p, const struct sv_candidate *plain,
         t->n_left -= t->n_left > 0;
         return false;
     }
-    double loss = other->us - other->tokens * used->us / used->tokens;
+    double loss = other->us - other->tokens * used->us / used->tokens, first = drafting ? 0 : p->held_us;
     loss = loss > 0 ? loss : 0;
     if (!t->n_left) {
         /* What is thought to be best goes on long enough in between to be compared too. */
         double doubt = fmax(doubt_of(p, plain, best, drafting), 1e-3), sure = SURE / doubt;
         double least = fmin(fmax(SPACING * sure * sure, SPACING), MOST_SPACING);
-        if (t->n_since < least || t->other_us < 2 * loss || other->score < exp(-FAR * doubt) * used->score)
+        if (t->n_since < least || t->other_us < 2 * loss + first || other->score < exp(-FAR * doubt) * used->score)
             return false;
         t->n_left = STEPS;
+        t->other_us -= first;
         t->drafts = !drafting;
         if (!drafting)
             was_in_vain(p, 0.95);
@@ -204,7 +203,7 @@ void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting)
     sv_chance_fill(p, s, alive);
     int mode = probe_how(p, s, alive, drafting, &width);
     sv_choice_set_width(p, s, width, mode);
-    double loss = sv_cost_us(&p->cost, &p->load) - us;
+    double loss = sv_cost_us(&p->cost, &p->load) - us + (drafting ? 0 : p->held_us / p->n);
     for (int32_t j = was.width; j < s->width; j++)
         loss -= (double)sv_chance_in_mode(p, mode, alive, j) / rate;
     bool burst = !drafting && p->trial.probe_us > -DEBT * us &&
@@ -242,7 +241,7 @@ void sv_trial_give_up(struct sv_policy *p)
     for (int32_t i = 0; i < p->n; i++) {
         struct sv_policy_seq *s = &p->seq[i];
         struct sv_record *r = s->record;
-        if (s->fixed || r->gave_up || s->width > 1)
+        if (s->fixed || r->gave_up || r->lacks || s->width > 1)
             continue;
         if (!r->n_choices++)
             r->sampled = t->n_requests++ % SAMPLE == 0;

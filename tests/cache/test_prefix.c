@@ -319,27 +319,27 @@ static void bare_pages(void **state)
     assert_true(sv_cache_reserve(&c, 0, 12) && sv_cache_reserve(&c, 1, 12) && sv_cache_reserve(&c, 2, 12));
     sv_cache_mark_bare(&c, 0, 6);
     sv_cache_mark_bare(&c, 0, 11); /* says less */
-    assert_true(sv_cache_is_bare(&c, 0) && !sv_cache_is_bare(&c, 1));
+    assert_true(sv_cache_bare_from(&c, 0) < INT32_MAX && sv_cache_bare_from(&c, 1) == INT32_MAX);
     sv_cache_publish(&c, 0, tokens, 12); /* pages at 0, 4 (from 6 on bare), 8 */
     assert_int_equal(sv_cache_attach(&c, 3, tokens, 7), 4);
-    assert_false(sv_cache_is_bare(&c, 3));
+    assert_int_equal(sv_cache_bare_from(&c, 3), INT32_MAX);
     sv_cache_release(&c, 3);
     assert_int_equal(sv_cache_attach(&c, 3, tokens, 12), 12);
-    assert_true(sv_cache_is_bare(&c, 3));
+    assert_true(sv_cache_bare_from(&c, 3) < INT32_MAX);
     sv_cache_release(&c, 3);
-    assert_false(sv_cache_is_bare(&c, 3));
+    assert_int_equal(sv_cache_bare_from(&c, 3), INT32_MAX);
     sv_cache_publish(&c, 1, tokens, 4);
-    assert_false(sv_cache_is_bare(&c, 1));
+    assert_int_equal(sv_cache_bare_from(&c, 1), INT32_MAX);
     sv_cache_publish(&c, 1, tokens, 8); /* adopts a bare page, because slot 0 reads it */
-    assert_true(sv_cache_is_bare(&c, 1));
+    assert_true(sv_cache_bare_from(&c, 1) < INT32_MAX);
     sv_cache_release(&c, 0);
     sv_cache_release(&c, 1);
     sv_cache_check(&c);
     sv_cache_publish(&c, 2, tokens, 12); /* nobody reads them any more */
-    assert_false(sv_cache_is_bare(&c, 2));
+    assert_int_equal(sv_cache_bare_from(&c, 2), INT32_MAX);
     sv_cache_check(&c);
     assert_int_equal(sv_cache_attach(&c, 0, tokens, 12), 12);
-    assert_false(sv_cache_is_bare(&c, 0));
+    assert_int_equal(sv_cache_bare_from(&c, 0), INT32_MAX);
     sv_cache_check(&c);
     for (int32_t s = 0; s < 4; s++)
         sv_cache_release(&c, s);

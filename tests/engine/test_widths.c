@@ -288,6 +288,141 @@ static void gave_up_ahead(void **state)
     give_up(&(struct sv_engine_tuning){.pad = true, .run_ahead = true});
 }
 
+/* ---------------------------------------------------------------- what is held back, dropped and made good */
+
+/* At any number of sequences drafting loses, were every draft kept. */
+static void close_door(struct sv_policy *p)
+{
+    set_costs(p);
+    for (int32_t i = 0; i < p->cost.wide.n; i++)
+        p->cost.wide.us[i] *= 1000;
+}
+
+static void ignore(void *user, const struct sv_event *ev)
+{
+    (void)user;
+    (void)ev;
+}
+
+/* Where drafting is out of the question and there is no room left, taps go without having been made use of, and the
+ * step takes none; the text is the same. */
+static void dropped_under_load(void **state)
+{
+    (void)state;
+    enum { SEQS = 4, ROOM = 48 };
+    struct sv_engine_options o = trained();
+    struct run_case *c = run_cases(SEQS, VOCAB, MAX_PROMPT, MAX_TOKENS, 5);
+    o.max_sequences = SEQS;
+    o.auto_width = true;
+    struct sv_engine *e = run_open(&o, NULL);
+    if (!e->held.cap_rows) { /* graphs: taps are never held */
+        sv_engine_close(e);
+        run_cases_free(c, SEQS);
+        skip();
+    }
+    e->sched.policy = NULL;
+    struct run_out *ref = run_all(e, c, SEQS);
+    e->sched.policy = e->policy;
+    sv_cache_flush(&e->cache);
+    e->held.cap_rows = ROOM;
+    close_door(e->policy);
+    believe(e->policy, 1);
+    int64_t n_drafted = e->accept.n_drafted;
+    struct run_out *out = run_all(e, c, SEQS);
+    assert_true(e->policy->closed);
+    assert_true(e->policy->n_dropped > 0 && e->held.n_rows <= ROOM);
+    assert_int_equal(e->accept.n_drafted, n_drafted);
+    assert_int_equal(e->policy->n_other + e->policy->n_probes, 0);
+    run_same(ref, out, SEQS, "dropped");
+    run_out_free(ref, SEQS);
+    run_out_free(out, SEQS);
+    sv_engine_close(e);
+    run_cases_free(c, SEQS);
+}
+
+enum { TURN = 40, ANSWER = 150 };
+
+/* Tokens and accept lengths of one sequence from where drafting is fixed on. */
+struct rest {
+    int32_t tokens[ANSWER + TURN], from, n_tokens;
+    uint16_t accept[ANSWER];
+    int32_t n_steps;
+};
+
+static void to_the_end(struct sv_engine *e, struct sv_seq *q, struct rest *r)
+{
+    char msg[256];
+    int32_t n_steps = q->n_steps;
+    r->from = q->n_tokens;
+    e->sched.policy = NULL; /* whole blocks from here on */
+    q->width = BLOCK;
+    while (q->n_tokens < q->cap_tokens - 1 - q->width && sv_step_engine(e, msg, sizeof msg) > 0) {
+        r->n_tokens = q->n_tokens;
+        r->n_steps = q->n_steps - n_steps;
+    }
+    memcpy(r->tokens, q->tokens, (size_t)r->n_tokens * sizeof *r->tokens);
+    memcpy(r->accept, q->accept_lengths + n_steps, (size_t)r->n_steps * sizeof *r->accept);
+}
+
+static struct sv_seq *begin_answer(struct sv_engine *e, int32_t width, int32_t n_tokens)
+{
+    static const int32_t prompt[TURN] = {5, 6, 7, 8, 9, 10, 5, 6, 7, 8, 9};
+    struct sv_request r = {.prompt_ids = prompt, .n_prompt_ids = TURN, .max_tokens = ANSWER, .ignore_eos = true, .top_p = 1,
+                           .on_event = ignore};
+    struct sv_err err;
+    char msg[256];
+    assert_int_equal(sv_engine_submit(e, &r, NULL, &err), 0);
+    e->sched.head->width = width;
+    while (sv_step_engine(e, msg, sizeof msg) > 0 && e->sched.slot[0]->n_tokens < n_tokens)
+        ;
+    assert_int_equal(e->sched.slot[0]->n_tokens, n_tokens);
+    return e->sched.slot[0];
+}
+
+/* What was dropped under load is computed again once drafting pays, when that was missed for long enough; what it then
+ * proposes is what it would have proposed if nothing had been dropped. */
+static void made_good(void **state)
+{
+    (void)state;
+    struct sv_engine_options o = trained();
+    struct rest rest[2] = {{.from = 0}, {.from = 0}};
+    char msg[256];
+    o.max_sequences = 2;
+    o.auto_width = true;
+    for (int whole = 0; whole < 2; whole++) {
+        struct sv_engine *e = run_open(&o, NULL);
+        struct sv_policy *p = e->policy;
+        close_door(p);
+        believe(p, 1);
+        if (whole) /* one row a step, and everything made at once */
+            e->sched.policy = NULL;
+        struct sv_seq *q = begin_answer(e, whole ? 1 : BLOCK, whole ? rest[0].from : TURN + 30);
+        if (!whole && e->pads) /* nothing is held there: the same state otherwise */
+            sv_sched_lacks(&e->cache, q, 8);
+        else
+            assert_int_equal(p->n_dropped, !whole);
+        set_costs(p);
+        for (int32_t i = 0; i < p->cost.plain.n; i++)
+            p->cost.plain.us[i] *= 2;
+        believe(p, 1);
+        p->closed_n = 0; /* what was found out for this number does not hold any more */
+        int32_t n_missed = 0;
+        while (!whole && (!p->n_restored || q->state != SV_SEQ_DECODE)) {
+            n_missed += q->record.lacks;
+            assert_true(sv_step_engine(e, msg, sizeof msg) > 0 && n_missed < 100);
+        }
+        assert_true(whole || n_missed > 0);
+        assert_int_equal(sv_engine_settle(e, &(struct sv_err){0}), 0);
+        to_the_end(e, q, &rest[whole]);
+        sv_engine_close(e);
+    }
+    assert_true(rest[0].n_steps > 3);
+    assert_int_equal(rest[0].n_steps, rest[1].n_steps);
+    assert_int_equal(rest[0].n_tokens, rest[1].n_tokens);
+    assert_memory_equal(rest[0].tokens, rest[1].tokens, (size_t)rest[0].n_tokens * sizeof(int32_t));
+    assert_memory_equal(rest[0].accept, rest[1].accept, (size_t)rest[0].n_steps * sizeof(uint16_t));
+}
+
 /* As on a device with graphs: counts padded, a step planned before the last one is read. */
 static void padded_and_ahead(void **state)
 {
@@ -379,6 +514,6 @@ static void small_context(void **state)
 SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
              cmocka_unit_test(chosen), cmocka_unit_test(request_keeps_its_width),
              cmocka_unit_test(held_taps), cmocka_unit_test(gave_up),
-             cmocka_unit_test(gave_up_ahead), cmocka_unit_test(padded_and_ahead),
+             cmocka_unit_test(dropped_under_load), cmocka_unit_test(made_good), cmocka_unit_test(gave_up_ahead), cmocka_unit_test(padded_and_ahead),
              cmocka_unit_test(late_results),
              cmocka_unit_test(small_context))
