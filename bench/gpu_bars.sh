@@ -62,7 +62,8 @@ def line(what, r, key, bar, reach, unit, less=False):
         return
     v = float(r[key])
     met = v <= bar if less else v >= bar
-    share = f"{100 * float(r['share_of_limit']):5.1f} % of {float(r['limit_gb_s']):.0f} GB/s" if r["share_of_limit"] else ""
+    share = (f"reads {100 * float(r['share_of_limit']):5.1f} %, counted in bf16 {100 * float(r['share_if_whole']):5.1f} %, "
+             f"of {float(r['limit_gb_s']):.0f} GB/s" if r["share_of_limit"] else "")
     spread = "" if key != "tok_s_median" else f" [{float(r['tok_s_min']):.0f}..{float(r['tok_s_max']):.0f}]"
     print(f"{what:44} bar {bar:8g} reach {reach:8g} {unit:8} measured {v:9.2f}{spread:18} {'met   ' if met else 'MISSED'} {share}")
 
@@ -78,7 +79,7 @@ line("policy, 32 sequences, Qwen3-8B's histogram", find("policy", "auto", 32), "
 line("prompt of 8192", next((r for r in rows("main") if r["mode"] == "prompt"), None), "tflops", 450, 600, "TFLOP/s")
 p = find("portable", "plain", 1)
 if p:
-    share = float(p["share_of_limit"])
+    share = float(p["share_if_whole"])  # the bar is stated in bf16 bytes
     print(f"{'portable, plain, 1 sequence':44} bar     80 % of the read bandwidth      measured {100 * share:8.1f} % "
           f"({float(p['tok_s_median']):.1f} tok/s)    {'met' if share >= 0.8 else 'MISSED'}")
 for n in (1, 8, 32):

@@ -178,6 +178,7 @@ struct sv_engine_stats {
     int64_t accept_length[65];                     /* verify steps by accept length, bonus included */
     int64_t accepted_at[64], drafted_at[64];       /* by position in the block, 1.. */
     int64_t draft_us, forward_us, observe_us, host_us; /* where step time went */
+    int64_t weight_bytes, whole_weight_bytes; /* that passes have read; and if each had been read in its own type */
     int64_t width_chosen[65];   /* verify segments by width */
     int64_t width_reason[SV_WIDTH_REASONS]; /* widths the policy chose, by reason (sv_width_reason_name) */
     int64_t n_chosen_beside_prompts; /* of these, beside prompt rows */
@@ -196,7 +197,7 @@ void sv_get_engine_stats(const struct sv_engine *engine, struct sv_engine_stats 
 struct sv_engine_info {
     const char *target_arch, *device, *dtype; /* "Qwen3ForCausalLM", "cpu amx, 2 threads", "bf16" */
     int64_t target_params, draft_params;
-    int64_t target_step_bytes, draft_step_bytes; /* weight bytes one pass reads */
+    int64_t target_step_bytes, draft_step_bytes; /* weight bytes one pass of few rows reads */
     int64_t cache_bytes;
     int32_t vocab_size, context, block_size, width; /* block_size 1 = no drafter */
     int32_t bos_id;

@@ -37,13 +37,18 @@ struct sv_weight {
     bool table; /* on the host side: rows are looked up, no product uses it */
 };
 
-/* What a product with it reads. */
+/* What a product with it reads, but for the copy that few rows may have (sv_dev_add_read). */
 static inline int64_t sv_weight_read_bytes(const struct sv_weight *w)
 {
     if (w->dense)
         return w->dense_bytes;
     return (int64_t)w->rows * w->cols * (int64_t)(w->approximate ? 1 : sv_dtype_bytes(w->dtype));
 }
+
+/* Weight bytes that a pass reads: with few rows, with more, and if every weight were read whole, in its own type. */
+struct sv_read_bytes {
+    int64_t few, many, whole;
+};
 
 static inline float sv_bf16_to_f32(uint16_t h)
 {
@@ -433,6 +438,10 @@ struct sv_backend {
                          bool *owned, struct sv_err *);
     /* Bytes of dense copies, made by reserve; how many matrices have one, and how many cannot. NULL: none. */
     int64_t (*dense_bytes)(struct sv_dev *, int32_t *n_dense, int32_t *n_plain);
+    /* What a product with few rows, at most few_rows, reads of w: bytes of its dense copy, 0 = it has none. NULL: no
+     * copies. */
+    int64_t (*few_bytes)(const struct sv_dev *, const struct sv_weight *w);
+    int32_t (*few_rows)(const struct sv_dev *);
     /* Whether upload_weight makes use of `approximate`; NULL: no. */
     bool (*approximates)(const struct sv_dev *);
     /* A weight of normal numbers times scale plus shift, made on the device from the seed: benchmarks. */
@@ -496,6 +505,9 @@ int sv_dev_host_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_
 void sv_dev_host_free(struct sv_dev *dev, void *p);
 void sv_dev_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total);
 bool sv_dev_approximates(const struct sv_dev *dev);
+/* Adds what a product with w reads. Once memory is reserved, for that makes the copies. */
+void sv_dev_add_read(const struct sv_dev *dev, const struct sv_weight *w, struct sv_read_bytes *sum);
+int64_t sv_dev_read_of(const struct sv_dev *dev, const struct sv_read_bytes *b, int32_t n_rows);
 int64_t sv_dev_dense_bytes(struct sv_dev *dev, int32_t *n_dense, int32_t *n_plain);
 int sv_dev_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
                          bool *owned, struct sv_err *err);

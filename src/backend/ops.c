@@ -140,6 +140,20 @@ bool sv_dev_approximates(const struct sv_dev *dev)
     return dev->be->approximates && dev->be->approximates(dev);
 }
 
+void sv_dev_add_read(const struct sv_dev *dev, const struct sv_weight *w, struct sv_read_bytes *sum)
+{
+    int64_t lies = sv_weight_read_bytes(w), few = dev->be->few_bytes ? dev->be->few_bytes(dev, w) : 0;
+
+    sum->few += few ? few : lies;
+    sum->many += lies;
+    sum->whole += (int64_t)w->rows * w->cols * (int64_t)sv_dtype_bytes(w->dtype);
+}
+
+int64_t sv_dev_read_of(const struct sv_dev *dev, const struct sv_read_bytes *b, int32_t n_rows)
+{
+    return dev->be->few_rows && n_rows <= dev->be->few_rows(dev) ? b->few : b->many;
+}
+
 int64_t sv_dev_dense_bytes(struct sv_dev *dev, int32_t *n_dense, int32_t *n_plain)
 {
     *n_dense = *n_plain = 0;

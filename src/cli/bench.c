@@ -114,7 +114,8 @@ static void write_records(const struct sv_cli_pair_results *r, const struct sv_e
                                         .arm = arm ? "dflash" : "plain",
                                         .sequences = row->concurrency,
                                         .samples = &row->arm[arm].rate,
-                                        .share = sv_cli_pair_share(r, &row->arm[arm]),
+                                        .share = sv_cli_pair_share(r, &row->arm[arm].gbs),
+                                        .whole_share = sv_cli_pair_share(r, &row->arm[arm].whole_gbs),
                                         .limit_gbs = r->gbs,
                                         .accept = arm ? &row->accept : NULL,
                                         .hash = row->arm[arm].hash};

@@ -56,21 +56,8 @@ static void complain(struct bench *b, int32_t i, int arm, int32_t sequences)
     sv_buf_fini(&id);
 }
 
-/* Weight bytes that the engine has read between two looks at its counters. */
-static double bytes_read(const struct bench *b, int arm, const struct sv_engine_stats *before,
-                         const struct sv_engine_stats *after)
-{
-    int64_t steps = after->n_steps - before->n_steps;
-    int64_t drafts = after->n_verify_steps - before->n_verify_steps;
-
-    if (drafts > steps) /* several sequences share a drafting pass */
-        drafts = steps;
-    return (double)steps * (double)b->info[arm].target_step_bytes +
-           (double)drafts * (double)b->info[arm].draft_step_bytes;
-}
-
 struct piece {
-    double seconds, bytes;
+    double seconds, bytes, whole_bytes; /* of weights read; had each been read in its own type */
     int64_t n_tokens;
 };
 
@@ -94,7 +81,8 @@ static int run_piece(struct bench *b, int arm, int32_t first, int32_t n, int32_t
     b->progress.done += n;
     sv_cli_progress_update(&b->progress);
     sv_get_engine_stats(b->engine[arm], &after);
-    sum->bytes += bytes_read(b, arm, &before, &after);
+    sum->bytes += (double)(after.weight_bytes - before.weight_bytes);
+    sum->whole_bytes += (double)(after.whole_weight_bytes - before.whole_weight_bytes);
     for (int32_t i = first; i < first + n; i++) {
         sum->n_tokens += sv_cli_answer_n(&b->now[i]);
         if (b->now[i].finish == SV_FINISH_ERROR)
@@ -111,6 +99,7 @@ static void add_arm(struct sv_cli_arm *a, const struct piece *p)
         return;
     sv_cli_samples_add(&a->rate, (double)p->n_tokens / p->seconds);
     sv_cli_samples_add(&a->gbs, p->bytes / p->seconds / 1e9);
+    sv_cli_samples_add(&a->whole_gbs, p->whole_bytes / p->seconds / 1e9);
 }
 
 /* One repeat of one kind in both arms; the sums also go to the row "all". */
@@ -146,6 +135,7 @@ static int run_group(struct bench *b, const struct group *g, struct sv_cli_pair_
         add_arm(&row->arm[arm], &sum[arm]);
         all[arm].seconds += sum[arm].seconds;
         all[arm].bytes += sum[arm].bytes;
+        all[arm].whole_bytes += sum[arm].whole_bytes;
         all[arm].n_tokens += sum[arm].n_tokens;
     }
     row->n_tokens = sum[0].n_tokens;
@@ -351,9 +341,9 @@ void sv_cli_pair_results_fini(struct sv_cli_pair_results *r)
 
 /* ---------------------------------------------------------------- table for people */
 
-double sv_cli_pair_share(const struct sv_cli_pair_results *r, const struct sv_cli_arm *arm)
+double sv_cli_pair_share(const struct sv_cli_pair_results *r, const struct sv_cli_samples *gbs)
 {
-    return r->gbs > 0 ? sv_cli_samples_median(&arm->gbs) / r->gbs : 0;
+    return r->gbs > 0 ? sv_cli_samples_median(gbs) / r->gbs : 0;
 }
 
 static void add_rate(struct sv_cli_table *t, const struct sv_cli_samples *s)
@@ -383,11 +373,11 @@ void sv_cli_pair_table(struct sv_cli_table *t, const struct sv_cli_pair_results 
         sv_cli_table_add(t, "%d", row->n_prompts);
         sv_cli_table_add(t, "%d", row->concurrency);
         add_rate(t, &a[0].rate);
-        sv_cli_table_add(t, "%.0f %%", 100 * sv_cli_pair_share(r, &a[0]));
+        sv_cli_table_add(t, "%.0f %%", 100 * sv_cli_pair_share(r, &a[0].gbs));
         if (!drafted)
             continue;
         add_rate(t, &a[1].rate);
-        sv_cli_table_add(t, "%.0f %%", 100 * sv_cli_pair_share(r, &a[1]));
+        sv_cli_table_add(t, "%.0f %%", 100 * sv_cli_pair_share(r, &a[1].gbs));
         sv_cli_table_add(t, "%.2fx", base > 0 ? sv_cli_samples_median(&a[1].rate) / base : 0);
         sv_cli_table_add(t, "%.2f", sv_cli_accept_mean(&row->accept));
     }

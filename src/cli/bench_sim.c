@@ -113,17 +113,15 @@ static void set_arm(struct sv_sim *s, const struct sv_sim_arm *a, const struct s
         q->width = a->width && a->width < e->width ? a->width : e->width;
 }
 
-/* Bytes that the step just planned has to read: weights once, K/V of every sequence. */
-static double bytes_of(const struct sv_engine *e, const struct sv_sim_results *r)
+/* K/V bytes that the step just planned has to read. */
+static double cache_bytes_of(const struct sv_engine *e)
 {
     const struct sv_plan *p = &e->plan;
-    double bytes = (double)r->info.target_step_bytes, positions = 0, drafting = 0;
+    double bytes = 0, positions = 0, drafting = 0;
     for (int32_t i = 0; i < p->n_segs; i++) {
         positions += p->seg[i].first + p->seg[i].n_rows;
         drafting += p->seg[i].n_draft_rows ? p->seg[i].first + p->seg[i].n_draft_rows : 0;
     }
-    if (p->n_draft_segs)
-        bytes += (double)r->info.draft_step_bytes;
     for (int32_t g = 0; g < e->cache.n_groups; g++) {
         const struct sv_cache_group_desc *d = &e->cache.group[g].d;
         double row =
@@ -162,15 +160,18 @@ int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
         rc = sv_engine_settle(e, err);
         sv_trace_start(s->trace, s->trace_mode);
     }
-    int64_t tokens = e->stats.n_tokens, start = sv_clock_ns();
+    const struct sv_engine_stats before = e->stats;
+    int64_t start = sv_clock_ns();
     for (int32_t i = 0; i < s->o->steps && !rc; i++) {
         rc = step(e, err);
         if (row)
             count_plan(e, row);
-        bytes += bytes_of(e, s->out);
+        bytes += cache_bytes_of(e);
     }
     double seconds = (double)(sv_clock_ns() - start) / 1e9;
-    tokens = e->stats.n_tokens - tokens;
+    int64_t tokens = e->stats.n_tokens - before.n_tokens;
+    int64_t weights = e->stats.weight_bytes - before.weight_bytes;
+    int64_t whole = e->stats.whole_weight_bytes - before.whole_weight_bytes;
     rc = rc ? rc : sv_engine_settle(e, err);
     e->profile = NULL;
     e->drafter = s->drafter;
@@ -180,8 +181,8 @@ int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
     row->n_tokens += tokens;
     sv_cli_samples_add(&row->rate, *rate);
     sv_cli_samples_add(&row->ms, seconds * 1e3 / s->o->steps);
-    sv_cli_samples_add(&row->share,
-                       bytes / seconds / 1e9); /* divided by the limit when it is known */
+    sv_cli_samples_add(&row->gbs, (bytes + (double)weights) / seconds / 1e9);
+    sv_cli_samples_add(&row->whole_gbs, (bytes + (double)whole) / seconds / 1e9);
     return SV_OK;
 }
 

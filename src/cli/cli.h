@@ -311,6 +311,7 @@ struct sv_cli_record {
     int32_t sequences;
     const struct sv_cli_samples *samples; /* tokens per second */
     double share, limit_gbs;              /* of the read bandwidth; 0 = not said */
+    double whole_share;                   /* had every weight been read in its own type, as bars are stated */
     const struct sv_cli_accept *accept;   /* NULL = not said */
     uint64_t hash;                        /* of all token ids; 0 = not said */
 };
@@ -329,7 +330,8 @@ struct sv_cli_pair_opts {
 };
 struct sv_cli_arm {
     struct sv_cli_samples rate; /* tokens per second, prompts included */
-    struct sv_cli_samples gbs;  /* weight bytes read a second, in 1e9 */
+    struct sv_cli_samples gbs;  /* weight bytes read a second, in 1e9 ... */
+    struct sv_cli_samples whole_gbs; /* ... and had every weight been read in its own type */
     uint64_t hash;
 };
 struct sv_cli_pair_row {
@@ -351,7 +353,7 @@ int sv_cli_pair_measure(struct sv_engine *plain, struct sv_engine *dflash,
                         struct sv_cli_pair_results *out, struct sv_err *err);
 void sv_cli_pair_results_fini(struct sv_cli_pair_results *r);
 void sv_cli_pair_table(struct sv_cli_table *t, const struct sv_cli_pair_results *r, bool drafted);
-double sv_cli_pair_share(const struct sv_cli_pair_results *r, const struct sv_cli_arm *arm);
+double sv_cli_pair_share(const struct sv_cli_pair_results *r, const struct sv_cli_samples *gbs);
 /* Index of the first token in which two answers differ, -1 when they are the same. */
 int32_t sv_cli_first_difference(const struct sv_cli_answer *a, const struct sv_cli_answer *b);
 

@@ -145,6 +145,7 @@ void sv_cli_record_columns(struct sv_cli_table *t)
                   {"repeats", true},       {"tok_s_median", true},
                   {"tok_s_min", true},     {"tok_s_max", true},
                   {"limit_gb_s", true},    {"share_of_limit", true},
+                  {"share_if_whole", true},
                   {"accept_length", true}, {"accept_histogram", false},
                   {"output_hash", false}};
 
@@ -176,6 +177,7 @@ void sv_cli_record_add(struct sv_cli_table *t, const struct sv_cli_machine *m, c
     sv_cli_table_add(t, "%.2f", sv_cli_samples_max(r->samples));
     sv_cli_table_add(t, r->limit_gbs > 0 ? "%.2f" : "", r->limit_gbs);
     sv_cli_table_add(t, r->share > 0 ? "%.4f" : "", r->share);
+    sv_cli_table_add(t, r->whole_share > 0 ? "%.4f" : "", r->whole_share);
     sv_cli_table_add(t, r->accept ? "%.3f" : "", r->accept ? sv_cli_accept_mean(r->accept) : 0);
     sv_buf_init(&hist);
     if (r->accept)

@@ -226,9 +226,9 @@ int sv_sim_parse_profiles(struct sv_sim_opts *o, const char *text)
 
 /* ---------------------------------------------------------------- results */
 
-static double share_of(const struct sv_sim_results *r, const struct sv_sim_row *row)
+static double share_of(const struct sv_sim_results *r, const struct sv_cli_samples *gbs)
 {
-    return r->gbs > 0 ? sv_cli_samples_median(&row->share) / r->gbs : 0;
+    return r->gbs > 0 ? sv_cli_samples_median(gbs) / r->gbs : 0;
 }
 
 static double mean_accept(const struct sv_sim_row *r)
@@ -271,7 +271,7 @@ static void people_rows(const struct sv_sim_results *r, struct sv_cli_table *t)
         sv_cli_table_add(t, "%.1f ± %.1f", sv_cli_samples_median(&row->rate),
                          (sv_cli_samples_max(&row->rate) - sv_cli_samples_min(&row->rate)) / 2);
         sv_cli_table_add(t, "%.3f", sv_cli_samples_median(&row->ms));
-        sv_cli_table_add(t, "%.1f %%", 100 * share_of(r, row));
+        sv_cli_table_add(t, "%.1f %%", 100 * share_of(r, &row->gbs));
         sv_cli_table_add(t, "%.2f", mean_accept(row));
         sv_cli_table_add(t, "%.2f", row->n_segs ? (double)row->n_rows / (double)row->n_segs : 0);
         sv_cli_table_add(t, "%s", widths.data ? widths.data : "");
@@ -365,7 +365,7 @@ static void write_people(const struct sv_sim_results *r, const char *model, int 
     sv_buf_printf(
         out,
         "\n\"Of limit\" is the bytes of weights and K/V that the steps had to read, over the time "
-        "they took, as a share of the read bandwidth.\n");
+        "they took, as a share of the read bandwidth. Weights count as they lie in memory, in fewer bits where they do.\n");
     if (r->policy)
         sv_cli_policy_reasons(r->policy, out);
 }
@@ -411,6 +411,7 @@ static void write_records(const struct sv_sim_results *r, const char *model, int
                   {"ms_step", true},
                   {"limit_gb_s", true},
                   {"share_of_limit", true},
+                  {"share_if_whole", true},
                   {"accept_length", true},
                   {"rows_per_sequence", true},
                   {"widths_percent", false},
@@ -439,7 +440,8 @@ static void write_records(const struct sv_sim_results *r, const char *model, int
         sv_cli_table_add(&t, "%.2f", sv_cli_samples_max(&row->rate));
         sv_cli_table_add(&t, "%.4f", sv_cli_samples_median(&row->ms));
         sv_cli_table_add(&t, "%.2f", r->gbs);
-        sv_cli_table_add(&t, "%.4f", share_of(r, row));
+        sv_cli_table_add(&t, "%.4f", share_of(r, &row->gbs));
+        sv_cli_table_add(&t, "%.4f", share_of(r, &row->whole_gbs));
         sv_cli_table_add(&t, "%.3f", mean_accept(row));
         sv_cli_table_add(&t, "%.3f", row->n_segs ? (double)row->n_rows / (double)row->n_segs : 0);
         sv_cli_table_add(&t, "%s", widths.data ? widths.data : "");
@@ -461,7 +463,7 @@ static void write_records(const struct sv_sim_results *r, const char *model, int
         sv_cli_table_add(&t, "%.2f", n * 1e3 / sv_cli_samples_min(&r->prefill.ms));
         sv_cli_table_add(&t, "%.4f", ms);
         sv_cli_table_add(&t, "%.2f", r->gbs);
-        for (int k = 0; k < 5; k++)
+        for (int k = 0; k < 6; k++)
             sv_cli_table_add(&t, "%s", "");
         sv_cli_table_add(&t, "%.3f", r->prefill.flops / ms / 1e9);
     }

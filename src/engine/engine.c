@@ -322,6 +322,10 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
     };
     int rc = sv_dev_reserve(e->dev, &lim, err);
     if (!rc)
+        sv_model_reads(&e->model, &e->target_reads);
+    if (!rc && e->drafter && e->drafter->ops->reads)
+        e->drafter->ops->reads(e->drafter, &e->draft_reads);
+    if (!rc)
         rc = sv_acts_open(&e->acts, e->dev, &sizes, err);
     for (size_t i = 0; i < sizeof own / sizeof own[0] && !rc; i++)
         if (own[i].n_bytes)

@@ -333,6 +333,7 @@ struct sv_engine {
     uint64_t next_id;
     struct sv_arena arena;        /* engine life time */
     struct sv_engine_stats stats;
+    struct sv_read_bytes target_reads, draft_reads; /* of a pass */
     int64_t phase_ns[SV_PHASES];
     struct sv_accept_stats accept;
     struct sv_gen_config gen;     /* checked at open; what a server offers as its defaults */

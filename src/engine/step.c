@@ -441,6 +441,15 @@ static void advance_seg(struct sv_engine *e, int32_t s)
     sv_sched_unseat(&e->sched, &e->cache, q);
 }
 
+/* A pass over so many rows, 0 = there was none. */
+static void count_reads(struct sv_engine *e, const struct sv_read_bytes *b, int32_t n_rows)
+{
+    if (!n_rows)
+        return;
+    e->stats.weight_bytes += sv_dev_read_of(e->dev, b, n_rows);
+    e->stats.whole_weight_bytes += b->whole;
+}
+
 static void advance(struct sv_engine *e)
 {
     int64_t ns = sv_clock_ns();
@@ -455,6 +464,8 @@ static void advance(struct sv_engine *e)
     if (e->plan.promised > 0)
         sv_policy_brought(e->policy, e->plan.promised, brought);
     e->stats.n_steps++;
+    count_reads(e, &e->target_reads, e->plan.told.n_rows);
+    count_reads(e, &e->draft_reads, e->plan.told.n_draft_rows);
     lap(e, SV_PHASE_ADVANCE, &ns);
 }
 

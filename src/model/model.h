@@ -83,7 +83,8 @@ struct sv_weights {
     const struct sv_ckpt *ckpt; /* NULL: random weights of whatever shape is asked for */
     const char *prefix;     /* "model." or "" */
     const void **owned;     /* device buffers to free */
-    int32_t n_owned, cap_owned;
+    struct sv_weight *taken; /* in the order of taking */
+    int32_t n_owned, n_taken, cap_owned; /* cap: of both */
     struct sv_arena arena;
     int64_t n_bytes;        /* of everything taken, once each, as published */
     int64_t read_bytes;     /* the same as the device keeps it */
@@ -93,6 +94,8 @@ struct sv_weights {
 int sv_weights_open(struct sv_weights *w, struct sv_dev *dev, const struct sv_ckpt *ckpt,
                     struct sv_err *err);
 void sv_weights_close(struct sv_weights *w);
+/* Adds what a pass reads of the first n taken (sv_dev_add_read). */
+void sv_weights_add_read(const struct sv_weights *w, int32_t n, struct sv_read_bytes *sum);
 /* Takes the tensor named by prefix + printf(fmt...), which must be (rows, cols) or, with rows 1, (cols). */
 int sv_weights_take(struct sv_weights *w, struct sv_weight *out, int32_t rows, int32_t cols,
                     struct sv_err *err, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
@@ -110,7 +113,7 @@ struct sv_model {
     struct sv_stack stack;
     struct sv_weight embed; /* (vocab, hidden) */
     struct sv_weight head;  /* (vocab, hidden), the same as embed when tied */
-    int64_t step_bytes;     /* weight bytes a decode step reads: layers, norms, head */
+    int32_t n_step_weights; /* of weights.taken, the layers and norms, which every pass reads */
 };
 /* Loads DIR onto dev, with rotary tables for n_positions (0 = all of max_position). */
 int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
@@ -119,6 +122,8 @@ int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32
 int sv_model_open_random(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
                          struct sv_err *err);
 void sv_model_close(struct sv_model *m);
+/* Weight bytes of a pass: layers, norms, head. */
+void sv_model_reads(const struct sv_model *m, struct sv_read_bytes *sum);
 /* Cache groups the model's layers need: fills desc (geometry only) and sets cache_group/cache_layer of the
  * layers, numbering groups from first_group. Returns how many. */
 int32_t sv_stack_cache_groups(struct sv_stack *st, const char *name, int32_t first_group,

@@ -28,7 +28,7 @@ static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, i
         rc = sv_weights_open(&m->weights, dev, random ? NULL : &m->ckpt, err);
     if (!rc)
         rc = sv_weights_take_stack(&m->weights, &m->stack, cfg, n_positions, err);
-    m->step_bytes = m->weights.read_bytes;
+    m->n_step_weights = m->weights.n_taken;
     m->weights.table = !cfg->tie_embeddings;
     if (!rc)
         rc = sv_weights_take(&m->weights, &m->embed, cfg->vocab_size, cfg->hidden_size, err,
@@ -38,12 +38,17 @@ static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, i
     if (!rc && !cfg->tie_embeddings)
         rc = sv_weights_take(&m->weights, &m->head, cfg->vocab_size, cfg->hidden_size, err,
                              "lm_head.weight");
-    m->step_bytes += sv_weight_read_bytes(&m->head);
     if (rc) {
         sv_model_close(m);
         sv_err_prefix(err, "%s", dir);
     }
     return rc;
+}
+
+void sv_model_reads(const struct sv_model *m, struct sv_read_bytes *sum)
+{
+    sv_weights_add_read(&m->weights, m->n_step_weights, sum);
+    sv_dev_add_read(m->dev, &m->head, sum);
 }
 
 int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,

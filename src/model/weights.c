@@ -21,7 +21,8 @@ int sv_weights_open(struct sv_weights *w, struct sv_dev *dev, const struct sv_ck
     /* Every tensor at most once, and the rotary table. */
     w->cap_owned = (ckpt ? ckpt->n_tensors : MAX_RANDOM_TENSORS) + 2;
     w->owned = sv_arena_alloc(&w->arena, (size_t)w->cap_owned * sizeof *w->owned);
-    if (!w->owned) {
+    w->taken = sv_arena_alloc(&w->arena, (size_t)w->cap_owned * sizeof *w->taken);
+    if (!w->owned || !w->taken) {
         sv_weights_close(w);
         return sv_fail(err, SV_ENOMEM, -1, "weights: table");
     }
@@ -34,6 +35,19 @@ void sv_weights_close(struct sv_weights *w)
         sv_dev_free(w->dev, (void *)(uintptr_t)w->owned[i]);
     sv_arena_fini(&w->arena);
     memset(w, 0, sizeof *w);
+}
+
+void sv_weights_add_read(const struct sv_weights *w, int32_t n, struct sv_read_bytes *sum)
+{
+    for (int32_t i = 0; i < n; i++)
+        sv_dev_add_read(w->dev, &w->taken[i], sum);
+}
+
+static void note(struct sv_weights *w, const struct sv_weight *made)
+{
+    SV_REQUIRE(w->n_taken < w->cap_owned);
+    w->taken[w->n_taken++] = *made;
+    w->read_bytes += sv_weight_read_bytes(made);
 }
 
 static int upload(struct sv_weights *w, const struct sv_weight *host, struct sv_weight *out,
@@ -67,7 +81,7 @@ static int make_random(struct sv_weights *w, struct sv_weight *out, int32_t rows
         return rc;
     w->owned[w->n_owned++] = out->data;
     w->n_bytes += 2 * (int64_t)rows * cols;
-    w->read_bytes += sv_weight_read_bytes(out);
+    note(w, out);
     return SV_OK;
 }
 
@@ -101,7 +115,8 @@ int sv_weights_take(struct sv_weights *w, struct sv_weight *out, int32_t rows, i
                                       .approximate = w->approximate,
                                       .table = w->table},
                   out, err);
-    w->read_bytes += rc ? 0 : sv_weight_read_bytes(out);
+    if (!rc)
+        note(w, out);
     return rc;
 }
 

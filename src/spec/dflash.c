@@ -163,11 +163,19 @@ static void dflash_observe(struct sv_drafter *d, const struct sv_observe_pass *p
                                                            .y = f->y});
 }
 
+static void dflash_reads(const struct sv_drafter *d, struct sv_read_bytes *sum)
+{
+    const struct dflash *f = (const struct dflash *)(const void *)d;
+    sv_weights_add_read(&f->weights, f->weights.n_taken, sum);
+    sv_dev_add_read(f->weights.dev, &f->head, sum);
+}
+
 static const struct sv_drafter_ops dflash_ops = {
     .close = dflash_close,
     .cache_groups = dflash_cache_groups,
     .sizes = dflash_sizes,
     .bind = dflash_bind,
+    .reads = dflash_reads,
     .propose = dflash_propose,
     .observe = dflash_observe,
 };
@@ -255,11 +263,9 @@ static int open_draft(struct sv_drafter **d, const struct sv_model *target, cons
     f->base.n_taps = f->cfg.n_taps;
     f->base.tap_ids = f->cfg.taps;
     f->base.hidden = target->cfg.hidden_size;
-    /* A drafting pass reads the draft's layers and the target's head; fc belongs to observe. */
     f->base.weight_bytes = f->weights.read_bytes + f->shared.read_bytes;
     f->base.row_bytes = (int64_t)(f->stack.hidden + context_width(f)) *
                         (int64_t)sv_dtype_bytes(sv_dev_act_dtype(target->dev));
-    f->base.step_bytes = f->weights.read_bytes + sv_weight_read_bytes(&f->head);
     *d = &f->base;
     return SV_OK;
 }

@@ -62,6 +62,8 @@ struct sv_drafter_ops {
     /* Takes its own buffers for at most max_rows observed rows, and the opened cache. NULL: none. */
     int (*bind)(struct sv_drafter *d, const struct sv_cache *cache, int32_t max_rows,
                 struct sv_err *err);
+    /* Adds the weight bytes that a drafting pass reads, head included. NULL: none. */
+    void (*reads)(const struct sv_drafter *d, struct sv_read_bytes *sum);
     void (*fill)(struct sv_drafter *d, const struct sv_draft_hint *hint, int32_t n, int32_t *ids);
     void (*propose)(struct sv_drafter *d, const struct sv_draft_pass *p);
     void (*observe)(struct sv_drafter *d, const struct sv_observe_pass *p);
@@ -75,7 +77,6 @@ struct sv_drafter {
     int32_t hidden;         /* the width of a tap */
     int64_t weight_bytes;   /* of its own, as the device keeps them */
     int64_t row_bytes;      /* device scratch that bind takes for each observed row */
-    int64_t step_bytes;     /* weight bytes one drafting pass must read, head included */
 };
 void sv_drafter_close(struct sv_drafter *d); /* NULL is fine */
 

@@ -96,24 +96,24 @@ sim 0 --mode plain,dflash,auto --widths 2,8 --accept-profile never,always -o csv
 equal "$(wc -l <"$tmp/out")" 17
 equal "$(grep -c ',width 8,.*,always,yes,' "$tmp/out")" 2
 # What is always accepted is as long as the width; what never is brings one token a step.
-equal "$(grep ',width 8,.*,always,' "$tmp/out" | cut -d, -f23 | sort -u)" 8.000
-equal "$(grep ',width 8,.*,never,' "$tmp/out" | cut -d, -f23 | sort -u)" 1.000
+equal "$(grep ',width 8,.*,always,' "$tmp/out" | cut -d, -f24 | sort -u)" 8.000
+equal "$(grep ',width 8,.*,never,' "$tmp/out" | cut -d, -f24 | sort -u)" 1.000
 printf '0 0 1\n' >"$tmp/three"
 sim 0 --mode dflash,verify --widths 2,8 --accept-profile "$tmp/three" -o csv --profile-ops "$tmp/ops"
-equal "$(grep ',verify 8,' "$tmp/out" | cut -d, -f23 | sort -u)" 3.000
+equal "$(grep ',verify 8,' "$tmp/out" | cut -d, -f24 | sort -u)" 3.000
 # Where the time goes: every arm and level, with the drafter's ops where it drafts.
 equal "$(grep -c '^## ' "$tmp/ops")" 8
 equal "$(sed -n '/^## verify 8, 1 /,/^| all/p' "$tmp/ops" | grep -c draft_context_kv)" 0
 equal "$(sed -n '/^## width 8, 1 /,/^| all/p' "$tmp/ops" | grep -c draft_context_kv)" 1
-equal "$(grep ',width 8,' "$tmp/out" | cut -d, -f23 | sort -u)" 3.000
-equal "$(grep ',width 2,' "$tmp/out" | cut -d, -f23 | sort -u)" 2.000
+equal "$(grep ',width 8,' "$tmp/out" | cut -d, -f24 | sort -u)" 3.000
+equal "$(grep ',width 2,' "$tmp/out" | cut -d, -f24 | sort -u)" 2.000
 printf '1 x\n' >"$tmp/bad"
 sim 2 --mode dflash --accept-profile "$tmp/bad"
 err_says 'byte 2'
 # Recorded steps: lengths come from them, and the shares of drafts with them; the policy with and without cuts.
 printf 'steps\n3 0.9 0.8 0.1\n3 0.7 0.6 0.2\n' >"$tmp/steps"
 sim 0 --mode dflash,auto,uncut --widths 8 --accept-profile "$tmp/steps" -o csv
-equal "$(grep ',width 8,' "$tmp/out" | cut -d, -f23 | sort -u)" 3.000
+equal "$(grep ',width 8,' "$tmp/out" | cut -d, -f24 | sort -u)" 3.000
 equal "$(grep -c ',uncut,' "$tmp/out")" "$(grep -c ',auto,' "$tmp/out")"
 printf 'steps\n3 0.5 2\n' >"$tmp/bad"
 sim 2 --mode dflash --accept-profile "$tmp/bad"

@@ -409,6 +409,8 @@ void sv_cuda_dense_forget(struct sv_cuda *cu, const void *data);
 int sv_cuda_dense_reserve(struct sv_cuda *cu, struct sv_err *err);
 const void *sv_cuda_dense_of(const struct sv_cuda *cu, const void *data);
 int64_t sv_cuda_dense_bytes(struct sv_dev *dev, int32_t *n_dense, int32_t *n_plain);
+int64_t sv_cuda_few_bytes(const struct sv_dev *dev, const struct sv_weight *w);
+int32_t sv_cuda_few_rows(const struct sv_dev *dev); /* gemm.cu */
 void sv_cuda_dense_close(struct sv_cuda *cu);
 
 #endif

@@ -301,3 +301,9 @@ int64_t sv_cuda_dense_bytes(struct sv_dev *dev, int32_t *n_dense, int32_t *n_pla
     }
     return total;
 }
+
+int64_t sv_cuda_few_bytes(const struct sv_dev *dev, const struct sv_weight *w)
+{
+    const struct sv_cuda *cu = (const struct sv_cuda *)(const void *)dev;
+    return sv_cuda_dense_of(cu, w->data) ? (int64_t)sv_dense_bytes(w->rows, w->cols) : 0;
+}

@@ -344,6 +344,8 @@ static struct sv_backend cuda_table(void)
     be.upload_weight = sv_cuda_upload_weight;
     be.random_weight = sv_cuda_random_weight;
     be.dense_bytes = sv_cuda_dense_bytes;
+    be.few_bytes = sv_cuda_few_bytes;
+    be.few_rows = sv_cuda_few_rows;
     be.approximates = cuda_approximates;
     be.upload = sv_cuda_upload;
     be.download = sv_cuda_download;

@@ -118,6 +118,12 @@ static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
         sv_gemm_sm90(cu, x, ldx, k, a);
 }
 
+int32_t sv_cuda_few_rows(const struct sv_dev *dev)
+{
+    const struct sv_cuda *cu = (const struct sv_cuda *)(const void *)dev;
+    return cu->set == SV_CUDA_SM90 ? sv_gemm_dense_rows(cu) : 0;
+}
+
 static int32_t tiles_of(const struct sv_gemm_args *a, int32_t k)
 {
     return a->bytes ? sv_fp8_tiles(k) : sv_tiles(k);

@@ -156,6 +156,7 @@ bool sv_gemm_fp8_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k
 /* ---- gemm_dense_sm90.cu: few rows, where all parts have dense weights; false: nothing done. The same bits as
  * sv_gemm_sm90. */
 int sv_gemm_dense_open(struct sv_cuda *cu, struct sv_err *err);
+int32_t sv_gemm_dense_rows(const struct sv_cuda *cu); /* how many are few */
 bool sv_gemm_dense(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                    struct sv_gemm_args *a);
 /* ---- gemm_portable.cu: blocks of 64 weight rows */

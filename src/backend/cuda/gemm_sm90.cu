@@ -326,11 +326,16 @@ int sv_gemm_dense_open(struct sv_cuda *cu, struct sv_err *err)
     return let_shared(widths, N_WIDTHS, err);
 }
 
+int32_t sv_gemm_dense_rows(const struct sv_cuda *cu)
+{
+    return cu->gemm->tune_dense ? cu->gemm->tune_dense : (int32_t)DENSE_ROWS;
+}
+
 bool sv_gemm_dense(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                    struct sv_gemm_args *a)
 {
     const struct sv_cuda_gemm_state *g = cu->gemm;
-    if (a->n_rows > (g->tune_dense ? g->tune_dense : (int32_t)DENSE_ROWS))
+    if (a->n_rows > sv_gemm_dense_rows(cu))
         return false;
     for (int32_t p = 0; p < a->n_parts; p++)
         if (!a->part[p].dense)
