@@ -3,8 +3,8 @@
  * packed ones, on a GPU machine.
  *
  * dense_cuda check: every way and many row counts, bits against the packed weights, numbers that do
- * not fit among them; dense_cuda bench: the same, then a captured graph of 36 layers of Qwen3-8B's
- * shapes and ring depths. Stands on gemm_cuda.cu, whose helpers, stack of layers and timing it
+ * not fit among them; dense_cuda bench [CSV [ROWS...]]: the same, then a captured graph of 36 layers
+ * of Qwen3-8B's shapes, ring depths, a warm card; with row counts, these alone without checks. Stands on gemm_cuda.cu, whose helpers, stack of layers and timing it
  * takes in. The weights are nearly normal (sums of four uniform numbers). Exit status 1 when a
  * check fails. Must not: compare figures of different runs.
  */
@@ -167,14 +167,13 @@ static const struct {
                   {"head_argmax", WITH_HEAD}};
 enum { N_DENSE_WAYS = sizeof dense_ways / sizeof *dense_ways };
 
-static void dense_rows(struct sv_cuda *cu, const struct stack *s)
+static void dense_rows(struct sv_cuda *cu, const struct stack *s, const int32_t *counts, int n_counts)
 {
-    static const int32_t counts[] = {1, 16, 32, 33, 48, 64, 65, 96, 97, 112, 128};
     printf("us a layer");
     for (int w = 0; w < N_DENSE_WAYS; w++)
         printf(" | %s", dense_ways[w].name);
     printf("\n");
-    for (size_t c = 0; c < 2 * (sizeof counts / sizeof *counts); c++) {
+    for (int c = 0; c < 2 * n_counts; c++) {
         const int32_t n = counts[c / 2];
         cu->gemm->tune_dense = c % 2 ? 0 : -1;
         printf("%3d %-6s", n, c % 2 ? "dense" : "packed");
@@ -275,13 +274,17 @@ static void dense_sweep(struct sv_cuda *cu, const struct stack *s)
 
 int main(int argc, char **argv)
 {
-    const bool check_only = argc > 1 && !strcmp(argv[1], "check");
+    const bool check_only = argc > 1 && !strcmp(argv[1], "check"), rows_only = argc > 3;
+    int32_t counts[32] = {1, 16, 32, 33, 48, 64, 65, 96, 97, 112, 128};
+    int n_counts = 11;
     const double t = now();
     struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
     static struct stack s;
     cu.dense_mode = SV_DENSE_ON;
     long failed = 0;
-    for (size_t i = 0; i < sizeof dense_cases / sizeof *dense_cases; i++)
+    for (int i = 3; i < argc && i < 32; i++)
+        counts[i - 3] = atoi(argv[i]), n_counts = i - 2;
+    for (size_t i = 0; i < sizeof dense_cases / sizeof *dense_cases && !rows_only; i++)
         failed += check_dense(&cu, &dense_cases[i]);
     csv = argc > 2 ? fopen(argv[2], "w") : NULL;
     if (csv)
@@ -290,12 +293,15 @@ int main(int argc, char **argv)
             "kernels,what,variant,rows,us_per_layer,GB/s,share_of_read,TFLOP/s,spread_percent\n");
     make_stack(&s, 256);
     read_gbs = read_bandwidth(&s);
-    printf("read bandwidth %.0f GB/s: a layer in 16 bits %.2f us, in 13 bits %.2f\n", read_gbs,
-           bytes_of(ALL, 1) / read_gbs / 1e3, bytes_of(ALL, 1) / read_gbs / 1e3 * 13 / 16);
+    const double bits = 8.0 * SV_DENSE_TILE_BYTES / (SV_TILE * SV_TILE);
+    printf("read bandwidth %.0f GB/s: a layer in 16 bits %.2f us, in %.3f %.2f\n", read_gbs,
+           bytes_of(ALL, 1) / read_gbs / 1e3, bits, bytes_of(ALL, 1) / read_gbs / 1e3 * bits / 16);
     note_stack(&cu, &s);
-    failed += check_dense_chain(&cu, &s);
-    if (!check_only) {
-        dense_rows(&cu, &s);
+    if (!rows_only)
+        failed += check_dense_chain(&cu, &s);
+    if (!check_only)
+        dense_rows(&cu, &s, counts, n_counts);
+    if (!check_only && !rows_only) {
         dense_sweep(&cu, &s);
         steady_rows(&cu, &s);
     }

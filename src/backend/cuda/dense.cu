@@ -1,6 +1,6 @@
 /*
- * dense.cu - makes dense weights (dense.cuh) of packed ones, on the device: counts exponents, chooses the base that
- * leaves out the fewest numbers, encodes. Keeps which weight has a dense copy.
+ * dense.cu - makes dense weights (dense.cuh) of packed ones, on the device: counts a band's exponents, chooses the
+ * base that leaves out the fewest numbers, encodes. Keeps which weight has a dense copy.
  *
  * upload.cu notes every packed matrix; reserve, which comes when all weights are loaded and what memory is left is
  * known, makes the copies, or none; gemm.cu looks them up. Must not: run in the step, but for the look-up; decide a
@@ -30,17 +30,20 @@ struct sv_cuda_dense {
 
 /* ---------------------------------------------------------------- making them */
 
-/* Numbers by exponent field; each warp counts in memory of its own. */
-static __global__ void count_kernel(const uint4 *packed, size_t n, struct sv_dense_head *head)
+enum { EXPONENTS = 256 };
+
+/* The base that leaves out the fewest of the band's numbers; rather room above than below. Threads of a block. */
+static __device__ int32_t base_of(const uint4 *packed, size_t n, uint32_t (*count)[EXPONENTS])
 {
-    __shared__ uint32_t count[8][256];
-    for (int32_t i = threadIdx.x; i < 8 * 256; i += blockDim.x)
-        count[i / 256][i % 256] = 0;
-    sv_pdl_wait();
+    __shared__ unsigned long long best;
+    const uint32_t t = threadIdx.x;
+    uint32_t *own = count[t / 32];
+    for (int32_t i = (int32_t)t; i < 4 * EXPONENTS; i += 128)
+        count[i / EXPONENTS][i % EXPONENTS] = 0;
+    if (t == 0)
+        best = 0;
     __syncthreads();
-    uint32_t *own = count[threadIdx.x / 32];
-    const size_t stride = (size_t)gridDim.x * blockDim.x;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
+    for (size_t i = t; i < n; i += 128) {
         const uint4 v = packed[i];
         const uint32_t w[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
@@ -51,99 +54,89 @@ static __global__ void count_kernel(const uint4 *packed, size_t n, struct sv_den
         }
     }
     __syncthreads();
-    uint32_t sum = 0;
-    for (int w = 0; w < 8; w++)
-        sum += count[w][threadIdx.x];
-    if (sum)
-        atomicAdd(&head->count[threadIdx.x], sum);
-}
-
-static __global__ void choose_kernel(struct sv_dense_head *head)
-{
-    sv_pdl_wait();
-    uint32_t best = 0, best_base = 0;
-    for (uint32_t base = 0; base <= SV_DENSE_MAX_BASE; base += 2) {
-        uint32_t inside = 0;
-        for (uint32_t e = 1; e <= SV_DENSE_SPAN; e++)
-            inside += head->count[base + e];
-        if (inside >= best) { /* room above rather than below */
-            best = inside;
-            best_base = base;
-        }
+    if (t <= SV_DENSE_MAX_BASE) {
+        unsigned long long inside = 0;
+        for (uint32_t e = t + 1; e <= t + SV_DENSE_SPAN; e++)
+            inside += count[0][e] + count[1][e] + count[2][e] + count[3][e];
+        atomicMax(&best, inside << 7 | t);
     }
-    head->base = best_base;
-    head->scale = (best_base + 127) * 0x00800080u;
-    head->n_patches = head->refused = 0;
+    __syncthreads();
+    return (int32_t)(best & 127);
 }
 
 /* A block a band, a warp a strip. */
 static __global__ void encode_kernel(const uint8_t *packed, int32_t n_k, uint8_t *tiles,
-                                     uint32_t *counts, struct sv_dense_patch *patches,
+                                     struct sv_dense_band *bands, struct sv_dense_more *more,
                                      struct sv_dense_head *head)
 {
-    __shared__ uint32_t n_patches;
-    const int32_t t = threadIdx.x, lane = t % 32, band = blockIdx.x;
+    __shared__ uint32_t count[4][EXPONENTS], slot[4][SV_DENSE_SLOTS], n_slots[4], n_more;
+    const int32_t t = threadIdx.x, lane = t % 32, strip = t / 32, band = blockIdx.x;
     if (t == 0)
-        n_patches = 0;
+        n_more = 0;
     sv_pdl_wait();
-    const int32_t base = (int32_t)head->base;
     packed += (size_t)band * (size_t)n_k * SV_TILE_BYTES;
     tiles += (size_t)band * (size_t)n_k * SV_DENSE_TILE_BYTES;
-    patches += (size_t)band * SV_DENSE_PATCHES;
+    more += (size_t)band * SV_DENSE_MORE;
+    const int32_t base = base_of((const uint4 *)packed, (size_t)n_k * (SV_TILE_BYTES / 16), count);
     for (int32_t kk = 0; kk < n_k; kk++, packed += SV_TILE_BYTES, tiles += SV_DENSE_TILE_BYTES) {
-        uint32_t pair[SV_DENSE_PAIRS], word[13];
-        __syncthreads(); /* patches stand in the order of tiles */
+        uint32_t pair[SV_DENSE_PAIRS], word[SV_DENSE_WORDS];
+        if (lane < SV_DENSE_SLOTS)
+            slot[strip][lane] = SV_DENSE_NO_PATCH;
+        if (lane == 0)
+            n_slots[strip] = 0;
+        __syncthreads(); /* further patches stand in the order of tiles */
 #pragma unroll
         for (int i = 0; i < SV_DENSE_PAIRS; i++)
-            pair[i] = *(const uint32_t *)(packed +
-                                          2 * sv_tile_at(t / 32 * 16 + sv_dense_row(lane, i),
-                                                         sv_dense_col(lane, i)));
+            pair[i] = *(const uint32_t *)(packed + 2 * sv_tile_at(strip * 16 + sv_dense_row(lane, i),
+                                                                  sv_dense_col(lane, i)));
 #pragma unroll
-        for (int i = 0; i < SV_DENSE_PAIRS; i++) {
-            const int32_t lo = sv_dense_shift(pair[i] & 0xffff, base),
-                          hi = sv_dense_shift(pair[i] >> 16, base);
-            if (lo >= 0 && hi >= 0) {
-                pair[i] = (uint32_t)lo | (uint32_t)hi << 16;
+        for (int i = 0; i < 2 * SV_DENSE_PAIRS; i++) {
+            const uint32_t number = pair[i / 2] >> 16 * (i & 1) & 0xffff,
+                           others = pair[i / 2] & (i & 1 ? 0xffffu : 0xffff0000u);
+            const int32_t kept = sv_dense_shift(number, base);
+            pair[i / 2] = others | (kept < 0 ? 0 : (uint32_t)kept << 16 * (i & 1));
+            if (kept >= 0)
+                continue;
+            const uint32_t patch = sv_dense_patch(strip, lane, i / 2, i & 1, number);
+            const uint32_t at = atomicAdd(&n_slots[strip], 1u);
+            if (at < SV_DENSE_SLOTS) {
+                slot[strip][at] = patch;
                 continue;
             }
-            const uint32_t at = atomicAdd(&n_patches, 1u);
-            if (at < SV_DENSE_PATCHES) {
-                const struct sv_dense_patch p = {(uint16_t)kk, (uint16_t)(t * 16 + i), pair[i]};
-                patches[at] = p;
+            const uint32_t to = atomicAdd(&n_more, 1u);
+            if (to < SV_DENSE_MORE) {
+                const struct sv_dense_more m = {(uint32_t)kk, patch};
+                more[to] = m;
             }
-            pair[i] = 0;
         }
         sv_dense_encode(pair, word);
-        uint4 *strip = (uint4 *)(tiles + t / 32 * SV_DENSE_STRIP_BYTES);
-        strip[lane] = make_uint4(word[0], word[1], word[2], word[3]);
-        strip[32 + lane] = make_uint4(word[4], word[5], word[6], word[7]);
-        strip[64 + lane] = make_uint4(word[8], word[9], word[10], word[11]);
-        ((uint32_t *)(strip + 96))[lane] = word[12];
+        __syncwarp();
+        uint4 *to = (uint4 *)(tiles + strip * SV_DENSE_STRIP_BYTES);
+        for (int q = 0; q < SV_DENSE_WORDS / 4; q++)
+            to[32 * q + lane] =
+                make_uint4(word[4 * q], word[4 * q + 1], word[4 * q + 2], word[4 * q + 3]);
+        if (lane < SV_DENSE_SLOTS)
+            ((uint32_t *)(to + 8 * SV_DENSE_WORDS))[lane] = slot[strip][lane];
     }
     __syncthreads();
     if (t != 0)
         return;
-    counts[band] = min(n_patches, (uint32_t)SV_DENSE_PATCHES);
-    if (n_patches)
-        atomicAdd(&head->n_patches, n_patches);
-    if (n_patches > SV_DENSE_PATCHES)
+    bands[band].scale = (uint32_t)(base + 127) * 0x00800080u;
+    bands[band].n_more = min(n_more, (uint32_t)SV_DENSE_MORE);
+    if (n_more > SV_DENSE_MORE)
         atomicAdd(&head->refused, 1u);
 }
 
 void sv_cuda_dense_make(struct sv_cuda *cu, const void *packed, int32_t rows, int32_t cols,
                         void *dense)
 {
-    SV_REQUIRE(sv_tiles(cols) <= UINT16_MAX);
     uint8_t *at = (uint8_t *)dense;
-    struct sv_dense_head *head = (struct sv_dense_head *)dense;
     sv_cuda_check(cu, cudaMemsetAsync(dense, 0, SV_DENSE_HEAD_BYTES, cu->stream), "dense weights");
-    sv_cuda_launch(cu, "dense weights", count_kernel, dim3((unsigned)cu->n_sms * 8), dim3(256), 0,
-                   (const uint4 *)packed, sv_packed_bytes(rows, cols) / 16, head);
-    sv_cuda_launch(cu, "dense weights", choose_kernel, dim3(1), dim3(1), 0, head);
     sv_cuda_launch(cu, "dense weights", encode_kernel, dim3((unsigned)sv_tiles(rows)), dim3(128), 0,
                    (const uint8_t *)packed, sv_tiles(cols), at + SV_DENSE_HEAD_BYTES,
-                   (uint32_t *)(at + sv_dense_counts_at(rows, cols)),
-                   (struct sv_dense_patch *)(at + sv_dense_patches_at(rows, cols)), head);
+                   (struct sv_dense_band *)(at + sv_dense_bands_at(rows, cols)),
+                   (struct sv_dense_more *)(at + sv_dense_more_at(rows, cols)),
+                   (struct sv_dense_head *)dense);
 }
 
 /* ---------------------------------------------------------------- which weights have them */
@@ -151,7 +144,7 @@ void sv_cuda_dense_make(struct sv_cuda *cu, const void *packed, int32_t rows, in
 int sv_cuda_dense_note(struct sv_cuda *cu, const struct sv_weight *w, struct sv_err *err)
 {
     if (cu->dense_mode == SV_DENSE_OFF || cu->set != SV_CUDA_SM90 || cu->act != SV_BF16 ||
-        !sv_gemm_is_packed(w) || w->approximate || w->cols % 8 != 0 || w->table || sv_tiles(w->cols) > UINT16_MAX)
+        !sv_gemm_is_packed(w) || w->approximate || w->cols % 8 != 0 || w->table)
         return SV_OK;
     if (!cu->dense)
         cu->dense = (struct sv_cuda_dense *)sv_calloc(1, sizeof *cu->dense);

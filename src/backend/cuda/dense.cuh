@@ -1,16 +1,17 @@
 /*
- * dense.cuh - the layout of dense weights: bf16 matrices in 13 bits a number, without loss.
+ * dense.cuh - the layout of dense weights: bf16 matrices in 12 bits a number, without loss.
  *
  * Included by dense.cu, which makes them of the tiles of pack.cuh, by gemm_dense_sm90.cu, which reads them, and by
  * a unit test in plain C. A number keeps its low byte, which is the exponent's last bit and the mantissa, its sign, and
- * four bits of a code: 31 exponents above the matrix's base, which is even. Expanding puts the bytes together and
- * multiplies by 2^base, which is exact and leaves zero zero. The few numbers of a matrix that its 31 exponents do not
- * reach lie beside it in full, as patches. Must not: know anything but index arithmetic.
+ * three bits of a code: 15 exponents above a base of its band. Expanding puts the bytes together and multiplies by
+ * 2^base, which is exact and leaves zero zero. The few numbers that the 15 exponents do not reach are patches: words
+ * with the number in full and its place, eight in a strip, further ones in a list of the band. Must not: know anything
+ * but index arithmetic.
  *
- * A tile is that of pack.cuh in 6656 bytes: four strips of 16 rows, one for each warp. A lane holds 16 pairs of
+ * A tile is that of pack.cuh in 6272 bytes, a multiple of 128: four strips of 16 rows, one for each warp. A lane holds 16 pairs of
  * neighbouring columns, as wgmma wants them in registers: pair 4 s + i of lane l is row l / 4 + 8 (i % 2) of the strip,
- * columns 16 s + 2 (l % 4) + 8 (i / 2) and the next. A lane's bits are 13 words: 8 of low bytes, words 0 to 3 at 16 l
- * and 4 to 7 at 512 + 16 l, and 5 of signs and codes, four at 1024 + 16 l and one at 1536 + 4 l.
+ * columns 16 s + 2 (l % 4) + 8 (i / 2) and the next. A lane's bits are 12 words: 8 of low bytes, words 0 to 3 at 16 l
+ * and 4 to 7 at 512 + 16 l, and 4 of signs and codes at 1024 + 16 l. The strip's patches stand at 1536.
  */
 #ifndef SV_CUDA_DENSE_CUH
 #define SV_CUDA_DENSE_CUH
@@ -18,46 +19,56 @@
 #include "backend/cuda/pack.cuh"
 
 enum {
-    SV_DENSE_STRIP_BYTES = 1664, /* 16 rows */
+    SV_DENSE_PAIRS = 16, /* of a thread in a tile */
+    SV_DENSE_WORDS = 12, /* that hold them */
+    SV_DENSE_SLOTS = 8,  /* patches of a strip that travel with it */
+    SV_DENSE_SLOTS_AT = 32 * 4 * SV_DENSE_WORDS,
+    SV_DENSE_STRIP_BYTES = SV_DENSE_SLOTS_AT + 4 * SV_DENSE_SLOTS, /* 16 rows */
     SV_DENSE_TILE_BYTES = 4 * SV_DENSE_STRIP_BYTES,
-    SV_DENSE_PAIRS = 16,    /* of a thread in a tile */
-    SV_DENSE_SPAN = 31,     /* exponents, zero apart */
+    SV_DENSE_SPAN = 15,      /* exponents, zero apart */
     SV_DENSE_MAX_BASE = 126, /* 2^base is a bf16 number */
-    SV_DENSE_PATCHES = 64,  /* of a band, at most */
-    SV_DENSE_HEAD_BYTES = 2048
+    SV_DENSE_MORE = 128,     /* further patches of a band, at most */
+    SV_DENSE_HEAD_BYTES = 128
 };
 
-/* What a dense matrix begins with; then tiles, the number of patches of each band, and the patches. */
+/* What a dense matrix begins with; then tiles, what each band needs, and the bands' lists of further patches. */
 struct sv_dense_head {
-    uint32_t scale;      /* 2^base, twice */
-    uint32_t base;       /* exponent fields base + 1 to base + SV_DENSE_SPAN are kept */
-    uint32_t n_patches;
-    uint32_t refused;    /* bands with more patches than there is room for: the matrix is not dense */
-    uint32_t count[256]; /* numbers by exponent field, without zeros */
+    uint32_t refused; /* bands with more further patches than there is room for: the matrix is not dense */
 };
 
-/* A pair in full, in band order by tile. */
-struct sv_dense_patch {
-    uint16_t kk;    /* tile along k */
-    uint16_t place; /* 512 times the strip of the band, 16 times the lane, and the pair */
-    uint32_t pair;
+struct sv_dense_band {
+    uint32_t scale;  /* 2^base, twice; exponent fields base + 1 to base + SV_DENSE_SPAN are kept */
+    uint32_t n_more; /* further patches, by tile */
 };
 
-static SV_HD size_t sv_dense_counts_at(int32_t rows, int32_t cols)
+/* A patch: pair, half, lane, strip of the band, and the number. */
+#define SV_DENSE_NO_PATCH 0xffffffffu
+
+static SV_HD uint32_t sv_dense_patch(int32_t strip, int32_t lane, int32_t pair, int32_t half, uint32_t number)
+{
+    return (uint32_t)(pair | half << 4 | lane << 5 | strip << 10) | number << 16;
+}
+
+struct sv_dense_more {
+    uint32_t kk; /* tile along k */
+    uint32_t patch;
+};
+
+static SV_HD size_t sv_dense_bands_at(int32_t rows, int32_t cols)
 {
     return SV_DENSE_HEAD_BYTES +
            (size_t)sv_tiles(rows) * (size_t)sv_tiles(cols) * SV_DENSE_TILE_BYTES;
 }
 
-static SV_HD size_t sv_dense_patches_at(int32_t rows, int32_t cols)
+static SV_HD size_t sv_dense_more_at(int32_t rows, int32_t cols)
 {
-    return sv_dense_counts_at(rows, cols) + ((size_t)sv_tiles(rows) * 4 + 15) / 16 * 16;
+    return sv_dense_bands_at(rows, cols) + (size_t)sv_tiles(rows) * sizeof(struct sv_dense_band);
 }
 
 static SV_HD size_t sv_dense_bytes(int32_t rows, int32_t cols)
 {
-    return sv_dense_patches_at(rows, cols) +
-           (size_t)sv_tiles(rows) * SV_DENSE_PATCHES * sizeof(struct sv_dense_patch);
+    return sv_dense_more_at(rows, cols) +
+           (size_t)sv_tiles(rows) * SV_DENSE_MORE * sizeof(struct sv_dense_more);
 }
 
 /* Row of the strip and first column of the tile of a lane's pair. */
@@ -95,45 +106,39 @@ static SV_HD uint32_t sv_dense_bytes_of(uint32_t a, uint32_t b, uint32_t which)
 #endif
 }
 
-/* 16 pairs, shifted, to 13 words. Low bytes of two pairs make a word. Their high bytes, sign in bit 7 and code in bits
- * 0 to 3, make one as well: five such words are kept, and the other three stand in bits 4 to 6 of the five. */
-static SV_HD void sv_dense_encode(const uint32_t pair[SV_DENSE_PAIRS], uint32_t word[13])
+static SV_HD uint32_t sv_dense_turned(uint32_t v, int left)
+{
+#ifdef __CUDA_ARCH__
+    return __funnelshift_l(v, v, (uint32_t)left);
+#else
+    return v << left | v >> (32 - left);
+#endif
+}
+
+/* 16 pairs, shifted, to 12 words. Low bytes of two pairs make a word. Their high bytes, sign in bit 7 and code in bits
+ * 0 to 2, make one as well, and two of these one: the second turned by four bits. */
+static SV_HD void sv_dense_encode(const uint32_t pair[SV_DENSE_PAIRS], uint32_t word[SV_DENSE_WORDS])
 {
     uint32_t high[8];
     for (int q = 0; q < 8; q++) {
         word[q] = sv_dense_bytes_of(pair[2 * q], pair[2 * q + 1], 0x6420);
         high[q] = sv_dense_bytes_of(pair[2 * q], pair[2 * q + 1], 0x7531);
     }
-    for (int q = 0; q < 5; q++)
-        word[8 + q] = high[q];
-    for (int q = 0; q < 3; q++)
-        word[8 + 2 * q] |= (high[5 + q] & 0x07070707u) << 4;
-    for (int q = 0; q < 2; q++)
-        word[9 + 2 * q] |= (high[5 + q] & 0x80808080u) >> 1 | (high[5 + q] & 0x08080808u) << 1;
-    word[9] |= (high[7] & 0x80808080u) >> 2;
-    word[11] |= (high[7] & 0x08080808u) << 2;
+    for (int q = 0; q < 4; q++)
+        word[8 + q] = high[2 * q] | sv_dense_turned(high[2 * q + 1], 28);
 }
 
 /* The reverse, as the kernel does it; results still lack 2^base. */
-static SV_HD void sv_dense_decode(const uint32_t word[13], uint32_t pair[SV_DENSE_PAIRS])
+static SV_HD void sv_dense_decode(const uint32_t word[SV_DENSE_WORDS], uint32_t pair[SV_DENSE_PAIRS])
 {
-    const uint32_t *w = word + 8;
-    const uint32_t high[8] = {
-        w[0] & 0x8f8f8f8fu,
-        w[1] & 0x8f8f8f8fu,
-        w[2] & 0x8f8f8f8fu,
-        w[3] & 0x8f8f8f8fu,
-        w[4] & 0x8f8f8f8fu,
-        (w[0] >> 4 & 0x07070707u) | (w[1] << 1 & 0x80808080u) | (w[1] >> 1 & 0x08080808u),
-        (w[2] >> 4 & 0x07070707u) | (w[3] << 1 & 0x80808080u) | (w[3] >> 1 & 0x08080808u),
-        (w[4] >> 4 & 0x07070707u) | (w[1] << 2 & 0x80808080u) | (w[3] >> 2 & 0x08080808u),
-    };
 #ifdef __CUDA_ARCH__
 #pragma unroll
 #endif
     for (int q = 0; q < 8; q++) {
-        pair[2 * q] = sv_dense_bytes_of(word[q], high[q], 0x5140);
-        pair[2 * q + 1] = sv_dense_bytes_of(word[q], high[q], 0x7362);
+        const uint32_t w = word[8 + q / 2];
+        const uint32_t high = (q % 2 ? sv_dense_turned(w, 4) : w) & 0x87878787u;
+        pair[2 * q] = sv_dense_bytes_of(word[q], high, 0x5140);
+        pair[2 * q + 1] = sv_dense_bytes_of(word[q], high, 0x7362);
     }
 }
 

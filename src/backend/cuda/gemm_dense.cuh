@@ -26,7 +26,7 @@ static __device__ __forceinline__ void multiply_pairs(float (&acc)[N / 2],
 struct run {
     int32_t k0, before; /* first tile along k; stage of the tile before, or -1 */
     bool present, last; /* see sum_tiles */
-    uint32_t own, place; /* this warp's strip in a stage; see expand */
+    uint32_t own, strip; /* this warp's strip, in a stage and in its band */
     struct expansion e;
 };
 
@@ -70,7 +70,7 @@ static __device__ __forceinline__ void sum_early(float (&acc)[N / 2], struct pla
     for (int i = 0; i < R::EARLY; i++)
         if (i < n && r.present) {
             bar_wait(smem_u32(&tail->early[i]), 0);
-            expand(pair[i], smem + i * R::STAGE + r.own, r.place, r.k0 + i, r.e);
+            expand(pair[i], smem + i * R::STAGE + r.own, r.strip, (uint32_t)(r.k0 + i), r.e);
         }
     sv_pdl_wait();
     settle<N>(acc);
@@ -96,7 +96,7 @@ static __device__ __forceinline__ void sum_pairs(float (&acc)[N / 2],
     bar_wait(smem_u32(&tail->full[at.s]), at.parity);
     if (r.present) {
         const uint32_t stage = smem + at.s * R::STAGE;
-        expand(pair, stage + r.own, r.place, r.k0 + i, r.e);
+        expand(pair, stage + r.own, r.strip, (uint32_t)(r.k0 + i), r.e);
         multiply_pairs<N>(acc, pair, stage + R::W, i > 0);
     }
     if (WAY == PAIRED && end && r.last) {

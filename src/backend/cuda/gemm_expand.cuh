@@ -12,30 +12,45 @@
 /* What a warp's strip of 16 weight rows needs beside its tiles. */
 struct expansion {
     uint32_t scale;
-    int32_t next; /* tile along k that has patches, or -1 */
-    const struct sv_dense_patch *at, *end;
+    uint32_t next; /* tile along k of the further patch at `at`, or none that there can be */
+    const struct sv_dense_more *at, *end;
 };
 
-static __device__ __forceinline__ void next_patch(struct expansion &e)
+static __device__ __forceinline__ void next_more(struct expansion &e)
 {
-    e.next = e.at < e.end ? (int32_t)__ldg(&e.at->kk) : -1;
+    e.next = e.at < e.end ? __ldg(&e.at->kk) : UINT32_MAX;
 }
 
-/* From tile k0 on; row0: the strip's first row. */
-static __device__ __forceinline__ struct expansion
-expansion_of(const struct sv_gemm_item &it, int32_t row0, int32_t n_k, int32_t k0)
+/* The next further patch of the band in tile kk, or none. Strips whose slots are not full leave the list alone, so it
+ * may stand at an earlier tile. */
+static __device__ __forceinline__ uint32_t next_of(struct expansion &e, uint32_t kk)
+{
+    uint32_t patch = SV_DENSE_NO_PATCH;
+    while (e.next < kk) {
+        e.at++;
+        next_more(e);
+    }
+    if (e.next == kk) {
+        patch = __ldg(&e.at->patch);
+        e.at++;
+        next_more(e);
+    }
+    return patch;
+}
+
+/* row0: the strip's first row. */
+static __device__ __forceinline__ struct expansion expansion_of(const struct sv_gemm_item &it,
+                                                                int32_t row0, int32_t n_k)
 {
     const int32_t cols = n_k * SV_TILE, band = row0 / SV_TILE;
-    const struct sv_dense_head *head = (const struct sv_dense_head *)it.dense;
-    const uint32_t *counts = (const uint32_t *)(it.dense + sv_dense_counts_at(it.n_out, cols));
+    const struct sv_dense_band *b =
+        (const struct sv_dense_band *)(it.dense + sv_dense_bands_at(it.n_out, cols)) + band;
     struct expansion e;
-    e.scale = __ldg(&head->scale);
-    e.at = (const struct sv_dense_patch *)(it.dense + sv_dense_patches_at(it.n_out, cols)) +
-           (size_t)band * SV_DENSE_PATCHES;
-    e.end = e.at + __ldg(&counts[band]);
-    while (e.at < e.end && __ldg(&e.at->kk) < k0)
-        e.at++;
-    next_patch(e);
+    e.scale = __ldg(&b->scale);
+    e.at = (const struct sv_dense_more *)(it.dense + sv_dense_more_at(it.n_out, cols)) +
+           (size_t)band * SV_DENSE_MORE;
+    e.end = e.at + __ldg(&b->n_more);
+    next_more(e);
     return e;
 }
 
@@ -49,32 +64,43 @@ static __device__ __forceinline__ uint4 shared_load4(uint32_t at)
     return v;
 }
 
-/* This lane's pairs of tile kk, whose strip lies at `at` in shared memory. place: 512 times the strip's number in its
- * band. */
-static __device__ __forceinline__ void expand(uint32_t (&pair)[SV_DENSE_PAIRS], uint32_t at,
-                                              uint32_t place, int32_t kk, struct expansion &e)
+static __device__ __forceinline__ uint32_t shared_load(uint32_t at)
 {
-    const uint32_t lane = threadIdx.x & 31;
-    at += 16 * lane;
-    const uint4 c = shared_load4(at + 1024), a = shared_load4(at), b = shared_load4(at + 512);
-    uint32_t d;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(d) : "r"(at + 1536 - 12 * lane) : "memory");
-    const uint32_t word[13] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w, d};
+    uint32_t v;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+    return v;
+}
+
+/* Puts a patch into the pair that holds its place, if this lane has it. */
+static __device__ __forceinline__ void patch_in(uint32_t (&pair)[SV_DENSE_PAIRS], uint32_t patch,
+                                                uint32_t strip)
+{
+    const uint32_t place = patch & 0xfef, mine = strip << 10 | (threadIdx.x & 31) << 5;
+    const uint32_t bytes = patch & 16 ? 0x7610 : 0x3276;
+#pragma unroll
+    for (int i = 0; i < SV_DENSE_PAIRS; i++)
+        pair[i] = __byte_perm(pair[i], patch, place - mine == (uint32_t)i ? bytes : 0x3210);
+}
+
+/* This lane's pairs of tile kk, whose strip lies at `at` in shared memory. strip: its number in the band. */
+static __device__ __forceinline__ void expand(uint32_t (&pair)[SV_DENSE_PAIRS], uint32_t at,
+                                              uint32_t strip, uint32_t kk, struct expansion &e)
+{
+    const uint32_t own = at + 16 * (threadIdx.x & 31);
+    const uint4 c = shared_load4(own + 1024), a = shared_load4(own), b = shared_load4(own + 512);
+    uint32_t patch = shared_load(at + SV_DENSE_SLOTS_AT);
+    const uint32_t word[SV_DENSE_WORDS] = {a.x, a.y, a.z, a.w, b.x, b.y,
+                                           b.z, b.w, c.x, c.y, c.z, c.w};
     sv_dense_decode(word, pair);
 #pragma unroll
     for (int i = 0; i < SV_DENSE_PAIRS; i++)
         asm("mul.rn.bf16x2 %0, %0, %1;" : "+r"(pair[i]) : "r"(e.scale));
-    if (e.next == kk) {
+    /* A vote, so that the compiler knows that the warp goes one way. */
 #pragma unroll 1
-        do {
-            const uint32_t want = e.at->place - place - lane * SV_DENSE_PAIRS, to = e.at->pair;
-#pragma unroll
-            for (int i = 0; i < SV_DENSE_PAIRS; i++)
-                if (want == (uint32_t)i)
-                    pair[i] = to;
-            e.at++;
-            next_patch(e);
-        } while (e.next == kk);
+    for (uint32_t slot = 1; __any_sync(0xffffffff, patch != SV_DENSE_NO_PATCH); slot++) {
+        patch_in(pair, patch, strip);
+        patch = slot < SV_DENSE_SLOTS ? shared_load(at + SV_DENSE_SLOTS_AT + 4 * slot)
+                                      : next_of(e, kk);
     }
     /* Operands in registers must be in place before wgmma's fence. */
 #pragma unroll

@@ -89,12 +89,15 @@ static SV_HD constexpr int sharing_x(enum way way)
 
 enum { X_ROW_BYTES = SV_TILE * 2, X_COLS = FP8 ? X_ROW_BYTES : SV_TILE };
 
+/* Where copies of one and a half tiles do not begin on 128 bytes in memory, they shall not in shared memory either. */
+enum { HALF_GAP = W_BYTES / 2 % 128 };
+
 template <int N, enum way WAY>
 struct ring {
     static constexpr uint32_t W = (groups_of(WAY) * W_BYTES + 1023) / 1024 * 1024,
                               STAGE = W + N * X_ROW_BYTES;
     /* DENSE: tiles that are expanded before x is there, as many as registers hold. */
-    static constexpr int EARLY = WAY == TALL ? (N <= 64 ? 2 : 1) : N <= 32 ? 4 : N <= 64 ? 3 : 2;
+    static constexpr int EARLY = WAY == TALL ? (N <= 64 ? 2 : 1) : N <= 32 ? 4 : 3;
 };
 
 /* What lies behind the stages. */
@@ -184,9 +187,10 @@ static __device__ __forceinline__ void load_weights(const struct walk &v, bool g
         if (v.n_runs == 0)
             return;
         const uint32_t first = v.odd ? W_BYTES / 2 : W_BYTES;
+        stage += v.odd ? HALF_GAP : 0;
         const uint8_t *from = v.w + (v.odd ? W_BYTES / 2 : 0);
 #pragma unroll
-        for (int i = 0; i < 2; i++, stage += W_BYTES * 3 / 2, from += v.up) {
+        for (int i = 0; i < 2; i++, stage += W_BYTES * 3 / 2 + HALF_GAP, from += v.up) {
             copy_tile(stage, from, first, full, policy);
             copy_tile(stage + first, v.w + i * v.up + v.band_bytes, W_BYTES * 3 / 2 - first, full,
                       policy);

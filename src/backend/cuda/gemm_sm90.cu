@@ -12,7 +12,7 @@
  * ring with weights while the others still add up. More than 256 rows go through clusters of two
  * that share x (gemm_whole.cuh). This file is the kernel and its launches; the device code lies in
  * gemm_ring.cuh, gemm_units.cuh and gemm_whole.cuh. gemm_dense_sm90.cu builds the file once more, for few rows and weights in
- * 13 bits (DENSE): warpgroups take a tile's words from the ring, expand them to bf16 in registers
+ * 12 bits (DENSE): warpgroups take a tile's words from the ring, expand them to bf16 in registers
  * while the tensor cores work on the tile before, and use them as the instruction's first operand.
  * Expanding takes longer than multiplying; a unit's first tiles are expanded before x is there. Must
  * not: let anything but the weight's shape decide the order of a sum; n_rows only picks the width N

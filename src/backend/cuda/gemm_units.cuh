@@ -182,11 +182,12 @@ static __device__ __forceinline__ struct run run_of(const struct sv_gemm_args &a
     r.present = own.present;
     r.last = last;
     r.own = (uint32_t)warp * SV_DENSE_STRIP_BYTES;
-    r.place = (uint32_t)(row0 % SV_TILE) * 32;
+    if (WAY == TALL && GATED)
+        r.own += (uint32_t)(block % 2 + warp / (groups_of(WAY) * 2)) * HALF_GAP;
+    r.strip = (uint32_t)(row0 % SV_TILE) / 16;
     r.e = {};
-    r.e.next = -1;
     if (own.present)
-        r.e = expansion_of(it, row0, a.split.n_k, k0);
+        r.e = expansion_of(it, row0, a.split.n_k);
     return r;
 }
 
