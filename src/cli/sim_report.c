@@ -300,6 +300,7 @@ void sv_cli_policy_reasons(const struct sv_policy *p, struct sv_buf *out)
     write_curve("  verify rows, in whole blocks", &c->wide, out);
     write_curve("  drafting pass, by rows", &c->draft_rows, out);
     write_curve("  drafting pass, by further tokens wanted", &c->draft_out, out);
+    write_curve("  to cut in between, by tokens wanted", &c->trip, out);
     for (int32_t i = 1; i < c->n_ctx; i++)
         sv_buf_printf(
             out,
@@ -328,10 +329,8 @@ void sv_cli_policy_reasons(const struct sv_policy *p, struct sv_buf *out)
     if (p->cuts)
         sv_buf_printf(out, "  rows cut once the drafter had said how sure it was: %lld, in %lld steps\n",
                       (long long)p->n_cut, (long long)p->n_cut_steps);
-    if (p->ahead)
-        sv_buf_printf(out,
-                      "  a cut takes %.0f us; drafts of cut steps brought %.2f of what was promised\n",
-                      p->trip_us,
+    if (p->cuts)
+        sv_buf_printf(out, "  drafts of cut steps brought %.2f of what was promised\n",
                       p->sure.promised > 0 ? (double)(p->sure.brought / p->sure.promised) : 1.0);
     if (p->expected_us > 0)
         sv_buf_printf(out, "  expected: %.3f of plain decoding's speed\n",

@@ -74,8 +74,8 @@ static void plan_shape(struct calibration *c, const struct shape *s)
             continue;
         g->n_draft_rows = s->n_masks;
         g->n_drafts = w - 1;
-        p->shares = c->p->cuts;
-        p->cuts = p->shares && (!c->p->ahead || s->kind == CUT);
+        p->cuts = c->p->cuts && s->kind == CUT;
+        p->shares = c->p->cuts && (p->cuts || c->p->shares_free);
         p->n_draft_segs++;
         p->n_draft_rows += s->n_masks;
         p->n_draft_out += w - 1;
@@ -154,7 +154,8 @@ static void list_count(struct calibration *c, int32_t n)
             add(c, WIDE, m, block, block, 0, c->base);
     if (drafts && n > 1 && (n == 8 || n * block == c->most_rows / 2 || n == c->n_backed))
         add(c, DRAFT_ROWS, n, 2, 2, block, c->base);
-    if (drafts && c->p->ahead && n == 1) /* its time is known best, and the wait is that of any step */
+    /* Where steps run ahead the wait is that of any step; elsewhere it is a matter of the tokens asked about. */
+    if (drafts && c->p->cuts && (n == 1 || (!c->p->ahead && (n == 4 || n == 16))))
         add(c, CUT, n, block, block, block, c->base);
 }
 
@@ -268,19 +269,6 @@ static void put(struct points *p, double x, double us)
     p->xy[p->n++][1] = us;
 }
 
-/* The host's trip between drafting and verifying: what a step in two parts takes more. */
-static double trip_us(const struct calibration *c)
-{
-    const double halt = halt_us(c);
-    for (int32_t i = 0; i < c->n_shapes; i++) {
-        const struct shape *s = &c->shape[i], *whole = find(c, s->n, s->n_rows, s->n_masks);
-        double more = whole ? s->us - whole->us + halt : 0;
-        if (s->kind == CUT && s->us >= 0 && whole)
-            return HOST_TRIP_US + (more < 0 ? 0 : more < MOST_TRIP_US ? more : MOST_TRIP_US);
-    }
-    return USUAL_TRIP_US;
-}
-
 static void build(struct points *p, struct sv_curve *out)
 {
     qsort(p->xy, (size_t)p->n, sizeof p->xy[0], by_x);
@@ -290,6 +278,22 @@ static void build(struct points *p, struct sv_curve *out)
             sv_curve_add(out, x, p->xy[i][1]);
     }
     p->n = 0;
+}
+
+/* What a step in two parts takes more: the host's trip between drafting and verifying, and what it takes the drafter
+ * to tell how sure it is. */
+static void build_trip(const struct calibration *c, struct points *p)
+{
+    const double halt = c->at_once ? 0 : halt_us(c), host = c->at_once ? 0 : HOST_TRIP_US;
+    for (int32_t i = 0; i < c->n_shapes; i++) {
+        const struct shape *s = &c->shape[i], *whole = find(c, s->n, s->n_rows, s->n_masks);
+        double more = whole ? s->us - whole->us + halt : 0, most = MOST_TRIP_US * s->n;
+        if (s->kind == CUT && s->us >= 0 && whole)
+            put(p, s->n * (s->n_rows - 1), host + (more < 0 ? 0 : more < most ? more : most));
+    }
+    if (!p->n)
+        put(p, 1, USUAL_TRIP_US);
+    build(p, &c->p->cost.trip);
 }
 
 /* Further tokens of a drafting pass: blocks that want all against blocks that want one. */
@@ -331,6 +335,7 @@ static void build_curves(struct calibration *c, struct points *p)
             put(p, s->n * s->n_masks, s->draft_us > out ? s->draft_us - out : 0);
     }
     build(p, &cost->draft_rows);
+    build_trip(c, p);
 }
 
 /* The three shapes that tell segments, rows and drafting apart, at the base context and at a longer one. */
@@ -450,7 +455,6 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
     }
     if (!rc) {
         build_curves(c, points);
-        p->trip_us = trip_us(c);
         rc = measure_contexts(c, budget / 3);
     }
     e->plan = (struct sv_plan){.seg = e->plan.seg};

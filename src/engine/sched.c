@@ -323,7 +323,7 @@ static void choose_widths(struct sv_sched *s, struct sv_plan *p)
     }
     sv_policy_choose(s->policy);
     p->load = s->policy->load;
-    p->shares = s->policy->cuts && p->load.n_draft_segs;
+    p->shares = s->policy->shares_now && p->load.n_draft_segs;
     p->cuts = p->shares && s->policy->cuts_now;
     p->promised = s->policy->promised;
 }

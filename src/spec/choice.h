@@ -21,6 +21,13 @@ struct sv_candidate {
     double wideness;          /* of its steps, as sv_cost_wideness */
 };
 
+/* A search, and the step it was made for. */
+struct sv_searched {
+    struct sv_candidate c;
+    double plain_us, plain_tokens, plain_score;
+    int32_t n, n_steps;
+};
+
 /* Gives a sequence a width, and the load of the step with it. */
 void sv_choice_set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t width, int mode);
 /* The best candidate that drafts; k = 0 when none could come near `plain`. */
@@ -33,8 +40,9 @@ void sv_sure_search(struct sv_policy *p, int mode, int32_t n, const struct sv_ca
 /* The candidate of the step about to run (NULL: plain) has been applied: are rows cut? */
 void sv_sure_decide(struct sv_policy *p, const struct sv_candidate *used,
                     const struct sv_candidate *plain);
-/* Where nothing is cut, one sequence that drafts is asked for its whole block. */
-void sv_sure_look(struct sv_policy *p);
+/* Where nothing is cut, one sequence that drafts is asked for its whole block now and then, for a share of the time:
+ * us, that the step would take. */
+void sv_sure_look(struct sv_policy *p, double us);
 
 /* The two are farther apart than so many standard deviations of what is known; so they are where there is no best. */
 bool sv_trial_apart(const struct sv_policy *p, const struct sv_candidate *plain,

@@ -39,11 +39,13 @@ int sv_policy_open(struct sv_policy **out, int32_t n_slots, int32_t block, bool 
     sv_cost_unlearn(&p->cost);
     p->seq = sv_arena_alloc(&p->arena, (size_t)n_slots * sizeof *p->seq);
     p->rank = sv_arena_alloc(&p->arena, (size_t)n_slots * sizeof *p->rank);
+    p->searched = sv_arena_alloc(&p->arena, sizeof *p->searched);
     p->alive = sv_arena_alloc(&p->arena, (size_t)n_slots * (size_t)block * sizeof *p->alive);
-    if (!p->seq || !p->rank || !p->alive) {
+    if (!p->seq || !p->rank || !p->alive || !p->searched) {
         sv_policy_close(p);
         return sv_fail(err, SV_ENOMEM, -1, "width policy of %d sequences", n_slots);
     }
+    *p->searched = (struct sv_searched){.n = 0};
     *out = p;
     return SV_OK;
 }
@@ -65,6 +67,8 @@ void sv_policy_forget(struct sv_policy *p)
     memset(&p->trial, 0, sizeof p->trial);
     memset(&p->sure, 0, sizeof p->sure);
     p->trial.thrift = p->trial.epoch = 1; /* records begin at 0 */
+    if (p->searched)
+        p->searched->n = 0;
     sv_chance_update(p);
 }
 
@@ -80,7 +84,7 @@ const char *sv_why_name(enum sv_why why)
 void sv_policy_begin(struct sv_policy *p, int32_t n_prompt_rows, bool sampled)
 {
     p->n = 0;
-    p->cuts_now = p->cuts && !p->ahead;
+    p->cuts_now = p->shares_now = false;
     p->load = (struct sv_load){.n_prompt_rows = n_prompt_rows, .sampled = sampled};
 }
 
@@ -111,9 +115,10 @@ static void choose_randomly(struct sv_policy *p)
         sv_choice_set_width(p, s, 1 + (int32_t)sv_rng_below(p->random, most), mode);
         s->record->gave_up |= s->width == 1 && !sv_rng_below(p->random, 4);
     }
-    p->cuts_now = p->cuts && (!p->ahead || sv_rng_below(p->random, 2));
-    if (!sv_rng_below(p->random, 2))
-        sv_sure_look(p);
+    p->cuts_now = p->cuts && sv_rng_below(p->random, p->ahead ? 2 : 8);
+    p->sure.look_us = sv_rng_below(p->random, 2) ? HUGE_VAL : 0;
+    sv_sure_look(p, 0);
+    p->shares_now |= p->cuts && (p->cuts_now || p->shares_free);
 }
 
 /* One sequence a segment, and the requests that asked for a width. Returns the tokens expected of
@@ -272,8 +277,8 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
         sv_trial_give_up(p);
     if (!beside_prompt && !other && !p->closed)
         sv_trial_probe(p, used->us, used->tokens / used->us, drafting);
-    if (p->n_steps % 4 == 0)
-        sv_sure_look(p);
+    sv_sure_look(p, used->us);
+    p->shares_now |= p->cuts && (p->cuts_now || p->shares_free);
     p->expected_us += used->us;
     p->expected_plain_us += used->tokens / plain->score;
     count_reasons(p, drafting, other, beside_prompt);

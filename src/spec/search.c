@@ -174,42 +174,36 @@ static struct sv_candidate search_all(struct sv_policy *p, const struct sv_candi
             continue;
         if (p->cuts)
             sv_sure_search(p, mode, n, plain, &cut);
-        if (!p->cuts || p->ahead)
-            search(p, mode, n, plain, &best);
+        search(p, mode, n, plain, &best);
     }
     /* What a cut brings is known less than what the record says. */
     return cut.score > CUT_MARGIN * best.score ? cut : best;
 }
 
-/* Where cuts are to come, one search serves a few steps, and more while plain decoding is far better: it takes as
- * long as a good part of a small model's step, and what it decides is how much to ask the drafter for. */
+/* Where the host's time is the step's, one search serves a few steps, and more while plain decoding is far better: it
+ * takes as long as a good part of a small model's step. Whom it was made for may be gone: the ranks stay. */
 struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain)
 {
     enum { SERVES = 4, FAR_SERVES = 16 };
     static const double FAR = 0.85;
-    struct sv_searched *last = &p->searched;
-    if (!p->cuts || p->ahead)
+    struct sv_searched *last = p->searched;
+    if (p->ahead)
         return search_all(p, plain);
-    int32_t serves = last->score < FAR * plain->score ? FAR_SERVES : SERVES;
-    if (last->n == p->n && last->n_steps++ < serves && last->plain_us > 0) {
-        struct sv_candidate c = {.mode = last->mode, .k = last->k, .width = last->width};
-        c.tokens = plain->tokens + last->more_tokens;
-        c.us = plain->us * last->us / last->plain_us;
-        c.score = c.k ? c.tokens / c.us : -HUGE_VAL;
-        c.wideness = last->wideness;
+    struct sv_candidate c = last->c;
+    int32_t serves = !c.k || c.score < FAR * last->plain_score ? FAR_SERVES : SERVES;
+    if (last->n != p->n || last->n_steps++ >= serves) {
+        c = search_all(p, plain);
+        *last = (struct sv_searched){.c = c,
+                                     .plain_us = plain->us,
+                                     .plain_tokens = plain->tokens,
+                                     .plain_score = plain->score,
+                                     .n = p->n};
         return c;
     }
-    struct sv_candidate best = search_all(p, plain);
-    *last = (struct sv_searched){.n = p->n,
-                                 .mode = best.mode,
-                                 .k = best.k,
-                                 .width = best.width,
-                                 .more_tokens = best.tokens - plain->tokens,
-                                 .us = best.us,
-                                 .score = best.k ? best.score : 0,
-                                 .wideness = best.wideness,
-                                 .plain_us = plain->us};
-    return best;
+    c.tokens += plain->tokens - last->plain_tokens;
+    c.us *= plain->us / last->plain_us;
+    c.score = c.k ? c.tokens / c.us : -HUGE_VAL;
+    return c;
 }
 
 void sv_choice_set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t width, int mode)

@@ -162,6 +162,7 @@ struct sv_cost {
     struct sv_curve wide;       /* by rows, in segments of `block` rows, no drafting */
     struct sv_curve draft_rows; /* by rows of a drafting pass, one token wanted a segment */
     struct sv_curve draft_out;  /* by further tokens wanted */
+    struct sv_curve trip;       /* by tokens wanted: to learn how sure the drafter is of them and to cut before verifying */
     int32_t block;
     int32_t (*padded)(int32_t n); /* where the engine pads counts (graphs): up to what; NULL = it does not */
     /* Over the shortest context: a segment, each of its rows, a drafting segment, each of its rows. */
@@ -249,7 +250,8 @@ struct sv_sure {
     /* [j]: share of the last blocks whose draft j had a chance between two edges, and the sum of these. */
     float spread[SV_MAX_BLOCK][SV_SURE_EDGES], spread_sum[SV_MAX_BLOCK][SV_SURE_EDGES];
     float promised, brought; /* tokens of steps that were cut */
-    int32_t looked;          /* who was asked for a whole block last */
+    int32_t looked;          /* who was asked for a whole block last, */
+    double look_us;          /* and how long that may still take */
 };
 
 #define SV_OCTAVES 8
@@ -258,14 +260,11 @@ struct sv_policy {
     int32_t block, n_slots, n;
     bool drafts_on_device;
     bool cuts;                 /* rows may be cut once the drafter has said how sure it is */
-    bool ahead;                /* the device works on while the host plans: a cut makes it wait, */
-    double trip_us;            /* so long, and has to bring more than that; else it costs nothing */
-    bool cuts_now;             /* in the step chosen last */
+    bool ahead;                /* the device works on while the host plans: a search costs no time, and a cut makes it wait */
+    bool shares_free;          /* drafting passes tell how sure they are anyway */
+    bool cuts_now, shares_now; /* in the step chosen last: rows are cut; the drafter tells */
     struct sv_sure sure;
-    struct sv_searched {       /* the last search, which serves a few steps */
-        int32_t n, n_steps, mode, k, width;
-        double more_tokens, us, plain_us, score, wideness;
-    } searched;
+    struct sv_searched *searched; /* the last search, which serves a few steps */
     bool closed;               /* at this number of sequences nothing could be gained, were every draft kept */
     int32_t closed_n, closed_steps; /* when that was looked at: for so many sequences, steps ago */
     int32_t n_far[SV_OCTAVES]; /* choices in a row that found drafting far from worth while; by sequences: 1, 2.., 4.., 8.. */

@@ -24,6 +24,9 @@ static const float BLOCKS = 128, FEW_BLOCKS = 4;
 static const float REACH = 0.15f;
 /* What cuts brought against what they promised: tokens remembered, and tokens that the promise is worth. */
 static const float TOKENS = 4000, PROMISE = 400;
+/* Share of the time for looking at whole blocks, at first and later. */
+static const double LOOK_YOUNG_SHARE = 0.02, LOOK_SHARE = 0.004;
+enum { LOOK_YOUNG = 128 };
 static const float edge[SV_SURE_EDGES] = {0, 0.1f, 0.2f, 0.35f, 0.5f, 0.7f};
 
 /* ---------------------------------------------------------------- chances */
@@ -100,8 +103,7 @@ static struct sv_load load_of(const struct sv_policy *p, const struct ask *a, fl
     l.n_draft_out += c->k * (c->width - 1);
     l.n_draft_rows += masks;
     l.draft_us += a->draft_us + a->draft_row_us / (float)c->k * (float)masks;
-    if (p->ahead)
-        l.draft_us += (float)p->trip_us;
+    l.draft_us += (float)sv_curve_at(&p->cost.trip, l.n_draft_out);
     return l;
 }
 
@@ -134,13 +136,13 @@ static void try_full(const struct sv_policy *p, struct ask *a, const struct sv_c
     }
 }
 
-/* All chances to cut at, for one number of proposals. Where a choice is to be made between to cut and not to cut, both go
- * by the record, and the spread says what is left of it. */
+/* All chances to cut at, for one number of proposals. The choice is between to cut and not to cut: both go by the
+ * record, and the spread says what is left of it. */
 static void try_width(const struct sv_policy *p, struct ask *a, const struct sv_candidate *plain,
                       struct sv_candidate *best)
 {
     struct sv_load l = load_of(p, a, 0);
-    float scale = p->ahead && a->tokens[0] > 0 ? a->record / a->tokens[0] : 1;
+    float scale = a->tokens[0] > 0 ? a->record / a->tokens[0] : 1;
     double most = plain->tokens + (double)(a->gain * scale * a->tokens[0]);
     if (most / sv_cost_us(&p->cost, &l) <= best->score)
         return;
@@ -218,35 +220,56 @@ void sv_sure_decide(struct sv_policy *p, const struct sv_candidate *used,
                     const struct sv_candidate *plain)
 {
     p->promised = 0;
-    if (!p->ahead)
-        return;
     p->cuts_now = p->cuts && used && used->k && used->width > 1;
     if (!p->cuts_now)
         return;
     p->promised = used->tokens - plain->tokens;
-    p->load.draft_us += (float)p->trip_us;
+    p->load.draft_us += (float)sv_curve_at(&p->cost.trip, p->load.n_draft_out);
 }
 
-/* What a cut would bring has to be known before anything is cut: how sure the drafter is of a whole block. The
- * drafts beyond the width are proposed to nobody. */
-void sv_sure_look(struct sv_policy *p)
+/* Whom to ask for its whole block: who drafts, in turn. */
+static struct sv_policy_seq *look_at(struct sv_policy *p)
 {
-    struct sv_load *l = &p->load;
-    if (!p->ahead || p->cuts_now)
-        return;
     for (int32_t k = 1; k <= p->n; k++) {
         int32_t i = (p->sure.looked + k) % p->n;
         struct sv_policy_seq *s = &p->seq[i];
         if (s->width < 2 || !s->draft_rows || s->fixed)
             continue;
-        l->n_draft_rows += s->block - s->draft_rows;
-        l->draft_us += s->draft_row_us * (float)(s->block - s->draft_rows);
-        l->n_draft_out += s->block - 1 - s->n_drafts;
-        s->draft_rows = s->block;
-        s->n_drafts = s->block - 1;
         p->sure.looked = i;
+        return s;
+    }
+    return NULL;
+}
+
+/* What a cut would bring has to be known before anything is cut: how sure the drafter is of a whole block. The
+ * drafts beyond the width are proposed to nobody. */
+void sv_sure_look(struct sv_policy *p, double us)
+{
+    struct sv_load *l = &p->load, was = *l;
+    struct sv_sure *k = &p->sure;
+    double share = p->trial.n_steps < LOOK_YOUNG ? LOOK_YOUNG_SHARE : LOOK_SHARE;
+    k->look_us = fmin(k->look_us + share * us, 50 * us);
+    if (!p->cuts || p->cuts_now || !l->n_draft_segs || k->look_us <= 0)
+        return;
+    int32_t looked = k->looked;
+    struct sv_policy_seq *s = look_at(p);
+    if (!s)
+        return;
+    l->n_draft_rows += s->block - s->draft_rows;
+    l->draft_us += s->draft_row_us * (float)(s->block - s->draft_rows);
+    l->n_draft_out += s->block - 1 - s->n_drafts;
+    if (!p->shares_free)
+        l->draft_us += (float)sv_curve_at(&p->cost.trip, l->n_draft_out);
+    double more = us > 0 ? sv_cost_us(&p->cost, l) - sv_cost_us(&p->cost, &was) : 0;
+    if (k->look_us < more) {
+        *l = was;
+        k->looked = looked;
         return;
     }
+    k->look_us -= more;
+    s->draft_rows = s->block;
+    s->n_drafts = s->block - 1;
+    p->shares_now = true;
 }
 
 void sv_policy_drafted(struct sv_policy *p, const float *share, int32_t n)

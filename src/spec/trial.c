@@ -185,8 +185,7 @@ static int probe_how(const struct sv_policy *p, const struct sv_policy_seq *s, c
     while (w < s->cap && alive[w - 1] > REACH)
         w++;
     *width = w;
-    return s->record->n_verified % 4 && p->drafts_on_device && !p->cuts_now ? SV_DRAFT_SHORT
-                                                                         : SV_DRAFT_FULL;
+    return s->record->n_verified % 4 && p->drafts_on_device ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
 }
 
 /* What it would lose has to be saved up: its time less what its tokens are worth. More of what did well, and
@@ -217,8 +216,6 @@ void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting)
     if (!drafting && !burst)
         was_in_vain(p, 0.97);
     s->probe = !drafting;
-    if (s->probe && p->cuts_now) /* the drafter tells about its whole block, for next to nothing */
-        sv_choice_set_width(p, s, s->cap, SV_DRAFT_FULL);
     s->record->probed = p->n_steps;
     p->n_probes++;
 }

@@ -419,9 +419,10 @@ static int32_t padded(int32_t n)
 }
 
 /* Tokens per us with rows cut once drafted. trip_us >= 0: where steps run ahead, counts are padded and a cut takes
- * so long. *cut: share of the steps with rows cut. */
+ * so long. share_us: where the drafter tells how sure it is only when asked, for so much a draft. *cut: share of the
+ * steps with rows cut. */
 static double run_cutting(const struct machine *m, const struct sv_accept_profile *prof, int32_t n,
-                          float noise, double trip_us, double *cut)
+                          float noise, double trip_us, double share_us, double *cut)
 {
     const bool ahead = trip_us >= 0;
     struct sv_policy *p;
@@ -435,7 +436,9 @@ static double run_cutting(const struct machine *m, const struct sv_accept_profil
     assert_int_equal(sv_policy_open(&p, n, BLOCK, true, &err), 0);
     p->cuts = true;
     p->ahead = ahead;
-    p->trip_us = ahead ? trip_us : 0;
+    p->shares_free = share_us <= 0;
+    sv_curve_add(&p->cost.trip, 1, ahead ? trip_us : share_us);
+    sv_curve_add(&p->cost.trip, 1000, ahead ? trip_us : 1000 * share_us);
     p->cost.padded = ahead ? padded : NULL;
     fill_table(&p->cost, m, n);
     for (int32_t step = 0; step < 1500; step++) {
@@ -449,15 +452,15 @@ static double run_cutting(const struct machine *m, const struct sv_accept_profil
             draw_block(prof, &rng, i, step, noise, block[i], &len[i]);
             n_drafts[i] = p->seq[i].n_drafts;
             assert_true(n_drafts[i] == (p->seq[i].draft_rows ? p->seq[i].width - 1 : 0) ||
-                        (ahead && !p->cuts_now && n_drafts[i] == BLOCK - 1));
+                        (!p->cuts_now && n_drafts[i] == BLOCK - 1));
             memcpy(share + at, block[i], (size_t)n_drafts[i] * sizeof *share);
             at += n_drafts[i];
         }
         assert_int_equal(at, outs);
         bool cuts = draft_rows && p->cuts_now;
+        assert_true(p->shares_now || !cuts);
         int32_t brought = 0;
         double promised = p->promised;
-        assert_true(ahead || p->cuts_now);
         if (cuts)
             sv_policy_cut(p, share);
         for (int32_t i = 0; i < n; i++) {
@@ -471,9 +474,9 @@ static double run_cutting(const struct machine *m, const struct sv_accept_profil
                                                          .draft_rows = s->draft_rows,
                                                          .n_emitted = kept,
                                                          .probe = s->probe,
-                                                         .share = block[i],
+                                                         .share = p->shares_now ? block[i] : NULL,
                                                          .n_drafts = n_drafts[i]});
-            if (n_drafts[i])
+            if (n_drafts[i] && p->shares_now)
                 sv_policy_drafted(p, block[i], n_drafts[i]);
             brought += n_drafts[i] ? kept - 1 : 0;
             tokens += step >= 100 ? kept : 0;
@@ -485,6 +488,7 @@ static double run_cutting(const struct machine *m, const struct sv_accept_profil
         double t = ahead ? step_us(m, n, padded(n_rows), padded(draft_rows), outs)
                          : step_us(m, n, n_rows, draft_rows, outs);
         t += ahead && cuts ? trip_us : 0;
+        t += p->shares_now ? share_us * outs : 0;
         sv_cost_learn(&p->cost, &p->load, t);
         us += step >= 100 ? t : 0;
     }
@@ -517,8 +521,8 @@ static void cut(void **state)
             set_profile(&prof, means[k]);
             for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
                 best = fmax(best, run_fixed(&m, &prof, n, widths[i]));
-            double blind = run_cutting(&m, &prof, n, 1000, -1, NULL) / best;
-            double sure = run_cutting(&m, &prof, n, 1, -1, NULL) / best;
+            double blind = run_cutting(&m, &prof, n, 1000, -1, 0, NULL) / best;
+            double sure = run_cutting(&m, &prof, n, 1, -1, 0, NULL) / best;
             if (blind < 0.97 || sure < 1.05)
                 print_message("profile %g, %d sequences: %.3f without knowing, %.3f sure\n", means[k], n,
                               blind, sure);
@@ -547,9 +551,9 @@ static void cut_ahead(void **state)
             set_profile(&prof, means[k]);
             for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
                 best = fmax(best, run_fixed(&m, &prof, n, widths[i]));
-            double blind = run_cutting(&m, &prof, n, 1000, 60, &blind_cut) / best;
-            double sure = run_cutting(&m, &prof, n, 1, 60, &sure_cut) / best;
-            double dear = n < 32 ? 1 : run_cutting(&m, &prof, n, 1, 6000, &dear_cut) / best;
+            double blind = run_cutting(&m, &prof, n, 1000, 60, 0, &blind_cut) / best;
+            double sure = run_cutting(&m, &prof, n, 1, 60, 0, &sure_cut) / best;
+            double dear = n < 32 ? 1 : run_cutting(&m, &prof, n, 1, 6000, 0, &dear_cut) / best;
             print_message("profile %g, %d sequences: %.3f without knowing (%.0f %% cut), %.3f sure (%.0f %%), "
                           "%.3f with a dear cut (%.0f %%)\n",
                           means[k], n, blind, 100 * blind_cut, sure, 100 * sure_cut, dear,
@@ -565,4 +569,35 @@ static void cut_ahead(void **state)
     assert_true(gain / n_gains > 1.12);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(cut_ahead), cmocka_unit_test(beside_prompts), cmocka_unit_test(in_vain), cmocka_unit_test(cut), cmocka_unit_test(never_slower))
+/* Where it takes time to ask: a drafter that knows is asked where rows are dear, one that knows nothing hardly ever, and
+ * nobody where rows cost next to nothing. Plain decoding beats every fixed width in some of these. */
+static void cut_at_a_price(void **state)
+{
+    (void)state;
+    static const double means[] = {1, 2.5, 6.4, 0, 15.99};
+    static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
+    static const struct machine machine[] = {{"dear rows", 350, 50, 3, 40, 60, 6, 2, 1, 1, 0, 0},
+                                             {"cheap rows", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0}};
+    double gain = 0;
+    int n_gains = 0;
+    for (int d = 0; d < 2; d++)
+        for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
+            for (int32_t n = 1; n <= 4; n *= 4) {
+                struct sv_accept_profile prof;
+                double best = 0, sure_cut, blind_cut;
+                set_profile(&prof, means[k]);
+                for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
+                    best = fmax(best, run_fixed(&machine[d], &prof, n, widths[i]));
+                double blind = run_cutting(&machine[d], &prof, n, 1000, -1, 4, &blind_cut) / best;
+                double sure = run_cutting(&machine[d], &prof, n, 1, -1, 4, &sure_cut) / best;
+                print_message("%s, profile %g, %d sequences: %.3f without knowing (%.0f %% cut), %.3f sure (%.0f %%)\n",
+                              machine[d].name, means[k], n, blind, 100 * blind_cut, sure, 100 * sure_cut);
+                assert_true(blind > 0.97 && sure > 0.97 && blind_cut < 0.1);
+                assert_true(means[k] != 1 || sure_cut < 0.1);
+                gain += d == 0 && (means[k] == 2.5 || means[k] == 6.4) ? sure : 0;
+                n_gains += d == 0 && (means[k] == 2.5 || means[k] == 6.4);
+            }
+    assert_true(gain / n_gains > 1.08);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(cut_ahead), cmocka_unit_test(cut_at_a_price), cmocka_unit_test(beside_prompts), cmocka_unit_test(in_vain), cmocka_unit_test(cut), cmocka_unit_test(never_slower))
