@@ -39,6 +39,7 @@ void hub_open(struct hub *r, bool no_wait)
 {
     struct sv_err err = {0};
 
+    answer_init(&r->a);
     r->o.engine.target_dir = sv_test_path("models/demo/target");
     if (!r->o.engine.max_sequences)
         r->o.engine.max_sequences = 4096;
@@ -76,6 +77,7 @@ void hub_close(struct hub *r)
     sv_serve_stop(r->s);
     sv_thread_join(r->thread);
     sv_serve_close(r->s);
+    answer_fini(&r->a);
 }
 
 int hub_connect(const struct hub *r)

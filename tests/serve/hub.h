@@ -8,12 +8,18 @@
 
 #include "serve/serve.h"
 
+struct answer {
+    int status;
+    struct sv_buf head, body; /* body with chunks joined */
+    bool chunked, closed;     /* closed: the connection ended before the answer did */
+};
 struct hub {
     struct sv_serve *s;
     struct sv_thread *thread;
     struct sv_serve_fake fake;
     struct sv_serve_options o;
     int port, rc;
+    struct answer a; /* for whoever needs one only; from open to close */
 };
 /* Fill r->o and r->fake first (zeros are fine). Waits until the model is there unless no_wait. */
 void hub_open(struct hub *r, bool no_wait);
@@ -27,11 +33,6 @@ void hub_send_text(int fd, const char *text);
 void hub_post(int fd, const char *path, const char *headers, const char *body);
 void hub_get(int fd, const char *path, const char *headers);
 
-struct answer {
-    int status;
-    struct sv_buf head, body; /* body with chunks joined */
-    bool chunked, closed;     /* closed: the connection ended before the answer did */
-};
 void answer_init(struct answer *a);
 void answer_fini(struct answer *a);
 /* Reads one answer. */

@@ -112,25 +112,22 @@ static const struct {
 static void odd_bodies(void **state)
 {
     struct hub r = {.o.engine.context = 100};
-    struct answer a;
     (void)state;
 
     hub_open(&r, false);
-    answer_init(&a);
     for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
         const char *says = bodies[i].says;
         char param[80];
-        hub_ask(&r, bodies[i].path, bodies[i].body, &a);
-        if (a.status != bodies[i].status)
-            fail_msg("%s gave %d: %s", bodies[i].body, a.status, a.body.data);
-        if (a.status == 200) {
-            contains(&a.body, says ? says : "\"id\":", bodies[i].body);
+        hub_ask(&r, bodies[i].path, bodies[i].body, &r.a);
+        if (r.a.status != bodies[i].status)
+            fail_msg("%s gave %d: %s", bodies[i].body, r.a.status, r.a.body.data);
+        if (r.a.status == 200) {
+            contains(&r.a.body, says ? says : "\"id\":", bodies[i].body);
             continue;
         }
         snprintf(param, sizeof param, strcmp(says, "null") ? "\"param\":\"%s\"," : "\"param\":%s,", says);
-        contains(&a.body, param, bodies[i].body);
+        contains(&r.a.body, param, bodies[i].body);
     }
-    answer_fini(&a);
     hub_close(&r);
 }
 
@@ -158,19 +155,16 @@ static void clear_answers(void **state)
         {"/nothing", "{}", "there is no /nothing"},
     };
     struct hub r = {0};
-    struct answer a;
     (void)state;
 
     hub_open(&r, false);
-    answer_init(&a);
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
-        hub_ask(&r, list[i].path, list[i].body, &a);
-        contains(&a.body, list[i].says, list[i].body);
+        hub_ask(&r, list[i].path, list[i].body, &r.a);
+        contains(&r.a.body, list[i].says, list[i].body);
     }
-    hub_ask(&r, "/v1/models", "{}", &a);
-    assert_int_equal(a.status, 405);
-    contains(&a.head, "Allow: GET\r\n", "/v1/models");
-    answer_fini(&a);
+    hub_ask(&r, "/v1/models", "{}", &r.a);
+    assert_int_equal(r.a.status, 405);
+    contains(&r.a.head, "Allow: GET\r\n", "/v1/models");
     hub_close(&r);
 }
 
@@ -179,25 +173,22 @@ static void continuous_usage(void **state)
 {
     static const char *const asks[2][2] = {{TEXT, "{\"prompt\":\"a\",\"max_tokens\":3,"}, {CHAT, HI "\"max_tokens\":3,"}};
     struct hub r = {0};
-    struct answer a;
     char body[300];
     (void)state;
 
     hub_open(&r, false);
-    answer_init(&a);
     for (int i = 0; i < 2; i++) {
         snprintf(body, sizeof body, "%s\"stream\":true,\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true}}",
                  asks[i][1]);
-        hub_ask(&r, asks[i][0], body, &a);
+        hub_ask(&r, asks[i][0], body, &r.a);
         for (int n = 1; n <= 3; n++) {
             snprintf(body, sizeof body, "\"finish_reason\":%s", n < 3 ? "null}],\"usage\":{" : "\"length\"");
-            contains(&a.body, body, asks[i][0]);
+            contains(&r.a.body, body, asks[i][0]);
             snprintf(body, sizeof body, "\"completion_tokens\":%d,", n);
-            contains(&a.body, body, asks[i][0]);
+            contains(&r.a.body, body, asks[i][0]);
         }
-        assert_null(strstr(a.body.data, "\"usage\":null"));
+        assert_null(strstr(r.a.body.data, "\"usage\":null"));
     }
-    answer_fini(&a);
     hub_close(&r);
 }
 
@@ -206,12 +197,10 @@ static void deep_bodies(void **state)
 {
     static const int depths[] = {100, 1000, 100000};
     struct hub r = {0};
-    struct answer a;
     struct sv_buf b;
     (void)state;
 
     hub_open(&r, false);
-    answer_init(&a);
     sv_buf_init(&b);
     for (int i = 0; i < 3; i++) {
         sv_buf_clear(&b);
@@ -221,32 +210,28 @@ static void deep_bodies(void **state)
         for (int k = 0; k < depths[i]; k++)
             sv_buf_lit(&b, "]");
         sv_buf_lit(&b, "}}");
-        hub_ask(&r, CHAT, b.data, &a);
-        assert_int_equal(a.status, i < 2 ? 200 : 400);
+        hub_ask(&r, CHAT, b.data, &r.a);
+        assert_int_equal(r.a.status, i < 2 ? 200 : 400);
     }
-    contains(&a.body, "depth", "100000");
+    contains(&r.a.body, "depth", "100000");
     sv_buf_fini(&b);
-    answer_fini(&a);
     hub_close(&r);
 }
 
 static void streamed_choices_with_logprobs(void **state)
 {
     struct hub r = {0};
-    struct answer a;
     (void)state;
 
     hub_open(&r, false);
-    answer_init(&a);
     hub_ask(&r, CHAT, HI "\"max_tokens\":3,\"n\":2,\"seed\":-1,\"stream\":true,\"logprobs\":true,"
-                         "\"stream_options\":{\"include_usage\":true}}", &a);
-    assert_int_equal(a.status, 200);
-    contains(&a.body, "{\"index\":1,\"delta\":{\"role\":\"assistant\"", "n = 2");
-    contains(&a.body, "{\"index\":0,\"delta\":{},", "n = 2");
-    contains(&a.body, "{\"index\":1,\"delta\":{},", "n = 2");
-    contains(&a.body, "\"choices\":[],\"usage\":{", "n = 2");
-    contains(&a.body, "\"completion_tokens\":6,", "n = 2");
-    answer_fini(&a);
+                         "\"stream_options\":{\"include_usage\":true}}", &r.a);
+    assert_int_equal(r.a.status, 200);
+    contains(&r.a.body, "{\"index\":1,\"delta\":{\"role\":\"assistant\"", "n = 2");
+    contains(&r.a.body, "{\"index\":0,\"delta\":{},", "n = 2");
+    contains(&r.a.body, "{\"index\":1,\"delta\":{},", "n = 2");
+    contains(&r.a.body, "\"choices\":[],\"usage\":{", "n = 2");
+    contains(&r.a.body, "\"completion_tokens\":6,", "n = 2");
     hub_close(&r);
 }
 
@@ -315,29 +300,27 @@ static void too_large_is_said_first(void **state)
 {
     static const char *const lengths[] = {"4097", "5000", "99999999", "99999999999999", "99999999999999999999"};
     struct hub r = {.o.max_body_bytes = 4096};
-    struct answer a;
     struct sv_buf b;
     char ok[32] = "";
     (void)state;
 
     hub_open(&r, false);
-    answer_init(&a);
     sv_buf_init(&b);
     for (size_t i = 0; i < 2 * sizeof lengths / sizeof lengths[0]; i++) {
         int fd = hub_connect(&r);
         if (i & 1) {
             hub_get(fd, "/version", "");
-            answer_read(fd, &a);
-            assert_int_equal(a.status, 200);
+            answer_read(fd, &r.a);
+            assert_int_equal(r.a.status, 200);
         }
         sv_buf_clear(&b);
         sv_buf_printf(&b, "POST " TEXT " HTTP/1.1\r\nHost: x\r\nexpect: 100-continue\r\ncontent-length: %s\r\n\r\n",
                       lengths[i / 2]);
         hub_send(fd, b.data, b.len);
-        answer_read(fd, &a);
-        assert_int_equal(a.status, 413);
-        contains(&a.head, "Connection: close\r\n", lengths[i / 2]);
-        contains(&a.body, "\"code\":\"body_too_large\"", lengths[i / 2]);
+        answer_read(fd, &r.a);
+        assert_int_equal(r.a.status, 413);
+        contains(&r.a.head, "Connection: close\r\n", lengths[i / 2]);
+        contains(&r.a.body, "\"code\":\"body_too_large\"", lengths[i / 2]);
         assert_int_equal(recv(fd, ok, 1, 0), 0);
         close(fd);
     }
@@ -346,11 +329,10 @@ static void too_large_is_said_first(void **state)
     assert_int_equal(recv(fd, ok, 25, MSG_WAITALL), 25);
     assert_string_equal(ok, "HTTP/1.1 100 Continue\r\n\r\n");
     hub_send_text(fd, "{\"prompt\":\"a\",\"max_tokens\":1}");
-    answer_read(fd, &a);
-    assert_int_equal(a.status, 200);
+    answer_read(fd, &r.a);
+    assert_int_equal(r.a.status, 200);
     close(fd);
     sv_buf_fini(&b);
-    answer_fini(&a);
     hub_close(&r);
 }
 
@@ -360,18 +342,16 @@ static void bodies_are_not_headers(void **state)
     static const char text[] = "POST / HTTP/1.1\\r\\nExpect: 100-continue\\r\\nContent-Length: 99999999999\\r\\n\\r\\n";
     static const char raw[] = "POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 99999999999\r\n\r\n";
     struct hub r = {0};
-    struct answer a;
     struct sv_buf b;
     (void)state;
 
     hub_open(&r, false);
-    answer_init(&a);
     sv_buf_init(&b);
     sv_buf_printf(&b, "{\"echo\":true,\"max_tokens\":1,\"prompt\":\"%s\"}", text);
     int fd = hub_connect(&r);
     hub_post(fd, TEXT, "", b.data);
-    answer_read(fd, &a);
-    contains(&a.body, text, "in one piece");
+    answer_read(fd, &r.a);
+    contains(&r.a.body, text, "in one piece");
 
     /* Two requests at once, the second one's body apart and beginning with it: not JSON, and said so by its first letter. */
     sv_buf_clear(&b);
@@ -380,17 +360,16 @@ static void bodies_are_not_headers(void **state)
     hub_send(fd, b.data, b.len);
     nap_ms(100);
     hub_send(fd, raw, sizeof raw - 1);
-    answer_read(fd, &a);
-    assert_int_equal(a.status, 200);
-    answer_read(fd, &a);
-    assert_int_equal(a.status, 400);
-    contains(&a.body, "not valid JSON", "a body apart");
+    answer_read(fd, &r.a);
+    assert_int_equal(r.a.status, 200);
+    answer_read(fd, &r.a);
+    assert_int_equal(r.a.status, 400);
+    contains(&r.a.body, "not valid JSON", "a body apart");
     hub_get(fd, "/version", ""); /* the connection is still in step */
-    answer_read(fd, &a);
-    assert_int_equal(a.status, 200);
+    answer_read(fd, &r.a);
+    assert_int_equal(r.a.status, 200);
     close(fd);
     sv_buf_fini(&b);
-    answer_fini(&a);
     hub_close(&r);
 }
 

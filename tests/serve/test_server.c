@@ -81,33 +81,30 @@ static void stream_is_exact(void **state)
                           "\"completion_tokens_details\":{\"accepted_prediction_tokens\":4,"
                           "\"rejected_prediction_tokens\":0}},");
     struct hub r = {0};
-    struct answer a;
     (void)state;
 
     r.fake.burst = 3; /* <|im_start|> user \n / Hello's tokens */
     hub_open(&r, false);
-    answer_init(&a);
     int fd = hub_connect(&r);
     hub_post(fd, "/v1/chat/completions", "X-Request-Id: abc\r\n",
              "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"max_tokens\":6,\"stream\":true,"
              "\"stream_options\":{\"include_usage\":true},\"spec_decode_metrics\":\"none\"}");
-    answer_read(fd, &a);
-    assert_int_equal(a.status, 200);
-    assert_true(a.chunked && !a.closed);
-    contains(&a.head, "Content-Type: text/event-stream; charset=utf-8\r\n");
-    contains(&a.head, "x-request-id: abc\r\n");
-    mask(&a.body, "created");
-    mask(&a.body, "prompt_tokens");
-    mask(&a.body, "completion_tokens");
-    mask(&a.body, "total_tokens");
+    answer_read(fd, &r.a);
+    assert_int_equal(r.a.status, 200);
+    assert_true(r.a.chunked && !r.a.closed);
+    contains(&r.a.head, "Content-Type: text/event-stream; charset=utf-8\r\n");
+    contains(&r.a.head, "x-request-id: abc\r\n");
+    mask(&r.a.body, "created");
+    mask(&r.a.body, "prompt_tokens");
+    mask(&r.a.body, "completion_tokens");
+    mask(&r.a.body, "total_tokens");
     /* How Hello is cut into tokens is the tokenizer's affair: compare up to the text, and the end. */
-    const char *tail = strstr(a.body.data, "\"timings\"");
+    const char *tail = strstr(r.a.body.data, "\"timings\"");
     assert_non_null(tail);
     assert_string_equal(tail + strlen(tail) - 16, "\n\ndata: [DONE]\n\n");
-    a.body.len = (size_t)(tail - a.body.data);
-    sv_buf_append(&a.body, "\n\n", 2); /* as FRAME ends */
-    assert_string_equal(a.body.data, want);
-    answer_fini(&a);
+    r.a.body.len = (size_t)(tail - r.a.body.data);
+    sv_buf_append(&r.a.body, "\n\n", 2); /* as FRAME ends */
+    assert_string_equal(r.a.body.data, want);
     close(fd);
     hub_close(&r);
 }
@@ -115,24 +112,21 @@ static void stream_is_exact(void **state)
 static void whole_code_points(void **state)
 {
     struct hub r = {0};
-    struct answer a;
     (void)state;
 
     hub_open(&r, false); /* one token a step, and a byte-level vocabulary cuts these */
-    answer_init(&a);
-    hub_ask(&r, "/v1/completions", "{\"prompt\":\"\xf0\x9f\xa6\x9c\xe6\xbc\xa2\xe0\xa4\x95\",\"max_tokens\":64,\"stream\":true}", &a);
-    assert_int_equal(a.status, 200);
-    assert_null(strstr(a.body.data, "\xef\xbf\xbd\xef\xbf\xbd"));
+    hub_ask(&r, "/v1/completions", "{\"prompt\":\"\xf0\x9f\xa6\x9c\xe6\xbc\xa2\xe0\xa4\x95\",\"max_tokens\":64,\"stream\":true}", &r.a);
+    assert_int_equal(r.a.status, 200);
+    assert_null(strstr(r.a.body.data, "\xef\xbf\xbd\xef\xbf\xbd"));
     json_t *v;
-    for (char *line = a.body.data; (line = strstr(line, "data: {")); line++) {
+    for (char *line = r.a.body.data; (line = strstr(line, "data: {")); line++) {
         struct sv_err err = {0};
         v = sv_json_parse(line + 6, strcspn(line + 6, "\n"), &err);
         if (!v)
             fail_msg("%s", err.msg);
         json_decref(v);
     }
-    contains(&a.body, "\xf0\x9f\xa6\x9c");
-    answer_fini(&a);
+    contains(&r.a.body, "\xf0\x9f\xa6\x9c");
     hub_close(&r);
 }
 
@@ -155,17 +149,15 @@ static size_t flagged_bytes(const char *line)
 static void draft_flags_cover_the_text(void **state)
 {
     struct hub r = {0};
-    struct answer a;
     size_t n_lines = 0;
     (void)state;
 
     r.fake.burst = 5;
     hub_open(&r, false);
-    answer_init(&a);
     hub_ask(&r, "/v1/completions",
             "{\"prompt\":\"one two three four five six\",\"max_tokens\":40,\"stream\":true,"
-            "\"return_draft_flags\":true,\"stop\":[\"sixone two\"]}", &a);
-    for (char *line = strstr(a.body.data, "data: {"); line; line = strstr(line + 1, "data: {")) {
+            "\"return_draft_flags\":true,\"stop\":[\"sixone two\"]}", &r.a);
+    for (char *line = strstr(r.a.body.data, "data: {"); line; line = strstr(line + 1, "data: {")) {
         struct sv_err err = {0};
         json_t *v = sv_json_parse(line + 6, strcspn(line + 6, "\n"), &err);
         json_t *text = json_object_get(json_array_get(json_object_get(v, "choices"), 0), "text");
@@ -174,8 +166,7 @@ static void draft_flags_cover_the_text(void **state)
         json_decref(v);
     }
     assert_true(n_lines > 1);
-    contains(&a.body, "\"finish_reason\":\"stop\",\"stop_reason\":\"sixone two\"");
-    answer_fini(&a);
+    contains(&r.a.body, "\"finish_reason\":\"stop\",\"stop_reason\":\"sixone two\"");
     hub_close(&r);
 }
 
@@ -242,12 +233,10 @@ static void split_at_every_byte(void **state)
 static void pipelined(void **state)
 {
     struct hub r = {0};
-    struct answer a;
     (void)state;
 
     r.fake.step_us = 2000;
     hub_open(&r, false);
-    answer_init(&a);
     int fd = hub_connect(&r);
     for (int i = 0; i < 5; i++)
         hub_post(fd, "/v1/completions", "",
@@ -255,13 +244,12 @@ static void pipelined(void **state)
                        : "{\"prompt\":\"ab\",\"max_tokens\":20}");
     hub_get(fd, "/version", "");
     for (int i = 0; i < 5; i++) {
-        answer_read(fd, &a);
-        assert_int_equal(a.status, 200);
-        assert_int_equal(a.chunked, i % 2);
+        answer_read(fd, &r.a);
+        assert_int_equal(r.a.status, 200);
+        assert_int_equal(r.a.chunked, i % 2);
     }
-    answer_read(fd, &a);
-    contains(&a.body, "\"version\"");
-    answer_fini(&a);
+    answer_read(fd, &r.a);
+    contains(&r.a.body, "\"version\"");
     close(fd);
     hub_close(&r);
 }
@@ -305,21 +293,19 @@ static void hostile_http(void **state)
         {"POST /v1/completions HTTP/1.1\r\nExpect: a miracle\r\nContent-Length: 2\r\n\r\n", 0},
         {"GET /v1/models/%2e%2e%2f HTTP/1.0\r\n\r\n", 404}};
     struct hub r = {0};
-    struct answer a;
     struct sv_buf big;
     (void)state;
 
     hub_open(&r, false);
-    answer_init(&a);
     for (size_t i = 0; i < sizeof tries / sizeof tries[0]; i++) {
         int fd = hub_connect(&r);
         hub_send_text(fd, tries[i].text);
         shutdown(fd, SHUT_WR);
-        answer_read(fd, &a); /* an error or a closed connection */
-        if (tries[i].status && a.status != tries[i].status)
-            fail_msg("%s gave %d", tries[i].text, a.status);
-        if (a.status)
-            refused(&a, tries[i].text);
+        answer_read(fd, &r.a); /* an error or a closed connection */
+        if (tries[i].status && r.a.status != tries[i].status)
+            fail_msg("%s gave %d", tries[i].text, r.a.status);
+        if (r.a.status)
+            refused(&r.a, tries[i].text);
         close(fd);
     }
     sv_buf_init(&big);
@@ -327,13 +313,12 @@ static void hostile_http(void **state)
     int fd = hub_connect(&r);
     hub_send(fd, big.data, big.len);
     shutdown(fd, SHUT_WR);
-    answer_read(fd, &a);
-    refused(&a, "a long header");
+    answer_read(fd, &r.a);
+    refused(&r.a, "a long header");
     close(fd);
     sv_buf_fini(&big);
-    hub_ask(&r, "/health", NULL, &a);
-    assert_int_equal(a.status, 200);
-    answer_fini(&a);
+    hub_ask(&r, "/health", NULL, &r.a);
+    assert_int_equal(r.a.status, 200);
     hub_close(&r);
 }
 
@@ -375,45 +360,39 @@ static void leaving_cancels(void **state)
 static void slow_reader_holds_nobody(void **state)
 {
     struct hub r = {0};
-    struct answer a;
     (void)state;
 
     hub_open(&r, false);
-    answer_init(&a);
     int slow = hub_connect(&r), small = 32768;
     setsockopt(slow, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     hub_post(slow, "/v1/completions", "", "{\"prompt\":\"a b c d\",\"max_tokens\":4000,\"stream\":true}");
     for (int i = 0; i < 20; i++) {
-        hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":50,\"stream\":true}", &a);
-        assert_int_equal(a.status, 200);
+        hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":50,\"stream\":true}", &r.a);
+        assert_int_equal(r.a.status, 200);
     }
-    answer_read(slow, &a); /* and it still gets all of its own */
-    assert_false(a.closed);
-    contains(&a.body, "data: [DONE]\n\n");
+    answer_read(slow, &r.a); /* and it still gets all of its own */
+    assert_false(r.a.closed);
+    contains(&r.a.body, "data: [DONE]\n\n");
     close(slow);
-    answer_fini(&a);
     hub_close(&r);
 }
 
 static void who_reads_nothing_is_dropped(void **state)
 {
     struct hub r = {0};
-    struct answer a;
     int small = 4096;
     (void)state;
 
     r.o.engine.context = 200000;
     r.o.max_backlog_bytes = 1 << 20;
     hub_open(&r, false);
-    answer_init(&a);
     int deaf = hub_connect(&r);
     setsockopt(deaf, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     hub_post(deaf, "/v1/completions", "", "{\"prompt\":\"a b c d\",\"max_tokens\":190000,\"stream\":true}");
     metric_becomes(&r, "salvo_sequences_total{result=\"canceled\"}", 1);
-    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":5}", &a);
-    assert_int_equal(a.status, 200);
+    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":5}", &r.a);
+    assert_int_equal(r.a.status, 200);
     close(deaf);
-    answer_fini(&a);
     hub_close(&r);
 }
 
@@ -422,7 +401,6 @@ static void who_reads_nothing_is_dropped(void **state)
 static void full_queue(void **state)
 {
     struct hub r = {0};
-    struct answer a;
     int fd[3];
     (void)state;
 
@@ -430,54 +408,49 @@ static void full_queue(void **state)
     r.o.engine.max_sequences = 1;
     r.o.max_queue = 2;
     hub_open(&r, false);
-    answer_init(&a);
     for (int i = 0; i < 3; i++) {
         fd[i] = hub_connect(&r);
         hub_post(fd[i], "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":40}");
     }
     nap_ms(50);
-    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":40}", &a);
-    assert_int_equal(a.status, 429);
-    contains(&a.head, "Retry-After: 1\r\n");
-    contains(&a.body, "\"type\":\"rate_limit_error\"");
+    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":40}", &r.a);
+    assert_int_equal(r.a.status, 429);
+    contains(&r.a.head, "Retry-After: 1\r\n");
+    contains(&r.a.body, "\"type\":\"rate_limit_error\"");
     for (int i = 0; i < 3; i++) {
-        answer_read(fd[i], &a);
-        assert_int_equal(a.status, 200);
+        answer_read(fd[i], &r.a);
+        assert_int_equal(r.a.status, 200);
         close(fd[i]);
     }
-    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":4}", &a);
-    assert_int_equal(a.status, 200);
-    answer_fini(&a);
+    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":4}", &r.a);
+    assert_int_equal(r.a.status, 200);
     hub_close(&r);
 }
 
 static void body_limit(void **state)
 {
     struct hub r = {0};
-    struct answer a;
     struct sv_buf b;
     (void)state;
 
     r.o.max_body_bytes = 4096;
     hub_open(&r, false);
-    answer_init(&a);
     sv_buf_init(&b);
     sv_buf_printf(&b, "{\"prompt\":\"%05000d\"}", 0);
-    hub_ask(&r, "/v1/completions", b.data, &a);
-    assert_int_equal(a.status, 413);
-    contains(&a.body, "\"code\":\"body_too_large\"");
+    hub_ask(&r, "/v1/completions", b.data, &r.a);
+    assert_int_equal(r.a.status, 413);
+    contains(&r.a.body, "\"code\":\"body_too_large\"");
     sv_buf_clear(&b);
     sv_buf_printf(&b, "{\"prompt\":\"%04000d\",\"max_tokens\":1}", 0);
-    hub_ask(&r, "/v1/completions", b.data, &a);
-    assert_int_equal(a.status, 200);
+    hub_ask(&r, "/v1/completions", b.data, &r.a);
+    assert_int_equal(r.a.status, 200);
     sv_buf_clear(&b); /* far beyond: never kept */
     sv_buf_printf(&b, "%03000000d", 0);
-    hub_ask(&r, "/v1/completions", b.data, &a);
-    assert_int_equal(a.status, 413);
-    refused(&a, "a body far too large");
-    contains(&a.body, "\"code\":\"body_too_large\"");
+    hub_ask(&r, "/v1/completions", b.data, &r.a);
+    assert_int_equal(r.a.status, 413);
+    refused(&r.a, "a body far too large");
+    contains(&r.a.body, "\"code\":\"body_too_large\"");
     sv_buf_fini(&b);
-    answer_fini(&a);
     hub_close(&r);
 }
 
@@ -506,24 +479,21 @@ static void hostile_templates(void **state)
         const char *file = sv_test_tmp("template");
         struct hub r = {.fake.step_us = 1000};
         struct sv_err err = {0};
-        struct answer a;
         struct sv_buf b;
 
         assert_int_equal(sv_file_write(file, tries[i].template, strlen(tries[i].template), &err), SV_OK);
         r.o.chat_template = file;
         hub_open(&r, false);
-        answer_init(&a);
         sv_buf_init(&b);
         sv_buf_printf(&b, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"max_tokens\":3,"
                           "\"chat_template_kwargs\":{\"k\":%s}}", tries[i].kwarg);
-        hub_ask(&r, "/v1/chat/completions", b.data, &a);
-        assert_true(a.status == 400 || (!tries[i].says && a.status == 200));
+        hub_ask(&r, "/v1/chat/completions", b.data, &r.a);
+        assert_true(r.a.status == 400 || (!tries[i].says && r.a.status == 200));
         if (tries[i].says)
-            contains(&a.body, tries[i].says);
-        hub_ask(&r, "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":3}", &a);
-        assert_int_equal(a.status, 200);
+            contains(&r.a.body, tries[i].says);
+        hub_ask(&r, "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":3}", &r.a);
+        assert_int_equal(r.a.status, 200);
         sv_buf_fini(&b);
-        answer_fini(&a);
         hub_close(&r);
     }
 }
@@ -535,16 +505,13 @@ static void given_template_has_tokens(void **state)
     const char *file = sv_test_tmp("template");
     struct hub r = {0};
     struct sv_err err = {0};
-    struct answer a;
     (void)state;
 
     assert_int_equal(sv_file_write(file, template, sizeof template - 1, &err), SV_OK);
     r.o.chat_template = file;
     hub_open(&r, false);
-    answer_init(&a);
-    hub_ask(&r, "/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"return_token_strs\":true}", &a);
-    contains(&a.body, "<|im_end|>");
-    answer_fini(&a);
+    hub_ask(&r, "/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"return_token_strs\":true}", &r.a);
+    contains(&r.a.body, "<|im_end|>");
     hub_close(&r);
 }
 
@@ -552,28 +519,24 @@ static void given_template_has_tokens(void **state)
 static void endless_prompt(void **state)
 {
     struct hub r = {0};
-    struct answer a;
     struct sv_buf b;
     (void)state;
 
     r.o.engine.context = 64;
     hub_open(&r, false);
-    answer_init(&a);
     sv_buf_init(&b);
     sv_buf_printf(&b, "{\"prompt\":\"%0200000d\"}", 0);
-    hub_ask(&r, "/v1/completions", b.data, &a);
-    assert_int_equal(a.status, 400);
-    contains(&a.body, "\"code\":\"context_length_exceeded\"");
-    contains(&a.body, "200000 bytes");
+    hub_ask(&r, "/v1/completions", b.data, &r.a);
+    assert_int_equal(r.a.status, 400);
+    contains(&r.a.body, "\"code\":\"context_length_exceeded\"");
+    contains(&r.a.body, "200000 bytes");
     sv_buf_fini(&b);
-    answer_fini(&a);
     hub_close(&r);
 }
 
 static void keys(void **state)
 {
     struct hub r = {0};
-    struct answer a;
     const char *file = sv_test_tmp("keys");
     struct sv_err err = {0};
     (void)state;
@@ -583,7 +546,6 @@ static void keys(void **state)
     r.o.api_key_file = file;
     r.o.cors_origin = "https://example.org";
     hub_open(&r, false); /* health needs no key */
-    answer_init(&a);
     static const struct {
         const char *header;
         int status;
@@ -599,20 +561,19 @@ static void keys(void **state)
     for (size_t i = 0; i < sizeof tries / sizeof tries[0]; i++) {
         int fd = hub_connect(&r);
         hub_get(fd, "/v1/models", tries[i].header);
-        answer_read(fd, &a);
-        if (a.status != tries[i].status)
-            fail_msg("%s gave %d", tries[i].header, a.status);
-        contains(&a.head, "Access-Control-Allow-Origin: https://example.org\r\n");
+        answer_read(fd, &r.a);
+        if (r.a.status != tries[i].status)
+            fail_msg("%s gave %d", tries[i].header, r.a.status);
+        contains(&r.a.head, "Access-Control-Allow-Origin: https://example.org\r\n");
         close(fd);
     }
     int fd = hub_connect(&r);
     hub_send_text(fd, "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
                       "Access-Control-Request-Headers: authorization\r\n\r\n");
-    answer_read(fd, &a);
-    assert_int_equal(a.status, 204);
-    contains(&a.head, "Access-Control-Allow-Headers: authorization\r\n");
+    answer_read(fd, &r.a);
+    assert_int_equal(r.a.status, 204);
+    contains(&r.a.head, "Access-Control-Allow-Headers: authorization\r\n");
     close(fd);
-    answer_fini(&a);
     hub_close(&r);
 }
 
@@ -696,59 +657,53 @@ static void late_drain_tells(void **state)
 static void loading_says_so(void **state)
 {
     struct hub r = {0};
-    struct answer a;
     (void)state;
 
     r.fake.open_us = 600000;
     hub_open(&r, true);
-    answer_init(&a);
-    hub_ask(&r, "/health", NULL, &a);
-    assert_int_equal(a.status, 503);
-    contains(&a.body, "\"status\":\"loading\"");
+    hub_ask(&r, "/health", NULL, &r.a);
+    assert_int_equal(r.a.status, 503);
+    contains(&r.a.body, "\"status\":\"loading\"");
     double last = 0;
     int n_seen = 0;
-    while (a.status == 503) { /* it only grows, and not from stage to stage alone */
-        double now = atof(strstr(a.body.data, "\"progress\":") + strlen("\"progress\":"));
+    while (r.a.status == 503) { /* it only grows, and not from stage to stage alone */
+        double now = atof(strstr(r.a.body.data, "\"progress\":") + strlen("\"progress\":"));
         assert_true(now >= last && now < 1);
         n_seen += now > last;
         last = now;
         nap_ms(20);
         if (n_seen == 3)
             break;
-        hub_ask(&r, "/health", NULL, &a);
+        hub_ask(&r, "/health", NULL, &r.a);
     }
     assert_int_equal(n_seen, 3);
-    hub_ask(&r, "/v1/chat/completions", hello, &a);
-    assert_int_equal(a.status, 503);
-    contains(&a.head, "Retry-After: 1\r\n");
-    hub_ask(&r, "/metrics", NULL, &a);
-    assert_int_equal(a.status, 200);
-    contains(&a.body, "\nsalvo_ready 0\n");
+    hub_ask(&r, "/v1/chat/completions", hello, &r.a);
+    assert_int_equal(r.a.status, 503);
+    contains(&r.a.head, "Retry-After: 1\r\n");
+    hub_ask(&r, "/metrics", NULL, &r.a);
+    assert_int_equal(r.a.status, 200);
+    contains(&r.a.body, "\nsalvo_ready 0\n");
     metric_becomes(&r, "salvo_ready", 1);
-    hub_ask(&r, "/v1/chat/completions", hello, &a);
-    assert_int_equal(a.status, 200);
-    answer_fini(&a);
+    hub_ask(&r, "/v1/chat/completions", hello, &r.a);
+    assert_int_equal(r.a.status, 200);
     hub_close(&r);
 }
 
 static void broken_device(void **state)
 {
     struct hub r = {0};
-    struct answer a;
     (void)state;
 
     r.fake.fail_at_step = 5;
     hub_open(&r, false);
-    answer_init(&a);
-    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":40}", &a);
-    assert_int_equal(a.status, 500);
-    contains(&a.body, "the fake device failed");
-    hub_ask(&r, "/health", NULL, &a);
-    assert_int_equal(a.status, 503);
-    contains(&a.body, "\"status\":\"failed\"");
-    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":40}", &a);
-    assert_int_equal(a.status, 503);
-    answer_fini(&a);
+    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":40}", &r.a);
+    assert_int_equal(r.a.status, 500);
+    contains(&r.a.body, "the fake device failed");
+    hub_ask(&r, "/health", NULL, &r.a);
+    assert_int_equal(r.a.status, 503);
+    contains(&r.a.body, "\"status\":\"failed\"");
+    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":40}", &r.a);
+    assert_int_equal(r.a.status, 503);
     hub_close(&r);
     assert_int_equal(r.rc, SV_EDEVICE);
 }
@@ -756,50 +711,42 @@ static void broken_device(void **state)
 static void stream_error_is_an_event(void **state)
 {
     struct hub r = {0};
-    struct answer a;
     (void)state;
 
     r.fake.fail_at_step = 5;
     hub_open(&r, false);
-    answer_init(&a);
-    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":40,\"stream\":true}", &a);
-    assert_int_equal(a.status, 200);
-    contains(&a.body, "data: {\"error\":{\"message\":\"the fake device failed\"");
-    contains(&a.body, "\n\ndata: [DONE]\n\n");
-    answer_fini(&a);
+    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":40,\"stream\":true}", &r.a);
+    assert_int_equal(r.a.status, 200);
+    contains(&r.a.body, "data: {\"error\":{\"message\":\"the fake device failed\"");
+    contains(&r.a.body, "\n\ndata: [DONE]\n\n");
     hub_close(&r);
 }
 
 static void silent_streams_ping(void **state)
 {
     struct hub r = {0};
-    struct answer a;
     (void)state;
 
     r.fake.step_us = 1600000;
     r.o.ping_seconds = 1;
     hub_open(&r, false);
-    answer_init(&a);
-    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":2,\"stream\":true}", &a);
-    assert_int_equal(a.status, 200);
-    contains(&a.body, "\n\n: ping\n\ndata: {");
-    answer_fini(&a);
+    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":2,\"stream\":true}", &r.a);
+    assert_int_equal(r.a.status, 200);
+    contains(&r.a.body, "\n\n: ping\n\ndata: {");
     hub_close(&r);
 }
 
 static void choices(void **state)
 {
     struct hub r = {0};
-    struct answer a;
     (void)state;
 
     hub_open(&r, false);
-    answer_init(&a);
     hub_ask(&r, "/v1/completions",
-            "{\"prompt\":[\"a b\",[65,66,67]],\"n\":2,\"max_tokens\":3,\"echo\":true,\"return_token_ids\":true}", &a);
-    assert_int_equal(a.status, 200);
+            "{\"prompt\":[\"a b\",[65,66,67]],\"n\":2,\"max_tokens\":3,\"echo\":true,\"return_token_ids\":true}", &r.a);
+    assert_int_equal(r.a.status, 200);
     struct sv_err err = {0};
-    json_t *root = sv_json_parse(a.body.data, a.body.len, &err);
+    json_t *root = sv_json_parse(r.a.body.data, r.a.body.len, &err);
     json_t *list = json_object_get(root, "choices");
     assert_int_equal(json_array_size(list), 4);
     for (int i = 0; i < 4; i++) {
@@ -812,7 +759,6 @@ static void choices(void **state)
     }
     assert_int_equal(json_integer_value(json_object_get(json_object_get(root, "usage"), "completion_tokens")), 12);
     json_decref(root);
-    answer_fini(&a);
     hub_close(&r);
 }
 

@@ -81,17 +81,14 @@ static void nearest_step(void **state)
 {
     static const char ask[] = "{\"prompt\":\"one two three\",\"max_tokens\":24,\"stream\":true,\"return_token_ids\":true}";
     struct hub r = {0};
-    struct answer a;
     (void)state;
 
     r.fake.step_us = 36000;
     r.o.stream_gap_us = 40000;
     hub_open(&r, false);
-    answer_init(&a);
-    hub_ask(&r, "/v1/completions", ask, &a);
-    contains_tokens(&a.body, 24);
-    assert_in_range(count(a.body.data, "\"token_ids\":["), 19, 24); /* 13 if a whole gap had to pass */
-    answer_fini(&a);
+    hub_ask(&r, "/v1/completions", ask, &r.a);
+    contains_tokens(&r.a.body, 24);
+    assert_in_range(count(r.a.body.data, "\"token_ids\":["), 19, 24); /* 13 if a whole gap had to pass */
     hub_close(&r);
 }
 
@@ -100,7 +97,6 @@ static void first_and_last_never_wait(void **state)
 {
     enum { N = 5 };
     struct hub r = {0};
-    struct answer a;
     char body[160];
     int fd[N];
     (void)state;
@@ -108,7 +104,6 @@ static void first_and_last_never_wait(void **state)
     r.fake.step_us = 10000;
     r.o.stream_gap_us = 60000000;
     hub_open(&r, false);
-    answer_init(&a);
     int64_t start = sv_clock_us();
     for (int i = 0; i < N; i++) { /* their first and last chunks fall among each other */
         fd[i] = hub_connect(&r);
@@ -117,16 +112,15 @@ static void first_and_last_never_wait(void **state)
         hub_post(fd[i], "/v1/completions", "", body);
     }
     for (int i = 0; i < N; i++) {
-        answer_read(fd[i], &a);
-        assert_int_equal(a.status, 200);
-        assert_false(a.closed);
+        answer_read(fd[i], &r.a);
+        assert_int_equal(r.a.status, 200);
+        assert_false(r.a.closed);
         /* The server has written nothing for long when they come, so one of their steps goes out to all. */
-        assert_in_range(count(a.body.data, "\"token_ids\":["), 2, 3);
-        contains_tokens(&a.body, 10 + 7 * i);
+        assert_in_range(count(r.a.body.data, "\"token_ids\":["), 2, 3);
+        contains_tokens(&r.a.body, 10 + 7 * i);
         close(fd[i]);
     }
     assert_true(sv_clock_us() - start < 60000000);
-    answer_fini(&a);
     hub_close(&r);
 }
 
