@@ -43,6 +43,18 @@ const enum sv_isa *rig_isas(int *n)
     return have;
 }
 
+void rig_each(void (*fn)(struct sv_dev *dev))
+{
+    int n;
+    const enum sv_isa *isa = rig_isas(&n);
+    for (int i = 0; i < n && isa[i] != SV_ISA_AMX; i++) {
+        struct sv_dev *dev = rig_open(isa[i], 1 + i, SV_F32);
+        fn(dev);
+        rig_sync(dev, SV_OK);
+        sv_dev_close(dev);
+    }
+}
+
 const char *rig_isa_name(enum sv_isa isa)
 {
     static const char *const name[] = {"auto", "plain", "avx2", "avx512", "amx"};

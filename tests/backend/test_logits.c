@@ -135,20 +135,6 @@ static float by_definition(const struct world *w, int32_t i, int32_t id)
     return x;
 }
 
-typedef void (*each_fn)(struct sv_dev *dev);
-
-static void on_all_devices(each_fn fn)
-{
-    int n;
-    const enum sv_isa *isa = rig_isas(&n);
-    for (int i = 0; i < n && isa[i] != SV_ISA_AMX; i++) {
-        struct sv_dev *dev = rig_open(isa[i], 1 + i, SV_F32);
-        fn(dev);
-        rig_sync(dev, SV_OK);
-        sv_dev_close(dev);
-    }
-}
-
 static void rules_on(struct sv_dev *dev)
 {
     struct sv_rng rng = {31};
@@ -185,7 +171,7 @@ static void rules_on(struct sv_dev *dev)
 static void rules(void **state)
 {
     (void)state;
-    on_all_devices(rules_on);
+    rig_each(rules_on);
 }
 
 /* A tiny repetition penalty must not make an infinity of a finite logit; what is infinite stays so.
@@ -218,7 +204,7 @@ static void overflow_on(struct sv_dev *dev)
 static void overflow(void **state)
 {
     (void)state;
-    on_all_devices(overflow_on);
+    rig_each(overflow_on);
 }
 
 static void padding_on(struct sv_dev *dev)
@@ -237,7 +223,7 @@ static void padding_on(struct sv_dev *dev)
 static void padding(void **state)
 {
     (void)state;
-    on_all_devices(padding_on);
+    rig_each(padding_on);
 }
 
 /* ---------------------------------------------------------------- log probabilities */
@@ -320,7 +306,7 @@ static void logprobs_on(struct sv_dev *dev)
 static void logprobs(void **state)
 {
     (void)state;
-    on_all_devices(logprobs_on);
+    rig_each(logprobs_on);
 }
 
 /* The argmax as sampling finds it, its share of the softmax, and a row's bits alone and among others. */
@@ -372,7 +358,7 @@ static void shares_on(struct sv_dev *dev)
 static void shares(void **state)
 {
     (void)state;
-    on_all_devices(shares_on);
+    rig_each(shares_on);
     struct sv_dev *dev = rig_open(SV_ISA_PLAIN, 1, SV_F32);
     float x[8] = {1, NAN, 3, 2, NAN, NAN, NAN, NAN}, share[2];
     int32_t id[2];
@@ -442,7 +428,7 @@ static void history_on(struct sv_dev *dev)
 static void history(void **state)
 {
     (void)state;
-    on_all_devices(history_on);
+    rig_each(history_on);
 }
 
 SV_TEST_MAIN(cmocka_unit_test(rules), cmocka_unit_test(overflow), cmocka_unit_test(padding),

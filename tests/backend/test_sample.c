@@ -8,19 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef void (*each_fn)(struct sv_dev *dev);
-
-static void on_all_devices(each_fn fn)
-{
-    int n;
-    const enum sv_isa *isa = rig_isas(&n);
-    for (int i = 0; i < n && isa[i] != SV_ISA_AMX; i++) {
-        struct sv_dev *dev = rig_open(isa[i], 1 + i, SV_F32);
-        fn(dev);
-        sv_dev_close(dev);
-    }
-}
-
 /* ---------------------------------------------------------------- the definition */
 
 struct entry {
@@ -203,7 +190,7 @@ static void support_on(struct sv_dev *dev)
 static void support(void **state)
 {
     (void)state;
-    on_all_devices(support_on);
+    rig_each(support_on);
 }
 
 /* Large vocabularies: whatever is drawn is kept by the definition, for every kind of filter. */
@@ -313,7 +300,7 @@ static void corners_on(struct sv_dev *dev)
 static void corners(void **state)
 {
     (void)state;
-    on_all_devices(corners_on);
+    rig_each(corners_on);
 }
 
 /* The same (logits, seed, position) gives the same token in any batch and on any number of threads.

@@ -70,6 +70,41 @@ struct sv_engine *run_open_tuned(const struct sv_engine_options *o, const struct
     return e;
 }
 
+static int32_t truth_at(void *user, uint64_t request, int32_t index)
+{
+    const struct run_truth *t = user;
+    const int32_t i = (int32_t)(request - 1), at = index - t->c[i].n_prompt;
+    return at < t->ref[i].n_tokens ? t->ref[i].tokens[at] : -1;
+}
+
+struct sv_engine *run_open_as(const struct run_pair *pair, const struct run_arrangement *a, const char *isa,
+                              enum sv_data_type dtype, const struct run_truth *t)
+{
+    const struct sv_engine_options o = {.target_dir = pair->target,
+                                        .draft_dir = a->drafter == 4 ? pair->draft : NULL,
+                                        .isa = isa,
+                                        .dtype = dtype,
+                                        .n_threads = a->threads,
+                                        .max_sequences = a->batch,
+                                        .page_size = a->page,
+                                        .prefill_chunk = a->chunk,
+                                        .width = a->width};
+    const struct sv_engine_tuning tuning = {.run_ahead = a->threads > 1, .pad = a->threads > 1};
+    struct sv_drafter *d = NULL;
+    struct sv_err err = {0};
+
+    if (a->drafter >= 0 && a->drafter < 4) {
+        const struct sv_fake_opts f = {.kind = (enum sv_fake)a->drafter,
+                                       .block_size = RUN_BLOCK,
+                                       .vocab_size = RUN_VOCAB,
+                                       .seed = 7,
+                                       .truth = truth_at,
+                                       .user = (void *)(uintptr_t)t};
+        assert_int_equal(sv_fake_open(&d, &f, &err), SV_OK);
+    }
+    return run_open_tuned(&o, &tuning, d);
+}
+
 struct sink {
     struct sv_engine *e;
     struct run_out *out;

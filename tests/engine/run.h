@@ -35,6 +35,26 @@ void run_device(struct sv_engine_options *o);
 struct sv_engine *run_open(const struct sv_engine_options *o, struct sv_drafter *drafter);
 struct sv_engine *run_open_tuned(const struct sv_engine_options *o, const struct sv_engine_tuning *t,
                                  struct sv_drafter *drafter);
+
+/* What runs: a directory each for target and draft. */
+struct run_pair {
+    const char *target, *draft;
+};
+struct run_arrangement {
+    int drafter; /* -1 none, 0..3 enum sv_fake, 4 dflash */
+    int32_t batch, page, threads, chunk, width;
+};
+/* What fakes know: the answers, to requests that are numbered from 1 in the order of the cases. */
+struct run_truth {
+    const struct run_case *c;
+    const struct run_out *ref;
+};
+/* Fakes draft blocks of RUN_BLOCK of a vocabulary of RUN_VOCAB. With more than one thread steps run ahead and are
+ * padded, as on a GPU. */
+enum { RUN_BLOCK = 16, RUN_VOCAB = 300 };
+struct sv_engine *run_open_as(const struct run_pair *pair, const struct run_arrangement *a, const char *isa,
+                              enum sv_data_type dtype, const struct run_truth *t);
+
 /* Submits all, steps until idle, checks that the caches end empty. Fails the test on any error. */
 struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n);
 void run_out_free(struct run_out *r, int32_t n);

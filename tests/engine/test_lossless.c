@@ -16,62 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N = 200, MAX_PROMPT = 70, MAX_TOKENS = 24, VOCAB = 300, BLOCK = 16 };
+enum { N = 200, MAX_PROMPT = 70, MAX_TOKENS = 24, VOCAB = RUN_VOCAB };
 
-struct truth {
-    const struct run_case *c;
-    const struct run_out *ref;
-};
-
-/* Requests are numbered from 1 in the order of the cases. */
-static int32_t truth_at(void *user, uint64_t request, int32_t index)
-{
-    const struct truth *t = user;
-    int32_t i = (int32_t)(request - 1);
-    int32_t at = index - t->c[i].n_prompt;
-    return at < t->ref[i].n_tokens ? t->ref[i].tokens[at] : -1;
-}
-
-struct arrangement {
-    int drafter; /* -1 none, 0..3 enum sv_fake, 4 dflash */
-    int32_t batch, page, threads, chunk, width;
-};
-
-/* A directory each for target and draft: in f32 the trained golden pair, whose drafts are often right. */
-struct pair {
-    const char *target, *draft;
-};
-
-static struct sv_engine *open_as(const struct pair *pair, const struct arrangement *a,
-                                 const char *isa, enum sv_data_type dtype, const struct truth *t)
-{
-    struct sv_engine_options o = {.target_dir = pair->target,
-                                  .isa = isa,
-                                  .dtype = dtype,
-                                  .n_threads = a->threads,
-                                  .max_sequences = a->batch,
-                                  .page_size = a->page,
-                                  .prefill_chunk = a->chunk,
-                                  .width = a->width};
-    struct sv_drafter *d = NULL;
-    if (a->drafter == 4)
-        o.draft_dir = pair->draft;
-    else if (a->drafter >= 0) {
-        struct sv_err err = {0};
-        const struct sv_fake_opts f = {.kind = (enum sv_fake)a->drafter,
-                                       .block_size = BLOCK,
-                                       .vocab_size = VOCAB,
-                                       .seed = 7,
-                                       .truth = truth_at,
-                                       .user = (void *)(uintptr_t)t};
-        assert_int_equal(sv_fake_open(&d, &f, &err), SV_OK);
-    }
-    /* More than one thread: steps run ahead and are padded, as on a GPU. */
-    const struct sv_engine_tuning tuning = {.run_ahead = a->threads > 1, .pad = a->threads > 1};
-    return run_open_tuned(&o, &tuning, d);
-}
-
-static const struct arrangement arrangements[] = {
+static const struct run_arrangement arrangements[] = {
     {-1, 32, 1, 2, 64, 0},  {-1, 5, 64, 3, 7, 0},   {0, 1, 16, 1, 512, 0}, {0, 32, 1, 2, 33, 0},
     {1, 3, 16, 2, 5, 0},    {1, 32, 64, 1, 512, 0}, {2, 1, 1, 2, 512, 0},  {2, 17, 16, 3, 11, 0},
     {3, 1, 64, 1, 512, 0},  {3, 8, 16, 2, 19, 0},   {3, 32, 16, 2, 64, 0}, {4, 1, 16, 1, 512, 0},
@@ -81,11 +28,11 @@ static const struct arrangement arrangements[] = {
 
 static void all_arrangements(const char *isa, enum sv_data_type dtype, bool sampled, int n)
 {
-    const struct pair pair =
+    const struct run_pair pair =
         dtype == SV_TYPE_F32
-            ? (struct pair){run_dir("tests/golden/tiny/pair_target"),
+            ? (struct run_pair){run_dir("tests/golden/tiny/pair_target"),
                             run_dir("tests/golden/tiny/pair_draft_full_b16")}
-            : (struct pair){toy_target(&toy_bf16), toy_draft(&toy_bf16)};
+            : (struct run_pair){toy_target(&toy_bf16), toy_draft(&toy_bf16)};
     struct run_case *c = run_cases(n, VOCAB, MAX_PROMPT, MAX_TOKENS, 42);
     for (int i = 0; i < n && sampled; i++) {
         static const double temperature[] = {0.7, 1.0, 1.5, 0};
@@ -95,14 +42,14 @@ static void all_arrangements(const char *isa, enum sv_data_type dtype, bool samp
         c[i].req.min_p = i % 7 == 0 ? 0.05 : 0;
         c[i].req.seed = (uint64_t)i * 1000003;
     }
-    const struct arrangement plain = {-1, 1, 16, 1, 512, 0};
-    struct sv_engine *e = open_as(&pair, &plain, isa, dtype, NULL);
+    const struct run_arrangement plain = {-1, 1, 16, 1, 512, 0};
+    struct sv_engine *e = run_open_as(&pair, &plain, isa, dtype, NULL);
     struct run_out *ref = run_all(e, c, n);
     sv_engine_close(e);
-    struct truth t = {c, ref};
+    struct run_truth t = {c, ref};
     for (size_t i = 0; i < sizeof arrangements / sizeof arrangements[0]; i++) {
-        const struct arrangement *a = &arrangements[i];
-        e = open_as(&pair, a, isa, dtype, &t);
+        const struct run_arrangement *a = &arrangements[i];
+        e = run_open_as(&pair, a, isa, dtype, &t);
         struct run_out *out = run_all(e, c, n);
         char what[160];
         snprintf(what, sizeof what, "%s %s: drafter %d batch %d page %d threads %d chunk %d width %d",

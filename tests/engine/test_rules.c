@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VOCAB = 300, BLOCK = 16, MAX_PROMPT = 60, MAX_TOKENS = 32 };
+enum { VOCAB = RUN_VOCAB, BLOCK = RUN_BLOCK, MAX_PROMPT = 60, MAX_TOKENS = 32 };
 
 static const double penalty[] = {0, 0.7, 0, -0.4, 1.5};
 static const double repetition[] = {0, 1.2, 1, 0.8, 1.7};
@@ -56,31 +56,15 @@ static void ask(struct sv_request *r, int i, bool sampled)
     }
 }
 
-struct truth {
-    const struct run_case *c;
-    const struct run_out *ref;
-};
-
-static int32_t truth_at(void *user, uint64_t request, int32_t index)
-{
-    const struct truth *t = user;
-    const int32_t i = (int32_t)(request - 1), at = index - t->c[i].n_prompt;
-    return at < t->ref[i].n_tokens ? t->ref[i].tokens[at] : -1;
-}
-
 /* The trained golden pair, whose drafts are often right, and one of random weights, whose logits
  * lie so close together that rules change most tokens. */
-struct pair {
-    const char *target, *draft;
-};
-
-static struct pair trained(void)
+static struct run_pair trained(void)
 {
-    return (struct pair){run_dir("tests/golden/tiny/pair_target"),
+    return (struct run_pair){run_dir("tests/golden/tiny/pair_target"),
                          run_dir("tests/golden/tiny/pair_draft_full_b16")};
 }
 
-static struct pair random_weights(void)
+static struct run_pair random_weights(void)
 {
     static const struct toy toy = {.vocab = VOCAB,
                                    .hidden = 64,
@@ -94,43 +78,16 @@ static struct pair random_weights(void)
                                    .draft_layers = 1,
                                    .scale = 0.2f,
                                    .seed = 6};
-    return (struct pair){toy_target(&toy), toy_draft(&toy)};
+    return (struct run_pair){toy_target(&toy), toy_draft(&toy)};
 }
 
-struct arrangement {
-    int drafter; /* -1 none, 0..3 enum sv_fake, 4 dflash */
-    int32_t batch, page, threads, chunk, width;
-};
-
-static struct sv_engine *open_as(struct pair pair, const struct arrangement *a,
-                                 const struct truth *t)
+static struct sv_engine *open_as(struct run_pair pair, const struct run_arrangement *a, const struct run_truth *t)
 {
-    struct sv_engine_options o = {.target_dir = pair.target,
-                                  .dtype = SV_TYPE_F32,
-                                  .n_threads = a->threads,
-                                  .max_sequences = a->batch,
-                                  .page_size = a->page,
-                                  .prefill_chunk = a->chunk,
-                                  .width = a->width};
-    struct sv_drafter *d = NULL;
-    struct sv_err err = {0};
-    if (a->drafter == 4)
-        o.draft_dir = pair.draft;
-    else if (a->drafter >= 0) {
-        const struct sv_fake_opts f = {.kind = (enum sv_fake)a->drafter,
-                                       .block_size = BLOCK,
-                                       .vocab_size = VOCAB,
-                                       .seed = 7,
-                                       .truth = truth_at,
-                                       .user = (void *)(uintptr_t)t};
-        assert_int_equal(sv_fake_open(&d, &f, &err), SV_OK);
-    }
-    const struct sv_engine_tuning tuning = {.run_ahead = a->threads > 1, .pad = a->threads > 1};
-    return run_open_tuned(&o, &tuning, d);
+    return run_open_as(&pair, a, NULL, SV_TYPE_F32, t);
 }
 
-static const struct arrangement plain = {-1, 1, 16, 1, 512, 0};
-static const struct arrangement arrangements[] = {
+static const struct run_arrangement plain = {-1, 1, 16, 1, 512, 0};
+static const struct run_arrangement arrangements[] = {
     {-1, 9, 64, 3, 7, 0},  {0, 1, 16, 1, 512, 0}, {0, 12, 1, 2, 33, 0}, {1, 5, 16, 2, 5, 0},
     {2, 17, 16, 3, 11, 0}, {3, 1, 64, 1, 512, 0}, {3, 8, 16, 2, 19, 0}, {4, 1, 16, 1, 512, 0},
     {4, 6, 64, 2, 40, 0},  {4, 16, 16, 3, 64, 5},
@@ -145,7 +102,7 @@ static int32_t n_different(const struct run_out *a, const struct run_out *b, int
     return sum;
 }
 
-static void lossless(struct pair pair, bool sampled, int n)
+static void lossless(struct run_pair pair, bool sampled, int n)
 {
     n = run_few(n);
     struct run_case *c = run_cases(n, VOCAB, MAX_PROMPT, MAX_TOKENS, 77);
@@ -157,9 +114,9 @@ static void lossless(struct pair pair, bool sampled, int n)
     assert_true(n_different(bare, ref, n) > n / 3); /* what was asked for matters */
     run_out_free(bare, n);
     sv_engine_close(e);
-    const struct truth t = {c, ref};
+    const struct run_truth t = {c, ref};
     for (size_t k = 0; k < sizeof arrangements / sizeof arrangements[0]; k++) {
-        const struct arrangement *a = &arrangements[k];
+        const struct run_arrangement *a = &arrangements[k];
         char what[120];
         snprintf(what, sizeof what, "drafter %d batch %d page %d threads %d chunk %d width %d",
                  a->drafter, a->batch, a->page, a->threads, a->chunk, a->width);
@@ -196,7 +153,7 @@ static void trained_lossless(void **state)
 
 /* Few pages, so that sequences lose them and resume; steps one ahead of the host, counts padded;
  * and the same requests again, whose prompts the cache then knows. */
-static void under_pressure(struct pair pair, bool sampled, int n)
+static void under_pressure(struct run_pair pair, bool sampled, int n)
 {
     n = run_few(n);
     struct run_case *c = run_cases(n, VOCAB, MAX_PROMPT, MAX_TOKENS, 81);
@@ -335,7 +292,7 @@ static void greedy_by_definition(void **state)
         c[i].req.prompt_logprobs = i % 4 < 2;
         c[i].req.n_top_logprobs = i % 4 < 3 ? 5 : 0;
     }
-    static const struct arrangement ways[] = {{-1, 1, 16, 1, 512, 0}, {4, 4, 16, 2, 13, 0}};
+    static const struct run_arrangement ways[] = {{-1, 1, 16, 1, 512, 0}, {4, 4, 16, 2, 13, 0}};
     struct model_rig rig;
     model_rig_open(&rig, random_weights().target, SV_ISA_AUTO, 16);
     int32_t n_changed = 0;
@@ -394,9 +351,9 @@ static void prompt_logprobs_in_chunks(void **state)
     struct run_out *ref = run_all(e, c, N);
     sv_engine_close(e);
     run_same(without, ref, N, "asked for prompt log probabilities");
-    static const struct arrangement ways[] = {
+    static const struct run_arrangement ways[] = {
         {-1, 4, 16, 2, 1, 0}, {-1, 24, 16, 1, 200, 0}, {4, 7, 16, 2, 70, 0}, {1, 3, 1, 1, 3, 0}};
-    const struct truth t = {c, ref};
+    const struct run_truth t = {c, ref};
     for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
         e = open_as(trained(), &ways[w], &t);
         struct run_out *out = run_all(e, c, N);
@@ -424,12 +381,12 @@ static void min_tokens_hold(void **state)
     struct run_out *ref = run_all(e, c, 1);
     sv_engine_close(e);
     static const int drafters[] = {-1, SV_FAKE_RIGHT, 4};
-    const struct truth t = {c, ref};
+    const struct run_truth t = {c, ref};
     for (size_t d = 0; d < 3; d++) {
         for (int32_t min = 0; min <= 24; min++) {
             /* Request 1 of each engine, so that the fake knows it; its truth ends where the ban
              * bites. */
-            const struct arrangement a = {drafters[d], 2, 16, 1, 512, 0};
+            const struct run_arrangement a = {drafters[d], 2, 16, 1, 512, 0};
             e = open_as(trained(), &a, &t);
             c->req.stop_ids = ref->tokens; /* whatever the free answer consists of */
             c->req.n_stop_ids = 24;

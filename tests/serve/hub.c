@@ -269,3 +269,9 @@ double hub_metric(const struct hub *r, const char *name)
     answer_fini(&a);
     return v;
 }
+
+void hub_nap_ms(int ms)
+{
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
+    nanosleep(&t, NULL);
+}

@@ -39,6 +39,7 @@ void answer_fini(struct answer *a);
 void answer_read(int fd, struct answer *a);
 /* Whole exchange on a connection of its own. */
 void hub_ask(const struct hub *r, const char *path, const char *body, struct answer *a);
+void hub_nap_ms(int ms);
 /* Value of a metric. */
 double hub_metric(const struct hub *r, const char *name);
 

@@ -17,12 +17,6 @@
 #define TEXT "/v1/completions"
 #define HI "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],"
 
-static void nap_ms(int ms)
-{
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
-    nanosleep(&t, NULL);
-}
-
 static void contains(const struct sv_buf *b, const char *text, const char *what)
 {
     if (!b->data || !strstr(b->data, text))
@@ -358,7 +352,7 @@ static void bodies_are_not_headers(void **state)
     sv_buf_printf(&b, "GET /version HTTP/1.1\r\nHost: x\r\n\r\nPOST " TEXT " HTTP/1.1\r\nHost: x\r\n"
                       "Content-Length: %zu\r\n\r\n", sizeof raw - 1);
     hub_send(fd, b.data, b.len);
-    nap_ms(100);
+    hub_nap_ms(100);
     hub_send(fd, raw, sizeof raw - 1);
     answer_read(fd, &r.a);
     assert_int_equal(r.a.status, 200);

@@ -16,12 +16,6 @@
 
 static const char hello[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"max_tokens\":6}";
 
-static void nap_ms(int ms)
-{
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
-    nanosleep(&t, NULL);
-}
-
 /* Digits after each `"key":` become 0. */
 static void mask(struct sv_buf *b, const char *key)
 {
@@ -53,7 +47,7 @@ static void metric_becomes(const struct hub *r, const char *name, double want)
         v = hub_metric(r, name);
         if (v == want)
             return;
-        nap_ms(10);
+        hub_nap_ms(10);
     }
     fail_msg("%s is %g, not %g", name, v, want);
 }
@@ -208,7 +202,7 @@ static void split_at_every_byte(void **state)
     mask_times(&whole.body);
     for (size_t i = 1; i < text.len; i++) {
         hub_send(fd, text.data, i);
-        nap_ms(1);
+        hub_nap_ms(1);
         hub_send(fd, text.data + i, text.len - i);
         answer_read(fd, &a);
         assert_int_equal(a.status, 200);
@@ -217,7 +211,7 @@ static void split_at_every_byte(void **state)
     }
     for (size_t i = 0; i < text.len; i++) { /* and byte by byte */
         hub_send(fd, text.data + i, 1);
-        nap_ms(1);
+        hub_nap_ms(1);
     }
     answer_read(fd, &a);
     mask_times(&a.body);
@@ -412,7 +406,7 @@ static void full_queue(void **state)
         fd[i] = hub_connect(&r);
         hub_post(fd[i], "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":40}");
     }
-    nap_ms(50);
+    hub_nap_ms(50);
     hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":40}", &r.a);
     assert_int_equal(r.a.status, 429);
     contains(&r.a.head, "Retry-After: 1\r\n");
@@ -592,9 +586,9 @@ static void drains(void **state)
     hub_get(idle, "/version", "");
     answer_read(idle, &a);
     hub_post(fd, "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":60,\"stream\":true}");
-    nap_ms(100);
+    hub_nap_ms(100);
     sv_serve_stop(r.s);
-    nap_ms(50);
+    hub_nap_ms(50);
     hub_post(idle, "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":6}");
     answer_read(idle, &a);
     assert_int_equal(a.status, 503);
@@ -620,7 +614,7 @@ static void second_stop_ends(void **state)
     answer_init(&a);
     int fd = hub_connect(&r);
     hub_post(fd, "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":4000,\"stream\":true}");
-    nap_ms(100);
+    hub_nap_ms(100);
     sv_serve_stop(r.s);
     sv_serve_stop(r.s);
     sv_thread_join(r.thread);
@@ -643,7 +637,7 @@ static void late_drain_tells(void **state)
     answer_init(&a);
     int fd = hub_connect(&r);
     hub_post(fd, "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":4000}");
-    nap_ms(50);
+    hub_nap_ms(50);
     sv_serve_stop(r.s);
     answer_read(fd, &a);
     assert_int_equal(a.status, 503);
@@ -671,7 +665,7 @@ static void loading_says_so(void **state)
         assert_true(now >= last && now < 1);
         n_seen += now > last;
         last = now;
-        nap_ms(20);
+        hub_nap_ms(20);
         if (n_seen == 3)
             break;
         hub_ask(&r, "/health", NULL, &r.a);
