@@ -28,6 +28,7 @@
 
 #define SV_DENSE_LINE 64
 #define SV_DENSE_BLOCK 704
+#define SV_DENSE_CODES 512 /* where a block's codes begin */
 #define SV_DENSE_WINDOW 7
 
 /* The next block of a unit and the next of its escapes. What it asks for ahead of its reading lies, from
@@ -68,23 +69,26 @@ static inline const uint8_t *sv_dense_end(const void *dense, int32_t unit)
 /* How far ahead of its reading a walk asks for lines, into level 2. */
 #define SV_DENSE_AHEAD 4224
 
+/* GCC takes a function that does nothing but prefetch for one without effect, and leaves calls of it out:
+ * so these are inlined before it looks. */
+#define SV_DENSE_INLINE static inline __attribute__((always_inline))
+
 /* From a line to the one to be asked for meanwhile. */
-static inline uintptr_t sv_dense_ahead(const struct sv_dense_walk *at)
+SV_DENSE_INLINE uintptr_t sv_dense_ahead(const struct sv_dense_walk *at, int32_t ahead)
 {
-    return (uintptr_t)SV_DENSE_AHEAD +
-           (at->end - at->block < SV_DENSE_AHEAD ? (uintptr_t)at->jump : 0);
+    return (uintptr_t)ahead + (at->end - at->block < ahead ? (uintptr_t)at->jump : 0);
 }
 
-static inline void sv_dense_ask_line(const uint8_t *p, uintptr_t ahead)
+SV_DENSE_INLINE void sv_dense_ask_line(const uint8_t *p, uintptr_t ahead)
 {
     __builtin_prefetch((const void *)((uintptr_t)p + ahead), 0, 2);
 }
 
 /* For what stands before a unit's blocks: the walk along the last unit left it out. */
-static inline void sv_dense_ask(const struct sv_dense_walk *at)
+SV_DENSE_INLINE void sv_dense_ask(const struct sv_dense_walk *at, int32_t ahead)
 {
     for (const uint8_t *p = at->table; p < at->block; p += SV_DENSE_LINE)
-        sv_dense_ask_line(p, SV_DENSE_AHEAD);
+        sv_dense_ask_line(p, (uintptr_t)ahead);
 }
 
 /* Lines and window of unit u of row-major weights (n, k). */

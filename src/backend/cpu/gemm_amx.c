@@ -13,9 +13,12 @@
  * 32 weight rows by SV_GEMM_KBLOCK rest in the level-1 cache while the input, from level 2, passes
  * over them.
  *
- * Dense weights (dense.h) are expanded into tiles beside the level-1 cache's input: a step of k
- * ahead of the multiplying when rows are few, and wherever others would be copied.
+ * Dense weights (dense.h) are expanded into tiles beside the level-1 cache's input: some steps of
+ * k ahead of the multiplying when rows are few, and wherever others would be copied.
  */
+#if !defined(__clang__)
+#pragma GCC target("avx512vbmi,avx512vbmi2") /* the Makefile's flags name what all *_amx.c may use */
+#endif
 #include "backend/cpu/dense.h"
 #include "backend/cpu/gemm.h"
 
@@ -26,6 +29,12 @@
 #define BLOCK_STEPS (SV_GEMM_KBLOCK / KSTEP)
 #define TILE_BYTES 1024
 #define MUST_INLINE static inline __attribute__((always_inline))
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512vbmi,avx512vbmi2"))), apply_to = function)
+#endif
+
+#include "backend/cpu/dense_expand.h"
 
 struct tile_config {
     uint8_t palette, start_row, reserved[14];
@@ -304,39 +313,48 @@ MUST_INLINE void dense_step(const struct job *j, const int nu, const int nb, con
     }
 }
 
-/* nu dense units side by side, each with nb blocks of rows, nb 1 or 2 if nu is above 1. Tiles cannot be
- * loaded from stores still on their way to the cache, so the next step is expanded before this one is
- * multiplied; and only one step at a time, because whatever waits for the multiplier keeps lines from
- * being asked for. */
-MUST_INLINE void dense_group(const struct job *j, const int nu, const int nb, int32_t n0)
+/* Steps of k between expanding and multiplying: a tile cannot be loaded from stores that are still on
+ * their way to the cache, and whatever waits for the multiplier keeps lines from being asked for. */
+#define DENSE_LEAD 3
+#define DENSE_RING 8 /* steps that pack_w holds of each unit at a time: a power of two, and 2 units fit */
+
+/* How far ahead lines are asked for: into level 2, and into level 1. */
+#define DENSE_AHEAD 8320
+#define DENSE_NEAR (2 * SV_DENSE_BLOCK)
+
+/* nu dense units side by side, each with nb blocks of rows, nb 1 or 2 if nu is above 1. all: every step
+ * stays expanded in pack_w. */
+MUST_INLINE void dense_group(const struct job *j, const int nu, const int nb, int32_t n0, const bool all)
 {
     uint8_t *const buf = j->s->thread->pack_w;
     const int32_t u0 = n0 / SV_GEMM_UNIT, size = nu * TILE_BYTES;
+    const int32_t mask = all ? INT32_MAX : DENSE_RING - 1;
     const bool more = n0 + 2 * nu * SV_GEMM_UNIT <= j->s->n1;
-    struct sv_dense_walk at[4];
+    struct sv_dense_walk at[2];
 #pragma GCC unroll 4
     for (int c = 0; c < nu * nb; c++)
         sum_zero(c);
-#pragma GCC unroll 4
+#pragma GCC unroll 2
     for (int u = 0; u < nu; u++) {
         at[u] = sv_dense_at(j->s->item->w, u0 + u, j->k);
-        sv_dense_ask(&at[u]);
+        sv_dense_ask(&at[u], DENSE_AHEAD);
         if (nu > 1 && more)
             at[u].jump = sv_dense_end(j->s->item->w, u0 + u + nu - 1) - at[u].end;
-        sv_dense_expand(&at[u], 1, buf + u * TILE_BYTES);
     }
-    int32_t t = 0, flip = 0;
-    for (; t + 1 < j->steps; t++, flip ^= 1) {
-#pragma GCC unroll 4
-        for (int u = 0; u < nu; u++)
-            sv_dense_expand(&at[u], 1, buf + (flip ^ 1) * size + u * TILE_BYTES);
-        dense_step(j, nu, nb, buf + flip * size, t);
+    for (int32_t t = -DENSE_LEAD; t < j->steps; t++) {
+        uint8_t *const soon = buf + ((t + DENSE_LEAD) & mask) * size;
+        if (t + DENSE_LEAD < j->steps) {
+#pragma GCC unroll 2
+            for (int u = 0; u < nu; u++)
+                expand_block(&at[u], soon + u * TILE_BYTES, DENSE_AHEAD, DENSE_NEAR);
+        }
+        if (t >= 0)
+            dense_step(j, nu, nb, buf + (t & mask) * size, t);
     }
-    dense_step(j, nu, nb, buf + flip * size, t);
     stream_end(j, nu * nb, nb, nu, n0);
 }
 
-/* One turn of nb blocks of rows over a dense unit that stands expanded in pack_w. */
+/* One more turn of nb blocks of rows over a dense unit, which stands expanded in pack_w. */
 MUST_INLINE void dense_turn(const struct job *j, const int nb, int32_t n0)
 {
     const size_t x_stride = (size_t)j->cols * 4, x_block = (size_t)j->steps * 64 * j->cols;
@@ -376,11 +394,9 @@ static void stream_in_turns(struct job *j)
 static void dense_in_turns(struct job *j)
 {
     for (int32_t n = j->s->n0; n < j->s->n1; n += SV_GEMM_UNIT) {
-        struct sv_dense_walk at = sv_dense_at(j->s->item->w, n / SV_GEMM_UNIT, j->k);
-        sv_dense_ask(&at);
-        sv_dense_expand(&at, j->steps, j->s->thread->pack_w);
-        stored_before_tiles(j->s->thread->pack_w);
-        for (j->block0 = 0; j->block0 < j->blocks; j->block0 += 4)
+        j->block0 = 0;
+        dense_group(j, 1, 4, n, true);
+        for (j->block0 = 4; j->block0 < j->blocks; j->block0 += 4)
             switch (j->blocks - j->block0) {
             case 1:
                 dense_turn(j, 1, n);
@@ -407,20 +423,20 @@ static void run_dense(struct job *j)
         return;
     }
     for (; j->blocks == 2 && n1 - n > SV_GEMM_UNIT; n += 2 * SV_GEMM_UNIT)
-        dense_group(j, 2, 2, n);
+        dense_group(j, 2, 2, n, false);
     for (; n < n1; n += SV_GEMM_UNIT)
         switch (j->blocks) {
         case 1:
-            dense_group(j, 1, 1, n);
+            dense_group(j, 1, 1, n, false);
             break;
         case 2:
-            dense_group(j, 1, 2, n);
+            dense_group(j, 1, 2, n, false);
             break;
         case 3:
-            dense_group(j, 1, 3, n);
+            dense_group(j, 1, 3, n, false);
             break;
         default:
-            dense_group(j, 1, 4, n);
+            dense_group(j, 1, 4, n, false);
             break;
         }
 }
@@ -502,7 +518,7 @@ static void wide_expand(const struct job *j, struct wide *b, int i, uint8_t *to)
 {
     if (!b->t) {
         b->at[i] = sv_dense_at(j->s->item->w, b->g / SV_GEMM_UNIT + i, j->k);
-        sv_dense_ask(&b->at[i]);
+        sv_dense_ask(&b->at[i], SV_DENSE_AHEAD);
     }
     sv_dense_expand(&b->at[i], b->steps, to);
     stored_before_tiles(to);
@@ -590,3 +606,7 @@ const struct sv_gemm_kern *sv_gemm_kern_amx(void)
     static const struct sv_gemm_kern kern = {"amx-bf16", SV_GEMM_X_TILES, sv_gemm_pack_tiles, run, enter, leave};
     return &kern;
 }
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif

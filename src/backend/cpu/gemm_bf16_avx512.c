@@ -200,7 +200,7 @@ static void expand_units(uint16_t *to, const struct sv_gemm_span *s, int32_t u, 
     const size_t unit = sv_gemm_unit_elements(k);
     for (int32_t i = 0; i < n; i++, to += unit) {
         struct sv_dense_walk at = sv_dense_at(s->item->w, u + i, k);
-        sv_dense_ask(&at);
+        sv_dense_ask(&at, SV_DENSE_AHEAD);
         sv_dense_expand(&at, whole, to);
         const size_t rest = unit - (size_t)whole * KSTEP * UNIT;
         if (rest) { /* the unit ends within a block, and so does the buffer with the last one */

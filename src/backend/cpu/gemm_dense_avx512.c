@@ -22,10 +22,10 @@
 #define KSTEP 32
 #define UNIT SV_GEMM_UNIT
 #define LINE SV_DENSE_LINE
-#define CODES (8 * LINE) /* of a block */
 #define MUST_INLINE static inline __attribute__((always_inline))
 
 #include "backend/cpu/put_avx512.h"
+#include "backend/cpu/dense_expand.h"
 #include "backend/cpu/transpose_avx512.h"
 
 /* ---------------------------------------------------------------- packing */
@@ -134,12 +134,12 @@ void sv_dense_pack(uint8_t *to, struct sv_dense_unit as, const uint16_t *w, int3
 #pragma GCC unroll 2
         for (int i = 0; i < 2; i++)
             _mm512_storeu_si512(
-                block + CODES + i * LINE,
+                block + SV_DENSE_CODES + i * LINE,
                 or3(c[2 * i], _mm512_slli_epi16(c[2 * i + 1], 3),
                     _mm512_slli_epi16(_mm512_and_si512(c[6 + i], two), 6)));
         const __m512i top = _mm512_or_si512(_mm512_slli_epi16(_mm512_and_si512(c[6], four), 4),
                                             _mm512_slli_epi16(_mm512_and_si512(c[7], four), 5));
-        _mm512_storeu_si512(block + CODES + 2 * LINE,
+        _mm512_storeu_si512(block + SV_DENSE_CODES + 2 * LINE,
                             or3(c[4], _mm512_slli_epi16(c[5], 3), top));
         memcpy(escapes, escaped, (size_t)(end - escaped));
         escapes += end - escaped;
@@ -148,56 +148,11 @@ void sv_dense_pack(uint8_t *to, struct sv_dense_unit as, const uint16_t *w, int3
 
 /* ---------------------------------------------------------------- expanding */
 
-/* Codes of group i, in the low three bits of every byte; what stands above them does not matter. */
-MUST_INLINE __m512i codes_of(const uint8_t *block, const int i)
-{
-    const uint8_t *c = block + CODES;
-    if (i < 6) {
-        const __m512i v = _mm512_load_si512(c + i / 2 * LINE);
-        return i % 2 ? _mm512_srli_epi16(v, 3) : v;
-    }
-    const __m512i low = _mm512_srli_epi16(_mm512_load_si512(c + (i - 6) * LINE), 6);
-    const __m512i v = _mm512_load_si512(c + 2 * LINE);
-    const __m512i high = i == 6 ? _mm512_srli_epi16(v, 4) : _mm512_srli_epi16(v, 5);
-    return _mm512_ternarylogic_epi32(_mm512_set1_epi8(3), low, high, 0xca);
-}
-
-/* Vectors 2i and 2i + 1 of the block; moves on in the escapes. */
-MUST_INLINE void expand_group(struct sv_dense_walk *at, const int i, __m512i *lo, __m512i *hi)
-{
-    const __m512i code = codes_of(at->block, i);
-    const __mmask64 other = _mm512_testn_epi8_mask(code, _mm512_set1_epi8(7));
-    __m512i e = _mm512_permutexvar_epi8(code, _mm512_load_si512(at->table));
-    e = _mm512_mask_expand_epi8(e, other, _mm512_loadu_si512(at->escapes));
-    at->escapes += __builtin_popcountll(other);
-    const __m512i s = _mm512_load_si512(at->block + i * LINE);
-    *lo = _mm512_unpacklo_epi8(s, e);
-    *hi = _mm512_unpackhi_epi8(s, e);
-    *lo = _mm512_shrdi_epi16(*lo, *lo, 1);
-    *hi = _mm512_shrdi_epi16(*hi, *hi, 1);
-}
-
-UNCHECKED MUST_INLINE void expand_block(struct sv_dense_walk *at, uint8_t *to)
-{
-    const uintptr_t ahead = sv_dense_ahead(at);
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        __m512i lo, hi;
-        sv_dense_ask_line(at->block + i * LINE, ahead);
-        if (i < 3)
-            sv_dense_ask_line(at->block + CODES + i * LINE, ahead);
-        expand_group(at, i, &lo, &hi);
-        _mm512_store_si512(to + 2 * i * LINE, lo);
-        _mm512_store_si512(to + (2 * i + 1) * LINE, hi);
-    }
-    at->block += SV_DENSE_BLOCK;
-}
-
 UNCHECKED void sv_dense_expand(struct sv_dense_walk *at, int32_t n_blocks, void *to)
 {
     struct sv_dense_walk w = *at;
     for (int32_t b = 0; b < n_blocks; b++)
-        expand_block(&w, (uint8_t *)to + (size_t)b * KSTEP * UNIT * 2);
+        expand_block(&w, (uint8_t *)to + (size_t)b * KSTEP * UNIT * 2, SV_DENSE_AHEAD, 0);
     *at = w;
 }
 
@@ -222,7 +177,7 @@ UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr
 #pragma GCC unroll 2
     for (int u = 0; u < nu; u++) {
         at[u] = sv_dense_at(t->s->item->w, t->n0 / UNIT + u, c->k);
-        sv_dense_ask(&at[u]);
+        sv_dense_ask(&at[u], SV_DENSE_AHEAD);
         if (nu > 1 && t->n0 + 2 * nu * UNIT <= t->s->n1)
             at[u].jump = sv_dense_end(t->s->item->w, t->n0 / UNIT + u + nu - 1) - at[u].end;
     }
@@ -234,7 +189,7 @@ UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr
         uintptr_t ahead[2];
 #pragma GCC unroll 2
         for (int u = 0; u < nu; u++)
-            ahead[u] = sv_dense_ahead(&at[u]);
+            ahead[u] = sv_dense_ahead(&at[u], SV_DENSE_AHEAD);
 #pragma GCC unroll 8
         for (int i = 0; i < 8; i++, x += 2 * cols)
 #pragma GCC unroll 2
@@ -242,7 +197,7 @@ UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr
                 __m512i lo, hi;
                 sv_dense_ask_line(at[u].block + i * LINE, ahead[u]);
                 if (i < 3)
-                    sv_dense_ask_line(at[u].block + CODES + i * LINE, ahead[u]);
+                    sv_dense_ask_line(at[u].block + SV_DENSE_CODES + i * LINE, ahead[u]);
                 expand_group(&at[u], i, &lo, &hi);
 #pragma GCC unroll 16
                 for (int r = 0; r < nr; r++)
