@@ -324,7 +324,9 @@ static void time_shapes(struct sv_cuda *cu, bool variants, bool brief, const cha
                 continue;
             cu->set = v.set ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
             cu->pdl = v.pdl && cu->cc >= 90;
-            const timing t = time_one(cu, st, {(enum sv_attn_unit)v.unit, 0, 0, false, v.few, v.early != 0}, n);
+            cu->settled = v.early != 0; /* as in a pass: a plan is made, then read early */
+            cu->pass++;
+            const timing t = time_one(cu, st, {(enum sv_attn_unit)v.unit, 0, 0, false, v.few}, n);
             const double rate = bytes / t.median * 1e-3, tf = flops / t.median * 1e-6;
             printf("%-8s %-11s %3d %5d %5d %4d %d %3d %d %d %9.2f %9.2f %9.2f %7.0f %5.1f%% %7.1f\n",
                    v.set ? "sm90" : "portable", s.what, s.n_seqs, s.context, s.rows, s.page, v.unit, v.few, v.early,

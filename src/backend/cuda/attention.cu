@@ -9,10 +9,31 @@
  * plan reach into a bit of the result.
  */
 #include "backend/cuda/attention_parts.cuh"
+#include "backend/cuda/attention_mma.cuh"
+
+enum {
+    MAX_TILED_HEAD_DIM = 128,
+    MAX_PARTS = 128 * 1024, /* partial results: 66 MiB at head size 128 */
+    N_PLANS = 2,            /* layers may take turns, with a window and without */
+    MAX_ITEMS = 16 * 1024   /* of one kv head */
+};
+
+/* What a plan was made of. */
+struct plan_key {
+    uint64_t pass;
+    struct sv_rows rows;
+    int32_t mask, window, n_heads, n_kv_heads, unit, n_blocks, tile_rows;
+};
+struct plan_slot {
+    struct plan_key key;
+    struct sv_attn_plan *plan;
+};
 
 struct sv_cuda_attn_state {
     void *scratch;
     void *encode; /* the driver's cuTensorMapEncodeTiled */
+    struct plan_slot slot[N_PLANS];
+    int32_t next_slot;
     int32_t *plan_unit;
     float4 *run;
     float *part_o;
@@ -20,24 +41,83 @@ struct sv_cuda_attn_state {
     int32_t part_cap, max_segs;
 };
 
-enum {
-    MAX_TILED_HEAD_DIM = 128,
-    MAX_PARTS = 128 * 1024 /* partial results: 66 MiB at head size 128 */
-};
+/* ---------------------------------------------------------------- the plan of a pass */
+
+/* One block. Items are the same for all layers of a pass, and to work them out takes longer than a chunk of keys. */
+static __global__ void __launch_bounds__(256) attn_make_plan(const __grid_constant__ struct sv_attn_args a, struct sv_attn_plan *out)
+{
+    ATTN_SHARED(shared);
+    struct attn_items *const plan = (struct attn_items *)shared;
+    sv_pdl_launch();
+    sv_pdl_wait();
+    if (threadIdx.x < 32)
+        attn_plan_items(a, a.tile_rows, plan);
+    __syncthreads();
+    for (int32_t i = (int32_t)threadIdx.x; i < plan->n_items; i += (int32_t)blockDim.x) {
+        const struct attn_item it = attn_item_at(a, plan, a.tile_rows, i * a.p.kv.n_kv_heads);
+        out->entry[i] = {it.g.slot, it.g.row0, it.g.n, it.g.base, it.q0, it.part, it.seen_lo, it.seen_hi};
+    }
+    if (threadIdx.x == 0) {
+        out->unit = plan->unit;
+        out->n_items = plan->n_items;
+        out->long_walk = plan->long_walk;
+    }
+}
+
+static bool same_plan(const struct plan_key *a, const struct plan_key *b)
+{
+    return a->pass == b->pass && a->rows.n_rows == b->rows.n_rows && a->rows.n_segs == b->rows.n_segs &&
+           a->rows.row_seg == b->rows.row_seg && a->rows.seg_row0 == b->rows.seg_row0 && a->rows.seg_slot == b->rows.seg_slot &&
+           a->rows.seg_base == b->rows.seg_base && a->mask == b->mask && a->window == b->window &&
+           a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads && a->unit == b->unit &&
+           a->n_blocks == b->n_blocks && a->tile_rows == b->tile_rows;
+}
+
+/* While segments are settled a plan is made at the first layer and read by the others, before they wait for the launch before.
+ * Who finds a plan just made must wait before reading it, and before letting the next launch in: then that one may read
+ * it early (a.early). */
+static void find_plan(struct sv_cuda *cu, struct sv_attn_args *a)
+{
+    struct sv_cuda_attn_state *st = cu->attn;
+    const struct sv_rows *rows = &a->p.rows;
+    const struct plan_key key = {cu->pass, *rows,       (int32_t)a->p.mask, a->p.window, a->p.n_heads, a->p.kv.n_kv_heads,
+                                 a->unit,  a->n_blocks, a->tile_rows};
+    const int64_t tiles = (int64_t)rows->n_rows * a->group / a->tile_rows + rows->n_segs;
+    const int64_t parts = a->part_cap / ((int64_t)rows->n_rows * a->p.n_heads);
+    const size_t smem = attn_items_bytes(rows->n_segs);
+    a->early = cu->settled;
+    a->plan = NULL;
+    if (!cu->settled || tiles * (parts > 1 ? parts : 1) > MAX_ITEMS || smem > cu->smem_block)
+        return;
+    for (int32_t i = 0; i < N_PLANS; i++)
+        if (same_plan(&st->slot[i].key, &key)) {
+            a->plan = st->slot[i].plan;
+            return;
+        }
+    struct plan_slot *slot = &st->slot[st->next_slot];
+    st->next_slot = (st->next_slot + 1) % N_PLANS;
+    slot->key = key;
+    sv_cuda_launch_in_pass(cu, "attention (plan)", attn_make_plan, dim3(1), dim3(256), smem, *a, slot->plan);
+    a->plan = slot->plan;
+    a->early = false;
+}
 
 /* ---------------------------------------------------------------- combine */
 
 /* One warp for each (row, head). The main kernel lets this one start only when it has itself waited for all before it, or
- * when segments are settled: they may be read before our wait, what the main kernel writes may not. Few results: each
- * warp works out the main kernel's choice of a unit meanwhile. */
-template <int HD, bool FEW> __global__ void __launch_bounds__(128) attn_combine(const __grid_constant__ struct sv_attn_args a)
+ * when segments are settled: they may be read before our wait, and so may the plan, what the main kernel writes may not. At
+ * most two blocks a multiprocessor: the next product can begin to fill its ring only when all have started. */
+template <int HD> __global__ void __launch_bounds__(256, 3) attn_combine(const __grid_constant__ struct sv_attn_args a)
 {
     const int32_t n = a.p.rows.n_rows * a.p.n_heads;
-    int32_t i = (int32_t)(blockIdx.x * 4 + threadIdx.x / 32), unit = SV_ATTN_AUTO;
+    int32_t i = (int32_t)(blockIdx.x * 8 + threadIdx.x / 32), unit = SV_ATTN_AUTO;
 
     sv_pdl_launch();
-    if (FEW)
-        unit = attn_choose_unit(a, NULL, threadIdx.x % 32);
+    if (a.plan != NULL) {
+        unit = __ldcg(&a.plan->unit);
+        if (unit == SV_ATTN_WHOLE && blockIdx.x > 0)
+            return;
+    }
     for (bool waited = false;; waited = true) {
         const int32_t row = attn_div(i, a.by_heads), head = i - row * a.p.n_heads, s = i < n ? a.p.rows.row_seg[row] : -1;
         struct attn_seg g = {};
@@ -45,14 +125,14 @@ template <int HD, bool FEW> __global__ void __launch_bounds__(128) attn_combine(
             g = attn_seg_at(a.p.rows, s);
         if (!waited) {
             sv_pdl_wait();
-            if (!FEW)
+            if (a.plan == NULL)
                 unit = __ldcg(a.plan_unit);
         }
         if (unit == SV_ATTN_WHOLE || i >= n)
             return;
         if (g.n > 0)
-            attn_fold<HD, FEW ? 16 : 8>(a, unit, g, row - g.row0, head, threadIdx.x % 32);
-        i += (int32_t)gridDim.x * 4;
+            attn_fold<HD, 8>(a, unit, g, row - g.row0, head, threadIdx.x % 32);
+        i += (int32_t)gridDim.x * 8;
     }
 }
 
@@ -144,7 +224,7 @@ static bool few_launch(struct sv_cuda *cu, const struct sv_p_attention *p, struc
         !fit(cu, &k, 0, &a, &smem))
         return false;
     a.unit = force->unit;
-    a.early = cu->settled || force->early;
+    a.early = cu->settled;
     if (!sv_cuda_attn_maps(cu, cu->attn->encode, &a))
         return true; /* the error is latched */
     cudaLaunchConfig_t config = {};
@@ -188,23 +268,19 @@ void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p
     a.unit = tiles >= 2 * places ? SV_ATTN_WHOLE : SV_ATTN_AUTO;
     if (force->unit != SV_ATTN_AUTO)
         a.unit = force->unit;
-    SV_REQUIRE(fit(cu, &k, p->rows.n_segs, &a, &smem));
-    int64_t n_blocks = (int64_t)cu->n_sms * k.blocks_per_sm;
-    a.early = cu->settled || force->early;
-    if (force->n_blocks > 0)
-        n_blocks = force->n_blocks;
-    a.n_blocks = (int32_t)n_blocks;
     a.tile_rows = k.tile_rows;
+    SV_REQUIRE(fit(cu, &k, p->rows.n_segs, &a, &smem));
+    a.n_blocks = force->n_blocks > 0 ? force->n_blocks : cu->n_sms * k.blocks_per_sm;
+    find_plan(cu, &a);
+    SV_REQUIRE(a.plan == NULL || fit(cu, &k, 0, &a, &smem)); /* each block's own plan needs no room */
     if (k.maps && !sv_cuda_attn_maps(cu, cu->attn->encode, &a))
         return;
-    sv_cuda_launch_in_pass(cu, "attention", k.kernel, dim3((unsigned)n_blocks), dim3((unsigned)k.n_threads), smem, a);
+    sv_cuda_launch_in_pass(cu, "attention", k.kernel, dim3((unsigned)a.n_blocks), dim3((unsigned)k.n_threads), smem, a);
     if (a.unit == SV_ATTN_WHOLE)
         return;
-    const int64_t n = ((int64_t)p->rows.n_rows * p->n_heads + 3) / 4, most = 8 * (int64_t)cu->n_sms;
-    const bool few = n <= most / 4 && p->rows.n_segs <= 32;
-    void (*const kernel)(struct sv_attn_args) = p->kv.head_dim == 128 ? few ? attn_combine<128, true> : attn_combine<128, false>
-                                                : few ? attn_combine<64, true> : attn_combine<64, false>;
-    sv_cuda_launch_in_pass(cu, "attention (combine)", kernel, dim3((unsigned)(n < most ? n : most)), dim3(128), 0, a);
+    const int64_t n = ((int64_t)p->rows.n_rows * p->n_heads + 7) / 8, most = 2 * (int64_t)cu->n_sms;
+    void (*const kernel)(struct sv_attn_args) = p->kv.head_dim == 128 ? attn_combine<128> : attn_combine<64>;
+    sv_cuda_launch_in_pass(cu, "attention (combine)", kernel, dim3((unsigned)(n < most ? n : most)), dim3(256), 0, a);
 }
 
 void sv_cuda_attention(struct sv_dev *dev, const struct sv_p_attention *p)
@@ -236,6 +312,10 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
     st->max_segs = lim->max_rows;
     size_t n = 0;
     const size_t plan_unit = take(&n, sizeof(int32_t));
+    const size_t plan_bytes = sizeof(struct sv_attn_plan) + MAX_ITEMS * sizeof(struct sv_attn_entry);
+    size_t plan[N_PLANS];
+    for (int32_t i = 0; i < N_PLANS; i++)
+        plan[i] = take(&n, plan_bytes);
     const size_t run = take(&n, (size_t)cu->n_sms * 256 * (size_t)(hd / 8 + 1) * sizeof(float4));
     const size_t part_ml = take(&n, (size_t)st->part_cap * sizeof(float2));
     const size_t part_o = take(&n, (size_t)st->part_cap * (size_t)hd * sizeof(float));
@@ -245,6 +325,8 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
         return rc;
     uint8_t *base = (uint8_t *)st->scratch;
     st->plan_unit = (int32_t *)(void *)(base + plan_unit);
+    for (int32_t i = 0; i < N_PLANS; i++)
+        st->slot[i].plan = (struct sv_attn_plan *)(void *)(base + plan[i]);
     st->run = (float4 *)(void *)(base + run);
     st->part_ml = (float2 *)(void *)(base + part_ml);
     st->part_o = (float *)(void *)(base + part_o);
@@ -260,7 +342,9 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
                               err, "attention: shared memory")) != SV_OK)
             return rc;
     }
-    return SV_OK;
+    return sv_cuda_try(cudaFuncSetAttribute((const void *)attn_make_plan, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            (int)cu->smem_block),
+                       err, "attention: shared memory");
 }
 
 void sv_cuda_attn_close(struct sv_cuda *cu)

@@ -29,12 +29,21 @@ struct sv_attn_force {
     int32_t n_blocks;
     bool plain;
     int32_t few; /* 1: the kernel for few rows whenever it can take it, -1: never */
-    bool early; /* as after ops that leave segments, tables and earlier keys alone (cu->settled) */
 };
 
 /* A tensor map of the cache's keys or values (CUtensorMap, whose header kernels need not see). */
 struct alignas(64) sv_attn_map {
     uint64_t opaque[16];
+};
+
+/* The items of work of a pass, the same for all its layers: made once by a small kernel (attention.cu). Each stands for as
+ * many as there are kv heads; fields as in struct attn_item (attention_core.cuh). */
+struct alignas(16) sv_attn_entry {
+    int32_t slot, row0, n, base, q0, part, seen_lo, seen_hi;
+};
+struct alignas(16) sv_attn_plan {
+    int32_t unit, n_items, long_walk, unused;
+    struct sv_attn_entry entry[];
 };
 
 /* What every kernel gets, by value. */
@@ -51,7 +60,8 @@ struct sv_attn_args {
     int32_t box_rows;   /* keys that one load through the maps brings */
     bool early; /* segments, tables and earlier keys may be read before waiting for the launch before (cu->settled) */
     int32_t part_cap;   /* partial results that fit */
-    int32_t *plan_unit; /* the first block's choice, for a combine kernel with many segments */
+    const struct sv_attn_plan *plan; /* NULL: every block works it out */
+    int32_t *plan_unit; /* the first block's choice then, for the combine kernel */
     float4 *run;        /* a block's sum of spans while it walks on */
     float *part_o;      /* (part_cap, head_dim) unnormalised */
     float2 *part_ml;    /* (part_cap) maximum and sum */

@@ -3,7 +3,7 @@
  * sees, how the work of a batch is cut into items, the one formula that merges two partial results, and
  * the last step from sums to output.
  *
- * Included by attention.cu, attention_portable.cu and attention_sm90.cu. Every product and sum that ends in
+ * Included by attention.cu and by all of its kernels. Every product and sum that ends in
  * a result is spelt with an intrinsic, so that no compiler contracts it in one place and not in another.
  */
 #ifndef SV_CUDA_ATTENTION_CORE_CUH
@@ -208,10 +208,27 @@ static __device__ __forceinline__ int32_t attn_choose_unit(const struct sv_attn_
     total = __reduce_add_sync(0xffffffffu, total);
     n_tiles = __reduce_add_sync(0xffffffffu, n_tiles);
     longest = __reduce_max_sync(0xffffffffu, longest);
-    const float even = (float)total * (float)n_kv / (float)blocks, span_tiles = SV_ATTN_SPAN / SV_ATTN_TILE;
-    const float queries = (float)(a.p.rows.n_rows * a.group) / (float)(n_tiles > 0 ? n_tiles : 1);
-    const float by_span = fmaxf(even, span_tiles) * (1 + (1 + queries / 32) / span_tiles);
-    return fits[1] && by_span < 1.2f * fmaxf(even, (float)longest) ? SV_ATTN_BY_SPAN : SV_ATTN_WHOLE;
+    /* Lengths in tiles of keys, times blocks: an even share or the longest walk, whichever is more. Writing and reading parts
+     * takes an eighth of a span's walk, and as much again for each 32 queries of a tile. */
+    const int64_t even = (int64_t)total * n_kv, span = (int64_t)(SV_ATTN_SPAN / SV_ATTN_TILE) * blocks;
+    const int64_t walk = (int64_t)longest * blocks, n = n_tiles > 0 ? n_tiles : 1;
+    const int64_t spans = (even > span ? even : span) * (288 * n + (int64_t)a.p.rows.n_rows * a.group);
+    return fits[1] && 5 * spans < 6 * 256 * n * (even > walk ? even : walk) ? SV_ATTN_BY_SPAN : SV_ATTN_WHOLE;
+}
+
+/* What a block has to know of the plan. */
+struct attn_head {
+    int32_t unit, n_items, long_walk; /* items of all kv heads */
+    struct sv_attn_entry first;       /* of the block's first turn, if a.plan */
+};
+
+static __device__ __forceinline__ struct sv_attn_entry attn_entry_at(const struct sv_attn_plan *plan, int32_t i)
+{
+    struct sv_attn_entry e;
+    const uint4 x = __ldcg((const uint4 *)(const void *)(plan->entry + i)), y = __ldcg((const uint4 *)(const void *)(plan->entry + i) + 1);
+    e.slot = (int32_t)x.x, e.row0 = (int32_t)x.y, e.n = (int32_t)x.z, e.base = (int32_t)x.w;
+    e.q0 = (int32_t)y.x, e.part = (int32_t)y.y, e.seen_lo = (int32_t)y.z, e.seen_hi = (int32_t)y.w;
+    return e;
 }
 
 /* By one warp of every block; the block must synchronise afterwards. */
@@ -219,6 +236,16 @@ static __device__ __forceinline__ void attn_plan_items(const struct sv_attn_args
                                                        struct attn_items *out)
 {
     const int32_t lane = threadIdx.x % 32, n_segs = a.p.rows.n_segs;
+    if (a.plan != NULL) {
+        const uint4 head = __ldcg((const uint4 *)(const void *)a.plan);
+        if (lane == 0) {
+            out->unit = (int32_t)head.x;
+            out->n_items = (int32_t)head.y;
+            out->long_walk = (int32_t)head.z;
+            out->n_segs = n_segs;
+        }
+        return;
+    }
     int32_t *const item0 = (int32_t *)(out->seg + n_segs);
     for (int32_t s = lane; s < n_segs; s += 32)
         out->seg[s] = attn_seg_at(a.p.rows, s);
@@ -256,6 +283,29 @@ static __device__ __forceinline__ void attn_plan_items(const struct sv_attn_args
     }
 }
 
+/* The whole block; one of its warps plans where there is no plan. */
+static __device__ __forceinline__ struct attn_head attn_plan_head(const struct sv_attn_args &a, int32_t tile_rows,
+                                                                  struct attn_items *out, bool plans)
+{
+    struct attn_head h = {};
+    if (a.plan != NULL) {
+        const uint4 head = __ldcg((const uint4 *)(const void *)a.plan);
+        h.first = attn_entry_at(a.plan, attn_div((int32_t)blockIdx.x, a.by_kv));
+        h.unit = (int32_t)head.x;
+        h.n_items = (int32_t)head.y * a.p.kv.n_kv_heads;
+        h.long_walk = (int32_t)head.z;
+        __syncthreads();
+        return h;
+    }
+    if (plans)
+        attn_plan_items(a, tile_rows, out);
+    __syncthreads();
+    h.unit = out->unit;
+    h.n_items = out->n_items * a.p.kv.n_kv_heads;
+    h.long_walk = out->long_walk;
+    return h;
+}
+
 /* Item of this block's k-th turn: turns go over the blocks to and fro, because items fall off in length. */
 static __device__ __forceinline__ int32_t attn_turn(int32_t k)
 {
@@ -273,12 +323,30 @@ struct attn_item {
     int32_t part; /* its place among the segment's parts */
 };
 
+static __device__ __forceinline__ struct attn_item attn_item_of(const struct sv_attn_args &a, const struct sv_attn_entry &e,
+                                                                int32_t kv_head)
+{
+    struct attn_item it;
+    it.g = {e.slot, e.row0, e.n, e.base};
+    it.kv_head = kv_head;
+    it.q0 = e.q0;
+    it.n_q = e.n * a.group;
+    it.part = e.part;
+    it.seen_lo = e.seen_lo;
+    it.seen_hi = e.seen_hi;
+    it.from = it.seen_lo / SV_ATTN_TILE;
+    it.to = it.seen_lo >= it.seen_hi ? it.from : (it.seen_hi + SV_ATTN_TILE - 1) / SV_ATTN_TILE;
+    return it;
+}
+
 static __device__ __forceinline__ struct attn_item attn_item_at(const struct sv_attn_args &a,
                                                                 struct attn_items *plan, int32_t tile_rows,
                                                                 int32_t i)
 {
     struct attn_item it;
     const int32_t n_kv = a.p.kv.n_kv_heads, of_head = attn_div(i, a.by_kv);
+    if (a.plan != NULL)
+        return attn_item_of(a, attn_entry_at(a.plan, of_head), i - of_head * n_kv);
     const int32_t *const item0 = attn_item0(plan);
     int32_t lo = 0, hi = a.p.rows.n_segs; /* the last segment whose first item is at most of_head */
     it.kv_head = i - of_head * n_kv;
@@ -309,6 +377,16 @@ static __device__ __forceinline__ struct attn_item attn_item_at(const struct sv_
     if (it.seen_lo >= it.seen_hi)
         it.to = it.from;
     return it;
+}
+
+/* The same for a block's turn, the first of which is at hand. */
+static __device__ __forceinline__ struct attn_item attn_turn_item(const struct sv_attn_args &a, struct attn_items *plan,
+                                                                  const struct attn_head &h, int32_t tile_rows,
+                                                                  int32_t turn, int32_t i)
+{
+    if (turn > 0 || a.plan == NULL)
+        return attn_item_at(a, plan, tile_rows, i);
+    return attn_item_of(a, h.first, i - attn_div(i, a.by_kv) * a.p.kv.n_kv_heads);
 }
 
 /* Index of the partial result of (row, head), for the part-th part of the row's segment. */

@@ -34,22 +34,22 @@ static __device__ __forceinline__ void aside_get(const volatile int32_t *from, s
 }
 
 /* Everything before this launch is done; what it wrote may be read, and what it reads be written. */
-static __device__ __forceinline__ void attn_settle(const struct sv_attn_args &a, const struct attn_items *plan)
+static __device__ __forceinline__ void attn_settle(const struct sv_attn_args &a, int32_t unit)
 {
     sv_pdl_wait();
     sv_pdl_launch(); /* not before, unless segments are settled: see attn_combine */
-    if (blockIdx.x == 0 && threadIdx.x % 128 == 0)
-        *a.plan_unit = plan->unit;
+    if (a.plan == NULL && blockIdx.x == 0 && threadIdx.x % 128 == 0)
+        *a.plan_unit = unit;
 }
 
 /* ---------------------------------------------------------------- the loader */
 
 /* The whole of each of LOADERS warps. */
 template <int HD>
-static __device__ __forceinline__ void load(const struct sv_attn_args &a, struct attn_items *plan, int32_t tile_rows,
-                                            struct ring r)
+static __device__ __forceinline__ void load(const struct sv_attn_args &a, struct attn_items *plan, const struct attn_head &h,
+                                            int32_t tile_rows, struct ring r)
 {
-    const int32_t n_items = plan->n_items * a.p.kv.n_kv_heads;
+    const int32_t n_items = h.n_items;
     const struct box b = box_of<HD, LOADERS>(a);
     bool waited = false;
 
@@ -57,19 +57,19 @@ static __device__ __forceinline__ void load(const struct sv_attn_args &a, struct
         const int32_t i = attn_turn(turn);
         if (i >= n_items)
             continue;
-        const struct attn_item it = attn_item_at(a, plan, tile_rows, i);
+        const struct attn_item it = attn_turn_item(a, plan, h, tile_rows, turn, i);
         if (it.from == it.to)
             continue;
         const int32_t end = (it.seen_hi + KEYS - 1) / KEYS;
         const int32_t c = it.seen_lo / KEYS;
         int32_t done = 0;
         if (!waited)
-            done = load_first<HD, LOADERS>(a, it, b, end - c, r, [&]() { attn_settle(a, plan); });
+            done = load_first<HD, LOADERS>(a, it, b, end - c, r, [&]() { attn_settle(a, h.unit); });
         waited = true;
         load_rest<HD, LOADERS>(a, it, b, c + done / 4, end, done % 4, r);
     }
     if (!waited)
-        attn_settle(a, plan);
+        attn_settle(a, h.unit);
 }
 
 /* ---------------------------------------------------------------- the workers */
@@ -96,22 +96,22 @@ static __device__ __forceinline__ void write_out(const struct sv_attn_args &a, c
 }
 
 template <int HD, int GROUPS>
-static __device__ __forceinline__ void work(const struct sv_attn_args &a, struct attn_items *plan, struct ring r,
-                                            float4 *run, volatile int32_t *aside)
+static __device__ __forceinline__ void work(const struct sv_attn_args &a, struct attn_items *plan, const struct attn_head &h,
+                                            struct ring r, float4 *run, volatile int32_t *aside)
 {
     constexpr int THREADS = GROUPS * 128, CHUNKS_PER_SPAN = SV_ATTN_SPAN / KEYS;
     const uint32_t lane = threadIdx.x % 32;
     /* Said so that the compiler sees that a warp never parts over them. */
     const int32_t warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x / 32, 0), group = warp / 4;
-    const int32_t n_items = plan->n_items * a.p.kv.n_kv_heads;
-    const bool whole = plan->unit == SV_ATTN_WHOLE;
+    const int32_t n_items = h.n_items;
+    const bool whole = h.unit == SV_ATTN_WHOLE;
     bool waited = false;
 
     for (int32_t turn = 0; turn * (int32_t)gridDim.x < n_items; turn++) {
         const int32_t i = attn_turn(turn);
         if (i >= n_items)
             continue;
-        const struct attn_item it = attn_item_at(a, plan, GROUPS * GROUP_ROWS, i);
+        const struct attn_item it = attn_turn_item(a, plan, h, GROUPS * GROUP_ROWS, turn, i);
         if (it.from == it.to)
             continue;
         aside_put(aside, it);
@@ -119,7 +119,7 @@ static __device__ __forceinline__ void work(const struct sv_attn_args &a, struct
         const bool busy = q_group < it.n_q, real = q_warp < it.n_q;
         const struct sight see = sight_of(a, it, q_warp, q_group);
         if (!waited)
-            attn_settle(a, plan);
+            attn_settle(a, h.unit);
         waited = true;
         uint32_t q[HD / 16][4];
         load_queries<HD>(a, it, q_warp, lane, q);
@@ -143,9 +143,11 @@ static __device__ __forceinline__ void work(const struct sv_attn_args &a, struct
             if (whole && real && c % CHUNKS_PER_SPAN == CHUNKS_PER_SPAN - 1 && c != end - 1) {
                 if (has_run)
                     run_merge<HD, THREADS>(run, span);
-                run_store<HD, THREADS>(run, span);
-                sum_clear(span);
-                has_run = true;
+                has_run = c != end - 2; /* a last span of one chunk needs no sum of its own */
+                if (has_run) {
+                    run_store<HD, THREADS>(run, span);
+                    sum_clear(span);
+                }
             }
         }
         if (has_run)
@@ -158,7 +160,7 @@ static __device__ __forceinline__ void work(const struct sv_attn_args &a, struct
             write_parts<HD>(a, last, q_warp, span, lane);
     }
     if (!waited)
-        attn_settle(a, plan);
+        attn_settle(a, h.unit);
 }
 
 /* Shared memory: the ring, at its end the warpgroups' sums of spans when they are there, barriers, the plan. What does not
@@ -189,22 +191,20 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
         sv_pdl_launch();
     else
         sv_pdl_wait();
-    if (threadIdx.x / 32 == WORKERS / 32)
-        attn_plan_items(a, GROUPS * GROUP_ROWS, plan);
-    __syncthreads();
+    const struct attn_head h = attn_plan_head(a, GROUPS * GROUP_ROWS, plan, threadIdx.x / 32 == WORKERS / 32);
     /* One block that waits keeps the launch from ending before those it follows. */
-    if (a.early && blockIdx.x > 0 && (int32_t)blockIdx.x >= plan->n_items * a.p.kv.n_kv_heads)
+    if (a.early && blockIdx.x > 0 && (int32_t)blockIdx.x >= h.n_items)
         return;
-    if (plan->long_walk)
+    if (h.long_walk)
         r.n_stages = a.n_stages_run;
     if (threadIdx.x >= WORKERS) { /* a warpgroup of its own, so that it can give registers away */
         attn_fewer_registers<40>();
-        load<HD>(a, plan, GROUPS * GROUP_ROWS, r);
+        load<HD>(a, plan, h, GROUPS * GROUP_ROWS, r);
     } else {
         attn_more_registers<GROUPS == 1 ? 216 : 232>();
-        float4 *const run = plan->long_walk ? (float4 *)(shared + a.n_stages_run * (HALF * HD * 2))
+        float4 *const run = h.long_walk ? (float4 *)(shared + a.n_stages_run * (HALF * HD * 2))
                                             : a.run + (size_t)blockIdx.x * RUN;
-        work<HD, GROUPS>(a, plan, r, run + threadIdx.x, (volatile int32_t *)(behind + BAR_BYTES) + threadIdx.x / 32 * 8);
+        work<HD, GROUPS>(a, plan, h, r, run + threadIdx.x, (volatile int32_t *)(behind + BAR_BYTES) + threadIdx.x / 32 * 8);
     }
 }
 

@@ -79,6 +79,7 @@ struct sv_cuda {
      * but ops that write activations and the pass's own keys and values. So whatever is launched next may read segments,
      * tables and the keys of earlier positions before its sv_pdl_wait(). */
     bool settled;
+    uint64_t pass; /* another number after every launch that may end a settled stretch */
     bool capturing;
     enum sv_dtype compute, act;
     struct sv_dev_limits lim;
@@ -141,6 +142,7 @@ static inline void sv_cuda_launch(struct sv_cuda *cu, const char *what, void (*k
     config.attrs = attr;
     config.numAttrs = cu->pdl ? 1 : 0;
     cu->settled = false;
+    cu->pass++;
     sv_cuda_check(cu, cudaLaunchKernelEx(&config, kernel, P(args)...), what);
 }
 
@@ -150,8 +152,10 @@ static inline void sv_cuda_launch_in_pass(struct sv_cuda *cu, const char *what, 
                                           dim3 grid, dim3 block, size_t smem, A... args)
 {
     const bool settled = cu->settled;
+    const uint64_t pass = cu->pass;
     sv_cuda_launch(cu, what, kernel, grid, block, smem, args...);
     cu->settled = settled;
+    cu->pass = pass;
 }
 
 #ifdef __CUDACC__
