@@ -1,7 +1,7 @@
 /*
  * attention_cuda.cu - checks and times the CUDA attention on a GPU, without the rest of the backend.
  *
- * attention_cuda check [small] | time [variants | brief] [CSV]: `check` compares with a double-precision loop and holds bits of many
+ * attention_cuda check [small | quick] | time [variants | brief] [CSV]: `check` compares with a double-precision loop and holds bits of many
  * arrangements against one another (tests/cuda/attention_check.h); `time` gives decode, verify, draft and prefill
  * shapes of Qwen3-8B as shares of the read bandwidth measured in the same run, or TFLOP/s. Every launch of a
  * timed graph reads other keys than the one before, all of them together more than the L2 cache holds.
@@ -34,12 +34,14 @@ struct entry {
     setup s;
     std::vector<int32_t> lens;
     int32_t ref_every;
+    bool quick; /* these show every kernel */
 };
 
-static int check(struct sv_cuda *cu, bool small)
+/* quick: a few short ones, for compute-sanitizer. */
+static int check(struct sv_cuda *cu, bool small, bool quick)
 {
     const entry all[] = {
-        {"d128 group 4", {8, 2, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {1500, 2300, 40, 130}, 199},
+        {"d128 group 4", {8, 2, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {1500, 2300, 40, 130}, 199, true},
         {"d128 group 4 long", {4, 1, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {9000, 5000}, 1999},
         {"d128 group 1 sinks", {2, 2, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, true}, {700, 90}, 97},
         {"d128 group 8 block", {8, 1, 128, SV_BF16, SV_MASK_BLOCK, 0, 0, false}, {1700, 40, 900}, 97},
@@ -47,28 +49,31 @@ static int check(struct sv_cuda *cu, bool small)
         {"d128 window 100 softcap", {4, 1, 128, SV_BF16, SV_MASK_CAUSAL, 100, 30, true}, {1200, 300}, 97},
         {"d128 window 100 block", {4, 1, 128, SV_BF16, SV_MASK_BLOCK, 100, 0, false}, {1200, 300}, 97},
         {"d128 window 1", {4, 1, 128, SV_BF16, SV_MASK_CAUSAL, 1, 0, false}, {600, 300}, 97},
-        {"d64 group 5", {5, 1, 64, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {1500, 2300, 40}, 199},
+        {"d64 group 5", {5, 1, 64, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {1500, 2300, 40}, 199, true},
         {"d64 window 5 sinks", {6, 2, 64, SV_BF16, SV_MASK_CAUSAL, 5, 0, true}, {600, 300}, 97},
         {"d64 block softcap", {4, 2, 64, SV_BF16, SV_MASK_BLOCK, 0, 20, true}, {900, 300}, 97},
         {"d256 plain", {2, 1, 256, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {300, 90}, 97},
-        {"d72 plain window", {4, 2, 72, SV_BF16, SV_MASK_BLOCK, 100, 20, true}, {300, 90}, 97},
+        {"d72 plain window", {4, 2, 72, SV_BF16, SV_MASK_BLOCK, 100, 20, true}, {300, 90}, 97, true},
         {"d128 f32", {4, 1, 128, SV_F32, SV_MASK_CAUSAL, 0, 0, false}, {600, 90}, 97},
         {"d64 f32 block window", {5, 1, 64, SV_F32, SV_MASK_BLOCK, 50, 0, true}, {600, 90}, 97},
     };
     checker c;
     check_init(c, cu, 16384, 8, 10000);
     for (const entry &base : all) {
+        if (quick && !base.quick)
+            continue;
         const bool tiled = base.s.dtype == SV_BF16 && base.s.hd % 64 == 0 && base.s.hd < 256;
         entry e = base;
-        if (small)
-            for (int32_t &len : e.lens)
-                len = std::min(len, 333);
+        for (int32_t &len : e.lens)
+            len = std::min(len, quick ? 150 : small ? 333 : len);
+        if (quick) /* over two chunks and two spans */
+            e.lens = {e.lens[0], 530};
         for (int set = 0; set < (tiled && cu->cc == 90 ? 2 : 1); set++) {
             const int64_t failed = c.n_failed;
             const double worst = c.worst;
             c.worst = 0;
             cu->set = set ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
-            check_setup(c, e.s, e.lens, e.name, small ? 1 << 20 : e.ref_every, tiled);
+            check_setup(c, e.s, e.lens, e.name, small || quick ? 1 << 20 : e.ref_every, tiled, quick);
             CHECKED(cudaDeviceSynchronize());
             printf("%-28s %-8s %s, relative error %.2g\n", e.name, !tiled ? "plain" : set ? "sm90" : "portable",
                    failed == c.n_failed ? "ok" : "FAILED", c.worst);
@@ -349,14 +354,14 @@ int main(int argc, char **argv)
     struct sv_cuda cu;
     const char *what = argc > 1 ? argv[1] : "";
     const bool more = argc > 2 && (!strcmp(argv[2], "small") || !strcmp(argv[2], "variants"));
-    const bool brief = argc > 2 && !strcmp(argv[2], "brief");
+    const bool brief = argc > 2 && !strcmp(argv[2], "brief"), quick = argc > 2 && !strcmp(argv[2], "quick");
     if (strcmp(what, "check") && strcmp(what, "time")) {
-        fprintf(stderr, "usage: attention_cuda check [small] | time [variants | brief] [CSV]\n");
+        fprintf(stderr, "usage: attention_cuda check [small | quick] | time [variants | brief] [CSV]\n");
         return 2;
     }
     device_init(&cu);
     if (!strcmp(what, "check"))
-        return check(&cu, more);
+        return check(&cu, more, quick);
     time_shapes(&cu, more, brief, argc > 2 + more + brief ? argv[2 + more + brief] : NULL);
     return 0;
 }

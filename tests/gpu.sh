@@ -54,6 +54,11 @@ if [ "${QUICK:-0}" = 1 ]; then
                     "$B/tests/backend/$program" "$op"
             done
         done
+        # Attention as in a pass, with a plan and keys read early, which single ops do not show.
+        case " ${OPS:-attention} " in *" attention "*)
+            [ -x "$B/bench/attention_cuda" ] && start "$tool-attention-in-pass" "${LIMIT:-95}" compute-sanitizer --tool "$tool" \
+                --error-exitcode 9 "$B/bench/attention_cuda" check quick ;;
+        esac
         [ "${TOGETHER:-0}" = 1 ] || finish
     done
     finish

@@ -339,9 +339,10 @@ static inline void check_same(checker &c, const std::vector<row_out> &want, cons
 
 /* ---------------------------------------------------------------- arrangements */
 
-/* All rows of the sequences in `lens` as prompts, against which every other arrangement is held. */
+/* All rows of the sequences in `lens` as prompts, against which every other arrangement is held. quick: each kernel and each
+ * unit once or twice, for tools that slow a kernel down a thousandfold. */
 static inline void check_setup(checker &c, const setup &s, const std::vector<int32_t> &lens, const char *name,
-                               int32_t ref_every, bool tiled)
+                               int32_t ref_every, bool tiled, bool quick = false)
 {
     batch prompt = {{}, 0, 0};
     char what[200];
@@ -354,7 +355,7 @@ static inline void check_setup(checker &c, const setup &s, const std::vector<int
     /* The tuned set takes pages that are powers of two from 8 on; others go to the portable kernels, whose bits differ. */
     const int32_t any[] = {1, 16, 64, 24, 7, 256}, powers[] = {8, 16, 64, 32, 128, 256};
     const int32_t *const pages = tiled && c.cu->set == SV_CUDA_SM90 ? powers : any;
-    for (int i = 0; i < 18; i++) {
+    for (int i = 0; i < (quick ? 8 : 18); i++) {
         /* Each sequence contributes one run of rows: its end, a middle, or all from some place. */
         batch b = {{}, i % 3, i % 2};
         for (size_t j = 0; j < lens.size(); j++) {
@@ -373,7 +374,7 @@ static inline void check_setup(checker &c, const setup &s, const std::vector<int
         const int32_t page = pages[i % 6];
         snprintf(what, sizeof what, "%s: arrangement %d (page %d, unit %d, warps %d, blocks %d)", name, i, page,
                  (int)force.unit, (int)force.n_warps, (int)force.n_blocks);
-        const std::vector<row_out> got = run_batch(c, s, b, page, force, tiled && i / 2 % 2 == 1);
+        const std::vector<row_out> got = run_batch(c, s, b, page, force, tiled && (i + i / 4) % 2 == 1);
         check_same(c, want, got, what);
         for (size_t k = (size_t)i % 7; k < got.size(); k += (size_t)ref_every * 4)
             check_row(c, s, got[k], what);
@@ -384,7 +385,7 @@ static inline void check_setup(checker &c, const setup &s, const std::vector<int
         }
     }
     /* One sequence with few rows, which has a kernel of its own. */
-    for (int i = 0; tiled && i < 12; i++) {
+    for (int i = 0; tiled && i < (quick ? 3 : 12); i++) {
         const size_t j = (size_t)i % lens.size();
         const int32_t most = 64 / (s.n_heads / s.n_kv), want_n = i % 4 == 0 ? 1 : i % 4 == 1 ? 16 : i % 4 == 2 ? most : 3;
         const int32_t n = std::min(std::min(want_n, most), lens[j]);

@@ -3,7 +3,7 @@
  * that puts partial results together.
  *
  * Entered through the table in device.cu. Launches depend on the counts in the params only; lengths are read on the
- * device, where every block works out the same plan of items (attention_core.cuh) and takes its share. Keys of
+ * device: a plan of items is made there once a pass, or by every block (attention_core.cuh), which takes its share. Keys of
  * a query tile are cut among blocks when there are few tiles, at multiples fixed by attention.h; then the
  * combine kernel merges what they left, in the order in which one block alone would have. Must not: let the
  * plan reach into a bit of the result.
@@ -15,7 +15,8 @@ enum {
     MAX_TILED_HEAD_DIM = 128,
     MAX_PARTS = 128 * 1024, /* partial results: 66 MiB at head size 128 */
     N_PLANS = 2,            /* layers may take turns, with a window and without */
-    MAX_ITEMS = 16 * 1024   /* of one kv head */
+    MAX_ITEMS = 16 * 1024,  /* of one kv head */
+    COMBINE_PER_SM = 3      /* blocks at most: the next product fills its ring only when all have started */
 };
 
 /* What a plan was made of. */
@@ -105,9 +106,9 @@ static void find_plan(struct sv_cuda *cu, struct sv_attn_args *a)
 /* ---------------------------------------------------------------- combine */
 
 /* One warp for each (row, head). The main kernel lets this one start only when it has itself waited for all before it, or
- * when segments are settled: they may be read before our wait, and so may the plan, what the main kernel writes may not. At
- * most two blocks a multiprocessor: the next product can begin to fill its ring only when all have started. */
-template <int HD> __global__ void __launch_bounds__(256, 3) attn_combine(const __grid_constant__ struct sv_attn_args a)
+ * when segments are settled: they may be read before our wait, and so may the plan, what the main kernel writes may not. With
+ * nothing to put together all but one leave without a wait. */
+template <int HD> __global__ void __launch_bounds__(256, 2) attn_combine(const __grid_constant__ struct sv_attn_args a)
 {
     const int32_t n = a.p.rows.n_rows * a.p.n_heads;
     int32_t i = (int32_t)(blockIdx.x * 8 + threadIdx.x / 32), unit = SV_ATTN_AUTO;
@@ -278,7 +279,7 @@ void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p
     sv_cuda_launch_in_pass(cu, "attention", k.kernel, dim3((unsigned)a.n_blocks), dim3((unsigned)k.n_threads), smem, a);
     if (a.unit == SV_ATTN_WHOLE)
         return;
-    const int64_t n = ((int64_t)p->rows.n_rows * p->n_heads + 7) / 8, most = 2 * (int64_t)cu->n_sms;
+    const int64_t n = ((int64_t)p->rows.n_rows * p->n_heads + 7) / 8, most = COMBINE_PER_SM * (int64_t)cu->n_sms;
     void (*const kernel)(struct sv_attn_args) = p->kv.head_dim == 128 ? attn_combine<128> : attn_combine<64>;
     sv_cuda_launch_in_pass(cu, "attention (combine)", kernel, dim3((unsigned)(n < most ? n : most)), dim3(256), 0, a);
 }

@@ -143,7 +143,8 @@ static __device__ __forceinline__ void work(const struct sv_attn_args &a, struct
             if (whole && real && c % CHUNKS_PER_SPAN == CHUNKS_PER_SPAN - 1 && c != end - 1) {
                 if (has_run)
                     run_merge<HD, THREADS>(run, span);
-                has_run = c != end - 2; /* a last span of one chunk needs no sum of its own */
+                /* A last span of one chunk needs no sum of its own. With two warpgroups walks are long: not worth it. */
+                has_run = GROUPS == 2 || c != end - 2;
                 if (has_run) {
                     run_store<HD, THREADS>(run, span);
                     sum_clear(span);
