@@ -5,7 +5,8 @@
  * being made, so that a client leaving then goes unnoticed (reading is switched on again, without evhttp's read
  * callback, which would end the process on pipelined bytes); its read time-out would cut long answers; small writes wait
  * for Nagle; its request objects change owner when a connection dies; its own error pages are HTML; it sends a body to
- * HEAD; it believes the first of two lengths; and it asks for bodies that are too large (expect.c). Must not: know what
+ * HEAD; it believes the first of two lengths; it asks for bodies that are too large (expect.c); and it refuses extensions of
+ * chunks (chunks.c). Must not: know what
  * is served.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -419,8 +420,10 @@ static struct bufferevent *new_buffer(struct event_base *base, void *arg)
                                              BEV_OPT_CLOSE_ON_FREE);
     else if (!h->o.tls)
         bev = bufferevent_socket_new(base, -1, 0);
-    if (bev)
+    if (bev) {
+        sv_chunks_watch(bev);
         sv_expect_watch(bufferevent_get_input(bev), &h->o.max_body_bytes);
+    }
     if (bev && h->o.on_refused)
         evbuffer_add_cb(bufferevent_get_output(bev), replace_page, h);
     return bev;

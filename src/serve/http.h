@@ -1,6 +1,6 @@
 /*
  * http.h - HTTP/1.1 as the rest of src/serve sees it: requests come in whole, answers go out whole or piece by
- * piece, and a client that leaves is told at once. The only files that know libevent's HTTP are http.c and expect.c.
+ * piece, and a client that leaves is told at once. The only files that know libevent's HTTP are http.c, expect.c and chunks.c.
  *
  * Called by route.c, call.c and the endpoints, on the loop's thread. Must not: know JSON or engines.
  */
@@ -62,5 +62,8 @@ int sv_listen_tcp(const char *host, int32_t port, int *fd, int *bound_port, stru
  * body's length in this header. */
 extern const char sv_expect_header[];
 void sv_expect_watch(struct evbuffer *in, int64_t *max_body_bytes);
+/* chunks.c: from the connection's first byte to its last. */
+struct bufferevent;
+void sv_chunks_watch(struct bufferevent *bev);
 
 #endif

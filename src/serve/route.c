@@ -130,8 +130,7 @@ void sv_route_refused(void *server, int status, struct sv_buf *body)
     struct sv_api_err e;
 
     if (status == 413)
-        sv_api_fail(&e, status, "body_too_large", "the body is larger than the %lld bytes that are read, or its chunks are malformed or carry extensions, "
-                    "which are not read",
+        sv_api_fail(&e, status, "body_too_large", "the body is larger than the %lld bytes that are read, or its chunks are malformed",
                     (long long)s->o.max_body_bytes);
     else if (status == 501)
         sv_api_fail(&e, status, "method_not_allowed", "this method is not known here");

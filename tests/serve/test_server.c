@@ -183,43 +183,72 @@ static void mask_times(struct sv_buf *b)
         mask(b, keys[i]);
 }
 
+/* The same answer to a request in one piece, in two, wherever it is cut, and byte by byte: r->a at the end. */
+static void split(struct hub *r, const char *text, size_t n)
+{
+    struct answer whole;
+
+    answer_init(&whole);
+    int fd = hub_connect(r); /* one connection for all: keep-alive must survive each split */
+    hub_send(fd, text, n);
+    answer_read(fd, &whole);
+    assert_int_equal(whole.status, 200);
+    mask_times(&whole.body);
+    for (size_t i = 1; i <= n; i++) { /* the last time byte by byte */
+        for (size_t at = 0; i == n && at + 1 < n; at++) {
+            hub_send(fd, text + at, 1);
+            hub_nap_ms(1);
+        }
+        if (i < n)
+            hub_send(fd, text, i);
+        hub_nap_ms(1);
+        hub_send(fd, text + (i < n ? i : n - 1), i < n ? n - i : 1);
+        answer_read(fd, &r->a);
+        assert_int_equal(r->a.status, 200);
+        mask_times(&r->a.body);
+        assert_string_equal(r->a.body.data, whole.body.data);
+    }
+    close(fd);
+    answer_fini(&whole);
+}
+
 /* timeout: split_at_every_byte 180 */
 static void split_at_every_byte(void **state)
 {
     struct hub r = {0};
-    struct answer whole, a;
     struct sv_buf text;
     (void)state;
 
     hub_open(&r, false);
     request_text(&text);
-    answer_init(&whole);
-    answer_init(&a);
-    int fd = hub_connect(&r); /* one connection for all: keep-alive must survive each split */
-    hub_send(fd, text.data, text.len);
-    answer_read(fd, &whole);
-    assert_int_equal(whole.status, 200);
-    mask_times(&whole.body);
-    for (size_t i = 1; i < text.len; i++) {
-        hub_send(fd, text.data, i);
-        hub_nap_ms(1);
-        hub_send(fd, text.data + i, text.len - i);
-        answer_read(fd, &a);
-        assert_int_equal(a.status, 200);
-        mask_times(&a.body);
-        assert_string_equal(a.body.data, whole.body.data);
-    }
-    for (size_t i = 0; i < text.len; i++) { /* and byte by byte */
-        hub_send(fd, text.data + i, 1);
-        hub_nap_ms(1);
-    }
-    answer_read(fd, &a);
-    mask_times(&a.body);
-    assert_string_equal(a.body.data, whole.body.data);
-    close(fd);
-    answer_fini(&whole);
-    answer_fini(&a);
+    split(&r, text.data, text.len);
     sv_buf_fini(&text);
+    hub_close(&r);
+}
+
+/* Extensions and trailers are read over; a body's own semicolons and lines that look like sizes are left alone. */
+/* timeout: chunks_split_at_every_byte 180 */
+static void chunks_split_at_every_byte(void **state)
+{
+    static const char text[] = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Request-Id: same\r\nX-Length: 5;a\r\ntransfer-ENCODING: Chunked\r\n\r\n"
+                               "2;a=b; c=\"d\"\r\n{\"\r\n"
+                               "9 ;e\r\nprompt\":\"\r\n"
+                               "0C;\r\n1;x y\",\n \r\n\"\r\n"
+                               "1d\t; f\r\necho\":true,\"max_tokens\":1   }\r\n"
+                               "0;last=1\r\nTrailer: 3;g\r\nX: y\r\n\r\n";
+    static const char bad[] = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz;a\r\n{}\r\n";
+    struct hub r = {0};
+    (void)state;
+
+    hub_open(&r, false);
+    int fd = hub_connect(&r);
+    hub_send(fd, bad, sizeof bad - 1);
+    answer_read(fd, &r.a);
+    assert_int_equal(r.a.status, 413);
+    contains(&r.a.body, "or its chunks are malformed");
+    close(fd);
+    split(&r, text, sizeof text - 1);
+    contains(&r.a.body, "\"text\":\"1;x y");
     hub_close(&r);
 }
 
@@ -758,6 +787,7 @@ static void choices(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(stream_is_exact), cmocka_unit_test(whole_code_points),
              cmocka_unit_test(draft_flags_cover_the_text), cmocka_unit_test(split_at_every_byte),
+             cmocka_unit_test(chunks_split_at_every_byte),
              cmocka_unit_test(pipelined), cmocka_unit_test(hostile_http),
              cmocka_unit_test(leaving_cancels), cmocka_unit_test(slow_reader_holds_nobody),
              cmocka_unit_test(who_reads_nothing_is_dropped),
