@@ -23,13 +23,13 @@ static __device__ __forceinline__ void attn_map_fetch(const struct sv_attn_map *
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-/* 64 columns of some rows of one page and kv head, swizzled, to shared memory. */
-static __device__ __forceinline__ void attn_box(uint32_t to, const struct sv_attn_map *map, int32_t col, int32_t row,
-                                                int32_t kv_head, int32_t page, uint32_t bar)
+/* Some keys of one page and kv head, from a group of eight on, swizzled, to shared memory: of each eight keys 64 columns, then
+ * the next 64. */
+static __device__ __forceinline__ void attn_box(uint32_t to, const struct sv_attn_map *map, int32_t group, uint32_t bar)
 {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
-                 "l"(map), "r"(col), "r"(row), "r"(kv_head), "r"(page), "r"(bar)
+                 "[%0], [%1, {%2, %2, %2, %3}], [%4];" ::"r"(to),
+                 "l"(map), "r"(0), "r"(group), "r"(bar)
                  : "memory");
 }
 /* The 128 threads of a warpgroup meet. */

@@ -16,7 +16,7 @@ enum {
     GROUP_ROWS = 64,
     KEYS = SV_ATTN_CHUNK,
     HALF = KEYS / 2,
-    COLUMNS_BYTES = HALF * 128, /* 64 columns of a stage */
+    COLUMNS_BYTES = 1024, /* eight keys' 64 columns; their other 64 columns follow, then the next eight keys */
     MAX_STAGES = 8,
     BAR_BYTES = 2 * MAX_STAGES * 8
 };
@@ -73,20 +73,19 @@ static __device__ __forceinline__ int32_t box_page(const struct sv_attn_args &a,
     return page;
 }
 
-/* Boxes of a chunk, one a lane: 64 columns of some keys of one page. To ask for one takes some 90 clocks, which is as long as a
+/* Boxes of a chunk, one a lane: some keys of one page. To ask for one takes some 90 clocks, which is as long as a
  * box takes to come when memory is quick, so each of LOADERS warps asks for its share. */
 struct box {
-    int32_t half, col, at; /* of the chunk's keys; of the columns; first key within the chunk, beyond it: no box */
+    int32_t half, at; /* of the chunk's keys; first key within the chunk, beyond it: no box */
     bool here;             /* this warp asks for it */
 };
 
 /* This lane's. */
-template <int HD, int LOADERS> static __device__ __forceinline__ struct box box_of(const struct sv_attn_args &a)
+template <int LOADERS> static __device__ __forceinline__ struct box box_of(const struct sv_attn_args &a)
 {
     const int32_t lane = threadIdx.x % 32, per_chunk = KEYS / a.box_rows;
     struct box b;
-    b.col = lane / per_chunk;
-    b.at = b.col < HD / 64 ? lane % per_chunk * a.box_rows : 1 << 30;
+    b.at = lane < per_chunk ? lane * a.box_rows : 1 << 30;
     b.half = b.at / HALF;
     b.here = lane % LOADERS == (int32_t)threadIdx.x / 32 % LOADERS;
     return b;
@@ -97,17 +96,17 @@ template <int HD>
 static __device__ __forceinline__ void load_box(const struct sv_attn_args &a, bool values, const struct attn_item &it,
                                                 const struct box &b, int32_t first, int32_t page, const struct ring &r)
 {
-    attn_box(ring_at<HD>(r) + (uint32_t)(b.col * COLUMNS_BYTES + b.at % HALF * 128), values ? &a.v_map : &a.k_map,
-             b.col * 64, first & (a.p.kv.page_size - 1), it.kv_head, page, ring_full(r));
+    const int32_t row = (page * a.p.kv.n_kv_heads + it.kv_head) * a.p.kv.page_size + (first & (a.p.kv.page_size - 1));
+    attn_box(ring_at<HD>(r) + (uint32_t)(b.at % HALF * HD * 2), values ? &a.v_map : &a.k_map, row / 8, ring_full(r));
 }
 
 /* Says how much is to come into the stage that r names, all warps' boxes. By the whole of each warp; the first says it. */
-template <int LOADERS>
+template <int HD, int LOADERS>
 static __device__ __forceinline__ void expect_boxes(const struct sv_attn_args &a, bool comes, const struct ring &r)
 {
     const uint32_t boxes = (uint32_t)__popc(__ballot_sync(0xffffffffu, comes));
     if (threadIdx.x % (32 * LOADERS) == 0)
-        bar_expect(ring_full(r), boxes * (uint32_t)a.box_rows * 128);
+        bar_expect(ring_full(r), boxes * (uint32_t)a.box_rows * HD * 2);
     __syncwarp();
 }
 
@@ -132,7 +131,7 @@ static __device__ __forceinline__ int32_t load_first(const struct sv_attn_args &
             const bool comes = page[i / 4] >= 0 && b.half == i % 2;
             const int32_t key = first + i / 4 * KEYS;
             if (!own)
-                expect_boxes<LOADERS>(a, comes, at);
+                expect_boxes<HD, LOADERS>(a, comes, at);
             if (comes && b.here && (key + a.box_rows > it.g.base) == own)
                 load_box<HD>(a, i / 2 % 2, it, b, key, page[i / 4], at);
             ring_next(at);
@@ -160,7 +159,7 @@ static __device__ __forceinline__ void load_rest(const struct sv_attn_args &a, c
                 continue;
             const bool comes = now >= 0 && b.half == j % 2;
             bar_wait(ring_free(r), r.phase ^ 1);
-            expect_boxes<LOADERS>(a, comes, r);
+            expect_boxes<HD, LOADERS>(a, comes, r);
             if (comes && b.here)
                 load_box<HD>(a, j / 2, it, b, first, now, r);
             ring_next(r);
@@ -198,7 +197,7 @@ static __device__ __forceinline__ void scores(float (&s)[8][4], uint32_t (&q)[HD
     attn_wgmma_fence();
 #pragma unroll
     for (int k = 0; k < HD / 16; k++)
-        attn_wgmma_keys(s, q[k], attn_desc_keys(keys + k / 4 * COLUMNS_BYTES + k % 4 * 32), k > 0);
+        attn_wgmma_keys(s, q[k], attn_desc_keys<HD>(keys + k / 4 * COLUMNS_BYTES + k % 4 * 32), k > 0);
     attn_wgmma_commit();
 }
 
@@ -235,7 +234,7 @@ static __device__ __forceinline__ void values(float (&o)[HD / 8][4], uint32_t (&
     attn_wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        attn_wgmma_values<HD>(o, p[k], attn_desc_values(vals + k * 2048), !first || k > 0);
+        attn_wgmma_values<HD>(o, p[k], attn_desc_values<HD>(vals + k * (HD * 32)), !first || k > 0);
     attn_wgmma_commit();
 }
 
@@ -262,7 +261,7 @@ static __device__ __forceinline__ void clear_unseen(int32_t lo, int32_t hi, int3
             const uint32_t row = t / CHUNKS + i * (128 / CHUNKS);
             const int32_t key = h * HALF + (int32_t)row;
             if (key < lo || key >= hi)
-                attn_store16_zero(vals + col / 8 * COLUMNS_BYTES + row * 128 + col % 8 * 16);
+                attn_store16_zero(vals + row / 8 * (HD * 16) + col / 8 * COLUMNS_BYTES + row % 8 * 128 + col % 8 * 16);
         }
         ring_next(r);
     }

@@ -67,7 +67,7 @@ static __device__ __forceinline__ struct attn_item few_item(const struct sv_attn
 template <int HD>
 static __device__ __forceinline__ void few_load(const struct sv_attn_args &a, const struct few &f, struct ring r)
 {
-    const struct box b = box_of<HD, LOADERS>(a);
+    const struct box b = box_of<LOADERS>(a);
     bool waited = false;
     for (int32_t part = f.rank; part < f.n_parts; part += CLUSTER) {
         const struct attn_item it = few_item(a, f, part);

@@ -50,7 +50,7 @@ static __device__ __forceinline__ void load(const struct sv_attn_args &a, struct
                                             int32_t tile_rows, struct ring r)
 {
     const int32_t n_items = h.n_items;
-    const struct box b = box_of<HD, LOADERS>(a);
+    const struct box b = box_of<LOADERS>(a);
     bool waited = false;
 
     for (int32_t turn = 0; turn * (int32_t)gridDim.x < n_items; turn++) {
@@ -249,11 +249,11 @@ int sv_cuda_attn_maps_open(void **encode, struct sv_err *err)
 bool sv_cuda_attn_maps(struct sv_cuda *cu, void *encode, struct sv_attn_args *a)
 {
     const struct sv_kv *kv = &a->p.kv;
-    const cuuint64_t row = (cuuint64_t)kv->head_dim * 2, head = row * (cuuint64_t)kv->page_size;
-    const cuuint64_t dims[4] = {(cuuint64_t)kv->head_dim, (cuuint64_t)kv->page_size, (cuuint64_t)kv->n_kv_heads,
-                                (cuuint64_t)kv->n_pages};
-    const cuuint64_t strides[3] = {row, head, head * (cuuint64_t)kv->n_kv_heads};
-    const cuuint32_t box[4] = {64, (cuuint32_t)a->box_rows, 1, 1}, step[4] = {1, 1, 1, 1};
+    /* 64 columns, eight keys, all columns, groups of eight keys: in this order they lie in shared memory. */
+    const cuuint64_t row = (cuuint64_t)kv->head_dim * 2, groups = (cuuint64_t)kv->n_pages * kv->n_kv_heads * kv->page_size / 8;
+    const cuuint64_t dims[4] = {64, 8, (cuuint64_t)kv->head_dim / 64, groups};
+    const cuuint64_t strides[3] = {row, 128, row * 8};
+    const cuuint32_t box[4] = {64, 8, (cuuint32_t)kv->head_dim / 64, (cuuint32_t)a->box_rows / 8}, step[4] = {1, 1, 1, 1};
     PFN_cuTensorMapEncodeTiled_v12000 fn = (PFN_cuTensorMapEncodeTiled_v12000)encode;
     for (int i = 0; i < 2; i++)
         if (fn((CUtensorMap *)(void *)(i ? &a->v_map : &a->k_map), CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4,

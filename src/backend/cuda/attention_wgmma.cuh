@@ -3,8 +3,8 @@
  * of keys or values (B, in shared memory).
  *
  * Included by attention_sm90.cu only. Written by a short script: the operands of an asm statement cannot be made by a
- * loop. A tile lies in halves of 64 columns, rows of 128 bytes whose 16-byte chunks are permuted by the row's low three
- * bits, 64 rows and 8 KiB a half; it is 1024-aligned. Must not: hold anything but the instruction.
+ * loop. A tile lies in pieces of 8 rows and 64 columns, 1 KiB each, whose 16-byte chunks are permuted by the row's low three
+ * bits; pieces of the same rows lie beside one another. It is 1024-aligned. Must not: hold anything but the instruction.
  */
 #ifndef SV_CUDA_ATTENTION_WGMMA_CUH
 #define SV_CUDA_ATTENTION_WGMMA_CUH
@@ -12,14 +12,14 @@
 #include <stdint.h>
 
 /* Keys: B's columns are the tile's rows, and k runs along them. 16 columns on: 32 bytes. */
-static __device__ __forceinline__ uint64_t attn_desc_keys(uint32_t at)
+template <int HD> static __device__ __forceinline__ uint64_t attn_desc_keys(uint32_t at)
 {
-    return ((uint64_t)1 << 62) | ((uint64_t)(1024 >> 4) << 32) | ((uint64_t)1 << 16) | ((at & 0x3ffffu) >> 4);
+    return ((uint64_t)1 << 62) | ((uint64_t)(HD * 16 >> 4) << 32) | ((uint64_t)1 << 16) | ((at & 0x3ffffu) >> 4);
 }
-/* Values: k runs down the tile's rows; 64 columns on: the other half. 16 rows on: 2048 bytes. */
-static __device__ __forceinline__ uint64_t attn_desc_values(uint32_t at)
+/* Values: k runs down the tile's rows; 64 columns on: the next piece. 16 rows on: two rows of pieces. */
+template <int HD> static __device__ __forceinline__ uint64_t attn_desc_values(uint32_t at)
 {
-    return ((uint64_t)1 << 62) | ((uint64_t)(1024 >> 4) << 32) | ((uint64_t)(8192 >> 4) << 16) |
+    return ((uint64_t)1 << 62) | ((uint64_t)(HD * 16 >> 4) << 32) | ((uint64_t)(1024 >> 4) << 16) |
            ((at & 0x3ffffu) >> 4);
 }
 

@@ -200,14 +200,12 @@ void bar_expect(uint32_t bar, uint32_t n_bytes)
     bar_arrive(bar);
 }
 
-void emu_box(uint32_t to, const uint64_t *map, int32_t col, int32_t row, int32_t kv_head, int32_t page, uint32_t bar)
+void emu_box(uint32_t to, const uint64_t *map, int32_t group, uint32_t bar)
 {
-    const uint64_t hd = map[1], rows = map[2], heads = map[3];
-    if (to % 1024 || col < 0 || (uint64_t)col + 64 > hd || row < 0 || (uint64_t)row + map[5] > rows ||
-        (uint64_t)kv_head >= heads || (uint64_t)page >= map[4])
+    const uint64_t hd = map[1], rows = map[5], all = map[4] * map[3] * map[2];
+    if (to % 1024 || group < 0 || (uint64_t)group * 8 + rows > all)
         fail("a box outside its tensor, or not on 1024 bytes");
-    const uint64_t from = map[0] + ((((uint64_t)page * heads + kv_head) * rows + row) * hd + col) * 2;
-    bar_at(bar).boxes.push_back({to, from, map[5], hd * 2});
+    bar_at(bar).boxes.push_back({to, map[0] + (uint64_t)group * 8 * hd * 2, rows, hd * 2});
 }
 
 void bar_wait(uint32_t bar, uint32_t parity)
@@ -216,12 +214,12 @@ void bar_wait(uint32_t bar, uint32_t parity)
     for (;;) {
         for (const auto &x : b.boxes) {
             for (uint64_t r = 0; r < x[2]; r++)
-                for (uint32_t c = 0; c < 8; c++) {
-                    const uint32_t at = (uint32_t)(x[0] + r * 128 + c * 16);
+                for (uint32_t c = 0; c < x[3] / 16; c++) { /* of eight keys 64 columns, then the next 64 */
+                    const uint32_t at = (uint32_t)(x[0] + r / 8 * 8 * x[3] + c / 8 * 1024 + r % 8 * 128 + c % 8 * 16);
                     memcpy(emu_shared_ptr(at ^ (at >> 3 & 0x70), 16),
                            (const uint8_t *)(uintptr_t)(x[1] + r * x[3]) + c * 16, 16);
                 }
-            b.bytes -= (int64_t)x[2] * 128;
+            b.bytes -= (int64_t)(x[2] * x[3]);
         }
         const bool some = !b.boxes.empty();
         b.boxes.clear();

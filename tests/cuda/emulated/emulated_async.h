@@ -14,11 +14,10 @@ void bar_arrive(uint32_t bar);
 void bar_wait(uint32_t bar, uint32_t parity);
 static inline void attn_touch(const struct sv_attn_args &) {}
 static inline void attn_map_fetch(const struct sv_attn_map *) {}
-void emu_box(uint32_t to, const uint64_t *map, int32_t col, int32_t row, int32_t kv_head, int32_t page, uint32_t bar);
-static inline void attn_box(uint32_t to, const struct sv_attn_map *map, int32_t col, int32_t row, int32_t kv_head,
-                            int32_t page, uint32_t bar)
+void emu_box(uint32_t to, const uint64_t *map, int32_t group, uint32_t bar);
+static inline void attn_box(uint32_t to, const struct sv_attn_map *map, int32_t group, uint32_t bar)
 {
-    emu_box(to, map->opaque, col, row, kv_head, page, bar);
+    emu_box(to, map->opaque, group, bar);
 }
 static inline int32_t attn_cluster_rank(void) { return (int32_t)emu.rank; }
 void attn_cluster_sync(void);
