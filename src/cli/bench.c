@@ -348,7 +348,7 @@ static int bench(int argc, char **argv)
     sv_cli_opt(&opts, "seconds", 0, SV_OPT_FLOAT, &a.seconds, "X",
                "time for each measurement (default 1)");
     sv_cli_opt(&opts, "keep-within", 0, SV_OPT_FLOAT, &a.keep, "X",
-               "with --mode: after two rounds, widths slower than X times the best are left out (default 0: none)");
+               "with --mode: after a round or two, widths slower than X times the best are left out (default 0: none)");
     sv_cli_opt(&opts, "tmp", 0, SV_OPT_STRING, &a.tmp_dir, "DIR",
                "where random weights are written (default $TMPDIR or /tmp)");
     sv_cli_opt(&opts, "format", 'o', SV_OPT_STRING, &a.format, "FORMAT", "md, csv or json");

@@ -218,16 +218,16 @@ static void forget(struct sv_engine *e)
         q->record = (struct sv_record){.n_verified = 0};
 }
 
-/* A few rounds tell who is far behind: the time is better spent on those who are not. */
+/* A round or two tell who is far behind: the time is better spent on those who are not. */
 static bool far_behind(const struct sv_sim_opts *o, const struct sv_sim_row *rows, int32_t arm)
 {
-    enum { ROUNDS = 2 };
     double best = 0;
-    if (rows[arm].rate.n < ROUNDS || o->arm[arm].width < 2)
+    if (!rows[arm].rate.n || o->arm[arm].width < 2)
         return false; /* plain decoding and the policy go on */
     for (int32_t a = 0; a < o->n_arms; a++)
         best = fmax(best, sv_cli_samples_median(&rows[a].rate));
-    return sv_cli_samples_median(&rows[arm].rate) < o->keep * best;
+    double keep = rows[arm].rate.n > 1 ? o->keep : o->keep * o->keep;
+    return sv_cli_samples_median(&rows[arm].rate) < keep * best;
 }
 
 /* All arms of one level and profile, in turns. */

@@ -18,7 +18,7 @@ struct sv_candidate {
     int32_t in_bin; /* and how many of it */
     int32_t width;  /* > 0: all of this width, to be cut once drafted; no bins */
     double score, tokens, us; /* tokens a us */
-    double wideness;          /* of its steps, as sv_cost_wideness */
+    double wideness, weight;  /* of its steps, as sv_cost_wideness, sv_cost_weight */
 };
 
 /* A search, and the step it was made for. */

@@ -99,24 +99,50 @@ bool sv_load_is_plain(const struct sv_load *l)
     return l->n_rows == l->n_segs && !l->n_draft_segs;
 }
 
+/* As the table says, whatever was learnt since. */
+static double table_us(const struct sv_cost *c, const struct sv_load *l)
+{
+    double us = target_us(c, l);
+    if (l->n_draft_segs) {
+        us += sv_curve_at(&c->draft_rows, told(c, l, l->n_draft_rows));
+        us += sv_curve_at(&c->draft_out, l->n_draft_out - l->n_draft_segs);
+    }
+    return us + (double)(l->seg_us + l->row_us + l->draft_us);
+}
+
+/* Of that, what the same sequences would take without drafts. */
+static double plain_us(const struct sv_cost *c, const struct sv_load *l)
+{
+    return sv_curve_at(&c->plain, told(c, l, l->n_segs)) + (double)l->seg_us + (double)l->row_us * l->n_segs / l->n_rows;
+}
+
+double sv_cost_weight(const struct sv_cost *c, const struct sv_load *l)
+{
+    static const double WHOLE = 0.1; /* a step of which so much is beyond a plain one is a drafting step */
+    if (l->n_prompt_rows || !l->n_segs || sv_load_is_plain(l))
+        return 0;
+    double share = 1 - plain_us(c, l) / table_us(c, l);
+    return share < 0 ? 0 : share < WHOLE ? share / WHOLE : 1;
+}
+
+/* Where a step takes hardly more than a plain one, that one's time is known well: were all of it to go by what drafting
+ * steps are like, one draft among many sequences could look cheaper than none, and then there would be no plain steps to
+ * learn from any more. So what drafts take is never thought to be less than half of what the table says. */
 double sv_cost_level(const struct sv_cost *c, const struct sv_load *l)
 {
+    static const double LEAST = 0.5;
     const float *level = c->level[l->sampled];
-    if (l->n_prompt_rows || sv_load_is_plain(l))
-        return 1; /* a prompt's own time must not depend on what stands beside it */
-    double t = sv_cost_wideness(c, l);
-    return (double)level[SV_LEVEL_NARROW] * (1 - t) + (double)level[SV_LEVEL_WIDE] * t;
+    double weight = sv_cost_weight(c, l), t = sv_cost_wideness(c, l);
+    if (weight <= 0)
+        return 1; /* beside a prompt, too: its time must not depend on what stands beside it */
+    double kind = 1 + weight * ((double)level[SV_LEVEL_NARROW] * (1 - t) + (double)level[SV_LEVEL_WIDE] * t - 1);
+    double least = kind < 1 ? LEAST + (1 - LEAST) * plain_us(c, l) / table_us(c, l) : 0;
+    return kind > least ? kind : least;
 }
 
 double sv_cost_us(const struct sv_cost *c, const struct sv_load *l)
 {
     if (!l->n_segs)
         return sv_curve_at(&c->wide, l->n_prompt_rows);
-    double us = target_us(c, l);
-    if (l->n_draft_segs) {
-        us += sv_curve_at(&c->draft_rows, told(c, l, l->n_draft_rows));
-        us += sv_curve_at(&c->draft_out, l->n_draft_out - l->n_draft_segs);
-    }
-    us += (double)(l->seg_us + l->row_us + l->draft_us);
-    return us * (double)c->speed[l->sampled] * sv_cost_level(c, l);
+    return table_us(c, l) * (double)c->speed[l->sampled] * sv_cost_level(c, l);
 }

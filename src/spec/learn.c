@@ -42,7 +42,7 @@ void sv_cost_unlearn(struct sv_cost *c)
     }
 }
 
-double sv_cost_doubt(const struct sv_cost *c, bool sampled, double wideness)
+double sv_cost_doubt(const struct sv_cost *c, bool sampled, double wideness, double weight)
 {
     const struct sv_pace *p = &c->pace[sampled];
     const double h[N] = {0, 1 - wideness, wideness};
@@ -50,7 +50,7 @@ double sv_cost_doubt(const struct sv_cost *c, bool sampled, double wideness)
     for (int i = 1; i < N; i++)
         for (int j = 1; j < N; j++)
             v += p->cov[i][j] * h[i] * h[j];
-    return sqrt(fmax(v, 0));
+    return weight * sqrt(fmax(v, 0));
 }
 
 /* Time passes: what was known is a little less so. Never less than before any step. */
@@ -108,8 +108,8 @@ void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us)
     forget(p, l->n_segs);
     if (p->n_since < SETTLING)
         return; /* the first ones find the caches as the other kind left them */
-    double t = plain ? 0 : sv_cost_wideness(c, l);
-    const double h[N] = {1, plain ? 0 : 1 - t, t};
+    double t = sv_cost_wideness(c, l), weight = sv_cost_weight(c, l);
+    const double h[N] = {1, weight * (1 - t), weight * t};
     correct(p, h, log(us / expected));
     c->speed[l->sampled] = (float)exp(p->x[0]);
     for (int k = 0; k < SV_LEVELS; k++)

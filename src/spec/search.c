@@ -78,6 +78,7 @@ static void try_rows(const struct sv_policy *p, struct sv_candidate c, const str
     if (c.score <= best->score)
         return;
     c.wideness = sv_cost_wideness(&p->cost, &l);
+    c.weight = sv_cost_weight(&p->cost, &l);
     *best = c;
 }
 

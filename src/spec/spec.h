@@ -188,13 +188,15 @@ double sv_cost_level(const struct sv_cost *c, const struct sv_load *l);
 bool sv_load_is_plain(const struct sv_load *l);
 /* Where a drafting step stands between one row a segment (0) and whole blocks (1). */
 double sv_cost_wideness(const struct sv_cost *c, const struct sv_load *l);
+/* How far it is one at all: 0 where it takes no longer than a plain step, 1 from a third more on. */
+double sv_cost_weight(const struct sv_cost *c, const struct sv_load *l);
 
 /* Knows nothing but the table. */
 void sv_cost_unlearn(struct sv_cost *c);
 /* A step of this load took us. */
 void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us);
-/* Standard deviation of how drafting steps of this wideness compare with plain ones, as a share of the cost. */
-double sv_cost_doubt(const struct sv_cost *c, bool sampled, double wideness);
+/* Standard deviation of how drafting steps of this wideness and weight compare with plain ones, as a share of the cost. */
+double sv_cost_doubt(const struct sv_cost *c, bool sampled, double wideness, double weight);
 
 /* ---------------------------------------------------------------- width policy (policy.c) */
 

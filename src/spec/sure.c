@@ -118,6 +118,7 @@ static void try_cut(const struct sv_policy *p, struct ask *a, const struct sv_ca
     if (a->c.score <= best->score)
         return;
     a->c.wideness = sv_cost_wideness(&p->cost, &l);
+    a->c.weight = sv_cost_weight(&p->cost, &l);
     *best = a->c;
 }
 
