@@ -272,6 +272,76 @@ static void choose(struct sv_policy *p, struct sv_record *rec, int32_t n, int32_
         width[i] = p->seq[i].width;
 }
 
+/* However cheap drafting has come to look: a step with one short draft among many sequences takes no less than one
+ * without, or there would be no plain steps any more to learn from. */
+static void few_drafts_are_not_cheaper(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < sizeof machines / sizeof machines[0]; m++)
+        for (int32_t n = 1; n <= 64; n *= 4) {
+            struct sv_policy *p;
+            struct sv_err err;
+            assert_int_equal(sv_policy_open(&p, n, BLOCK, true, &err), 0);
+            fill_table(&p->cost, &machines[m], n);
+            p->cost.level[0][SV_LEVEL_NARROW] = p->cost.level[0][SV_LEVEL_WIDE] = 0.3f;
+            struct sv_load plain = {.n_segs = n, .n_rows = n};
+            double us = sv_cost_us(&p->cost, &plain);
+            for (int32_t w = 2; w <= BLOCK; w++) {
+                struct sv_load l = {.n_segs = n, .n_rows = n + w - 1, .n_draft_segs = 1, .n_draft_rows = w, .n_draft_out = w - 1};
+                assert_true(sv_cost_us(&p->cost, &l) > us);
+            }
+            sv_policy_close(p);
+        }
+}
+
+/* Where not even drafts that are all kept could gain, nothing is searched, tried or probed; where they could, it is. */
+static void closed(void **state)
+{
+    (void)state;
+    static const struct machine dear = {"rows decide", 350, 60, 3, 5, 100, 20, 2, 3, 1, 0, 0};
+    struct sv_record rec[16] = {{.n_verified = 0}};
+    int32_t width[16];
+    for (int32_t n = 1; n <= 16; n *= 16) {
+        struct sv_policy *p;
+        struct sv_err err;
+        assert_int_equal(sv_policy_open(&p, n, BLOCK, true, &err), 0);
+        fill_table(&p->cost, &dear, n);
+        memset(p->cost.pace[0].cov, 0, sizeof p->cost.pace[0].cov); /* and of that it is sure */
+        for (int32_t step = 0; step < 300; step++)
+            choose(p, rec, n, 0, width);
+        assert_int_equal(p->closed, n == 16);
+        assert_int_equal(sv_policy_is_closed(p, n), n == 16);
+        assert_true(n == 16 ? p->n_probes + p->n_other == 0 : p->n_probes + p->n_other + p->n_steps - p->n_plain > 0);
+        sv_policy_close(p);
+    }
+}
+
+/* What it takes to make the context K/V that is held back counts as a loss of whatever would need it. */
+static void held_back_is_paid_for(void **state)
+{
+    (void)state;
+    int64_t n_tried[2];
+    for (int dear = 0; dear < 2; dear++) {
+        struct sv_record rec[4] = {{.n_verified = 0}};
+        int32_t width[4];
+        struct sv_policy *p;
+        struct sv_err err;
+        assert_int_equal(sv_policy_open(&p, 4, BLOCK, true, &err), 0);
+        fill_table(&p->cost, &machines[0], 4);
+        for (int32_t step = 0; step < 400; step++) {
+            for (int32_t j = 1; j < BLOCK; j++) { /* a draft is worth next to nothing, as far as is known */
+                p->tried[j] = 1000;
+                p->kept[j] = 200;
+            }
+            p->held_us = dear ? 1e6 : 0;
+            choose(p, rec, 4, 0, width);
+        }
+        n_tried[dear] = p->n_probes + p->n_other;
+        sv_policy_close(p);
+    }
+    assert_true(n_tried[0] > 0 && n_tried[1] == 0);
+}
+
 /* A machine on which a row costs next to nothing in a large product, and a lot in a small one:
  * beside a prompt drafting must not look any better than it is without. */
 static void beside_prompts(void **state)
@@ -600,4 +670,5 @@ static void cut_at_a_price(void **state)
     assert_true(gain / n_gains > 1.08);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(cut_ahead), cmocka_unit_test(cut_at_a_price), cmocka_unit_test(beside_prompts), cmocka_unit_test(in_vain), cmocka_unit_test(cut), cmocka_unit_test(never_slower))
+SV_TEST_MAIN(cmocka_unit_test(cut_ahead), cmocka_unit_test(cut_at_a_price), cmocka_unit_test(few_drafts_are_not_cheaper),
+             cmocka_unit_test(closed), cmocka_unit_test(held_back_is_paid_for), cmocka_unit_test(beside_prompts), cmocka_unit_test(in_vain), cmocka_unit_test(cut), cmocka_unit_test(never_slower))
