@@ -155,37 +155,12 @@ static void note_stack(struct sv_cuda *cu, const struct stack *s)
            n_dense, n_plain, now() - t);
 }
 
-static const struct {
-    const char *name;
-    int what;
-} dense_ways[] = {{"layer gated", ALL | FUSED},
-                  {"layer gated+3 small", ALL | FUSED | WITH_GLUE},
-                  {"qkv", 1},
-                  {"o", 2},
-                  {"gate_up gated", 4 | FUSED},
-                  {"down", 8},
-                  {"head_argmax", WITH_HEAD}};
-enum { N_DENSE_WAYS = sizeof dense_ways / sizeof *dense_ways };
-
 static void dense_rows(struct sv_cuda *cu, const struct stack *s, const int32_t *counts, int n_counts)
 {
-    printf("us a layer");
-    for (int w = 0; w < N_DENSE_WAYS; w++)
-        printf(" | %s", dense_ways[w].name);
-    printf("\n");
+    columns_title();
     for (int c = 0; c < 2 * n_counts; c++) {
-        const int32_t n = counts[c / 2];
         cu->gemm->tune_dense = c % 2 ? 0 : -1;
-        printf("%3d %-6s", n, c % 2 ? "dense" : "packed");
-        for (int w = 0; w < N_DENSE_WAYS; w++) {
-            const int layers = dense_ways[w].what & ALL ? LAYERS : 1;
-            const double us = time_graph(cu, s, n, dense_ways[w].what, layers, 7);
-            row("sm90", dense_ways[w].name, c % 2 ? "dense" : "packed", n, us,
-                dense_ways[w].what & (ALL | WITH_HEAD), layers);
-            printf(" %7.2f", us / layers);
-        }
-        printf("\n");
-        fflush(stdout);
+        columns_line(cu, s, counts[c / 2], c % 2 ? "dense" : "packed");
     }
     cu->gemm->tune_dense = 0;
 }
@@ -263,7 +238,7 @@ static void dense_sweep(struct sv_cuda *cu, const struct stack *s)
             printf(" %d: %.2f (", stages,
                    time_graph(cu, s, n, ALL | FUSED | WITH_GLUE, LAYERS, 5) / LAYERS);
             for (int w = 2; w < 6; w++)
-                printf(" %.2f", time_graph(cu, s, n, dense_ways[w].what, LAYERS, 3) / LAYERS);
+                printf(" %.2f", time_graph(cu, s, n, columns[w].what, LAYERS, 3) / LAYERS);
             printf(")");
         }
         printf("\n");

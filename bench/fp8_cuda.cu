@@ -117,39 +117,13 @@ static void to_bytes(struct sv_cuda *cu, struct stack *s)
     in_bytes = true;
 }
 
-static const struct {
-    const char *name;
-    int what;
-} fp8_ways[] = {{"layer gated", ALL | FUSED},
-                {"layer gated+3 small", ALL | FUSED | WITH_GLUE},
-                {"qkv", 1},
-                {"o", 2},
-                {"gate_up gated", 4 | FUSED},
-                {"down", 8},
-                {"head_argmax", WITH_HEAD}};
-enum { N_FP8_WAYS = sizeof fp8_ways / sizeof *fp8_ways };
-
 /* Conversions of x are in it, as they are in a pass. */
 static void fp8_rows(struct sv_cuda *cu, const struct stack *s)
 {
     static const int32_t counts[] = {1, 16, 32, 64, 128, 256, 512};
-    printf("%-4s us a layer", in_bytes ? "fp8" : "bf16");
-    for (int w = 0; w < N_FP8_WAYS; w++)
-        printf(" | %s", fp8_ways[w].name);
-    printf("\n");
-    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-        const int32_t n = counts[c];
-        printf("%3d", n);
-        for (int w = 0; w < N_FP8_WAYS; w++) {
-            const int layers = fp8_ways[w].what & ALL ? LAYERS : 1;
-            const double us = time_graph(cu, s, n, fp8_ways[w].what, layers, 7);
-            row("sm90", fp8_ways[w].name, in_bytes ? "fp8" : "bf16", n, us,
-                fp8_ways[w].what & (ALL | WITH_HEAD), layers);
-            printf(" %7.2f", us / layers);
-        }
-        printf("\n");
-        fflush(stdout);
-    }
+    columns_title();
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+        columns_line(cu, s, counts[c], in_bytes ? "fp8" : "bf16");
 }
 
 /* How long the conversion takes by itself, behind one another. */
@@ -172,6 +146,29 @@ static void time_conversion(struct sv_cuda *cu, const struct stack *s)
         OK(cudaEventElapsedTime(&ms, e0, e1));
         printf("conversion of %d rows of %d: %.2f us\n", n, k, ms * 5);
     }
+}
+
+/* Fewer units: fewer pieces of a sum to hand on, and fewer multiprocessors that read. */
+static void sweep_units(struct sv_cuda *cu, const struct stack *s)
+{
+    static const int32_t counts[] = {16, 128, 256}, units[] = {0, 48, 32, 24, 16};
+    static const char *const names[] = {"qkv", "o", "gate_up", "down"};
+    for (int i = 0; i < 3; i++)
+        for (int which = 0; which < 4; which++) {
+            if (which == P_GATE_UP)
+                continue;
+            printf("%d rows, %s, us by units at most:", counts[i], names[which]);
+            for (int u = 0; u < 5; u++) {
+                cu->gemm->tune_units = units[u];
+                printf(" %d: %.2f", units[u], time_graph(cu, s, counts[i], 1 << which, LAYERS, 5) / LAYERS);
+            }
+            cu->gemm->tune_units = 0;
+            cu->gemm->tune_skew = -1;
+            printf(" even: %.2f", time_graph(cu, s, counts[i], 1 << which, LAYERS, 5) / LAYERS);
+            cu->gemm->tune_skew = 1;
+            printf(" skew 1: %.2f\n", time_graph(cu, s, counts[i], 1 << which, LAYERS, 5) / LAYERS);
+            cu->gemm->tune_skew = 0;
+        }
 }
 
 int main(int argc, char **argv)
@@ -200,6 +197,7 @@ int main(int argc, char **argv)
     if (!check_only) {
         fp8_rows(&cu, &s);
         time_conversion(&cu, &s);
+        sweep_units(&cu, &s);
     }
     close_device(&cu);
     if (csv)

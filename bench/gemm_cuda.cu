@@ -497,6 +497,41 @@ static void row(const char *set, const char *what, const char *variant, int32_t 
                 gbs, gbs / read_gbs, tflops, spread);
 }
 
+/* What programs that stand on this one print a line of, for each number of rows and variant of the weights. */
+static const struct {
+    const char *name;
+    int what;
+} columns[] = {{"layer gated", ALL | FUSED},
+               {"layer gated+3 small", ALL | FUSED | WITH_GLUE},
+               {"qkv", 1},
+               {"o", 2},
+               {"gate_up gated", 4 | FUSED},
+               {"down", 8},
+               {"head_argmax", WITH_HEAD}};
+enum { N_COLUMNS = sizeof columns / sizeof *columns };
+
+[[maybe_unused]] static void columns_title(void)
+{
+    printf("us a layer");
+    for (int w = 0; w < N_COLUMNS; w++)
+        printf(" | %s", columns[w].name);
+    printf("\n");
+}
+
+[[maybe_unused]] static void columns_line(struct sv_cuda *cu, const struct stack *s, int32_t n,
+                                          const char *variant)
+{
+    printf("%3d %-6s", n, variant);
+    for (int w = 0; w < N_COLUMNS; w++) {
+        const int layers = columns[w].what & ALL ? LAYERS : 1;
+        const double us = time_graph(cu, s, n, columns[w].what, layers, 7);
+        row("sm90", columns[w].name, variant, n, us, columns[w].what & (ALL | WITH_HEAD), layers);
+        printf(" %7.2f", us / layers);
+    }
+    printf("\n");
+    fflush(stdout);
+}
+
 static long stack_checks(struct stack *s)
 {
     long failed = 0;

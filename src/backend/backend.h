@@ -134,6 +134,7 @@ struct sv_p_add_rms_norm {
     void *out;               /* (n_rows, d) act */
     void *tap;               /* act or NULL: row r at tap + r * tap_stride elements; needs !row_index */
     int64_t tap_stride;
+    bool approximate;        /* a hint: a product with approximate weights reads out next */
 };
 
 /* y[:, off_p : off_p + n_p] = x * W_p^T + bias_p for each part p; the parts lie side by side in y.

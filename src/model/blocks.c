@@ -133,7 +133,8 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
                                      .x = a->x,
                                      .eps = st->eps,
                                      .out = a->h,
-                                     .tap_stride = (int64_t)p->taps.n * st->hidden};
+                                     .tap_stride = (int64_t)p->taps.n * st->hidden,
+                                     .approximate = st->n_layers && st->layers[0].qkv[0].w.approximate};
     for (int32_t i = 0; i < st->n_layers; i++) {
         const struct sv_layer *l = &st->layers[i];
         norm.delta = i ? a->delta : NULL;

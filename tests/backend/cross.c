@@ -60,7 +60,6 @@ int cross_all(void (*fn)(struct cross *c))
                                            "cuda-f32-portable"};
         const struct sv_dev_opts o = {.backend = "cuda",
                                       .kernels = i % 2 ? "portable" : "auto",
-                                      .bytes = SV_BYTES_ON,
                                       .compute = i < 2 ? SV_BF16 : SV_F32};
         n += run_one(name[i], &o, n == 0, fn);
     }

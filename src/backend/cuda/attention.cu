@@ -241,6 +241,7 @@ static bool few_launch(struct sv_cuda *cu, const struct sv_p_attention *p, struc
     attr[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attr[1].val.programmaticStreamSerializationAllowed = 1;
     config.numAttrs = cu->pdl ? 2 : 1;
+    cu->bytes_of = NULL;
     sv_cuda_check(cu, cudaLaunchKernelEx(&config, k.kernel, a), "attention of few rows");
     return true;
 }

@@ -97,6 +97,9 @@ struct sv_cuda {
     enum sv_dense dense_mode;
     bool bytes;    /* approximate weights are kept in 8 bits (fp8.cuh) */
     int32_t bytes_k; /* the most columns of one that was loaded */
+    /* What the last launch, a norm's, has written in 8 bits as well, as rows of so many columns; else NULL. */
+    const void *bytes_of;
+    int32_t bytes_n, bytes_d;
     struct sv_cuda_gemm_state *gemm; /* gemm.cu: made by its reserve */
     struct sv_cuda_attn_state *attn; /* attention.cu: likewise */
     void *sample;                    /* sample.cu: scratch for sample_rows rows */
@@ -143,6 +146,7 @@ static inline void sv_cuda_launch(struct sv_cuda *cu, const char *what, void (*k
     config.numAttrs = cu->pdl ? 1 : 0;
     cu->settled = false;
     cu->pass++;
+    cu->bytes_of = NULL;
     sv_cuda_check(cu, cudaLaunchKernelEx(&config, kernel, P(args)...), what);
 }
 
@@ -291,7 +295,7 @@ static __device__ __forceinline__ void sv_store8(float *p, const float x[8])
     *(float4 *)p = make_float4(x[0], x[1], x[2], x[3]);
     *(float4 *)(p + 4) = make_float4(x[4], x[5], x[6], x[7]);
 }
-static __device__ __forceinline__ void sv_store8(__nv_bfloat16 *p, const float x[8])
+static __device__ __forceinline__ uint4 sv_pack8(const float x[8])
 {
     uint32_t w[4];
 #pragma unroll
@@ -299,7 +303,11 @@ static __device__ __forceinline__ void sv_store8(__nv_bfloat16 *p, const float x
         __nv_bfloat162 h = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
         w[i] = *(const uint32_t *)&h;
     }
-    *(uint4 *)p = make_uint4(w[0], w[1], w[2], w[3]);
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+static __device__ __forceinline__ void sv_store8(__nv_bfloat16 *p, const float x[8])
+{
+    *(uint4 *)p = sv_pack8(x);
 }
 
 /* Element i of a vector or row-major matrix of any weight dtype. */

@@ -488,7 +488,7 @@ int sv_cuda_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_
     cu->act = opts->compute;
     cu->dense_mode = opts->dense;
     rc = read_properties(cu, portable, err);
-    cu->bytes = opts->bytes == SV_BYTES_ON && cu->set == SV_CUDA_SM90 && cu->act == SV_BF16;
+    cu->bytes = opts->bytes != SV_BYTES_OFF && cu->set == SV_CUDA_SM90 && cu->act == SV_BF16;
     if (!rc)
         rc = open_parts(cu, opts, err);
     if (rc) {

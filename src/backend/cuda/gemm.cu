@@ -36,6 +36,11 @@ static int32_t bytes_rows(const struct sv_cuda *cu)
     return most_rows(cu) < SV_GEMM_FP8_ROWS ? most_rows(cu) : (int32_t)SV_GEMM_FP8_ROWS;
 }
 
+bool sv_gemm_bytes_room(const struct sv_cuda *cu, int32_t n_rows, int32_t k)
+{
+    return cu->gemm && cu->gemm->bytes_x && n_rows <= bytes_rows(cu) && k <= cu->bytes_k && k % 8 == 0;
+}
+
 /* For approximate weights. */
 static int reserve_bytes(struct sv_cuda *cu, struct sv_err *err)
 {
@@ -207,8 +212,9 @@ static void run_rows(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t 
 static void bytes_of(struct sv_cuda *cu, const __nv_bfloat16 *x, int64_t ldx, int32_t k, int32_t n,
                      struct sv_gemm_args *a)
 {
-    SV_REQUIRE(cu->gemm->bytes_x && k <= cu->bytes_k && n <= bytes_rows(cu));
-    sv_cuda_fp8_rows(cu, x, ldx, k, n, cu->gemm->bytes_x, cu->gemm->bytes_scale);
+    SV_REQUIRE(sv_gemm_bytes_room(cu, n, k));
+    if (x != cu->bytes_of || ldx != k || k != cu->bytes_d || n > cu->bytes_n)
+        sv_cuda_fp8_rows(cu, x, ldx, k, n, cu->gemm->bytes_x, cu->gemm->bytes_scale);
     a->x_scale = cu->gemm->bytes_scale;
 }
 

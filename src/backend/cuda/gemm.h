@@ -104,6 +104,9 @@ void sv_cuda_gemm_close(struct sv_cuda *cu);
 void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p);
 void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p);
 void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
+/* Whether rows of x of k columns may be put where products with approximate weights look for them in 8 bits; who does so,
+ * right before the product, sets cu->bytes_of. */
+bool sv_gemm_bytes_room(const struct sv_cuda *cu, int32_t n_rows, int32_t k);
 /* Row-major bf16 in device memory -> packed, n_rows rows from row0 (a multiple of 64) of a matrix;
  * dst is the whole matrix. Rows and columns of padding are written as zeros. Enqueues. */
 void sv_cuda_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_rows, int32_t cols,

@@ -289,6 +289,7 @@ static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, enum way way, int32_t
         attr[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attr[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
     }
+    cu->bytes_of = NULL;
     sv_cuda_check(cu, cudaLaunchKernelEx(&config, fn, map, *a), "a matrix product");
 }
 

@@ -7,6 +7,8 @@
  * alignment changes no bit. Must not: trust an id, a position or a page.
  */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/fp8_rows.cuh"
+#include "backend/cuda/gemm.h"
 #include "backend/cuda/norm_rope.cuh"
 #include "backend/cuda/pack.cuh"
 #include "backend/cuda/silu.cuh"
@@ -79,6 +81,9 @@ struct norm_args {
     int64_t tap_stride;
     bool vec; /* all rows 16-byte aligned and d a multiple of 8 */
     bool rehearse;
+    uint8_t *bytes; /* out once more, in 8 bits and with scales (fp8.cuh), rows byte_stride apart */
+    int64_t byte_stride;
+    float *scales;
 };
 
 /* Eight elements of x + delta at i, rounded once as a store would; zeros behind the end. */
@@ -204,11 +209,12 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
  * rows run through once before the wait, so that instructions and weights are at hand when the row is there: fetching
  * them takes longer than the row does. No more than 32 registers a thread: a row's block must find room beside a matrix
  * product that still runs, and leave room for the next one, which begins by filling its ring. */
-template <typename T>
+template <typename T, bool BYTES>
 static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
     norm8_kernel(const __grid_constant__ struct norm_args a, T *x, const T *delta, T *out, T *tap)
 {
     __shared__ float4 scratch[8];
+    __shared__ uint32_t found[BYTES ? 32 : 1];
     const int32_t i = 8 * threadIdx.x;
     const bool inside = i < a.d;
     uint4 weight = make_uint4(0, 0, 0, 0);
@@ -217,6 +223,8 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
         weight = sv_load_kept((const __nv_bfloat16 *)a.weight + i);
     if (threadIdx.x < 8)
         scratch[threadIdx.x] = make_float4(0, 0, 0, 0);
+    if (BYTES && threadIdx.x < 32)
+        found[threadIdx.x] = 0;
     __syncthreads();
 #pragma unroll 1
     for (int pass = a.rehearse ? 0 : 1; pass < 2; pass++) {
@@ -247,6 +255,15 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
             f[j] = f[j] * inv * w[j];
         if (real && inside)
             sv_store8(out + (int64_t)blockIdx.x * a.d + i, f);
+        if constexpr (BYTES) {
+            const uint4 rounded = inside ? sv_pack8(f) : make_uint4(0, 0, 0, 0);
+            const float scale = sv_fp8_scale(sv_fp8_largest_in_block(sv_fp8_largest(rounded, 0), found));
+            const uint2 bytes = sv_fp8_eight(rounded, sv_fp8_inverse(scale));
+            if (real && inside)
+                *(uint2 *)(a.bytes + blockIdx.x * a.byte_stride + i) = bytes;
+            if (real && threadIdx.x == 0)
+                a.scales[blockIdx.x] = scale;
+        }
         if (!real)
             __syncthreads();
     }
@@ -261,10 +278,22 @@ static void norm_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm *p)
                aligned16(p->tap) && p->tap_stride % 8 == 0;
     struct norm_args a = {p->d,   p->row_index,        p->weight.data, p->weight.dtype,
                           p->eps, 1.0f / (float)p->d,  p->tap_stride,  vec,
-                          p->n_rows <= cu->n_sms};
+                          p->n_rows <= cu->n_sms, NULL, 0, NULL};
     const bool whole = vec && p->d <= 8 * threads && p->weight.dtype == SV_BF16 && aligned16(p->weight.data);
-    sv_cuda_launch_in_pass(cu, "add_rms_norm", whole ? norm8_kernel<T> : norm_kernel<T>, p->n_rows, threads, 0, a,
-                           (T *)p->x, (const T *)p->delta, (T *)p->out, (T *)p->tap);
+    void (*kernel)(struct norm_args, T *, const T *, T *, T *) = whole ? norm8_kernel<T, false> : norm_kernel<T>;
+    const bool bytes = whole && p->approximate && sv_gemm_bytes_room(cu, p->n_rows, p->d);
+    if constexpr (sizeof(T) == 2)
+        if (bytes) {
+            kernel = norm8_kernel<T, true>;
+            a.bytes = cu->gemm->bytes_x;
+            a.byte_stride = sv_fp8_row_bytes(p->d);
+            a.scales = cu->gemm->bytes_scale;
+        }
+    sv_cuda_launch_in_pass(cu, "add_rms_norm", kernel, p->n_rows, threads, 0, a, (T *)p->x, (const T *)p->delta,
+                           (T *)p->out, (T *)p->tap);
+    cu->bytes_of = a.bytes ? p->out : NULL;
+    cu->bytes_n = p->n_rows;
+    cu->bytes_d = p->d;
 }
 
 void sv_cuda_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)

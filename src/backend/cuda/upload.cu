@@ -124,6 +124,7 @@ void sv_cuda_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_byt
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     sv_cuda_check(cu, cudaSetDevice(cu->ordinal), "cudaSetDevice");
+    cu->bytes_of = NULL;
     bool wait = false;
     if (!is_pinned(cu->staging, src, n_bytes)) {
         SV_REQUIRE(!cu->capturing); /* a replay would read memory that is somebody else's by then */
