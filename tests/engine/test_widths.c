@@ -381,22 +381,21 @@ static struct sv_seq *begin_answer(struct sv_engine *e, int32_t width, int32_t n
 
 /* What was dropped under load is computed again once drafting pays, when that was missed for long enough; what it then
  * proposes is what it would have proposed if nothing had been dropped. */
-static void made_good(void **state)
+static void make_good(const struct sv_engine_tuning *tuning)
 {
-    (void)state;
     struct sv_engine_options o = trained();
     struct rest rest[2] = {{.from = 0}, {.from = 0}};
     char msg[256];
     o.max_sequences = 2;
     o.auto_width = true;
     for (int whole = 0; whole < 2; whole++) {
-        struct sv_engine *e = run_open(&o, NULL);
+        struct sv_engine *e = run_open_tuned(&o, tuning, NULL);
         struct sv_policy *p = e->policy;
         close_door(p);
         believe(p, 1);
         if (whole) /* one row a step, and everything made at once */
             e->sched.policy = NULL;
-        struct sv_seq *q = begin_answer(e, whole ? 1 : BLOCK, whole ? rest[0].from : TURN + 30);
+        struct sv_seq *q = begin_answer(e, whole ? 1 : BLOCK, whole ? rest[0].from - e->depth : TURN + 30);
         if (!whole && e->pads) /* nothing is held there: the same state otherwise */
             sv_sched_lacks(&e->cache, q, 8);
         else
@@ -417,10 +416,24 @@ static void made_good(void **state)
         sv_engine_close(e);
     }
     assert_true(rest[0].n_steps > 3);
+    assert_int_equal(rest[0].from, rest[1].from);
     assert_int_equal(rest[0].n_steps, rest[1].n_steps);
     assert_int_equal(rest[0].n_tokens, rest[1].n_tokens);
     assert_memory_equal(rest[0].tokens, rest[1].tokens, (size_t)rest[0].n_tokens * sizeof(int32_t));
     assert_memory_equal(rest[0].accept, rest[1].accept, (size_t)rest[0].n_steps * sizeof(uint16_t));
+}
+
+static void made_good(void **state)
+{
+    (void)state;
+    make_good(&(struct sv_engine_tuning){.run_ahead = false});
+}
+
+/* The step before is still unread when it is decided. */
+static void made_good_ahead(void **state)
+{
+    (void)state;
+    make_good(&(struct sv_engine_tuning){.pad = true, .run_ahead = true});
 }
 
 /* As on a device with graphs: counts padded, a step planned before the last one is read. */
@@ -514,6 +527,6 @@ static void small_context(void **state)
 SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
              cmocka_unit_test(chosen), cmocka_unit_test(request_keeps_its_width),
              cmocka_unit_test(held_taps), cmocka_unit_test(gave_up),
-             cmocka_unit_test(dropped_under_load), cmocka_unit_test(made_good), cmocka_unit_test(gave_up_ahead), cmocka_unit_test(padded_and_ahead),
+             cmocka_unit_test(dropped_under_load), cmocka_unit_test(made_good), cmocka_unit_test(made_good_ahead), cmocka_unit_test(gave_up_ahead), cmocka_unit_test(padded_and_ahead),
              cmocka_unit_test(late_results),
              cmocka_unit_test(small_context))
