@@ -1,8 +1,8 @@
 /*
  * dense_expand.h - dense weights (dense.h) become bf16 again, in registers or in a buffer.
  *
- * Included by gemm_dense_avx512.c and gemm_amx.c, which expand where they multiply. Needs MUST_INLINE,
- * AVX512-VBMI and VBMI2.
+ * Included by gemm_dense_avx512.c and gemm_amx.c, which expand where they multiply. Needs gemm.h,
+ * MUST_INLINE, AVX512-VBMI and VBMI2.
  */
 #ifndef SV_CPU_DENSE_EXPAND_H
 #define SV_CPU_DENSE_EXPAND_H
@@ -45,7 +45,8 @@ MUST_INLINE void ask_lines(const uint8_t *p, uintptr_t ahead, const int32_t near
 
 /* A block to `to`, 1 KiB. Asks for lines `ahead` of it, into level 2, and `near`, into level 1, if that is
  * not 0: line buffers are few, and one that waits for level 2 is soon free again. */
-MUST_INLINE void expand_block(struct sv_dense_walk *at, uint8_t *to, const int32_t ahead, const int32_t near)
+UNCHECKED MUST_INLINE void expand_block(struct sv_dense_walk *at, uint8_t *to, const int32_t ahead,
+                                        const int32_t near)
 {
     const uintptr_t to_ask = sv_dense_ahead(at, ahead);
 #pragma GCC unroll 8

@@ -22,6 +22,15 @@
 #define SV_GEMM_GROUP 16 /* units whose partial sums a thread keeps while k advances */
 #define SV_GEMM_RAW_UNITS 8 /* most units of AVX512-BF16 side by side */
 
+/* ASan would look at every broadcast: one check a product. What tiles may touch is tested with
+ * operands that end at a fenced page. What is inlined into such a function must be one as well: its
+ * locals would stay poisoned. */
+#if defined(__SANITIZE_ADDRESS__)
+#define UNCHECKED __attribute__((no_sanitize_address))
+#else
+#define UNCHECKED
+#endif
+
 /* Forms in which a kernel wants its input. */
 enum sv_gemm_form {
     SV_GEMM_X_RAW,    /* the caller's f32 rows, in place */

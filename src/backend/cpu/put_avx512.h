@@ -2,14 +2,6 @@
  * put_avx512.h - the way out of the kernels with sixteen weight rows in lanes, for
  * gemm_bf16_avx512.c and gemm_i8_avx512.c. Needs MUST_INLINE and UNIT.
  */
-/* ASan would look at every broadcast: one check a product. What tiles may touch is tested with
- * operands that end at a fenced page. */
-#if defined(__SANITIZE_ADDRESS__)
-#define UNCHECKED __attribute__((no_sanitize_address))
-#else
-#define UNCHECKED
-#endif
-
 UNCHECKED static inline __m512 bias_of(const struct sv_gemm_span *s, int32_t n0, int nn)
 {
     if (!s->item->bias)
