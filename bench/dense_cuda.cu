@@ -4,7 +4,8 @@
  *
  * dense_cuda check: every way and many row counts, bits against the packed weights, numbers that do
  * not fit among them; dense_cuda bench [CSV [ROWS...]]: the same, then a captured graph of 36 layers
- * of Qwen3-8B's shapes, ring depths, a warm card; with row counts, these alone without checks. Stands on gemm_cuda.cu, whose helpers, stack of layers and timing it
+ * of Qwen3-8B's shapes, ring depths, a warm card; with row counts, these alone without checks. check-portable,
+ * bench-portable: the portable kernels. Stands on gemm_cuda.cu, whose helpers, stack of layers and timing it
  * takes in. The weights are nearly normal (sums of four uniform numbers). Exit status 1 when a
  * check fails. Must not: compare figures of different runs.
  */
@@ -249,11 +250,12 @@ static void dense_sweep(struct sv_cuda *cu, const struct stack *s)
 
 int main(int argc, char **argv)
 {
-    const bool check_only = argc > 1 && !strcmp(argv[1], "check"), rows_only = argc > 3;
+    const char *what = argc > 1 ? argv[1] : "check";
+    const bool check_only = !strncmp(what, "check", 5), rows_only = argc > 3, portable = strstr(what, "portable");
     int32_t counts[32] = {1, 16, 32, 33, 48, 64, 65, 96, 97, 112, 128};
     int n_counts = 11;
     const double t = now();
-    struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
+    struct sv_cuda cu = open_device(portable ? SV_CUDA_PORTABLE : SV_CUDA_SM90, true);
     static struct stack s;
     cu.dense_mode = SV_DENSE_ON;
     long failed = 0;

@@ -7,6 +7,7 @@
  * gemm_cuda rows [CSV]: fewer row counts, with the activation in the product and without;
  * gemm_cuda ways [CSV]: ways to go about it, side by side; gemm_cuda trace (in a build with
  * SV_GEMM_TRACE): when thread blocks pass their marks;
+ * check-portable, rows-portable [CSV]: the portable kernels alone;
  * gemm_cuda sweep [CSV]: ring depths, numbers of units and ways for many rows.
  * Weights of the timed runs are all different (14 GB), so caches do not help. The share of
  * bandwidth is against a read-only sweep in the same run. Exit status 1 when a check fails. Must
@@ -68,6 +69,7 @@ int sv_cuda_alloc(struct sv_dev *, void **out, size_t n_bytes, struct sv_err *)
 {
     OK(cudaMalloc(out, n_bytes));
     OK(cudaMemset(*out, 0, n_bytes));
+    OK(cudaDeviceSynchronize()); /* the device's stream does not wait for this one */
     return SV_OK;
 }
 void sv_cuda_free(struct sv_dev *, void *p)
@@ -451,6 +453,8 @@ static double read_bandwidth(const struct stack *s)
 
 /* ---------------------------------------------------------------- commands */
 
+static int first_set = SV_CUDA_SM90;
+
 static long check_products(struct sv_cuda *cu)
 {
     const double t = now();
@@ -475,7 +479,7 @@ static long check_products(struct sv_cuda *cu)
 static int check(void)
 {
     long failed = 0;
-    for (int set = SV_CUDA_SM90; set >= SV_CUDA_PORTABLE; set--) {
+    for (int set = first_set; set >= SV_CUDA_PORTABLE; set--) {
         struct sv_cuda cu = open_device((enum sv_cuda_set)set, true);
         failed += check_products(&cu);
         close_device(&cu);
@@ -525,7 +529,7 @@ enum { N_COLUMNS = sizeof columns / sizeof *columns };
     for (int w = 0; w < N_COLUMNS; w++) {
         const int layers = columns[w].what & ALL ? LAYERS : 1;
         const double us = time_graph(cu, s, n, columns[w].what, layers, 7);
-        row("sm90", columns[w].name, variant, n, us, columns[w].what & (ALL | WITH_HEAD), layers);
+        row(cu->set ? "sm90" : "portable", columns[w].name, variant, n, us, columns[w].what & (ALL | WITH_HEAD), layers);
         printf(" %7.2f", us / layers);
     }
     printf("\n");
@@ -535,7 +539,7 @@ enum { N_COLUMNS = sizeof columns / sizeof *columns };
 static long stack_checks(struct stack *s)
 {
     long failed = 0;
-    for (int set = SV_CUDA_SM90; set >= SV_CUDA_PORTABLE; set--) {
+    for (int set = first_set; set >= SV_CUDA_PORTABLE; set--) {
         struct sv_cuda cu = open_device((enum sv_cuda_set)set, true);
         failed += check_chain(&cu, s, ALL, 12);
         failed += check_chain(&cu, s, ALL | FUSED, 2);
@@ -548,7 +552,7 @@ static void bench(struct stack *s)
 {
     static const int32_t some[] = {1,  2,  4,  8,  12, 16,  17,  24,  32,  33,  48,
                                    64, 65, 80, 96, 97, 112, 128, 129, 160, 192, 256};
-    for (int set = SV_CUDA_SM90; set >= SV_CUDA_PORTABLE; set--)
+    for (int set = first_set; set >= SV_CUDA_PORTABLE; set--)
         for (int pdl = 1; pdl >= 0; pdl--) {
             if (!pdl && !set)
                 continue;
@@ -793,7 +797,7 @@ static void rows(struct stack *s)
                 {"gate_up gated", 4 | FUSED},
                 {"down", 8},
                 {"head_argmax", WITH_HEAD}};
-    for (int set = SV_CUDA_SM90; set >= SV_CUDA_PORTABLE; set--) {
+    for (int set = first_set; set >= SV_CUDA_PORTABLE; set--) {
         struct sv_cuda cu = open_device((enum sv_cuda_set)set, true);
         const char *name = set ? "sm90" : "portable";
         printf("%s, us a layer of", name);
@@ -828,7 +832,9 @@ static void rows(struct stack *s)
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "check";
-    if (!strcmp(what, "check"))
+    if (strstr(what, "portable"))
+        first_set = SV_CUDA_PORTABLE;
+    if (!strncmp(what, "check", 5))
         return check();
     csv = argc > 2 ? fopen(argv[2], "w") : NULL;
     if (csv)
@@ -844,7 +850,7 @@ int main(int argc, char **argv)
     const long failed = strcmp(what, "trace") ? stack_checks(&s) : 0;
     if (!strcmp(what, "sweep"))
         sweep(&s);
-    else if (!strcmp(what, "rows"))
+    else if (!strncmp(what, "rows", 4))
         rows(&s);
     else if (!strcmp(what, "ways"))
         ways(&s);

@@ -164,7 +164,7 @@ static void make_shape(struct sv_cuda *cu, const struct shape *s, struct made *m
             const size_t bytes =
                 cu->bytes ? sv_fp8_bytes(s->n_out[i], s->k) : sv_packed_bytes(s->n_out[i], s->k);
             OK(cudaMalloc((void **)&m->packed[i], bytes));
-            OK(cudaMemset(m->packed[i], 0xff, bytes));
+            OK(cudaMemsetAsync(m->packed[i], 0xff, bytes, cu->stream));
             m->part[i].w.approximate = cu->bytes && s->k % 8 == 0;
             if (m->part[i].w.approximate)
                 round_kernel<<<1024, 256, 0, cu->stream>>>(m->w[i], s->n_out[i], s->k, largest);
@@ -227,8 +227,8 @@ template <typename T> static long check_shape(struct sv_cuda *cu, const struct s
     OK(cudaMalloc((void **)&x, (size_t)(most + 8) * (size_t)ldx * 2));
     OK(cudaMalloc((void **)&bad, 16));
     OK(cudaMalloc((void **)&sums, 16));
-    OK(cudaMemset(sums, 0, 16));
-    OK(cudaMemset(single, 0xff, (size_t)BASE_ROWS * (size_t)m.cols * sizeof(T)));
+    OK(cudaMemsetAsync(sums, 0, 16, cu->stream));
+    OK(cudaMemsetAsync(single, 0xff, (size_t)BASE_ROWS * (size_t)m.cols * sizeof(T), cu->stream));
     /* The single rows: x at its own stride; base rows of odd k start anywhere, which only plain
      * allows. */
     for (int32_t r = 0; r < BASE_ROWS; r++)
@@ -357,8 +357,8 @@ static long check_gated(struct sv_cuda *cu, int32_t k, int32_t d, bool bias, int
     OK(cudaMalloc((void **)&x, (size_t)(most + 8) * (size_t)(k + 8) * 2));
     OK(cudaMalloc((void **)&bad, 16));
     OK(cudaMalloc((void **)&sums, 16));
-    OK(cudaMemset(sums, 0, 16));
-    OK(cudaMemset(single, 0xff, (size_t)BASE_ROWS * (size_t)d * 2));
+    OK(cudaMemsetAsync(sums, 0, 16, cu->stream));
+    OK(cudaMemsetAsync(single, 0xff, (size_t)BASE_ROWS * (size_t)d * 2, cu->stream));
     for (int32_t r = 0; r < BASE_ROWS; r++)
         run_gated(cu, &m, k, 1, m.base + (size_t)r * k, k, single + (size_t)r * d);
     OK(cudaStreamSynchronize(cu->stream));

@@ -345,7 +345,7 @@ static void dense_on(struct cross *c)
     }
     assert_int_equal(sv_dev_reserve(c->dut, &lim, &err), SV_OK);
     const int64_t n_bytes = sv_dev_dense_bytes(c->dut, &n_dense, &n_plain);
-    if (strstr(sv_dev_describe(c->dut), "sm_90a") && c->bf16) {
+    if (strstr(sv_dev_describe(c->dut), "cuda") && c->bf16) {
         assert_int_equal(n_dense, want);
         assert_int_equal(n_plain, none);
         assert_true(n_bytes > 0);

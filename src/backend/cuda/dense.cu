@@ -143,7 +143,7 @@ void sv_cuda_dense_make(struct sv_cuda *cu, const void *packed, int32_t rows, in
 
 int sv_cuda_dense_note(struct sv_cuda *cu, const struct sv_weight *w, struct sv_err *err)
 {
-    if (cu->dense_mode == SV_DENSE_OFF || cu->set != SV_CUDA_SM90 || cu->act != SV_BF16 ||
+    if (cu->dense_mode == SV_DENSE_OFF || cu->act != SV_BF16 ||
         !sv_gemm_is_packed(w) || w->approximate || w->cols % 8 != 0 || w->table)
         return SV_OK;
     if (!cu->dense)

@@ -75,9 +75,13 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
     if (!rc && cu->bytes_k)
         rc = reserve_bytes(cu, err);
     const size_t bands = (size_t)block_rows(cu) / SV_TILE, units = (size_t)max_units(cu);
-    const size_t n_pieces = 2 * units * bands * rows * SV_TILE * sizeof(float);
-    if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p, n_pieces, err)))
-        g->pieces = (float4 *)p;
+    const size_t a_row = 2 * units * bands * SV_TILE * sizeof(float);
+    const size_t n_posted = cu->set == SV_CUDA_SM90 ? 0 : SV_PORTABLE_POSTED * a_row;
+    const size_t n_pieces = n_posted + rows * a_row;
+    if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p, n_pieces, err))) {
+        g->posted = (float4 *)p;
+        g->pieces = g->posted + n_posted / sizeof(float4);
+    }
     if (!rc &&
         !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p, units * bands * sizeof *g->arrived, err)))
         g->arrived = (uint32_t *)p;
@@ -86,7 +90,7 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
         g->best = (uint64_t *)p;
     /* See SV_PIECE_NONE. */
     if (!rc)
-        rc = sv_cuda_try(cudaMemsetAsync(g->pieces, 0xff, n_pieces, cu->stream), err,
+        rc = sv_cuda_try(cudaMemsetAsync(g->posted, 0xff, n_pieces, cu->stream), err,
                          "clearing of partial sums");
     if (rc)
         sv_cuda_gemm_close(cu);
@@ -97,7 +101,7 @@ void sv_cuda_gemm_close(struct sv_cuda *cu)
 {
     if (!cu->gemm)
         return;
-    sv_cuda_free((struct sv_dev *)cu, cu->gemm->pieces);
+    sv_cuda_free((struct sv_dev *)cu, cu->gemm->posted);
     sv_cuda_free((struct sv_dev *)cu, cu->gemm->arrived);
     sv_cuda_free((struct sv_dev *)cu, cu->gemm->best);
     sv_cuda_free((struct sv_dev *)cu, cu->gemm->bytes_x);
@@ -126,7 +130,7 @@ static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
 int32_t sv_cuda_few_rows(const struct sv_dev *dev)
 {
     const struct sv_cuda *cu = (const struct sv_cuda *)(const void *)dev;
-    return cu->set == SV_CUDA_SM90 ? sv_gemm_dense_rows(cu) : 0;
+    return cu->set == SV_CUDA_SM90 ? sv_gemm_dense_rows(cu) : sv_gemm_portable_dense_rows(cu);
 }
 
 static int32_t tiles_of(const struct sv_gemm_args *a, int32_t k)

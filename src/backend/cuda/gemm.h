@@ -80,6 +80,7 @@ struct sv_cuda_gemm_state {
     size_t portable_smem; /* a portable thread block may use */
     int32_t sm90_units;   /* pairs of thread blocks that fit the device at once */
     float4 *pieces;
+    float4 *posted; /* portable, up to SV_PORTABLE_POSTED rows */
     uint32_t *arrived;
     uint64_t *best;
     uint8_t *bytes_x; /* rows of x in 8 bits, and their scales; NULL without approximate weights */
@@ -163,8 +164,12 @@ int32_t sv_gemm_dense_rows(const struct sv_cuda *cu); /* how many are few */
 bool sv_gemm_dense(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                    struct sv_gemm_args *a);
 /* ---- gemm_portable.cu: blocks of 64 weight rows */
-enum { SV_PORTABLE_BLOCK = 64 };
+enum {
+    SV_PORTABLE_BLOCK = 64,
+    SV_PORTABLE_POSTED = 16 /* up to so many rows of x, pieces are posted as in the sm_90 way */
+};
 int sv_gemm_portable_open(struct sv_cuda *cu, struct sv_err *err);
+int32_t sv_gemm_portable_dense_rows(const struct sv_cuda *cu); /* up to so many take dense weights */
 void sv_gemm_portable(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                       struct sv_gemm_args *a);
 /* ---- gemm_plain.cu: any dtype, one part */

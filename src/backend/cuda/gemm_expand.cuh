@@ -1,7 +1,8 @@
 /*
  * gemm_expand.cuh - dense weights (dense.cuh) become bf16 in a warp's registers, and patches come in.
  *
- * Included by gemm_sm90.cu where it is built for dense weights. Must not: know of rings, blocks or sums.
+ * Included by gemm_sm90.cu where it is built for dense weights, and by gemm_portable.cu. Must not: know of rings,
+ * blocks or sums.
  */
 #ifndef SV_CUDA_GEMM_EXPAND_CUH
 #define SV_CUDA_GEMM_EXPAND_CUH
@@ -38,20 +39,37 @@ static __device__ __forceinline__ uint32_t next_of(struct expansion &e, uint32_t
     return patch;
 }
 
+/* What a band needs: to be asked for ahead where somebody would wait for it. row0: any row. */
+static __device__ __forceinline__ struct sv_dense_band band_of(const struct sv_gemm_item &it,
+                                                               int32_t row0, int32_t n_k)
+{
+    const struct sv_dense_band *b =
+        (const struct sv_dense_band *)(it.dense + sv_dense_bands_at(it.n_out, n_k * SV_TILE)) +
+        row0 / SV_TILE;
+    struct sv_dense_band own;
+    own.scale = __ldg(&b->scale);
+    own.n_more = __ldg(&b->n_more);
+    return own;
+}
+
+static __device__ __forceinline__ struct expansion expansion_with(const struct sv_gemm_item &it,
+                                                                  int32_t row0, int32_t n_k,
+                                                                  struct sv_dense_band b)
+{
+    struct expansion e;
+    e.scale = b.scale;
+    e.at = (const struct sv_dense_more *)(it.dense + sv_dense_more_at(it.n_out, n_k * SV_TILE)) +
+           (size_t)(row0 / SV_TILE) * SV_DENSE_MORE;
+    e.end = e.at + b.n_more;
+    next_more(e);
+    return e;
+}
+
 /* row0: the strip's first row. */
 static __device__ __forceinline__ struct expansion expansion_of(const struct sv_gemm_item &it,
                                                                 int32_t row0, int32_t n_k)
 {
-    const int32_t cols = n_k * SV_TILE, band = row0 / SV_TILE;
-    const struct sv_dense_band *b =
-        (const struct sv_dense_band *)(it.dense + sv_dense_bands_at(it.n_out, cols)) + band;
-    struct expansion e;
-    e.scale = __ldg(&b->scale);
-    e.at = (const struct sv_dense_more *)(it.dense + sv_dense_more_at(it.n_out, cols)) +
-           (size_t)band * SV_DENSE_MORE;
-    e.end = e.at + __ldg(&b->n_more);
-    next_more(e);
-    return e;
+    return expansion_with(it, row0, n_k, band_of(it, row0, n_k));
 }
 
 static __device__ __forceinline__ uint4 shared_load4(uint32_t at)
@@ -82,19 +100,37 @@ static __device__ __forceinline__ void patch_in(uint32_t (&pair)[SV_DENSE_PAIRS]
         pair[i] = __byte_perm(pair[i], patch, place - mine == (uint32_t)i ? bytes : 0x3210);
 }
 
-/* This lane's pairs of tile kk, whose strip lies at `at` in shared memory. strip: its number in the band. */
-static __device__ __forceinline__ void expand(uint32_t (&pair)[SV_DENSE_PAIRS], uint32_t at,
-                                              uint32_t strip, uint32_t kk, struct expansion &e)
+/* Times 2^base, which is exact. */
+static __device__ __forceinline__ uint32_t scaled(uint32_t pair, uint32_t scale)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+    /* Adding -0 changes nothing, not even a zero's sign. */
+    asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(pair) : "r"(scale), "r"(0x80008000u));
+#else
+    asm("mul.rn.bf16x2 %0, %0, %1;" : "+r"(pair) : "r"(scale));
+#endif
+    return pair;
+}
+
+/* This lane's pairs of a tile whose strip lies at `at` in shared memory, without patches. */
+static __device__ __forceinline__ void expand_plain(uint32_t (&pair)[SV_DENSE_PAIRS], uint32_t at,
+                                                    uint32_t scale)
 {
     const uint32_t own = at + 16 * (threadIdx.x & 31);
     const uint4 c = shared_load4(own + 1024), a = shared_load4(own), b = shared_load4(own + 512);
-    uint32_t patch = shared_load(at + SV_DENSE_SLOTS_AT);
     const uint32_t word[SV_DENSE_WORDS] = {a.x, a.y, a.z, a.w, b.x, b.y,
                                            b.z, b.w, c.x, c.y, c.z, c.w};
     sv_dense_decode(word, pair);
 #pragma unroll
     for (int i = 0; i < SV_DENSE_PAIRS; i++)
-        asm("mul.rn.bf16x2 %0, %0, %1;" : "+r"(pair[i]) : "r"(e.scale));
+        pair[i] = scaled(pair[i], scale);
+}
+
+/* All patches of the strip in tile kk, the first of which has been read. strip: its number in the band. */
+static __device__ __forceinline__ void patch_all(uint32_t (&pair)[SV_DENSE_PAIRS], uint32_t patch,
+                                                 uint32_t at, uint32_t strip, uint32_t kk,
+                                                 struct expansion &e)
+{
     /* A vote, so that the compiler knows that the warp goes one way. */
 #pragma unroll 1
     for (uint32_t slot = 1; __any_sync(0xffffffff, patch != SV_DENSE_NO_PATCH); slot++) {
@@ -102,6 +138,15 @@ static __device__ __forceinline__ void expand(uint32_t (&pair)[SV_DENSE_PAIRS], 
         patch = slot < SV_DENSE_SLOTS ? shared_load(at + SV_DENSE_SLOTS_AT + 4 * slot)
                                       : next_of(e, kk);
     }
+}
+
+/* Both, for wgmma. */
+static __device__ __forceinline__ void expand(uint32_t (&pair)[SV_DENSE_PAIRS], uint32_t at,
+                                              uint32_t strip, uint32_t kk, struct expansion &e)
+{
+    const uint32_t patch = shared_load(at + SV_DENSE_SLOTS_AT);
+    expand_plain(pair, at, e.scale);
+    patch_all(pair, patch, at, strip, kk, e);
     /* Operands in registers must be in place before wgmma's fence. */
 #pragma unroll
     for (int i = 0; i < SV_DENSE_PAIRS; i++)
