@@ -8,6 +8,7 @@
  * gemm_cuda ways [CSV]: ways to go about it, side by side; gemm_cuda trace (in a build with
  * SV_GEMM_TRACE): when thread blocks pass their marks;
  * check-portable, rows-portable [CSV]: the portable kernels alone;
+ * gemm_cuda hot [CSV [MS [ROWS...]]]: many rows on a card that is as warm as it may be: energy and clock;
  * gemm_cuda sweep [CSV]: ring depths, numbers of units and ways for many rows.
  * Weights of the timed runs are all different (14 GB), so caches do not help. The share of
  * bandwidth is against a read-only sweep in the same run. Exit status 1 when a check fails. Must
@@ -536,6 +537,8 @@ enum { N_COLUMNS = sizeof columns / sizeof *columns };
     fflush(stdout);
 }
 
+#include "bench/gemm_cuda_hot.h"
+
 static long stack_checks(struct stack *s)
 {
     long failed = 0;
@@ -690,12 +693,13 @@ static void ways(struct stack *s)
                                   "down",        "head_argmax"};
     static const struct {
         const char *name;
-        int32_t whole, tall, from, to, bits; /* from, to: rows; bits: of whats */
-    } all[] = {{"built-in", 0, 0, 1, 4096, 127},
-               {"no tall blocks", 0, -1, 97, 256, 83},
-               {"passes", -1, 0, 257, 1024, 60},
-               {"whole 192", 192, 0, 257, 4096, 60},
-               {"whole 256", 256, 0, 257, 4096, 16}};
+        int32_t whole, tall, halves, from, to, bits; /* from, to: rows; bits: of whats */
+    } all[] = {{"built-in", 0, 0, 0, 1, 4096, 127},
+               {"no tall blocks", 0, -1, 0, 97, 256, 83},
+               {"no halves of k", 0, 0, -1, 257, 512, 47},
+               {"passes", -1, 0, -1, 257, 1024, 60},
+               {"whole 192", 192, 0, -1, 257, 4096, 60},
+               {"whole 256", 256, 0, -1, 257, 4096, 16}};
     struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
     printf("us a layer: layer gated | gated+3 small | qkv | o | gate_up gated | down | head\n");
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
@@ -705,6 +709,7 @@ static void ways(struct stack *s)
                 continue;
             cu.gemm->tune_whole = all[v].whole;
             cu.gemm->tune_tall = all[v].tall;
+            cu.gemm->tune_halves = all[v].halves;
             printf("%4d %-14s", n, all[v].name);
             for (size_t w = 0; w < sizeof whats / sizeof *whats; w++) {
                 const int layers = !(whats[w] & ALL) ? 1 : n > 512 ? 4 : LAYERS;
@@ -854,6 +859,8 @@ int main(int argc, char **argv)
         rows(&s);
     else if (!strcmp(what, "ways"))
         ways(&s);
+    else if (!strcmp(what, "hot"))
+        hot(&s, argc > 3 ? atof(argv[3]) : 400, argc > 4 ? argc - 4 : 0, argv + 4);
 #ifdef SV_GEMM_TRACE
     else if (!strcmp(what, "trace"))
         trace_marks(&s);

@@ -88,6 +88,9 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
     if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p,
                                     sizeof *g->best * SV_GEMM_BEST_SLOTS * SV_GEMM_PASS, err)))
         g->best = (uint64_t *)p;
+    if (!rc && cu->set == SV_CUDA_SM90 && most > (int32_t)SV_GEMM_PASS &&
+        !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p, 2 * units * SV_GEMM_STASH, err)))
+        g->stash = (float4 *)p;
     /* See SV_PIECE_NONE. */
     if (!rc)
         rc = sv_cuda_try(cudaMemsetAsync(g->posted, 0xff, n_pieces, cu->stream), err,
@@ -102,6 +105,7 @@ void sv_cuda_gemm_close(struct sv_cuda *cu)
     if (!cu->gemm)
         return;
     sv_cuda_free((struct sv_dev *)cu, cu->gemm->posted);
+    sv_cuda_free((struct sv_dev *)cu, cu->gemm->stash);
     sv_cuda_free((struct sv_dev *)cu, cu->gemm->arrived);
     sv_cuda_free((struct sv_dev *)cu, cu->gemm->best);
     sv_cuda_free((struct sv_dev *)cu, cu->gemm->bytes_x);
@@ -185,6 +189,7 @@ static void set_up(struct sv_cuda *cu, struct sv_gemm_args *a, int32_t k)
         a->split = split_of(cu, a->split.n_blocks, tiles_of(a, k));
     }
     a->pieces = cu->gemm->pieces;
+    a->stash = cu->gemm->stash;
     a->arrived = cu->gemm->arrived;
     a->best = cu->gemm->best;
 }
@@ -201,6 +206,8 @@ static void run_rows(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t 
 {
     a->n_rows = n_rows;
     a->y = y;
+    if (cu->set == SV_CUDA_SM90 && !a->bytes && sv_gemm_sm90_halves(cu, x, ldx, k, a))
+        return;
     if (cu->set == SV_CUDA_SM90 && (a->bytes ? sv_gemm_fp8_whole(cu, x, ldx, k, a)
                                              : sv_gemm_sm90_whole(cu, x, ldx, k, a)))
         return;

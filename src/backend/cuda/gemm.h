@@ -16,6 +16,8 @@
 
 enum {
     SV_GEMM_PASS = 256,        /* rows of x in one launch of a tensor-core kernel */
+    SV_GEMM_WIDE_PASS = 512,   /* likewise where thread blocks take half of k each (sm_90) */
+    SV_GEMM_STASH = 131072,    /* bytes of a thread block's stash */
     SV_GEMM_BEST_SLOTS = 2048, /* candidates of a row in a fused head, at most */
     SV_GEMM_FP8_ROWS = 2048,   /* rows of x that are in 8 bits at once */
 };
@@ -69,6 +71,7 @@ struct sv_gemm_args {
     void *y;
     int64_t ldy;
     float4 *pieces;    /* partial sums of blocks shared between units */
+    float4 *stash;     /* sm_90, above SV_GEMM_PASS rows: sums of a thread block that its registers cannot hold */
     uint32_t *arrived; /* (n_units, 4) pieces written; 0 between launches */
     uint64_t *best;    /* (SV_GEMM_BEST_SLOTS, SV_GEMM_PASS) keys of the fused head */
     struct sv_gemm_item part[SV_GEMM_MAX_PARTS];
@@ -79,7 +82,7 @@ struct sv_cuda_gemm_state {
     void *encode;         /* cuTensorMapEncodeTiled of the driver */
     size_t portable_smem; /* a portable thread block may use */
     int32_t sm90_units;   /* pairs of thread blocks that fit the device at once */
-    float4 *pieces;
+    float4 *pieces, *stash;
     float4 *posted; /* portable, up to SV_PORTABLE_POSTED rows */
     uint32_t *arrived;
     uint64_t *best;
@@ -89,6 +92,7 @@ struct sv_cuda_gemm_state {
     int32_t tune_stages, tune_n, tune_units;
     int32_t tune_whole; /* above 0: always, above 1 with this width */
     int32_t tune_tall, tune_pair, tune_skew;
+    int32_t tune_halves;
 #ifdef SV_GEMM_TRACE
     uint64_t *trace;
     int32_t n_traced;
@@ -146,6 +150,10 @@ enum { SV_SM90_BLOCK = 256, SV_SM90_TALL = 192 };
 int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err);
 void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                   struct sv_gemm_args *a);
+/* More than SV_GEMM_PASS rows, SV_GEMM_WIDE_PASS at most, where thread blocks of half of k fill the device; false: nothing
+ * done. The same bits. */
+bool sv_gemm_sm90_halves(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                         struct sv_gemm_args *a);
 /* Many rows, where it pays to give every sum to one thread block; false: nothing done. The same
  * bits. */
 bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,

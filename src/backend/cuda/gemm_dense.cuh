@@ -39,7 +39,7 @@ static __device__ __forceinline__ void next_tile(struct place &at, struct run &r
     if (r.present)
         sv_wgmma_wait<1>();
     if (r.before >= 0)
-        release<N, 1>(&tail->empty[r.before], half);
+        release(&tail->empty[r.before], -1);
     r.before = at.s;
     if (++at.s == a.n_stages) {
         at.s = 0;
@@ -54,7 +54,7 @@ static __device__ __forceinline__ void end_tiles(float (&acc)[N / 2], struct run
     sv_wgmma_wait<0>();
     settle<N>(acc);
     if (r.before >= 0)
-        release<N, 1>(&tail->empty[r.before], half);
+        release(&tail->empty[r.before], -1);
     r.before = -1;
 }
 

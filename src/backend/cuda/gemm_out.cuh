@@ -5,7 +5,8 @@
  * Included by gemm_sm90.cu and gemm_portable.cu: wgmma and mma.sync leave their results in the same
  * lanes. A group is 128 threads that hold 64 weight rows, 16 a warp. acc[4 j + e]: weight row lane
  * / 4 + 8 (e / 2) of the warp's 16, row of x 8 j + 2 (lane % 4) + e % 2. Must not: add pieces in
- * any but ascending order.
+ * any but ascending order, but for four nested units a block (n_sharers): first and second, third and
+ * fourth, then the two.
  */
 #ifndef SV_CUDA_GEMM_OUT_CUH
 #define SV_CUDA_GEMM_OUT_CUH
@@ -75,17 +76,23 @@ struct spot {
     int32_t is_up, pair;
 };
 
-static __device__ __forceinline__ struct spot spot_of(const struct sv_gemm_args &a, int32_t block,
-                                                      int32_t band, uint8_t *patch)
+static __device__ __forceinline__ struct spot spot_in(const struct sv_gemm_item &it, int32_t band,
+                                                      uint8_t *patch)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3;
     struct spot s = {};
-    s.it = &a.part[sv_gemm_part_of(a, block)];
+    s.it = &it;
     s.row0 = band * SV_TILE + warp * 16;
     s.b0 = sv_gemm_bias(*s.it, s.row0 + lane / 4);
     s.b1 = sv_gemm_bias(*s.it, s.row0 + lane / 4 + 8);
     s.patch = patch;
     return s;
+}
+
+static __device__ __forceinline__ struct spot spot_of(const struct sv_gemm_args &a, int32_t block,
+                                                      int32_t band, uint8_t *patch)
+{
+    return spot_in(a.part[sv_gemm_part_of(a, block)], band, patch);
 }
 
 /* For a gated product: this warp's 16 rows of gate or up, from row0 on. patches: those of warp 0; mate: how
@@ -501,16 +508,17 @@ static __device__ __forceinline__ void take_pieces(const struct sv_gemm_args &a,
     const int32_t n_who = who.last - who.first + 1, n_chunks = (a.n_rows + 15) / 16;
     const int32_t c0 = n_chunks * (unit - who.first) / n_who;
     const int32_t c1 = n_chunks * (unit - who.first + 1) / n_who;
+    const bool four = a.n_sharers == 4; /* two and two */
     /* C chunks of U pieces under way at once; H times 8 rows of x a chunk. */
     constexpr int C = N > 32 ? 2 : 1, U = 4, H = N > 8 ? 2 : 1;
 #pragma unroll 1
     for (int32_t c = c0; c < c1; c += C) {
-        float v[C][8];
+        float v[C][8], third[C][8];
 #pragma unroll
         for (int j = 0; j < C; j++)
 #pragma unroll
             for (int e = 0; e < 8; e++)
-                v[j][e] = 0.0f;
+                v[j][e] = third[j][e] = 0.0f;
 #pragma unroll 1
         for (int32_t u = who.first; u <= who.last; u += U) {
             uint4 p[U][C][H];
@@ -548,7 +556,7 @@ static __device__ __forceinline__ void take_pieces(const struct sv_gemm_args &a,
             for (int i = 0; i < U; i++) {
                 if (u + i > who.last)
                     break;
-                const bool first = u + i == who.first;
+                const bool first = u + i == who.first, waits = four && i == 2;
                 const float4 *from = piece_in<N, BANDS>(a, who, u + i, band) + c * 256;
 #pragma unroll
                 for (int j = 0; j < C; j++)
@@ -556,12 +564,19 @@ static __device__ __forceinline__ void take_pieces(const struct sv_gemm_args &a,
                     for (int h = 0; h < H; h++) {
                         if (c + j >= c1 || (c + j) * 16 + h * 8 >= a.n_rows)
                             continue;
-                        const uint4 q = p[i][j][h];
-                        const uint32_t w[4] = {q.x, q.y, q.z, q.w};
+                        const uint4 r = p[i][j][h];
+                        const uint32_t w[4] = {r.x, r.y, r.z, r.w};
 #pragma unroll
-                        for (int e = 0; e < 4; e++)
-                            v[j][h * 4 + e] = first ? __uint_as_float(w[e])
-                                                    : v[j][h * 4 + e] + __uint_as_float(w[e]);
+                        for (int e = 0; e < 4; e++) {
+                            const float q = __uint_as_float(w[e]), before = v[j][h * 4 + e],
+                                        held = third[j][h * 4 + e];
+                            if (waits)
+                                third[j][h * 4 + e] = q;
+                            else
+                                v[j][h * 4 + e] = first              ? q
+                                                  : four && i == 3 ? before + (held + q)
+                                                                   : before + q;
+                        }
                         piece_store(from + j * 256 + h * 128,
                                     make_uint4(SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE,
                                                SV_PIECE_NONE));

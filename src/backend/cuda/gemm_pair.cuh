@@ -4,9 +4,9 @@
  *
  * Included by gemm_sm90.cu. Two thread blocks computed the same 128 weight rows over neighbouring
  * stretches of k. Each finishes half of the rows of x: it sends the other half of its piece into
- * the other's ring of tiles, which is free by then but for its last stage, adds the two pieces in
- * ascending order, and either stores the sum or, where a further pair shares the block, hands it
- * to that one through L2 (gemm_out.cuh). Must not: add in any but ascending order.
+ * the other's ring of tiles, which is free by then but for its last stage, adds the two pieces,
+ * and either stores the sum or, where a further pair shares the block, hands it to that one through
+ * L2 (gemm_out.cuh), which adds it to its own. Must not: add in any other order.
  */
 #ifndef SV_CUDA_GEMM_PAIR_CUH
 #define SV_CUDA_GEMM_PAIR_CUH
@@ -59,12 +59,11 @@ struct pair_side {
     uint32_t got;         /* barrier: this warp's half has come */
 };
 
-/* A warp's KiB of the two pieces of the i-th chunk of 16 rows of x, out of `most`. */
-static __device__ __forceinline__ uint32_t pair_at(const struct pair_side &p, uint32_t piece,
-                                                   int32_t i, int32_t most)
+/* A warp's i-th KiB in the ring, of `WARPS` warps. */
+template <int WARPS>
+static __device__ __forceinline__ uint32_t pair_at(const struct pair_side &p, uint32_t i)
 {
-    const uint32_t at =
-        p.begin + ((piece * (uint32_t)most + (uint32_t)i) * 8 + threadIdx.x / 32) * 1024;
+    const uint32_t at = p.begin + (i * WARPS + threadIdx.x / 32) * 1024;
     return p.ring + (at >= p.bytes ? at - p.bytes : at) + (threadIdx.x & 31) * 16;
 }
 
@@ -76,10 +75,10 @@ static SV_HD int32_t pair_first(int32_t n_chunks, uint32_t side)
 
 /* One lane of each warp, before anything can come. */
 template <int N>
-static __device__ __forceinline__ void pair_expect(const struct sv_gemm_args &a, uint32_t me,
-                                                   uint32_t got, bool present)
+static __device__ __forceinline__ void pair_expect(int32_t n_rows, uint32_t me, uint32_t got,
+                                                   bool present)
 {
-    const int32_t n_chunks = (a.n_rows + 15) / 16;
+    const int32_t n_chunks = (n_rows + 15) / 16;
     const int32_t mine = pair_first(n_chunks, me + 1) - pair_first(n_chunks, me);
     bar_expect(got, present ? (uint32_t)mine * (N > 8 ? 1024 : 512) : 0);
 }
@@ -102,7 +101,7 @@ pair_exchange(const float (&acc)[N / 2], const struct sv_gemm_args &a, const str
         if (c >= n_chunks)
             break;
         const bool upper = c >= middle;
-        const uint32_t at = pair_at(p, p.me, c - (upper ? middle : 0), most);
+        const uint32_t at = pair_at<8>(p, p.me * (uint32_t)most + (uint32_t)(c - (upper ? middle : 0)));
         if (upper == (p.me != 0)) {
 #pragma unroll
             for (int h = 0; h < H; h++)
@@ -163,15 +162,15 @@ pair_exchange(const float (&acc)[N / 2], const struct sv_gemm_args &a, const str
                     v[4] = v[5] = v[6] = v[7] = 0.0f;
                     break;
                 }
-                const float4 l = near_load(pair_at(p, 0, base + j - c0, most) + h * 512);
-                const float4 u = near_load(pair_at(p, 1, base + j - c0, most) + h * 512);
+                const float4 l = near_load(pair_at<8>(p, (uint32_t)(base + j - c0)) + h * 512);
+                const float4 u = near_load(pair_at<8>(p, (uint32_t)(most + base + j - c0)) + h * 512);
                 float x[4] = {l.x, l.y, l.z, l.w};
                 const float y[4] = {u.x, u.y, u.z, u.w};
                 const uint32_t w[4] = {q[j][h].x, q[j][h].y, q[j][h].z, q[j][h].w};
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
-                    x[e] = index > 0 ? __uint_as_float(w[e]) + x[e] : x[e];
-                    v[4 * h + e] = x[e] + y[e];
+                    x[e] += y[e];
+                    v[4 * h + e] = index > 0 ? __uint_as_float(w[e]) + x[e] : x[e];
                 }
             }
             if (index + 1 < n_pairs) {

@@ -65,19 +65,26 @@ static __device__ __forceinline__ void cluster_sync(void)
 }
 
 /* How a launch goes about it: thread blocks by themselves, units in clusters of two that exchange
- * pieces, thread blocks of three warpgroups that take whole blocks of 192 weight rows, or clusters
- * of two that share x and compute whole blocks. */
-enum way { ALONE, PAIRED, TALL, WHOLE };
+ * pieces, thread blocks of three warpgroups that take whole blocks of 192 weight rows, clusters of two
+ * that share x and compute whole blocks, or clusters of two that take half of k each, with two or
+ * three warpgroups (gemm_halves.cuh). */
+enum way { ALONE, PAIRED, TALL, WHOLE, HALVES, TALL_HALVES };
 
 /* Bands of 64 weight rows, and warpgroups, of a thread block. */
 static SV_HD constexpr int groups_of(enum way way)
 {
-    return way == TALL ? 3 : 2;
+    return way == TALL || way == TALL_HALVES ? 3 : 2;
 }
 
 static SV_HD constexpr int consumers_of(enum way way)
 {
     return groups_of(way) * 128;
+}
+
+/* Whether the two thread blocks of a cluster send each other pieces. */
+static SV_HD constexpr bool exchanges(enum way way)
+{
+    return way == PAIRED || way == HALVES || way == TALL_HALVES;
 }
 
 static SV_HD constexpr int sharing_x(enum way way)
@@ -104,7 +111,7 @@ struct ring {
 struct tail {
     uint8_t patch[12][2 * SV_PATCH_BYTES];
     uint64_t full[MAX_STAGES], empty[MAX_STAGES];
-    uint64_t ready, got[8]; /* gemm_pair.cuh */
+    uint64_t ready, got[12]; /* gemm_pair.cuh */
     uint64_t early[MAX_EARLY]; /* DENSE: weights of the first tiles; full then stands for x alone */
     float x_scale[2][FP8 ? SV_GEMM_PASS : 1]; /* FP8: whole products use them by turns */
 };

@@ -10,8 +10,9 @@
  * by bulk copy, and tiles of x by tensor map, through a ring in shared memory. A thread block takes
  * a multiprocessor for itself; the next kernel's takes its place as soon as it ends and fills its
  * ring with weights while the others still add up. More than 256 rows go through clusters of two
- * that share x (gemm_whole.cuh). This file is the kernel and its launches; the device code lies in
- * gemm_ring.cuh, gemm_units.cuh and gemm_whole.cuh. gemm_dense_sm90.cu builds the file once more, for few rows and weights in
+ * that share x (gemm_whole.cuh) or, up to 512, thread blocks of half of k (gemm_halves.cuh). This
+ * file is the kernel and its launches; the device code lies in these headers and in gemm_ring.cuh
+ * and gemm_units.cuh. gemm_dense_sm90.cu builds the file once more, for few rows and weights in
  * 12 bits (DENSE): warpgroups take a tile's words from the ring, expand them to bf16 in registers
  * while the tensor cores work on the tile before, and use them as the instruction's first operand.
  * Expanding takes longer than multiplying; a unit's first tiles are expanded before x is there. Must
@@ -38,6 +39,7 @@ enum { MAX_STAGES = DENSE ? 16 : 12, MAX_EARLY = 6, SMEM_MAX = 232448 };
 #include "backend/cuda/gemm_ring.cuh"
 #include "backend/cuda/gemm_units.cuh"
 #include "backend/cuda/gemm_whole.cuh"
+#include "backend/cuda/gemm_halves.cuh"
 
 /* ---------------------------------------------------------------- kernels */
 
@@ -60,6 +62,7 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
 {
     extern __shared__ __align__(1024) uint8_t smem_bytes[];
     constexpr int CL = sharing_x(WAY), CONSUMERS = consumers_of(WAY);
+    constexpr bool HALF_K = WAY == HALVES || WAY == TALL_HALVES;
     const uint32_t smem = smem_u32(smem_bytes);
     struct tail *tail = (struct tail *)(smem_bytes + (size_t)a.n_stages * ring<N, WAY>::STAGE);
     /* Two blocks next to one another: the halves of a unit, or the same half of two units, or
@@ -72,7 +75,7 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
                   n_items = WAY == WHOLE ? (a.n_rows + N - 1) / N * a.split.n_blocks : 0;
     const int32_t t0 = sv_split_start(&a.split, unit), t1 = sv_split_start(&a.split, unit + 1);
     SV_MARK(a, 0);
-    if (WAY != WHOLE && WAY != PAIRED && unit >= a.split.n_units) {
+    if (WAY != WHOLE && !exchanges(WAY) && unit >= a.split.n_units) {
         sv_pdl_launch();
         sv_pdl_wait();
         return;
@@ -82,7 +85,7 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
             bar_init(smem_u32(&tail->full[i]), 1);
             bar_init(smem_u32(&tail->empty[i]), CONSUMERS / 32 * CL);
         }
-        if (WAY == PAIRED) {
+        if (exchanges(WAY)) {
             bar_init(smem_u32(&tail->ready), CONSUMERS / 32 * 2);
             for (int i = 0; i < CONSUMERS / 32; i++)
                 bar_init(smem_u32(&tail->got[i]), 1);
@@ -94,7 +97,7 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
         if (smem & 1023)
             __trap(); /* swizzled tiles must lie on 1024 */
     }
-    if (WAY == WHOLE)
+    if (WAY == WHOLE || HALF_K)
         cluster_sync();
     else
         __syncthreads();
@@ -102,9 +105,11 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
         cluster_arrive(); /* waited for where the other block is first needed */
     if (threadIdx.x >= CONSUMERS) {
         if (moves_registers(N))
-            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(WAY == TALL ? 32 : 40));
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(groups_of(WAY) == 3 ? 32 : 40));
         if (threadIdx.x == CONSUMERS) {
-            if (WAY == WHOLE)
+            if constexpr (HALF_K)
+                produce_half<N, WAY>(&map, a, smem, tail, slab_of<WAY>(a));
+            else if (WAY == WHOLE)
                 produce_whole<N>(&map, a, smem, tail, n_items, half);
             else
                 produce<N, WAY>(&map, a, smem, tail, t0, t1, half);
@@ -114,8 +119,10 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
             cluster_wait();
     } else {
         if (moves_registers(N))
-            asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(WAY == TALL ? 160 : 232));
-        if (WAY == WHOLE)
+            asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(groups_of(WAY) == 3 ? 160 : 232));
+        if constexpr (HALF_K)
+            consume_half<N, WAY>(a, smem, tail, slab_of<WAY>(a));
+        else if (WAY == WHOLE)
             consume_whole<N, GATED>(a, smem, tail, n_items, half);
         else
             consume<N, WAY, GATED>(a, smem, tail, unit, t0, t1, half);
@@ -174,6 +181,15 @@ static const struct width wholes[] = {
     {256, 4, 0, {{gemm_kernel<256, WHOLE, false>, gemm_kernel<256, WHOLE, true>}}},
 };
 enum { N_WHOLES = sizeof wholes / sizeof *wholes };
+
+#if !SV_GEMM_FP8
+/* Half of k each: two warpgroups, and three where a half is one piece. */
+static const struct width halves[] = {
+    {192, 5, 4, {{gemm_kernel<192, HALVES, false>}, {gemm_kernel<192, TALL_HALVES, false>}}},
+    {256, 4, 3, {{gemm_kernel<256, HALVES, false>}, {gemm_kernel<256, TALL_HALVES, false>}}},
+};
+enum { N_HALVES = sizeof halves / sizeof *halves };
+#endif
 #endif
 enum { N_WIDTHS = sizeof widths / sizeof *widths, DENSE_ROWS = 128 };
 
@@ -200,7 +216,13 @@ static int let_shared(const struct width *w, int n, struct sv_err *err)
 static int open_kernels(struct sv_err *err)
 {
     int rc = let_shared(widths, N_WIDTHS, err);
-    return rc ? rc : let_shared(wholes, N_WHOLES, err);
+    if (!rc)
+        rc = let_shared(wholes, N_WHOLES, err);
+#if !SV_GEMM_FP8
+    if (!rc)
+        rc = let_shared(halves, N_HALVES, err);
+#endif
+    return rc;
 }
 #endif
 
@@ -213,6 +235,24 @@ int sv_gemm_fp8_open(struct sv_cuda *cu, struct sv_err *err)
 
 #elif !SV_GEMM_DENSE
 
+/* Clusters of two thread blocks that fit the device at once. */
+static int room_for_pairs(struct sv_cuda *cu, int *clusters, struct sv_err *err)
+{
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attr[1] = {};
+    attr[0].id = cudaLaunchAttributeClusterDimension;
+    attr[0].val.clusterDim.x = 2;
+    attr[0].val.clusterDim.y = attr[0].val.clusterDim.z = 1;
+    config.gridDim = dim3((unsigned)cu->n_sms / 2 * 2);
+    config.blockDim = dim3((unsigned)threads_of(wholes[0].n, WHOLE));
+    config.dynamicSmemBytes = SMEM_MAX;
+    config.attrs = attr;
+    config.numAttrs = 1;
+    return sv_cuda_try(
+        cudaOccupancyMaxActiveClusters(clusters, (const void *)wholes[0].fn[0][0], &config), err,
+        "room for a matrix product");
+}
+
 int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
 {
     cudaDriverEntryPointQueryResult found;
@@ -223,21 +263,9 @@ int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err)
     if (!rc)
         rc = open_kernels(err);
     /* Adding up waits for the whole grid, so all of it must fit at once. */
-    cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attr[1] = {};
     int clusters = 0;
-    attr[0].id = cudaLaunchAttributeClusterDimension;
-    attr[0].val.clusterDim.x = 2;
-    attr[0].val.clusterDim.y = attr[0].val.clusterDim.z = 1;
-    config.gridDim = dim3((unsigned)cu->n_sms / 2 * 2);
-    config.blockDim = dim3((unsigned)threads_of(wholes[0].n, WHOLE));
-    config.dynamicSmemBytes = SMEM_MAX;
-    config.attrs = attr;
-    config.numAttrs = 1;
     if (!rc)
-        rc = sv_cuda_try(
-            cudaOccupancyMaxActiveClusters(&clusters, (const void *)wholes[0].fn[0][0], &config),
-            err, "room for a matrix product");
+        rc = room_for_pairs(cu, &clusters, err);
     if (!rc && clusters < 1)
         rc = sv_fail(err, SV_EDEVICE, -1, "matrix products: no pair of multiprocessors is free");
     cu->gemm->sm90_units = clusters < cu->n_sms / 2 ? clusters : cu->n_sms / 2;
@@ -262,7 +290,8 @@ bool sv_gemm_encode_x(struct sv_cuda *cu, void *out, const void *x, int64_t ldx,
 
 #endif
 
-static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, enum way way, int32_t n_blocks,
+/* cluster: thread blocks in one. */
+static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, enum way way, int cluster, int32_t n_blocks,
                    const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a)
 {
     CUtensorMap map;
@@ -276,9 +305,9 @@ static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, enum way way, int32_t
     config.dynamicSmemBytes = smem_of(n, way, a->n_stages);
     config.stream = cu->stream;
     config.attrs = attr;
-    if (way == PAIRED || way == WHOLE) {
+    if (cluster > 1) {
         attr[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
-        attr[config.numAttrs].val.clusterDim.x = 2;
+        attr[config.numAttrs].val.clusterDim.x = (unsigned)cluster;
         attr[config.numAttrs].val.clusterDim.y = 1;
         attr[config.numAttrs++].val.clusterDim.z = 1;
     }
@@ -316,7 +345,7 @@ static bool run(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struc
         n_blocks = 2 * sv_split_grid(&a->split, g->sm90_units);
     if (way == TALL)
         n_blocks = sv_split_grid(&a->split, cu->n_sms);
-    launch(cu, w->fn[way][a->mode == SV_GEMM_GATED], w->n, way, n_blocks, x, ldx, k, a);
+    launch(cu, w->fn[way][a->mode == SV_GEMM_GATED], w->n, way, way == PAIRED ? 2 : 1, n_blocks, x, ldx, k, a);
     return true;
 }
 
@@ -352,6 +381,39 @@ void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, str
     SV_REQUIRE(run(cu, x, ldx, k, a));
 }
 
+#if !SV_GEMM_FP8
+bool sv_gemm_sm90_halves(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                         struct sv_gemm_args *a)
+{
+    const struct sv_cuda_gemm_state *g = cu->gemm;
+    const int32_t n_sharers = a->tall ? 0 : sv_split_paired(&a->split), most = 2 * g->sm90_units;
+    if (a->n_rows <= SV_GEMM_PASS || a->n_rows > SV_GEMM_WIDE_PASS || g->tune_halves < 0 || g->tune_whole ||
+        a->mode == SV_GEMM_GATED ||
+        a->mode == SV_GEMM_ARGMAX || !n_sharers || a->split.n_units != n_sharers * a->split.n_blocks ||
+        g->tune_pair < 0)
+        return false;
+    int32_t n_bands = 0;
+    for (int32_t p = 0; p < a->n_parts; p++)
+        n_bands += a->part[p].n_bands;
+    enum way way = HALVES;
+    int32_t n_groups = (n_bands + 1) / 2;
+    if (4 * n_groups > most && n_sharers == 2) {
+        way = TALL_HALVES;
+        n_groups = (n_bands + 2) / 3;
+    }
+    if (4 * n_groups > most || 4 * n_groups < most - most / 4)
+        return false;
+    a->n_sharers = n_sharers;
+    a->x_rows = (a->n_rows + 31) / 32 * 16;
+    int i = 0;
+    while (halves[i].n < a->x_rows)
+        i++;
+    a->n_stages = way == HALVES ? halves[i].stages : halves[i].tall_stages;
+    launch(cu, halves[i].fn[way == TALL_HALVES][0], halves[i].n, way, 2, 4 * n_groups, x, ldx, k, a);
+    return true;
+}
+#endif
+
 /* What they take, in tiles times rows of x: a launch in passes and its adding up cost about 14
  * tiles of 256 rows more. Only speed hangs on it. */
 bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
@@ -361,6 +423,7 @@ bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t 
     if (a->n_rows <= SV_GEMM_PASS || tune < 0)
         return false;
     struct sv_gemm_args all = *a;
+    all.n_sharers = a->tall ? 0 : sv_split_paired(&a->split);
     const struct sv_split *s = &all.split;
     const int64_t unit_tiles = (int64_t)s->n_blocks * s->n_k / s->n_units * (a->tall ? 3 : 2) / 2;
     if (a->tall) {
@@ -386,7 +449,7 @@ bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t 
     const int64_t items = (int64_t)((a->n_rows + best->n - 1) / best->n) * s->n_blocks;
     all.n_stages = best->stages;
     all.x_rows = best->n / 2;
-    launch(cu, best->fn[0][a->mode == SV_GEMM_GATED], best->n, WHOLE,
+    launch(cu, best->fn[0][a->mode == SV_GEMM_GATED], best->n, WHOLE, 2,
            2 * (items < pairs ? (int32_t)items : pairs), x, ldx, k, &all);
     return true;
 }

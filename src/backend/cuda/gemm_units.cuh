@@ -10,13 +10,14 @@
 
 /* ---------------------------------------------------------------- the consumers */
 
-template <int N, int CL> static __device__ __forceinline__ void release(uint64_t *empty, int half)
+/* mate: the block of the cluster that shares x, or -1. */
+static __device__ __forceinline__ void release(uint64_t *empty, int mate)
 {
     const int lane = threadIdx.x & 31;
     if (lane == 0)
         bar_arrive(smem_u32(empty));
-    if (CL > 1 && lane == 1)
-        bar_arrive_at(smem_u32(empty), half ^ 1);
+    if (mate >= 0 && lane == 1)
+        bar_arrive_at(smem_u32(empty), (uint32_t)mate);
 }
 
 /* Place in the ring. */
@@ -38,7 +39,7 @@ template <int N, enum way WAY>
 static __device__ __forceinline__ void multiply(float (&acc)[N / 2], uint64_t w, uint64_t x,
                                                 int keep)
 {
-    if constexpr (N == 256 && WAY == TALL) {
+    if constexpr (N == 256 && groups_of(WAY) == 3) {
         sv_wgmma<128>(*(float(*)[64]) & acc[0], w, x, keep);
         sv_wgmma<128>(*(float(*)[64]) & acc[64], w, x + 128 * X_ROW_BYTES / 16, keep);
     } else {
@@ -51,9 +52,8 @@ static __device__ __forceinline__ void multiply(float (&acc)[N / 2], uint64_t w,
 template <int N, enum way WAY>
 static __device__ __forceinline__ void
 sum_tiles(float (&acc)[N / 2], struct place &at, int32_t n, bool present, bool last,
-          const struct sv_gemm_args &a, uint32_t smem, struct tail *tail, int wg, int half)
+          const struct sv_gemm_args &a, uint32_t smem, struct tail *tail, int wg, int mate)
 {
-    constexpr int CL = sharing_x(WAY);
     int32_t before = -1;
     settle<N>(acc);
 #pragma unroll 1
@@ -72,10 +72,10 @@ sum_tiles(float (&acc)[N / 2], struct place &at, int32_t n, bool present, bool l
             sv_wgmma_commit();
             sv_wgmma_wait<1>();
         }
-        if (WAY == PAIRED && last && i == n - 1 && (threadIdx.x & 31) < 2)
+        if (exchanges(WAY) && last && i == n - 1 && (threadIdx.x & 31) < 2)
             bar_arrive_at(smem_u32(&tail->ready), threadIdx.x & 31);
         if (before >= 0)
-            release<N, CL>(&tail->empty[before], half);
+            release(&tail->empty[before], mate);
         before = at.s;
         if (++at.s == a.n_stages) {
             at.s = 0;
@@ -85,7 +85,7 @@ sum_tiles(float (&acc)[N / 2], struct place &at, int32_t n, bool present, bool l
     sv_wgmma_wait<0>();
     settle<N>(acc);
     if (before >= 0)
-        release<N, CL>(&tail->empty[before], half);
+        release(&tail->empty[before], mate);
 }
 
 #include "backend/cuda/gemm_dense.cuh"
@@ -224,7 +224,7 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
             acc[i] = 0.0f;
         left -= n;
         if (WAY == PAIRED && left == 0 && (threadIdx.x & 31) == 0)
-            pair_expect<N>(a, blockIdx.x & 1, smem_u32(&tail->got[threadIdx.x / 32]), own.present);
+            pair_expect<N>(a.n_rows, blockIdx.x & 1, smem_u32(&tail->got[threadIdx.x / 32]), own.present);
         if constexpr (DENSE) {
             struct run r = run_of<WAY, GATED>(a, block, own, k0, left == 0);
             int32_t done = 0;
@@ -237,7 +237,7 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
             }
             sum_dense<N, WAY>(acc, at, done, n, r, a, smem, tail, half);
         } else {
-            sum_tiles<N, WAY>(acc, at, n, own.present, left == 0, a, smem, tail, wg, half);
+            sum_tiles<N, WAY>(acc, at, n, own.present, left == 0, a, smem, tail, wg, -1);
         }
         t = t + n == t1 ? t0 : t + n;
         if constexpr (WAY == PAIRED) {

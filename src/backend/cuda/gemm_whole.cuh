@@ -71,6 +71,33 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
     sv_pdl_launch();
 }
 
+/* Keeps sums of this thread in its stash, or adds what lies there to them. */
+template <int N, int THREADS>
+static __device__ __forceinline__ void stash_put(const float (&acc)[N / 2],
+                                                 const struct sv_gemm_args &a)
+{
+    float4 *to = a.stash + (size_t)blockIdx.x * (SV_GEMM_STASH / sizeof(float4)) + threadIdx.x;
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+        __stcg(to + j * THREADS,
+               make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]));
+}
+
+template <int N, int THREADS>
+static __device__ __forceinline__ void stash_add(float (&acc)[N / 2], const struct sv_gemm_args &a)
+{
+    const float4 *from =
+        a.stash + (size_t)blockIdx.x * (SV_GEMM_STASH / sizeof(float4)) + threadIdx.x;
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) {
+        const float4 v = __ldcg(from + j * THREADS);
+        acc[4 * j] = v.x + acc[4 * j];
+        acc[4 * j + 1] = v.y + acc[4 * j + 1];
+        acc[4 * j + 2] = v.z + acc[4 * j + 2];
+        acc[4 * j + 3] = v.w + acc[4 * j + 3];
+    }
+}
+
 /* The pieces so far and this one. */
 template <int N>
 static __device__ __forceinline__ void fold_piece(float (&acc)[N / 2], float (&total)[N / 2],
@@ -110,15 +137,21 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
 #pragma unroll
                 for (int e = 0; e < N / 2; e++)
                     acc[e] = 0.0f;
-                sum_tiles<N, WHOLE>(acc, at, end - t, own.present, false, a, smem, tail, wg, half);
-                fold_piece<N>(acc, total, t == t0);
+                sum_tiles<N, WHOLE>(acc, at, end - t, own.present, false, a, smem, tail, wg, half ^ 1);
+                /* Four are added two and two: those of the lower half wait elsewhere. */
+                const bool upper = a.n_sharers == 4 && t == t0 + sv_split_start(&a.split, 2);
+                if (upper)
+                    stash_put<N, consumers_of(WHOLE)>(total, a);
+                fold_piece<N>(acc, total, t == t0 || upper);
                 t = end;
             }
+            if (a.n_sharers == 4)
+                stash_add<N, consumers_of(WHOLE)>(acc, a);
         } else {
 #pragma unroll
             for (int e = 0; e < N / 2; e++)
                 acc[e] = 0.0f;
-            sum_tiles<N, WHOLE>(acc, at, t1 - t0, own.present, false, a, smem, tail, wg, half);
+            sum_tiles<N, WHOLE>(acc, at, t1 - t0, own.present, false, a, smem, tail, wg, half ^ 1);
         }
         if (FP8)
             consumers_sync<WHOLE>();
