@@ -301,6 +301,18 @@ static uint8_t *dense_products(struct cross *c, const struct dense_case *d, cons
     return all;
 }
 
+static struct sv_dev_limits product_limits(int32_t max_rows)
+{
+    return (struct sv_dev_limits){.max_rows = max_rows,
+                                  .max_logit_rows = 64,
+                                  .max_k = 4096,
+                                  .max_n = 4096,
+                                  .max_heads = 16,
+                                  .max_head_dim = 128,
+                                  .max_vocab = 1000,
+                                  .max_positions = 1024};
+}
+
 /* Reserve makes copies of the matrices in fewer bits. The products have the same bits as before, numbers that do
  * not fit included; a matrix with too many of those gets no copy. */
 static void dense_on(struct cross *c)
@@ -310,14 +322,7 @@ static void dense_on(struct cross *c)
                                               {{77, 200}, 2, 136, 700, true},
                                               {{256}, 1, 4096, 20, false}};
     enum { N = sizeof cases / sizeof *cases, MOST = 140 };
-    const struct sv_dev_limits lim = {.max_rows = 300,
-                                      .max_logit_rows = 64,
-                                      .max_k = 4096,
-                                      .max_n = 4096,
-                                      .max_heads = 16,
-                                      .max_head_dim = 128,
-                                      .max_vocab = 1000,
-                                      .max_positions = 1024};
+    const struct sv_dev_limits lim = product_limits(300);
     static const uint16_t far[] = {0, 0x8000, 1, 0x8070, 0x0b21, 0x8312, 0x6f00, 0xf555};
     struct sv_err err;
     struct sv_gemm_part part[N][3] = {{{.w = {0}}}};
@@ -437,14 +442,7 @@ static void approximate_on(struct cross *c)
                  {{896, 896}, 2, 320, true},
                  {{64}, 1, 12, false}};
     enum { MOST = 300 };
-    const struct sv_dev_limits lim = {.max_rows = MOST,
-                                      .max_logit_rows = 64,
-                                      .max_k = 4096,
-                                      .max_n = 4096,
-                                      .max_heads = 16,
-                                      .max_head_dim = 128,
-                                      .max_vocab = 1000,
-                                      .max_positions = 1024};
+    const struct sv_dev_limits lim = product_limits(MOST);
     struct sv_err err;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const int32_t k = cases[i].k, n_parts = cases[i].n_parts;
