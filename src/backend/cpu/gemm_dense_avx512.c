@@ -229,21 +229,10 @@ UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr
         put(t->s, t->n0 + u * UNIT, c->m0, nr, sum + u, nu);
 }
 
-#define TILE(nu, nr)                                                                               \
-    UNCHECKED static void tile_##nu##x##nr(const struct tile *t)                                   \
-    {                                                                                              \
-        tile(t, nu, nr);                                                                           \
-    }
-#define TILES_OF_ONE_UNIT(f)                                                                       \
-    f(1, 1) f(1, 2) f(1, 3) f(1, 4) f(1, 5) f(1, 6) f(1, 7) f(1, 8) f(1, 9) f(1, 10) f(1, 11)      \
-        f(1, 12) f(1, 13) f(1, 14) f(1, 15) f(1, 16)
+#include "backend/cpu/tiles_avx512.h"
+
 #define TILES_OF_TWO_UNITS(f) f(2, 1) f(2, 2) f(2, 3)
-TILES_OF_ONE_UNIT(TILE)
 TILES_OF_TWO_UNITS(TILE)
-
-typedef void tile_fn(const struct tile *t);
-
-#define ENTRY(nu, nr) [nr] = tile_##nu##x##nr,
 
 void sv_gemm_dense_few(const struct sv_gemm_span *s)
 {

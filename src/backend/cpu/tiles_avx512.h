@@ -1,6 +1,7 @@
 /*
  * tiles_avx512.h - one function for each tile of units by rows, and the choice among them, for
- * gemm_bf16_avx512.c and gemm_i8_avx512.c. Needs tile(t, nu, nr), UNCHECKED and MOST_UNITS.
+ * gemm_bf16_avx512.c, gemm_i8_avx512.c and gemm_dense_avx512.c. Needs tile(t, nu, nr) and UNCHECKED, and for
+ * more than one unit at a time MOST_UNITS; who leaves that out chooses for himself.
  */
 #define TILE(nu, nr)                                                                               \
     UNCHECKED static void tile_##nu##x##nr(const struct tile *t)                                   \
@@ -11,6 +12,10 @@
     f(1, 1) f(1, 2) f(1, 3) f(1, 4) f(1, 5) f(1, 6) f(1, 7) f(1, 8) f(1, 9) f(1, 10) f(1, 11)      \
         f(1, 12) f(1, 13) f(1, 14) f(1, 15) f(1, 16)
 TILES_OF_ONE_UNIT(TILE)
+typedef void tile_fn(const struct tile *t);
+#define ENTRY(nu, nr) [nr] = tile_##nu##x##nr,
+
+#ifdef MOST_UNITS
 TILE(2, 1)
 TILE(2, 2)
 TILE(2, 3)
@@ -25,10 +30,6 @@ TILE(4, 3)
 TILE(4, 4)
 TILE(8, 1)
 TILE(8, 2)
-
-typedef void tile_fn(const struct tile *t);
-
-#define ENTRY(nu, nr) [nr] = tile_##nu##x##nr,
 
 /* The widest tile of at most `units` units for nr rows: six sums in flight hide the latency of one,
  * and where units have to share them their rows are fetched once. */
@@ -45,3 +46,4 @@ static tile_fn *choose(int nr, int32_t units, int *nu)
         i++;
     return table[i][nr];
 }
+#endif
