@@ -123,7 +123,7 @@ static long check_dense_chain(struct sv_cuda *cu, const struct stack *s)
         for (int d = 0; d < 2; d++) {
             cu->gemm->tune_dense = d ? 0 : -1;
             fill_kernel<<<1024, 256, 0, cu->stream>>>(s->x, (size_t)n * HIDDEN, 5, 1.0f);
-            enqueue(cu, s, n, what, round / 6 ? 2 : 12);
+            enqueue(cu, s, n, what | CHAIN, round / 6 ? 2 : 12);
             OK(cudaStreamSynchronize(cu->stream));
             OK(cudaMemcpy(x[d], s->x, (size_t)n * HIDDEN * 2, cudaMemcpyDeviceToHost));
             OK(cudaMemcpy(ids[d], s->ids, (size_t)n * 4, cudaMemcpyDeviceToHost));

@@ -3,6 +3,9 @@
  *
  * fp8_cuda check: the conversion of rows against fp8.cuh's arithmetic, then all checks of gemm_cuda.cu with numbers that
  * 8 bits hold exactly: error against a double loop, every row count bit by bit against single rows, the fused head.
+ * fp8_cuda small: one launch each of every way to go about a product, for compute-sanitizer, whose racecheck takes minutes
+ * over the checks.
+ * fp8_cuda hot [CSV [MS [ROWS...]]]: those checks, then many rows on a card that is warm, as gemm_cuda hot.
  * fp8_cuda bench [CSV]: the same, then a captured graph of 36 layers of Qwen3-8B's shapes, in bf16 and in 8 bits.
  * Stands on gemm_cuda.cu, whose helpers, stack of layers and timing it takes in. Exit status 1 when a check fails.
  * Must not: compare figures of different runs.
@@ -171,15 +174,62 @@ static void sweep_units(struct sv_cuda *cu, const struct stack *s)
         }
 }
 
+static int small(struct sv_cuda *cu)
+{
+    static const int32_t counts[] = {3, 40, 200, 300, 512};
+    static const char *const names[] = {"qkv", "o", "demo_qkv", "odd_out_f32"};
+    int launched = 0;
+    for (int i = 0; i < N_SHAPES; i++)
+        for (int j = 0; j < 4; j++) {
+            const struct shape *s = &shapes[i];
+            if (strcmp(s->name, names[j]))
+                continue;
+            struct made m;
+            make_shape(cu, s, &m);
+            bf16 *x = make_random((size_t)512 * s->k, 3, 1.0f), *y;
+            OK(cudaMalloc((void **)&y, (size_t)512 * m.cols * 4));
+            for (int c = 0; c < 5; c++, launched++)
+                run(cu, s, &m, counts[c], x, s->k, y, m.cols);
+            OK(cudaStreamSynchronize(cu->stream));
+            cudaFree(x), cudaFree(y);
+            free_shape(&m);
+        }
+    const struct shape gated = {"gated", 320, 2, {896, 896}, false, false, false, false},
+                       head = {"head", 320, 1, {26000}, false, false, false, false};
+    struct made m;
+    make_shape(cu, &gated, &m);
+    bf16 *x = make_random((size_t)512 * 320, 3, 1.0f), *y;
+    OK(cudaMalloc((void **)&y, (size_t)512 * 896 * 2));
+    for (int c = 0; c < 5; c++, launched++)
+        run_gated(cu, &m, 320, counts[c], x, 320, y);
+    OK(cudaStreamSynchronize(cu->stream));
+    free_shape(&m);
+    make_shape(cu, &head, &m);
+    for (int c = 0; c < 5; c++, launched++) {
+        struct sv_p_head_argmax h = {};
+        h.n_rows = counts[c];
+        h.k = 320;
+        h.x = x;
+        h.w = m.part[0].w;
+        h.out = (int32_t *)(void *)y;
+        sv_cuda_head_argmax((struct sv_dev *)cu, &h);
+    }
+    OK(cudaStreamSynchronize(cu->stream));
+    printf("%d products\n", launched);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
-    const bool check_only = argc > 1 && !strcmp(argv[1], "check");
+    const bool warm = argc > 1 && !strcmp(argv[1], "hot"), check_only = warm || (argc > 1 && !strcmp(argv[1], "check"));
     const double t = now();
     struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
     static struct stack s;
     cu.bytes = true;
     cu.bytes_k = 32768;
     sv_cuda_gemm_reserve(&cu, NULL);
+    if (argc > 1 && !strcmp(argv[1], "small"))
+        return small(&cu);
     long failed = check_conversion(&cu);
     failed += check_products(&cu);
     csv = argc > 2 ? fopen(argv[2], "w") : NULL;
@@ -199,6 +249,8 @@ int main(int argc, char **argv)
         time_conversion(&cu, &s);
         sweep_units(&cu, &s);
     }
+    if (warm)
+        hot(&cu, &s, argc > 3 ? atof(argv[3]) : 400, argc > 4 ? argc - 4 : 0, argv + 4);
     close_device(&cu);
     if (csv)
         fclose(csv);

@@ -434,18 +434,19 @@ static long check_head(struct sv_cuda *cu, int32_t vocab, int32_t k, bool ties)
                           cudaMemcpyDeviceToDevice));
         pack_part(cu, &s, &m, 0);
     }
+    enum { MOST = 600 };
     float *logits;
-    int32_t *out, *want, *index, host[2][300], host_index[300];
-    OK(cudaMalloc((void **)&logits, (size_t)300 * vocab * 4));
-    OK(cudaMalloc((void **)&out, 300 * 4));
-    OK(cudaMalloc((void **)&want, 300 * 4));
-    OK(cudaMalloc((void **)&index, 300 * 4));
+    int32_t *out, *want, *index, host[2][MOST], host_index[MOST];
+    OK(cudaMalloc((void **)&logits, (size_t)MOST * vocab * 4));
+    OK(cudaMalloc((void **)&out, MOST * 4));
+    OK(cudaMalloc((void **)&want, MOST * 4));
+    OK(cudaMalloc((void **)&index, MOST * 4));
     bf16 *x;
-    OK(cudaMalloc((void **)&x, (size_t)308 * k * 2));
+    OK(cudaMalloc((void **)&x, (size_t)(MOST + 8) * k * 2));
     OK(cudaMemset(cu->fault, 0, sizeof *cu->fault));
     long failed = 0, counts = 0;
     static const int32_t some[] = {1,  2,   7,   15,  16,  17,  32,  33, 64,
-                                   65, 100, 128, 129, 200, 256, 257, 300};
+                                   65, 100, 128, 129, 200, 256, 257, 300, 384, 385, 512, 513, 600};
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         const int32_t n = some[i];
         const struct perm p = {(int32_t)i * 2 + 1, (int32_t)i * 31 % BASE_ROWS};
@@ -455,7 +456,7 @@ static long check_head(struct sv_cuda *cu, int32_t vocab, int32_t k, bool ties)
         for (int32_t r = 0; r < n; r++)
             host_index[r] = r == 5 ? -1 : n - 1 - r;
         OK(cudaMemcpyAsync(index, host_index, n * 4, cudaMemcpyHostToDevice, cu->stream));
-        OK(cudaMemsetAsync(out, 0x7f, 300 * 4, cu->stream));
+        OK(cudaMemsetAsync(out, 0x7f, MOST * 4, cu->stream));
         run(cu, &s, &m, n, x, k, logits, vocab);
         argmax_kernel<<<n, 32, 0, cu->stream>>>(logits, vocab, want);
         struct sv_p_head_argmax h = {};
@@ -466,7 +467,7 @@ static long check_head(struct sv_cuda *cu, int32_t vocab, int32_t k, bool ties)
         h.out_index = i & 1 ? NULL : index;
         h.out = out;
         sv_cuda_head_argmax((struct sv_dev *)cu, &h);
-        OK(cudaMemcpyAsync(host[0], out, 300 * 4, cudaMemcpyDeviceToHost, cu->stream));
+        OK(cudaMemcpyAsync(host[0], out, MOST * 4, cudaMemcpyDeviceToHost, cu->stream));
         OK(cudaMemcpyAsync(host[1], want, n * 4, cudaMemcpyDeviceToHost, cu->stream));
         OK(cudaStreamSynchronize(cu->stream));
         bool bad = false;
@@ -475,7 +476,7 @@ static long check_head(struct sv_cuda *cu, int32_t vocab, int32_t k, bool ties)
             if (at < 0 ? host[0][n - 1 - r] != 0x7f7f7f7f : host[0][at] != host[1][r])
                 bad = true;
         }
-        failed += bad || host[0][n < 300 ? n : 299] != (n < 300 ? 0x7f7f7f7f : host[0][299]);
+        failed += bad || host[0][n < MOST ? n : MOST - 1] != (n < MOST ? 0x7f7f7f7f : host[0][MOST - 1]);
         counts++;
     }
     struct sv_cuda_fault fault;
