@@ -117,8 +117,9 @@ int sv_map_open(struct sv_map *m, const char *path, struct sv_err *err);
 void sv_map_close(struct sv_map *m);
 /* Reads a whole file of at most max_bytes into buf (appended). */
 int sv_file_read(struct sv_buf *buf, const char *path, size_t max_bytes, struct sv_err *err);
-/* Writes to path.tmp, syncs, renames. */
+/* Writes to path.tmp, syncs, renames; straight into a pipe or device. */
 int sv_file_write(const char *path, const void *data, size_t n, struct sv_err *err);
+/* Whether a name that is no directory stands there, even one that cannot be opened. */
 bool sv_file_exists(const char *path);
 bool sv_dir_exists(const char *path);
 /* "dir/name" in a fresh sv_alloc string; NULL when memory is out. */

@@ -125,7 +125,7 @@ int sv_file_read(struct sv_buf *buf, const char *path, size_t max_bytes, struct 
     return status;
 }
 
-static int write_all(int fd, const char *path, const void *data, size_t n, struct sv_err *err)
+static int write_all(int fd, const char *path, const void *data, size_t n, bool sync, struct sv_err *err)
 {
     const char *p = data;
     while (n) {
@@ -137,7 +137,7 @@ static int write_all(int fd, const char *path, const void *data, size_t n, struc
         p += k;
         n -= (size_t)k;
     }
-    if (fault() || fsync(fd) != 0)
+    if (sync && (fault() || fsync(fd) != 0))
         return sv_fail_errno(err, path, "cannot sync", errno);
     return SV_OK;
 }
@@ -145,24 +145,26 @@ static int write_all(int fd, const char *path, const void *data, size_t n, struc
 int sv_file_write(const char *path, const void *data, size_t n, struct sv_err *err)
 {
     struct sv_buf tmp;
+    struct stat st;
     int status, fd;
+    bool in_place = stat(path, &st) == 0 && !S_ISREG(st.st_mode); /* /dev/null is not to be renamed over */
 
     sv_buf_init(&tmp);
-    sv_buf_printf(&tmp, "%s.tmp", path);
+    sv_buf_printf(&tmp, "%s%s", path, in_place ? "" : ".tmp");
     if (tmp.failed) {
         sv_buf_fini(&tmp);
         return sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", path);
     }
-    fd = fault() ? -1 : open(tmp.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    fd = fault() ? -1 : open(tmp.data, O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT | O_TRUNC), 0666);
     if (fd < 0) {
         status = sv_fail_errno(err, tmp.data, "cannot create", errno);
     } else {
-        status = write_all(fd, tmp.data, data, n, err);
+        status = write_all(fd, tmp.data, data, n, !in_place, err);
         if (close(fd) != 0 && status == SV_OK)
             status = sv_fail_errno(err, tmp.data, "cannot close", errno);
-        if (status == SV_OK && (fault() || rename(tmp.data, path) != 0))
+        if (status == SV_OK && !in_place && (fault() || rename(tmp.data, path) != 0))
             status = sv_fail_errno(err, path, "cannot rename into place", errno);
-        if (status != SV_OK)
+        if (status != SV_OK && !in_place)
             unlink(tmp.data);
     }
     sv_buf_fini(&tmp);
@@ -172,7 +174,11 @@ int sv_file_write(const char *path, const void *data, size_t n, struct sv_err *e
 bool sv_file_exists(const char *path)
 {
     struct stat st;
-    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
+
+    if (stat(path, &st) == 0)
+        return !S_ISDIR(st.st_mode);
+    /* A link to nowhere, as an interrupted download leaves it, or no right to look: opening it must say so. */
+    return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 bool sv_dir_exists(const char *path)

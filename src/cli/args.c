@@ -87,6 +87,19 @@ static int num_in_range(const char *command, const char *name, double v, double 
     return sv_cli_usage(command, "option --%s: %g is not in [%g, %g]", name, v, lo, hi);
 }
 
+/* -1 when value is one of the words or absent, else the exit code. */
+static int one_of(const char *command, const char *name, const char *value, const char *const *words)
+{
+    char list[128] = "";
+
+    for (int i = 0; words[i]; i++) {
+        if (!value || strcmp(value, words[i]) == 0)
+            return -1;
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", words[i]);
+    }
+    return sv_cli_usage(command, "option --%s: '%s' is not one of %s", name, value, list);
+}
+
 /* ---------------------------------------------------------------- which engine */
 
 struct sv_cli_model sv_cli_model_default(void)
@@ -150,28 +163,41 @@ static int width_option(const char *command, const char *text, struct sv_engine_
 int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
                          struct sv_engine_options *out)
 {
+    static const char *const when[] = {"auto", "on", "off", NULL};
+    static const char *const kernels[] = {"auto", "portable", NULL};
+    static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};
+    static const char *const isas[] = {"auto", "plain", "avx2", "avx512", "amx", NULL};
     struct sv_engine_options o = sv_default_options();
     int code = -1;
 
     if (!m->target)
         return sv_cli_usage(command, "option --model (-m) is missing: which model?");
-    if (strcmp(m->dtype, "f32") == 0)
-        o.dtype = SV_TYPE_F32;
-    else if (strcmp(m->dtype, "bf16") == 0)
-        o.dtype = SV_TYPE_BF16;
-    else if (strcmp(m->dtype, "auto") != 0)
-        return sv_cli_usage(command, "option --dtype: '%s' is not one of f32, bf16, auto",
-                            m->dtype);
+    if (!*m->target || (m->draft && !*m->draft)) /* an unset variable in a script */
+        return sv_cli_usage(command, "option --%s: the directory's name is empty", *m->target ? "draft" : "model");
+    code = one_of(command, "dtype", m->dtype, dtypes);
+    o.dtype = strcmp(m->dtype, "f32") == 0 ? SV_TYPE_F32 : strcmp(m->dtype, "bf16") == 0 ? SV_TYPE_BF16 : SV_TYPE_AUTO;
+    if (code < 0)
+        code = one_of(command, "kernels", m->kernels, kernels);
+    if (code < 0)
+        code = one_of(command, "dense-weights", m->dense, when);
+    if (code < 0)
+        code = one_of(command, "draft-bytes", m->draft_bytes, when);
+    if (code < 0)
+        code = one_of(command, "isa", m->isa, isas);
+    if (code < 0)
+        code = num_in_range(command, "gpu-memory-utilization", m->gpu_memory, 0, 1);
     if (code < 0)
         code = in_range(command, "threads", m->threads, 0, 1024);
     if (code < 0)
-        code = in_range(command, "ctx", m->context, 0, INT32_MAX);
+        code = in_range(command, "ctx", m->context, 0, 1 << 24);
     if (code < 0)
-        code = in_range(command, "page-size", m->page_size, 0, 1 << 16);
+        code = in_range(command, "page-size", m->page_size, 0, 1024);
     if (code < 0)
-        code = in_range(command, "chunk", m->chunk, 0, 1 << 20);
+        code = in_range(command, "chunk", m->chunk, 0, 1 << 16);
     if (code < 0)
         code = width_option(command, m->width, &o);
+    if (code < 0 && o.width > 1 && !m->draft)
+        code = sv_cli_usage(command, "option --spec-width: %d needs a draft (-d)", o.width);
     if (code < 0)
         code = in_range(command, "gpu", m->gpu, 0, 255);
     if (code < 0)
@@ -278,6 +304,8 @@ int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,
 
     if (code < 0)
         code = num_in_range(command, "top-p", s->top_p, 0, 1);
+    if (code < 0 && s->top_p == 0)
+        code = sv_cli_usage(command, "option --top-p: 0 would leave no token; 1 is off");
     if (code < 0)
         code = num_in_range(command, "min-p", s->min_p, 0, 1);
     if (code < 0)

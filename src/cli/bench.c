@@ -3,10 +3,14 @@
  *
  * Called by main.c. Must not: print a speed without what it was measured against.
  */
+#define _POSIX_C_SOURCE 200809L
+
 #include "cli/sim.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char usage[] =
     "Usage: salvo bench -m TARGET_DIR [-d DRAFT_DIR] --prompts FILE.jsonl\n"
@@ -61,6 +65,25 @@ static int deliver(const struct sv_buf *b, const char *out)
         return fflush(stdout) == 0 ? SV_CLI_OK : sv_cli_fail("standard output: cannot be written");
     }
     return sv_file_write(out, b->data, b->len, &err) ? sv_cli_fail("%s", err.msg) : SV_CLI_OK;
+}
+
+/* Before minutes of measuring, not after. */
+static int check_out(const char *path)
+{
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    struct sv_buf dir;
+    int code = -1;
+
+    if (!path || strcmp(path, "-") == 0)
+        return -1;
+    sv_buf_init(&dir);
+    sv_buf_append(&dir, slash ? path : ".", slash ? (size_t)(slash - path) + 1 : 1);
+    if (dir.failed)
+        code = sv_cli_fail("out of memory");
+    else if (access(dir.data, W_OK) != 0)
+        code = sv_cli_fail("%s: %s", path, strerror(errno));
+    sv_buf_fini(&dir);
+    return code;
 }
 
 /* ---------------------------------------------------------------- a pair on prompts */
@@ -264,7 +287,7 @@ static bool is_sim(const struct bench_args *a)
     return a->modes || a->profiles || a->draft_config || a->ops;
 }
 
-static int check_args(const struct bench_args *a)
+static int check_args(const struct bench_args *a, bool has_target)
 {
     if (!sv_cli_table_format_known(a->format))
         return sv_cli_usage("bench", "option --format: '%s' is not one of md, csv, json",
@@ -286,6 +309,10 @@ static int check_args(const struct bench_args *a)
                             (long long)a->steps);
     if (!(a->keep >= 0 && a->keep <= 1))
         return sv_cli_usage("bench", "option --keep-within: %g is not in [0, 1]", a->keep);
+    if (a->random_dir && has_target)
+        return sv_cli_usage("bench", "options --random-weights and --model exclude each other");
+    if (a->random_dir && a->prompts)
+        return sv_cli_usage("bench", "options --random-weights and --prompts exclude each other");
     if (is_sim(a))
         return a->prompts ? sv_cli_usage("bench", "--prompts excludes --mode and --accept-profile")
                           : -1;
@@ -361,13 +388,19 @@ static int bench(int argc, char **argv)
     if (code < 0)
         code = sv_cli_parse(&opts, "bench", usage, argc, argv, 0, NULL);
     if (code < 0)
-        code = check_args(&a);
+        code = check_args(&a, m.target != NULL);
     if (a.random_dir && !m.target)
         m.target = a.random_dir;
+    if (a.draft_config && !m.draft)
+        m.draft = a.draft_config;
     if (code < 0)
         code = sv_cli_model_options(&m, "bench", &eo);
     if (code < 0)
         code = sv_cli_sampling_apply(&s, "bench", &defaults);
+    if (code < 0)
+        code = check_out(a.out);
+    if (code < 0)
+        code = check_out(a.ops);
     if (code >= 0)
         return code;
     if (is_sim(&a))

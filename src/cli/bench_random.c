@@ -273,11 +273,13 @@ int sv_cli_random_measure(const struct sv_cli_random_opts *o, const struct sv_en
     struct sv_rng rng = {.state = 2};
     char *dir = NULL, model[64];
     int threads = eo->n_threads ? eo->n_threads : sv_cpu_count();
-    int rc = on_device(eo) ? SV_OK : sv_cli_random_weights(o->config_dir, o->tmp_dir, &dir, &err);
+    int rc = SV_OK;
 
+    sv_cli_catch_interrupt(); /* the file may take long to write and must not stay */
+    if (!on_device(eo))
+        rc = sv_cli_random_weights(o->config_dir, o->tmp_dir, &dir, &err);
     if (rc)
         return sv_cli_fail("%s", err.msg);
-    sv_cli_catch_interrupt();
     base_name(o->config_dir, model);
     rc = open_engine(&b, dir ? dir : o->config_dir, eo, &err);
     /* Mapped by now; a crash from here on leaves nothing behind. */

@@ -100,6 +100,21 @@ static int check_draft(const char *dir, const struct sv_config *target, struct s
     return SV_OK;
 }
 
+/* One that cannot be read would only be found when the first message comes. */
+static int check_template(const char *dir, struct sv_err *err)
+{
+    struct sv_chat_template *t;
+    int rc = sv_chat_template_open(&t, dir, err);
+
+    if (rc == SV_EUNSUPPORTED)
+        return SV_OK; /* a base model */
+    if (rc)
+        return rc;
+    ok("chat template: parsed");
+    sv_chat_template_close(t);
+    return SV_OK;
+}
+
 /* *has_tokenizer stays false for directories that only take token ids. */
 static int check_tokenizer(const char *dir, const struct sv_config *cfg, bool *has_tokenizer,
                            bool *has_chat, struct sv_err *err)
@@ -127,7 +142,7 @@ static int check_tokenizer(const char *dir, const struct sv_config *cfg, bool *h
                        "%s: the tokenizer has ids up to %d, the model only %d", dir, n - 1,
                        cfg->vocab_size);
     ok("tokenizer: %d tokens", n);
-    return SV_OK;
+    return check_template(dir, err);
 }
 
 /* ---------------------------------------------------------------- probe */
@@ -313,6 +328,8 @@ int sv_cli_check(int argc, char **argv)
         code = sv_cli_model_options(&m, "check", &eo);
     if (code < 0)
         code = sv_cli_sampling_apply(&s, "check", &defaults);
+    if (code < 0 && prompts && !eo.draft_dir)
+        code = sv_cli_usage("check", "option --prompts needs a draft (-d) to probe");
     if (code >= 0)
         return code;
     eo.auto_width = false; /* acceptance at every position of the block is what is asked for */

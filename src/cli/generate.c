@@ -41,7 +41,7 @@ struct job {
     struct sv_engine *engine;
     struct sv_cli_reader in;
     FILE *out;
-    const char *out_name;
+    const char *in_name, *out_name;
     struct sv_request defaults;
     int32_t vocab_size;
     struct sv_chat_template *chat; /* the model directory's, or NULL */
@@ -200,7 +200,7 @@ static int take_lines(struct job *j, struct sv_err *err)
         size_t n;
         enum sv_cli_line got = sv_cli_reader_next(&j->in, !j->used, &line, &n, err);
         if (got == SV_CLI_BROKEN)
-            return err->code;
+            return sv_err_prefix(err, "%s", j->in_name);
         if (got == SV_CLI_LATER)
             return SV_OK;
         if (got == SV_CLI_END)
@@ -347,6 +347,7 @@ static int generate(struct job *j, const struct sv_engine_options *eo, const cha
     int64_t start;
     int code = SV_CLI_OK, rc = sv_cli_reader_open(&j->in, in, &err);
 
+    j->in_name = strcmp(in, "-") == 0 ? "standard input" : in;
     if (!rc && sv_cli_engine_open(&j->engine, eo) != SV_CLI_OK) {
         close_job(j, NULL);
         return SV_CLI_FAIL;
@@ -403,8 +404,8 @@ int sv_cli_generate(int argc, char **argv)
     code = sv_cli_take_stops(&s, "generate", &argc, argv);
     if (code < 0)
         code = sv_cli_parse(&opts, "generate", usage, argc, argv, 0, NULL);
-    if (code < 0 && m.batch < 1)
-        code = sv_cli_usage("generate", "option --batch: must be at least 1");
+    if (code < 0 && (m.batch < 1 || m.batch > 4096))
+        code = sv_cli_usage("generate", "option --batch: %lld is not in [1, 4096]", (long long)m.batch);
     if (code < 0)
         code = sv_cli_model_options(&m, "generate", &eo);
     j.defaults = sv_default_request(NULL);

@@ -201,7 +201,9 @@ static int show_tokenizer(const char *dir, const struct sv_config *cfg)
     struct sv_tokenizer *tok;
     struct sv_err err = {0};
     char *path = sv_path_join(dir, "tokenizer.json");
+    struct sv_chat_template *chat;
     int32_t n, n_special = 0;
+    int rc;
 
     if (!path || !sv_file_exists(path)) {
         sv_free(path);
@@ -226,6 +228,12 @@ static int show_tokenizer(const char *dir, const struct sv_config *cfg)
              ? "<|im_start|> ... <|im_end|>"
              : "not known");
     sv_tokenizer_close(tok);
+    rc = sv_chat_template_open(&chat, dir, &err);
+    if (rc && rc != SV_EUNSUPPORTED)
+        return sv_cli_fail("%s", err.msg);
+    line("chat template", "%s", rc ? "none" : "yes");
+    if (!rc)
+        sv_chat_template_close(chat);
     return SV_CLI_OK;
 }
 

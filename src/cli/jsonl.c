@@ -160,6 +160,8 @@ static int take_bias(struct sv_cli_request *q, int32_t vocab_size, struct sv_err
     if (!json_is_object(bias))
         return sv_fail(err, SV_EINVAL, -1,
                        "field 'logit_bias' must be an object of token ids and numbers");
+    if (n > 1024)
+        return sv_fail(err, SV_EINVAL, -1, "field 'logit_bias' has %zu tokens, at most 1024 are allowed", n);
     q->bias_ids = sv_alloc((n + 1) * sizeof *q->bias_ids);
     q->bias = sv_alloc((n + 1) * sizeof *q->bias);
     if (!q->bias_ids || !q->bias)
@@ -169,7 +171,7 @@ static int take_bias(struct sv_cli_request *q, int32_t vocab_size, struct sv_err
         char *end;
         errno = 0;
         long id = strtol(key, &end, 10);
-        if (*key < '0' || *key > '9' || *end || errno || id >= vocab_size)
+        if (*key < '0' || *key > '9' || (*key == '0' && key[1]) || *end || errno || id >= vocab_size)
             return sv_fail(err, SV_EINVAL, i,
                            "field 'logit_bias': '%.64s' is no token id in [0, %d)", key,
                            vocab_size);
@@ -232,9 +234,10 @@ static int take_numbers(struct sv_cli_request *q, struct sv_err *err)
         rc = sv_json_bool_opt(q->root, "prompt_logprobs", &q->r.prompt_logprobs, err);
     if (!rc)
         rc = sv_json_int_opt(q->root, "top_logprobs", 0, 20, &n_top, err);
+    if (!rc && n_top && !q->r.logprobs && !q->r.prompt_logprobs)
+        rc = sv_fail(err, SV_EINVAL, -1, "field 'top_logprobs' needs 'logprobs' or 'prompt_logprobs'");
     if (!rc)
         rc = sv_json_bool_opt(q->root, "include_stop", &q->r.include_stop, err);
-
     if (!rc)
         rc = sv_json_num_opt(q->root, "temperature", 0, 1000, &q->r.temperature, err);
     if (!rc)

@@ -35,9 +35,8 @@ static void help(FILE *out)
           out);
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
-    setlocale(LC_CTYPE, ""); /* for line editing; numbers stay in the C locale */
     if (argc < 2) {
         help(stderr);
         return SV_CLI_USAGE;
@@ -45,6 +44,12 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < N_COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].run(argc - 1, argv + 1);
+    if (strcmp(argv[1], "help") == 0 && argc > 2) {
+        char *words[] = {argv[2], "--help", NULL};
+        for (size_t i = 0; i < N_COMMANDS; i++)
+            if (strcmp(argv[2], commands[i].name) == 0)
+                return commands[i].run(2, words);
+    }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {
         help(stdout);
@@ -59,4 +64,16 @@ int main(int argc, char **argv)
     fprintf(stderr, "salvo: unknown command '%s'\n\n", argv[1]);
     help(stderr);
     return SV_CLI_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    int code;
+
+    setlocale(LC_CTYPE, ""); /* for line editing; numbers stay in the C locale */
+    code = run(argc, argv);
+    /* An answer that did not reach its file must not look like success. */
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code == SV_CLI_OK)
+        code = sv_cli_fail("standard output: cannot be written");
+    return code;
 }

@@ -32,7 +32,7 @@ struct writer {
 
 static void put_data(struct writer *w, int64_t n, bool norm)
 {
-    while (n > 0 && !w->failed) {
+    while (n > 0 && !w->failed && !sv_cli_interrupted()) {
         size_t from = norm ? 0 : w->at, piece = BLOCK_ELEMENTS - from;
         if ((int64_t)piece > n)
             piece = (size_t)n;
@@ -152,7 +152,9 @@ static int write_weights(const char *path, const struct sv_config *c, struct sv_
         put_all(&w, c);
         w.failed |= fclose(w.f) != 0;
     }
-    if (!w.f || w.failed)
+    if (sv_cli_interrupted())
+        rc = sv_fail(err, SV_ECANCELED, -1, "canceled");
+    else if (!w.f || w.failed)
         rc = sv_fail(err, SV_EIO, -1, "%s: %s", path, strerror(errno));
 out:
     sv_buf_fini(&w.header);

@@ -62,7 +62,9 @@ static int answer_once(struct sv_cli_talk *t, const char *text, const char *file
     sv_buf_init(&prompt);
     code = read_prompt(&prompt, text, file);
     if (code == SV_CLI_OK) {
-        code = sv_cli_talk_turn(t, prompt.data ? prompt.data : "", prompt.len);
+        t->source = text ? "option --prompt" : file && strcmp(file, "-") != 0 ? file : "standard input";
+        /* Most likely a pipe or a variable without what was meant. */
+        code = prompt.len ? sv_cli_talk_turn(t, prompt.data, prompt.len) : sv_cli_fail("%s: the prompt is empty", t->source);
         sv_cli_talk_summary(t);
     }
     sv_buf_fini(&prompt);
@@ -114,8 +116,12 @@ int sv_cli_run(int argc, char **argv)
         strcmp(colour, "never") != 0)
         return sv_cli_usage("run", "option --colour: '%s' is not one of auto, always, never",
                             colour);
-    if (no_draft)
+    if (talk.raw && talk.system)
+        return sv_cli_usage("run", "options --raw and --system exclude each other");
+    if (no_draft) {
         eo.draft_dir = NULL;
+        eo.width = 0; /* --spec-width was the draft's */
+    }
     talk.colour = sv_cli_colour(stdout, colour);
     if (sv_cli_engine_open(&talk.engine, &eo) != SV_CLI_OK)
         return SV_CLI_FAIL;

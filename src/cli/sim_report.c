@@ -67,7 +67,7 @@ int sv_sim_parse_modes(struct sv_sim_opts *o, const char *modes, const char *wid
                 char *end;
                 long v = strtol(width, &end, 10);
                 if (*end || end == width || v < 2 || v > SV_MAX_BLOCK)
-                    return sv_cli_usage("bench", "option --width: '%s' is not a number in [2, %d]",
+                    return sv_cli_usage("bench", "option --widths: '%s' is not a number in [2, %d]",
                                         width, SV_MAX_BLOCK);
                 ok = add_arm(o, (int32_t)v, drafts) != NULL;
             }

@@ -82,7 +82,6 @@ void sv_cli_talk_close(struct sv_cli_talk *t)
     sv_cli_answer_fini(&t->answer);
 }
 
-/* NULL when the text is not UTF-8. */
 static json_t *message(const char *role, const char *text, size_t n)
 {
     json_t *content = json_stringn(text, n);
@@ -94,8 +93,11 @@ static int render(struct sv_cli_talk *t, const char *text, size_t n, struct sv_b
 {
     struct sv_err err = {0};
 
+    if (sv_utf8_valid(text, n) < n)
+        return sv_cli_fail("%s: byte %zu: not valid UTF-8", t->source ? t->source : "the message",
+                           sv_utf8_valid(text, n));
     if (json_array_append_new(t->messages, message("user", text, n)))
-        return sv_cli_fail("the message is not valid UTF-8");
+        return sv_cli_fail("out of memory");
     return sv_cli_chat_render(t->chat_template, t->plain_chat, t->messages, prompt, &err)
                ? sv_cli_fail("%s", err.msg)
                : SV_CLI_OK;
@@ -110,7 +112,7 @@ static int answer(struct sv_cli_talk *t, const struct sv_buf *prompt)
     if (t->chat) {
         r.no_add_special = true;
         r.stop_ids = &t->end_id;
-        r.n_stop_ids = t->end_id >= 0;
+        r.n_stop_ids = t->end_id >= 0 && !r.ignore_eos;
     }
     r.prompt = prompt->len ? prompt->data : "";
     r.prompt_bytes = prompt->len;

@@ -13,6 +13,7 @@ struct sv_cli_talk {
     struct sv_engine *engine; /* owned: closed by sv_cli_talk_close */
     struct sv_request defaults;
     const char *dir, *system; /* model directory; system message */
+    const char *source;       /* where the message comes from, for complaints; NULL: it was typed */
     bool chat, raw;           /* asked for: messages always, never; neither: when there is a template */
     bool show_draft, colour, quiet;
     bool legend_shown;     /* what the colours mean is said once */

@@ -35,6 +35,8 @@ enum {
     SV_ENC_SPECIAL = 1,     /* special tokens written in the text become their ids */
     SV_ENC_ADD_SPECIAL = 2  /* apply the post-processor (e.g. Llama's leading <|begin_of_text|>) */
 };
+/* Length of the longest prefix that is valid UTF-8. */
+size_t sv_utf8_valid(const char *s, size_t n);
 /* Appends the ids of n bytes. Bytes that are not UTF-8 are read as U+FFFD, one per maximal invalid
  * sequence, as Python's errors="replace" does. A tokenizer may be used by several threads at once;
  * each needs its own scratch (NULL = a temporary one). */

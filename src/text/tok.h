@@ -67,8 +67,6 @@ static inline uint32_t sv_utf8_get(const char *text, int *len)
 /* One step over arbitrary bytes: the bytes of a valid sequence (*ok) or of a maximal invalid one.
  * Returns 0 when s[0..n) is a proper beginning that more bytes could complete. n > 0. */
 int sv_utf8_step(const uint8_t *s, size_t n, bool *ok);
-/* Length of the longest prefix that is valid UTF-8. */
-size_t sv_utf8_valid(const char *s, size_t n);
 /* Appends s with U+FFFD for every maximal invalid sequence. */
 void sv_utf8_repair(struct sv_buf *out, const char *s, size_t n);
 int sv_utf8_put(uint32_t cp, char out[4]);

@@ -4,6 +4,7 @@
 #include "testing.h"
 #include "base/base.h"
 
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,6 +30,45 @@ static void errors_carry_code_position_and_prefix(void **state)
     assert_int_equal(strlen(err.msg), sizeof err.msg - 1);
     assert_string_equal(sv_status_name(SV_ENOMEM), "out of memory");
     assert_string_equal(sv_status_name(-1000), "unknown status");
+}
+
+/* A file that is there but cannot be opened must be opened and complained about, not passed over. */
+static void a_link_to_nowhere_exists(void **state)
+{
+    (void)state;
+    const char *link = sv_test_tmp("link"), *loop = sv_test_tmp("loop");
+    struct sv_buf b;
+    struct sv_err err;
+
+    assert_int_equal(symlink("nowhere", link), 0);
+    assert_int_equal(symlink(loop, loop), 0);
+    assert_true(sv_file_exists(link));
+    assert_true(sv_file_exists(loop));
+    assert_false(sv_file_exists(sv_test_tmp("nowhere")));
+    sv_buf_init(&b);
+    assert_int_equal(sv_file_read(&b, link, 10, &err), SV_EIO);
+    assert_non_null(strstr(err.msg, link));
+    sv_buf_fini(&b);
+}
+
+static void a_pipe_is_written_into_not_replaced(void **state)
+{
+    (void)state;
+    const char *pipe = sv_test_tmp("pipe");
+    struct stat st;
+    struct sv_err err;
+    char got[4] = "";
+    int fd;
+
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    fd = open(pipe, O_RDWR); /* with a reader there, writing does not wait */
+    assert_true(fd >= 0);
+    assert_int_equal(sv_file_write(pipe, "abc", 3, &err), SV_OK);
+    assert_int_equal(read(fd, got, 3), 3);
+    assert_string_equal(got, "abc");
+    close(fd);
+    assert_int_equal(stat(pipe, &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
 }
 
 static void a_file_written_is_the_file_mapped_and_read(void **state)
@@ -99,6 +139,8 @@ static void missing_files_and_folders_are_named(void **state)
     assert_true(sv_dir_exists(dir));
     assert_false(sv_file_exists(dir));
     assert_int_equal(sv_file_write(sv_test_tmp("no/such"), "x", 1, &err), SV_EIO);
+    assert_int_equal(sv_file_write(dir, "x", 1, &err), SV_EIO);
+    assert_non_null(strstr(err.msg, "Is a directory"));
     sv_map_close(&m); /* harmless after a failed open */
     assert_int_equal(b.len, 0);
     sv_buf_fini(&b);
@@ -184,6 +226,8 @@ static void the_clock_goes_on_and_the_environment_is_read(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(errors_carry_code_position_and_prefix),
              cmocka_unit_test(a_file_written_is_the_file_mapped_and_read),
+        cmocka_unit_test(a_link_to_nowhere_exists),
+        cmocka_unit_test(a_pipe_is_written_into_not_replaced),
              cmocka_unit_test(empty_files_map_and_read),
              cmocka_unit_test(missing_files_and_folders_are_named),
              cmocka_unit_test(reads_stop_at_the_limit),

@@ -24,13 +24,21 @@ for arm in dflash one whole dense exact; do
     cmp -s <(sed 's/, "accept_lengths".*//' "$tmp/plain") <(sed 's/, "accept_lengths".*//' "$tmp/$arm") ||
         fail "$arm differs from plain decoding"
 done
-run 1 run -m "$demo/target" -d "$demo/draft" --draft-bytes never -p x
-err_says 'draft_bytes must be auto, on or off, not never'
+run 2 run -m "$demo/target" -d "$demo/draft" --draft-bytes never -p x
+err_says "option --draft-bytes: 'never' is not one of auto, on, off"
 run 1 run -m "$demo/target" -d "$demo/draft" --device cpu --isa plain --draft-bytes on -p x
 err_says "no products of a draft's weights in 8 bits"
 run 0 run -m "$demo/target" -d "$demo/draft" --chat -p 'What is 3 times 4?' -n 40
 err_says 'accept length'
 chat=$out
+
+# ---- an end token ends an answer in chat form unless it is to be ignored; a width without its draft is no error
+
+run 0 run -m "$demo/target" -p 'What is 3 times 4?' -n 400
+err_says '(stop)'
+run 0 run -m "$demo/target" -d "$demo/draft" --no-draft -w 8 -p 'What is 3 times 4?' -n 400 --ignore-eos
+err_says '[400 tokens'
+err_says '(length)'
 
 # ---- the chat template: by default where there is one, the same as writing it out, not with --raw
 

@@ -28,11 +28,13 @@ gen() {
     printf 'nonsense\n'
     printf '{"id":7,"prompt":"bad \xff byte"}\n'
     printf '{"id":8,"prompt":""}\n'
+    printf '{"id":9,"prompt":"x","top_logprobs":3}\n'
+    printf '{"id":10,"prompt":"x","logit_bias":{"5":1,"05":2}}\n'
     printf '{"id":"\\u00e9\\"","prompt":"last","max_tokens":3}'
 } >"$tmp/in.jsonl"
 gen 1 -q
-equal "$(wc -l <"$tmp/out.jsonl")" 10
-err_says "7 of 10 lines"
+equal "$(wc -l <"$tmp/out.jsonl")" 12
+err_says "9 of 12 lines"
 line() {
     sed -n "$1p" "$tmp/out.jsonl"
 }
@@ -56,7 +58,9 @@ has 6 "field 'prompt_token_ids[1]'"
 has 7 '{"line": 8, "error": "JSON, byte'
 has 8 'not valid UTF-8'
 has 9 '{"line": 10, "id": 8, "error": "the prompt is empty"}'
-has 10 '{"id": "é\"", "text": "'
+has 10 "field 'top_logprobs' needs"
+has 11 "'05' is no token id"
+has 12 '{"id": "é\"", "text": "'
 
 # ---- limits
 
@@ -108,7 +112,7 @@ END
 
 # ---- accept lengths add up to the tokens after the first
 
-gen 0 -q -d "$draft"
+gen 0 -q -d "$draft" -w 8
 perl -ne '
     my ($ids) = /"token_ids": \[([^\]]*)\]/; my ($lens) = /"accept_lengths": \[([^\]]*)\]/;
     my $n = () = $ids =~ /\d+/g; my $sum = 0; $sum += $_ for $lens =~ /\d+/g;

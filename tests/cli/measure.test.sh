@@ -33,12 +33,23 @@ out_says 'same tokens with and without the draft'
 out_says '|        7 |'
 out_says 'mean accept length'
 run 0 check -m "$target"
+out_says 'chat template: parsed'
 run 1 check -m "$target" -d "$tiny/llama_draft_random_b4"
 err_says 'does not fit'
 run 1 check -m "$draft"
 err_says 'is a draft'
 run 1 check -m "$tmp/cut"
 err_says model.safetensors
+
+# A chat template that nobody could be answered with.
+cp -r "$target" "$tmp/template"
+chmod -R u+w "$tmp/template"
+echo '{% if %}' >"$tmp/template/chat_template.jinja"
+for command in 'info' 'check -m'; do
+    # shellcheck disable=SC2086
+    run 1 $command "$tmp/template"
+    err_says 'chat_template.jinja: template, line 1, column 7'
+done
 
 # A draft that fits but knows nothing: its layers see shuffled weights.
 cp -r "$draft" "$tmp/dull"
@@ -143,4 +154,19 @@ equal "$(wc -l <"$tmp/out")" 4
 equal "$(ls "$tmp/rand")" ""
 run 1 bench --random-weights "$tiny/qwen3_tied_bf16" --tmp /nonexistent
 err_says /nonexistent
+
+# Ctrl-C while gigabytes of random weights are being written leaves none of them.
+mkdir "$tmp/huge"
+sed -E 's/"(vocab_size|intermediate_size)": *[0-9]+/"\1": 131072/; s/"num_hidden_layers": *[0-9]+/"num_hidden_layers": 256/' \
+    "$tiny/qwen3_tied_bf16/config.json" | sed '/"layer_types"/,/\]/d' >"$tmp/huge/config.json"
+"$salvo" bench --random-weights "$tmp/huge" --device cpu --tmp "$tmp/rand" >"$tmp/out" 2>"$tmp/err" &
+pid=$!
+while kill -0 $pid 2>/dev/null && [ -z "$(ls "$tmp/rand")" ]; do sleep 0.01; done
+kill -INT $pid
+code=0
+wait $pid || code=$?
+err=$(cat "$tmp/err")
+equal $code 1
+err_says canceled
+equal "$(ls "$tmp/rand")" ""
 finish

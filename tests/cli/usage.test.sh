@@ -58,6 +58,54 @@ run 2 bench -m "$target" --prompts x --repeat 0
 err_says "--repeat"
 run 2 info
 run 2 info a b
+run 2 check -m "$target" --prompts x
+err_says "--prompts"
+
+# The ranges that the engine has are said in the words of the command line.
+while read -r option value; do
+    run 2 run -m "$target" -p hi "$option" "$value"
+    err_says "option $option"
+done <<END
+--isa z80
+--kernels magic
+--dense-weights maybe
+--draft-bytes 1
+--page-size 1025
+--chunk 65537
+--ctx 16777217
+--top-p 0
+--gpu-memory-utilization 1.5
+END
+run 2 run -m "$target" -p hi -w 4
+err_says "needs a draft"
+run 2 run -m '' -p hi
+err_says "--model"
+run 2 run -m "$target" -d '' -p hi
+err_says "--draft"
+run 2 run -m "$target" --raw --system x -p hi
+err_says "exclude"
+run 2 generate -m "$target" --in x --out y --batch 4097
+err_says "[1, 4096]"
+run 2 bench -m "$target" --random-weights "$target"
+err_says "exclude"
+run 2 bench --prompts x --random-weights "$target"
+err_says "exclude"
+run 2 bench -m "$target" -d "$draft" --mode dflash --widths 99
+err_says "--widths"
+
+# `help COMMAND` is that command's help.
+run 0 help generate
+out_says "Usage: salvo generate"
+
+# What was written into a full disk is not an answer.
+for words in "--help" "info $target" "check -m $target" "run -m $target -p hi -n 2 -q"; do
+    code=0
+    # shellcheck disable=SC2086
+    "$salvo" $words >/dev/full 2>"$tmp/err" || code=$?
+    err=$(cat "$tmp/err")
+    equal "$code" 1
+    err_says "standard output"
+done
 
 # What is not there is 1, and says which file.
 run 1 run -m /nonexistent -p hi
@@ -70,7 +118,33 @@ run 1 info /nonexistent
 err_says "/nonexistent"
 run 1 check -m /nonexistent
 err_says "/nonexistent"
+run 1 generate -m "$target" --in "$tmp" --out "$tmp/answers"
+err_says "$tmp: line 1: Is a directory"
+run 1 bench -m "$target" --prompts "$tmp/p.jsonl" --out /nonexistent/r.csv
+err_says "/nonexistent/r.csv"
+run 1 bench -m "$target" --mode plain --profile-ops /nonexistent/ops
+err_says "/nonexistent/ops"
 run 1 run -m "$draft" -p hi
+
+# A prompt of nothing, or of other bytes than text.
+run 1 run -m "$target" -p ''
+err_says "option --prompt: the prompt is empty"
+run 1 run -m "$target"
+err_says "standard input: the prompt is empty"
+printf 'a\xc3\xa4\xffb' >"$tmp/latin1"
+run 1 run -m "$target" -f "$tmp/latin1"
+err_says "$tmp/latin1: byte 3: not valid UTF-8"
+
+# An interrupted download leaves links that lead nowhere.
+mkdir "$tmp/broken"
+ln -s "$target"/* "$tmp/broken/"
+for file in generation_config.json tokenizer.json tokenizer_config.json; do
+    ln -sf nowhere "$tmp/broken/$file"
+    run 1 run -m "$tmp/broken" -p hi
+    err_says "$tmp/broken/$file: cannot open"
+    rm "$tmp/broken/$file"
+    [ ! -e "$target/$file" ] || ln -s "$target/$file" "$tmp/broken/$file"
+done
 run 1 run -m "$no_tokenizer" -p hi
 err_says "tokenizer.json"
 mkdir "$tmp/no_template"
@@ -84,6 +158,4 @@ run 1 bench -m "$target" --prompts /nonexistent/p.jsonl
 err_says "/nonexistent/p.jsonl"
 run 1 bench --random-weights /nonexistent
 err_says "/nonexistent"
-run 1 run -m "$target" -p hi --isa z80
-err_says "z80"
 finish
