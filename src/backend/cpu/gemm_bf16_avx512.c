@@ -142,7 +142,7 @@ UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr
 #pragma GCC unroll 8
         for (int u = 0; u < nu; u++) {
             wv[u] = _mm512_loadu_si512(w + u * unit);
-            if (nr > 4) /* else memory is asked often enough as it is */
+            if (nr > 2) /* else memory is asked often enough as it is */
                 _mm_prefetch((const char *)((uintptr_t)(w + u * unit) + ahead), _MM_HINT_T1);
         }
 #pragma GCC unroll 16
@@ -162,10 +162,6 @@ UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr
 
 /* ---------------------------------------------------------------- all of a span */
 
-/* How far ahead the first block of rows asks for weights, into level 2. Units stand one behind the
- * other, so this reaches into the next one, or behind the last, which does no harm. */
-#define AHEAD_BYTES 8192
-
 /* Units [0, units) at t->w times all rows of the pass, block after block. after: dense weights that
  * follow, or 0. */
 static void run_units(struct tile *t, int32_t units, uintptr_t after)
@@ -183,6 +179,8 @@ static void run_units(struct tile *t, int32_t units, uintptr_t after)
         t->x = (const int32_t *)t->s->xp + (size_t)((m - c->m0) / 16) * steps * 16 * t->cols;
         for (int32_t u = 0, nu; u < units; u += nu) {
             tile_fn *fn = choose(nr, units - u, &nu);
+            if (m == c->m0 && !after)
+                t->ahead = ahead_of(nu, t->unit * sizeof *w0);
             t->w = w0 + (size_t)u * t->unit;
             t->n0 = n0 + u * UNIT;
             fn(t);

@@ -165,6 +165,7 @@ struct tile {
     size_t unit;      /* bytes of a unit */
     const int32_t *x; /* the first row's quads */
     int32_t cols, quads;
+    size_t ahead; /* bytes from a weight to one to be asked for, 0 = the weight itself */
     int32_t n0, m;
 };
 
@@ -175,7 +176,7 @@ UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr
     const uint8_t *w = t->w;
     const int32_t *x = t->x;
     const int32_t cols = t->cols;
-    const size_t unit = t->unit;
+    const size_t unit = t->unit, ahead = t->ahead;
     __m512i sum[24];
 #pragma GCC unroll 24
     for (int i = 0; i < nu * nr; i++)
@@ -183,8 +184,10 @@ UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr
     for (int32_t p = t->quads; p > 0; p--, w += 4 * UNIT, x += cols) {
         __m512i wv[MOST_UNITS];
 #pragma GCC unroll 8
-        for (int u = 0; u < nu; u++)
+        for (int u = 0; u < nu; u++) {
             wv[u] = _mm512_loadu_si512(w + (size_t)u * unit);
+            _mm_prefetch((const char *)((uintptr_t)(w + (size_t)u * unit) + ahead), _MM_HINT_T1);
+        }
 #pragma GCC unroll 16
         for (int r = 0; r < nr; r++) {
             const __m512i xv = _mm512_set1_epi32(x[r]);
@@ -231,6 +234,7 @@ static void run(const struct sv_gemm_span *s)
                                                   (size_t)((m - c->m0) / 16) * block);
             for (int32_t u = 0, nu; u < units; u += nu) {
                 tile_fn *fn = choose(nr, units - u, &nu);
+                t.ahead = m == c->m0 ? ahead_of(nu, t.unit) : 0;
                 t.w = (const uint8_t *)s->item->w + (size_t)(u0 + u) * t.unit;
                 t.n0 = (u0 + u) * UNIT;
                 fn(&t);

@@ -46,4 +46,17 @@ static tile_fn *choose(int nr, int32_t units, int *nu)
         i++;
     return table[i][nr];
 }
+
+/* How far ahead the first block of rows asks for weights, into level 2. Units stand one behind the
+ * other, so this reaches into the next one, or behind the last, which does no harm. Of units side by side
+ * each asks for the same place in the group that follows: nearer, they would ask for each other's, and
+ * half of all lines never. */
+#define AHEAD_BYTES 8192
+#define AHEAD_MOST (128 << 10)
+
+static size_t ahead_of(int nu, size_t unit_bytes)
+{
+    const size_t group = (size_t)nu * unit_bytes;
+    return nu == 1 || group > AHEAD_MOST ? AHEAD_BYTES : group;
+}
 #endif
