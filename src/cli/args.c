@@ -300,7 +300,7 @@ int sv_cli_take_stops(struct sv_cli_sampling *s, const char *command, int *argc,
 int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,
                           struct sv_request *r)
 {
-    int code = num_in_range(command, "temperature", s->temperature, 0, 1000);
+    int code = num_in_range(command, "temperature", s->temperature, 0, 100);
 
     if (code < 0)
         code = num_in_range(command, "top-p", s->top_p, 0, 1);

@@ -239,7 +239,7 @@ static int take_numbers(struct sv_cli_request *q, struct sv_err *err)
     if (!rc)
         rc = sv_json_bool_opt(q->root, "include_stop", &q->r.include_stop, err);
     if (!rc)
-        rc = sv_json_num_opt(q->root, "temperature", 0, 1000, &q->r.temperature, err);
+        rc = sv_json_num_opt(q->root, "temperature", 0, 100, &q->r.temperature, err);
     if (!rc)
         rc = sv_json_int_opt(q->root, "top_k", -1, INT32_MAX, &top_k, err);
     if (!rc)

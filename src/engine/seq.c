@@ -12,10 +12,6 @@ static int take_prompt(struct sv_seq *q, const struct sv_request *r, const struc
                        struct sv_ids *ids, struct sv_err *err)
 {
     if (r->prompt_ids) {
-        for (int32_t i = 0; i < r->n_prompt_ids; i++)
-            if (r->prompt_ids[i] < 0 || r->prompt_ids[i] >= lim->cfg->vocab_size)
-                return sv_fail(err, SV_EINVAL, i, "prompt token %d at index %d is outside [0, %d)",
-                               r->prompt_ids[i], i, lim->cfg->vocab_size);
         q->n_prompt = r->n_prompt_ids;
     } else {
         if (!r->prompt)
@@ -36,6 +32,12 @@ static int take_prompt(struct sv_seq *q, const struct sv_request *r, const struc
     }
     if (q->n_prompt < 1)
         return sv_fail(err, SV_EINVAL, -1, "the prompt is empty");
+    /* Text too: a tokenizer may have added tokens that the model has no embedding for. */
+    const int32_t *id = r->prompt_ids ? r->prompt_ids : ids->id;
+    for (int32_t i = 0; i < q->n_prompt; i++)
+        if (id[i] < 0 || id[i] >= lim->cfg->vocab_size)
+            return sv_fail(err, SV_EINVAL, i, "prompt token %d at index %d is outside [0, %d)", id[i], i,
+                           lim->cfg->vocab_size);
     if (q->n_prompt >= lim->context)
         return sv_fail(err, SV_EINVAL, -1,
                        "the prompt has %d tokens; the context of %d leaves no room for an answer",

@@ -26,6 +26,8 @@ run 2 run -p hi
 err_says "--model"
 run 2 run -m "$target" -p hi --dtype int4
 err_says "--dtype"
+run 2 run -m "$target" -p hi --temperature 101
+err_says "--temperature"
 run 2 run -m "$target" -p hi --temperature -1
 err_says "--temperature"
 run 2 run -m "$target" -p hi --top-p 2
@@ -134,6 +136,16 @@ err_says "standard input: the prompt is empty"
 printf 'a\xc3\xa4\xffb' >"$tmp/latin1"
 run 1 run -m "$target" -f "$tmp/latin1"
 err_says "$tmp/latin1: byte 3: not valid UTF-8"
+
+# A tokenizer may know tokens that the model has no embedding for.
+mkdir "$tmp/more"
+ln -s "$target"/* "$tmp/more/"
+rm "$tmp/more/tokenizer.json"
+perl -0pe 's/"added_tokens": *\[/$&\{"id":5000,"content":"<far>","single_word":false,"lstrip":false,"rstrip":false,
+    "normalized":false,"special":true},/' "$target/tokenizer.json" >"$tmp/more/tokenizer.json"
+run 0 run -m "$tmp/more" --raw -p 'near' -n 2
+run 1 run -m "$tmp/more" --raw -p 'x<far>' -n 2
+err_says "prompt token 5000 at index 1 is outside [0, 300)"
 
 # An interrupted download leaves links that lead nowhere.
 mkdir "$tmp/broken"
