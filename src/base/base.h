@@ -180,6 +180,7 @@ void sv_log_set_level(enum sv_log_level level);
 void sv_log(enum sv_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int64_t sv_clock_us(void);   /* monotonic */
 int64_t sv_clock_ns(void);
+int64_t sv_clock_thread_ns(void); /* processor time of the calling thread */
 const char *sv_env(const char *name);        /* the project's only getenv */
 
 /* ---------------------------------------------------------------- command line */

@@ -34,11 +34,21 @@ void sv_log(enum sv_log_level level, const char *fmt, ...)
     fprintf(stderr, "salvo: %s%s\n", names[level], line);
 }
 
-int64_t sv_clock_ns(void)
+static int64_t clock_ns(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+int64_t sv_clock_ns(void)
+{
+    return clock_ns(CLOCK_MONOTONIC);
+}
+
+int64_t sv_clock_thread_ns(void)
+{
+    return clock_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
 int64_t sv_clock_us(void)

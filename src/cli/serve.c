@@ -50,7 +50,7 @@ static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbe
     sv_cli_opt(o, "ping", 0, SV_OPT_INT, &n->ping, "S",
                "comment frames in silent streams, -1 = none (default 15)");
     sv_cli_opt(o, "stream-gap", 0, SV_OPT_INT, &n->gap, "MS",
-               "time between writes to one stream, to the nearest step; 0 = each step, -1 = by load, at most 40 (default)");
+               "time between writes to one stream, to the nearest step; 0 = each step, -1 = by load, at most 60 (default)");
     sv_cli_opt(o, "drain", 0, SV_OPT_INT, &n->drain, "S",
                "time for running requests after SIGTERM (default 60)");
     sv_cli_opt(o, "log-every", 0, SV_OPT_INT, &n->log_every, "S",

@@ -10,9 +10,11 @@
 #include <string.h>
 #include <time.h>
 
-/* A write takes 8 to 10 us, most of them in the kernel: so all take about 1.5 % of a core. */
-#define GAP_US_PER_SEQUENCE 625
-#define MAX_GAP_US 40000
+/* Writes to streams are to take 0.8 % of a core. What one costs, most of it in the kernel, is measured: 2 to 8 us. */
+#define GAP_OF_WRITES 125
+#define MIN_WRITE_NS 2000
+#define MAX_WRITE_NS 8000
+#define MAX_GAP_US 60000
 
 /* ---------------------------------------------------------------- life */
 
@@ -360,11 +362,21 @@ void sv_call_out(struct sv_serve *s, const struct sv_out *o)
 /* How long a stream waits between writes, so that sending costs the machine little however many there are. */
 static int64_t stream_gap(const struct sv_serve *s)
 {
-    int64_t us = (int64_t)s->n_live * GAP_US_PER_SEQUENCE;
+    int32_t most = s->o.engine.max_sequences > 1 ? s->o.engine.max_sequences : 1; /* others wait */
+    int64_t us = (s->n_live < most ? s->n_live : most) * s->write_ns * GAP_OF_WRITES / 1000;
 
     if (s->o.stream_gap_us)
         return s->o.stream_gap_us > 0 ? s->o.stream_gap_us : 0;
     return us < MAX_GAP_US ? us : MAX_GAP_US;
+}
+
+/* n streams were written to, since the thread's clock showed start_ns. */
+static void learn_write(struct sv_serve *s, int64_t n, int64_t start_ns)
+{
+    int64_t ns = (sv_clock_thread_ns() - start_ns) / n;
+
+    ns = ns < MIN_WRITE_NS ? MIN_WRITE_NS : ns > MAX_WRITE_NS ? MAX_WRITE_NS : ns;
+    s->write_ns += (ns - s->write_ns) / 8;
 }
 
 /* When all are written to: with the step that ends nearest to the end of the gap, if it is not much too early. */
@@ -374,30 +386,66 @@ static int64_t next_write_us(const struct sv_serve *s, int64_t gap)
     return s->flushed_us + gap - (early < gap / 8 ? early : gap / 8);
 }
 
-void sv_call_flush(struct sv_serve *s)
+static bool has_ended(const struct sv_call *c)
 {
-    int64_t now = sv_clock_us(), gap = stream_gap(s);
-    bool all = now >= next_write_us(s, gap) || (s->oldest_us && now - s->oldest_us >= gap);
+    return c->n_done == c->n_gens;
+}
+
+static bool is_first(const struct sv_call *c)
+{
+    return !c->req || !c->sent;
+}
+
+static bool any(const struct sv_call *c)
+{
+    (void)c;
+    return true;
+}
+
+/* Does something with those that are due and fit, and takes them off the list; returns how many there were. */
+static int64_t take_due(struct sv_serve *s, bool (*fits)(const struct sv_call *c), void (*fn)(struct sv_call *c))
+{
     struct sv_call **at = &s->due, *c;
+    int64_t n = 0;
 
     while ((c = *at)) {
-        bool last = c->n_done == c->n_gens;
-        if (!all && !last && c->req && c->sent) {
+        if (!fits(c)) {
             at = &c->next_due;
             continue;
         }
         *at = c->next_due;
         c->due = false;
-        if (last)
-            call_end(c);
-        else
-            send_frames(c);
+        fn(c);
+        n++;
+    }
+    return n;
+}
+
+bool sv_call_all_due(const struct sv_serve *s)
+{
+    int64_t now = sv_clock_us(), gap = stream_gap(s);
+    return now >= next_write_us(s, gap) || (s->oldest_us && now - s->oldest_us >= gap);
+}
+
+void sv_call_flush(struct sv_serve *s, bool all)
+{
+    int64_t kept_us = sv_worker_kept_since(s->worker), gap;
+
+    take_due(s, has_ended, call_end);
+    take_due(s, is_first, send_frames);
+    if (all && s->due) {
+        int64_t start_ns = sv_clock_thread_ns(), n = take_due(s, any, send_frames);
+        learn_write(s, n, start_ns);
     }
     if (all && s->oldest_us) {
         s->flushed_us = s->newest_us;
         s->oldest_us = 0;
     }
-    sv_worker_quiet(s->worker, next_write_us(s, gap), gap, s->due ? s->oldest_us + gap : INT64_MAX);
+    if (kept_us && (!s->oldest_us || kept_us < s->oldest_us))
+        s->oldest_us = kept_us;
+    gap = stream_gap(s);
+    sv_worker_quiet(s->worker, next_write_us(s, gap), gap,
+                    s->due || kept_us ? s->oldest_us + gap : INT64_MAX);
 }
 
 void sv_call_tick(struct sv_serve *s, int64_t now_us)

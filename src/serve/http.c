@@ -56,6 +56,7 @@ struct sv_http_req {
     int fd;
     char *path, *peer;
     bool ended, chunked, head_only;
+    bool waits; /* something may still be in out, which is a look into memory that nobody has in a cache */
     int64_t refused_bytes;
     void (*on_gone)(void *user);
     void *user;
@@ -304,6 +305,7 @@ void sv_http_begin(struct sv_http_req *q, int status, const char *type)
 {
     evhttp_add_header(evhttp_request_get_output_headers(q->ev), "Content-Type", type);
     evhttp_send_reply_start(q->ev, status, phrase(status));
+    q->waits = true;
     q->chunked = evhttp_find_header(evhttp_request_get_output_headers(q->ev), "Transfer-Encoding");
 }
 
@@ -314,7 +316,7 @@ static bool write_through(struct sv_http_req *q, const void *data, size_t n, siz
 {
     char *frame = q->http->frame, *text = frame + FRAME_HEAD, *at = text - 2;
 
-    if (q->http->o.tls || !q->chunked || !n || n > MAX_FRAME_BYTES || evbuffer_get_length(q->out))
+    if (q->http->o.tls || !q->chunked || !n || n > MAX_FRAME_BYTES || (q->waits && evbuffer_get_length(q->out)))
         return false;
     memcpy(at, "\r\n", 2);
     for (size_t rest = n; rest; rest >>= 4)
@@ -325,13 +327,15 @@ static bool write_through(struct sv_http_req *q, const void *data, size_t n, siz
     ssize_t sent = send(q->fd, at, all, MSG_DONTWAIT | MSG_NOSIGNAL);
     size_t done = sent > 0 ? (size_t)sent : 0; /* an error shows again when the loop writes */
     *backlog = all - done;
-    if (done < all)
+    q->waits = done < all;
+    if (q->waits)
         bufferevent_write(q->bev, at + done, all - done);
     return true;
 }
 
 static size_t write_later(struct sv_http_req *q, const void *data, size_t n)
 {
+    q->waits = true;
     if (evbuffer_add(q->http->piece, data, n) == 0)
         evhttp_send_reply_chunk(q->ev, q->http->piece);
     evbuffer_drain(q->http->piece, evbuffer_get_length(q->http->piece));

@@ -61,6 +61,7 @@ struct sv_out {
     int32_t n_tokens, n_drafted, n_prompt_logprobs, n_steps;
     uint32_t n_text, n_message;
     bool has_logprobs;
+    bool urgent; /* the sequence's first or last */
     int32_t stop_id, stop_index;
     int32_t n_prompt, n_cached, n_preemptions; /* these and n_steps when finished, ... */
     int64_t queue_us, prefill_us, decode_us;
@@ -76,6 +77,33 @@ void sv_out_pack(struct sv_buf *batch, const struct sv_out *o, const struct sv_l
                  const struct sv_logprob *prompt_logprobs);
 /* Reads one record at *at; false at the end. */
 bool sv_out_unpack(const struct sv_buf *batch, size_t *at, struct sv_out *o);
+/* What is needed to pass a record over. */
+struct sv_out_mark {
+    uint64_t n_bytes;
+    struct sv_gen *gen;
+    int64_t at_us;
+    enum sv_out_kind kind;
+    bool urgent;
+};
+bool sv_out_peek(const struct sv_buf *batch, size_t at, struct sv_out_mark *m);
+/* Takes a record's gen out of it. */
+void sv_out_forget(struct sv_buf *batch, size_t at);
+
+/* What has come from the worker and is not done with (inbox.c). */
+#define SV_INBOX_WANTED 32
+struct sv_inbox {
+    struct sv_buf taken, kept; /* the last batch; records of earlier ones, of no use yet */
+    size_t at, kept_at;
+    int64_t kept_us;           /* when the first of them was reported; 0 = there is none */
+    bool all;
+    int n_wanted;
+    struct sv_gen *wanted[SV_INBOX_WANTED];
+};
+/* Once taken is filled: then next until it is false. With all everything comes, else what is urgent or no event, and
+ * before it what was kept of the same sequence. */
+void sv_inbox_begin(struct sv_inbox *in, bool all);
+bool sv_inbox_next(struct sv_inbox *in, struct sv_out *o);
+void sv_inbox_fini(struct sv_inbox *in);
 
 enum sv_load_stage {
     SV_LOAD_START,
@@ -114,9 +142,11 @@ void sv_worker_snapshot(struct sv_worker *w, struct sv_snapshot *out);
  * sequence's first and last event and what is no event never wait. At wake_us the descriptor is readable in any
  * case (INT64_MAX = never). */
 void sv_worker_quiet(struct sv_worker *w, int64_t until_us, int64_t hold_us, int64_t wake_us);
-/* All that has come since the last call: collect once, then next until it is false. */
-void sv_worker_collect(struct sv_worker *w);
+/* What has come since the last call: collect once, then next until it is false. Without all, events that are not
+ * urgent stay; kept_since is the time of the oldest of them, or 0. */
+void sv_worker_collect(struct sv_worker *w, bool all);
 bool sv_worker_next(struct sv_worker *w, struct sv_out *out);
+int64_t sv_worker_kept_since(const struct sv_worker *w);
 const struct sv_serve_model *sv_worker_model(const struct sv_worker *w);
 int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engine_options *o,
                               const void *arg, struct sv_err *err);
@@ -239,7 +269,8 @@ void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_htt
  * are written to at the same moments, with the step that ends nearest to a gap after the last such moment, or when
  * something has waited so long; in between only first chunks and ends go out. */
 void sv_call_out(struct sv_serve *s, const struct sv_out *o);
-void sv_call_flush(struct sv_serve *s);
+bool sv_call_all_due(const struct sv_serve *s);
+void sv_call_flush(struct sv_serve *s, bool all);
 void sv_call_tick(struct sv_serve *s, int64_t now_us); /* pings */
 void sv_call_cancel_all(struct sv_serve *s);
 const char *sv_call_model(const struct sv_call *c);
@@ -358,6 +389,7 @@ struct sv_serve {
     int64_t flushed_us;        /* the end of the last step that went out to all streams */
     int64_t oldest_us, newest_us; /* events since then that may wait; 0 = none */
     int64_t step_us;           /* about the time between two events of a sequence */
+    int64_t write_ns;          /* about what a write to a stream costs this thread */
     int64_t start_us, drain_us, created; /* created: Unix seconds */
     int stop_fd, n_stops;
     struct event *on_mail, *on_stop, *on_tick, *on_term, *on_int;

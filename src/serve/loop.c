@@ -177,7 +177,8 @@ static void on_mail(evutil_socket_t fd, short what, void *arg)
     struct sv_out o;
 
     (void)fd, (void)what;
-    sv_worker_collect(s->worker);
+    bool all = sv_call_all_due(s);
+    sv_worker_collect(s->worker, all);
     while (sv_worker_next(s->worker, &o)) {
         switch (o.kind) {
         case SV_OUT_EVENT:
@@ -195,7 +196,7 @@ static void on_mail(evutil_socket_t fd, short what, void *arg)
             break;
         }
     }
-    sv_call_flush(s);
+    sv_call_flush(s, all);
     check_drained(s);
 }
 
@@ -216,6 +217,7 @@ static void take_options(struct sv_serve *s, const struct sv_serve_options *o)
     s->o.ping_seconds = o->ping_seconds ? o->ping_seconds : 15;
     s->o.drain_seconds = o->drain_seconds ? o->drain_seconds : 60;
     s->o.log_seconds = o->log_seconds ? o->log_seconds : 10;
+    s->write_ns = 5000; /* until it is measured */
     s->max_live = (o->engine.max_sequences > 1 ? o->engine.max_sequences : 1) + s->o.max_queue;
     if (o->model_name) {
         snprintf(s->model_name, sizeof s->model_name, "%s", o->model_name);
@@ -391,11 +393,11 @@ void sv_serve_close(struct sv_serve *s)
     if (s->worker) {
         struct sv_out o;
         sv_worker_finish(s->worker); /* every sequence gets its last event */
-        sv_worker_collect(s->worker);
+        sv_worker_collect(s->worker, true);
         while (sv_worker_next(s->worker, &o))
             if (o.kind == SV_OUT_EVENT || o.kind == SV_OUT_REJECTED)
                 sv_call_out(s, &o);
-        sv_call_flush(s);
+        sv_call_flush(s, true);
         SV_REQUIRE(!s->calls);
     }
     free_event(s->on_mail);

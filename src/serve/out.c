@@ -77,6 +77,20 @@ void sv_out_pack(struct sv_buf *b, const struct sv_out *o, const struct sv_logpr
         sv_panic("out of memory for %zu bytes of results", n); /* an answer must not lose its middle */
 }
 
+bool sv_out_peek(const struct sv_buf *b, size_t at, struct sv_out_mark *m)
+{
+    if (at >= b->len)
+        return false;
+    const struct head *h = (const struct head *)(const void *)(b->data + at); /* padded to 8 bytes */
+    *m = (struct sv_out_mark){h->n_bytes, h->o.gen, h->o.at_us, h->o.kind, h->o.urgent};
+    return true;
+}
+
+void sv_out_forget(struct sv_buf *b, size_t at)
+{
+    ((struct head *)(void *)(b->data + at))->o.gen = NULL;
+}
+
 bool sv_out_unpack(const struct sv_buf *b, size_t *at, struct sv_out *o)
 {
     struct head h;

@@ -63,8 +63,9 @@ struct sv_serve_options {
                                   an answer of 8192 tokens has about 3 */
     int32_t idle_seconds;      /* a silent connection is closed; 0 = 75 */
     int32_t ping_seconds;      /* comment frames in silent streams; 0 = 15, -1 = none */
-    int32_t stream_gap_us;     /* how long what goes to all streams gathers, to the nearest step; 0 = 625 for each
-                                  sequence that runs or waits, at most 40 ms; -1 = none: every step is sent at once */
+    int32_t stream_gap_us;     /* how long what goes to all streams gathers, to the nearest step; 0 = 250 to
+                                  1000 for each stream, by what writing costs here, at most 60 ms; -1 = none:
+                                  every step is sent at once */
     int32_t drain_seconds;     /* after SIGTERM; 0 = 60 */
     int32_t log_seconds;       /* a line with figures each; 0 = 10, -1 = none */
     bool log_json, quiet;      /* quiet: no line for each request */

@@ -44,9 +44,7 @@ struct sv_worker {
     int64_t snap_us;
     bool ended;  /* a request has, since the last report */
     bool urgent; /* the batch has something that must not wait for the loop's next look */
-    /* the loop's */
-    struct sv_buf taken;
-    size_t at;
+    struct sv_inbox inbox; /* the loop's */
 };
 
 /* ---------------------------------------------------------------- the thread: reporting */
@@ -114,8 +112,9 @@ static void on_event(void *user, const struct sv_event *ev)
         o.prefill_us = st.prefill_us;
         o.decode_us = st.decode_us;
     }
+    o.urgent = last || !l->told;
     sv_out_pack(&w->batch, &o, ev->logprobs, ev->prompt_logprobs);
-    w->urgent = w->urgent || last || !l->told;
+    w->urgent = w->urgent || o.urgent;
     l->told = true;
     if (last) {
         l->gen = NULL;
@@ -343,7 +342,7 @@ void sv_worker_free(struct sv_worker *w)
     sv_mail_close(w->mail);
     sv_cell_close(w->cell);
     sv_buf_fini(&w->batch);
-    sv_buf_fini(&w->taken);
+    sv_inbox_fini(&w->inbox);
     sv_free(w->live);
     sv_free(w);
 }
@@ -378,15 +377,20 @@ void sv_worker_quiet(struct sv_worker *w, int64_t until_us, int64_t hold_us, int
     sv_mail_quiet(w->mail, until_us, hold_us, wake_us);
 }
 
-void sv_worker_collect(struct sv_worker *w)
+void sv_worker_collect(struct sv_worker *w, bool all)
 {
-    sv_mail_take(w->mail, &w->taken);
-    w->at = 0;
+    sv_mail_take(w->mail, &w->inbox.taken);
+    sv_inbox_begin(&w->inbox, all);
 }
 
 bool sv_worker_next(struct sv_worker *w, struct sv_out *out)
 {
-    return sv_out_unpack(&w->taken, &w->at, out);
+    return sv_inbox_next(&w->inbox, out);
+}
+
+int64_t sv_worker_kept_since(const struct sv_worker *w)
+{
+    return w->inbox.kept_us;
 }
 
 const struct sv_serve_model *sv_worker_model(const struct sv_worker *w)

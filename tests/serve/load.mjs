@@ -1,4 +1,4 @@
-// load.mjs URL PID REQUESTS CLIENTS - many clients at once against a small cache: every answer must equal the one the
+// load.mjs URL PID REQUESTS CLIENTS [SEED] - many clients at once against a small cache: every answer must equal the one the
 // same request got alone, bit for bit (text, token ids, log probabilities), whatever the others do.
 //
 // Called by load.test.sh. Among the requests: streams and whole answers, sampled and greedy, penalties, bias, stop
@@ -11,7 +11,7 @@ import http from "node:http";
 const [url, pid, nRequests, nClients] = [process.argv[2], process.argv[3], Number(process.argv[4]), Number(process.argv[5])];
 const agent = new http.Agent({ keepAlive: true, maxSockets: nClients });
 
-let seed = 12345; // the same run every time
+let seed = Number(process.argv[6] ?? 12345); // the same run every time
 function random(n) {
   seed = (Math.imul(seed, 1664525) + 1013904223) >>> 0;
   return Math.floor((seed / 4294967296) * n);
