@@ -23,7 +23,7 @@ static __device__ __forceinline__ void load_tile(const struct sv_attn_args &a, u
     constexpr int CHUNKS = HD / 8, TILE_BYTES = SV_ATTN_TILE * HD * 2;
     const uint4 *k = (const uint4 *)a.p.kv.k, *v = (const uint4 *)a.p.kv.v;
     const uint32_t chunk = threadIdx.x % CHUNKS;
-#pragma unroll
+#pragma unroll 2
     for (int i = 0; i < SV_ATTN_TILE * CHUNKS / (WARPS * 32); i++) {
         const uint32_t row = threadIdx.x / CHUNKS + i * (WARPS * 32 / CHUNKS);
         if ((int32_t)row < from || (int32_t)row >= to)
@@ -36,16 +36,18 @@ static __device__ __forceinline__ void load_tile(const struct sv_attn_args &a, u
     }
 }
 
+/* real: otherwise nothing is read, and zeros are put in the place of 16. */
 template <int HD, int WARPS>
 static __device__ __forceinline__ void load_queries(const struct sv_attn_args &a, const struct attn_item &it,
-                                                    uint32_t to)
+                                                    uint32_t to, bool real)
 {
     constexpr int CHUNKS = HD / 8;
     const uint32_t chunk = threadIdx.x % CHUNKS;
-#pragma unroll
-    for (int i = 0; i < WARPS * 16 * CHUNKS / (WARPS * 32); i++) {
-        const int32_t row = threadIdx.x / CHUNKS + i * (WARPS * 32 / CHUNKS), q = it.q0 + row;
-        const bool there = q < it.n_q;
+    const int32_t left = it.n_q - it.q0, all = left < WARPS * 16 ? (left + 15) / 16 * 16 : WARPS * 16, n = real ? all : 16;
+#pragma unroll 1
+    for (int32_t row = threadIdx.x / CHUNKS; row < n; row += WARPS * 32 / CHUNKS) {
+        const int32_t q = it.q0 + row;
+        const bool there = q < it.n_q && real;
         const __nv_bfloat16 *from = (const __nv_bfloat16 *)a.p.q;
         if (there) {
             const int32_t r = attn_div(q, a.by_group), head = it.kv_head * a.group + (q - r * a.group);
@@ -210,17 +212,22 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attn_portable(
         for (int32_t j = threadIdx.x; j < a.n_stages * SV_ATTN_TILE; j += WARPS * 32)
             offsets[j] = attn_key_at(a, it, it.from * SV_ATTN_TILE + j);
         __syncthreads();
-        /* Keys of earlier positions are on their way while the launch before may still write the segment's own. */
+        /* Keys of earlier positions are on their way while the launch before may still write the segment's own. The same
+         * instructions load those and the queries afterwards: they are at hand then. */
         const int32_t first = it.from * SV_ATTN_TILE, old = waited ? 1 << 30 : it.g.base > first ? it.g.base - first : 0;
-        for (int32_t j = 0; j < a.n_stages - 1 && it.from + j < it.to; j++)
-            load_tile<HD, WARPS>(a, ring + j * STAGE_BYTES, offsets + j * SV_ATTN_TILE, 0, old - j * SV_ATTN_TILE);
-        if (!waited) {
-            settle(a, plan);
-            for (int32_t j = 0; j < a.n_stages - 1 && it.from + j < it.to; j++)
-                load_tile<HD, WARPS>(a, ring + j * STAGE_BYTES, offsets + j * SV_ATTN_TILE, old - j * SV_ATTN_TILE);
+#pragma unroll 1
+        for (int32_t part = waited ? 1 : 0; part < 2; part++) {
+            if (part && !waited)
+                settle(a, plan);
+            const bool all = waited; /* of an item that is not the block's first, at once */
+            for (int32_t j = 0; j < a.n_stages - 1 && it.from + j < it.to; j++) {
+                const int32_t edge = old - j * SV_ATTN_TILE;
+                load_tile<HD, WARPS>(a, ring + j * STAGE_BYTES, offsets + j * SV_ATTN_TILE, part && !all ? edge : 0,
+                                     part ? (int32_t)SV_ATTN_TILE : edge);
+            }
+            load_queries<HD, WARPS>(a, it, last_stage + (part ? 0 : TILE_BYTES), part);
+            waited = part;
         }
-        waited = true;
-        load_queries<HD, WARPS>(a, it, last_stage);
         for (int32_t j = 0; j < a.n_stages - 1; j++)
             attn_copy_commit(); /* all is in the first group */
         attn_copy_wait(a.n_stages - 2);

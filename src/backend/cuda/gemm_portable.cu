@@ -12,6 +12,7 @@
  * width N, which does not change an element's bits.
  */
 #include "backend/cuda/gemm_expand.cuh"
+#include "backend/cuda/gemm_mma.cuh"
 #include "backend/cuda/gemm_out.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / 32, BLOCKS_PER_SM = 2, MAX_ROUNDS = 8 };
@@ -23,101 +24,14 @@ static SV_HD constexpr bool posts(int n)
     return n <= SV_PORTABLE_POSTED;
 }
 
-static __device__ __forceinline__ void copy16(uint32_t dst, const void *src)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
-}
-
-/* Zeros where there is nothing. */
-static __device__ __forceinline__ void copy16_if(uint32_t dst, const void *src, bool there)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src),
-                 "r"(there ? 16 : 0)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void copy_commit(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* Until at most n of this thread's groups are under way, n below MAX_ROUNDS. */
-static __device__ __forceinline__ void copy_wait(int n)
-{
-    switch (n) { /* the instruction takes a constant */
-    case 0:
-        asm volatile("cp.async.wait_group 0;" ::: "memory");
-        break;
-    case 1:
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
-        break;
-    case 2:
-        asm volatile("cp.async.wait_group 2;" ::: "memory");
-        break;
-    case 3:
-        asm volatile("cp.async.wait_group 3;" ::: "memory");
-        break;
-    case 4:
-        asm volatile("cp.async.wait_group 4;" ::: "memory");
-        break;
-    case 5:
-        asm volatile("cp.async.wait_group 5;" ::: "memory");
-        break;
-    case 6:
-        asm volatile("cp.async.wait_group 6;" ::: "memory");
-        break;
-    default:
-        asm volatile("cp.async.wait_group 7;" ::: "memory");
-        break;
-    }
-}
-
-static __device__ __forceinline__ void store16(uint32_t dst, uint4 v)
-{
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(dst), "r"(v.x), "r"(v.y),
-                 "r"(v.z), "r"(v.w)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void load_matrices2(uint32_t (&r)[4], uint32_t at)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1])
-                 : "r"(at)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void mma(float *d, const uint32_t (&a)[4], uint32_t b0,
-                                           uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-/* Byte of (row, 16-byte chunk) in a tile of 128-byte rows. */
-static __device__ __forceinline__ uint32_t swizzled(int row, int chunk)
-{
-    return (uint32_t)(row * 128 + ((chunk ^ (row & 7)) << 4));
-}
-
 /* Tiles as packed (pack.cuh) or dense (dense.cuh): in both, 16 rows for each warp lie together. A stage of the ring is a
  * tile and its columns of x, a round R stages: what one barrier stands for. */
-template <int N, int R, bool DENSE> struct ring {
+template <int N, int R, bool DENSE, bool OWN> struct ring {
     enum {
         TILE = DENSE ? (int)SV_DENSE_TILE_BYTES : (int)SV_TILE_BYTES,
         STRIP = TILE / WARPS,
         HEAD = DENSE ? (int)SV_DENSE_HEAD_BYTES : 0,
-        STAGE = TILE + N * 128,
+        STAGE = TILE + (OWN ? 0 : N * 128),
         ROUND = R * STAGE
     };
 };
@@ -145,6 +59,7 @@ struct walk {
     int32_t block, kk;
     int32_t run; /* tiles until w jumps */
     const uint8_t *w;
+    uint64_t once;
 };
 
 template <class RING, bool GATED, bool DENSE>
@@ -188,11 +103,11 @@ static __device__ __forceinline__ void load_weights(struct walk &v, const struct
         for (int j = 0; j < R; j++)
 #pragma unroll
             for (int i = 0; i < WHOLE; i += 512)
-                copy16(to + j * RING::STAGE + i, w + j * RING::TILE + i);
+                copy16_once(to + j * RING::STAGE + i, w + j * RING::TILE + i, v.once);
         if constexpr (DENSE) /* that of all tiles at once */
             if (lane < CHUNKS * R)
-                copy16(to + lane / CHUNKS * (RING::STAGE - LEFT) + WHOLE,
-                       w + lane / CHUNKS * (RING::TILE - LEFT) + WHOLE);
+                copy16_once(to + lane / CHUNKS * (RING::STAGE - LEFT) + WHOLE,
+                            w + lane / CHUNKS * (RING::TILE - LEFT) + WHOLE, v.once);
         walk_on<RING, GATED, DENSE>(v, a, R);
         return;
     }
@@ -200,9 +115,9 @@ static __device__ __forceinline__ void load_weights(struct walk &v, const struct
     for (int32_t j = 0; j < n; j++, to += RING::STAGE) {
 #pragma unroll
         for (int i = 0; i < WHOLE; i += 512)
-            copy16(to + i, v.w + i);
+            copy16_once(to + i, v.w + i, v.once);
         if (DENSE && lane < CHUNKS)
-            copy16(to + WHOLE, v.w + WHOLE);
+            copy16_once(to + WHOLE, v.w + WHOLE, v.once);
         walk_on<RING, GATED, DENSE>(v, a, 1);
     }
 }
@@ -232,44 +147,53 @@ static __device__ __forceinline__ void load_x(const __nv_bfloat16 *x, int64_t ld
     }
 }
 
-/* The same for the first tiles of a unit, as soon as x is there: copies of x would be counted behind those of
- * weights that are still on their way. Up to EACH chunks of 16 bytes a thread at once. */
-template <int N>
+/* The same for n tiles from a unit's first, kk, on, as soon as x is there: copies of x would be counted behind those of
+ * weights that are still on their way. Up to EACH chunks of 16 bytes a thread at once. OWN: only rows that there are. */
+template <int N, bool OWN>
 static __device__ __forceinline__ void load_first_x(const __nv_bfloat16 *x, int64_t ldx, int32_t k,
                                                     const struct sv_gemm_args &a, int32_t kk,
                                                     int32_t n, uint32_t to, uint32_t stride)
 {
     constexpr int EACH = N == 8 ? 8 : 12;
+    const int32_t chunks = n * 8 * (OWN ? a.n_rows : N);
 #pragma unroll 1
-    for (int32_t i0 = threadIdx.x; i0 < n * N * 8; i0 += EACH * THREADS) {
+    for (int32_t i0 = threadIdx.x; i0 < chunks; i0 += EACH * THREADS) {
         uint4 v[EACH];
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
-            const int32_t i = i0 + e * THREADS, row = i / 8 % N;
-            int32_t tile = kk + i / (N * 8);
-            while (tile >= a.split.n_k)
-                tile -= a.split.n_k;
-            const int32_t col = tile * SV_TILE + i % 8 * 8;
-            v[e] = make_uint4(0, 0, 0, 0);
-            if (i < n * N * 8 && row < a.n_rows && col < k)
-                v[e] = __ldcg((const uint4 *)(x + row * ldx + col));
-        }
+        uint32_t at[EACH];
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             const int32_t i = i0 + e * THREADS;
-            if (i < n * N * 8)
-                store16(to + i / (N * 8) * stride + swizzled(i / 8 % N, i % 8), v[e]);
+            int32_t tile = OWN ? i / 8 : i / (N * 8), row = OWN ? 0 : i / 8 % N;
+            for (; OWN && tile >= n; row++)
+                tile -= n;
+            at[e] = to + tile * stride + swizzled(row, i % 8);
+            for (tile += kk; tile >= a.split.n_k;)
+                tile -= a.split.n_k;
+            const int32_t col = tile * SV_TILE + i % 8 * 8;
+            v[e] = make_uint4(0, 0, 0, 0);
+            if (i < chunks && row < a.n_rows && col < k)
+                v[e] = __ldcg((const uint4 *)(x + row * ldx + col));
         }
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            if (i0 + e * THREADS < chunks)
+                store16(at[e], v[e]);
     }
 }
 
+/* Where x of a tile lies, how far on that of the next one is, and which row of eight this lane points at: one that is
+ * there, as what comes out for others is thrown away. */
+struct columns {
+    uint32_t at, step;
+    int row;
+};
+
 /* One tile: 64 columns of k for 16 weight rows a warp. kk: which, for dense weights. */
 template <class RING, int N, bool DENSE>
-static __device__ __forceinline__ void sum_tile(float (&acc)[N / 2], uint32_t stage, int32_t kk,
+static __device__ __forceinline__ void sum_tile(float (&acc)[N / 2], uint32_t stage, struct columns c, int32_t kk,
                                                 uint32_t strip, struct expansion &expansion)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    const uint32_t x_at = stage + RING::TILE;
     uint32_t pair[SV_DENSE_PAIRS];
     if (DENSE) {
         const uint32_t at = stage + warp * RING::STRIP;
@@ -288,7 +212,7 @@ static __device__ __forceinline__ void sum_tile(float (&acc)[N / 2], uint32_t st
         }
 #pragma unroll
         for (int j = 0; j<N / 8; j += N> 8 ? 2 : 1) {
-            const uint32_t at = x_at + swizzled(j * 8 + (lane & 7) + (N > 8 ? lane >> 4 << 3 : 0),
+            const uint32_t at = c.at + swizzled(j * 8 + c.row + (N > 8 ? lane >> 4 << 3 : 0),
                                                 step * 2 + (lane >> 3 & 1));
             if (N > 8)
                 load_matrices(x, at);
@@ -304,7 +228,7 @@ static __device__ __forceinline__ void sum_tile(float (&acc)[N / 2], uint32_t st
 /* A round of few rows of x in straight code: operands of one tile are made while the products of the one before are
  * under way. Only strips with patches, one in ten, make it turn aside. */
 template <class RING, int N, int R, bool DENSE>
-static __device__ __forceinline__ void sum_round(float (&acc)[N / 2], uint32_t round, int32_t kk,
+static __device__ __forceinline__ void sum_round(float (&acc)[N / 2], uint32_t round, struct columns c, int32_t kk,
                                                  uint32_t strip, struct expansion &expansion)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
@@ -315,7 +239,7 @@ static __device__ __forceinline__ void sum_round(float (&acc)[N / 2], uint32_t r
     }
 #pragma unroll
     for (int i = 0; i < R; i++) {
-        const uint32_t stage = round + i * RING::STAGE, x_at = stage + RING::TILE;
+        const uint32_t stage = round + i * RING::STAGE, x_at = c.at + i * c.step;
         uint32_t w[4][4], x[4][N / 4];
         if (DENSE) {
             const uint32_t at = stage + warp * RING::STRIP;
@@ -332,11 +256,11 @@ static __device__ __forceinline__ void sum_round(float (&acc)[N / 2], uint32_t r
             if (!DENSE)
                 load_matrices(w[step], stage + swizzled(warp * 16 + (lane & 15), step * 2 + (lane >> 4)));
             if constexpr (N == 16) {
-                load_matrices(x[step], x_at + swizzled((lane & 7) + (lane >> 4 << 3),
+                load_matrices(x[step], x_at + swizzled(c.row + (lane >> 4 << 3),
                                                        step * 2 + (lane >> 3 & 1)));
             } else if (step % 2 == 0) {
                 uint32_t both[4];
-                load_matrices(both, x_at + swizzled(lane & 7, step * 2 + (lane >> 3)));
+                load_matrices(both, x_at + swizzled(c.row, step * 2 + (lane >> 3)));
                 x[step][0] = both[0], x[step][1] = both[1];
                 x[step + 1][0] = both[2], x[step + 1][1] = both[3];
             }
@@ -407,7 +331,9 @@ static __device__ __forceinline__ void begin_block(struct sums &u, const struct 
     u.ahead = look_ahead<GATED, DENSE>(a, u.block + 1);
 }
 
-template <int N, int R, bool GATED, bool DENSE>
+/* OWN: all of x that the unit needs lies behind the ring, so that warps go their own ways: what holds one of them up,
+ * patches above all, holds up no other. */
+template <int N, int R, bool GATED, bool DENSE, bool OWN>
 static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     gemm_kernel(const __nv_bfloat16 *x, int64_t ldx, int32_t k,
                 const __grid_constant__ struct sv_gemm_args a)
@@ -415,11 +341,12 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     extern __shared__ __align__(1024) uint8_t smem_bytes[];
     __shared__ __align__(16) uint8_t patches[WARPS * 2 * SV_PATCH_BYTES];
     __shared__ uint32_t order;
-    typedef ring<N, R, DENSE> RING;
+    typedef ring<N, R, DENSE, OWN> RING;
     constexpr bool POSTS = posts(N);
     const uint32_t smem = smem_u32(smem_bytes);
     const int32_t t0 = sv_split_start(&a.split, blockIdx.x),
                   t1 = sv_split_start(&a.split, blockIdx.x + 1), n_rounds = a.n_stages / R;
+    const bool whole_k = t1 - t0 >= a.split.n_k;
     if ((int32_t)blockIdx.x >= a.split.n_units) {
         sv_pdl_launch();
         sv_pdl_wait();
@@ -432,6 +359,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     u.strip = 0;
     u.ahead = look_ahead<GATED, DENSE>(a, u.block);
     struct walk v;
+    v.once = policy_once();
     v.block = u.block;
     v.kk = u.kk;
     walk_enter<RING, GATED, DENSE>(v, a);
@@ -444,8 +372,17 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     sv_pdl_launch();
     begin_block<GATED, DENSE>(u, a);
     sv_pdl_wait();
-    if (POSTS)
-        load_first_x<N>(x, ldx, k, a, u.kk, min(a.n_stages, t1 - t0), smem + RING::TILE, RING::STAGE);
+    struct columns c = {smem + RING::TILE, RING::STAGE, (int)threadIdx.x & 7};
+    if constexpr (OWN) {
+        c.at = smem + a.n_stages * RING::TILE;
+        c.step = (uint32_t)a.n_rows * 128;
+        c.row = c.row < a.n_rows ? c.row : 0;
+        load_first_x<N, true>(x, ldx, k, a, whole_k ? 0 : u.kk, min(t1 - t0, a.split.n_k), c.at, c.step);
+        c.at += whole_k ? u.kk * c.step : 0;
+        __syncthreads();
+    } else if constexpr (POSTS) {
+        load_first_x<N, false>(x, ldx, k, a, u.kk, min(a.n_stages, t1 - t0), c.at, c.step);
+    }
     for (int32_t r = 0, x_kk = u.kk; r < n_rounds && !POSTS; r++) {
         load_x<RING, N, R>(x, ldx, k, a, x_kk, smem + r * RING::ROUND);
         x_kk = (x_kk + R) % a.split.n_k;
@@ -461,11 +398,15 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 #pragma unroll 1
     for (int32_t t = t0; t < t1; t += R) {
         copy_wait(n_rounds - (t == t0 ? 1 : 2));
-        __syncthreads();
+        if (OWN)
+            __syncwarp();
+        else
+            __syncthreads();
         if (t > t0) {
             const int32_t left = t1 - t - (n_rounds - 1) * R;
             if (left > 0) {
-                load_x<RING, N, R>(x, ldx, k, a, v.kk, before);
+                if (!OWN)
+                    load_x<RING, N, R>(x, ldx, k, a, v.kk, before);
                 load_weights<RING, R, GATED, DENSE>(v, a, min(R, left), before);
             }
             copy_commit();
@@ -477,12 +418,14 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             if constexpr (POSTS) {
                 all = i == t && i + R <= t1 && u.kk + R <= a.split.n_k;
                 if (all)
-                    sum_round<RING, N, R, DENSE>(acc, round, u.kk, u.strip, u.expansion);
+                    sum_round<RING, N, R, DENSE>(acc, round, c, u.kk, u.strip, u.expansion);
             }
             if (!all)
-                sum_tile<RING, N, DENSE>(acc, round + (i - t) * RING::STAGE, u.kk, u.strip, u.expansion);
-            i += all ? R : 1;
-            u.kk += all ? R : 1;
+                sum_tile<RING, N, DENSE>(acc, round + (i - t) * RING::STAGE, c, u.kk, u.strip, u.expansion);
+            const int32_t done = all ? R : 1;
+            i += done;
+            u.kk += done;
+            c.at += (uint32_t)done * c.step;
             if (u.kk < a.split.n_k && i < t1)
                 continue;
             const bool complete = u.kk == a.split.n_k && u.begun == 0;
@@ -490,6 +433,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             /* The upper ones of those that share a block take it up. */
             if (!complete && u.begun)
                 u.shared = u.block;
+            if (OWN && whole_k)
+                c.at -= (uint32_t)u.kk * c.step;
             u.kk = u.begun = 0;
             u.block++;
             if (i < t1)
@@ -499,6 +444,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         round += RING::ROUND;
         if (round == smem + n_rounds * RING::ROUND)
             round = smem;
+        if (!OWN)
+            c.at = round + RING::TILE;
     }
     if (POSTS && u.shared >= 0)
         take_pieces<N, 1, false, GATED>(a, blockIdx.x, u.shared, 0,
@@ -509,29 +456,28 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 
 typedef void gemm_fn(const __nv_bfloat16 *, int64_t, int32_t, const struct sv_gemm_args);
 
-/* Rows of x, tiles a round; [1]: gated. */
+/* Rows of x, tiles a round, whether warps go their own ways; [1]: gated. */
 struct width {
     int n, round;
+    bool own;
     gemm_fn *fn[2];
 };
 
-#define WIDTH(N, R, DENSE)                                                                         \
+#define WIDTH(N, R, DENSE, OWN)                                                                    \
     {                                                                                              \
-        N, R,                                                                                      \
+        N, R, OWN,                                                                                 \
         {                                                                                          \
-            gemm_kernel<N, R, false, DENSE>, gemm_kernel<N, R, true, DENSE>                        \
+            gemm_kernel<N, R, false, DENSE, OWN>, gemm_kernel<N, R, true, DENSE, OWN>              \
         }                                                                                          \
     }
-/* In ascending order; of the same rows, the first that fits the ring twice, or the last. */
+/* In ascending order; of the same rows, the first whose ring is deep enough, or the last. */
 static const struct width packed[] = {
-    WIDTH(8, 4, false),  WIDTH(8, 2, false),  WIDTH(16, 2, false),  WIDTH(32, 2, false),
-    WIDTH(64, 2, false), WIDTH(128, 2, false), WIDTH(128, 1, false),
+    WIDTH(8, 4, false, true),   WIDTH(8, 4, false, false),  WIDTH(8, 2, false, false),   WIDTH(16, 2, false, false),
+    WIDTH(32, 2, false, false), WIDTH(64, 2, false, false), WIDTH(128, 2, false, false), WIDTH(128, 1, false, false),
 };
 static const struct width dense[] = {
-    WIDTH(8, 4, true),
-    WIDTH(8, 2, true),
-    WIDTH(16, 4, true),
-    WIDTH(16, 2, true),
+    WIDTH(8, 4, true, true),   WIDTH(8, 4, true, false),  WIDTH(8, 2, true, false),
+    WIDTH(16, 4, true, false), WIDTH(16, 2, true, false),
 };
 enum { N_PACKED = sizeof packed / sizeof *packed, N_DENSE = sizeof dense / sizeof *dense };
 
@@ -553,28 +499,35 @@ static size_t smem_budget(const struct sv_cuda *cu)
     return half < 112 * 1024 ? half : 112 * 1024;
 }
 
+/* A ring's stage, and what lies behind the ring for n_rows of x and units of so many tiles. */
 static int stage_bytes(const struct kind *t, const struct width *w)
 {
-    return t->tile_bytes + w->n * 128;
+    return t->tile_bytes + (w->own ? 0 : w->n * 128);
 }
 
-static int rounds_fitting(const struct sv_cuda *cu, const struct kind *t, const struct width *w)
+static int behind_bytes(const struct width *w, int32_t n_rows, int32_t tiles)
 {
-    return (int)cu->gemm->portable_smem / (stage_bytes(t, w) * w->round);
+    return w->own ? n_rows * tiles * 128 : 0;
+}
+
+/* Rounds of the ring, 0 where there is no room for what it takes to keep memory busy. */
+static int rounds_fitting(const struct sv_cuda *cu, const struct kind *t, const struct width *w, int behind)
+{
+    const int rounds = ((int)cu->gemm->portable_smem - behind) / (stage_bytes(t, w) * w->round);
+    return rounds < (w->own ? 3 : 2) ? 0 : rounds > MAX_ROUNDS ? (int)MAX_ROUNDS : rounds;
 }
 
 /* Wide tiles may need the multiprocessor for themselves. */
-static int stages_of(const struct sv_cuda *cu, const struct kind *t, const struct width *w)
+static int stages_of(const struct sv_cuda *cu, const struct kind *t, const struct width *w, int behind)
 {
-    const int rounds = rounds_fitting(cu, t, w);
-    return (rounds < 2 ? 2 : rounds > MAX_ROUNDS ? (int)MAX_ROUNDS : rounds) * w->round;
+    const int rounds = rounds_fitting(cu, t, w, behind);
+    return (rounds ? rounds : 2) * w->round;
 }
 
-/* Whether another of the same rows should be taken. tune: a benchmark's wish. */
-static bool passed_over(const struct sv_cuda *cu, const struct kind *t, int i, int32_t tune)
+/* Of those for the same rows: taken even if it does not fit twice. */
+static bool is_last(const struct kind *t, const struct width *w)
 {
-    const struct width *w = &t->width[i];
-    return i + 1 < t->n && w[1].n == w->n && (tune || rounds_fitting(cu, t, w) < 2);
+    return w + 1 == t->width + t->n || w[1].n != w->n;
 }
 
 int sv_gemm_portable_open(struct sv_cuda *cu, struct sv_err *err)
@@ -584,11 +537,11 @@ int sv_gemm_portable_open(struct sv_cuda *cu, struct sv_err *err)
     for (int k = 0; k < 2; k++)
         for (int i = 0; i < 2 * kinds[k].n && !rc; i++) {
             const struct width *w = &kinds[k].width[i / 2];
-            if (!passed_over(cu, &kinds[k], i / 2, 0))
+            const int ring = stages_of(cu, &kinds[k], w, 0) * stage_bytes(&kinds[k], w);
+            if (is_last(&kinds[k], w) || rounds_fitting(cu, &kinds[k], w, 0))
                 rc = sv_cuda_try(cudaFuncSetAttribute((const void *)w->fn[i % 2],
                                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                      stages_of(cu, &kinds[k], w) *
-                                                          stage_bytes(&kinds[k], w)),
+                                                      w->own ? (int)cu->gemm->portable_smem : ring),
                                  err, "shared memory of a matrix product");
         }
     return rc;
@@ -609,22 +562,31 @@ static bool takes_dense(const struct sv_cuda *cu, const struct sv_gemm_args *a)
     return all;
 }
 
+/* Tiles of x that a unit has to do with, at most. */
+static int32_t unit_tiles(const struct sv_split *s)
+{
+    const int64_t tiles = ((int64_t)s->n_blocks * s->n_k + s->n_units - 1) / s->n_units;
+    return tiles < s->n_k ? (int32_t)tiles : s->n_k;
+}
+
 void sv_gemm_portable(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                       struct sv_gemm_args *a)
 {
     const struct kind *t = &kinds[takes_dense(cu, a)];
-    int i = 0;
-    while (i + 1 < t->n &&
-           (t->width[i].n < a->n_rows || passed_over(cu, t, i, cu->gemm->tune_round)))
-        i++;
-    const struct width *w = &t->width[i];
-    const int most = stages_of(cu, t, w), tune = cu->gemm->tune_stages;
+    const int32_t tiles = unit_tiles(&a->split);
+    const struct width *w = t->width;
+    /* tune_round: a benchmark's wish. */
+    while (w->n < a->n_rows ||
+           (!is_last(t, w) && (cu->gemm->tune_round || !rounds_fitting(cu, t, w, behind_bytes(w, a->n_rows, tiles)))))
+        w++;
+    const int behind = behind_bytes(w, a->n_rows, tiles);
+    const int most = stages_of(cu, t, w, behind), tune = cu->gemm->tune_stages;
     struct sv_gemm_args args = *a;
     if (posts(w->n))
         args.pieces = cu->gemm->posted;
     args.n_stages = tune >= 2 * w->round && tune < most ? tune / w->round * w->round : most;
     sv_cuda_launch_in_pass(cu, "a matrix product", w->fn[a->mode == SV_GEMM_GATED],
                            dim3((unsigned)sv_split_grid(&a->split, cu->n_sms * BLOCKS_PER_SM)),
-                           dim3(THREADS), (size_t)args.n_stages * (size_t)stage_bytes(t, w),
+                           dim3(THREADS), (size_t)(args.n_stages * stage_bytes(t, w) + behind),
                            (const __nv_bfloat16 *)x, ldx, k, args);
 }
