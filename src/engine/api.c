@@ -32,7 +32,7 @@ void sv_close_engine(struct sv_engine *engine)
 const char *sv_finish_name(enum sv_finish_reason reason)
 {
     static const char *const names[] = {"none", "stop", "length", "canceled", "error"};
-    return names[reason];
+    return (size_t)reason < sizeof names / sizeof names[0] ? names[reason] : "?";
 }
 
 struct sv_request sv_default_request(const struct sv_engine *engine)

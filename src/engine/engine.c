@@ -89,7 +89,6 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
                            .context = o->context,
                            .page_size = o->page_size ? o->page_size : DEFAULT_PAGE,
                            .share = o->gpu_memory,
-                           .cache_bytes = o->cache_mib << 20,
                            .keep_prefixes = !o->no_prefix_cache,
                            .chunk = o->prefill_chunk};
     int rc = in_range(r->n_slots, 1, 4096, "max_sequences", err);
@@ -105,6 +104,8 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
         rc = in_range(o->width, 0, SV_MAX_BLOCK, "width", err);
     if (!rc)
         rc = in_range(o->cache_mib, 0, 1 << 24, "cache_mib", err);
+    if (!rc)
+        r->cache_bytes = o->cache_mib << 20;
     if (!rc && !o->target_dir)
         rc = sv_fail(err, SV_EINVAL, -1, "target_dir is needed");
     if (!rc && !(o->gpu_memory >= 0 && o->gpu_memory <= 1))
@@ -524,6 +525,7 @@ void sv_engine_close(struct sv_engine *e)
             sv_seq_finish(q, SV_FINISH_CANCELED, NULL);
         sv_sched_unseat(&e->sched, &e->cache, q);
     }
+    e->closing = true;
     if (e->sched.head)
         sv_engine_deliver(e);
     sv_policy_close(e->policy);
@@ -555,6 +557,8 @@ int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *
 {
     if (e->failed)
         return sv_fail(err, SV_EDEVICE, -1, "the device failed earlier");
+    if (e->closing)
+        return sv_fail(err, SV_EINVAL, -1, "the engine is being closed");
     const struct sv_seq_limits lim = {.cfg = &e->model.cfg,
                                       .tok = e->tok,
                                       .scratch = e->scratch,

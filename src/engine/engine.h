@@ -339,6 +339,7 @@ struct sv_engine {
     struct sv_gen_config gen;     /* checked at open; what a server offers as its defaults */
     const struct sv_accept_profile *profile; /* benchmarks: accept lengths are drawn; NULL = real */
     bool failed;                  /* the device failed: nothing runs any more */
+    bool closing; /* its last events are told: nothing new is taken */
 };
 
 /* memory.c: what decides the size of the pools. Bytes; n_total 0: the device shares the host's memory. */
