@@ -323,6 +323,50 @@ static int check_args(const struct bench_args *a, bool has_target)
     return -1;
 }
 
+static void option_rows(struct sv_cli_opts *o, struct bench_args *a)
+{
+    sv_cli_opt(o, "prompts", 0, SV_OPT_STRING, &a->prompts, "FILE",
+               "prompts, one JSON object a line, as for generate");
+    sv_cli_opt(o, "limit", 0, SV_OPT_INT, &a->limit, "N", "only the first N prompts, 0 = all");
+    sv_cli_opt(o, "concurrency", 0, SV_OPT_STRING, &a->concurrency, "LIST",
+               "sequences in flight, like 1,2,4 (default 1)");
+    sv_cli_opt(o, "keep-loops", 0, SV_OPT_FLAG, &a->keep_loops, NULL,
+               "measure texts that run into a loop too");
+    sv_cli_opt(o, "repeat", 'r', SV_OPT_INT, &a->repeat, "N", "measurements (default 5)");
+    sv_cli_opt(o, "random-weights", 0, SV_OPT_STRING, &a->random_dir, "DIR",
+               "measure random weights of DIR/config.json");
+    sv_cli_opt(o, "verify", 0, SV_OPT_INT, &a->verify, "N",
+               "rows of a verify step with random weights (default 16)");
+    sv_cli_opt(o, "prefill", 0, SV_OPT_INT, &a->prefill, "N",
+               "length of a prompt to measure (with --random-weights alone: 512)");
+    sv_cli_opt(o, "draft-config", 0, SV_OPT_STRING, &a->draft_config, "DIR",
+               "draft with random weights of DIR/config.json");
+    sv_cli_opt(o, "mode", 0, SV_OPT_STRING, &a->modes, "LIST",
+               "plain, dflash (fixed widths), verify (these without drafting), auto (the width "
+               "policy), on random prompts");
+    sv_cli_opt(o, "widths", 0, SV_OPT_STRING, &a->widths, "LIST",
+               "widths of dflash and verify (default 16)");
+    sv_cli_opt(
+        o, "accept-profile", 0, SV_OPT_STRING, &a->profiles, "LIST",
+        "draw accept lengths: never, a mean, qwen3-8b, always, all, a FILE of shares or of recorded steps; or real");
+    sv_cli_opt(o, "context", 0, SV_OPT_INT, &a->at_context, "N",
+               "tokens before the measured ones with --mode (default 512)");
+    sv_cli_opt(o, "steps", 0, SV_OPT_INT, &a->steps, "N",
+               "steps in one sample with --mode (default 32)");
+    sv_cli_opt(o, "profile-ops", 0, SV_OPT_STRING, &a->ops, "FILE",
+               "with --mode: where the time of a step goes, op by op");
+    sv_cli_opt(o, "seconds", 0, SV_OPT_FLOAT, &a->seconds, "X",
+               "time for each measurement (default 1)");
+    sv_cli_opt(o, "keep-within", 0, SV_OPT_FLOAT, &a->keep, "X",
+               "with --mode: after a round or two, widths slower than X times the best are left out (default 0: none)");
+    sv_cli_opt(o, "tmp", 0, SV_OPT_STRING, &a->tmp_dir, "DIR",
+               "where random weights are written (default $TMPDIR or /tmp)");
+    sv_cli_opt(o, "format", 'o', SV_OPT_STRING, &a->format, "FORMAT", "md, csv or json");
+    sv_cli_opt(o, "out", 0, SV_OPT_STRING, &a->out, "FILE",
+               "results go there instead of to standard output");
+    sv_cli_opt(o, "quiet", 'q', SV_OPT_FLAG, &a->quiet, NULL, "no progress");
+}
+
 static int bench(int argc, char **argv)
 {
     struct sv_cli_model m = sv_cli_model_default();
@@ -342,46 +386,7 @@ static int bench(int argc, char **argv)
     int code;
 
     s.max_tokens = 160;
-    sv_cli_opt(&opts, "prompts", 0, SV_OPT_STRING, &a.prompts, "FILE",
-               "prompts, one JSON object a line, as for generate");
-    sv_cli_opt(&opts, "limit", 0, SV_OPT_INT, &a.limit, "N", "only the first N prompts, 0 = all");
-    sv_cli_opt(&opts, "concurrency", 0, SV_OPT_STRING, &a.concurrency, "LIST",
-               "sequences in flight, like 1,2,4 (default 1)");
-    sv_cli_opt(&opts, "keep-loops", 0, SV_OPT_FLAG, &a.keep_loops, NULL,
-               "measure texts that run into a loop too");
-    sv_cli_opt(&opts, "repeat", 'r', SV_OPT_INT, &a.repeat, "N", "measurements (default 5)");
-    sv_cli_opt(&opts, "random-weights", 0, SV_OPT_STRING, &a.random_dir, "DIR",
-               "measure random weights of DIR/config.json");
-    sv_cli_opt(&opts, "verify", 0, SV_OPT_INT, &a.verify, "N",
-               "rows of a verify step with random weights (default 16)");
-    sv_cli_opt(&opts, "prefill", 0, SV_OPT_INT, &a.prefill, "N",
-               "length of a prompt to measure (with --random-weights alone: 512)");
-    sv_cli_opt(&opts, "draft-config", 0, SV_OPT_STRING, &a.draft_config, "DIR",
-               "draft with random weights of DIR/config.json");
-    sv_cli_opt(&opts, "mode", 0, SV_OPT_STRING, &a.modes, "LIST",
-               "plain, dflash (fixed widths), verify (these without drafting), auto (the width "
-               "policy), on random prompts");
-    sv_cli_opt(&opts, "widths", 0, SV_OPT_STRING, &a.widths, "LIST",
-               "widths of dflash and verify (default 16)");
-    sv_cli_opt(
-        &opts, "accept-profile", 0, SV_OPT_STRING, &a.profiles, "LIST",
-        "draw accept lengths: never, a mean, qwen3-8b, always, all, a FILE of shares or of recorded steps; or real");
-    sv_cli_opt(&opts, "context", 0, SV_OPT_INT, &a.at_context, "N",
-               "tokens before the measured ones with --mode (default 512)");
-    sv_cli_opt(&opts, "steps", 0, SV_OPT_INT, &a.steps, "N",
-               "steps in one sample with --mode (default 32)");
-    sv_cli_opt(&opts, "profile-ops", 0, SV_OPT_STRING, &a.ops, "FILE",
-               "with --mode: where the time of a step goes, op by op");
-    sv_cli_opt(&opts, "seconds", 0, SV_OPT_FLOAT, &a.seconds, "X",
-               "time for each measurement (default 1)");
-    sv_cli_opt(&opts, "keep-within", 0, SV_OPT_FLOAT, &a.keep, "X",
-               "with --mode: after a round or two, widths slower than X times the best are left out (default 0: none)");
-    sv_cli_opt(&opts, "tmp", 0, SV_OPT_STRING, &a.tmp_dir, "DIR",
-               "where random weights are written (default $TMPDIR or /tmp)");
-    sv_cli_opt(&opts, "format", 'o', SV_OPT_STRING, &a.format, "FORMAT", "md, csv or json");
-    sv_cli_opt(&opts, "out", 0, SV_OPT_STRING, &a.out, "FILE",
-               "results go there instead of to standard output");
-    sv_cli_opt(&opts, "quiet", 'q', SV_OPT_FLAG, &a.quiet, NULL, "no progress");
+    option_rows(&opts, &a);
     sv_cli_model_rows(&opts, &m);
     sv_cli_sampling_rows(&opts, &s);
     code = sv_cli_take_stops(&s, "bench", &argc, argv);

@@ -314,18 +314,24 @@ int sv_config_parse(struct sv_config *cfg, const char *text, size_t n, struct sv
 
 /* ---------------------------------------------------------------- files */
 
+int sv_dir_json(const char *dir, const char *name, bool needed, char **path, json_t **root, struct sv_err *err)
+{
+    *root = NULL;
+    *path = sv_path_join(dir, name);
+    if (!*path)
+        return sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", dir);
+    if (!needed && !sv_file_exists(*path))
+        return SV_OK;
+    *root = sv_json_load(*path, SV_CONFIG_MAX_BYTES, err);
+    return *root ? SV_OK : err->code;
+}
+
 /* generation_config.json when there is one; *root is NULL when there is none. */
 static int load_generation(const char *dir, char **path, json_t **root, struct sv_err *err)
 {
-    *root = NULL;
-    *path = sv_path_join(dir, "generation_config.json");
-    if (!*path)
-        return sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", dir);
-    if (!sv_file_exists(*path))
-        return SV_OK;
-    *root = sv_json_load(*path, SV_CONFIG_MAX_BYTES, err);
-    if (!*root)
-        return err->code;
+    int rc = sv_dir_json(dir, "generation_config.json", false, path, root, err);
+    if (rc || !*root)
+        return rc;
     if (!json_is_object(*root))
         return sv_fail(err, SV_EFORMAT, -1, "%s: the file is not a JSON object", *path);
     return SV_OK;
@@ -349,21 +355,18 @@ static int load_eos(struct sv_config *cfg, const char *dir, struct sv_err *err)
 int sv_config_load(struct sv_config *cfg, const char *dir, struct sv_err *err)
 {
     struct sv_err local;
-    struct sv_buf text;
+    char *path;
+    json_t *root;
     if (!err)
         err = &local;
     memset(cfg, 0, sizeof *cfg);
-    char *path = sv_path_join(dir, "config.json");
-    if (!path)
-        return sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", dir);
-    sv_buf_init(&text);
-    int rc = sv_file_read(&text, path, SV_CONFIG_MAX_BYTES, err);
+    int rc = sv_dir_json(dir, "config.json", true, &path, &root, err);
     if (!rc) {
-        rc = sv_config_parse(cfg, text.data ? text.data : "", text.len, err);
+        rc = parse_target(cfg, root, err);
         if (rc)
             sv_err_prefix(err, "%s", path);
     }
-    sv_buf_fini(&text);
+    json_decref(root);
     sv_free(path);
     return rc ? rc : load_eos(cfg, dir, err);
 }

@@ -355,21 +355,18 @@ int sv_draft_config_load(struct sv_draft_config *cfg, const char *dir, int32_t n
                          struct sv_err *err)
 {
     struct sv_err local;
-    struct sv_buf text;
+    char *path;
+    json_t *root;
     if (!err)
         err = &local;
     memset(cfg, 0, sizeof *cfg);
-    char *path = sv_path_join(dir, "config.json");
-    if (!path)
-        return sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", dir);
-    sv_buf_init(&text);
-    int rc = sv_file_read(&text, path, SV_CONFIG_MAX_BYTES, err);
+    int rc = sv_dir_json(dir, "config.json", true, &path, &root, err);
     if (!rc) {
-        rc = sv_draft_config_parse(cfg, text.data ? text.data : "", text.len, n_target_layers, err);
+        rc = parse_draft(cfg, root, n_target_layers, err);
         if (rc)
             sv_err_prefix(err, "%s", path);
     }
-    sv_buf_fini(&text);
+    json_decref(root);
     sv_free(path);
     return rc;
 }
@@ -377,10 +374,9 @@ int sv_draft_config_load(struct sv_draft_config *cfg, const char *dir, int32_t n
 bool sv_dir_is_draft(const char *dir)
 {
     struct sv_err err;
-    char *path = sv_path_join(dir, "config.json");
-    if (!path)
-        return false;
-    json_t *root = sv_json_load(path, SV_CONFIG_MAX_BYTES, &err);
+    char *path;
+    json_t *root;
+    sv_dir_json(dir, "config.json", true, &path, &root, &err); /* who opens it will say why it cannot be read */
     const char *name = NULL;
     bool draft = false;
     if (json_is_object(root) && sv_arch_string(root, &name, &err) == SV_OK)
