@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static const char usage[] =
     "Usage: salvo generate -m TARGET_DIR [-d DRAFT_DIR] --in FILE.jsonl --out FILE.jsonl\n"
@@ -277,19 +278,17 @@ static int loop(struct job *j, struct sv_err *err)
 /* ---------------------------------------------------------------- opening */
 
 /* After the engine is there: an output file must not be emptied for a model that does not open. */
-static int open_out(struct job *j, const char *in, const char *out, struct sv_err *err)
+static int open_out(struct job *j, const char *out, struct sv_err *err)
 {
+    const bool standard = strcmp(out, "-") == 0;
     struct stat a, b;
 
-    j->out_name = strcmp(out, "-") == 0 ? "standard output" : out;
-    if (strcmp(out, "-") == 0) {
-        j->out = stdout;
-        return SV_OK;
-    }
-    if (strcmp(in, "-") != 0 && stat(in, &a) == 0 && stat(out, &b) == 0 && a.st_dev == b.st_dev &&
-        a.st_ino == b.st_ino && S_ISREG(b.st_mode))
-        return sv_fail(err, SV_EINVAL, -1, "%s: input and output are the same file", out);
-    j->out = fopen(out, "wb");
+    j->out_name = standard ? "standard output" : out;
+    /* By what they are, not by name: the shell may have opened either. */
+    if (fstat(j->in.fd, &a) == 0 && (standard ? fstat(STDOUT_FILENO, &b) : stat(out, &b)) == 0 &&
+        a.st_dev == b.st_dev && a.st_ino == b.st_ino && S_ISREG(b.st_mode))
+        return sv_fail(err, SV_EINVAL, -1, "%s: input and output are the same file", j->out_name);
+    j->out = standard ? stdout : fopen(out, "wb");
     return j->out ? SV_OK : sv_fail(err, SV_EIO, -1, "%s: %s", out, strerror(errno));
 }
 
@@ -357,7 +356,7 @@ static int generate(struct job *j, const struct sv_engine_options *eo, const cha
         rc = rc == SV_EUNSUPPORTED ? SV_OK : rc; /* said when a line has messages */
     }
     if (!rc)
-        rc = open_out(j, in, out, &err);
+        rc = open_out(j, out, &err);
     if (!rc)
         rc = open_window(j, eo->max_sequences, &err);
     if (!rc) {
