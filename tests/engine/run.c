@@ -156,6 +156,8 @@ static void collect(void *user, const struct sv_event *ev)
         memcpy(o->tokens + o->n_tokens, ev->tokens, (size_t)ev->n_tokens * sizeof(int32_t));
     o->n_tokens += ev->n_tokens;
     assert_true(ev->n_drafted <= ev->n_tokens);
+    /* Each event by itself is whole code points, however tokens cut them: who streams writes it out at once. */
+    assert_int_equal(sv_utf8_valid(ev->text, ev->n_bytes), ev->n_bytes);
     o->text = realloc(o->text, o->n_text + ev->n_bytes + 1);
     if (ev->n_bytes)
         memcpy(o->text + o->n_text, ev->text, ev->n_bytes);
