@@ -1,7 +1,8 @@
 /*
  * salvo.h - the public C interface of libsalvo: load a target and a DFlash draft, submit requests, step.
  *
- * One engine is driven by one thread. Text and token pointers in events are valid during the callback.
+ * One engine is driven by one thread. Text and token pointers in events are valid during the callback, which may
+ * submit and cancel requests and ask for statistics, but not step or close.
  * Functions that can fail return a negative code (sv_code_name gives its name) and write a message that
  * names the file, field or position to err (err_size bytes; may be NULL with 0).
  *
