@@ -9,6 +9,7 @@
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
 #include <string.h>
+#include <strings.h>
 
 #define MAX_KEYS 1024
 
@@ -83,8 +84,8 @@ bool sv_keys_allow(const struct sv_keys *k, const char *authorization, const cha
     const char *given = x_api_key;
     int hits = 0;
 
-    if (authorization && strncmp(authorization, "Bearer ", 7) == 0)
-        given = authorization + 7;
+    if (authorization && strncasecmp(authorization, "Bearer ", 7) == 0)
+        given = authorization + 7 + strspn(authorization + 7, " ");
     if (!given)
         return false;
     SHA256((const unsigned char *)given, strlen(given), digest);

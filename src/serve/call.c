@@ -477,7 +477,7 @@ const char *sv_call_model(const struct sv_call *c)
 static int check_model(const struct sv_serve *s, const char *model, struct sv_api_err *e)
 {
     if (!model || !*model || strcmp(model, s->model_name) == 0 ||
-        strcmp(model, s->o.engine.target_dir) == 0)
+        strcmp(model, s->o.engine.target_dir) == 0 || strcmp(model, "default") == 0) /* SGLang's clients say that */
         return 0;
     sv_api_fail(e, 404, "model_not_found", "the model '%.200s' does not exist; this server has '%.200s'",
                 model, s->model_name);

@@ -18,8 +18,10 @@
 #include <event2/bufferevent_ssl.h>
 #include <event2/event.h>
 #include <event2/http.h>
+#include <event2/http_struct.h>
 #include <event2/keyvalq_struct.h>
 #include <event2/listener.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/ssl.h>
@@ -45,6 +47,7 @@ struct sv_http {
     char *unix_path;        /* to be removed */
     int port;
     int32_t n_open;
+    int64_t full_us;        /* when it was last said that no descriptor is free */
 };
 
 struct sv_http_req {
@@ -211,6 +214,8 @@ const char *sv_http_method(const struct sv_http_req *q)
         return "DELETE";
     case EVHTTP_REQ_OPTIONS:
         return "OPTIONS";
+    case EVHTTP_REQ_PATCH:
+        return "PATCH";
     default:
         return "other";
     }
@@ -303,6 +308,9 @@ void sv_http_reply(struct sv_http_req *q, int status, const char *type, const vo
 
 void sv_http_begin(struct sv_http_req *q, int status, const char *type)
 {
+    /* Without chunks a body ends with the connection; evhttp would keep that and promise a body of no length. */
+    if (q->ev->minor == 0)
+        evhttp_remove_header(evhttp_request_get_input_headers(q->ev), "Connection");
     evhttp_add_header(evhttp_request_get_output_headers(q->ev), "Content-Type", type);
     evhttp_send_reply_start(q->ev, status, phrase(status));
     q->waits = true;
@@ -433,6 +441,28 @@ static struct bufferevent *new_buffer(struct event_base *base, void *arg)
     return bev;
 }
 
+/* Out of descriptors, as a rule: whoever waits would be reported again at once, for ever, so nobody looks until the next
+ * tick. */
+static void on_accept_error(struct evconnlistener *listener, void *arg)
+{
+    (void)arg; /* evhttp's own */
+    evconnlistener_disable(listener);
+}
+
+void sv_http_tick(struct sv_http *h, int64_t now_us)
+{
+    struct evconnlistener *listener = h->bound ? evhttp_bound_socket_get_listener(h->bound) : NULL;
+    int spare = listener ? fcntl(evconnlistener_get_fd(listener), F_DUPFD_CLOEXEC, 0) : -1;
+
+    if (spare >= 0) {
+        close(spare);
+        evconnlistener_enable(listener);
+    } else if (listener && (!h->full_us || now_us - h->full_us > 10000000)) {
+        h->full_us = now_us;
+        sv_log(SV_LOG_WARN, "connections wait: no file descriptor is free (ulimit -n)");
+    }
+}
+
 static int listen_at(struct sv_http *h, struct sv_err *err)
 {
     const char *path = h->o.unix_path, *where = path ? path : h->o.host;
@@ -443,7 +473,9 @@ static int listen_at(struct sv_http *h, struct sv_err *err)
         return rc;
     h->unix_path = path ? sv_strdup(path) : NULL;
     h->bound = evhttp_accept_socket_with_handle(h->ev, fd);
-    if (!h->bound)
+    if (h->bound)
+        evconnlistener_set_error_cb(evhttp_bound_socket_get_listener(h->bound), on_accept_error);
+    else
         close(fd);
     return h->bound ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "%s: cannot listen", where);
 }

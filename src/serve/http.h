@@ -29,6 +29,8 @@ struct sv_http_options {
 int sv_http_open(struct sv_http **h, struct event_base *base, const struct sv_http_options *o,
                  struct sv_err *err);
 int sv_http_port(const struct sv_http *h);
+/* Now and then: takes new connections again after there was no descriptor for one. */
+void sv_http_tick(struct sv_http *h, int64_t now_us);
 void sv_http_stop_listening(struct sv_http *h);
 int32_t sv_http_n_open(const struct sv_http *h); /* requests whose answer is not out yet */
 void sv_http_close(struct sv_http *h);

@@ -166,6 +166,7 @@ struct sv_params {
     bool logprobs;
     bool return_ids, return_draft;
     int32_t n;
+    int32_t best_of;         /* 0 = not said */
     int32_t n_top, n_prompt_top; /* n_prompt_top -1 = no prompt log probabilities */
     int32_t spec;            /* enum sv_spec_metrics, -1 = the server's */
     struct sv_request r;     /* sampling, stops, limits; the prompt comes later */
@@ -409,9 +410,11 @@ void sv_route_refused(void *s, int status, struct sv_buf *body);
 void sv_get_models(struct sv_serve *s, struct sv_http_req *q);
 void sv_post_tokenize(struct sv_serve *s, struct sv_http_req *q);
 void sv_post_detokenize(struct sv_serve *s, struct sv_http_req *q);
+void sv_post_apply_template(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_tokenizer_info(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_health(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_model_info(struct sv_serve *s, struct sv_http_req *q);
+void sv_get_props(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_version(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_metrics(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_server_info(struct sv_serve *s, struct sv_http_req *q);

@@ -131,6 +131,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
 
     (void)fd, (void)what;
     sv_call_tick(s, now);
+    sv_http_tick(s->http, now);
     if (s->state == SV_READY)
         log_figures(s, now);
     else if (s->state == SV_LOADING)

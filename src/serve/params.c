@@ -31,7 +31,7 @@ static const struct sv_field fields[] = {
     {"min_p", C | T | S, sv_read_num, P(r.min_p), 0, 1, P(has_min_p)},
     {"typical_p", C | T, sv_read_neutral, 0, 1, 0, 0},
     {"seed", C | T | S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
-    {"sampling_seed", S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
+    {"sampling_seed", C | T | S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
     {"presence_penalty", C | T | S, sv_read_num, P(r.presence_penalty), -2, 2, 0},
     {"frequency_penalty", C | T | S, sv_read_num, P(r.frequency_penalty), -2, 2, 0},
     {"repetition_penalty", C | T | S, sv_read_num, P(r.repetition_penalty), 1e-3, 2, 0},
@@ -48,7 +48,7 @@ static const struct sv_field fields[] = {
     {"stop", C | T | S, sv_read_stop, 0, 0, 0, 0},
     {"stop_token_ids", C | T | S, sv_read_stop_ids, 0, 0, 0, 0},
     {"include_stop_str_in_output", C | T, sv_read_bool, P(r.include_stop), 0, 0, 0},
-    {"no_stop_trim", S, sv_read_bool, P(r.include_stop), 0, 0, 0},
+    {"no_stop_trim", C | T | S, sv_read_bool, P(r.include_stop), 0, 0, 0},
     {"ignore_eos", C | T | S, sv_read_bool, P(r.ignore_eos), 0, 0, 0},
     /* what comes back */
     {"model", C | T | G, sv_read_str, P(model), 0, 0, 0},
@@ -64,7 +64,7 @@ static const struct sv_field fields[] = {
     {"return_draft_flags", C | T, sv_read_bool, P(return_draft), 0, 0, 0},
     {"spec_decode_metrics", C | T, sv_read_spec_metrics, 0, 0, 0, 0},
     {"request_id", C | T, sv_read_str, P(request_id), 0, 0, 0},
-    {"rid", G, sv_read_str, P(request_id), 0, 0, 0},
+    {"rid", C | T | G, sv_read_str, P(request_id), 0, 0, 0},
     /* the prompt */
     {"messages", C, sv_read_array, P(messages), 0, 0, 0},
     {"tools", C, sv_read_array, P(tools), 0, 0, 0},
@@ -88,7 +88,7 @@ static const struct sv_field fields[] = {
     {"return_text_in_logprobs", G, sv_read_nothing, 0, 0, 0, 0},
     {"stream_output", G, sv_read_nothing, 0, 0, 0, 0},
     /* known and refused unless they ask for nothing */
-    {"best_of", T, sv_read_neutral, 0, 1, 0, 0},
+    {"best_of", C | T, sv_read_i32, P(best_of), 1, 4096, 0},
     {"use_beam_search", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"length_penalty", C | T, sv_read_neutral, 0, 1, 0, 0},
     {"skip_special_tokens", C | T | S, sv_read_neutral, 0, 1, 0, 0},
@@ -97,11 +97,31 @@ static const struct sv_field fields[] = {
     {"structured_outputs", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"guided_json", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"guided_regex", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"json_schema", S, sv_read_neutral, 0, 0, 0, 0},
-    {"regex", S, sv_read_neutral, 0, 0, 0, 0},
-    {"ebnf", S, sv_read_neutral, 0, 0, 0, 0},
+    {"guided_choice", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"guided_grammar", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"structural_tag", C | T | S, sv_read_neutral, 0, 0, 0, 0},
+    {"thinking_token_budget", C | T, sv_read_neutral, 0, -1, 0, 0},
+    {"media_io_kwargs", C, sv_read_neutral, 0, 0, 0, 0},
+    {"regex", C | T | S, sv_read_neutral, 0, 0, 0, 0},
+    {"ebnf", C | T | S, sv_read_neutral, 0, 0, 0, 0},
+    {"session_params", C | T | G, sv_read_neutral, 0, 0, 0, 0},
+    {"custom_logit_processor", C | T | G, sv_read_neutral, 0, 0, 0, 0},
+    {"custom_params", C | T | S, sv_read_neutral, 0, 0, 0, 0},
+    {"extra_key", C | T | G, sv_read_neutral, 0, 0, 0, 0},
+    {"video_data", G, sv_read_neutral, 0, 0, 0, 0},
+    {"audio_data", G, sv_read_neutral, 0, 0, 0, 0},
+    {"input_embeds", G, sv_read_neutral, 0, 0, 0, 0},
+    {"token_ids_logprob", G, sv_read_neutral, 0, 0, 0, 0},
+    {"samplers", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"top_n_sigma", C | T, sv_read_neutral, 0, -1, 0, 0},
+    {"id_slot", C | T, sv_read_neutral, 0, -1, 0, 0},
+    {"t_max_predict_ms", C | T, sv_read_neutral, 0, -1, 0, 0},
+    {"post_sampling_probs", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"return_tokens", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"lora", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"reasoning_format", C, sv_read_reasoning_format, 0, 0, 0, 0},
     {"functions", C, sv_read_neutral, 0, 0, 0, 0},
-    {"function_call", C, sv_read_neutral, 0, 0, 0, 0},
+    {"function_call", C, sv_read_tool_choice, 0, 0, 0, 0},
     {"audio", C, sv_read_neutral, 0, 0, 0, 0},
     {"chat_template", C, sv_read_neutral, 0, 0, 0, 0},
     {"allowed_token_ids", C | T, sv_read_neutral, 0, 0, 0, 0},
@@ -122,7 +142,7 @@ static const struct sv_field fields[] = {
     {"dynatemp_range", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"n_probs", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"grammar", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"json_schema", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"json_schema", C | T | S, sv_read_neutral, 0, 0, 0, 0},
     {"web_search_options", C, sv_read_neutral, 0, 0, 0, 0},
     {"modalities", C, sv_read_modalities, 0, 0, 0, 0},
     /* of no effect */
@@ -136,7 +156,25 @@ static const struct sv_field fields[] = {
     {"prediction", C, sv_read_nothing, 0, 0, 0, 0},
     {"verbosity", C, sv_read_nothing, 0, 0, 0, 0},
     {"parallel_tool_calls", C, sv_read_nothing, 0, 0, 0, 0},
-    {"priority", C | T, sv_read_nothing, 0, 0, 0, 0},
+    {"priority", C | T | G, sv_read_nothing, 0, 0, 0, 0},
+    {"include_reasoning", C, sv_read_nothing, 0, 0, 0, 0}, /* no answer is taken apart here */
+    {"separate_reasoning", C, sv_read_nothing, 0, 0, 0, 0},
+    {"stream_reasoning", C, sv_read_nothing, 0, 0, 0, 0},
+    {"guided_decoding_backend", C | T, sv_read_nothing, 0, 0, 0, 0},
+    {"guided_whitespace_pattern", C | T, sv_read_nothing, 0, 0, 0, 0},
+    {"data_parallel_rank", C | T | G, sv_read_nothing, 0, 0, 0, 0},
+    {"log_metrics", G, sv_read_nothing, 0, 0, 0, 0},
+    {"stream_interval", S, sv_read_nothing, 0, 0, 0, 0},
+    {"timings_per_token", C | T, sv_read_nothing, 0, 0, 0, 0},
+    {"return_progress", C | T, sv_read_nothing, 0, 0, 0, 0},
+    {"n_keep", C | T, sv_read_nothing, 0, 0, 0, 0}, /* nothing is ever dropped from the context */
+    {"min_keep", C | T, sv_read_nothing, 0, 0, 0, 0},
+    {"dynatemp_exponent", C | T, sv_read_nothing, 0, 0, 0, 0}, /* these belong to samplers that are off */
+    {"xtc_threshold", C | T, sv_read_nothing, 0, 0, 0, 0},
+    {"dry_base", C | T, sv_read_nothing, 0, 0, 0, 0},
+    {"dry_allowed_length", C | T, sv_read_nothing, 0, 0, 0, 0},
+    {"dry_penalty_last_n", C | T, sv_read_nothing, 0, 0, 0, 0},
+    {"dry_sequence_breakers", C | T, sv_read_nothing, 0, 0, 0, 0},
     {"spaces_between_special_tokens", C | T | S, sv_read_nothing, 0, 0, 0, 0},
     {"cache_prompt", C | T, sv_read_nothing, 0, 0, 0, 0},
     {"repeat_last_n", C | T, sv_read_nothing, 0, 0, 0, 0},
@@ -199,6 +237,13 @@ static int check_together(const struct sv_params *p, enum sv_dialect_kind kind, 
         e->code = "unsupported_parameter";
         return -1;
     }
+    if (p->best_of && p->best_of < p->n)
+        return sv_api_bad(e, "best_of", "'best_of' must be at least 'n'");
+    if (p->best_of > p->n) {
+        sv_api_bad(e, "best_of", "'best_of': only as many as 'n' are supported");
+        e->code = "unsupported_parameter";
+        return -1;
+    }
     if (p->stream && p->n_prompt_top >= 0)
         return sv_api_bad(e, "prompt_logprobs", "'prompt_logprobs' cannot be streamed");
     return 0;
@@ -217,6 +262,10 @@ int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body,
     const char *choice = json_string_value(json_object_get(body, "tool_choice"));
     if (read_fields(p, 1 << kind, "", body, e))
         return -1;
+    const struct sv_field *newer = find("max_completion_tokens", 1 << kind);
+    json_t *most = newer ? json_object_get(body, newer->name) : NULL;
+    if (most && !json_is_null(most))
+        newer->read(p, newer, most, e); /* it counts, wherever max_tokens stands */
     json_t *tools = p->tools;
     if (choice && strcmp(choice, "none") == 0)
         p->tools = NULL;

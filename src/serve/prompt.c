@@ -60,6 +60,9 @@ static int check_message(json_t *m, size_t i, struct sv_api_err *e)
     } else if (content && !json_is_string(content) && !json_is_null(content)) {
         return sv_api_bad(e, "messages", "'messages[%zu].content' must be a string or an array of parts",
                           i);
+    } else if (!json_is_string(content) && !json_object_get(m, "tool_calls") &&
+               strcmp(json_string_value(role), "assistant") == 0) {
+        json_object_set_new(m, "content", json_string("")); /* an answer that was cut before it said anything */
     } else if (!json_is_string(content) && !json_object_get(m, "tool_calls")) {
         return sv_api_bad(e, "messages", "'messages[%zu].content' is missing", i);
     }

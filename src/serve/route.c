@@ -38,6 +38,13 @@ static const struct route routes[] = {
     {"GET", "/get_model_info", 0, sv_get_model_info, NULL},
     {"GET", "/flush_cache", LOADED, sv_flush_prefixes, NULL},
     {"POST", "/flush_cache", LOADED, sv_flush_prefixes, NULL},
+    {"POST", "/chat/completions", LOADED, NULL, &sv_dialect_chat}, /* llama-server's clients leave /v1 out, ... */
+    {"GET", "/models", 0, sv_get_models, NULL},
+    {"GET", "/v1/health", OPEN, sv_get_health, NULL},
+    {"GET", "/ping", OPEN, sv_get_health, NULL}, /* ... vLLM's and SGLang's probes ask here */
+    {"GET", "/health_generate", OPEN, sv_get_health, NULL},
+    {"GET", "/props", LOADED, sv_get_props, NULL},
+    {"POST", "/apply-template", LOADED, sv_post_apply_template, NULL},
     {"GET", "/", OPEN, sv_get_page, NULL},
     {"GET", "/page.css", OPEN, sv_get_page, NULL},
     {"GET", "/page.js", OPEN, sv_get_page, NULL},

@@ -83,7 +83,7 @@ static void write_model(const struct sv_serve *s, struct sv_buf *b)
 
 void sv_get_models(struct sv_serve *s, struct sv_http_req *q)
 {
-    const char *id = sv_http_path(q) + strlen("/v1/models");
+    const char *id = strstr(sv_http_path(q), "/models") + strlen("/models");
     struct sv_buf b;
 
     id += *id == '/';
@@ -114,6 +114,20 @@ void sv_get_model_info(struct sv_serve *s, struct sv_http_req *q)
     sv_buf_lit(&b, ",");
     sv_json_string(&b, "tokenizer_path", dir);
     sv_buf_lit(&b, ",\"is_generation\":true,\"preferred_sampling_params\":null}\n");
+    reply(q, 200, &b);
+}
+
+/* What llama-server's clients look up: the context, how many run at once. */
+void sv_get_props(struct sv_serve *s, struct sv_http_req *q)
+{
+    const struct sv_engine_info *info = &s->model->info;
+    struct sv_buf b;
+
+    sv_buf_init(&b);
+    sv_buf_printf(&b, "{\"default_generation_settings\":{\"n_ctx\":%d,\"params\":{}},\"total_slots\":%d,", info->context,
+                  s->o.engine.max_sequences > 1 ? s->o.engine.max_sequences : 1);
+    sv_json_string(&b, "model_path", s->o.engine.target_dir);
+    sv_buf_lit(&b, ",\"modalities\":{\"vision\":false,\"audio\":false},\"build_info\":\"salvo " SALVO_VERSION "\"}\n");
     reply(q, 200, &b);
 }
 

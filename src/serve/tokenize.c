@@ -59,34 +59,42 @@ static int unknown(const json_t *body, const char *const *names, struct sv_api_e
     return 0;
 }
 
-/* {"messages": ...}: what the chat endpoint would make of them. */
-static int chat_ids(struct sv_serve *s, json_t *body, struct sv_ids *ids, struct sv_api_err *e)
+/* What the chat endpoint would make of a body. */
+static int chat_text(struct sv_serve *s, json_t *body, bool *add_special, struct sv_buf *text, struct sv_api_err *e)
 {
     struct sv_params *p = sv_alloc(sizeof *p);
-    struct sv_buf text;
 
     if (!p)
         return sv_api_fail(e, 500, NULL, "out of memory");
-    if (json_object_get(body, "prompt")) {
-        sv_free(p);
-        return sv_api_bad(e, "prompt", "'prompt' and 'messages' exclude each other");
-    }
-    json_object_del(body, "return_token_strs");
-    sv_buf_init(&text);
     int rc = sv_params_read(p, SV_CHAT, body, e);
     if (!rc)
-        rc = sv_render_chat(s, p, &text, e);
-    if (!rc)
-        rc = sv_encode(s, text.data ? text.data : "", text.len, p->add_special > 0, ids, e);
-    sv_buf_fini(&text);
+        rc = sv_render_chat(s, p, text, e);
+    *add_special = p->add_special > 0;
     sv_free(p);
+    return rc;
+}
+
+static int chat_ids(struct sv_serve *s, json_t *body, struct sv_ids *ids, struct sv_api_err *e)
+{
+    struct sv_buf text;
+    bool add_special = false;
+
+    if (json_object_get(body, "prompt"))
+        return sv_api_bad(e, "prompt", "'prompt' and 'messages' exclude each other");
+    json_object_del(body, "return_token_strs");
+    sv_buf_init(&text);
+    int rc = chat_text(s, body, &add_special, &text, e);
+    if (!rc)
+        rc = sv_encode(s, text.data ? text.data : "", text.len, add_special, ids, e);
+    sv_buf_fini(&text);
     return rc;
 }
 
 static int text_ids(struct sv_serve *s, const json_t *body, struct sv_ids *ids, struct sv_api_err *e)
 {
     static const char *const names[] = {"model", "prompt", "add_special_tokens", "return_token_strs",
-                                        "content", "add_special", NULL};
+                                        "content", "add_special", "with_pieces", NULL};
+    const json_t *pieces = json_object_get(body, "with_pieces");
     const json_t *prompt = json_object_get(body, "prompt");
     const json_t *add = json_object_get(body, "add_special_tokens");
 
@@ -96,10 +104,24 @@ static int text_ids(struct sv_serve *s, const json_t *body, struct sv_ids *ids, 
     add = add ? add : json_object_get(body, "add_special");
     if (!json_is_string(prompt))
         return sv_api_bad(e, "prompt", "'prompt' must be a string (or 'messages' an array)");
+    if (pieces && !json_is_boolean(pieces) && !json_is_null(pieces))
+        return sv_api_bad(e, "with_pieces", "'with_pieces' must be a boolean");
     if (add && !json_is_boolean(add) && !json_is_null(add))
         return sv_api_bad(e, "add_special_tokens", "'add_special_tokens' must be a boolean");
     return sv_encode(s, json_string_value(prompt), json_string_length(prompt), !json_is_false(add),
                      ids, e);
+}
+
+/* As llama-server has them: the id and what it stands for. */
+static void write_pieces(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_ids *ids)
+{
+    sv_buf_lit(b, "[");
+    for (size_t i = 0; i < ids->n; i++) {
+        sv_buf_printf(b, "%s{\"id\":%d,\"piece\":", i ? "," : "", ids->id[i]);
+        sv_json_token(b, tok, ids->id[i]);
+        sv_buf_lit(b, "}");
+    }
+    sv_buf_lit(b, "]");
 }
 
 void sv_post_tokenize(struct sv_serve *s, struct sv_http_req *q)
@@ -117,7 +139,10 @@ void sv_post_tokenize(struct sv_serve *s, struct sv_http_req *q)
     if (!rc) {
         sv_buf_printf(&b, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":", ids.n,
                       s->model->info.context);
-        sv_json_ids(&b, ids.id, (int32_t)ids.n);
+        if (json_is_true(json_object_get(body, "with_pieces")))
+            write_pieces(&b, s->model->tok, &ids);
+        else
+            sv_json_ids(&b, ids.id, (int32_t)ids.n);
         sv_buf_printf(&b, ",\"token_strs\":");
         if (!strings)
             sv_buf_printf(&b, "null");
@@ -129,6 +154,26 @@ void sv_post_tokenize(struct sv_serve *s, struct sv_http_req *q)
     }
     reply(q, &b, rc, &e);
     sv_ids_fini(&ids);
+    json_decref(body);
+}
+
+void sv_post_apply_template(struct sv_serve *s, struct sv_http_req *q)
+{
+    struct sv_api_err e = {0};
+    struct sv_buf b, text;
+    json_t *body = sv_body_object(q, &e);
+    bool add_special = false;
+
+    sv_buf_init(&b);
+    sv_buf_init(&text);
+    int rc = body ? chat_text(s, body, &add_special, &text, &e) : -1;
+    if (!rc) {
+        sv_buf_lit(&b, "{\"prompt\":");
+        sv_json_quote(&b, text.data ? text.data : "", text.len);
+        sv_buf_lit(&b, "}\n");
+    }
+    reply(q, &b, rc, &e);
+    sv_buf_fini(&text);
     json_decref(body);
 }
 

@@ -357,6 +357,19 @@ int sv_read_modalities(struct sv_params *p, const struct sv_field *f, json_t *v,
     return sv_api_bad(e, f->name, "'%s': only [\"text\"] is supported", f->name);
 }
 
+/* Reasoning stays in the text, which is what "none" asks for and "auto" allows. */
+int sv_read_reasoning_format(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
+{
+    const char *s = json_string_value(v);
+
+    (void)p;
+    if (s && (strcmp(s, "none") == 0 || strcmp(s, "auto") == 0))
+        return 0;
+    sv_api_bad(e, f->name, "'%s': only \"none\" and \"auto\" are supported", f->name);
+    e->code = "unsupported_parameter";
+    return -1;
+}
+
 int sv_read_spec_metrics(struct sv_params *p, const struct sv_field *f, json_t *v,
                              struct sv_api_err *e)
 {

@@ -101,6 +101,44 @@ static const struct {
     {TEXT, "{\"prompt\":\"a\",\"stop\":[],\"max_tokens\":1}", 200, NULL},
     {TEXT, "{\"prompt\":\"a\",\"stop\":[\"\"]}", 400, "stop"},
     {TEXT, "{\"prompt\":\"a\",\"stop_token_ids\":[1.5]}", 400, "stop_token_ids"},
+    /* two names of one thing: the newer counts, wherever it stands */
+    {CHAT, HI "\"max_completion_tokens\":2,\"max_tokens\":5}", 200, "\"completion_tokens\":2,"},
+    {CHAT, HI "\"max_tokens\":5,\"max_completion_tokens\":2}", 200, "\"completion_tokens\":2,"},
+    {CHAT, HI "\"max_tokens\":5,\"max_completion_tokens\":null}", 200, "\"completion_tokens\":5,"},
+    /* older clients say what nobody asks for */
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"n\":2,\"best_of\":2,\"logit_bias\":{},\"suffix\":null}", 200, "\"index\":1,"},
+    {TEXT, "{\"prompt\":\"a\",\"n\":2,\"best_of\":3}", 400, "best_of"},
+    {TEXT, "{\"prompt\":\"a\",\"n\":2,\"best_of\":1}", 400, "best_of"},
+    {CHAT, HI "\"max_tokens\":1,\"function_call\":\"none\",\"functions\":[]}", 200, NULL},
+    {CHAT, HI "\"function_call\":{\"name\":\"f\"}}", 400, "function_call"},
+    {CHAT, HI "\"functions\":[{\"name\":\"f\"}]}", 400, "functions"},
+    /* SGLang's clients call every model so */
+    {CHAT, HI "\"max_tokens\":1,\"model\":\"default\"}", 200, NULL},
+    {CHAT, HI "\"max_tokens\":1,\"model\":\"gpt-9\"}", 404, "model"},
+    /* an answer that was all reasoning or refusal, sent back */
+    {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":null,\"refusal\":null},"
+           "{\"role\":\"user\",\"content\":\"b\"}],\"max_tokens\":1}", 200, NULL},
+    {CHAT, "{\"messages\":[{\"role\":\"assistant\"},{\"role\":\"user\",\"content\":\"b\"}],\"max_tokens\":1}", 200, NULL},
+    {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":null}]}", 400, "messages"},
+    /* all that the pages and benchmarks of llama-server, vLLM and SGLang send */
+    {CHAT, HI "\"max_tokens\":1,\"samplers\":\"\",\"dynatemp_range\":0,\"dynatemp_exponent\":1,\"typical_p\":1,\"xtc_probability\":0,"
+           "\"xtc_threshold\":0.1,\"dry_multiplier\":0,\"dry_base\":1.75,\"dry_allowed_length\":2,\"dry_penalty_last_n\":-1,"
+           "\"dry_sequence_breakers\":[\"x\"],\"top_n_sigma\":-1,\"min_keep\":0,\"id_slot\":-1,\"n_keep\":0,\"t_max_predict_ms\":-1,"
+           "\"timings_per_token\":true,\"reasoning_format\":\"auto\",\"return_progress\":true,\"post_sampling_probs\":false,"
+           "\"return_tokens\":false,\"lora\":[]}", 200, NULL},
+    {CHAT, HI "\"samplers\":\"top_k\"}", 400, "samplers"},
+    {CHAT, HI "\"reasoning_format\":\"deepseek\"}", 400, "reasoning_format"},
+    {CHAT, HI "\"max_tokens\":1,\"include_reasoning\":true,\"guided_choice\":null,\"guided_grammar\":null,\"best_of\":1,"
+           "\"guided_decoding_backend\":\"xgrammar\",\"guided_whitespace_pattern\":null,\"structural_tag\":null,"
+           "\"thinking_token_budget\":null,\"media_io_kwargs\":null}", 200, NULL},
+    {CHAT, HI "\"guided_choice\":[\"a\",\"b\"]}", 400, "guided_choice"},
+    {CHAT, HI "\"max_tokens\":1,\"separate_reasoning\":true,\"stream_reasoning\":true,\"rid\":\"own\",\"regex\":null,\"ebnf\":null,"
+           "\"session_params\":null,\"custom_logit_processor\":null,\"sampling_seed\":3,\"no_stop_trim\":false,"
+           "\"data_parallel_rank\":null,\"custom_params\":null,\"extra_key\":null}", 200, "\"id\":\"chatcmpl-own\""},
+    {CHAT, HI "\"regex\":\"a*\"}", 400, "regex"},
+    {"/generate", "{\"text\":\"a\",\"video_data\":null,\"audio_data\":null,\"input_embeds\":null,\"token_ids_logprob\":null,"
+                  "\"log_metrics\":true,\"session_params\":null,\"custom_logit_processor\":null,\"priority\":null,"
+                  "\"sampling_params\":{\"max_new_tokens\":1,\"structural_tag\":null,\"custom_params\":null,\"stream_interval\":null}}", 200, NULL},
 };
 
 static void odd_bodies(void **state)
@@ -147,6 +185,12 @@ static void clear_answers(void **state)
         {"/detokenize", "{\"tokens\":[]}", "{\"prompt\":\"\",\"content\":\"\"}"},
         {"/version", "{}", "/version takes GET, not POST"},
         {"/nothing", "{}", "there is no /nothing"},
+        {"/v1/responses", "{}", "\"code\":\"not_found\""},
+        {"/chat/completions", HI "\"max_tokens\":1}", "\"object\":\"chat.completion\""}, /* llama-server's paths */
+        {"/apply-template", HI "\"add_generation_prompt\":false}", "{\"prompt\":\"<|im_start|>user\\nhi<|im_end|>\\n\"}"},
+        {"/apply-template", "{}", "\"param\":\"messages\""},
+        {"/tokenize", "{\"content\":\"a\",\"with_pieces\":true}", "\"tokens\":[{\"id\":64,\"piece\":\"a\"}]"},
+        {"/tokenize", "{\"content\":\"a\",\"with_pieces\":1}", "\"param\":\"with_pieces\""},
     };
     struct hub r = {0};
     (void)state;
@@ -266,6 +310,63 @@ static void head_has_no_body(void **state)
     hub_close(&r);
 }
 
+/* HTTP/1.0 knows no chunks: a stream ends with the connection, also where the client would keep it. */
+static void streams_to_old_clients(void **state)
+{
+    static const char *const keep[] = {"", "Connection: keep-alive\r\n"};
+    struct hub r = {0};
+    struct sv_buf all;
+    char ask[300];
+    (void)state;
+
+    hub_open(&r, false);
+    sv_buf_init(&all);
+    for (int i = 0; i < 2; i++) {
+        snprintf(ask, sizeof ask, "POST " TEXT " HTTP/1.0\r\n%sContent-Length: 43\r\n\r\n"
+                                  "{\"prompt\":\"a\",\"max_tokens\":3,\"stream\":true}", keep[i]);
+        exchange(&r, ask, &all);
+        contains(&all, "HTTP/1.0 200 OK\r\n", ask);
+        contains(&all, "\r\n\r\ndata: {", ask);
+        contains(&all, "}\n\ndata: [DONE]\n\n", ask);
+        assert_null(strstr(all.data, "Content-Length"));
+        assert_null(strstr(all.data, "keep-alive"));
+    }
+    /* An answer of known length leaves the connection open to who wants that. */
+    exchange(&r, "GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /version HTTP/1.0\r\n\r\n", &all);
+    contains(&all, "Connection: keep-alive\r\n", "kept");
+    contains(&all, "\"version\":", "kept");
+    sv_buf_fini(&all);
+    hub_close(&r);
+}
+
+/* Paths and methods that other servers have. */
+static void other_paths(void **state)
+{
+    static const struct {
+        const char *ask, *says;
+    } list[] = {
+        {"GET /models", "\"object\":\"list\""},       {"GET /v1/health", "{\"status\":\"ok\"}"},
+        {"GET /ping", "{\"status\":\"ok\"}"},          {"GET /health_generate", "{\"status\":\"ok\"}"},
+        {"GET /props", "\"n_ctx\":4096,"},             {"GET /props", "\"total_slots\":4096,"},
+        {"PATCH /v1/models", "takes GET, not PATCH"},  {"GET /v1/responses", "\"code\":\"not_found\""},
+        {"OPTIONS /v1/models", "HTTP/1.1 204 "},       {"GET /v1/models/nobody", "\"code\":\"model_not_found\""},
+    };
+    struct hub r = {0};
+    struct sv_buf all;
+    char ask[120];
+    (void)state;
+
+    hub_open(&r, false);
+    sv_buf_init(&all);
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        snprintf(ask, sizeof ask, "%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", list[i].ask);
+        exchange(&r, ask, &all);
+        contains(&all, list[i].says, list[i].ask);
+    }
+    sv_buf_fini(&all);
+    hub_close(&r);
+}
+
 static void lengths_that_differ(void **state)
 {
     struct hub r = {0};
@@ -368,6 +469,7 @@ static void bodies_are_not_headers(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(odd_bodies), cmocka_unit_test(clear_answers), cmocka_unit_test(continuous_usage), cmocka_unit_test(deep_bodies),
-             cmocka_unit_test(streamed_choices_with_logprobs), cmocka_unit_test(head_has_no_body),
+             cmocka_unit_test(streamed_choices_with_logprobs), cmocka_unit_test(head_has_no_body), cmocka_unit_test(streams_to_old_clients),
+             cmocka_unit_test(other_paths),
              cmocka_unit_test(lengths_that_differ), cmocka_unit_test(too_large_is_said_first),
              cmocka_unit_test(bodies_are_not_headers))

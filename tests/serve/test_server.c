@@ -576,6 +576,9 @@ static void keys(void **state)
                  {"Authorization: Bearer alpha\r\n", 200},
                  {"Authorization: Bearer beta\r\n", 200},
                  {"X-Api-Key: gamma\r\n", 200},
+                 {"authorization: bearer alpha\r\n", 200}, /* the scheme's case does not matter */
+                 {"Authorization: BEARER  beta\r\n", 200},
+                 {"Authorization: Beareralpha\r\n", 401},
                  {"Authorization: Bearer alph\r\n", 401},
                  {"Authorization: Bearer alphaa\r\n", 401},
                  {"Authorization: Bearer # ours\r\n", 401},
