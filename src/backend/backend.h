@@ -224,7 +224,7 @@ struct sv_p_head_argmax {
     int32_t *out;
     /* (n_rows) or NULL: about the winner's share of the softmax, never less. For who calibrates it, not for who
      * believes it: a device leaves out logits that are not the best of their stretch of the vocabulary. Only
-     * where the table says head_shares. */
+     * where sv_dev_head_shares says so. */
     float *share;
 };
 
@@ -423,7 +423,8 @@ struct sv_backend {
     const char *name;
     /* Ops queue up and graph_run replays: the engine pads counts to buckets and runs a step ahead. */
     bool has_graphs;
-    bool head_shares; /* head_argmax tells shares when asked */
+    bool head_shares; /* head_argmax tells shares when asked, */
+    bool (*head_shares_of)(const struct sv_dev *, const struct sv_weight *w); /* or with such a head; may be NULL */
     void (*close)(struct sv_dev *);
     int (*reserve)(struct sv_dev *, const struct sv_dev_limits *, struct sv_err *);
     int (*alloc)(struct sv_dev *, void **out, size_t n_bytes, struct sv_err *); /* cleared */
@@ -506,6 +507,8 @@ int sv_dev_host_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_
 void sv_dev_host_free(struct sv_dev *dev, void *p);
 void sv_dev_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total);
 bool sv_dev_approximates(const struct sv_dev *dev);
+/* Whether head_argmax tells shares with this head. */
+bool sv_dev_head_shares(const struct sv_dev *dev, const struct sv_weight *w);
 /* Adds what a product with w reads. Once memory is reserved, for that makes the copies. */
 void sv_dev_add_read(const struct sv_dev *dev, const struct sv_weight *w, struct sv_read_bytes *sum);
 int64_t sv_dev_read_of(const struct sv_dev *dev, const struct sv_read_bytes *b, int32_t n_rows);

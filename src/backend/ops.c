@@ -140,6 +140,11 @@ bool sv_dev_approximates(const struct sv_dev *dev)
     return dev->be->approximates && dev->be->approximates(dev);
 }
 
+bool sv_dev_head_shares(const struct sv_dev *dev, const struct sv_weight *w)
+{
+    return dev->be->head_shares || (dev->be->head_shares_of && dev->be->head_shares_of(dev, w));
+}
+
 void sv_dev_add_read(const struct sv_dev *dev, const struct sv_weight *w, struct sv_read_bytes *sum)
 {
     int64_t lies = sv_weight_read_bytes(w), few = dev->be->few_bytes ? dev->be->few_bytes(dev, w) : 0;
@@ -358,7 +363,7 @@ void sv_op_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
     if (p->n_rows == 0)
         return;
     SV_REQUIRE(p->n_rows > 0 && p->k > 0 && p->x && p->out && p->w.data && p->w.dtype != SV_I32);
-    SV_REQUIRE(p->w.cols == p->k && p->w.rows > 0 && (!p->share || dev->be->head_shares));
+    SV_REQUIRE(p->w.cols == p->k && p->w.rows > 0 && (!p->share || sv_dev_head_shares(dev, &p->w)));
     dev->be->head_argmax(dev, p);
 }
 

@@ -435,7 +435,7 @@ static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, s
     if (!rc && e->cut.cap) {
         e->policy->cuts = true;
         e->policy->ahead = e->pads || e->depth;
-        e->policy->shares_free = sv_dev_backend(e->dev)->head_shares;
+        e->policy->shares_free = sv_dev_backend(e->dev)->head_shares || e->drafter->shares_free;
     }
     /* Held taps outlive pages that slide away, and pointers of graphs are fixed. */
     bool hold = !e->pads && !e->depth && e->drafter->ops->observe;

@@ -131,7 +131,7 @@ static void dflash_propose(struct sv_drafter *d, const struct sv_draft_pass *p)
                                        .n_out = p->n_out,
                                        .out_row = p->out_row,
                                        .out = p->out});
-    if (p->share && !sv_dev_backend(t->dev)->head_shares) {
+    if (p->share && !d->shares_free) {
         propose_shares(f, p);
         return;
     }
@@ -264,6 +264,7 @@ static int open_draft(struct sv_drafter **d, const struct sv_model *target, cons
     f->base.tap_ids = f->cfg.taps;
     f->base.hidden = target->cfg.hidden_size;
     f->base.weight_bytes = f->weights.read_bytes + f->shared.read_bytes;
+    f->base.shares_free = sv_dev_head_shares(target->dev, &f->head);
     f->base.row_bytes = (int64_t)(f->stack.hidden + context_width(f)) *
                         (int64_t)sv_dtype_bytes(sv_dev_act_dtype(target->dev));
     *d = &f->base;

@@ -77,6 +77,7 @@ struct sv_drafter {
     int32_t hidden;         /* the width of a tap */
     int64_t weight_bytes;   /* of its own, as the device keeps them */
     int64_t row_bytes;      /* device scratch that bind takes for each observed row */
+    bool shares_free;       /* proposing tells shares without logits */
 };
 void sv_drafter_close(struct sv_drafter *d); /* NULL is fine */
 

@@ -230,6 +230,11 @@ static bool cpu_approximates(const struct sv_dev *dev)
     return sv_cpu_gemm_bytes((const struct sv_cpu *)(const void *)dev);
 }
 
+static bool cpu_head_shares_of(const struct sv_dev *dev, const struct sv_weight *w)
+{
+    return w->packed && w->approximate && cpu_approximates(dev);
+}
+
 static void cpu_close(struct sv_dev *dev)
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
@@ -252,6 +257,7 @@ static const struct sv_backend cpu_backend = {
     .memory = cpu_memory,
     .upload_weight = sv_cpu_upload_weight,
     .approximates = cpu_approximates,
+    .head_shares_of = cpu_head_shares_of,
     .random_weight = sv_cpu_random_weight,
     .mark = cpu_mark,
     .wait = cpu_wait,

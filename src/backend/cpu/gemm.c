@@ -144,12 +144,14 @@ static size_t lay_out(const struct sv_cpu *cpu, struct sv_cpu_gemm *g, uint8_t *
         size_t own_x = take(&at, ALONE_ELEMENTS * sizeof(float));
         size_t val = take(&at, SV_GEMM_ROWS * sizeof(float));
         size_t id = take(&at, SV_GEMM_ROWS * sizeof(int32_t));
+        size_t lanes = take(&at, g->bytes ? (size_t)rows * sizeof(struct sv_gemm_lanes) : 0);
         if (base)
             g->threads[i] = (struct sv_gemm_thread){.pack_w = base + pack_w,
                                                     .sums = (float *)(void *)(base + sums),
                                                     .own_x = base + own_x,
                                                     .best_val = (float *)(void *)(base + val),
-                                                    .best_id = (int32_t *)(void *)(base + id)};
+                                                    .best_id = (int32_t *)(void *)(base + id),
+                                                     .lanes = (struct sv_gemm_lanes *)(void *)(base + lanes)};
         at += SV_ALIGN; /* threads never share a cache line, nor the same sets of the caches */
     }
     return at;
@@ -229,7 +231,9 @@ static void work(void *arg, int thread, int n_threads)
     struct sv_gemm_thread *t = &g->threads[thread];
     const int64_t units = c->n_units;
     void *packed = g->packed;
-    if (!c->y)
+    if (!c->y && c->item[0].kern == g->bytes)
+        memset(t->lanes, 0xff, (size_t)(c->m1 - c->m0) * sizeof *t->lanes);
+    else if (!c->y)
         for (int32_t r = 0; r < c->m1 - c->m0; r++) {
             t->best_val[r] = NAN;
             t->best_id[r] = 0;
@@ -319,8 +323,14 @@ void sv_cpu_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
 /* ---------------------------------------------------------------- the fused head */
 
 /* Threads hold ascending ranges of ids, so "greater" alone leaves a tie with the lowest id. */
-static int32_t merge(const struct sv_cpu *cpu, int32_t r)
+static int32_t merge(const struct sv_cpu *cpu, int32_t r, float *share)
 {
+#ifndef SV_NO_AVX512
+    const struct sv_gemm_call *c = &cpu->gemm->call;
+    if (c->item[0].kern == cpu->gemm->bytes)
+        return sv_gemm_winner_i8_avx512(c, cpu->gemm->threads, r, share);
+#endif
+    (void)share;
     const struct sv_gemm_thread *t = cpu->gemm->threads;
     float best = NAN;
     int32_t id = -1;
@@ -349,7 +359,7 @@ void sv_cpu_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
         const int32_t me = p->n_rows - m < SV_GEMM_ROWS ? p->n_rows : m + SV_GEMM_ROWS;
         pass(cpu, m, me);
         for (int32_t r = m; r < me; r++) {
-            int32_t id = merge(cpu, r - m);
+            int32_t id = merge(cpu, r - m, p->share ? p->share + r : NULL);
             if (id < 0)
                 sv_cpu_latch(cpu, "logits of row %d are all NaN", r);
             int32_t at = p->out_index ? p->out_index[r] : r;

@@ -47,9 +47,18 @@ struct sv_gemm_thread {
     uint8_t *own_x;  /* packed input of small calls, so that they need no barrier */
     float *best_val; /* (SV_GEMM_ROWS) running maximum; NaN = nothing yet */
     int32_t *best_id;
+    struct sv_gemm_lanes *lanes; /* (SV_GEMM_ROWS) where bytes are multiplied, for their kernel's running maximum */
 };
 
 struct sv_gemm_kern;
+
+/* The best logit of each of 32 stretches of the vocabulary, for one row: lanes of units with an even
+ * number, then of odd ones. All bits set: nothing yet. */
+#define SV_GEMM_STRETCHES 32
+struct sv_gemm_lanes {
+    _Alignas(SV_ALIGN) float val[SV_GEMM_STRETCHES];
+    int32_t id[SV_GEMM_STRETCHES];
+};
 
 /* One part of a call. A cache line each: threads fetch the call from the caller's cache, one line
  * after the other, and that is most of what a small product costs. */
@@ -147,6 +156,10 @@ const struct sv_gemm_kern *sv_gemm_kern_avx2(enum sv_dtype w, bool rounded);
 const struct sv_gemm_kern *sv_gemm_kern_avx512(enum sv_dtype w, bool rounded);
 const struct sv_gemm_kern *sv_gemm_kern_bf16_avx512(void);
 const struct sv_gemm_kern *sv_gemm_kern_i8_avx512(void); /* for packed approximate weights */
+/* It keeps the argmax by stretches; here they become a row's: -1 when all logits are NaN. share: as in struct
+ * sv_p_head_argmax, or NULL. */
+int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_gemm_thread *threads, int32_t r,
+                                 float *share);
 const struct sv_gemm_kern *sv_gemm_kern_amx(void);
 
 #endif

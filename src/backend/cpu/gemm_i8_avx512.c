@@ -12,6 +12,7 @@
 #pragma GCC target("avx512vnni") /* the Makefile's flags name what all *_avx512.c may use */
 #endif
 #include "backend/cpu/gemm.h"
+#include "backend/cpu/vec.h"
 
 #include <immintrin.h>
 #include <math.h>
@@ -171,6 +172,24 @@ struct tile {
 
 #include "backend/cpu/put_avx512.h"
 
+/* Into the stretches' best, without a branch: the first of equals stays, a NaN never enters. */
+UNCHECKED MUST_INLINE void keep(const struct sv_gemm_span *s, int32_t n0, int32_t r0, const int nr, const __m512 *f)
+{
+    const int nn = s->n1 - n0 < UNIT ? s->n1 - n0 : UNIT, at = n0 / UNIT % 2 * UNIT;
+    const __mmask16 lanes = (__mmask16)((1u << nn) - 1);
+    const __m512i id = _mm512_add_epi32(_mm512_set1_epi32(n0), _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5,
+                                                                               4, 3, 2, 1, 0));
+#pragma GCC unroll 16
+    for (int r = 0; r < nr; r++) {
+        struct sv_gemm_lanes *l = s->thread->lanes + r0 + r;
+        const __m512 best = _mm512_load_ps(l->val + at);
+        const __mmask16 real = _mm512_mask_cmp_ps_mask(lanes, f[r], f[r], _CMP_ORD_Q);
+        const __mmask16 more = _mm512_mask_cmp_ps_mask(real, f[r], best, _CMP_NLE_UQ);
+        _mm512_mask_store_ps(l->val + at, more, f[r]);
+        _mm512_mask_store_epi32(l->id + at, more, id);
+    }
+}
+
 UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr)
 {
     const uint8_t *w = t->w;
@@ -208,7 +227,10 @@ UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr
             f[r] = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(
                                      sum[r * nu + u], _mm512_set1_epi32(h->above[r0 + r]))),
                                  _mm512_mul_ps(scale, _mm512_set1_ps(h->scale[r0 + r])));
-        put(t->s, t->n0 + u * UNIT, t->m, nr, f, 1);
+        if (c->y)
+            put(t->s, t->n0 + u * UNIT, t->m, nr, f, 1);
+        else
+            keep(t->s, t->n0 + u * UNIT, r0, nr, f);
     }
 }
 
@@ -241,6 +263,45 @@ static void run(const struct sv_gemm_span *s)
             }
         }
     }
+}
+
+/* Threads hold ascending ranges of ids, so here too the first of equals stays. */
+int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_gemm_thread *threads, int32_t r,
+                                 float *share)
+{
+    const __m512 none = _mm512_set1_ps(-INFINITY);
+    const __m512i no_id = _mm512_set1_epi32(INT32_MAX);
+    __m512 val[2];
+    __m512i id[2];
+    for (int h = 0; h < 2; h++) {
+        val[h] = none;
+        id[h] = no_id;
+        for (int i = 0; i < c->cpu->n_threads; i++) {
+            const struct sv_gemm_lanes *l = threads[i].lanes + r;
+            const __m512 v = _mm512_load_ps(l->val + h * UNIT);
+            const __mmask16 real = _mm512_cmp_ps_mask(v, v, _CMP_ORD_Q);
+            const __mmask16 first = _mm512_mask_cmpeq_epi32_mask(real, id[h], no_id);
+            const __mmask16 more = first | _mm512_mask_cmp_ps_mask(real, v, val[h], _CMP_GT_OQ);
+            val[h] = _mm512_mask_mov_ps(val[h], more, v);
+            id[h] = _mm512_mask_loadu_epi32(id[h], more, l->id + h * UNIT);
+        }
+    }
+    const float top = _mm512_reduce_max_ps(_mm512_max_ps(val[0], val[1]));
+    const __m512 all = _mm512_set1_ps(top);
+    const __m512i at0 = _mm512_mask_mov_epi32(no_id, _mm512_cmp_ps_mask(val[0], all, _CMP_EQ_OQ), id[0]);
+    const __m512i at1 = _mm512_mask_mov_epi32(no_id, _mm512_cmp_ps_mask(val[1], all, _CMP_EQ_OQ), id[1]);
+    const int32_t best = _mm512_reduce_min_epi32(_mm512_min_epi32(at0, at1));
+    if (share) {
+        float v[SV_GEMM_STRETCHES], w[SV_GEMM_STRETCHES];
+        _mm512_storeu_ps(v, val[0]);
+        _mm512_storeu_ps(v + UNIT, val[1]);
+        *share = 1;
+        if (!isinf(top)) { /* else nothing to be said of it */
+            c->cpu->vec->exp_weights(w, v, SV_GEMM_STRETCHES, top, 1);
+            *share = (float)(1 / c->cpu->vec->sum(w, SV_GEMM_STRETCHES));
+        }
+    }
+    return best == INT32_MAX ? -1 : best;
 }
 
 const struct sv_gemm_kern *sv_gemm_kern_i8_avx512(void)
