@@ -10,13 +10,21 @@
 #include "backend/cpu/gemm.h"
 
 #include "backend/cpu/dense.h"
+#include "backend/cpu/vec.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 /* Below this many packed elements every thread packs for itself: cheaper than meeting at a barrier.
  */
 #define ALONE_ELEMENTS 65536
+
+/* From so many rows for each thread on, and up to so many weights, threads share out rows instead of weights where weights
+ * stand packed: each reads all of them, which its products hide, and what a row goes through from one product to the next
+ * stays in one core's cache. Between cores that share no cache a line takes 0.15 us. */
+#define OWN_ROWS 4
+#define OWN_ELEMENTS (1 << 20)
 
 struct sv_cpu_gemm {
     const struct sv_gemm_kern *kern[SV_F16 + 1]; /* by weight type */
@@ -144,6 +152,7 @@ static size_t lay_out(const struct sv_cpu *cpu, struct sv_cpu_gemm *g, uint8_t *
         size_t own_x = take(&at, ALONE_ELEMENTS * sizeof(float));
         size_t val = take(&at, SV_GEMM_ROWS * sizeof(float));
         size_t id = take(&at, SV_GEMM_ROWS * sizeof(int32_t));
+        size_t call = take(&at, sizeof(struct sv_gemm_call));
         size_t lanes = take(&at, g->bytes ? (size_t)rows * sizeof(struct sv_gemm_lanes) : 0);
         if (base)
             g->threads[i] = (struct sv_gemm_thread){.pack_w = base + pack_w,
@@ -151,6 +160,7 @@ static size_t lay_out(const struct sv_cpu *cpu, struct sv_cpu_gemm *g, uint8_t *
                                                     .own_x = base + own_x,
                                                     .best_val = (float *)(void *)(base + val),
                                                     .best_id = (int32_t *)(void *)(base + id),
+                                                     .call = (struct sv_gemm_call *)(void *)(base + call),
                                                      .lanes = (struct sv_gemm_lanes *)(void *)(base + lanes)};
         at += SV_ALIGN; /* threads never share a cache line, nor the same sets of the caches */
     }
@@ -224,11 +234,30 @@ static void run_units(const struct sv_gemm_call *c, struct sv_gemm_thread *t, co
         inside->leave();
 }
 
+/* All weights times this thread's share of the rows. */
+static void work_rows(const struct sv_gemm_call *c, struct sv_gemm_thread *t, int thread, int n_threads)
+{
+    struct sv_gemm_call *own = t->call;
+    int32_t begin, end;
+    sv_cpu_share(c->m1 - c->m0, thread, n_threads, &begin, &end);
+    if (begin == end)
+        return;
+    memcpy(own, c, offsetof(struct sv_gemm_call, item) + (size_t)c->n_parts * sizeof c->item[0]);
+    own->m0 = c->m0 + begin;
+    own->m1 = c->m0 + end;
+    own->packer->pack(own, t->own_x, 0, 1);
+    run_units(own, t, t->own_x, 0, c->n_units);
+}
+
 static void work(void *arg, int thread, int n_threads)
 {
     struct sv_cpu_gemm *g = arg;
     const struct sv_gemm_call *c = &g->call;
     struct sv_gemm_thread *t = &g->threads[thread];
+    if (c->by_rows) {
+        work_rows(c, t, thread, n_threads);
+        return;
+    }
     const int64_t units = c->n_units;
     void *packed = g->packed;
     if (!c->y && c->item[0].kern == g->bytes)
@@ -304,6 +333,8 @@ static void pass(struct sv_cpu *cpu, int32_t m0, int32_t m1)
     c->m0 = m0;
     c->m1 = m1;
     c->pack_alone = (int64_t)((m1 - m0 + 15) & ~15) * sv_gemm_kpad(c->k) <= ALONE_ELEMENTS;
+    c->by_rows = c->y && c->packer && c->pack_alone && cpu->gemm->packs && cpu->n_threads > 1 &&
+                 m1 - m0 >= OWN_ROWS * cpu->n_threads && (int64_t)c->n_units * SV_GEMM_UNIT * c->k <= OWN_ELEMENTS;
     sv_pool_run(cpu->pool, work, cpu->gemm);
 }
 

@@ -39,6 +39,7 @@ enum sv_gemm_form {
     SV_GEMM_X_TILES   /* [16-row block][k / 32][16 pairs of k][columns][2] bf16: AMX's B operand */
 };
 
+struct sv_gemm_call;
 struct sv_gemm_thread {
     uint8_t *pack_w; /* AMX: 2 units x SV_GEMM_KBLOCK of bf16 weights, as tiles, or a dense unit
                         expanded; AVX512-BF16: SV_GEMM_RAW_UNITS units that were not packed at load,
@@ -47,6 +48,7 @@ struct sv_gemm_thread {
     uint8_t *own_x;  /* packed input of small calls, so that they need no barrier */
     float *best_val; /* (SV_GEMM_ROWS) running maximum; NaN = nothing yet */
     int32_t *best_id;
+    struct sv_gemm_call *call;   /* the call as it is for this thread's rows */
     struct sv_gemm_lanes *lanes; /* (SV_GEMM_ROWS) where bytes are multiplied, for their kernel's running maximum */
 };
 
@@ -82,6 +84,7 @@ struct sv_gemm_call {
     int32_t m0, m1; /* output rows of this pass, at most SV_GEMM_ROWS */
     int32_t n_units;
     bool pack_alone;                   /* each thread packs its own copy */
+    bool by_rows;                      /* threads share out rows, not weights */
     const struct sv_gemm_kern *packer; /* the kernel whose form of x must be made, or NULL */
     struct sv_gemm_item item[SV_GEMM_MAX_PARTS];
 };

@@ -115,7 +115,7 @@ const struct sv_cpu_attn_lanes *sv_cpu_attn_bf16_avx512(void); /* not linked wit
 
 /* Runs fn on the pool, or inline when the whole call is too short to be worth waking anybody. The
  * rule depends on sizes only, and no result depends on it. */
-#define SV_CPU_INLINE_NS 1000
+#define SV_CPU_INLINE_NS 500
 static inline void sv_cpu_run(struct sv_cpu *cpu, sv_pool_fn fn, void *arg, int64_t cost_ns)
 {
     if (cpu->n_threads == 1 || cost_ns < SV_CPU_INLINE_NS)
