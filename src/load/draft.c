@@ -1,6 +1,5 @@
 /*
- * draft.c - config.json of DFlash drafts (spec 1.2, 1.4, 1.6, 2.5) and the fit of a pair
- * (spec 6.5).
+ * draft.c - config.json of DFlash drafts and the fit of a pair; the rules: docs/checkpoints.md.
  *
  * Called by engine and cli. Only the plain v1 draft runs; every other dialect is refused by name,
  * because running one of them through the v1 path would work and be wrong. Must not: guess a value

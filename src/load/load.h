@@ -29,7 +29,7 @@ struct sv_host_tensor {
 };
 
 /* All tensors of a directory, sorted by name. Names are canonical: a leading "model." is taken off and
- * the aliases of spec 1.3 (midlayer., encoder.fc, ...) are replaced. */
+ * the aliases that drafts use (midlayer., encoder.fc, ...) are replaced. */
 struct sv_ckpt {
     struct sv_host_tensor *tensors;
     int32_t n_tensors;
@@ -128,7 +128,7 @@ struct sv_gen_config {
 int sv_config_load(struct sv_config *cfg, const char *dir, struct sv_err *err);
 int sv_gen_config_load(struct sv_gen_config *g, const char *dir, struct sv_err *err);
 /* Same for a draft directory; n_target_layers is needed only when target_layer_ids is absent
- * (spec 1.4), 0 = unknown. Refuses dialects of spec 1.6 that are not implemented, by name. */
+ * (it then says which layers are meant), 0 = unknown. Refuses dialects that are not implemented, by name. */
 int sv_draft_config_load(struct sv_draft_config *cfg, const char *dir, int32_t n_target_layers,
                          struct sv_err *err);
 /* The parsing halves, for fuzzing: text is the bytes of config.json. */
@@ -138,7 +138,7 @@ int sv_draft_config_parse(struct sv_draft_config *cfg, const char *text, size_t 
 /* True when DIR/config.json describes a DFlash draft (any variant). */
 bool sv_dir_is_draft(const char *dir);
 
-/* Number of parameters the configuration implies (spec 1.3 for drafts); heads and ties considered. */
+/* Number of parameters the configuration implies (docs/checkpoints.md); heads and ties considered. */
 int64_t sv_config_n_params(const struct sv_config *cfg);
 int64_t sv_draft_config_n_params(const struct sv_draft_config *cfg);
 /* Every expected tensor is there with its shape, no other tensor is, and the parameter count agrees.
@@ -147,7 +147,7 @@ int64_t sv_draft_config_n_params(const struct sv_draft_config *cfg);
 int sv_ckpt_check_target(const struct sv_ckpt *c, const struct sv_config *cfg, struct sv_err *err);
 int sv_ckpt_check_draft(const struct sv_ckpt *c, const struct sv_draft_config *cfg,
                         struct sv_err *err);
-/* Does this draft fit this target (spec 6.5)? The reason for a refusal is in err. */
+/* Does this draft fit this target (docs/checkpoints.md)? The reason for a refusal is in err. */
 int sv_pair_check(const struct sv_config *target, const struct sv_draft_config *draft,
                   struct sv_err *err);
 

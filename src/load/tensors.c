@@ -2,7 +2,7 @@
  * tensors.c - does a checkpoint hold exactly the tensors that its configuration implies?
  *
  * Called by model and cli after opening. The expected names and shapes come from arch.c's tables,
- * the total from the closed formula of spec 1.3: two statements of the same thing, compared. Must
+ * the total from the closed formula of docs/checkpoints.md: two statements of the same thing, compared. Must
  * not: skip a tensor that nobody asked for; silently ignored tensors are how wrong models run.
  */
 #include "load/impl.h"

@@ -55,7 +55,7 @@ int sv_acts_open(struct sv_acts *a, struct sv_dev *dev, const struct sv_act_size
                  struct sv_err *err);
 void sv_acts_close(struct sv_acts *a, struct sv_dev *dev);
 
-/* Residual streams to copy out: tap k is the stream after layer id[k] (spec 2.2), written to
+/* Residual streams to copy out: tap k is the stream after layer id[k], written to
  * out + row * n * hidden + k * hidden. Ids ascend. */
 struct sv_taps {
     int32_t n;

@@ -1,6 +1,6 @@
 /*
  * dflash.c - the DFlash v1 drafter: one non-causal pass over [anchor, mask, mask, ...] whose layers attend
- * to context K/V made from the target's own hidden states (spec section 2).
+ * to context K/V made from the target's own hidden states.
  *
  * Called by engine through spec.h. Borrows the target's embedding and head. Owns its checkpoint, weights
  * and scratch. Must not: write context K/V of rows that were not committed, or be opened for a target it

@@ -1,5 +1,4 @@
-/* test_draft.c - draft configurations: the rules of spec 1.2 to 1.6 and 2.5, and the fit of a pair.
- */
+/* test_draft.c - draft configurations: the rules of docs/checkpoints.md, and the fit of a pair. */
 #include "load/fake.h"
 #include "testing.h"
 
