@@ -174,48 +174,41 @@ static void sweep_units(struct sv_cuda *cu, const struct stack *s)
         }
 }
 
-static int small(struct sv_cuda *cu)
+static void small_product(struct sv_cuda *cu, const struct shape *s, int32_t n)
 {
-    static const int32_t counts[] = {3, 40, 200, 300, 512};
-    static const char *const names[] = {"qkv", "o", "demo_qkv", "odd_out_f32"};
-    int launched = 0;
-    for (int i = 0; i < N_SHAPES; i++)
-        for (int j = 0; j < 4; j++) {
-            const struct shape *s = &shapes[i];
-            if (strcmp(s->name, names[j]))
-                continue;
-            struct made m;
-            make_shape(cu, s, &m);
-            bf16 *x = make_random((size_t)512 * s->k, 3, 1.0f), *y;
-            OK(cudaMalloc((void **)&y, (size_t)512 * m.cols * 4));
-            for (int c = 0; c < 5; c++, launched++)
-                run(cu, s, &m, counts[c], x, s->k, y, m.cols);
-            OK(cudaStreamSynchronize(cu->stream));
-            cudaFree(x), cudaFree(y);
-            free_shape(&m);
-        }
-    const struct shape gated = {"gated", 320, 2, {896, 896}, false, false, false, false},
-                       head = {"head", 320, 1, {26000}, false, false, false, false};
     struct made m;
-    make_shape(cu, &gated, &m);
-    bf16 *x = make_random((size_t)512 * 320, 3, 1.0f), *y;
-    OK(cudaMalloc((void **)&y, (size_t)512 * 896 * 2));
-    for (int c = 0; c < 5; c++, launched++)
-        run_gated(cu, &m, 320, counts[c], x, 320, y);
-    OK(cudaStreamSynchronize(cu->stream));
-    free_shape(&m);
-    make_shape(cu, &head, &m);
-    for (int c = 0; c < 5; c++, launched++) {
+    make_shape(cu, s, &m);
+    bf16 *x = make_random((size_t)n * s->k, 3, 1.0f), *y;
+    OK(cudaMalloc((void **)&y, (size_t)n * m.cols * 4));
+    if (s->y_f32) {
         struct sv_p_head_argmax h = {};
-        h.n_rows = counts[c];
-        h.k = 320;
+        h.n_rows = n;
+        h.k = s->k;
         h.x = x;
         h.w = m.part[0].w;
         h.out = (int32_t *)(void *)y;
         sv_cuda_head_argmax((struct sv_dev *)cu, &h);
+    } else if (s->n_parts == 2) {
+        run_gated(cu, &m, s->k, n, x, s->k, y);
+    } else {
+        run(cu, s, &m, n, x, s->k, y, m.cols);
     }
     OK(cudaStreamSynchronize(cu->stream));
-    printf("%d products\n", launched);
+    printf("%s, %d rows\n", s->name, n);
+    fflush(stdout);
+    cudaFree(x), cudaFree(y);
+    free_shape(&m);
+}
+
+static int small(struct sv_cuda *cu)
+{
+    static const struct shape all[] = {{"units", 320, 1, {320}, true, false, false, false},
+                                       {"gated", 320, 2, {896, 896}, false, false, false, false},
+                                       {"head", 320, 1, {2600}, false, true, false, false},
+                                       {"pairs and halves", 2048, 1, {4096}, true, false, false, false}};
+    for (int i = 0; i < 4; i++)
+        for (int32_t n = 20; n <= 320; n += 300)
+            small_product(cu, &all[i], n);
     return 0;
 }
 

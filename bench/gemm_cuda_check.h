@@ -247,10 +247,10 @@ template <typename T> static long check_shape(struct sv_cuda *cu, const struct s
     unsigned long long inside = 0, outside = 0;
     static const int32_t some[] = {1,   2,   3,   7,   8,   9,   15,  16,  17,  31,   32,
                                    33,  48,  63,  64,  65,  80,  96,  97,  112, 127,  128,
-                                   129, 160, 191, 192, 193, 255, 256, 257, 512, 1000, 4096};
+                                   129, 160, 191, 192, 193, 224, 225, 256, 257, 512, 1000, 4096};
     /* Then both ways for many rows, whatever the built-in choice. */
     static const int32_t wholes[] = {257, 384, 600, 1000};
-    enum { SOME = sizeof some / sizeof *some, BIG_FROM = 29, WHOLES = 4 };
+    enum { SOME = sizeof some / sizeof *some, BIG_FROM = 30, WHOLES = 4 };
     const int32_t n_plain = s->all_counts ? 256 + SOME - BIG_FROM : SOME;
     const int32_t n_tries = n_plain + (cu->set == SV_CUDA_SM90 ? WHOLES * 2 : 0);
     /* All twice where pieces may go through clusters and through L2. */
@@ -369,7 +369,7 @@ static long check_gated(struct sv_cuda *cu, int32_t k, int32_t d, bool bias, int
     long failed = !(error < 8e-3);
     static const int32_t some[] = {1,   2,   3,   7,   8,   9,   15,  16,  17,   31,  32,  33,
                                    48,  63,  64,  65,  80,  96,  97,  112, 127,  128, 129, 160,
-                                   191, 192, 193, 255, 256, 257, 384, 600, 1000, 2048};
+                                   191, 192, 193, 224, 225, 256, 257, 384, 600, 1000, 2048};
     enum { SOME = sizeof some / sizeof *some };
     int32_t tried = 0, worst_n = 0;
     for (int32_t i = 0; i < SOME * 6; i++) {

@@ -108,23 +108,19 @@ static struct heat time_hot(struct sv_cuda *cu, const struct stack *s, int32_t n
     return h;
 }
 
-/* What is held against what: variants of one thing by turns, twice. */
 static const struct hot_way {
     const char *name, *variant;
     int what;
     int32_t halves, whole;
 } hot_ways[] = {
     {"layer gated+3 small", "built-in", ALL | FUSED | WITH_GLUE, 0, 0},
-    {"layer gated+3 small", "no halves of k", ALL | FUSED | WITH_GLUE, -1, 0},
     {"qkv", "built-in", 1, 0, 0},
-    {"qkv", "no halves of k", 1, -1, 0},
     {"o", "built-in", 2, 0, 0},
-    {"o", "no halves of k", 2, -1, 0},
     {"gate_up gated", "built-in", 4 | FUSED, 0, 0},
     {"down", "built-in", 8, 0, 0},
-    {"down", "no halves of k", 8, -1, 0},
     {"head_argmax", "built-in", WITH_HEAD, 0, 0},
     {"head_argmax", "passes", WITH_HEAD, -1, -1},
+    {"layer gated+3 small", "no halves of k", ALL | FUSED | WITH_GLUE, -1, 0},
 };
 
 /* Busy first, until the card's power is what it allows over a second. rows: the counts, or none for the usual. */
@@ -136,9 +132,7 @@ static void hot(struct sv_cuda *cu, struct stack *s, double busy, int n_rows, ch
     printf("rows: us, mJ, W, GHz, share of what the tensor cores do at that clock; of a layer\n");
     for (int i = 0; i < (n_rows ? n_rows : 4); i++) {
         const int32_t n = n_rows ? atoi(rows[i]) : counts[i];
-        for (int j = 0; j < 2 * N; j++) {
-            /* 0 1 0 1 2 3 2 3 ...: two neighbours by turns. */
-            const int w = j / 4 * 2 + j % 2 < N ? j / 4 * 2 + j % 2 : N - 1;
+        for (int w = 0; w < N; w++) {
             if (n <= 256 && (hot_ways[w].halves || hot_ways[w].whole))
                 continue;
             const int layers = hot_ways[w].what & ALL ? LAYERS : 1, bits = hot_ways[w].what & (ALL | WITH_HEAD);
