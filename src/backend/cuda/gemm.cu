@@ -86,7 +86,7 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
         !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p, units * bands * sizeof *g->arrived, err)))
         g->arrived = (uint32_t *)p;
     if (!rc && !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p,
-                                    sizeof *g->best * SV_GEMM_BEST_SLOTS * SV_GEMM_PASS, err)))
+                                    sizeof *g->best * SV_GEMM_BEST_SLOTS * SV_GEMM_BEST_ROWS, err)))
         g->best = (uint64_t *)p;
     if (!rc && cu->set == SV_CUDA_SM90 && most > (int32_t)SV_GEMM_PASS &&
         !(rc = sv_cuda_alloc((struct sv_dev *)cu, &p, 2 * units * SV_GEMM_STASH, err)))
@@ -206,7 +206,8 @@ static void run_rows(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t 
 {
     a->n_rows = n_rows;
     a->y = y;
-    if (cu->set == SV_CUDA_SM90 && !a->bytes && sv_gemm_sm90_halves(cu, x, ldx, k, a))
+    if (cu->set == SV_CUDA_SM90 && (a->bytes ? sv_gemm_fp8_halves(cu, x, ldx, k, a)
+                                             : sv_gemm_sm90_halves(cu, x, ldx, k, a)))
         return;
     if (cu->set == SV_CUDA_SM90 && (a->bytes ? sv_gemm_fp8_whole(cu, x, ldx, k, a)
                                              : sv_gemm_sm90_whole(cu, x, ldx, k, a)))
@@ -316,6 +317,13 @@ void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p)
     run_all(cu, p->n_rows, p->x, p->ldx, p->k, &a, p->out);
 }
 
+/* More rows than a pass has in one launch, which reads the weights once; false: nothing done. In 8 bits passes take less. */
+static bool head_at_once(struct sv_cuda *cu, const __nv_bfloat16 *x, int32_t n, int32_t k, struct sv_gemm_args *a)
+{
+    a->n_rows = n;
+    return cu->set == SV_CUDA_SM90 && !a->bytes && n > pass_rows(cu) && sv_gemm_sm90_whole(cu, x, k, k, a);
+}
+
 void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
@@ -329,13 +337,18 @@ void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
         add_part(cu, &a, &part, 0, false);
         set_up(cu, &a, p->k);
     }
-    for (int32_t m = 0; m < p->n_rows; m += pass_rows(cu)) {
-        const int32_t n = p->n_rows - m < pass_rows(cu) ? p->n_rows - m : pass_rows(cu);
+    for (int32_t m = 0, n; m < p->n_rows; m += n) {
+        n = p->n_rows - m < (int32_t)SV_GEMM_BEST_ROWS ? p->n_rows - m : (int32_t)SV_GEMM_BEST_ROWS;
+        const __nv_bfloat16 *x = (const __nv_bfloat16 *)p->x + (int64_t)m * p->k;
+        if (tensor && head_at_once(cu, x, n, p->k, &a)) {
+            sv_gemm_best_pick(cu, p, m, n, a.n_slots);
+            continue;
+        }
+        n = n < pass_rows(cu) ? n : pass_rows(cu);
         if (!tensor) {
             sv_gemm_plain_best(cu, p, m, n);
             continue;
         }
-        const __nv_bfloat16 *x = (const __nv_bfloat16 *)p->x + (int64_t)m * p->k;
         a.n_rows = n;
         if (a.bytes)
             bytes_of(cu, x, p->k, p->k, n, &a);

@@ -19,6 +19,7 @@ enum {
     SV_GEMM_WIDE_PASS = 512,   /* likewise where thread blocks take half of k each (sm_90) */
     SV_GEMM_STASH = 131072,    /* bytes of a thread block's stash */
     SV_GEMM_BEST_SLOTS = 2048, /* candidates of a row in a fused head, at most */
+    SV_GEMM_BEST_ROWS = SV_GEMM_WIDE_PASS, /* rows of x of a fused head in one launch, at most */
     SV_GEMM_FP8_ROWS = 2048,   /* rows of x that are in 8 bits at once */
 };
 
@@ -73,7 +74,8 @@ struct sv_gemm_args {
     float4 *pieces;    /* partial sums of blocks shared between units */
     float4 *stash;     /* sm_90, above SV_GEMM_PASS rows: sums of a thread block that its registers cannot hold */
     uint32_t *arrived; /* (n_units, 4) pieces written; 0 between launches */
-    uint64_t *best;    /* (SV_GEMM_BEST_SLOTS, SV_GEMM_PASS) keys of the fused head */
+    uint64_t *best;    /* (SV_GEMM_BEST_SLOTS, SV_GEMM_BEST_ROWS) keys of the fused head */
+    int32_t n_slots;   /* of these, that a launch of whole products has filled */
     struct sv_gemm_item part[SV_GEMM_MAX_PARTS];
 };
 
@@ -164,6 +166,7 @@ bool sv_gemm_encode_x(struct sv_cuda *cu, void *out, const void *x, int64_t ldx,
 /* ---- gemm_fp8_sm90.cu: likewise, where weights and x are in 8 bits. Bits of their own. */
 int sv_gemm_fp8_open(struct sv_cuda *cu, struct sv_err *err);
 void sv_gemm_fp8(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a);
+bool sv_gemm_fp8_halves(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a);
 bool sv_gemm_fp8_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a);
 /* ---- gemm_dense_sm90.cu: few rows, where all parts have dense weights; false: nothing done. The same bits as
  * sv_gemm_sm90. */

@@ -9,5 +9,6 @@
 
 #define SV_GEMM_FP8 1
 #define sv_gemm_sm90 sv_gemm_fp8
+#define sv_gemm_sm90_halves sv_gemm_fp8_halves
 #define sv_gemm_sm90_whole sv_gemm_fp8_whole
 #include "backend/cuda/gemm_sm90.cu"

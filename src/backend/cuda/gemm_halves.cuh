@@ -92,7 +92,7 @@ static __device__ __forceinline__ void produce_half(const CUtensorMap *map,
                 }
         }
         if (has_x)
-            copy_x<1>(stage + R::W, map, (k0 + i - early) * SV_TILE, own.row, full, keep);
+            copy_x<1>(stage + R::W, map, (k0 + i - early) * X_COLS, own.row, full, keep);
         if (++s == early) {
             s = 0;
             parity ^= i >= 2 * early;
@@ -101,7 +101,7 @@ static __device__ __forceinline__ void produce_half(const CUtensorMap *map,
 }
 
 /* The c-th 16 rows of x, of which this block has acc and the other block o. */
-template <int N>
+template <int N, enum ending END>
 static __device__ __forceinline__ void put_sum(const float (&acc)[N / 2], int c, const float4 (&o)[2],
                                                const struct sv_gemm_args &a, const struct slab &own,
                                                const struct spot &s)
@@ -114,17 +114,39 @@ static __device__ __forceinline__ void put_sum(const float (&acc)[N / 2], int c,
         v[4 * h + 2] = acc[8 * c + 4 * h + 2] + o[h].z;
         v[4 * h + 3] = acc[8 * c + 4 * h + 3] + o[h].w;
     }
-    put<true, true, false>(v, a, s, own.row + c * 16, 0);
+    put<true, true, false, END>(v, a, s, own.row + c * 16, 0);
+}
+
+/* FP8: those of this lane's two weight rows, and where those of rows of x lie. */
+static __device__ __forceinline__ void spot_scales(struct spot &s, const struct sv_gemm_item &it, const float *x_scale)
+{
+    const int32_t row = s.row0 + (threadIdx.x & 31) / 4;
+    s.w0 = __ldg(it.scale + row);
+    s.w1 = __ldg(it.scale + row + 8);
+    s.x_scale = x_scale;
+}
+
+/* What a block finishes: the MINE-th 16 rows of x and on. */
+template <int N, int WARPS, int MINE, enum ending END>
+static __device__ __forceinline__ void half_put(const float (&acc)[N / 2], const struct sv_gemm_args &a,
+                                                const struct pair_side &p, const struct slab &own, const struct spot &s)
+{
+#pragma unroll
+    for (int c = 0; c < N / 32; c++)
+        if ((MINE + c) * 16 < own.n_rows) {
+            const uint32_t at = pair_at<WARPS>(p, (uint32_t)c);
+            const float4 o[2] = {near_load(at), near_load(at + 512)};
+            put_sum<N, END>(acc, MINE + c, o, a, own, s);
+        }
 }
 
 /* As pair_exchange, but the upper half of k finishes the upper half of N, and what a block finishes it adds to what it
  * holds. The halves need not have equally many tiles: there_begin is where the other's ring goes on. */
 template <int N, enum way WAY, int UPPER>
-static __device__ __forceinline__ void
-half_exchange(const float (&acc)[N / 2], const struct sv_gemm_args &a, const struct pair_side &p,
-              uint32_t there_begin, const struct slab &own, const struct spot &s)
+static __device__ __forceinline__ void half_send(const float (&acc)[N / 2], const struct sv_gemm_args &a,
+                                                 const struct pair_side &p, uint32_t there_begin, const struct slab &own)
 {
-    constexpr int WARPS = consumers_of(WAY) / 32, C = N / 32, SEND = UPPER ? 0 : C, MINE = C - SEND;
+    constexpr int WARPS = consumers_of(WAY) / 32, C = N / 32, SEND = UPPER ? 0 : C;
     struct pair_side there = p;
     there.begin = there_begin;
     const uint32_t far_got = far_addr(p.got, 1 - UPPER);
@@ -140,15 +162,16 @@ half_exchange(const float (&acc)[N / 2], const struct sv_gemm_args &a, const str
             }
         }
     SV_MARK(a, 3);
+}
+
+template <int N, enum way WAY, int UPPER>
+static __device__ __forceinline__ void half_finish(const float (&acc)[N / 2], const struct sv_gemm_args &a,
+                                                   const struct pair_side &p, const struct slab &own, const struct spot &s)
+{
+    constexpr int WARPS = consumers_of(WAY) / 32, MINE = UPPER ? N / 32 : 0;
     bar_wait(p.got, 0);
     SV_MARK(a, 4);
-#pragma unroll
-    for (int c = 0; c < C; c++)
-        if ((MINE + c) * 16 < own.n_rows) {
-            const uint32_t at = pair_at<WARPS>(p, (uint32_t)c);
-            const float4 o[2] = {near_load(at), near_load(at + 512)};
-            put_sum<N>(acc, MINE + c, o, a, own, s);
-        }
+    FOR_ENDING(false, a, s, (half_put<N, WARPS, MINE, END>(acc, a, p, own, s)));
 }
 
 template <int N, enum way WAY>
@@ -156,7 +179,8 @@ static __device__ __forceinline__ void consume_half(const struct sv_gemm_args &a
                                                     struct tail *tail, const struct slab &own)
 {
     typedef ring<N, WAY> R;
-    constexpr int KEPT = WAY == HALVES && N <= 192 ? N : 8; /* the first piece, in registers */
+    /* Of the first piece: in registers what there is room for, which the upper half of k sends first; the rest in the stash. */
+    constexpr int THREADS = consumers_of(WAY), KEPT = WAY != HALVES ? 8 : N <= 192 ? N : N / 2;
     const int warp = threadIdx.x / 32, wg = threadIdx.x / 128;
     const int32_t n_pieces = a.n_sharers / 2, first = own.half * n_pieces;
     int32_t band = own.band + wg;
@@ -164,7 +188,12 @@ static __device__ __forceinline__ void consume_half(const struct sv_gemm_args &a
     const bool present = band < it.n_bands;
     struct place at = {0, 0};
     float acc[N / 2], kept[KEPT / 2];
+    float *const x_scale = tail->x_scale[0];
     sv_pdl_wait();
+    if (FP8) {
+        fetch_x_scales(a, x_scale, own.row, N, consumers_of(WAY));
+        consumers_sync<WAY>();
+    }
     if ((threadIdx.x & 31) == 0)
         bar_expect(smem_u32(&tail->got[warp]),
                    present ? (uint32_t)min(N / 32, max(0, (own.n_rows + 15) / 16 - own.half * (N / 32))) * 1024 : 0);
@@ -176,15 +205,17 @@ static __device__ __forceinline__ void consume_half(const struct sv_gemm_args &a
         for (int e = 0; e < N / 2; e++)
             acc[e] = 0.0f;
         sum_tiles<N, WAY>(acc, at, n, present, last, a, smem, tail, wg, -1);
-        if constexpr (KEPT == N) {
-            fold_piece<N>(acc, kept, i == 0);
-        } else if (WAY == HALVES && n_pieces > 1) {
-            if (last)
-                stash_add<N, consumers_of(WAY)>(acc, a);
-            else
-                stash_put<N, consumers_of(WAY)>(acc, a);
+        if (WAY == HALVES && n_pieces > 1) {
+            if (KEPT < N && !last)
+                stash_put<N, THREADS, KEPT>(acc, a);
+#pragma unroll
+            for (int e = 0; e < KEPT / 2; e++) {
+                acc[e] = last ? kept[e] + acc[e] : acc[e];
+                kept[e] = acc[e];
+            }
         }
     }
+    const bool stashed = WAY == HALVES && KEPT < N && n_pieces > 1;
     SV_MARK(a, 2);
     const struct pair_side side = {(uint32_t)own.half,
                                    smem,
@@ -194,13 +225,22 @@ static __device__ __forceinline__ void consume_half(const struct sv_gemm_args &a
                                    smem_u32(&tail->got[warp])};
     const int32_t lower = piece_start(a, n_pieces), there = own.half ? lower : a.split.n_k - lower;
     const uint32_t there_begin = (uint32_t)(there % a.n_stages) * R::STAGE;
-    const struct spot spot = spot_in(it, band, tail->patch[warp]);
-    if (!present)
+    struct spot spot = spot_in(a, it, band, tail->patch[warp]);
+    if (FP8 && present)
+        spot_scales(spot, it, x_scale - own.row);
+    if (!present) {
         bar_wait(side.ready, 0); /* the other block's word must find this one here */
-    else if (own.half)
-        half_exchange<N, WAY, 1>(acc, a, side, there_begin, own, spot);
-    else
-        half_exchange<N, WAY, 0>(acc, a, side, there_begin, own, spot);
+    } else if (own.half) {
+        half_send<N, WAY, 1>(acc, a, side, there_begin, own);
+        if (stashed)
+            stash_add<N, THREADS, KEPT>(acc, a);
+        half_finish<N, WAY, 1>(acc, a, side, own, spot);
+    } else {
+        if (stashed)
+            stash_add<N, THREADS, KEPT>(acc, a);
+        half_send<N, WAY, 0>(acc, a, side, there_begin, own);
+        half_finish<N, WAY, 0>(acc, a, side, own, spot);
+    }
 }
 
 #endif

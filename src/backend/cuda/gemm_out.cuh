@@ -70,14 +70,25 @@ struct spot {
     float b0, b1; /* bias of this lane's two rows */
     float w0, w1; /* FP8: their scales */
     const float *x_scale; /* FP8: of rows of x, counted as y's are */
+    __nv_bfloat16 *to;    /* PLAIN: this lane's columns of row 0 of y */
     uint8_t *patch;
     /* Gated products: the other warp's patches, which of the two this is, and their barrier. */
     const uint8_t *mate;
     int32_t is_up, pair;
 };
 
-static __device__ __forceinline__ struct spot spot_in(const struct sv_gemm_item &it, int32_t band,
-                                                      uint8_t *patch)
+/* How a warp ends, decided once. PLAIN: bf16 results, all 16 weight rows there, aligned. BEST: the best logit. */
+enum ending { PLAIN, BEST, ANY };
+
+static __device__ __forceinline__ enum ending ending_of(const struct sv_gemm_args &a, const struct spot &s)
+{
+    if (a.mode == SV_GEMM_ARGMAX)
+        return BEST;
+    return a.mode != SV_GEMM_F32 && s.it->wide && s.row0 + 16 <= s.it->n_out ? PLAIN : ANY;
+}
+
+static __device__ __forceinline__ struct spot spot_in(const struct sv_gemm_args &a, const struct sv_gemm_item &it,
+                                                      int32_t band, uint8_t *patch)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3;
     struct spot s = {};
@@ -85,6 +96,7 @@ static __device__ __forceinline__ struct spot spot_in(const struct sv_gemm_item 
     s.row0 = band * SV_TILE + warp * 16;
     s.b0 = sv_gemm_bias(*s.it, s.row0 + lane / 4);
     s.b1 = sv_gemm_bias(*s.it, s.row0 + lane / 4 + 8);
+    s.to = (__nv_bfloat16 *)a.y + it.col0 + s.row0 + (lane & 1) * 8;
     s.patch = patch;
     return s;
 }
@@ -92,7 +104,7 @@ static __device__ __forceinline__ struct spot spot_in(const struct sv_gemm_item 
 static __device__ __forceinline__ struct spot spot_of(const struct sv_gemm_args &a, int32_t block,
                                                       int32_t band, uint8_t *patch)
 {
-    return spot_in(a.part[sv_gemm_part_of(a, block)], band, patch);
+    return spot_in(a, a.part[sv_gemm_part_of(a, block)], band, patch);
 }
 
 /* For a gated product: this warp's 16 rows of gate or up, from row0 on. patches: those of warp 0; mate: how
@@ -107,6 +119,7 @@ static __device__ __forceinline__ struct spot spot_gated(const struct sv_gemm_ar
     s.row0 = row0;
     s.b0 = sv_gemm_bias(*s.it, s.row0 + lane / 4);
     s.b1 = sv_gemm_bias(*s.it, s.row0 + lane / 4 + 8);
+    s.to = (__nv_bfloat16 *)a.y + row0 + (lane & 3) * 4;
     s.patch = patches + warp * 2 * SV_PATCH_BYTES;
     s.mate = s.patch + (is_up ? -mate : mate) * 2 * SV_PATCH_BYTES;
     s.is_up = is_up;
@@ -177,7 +190,8 @@ static __device__ __forceinline__ void lay_out(const float (&v)[8], const struct
     }
 }
 
-template <bool PAIR, bool STMATRIX>
+/* END: PLAIN or ANY, in store_gated too. */
+template <bool PAIR, bool STMATRIX, enum ending END>
 static __device__ __forceinline__ void store_act(const float (&v)[8], const struct sv_gemm_args &a,
                                                  const struct spot &s, int32_t token0)
 {
@@ -186,15 +200,20 @@ static __device__ __forceinline__ void store_act(const float (&v)[8], const stru
     lay_out<PAIR, STMATRIX>(v, s, s.patch);
     __syncwarp();
     const int32_t token = token0 + (lane >> 1);
-    if (token < a.n_rows && (PAIR || lane < 16))
-        put8(a, *s.it, token, s.row0 + (lane & 1) * 8, *(const uint4 *)(s.patch + lane * 16));
+    if (token >= a.n_rows || !(PAIR || lane < 16))
+        return;
+    const uint4 v8 = *(const uint4 *)(s.patch + lane * 16);
+    if (END == PLAIN)
+        *(uint4 *)(s.to + token * a.ldy) = v8;
+    else
+        put8(a, *s.it, token, s.row0 + (lane & 1) * 8, v8);
 }
 
 /* Gate and up of the same places lie in two warps. Each lays its own out, rounded; after a barrier each stores
  * half of the rows of x. Both are called with the same token0, a multiple of 16. Patches are used by turns,
  * two of them, so that one barrier a call is enough as long as token0 grows by 16 from call to call; a
  * pair_sync has to come before it jumps (gated_end). */
-template <bool PAIR, bool STMATRIX>
+template <bool PAIR, bool STMATRIX, enum ending END>
 static __device__ __forceinline__ void store_gated(const float (&v)[8],
                                                    const struct sv_gemm_args &a,
                                                    const struct spot &s, int32_t token0)
@@ -215,6 +234,10 @@ static __device__ __forceinline__ void store_gated(const float (&v)[8],
         o[i] = pack2(sv_silu_mul_fast(__uint_as_float(gs[i] << 16), __uint_as_float(us[i] << 16)),
                      sv_silu_mul_fast(__uint_as_float(gs[i] & 0xffff0000u),
                                       __uint_as_float(us[i] & 0xffff0000u)));
+    if (END == PLAIN) {
+        *(uint2 *)(s.to + token * a.ldy) = make_uint2(o[0], o[1]);
+        return;
+    }
     __nv_bfloat16 *y = (__nv_bfloat16 *)a.y + token * a.ldy + row;
     if (s.it->wide && row + 4 <= s.it->n_out) {
         *(uint2 *)y = make_uint2(o[0], o[1]);
@@ -254,7 +277,7 @@ static __device__ __forceinline__ void store_f32(const float *v, const struct sv
 /* Each warp of the grid has a line of keys, one for each row of x: the best logit it has seen. */
 static __device__ __forceinline__ uint64_t *best_line(const struct sv_gemm_args &a, int n_warps)
 {
-    return a.best + (size_t)(blockIdx.x * n_warps + threadIdx.x / 32) * SV_GEMM_PASS;
+    return a.best + (size_t)(blockIdx.x * n_warps + threadIdx.x / 32) * SV_GEMM_BEST_ROWS;
 }
 
 static __device__ __forceinline__ void best_clear(const struct sv_gemm_args &a, int n_warps)
@@ -270,18 +293,21 @@ static __device__ __forceinline__ void keep_best(const float *v, const struct sv
 {
     const int lane = threadIdx.x & 31;
     const int32_t row = s.row0 + lane / 4;
+    const uint32_t column = 0x11111111u << (lane & 3); /* the lanes that hold the same row of x */
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const int32_t token = token0 + 2 * (lane & 3) + e;
-        uint64_t key = row < s.it->n_out ? sv_best_key(v[e] + s.b0, row) : 0;
-        if (row + 8 < s.it->n_out)
-            key = sv_best_of(key, sv_best_key(v[2 + e] + s.b1, row + 8));
+        const float low = row < s.it->n_out ? v[e] + s.b0 : NAN, high = row + 8 < s.it->n_out ? v[2 + e] + s.b1 : NAN;
+        float most = fmaxf(low, high); /* NaN loses */
 #pragma unroll
         for (int step = 4; step < 32; step *= 2)
-            key = sv_best_of(key, __shfl_xor_sync(0xffffffffu, key, step));
+            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+        const uint32_t lows = __ballot_sync(0xffffffffu, low == most) & column,
+                       highs = __ballot_sync(0xffffffffu, high == most) & column;
+        const int32_t first = lows ? (__ffs((int)lows) - 1) / 4 : (__ffs((int)highs) - 1) / 4 + 8;
         /* Sent off: nobody waits for what lies there. */
         if (lane < 4 && token < a.n_rows)
-            asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(line + token), "l"(key)
+            asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(line + token), "l"(sv_best_key(most, s.row0 + first))
                          : "memory");
     }
 }
@@ -296,8 +322,8 @@ static __device__ __forceinline__ void unscale(float *v, const struct spot &s, i
     v[3] *= s.w1 * x[1];
 }
 
-/* 16 weight rows by 16 rows of x (8 when not PAIR) in the way the call asks for. */
-template <bool PAIR, bool STMATRIX, bool GATED>
+/* 16 weight rows by 16 rows of x (8 when not PAIR) in the way the call asks for; END: ending_of. */
+template <bool PAIR, bool STMATRIX, bool GATED, enum ending END>
 static __device__ __forceinline__ void put(float (&v)[8], const struct sv_gemm_args &a,
                                            const struct spot &s, int32_t token0, int n_warps)
 {
@@ -307,23 +333,38 @@ static __device__ __forceinline__ void put(float (&v)[8], const struct sv_gemm_a
             unscale(v + 4, s, token0 + 8);
     }
     if (GATED) {
-        store_gated<PAIR, STMATRIX>(v, a, s, token0);
-    } else if (a.mode == SV_GEMM_ACT) {
-        store_act<PAIR, STMATRIX>(v, a, s, token0);
-    } else if (a.mode == SV_GEMM_F32) {
-        store_f32(v, a, s, token0);
-        if (PAIR)
-            store_f32(v + 4, a, s, token0 + 8);
-    } else {
+        store_gated<PAIR, STMATRIX, END>(v, a, s, token0);
+    } else if (END == BEST) {
         keep_best(v, a, s, token0, best_line(a, n_warps));
         if (PAIR)
             keep_best(v + 4, a, s, token0 + 8, best_line(a, n_warps));
+    } else if (END == PLAIN || a.mode == SV_GEMM_ACT) {
+        store_act<PAIR, STMATRIX, END>(v, a, s, token0);
+    } else {
+        store_f32(v, a, s, token0);
+        if (PAIR)
+            store_f32(v + 4, a, s, token0 + 8);
     }
 }
 
-/* Rows of x from base on. */
-template <int N, bool STMATRIX, bool GATED>
-static __device__ __forceinline__ void put_all(const float (&acc)[N / 2],
+/* Calls f, which says END, for what a warp's end is. */
+#define FOR_ENDING(GATED, a, s, f)                                                                 \
+    do {                                                                                           \
+        const enum ending ending_ = ending_of(a, s);                                               \
+        if (ending_ == PLAIN) {                                                                    \
+            constexpr enum ending END = PLAIN;                                                     \
+            f;                                                                                     \
+        } else if (ending_ == BEST && !(GATED)) {                                                  \
+            constexpr enum ending END = BEST;                                                      \
+            f;                                                                                     \
+        } else {                                                                                   \
+            constexpr enum ending END = ANY;                                                       \
+            f;                                                                                     \
+        }                                                                                          \
+    } while (0)
+
+template <int N, bool STMATRIX, bool GATED, enum ending END>
+static __device__ __forceinline__ void put_run(const float (&acc)[N / 2],
                                                const struct sv_gemm_args &a, const struct spot &s,
                                                int32_t base, int n_warps)
 {
@@ -336,10 +377,19 @@ static __device__ __forceinline__ void put_all(const float (&acc)[N / 2],
 #pragma unroll
         for (int i = 0; i < 8; i++)
             v[i] = i < 4 || PAIR ? acc[(4 * j + i) % (N / 2)] : 0.0f;
-        put<PAIR, STMATRIX, GATED>(v, a, s, base + j * 8, n_warps);
+        put<PAIR, STMATRIX, GATED, END>(v, a, s, base + j * 8, n_warps);
     }
+}
+
+/* Rows of x from base on. */
+template <int N, bool STMATRIX, bool GATED>
+static __device__ __forceinline__ void put_all(const float (&acc)[N / 2],
+                                               const struct sv_gemm_args &a, const struct spot &s,
+                                               int32_t base, int n_warps)
+{
+    FOR_ENDING(GATED, a, s, (put_run<N, STMATRIX, GATED, END>(acc, a, s, base, n_warps)));
     if (GATED)
-        gated_end<PAIR, STMATRIX>(a, s);
+        gated_end<(N > 8), STMATRIX>(a, s);
 }
 
 /* ---------------------------------------------------------------- blocks shared between units */
@@ -587,7 +637,7 @@ static __device__ __forceinline__ void take_pieces(const struct sv_gemm_args &a,
 #pragma unroll
         for (int j = 0; j < C; j++)
             if (c + j < c1)
-                put<(N > 8), STMATRIX, GATED>(v[j], a, s, (c + j) * 16, n_warps);
+                FOR_ENDING(GATED, a, s, (put<(N > 8), STMATRIX, GATED, END>(v[j], a, s, (c + j) * 16, n_warps)));
     }
     if (GATED && c0 < c1)
         gated_end<(N > 8), STMATRIX>(a, s);

@@ -83,41 +83,15 @@ static __device__ __forceinline__ void pair_expect(int32_t n_rows, uint32_t me, 
     bar_expect(got, present ? (uint32_t)mine * (N > 8 ? 1024 : 512) : 0);
 }
 
-/* index: which pair of the block's this is, of n_pairs. */
-template <int N, int BANDS, bool GATED>
-static __device__ __forceinline__ void
-pair_exchange(const float (&acc)[N / 2], const struct sv_gemm_args &a, const struct pair_side &p,
-              int32_t index, int32_t n_pairs, int32_t unit, int32_t block, int band,
-              const struct spot &s, int n_warps)
+/* index: which pair of the block's this is, of n_pairs. Both halves lie in the ring. */
+template <int N, int BANDS, bool GATED, enum ending END>
+static __device__ __forceinline__ void pair_finish(const struct sv_gemm_args &a, const struct pair_side &p,
+                                                   int32_t index, int32_t n_pairs, int32_t unit,
+                                                   int32_t block, int32_t band, const struct spot &s, int n_warps)
 {
     constexpr int H = N > 8 ? 2 : 1;
     const int32_t n_chunks = (a.n_rows + 15) / 16, most = n_chunks - n_chunks / 2;
-    const int32_t middle = pair_first(n_chunks, 1), c0 = pair_first(n_chunks, p.me),
-                  c1 = pair_first(n_chunks, p.me + 1);
-    const uint32_t far_got = far_addr(p.got, p.me ^ 1);
-    bar_wait(p.ready, 0);
-#pragma unroll
-    for (int c = 0; c < (N + 15) / 16; c++) {
-        if (c >= n_chunks)
-            break;
-        const bool upper = c >= middle;
-        const uint32_t at = pair_at<8>(p, p.me * (uint32_t)most + (uint32_t)(c - (upper ? middle : 0)));
-        if (upper == (p.me != 0)) {
-#pragma unroll
-            for (int h = 0; h < H; h++)
-                near_store(at + h * 512, acc[8 * c + 4 * h], acc[8 * c + 4 * h + 1],
-                           acc[8 * c + 4 * h + 2], acc[8 * c + 4 * h + 3]);
-        } else {
-            const uint32_t far = far_addr(at, p.me ^ 1);
-#pragma unroll
-            for (int h = 0; h < H; h++)
-                far_store(far + h * 512, far_got, acc[8 * c + 4 * h], acc[8 * c + 4 * h + 1],
-                          acc[8 * c + 4 * h + 2], acc[8 * c + 4 * h + 3]);
-        }
-    }
-    SV_MARK(a, 3);
-    bar_wait(p.got, 0);
-    SV_MARK(a, 4);
+    const int32_t c0 = pair_first(n_chunks, p.me), c1 = pair_first(n_chunks, p.me + 1);
     /* What the pair before has summed lies in L2, where the same side of it has put it. */
     const float4 *before = piece_of<N, BANDS>(a, unit - 2, block, band);
     float4 *after = piece_of<N, BANDS>(a, unit, block, band);
@@ -180,10 +154,47 @@ pair_exchange(const float (&acc)[N / 2], const struct sv_gemm_args &a, const str
                                 make_uint4(piece_word(v[4 * h]), piece_word(v[4 * h + 1]),
                                            piece_word(v[4 * h + 2]), piece_word(v[4 * h + 3])));
             } else {
-                put<(N > 8), true, GATED>(v, a, s, (base + j) * 16, n_warps);
+                put<(N > 8), true, GATED, END>(v, a, s, (base + j) * 16, n_warps);
             }
         }
     }
+}
+
+template <int N, int BANDS, bool GATED>
+static __device__ __forceinline__ void
+pair_exchange(const float (&acc)[N / 2], const struct sv_gemm_args &a, const struct pair_side &p,
+              int32_t index, int32_t n_pairs, int32_t unit, int32_t block, int band,
+              const struct spot &s, int n_warps)
+{
+    constexpr int H = N > 8 ? 2 : 1;
+    const int32_t n_chunks = (a.n_rows + 15) / 16, most = n_chunks - n_chunks / 2;
+    const int32_t middle = pair_first(n_chunks, 1), c0 = pair_first(n_chunks, p.me),
+                  c1 = pair_first(n_chunks, p.me + 1);
+    const uint32_t far_got = far_addr(p.got, p.me ^ 1);
+    bar_wait(p.ready, 0);
+#pragma unroll
+    for (int c = 0; c < (N + 15) / 16; c++) {
+        if (c >= n_chunks)
+            break;
+        const bool upper = c >= middle;
+        const uint32_t at = pair_at<8>(p, p.me * (uint32_t)most + (uint32_t)(c - (upper ? middle : 0)));
+        if (upper == (p.me != 0)) {
+#pragma unroll
+            for (int h = 0; h < H; h++)
+                near_store(at + h * 512, acc[8 * c + 4 * h], acc[8 * c + 4 * h + 1],
+                           acc[8 * c + 4 * h + 2], acc[8 * c + 4 * h + 3]);
+        } else {
+            const uint32_t far = far_addr(at, p.me ^ 1);
+#pragma unroll
+            for (int h = 0; h < H; h++)
+                far_store(far + h * 512, far_got, acc[8 * c + 4 * h], acc[8 * c + 4 * h + 1],
+                          acc[8 * c + 4 * h + 2], acc[8 * c + 4 * h + 3]);
+        }
+    }
+    SV_MARK(a, 3);
+    bar_wait(p.got, 0);
+    SV_MARK(a, 4);
+    FOR_ENDING(GATED, a, s, (pair_finish<N, BANDS, GATED, END>(a, p, index, n_pairs, unit, block, band, s, n_warps)));
     if (GATED && index + 1 == n_pairs && c0 < c1)
         gated_end<(N > 8), true>(a, s);
 }

@@ -56,7 +56,7 @@ template <typename T> static __global__ void best_kernel(const struct plain p, u
         for (int32_t row = line; row < p.n_out; row += n_lines)
             key = sv_best_of(key, sv_best_key(dot<T>(p, r, row), row));
         if ((threadIdx.x & 31) == 0)
-            best[(size_t)line * SV_GEMM_PASS + r] = key;
+            best[(size_t)line * SV_GEMM_BEST_ROWS + r] = key;
     }
 }
 

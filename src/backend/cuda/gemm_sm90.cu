@@ -165,12 +165,14 @@ static const struct width widths[] = {
 #if SV_GEMM_FP8
 /* A draft's rows come by blocks. */
 static const struct width widths[] = {
-    WIDTH(16, 10, 8), WIDTH(32, 8, 7), WIDTH(64, 8, 6), WIDTH(128, 6, 5), WIDTH(256, 4, 3),
+    WIDTH(16, 10, 8), WIDTH(32, 8, 7),  WIDTH(64, 8, 6),  WIDTH(128, 6, 5),
+    WIDTH(160, 5, 4), WIDTH(192, 5, 4), WIDTH(224, 4, 4), WIDTH(256, 4, 3),
 };
 #else
 static const struct width widths[] = {
     WIDTH(8, 10, 8), WIDTH(16, 10, 8), WIDTH(32, 8, 7),  WIDTH(64, 8, 6),
-    WIDTH(96, 7, 5), WIDTH(128, 6, 5), WIDTH(192, 5, 4), WIDTH(256, 4, 3),
+    WIDTH(96, 7, 5), WIDTH(128, 6, 5), WIDTH(160, 5, 4), WIDTH(192, 5, 4),
+    WIDTH(224, 4, 4), WIDTH(256, 4, 3),
 };
 #endif
 
@@ -182,14 +184,12 @@ static const struct width wholes[] = {
 };
 enum { N_WHOLES = sizeof wholes / sizeof *wholes };
 
-#if !SV_GEMM_FP8
 /* Half of k each: two warpgroups, and three where a half is one piece. */
 static const struct width halves[] = {
     {192, 5, 4, {{gemm_kernel<192, HALVES, false>}, {gemm_kernel<192, TALL_HALVES, false>}}},
     {256, 4, 3, {{gemm_kernel<256, HALVES, false>}, {gemm_kernel<256, TALL_HALVES, false>}}},
 };
 enum { N_HALVES = sizeof halves / sizeof *halves };
-#endif
 #endif
 enum { N_WIDTHS = sizeof widths / sizeof *widths, DENSE_ROWS = 128 };
 
@@ -218,10 +218,8 @@ static int open_kernels(struct sv_err *err)
     int rc = let_shared(widths, N_WIDTHS, err);
     if (!rc)
         rc = let_shared(wholes, N_WHOLES, err);
-#if !SV_GEMM_FP8
     if (!rc)
         rc = let_shared(halves, N_HALVES, err);
-#endif
     return rc;
 }
 #endif
@@ -381,7 +379,6 @@ void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, str
     SV_REQUIRE(run(cu, x, ldx, k, a));
 }
 
-#if !SV_GEMM_FP8
 bool sv_gemm_sm90_halves(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                          struct sv_gemm_args *a)
 {
@@ -412,7 +409,6 @@ bool sv_gemm_sm90_halves(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t
     launch(cu, halves[i].fn[way == TALL_HALVES][0], halves[i].n, way, 2, 4 * n_groups, x, ldx, k, a);
     return true;
 }
-#endif
 
 /* What they take, in tiles times rows of x: a launch in passes and its adding up cost about 14
  * tiles of 256 rows more. Only speed hangs on it. */
@@ -449,8 +445,9 @@ bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t 
     const int64_t items = (int64_t)((a->n_rows + best->n - 1) / best->n) * s->n_blocks;
     all.n_stages = best->stages;
     all.x_rows = best->n / 2;
-    launch(cu, best->fn[0][a->mode == SV_GEMM_GATED], best->n, WHOLE, 2,
-           2 * (items < pairs ? (int32_t)items : pairs), x, ldx, k, &all);
+    const int32_t n_blocks = 2 * (items < pairs ? (int32_t)items : pairs);
+    a->n_slots = n_blocks * consumers_of(WHOLE) / 32;
+    launch(cu, best->fn[0][a->mode == SV_GEMM_GATED], best->n, WHOLE, 2, n_blocks, x, ldx, k, &all);
     return true;
 }
 

@@ -34,14 +34,14 @@ template <int N> static __device__ __forceinline__ void settle(float (&acc)[N / 
         asm volatile("" : "+f"(acc[i])::"memory");
 }
 
-/* Three warpgroups leave too few registers for the widest instruction: two of half its width. */
+/* Three warpgroups leave too few registers for the widest instructions: two that are less wide. */
 template <int N, enum way WAY>
 static __device__ __forceinline__ void multiply(float (&acc)[N / 2], uint64_t w, uint64_t x,
                                                 int keep)
 {
-    if constexpr (N == 256 && groups_of(WAY) == 3) {
+    if constexpr (N > 192 && groups_of(WAY) == 3) {
         sv_wgmma<128>(*(float(*)[64]) & acc[0], w, x, keep);
-        sv_wgmma<128>(*(float(*)[64]) & acc[64], w, x + 128 * X_ROW_BYTES / 16, keep);
+        sv_wgmma<N - 128>(*(float(*)[(N - 128) / 2]) & acc[64], w, x + 128 * X_ROW_BYTES / 16, keep);
     } else {
         sv_wgmma<N>(acc, w, x, keep);
     }

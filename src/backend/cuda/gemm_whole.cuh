@@ -46,8 +46,17 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
     asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
     struct walk v;
     v.band_bytes = (size_t)a.split.n_k * W_BYTES;
-    int32_t s = 0, left = a.n_stages;
+    const bool gated = a.mode == SV_GEMM_GATED;
+    int32_t s = 0, left = a.n_stages, early = 0;
     uint32_t parity = 1;
+    /* The ring's first round of weights does not wait for the kernel before. */
+    if ((int32_t)blockIdx.x / 2 < n_items) {
+        early = min(a.n_stages, a.split.n_k);
+        v.t = item_of(a, blockIdx.x / 2, N).block * a.split.n_k;
+        walk_enter<WHOLE>(v, a, half);
+        for (int32_t i = 0; i < early; i++, v.w += SV_TILE_BYTES)
+            load_weights<WHOLE>(v, gated, smem + i * R::STAGE, smem_u32(&tail->full[i]), N * X_ROW_BYTES, normal);
+    }
     sv_pdl_wait();
     for (int32_t i = blockIdx.x / 2; i < n_items; i += gridDim.x / 2) {
         const struct item it = item_of(a, i, N);
@@ -59,8 +68,10 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
                 left--; /* the ring's first round finds it empty */
             else
                 bar_wait(smem_u32(&tail->empty[s]), parity);
-            load_weights<WHOLE>(v, a.mode == SV_GEMM_GATED, smem + s * R::STAGE, full,
-                                N * X_ROW_BYTES, normal);
+            if (early > 0)
+                early--;
+            else
+                load_weights<WHOLE>(v, gated, smem + s * R::STAGE, full, N * X_ROW_BYTES, normal);
             load_x<CL>(map, kk, it.row, N / CL, smem + s * R::STAGE + R::W, full, half, normal);
             if (++s == a.n_stages) {
                 s = 0;
@@ -71,25 +82,25 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
     sv_pdl_launch();
 }
 
-/* Keeps sums of this thread in its stash, or adds what lies there to them. */
-template <int N, int THREADS>
+/* Keeps sums of this thread in its stash, or adds what lies there to them: those of rows FROM of x and on. */
+template <int N, int THREADS, int FROM>
 static __device__ __forceinline__ void stash_put(const float (&acc)[N / 2],
                                                  const struct sv_gemm_args &a)
 {
     float4 *to = a.stash + (size_t)blockIdx.x * (SV_GEMM_STASH / sizeof(float4)) + threadIdx.x;
 #pragma unroll
-    for (int j = 0; j < N / 8; j++)
+    for (int j = FROM / 8; j < N / 8; j++)
         __stcg(to + j * THREADS,
                make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]));
 }
 
-template <int N, int THREADS>
+template <int N, int THREADS, int FROM>
 static __device__ __forceinline__ void stash_add(float (&acc)[N / 2], const struct sv_gemm_args &a)
 {
     const float4 *from =
         a.stash + (size_t)blockIdx.x * (SV_GEMM_STASH / sizeof(float4)) + threadIdx.x;
 #pragma unroll
-    for (int j = 0; j < N / 8; j++) {
+    for (int j = FROM / 8; j < N / 8; j++) {
         const float4 v = __ldcg(from + j * THREADS);
         acc[4 * j] = v.x + acc[4 * j];
         acc[4 * j + 1] = v.y + acc[4 * j + 1];
@@ -118,6 +129,8 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
     struct place at = {0, 0};
     int turn = 0;
     sv_pdl_wait();
+    if (a.mode == SV_GEMM_ARGMAX)
+        best_clear(a, consumers_of(WHOLE) / 32);
 #pragma unroll 1
     for (int32_t i = blockIdx.x / 2; i < n_items; i += gridDim.x / 2) {
         const struct item it = item_of(a, i, N);
@@ -141,12 +154,12 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
                 /* Four are added two and two: those of the lower half wait elsewhere. */
                 const bool upper = a.n_sharers == 4 && t == t0 + sv_split_start(&a.split, 2);
                 if (upper)
-                    stash_put<N, consumers_of(WHOLE)>(total, a);
+                    stash_put<N, consumers_of(WHOLE), 0>(total, a);
                 fold_piece<N>(acc, total, t == t0 || upper);
                 t = end;
             }
             if (a.n_sharers == 4)
-                stash_add<N, consumers_of(WHOLE)>(acc, a);
+                stash_add<N, consumers_of(WHOLE), 0>(acc, a);
         } else {
 #pragma unroll
             for (int e = 0; e < N / 2; e++)

@@ -18,7 +18,7 @@ static __global__ void pick_kernel(const uint64_t *best, int32_t n_slots, int32_
     const int32_t r = blockIdx.x;
     uint64_t key = 0;
     for (int32_t i = threadIdx.x; i < n_slots; i += THREADS)
-        key = sv_best_of(key, best[(size_t)i * SV_GEMM_PASS + r]);
+        key = sv_best_of(key, best[(size_t)i * SV_GEMM_BEST_ROWS + r]);
 #pragma unroll
     for (int step = 16; step; step /= 2)
         key = sv_best_of(key, __shfl_xor_sync(0xffffffffu, key, step));

@@ -37,7 +37,7 @@ static __global__ void share_kernel(const uint64_t *best, int32_t n_slots, int32
 #pragma unroll
     for (int i = 0; i < KEYS; i++) {
         const int32_t slot = threadIdx.x + i * THREADS;
-        key[i] = slot < n_slots ? best[(size_t)slot * SV_GEMM_PASS + r] : 0;
+        key[i] = slot < n_slots ? best[(size_t)slot * SV_GEMM_BEST_ROWS + r] : 0;
         top = sv_best_of(top, key[i]);
     }
     top = block_best(top, part);
