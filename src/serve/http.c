@@ -5,7 +5,7 @@
  * being made, so that a client leaving then goes unnoticed (reading is switched on again, without evhttp's read
  * callback, which would end the process on pipelined bytes); its read time-out would cut long answers; small writes wait
  * for Nagle; its request objects change owner when a connection dies; its own error pages are HTML; it sends a body to
- * HEAD; it believes the first of two lengths; it asks for bodies that are too large (expect.c); and it refuses extensions of
+ * HEAD; it believes the first of two lengths, and names with a space behind them; it asks for bodies that are too large (expect.c); and it refuses extensions of
  * chunks (chunks.c). Must not: know what
  * is served.
  */
@@ -151,15 +151,22 @@ static char *decode_path(const char *path)
     return out;
 }
 
-/* Two lengths that differ: whatever the body is, somebody on the way may see another one. */
-static bool lengths_differ(const struct evkeyvalq *headers)
+/* Whatever the body is, somebody on the way may see another one: two lengths that differ, a name with a space behind it
+ * (which evhttp takes for another name), a coding that nobody here undoes. */
+static bool is_ambiguous(const struct evkeyvalq *headers)
 {
     const char *first = evhttp_find_header(headers, "Content-Length");
     const struct evkeyval *h;
 
-    for (h = headers->tqh_first; h && first; h = h->next.tqe_next)
-        if (evutil_ascii_strcasecmp(h->key, "Content-Length") == 0 && strcmp(h->value, first) != 0)
+    for (h = headers->tqh_first; h; h = h->next.tqe_next) {
+        if (h->key[strcspn(h->key, " \t")])
             return true;
+        if (first && evutil_ascii_strcasecmp(h->key, "Content-Length") == 0 && strcmp(h->value, first) != 0)
+            return true;
+        if (evutil_ascii_strcasecmp(h->key, "Transfer-Encoding") == 0 &&
+            (evutil_ascii_strncasecmp(h->value, "chunked", 7) != 0 || h->value[7 + strspn(h->value + 7, " \t")]))
+            return true;
+    }
     return false;
 }
 
@@ -170,7 +177,8 @@ static void take_request(struct evhttp_request *ev, void *arg)
     const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
     struct evkeyvalq *headers = evhttp_request_get_input_headers(ev);
     const char *refused = evhttp_find_header(headers, sv_expect_header);
-    struct sv_http_req *q = lengths_differ(headers) ? NULL : sv_calloc(1, sizeof *q);
+    bool ambiguous = is_ambiguous(headers);
+    struct sv_http_req *q = ambiguous ? NULL : sv_calloc(1, sizeof *q);
     char *peer = NULL;
     ev_uint16_t port;
 
@@ -178,7 +186,7 @@ static void take_request(struct evhttp_request *ev, void *arg)
         q->path = decode_path(path && *path ? path : "/");
     if (!q || !q->path) {
         evhttp_add_header(evhttp_request_get_output_headers(ev), "Connection", "close");
-        evhttp_send_error(ev, lengths_differ(headers) ? HTTP_BADREQUEST : HTTP_SERVUNAVAIL, NULL);
+        evhttp_send_error(ev, ambiguous ? HTTP_BADREQUEST : HTTP_SERVUNAVAIL, NULL);
         sv_free(q);
         return;
     }

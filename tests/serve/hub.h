@@ -40,6 +40,8 @@ void answer_read(int fd, struct answer *a);
 /* Whole exchange on a connection of its own. */
 void hub_ask(const struct hub *r, const char *path, const char *body, struct answer *a);
 void hub_nap_ms(int ms);
+/* How often a text has another in it. */
+size_t hub_count(const char *text, const char *what);
 /* Value of a metric. */
 double hub_metric(const struct hub *r, const char *name);
 

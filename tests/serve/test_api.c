@@ -382,6 +382,18 @@ static void lengths_that_differ(void **state)
     exchange(&r, "POST " TEXT " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 29\r\n"
                  "Content-Length: 29\r\n\r\n{\"prompt\":\"a\",\"max_tokens\":1}", &all);
     contains(&all, "HTTP/1.1 200 ", "twice the same");
+    /* A name with a space behind it is another one to some on the way, and what is no request would be the next. */
+    exchange(&r, "POST " TEXT " HTTP/1.1\r\nHost: x\r\nContent-Length : 29\r\n\r\n{\"prompt\":\"a\",\"max_tokens\":1}", &all);
+    contains(&all, "HTTP/1.1 400 ", "a space behind the name");
+    contains(&all, "\"code\":\"bad_http\"", "a space behind the name");
+    contains(&all, "Connection: close\r\n", "a space behind the name");
+    assert_int_equal(hub_count(all.data, "Content-Length: "), 1);
+    exchange(&r, "POST " TEXT " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"
+                 "1d\r\n{\"prompt\":\"a\",\"max_tokens\":1}\r\n0\r\n\r\n", &all);
+    contains(&all, "HTTP/1.1 400 ", "a coding that is not known");
+    exchange(&r, "POST " TEXT " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: Chunked \r\n\r\n"
+                 "1d\r\n{\"prompt\":\"a\",\"max_tokens\":1}\r\n0\r\n\r\n", &all);
+    contains(&all, "HTTP/1.1 200 ", "chunked");
     exchange(&r, "POST " TEXT " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 29\r\n"
                  "Content-Encoding: gzip\r\n\r\n{\"prompt\":\"a\",\"max_tokens\":1}", &all);
     contains(&all, "HTTP/1.1 415 Unsupported Media Type\r\n", "coded");

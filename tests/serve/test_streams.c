@@ -8,14 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static size_t count(const char *text, const char *what)
-{
-    size_t n = 0;
-    for (const char *at = text; (at = strstr(at, what)); at++)
-        n++;
-    return n;
-}
-
 /* The text of all chunks. */
 static void stream_text(const struct sv_buf *body, struct sv_buf *text)
 {
@@ -65,8 +57,8 @@ static void gap_between_chunks(void **state)
         stream_text(i ? &b.body : &a.body, &text[i]);
     }
     assert_string_equal(text[0].data, text[1].data);
-    assert_int_equal(count(a.body.data, "\"token_ids\":["), 60);
-    size_t n = count(b.body.data, "\"token_ids\":[");
+    assert_int_equal(hub_count(a.body.data, "\"token_ids\":["), 60);
+    size_t n = hub_count(b.body.data, "\"token_ids\":[");
     assert_in_range(n, 2, 40); /* about 4, more where the machine is busy */
     for (int i = 0; i < 2; i++)
         sv_buf_fini(&text[i]);
@@ -88,7 +80,7 @@ static void nearest_step(void **state)
     hub_open(&r, false);
     hub_ask(&r, "/v1/completions", ask, &r.a);
     contains_tokens(&r.a.body, 24);
-    assert_in_range(count(r.a.body.data, "\"token_ids\":["), 19, 24); /* 13 if a whole gap had to pass */
+    assert_in_range(hub_count(r.a.body.data, "\"token_ids\":["), 19, 24); /* 13 if a whole gap had to pass */
     hub_close(&r);
 }
 
@@ -116,7 +108,7 @@ static void first_and_last_never_wait(void **state)
         assert_int_equal(r.a.status, 200);
         assert_false(r.a.closed);
         /* The server has written nothing for long when they come, so one of their steps goes out to all. */
-        assert_in_range(count(r.a.body.data, "\"token_ids\":["), 2, 3);
+        assert_in_range(hub_count(r.a.body.data, "\"token_ids\":["), 2, 3);
         contains_tokens(&r.a.body, 10 + 7 * i);
         close(fd[i]);
     }
