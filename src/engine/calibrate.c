@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_POINTS = 2 * SV_CURVE_POINTS, MAX_ROUNDS = 15, BASE_CONTEXT = 64 };
+enum { MAX_POINTS = 2 * SV_CURVE_POINTS, MAX_ROUNDS = 15, BASE_CONTEXT = 64, MOST_TILES = 8 };
 /* A step this long is believed sooner; no more than this goes by between the two passes. */
 static const double LONG_US = 10000, MOST_HALT_US = 100;
 enum { PLAIN, WIDE, DRAFT_ROWS, CUT };
@@ -26,7 +26,7 @@ enum { HOST_TRIP_US = 20, USUAL_TRIP_US = 60, MOST_TRIP_US = 300 };
 struct shape {
     int kind;
     int32_t n, n_rows, last, n_masks, context;
-    double us, draft_us; /* least seen; < 0: not run */
+    double us, draft_us, target_us; /* least seen; < 0: not run */
     double spent_us;
     bool done; /* of an earlier list */
 };
@@ -100,6 +100,8 @@ static int run_shape(struct calibration *c, struct shape *s)
         s->us = us;
     if (s->draft_us < 0 || draft_us < s->draft_us)
         s->draft_us = draft_us;
+    if (s->target_us < 0 || us - draft_us < s->target_us)
+        s->target_us = us - draft_us;
     return SV_OK;
 }
 
@@ -117,7 +119,8 @@ static bool add(struct calibration *c, int kind, int32_t n, int32_t n_rows, int3
                                              .n_masks = n_masks,
                                              .context = context,
                                              .us = -1,
-                                             .draft_us = -1};
+                                             .draft_us = -1,
+                                             .target_us = -1};
     return true;
 }
 
@@ -148,6 +151,9 @@ static void list_count(struct calibration *c, int32_t n)
         return;
     if (n > 1)
         add(c, WIDE, n, block, block, drafts ? block : 0, c->base);
+    /* Where products work by tiles of rows, the first row of the next tile costs as much as all of it. */
+    if (!c->e->pads && n <= MOST_TILES && add(c, WIDE, n + 1, block, 1, 0, c->base) && drafts)
+        add(c, DRAFT_ROWS, n + 1, 2, 2, n * block / (n + 1) + 1, c->base);
     /* Products make steps there, where a second pass over the weights begins. */
     for (int32_t m = n + n / 4; c->e->pads && n >= 8 && m < 2 * n && m * block <= 512; m += n / 4)
         if (m % 4 == 0)
@@ -201,7 +207,7 @@ static void give_back(struct calibration *c)
 /* ---------------------------------------------------------------- measuring */
 
 /* Each shape often enough to be believed, in the order of growing work: large ones are left out
- * when the time is over, and the curve's slope goes on. Then all in turns, each while it has a
+ * when the time is over, but for plain steps, and the curve's slope goes on. Then all in turns, each while it has a
  * share of the time left, so that a busy moment does not meet one alone. */
 static int run_rounds(struct calibration *c, int64_t budget_us)
 {
@@ -210,7 +216,8 @@ static int run_rounds(struct calibration *c, int64_t budget_us)
     for (int32_t i = 0; i < c->n_shapes; i++)
         for (int k = 0; k < c->least_runs; k++) {
             struct shape *s = &c->shape[i];
-            if (s->done || (s->n > 1 && !k && sv_clock_us() > end_us) || (k > 1 && s->us > LONG_US))
+            bool late = !k && s->n > 1 && s->kind != PLAIN && sv_clock_us() > end_us;
+            if (s->done || late || (k > 1 && s->us > LONG_US))
                 break;
             int rc = run_shape(c, s);
             if (rc)
@@ -321,8 +328,8 @@ static void build_curves(struct calibration *c, struct points *p)
     build(p, &cost->plain);
     for (int32_t i = 0; i < c->n_shapes; i++) {
         const struct shape *s = &c->shape[i];
-        if (s->kind == WIDE && !(s->n == 1 && s->n_masks))
-            put(p, (s->n - 1) * s->n_rows + s->last, s->n_masks ? s->us - s->draft_us - halt : s->us);
+        if (s->kind == WIDE && s->us >= 0 && !(s->n == 1 && s->n_masks))
+            put(p, (s->n - 1) * s->n_rows + s->last, s->n_masks ? s->target_us - halt : s->us);
     }
     build(p, &cost->wide);
     build_out(c, p);

@@ -24,8 +24,8 @@ struct sv_candidate {
 /* A search, and the step it was made for. */
 struct sv_searched {
     struct sv_candidate c;
-    double plain_us, plain_tokens, plain_score;
-    int32_t n, n_steps;
+    double plain_us, plain_tokens;
+    int32_t n, n_steps, serves; /* sequences; steps so far, and how many it is good for */
 };
 
 /* Gives a sequence a width, and the load of the step with it. */

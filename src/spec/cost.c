@@ -70,21 +70,18 @@ static double told(const struct sv_cost *c, const struct sv_load *l, int32_t n)
     return c->padded && n && !l->n_prompt_rows ? c->padded(n) : n;
 }
 
-static double target_us(const struct sv_cost *c, const struct sv_load *l)
+/* plain: what one row of each takes. */
+static double target_us(const struct sv_cost *c, const struct sv_load *l, double plain)
 {
     double n = told(c, l, l->n_segs), r = told(c, l, l->n_rows), blocks = r / (double)c->block;
     if (l->n_rows == l->n_segs && !l->n_prompt_rows)
-        return sv_curve_at(&c->plain, n);
+        return plain;
     double us = sv_curve_at(&c->wide, r + l->n_prompt_rows);
     double few = n / (double)c->block;
-    if (!l->n_segs || n <= few)
-        return us;
     /* The tail of one segment alone needs no correction: that is what `wide` measures. */
-    double per = sv_curve_at(&c->plain, n) - sv_curve_at(&c->wide, n);
-    double share = (n - blocks) / (n - few);
-    if (share > 0 && l->n_segs > 1)
-        us += per * share;
-    return us;
+    if (l->n_segs < 2 || n <= few || blocks >= n)
+        return us;
+    return us + (plain - sv_curve_at(&c->wide, n)) * (n - blocks) / (n - few);
 }
 
 double sv_cost_wideness(const struct sv_cost *c, const struct sv_load *l)
@@ -99,50 +96,64 @@ bool sv_load_is_plain(const struct sv_load *l)
     return l->n_rows == l->n_segs && !l->n_draft_segs;
 }
 
-/* As the table says, whatever was learnt since. */
-static double table_us(const struct sv_cost *c, const struct sv_load *l)
+/* As the table says, whatever was learnt since; and of that, what the same sequences would take without drafts. */
+struct table_us {
+    double all, plain;
+};
+
+static struct table_us table_us(const struct sv_cost *c, const struct sv_load *l)
 {
-    double us = target_us(c, l);
+    double plain = sv_curve_at(&c->plain, told(c, l, l->n_segs)), us = target_us(c, l, plain);
     if (l->n_draft_segs) {
         us += sv_curve_at(&c->draft_rows, told(c, l, l->n_draft_rows));
         us += sv_curve_at(&c->draft_out, l->n_draft_out - l->n_draft_segs);
     }
-    return us + (double)(l->seg_us + l->row_us + l->draft_us);
+    return (struct table_us){.all = us + (double)(l->seg_us + l->row_us + l->draft_us),
+                             .plain = plain + (double)l->seg_us + (double)l->row_us * l->n_segs / l->n_rows};
 }
 
-/* Of that, what the same sequences would take without drafts. */
-static double plain_us(const struct sv_cost *c, const struct sv_load *l)
+static double weight_of(struct table_us us)
 {
-    return sv_curve_at(&c->plain, told(c, l, l->n_segs)) + (double)l->seg_us + (double)l->row_us * l->n_segs / l->n_rows;
+    static const double WHOLE = 0.1; /* a step of which so much is beyond a plain one is a drafting step */
+    double share = 1 - us.plain / us.all;
+    return share < 0 ? 0 : share < WHOLE ? share / WHOLE : 1;
+}
+
+/* Beside a prompt nothing is thought of its kind, too: its time must not depend on what stands beside it. */
+static bool has_kind(const struct sv_load *l)
+{
+    return !l->n_prompt_rows && l->n_segs && !sv_load_is_plain(l);
 }
 
 double sv_cost_weight(const struct sv_cost *c, const struct sv_load *l)
 {
-    static const double WHOLE = 0.1; /* a step of which so much is beyond a plain one is a drafting step */
-    if (l->n_prompt_rows || !l->n_segs || sv_load_is_plain(l))
-        return 0;
-    double share = 1 - plain_us(c, l) / table_us(c, l);
-    return share < 0 ? 0 : share < WHOLE ? share / WHOLE : 1;
+    return has_kind(l) ? weight_of(table_us(c, l)) : 0;
 }
 
 /* Where a step takes hardly more than a plain one, that one's time is known well: were all of it to go by what drafting
  * steps are like, one draft among many sequences could look cheaper than none, and then there would be no plain steps to
  * learn from any more. So what drafts take is never thought to be less than half of what the table says. */
-double sv_cost_level(const struct sv_cost *c, const struct sv_load *l)
+static double level_of(const struct sv_cost *c, const struct sv_load *l, struct table_us us)
 {
     static const double LEAST = 0.5;
     const float *level = c->level[l->sampled];
-    double weight = sv_cost_weight(c, l), t = sv_cost_wideness(c, l);
+    double weight = weight_of(us), t = sv_cost_wideness(c, l);
     if (weight <= 0)
-        return 1; /* beside a prompt, too: its time must not depend on what stands beside it */
+        return 1;
     double kind = 1 + weight * ((double)level[SV_LEVEL_NARROW] * (1 - t) + (double)level[SV_LEVEL_WIDE] * t - 1);
-    double least = kind < 1 ? LEAST + (1 - LEAST) * plain_us(c, l) / table_us(c, l) : 0;
+    double least = kind < 1 ? LEAST + (1 - LEAST) * us.plain / us.all : 0;
     return kind > least ? kind : least;
+}
+
+double sv_cost_level(const struct sv_cost *c, const struct sv_load *l)
+{
+    return has_kind(l) ? level_of(c, l, table_us(c, l)) : 1;
 }
 
 double sv_cost_us(const struct sv_cost *c, const struct sv_load *l)
 {
     if (!l->n_segs)
         return sv_curve_at(&c->wide, l->n_prompt_rows);
-    return table_us(c, l) * (double)c->speed[l->sampled] * sv_cost_level(c, l);
+    struct table_us us = table_us(c, l);
+    return us.all * (double)c->speed[l->sampled] * (has_kind(l) ? level_of(c, l, us) : 1);
 }

@@ -181,29 +181,35 @@ static struct sv_candidate search_all(struct sv_policy *p, const struct sv_candi
     return cut.score > CUT_MARGIN * best.score ? cut : best;
 }
 
-/* Where the host's time is the step's, one search serves a few steps, and more while plain decoding is far better: it
- * takes as long as a good part of a small model's step. Whom it was made for may be gone: the ranks stay. */
+/* Where the host's time is the step's, one search serves some steps, since it takes as long as a good part of a small
+ * model's step: twice as many as the one before where it found nothing new, and more at once while plain decoding is
+ * far better. Whom it was made for may be gone: the ranks stay, and chances are looked up again. */
 struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain)
 {
-    enum { SERVES = 4, FAR_SERVES = 16 };
-    static const double FAR = 0.85;
+    enum { SERVES = 4, FAR_SERVES = 16, MOST_SERVES = 32 };
+    static const double FAR = 0.85, ALIKE = 0.02;
     struct sv_searched *last = p->searched;
     if (p->ahead)
         return search_all(p, plain);
     struct sv_candidate c = last->c;
-    int32_t serves = !c.k || c.score < FAR * last->plain_score ? FAR_SERVES : SERVES;
-    if (last->n != p->n || last->n_steps++ >= serves) {
-        c = search_all(p, plain);
-        *last = (struct sv_searched){.c = c,
-                                     .plain_us = plain->us,
-                                     .plain_tokens = plain->tokens,
-                                     .plain_score = plain->score,
-                                     .n = p->n};
-        return c;
+    if (last->n == p->n) {
+        c.tokens += plain->tokens - last->plain_tokens;
+        c.us *= plain->us / last->plain_us;
+        c.score = c.k ? c.tokens / c.us : -HUGE_VAL;
+        if (last->n_steps++ < last->serves)
+            return c;
     }
-    c.tokens += plain->tokens - last->plain_tokens;
-    c.us *= plain->us / last->plain_us;
-    c.score = c.k ? c.tokens / c.us : -HUGE_VAL;
+    struct sv_candidate was = c;
+    c = search_all(p, plain);
+    bool far = !c.k || c.score < FAR * plain->score;
+    bool alike = last->n == p->n && c.k == was.k && c.mode == was.mode && (!c.k || fabs(c.score / was.score - 1) < ALIKE);
+    int32_t serves = alike ? 2 * last->serves : SERVES;
+    serves = far && serves < FAR_SERVES ? FAR_SERVES : serves;
+    *last = (struct sv_searched){.c = c,
+                                 .plain_us = plain->us,
+                                 .plain_tokens = plain->tokens,
+                                 .n = p->n,
+                                 .serves = serves < MOST_SERVES ? serves : MOST_SERVES};
     return c;
 }
 
@@ -230,11 +236,31 @@ void sv_choice_set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t w
     l->draft_us += s->draft_us + s->draft_row_us * (float)s->draft_rows;
 }
 
+/* As many rows as when the search was made, to whose drafts are likeliest by now. */
+static void share_again(struct sv_policy *p, const struct sv_candidate *c, int32_t *bin, int32_t *in_bin)
+{
+    int32_t count[BINS] = {0}, left = c->n_rows;
+    for (int32_t r = 0; r < c->k; r++) {
+        const struct sv_policy_seq *s = &p->seq[p->rank[r].i];
+        float *alive = p->alive + (size_t)p->rank[r].i * (size_t)p->block;
+        if (s->fixed || s->cap < 2)
+            continue;
+        sv_chance_fill(p, s, alive);
+        for (int32_t j = 1; j < s->cap; j++)
+            count[bin_of(sv_chance_in_mode(p, c->mode, alive, j))]++;
+    }
+    for (*bin = BINS - 1; *bin > 0 && left > count[*bin]; (*bin)--)
+        left -= count[*bin];
+    *in_bin = left;
+}
+
 void sv_choice_apply(struct sv_policy *p, const struct sv_candidate *c)
 {
-    int32_t left = c->in_bin;
+    int32_t bin = c->bin, left = c->in_bin;
     if (!c->k)
         return;
+    if (p->searched->n_steps && !c->width)
+        share_again(p, c, &bin, &left);
     for (int32_t r = 0; r < c->k; r++) {
         struct sv_policy_seq *s = &p->seq[p->rank[r].i];
         const float *alive = p->alive + (size_t)p->rank[r].i * (size_t)p->block;
@@ -242,10 +268,10 @@ void sv_choice_apply(struct sv_policy *p, const struct sv_candidate *c)
             continue; /* somebody else sits there by now */
         int32_t width = c->width < s->cap ? c->width > 1 ? c->width : 1 : s->cap;
         for (int32_t j = 1; !c->width && j < s->cap; j++) {
-            int bin = bin_of(sv_chance_in_mode(p, c->mode, alive, j));
-            if (bin < c->bin || (bin == c->bin && !left))
+            int at = bin_of(sv_chance_in_mode(p, c->mode, alive, j));
+            if (at < bin || (at == bin && !left))
                 break;
-            left -= bin == c->bin;
+            left -= at == bin;
             width++;
         }
         sv_choice_set_width(p, s, width, c->mode);
