@@ -19,7 +19,7 @@ static const double LONG_US = 10000, MOST_HALT_US = 100;
 enum { PLAIN, WIDE, DRAFT_ROWS, CUT };
 
 /* What a cut takes: the host's part of it, which is not run here, and all where nothing was measured. */
-enum { HOST_TRIP_US = 20, USUAL_TRIP_US = 60, MOST_TRIP_US = 300 };
+enum { HOST_TRIP_US = 20, USUAL_TRIP_US = 60, MOST_TRIP_US = 300, FAR_OUT = 1000 };
 
 /* n segments of n_rows rows (the last one has `last`), each drafting with n_masks rows when not 0.
  */
@@ -287,17 +287,30 @@ static void build(struct points *p, struct sv_curve *out)
     p->n = 0;
 }
 
-/* What a step in two parts takes more: the host's trip between drafting and verifying, and what it takes the drafter
- * to tell how sure it is. */
+/* What a step in two parts takes more: where steps run ahead the host's trip between drafting and verifying; elsewhere
+ * what it takes the drafter to tell how sure it is, by drafts: a small difference of two passes, so the middle one of
+ * all that were measured counts. */
 static void build_trip(const struct calibration *c, struct points *p)
 {
-    const double halt = c->at_once ? 0 : halt_us(c), host = c->at_once ? 0 : HOST_TRIP_US;
+    double each[MAX_POINTS][2];
+    int32_t n = 0;
     for (int32_t i = 0; i < c->n_shapes; i++) {
         const struct shape *s = &c->shape[i], *whole = find(c, s->n, s->n_rows, s->n_masks);
-        double more = whole ? s->us - whole->us + halt : 0, most = MOST_TRIP_US * s->n;
-        if (s->kind == CUT && s->us >= 0 && whole)
-            put(p, s->n * (s->n_rows - 1), host + (more < 0 ? 0 : more < most ? more : most));
+        if (s->kind != CUT || s->us < 0 || !whole)
+            continue;
+        double more = c->at_once ? s->draft_us - whole->draft_us : s->us - whole->us + halt_us(c);
+        double most = MOST_TRIP_US * s->n, n_drafts = s->n * (s->n_rows - 1);
+        more = more < 0 ? 0 : more < most ? more : most;
+        if (c->at_once)
+            each[n++][0] = more / n_drafts;
+        else
+            put(p, n_drafts, HOST_TRIP_US + more);
     }
+    qsort(each, (size_t)n, sizeof each[0], by_x);
+    if (n)
+        put(p, 1, each[n / 2][0]);
+    if (n)
+        put(p, FAR_OUT, FAR_OUT * each[n / 2][0]);
     if (!p->n)
         put(p, 1, USUAL_TRIP_US);
     build(p, &c->p->cost.trip);

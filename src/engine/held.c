@@ -151,6 +151,7 @@ void sv_held_measure(struct sv_engine *e, int32_t n_positions)
     if (!h->cap_rows)
         return;
     memset(h->chunk, 0, (size_t)h->chunk_rows * h->row_bytes);
+    memset(h->taps, 0, (size_t)h->cap_rows * h->row_bytes); /* else steps would meet each page for the first time */
     for (int32_t i = 0; i < h->chunk_rows; i++) {
         h->row_seg.host[i] = h->seg_row0.host[i] = i;
         h->seg_slot.host[i] = 0;

@@ -45,8 +45,8 @@ double sv_curve_at(const struct sv_curve *c, double x)
     int32_t i = piece_of(c, x);
     double t = (x - (double)c->x[i]) / (double)(c->x[i + 1] - c->x[i]);
     double a = (double)c->us[i], b = (double)c->us[i + 1];
-    if (t > 1) { /* beyond what was measured: a proportional share at least */
-        double slope = (b - a) / (double)(c->x[i + 1] - c->x[i]);
+    if (t > 1) { /* beyond what was measured the last slope goes on; two noisy points must not make more of it than all have */
+        double slope = fmin((b - a) / (double)(c->x[i + 1] - c->x[i]), b / (double)c->x[i + 1]);
         return b + slope * (x - (double)c->x[i + 1]);
     }
     return a + (b - a) * t;

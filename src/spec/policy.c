@@ -197,7 +197,7 @@ bool sv_policy_is_closed(const struct sv_policy *p, int32_t n)
             l = load_of(p, n, k, w);
             double doubt = sv_cost_doubt(&p->cost, l.sampled, sv_cost_wideness(&p->cost, &l), sv_cost_weight(&p->cost, &l));
             double us = sv_cost_us(&p->cost, &l) / fmax(sv_cost_level(&p->cost, &l), 1);
-            best = fmax(best, l.n_rows * plain / us * exp(doubt));
+            best = fmax(best, l.n_rows * plain / us * exp(2 * doubt));
         }
     return plain > 0 && best < 1;
 }

@@ -42,6 +42,7 @@ static const struct machine machines[] = {
     {"the same, drafting dearer", 350, 60, 3, 40, 100, 20, 2, 3, 1.2, 0.1, 0.2},
     {"the same, drafting cheaper", 350, 60, 3, 40, 100, 20, 2, 3, 0.8, 0.1, 0.2},
     {"tiles of rows", 400, 12, 1, 6, 170, 4, 1, 4, 1, 0.05, 0, 550, 150},
+    {"the same, plain steps dearer", 400, 12, 1, 6, 170, 4, 1, 4, 0.72, 0.05, 0, 550, 150},
 };
 
 static double step_us(const struct machine *m, double segs, double rows, double draft_rows,
