@@ -4,18 +4,22 @@
  *
  * Called by engine.c when an engine opens with the width policy; fills struct sv_cost. Every shape
  * is run as a real plan with lengths written straight into the slots; what it leaves in the caches
- * is never read, because a sequence overwrites positions before it sees them. The least of several
- * rounds counts: whatever else the machine does can only add time. Must not: advance a sequence,
+ * is never read, because a sequence overwrites positions before it sees them. All shapes take turns, and a third from
+ * the least of each one's runs counts: whatever else the machine does adds time, to all alike, and a lucky moment that
+ * only some have met would make these look cheap. Must not: advance a sequence,
  * keep a page, or take longer than its budget.
  */
 #include "engine/engine.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_POINTS = 2 * SV_CURVE_POINTS, MAX_ROUNDS = 15, BASE_CONTEXT = 64, MOST_TILES = 8 };
 /* A step this long is believed sooner; no more than this goes by between the two passes. */
 static const double LONG_US = 10000, MOST_HALT_US = 100;
+/* Further tokens are no more of a drafting pass. */
+static const double MOST_OUT = 0.5;
 enum { PLAIN, WIDE, DRAFT_ROWS, CUT };
 
 /* What a cut takes: the host's part of it, which is not run here, and all where nothing was measured. */
@@ -26,7 +30,9 @@ enum { HOST_TRIP_US = 20, USUAL_TRIP_US = 60, MOST_TRIP_US = 300, FAR_OUT = 1000
 struct shape {
     int kind;
     int32_t n, n_rows, last, n_masks, context;
-    double us, draft_us, target_us; /* least seen; < 0: not run */
+    double us, draft_us, target_us; /* as usual; < 0: not run */
+    float run[MAX_ROUNDS][3];       /* the same of each run */
+    int32_t n_runs;
     double spent_us;
     bool done; /* of an earlier list */
 };
@@ -82,6 +88,19 @@ static void plan_shape(struct calibration *c, const struct shape *s)
     }
 }
 
+/* A third from the least. */
+static double usual(const struct shape *s, int what)
+{
+    int32_t rank = (s->n_runs - 1) / 3;
+    for (int32_t i = 0;; i++) {
+        int32_t below = 0;
+        for (int32_t k = 0; k < s->n_runs; k++)
+            below += s->run[k][what] < s->run[i][what] || (k < i && s->run[k][what] == s->run[i][what]);
+        if (below == rank)
+            return (double)s->run[i][what];
+    }
+}
+
 static int run_shape(struct calibration *c, struct shape *s)
 {
     struct sv_engine *e = c->e;
@@ -95,13 +114,13 @@ static int run_shape(struct calibration *c, struct shape *s)
     s->spent_us += us;
     if (rc)
         return rc;
-    double draft_us = (double)(e->stats.draft_us - draft);
-    if (s->us < 0 || us < s->us)
-        s->us = us;
-    if (s->draft_us < 0 || draft_us < s->draft_us)
-        s->draft_us = draft_us;
-    if (s->target_us < 0 || us - draft_us < s->target_us)
-        s->target_us = us - draft_us;
+    float *run = s->run[s->n_runs++];
+    run[0] = (float)us;
+    run[1] = (float)(e->stats.draft_us - draft);
+    run[2] = run[0] - run[1];
+    s->us = usual(s, 0);
+    s->draft_us = usual(s, 1);
+    s->target_us = usual(s, 2);
     return SV_OK;
 }
 
@@ -213,12 +232,12 @@ static int run_rounds(struct calibration *c, int64_t budget_us)
 {
     int64_t end_us = sv_clock_us() + budget_us;
     double share = (double)budget_us / (c->n_shapes + 1);
-    for (int32_t i = 0; i < c->n_shapes; i++)
-        for (int k = 0; k < c->least_runs; k++) {
+    for (int k = 0; k < c->least_runs; k++)
+        for (int32_t i = 0; i < c->n_shapes; i++) {
             struct shape *s = &c->shape[i];
             bool late = !k && s->n > 1 && s->kind != PLAIN && sv_clock_us() > end_us;
-            if (s->done || late || (k > 1 && s->us > LONG_US))
-                break;
+            if (s->done || late || (k && !s->n_runs) || (k > 1 && s->us > LONG_US))
+                continue;
             int rc = run_shape(c, s);
             if (rc)
                 return rc;
@@ -226,7 +245,7 @@ static int run_rounds(struct calibration *c, int64_t budget_us)
     for (int round = 0; round < MAX_ROUNDS; round++)
         for (int32_t i = 0; i < c->n_shapes; i++) {
             struct shape *s = &c->shape[i];
-            if (s->done || s->us < 0 || s->spent_us + s->us > share)
+            if (s->done || !s->n_runs || s->n_runs == MAX_ROUNDS || s->spent_us + s->us > share)
                 continue;
             if (sv_clock_us() > end_us)
                 return SV_OK;
@@ -352,7 +371,7 @@ static void build_curves(struct calibration *c, struct points *p)
             continue;
         double out = s->n_rows > 2 ? sv_curve_at(&cost->draft_out, s->n * (s->n_rows - 2)) : 0;
         if (s->kind == DRAFT_ROWS || s->n > 1)
-            put(p, s->n * s->n_masks, s->draft_us > out ? s->draft_us - out : 0);
+            put(p, s->n * s->n_masks, s->draft_us - fmin(out, MOST_OUT * s->draft_us));
     }
     build(p, &cost->draft_rows);
     build_trip(c, p);

@@ -18,13 +18,13 @@ struct sv_candidate {
     int32_t in_bin; /* and how many of it */
     int32_t width;  /* > 0: all of this width, to be cut once drafted; no bins */
     double score, tokens, us; /* tokens a us */
-    double wideness, weight;  /* of its steps, as sv_cost_wideness, sv_cost_weight */
+    struct sv_load load;         /* of its steps */
 };
 
 /* A search, and the step it was made for. */
 struct sv_searched {
     struct sv_candidate c;
-    double plain_us, plain_tokens;
+    double plain_tokens;
     int32_t n, n_steps, serves; /* sequences; steps so far, and how many it is good for */
 };
 

@@ -14,9 +14,13 @@
 void sv_curve_add(struct sv_curve *c, int32_t x, double us)
 {
     SV_REQUIRE(c->n < SV_CURVE_POINTS && (!c->n || x > c->x[c->n - 1]));
-    /* More work never takes less time, and disturbances only add: a point above a later one is
-     * disturbed. */
-    for (int32_t i = c->n - 1; i >= 0 && (double)c->us[i] > us; i--)
+    /* More work never takes less time: points that say so are all a little wrong. */
+    double sum = us;
+    int32_t from = c->n;
+    while (from && (double)c->us[from - 1] > sum / (c->n - from + 1))
+        sum += (double)c->us[--from];
+    us = sum / (c->n - from + 1);
+    for (int32_t i = from; i < c->n; i++)
         c->us[i] = (float)us;
     c->x[c->n] = x;
     c->us[c->n++] = (float)us;
@@ -132,10 +136,10 @@ double sv_cost_weight(const struct sv_cost *c, const struct sv_load *l)
 
 /* Where a step takes hardly more than a plain one, that one's time is known well: were all of it to go by what drafting
  * steps are like, one draft among many sequences could look cheaper than none, and then there would be no plain steps to
- * learn from any more. So what drafts take is never thought to be less than half of what the table says. */
+ * learn from any more. So what drafts take is never thought to be less than a quarter of what the table says. */
 static double level_of(const struct sv_cost *c, const struct sv_load *l, struct table_us us)
 {
-    static const double LEAST = 0.5;
+    static const double LEAST = 0.25;
     const float *level = c->level[l->sampled];
     double weight = weight_of(us), t = sv_cost_wideness(c, l);
     if (weight <= 0)

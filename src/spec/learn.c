@@ -42,9 +42,10 @@ void sv_cost_unlearn(struct sv_cost *c)
     }
 }
 
-double sv_cost_doubt(const struct sv_cost *c, bool sampled, double wideness, double weight)
+double sv_cost_doubt(const struct sv_cost *c, const struct sv_load *l)
 {
-    const struct sv_pace *p = &c->pace[sampled];
+    const struct sv_pace *p = &c->pace[l->sampled];
+    double wideness = sv_cost_wideness(c, l), weight = sv_cost_weight(c, l);
     const double h[N] = {0, 1 - wideness, wideness};
     double v = 0;
     for (int i = 1; i < N; i++)

@@ -195,7 +195,7 @@ bool sv_policy_is_closed(const struct sv_policy *p, int32_t n)
     for (int32_t w = 2; w <= p->block; w = w < p->block && 2 * w > p->block ? p->block : 2 * w)
         for (int32_t k = 1; k <= n; k = k < n ? n : n + 1) {
             l = load_of(p, n, k, w);
-            double doubt = sv_cost_doubt(&p->cost, l.sampled, sv_cost_wideness(&p->cost, &l), sv_cost_weight(&p->cost, &l));
+            double doubt = sv_cost_doubt(&p->cost, &l);
             double us = sv_cost_us(&p->cost, &l) / fmax(sv_cost_level(&p->cost, &l), 1);
             best = fmax(best, l.n_rows * plain / us * exp(2 * doubt));
         }

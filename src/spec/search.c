@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 enum { BINS = 64 };
-static const double CUT_MARGIN = 1.01;
+static const double CUT_MARGIN = 1.01, CUT_NEAR = 0.97;
 
 static int by_value(const void *a, const void *b)
 {
@@ -77,9 +77,8 @@ static void try_rows(const struct sv_policy *p, struct sv_candidate c, const str
     c.score = c.tokens / c.us;
     if (c.score <= best->score)
         return;
-    c.wideness = sv_cost_wideness(&p->cost, &l);
-    c.weight = sv_cost_weight(&p->cost, &l);
     *best = c;
+    best->load = l;
 }
 
 /* Walks down the bins; rows of one bin are worth the same, so where the cost bends inside a bin,
@@ -177,6 +176,7 @@ static struct sv_candidate search_all(struct sv_policy *p, const struct sv_candi
             sv_sure_search(p, mode, n, plain, &cut);
         search(p, mode, n, plain, &best);
     }
+    p->sure.near = cut.score > CUT_NEAR * best.score;
     /* What a cut brings is known less than what the record says. */
     return cut.score > CUT_MARGIN * best.score ? cut : best;
 }
@@ -186,15 +186,16 @@ static struct sv_candidate search_all(struct sv_policy *p, const struct sv_candi
  * far better. Whom it was made for may be gone: the ranks stay, and chances are looked up again. */
 struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain)
 {
-    enum { SERVES = 4, FAR_SERVES = 16, MOST_SERVES = 32 };
+    enum { SERVES = 4, FAR_SERVES = 16, MOST_SERVES = 8 };
     static const double FAR = 0.85, ALIKE = 0.02;
     struct sv_searched *last = p->searched;
     if (p->ahead)
         return search_all(p, plain);
     struct sv_candidate c = last->c;
     if (last->n == p->n) {
+        c.load.sampled = p->load.sampled;
         c.tokens += plain->tokens - last->plain_tokens;
-        c.us *= plain->us / last->plain_us;
+        c.us = sv_cost_us(&p->cost, &c.load);
         c.score = c.k ? c.tokens / c.us : -HUGE_VAL;
         if (last->n_steps++ < last->serves)
             return c;
@@ -206,7 +207,6 @@ struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candid
     int32_t serves = alike ? 2 * last->serves : SERVES;
     serves = far && serves < FAR_SERVES ? FAR_SERVES : serves;
     *last = (struct sv_searched){.c = c,
-                                 .plain_us = plain->us,
                                  .plain_tokens = plain->tokens,
                                  .n = p->n,
                                  .serves = serves < MOST_SERVES ? serves : MOST_SERVES};

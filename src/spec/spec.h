@@ -196,8 +196,8 @@ double sv_cost_weight(const struct sv_cost *c, const struct sv_load *l);
 void sv_cost_unlearn(struct sv_cost *c);
 /* A step of this load took us. */
 void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us);
-/* Standard deviation of how drafting steps of this wideness and weight compare with plain ones, as a share of the cost. */
-double sv_cost_doubt(const struct sv_cost *c, bool sampled, double wideness, double weight);
+/* Standard deviation of how such a step compares with a plain one, as a share of the cost. */
+double sv_cost_doubt(const struct sv_cost *c, const struct sv_load *l);
 
 /* ---------------------------------------------------------------- width policy (policy.c) */
 
@@ -253,6 +253,7 @@ struct sv_sure {
     /* [j]: share of the last blocks whose draft j had a chance between two edges, and the sum of these. */
     float spread[SV_MAX_BLOCK][SV_SURE_EDGES], spread_sum[SV_MAX_BLOCK][SV_SURE_EDGES];
     float promised, brought; /* tokens of steps that were cut */
+    bool near;               /* to cut came near the best choice when that was looked for last */
     int32_t looked;          /* who was asked for a whole block last, */
     double look_us;          /* and how long that may still take */
 };

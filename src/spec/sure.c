@@ -24,8 +24,8 @@ static const float BLOCKS = 128, FEW_BLOCKS = 4;
 static const float REACH = 0.15f;
 /* What cuts brought against what they promised: tokens remembered, and tokens that the promise is worth. */
 static const float TOKENS = 4000, PROMISE = 400;
-/* Share of the time for looking at whole blocks, at first and later. */
-static const double LOOK_YOUNG_SHARE = 0.02, LOOK_SHARE = 0.004;
+/* Share of the time for looking at whole blocks: at first, where a cut comes near the best choice, and elsewhere. */
+static const double LOOK_YOUNG_SHARE = 0.02, LOOK_NEAR_SHARE = 0.006, LOOK_SHARE = 0.0015;
 enum { LOOK_YOUNG = 128 };
 static const float edge[SV_SURE_EDGES] = {0, 0.1f, 0.2f, 0.35f, 0.5f, 0.7f};
 
@@ -117,9 +117,8 @@ static void try_cut(const struct sv_policy *p, struct ask *a, const struct sv_ca
     a->c.score = a->c.tokens / a->c.us;
     if (a->c.score <= best->score)
         return;
-    a->c.wideness = sv_cost_wideness(&p->cost, &l);
-    a->c.weight = sv_cost_weight(&p->cost, &l);
     *best = a->c;
+    best->load = l;
 }
 
 /* Between two edges, where counts are padded up: the cut will fill what it pays for. */
@@ -248,7 +247,7 @@ void sv_sure_look(struct sv_policy *p, double us)
 {
     struct sv_load *l = &p->load, was = *l;
     struct sv_sure *k = &p->sure;
-    double share = p->trial.n_steps < LOOK_YOUNG ? LOOK_YOUNG_SHARE : LOOK_SHARE;
+    double share = p->trial.n_steps < LOOK_YOUNG ? LOOK_YOUNG_SHARE : k->near ? LOOK_NEAR_SHARE : LOOK_SHARE;
     k->look_us = fmin(k->look_us + share * us, 50 * us);
     if (!p->cuts || p->cuts_now || !l->n_draft_segs || k->look_us <= 0)
         return;

@@ -73,7 +73,7 @@ static void was_in_vain(struct sv_policy *p, double factor)
 static double doubt_of(const struct sv_policy *p, const struct sv_candidate *plain,
                        const struct sv_candidate *best, bool drafting)
 {
-    double cost = sv_cost_doubt(&p->cost, p->load.sampled, best->wideness, best->weight);
+    double cost = sv_cost_doubt(&p->cost, &best->load);
     if (drafting)
         return cost;
     double seen = fmin((double)p->tried[1], OWN_STEPS * best->k) + 1;
