@@ -182,11 +182,10 @@ static struct sv_candidate search_all(struct sv_policy *p, const struct sv_candi
 }
 
 /* Where the host's time is the step's, one search serves some steps, since it takes as long as a good part of a small
- * model's step: twice as many as the one before where it found nothing new, and more at once while plain decoding is
- * far better. Whom it was made for may be gone: the ranks stay, and chances are looked up again. */
+ * model's step: more where it found nothing new, and many while plain decoding is far better. Whom it was made for may be gone: the ranks stay, and chances are looked up again. */
 struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain)
 {
-    enum { SERVES = 4, FAR_SERVES = 16, MOST_SERVES = 8 };
+    enum { SERVES = 4, ALIKE_SERVES = 8, FAR_SERVES = 32 };
     static const double FAR = 0.85, ALIKE = 0.02;
     struct sv_searched *last = p->searched;
     if (p->ahead)
@@ -204,12 +203,10 @@ struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candid
     c = search_all(p, plain);
     bool far = !c.k || c.score < FAR * plain->score;
     bool alike = last->n == p->n && c.k == was.k && c.mode == was.mode && (!c.k || fabs(c.score / was.score - 1) < ALIKE);
-    int32_t serves = alike ? 2 * last->serves : SERVES;
-    serves = far && serves < FAR_SERVES ? FAR_SERVES : serves;
     *last = (struct sv_searched){.c = c,
                                  .plain_tokens = plain->tokens,
                                  .n = p->n,
-                                 .serves = serves < MOST_SERVES ? serves : MOST_SERVES};
+                                 .serves = far ? FAR_SERVES : alike ? ALIKE_SERVES : SERVES};
     return c;
 }
 
