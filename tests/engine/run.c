@@ -109,7 +109,7 @@ struct sink {
     struct sv_engine *e;
     struct run_out *out;
     const struct sv_request *req;
-    int32_t n_prompt;
+    int32_t n_prompt, n_drafted;
 };
 
 static struct sv_logprob_row flat(const struct sv_logprob *lp)
@@ -155,7 +155,8 @@ static void collect(void *user, const struct sv_event *ev)
     if (ev->n_tokens)
         memcpy(o->tokens + o->n_tokens, ev->tokens, (size_t)ev->n_tokens * sizeof(int32_t));
     o->n_tokens += ev->n_tokens;
-    assert_true(ev->n_drafted <= ev->n_tokens);
+    assert_true(ev->n_drafted >= 0 && ev->n_drafted <= ev->n_tokens);
+    s->n_drafted += ev->n_drafted;
     /* Each event by itself is whole code points, however tokens cut them: who streams writes it out at once. */
     assert_int_equal(sv_utf8_valid(ev->text, ev->n_bytes), ev->n_bytes);
     o->text = realloc(o->text, o->n_text + ev->n_bytes + 1);
@@ -177,10 +178,30 @@ static void collect(void *user, const struct sv_event *ev)
     o->n_preemptions = st.n_preemptions;
     o->accept = malloc((size_t)(st.n_steps + 1) * sizeof *o->accept);
     int32_t sum = 0;
-    for (int32_t i = 0; i < st.n_steps; i++)
+    for (int32_t i = 0; i < st.n_steps; i++) {
         sum += o->accept[i] = st.accept_lengths[i];
-    if (o->finish != SV_FINISH_CANCELED)
-        assert_int_equal(sum, o->n_tokens - 1); /* the first token came from the prompt */
+        assert_true(st.accept_lengths[i] <= st.widths[i]);
+    }
+    if (o->finish == SV_FINISH_CANCELED)
+        return;
+    assert_int_equal(sum, o->n_tokens - 1); /* the first token came from the prompt */
+    /* A step's last token is the target's own, but where the answer ended before it. */
+    assert_in_range(s->n_drafted, sum - st.n_steps, sum - st.n_steps + 1);
+}
+
+/* Counts of acceptance by position and by length say what the totals say. */
+static void check_accept(const struct sv_accept_stats *a)
+{
+    int64_t drafted = 0, accepted = 0, by_length = 0;
+    for (size_t j = 1; j < sizeof a->drafted_at / sizeof a->drafted_at[0]; j++) {
+        drafted += a->drafted_at[j];
+        accepted += a->accepted_at[j];
+    }
+    for (size_t k = 1; k < sizeof a->length / sizeof a->length[0]; k++)
+        by_length += (int64_t)(k - 1) * a->length[k];
+    assert_int_equal(drafted, a->n_drafted);
+    assert_int_equal(accepted, a->n_accepted);
+    assert_int_equal(by_length, a->n_accepted);
 }
 
 struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n)
@@ -189,7 +210,7 @@ struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n
     struct sink *sinks = calloc((size_t)n, sizeof *sinks);
     struct sv_err err = {0};
     for (int32_t i = 0; i < n; i++) {
-        sinks[i] = (struct sink){e, &out[i], &c[i].req, c[i].n_prompt};
+        sinks[i] = (struct sink){.e = e, .out = &out[i], .req = &c[i].req, .n_prompt = c[i].n_prompt};
         struct sv_request r = c[i].req;
         if (!r.prompt) {
             r.prompt_ids = c[i].prompt;
@@ -212,6 +233,7 @@ struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n
     for (int32_t g = 0; g < e->cache.n_groups; g++)
         assert_int_equal(sv_cache_n_free(&e->cache, g) + sv_cache_n_kept(&e->cache),
                          e->cache.group[g].d.n_pages);
+    check_accept(&e->accept);
     free(sinks);
     return out;
 }
