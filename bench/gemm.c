@@ -11,7 +11,7 @@
  */
 #define _GNU_SOURCE /* MAP_ANONYMOUS, popen, setenv */
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/sieve.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -649,13 +649,67 @@ static void section_model(struct bench *b)
     }
 }
 
+/* ---------------------------------------------------------------- the head, with a sieve and without */
+
+/* Weights and input are normal numbers, as a fresh model's; in turns, call by call. */
+static void section_head(struct bench *b)
+{
+    static const struct shape all[] = {{151936, 1024, 1}};
+    static const int32_t all_rows[] = {1, 2, 3, 4, 8, 16};
+    struct shape shapes[8];
+    int32_t rows[32];
+    const int n_shapes = pick_shapes(b, all, 1, shapes), n_rows = pick_rows(b, all_rows, 6, rows);
+    for (int i = 0; i < n_shapes; i++) {
+        const struct shape s = shapes[i];
+        const size_t n = (size_t)s.n * (size_t)s.k;
+        struct sv_weight w, host = {.dtype = SV_BF16, .rows = s.n, .cols = s.k, .head = true};
+        struct sv_rng rng = {7};
+        struct sv_err err;
+        bool owned;
+        uint16_t *data = sv_alloc(n * sizeof *data);
+        for (size_t j = 0; data && j < n; j++)
+            data[j] = b->normal[(j * 40503u + j / 977u * 31u) % NORMALS];
+        for (int32_t j = 0; j < 16 * s.k; j++)
+            b->x[j] = sv_rng_normal(&rng);
+        host.data = data;
+        b->cpu.sieve = true;
+        int64_t t0 = sv_clock_ns();
+        if (!data || sv_cpu_upload_weight((struct sv_dev *)(void *)&b->cpu, &host, &w, &owned, &err) || !w.sieve)
+            exit((fprintf(stderr, "gemm: no sieve here\n"), 1));
+        printf("\nhead %s %d x %d, made in %.2f s\n  rows  sieve us (best)     all us (best)   ratio  units left of all\n",
+               b->isa, s.n, s.k, (double)(sv_clock_ns() - t0) * 1e-9);
+        for (int j = 0; j < n_rows; j++) {
+            struct times t[2] = {0};
+            struct sv_sieve *v = w.sieve;
+            for (int64_t r = 0; r < 2 * b->rounds; r++) {
+                struct sv_p_head_argmax p = {.n_rows = rows[j], .k = s.k, .x = b->x, .w = w, .out = b->out};
+                p.w.sieve = r % 2 ? v : NULL;
+                double us = now_us();
+                sv_cpu_head_argmax((struct sv_dev *)(void *)&b->cpu, &p);
+                times_add(&t[r % 2], now_us() - us);
+            }
+            const double with = quantile(&t[1], 0.5), whole = quantile(&t[0], 0.5);
+            printf("  %4d %9.1f (%7.1f) %9.1f (%7.1f)  %5.2f  %d of %d\n", rows[j], with, quantile(&t[1], 0), whole,
+                   quantile(&t[0], 0), whole / with, v->n_left, v->n_units);
+            b->read_bytes = sv_weight_read_bytes(&w);
+            csv_row(b, "head", b->isa, s, rows[j], SV_BF16, &t[0], "none", 0, 0);
+            b->read_bytes = v->read_bytes;
+            csv_row(b, "head sieve", b->isa, s, rows[j], SV_BF16, &t[1], "us without", whole, whole / with);
+        }
+        if (owned)
+            sv_cpu_weight_free(&b->cpu, (void *)(uintptr_t)w.data);
+        sv_cpu_weight_free(&b->cpu, w.sieve);
+        sv_free(data);
+    }
+}
+
 /* ---------------------------------------------------------------- set-up */
 
 static void stamp(struct bench *b)
 {
     char commit[64] = "unknown", model[80] = "unknown machine", line[256], date[32];
     /* Only what is measured counts as changed: others may be at work elsewhere in the tree. */
-    FILE *f = popen("p='src/backend/cpu/gemm* src/backend/cpu/dense.h src/base/pool.c bench/gemm.c'; c=$(git log -1 "
+    FILE *f = popen("p='src/backend/cpu/gemm* src/backend/cpu/sieve* src/backend/cpu/dense.h src/base/pool.c bench/gemm.c'; c=$(git log -1 "
                     "--format=%h -- $p) && "
                     "echo $c$(git diff --quiet HEAD -- $p || echo -dirty)",
                     "r");
@@ -700,9 +754,9 @@ static bool set_up(struct bench *b, int n_threads, enum sv_isa isa, enum sv_dtyp
         return fprintf(stderr, "gemm: %s\n", err.msg), false;
     struct sv_rng rng = {1};
     b->cpu.dense = b->dense;
-    if (b->dense && !(b->normal = sv_alloc(NORMALS * sizeof *b->normal)))
+    if (!(b->normal = sv_alloc(NORMALS * sizeof *b->normal)))
         return fprintf(stderr, "gemm: out of memory\n"), false;
-    for (int i = 0; b->dense && i < NORMALS; i++)
+    for (int i = 0; i < NORMALS; i++)
         b->normal[i] = sv_f32_to_bf16(0.02f * sv_rng_normal(&rng));
     for (size_t i = 0; i < (size_t)2048 * 12288; i++)
         b->x[i] = sv_rng_float(&rng) - 0.5f;
@@ -729,7 +783,7 @@ int main(int argc, char **argv)
         {"f32", 0, SV_OPT_FLAG, &f32, NULL, "compute in f32 instead of rounding inputs to bf16"},
         {"dtype", 'd', SV_OPT_STRING, &dtype, "TYPE", "weights: bf16, f16 or f32"},
         {"section", 's', SV_OPT_STRING, &section, "LIST",
-         "stream,prefill,tiny,model: some of them"},
+         "stream,prefill,tiny,model: some of them; or head"},
         {"rounds", 'r', SV_OPT_INT, &b.rounds, "N", "rounds of each measurement (15)"},
         {"shape", 0, SV_OPT_STRING, &b.only_shape, "NxK", "stream and prefill: this shape only"},
         {"rows", 0, SV_OPT_STRING, &b.only_rows, "LIST", "stream and prefill: these row counts"},
@@ -777,6 +831,8 @@ int main(int argc, char **argv)
         section_model(&b);
     if (strstr(section, "stream"))
         section_stream(&b, dt);
+    if (strstr(section, "head"))
+        section_head(&b);
     if (strstr(section, "prefill"))
         section_prefill(&b, &d, dt);
     if (b.csv)

@@ -47,6 +47,8 @@ struct sv_engine_options {
                                   where it is faster. NULL = auto */
     const char *draft_bytes;  /* the draft's weights in 8 bits, which costs the draft about nothing and the text nothing:
                                  "on", "off", or "auto": where the device can. NULL = auto */
+    const char *head_sieve;   /* the CPU: the token of greedy rows from exact bounds first, which costs half
+                                 the head's memory again; the same tokens: "on", "off", or "auto": where it is faster. NULL = auto */
     int32_t gpu;              /* which GPU */
     bool no_graphs;           /* GPUs: launch every kernel of every step by itself */
     double gpu_memory;        /* GPUs: share of the device's memory to use, weights included; 0 = at most 0.9 */

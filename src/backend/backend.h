@@ -30,11 +30,15 @@ struct sv_weight {
     int32_t rows, cols; /* n_out, n_in; a vector has cols = its length and rows = 1 */
     const void *dense; /* the CPU's: equal to data if that is in fewer bits, every value exact; else NULL */
     int64_t dense_bytes; /* what a product reads of it */
+    void *sieve;          /* the CPU's, of a head: its weights once more, for the argmax alone (cpu/sieve.h), or NULL */
+    int64_t sieve_bytes;  /* the memory that takes */
     bool packed; /* the CPU's: data is in the order of its kernels, not row-major (weights.c there) */
     /* On the host side: a drafter's, whose errors cost acceptance and never a token; a device may round its
      * products' operands further if that is faster there. On the device: it did. */
     bool approximate;
     bool table; /* on the host side: rows are looked up, no product uses it */
+    bool head;  /* on the host side: the argmax of its products is asked for. What upload_weight returns may have a sieve,
+                 * to be freed as data is */
 };
 
 /* What a product with it reads, but for the copy that few rows may have (sv_dev_add_read). */
@@ -395,6 +399,9 @@ enum sv_dense { SV_DENSE_AUTO, SV_DENSE_ON, SV_DENSE_OFF };
 /* Approximate weights in 8 bits. AUTO: where the device can and gains. */
 enum sv_bytes { SV_BYTES_AUTO, SV_BYTES_ON, SV_BYTES_OFF };
 
+/* Heads get a sieve (cpu/sieve.h). AUTO: where the device can and gains. */
+enum sv_sieves { SV_SIEVE_AUTO, SV_SIEVE_ON, SV_SIEVE_OFF };
+
 struct sv_dev_opts {
     const char *backend;       /* "cpu", "cuda", "hip"; NULL = the best this build and machine have */
     const char *kernels;       /* GPUs: "auto" (or NULL) or "portable"; the CPU has isa instead */
@@ -404,6 +411,7 @@ struct sv_dev_opts {
     enum sv_isa isa;           /* SV_ISA_AUTO = the best this machine has; others fail if missing */
     enum sv_dense dense;       /* bf16 matrices in fewer bits (GPUs: a copy), for products with few rows; the same bits */
     enum sv_bytes bytes;       /* ON where the device cannot: sv_dev_approximates is false, for the caller to complain of */
+    enum sv_sieves sieve;      /* the CPU's: the argmax of few rows by bounds first; the same ids */
     enum sv_dtype compute;     /* SV_F32: exact f32 products; SV_BF16: inputs of GEMMs rounded to bf16 */
     int64_t weight_bytes;      /* of the target, as published; 0 = not known */
     int32_t usual_rows;        /* of a step that decodes; 0 = not known */
@@ -440,8 +448,8 @@ struct sv_backend {
                          bool *owned, struct sv_err *);
     /* Bytes of dense copies, made by reserve; how many matrices have one, and how many cannot. NULL: none. */
     int64_t (*dense_bytes)(struct sv_dev *, int32_t *n_dense, int32_t *n_plain);
-    /* What a product with few rows, at most few_rows, reads of w: bytes of its dense copy, 0 = it has none. NULL: no
-     * copies. */
+    /* What a product with few rows, at most few_rows, reads of w: bytes of its dense copy (or of a head's sieve), 0 = it
+     * has none. NULL: no copies. */
     int64_t (*few_bytes)(const struct sv_dev *, const struct sv_weight *w);
     int32_t (*few_rows)(const struct sv_dev *);
     /* Whether upload_weight makes use of `approximate`; NULL: no. */

@@ -125,6 +125,9 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
     sv_cli_opt(o, "draft-bytes", 0, SV_OPT_STRING, &m->draft_bytes, "WHEN",
                "the draft's weights in 8 bits, for speed: the same text, drafts as good within a percent or so: auto "
                "(where this machine can), on or off");
+    sv_cli_opt(o, "head-sieve", 0, SV_OPT_STRING, &m->head_sieve, "WHEN",
+               "the CPU's greedy choice from exact bounds first, which takes half the head's memory again; the same text: "
+               "auto (where this machine gains), on or off");
     sv_cli_opt(o, "no-graphs", 0, SV_OPT_FLAG, &m->no_graphs, NULL,
                "GPUs: launch every kernel of a step by itself");
     sv_cli_opt(o, "gpu-memory-utilization", 0, SV_OPT_FLOAT, &m->gpu_memory, "SHARE",
@@ -183,6 +186,8 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
     if (code < 0)
         code = one_of(command, "draft-bytes", m->draft_bytes, when);
     if (code < 0)
+        code = one_of(command, "head-sieve", m->head_sieve, when);
+    if (code < 0)
         code = one_of(command, "isa", m->isa, isas);
     if (code < 0)
         code = num_in_range(command, "gpu-memory-utilization", m->gpu_memory, 0, 1);
@@ -214,6 +219,7 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
     o.isa = m->isa;
     o.dense_weights = m->dense;
     o.draft_bytes = m->draft_bytes;
+    o.head_sieve = m->head_sieve;
     o.n_threads = (int32_t)m->threads;
     o.max_sequences = (int32_t)m->batch;
     o.context = (int32_t)m->context;

@@ -33,7 +33,7 @@ static int parse_isa(const char *name, enum sv_isa *isa, struct sv_err *err)
                 : SV_OK;
 }
 
-/* In the order of enum sv_dense and enum sv_bytes. */
+/* In the order of enum sv_dense, enum sv_bytes and enum sv_sieves. */
 static int parse_when(const char *what, const char *name, int *when, struct sv_err *err)
 {
     static const char *const names[] = {"auto", "on", "off"};
@@ -135,12 +135,15 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
                             .ordinal = o->gpu,
                             .no_graphs = o->no_graphs,
                             .n_threads = o->n_threads};
-    int dense = 0, bytes = 0;
+    int dense = 0, bytes = 0, sieve = 0;
     int rc = parse_isa(o->isa, &d.isa, err);
     if (!rc)
         rc = parse_when("dense_weights", o->dense_weights, &dense, err);
     if (!rc)
         rc = parse_when("draft_bytes", o->draft_bytes, &bytes, err);
+    if (!rc)
+        rc = parse_when("head_sieve", o->head_sieve, &sieve, err);
+    d.sieve = (enum sv_sieves)sieve;
     d.dense = (enum sv_dense)dense;
     d.bytes = (enum sv_bytes)bytes;
     const bool drafts = o->draft_dir && o->width != 1;

@@ -101,6 +101,10 @@ void sv_memory_log(const struct sv_engine *e, int64_t free_at_open)
         sv_log(level, "memory: draft weights %lld MiB%s", mib(e->drafter->weight_bytes),
                sv_dev_approximates(e->dev) ? ", in 8 bits and with a head of their own" : "");
     }
+    if (e->model.head.sieve) {
+        known += e->model.head.sieve_bytes;
+        sv_log(level, "memory: head sieve %lld MiB", mib(e->model.head.sieve_bytes));
+    }
     int32_t n_dense, n_plain;
     int64_t dense = sv_dev_dense_bytes(e->dev, &n_dense, &n_plain);
     known += dense;

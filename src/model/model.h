@@ -89,6 +89,7 @@ struct sv_weights {
     int64_t n_bytes;        /* of everything taken, once each, as published */
     int64_t read_bytes;     /* the same as the device keeps it */
     bool table;             /* what is taken from now on is only looked up (struct sv_weight) */
+    bool head;              /* what is taken from now on is a head (struct sv_weight) */
     bool approximate;       /* what is taken from now on may be rounded further (struct sv_weight) */
 };
 int sv_weights_open(struct sv_weights *w, struct sv_dev *dev, const struct sv_ckpt *ckpt,

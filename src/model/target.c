@@ -30,14 +30,17 @@ static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, i
         rc = sv_weights_take_stack(&m->weights, &m->stack, cfg, n_positions, err);
     m->n_step_weights = m->weights.n_taken;
     m->weights.table = !cfg->tie_embeddings;
+    m->weights.head = cfg->tie_embeddings;
     if (!rc)
         rc = sv_weights_take(&m->weights, &m->embed, cfg->vocab_size, cfg->hidden_size, err,
                              "embed_tokens.weight");
     m->weights.table = false;
+    m->weights.head = true;
     m->head = m->embed;
     if (!rc && !cfg->tie_embeddings)
         rc = sv_weights_take(&m->weights, &m->head, cfg->vocab_size, cfg->hidden_size, err,
                              "lm_head.weight");
+    m->weights.head = false;
     if (rc) {
         sv_model_close(m);
         sv_err_prefix(err, "%s", dir);

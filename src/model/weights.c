@@ -18,8 +18,8 @@ int sv_weights_open(struct sv_weights *w, struct sv_dev *dev, const struct sv_ck
     w->ckpt = ckpt;
     w->prefix = ckpt && sv_ckpt_find(ckpt, "model.norm.weight") ? "model." : "";
     sv_arena_init(&w->arena);
-    /* Every tensor at most once, and the rotary table. */
-    w->cap_owned = (ckpt ? ckpt->n_tensors : MAX_RANDOM_TENSORS) + 2;
+    /* Every tensor at most once, the rotary table and a head's sieve. */
+    w->cap_owned = (ckpt ? ckpt->n_tensors : MAX_RANDOM_TENSORS) + 3;
     w->owned = sv_arena_alloc(&w->arena, (size_t)w->cap_owned * sizeof *w->owned);
     w->taken = sv_arena_alloc(&w->arena, (size_t)w->cap_owned * sizeof *w->taken);
     if (!w->owned || !w->taken) {
@@ -50,15 +50,21 @@ static void note(struct sv_weights *w, const struct sv_weight *made)
     w->read_bytes += sv_weight_read_bytes(made);
 }
 
+static void own(struct sv_weights *w, const void *p)
+{
+    SV_REQUIRE(w->n_owned < w->cap_owned);
+    w->owned[w->n_owned++] = p;
+}
+
 static int upload(struct sv_weights *w, const struct sv_weight *host, struct sv_weight *out,
                   struct sv_err *err)
 {
     bool owned = false;
     int rc = sv_dev_upload_weight(w->dev, host, out, &owned, err);
-    if (!rc && owned) {
-        SV_REQUIRE(w->n_owned < w->cap_owned);
-        w->owned[w->n_owned++] = out->data;
-    }
+    if (!rc && owned)
+        own(w, out->data);
+    if (!rc && out->sieve)
+        own(w, out->sieve);
     return rc;
 }
 
@@ -70,7 +76,8 @@ static int make_random(struct sv_weights *w, struct sv_weight *out, int32_t rows
                                     .rows = rows,
                                     .cols = cols,
                                     .approximate = w->approximate,
-                                    .table = w->table};
+                                    .table = w->table,
+                                    .head = w->head};
     bool norm = rows == 1 && strstr(name, "norm");
     if (w->n_owned == w->cap_owned)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "random weights: more than %d tensors",
@@ -79,7 +86,9 @@ static int make_random(struct sv_weights *w, struct sv_weight *out, int32_t rows
                                   (uint64_t)w->n_owned + 1, out, err);
     if (rc)
         return rc;
-    w->owned[w->n_owned++] = out->data;
+    own(w, out->data);
+    if (out->sieve)
+        own(w, out->sieve);
     w->n_bytes += 2 * (int64_t)rows * cols;
     note(w, out);
     return SV_OK;
@@ -113,7 +122,8 @@ int sv_weights_take(struct sv_weights *w, struct sv_weight *out, int32_t rows, i
                                       .rows = rows,
                                       .cols = cols,
                                       .approximate = w->approximate,
-                                      .table = w->table},
+                                      .table = w->table,
+                                      .head = w->head},
                   out, err);
     if (!rc)
         note(w, out);

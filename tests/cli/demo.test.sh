@@ -20,12 +20,16 @@ run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --o
 run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/whole" -n 64 -q --dense-weights off
 run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/dense" -n 64 -q --dense-weights on
 run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/exact" -n 64 -q --draft-bytes off
-for arm in dflash one whole dense exact; do
+run 0 generate -m "$demo/target" --in "$demo/prompts.jsonl" --out "$tmp/sieve" -n 64 -q --batch 1 --head-sieve on
+run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/sieves" -n 64 -q --batch 1 --head-sieve on
+for arm in dflash one whole dense exact sieve sieves; do
     cmp -s <(sed 's/, "accept_lengths".*//' "$tmp/plain") <(sed 's/, "accept_lengths".*//' "$tmp/$arm") ||
         fail "$arm differs from plain decoding"
 done
 run 2 run -m "$demo/target" -d "$demo/draft" --draft-bytes never -p x
 err_says "option --draft-bytes: 'never' is not one of auto, on, off"
+run 2 run -m "$demo/target" --head-sieve never -p x
+err_says "option --head-sieve: 'never' is not one of auto, on, off"
 run 1 run -m "$demo/target" -d "$demo/draft" --device cpu --isa plain --draft-bytes on -p x
 err_says "no products of a draft's weights in 8 bits"
 run 0 run -m "$demo/target" -d "$demo/draft" --chat -p 'What is 3 times 4?' -n 40

@@ -256,6 +256,8 @@ static const struct sv_backend cpu_backend = {
     .host_free = cpu_free,
     .memory = cpu_memory,
     .upload_weight = sv_cpu_upload_weight,
+    .few_bytes = sv_cpu_few_bytes,
+    .few_rows = sv_cpu_few_rows,
     .approximates = cpu_approximates,
     .head_shares_of = cpu_head_shares_of,
     .random_weight = sv_cpu_random_weight,
@@ -304,6 +306,13 @@ static bool wants_dense(const struct sv_cpu *cpu, const struct sv_dev_opts *opts
             (order == SV_DENSE_PAIRS && opts->usual_rows > 0 && opts->usual_rows <= DENSE_ROWS_AVX512));
 }
 
+static bool wants_sieve(const struct sv_cpu *cpu, const struct sv_dev_opts *opts)
+{
+    if (!sv_cpu_gemm_sieve_rows(cpu) || opts->sieve == SV_SIEVE_OFF)
+        return false;
+    return opts->sieve == SV_SIEVE_ON || opts->weight_bytes > DENSE_FROM_BYTES;
+}
+
 int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err)
 {
     enum sv_isa isa = opts->isa == SV_ISA_AUTO ? sv_cpu_best_isa() : opts->isa;
@@ -334,8 +343,9 @@ int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_e
         return rc;
     }
     cpu->dense = wants_dense(cpu, opts);
-    snprintf(cpu->text, sizeof cpu->text, "cpu %s, %d thread%s%s", isa_name(isa), cpu->n_threads,
-             cpu->n_threads == 1 ? "" : "s", cpu->dense ? ", dense weights" : "");
+    cpu->sieve = wants_sieve(cpu, opts);
+    snprintf(cpu->text, sizeof cpu->text, "cpu %s, %d thread%s%s%s", isa_name(isa), cpu->n_threads,
+             cpu->n_threads == 1 ? "" : "s", cpu->dense ? ", dense weights" : "", cpu->sieve ? ", head sieve" : "");
     *dev = (struct sv_dev *)(void *)cpu;
     return SV_OK;
 }

@@ -28,6 +28,7 @@ struct sv_cpu {
     enum sv_dtype compute;
     bool whole; /* approximate weights are kept as any other */
     bool dense; /* bf16 weights are kept dense (dense.h) where they can be */
+    bool sieve; /* heads get a sieve (sieve.h) where they can */
     struct sv_dev_limits lim;
     struct sv_cpu_gemm *gemm;
     struct sv_cpu_slab *slabs; /* weights.c: packed weights, newest first */
@@ -53,6 +54,7 @@ bool sv_cpu_has_isa(enum sv_isa isa);
 bool sv_cpu_has_avx512_bf16(void);
 bool sv_cpu_has_avx512_vnni(void);
 bool sv_cpu_has_avx512_vbmi2(void); /* VBMI and VBMI2 */
+bool sv_cpu_has_amx_int8(void);
 
 /* gemm.c */
 int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err);
@@ -75,13 +77,19 @@ enum sv_dense_order {
     SV_DENSE_ROWS   /* as AMX does: row by row */
 };
 enum sv_dense_order sv_cpu_gemm_dense(const struct sv_cpu *cpu);
+/* Up to how many rows a head's argmax can be found with a sieve; 0: not on this level. */
+int32_t sv_cpu_gemm_sieve_rows(const struct sv_cpu *cpu);
 
 /* weights.c */
 int sv_cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
                          bool *owned, struct sv_err *err);
 int sv_cpu_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale,
                          float shift, uint64_t seed, struct sv_weight *out, struct sv_err *err);
-bool sv_cpu_weight_free(struct sv_cpu *cpu, void *p); /* false: not one of the packed ones */
+/* Memory for something that is read as weights are; NULL: there is none. */
+void *sv_cpu_weight_take(struct sv_cpu *cpu, size_t n_bytes, struct sv_err *err);
+bool sv_cpu_weight_free(struct sv_cpu *cpu, void *p); /* false: not one of those */
+int64_t sv_cpu_few_bytes(const struct sv_dev *dev, const struct sv_weight *w);
+int32_t sv_cpu_few_rows(const struct sv_dev *dev);
 /* out = row of w, times scale. */
 void sv_cpu_weight_row(const struct sv_cpu *cpu, const struct sv_weight *w, int32_t row, float *out,
                        float scale);

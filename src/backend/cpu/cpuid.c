@@ -19,10 +19,10 @@
 
 enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
 enum { AVX512_VBMI = 1 << 1, AVX512_VBMI2 = 1 << 6, AVX512_VNNI = 1 << 11 }; /* leaf 7, ecx */
-enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 }; /* leaf 7, edx; compilers disagree on the names */
+enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 }; /* leaf 7, edx; compilers disagree on the names */
 
 struct features {
-    bool avx2, avx512, avx512_bf16, amx_bf16, avx512_vnni, avx512_vbmi2;
+    bool avx2, avx512, avx512_bf16, amx_bf16, avx512_vnni, avx512_vbmi2, amx_int8;
 };
 
 static uint64_t xcr0(void)
@@ -53,6 +53,7 @@ static struct features detect(void)
     bool amx = (os & 0x60000) == 0x60000 && (d7 & AMX_TILE) && (d7 & AMX_BF16);
     f.amx_bf16 = f.avx512_bf16 && amx &&
                  syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+    f.amx_int8 = f.amx_bf16 && (d7 & AMX_INT8);
     return f;
 }
 
@@ -65,10 +66,10 @@ static struct features features(void)
     if (!v) {
         struct features f = detect();
         v = 16u | f.avx2 | f.avx512 << 1 | f.avx512_bf16 << 2 | f.amx_bf16 << 3 | f.avx512_vnni << 5 |
-            f.avx512_vbmi2 << 6;
+            f.avx512_vbmi2 << 6 | f.amx_int8 << 7;
         atomic_store_explicit(&cached, v, memory_order_release);
     }
-    return (struct features){v & 1, v & 2, v & 4, v & 8, v & 32, v & 64};
+    return (struct features){v & 1, v & 2, v & 4, v & 8, v & 32, v & 64, v & 128};
 }
 
 bool sv_cpu_has_isa(enum sv_isa isa)
@@ -108,6 +109,11 @@ bool sv_cpu_has_avx512_vbmi2(void)
 {
     return features().avx512_vbmi2;
 }
+
+bool sv_cpu_has_amx_int8(void)
+{
+    return features().amx_int8;
+}
 #else
 bool sv_cpu_has_isa(enum sv_isa isa)
 {
@@ -125,6 +131,11 @@ bool sv_cpu_has_avx512_vnni(void)
 }
 
 bool sv_cpu_has_avx512_vbmi2(void)
+{
+    return false;
+}
+
+bool sv_cpu_has_amx_int8(void)
 {
     return false;
 }

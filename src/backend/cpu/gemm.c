@@ -10,6 +10,7 @@
 #include "backend/cpu/gemm.h"
 
 #include "backend/cpu/dense.h"
+#include "backend/cpu/sieve.h"
 #include "backend/cpu/vec.h"
 
 #include <math.h>
@@ -35,6 +36,8 @@ struct sv_cpu_gemm {
     const struct sv_gemm_kern *bytes; /* for approximate weights, NULL: as any other */
     bool packs; /* bf16 weights are multiplied packed: at load, or else at every call */
     enum sv_dense_order dense; /* how dense weights stand here, if they can be multiplied */
+    const struct sv_gemm_kern *sieve[2]; /* for heads' bounds, by plane; NULL: none */
+    int32_t sieve_rows;                  /* up to how many it is asked */
     struct sv_gemm_call call; /* the one in flight */
 };
 
@@ -61,6 +64,28 @@ static const struct sv_gemm_kern *choose(const struct sv_cpu *cpu, enum sv_dtype
     return sv_gemm_kern_plain(w, rounded);
 }
 
+/* More rows than these are arithmetic's without tiles, and a sieve is more of it. */
+#define SIEVE_ROWS_ALONE 4
+
+static void set_sieve(struct sv_cpu_gemm *g, const struct sv_cpu *cpu)
+{
+    (void)g;
+    if (cpu->isa < SV_ISA_AVX512 || cpu->compute != SV_BF16 || !sv_cpu_has_avx512_vnni())
+        return;
+#ifndef SV_NO_AVX512
+    for (int i = 0; i < 2; i++)
+        g->sieve[i] = sv_gemm_kern_sieve_avx512((enum sv_sieve_plane)i);
+    g->sieve_rows = SIEVE_ROWS_ALONE;
+#endif
+#ifndef SV_NO_AMX
+    if (cpu->isa >= SV_ISA_AMX && sv_cpu_has_amx_int8()) {
+        for (int i = 0; i < 2; i++)
+            g->sieve[i] = sv_gemm_kern_sieve_amx((enum sv_sieve_plane)i);
+        g->sieve_rows = SV_SIEVE_ROWS;
+    }
+#endif
+}
+
 int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err)
 {
     if (cpu->isa == SV_ISA_AUTO || !sv_cpu_has_isa(cpu->isa))
@@ -84,6 +109,7 @@ int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err)
 #endif
     }
 #endif
+    set_sieve(g, cpu);
     cpu->gemm = g;
     return SV_OK;
 }
@@ -101,6 +127,11 @@ bool sv_cpu_gemm_packs(const struct sv_cpu *cpu)
 enum sv_dense_order sv_cpu_gemm_dense(const struct sv_cpu *cpu)
 {
     return cpu->gemm->dense;
+}
+
+int32_t sv_cpu_gemm_sieve_rows(const struct sv_cpu *cpu)
+{
+    return cpu->gemm->sieve_rows;
 }
 
 void sv_cpu_gemm_close(struct sv_cpu *cpu)
@@ -260,7 +291,10 @@ static void work(void *arg, int thread, int n_threads)
     }
     const int64_t units = c->n_units;
     void *packed = g->packed;
-    if (!c->y && c->item[0].kern == g->bytes)
+    if (c->sieve)
+        for (int32_t i = 0; i < SV_SIEVE_TOPS + SV_SIEVE_ROWS; i++)
+            t->best_val[i] = -INFINITY;
+    else if (!c->y && c->item[0].kern == g->bytes)
         memset(t->lanes, 0xff, (size_t)(c->m1 - c->m0) * sizeof *t->lanes);
     else if (!c->y)
         for (int32_t r = 0; r < c->m1 - c->m0; r++) {
@@ -273,6 +307,11 @@ static void work(void *arg, int thread, int n_threads)
     } else if (c->packer) {
         c->packer->pack(c, packed, thread, n_threads);
         sv_pool_barrier(c->cpu->pool, thread);
+    }
+    if (c->units) {
+        for (int64_t i = units * thread / n_threads; i < units * (thread + 1) / n_threads; i++)
+            run_units(c, t, packed, c->units[i], c->units[i] + 1);
+        return;
     }
     run_units(c, t, packed, (int32_t)(units * thread / n_threads),
               (int32_t)(units * (thread + 1) / n_threads));
@@ -296,6 +335,8 @@ static bool begin(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *
     c->y = p->y;
     c->ldy = p->ldy;
     c->packer = NULL;
+    c->sieve = NULL;
+    c->units = NULL;
     int32_t unit = 0, col = 0;
     for (int32_t i = 0; i < p->n_parts; i++) {
         const struct sv_weight *w = &p->parts[i].w, *bias = &p->parts[i].bias;
@@ -373,6 +414,68 @@ static int32_t merge(const struct sv_cpu *cpu, int32_t r, float *share)
     return id;
 }
 
+/* Bounds, by one plane, of the units that the call is left with. */
+static void bound(struct sv_cpu *cpu, const struct sv_sieve *v, enum sv_sieve_plane plane, int32_t n_rows)
+{
+    struct sv_gemm_call *c = &cpu->gemm->call;
+    const struct sv_gemm_kern *packer = c->packer;
+    const struct sv_gemm_item item = c->item[0];
+    c->sieve = v;
+    c->item[0].kern = c->packer = cpu->gemm->sieve[plane];
+    c->item[0].w = v->plane[plane];
+    pass(cpu, 0, n_rows);
+    c->sieve = NULL;
+    c->packer = packer;
+    c->item[0] = item;
+}
+
+/* After coarse bounds: what each row's largest logit reaches, and, as the call's units in ascending order, those with the
+ * largest upper bounds. false: some row has no bounds. */
+static bool reached(struct sv_cpu *cpu, struct sv_sieve *v, int32_t n_rows, float *low)
+{
+    const struct sv_gemm_thread *t = cpu->gemm->threads;
+    struct sv_gemm_call *c = &cpu->gemm->call;
+    c->n_units = 0;
+    for (int32_t r = 0; r < n_rows; r++) {
+        int best = 0;
+        low[r] = -INFINITY;
+        for (int i = 0; i < cpu->n_threads; i++) {
+            for (int lane = 0; lane < SV_GEMM_UNIT; lane++)
+                low[r] = fmaxf(low[r], t[i].best_val[r * SV_GEMM_UNIT + lane]);
+            best = t[i].best_val[SV_SIEVE_TOPS + r] > t[best].best_val[SV_SIEVE_TOPS + r] ? i : best;
+        }
+        if (low[r] == -INFINITY)
+            return false;
+        int32_t unit = t[best].best_id[r], at = c->n_units++;
+        for (; at > 0 && v->left[at - 1] > unit; at--)
+            v->left[at] = v->left[at - 1];
+        v->left[at] = unit;
+    }
+    c->units = v->left;
+    return true;
+}
+
+/* Leaves in the call the units that can hold the argmax of some row. */
+static void sift(struct sv_cpu *cpu, struct sv_sieve *v, int32_t n_rows)
+{
+    struct sv_gemm_call *c = &cpu->gemm->call;
+    float low[SV_SIEVE_ROWS];
+    bound(cpu, v, SV_SIEVE_COARSE, n_rows);
+    if (!reached(cpu, v, n_rows, low)) {
+        c->n_units = v->n_units;
+        sv_sieve_note(v, v->n_units);
+        return;
+    }
+    pass(cpu, 0, n_rows);
+    for (int32_t r = 0; r < n_rows; r++)
+        for (int i = 0; i < cpu->n_threads; i++)
+            low[r] = fmaxf(low[r], cpu->gemm->threads[i].best_val[r]); /* not NaN, if that is */
+    c->n_units = sv_sieve_pick(v, low, n_rows);
+    bound(cpu, v, SV_SIEVE_FINE, n_rows);
+    c->n_units = sv_sieve_pick_again(v, c->n_units, low, n_rows);
+    sv_sieve_note(v, c->n_units);
+}
+
 void sv_cpu_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
@@ -386,6 +489,9 @@ void sv_cpu_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
                                 .y = NULL};
     if (!begin(cpu, &q, NULL))
         return;
+    struct sv_sieve *v = p->w.sieve;
+    if (v && !p->share && p->n_rows <= cpu->gemm->sieve_rows && sv_sieve_asked(v))
+        sift(cpu, v, p->n_rows);
     for (int32_t m = 0; m < p->n_rows; m += SV_GEMM_ROWS) {
         const int32_t me = p->n_rows - m < SV_GEMM_ROWS ? p->n_rows : m + SV_GEMM_ROWS;
         pass(cpu, m, me);

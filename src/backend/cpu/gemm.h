@@ -36,6 +36,7 @@ enum sv_gemm_form {
     SV_GEMM_X_RAW,    /* the caller's f32 rows, in place */
     SV_GEMM_X_ROUND,  /* f32 rows rounded to bf16 values, k padded with zeros to a multiple of 32 */
     SV_GEMM_X_BYTES,  /* rows scaled to signed bytes, see gemm_i8_avx512.c */
+    SV_GEMM_X_HALVES, /* rows scaled to two signed bytes a number, see sieve.h */
     SV_GEMM_X_TILES   /* [16-row block][k / 32][16 pairs of k][columns][2] bf16: AMX's B operand */
 };
 
@@ -53,6 +54,7 @@ struct sv_gemm_thread {
 };
 
 struct sv_gemm_kern;
+struct sv_sieve;
 
 /* The best logit of each of 32 stretches of the vocabulary, for one row: lanes of units with an even
  * number, then of odd ones. All bits set: nothing yet. */
@@ -85,6 +87,8 @@ struct sv_gemm_call {
     int32_t n_units;
     bool pack_alone;                   /* each thread packs its own copy */
     bool by_rows;                      /* threads share out rows, not weights */
+    const struct sv_sieve *sieve;      /* bounds are asked for (sieve.h): best_val has (rows, 16) lower ones */
+    const int32_t *units;              /* n_units of them are to be multiplied; NULL: all */
     const struct sv_gemm_kern *packer; /* the kernel whose form of x must be made, or NULL */
     struct sv_gemm_item item[SV_GEMM_MAX_PARTS];
 };

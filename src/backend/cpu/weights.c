@@ -1,6 +1,6 @@
 /*
  * weights.c - how weights stand in the CPU's memory: in place as published, packed into the
- * order in which the AVX512-BF16 kernels read them, or in fewer bits (dense.h).
+ * order in which the AVX512-BF16 kernels read them, or in fewer bits (dense.h); a head's sieve beside it.
  *
  * Called at load through the backend table (upload_weight, random_weight, free) and by embed.
  * Packed matrices of all models live in slabs that begin at multiples of 2 MiB and ask for huge
@@ -13,6 +13,7 @@
 
 #include "backend/cpu/dense.h"
 #include "backend/cpu/gemm.h"
+#include "backend/cpu/sieve.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -42,7 +43,7 @@ static int slab_open(struct sv_cpu *cpu, size_t n_bytes, struct sv_err *err)
     return SV_OK;
 }
 
-static void *slab_take(struct sv_cpu *cpu, size_t n_bytes, struct sv_err *err)
+void *sv_cpu_weight_take(struct sv_cpu *cpu, size_t n_bytes, struct sv_err *err)
 {
     const size_t whole = (n_bytes + SV_ALIGN - 1) / SV_ALIGN * SV_ALIGN;
     struct sv_cpu_slab *s = cpu->slabs;
@@ -146,7 +147,7 @@ static int upload_dense(struct sv_cpu *cpu, const struct sv_weight *host, struct
     int rc = SV_OK;
     if (lines <= UINT32_MAX && (double)lines * SV_DENSE_LINE <= plain * (1 - LEAST_SAVED)) {
         /* escapes are read by the line, up to one behind the last */
-        job.to = slab_take(cpu, (lines + 1) * SV_DENSE_LINE, err);
+        job.to = sv_cpu_weight_take(cpu, (lines + 1) * SV_DENSE_LINE, err);
         rc = job.to ? SV_OK : SV_ENOMEM;
     }
     if (job.to) {
@@ -163,10 +164,9 @@ static int upload_dense(struct sv_cpu *cpu, const struct sv_weight *host, struct
     return rc;
 }
 
-int sv_cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
-                         bool *owned, struct sv_err *err)
+static int upload_matrix(struct sv_cpu *cpu, const struct sv_weight *host, struct sv_weight *out, bool *owned,
+                         struct sv_err *err)
 {
-    struct sv_cpu *cpu = sv_cpu_of(dev);
     *out = *host;
     out->approximate = false;
     *owned = false;
@@ -189,7 +189,7 @@ int sv_cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struc
     if (job.bytes)
         unit_bytes = sv_gemm_unit_bytes8(job.k);
 #endif
-    job.to = slab_take(cpu, (size_t)units * unit_bytes, err);
+    job.to = sv_cpu_weight_take(cpu, (size_t)units * unit_bytes, err);
     if (!job.to) {
         *owned = false;
         return SV_ENOMEM;
@@ -199,6 +199,35 @@ int sv_cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struc
     out->packed = true;
     out->approximate = job.bytes;
     return SV_OK;
+}
+
+int sv_cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
+                         bool *owned, struct sv_err *err)
+{
+    struct sv_cpu *cpu = sv_cpu_of(dev);
+    int rc = upload_matrix(cpu, host, out, owned, err);
+    if (rc || !host->head || !cpu->sieve)
+        return rc;
+    struct sv_sieve *v;
+    rc = sv_sieve_make(cpu, host, &v, err);
+    out->sieve = v;
+    out->sieve_bytes = v ? v->n_bytes : 0;
+    if (rc && *owned) {
+        sv_cpu_weight_free(cpu, (void *)(uintptr_t)out->data);
+        *owned = false;
+    }
+    return rc;
+}
+
+int64_t sv_cpu_few_bytes(const struct sv_dev *dev, const struct sv_weight *w)
+{
+    (void)dev;
+    return w->sieve ? ((const struct sv_sieve *)w->sieve)->read_bytes : 0;
+}
+
+int32_t sv_cpu_few_rows(const struct sv_dev *dev)
+{
+    return sv_cpu_gemm_sieve_rows((const struct sv_cpu *)(const void *)dev);
 }
 
 /* ---------------------------------------------------------------- random weights */
