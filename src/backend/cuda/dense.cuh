@@ -128,18 +128,13 @@ static SV_HD void sv_dense_encode(const uint32_t pair[SV_DENSE_PAIRS], uint32_t 
         word[8 + q] = high[2 * q] | sv_dense_turned(high[2 * q + 1], 28);
 }
 
-/* The reverse, as the kernel does it; results still lack 2^base. */
-static SV_HD void sv_dense_decode(const uint32_t word[SV_DENSE_WORDS], uint32_t pair[SV_DENSE_PAIRS])
+/* The reverse, as the kernel does it, of pairs 2 q and 2 q + 1; results still lack 2^base. */
+static SV_HD void sv_dense_decode_two(const uint32_t word[SV_DENSE_WORDS], uint32_t pair[SV_DENSE_PAIRS], int q)
 {
-#ifdef __CUDA_ARCH__
-#pragma unroll
-#endif
-    for (int q = 0; q < 8; q++) {
-        const uint32_t w = word[8 + q / 2];
-        const uint32_t high = (q % 2 ? sv_dense_turned(w, 4) : w) & 0x87878787u;
-        pair[2 * q] = sv_dense_bytes_of(word[q], high, 0x5140);
-        pair[2 * q + 1] = sv_dense_bytes_of(word[q], high, 0x7362);
-    }
+    const uint32_t w = word[8 + q / 2];
+    const uint32_t high = (q % 2 ? sv_dense_turned(w, 4) : w) & 0x87878787u;
+    pair[2 * q] = sv_dense_bytes_of(word[q], high, 0x5140);
+    pair[2 * q + 1] = sv_dense_bytes_of(word[q], high, 0x7362);
 }
 
 #endif

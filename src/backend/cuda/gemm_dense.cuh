@@ -8,8 +8,8 @@
 #ifndef SV_CUDA_GEMM_DENSE_CUH
 #define SV_CUDA_GEMM_DENSE_CUH
 
-/* Multiplies a tile that lies expanded in registers. */
-template <int N>
+/* Multiplies by steps of 16 columns of a tile that lies expanded in registers. */
+template <int N, int FIRST = 0, int LAST = 3>
 static __device__ __forceinline__ void multiply_pairs(float (&acc)[N / 2],
                                                       const uint32_t (&pair)[SV_DENSE_PAIRS],
                                                       uint32_t x_at, bool keep)
@@ -17,7 +17,7 @@ static __device__ __forceinline__ void multiply_pairs(float (&acc)[N / 2],
     const uint64_t x = sv_wgmma_desc(x_at);
     sv_wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < 4; step++)
+    for (int step = FIRST; step <= LAST; step++)
         sv_wgmma_reg<N>(acc, pair + 4 * step, x + 2 * step, step > 0 || keep);
     sv_wgmma_commit();
 }
@@ -85,12 +85,13 @@ static __device__ __forceinline__ void sum_early(float (&acc)[N / 2], struct pla
     end_tiles<N, WAY>(acc, r, tail, half);
 }
 
+/* Three warpgroups keep the tensor cores busy: each expands a tile and multiplies it. */
 template <int N, enum way WAY>
 static __device__ __forceinline__ void sum_pairs(float (&acc)[N / 2],
                                                  uint32_t (&pair)[SV_DENSE_PAIRS],
-                                                 struct place &at, int32_t i, bool end,
-                                                 struct run &r, const struct sv_gemm_args &a,
-                                                 uint32_t smem, struct tail *tail, int half)
+                                                 struct place &at, int32_t i, struct run &r,
+                                                 const struct sv_gemm_args &a, uint32_t smem,
+                                                 struct tail *tail, int half)
 {
     typedef ring<N, WAY> R;
     bar_wait(smem_u32(&tail->full[at.s]), at.parity);
@@ -99,11 +100,74 @@ static __device__ __forceinline__ void sum_pairs(float (&acc)[N / 2],
         expand(pair, stage + r.own, r.strip, (uint32_t)(r.k0 + i), r.e);
         multiply_pairs<N>(acc, pair, stage + R::W, i > 0);
     }
-    if (WAY == PAIRED && end && r.last) {
-        sv_wgmma_wait<1>();
-        if ((threadIdx.x & 31) < 2)
-            bar_arrive_at(smem_u32(&tail->ready), threadIdx.x & 31);
+    next_tile<N, WAY>(at, r, a, tail, half);
+}
+
+/* Multiplies tile i, which lies in `own`, and expands the next into `next` between the halves of its products: a warp
+ * does not get far ahead of the tensor cores with instructions whose operands are registers. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ void
+sum_and_expand(float (&acc)[N / 2], uint32_t (&own)[SV_DENSE_PAIRS], uint32_t (&next)[SV_DENSE_PAIRS],
+               struct place &at, int32_t i, struct run &r, const struct sv_gemm_args &a, uint32_t smem,
+               struct tail *tail, int half)
+{
+    typedef ring<N, WAY> R;
+    const uint32_t x_at = smem + at.s * R::STAGE + R::W;
+    multiply_pairs<N, 0, 1>(acc, own, x_at, i > 0);
+    next_tile<N, WAY>(at, r, a, tail, half);
+    bar_wait(smem_u32(&tail->full[at.s]), at.parity);
+    const uint32_t strip_at = smem + at.s * R::STAGE + r.own, patch = shared_load(strip_at + SV_DENSE_SLOTS_AT);
+    const struct coded c = fetch(strip_at);
+    expand_half<0>(next, c, r.e.scale);
+    multiply_pairs<N, 2, 3>(acc, own, x_at, true);
+    expand_half<1>(next, c, r.e.scale);
+    patch_all(next, patch, strip_at, r.strip, (uint32_t)(r.k0 + i + 1), r.e);
+    operands_final(next);
+}
+
+/* After a unit's last tile has been issued: both blocks of the pair are told that this warp has done with the others. */
+template <enum way WAY>
+static __device__ __forceinline__ void tell_ready(const struct run &r, struct tail *tail)
+{
+    if (WAY != PAIRED || !r.last)
+        return;
+    sv_wgmma_wait<1>();
+    if ((threadIdx.x & 31) < 2)
+        bar_arrive_at(smem_u32(&tail->ready), threadIdx.x & 31);
+}
+
+/* Two warpgroups: tiles i to n, each ready when its turn comes. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ void sum_ahead(float (&acc)[N / 2], uint32_t (&even)[SV_DENSE_PAIRS],
+                                                 uint32_t (&odd)[SV_DENSE_PAIRS], struct place &at, int32_t i,
+                                                 int32_t n, struct run &r, const struct sv_gemm_args &a,
+                                                 uint32_t smem, struct tail *tail, int half)
+{
+    typedef ring<N, WAY> R;
+    if (!r.present) {
+#pragma unroll 1
+        for (; i < n; i++) {
+            bar_wait(smem_u32(&tail->full[at.s]), at.parity);
+            if (i + 1 == n)
+                tell_ready<WAY>(r, tail);
+            next_tile<N, WAY>(at, r, a, tail, half);
+        }
+        return;
     }
+    bar_wait(smem_u32(&tail->full[at.s]), at.parity);
+    expand(even, smem + at.s * R::STAGE + r.own, r.strip, (uint32_t)(r.k0 + i), r.e);
+#pragma unroll 1
+    for (; i + 2 < n; i += 2) {
+        sum_and_expand<N, WAY>(acc, even, odd, at, i, r, a, smem, tail, half);
+        sum_and_expand<N, WAY>(acc, odd, even, at, i + 1, r, a, smem, tail, half);
+    }
+    if (i + 1 < n) {
+        sum_and_expand<N, WAY>(acc, even, odd, at, i, r, a, smem, tail, half);
+        multiply_pairs<N>(acc, odd, smem + at.s * R::STAGE + R::W, true);
+    } else {
+        multiply_pairs<N>(acc, even, smem + at.s * R::STAGE + R::W, i > 0);
+    }
+    tell_ready<WAY>(r, tail);
     next_tile<N, WAY>(at, r, a, tail, half);
 }
 
@@ -117,13 +181,17 @@ static __device__ __forceinline__ void sum_dense(float (&acc)[N / 2], struct pla
     uint32_t even[SV_DENSE_PAIRS], odd[SV_DENSE_PAIRS];
     int32_t i = done;
     settle<N>(acc);
+    if constexpr (WAY == TALL) {
 #pragma unroll 1
-    for (; i + 1 < n; i += 2) {
-        sum_pairs<N, WAY>(acc, even, at, i, false, r, a, smem, tail, half);
-        sum_pairs<N, WAY>(acc, odd, at, i + 1, i + 2 == n, r, a, smem, tail, half);
+        for (; i + 1 < n; i += 2) {
+            sum_pairs<N, WAY>(acc, even, at, i, r, a, smem, tail, half);
+            sum_pairs<N, WAY>(acc, odd, at, i + 1, r, a, smem, tail, half);
+        }
+        if (i < n)
+            sum_pairs<N, WAY>(acc, even, at, i, r, a, smem, tail, half);
+    } else {
+        sum_ahead<N, WAY>(acc, even, odd, at, i, n, r, a, smem, tail, half);
     }
-    if (i < n)
-        sum_pairs<N, WAY>(acc, even, at, i, true, r, a, smem, tail, half);
     end_tiles<N, WAY>(acc, r, tail, half);
 }
 

@@ -112,18 +112,38 @@ static __device__ __forceinline__ uint32_t scaled(uint32_t pair, uint32_t scale)
     return pair;
 }
 
+/* What a lane has of a strip in shared memory, patches apart. */
+struct coded {
+    uint32_t word[SV_DENSE_WORDS];
+};
+
+static __device__ __forceinline__ struct coded fetch(uint32_t strip_at)
+{
+    const uint32_t own = strip_at + 16 * (threadIdx.x & 31);
+    const uint4 c = shared_load4(own + 1024), a = shared_load4(own), b = shared_load4(own + 512);
+    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w}};
+}
+
+/* Half of a lane's pairs, without patches. */
+template <int HALF>
+static __device__ __forceinline__ void expand_half(uint32_t (&pair)[SV_DENSE_PAIRS], const struct coded &c,
+                                                   uint32_t scale)
+{
+#pragma unroll
+    for (int q = 4 * HALF; q < 4 * HALF + 4; q++)
+        sv_dense_decode_two(c.word, pair, q);
+#pragma unroll
+    for (int i = 8 * HALF; i < 8 * HALF + 8; i++)
+        pair[i] = scaled(pair[i], scale);
+}
+
 /* This lane's pairs of a tile whose strip lies at `at` in shared memory, without patches. */
 static __device__ __forceinline__ void expand_plain(uint32_t (&pair)[SV_DENSE_PAIRS], uint32_t at,
                                                     uint32_t scale)
 {
-    const uint32_t own = at + 16 * (threadIdx.x & 31);
-    const uint4 c = shared_load4(own + 1024), a = shared_load4(own), b = shared_load4(own + 512);
-    const uint32_t word[SV_DENSE_WORDS] = {a.x, a.y, a.z, a.w, b.x, b.y,
-                                           b.z, b.w, c.x, c.y, c.z, c.w};
-    sv_dense_decode(word, pair);
-#pragma unroll
-    for (int i = 0; i < SV_DENSE_PAIRS; i++)
-        pair[i] = scaled(pair[i], scale);
+    const struct coded c = fetch(at);
+    expand_half<0>(pair, c, scale);
+    expand_half<1>(pair, c, scale);
 }
 
 /* All patches of the strip in tile kk, the first of which has been read. strip: its number in the band. */
@@ -140,6 +160,14 @@ static __device__ __forceinline__ void patch_all(uint32_t (&pair)[SV_DENSE_PAIRS
     }
 }
 
+/* Operands in registers must be in place before wgmma's fence. */
+static __device__ __forceinline__ void operands_final(uint32_t (&pair)[SV_DENSE_PAIRS])
+{
+#pragma unroll
+    for (int i = 0; i < SV_DENSE_PAIRS; i++)
+        asm volatile("" : "+r"(pair[i])::"memory");
+}
+
 /* Both, for wgmma. */
 static __device__ __forceinline__ void expand(uint32_t (&pair)[SV_DENSE_PAIRS], uint32_t at,
                                               uint32_t strip, uint32_t kk, struct expansion &e)
@@ -147,10 +175,7 @@ static __device__ __forceinline__ void expand(uint32_t (&pair)[SV_DENSE_PAIRS], 
     const uint32_t patch = shared_load(at + SV_DENSE_SLOTS_AT);
     expand_plain(pair, at, e.scale);
     patch_all(pair, patch, at, strip, kk, e);
-    /* Operands in registers must be in place before wgmma's fence. */
-#pragma unroll
-    for (int i = 0; i < SV_DENSE_PAIRS; i++)
-        asm volatile("" : "+r"(pair[i])::"memory");
+    operands_final(pair);
 }
 
 #endif

@@ -67,10 +67,19 @@ static __device__ __forceinline__ uint32_t pair_at(const struct pair_side &p, ui
     return p.ring + (at >= p.bytes ? at - p.bytes : at) + (threadIdx.x & 31) * 16;
 }
 
-/* Chunks of 16 rows of x that a side finishes. */
-static SV_HD int32_t pair_first(int32_t n_chunks, uint32_t side)
+/* Chunks of 16 rows of x: side 0 finishes those of the lower half of N, so that it is known at compile time which registers go
+ * where. */
+template <int N>
+static SV_HD constexpr int pair_half(void)
 {
-    return side == 0 ? 0 : side == 1 ? n_chunks / 2 : n_chunks;
+    return ((N + 15) / 16 + 1) / 2;
+}
+
+template <int N>
+static SV_HD int32_t pair_count(int32_t n_rows, uint32_t me)
+{
+    const int32_t n_chunks = (n_rows + 15) / 16, half = pair_half<N>();
+    return me ? (n_chunks > half ? n_chunks - half : 0) : n_chunks < half ? n_chunks : half;
 }
 
 /* One lane of each warp, before anything can come. */
@@ -78,88 +87,132 @@ template <int N>
 static __device__ __forceinline__ void pair_expect(int32_t n_rows, uint32_t me, uint32_t got,
                                                    bool present)
 {
-    const int32_t n_chunks = (n_rows + 15) / 16;
-    const int32_t mine = pair_first(n_chunks, me + 1) - pair_first(n_chunks, me);
-    bar_expect(got, present ? (uint32_t)mine * (N > 8 ? 1024 : 512) : 0);
+    bar_expect(got, present ? (uint32_t)pair_count<N>(n_rows, me) * (N > 8 ? 1024 : 512) : 0);
 }
 
-/* index: which pair of the block's this is, of n_pairs. Both halves lie in the ring. */
-template <int N, int BANDS, bool GATED, enum ending END>
-static __device__ __forceinline__ void pair_finish(const struct sv_gemm_args &a, const struct pair_side &p,
-                                                   int32_t index, int32_t n_pairs, int32_t unit,
-                                                   int32_t block, int32_t band, const struct spot &s, int n_warps)
+/* Puts this side's own half of its piece where it finds it again, and the other into the other's shared memory. */
+template <int N, int ME>
+static __device__ __forceinline__ void pair_send(const float (&acc)[N / 2], int32_t n_rows,
+                                                 const struct pair_side &p)
 {
-    constexpr int H = N > 8 ? 2 : 1;
-    const int32_t n_chunks = (a.n_rows + 15) / 16, most = n_chunks - n_chunks / 2;
-    const int32_t c0 = pair_first(n_chunks, p.me), c1 = pair_first(n_chunks, p.me + 1);
-    /* What the pair before has summed lies in L2, where the same side of it has put it. */
-    const float4 *before = piece_of<N, BANDS>(a, unit - 2, block, band);
-    float4 *after = piece_of<N, BANDS>(a, unit, block, band);
+    constexpr int H = N > 8 ? 2 : 1, HALF = pair_half<N>();
+    const uint32_t far_got = far_addr(p.got, 1 - ME);
+#pragma unroll
+    for (int c = 0; c < (N + 15) / 16; c++) {
+        const bool upper = c >= HALF;
+        const uint32_t at = pair_at<8>(p, (uint32_t)(ME * HALF + c - (upper ? HALF : 0)));
+        if (upper == (ME != 0)) {
+#pragma unroll
+            for (int h = 0; h < H; h++)
+                near_store(at + h * 512, acc[8 * c + 4 * h], acc[8 * c + 4 * h + 1],
+                           acc[8 * c + 4 * h + 2], acc[8 * c + 4 * h + 3]);
+        } else if (c * 16 < n_rows) {
+            const uint32_t far = far_addr(at, 1 - ME);
+#pragma unroll
+            for (int h = 0; h < H; h++)
+                far_store(far + h * 512, far_got, acc[8 * c + 4 * h], acc[8 * c + 4 * h + 1],
+                          acc[8 * c + 4 * h + 2], acc[8 * c + 4 * h + 3]);
+        }
+    }
+}
+
+/* The sum of both pieces, of the i-th 16 rows of x that this side finishes; H times 8. */
+template <int N, int H>
+static __device__ __forceinline__ void pair_sum(float (&v)[8], const struct pair_side &p, uint32_t i)
+{
+    const uint32_t lower = pair_at<8>(p, i), upper = pair_at<8>(p, (uint32_t)pair_half<N>() + i);
+#pragma unroll
+    for (int h = 0; h < H; h++) {
+        const float4 l = near_load(lower + h * 512), u = near_load(upper + h * 512);
+        v[4 * h] = l.x + u.x;
+        v[4 * h + 1] = l.y + u.y;
+        v[4 * h + 2] = l.z + u.z;
+        v[4 * h + 3] = l.w + u.w;
+    }
+}
+
+/* Adds what the pair before has summed, which lies in L2, where the same side of it has put it, to this pair's sums. They
+ * then lie in the place of the lower pieces. */
+template <int N, int H>
+static __device__ __forceinline__ void pair_add_before(const float4 *before, const struct pair_side &p,
+                                                       int32_t count)
+{
     constexpr int G = 4;
 #pragma unroll 1
-    for (int32_t base = c0; base < c1; base += G) {
+    for (int32_t base = 0; base < count; base += G) {
         uint4 q[G][H];
-        if (index > 0) {
-            bool missing;
-            do {
-                missing = false;
-#pragma unroll
-                for (int j = 0; j < G; j++)
-#pragma unroll
-                    for (int h = 0; h < H; h++) {
-                        q[j][h] = make_uint4(0, 0, 0, 0);
-                        if (base + j < c1)
-                            q[j][h] = piece_load(before + (base + j) * 256 + h * 128);
-                        missing |= piece_missing(q[j][h]);
-                    }
-                while (missing && piece_missing(piece_load(before + (c1 - 1) * 256)))
-                    ;
-            } while (missing);
+        bool missing;
+        do {
+            missing = false;
 #pragma unroll
             for (int j = 0; j < G; j++)
 #pragma unroll
-                for (int h = 0; h < H; h++)
-                    if (base + j < c1)
-                        piece_store(
-                            before + (base + j) * 256 + h * 128,
-                            make_uint4(SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE));
-        }
-        __syncwarp();
+                for (int h = 0; h < H; h++) {
+                    q[j][h] = make_uint4(0, 0, 0, 0);
+                    if (base + j < count)
+                        q[j][h] = piece_load(before + (base + j) * 256 + h * 128);
+                    missing |= piece_missing(q[j][h]);
+                }
+            while (missing && piece_missing(piece_load(before + (count - 1) * 256)))
+                ;
+        } while (missing);
 #pragma unroll
         for (int j = 0; j < G; j++) {
-            if (base + j >= c1)
+            if (base + j >= count)
                 break;
             float v[8];
+            const uint32_t at = pair_at<8>(p, (uint32_t)(base + j));
+            pair_sum<N, H>(v, p, (uint32_t)(base + j));
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                if (h >= H) {
-                    v[4] = v[5] = v[6] = v[7] = 0.0f;
-                    break;
-                }
-                const float4 l = near_load(pair_at<8>(p, (uint32_t)(base + j - c0)) + h * 512);
-                const float4 u = near_load(pair_at<8>(p, (uint32_t)(most + base + j - c0)) + h * 512);
-                float x[4] = {l.x, l.y, l.z, l.w};
-                const float y[4] = {u.x, u.y, u.z, u.w};
-                const uint32_t w[4] = {q[j][h].x, q[j][h].y, q[j][h].z, q[j][h].w};
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    x[e] += y[e];
-                    v[4 * h + e] = index > 0 ? __uint_as_float(w[e]) + x[e] : x[e];
-                }
-            }
-            if (index + 1 < n_pairs) {
-#pragma unroll
-                for (int h = 0; h < H; h++)
-                    piece_store(after + (base + j) * 256 + h * 128,
-                                make_uint4(piece_word(v[4 * h]), piece_word(v[4 * h + 1]),
-                                           piece_word(v[4 * h + 2]), piece_word(v[4 * h + 3])));
-            } else {
-                put<(N > 8), true, GATED, END>(v, a, s, (base + j) * 16, n_warps);
+            for (int h = 0; h < H; h++) {
+                near_store(at + h * 512, __uint_as_float(q[j][h].x) + v[4 * h],
+                           __uint_as_float(q[j][h].y) + v[4 * h + 1],
+                           __uint_as_float(q[j][h].z) + v[4 * h + 2],
+                           __uint_as_float(q[j][h].w) + v[4 * h + 3]);
+                piece_store(before + (base + j) * 256 + h * 128,
+                            make_uint4(SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE));
             }
         }
     }
 }
 
+/* Stores sums, or hands them to the pair after: `count` times 16 rows of x from the c0-th on. upper: they lie added to those
+ * of the pair before. */
+template <int N, bool GATED, enum ending END>
+static __device__ __forceinline__ void pair_finish(const struct sv_gemm_args &a, const struct pair_side &p,
+                                                   int32_t c0, int32_t count, bool upper, float4 *after,
+                                                   const struct spot &s, int n_warps)
+{
+    constexpr int H = N > 8 ? 2 : 1;
+#pragma unroll 1
+    for (int32_t i = 0; i < count; i++) {
+        float v[8] = {};
+        if (upper) {
+#pragma unroll
+            for (int h = 0; h < H; h++) {
+                const float4 l = near_load(pair_at<8>(p, (uint32_t)i) + h * 512);
+                v[4 * h] = l.x;
+                v[4 * h + 1] = l.y;
+                v[4 * h + 2] = l.z;
+                v[4 * h + 3] = l.w;
+            }
+        } else {
+            pair_sum<N, H>(v, p, (uint32_t)i);
+        }
+        if (after) {
+#pragma unroll
+            for (int h = 0; h < H; h++)
+                piece_store(after + i * 256 + h * 128,
+                            make_uint4(piece_word(v[4 * h]), piece_word(v[4 * h + 1]),
+                                       piece_word(v[4 * h + 2]), piece_word(v[4 * h + 3])));
+        } else {
+            put<(N > 8), true, GATED, END>(v, a, s, (c0 + i) * 16, n_warps);
+        }
+    }
+}
+
+/* index: which pair of the block's this is, of n_pairs. Instructions run once a launch and are not at hand: so registers
+ * go to shared memory in little code, and one loop does the rest. */
 template <int N, int BANDS, bool GATED>
 static __device__ __forceinline__ void
 pair_exchange(const float (&acc)[N / 2], const struct sv_gemm_args &a, const struct pair_side &p,
@@ -167,35 +220,21 @@ pair_exchange(const float (&acc)[N / 2], const struct sv_gemm_args &a, const str
               const struct spot &s, int n_warps)
 {
     constexpr int H = N > 8 ? 2 : 1;
-    const int32_t n_chunks = (a.n_rows + 15) / 16, most = n_chunks - n_chunks / 2;
-    const int32_t middle = pair_first(n_chunks, 1), c0 = pair_first(n_chunks, p.me),
-                  c1 = pair_first(n_chunks, p.me + 1);
-    const uint32_t far_got = far_addr(p.got, p.me ^ 1);
+    const int32_t c0 = p.me ? pair_half<N>() : 0, count = pair_count<N>(a.n_rows, p.me);
+    const bool upper = index > 0;
     bar_wait(p.ready, 0);
-#pragma unroll
-    for (int c = 0; c < (N + 15) / 16; c++) {
-        if (c >= n_chunks)
-            break;
-        const bool upper = c >= middle;
-        const uint32_t at = pair_at<8>(p, p.me * (uint32_t)most + (uint32_t)(c - (upper ? middle : 0)));
-        if (upper == (p.me != 0)) {
-#pragma unroll
-            for (int h = 0; h < H; h++)
-                near_store(at + h * 512, acc[8 * c + 4 * h], acc[8 * c + 4 * h + 1],
-                           acc[8 * c + 4 * h + 2], acc[8 * c + 4 * h + 3]);
-        } else {
-            const uint32_t far = far_addr(at, p.me ^ 1);
-#pragma unroll
-            for (int h = 0; h < H; h++)
-                far_store(far + h * 512, far_got, acc[8 * c + 4 * h], acc[8 * c + 4 * h + 1],
-                          acc[8 * c + 4 * h + 2], acc[8 * c + 4 * h + 3]);
-        }
-    }
+    if (p.me)
+        pair_send<N, 1>(acc, a.n_rows, p);
+    else
+        pair_send<N, 0>(acc, a.n_rows, p);
     SV_MARK(a, 3);
     bar_wait(p.got, 0);
     SV_MARK(a, 4);
-    FOR_ENDING(GATED, a, s, (pair_finish<N, BANDS, GATED, END>(a, p, index, n_pairs, unit, block, band, s, n_warps)));
-    if (GATED && index + 1 == n_pairs && c0 < c1)
+    if (upper)
+        pair_add_before<N, H>(piece_of<N, BANDS>(a, unit - 2, block, band) + c0 * 256, p, count);
+    float4 *after = index + 1 < n_pairs ? piece_of<N, BANDS>(a, unit, block, band) + c0 * 256 : NULL;
+    FOR_ENDING(GATED, a, s, (pair_finish<N, GATED, END>(a, p, c0, count, upper, after, s, n_warps)));
+    if (GATED && !after && count > 0)
         gated_end<(N > 8), true>(a, s);
 }
 

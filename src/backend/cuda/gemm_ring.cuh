@@ -174,12 +174,11 @@ static __device__ __forceinline__ void walk_next(struct walk &v, const struct sv
                                                  int half)
 {
     v.w += W_BYTES;
-    if (++v.t == v.t1) {
+    if (++v.t == v.t1)
         v.t = v.t0;
-        walk_enter<WAY>(v, a, half);
-    } else if (++v.kk == a.split.n_k) {
-        walk_enter<WAY>(v, a, half);
-    }
+    else if (++v.kk < a.split.n_k)
+        return;
+    walk_enter<WAY>(v, a, half);
 }
 
 /* x_bytes: what will come beside them. */
@@ -231,51 +230,84 @@ static __device__ __forceinline__ void load_x(const CUtensorMap *map, int32_t kk
     copy_x<CL>(x + off * X_ROW_BYTES, map, kk * X_COLS, row + off, full, policy);
 }
 
-template <int N, enum way WAY>
-static __device__ __forceinline__ void produce(const CUtensorMap *map, const struct sv_gemm_args &a,
-                                               uint32_t smem, struct tail *tail, int32_t t0,
-                                               int32_t t1, int half)
+/* For weights, which are read once. */
+static __device__ __forceinline__ uint64_t stream_policy(void)
 {
-    uint64_t stream_once, keep;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(stream_once));
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
+    uint64_t once;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+    return once;
+}
+
+/* A unit whose first tiles are on their way: where the walk goes on, how many, and where they began. */
+struct begun {
     struct walk v;
+    int32_t n, t, kk;
+};
+
+/* One thread, as soon as barriers are made: asks for the weights of the unit's first tiles. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ struct begun begin_unit(const struct sv_gemm_args &a, uint32_t smem,
+                                                          struct tail *tail, int32_t t0, int32_t t1,
+                                                          int half)
+{
+    typedef ring<N, WAY> R;
+    const uint64_t once = stream_policy();
+    struct begun b;
+    struct walk &v = b.v;
     v.band_bytes = (size_t)a.split.n_k * W_BYTES;
     v.t0 = t0;
     v.t1 = t1;
     v.t = first_tile(t0, t1, a.split.n_k, WAY == PAIRED);
-    constexpr int CL = sharing_x(WAY);
     walk_enter<WAY>(v, a, half);
-    struct walk x = v;
-    typedef ring<N, WAY> R;
-    const bool gated = a.mode == SV_GEMM_GATED;
-    const int32_t n_tiles = t1 - t0, early = min(a.n_stages, n_tiles);
-    const uint32_t x_bytes = (uint32_t)(CL * a.x_rows * X_ROW_BYTES);
+    b.n = min(a.n_stages, t1 - t0);
+    b.t = v.t;
+    b.kk = v.kk;
+    const uint32_t x_bytes = (uint32_t)(a.x_rows * X_ROW_BYTES);
     const int32_t apart = n_early<N, WAY>(a, v.t, t1);
-    for (int32_t i = 0; i < early; i++) {
+#pragma unroll 1
+    for (int32_t i = 0; i < b.n; i++) {
         const bool together = i >= apart;
-        load_weights<WAY>(v, gated, smem + i * R::STAGE,
+        load_weights<WAY>(v, a.mode == SV_GEMM_GATED, smem + i * R::STAGE,
                           smem_u32(together ? &tail->full[i] : &tail->early[i]),
-                          together ? x_bytes : 0, stream_once);
+                          together ? x_bytes : 0, once);
         if (!together)
             bar_expect(smem_u32(&tail->full[i]), x_bytes);
         walk_next<WAY>(v, a, half);
     }
+    return b;
+}
+
+/* The same thread: the rest. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ void produce(const CUtensorMap *map, const struct sv_gemm_args &a,
+                                               uint32_t smem, struct tail *tail, struct begun &b,
+                                               int half)
+{
+    typedef ring<N, WAY> R;
+    struct walk &v = b.v;
+    const uint32_t x_bytes = (uint32_t)(a.x_rows * X_ROW_BYTES);
+    uint64_t keep;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
     sv_pdl_launch();
     sv_pdl_wait();
     SV_MARK(a, 6);
-    for (int32_t i = 0; i < early; i++) {
-        load_x<CL>(map, x.kk, 0, a.x_rows, smem + i * R::STAGE + R::W, smem_u32(&tail->full[i]),
-                   half, keep);
-        walk_next<WAY>(x, a, half);
+#pragma unroll 1
+    for (int32_t i = 0; i < b.n; i++) {
+        load_x<1>(map, b.kk, 0, a.x_rows, smem + i * R::STAGE + R::W, smem_u32(&tail->full[i]), half, keep);
+        if (++b.t == v.t1)
+            b.kk = v.t0 % a.split.n_k;
+        else if (++b.kk == a.split.n_k)
+            b.kk = 0;
     }
+    const uint64_t once = stream_policy();
     int32_t s = 0;
     uint32_t parity = 0;
-    for (int32_t i = early; i < n_tiles; i++) {
+#pragma unroll 1
+    for (int32_t left = v.t1 - v.t0 - b.n; left > 0; left--) {
         const uint32_t full = smem_u32(&tail->full[s]);
         bar_wait(smem_u32(&tail->empty[s]), parity);
-        load_weights<WAY>(v, gated, smem + s * R::STAGE, full, x_bytes, stream_once);
-        load_x<CL>(map, v.kk, 0, a.x_rows, smem + s * R::STAGE + R::W, full, half, keep);
+        load_weights<WAY>(v, a.mode == SV_GEMM_GATED, smem + s * R::STAGE, full, x_bytes, once);
+        load_x<1>(map, v.kk, 0, a.x_rows, smem + s * R::STAGE + R::W, full, half, keep);
         walk_next<WAY>(v, a, half);
         if (++s == a.n_stages) {
             s = 0;

@@ -50,6 +50,14 @@ static SV_HD constexpr bool moves_registers(int n)
     return DENSE || n > 128;
 }
 
+/* What the two sides then have, a thread: together what the block began with, or they wait for one another for ever. */
+static SV_HD constexpr int registers_of(enum way way, bool producer)
+{
+    if (groups_of(way) == 3)
+        return producer ? 32 : 160;
+    return DENSE ? (producer ? 56 : 224) : producer ? 40 : 232;
+}
+
 static SV_HD constexpr int threads_of(int n, enum way way)
 {
     return consumers_of(way) + (moves_registers(n) ? 128 : 32);
@@ -63,6 +71,8 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
     extern __shared__ __align__(1024) uint8_t smem_bytes[];
     constexpr int CL = sharing_x(WAY), CONSUMERS = consumers_of(WAY);
     constexpr bool HALF_K = WAY == HALVES || WAY == TALL_HALVES;
+    /* Weights are asked for before all threads have met, where that leaves the producer registers enough. */
+    constexpr bool AT_ONCE = WAY != WHOLE && !HALF_K && !moves_registers(N);
     const uint32_t smem = smem_u32(smem_bytes);
     struct tail *tail = (struct tail *)(smem_bytes + (size_t)a.n_stages * ring<N, WAY>::STAGE);
     /* Two blocks next to one another: the halves of a unit, or the same half of two units, or
@@ -80,7 +90,8 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
         sv_pdl_wait();
         return;
     }
-    if (threadIdx.x == 0) {
+    struct begun begun;
+    if (threadIdx.x == CONSUMERS) {
         for (int i = 0; i < a.n_stages; i++) {
             bar_init(smem_u32(&tail->full[i]), 1);
             bar_init(smem_u32(&tail->empty[i]), CONSUMERS / 32 * CL);
@@ -96,6 +107,8 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
         asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
         if (smem & 1023)
             __trap(); /* swizzled tiles must lie on 1024 */
+        if (AT_ONCE)
+            begun = begin_unit<N, WAY>(a, smem, tail, t0, t1, half);
     }
     if (WAY == WHOLE || HALF_K)
         cluster_sync();
@@ -105,21 +118,24 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
         cluster_arrive(); /* waited for where the other block is first needed */
     if (threadIdx.x >= CONSUMERS) {
         if (moves_registers(N))
-            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(groups_of(WAY) == 3 ? 32 : 40));
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers_of(WAY, true)));
         if (threadIdx.x == CONSUMERS) {
             if constexpr (HALF_K)
                 produce_half<N, WAY>(&map, a, smem, tail, slab_of<WAY>(a));
-            else if (WAY == WHOLE)
+            else if constexpr (WAY == WHOLE)
                 produce_whole<N>(&map, a, smem, tail, n_items, half);
-            else
-                produce<N, WAY>(&map, a, smem, tail, t0, t1, half);
+            else {
+                if (!AT_ONCE)
+                    begun = begin_unit<N, WAY>(a, smem, tail, t0, t1, half);
+                produce<N, WAY>(&map, a, smem, tail, begun, half);
+            }
         }
         __syncwarp();
         if (WAY == PAIRED)
             cluster_wait();
     } else {
         if (moves_registers(N))
-            asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(groups_of(WAY) == 3 ? 160 : 232));
+            asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers_of(WAY, false)));
         if constexpr (HALF_K)
             consume_half<N, WAY>(a, smem, tail, slab_of<WAY>(a));
         else if (WAY == WHOLE)
@@ -158,8 +174,8 @@ struct width {
     }
 #if SV_GEMM_DENSE
 static const struct width widths[] = {
-    WIDTH(8, 9, 9),  WIDTH(16, 9, 9), WIDTH(32, 8, 8),
-    WIDTH(64, 7, 7), WIDTH(96, 6, 6), WIDTH(128, 6, 6),
+    WIDTH(8, 9, 9),  WIDTH(16, 9, 9),   WIDTH(32, 8, 8),   WIDTH(64, 7, 7),
+    WIDTH(96, 6, 6), WIDTH(112, 6, 6), WIDTH(128, 6, 6),
 };
 #else
 #if SV_GEMM_FP8
@@ -170,9 +186,9 @@ static const struct width widths[] = {
 };
 #else
 static const struct width widths[] = {
-    WIDTH(8, 10, 8), WIDTH(16, 10, 8), WIDTH(32, 8, 7),  WIDTH(64, 8, 6),
-    WIDTH(96, 7, 5), WIDTH(128, 6, 5), WIDTH(160, 5, 4), WIDTH(192, 5, 4),
-    WIDTH(224, 4, 4), WIDTH(256, 4, 3),
+    WIDTH(8, 10, 8), WIDTH(16, 10, 8), WIDTH(32, 8, 7),  WIDTH(64, 8, 6),  WIDTH(96, 7, 5),
+    WIDTH(112, 7, 5), WIDTH(128, 6, 5), WIDTH(160, 5, 4), WIDTH(192, 5, 4), WIDTH(224, 4, 4),
+    WIDTH(256, 4, 3),
 };
 #endif
 

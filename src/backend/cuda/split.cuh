@@ -74,7 +74,9 @@ static SV_HD int32_t sv_split_start(const struct sv_split *s, int32_t u)
 {
     if (s->skew)
         return u * (s->n_k / 4) - (u % 4 == 2 ? 2 * s->skew : u % 2 * s->skew);
-    return (int32_t)((int64_t)s->n_blocks * s->n_k * u / s->n_units);
+    const int64_t at = (int64_t)s->n_blocks * s->n_k * u;
+    /* Divisions of 64 bits are slow where each thread block begins with two. */
+    return at >> 32 ? (int32_t)(at / s->n_units) : (int32_t)((uint32_t)at / (uint32_t)s->n_units);
 }
 
 /* The unit that tile t belongs to: the last u with start(u) <= t. */

@@ -7,30 +7,12 @@
 #ifndef SV_CUDA_WGMMA_REG_CUH
 #define SV_CUDA_WGMMA_REG_CUH
 
-#include <stdint.h>
+#include "backend/cuda/wgmma.cuh"
 
 /* d (64 weight rows, N tokens) = a b + (keep ? d : 0) over 16 columns; a: this thread's four pairs. */
 template <int N>
 static __device__ __forceinline__ void sv_wgmma_reg(float (&d)[N / 2], const uint32_t *a, uint64_t b,
                                                     int keep);
-
-/* Names of the sums in the instruction, and the sums. */
-#define SV_REG_NAMES_4 "%0, %1, %2, %3"
-#define SV_REG_NAMES_8 SV_REG_NAMES_4 ", %4, %5, %6, %7"
-#define SV_REG_NAMES_16 SV_REG_NAMES_8 \
-    ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define SV_REG_NAMES_32 SV_REG_NAMES_16 \
-    ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define SV_REG_NAMES_48 SV_REG_NAMES_32 \
-    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define SV_REG_NAMES_64 SV_REG_NAMES_48 \
-    ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define SV_REG_SUMS_4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
-#define SV_REG_SUMS_8(i) SV_REG_SUMS_4(i), SV_REG_SUMS_4((i) + 4)
-#define SV_REG_SUMS_16(i) SV_REG_SUMS_8(i), SV_REG_SUMS_8((i) + 8)
-#define SV_REG_SUMS_32(i) SV_REG_SUMS_16(i), SV_REG_SUMS_16((i) + 16)
-#define SV_REG_SUMS_48(i) SV_REG_SUMS_32(i), SV_REG_SUMS_16((i) + 32)
-#define SV_REG_SUMS_64(i) SV_REG_SUMS_32(i), SV_REG_SUMS_32((i) + 32)
 
 /* n: N; h: its half, the number of sums; a0 to a3, b, k: the names of the operands behind them. */
 #define SV_WGMMA_REG(n, h, a0, a1, a2, a3, b_, k)                                                  \
@@ -39,9 +21,9 @@ static __device__ __forceinline__ void sv_wgmma_reg(float (&d)[N / 2], const uin
                                                     int keep)                                      \
     {                                                                                              \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #k ", 0;\n"                              \
-                     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" SV_REG_NAMES_##h \
+                     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" SV_WGMMA_NAMES_##h \
                      "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_ ", p, 1, 1, 0;\n}\n"     \
-                     : SV_REG_SUMS_##h(0)                                                          \
+                     : SV_WGMMA_SUMS_##h(0)                                                          \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));             \
     }
 SV_WGMMA_REG(8, 4, 4, 5, 6, 7, 8, 9)
@@ -49,6 +31,7 @@ SV_WGMMA_REG(16, 8, 8, 9, 10, 11, 12, 13)
 SV_WGMMA_REG(32, 16, 16, 17, 18, 19, 20, 21)
 SV_WGMMA_REG(64, 32, 32, 33, 34, 35, 36, 37)
 SV_WGMMA_REG(96, 48, 48, 49, 50, 51, 52, 53)
+SV_WGMMA_REG(112, 56, 56, 57, 58, 59, 60, 61)
 SV_WGMMA_REG(128, 64, 64, 65, 66, 67, 68, 69)
 #undef SV_WGMMA_REG
 
