@@ -5,7 +5,7 @@
  * struct sv_backend; callers use the sv_op_* wrappers of ops.c, which check shapes in debug builds.
  * Kernels only enqueue: they never synchronise, never allocate, never look at host-side sequence
  * state. What must not happen here: a result of row r that depends on any other row, on the number of
- * rows, on the number of threads or on the page size (design promise 1).
+ * rows, on the number of threads or on the page size.
  *
  * Vocabulary. A *slot* is a running sequence's seat in the device-resident arrays. A *segment* is the
  * run of consecutive rows that one slot contributes to this batch. Row r of segment s stands at
@@ -232,7 +232,7 @@ struct sv_p_head_argmax {
     float *share;
 };
 
-/* Per-slot sampling, device-resident. temperature 0 = greedy. Order (sequential, spec 3.5): scale by
+/* Per-slot sampling, device-resident. temperature 0 = greedy. Order (sequential): scale by
  * 1/T, softmax, keep top_k (0 = all; ties at the border keep lower ids), renormalise, keep the smallest
  * most-probable set whose mass reaches top_p (1 = all), then drop p < min_p * p_max (0 = off). */
 struct sv_sampling {
@@ -329,7 +329,7 @@ struct sv_p_argmax_share {
     float *share; /* (n_rows) */
 };
 
-/* Chain verification by match (spec 3.2; 3.6 with the target draw only). Segment s owns logit rows
+/* Chain verification by match (docs/architecture.md). Segment s owns logit rows
  * [seg_logit0[s], seg_logit0[s+1]). None: a prefill chunk that is not the last. Otherwise row j of these
  * chose token t_j, and its drafts are row_ids of the segment's rows 1..: accept while draft j+1 == t_j. */
 struct sv_p_verify {
@@ -364,7 +364,7 @@ struct sv_p_logit_pos {
     int32_t *row_slot, *row_pos;
 };
 
-/* Context K/V of the drafter for committed rows, all layers in one pass (spec 2.8):
+/* Context K/V of the drafter for committed rows, all layers in one pass:
  * z = rms_norm(fc . taps; hidden_norm), then per layer K = rope(rms_norm(Wk z + bk; k_norm)), V = Wv z + bv,
  * written at the rows' positions. Rows j >= n_commit[seg] are skipped: rejected rows leave no trace. */
 struct sv_p_draft_context_kv {

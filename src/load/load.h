@@ -114,7 +114,7 @@ struct sv_draft_config {
     int32_t n_target_layers; /* as stated by the draft; 0 = not stated */
     int32_t taps[SV_MAX_TAPS]; /* strictly ascending target layer ids */
     int32_t n_taps;
-    uint8_t causal[SV_MAX_LAYERS]; /* per layer, resolved as in spec 2.5 */
+    uint8_t causal[SV_MAX_LAYERS]; /* per layer, the configuration resolved */
 };
 
 /* What a generation_config.json may hold for us; absent values are the "off" ones. */

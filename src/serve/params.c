@@ -25,7 +25,7 @@ static int read_sampling_params(struct sv_params *p, const struct sv_field *f, j
 
 static const struct sv_field fields[] = {
     /* how to choose tokens */
-    {"temperature", C | T | S, sv_read_num, P(r.temperature), 0, 1000, P(has_temperature)},
+    {"temperature", C | T | S, sv_read_num, P(r.temperature), 0, 100, P(has_temperature)},
     {"top_p", C | T | S, sv_read_top_p, P(r.top_p), 0, 1, P(has_top_p)},
     {"top_k", C | T | S, sv_read_top_k, 0, -1, BIG, P(has_top_k)},
     {"min_p", C | T | S, sv_read_num, P(r.min_p), 0, 1, P(has_min_p)},

@@ -56,6 +56,7 @@ static const struct {
     {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"top_p\":-0.1}", 400, "top_p"},
     {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"top_k\":-1,\"min_p\":1}", 200, NULL},
     {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"temperature\":1e400}", 400, "null"},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"temperature\":100.5}", 400, "temperature"},
     /* prompts */
     {TEXT, "{\"prompt\":\"\"}", 400, "prompt"},
     {TEXT, "{\"prompt\":[\"a\",\"\"]}", 400, "prompt"},
