@@ -33,14 +33,14 @@ struct machine {
 };
 
 static const struct machine machines[] = {
-    {"two cores", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0, 0},
-    {"two cores, busy", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0.2, 0},
-    {"matrix unit", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0},
-    {"large GPU", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1, 0, 0},
-    {"large GPU, wrong table", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1.25, 0.05, 0},
-    {"two cores, others at work", 350, 60, 3, 40, 100, 20, 2, 3, 1, 0.1, 0.2},
-    {"the same, drafting dearer", 350, 60, 3, 40, 100, 20, 2, 3, 1.2, 0.1, 0.2},
-    {"the same, drafting cheaper", 350, 60, 3, 40, 100, 20, 2, 3, 0.8, 0.1, 0.2},
+    {"two cores", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0, 0, 0, 0},
+    {"two cores, busy", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0.2, 0, 0, 0},
+    {"matrix unit", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0, 0, 0},
+    {"large GPU", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1, 0, 0, 0, 0},
+    {"large GPU, wrong table", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1.25, 0.05, 0, 0, 0},
+    {"two cores, others at work", 350, 60, 3, 40, 100, 20, 2, 3, 1, 0.1, 0.2, 0, 0},
+    {"the same, drafting dearer", 350, 60, 3, 40, 100, 20, 2, 3, 1.2, 0.1, 0.2, 0, 0},
+    {"the same, drafting cheaper", 350, 60, 3, 40, 100, 20, 2, 3, 0.8, 0.1, 0.2, 0, 0},
     {"tiles of rows", 400, 12, 1, 6, 170, 4, 1, 4, 1, 0.05, 0, 550, 150},
     {"the same, plain steps dearer", 400, 12, 1, 6, 170, 4, 1, 4, 0.72, 0.05, 0, 550, 150},
 };
@@ -314,7 +314,7 @@ static void few_drafts_are_not_cheaper(void **state)
 static void closed(void **state)
 {
     (void)state;
-    static const struct machine dear = {"rows decide", 350, 60, 3, 5, 100, 20, 2, 3, 1, 0, 0};
+    static const struct machine dear = {"rows decide", 350, 60, 3, 5, 100, 20, 2, 3, 1, 0, 0, 0, 0};
     struct sv_record rec[16] = {{.n_verified = 0}};
     int32_t width[16];
     for (int32_t n = 1; n <= 16; n *= 16) {
@@ -597,7 +597,7 @@ static void cut(void **state)
     static const double means[] = {1, 2.5, 6.4, 0};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
     /* Rows decide, and a draft's are cheap. */
-    static const struct machine m = {"small draft", 350, 90, 3, 40, 100, 6, 2, 1, 1, 0, 0};
+    static const struct machine m = {"small draft", 350, 90, 3, 40, 100, 6, 2, 1, 1, 0, 0, 0, 0};
     double gain = 0;
     int n_gains = 0;
     for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
@@ -627,7 +627,7 @@ static void cut_ahead(void **state)
     (void)state;
     static const double means[] = {1, 2.5, 6.4, 0, 15.99};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
-    static const struct machine m = {"large GPU", 4200, 38, 100, 5, 600, 2.5, 100, 0.8, 1, 0, 0};
+    static const struct machine m = {"large GPU", 4200, 38, 100, 5, 600, 2.5, 100, 0.8, 1, 0, 0, 0, 0};
     double gain = 0;
     int n_gains = 0;
     for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
@@ -662,8 +662,8 @@ static void cut_at_a_price(void **state)
     (void)state;
     static const double means[] = {1, 2.5, 6.4, 0, 15.99};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
-    static const struct machine machine[] = {{"dear rows", 350, 50, 3, 40, 60, 6, 2, 1, 1, 0, 0},
-                                             {"cheap rows", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0}};
+    static const struct machine machine[] = {{"dear rows", 350, 50, 3, 40, 60, 6, 2, 1, 1, 0, 0, 0, 0},
+                                             {"cheap rows", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0, 0, 0}};
     double gain = 0;
     int n_gains = 0;
     for (int d = 0; d < 2; d++)
