@@ -49,8 +49,14 @@ try {
   // A second question by keyboard, stopped half way.
   await page.fill("#max", "1500");
   await page.fill("#input", "Write a very long program in C.");
+  // Watched, not polled: an answer that happens to be short is over between two looks.
+  await page.evaluate(() => {
+    const send = document.getElementById("send");
+    new MutationObserver(() => { if (send.textContent === "Stop") window.sawStop = true; }).observe(send,
+      { childList: true, characterData: true, subtree: true });
+  });
   await page.press("#input", "Enter");
-  await page.waitForFunction(() => document.getElementById("send").textContent === "Stop");
+  await page.waitForFunction(() => window.sawStop);
   await page.waitForFunction(() => Number(document.getElementById("tokens").textContent) > 10);
   if (picture) await page.screenshot({ path: picture });
   await page.click("#send");
