@@ -9,6 +9,7 @@
 
 #include "testing.h"
 
+#include "backend/cpu_device.h"
 #include "backend/fenced.h"
 #include "backend/cpu/dense.h"
 
@@ -150,26 +151,7 @@ static void every_value_comes_back(void **state)
 /* ---------------------------------------------------------------- products */
 
 enum { MOST_ROWS = 600, MOST_K = 1100 };
-
-static void device_open(struct sv_cpu *cpu, enum sv_isa isa, int n_threads)
-{
-    struct sv_err err;
-    memset(cpu, 0, sizeof *cpu);
-    assert_int_equal(sv_pool_open(&cpu->pool, n_threads, &err), SV_OK);
-    cpu->n_threads = n_threads;
-    cpu->isa = isa;
-    cpu->compute = SV_BF16;
-    cpu->lim = (struct sv_dev_limits){
-        .max_rows = MOST_ROWS, .max_logit_rows = MOST_ROWS, .max_k = MOST_K};
-    assert_int_equal(sv_cpu_gemm_open(cpu, &err), SV_OK);
-    assert_int_equal(sv_cpu_gemm_reserve(cpu, &err), SV_OK);
-}
-
-static void device_close(struct sv_cpu *cpu)
-{
-    sv_cpu_gemm_close(cpu);
-    sv_pool_close(cpu->pool);
-}
+static const struct sv_dev_limits limits = {.max_rows = MOST_ROWS, .max_logit_rows = MOST_ROWS, .max_k = MOST_K};
 
 static struct sv_weight upload(struct sv_cpu *cpu, const void *w, int32_t n, int32_t k, bool dense)
 {
@@ -248,7 +230,7 @@ static void products_of(enum sv_isa isa, int32_t n, int32_t k, enum kind kind, i
     struct pair p = {.n = n, .k = k, .cut = in_parts ? n / 3 : 0, .kind = kind};
     float row[2][MOST_K];
     const int64_t live = sv_alloc_live();
-    device_open(&cpu, isa, n_threads);
+    device_open(&cpu, isa, SV_BF16, n_threads, limits);
     uint16_t *w = sv_calloc((size_t)n * (size_t)k, 2);
     p.x = sv_calloc((size_t)MOST_ROWS * (size_t)k, sizeof *p.x);
     p.want = sv_calloc((size_t)MOST_ROWS * (size_t)n, sizeof *p.want);
@@ -319,7 +301,7 @@ static void only_where_they_can(void **state)
         struct sv_cpu cpu;
         if (!sv_cpu_has_isa(isas[i]))
             continue;
-        device_open(&cpu, isas[i], 1);
+        device_open(&cpu, isas[i], SV_BF16, 1, limits);
         const struct sv_weight out = upload(&cpu, w, 64, 64, true);
         const bool bf16 = isas[i] == SV_ISA_AMX ||
                           (isas[i] == SV_ISA_AVX512 && sv_cpu_has_avx512_bf16());
@@ -383,7 +365,7 @@ static void survives_no_memory(void **state)
     fill(w, 64, 64, NORMAL, 1);
     if (!able() || !sv_cpu_has_avx512_bf16())
         return;
-    device_open(&cpu, sv_cpu_best_isa(), 2);
+    device_open(&cpu, sv_cpu_best_isa(), SV_BF16, 2, limits);
     cpu.dense = true;
     const int64_t live = sv_alloc_live();
     int rc = SV_ENOMEM;

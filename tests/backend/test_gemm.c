@@ -10,6 +10,7 @@
 
 #include "testing.h"
 
+#include "backend/cpu_device.h"
 #include "backend/fenced.h"
 #include "backend/cpu/vec.h"
 
@@ -56,25 +57,18 @@ static bool present(const struct variant *v)
 
 /* ---------------------------------------------------------------- fixtures */
 
-static void device_open(struct sv_cpu *cpu, const struct variant *v, int n_threads)
+/* From here on nothing may be allocated. */
+static void guarded_open(struct sv_cpu *cpu, const struct variant *v, int n_threads)
 {
-    struct sv_err err;
-    memset(cpu, 0, sizeof *cpu);
-    assert_int_equal(sv_pool_open(&cpu->pool, n_threads, &err), SV_OK);
-    cpu->n_threads = n_threads;
-    cpu->isa = v->isa;
-    cpu->compute = v->compute;
-    cpu->lim = (struct sv_dev_limits){.max_rows = 1500, .max_logit_rows = 700, .max_k = 1100};
-    assert_int_equal(sv_cpu_gemm_open(cpu, &err), SV_OK);
-    assert_int_equal(sv_cpu_gemm_reserve(cpu, &err), SV_OK);
+    device_open(cpu, v->isa, v->compute, n_threads,
+                (struct sv_dev_limits){.max_rows = 1500, .max_logit_rows = 700, .max_k = 1100});
     sv_alloc_guard(true);
 }
 
-static void device_close(struct sv_cpu *cpu)
+static void guarded_close(struct sv_cpu *cpu)
 {
     sv_alloc_guard(false);
-    sv_cpu_gemm_close(cpu);
-    sv_pool_close(cpu->pool);
+    device_close(cpu);
 }
 
 static uint16_t to_f16(float f) /* normal range only, truncating: any half will do for a weight */
@@ -229,12 +223,12 @@ static void matches_double(void **state)
         struct sv_cpu cpu;
         if (!present(v))
             continue;
-        device_open(&cpu, v, 2);
+        guarded_open(&cpu, v, 2);
         for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
             for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
                 if (shapes[s][0] * shapes[s][1] < 1500 || (s + r) % 5 == 0)
                     one_shape(&cpu, v, &rng, rows[r], shapes[s][0], shapes[s][1], r % 2);
-        device_close(&cpu);
+        guarded_close(&cpu);
     }
 }
 
@@ -269,12 +263,12 @@ static void product_open(struct product *p, const struct variant *v, int32_t max
     p->one = fenced_open(&p->fone, (size_t)max_rows * n * sizeof *p->one);
     (wild ? fill_wild : fill)(&rng, p->w, (size_t)n * k, v->dtype);
     (wild ? fill_wild : fill)(&rng, p->x, (size_t)max_rows * k, SV_F32);
-    device_open(&cpu, v, 1);
+    guarded_open(&cpu, v, 1);
     struct sv_gemm_part part = {.w = weight(p->w, v->dtype, n, k)};
     for (int32_t r = 0; r < max_rows; r++)
         multiply(&cpu, p->x + (size_t)r * k, k, 1, k, &part, 1, p->one + (size_t)r * n, n);
     plain_nan(p->one, (size_t)max_rows * n);
-    device_close(&cpu);
+    guarded_close(&cpu);
 }
 
 static void product_close(struct product *p)
@@ -317,14 +311,14 @@ static void invariant_at(const struct variant *v, int32_t n, int32_t k, bool wil
     float *y = fenced_open(&fy, (size_t)max_rows * n * sizeof *y);
     for (int n_threads = 1; n_threads <= 4; n_threads++) {
         struct sv_cpu cpu;
-        device_open(&cpu, v, n_threads);
+        guarded_open(&cpu, v, n_threads);
         for (int32_t rows = 1; rows <= 40; rows += n_threads == 2 ? 1 : 5)
             same_bits(&cpu, v, &p, (rows * 7) % (max_rows - rows + 1), rows, 1 + rows % 5, y);
         for (size_t j = 0; j < sizeof more / sizeof more[0] && more[j] <= max_rows; j++)
             if ((int)j % 2 == n_threads % 2) /* each with two thread counts */
                 same_bits(&cpu, v, &p, max_rows - more[j], more[j], 1 + (int)j % 3, y);
         same_bits(&cpu, v, &p, 0, 5, n < SV_GEMM_MAX_PARTS ? n : SV_GEMM_MAX_PARTS, y);
-        device_close(&cpu);
+        guarded_close(&cpu);
     }
     fenced_close(&fy);
     product_close(&p);
@@ -407,7 +401,7 @@ static void packed_at(const struct variant *v, int32_t n, int32_t k, int n_threa
     struct product p;
     struct sv_cpu cpu;
     product_open(&p, v, ROWS, n, k, true);
-    device_open(&cpu, v, n_threads);
+    guarded_open(&cpu, v, n_threads);
     const int64_t live = sv_alloc_live();
     const int32_t cut = n / 3;
     struct sv_gemm_part parts[2] = {
@@ -441,7 +435,7 @@ static void packed_at(const struct variant *v, int32_t n, int32_t k, int n_threa
     assert_true(sv_cpu_weight_free(&cpu, (void *)(uintptr_t)parts[0].w.data));
     assert_false(sv_cpu_weight_free(&cpu, p.w));
     assert_int_equal(sv_alloc_live(), live);
-    device_close(&cpu);
+    guarded_close(&cpu);
     product_close(&p);
 }
 
@@ -541,7 +535,7 @@ static void approximate_at(const struct variant *v, int32_t n, int32_t k, int n_
     struct fenced fy, fone;
     int32_t out[ROWS];
     product_open(&p, v, ROWS, n, k, wild);
-    device_open(&cpu, v, n_threads);
+    guarded_open(&cpu, v, n_threads);
     const int32_t cut = n / 2;
     struct sv_gemm_part parts[2] = {
         {.w = upload_as(&cpu, p.w, cut, k, true)},
@@ -570,7 +564,7 @@ static void approximate_at(const struct variant *v, int32_t n, int32_t k, int n_
     for (int i = 0; i < 2; i++)
         assert_true(sv_cpu_weight_free(&cpu, (void *)(uintptr_t)parts[i].w.data));
     assert_true(sv_cpu_weight_free(&cpu, (void *)(uintptr_t)whole.w.data));
-    device_close(&cpu);
+    guarded_close(&cpu);
     product_close(&p);
 }
 
@@ -582,9 +576,9 @@ static void approximate_weights(void **state)
     struct sv_cpu cpu;
     if (!present(v))
         return;
-    device_open(&cpu, v, 1);
+    guarded_open(&cpu, v, 1);
     const bool bytes = sv_cpu_gemm_bytes(&cpu);
-    device_close(&cpu);
+    guarded_close(&cpu);
     if (!bytes) {
         fprintf(stderr, "NOT TESTED: this machine does not multiply bytes\n");
         return;
@@ -607,7 +601,7 @@ static void packing_survives_no_memory(void **state)
     assert_true(v->isa == SV_ISA_AVX512 && v->compute == SV_BF16 && v->dtype == SV_BF16);
     if (!present(v))
         return;
-    device_open(&cpu, v, 2);
+    guarded_open(&cpu, v, 2);
     sv_alloc_guard(false);
     const int64_t live = sv_alloc_live();
     for (int nth = 1; nth <= 2 && sv_cpu_gemm_packs(&cpu); nth++) {
@@ -622,7 +616,7 @@ static void packing_survives_no_memory(void **state)
         assert_false(owned);
         assert_int_equal(sv_alloc_live(), live);
     }
-    device_close(&cpu);
+    guarded_close(&cpu);
 }
 
 /* ---------------------------------------------------------------- parts, gather, large batches */
@@ -648,7 +642,7 @@ static void mixed_parts_with_bias(void **state)
             parts[p].w = weight(w[p], dt[p], n[p], k);
             parts[p].bias = weight(b[p], dt[3 - p], 1, n[p]);
         }
-        device_open(&cpu, v, 3);
+        guarded_open(&cpu, v, 3);
         multiply(&cpu, x, k, rows, k, parts, 4, y, 88);
         for (int p = 0, col = 0; p < 4; col += n[p++]) {
             struct variant part = {v->isa, v->compute, dt[p], v->name};
@@ -657,7 +651,7 @@ static void mixed_parts_with_bias(void **state)
                 bias[c] = (float)get(b[p], (size_t)c, dt[3 - p]);
             check_values(&part, x, w[p], bias, y + col, 88, rows, n[p], k);
         }
-        device_close(&cpu);
+        guarded_close(&cpu);
     }
 }
 
@@ -674,7 +668,7 @@ static void gathers_rows(void **state)
         if (!present(v))
             continue;
         product_open(&p, v, 3 * ROWS, N, K, false);
-        device_open(&cpu, v, 2);
+        guarded_open(&cpu, v, 2);
         struct sv_gemm_part part = {.w = weight(p.w, v->dtype, N, K)};
         for (int32_t count = 1; count <= ROWS; count += count < 20 ? 1 : 13) {
             for (int32_t r = 0; r < count; r++)
@@ -691,7 +685,7 @@ static void gathers_rows(void **state)
             for (int32_t r = 0; r < count; r++)
                 assert_memory_equal(y + r * N, p.one + (size_t)rows[r] * N, N * sizeof *y);
         }
-        device_close(&cpu);
+        guarded_close(&cpu);
         product_close(&p);
     }
 }
@@ -714,14 +708,14 @@ static void many_rows(void **state)
         void *w = fenced_open(&fw, N * K * width(v->dtype));
         fill(&rng, x, ROWS * LDX, SV_F32);
         fill(&rng, w, N * K, v->dtype);
-        device_open(&cpu, v, 2);
+        guarded_open(&cpu, v, 2);
         struct sv_gemm_part part = {.w = weight(w, v->dtype, N, K)};
         multiply(&cpu, x, LDX, ROWS, K, &part, 1, y, N);
         for (int32_t r = 0; r < ROWS; r += 61) {
             multiply(&cpu, x + r * LDX, LDX, 1, K, &part, 1, alone, N);
             assert_memory_equal(alone, y + r * N, sizeof alone);
         }
-        device_close(&cpu);
+        guarded_close(&cpu);
         fenced_close(&fx);
         fenced_close(&fy);
         fenced_close(&fw);
@@ -742,7 +736,7 @@ static void head_against_gemm(const struct variant *v, struct product *p, int n_
 {
     int32_t out[170], index[170];
     struct sv_cpu cpu;
-    device_open(&cpu, v, n_threads);
+    guarded_open(&cpu, v, n_threads);
     struct sv_gemm_part part = {.w = weight(p->w, v->dtype, p->n, p->k)};
     for (int32_t rows = 1; rows <= p->max_rows; rows += rows < 20 ? n_threads : 50) {
         multiply(&cpu, p->x, p->k, rows, p->k, &part, 1, p->one, p->n);
@@ -753,7 +747,7 @@ static void head_against_gemm(const struct variant *v, struct product *p, int n_
             assert_int_equal(out[rows % 2 ? index[r] : r], argmax(p->one + (size_t)r * p->n, p->n));
     }
     assert_int_equal(cpu.latched.code, SV_OK);
-    device_close(&cpu);
+    guarded_close(&cpu);
 }
 
 static void head_equals_gemm(void **state)
@@ -794,7 +788,7 @@ static void head_with_nan(void **state)
         if (v->dtype != SV_F16)
             for (int32_t c = 0; c < K; c++)
                 p.x[3 * K + c] = c == 7 ? -INFINITY : 0; /* all that is not NaN: 0, inf or -inf */
-        device_open(&cpu, v, 3);
+        guarded_open(&cpu, v, 3);
         struct sv_gemm_part part = {.w = weight(p.w, v->dtype, N, K)};
         for (int32_t rows = 1; rows <= ROWS; rows++) {
             multiply(&cpu, p.x, K, rows, K, &part, 1, p.one, N);
@@ -807,7 +801,7 @@ static void head_with_nan(void **state)
         head(&cpu, p.x, ROWS, K, part.w, NULL, out);
         assert_int_equal(out[4], 0);
         assert_int_equal(cpu.latched.code, SV_EDEVICE);
-        device_close(&cpu);
+        guarded_close(&cpu);
         product_close(&p);
     }
 }

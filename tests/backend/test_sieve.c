@@ -6,6 +6,7 @@
  */
 #include "testing.h"
 
+#include "backend/cpu_device.h"
 #include "backend/cpu/sieve.h"
 #include "backend/sieve_tiles.h"
 
@@ -18,24 +19,11 @@ static const char *const kind_name[] = {"normal", "units of many scales", "rows 
                                         "input with outliers", "small numbers", "zeros", "denormal rows",
                                         "one large row"};
 
-static void device_open(struct sv_cpu *cpu, enum sv_isa isa, int n_threads)
+static void sieving_open(struct sv_cpu *cpu, enum sv_isa isa, int n_threads)
 {
-    struct sv_err err;
-    memset(cpu, 0, sizeof *cpu);
-    assert_int_equal(sv_pool_open(&cpu->pool, n_threads, &err), SV_OK);
-    cpu->n_threads = n_threads;
-    cpu->isa = isa;
-    cpu->compute = SV_BF16;
+    device_open(cpu, isa, SV_BF16, n_threads,
+                (struct sv_dev_limits){.max_rows = ROWS, .max_logit_rows = 2 * ROWS, .max_k = MOST_K});
     cpu->sieve = true;
-    cpu->lim = (struct sv_dev_limits){.max_rows = ROWS, .max_logit_rows = 2 * ROWS, .max_k = MOST_K};
-    assert_int_equal(sv_cpu_gemm_open(cpu, &err), SV_OK);
-    assert_int_equal(sv_cpu_gemm_reserve(cpu, &err), SV_OK);
-}
-
-static void device_close(struct sv_cpu *cpu)
-{
-    sv_cpu_gemm_close(cpu);
-    sv_pool_close(cpu->pool);
 }
 
 static struct sv_weight upload(struct sv_cpu *cpu, const void *w, int32_t n, int32_t k)
@@ -157,7 +145,7 @@ static void at_level(enum sv_isa isa, bool dense)
             struct sv_cpu cpu;
             const int32_t n = shapes[s][0], k = shapes[s][1];
             const int64_t live = sv_alloc_live();
-            device_open(&cpu, isa, 1 + (int)(s + (size_t)kind) % 3);
+            sieving_open(&cpu, isa, 1 + (int)(s + (size_t)kind) % 3);
             cpu.dense = dense;
             fill(w, x, n, k, (enum kind)kind);
             const struct sv_weight head = upload(&cpu, w, n, k);
@@ -366,7 +354,7 @@ static bool one_open(struct one *o, int32_t n, int32_t k, enum kind kind)
         return false;
     o->w = sv_calloc((size_t)n * (size_t)k, sizeof *o->w);
     o->x = sv_calloc((size_t)2 * ROWS * (size_t)k, sizeof *o->x);
-    device_open(&o->cpu, sv_cpu_best_isa(), 2);
+    sieving_open(&o->cpu, sv_cpu_best_isa(), 2);
     fill(o->w, o->x, n, k, kind);
     o->head = upload(&o->cpu, o->w, n, k);
     o->v = o->head.sieve;

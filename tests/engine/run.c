@@ -306,3 +306,16 @@ const char *run_dir(const char *relative)
 {
     return run_keep(sv_test_path(relative));
 }
+
+void run_set_costs(struct sv_policy *p)
+{
+    struct sv_cost *c = &p->cost;
+    c->plain.n = c->wide.n = c->draft_rows.n = c->draft_out.n = c->n_ctx = 0;
+    for (int32_t n = 1; n <= p->n_slots; n++)
+        sv_curve_add(&c->plain, n, 100 + n);
+    sv_curve_add(&c->wide, 2, 110);
+    sv_curve_add(&c->wide, p->n_slots * p->block, 110 + 2 * p->n_slots * p->block);
+    sv_curve_add(&c->draft_rows, 2, 50);
+    sv_curve_add(&c->draft_rows, p->n_slots * p->block, 100);
+    sv_curve_add(&c->draft_out, p->block, 10);
+}

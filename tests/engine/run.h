@@ -67,4 +67,7 @@ const char *run_keep(const char *text);
 /* Directory below the repository root, kept for the process's life. */
 const char *run_dir(const char *relative);
 
+/* What steps cost, whatever this machine found: in so small a model a drafting pass can look like nothing. */
+void run_set_costs(struct sv_policy *p);
+
 #endif

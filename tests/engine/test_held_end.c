@@ -25,8 +25,6 @@ static struct sv_engine *open_pair(void)
  * it takes is held and not dropped. Whatever this machine measured. */
 static void sit_idle(struct sv_policy *p)
 {
-    struct sv_cost *c = &p->cost;
-
     sv_policy_forget(p);
     for (int32_t j = 1; j < p->block; j++) {
         p->tried[j] = 1000;
@@ -34,14 +32,7 @@ static void sit_idle(struct sv_policy *p)
     }
     p->trial.n_steps = 1 << 20;
     p->trial.probe_us = p->trial.other_us = -1e9;
-    c->plain.n = c->wide.n = c->draft_rows.n = c->draft_out.n = c->n_ctx = 0;
-    for (int32_t n = 1; n <= p->n_slots; n++)
-        sv_curve_add(&c->plain, n, 100 + n);
-    sv_curve_add(&c->wide, 2, 110);
-    sv_curve_add(&c->wide, p->n_slots * p->block, 110 + 2 * p->n_slots * p->block);
-    sv_curve_add(&c->draft_rows, 2, 50);
-    sv_curve_add(&c->draft_rows, p->n_slots * p->block, 100);
-    sv_curve_add(&c->draft_out, p->block, 10);
+    run_set_costs(p);
 }
 
 /* An answer, then its first pages once more as a prompt: from which position on do they lack the draft's part? */

@@ -201,20 +201,6 @@ static void believe(struct sv_policy *p, float kept)
     p->trial.n_requests = 1; /* not the one in sixteen that is tried all the same */
 }
 
-/* What steps cost, whatever this machine found: in so small a model a drafting pass can look like nothing. */
-static void set_costs(struct sv_policy *p)
-{
-    struct sv_cost *c = &p->cost;
-    c->plain.n = c->wide.n = c->draft_rows.n = c->draft_out.n = c->n_ctx = 0;
-    for (int32_t n = 1; n <= p->n_slots; n++)
-        sv_curve_add(&c->plain, n, 100 + n);
-    sv_curve_add(&c->wide, 2, 110);
-    sv_curve_add(&c->wide, p->n_slots * p->block, 110 + 2 * p->n_slots * p->block);
-    sv_curve_add(&c->draft_rows, 2, 50);
-    sv_curve_add(&c->draft_rows, p->n_slots * p->block, 100);
-    sv_curve_add(&c->draft_out, p->block, 10);
-}
-
 static struct run_out *run_one(struct sv_engine *e, struct run_case *c, int32_t *prompt,
                                int32_t n_prompt, int32_t max_tokens)
 {
@@ -236,7 +222,7 @@ static void give_up(const struct sv_engine_tuning *tuning)
     struct sv_engine *e = run_open_tuned(&o, tuning, NULL);
     for (int i = 0; i < 40; i++)
         prompt[i] = 3 + i * 7 % (VOCAB - 3);
-    set_costs(e->policy);
+    run_set_costs(e->policy);
     believe(e->policy, 0);
     struct run_out *first = run_one(e, &c, prompt, 40, 120);
     assert_int_equal(first->n_steps, 119);
@@ -293,7 +279,7 @@ static void gave_up_ahead(void **state)
 /* At any number of sequences drafting loses, were every draft kept. */
 static void close_door(struct sv_policy *p)
 {
-    set_costs(p);
+    run_set_costs(p);
     for (int32_t i = 0; i < p->cost.wide.n; i++)
         p->cost.wide.us[i] *= 1000;
 }
@@ -400,7 +386,7 @@ static void make_good(const struct sv_engine_tuning *tuning)
             sv_sched_lacks(&e->cache, q, 8);
         else
             assert_int_equal(p->n_dropped, !whole);
-        set_costs(p);
+        run_set_costs(p);
         for (int32_t i = 0; i < p->cost.plain.n; i++)
             p->cost.plain.us[i] *= 2;
         believe(p, 1);
