@@ -100,19 +100,21 @@ static __device__ __forceinline__ void load_box(const struct sv_attn_args &a, bo
     attn_box(ring_at<HD>(r) + (uint32_t)(b.at % HALF * HD * 2), values ? &a.v_map : &a.k_map, row / 8, ring_full(r));
 }
 
-/* Says how much is to come into the stage that r names, all warps' boxes. By the whole of each warp; the first says it. */
-template <int HD, int LOADERS>
-static __device__ __forceinline__ void expect_boxes(const struct sv_attn_args &a, bool comes, const struct ring &r)
+/* Says how much of the stage that r names this warp brings, also when that is nothing: a stage is full only when all
+ * LOADERS warps have been there. Who waits by parity must never be two phases behind, and a warp that did not count here
+ * could be: the workers would empty the stage twice while it slept, and it would wait for ever. By the whole warp. */
+template <int HD>
+static __device__ __forceinline__ void expect_boxes(const struct sv_attn_args &a, bool brings, const struct ring &r)
 {
-    const uint32_t boxes = (uint32_t)__popc(__ballot_sync(0xffffffffu, comes));
-    if (threadIdx.x % (32 * LOADERS) == 0)
+    const uint32_t boxes = (uint32_t)__popc(__ballot_sync(0xffffffffu, brings));
+    if (threadIdx.x % 32 == 0)
         bar_expect(ring_full(r), boxes * (uint32_t)a.box_rows * HD * 2);
     __syncwarp();
 }
 
 /* The first stages of a block's first item, on either side of the wait for the launch before: that one may still be writing
  * keys and values of the segment's own rows, the others have long been there. Returns how many stages; by the whole warp. */
-template <int HD, int LOADERS, typename F>
+template <int HD, typename F>
 static __device__ __forceinline__ int32_t load_first(const struct sv_attn_args &a, const struct attn_item &it, const struct box &b, int32_t n_chunks,
                                                      struct ring &r, F wait)
 {
@@ -128,11 +130,11 @@ static __device__ __forceinline__ int32_t load_first(const struct sv_attn_args &
         for (int i = 0; i < 8; i++) {
             if (i >= n)
                 break;
-            const bool comes = page[i / 4] >= 0 && b.half == i % 2;
+            const bool brings = page[i / 4] >= 0 && b.half == i % 2 && b.here;
             const int32_t key = first + i / 4 * KEYS;
             if (!own)
-                expect_boxes<HD, LOADERS>(a, comes, at);
-            if (comes && b.here && (key + a.box_rows > it.g.base) == own)
+                expect_boxes<HD>(a, brings, at);
+            if (brings && (key + a.box_rows > it.g.base) == own)
                 load_box<HD>(a, i / 2 % 2, it, b, key, page[i / 4], at);
             ring_next(at);
         }
@@ -143,7 +145,7 @@ static __device__ __forceinline__ int32_t load_first(const struct sv_attn_args &
 }
 
 /* Chunks c to end - 1, of the first of which `done` stages are there. */
-template <int HD, int LOADERS>
+template <int HD>
 static __device__ __forceinline__ void load_rest(const struct sv_attn_args &a, const struct attn_item &it,
                                                  const struct box &b, int32_t c, int32_t end, int32_t done,
                                                  struct ring &r)
@@ -157,10 +159,10 @@ static __device__ __forceinline__ void load_rest(const struct sv_attn_args &a, c
         for (int j = 0; j < 4; j++) {
             if (j < done)
                 continue;
-            const bool comes = now >= 0 && b.half == j % 2;
+            const bool brings = now >= 0 && b.half == j % 2 && b.here;
             bar_wait(ring_free(r), r.phase ^ 1);
-            expect_boxes<HD, LOADERS>(a, comes, r);
-            if (comes && b.here)
+            expect_boxes<HD>(a, brings, r);
+            if (brings)
                 load_box<HD>(a, j / 2, it, b, first, now, r);
             ring_next(r);
         }

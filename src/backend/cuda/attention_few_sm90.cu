@@ -74,9 +74,9 @@ static __device__ __forceinline__ void few_load(const struct sv_attn_args &a, co
         const int32_t c = it.seen_lo / KEYS, end = (it.seen_hi + KEYS - 1) / KEYS;
         int32_t done = 0;
         if (!waited)
-            done = load_first<HD, LOADERS>(a, it, b, end - c, r, []() { sv_pdl_wait(); });
+            done = load_first<HD>(a, it, b, end - c, r, []() { sv_pdl_wait(); });
         waited = true;
-        load_rest<HD, LOADERS>(a, it, b, c + done / 4, end, done % 4, r);
+        load_rest<HD>(a, it, b, c + done / 4, end, done % 4, r);
         if (part / CLUSTER % 2 == 1 && part / PER_ROUND < (f.n_parts - 1) / PER_ROUND)
             attn_cluster_sync(); /* see few_work */
     }
@@ -225,7 +225,7 @@ template <int HD> __global__ void __launch_bounds__(256, 1) attn_few(const __gri
 
     if (threadIdx.x == 0) {
         for (int32_t i = 0; i < a.n_stages; i++) {
-            bar_init(r.bars + 16 * i, 1);
+            bar_init(r.bars + 16 * i, LOADERS);
             bar_init(r.bars + 16 * i + 8, 4);
         }
         bar_init(bar, 1);

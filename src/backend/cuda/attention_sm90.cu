@@ -64,9 +64,9 @@ static __device__ __forceinline__ void load(const struct sv_attn_args &a, struct
         const int32_t c = it.seen_lo / KEYS;
         int32_t done = 0;
         if (!waited)
-            done = load_first<HD, LOADERS>(a, it, b, end - c, r, [&]() { attn_settle(a, h.unit); });
+            done = load_first<HD>(a, it, b, end - c, r, [&]() { attn_settle(a, h.unit); });
         waited = true;
-        load_rest<HD, LOADERS>(a, it, b, c + done / 4, end, done % 4, r);
+        load_rest<HD>(a, it, b, c + done / 4, end, done % 4, r);
     }
     if (!waited)
         attn_settle(a, h.unit);
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
 
     if (threadIdx.x == 0) {
         for (int32_t i = 0; i < a.n_stages; i++) {
-            bar_init(r.bars + 16 * i, 1);
+            bar_init(r.bars + 16 * i, LOADERS);
             bar_init(r.bars + 16 * i + 8, GROUPS * 4);
         }
         bar_made();

@@ -74,6 +74,10 @@ void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size
             *--top = 0;
         t.sp = top;
     }
+    /* One warp, another in each launch, runs only while all others stand still: nobody may count on its being there in
+     * time, and it must cope with all that has happened meanwhile. */
+    static unsigned launches;
+    const int late = (int)(launches++ % (all / 32));
     uint64_t idle = 0;
     while (emu.cluster_left) {
         const uint64_t before = emu.turn;
@@ -82,6 +86,10 @@ void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size
             auto &t = emu.threads[(size_t)emu.now];
             if (t.done)
                 continue;
+            if (emu.now / 32 == late && !idle) {
+                left++;
+                continue;
+            }
             emu.rank = (unsigned)emu.now / n_threads;
             threadIdx = dim3((unsigned)emu.now % n_threads, 0, 0);
             blockIdx = dim3(first + emu.rank, emu_block_y, 0);
