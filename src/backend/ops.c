@@ -64,6 +64,8 @@ int sv_dev_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_e
 {
     const char *name = opts->backend ? opts->backend : best_backend(opts);
     *dev = NULL;
+    if (strcmp(name, "cpu") == 0 && opts->ordinal)
+        return sv_fail(err, SV_EINVAL, -1, "gpu %d is asked for, and the device is the cpu", opts->ordinal);
     if (strcmp(name, "cpu") == 0)
         return sv_cpu_open(dev, opts, err);
 #ifdef SV_CUDA

@@ -10,6 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A number, but none that fits; else the word is no number at all. */
+static int bad_number(const struct sv_opt *o, const char *text, bool too_large, int at, struct sv_err *err)
+{
+    if (too_large)
+        return sv_fail(err, SV_EINVAL, at, "option --%s: %.40s is out of range", o->name, text);
+    return sv_fail(err, SV_EINVAL, at, "option --%s: '%s' is not %s", o->name, text,
+                   o->kind == SV_OPT_INT ? "an integer" : "a number");
+}
+
 static int set_value(const struct sv_opt *o, const char *text, int at, struct sv_err *err)
 {
     char *end;
@@ -25,14 +34,15 @@ static int set_value(const struct sv_opt *o, const char *text, int at, struct sv
     case SV_OPT_INT: {
         long long v = strtoll(text, &end, 10);
         if (end == text || *end || errno)
-            return sv_fail(err, SV_EINVAL, at, "option --%s: '%s' is not an integer", o->name, text);
+            return bad_number(o, text, !*end && errno == ERANGE, at, err);
         *(int64_t *)o->value = v;
         return SV_OK;
     }
     case SV_OPT_FLOAT: {
         double v = strtod(text, &end);
-        if (end == text || *end || errno || v != v)
-            return sv_fail(err, SV_EINVAL, at, "option --%s: '%s' is not a number", o->name, text);
+        const bool too_large = errno == ERANGE && (v > 1 || v < -1); /* the least of all are as good as 0 */
+        if (end == text || *end || too_large || v != v)
+            return bad_number(o, text, !*end && too_large, at, err);
         *(double *)o->value = v;
         return SV_OK;
     }

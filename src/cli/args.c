@@ -72,7 +72,7 @@ int sv_cli_parse(const struct sv_cli_opts *o, const char *command, const char *u
     return -1;
 }
 
-static int in_range(const char *command, const char *name, int64_t v, int64_t lo, int64_t hi)
+int sv_cli_in_range(const char *command, const char *name, int64_t v, int64_t lo, int64_t hi)
 {
     if (v >= lo && v <= hi)
         return -1;
@@ -80,15 +80,14 @@ static int in_range(const char *command, const char *name, int64_t v, int64_t lo
                         (long long)lo, (long long)hi);
 }
 
-static int num_in_range(const char *command, const char *name, double v, double lo, double hi)
+int sv_cli_num_in_range(const char *command, const char *name, double v, double lo, double hi)
 {
     if (v >= lo && v <= hi)
         return -1;
     return sv_cli_usage(command, "option --%s: %g is not in [%g, %g]", name, v, lo, hi);
 }
 
-/* -1 when value is one of the words or absent, else the exit code. */
-static int one_of(const char *command, const char *name, const char *value, const char *const *words)
+int sv_cli_one_of(const char *command, const char *name, const char *value, const char *const *words)
 {
     char list[128] = "";
 
@@ -99,6 +98,8 @@ static int one_of(const char *command, const char *name, const char *value, cons
     }
     return sv_cli_usage(command, "option --%s: '%s' is not one of %s", name, value, list);
 }
+
+const char *const sv_cli_colours[] = {"auto", "always", "never", NULL};
 
 /* ---------------------------------------------------------------- which engine */
 
@@ -177,36 +178,36 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
         return sv_cli_usage(command, "option --model (-m) is missing: which model?");
     if (!*m->target || (m->draft && !*m->draft)) /* an unset variable in a script */
         return sv_cli_usage(command, "option --%s: the directory's name is empty", *m->target ? "draft" : "model");
-    code = one_of(command, "dtype", m->dtype, dtypes);
+    code = sv_cli_one_of(command, "dtype", m->dtype, dtypes);
     o.dtype = strcmp(m->dtype, "f32") == 0 ? SV_TYPE_F32 : strcmp(m->dtype, "bf16") == 0 ? SV_TYPE_BF16 : SV_TYPE_AUTO;
     if (code < 0)
-        code = one_of(command, "kernels", m->kernels, kernels);
+        code = sv_cli_one_of(command, "kernels", m->kernels, kernels);
     if (code < 0)
-        code = one_of(command, "dense-weights", m->dense, when);
+        code = sv_cli_one_of(command, "dense-weights", m->dense, when);
     if (code < 0)
-        code = one_of(command, "draft-bytes", m->draft_bytes, when);
+        code = sv_cli_one_of(command, "draft-bytes", m->draft_bytes, when);
     if (code < 0)
-        code = one_of(command, "head-sieve", m->head_sieve, when);
+        code = sv_cli_one_of(command, "head-sieve", m->head_sieve, when);
     if (code < 0)
-        code = one_of(command, "isa", m->isa, isas);
+        code = sv_cli_one_of(command, "isa", m->isa, isas);
     if (code < 0)
-        code = num_in_range(command, "gpu-memory-utilization", m->gpu_memory, 0, 1);
+        code = sv_cli_num_in_range(command, "gpu-memory-utilization", m->gpu_memory, 0, 1);
     if (code < 0)
-        code = in_range(command, "threads", m->threads, 0, 1024);
+        code = sv_cli_in_range(command, "threads", m->threads, 0, 1024);
     if (code < 0)
-        code = in_range(command, "ctx", m->context, 0, 1 << 24);
+        code = sv_cli_in_range(command, "ctx", m->context, 0, 1 << 24);
     if (code < 0)
-        code = in_range(command, "page-size", m->page_size, 0, 1024);
+        code = sv_cli_in_range(command, "page-size", m->page_size, 0, 1024);
     if (code < 0)
-        code = in_range(command, "chunk", m->chunk, 0, 1 << 16);
+        code = sv_cli_in_range(command, "chunk", m->chunk, 0, 1 << 16);
     if (code < 0)
         code = width_option(command, m->width, &o);
     if (code < 0 && o.width > 1 && !m->draft)
         code = sv_cli_usage(command, "option --spec-width: %d needs a draft (-d)", o.width);
     if (code < 0)
-        code = in_range(command, "gpu", m->gpu, 0, 255);
+        code = sv_cli_in_range(command, "gpu", m->gpu, 0, 255);
     if (code < 0)
-        code = in_range(command, "batch", m->batch, 0, 4096);
+        code = sv_cli_in_range(command, "batch", m->batch, 0, 4096);
     if (code >= 0)
         return code;
     o.target_dir = m->target;
@@ -249,7 +250,9 @@ struct sv_cli_sampling sv_cli_sampling_default(void)
 void sv_cli_sampling_rows(struct sv_cli_opts *o, struct sv_cli_sampling *s)
 {
     sv_cli_opt(o, "max-tokens", 'n', SV_OPT_INT, &s->max_tokens, "N",
-               "longest answer in tokens, 0 = up to the context's end (default 512)");
+               s->max_tokens == SV_CLI_MEASURED_TOKENS
+                   ? "longest answer in tokens, 0 = up to the context's end (default 160)"
+                   : "longest answer in tokens, 0 = up to the context's end (default 512)");
     sv_cli_opt(o, "temperature", 'T', SV_OPT_FLOAT, &s->temperature, "X", "0 = greedy (default)");
     sv_cli_opt(o, "top-k", 0, SV_OPT_INT, &s->top_k, "N", "only the N likeliest tokens, 0 = all");
     sv_cli_opt(o, "top-p", 0, SV_OPT_FLOAT, &s->top_p, "X",
@@ -306,28 +309,28 @@ int sv_cli_take_stops(struct sv_cli_sampling *s, const char *command, int *argc,
 int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,
                           struct sv_request *r)
 {
-    int code = num_in_range(command, "temperature", s->temperature, 0, 100);
+    int code = sv_cli_num_in_range(command, "temperature", s->temperature, 0, 100);
 
     if (code < 0)
-        code = num_in_range(command, "top-p", s->top_p, 0, 1);
+        code = sv_cli_num_in_range(command, "top-p", s->top_p, 0, 1);
     if (code < 0 && s->top_p == 0)
         code = sv_cli_usage(command, "option --top-p: 0 would leave no token; 1 is off");
     if (code < 0)
-        code = num_in_range(command, "min-p", s->min_p, 0, 1);
+        code = sv_cli_num_in_range(command, "min-p", s->min_p, 0, 1);
     if (code < 0)
-        code = in_range(command, "top-k", s->top_k, 0, INT32_MAX);
+        code = sv_cli_in_range(command, "top-k", s->top_k, 0, INT32_MAX);
     if (code < 0)
-        code = in_range(command, "seed", s->seed, 0, INT64_MAX);
+        code = sv_cli_in_range(command, "seed", s->seed, 0, INT64_MAX);
     if (code < 0)
-        code = in_range(command, "max-tokens", s->max_tokens, 0, INT32_MAX);
+        code = sv_cli_in_range(command, "max-tokens", s->max_tokens, 0, INT32_MAX);
     if (code < 0)
-        code = num_in_range(command, "presence-penalty", s->presence, -2, 2);
+        code = sv_cli_num_in_range(command, "presence-penalty", s->presence, -2, 2);
     if (code < 0)
-        code = num_in_range(command, "frequency-penalty", s->frequency, -2, 2);
+        code = sv_cli_num_in_range(command, "frequency-penalty", s->frequency, -2, 2);
     if (code < 0)
-        code = num_in_range(command, "repetition-penalty", s->repetition, 0, 2);
+        code = sv_cli_num_in_range(command, "repetition-penalty", s->repetition, 0, 2);
     if (code < 0)
-        code = in_range(command, "min-tokens", s->min_tokens, 0, INT32_MAX);
+        code = sv_cli_in_range(command, "min-tokens", s->min_tokens, 0, INT32_MAX);
     if (code >= 0)
         return code;
     r->presence_penalty = s->presence;

@@ -289,26 +289,29 @@ static bool is_sim(const struct bench_args *a)
 
 static int check_args(const struct bench_args *a, bool has_target)
 {
+    const int64_t most = INT32_MAX;
+    int code = -1;
+
     if (!sv_cli_table_format_known(a->format))
-        return sv_cli_usage("bench", "option --format: '%s' is not one of md, csv, json",
-                            a->format);
-    if (a->repeat < 1 || a->repeat > SV_CLI_MAX_SAMPLES)
-        return sv_cli_usage("bench", "option --repeat: %lld is not in [1, %d]",
-                            (long long)a->repeat, SV_CLI_MAX_SAMPLES);
-    if (a->verify < 2 || a->verify > 64)
-        return sv_cli_usage("bench", "option --verify: %lld is not in [2, 64]",
-                            (long long)a->verify);
-    if (a->prefill != NO_PREFILL && (a->prefill < 1 || a->prefill > 65536))
-        return sv_cli_usage("bench", "option --prefill: %lld is not in [1, 65536]",
-                            (long long)a->prefill);
-    if (a->at_context < 1 || a->at_context > 1 << 20)
-        return sv_cli_usage("bench", "option --context: %lld is not in [1, 1048576]",
-                            (long long)a->at_context);
-    if (a->steps < 1 || a->steps > 4096)
-        return sv_cli_usage("bench", "option --steps: %lld is not in [1, 4096]",
-                            (long long)a->steps);
-    if (!(a->keep >= 0 && a->keep <= 1))
-        return sv_cli_usage("bench", "option --keep-within: %g is not in [0, 1]", a->keep);
+        code = sv_cli_usage("bench", "option --format: '%s' is not one of md, csv, json", a->format);
+    if (code < 0)
+        code = sv_cli_in_range("bench", "repeat", a->repeat, 1, SV_CLI_MAX_SAMPLES);
+    if (code < 0)
+        code = sv_cli_in_range("bench", "limit", a->limit, 0, most);
+    if (code < 0)
+        code = sv_cli_in_range("bench", "verify", a->verify, 2, 64);
+    if (code < 0 && a->prefill != NO_PREFILL)
+        code = sv_cli_in_range("bench", "prefill", a->prefill, 1, 1 << 16);
+    if (code < 0)
+        code = sv_cli_in_range("bench", "context", a->at_context, 1, 1 << 20);
+    if (code < 0)
+        code = sv_cli_in_range("bench", "steps", a->steps, 1, 4096);
+    if (code < 0)
+        code = sv_cli_num_in_range("bench", "seconds", a->seconds, 0, SV_CLI_MAX_SECONDS);
+    if (code < 0)
+        code = sv_cli_num_in_range("bench", "keep-within", a->keep, 0, 1);
+    if (code >= 0)
+        return code;
     if (a->random_dir && has_target)
         return sv_cli_usage("bench", "options --random-weights and --model exclude each other");
     if (a->random_dir && a->prompts)
@@ -316,8 +319,6 @@ static int check_args(const struct bench_args *a, bool has_target)
     if (is_sim(a))
         return a->prompts ? sv_cli_usage("bench", "--prompts excludes --mode and --accept-profile")
                           : -1;
-    if (a->limit < 0)
-        return sv_cli_usage("bench", "option --limit: must not be negative");
     if (!a->random_dir == !a->prompts)
         return sv_cli_usage("bench", "one of --prompts and --random-weights is needed");
     return -1;
@@ -385,7 +386,7 @@ static int bench(int argc, char **argv)
                            .seconds = 1};
     int code;
 
-    s.max_tokens = 160;
+    s.max_tokens = SV_CLI_MEASURED_TOKENS;
     option_rows(&opts, &a);
     sv_cli_model_rows(&opts, &m);
     sv_cli_sampling_rows(&opts, &s);

@@ -57,6 +57,11 @@ struct sv_cli_model {
 };
 struct sv_cli_model sv_cli_model_default(void);
 void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m);
+/* An option's value in its range, one of the words (absent is fine): -1 to go on, else the exit code. */
+int sv_cli_in_range(const char *command, const char *name, int64_t v, int64_t lo, int64_t hi);
+int sv_cli_num_in_range(const char *command, const char *name, double v, double lo, double hi);
+int sv_cli_one_of(const char *command, const char *name, const char *value, const char *const *words);
+extern const char *const sv_cli_colours[];
 /* Checks ranges; returns -1 to go on, else the exit code. */
 int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
                          struct sv_engine_options *out);
@@ -64,6 +69,9 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
 int sv_cli_engine_open(struct sv_engine **e, const struct sv_engine_options *o);
 
 #define SV_CLI_MAX_STOP 16
+/* Longest answers where nothing is said, where speed is measured. */
+#define SV_CLI_MEASURED_TOKENS 160
+#define SV_CLI_MAX_SECONDS 86400
 
 struct sv_cli_sampling {
     double temperature, top_p, min_p;
@@ -90,9 +98,10 @@ int sv_cli_chat_render(const struct sv_chat_template *t, const struct sv_templat
 
 /* ---------------------------------------------------------------- Ctrl-C (signal.c) */
 
-void sv_cli_catch_interrupt(
-    void); /* from now on the first Ctrl-C is counted, the second one ends */
+/* From now on the first Ctrl-C, SIGTERM or SIGHUP is counted, the second one ends. */
+void sv_cli_catch_interrupt(void);
 bool sv_cli_interrupted(void);
+bool sv_cli_told_to_end(void); /* by SIGTERM or SIGHUP */
 void sv_cli_clear_interrupt(void);
 void sv_cli_idle(bool idle); /* while true, a second Ctrl-C does not end the program */
 

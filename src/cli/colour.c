@@ -70,10 +70,15 @@ static void put_text(struct sv_cli_painter *p, const char *text, size_t n)
 
     for (size_t i = 0; i < n && p->tty; i++) {
         unsigned char c = (unsigned char)text[i];
-        if ((c >= 0x20 && c != 0x7F) || c == '\n' || c == '\t')
+        /* U+0080 to U+009F: terminals obey them like ESC and a letter. */
+        const bool high = c == 0xC2 && i + 1 < n && (unsigned char)text[i + 1] < 0xA0;
+        if (!high && ((c >= 0x20 && c != 0x7F) || c == '\n' || c == '\t'))
             continue;
         fwrite(text + from, 1, i - from, p->out);
-        fprintf(p->out, "^%c", c ^ 0x40);
+        if (high)
+            fprintf(p->out, "^[%c", text[++i] - 0x40);
+        else
+            fprintf(p->out, "^%c", c ^ 0x40);
         from = i + 1;
     }
     fwrite(text + from, 1, n - from, p->out);

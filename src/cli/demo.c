@@ -259,7 +259,7 @@ int sv_cli_demo(int argc, char **argv)
 
     m.target = "models/demo/target";
     m.draft = "models/demo/draft";
-    s.max_tokens = 160;
+    s.max_tokens = SV_CLI_MEASURED_TOKENS;
     sv_cli_opt(&opts, "prompts", 0, SV_OPT_STRING, &prompts, "FILE", "prompts, as for generate");
     sv_cli_opt(&opts, "per-kind", 0, SV_OPT_INT, &d.per_kind, "N",
                "prompts of each kind to show (default 2)");
@@ -273,8 +273,14 @@ int sv_cli_demo(int argc, char **argv)
     code = sv_cli_take_stops(&s, "demo", &argc, argv);
     if (code < 0)
         code = sv_cli_parse(&opts, "demo", usage, argc, argv, 0, NULL);
-    if (code < 0 && (d.per_kind < 0 || d.measured < 0))
-        code = sv_cli_usage("demo", "options --per-kind and --measured must not be negative");
+    if (code < 0)
+        code = sv_cli_in_range("demo", "per-kind", d.per_kind, 0, INT32_MAX);
+    if (code < 0)
+        code = sv_cli_in_range("demo", "measured", d.measured, 0, INT32_MAX);
+    if (code < 0)
+        code = sv_cli_num_in_range("demo", "seconds", d.seconds, 0, SV_CLI_MAX_SECONDS);
+    if (code < 0)
+        code = sv_cli_one_of("demo", "colour", colour, sv_cli_colours);
     if (code < 0)
         code = sv_cli_model_options(&m, "demo", &eo);
     if (code < 0)

@@ -403,8 +403,8 @@ int sv_cli_generate(int argc, char **argv)
     code = sv_cli_take_stops(&s, "generate", &argc, argv);
     if (code < 0)
         code = sv_cli_parse(&opts, "generate", usage, argc, argv, 0, NULL);
-    if (code < 0 && (m.batch < 1 || m.batch > 4096))
-        code = sv_cli_usage("generate", "option --batch: %lld is not in [1, 4096]", (long long)m.batch);
+    if (code < 0)
+        code = sv_cli_in_range("generate", "batch", m.batch, 1, 4096);
     if (code < 0)
         code = sv_cli_model_options(&m, "generate", &eo);
     j.defaults = sv_default_request(NULL);

@@ -244,6 +244,8 @@ static int take_numbers(struct sv_cli_request *q, struct sv_err *err)
         rc = sv_json_int_opt(q->root, "top_k", -1, INT32_MAX, &top_k, err);
     if (!rc)
         rc = sv_json_num_opt(q->root, "top_p", 0, 1, &q->r.top_p, err);
+    if (!rc && q->r.top_p == 0)
+        rc = sv_fail(err, SV_EINVAL, -1, "field 'top_p': 0 would leave no token; 1 is off");
     if (!rc)
         rc = sv_json_num_opt(q->root, "min_p", 0, 1, &q->r.min_p, err);
     if (!rc)

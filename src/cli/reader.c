@@ -90,7 +90,7 @@ static enum sv_cli_line hand_out(struct sv_cli_reader *r, size_t n, size_t eaten
     r->skipping = false;
     r->line_no++;
     r->n_bytes += (int64_t)eaten;
-    if (n && p[n - 1] == '\r')
+    while (n && (p[n - 1] == '\r' || p[n - 1] == ' ' || p[n - 1] == '\t')) /* means nothing to JSON */
         n--;
     if (r->line_no == 1 && n >= 3 && memcmp(p, "\xEF\xBB\xBF", 3) == 0) {
         p += 3; /* a byte order mark, as some editors leave it */

@@ -112,10 +112,9 @@ int sv_cli_run(int argc, char **argv)
         return sv_cli_usage("run", "options --prompt and --file exclude each other");
     if (talk.chat && talk.raw)
         return sv_cli_usage("run", "options --chat and --raw exclude each other");
-    if (strcmp(colour, "auto") != 0 && strcmp(colour, "always") != 0 &&
-        strcmp(colour, "never") != 0)
-        return sv_cli_usage("run", "option --colour: '%s' is not one of auto, always, never",
-                            colour);
+    code = sv_cli_one_of("run", "colour", colour, sv_cli_colours);
+    if (code >= 0)
+        return code;
     if (talk.raw && talk.system)
         return sv_cli_usage("run", "options --raw and --system exclude each other");
     if (no_draft) {

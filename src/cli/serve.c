@@ -67,13 +67,6 @@ static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbe
                "none, summary (default) or detailed: speculation figures in answers");
 }
 
-static int in_range(const char *name, int64_t v, int64_t lo, int64_t hi)
-{
-    return v >= lo && v <= hi ? -1
-                              : sv_cli_usage("serve", "option --%s: %lld is not in [%lld, %lld]", name,
-                                             (long long)v, (long long)lo, (long long)hi);
-}
-
 static int take_numbers(struct sv_serve_options *s, const struct numbers *n)
 {
     const struct {
@@ -92,7 +85,7 @@ static int take_numbers(struct sv_serve_options *s, const struct numbers *n)
         {"log-every", n->log_every, -1, 86400, &s->log_seconds},
     };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
-        int code = in_range(list[i].name, list[i].v, list[i].lo, list[i].hi);
+        int code = sv_cli_in_range("serve", list[i].name, list[i].v, list[i].lo, list[i].hi);
         if (code >= 0)
             return code;
         *list[i].to = (int32_t)list[i].v;
@@ -100,9 +93,9 @@ static int take_numbers(struct sv_serve_options *s, const struct numbers *n)
     s->stream_gap_us = n->gap > 0 ? (int32_t)n->gap * 1000 : n->gap ? 0 : -1; /* 0 is by load there */
     s->ping_seconds = n->ping ? s->ping_seconds : -1;
     s->log_seconds = n->log_every ? s->log_seconds : -1;
-    int code = in_range("max-body", n->body_mib, 1, 1024);
+    int code = sv_cli_in_range("serve", "max-body", n->body_mib, 1, 1024);
     if (code < 0)
-        code = in_range("cache", n->cache_mib, 0, INT64_C(1) << 40);
+        code = sv_cli_in_range("serve", "cache", n->cache_mib, 0, INT64_C(1) << 40);
     s->max_body_bytes = n->body_mib << 20;
     s->engine.cache_mib = n->cache_mib;
     return code;

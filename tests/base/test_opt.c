@@ -57,6 +57,8 @@ static void values_in_all_forms(void **state)
     assert_true(v.flag && v.n == 12);
     assert_int_equal(parse("-n 1 --count=2"), 0);
     assert_int_equal(v.n, 2);
+    assert_int_equal(parse("--temperature 1e-400"), 0);
+    assert_true(v.t == 0);
     assert_int_equal(parse("--a-path-with-a-long-name="), 0);
     assert_string_equal(v.path, "");
 }
@@ -84,7 +86,9 @@ static void complaints_name_the_option(void **state)
         {"-n", "option --count needs a value (N)"},
         {"--count 1x", "option --count: '1x' is not an integer"},
         {"--count _", "option --count: '' is not an integer"},
-        {"--count 99999999999999999999", "option --count: '99999999999999999999' is not an integer"},
+        {"--count 99999999999999999999", "option --count: 99999999999999999999 is out of range"},
+        {"--count 99999999999999999999x", "option --count: '99999999999999999999x' is not an integer"},
+        {"--temperature -1e999", "option --temperature: -1e999 is out of range"},
         {"--temperature warm", "option --temperature: 'warm' is not a number"},
         {"--temperature nan", "option --temperature: 'nan' is not a number"},
         {"--flag=1", "option --flag takes no value"},

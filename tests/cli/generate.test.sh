@@ -19,7 +19,7 @@ gen() {
 
 {
     printf '{"id":"a","prompt":"Hello","max_tokens":5}\r\n'
-    printf '\n'
+    printf ' \t\n'
     printf '{"id":2,"prompt_token_ids":[5,6,7],"max_tokens":4,"ignore_eos":true}\n'
     printf '{"id":3,"prompt":"x","max_tokens":\n'
     printf '{"id":4,"prompt":"x","colour":1}\n'
@@ -29,12 +29,13 @@ gen() {
     printf '{"id":7,"prompt":"bad \xff byte"}\n'
     printf '{"id":8,"prompt":""}\n'
     printf '{"id":9,"prompt":"x","top_logprobs":3}\n'
+    printf '{"id":11,"prompt":"x","top_p":0}\n'
     printf '{"id":10,"prompt":"x","logit_bias":{"5":1,"05":2}}\n'
     printf '{"id":"\\u00e9\\"","prompt":"last","max_tokens":3}'
 } >"$tmp/in.jsonl"
 gen 1 -q
-equal "$(wc -l <"$tmp/out.jsonl")" 12
-err_says "9 of 12 lines"
+equal "$(wc -l <"$tmp/out.jsonl")" 13
+err_says "10 of 13 lines"
 line() {
     sed -n "$1p" "$tmp/out.jsonl"
 }
@@ -59,8 +60,9 @@ has 7 '{"line": 8, "error": "JSON, byte'
 has 8 'not valid UTF-8'
 has 9 '{"line": 10, "id": 8, "error": "the prompt is empty"}'
 has 10 "field 'top_logprobs' needs"
-has 11 "'05' is no token id"
-has 12 '{"id": "é\"", "text": "'
+has 11 "field 'top_p': 0 would leave no token"
+has 12 "'05' is no token id"
+has 13 '{"id": "é\"", "text": "'
 
 # ---- limits
 

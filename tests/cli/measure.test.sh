@@ -155,18 +155,20 @@ equal "$(ls "$tmp/rand")" ""
 run 1 bench --random-weights "$tiny/qwen3_tied_bf16" --tmp /nonexistent
 err_says /nonexistent
 
-# Ctrl-C while gigabytes of random weights are being written leaves none of them.
+# Ctrl-C, or being told to end, while gigabytes of random weights are being written leaves none of them.
 mkdir "$tmp/huge"
 sed -E 's/"(vocab_size|intermediate_size)": *[0-9]+/"\1": 131072/; s/"num_hidden_layers": *[0-9]+/"num_hidden_layers": 256/' \
     "$tiny/qwen3_tied_bf16/config.json" | sed '/"layer_types"/,/\]/d' >"$tmp/huge/config.json"
-"$salvo" bench --random-weights "$tmp/huge" --device cpu --tmp "$tmp/rand" >"$tmp/out" 2>"$tmp/err" &
-pid=$!
-while kill -0 $pid 2>/dev/null && [ -z "$(ls "$tmp/rand")" ]; do sleep 0.01; done
-kill -INT $pid
-code=0
-wait $pid || code=$?
-err=$(cat "$tmp/err")
-equal $code 1
-err_says canceled
-equal "$(ls "$tmp/rand")" ""
+for signal in INT TERM; do
+    "$salvo" bench --random-weights "$tmp/huge" --device cpu --tmp "$tmp/rand" >"$tmp/out" 2>"$tmp/err" &
+    pid=$!
+    while kill -0 $pid 2>/dev/null && [ -z "$(ls "$tmp/rand")" ]; do sleep 0.01; done
+    kill -$signal $pid
+    code=0
+    wait $pid || code=$?
+    err=$(cat "$tmp/err")
+    equal $code 1
+    err_says canceled
+    equal "$(ls "$tmp/rand")" ""
+done
 finish

@@ -62,24 +62,38 @@ err_says "accept length"
 err_says "tok/s"
 err_says "GB/s"
 
-# ---- Ctrl-C cancels the answer
+# ---- Ctrl-C and being told to end cancel the answers; what there is of them is written
 
 for i in $(seq 400); do
     printf '{"id":%d,"prompt":"Number %d","max_tokens":200,"ignore_eos":true}\n' "$i" "$i"
 done >"$tmp/in.jsonl"
+for signal in INT TERM HUP; do
+    rm "$tmp/out.jsonl"
+    "$salvo" generate -m "$target" --in "$tmp/in.jsonl" --out "$tmp/out.jsonl" --batch 4 2>"$tmp/err" &
+    pid=$!
+    while kill -0 $pid 2>/dev/null && [ ! -s "$tmp/out.jsonl" ]; do sleep 0.01; done
+    # bash starts background commands with SIGINT ignored; salvo takes it back by its own handler.
+    kill -$signal $pid
+    code=0
+    wait $pid || code=$?
+    equal $code 1
+    grep -q 'canceled at line' "$tmp/err" || fail "$signal: a canceled job does not say so: $(cat "$tmp/err")"
+    [ "$(wc -l <"$tmp/out.jsonl")" -lt 400 ] || fail "$signal: nothing was canceled"
+    tail -n 1 "$tmp/out.jsonl" | grep -q '"finish_reason": "canceled"' ||
+        fail "$signal: the last answer is not a canceled one"
+done
+
+# Whoever started it with nohup wants it to go on.
+head -n 40 "$tmp/in.jsonl" >"$tmp/few.jsonl"
 rm "$tmp/out.jsonl"
-"$salvo" generate -m "$target" --in "$tmp/in.jsonl" --out "$tmp/out.jsonl" --batch 4 2>"$tmp/err" &
+(trap '' HUP && exec "$salvo" generate -m "$target" --in "$tmp/few.jsonl" --out "$tmp/out.jsonl" --batch 4 -q) &
 pid=$!
 while kill -0 $pid 2>/dev/null && [ ! -s "$tmp/out.jsonl" ]; do sleep 0.01; done
-# bash starts background commands with SIGINT ignored; salvo takes it back by its own handler.
-kill -INT $pid
+kill -HUP $pid
 code=0
 wait $pid || code=$?
-equal $code 1
-grep -q 'canceled at line' "$tmp/err" || fail "a canceled job does not say so: $(cat "$tmp/err")"
-[ "$(wc -l <"$tmp/out.jsonl")" -lt 400 ] || fail "nothing was canceled"
-tail -n 1 "$tmp/out.jsonl" | grep -q '"finish_reason": "canceled"' ||
-    fail "the last answer is not a canceled one"
+equal $code 0
+equal "$(grep -c '"finish_reason": "length"' "$tmp/out.jsonl")" 40
 
 # ---- a conversation: history, commands, Ctrl-C inside an answer goes on with the next line
 
@@ -111,6 +125,12 @@ if command -v tmux >/dev/null; then
     wait_for '/nope is not known'
     $tmux send-keys '/quit' Enter
     wait_for 'ended 0'
+    $tmux kill-server
+    $tmux new-session -d -x 100 -y 50 "HOME=$tmp LC_ALL=C.UTF-8 $salvo run -m $target -n 20; echo ended \$?; sleep 20"
+    wait_for '>'
+    pid=$($tmux list-panes -F '#{pane_pid}')
+    kill -TERM "$(cat "/proc/$pid/task/$pid/children")"
+    wait_for 'ended 1'
     $tmux kill-server
     grep -q 'größer' "$tmp/.salvo_history" || fail "history: $(cat "$tmp/.salvo_history")"
     grep -q Hello "$tmp/.salvo_history" || fail "no history was kept"

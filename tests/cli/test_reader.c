@@ -35,7 +35,7 @@ static void expect(struct sv_cli_reader *r, enum sv_cli_line want, const char *t
 
 static void all_kinds_of_line_ends(void **state)
 {
-    static const char text[] = "\xEF\xBB\xBFone\r\ntwo\n\n\r\nfi\rve\nlast";
+    static const char text[] = "\xEF\xBB\xBFone\r\ntwo\n\n\r\nfi\rve \t\r\n \t\r\n {}\nlast";
     struct sv_cli_reader r;
     (void)state;
 
@@ -47,6 +47,8 @@ static void all_kinds_of_line_ends(void **state)
     expect(&r, SV_CLI_LINE, "");
     expect(&r, SV_CLI_LINE, "fi\rve");
     assert_int_equal(r.line_no, 5);
+    expect(&r, SV_CLI_LINE, ""); /* of white space */
+    expect(&r, SV_CLI_LINE, " {}");
     expect(&r, SV_CLI_LINE, "last");
     assert_int_equal(r.n_bytes, (int64_t)sizeof text - 1);
     expect(&r, SV_CLI_END, NULL);

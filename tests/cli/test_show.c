@@ -2,10 +2,13 @@
  * test_show.c - what people and programs read: progress lines, tables, bars, samples, sums over
  * answers.
  */
+#define _POSIX_C_SOURCE 200809L /* open_memstream */
+
 #include "testing.h"
 
 #include "cli/cli.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---------------------------------------------------------------- progress */
@@ -237,6 +240,28 @@ static void accept_lengths(void **state)
     sv_cli_answer_fini(&a);
 }
 
+/* What a terminal would obey is shown; elsewhere every byte goes through as it is. */
+static void control_characters_are_shown(void **state)
+{
+    static const char text[] = "a\033[2Jb\a\tc\n\x7F\xC2\x9B" "2J\xC2\xA0\xC3\x9B";
+    static const char *const want[] = {text, "a^[[2Jb^G\tc\n^?^[[2J\xC2\xA0\xC3\x9B"};
+    (void)state;
+
+    for (int tty = 0; tty < 2; tty++) {
+        struct sv_cli_painter p;
+        char *got = NULL;
+        size_t n = 0;
+        FILE *f = open_memstream(&got, &n);
+        sv_cli_painter_init(&p, f, false);
+        p.tty = tty;
+        sv_cli_painter_event(&p, NULL, &(struct sv_event){.text = text, .n_bytes = sizeof text - 1});
+        sv_cli_painter_fini(&p);
+        fclose(f);
+        assert_string_equal(got, want[tty]);
+        free(got);
+    }
+}
+
 /* `--stop` may be given more than once and stands anywhere. */
 static void stops_are_taken_out(void **state)
 {
@@ -260,4 +285,5 @@ SV_TEST_MAIN(cmocka_unit_test(progress_fits_any_width),
              cmocka_unit_test(tables_without_memory), cmocka_unit_test(sizes_for_people),
              cmocka_unit_test(bars_in_eighths), cmocka_unit_test(samples),
              cmocka_unit_test(loops_are_seen), cmocka_unit_test(differences_and_hashes),
-             cmocka_unit_test(accept_lengths), cmocka_unit_test(stops_are_taken_out))
+             cmocka_unit_test(accept_lengths), cmocka_unit_test(stops_are_taken_out),
+             cmocka_unit_test(control_characters_are_shown))

@@ -63,6 +63,31 @@ run 2 info a b
 run 2 check -m "$target" --prompts x
 err_says "--prompts"
 
+run 2 bench -m "$target" --prompts x --limit -1
+err_says "--limit"
+run 2 bench -m "$target" --prompts x --limit 4294967297
+err_says "--limit"
+run 2 bench -m "$target" --prompts x --seconds -1
+err_says "--seconds"
+run 2 demo --seconds 1e9
+err_says "--seconds"
+run 2 demo --per-kind -1
+err_says "--per-kind"
+run 2 demo --colour sometimes
+err_says "--colour"
+run 2 run -m "$target" -p hi -n 99999999999999999999
+err_says "option --max-tokens: 99999999999999999999 is out of range"
+run 1 run -m "$target" -p hi --device cpu --gpu 1
+err_says "gpu 1 is asked for, and the device is the cpu"
+for command in run generate; do
+    run 0 $command --help
+    out_says "context's end (default 512)"
+done
+for command in bench demo; do
+    run 0 $command --help
+    out_says "context's end (default 160)"
+done
+
 # The ranges that the engine has are said in the words of the command line.
 while read -r option value; do
     run 2 run -m "$target" -p hi "$option" "$value"
