@@ -1,6 +1,7 @@
 /*
- * test_held_end.c - a sequence that ends while its taps are held back leaves pages without the draft's part: whoever
- * goes on from them is told so, or would draft from memory that nobody has written.
+ * test_held_end.c - a sequence that ends or is canceled while its taps are held back leaves pages without the draft's
+ * part: whoever goes on from them is told so, or would draft from memory that nobody has written. And taps of positions
+ * that a sequence no longer has are made nothing of.
  */
 #include "testing.h"
 
@@ -35,20 +36,59 @@ static void sit_idle(struct sv_policy *p)
     run_set_costs(p);
 }
 
+/* The same, idle; skips the test where taps are never held (graphs). */
+static struct sv_engine *open_idle(void)
+{
+    struct sv_engine *e = open_pair();
+
+    if (!e->held.cap_rows) {
+        sv_engine_close(e);
+        skip();
+    }
+    sit_idle(e->policy);
+    return e;
+}
+
+static void fill_prompt(int32_t *prompt)
+{
+    for (int i = 0; i < PROMPT; i++)
+        prompt[i] = 3 + i * 7 % 280;
+}
+
+/* A request that is canceled after so many tokens of its answer, which are copied. */
+static void cancel_after(struct sv_engine *e, const struct sv_request *r, int32_t n, int32_t *tokens)
+{
+    struct sv_err err = {0};
+    uint64_t id;
+    char msg[256];
+
+    assert_int_equal(sv_engine_submit(e, r, &id, &err), 0);
+    do
+        assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
+    while (e->sched.head->n_tokens < PROMPT + n);
+    assert_true(!e->sched.policy || e->held.n_rows > 0);
+    memcpy(tokens, e->sched.head->tokens + PROMPT, (size_t)n * sizeof *tokens);
+    sv_cancel_request(e, id);
+    assert_int_equal(sv_step_engine(e, msg, sizeof msg), 0);
+}
+
 /* An answer, then its first pages once more as a prompt: from which position on do they lack the draft's part? */
-static int32_t lacks_from(struct sv_engine *e)
+static int32_t lacks_from(struct sv_engine *e, bool cancel)
 {
     int32_t prompt[PROMPT + ANSWER], from;
     struct sv_err err = {0};
     char msg[256];
 
-    for (int i = 0; i < PROMPT; i++)
-        prompt[i] = 3 + i * 7 % 280;
+    fill_prompt(prompt);
     struct run_case c = {.prompt = prompt, .n_prompt = PROMPT, .max_tokens = ANSWER,
-                         .req = {.top_p = 1, .ignore_eos = true}};
-    struct run_out *out = run_all(e, &c, 1);
-    memcpy(prompt + PROMPT, out->tokens, ANSWER * sizeof *prompt);
-    run_out_free(out, 1);
+                         .req = {.top_p = 1, .ignore_eos = true, .prompt_ids = prompt, .n_prompt_ids = PROMPT}};
+    if (cancel) {
+        cancel_after(e, &c.req, ANSWER, prompt + PROMPT);
+    } else {
+        struct run_out *out = run_all(e, &c, 1);
+        memcpy(prompt + PROMPT, out->tokens, ANSWER * sizeof *prompt);
+        run_out_free(out, 1);
+    }
     if (e->sched.policy)
         assert_int_equal(e->policy->n_dropped + e->policy->n_gave_up, 0); /* all was held until the end */
     assert_int_equal(e->accept.n_drafted > 0, !e->sched.policy); /* nobody drafted, or everybody */
@@ -67,19 +107,60 @@ static int32_t lacks_from(struct sv_engine *e)
 static void pages_of_the_end_are_marked(void **state)
 {
     (void)state;
-    struct sv_engine *e = open_pair();
-
-    if (!e->held.cap_rows) { /* graphs: taps are never held */
+    for (int cancel = 0; cancel < 2; cancel++) {
+        struct sv_engine *e = open_idle();
+        assert_int_equal(lacks_from(e, cancel), 0);
         sv_engine_close(e);
-        skip();
+        e = open_pair();
+        e->sched.policy = NULL; /* whole blocks: every tap is made use of at once */
+        assert_int_equal(lacks_from(e, cancel), INT32_MAX);
+        sv_engine_close(e);
     }
-    sit_idle(e->policy);
-    assert_int_equal(lacks_from(e), 0);
-    sv_engine_close(e);
-    e = open_pair();
-    e->sched.policy = NULL; /* whole blocks: every tap is made use of at once */
-    assert_int_equal(lacks_from(e), INT32_MAX);
+}
+
+static int32_t n_observed, last_observed;
+
+static void note_rows(struct sv_drafter *d, const struct sv_observe_pass *p)
+{
+    (void)d;
+    for (int32_t i = 0; i < p->rows.n_rows; i++)
+        last_observed = p->rows.seg_base[i] > last_observed ? p->rows.seg_base[i] : last_observed;
+    n_observed += p->rows.n_rows;
+}
+
+/* A sequence that came back to fewer positions: pages of what lies beyond may be somebody else's. */
+static void rows_beyond_its_end_are_dropped(void **state)
+{
+    (void)state;
+    enum { KNOWN = 10 };
+    struct sv_engine *e = open_idle();
+    const struct sv_drafter_ops *ops = e->drafter->ops;
+    struct sv_drafter_ops noting = *ops;
+    int32_t prompt[PROMPT];
+    struct sv_err err = {0};
+    char msg[256];
+
+    fill_prompt(prompt);
+    const struct sv_request r = {.top_p = 1, .ignore_eos = true, .prompt_ids = prompt, .n_prompt_ids = PROMPT,
+                                 .max_tokens = ANSWER};
+    assert_int_equal(sv_engine_submit(e, &r, NULL, &err), 0);
+    struct sv_seq *q = e->sched.head;
+    while (q->n_tokens < PROMPT + 5)
+        assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
+    int32_t n_committed = q->n_committed;
+    assert_true(e->held.n_rows >= PROMPT);
+    noting.observe = note_rows;
+    e->drafter->ops = &noting;
+    q->n_committed = KNOWN;
+    sv_held_flush(e);
+    e->drafter->ops = ops;
+    q->n_committed = n_committed;
+    assert_int_equal(n_observed, KNOWN);
+    assert_int_equal(last_observed, KNOWN - 1);
+    assert_int_equal(e->held.n_rows, 0);
+    while (sv_step_engine(e, msg, sizeof msg) > 0)
+        ;
     sv_engine_close(e);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(pages_of_the_end_are_marked))
+SV_TEST_MAIN(cmocka_unit_test(pages_of_the_end_are_marked), cmocka_unit_test(rows_beyond_its_end_are_dropped))

@@ -4,6 +4,7 @@
  */
 #include "testing.h"
 
+#include "base/base.h" /* a clock */
 #include "salvo.h"
 
 #include <math.h>
@@ -202,6 +203,65 @@ static void queries_know_their_limits(void **state)
     sv_close_engine(e);
 }
 
+/* When an answer's events came, and what its times were said to be. */
+struct times {
+    struct sv_engine *engine;
+    int64_t submit_us, first_us, end_us;
+    struct sv_request_stats at_end;
+};
+
+static void note_times(void *user, const struct sv_event *ev)
+{
+    struct times *t = user;
+
+    if (!t->first_us)
+        t->first_us = sv_clock_us();
+    if (!ev->finish)
+        return;
+    t->end_us = sv_clock_us();
+    assert_int_equal(sv_get_request_stats(t->engine, ev->request, &t->at_end), 0);
+}
+
+/* Two requests on one seat, prompts a token a step: waiting, prompt and answer each take their own time, and all three
+ * together the time from submitting to the end. */
+static void times_add_up(void **state)
+{
+    (void)state;
+    struct sv_engine_options o = sv_default_options();
+    struct sv_engine *e = NULL;
+    struct times t[2] = {{0}};
+    int32_t ids[100];
+
+    o.target_dir = sv_test_path("tests/golden/tiny/pair_target");
+    o.n_threads = 1;
+    o.max_sequences = o.prefill_chunk = 1;
+    assert_int_equal(sv_open_engine(&e, &o, NULL, 0), 0);
+    for (int i = 0; i < 100; i++)
+        ids[i] = 3 + i;
+    for (int i = 0; i < 2; i++) {
+        struct sv_request r = sv_default_request(e);
+        r.prompt_ids = ids + i; /* nothing in common */
+        r.n_prompt_ids = 90;
+        r.max_tokens = 60;
+        r.ignore_eos = true;
+        r.on_event = note_times;
+        r.user = &t[i];
+        t[i].engine = e;
+        t[i].submit_us = sv_clock_us();
+        assert_int_equal(sv_submit_request(e, &r, NULL, NULL, 0), 0);
+    }
+    while (sv_step_engine(e, NULL, 0) > 0)
+        ;
+    for (int i = 0; i < 2; i++) {
+        const struct sv_request_stats *s = &t[i].at_end;
+        assert_true(s->queue_us >= 0 && s->prefill_us > 0 && s->decode_us > 0);
+        assert_true(s->queue_us + s->prefill_us + s->decode_us <= t[i].end_us - t[i].submit_us);
+        assert_true(s->queue_us + s->prefill_us <= t[i].first_us - t[i].submit_us);
+    }
+    assert_true(t[1].at_end.queue_us >= t[0].first_us - t[1].submit_us); /* it waited for all of the first */
+    sv_close_engine(e);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(callbacks_may_submit_and_cancel), cmocka_unit_test(closing_takes_no_more),
              cmocka_unit_test(open_says_what_is_wrong), cmocka_unit_test(submit_says_what_is_wrong),
-             cmocka_unit_test(queries_know_their_limits))
+             cmocka_unit_test(queries_know_their_limits), cmocka_unit_test(times_add_up))

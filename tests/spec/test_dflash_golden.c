@@ -5,7 +5,8 @@
  *
  * First block after a prompt: taps, context K and V of every layer, draft rows and ids. Whole greedy decodes
  * of 40+ prompts: token ids and the accept length of every step must be equal. Prompts go through in chunks,
- * pages are small, so that the paths a server takes are the ones checked.
+ * pages are small, so that the paths a server takes are the ones checked. The published drafts have an epsilon too
+ * small to be seen: that the context's norm uses it is checked with a larger one.
  */
 #define _POSIX_C_SOURCE 200809L /* symlink */
 
@@ -14,6 +15,7 @@
 #include "engine/run.h"
 #include "golden.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -226,6 +228,108 @@ static void check(const struct subject *s)
     golden_close(&g);
 }
 
+/* The context's V of one prompt, (layers, n, width), with the draft's epsilon; the taps it was made of. free() both. */
+static float *context_v(const char *dir, int32_t n, size_t *width, float **taps, size_t *n_taps)
+{
+    struct sv_engine_options o = {.target_dir = run_dir("tests/golden/tiny/pair_target"),
+                                  .draft_dir = dir,
+                                  .dtype = SV_TYPE_F32,
+                                  .n_threads = 1};
+    struct sv_engine *e = run_open(&o, NULL);
+    const struct sv_config *c = &sv_dflash_config(e->drafter)->base;
+    struct sv_err err = {0};
+    int32_t ids[64];
+    for (int32_t i = 0; i < n; i++)
+        ids[i] = 3 + i * 5;
+    struct sv_request r = {.top_p = 1, .ignore_eos = true, .prompt_ids = ids, .n_prompt_ids = n, .max_tokens = 4};
+    assert_int_equal(sv_engine_submit(e, &r, NULL, &err), 0);
+    assert_int_equal(sv_engine_step(e, &err), 0);
+    assert_int_equal(sv_engine_settle(e, &err), 0);
+    *width = (size_t)(c->n_kv_heads * c->head_dim);
+    *n_taps = (size_t)e->drafter->n_taps * (size_t)e->drafter->hidden;
+    *taps = fetch(e, e->taps, (size_t)n * *n_taps * sizeof **taps);
+    float *out = malloc((size_t)c->n_layers * (size_t)n * *width * sizeof *out);
+    for (int32_t l = 0; l < c->n_layers; l++) {
+        struct sv_kv kv = sv_cache_kv(&e->cache, 1, l);
+        float *v = fetch(e, kv.v, (size_t)kv.n_pages * (size_t)kv.page_size * *width * sizeof *v);
+        int32_t *table = fetch(e, kv.table, (size_t)kv.table_stride * sizeof *table);
+        kv.table = table;
+        for (int32_t p = 0; p < n; p++)
+            gather(&kv, v, p, out + ((size_t)l * (size_t)n + (size_t)p) * *width);
+        free(v), free(table);
+    }
+    sv_engine_close(e);
+    return out;
+}
+
+static double from_bf16(uint16_t v)
+{
+    uint32_t bits = (uint32_t)v << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return (double)x;
+}
+
+/* Mean square of a row of taps after fc (hidden, n_taps). */
+static double mean_square(const uint16_t *fc, size_t hidden, const float *taps, size_t n_taps)
+{
+    double sum = 0;
+    for (size_t i = 0; i < hidden; i++) {
+        double z = 0;
+        for (size_t k = 0; k < n_taps; k++)
+            z += from_bf16(fc[i * n_taps + k]) * (double)taps[k];
+        sum += z * z;
+    }
+    return sum / (double)hidden;
+}
+
+static void epsilon_of_the_context_norm(void **state)
+{
+    (void)state;
+    enum { N = 24, HIDDEN = 48, LAYERS = 2 };
+    const double eps = 0.5;
+    const char *dir = run_dir("tests/golden/tiny/pair_draft_full_b16");
+    const char *tmp = run_keep(sv_test_tmp("large_eps"));
+    char from[600], to[600];
+    struct sv_buf text;
+    struct sv_err err = {0};
+    assert_int_equal(mkdir(tmp, 0700), 0);
+    snprintf(from, sizeof from, "%s/model.safetensors", dir);
+    snprintf(to, sizeof to, "%s/model.safetensors", tmp);
+    assert_int_equal(symlink(from, to), 0);
+    sv_buf_init(&text);
+    snprintf(from, sizeof from, "%s/config.json", dir);
+    snprintf(to, sizeof to, "%s/config.json", tmp);
+    assert_int_equal(sv_file_read(&text, from, 1 << 16, &err), 0);
+    char *at = strstr(text.data, "1e-06");
+    assert_non_null(at);
+    memcpy(at, "0.500", 5);
+    assert_int_equal(sv_file_write(to, text.data, text.len, &err), 0);
+    sv_buf_fini(&text);
+
+    size_t width, n_taps;
+    float *taps, *v0 = context_v(dir, N, &width, &taps, &n_taps);
+    free(taps);
+    float *v1 = context_v(tmp, N, &width, &taps, &n_taps);
+    struct golden g = golden_open("tiny/pair_draft_full_b16/model.safetensors");
+    size_t k;
+    const uint16_t *fc = golden_get(&g, "BF16", &k, "fc.weight");
+    assert_int_equal(k, HIDDEN * n_taps);
+    for (int32_t p = 0; p < N; p++) {
+        double m = mean_square(fc, HIDDEN, taps + (size_t)p * n_taps, n_taps);
+        float shrink = (float)sqrt((m + 1e-6) / (m + eps));
+        assert_true(shrink < 0.99f); /* or it could not be seen */
+        for (size_t l = 0; l < LAYERS; l++) {
+            float *a = v0 + (l * N + (size_t)p) * width, *b = v1 + (l * N + (size_t)p) * width;
+            for (size_t i = 0; i < width; i++)
+                a[i] *= shrink;
+            same("context V at", (int)l, p, b, a, width);
+        }
+    }
+    golden_close(&g);
+    free(taps), free(v0), free(v1);
+}
+
 #define DRAFT_TEST(test, dir, golden)                                                              \
     static void test(void **state)                                                                 \
     {                                                                                              \
@@ -241,4 +345,4 @@ DRAFT_TEST(llama, "llama_draft_random_b4", "llama_draft_random_b4")
 
 SV_TEST_MAIN(cmocka_unit_test(full_layers), cmocka_unit_test(biases), cmocka_unit_test(sliding),
              cmocka_unit_test(sliding_noncausal), cmocka_unit_test(sliding_allcausal),
-             cmocka_unit_test(llama))
+             cmocka_unit_test(llama), cmocka_unit_test(epsilon_of_the_context_norm))
