@@ -228,6 +228,7 @@ struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n
         sv_cache_check(&e->cache);
     if (rc < 0)
         fail_msg("step: %s", msg);
+    assert_int_equal(e->n_flight, 0); /* nobody is left to wait for it */
     for (int32_t i = 0; i < n; i++)
         assert_true(out[i].finish != SV_FINISH_NONE);
     for (int32_t g = 0; g < e->cache.n_groups; g++)

@@ -214,5 +214,50 @@ static void demo_pair_twice(void **state)
     run_out_free(first, 1);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(plain), cmocka_unit_test(greedy), cmocka_unit_test(sampled),
+/* Pages hold what was said and no more: not the drafts behind an end, nor what lengths drawn from a profile left. */
+static void only_what_was_said_is_kept(void **state)
+{
+    (void)state;
+    enum { LONG = 24, AT = 5 };
+    const struct run_pair pair = {toy_target(&toy_bf16), toy_draft(&toy_bf16)};
+    const struct run_arrangement plain = {.drafter = -1, .batch = 1, .page = 1, .threads = 1, .chunk = 512, .width = 1};
+    struct run_arrangement right = plain;
+    struct run_case *c = run_cases(1, RUN_VOCAB, 20, LONG, 9);
+    struct sv_engine_stats st;
+    struct sv_engine *e = run_open_as(&pair, &plain, NULL, SV_TYPE_F32, NULL);
+    c->max_tokens = LONG;
+    struct run_out *ref = run_all(e, c, 1), *out;
+    const struct run_truth truth = {c, ref};
+    sv_engine_close(e);
+
+    right.drafter = SV_FAKE_RIGHT;
+    right.width = RUN_BLOCK;
+    c->req.stop_ids = &ref->tokens[AT];
+    c->req.n_stop_ids = 1;
+    e = run_open_as(&pair, &right, NULL, SV_TYPE_F32, &truth);
+    out = run_all(e, c, 1);
+    assert_true(out->n_tokens > 1 && out->n_tokens <= AT + 1); /* inside the first block */
+    sv_get_engine_stats(e, &st);
+    assert_int_equal(st.n_pages_cached, c->n_prompt + out->n_tokens);
+    run_out_free(out, 1);
+    sv_engine_close(e);
+
+    struct sv_accept_profile profile;
+    struct sv_err err;
+    const double share[] = {0, 0, 1}; /* three tokens a step */
+    assert_int_equal(sv_profile_set(&profile, share, 3, &err), 0);
+    c->req.n_stop_ids = 0;
+    e = run_open_as(&pair, &right, NULL, SV_TYPE_F32, &truth);
+    e->profile = &profile;
+    out = run_all(e, c, 1);
+    assert_int_equal(out->n_tokens, LONG);
+    sv_get_engine_stats(e, &st);
+    assert_int_equal(st.n_pages_cached, 0);
+    run_out_free(out, 1);
+    sv_engine_close(e);
+    run_out_free(ref, 1);
+    run_cases_free(c, 1);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(only_what_was_said_is_kept), cmocka_unit_test(plain), cmocka_unit_test(greedy), cmocka_unit_test(sampled),
              cmocka_unit_test(sliding_draft), cmocka_unit_test(bf16), cmocka_unit_test(demo_pair_twice))

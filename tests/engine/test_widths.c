@@ -148,6 +148,26 @@ static void request_keeps_its_width(void **state)
     run_cases_free(c, 12);
 }
 
+/* How long answers usually are is found out: what is worth computing again depends on it. */
+static void usual_answers(void **state)
+{
+    (void)state;
+    enum { SHORT = 8 };
+    struct sv_engine_options o = trained();
+    struct run_case *c = run_cases(60, VOCAB, MAX_PROMPT, MAX_TOKENS, 3);
+    for (int i = 0; i < 60; i++)
+        c[i].max_tokens = SHORT;
+    o.max_sequences = 20;
+    o.auto_width = true;
+    struct sv_engine *e = run_open(&o, NULL);
+    double before = e->sched.usual_answer;
+    run_out_free(run_all(e, c, 60), 60);
+    assert_true(before > 4 * SHORT && e->sched.usual_answer > SHORT);
+    assert_true(e->sched.usual_answer < SHORT + (before - SHORT) / 16);
+    sv_engine_close(e);
+    run_cases_free(c, 60);
+}
+
 /* Taps of plain steps held back make the same context K/V: every accept length of every request is
  * the same as when each step's taps are observed at once. */
 static void held_taps(void **state)
@@ -399,6 +419,7 @@ static void make_good(const struct sv_engine_tuning *tuning)
         assert_true(whole || n_missed > 0);
         assert_int_equal(sv_engine_settle(e, &(struct sv_err){0}), 0);
         to_the_end(e, q, &rest[whole]);
+        assert_int_equal(e->stats.n_prompt_tokens, TURN); /* computed again is not prompted again */
         sv_engine_close(e);
     }
     assert_true(rest[0].n_steps > 3);
@@ -512,7 +533,7 @@ static void small_context(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
              cmocka_unit_test(chosen), cmocka_unit_test(request_keeps_its_width),
-             cmocka_unit_test(held_taps), cmocka_unit_test(gave_up),
+             cmocka_unit_test(usual_answers), cmocka_unit_test(held_taps), cmocka_unit_test(gave_up),
              cmocka_unit_test(dropped_under_load), cmocka_unit_test(made_good), cmocka_unit_test(made_good_ahead), cmocka_unit_test(gave_up_ahead), cmocka_unit_test(padded_and_ahead),
              cmocka_unit_test(late_results),
              cmocka_unit_test(small_context))

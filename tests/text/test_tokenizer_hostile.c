@@ -62,6 +62,36 @@ static void good_file(void **state)
     sv_tokenizer_close(NULL);
 }
 
+/* ignore_merges takes whole words from the model's vocabulary, not from special tokens that look like words. */
+static void whole_words(void **state)
+{
+    static const char text[] =
+        "{" PIPE ",\"model\":{\"type\":\"BPE\",\"ignore_merges\":true,\"vocab\":{\"a\":0,\"b\":1,\"ba\":2},"
+        "\"merges\":[]},\"added_tokens\":[{\"id\":3,\"content\":\"ab\",\"single_word\":false,\"lstrip\":false,"
+        "\"rstrip\":false,\"normalized\":false,\"special\":true}]}";
+    static const struct {
+        const char *word;
+        unsigned flags;
+        size_t n;
+        int32_t first;
+    } want[] = {{"ba", 0, 1, 2}, {"ab", SV_ENC_SPECIAL, 1, 3}, {"ab", 0, 2, 0}};
+    struct sv_tokenizer *tok;
+    struct sv_ids ids = {0};
+    struct sv_err err;
+
+    (void)state;
+    if (parse(&tok, text, strlen(text), &err) < 0)
+        fail_msg("%s", err.msg);
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        ids.n = 0;
+        assert_int_equal(sv_tokenizer_encode(tok, NULL, want[i].word, 2, want[i].flags, &ids, &err), SV_OK);
+        assert_int_equal(ids.n, want[i].n);
+        assert_int_equal(ids.id[0], want[i].first);
+    }
+    sv_ids_fini(&ids);
+    sv_tokenizer_close(tok);
+}
+
 static void bad_files(void **state)
 {
     static const struct {
@@ -450,7 +480,7 @@ static void fuzz_seeds(void **state)
     }
 }
 
-SV_TEST_MAIN(cmocka_unit_test(open_dir), cmocka_unit_test(fuzz_seeds), cmocka_unit_test(good_file),
+SV_TEST_MAIN(cmocka_unit_test(open_dir), cmocka_unit_test(fuzz_seeds), cmocka_unit_test(good_file), cmocka_unit_test(whole_words),
              cmocka_unit_test(bad_files), cmocka_unit_test(cut_and_damaged),
              cmocka_unit_test(deep_and_large), cmocka_unit_test(nul_bytes),
              cmocka_unit_test(faults), cmocka_unit_test(scratch_survives))

@@ -150,6 +150,35 @@ static void hostile_patterns(void **state)
     sv_buf_fini(&b);
 }
 
+/* An added token that takes the white space around it, in a text of nothing else: each run is walked once. */
+static void runs_of_white_space(void **state)
+{
+    static const char format[] =
+        "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":"
+        "\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},\"added_tokens\":[{"
+        "\"id\":1,\"content\":\" \",\"single_word\":false,\"lstrip\":%s,\"rstrip\":%s,\"normalized\":false,"
+        "\"special\":false}]}";
+    struct sv_buf text;
+
+    (void)state;
+    sv_buf_init(&text);
+    repeat(&text, " ", 1 << 20);
+    for (int right = 0; right < 2; right++) {
+        struct sv_tokenizer *tok;
+        struct sv_ids ids = {0};
+        struct sv_err err;
+        char file[512];
+        snprintf(file, sizeof file, format, right ? "false" : "true", right ? "true" : "false");
+        if (sv_tokenizer_parse(&tok, file, strlen(file), &err) < 0)
+            fail_msg("%s", err.msg);
+        assert_int_equal(sv_tokenizer_encode(tok, NULL, text.data, text.len, 0, &ids, &err), SV_OK);
+        assert_true(ids.n > 0 && ids.id[0] == 1);
+        sv_ids_fini(&ids);
+        sv_tokenizer_close(tok);
+    }
+    sv_buf_fini(&text);
+}
+
 /* ---------------------------------------------------------------- NFC */
 
 /* Long runs of marks in the worst order: sorting must not be quadratic, and the result must be
@@ -172,6 +201,16 @@ static void many_marks(void **state)
     assert_int_equal(out.len, in.len);
     assert_memory_equal(out.data + 1, "\xCC\xA3\xCC\xA3", 4);
     assert_memory_equal(out.data + out.len - 4, "\xCC\x81\xCC\x81", 4);
+    /* Four classes, 240, 233, 232 and 230, the last one in front afterwards. */
+    sv_buf_clear(&in);
+    sv_buf_clear(&out);
+    sv_buf_append(&in, "x", 1);
+    for (int i = 0; i < 10; i++)
+        sv_buf_append(&in, "\xCD\x85\xCD\x9C\xCC\x95\xCC\x81", 8);
+    assert_int_equal(sv_nfc(s, in.data, in.len, &out, &changed), SV_OK);
+    assert_int_equal(out.len, in.len);
+    for (int i = 0; i < 40; i++)
+        assert_memory_equal(out.data + 1 + 2 * i, "\xCC\x81\xCC\x95\xCD\x9C\xCD\x85" + i / 10 * 2, 2);
     sv_buf_clear(&in);
     sv_buf_clear(&out);
     repeat(&in, "e\xCC\x81", 300000);
@@ -375,6 +414,6 @@ static void threads(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(long_words), cmocka_unit_test(a_megabyte_of_a),
              cmocka_unit_test(long_matches), cmocka_unit_test(hostile_patterns),
-             cmocka_unit_test(many_marks), cmocka_unit_test(streaming),
+             cmocka_unit_test(runs_of_white_space), cmocka_unit_test(many_marks), cmocka_unit_test(streaming),
              cmocka_unit_test(no_allocation), cmocka_unit_test(scratch_changes_hands),
              cmocka_unit_test(threads))
