@@ -44,7 +44,11 @@ static void call_free(struct sv_call *c)
         gen_free(&c->gens[i]);
     sv_free(c->gens);
     sv_prompts_free(c->prompts, c->n_prompts);
-    json_decref(c->body);
+    if (c->prepared)
+        sv_prep_discard(c->s->prep, c->body);
+    else
+        json_decref(c->body);
+    sv_http_free_taken(c->raw);
     sv_buf_fini(&c->head);
     sv_buf_fini(&c->out);
     sv_free(c);
@@ -323,10 +327,28 @@ static void take_error(struct sv_call *c, const struct sv_out *o)
     call_fail(c, &e);
 }
 
-void sv_call_out(struct sv_serve *s, const struct sv_out *o)
+/* llama-server's limit of time counts from the first token on, once there is a line's end. What the worker then calls
+ * canceled has come to its length. */
+static void check_time(struct sv_call *c, struct sv_gen *g, struct sv_out *o)
+{
+    if (c->dialect->kind < SV_LLAMA || !c->req)
+        return;
+    g->newline = g->newline || (o->n_text && memchr(o->text, '\n', o->n_text));
+    if (g->cut && o->finish == SV_FINISH_CANCELED)
+        o->finish = SV_FINISH_LENGTH;
+    if (c->p.max_ms <= 0 || o->finish != SV_FINISH_NONE || g->cut || !g->newline || !c->first_us ||
+        o->at_us - c->first_us < (int64_t)c->p.max_ms * 1000)
+        return;
+    g->cut = true;
+    sv_worker_cancel(c->s->worker, g->serial);
+}
+
+void sv_call_out(struct sv_serve *s, struct sv_out *o)
 {
     struct sv_gen *g = o->gen;
     struct sv_call *c = g->call;
+
+    check_time(c, g, o);
     bool error = o->kind == SV_OUT_REJECTED || o->finish == SV_FINISH_ERROR ||
                  o->finish == SV_FINISH_CANCELED;
 
@@ -453,7 +475,7 @@ void sv_call_tick(struct sv_serve *s, int64_t now_us)
     int64_t every = (int64_t)s->o.ping_seconds * 1000000;
 
     for (struct sv_call *c = s->calls; c && every > 0; c = c->next) {
-        if (!c->req || !c->p.stream || now_us - c->write_us < every)
+        if (c->preparing || !c->req || !c->p.stream || now_us - c->write_us < every)
             continue;
         start_stream(c);
         sv_http_write(c->req, SV_SSE_PING, sizeof SV_SSE_PING - 1);
@@ -490,7 +512,7 @@ static int make_gens(struct sv_call *c, struct sv_api_err *e)
     struct sv_serve *s = c->s;
     int64_t n = (int64_t)c->n_prompts * c->p.n;
     int32_t usual = c->p.r.max_tokens > 0 && c->p.r.max_tokens < 1024 ? c->p.r.max_tokens : 1024;
-    uint64_t seed = c->p.has_seed ? c->p.r.seed : sv_serve_random(s);
+    uint64_t seed = c->p.has_seed ? c->p.r.seed : sv_serve_random(s) >> 11; /* exact in JavaScript too */
 
     if (n > s->o.max_choices)
         return sv_api_bad(e, c->p.n > 1 ? "n" : "prompt",
@@ -521,27 +543,83 @@ static int make_gens(struct sv_call *c, struct sv_api_err *e)
     return 0;
 }
 
-static int read_call(struct sv_call *c, struct sv_http_req *q, struct sv_api_err *e)
+/* From the body's text to the ids of its prompts, on whatever thread. */
+static int read_call(struct sv_call *c, struct sv_enc_scratch *scratch, const char *text, size_t n, struct sv_api_err *e)
 {
-    struct sv_serve *s = c->s;
+    const struct sv_serve *s = c->s;
     enum sv_dialect_kind kind = c->dialect->kind;
 
-    c->body = sv_body_object(q, e);
+    c->body = sv_body_object(text, n, e);
     if (!c->body || sv_params_read(&c->p, kind, c->body, e) || check_model(s, c->p.model, e) ||
-        sv_params_complete(&c->p, kind, s->model, &s->o, e) ||
-        sv_prompts_make(s, &c->p, kind, &c->prompts, &c->n_prompts, e))
+        sv_params_complete(&c->p, kind, s->model, &s->o, e))
         return -1;
-    return make_gens(c, e);
+    return sv_prompts_make(s, scratch, &c->p, kind, &c->prompts, &c->n_prompts, e);
 }
 
-static void name_call(struct sv_call *c, const char *request_id)
+static void name_call(struct sv_call *c)
 {
-    static const char *const prefix[] = {"chatcmpl-", "cmpl-", ""};
-    const char *own = c->p.request_id && *c->p.request_id ? c->p.request_id : request_id;
+    static const char *const prefix[] = {"chatcmpl-", "cmpl-", "", "", ""};
+    const char *own = c->p.request_id && *c->p.request_id ? c->p.request_id : c->request_id;
 
-    snprintf(c->request_id, sizeof c->request_id, "%s", request_id);
     snprintf(c->id, sizeof c->id, "%s%.50s", prefix[c->dialect->kind], own);
     c->created = (int64_t)time(NULL);
+}
+
+/* The body was read, or not: rc and e say. */
+static void call_go(struct sv_call *c, int rc, struct sv_api_err *e)
+{
+    struct sv_serve *s = c->s;
+    struct sv_http_req *q = c->req;
+
+    if (!rc)
+        rc = make_gens(c, e);
+    if (rc) {
+        sv_http_on_gone(q, NULL, NULL);
+        sv_api_reply(q, e); /* e may be the call's own */
+        call_free(c);
+        return;
+    }
+    name_call(c);
+    s->n_live += c->n_gens;
+    for (int32_t i = 0; i < c->n_gens; i++)
+        sv_worker_submit(s->worker, &c->gens[i]);
+}
+
+static void prepare(void *user, struct sv_enc_scratch *scratch)
+{
+    struct sv_call *c = user;
+    size_t n;
+    const char *text = sv_http_taken_text(c->raw, &n);
+
+    c->read_rc = read_call(c, scratch, text, n, &c->read_err);
+    sv_http_free_taken(c->raw);
+    c->raw = NULL;
+}
+
+static void on_prepared(void *user)
+{
+    struct sv_call *c = user;
+
+    c->preparing = false;
+    c->prepared = true;
+    if (!c->req) {
+        call_free(c);
+        return;
+    }
+    if (c->s->drain_over)
+        c->read_rc = sv_api_fail(&c->read_err, 503, NULL, "the server is shutting down");
+    call_go(c, c->read_rc, &c->read_err);
+}
+
+/* Hands the body to the other thread. */
+static int prepare_later(struct sv_call *c, struct sv_http_req *q, struct sv_api_err *e)
+{
+    c->job = (struct sv_job){prepare, on_prepared, c};
+    c->raw = sv_http_take_body(q);
+    if (!c->raw)
+        return sv_api_fail(e, 500, NULL, "out of memory");
+    c->preparing = sv_prep_submit(c->s->prep, &c->job);
+    return c->preparing ? 0 : sv_api_fail(e, 429, "queue_full", "too many long bodies wait to be read");
 }
 
 void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_http_req *q,
@@ -549,6 +627,7 @@ void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_htt
 {
     struct sv_api_err e = {0};
     struct sv_call *c = sv_calloc(1, sizeof *c);
+    bool later = sv_http_body_bytes(q) > SV_INLINE_BYTES;
 
     if (!c) {
         sv_api_fail(&e, 500, NULL, "out of memory");
@@ -559,19 +638,21 @@ void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_htt
     c->dialect = d;
     c->status = 200;
     c->start_us = c->write_us = sv_clock_us();
-    if (read_call(c, q, &e)) {
-        call_free(c);
-        sv_api_reply(q, &e);
-        return;
-    }
-    name_call(c, request_id);
     c->req = q;
     c->next = s->calls;
     if (c->next)
         c->next->prev = c;
     s->calls = c;
-    s->n_live += c->n_gens;
+    snprintf(c->request_id, sizeof c->request_id, "%s", request_id);
     sv_http_on_gone(q, on_gone, c);
-    for (int32_t i = 0; i < c->n_gens; i++)
-        sv_worker_submit(s->worker, &c->gens[i]);
+    int rc = sv_check_coding(q, &e);
+    if (!rc && later) {
+        rc = prepare_later(c, q, &e);
+    } else if (!rc) {
+        size_t n;
+        const char *text = sv_http_body(q, &n);
+        rc = read_call(c, s->scratch, text, n, &e);
+    }
+    if (!c->preparing)
+        call_go(c, rc, &e);
 }

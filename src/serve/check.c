@@ -9,9 +9,9 @@
 
 static int kind_of(const char *path, enum sv_dialect_kind *kind)
 {
-    static const char *const paths[] = {"/v1/chat/completions", "/v1/completions", "/generate"};
+    static const char *const paths[] = {"/v1/chat/completions", "/v1/completions", "/generate", "/completion", "/infill"};
 
-    for (int i = 0; i < 3; i++)
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
         if (strcmp(path, paths[i]) == 0) {
             *kind = (enum sv_dialect_kind)i;
             return 0;

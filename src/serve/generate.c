@@ -9,18 +9,97 @@
 
 #include <string.h>
 
+/* ---------------------------------------------------------------- log probabilities */
+
+enum { OUTPUT, OUTPUT_TOP, INPUT_TOP }; /* lists under construction in a gen's lp; the prompt's are in prompt_lp */
+
+/* [logprob, id, text], where the text is null unless asked for. */
+static void triple(struct sv_buf *b, const struct sv_call *c, int32_t id, const float *logprob)
+{
+    sv_buf_lit(b, "[");
+    if (logprob)
+        sv_json_float(b, (double)*logprob);
+    else
+        sv_buf_lit(b, "null");
+    sv_buf_printf(b, ",%d,", id);
+    if (c->p.logprob_text)
+        sv_json_token(b, c->s->model->tok, id);
+    else
+        sv_buf_lit(b, "null");
+    sv_buf_lit(b, "]");
+}
+
+/* One more place: the token, and the most probable ones. Nothing is known of the first. */
+static void add_place(const struct sv_call *c, struct sv_buf *tokens, struct sv_buf *top, int32_t id,
+                      const struct sv_logprob *lp)
+{
+    const char *comma = tokens->len ? "," : "";
+
+    sv_buf_printf(tokens, "%s", comma);
+    triple(tokens, c, id, lp ? &lp->logprob : NULL);
+    if (!c->p.n_top)
+        return;
+    sv_buf_printf(top, "%s%s", comma, lp ? "[" : "null");
+    for (int32_t k = 0; lp && k < lp->n_top && k < c->p.n_top; k++) {
+        if (k)
+            sv_buf_lit(top, ",");
+        triple(top, c, lp->top_ids[k], &lp->top_logprobs[k]);
+    }
+    if (lp)
+        sv_buf_lit(top, "]");
+}
+
 static void keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
 {
-    (void)c, (void)g, (void)o;
+    const int32_t *ids = c->prompts[g->prompt].ids;
+    const char *at = o->prompt_logprobs;
+    struct sv_logprob lp;
+
+    for (int32_t i = 0; at && i < o->n_prompt_logprobs; i++) {
+        sv_out_logprob(&at, &lp);
+        if (i >= c->p.logprob_start)
+            add_place(c, &g->prompt_lp, &g->lp[INPUT_TOP], ids[i], i > c->p.logprob_start ? &lp : NULL);
+    }
+    at = o->logprobs;
+    for (int32_t i = 0; at && !c->p.discard && i < o->n_tokens; i++) {
+        sv_out_logprob(&at, &lp);
+        add_place(c, &g->lp[OUTPUT], &g->lp[OUTPUT_TOP], o->tokens[i], &lp);
+    }
 }
+
+static void write_list(struct sv_buf *b, const char *name, const struct sv_buf *list)
+{
+    sv_buf_printf(b, ",\"%s\":[", name);
+    sv_buf_append(b, list->data, list->len);
+    sv_buf_lit(b, "]");
+}
+
+/* The prompt's begin at its last token where only the answer's are wanted. */
+static void write_logprobs(struct sv_buf *b, const struct sv_call *c, struct sv_gen *g)
+{
+    const struct sv_prompt *p = &c->prompts[g->prompt];
+
+    if (!c->p.logprobs)
+        return;
+    if (c->p.logprob_start < 0 && !g->prompt_lp.len)
+        add_place(c, &g->prompt_lp, &g->lp[INPUT_TOP], p->ids[p->n_ids - 1], NULL);
+    write_list(b, "input_token_logprobs", &g->prompt_lp);
+    write_list(b, "output_token_logprobs", &g->lp[OUTPUT]);
+    if (c->p.n_top) {
+        write_list(b, "input_top_logprobs", &g->lp[INPUT_TOP]);
+        write_list(b, "output_top_logprobs", &g->lp[OUTPUT_TOP]);
+    }
+}
+
+/* ---------------------------------------------------------------- answers */
 
 static void write_finish(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
 {
-    int64_t n = (int64_t)(g->ids.len / sizeof(int32_t));
+    int64_t n = sv_n_shown_tokens(g);
 
     if (g->finish == SV_FINISH_NONE) {
         sv_buf_printf(b, "null");
-    } else if (g->finish == SV_FINISH_LENGTH) {
+    } else if (g->finish == SV_FINISH_LENGTH || c->p.discard) {
         sv_buf_printf(b, "{\"type\":\"length\",\"length\":%lld}", (long long)n);
     } else {
         sv_buf_printf(b, "{\"type\":\"stop\",\"matched\":");
@@ -53,12 +132,12 @@ static void write_spec(struct sv_buf *b, const struct sv_gen *g)
     sv_buf_append(b, "]", 1);
 }
 
-static void write_gen(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
+static void write_gen(struct sv_buf *b, const struct sv_call *c, struct sv_gen *g)
 {
-    int32_t n = (int32_t)(g->ids.len / sizeof(int32_t));
+    int32_t n = (int32_t)sv_n_shown_tokens(g);
 
     sv_buf_printf(b, "{\"text\":");
-    sv_json_quote(b, g->text.data ? g->text.data : "", g->text.len);
+    sv_json_quote(b, g->text.data ? g->text.data : "", c->p.discard ? 0 : g->text.len);
     sv_buf_printf(b, ",\"output_ids\":");
     sv_json_ids(b, (const int32_t *)(const void *)g->ids.data, n);
     sv_buf_printf(b, ",\"meta_info\":{\"id\":");
@@ -67,6 +146,7 @@ static void write_gen(struct sv_buf *b, const struct sv_call *c, const struct sv
     write_finish(b, c, g);
     sv_buf_printf(b, ",\"prompt_tokens\":%d,\"completion_tokens\":%d,\"cached_tokens\":%d",
                   c->prompts[g->prompt].n_ids, n, g->n_cached);
+    write_logprobs(b, c, g);
     if (g->finish != SV_FINISH_NONE) {
         sv_buf_printf(b, ",\"e2e_latency\":");
         sv_json_float(b, (double)(sv_clock_us() - c->start_us) / 1e6);
@@ -78,7 +158,7 @@ static void write_gen(struct sv_buf *b, const struct sv_call *c, const struct sv
 
 static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b)
 {
-    if (!o->n_text && o->finish == SV_FINISH_NONE)
+    if ((!o->n_text || c->p.discard) && o->finish == SV_FINISH_NONE)
         return;
     sv_sse_begin(b);
     write_gen(b, c, g);

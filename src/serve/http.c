@@ -244,14 +244,40 @@ const char *sv_http_header(const struct sv_http_req *q, const char *name)
     return evhttp_find_header(evhttp_request_get_input_headers(q->ev), name);
 }
 
-const char *sv_http_body(struct sv_http_req *q, size_t *n)
+const char *sv_http_taken_text(struct evbuffer *body, size_t *n)
 {
-    struct evbuffer *in = evhttp_request_get_input_buffer(q->ev);
-    *n = evbuffer_get_length(in);
-    const char *data = *n ? (const char *)evbuffer_pullup(in, -1) : "";
+    *n = evbuffer_get_length(body);
+    const char *data = *n ? (const char *)evbuffer_pullup(body, -1) : "";
     if (!data)
         *n = 0;
     return data ? data : "";
+}
+
+const char *sv_http_body(struct sv_http_req *q, size_t *n)
+{
+    return sv_http_taken_text(evhttp_request_get_input_buffer(q->ev), n);
+}
+
+size_t sv_http_body_bytes(const struct sv_http_req *q)
+{
+    return evbuffer_get_length(evhttp_request_get_input_buffer(q->ev));
+}
+
+/* Pieces move over as they are. */
+struct evbuffer *sv_http_take_body(struct sv_http_req *q)
+{
+    struct evbuffer *body = evbuffer_new();
+
+    if (body && evbuffer_add_buffer(body, evhttp_request_get_input_buffer(q->ev)) == 0)
+        return body;
+    sv_http_free_taken(body);
+    return NULL;
+}
+
+void sv_http_free_taken(struct evbuffer *body)
+{
+    if (body)
+        evbuffer_free(body);
 }
 
 int64_t sv_http_refused_bytes(const struct sv_http_req *q)

@@ -42,7 +42,12 @@ const char *sv_http_header(const struct sv_http_req *q, const char *name); /* NU
 /* The body in one piece, not NUL-terminated; borrowed until the answer ends. Empty for one that is too large and that
  * the client waits to be asked for: refused_bytes is its length then, else 0. */
 const char *sv_http_body(struct sv_http_req *q, size_t *n);
+size_t sv_http_body_bytes(const struct sv_http_req *q);
 int64_t sv_http_refused_bytes(const struct sv_http_req *q);
+/* The body, which may then be read and freed on any thread, also when q is gone. NULL without memory. */
+struct evbuffer *sv_http_take_body(struct sv_http_req *q);
+const char *sv_http_taken_text(struct evbuffer *body, size_t *n);
+void sv_http_free_taken(struct evbuffer *body); /* NULL is fine */
 
 /* Before reply or begin. Line breaks in value are replaced. */
 void sv_http_add_header(struct sv_http_req *q, const char *name, const char *value);

@@ -157,7 +157,7 @@ int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engin
 #define SV_API_STOP_IDS 256
 #define SV_API_BIAS 1024
 
-enum sv_dialect_kind { SV_CHAT, SV_COMPLETIONS, SV_GENERATE };
+enum sv_dialect_kind { SV_CHAT, SV_COMPLETIONS, SV_GENERATE, SV_LLAMA, SV_INFILL };
 
 /* What a request asked for, in one shape for all dialects. Strings belong to the parsed body. */
 struct sv_params {
@@ -168,6 +168,8 @@ struct sv_params {
     int32_t n;
     int32_t best_of;         /* 0 = not said */
     int32_t n_top, n_prompt_top; /* n_prompt_top -1 = no prompt log probabilities */
+    int32_t logprob_start;   /* generate: the prompt's from here on, -1 = none */
+    bool logprob_text;       /* generate: with the tokens' texts */
     int32_t spec;            /* enum sv_spec_metrics, -1 = the server's */
     struct sv_request r;     /* sampling, stops, limits; the prompt comes later */
     const char *model;
@@ -185,6 +187,10 @@ struct sv_params {
     json_t *prompt;          /* borrowed: text, ids, or a list of either */
     const char *request_id;
     bool batched;            /* generate: a list was given, a list is answered */
+    /* llama-server's */
+    json_t *input_prefix, *input_suffix, *input_extra, *response_fields; /* borrowed */
+    uint32_t samplers;       /* those that were named, by sv_read_samplers; 0 = all */
+    int32_t max_ms;          /* from the first token on, once there is a line; 0 = no limit */
 };
 /* Reads a body in the given dialect. Unknown fields and wrong types fail, naming the field. */
 int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body, struct sv_api_err *e);
@@ -211,6 +217,7 @@ struct sv_gen {
     enum sv_finish_reason finish;
     bool fresh, shown;         /* there is something for a chunk; there was one */
     bool begun, done;
+    bool newline, cut;         /* llama-server's: there is a line end; ended for its time */
     struct sv_buf text;
     struct sv_buf lp[4];       /* JSON pieces of log probabilities, as the dialect wants them */
     struct sv_buf prompt_lp;
@@ -237,7 +244,31 @@ struct sv_dialect {
     /* Log probabilities of an event, put aside for the answer (or this chunk). */
     void (*keep)(struct sv_call *c, struct sv_gen *g, const struct sv_out *o);
 };
-extern const struct sv_dialect sv_dialect_chat, sv_dialect_completions, sv_dialect_generate;
+extern const struct sv_dialect sv_dialect_chat, sv_dialect_completions, sv_dialect_generate, sv_dialect_llama,
+    sv_dialect_infill;
+
+/* ---------------------------------------------------------------- long bodies (prep.c) */
+
+/* Work for the thread that reads long bodies. run is called there, with its scratch; then done on the loop's thread. */
+struct sv_job {
+    void (*run)(void *user, struct sv_enc_scratch *scratch);
+    void (*done)(void *user);
+    void *user;
+};
+/* What is longer is read there: about a millisecond of the loop's time. */
+#define SV_INLINE_BYTES 8192
+struct sv_prep;
+int sv_prep_start(struct sv_prep **p, struct sv_err *err);
+int sv_prep_fd(const struct sv_prep *p);
+int32_t sv_prep_n_waiting(const struct sv_prep *p); /* submitted, and not done */
+/* The job stays the caller's and must live until done. False: too many wait. */
+bool sv_prep_submit(struct sv_prep *p, struct sv_job *job);
+/* Frees a JSON tree there: a long list takes as long as it took to read. */
+void sv_prep_discard(struct sv_prep *p, json_t *tree);
+void sv_prep_collect(struct sv_prep *p); /* calls done */
+/* Ends the thread once all jobs have run, and calls done. */
+void sv_prep_finish(struct sv_prep *p);
+void sv_prep_free(struct sv_prep *p);
 
 struct sv_call {
     struct sv_serve *s;
@@ -257,6 +288,11 @@ struct sv_call {
     struct sv_params p;
     struct sv_call *prev, *next;
     json_t *body;
+    struct sv_job job;         /* reading a long body: until it is done all but prev, next, req and status ... */
+    bool preparing, prepared;  /* ... is the other thread's, as long as preparing is set; prepared: it was read there */
+    struct evbuffer *raw;      /* that body */
+    int read_rc;
+    struct sv_api_err read_err;
     struct sv_prompt *prompts;
     int32_t n_prompts;
     char id[64], request_id[72];
@@ -269,7 +305,7 @@ void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_htt
 /* One of the worker's reports. After a batch of them flush sends what they brought, one write a client. All streams
  * are written to at the same moments, with the step that ends nearest to a gap after the last such moment, or when
  * something has waited so long; in between only first chunks and ends go out. */
-void sv_call_out(struct sv_serve *s, const struct sv_out *o);
+void sv_call_out(struct sv_serve *s, struct sv_out *o);
 bool sv_call_all_due(const struct sv_serve *s);
 void sv_call_flush(struct sv_serve *s, bool all);
 void sv_call_tick(struct sv_serve *s, int64_t now_us); /* pings */
@@ -277,13 +313,20 @@ void sv_call_cancel_all(struct sv_serve *s);
 const char *sv_call_model(const struct sv_call *c);
 
 /* prompt.c: chat messages, text or ids to prompts. */
-int sv_prompts_make(struct sv_serve *s, struct sv_params *p, enum sv_dialect_kind kind,
-                    struct sv_prompt **prompts, int32_t *n, struct sv_api_err *e);
+/* These touch nothing of the server that changes: any thread may call them, with a scratch of its own. */
+int sv_prompts_make(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,
+                    enum sv_dialect_kind kind, struct sv_prompt **prompts, int32_t *n, struct sv_api_err *e);
 void sv_prompts_free(struct sv_prompt *prompts, int32_t n);
-int sv_encode(struct sv_serve *s, const char *text, size_t n, bool add_special, struct sv_ids *ids,
-              struct sv_api_err *e);
-int sv_render_chat(struct sv_serve *s, const struct sv_params *p, struct sv_buf *text,
+/* flags: SV_ENC_...; appends. */
+int sv_encode(const struct sv_serve *s, struct sv_enc_scratch *scratch, const char *text, size_t n, unsigned flags,
+              struct sv_ids *ids, struct sv_api_err *e);
+int sv_check_prompt(const struct sv_serve *s, const struct sv_prompt *pr, const char *name, struct sv_api_err *e);
+int sv_check_text(const struct sv_serve *s, size_t n_bytes, const char *name, struct sv_api_err *e);
+int sv_render_chat(const struct sv_serve *s, const struct sv_params *p, struct sv_buf *text,
                    struct sv_api_err *e);
+/* infill.c: prefix, suffix and what else there is around the model's own marks; its marks of ends become stop ids. */
+int sv_infill_prompt(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,
+                     struct sv_prompt *out, struct sv_api_err *e);
 
 /* ---------------------------------------------------------------- writers (write.c, logprobs.c, spec.c) */
 
@@ -307,7 +350,9 @@ void sv_write_usage(struct sv_buf *b, const struct sv_call *c, const struct sv_g
 void sv_write_chunk_usage(struct sv_buf *b, const struct sv_call *c);
 
 void sv_write_stop_reason(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g);
-void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_out *o);
+/* At most n_top alternatives each; llama-server's has ids too. */
+void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_out *o, int32_t n_top,
+                      bool with_ids);
 void sv_logprobs_legacy(struct sv_gen *g, const struct sv_tokenizer *tok, int32_t id,
                         const struct sv_logprob *lp, bool first_of_prompt);
 void sv_logprobs_legacy_write(struct sv_buf *b, const struct sv_gen *g);
@@ -374,6 +419,7 @@ struct sv_serve {
     struct sv_worker *worker;
     const struct sv_serve_model *model; /* NULL until loaded */
     struct sv_enc_scratch *scratch;
+    struct sv_prep *prep;
     struct sv_chat_template *chat;      /* given by option */
     struct sv_template_opts render;     /* limits, where they are not the usual ones */
     enum sv_serve_state state;
@@ -393,7 +439,7 @@ struct sv_serve {
     int64_t write_ns;          /* about what a write to a stream costs this thread */
     int64_t start_us, drain_us, created; /* created: Unix seconds */
     int stop_fd, n_stops;
-    struct event *on_mail, *on_stop, *on_tick, *on_term, *on_int;
+    struct event *on_mail, *on_prep, *on_stop, *on_tick, *on_term, *on_int;
     struct sv_snapshot last;   /* at the last line of figures */
     int64_t last_us, last_tokens;
     bool idle_said, drain_over;
@@ -421,8 +467,10 @@ void sv_get_server_info(struct sv_serve *s, struct sv_http_req *q);
 void sv_flush_prefixes(struct sv_serve *s, struct sv_http_req *q);
 void sv_flushed(struct sv_serve *s);
 void sv_get_page(struct sv_serve *s, struct sv_http_req *q);
-/* An object of a body, or an error that is already answered (NULL). */
-json_t *sv_body_object(struct sv_http_req *q, struct sv_api_err *e);
+/* Whether a body can be read as it came. */
+int sv_check_coding(const struct sv_http_req *q, struct sv_api_err *e);
+/* The object that a body is; NULL: e says why it is none. */
+json_t *sv_body_object(const char *text, size_t n, struct sv_api_err *e);
 
 /* auth.c, tls.c */
 int sv_keys_open(struct sv_keys **k, const char *key, const char *file, struct sv_err *err);

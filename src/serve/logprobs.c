@@ -21,16 +21,20 @@ static void token_bytes(struct sv_buf *b, const struct sv_tokenizer *tok, int32_
     sv_buf_append(b, "]", 1);
 }
 
-static void one(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id, float logprob)
+static void one(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id, float logprob, bool with_id)
 {
-    sv_buf_printf(b, "{\"token\":");
+    sv_buf_lit(b, "{");
+    if (with_id)
+        sv_buf_printf(b, "\"id\":%d,", id);
+    sv_buf_printf(b, "\"token\":");
     sv_json_token(b, tok, id);
     sv_buf_printf(b, ",\"logprob\":");
     sv_json_float(b, (double)logprob);
     token_bytes(b, tok, id);
 }
 
-void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_out *o)
+void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_out *o, int32_t n_top,
+                      bool with_ids)
 {
     const char *at = o->logprobs;
     struct sv_logprob lp;
@@ -39,12 +43,12 @@ void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const st
         sv_out_logprob(&at, &lp);
         if (b->len)
             sv_buf_append(b, ",", 1);
-        one(b, tok, o->tokens[i], lp.logprob);
+        one(b, tok, o->tokens[i], lp.logprob, with_ids);
         sv_buf_printf(b, ",\"top_logprobs\":[");
-        for (int32_t k = 0; k < lp.n_top; k++) {
+        for (int32_t k = 0; k < lp.n_top && k < n_top; k++) { /* the prompt's may be more */
             if (k)
                 sv_buf_append(b, ",", 1);
-            one(b, tok, lp.top_ids[k], lp.top_logprobs[k]);
+            one(b, tok, lp.top_ids[k], lp.top_logprobs[k], with_ids);
             sv_buf_append(b, "}", 1);
         }
         sv_buf_append(b, "]}", 2);

@@ -2,7 +2,7 @@
  * loop.c - the server's life: opening, the event loop, what the worker reports, draining, closing.
  *
  * Called by cli and tests through serve.h. One thread runs everything here; only sv_serve_stop may come from
- * elsewhere. Must not: block, but in close, which waits for the worker.
+ * elsewhere. Must not: block, but in close, which waits for the other threads.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -201,6 +201,15 @@ static void on_mail(evutil_socket_t fd, short what, void *arg)
     check_drained(s);
 }
 
+static void on_prep(evutil_socket_t fd, short what, void *arg)
+{
+    struct sv_serve *s = arg;
+
+    (void)fd, (void)what;
+    sv_prep_collect(s->prep);
+    check_drained(s);
+}
+
 /* ---------------------------------------------------------------- opening */
 
 static void take_options(struct sv_serve *s, const struct sv_serve_options *o)
@@ -263,6 +272,8 @@ static int open_events(struct sv_serve *s, struct sv_err *err)
 {
     int rc = add_event(s, &s->on_mail, sv_worker_fd(s->worker), EV_READ | EV_PERSIST, on_mail, err);
 
+    if (!rc)
+        rc = add_event(s, &s->on_prep, sv_prep_fd(s->prep), EV_READ | EV_PERSIST, on_prep, err);
     s->stop_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (!rc && s->stop_fd < 0)
         rc = sv_fail(err, SV_EIO, -1, "eventfd: %s", strerror(errno));
@@ -319,6 +330,8 @@ static int open_all(struct sv_serve *s, struct sv_err *err)
     ho.tls = s->tls;
     if (!rc)
         rc = sv_http_open(&s->http, s->base, &ho, err);
+    if (!rc)
+        rc = sv_prep_start(&s->prep, err);
     if (!rc)
         rc = sv_worker_start(&s->worker, o, s->max_live, err);
     return rc ? rc : open_events(s, err);
@@ -391,6 +404,8 @@ void sv_serve_close(struct sv_serve *s)
         return;
     sv_http_close(s->http); /* clients go first: their calls lose them */
     s->http = NULL;
+    if (s->prep)
+        sv_prep_finish(s->prep);
     if (s->worker) {
         struct sv_out o;
         sv_worker_finish(s->worker); /* every sequence gets its last event */
@@ -402,11 +417,13 @@ void sv_serve_close(struct sv_serve *s)
         SV_REQUIRE(!s->calls);
     }
     free_event(s->on_mail);
+    free_event(s->on_prep);
     free_event(s->on_stop);
     free_event(s->on_tick);
     free_event(s->on_term);
     free_event(s->on_int);
     sv_worker_free(s->worker);
+    sv_prep_free(s->prep);
     if (s->base)
         event_base_free(s->base);
     if (s->stop_fd >= 0)

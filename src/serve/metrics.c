@@ -221,6 +221,7 @@ void sv_metrics_write(struct sv_serve *s, struct sv_buf *b)
     sv_buf_printf(b, "} 1\n");
     gauge(b, "salvo_ready", "1 when requests are taken.", s->state == SV_READY);
     gauge(b, "process_resident_memory_bytes", "Resident memory.", (double)resident_bytes());
+    gauge(b, "salvo_long_bodies", "Request bodies being read beside the event loop, or waiting for it.", sv_prep_n_waiting(s->prep));
     requests(b, &s->metrics);
     if (!s->model)
         return;

@@ -36,7 +36,7 @@ void sv_write_stop_reason(struct sv_buf *b, const struct sv_call *c, const struc
 static void keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
 {
     if (c->p.logprobs)
-        sv_logprobs_chat(&g->lp[0], c->s->model->tok, o);
+        sv_logprobs_chat(&g->lp[0], c->s->model->tok, o, c->p.n_top, false);
     if (c->p.n_prompt_top >= 0 && o->n_prompt_logprobs && g->index == 0)
         sv_logprobs_prompt(g, c->s->model->tok, o);
 }

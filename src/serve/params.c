@@ -12,7 +12,9 @@ enum {
     C = 1 << SV_CHAT,
     T = 1 << SV_COMPLETIONS,
     G = 1 << SV_GENERATE,
-    S = 8, /* SGLang's sampling_params */
+    I = 1 << SV_INFILL,
+    L = 1 << SV_LLAMA | I,
+    S = 64, /* SGLang's sampling_params */
 };
 
 static int read_sampling_params(struct sv_params *p, const struct sv_field *f, json_t *v,
@@ -25,34 +27,38 @@ static int read_sampling_params(struct sv_params *p, const struct sv_field *f, j
 
 static const struct sv_field fields[] = {
     /* how to choose tokens */
-    {"temperature", C | T | S, sv_read_num, P(r.temperature), 0, 100, P(has_temperature)},
-    {"top_p", C | T | S, sv_read_top_p, P(r.top_p), 0, 1, P(has_top_p)},
-    {"top_k", C | T | S, sv_read_top_k, 0, -1, BIG, P(has_top_k)},
-    {"min_p", C | T | S, sv_read_num, P(r.min_p), 0, 1, P(has_min_p)},
-    {"typical_p", C | T, sv_read_neutral, 0, 1, 0, 0},
-    {"seed", C | T | S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
+    {"temperature", C | T | L | S, sv_read_num, P(r.temperature), 0, 100, P(has_temperature)},
+    {"top_p", C | T | L | S, sv_read_top_p, P(r.top_p), 0, 1, P(has_top_p)},
+    {"top_k", C | T | L | S, sv_read_top_k, 0, -1, BIG, P(has_top_k)},
+    {"min_p", C | T | L | S, sv_read_num, P(r.min_p), 0, 1, P(has_min_p)},
+    {"typical_p", C | T | L, sv_read_neutral, 0, 1, 0, 0},
+    {"seed", C | T | L | S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
     {"sampling_seed", C | T | S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
-    {"presence_penalty", C | T | S, sv_read_num, P(r.presence_penalty), -2, 2, 0},
-    {"frequency_penalty", C | T | S, sv_read_num, P(r.frequency_penalty), -2, 2, 0},
-    {"repetition_penalty", C | T | S, sv_read_num, P(r.repetition_penalty), 1e-3, 2, 0},
-    {"logit_bias", C | T | S, sv_read_bias, 0, 0, 0, 0},
-    {"width", C | T | S, sv_read_i32, P(r.width), 0, 64, 0},
+    {"presence_penalty", C | T | L | S, sv_read_num, P(r.presence_penalty), -2, 2, 0},
+    {"frequency_penalty", C | T | L | S, sv_read_num, P(r.frequency_penalty), -2, 2, 0},
+    {"repetition_penalty", C | T | L | S, sv_read_num, P(r.repetition_penalty), 1e-3, 2, 0},
+    {"logit_bias", C | T | L | S, sv_read_bias, 0, 0, 0, 0},
+    {"width", C | T | L | S, sv_read_i32, P(r.width), 0, 64, 0},
     /* how much, and when to end */
-    {"n", C | T | S, sv_read_i32, P(n), 1, 4096, 0},
-    {"max_tokens", C | T, sv_read_length, 0, -9.3e18, 9.3e18, P(has_max_tokens)},
+    {"n", C | T | L | S, sv_read_i32, P(n), 1, 4096, 0},
+    {"max_tokens", C | T | L, sv_read_length, 0, -9.3e18, 9.3e18, P(has_max_tokens)},
     {"max_completion_tokens", C, sv_read_length, 1, -9.3e18, 9.3e18, P(has_max_tokens)},
-    {"max_new_tokens", S, sv_read_length, 1, -9.3e18, 9.3e18, P(has_max_tokens)},
+    {"max_new_tokens", S, sv_read_length, 0, -9.3e18, 9.3e18, P(has_max_tokens)},
     {"n_predict", C | T, sv_read_length, 1, -9.3e18, 9.3e18, P(has_max_tokens)},
-    {"min_tokens", C | T, sv_read_i32, P(r.min_tokens), 0, BIG, 0},
+    {"n_predict", L, sv_read_length, 0, -9.3e18, 9.3e18, P(has_max_tokens)},
+    {"n_cmpl", L, sv_read_i32, P(n), 1, 4096, 0},
+    {"t_max_predict_ms", L, sv_read_i32, P(max_ms), -1, BIG, 0},
+    {"samplers", L, sv_read_samplers, 0, 0, 0, 0},
+    {"min_tokens", C | T | L, sv_read_i32, P(r.min_tokens), 0, BIG, 0},
     {"min_new_tokens", S, sv_read_i32, P(r.min_tokens), 0, BIG, 0},
-    {"stop", C | T | S, sv_read_stop, 0, 0, 0, 0},
-    {"stop_token_ids", C | T | S, sv_read_stop_ids, 0, 0, 0, 0},
-    {"include_stop_str_in_output", C | T, sv_read_bool, P(r.include_stop), 0, 0, 0},
+    {"stop", C | T | L | S, sv_read_stop, 0, 0, 0, 0},
+    {"stop_token_ids", C | T | L | S, sv_read_stop_ids, 0, 0, 0, 0},
+    {"include_stop_str_in_output", C | T | L, sv_read_bool, P(r.include_stop), 0, 0, 0},
     {"no_stop_trim", C | T | S, sv_read_bool, P(r.include_stop), 0, 0, 0},
-    {"ignore_eos", C | T | S, sv_read_bool, P(r.ignore_eos), 0, 0, 0},
+    {"ignore_eos", C | T | L | S, sv_read_bool, P(r.ignore_eos), 0, 0, 0},
     /* what comes back */
-    {"model", C | T | G, sv_read_str, P(model), 0, 0, 0},
-    {"stream", C | T | G, sv_read_bool, P(stream), 0, 0, 0},
+    {"model", C | T | G | L, sv_read_str, P(model), 0, 0, 0},
+    {"stream", C | T | G | L, sv_read_bool, P(stream), 0, 0, 0},
     {"stream_options", C | T, sv_read_stream_options, 0, 0, 0, 0},
     {"logprobs", C, sv_read_bool, P(logprobs), 0, 0, 0},
     {"top_logprobs", C, sv_read_i32, P(n_top), 0, 20, 0},
@@ -60,7 +66,14 @@ static const struct sv_field fields[] = {
     {"prompt_logprobs", C | T, sv_read_i32, P(n_prompt_top), 0, 20, 0},
     {"echo", T, sv_read_bool, P(echo), 0, 0, 0},
     {"echo", C, sv_read_neutral, 0, 0, 0, 0},
+    {"n_probs", L, sv_read_i32, P(n_top), 0, 20, 0},
+    {"return_logprob", G, sv_read_each_bool, P(logprobs), 0, 0, 0},
+    {"top_logprobs_num", G, sv_read_each_i32, P(n_top), 0, 20, 0},
+    {"logprob_start_len", G, sv_read_each_i32, P(logprob_start), -1, BIG, 0},
+    {"return_text_in_logprobs", G, sv_read_bool, P(logprob_text), 0, 0, 0},
     {"return_token_ids", C | T, sv_read_bool, P(return_ids), 0, 0, 0},
+    {"return_tokens", L, sv_read_bool, P(return_ids), 0, 0, 0},
+    {"response_fields", L, sv_read_array, P(response_fields), 0, 0, 0},
     {"return_draft_flags", C | T, sv_read_bool, P(return_draft), 0, 0, 0},
     {"spec_decode_metrics", C | T, sv_read_spec_metrics, 0, 0, 0, 0},
     {"request_id", C | T, sv_read_str, P(request_id), 0, 0, 0},
@@ -75,17 +88,16 @@ static const struct sv_field fields[] = {
     {"add_generation_prompt", C, sv_read_bool, P(add_generation_prompt), 0, 0, 0},
     {"add_special_tokens", C | T, sv_read_add_special, 0, 0, 0, 0},
     {"continue_final_message", C, sv_read_neutral, 0, 0, 0, 0},
-    {"prompt", T, sv_read_prompt, 0, 0, 0, 0},
+    {"prompt", T | L, sv_read_prompt, 0, 0, 0, 0},
+    {"input_prefix", I, sv_read_text, P(input_prefix), 0, 0, 0},
+    {"input_suffix", I, sv_read_text, P(input_suffix), 0, 0, 0},
+    {"input_extra", I, sv_read_array, P(input_extra), 0, 0, 0},
     {"text", G, sv_read_prompt, 0, 0, 0, 0},
     {"input_ids", G, sv_read_prompt, 0, 0, 0, 0},
     {"sampling_params", G, read_sampling_params, 0, 0, 0, 0},
     {"suffix", T, sv_read_neutral, 0, 0, 0, 0},
-    {"return_logprob", G, sv_read_neutral, 0, 0, 0, 0},
-    {"top_logprobs_num", G, sv_read_neutral, 0, 0, 0, 0},
     {"return_routed_experts", G, sv_read_neutral, 0, 0, 0, 0},
     {"image_data", G, sv_read_neutral, 0, 0, 0, 0},
-    {"logprob_start_len", G, sv_read_nothing, 0, 0, 0, 0},
-    {"return_text_in_logprobs", G, sv_read_nothing, 0, 0, 0, 0},
     {"stream_output", G, sv_read_nothing, 0, 0, 0, 0},
     /* known and refused unless they ask for nothing */
     {"best_of", C | T, sv_read_i32, P(best_of), 1, 4096, 0},
@@ -113,12 +125,13 @@ static const struct sv_field fields[] = {
     {"input_embeds", G, sv_read_neutral, 0, 0, 0, 0},
     {"token_ids_logprob", G, sv_read_neutral, 0, 0, 0, 0},
     {"samplers", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"top_n_sigma", C | T, sv_read_neutral, 0, -1, 0, 0},
+    {"top_n_sigma", C | T | L, sv_read_neutral, 0, -1, 0, 0},
     {"id_slot", C | T, sv_read_neutral, 0, -1, 0, 0},
+    {"n_indent", L, sv_read_neutral, 0, 0, 0, 0},
     {"t_max_predict_ms", C | T, sv_read_neutral, 0, -1, 0, 0},
-    {"post_sampling_probs", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"post_sampling_probs", C | T | L, sv_read_neutral, 0, 0, 0, 0},
     {"return_tokens", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"lora", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"lora", C | T | L, sv_read_neutral, 0, 0, 0, 0},
     {"reasoning_format", C, sv_read_reasoning_format, 0, 0, 0, 0},
     {"functions", C, sv_read_neutral, 0, 0, 0, 0},
     {"function_call", C, sv_read_tool_choice, 0, 0, 0, 0},
@@ -135,14 +148,14 @@ static const struct sv_field fields[] = {
     {"lora_path", C | T | G, sv_read_neutral, 0, 0, 0, 0},
     {"stop_regex", C | T | S, sv_read_neutral, 0, 0, 0, 0},
     {"return_hidden_states", C | T | G, sv_read_neutral, 0, 0, 0, 0},
-    {"repeat_penalty", C | T, sv_read_neutral, 0, 1, 0, 0},
-    {"mirostat", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"dry_multiplier", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"xtc_probability", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"dynatemp_range", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"repeat_penalty", C | T | L, sv_read_neutral, 0, 1, 0, 0},
+    {"mirostat", C | T | L, sv_read_neutral, 0, 0, 0, 0},
+    {"dry_multiplier", C | T | L, sv_read_neutral, 0, 0, 0, 0},
+    {"xtc_probability", C | T | L, sv_read_neutral, 0, 0, 0, 0},
+    {"dynatemp_range", C | T | L, sv_read_neutral, 0, 0, 0, 0},
     {"n_probs", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"grammar", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"json_schema", C | T | S, sv_read_neutral, 0, 0, 0, 0},
+    {"grammar", C | T | L, sv_read_neutral, 0, 0, 0, 0},
+    {"json_schema", C | T | L | S, sv_read_neutral, 0, 0, 0, 0},
     {"web_search_options", C, sv_read_neutral, 0, 0, 0, 0},
     {"modalities", C, sv_read_modalities, 0, 0, 0, 0},
     /* of no effect */
@@ -165,21 +178,27 @@ static const struct sv_field fields[] = {
     {"data_parallel_rank", C | T | G, sv_read_nothing, 0, 0, 0, 0},
     {"log_metrics", G, sv_read_nothing, 0, 0, 0, 0},
     {"stream_interval", S, sv_read_nothing, 0, 0, 0, 0},
-    {"timings_per_token", C | T, sv_read_nothing, 0, 0, 0, 0},
-    {"return_progress", C | T, sv_read_nothing, 0, 0, 0, 0},
-    {"n_keep", C | T, sv_read_nothing, 0, 0, 0, 0}, /* nothing is ever dropped from the context */
-    {"min_keep", C | T, sv_read_nothing, 0, 0, 0, 0},
-    {"dynatemp_exponent", C | T, sv_read_nothing, 0, 0, 0, 0}, /* these belong to samplers that are off */
-    {"xtc_threshold", C | T, sv_read_nothing, 0, 0, 0, 0},
-    {"dry_base", C | T, sv_read_nothing, 0, 0, 0, 0},
-    {"dry_allowed_length", C | T, sv_read_nothing, 0, 0, 0, 0},
-    {"dry_penalty_last_n", C | T, sv_read_nothing, 0, 0, 0, 0},
-    {"dry_sequence_breakers", C | T, sv_read_nothing, 0, 0, 0, 0},
+    {"timings_per_token", C | T | L, sv_read_nothing, 0, 0, 0, 0},
+    {"return_progress", C | T | L, sv_read_nothing, 0, 0, 0, 0},
+    {"n_keep", C | T | L, sv_read_nothing, 0, 0, 0, 0}, /* nothing is ever dropped from the context */
+    {"min_keep", C | T | L, sv_read_nothing, 0, 0, 0, 0},
+    {"dynatemp_exponent", C | T | L, sv_read_nothing, 0, 0, 0, 0}, /* these belong to samplers that are off */
+    {"xtc_threshold", C | T | L, sv_read_nothing, 0, 0, 0, 0},
+    {"dry_base", C | T | L, sv_read_nothing, 0, 0, 0, 0},
+    {"dry_allowed_length", C | T | L, sv_read_nothing, 0, 0, 0, 0},
+    {"dry_penalty_last_n", C | T | L, sv_read_nothing, 0, 0, 0, 0},
+    {"dry_sequence_breakers", C | T | L, sv_read_nothing, 0, 0, 0, 0},
     {"spaces_between_special_tokens", C | T | S, sv_read_nothing, 0, 0, 0, 0},
-    {"cache_prompt", C | T, sv_read_nothing, 0, 0, 0, 0},
-    {"repeat_last_n", C | T, sv_read_nothing, 0, 0, 0, 0},
-    {"mirostat_tau", C | T, sv_read_nothing, 0, 0, 0, 0},
-    {"mirostat_eta", C | T, sv_read_nothing, 0, 0, 0, 0},
+    {"cache_prompt", C | T | L, sv_read_nothing, 0, 0, 0, 0},
+    {"repeat_last_n", C | T | L, sv_read_nothing, 0, 0, 0, 0},
+    {"mirostat_tau", C | T | L, sv_read_nothing, 0, 0, 0, 0},
+    {"mirostat_eta", C | T | L, sv_read_nothing, 0, 0, 0, 0},
+    {"id_slot", L, sv_read_nothing, 0, 0, 0, 0}, /* every sequence may go on from any kept prefix */
+    {"n_cache_reuse", L, sv_read_nothing, 0, 0, 0, 0},
+    {"n_discard", L, sv_read_nothing, 0, 0, 0, 0},
+    {"t_max_prompt_ms", L, sv_read_nothing, 0, 0, 0, 0},
+    {"sse_ping_interval", L, sv_read_nothing, 0, 0, 0, 0},
+    {"verbose", L, sv_read_nothing, 0, 0, 0, 0},
 };
 
 static const struct sv_field *find(const char *name, int where)
@@ -224,8 +243,14 @@ static int check_together(const struct sv_params *p, enum sv_dialect_kind kind, 
         return sv_api_bad(e, "messages", "'messages' is empty");
     if (json_object_get(p->template_args, "messages"))
         return sv_api_bad(e, "chat_template_kwargs", "'chat_template_kwargs.messages': the conversation stands in 'messages'");
-    if (kind == SV_COMPLETIONS && !p->prompt)
+    if ((kind == SV_COMPLETIONS || kind == SV_LLAMA) && !p->prompt)
         return sv_api_bad(e, "prompt", "'prompt' is missing");
+    if (kind == SV_INFILL && !p->input_prefix)
+        return sv_api_bad(e, "input_prefix", "'input_prefix' is missing");
+    if (kind == SV_INFILL && !p->input_suffix)
+        return sv_api_bad(e, "input_suffix", "'input_suffix' is missing");
+    if (kind == SV_INFILL && p->prompt && !json_is_string(p->prompt))
+        return sv_api_bad(e, "prompt", "'prompt' must be a string: what stands between the prefix and the cursor");
     if (kind == SV_GENERATE && !p->prompt)
         return sv_api_bad(e, "text", "'text' or 'input_ids' is missing");
     if (kind == SV_CHAT && p->n_top && !p->logprobs)
@@ -254,6 +279,7 @@ int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body,
     memset(p, 0, sizeof *p);
     p->n = 1;
     p->n_prompt_top = -1;
+    p->logprob_start = -1;
     p->spec = -1;
     p->add_special = -1;
     p->add_generation_prompt = true;
@@ -296,6 +322,23 @@ static void default_sampling(struct sv_params *p, const struct sv_gen_config *g,
         p->r.min_p = (double)g->min_p;
 }
 
+/* llama-server's list of samplers: what is not named is off. */
+static void apply_samplers(struct sv_params *p)
+{
+    if (!p->samplers)
+        return;
+    if (!(p->samplers & SV_SAMPLER_TEMPERATURE))
+        p->r.temperature = 1;
+    if (!(p->samplers & SV_SAMPLER_TOP_K))
+        p->r.top_k = 0;
+    if (!(p->samplers & SV_SAMPLER_TOP_P))
+        p->r.top_p = 1;
+    if (!(p->samplers & SV_SAMPLER_MIN_P))
+        p->r.min_p = 0;
+    if (!(p->samplers & SV_SAMPLER_PENALTIES))
+        p->r.presence_penalty = p->r.frequency_penalty = p->r.repetition_penalty = 0;
+}
+
 static void default_lengths(struct sv_params *p, enum sv_dialect_kind kind)
 {
     if (p->has_max_tokens) {
@@ -315,6 +358,7 @@ int sv_params_complete(struct sv_params *p, enum sv_dialect_kind kind, const str
     int32_t limit = o->max_tokens ? o->max_tokens : m->info.context;
 
     default_sampling(p, &m->gen, !o->no_generation_config);
+    apply_samplers(p);
     default_lengths(p, kind);
     if (p->r.max_tokens == INT32_MAX && o->max_tokens)
         p->r.max_tokens = o->max_tokens;
@@ -334,12 +378,16 @@ int sv_params_complete(struct sv_params *p, enum sv_dialect_kind kind, const str
     if (check_ids(p->stop_ids, p->r.n_stop_ids, "stop_token_ids", m->info.vocab_size, e) ||
         check_ids(p->bias_ids, p->r.n_bias, "logit_bias", m->info.vocab_size, e))
         return -1;
+    if (kind >= SV_LLAMA)
+        p->logprobs = p->n_top > 0;
+    if (!p->logprobs)
+        p->n_top = 0;
     p->r.stop = p->stop;
     p->r.stop_ids = p->stop_ids;
     p->r.bias_ids = p->bias_ids;
     p->r.bias = p->bias;
     p->r.logprobs = p->logprobs;
-    p->r.prompt_logprobs = p->n_prompt_top >= 0 || (p->echo && p->logprobs);
+    p->r.prompt_logprobs = p->n_prompt_top >= 0 || ((p->echo || p->logprob_start >= 0) && p->logprobs);
     p->r.n_top_logprobs = p->n_prompt_top > p->n_top ? p->n_prompt_top : p->n_top;
     if (p->spec < 0)
         p->spec = o->spec_metrics;

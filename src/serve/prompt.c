@@ -1,8 +1,9 @@
 /*
  * prompt.c - from messages, text or token ids to the ids of prompts.
  *
- * Called by call.c and tokenize.c, on the loop's thread with its own scratch. Must not: add anything to a prompt
- * that neither the client, the template nor the tokenizer's post-processor asked for.
+ * Called by call.c and tokenize.c, on the loop's thread or the one that reads long bodies, each with a scratch of its own.
+ * Must not: add anything to a prompt that neither the client, the template nor the tokenizer's post-processor asked for, or
+ * touch what changes in the server.
  */
 #define _DEFAULT_SOURCE /* tm_gmtoff */
 
@@ -90,7 +91,7 @@ static json_t *template_context(const struct sv_params *p)
     return ctx;
 }
 
-int sv_render_chat(struct sv_serve *s, const struct sv_params *p, struct sv_buf *text,
+int sv_render_chat(const struct sv_serve *s, const struct sv_params *p, struct sv_buf *text,
                    struct sv_api_err *e)
 {
     const struct sv_chat_template *t = s->chat ? s->chat : s->model->chat;
@@ -116,18 +117,32 @@ int sv_render_chat(struct sv_serve *s, const struct sv_params *p, struct sv_buf 
 
 /* ---------------------------------------------------------------- text and ids */
 
-int sv_encode(struct sv_serve *s, const char *text, size_t n, bool add_special, struct sv_ids *ids,
-              struct sv_api_err *e)
+int sv_encode(const struct sv_serve *s, struct sv_enc_scratch *scratch, const char *text, size_t n, unsigned flags,
+              struct sv_ids *ids, struct sv_api_err *e)
 {
     struct sv_err err = {0};
-    int rc = sv_tokenizer_encode(s->model->tok, s->scratch, text, n,
-                                 SV_ENC_SPECIAL | (add_special ? SV_ENC_ADD_SPECIAL : 0), ids, &err);
+    int rc = sv_tokenizer_encode(s->model->tok, scratch, text, n, flags, ids, &err);
     if (rc == SV_ENOMEM)
         return sv_api_fail(e, 500, NULL, "out of memory");
     return rc ? sv_api_bad(e, "prompt", "%s", err.msg) : 0;
 }
 
-static int take_ids(struct sv_serve *s, const json_t *list, struct sv_prompt *out, const char *name,
+static int take_id(const struct sv_serve *s, const json_t *list, size_t i, const char *name, int32_t *id,
+                   struct sv_api_err *e)
+{
+    const json_t *v = json_array_get(list, i);
+    json_int_t x = json_integer_value(v);
+
+    if (!json_is_integer(v))
+        return sv_api_bad(e, name, "'%s[%zu]' must be an integer", name, i);
+    if (x < 0 || x >= s->model->info.vocab_size)
+        return sv_api_bad(e, name, "'%s[%zu]': token %lld is outside [0, %d)", name, i, (long long)x,
+                          s->model->info.vocab_size);
+    *id = (int32_t)x;
+    return 0;
+}
+
+static int take_ids(const struct sv_serve *s, const json_t *list, struct sv_prompt *out, const char *name,
                     struct sv_api_err *e)
 {
     size_t n = json_array_size(list);
@@ -137,23 +152,16 @@ static int take_ids(struct sv_serve *s, const json_t *list, struct sv_prompt *ou
     out->ids = sv_alloc((n ? n : 1) * sizeof *out->ids);
     if (!out->ids)
         return sv_api_fail(e, 500, NULL, "out of memory");
-    for (size_t i = 0; i < n; i++) {
-        const json_t *v = json_array_get(list, i);
-        json_int_t id = json_integer_value(v);
-        if (!json_is_integer(v))
-            return sv_api_bad(e, name, "'%s[%zu]' must be an integer", name, i);
-        if (id < 0 || id >= s->model->info.vocab_size)
-            return sv_api_bad(e, name, "'%s[%zu]': token %lld is outside [0, %d)", name, i,
-                              (long long)id, s->model->info.vocab_size);
-        out->ids[i] = (int32_t)id;
-    }
+    for (size_t i = 0; i < n; i++)
+        if (take_id(s, list, i, name, &out->ids[i], e))
+            return -1;
     out->n_ids = (int32_t)n;
     return 0;
 }
 
 /* Tokenizing a text that no context could hold would keep everybody waiting for nothing. The factor leaves room for
  * what a normalizer takes away. */
-static int check_bytes(const struct sv_serve *s, size_t n, const char *name, struct sv_api_err *e)
+int sv_check_text(const struct sv_serve *s, size_t n, const char *name, struct sv_api_err *e)
 {
     if (n / 4 / s->model->max_token_bytes <= (size_t)s->model->info.context)
         return 0;
@@ -163,35 +171,83 @@ static int check_bytes(const struct sv_serve *s, size_t n, const char *name, str
     return -1;
 }
 
-static int take_text(struct sv_serve *s, const char *text, size_t n, bool add_special,
-                     struct sv_prompt *out, const char *name, struct sv_api_err *e)
-{
-    struct sv_ids ids = {0};
+/* Where ids go, and how texts become some. */
+struct taker {
+    const struct sv_serve *s;
+    struct sv_enc_scratch *scratch;
+    bool add_special, mixed; /* mixed: a list may have ids and texts */
+};
 
-    if (check_bytes(s, n, name, e))
+static int add_text(const struct taker *t, const char *text, size_t n, bool add_special, struct sv_ids *ids,
+                    const char *name, struct sv_api_err *e)
+{
+    if (sv_check_text(t->s, n, name, e))
         return -1;
-    if (sv_encode(s, text, n, add_special, &ids, e)) {
-        sv_ids_fini(&ids);
+    return sv_encode(t->s, t->scratch, text, n, SV_ENC_SPECIAL | (add_special ? SV_ENC_ADD_SPECIAL : 0), ids, e);
+}
+
+/* The list's memory is sv_alloc's: it moves over. */
+static int take_list(struct sv_ids *ids, int rc, struct sv_prompt *out)
+{
+    if (rc) {
+        sv_ids_fini(ids);
         return -1;
     }
-    out->ids = ids.id; /* the list's memory is sv_alloc's: it moves over */
-    out->n_ids = (int32_t)ids.n;
+    out->ids = ids->id;
+    out->n_ids = (int32_t)ids->n;
     return 0;
 }
 
-static int take_one(struct sv_serve *s, const json_t *v, bool add_special, struct sv_prompt *out,
-                    const char *name, struct sv_api_err *e)
+static int take_text(const struct taker *t, const char *text, size_t n, struct sv_prompt *out, const char *name,
+                     struct sv_api_err *e)
+{
+    struct sv_ids ids = {0};
+
+    return take_list(&ids, add_text(t, text, n, t->add_special, &ids, name, e), out);
+}
+
+/* llama-server's: ids and texts in one prompt; what marks its beginning comes with a text that stands first. */
+static int take_mixed(const struct taker *t, const json_t *list, struct sv_prompt *out, const char *name,
+                      struct sv_api_err *e)
+{
+    struct sv_ids ids = {0};
+    int rc = 0;
+
+    for (size_t i = 0; i < json_array_size(list) && !rc; i++) {
+        const json_t *v = json_array_get(list, i);
+        int32_t id;
+        if (json_is_string(v)) {
+            rc = add_text(t, json_string_value(v), json_string_length(v), t->add_special && !i, &ids, name, e);
+            continue;
+        }
+        rc = take_id(t->s, list, i, name, &id, e);
+        if (!rc && sv_ids_append(&ids, &id, 1))
+            rc = sv_api_fail(e, 500, NULL, "out of memory");
+    }
+    return take_list(&ids, rc, out);
+}
+
+static bool has_text(const json_t *list)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_is_string(json_array_get(list, i)))
+            return true;
+    return false;
+}
+
+static int take_one(const struct taker *t, const json_t *v, struct sv_prompt *out, const char *name,
+                    struct sv_api_err *e)
 {
     if (json_is_string(v))
-        return take_text(s, json_string_value(v), json_string_length(v), add_special, out,
-                         name, e);
+        return take_text(t, json_string_value(v), json_string_length(v), out, name, e);
+    if (t->mixed && has_text(v))
+        return take_mixed(t, v, out, name, e);
     if (json_is_array(v))
-        return take_ids(s, v, out, name, e);
+        return take_ids(t->s, v, out, name, e);
     return sv_api_bad(e, name, "'%s' must be text, token ids, or a list of either", name);
 }
 
-static int check_length(const struct sv_serve *s, const struct sv_prompt *pr, const char *name,
-                        struct sv_api_err *e)
+int sv_check_prompt(const struct sv_serve *s, const struct sv_prompt *pr, const char *name, struct sv_api_err *e)
 {
     int32_t context = s->model->info.context;
 
@@ -205,59 +261,78 @@ static int check_length(const struct sv_serve *s, const struct sv_prompt *pr, co
     return -1;
 }
 
-static int take_all(struct sv_serve *s, struct sv_params *p, enum sv_dialect_kind kind,
-                    struct sv_prompt **prompts, int32_t *n, struct sv_api_err *e)
+static bool is_list(const json_t *prompt, bool mixed)
 {
-    const char *name = kind == SV_COMPLETIONS ? "prompt" : "text";
-    const json_t *first = json_array_get(p->prompt, 0);
-    bool list = json_is_array(p->prompt) && (json_is_string(first) || json_is_array(first));
-    size_t count = list ? json_array_size(p->prompt) : 1;
+    const json_t *first = json_array_get(prompt, 0);
 
+    for (size_t i = 0; mixed && i < json_array_size(prompt); i++)
+        if (json_is_integer(json_array_get(prompt, i)))
+            return false;
+    return json_is_string(first) || json_is_array(first);
+}
+
+static int check_logprob_start(const struct sv_params *p, const struct sv_prompt *pr, struct sv_api_err *e)
+{
+    if (!p->logprobs || p->logprob_start < pr->n_ids)
+        return 0;
+    return sv_api_bad(e, "logprob_start_len", "'logprob_start_len' is %d, and the prompt has %d tokens", p->logprob_start,
+                      pr->n_ids);
+}
+
+static int take_all(const struct taker *t, struct sv_params *p, const char *name, struct sv_prompt *prompts, int32_t n,
+                    struct sv_api_err *e)
+{
+    for (int32_t i = 0; i < n; i++) {
+        const json_t *v = p->batched ? json_array_get(p->prompt, (size_t)i) : p->prompt;
+        char one[32];
+        snprintf(one, sizeof one, p->batched ? "%s[%d]" : "%s", name, i);
+        if (take_one(t, v, &prompts[i], one, e) || sv_check_prompt(t->s, &prompts[i], one, e)) {
+            if (*e->param)
+                snprintf(e->param, sizeof e->param, "%s", name); /* the message says which of them */
+            return -1;
+        }
+        if (check_logprob_start(p, &prompts[i], e))
+            return -1;
+    }
+    return 0;
+}
+
+static int take_chat(const struct taker *t, struct sv_params *p, struct sv_prompt *prompt, struct sv_api_err *e)
+{
+    struct sv_buf text;
+
+    sv_buf_init(&text);
+    int rc = sv_render_chat(t->s, p, &text, e);
+    if (!rc)
+        rc = take_text(t, text.data ? text.data : "", text.len, prompt, "messages", e);
+    if (!rc)
+        rc = sv_check_prompt(t->s, prompt, "messages", e);
+    sv_buf_fini(&text);
+    return rc;
+}
+
+int sv_prompts_make(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,
+                    enum sv_dialect_kind kind, struct sv_prompt **prompts, int32_t *n, struct sv_api_err *e)
+{
+    const char *name = kind == SV_GENERATE ? "text" : "prompt";
+    struct taker t = {s, scratch, kind == SV_CHAT ? p->add_special > 0 : p->add_special != 0, kind == SV_LLAMA};
+
+    p->batched = kind != SV_CHAT && kind != SV_INFILL && is_list(p->prompt, t.mixed);
+    size_t count = p->batched ? json_array_size(p->prompt) : 1;
     if (count > MAX_PROMPTS)
         return sv_api_bad(e, name, "'%s' has more than %d prompts", name, MAX_PROMPTS);
     *prompts = sv_calloc(count, sizeof **prompts);
     if (!*prompts)
         return sv_api_fail(e, 500, NULL, "out of memory");
     *n = (int32_t)count;
-    p->batched = list;
-    for (size_t i = 0; i < count; i++) {
-        const json_t *v = list ? json_array_get(p->prompt, i) : p->prompt;
-        char one[32];
-        snprintf(one, sizeof one, list ? "%s[%zu]" : "%s", name, i);
-        if (take_one(s, v, p->add_special != 0, &(*prompts)[i], one, e) ||
-            check_length(s, &(*prompts)[i], one, e)) {
-            if (*e->param)
-                snprintf(e->param, sizeof e->param, "%s", name); /* the message says which of them */
-            return -1;
-        }
+    switch (kind) {
+    case SV_CHAT:
+        return take_chat(&t, p, *prompts, e);
+    case SV_INFILL:
+        return sv_infill_prompt(s, scratch, p, *prompts, e);
+    default:
+        return take_all(&t, p, name, *prompts, *n, e);
     }
-    return 0;
-}
-
-static int take_chat(struct sv_serve *s, struct sv_params *p, struct sv_prompt **prompts, int32_t *n,
-                     struct sv_api_err *e)
-{
-    struct sv_buf text;
-
-    *prompts = sv_calloc(1, sizeof **prompts);
-    if (!*prompts)
-        return sv_api_fail(e, 500, NULL, "out of memory");
-    *n = 1;
-    sv_buf_init(&text);
-    int rc = sv_render_chat(s, p, &text, e);
-    if (!rc)
-        rc = take_text(s, text.data ? text.data : "", text.len, p->add_special > 0, *prompts,
-                       "messages", e);
-    if (!rc)
-        rc = check_length(s, *prompts, "messages", e);
-    sv_buf_fini(&text);
-    return rc;
-}
-
-int sv_prompts_make(struct sv_serve *s, struct sv_params *p, enum sv_dialect_kind kind,
-                    struct sv_prompt **prompts, int32_t *n, struct sv_api_err *e)
-{
-    return kind == SV_CHAT ? take_chat(s, p, prompts, n, e) : take_all(s, p, kind, prompts, n, e);
 }
 
 void sv_prompts_free(struct sv_prompt *prompts, int32_t n)

@@ -24,6 +24,9 @@ static const struct route routes[] = {
     {"POST", "/v1/chat/completions", LOADED, NULL, &sv_dialect_chat},
     {"POST", "/v1/completions", LOADED, NULL, &sv_dialect_completions},
     {"POST", "/generate", LOADED, NULL, &sv_dialect_generate},
+    {"POST", "/completion", LOADED, NULL, &sv_dialect_llama},
+    {"POST", "/completions", LOADED, NULL, &sv_dialect_llama}, /* llama-server's older name for the same */
+    {"POST", "/infill", LOADED, NULL, &sv_dialect_infill},
     {"GET", "/v1/models", 0, sv_get_models, NULL},
     {"GET", "/v1/models/", PREFIX, sv_get_models, NULL},
     {"POST", "/tokenize", LOADED, sv_post_tokenize, NULL},
@@ -155,7 +158,6 @@ void sv_route(void *server, struct sv_http_req *q)
     struct sv_serve *s = server;
     const char *method = sv_http_method(q), *path = sv_http_path(q);
     struct sv_api_err e = {0};
-    size_t n_body;
     char id[72];
 
     request_id(s, q, id);
@@ -169,8 +171,7 @@ void sv_route(void *server, struct sv_http_req *q)
     bool locked = s->keys && !(r && (r->flags & OPEN)) &&
                   !sv_keys_allow(s->keys, sv_http_header(q, "Authorization"),
                                  sv_http_header(q, "X-Api-Key"));
-    sv_http_body(q, &n_body);
-    n_body = sv_http_refused_bytes(q) > 0 ? (size_t)sv_http_refused_bytes(q) : n_body;
+    size_t n_body = sv_http_refused_bytes(q) > 0 ? (size_t)sv_http_refused_bytes(q) : sv_http_body_bytes(q);
     if (locked) {
         sv_http_add_header(q, "WWW-Authenticate", "Bearer");
         r = NULL;

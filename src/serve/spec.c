@@ -97,10 +97,14 @@ void sv_write_timings(struct sv_buf *b, const struct sv_call *c, const struct sv
     sv_buf_printf(b, ",\"timings\":{\"cache_n\":%d,\"prompt_n\":%lld,\"prompt_ms\":", g->n_cached,
                   (long long)n_prompt);
     sv_json_float(b, (double)g->prefill_us / 1e3);
+    sv_buf_printf(b, ",\"prompt_per_token_ms\":");
+    sv_json_float(b, n_prompt > 0 ? (double)g->prefill_us / 1e3 / (double)n_prompt : 0);
     sv_buf_printf(b, ",\"prompt_per_second\":");
     sv_json_float(b, rate(n_prompt, g->prefill_us));
     sv_buf_printf(b, ",\"predicted_n\":%lld,\"predicted_ms\":", (long long)n);
     sv_json_float(b, (double)g->decode_us / 1e3);
+    sv_buf_printf(b, ",\"predicted_per_token_ms\":");
+    sv_json_float(b, n > 1 ? (double)g->decode_us / 1e3 / (double)(n - 1) : 0);
     sv_buf_printf(b, ",\"predicted_per_second\":");
     sv_json_float(b, rate(n > 1 ? n - 1 : 0, g->decode_us));
     if (c->s->model->drafts)

@@ -1,29 +1,34 @@
 /*
  * tokenize.c - /tokenize, /detokenize and /tokenizer_info in vLLM's shape; how a body becomes an object.
  *
- * Called by route.c, and call.c for sv_body_object. Must not: run the engine.
+ * Called by route.c, and call.c for sv_body_object and sv_check_coding. Long bodies are read on prep.c's thread. Must not:
+ * run the engine.
  */
 #include "serve/impl.h"
 
 #include <string.h>
 #include <strings.h>
 
-json_t *sv_body_object(struct sv_http_req *q, struct sv_api_err *e)
+int sv_check_coding(const struct sv_http_req *q, struct sv_api_err *e)
+{
+    const char *coding = sv_http_header(q, "Content-Encoding");
+
+    if (!coding || strcasecmp(coding, "identity") == 0)
+        return 0;
+    return sv_api_fail(e, 415, NULL, "a body with Content-Encoding '%.40s' is not read; send it as it is", coding);
+}
+
+json_t *sv_body_object(const char *text, size_t n, struct sv_api_err *e)
 {
     struct sv_err err = {0};
-    size_t n;
-    const char *text = sv_http_body(q, &n), *coding = sv_http_header(q, "Content-Encoding");
-    bool coded = coding && strcasecmp(coding, "identity") != 0;
 
     if (n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* what some editors begin UTF-8 with */
         text += 3;
         n -= 3;
     }
-    json_t *root = n && !coded ? sv_json_parse(text, n, &err) : NULL;
+    json_t *root = n ? sv_json_parse(text, n, &err) : NULL;
 
-    if (coded)
-        sv_api_fail(e, 415, NULL, "a body with Content-Encoding '%.40s' is not read; send it as it is", coding);
-    else if (!n)
+    if (!n)
         sv_api_bad(e, NULL, "the body is empty; a JSON object is needed");
     else if (!root)
         sv_api_bad(e, NULL, "the body is not valid JSON: %s", err.msg);
@@ -35,13 +40,88 @@ json_t *sv_body_object(struct sv_http_req *q, struct sv_api_err *e)
     return NULL;
 }
 
-static void reply(struct sv_http_req *q, struct sv_buf *b, int rc, const struct sv_api_err *e)
+/* ---------------------------------------------------------------- questions that need no engine */
+
+typedef int answer_fn(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body, struct sv_buf *b,
+                      struct sv_api_err *e);
+
+/* A body that is read, and answered, here or on the other thread. */
+struct question {
+    struct sv_job job;
+    struct sv_serve *s;
+    struct sv_http_req *q; /* NULL once the client has left */
+    struct evbuffer *raw;
+    answer_fn *answer;
+    struct sv_buf b;
+    struct sv_api_err e;
+    int rc;
+};
+
+static void read_question(struct question *a, struct sv_enc_scratch *scratch, const char *text, size_t n)
 {
-    if (rc)
-        sv_api_reply(q, e);
-    else
-        sv_http_reply(q, b->failed ? 500 : 200, "application/json", b->data ? b->data : "", b->len);
-    sv_buf_fini(b);
+    json_t *body = sv_body_object(text, n, &a->e);
+
+    sv_buf_init(&a->b);
+    a->rc = body ? a->answer(a->s, scratch, body, &a->b, &a->e) : -1;
+    json_decref(body);
+}
+
+static void question_gone(void *user)
+{
+    struct question *a = user;
+    a->q = NULL;
+}
+
+static void run_question(void *user, struct sv_enc_scratch *scratch)
+{
+    struct question *a = user;
+    size_t n;
+    const char *text = sv_http_taken_text(a->raw, &n);
+
+    read_question(a, scratch, text, n);
+    sv_http_free_taken(a->raw);
+    a->raw = NULL;
+}
+
+static void answer_question(void *user)
+{
+    struct question *a = user;
+
+    if (a->q)
+        sv_http_on_gone(a->q, NULL, NULL);
+    if (a->q && a->rc)
+        sv_api_reply(a->q, &a->e);
+    else if (a->q)
+        sv_http_reply(a->q, a->b.failed ? 500 : 200, "application/json", a->b.data ? a->b.data : "", a->b.len);
+    sv_buf_fini(&a->b);
+    sv_http_free_taken(a->raw);
+    sv_free(a);
+}
+
+static void ask(struct sv_serve *s, struct sv_http_req *q, answer_fn *answer)
+{
+    struct question *a = sv_calloc(1, sizeof *a);
+    struct sv_api_err e;
+    size_t n;
+
+    if (!a) {
+        sv_api_fail(&e, 500, NULL, "out of memory");
+        sv_api_reply(q, &e);
+        return;
+    }
+    *a = (struct question){.job = {run_question, answer_question, a}, .s = s, .q = q, .answer = answer};
+    a->rc = sv_check_coding(q, &a->e);
+    if (!a->rc && sv_http_body_bytes(q) <= SV_INLINE_BYTES) {
+        const char *text = sv_http_body(q, &n);
+        read_question(a, s->scratch, text, n);
+    } else if (!a->rc) {
+        a->raw = sv_http_take_body(q);
+        sv_http_on_gone(q, question_gone, a);
+        if (a->raw && sv_prep_submit(s->prep, &a->job))
+            return;
+        a->rc = sv_api_fail(&a->e, 429, "queue_full", "too many long bodies wait to be read");
+    }
+    answer_question(a);
 }
 
 static int unknown(const json_t *body, const char *const *names, struct sv_api_err *e)
@@ -60,7 +140,7 @@ static int unknown(const json_t *body, const char *const *names, struct sv_api_e
 }
 
 /* What the chat endpoint would make of a body. */
-static int chat_text(struct sv_serve *s, json_t *body, bool *add_special, struct sv_buf *text, struct sv_api_err *e)
+static int chat_text(const struct sv_serve *s, json_t *body, bool *add_special, struct sv_buf *text, struct sv_api_err *e)
 {
     struct sv_params *p = sv_alloc(sizeof *p);
 
@@ -74,7 +154,8 @@ static int chat_text(struct sv_serve *s, json_t *body, bool *add_special, struct
     return rc;
 }
 
-static int chat_ids(struct sv_serve *s, json_t *body, struct sv_ids *ids, struct sv_api_err *e)
+static int chat_ids(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body, struct sv_ids *ids,
+                    struct sv_api_err *e)
 {
     struct sv_buf text;
     bool add_special = false;
@@ -85,99 +166,115 @@ static int chat_ids(struct sv_serve *s, json_t *body, struct sv_ids *ids, struct
     sv_buf_init(&text);
     int rc = chat_text(s, body, &add_special, &text, e);
     if (!rc)
-        rc = sv_encode(s, text.data ? text.data : "", text.len, add_special, ids, e);
+        rc = sv_encode(s, scratch, text.data ? text.data : "", text.len,
+                       SV_ENC_SPECIAL | (add_special ? SV_ENC_ADD_SPECIAL : 0), ids, e);
     sv_buf_fini(&text);
     return rc;
 }
 
-static int text_ids(struct sv_serve *s, const json_t *body, struct sv_ids *ids, struct sv_api_err *e)
+static int read_flag(const json_t *body, const char *name, bool *flag, struct sv_api_err *e)
 {
-    static const char *const names[] = {"model", "prompt", "add_special_tokens", "return_token_strs",
-                                        "content", "add_special", "with_pieces", NULL};
-    const json_t *pieces = json_object_get(body, "with_pieces");
-    const json_t *prompt = json_object_get(body, "prompt");
-    const json_t *add = json_object_get(body, "add_special_tokens");
+    const json_t *v = json_object_get(body, name);
 
-    if (unknown(body, names, e))
-        return -1;
-    prompt = prompt ? prompt : json_object_get(body, "content"); /* llama-server's names */
-    add = add ? add : json_object_get(body, "add_special");
-    if (!json_is_string(prompt))
-        return sv_api_bad(e, "prompt", "'prompt' must be a string (or 'messages' an array)");
-    if (pieces && !json_is_boolean(pieces) && !json_is_null(pieces))
-        return sv_api_bad(e, "with_pieces", "'with_pieces' must be a boolean");
-    if (add && !json_is_boolean(add) && !json_is_null(add))
-        return sv_api_bad(e, "add_special_tokens", "'add_special_tokens' must be a boolean");
-    return sv_encode(s, json_string_value(prompt), json_string_length(prompt), !json_is_false(add),
-                     ids, e);
+    if (v && !json_is_boolean(v) && !json_is_null(v))
+        return sv_api_bad(e, name, "'%s' must be a boolean", name);
+    *flag = json_is_boolean(v) ? json_is_true(v) : *flag;
+    return 0;
 }
 
-/* As llama-server has them: the id and what it stands for. */
+static int text_ids(const struct sv_serve *s, struct sv_enc_scratch *scratch, const json_t *body, struct sv_ids *ids,
+                    struct sv_api_err *e)
+{
+    static const char *const names[] = {"model", "prompt", "add_special_tokens", "return_token_strs", "content",
+                                        "add_special", "parse_special", "with_pieces", NULL};
+    const json_t *prompt = json_object_get(body, "prompt"), *content = json_object_get(body, "content");
+    bool add = !content, special = true, pieces = false; /* vLLM adds what begins a text, llama-server does not */
+
+    if (unknown(body, names, e) || read_flag(body, "with_pieces", &pieces, e) || read_flag(body, "add_special", &add, e) ||
+        read_flag(body, "add_special_tokens", &add, e) || read_flag(body, "parse_special", &special, e))
+        return -1;
+    prompt = prompt ? prompt : content; /* llama-server's name */
+    if (!json_is_string(prompt))
+        return sv_api_bad(e, "prompt", "'prompt' must be a string (or 'messages' an array)");
+    return sv_encode(s, scratch, json_string_value(prompt), json_string_length(prompt),
+                     (special ? SV_ENC_SPECIAL : 0) | (add ? SV_ENC_ADD_SPECIAL : 0), ids, e);
+}
+
+/* As llama-server has them: the id and what it stands for, as text or, where it is none by itself, as bytes. */
 static void write_pieces(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_ids *ids)
 {
     sv_buf_lit(b, "[");
     for (size_t i = 0; i < ids->n; i++) {
+        size_t n;
+        const char *bytes = sv_tokenizer_bytes(tok, ids->id[i], &n);
         sv_buf_printf(b, "%s{\"id\":%d,\"piece\":", i ? "," : "", ids->id[i]);
-        sv_json_token(b, tok, ids->id[i]);
+        if (sv_utf8_valid(bytes, n) == n) {
+            sv_json_token(b, tok, ids->id[i]);
+        } else {
+            for (size_t k = 0; k < n; k++)
+                sv_buf_printf(b, "%s%d", k ? "," : "[", (unsigned char)bytes[k]);
+            sv_buf_lit(b, "]");
+        }
         sv_buf_lit(b, "}");
     }
     sv_buf_lit(b, "]");
 }
 
+static int tokenize(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body, struct sv_buf *b,
+                    struct sv_api_err *e)
+{
+    bool strings = json_is_true(json_object_get(body, "return_token_strs"));
+    struct sv_ids ids = {0};
+    int rc = json_object_get(body, "messages") ? chat_ids(s, scratch, body, &ids, e) : text_ids(s, scratch, body, &ids, e);
+
+    if (!rc) {
+        sv_buf_printf(b, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":", ids.n, s->model->info.context);
+        if (json_is_true(json_object_get(body, "with_pieces")))
+            write_pieces(b, s->model->tok, &ids);
+        else
+            sv_json_ids(b, ids.id, (int32_t)ids.n);
+        sv_buf_printf(b, ",\"token_strs\":");
+        if (!strings)
+            sv_buf_printf(b, "null");
+        for (size_t i = 0; strings && i < ids.n; i++) {
+            sv_buf_printf(b, i ? "," : "[");
+            sv_json_token(b, s->model->tok, ids.id[i]);
+        }
+        sv_buf_printf(b, strings ? (ids.n ? "]}\n" : "[]}\n") : "}\n");
+    }
+    sv_ids_fini(&ids);
+    return rc;
+}
+
 void sv_post_tokenize(struct sv_serve *s, struct sv_http_req *q)
 {
-    struct sv_api_err e = {0};
-    struct sv_ids ids = {0};
-    struct sv_buf b;
-    json_t *body = sv_body_object(q, &e);
-    bool strings = json_is_true(json_object_get(body, "return_token_strs"));
+    ask(s, q, tokenize);
+}
 
-    sv_buf_init(&b);
-    int rc = !body ? -1
-             : json_object_get(body, "messages") ? chat_ids(s, body, &ids, &e)
-                                                 : text_ids(s, body, &ids, &e);
+static int apply_template(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body, struct sv_buf *b,
+                          struct sv_api_err *e)
+{
+    bool add_special = false;
+    struct sv_buf text;
+
+    (void)scratch;
+    sv_buf_init(&text);
+    int rc = chat_text(s, body, &add_special, &text, e);
     if (!rc) {
-        sv_buf_printf(&b, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":", ids.n,
-                      s->model->info.context);
-        if (json_is_true(json_object_get(body, "with_pieces")))
-            write_pieces(&b, s->model->tok, &ids);
-        else
-            sv_json_ids(&b, ids.id, (int32_t)ids.n);
-        sv_buf_printf(&b, ",\"token_strs\":");
-        if (!strings)
-            sv_buf_printf(&b, "null");
-        for (size_t i = 0; strings && i < ids.n; i++) {
-            sv_buf_printf(&b, i ? "," : "[");
-            sv_json_token(&b, s->model->tok, ids.id[i]);
-        }
-        sv_buf_printf(&b, strings ? (ids.n ? "]}\n" : "[]}\n") : "}\n");
+        sv_buf_lit(b, "{\"prompt\":");
+        sv_json_quote(b, text.data ? text.data : "", text.len);
+        sv_buf_lit(b, "}\n");
     }
-    reply(q, &b, rc, &e);
-    sv_ids_fini(&ids);
-    json_decref(body);
+    sv_buf_fini(&text);
+    return rc;
 }
 
 void sv_post_apply_template(struct sv_serve *s, struct sv_http_req *q)
 {
-    struct sv_api_err e = {0};
-    struct sv_buf b, text;
-    json_t *body = sv_body_object(q, &e);
-    bool add_special = false;
-
-    sv_buf_init(&b);
-    sv_buf_init(&text);
-    int rc = body ? chat_text(s, body, &add_special, &text, &e) : -1;
-    if (!rc) {
-        sv_buf_lit(&b, "{\"prompt\":");
-        sv_json_quote(&b, text.data ? text.data : "", text.len);
-        sv_buf_lit(&b, "}\n");
-    }
-    reply(q, &b, rc, &e);
-    sv_buf_fini(&text);
-    json_decref(body);
+    ask(s, q, apply_template);
 }
 
-static int decode(struct sv_serve *s, const json_t *body, struct sv_buf *text, struct sv_api_err *e)
+static int decode(const struct sv_serve *s, const json_t *body, struct sv_buf *text, struct sv_api_err *e)
 {
     static const char *const names[] = {"model", "tokens", NULL};
     const json_t *tokens = json_object_get(body, "tokens");
@@ -205,25 +302,28 @@ static int decode(struct sv_serve *s, const json_t *body, struct sv_buf *text, s
     return 0;
 }
 
+static int detokenize(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body, struct sv_buf *b,
+                      struct sv_api_err *e)
+{
+    struct sv_buf text;
+
+    (void)scratch;
+    sv_buf_init(&text);
+    int rc = decode(s, body, &text, e);
+    if (!rc) {
+        sv_buf_lit(b, "{\"prompt\":");
+        sv_json_quote(b, text.data ? text.data : "", text.len);
+        sv_buf_lit(b, ",\"content\":"); /* llama-server's name */
+        sv_json_quote(b, text.data ? text.data : "", text.len);
+        sv_buf_lit(b, "}\n");
+    }
+    sv_buf_fini(&text);
+    return rc;
+}
+
 void sv_post_detokenize(struct sv_serve *s, struct sv_http_req *q)
 {
-    struct sv_api_err e = {0};
-    struct sv_buf b, text;
-    json_t *body = sv_body_object(q, &e);
-
-    sv_buf_init(&b);
-    sv_buf_init(&text);
-    int rc = body ? decode(s, body, &text, &e) : -1;
-    if (!rc) {
-        sv_buf_lit(&b, "{\"prompt\":");
-        sv_json_quote(&b, text.data ? text.data : "", text.len);
-        sv_buf_lit(&b, ",\"content\":"); /* llama-server's name */
-        sv_json_quote(&b, text.data ? text.data : "", text.len);
-        sv_buf_lit(&b, "}\n");
-    }
-    reply(q, &b, rc, &e);
-    sv_buf_fini(&text);
-    json_decref(body);
+    ask(s, q, detokenize);
 }
 
 void sv_get_tokenizer_info(struct sv_serve *s, struct sv_http_req *q)
@@ -247,5 +347,6 @@ void sv_get_tokenizer_info(struct sv_serve *s, struct sv_http_req *q)
     sv_buf_printf(&b, ",\"eos_token_ids\":");
     sv_json_ids(&b, info->eos_ids, info->n_eos);
     sv_buf_printf(&b, ",\"chat_template\":%s}\n", s->model->chat || s->chat ? "true" : "false");
-    reply(q, &b, 0, NULL);
+    sv_http_reply(q, b.failed ? 500 : 200, "application/json", b.data ? b.data : "", b.len);
+    sv_buf_fini(&b);
 }

@@ -189,6 +189,38 @@ int sv_read_array(struct sv_params *p, const struct sv_field *f, json_t *v, stru
     return 0;
 }
 
+int sv_read_text(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
+{
+    if (!json_is_string(v))
+        return sv_wrong_type(e, f->name, "a string", v);
+    *(json_t **)member(p, f->at) = v;
+    return 0;
+}
+
+/* NULL, and the error, if the list's values differ. */
+static json_t *same(const struct sv_field *f, json_t *v, struct sv_api_err *e)
+{
+    for (size_t i = 1; i < json_array_size(v); i++)
+        if (!json_equal(json_array_get(v, 0), json_array_get(v, i))) {
+            sv_api_bad(e, f->name, "'%s': one value for all prompts is needed, and '%s[%zu]' differs", f->name, f->name, i);
+            e->code = "unsupported_parameter";
+            return NULL;
+        }
+    return json_array_size(v) ? json_array_get(v, 0) : v;
+}
+
+int sv_read_each_bool(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
+{
+    v = same(f, v, e);
+    return v ? sv_read_bool(p, f, v, e) : -1;
+}
+
+int sv_read_each_i32(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
+{
+    v = same(f, v, e);
+    return v ? sv_read_i32(p, f, v, e) : -1;
+}
+
 /* Accepted because clients send it always, and of no effect here (docs/serving.md lists them). */
 int sv_read_nothing(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
 {
@@ -253,16 +285,43 @@ int sv_read_stop_ids(struct sv_params *p, const struct sv_field *f, json_t *v, s
     return 0;
 }
 
+static int add_bias(struct sv_params *p, const char *name, int64_t id, double x, struct sv_api_err *e)
+{
+    if (!(x >= -100 && x <= 100))
+        return sv_api_bad(e, name, "'%s': %g for token %lld is not in [-100, 100]", name, x, (long long)id);
+    p->bias_ids[p->r.n_bias] = (int32_t)id;
+    p->bias[p->r.n_bias++] = (float)x;
+    return 0;
+}
+
+/* llama-server's form: [[id, bias], ...], where false means never. */
+static int read_bias_list(struct sv_params *p, const char *name, const json_t *v, struct sv_api_err *e)
+{
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *pair = json_array_get(v, i), *value = json_array_get(pair, 1);
+        int64_t id;
+        if (json_array_size(pair) != 2 || !is_integer(json_array_get(pair, 0), &id) || id < 0 || id > INT32_MAX)
+            return sv_api_bad(e, name, "'%s[%zu]' must be [token id, bias]", name, i);
+        if (!json_is_number(value) && !json_is_false(value))
+            return sv_api_bad(e, name, "'%s[%zu][1]' must be a number or false", name, i);
+        if (add_bias(p, name, id, json_is_false(value) ? -100 : json_number_value(value), e))
+            return -1;
+    }
+    return 0;
+}
+
 /* {"id": bias}; ids are texts in JSON. */
 int sv_read_bias(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
 {
     const char *key;
     json_t *value;
 
+    if (json_object_size(v) > SV_API_BIAS || json_array_size(v) > SV_API_BIAS)
+        return sv_api_bad(e, f->name, "'%s' has more than %d entries", f->name, SV_API_BIAS);
+    if (json_is_array(v))
+        return read_bias_list(p, f->name, v, e);
     if (!json_is_object(v))
         return sv_wrong_type(e, f->name, "an object", v);
-    if (json_object_size(v) > SV_API_BIAS)
-        return sv_api_bad(e, f->name, "'%s' has more than %d entries", f->name, SV_API_BIAS);
     json_object_foreach (v, key, value) {
         int64_t id = 0;
         size_t n = strlen(key);
@@ -272,12 +331,32 @@ int sv_read_bias(struct sv_params *p, const struct sv_field *f, json_t *v, struc
             return sv_api_bad(e, f->name, "'%s': '%.40s' is no token id", f->name, key);
         if (!json_is_number(value))
             return sv_wrong_type(e, f->name, "an object of numbers", value);
-        double x = json_number_value(value);
-        if (!(x >= -100 && x <= 100))
-            return sv_api_bad(e, f->name, "'%s': %g for token %lld is not in [-100, 100]", f->name, x,
-                              (long long)id);
-        p->bias_ids[p->r.n_bias] = (int32_t)id;
-        p->bias[p->r.n_bias++] = (float)x;
+        if (add_bias(p, f->name, id, json_number_value(value), e))
+            return -1;
+    }
+    return 0;
+}
+
+int sv_read_samplers(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
+{
+    static const struct {
+        const char *name;
+        uint32_t bit;
+    } known[] = {{"temperature", SV_SAMPLER_TEMPERATURE}, {"top_k", SV_SAMPLER_TOP_K}, {"top_p", SV_SAMPLER_TOP_P},
+                 {"min_p", SV_SAMPLER_MIN_P}, {"penalties", SV_SAMPLER_PENALTIES}, {"dry", SV_SAMPLER_OFF},
+                 {"typ_p", SV_SAMPLER_OFF}, {"typical_p", SV_SAMPLER_OFF}, {"xtc", SV_SAMPLER_OFF},
+                 {"top_n_sigma", SV_SAMPLER_OFF}, {"infill", SV_SAMPLER_OFF}};
+
+    if (!json_is_array(v))
+        return sv_wrong_type(e, f->name, "an array of names", v);
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const char *name = json_string_value(json_array_get(v, i));
+        uint32_t bit = 0;
+        for (size_t k = 0; name && k < sizeof known / sizeof known[0]; k++)
+            bit |= strcmp(name, known[k].name) == 0 ? known[k].bit : 0;
+        if (!bit)
+            return sv_api_bad(e, f->name, "'%s[%zu]' is no sampler's name", f->name, i);
+        p->samplers |= bit;
     }
     return 0;
 }

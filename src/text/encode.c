@@ -60,7 +60,7 @@ static int no_memory(struct sv_err *err)
     return sv_fail(err, SV_ENOMEM, -1, "out of memory while encoding");
 }
 
-static int push(struct sv_ids *out, const int32_t *id, size_t n)
+int sv_ids_append(struct sv_ids *out, const int32_t *id, size_t n)
 {
     if (sv_ids_reserve(out, n) < 0)
         return SV_ENOMEM;
@@ -88,7 +88,7 @@ static int encode_piece(const struct sv_tokenizer *tok, struct sv_enc_scratch *s
         return no_memory(err);
     for (size_t i = 0; i < s->cut[1].n; i++) {
         struct sv_cut c = s->cut[1].cut[i];
-        int rc = c.token >= 0 ? push(out, &tok->added[c.token].id, 1)
+        int rc = c.token >= 0 ? sv_ids_append(out, &tok->added[c.token].id, 1)
                               : sv_split_run(tok, s, 0, text + c.at, c.end - c.at, out, err);
         if (rc < 0)
             return rc == SV_ENOMEM ? no_memory(err) : rc;
@@ -111,18 +111,18 @@ static int encode_text(const struct sv_tokenizer *tok, struct sv_enc_scratch *s,
         text = s->repaired.data;
         n = s->repaired.len;
     }
-    if (around && push(out, tok->before, (size_t)tok->n_before) < 0)
+    if (around && sv_ids_append(out, tok->before, (size_t)tok->n_before) < 0)
         return no_memory(err);
     if (sv_added_cut(tok, s, 0, &tok->raw, text, n, special) < 0)
         return no_memory(err);
     for (size_t i = 0; i < s->cut[0].n; i++) {
         struct sv_cut c = s->cut[0].cut[i];
-        int rc = c.token >= 0 ? push(out, &tok->added[c.token].id, 1)
+        int rc = c.token >= 0 ? sv_ids_append(out, &tok->added[c.token].id, 1)
                               : encode_piece(tok, s, text + c.at, c.end - c.at, special, out, err);
         if (rc < 0)
             return rc == SV_ENOMEM ? no_memory(err) : rc;
     }
-    if (around && push(out, tok->after, (size_t)tok->n_after) < 0)
+    if (around && sv_ids_append(out, tok->after, (size_t)tok->n_after) < 0)
         return no_memory(err);
     return SV_OK;
 }

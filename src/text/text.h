@@ -30,6 +30,7 @@ struct sv_ids {
     size_t n, cap;
 };
 void sv_ids_fini(struct sv_ids *ids);
+int sv_ids_append(struct sv_ids *ids, const int32_t *id, size_t n);
 
 enum {
     SV_ENC_SPECIAL = 1,     /* special tokens written in the text become their ids */

@@ -40,11 +40,17 @@ void hub_open(struct hub *r, bool no_wait)
     struct sv_err err = {0};
 
     answer_init(&r->a);
-    r->o.engine.target_dir = sv_test_path("models/demo/target");
+    if (!r->o.engine.target_dir)
+        r->o.engine.target_dir = sv_test_path("models/demo/target");
     if (!r->o.engine.max_sequences)
-        r->o.engine.max_sequences = 4096;
-    r->o.open_engine = sv_serve_open_fake_engine;
-    r->o.open_arg = &r->fake;
+        r->o.engine.max_sequences = r->real ? 4 : 4096;
+    if (r->real) {
+        r->o.engine.draft_dir = sv_test_path("models/demo/draft");
+        r->o.engine.width = 8;
+    } else {
+        r->o.open_engine = sv_serve_open_fake_engine;
+        r->o.open_arg = &r->fake;
+    }
     r->o.model_name = "fake";
     r->o.quiet = true;
     if (!r->o.stream_gap_us)
@@ -78,6 +84,7 @@ void hub_close(struct hub *r)
     sv_thread_join(r->thread);
     sv_serve_close(r->s);
     answer_fini(&r->a);
+    json_decref(r->answers);
 }
 
 int hub_connect(const struct hub *r)
@@ -267,6 +274,61 @@ double hub_metric(const struct hub *r, const char *name)
         line = line ? line + 1 : NULL;
     }
     answer_fini(&a);
+    return v;
+}
+
+static json_t *parse(const char *text, size_t n)
+{
+    struct sv_err err = {0};
+    json_t *v = sv_json_parse(text, n, &err);
+
+    if (!v)
+        fail_msg("%s: %.300s", err.msg, text);
+    return v;
+}
+
+static json_t *keep(struct hub *r, json_t *v)
+{
+    r->answers = r->answers ? r->answers : json_array();
+    json_array_append_new(r->answers, v);
+    return v;
+}
+
+json_t *hub_json(struct hub *r, const char *path, const char *body, int status)
+{
+    struct answer a;
+
+    answer_init(&a);
+    hub_ask(r, path, body, &a);
+    if (a.status != status)
+        fail_msg("%s %.200s gave %d: %.300s", path, body ? body : "", a.status, a.body.data);
+    json_t *v = parse(a.body.data, a.body.len);
+    answer_fini(&a);
+    return keep(r, v);
+}
+
+json_t *hub_events(struct hub *r, const char *path, const char *body)
+{
+    json_t *list = json_array();
+    struct answer a;
+
+    answer_init(&a);
+    hub_ask(r, path, body, &a);
+    if (a.status != 200 || !a.chunked || a.closed)
+        fail_msg("%s %.200s gave %d: %.300s", path, body, a.status, a.body.data);
+    for (const char *at = a.body.data; (at = strstr(at, "data: {")); at++)
+        json_array_append_new(list, parse(at + 6, strcspn(at + 6, "\n")));
+    answer_fini(&a);
+    return keep(r, list);
+}
+
+json_t *hub_at(json_t *v, const char *where)
+{
+    while (v && *where) {
+        size_t n = strcspn(where, ".");
+        v = json_is_array(v) ? json_array_get(v, strtoul(where, NULL, 10)) : json_object_getn(v, where, n);
+        where += n + (where[n] == '.');
+    }
     return v;
 }
 

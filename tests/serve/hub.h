@@ -1,5 +1,5 @@
 /*
- * hub.h - a server with the instant engine on a thread of this process, and a client that sends raw bytes.
+ * hub.h - a server with the instant engine (or the demo pair) on a thread of this process, and a client that sends raw bytes.
  *
  * Called by tests/serve/test_*.c. Must not: retry; what a test sends is what the server sees.
  */
@@ -18,7 +18,9 @@ struct hub {
     struct sv_thread *thread;
     struct sv_serve_fake fake;
     struct sv_serve_options o;
+    bool real;       /* the demo pair instead, on the CPU, drafting always */
     int port, rc;
+    json_t *answers; /* all that hub_json and hub_events gave */
     struct answer a; /* for whoever needs one only; from open to close */
 };
 /* Fill r->o and r->fake first (zeros are fine). Waits until the model is there unless no_wait. */
@@ -42,6 +44,12 @@ void hub_ask(const struct hub *r, const char *path, const char *body, struct ans
 void hub_nap_ms(int ms);
 /* How often a text has another in it. */
 size_t hub_count(const char *text, const char *what);
+/* Asks, and fails unless the status is this one; the answer's JSON, borrowed until close. */
+json_t *hub_json(struct hub *r, const char *path, const char *body, int status);
+/* The events of a stream, without [DONE]: an array, borrowed too. */
+json_t *hub_events(struct hub *r, const char *path, const char *body);
+/* What lies at "a.b.0.c", or NULL. */
+json_t *hub_at(json_t *v, const char *where);
 /* Value of a metric. */
 double hub_metric(const struct hub *r, const char *name);
 

@@ -1,0 +1,206 @@
+/*
+ * llama.c - answers of /completion and /infill in llama-server's own shape, whole and streamed.
+ *
+ * Called by call.c through sv_dialect_llama and sv_dialect_infill. A stream is an event for each piece of text and one
+ * with all that is known of the whole; there is no [DONE]. Must not: change text.
+ */
+#include "serve/impl.h"
+
+#include <string.h>
+
+static void keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
+{
+    if (c->p.logprobs && !c->p.discard)
+        sv_logprobs_chat(&g->lp[0], c->s->model->tok, o, c->p.n_top, true);
+}
+
+/* ,"completion_probabilities":[...] of the tokens since the last time. */
+static void write_probabilities(struct sv_buf *b, struct sv_gen *g)
+{
+    if (!g->lp[0].len)
+        return;
+    sv_buf_lit(b, ",\"completion_probabilities\":[");
+    sv_buf_append(b, g->lp[0].data, g->lp[0].len);
+    sv_buf_lit(b, "]");
+    sv_buf_clear(&g->lp[0]);
+}
+
+/* ---------------------------------------------------------------- what is known at the end */
+
+static const char *stop_type(const struct sv_call *c, const struct sv_gen *g)
+{
+    if (g->finish == SV_FINISH_LENGTH || c->p.discard)
+        return "limit";
+    return g->stop_index >= 0 ? "word" : "eos";
+}
+
+static void write_number(struct sv_buf *b, const char *name, double v)
+{
+    sv_buf_printf(b, ",\"%s\":", name);
+    sv_json_float(b, v);
+}
+
+/* What the sequence ran with. */
+static void write_settings(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
+{
+    const struct sv_request *r = &g->r;
+    int32_t most = c->p.discard ? 0 : r->max_tokens && r->max_tokens < INT32_MAX ? r->max_tokens : -1;
+
+    sv_buf_printf(b, ",\"generation_settings\":{\"n_predict\":%d,\"max_tokens\":%d,\"n_ctx\":%d,\"seed\":%llu", most, most,
+                  c->s->model->info.context, (unsigned long long)r->seed);
+    write_number(b, "temperature", r->temperature);
+    sv_buf_printf(b, ",\"top_k\":%lld", (long long)r->top_k);
+    write_number(b, "top_p", r->top_p);
+    write_number(b, "min_p", r->min_p);
+    write_number(b, "presence_penalty", r->presence_penalty);
+    write_number(b, "frequency_penalty", r->frequency_penalty);
+    write_number(b, "repetition_penalty", r->repetition_penalty > 0 ? r->repetition_penalty : 1);
+    sv_buf_lit(b, ",\"stop\":[");
+    for (int32_t i = 0; i < r->n_stop; i++) {
+        if (i)
+            sv_buf_lit(b, ",");
+        sv_json_quote(b, c->p.stop[i], strlen(c->p.stop[i]));
+    }
+    sv_buf_printf(b, "],\"ignore_eos\":%s,\"stream\":%s,\"n_probs\":%d,\"speculative\":%s}", r->ignore_eos ? "true" : "false",
+                  c->p.stream ? "true" : "false", c->p.n_top, c->s->model->drafts ? "true" : "false");
+}
+
+static void write_prompt(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
+{
+    const struct sv_prompt *p = &c->prompts[g->prompt];
+    struct sv_buf text;
+
+    sv_buf_init(&text);
+    sv_tokenizer_decode(c->s->model->tok, p->ids, (size_t)p->n_ids, false, &text);
+    b->failed |= text.failed;
+    sv_buf_lit(b, ",\"prompt\":");
+    sv_json_quote(b, text.data ? text.data : "", text.len);
+    sv_buf_fini(&text);
+}
+
+static void write_all(struct sv_buf *b, struct sv_call *c, struct sv_gen *g)
+{
+    int32_t n_prompt = c->prompts[g->prompt].n_ids, n = (int32_t)sv_n_shown_tokens(g);
+    bool whole = !c->p.stream && !c->p.discard;
+    const char *word = g->finish == SV_FINISH_STOP && g->stop_index >= 0 ? c->p.stop[g->stop_index] : "";
+
+    sv_buf_printf(b, "{\"index\":%d,\"content\":", g->index);
+    sv_json_quote(b, g->text.data ? g->text.data : "", whole ? g->text.len : 0);
+    sv_buf_lit(b, ",\"tokens\":");
+    sv_json_ids(b, (const int32_t *)(const void *)g->ids.data, whole && c->p.return_ids ? n : 0);
+    sv_buf_lit(b, ",\"id_slot\":-1,\"stop\":true,");
+    sv_json_string(b, "model", sv_call_model(c));
+    sv_buf_printf(b, ",\"tokens_predicted\":%d,\"tokens_evaluated\":%d", n, n_prompt);
+    write_settings(b, c, g);
+    write_prompt(b, c, g);
+    sv_buf_printf(b, ",\"has_new_line\":%s,\"truncated\":%s,\"stop_type\":\"%s\",", g->newline && !c->p.discard ? "true" : "false",
+                  g->finish == SV_FINISH_LENGTH && n_prompt + n >= c->s->model->info.context ? "true" : "false",
+                  stop_type(c, g));
+    sv_json_string(b, "stopping_word", word);
+    sv_buf_printf(b, ",\"tokens_cached\":%d", n_prompt + n - (n > 0)); /* the last one was never read back */
+    sv_write_timings(b, c, g);
+    if (!c->p.stream)
+        write_probabilities(b, g);
+    sv_buf_lit(b, "}");
+}
+
+/* ---------------------------------------------------------------- response_fields */
+
+static int add_text(const char *text, size_t n, void *b)
+{
+    sv_buf_append(b, text, n);
+    return 0;
+}
+
+/* Of an object what is asked for; "a/b" is b of a, under that whole name. */
+static void write_chosen(struct sv_buf *b, const struct sv_buf *all, const json_t *names)
+{
+    struct sv_err err;
+    json_t *root = sv_json_parse(all->data, all->len, &err), *out = json_object();
+
+    for (size_t i = 0; i < json_array_size(names); i++) {
+        const char *name = json_string_value(json_array_get(names, i)), *at = name;
+        json_t *v = root;
+        while (v && at) {
+            size_t n = strcspn(at, "/");
+            v = json_object_getn(v, at, n);
+            at = at[n] ? at + n + 1 : NULL;
+        }
+        if (v && name)
+            json_object_set(out, name, v);
+    }
+    b->failed |= !root || json_dump_callback(out, add_text, b, JSON_COMPACT | JSON_REAL_PRECISION(9)) < 0;
+    json_decref(out);
+    json_decref(root);
+}
+
+static void write_final(struct sv_buf *b, struct sv_call *c, struct sv_gen *g)
+{
+    struct sv_buf all;
+
+    if (!json_array_size(c->p.response_fields)) {
+        write_all(b, c, g);
+        return;
+    }
+    sv_buf_init(&all);
+    write_all(&all, c, g);
+    b->failed |= all.failed;
+    if (!all.failed)
+        write_chosen(b, &all, c->p.response_fields);
+    sv_buf_fini(&all);
+}
+
+/* ---------------------------------------------------------------- streamed and whole */
+
+static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b)
+{
+    if (!c->p.discard && (o->n_text || o->n_tokens)) {
+        sv_sse_begin(b);
+        sv_buf_printf(b, "{\"index\":%d,\"content\":", g->index);
+        sv_json_quote(b, o->n_text ? o->text : "", o->n_text);
+        sv_buf_lit(b, ",\"tokens\":");
+        sv_json_ids(b, o->tokens, o->n_tokens);
+        sv_buf_printf(b, ",\"stop\":false,\"id_slot\":-1,\"tokens_predicted\":%lld,\"tokens_evaluated\":%d",
+                      (long long)sv_n_shown_tokens(g), c->prompts[g->prompt].n_ids);
+        write_probabilities(b, g);
+        sv_buf_lit(b, "}");
+        sv_sse_end(b);
+    }
+    if (o->finish == SV_FINISH_NONE)
+        return;
+    sv_sse_begin(b);
+    write_final(b, c, g);
+    sv_sse_end(b);
+}
+
+static void tail(struct sv_call *c, struct sv_buf *b)
+{
+    (void)c, (void)b;
+}
+
+static void body(struct sv_call *c, struct sv_buf *b)
+{
+    bool list = c->p.batched || c->n_gens > 1;
+
+    if (list)
+        sv_buf_lit(b, "[");
+    for (int32_t i = 0; i < c->n_gens; i++) {
+        if (i)
+            sv_buf_lit(b, ",");
+        write_final(b, c, &c->gens[i]);
+    }
+    sv_buf_append(b, list ? "]\n" : "\n", list ? 2 : 1);
+}
+
+const struct sv_dialect sv_dialect_llama = {.name = "completion",
+                                            .kind = SV_LLAMA,
+                                            .chunk = chunk,
+                                            .tail = tail,
+                                            .body = body,
+                                            .keep = keep};
+const struct sv_dialect sv_dialect_infill = {.name = "infill",
+                                             .kind = SV_INFILL,
+                                             .chunk = chunk,
+                                             .tail = tail,
+                                             .body = body,
+                                             .keep = keep};
