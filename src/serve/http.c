@@ -549,6 +549,11 @@ int sv_http_open(struct sv_http **out, struct event_base *base, const struct sv_
     return SV_OK;
 }
 
+void sv_http_set_tls(struct sv_http *h, struct ssl_ctx_st *tls)
+{
+    h->o.tls = tls;
+}
+
 int sv_http_port(const struct sv_http *h)
 {
     return h->port;

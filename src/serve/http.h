@@ -29,6 +29,7 @@ struct sv_http_options {
 int sv_http_open(struct sv_http **h, struct event_base *base, const struct sv_http_options *o,
                  struct sv_err *err);
 int sv_http_port(const struct sv_http *h);
+void sv_http_set_tls(struct sv_http *h, struct ssl_ctx_st *tls); /* for connections from now on */
 /* Now and then: takes new connections again after there was no descriptor for one. */
 void sv_http_tick(struct sv_http *h, int64_t now_us);
 void sv_http_stop_listening(struct sv_http *h);

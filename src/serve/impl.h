@@ -409,12 +409,17 @@ void sv_serve_log(const struct sv_serve *s, const char *event, const struct sv_l
 enum sv_serve_state { SV_LOADING, SV_READY, SV_DRAINING, SV_BROKEN };
 
 struct sv_keys;
+/* A file as it was last seen. Zeros: never. */
+struct sv_tls_stamp {
+    int64_t mtime_ns, inode, n_bytes;
+};
 struct sv_serve {
     struct sv_serve_options o;
     char model_name[256];
     struct event_base *base;
     struct sv_http *http;
     struct ssl_ctx_st *tls;
+    struct sv_tls_stamp tls_seen[2]; /* certificate, key */
     struct sv_keys *keys;      /* NULL: everybody may */
     struct sv_worker *worker;
     const struct sv_serve_model *model; /* NULL until loaded */
@@ -478,5 +483,9 @@ bool sv_keys_allow(const struct sv_keys *k, const char *authorization, const cha
 void sv_keys_close(struct sv_keys *k);
 int sv_tls_open(struct ssl_ctx_st **ctx, const char *cert, const char *key, struct sv_err *err);
 void sv_tls_close(struct ssl_ctx_st *ctx);
+/* 1: the files have changed, and *ctx is another one; 0: they have not, or this is the first look; an error leaves it as
+ * it is until they change again. */
+int sv_tls_refresh(struct ssl_ctx_st **ctx, struct sv_tls_stamp seen[2], const char *cert, const char *key,
+                   struct sv_err *err);
 
 #endif

@@ -124,6 +124,21 @@ static void log_loading(struct sv_serve *s, int64_t now)
     s->last_us = now;
 }
 
+static void refresh_tls(struct sv_serve *s)
+{
+    struct sv_err err = {0};
+    int rc = s->tls ? sv_tls_refresh(&s->tls, s->tls_seen, s->o.tls_cert, s->o.tls_key, &err) : 0;
+
+    if (rc > 0) {
+        struct sv_log_field f[] = {SV_LOG_S("certificate", s->o.tls_cert)};
+        sv_http_set_tls(s->http, s->tls);
+        sv_serve_log(s, "certificate read again", f, 1);
+    } else if (rc < 0) {
+        struct sv_log_field f[] = {SV_LOG_S("message", err.msg)};
+        sv_serve_log(s, "certificate kept", f, 1);
+    }
+}
+
 static void on_tick(evutil_socket_t fd, short what, void *arg)
 {
     struct sv_serve *s = arg;
@@ -132,6 +147,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     (void)fd, (void)what;
     sv_call_tick(s, now);
     sv_http_tick(s->http, now);
+    refresh_tls(s);
     if (s->state == SV_READY)
         log_figures(s, now);
     else if (s->state == SV_LOADING)

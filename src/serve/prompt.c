@@ -16,6 +16,39 @@
 
 /* ---------------------------------------------------------------- messages */
 
+/* A part by itself, or under one of the names that APIs have for text. NULL: it is none. */
+static const json_t *part_text(const json_t *part)
+{
+    static const char *const types[] = {"text", "input_text", "output_text", "refusal"};
+    const char *type = json_string_value(json_object_get(part, "type"));
+
+    if (json_is_string(part))
+        return part;
+    for (size_t i = 0; type && i < sizeof types / sizeof types[0]; i++)
+        if (strcmp(type, types[i]) == 0) {
+            const json_t *t = json_object_get(part, i == 3 ? "refusal" : "text");
+            return json_is_string(t) ? t : NULL;
+        }
+    return NULL;
+}
+
+/* Clients send the arguments of calls as JSON in a text; templates are written for the object, as vLLM gives it to them. */
+static void parse_arguments(json_t *calls)
+{
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        json_t *function = json_object_get(json_array_get(calls, i), "function");
+        const json_t *text = json_object_get(function, "arguments");
+        struct sv_err err;
+        if (!json_is_string(text))
+            continue;
+        json_t *v = json_string_length(text) ? sv_json_parse(json_string_value(text), json_string_length(text), &err)
+                                             : json_object();
+        if (json_is_object(v))
+            json_object_set(function, "arguments", v);
+        json_decref(v);
+    }
+}
+
 /* Text parts become one text, a line each, which is what most templates take. */
 static json_t *flatten(const json_t *parts, size_t message, struct sv_api_err *e)
 {
@@ -24,10 +57,8 @@ static json_t *flatten(const json_t *parts, size_t message, struct sv_api_err *e
 
     sv_buf_init(&b);
     for (size_t i = 0; i < json_array_size(parts); i++) {
-        const json_t *part = json_array_get(parts, i);
-        const char *type = json_string_value(json_object_get(part, "type"));
-        const json_t *t = json_object_get(part, "text");
-        if (!type || strcmp(type, "text") != 0 || !json_is_string(t)) {
+        const json_t *t = part_text(json_array_get(parts, i));
+        if (!t) {
             sv_api_bad(e, "messages", "'messages[%zu].content[%zu]': only text parts are supported",
                        message, i);
             sv_buf_fini(&b);
@@ -45,7 +76,7 @@ static json_t *flatten(const json_t *parts, size_t message, struct sv_api_err *e
     return text;
 }
 
-static int check_message(json_t *m, size_t i, struct sv_api_err *e)
+static int check_message(const struct sv_chat_template *t, json_t *m, size_t i, struct sv_api_err *e)
 {
     if (!json_is_object(m))
         return sv_api_bad(e, "messages", "'messages[%zu]' must be an object", i);
@@ -61,12 +92,14 @@ static int check_message(json_t *m, size_t i, struct sv_api_err *e)
     } else if (content && !json_is_string(content) && !json_is_null(content)) {
         return sv_api_bad(e, "messages", "'messages[%zu].content' must be a string or an array of parts",
                           i);
-    } else if (!json_is_string(content) && !json_object_get(m, "tool_calls") &&
-               strcmp(json_string_value(role), "assistant") == 0) {
-        json_object_set_new(m, "content", json_string("")); /* an answer that was cut before it said anything */
-    } else if (!json_is_string(content) && !json_object_get(m, "tool_calls")) {
+    } else if (!json_is_string(content) && strcmp(json_string_value(role), "assistant") == 0) {
+        json_object_set_new(m, "content", json_string("")); /* only calls, or cut before it said anything */
+    } else if (!json_is_string(content)) {
         return sv_api_bad(e, "messages", "'messages[%zu].content' is missing", i);
     }
+    parse_arguments(json_object_get(m, "tool_calls"));
+    if (strcmp(json_string_value(role), "developer") == 0 && !sv_chat_template_knows_developer(t))
+        json_object_set_new(m, "role", json_string("system")); /* OpenAI's newer name for it */
     /* Both names are in use for the same thing; templates know the longer one. */
     json_t *reasoning = json_object_get(m, "reasoning");
     if (reasoning && !json_object_get(m, "reasoning_content"))
@@ -102,7 +135,7 @@ int sv_render_chat(const struct sv_serve *s, const struct sv_params *p, struct s
     if (!t)
         return sv_api_bad(e, "messages", "this model has no chat template: %s", s->model->chat_why);
     for (size_t i = 0; i < json_array_size(p->messages); i++)
-        if (check_message(json_array_get(p->messages, i), i, e))
+        if (check_message(t, json_array_get(p->messages, i), i, e))
             return -1;
     struct sv_template_opts opts = s->render;
     opts.now = localtime_r(&now, &local) ? now + local.tm_gmtoff : now;

@@ -1,12 +1,16 @@
 /*
- * tls.c - the TLS context: certificate, key, versions.
+ * tls.c - the TLS context: certificate, key, versions; both read again once their files have changed.
  *
  * Called by loop.c. Must not: accept anything older than TLS 1.2.
  */
+#define _POSIX_C_SOURCE 200809L
+
 #include "serve/impl.h"
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <string.h>
+#include <sys/stat.h>
 
 static int fail(struct sv_err *err, const char *file)
 {
@@ -41,6 +45,38 @@ int sv_tls_open(struct ssl_ctx_st **out, const char *cert, const char *key, stru
     }
     *out = ctx;
     return SV_OK;
+}
+
+static void look(struct sv_tls_stamp *s, const char *file)
+{
+    struct stat st;
+
+    *s = (struct sv_tls_stamp){0};
+    if (stat(file, &st) == 0)
+        *s = (struct sv_tls_stamp){(int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec, (int64_t)st.st_ino,
+                                   (int64_t)st.st_size};
+}
+
+int sv_tls_refresh(struct ssl_ctx_st **ctx, struct sv_tls_stamp seen[2], const char *cert, const char *key,
+                   struct sv_err *err)
+{
+    struct sv_tls_stamp now[2];
+    struct ssl_ctx_st *fresh;
+    bool first = !seen[0].inode && !seen[1].inode;
+
+    look(&now[0], cert);
+    look(&now[1], key);
+    if (memcmp(now, seen, sizeof now) == 0)
+        return 0;
+    memcpy(seen, now, sizeof now);
+    if (first)
+        return 0;
+    int rc = sv_tls_open(&fresh, cert, key, err);
+    if (rc)
+        return rc; /* perhaps one of the two is still to come */
+    sv_tls_close(*ctx); /* connections hold on to it as long as they last */
+    *ctx = fresh;
+    return 1;
 }
 
 void sv_tls_close(struct ssl_ctx_st *ctx)

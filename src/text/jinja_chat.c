@@ -13,13 +13,23 @@
 struct sv_chat_template {
     struct sv_template *plain, *tools; /* tools: the one named tool_use, or NULL */
     json_t *tokens;                    /* bos_token: text, ... */
+    bool knows_developer;
 };
 
-static int parse_one(struct sv_template **t, const json_t *text, struct sv_err *err)
+static int parse(struct sv_chat_template *c, struct sv_template **t, const char *text, size_t n, struct sv_err *err)
+{
+    static const char role[] = "developer";
+
+    for (size_t i = 0; i + sizeof role - 1 <= n && !c->knows_developer; i++)
+        c->knows_developer = memcmp(text + i, role, sizeof role - 1) == 0;
+    return sv_template_parse(t, text, n, err);
+}
+
+static int parse_one(struct sv_chat_template *c, struct sv_template **t, const json_t *text, struct sv_err *err)
 {
     if (!json_is_string(text))
         return sv_fail(err, SV_EFORMAT, -1, "chat_template must be text");
-    return sv_template_parse(t, json_string_value(text), json_string_length(text), err);
+    return parse(c, t, json_string_value(text), json_string_length(text), err);
 }
 
 /* [{"name": ..., "template": ...}, ...] */
@@ -36,7 +46,7 @@ static int parse_named(struct sv_chat_template *c, const json_t *list, struct sv
             return sv_fail(err, SV_EFORMAT, -1, "chat_template[%zu] has no name", i);
         if (!to || *to)
             continue;
-        if (parse_one(to, text, err) < 0)
+        if (parse_one(c, to, text, err) < 0)
             return sv_err_prefix(err, "chat_template '%s'", name);
     }
     return SV_OK;
@@ -103,7 +113,7 @@ static int from_file(struct sv_chat_template *c, const char *dir, struct sv_err 
     if (sv_file_exists(path)) {
         rc = sv_file_read(&text, path, MAX_TEMPLATE_BYTES, err);
         if (rc == SV_OK) {
-            rc = sv_template_parse(&c->plain, text.data, text.len, err);
+            rc = parse(c, &c->plain, text.data, text.len, err);
             if (rc < 0)
                 sv_err_prefix(err, "%s", path);
         }
@@ -121,7 +131,7 @@ static int from_config(struct sv_chat_template *c, const char *dir, const char *
 
     if (!v || json_is_null(v))
         return SV_OK;
-    rc = json_is_array(v) ? parse_named(c, v, err) : parse_one(&c->plain, v, err);
+    rc = json_is_array(v) ? parse_named(c, v, err) : parse_one(c, &c->plain, v, err);
     return rc < 0 ? sv_err_prefix(err, "%s/%s", dir, file) : SV_OK;
 }
 
@@ -158,7 +168,7 @@ static int open_given(struct sv_chat_template *c, const char *dir, const char *t
     if (rc == SV_OK)
         rc = take_tokens(c, config, err);
     if (rc == SV_OK)
-        rc = sv_template_parse(&c->plain, text, n, err);
+        rc = parse(c, &c->plain, text, n, err);
     json_decref(config);
     return rc;
 }
@@ -211,6 +221,11 @@ int sv_chat_template_render(const struct sv_chat_template *t, const json_t *cont
     rc = sv_template_render(use, all, opts, out, err);
     json_decref(all);
     return rc;
+}
+
+bool sv_chat_template_knows_developer(const struct sv_chat_template *t)
+{
+    return t->knows_developer;
 }
 
 void sv_chat_template_close(struct sv_chat_template *t)

@@ -55,6 +55,29 @@ curl -sN -m 1 --cacert "$tmp/cert.pem" -H 'Authorization: Bearer secret' -d "$bo
 sleep 0.3
 running=$(curl -s --cacert "$tmp/cert.pem" -H 'Authorization: Bearer secret' "$url/metrics" | awk '$1 == "salvo_running_sequences" { print $2 }')
 equal "$running" 0
+# A new certificate counts for new connections, a key that does not fit it for none, until it does.
+cp "$tmp/cert.pem" "$tmp/old.pem"
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout "$tmp/key2.pem" -out "$tmp/cert2.pem" -days 2 \
+    -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 >/dev/null 2>&1 || fail openssl
+shown() { # CERT: whether the server is known by it
+    curl -s -m 20 -o /dev/null --cacert "$1" "$url/health"
+}
+await() { # TEXT: in the log
+    local i
+    for i in $(seq 100); do
+        grep -q "$1" "$log" && return
+        sleep 0.1
+    done
+    fail "'$1' is not in: $(tail -n 5 "$log")"
+}
+shown "$tmp/cert2.pem" && fail 'a certificate that is not there yet'
+mv "$tmp/cert2.pem" "$tmp/cert.pem"
+await 'certificate kept'
+shown "$tmp/old.pem" || fail 'the old certificate is gone too early'
+mv "$tmp/key2.pem" "$tmp/key.pem"
+await 'certificate read again'
+shown "$tmp/cert.pem" || fail 'the new certificate is not shown'
+shown "$tmp/old.pem" && fail 'the old certificate is still shown'
 stop
 equal "$?" 0
 "$salvo" serve -m "$demo/target" --tls-cert "$tmp/cert.pem" --tls-key "$tmp/cert.pem" 2>"$tmp/err"
