@@ -138,6 +138,7 @@ struct sv_p_add_rms_norm {
     void *out;               /* (n_rows, d) act */
     void *tap;               /* act or NULL: row r at tap + r * tap_stride elements; needs !row_index */
     int64_t tap_stride;
+    const int32_t *tap_row;  /* (n_rows) where instead row r's tap goes, < 0: nowhere; NULL. The CPU's alone */
     bool approximate;        /* a hint: a product with approximate weights reads out next */
 };
 

@@ -306,6 +306,7 @@ void sv_op_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
     SV_REQUIRE(p->n_rows > 0 && p->d > 0 && p->x && p->out && p->weight.data);
     SV_REQUIRE(vector_ok(&p->weight, p->d));
     SV_REQUIRE(!p->tap || (!p->row_index && p->tap_stride >= p->d));
+    SV_REQUIRE(p->tap || !p->tap_row);
     dev->be->add_rms_norm(dev, p);
 }
 

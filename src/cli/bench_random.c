@@ -11,6 +11,8 @@
 #include <string.h>
 
 enum { DECODE, VERIFY, PREFILL, N_TESTS };
+/* Measurements of one thing, at most: contexts grow with them. */
+enum { MOST_SAMPLES = 64 };
 
 struct random_bench {
     const struct sv_cli_random_opts *o;
@@ -66,7 +68,7 @@ static int measure_steps(struct random_bench *b, int test, int32_t width, struct
     for (int i = 0; i < 3 && !rc && left; i++) /* the prompt, then what loads the weights */
         rc = step(b, &warm, &left, err);
     sv_get_engine_stats(b->e, &before);
-    while (!rc && left && ms.n < SV_CLI_MAX_SAMPLES && (total < b->o->seconds * 1e3 || ms.n < 3)) {
+    while (!rc && left && ms.n < MOST_SAMPLES && (total < b->o->seconds * 1e3 || ms.n < 3)) {
         double t;
         rc = step(b, &t, &left, err);
         sv_cli_samples_add(&ms, t);
@@ -258,8 +260,8 @@ static int open_engine(struct random_bench *b, const char *dir, const struct sv_
     o.width = 0;
     if (!o.context) { /* what the tests need, not what the model could */
         o.context = (int32_t)b->o->prefill + 1;
-        if (o.context < 16 + (SV_CLI_MAX_SAMPLES + 8) * 2)
-            o.context = 16 + (SV_CLI_MAX_SAMPLES + 8) * 2;
+        if (o.context < 16 + (MOST_SAMPLES + 8) * 2)
+            o.context = 16 + (MOST_SAMPLES + 8) * 2;
     }
     const struct sv_engine_tuning tuning = {.random_weights = on_device(eo)};
     return sv_engine_open_tuned(&b->e, &o, &tuning, wrong, err);

@@ -302,7 +302,7 @@ void sv_cli_machine_read(struct sv_cli_machine *m);
 /* Read bandwidth in GB/s for a working set like that of one step; n_bytes is clipped to 1 GiB. */
 double sv_cli_bandwidth(struct sv_engine *e, int64_t n_bytes);
 
-#define SV_CLI_MAX_SAMPLES 64
+#define SV_CLI_MAX_SAMPLES 512
 
 /* Repeated measurements of one thing. */
 struct sv_cli_samples {

@@ -299,6 +299,8 @@ void sv_cli_policy_reasons(const struct sv_policy *p, struct sv_buf *out)
     write_curve("  plain step, by sequences", &c->plain, out);
     write_curve("  verify rows, in whole blocks", &c->wide, out);
     write_curve("  drafting pass, by rows", &c->draft_rows, out);
+    if (c->thin.n)
+        write_curve("  the same in twos, by sequences", &c->thin, out);
     write_curve("  drafting pass, by further tokens wanted", &c->draft_out, out);
     write_curve("  to cut in between, by tokens wanted", &c->trip, out);
     for (int32_t i = 1; i < c->n_ctx; i++)

@@ -20,7 +20,7 @@ enum { MAX_POINTS = 2 * SV_CURVE_POINTS, MAX_ROUNDS = 15, BASE_CONTEXT = 64, MOS
 static const double LONG_US = 10000, MOST_HALT_US = 100;
 /* Further tokens are no more of a drafting pass. */
 static const double MOST_OUT = 0.5;
-enum { PLAIN, WIDE, DRAFT_ROWS, CUT };
+enum { PLAIN, WIDE, DRAFT_ROWS, THIN, CUT };
 
 /* What a cut takes: the host's part of it, which is not run here, and all where nothing was measured. */
 enum { HOST_TRIP_US = 20, USUAL_TRIP_US = 60, MOST_TRIP_US = 300, FAR_OUT = 1000 };
@@ -165,8 +165,12 @@ static void list_count(struct calibration *c, int32_t n)
 {
     const int32_t block = c->p->block;
     const bool drafts = c->p->drafts_on_device;
+    const bool power = (n & (n - 1)) == 0;
     add(c, PLAIN, n, 1, 1, 0, c->base);
-    if (n * block > c->most_rows)
+    /* Short drafts of many take longer than as many rows in blocks; where counts are padded each kind has its price. */
+    if (drafts && !c->e->pads && block > 2 && n > 1 && 2 * n <= c->most_rows && (power || n == c->n_backed))
+        add(c, THIN, n, 2, 2, 2, c->base);
+    if (n * block > c->most_rows || (2 * n * block > c->most_rows && !power && n < c->n_backed))
         return;
     if (n > 1)
         add(c, WIDE, n, block, block, drafts ? block : 0, c->base);
@@ -260,7 +264,7 @@ static const struct shape *find(const struct calibration *c, int32_t n, int32_t 
 {
     for (int32_t i = 0; i < c->n_shapes; i++) {
         const struct shape *s = &c->shape[i];
-        if (s->kind != CUT && s->n == n && s->n_rows == n_rows && s->last == n_rows && s->n_masks == n_masks &&
+        if (s->kind != CUT && s->kind != THIN && s->n == n && s->n_rows == n_rows && s->last == n_rows && s->n_masks == n_masks &&
             s->us >= 0)
             return s;
     }
@@ -367,13 +371,19 @@ static void build_curves(struct calibration *c, struct points *p)
     build_out(c, p);
     for (int32_t i = 0; i < c->n_shapes; i++) {
         const struct shape *s = &c->shape[i];
-        if (!s->n_masks || s->us < 0 || s->kind == CUT)
+        if (!s->n_masks || s->us < 0 || s->kind == CUT || s->kind == THIN)
             continue;
         double out = s->n_rows > 2 ? sv_curve_at(&cost->draft_out, s->n * (s->n_rows - 2)) : 0;
         if (s->kind == DRAFT_ROWS || s->n > 1)
             put(p, s->n * s->n_masks, s->draft_us - fmin(out, MOST_OUT * s->draft_us));
     }
     build(p, &cost->draft_rows);
+    for (int32_t i = 0; i < c->n_shapes; i++) {
+        const struct shape *s = &c->shape[i];
+        if (s->kind == THIN)
+            put(p, s->n, s->us < 0 ? -1 : fmax(s->draft_us, sv_curve_at(&cost->draft_rows, 2 * s->n)));
+    }
+    build(p, &cost->thin);
     build_trip(c, p);
 }
 
@@ -477,8 +487,8 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
     c->at_once = n_total == 0;
     c->least_runs = e->pads ? 3 : 2;
     p->cost.padded = e->pads ? padded : NULL;
-    c->most_rows = c->at_once ? 256 : 1024; /* far out the last slope goes on */
-    int64_t budget = c->at_once ? 600000 : 800000;
+    c->most_rows = c->at_once ? 512 : 1024; /* far out the last slope goes on */
+    int64_t budget = c->at_once ? 700000 : 800000;
     c->start_us = start;
     c->whole_us = budget + budget / 3;
     int rc = c->lens ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "cost table");

@@ -251,6 +251,7 @@ struct sv_held {
     size_t row_bytes;
     double row_us;    /* to make context K/V of one row */
     void *taps;       /* device, (cap_rows, n_taps * hidden) act */
+    struct sv_i32_pair tap_row; /* (max_rows) where the taps of the plan at work go; -1: nobody wants them */
     struct sv_held_row *row; /* host, (cap_rows) */
     int32_t chunk_rows;
     void *chunk; /* device, (chunk_rows, n_taps * hidden): worked off together, one segment a row */

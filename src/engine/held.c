@@ -17,6 +17,14 @@
 #define NOBODY UINT64_MAX
 /* Rows worked off at a time; bytes of taps held at most. */
 enum { CHUNK_ROWS = 256, MOST_BYTES = 16 << 20 };
+/* So many sequences' taps are a cost; fewer are held also where drafting is far from worth while. */
+enum { MANY = 8 };
+
+static int open_pair(struct sv_i32_pair *p, struct sv_dev *dev, size_t n, struct sv_err *err)
+{
+    int rc = sv_dev_host_alloc(dev, (void **)&p->host, n * sizeof(int32_t), err);
+    return rc ? rc : sv_dev_alloc(dev, (void **)&p->dev, n * sizeof(int32_t), err);
+}
 
 static int open_chunk(struct sv_held *h, struct sv_dev *dev, struct sv_err *err)
 {
@@ -24,11 +32,8 @@ static int open_chunk(struct sv_held *h, struct sv_dev *dev, struct sv_err *err)
                                         &h->n_commit};
     size_t n = (size_t)h->chunk_rows;
     int rc = sv_dev_alloc(dev, &h->chunk, n * h->row_bytes, err);
-    for (size_t i = 0; i < sizeof pair / sizeof pair[0] && !rc; i++) {
-        rc = sv_dev_host_alloc(dev, (void **)&pair[i]->host, (n + 1) * sizeof(int32_t), err);
-        if (!rc)
-            rc = sv_dev_alloc(dev, (void **)&pair[i]->dev, (n + 1) * sizeof(int32_t), err);
-    }
+    for (size_t i = 0; i < sizeof pair / sizeof pair[0] && !rc; i++)
+        rc = open_pair(pair[i], dev, n + 1, err);
     return rc;
 }
 
@@ -47,6 +52,8 @@ int sv_held_open(struct sv_held *h, struct sv_dev *dev, int32_t n_slots, int32_t
     if (!rc)
         rc = open_chunk(h, dev, err);
     if (!rc)
+        rc = open_pair(&h->tap_row, dev, (size_t)max_rows, err);
+    if (!rc)
         rc = sv_dev_host_alloc(dev, (void **)&h->row, (size_t)n * sizeof *h->row, err);
     return rc;
 }
@@ -54,7 +61,7 @@ int sv_held_open(struct sv_held *h, struct sv_dev *dev, int32_t n_slots, int32_t
 void sv_held_close(struct sv_held *h, struct sv_dev *dev)
 {
     struct sv_i32_pair *const pair[] = {&h->row_seg, &h->seg_row0, &h->seg_slot, &h->seg_base,
-                                        &h->n_commit};
+                                        &h->n_commit, &h->tap_row};
     for (size_t i = 0; i < sizeof pair / sizeof pair[0]; i++) {
         sv_dev_host_free(dev, pair[i]->host);
         sv_dev_free(dev, pair[i]->dev);
@@ -166,18 +173,30 @@ void sv_held_measure(struct sv_engine *e, int32_t n_positions)
     h->row_us = best;
 }
 
-/* Context K/V of all that is held will never be made: who it belongs to drafts no more, unless it is computed again. */
-static void drop_all(struct sv_engine *e)
+/* Whose taps are held on though drafting is far from worth while: what its drafts are worth has to be seen to change. */
+static bool is_sample(const struct sv_seq *q)
+{
+    enum { ONE_IN = 8 };
+    return q->id % ONE_IN == 0;
+}
+
+/* Context K/V of all that is held will never be made, but for samples: who it belongs to drafts no more, unless it is
+ * computed again. */
+static void drop_all(struct sv_engine *e, bool samples)
 {
     struct sv_held *h = &e->held;
+    int32_t n_dropped = 0;
     for (int32_t i = 0; i < h->n_rows; i++) {
         struct sv_seq *q = e->sched.slot[h->row[i].slot];
-        if (!owner(e, &h->row[i]))
+        if (!owner(e, &h->row[i]) || (!samples && is_sample(q)))
             continue;
         e->sched.policy->n_dropped += q->lacks_from == INT32_MAX;
         sv_sched_lacks(&e->cache, q, h->row[i].base);
+        h->row[i].request = 0; /* nobody's */
+        n_dropped++;
     }
-    h->n_rows = 0;
+    if (n_dropped)
+        work_off(e, NOBODY, false);
 }
 
 /* Nobody drafts just now: what goes on from these pages can be computed again when somebody does. */
@@ -261,16 +280,20 @@ static int32_t rows_to_hold(const struct sv_engine *e, bool far)
     return n <= most ? n : -1;
 }
 
+enum whom { THOSE_WHO_LOST, PROMPTS_TOO, ALL_BUT_SAMPLES, ALL };
+
 /* Who has lost something by now has its rows left out; so have, where nobody is going to draft, prompts that find no
  * room, or all. */
-static void leave_out(struct sv_engine *e, bool prompts, bool all)
+static void leave_out(struct sv_engine *e, enum whom whom)
 {
     struct sv_plan *p = &e->plan;
     bool taps = false;
     for (int32_t i = 0; i < p->n_segs; i++) {
         struct sv_plan_seg *g = &p->seg[i];
         struct sv_seq *q = e->sched.slot[g->slot];
-        if ((all || (prompts && g->kind == SV_SEG_PREFILL)) && !g->gave_up && !q->fixed_width) {
+        bool out = whom == ALL || (whom == ALL_BUT_SAMPLES && !is_sample(q)) ||
+                   (whom == PROMPTS_TOO && g->kind == SV_SEG_PREFILL);
+        if (out && !g->gave_up && !q->fixed_width) {
             e->sched.policy->n_dropped += q->lacks_from == INT32_MAX;
             sv_sched_lacks(&e->cache, q, g->first);
         }
@@ -308,10 +331,29 @@ static bool make_room(struct sv_engine *e, bool far, int32_t *n)
         sv_held_flush(e);
         return true;
     }
-    drop_all(e);
-    leave_out(e, false, false);
+    drop_all(e, true);
+    leave_out(e, THOSE_WHO_LOST);
     *n = rows_to_hold(e, far);
     return *n >= 0;
+}
+
+/* Where each row's taps go: side by side behind what is held, whose list grows by them. */
+static void place(struct sv_engine *e)
+{
+    struct sv_held *h = &e->held;
+    const struct sv_plan *p = &e->plan;
+    int32_t n = h->n_rows;
+    SV_REQUIRE(n + h->n_more <= h->cap_rows);
+    for (int32_t i = 0; i < p->n_segs; i++) {
+        const struct sv_plan_seg *g = &p->seg[i];
+        for (int32_t k = 0; k < g->n_rows; k++) {
+            h->tap_row.host[g->row0 + k] = g->gave_up ? -1 : n;
+            if (!g->gave_up)
+                h->row[n++] = (struct sv_held_row){.request = g->request, .slot = g->slot, .base = g->first + k};
+        }
+    }
+    SV_REQUIRE(n == h->n_rows + h->n_more);
+    sv_dev_upload(e->dev, h->tap_row.dev, h->tap_row.host, (size_t)p->n_rows * sizeof(int32_t));
 }
 
 /* The step about to run: its taps can be held, or what is held has to be worked off first. */
@@ -328,38 +370,28 @@ void sv_held_plan(struct sv_engine *e)
     const int32_t n_seqs = n_running(e);
     const bool closed = out_of_question(e, n_seqs), far = closed || sv_policy_is_far(policy, n_seqs);
     bool all = wants_all(e, far, &some);
-    if (!some && closed) { /* not even what there would be room for */
-        drop_all(e);
-        leave_out(e, true, true);
+    /* Not even what there would be room for: taps of many rows cost one or two percent of a step. */
+    if (!some && (closed || (far && n_seqs >= MANY))) {
+        drop_all(e, closed);
+        leave_out(e, closed ? ALL : ALL_BUT_SAMPLES);
     }
     if (h->n_rows && (all || some))
         work_off(e, 0, !all);
     int32_t n = rows_to_hold(e, far);
     if (n < 0 && far && !some) {
-        leave_out(e, true, false);
+        leave_out(e, PROMPTS_TOO);
         n = rows_to_hold(e, far);
     }
     h->now = n >= 0 && make_room(e, far, &n) && n > 0;
     h->n_more = h->now ? n : 0;
-    leave_out(e, false, false);
+    leave_out(e, THOSE_WHO_LOST);
+    if (h->now)
+        place(e);
     policy->held_us = h->row_us * h->n_rows;
 }
 
-/* The step's taps, as far as somebody may want them. */
+/* The step's taps have been written where they belong. */
 void sv_held_keep(struct sv_engine *e)
 {
-    struct sv_held *h = &e->held;
-    const struct sv_plan *p = &e->plan;
-    int32_t n = h->n_rows;
-    SV_REQUIRE(n + h->n_more <= h->cap_rows);
-    for (int32_t i = 0; i < p->n_segs; i++) {
-        const struct sv_plan_seg *g = &p->seg[i];
-        if (g->gave_up)
-            continue;
-        memcpy(taps_at(h, n), (const char *)e->taps + (size_t)g->row0 * h->row_bytes, (size_t)g->n_rows * h->row_bytes);
-        for (int32_t k = 0; k < g->n_rows; k++)
-            h->row[n++] = (struct sv_held_row){.request = g->request, .slot = g->slot, .base = g->first + k};
-    }
-    SV_REQUIRE(n == h->n_rows + h->n_more);
-    h->n_rows = n;
+    e->held.n_rows += e->held.n_more;
 }

@@ -209,7 +209,8 @@ static void forward(struct sv_engine *e)
     const struct sv_drafter *d = e->drafter;
     const struct sv_taps taps = {.n = d && !e->plan.no_taps ? d->n_taps : 0,
                                  .id = d ? d->tap_ids : NULL,
-                                 .out = e->taps};
+                                 .out = e->held.now ? e->held.taps : e->taps,
+                                 .row = e->held.now ? e->held.tap_row.dev : NULL};
     sv_op_block_ids(e->dev, &(struct sv_p_block_ids){.rows = sv_engine_rows(e),
                                                      .seg_kind = b->seg_kind.dev,
                                                      .slot_len = e->slot_len,

@@ -140,17 +140,20 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
         norm.delta = i ? a->delta : NULL;
         norm.weight = l->in_norm;
         norm.tap = tap_after(&p->taps, i - 1, st->hidden, act);
+        norm.tap_row = norm.tap ? p->taps.row : NULL;
         sv_op_add_rms_norm(dev, &norm);
         attention_block(st, l, dev, a, p);
         norm.delta = a->delta;
         norm.weight = l->post_norm;
         norm.tap = NULL;
+        norm.tap_row = NULL;
         sv_op_add_rms_norm(dev, &norm);
         mlp_block(st, l, dev, a, p->rows.n_rows);
     }
     norm.delta = a->delta;
     norm.weight = st->final_norm;
     norm.tap = tap_after(&p->taps, st->n_layers - 1, st->hidden, act);
+    norm.tap_row = norm.tap ? p->taps.row : NULL;
     norm.out = p->out;
     norm.n_rows = p->n_out;
     norm.row_index = p->out_row;

@@ -49,9 +49,11 @@ double sv_curve_at(const struct sv_curve *c, double x)
     int32_t i = piece_of(c, x);
     double t = (x - (double)c->x[i]) / (double)(c->x[i + 1] - c->x[i]);
     double a = (double)c->us[i], b = (double)c->us[i + 1];
-    if (t > 1) { /* beyond what was measured the last slope goes on; two noisy points must not make more of it than all have */
-        double slope = fmin((b - a) / (double)(c->x[i + 1] - c->x[i]), b / (double)c->x[i + 1]);
-        return b + slope * (x - (double)c->x[i + 1]);
+    if (t > 1) { /* beyond what was measured the slope of its upper half goes on, never more than all have on average */
+        while (i && 2 * c->x[i] > c->x[c->n - 1])
+            i--;
+        double slope = fmin((b - (double)c->us[i]) / (double)(c->x[c->n - 1] - c->x[i]), b / (double)c->x[c->n - 1]);
+        return b + slope * (x - (double)c->x[c->n - 1]);
     }
     return a + (b - a) * t;
 }
@@ -88,6 +90,17 @@ static double target_us(const struct sv_cost *c, const struct sv_load *l, double
     return us + (plain - sv_curve_at(&c->wide, n)) * (n - blocks) / (n - few);
 }
 
+/* Rows in blocks were measured, and segments of two rows: what a segment takes beyond its rows is shared out by how many
+ * there are. */
+static double draft_us(const struct sv_cost *c, const struct sv_load *l)
+{
+    double n = told(c, l, l->n_draft_segs), r = told(c, l, l->n_draft_rows), blocks = r / (double)c->block;
+    double us = sv_curve_at(&c->draft_rows, r), few = 2 * n / (double)c->block;
+    if (l->n_draft_segs > 1 && c->thin.n && n > few && blocks < n)
+        us += (sv_curve_at(&c->thin, n) - sv_curve_at(&c->draft_rows, 2 * n)) * (n - blocks) / (n - few);
+    return us + sv_curve_at(&c->draft_out, l->n_draft_out - l->n_draft_segs);
+}
+
 double sv_cost_wideness(const struct sv_cost *c, const struct sv_load *l)
 {
     double more = (double)l->n_rows / l->n_segs - 1; /* rows beyond one: 0 to block - 1 */
@@ -108,10 +121,8 @@ struct table_us {
 static struct table_us table_us(const struct sv_cost *c, const struct sv_load *l)
 {
     double plain = sv_curve_at(&c->plain, told(c, l, l->n_segs)), us = target_us(c, l, plain);
-    if (l->n_draft_segs) {
-        us += sv_curve_at(&c->draft_rows, told(c, l, l->n_draft_rows));
-        us += sv_curve_at(&c->draft_out, l->n_draft_out - l->n_draft_segs);
-    }
+    if (l->n_draft_segs)
+        us += draft_us(c, l);
     return (struct table_us){.all = us + (double)(l->seg_us + l->row_us + l->draft_us),
                              .plain = plain + (double)l->seg_us + (double)l->row_us * l->n_segs / l->n_rows};
 }

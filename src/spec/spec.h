@@ -163,6 +163,7 @@ struct sv_cost {
     struct sv_curve wide;       /* by rows, in segments of `block` rows, no drafting */
     struct sv_curve draft_rows; /* by rows of a drafting pass, one token wanted a segment */
     struct sv_curve draft_out;  /* by further tokens wanted */
+    struct sv_curve thin;       /* by segments of two rows: a drafting pass, one token wanted of each; empty = as draft_rows */
     struct sv_curve trip;       /* by tokens wanted: to learn how sure the drafter is of them and to cut before verifying */
     int32_t block;
     int32_t (*padded)(int32_t n); /* where the engine pads counts (graphs): up to what; NULL = it does not */

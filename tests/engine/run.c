@@ -311,7 +311,7 @@ const char *run_dir(const char *relative)
 void run_set_costs(struct sv_policy *p)
 {
     struct sv_cost *c = &p->cost;
-    c->plain.n = c->wide.n = c->draft_rows.n = c->draft_out.n = c->n_ctx = 0;
+    c->plain.n = c->wide.n = c->draft_rows.n = c->draft_out.n = c->thin.n = c->n_ctx = 0;
     for (int32_t n = 1; n <= p->n_slots; n++)
         sv_curve_add(&c->plain, n, 100 + n);
     sv_curve_add(&c->wide, 2, 110);

@@ -346,6 +346,49 @@ static void dropped_under_load(void **state)
     run_cases_free(c, SEQS);
 }
 
+/* Nobody drafts from here on, by the table of run_set_costs. */
+static void sit_idle(struct sv_policy *p)
+{
+    run_set_costs(p);
+    believe(p, 0.02f);
+    p->trial.n_steps = 1 << 20; /* nothing is tried */
+    p->trial.probe_us = p->trial.other_us = -1e9;
+}
+
+/* Where drafting has been far from worth while for long, only one request in eight still holds its taps, for trials. */
+static void dropped_when_far(void **state)
+{
+    (void)state;
+    enum { SEQS = 16, SAMPLES = SEQS / 8 };
+    struct sv_engine_options o = trained();
+    struct run_case *c = run_cases(SEQS, VOCAB, MAX_PROMPT, MAX_TOKENS, 5);
+    o.max_sequences = SEQS;
+    o.auto_width = true;
+    struct sv_engine *e = run_open(&o, NULL);
+    struct sv_policy *p = e->policy;
+    if (!e->held.cap_rows) { /* graphs: taps are never held */
+        sv_engine_close(e);
+        run_cases_free(c, SEQS);
+        skip();
+    }
+    e->sched.policy = NULL;
+    struct run_out *ref = run_all(e, c, SEQS);
+    e->sched.policy = p;
+    for (int far = 0; far < 2; far++) {
+        sv_cache_flush(&e->cache);
+        sit_idle(p);
+        for (int i = 0; i < SV_OCTAVES; i++)
+            p->n_far[i] = far ? 1000 : 0;
+        struct run_out *out = run_all(e, c, SEQS);
+        run_same(ref, out, SEQS, "far from worth while");
+        assert_int_equal(p->n_dropped, far ? SEQS - SAMPLES : 0);
+        run_out_free(out, SEQS);
+    }
+    run_out_free(ref, SEQS);
+    sv_engine_close(e);
+    run_cases_free(c, SEQS);
+}
+
 enum { TURN = 40, ANSWER = 150 };
 
 /* Tokens and accept lengths of one sequence from where drafting is fixed on. */
@@ -383,6 +426,56 @@ static struct sv_seq *begin_answer(struct sv_engine *e, int32_t width, int32_t n
         ;
     assert_int_equal(e->sched.slot[0]->n_tokens, n_tokens);
     return e->sched.slot[0];
+}
+
+/* Two sequences hold their taps beside one that gave up: what they draft later is what they would have drafted. */
+static void held_beside_given_up(void **state)
+{
+    (void)state;
+    enum { SEQS = 3, PLAIN = 20, DRAFTING = 5 };
+    struct sv_engine_options o = trained();
+    uint16_t accept[2][SEQS][DRAFTING];
+    int32_t prompt[SEQS][TURN], n_kept = 0;
+    char msg[256];
+    o.max_sequences = SEQS;
+    o.auto_width = true;
+    for (int held = 0; held < 2; held++) {
+        struct sv_engine *e = run_open(&o, NULL);
+        struct sv_seq *q[SEQS];
+        struct sv_err err;
+        if (!e->held.cap_rows) { /* graphs: taps are never held */
+            sv_engine_close(e);
+            skip();
+        }
+        e->held.cap_rows = held ? e->held.cap_rows : 0;
+        sit_idle(e->policy);
+        for (int i = 0; i < SEQS; i++) {
+            for (int j = 0; j < TURN; j++)
+                prompt[i][j] = 5 + i + j % (6 + i);
+            struct sv_request r = {.prompt_ids = prompt[i], .n_prompt_ids = TURN, .max_tokens = ANSWER, .ignore_eos = true,
+                                   .top_p = 1, .on_event = ignore};
+            assert_int_equal(sv_engine_submit(e, &r, NULL, &err), 0);
+        }
+        assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
+        for (int i = 0; i < SEQS; i++)
+            q[i] = e->sched.slot[i];
+        q[0]->record.gave_up = true;
+        for (int k = 0; k < PLAIN; k++)
+            assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
+        assert_int_equal(e->held.n_rows, held ? SEQS * TURN + 2 * PLAIN : 0);
+        e->sched.policy = NULL; /* whole blocks from here on */
+        for (int k = 0; k < DRAFTING; k++)
+            assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
+        for (int i = 1; i < SEQS; i++)
+            memcpy(accept[held][i], q[i]->accept_lengths + PLAIN, sizeof accept[held][i]);
+        sv_engine_close(e);
+    }
+    for (int i = 1; i < SEQS; i++)
+        for (int k = 0; k < DRAFTING; k++) {
+            assert_int_equal(accept[0][i][k], accept[1][i][k]);
+            n_kept += accept[0][i][k] - 1;
+        }
+    assert_true(n_kept > 10);
 }
 
 /* What was dropped under load is computed again once drafting pays, when that was missed for long enough; what it then
@@ -533,7 +626,8 @@ static void small_context(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
              cmocka_unit_test(chosen), cmocka_unit_test(request_keeps_its_width),
-             cmocka_unit_test(usual_answers), cmocka_unit_test(held_taps), cmocka_unit_test(gave_up),
+             cmocka_unit_test(usual_answers), cmocka_unit_test(held_taps), cmocka_unit_test(held_beside_given_up),
+             cmocka_unit_test(dropped_when_far), cmocka_unit_test(gave_up),
              cmocka_unit_test(dropped_under_load), cmocka_unit_test(made_good), cmocka_unit_test(made_good_ahead), cmocka_unit_test(gave_up_ahead), cmocka_unit_test(padded_and_ahead),
              cmocka_unit_test(late_results),
              cmocka_unit_test(small_context))

@@ -30,29 +30,31 @@ struct machine {
     double noise;       /* share of steps that something disturbs */
     double drift;       /* standard deviation of a pace that changes over some hundred steps, all kinds alike */
     double tile_us, draft_tile_us; /* every begun 16 rows beyond the first */
+    double draft_seg_us;           /* a segment that drafts, beyond its rows */
+    double table_off;              /* standard deviation of what the table's points are off by */
 };
 
 static const struct machine machines[] = {
-    {"two cores", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0, 0, 0, 0},
-    {"two cores, busy", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0.2, 0, 0, 0},
-    {"matrix unit", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0, 0, 0},
-    {"large GPU", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1, 0, 0, 0, 0},
-    {"large GPU, wrong table", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1.25, 0.05, 0, 0, 0},
-    {"two cores, others at work", 350, 60, 3, 40, 100, 20, 2, 3, 1, 0.1, 0.2, 0, 0},
-    {"the same, drafting dearer", 350, 60, 3, 40, 100, 20, 2, 3, 1.2, 0.1, 0.2, 0, 0},
-    {"the same, drafting cheaper", 350, 60, 3, 40, 100, 20, 2, 3, 0.8, 0.1, 0.2, 0, 0},
-    {"tiles of rows", 400, 12, 1, 6, 170, 4, 1, 4, 1, 0.05, 0, 550, 150},
-    {"the same, plain steps dearer", 400, 12, 1, 6, 170, 4, 1, 4, 0.72, 0.05, 0, 550, 150},
+    {"two cores", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0, 0, 0, 0, 0, 0},
+    {"two cores, busy", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0.2, 0, 0, 0, 0, 0},
+    {"matrix unit", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0, 0, 0, 0, 0},
+    {"large GPU", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1, 0, 0, 0, 0, 0, 0},
+    {"large GPU, wrong table", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1.25, 0.05, 0, 0, 0, 0, 0},
+    {"two cores, others at work", 350, 60, 3, 40, 100, 20, 2, 3, 1, 0.1, 0.2, 0, 0, 0, 0},
+    {"the same, drafting dearer", 350, 60, 3, 40, 100, 20, 2, 3, 1.2, 0.1, 0.2, 0, 0, 0, 0},
+    {"the same, drafting cheaper", 350, 60, 3, 40, 100, 20, 2, 3, 0.8, 0.1, 0.2, 0, 0, 0, 0},
+    {"tiles of rows", 400, 12, 1, 6, 170, 4, 1, 4, 1, 0.05, 0, 550, 150, 0, 0},
+    {"the same, plain steps dearer", 400, 12, 1, 6, 170, 4, 1, 4, 0.72, 0.05, 0, 550, 150, 0, 0},
 };
 
-static double step_us(const struct machine *m, double segs, double rows, double draft_rows,
+static double step_us(const struct machine *m, double segs, double rows, double draft_segs, double draft_rows,
                       double outs)
 {
     double us = m->step_us + m->seg_us * segs;
     us += rows > m->knee_rows ? m->row_us * (rows - m->knee_rows) : 0;
     us += rows > TILE ? m->tile_us * ceil(rows / TILE - 1) : 0;
     if (draft_rows > 0) {
-        us += m->draft_us + m->out_us * outs;
+        us += m->draft_us + m->out_us * outs + m->draft_seg_us * draft_segs;
         us += draft_rows > m->draft_knee ? m->draft_row_us * (draft_rows - m->draft_knee) : 0;
         us += draft_rows > TILE ? m->draft_tile_us * ceil(draft_rows / TILE - 1) : 0;
     }
@@ -64,19 +66,21 @@ static void fill_table(struct sv_cost *c, const struct machine *m, int32_t n_seq
 {
     enum { MOST_TILES = 8 };
     for (int32_t r = 2; r < BLOCK; r += r < 6 ? 1 : 2)
-        sv_curve_add(&c->wide, r, step_us(m, 1, r, 0, 0));
+        sv_curve_add(&c->wide, r, step_us(m, 1, r, 0, 0, 0));
     for (int32_t r = 2; r < BLOCK; r *= 2)
-        sv_curve_add(&c->draft_rows, r, step_us(m, 0, 0, r, 0) - m->step_us);
+        sv_curve_add(&c->draft_rows, r, step_us(m, 0, 0, (r + BLOCK - 1) / BLOCK, r, 0) - m->step_us);
     for (int32_t n = 1, step = 1; n <= n_seqs; n += n == 1 ? 1 : step) {
         step *= n >= 4 * step ? 2 : 1;
         int32_t r = n * BLOCK, beyond = (n + 1) * (r / (n + 1) + 1);
-        sv_curve_add(&c->plain, n, step_us(m, n, n, 0, 0));
-        sv_curve_add(&c->wide, r, step_us(m, n, r, 0, 0));
-        sv_curve_add(&c->draft_rows, r, step_us(m, 0, 0, r, 0) - m->step_us);
+        sv_curve_add(&c->plain, n, step_us(m, n, n, 0, 0, 0));
+        sv_curve_add(&c->wide, r, step_us(m, n, r, 0, 0, 0));
+        sv_curve_add(&c->draft_rows, r, step_us(m, 0, 0, (r + BLOCK - 1) / BLOCK, r, 0) - m->step_us);
+        if (n > 1 && m->draft_seg_us > 0)
+            sv_curve_add(&c->thin, n, step_us(m, 0, 0, n, 2 * n, 0) - m->step_us);
         if (n > MOST_TILES)
             continue;
-        sv_curve_add(&c->wide, r + 1, step_us(m, n + 1, r + 1, 0, 0));
-        sv_curve_add(&c->draft_rows, beyond, step_us(m, 0, 0, beyond, 0) - m->step_us);
+        sv_curve_add(&c->wide, r + 1, step_us(m, n + 1, r + 1, 0, 0, 0));
+        sv_curve_add(&c->draft_rows, beyond, step_us(m, 0, 0, n + 1, beyond, 0) - m->step_us);
     }
     sv_curve_add(&c->draft_out, 1, m->out_us);
     sv_curve_add(&c->draft_out, 2, 2 * m->out_us);
@@ -129,7 +133,7 @@ static double run_fixed(const struct machine *m, const struct sv_accept_profile 
             int32_t len = sv_profile_draw(p, (uint64_t)i, (uint64_t)step);
             tokens += len < w ? len : w;
         }
-        us += step_us(m, n, n * w, w > 1 ? n * w : 0, n * (w - 1)) * (w > 1 ? m->spec_factor : 1);
+        us += step_us(m, n, n * w, n, w > 1 ? n * w : 0, n * (w - 1)) * (w > 1 ? m->spec_factor : 1);
     }
     return tokens / us;
 }
@@ -196,7 +200,7 @@ static struct outcome run_policy(const struct machine *m, const struct sv_accept
         assert_int_equal(p->load.n_rows, n_rows);
         assert_int_equal(p->load.n_draft_rows, draft_rows);
         assert_int_equal(p->load.n_draft_out, outs);
-        double t = step_us(m, n, n_rows, draft_rows, outs) * (draft_rows ? m->spec_factor : 1);
+        double t = step_us(m, n, n_rows, p->load.n_draft_segs, draft_rows, outs) * (draft_rows ? m->spec_factor : 1);
         for (int32_t i = 0; i < n; i++) {
             const struct sv_policy_seq *s = &p->seq[i];
             int32_t len = sv_profile_draw(prof, (uint64_t)i, (uint64_t)step);
@@ -288,6 +292,24 @@ static void choose(struct sv_policy *p, struct sv_record *rec, int32_t n, int32_
         width[i] = p->seq[i].width;
 }
 
+/* Few rows of each of many sequences, and whole blocks of few: the table says what both take, and what lies between. */
+static void segments_cost(void **state)
+{
+    (void)state;
+    static const struct machine m = {"two cores, long contexts", 350, 12, 1, 6, 100, 15, 1, 4, 1, 0, 0, 0, 0, 16, 0};
+    struct sv_cost c = {.block = BLOCK};
+    fill_table(&c, &m, 32);
+    sv_cost_unlearn(&c);
+    assert_true(c.thin.n > 4);
+    for (int32_t n = 1; n <= 32; n *= 2)
+        for (int32_t k = 1; k <= n; k *= 2)
+            for (int32_t w = 2; w <= BLOCK; w++) {
+                struct sv_load l = {.n_segs = n, .n_rows = n + k * (w - 1), .n_draft_segs = k, .n_draft_rows = k * w, .n_draft_out = k * (w - 1)};
+                double us = step_us(&m, n, l.n_rows, k, l.n_draft_rows, l.n_draft_out - k);
+                assert_float_equal(sv_cost_us(&c, &l), us, 0.02 * us);
+            }
+}
+
 /* However cheap drafting has come to look: a step with one short draft among many sequences takes no less than one
  * without, or there would be no plain steps any more to learn from. */
 static void few_drafts_are_not_cheaper(void **state)
@@ -314,7 +336,7 @@ static void few_drafts_are_not_cheaper(void **state)
 static void closed(void **state)
 {
     (void)state;
-    static const struct machine dear = {"rows decide", 350, 60, 3, 5, 100, 20, 2, 3, 1, 0, 0, 0, 0};
+    static const struct machine dear = {"rows decide", 350, 60, 3, 5, 100, 20, 2, 3, 1, 0, 0, 0, 0, 0, 0};
     struct sv_record rec[16] = {{.n_verified = 0}};
     int32_t width[16];
     for (int32_t n = 1; n <= 16; n *= 16) {
@@ -432,10 +454,10 @@ static double run_requests(const struct machine *m, int32_t n, int32_t n_request
                                  .block = BLOCK, .cap = BLOCK, .context = 100, .record = &rec[i]});
         sv_policy_choose(p);
         const struct sv_load *l = &p->load;
-        double t = step_us(m, n, l->n_rows, l->n_draft_rows, l->n_draft_out);
+        double t = step_us(m, n, l->n_rows, l->n_draft_segs, l->n_draft_rows, l->n_draft_out);
         for (int32_t i = 0; i < n; i++)
             n_kept_up += !rec[i].gave_up;
-        t += 0.03 * step_us(m, n, n, 0, 0) * n_kept_up / n;
+        t += 0.03 * step_us(m, n, n, 0, 0, 0) * n_kept_up / n;
         sv_cost_learn(&p->cost, l, t);
         for (int32_t i = 0; i < n; i++) {
             const struct sv_policy_seq *s = &p->seq[i];
@@ -452,7 +474,7 @@ static double run_requests(const struct machine *m, int32_t n, int32_t n_request
     }
     *n_gave_up = p->n_gave_up;
     sv_policy_close(p);
-    return tokens / us / (n / step_us(m, n, n, 0, 0));
+    return tokens / us / (n / step_us(m, n, n, 0, 0, 0));
 }
 
 /* A draft that never helps costs less than 2 %, the first requests included; and when requests come
@@ -571,8 +593,8 @@ static double run_cutting(const struct machine *m, const struct sv_accept_profil
         assert_int_equal(p->load.n_draft_rows, draft_rows);
         if (promised > 0)
             sv_policy_brought(p, promised, brought);
-        double t = ahead ? step_us(m, n, padded(n_rows), padded(draft_rows), outs)
-                         : step_us(m, n, n_rows, draft_rows, outs);
+        double t = ahead ? step_us(m, n, padded(n_rows), p->load.n_draft_segs, padded(draft_rows), outs)
+                         : step_us(m, n, n_rows, p->load.n_draft_segs, draft_rows, outs);
         t += ahead && cuts ? trip_us : 0;
         t += p->shares_now ? share_us * outs : 0;
         sv_cost_learn(&p->cost, &p->load, t);
@@ -597,7 +619,7 @@ static void cut(void **state)
     static const double means[] = {1, 2.5, 6.4, 0};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
     /* Rows decide, and a draft's are cheap. */
-    static const struct machine m = {"small draft", 350, 90, 3, 40, 100, 6, 2, 1, 1, 0, 0, 0, 0};
+    static const struct machine m = {"small draft", 350, 90, 3, 40, 100, 6, 2, 1, 1, 0, 0, 0, 0, 0, 0};
     double gain = 0;
     int n_gains = 0;
     for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
@@ -627,7 +649,7 @@ static void cut_ahead(void **state)
     (void)state;
     static const double means[] = {1, 2.5, 6.4, 0, 15.99};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
-    static const struct machine m = {"large GPU", 4200, 38, 100, 5, 600, 2.5, 100, 0.8, 1, 0, 0, 0, 0};
+    static const struct machine m = {"large GPU", 4200, 38, 100, 5, 600, 2.5, 100, 0.8, 1, 0, 0, 0, 0, 0, 0};
     double gain = 0;
     int n_gains = 0;
     for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
@@ -662,8 +684,8 @@ static void cut_at_a_price(void **state)
     (void)state;
     static const double means[] = {1, 2.5, 6.4, 0, 15.99};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
-    static const struct machine machine[] = {{"dear rows", 350, 50, 3, 40, 60, 6, 2, 1, 1, 0, 0, 0, 0},
-                                             {"cheap rows", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0, 0, 0}};
+    static const struct machine machine[] = {{"dear rows", 350, 50, 3, 40, 60, 6, 2, 1, 1, 0, 0, 0, 0, 0, 0},
+                                             {"cheap rows", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0, 0, 0, 0, 0}};
     double gain = 0;
     int n_gains = 0;
     for (int d = 0; d < 2; d++)
@@ -687,4 +709,4 @@ static void cut_at_a_price(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(cut_ahead), cmocka_unit_test(cut_at_a_price), cmocka_unit_test(few_drafts_are_not_cheaper),
-             cmocka_unit_test(closed), cmocka_unit_test(held_back_is_paid_for), cmocka_unit_test(beside_prompts), cmocka_unit_test(in_vain), cmocka_unit_test(cut), cmocka_unit_test(never_slower))
+             cmocka_unit_test(segments_cost), cmocka_unit_test(closed), cmocka_unit_test(held_back_is_paid_for), cmocka_unit_test(beside_prompts), cmocka_unit_test(in_vain), cmocka_unit_test(cut), cmocka_unit_test(never_slower))

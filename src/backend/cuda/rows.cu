@@ -298,6 +298,7 @@ static void norm_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm *p)
 
 void sv_cuda_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
 {
+    SV_REQUIRE(!p->tap_row);
     struct sv_cuda *cu = sv_cuda_of(dev);
     if (cu->act == SV_BF16)
         norm_launch<__nv_bfloat16>(cu, p);
