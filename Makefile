@@ -4,6 +4,7 @@
 # top of it into salvo. *_avx2.c, *_avx512.c and *_amx.c get their instruction set's flags (left out when
 # the compiler lacks them, with SV_NO_AVX2, SV_NO_AVX512, SV_NO_AMX defined; all three also mean SV_NO_X86).
 # CUDA=1 adds src/backend/cuda/*.cu, compiled by nvcc for sm_80 and sm_90; *_sm90.cu for sm_90a alone.
+# JITTER=1 with it builds kernels whose warps are late on purpose, into a folder jitter in the build folder.
 # Tests: every tests/<area>/test_*.c is a program, tests/<area>/*.test.sh a script, other .c files helpers.
 #
 # Several builds of one checkout at the same time: `make B=build-mine`. Only some folders, while others do not
@@ -15,6 +16,7 @@ PREFIX ?= /usr/local
 WERROR ?= -Werror
 JOBS ?= 2
 CUDA ?=
+JITTER ?=
 STATIC ?=
 T ?=
 ONLY ?=
@@ -54,6 +56,11 @@ else
 $(error FLAVOUR=$(FLAVOUR): must be release, asan, tsan or fuzz)
 endif
 
+# CUDA kernels whose warps are late on purpose (jitter.cuh), beside the others.
+ifeq ($(JITTER),1)
+O := $(O)/jitter
+endif
+
 # ---------------------------------------------------------------- what this machine has
 
 accepts = $(shell echo 'int x;' | $(CC) $(1) -x c -c -o /dev/null - 2>/dev/null && echo yes)
@@ -78,7 +85,7 @@ CUDA_HOME ?= $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
 CUDA_ARCHS := -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
 CUDA_SM90 := -gencode arch=compute_90a,code=sm_90a
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread -lstdc++
-NVCCFLAGS += -std=c++17 -O3 -lineinfo -Xcompiler -Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off
+NVCCFLAGS += -std=c++17 -O3 -lineinfo -Xcompiler -Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off $(if $(filter 1,$(JITTER)),-DSV_CUDA_JITTER)
 else ifneq ($(filter-out 0,$(CUDA)),)
 $(error CUDA=$(CUDA): must be 1, 0 or empty)
 endif

@@ -5,7 +5,9 @@
 # tests/gpu.sh [BUILD_FOLDER]: BUILD holds a release build with CUDA=1 (make CUDA=1 FLAVOUR=release all tests). Logs go to
 # $OUT or a temporary folder. QUICK=1 runs the op checks under compute-sanitizer instead: TOOLS="memcheck racecheck",
 # OPS="sample rules" for some of them, TOGETHER=1 all tools at once. LIMIT: seconds for each program. Exit code 1 when anything
-# failed. FULL=1: the engine's tests with all their prompts. Must not: build anything.
+# failed. FULL=1: the engine's tests with all their prompts. JITTER=1: what waits for other warps and thread blocks, again and
+# again (TIMES), for a BUILD whose warps are late on purpose (make CUDA=1 JITTER=1: BUILD is then build/jitter); a program that
+# stands still fails as one with a wrong bit does. Must not: build anything.
 set -u
 cd "$(dirname "$0")/.."
 B=${1:-build}
@@ -60,6 +62,25 @@ if [ "${QUICK:-0}" = 1 ]; then
                 --error-exitcode 9 "$B/bench/attention_cuda" check quick ;;
         esac
         [ "${TOGETHER:-0}" = 1 ] || finish
+    done
+    finish
+    sort "$summary"
+    exit $failed
+fi
+
+if [ "${JITTER:-0}" = 1 ]; then
+    for time in $(seq "${TIMES:-3}"); do
+        for program in gemm dense fp8 attention; do
+            [ -x "$B/bench/${program}_cuda" ] && start "jitter-$program-$time" "${LIMIT:-60}" "$B/bench/${program}_cuda" check
+        done
+        finish
+    done
+    for program in test_cross_ops test_cross_tokens test_cross_logits; do
+        [ -x "$B/tests/backend/$program" ] && start "jitter-$program" "${LIMIT:-60}" "$B/tests/backend/$program"
+    done
+    export SALVO_TEST_QUICK=1 SALVO_TEST_DEVICE=cuda
+    for test in greedy_auto_bf16 sampled_auto_bf16; do
+        [ -x "$B/tests/engine/test_lossless" ] && start "jitter-lossless-$test" "${LIMIT:-60}" "$B/tests/engine/test_lossless" "$test"
     done
     finish
     sort "$summary"

@@ -8,7 +8,7 @@
 #ifndef SV_CUDA_BARRIER_CUH
 #define SV_CUDA_BARRIER_CUH
 
-#include <stdint.h>
+#include "backend/cuda/jitter.cuh"
 
 static __device__ __forceinline__ void bar_init(uint32_t bar, uint32_t count)
 {
@@ -23,18 +23,22 @@ static __device__ __forceinline__ void bar_made(void)
 
 static __device__ __forceinline__ void bar_expect(uint32_t bar, uint32_t n_bytes)
 {
+    sv_jitter();
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(n_bytes)
                  : "memory");
 }
 
 static __device__ __forceinline__ void bar_arrive(uint32_t bar)
 {
+    sv_jitter();
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 
 static __device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity)
 {
     uint32_t done;
+    sv_jitter();
+    const uint32_t since = sv_jitter_now();
     do {
         asm volatile("{\n.reg .pred p;\n"
                      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
@@ -42,7 +46,9 @@ static __device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity)
                      : "=r"(done)
                      : "r"(bar), "r"(parity)
                      : "memory");
+        sv_jitter_watch(since);
     } while (!done);
+    sv_jitter();
 }
 
 #endif

@@ -164,17 +164,23 @@ static inline void sv_cuda_launch_in_pass(struct sv_cuda *cu, const char *what, 
 
 #ifdef __CUDACC__
 
+#include "backend/cuda/jitter.cuh"
+
 /* Waits until every kernel enqueued before this one is done and its writes can be seen. */
 static __device__ __forceinline__ void sv_pdl_wait(void)
 {
+    sv_jitter();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+    sv_jitter_block();
+    sv_jitter();
 }
 
 /* From here on blocks of the next kernel may take what this one leaves free. */
 static __device__ __forceinline__ void sv_pdl_launch(void)
 {
+    sv_jitter();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif

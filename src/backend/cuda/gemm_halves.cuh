@@ -154,6 +154,8 @@ static __device__ __forceinline__ void half_send(const float (&acc)[N / 2], cons
 #pragma unroll
     for (int c = 0; c < C; c++)
         if ((SEND + c) * 16 < own.n_rows) {
+            if (c % 4 == 0)
+                sv_jitter();
             const uint32_t far = far_addr(pair_at<WARPS>(there, (uint32_t)c), 1 - UPPER);
 #pragma unroll
             for (int h = 0; h < 2; h++) {

@@ -25,6 +25,7 @@ static __device__ __forceinline__ uint32_t smem_u32(const void *p)
 /* The 128 threads of group 0 or 1. */
 static __device__ __forceinline__ void group_sync(int group)
 {
+    sv_jitter();
     if (group == 0)
         asm volatile("bar.sync 1, 128;" ::: "memory");
     else
@@ -34,6 +35,7 @@ static __device__ __forceinline__ void group_sync(int group)
 /* The warp of gate rows and the warp of the same rows of up. */
 static __device__ __forceinline__ void pair_sync(int pair)
 {
+    sv_jitter();
     switch (pair) { /* a number that is not constant would take all 16 barriers */
     case 0:
         asm volatile("bar.sync 4, 64;" ::: "memory");
@@ -53,6 +55,7 @@ static __device__ __forceinline__ void pair_sync(int pair)
     default:
         asm volatile("bar.sync 9, 64;" ::: "memory");
     }
+    sv_jitter();
 }
 
 /* ---------------------------------------------------------------- storing */
@@ -541,11 +544,14 @@ static __device__ __forceinline__ void post_piece(const float (&acc)[N / 2],
                                                   const struct sv_gemm_args &a, float4 *to)
 {
 #pragma unroll
-    for (int j = 0; j < N / 8; j++)
+    for (int j = 0; j < N / 8; j++) {
+        if (j % 4 == 0)
+            sv_jitter();
         if (j * 8 < a.n_rows)
             piece_store(to + j * 128,
                         make_uint4(piece_word(acc[4 * j]), piece_word(acc[4 * j + 1]),
                                    piece_word(acc[4 * j + 2]), piece_word(acc[4 * j + 3])));
+    }
 }
 
 /* Takes this unit's share of the rows of x from all pieces of a block, adds them up and stores them. */
@@ -573,6 +579,7 @@ static __device__ __forceinline__ void take_pieces(const struct sv_gemm_args &a,
         for (int32_t u = who.first; u <= who.last; u += U) {
             uint4 p[U][C][H];
             bool missing;
+            sv_jitter();
             do {
                 missing = false;
 #pragma unroll
@@ -597,10 +604,12 @@ static __device__ __forceinline__ void take_pieces(const struct sv_gemm_args &a,
                             missing |= piece_missing(p[i][j][h]);
                 /* Whoever is late is waited for at one place: asking for all of them again and again would
                  * take the memory's time from it. */
+                const uint32_t since = sv_jitter_now();
                 for (int i = 0; missing && i < U && u + i <= who.last; i++)
                     while (piece_missing(piece_load(piece_in<N, BANDS>(a, who, u + i, band) +
                                                     (min(c1 * 16, a.n_rows) - 1) / 8 * 128)))
-                        ;
+                        sv_jitter_watch(since);
+                sv_jitter();
             } while (missing);
 #pragma unroll
             for (int i = 0; i < U; i++) {

@@ -101,6 +101,8 @@ static __device__ __forceinline__ void pair_send(const float (&acc)[N / 2], int3
     for (int c = 0; c < (N + 15) / 16; c++) {
         const bool upper = c >= HALF;
         const uint32_t at = pair_at<8>(p, (uint32_t)(ME * HALF + c - (upper ? HALF : 0)));
+        if (c % 4 == 0)
+            sv_jitter();
         if (upper == (ME != 0)) {
 #pragma unroll
             for (int h = 0; h < H; h++)
@@ -153,8 +155,10 @@ static __device__ __forceinline__ void pair_add_before(const float4 *before, con
                         q[j][h] = piece_load(before + (base + j) * 256 + h * 128);
                     missing |= piece_missing(q[j][h]);
                 }
+            const uint32_t since = sv_jitter_now();
             while (missing && piece_missing(piece_load(before + (count - 1) * 256)))
-                ;
+                sv_jitter_watch(since);
+            sv_jitter();
         } while (missing);
 #pragma unroll
         for (int j = 0; j < G; j++) {
@@ -162,6 +166,7 @@ static __device__ __forceinline__ void pair_add_before(const float4 *before, con
                 break;
             float v[8];
             const uint32_t at = pair_at<8>(p, (uint32_t)(base + j));
+            sv_jitter();
             pair_sum<N, H>(v, p, (uint32_t)(base + j));
 #pragma unroll
             for (int h = 0; h < H; h++) {
@@ -187,6 +192,7 @@ static __device__ __forceinline__ void pair_finish(const struct sv_gemm_args &a,
 #pragma unroll 1
     for (int32_t i = 0; i < count; i++) {
         float v[8] = {};
+        sv_jitter();
         if (upper) {
 #pragma unroll
             for (int h = 0; h < H; h++) {

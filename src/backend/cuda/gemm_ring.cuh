@@ -14,6 +14,7 @@
  * are already done, so no release at cluster scope: that is a fence of about a microsecond. */
 static __device__ __forceinline__ void bar_arrive_at(uint32_t bar, uint32_t rank)
 {
+    sv_jitter();
     asm volatile("{\n.reg .b32 far;\nmapa.shared::cluster.u32 far, %0, %1;\n"
                  "mbarrier.arrive.shared::cluster.b64 _, [far];\n}" ::"r"(bar),
                  "r"(rank)
@@ -23,6 +24,7 @@ static __device__ __forceinline__ void bar_arrive_at(uint32_t bar, uint32_t rank
 static __device__ __forceinline__ void copy_tile(uint32_t dst, const void *src, uint32_t n_bytes,
                                                  uint32_t bar, uint64_t policy)
 {
+    sv_jitter();
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
                  "[%0], [%1], %2, [%3], %4;" ::"r"(dst),
                  "l"(src), "r"(n_bytes), "r"(bar), "l"(policy)
@@ -33,6 +35,7 @@ template <int CL>
 static __device__ __forceinline__ void copy_x(uint32_t dst, const CUtensorMap *map, int32_t k,
                                               int32_t row, uint32_t bar, uint64_t policy)
 {
+    sv_jitter();
     if (CL == 1)
         asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::"
                      "bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(dst),
@@ -50,12 +53,15 @@ static __device__ __forceinline__ void copy_x(uint32_t dst, const CUtensorMap *m
 /* Of execution only; barriers are made visible by their own fence. */
 static __device__ __forceinline__ void cluster_arrive(void)
 {
+    sv_jitter();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
 static __device__ __forceinline__ void cluster_wait(void)
 {
+    sv_jitter();
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    sv_jitter();
 }
 
 static __device__ __forceinline__ void cluster_sync(void)

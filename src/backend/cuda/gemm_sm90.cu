@@ -172,13 +172,22 @@ struct width {
             }                                                                                      \
         }                                                                                          \
     }
-#if SV_GEMM_DENSE
+#ifdef SV_CUDA_JITTER
+/* Some, for the compiler's sake: widths wait for one another in the same way. */
+static const struct width widths[] = {
+    WIDTH(16, 9, 8),
+    WIDTH(64, 7, 6),
+    WIDTH(128, 6, 5),
+#if !SV_GEMM_DENSE
+    WIDTH(256, 4, 3),
+#endif
+};
+#elif SV_GEMM_DENSE
 static const struct width widths[] = {
     WIDTH(8, 9, 9),  WIDTH(16, 9, 9),   WIDTH(32, 8, 8),   WIDTH(64, 7, 7),
     WIDTH(96, 6, 6), WIDTH(112, 6, 6), WIDTH(128, 6, 6),
 };
-#else
-#if SV_GEMM_FP8
+#elif SV_GEMM_FP8
 /* A draft's rows come by blocks. */
 static const struct width widths[] = {
     WIDTH(16, 10, 8), WIDTH(32, 8, 7),  WIDTH(64, 8, 6),  WIDTH(128, 6, 5),
@@ -192,6 +201,7 @@ static const struct width widths[] = {
 };
 #endif
 
+#if !SV_GEMM_DENSE
 /* Clusters of two: there each gets half of x's tiles for both. The second for sums that are not
  * cut. */
 static const struct width wholes[] = {

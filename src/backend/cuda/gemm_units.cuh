@@ -166,6 +166,7 @@ static __device__ __forceinline__ void fetch_x_scales(const struct sv_gemm_args 
 /* What all consumers have fetched is there. */
 template <enum way WAY> static __device__ __forceinline__ void consumers_sync(void)
 {
+    sv_jitter();
     asm volatile("bar.sync 10, %0;" ::"n"(consumers_of(WAY)) : "memory");
 }
 
