@@ -189,6 +189,8 @@ struct sv_params {
     bool batched;            /* generate: a list was given, a list is answered */
     /* llama-server's */
     json_t *input_prefix, *input_suffix, *input_extra, *response_fields; /* borrowed */
+    double repeat_penalty;   /* over the last repeat_last_n tokens */
+    int32_t repeat_last_n;
     uint32_t samplers;       /* those that were named, by sv_read_samplers; 0 = all */
     int32_t max_ms;          /* from the first token on, once there is a line; 0 = no limit */
 };

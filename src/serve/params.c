@@ -37,6 +37,8 @@ static const struct sv_field fields[] = {
     {"presence_penalty", C | T | L | S, sv_read_num, P(r.presence_penalty), -2, 2, 0},
     {"frequency_penalty", C | T | L | S, sv_read_num, P(r.frequency_penalty), -2, 2, 0},
     {"repetition_penalty", C | T | L | S, sv_read_num, P(r.repetition_penalty), 1e-3, 2, 0},
+    {"repeat_penalty", C | T | L, sv_read_num, P(repeat_penalty), 1e-3, 2, 0},
+    {"repeat_last_n", C | T | L, sv_read_i32, P(repeat_last_n), -1, BIG, 0},
     {"logit_bias", C | T | L | S, sv_read_bias, 0, 0, 0, 0},
     {"width", C | T | L | S, sv_read_i32, P(r.width), 0, 64, 0},
     /* how much, and when to end */
@@ -148,7 +150,9 @@ static const struct sv_field fields[] = {
     {"lora_path", C | T | G, sv_read_neutral, 0, 0, 0, 0},
     {"stop_regex", C | T | S, sv_read_neutral, 0, 0, 0, 0},
     {"return_hidden_states", C | T | G, sv_read_neutral, 0, 0, 0, 0},
-    {"repeat_penalty", C | T | L, sv_read_neutral, 0, 1, 0, 0},
+    {"tfs_z", L, sv_read_neutral, 0, 1, 0, 0},
+    {"image_data", L, sv_read_neutral, 0, 0, 0, 0},
+    {"system_prompt", L, sv_read_neutral, 0, 0, 0, 0},
     {"mirostat", C | T | L, sv_read_neutral, 0, 0, 0, 0},
     {"dry_multiplier", C | T | L, sv_read_neutral, 0, 0, 0, 0},
     {"xtc_probability", C | T | L, sv_read_neutral, 0, 0, 0, 0},
@@ -190,7 +194,9 @@ static const struct sv_field fields[] = {
     {"dry_sequence_breakers", C | T | L, sv_read_nothing, 0, 0, 0, 0},
     {"spaces_between_special_tokens", C | T | S, sv_read_nothing, 0, 0, 0, 0},
     {"cache_prompt", C | T | L, sv_read_nothing, 0, 0, 0, 0},
-    {"repeat_last_n", C | T | L, sv_read_nothing, 0, 0, 0, 0},
+    {"penalize_nl", L, sv_read_nothing, 0, 0, 0, 0}, /* these three older versions had */
+    {"slot_id", L, sv_read_nothing, 0, 0, 0, 0},
+    {"api_key", L, sv_read_nothing, 0, 0, 0, 0},
     {"mirostat_tau", C | T | L, sv_read_nothing, 0, 0, 0, 0},
     {"mirostat_eta", C | T | L, sv_read_nothing, 0, 0, 0, 0},
     {"id_slot", L, sv_read_nothing, 0, 0, 0, 0}, /* every sequence may go on from any kept prefix */
@@ -234,6 +240,20 @@ static int read_sampling_params(struct sv_params *p, const struct sv_field *f, j
 }
 
 /* ---------------------------------------------------------------- a body */
+
+/* llama-server's penalty sees so many tokens, which is ours if it sees all. */
+static int take_repeat_penalty(struct sv_params *p, struct sv_api_err *e)
+{
+    if (p->repeat_penalty == 1 || p->repeat_last_n == 0)
+        return 0;
+    if (p->repeat_last_n == -1 && p->r.repetition_penalty == 0) {
+        p->r.repetition_penalty = p->repeat_penalty;
+        return 0;
+    }
+    sv_api_bad(e, "repeat_penalty", "'repeat_penalty' is supported with 'repeat_last_n': -1 alone, which is 'repetition_penalty'");
+    e->code = "unsupported_parameter";
+    return -1;
+}
 
 static int check_together(const struct sv_params *p, enum sv_dialect_kind kind, struct sv_api_err *e)
 {
@@ -280,6 +300,8 @@ int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body,
     p->n = 1;
     p->n_prompt_top = -1;
     p->logprob_start = -1;
+    p->repeat_penalty = 1;
+    p->repeat_last_n = 64; /* llama-server's */
     p->spec = -1;
     p->add_special = -1;
     p->add_generation_prompt = true;
@@ -295,7 +317,7 @@ int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body,
     json_t *tools = p->tools;
     if (choice && strcmp(choice, "none") == 0)
         p->tools = NULL;
-    if (check_together(p, kind, e))
+    if (take_repeat_penalty(p, e) || check_together(p, kind, e))
         return -1;
     p->tools = tools;
     return 0;

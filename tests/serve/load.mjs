@@ -38,6 +38,7 @@ function makeRequest(i) {
   if (random(6) === 0) body.logit_bias = { [100 + random(500)]: 5, [200 + random(500)]: -100 };
   if (random(5) === 0) Object.assign(body, chat ? { logprobs: true, top_logprobs: 2 } : { logprobs: 2, echo: random(2) === 0 });
   if (random(7) === 0) body.n = 2;
+  if (i % 8 === 3) body.user = "u".repeat(9000); // read on the thread for long bodies
   if (random(8) === 0) body.ignore_eos = true;
   return { path: chat ? "/v1/chat/completions" : "/v1/completions", body };
 }

@@ -91,6 +91,22 @@ static const struct {
     {CHAT, HI "\"max_tokens\":1,\"cache_prompt\":true,\"repeat_penalty\":1.0,\"mirostat\":0,\"bad_words\":[],"
            "\"chat_template\":null,\"allowed_token_ids\":null,\"vllm_xargs\":{}}", 200, NULL},
     {CHAT, HI "\"repeat_penalty\":1.1}", 400, "repeat_penalty"},
+    {CHAT, HI "\"max_tokens\":1,\"repeat_penalty\":1.1,\"repeat_last_n\":0}", 200, NULL},
+    {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"repeat_penalty\":1.1,\"repeat_last_n\":-1}", 200, NULL},
+    {TEXT, "{\"prompt\":\"a\",\"repeat_penalty\":1.1,\"repeat_last_n\":-1,\"repetition_penalty\":1.2}", 400, "repeat_penalty"},
+    /* what llama-server's own pages and older clients send */
+    {"/completion", "{\"prompt\":\"a\",\"n_predict\":2,\"stream\":false,\"stop\":[\"</s>\"],\"repeat_last_n\":256,\"repeat_penalty\":1,\"penalize_nl\":false,"
+                    "\"dry_multiplier\":0,\"dry_base\":1.75,\"top_k\":40,\"top_p\":0.95,\"min_p\":0.05,\"xtc_probability\":0,\"typical_p\":1,"
+                    "\"presence_penalty\":0,\"frequency_penalty\":0,\"mirostat\":0,\"mirostat_tau\":5,\"mirostat_eta\":0.1,\"grammar\":\"\",\"n_probs\":0,"
+                    "\"min_keep\":0,\"image_data\":[],\"cache_prompt\":true,\"api_key\":\"\",\"slot_id\":-1,\"tfs_z\":1,\"seed\":-1,"
+                    "\"samplers\":[\"dry\",\"top_k\",\"typ_p\",\"top_p\",\"min_p\",\"xtc\",\"temperature\"]}", 200, "\"seed\":"},
+    {"/completion", "{\"prompt\":\"a\",\"n_predict\":-1}", 200, "\"truncated\":true"},
+    {"/completion", "{\"prompt\":\"a\",\"samplers\":[\"nucleus\"]}", 400, "samplers"},
+    {"/completion", "{\"prompt\":\"a\",\"logit_bias\":[[1]]}", 400, "logit_bias"},
+    {"/completion", "{\"prompt\":\"a\",\"logit_bias\":[[\"x\",1]]}", 400, "logit_bias"},
+    {"/completion", "{\"prompt\":\"a\",\"grammar\":\"root ::= x\"}", 400, "grammar"},
+    {"/completion", "{\"prompt\":\"a\",\"post_sampling_probs\":true}", 400, "post_sampling_probs"},
+    {"/completion", "{\"prompt\":\"a\",\"frobnicate\":true}", 400, "frobnicate"},
     {CHAT, HI "\"grammar\":\"root ::= x\"}", 400, "grammar"},
     {CHAT, HI "\"bad_words\":[\"x\"]}", 400, "bad_words"},
     {CHAT, HI "\"chat_template\":\"x\"}", 400, "chat_template"},

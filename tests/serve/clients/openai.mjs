@@ -83,6 +83,20 @@ const scored = await client.completions.create({ model, prompt: [ids, ids.slice(
 assert.deepEqual(scored.choices[0].logprobs.token_logprobs.slice(-12), made.choices[0].logprobs.token_logprobs);
 assert.deepEqual(scored.choices[0].logprobs.token_logprobs.slice(0, 9), scored.choices[1].logprobs.token_logprobs);
 
+// roles and parts of newer clients, several choices streamed with log probabilities
+const talk = { model, temperature: 1, seed: 5, n: 2, max_tokens: 12, logprobs: true, top_logprobs: 2, messages: [
+  { role: "developer", content: "Answer briefly." },
+  { role: "user", content: [{ type: "text", text: "Tom has 3 apples" }, { type: "text", text: "and buys 4. How many?" }] },
+  { role: "assistant", content: null, tool_calls: [{ id: "c1", type: "function", function: { name: "add", arguments: '{"a": 3, "b": 4}' } }] },
+  { role: "tool", tool_call_id: "c1", content: "7" }] };
+const both = await client.chat.completions.create(talk);
+const said = [[], []];
+for await (const chunk of await client.chat.completions.create({ ...talk, stream: true, stream_options: { include_usage: true } })) {
+  for (const c of chunk.choices) said[c.index].push(...(c.logprobs?.content ?? []));
+  if (!chunk.choices.length) assert.equal(chunk.usage.completion_tokens, both.usage.completion_tokens);
+}
+assert.deepEqual(said, both.choices.map((c) => c.logprobs.content));
+
 // stop strings
 const cut = text.slice(8, 12);
 const stopped = await client.chat.completions.create({ ...base, stop: [cut] });
