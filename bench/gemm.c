@@ -41,7 +41,7 @@ struct bench {
     char stamp[256]; /* date,commit,machine */
     const char *isa;
     bool raw, huge; /* weights as published where the kernel wants them packed; on huge pages */
-    const char *only_shape, *only_rows; /* "12288x4096", "1,16", or NULL */
+    const char *only_shape, *only_rows; /* "12288x4096,320x320", "1,16", or NULL */
     bool dense;       /* bf16 weights in fewer bits */
     struct rotation *rotations;
     uint16_t *normal; /* (NORMALS) weights to make matrices of */
@@ -67,6 +67,13 @@ struct times {
     double us[MAX_TIMES];
 };
 
+/* Ratios of what was measured in the same round: memory and processors are others' too, and change from one round to
+ * the next. */
+struct pairs {
+    struct times ratio;
+    double over, under;
+};
+
 static double now_us(void)
 {
     return (double)sv_clock_ns() * 1e-3;
@@ -90,15 +97,23 @@ static double quantile(struct times *t, double q)
     return t->n ? t->us[(int)(q * (t->n - 1) + 0.5)] : 0;
 }
 
+static void pairs_round(struct pairs *p)
+{
+    if (p->under > 0 && p->over > 0)
+        times_add(&p->ratio, p->over / p->under);
+    p->over = p->under = 0;
+}
+
 /* What the options leave of a section's shapes and row counts; returns the number kept. */
 static int pick_shapes(const struct bench *b, const struct shape *from, int n, struct shape *to)
 {
     int kept = 0;
     struct shape own = {.parts = 1};
-    if (b->only_shape && sscanf(b->only_shape, "%dx%d", &own.n, &own.k) == 2) {
-        to[0] = own;
-        return 1;
-    }
+    for (const char *p = b->only_shape; p && kept < 8 && sscanf(p, "%dx%d", &own.n, &own.k) == 2;
+         p += strcspn(p, ","), p += *p == ',')
+        to[kept++] = own;
+    if (kept)
+        return kept;
     for (int i = 0; i < n; i++)
         to[kept++] = from[i];
     return kept;
@@ -469,6 +484,7 @@ static void section_stream(struct bench *b, enum sv_dtype dt)
     static const int32_t all_rows[] = {1,  2,  3,  4,  6,  8,  9,  12, 15,
                                        16, 17, 24, 32, 33, 48, 64, 96, 128};
     static struct times t[32];
+    static struct pairs share[32], ones[32];
     struct shape shapes[8];
     int32_t rows[32];
     const int n_shapes = pick_shapes(b, all, 5, shapes);
@@ -479,25 +495,39 @@ static void section_stream(struct bench *b, enum sv_dtype dt)
         const int calls = n_bytes > 64e6 ? 1 : n_bytes > 16e6 ? 2 : 6;
         struct times read = {0};
         memset(t, 0, sizeof t);
+        memset(share, 0, sizeof share);
+        memset(ones, 0, sizeof ones);
         for (int64_t r = 0; r < b->rounds; r++) {
-            times_add(&read, measure_read(b));
-            for (int j = 0; j < n_rows; j++)
+            double gb = measure_read(b), one = 0;
+            times_add(&read, gb);
+            for (int j = 0; j < n_rows; j++) {
+                struct times some = {0};
                 for (int c = 0; c < calls; c++)
-                    times_add(&t[j], time_ours(b, s, rows[j], dt, false, NULL));
+                    times_add(&some, time_ours(b, s, rows[j], dt, false, NULL));
+                for (int c = 0; c < calls; c++)
+                    times_add(&t[j], some.us[c]);
+                const double us = quantile(&some, 0.5);
+                one = j ? one : us;
+                share[j].over = (double)b->read_bytes / us * 1e-3;
+                share[j].under = gb;
+                ones[j].over = us;
+                ones[j].under = one;
+                pairs_round(&share[j]);
+                pairs_round(&ones[j]);
+            }
         }
         n_bytes = (double)b->read_bytes;
-        const double limit = quantile(&read, 0.5), best = quantile(&read, 1),
-                     one = quantile(&t[0], 0.5);
-        printf("\nstream %s %d x %d, read %.1f GB/s (best %.1f)\n  rows   med us  best us     GB/s "
+        const double limit = quantile(&read, 0.5), best = quantile(&read, 1);
+        printf("\nstream %s %d x %d, read %.1f GB/s (best %.1f); shares and ratios: median of rounds\n  rows   med us  best us     GB/s "
                " share  best/best  x 1 row\n",
                b->isa, s.n, s.k, limit, best);
         for (int j = 0; j < n_rows; j++) {
             double med = quantile(&t[j], 0.5), low = quantile(&t[j], 0);
             printf("  %4d %8.1f %8.1f %8.2f %5.1f%%     %5.1f%%    %5.2f\n", rows[j], med, low,
-                   n_bytes / med * 1e-3, n_bytes / med * 0.1 / limit, n_bytes / low * 0.1 / best,
-                   med / one);
+                   n_bytes / med * 1e-3, 100 * quantile(&share[j].ratio, 0.5), n_bytes / low * 0.1 / best,
+                   quantile(&ones[j].ratio, 0.5));
             csv_row(b, "stream", b->isa, s, rows[j], dt, &t[j], "read GB/s", limit,
-                    n_bytes / med * 1e-3 / limit);
+                    quantile(&share[j].ratio, 0.5));
         }
     }
 }
@@ -509,15 +539,14 @@ static void nap(void)
 
 static void section_prefill(struct bench *b, struct dnn *d, enum sv_dtype dt)
 {
-    static const struct shape all[] = {{12288, 4096, 1}, {4096, 4096, 1}, {4096, 12288, 1},
-                                       {4096, 1024, 2},  {6144, 1024, 2}, {1024, 3072, 1},
-                                       {1024, 2048, 1}};
+    static const struct shape all[] = {{12288, 4096, 1}, {4096, 4096, 1}, {4096, 12288, 1}, {4096, 1024, 2},
+                                       {6144, 1024, 2},  {1024, 3072, 1}, {1024, 2048, 1},  {1024, 1024, 1}};
     static const int32_t all_rows[] = {64, 128, 512, 2048};
     struct shape shapes[8];
     int32_t rows[32];
-    const int n_shapes = pick_shapes(b, all, 7, shapes), n_rows = pick_rows(b, all_rows, 4, rows);
+    const int n_shapes = pick_shapes(b, all, 8, shapes), n_rows = pick_rows(b, all_rows, 4, rows);
     printf("\nprefill %s, GFLOP/s (median, best); peer: %s, its input given in bf16, or f32 as "
-           "ours is\n"
+           "ours is; ratios: median of rounds\n"
            "       n x k      rows    med us    median      best | peer bf16  ours/peer | peer f32 "
            " ours/peer\n",
            b->isa, d->ok ? d->name : "none installed");
@@ -526,6 +555,7 @@ static void section_prefill(struct bench *b, struct dnn *d, enum sv_dtype dt)
             const struct shape s = shapes[i];
             struct dnn_product p;
             struct times ours = {0}, peer[2] = {{0}, {0}};
+            struct pairs ratio[2] = {0};
             const bool has_peer = dt == SV_BF16 && dnn_prepare(d, &p, b, s, rows[j]);
             const double flop = 2e-3 * s.n * s.k * rows[j];
             for (int64_t r = 0; r < b->rounds; r++) {
@@ -533,30 +563,35 @@ static void section_prefill(struct bench *b, struct dnn *d, enum sv_dtype dt)
                  * before the other's turn, and wake one's own with a call that is not counted. */
                 for (int c = 0; c < 3; c++) {
                     double us = time_ours(b, s, rows[j], dt, false, NULL);
-                    if (c)
-                        times_add(&ours, us);
+                    if (!c)
+                        continue;
+                    times_add(&ours, us);
+                    ratio[0].under += us;
+                    ratio[1].under += us;
                 }
                 nap();
                 for (int c = 0; has_peer && c < 5; c++) {
                     double us = time_dnn(d, &p, b, s, c > 2);
-                    if (c)
-                        times_add(&peer[c > 2], us);
+                    if (!c)
+                        continue;
+                    times_add(&peer[c > 2], us);
+                    ratio[c > 2].over += us;
                 }
                 nap();
+                pairs_round(&ratio[0]);
+                pairs_round(&ratio[1]);
             }
-            double med = quantile(&ours, 0.5), p16 = quantile(&peer[0], 0.5),
-                   p32 = quantile(&peer[1], 0.5);
+            double med = quantile(&ours, 0.5), p16 = quantile(&peer[0], 0.5), p32 = quantile(&peer[1], 0.5),
+                   r16 = quantile(&ratio[0].ratio, 0.5), r32 = quantile(&ratio[1].ratio, 0.5);
             printf("%6d x %5d %8d %9.1f %9.1f %9.1f", s.n, s.k, rows[j], med, flop / med,
                    flop / quantile(&ours, 0));
             if (has_peer)
-                printf(" | %9.1f %9.2f  | %8.1f %9.2f", flop / p16, p16 / med, flop / p32,
-                       p32 / med);
+                printf(" | %9.1f %9.2f  | %8.1f %9.2f | %.2f-%.2f", flop / p16, r16, flop / p32, r32,
+                       quantile(&ratio[0].ratio, 0.25), quantile(&ratio[0].ratio, 0.75));
             printf("\n");
-            csv_row(b, "prefill", b->isa, s, rows[j], dt, &ours, has_peer ? d->name : "none", p16,
-                    has_peer ? p16 / med : 0);
+            csv_row(b, "prefill", b->isa, s, rows[j], dt, &ours, has_peer ? d->name : "none", p16, r16);
             if (has_peer)
-                csv_row(b, "prefill f32 input", b->isa, s, rows[j], dt, &ours, d->name, p32,
-                        p32 / med);
+                csv_row(b, "prefill f32 input", b->isa, s, rows[j], dt, &ours, d->name, p32, r32);
         }
 }
 
@@ -785,7 +820,7 @@ int main(int argc, char **argv)
         {"section", 's', SV_OPT_STRING, &section, "LIST",
          "stream,prefill,tiny,model: some of them; or head"},
         {"rounds", 'r', SV_OPT_INT, &b.rounds, "N", "rounds of each measurement (15)"},
-        {"shape", 0, SV_OPT_STRING, &b.only_shape, "NxK", "stream and prefill: this shape only"},
+        {"shape", 0, SV_OPT_STRING, &b.only_shape, "LIST", "stream and prefill: these shapes only, as NxK"},
         {"rows", 0, SV_OPT_STRING, &b.only_rows, "LIST", "stream and prefill: these row counts"},
         {"pool", 'p', SV_OPT_INT, &pool_mb, "MIB", "memory that weights rotate over (2048)"},
         {"raw", 0, SV_OPT_FLAG, &b.raw, NULL, "weights as published, where kernels pack them at load"},

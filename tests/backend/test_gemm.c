@@ -355,6 +355,32 @@ static void rows_are_independent_amx(void **state)
     }
 }
 
+/* So many rows that threads share out rows, and take their own in several pieces, of odd sizes. */
+static void rows_are_independent_shared_out(void **state)
+{
+    (void)state;
+    enum { MANY = 1301 };
+    static const int32_t rows[] = {64, 127, 128, 129, 255, 383, 384, 513, 770, 1025, 1100, MANY};
+    for (int i = 0; i < N_VARIANTS; i++) {
+        const struct variant *v = &variants[i];
+        if (!present(v) || v->compute != SV_BF16 || v->dtype != SV_BF16)
+            continue;
+        struct product p;
+        struct fenced fy;
+        product_open(&p, v, MANY, 41, 75, true);
+        float *y = fenced_open(&fy, (size_t)MANY * 41 * sizeof *y);
+        for (int n_threads = 1; n_threads <= 3; n_threads++) {
+            struct sv_cpu cpu;
+            guarded_open(&cpu, v, n_threads);
+            for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
+                same_bits(&cpu, v, &p, MANY - rows[r], rows[r], 1 + (int)r % 3, y);
+            guarded_close(&cpu);
+        }
+        fenced_close(&fy);
+        product_close(&p);
+    }
+}
+
 static void rows_are_independent_wild(void **state)
 {
     (void)state;
@@ -837,6 +863,7 @@ static void survives_no_memory(void **state)
 SV_TEST_MAIN(cmocka_unit_test(matches_double), cmocka_unit_test(rows_are_independent),
              cmocka_unit_test(rows_are_independent_long_k),
              cmocka_unit_test(rows_are_independent_wild),
+             cmocka_unit_test(rows_are_independent_shared_out),
              cmocka_unit_test(rows_are_independent_amx),
              cmocka_unit_test(packed_weights_give_the_same_bits),
              cmocka_unit_test(packing_survives_no_memory), cmocka_unit_test(approximate_weights), cmocka_unit_test(mixed_parts_with_bias),

@@ -23,7 +23,8 @@
 
 /* From so many rows for each thread on, and up to so many weights, threads share out rows instead of weights where weights
  * stand packed: each reads all of them, which its products hide, and what a row goes through from one product to the next
- * stays in one core's cache. Between cores that share no cache a line takes 0.15 us. */
+ * stays in one core's cache. Between cores that share no cache a line takes 0.15 us. Many rows are shared out whatever the
+ * weights (set_own): nobody waits for another's packed input, nor fetches it from another's cache. */
 #define OWN_ROWS 4
 #define OWN_ELEMENTS (1 << 20)
 
@@ -33,6 +34,8 @@ struct sv_cpu_gemm {
     void *packed;                                /* one pass's input, shared */
     void *scratch;                               /* behind the pointers above */
     int32_t max_k, max_rows;
+    const struct sv_gemm_kern *shared; /* whose many rows are shared out, NULL: none */
+    int32_t own_from, own_most;        /* from so many for each thread on; so many of its own at a time */
     const struct sv_gemm_kern *bytes; /* for approximate weights, NULL: as any other */
     bool packs; /* bf16 weights are multiplied packed: at load, or else at every call */
     enum sv_dense_order dense; /* how dense weights stand here, if they can be multiplied */
@@ -86,6 +89,27 @@ static void set_sieve(struct sv_cpu_gemm *g, const struct sv_cpu *cpu)
 #endif
 }
 
+/* Each thread reads, and copies or expands, all weights for its rows: the more rows the less that costs. What packed
+ * weights cost is little, and there the input should stay in level 2. */
+static void set_own(struct sv_cpu_gemm *g)
+{
+    (void)g;
+#ifndef SV_NO_AVX512
+    if (g->packs) {
+        g->shared = g->kern[SV_BF16];
+        g->own_from = 64;
+        g->own_most = 256;
+    }
+#endif
+#ifndef SV_NO_AMX
+    if (g->kern[SV_BF16] == sv_gemm_kern_amx()) {
+        g->shared = g->kern[SV_BF16];
+        g->own_from = 192;
+        g->own_most = SV_GEMM_ROWS;
+    }
+#endif
+}
+
 int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err)
 {
     if (cpu->isa == SV_ISA_AUTO || !sv_cpu_has_isa(cpu->isa))
@@ -110,6 +134,7 @@ int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err)
     }
 #endif
     set_sieve(g, cpu);
+    set_own(g);
     cpu->gemm = g;
     return SV_OK;
 }
@@ -155,6 +180,15 @@ static size_t take(size_t *at, size_t n_bytes)
     return here;
 }
 
+/* Rows of its own that a thread packs at a time; 0: it never has enough of them. */
+static int32_t panel_rows(const struct sv_cpu *cpu, const struct sv_cpu_gemm *g)
+{
+    const int32_t most = (g->max_rows + cpu->n_threads - 1) / cpu->n_threads;
+    if (!g->shared || most < g->own_from)
+        return 0;
+    return most < g->own_most ? sv_gemm_pairs_of_blocks(most) : g->own_most;
+}
+
 static size_t pack_w_bytes(const struct sv_cpu_gemm *g)
 {
     const size_t tiles = 2 * SV_GEMM_KBLOCK * SV_GEMM_UNIT * 2;
@@ -169,6 +203,7 @@ static size_t pack_w_bytes(const struct sv_cpu_gemm *g)
 static size_t lay_out(const struct sv_cpu *cpu, struct sv_cpu_gemm *g, uint8_t *base)
 {
     const int32_t rows = g->max_rows < SV_GEMM_ROWS ? g->max_rows : SV_GEMM_ROWS;
+    const int32_t own = panel_rows(cpu, g);
     size_t at = 0;
     size_t threads = take(&at, (size_t)cpu->n_threads * sizeof *g->threads);
     size_t packed = take(&at, sv_gemm_packed_bytes(rows, g->max_k));
@@ -181,6 +216,7 @@ static size_t lay_out(const struct sv_cpu *cpu, struct sv_cpu_gemm *g, uint8_t *
         size_t sums =
             take(&at, (size_t)SV_GEMM_GROUP * SV_GEMM_ROWS * SV_GEMM_UNIT * sizeof(float));
         size_t own_x = take(&at, ALONE_ELEMENTS * sizeof(float));
+        size_t panel = take(&at, (size_t)own * (size_t)sv_gemm_kpad(g->max_k) * sizeof(uint16_t));
         size_t val = take(&at, SV_GEMM_ROWS * sizeof(float));
         size_t id = take(&at, SV_GEMM_ROWS * sizeof(int32_t));
         size_t call = take(&at, sizeof(struct sv_gemm_call));
@@ -189,6 +225,7 @@ static size_t lay_out(const struct sv_cpu *cpu, struct sv_cpu_gemm *g, uint8_t *
             g->threads[i] = (struct sv_gemm_thread){.pack_w = base + pack_w,
                                                     .sums = (float *)(void *)(base + sums),
                                                     .own_x = base + own_x,
+                                                    .panel = own ? base + panel : NULL,
                                                     .best_val = (float *)(void *)(base + val),
                                                     .best_id = (int32_t *)(void *)(base + id),
                                                      .call = (struct sv_gemm_call *)(void *)(base + call),
@@ -265,19 +302,37 @@ static void run_units(const struct sv_gemm_call *c, struct sv_gemm_thread *t, co
         inside->leave();
 }
 
-/* All weights times this thread's share of the rows. */
+/* Rows of its own that a thread takes at a time: pieces of one size. */
+static int32_t own_at_once(const struct sv_gemm_call *c, int32_t rows)
+{
+    const int32_t most = c->cpu->gemm->own_most, pieces = (rows + most - 1) / most;
+    return sv_gemm_pairs_of_blocks((rows + pieces - 1) / pieces);
+}
+
+/* All weights times this thread's share of the rows, some of them at a time. */
 static void work_rows(const struct sv_gemm_call *c, struct sv_gemm_thread *t, int thread, int n_threads)
 {
     struct sv_gemm_call *own = t->call;
-    int32_t begin, end;
-    sv_cpu_share(c->m1 - c->m0, thread, n_threads, &begin, &end);
-    if (begin == end)
+    uint8_t *packed = c->pack_alone ? t->own_x : t->panel;
+    const int32_t rows = c->m1 - c->m0;
+    int32_t begin, end, some;
+    if (c->pack_alone) {
+        sv_cpu_share(rows, thread, n_threads, &begin, &end);
+    } else { /* whole pairs of blocks, but for the last */
+        sv_cpu_share(sv_gemm_pairs_of_blocks(rows) / 32, thread, n_threads, &begin, &end);
+        begin *= 32;
+        end = end * 32 < rows ? end * 32 : rows;
+    }
+    if (begin >= end)
         return;
     memcpy(own, c, offsetof(struct sv_gemm_call, item) + (size_t)c->n_parts * sizeof c->item[0]);
-    own->m0 = c->m0 + begin;
-    own->m1 = c->m0 + end;
-    own->packer->pack(own, t->own_x, 0, 1);
-    run_units(own, t, t->own_x, 0, c->n_units);
+    for (const int32_t most = own_at_once(c, end - begin); begin < end; begin += some) {
+        some = end - begin < most ? end - begin : most;
+        own->m0 = c->m0 + begin;
+        own->m1 = own->m0 + some;
+        own->packer->pack(own, packed, 0, 1);
+        run_units(own, t, packed, 0, c->n_units);
+    }
 }
 
 static void work(void *arg, int thread, int n_threads)
@@ -368,14 +423,22 @@ static bool begin(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *
     return true;
 }
 
+/* Whether so many rows of a call are shared out rather than its weights. */
+static bool shares_rows(const struct sv_cpu *cpu, const struct sv_gemm_call *c, int32_t n_rows)
+{
+    const struct sv_cpu_gemm *g = cpu->gemm;
+    return c->y && c->packer && c->packer == g->shared && n_rows >= g->own_from * cpu->n_threads;
+}
+
 static void pass(struct sv_cpu *cpu, int32_t m0, int32_t m1)
 {
     struct sv_gemm_call *c = &cpu->gemm->call;
     c->m0 = m0;
     c->m1 = m1;
     c->pack_alone = (int64_t)((m1 - m0 + 15) & ~15) * sv_gemm_kpad(c->k) <= ALONE_ELEMENTS;
-    c->by_rows = c->y && c->packer && c->pack_alone && cpu->gemm->packs && cpu->n_threads > 1 &&
-                 m1 - m0 >= OWN_ROWS * cpu->n_threads && (int64_t)c->n_units * SV_GEMM_UNIT * c->k <= OWN_ELEMENTS;
+    c->by_rows = shares_rows(cpu, c, m1 - m0) ||
+                 (c->y && c->packer && c->pack_alone && cpu->gemm->packs && cpu->n_threads > 1 &&
+                  m1 - m0 >= OWN_ROWS * cpu->n_threads && (int64_t)c->n_units * SV_GEMM_UNIT * c->k <= OWN_ELEMENTS);
     sv_pool_run(cpu->pool, work, cpu->gemm);
 }
 
@@ -383,8 +446,9 @@ void sv_cpu_gemm_gather(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int
 {
     if (!begin(cpu, p, rows))
         return;
-    for (int32_t m = 0; m < p->n_rows; m += SV_GEMM_ROWS)
-        pass(cpu, m, p->n_rows - m < SV_GEMM_ROWS ? p->n_rows : m + SV_GEMM_ROWS);
+    const int32_t most = shares_rows(cpu, &cpu->gemm->call, p->n_rows) ? p->n_rows : SV_GEMM_ROWS;
+    for (int32_t m = 0; m < p->n_rows; m += most)
+        pass(cpu, m, p->n_rows - m < most ? p->n_rows : m + most);
 }
 
 void sv_cpu_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)

@@ -47,6 +47,7 @@ struct sv_gemm_thread {
                         or are dense */
     float *sums;     /* (SV_GEMM_GROUP, SV_GEMM_ROWS / 16, 16, 16) partial sums */
     uint8_t *own_x;  /* packed input of small calls, so that they need no barrier */
+    uint8_t *panel;  /* packed input of its own rows, of many; NULL: never so many */
     float *best_val; /* (SV_GEMM_ROWS) running maximum; NaN = nothing yet */
     int32_t *best_id;
     struct sv_gemm_call *call;   /* the call as it is for this thread's rows */
@@ -83,7 +84,7 @@ struct sv_gemm_call {
     int64_t ldy;
     const int32_t *rows; /* input row of each output row, or NULL */
     int32_t k, n_parts;
-    int32_t m0, m1; /* output rows of this pass, at most SV_GEMM_ROWS */
+    int32_t m0, m1; /* output rows of this pass; of one thread, or of all that share weights out, at most SV_GEMM_ROWS */
     int32_t n_units;
     bool pack_alone;                   /* each thread packs its own copy */
     bool by_rows;                      /* threads share out rows, not weights */
@@ -120,6 +121,11 @@ static inline const float *sv_gemm_row(const struct sv_gemm_call *c, int32_t m)
 static inline int32_t sv_gemm_kpad(int32_t k)
 {
     return (k + 31) & ~31;
+}
+/* Rows of whole pairs of blocks of 16. */
+static inline int32_t sv_gemm_pairs_of_blocks(int32_t n)
+{
+    return (n + 31) & ~31;
 }
 /* Columns of an AMX input tile for n rows: powers of two, so that a tile row never splits a cache
  * line. */

@@ -17,7 +17,7 @@
  * k ahead of the multiplying when rows are few, and wherever others would be copied.
  */
 #if !defined(__clang__)
-#pragma GCC target("avx512vbmi,avx512vbmi2") /* the Makefile's flags name what all *_amx.c may use */
+#pragma GCC target("avx512vbmi,avx512vbmi2,prfchw") /* the Makefile's flags name what all *_amx.c may use */
 #endif
 #include "backend/cpu/dense.h"
 #include "backend/cpu/gemm.h"
@@ -31,7 +31,7 @@
 #define MUST_INLINE static inline __attribute__((always_inline))
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512vbmi,avx512vbmi2"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512vbmi,avx512vbmi2,prfchw"))), apply_to = function)
 #endif
 
 #include "backend/cpu/dense_expand.h"
@@ -466,18 +466,80 @@ static inline float *sums_of(const struct job *j, int unit, int32_t block)
     return j->s->thread->sums + ((size_t)unit * (SV_GEMM_ROWS / 16) + block) * 256;
 }
 
+/* The weights of two units that are wanted next, asked for into level 2 while others are multiplied: some lines of
+ * each with every step of k. */
+struct soon {
+    uintptr_t at, other;    /* the next line of one unit, and how far from there the other's is */
+    size_t row;             /* from the end of what is wanted of one row of weights to the next row's */
+    int32_t left, in_row;   /* lines not asked for, and those of them in this row */
+    int32_t per_row, each;
+};
+
 /* 32 (or fewer) weight rows from n by some steps of k from t: what rests in the level-1 cache at a
  * time. */
 struct wide {
     int32_t n, t, steps;
     int32_t g, end; /* the group of rows that n belongs to */
+    struct soon soon;
     struct sv_dense_walk at[SV_GEMM_GROUP]; /* dense: where each unit of the group goes on */
 };
+
+/* Lines of a dense unit's table and escapes: about what 1024 of k have. */
+#define DENSE_HEAD_LINES 12
+
+static void plan_soon(const struct job *j, struct wide *b)
+{
+    struct soon *q = &b->soon;
+    int32_t n = b->n + 2 * SV_GEMM_UNIT, t = b->t;
+    q->left = 0;
+    if (n >= b->end) {
+        n = b->g;
+        t += b->steps;
+        if (t >= j->steps) {
+            n = b->end;
+            t = 0;
+        }
+    }
+    if (n >= j->s->n1 || b->steps < BLOCK_STEPS)
+        return;
+    const int32_t n2 = n + SV_GEMM_UNIT < j->s->n1 ? n + SV_GEMM_UNIT : n;
+    if (j->s->item->dense) {
+        const int32_t lines = b->steps * (SV_DENSE_BLOCK / SV_DENSE_LINE);
+        q->at = (uintptr_t)(t ? b->at[(n - b->g) / SV_GEMM_UNIT].block
+                              : sv_dense_at(j->s->item->w, n / SV_GEMM_UNIT, j->k).table);
+        q->other = (uintptr_t)(t ? b->at[(n2 - b->g) / SV_GEMM_UNIT].block
+                                 : sv_dense_at(j->s->item->w, n2 / SV_GEMM_UNIT, j->k).table) - q->at;
+        q->left = q->per_row = t ? lines : lines + DENSE_HEAD_LINES;
+        q->row = 0;
+    } else {
+        q->at = weights_at(j, n, t);
+        q->other = weights_at(j, n2, t) - q->at;
+        q->per_row = b->steps;
+        q->left = b->steps * SV_GEMM_UNIT;
+        q->row = (size_t)j->k * 2 - (size_t)b->steps * 64;
+    }
+    q->in_row = q->per_row;
+    const int32_t times = (j->blocks + 1) / 2 * b->steps;
+    q->each = (q->left + times - 1) / times;
+}
+
+MUST_INLINE void ask_soon(struct soon *q)
+{
+    for (int32_t i = 0; i < q->each && q->left > 0; i++, q->left--) {
+        _mm_prefetch((const char *)q->at, _MM_HINT_T1);
+        _mm_prefetch((const char *)(q->at + q->other), _MM_HINT_T1);
+        q->at += 64;
+        if (--q->in_row == 0) {
+            q->at += q->row;
+            q->in_row = q->per_row;
+        }
+    }
+}
 
 /* Two units by two blocks of rows (or one, at the edges). Sum 0: unit 0, block 0; 1: unit 0, block
  * 1; 2: unit 1, block 0; 3: unit 1, block 1. */
 MUST_INLINE void wide_pair(const struct job *j, const bool two_w, const bool two_x,
-                           const struct wide *b, const uint8_t *w0, int32_t block)
+                           struct wide *b, const uint8_t *w0, int32_t block)
 {
     const int unit = (b->n - b->g) / SV_GEMM_UNIT;
     float *s[4] = {sums_of(j, unit, block), sums_of(j, unit, block + 1),
@@ -506,6 +568,7 @@ MUST_INLINE void wide_pair(const struct job *j, const bool two_w, const bool two
             if (two_x)
                 _tile_dpbf16ps(3, 5, 7);
         }
+        ask_soon(&b->soon);
     }
 #pragma GCC unroll 4
     for (int c = 0; c < 4; c++)
@@ -536,6 +599,7 @@ static void wide_block(const struct job *j, struct wide *b)
         else
             copy_unit(to, j->w + (size_t)n * j->k, j->k, b->t, b->steps, rows_of(j, n));
     }
+    plan_soon(j, b);
     for (int32_t block = 0; block < j->blocks; block += 2) {
         const bool two_x = block + 1 < j->blocks;
         if (two_w && two_x)
@@ -549,11 +613,23 @@ static void wide_block(const struct job *j, struct wide *b)
     }
 }
 
+/* Asks for the lines of y that 16 rows from m are to be written to: a page each, which nothing else would foresee. */
+MUST_INLINE void ask_y(const struct job *j, int32_t n, int32_t m)
+{
+    const struct sv_gemm_call *c = j->s->call;
+    if (!c->y || m + 16 > c->m1)
+        return;
+    for (int r = 0; r < 16; r++)
+        __builtin_prefetch(c->y + (m + r) * c->ldy + j->s->item->col0 + n, 1, 3);
+}
+
 static void wide_emit(const struct job *j, const struct wide *b)
 {
     for (int32_t block = 0; block < j->blocks; block++)
-        for (int32_t n = b->g; n < b->end; n += SV_GEMM_UNIT)
+        for (int32_t n = b->g; n < b->end; n += SV_GEMM_UNIT) {
+            ask_y(j, n, j->s->call->m0 + (block + 1) * 16);
             emit(j, n, block, sums_of(j, (n - b->g) / SV_GEMM_UNIT, block));
+        }
 }
 
 /* Input that stays in the level-2 cache lets every pair of units run through all of k at once; more
