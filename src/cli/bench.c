@@ -35,7 +35,7 @@ struct bench_args {
     const char *modes, *widths, *profiles, *ops;
     int64_t repeat, verify, prefill, limit, at_context, steps;
     double seconds, keep;
-    bool keep_loops, quiet;
+    bool keep_loops, quiet, one_engine;
 };
 
 static int parse_concurrency(const char *text, struct sv_cli_pair_opts *o)
@@ -141,7 +141,8 @@ static void write_records(const struct sv_cli_pair_results *r, const struct sv_e
                                         .whole_share = sv_cli_pair_share(r, &row->arm[arm].whole_gbs),
                                         .limit_gbs = r->gbs,
                                         .accept = arm ? &row->accept : NULL,
-                                        .hash = row->arm[arm].hash};
+                                        .hash = row->arm[arm].hash,
+                                        .to_plain = arm ? &row->to_plain : NULL};
             sv_cli_record_add(&t, &m, eo->target_dir, info,
                               eo->n_threads ? eo->n_threads : sv_cpu_count(), &rec);
         }
@@ -210,12 +211,15 @@ static int bench_pair(const struct bench_args *a, struct sv_engine_options *eo,
     plain.draft_dir = NULL;
     plain.width = 0;
     sv_cli_catch_interrupt();
-    code = sv_cli_engine_open(&engine[0], &plain);
-    if (code == SV_CLI_OK && eo->draft_dir)
+    const bool one = a->one_engine && eo->draft_dir;
+    code = sv_cli_engine_open(&engine[0], one ? eo : &plain);
+    if (one)
+        engine[1] = engine[0];
+    else if (code == SV_CLI_OK && eo->draft_dir)
         code = sv_cli_engine_open(&engine[1], eo);
     if (code == SV_CLI_OK)
         code = measure_pair(a, engine, eo, &o, defaults);
-    sv_close_engine(engine[1]);
+    sv_close_engine(one ? NULL : engine[1]);
     sv_close_engine(engine[0]);
     return code;
 }
@@ -331,6 +335,8 @@ static void option_rows(struct sv_cli_opts *o, struct bench_args *a)
     sv_cli_opt(o, "limit", 0, SV_OPT_INT, &a->limit, "N", "only the first N prompts, 0 = all");
     sv_cli_opt(o, "concurrency", 0, SV_OPT_STRING, &a->concurrency, "LIST",
                "sequences in flight, like 1,2,4 (default 1)");
+    sv_cli_opt(o, "one-engine", 0, SV_OPT_FLAG, &a->one_engine, NULL,
+               "with prompts: both in one engine, whose drafter is taken away for plain decoding");
     sv_cli_opt(o, "keep-loops", 0, SV_OPT_FLAG, &a->keep_loops, NULL,
                "measure texts that run into a loop too");
     sv_cli_opt(o, "repeat", 'r', SV_OPT_INT, &a->repeat, "N", "measurements (default 5)");

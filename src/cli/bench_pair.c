@@ -7,6 +7,7 @@
  * meets both. Must not: let a difference between the arms pass.
  */
 #include "cli/cli.h"
+#include "engine/engine.h"
 
 #include <string.h>
 
@@ -28,9 +29,23 @@ struct bench {
     int32_t n_groups;
     struct sv_cli_pair_results *out;
     struct sv_cli_progress progress;
+    struct sv_drafter *drafter; /* of the second engine, and what it works with */
+    int32_t width, block;
 };
 
 /* ---------------------------------------------------------------- one timed piece */
+
+/* One engine for both: nothing is in flight, and plain decoding is what it does without its drafter. */
+static void set_arm(struct bench *b, int arm)
+{
+    struct sv_engine *e = b->engine[0];
+    if (e != b->engine[1])
+        return;
+    e->drafter = arm ? b->drafter : NULL;
+    e->sched.policy = arm ? e->policy : NULL;
+    e->sched.block = arm ? b->block : 1;
+    e->width = arm ? b->width : 1;
+}
 
 static const char *arm_name(int arm)
 {
@@ -69,6 +84,7 @@ static int run_piece(struct bench *b, int arm, int32_t first, int32_t n, int32_t
     int64_t start;
     int rc;
 
+    set_arm(b, arm);
     sv_get_engine_stats(b->engine[arm], &before);
     start = sv_clock_us();
     for (int32_t i = first; i < first + n; i++)
@@ -100,6 +116,12 @@ static void add_arm(struct sv_cli_arm *a, const struct piece *p)
     sv_cli_samples_add(&a->rate, (double)p->n_tokens / p->seconds);
     sv_cli_samples_add(&a->gbs, p->bytes / p->seconds / 1e9);
     sv_cli_samples_add(&a->whole_gbs, p->whole_bytes / p->seconds / 1e9);
+}
+
+static void add_ratio(struct sv_cli_pair_row *row, const struct piece sum[2])
+{
+    if (sum[0].seconds > 0 && sum[1].seconds > 0)
+        sv_cli_samples_add(&row->to_plain, sum[0].seconds / sum[1].seconds);
 }
 
 /* One repeat of one kind in both arms; the sums also go to the row "all". */
@@ -139,6 +161,7 @@ static int run_group(struct bench *b, const struct group *g, struct sv_cli_pair_
         all[arm].n_tokens += sum[arm].n_tokens;
     }
     row->n_tokens = sum[0].n_tokens;
+    add_ratio(row, sum);
     return SV_OK;
 }
 
@@ -175,6 +198,7 @@ static int run_level(struct bench *b, int32_t sequences, struct sv_cli_pair_row 
         for (int arm = 0; arm < 2; arm++)
             add_arm(&all_row->arm[arm], &all[arm]);
         all_row->n_tokens = all[0].n_tokens;
+        add_ratio(all_row, all);
         measure_limit(b);
         if (b->o->max_seconds > 0 && (double)(sv_clock_us() - start) / 1e6 > b->o->max_seconds)
             break;
@@ -315,6 +339,12 @@ int sv_cli_pair_measure(struct sv_engine *plain, struct sv_engine *dflash,
     for (int arm = 0; arm < 2; arm++)
         if (b.engine[arm])
             sv_get_engine_info(b.engine[arm], &b.info[arm]);
+    if (b.engine[1]) {
+        b.drafter = b.engine[1]->drafter;
+        b.block = b.engine[1]->sched.block;
+        b.width = b.engine[1]->width;
+    }
+    set_arm(&b, 0);
     rc = reserve(&b, prompts->n, err);
     if (!rc)
         rc = take_references(&b, prompts, err);
@@ -329,6 +359,7 @@ int sv_cli_pair_measure(struct sv_engine *plain, struct sv_engine *dflash,
     for (int32_t c = 0; c < o->n_concurrency && !rc; c++)
         rc = run_level(&b, o->concurrency[c], out->row + c * (b.n_groups + 1), err);
     sv_cli_progress_clear(&b.progress);
+    set_arm(&b, 1);
     release(&b, prompts->n);
     return rc;
 }

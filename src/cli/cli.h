@@ -310,7 +310,8 @@ struct sv_cli_samples {
     int n;
 };
 void sv_cli_samples_add(struct sv_cli_samples *s, double v);  /* beyond the limit: dropped */
-double sv_cli_samples_median(const struct sv_cli_samples *s); /* 0 when empty */
+double sv_cli_samples_median(const struct sv_cli_samples *s);
+double sv_cli_samples_at(const struct sv_cli_samples *s, double share); /* a quantile; 0.25: the lower quartile */ /* 0 when empty */
 double sv_cli_samples_min(const struct sv_cli_samples *s);
 double sv_cli_samples_max(const struct sv_cli_samples *s);
 
@@ -323,6 +324,7 @@ struct sv_cli_record {
     double whole_share;                   /* had every weight been read in its own type, as bars are stated */
     const struct sv_cli_accept *accept;   /* NULL = not said */
     uint64_t hash;                        /* of all token ids; 0 = not said */
+    const struct sv_cli_samples *to_plain; /* over plain, each repeat by itself; NULL = not said */
 };
 void sv_cli_record_columns(struct sv_cli_table *t);
 void sv_cli_record_add(struct sv_cli_table *t, const struct sv_cli_machine *m, const char *model,
@@ -349,6 +351,7 @@ struct sv_cli_pair_row {
     int64_t n_tokens;         /* of one repeat */
     struct sv_cli_arm arm[2]; /* plain, dflash */
     struct sv_cli_accept accept;
+    struct sv_cli_samples to_plain; /* DFlash over plain, each repeat by itself */
 };
 struct sv_cli_pair_results {
     struct sv_cli_pair_row *row;
@@ -356,7 +359,8 @@ struct sv_cli_pair_results {
     double gbs;  /* the ceiling for the pair's weights */
     bool differ; /* some answer of the two arms is not the same; said on stderr */
 };
-/* dflash may be NULL: plain alone. */
+/* dflash may be NULL: plain alone. Or both the same engine: its drafter is taken away for plain decoding, so that not even
+ * where the memory lies differs. */
 int sv_cli_pair_measure(struct sv_engine *plain, struct sv_engine *dflash,
                         const struct sv_cli_prompts *prompts, const struct sv_cli_pair_opts *o,
                         struct sv_cli_pair_results *out, struct sv_err *err);

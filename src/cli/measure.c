@@ -38,6 +38,17 @@ double sv_cli_samples_median(const struct sv_cli_samples *s)
     return s->n % 2 ? v[s->n / 2] : (v[s->n / 2 - 1] + v[s->n / 2]) / 2;
 }
 
+double sv_cli_samples_at(const struct sv_cli_samples *s, double share)
+{
+    double v[SV_CLI_MAX_SAMPLES];
+
+    if (!s->n)
+        return 0;
+    memcpy(v, s->v, (size_t)s->n * sizeof *v);
+    qsort(v, (size_t)s->n, sizeof *v, by_value);
+    return v[(int)(share * (s->n - 1) + 0.5)];
+}
+
 double sv_cli_samples_min(const struct sv_cli_samples *s)
 {
     double best = s->n ? s->v[0] : 0;
@@ -147,7 +158,8 @@ void sv_cli_record_columns(struct sv_cli_table *t)
                   {"limit_gb_s", true},    {"share_of_limit", true},
                   {"share_if_whole", true},
                   {"accept_length", true}, {"accept_histogram", false},
-                  {"output_hash", false}};
+                  {"output_hash", false},  {"to_plain", true},
+                  {"to_plain_q1", true},   {"to_plain_q3", true}};
 
     for (size_t i = 0; i < sizeof column / sizeof column[0]; i++)
         sv_cli_table_column(t, column[i].name, column[i].number);
@@ -188,4 +200,8 @@ void sv_cli_record_add(struct sv_cli_table *t, const struct sv_cli_machine *m, c
         sv_cli_table_add(t, "%016llx", (unsigned long long)r->hash);
     else
         sv_cli_table_add(t, "%s", "");
+    const struct sv_cli_samples *x = r->to_plain;
+    sv_cli_table_add(t, x ? "%.4f" : "", x ? sv_cli_samples_median(x) : 0);
+    sv_cli_table_add(t, x ? "%.4f" : "", x ? sv_cli_samples_at(x, 0.25) : 0);
+    sv_cli_table_add(t, x ? "%.4f" : "", x ? sv_cli_samples_at(x, 0.75) : 0);
 }
