@@ -28,6 +28,8 @@ struct sv_searched {
     int32_t n, n_steps, serves; /* sequences; steps so far, and how many it is good for */
 };
 
+/* What is known by the number of sequences: 1, 2.., 4.., 8.. */
+int32_t sv_policy_octave(int32_t n);
 /* Gives a sequence a width, and the load of the step with it. */
 void sv_choice_set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t width, int mode);
 /* The best candidate that drafts; k = 0 when none could come near `plain`. */

@@ -66,7 +66,9 @@ void sv_policy_forget(struct sv_policy *p)
     memset(p->mode_expected, 0, sizeof p->mode_expected);
     memset(&p->trial, 0, sizeof p->trial);
     memset(&p->sure, 0, sizeof p->sure);
-    p->trial.thrift = p->trial.epoch = 1; /* records begin at 0 */
+    p->trial.epoch = 1; /* records begin at 0 */
+    for (int32_t i = 0; i < SV_OCTAVES; i++)
+        p->trial.thrift[i] = 1;
     if (p->searched)
         p->searched->n = 0;
     sv_chance_update(p);
@@ -212,7 +214,7 @@ static void look_ahead(struct sv_policy *p)
     p->closed = sv_policy_is_closed(p, p->n);
 }
 
-static int32_t octave(int32_t n)
+int32_t sv_policy_octave(int32_t n)
 {
     int32_t i = 0;
     while (n > 1 && i < SV_OCTAVES - 1) {
@@ -225,7 +227,7 @@ static int32_t octave(int32_t n)
 bool sv_policy_is_far(const struct sv_policy *p, int32_t n)
 {
     enum { LONG = 64 };
-    return p->n_far[octave(n)] >= LONG;
+    return p->n_far[sv_policy_octave(n)] >= LONG;
 }
 
 /* What requests that cannot draft just now have lost by that. */
@@ -253,11 +255,15 @@ void sv_policy_restored(struct sv_policy *p, struct sv_record *r)
 static void settle(struct sv_policy *p, const struct sv_candidate *plain,
                    const struct sv_candidate *best, bool beside_prompt)
 {
+    enum { LOOK = 16 };
     double margin = p->trial.drafted ? GO_ON : TAKE_UP;
     bool drafting = best->k && best->score > margin * plain->score, other = false;
     const struct sv_candidate *used = drafting ? best : plain;
     p->trial.drafted = drafting;
-    int32_t *n_far = &p->n_far[octave(p->n)];
+    int32_t *n_far = &p->n_far[sv_policy_octave(p->n)];
+    /* Few may be able to draft by now: it is not far where all of them would gain. */
+    if (*n_far && p->n_steps % LOOK == 0 && sv_policy_would_draft(p, p->n))
+        *n_far = 0;
     *n_far = !drafting && sv_trial_apart(p, plain, best, drafting, NOT_NEAR) ? *n_far + (*n_far < INT32_MAX) : 0;
     if (!beside_prompt) { /* such a step teaches nothing: no trials */
         sv_trial_save(p, used->us, drafting, best->k, !sv_trial_apart(p, plain, best, drafting, NEAR));

@@ -288,7 +288,7 @@ struct sv_policy {
     struct sv_rank { float value; int32_t i; } *rank; /* (n_slots) */
     struct sv_trial {
         double probe_us, other_us; /* time that probes, and trials of the other way, may still cost; */
-        double thrift;            /* how much of their share they get */
+        double thrift[SV_OCTAVES]; /* how much of their share they get; by sequences, as n_far */
         int32_t n_steps;          /* choices, as long as these few matter */
         int32_t n_since;          /* steps since the last trial of the other way */
         int32_t n_drafting;       /* choices to draft */

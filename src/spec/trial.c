@@ -64,8 +64,9 @@ void sv_trial_paid(struct sv_policy *p)
 /* Where nobody drafts. */
 static void was_in_vain(struct sv_policy *p, double factor)
 {
-    if (p->trial.thrift > LEAST)
-        p->trial.thrift *= factor;
+    double *thrift = &p->trial.thrift[sv_policy_octave(p->n)];
+    if (*thrift > LEAST)
+        *thrift *= factor;
 }
 
 /* Standard deviation of how the two compare, as far as a trial could tell: what steps cost, and, where nobody
@@ -90,14 +91,15 @@ bool sv_trial_apart(const struct sv_policy *p, const struct sv_candidate *plain,
 void sv_trial_save(struct sv_policy *p, double us, bool drafting, bool any, bool near)
 {
     struct sv_trial *t = &p->trial;
+    double *thrift = &t->thrift[sv_policy_octave(p->n)];
     if (drafting)
-        t->thrift = 0.5;
-    double share = SHARE * t->thrift + (t->n_steps ? 0 : FIRST_STEPS);
+        *thrift = 0.5;
+    double share = SHARE * *thrift + (t->n_steps ? 0 : FIRST_STEPS);
     if (t->n_steps < YOUNG)
         share += YOUNG_SHARE * (double)(YOUNG - t->n_steps++) / YOUNG;
     double other = any ? share / 2 : 0;
     t->probe_us = fmin(t->probe_us + us * (share - other), 50 * us);
-    t->other_us = fmin(t->other_us + us * (other + (near ? NEAR_SHARE : 0)), 50 * us);
+    t->other_us = fmin(t->other_us + us * (other + (near ? NEAR_SHARE * (drafting ? 1 : *thrift) : 0)), 50 * us);
 }
 
 /* For a few steps, when what they are thought to lose has been saved up: near a tie often, far from
