@@ -38,6 +38,8 @@ static __device__ __forceinline__ void next_tile(struct place &at, struct run &r
 {
     if (r.present)
         sv_wgmma_wait<1>();
+    else
+        __syncwarp(); /* as in sum_tiles */
     if (r.before >= 0)
         release(&tail->empty[r.before], -1);
     r.before = at.s;

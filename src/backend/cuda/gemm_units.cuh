@@ -71,6 +71,8 @@ sum_tiles(float (&acc)[N / 2], struct place &at, int32_t n, bool present, bool l
                 multiply<N, WAY>(acc, w + 2 * step, x + 2 * step, i + step > 0);
             sv_wgmma_commit();
             sv_wgmma_wait<1>();
+        } else {
+            __syncwarp(); /* lane 0 tells the producer that all lanes have seen the stage */
         }
         if (exchanges(WAY) && last && i == n - 1 && (threadIdx.x & 31) < 2)
             bar_arrive_at(smem_u32(&tail->ready), threadIdx.x & 31);
