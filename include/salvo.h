@@ -51,6 +51,8 @@ struct sv_engine_options {
                                  the head's memory again; the same tokens: "on", "off", or "auto": where it is faster. NULL = auto */
     int32_t gpu;              /* which GPU */
     bool no_graphs;           /* GPUs: launch every kernel of every step by itself */
+    int32_t device_timeout;   /* GPUs: seconds to wait without any progress until the device counts as failed; 0 = 60,
+                                 -1 = for ever. Such a device cannot be closed: end the process with _exit */
     double gpu_memory;        /* GPUs: share of the device's memory to use, weights included; 0 = at most 0.9 */
     const char *isa;          /* "auto", "plain", "avx2", "avx512", "amx"; NULL = auto */
     enum sv_data_type dtype;  /* AUTO = bf16 when the weights are bf16, else f32 */

@@ -416,6 +416,7 @@ struct sv_dev_opts {
     enum sv_dtype compute;     /* SV_F32: exact f32 products; SV_BF16: inputs of GEMMs rounded to bf16 */
     int64_t weight_bytes;      /* of the target, as published; 0 = not known */
     int32_t usual_rows;        /* of a step that decodes; 0 = not known */
+    int32_t timeout_s;         /* GPUs: longest wait without progress, then the device has failed; 0 = 60, -1 = none */
 };
 
 /* The largest values any op will be asked for; reserve() sizes all scratch once. */

@@ -105,7 +105,7 @@ const char *const sv_cli_colours[] = {"auto", "always", "never", NULL};
 
 struct sv_cli_model sv_cli_model_default(void)
 {
-    return (struct sv_cli_model){.dtype = "auto", .width = "auto"};
+    return (struct sv_cli_model){.dtype = "auto", .width = "auto", .device_timeout = 60};
 }
 
 void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
@@ -131,6 +131,8 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
                "auto (where this machine gains), on or off");
     sv_cli_opt(o, "no-graphs", 0, SV_OPT_FLAG, &m->no_graphs, NULL,
                "GPUs: launch every kernel of a step by itself");
+    sv_cli_opt(o, "device-timeout", 0, SV_OPT_INT, &m->device_timeout, "S",
+               "GPUs: a device that gets no further for so long has failed, 0 = wait for ever (default 60)");
     sv_cli_opt(o, "gpu-memory-utilization", 0, SV_OPT_FLOAT, &m->gpu_memory, "SHARE",
                "GPUs: use this share of the memory, weights included (default: what is wanted, at most 0.9)");
     sv_cli_opt(o, "isa", 0, SV_OPT_STRING, &m->isa, "NAME",
@@ -207,6 +209,8 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
     if (code < 0)
         code = sv_cli_in_range(command, "gpu", m->gpu, 0, 255);
     if (code < 0)
+        code = sv_cli_in_range(command, "device-timeout", m->device_timeout, 0, 86400);
+    if (code < 0)
         code = sv_cli_in_range(command, "batch", m->batch, 0, 4096);
     if (code >= 0)
         return code;
@@ -216,6 +220,7 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
     o.kernels = m->kernels;
     o.gpu = (int32_t)m->gpu;
     o.no_graphs = m->no_graphs;
+    o.device_timeout = m->device_timeout ? (int32_t)m->device_timeout : -1;
     o.gpu_memory = m->gpu_memory;
     o.isa = m->isa;
     o.dense_weights = m->dense;

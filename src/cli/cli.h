@@ -51,7 +51,7 @@ int sv_cli_parse(const struct sv_cli_opts *o, const char *command, const char *u
 /* Which engine to open, as written on the command line. */
 struct sv_cli_model {
     const char *target, *draft, *device, *kernels, *dense, *draft_bytes, *head_sieve, *isa, *dtype, *width;
-    int64_t threads, context, page_size, chunk, batch, gpu;
+    int64_t threads, context, page_size, chunk, batch, gpu, device_timeout;
     bool no_graphs;
     double gpu_memory;
 };

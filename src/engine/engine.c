@@ -105,6 +105,8 @@ static int resolve(const struct sv_engine_options *o, struct resolved *r, struct
     if (!rc)
         rc = in_range(o->cache_mib, 0, 1 << 24, "cache_mib", err);
     if (!rc)
+        rc = in_range(o->device_timeout, -1, 86400, "device_timeout", err);
+    if (!rc)
         r->cache_bytes = o->cache_mib << 20;
     if (!rc && !o->target_dir)
         rc = sv_fail(err, SV_EINVAL, -1, "target_dir is needed");
@@ -134,6 +136,7 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
                             .kernels = o->kernels,
                             .ordinal = o->gpu,
                             .no_graphs = o->no_graphs,
+                            .timeout_s = o->device_timeout,
                             .n_threads = o->n_threads};
     int dense = 0, bytes = 0, sieve = 0;
     int rc = parse_isa(o->isa, &d.isa, err);
@@ -558,8 +561,8 @@ void sv_engine_close(struct sv_engine *e)
 int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *id,
                      struct sv_err *err)
 {
-    if (e->failed)
-        return sv_fail(err, SV_EDEVICE, -1, "the device failed earlier");
+    if (e->failed.code)
+        return sv_engine_failed(e, err);
     if (e->closing)
         return sv_fail(err, SV_EINVAL, -1, "the engine is being closed");
     const struct sv_seq_limits lim = {.cfg = &e->model.cfg,

@@ -339,7 +339,7 @@ struct sv_engine {
     struct sv_accept_stats accept;
     struct sv_gen_config gen;     /* checked at open; what a server offers as its defaults */
     const struct sv_accept_profile *profile; /* benchmarks: accept lengths are drawn; NULL = real */
-    bool failed;                  /* the device failed: nothing runs any more */
+    struct sv_err failed;         /* the device did, with a code then: nothing runs any more */
     bool closing; /* its last events are told: nothing new is taken */
 };
 
@@ -382,6 +382,8 @@ int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *
 
 /* step.c: THE STEP. The engine's state advances by one target forward; events wait in the sequences. */
 int sv_engine_step(struct sv_engine *e, struct sv_err *err);
+/* The error of an engine whose device has failed. */
+int sv_engine_failed(const struct sv_engine *e, struct sv_err *err);
 /* The rows of the plan at work, as kernels see them. */
 struct sv_rows sv_engine_rows(const struct sv_engine *e);
 /* Its device part, fill to fetch, for the plan as it stands and nothing in flight; also what the width policy

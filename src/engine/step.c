@@ -470,16 +470,23 @@ static void advance(struct sv_engine *e)
     lap(e, SV_PHASE_ADVANCE, &ns);
 }
 
-/* After a device failure nothing of the running sequences can be trusted. */
-static void fail_all(struct sv_engine *e)
+int sv_engine_failed(const struct sv_engine *e, struct sv_err *err)
 {
-    e->failed = true;
+    return sv_fail(err, e->failed.code, -1, "the device failed earlier: %s", e->failed.msg);
+}
+
+/* After a device failure nothing of the running sequences can be trusted. */
+static int fail_all(struct sv_engine *e, const struct sv_err *why, struct sv_err *err)
+{
+    e->failed = *why;
+    e->n_flight = 0;
     for (struct sv_seq *q = e->sched.head; q; q = q->next) {
         if (q->state == SV_SEQ_FINISHED)
             continue;
-        sv_seq_finish(q, SV_FINISH_ERROR, "the device failed; the log has the reason");
+        sv_seq_finish(q, SV_FINISH_ERROR, e->failed.msg);
         sv_sched_unseat(&e->sched, &e->cache, q);
     }
+    return sv_fail(err, why->code, -1, "%s", why->msg);
 }
 
 int sv_engine_run_plan(struct sv_engine *e, struct sv_err *err)
@@ -499,13 +506,10 @@ static void swap_plans(struct sv_plan *a, struct sv_plan *b)
 static int launch(struct sv_engine *e, int64_t start_us, struct sv_err *err)
 {
     int32_t i = (e->first_flight + e->n_flight) % 2;
+    struct sv_err why;
     SV_REQUIRE(e->n_flight < 2);
-    int rc = enqueue(e, i, err);
-    if (rc) {
-        fail_all(e);
-        e->n_flight = 0;
-        return rc;
-    }
+    if (enqueue(e, i, &why))
+        return fail_all(e, &why, err);
     swap_plans(&e->plan, &e->flight[i].plan);
     e->flight[i].start_us = start_us;
     e->n_flight++;
@@ -516,13 +520,10 @@ static int launch(struct sv_engine *e, int64_t start_us, struct sv_err *err)
 static int land(struct sv_engine *e, struct sv_err *err)
 {
     int32_t i = e->first_flight;
+    struct sv_err why;
     swap_plans(&e->plan, &e->flight[i].plan);
-    int rc = fetch(e, i, err);
-    if (rc) {
-        fail_all(e);
-        e->n_flight = 0;
-        return rc;
-    }
+    if (fetch(e, i, &why))
+        return fail_all(e, &why, err);
     e->first_flight = (i + 1) % 2;
     e->n_flight--;
     advance(e);
@@ -550,7 +551,7 @@ static int64_t device_us(const struct sv_engine *e)
 
 int sv_engine_settle(struct sv_engine *e, struct sv_err *err)
 {
-    int rc = e->failed ? sv_fail(err, SV_EDEVICE, -1, "the device failed earlier") : SV_OK;
+    int rc = e->failed.code ? sv_engine_failed(e, err) : SV_OK;
     while (!rc && e->n_flight)
         rc = land(e, err);
     return rc;
@@ -558,8 +559,8 @@ int sv_engine_settle(struct sv_engine *e, struct sv_err *err)
 
 int sv_engine_step(struct sv_engine *e, struct sv_err *err)
 {
-    if (e->failed)
-        return sv_fail(err, SV_EDEVICE, -1, "the device failed earlier");
+    if (e->failed.code)
+        return sv_engine_failed(e, err);
     int64_t start = sv_clock_us(), device = device_us(e);
     int rc = SV_OK, depth = 0;
     sv_alloc_guard(true);

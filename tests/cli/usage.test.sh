@@ -102,6 +102,7 @@ done <<END
 --ctx 16777217
 --top-p 0
 --gpu-memory-utilization 1.5
+--device-timeout -1
 END
 run 2 run -m "$target" -p hi -w 4
 err_says "needs a draft"

@@ -61,6 +61,7 @@ struct sv_cuda_fault {
 struct sv_cuda_graphs;  /* graph.cu */
 struct sv_cuda_staging; /* upload.cu */
 struct sv_cuda_dense;   /* dense.cu */
+struct sv_cuda_watch;   /* watch.h */
 struct sv_cuda_gemm_state;
 struct sv_cuda_attn_state;
 
@@ -105,6 +106,7 @@ struct sv_cuda {
     void *sample;                    /* sample.cu: scratch for sample_rows rows */
     int32_t sample_rows;
     char text[160];                  /* describe() */
+    struct sv_cuda_watch *watch;     /* NULL: waits have no limit */
 };
 
 static inline struct sv_cuda *sv_cuda_of(struct sv_dev *dev)
@@ -118,7 +120,8 @@ static inline bool sv_cuda_is_packed(const struct sv_weight *w)
     return w->dtype == SV_BF16 && w->rows > 1;
 }
 
-/* device.cu: keeps the first failed call until the next sync; returns whether rc was success. */
+/* device.cu: keeps the first failed call until the next sync; returns whether rc was success. `what` is a constant: the
+ * name of a function of the library, or that of a launch, which is remembered. */
 bool sv_cuda_check(struct sv_cuda *cu, cudaError_t rc, const char *what);
 /* For set-up, where a failed call is the caller's error: SV_OK, SV_ENOMEM or SV_EDEVICE with a message. Counts as
  * one fallible call. */

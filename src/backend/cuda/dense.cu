@@ -8,6 +8,7 @@
  */
 #include "backend/cuda/dense.cuh"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/watch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -175,8 +176,7 @@ void sv_cuda_dense_forget(struct sv_cuda *cu, const void *data)
     struct sv_cuda_dense *d = cu->dense;
     for (int32_t i = 0; d && i < d->n; i++)
         if (d->entry[i].data == data) {
-            if (d->entry[i].dense)
-                sv_cuda_check(cu, cudaFree(d->entry[i].dense), "cudaFree");
+            sv_cuda_drop(cu, d->entry[i].dense);
             memmove(&d->entry[i], &d->entry[i + 1], (size_t)(d->n - i - 1) * sizeof d->entry[0]);
             d->n--;
             return;
@@ -188,8 +188,7 @@ void sv_cuda_dense_close(struct sv_cuda *cu)
     if (!cu->dense)
         return;
     for (int32_t i = 0; i < cu->dense->n; i++)
-        if (cu->dense->entry[i].dense)
-            cudaFree(cu->dense->entry[i].dense);
+        sv_cuda_drop(cu, cu->dense->entry[i].dense);
     sv_free(cu->dense->entry);
     sv_free(cu->dense);
     cu->dense = NULL;
@@ -222,7 +221,7 @@ static int settle_entry(struct sv_cuda *cu, struct entry *e, struct sv_err *err)
     int rc = sv_cuda_try(cudaMemcpy(&head, e->dense, sizeof head, cudaMemcpyDeviceToHost), err,
                          "dense weights");
     if (rc || head.refused) {
-        cudaFree(e->dense);
+        sv_cuda_drop(cu, e->dense);
         e->dense = NULL;
     }
     return rc;
@@ -248,14 +247,14 @@ int sv_cuda_dense_reserve(struct sv_cuda *cu, struct sv_err *err)
         n_new++;
     }
     if (!rc)
-        rc = sv_cuda_try(cudaStreamSynchronize(cu->stream), err, "dense weights");
+        rc = sv_cuda_wait(cu, NULL, "dense weights", err);
     for (int32_t i = 0; i < d->n && n_new; i++) {
         struct entry *e = &d->entry[i];
         if (e->tried)
             continue;
         e->tried = true;
         if (e->dense && rc) {
-            cudaFree(e->dense);
+            sv_cuda_drop(cu, e->dense);
             e->dense = NULL;
         } else if (e->dense) {
             rc = settle_entry(cu, e, err);

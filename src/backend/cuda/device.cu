@@ -1,6 +1,6 @@
 /*
  * device.cu - the CUDA device's life: open, limits and scratch, memory, marks, faults latched by kernels and
- * by failed calls, bandwidth, and the backend's table.
+ * by failed calls, bandwidth, and the backend's table. How it waits is in watch.cu.
  *
  * Entered through sv_cuda_open (from ops.c) and the table it hands out. Every call of the CUDA library is
  * checked: at set-up the caller gets the error, in the step it is latched until sync or wait. Must
@@ -9,6 +9,7 @@
 #include "backend/cuda/attention.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/watch.h"
 
 #include <string.h>
 
@@ -19,8 +20,11 @@
 
 bool sv_cuda_check(struct sv_cuda *cu, cudaError_t rc, const char *what)
 {
-    if (rc == cudaSuccess)
+    if (rc == cudaSuccess) {
+        if (strncmp(what, "cuda", 4) != 0)
+            sv_cuda_launched(cu, what, 0);
         return true;
+    }
     if (cu->latched.code == SV_OK)
         sv_fail(&cu->latched, SV_EDEVICE, -1, "CUDA: %s: %s", what, cudaGetErrorString(rc));
     return false;
@@ -92,6 +96,8 @@ static int fail_fault(struct sv_err *err, const struct sv_cuda_fault *f)
 static int report(struct sv_cuda *cu, int32_t i, struct sv_err *err)
 {
     int code = cu->latched.code;
+    if (sv_cuda_is_stuck(cu))
+        return sv_cuda_stuck(cu, err); /* every time: it never gets well */
     if (code) {
         sv_fail(err, code, -1, "%s", cu->latched.msg);
         cu->latched.code = SV_OK;
@@ -114,7 +120,7 @@ static int cuda_sync(struct sv_dev *dev, struct sv_err *err)
     struct sv_cuda *cu = sv_cuda_of(dev);
     sv_cuda_check(cu, cudaSetDevice(cu->ordinal), "cudaSetDevice");
     take(cu, SV_MARKS);
-    sv_cuda_check(cu, cudaStreamSynchronize(cu->stream), "the stream failed");
+    sv_cuda_wait_latched(cu, NULL, "the queue's end");
     int code = report(cu, SV_MARKS, err);
     /* Everything before the marks is done as well; an older fault is the better message. */
     for (int32_t i = 0; i < SV_MARKS; i++)
@@ -128,21 +134,26 @@ static void cuda_mark(struct sv_dev *dev, int32_t i)
     struct sv_cuda *cu = sv_cuda_of(dev);
     sv_cuda_check(cu, cudaSetDevice(cu->ordinal), "cudaSetDevice");
     take(cu, i);
+    if (sv_cuda_is_stuck(cu))
+        return;
     cu->marked[i] =
         sv_cuda_check(cu, cudaEventRecord(cu->mark[i], cu->stream), "cudaEventRecord");
+    sv_cuda_marked(cu, i);
 }
 
 static int cuda_wait(struct sv_dev *dev, int32_t i, struct sv_err *err)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     if (cu->marked[i])
-        sv_cuda_check(cu, cudaEventSynchronize(cu->mark[i]), "the stream failed");
+        sv_cuda_wait_latched(cu, cu->mark[i], "a step's end");
     return report(cu, i, err);
 }
 
 static void cuda_stamp(struct sv_dev *dev, int32_t i)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
+    if (sv_cuda_is_stuck(cu))
+        return;
     if (cu->stamp[i] || sv_cuda_check(cu, cudaEventCreate(&cu->stamp[i]), "cudaEventCreate"))
         sv_cuda_check(cu, cudaEventRecord(cu->stamp[i], cu->stream), "cudaEventRecord");
 }
@@ -151,6 +162,8 @@ static double cuda_stamp_us(struct sv_dev *dev, int32_t from, int32_t to)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     float ms = 0;
+    if (sv_cuda_is_stuck(cu))
+        return 0;
     sv_cuda_check(cu, cudaEventElapsedTime(&ms, cu->stamp[from], cu->stamp[to]),
                   "cudaEventElapsedTime");
     return 1e3 * (double)ms;
@@ -166,15 +179,15 @@ int sv_cuda_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err 
     snprintf(what, sizeof what, "no memory for %zu bytes on the GPU", n_bytes);
     if (sv_fault_hit())
         return sv_fail(err, SV_ENOMEM, -1, "CUDA: %s", what);
-    int rc = sv_cuda_try(cudaSetDevice(cu->ordinal), err, "cudaSetDevice");
+    int rc = sv_cuda_enter(cu, err);
     if (!rc)
         rc = sv_cuda_try(cudaMalloc(out, n_bytes ? n_bytes : 1), err, what);
     if (!rc && n_bytes)
         rc = sv_cuda_try(cudaMemsetAsync(*out, 0, n_bytes, cu->stream), err, "clearing memory");
     if (!rc)
-        rc = sv_cuda_try(cudaStreamSynchronize(cu->stream), err, "clearing memory");
+        rc = sv_cuda_wait(cu, NULL, "the clearing of memory", err);
     if (rc && *out) {
-        cudaFree(*out);
+        sv_cuda_drop(cu, *out);
         *out = NULL;
     }
     return rc;
@@ -185,15 +198,15 @@ void sv_cuda_free(struct sv_dev *dev, void *p)
     if (!p)
         return;
     sv_cuda_dense_forget(sv_cuda_of(dev), p);
-    sv_cuda_check(sv_cuda_of(dev), cudaFree(p), "cudaFree");
+    sv_cuda_drop(sv_cuda_of(dev), p);
 }
 
 static void cuda_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     size_t bytes_free = 0, bytes_total = 0;
-    sv_cuda_check(cu, cudaSetDevice(cu->ordinal), "cudaSetDevice");
-    sv_cuda_check(cu, cudaMemGetInfo(&bytes_free, &bytes_total), "cudaMemGetInfo");
+    if (sv_cuda_enter(cu, NULL) == SV_OK)
+        sv_cuda_check(cu, cudaMemGetInfo(&bytes_free, &bytes_total), "cudaMemGetInfo");
     *n_free = (int64_t)bytes_free;
     *n_total = (int64_t)bytes_total;
 }
@@ -208,7 +221,7 @@ static int cuda_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, str
         return sv_fail(err, SV_EUNSUPPORTED, -1, "%d rows in a batch; the CUDA kernels take up to 65535",
                        (int)lim->max_rows);
     /* Nothing may be running that uses the old scratch, and no graph may remember it. */
-    int rc = sv_cuda_try(cudaStreamSynchronize(cu->stream), err, "reserve");
+    int rc = sv_cuda_wait(cu, NULL, "the queue's end", err);
     sv_cuda_graphs_clear(cu);
     sv_cuda_staging_drop(cu); /* weights come first: what follows may have their buffers */
     cu->lim = *lim;
@@ -264,13 +277,13 @@ static double cuda_measure_read(struct sv_dev *dev, size_t n_bytes)
                                                                   (uint32_t *)sink);
         ok = ok && cudaGetLastError() == cudaSuccess &&
              cudaEventRecord(t[1], cu->stream) == cudaSuccess &&
-             cudaEventSynchronize(t[1]) == cudaSuccess &&
+             sv_cuda_wait(cu, t[1], "a read of memory", NULL) == SV_OK &&
              cudaEventElapsedTime(&ms, t[0], t[1]) == cudaSuccess;
         if (ok && ms > 0 && (double)(n * sizeof(uint4)) / ((double)ms * 1e6) > best)
             best = (double)(n * sizeof(uint4)) / ((double)ms * 1e6);
     }
     for (int i = 0; i < 2; i++)
-        if (t[i])
+        if (t[i] && !sv_cuda_is_stuck(cu))
             cudaEventDestroy(t[i]);
     sv_cuda_free(dev, data);
     sv_cuda_free(dev, sink);
@@ -294,30 +307,36 @@ static enum sv_dtype cuda_compute_dtype(const struct sv_dev *dev)
     return ((const struct sv_cuda *)(const void *)dev)->compute;
 }
 
-static void cuda_close(struct sv_dev *dev)
+static void close_queue(struct sv_cuda *cu)
 {
-    struct sv_cuda *cu = sv_cuda_of(dev);
-    cudaSetDevice(cu->ordinal);
-    if (cu->stream)
-        cudaStreamSynchronize(cu->stream);
-    sv_cuda_graphs_close(cu);
-    sv_cuda_dense_close(cu);
-    sv_cuda_gemm_close(cu);
-    sv_cuda_attn_close(cu);
-    sv_cuda_sample_close(cu);
-    sv_cuda_staging_close(cu);
     for (int i = 0; i < SV_MARKS; i++)
         if (cu->mark[i])
             cudaEventDestroy(cu->mark[i]);
     for (int i = 0; i < SV_STAMPS; i++)
         if (cu->stamp[i])
             cudaEventDestroy(cu->stamp[i]);
-    if (cu->fault)
-        cudaFree(cu->fault);
-    if (cu->fault_host)
-        cudaFreeHost(cu->fault_host);
     if (cu->stream)
         cudaStreamDestroy(cu->stream);
+}
+
+static void cuda_close(struct sv_dev *dev)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    cudaSetDevice(cu->ordinal);
+    if (cu->stream)
+        sv_cuda_wait_latched(cu, NULL, "the queue's end");
+    /* These free the host's memory in any case; the device's only when it is not stuck (watch.cu). */
+    sv_cuda_graphs_close(cu);
+    sv_cuda_dense_close(cu);
+    sv_cuda_gemm_close(cu);
+    sv_cuda_attn_close(cu);
+    sv_cuda_sample_close(cu);
+    sv_cuda_staging_close(cu);
+    sv_cuda_drop(cu, cu->fault);
+    sv_cuda_drop_host(cu, cu->fault_host);
+    if (!sv_cuda_is_stuck(cu))
+        close_queue(cu);
+    sv_cuda_watch_close(cu);
     if (cu->pool)
         sv_pool_close(cu->pool);
     sv_free(cu);
@@ -455,6 +474,8 @@ static int open_parts(struct sv_cuda *cu, const struct sv_dev_opts *opts, struct
     if (!rc)
         rc = sv_cuda_try(cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking), err,
                          "cudaStreamCreate");
+    if (!rc)
+        rc = sv_cuda_watch_open(cu, opts->timeout_s, err);
     for (int i = 0; i < SV_MARKS && !rc; i++)
         rc = sv_cuda_try(cudaEventCreateWithFlags(&cu->mark[i], cudaEventDisableTiming), err,
                          "cudaEventCreate");

@@ -7,7 +7,7 @@
  * bits are the same. The table is made at open and never grows: when it is full, new keys stay
  * eager. Must not: capture anything that allocates, synchronises or reads host memory that moves.
  */
-#include "backend/cuda/cuda.h"
+#include "backend/cuda/watch.h"
 
 #define MAX_GRAPHS 4096 /* a power of two; at most three quarters are used */
 
@@ -34,7 +34,7 @@ void sv_cuda_graphs_clear(struct sv_cuda *cu)
         return;
     for (int32_t i = 0; i < MAX_GRAPHS; i++) {
         struct graph_entry *e = &cu->graphs->entry[i];
-        if (e->exec)
+        if (e->exec && !sv_cuda_is_stuck(cu))
             sv_cuda_check(cu, cudaGraphExecDestroy(e->exec), "cudaGraphExecDestroy");
         *e = graph_entry{};
     }
@@ -92,6 +92,8 @@ void sv_cuda_graph_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *u
     struct sv_cuda *cu = sv_cuda_of(dev);
     bool seen = false;
     SV_REQUIRE(!cu->capturing);
+    if (sv_cuda_is_stuck(cu))
+        return;
     sv_cuda_check(cu, cudaSetDevice(cu->ordinal), "cudaSetDevice");
     struct graph_entry *e = cu->graphs ? find(cu->graphs, key, &seen) : NULL;
     if (!e || !seen || e->broken) {
@@ -102,5 +104,6 @@ void sv_cuda_graph_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *u
         e->broken = true; /* the latched error says why; this run has nothing to show */
         return;
     }
-    sv_cuda_check(cu, cudaGraphLaunch(e->exec, cu->stream), "cudaGraphLaunch");
+    if (sv_cuda_check(cu, cudaGraphLaunch(e->exec, cu->stream), "cudaGraphLaunch"))
+        sv_cuda_launched(cu, "graph", key);
 }

@@ -11,6 +11,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/fp8.cuh"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/watch.h"
 
 #include <string.h>
 
@@ -53,7 +54,7 @@ int sv_cuda_host_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     struct sv_cuda_staging *st = cu->staging;
-    int rc = sv_cuda_try(cudaSetDevice(cu->ordinal), err, "cudaSetDevice");
+    int rc = sv_cuda_enter(cu, err);
     if (!rc)
         rc = pinned_alloc(out, n_bytes, err);
     if (!rc && st->n_ranges < MAX_RANGES) { /* one too many is copied like any other memory */
@@ -72,7 +73,7 @@ void sv_cuda_host_free(struct sv_dev *dev, void *p)
             st->range[i] = st->range[--st->n_ranges];
             break;
         }
-    sv_cuda_check(cu, cudaFreeHost(p), "cudaFreeHost");
+    sv_cuda_drop_host(cu, p);
 }
 
 static bool is_pinned(const struct sv_cuda_staging *st, const void *p, size_t n_bytes)
@@ -91,7 +92,7 @@ static uint8_t *ring_take(struct sv_cuda *cu, size_t n_bytes)
 {
     struct sv_cuda_staging *st = cu->staging;
     if (st->ring_at + n_bytes > RING_BYTES) {
-        sv_cuda_check(cu, cudaStreamSynchronize(cu->stream), "the stream failed");
+        sv_cuda_wait_latched(cu, NULL, "room for an upload");
         st->ring_at = 0;
     }
     uint8_t *at = st->ring + st->ring_at;
@@ -120,39 +121,48 @@ static bool copy_small(struct sv_cuda *cu, void *dst, const void *src, size_t n_
     return true;
 }
 
+/* From or to ordinary memory. The library itself waits for the queue then, so we do before, and can give up. */
+static void copy_waiting(struct sv_cuda *cu, void *dst, const void *src, size_t n_bytes, cudaMemcpyKind kind,
+                         const char *what)
+{
+    if (sv_cuda_wait_latched(cu, NULL, what) &&
+        sv_cuda_check(cu, cudaMemcpyAsync(dst, src, n_bytes, kind, cu->stream), what))
+        sv_cuda_wait_latched(cu, NULL, what);
+}
+
 void sv_cuda_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
+    if (sv_cuda_is_stuck(cu))
+        return;
     sv_cuda_check(cu, cudaSetDevice(cu->ordinal), "cudaSetDevice");
     cu->bytes_of = NULL;
-    bool wait = false;
     if (!is_pinned(cu->staging, src, n_bytes)) {
         SV_REQUIRE(!cu->capturing); /* a replay would read memory that is somebody else's by then */
-        if (n_bytes <= RING_MAX)
-            src = memcpy(ring_take(cu, n_bytes), src, n_bytes);
-        else
-            wait = true;
+        if (n_bytes > RING_MAX) {
+            copy_waiting(cu, dst, src, n_bytes, cudaMemcpyHostToDevice, "copy to the device");
+            return;
+        }
+        src = memcpy(ring_take(cu, n_bytes), src, n_bytes);
     }
-    if (!wait && copy_small(cu, dst, src, n_bytes))
-        return;
-    sv_cuda_check(cu, cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyHostToDevice, cu->stream),
-                  "copy to the device");
-    if (wait)
-        sv_cuda_check(cu, cudaStreamSynchronize(cu->stream), "copy to the device");
+    if (!copy_small(cu, dst, src, n_bytes))
+        sv_cuda_check(cu, cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyHostToDevice, cu->stream),
+                      "copy to the device");
 }
 
 void sv_cuda_download(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
-    sv_cuda_check(cu, cudaSetDevice(cu->ordinal), "cudaSetDevice");
-    bool wait = !is_pinned(cu->staging, dst, n_bytes);
-    SV_REQUIRE(!(wait && cu->capturing));
-    if (!wait && copy_small(cu, dst, src, n_bytes))
+    if (sv_cuda_is_stuck(cu))
         return;
-    sv_cuda_check(cu, cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDeviceToHost, cu->stream),
-                  "copy from the device");
+    sv_cuda_check(cu, cudaSetDevice(cu->ordinal), "cudaSetDevice");
+    const bool wait = !is_pinned(cu->staging, dst, n_bytes);
+    SV_REQUIRE(!(wait && cu->capturing));
     if (wait)
-        sv_cuda_check(cu, cudaStreamSynchronize(cu->stream), "copy from the device");
+        copy_waiting(cu, dst, src, n_bytes, cudaMemcpyDeviceToHost, "copy from the device");
+    else if (!copy_small(cu, dst, src, n_bytes))
+        sv_cuda_check(cu, cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDeviceToHost, cu->stream),
+                      "copy from the device");
 }
 
 int sv_cuda_staging_open(struct sv_cuda *cu, struct sv_err *err)
@@ -167,11 +177,9 @@ void sv_cuda_staging_drop(struct sv_cuda *cu)
 {
     struct sv_cuda_staging *st = cu->staging;
     for (int i = 0; i < 2; i++) {
-        if (st->pinned[i])
-            cudaFreeHost(st->pinned[i]);
-        if (st->landing[i])
-            cudaFree(st->landing[i]);
-        if (st->done[i])
+        sv_cuda_drop_host(cu, st->pinned[i]);
+        sv_cuda_drop(cu, st->landing[i]);
+        if (st->done[i] && !sv_cuda_is_stuck(cu))
             cudaEventDestroy(st->done[i]);
         st->pinned[i] = st->landing[i] = NULL;
         st->done[i] = NULL;
@@ -184,8 +192,7 @@ void sv_cuda_staging_close(struct sv_cuda *cu)
     if (!st)
         return;
     sv_cuda_staging_drop(cu);
-    if (st->ring)
-        cudaFreeHost(st->ring);
+    sv_cuda_drop_host(cu, st->ring);
     sv_free(st);
     cu->staging = NULL;
 }
@@ -238,7 +245,7 @@ static int send(struct sv_cuda *cu, const struct sv_weight *host, void *data, bo
     int rc = SV_OK, i = 0;
     for (size_t at = 0; at < all && !rc; at += step, i ^= 1) {
         const size_t n = all - at < step ? all - at : step;
-        rc = sv_cuda_try(cudaEventSynchronize(st->done[i]), err, "loading weights");
+        rc = sv_cuda_wait(cu, st->done[i], "weights on their way", err);
         if (rc)
             break;
         struct copy_job job = {st->pinned[i], (const uint8_t *)host->data + at, n};
@@ -279,7 +286,7 @@ static int weight_alloc(struct sv_cuda *cu, const struct sv_weight *w, void **da
     *data = NULL;
     if (sv_fault_hit())
         return sv_fail(err, SV_ENOMEM, -1, "CUDA: %s", what);
-    int rc = sv_cuda_try(cudaSetDevice(cu->ordinal), err, "cudaSetDevice");
+    int rc = sv_cuda_enter(cu, err);
     return rc ? rc : sv_cuda_try(cudaMalloc(data, device_bytes(w)), err, what);
 }
 
