@@ -5,7 +5,7 @@
 # the compiler lacks them, with SV_NO_AVX2, SV_NO_AVX512, SV_NO_AMX defined; all three also mean SV_NO_X86).
 # CUDA=1 adds src/backend/cuda/*.cu, compiled by nvcc for sm_80 and sm_90; *_sm90.cu for sm_90a alone.
 # JITTER=1 with it builds kernels whose warps are late on purpose, into a folder jitter in the build folder.
-# Tests: every tests/<area>/test_*.c is a program, tests/<area>/*.test.sh a script, other .c files helpers.
+# Tests: every tests/<area>/test_*.c (with CUDA=1 test_*.cu) is a program, tests/<area>/*.test.sh a script, other .c files helpers.
 #
 # Several builds of one checkout at the same time: `make B=build-mine`. Only some folders, while others do not
 # compile yet: `make test ONLY='base text'`. Only some tests: `make test T=text` (part of a path or name).
@@ -126,6 +126,7 @@ CLI_C := $(filter src/cli/%,$(ALL_C))
 LIB_C := $(filter-out $(CLI_C) $(LACKING),$(ALL_C))
 LIB_CU := $(if $(filter 1,$(CUDA)),$(if $(filter * backend,$(FOLDERS)),$(call sources,src/backend/cuda/*.cu)))
 TEST_C := $(call sources,$(FOLDERS:%=tests/%/test_*.c))
+TEST_CU := $(if $(LIB_CU),$(call sources,$(FOLDERS:%=tests/%/test_*.cu)))
 FUZZ_C := $(if $(filter * fuzz,$(FOLDERS)),$(call sources,tests/fuzz/fuzz_*.c))
 HELP_C := $(filter-out $(TEST_C) $(FUZZ_C) tests/runner.c tests/fuzz/driver.c,\
 	$(call sources,tests/*.c $(FOLDERS:%=tests/%/*.c)))
@@ -138,7 +139,7 @@ TSAN_AREAS := base backend engine serve
 
 object = $(patsubst %.c,$(O)/obj/%.o,$(patsubst %.cu,$(O)/obj/%.o,$(1)))
 program = $(patsubst %.c,$(O)/%,$(1))
-TEST_BIN := $(call program,$(TEST_C))
+TEST_BIN := $(call program,$(TEST_C)) $(patsubst %.cu,$(O)/%,$(TEST_CU))
 REPLAY_BIN := $(call program,$(FUZZ_C))
 TSAN_BIN := $(call program,$(filter $(TSAN_AREAS:%=tests/%/test_%),$(TEST_C)))
 
@@ -148,6 +149,7 @@ $(O)/obj/%_avx2.o: ISA_FLAGS := $(AVX2_FLAGS) $(KERNEL_FLAGS)
 $(O)/obj/%_avx512.o: ISA_FLAGS := $(AVX512_FLAGS) $(KERNEL_FLAGS)
 $(O)/obj/%_amx.o: ISA_FLAGS := $(AMX_FLAGS) $(KERNEL_FLAGS)
 $(O)/obj/tests/%.o $(O)/obj/bench/%.o: CPPFLAGS += -Itests
+$(O)/obj/tests/%.o: NVCCFLAGS += -Itests -Iinclude
 ifeq ($(FLAVOUR),fuzz)
 # No outside bytes reach the kernels, and clang takes minutes to instrument them.
 $(O)/obj/src/backend/cpu/%.o: override CFLAGS += -fno-sanitize=all
@@ -248,7 +250,7 @@ test:
 	@$(MAKE) -s --no-print-directory FLAVOUR=asan tests
 	@$(MAKE) -s --no-print-directory FLAVOUR=release all $(B)/runner
 	@SALVO=$(B)/salvo RUNNER=$(B)/runner $(B)/runner -j $(JOBS) $(T:%=-k %) \
-		$(TEST_C:%.c=$(B)/asan/%) $(FUZZ_C:%.c=$(B)/asan/%) $(TEST_SH)
+		$(TEST_C:%.c=$(B)/asan/%) $(TEST_CU:%.cu=$(B)/asan/%) $(FUZZ_C:%.c=$(B)/asan/%) $(TEST_SH)
 
 tsan:
 	@$(MAKE) -s --no-print-directory FLAVOUR=tsan tsan-tests

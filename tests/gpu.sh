@@ -131,6 +131,11 @@ finish
 # Alone: it looks at all of the device's memory.
 SALVO_TEST_DEVICE=cuda start engine/test_memory-cuda 60 "$B/tests/engine/test_memory"
 finish
+# Alone: it is about time, and its kernels stand still.
+if [ -x "$B/tests/cuda/test_watch" ]; then
+    start cuda/test_watch 60 "$B/tests/cuda/test_watch"
+    finish
+fi
 
 tokens() { sed 's/.*"token_ids"/"token_ids"/; s/"finish_reason".*//' "$O/$1.jsonl" 2>/dev/null; }
 same() { # A B: equal token ids

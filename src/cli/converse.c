@@ -189,7 +189,9 @@ int sv_cli_talk_converse(struct sv_cli_talk *t)
             break;
         if (got == GOT_NOTHING || command(t, line.data, &quit))
             continue;
-        sv_cli_talk_turn(t, line.data, line.len); /* has said what went wrong */
+        int turn = sv_cli_talk_turn(t, line.data, line.len); /* has said what went wrong */
+        if (t->over)
+            code = turn;
         sv_cli_clear_interrupt();
         sv_cli_talk_summary(t);
     }

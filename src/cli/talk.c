@@ -122,6 +122,7 @@ static int answer(struct sv_cli_talk *t, const struct sv_buf *prompt)
     fflush(stdout);
     if (!rc || rc == SV_ECANCELED)
         sv_cli_accept_add(&t->accept, &t->answer);
+    t->over = rc && rc != SV_ECANCELED;
     if (rc)
         return rc == SV_ECANCELED ? SV_CLI_FAIL : sv_cli_fail("%s", err.msg);
     if (t->answer.finish == SV_FINISH_ERROR)

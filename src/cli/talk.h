@@ -23,6 +23,7 @@ struct sv_cli_talk {
     struct sv_cli_painter painter;
     struct sv_cli_answer answer; /* the latest */
     struct sv_cli_accept accept; /* of all answers */
+    bool over;                   /* the engine has failed: nothing more can be answered */
     int32_t end_id;              /* <|im_end|> ends an answer in chat form, where it is a token */
     double gbs;                  /* read bandwidth, measured when first needed */
 };

@@ -283,7 +283,7 @@ static double cuda_measure_read(struct sv_dev *dev, size_t n_bytes)
             best = (double)(n * sizeof(uint4)) / ((double)ms * 1e6);
     }
     for (int i = 0; i < 2; i++)
-        if (t[i] && !sv_cuda_is_stuck(cu))
+        if (t[i] && sv_cuda_frees(cu))
             cudaEventDestroy(t[i]);
     sv_cuda_free(dev, data);
     sv_cuda_free(dev, sink);
@@ -325,7 +325,7 @@ static void cuda_close(struct sv_dev *dev)
     cudaSetDevice(cu->ordinal);
     if (cu->stream)
         sv_cuda_wait_latched(cu, NULL, "the queue's end");
-    /* These free the host's memory in any case; the device's only when it is not stuck (watch.cu). */
+    /* These free the host's memory in any case; the device's not where that would never end (watch.cu). */
     sv_cuda_graphs_close(cu);
     sv_cuda_dense_close(cu);
     sv_cuda_gemm_close(cu);
@@ -334,7 +334,7 @@ static void cuda_close(struct sv_dev *dev)
     sv_cuda_staging_close(cu);
     sv_cuda_drop(cu, cu->fault);
     sv_cuda_drop_host(cu, cu->fault_host);
-    if (!sv_cuda_is_stuck(cu))
+    if (sv_cuda_frees(cu))
         close_queue(cu);
     sv_cuda_watch_close(cu);
     if (cu->pool)

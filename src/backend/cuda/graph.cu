@@ -34,7 +34,7 @@ void sv_cuda_graphs_clear(struct sv_cuda *cu)
         return;
     for (int32_t i = 0; i < MAX_GRAPHS; i++) {
         struct graph_entry *e = &cu->graphs->entry[i];
-        if (e->exec && !sv_cuda_is_stuck(cu))
+        if (e->exec && sv_cuda_frees(cu))
             sv_cuda_check(cu, cudaGraphExecDestroy(e->exec), "cudaGraphExecDestroy");
         *e = graph_entry{};
     }

@@ -179,7 +179,7 @@ void sv_cuda_staging_drop(struct sv_cuda *cu)
     for (int i = 0; i < 2; i++) {
         sv_cuda_drop_host(cu, st->pinned[i]);
         sv_cuda_drop(cu, st->landing[i]);
-        if (st->done[i] && !sv_cuda_is_stuck(cu))
+        if (st->done[i] && sv_cuda_frees(cu))
             cudaEventDestroy(st->done[i]);
         st->pinned[i] = st->landing[i] = NULL;
         st->done[i] = NULL;

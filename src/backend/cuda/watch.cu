@@ -21,6 +21,15 @@
 #define DEFAULT_S 60
 #define LISTED 10       /* names in the message */
 
+/* GPUs with a kernel that does not end, a bit each. The one thing here that is the process's and not a device's, because
+ * the library's context is: who frees memory waits for all of the GPU's queues, those of other engines as well. */
+static uint64_t stuck_gpus;
+
+static uint64_t gpu_bit(const struct sv_cuda *cu)
+{
+    return (uint64_t)1 << (cu->ordinal & 63);
+}
+
 struct patience {
     bool begun;
     int64_t last_us, waited_us;
@@ -41,7 +50,7 @@ int sv_cuda_watch_open(struct sv_cuda *cu, int32_t timeout_s, struct sv_err *err
 
 void sv_cuda_watch_close(struct sv_cuda *cu)
 {
-    for (int i = 0; i < SV_CUDA_BEATS && cu->watch && !sv_cuda_is_stuck(cu); i++)
+    for (int i = 0; i < SV_CUDA_BEATS && cu->watch && sv_cuda_frees(cu); i++)
         if (cu->watch->beat[i])
             cudaEventDestroy(cu->watch->beat[i]);
     sv_free(cu->watch);
@@ -95,6 +104,7 @@ static int give_up(struct sv_cuda *cu, const char *what, struct sv_err *err)
     sv_fail(&w->stuck, SV_EDEVICE, -1,
             "CUDA: no answer from the device for %lld s, waiting for %s; %llu launches of %llu are done, the others: %s",
             (long long)(w->limit_us / 1000000), what, (unsigned long long)w->n_done, (unsigned long long)w->n, names);
+    __atomic_fetch_or(&stuck_gpus, gpu_bit(cu), __ATOMIC_RELAXED);
     cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeRelaxed);
     return sv_cuda_stuck(cu, err);
 }
@@ -198,12 +208,17 @@ void sv_cuda_marked(struct sv_cuda *cu, int32_t i)
 
 /* ---------------------------------------------------------------- freeing */
 
+bool sv_cuda_frees(const struct sv_cuda *cu)
+{
+    return !sv_cuda_is_stuck(cu) && !(__atomic_load_n(&stuck_gpus, __ATOMIC_RELAXED) & gpu_bit(cu));
+}
+
 /* Whether nothing is under way that a freeing call would wait for. */
 static bool settles(struct sv_cuda *cu)
 {
     if (cu->watch)
         sv_cuda_wait_latched(cu, NULL, "the queue's end");
-    return !sv_cuda_is_stuck(cu);
+    return sv_cuda_frees(cu);
 }
 
 void sv_cuda_drop(struct sv_cuda *cu, void *p)

@@ -42,7 +42,9 @@ int sv_cuda_stuck(const struct sv_cuda *cu, struct sv_err *err);
 /* What set-up begins with: that, then cudaSetDevice. */
 int sv_cuda_enter(struct sv_cuda *cu, struct sv_err *err);
 
-/* Free what cudaMalloc or cudaHostAlloc gave, which waits for the device: not when it is stuck. NULL is fine. */
+/* Whether calls may be made that free, destroy or reset. */
+bool sv_cuda_frees(const struct sv_cuda *cu);
+/* Free what cudaMalloc or cudaHostAlloc gave, which waits for the device: not when that would never end. NULL is fine. */
 void sv_cuda_drop(struct sv_cuda *cu, void *p);
 void sv_cuda_drop_host(struct sv_cuda *cu, void *p);
 
