@@ -34,8 +34,8 @@ static void check_drained(struct sv_serve *s)
 {
     int64_t over = sv_clock_us() - s->drain_us - (int64_t)s->o.drain_seconds * 1000000;
 
-    if (s->state != SV_DRAINING)
-        return;
+    if (!s->drain_us)
+        return; /* and not by the state: the device may fail meanwhile */
     if (over > 0 && s->calls && !s->drain_over) {
         s->drain_over = true;
         sv_call_cancel_all(s); /* the clients are told */

@@ -36,6 +36,7 @@ struct sv_worker {
     /* the thread's */
     struct sv_serve_engine engine;
     bool opened, stopping, broken;
+    char why[400]; /* it broke */
     struct sv_serve_model model; /* read by the loop after SV_OUT_LOADED */
     struct live *live;
     int32_t max_live, n_live;
@@ -143,7 +144,7 @@ static void take_gen(struct sv_worker *w, struct sv_gen *g, uint64_t serial)
     if (rc < 0) {
         w->live[i].gen = NULL;
         w->n_live--;
-        report(w, SV_OUT_REJECTED, g, msg[0] ? msg : sv_code_name(rc));
+        report(w, SV_OUT_REJECTED, g, msg[0] ? msg : w->broken ? w->why : sv_code_name(rc));
     }
 }
 
@@ -189,15 +190,16 @@ static void refuse_rest(struct sv_worker *w)
 
 static void step(struct sv_worker *w)
 {
-    char msg[400] = "";
     int64_t start = sv_clock_us();
-    int rc = w->engine.step(w->engine.impl, msg, sizeof msg);
+    int rc = w->engine.step(w->engine.impl, w->why, sizeof w->why);
 
     w->snap.busy_us += sv_clock_us() - start;
     if (rc >= 0)
         return;
     w->broken = true; /* every running request has its error event */
-    report(w, SV_OUT_FAILED, NULL, msg[0] ? msg : sv_code_name(rc));
+    if (!w->why[0])
+        snprintf(w->why, sizeof w->why, "%s", sv_code_name(rc));
+    report(w, SV_OUT_FAILED, NULL, w->why);
 }
 
 /* ---------------------------------------------------------------- the thread: loading */
@@ -264,6 +266,7 @@ static void *run(void *arg)
     struct sv_err err = {0};
 
     if (load(w, &err)) {
+        snprintf(w->why, sizeof w->why, "%.399s", err.msg);
         report(w, SV_OUT_FAILED, NULL, err.msg);
         w->broken = true;
     } else {

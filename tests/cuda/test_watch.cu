@@ -85,6 +85,9 @@ static struct sv_dev *open_device(void)
     o.timeout_s = 1;
     if (sv_dev_open(&dev, &o, &err))
         fail_msg("%s", err.msg);
+    /* The first launch of a kernel loads its code, and that waits for what runs. */
+    sv_cuda_launch(sv_cuda_of(dev), "nap", nap_kernel, 1, 1, 0, (int64_t)0);
+    assert_int_equal(sv_dev_sync(dev, &err), SV_OK);
     return dev;
 }
 

@@ -231,7 +231,7 @@ void a_queue_has_an_end()
         sv_cuda_launched(&d.cu, n == 1 ? "first" : n % 100 ? "op" : "other", 0);
     EXPECT(n == SV_CUDA_BEAT_EVERY * (SV_CUDA_BEATS + 1));
     EXPECT(sv_clock_us() - begin >= LIMIT);
-    EXPECT_IN(d.cu.watch->stuck.msg, "waiting for room in the queue; 0 launches of 576 are done, the others: op, op, ");
+    EXPECT_IN(d.cu.watch->stuck.msg, "waiting for room in the queue; 0 launches of 576 are done, the others: first, op, op, ");
     EXPECT_IN(d.cu.watch->stuck.msg, ", op, ..., op");
     EXPECT(d.cu.latched.code == SV_EDEVICE);
 }

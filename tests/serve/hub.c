@@ -78,10 +78,17 @@ void hub_open(struct hub *r, bool no_wait)
     }
 }
 
+void hub_wait(struct hub *r)
+{
+    sv_thread_join(r->thread);
+    r->thread = NULL;
+}
+
 void hub_close(struct hub *r)
 {
     sv_serve_stop(r->s);
-    sv_thread_join(r->thread);
+    if (r->thread)
+        hub_wait(r);
     sv_serve_close(r->s);
     answer_fini(&r->a);
     json_decref(r->answers);

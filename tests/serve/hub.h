@@ -26,6 +26,8 @@ struct hub {
 /* Fill r->o and r->fake first (zeros are fine). Waits until the model is there unless no_wait. */
 void hub_open(struct hub *r, bool no_wait);
 void hub_close(struct hub *r);
+/* Until the server has ended by itself; hub_close is still to come. */
+void hub_wait(struct hub *r);
 
 /* A connected socket; with read time-out. */
 int hub_connect(const struct hub *r);

@@ -734,6 +734,58 @@ static void broken_device(void **state)
     assert_int_equal(r.rc, SV_EDEVICE);
 }
 
+/* Everybody who waits for an answer is told, streaming or not; meanwhile the server may have been asked to end, which
+ * it then does. */
+static void all_are_told_of_a_broken_device(bool ending)
+{
+    enum { N = 8 };
+    static const char *const ask[] = {"{\"prompt\":\"ab\",\"max_tokens\":4000}",
+                                      "{\"prompt\":\"ab\",\"max_tokens\":4000,\"stream\":true}"};
+    struct hub r = {0};
+    struct answer a[N];
+    int fd[N];
+
+    r.fake.fail_at_step = 75;
+    r.fake.step_us = 20000;
+    hub_open(&r, false);
+    for (int i = 0; i < N; i++) {
+        answer_init(&a[i]);
+        fd[i] = hub_connect(&r);
+        hub_post(fd[i], "/v1/completions", "Connection: close\r\n", ask[i % 2]);
+    }
+    metric_becomes(&r, "salvo_running_sequences", N);
+    if (ending)
+        sv_serve_stop(r.s);
+    for (int i = 0; i < N; i++) {
+        answer_read(fd[i], &a[i]);
+        close(fd[i]);
+        assert_int_equal(a[i].status, i % 2 ? 200 : 500);
+        contains(&a[i].body, i % 2 ? "data: {\"error\":{\"message\":\"the fake device failed\"" : "the fake device failed");
+        answer_fini(&a[i]);
+    }
+    if (ending) {
+        hub_wait(&r);
+    } else {
+        hub_ask(&r, "/health", NULL, &r.a);
+        assert_int_equal(r.a.status, 503);
+        contains(&r.a.body, "\"status\":\"failed\",\"message\":\"the fake device failed\"");
+    }
+    hub_close(&r);
+    assert_int_equal(r.rc, SV_EDEVICE);
+}
+
+static void broken_device_tells_all(void **state)
+{
+    (void)state;
+    all_are_told_of_a_broken_device(false);
+}
+
+static void broken_device_while_draining(void **state)
+{
+    (void)state;
+    all_are_told_of_a_broken_device(true);
+}
+
 static void stream_error_is_an_event(void **state)
 {
     struct hub r = {0};
@@ -798,5 +850,6 @@ SV_TEST_MAIN(cmocka_unit_test(stream_is_exact), cmocka_unit_test(whole_code_poin
              cmocka_unit_test(given_template_has_tokens), cmocka_unit_test(endless_prompt), cmocka_unit_test(keys),
              cmocka_unit_test(drains), cmocka_unit_test(second_stop_ends),
              cmocka_unit_test(late_drain_tells), cmocka_unit_test(loading_says_so),
-             cmocka_unit_test(broken_device), cmocka_unit_test(stream_error_is_an_event),
+             cmocka_unit_test(broken_device), cmocka_unit_test(broken_device_tells_all),
+             cmocka_unit_test(broken_device_while_draining), cmocka_unit_test(stream_error_is_an_event),
              cmocka_unit_test(silent_streams_ping), cmocka_unit_test(choices))

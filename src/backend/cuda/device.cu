@@ -180,6 +180,8 @@ int sv_cuda_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err 
     if (sv_fault_hit())
         return sv_fail(err, SV_ENOMEM, -1, "CUDA: %s", what);
     int rc = sv_cuda_enter(cu, err);
+    if (!rc) /* which cudaMalloc might do without a limit */
+        rc = sv_cuda_wait(cu, NULL, "the queue's end", err);
     if (!rc)
         rc = sv_cuda_try(cudaMalloc(out, n_bytes ? n_bytes : 1), err, what);
     if (!rc && n_bytes)

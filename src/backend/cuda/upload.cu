@@ -140,7 +140,7 @@ void sv_cuda_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_byt
     if (!is_pinned(cu->staging, src, n_bytes)) {
         SV_REQUIRE(!cu->capturing); /* a replay would read memory that is somebody else's by then */
         if (n_bytes > RING_MAX) {
-            copy_waiting(cu, dst, src, n_bytes, cudaMemcpyHostToDevice, "copy to the device");
+            copy_waiting(cu, dst, src, n_bytes, cudaMemcpyHostToDevice, "a copy to the device");
             return;
         }
         src = memcpy(ring_take(cu, n_bytes), src, n_bytes);
@@ -159,7 +159,7 @@ void sv_cuda_download(struct sv_dev *dev, void *dst, const void *src, size_t n_b
     const bool wait = !is_pinned(cu->staging, dst, n_bytes);
     SV_REQUIRE(!(wait && cu->capturing));
     if (wait)
-        copy_waiting(cu, dst, src, n_bytes, cudaMemcpyDeviceToHost, "copy from the device");
+        copy_waiting(cu, dst, src, n_bytes, cudaMemcpyDeviceToHost, "a copy from the device");
     else if (!copy_small(cu, dst, src, n_bytes))
         sv_cuda_check(cu, cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDeviceToHost, cu->stream),
                       "copy from the device");
@@ -170,7 +170,10 @@ int sv_cuda_staging_open(struct sv_cuda *cu, struct sv_err *err)
     cu->staging = (struct sv_cuda_staging *)sv_calloc(1, sizeof *cu->staging);
     if (!cu->staging)
         return sv_fail(err, SV_ENOMEM, -1, "no memory for the CUDA device");
-    return pinned_alloc((void **)&cu->staging->ring, RING_BYTES, err);
+    /* Loads the code, which nobody can do behind a kernel that does not end. */
+    cudaFuncAttributes attr;
+    int rc = sv_cuda_try(cudaFuncGetAttributes(&attr, copy_kernel), err, "this build's kernels");
+    return rc ? rc : pinned_alloc((void **)&cu->staging->ring, RING_BYTES, err);
 }
 
 void sv_cuda_staging_drop(struct sv_cuda *cu)

@@ -7,10 +7,11 @@
  * it likes while an event in it, a mark or a beat after every 64 launches, is over now and then; a graph shows none
  * inside. When time is up the device is stuck for good: everybody is told the same error, nothing is enqueued any more,
  * and nothing is freed, destroyed or reset, because those calls wait for the kernel that does not end, without a
- * limit. So do the exit handlers of the library: cli/main.c leaves without them. Beats also bound the queue to
- * 512 launches, for a full one makes the launch itself wait, which nobody can limit; and what ops launch when the device
- * is stuck already goes into a capture that is never run. Not covered: a call that waits inside the driver for reasons of its
- * own, such as loading a kernel's code behind a stuck one. Must not: wait in the step other than for a mark or for room.
+ * limit. So may the exit handlers of the library: cli/main.c leaves without them. Beats also bound the queue to 512
+ * launches, for a full one (1,020 on an H200) makes the launch itself wait, which nobody can limit; and what ops launch
+ * when the device is stuck already goes into a capture that is never run. Not covered: a call that waits inside the driver
+ * for reasons of its own. Loading a kernel's code, at its first launch, is one: behind a stuck kernel it never
+ * returns. Must not: wait in the step other than for a mark or for room.
  */
 #include "backend/cuda/watch.h"
 
@@ -183,7 +184,7 @@ static void beat(struct sv_cuda *cu)
     struct sv_cuda_watch *w = cu->watch;
     const uint64_t i = w->n / SV_CUDA_BEAT_EVERY % SV_CUDA_BEATS;
     if (w->n_beat[i] > w->n_done && sv_cuda_wait_latched(cu, w->beat[i], "room in the queue"))
-        is_over(w, w->beat[i], w->n_beat[i]);
+        w->n_done = w->n_beat[i];
     if (!sv_cuda_is_stuck(cu))
         w->n_beat[i] = sv_cuda_check(cu, cudaEventRecord(w->beat[i], cu->stream), "cudaEventRecord") ? w->n : 0;
 }

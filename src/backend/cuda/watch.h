@@ -9,7 +9,7 @@
 
 #include "backend/cuda/cuda.h"
 
-enum { SV_CUDA_NAMES = 256, SV_CUDA_BEATS = 8, SV_CUDA_BEAT_EVERY = 64 };
+enum { SV_CUDA_NAMES = 1024, SV_CUDA_BEATS = 8, SV_CUDA_BEAT_EVERY = 64 };
 
 /* What was launched last and what is known to be over. Launches count from 1. */
 struct sv_cuda_watch {
