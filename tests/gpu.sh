@@ -131,9 +131,14 @@ finish
 # Alone: it looks at all of the device's memory.
 SALVO_TEST_DEVICE=cuda start engine/test_memory-cuda 60 "$B/tests/engine/test_memory"
 finish
-# Alone: it is about time, and its kernels stand still.
+# Beside nothing else: they are about time, and their kernels stand still. The long queue must not share the GPU at all.
 if [ -x "$B/tests/cuda/test_watch" ]; then
-    start cuda/test_watch 60 "$B/tests/cuda/test_watch"
+    for test in $("$B/tests/cuda/test_watch" --list); do
+        [ "$test" = a_long_queue_is_waited_for ] && continue
+        start "watch-$test" 60 "$B/tests/cuda/test_watch" "$test"
+    done
+    finish
+    start watch-a_long_queue_is_waited_for 60 "$B/tests/cuda/test_watch" a_long_queue_is_waited_for
     finish
 fi
 
