@@ -339,6 +339,30 @@ json_t *hub_at(json_t *v, const char *where)
     return v;
 }
 
+const char *hub_text(json_t *v, const char *where)
+{
+    v = hub_at(v, where);
+    if (!json_is_string(v))
+        fail_msg("no text at %s", where);
+    return json_string_value(v);
+}
+
+int64_t hub_number(json_t *v, const char *where)
+{
+    v = hub_at(v, where);
+    if (!json_is_integer(v))
+        fail_msg("no integer at %s", where);
+    return json_integer_value(v);
+}
+
+void hub_same(json_t *a, json_t *b, const char *what)
+{
+    if (a && json_equal(a, b))
+        return;
+    char *x = json_dumps(a, JSON_ENCODE_ANY), *y = json_dumps(b, JSON_ENCODE_ANY);
+    fail_msg("%s: %.700s is not %.700s", what, x ? x : "nothing", y ? y : "nothing");
+}
+
 void hub_nap_ms(int ms)
 {
     struct timespec t = {ms / 1000, ms % 1000 * 1000000L};

@@ -50,8 +50,12 @@ size_t hub_count(const char *text, const char *what);
 json_t *hub_json(struct hub *r, const char *path, const char *body, int status);
 /* The events of a stream, without [DONE]: an array, borrowed too. */
 json_t *hub_events(struct hub *r, const char *path, const char *body);
-/* What lies at "a.b.0.c", or NULL. */
+/* What lies at "a.b.0.c", or NULL; a text or integer there, or the test fails. */
 json_t *hub_at(json_t *v, const char *where);
+const char *hub_text(json_t *v, const char *where);
+int64_t hub_number(json_t *v, const char *where);
+/* Fails unless both are there and equal. */
+void hub_same(json_t *a, json_t *b, const char *what);
 /* Value of a metric. */
 double hub_metric(const struct hub *r, const char *name);
 

@@ -14,30 +14,6 @@
 #define P "\"prompt\":\"def add(a, b):\""
 #define GREEDY "{" P ",\"max_tokens\":48,\"temperature\":0,\"return_token_ids\":true"
 
-static void same(json_t *a, json_t *b, const char *what)
-{
-    if (!a || !json_equal(a, b)) {
-        char *x = json_dumps(a, JSON_ENCODE_ANY), *y = json_dumps(b, JSON_ENCODE_ANY);
-        fail_msg("%s: %.700s is not %.700s", what, x ? x : "nothing", y ? y : "nothing");
-    }
-}
-
-static int64_t number_at(json_t *v, const char *where)
-{
-    v = hub_at(v, where);
-    if (!json_is_integer(v))
-        fail_msg("no integer at %s", where);
-    return json_integer_value(v);
-}
-
-static const char *text_at(json_t *v, const char *where)
-{
-    v = hub_at(v, where);
-    if (!json_is_string(v))
-        fail_msg("no text at %s", where);
-    return json_string_value(v);
-}
-
 /* ---------------------------------------------------------------- ends */
 
 /* A stop id ends the answer with that token wherever it lies in a block that the target confirmed as a whole. */
@@ -63,16 +39,16 @@ static void stop_ids_inside_blocks(void **state)
         n_inside += in_block > 0 && at > first + 1; /* drafts behind it were confirmed too, and must not show */
         snprintf(body, sizeof body, GREEDY ",\"stop_token_ids\":[%lld]}", (long long)id);
         json_t *cut = hub_json(&r, TEXT, body, 200);
-        assert_int_equal(number_at(cut, "usage.completion_tokens"), first + 1);
-        assert_int_equal(number_at(cut, "choices.0.stop_reason"), id);
-        assert_string_equal(text_at(cut, "choices.0.finish_reason"), "stop");
+        assert_int_equal(hub_number(cut, "usage.completion_tokens"), first + 1);
+        assert_int_equal(hub_number(cut, "choices.0.stop_reason"), id);
+        assert_string_equal(hub_text(cut, "choices.0.finish_reason"), "stop");
         json_t *got = hub_at(cut, "choices.0.token_ids");
         assert_int_equal(json_array_size(got), first + 1);
         for (size_t k = 0; k <= first; k++)
-            same(json_array_get(got, k), json_array_get(ids, k), "ids up to the stop");
+            hub_same(json_array_get(got, k), json_array_get(ids, k), "ids up to the stop");
         snprintf(body, sizeof body, GREEDY ",\"stop_token_ids\":[%lld],\"min_tokens\":48}", (long long)id);
         if (i % 8 == 2)
-            assert_int_equal(number_at(hub_json(&r, TEXT, body, 200), "usage.completion_tokens"), 48);
+            assert_int_equal(hub_number(hub_json(&r, TEXT, body, 200), "usage.completion_tokens"), 48);
     }
     print_message("%zu stops inside blocks\n", n_inside);
     assert_true(n_inside > 2);
@@ -87,7 +63,7 @@ static void stop_texts(void **state)
     (void)state;
 
     hub_open(&r, false);
-    const char *text = text_at(hub_json(&r, TEXT, GREEDY "}", 200), "choices.0.text");
+    const char *text = hub_text(hub_json(&r, TEXT, GREEDY "}", 200), "choices.0.text");
     for (size_t i = 3; i + 4 < strlen(text); i += 11) {
         char piece[5] = "", *quoted;
         memcpy(piece, text + i, 4);
@@ -100,9 +76,9 @@ static void stop_texts(void **state)
             snprintf(body, sizeof body, GREEDY ",\"stop\":[\"never here\",%s],\"include_stop_str_in_output\":%s}", quoted,
                      keep ? "true" : "false");
             json_t *cut = hub_json(&r, TEXT, body, 200);
-            assert_int_equal(strlen(text_at(cut, "choices.0.text")), first + (keep ? 4 : 0));
-            assert_memory_equal(text_at(cut, "choices.0.text"), text, first);
-            assert_string_equal(text_at(cut, "choices.0.stop_reason"), piece);
+            assert_int_equal(strlen(hub_text(cut, "choices.0.text")), first + (keep ? 4 : 0));
+            assert_memory_equal(hub_text(cut, "choices.0.text"), text, first);
+            assert_string_equal(hub_text(cut, "choices.0.stop_reason"), piece);
         }
         sv_free(quoted);
         json_decref(s);
@@ -126,15 +102,15 @@ static void end_of_the_context(void **state)
         sv_buf_printf(&b, "]}");
         json_t *v = hub_json(&r, TEXT, b.data, n < 64 ? 200 : 400);
         if (n < 64) {
-            assert_int_equal(number_at(v, "usage.completion_tokens"), 64 - n);
-            assert_string_equal(text_at(v, "choices.0.finish_reason"), "length");
+            assert_int_equal(hub_number(v, "usage.completion_tokens"), 64 - n);
+            assert_string_equal(hub_text(v, "choices.0.finish_reason"), "length");
         } else {
-            assert_string_equal(text_at(v, "error.code"), "context_length_exceeded");
-            assert_string_equal(text_at(v, "error.param"), "prompt");
+            assert_string_equal(hub_text(v, "error.code"), "context_length_exceeded");
+            assert_string_equal(hub_text(v, "error.param"), "prompt");
         }
         sv_buf_fini(&b);
     }
-    assert_int_equal(number_at(hub_json(&r, CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":1}", 200),
+    assert_int_equal(hub_number(hub_json(&r, CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":1}", 200),
                                "usage.completion_tokens"), 1);
     hub_close(&r);
 }
@@ -163,7 +139,7 @@ static void drafts_change_nothing(void **state)
                      plain ? ",\"width\":1" : "");
             v[plain] = hub_at(hub_json(&r, TEXT, body, 200), "choices");
         }
-        same(v[0], v[1], params[i]);
+        hub_same(v[0], v[1], params[i]);
     }
     json_t *biased = hub_json(&r, TEXT, "{" P ",\"max_tokens\":4,\"temperature\":0,\"logit_bias\":{\"11\":100},\"return_token_ids\":true}", 200);
     for (int i = 0; i < 4; i++)
@@ -177,7 +153,7 @@ static void join(json_t *events, int64_t index, const char *list, json_t *out, s
 {
     for (size_t i = 0; i < json_array_size(events); i++) {
         json_t *c = hub_at(json_array_get(events, i), "choices.0");
-        if (!c || number_at(c, "index") != index)
+        if (!c || hub_number(c, "index") != index)
             continue;
         json_t *t = hub_at(c, "delta.content");
         t = t ? t : hub_at(c, "text");
@@ -204,16 +180,16 @@ static void streamed_is_whole(struct hub *r, const char *path, const char *param
         sv_buf_init(&text);
         join(events, (int64_t)i, list, joined, &text);
         snprintf(where, sizeof where, "choices.%zu.%s", i, list);
-        same(joined, hub_at(whole, where), where);
+        hub_same(joined, hub_at(whole, where), where);
         snprintf(where, sizeof where, "choices.%zu.%s", i, text_name);
-        assert_string_equal(text.data, text_at(whole, where));
+        assert_string_equal(text.data, hub_text(whole, where));
         sv_buf_fini(&text);
         json_decref(joined);
     }
     json_t *last = json_array_get(events, json_array_size(events) - 1);
     assert_int_equal(json_array_size(hub_at(last, "choices")), 0);
-    same(hub_at(last, "usage.completion_tokens"), hub_at(whole, "usage.completion_tokens"), "usage");
-    same(hub_at(last, "usage.prompt_tokens"), hub_at(whole, "usage.prompt_tokens"), "usage");
+    hub_same(hub_at(last, "usage.completion_tokens"), hub_at(whole, "usage.completion_tokens"), "usage");
+    hub_same(hub_at(last, "usage.prompt_tokens"), hub_at(whole, "usage.prompt_tokens"), "usage");
 }
 
 static void choices_streamed_with_logprobs(void **state)

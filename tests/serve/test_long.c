@@ -162,6 +162,49 @@ static void same_answers(void **state)
     hub_close(&r);
 }
 
+/* One connection: two long bodies at once, one that waits to be asked for, one in chunks. */
+static void ways_to_send(void **state)
+{
+    struct hub r = {.o.engine.context = 1 << 20};
+    struct sv_buf body, b;
+    char ok[32] = "";
+    (void)state;
+
+    hub_open(&r, false);
+    long_body(&body, 100000, "{\"max_tokens\":2,\"prompt\":\"", "\"}");
+    int fd = hub_connect(&r);
+    hub_post(fd, TEXT, "", body.data);
+    hub_post(fd, "/tokenize", "", "{\"prompt\":\"a\"}");
+    hub_post(fd, TEXT, "", body.data);
+    for (int i = 0; i < 3; i++) {
+        answer_read(fd, &r.a);
+        assert_int_equal(r.a.status, 200);
+        assert_int_equal(strstr(r.a.body.data, "\"tokens\":[64]") != NULL, i == 1);
+    }
+    sv_buf_init(&b);
+    sv_buf_printf(&b, "POST " TEXT " HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %zu\r\n\r\n", body.len);
+    hub_send(fd, b.data, b.len);
+    assert_int_equal(recv(fd, ok, 25, MSG_WAITALL), 25);
+    assert_string_equal(ok, "HTTP/1.1 100 Continue\r\n\r\n");
+    hub_send(fd, body.data, body.len);
+    answer_read(fd, &r.a);
+    assert_int_equal(r.a.status, 200);
+    sv_buf_clear(&b);
+    sv_buf_printf(&b, "POST " TEXT " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+    for (size_t at = 0; at < body.len; at += 7777) {
+        size_t n = body.len - at < 7777 ? body.len - at : 7777;
+        sv_buf_printf(&b, "%zx\r\n%.*s\r\n", n, (int)n, body.data + at);
+    }
+    sv_buf_printf(&b, "0\r\n\r\n");
+    hub_send(fd, b.data, b.len);
+    answer_read(fd, &r.a);
+    assert_int_equal(r.a.status, 200);
+    close(fd);
+    sv_buf_fini(&b);
+    sv_buf_fini(&body);
+    hub_close(&r);
+}
+
 /* Clients that leave while their bodies are read or wait, more of them than may wait, and the end in the middle of it. */
 static void leaving_and_ending(void **state)
 {
@@ -226,5 +269,6 @@ static void drains_what_is_read(void **state)
     answer_fini(&r.a);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(streams_go_on), cmocka_unit_test(same_answers), cmocka_unit_test(leaving_and_ending),
+SV_TEST_MAIN(cmocka_unit_test(streams_go_on), cmocka_unit_test(same_answers), cmocka_unit_test(ways_to_send),
+             cmocka_unit_test(leaving_and_ending),
              cmocka_unit_test(drains_what_is_read))

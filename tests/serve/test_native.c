@@ -11,35 +11,11 @@
 
 #define P "def add(a, b):"
 
-static int64_t whole_number(json_t *v, const char *where)
-{
-    v = hub_at(v, where);
-    if (!json_is_integer(v))
-        fail_msg("no integer at %s", where);
-    return json_integer_value(v);
-}
-
-static const char *text_at(json_t *v, const char *where)
-{
-    v = hub_at(v, where);
-    if (!json_is_string(v))
-        fail_msg("no text at %s", where);
-    return json_string_value(v);
-}
-
 /* Nine digits bring a float back exactly, so numbers are equal or wrong. */
 static void same_number(json_t *a, json_t *b)
 {
     if (!json_is_number(a) || !json_is_number(b) || json_number_value(a) != json_number_value(b))
         fail_msg("%g is not %g", json_number_value(a), json_number_value(b));
-}
-
-static void same(json_t *a, json_t *b, const char *what)
-{
-    if (!a || !json_equal(a, b)) {
-        char *x = json_dumps(a, JSON_ENCODE_ANY), *y = json_dumps(b, JSON_ENCODE_ANY);
-        fail_msg("%s: %.700s is not %.700s", what, x ? x : "nothing", y ? y : "nothing");
-    }
 }
 
 /* ---------------------------------------------------------------- SGLang's log probabilities */
@@ -55,7 +31,7 @@ static void same_as_legacy(json_t *meta, const char *list, const char *top, json
         json_t *t = json_array_get(tokens, i), *places = json_array_get(tops, i);
         json_t *old = json_array_get(hub_at(legacy, "token_logprobs"), from + i);
         assert_int_equal(json_array_size(t), 3);
-        same(json_array_get(t, 1), json_array_get(ids, i), "id");
+        hub_same(json_array_get(t, 1), json_array_get(ids, i), "id");
         if (i == 0 && strncmp(list, "input", 5) == 0) {
             assert_true(json_is_null(json_array_get(t, 0)) && json_is_null(places));
             continue;
@@ -92,7 +68,7 @@ static void generate_logprobs(void **state)
     assert_int_equal(json_array_size(hub_at(meta, "output_token_logprobs")), 6);
     same_as_legacy(meta, "input_token_logprobs", "input_top_logprobs", legacy, prompt_ids, 0);
     same_as_legacy(meta, "output_token_logprobs", "output_top_logprobs", legacy, ids, n);
-    same(hub_at(all, "output_ids"), ids, "ids");
+    hub_same(hub_at(all, "output_ids"), ids, "ids");
 
     /* From a place on: what comes after it is the same. */
     json_t *part = hub_json(&r, "/generate", GENERATE(",\"logprob_start_len\":[2]"), 200);
@@ -108,8 +84,8 @@ static void generate_logprobs(void **state)
     /* By default the answer's alone, and the prompt's last token. */
     json_t *usual = hub_json(&r, "/generate", GENERATE(",\"top_logprobs_num\":1"), 200);
     assert_int_equal(json_array_size(hub_at(usual, "meta_info.input_token_logprobs")), 1);
-    same(hub_at(usual, "meta_info.input_token_logprobs.0.1"), json_array_get(prompt_ids, n - 1), "last token");
-    same(hub_at(usual, "meta_info.output_token_logprobs"), hub_at(hub_json(&r, "/generate", GENERATE(""), 200),
+    hub_same(hub_at(usual, "meta_info.input_token_logprobs.0.1"), json_array_get(prompt_ids, n - 1), "last token");
+    hub_same(hub_at(usual, "meta_info.output_token_logprobs"), hub_at(hub_json(&r, "/generate", GENERATE(""), 200),
          "meta_info.output_token_logprobs"), "with and without alternatives");
     json_t *none = hub_json(&r, "/generate", "{\"text\":\"a\",\"sampling_params\":{\"max_new_tokens\":1}}", 200);
     assert_null(hub_at(none, "meta_info.output_token_logprobs"));
@@ -129,9 +105,9 @@ static void generate_streams_and_scores(void **state)
     static const char *const names[] = {"input_token_logprobs", "output_token_logprobs", "input_top_logprobs",
                                         "output_top_logprobs", "completion_tokens", "finish_reason"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        same(json_object_get(hub_at(last, "meta_info"), names[i]), json_object_get(hub_at(whole, "meta_info"), names[i]),
+        hub_same(json_object_get(hub_at(last, "meta_info"), names[i]), json_object_get(hub_at(whole, "meta_info"), names[i]),
              names[i]);
-    same(hub_at(last, "text"), hub_at(whole, "text"), "text");
+    hub_same(hub_at(last, "text"), hub_at(whole, "text"), "text");
     for (size_t i = 0; i < json_array_size(events); i++) {
         json_t *e = json_array_get(events, i);
         assert_int_equal(json_array_size(hub_at(e, "output_ids")), json_array_size(hub_at(e, "meta_info.output_token_logprobs")));
@@ -140,11 +116,11 @@ static void generate_streams_and_scores(void **state)
     json_t *scored = hub_json(&r, "/generate", "{\"input_ids\":[[66,67,68],[66,67]],\"sampling_params\":{\"max_new_tokens\":0},"
                                                "\"return_logprob\":[true,true],\"logprob_start_len\":0,\"top_logprobs_num\":1}", 200);
     assert_int_equal(json_array_size(scored), 2);
-    assert_int_equal(whole_number(scored, "0.meta_info.completion_tokens"), 0);
-    assert_string_equal(text_at(scored, "0.text"), "");
+    assert_int_equal(hub_number(scored, "0.meta_info.completion_tokens"), 0);
+    assert_string_equal(hub_text(scored, "0.text"), "");
     assert_int_equal(json_array_size(hub_at(scored, "0.meta_info.output_token_logprobs")), 0);
     assert_int_equal(json_array_size(hub_at(scored, "0.meta_info.input_token_logprobs")), 3);
-    same(hub_at(scored, "0.meta_info.input_token_logprobs.1"), hub_at(scored, "1.meta_info.input_token_logprobs.1"), "second");
+    hub_same(hub_at(scored, "0.meta_info.input_token_logprobs.1"), hub_at(scored, "1.meta_info.input_token_logprobs.1"), "second");
 
     static const char *const bad[][2] = {
         {GENERATE(",\"logprob_start_len\":6"), "logprob_start_len"},
@@ -155,7 +131,7 @@ static void generate_streams_and_scores(void **state)
         {"{\"text\":\"a\",\"return_logprob\":1}", "return_logprob"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        assert_string_equal(text_at(hub_json(&r, "/generate", bad[i][0], 400), "error.param"), bad[i][1]);
+        assert_string_equal(hub_text(hub_json(&r, "/generate", bad[i][0], 400), "error.param"), bad[i][1]);
     hub_close(&r);
 }
 
@@ -172,28 +148,28 @@ static void completion_is_the_same_answer(void **state)
     json_t *old = hub_json(&r, "/v1/completions", "{\"prompt\":\"" P "\",\"max_tokens\":24,\"temperature\":0,\"logprobs\":2,"
                                                   "\"return_token_ids\":true}", 200);
     json_t *own = hub_json(&r, "/completion", LLAMA(",\"n_probs\":2,\"return_tokens\":true,\"cache_prompt\":true,\"id_slot\":0"), 200);
-    same(hub_at(own, "content"), hub_at(old, "choices.0.text"), "text");
-    same(hub_at(own, "tokens"), hub_at(old, "choices.0.token_ids"), "ids");
+    hub_same(hub_at(own, "content"), hub_at(old, "choices.0.text"), "text");
+    hub_same(hub_at(own, "tokens"), hub_at(old, "choices.0.token_ids"), "ids");
     assert_true(json_is_true(hub_at(own, "stop")));
-    assert_string_equal(text_at(own, "stop_type"), "limit");
-    assert_string_equal(text_at(own, "stopping_word"), "");
-    assert_string_equal(text_at(own, "prompt"), P);
-    assert_int_equal(whole_number(own, "tokens_predicted"), 24);
-    assert_int_equal(whole_number(own, "tokens_evaluated"), whole_number(old, "usage.prompt_tokens"));
-    assert_int_equal(whole_number(own, "tokens_cached"), whole_number(own, "tokens_evaluated") + 23);
-    assert_int_equal(whole_number(own, "timings.predicted_n"), 24);
-    assert_true(whole_number(own, "timings.draft_n") > 0);
-    assert_int_equal(whole_number(own, "generation_settings.n_predict"), 24);
+    assert_string_equal(hub_text(own, "stop_type"), "limit");
+    assert_string_equal(hub_text(own, "stopping_word"), "");
+    assert_string_equal(hub_text(own, "prompt"), P);
+    assert_int_equal(hub_number(own, "tokens_predicted"), 24);
+    assert_int_equal(hub_number(own, "tokens_evaluated"), hub_number(old, "usage.prompt_tokens"));
+    assert_int_equal(hub_number(own, "tokens_cached"), hub_number(own, "tokens_evaluated") + 23);
+    assert_int_equal(hub_number(own, "timings.predicted_n"), 24);
+    assert_true(hub_number(own, "timings.draft_n") > 0);
+    assert_int_equal(hub_number(own, "generation_settings.n_predict"), 24);
     assert_true(json_is_false(hub_at(own, "truncated")));
-    assert_int_equal(json_is_true(hub_at(own, "has_new_line")), strchr(text_at(own, "content"), '\n') != NULL);
+    assert_int_equal(json_is_true(hub_at(own, "has_new_line")), strchr(hub_text(own, "content"), '\n') != NULL);
     json_t *probs = hub_at(own, "completion_probabilities");
     assert_int_equal(json_array_size(probs), 24);
     for (size_t i = 0; i < 24; i++) {
         json_t *p = json_array_get(probs, i);
-        same(json_object_get(p, "id"), json_array_get(hub_at(own, "tokens"), i), "id");
+        hub_same(json_object_get(p, "id"), json_array_get(hub_at(own, "tokens"), i), "id");
         same_number(json_object_get(p, "logprob"), json_array_get(hub_at(old, "choices.0.logprobs.token_logprobs"), i));
         assert_int_equal(json_array_size(hub_at(p, "top_logprobs")), 2);
-        same(hub_at(p, "top_logprobs.0.id"), json_object_get(p, "id"), "greedy");
+        hub_same(hub_at(p, "top_logprobs.0.id"), json_object_get(p, "id"), "greedy");
     }
     assert_int_equal(json_array_size(hub_at(hub_json(&r, "/completions", LLAMA(""), 200), "tokens")), 0);
     assert_null(hub_at(hub_json(&r, "/completions", LLAMA(""), 200), "completion_probabilities"));
@@ -205,16 +181,16 @@ static void completion_is_the_same_answer(void **state)
     sv_buf_init(&text);
     for (size_t i = 0; i < n; i++) {
         json_t *e = json_array_get(events, i);
-        sv_buf_append(&text, text_at(e, "content"), strlen(text_at(e, "content")));
+        sv_buf_append(&text, hub_text(e, "content"), strlen(hub_text(e, "content")));
         n_tokens += json_array_size(hub_at(e, "tokens"));
         n_probs += json_array_size(hub_at(e, "completion_probabilities"));
         assert_int_equal(json_is_true(hub_at(e, "stop")), i + 1 == n);
     }
-    assert_string_equal(text.data, text_at(own, "content"));
+    assert_string_equal(text.data, hub_text(own, "content"));
     assert_int_equal(n_tokens, 24);
     assert_int_equal(n_probs, 24);
-    assert_int_equal(whole_number(json_array_get(events, n - 1), "tokens_predicted"), 24);
-    assert_string_equal(text_at(json_array_get(events, n - 1), "stop_type"), "limit");
+    assert_int_equal(hub_number(json_array_get(events, n - 1), "tokens_predicted"), 24);
+    assert_string_equal(hub_text(json_array_get(events, n - 1), "stop_type"), "limit");
     sv_buf_fini(&text);
     hub_ask(&r, "/completion", LLAMA(",\"stream\":true"), &r.a);
     assert_null(strstr(r.a.body.data, "[DONE]"));
@@ -229,23 +205,23 @@ static void completion_ends_and_choices(void **state)
 
     hub_open(&r, false);
     json_t *all = hub_json(&r, "/completion", LLAMA(",\"return_tokens\":true"), 200);
-    const char *text = text_at(all, "content");
+    const char *text = hub_text(all, "content");
     snprintf(body, sizeof body, LLAMA(",\"stop\":[\"%.3s\"]"), text + 7);
     json_t *cut = hub_json(&r, "/completion", body, 200);
-    assert_string_equal(text_at(cut, "stop_type"), "word");
-    assert_memory_equal(text_at(cut, "stopping_word"), text + 7, 3);
-    assert_int_equal(strlen(text_at(cut, "content")), (size_t)(strstr(text, text_at(cut, "stopping_word")) - text));
+    assert_string_equal(hub_text(cut, "stop_type"), "word");
+    assert_memory_equal(hub_text(cut, "stopping_word"), text + 7, 3);
+    assert_int_equal(strlen(hub_text(cut, "content")), (size_t)(strstr(text, hub_text(cut, "stopping_word")) - text));
     json_t *eos = hub_json(&r, "/completion", "{\"prompt\":\"<|im_start|>user\\nWhat is 2 plus 3?<|im_end|>\\n<|im_start|>assistant\\n\","
                                               "\"temperature\":0}", 200); /* as long as it takes */
-    assert_string_equal(text_at(eos, "stop_type"), "eos");
-    assert_int_equal(whole_number(hub_json(&r, "/completion", "{\"prompt\":\"a\",\"n_predict\":0}", 200), "tokens_predicted"), 0);
+    assert_string_equal(hub_text(eos, "stop_type"), "eos");
+    assert_int_equal(hub_number(hub_json(&r, "/completion", "{\"prompt\":\"a\",\"n_predict\":0}", 200), "tokens_predicted"), 0);
 
     /* Time runs out after the first line's end. */
     json_t *late = hub_json(&r, "/completion", "{\"prompt\":\"" P "\",\"n_predict\":1500,\"ignore_eos\":true,\"temperature\":0,"
                                                "\"t_max_predict_ms\":1}", 200);
-    assert_true(whole_number(late, "tokens_predicted") < 1500);
-    assert_string_equal(text_at(late, "stop_type"), "limit");
-    assert_non_null(strchr(text_at(late, "content"), '\n'));
+    assert_true(hub_number(late, "tokens_predicted") < 1500);
+    assert_string_equal(hub_text(late, "stop_type"), "limit");
+    assert_non_null(strchr(hub_text(late, "content"), '\n'));
 
     /* Ids and texts in one prompt, several prompts, several answers. */
     json_t *ids = hub_json(&r, "/tokenize", "{\"content\":\"" P "\"}", 200);
@@ -256,28 +232,28 @@ static void completion_ends_and_choices(void **state)
     json_t *three = hub_json(&r, "/completion", body, 200);
     assert_int_equal(json_array_size(three), 3);
     for (size_t i = 0; i < 3; i++) {
-        same(json_object_get(json_array_get(three, i), "tokens"), hub_at(all, "tokens"), "tokens");
-        assert_int_equal(whole_number(json_array_get(three, i), "index"), i);
+        hub_same(json_object_get(json_array_get(three, i), "tokens"), hub_at(all, "tokens"), "tokens");
+        assert_int_equal(hub_number(json_array_get(three, i), "index"), i);
     }
     assert_int_equal(json_array_size(hub_json(&r, "/completion", "{\"prompt\":[65,\"b\"],\"n_predict\":1,\"n_cmpl\":2}", 200)), 2);
 
     /* What is asked for alone. */
     json_t *some = hub_json(&r, "/completion", LLAMA(",\"response_fields\":[\"content\",\"timings/predicted_n\",\"nothing\"]"), 200);
     assert_int_equal(json_object_size(some), 2);
-    same(json_object_get(some, "content"), hub_at(all, "content"), "content");
+    hub_same(json_object_get(some, "content"), hub_at(all, "content"), "content");
     assert_int_equal(json_integer_value(json_object_get(some, "timings/predicted_n")), 24);
 
     /* A token that may not be, in either form; samplers that are not named are off. */
-    int64_t first = whole_number(all, "tokens.0");
+    int64_t first = hub_number(all, "tokens.0");
     snprintf(body, sizeof body, LLAMA(",\"return_tokens\":true,\"logit_bias\":[[%d,false]]"), (int)first);
     json_t *other = hub_json(&r, "/completion", body, 200);
-    assert_true(whole_number(other, "tokens.0") != first);
+    assert_true(hub_number(other, "tokens.0") != first);
     snprintf(body, sizeof body, LLAMA(",\"return_tokens\":true,\"logit_bias\":{\"%d\":-100}"), (int)first);
-    same(hub_at(hub_json(&r, "/completion", body, 200), "tokens"), hub_at(other, "tokens"), "bias");
+    hub_same(hub_at(hub_json(&r, "/completion", body, 200), "tokens"), hub_at(other, "tokens"), "bias");
     json_t *warm = hub_json(&r, "/completion", LLAMA(",\"samplers\":[\"top_k\",\"top_p\"],\"top_k\":1,\"min_p\":0.5"), 200);
     assert_true(json_number_value(hub_at(warm, "generation_settings.temperature")) == 1);
     assert_true(json_number_value(hub_at(warm, "generation_settings.min_p")) == 0);
-    same(hub_at(warm, "content"), hub_at(all, "content"), "top_k 1");
+    hub_same(hub_at(warm, "content"), hub_at(all, "content"), "top_k 1");
     hub_close(&r);
 }
 
@@ -318,7 +294,7 @@ static void fim_model(bool files)
 static void infill_prompt(struct hub *r, const char *body, const char *want)
 {
     json_t *v = hub_json(r, "/infill", body, 200);
-    assert_string_equal(text_at(v, "prompt"), want);
+    assert_string_equal(hub_text(v, "prompt"), want);
 }
 
 static void infill_with_files(void **state)
@@ -337,17 +313,17 @@ static void infill_with_files(void **state)
     /* A mark in the client's text is text. */
     json_t *v = hub_json(&r, "/infill", "{\"input_prefix\":\"<|fim_middle|>\",\"input_suffix\":\"\",\"n_predict\":40,\"return_tokens\":true}", 200);
     size_t n_middle = 0;
-    for (int64_t i = 0; i < whole_number(v, "tokens_evaluated"); i++) /* the answer is the prompt's ids, over and over */
+    for (int64_t i = 0; i < hub_number(v, "tokens_evaluated"); i++) /* the answer is the prompt's ids, over and over */
         n_middle += json_integer_value(json_array_get(hub_at(v, "tokens"), (size_t)i)) == 6146;
     assert_int_equal(n_middle, 1);
     /* What was said long ago goes first. */
     v = hub_json(&r, "/infill", "{\"input_prefix\":\"first\",\"input_suffix\":\"last\",\"n_predict\":8,\"input_extra\":["
                                 "{\"text\":\"one two three four five six seven eight nine ten one two three four five six seven eight\"},"
                                 "{\"text\":\"1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6\"}]}", 200);
-    const char *prompt = text_at(v, "prompt");
+    const char *prompt = hub_text(v, "prompt");
     assert_null(strstr(prompt, "myproject"));
     assert_non_null(strstr(prompt, "4 5 6<|file_sep|>filename\n<|fim_prefix|>first<|fim_suffix|>last<|fim_middle|>"));
-    assert_int_equal(whole_number(v, "tokens_evaluated"), 64 - 8);
+    assert_int_equal(hub_number(v, "tokens_evaluated"), 64 - 8);
     static const char *const bad[][2] = {
         {"{\"input_suffix\":\"b\"}", "input_prefix"},
         {"{\"input_prefix\":\"b\"}", "input_suffix"},
@@ -357,7 +333,7 @@ static void infill_with_files(void **state)
         {"{\"input_prefix\":\"1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9\",\"input_suffix\":\"\"}", "input_prefix"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        assert_string_equal(text_at(hub_json(&r, "/infill", bad[i][0], 400), "error.param"), bad[i][1]);
+        assert_string_equal(hub_text(hub_json(&r, "/infill", bad[i][0], 400), "error.param"), bad[i][1]);
     hub_close(&r);
 }
 
@@ -374,7 +350,7 @@ static void infill_without_files(void **state)
     hub_close(&r);
     hub_open(&none, false); /* a model that was not trained for it */
     json_t *v = hub_json(&none, "/infill", "{\"input_prefix\":\"a\",\"input_suffix\":\"b\"}", 501);
-    assert_string_equal(text_at(v, "error.type"), "not_supported_error");
+    assert_string_equal(hub_text(v, "error.type"), "not_supported_error");
     hub_close(&none);
 }
 
