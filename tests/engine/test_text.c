@@ -237,5 +237,37 @@ static void held_text_is_released(void **state)
     sv_engine_close(e);
 }
 
+/* A token may hold a stop string and the beginning of a code point: nothing of that comes out. */
+static void bytes_behind_a_stop_string(void **state)
+{
+    (void)state;
+    static const char file[] =
+        "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"},"
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"x\\u00c3\":1},\"merges\":[]}}"; /* U+00C3 is byte C3 */
+    static const char *const stops[] = {"x"};
+    static const int32_t prompt[] = {0};
+    const struct sv_config cfg = {.vocab_size = 2};
+    struct sv_tokenizer *tok;
+    struct sv_err err;
+    if (sv_tokenizer_parse(&tok, file, strlen(file), &err) < 0)
+        fail_msg("%s", err.msg);
+    for (int keep = 0; keep < 2; keep++) {
+        const struct sv_seq_limits lim = {.cfg = &cfg, .tok = tok, .context = 8, .width = 1, .max_token_bytes = 8};
+        const struct sv_request r = {.top_p = 1, .prompt_ids = prompt, .n_prompt_ids = 1, .max_tokens = 4,
+                                     .stop = stops, .n_stop = 1, .include_stop = keep};
+        struct sv_seq *q;
+        if (sv_seq_new(&q, 1, &r, &lim, &err))
+            fail_msg("%s", err.msg);
+        assert_false(sv_seq_append(q, 0, &cfg));
+        assert_true(sv_seq_append(q, 1, &cfg));
+        assert_int_equal(q->finish, SV_FINISH_STOP);
+        assert_int_equal(q->n_text_ready, 1 + keep);
+        assert_memory_equal(q->text.data, "ax", q->n_text_ready);
+        sv_seq_free(q);
+    }
+    sv_tokenizer_close(tok);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(text_is_its_tokens), cmocka_unit_test(stop_strings_everywhere),
-             cmocka_unit_test(which_stop_string), cmocka_unit_test(held_text_is_released))
+             cmocka_unit_test(which_stop_string), cmocka_unit_test(held_text_is_released),
+             cmocka_unit_test(bytes_behind_a_stop_string))
