@@ -82,8 +82,8 @@ static enum sv_cli_line fill(struct sv_cli_reader *r, bool block, struct sv_err 
 static enum sv_cli_line hand_out(struct sv_cli_reader *r, size_t n, size_t eaten, const char **line,
                                  size_t *n_line)
 {
-    bool too_long = r->skipping || n > r->max_line;
     const char *p = r->buf.data + r->at;
+    bool too_long = r->skipping || n > r->max_line + (n && p[n - 1] == '\r');
 
     r->at += eaten;
     r->scanned = 0;

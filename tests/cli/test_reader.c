@@ -99,6 +99,24 @@ static void long_lines_are_skipped(void **state)
     sv_free(text);
 }
 
+/* As long as a line may be, and what ends it comes with the next read. */
+static void the_longest_line_ends_in_the_next_read(void **state)
+{
+    enum { READ = 1 << 16 };
+    char *text = sv_alloc(READ + 8);
+    struct sv_cli_reader r;
+    (void)state;
+
+    memset(text, 'x', READ - 1);
+    memcpy(text + READ - 1, "\r\nnext", 7);
+    open_text(&r, text, READ + 5);
+    r.max_line = READ - 1;
+    expect(&r, SV_CLI_LINE, NULL);
+    expect(&r, SV_CLI_LINE, "next");
+    sv_cli_reader_close(&r);
+    sv_free(text);
+}
+
 static void a_long_last_line_without_end(void **state)
 {
     char text[5000];
@@ -156,7 +174,7 @@ static void memory_running_out_is_said(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(all_kinds_of_line_ends), cmocka_unit_test(nothing_at_all),
-             cmocka_unit_test(long_lines_are_skipped),
+             cmocka_unit_test(long_lines_are_skipped), cmocka_unit_test(the_longest_line_ends_in_the_next_read),
              cmocka_unit_test(a_long_last_line_without_end),
              cmocka_unit_test(a_pipe_is_not_waited_for),
              cmocka_unit_test(memory_running_out_is_said))
