@@ -80,6 +80,14 @@ static void check_found(const struct run_out *out, const struct run_case *c, int
     }
 }
 
+static int64_t n_prompt_tokens(const struct run_case *c, int32_t n)
+{
+    int64_t sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += c[i].n_prompt;
+    return sum;
+}
+
 static void turns(const struct sv_engine_options *base, bool sampled, int32_t n)
 {
     struct run_case *c = family_cases(n, sampled);
@@ -120,6 +128,7 @@ static void turns(const struct sv_engine_options *base, bool sampled, int32_t n)
                       (long long)st.n_cache_hits, (long long)st.n_cache_queries,
                       (long long)st.n_preemptions);
         assert_true(st.n_cache_hits > 0 || t->positions < PLENTY);
+        assert_int_equal(st.n_cache_queries, 2 * n_prompt_tokens(c, n) + n_prompt_tokens(c2, n)); /* once each, whoever came back */
         assert_true(st.n_pages_used == 0 && st.n_pages_cached > 0);
         if (t->positions == PLENTY)
             assert_int_equal(st.n_prompt_tokens, st.n_cache_queries - st.n_cache_hits);

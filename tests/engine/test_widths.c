@@ -148,6 +148,29 @@ static void request_keeps_its_width(void **state)
     run_cases_free(c, 12);
 }
 
+/* Steps with a row that is not greedy have prices of their own: the policy is told. */
+static void sampled_steps_are_told(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = {5, 6, 7};
+    struct sv_engine_options o = trained();
+    o.max_sequences = 2;
+    o.auto_width = true;
+    struct sv_engine *e = run_open(&o, NULL);
+    for (int sampled = 0; sampled < 2; sampled++) {
+        /* The first is greedy and goes on beside the other one. */
+        const struct sv_request r = {.prompt_ids = prompt, .n_prompt_ids = 3, .max_tokens = 150, .ignore_eos = true,
+                                     .top_p = 1, .temperature = sampled};
+        struct sv_err err;
+        char msg[256];
+        assert_int_equal(sv_engine_submit(e, &r, NULL, &err), 0);
+        for (int i = 0; i < 5; i++)
+            assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
+        assert_int_equal(e->policy->load.sampled, sampled);
+    }
+    sv_engine_close(e);
+}
+
 /* How long answers usually are is found out: what is worth computing again depends on it. */
 static void usual_answers(void **state)
 {
@@ -626,7 +649,7 @@ static void small_context(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
              cmocka_unit_test(chosen), cmocka_unit_test(request_keeps_its_width),
-             cmocka_unit_test(usual_answers), cmocka_unit_test(held_taps), cmocka_unit_test(held_beside_given_up),
+             cmocka_unit_test(sampled_steps_are_told), cmocka_unit_test(usual_answers), cmocka_unit_test(held_taps), cmocka_unit_test(held_beside_given_up),
              cmocka_unit_test(dropped_when_far), cmocka_unit_test(gave_up),
              cmocka_unit_test(dropped_under_load), cmocka_unit_test(made_good), cmocka_unit_test(made_good_ahead), cmocka_unit_test(gave_up_ahead), cmocka_unit_test(padded_and_ahead),
              cmocka_unit_test(late_results),
