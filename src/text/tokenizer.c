@@ -305,20 +305,27 @@ static int read_config(struct sv_tokenizer *tok, const char *text, size_t n, str
     return rc;
 }
 
-static int build(struct sv_tokenizer *tok, const char *json, size_t n, const char *config,
-                 size_t n_config, struct sv_err *err)
+/* A file's text, and what errors call it; NULL: nothing. */
+struct file {
+    const char *text;
+    size_t n;
+    const char *name;
+};
+
+static int build(struct sv_tokenizer *tok, const struct file *json, const struct file *config, const char **at_fault,
+                 struct sv_err *err)
 {
-    struct sv_jpull j = {.text = json, .n = n, .err = err};
+    struct sv_jpull j = {.text = json->text, .n = json->n, .err = err};
     struct span parts[N_PARTS] = {{0, 0}};
     struct sv_model_at model = {0};
     int rc = find_parts(tok, &j, parts, &model);
 
     if (rc == SV_OK)
         rc = read_lists(tok, &j, parts, &model);
-    if (rc == SV_OK && config) {
-        rc = read_config(tok, config, n_config, err);
+    if (rc == SV_OK && config->text) {
+        rc = read_config(tok, config->text, config->n, err);
         if (rc < 0)
-            sv_err_prefix(err, "tokenizer_config.json");
+            *at_fault = config->name;
     }
     for (int i = PART_NORMALIZER; rc == SV_OK && i <= PART_DECODER; i++)
         rc = read_pipe(tok, &j, parts[i], i);
@@ -329,22 +336,22 @@ static int build(struct sv_tokenizer *tok, const char *json, size_t n, const cha
     return rc;
 }
 
-static int parse(struct sv_tokenizer **out, const char *json, size_t n, const char *config,
-                 size_t n_config, struct sv_err *err)
+static int parse(struct sv_tokenizer **out, const struct file *json, const struct file *config, struct sv_err *err)
 {
     struct sv_tokenizer *tok = new_tokenizer();
+    const char *at_fault = json->name;
     int rc;
 
     *out = NULL;
     if (!tok)
         return sv_fail(err, SV_ENOMEM, -1, "out of memory");
-    if (n > MAX_FILE_BYTES || n_config > MAX_FILE_BYTES)
-        rc = sv_fail(err, SV_EUNSUPPORTED, -1, "a file of %zu bytes", n > n_config ? n : n_config);
+    if (json->n > MAX_FILE_BYTES || config->n > MAX_FILE_BYTES)
+        rc = sv_fail(err, SV_EUNSUPPORTED, -1, "a file of %zu bytes", json->n > config->n ? json->n : config->n);
     else
-        rc = build(tok, json, n, config, n_config, err);
+        rc = build(tok, json, config, &at_fault, err);
     if (rc < 0) {
         sv_tokenizer_close(tok);
-        return rc;
+        return at_fault ? sv_err_prefix(err, "%s", at_fault) : rc;
     }
     *out = tok;
     return SV_OK;
@@ -352,7 +359,7 @@ static int parse(struct sv_tokenizer **out, const char *json, size_t n, const ch
 
 int sv_tokenizer_parse(struct sv_tokenizer **tok, const char *json, size_t n, struct sv_err *err)
 {
-    return parse(tok, json, n, NULL, 0, err);
+    return parse(tok, &(struct file){json, n, NULL}, &(struct file){NULL, 0, NULL}, err);
 }
 
 int sv_tokenizer_open(struct sv_tokenizer **tok, const char *dir, struct sv_err *err)
@@ -369,12 +376,9 @@ int sv_tokenizer_open(struct sv_tokenizer **tok, const char *dir, struct sv_err 
         rc = sv_map_open(&json, path, err);
     if (rc == SV_OK && sv_file_exists(config_path))
         rc = sv_map_open(&config, config_path, err);
-    if (rc == SV_OK) {
-        rc = parse(tok, (const char *)json.data, json.n_bytes, (const char *)config.data,
-                   config.n_bytes, err);
-        if (rc < 0)
-            sv_err_prefix(err, "%s", path);
-    }
+    if (rc == SV_OK)
+        rc = parse(tok, &(struct file){(const char *)json.data, json.n_bytes, path},
+                   &(struct file){(const char *)config.data, config.n_bytes, config_path}, err);
     sv_map_close(&config);
     sv_map_close(&json);
     sv_free(config_path);

@@ -173,6 +173,17 @@ run 0 run -m "$tmp/more" --raw -p 'near' -n 2
 run 1 run -m "$tmp/more" --raw -p 'x<far>' -n 2
 err_says "prompt token 5000 at index 1 is outside [0, 300)"
 
+# Each of the tokenizer's two files is named in its own errors.
+for file in tokenizer.json tokenizer_config.json; do
+    rm -rf "$tmp/torn"
+    mkdir "$tmp/torn"
+    ln -s "$target"/* "$tmp/torn/"
+    rm "$tmp/torn/$file"
+    head -c 20 "$target/$file" >"$tmp/torn/$file"
+    run 1 run -m "$tmp/torn" --raw -p hi
+    [[ $err == "salvo: $tmp/torn/$file: "*byte* ]] || fail "$file: $err"
+done
+
 # An interrupted download leaves links that lead nowhere.
 mkdir "$tmp/broken"
 ln -s "$target"/* "$tmp/broken/"

@@ -127,7 +127,30 @@ static void sampled_auto_bf16(void **state)
     on("auto", SV_TYPE_BF16, true, 40);
 }
 
+/* A draft with more and wider heads than its target has, and a wider MLP: buffers are made for the larger of both. */
+static void a_draft_of_another_shape(void **state)
+{
+    (void)state;
+    struct toy wide = toy_bf16;
+    wide.n_heads *= 2;
+    wide.head_dim *= 2;
+    wide.mlp *= 3;
+    struct run_case *c = run_cases(12, VOCAB, MAX_PROMPT, MAX_TOKENS, 42);
+    struct run_out *out[2];
+    struct sv_engine_options o = {.target_dir = toy_target(&toy_bf16), .max_sequences = 3};
+    for (int k = 0; k < 2; k++) {
+        o.draft_dir = k ? toy_draft(&wide) : NULL;
+        struct sv_engine *e = run_open(&o, NULL);
+        out[k] = run_all(e, c, 12);
+        assert_int_equal(e->accept.n_steps > 12, k);
+        sv_engine_close(e);
+    }
+    run_same(out[0], out[1], 12, "a draft of another shape");
+    run_out_free(out[0], 12), run_out_free(out[1], 12);
+    run_cases_free(c, 12);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(greedy_auto_f32), cmocka_unit_test(greedy_auto_bf16),
              cmocka_unit_test(greedy_avx512_bf16), cmocka_unit_test(greedy_avx2_bf16),
              cmocka_unit_test(greedy_plain_f32), cmocka_unit_test(sampled_auto_f32),
-             cmocka_unit_test(sampled_auto_bf16))
+             cmocka_unit_test(sampled_auto_bf16), cmocka_unit_test(a_draft_of_another_shape))
