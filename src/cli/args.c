@@ -174,46 +174,36 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
     static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};
     static const char *const isas[] = {"auto", "plain", "avx2", "avx512", "amx", NULL};
     struct sv_engine_options o = sv_default_options();
-    int code = -1;
 
     if (!m->target)
         return sv_cli_usage(command, "option --model (-m) is missing: which model?");
     if (!*m->target || (m->draft && !*m->draft)) /* an unset variable in a script */
         return sv_cli_usage(command, "option --%s: the directory's name is empty", *m->target ? "draft" : "model");
-    code = sv_cli_one_of(command, "dtype", m->dtype, dtypes);
-    o.dtype = strcmp(m->dtype, "f32") == 0 ? SV_TYPE_F32 : strcmp(m->dtype, "bf16") == 0 ? SV_TYPE_BF16 : SV_TYPE_AUTO;
-    if (code < 0)
-        code = sv_cli_one_of(command, "kernels", m->kernels, kernels);
-    if (code < 0)
-        code = sv_cli_one_of(command, "dense-weights", m->dense, when);
-    if (code < 0)
-        code = sv_cli_one_of(command, "draft-bytes", m->draft_bytes, when);
-    if (code < 0)
-        code = sv_cli_one_of(command, "head-sieve", m->head_sieve, when);
-    if (code < 0)
-        code = sv_cli_one_of(command, "isa", m->isa, isas);
-    if (code < 0)
-        code = sv_cli_num_in_range(command, "gpu-memory-utilization", m->gpu_memory, 0, 1);
-    if (code < 0)
-        code = sv_cli_in_range(command, "threads", m->threads, 0, 1024);
-    if (code < 0)
-        code = sv_cli_in_range(command, "ctx", m->context, 0, 1 << 24);
-    if (code < 0)
-        code = sv_cli_in_range(command, "page-size", m->page_size, 0, 1024);
-    if (code < 0)
-        code = sv_cli_in_range(command, "chunk", m->chunk, 0, 1 << 16);
+    const struct {
+        const char *name, *value;
+        const char *const *words;
+    } choices[] = {{"dtype", m->dtype, dtypes},           {"kernels", m->kernels, kernels},
+                   {"dense-weights", m->dense, when},     {"draft-bytes", m->draft_bytes, when},
+                   {"head-sieve", m->head_sieve, when},   {"isa", m->isa, isas}};
+    const struct {
+        const char *name;
+        int64_t v, most;
+    } numbers[] = {{"threads", m->threads, 1024}, {"ctx", m->context, 1 << 24}, {"page-size", m->page_size, 1024},
+                   {"chunk", m->chunk, 1 << 16},  {"gpu", m->gpu, 255},         {"batch", m->batch, 4096},
+                   {"device-timeout", m->device_timeout, 86400}};
+    int code = sv_cli_num_in_range(command, "gpu-memory-utilization", m->gpu_memory, 0, 1);
+
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0] && code < 0; i++)
+        code = sv_cli_one_of(command, choices[i].name, choices[i].value, choices[i].words);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && code < 0; i++)
+        code = sv_cli_in_range(command, numbers[i].name, numbers[i].v, 0, numbers[i].most);
     if (code < 0)
         code = width_option(command, m->width, &o);
     if (code < 0 && o.width > 1 && !m->draft)
         code = sv_cli_usage(command, "option --spec-width: %d needs a draft (-d)", o.width);
-    if (code < 0)
-        code = sv_cli_in_range(command, "gpu", m->gpu, 0, 255);
-    if (code < 0)
-        code = sv_cli_in_range(command, "device-timeout", m->device_timeout, 0, 86400);
-    if (code < 0)
-        code = sv_cli_in_range(command, "batch", m->batch, 0, 4096);
     if (code >= 0)
         return code;
+    o.dtype = strcmp(m->dtype, "f32") == 0 ? SV_TYPE_F32 : strcmp(m->dtype, "bf16") == 0 ? SV_TYPE_BF16 : SV_TYPE_AUTO;
     o.target_dir = m->target;
     o.draft_dir = m->draft;
     o.device = m->device;
@@ -314,28 +304,27 @@ int sv_cli_take_stops(struct sv_cli_sampling *s, const char *command, int *argc,
 int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,
                           struct sv_request *r)
 {
-    int code = sv_cli_num_in_range(command, "temperature", s->temperature, 0, 100);
+    const struct {
+        const char *name;
+        double v, lo, hi;
+    } reals[] = {{"temperature", s->temperature, 0, 100},       {"top-p", s->top_p, 0, 1},
+                 {"min-p", s->min_p, 0, 1},                     {"presence-penalty", s->presence, -2, 2},
+                 {"frequency-penalty", s->frequency, -2, 2},    {"repetition-penalty", s->repetition, 0, 2}};
+    const struct {
+        const char *name;
+        int64_t v, most;
+    } numbers[] = {{"top-k", s->top_k, INT32_MAX},
+                   {"seed", s->seed, INT64_MAX},
+                   {"max-tokens", s->max_tokens, INT32_MAX},
+                   {"min-tokens", s->min_tokens, INT32_MAX}};
+    int code = -1;
 
-    if (code < 0)
-        code = sv_cli_num_in_range(command, "top-p", s->top_p, 0, 1);
+    for (size_t i = 0; i < sizeof reals / sizeof reals[0] && code < 0; i++)
+        code = sv_cli_num_in_range(command, reals[i].name, reals[i].v, reals[i].lo, reals[i].hi);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && code < 0; i++)
+        code = sv_cli_in_range(command, numbers[i].name, numbers[i].v, 0, numbers[i].most);
     if (code < 0 && s->top_p == 0)
         code = sv_cli_usage(command, "option --top-p: 0 would leave no token; 1 is off");
-    if (code < 0)
-        code = sv_cli_num_in_range(command, "min-p", s->min_p, 0, 1);
-    if (code < 0)
-        code = sv_cli_in_range(command, "top-k", s->top_k, 0, INT32_MAX);
-    if (code < 0)
-        code = sv_cli_in_range(command, "seed", s->seed, 0, INT64_MAX);
-    if (code < 0)
-        code = sv_cli_in_range(command, "max-tokens", s->max_tokens, 0, INT32_MAX);
-    if (code < 0)
-        code = sv_cli_num_in_range(command, "presence-penalty", s->presence, -2, 2);
-    if (code < 0)
-        code = sv_cli_num_in_range(command, "frequency-penalty", s->frequency, -2, 2);
-    if (code < 0)
-        code = sv_cli_num_in_range(command, "repetition-penalty", s->repetition, 0, 2);
-    if (code < 0)
-        code = sv_cli_in_range(command, "min-tokens", s->min_tokens, 0, INT32_MAX);
     if (code >= 0)
         return code;
     r->presence_penalty = s->presence;

@@ -326,6 +326,10 @@ struct sv_cli_record {
     uint64_t hash;                        /* of all token ids; 0 = not said */
     const struct sv_cli_samples *to_plain; /* over plain, each repeat by itself; NULL = not said */
 };
+/* What every record begins with: date, commit, machine, model; then the n columns of its kind. */
+void sv_cli_columns_add(struct sv_cli_table *t, const struct sv_cli_column *column, size_t n);
+void sv_cli_machine_add(struct sv_cli_table *t, const struct sv_cli_machine *m, const char *model,
+                        const struct sv_engine_info *info, int32_t threads);
 void sv_cli_record_columns(struct sv_cli_table *t);
 void sv_cli_record_add(struct sv_cli_table *t, const struct sv_cli_machine *m, const char *model,
                        const struct sv_engine_info *info, int32_t threads,

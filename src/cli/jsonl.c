@@ -216,49 +216,50 @@ static int take_stop(struct sv_cli_request *q, struct sv_err *err)
 
 static int take_numbers(struct sv_cli_request *q, struct sv_err *err)
 {
-    int64_t max_tokens = q->r.max_tokens, top_k = q->r.top_k, seed = (int64_t)q->r.seed;
-    int64_t min_tokens = q->r.min_tokens, n_top = q->r.n_top_logprobs;
-    int rc = sv_json_int_opt(q->root, "max_tokens", 1, INT32_MAX, &max_tokens, err);
+    struct sv_request *r = &q->r;
+    int64_t max_tokens = r->max_tokens, min_tokens = r->min_tokens, top_k = r->top_k, seed = (int64_t)r->seed;
+    int64_t n_top = r->n_top_logprobs;
+    const struct {
+        const char *name;
+        int64_t lo, hi, *out;
+    } ints[] = {{"max_tokens", 1, INT32_MAX, &max_tokens},
+                {"min_tokens", 0, INT32_MAX, &min_tokens},
+                {"top_logprobs", 0, 20, &n_top},
+                {"top_k", -1, INT32_MAX, &top_k}, /* -1 is how others write "off" */
+                {"seed", 0, INT64_MAX, &seed}};
+    const struct {
+        const char *name;
+        double lo, hi, *out;
+    } nums[] = {{"presence_penalty", -2, 2, &r->presence_penalty},
+                {"frequency_penalty", -2, 2, &r->frequency_penalty},
+                {"repetition_penalty", 0, 2, &r->repetition_penalty},
+                {"temperature", 0, 100, &r->temperature},
+                {"top_p", 0, 1, &r->top_p},
+                {"min_p", 0, 1, &r->min_p}};
+    const struct {
+        const char *name;
+        bool *out;
+    } flags[] = {{"logprobs", &r->logprobs},
+                 {"prompt_logprobs", &r->prompt_logprobs},
+                 {"include_stop", &r->include_stop},
+                 {"ignore_eos", &r->ignore_eos}};
+    int rc = sv_json_str_opt(q->root, "kind", &q->kind, err);
 
-    if (!rc)
-        rc = sv_json_int_opt(q->root, "min_tokens", 0, INT32_MAX, &min_tokens, err);
-    if (!rc)
-        rc = sv_json_num_opt(q->root, "presence_penalty", -2, 2, &q->r.presence_penalty, err);
-    if (!rc)
-        rc = sv_json_num_opt(q->root, "frequency_penalty", -2, 2, &q->r.frequency_penalty, err);
-    if (!rc)
-        rc = sv_json_num_opt(q->root, "repetition_penalty", 0, 2, &q->r.repetition_penalty, err);
-    if (!rc)
-        rc = sv_json_bool_opt(q->root, "logprobs", &q->r.logprobs, err);
-    if (!rc)
-        rc = sv_json_bool_opt(q->root, "prompt_logprobs", &q->r.prompt_logprobs, err);
-    if (!rc)
-        rc = sv_json_int_opt(q->root, "top_logprobs", 0, 20, &n_top, err);
-    if (!rc && n_top && !q->r.logprobs && !q->r.prompt_logprobs)
-        rc = sv_fail(err, SV_EINVAL, -1, "field 'top_logprobs' needs 'logprobs' or 'prompt_logprobs'");
-    if (!rc)
-        rc = sv_json_bool_opt(q->root, "include_stop", &q->r.include_stop, err);
-    if (!rc)
-        rc = sv_json_num_opt(q->root, "temperature", 0, 100, &q->r.temperature, err);
-    if (!rc)
-        rc = sv_json_int_opt(q->root, "top_k", -1, INT32_MAX, &top_k, err);
-    if (!rc)
-        rc = sv_json_num_opt(q->root, "top_p", 0, 1, &q->r.top_p, err);
-    if (!rc && q->r.top_p == 0)
+    for (size_t i = 0; i < sizeof ints / sizeof ints[0] && !rc; i++)
+        rc = sv_json_int_opt(q->root, ints[i].name, ints[i].lo, ints[i].hi, ints[i].out, err);
+    for (size_t i = 0; i < sizeof nums / sizeof nums[0] && !rc; i++)
+        rc = sv_json_num_opt(q->root, nums[i].name, nums[i].lo, nums[i].hi, nums[i].out, err);
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0] && !rc; i++)
+        rc = sv_json_bool_opt(q->root, flags[i].name, flags[i].out, err);
+    if (!rc && r->top_p == 0)
         rc = sv_fail(err, SV_EINVAL, -1, "field 'top_p': 0 would leave no token; 1 is off");
-    if (!rc)
-        rc = sv_json_num_opt(q->root, "min_p", 0, 1, &q->r.min_p, err);
-    if (!rc)
-        rc = sv_json_int_opt(q->root, "seed", 0, INT64_MAX, &seed, err);
-    if (!rc)
-        rc = sv_json_bool_opt(q->root, "ignore_eos", &q->r.ignore_eos, err);
-    if (!rc)
-        rc = sv_json_str_opt(q->root, "kind", &q->kind, err);
-    q->r.max_tokens = (int32_t)max_tokens;
-    q->r.min_tokens = (int32_t)min_tokens;
-    q->r.n_top_logprobs = (int32_t)n_top;
-    q->r.top_k = top_k < 0 ? 0 : top_k; /* -1 is how others write "off" */
-    q->r.seed = (uint64_t)seed;
+    if (!rc && n_top && !r->logprobs && !r->prompt_logprobs)
+        rc = sv_fail(err, SV_EINVAL, -1, "field 'top_logprobs' needs 'logprobs' or 'prompt_logprobs'");
+    r->max_tokens = (int32_t)max_tokens;
+    r->min_tokens = (int32_t)min_tokens;
+    r->n_top_logprobs = (int32_t)n_top;
+    r->top_k = top_k < 0 ? 0 : top_k;
+    r->seed = (uint64_t)seed;
     return rc;
 }
 

@@ -142,35 +142,21 @@ double sv_cli_bandwidth(struct sv_engine *e, int64_t n_bytes)
 
 /* ---------------------------------------------------------------- records */
 
-void sv_cli_record_columns(struct sv_cli_table *t)
+void sv_cli_columns_add(struct sv_cli_table *t, const struct sv_cli_column *column, size_t n)
 {
-    static const struct {
-        const char *name;
-        bool number;
-    } column[] = {{"date", false},         {"commit", false},
-                  {"machine", false},      {"device", false},
-                  {"dtype", false},        {"threads", true},
-                  {"model", false},        {"params", true},
-                  {"draft_params", true},  {"test", false},
-                  {"arm", false},          {"sequences", true},
-                  {"repeats", true},       {"tok_s_median", true},
-                  {"tok_s_min", true},     {"tok_s_max", true},
-                  {"limit_gb_s", true},    {"share_of_limit", true},
-                  {"share_if_whole", true},
-                  {"accept_length", true}, {"accept_histogram", false},
-                  {"output_hash", false},  {"to_plain", true},
-                  {"to_plain_q1", true},   {"to_plain_q3", true}};
+    static const struct sv_cli_column machine[] = {
+        {"date", false},  {"commit", false}, {"machine", false}, {"device", false},     {"dtype", false},
+        {"threads", true}, {"model", false}, {"params", true},   {"draft_params", true}};
 
-    for (size_t i = 0; i < sizeof column / sizeof column[0]; i++)
+    for (size_t i = 0; i < sizeof machine / sizeof machine[0]; i++)
+        sv_cli_table_column(t, machine[i].name, machine[i].number);
+    for (size_t i = 0; i < n; i++)
         sv_cli_table_column(t, column[i].name, column[i].number);
 }
 
-void sv_cli_record_add(struct sv_cli_table *t, const struct sv_cli_machine *m, const char *model,
-                       const struct sv_engine_info *info, int32_t threads,
-                       const struct sv_cli_record *r)
+void sv_cli_machine_add(struct sv_cli_table *t, const struct sv_cli_machine *m, const char *model,
+                        const struct sv_engine_info *info, int32_t threads)
 {
-    struct sv_buf hist;
-
     sv_cli_table_add(t, "%s", m->date);
     sv_cli_table_add(t, "%s", m->commit);
     sv_cli_table_add(t, "%s", m->cpu);
@@ -180,6 +166,26 @@ void sv_cli_record_add(struct sv_cli_table *t, const struct sv_cli_machine *m, c
     sv_cli_table_add(t, "%s", model);
     sv_cli_table_add(t, "%lld", (long long)info->target_params);
     sv_cli_table_add(t, "%lld", (long long)info->draft_params);
+}
+
+void sv_cli_record_columns(struct sv_cli_table *t)
+{
+    static const struct sv_cli_column column[] = {
+        {"test", false},         {"arm", false},           {"sequences", true},      {"repeats", true},
+        {"tok_s_median", true},  {"tok_s_min", true},      {"tok_s_max", true},      {"limit_gb_s", true},
+        {"share_of_limit", true}, {"share_if_whole", true}, {"accept_length", true}, {"accept_histogram", false},
+        {"output_hash", false}, {"to_plain", true},        {"to_plain_q1", true},   {"to_plain_q3", true}};
+
+    sv_cli_columns_add(t, column, sizeof column / sizeof column[0]);
+}
+
+void sv_cli_record_add(struct sv_cli_table *t, const struct sv_cli_machine *m, const char *model,
+                       const struct sv_engine_info *info, int32_t threads,
+                       const struct sv_cli_record *r)
+{
+    struct sv_buf hist;
+
+    sv_cli_machine_add(t, m, model, info, threads);
     sv_cli_table_add(t, "%s", r->test);
     sv_cli_table_add(t, "%s", r->arm);
     sv_cli_table_add(t, "%d", r->sequences);

@@ -373,102 +373,72 @@ static void write_people(const struct sv_sim_results *r, const char *model, int 
         sv_cli_policy_reasons(r->policy, out);
 }
 
-static void record(struct sv_cli_table *t, const struct sv_sim_results *r,
-                   const struct sv_cli_machine *m, const char *model, int threads)
+static void record_of_steps(const struct sv_sim_results *r, const struct sv_sim_row *row, struct sv_cli_table *t)
 {
-    sv_cli_table_add(t, "%s", m->date);
-    sv_cli_table_add(t, "%s", m->commit);
-    sv_cli_table_add(t, "%s", m->cpu);
-    sv_cli_table_add(t, "%s", r->info.device);
-    sv_cli_table_add(t, "%s", r->info.dtype);
-    sv_cli_table_add(t, "%d", threads);
-    sv_cli_table_add(t, "%s", model);
-    sv_cli_table_add(t, "%lld", (long long)r->info.target_params);
-    sv_cli_table_add(t, "%lld", (long long)r->info.draft_params);
+    struct sv_buf widths;
+    sv_buf_init(&widths);
+    width_list(row, &widths);
+    sv_cli_table_add(t, "%s", row->arm->name);
+    sv_cli_table_add(t, "%d", row->sequences);
+    sv_cli_table_add(t, "%d", row->context);
+    sv_cli_table_add(t, "%s", row->profile->name);
+    sv_cli_table_add(t, "%s", row->profile->real ? "no" : "yes");
+    sv_cli_table_add(t, "%d", row->rate.n);
+    sv_cli_table_add(t, "%.2f", sv_cli_samples_median(&row->rate));
+    sv_cli_table_add(t, "%.2f", sv_cli_samples_min(&row->rate));
+    sv_cli_table_add(t, "%.2f", sv_cli_samples_max(&row->rate));
+    sv_cli_table_add(t, "%.4f", sv_cli_samples_median(&row->ms));
+    sv_cli_table_add(t, "%.2f", r->gbs);
+    sv_cli_table_add(t, "%.4f", share_of(r, &row->gbs));
+    sv_cli_table_add(t, "%.4f", share_of(r, &row->whole_gbs));
+    sv_cli_table_add(t, "%.3f", mean_accept(row));
+    sv_cli_table_add(t, "%.3f", row->n_segs ? (double)row->n_rows / (double)row->n_segs : 0);
+    sv_cli_table_add(t, "%s", widths.data ? widths.data : "");
+    sv_cli_table_add(t, row->ratio > 0 ? "%.4f" : "", row->ratio);
+    sv_cli_table_add(t, "%s", "");
+    sv_buf_fini(&widths);
+}
+
+static void record_of_the_prompt(const struct sv_sim_results *r, struct sv_cli_table *t)
+{
+    double ms = sv_cli_samples_median(&r->prefill.ms), n = r->prefill.n;
+    sv_cli_table_add(t, "prompt");
+    sv_cli_table_add(t, "1");
+    sv_cli_table_add(t, "%d", r->prefill.n);
+    sv_cli_table_add(t, "%s", "");
+    sv_cli_table_add(t, "no");
+    sv_cli_table_add(t, "%d", r->prefill.ms.n);
+    sv_cli_table_add(t, "%.2f", n * 1e3 / ms);
+    sv_cli_table_add(t, "%.2f", n * 1e3 / sv_cli_samples_max(&r->prefill.ms));
+    sv_cli_table_add(t, "%.2f", n * 1e3 / sv_cli_samples_min(&r->prefill.ms));
+    sv_cli_table_add(t, "%.4f", ms);
+    sv_cli_table_add(t, "%.2f", r->gbs);
+    for (int k = 0; k < 6; k++)
+        sv_cli_table_add(t, "%s", "");
+    sv_cli_table_add(t, "%.3f", r->prefill.flops / ms / 1e9);
 }
 
 static void write_records(const struct sv_sim_results *r, const char *model, int threads,
                           const char *format, struct sv_buf *out)
 {
-    static const struct {
-        const char *name;
-        bool number;
-    } column[] = {{"date", false},
-                  {"commit", false},
-                  {"machine", false},
-                  {"device", false},
-                  {"dtype", false},
-                  {"threads", true},
-                  {"model", false},
-                  {"params", true},
-                  {"draft_params", true},
-                  {"mode", false},
-                  {"sequences", true},
-                  {"context", true},
-                  {"profile", false},
-                  {"simulated", false},
-                  {"repeats", true},
-                  {"tok_s_median", true},
-                  {"tok_s_min", true},
-                  {"tok_s_max", true},
-                  {"ms_step", true},
-                  {"limit_gb_s", true},
-                  {"share_of_limit", true},
-                  {"share_if_whole", true},
-                  {"accept_length", true},
-                  {"rows_per_sequence", true},
-                  {"widths_percent", false},
-                  {"auto_to_best", true},
-                  {"tflops", true}};
+    static const struct sv_cli_column column[] = {
+        {"mode", false},        {"sequences", true},      {"context", true},        {"profile", false},
+        {"simulated", false},   {"repeats", true},        {"tok_s_median", true},   {"tok_s_min", true},
+        {"tok_s_max", true},    {"ms_step", true},        {"limit_gb_s", true},     {"share_of_limit", true},
+        {"share_if_whole", true}, {"accept_length", true}, {"rows_per_sequence", true}, {"widths_percent", false},
+        {"auto_to_best", true}, {"tflops", true}};
     struct sv_cli_machine m;
     struct sv_cli_table t;
     sv_cli_machine_read(&m);
     sv_cli_table_init(&t);
-    for (size_t i = 0; i < sizeof column / sizeof column[0]; i++)
-        sv_cli_table_column(&t, column[i].name, column[i].number);
+    sv_cli_columns_add(&t, column, sizeof column / sizeof column[0]);
     for (int32_t i = 0; i < r->n; i++) {
-        const struct sv_sim_row *row = &r->row[i];
-        struct sv_buf widths;
-        sv_buf_init(&widths);
-        width_list(row, &widths);
-        record(&t, r, &m, model, threads);
-        sv_cli_table_add(&t, "%s", row->arm->name);
-        sv_cli_table_add(&t, "%d", row->sequences);
-        sv_cli_table_add(&t, "%d", row->context);
-        sv_cli_table_add(&t, "%s", row->profile->name);
-        sv_cli_table_add(&t, "%s", row->profile->real ? "no" : "yes");
-        sv_cli_table_add(&t, "%d", row->rate.n);
-        sv_cli_table_add(&t, "%.2f", sv_cli_samples_median(&row->rate));
-        sv_cli_table_add(&t, "%.2f", sv_cli_samples_min(&row->rate));
-        sv_cli_table_add(&t, "%.2f", sv_cli_samples_max(&row->rate));
-        sv_cli_table_add(&t, "%.4f", sv_cli_samples_median(&row->ms));
-        sv_cli_table_add(&t, "%.2f", r->gbs);
-        sv_cli_table_add(&t, "%.4f", share_of(r, &row->gbs));
-        sv_cli_table_add(&t, "%.4f", share_of(r, &row->whole_gbs));
-        sv_cli_table_add(&t, "%.3f", mean_accept(row));
-        sv_cli_table_add(&t, "%.3f", row->n_segs ? (double)row->n_rows / (double)row->n_segs : 0);
-        sv_cli_table_add(&t, "%s", widths.data ? widths.data : "");
-        sv_cli_table_add(&t, row->ratio > 0 ? "%.4f" : "", row->ratio);
-        sv_cli_table_add(&t, "%s", "");
-        sv_buf_fini(&widths);
+        sv_cli_machine_add(&t, &m, model, &r->info, threads);
+        record_of_steps(r, &r->row[i], &t);
     }
     if (r->prefill.ms.n) {
-        double ms = sv_cli_samples_median(&r->prefill.ms), n = r->prefill.n;
-        record(&t, r, &m, model, threads);
-        sv_cli_table_add(&t, "prompt");
-        sv_cli_table_add(&t, "1");
-        sv_cli_table_add(&t, "%d", r->prefill.n);
-        sv_cli_table_add(&t, "%s", "");
-        sv_cli_table_add(&t, "no");
-        sv_cli_table_add(&t, "%d", r->prefill.ms.n);
-        sv_cli_table_add(&t, "%.2f", n * 1e3 / ms);
-        sv_cli_table_add(&t, "%.2f", n * 1e3 / sv_cli_samples_max(&r->prefill.ms));
-        sv_cli_table_add(&t, "%.2f", n * 1e3 / sv_cli_samples_min(&r->prefill.ms));
-        sv_cli_table_add(&t, "%.4f", ms);
-        sv_cli_table_add(&t, "%.2f", r->gbs);
-        for (int k = 0; k < 6; k++)
-            sv_cli_table_add(&t, "%s", "");
-        sv_cli_table_add(&t, "%.3f", r->prefill.flops / ms / 1e9);
+        sv_cli_machine_add(&t, &m, model, &r->info, threads);
+        record_of_the_prompt(r, &t);
     }
     sv_cli_table_write(&t, format, out);
     sv_cli_table_fini(&t);

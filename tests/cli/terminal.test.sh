@@ -126,6 +126,7 @@ if command -v tmux >/dev/null; then
     $tmux send-keys '/quit' Enter
     wait_for 'ended 0'
     $tmux kill-server
+    tmux="tmux -u -L salvo-told-$$ -f /dev/null" # the first server may still be on its way out
     $tmux new-session -d -x 100 -y 50 "HOME=$tmp LC_ALL=C.UTF-8 $salvo run -m $target -n 20; echo ended \$?; sleep 20"
     wait_for '>'
     pid=$($tmux list-panes -F '#{pane_pid}')

@@ -150,7 +150,31 @@ static void a_draft_of_another_shape(void **state)
     run_cases_free(c, 12);
 }
 
+/* Drafts as published would fit, but for a size that nothing here is made for. */
+static void drafts_that_are_too_large(void **state)
+{
+    (void)state;
+    struct toy block = toy_bf16, deep = toy_bf16;
+    block.block = 100;
+    deep.draft_layers = 33;
+    const struct {
+        const struct toy *t;
+        const char *says;
+    } cases[] = {{&block, "block_size 100 is above 64"}, {&deep, "33 draft layers; at most 32 are supported"}};
+    struct sv_engine_options o = {.target_dir = toy_target(&toy_bf16), .device = "cpu", .n_threads = 1};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sv_engine *e = NULL;
+        struct sv_err err = {0};
+        o.draft_dir = toy_draft(cases[i].t);
+        assert_int_equal(sv_engine_open(&e, &o, NULL, &err), SV_EUNSUPPORTED);
+        assert_non_null(strstr(err.msg, cases[i].says));
+        assert_non_null(strstr(err.msg, o.draft_dir));
+    }
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(greedy_auto_f32), cmocka_unit_test(greedy_auto_bf16),
              cmocka_unit_test(greedy_avx512_bf16), cmocka_unit_test(greedy_avx2_bf16),
              cmocka_unit_test(greedy_plain_f32), cmocka_unit_test(sampled_auto_f32),
-             cmocka_unit_test(sampled_auto_bf16), cmocka_unit_test(a_draft_of_another_shape))
+             cmocka_unit_test(sampled_auto_bf16), cmocka_unit_test(a_draft_of_another_shape),
+             cmocka_unit_test(drafts_that_are_too_large))
