@@ -198,6 +198,9 @@ struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candid
         c.score = c.k ? c.tokens / c.us : -HUGE_VAL;
         if (last->n_steps++ < last->serves)
             return c;
+    } else if (last->serves == FAR_SERVES && last->n && sv_policy_octave(last->n) == sv_policy_octave(p->n) &&
+               last->n_steps++ < FAR_SERVES) {
+        return (struct sv_candidate){.score = -HUGE_VAL}; /* some came or went: as far as it was */
     }
     struct sv_candidate was = c;
     c = search_all(p, plain);

@@ -384,6 +384,31 @@ static void far(void **state)
     sv_policy_close(p);
 }
 
+/* Sequences come and go in every step: what was found far from worth while is looked at again all the same. */
+static void looked_at_again(void **state)
+{
+    (void)state;
+    enum { SEQS = 13, LONG = 100, SOON = 40 };
+    struct sv_record rec[SEQS] = {{.n_verified = 0}};
+    int32_t width[SEQS], n_until = 0;
+    struct sv_policy *p;
+    struct sv_err err;
+    assert_int_equal(sv_policy_open(&p, SEQS, BLOCK, true, &err), 0);
+    fill_table(&p->cost, &machines[2], SEQS);
+    for (int32_t step = 0; step < LONG + SOON && !n_until; step++) {
+        for (int32_t j = 1; j < BLOCK; j++) {
+            p->tried[j] = 1000;
+            p->kept[j] = step < LONG ? 10 : 980;
+        }
+        p->trial.probe_us = p->trial.other_us = -1e12;
+        choose(p, rec, SEQS - step % 2, 0, width);
+        assert_true(step >= LONG || width[0] == 1);
+        n_until = width[0] > 1 ? step - LONG + 1 : 0;
+    }
+    assert_true(n_until > 0);
+    sv_policy_close(p);
+}
+
 /* What it takes to make the context K/V that is held back counts as a loss of whatever would need it. */
 static void held_back_is_paid_for(void **state)
 {
@@ -739,4 +764,4 @@ static void cut_at_a_price(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(cut_ahead), cmocka_unit_test(cut_at_a_price), cmocka_unit_test(few_drafts_are_not_cheaper),
-             cmocka_unit_test(segments_cost), cmocka_unit_test(closed), cmocka_unit_test(far), cmocka_unit_test(held_back_is_paid_for), cmocka_unit_test(beside_prompts), cmocka_unit_test(in_vain), cmocka_unit_test(cut), cmocka_unit_test(never_slower))
+             cmocka_unit_test(segments_cost), cmocka_unit_test(closed), cmocka_unit_test(far), cmocka_unit_test(looked_at_again), cmocka_unit_test(held_back_is_paid_for), cmocka_unit_test(beside_prompts), cmocka_unit_test(in_vain), cmocka_unit_test(cut), cmocka_unit_test(never_slower))
