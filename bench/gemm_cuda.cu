@@ -9,6 +9,7 @@
  * SV_GEMM_TRACE): when thread blocks pass their marks;
  * check-portable, rows-portable [CSV]: the portable kernels alone;
  * gemm_cuda hot [CSV [MS [ROWS...]]]: many rows on a card that is as warm as it may be: energy and clock;
+ * gemm_cuda cold CSV PAUSE_S BUSY_MS ROWS...: layers on a card at rest, beside the vendor's library, and busy for BUSY_MS;
  * gemm_cuda sweep [CSV]: ring depths, numbers of units and ways for many rows.
  * Weights of the timed runs are all different (14 GB), so caches do not help. The share of
  * bandwidth is against a read-only sweep in the same run. Exit status 1 when a check fails. Must
@@ -160,6 +161,8 @@ static bf16 *make_random(size_t n, uint64_t seed, float scale)
 
 #include "bench/gemm_cuda_check.h"
 
+#include "bench/gemm_cuda_library.h"
+
 /* ---------------------------------------------------------------- a stack of layers */
 
 enum { LAYERS = 36, HIDDEN = 4096, MLP = 12288, QKV = 6144, VOCAB = 151936 };
@@ -263,8 +266,8 @@ static void glue(struct sv_cuda *cu, int32_t n, const bf16 *y, int64_t ldy, bf16
 }
 
 /* FUSED: gate and up with their activation. CHAIN: without small kernels too, a layer goes on from the one before; its
- * numbers soon vanish, so that is for checks. */
-enum { ALL = 15, WITH_GLUE = 16, WITH_HEAD = 32, FUSED = 64, CHAIN = 128 };
+ * numbers soon vanish, so that is for checks. LIBRARY: products by the vendor's library; it has no FUSED. */
+enum { ALL = 15, WITH_GLUE = 16, WITH_HEAD = 32, FUSED = 64, CHAIN = 128, LIBRARY = 256 };
 
 /* Product `which` of a layer, if it is asked for. */
 static void one_gemm(struct sv_cuda *cu, const struct stack *s, int32_t n, int32_t layer, int which,
@@ -273,6 +276,10 @@ static void one_gemm(struct sv_cuda *cu, const struct stack *s, int32_t n, int32
     if (!(what >> which & 1))
         return;
     const struct product p = product_of(s, layer, which);
+    if (what & LIBRARY) {
+        library_gemm(n, p.cols, p.k, (const bf16 *)p.part[0].w.data, x, ldx, y);
+        return;
+    }
     if (which == P_GATE_UP && what & FUSED) {
         struct sv_p_gemm_act_mul g = {};
         g.n_rows = n;
@@ -547,6 +554,46 @@ enum { N_COLUMNS = sizeof columns / sizeof *columns };
 }
 
 #include "bench/gemm_cuda_hot.h"
+
+/* Layers at rest and, if ms > 0, on a busy card: so many milliseconds of warming and of measuring. */
+static void cold(struct stack *s, double pause_s, double ms, int n_rows, char **rows)
+{
+    static const struct cold_arm {
+        const char *name;
+        int what;
+    } arms[] = {{"layer gated", ALL | FUSED}, {"layer", ALL}, {"layer, cuBLAS", ALL | LIBRARY}};
+    enum { ARMS = sizeof arms / sizeof(struct cold_arm), ROUNDS = 3, REPS = 5 };
+    struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
+    const bool library_too = have_library(&cu);
+    const struct timespec pause = {(time_t)pause_s, (long)((pause_s - floor(pause_s)) * 1e9)};
+    printf("after %.1f s at rest, three rounds of the median of %d (then busy: us, mJ, W, GHz), us a layer, TFLOP/s\n",
+           pause_s, (int)REPS);
+    for (int i = 0; i < n_rows; i++)
+        for (int w = 0; w < ARMS; w++) {
+            const int32_t n = atoi(rows[i]);
+            if ((arms[w].what & LIBRARY && !library_too) || (w && n < 128))
+                continue;
+            printf("%4d %-14s", n, arms[w].name);
+            float us[ROUNDS];
+            for (int r = 0; r < ROUNDS; r++) {
+                nanosleep(&pause, NULL);
+                us[r] = (float)time_graph(&cu, s, n, arms[w].what, LAYERS, REPS);
+                printf(" %7.2f", us[r] / LAYERS);
+            }
+            qsort(us, ROUNDS, sizeof *us, by_value);
+            row("sm90", arms[w].name, "at rest", n, us[ROUNDS / 2], ALL, LAYERS);
+            printf(" (%.0f)", bytes_of(ALL, LAYERS) * n / us[ROUNDS / 2] / 1e6);
+            if (ms > 0) {
+                const struct heat h = time_hot(&cu, s, n, arms[w].what, LAYERS, ms);
+                row("sm90", arms[w].name, "busy", n, h.us * LAYERS, ALL, LAYERS);
+                printf(" | %7.2f %6.2f mJ %4.0f W %.2f GHz (%.0f)", h.us, h.mj, h.watts, h.ghz,
+                       bytes_of(ALL, 1) * n / h.us / 1e6);
+            }
+            printf("\n");
+            fflush(stdout);
+        }
+    close_device(&cu);
+}
 
 static long stack_checks(struct stack *s)
 {
@@ -861,13 +908,15 @@ int main(int argc, char **argv)
     read_gbs = read_bandwidth(&s);
     printf("read bandwidth %.0f GB/s; a layer's weights in %.2f us (set-up %.1f s)\n", read_gbs,
            bytes_of(ALL, 1) / read_gbs / 1e3, now() - t);
-    const long failed = strcmp(what, "trace") ? stack_checks(&s) : 0;
+    const long failed = strcmp(what, "trace") && strcmp(what, "cold") ? stack_checks(&s) : 0;
     if (!strcmp(what, "sweep"))
         sweep(&s);
     else if (!strncmp(what, "rows", 4))
         rows(&s);
     else if (!strcmp(what, "ways"))
         ways(&s);
+    else if (!strcmp(what, "cold"))
+        cold(&s, argc > 3 ? atof(argv[3]) : 2, argc > 4 ? atof(argv[4]) : 0, argc > 5 ? argc - 5 : 0, argv + 5);
     else if (!strcmp(what, "hot"))
         run_hot(&s, argc > 3 ? atof(argv[3]) : 400, argc > 4 ? argc - 4 : 0, argv + 4);
 #ifdef SV_GEMM_TRACE

@@ -227,7 +227,7 @@ static __device__ __forceinline__ void consume_half(const struct sv_gemm_args &a
                                    smem_u32(&tail->got[warp])};
     const int32_t lower = piece_start(a, n_pieces), there = own.half ? lower : a.split.n_k - lower;
     const uint32_t there_begin = (uint32_t)(there % a.n_stages) * R::STAGE;
-    struct spot spot = spot_in(a, it, band, tail->patch[warp]);
+    struct spot spot = spot_in(a, it, band, patches_at<N>(tail, warp));
     if (FP8 && present)
         spot_scales(spot, it, x_scale - own.row);
     if (!present) {

@@ -14,7 +14,7 @@
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/silu.cuh"
 
-/* A warp's, for turning 16 x 16 results around; gated products have two, used by turns. */
+/* A warp's, for turning 16 x 16 results around; gated products have two or four, used by turns, half of them at a time. */
 enum { SV_PATCH_BYTES = 512 };
 
 static __device__ __forceinline__ uint32_t smem_u32(const void *p)
@@ -110,8 +110,9 @@ static __device__ __forceinline__ struct spot spot_of(const struct sv_gemm_args 
     return spot_in(a, a.part[sv_gemm_part_of(a, block)], band, patch);
 }
 
-/* For a gated product: this warp's 16 rows of gate or up, from row0 on. patches: those of warp 0; mate: how
+/* For a gated product: this warp's 16 rows of gate or up, from row0 on. patches: those of warp 0, each has N_PATCHES; mate: how
  * many warps further the other of the pair is. */
+template <int N_PATCHES>
 static __device__ __forceinline__ struct spot spot_gated(const struct sv_gemm_args &a, int32_t row0,
                                                          bool is_up, int pair, uint8_t *patches,
                                                          int mate)
@@ -123,8 +124,8 @@ static __device__ __forceinline__ struct spot spot_gated(const struct sv_gemm_ar
     s.b0 = sv_gemm_bias(*s.it, s.row0 + lane / 4);
     s.b1 = sv_gemm_bias(*s.it, s.row0 + lane / 4 + 8);
     s.to = (__nv_bfloat16 *)a.y + row0 + (lane & 3) * 4;
-    s.patch = patches + warp * 2 * SV_PATCH_BYTES;
-    s.mate = s.patch + (is_up ? -mate : mate) * 2 * SV_PATCH_BYTES;
+    s.patch = patches + warp * N_PATCHES * SV_PATCH_BYTES;
+    s.mate = s.patch + (is_up ? -mate : mate) * N_PATCHES * SV_PATCH_BYTES;
     s.is_up = is_up;
     s.pair = pair;
     return s;
@@ -212,19 +213,13 @@ static __device__ __forceinline__ void store_act(const float (&v)[8], const stru
         put8(a, *s.it, token, s.row0 + (lane & 1) * 8, v8);
 }
 
-/* Gate and up of the same places lie in two warps. Each lays its own out, rounded; after a barrier each stores
- * half of the rows of x. Both are called with the same token0, a multiple of 16. Patches are used by turns,
- * two of them, so that one barrier a call is enough as long as token0 grows by 16 from call to call; a
- * pair_sync has to come before it jumps (gated_end). */
-template <bool PAIR, bool STMATRIX, enum ending END>
-static __device__ __forceinline__ void store_gated(const float (&v)[8],
-                                                   const struct sv_gemm_args &a,
-                                                   const struct spot &s, int32_t token0)
+/* Half of the rows of x of what lies at `from` in the patches of both warps. */
+template <bool PAIR, enum ending END>
+static __device__ __forceinline__ void end_gated(const struct sv_gemm_args &a, const struct spot &s, int32_t token0,
+                                                 int from)
 {
-    const int lane = threadIdx.x & 31, turns = (token0 >> 4 & 1) * SV_PATCH_BYTES;
-    lay_out<PAIR, STMATRIX>(v, s, s.patch + turns);
-    pair_sync(s.pair);
-    const int t = (PAIR ? s.is_up * 8 : 0) + lane / 4, at = turns + t * 32 + (lane & 3) * 8;
+    const int lane = threadIdx.x & 31;
+    const int t = (PAIR ? s.is_up * 8 : 0) + lane / 4, at = from + t * 32 + (lane & 3) * 8;
     const int32_t token = token0 + t, row = s.row0 + (lane & 3) * 4;
     if (token >= a.n_rows || (!PAIR && s.is_up))
         return;
@@ -250,6 +245,35 @@ static __device__ __forceinline__ void store_gated(const float (&v)[8],
     for (int i = 0; i < 4; i++)
         if (row + i < s.it->n_out)
             ((uint16_t *)y)[i] = (uint16_t)(o[i / 2] >> (16 * (i & 1)));
+}
+
+/* Gate and up of the same places lie in two warps. Each lays its own out, rounded; after a barrier each stores
+ * half of the rows of x. Both are called with the same token0, a multiple of 16. Patches are used by turns,
+ * two of them, so that one barrier a call is enough as long as token0 grows by 16 from call to call; a
+ * pair_sync has to come before it jumps (gated_end). */
+template <bool PAIR, bool STMATRIX, enum ending END>
+static __device__ __forceinline__ void store_gated(const float (&v)[8],
+                                                   const struct sv_gemm_args &a,
+                                                   const struct spot &s, int32_t token0)
+{
+    const int turns = (token0 >> 4 & 1) * SV_PATCH_BYTES;
+    lay_out<PAIR, STMATRIX>(v, s, s.patch + turns);
+    pair_sync(s.pair);
+    end_gated<PAIR, END>(a, s, token0, turns);
+}
+
+/* The same for 32 rows of x, by turns of two patches: half the barriers, and neither waits for the other's results. */
+template <bool STMATRIX, enum ending END>
+static __device__ __forceinline__ void store_gated_twice(const float (&v)[8], const float (&w)[8],
+                                                         const struct sv_gemm_args &a, const struct spot &s,
+                                                         int32_t token0)
+{
+    const int turns = (token0 >> 5 & 1) * 2 * SV_PATCH_BYTES;
+    lay_out<true, STMATRIX>(v, s, s.patch + turns);
+    lay_out<true, STMATRIX>(w, s, s.patch + turns + SV_PATCH_BYTES);
+    pair_sync(s.pair);
+    end_gated<true, END>(a, s, token0, turns);
+    end_gated<true, END>(a, s, token0 + 16, turns + SV_PATCH_BYTES);
 }
 
 /* Both have read what lies in the patches. */
@@ -366,31 +390,44 @@ static __device__ __forceinline__ void put(float (&v)[8], const struct sv_gemm_a
         }                                                                                          \
     } while (0)
 
-template <int N, bool STMATRIX, bool GATED, enum ending END>
+/* TWICE: gated, with four patches a warp. */
+template <int N, bool STMATRIX, bool GATED, enum ending END, bool TWICE>
 static __device__ __forceinline__ void put_run(const float (&acc)[N / 2],
                                                const struct sv_gemm_args &a, const struct spot &s,
                                                int32_t base, int n_warps)
 {
     constexpr bool PAIR = N > 8;
 #pragma unroll
-    for (int j = 0; j < N / 8; j += PAIR ? 2 : 1) {
+    for (int j = 0; j < N / 8; j += TWICE ? 4 : PAIR ? 2 : 1) {
         if (base + j * 8 >= a.n_rows)
             break;
-        float v[8];
+        float v[2][8];
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            v[i] = i < 4 || PAIR ? acc[(4 * j + i) % (N / 2)] : 0.0f;
-        put<PAIR, STMATRIX, GATED, END>(v, a, s, base + j * 8, n_warps);
+        for (int i = 0; i < 8; i++) {
+            v[0][i] = i < 4 || PAIR ? acc[(4 * j + i) % (N / 2)] : 0.0f;
+            v[1][i] = TWICE ? acc[(4 * j + 8 + i) % (N / 2)] : 0.0f;
+        }
+        if (TWICE) {
+            const int32_t token0 = base + j * 8;
+            if (FP8) {
+#pragma unroll
+                for (int h = 0; h < 4; h++)
+                    unscale(v[h / 2] + h % 2 * 4, s, token0 + h * 8);
+            }
+            store_gated_twice<STMATRIX, END>(v[0], v[1], a, s, token0);
+        } else {
+            put<PAIR, STMATRIX, GATED, END>(v[0], a, s, base + j * 8, n_warps);
+        }
     }
 }
 
 /* Rows of x from base on. */
-template <int N, bool STMATRIX, bool GATED>
+template <int N, bool STMATRIX, bool GATED, bool TWICE = false>
 static __device__ __forceinline__ void put_all(const float (&acc)[N / 2],
                                                const struct sv_gemm_args &a, const struct spot &s,
                                                int32_t base, int n_warps)
 {
-    FOR_ENDING(GATED, a, s, (put_run<N, STMATRIX, GATED, END>(acc, a, s, base, n_warps)));
+    FOR_ENDING(GATED, a, s, (put_run<N, STMATRIX, GATED, END, TWICE>(acc, a, s, base, n_warps)));
     if (GATED)
         gated_end<(N > 8), STMATRIX>(a, s);
 }

@@ -279,7 +279,7 @@ static __device__ __forceinline__ struct spot out_spot(const struct sv_gemm_args
 {
     const int warp = threadIdx.x / 32;
     if (GATED)
-        return spot_gated(a, block * (SV_TILE / 2) + (warp & 1) * 16, warp >= 2, warp & 1, patches,
+        return spot_gated<2>(a, block * (SV_TILE / 2) + (warp & 1) * 16, warp >= 2, warp & 1, patches,
                           2);
     return spot_of(a, block, block - a.part[sv_gemm_part_of(a, block)].block0,
                    patches + warp * SV_PATCH_BYTES);

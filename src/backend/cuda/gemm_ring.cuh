@@ -115,12 +115,24 @@ struct ring {
 
 /* What lies behind the stages. */
 struct tail {
-    uint8_t patch[12][2 * SV_PATCH_BYTES];
     uint64_t full[MAX_STAGES], empty[MAX_STAGES];
     uint64_t ready, got[12]; /* gemm_pair.cuh */
     uint64_t early[MAX_EARLY]; /* DENSE: weights of the first tiles; full then stands for x alone */
     float x_scale[2][FP8 ? SV_GEMM_PASS : 1]; /* FP8: whole products use them by turns */
+    __align__(16) uint8_t patch[12 * 4 * SV_PATCH_BYTES]; /* patches_of(N) for each warp, so not all of it */
 };
+
+/* A warp's, where results are turned around: four, where the ring leaves room for them. */
+static SV_HD constexpr int patches_of(int n)
+{
+    return DENSE || n < 32 || n == 224 ? 2 : 4;
+}
+
+template <int N>
+static __device__ __forceinline__ uint8_t *patches_at(struct tail *tail, int warp)
+{
+    return tail->patch + warp * patches_of(N) * SV_PATCH_BYTES;
+}
 
 /* ---------------------------------------------------------------- the producer */
 

@@ -222,7 +222,8 @@ enum { N_WIDTHS = sizeof widths / sizeof *widths, DENSE_ROWS = 128 };
 static size_t smem_of(int n, enum way way, int stages)
 {
     const int w = (groups_of(way) * W_BYTES + 1023) / 1024 * 1024;
-    return (size_t)stages * (size_t)(w + n * X_ROW_BYTES) + sizeof(struct tail);
+    return (size_t)stages * (size_t)(w + n * X_ROW_BYTES) + offsetof(struct tail, patch) +
+           (size_t)consumers_of(way) / 32 * (size_t)patches_of(n) * SV_PATCH_BYTES;
 }
 
 static int let_shared(const struct width *w, int n, struct sv_err *err)

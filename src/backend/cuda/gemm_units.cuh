@@ -138,7 +138,7 @@ static __device__ __forceinline__ struct strip strip_of(const struct sv_gemm_arg
     return s;
 }
 
-template <enum way WAY, bool GATED>
+template <int N, enum way WAY, bool GATED>
 static __device__ __forceinline__ struct spot out_spot(const struct sv_gemm_args &a, int32_t block,
                                                        const struct strip &own, struct tail *tail,
                                                        const float *x_scale)
@@ -147,10 +147,10 @@ static __device__ __forceinline__ struct spot out_spot(const struct sv_gemm_args
     const int warp = threadIdx.x / 32;
     struct spot s;
     if (GATED)
-        s = spot_gated(a, first_row<WAY, GATED>(block, own.band), warp >= PAIRS, warp % PAIRS,
-                       tail->patch[0], PAIRS);
+        s = spot_gated<patches_of(N)>(a, first_row<WAY, GATED>(block, own.band), warp >= PAIRS, warp % PAIRS,
+                                      tail->patch, PAIRS);
     else
-        s = spot_of(a, block, own.band, tail->patch[warp]);
+        s = spot_of(a, block, own.band, patches_at<N>(tail, warp));
     s.w0 = own.w0;
     s.w1 = own.w1;
     s.x_scale = x_scale;
@@ -192,6 +192,13 @@ static __device__ __forceinline__ struct run run_of(const struct sv_gemm_args &a
     if (own.present)
         r.e = expansion_of(it, row0, a.split.n_k);
     return r;
+}
+
+/* Whether gated results end 32 rows of x at a time. */
+template <int N, bool GATED>
+static SV_HD constexpr bool twice(void)
+{
+    return GATED && patches_of(N) == 4;
 }
 
 template <int N, enum way WAY, bool GATED>
@@ -256,7 +263,7 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
                 if (own.present)
                     pair_exchange<N, 4, GATED>(
                         acc, a, side, unit / 2 % n_pairs, n_pairs, unit, block, band_in,
-                        out_spot<WAY, GATED>(a, block, own, tail, x_scale), N_WARPS);
+                        out_spot<N, WAY, GATED>(a, block, own, tail, x_scale), N_WARPS);
                 else
                     bar_wait(side.ready, 0); /* the other block's word must find this one here */
                 break;
@@ -272,7 +279,8 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
                 shared1 = block;
             continue;
         }
-        put_all<N, true, GATED>(acc, a, out_spot<WAY, GATED>(a, block, own, tail, x_scale), 0, N_WARPS);
+        put_all<N, true, GATED, twice<N, GATED>()>(acc, a, out_spot<N, WAY, GATED>(a, block, own, tail, x_scale), 0,
+                                                   N_WARPS);
     }
     if constexpr (WAY == ALONE) {
         SV_MARK(a, 3);
@@ -281,7 +289,7 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
         for (int32_t block = shared0; block >= 0; block = block == shared1 ? -1 : shared1) {
             const struct strip own = strip_of<WAY, GATED>(a, block, half, wg);
             take_pieces<N, 4, true, GATED>(a, unit, block, band_in,
-                                           out_spot<WAY, GATED>(a, block, own, tail, x_scale), N_WARPS);
+                                           out_spot<N, WAY, GATED>(a, block, own, tail, x_scale), N_WARPS);
         }
     }
 }

@@ -169,8 +169,8 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
         if (FP8)
             consumers_sync<WHOLE>();
         if (own.present)
-            put_all<N, true, GATED>(acc, a,
-                                    out_spot<WHOLE, GATED>(a, it.block, own, tail, x_scale - it.row),
+            put_all<N, true, GATED, twice<N, GATED>()>(acc, a,
+                                    out_spot<N, WHOLE, GATED>(a, it.block, own, tail, x_scale - it.row),
                                     it.row, consumers_of(WHOLE) / 32);
     }
 }
