@@ -561,7 +561,7 @@ static void cold(struct stack *s, double pause_s, double ms, int n_rows, char **
     static const struct cold_arm {
         const char *name;
         int what;
-    } arms[] = {{"layer gated", ALL | FUSED}, {"layer", ALL}, {"layer, cuBLAS", ALL | LIBRARY}};
+    } arms[] = {{"layer gated", ALL | FUSED}, {"layer", ALL}, {"layer cuBLAS", ALL | LIBRARY}};
     enum { ARMS = sizeof arms / sizeof(struct cold_arm), ROUNDS = 3, REPS = 5 };
     struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
     const bool library_too = have_library(&cu);
