@@ -25,7 +25,7 @@ mv "$out.new" "$out"
 # The 24 prompts several times over: there must be more of each kind than sequences.
 for i in 1 2 3 4 5 6; do cat models/demo/prompts.jsonl; done >"$out.prompts"
 # shellcheck disable=SC2086
-${RUN:-} "$salvo" bench $pair --prompts "$out.prompts" --concurrency 1,2,4,8,16,32,64 --repeat "${REPEAT_REAL:-5}" -q -o csv >"${out%.csv}-real.csv"
+${RUN:-} "$salvo" bench $pair --one-engine --prompts "$out.prompts" --concurrency 1,2,4,8,16,32,64 --repeat "${REPEAT_REAL:-16}" -q -o csv >"${out%.csv}-real.csv"
 rm -f "$out.prompts"
 perl -ne 's/\r?\n//; my @f = /("[^"]*"|[^,]*)(?:,|$)/g; if ($f[0] eq "date") { @h = @f; next }
     my %v; @v{@h} = @f; next unless $v{mode} eq "auto" and $v{auto_to_best} ne "" and $v{auto_to_best} < 0.97;
