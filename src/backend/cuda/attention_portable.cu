@@ -225,7 +225,9 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attn_portable(
                 load_tile<HD, WARPS>(a, ring + j * STAGE_BYTES, offsets + j * SV_ATTN_TILE, part && !all ? edge : 0,
                                      part ? (int32_t)SV_ATTN_TILE : edge);
             }
-            load_queries<HD, WARPS>(a, it, last_stage + (part ? 0 : TILE_BYTES), part);
+            /* The zeros go behind all queries: copies on their way have no order. */
+            if (part || WARPS * 16 <= SV_ATTN_TILE)
+                load_queries<HD, WARPS>(a, it, last_stage + (part ? 0 : TILE_BYTES), part);
             waited = part;
         }
         for (int32_t j = 0; j < a.n_stages - 1; j++)

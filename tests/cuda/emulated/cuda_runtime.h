@@ -252,10 +252,7 @@ static inline uint32_t attn_shared_at(const void *p)
 }
 void *emu_shared_ptr(uint32_t at, size_t n_bytes);
 struct emu_bar { uint32_t count, left, phase; int64_t bytes; std::vector<std::vector<uint64_t>> boxes; };
-static inline void attn_copy16(uint32_t to, const void *from, bool there)
-{
-    emu.threads[(size_t)emu.now].groups.back().push_back({to, from, there});
-}
+void attn_copy16(uint32_t to, const void *from, bool there);
 static inline void attn_copy_commit(void) { emu.threads[(size_t)emu.now].groups.emplace_back(); }
 void attn_copy_wait(int pending);
 void attn_ldmatrix(uint32_t (&r)[4], uint32_t at);

@@ -8,8 +8,10 @@
 #include <emulated_wgmma.h>
 
 #include <map>
+#include <set>
 
 static std::map<uint32_t, emu_bar> bars;
+static std::set<uint32_t> on_their_way; /* where asynchronous copies go that nobody has waited for */
 static emu_bar &bar_at(uint32_t at);
 static void bar_step(emu_bar &b);
 
@@ -58,6 +60,7 @@ void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size
     emu.warps.assign(all / 32, emu_warp());
     emu.shared.assign(n_blocks * emu.smem, 0xff); /* NaN, so that what nobody wrote is noticed */
     bars.clear();
+    on_their_way.clear();
     memset(emu.block, 0, sizeof emu.block);
     emu.cluster_arrived = 0;
     emu.cluster_left = (int)all;
@@ -248,11 +251,20 @@ void *emu_shared_ptr(uint32_t at, size_t n_bytes)
     return emu.shared.data() + (at - EMU_SHARED_BASE);
 }
 
+/* Copies have no order among themselves, not even those of one thread. */
+void attn_copy16(uint32_t to, const void *from, bool there)
+{
+    if (!on_their_way.insert(to).second)
+        fail("two copies on their way to one place");
+    emu.threads[(size_t)emu.now].groups.back().push_back({to, from, there});
+}
+
 void attn_copy_wait(int pending)
 {
     auto &groups = emu.threads[(size_t)emu.now].groups;
     while ((int)groups.size() - 1 > pending) {
         for (const auto &c : groups.front()) {
+            on_their_way.erase(c.to);
             if (c.there)
                 memcpy(emu_shared_ptr(c.to, 16), c.from, 16);
             else
