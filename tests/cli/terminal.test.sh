@@ -69,7 +69,8 @@ for i in $(seq 400); do
 done >"$tmp/in.jsonl"
 for signal in INT TERM HUP; do
     rm "$tmp/out.jsonl"
-    "$salvo" generate -m "$target" --in "$tmp/in.jsonl" --out "$tmp/out.jsonl" --batch 4 2>"$tmp/err" &
+    # HUP as usual, also where this test was started with nohup.
+    env --default-signal=HUP "$salvo" generate -m "$target" --in "$tmp/in.jsonl" --out "$tmp/out.jsonl" --batch 4 2>"$tmp/err" &
     pid=$!
     while kill -0 $pid 2>/dev/null && [ ! -s "$tmp/out.jsonl" ]; do sleep 0.01; done
     # bash starts background commands with SIGINT ignored; salvo takes it back by its own handler.
