@@ -7,7 +7,7 @@
  * is this program's own and ends by itself after half a minute. Must not: leave it running.
  */
 extern "C" {
-#include "engine/engine.h"
+#include "engine/run.h"
 #include "testing.h"
 }
 #include "backend/cuda/watch.h"
@@ -241,30 +241,13 @@ static void a_long_queue_is_waited_for(void **)
 
 /* ---------------------------------------------------------------- the engine */
 
-struct told {
-    int32_t n_tokens, n_ends;
-    enum sv_finish_reason finish;
-    char message[480];
-};
-
-static void on_event(void *user, const struct sv_event *ev)
-{
-    struct told *t = (struct told *)user;
-    t->n_tokens += ev->n_tokens;
-    if (ev->finish == SV_FINISH_NONE)
-        return;
-    t->n_ends++;
-    t->finish = ev->finish;
-    snprintf(t->message, sizeof t->message, "%s", ev->message ? ev->message : "");
-}
-
 static void the_engine_ends(void **)
 {
     enum { N = 3 };
     char target[512], draft[512], msg[512] = "";
     const int32_t prompt[] = {5, 9, 13, 17, 40, 41, 42};
     struct sv_engine_options o = sv_default_options();
-    struct told told[N] = {};
+    struct run_told told[N] = {};
     struct sv_engine *e;
     need_gpu();
     snprintf(target, sizeof target, "%s", sv_test_path("tests/golden/tiny/pair_target"));
@@ -283,7 +266,7 @@ static void the_engine_ends(void **)
         r.n_prompt_ids = 3 + i;
         r.max_tokens = 200;
         r.ignore_eos = true;
-        r.on_event = on_event;
+        r.on_event = run_listen;
         r.user = &told[i];
         assert_int_equal(sv_submit_request(e, &r, NULL, msg, sizeof msg), SV_OK);
     }

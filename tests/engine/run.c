@@ -10,6 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+void run_listen(void *told, const struct sv_event *ev)
+{
+    struct run_told *t = told;
+    t->n_tokens += ev->n_tokens;
+    if (ev->finish == SV_FINISH_NONE)
+        return;
+    t->n_ends++;
+    t->finish = ev->finish;
+    snprintf(t->message, sizeof t->message, "%s", ev->message ? ev->message : "");
+}
+
 struct run_case *run_cases(int32_t n, int32_t vocab, int32_t max_len, int32_t max_tokens,
                            uint64_t seed)
 {

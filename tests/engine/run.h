@@ -24,6 +24,14 @@ struct run_out {
     struct sv_logprob_row *lp, *prompt_lp; /* (n_tokens), (n_prompt) copied flat; NULL when not asked for */
 };
 
+/* What a request's events have told; run_listen takes them, with one of these as the request's user. */
+struct run_told {
+    int32_t n_tokens, n_ends;
+    enum sv_finish_reason finish;
+    char message[480];
+};
+void run_listen(void *told, const struct sv_event *ev);
+
 /* n random prompts of vocabulary [3, vocab): lengths from 1 to max_len, fixed by the seed. */
 struct run_case *run_cases(int32_t n, int32_t vocab, int32_t max_len, int32_t max_tokens,
                            uint64_t seed);

@@ -76,29 +76,12 @@ static void break_device(struct broken *b, struct sv_engine *e, int32_t at)
     e->dev->be = &b->be;
 }
 
-struct told {
-    int32_t n_tokens, n_ends;
-    enum sv_finish_reason finish;
-    char message[sizeof words + 100];
-};
-
-static void on_event(void *user, const struct sv_event *ev)
-{
-    struct told *t = user;
-    t->n_tokens += ev->n_tokens;
-    if (ev->finish == SV_FINISH_NONE)
-        return;
-    t->n_ends++;
-    t->finish = ev->finish;
-    snprintf(t->message, sizeof t->message, "%s", ev->message ? ev->message : "");
-}
-
 /* Fails at the given wait, with that many requests of which SLOTS can run. */
 static void breaks(const struct sv_engine_options *o, const struct sv_engine_tuning *tuning, int32_t at)
 {
     struct sv_engine *e = run_open_tuned(o, tuning, NULL);
     struct run_case *c = run_cases(N, RUN_VOCAB, 60, 100, 7);
-    struct told told[N] = {{0}};
+    struct run_told told[N] = {{0}};
     struct broken b;
     struct sv_err err = {0};
     int rc, n_steps = 0, n_failed = 0;
@@ -109,7 +92,7 @@ static void breaks(const struct sv_engine_options *o, const struct sv_engine_tun
         r.n_prompt_ids = c[i].n_prompt;
         r.max_tokens = 100;
         r.ignore_eos = true;
-        r.on_event = on_event;
+        r.on_event = run_listen;
         r.user = &told[i];
         assert_int_equal(sv_engine_submit(e, &r, NULL, &err), SV_OK);
     }
