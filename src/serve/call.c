@@ -615,11 +615,9 @@ static void on_prepared(void *user)
 static int prepare_later(struct sv_call *c, struct sv_http_req *q, struct sv_api_err *e)
 {
     c->job = (struct sv_job){prepare, on_prepared, c};
-    c->raw = sv_http_take_body(q);
-    if (!c->raw)
-        return sv_api_fail(e, 500, NULL, "out of memory");
-    c->preparing = sv_prep_submit(c->s->prep, &c->job);
-    return c->preparing ? 0 : sv_api_fail(e, 429, "queue_full", "too many long bodies wait to be read");
+    int rc = sv_body_later(c->s, q, &c->job, &c->raw, e);
+    c->preparing = !rc;
+    return rc;
 }
 
 void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_http_req *q,

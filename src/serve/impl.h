@@ -476,6 +476,9 @@ void sv_flushed(struct sv_serve *s);
 void sv_get_page(struct sv_serve *s, struct sv_http_req *q);
 /* Whether a body can be read as it came. */
 int sv_check_coding(const struct sv_http_req *q, struct sv_api_err *e);
+/* Hands the body, which becomes *raw, and what is to be done with it to the thread that reads long ones; e: why not. */
+int sv_body_later(struct sv_serve *s, struct sv_http_req *q, struct sv_job *job, struct evbuffer **raw,
+                  struct sv_api_err *e);
 /* The object that a body is; NULL: e says why it is none. */
 json_t *sv_body_object(const char *text, size_t n, struct sv_api_err *e);
 

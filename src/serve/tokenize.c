@@ -18,6 +18,17 @@ int sv_check_coding(const struct sv_http_req *q, struct sv_api_err *e)
     return sv_api_fail(e, 415, NULL, "a body with Content-Encoding '%.40s' is not read; send it as it is", coding);
 }
 
+int sv_body_later(struct sv_serve *s, struct sv_http_req *q, struct sv_job *job, struct evbuffer **raw,
+                  struct sv_api_err *e)
+{
+    *raw = sv_http_take_body(q);
+    if (!*raw)
+        return sv_api_fail(e, 500, NULL, "out of memory");
+    if (sv_prep_submit(s->prep, job))
+        return 0;
+    return sv_api_fail(e, 429, "queue_full", "too many long bodies wait to be read");
+}
+
 json_t *sv_body_object(const char *text, size_t n, struct sv_api_err *e)
 {
     struct sv_err err = {0};
@@ -115,11 +126,10 @@ static void ask(struct sv_serve *s, struct sv_http_req *q, answer_fn *answer)
         const char *text = sv_http_body(q, &n);
         read_question(a, s->scratch, text, n);
     } else if (!a->rc) {
-        a->raw = sv_http_take_body(q);
         sv_http_on_gone(q, question_gone, a);
-        if (a->raw && sv_prep_submit(s->prep, &a->job))
-            return;
-        a->rc = sv_api_fail(&a->e, 429, "queue_full", "too many long bodies wait to be read");
+        if (!sv_body_later(s, q, &a->job, &a->raw, &a->e))
+            return; /* from here on it is the other thread's */
+        a->rc = -1;
     }
     answer_question(a);
 }
