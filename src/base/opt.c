@@ -148,23 +148,40 @@ int sv_opt_parse(const struct sv_opt *table, const char *usage, int argc, char *
     return SV_OK;
 }
 
+enum { HELP_COLUMN = 28, HELP_WIDTH = 80 }; /* where explanations begin, and what they end before */
+
+/* From HELP_COLUMN on, broken between words; a word that is longer than a line stands in one of its own. */
+static void put_wrapped(FILE *out, const char *text)
+{
+    const size_t room = HELP_WIDTH - HELP_COLUMN;
+    while (strlen(text) > room) {
+        size_t n = room;
+        while (n && text[n] != ' ')
+            n--;
+        if (!n)
+            n = strcspn(text, " ");
+        if (!text[n])
+            break;
+        fprintf(out, "%.*s\n%*s", (int)n, text, HELP_COLUMN, "");
+        text += n + 1;
+    }
+    fprintf(out, "%s\n", text);
+}
+
 void sv_opt_help(const struct sv_opt *table, const char *usage, FILE *out)
 {
-    const int column = 28; /* where the explanations begin */
-
-    fprintf(out, "%s\n", usage);
-    if (table->name)
-        fputs("\nOptions:\n", out);
+    fprintf(out, "%s\n\nOptions:\n", usage);
     for (const struct sv_opt *o = table; o->name; o++) {
         int n = o->letter ? fprintf(out, "  -%c, --%s", o->letter, o->name)
                           : fprintf(out, "      --%s", o->name);
         if (o->kind != SV_OPT_FLAG)
             n += fprintf(out, " %s", o->arg ? o->arg : "VALUE");
-        if (n >= column) {
+        if (n >= HELP_COLUMN) {
             fputc('\n', out);
             n = 0;
         }
-        fprintf(out, "%*s%s\n", column - n, "", o->help);
+        fprintf(out, "%*s", HELP_COLUMN - n, "");
+        put_wrapped(out, o->help);
     }
-    fprintf(out, "  -h, --help%*s%s\n", column - 12, "", "show this text");
+    fprintf(out, "  -h, --help%*s%s\n", HELP_COLUMN - 12, "", "show this text");
 }

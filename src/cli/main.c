@@ -16,7 +16,7 @@ static const struct command {
 } commands[] = {
     {"run", sv_cli_run, "answer a prompt or chat on the terminal, streaming"},
     {"generate", sv_cli_generate, "answer a file of prompts (JSON lines in, JSON lines out)"},
-    {"serve", sv_cli_serve, "answer over HTTP, in the APIs of OpenAI and SGLang"},
+    {"serve", sv_cli_serve, "answer over HTTP, in the APIs of OpenAI, SGLang and llama-server"},
     {"bench", sv_cli_bench, "measure speed: random weights, or plain decoding beside DFlash"},
     {"check", sv_cli_check, "validate a target and its draft, probe how well they go together"},
     {"info", sv_cli_info, "say what a model directory holds"},

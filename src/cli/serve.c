@@ -11,7 +11,7 @@
 static const char usage[] =
     "Usage: salvo serve -m TARGET_DIR [-d DRAFT_DIR] [OPTION]...\n\n"
     "Serves a model over HTTP in the APIs of OpenAI (chat, completions), SGLang (generate) and\n"
-    "llama-server (timings), with a page to try it at /. See docs/serving.md.\n";
+    "llama-server (completion, infill), with a page to try it at /. See docs/serving.md.";
 
 /* What is read into 64-bit options first. */
 struct numbers {

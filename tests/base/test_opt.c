@@ -120,6 +120,23 @@ static void help_lists_all(void **state)
                               "                            where\n"
                               "  -h, --help                show this text\n");
     free(text);
+
+    static const struct sv_opt wordy[] = {
+        {"long", 0, SV_OPT_FLAG, NULL, NULL,
+         "more than one line has room for, so that it goes on below where it began, until it ends with the text"},
+        {"url", 0, SV_OPT_FLAG, NULL, NULL,
+         "https://a-word-that-is-longer-than-what-is-left-of-a-line.example/ stays whole"},
+        {0}};
+    f = open_memstream(&text, &n);
+    sv_opt_help(wordy, "usage", f);
+    fclose(f);
+    assert_string_equal(text, "usage\n\nOptions:\n"
+                              "      --long                more than one line has room for, so that it goes on\n"
+                              "                            below where it began, until it ends with the text\n"
+                              "      --url                 https://a-word-that-is-longer-than-what-is-left-of-a-line.example/\n"
+                              "                            stays whole\n"
+                              "  -h, --help                show this text\n");
+    free(text);
     assert_int_equal(parse("--help"), 1);
     assert_int_equal(parse("-f -h"), 1);
 }
