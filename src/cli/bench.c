@@ -165,7 +165,7 @@ static int measure_pair(const struct bench_args *a, struct sv_engine *engine[2],
 
     sv_buf_init(&text);
     sv_get_engine_info(engine[drafted], &info);
-    if (sv_cli_prompts_load(&prompts, a->prompts, defaults, info.vocab_size, &err)) {
+    if (sv_cli_prompts_load(&prompts, a->prompts, eo->target_dir, defaults, info.vocab_size, &err)) {
         sv_cli_say("%s", err.msg);
         goto out;
     }
@@ -197,7 +197,6 @@ static int bench_pair(const struct bench_args *a, struct sv_engine_options *eo,
     struct sv_cli_pair_opts o = {
         .repeat = (int32_t)a->repeat, .keep_loops = a->keep_loops, .quiet = a->quiet};
     struct sv_engine *engine[2] = {NULL, NULL};
-    struct sv_engine_options plain;
     int code = parse_concurrency(a->concurrency, &o);
 
     if (code >= 0)
@@ -207,16 +206,11 @@ static int bench_pair(const struct bench_args *a, struct sv_engine_options *eo,
     for (int32_t i = 0; i < o.n_concurrency; i++)
         if (o.concurrency[i] > eo->max_sequences)
             eo->max_sequences = o.concurrency[i];
-    plain = *eo;
-    plain.draft_dir = NULL;
-    plain.width = 0;
-    sv_cli_catch_interrupt();
     const bool one = a->one_engine && eo->draft_dir;
-    code = sv_cli_engine_open(&engine[0], one ? eo : &plain);
+    code = one ? sv_cli_engine_open(&engine[0], eo) : sv_cli_pair_open(engine, eo);
     if (one)
         engine[1] = engine[0];
-    else if (code == SV_CLI_OK && eo->draft_dir)
-        code = sv_cli_engine_open(&engine[1], eo);
+    sv_cli_catch_interrupt(); /* until here Ctrl-C ends the program: loading looks at no flag */
     if (code == SV_CLI_OK)
         code = measure_pair(a, engine, eo, &o, defaults);
     sv_close_engine(one ? NULL : engine[1]);

@@ -364,6 +364,16 @@ int sv_cli_pair_measure(struct sv_engine *plain, struct sv_engine *dflash,
     return rc;
 }
 
+int sv_cli_pair_open(struct sv_engine *e[2], const struct sv_engine_options *o)
+{
+    struct sv_engine_options plain = *o;
+
+    plain.draft_dir = NULL;
+    plain.width = 0; /* was the draft's */
+    int code = sv_cli_engine_open(&e[0], &plain);
+    return code == SV_CLI_OK && o->draft_dir ? sv_cli_engine_open(&e[1], o) : code;
+}
+
 void sv_cli_pair_results_fini(struct sv_cli_pair_results *r)
 {
     sv_free(r->row);

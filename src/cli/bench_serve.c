@@ -14,7 +14,7 @@
 static const char usage[] =
     "Usage: salvo bench serve --url URL [OPTION]...\n\n"
     "Sends prompts to a running server, streamed, and prints what `vllm bench serve` prints: throughput, time to\n"
-    "the first token (TTFT), per token (TPOT), between chunks (ITL), whole (E2EL), and speculation from /metrics.\n";
+    "the first token (TTFT), per token (TPOT), between chunks (ITL), whole (E2EL), and speculation from /metrics.";
 
 struct args {
     const char *url, *prompts, *model, *api_key;
@@ -30,6 +30,7 @@ struct load {
     struct event_base *base;
     struct event *timer;
     struct sv_rng rng;
+    int32_t cap; /* requests that res.r has room for */
     int32_t next, running, done;
     struct evhttp_connection **idle; /* (concurrency), kept open between requests as vLLM's client does */
     int32_t n_idle;
@@ -48,15 +49,22 @@ static void put_common(json_t *body, const struct args *a)
         json_object_set_new(body, "ignore_eos", json_true());
 }
 
+/* Takes text over; NULL: memory was out. */
+static int put_text(struct sv_cli_load_request *r, char *text, struct sv_err *err)
+{
+    r->body = text;
+    r->n_body = text ? strlen(text) : 0;
+    sv_buf_init(&r->gaps);
+    sv_buf_init(&r->line);
+    return text ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "out of memory");
+}
+
 static int put_body(struct sv_cli_load_request *r, json_t *body, const struct args *a, struct sv_err *err)
 {
     put_common(body, a);
-    r->body = json_dumps(body, JSON_COMPACT);
-    r->n_body = r->body ? strlen(r->body) : 0;
-    sv_buf_init(&r->gaps);
-    sv_buf_init(&r->line);
+    int rc = put_text(r, json_dumps(body, JSON_COMPACT), err);
     json_decref(body);
-    return r->body ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "out of memory");
+    return rc;
 }
 
 /* A line of a prompts file: prompt, prompt_token_ids or messages; everything else is left out. */
@@ -83,41 +91,50 @@ static int body_of_line(struct sv_cli_load_request *r, const char *line, size_t 
     return put_body(r, body, a, err);
 }
 
-/* All lines, over again until there are n requests (0: each once). */
+/* Room for one request more; NULL when memory is out. */
+static struct sv_cli_load_request *next_request(struct load *l, struct sv_err *err)
+{
+    if (l->res.n == l->cap) {
+        int32_t more = l->cap ? 2 * l->cap : 64;
+        void *r = sv_realloc(l->res.r, (size_t)l->cap * sizeof *l->res.r, (size_t)more * sizeof *l->res.r);
+        if (!r) {
+            sv_fail(err, SV_ENOMEM, -1, "out of memory");
+            return NULL;
+        }
+        l->res.r = r;
+        l->cap = more;
+    }
+    struct sv_cli_load_request *r = &l->res.r[l->res.n];
+    memset(r, 0, sizeof *r);
+    return r;
+}
+
+static int take_line(void *user, const char *line, size_t n, struct sv_err *err)
+{
+    struct load *l = user;
+    if (l->a.n && l->res.n == l->a.n)
+        return SV_OK;
+    struct sv_cli_load_request *r = next_request(l, err);
+    int rc = r ? body_of_line(r, line, n, &l->a, err) : err->code;
+    l->res.n += !rc;
+    return rc;
+}
+
+/* Each line once, or the first n; a file of fewer is gone through again until there are n. */
 static int read_prompts(struct load *l, struct sv_err *err)
 {
-    struct sv_cli_reader in;
-    const char *line;
-    size_t n;
-    int32_t cap = 0;
-    int rc = sv_cli_reader_open(&in, l->a.prompts, err);
-
-    while (!rc) {
-        enum sv_cli_line got = sv_cli_reader_next(&in, true, &line, &n, err);
-        if (got != SV_CLI_LINE || (l->a.n && l->res.n == l->a.n))
-            break;
-        if (l->res.n == cap) {
-            int32_t more = cap ? 2 * cap : 64;
-            void *r = sv_realloc(l->res.r, (size_t)cap * sizeof *l->res.r, (size_t)more * sizeof *l->res.r);
-            if (!r) {
-                rc = sv_fail(err, SV_ENOMEM, -1, "out of memory");
-                break;
-            }
-            l->res.r = r;
-            cap = more;
-        }
-        struct sv_cli_load_request *r = &l->res.r[l->res.n];
-        memset(r, 0, sizeof *r);
-        if (!n)
-            continue;
-        rc = body_of_line(r, line, n, &l->a, err);
-        if (rc)
-            sv_err_prefix(err, "%s, line %lld", l->a.prompts, (long long)in.line_no);
-        else
-            l->res.n++;
+    int rc = sv_cli_reader_each(l->a.prompts, take_line, l, err);
+    if (!rc && !l->res.n)
+        rc = sv_fail(err, SV_EFORMAT, -1, "%s: holds no prompts", l->a.prompts);
+    for (int32_t i = 0; !rc && l->res.n < l->a.n; i++) {
+        struct sv_cli_load_request *r = next_request(l, err);
+        if (!r)
+            return err->code;
+        r->chat = l->res.r[i].chat;
+        rc = put_text(r, sv_strdup(l->res.r[i].body), err);
+        l->res.n += !rc;
     }
-    sv_cli_reader_close(&in);
-    return rc || l->res.n ? rc : sv_fail(err, SV_EFORMAT, -1, "%s: holds no prompts", l->a.prompts);
+    return rc;
 }
 
 /* Without a file: random token ids, as vLLM's "random" data set. */
@@ -302,7 +319,7 @@ int sv_cli_bench_serve(int argc, char **argv)
     sv_cli_opt(&o, "prompts", 0, SV_OPT_STRING, &l.a.prompts, "FILE",
                "JSON lines with prompt, prompt_token_ids or messages; else random tokens");
     sv_cli_opt(&o, "input-len", 0, SV_OPT_INT, &l.a.input_len, "N", "tokens of a random prompt (default 128)");
-    sv_cli_opt(&o, "num-prompts", 'n', SV_OPT_INT, &l.a.n, "N", "requests (default: the file's, or 100)");
+    sv_cli_opt(&o, "num-prompts", 'n', SV_OPT_INT, &l.a.n, "N", "requests (default: the file's, or 100); a file of fewer is repeated");
     sv_cli_opt(&o, "max-concurrency", 'c', SV_OPT_INT, &l.a.concurrency, "N",
                "requests at once (default 16)");
     sv_cli_opt(&o, "request-rate", 0, SV_OPT_FLOAT, &l.a.rate, "X",

@@ -386,7 +386,6 @@ int sv_cli_sim_measure(const struct sv_sim_opts *o, const struct sv_engine_optio
     int32_t longest = o->context > o->prefill ? o->context : o->prefill;
     int rc = SV_OK;
 
-    sv_cli_catch_interrupt();
     sv_buf_init(&res.ops);
     res.row = sv_calloc((size_t)o->n_concurrency * (size_t)o->n_profiles * (size_t)o->n_arms,
                         sizeof *res.row);
@@ -395,6 +394,7 @@ int sv_cli_sim_measure(const struct sv_sim_opts *o, const struct sv_engine_optio
         rc = sv_fail(&err, SV_ENOMEM, -1, "out of memory");
     if (!rc)
         rc = open_engine(&s, eo, &err);
+    sv_cli_catch_interrupt(); /* until here Ctrl-C ends the program: loading looks at no flag */
     for (int32_t i = 0; i < longest && !rc; i++)
         s.prompt[i] = (int32_t)sv_rng_below(&rng, (uint32_t)res.info.vocab_size);
     sv_cli_progress_begin(&s.progress, stderr, "measure", "samples",

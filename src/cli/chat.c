@@ -1,7 +1,7 @@
 /*
  * chat.c - messages to a prompt by a model's chat template.
  *
- * Called by talk.c and jsonl.c. Must not: know what any model's messages look like.
+ * Called by talk.c, jsonl.c and generate.c. Must not: know what any model's messages look like.
  */
 #define _DEFAULT_SOURCE 1 /* tm_gmtoff */
 
@@ -16,6 +16,13 @@ static int64_t local_seconds(void)
     struct tm tm;
 
     return localtime_r(&now, &tm) ? (int64_t)now + tm.tm_gmtoff : (int64_t)now;
+}
+
+int sv_cli_chat_open(struct sv_chat_template **t, const char *dir, struct sv_err *err)
+{
+    *t = NULL;
+    int rc = dir ? sv_chat_template_open(t, dir, err) : SV_OK;
+    return rc == SV_EUNSUPPORTED ? SV_OK : rc; /* a base model: said when there are messages */
 }
 
 int sv_cli_chat_render(const struct sv_chat_template *t, const struct sv_template *plain,

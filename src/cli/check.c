@@ -104,15 +104,12 @@ static int check_draft(const char *dir, const struct sv_config *target, struct s
 static int check_template(const char *dir, struct sv_err *err)
 {
     struct sv_chat_template *t;
-    int rc = sv_chat_template_open(&t, dir, err);
+    int rc = sv_cli_chat_open(&t, dir, err);
 
-    if (rc == SV_EUNSUPPORTED)
-        return SV_OK; /* a base model */
-    if (rc)
-        return rc;
-    ok("chat template: parsed");
+    if (t)
+        ok("chat template: parsed");
     sv_chat_template_close(t);
-    return SV_OK;
+    return rc;
 }
 
 /* *has_tokenizer stays false for directories that only take token ids. */
@@ -149,37 +146,32 @@ static int check_tokenizer(const char *dir, const struct sv_config *cfg, bool *h
 
 static const char *const chat_probes[] = {
     "{\"id\":1,\"kind\":\"chat\",\"prompt\":\"<|im_start|>user\\nA shop sells 14 boxes of 6 apples "
-    "in "
-    "the morning and 9 boxes in the afternoon. How many apples is that?<|im_end|>\\n"
+    "in the morning and 9 boxes in the afternoon. How many apples is that?<|im_end|>\\n"
     "<|im_start|>assistant\\n\"}",
     "{\"id\":2,\"kind\":\"chat\",\"prompt\":\"<|im_start|>user\\nTom has 3 times as many marbles "
-    "as "
-    "Ann. Together they have 48. How many has Tom?<|im_end|>\\n<|im_start|>assistant\\n\"}",
+    "as Ann. Together they have 48. How many has Tom?<|im_end|>\\n<|im_start|>assistant\\n\"}",
     "{\"id\":3,\"kind\":\"chat\",\"prompt\":\"<|im_start|>user\\nA train leaves at 9:40 and "
-    "arrives at "
-    "13:05. How long does it travel?<|im_end|>\\n<|im_start|>assistant\\n\"}"};
+    "arrives at 13:05. How long does it travel?<|im_end|>\\n<|im_start|>assistant\\n\"}"};
 static const char *const text_probes[] = {
     "{\"id\":4,\"kind\":\"code\",\"prompt\":\"def fibonacci(n):\\n    \\\"\\\"\\\"Return the n-th "
     "Fibonacci number.\\\"\\\"\\\"\\n\"}",
-    "{\"id\":5,\"kind\":\"code\",\"prompt\":\"static int compare(const void *a, const void "
-    "*b)\\n{\\n\"}",
+    "{\"id\":5,\"kind\":\"code\",\"prompt\":\"static int compare(const void *a, "
+    "const void *b)\\n{\\n\"}",
     "{\"id\":6,\"kind\":\"prose\",\"prompt\":\"The three most important inventions of the last "
     "century are\"}"};
 
-static int load_probes(struct sv_cli_prompts *p, const char *path, bool has_chat,
-                       const struct sv_request *defaults, int32_t vocab_size, struct sv_err *err)
+static int load_probes(struct sv_cli_prompts *p, bool has_chat, const struct sv_request *defaults,
+                       int32_t vocab_size, struct sv_err *err)
 {
     int rc = SV_OK;
 
     memset(p, 0, sizeof *p);
-    if (path)
-        return sv_cli_prompts_load(p, path, defaults, vocab_size, err);
     for (size_t i = 0; i < 3 && has_chat && !rc; i++)
         rc = sv_cli_prompts_add(p, chat_probes[i], strlen(chat_probes[i]), defaults, vocab_size,
-                                err);
+                                NULL, err);
     for (size_t i = 0; i < 3 && !rc; i++)
         rc = sv_cli_prompts_add(p, text_probes[i], strlen(text_probes[i]), defaults, vocab_size,
-                                err);
+                                NULL, err);
     return rc;
 }
 
@@ -234,7 +226,9 @@ static int judge(const struct sv_cli_pair_results *r, const struct sv_engine_sta
              "target?)",
              mean);
     else if (dflash < plain)
-        warn("the draft fits, but on this machine its passes cost more than they bring");
+        warn("the draft fits, but on this machine steps of %d tokens cost more than they bring; --spec-width auto, "
+             "the default of the other commands, takes fewer",
+             info->width);
     return SV_CLI_OK;
 }
 
@@ -242,7 +236,6 @@ static int probe(const struct sv_engine_options *eo, const char *path, bool has_
                  const struct sv_request *defaults)
 {
     struct sv_engine *engine[2] = {NULL, NULL};
-    struct sv_engine_options plain = *eo;
     struct sv_cli_prompts prompts = {0};
     struct sv_cli_pair_results res = {0};
     struct sv_cli_pair_opts o = {
@@ -250,19 +243,18 @@ static int probe(const struct sv_engine_options *eo, const char *path, bool has_
     struct sv_engine_stats stats;
     struct sv_engine_info info;
     struct sv_err err = {0};
-    int code;
+    int code = sv_cli_pair_open(engine, eo);
 
-    plain.draft_dir = NULL;
-    plain.width = 0;
-    code = sv_cli_engine_open(&engine[0], &plain);
-    if (code == SV_CLI_OK)
-        code = sv_cli_engine_open(&engine[1], eo);
     if (code != SV_CLI_OK)
         goto out;
+    sv_cli_catch_interrupt(); /* until here Ctrl-C ends the program: loading looks at no flag */
     sv_get_engine_info(engine[1], &info);
     ok("opened: %s, %s", info.device, info.dtype);
-    if (load_probes(&prompts, path, has_chat, defaults, info.vocab_size, &err) ||
-        sv_cli_pair_measure(engine[0], engine[1], &prompts, &o, &res, &err)) {
+    int rc = path ? sv_cli_prompts_load(&prompts, path, eo->target_dir, defaults, info.vocab_size, &err)
+                  : load_probes(&prompts, has_chat, defaults, info.vocab_size, &err);
+    if (!rc)
+        rc = sv_cli_pair_measure(engine[0], engine[1], &prompts, &o, &res, &err);
+    if (rc) {
         code = sv_cli_fail("%s", err.msg);
         goto out;
     }
@@ -276,6 +268,21 @@ out:
     return code;
 }
 
+/* Whether it can be run at all: memory, context and kernels are looked at when an engine opens. */
+static int try_open(const struct sv_engine_options *eo)
+{
+    struct sv_engine *engine = NULL;
+    struct sv_engine_info info;
+    int code = sv_cli_engine_open(&engine, eo);
+
+    if (code == SV_CLI_OK) {
+        sv_get_engine_info(engine, &info);
+        ok("opened: %s, %s", info.device, info.dtype);
+    }
+    sv_close_engine(engine);
+    return code;
+}
+
 /* ---------------------------------------------------------------- */
 
 static int check(const struct sv_engine_options *eo, const char *prompts,
@@ -286,7 +293,7 @@ static int check(const struct sv_engine_options *eo, const char *prompts,
     bool has_tokenizer = false, has_chat = false;
     struct sv_err err = {0};
     int rc = cfg && draft ? SV_OK : sv_fail(&err, SV_ENOMEM, -1, "out of memory");
-    int code = SV_CLI_OK;
+    int code;
 
     if (!rc)
         rc = check_target(eo->target_dir, cfg, &err);
@@ -301,8 +308,9 @@ static int check(const struct sv_engine_options *eo, const char *prompts,
         return sv_cli_fail("%s", err.msg);
     }
     if (eo->draft_dir && (has_tokenizer || prompts))
-        code = probe(eo, prompts, has_chat, defaults);
-    else if (eo->draft_dir)
+        return probe(eo, prompts, has_chat, defaults);
+    code = try_open(eo);
+    if (code == SV_CLI_OK && eo->draft_dir)
         warn("acceptance was not probed: without a tokenizer, give prompts of token ids");
     return code;
 }
@@ -333,6 +341,5 @@ int sv_cli_check(int argc, char **argv)
     if (code >= 0)
         return code;
     eo.auto_width = false; /* acceptance at every position of the block is what is asked for */
-    sv_cli_catch_interrupt();
     return check(&eo, prompts, &defaults);
 }

@@ -92,6 +92,8 @@ int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,
 
 /* ---------------------------------------------------------------- chat templates (chat.c) */
 
+/* The chat template of a model; *t stays NULL for a model that has none, or dir NULL. */
+int sv_cli_chat_open(struct sv_chat_template **t, const char *dir, struct sv_err *err);
 /* Appends the prompt for messages, a list of objects, by t, or by plain where t is NULL. */
 int sv_cli_chat_render(const struct sv_chat_template *t, const struct sv_template *plain,
                        json_t *messages, struct sv_buf *out, struct sv_err *err);
@@ -205,6 +207,9 @@ void sv_cli_reader_close(struct sv_cli_reader *r);
  * call. */
 enum sv_cli_line sv_cli_reader_next(struct sv_cli_reader *r, bool block, const char **line,
                                     size_t *n, struct sv_err *err);
+/* Hands every line of a file that is not empty to take, until one fails; errors name file and line. */
+int sv_cli_reader_each(const char *path, int (*take)(void *user, const char *line, size_t n, struct sv_err *err),
+                       void *user, struct sv_err *err);
 
 /* A request as written in one line of JSON. */
 struct sv_cli_request {
@@ -231,10 +236,12 @@ struct sv_cli_prompts {
     struct sv_cli_request *q;
     int32_t n, cap;
 };
-int sv_cli_prompts_load(struct sv_cli_prompts *p, const char *path,
+/* Messages are rendered by the template of the model in target_dir (NULL: there is none). */
+int sv_cli_prompts_load(struct sv_cli_prompts *p, const char *path, const char *target_dir,
                         const struct sv_request *defaults, int32_t vocab_size, struct sv_err *err);
 int sv_cli_prompts_add(struct sv_cli_prompts *p, const char *line, size_t n,
-                       const struct sv_request *defaults, int32_t vocab_size, struct sv_err *err);
+                       const struct sv_request *defaults, int32_t vocab_size,
+                       const struct sv_chat_template *chat, struct sv_err *err);
 void sv_cli_prompts_fini(struct sv_cli_prompts *p);
 
 /* ---------------------------------------------------------------- answers (answer.c) */
@@ -309,9 +316,9 @@ struct sv_cli_samples {
     double v[SV_CLI_MAX_SAMPLES];
     int n;
 };
-void sv_cli_samples_add(struct sv_cli_samples *s, double v);  /* beyond the limit: dropped */
-double sv_cli_samples_median(const struct sv_cli_samples *s);
-double sv_cli_samples_at(const struct sv_cli_samples *s, double share); /* a quantile; 0.25: the lower quartile */ /* 0 when empty */
+void sv_cli_samples_add(struct sv_cli_samples *s, double v); /* beyond the limit: dropped */
+double sv_cli_samples_median(const struct sv_cli_samples *s); /* 0 when empty */
+double sv_cli_samples_at(const struct sv_cli_samples *s, double share); /* a quantile; 0.25: the lower quartile */
 double sv_cli_samples_min(const struct sv_cli_samples *s);
 double sv_cli_samples_max(const struct sv_cli_samples *s);
 
@@ -363,6 +370,9 @@ struct sv_cli_pair_results {
     double gbs;  /* the ceiling for the pair's weights */
     bool differ; /* some answer of the two arms is not the same; said on stderr */
 };
+/* Opens what is compared: e[0] decodes plainly, e[1] with the draft of `o`, or stays as it is where there is none.
+ * Explains and returns SV_CLI_FAIL when one does not open; the caller closes both in either case. */
+int sv_cli_pair_open(struct sv_engine *e[2], const struct sv_engine_options *o);
 /* dflash may be NULL: plain alone. Or both the same engine: its drafter is taken away for plain decoding, so that not even
  * where the memory lies differs. */
 int sv_cli_pair_measure(struct sv_engine *plain, struct sv_engine *dflash,

@@ -217,19 +217,13 @@ static int measure(struct demo *d)
 static int demo(struct demo *d, const struct sv_engine_options *eo, const char *path,
                 const struct sv_request *defaults)
 {
-    struct sv_engine_options plain = *eo;
     struct sv_err err = {0};
-    int code;
+    int code = sv_cli_pair_open(d->engine, eo);
 
-    plain.draft_dir = NULL;
-    plain.width = 0;
-    sv_cli_catch_interrupt();
-    code = sv_cli_engine_open(&d->engine[0], &plain);
-    if (code == SV_CLI_OK)
-        code = sv_cli_engine_open(&d->engine[1], eo);
+    sv_cli_catch_interrupt(); /* until here Ctrl-C ends the program: loading looks at no flag */
     if (code == SV_CLI_OK) {
         sv_get_engine_info(d->engine[1], &d->info);
-        if (sv_cli_prompts_load(&d->prompts, path, defaults, d->info.vocab_size, &err))
+        if (sv_cli_prompts_load(&d->prompts, path, eo->target_dir, defaults, d->info.vocab_size, &err))
             code = sv_cli_fail("%s", err.msg);
     }
     if (code == SV_CLI_OK && d->colour)

@@ -351,10 +351,8 @@ static int generate(struct job *j, const struct sv_engine_options *eo, const cha
         close_job(j, NULL);
         return SV_CLI_FAIL;
     }
-    if (!rc) {
-        rc = sv_chat_template_open(&j->chat, eo->target_dir, &err);
-        rc = rc == SV_EUNSUPPORTED ? SV_OK : rc; /* said when a line has messages */
-    }
+    if (!rc)
+        rc = sv_cli_chat_open(&j->chat, eo->target_dir, &err);
     if (!rc)
         rc = open_out(j, out, &err);
     if (!rc)

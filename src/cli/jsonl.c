@@ -330,7 +330,8 @@ void sv_cli_quote_id(struct sv_buf *b, const json_t *id)
 /* ---------------------------------------------------------------- files of prompts */
 
 int sv_cli_prompts_add(struct sv_cli_prompts *p, const char *line, size_t n,
-                       const struct sv_request *defaults, int32_t vocab_size, struct sv_err *err)
+                       const struct sv_request *defaults, int32_t vocab_size,
+                       const struct sv_chat_template *chat, struct sv_err *err)
 {
     struct sv_cli_request q;
     int rc;
@@ -348,7 +349,7 @@ int sv_cli_prompts_add(struct sv_cli_prompts *p, const char *line, size_t n,
             if (p->q[i].r.n_stop && p->q[i].stop[0])
                 p->q[i].r.stop = p->q[i].stop;
     }
-    rc = sv_cli_request_parse(&q, line, n, defaults, vocab_size, NULL, err);
+    rc = sv_cli_request_parse(&q, line, n, defaults, vocab_size, chat, err);
     if (rc) {
         sv_cli_request_fini(&q);
         return rc;
@@ -360,32 +361,32 @@ int sv_cli_prompts_add(struct sv_cli_prompts *p, const char *line, size_t n,
     return SV_OK;
 }
 
-int sv_cli_prompts_load(struct sv_cli_prompts *p, const char *path,
+/* What every line of a file is read with. */
+struct loading {
+    struct sv_cli_prompts *into;
+    const struct sv_request *defaults;
+    int32_t vocab_size;
+    struct sv_chat_template *chat;
+};
+
+static int take_line(void *user, const char *line, size_t n, struct sv_err *err)
+{
+    const struct loading *l = user;
+    return sv_cli_prompts_add(l->into, line, n, l->defaults, l->vocab_size, l->chat, err);
+}
+
+int sv_cli_prompts_load(struct sv_cli_prompts *p, const char *path, const char *target_dir,
                         const struct sv_request *defaults, int32_t vocab_size, struct sv_err *err)
 {
-    struct sv_cli_reader r;
-    const char *line;
-    size_t n;
-    int rc = sv_cli_reader_open(&r, path, err);
+    struct loading l = {.into = p, .defaults = defaults, .vocab_size = vocab_size};
 
     memset(p, 0, sizeof *p);
-    while (!rc) {
-        enum sv_cli_line got = sv_cli_reader_next(&r, true, &line, &n, err);
-        if (got == SV_CLI_END)
-            break;
-        if (got == SV_CLI_LATER)
-            rc = sv_fail(err, SV_ECANCELED, -1, "interrupted");
-        else if (got == SV_CLI_BROKEN)
-            rc = sv_err_prefix(err, "%s", path);
-        else if (got == SV_CLI_TOO_LONG)
-            rc = sv_fail(err, SV_EFORMAT, r.line_no, "%s, line %lld: longer than %zu bytes", path,
-                         (long long)r.line_no, r.max_line);
-        else if (n && sv_cli_prompts_add(p, line, n, defaults, vocab_size, err))
-            rc = sv_err_prefix(err, "%s, line %lld", path, (long long)r.line_no);
-    }
+    int rc = sv_cli_chat_open(&l.chat, target_dir, err);
+    if (!rc)
+        rc = sv_cli_reader_each(path, take_line, &l, err);
+    sv_chat_template_close(l.chat);
     if (!rc && !p->n)
         rc = sv_fail(err, SV_EFORMAT, 0, "%s: holds no prompts", path);
-    sv_cli_reader_close(&r);
     if (rc)
         sv_cli_prompts_fini(p);
     return rc;

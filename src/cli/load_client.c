@@ -201,8 +201,10 @@ int sv_cli_load_get(const struct sv_cli_load_server *s, const char *path, struct
     event_base_free(g.base);
     if (g.status == 200)
         return SV_OK;
-    return sv_fail(err, SV_EIO, -1, "http://%s:%d%s: %s", s->host, s->port, full,
-                   g.status ? "an error was answered" : "no answer");
+    if (!g.status)
+        return sv_fail(err, SV_EIO, -1, "http://%s:%d%s: no answer", s->host, s->port, full);
+    return sv_fail(err, SV_EIO, -1, "http://%s:%d%s: status %d%s", s->host, s->port, full, g.status,
+                   g.status == 401 ? " (--api-key)" : "");
 }
 
 /* ---------------------------------------------------------------- counters */

@@ -133,3 +133,29 @@ enum sv_cli_line sv_cli_reader_next(struct sv_cli_reader *r, bool block, const c
             return got;
     }
 }
+
+int sv_cli_reader_each(const char *path, int (*take)(void *user, const char *line, size_t n, struct sv_err *err),
+                       void *user, struct sv_err *err)
+{
+    struct sv_cli_reader r;
+    const char *line;
+    size_t n;
+    int rc = sv_cli_reader_open(&r, path, err);
+
+    while (!rc) {
+        enum sv_cli_line got = sv_cli_reader_next(&r, true, &line, &n, err);
+        if (got == SV_CLI_END)
+            break;
+        if (got == SV_CLI_LATER)
+            rc = sv_fail(err, SV_ECANCELED, -1, "interrupted");
+        else if (got == SV_CLI_BROKEN)
+            rc = sv_err_prefix(err, "%s", path);
+        else if (got == SV_CLI_TOO_LONG)
+            rc = sv_fail(err, SV_EFORMAT, r.line_no, "%s, line %lld: longer than %zu bytes", path,
+                         (long long)r.line_no, r.max_line);
+        else if (n && take(user, line, n, err))
+            rc = sv_err_prefix(err, "%s, line %lld", path, (long long)r.line_no);
+    }
+    sv_cli_reader_close(&r);
+    return rc;
+}

@@ -41,6 +41,14 @@ err_says 'is a draft'
 run 1 check -m "$tmp/cut"
 err_says model.safetensors
 
+# Prompts may be messages, here as for generate.
+echo '{"id": 1, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}' >"$tmp/messages.jsonl"
+run 0 check -m "$target" -d "$draft" --prompts "$tmp/messages.jsonl"
+out_says 'same tokens with and without the draft: 1 prompts, 8 tokens'
+run 0 bench -m "$target" --prompts "$tmp/messages.jsonl" --repeat 1 --keep-loops
+run 1 bench -m "$no_tokenizer" --prompts "$tmp/messages.jsonl" --repeat 1
+err_says "$tmp/messages.jsonl, line 1: field 'messages': there is no chat template"
+
 # A chat template that nobody could be answered with.
 cp -r "$target" "$tmp/template"
 chmod -R u+w "$tmp/template"

@@ -42,7 +42,7 @@ static void load(struct sv_cli_prompts *p, int n, int max_tokens)
     for (int i = 0; i < n; i++) {
         snprintf(line, sizeof line, "{\"id\":%d,\"prompt_token_ids\":[%d,%d],\"kind\":\"%s\"}", i,
                  3 + i, 40 + 3 * i, i % 2 ? "odd" : "even");
-        assert_int_equal(sv_cli_prompts_add(p, line, strlen(line), &defaults, 290, &err), 0);
+        assert_int_equal(sv_cli_prompts_add(p, line, strlen(line), &defaults, 290, NULL, &err), 0);
     }
 }
 
@@ -112,7 +112,7 @@ static void a_prompt_that_fails_is_named(void **state)
     static const char line[] = "{\"id\":\"empty\",\"prompt\":\"\"}";
     (void)state;
 
-    assert_int_equal(sv_cli_prompts_add(&p, line, strlen(line), &defaults, 290, &err), 0);
+    assert_int_equal(sv_cli_prompts_add(&p, line, strlen(line), &defaults, 290, NULL, &err), 0);
     assert_true(sv_cli_pair_measure(plain, NULL, &p, &o, &r, &err) < 0);
     assert_non_null(strstr(err.msg, "prompt \"empty\": the prompt is empty"));
     sv_cli_pair_results_fini(&r);

@@ -183,7 +183,7 @@ static void prompts_survive_growth(void **state)
 
     for (int i = 0; i < 100; i++) {
         snprintf(line, sizeof line, "{\"id\":%d,\"prompt\":\"p%d\",\"stop\":[\"s%d\"]}", i, i, i);
-        assert_int_equal(sv_cli_prompts_add(&p, line, strlen(line), &defaults, VOCAB, &err), 0);
+        assert_int_equal(sv_cli_prompts_add(&p, line, strlen(line), &defaults, VOCAB, NULL, &err), 0);
     }
     for (int i = 0; i < 100; i++) {
         snprintf(line, sizeof line, "s%d", i);
@@ -203,12 +203,12 @@ static void prompt_files_name_the_line(void **state)
     (void)state;
 
     assert_int_equal(sv_file_write(path, text, strlen(text), &err), 0);
-    assert_true(sv_cli_prompts_load(&p, path, &defaults, VOCAB, &err) < 0);
+    assert_true(sv_cli_prompts_load(&p, path, NULL, &defaults, VOCAB, &err) < 0);
     assert_non_null(strstr(err.msg, "prompts.jsonl, line 3: field 'prompt'"));
     assert_int_equal(sv_file_write(path, "\n\n", 2, &err), 0);
-    assert_true(sv_cli_prompts_load(&p, path, &defaults, VOCAB, &err) < 0);
+    assert_true(sv_cli_prompts_load(&p, path, NULL, &defaults, VOCAB, &err) < 0);
     assert_non_null(strstr(err.msg, "holds no prompts"));
-    assert_true(sv_cli_prompts_load(&p, "/nonexistent", &defaults, VOCAB, &err) < 0);
+    assert_true(sv_cli_prompts_load(&p, "/nonexistent", NULL, &defaults, VOCAB, &err) < 0);
     assert_int_equal(sv_alloc_live(), 0);
 }
 

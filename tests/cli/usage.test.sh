@@ -11,6 +11,10 @@ for command in run generate serve bench check info demo; do
     err_says "salvo $command --help"
     equal "$out" ""
 done
+# Explanations fit a terminal of 80 columns.
+for command in run generate serve bench check demo; do
+    equal "$("$salvo" $command --help | sed -n '/^Options/,$p' | awk 'length > 80')" ''
+done
 run 0 --help
 for command in run generate serve bench check info demo; do
     out_says "  $command "
@@ -81,11 +85,11 @@ run 1 run -m "$target" -p hi --device cpu --gpu 1
 err_says "gpu 1 is asked for, and the device is the cpu"
 for command in run generate; do
     run 0 $command --help
-    out_says "context's end (default 512)"
+    out_says "end (default 512)"
 done
 for command in bench demo; do
     run 0 $command --help
-    out_says "context's end (default 160)"
+    out_says "end (default 160)"
 done
 
 # The ranges that the engine has are said in the words of the command line.
@@ -120,6 +124,33 @@ run 2 bench --prompts x --random-weights "$target"
 err_says "exclude"
 run 2 bench -m "$target" -d "$draft" --mode dflash --widths 99
 err_says "--widths"
+
+# Without a draft, check opens the model all the same; one token has no rate.
+run 0 check -m "$target"
+out_says "opened: cpu"
+run 1 check -m "$target" --ctx 999999
+err_says "context 999999"
+run 0 run -m "$target" -d "$draft" -p hi -n 1
+[[ $err =~ ^\[1\ token\ in\ [0-9.]+\ s\ \(length\)\;\ prompt\ of\ [0-9]+\ in\ [0-9]+\ ms\]$ ]] || fail "$err"
+
+# Who waits for a model to load can leave: nothing looks at flags then.
+mkdir "$tmp/slow"
+ln -s "$target"/* "$tmp/slow/"
+rm "$tmp/slow/config.json"
+mkfifo "$tmp/slow/config.json"
+exec 9<>"$tmp/slow/config.json" # nobody writes: whoever reads it waits
+echo '{"id":1,"prompt":"hi"}' >"$tmp/one"
+for words in "run -p hi" "generate --in $tmp/one --out -" "check -d $draft" "bench --prompts $tmp/one" "demo" "bench --mode plain"; do
+    # shellcheck disable=SC2086
+    "$salvo" $words -m "$tmp/slow" >/dev/null 2>&1 9>&- &
+    pid=$!
+    while kill -0 $pid 2>/dev/null && ! readlink /proc/$pid/fd/* | grep -q slow/config; do sleep 0.01; done
+    kill -TERM $pid
+    code=0
+    wait $pid || code=$?
+    equal "$words: $code" "$words: 143"
+done
+exec 9>&-
 
 # `help COMMAND` is that command's help.
 run 0 help generate

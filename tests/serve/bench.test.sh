@@ -28,6 +28,22 @@ accepted=$(metric salvo_accepted_tokens_total)
 holds "$out" "Accepted tokens:                         $accepted "
 holds "$out" "Drafts:                                  $drafts "
 
+# A file of fewer prompts than asked for is gone through again.
+for i in 1 2 3; do echo "{\"prompt\": \"hello $i\"}"; done >"$tmp/three"
+run 0 --url "$url" --prompts "$tmp/three" -n 8 --max-tokens 4 --ignore-eos --json
+equal "$(field completed "$out")" 8
+equal "$(field total_output_tokens "$out")" 32
+run 0 --url "$url" --prompts "$tmp/three" --max-tokens 4 --ignore-eos --json
+equal "$(field completed "$out")" 3
+# One that cannot be read to its end is not measured.
+{ cat "$tmp/three"; head -c 17000000 /dev/zero | tr '\0' x; } >"$tmp/long"
+run 1 --url "$url" --prompts "$tmp/long"
+holds "$err" "$tmp/long, line 4: longer than 16777216 bytes"
+run 1 --url "$url" --prompts "$tmp"
+holds "$err" "$tmp: line 1: Is a directory"
+run 1 --url "$url/nowhere" -n 1
+holds "$err" '/nowhere/v1/models: status 404'
+
 run 0 --url "$url/v1" -n 6 --input-len 40 --max-tokens 8 --ignore-eos --json --request-rate 50
 equal "$(field completed "$out")" 6
 equal "$(field total_input_tokens "$out")" 240
