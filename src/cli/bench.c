@@ -34,7 +34,7 @@ struct bench_args {
     const char *prompts, *format, *out, *concurrency, *random_dir, *draft_config, *tmp_dir;
     const char *modes, *widths, *profiles, *ops;
     int64_t repeat, verify, prefill, limit, at_context, steps;
-    double seconds, keep;
+    double seconds, keep, rest;
     bool keep_loops, quiet, one_engine;
 };
 
@@ -250,6 +250,7 @@ static int bench_sim(const struct bench_args *a, struct sv_engine_options *eo,
                             .steps = (int32_t)a->steps,
                             .seconds = a->seconds,
                             .keep = a->keep,
+                            .rest = a->rest,
                             .random_weights = a->random_dir != NULL,
                             .defaults = defaults,
                             .ops = a->ops,
@@ -308,6 +309,10 @@ static int check_args(const struct bench_args *a, bool has_target)
         code = sv_cli_num_in_range("bench", "seconds", a->seconds, 0, SV_CLI_MAX_SECONDS);
     if (code < 0)
         code = sv_cli_num_in_range("bench", "keep-within", a->keep, 0, 1);
+    if (code < 0)
+        code = sv_cli_num_in_range("bench", "rest", a->rest, 0, 60);
+    if (code < 0 && a->rest > 0 && !is_sim(a))
+        code = sv_cli_usage("bench", "option --rest: only with --mode, --accept-profile or --draft-config");
     if (code >= 0)
         return code;
     if (a->random_dir && has_target)
@@ -360,6 +365,9 @@ static void option_rows(struct sv_cli_opts *o, struct bench_args *a)
                "time for each measurement (default 1)");
     sv_cli_opt(o, "keep-within", 0, SV_OPT_FLOAT, &a->keep, "X",
                "with --mode: after a round or two, widths slower than X times the best are left out (default 0: none)");
+    sv_cli_opt(o, "rest", 0, SV_OPT_FLOAT, &a->rest, "SECONDS",
+               "with --mode: nothing runs for so long before every timed sample, which then meets a card or a processor "
+               "that has rested (default 0)");
     sv_cli_opt(o, "tmp", 0, SV_OPT_STRING, &a->tmp_dir, "DIR",
                "where random weights are written (default $TMPDIR or /tmp)");
     sv_cli_opt(o, "format", 'o', SV_OPT_STRING, &a->format, "FORMAT", "md, csv or json");

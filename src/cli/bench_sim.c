@@ -8,11 +8,14 @@
  * all of them. Must not: call anything measured that was computed, or leave "simulated" off a row
  * whose accept lengths were drawn.
  */
+#define _POSIX_C_SOURCE 200809L
+
 #include "cli/sim.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static void ignore(void *user, const struct sv_event *ev)
 {
@@ -143,11 +146,21 @@ static void count_plan(const struct sv_engine *e, struct sv_sim_row *row)
     row->n_drafting += p->n_draft_segs > 0;
 }
 
+/* A device's power limit is kept over the last second or so: after a pause it runs as fast as it can. */
+static void rest(double seconds)
+{
+    const double whole = floor(seconds);
+    struct timespec t = {(time_t)whole, (long)((seconds - whole) * 1e9)};
+    nanosleep(&t, NULL); /* Ctrl-C ends it early */
+}
+
 int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
                   const struct sv_sim_profile *p, uint64_t draw, struct sv_sim_row *row, double *rate,
                   struct sv_err *err)
 {
     struct sv_engine *e = s->e;
+    /* Then the steps that count begin and end with nothing in flight. */
+    const bool rests = row && s->o->rest > 0;
     double bytes = 0;
     int rc = rewind_all(s, e, n, p->real, draw, err);
     if (rc)
@@ -160,6 +173,10 @@ int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
         rc = sv_engine_settle(e, err);
         sv_trace_start(s->trace, s->trace_mode);
     }
+    if (rests && !rc) {
+        rc = sv_engine_settle(e, err);
+        rest(s->o->rest);
+    }
     const struct sv_engine_stats before = e->stats;
     int64_t start = sv_clock_ns();
     for (int32_t i = 0; i < s->o->steps && !rc; i++) {
@@ -168,6 +185,8 @@ int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
             count_plan(e, row);
         bytes += cache_bytes_of(e);
     }
+    if (rests && !rc)
+        rc = sv_engine_settle(e, err);
     double seconds = (double)(sv_clock_ns() - start) / 1e9;
     int64_t tokens = e->stats.n_tokens - before.n_tokens;
     int64_t weights = e->stats.weight_bytes - before.weight_bytes;
@@ -271,7 +290,7 @@ static int run_profile(struct sv_sim *s, int32_t n, const struct sv_sim_profile 
                 rc = sv_fail(err, SV_ECANCELED, -1, "canceled");
         }
         if (o->seconds > 0 && k >= 2 &&
-            (double)(sv_clock_us() - start) / 1e6 > o->seconds * o->n_arms)
+            (double)(sv_clock_us() - start) / 1e6 > (o->seconds + (k + 1) * o->rest) * o->n_arms)
             break;
     }
     for (int32_t a = 0; a < o->n_arms; a++)

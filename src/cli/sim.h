@@ -32,6 +32,7 @@ struct sv_sim_opts {
     int32_t n_arms, n_profiles, n_concurrency;
     int32_t context, prefill, repeat, steps; /* steps of one sample */
     double seconds;                          /* for one arm at one level at most */
+    double rest;                             /* seconds of nothing before every timed sample */
     double keep;                             /* modes slower than this share of the best are left out after some rounds */
     bool random_weights, quiet;
     const struct sv_request *defaults; /* how tokens are chosen */
@@ -77,8 +78,8 @@ struct sv_sim {
     struct sv_trace *trace; /* started anew before the steps of a sample that count; NULL = none */
     enum sv_trace_mode trace_mode;
 };
-/* opts.steps steps of n sequences from the prompt's end, after one that is not counted; row NULL: nothing is
- * kept. draw: where the profile's draws begin. *rate: tokens a second. */
+/* opts.steps steps of n sequences from the prompt's end, after one that is not counted, and after opts.rest seconds of
+ * nothing where they are asked for and a row is kept; row NULL: nothing is kept. draw: where the profile's draws begin. *rate: tokens a second. */
 int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
                   const struct sv_sim_profile *p, uint64_t draw, struct sv_sim_row *row, double *rate,
                   struct sv_err *err);

@@ -252,7 +252,7 @@ static void width_list(const struct sv_sim_row *r, struct sv_buf *out)
     }
 }
 
-static void people_rows(const struct sv_sim_results *r, struct sv_cli_table *t)
+static void people_rows(const struct sv_sim_results *r, const struct sv_sim_opts *o, struct sv_cli_table *t)
 {
     static const char *const column[] = {"mode",          "sequences", "context",  "accept profile",
                                          "tok/s",         "ms/step",   "of limit", "accept length",
@@ -264,7 +264,7 @@ static void people_rows(const struct sv_sim_results *r, struct sv_cli_table *t)
         struct sv_buf widths;
         sv_buf_init(&widths);
         width_list(row, &widths);
-        sv_cli_table_add(t, "%s", row->arm->name);
+        sv_cli_table_add(t, o->rest > 0 ? "%s, from rest" : "%s", row->arm->name);
         sv_cli_table_add(t, "%d", row->sequences);
         sv_cli_table_add(t, "%d", row->context);
         sv_cli_table_add(t, "%s%s", row->profile->name, row->profile->real ? "" : " (simulated)");
@@ -341,7 +341,7 @@ void sv_cli_policy_reasons(const struct sv_policy *p, struct sv_buf *out)
                       p->expected_plain_us / p->expected_us);
 }
 
-static void write_people(const struct sv_sim_results *r, const char *model, int threads,
+static void write_people(const struct sv_sim_results *r, const struct sv_sim_opts *o, const char *model, int threads,
                          struct sv_buf *out)
 {
     struct sv_cli_machine m;
@@ -354,7 +354,7 @@ static void write_people(const struct sv_sim_results *r, const char *model, int 
         sv_buf_printf(out, ", draft %s", sv_cli_count(r->info.draft_params, n2));
     sv_buf_printf(out, "; read bandwidth %.1f GB/s; commit %s\n\n", r->gbs, m.commit);
     sv_cli_table_init(&t);
-    people_rows(r, &t);
+    people_rows(r, o, &t);
     sv_cli_table_write(&t, "md", out);
     sv_cli_table_fini(&t);
     if (r->prefill.ms.n)
@@ -369,11 +369,15 @@ static void write_people(const struct sv_sim_results *r, const char *model, int 
         out,
         "\n\"Of limit\" is the bytes of weights and K/V that the steps had to read, over the time "
         "they took, as a share of the read bandwidth. Weights count as they lie in memory, in fewer bits where they do.\n");
+    if (o->rest > 0)
+        sv_buf_printf(out, "\nFrom rest: nothing ran for %g s before every sample of %d steps. Not what a busy machine keeps up.\n",
+                      o->rest, o->steps);
     if (r->policy)
         sv_cli_policy_reasons(r->policy, out);
 }
 
-static void record_of_steps(const struct sv_sim_results *r, const struct sv_sim_row *row, struct sv_cli_table *t)
+static void record_of_steps(const struct sv_sim_results *r, const struct sv_sim_opts *o, const struct sv_sim_row *row,
+                            struct sv_cli_table *t)
 {
     struct sv_buf widths;
     sv_buf_init(&widths);
@@ -396,6 +400,7 @@ static void record_of_steps(const struct sv_sim_results *r, const struct sv_sim_
     sv_cli_table_add(t, "%s", widths.data ? widths.data : "");
     sv_cli_table_add(t, row->ratio > 0 ? "%.4f" : "", row->ratio);
     sv_cli_table_add(t, "%s", "");
+    sv_cli_table_add(t, "%g", o->rest);
     sv_buf_fini(&widths);
 }
 
@@ -416,9 +421,10 @@ static void record_of_the_prompt(const struct sv_sim_results *r, struct sv_cli_t
     for (int k = 0; k < 6; k++)
         sv_cli_table_add(t, "%s", "");
     sv_cli_table_add(t, "%.3f", r->prefill.flops / ms / 1e9);
+    sv_cli_table_add(t, "0"); /* prompts are measured one after the other */
 }
 
-static void write_records(const struct sv_sim_results *r, const char *model, int threads,
+static void write_records(const struct sv_sim_results *r, const struct sv_sim_opts *o, const char *model, int threads,
                           const char *format, struct sv_buf *out)
 {
     static const struct sv_cli_column column[] = {
@@ -426,7 +432,8 @@ static void write_records(const struct sv_sim_results *r, const char *model, int
         {"simulated", false},   {"repeats", true},        {"tok_s_median", true},   {"tok_s_min", true},
         {"tok_s_max", true},    {"ms_step", true},        {"limit_gb_s", true},     {"share_of_limit", true},
         {"share_if_whole", true}, {"accept_length", true}, {"rows_per_sequence", true}, {"widths_percent", false},
-        {"auto_to_best", true}, {"tflops", true}};
+        {"auto_to_best", true}, {"tflops", true},
+        {"rest_s", true}};
     struct sv_cli_machine m;
     struct sv_cli_table t;
     sv_cli_machine_read(&m);
@@ -434,7 +441,7 @@ static void write_records(const struct sv_sim_results *r, const char *model, int
     sv_cli_columns_add(&t, column, sizeof column / sizeof column[0]);
     for (int32_t i = 0; i < r->n; i++) {
         sv_cli_machine_add(&t, &m, model, &r->info, threads);
-        record_of_steps(r, &r->row[i], &t);
+        record_of_steps(r, o, &r->row[i], &t);
     }
     if (r->prefill.ms.n) {
         sv_cli_machine_add(&t, &m, model, &r->info, threads);
@@ -447,9 +454,8 @@ static void write_records(const struct sv_sim_results *r, const char *model, int
 void sv_sim_write(const struct sv_sim_results *r, const struct sv_sim_opts *o, const char *model,
                   int threads, const char *format, struct sv_buf *out)
 {
-    (void)o;
     if (strcmp(format, "md") == 0)
-        write_people(r, model, threads, out);
+        write_people(r, o, model, threads, out);
     else
-        write_records(r, model, threads, format, out);
+        write_records(r, o, model, threads, format, out);
 }
