@@ -391,6 +391,15 @@ struct sv_dev; /* a backend's own struct, which begins with these */
     void (*on_upload)(void *user, size_t n_bytes); /* ops.c's */                                    \
     void *upload_user
 
+/* What memory of the device is for. */
+enum sv_mem {
+    SV_MEM_WEIGHTS,
+    SV_MEM_DENSE,   /* their copies in fewer bits */
+    SV_MEM_SCRATCH, /* of kernels, and for what is on its way */
+    SV_MEM_ASKED,   /* by alloc: buffers and pools */
+    SV_MEM_KINDS
+};
+
 enum sv_isa { SV_ISA_AUTO, SV_ISA_PLAIN, SV_ISA_AVX2, SV_ISA_AVX512, SV_ISA_AMX };
 
 /* bf16 weights in fewer bits without losing any. AUTO: on a GPU where memory is plenty; on the CPU when weight_bytes
@@ -444,6 +453,8 @@ struct sv_backend {
     void (*host_free)(struct sv_dev *, void *p);
     /* Bytes free and in all on the device; 0 and 0 when it shares the host's memory. */
     void (*memory)(struct sv_dev *, int64_t *n_free, int64_t *n_total);
+    /* Bytes allocated on the device and not freed, an exact sum. NULL: not counted, as memory is the host's. */
+    int64_t (*held)(const struct sv_dev *, enum sv_mem kind);
     /* host->data is row-major host memory. May return it as it is (CPU: used in place; *owned = false), or
      * repack a matrix (rows > 1) into the backend's layout. Not in the step. */
     int (*upload_weight)(struct sv_dev *, const struct sv_weight *host, struct sv_weight *dev,
@@ -516,6 +527,7 @@ void sv_dev_free(struct sv_dev *dev, void *p);
 int sv_dev_host_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err);
 void sv_dev_host_free(struct sv_dev *dev, void *p);
 void sv_dev_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total);
+int64_t sv_dev_held(const struct sv_dev *dev, enum sv_mem kind); /* 0 where nothing is counted */
 bool sv_dev_approximates(const struct sv_dev *dev);
 /* Whether head_argmax tells shares with this head. */
 bool sv_dev_head_shares(const struct sv_dev *dev, const struct sv_weight *w);

@@ -137,6 +137,11 @@ void sv_dev_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total)
     dev->be->memory(dev, n_free, n_total);
 }
 
+int64_t sv_dev_held(const struct sv_dev *dev, enum sv_mem kind)
+{
+    return dev->be->held ? dev->be->held(dev, kind) : 0;
+}
+
 bool sv_dev_approximates(const struct sv_dev *dev)
 {
     return dev->be->approximates && dev->be->approximates(dev);

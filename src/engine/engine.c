@@ -52,7 +52,7 @@ struct resolved {
     int64_t cache_bytes;
     bool keep_prefixes;
     double share; /* of the device's memory; 0 = as usual */
-    int64_t free_at_open;
+    int64_t target_bytes; /* weights on the device */
     const struct sv_engine_tuning *tuning;
 };
 
@@ -182,13 +182,10 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     stage(t, "configuration", 0);
     rc = open_device(e, o, &cfg, err);
     stage(t, "device", 0);
-    int64_t n_total;
-    if (!rc) {
-        sv_dev_memory(e->dev, &r->free_at_open, &n_total);
+    if (!rc)
         rc = sv_memory_check_weights(e->dev, o->target_dir,
                                      sv_config_n_params(&cfg) * (int64_t)sv_dtype_bytes(cfg.stored_dtype),
                                      err);
-    }
     if (!rc && e->on_progress) {
         e->n_to_load = sv_ckpt_dir_bytes(o->target_dir) +
                        (o->draft_dir ? sv_ckpt_dir_bytes(o->draft_dir) : 0);
@@ -199,6 +196,7 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     if (!rc)
         rc = (made ? sv_model_open_random : sv_model_open)(&e->model, e->dev, o->target_dir, n_positions,
                                                            err);
+    r->target_bytes = rc ? 0 : sv_dev_held(e->dev, SV_MEM_WEIGHTS);
     stage(t, "target", made ? 0 : (double)e->model.weights.n_bytes / 1e9);
     if (!rc && !e->drafter && o->draft_dir)
         rc = (made ? sv_dflash_open_random : sv_dflash_open)(&e->drafter, &e->model, o->draft_dir,
@@ -282,7 +280,7 @@ static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_e
     if (!rc && e->drafter && e->drafter->ops->bind)
         rc = e->drafter->ops->bind(e->drafter, &e->cache, e->batch.max_rows, err);
     if (!rc)
-        sv_memory_log(e, r->free_at_open);
+        sv_memory_log(e, r->target_bytes);
     return rc;
 }
 

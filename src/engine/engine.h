@@ -360,7 +360,15 @@ int sv_memory_pages(const struct sv_memory_ask *a, int32_t *n_pages, struct sv_e
 int sv_memory_check_weights(struct sv_dev *dev, const char *what, int64_t n_bytes, struct sv_err *err);
 /* What the device has, once weights and buffers are in place. */
 void sv_memory_ask_device(struct sv_memory_ask *a, struct sv_engine *e, int32_t max_rows);
-void sv_memory_log(const struct sv_engine *e, int64_t free_at_open);
+/* What this process allocated on the device, target_bytes of it for the target's weights: what the backend counted, where
+ * it counts (sv_dev_held), so that the rows add up to all of it. On the host: weights as published, and the pools. */
+enum { SV_MEMORY_ROWS = SV_MAX_GROUPS + 6 };
+struct sv_memory_row {
+    int64_t n_bytes;
+    char name[40], note[96];
+};
+int32_t sv_memory_table(const struct sv_engine *e, int64_t target_bytes, struct sv_memory_row row[SV_MEMORY_ROWS]);
+void sv_memory_log(const struct sv_engine *e, int64_t target_bytes);
 
 /* What tests and benchmarks set and options do not. Zeros: as a user gets it. */
 struct sv_engine_tuning {

@@ -89,36 +89,69 @@ void sv_memory_ask_device(struct sv_memory_ask *a, struct sv_engine *e, int32_t 
     a->later_bytes = RESERVE_BYTES + (e->drafter ? e->drafter->row_bytes * max_rows : 0);
 }
 
-/* One line each. Where memory is the device's own it is worth a look; on the host it is for who asks. */
-void sv_memory_log(const struct sv_engine *e, int64_t free_at_open)
+static void add(struct sv_memory_row *row, int32_t *n, int64_t n_bytes, const char *name, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+static void add(struct sv_memory_row *row, int32_t *n, int64_t n_bytes, const char *name, const char *fmt, ...)
 {
-    int64_t n_free, n_total, known = e->model.weights.n_bytes;
+    struct sv_memory_row *r = &row[*n];
+    va_list ap;
+    if (!n_bytes)
+        return;
+    ++*n;
+    SV_REQUIRE(*n <= SV_MEMORY_ROWS);
+    *r = (struct sv_memory_row){.n_bytes = n_bytes};
+    snprintf(r->name, sizeof r->name, "%s", name);
+    va_start(ap, fmt);
+    vsnprintf(r->note, sizeof r->note, fmt, ap);
+    va_end(ap);
+}
+
+int32_t sv_memory_table(const struct sv_engine *e, int64_t target_bytes, struct sv_memory_row row[SV_MEMORY_ROWS])
+{
+    int64_t held[SV_MEM_KINDS], n_free, n_total;
+    int32_t n = 0, n_dense, n_plain;
     sv_dev_memory(e->dev, &n_free, &n_total);
-    const enum sv_log_level level = n_total ? SV_LOG_INFO : SV_LOG_DEBUG;
-    sv_log(level, "memory: target weights %lld MiB", mib(known));
-    if (e->drafter && e->drafter->weight_bytes) {
-        known += e->drafter->weight_bytes;
-        sv_log(level, "memory: draft weights %lld MiB%s", mib(e->drafter->weight_bytes),
-               sv_dev_approximates(e->dev) ? ", in 8 bits and with a head of their own" : "");
-    }
-    if (e->model.head.sieve) {
-        known += e->model.head.sieve_bytes;
-        sv_log(level, "memory: head sieve %lld MiB", mib(e->model.head.sieve_bytes));
-    }
-    int32_t n_dense, n_plain;
+    for (int k = 0; k < SV_MEM_KINDS; k++)
+        held[k] = sv_dev_held(e->dev, (enum sv_mem)k);
+    /* Where nothing is counted: as published, and as they are read. */
+    const int64_t sieve = e->model.head.sieve ? e->model.head.sieve_bytes : 0;
+    const int64_t draft = e->drafter ? e->drafter->weight_bytes : 0;
+    add(row, &n, n_total ? target_bytes : e->model.weights.n_bytes, "target weights", "%s", "");
+    add(row, &n, n_total ? held[SV_MEM_WEIGHTS] - target_bytes : draft, "draft weights", "%s",
+        sv_dev_approximates(e->dev) ? ", in 8 bits and with a head of their own" : "");
+    add(row, &n, n_total ? 0 : sieve, "head sieve", "%s", "");
     int64_t dense = sv_dev_dense_bytes(e->dev, &n_dense, &n_plain);
-    known += dense;
-    if (dense)
-        sv_log(level, "memory: dense weights %lld MiB, of %d matrices; %d cannot be dense", mib(dense), n_dense,
-               n_plain);
+    add(row, &n, n_total ? held[SV_MEM_DENSE] : dense, "dense weights", ", of %d matrices; %d cannot be dense", n_dense,
+        n_plain);
     for (int32_t i = 0; i < e->cache.n_groups; i++) {
         const struct sv_cache_group_desc *d = &e->cache.group[i].d;
-        known += sv_cache_group_bytes(d);
-        sv_log(level, "memory: %s K/V %lld MiB, %d pages of %d positions, %d layers, %s", d->name,
-               mib(sv_cache_group_bytes(d)), d->n_pages, d->page_size, d->n_layers,
-               sv_dtype_name(d->dtype));
+        char name[32];
+        snprintf(name, sizeof name, "%s K/V", d->name);
+        add(row, &n, sv_cache_group_bytes(d), name, ", %d pages of %d positions, %d layers, %s", d->n_pages, d->page_size,
+            d->n_layers, sv_dtype_name(d->dtype));
+        held[SV_MEM_ASKED] -= sv_cache_group_bytes(d);
     }
+    add(row, &n, n_total ? held[SV_MEM_ASKED] : 0, "buffers", "%s", "");
+    add(row, &n, n_total ? held[SV_MEM_SCRATCH] : 0, "scratch of kernels", "%s", "");
+    return n;
+}
+
+/* One line each. Where memory is the device's own it is worth a look; on the host it is for who asks. */
+void sv_memory_log(const struct sv_engine *e, int64_t target_bytes)
+{
+    struct sv_memory_row row[SV_MEMORY_ROWS];
+    int64_t n_free, n_total, sum = 0;
+    const int32_t n = sv_memory_table(e, target_bytes, row);
+    sv_dev_memory(e->dev, &n_free, &n_total);
+    const enum sv_log_level level = n_total ? SV_LOG_INFO : SV_LOG_DEBUG;
+    for (int32_t i = 0; i < n; i++) {
+        sum += row[i].n_bytes;
+        sv_log(level, "memory: %s %lld MiB%s", row[i].name, mib(row[i].n_bytes), row[i].note);
+    }
+    /* The library does not tell whose the rest is. */
     if (n_total)
-        sv_log(level, "memory: buffers %lld MiB; %lld of the device's %lld MiB are free",
-               mib(free_at_open - n_free - known), mib(n_free), mib(n_total));
+        sv_log(level,
+               "memory: %lld MiB in all; the driver, code of kernels and other programs hold about %lld (measured), and "
+               "%lld of the device's %lld MiB are free",
+               mib(sum), mib(n_total - n_free - sum), mib(n_free), mib(n_total));
 }

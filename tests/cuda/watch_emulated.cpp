@@ -60,6 +60,14 @@ static cudaError_t cudaSetDevice(int)
 {
     return cudaSuccess;
 }
+static bool no_room;
+static cudaError_t cudaMalloc(void **p, size_t n_bytes)
+{
+    static char memory[64];
+    static int n;
+    *p = memory + n++ % 64;
+    return no_room || !n_bytes ? (cudaError_t)2 : cudaSuccess;
+}
 static cudaError_t cudaFree(void *)
 {
     n_freed++;
@@ -125,6 +133,14 @@ struct device {
         sv_cuda_watch_close(&cu);
         EXPECT(before - n_events == (frees ? SV_CUDA_BEATS : 0));
         EXPECT(!cu.watch);
+        sv_ledger_fini(&cu.held);
+    }
+    void *take(size_t n_bytes)
+    {
+        void *p;
+        sv_err err;
+        EXPECT(sv_cuda_take(&cu, SV_MEM_ASKED, &p, n_bytes, &err, "x") == SV_OK);
+        return p;
     }
     void mark(int i)
     {
@@ -143,9 +159,9 @@ void what_is_over_is_waited_for()
     EXPECT(sv_cuda_wait(&d.cu, d.cu.mark[0], "x", &err) == SV_OK);
     EXPECT(sv_clock_us() >= stream_over_us);
     EXPECT(last_error == cudaSuccess); /* "not ready" is not left for somebody else */
-    int x;
+    void *x = d.take(100);
     stream_over_us = sv_clock_us() + LIMIT / 3;
-    sv_cuda_drop(&d.cu, &x);
+    sv_cuda_drop(&d.cu, x);
     sv_cuda_drop_host(&d.cu, NULL);
     EXPECT(sv_clock_us() >= stream_over_us);
     EXPECT(n_freed == 1);
@@ -155,6 +171,7 @@ void what_stands_still_is_given_up()
 {
     device d(LIMIT, 1);
     sv_err err = {}, again = {};
+    void *x = d.take(100);
     sv_cuda_launched(&d.cu, "early", 0);
     d.mark(1); /* over at once */
     stream_over_us = INT64_MAX;
@@ -175,9 +192,10 @@ void what_stands_still_is_given_up()
     EXPECT(sv_cuda_enter(&d.cu, &again) == SV_EDEVICE);
     EXPECT(!sv_cuda_wait_latched(&d.cu, NULL, "y"));
     EXPECT(!strcmp(err.msg, d.cu.latched.msg));
-    int x, n = n_recorded;
-    sv_cuda_drop(&d.cu, &x);
-    sv_cuda_drop_host(&d.cu, &x);
+    int n = n_recorded;
+    sv_cuda_drop(&d.cu, x);
+    sv_cuda_drop_host(&d.cu, x);
+    EXPECT(d.cu.held.bytes[SV_MEM_ASKED] == 100); /* what cannot be freed is still held */
     for (int i = 0; i < 1000; i++)
         sv_cuda_launched(&d.cu, "late", 0);
     EXPECT(n_freed == 0 && n_recorded == n && n_captures == 1);
@@ -188,13 +206,12 @@ void what_stands_still_is_given_up()
 void neighbours_of_a_stuck_device()
 {
     sv_err err;
-    int x;
     device same(LIMIT, 1), other(LIMIT, 2);
     EXPECT(sv_cuda_wait(&same.cu, NULL, "x", &err) == SV_OK);
     EXPECT(sv_cuda_enter(&same.cu, &err) == SV_OK);
-    sv_cuda_drop(&same.cu, &x);
+    sv_cuda_drop(&same.cu, same.take(1));
     EXPECT(n_freed == 0);
-    sv_cuda_drop(&other.cu, &x);
+    sv_cuda_drop(&other.cu, other.take(1));
     EXPECT(n_freed == 1);
 }
 
@@ -236,6 +253,28 @@ void a_queue_has_an_end()
     EXPECT(d.cu.latched.code == SV_EDEVICE);
 }
 
+/* What is held is what was taken and not freed, kind by kind. */
+void memory_is_counted()
+{
+    device d(LIMIT, 4);
+    const int64_t *bytes = d.cu.held.bytes;
+    const enum sv_mem kind[] = {SV_MEM_DENSE, SV_MEM_WEIGHTS, SV_MEM_SCRATCH};
+    sv_err err = {};
+    void *p[3], *none;
+    for (int i = 0; i < 3; i++)
+        EXPECT(sv_cuda_take(&d.cu, kind[i], &p[i], 1000u << i, &err, "x") == SV_OK);
+    EXPECT(sv_cuda_take(&d.cu, SV_MEM_SCRATCH, &none, 0, &err, "x") == SV_OK); /* what the library is asked for is a byte */
+    EXPECT(bytes[SV_MEM_DENSE] == 1000 && bytes[SV_MEM_WEIGHTS] == 2000 && bytes[SV_MEM_SCRATCH] == 4000);
+    no_room = true;
+    EXPECT(sv_cuda_take(&d.cu, SV_MEM_DENSE, &none, 5, &err, "no room for x") == SV_EDEVICE && !none);
+    no_room = false;
+    EXPECT_IN(err.msg, "no room for x");
+    EXPECT(bytes[SV_MEM_DENSE] == 1000);
+    sv_cuda_drop(&d.cu, p[1]);
+    sv_cuda_drop(&d.cu, NULL);
+    EXPECT(bytes[SV_MEM_DENSE] == 1000 && bytes[SV_MEM_WEIGHTS] == 0 && bytes[SV_MEM_SCRATCH] == 4000);
+}
+
 /* Without a limit: as long as it takes. */
 void no_limit()
 {
@@ -262,6 +301,7 @@ int main()
     neighbours_of_a_stuck_device();
     what_moves_is_waited_for();
     a_queue_has_an_end();
+    memory_is_counted();
     no_limit();
     printf(n_wrong ? "watch: %d wrong\n" : "watch: all as it should be\n", n_wrong);
     return n_wrong != 0;

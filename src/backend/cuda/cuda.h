@@ -107,6 +107,7 @@ struct sv_cuda {
     int32_t sample_rows;
     char text[160];                  /* describe() */
     struct sv_cuda_watch *watch;     /* NULL: waits have no limit */
+    struct sv_ledger held;           /* watch.cu's: device memory */
 };
 
 static inline struct sv_cuda *sv_cuda_of(struct sv_dev *dev)
@@ -126,7 +127,7 @@ bool sv_cuda_check(struct sv_cuda *cu, cudaError_t rc, const char *what);
 /* For set-up, where a failed call is the caller's error: SV_OK, SV_ENOMEM or SV_EDEVICE with a message. Counts as
  * one fallible call. */
 int sv_cuda_try(cudaError_t rc, struct sv_err *err, const char *what);
-/* Cleared device memory; used by reserve functions as well as by the table's alloc. */
+/* Cleared device memory, counted as scratch. */
 int sv_cuda_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err);
 void sv_cuda_free(struct sv_dev *dev, void *p);
 

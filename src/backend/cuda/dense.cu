@@ -241,7 +241,7 @@ int sv_cuda_dense_reserve(struct sv_cuda *cu, struct sv_err *err)
         char what[80];
         snprintf(what, sizeof what, "no memory for a dense weight of %d x %d on the GPU", (int)e->rows,
                  (int)e->cols);
-        rc = sv_cuda_try(cudaMalloc((void **)&e->dense, sv_dense_bytes(e->rows, e->cols)), err, what);
+        rc = sv_cuda_take(cu, SV_MEM_DENSE, (void **)&e->dense, sv_dense_bytes(e->rows, e->cols), err, what);
         if (!rc)
             sv_cuda_dense_make(cu, e->data, e->rows, e->cols, e->dense);
         n_new++;

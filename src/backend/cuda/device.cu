@@ -171,7 +171,7 @@ static double cuda_stamp_us(struct sv_dev *dev, int32_t from, int32_t to)
 
 /* ---------------------------------------------------------------- memory */
 
-int sv_cuda_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err)
+static int alloc_as(struct sv_dev *dev, enum sv_mem kind, void **out, size_t n_bytes, struct sv_err *err)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     char what[64];
@@ -183,7 +183,7 @@ int sv_cuda_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err 
     if (!rc) /* which cudaMalloc might do without a limit */
         rc = sv_cuda_wait(cu, NULL, "the queue's end", err);
     if (!rc)
-        rc = sv_cuda_try(cudaMalloc(out, n_bytes ? n_bytes : 1), err, what);
+        rc = sv_cuda_take(cu, kind, out, n_bytes, err, what);
     if (!rc && n_bytes)
         rc = sv_cuda_try(cudaMemsetAsync(*out, 0, n_bytes, cu->stream), err, "clearing memory");
     if (!rc)
@@ -193,6 +193,21 @@ int sv_cuda_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err 
         *out = NULL;
     }
     return rc;
+}
+
+int sv_cuda_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err)
+{
+    return alloc_as(dev, SV_MEM_SCRATCH, out, n_bytes, err);
+}
+
+static int cuda_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err)
+{
+    return alloc_as(dev, SV_MEM_ASKED, out, n_bytes, err);
+}
+
+static int64_t cuda_held(const struct sv_dev *dev, enum sv_mem kind)
+{
+    return ((const struct sv_cuda *)(const void *)dev)->held.bytes[kind];
 }
 
 void sv_cuda_free(struct sv_dev *dev, void *p)
@@ -339,6 +354,7 @@ static void cuda_close(struct sv_dev *dev)
     if (sv_cuda_frees(cu))
         close_queue(cu);
     sv_cuda_watch_close(cu);
+    sv_ledger_fini(&cu->held);
     if (cu->pool)
         sv_pool_close(cu->pool);
     sv_free(cu);
@@ -357,11 +373,12 @@ static struct sv_backend cuda_table(void)
     be.head_shares = true;
     be.close = cuda_close;
     be.reserve = cuda_reserve;
-    be.alloc = sv_cuda_alloc;
+    be.alloc = cuda_alloc;
     be.free = sv_cuda_free;
     be.host_alloc = sv_cuda_host_alloc;
     be.host_free = sv_cuda_host_free;
     be.memory = cuda_memory;
+    be.held = cuda_held;
     be.upload_weight = sv_cuda_upload_weight;
     be.random_weight = sv_cuda_random_weight;
     be.dense_bytes = sv_cuda_dense_bytes;

@@ -290,7 +290,7 @@ static int weight_alloc(struct sv_cuda *cu, const struct sv_weight *w, void **da
     if (sv_fault_hit())
         return sv_fail(err, SV_ENOMEM, -1, "CUDA: %s", what);
     int rc = sv_cuda_enter(cu, err);
-    return rc ? rc : sv_cuda_try(cudaMalloc(data, device_bytes(w)), err, what);
+    return rc ? rc : sv_cuda_take(cu, SV_MEM_WEIGHTS, data, device_bytes(w), err, what);
 }
 
 /* As it comes, but for the mark, which stays where it means something. */

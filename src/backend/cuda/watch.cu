@@ -207,7 +207,20 @@ void sv_cuda_marked(struct sv_cuda *cu, int32_t i)
         cu->watch->n_mark[i] = cu->marked[i] ? cu->watch->n : 0;
 }
 
-/* ---------------------------------------------------------------- freeing */
+/* ---------------------------------------------------------------- taking and freeing */
+
+int sv_cuda_take(struct sv_cuda *cu, enum sv_mem kind, void **p, size_t n_bytes, struct sv_err *err, const char *what)
+{
+    *p = NULL;
+    int rc = sv_ledger_room(&cu->held, err);
+    if (!rc)
+        rc = sv_cuda_try(cudaMalloc(p, n_bytes ? n_bytes : 1), err, what);
+    if (!rc)
+        sv_ledger_enter(&cu->held, kind, *p, n_bytes);
+    else
+        *p = NULL;
+    return rc;
+}
 
 bool sv_cuda_frees(const struct sv_cuda *cu)
 {
@@ -224,8 +237,8 @@ static bool settles(struct sv_cuda *cu)
 
 void sv_cuda_drop(struct sv_cuda *cu, void *p)
 {
-    if (p && settles(cu))
-        sv_cuda_check(cu, cudaFree(p), "cudaFree");
+    if (p && settles(cu) && sv_cuda_check(cu, cudaFree(p), "cudaFree"))
+        sv_ledger_strike(&cu->held, p);
 }
 
 void sv_cuda_drop_host(struct sv_cuda *cu, void *p)

@@ -44,7 +44,9 @@ int sv_cuda_enter(struct sv_cuda *cu, struct sv_err *err);
 
 /* Whether calls may be made that free, destroy or reset. */
 bool sv_cuda_frees(const struct sv_cuda *cu);
-/* Free what cudaMalloc or cudaHostAlloc gave, which waits for the device: not when that would never end. NULL is fine. */
+/* The folder's only cudaMalloc, uncleared, and its cudaFree: what this process holds is counted between them. */
+int sv_cuda_take(struct sv_cuda *cu, enum sv_mem kind, void **p, size_t n_bytes, struct sv_err *err, const char *what);
+/* Free what sv_cuda_take or cudaHostAlloc gave, which waits for the device: not when that would never end. NULL is fine. */
 void sv_cuda_drop(struct sv_cuda *cu, void *p);
 void sv_cuda_drop_host(struct sv_cuda *cu, void *p);
 
