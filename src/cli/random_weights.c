@@ -44,8 +44,9 @@ static void put_data(struct writer *w, int64_t n, bool norm)
 }
 
 /* Header first, data in a second walk over the same tensors. cols 0: a vector. */
-static void put_tensor(struct writer *w, const char *name, int64_t rows, int64_t cols)
+static void put_tensor(void *user, const char *name, int64_t rows, int64_t cols)
 {
+    struct writer *w = user;
     int64_t n = rows * (cols ? cols : 1);
 
     if (w->f) {
@@ -59,52 +60,6 @@ static void put_tensor(struct writer *w, const char *name, int64_t rows, int64_t
     sv_buf_printf(&w->header, "],\"data_offsets\":[%lld,%lld]}", (long long)w->offset,
                   (long long)(w->offset + 2 * n));
     w->offset += 2 * n;
-}
-
-static void put_layer(struct writer *w, const struct sv_config *c, int32_t layer)
-{
-    const int64_t h = c->hidden_size, inter = c->intermediate_size;
-    const int64_t q = (int64_t)c->n_heads * c->head_dim, kv = (int64_t)c->n_kv_heads * c->head_dim;
-    const struct {
-        const char *name;
-        int64_t rows, cols;
-        bool wanted;
-    } row[] = {{"input_layernorm.weight", h, 0, true},
-               {"self_attn.q_proj.weight", q, h, true},
-               {"self_attn.k_proj.weight", kv, h, true},
-               {"self_attn.v_proj.weight", kv, h, true},
-               {"self_attn.o_proj.weight", h, q, true},
-               {"self_attn.q_proj.bias", q, 0, c->attention_bias},
-               {"self_attn.k_proj.bias", kv, 0, c->attention_bias},
-               {"self_attn.v_proj.bias", kv, 0, c->attention_bias},
-               {"self_attn.o_proj.bias", h, 0, c->attention_bias},
-               {"self_attn.q_norm.weight", c->head_dim, 0, c->qk_norm},
-               {"self_attn.k_norm.weight", c->head_dim, 0, c->qk_norm},
-               {"post_attention_layernorm.weight", h, 0, true},
-               {"mlp.gate_proj.weight", inter, h, true},
-               {"mlp.up_proj.weight", inter, h, true},
-               {"mlp.down_proj.weight", h, inter, true},
-               {"mlp.gate_proj.bias", inter, 0, c->mlp_bias},
-               {"mlp.up_proj.bias", inter, 0, c->mlp_bias},
-               {"mlp.down_proj.bias", h, 0, c->mlp_bias}};
-    char name[128];
-
-    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
-        if (!row[i].wanted)
-            continue;
-        snprintf(name, sizeof name, "model.layers.%d.%s", layer, row[i].name);
-        put_tensor(w, name, row[i].rows, row[i].cols);
-    }
-}
-
-static void put_all(struct writer *w, const struct sv_config *c)
-{
-    put_tensor(w, "model.embed_tokens.weight", c->vocab_size, c->hidden_size);
-    for (int32_t i = 0; i < c->n_layers; i++)
-        put_layer(w, c, i);
-    put_tensor(w, "model.norm.weight", c->hidden_size, 0);
-    if (!c->tie_embeddings)
-        put_tensor(w, "lm_head.weight", c->vocab_size, c->hidden_size);
 }
 
 /* bf16 numbers of a normal distribution with deviation 0.02, about as a fresh model has them. */
@@ -136,7 +91,7 @@ static int write_weights(const char *path, const struct sv_config *c, struct sv_
     w.block = block;
     w.ones = ones;
     sv_buf_printf(&w.header, "{");
-    put_all(&w, c);
+    sv_config_each_tensor(c, put_tensor, &w);
     sv_buf_printf(&w.header, "}");
     while (w.header.len % 64 != 56 && !w.header.failed) /* data at a multiple of 64 */
         sv_buf_append(&w.header, " ", 1);
@@ -149,7 +104,7 @@ static int write_weights(const char *path, const struct sv_config *c, struct sv_
         uint64_t n = w.header.len; /* little-endian, as is everything this runs on */
         w.failed = fwrite(&n, sizeof n, 1, w.f) != 1 ||
                    fwrite(w.header.data, 1, w.header.len, w.f) != w.header.len;
-        put_all(&w, c);
+        sv_config_each_tensor(c, put_tensor, &w);
         w.failed |= fclose(w.f) != 0;
     }
     if (sv_cli_interrupted())

@@ -181,8 +181,9 @@ static int add_eos(struct sv_config *c, const json_t *v, struct sv_err *err)
     return SV_OK;
 }
 
-static int parse_eos(struct sv_config *c, const json_t *root, struct sv_err *err)
+static int parse_eos(void *user, const json_t *root, struct sv_err *err)
 {
+    struct sv_config *c = user;
     if (!sv_json_has(root, "eos_token_id"))
         return SV_OK;
     const json_t *v = json_object_get(root, "eos_token_id");
@@ -287,8 +288,9 @@ static int parse_target_layers(struct sv_config *c, const json_t *root,
     return SV_OK;
 }
 
-static int parse_target(struct sv_config *c, const json_t *root, struct sv_err *err)
+static int parse_target(void *user, const json_t *root, struct sv_err *err)
 {
+    struct sv_config *c = user;
     if (!json_is_object(root))
         return sv_fail(err, SV_EFORMAT, -1, "the file is not a JSON object");
     const struct sv_arch_row *row = sv_arch_of_config(root, err);
@@ -326,24 +328,18 @@ int sv_dir_json(const char *dir, const char *name, bool needed, char **path, jso
     return *root ? SV_OK : err->code;
 }
 
-/* generation_config.json when there is one; *root is NULL when there is none. */
-static int load_generation(const char *dir, char **path, json_t **root, struct sv_err *err)
+int sv_dir_parse(const char *dir, const char *name, bool needed,
+                 int (*parse)(void *user, const json_t *root, struct sv_err *err), void *user, struct sv_err *err)
 {
-    int rc = sv_dir_json(dir, "generation_config.json", false, path, root, err);
-    if (rc || !*root)
-        return rc;
-    if (!json_is_object(*root))
-        return sv_fail(err, SV_EFORMAT, -1, "%s: the file is not a JSON object", *path);
-    return SV_OK;
-}
-
-static int load_eos(struct sv_config *cfg, const char *dir, struct sv_err *err)
-{
+    struct sv_err local;
     char *path;
     json_t *root;
-    int rc = load_generation(dir, &path, &root, err);
+    if (!err)
+        err = &local; /* codes travel in it */
+    int rc = sv_dir_json(dir, name, needed, &path, &root, err);
     if (!rc && root) {
-        rc = parse_eos(cfg, root, err);
+        rc = json_is_object(root) ? parse(user, root, err)
+                                  : sv_fail(err, SV_EFORMAT, -1, "the file is not a JSON object");
         if (rc)
             sv_err_prefix(err, "%s", path);
     }
@@ -354,25 +350,14 @@ static int load_eos(struct sv_config *cfg, const char *dir, struct sv_err *err)
 
 int sv_config_load(struct sv_config *cfg, const char *dir, struct sv_err *err)
 {
-    struct sv_err local;
-    char *path;
-    json_t *root;
-    if (!err)
-        err = &local;
     memset(cfg, 0, sizeof *cfg);
-    int rc = sv_dir_json(dir, "config.json", true, &path, &root, err);
-    if (!rc) {
-        rc = parse_target(cfg, root, err);
-        if (rc)
-            sv_err_prefix(err, "%s", path);
-    }
-    json_decref(root);
-    sv_free(path);
-    return rc ? rc : load_eos(cfg, dir, err);
+    int rc = sv_dir_parse(dir, "config.json", true, parse_target, cfg, err);
+    return rc ? rc : sv_dir_parse(dir, "generation_config.json", false, parse_eos, cfg, err);
 }
 
-static int parse_gen(struct sv_gen_config *g, const json_t *root, struct sv_err *err)
+static int parse_gen(void *user, const json_t *root, struct sv_err *err)
 {
+    struct sv_gen_config *g = user;
     double temperature = 1, top_p = 1, min_p = 0;
     int rc = sv_json_num_opt(root, "temperature", 0, 1e6, &temperature, err);
     if (!rc)
@@ -391,19 +376,6 @@ static int parse_gen(struct sv_gen_config *g, const json_t *root, struct sv_err 
 
 int sv_gen_config_load(struct sv_gen_config *g, const char *dir, struct sv_err *err)
 {
-    struct sv_err local;
-    char *path;
-    json_t *root;
-    if (!err)
-        err = &local;
     *g = (struct sv_gen_config){.temperature = 1, .top_p = 1};
-    int rc = load_generation(dir, &path, &root, err);
-    if (!rc && root) {
-        rc = parse_gen(g, root, err);
-        if (rc)
-            sv_err_prefix(err, "%s", path);
-    }
-    json_decref(root);
-    sv_free(path);
-    return rc;
+    return sv_dir_parse(dir, "generation_config.json", false, parse_gen, g, err);
 }

@@ -350,24 +350,23 @@ int sv_draft_config_parse(struct sv_draft_config *cfg, const char *text, size_t 
 
 /* ---------------------------------------------------------------- files */
 
+struct opening {
+    struct sv_draft_config *cfg;
+    int32_t n_target_layers;
+};
+
+static int parse_opened(void *user, const json_t *root, struct sv_err *err)
+{
+    const struct opening *o = user;
+    return parse_draft(o->cfg, root, o->n_target_layers, err);
+}
+
 int sv_draft_config_load(struct sv_draft_config *cfg, const char *dir, int32_t n_target_layers,
                          struct sv_err *err)
 {
-    struct sv_err local;
-    char *path;
-    json_t *root;
-    if (!err)
-        err = &local;
+    struct opening o = {.cfg = cfg, .n_target_layers = n_target_layers};
     memset(cfg, 0, sizeof *cfg);
-    int rc = sv_dir_json(dir, "config.json", true, &path, &root, err);
-    if (!rc) {
-        rc = parse_draft(cfg, root, n_target_layers, err);
-        if (rc)
-            sv_err_prefix(err, "%s", path);
-    }
-    json_decref(root);
-    sv_free(path);
-    return rc;
+    return sv_dir_parse(dir, "config.json", true, parse_opened, &o, err);
 }
 
 bool sv_dir_is_draft(const char *dir)

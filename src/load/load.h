@@ -141,6 +141,9 @@ bool sv_dir_is_draft(const char *dir);
 /* Number of parameters the configuration implies (docs/checkpoints.md); heads and ties considered. */
 int64_t sv_config_n_params(const struct sv_config *cfg);
 int64_t sv_draft_config_n_params(const struct sv_draft_config *cfg);
+/* Tells every tensor that a target's configuration implies; cols 0: a vector. Names as sv_ckpt_find takes them. */
+void sv_config_each_tensor(const struct sv_config *cfg,
+                           void (*take)(void *user, const char *name, int64_t rows, int64_t cols), void *user);
 /* Every expected tensor is there with its shape, no other tensor is, and the parameter count agrees.
  * Allowed extras: rotary_emb.inv_freq anywhere; for tied targets lm_head.weight of the right shape. A draft
  * with its own embedding and head is told apart from one with unknown tensors, and refused too. */

@@ -54,11 +54,10 @@ int64_t sv_draft_config_n_params(const struct sv_draft_config *cfg)
     return h * cfg->n_taps * h + 2 * h + cfg->base.n_layers * layer_params(&cfg->base);
 }
 
-/* ---------------------------------------------------------------- comparing */
+/* ---------------------------------------------------------------- what is expected */
 
-static int64_t dim_value(const struct audit *a, uint8_t dim)
+static int64_t dim_value(const struct sv_config *c, int32_t n_taps, uint8_t dim)
 {
-    const struct sv_config *c = a->cfg;
     switch ((enum sv_dim)dim) {
     case SV_DIM_HIDDEN:
         return c->hidden_size;
@@ -73,26 +72,26 @@ static int64_t dim_value(const struct audit *a, uint8_t dim)
     case SV_DIM_HEAD:
         return c->head_dim;
     case SV_DIM_TAPS:
-        return (int64_t)a->n_taps * c->hidden_size;
+        return (int64_t)n_taps * c->hidden_size;
     case SV_DIM_NONE:
         break;
     }
     return 0;
 }
 
-static bool expected(const struct audit *a, uint8_t when)
+static bool expected(const struct sv_config *c, uint8_t when)
 {
     switch ((enum sv_when)when) {
     case SV_ALWAYS:
         return true;
     case SV_IF_UNTIED:
-        return !a->cfg->tie_embeddings;
+        return !c->tie_embeddings;
     case SV_IF_ATTN_BIAS:
-        return a->cfg->attention_bias;
+        return c->attention_bias;
     case SV_IF_MLP_BIAS:
-        return a->cfg->mlp_bias;
+        return c->mlp_bias;
     case SV_IF_QK_NORM:
-        return a->cfg->qk_norm;
+        return c->qk_norm;
     }
     return false;
 }
@@ -115,6 +114,48 @@ static void layer_name(char *out, size_t n, const char *pattern, int32_t layer)
         snprintf(out, n, "%s", pattern);
 }
 
+/* Every tensor that a configuration implies: its row, name and dimensions (the second is 0 for a vector). */
+static int each_expected(const struct sv_config *c, int32_t n_taps,
+                         int (*take)(void *user, const struct sv_tensor_row *row, const char *name,
+                                     const int64_t dim[2]),
+                         void *user)
+{
+    char name[MAX_NAME];
+    for (const struct sv_tensor_row *r = sv_arch_row(c->arch)->tensors; r->name; r++) {
+        const int64_t dim[2] = {dim_value(c, n_taps, r->rows), dim_value(c, n_taps, r->cols)};
+        const bool per_layer = strchr(r->name, '*') != NULL;
+        for (int32_t i = 0; expected(c, r->when) && i < (per_layer ? c->n_layers : 1); i++) {
+            layer_name(name, sizeof name, r->name, i);
+            int rc = take(user, r, name, dim);
+            if (rc)
+                return rc;
+        }
+    }
+    return SV_OK;
+}
+
+struct visit {
+    void (*take)(void *user, const char *name, int64_t rows, int64_t cols);
+    void *user;
+};
+
+static int visit_one(void *user, const struct sv_tensor_row *row, const char *name, const int64_t dim[2])
+{
+    const struct visit *v = user;
+    (void)row;
+    v->take(v->user, name, dim[0], dim[1]);
+    return SV_OK;
+}
+
+void sv_config_each_tensor(const struct sv_config *cfg,
+                           void (*take)(void *user, const char *name, int64_t rows, int64_t cols), void *user)
+{
+    struct visit v = {.take = take, .user = user};
+    each_expected(cfg, 0, visit_one, &v);
+}
+
+/* ---------------------------------------------------------------- comparing */
+
 /* What a wrong shape most likely means. */
 static const char *shape_hint(const struct sv_tensor_row *row)
 {
@@ -127,12 +168,11 @@ static const char *shape_hint(const struct sv_tensor_row *row)
     return "";
 }
 
-static int audit_one(struct audit *a, const struct sv_tensor_row *row, int32_t layer)
+static int audit_one(void *user, const struct sv_tensor_row *row, const char *name, const int64_t dim[2])
 {
-    char name[MAX_NAME], want[64], found[192];
-    int64_t dim[2] = {dim_value(a, row->rows), dim_value(a, row->cols)};
+    struct audit *a = user;
+    char want[64], found[192];
     int32_t n_dims = row->cols == SV_DIM_NONE ? 1 : 2;
-    layer_name(name, sizeof name, row->name, layer);
     print_shape(want, sizeof want, dim, n_dims);
     const struct sv_host_tensor *t = sv_ckpt_find(a->c, name);
     if (!t) {
@@ -151,21 +191,6 @@ static int audit_one(struct audit *a, const struct sv_tensor_row *row, int32_t l
         return sv_fail(a->err, SV_EUNSUPPORTED, -1, "%s: tensor '%s' holds integers", t->file,
                        name);
     a->n_params += t->n_elements;
-    return SV_OK;
-}
-
-static int audit_rows(struct audit *a, const struct sv_tensor_row *rows)
-{
-    for (const struct sv_tensor_row *r = rows; r->name; r++) {
-        bool per_layer = strchr(r->name, '*') != NULL;
-        if (!expected(a, r->when))
-            continue;
-        for (int32_t i = 0; i < (per_layer ? a->cfg->n_layers : 1); i++) {
-            int rc = audit_one(a, r, i);
-            if (rc)
-                return rc;
-        }
-    }
     return SV_OK;
 }
 
@@ -243,7 +268,7 @@ static int run_audit(struct audit *a, int64_t want_params)
     a->seen = sv_calloc((size_t)a->c->n_tensors, 1);
     if (!a->seen)
         return sv_fail(a->err, SV_ENOMEM, -1, "out of memory");
-    int rc = audit_rows(a, sv_arch_row(a->cfg->arch)->tensors);
+    int rc = each_expected(a->cfg, a->n_taps, audit_one, a);
     if (!rc)
         rc = audit_extras(a, want_params);
     sv_free(a->seen);
