@@ -3,23 +3,7 @@
 # every command with exit code 1 and the device's words; `generate` writes them for every request under way.
 . tests/cli/lib.sh
 
-# nan DIR NEW: a copy of the model whose last norm is NaN.
-nan() {
-    cp -r "$1" "$2"
-    perl -e '
-        for my $path (glob "$ARGV[0]/*.safetensors") {
-            open my $f, "+<:raw", $path or die;
-            read $f, my $n, 8;
-            $n = unpack "Q<", $n;
-            read $f, my $header, $n;
-            next unless $header =~ /"model\.norm\.weight":\{[^}]*"data_offsets":\[(\d+), ?(\d+)\]/;
-            seek $f, 8 + $n + $1, 0;
-            print $f "\xff" x ($2 - $1);
-            exit 0;
-        }
-        die "no norm\n";' "$2" || fail 'no broken model'
-}
-nan "$target" "$tmp/broken"
+broken_model "$target" "$tmp/broken"
 words='are all NaN'
 
 run 1 run -m "$tmp/broken" -p hello -n 5

@@ -112,6 +112,32 @@ done <<END
 --batch 8 -d $tiny/pair_draft_full_b16
 END
 
+# ---- side by side, as many as --batch says: what all took together against the time that passed
+
+for i in $(seq 80); do
+    printf '{"id":%d,"prompt":"Number %d is","max_tokens":200,"ignore_eos":true}\n' "$i" "$i"
+done >"$tmp/many.jsonl"
+# at_once ARG...: how many were under way at a time, in the mean; by what answers took, not counting their waiting.
+at_once() {
+    run 0 generate -m "$target" --in "$tmp/many.jsonl" --out "$tmp/out.jsonl" "$@"
+    perl -ne '
+        BEGIN { ($wall) = shift =~ / tokens in ([\d.]+) s/ or die "no time\n"; }
+        /"prefill_ms": ([\d.]+), "decode_ms": ([\d.]+)/ or die; $sum += $1 + $2;
+        END { printf "%d\n", 100 * $sum / 1000 / ($wall + 0.01); }' "$err" "$tmp/out.jsonl"
+}
+n=$(at_once --batch 1)
+[ "$n" -le 101 ] || fail "--batch 1: $n % of the time"
+n=$(at_once --batch 6)
+[ "$n" -ge 300 ] && [ "$n" -le 601 ] || fail "--batch 6: $n % of the time"
+n=$(at_once)
+[ "$n" -ge 400 ] || fail "--batch 8, the default: $n % of the time"
+# Eight begin at once; the ninth waits until one of them is done.
+perl -ne '
+    ($queue, $decode) = /"queue_ms": ([\d.]+).*"decode_ms": ([\d.]+)/ or die;
+    $first //= $decode;
+    die "line $.: waits $queue ms, an answer takes $first\n" if $. <= 9 && ($. == 9) != ($queue > $first / 2);' \
+    "$tmp/out.jsonl" || fail "who waits"
+
 # ---- accept lengths add up to the tokens after the first
 
 gen 0 -q -d "$draft" -w 8

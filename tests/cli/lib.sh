@@ -45,6 +45,23 @@ equal() {
     [ "$1" = "$2" ] || fail "'$1' is not '$2'"
 }
 
+# broken_model DIR NEW: a copy of the model whose last norm is not a number: its logits are all NaN, which is a device error.
+broken_model() {
+    cp -r "$1" "$2"
+    perl -e '
+        for my $path (glob "$ARGV[0]/*.safetensors") {
+            open my $f, "+<:raw", $path or die;
+            read $f, my $n, 8;
+            $n = unpack "Q<", $n;
+            read $f, my $header, $n;
+            next unless $header =~ /"model\.norm\.weight":\{[^}]*"data_offsets":\[(\d+), ?(\d+)\]/;
+            seek $f, 8 + $n + $1, 0;
+            print $f "\xff" x ($2 - $1);
+            exit 0;
+        }
+        die "no norm\n";' "$2" || fail 'no broken model'
+}
+
 finish() {
     [ "$n_failed" = 0 ] || exit 1
     exit 0

@@ -96,6 +96,24 @@ wait $pid || code=$?
 equal $code 0
 equal "$(grep -c '"finish_reason": "length"' "$tmp/out.jsonl")" 40
 
+# ---- a conversation goes on after a message that is refused; it ends with the device, also when more was typed
+
+# talk CODE LINES ARG...: a conversation in which these lines are typed, and then Ctrl-D.
+talk() {
+    local want=$1 lines=$2 code=0
+    shift 2
+    screen=$(printf "$lines" | script -qec "$salvo run $*; exit \$?" /dev/null 2>&1) || code=$?
+    [ "$code" = "$want" ] || fail "salvo run $*: exit code $code, not $want: $(cat -v <<<"$screen")"
+}
+long=$(printf '%0500d' 0)
+talk 0 "$long\\nHello\\n" -m "$target" -n 5 -c 64
+shows 'leaves no room for an answer'
+shows '5 tokens in'
+broken_model "$target" "$tmp/broken"
+talk 1 'Hello\n/stats\n/nope\n' -m "$tmp/broken" -n 5
+shows 'are all NaN'
+[[ $screen != *'is not known'* && $screen != *'accept length'* ]] || fail "it goes on: $(cat -v <<<"$screen")"
+
 # ---- a conversation: history, commands, Ctrl-C inside an answer goes on with the next line
 
 if command -v tmux >/dev/null; then

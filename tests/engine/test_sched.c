@@ -4,11 +4,13 @@
  * After every plan: no slot twice, decode segments first, every decoding sequence runs, pages for every row,
  * prompt rows within the budget and fairly shared, rows and logits laid out without gaps; nobody overtakes, not
  * even when sequences lose their pages; every sequence ends; the cache ends empty. The same with a prefix cache,
- * and with plans made while the step before is in flight, whose results come late.
+ * and with plans made while the step before is in flight, whose results come late. Then single cases: who is seated
+ * where pages are short, and who computes the draft's K/V again while others wait.
  */
 #include "testing.h"
 
 #include "engine/engine.h"
+#include "engine/run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +29,7 @@ struct world {
     uint64_t next_id;
     int n_done, n_steps;
     int64_t n_preempted; /* before the last plan */
+    bool calm;           /* nobody ends before its cap */
     bool ahead;          /* plans are made before the step in flight is read */
     struct sv_plan flight;
     struct sv_plan_seg flight_seg[SLOTS];
@@ -196,7 +199,7 @@ static void run(struct world *w, const struct sv_plan *p)
             assert_int_equal(q->n_committed, q->n_tokens - 1); /* the anchor */
         sv_cache_publish(&w->cache, g->slot, q->tokens,
                          q->n_committed < q->n_tokens ? q->n_committed : q->n_tokens);
-        if (q->n_tokens == q->cap_tokens || (q->state == SV_SEQ_DECODE && !sv_rng_below(&w->rng, 60)))
+        if (q->n_tokens == q->cap_tokens || (q->state == SV_SEQ_DECODE && !w->calm && !sv_rng_below(&w->rng, 60)))
             leave(w, q);
         else
             sv_cache_slide(&w->cache, g->slot, q->n_committed);
@@ -333,29 +336,56 @@ static void prefixes(void **state)
     assert_true(random_days(BLOCK, 14, true, true, 6) > 20);
 }
 
+/* ---------------------------------------------------------------- single cases */
+
+static void open_small(struct world *w, int32_t n_pages, int32_t n_positions, int32_t block)
+{
+    struct sv_err err = {0};
+    const struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1, .isa = SV_ISA_PLAIN};
+    const struct sv_cache_group_desc desc = {"full", 1, 1, 8, SV_F32, 16, n_pages, 0};
+    *w = (struct world){.rng = {1}, .next_id = 1, .calm = true};
+    assert_int_equal(sv_dev_open(&w->dev, &o, &err), 0);
+    assert_int_equal(sv_cache_open(&w->cache, w->dev, &desc, 1, SLOTS, n_positions, &err), 0);
+    w->s = (struct sv_sched){
+        .n_slots = SLOTS, .prefill_rows = CHUNK, .block = block, .slot = w->slot, .new_slot = w->new_slot};
+    w->plan.seg = w->seg;
+}
+
+static void close_small(struct world *w)
+{
+    while (w->s.head) {
+        leave(w, w->s.head);
+        sweep(w);
+    }
+    sv_cache_close(&w->cache);
+    sv_dev_close(w->dev);
+}
+
+/* A request like no other. */
+static struct sv_seq *ask(struct world *w, int32_t n_prompt, int32_t n_answer, int32_t width)
+{
+    arrive(w);
+    struct sv_seq *q = w->s.tail;
+    q->n_prompt = q->n_tokens = n_prompt;
+    q->cap_tokens = n_prompt + n_answer;
+    q->width = width;
+    q->tokens = realloc(q->tokens, (size_t)q->cap_tokens * sizeof *q->tokens);
+    for (int32_t i = 0; i < q->cap_tokens; i++)
+        q->tokens[i] = (int32_t)q->id * 1000 + i;
+    return q;
+}
+
 /* One long prompt and a new short one every step: the short ones are answered at once, and the long one takes
  * at most twice the steps it would take alone. */
 static void long_and_short(void **state)
 {
     (void)state;
     enum { LONG = 204, SHORT = CHUNK / 2 - 1 };
-    struct world w = {.rng = {1}, .next_id = 1};
-    struct sv_err err = {0};
-    const struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1, .isa = SV_ISA_PLAIN};
-    const struct sv_cache_group_desc desc = {"full", 1, 1, 8, SV_F32, 16, 200, 0};
-    assert_int_equal(sv_dev_open(&w.dev, &o, &err), 0);
-    assert_int_equal(sv_cache_open(&w.cache, w.dev, &desc, 1, SLOTS, LONG + 10, &err), 0);
-    w.s = (struct sv_sched){
-        .n_slots = SLOTS, .prefill_rows = CHUNK, .block = 1, .slot = w.slot, .new_slot = w.new_slot};
-    w.plan.seg = w.seg;
+    struct world w;
+    open_small(&w, 200, LONG + 10, 1);
     int n_steps = 0, n_short = 0;
     for (bool done = false; !done; n_steps++) {
-        arrive(&w);
-        struct sv_seq *q = w.s.tail;
-        q->n_prompt = q->n_tokens = q->id == 1 ? LONG : SHORT;
-        q->tokens = realloc(q->tokens, (LONG + 10) * sizeof *q->tokens);
-        q->cap_tokens = q->n_prompt + 1;
-        q->width = 1;
+        struct sv_seq *q = ask(&w, w.next_id == 1 ? LONG : SHORT, 1, 1);
         assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
         run(&w, &w.plan);
         done = w.s.head->id == 1 && w.s.head->state == SV_SEQ_FINISHED;
@@ -370,9 +400,150 @@ static void long_and_short(void **state)
     }
     assert_true(n_steps <= 2 * (LONG + CHUNK - 1) / CHUNK);
     assert_int_equal(n_short, n_steps - 1);
-    sv_cache_close(&w.cache);
-    sv_dev_close(w.dev);
+    close_small(&w);
+}
+
+/* A prompt of one page that will decode with blocks of 16: as many pages as it takes, from the moment it is seated. */
+static void seats_leave_room_for_blocks(void **state)
+{
+    (void)state;
+    enum { PAGE = 16 };
+    for (int32_t pages = 3; pages <= 4; pages++)
+        for (int later = 0; later < 2; later++) {
+            struct world w;
+            open_small(&w, pages, 4 * PAGE, PAGE);
+            struct sv_seq *a = ask(&w, PAGE, PAGE, PAGE);
+            if (later) { /* a page of the two is there by now */
+                assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
+                assert_int_equal(w.cache.n_backed[a->slot], PAGE);
+            }
+            struct sv_seq *b = ask(&w, PAGE, PAGE, PAGE);
+            if (later)
+                run(&w, &w.plan);
+            assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
+            assert_int_equal(b->slot >= 0, pages == 4);
+            assert_int_equal(w.s.n_preemptions, 0);
+            leave(&w, a);
+            if (!later) /* its prompt alone is one page */
+                assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false) && b->slot >= 0);
+            leave(&w, b);
+            close_small(&w);
+        }
+}
+
+/* Drafting pays and all drafts are kept. */
+static struct sv_policy *open_policy(struct world *w)
+{
+    struct sv_err err = {0};
+    assert_int_equal(sv_policy_open(&w->s.policy, SLOTS, BLOCK, true, &err), SV_OK);
+    struct sv_policy *p = w->s.policy;
+    run_set_costs(p);
+    for (int32_t j = 1; j < BLOCK; j++)
+        p->tried[j] = p->kept[j] = 1000;
+    sv_policy_begin(p, 0, false);
+    sv_policy_choose(p);
+    w->s.usual_answer = 100;
+    return p;
+}
+
+/* Steps until its prompt is in. */
+static void until_decoding(struct world *w, const struct sv_seq *q)
+{
+    for (int n = 0; q->state != SV_SEQ_DECODE; n++) {
+        assert_true(n < 10 && sv_sched_plan(&w->s, &w->cache, &w->plan, false));
+        run(w, &w->plan);
+    }
+}
+
+/* Who lacks the draft's K/V and has lost more than it takes computes it again, but not while somebody waits for a seat
+ * or for pages, and not while a step is in flight. */
+static void nobody_restores_while_others_wait(void **state)
+{
+    (void)state;
+    struct world w;
+    struct sv_seq *q[SLOTS + 1];
+    struct sv_err err = {0};
+    open_small(&w, 100, 200, BLOCK);
+    assert_int_equal(sv_cache_keep_prefixes(&w.cache, &err), SV_OK);
+    struct sv_policy *p = open_policy(&w);
+    for (int i = 0; i < SLOTS; i++)
+        q[i] = ask(&w, 40, 150, BLOCK);
+    until_decoding(&w, q[SLOTS - 1]);
+    for (int i = 0; i < SLOTS; i++)
+        assert_true(q[i]->state == SV_SEQ_DECODE && q[i]->n_tokens < q[i]->cap_tokens - 60);
+    sv_sched_lacks(&w.cache, q[1], 20);
+    q[SLOTS] = ask(&w, 10, 5, BLOCK); /* finds no seat */
+    for (int n = 0; n < 3; n++) {
+        q[1]->record.missed_us = 1e9;
+        assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
+        assert_true(p->n_restored == 0 && q[1]->state == SV_SEQ_DECODE && q[1]->lacks_from == 20);
+        assert_true(w.plan.seg[q[1]->slot].gave_up);
+        run(&w, &w.plan);
+    }
+    leave(&w, q[0]); /* the seat it waited for */
+    sweep(&w);
+    assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
+    assert_true(q[SLOTS]->slot >= 0 && p->n_restored == 0);
+    run(&w, &w.plan);
+    sweep(&w);
+    assert_false(sv_sched_plan(&w.s, &w.cache, &w.plan, true));
+    assert_true(p->n_restored == 0 && q[1]->lacks_from == 20);
+    const int32_t n_tokens = q[1]->n_tokens;
+    assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
+    assert_int_equal(p->n_restored, 1);
+    assert_int_equal(w.s.n_preemptions, 0); /* its own wish */
+    assert_true(q[1]->state == SV_SEQ_PREFILL && q[1]->n_preemptions == 0);
+    assert_int_equal(q[1]->n_prefill, n_tokens - 1);
+    assert_int_equal(q[1]->n_committed, 16); /* whole pages before what it lacks */
+    assert_int_equal(q[1]->lacks_from, INT32_MAX);
+    assert_true(q[1]->record.missed_us <= 0 && q[1]->record.n_restored == 1 && !q[1]->restores);
+    run(&w, &w.plan);
+    /* Once more it has to have lost twice as much. */
+    until_decoding(&w, q[1]);
+    sv_sched_lacks(&w.cache, q[1], 20);
+    const double us = sv_policy_restore_us(p, q[1]->n_tokens - 20, q[1]->n_tokens);
+    q[1]->record.missed_us = 1.9 * us;
+    assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false) && p->n_restored == 1);
+    run(&w, &w.plan);
+    q[1]->record.missed_us = 2.1 * sv_policy_restore_us(p, q[1]->n_tokens - 20, q[1]->n_tokens);
+    assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false) && p->n_restored == 2);
+    sv_policy_close(p);
+    close_small(&w);
+}
+
+/* Pages that were published without the draft's K/V: whoever comes back to them, preempted meanwhile, takes them as
+ * they are where there is too little left to gain, and leaves them out where there is enough. */
+static void preempted_and_bare(void **state)
+{
+    (void)state;
+    for (int worth = 0; worth < 2; worth++) {
+        struct world w;
+        struct sv_err err = {0};
+        open_small(&w, 16, 200, BLOCK);
+        assert_int_equal(sv_cache_keep_prefixes(&w.cache, &err), SV_OK);
+        struct sv_policy *p = open_policy(&w);
+        struct sv_seq *old = ask(&w, 150, 40, BLOCK), *q = ask(&w, 40, 150, BLOCK);
+        until_decoding(&w, old);
+        until_decoding(&w, q);
+        sv_sched_lacks(&w.cache, q, 20);
+        while (!q->n_preemptions) {
+            assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
+            run(&w, &w.plan);
+        }
+        assert_true(q->state == SV_SEQ_WAITING && q->slot < 0);
+        w.s.usual_answer = worth ? 100 : 0;
+        leave(&w, old);
+        assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
+        assert_true(q->slot >= 0);
+        assert_int_equal(q->lacks_from, worth ? INT32_MAX : 16); /* by pages */
+        assert_true(worth ? q->n_committed == 16 : q->n_committed > 20);
+        assert_int_equal(p->n_restored, 0);
+        sv_policy_close(p);
+        close_small(&w);
+    }
 }
 
 SV_TEST_MAIN(cmocka_unit_test(plenty_of_pages), cmocka_unit_test(short_of_pages),
-             cmocka_unit_test(no_drafter), cmocka_unit_test(prefixes), cmocka_unit_test(long_and_short))
+             cmocka_unit_test(no_drafter), cmocka_unit_test(prefixes), cmocka_unit_test(long_and_short),
+             cmocka_unit_test(seats_leave_room_for_blocks), cmocka_unit_test(nobody_restores_while_others_wait),
+             cmocka_unit_test(preempted_and_bare))
