@@ -1,7 +1,9 @@
 /*
  * engine.h - sequences, the scheduler, the batch and the step.
  *
- * Called by serve and cli (through salvo.h or directly) and by tests. An engine is driven by one thread.
+ * Called by serve and cli (through salvo.h or directly) and by tests. An engine is driven by one thread. The files in
+ * the order of a request's life: api.c, engine.c (submit), seq.c, sched.c, step.c with batch.c, logits.c, held.c and
+ * cut.c; and at open: engine.c, memory.c, calibrate.c.
  * Host state (sequences, plan) and device state (lengths, anchors, tables) meet in two places only: fill
  * uploads, fetch downloads. Must not: allocate inside a step, decide tokens on the host, or keep a second
  * path for plain decoding - it is the same step with width 1.
@@ -125,10 +127,12 @@ struct sv_plan_seg {
     uint64_t draw;           /* which one of a simulated acceptance profile */
     bool gave_up;            /* it cannot draft: nobody will read its context K/V */
 };
+/* How much of everything a step has: of the target's pass, and of the drafting pass before it. */
 struct sv_counts {
-    int32_t n_segs, n_rows, n_logits;
-    int32_t n_draft_segs, n_draft_rows, n_draft_out;
+    int32_t n_segs, n_rows, n_logits;                 /* n_logits: rows whose next token is wanted */
+    int32_t n_draft_segs, n_draft_rows, n_draft_out;  /* n_draft_out: rows that propose a token */
 };
+/* What a step does, decided before anything of it runs. */
 struct sv_plan {
     int32_t n_segs, n_rows, n_logits;
     int32_t n_draft_segs, n_draft_rows, n_draft_out;

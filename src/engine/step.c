@@ -1,16 +1,17 @@
 /*
  * step.c - THE STEP: one target forward over verify rows and prompt chunks together.
  *
- * Called by sv_step_engine. sv_engine_step at the end is the whole story; each function above it is one line
- * of it. Everything from fill to fetch is enqueued without waiting: lengths, anchors, ids and accept counts live
- * in device memory, so a step can be planned and enqueued before the one before it is read (land). Then the
- * host plans by what it knows: a sequence may turn out to have ended, and what the next step brings for it is
- * dropped. Under the width policy a step may be enqueued in two parts (cut.c). Plain decoding is the same step with width 1.
+ * Called by sv_step_engine. Read it from the end: sv_engine_step is the whole story, enqueue the device's part of
+ * it (fill, draft, target_pass), land the host's (fetch, advance). Everything from fill to fetch is enqueued without
+ * waiting: lengths, anchors, ids and accept counts live in device memory, so a step can be planned and enqueued before
+ * the one before it is read. Then the host plans by what it knows: a sequence may turn out to have ended, and what the
+ * next step brings for it is dropped. Under the width policy a step may be enqueued in two parts (cut.c). Plain
+ * decoding is the same step with width 1.
  * Must not: allocate, wait outside land and cut.c, or branch on whether there is a drafter other than by calling it.
  */
 #include "engine/engine.h"
 
-/* The time since *ns was spent on a phase. */
+/* Books the time since *ns on a phase, moves *ns to now; returns the time in ns. */
 static int64_t lap(struct sv_engine *e, enum sv_phase phase, int64_t *ns)
 {
     int64_t now = sv_clock_ns(), spent = now - *ns;
@@ -87,7 +88,7 @@ struct sv_rows sv_engine_rows(const struct sv_engine *e)
                             .seg_base = b->seg_base};
 }
 
-/* One segment's rows. */
+/* One segment's rows in the target's batch: what the device cannot know, its own state aside. */
 static void fill_seg(struct sv_engine *e, int32_t s)
 {
     struct sv_batch *b = &e->batch;
@@ -378,8 +379,32 @@ static int fetch(struct sv_engine *e, int32_t set, struct sv_err *err)
     return rc;
 }
 
-/* Answers remembered for how long they usually are. */
-static const double ANSWERS = 16;
+/* How long answers usually are is an average over about so many of the last ones. */
+enum { ANSWERS_REMEMBERED = 16 };
+
+/* A verify block is over: n_kept of its n_emit tokens are in the sequence, which may have ended on the way. For the
+ * request's statistics, the engine's, and the width policy, which learns from what the drafts were worth. */
+static void count_verified(struct sv_engine *e, struct sv_seq *q, const struct sv_plan_seg *g, int32_t n_kept,
+                           int32_t n_emit)
+{
+    const float *share =
+        e->plan.shares && g->n_drafts ? (float *)(void *)e->batch.share.host + g->draft_out0 : NULL;
+    q->widths[q->n_steps] = (uint16_t)g->n_rows;
+    q->accept_lengths[q->n_steps++] = (uint16_t)n_kept;
+    q->n_drafted_new += n_kept < n_emit ? n_kept : n_emit - 1;
+    sv_accept_add(&e->accept, g->n_rows, n_emit);
+    e->stats.width_chosen[g->n_rows]++;
+    if (e->policy && g->n_rows > 1)
+        sv_policy_verified(e->policy, &q->record,
+                           &(struct sv_verified){.width = g->n_rows,
+                                                 .draft_rows = g->n_draft_rows,
+                                                 .n_emitted = n_emit,
+                                                 .probe = g->probe,
+                                                 .share = share,
+                                                 .n_drafts = g->n_drafts});
+    if (share)
+        sv_policy_drafted(e->policy, share, g->n_drafts);
+}
 
 /* The tokens a segment brought, in order, until one ends the sequence. */
 static void advance_seg(struct sv_engine *e, int32_t s)
@@ -410,25 +435,8 @@ static void advance_seg(struct sv_engine *e, int32_t s)
         sv_logits_take(e, s, n++);
     }
     e->stats.n_tokens += n;
-    if (g->kind == SV_SEG_VERIFY) {
-        const float *share =
-            e->plan.shares && g->n_drafts ? (float *)(void *)b->share.host + g->draft_out0 : NULL;
-        q->widths[q->n_steps] = (uint16_t)g->n_rows;
-        q->accept_lengths[q->n_steps++] = (uint16_t)n;
-        q->n_drafted_new += n < n_emit ? n : n_emit - 1;
-        sv_accept_add(&e->accept, g->n_rows, n_emit);
-        e->stats.width_chosen[g->n_rows]++;
-        if (e->policy && g->n_rows > 1)
-            sv_policy_verified(e->policy, &q->record,
-                               &(struct sv_verified){.width = g->n_rows,
-                                                     .draft_rows = g->n_draft_rows,
-                                                     .n_emitted = n_emit,
-                                                     .probe = g->probe,
-                                                     .share = share,
-                                                     .n_drafts = g->n_drafts});
-        if (share)
-            sv_policy_drafted(e->policy, share, g->n_drafts);
-    }
+    if (g->kind == SV_SEG_VERIFY)
+        count_verified(e, q, g, n, n_emit);
     /* What was drawn from a profile is not what the K/V were made of. */
     if (!e->profile)
         sv_cache_publish(&e->cache, g->slot, q->tokens,
@@ -438,7 +446,7 @@ static void advance_seg(struct sv_engine *e, int32_t s)
         return;
     }
     sv_held_end(e, q);
-    e->sched.usual_answer += (q->n_tokens - q->n_prompt - e->sched.usual_answer) / ANSWERS;
+    e->sched.usual_answer += (q->n_tokens - q->n_prompt - e->sched.usual_answer) / ANSWERS_REMEMBERED;
     sv_sched_unseat(&e->sched, &e->cache, q);
 }
 
@@ -535,8 +543,8 @@ static int land(struct sv_engine *e, struct sv_err *err)
     return SV_OK;
 }
 
-/* Somebody waits for what comes: else a step in flight is only in the way of the next call. */
-static bool runs(const struct sv_engine *e)
+/* While nobody runs, a step in flight is only in the way of the next call. */
+static bool anybody_runs(const struct sv_engine *e)
 {
     for (int32_t i = 0; i < e->sched.n_slots; i++)
         if (e->sched.slot[i])
@@ -571,7 +579,7 @@ int sv_engine_step(struct sv_engine *e, struct sv_err *err)
         depth = e->plan.logprobs ? 0 : e->depth;
         rc = launch(e, start, err);
     }
-    while (!rc && e->n_flight > (runs(e) ? depth : 0))
+    while (!rc && e->n_flight > (anybody_runs(e) ? depth : 0))
         rc = land(e, err);
     sv_alloc_guard(false);
     e->stats.host_us += sv_clock_us() - start - (device_us(e) - device);

@@ -134,10 +134,11 @@ int32_t sv_stack_cache_groups(struct sv_stack *st, const char *name, int32_t fir
 /* embed + stack: ids (n_rows) device -> p->out. */
 void sv_model_forward(const struct sv_model *m, const struct sv_acts *a, const int32_t *row_ids,
                       const struct sv_pass *p);
-/* Next-token choice for n rows of final-norm output x, without logits. */
+/* The most probable token of n rows of final-norm output x (n, hidden) act, without logits: out[i], or
+ * out[out_index[i]] when out_index (n) is given (< 0: nowhere). */
 void sv_model_argmax(const struct sv_model *m, int32_t n, const void *x, const int32_t *out_index,
                      int32_t *out);
-/* logits (n, vocab) act of n rows. */
-void sv_model_logits(const struct sv_model *m, int32_t n, const void *x, void *logits);
+/* logits (n, vocab) of n rows of final-norm output x (n, hidden) act. */
+void sv_model_logits(const struct sv_model *m, int32_t n, const void *x, float *logits);
 
 #endif

@@ -7,40 +7,45 @@
 
 #include <string.h>
 
+/* The device keeps a matrix by what it is for: a table that is only looked up, a head, or, tied, a head that is looked
+ * up too. */
+static int take_embed_and_head(struct sv_model *m, struct sv_err *err)
+{
+    const struct sv_config *cfg = &m->cfg;
+    struct sv_weights *w = &m->weights;
+    w->table = !cfg->tie_embeddings;
+    w->head = cfg->tie_embeddings;
+    int rc = sv_weights_take(w, &m->embed, cfg->vocab_size, cfg->hidden_size, err, "embed_tokens.weight");
+    m->head = m->embed;
+    w->table = false;
+    w->head = true;
+    if (!rc && !cfg->tie_embeddings)
+        rc = sv_weights_take(w, &m->head, cfg->vocab_size, cfg->hidden_size, err, "lm_head.weight");
+    w->head = false;
+    return rc;
+}
+
 static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
                       bool random, struct sv_err *err)
 {
     memset(m, 0, sizeof *m);
     m->dev = dev;
     int rc = sv_config_load(&m->cfg, dir, err);
-    if (rc)
-        return rc;
-    if (!random)
+    if (!rc && !random)
         rc = sv_ckpt_open(&m->ckpt, dir, err);
     if (rc)
         return rc;
-    const struct sv_config *cfg = &m->cfg;
     if (n_positions <= 0)
-        n_positions = cfg->max_position;
+        n_positions = m->cfg.max_position;
     if (!random)
-        rc = sv_ckpt_check_target(&m->ckpt, cfg, err);
+        rc = sv_ckpt_check_target(&m->ckpt, &m->cfg, err);
     if (!rc)
         rc = sv_weights_open(&m->weights, dev, random ? NULL : &m->ckpt, err);
     if (!rc)
-        rc = sv_weights_take_stack(&m->weights, &m->stack, cfg, n_positions, err);
-    m->n_step_weights = m->weights.n_taken;
-    m->weights.table = !cfg->tie_embeddings;
-    m->weights.head = cfg->tie_embeddings;
+        rc = sv_weights_take_stack(&m->weights, &m->stack, &m->cfg, n_positions, err);
+    m->n_step_weights = m->weights.n_taken; /* the embedding comes after: a pass reads a few rows of it at most */
     if (!rc)
-        rc = sv_weights_take(&m->weights, &m->embed, cfg->vocab_size, cfg->hidden_size, err,
-                             "embed_tokens.weight");
-    m->weights.table = false;
-    m->weights.head = true;
-    m->head = m->embed;
-    if (!rc && !cfg->tie_embeddings)
-        rc = sv_weights_take(&m->weights, &m->head, cfg->vocab_size, cfg->hidden_size, err,
-                             "lm_head.weight");
-    m->weights.head = false;
+        rc = take_embed_and_head(m, err);
     if (rc) {
         sv_model_close(m);
         sv_err_prefix(err, "%s", dir);
@@ -96,7 +101,7 @@ void sv_model_argmax(const struct sv_model *m, int32_t n, const void *x, const i
                                                          .out = out});
 }
 
-void sv_model_logits(const struct sv_model *m, int32_t n, const void *x, void *logits)
+void sv_model_logits(const struct sv_model *m, int32_t n, const void *x, float *logits)
 {
     const struct sv_gemm_part head = {.w = m->head};
     sv_op_gemm(m->dev, &(struct sv_p_gemm){.n_rows = n,

@@ -179,12 +179,16 @@ static int take_rope(struct sv_weights *w, struct sv_rope_table *t, const struct
                      int32_t n_positions, struct sv_err *err)
 {
     size_t half = (size_t)n_positions * (size_t)(cfg->head_dim / 2);
+    if (2 * half > INT32_MAX)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "rotary table for %d positions of %d: more than 2^31 numbers", n_positions,
+                       cfg->head_dim);
     float *host = sv_arena_alloc(&w->arena, 2 * half * sizeof *host);
     if (!host)
         return sv_fail(err, SV_ENOMEM, -1, "rotary table for %d positions", n_positions);
     sv_rope_fill(&cfg->rope, cfg->head_dim, n_positions, host);
     struct sv_weight dev = {0};
-    int rc = upload(w, &(struct sv_weight){.data = host, .dtype = SV_F32, .rows = 1, .cols = (int32_t)(2 * half)}, &dev, err);
+    const struct sv_weight table = {.data = host, .dtype = SV_F32, .rows = 1, .cols = (int32_t)(2 * half)};
+    int rc = upload(w, &table, &dev, err);
     if (rc)
         return rc;
     *t = (struct sv_rope_table){.cos = dev.data,

@@ -97,21 +97,6 @@ static bool remainder_is(struct sv_jx *x, const struct sv_jval *v, int64_t by, i
     return sv_j_eq(x, &m, &w);
 }
 
-static bool is_sequence(const struct sv_jval *v)
-{
-    switch (v->kind) {
-    case SV_J_UNDEF:
-    case SV_J_STR:
-    case SV_J_LIST:
-    case SV_J_TUPLE:
-    case SV_J_DICT:
-    case SV_J_RANGE:
-        return true;
-    default:
-        return false;
-    }
-}
-
 static bool is_callable(const struct sv_jval *v)
 {
     switch (v->kind) {
@@ -169,7 +154,7 @@ static bool on_type(struct sv_jx *x, int test, const struct sv_jval *v)
     case NUMBER:
         return sv_j_number(v);
     case SEQUENCE:
-        return is_sequence(v);
+        return sv_j_sequence(v);
     case ITERABLE:
         return sv_j_iterable(v);
     case CALLABLE:

@@ -453,7 +453,7 @@ bool sv_j_contains(struct sv_jx *x, const struct sv_jval *in, const struct sv_jv
 
 /* ---------------------------------------------------------------- iteration */
 
-bool sv_j_iterable(const struct sv_jval *v)
+bool sv_j_sequence(const struct sv_jval *v)
 {
     switch (v->kind) {
     case SV_J_UNDEF:
@@ -462,13 +462,15 @@ bool sv_j_iterable(const struct sv_jval *v)
     case SV_J_TUPLE:
     case SV_J_DICT:
     case SV_J_RANGE:
-    case SV_J_GEN:
-    case SV_J_VIEW:
-    case SV_J_LOOP:
         return true;
     default:
         return false;
     }
+}
+
+bool sv_j_iterable(const struct sv_jval *v)
+{
+    return sv_j_sequence(v) || v->kind == SV_J_GEN || v->kind == SV_J_VIEW || v->kind == SV_J_LOOP;
 }
 
 static struct sv_jlist *iter_str(struct sv_jx *x, const struct sv_jval *v)
