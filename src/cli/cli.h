@@ -181,8 +181,7 @@ int sv_cli_text_columns(const char *text, size_t n);
 const char *sv_cli_count(int64_t n, char buf[24]);
 const char *sv_cli_bytes(int64_t n, char buf[24]);
 
-/* ---------------------------------------------------------------- JSON lines (reader.c, jsonl.c)
- */
+/* ---------------------------------------------------------------- JSON lines (reader.c, jsonl.c) */
 
 #define SV_CLI_MAX_LINE ((size_t)16 << 20)
 

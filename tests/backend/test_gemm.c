@@ -278,8 +278,7 @@ static void product_close(struct product *p)
     fenced_close(&p->fone);
 }
 
-/* Rows [r0, r0 + rows) of the product, weight cut into n_parts, must equal what single rows gave.
- */
+/* Rows [r0, r0 + rows) of the product, weight cut into n_parts, must equal what single rows gave. */
 static void same_bits(struct sv_cpu *cpu, const struct variant *v, const struct product *p,
                       int32_t r0, int32_t rows, int n_parts, float *y)
 {

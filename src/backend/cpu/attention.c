@@ -66,8 +66,7 @@ size_t sv_cpu_attn_thread_bytes(const struct sv_dev_limits *lim)
     return align_up(sizeof(struct attn_scratch)) + floats * sizeof(float) + SV_ATTN_WORK_BYTES;
 }
 
-/* Room for partial results of a decode batch over long contexts; larger batches have items enough.
- */
+/* Room for partial results of a decode batch over long contexts; larger batches have items enough. */
 size_t sv_cpu_attn_parts_floats(const struct sv_dev_limits *lim)
 {
     size_t parts = (size_t)lim->max_positions / SV_ATTN_PART + 1;
@@ -344,8 +343,7 @@ static bool mine(int64_t at, int64_t cost, int64_t begin, int64_t end)
     return at + cost / 2 >= begin && at + cost / 2 < end;
 }
 
-/* Walks all items; runs those that fall to share `thread` of the cost. With s == NULL only adds up.
- */
+/* Walks all items; runs those that fall to share `thread` of the cost. With s == NULL only adds up. */
 static int64_t walk(const struct attn_plan *a, struct attn_scratch *s, int thread, int n)
 {
     const struct sv_rows *r = &a->p->rows;
