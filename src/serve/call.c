@@ -25,6 +25,7 @@ static void gen_free(struct sv_gen *g)
     for (int i = 0; i < 4; i++)
         sv_buf_fini(&g->lp[i]);
     sv_buf_fini(&g->prompt_lp);
+    sv_buf_fini(&g->unkept);
     sv_buf_fini(&g->accept);
     sv_buf_fini(&g->widths);
     sv_buf_fini(&g->new_text);
@@ -32,7 +33,7 @@ static void gen_free(struct sv_gen *g)
     sv_buf_fini(&g->due_drafted);
 }
 
-static void call_free(struct sv_call *c)
+void sv_call_free(struct sv_call *c)
 {
     if (c->prev)
         c->prev->next = c->next;
@@ -51,10 +52,11 @@ static void call_free(struct sv_call *c)
     sv_http_free_taken(c->raw);
     sv_buf_fini(&c->head);
     sv_buf_fini(&c->out);
+    sv_buf_fini(&c->held);
     sv_free(c);
 }
 
-static void cancel_gens(struct sv_call *c)
+void sv_call_cancel(struct sv_call *c)
 {
     for (int32_t i = 0; i < c->n_gens; i++)
         if (!c->gens[i].done)
@@ -67,188 +69,7 @@ static void on_gone(void *user)
 
     c->req = NULL;
     c->status = 499; /* as nginx counts clients that left */
-    cancel_gens(c);
-}
-
-/* ---------------------------------------------------------------- the end of a call */
-
-static void log_call(struct sv_call *c)
-{
-    struct sv_accept a = {0};
-    int64_t now = sv_clock_us(), n_prompt = 0, n_tokens = 0, n_cached = 0, steps = 0, tokens = 0;
-
-    if (c->s->o.quiet)
-        return;
-    for (int32_t i = 0; i < c->n_gens; i++) {
-        const struct sv_gen *g = &c->gens[i];
-        sv_accept_of(g, &a);
-        steps += a.n_steps;
-        tokens += a.n_tokens;
-        n_prompt += g->n_prompt;
-        n_cached += g->n_cached;
-        n_tokens += (int64_t)(g->ids.len / sizeof(int32_t));
-    }
-    struct sv_log_field f[] = {
-        SV_LOG_S("id", c->request_id),
-        SV_LOG_S("api", c->dialect->name),
-        SV_LOG_I("status", c->status),
-        SV_LOG_S("finish", sv_finish_name(c->gens[0].finish)),
-        SV_LOG_I("prompt_tokens", n_prompt),
-        SV_LOG_I("cached_tokens", n_cached),
-        SV_LOG_I("tokens", n_tokens),
-        SV_LOG_F("accept_length", steps ? (double)tokens / (double)steps : 0),
-        SV_LOG_F("ttft_ms", c->first_us ? (double)(c->first_us - c->start_us) / 1e3 : 0),
-        SV_LOG_F("total_ms", (double)(now - c->start_us) / 1e3),
-    };
-    sv_serve_log(c->s, "request", f, (int)(sizeof f / sizeof f[0]));
-}
-
-static void start_stream(struct sv_call *c)
-{
-    if (c->started)
-        return;
-    c->started = true;
-    sv_http_add_header(c->req, "Cache-Control", "no-cache");
-    sv_http_add_header(c->req, "X-Accel-Buffering", "no");
-    sv_http_begin(c->req, 200, "text/event-stream; charset=utf-8");
-}
-
-static void add_chunk(struct sv_call *c, struct sv_gen *g)
-{
-    if (!g->fresh)
-        return;
-    const int32_t *ids = (const int32_t *)(const void *)g->ids.data;
-    struct sv_out o = {.kind = SV_OUT_EVENT,
-                       .gen = g,
-                       .finish = c->failed ? SV_FINISH_NONE : g->finish,
-                       .tokens = ids ? ids + g->n_shown : NULL,
-                       .n_tokens = (int32_t)(g->ids.len / sizeof(int32_t)) - g->n_shown,
-                       .text = g->new_text.data ? g->new_text.data : "",
-                       .n_text = (uint32_t)g->new_text.len};
-
-    c->out.failed |= g->new_text.failed || g->ids.failed;
-    c->dialect->chunk(c, g, &o, &c->out);
-    g->n_shown += o.n_tokens;
-    g->fresh = false;
-    g->shown = true;
-    sv_buf_clear(&g->new_text);
-}
-
-/* All that has come, into the server's buffer unless the call has frames of its own. */
-static void add_chunks(struct sv_call *c)
-{
-    if (!c->out.data) {
-        c->out = c->s->frames;
-        sv_buf_init(&c->s->frames);
-    }
-    for (int32_t i = 0; i < c->n_gens; i++)
-        add_chunk(c, &c->gens[i]);
-}
-
-static void give_back(struct sv_call *c)
-{
-    if (c->s->frames.data)
-        return;
-    c->s->frames = c->out;
-    sv_buf_init(&c->out);
-    sv_buf_clear(&c->s->frames);
-}
-
-/* An error once sequences exist. In a stream that has begun it is one more event. */
-static void call_fail(struct sv_call *c, const struct sv_api_err *e)
-{
-    struct sv_http_req *q = c->req;
-
-    c->failed = true;
-    c->status = e->status;
-    cancel_gens(c);
-    if (!q)
-        return;
-    struct sv_buf *b = &c->out; /* after what has come so far */
-    add_chunks(c);
-    if (b->len)
-        start_stream(c);
-    c->req = NULL;
-    sv_http_on_gone(q, NULL, NULL);
-    if (!c->started) {
-        sv_api_reply(q, e);
-        return;
-    }
-    sv_sse_begin(b);
-    sv_api_err_json(b, e);
-    sv_sse_end(b);
-    sv_sse_done(b);
-    if (b->failed) {
-        sv_http_abort(q);
-        return;
-    }
-    sv_http_end(q, b->data, b->len);
-}
-
-/* Without its middle a stream is worth nothing: the connection is dropped. */
-static bool begin_sending(struct sv_call *c)
-{
-    if (c->out.failed)
-        sv_http_abort(c->req); /* ends in on_gone */
-    else
-        start_stream(c);
-    return !c->out.failed;
-}
-
-/* What has come since the last write, in one. */
-static void send_frames(struct sv_call *c)
-{
-    if (!c->req)
-        return;
-    add_chunks(c);
-    if ((c->out.len || c->out.failed) && begin_sending(c)) {
-        c->sent = true;
-        if (sv_http_write(c->req, c->out.data, c->out.len) > (size_t)c->s->o.max_backlog_bytes)
-            sv_http_abort(c->req);
-    }
-    sv_buf_clear(&c->out);
-    give_back(c);
-}
-
-static void end_stream(struct sv_call *c)
-{
-    struct sv_http_req *q = c->req;
-
-    add_chunks(c);
-    c->dialect->tail(c, &c->out);
-    if (begin_sending(c)) {
-        c->req = NULL;
-        sv_http_on_gone(q, NULL, NULL);
-        sv_http_end(q, c->out.data, c->out.len);
-    }
-    sv_buf_clear(&c->out);
-    give_back(c);
-}
-
-static void end_whole(struct sv_call *c)
-{
-    struct sv_buf *b = &c->s->text;
-    struct sv_http_req *q = c->req;
-
-    sv_buf_clear(b);
-    c->dialect->body(c, b);
-    c->req = NULL;
-    sv_http_on_gone(q, NULL, NULL);
-    if (b->failed)
-        sv_api_reply(q, &(struct sv_api_err){.status = 500, .type = "server_error", .msg = "out of memory"});
-    else
-        sv_http_reply(q, 200, "application/json", b->data, b->len);
-}
-
-static void call_end(struct sv_call *c)
-{
-    sv_histogram_add(&c->s->metrics.e2e, (double)(sv_clock_us() - c->start_us) / 1e6, 1);
-    if (c->req && c->p.stream)
-        end_stream(c);
-    else if (c->req)
-        end_whole(c);
-    log_call(c);
-    call_free(c);
+    sv_call_cancel(c);
 }
 
 /* ---------------------------------------------------------------- results */
@@ -289,7 +110,7 @@ static void take_figures(struct sv_serve *s, struct sv_call *c, struct sv_gen *g
     sv_histogram_add(&s->metrics.queue, (double)o->queue_us / 1e6, 1);
 }
 
-static void set_due(struct sv_call *c)
+void sv_call_set_due(struct sv_call *c)
 {
     if (c->due)
         return;
@@ -306,9 +127,9 @@ static void take_stream(struct sv_call *c, struct sv_gen *g, const struct sv_out
         sv_take_draft_flags(g, o);
     g->fresh = true;
     c->write_us = o->at_us;
-    set_due(c);
+    sv_call_set_due(c);
     if (c->s->o.stream_gap_us < 0)
-        add_chunk(c, g); /* however many steps are read at once, each has a chunk of its own */
+        sv_call_chunk(c, g); /* however many steps are read at once, each has a chunk of its own */
 }
 
 static void take_error(struct sv_call *c, const struct sv_out *o)
@@ -324,7 +145,7 @@ static void take_error(struct sv_call *c, const struct sv_out *o)
         sv_api_fail(&e, 503, NULL, "the server is shutting down");
     else
         sv_api_fail(&e, 500, NULL, "%.*s", n, n ? o->message : "");
-    call_fail(c, &e);
+    sv_call_fail(c, &e);
 }
 
 /* llama-server's limit of time counts from the first token on, once there is a line's end. What the worker then calls
@@ -348,6 +169,10 @@ void sv_call_out(struct sv_serve *s, struct sv_out *o)
     struct sv_gen *g = o->gen;
     struct sv_call *c = g->call;
 
+    if (c->writing) {
+        sv_call_hold(c, o);
+        return;
+    }
     check_time(c, g, o);
     bool error = o->kind == SV_OUT_REJECTED || o->finish == SV_FINISH_ERROR ||
                  o->finish == SV_FINISH_CANCELED;
@@ -363,8 +188,7 @@ void sv_call_out(struct sv_serve *s, struct sv_out *o)
     } else if (c->req) {
         if (!c->p.stream || c->dialect->kind == SV_GENERATE) /* SGLang's streams repeat the text */
             sv_buf_append(&g->text, o->text, o->n_text);
-        if (o->logprobs || o->prompt_logprobs)
-            c->dialect->keep(c, g, o);
+        sv_call_keep(c, g, o);
         if (c->p.stream)
             take_stream(c, g, o);
     }
@@ -378,7 +202,7 @@ void sv_call_out(struct sv_serve *s, struct sv_out *o)
     g->done = true;
     s->n_live--;
     if (++c->n_done == c->n_gens)
-        set_due(c);
+        sv_call_set_due(c);
 }
 
 /* How long a stream waits between writes, so that sending costs the machine little however many there are. */
@@ -408,7 +232,7 @@ static int64_t next_write_us(const struct sv_serve *s, int64_t gap)
     return s->flushed_us + gap - (early < gap / 8 ? early : gap / 8);
 }
 
-static bool has_ended(const struct sv_call *c)
+bool sv_call_has_ended(const struct sv_call *c)
 {
     return c->n_done == c->n_gens;
 }
@@ -424,8 +248,8 @@ static bool any(const struct sv_call *c)
     return true;
 }
 
-/* Does something with those that are due and fit, and takes them off the list; returns how many there were. */
-static int64_t take_due(struct sv_serve *s, bool (*fits)(const struct sv_call *c), void (*fn)(struct sv_call *c))
+/* Sends to those that are due and fit, and takes them off the list; returns how many there were. */
+static int64_t send_due(struct sv_serve *s, bool (*fits)(const struct sv_call *c))
 {
     struct sv_call **at = &s->due, *c;
     int64_t n = 0;
@@ -437,7 +261,7 @@ static int64_t take_due(struct sv_serve *s, bool (*fits)(const struct sv_call *c
         }
         *at = c->next_due;
         c->due = false;
-        fn(c);
+        sv_call_send(c);
         n++;
     }
     return n;
@@ -453,10 +277,10 @@ void sv_call_flush(struct sv_serve *s, bool all)
 {
     int64_t kept_us = sv_worker_kept_since(s->worker), gap;
 
-    take_due(s, has_ended, call_end);
-    take_due(s, is_first, send_frames);
+    send_due(s, sv_call_has_ended);
+    send_due(s, is_first);
     if (all && s->due) {
-        int64_t start_ns = sv_clock_thread_ns(), n = take_due(s, any, send_frames);
+        int64_t start_ns = sv_clock_thread_ns(), n = send_due(s, any);
         learn_write(s, n, start_ns);
     }
     if (all && s->oldest_us) {
@@ -470,23 +294,10 @@ void sv_call_flush(struct sv_serve *s, bool all)
                     s->due || kept_us ? s->oldest_us + gap : INT64_MAX);
 }
 
-void sv_call_tick(struct sv_serve *s, int64_t now_us)
-{
-    int64_t every = (int64_t)s->o.ping_seconds * 1000000;
-
-    for (struct sv_call *c = s->calls; c && every > 0; c = c->next) {
-        if (c->preparing || !c->req || !c->p.stream || now_us - c->write_us < every)
-            continue;
-        start_stream(c);
-        sv_http_write(c->req, SV_SSE_PING, sizeof SV_SSE_PING - 1);
-        c->write_us = now_us;
-    }
-}
-
 void sv_call_cancel_all(struct sv_serve *s)
 {
     for (struct sv_call *c = s->calls; c; c = c->next)
-        cancel_gens(c);
+        sv_call_cancel(c);
 }
 
 /* ---------------------------------------------------------------- admission */
@@ -576,7 +387,7 @@ static void call_go(struct sv_call *c, int rc, struct sv_api_err *e)
     if (rc) {
         sv_http_on_gone(q, NULL, NULL);
         sv_api_reply(q, e); /* e may be the call's own */
-        call_free(c);
+        sv_call_free(c);
         return;
     }
     name_call(c);
@@ -603,7 +414,7 @@ static void on_prepared(void *user)
     c->preparing = false;
     c->prepared = true;
     if (!c->req) {
-        call_free(c);
+        sv_call_free(c);
         return;
     }
     if (c->s->drain_over)
@@ -614,7 +425,7 @@ static void on_prepared(void *user)
 /* Hands the body to the other thread. */
 static int prepare_later(struct sv_call *c, struct sv_http_req *q, struct sv_api_err *e)
 {
-    c->job = (struct sv_job){prepare, on_prepared, c};
+    c->job = (struct sv_job){.run = prepare, .done = on_prepared, .user = c};
     int rc = sv_body_later(c->s, q, &c->job, &c->raw, e);
     c->preparing = !rc;
     return rc;

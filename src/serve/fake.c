@@ -13,6 +13,7 @@
 #include <time.h>
 
 #define MAX_BURST 64
+#define MAX_TOP 20
 
 struct fake_seq {
     uint64_t id;
@@ -20,6 +21,7 @@ struct fake_seq {
     int32_t *prompt;
     int32_t n_done, n_steps;
     uint16_t *accept, *widths;
+    struct sv_logprob *lp; /* of the prompt: nothing of its first token; a burst's come after that one */
     struct sv_detok detok;
     struct sv_buf held;  /* text that may be the start of a stop string */
     char *stop[4];
@@ -43,10 +45,34 @@ static void seq_free(struct fake_seq *q)
     sv_free(q->prompt);
     sv_free(q->accept);
     sv_free(q->widths);
+    sv_free(q->lp);
     sv_buf_fini(&q->held);
     for (int i = 0; i < 4; i++)
         sv_free(q->stop[i]);
     sv_free(q);
+}
+
+/* Numbers as long as real ones are written. */
+static const int32_t top_ids[MAX_TOP] = {64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75, 76, 77, 78, 79, 80, 81, 82, 83};
+static const float top_logprobs[MAX_TOP] = {
+    -0.1234567f, -1.1234567f, -2.1234567f, -3.1234567f, -4.1234567f, -5.1234567f, -6.1234567f,
+    -7.1234567f, -8.1234567f, -9.1234567f, -10.123456f, -11.123456f, -12.123456f, -13.123456f,
+    -14.123456f, -15.123456f, -16.123456f, -17.123456f, -18.123456f, -19.123456f};
+
+static bool take_logprobs(struct fake_seq *q)
+{
+    int32_t n = q->r.n_prompt_ids > MAX_BURST ? q->r.n_prompt_ids : MAX_BURST + 1;
+
+    if (!q->r.logprobs && !q->r.prompt_logprobs)
+        return true;
+    q->lp = sv_calloc((size_t)n, sizeof *q->lp);
+    for (int32_t i = 1; q->lp && i < n; i++)
+        q->lp[i] = (struct sv_logprob){.logprob = -0.7654321f,
+                                       .rank = 2,
+                                       .n_top = q->r.n_top_logprobs < MAX_TOP ? q->r.n_top_logprobs : MAX_TOP,
+                                       .top_ids = top_ids,
+                                       .top_logprobs = top_logprobs};
+    return q->lp;
 }
 
 static int submit(void *impl, const struct sv_request *r, uint64_t *id, char *err, size_t n)
@@ -78,7 +104,7 @@ static int submit(void *impl, const struct sv_request *r, uint64_t *id, char *er
     q->widths = sv_calloc((size_t)q->r.max_tokens, sizeof *q->widths);
     for (int32_t i = 0; i < r->n_stop; i++)
         q->stop[i] = sv_strdup(r->stop[i]);
-    if (!q->prompt || !q->accept || !q->widths || (r->n_stop && !q->stop[r->n_stop - 1])) {
+    if (!q->prompt || !q->accept || !q->widths || !take_logprobs(q) || (r->n_stop && !q->stop[r->n_stop - 1])) {
         seq_free(q);
         return SV_ENOMEM;
     }
@@ -163,6 +189,8 @@ static void advance(struct fake *f, struct fake_seq *q)
     ev.tokens = tokens;
     ev.n_tokens = n;
     ev.n_drafted = n - 1;
+    ev.logprobs = q->r.logprobs ? q->lp + 1 : NULL;
+    ev.prompt_logprobs = q->r.prompt_logprobs && q->n_steps == 1 ? q->lp : NULL;
     f->stats.n_tokens += n;
     f->stats.n_verify_steps++;
     f->stats.n_drafted += f->o.burst - 1;

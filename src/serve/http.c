@@ -34,6 +34,7 @@
 #define MAX_AHEAD_BYTES 65536 /* of a pipelined request, while the answer before it is being made */
 #define MAX_FRAME_BYTES 16384 /* of a chunk that is written without evhttp ... */
 #define FRAME_HEAD 8          /* ... and of its length before it */
+#define MIN_LENT_BYTES 65536  /* pieces of this size are not copied on their way out */
 /* Between the limit and this, a body is read and refused in the API's own error shape. */
 #define REFUSED_BODY_SLACK ((int64_t)1 << 20)
 
@@ -234,6 +235,13 @@ const char *sv_http_path(const struct sv_http_req *q)
     return q->path;
 }
 
+const char *sv_http_query(const struct sv_http_req *q)
+{
+    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(q->ev);
+    const char *query = uri ? evhttp_uri_get_query(uri) : NULL;
+    return query ? query : "";
+}
+
 const char *sv_http_peer(const struct sv_http_req *q)
 {
     return q->peer ? q->peer : "";
@@ -316,12 +324,27 @@ static const char *phrase(int status)
     return "Status";
 }
 
-void sv_http_reply(struct sv_http_req *q, int status, const char *type, const void *data, size_t n)
+static void free_lent(const void *data, size_t n, void *arg)
 {
-    struct evhttp_request *ev = q->ev;
-    struct evbuffer *body = evbuffer_new();
+    (void)n, (void)arg;
+    sv_free((void *)(uintptr_t)data);
+}
 
-    struct evkeyvalq *headers = evhttp_request_get_output_headers(ev);
+/* A large piece goes out from where it is, and b loses it. */
+static int add_piece(struct evbuffer *to, struct sv_buf *b)
+{
+    if (b->len < MIN_LENT_BYTES)
+        return evbuffer_add(to, b->data, b->len);
+    int rc = evbuffer_add_reference(to, b->data, b->len, free_lent, NULL);
+    if (!rc)
+        sv_buf_init(b);
+    return rc;
+}
+
+/* body loses what it holds. */
+static void reply(struct sv_http_req *q, int status, const char *type, struct evbuffer *body)
+{
+    struct evkeyvalq *headers = evhttp_request_get_output_headers(q->ev);
     char length[24];
 
     q->ended = true;
@@ -330,14 +353,28 @@ void sv_http_reply(struct sv_http_req *q, int status, const char *type, const vo
     if (q->refused_bytes)
         evhttp_add_header(headers, "Connection", "close"); /* the client may send it all the same */
     if (q->head_only && type) {
-        snprintf(length, sizeof length, "%zu", n);
+        snprintf(length, sizeof length, "%zu", evbuffer_get_length(body));
         evhttp_add_header(headers, "Content-Length", length);
-    } else if (body && n) {
-        evbuffer_add(body, data, n);
+        evbuffer_drain(body, evbuffer_get_length(body));
     }
-    evhttp_send_reply(ev, status, phrase(status), body);
-    if (body)
-        evbuffer_free(body);
+    evhttp_send_reply(q->ev, status, phrase(status), body);
+    evbuffer_drain(body, evbuffer_get_length(body));
+}
+
+void sv_http_reply(struct sv_http_req *q, int status, const char *type, const void *data, size_t n)
+{
+    struct evbuffer *body = q->http->piece;
+
+    evbuffer_add(body, data, n);
+    reply(q, status, type, body);
+}
+
+void sv_http_reply_buf(struct sv_http_req *q, int status, const char *type, struct sv_buf *b)
+{
+    struct evbuffer *body = q->http->piece;
+
+    add_piece(body, b);
+    reply(q, status, type, body);
 }
 
 void sv_http_begin(struct sv_http_req *q, int status, const char *type)
@@ -375,26 +412,40 @@ static bool write_through(struct sv_http_req *q, const void *data, size_t n, siz
     return true;
 }
 
-static size_t write_later(struct sv_http_req *q, const void *data, size_t n)
+static size_t send_piece(struct sv_http_req *q)
 {
+    struct evbuffer *piece = q->http->piece;
+
     q->waits = true;
-    if (evbuffer_add(q->http->piece, data, n) == 0)
-        evhttp_send_reply_chunk(q->ev, q->http->piece);
-    evbuffer_drain(q->http->piece, evbuffer_get_length(q->http->piece));
+    if (evbuffer_get_length(piece))
+        evhttp_send_reply_chunk(q->ev, piece);
+    evbuffer_drain(piece, evbuffer_get_length(piece));
     return evbuffer_get_length(q->out);
 }
 
 size_t sv_http_write(struct sv_http_req *q, const void *data, size_t n)
 {
     size_t backlog = 0;
-    return write_through(q, data, n, &backlog) ? backlog : write_later(q, data, n);
+
+    if (write_through(q, data, n, &backlog))
+        return backlog;
+    evbuffer_add(q->http->piece, data, n);
+    return send_piece(q);
 }
 
-void sv_http_end(struct sv_http_req *q, const void *data, size_t n)
+size_t sv_http_write_buf(struct sv_http_req *q, struct sv_buf *b)
+{
+    if (b->len < MIN_LENT_BYTES)
+        return sv_http_write(q, b->data, b->len);
+    add_piece(q->http->piece, b);
+    return send_piece(q);
+}
+
+void sv_http_end(struct sv_http_req *q, struct sv_buf *b)
 {
     q->ended = true;
-    if (n)
-        write_later(q, data, n); /* together with the mark of the end, in one write */
+    add_piece(q->http->piece, b);
+    send_piece(q); /* together with the mark of the end, in one write */
     evhttp_send_reply_end(q->ev);
 }
 

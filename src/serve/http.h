@@ -38,6 +38,7 @@ void sv_http_close(struct sv_http *h);
 
 const char *sv_http_method(const struct sv_http_req *q);
 const char *sv_http_path(const struct sv_http_req *q); /* decoded, without the query */
+const char *sv_http_query(const struct sv_http_req *q); /* as it was sent, "" without one */
 const char *sv_http_peer(const struct sv_http_req *q);
 const char *sv_http_header(const struct sv_http_req *q, const char *name); /* NULL when absent */
 /* The body in one piece, not NUL-terminated; borrowed until the answer ends. Empty for one that is too large and that
@@ -54,11 +55,14 @@ void sv_http_free_taken(struct evbuffer *body); /* NULL is fine */
 void sv_http_add_header(struct sv_http_req *q, const char *name, const char *value);
 /* The whole answer; q is gone afterwards. type may be NULL with n = 0. */
 void sv_http_reply(struct sv_http_req *q, int status, const char *type, const void *data, size_t n);
+/* The same, of a buffer, which loses its memory if that is large. */
+void sv_http_reply_buf(struct sv_http_req *q, int status, const char *type, struct sv_buf *b);
 /* An answer in pieces, each flushed at once; write returns how many bytes the client has not taken yet. End takes the
- * last piece (n may be 0), and q is gone afterwards. */
+ * last piece (which may be empty), and q is gone afterwards. Buffers lose their memory if it is large. */
 void sv_http_begin(struct sv_http_req *q, int status, const char *type);
 size_t sv_http_write(struct sv_http_req *q, const void *data, size_t n);
-void sv_http_end(struct sv_http_req *q, const void *data, size_t n);
+size_t sv_http_write_buf(struct sv_http_req *q, struct sv_buf *b);
+void sv_http_end(struct sv_http_req *q, struct sv_buf *b);
 void sv_http_abort(struct sv_http_req *q); /* drops the connection; q's on_gone is called */
 /* Called once if the client leaves before the answer has ended; q is gone afterwards. */
 void sv_http_on_gone(struct sv_http_req *q, void (*fn)(void *user), void *user);

@@ -70,6 +70,8 @@ struct sv_out {
     const char *text, *message;
     const uint16_t *accept_lengths, *widths; /* (n_steps) */
     const char *logprobs, *prompt_logprobs; /* packed: read with sv_out_logprob */
+    const char *record;      /* all of it as it came */
+    size_t n_record, n_packed; /* bytes of that, and of log probabilities in it */
 };
 /* Takes the next packed entry; top_ids and top_logprobs point into it. */
 void sv_out_logprob(const char **packed, struct sv_logprob *lp);
@@ -77,6 +79,8 @@ void sv_out_pack(struct sv_buf *batch, const struct sv_out *o, const struct sv_l
                  const struct sv_logprob *prompt_logprobs);
 /* Reads one record at *at; false at the end. */
 bool sv_out_unpack(const struct sv_buf *batch, size_t *at, struct sv_out *o);
+/* The whole record once more, to be read later. */
+void sv_out_copy(struct sv_buf *b, const struct sv_out *o);
 /* What is needed to pass a record over. */
 struct sv_out_mark {
     uint64_t n_bytes;
@@ -223,6 +227,7 @@ struct sv_gen {
     struct sv_buf text;
     struct sv_buf lp[4];       /* JSON pieces of log probabilities, as the dialect wants them */
     struct sv_buf prompt_lp;
+    struct sv_buf unkept;      /* records with more of them, to be written on the other thread */
     struct sv_buf accept, widths; /* uint16_t for each decode step */
     struct sv_buf due, due_drafted; /* text of tokens not yet in an event; a flag for each byte */
     struct sv_detok detok;
@@ -249,20 +254,23 @@ struct sv_dialect {
 extern const struct sv_dialect sv_dialect_chat, sv_dialect_completions, sv_dialect_generate, sv_dialect_llama,
     sv_dialect_infill;
 
-/* ---------------------------------------------------------------- long bodies (prep.c) */
+/* ---------------------------------------------------------------- long bodies and answers (prep.c) */
 
-/* Work for the thread that reads long bodies. run is called there, with its scratch; then done on the loop's thread. */
+/* Work for the thread that reads long bodies and writes long answers. run is called there, with its scratch; then done on
+ * the loop's thread. */
 struct sv_job {
     void (*run)(void *user, struct sv_enc_scratch *scratch);
     void (*done)(void *user);
     void *user;
+    bool writes; /* an answer: bodies and answers have room each */
 };
 /* What is longer is read there: about a millisecond of the loop's time. */
 #define SV_INLINE_BYTES 8192
 struct sv_prep;
 int sv_prep_start(struct sv_prep **p, struct sv_err *err);
 int sv_prep_fd(const struct sv_prep *p);
-int32_t sv_prep_n_waiting(const struct sv_prep *p); /* submitted, and not done */
+int32_t sv_prep_n_reading(const struct sv_prep *p); /* submitted, and not done */
+int32_t sv_prep_n_writing(const struct sv_prep *p);
 /* The job stays the caller's and must live until done. False: too many wait. */
 bool sv_prep_submit(struct sv_prep *p, struct sv_job *job);
 /* Frees a JSON tree there: a long list takes as long as it took to read. */
@@ -287,10 +295,12 @@ struct sv_call {
     int64_t start_us, first_us, write_us;
     struct sv_buf head;        /* how every chunk begins, up to the number of its choice */
     struct sv_buf out;         /* frames that flush will send; while that runs, the server's own buffer */
+    bool writing;              /* the other thread puts together what goes out; meanwhile all but prev, next, req, ... */
+    struct sv_buf held;        /* ... status and times stays as it is, and what comes waits here */
     struct sv_params p;
     struct sv_call *prev, *next;
     json_t *body;
-    struct sv_job job;         /* reading a long body: until it is done all but prev, next, req and status ... */
+    struct sv_job job;         /* writing, or reading a long body: until it is done all but prev, next, req and status ... */
     bool preparing, prepared;  /* ... is the other thread's, as long as preparing is set; prepared: it was read there */
     struct evbuffer *raw;      /* that body */
     int read_rc;
@@ -310,9 +320,25 @@ void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_htt
 void sv_call_out(struct sv_serve *s, struct sv_out *o);
 bool sv_call_all_due(const struct sv_serve *s);
 void sv_call_flush(struct sv_serve *s, bool all);
-void sv_call_tick(struct sv_serve *s, int64_t now_us); /* pings */
 void sv_call_cancel_all(struct sv_serve *s);
 const char *sv_call_model(const struct sv_call *c);
+/* call.c, for send.c. */
+void sv_call_cancel(struct sv_call *c);
+void sv_call_set_due(struct sv_call *c);
+bool sv_call_has_ended(const struct sv_call *c);
+void sv_call_free(struct sv_call *c);
+
+/* send.c: log probabilities of an event are put aside; a chunk of its own for what has just come; an error; all that has
+ * come goes out, and with the last of it the call ends. */
+void sv_call_keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o);
+void sv_call_chunk(struct sv_call *c, struct sv_gen *g);
+void sv_call_fail(struct sv_call *c, const struct sv_api_err *e);
+void sv_call_send(struct sv_call *c);
+/* What comes while a call is written elsewhere. */
+void sv_call_hold(struct sv_call *c, const struct sv_out *o);
+/* Calls that found no room there may try again. */
+void sv_call_unblock(struct sv_serve *s);
+void sv_call_tick(struct sv_serve *s, int64_t now_us); /* pings */
 
 /* prompt.c: chat messages, text or ids to prompts. */
 /* These touch nothing of the server that changes: any thread may call them, with a scratch of its own. */
@@ -351,6 +377,8 @@ void sv_write_usage(struct sv_buf *b, const struct sv_call *c, const struct sv_g
 /* In a chunk, after its choices: the usage so far, null where it comes later, nothing where none was asked for. */
 void sv_write_chunk_usage(struct sv_buf *b, const struct sv_call *c);
 
+/* llama.c: the members of llama-server's object of settings. */
+void sv_write_llama_params(struct sv_buf *b, const struct sv_params *p, uint64_t seed);
 void sv_write_stop_reason(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g);
 /* At most n_top alternatives each; llama-server's has ids too. */
 void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_out *o, int32_t n_top,
@@ -386,6 +414,8 @@ struct sv_metrics {
     int64_t n_http[6];           /* by status class */
     int64_t n_full;              /* 429 */
     int64_t n_prompt_tokens, n_cached_tokens, n_tokens;
+    int64_t n_aside;             /* answers and chunks put together beside the loop */
+    int64_t most_turn_bytes;     /* put together in one turn of the loop */
     struct sv_histogram ttft, itl, e2e, queue;
 };
 void sv_histogram_add(struct sv_histogram *h, double seconds, int64_t times);
@@ -431,15 +461,15 @@ struct sv_serve {
     struct sv_template_opts render;     /* limits, where they are not the usual ones */
     enum sv_serve_state state;
     char broken[480];
-    struct sv_call *calls, *due;
+    struct sv_call *calls, *due, *blocked;
     int32_t n_live, max_live;  /* sequences with the worker */
     uint64_t next_serial;
     uint64_t random_key, n_random;
     struct sv_http_req *flushing[32];   /* waiting for the worker to flush: a ring */
     int32_t first_flushing, n_flushing;
     struct sv_metrics metrics;
-    struct sv_buf text;        /* scratch of the writers ... */
-    struct sv_buf frames;      /* ... and of streams: one buffer for all stays in the cache */
+    struct sv_buf frames;      /* of answers: one buffer for all stays in the cache */
+    int64_t turn_bytes;        /* put together in this turn of the loop */
     int64_t flushed_us;        /* the end of the last step that went out to all streams */
     int64_t oldest_us, newest_us; /* events since then that may wait; 0 = none */
     int64_t step_us;           /* about the time between two events of a sequence */
@@ -467,8 +497,11 @@ void sv_post_apply_template(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_tokenizer_info(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_health(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_model_info(struct sv_serve *s, struct sv_http_req *q);
+/* slots.c */
 void sv_get_props(struct sv_serve *s, struct sv_http_req *q);
+void sv_get_slots(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_version(struct sv_serve *s, struct sv_http_req *q);
+void sv_get_load(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_metrics(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_server_info(struct sv_serve *s, struct sv_http_req *q);
 void sv_flush_prefixes(struct sv_serve *s, struct sv_http_req *q);

@@ -40,14 +40,13 @@ static void write_number(struct sv_buf *b, const char *name, double v)
     sv_json_float(b, v);
 }
 
-/* What the sequence ran with. */
-static void write_settings(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
+/* What a sequence runs with, and what llama-server has besides at the values that ask for nothing. */
+void sv_write_llama_params(struct sv_buf *b, const struct sv_params *p, uint64_t seed)
 {
-    const struct sv_request *r = &g->r;
-    int32_t most = c->p.discard ? 0 : r->max_tokens && r->max_tokens < INT32_MAX ? r->max_tokens : -1;
+    const struct sv_request *r = &p->r;
+    int32_t most = p->discard ? 0 : r->max_tokens && r->max_tokens < INT32_MAX ? r->max_tokens : -1;
 
-    sv_buf_printf(b, ",\"generation_settings\":{\"n_predict\":%d,\"max_tokens\":%d,\"n_ctx\":%d,\"seed\":%llu", most, most,
-                  c->s->model->info.context, (unsigned long long)r->seed);
+    sv_buf_printf(b, "\"n_predict\":%d,\"max_tokens\":%d,\"seed\":%llu", most, most, (unsigned long long)seed);
     write_number(b, "temperature", r->temperature);
     sv_buf_printf(b, ",\"top_k\":%lld", (long long)r->top_k);
     write_number(b, "top_p", r->top_p);
@@ -55,14 +54,25 @@ static void write_settings(struct sv_buf *b, const struct sv_call *c, const stru
     write_number(b, "presence_penalty", r->presence_penalty);
     write_number(b, "frequency_penalty", r->frequency_penalty);
     write_number(b, "repetition_penalty", r->repetition_penalty > 0 ? r->repetition_penalty : 1);
-    sv_buf_lit(b, ",\"stop\":[");
+    write_number(b, "repeat_penalty", r->repetition_penalty > 0 ? r->repetition_penalty : 1);
+    sv_buf_lit(b, ",\"repeat_last_n\":-1,\"typical_p\":1,\"top_n_sigma\":-1,\"dynatemp_range\":0,\"xtc_probability\":0,"
+                  "\"dry_multiplier\":0,\"mirostat\":0,\"n_keep\":0,\"n_discard\":0,\"min_keep\":0,\"grammar\":\"\",\"lora\":[],"
+                  "\"samplers\":[\"penalties\",\"temperature\",\"top_k\",\"top_p\",\"min_p\"],\"stop\":[");
     for (int32_t i = 0; i < r->n_stop; i++) {
         if (i)
             sv_buf_lit(b, ",");
-        sv_json_quote(b, c->p.stop[i], strlen(c->p.stop[i]));
+        sv_json_quote(b, p->stop[i], strlen(p->stop[i]));
     }
-    sv_buf_printf(b, "],\"ignore_eos\":%s,\"stream\":%s,\"n_probs\":%d,\"speculative\":%s}", r->ignore_eos ? "true" : "false",
-                  c->p.stream ? "true" : "false", c->p.n_top, c->s->model->drafts ? "true" : "false");
+    sv_buf_printf(b, "],\"ignore_eos\":%s,\"stream\":%s,\"n_probs\":%d,\"post_sampling_probs\":false,\"timings_per_token\":false",
+                  r->ignore_eos ? "true" : "false", p->stream ? "true" : "false", p->n_top);
+}
+
+static void write_settings(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
+{
+    sv_buf_printf(b, ",\"generation_settings\":{\"n_ctx\":%d,\"speculative\":%s,", c->s->model->info.context,
+                  c->s->model->drafts ? "true" : "false");
+    sv_write_llama_params(b, &c->p, g->r.seed);
+    sv_buf_lit(b, "}");
 }
 
 static void write_prompt(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)

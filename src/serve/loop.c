@@ -214,6 +214,9 @@ static void on_mail(evutil_socket_t fd, short what, void *arg)
         }
     }
     sv_call_flush(s, all);
+    if (s->turn_bytes > s->metrics.most_turn_bytes)
+        s->metrics.most_turn_bytes = s->turn_bytes;
+    s->turn_bytes = 0;
     check_drained(s);
 }
 
@@ -221,9 +224,9 @@ static void on_prep(evutil_socket_t fd, short what, void *arg)
 {
     struct sv_serve *s = arg;
 
-    (void)fd, (void)what;
     sv_prep_collect(s->prep);
-    check_drained(s);
+    sv_call_unblock(s);
+    on_mail(fd, what, arg); /* calls that were written go on with what was held */
 }
 
 /* ---------------------------------------------------------------- opening */
@@ -363,7 +366,6 @@ int sv_serve_open(struct sv_serve **out, const struct sv_serve_options *o, struc
     s->stop_fd = -1;
     s->start_us = sv_clock_us();
     s->created = (int64_t)time(NULL);
-    sv_buf_init(&s->text);
     sv_buf_init(&s->frames);
     take_options(s, o);
     signal(SIGPIPE, SIG_IGN); /* writing to a client that left must not end the process */
@@ -422,6 +424,7 @@ void sv_serve_close(struct sv_serve *s)
     s->http = NULL;
     if (s->prep)
         sv_prep_finish(s->prep);
+    sv_call_unblock(s);
     if (s->worker) {
         struct sv_out o;
         sv_worker_finish(s->worker); /* every sequence gets its last event */
@@ -448,7 +451,6 @@ void sv_serve_close(struct sv_serve *s)
     sv_keys_close(s->keys);
     sv_chat_template_close(s->chat);
     sv_enc_scratch_free(s->scratch);
-    sv_buf_fini(&s->text);
     sv_buf_fini(&s->frames);
     sv_free(s);
 }

@@ -221,7 +221,11 @@ void sv_metrics_write(struct sv_serve *s, struct sv_buf *b)
     sv_buf_printf(b, "} 1\n");
     gauge(b, "salvo_ready", "1 when requests are taken.", s->state == SV_READY);
     gauge(b, "process_resident_memory_bytes", "Resident memory.", (double)resident_bytes());
-    gauge(b, "salvo_long_bodies", "Request bodies being read beside the event loop, or waiting for it.", sv_prep_n_waiting(s->prep));
+    gauge(b, "salvo_long_bodies", "Request bodies being read beside the event loop, or waiting for it.", sv_prep_n_reading(s->prep));
+    gauge(b, "salvo_loop_turn_bytes_max", "Most bytes of answers put together in one turn of the event loop.",
+          (double)s->metrics.most_turn_bytes);
+    counter(b, "salvo_written_beside_loop_total", "Long answers and chunks put together beside the event loop.",
+            s->metrics.n_aside);
     requests(b, &s->metrics);
     if (!s->model)
         return;

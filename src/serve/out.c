@@ -86,6 +86,15 @@ bool sv_out_peek(const struct sv_buf *b, size_t at, struct sv_out_mark *m)
     return true;
 }
 
+void sv_out_copy(struct sv_buf *b, const struct sv_out *o)
+{
+    size_t at = b->len;
+
+    sv_buf_append(b, o->record, o->n_record);
+    if (!b->failed)
+        ((struct head *)(void *)(b->data + at))->o.gen = o->gen; /* which may be forgotten */
+}
+
 void sv_out_forget(struct sv_buf *b, size_t at)
 {
     ((struct head *)(void *)(b->data + at))->o.gen = NULL;
@@ -100,8 +109,11 @@ bool sv_out_unpack(const struct sv_buf *b, size_t *at, struct sv_out *o)
         return false;
     memcpy(&h, b->data + *at, sizeof h);
     p = b->data + *at + sizeof h;
-    *at += h.n_bytes;
     *o = h.o;
+    o->record = b->data + *at;
+    o->n_record = h.n_bytes;
+    o->n_packed = (size_t)h.n_lp + h.n_prompt_lp;
+    *at += h.n_bytes;
     o->tokens = (const int32_t *)(const void *)p;
     p += (size_t)o->n_tokens * sizeof(int32_t);
     o->logprobs = o->has_logprobs ? p : NULL;

@@ -1,15 +1,15 @@
 /*
- * prep.c - the thread that reads long bodies: JSON, templates and tokenizing of a megabyte take hundreds of
- * milliseconds, in which the loop's thread would send nothing to anybody.
+ * prep.c - the thread that reads long bodies and writes long answers: JSON, templates and tokenizing of a megabyte take
+ * hundreds of milliseconds, in which the loop's thread would send nothing to anybody.
  *
- * Called by loop.c (life), call.c and tokenize.c (jobs). Jobs run one after the other in the order they came; short
- * bodies never come here, so they pass long ones. Must not: touch what a job does not point to.
+ * Called by loop.c (life), call.c, tokenize.c and send.c (jobs). Jobs run one after the other in the order they came; what
+ * is short never comes here, so it passes what is long. Must not: touch what a job does not point to.
  */
 #include "serve/impl.h"
 
 #include <string.h>
 
-#define MAX_JOBS 64           /* bodies that may wait: each may be as long as --max-body */
+#define MAX_JOBS 64           /* bodies that may wait: each may be as long as --max-body; and answers */
 #define MAX_DISCARDS 256
 #define IDLE_WAIT_US 1000000  /* between looks at an empty queue; a job wakes at once */
 
@@ -24,7 +24,7 @@ struct sv_prep {
     struct sv_mail *mail;           /* pointers to jobs that have run */
     struct sv_thread *thread;
     struct sv_enc_scratch *scratch; /* the thread's */
-    int32_t n_jobs;                 /* the loop's: submitted and not collected */
+    int32_t n_jobs[2];              /* the loop's: bodies, answers submitted and not collected */
     struct sv_buf ran;              /* the loop's: of the last collect */
 };
 
@@ -62,7 +62,7 @@ int sv_prep_start(struct sv_prep **out, struct sv_err *err)
         return sv_fail(err, SV_ENOMEM, -1, "thread for long bodies");
     sv_buf_init(&p->ran);
     p->scratch = sv_enc_scratch_new();
-    int rc = p->scratch ? sv_queue_open(&p->tasks, MAX_JOBS + MAX_DISCARDS + 1, sizeof(struct task), err)
+    int rc = p->scratch ? sv_queue_open(&p->tasks, 2 * MAX_JOBS + MAX_DISCARDS + 1, sizeof(struct task), err)
                         : sv_fail(err, SV_ENOMEM, -1, "thread for long bodies");
     if (!rc)
         rc = sv_mail_open(&p->mail, err);
@@ -81,18 +81,23 @@ int sv_prep_fd(const struct sv_prep *p)
     return sv_mail_fd(p->mail);
 }
 
-int32_t sv_prep_n_waiting(const struct sv_prep *p)
+int32_t sv_prep_n_reading(const struct sv_prep *p)
 {
-    return p->n_jobs;
+    return p->n_jobs[false];
+}
+
+int32_t sv_prep_n_writing(const struct sv_prep *p)
+{
+    return p->n_jobs[true];
 }
 
 bool sv_prep_submit(struct sv_prep *p, struct sv_job *job)
 {
     struct task t = {.job = job};
 
-    if (p->n_jobs == MAX_JOBS || !sv_queue_push(p->tasks, &t))
+    if (p->n_jobs[job->writes] == MAX_JOBS || !sv_queue_push(p->tasks, &t))
         return false;
-    p->n_jobs++;
+    p->n_jobs[job->writes]++;
     return true;
 }
 
@@ -111,7 +116,7 @@ void sv_prep_collect(struct sv_prep *p)
     sv_mail_take(p->mail, &p->ran);
     for (size_t at = 0; at < p->ran.len; at += sizeof job) {
         memcpy(&job, p->ran.data + at, sizeof job);
-        p->n_jobs--;
+        p->n_jobs[job->writes]--;
         job->done(job->user);
     }
 }
@@ -125,7 +130,7 @@ void sv_prep_finish(struct sv_prep *p)
     sv_thread_join(p->thread);
     p->thread = NULL;
     sv_prep_collect(p);
-    SV_REQUIRE(!p->n_jobs);
+    SV_REQUIRE(!p->n_jobs[false] && !p->n_jobs[true]);
 }
 
 void sv_prep_free(struct sv_prep *p)

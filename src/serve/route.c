@@ -46,11 +46,49 @@ static const struct route routes[] = {
     {"GET", "/v1/health", OPEN, sv_get_health, NULL},
     {"GET", "/ping", OPEN, sv_get_health, NULL}, /* ... vLLM's and SGLang's probes ask here */
     {"GET", "/health_generate", OPEN, sv_get_health, NULL},
+    {"POST", "/reset_prefix_cache", LOADED, sv_flush_prefixes, NULL},
+    {"GET", "/load", 0, sv_get_load, NULL},
     {"GET", "/props", LOADED, sv_get_props, NULL},
+    {"GET", "/slots", LOADED, sv_get_slots, NULL},
     {"POST", "/apply-template", LOADED, sv_post_apply_template, NULL},
     {"GET", "/", OPEN, sv_get_page, NULL},
     {"GET", "/page.css", OPEN, sv_get_page, NULL},
     {"GET", "/page.js", OPEN, sv_get_page, NULL},
+};
+
+/* What others serve and this server does not: 404 too, since clients try an answer of 500 and more again, but in words. */
+static const struct {
+    const char *path, *what; /* a path that ends with a slash goes on */
+} elsewhere[] = {
+    {"/v1/embeddings", "embeddings are not supported"},
+    {"/embeddings", "embeddings are not supported"},
+    {"/embedding", "embeddings are not supported"},
+    {"/pooling", "embeddings are not supported"},
+    {"/encode", "embeddings are not supported"},
+    {"/classify", "classification is not supported"},
+    {"/score", "scores of pairs are not supported"},
+    {"/v1/score", "scores of pairs are not supported"},
+    {"/rerank", "reranking is not supported"},
+    {"/reranking", "reranking is not supported"},
+    {"/v1/rerank", "reranking is not supported"},
+    {"/v1/reranking", "reranking is not supported"},
+    {"/v2/rerank", "reranking is not supported"},
+    {"/v1/responses", "the Responses API is not supported; /v1/chat/completions is"},
+    {"/v1/responses/", "the Responses API is not supported; /v1/chat/completions is"},
+    {"/v1/messages", "Anthropic's API is not supported; /v1/chat/completions is"},
+    {"/v1/messages/", "Anthropic's API is not supported; /v1/chat/completions is"},
+    {"/v1/audio/", "audio is not supported"},
+    {"/v1/images/", "images are not supported"},
+    {"/v1/moderations", "moderation is not supported"},
+    {"/v1/files", "files are not supported"},
+    {"/v1/batches", "batches are not supported; a request may have a list of prompts"},
+    {"/slots/", "slots cannot be saved, restored or erased; /flush_cache forgets prefixes"},
+    {"/lora-adapters", "LoRA is not supported"},
+    {"/v1/load_lora_adapter", "LoRA is not supported"},
+    {"/v1/unload_lora_adapter", "LoRA is not supported"},
+    {"/load_lora_adapter", "LoRA is not supported"},
+    {"/unload_lora_adapter", "LoRA is not supported"},
+    {"/api/", "Ollama's API is not supported; /v1/chat/completions is"},
 };
 
 /* The client's own id when it is printable and short, else a random one. */
@@ -112,6 +150,19 @@ static int check_state(const struct sv_serve *s, const struct route *r, struct s
     return 0;
 }
 
+static void no_such_path(const char *path, struct sv_api_err *e)
+{
+    for (size_t i = 0; i < sizeof elsewhere / sizeof elsewhere[0]; i++) {
+        const char *known = elsewhere[i].path;
+        size_t n = strlen(known);
+        if (strncmp(path, known, n) == 0 && (!path[n] || known[n - 1] == '/')) {
+            sv_api_fail(e, 404, "unsupported_endpoint", "%.200s: %s", path, elsewhere[i].what);
+            return;
+        }
+    }
+    sv_api_fail(e, 404, "not_found", "there is no %.200s", path);
+}
+
 static const struct route *find(struct sv_http_req *q, const char *method, const char *path, struct sv_api_err *e)
 {
     char allowed[32] = "";
@@ -126,7 +177,7 @@ static const struct route *find(struct sv_http_req *q, const char *method, const
                  routes[i].method);
     }
     if (!*allowed) {
-        sv_api_fail(e, 404, "not_found", "there is no %.200s", path);
+        no_such_path(path, e);
         return NULL;
     }
     sv_http_add_header(q, "Allow", allowed);

@@ -69,6 +69,16 @@ void sv_get_version(struct sv_serve *s, struct sv_http_req *q)
     reply(q, 200, &b);
 }
 
+/* vLLM's: requests that run or wait. */
+void sv_get_load(struct sv_serve *s, struct sv_http_req *q)
+{
+    struct sv_buf b;
+
+    sv_buf_init(&b);
+    sv_buf_printf(&b, "{\"server_load\":%d}\n", s->n_live);
+    reply(q, 200, &b);
+}
+
 static void write_model(const struct sv_serve *s, struct sv_buf *b)
 {
     sv_buf_printf(b, "{\"id\":");
@@ -76,8 +86,10 @@ static void write_model(const struct sv_serve *s, struct sv_buf *b)
     sv_buf_printf(b, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"salvo\",\"root\":",
                   (long long)s->created);
     sv_json_quote(b, s->o.engine.target_dir, strlen(s->o.engine.target_dir));
-    if (s->model)
-        sv_buf_printf(b, ",\"max_model_len\":%d", s->model->info.context);
+    sv_buf_lit(b, ",\"parent\":null");
+    if (s->model) /* the first is vLLM's, the second llama-server's */
+        sv_buf_printf(b, ",\"max_model_len\":%d,\"meta\":{\"n_vocab\":%d,\"n_ctx\":%d}", s->model->info.context,
+                      s->model->info.vocab_size, s->model->info.context);
     sv_buf_printf(b, "}");
 }
 
@@ -114,20 +126,6 @@ void sv_get_model_info(struct sv_serve *s, struct sv_http_req *q)
     sv_buf_lit(&b, ",");
     sv_json_string(&b, "tokenizer_path", dir);
     sv_buf_lit(&b, ",\"is_generation\":true,\"preferred_sampling_params\":null}\n");
-    reply(q, 200, &b);
-}
-
-/* What llama-server's clients look up: the context, how many run at once. */
-void sv_get_props(struct sv_serve *s, struct sv_http_req *q)
-{
-    const struct sv_engine_info *info = &s->model->info;
-    struct sv_buf b;
-
-    sv_buf_init(&b);
-    sv_buf_printf(&b, "{\"default_generation_settings\":{\"n_ctx\":%d,\"params\":{}},\"total_slots\":%d,", info->context,
-                  s->o.engine.max_sequences > 1 ? s->o.engine.max_sequences : 1);
-    sv_json_string(&b, "model_path", s->o.engine.target_dir);
-    sv_buf_lit(&b, ",\"modalities\":{\"vision\":false,\"audio\":false},\"build_info\":\"salvo " SALVO_VERSION "\"}\n");
     reply(q, 200, &b);
 }
 

@@ -103,7 +103,7 @@ static void answer_question(void *user)
     if (a->q && a->rc)
         sv_api_reply(a->q, &a->e);
     else if (a->q)
-        sv_http_reply(a->q, a->b.failed ? 500 : 200, "application/json", a->b.data ? a->b.data : "", a->b.len);
+        sv_http_reply_buf(a->q, a->b.failed ? 500 : 200, "application/json", &a->b);
     sv_buf_fini(&a->b);
     sv_http_free_taken(a->raw);
     sv_free(a);
@@ -120,7 +120,7 @@ static void ask(struct sv_serve *s, struct sv_http_req *q, answer_fn *answer)
         sv_api_reply(q, &e);
         return;
     }
-    *a = (struct question){.job = {run_question, answer_question, a}, .s = s, .q = q, .answer = answer};
+    *a = (struct question){.job = {.run = run_question, .done = answer_question, .user = a}, .s = s, .q = q, .answer = answer};
     a->rc = sv_check_coding(q, &a->e);
     if (!a->rc && sv_http_body_bytes(q) <= SV_INLINE_BYTES) {
         const char *text = sv_http_body(q, &n);

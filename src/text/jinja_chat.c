@@ -14,6 +14,7 @@ struct sv_chat_template {
     struct sv_template *plain, *tools; /* tools: the one named tool_use, or NULL */
     json_t *tokens;                    /* bos_token: text, ... */
     bool knows_developer;
+    char *source;                      /* of plain, or of tools where there is no other */
 };
 
 static int parse(struct sv_chat_template *c, struct sv_template **t, const char *text, size_t n, struct sv_err *err)
@@ -22,6 +23,12 @@ static int parse(struct sv_chat_template *c, struct sv_template **t, const char 
 
     for (size_t i = 0; i + sizeof role - 1 <= n && !c->knows_developer; i++)
         c->knows_developer = memcmp(text + i, role, sizeof role - 1) == 0;
+    if (!c->source || t == &c->plain) {
+        sv_free(c->source);
+        c->source = sv_strndup(text, n);
+        if (!c->source)
+            return sv_fail(err, SV_ENOMEM, -1, "out of memory");
+    }
     return sv_template_parse(t, text, n, err);
 }
 
@@ -223,6 +230,11 @@ int sv_chat_template_render(const struct sv_chat_template *t, const json_t *cont
     return rc;
 }
 
+const char *sv_chat_template_source(const struct sv_chat_template *t)
+{
+    return t->source;
+}
+
 bool sv_chat_template_knows_developer(const struct sv_chat_template *t)
 {
     return t->knows_developer;
@@ -235,5 +247,6 @@ void sv_chat_template_close(struct sv_chat_template *t)
     sv_template_free(t->plain);
     sv_template_free(t->tools);
     json_decref(t->tokens);
+    sv_free(t->source);
     sv_free(t);
 }

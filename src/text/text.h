@@ -98,6 +98,8 @@ int sv_chat_template_parse(struct sv_chat_template **t, const char *dir, const c
 int sv_chat_template_render(const struct sv_chat_template *t, const json_t *context,
                             const struct sv_template_opts *opts, struct sv_buf *out,
                             struct sv_err *err);
+/* The template as it was read; of several the one named default. */
+const char *sv_chat_template_source(const struct sv_chat_template *t);
 /* Whether a template says "developer" anywhere: others leave such messages out, or refuse them. */
 bool sv_chat_template_knows_developer(const struct sv_chat_template *t);
 void sv_chat_template_close(struct sv_chat_template *t);

@@ -202,7 +202,7 @@ static void clear_answers(void **state)
         {"/detokenize", "{\"tokens\":[]}", "{\"prompt\":\"\",\"content\":\"\"}"},
         {"/version", "{}", "/version takes GET, not POST"},
         {"/nothing", "{}", "there is no /nothing"},
-        {"/v1/responses", "{}", "\"code\":\"not_found\""},
+        {"/v1/responses", "{}", "\"code\":\"unsupported_endpoint\""},
         {"/chat/completions", HI "\"max_tokens\":1}", "\"object\":\"chat.completion\""}, /* llama-server's paths */
         {"/apply-template", HI "\"add_generation_prompt\":false}", "{\"prompt\":\"<|im_start|>user\\nhi<|im_end|>\\n\"}"},
         {"/apply-template", "{}", "\"param\":\"messages\""},
@@ -365,7 +365,7 @@ static void other_paths(void **state)
         {"GET /models", "\"object\":\"list\""},       {"GET /v1/health", "{\"status\":\"ok\"}"},
         {"GET /ping", "{\"status\":\"ok\"}"},          {"GET /health_generate", "{\"status\":\"ok\"}"},
         {"GET /props", "\"n_ctx\":4096,"},             {"GET /props", "\"total_slots\":4096,"},
-        {"PATCH /v1/models", "takes GET, not PATCH"},  {"GET /v1/responses", "\"code\":\"not_found\""},
+        {"PATCH /v1/models", "takes GET, not PATCH"},  {"GET /v1/responses", "\"code\":\"unsupported_endpoint\""},
         {"OPTIONS /v1/models", "HTTP/1.1 204 "},       {"GET /v1/models/nobody", "\"code\":\"model_not_found\""},
     };
     struct hub r = {0};

@@ -1,0 +1,361 @@
+/*
+ * send.c - what goes out for a call: frames of streams, whole answers, errors, the line in the log.
+ *
+ * Called by call.c and loop.c on the loop's thread. Long answers, which log probabilities of long prompts make of short ones, are put
+ * together on the thread that reads long bodies: it takes ten milliseconds for each thousand tokens with twenty
+ * alternatives. What comes for the call meanwhile is held. Must not: put much together on the loop's thread.
+ */
+#include "serve/impl.h"
+
+#include <string.h>
+
+/* What is put together on the loop's thread for one call: some tenths of a millisecond. */
+#define MAX_INLINE 65536
+/* About what a byte of packed log probabilities becomes as JSON. */
+#define JSON_OF_PACKED 8
+
+/* ---------------------------------------------------------------- how much there is */
+
+static size_t list_bytes(const struct sv_gen *g)
+{
+    return g->lp[0].len + g->lp[1].len + g->lp[2].len + g->lp[3].len + g->prompt_lp.len;
+}
+
+/* Streams write what has just come, but for SGLang's, which repeat everything. */
+static bool is_long(const struct sv_call *c)
+{
+    bool all = !c->p.stream || c->dialect->kind == SV_GENERATE;
+    size_t n = 0;
+
+    for (int32_t i = 0; i < c->n_gens && n <= MAX_INLINE && (all || c->p.logprobs); i++) {
+        const struct sv_gen *g = &c->gens[i];
+        n += list_bytes(g) + JSON_OF_PACKED * g->unkept.len + (all ? g->text.len + g->ids.len : 0);
+    }
+    return n > MAX_INLINE;
+}
+
+/* Figures for /metrics: a turn of the loop should never put much together. */
+static void count_bytes(struct sv_call *c, size_t n)
+{
+    c->s->turn_bytes += (int64_t)n;
+}
+
+void sv_call_keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
+{
+    size_t before = list_bytes(g);
+
+    if (!o->logprobs && !o->prompt_logprobs)
+        return;
+    if (g->unkept.len || o->n_packed > MAX_INLINE / JSON_OF_PACKED) {
+        sv_out_copy(&g->unkept, o); /* after what waits already */
+        return;
+    }
+    c->dialect->keep(c, g, o);
+    count_bytes(c, list_bytes(g) - before);
+}
+
+/* ---------------------------------------------------------------- putting together, on either thread */
+
+static void keep_rest(struct sv_call *c, struct sv_gen *g)
+{
+    struct sv_out o;
+
+    for (size_t at = 0; sv_out_unpack(&g->unkept, &at, &o);)
+        c->dialect->keep(c, g, &o);
+    c->out.failed |= g->unkept.failed;
+    sv_buf_fini(&g->unkept);
+}
+
+static void add_chunk(struct sv_call *c, struct sv_gen *g)
+{
+    if (!g->fresh)
+        return;
+    keep_rest(c, g);
+    const int32_t *ids = (const int32_t *)(const void *)g->ids.data;
+    struct sv_out o = {.kind = SV_OUT_EVENT,
+                       .gen = g,
+                       .finish = c->failed ? SV_FINISH_NONE : g->finish,
+                       .tokens = ids ? ids + g->n_shown : NULL,
+                       .n_tokens = (int32_t)(g->ids.len / sizeof(int32_t)) - g->n_shown,
+                       .text = g->new_text.data ? g->new_text.data : "",
+                       .n_text = (uint32_t)g->new_text.len};
+
+    c->out.failed |= g->new_text.failed || g->ids.failed;
+    c->dialect->chunk(c, g, &o, &c->out);
+    g->n_shown += o.n_tokens;
+    g->fresh = false;
+    g->shown = true;
+    sv_buf_clear(&g->new_text);
+}
+
+/* All that has come, behind what c->out has: frames, or the whole answer. */
+static void put_together(struct sv_call *c)
+{
+    for (int32_t i = 0; i < c->n_gens && c->p.stream; i++)
+        add_chunk(c, &c->gens[i]);
+    for (int32_t i = 0; i < c->n_gens && !c->p.stream; i++)
+        keep_rest(c, &c->gens[i]);
+    if (c->p.stream && sv_call_has_ended(c))
+        c->dialect->tail(c, &c->out);
+    else if (!c->p.stream)
+        c->dialect->body(c, &c->out);
+}
+
+/* ---------------------------------------------------------------- sending */
+
+static void start_stream(struct sv_call *c)
+{
+    if (c->started)
+        return;
+    c->started = true;
+    sv_http_add_header(c->req, "Cache-Control", "no-cache");
+    sv_http_add_header(c->req, "X-Accel-Buffering", "no");
+    sv_http_begin(c->req, 200, "text/event-stream; charset=utf-8");
+}
+
+static struct sv_http_req *let_go(struct sv_call *c)
+{
+    struct sv_http_req *q = c->req;
+
+    c->req = NULL;
+    sv_http_on_gone(q, NULL, NULL);
+    return q;
+}
+
+/* Without its middle a stream is worth nothing: the connection is dropped, which ends in on_gone. */
+static void send_frames(struct sv_call *c)
+{
+    size_t n = c->out.len;
+
+    if (c->out.failed) {
+        sv_http_abort(c->req);
+        return;
+    }
+    if (n)
+        start_stream(c);
+    if (sv_call_has_ended(c)) {
+        sv_http_end(let_go(c), &c->out);
+    } else if (n) {
+        c->sent = true;
+        /* Of a chunk as large as the limit nothing can have been read yet. */
+        if (sv_http_write_buf(c->req, &c->out) > (size_t)c->s->o.max_backlog_bytes + n)
+            sv_http_abort(c->req);
+    }
+}
+
+static void send_whole(struct sv_call *c)
+{
+    struct sv_http_req *q = let_go(c);
+
+    if (c->out.failed)
+        sv_api_reply(q, &(struct sv_api_err){.status = 500, .type = "server_error", .msg = "out of memory"});
+    else
+        sv_http_reply_buf(q, 200, "application/json", &c->out);
+}
+
+/* What was put together; then the call is over if its sequences are. */
+static void send_out(struct sv_call *c)
+{
+    if (c->req && c->p.stream)
+        send_frames(c);
+    else if (c->req)
+        send_whole(c);
+    sv_buf_clear(&c->out);
+}
+
+static void log_call(struct sv_call *c)
+{
+    struct sv_accept a = {0};
+    int64_t now = sv_clock_us(), n_prompt = 0, n_tokens = 0, n_cached = 0, steps = 0, tokens = 0;
+
+    if (c->s->o.quiet)
+        return;
+    for (int32_t i = 0; i < c->n_gens; i++) {
+        const struct sv_gen *g = &c->gens[i];
+        sv_accept_of(g, &a);
+        steps += a.n_steps;
+        tokens += a.n_tokens;
+        n_prompt += g->n_prompt;
+        n_cached += g->n_cached;
+        n_tokens += (int64_t)(g->ids.len / sizeof(int32_t));
+    }
+    struct sv_log_field f[] = {
+        SV_LOG_S("id", c->request_id),
+        SV_LOG_S("api", c->dialect->name),
+        SV_LOG_I("status", c->status),
+        SV_LOG_S("finish", sv_finish_name(c->gens[0].finish)),
+        SV_LOG_I("prompt_tokens", n_prompt),
+        SV_LOG_I("cached_tokens", n_cached),
+        SV_LOG_I("tokens", n_tokens),
+        SV_LOG_F("accept_length", steps ? (double)tokens / (double)steps : 0),
+        SV_LOG_F("ttft_ms", c->first_us ? (double)(c->first_us - c->start_us) / 1e3 : 0),
+        SV_LOG_F("total_ms", (double)(now - c->start_us) / 1e3),
+    };
+    sv_serve_log(c->s, "request", f, (int)(sizeof f / sizeof f[0]));
+}
+
+static void finish(struct sv_call *c)
+{
+    sv_histogram_add(&c->s->metrics.e2e, (double)(sv_clock_us() - c->start_us) / 1e6, 1);
+    log_call(c);
+    sv_call_free(c);
+}
+
+/* ---------------------------------------------------------------- on the loop's thread */
+
+/* The server's buffer, unless the call has frames of its own. */
+static void borrow(struct sv_call *c)
+{
+    if (c->out.data)
+        return;
+    c->out = c->s->frames;
+    sv_buf_init(&c->s->frames);
+}
+
+static void give_back(struct sv_call *c)
+{
+    if (c->s->frames.data)
+        return;
+    c->s->frames = c->out;
+    sv_buf_init(&c->out);
+    sv_buf_clear(&c->s->frames);
+}
+
+static void send_here(struct sv_call *c)
+{
+    borrow(c);
+    put_together(c);
+    count_bytes(c, c->out.len);
+    send_out(c);
+    give_back(c);
+}
+
+void sv_call_chunk(struct sv_call *c, struct sv_gen *g)
+{
+    if (!is_long(c))
+        add_chunk(c, g);
+}
+
+/* An error once sequences exist. In a stream that has begun it is one more event. */
+void sv_call_fail(struct sv_call *c, const struct sv_api_err *e)
+{
+    struct sv_buf *b = &c->out; /* after what has come so far */
+
+    c->failed = true;
+    c->status = e->status;
+    sv_call_cancel(c);
+    if (!c->req)
+        return;
+    for (int32_t i = 0; i < c->n_gens; i++)
+        add_chunk(c, &c->gens[i]);
+    if (b->len)
+        start_stream(c);
+    struct sv_http_req *q = let_go(c);
+    if (!c->started) {
+        sv_api_reply(q, e);
+        return;
+    }
+    sv_sse_begin(b);
+    sv_api_err_json(b, e);
+    sv_sse_end(b);
+    sv_sse_done(b);
+    if (b->failed)
+        sv_http_abort(q);
+    else
+        sv_http_end(q, b);
+}
+
+/* ---------------------------------------------------------------- beside the loop */
+
+static void write_aside(void *user, struct sv_enc_scratch *scratch)
+{
+    (void)scratch;
+    put_together(user);
+}
+
+static void replay(struct sv_call *c)
+{
+    struct sv_buf held = c->held;
+    struct sv_serve *s = c->s;
+    struct sv_out o;
+
+    sv_buf_init(&c->held);
+    for (size_t at = 0; sv_out_unpack(&held, &at, &o);)
+        sv_call_out(s, &o);
+    sv_buf_fini(&held);
+}
+
+static void on_written(void *user)
+{
+    struct sv_call *c = user;
+    bool over = sv_call_has_ended(c);
+
+    c->writing = false;
+    c->s->metrics.n_aside++;
+    send_out(c);
+    sv_buf_fini(&c->out); /* as large as what it held */
+    if (over)
+        finish(c);
+    else
+        replay(c);
+}
+
+/* Where too many wait, the call does until one of them is done. False: there are none, and no room. */
+static bool send_aside(struct sv_call *c)
+{
+    struct sv_serve *s = c->s;
+
+    c->job = (struct sv_job){.run = write_aside, .done = on_written, .user = c, .writes = true};
+    c->writing = sv_prep_submit(s->prep, &c->job);
+    if (c->writing || !sv_prep_n_writing(s->prep))
+        return c->writing;
+    c->due = true;
+    c->next_due = s->blocked;
+    s->blocked = c;
+    return true;
+}
+
+void sv_call_unblock(struct sv_serve *s)
+{
+    struct sv_call *c;
+
+    while ((c = s->blocked)) {
+        s->blocked = c->next_due;
+        c->due = false;
+        sv_call_set_due(c);
+    }
+}
+
+void sv_call_hold(struct sv_call *c, const struct sv_out *o)
+{
+    sv_out_copy(&c->held, o);
+    if (c->held.failed)
+        sv_panic("out of memory for what came for a call");
+}
+
+/* ---------------------------------------------------------------- what call.c asks for */
+
+void sv_call_send(struct sv_call *c)
+{
+    bool over = sv_call_has_ended(c);
+
+    if (c->req && is_long(c) && send_aside(c))
+        return;
+    if (c->req)
+        send_here(c);
+    if (over)
+        finish(c);
+}
+
+void sv_call_tick(struct sv_serve *s, int64_t now_us)
+{
+    int64_t every = (int64_t)s->o.ping_seconds * 1000000;
+
+    for (struct sv_call *c = s->calls; c && every > 0; c = c->next) {
+        if (c->preparing || !c->req || !c->p.stream || now_us - c->write_us < every)
+            continue;
+        start_stream(c);
+        sv_http_write(c->req, SV_SSE_PING, sizeof SV_SSE_PING - 1);
+        c->write_us = now_us;
+    }
+}
