@@ -32,7 +32,7 @@ enum { NO_PREFILL = -1 };
 
 struct bench_args {
     const char *prompts, *format, *out, *concurrency, *random_dir, *draft_config, *tmp_dir;
-    const char *modes, *widths, *profiles, *ops;
+    const char *modes, *widths, *profiles, *ops, *losses;
     int64_t repeat, verify, prefill, limit, at_context, steps;
     double seconds, keep, rest;
     bool keep_loops, quiet, one_engine;
@@ -182,6 +182,11 @@ static int measure_pair(const struct bench_args *a, struct sv_engine *engine[2],
     if (strcmp(a->format, "md") != 0)
         write_records(&res, &info, eo, drafted, a->format, &text);
     code = deliver(&text, a->out);
+    if (o->losses && code == SV_CLI_OK) {
+        sv_buf_clear(&text);
+        sv_cli_table_write(o->losses, a->format, &text);
+        code = deliver(&text, a->losses);
+    }
     if (res.differ)
         code = sv_cli_fail("DFlash and plain decoding did not give the same tokens");
 out:
@@ -196,11 +201,14 @@ static int bench_pair(const struct bench_args *a, struct sv_engine_options *eo,
 {
     struct sv_cli_pair_opts o = {
         .repeat = (int32_t)a->repeat, .keep_loops = a->keep_loops, .quiet = a->quiet};
+    struct sv_cli_table losses;
     struct sv_engine *engine[2] = {NULL, NULL};
     int code = parse_concurrency(a->concurrency, &o);
 
     if (code >= 0)
         return code;
+    if (a->losses && !(a->one_engine && eo->draft_dir))
+        return sv_cli_usage("bench", "--losses needs --one-engine and --draft");
     eo->no_prefix_cache = true; /* every run computes its prompts */
     eo->max_sequences = 1;
     for (int32_t i = 0; i < o.n_concurrency; i++)
@@ -211,8 +219,11 @@ static int bench_pair(const struct bench_args *a, struct sv_engine_options *eo,
     if (one)
         engine[1] = engine[0];
     sv_cli_catch_interrupt(); /* until here Ctrl-C ends the program: loading looks at no flag */
+    sv_cli_table_init(&losses);
+    o.losses = a->losses ? &losses : NULL;
     if (code == SV_CLI_OK)
         code = measure_pair(a, engine, eo, &o, defaults);
+    sv_cli_table_fini(&losses);
     sv_close_engine(one ? NULL : engine[1]);
     sv_close_engine(engine[0]);
     return code;
@@ -336,6 +347,8 @@ static void option_rows(struct sv_cli_opts *o, struct bench_args *a)
                "sequences in flight, like 1,2,4 (default 1)");
     sv_cli_opt(o, "one-engine", 0, SV_OPT_FLAG, &a->one_engine, NULL,
                "with prompts: both in one engine, whose drafter is taken away for plain decoding");
+    sv_cli_opt(o, "losses", 0, SV_OPT_STRING, &a->losses, "FILE",
+               "with --one-engine: which steps DFlash gains and loses in, against plain decoding");
     sv_cli_opt(o, "keep-loops", 0, SV_OPT_FLAG, &a->keep_loops, NULL,
                "measure texts that run into a loop too");
     sv_cli_opt(o, "repeat", 'r', SV_OPT_INT, &a->repeat, "N", "measurements (default 5)");
@@ -415,6 +428,8 @@ static int bench(int argc, char **argv)
         code = check_out(a.out);
     if (code < 0)
         code = check_out(a.ops);
+    if (code < 0)
+        code = check_out(a.losses);
     if (code >= 0)
         return code;
     if (is_sim(&a))

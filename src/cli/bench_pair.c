@@ -31,6 +31,7 @@ struct bench {
     struct sv_cli_progress progress;
     struct sv_drafter *drafter; /* of the second engine, and what it works with */
     int32_t width, block;
+    struct sv_cli_losses *losses[MAX_KINDS], *now_losses; /* of each group; NULL: nobody asked */
 };
 
 /* ---------------------------------------------------------------- one timed piece */
@@ -86,11 +87,15 @@ static int run_piece(struct bench *b, int arm, int32_t first, int32_t n, int32_t
 
     set_arm(b, arm);
     sv_get_engine_stats(b->engine[arm], &before);
+    if (b->now_losses)
+        sv_cli_losses_turn(b->now_losses, arm);
     start = sv_clock_us();
     for (int32_t i = first; i < first + n; i++)
         b->now[i].engine = b->engine[arm];
     rc = sv_cli_answer_run(b->engine[arm], b->r + first, n, sequences, b->now + first, err);
     sum->seconds += (double)(sv_clock_us() - start) / 1e6;
+    if (b->now_losses)
+        sv_cli_losses_turn(b->now_losses, -1);
     if (rc)
         return rc;
     b->progress.n_items += n;
@@ -191,6 +196,7 @@ static int run_level(struct bench *b, int32_t sequences, struct sv_cli_pair_row 
     for (int32_t repeat = 0; repeat < b->o->repeat; repeat++) {
         struct piece all[2] = {{0}};
         for (int32_t g = 0; g < b->n_groups; g++) {
+            b->now_losses = b->losses[g];
             int rc = run_group(b, &b->group[g], &rows[g], repeat, all, all_row, err);
             if (rc)
                 return rc;
@@ -203,7 +209,17 @@ static int run_level(struct bench *b, int32_t sequences, struct sv_cli_pair_row 
         if (b->o->max_seconds > 0 && (double)(sv_clock_us() - start) / 1e6 > b->o->max_seconds)
             break;
     }
+    for (int32_t g = 0; g < b->n_groups && b->losses[g]; g++)
+        sv_cli_losses_report(b->losses[g], b->group[g].kind, sequences, b->o->losses);
     return SV_OK;
+}
+
+static int open_losses(struct bench *b, struct sv_err *err)
+{
+    int rc = SV_OK;
+    for (int32_t g = 0; g < b->n_groups && b->o->losses && !rc; g++)
+        rc = sv_cli_losses_open(&b->losses[g], b->engine[1], err);
+    return rc;
 }
 
 /* ---------------------------------------------------------------- reference and groups */
@@ -315,6 +331,8 @@ static void release(struct bench *b, int32_t n)
         sv_cli_answer_fini(&b->ref[i]);
         sv_cli_answer_fini(&b->now[i]);
     }
+    for (int32_t g = 0; g < b->n_groups; g++)
+        sv_cli_losses_close(b->losses[g]);
     sv_free(b->r);
     sv_free(b->id);
     sv_free(b->ref);
@@ -356,6 +374,8 @@ int sv_cli_pair_measure(struct sv_engine *plain, struct sv_engine *dflash,
         if (!out->row)
             rc = sv_fail(err, SV_ENOMEM, -1, "out of memory");
     }
+    if (!rc)
+        rc = open_losses(&b, err);
     for (int32_t c = 0; c < o->n_concurrency && !rc; c++)
         rc = run_level(&b, o->concurrency[c], out->row + c * (b.n_groups + 1), err);
     sv_cli_progress_clear(&b.progress);

@@ -348,6 +348,7 @@ struct sv_cli_pair_opts {
     int32_t concurrency[16];
     int32_t n_concurrency;
     bool keep_loops, quiet;
+    struct sv_cli_table *losses; /* with both in one engine: where the other way gains and loses; NULL = not wanted */
 };
 struct sv_cli_arm {
     struct sv_cli_samples rate; /* tokens per second, prompts included */
@@ -382,6 +383,14 @@ void sv_cli_pair_table(struct sv_cli_table *t, const struct sv_cli_pair_results 
 double sv_cli_pair_share(const struct sv_cli_pair_results *r, const struct sv_cli_samples *gbs);
 /* Index of the first token in which two answers differ, -1 when they are the same. */
 int32_t sv_cli_first_difference(const struct sv_cli_answer *a, const struct sv_cli_answer *b);
+
+/* bench_losses.c: what each step of one engine takes in either way. Zeroed memory is not enough: open, then turns. */
+struct sv_cli_losses;
+int sv_cli_losses_open(struct sv_cli_losses **l, struct sv_engine *e, struct sv_err *err);
+void sv_cli_losses_close(struct sv_cli_losses *l);
+void sv_cli_losses_turn(struct sv_cli_losses *l, int arm); /* steps from now on are plain (0) or not; -1: are not looked at */
+/* Lines for what was seen since the last report. */
+void sv_cli_losses_report(struct sv_cli_losses *l, const char *prompts, int32_t concurrency, struct sv_cli_table *table);
 
 /* bench_random.c: decode, verify and prefill with weights that were never trained. */
 struct sv_cli_random_opts {

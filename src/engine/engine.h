@@ -252,8 +252,10 @@ struct sv_held {
     int32_t n_rows;   /* held */
     bool now;         /* the plan at work adds to them, */
     int32_t n_more;   /* so many rows */
+    uint64_t one_in;  /* of those who run: a sample, see held.c */
     size_t row_bytes;
     double row_us;    /* to make context K/V of one row */
+    int64_t work_ns;  /* spent on that so far */
     void *taps;       /* device, (cap_rows, n_taps * hidden) act */
     struct sv_i32_pair tap_row; /* (max_rows) where the taps of the plan at work go; -1: nobody wants them */
     struct sv_held_row *row; /* host, (cap_rows) */
@@ -341,6 +343,8 @@ struct sv_engine {
     struct sv_read_bytes target_reads, draft_reads; /* of a pass */
     int64_t phase_ns[SV_PHASES];
     struct sv_accept_stats accept;
+    void (*on_step)(void *user); /* benchmarks: a step was read, its plan is at work; NULL = nobody looks */
+    void *step_user;
     struct sv_gen_config gen;     /* checked at open; what a server offers as its defaults */
     const struct sv_accept_profile *profile; /* benchmarks: accept lengths are drawn; NULL = real */
     struct sv_err failed;         /* the device did, with a code then: nothing runs any more */

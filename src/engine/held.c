@@ -101,7 +101,9 @@ static void observe_chunk(struct sv_engine *e, int32_t n)
                                                                    .n_commit = h->n_commit.dev,
                                                                    .taps = h->chunk,
                                                                    .cache = &e->cache});
-    double us = (double)(sv_clock_ns() - start) / 1e3 / n;
+    const int64_t spent = sv_clock_ns() - start;
+    double us = (double)spent / 1e3 / n;
+    h->work_ns += spent;
     if (n >= h->chunk_rows / 2) /* a few rows take longer each */
         h->row_us += h->row_us > 0 ? (us - h->row_us) / 8 : us;
 }

@@ -540,6 +540,8 @@ static int land(struct sv_engine *e, struct sv_err *err)
         sv_cost_learn(&e->policy->cost, &e->plan.load,
                       (double)(now - (start > e->landed_us ? start : e->landed_us)));
     e->landed_us = now;
+    if (e->on_step)
+        e->on_step(e->step_user);
     return SV_OK;
 }
 

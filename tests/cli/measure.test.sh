@@ -99,6 +99,14 @@ bench 0 --limit 1 --out "$tmp/result.md"
 grep -q '| all' "$tmp/result.md" || fail "--out was not written"
 run 0 bench -m "$target" --prompts "$tmp/p.jsonl" -n 8 --repeat 1
 out_says 'plain tok/s'
+# Every step of either way, and what it lost: plain decoding loses nothing against itself.
+bench 0 --concurrency 3 --one-engine --losses "$tmp/losses" -o csv
+for kind in odd even; do
+    grep -qE "^$kind,3,all,all of plain,[1-9][0-9]*,100.00,1.000,.*,-?0.00$" "$tmp/losses" || fail "no line of plain decoding: $(cat "$tmp/losses")"
+    grep -qE "^$kind,3,2 to 3,drafts," "$tmp/losses" || fail "no line of drafting steps: $(cat "$tmp/losses")"
+done
+bench 2 --losses "$tmp/losses"
+err_says '--losses needs --one-engine and --draft'
 printf '{"id":1,"prompt":3}\n' >"$tmp/p.jsonl"
 bench 1
 err_says "line 1: field 'prompt'"

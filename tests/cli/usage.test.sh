@@ -181,6 +181,8 @@ run 1 generate -m "$target" --in "$tmp" --out "$tmp/answers"
 err_says "$tmp: line 1: Is a directory"
 run 1 bench -m "$target" --prompts "$tmp/p.jsonl" --out /nonexistent/r.csv
 err_says "/nonexistent/r.csv"
+run 1 bench -m "$target" -d "$draft" --one-engine --prompts "$tmp/p.jsonl" --losses /nonexistent/losses
+err_says "/nonexistent/losses"
 run 1 bench -m "$target" --mode plain --profile-ops /nonexistent/ops
 err_says "/nonexistent/ops"
 run 1 run -m "$draft" -p hi
