@@ -19,6 +19,7 @@ CUDA ?=
 JITTER ?=
 STATIC ?=
 T ?=
+SLOW ?= 1
 ONLY ?=
 
 .DEFAULT_GOAL := all
@@ -232,12 +233,14 @@ help:
 	@echo 'make            build/salvo and build/libsalvo.a; CUDA=1 with the CUDA backend (needs nvcc)'
 	@echo '                STATIC=1 links the libraries of Debian into the program'
 	@echo 'make demo       plain decoding beside DFlash on the pair that ships with the project'
-	@echo 'make test       all tests under ASan and UBSan (T=part of a path or name: some of them)'
+	@echo 'make test       all tests under ASan and UBSan (T=part of a path or name: some of them;'
+	@echo '                SLOW=3: three times as long for each, on a slow or busy machine)'
 	@echo 'make tsan       the tests of threads under ThreadSanitizer'
 	@echo 'make fuzz       libFuzzer on every target, FUZZ_S=30 seconds each'
 	@echo 'make check      layers, sizes and naming of the source'
 	@echo 'make bench      the benchmark programs, into build/bench'
-	@echo 'make format clean install (PREFIX=/usr/local, DESTDIR)'
+	@echo 'make install    program, library, salvo.h and salvo.pc (PREFIX=/usr/local, DESTDIR)'
+	@echo 'make format     clang-format; make clean: everything that was built'
 
 setup:
 	@tools/setup
@@ -249,7 +252,7 @@ tests: $(call WANTED,$(TEST_BIN) $(REPLAY_BIN))
 test:
 	@$(MAKE) -s --no-print-directory FLAVOUR=asan tests
 	@$(MAKE) -s --no-print-directory FLAVOUR=release all $(B)/runner
-	@SALVO=$(B)/salvo RUNNER=$(B)/runner $(B)/runner -j $(JOBS) $(T:%=-k %) \
+	@SALVO=$(B)/salvo RUNNER=$(B)/runner $(B)/runner -j $(JOBS) -x $(SLOW) $(T:%=-k %) \
 		$(TEST_C:%.c=$(B)/asan/%) $(TEST_CU:%.cu=$(B)/asan/%) $(FUZZ_C:%.c=$(B)/asan/%) $(TEST_SH)
 
 tsan:
@@ -280,8 +283,20 @@ format:
 clean:
 	rm -rf $(B)
 
+# The library's own part of what it is linked with: serve and cli are not in reach of salvo.h.
+define SALVO_PC
+Name: salvo
+Description: LLM inference with DFlash speculative decoding
+Version: $(shell sed -n 's/.*SALVO_VERSION "\(.*\)"/\1/p' include/salvo.h)
+Requires: jansson libpcre2-8 libutf8proc
+Cflags: -I$(PREFIX)/include
+Libs: -L$(PREFIX)/lib -lsalvo $(CUDA_LIBS) -lm -pthread
+endef
+export SALVO_PC
+
 install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
 	$(if $(SALVO),install $(O)/salvo $(DESTDIR)$(PREFIX)/bin/)
 	install -m 644 $(O)/libsalvo.a $(DESTDIR)$(PREFIX)/lib/
-	$(if $(wildcard include/salvo.h),install -m 644 include/salvo.h $(DESTDIR)$(PREFIX)/include/)
+	install -m 644 include/salvo.h $(DESTDIR)$(PREFIX)/include/
+	echo "$$SALVO_PC" >$(DESTDIR)$(PREFIX)/lib/pkgconfig/salvo.pc

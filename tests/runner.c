@@ -243,7 +243,8 @@ static void drain(struct job *j)
 static void verdict(struct job *j, int status, char *out, size_t n)
 {
     if (j->timed_out)
-        snprintf(out, n, "no end after %d s", R.tests[j->test].limit_s);
+        snprintf(out, n, "no end after %d s (on a slow or busy machine: make test SLOW=3)",
+                 R.tests[j->test].limit_s);
     else if (WIFSIGNALED(status))
         snprintf(out, n, "killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
     else

@@ -78,7 +78,7 @@ static uint32_t event_read(struct event *e)
     return atomic_load_explicit(&e->word, memory_order_acquire);
 }
 
-/* Returns once the word differs from seen (until == false) or equals it (until == true). */
+/* Returns once the word equals value (until == true) or differs from it (until == false). */
 static void event_wait(struct event *e, uint32_t value, bool until, int64_t spin_ns)
 {
     int64_t limit = 0;

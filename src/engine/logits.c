@@ -124,7 +124,7 @@ void sv_logits_fill(struct sv_engine *e)
     sv_dev_upload(e->dev, b->chosen + p->n_logits, lg->host_next, (size_t)k * sizeof(int32_t));
 }
 
-/* Next token of logit rows [i, i + n), whose logits are there. Returns what the draw was made from. */
+/* Next token of logit rows [i, i + n), whose logits are there. */
 static void choose_rows(struct sv_engine *e, int32_t i, int32_t n)
 {
     const struct sv_batch *b = &e->batch;
