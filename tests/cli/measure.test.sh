@@ -177,6 +177,12 @@ run 0 bench --random-weights "$tiny/qwen3_tied_bf16" --mode plain --context 20 -
 perl -MJSON::PP -0777 -ne 'my $r = decode_json($_); exit(@$r == 1 && $r->[0]{tok_s_median} > 0 ? 0 : 1)' "$tmp/out" ||
     fail "the JSON is not what it should be: $out"
 
+# As many turns as a ratio of few percent takes, none of them dropped.
+sim 0 --mode plain,auto --concurrency 1 --accept-profile never --steps 1 --seconds 60 --repeat 300 -o json
+perl -MJSON::PP -0777 -ne '
+    my @n = map { $_->{repeats} } @{decode_json($_)};
+    exit(@n == 2 && $n[0] == 300 && $n[1] == 300 ? 0 : 1)' "$tmp/out" || fail "repeats: $(grep -o '"repeats": [^,]*' "$tmp/out")"
+
 # ---- bench of random weights: nothing is left behind
 
 mkdir "$tmp/rand"
