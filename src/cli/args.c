@@ -3,10 +3,15 @@
  *
  * Called by every command. Must not: open anything but an engine, or decide what a command does.
  */
+#define _POSIX_C_SOURCE 200809L
+
 #include "cli/cli.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* ---------------------------------------------------------------- messages */
 
@@ -97,6 +102,28 @@ int sv_cli_one_of(const char *command, const char *name, const char *value, cons
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", words[i]);
     }
     return sv_cli_usage(command, "option --%s: '%s' is not one of %s", name, value, list);
+}
+
+int sv_cli_can_write(const char *path)
+{
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    struct stat st;
+    struct sv_buf dir;
+    int code = -1;
+
+    if (!path || strcmp(path, "-") == 0)
+        return -1;
+    sv_buf_init(&dir);
+    sv_buf_append(&dir, slash ? path : ".", slash ? (size_t)(slash - path) + 1 : 1);
+    const bool there = stat(path, &st) == 0;
+    if (dir.failed)
+        code = sv_cli_fail("out of memory");
+    else if (there && S_ISDIR(st.st_mode))
+        code = sv_cli_fail("%s: %s", path, strerror(EISDIR));
+    else if (access(there ? path : dir.data, W_OK) != 0)
+        code = sv_cli_fail("%s: %s", path, strerror(errno));
+    sv_buf_fini(&dir);
+    return code;
 }
 
 const char *const sv_cli_colours[] = {"auto", "always", "never", NULL};

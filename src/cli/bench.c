@@ -7,10 +7,8 @@
 
 #include "cli/sim.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char usage[] =
     "Usage: salvo bench -m TARGET_DIR [-d DRAFT_DIR] --prompts FILE.jsonl\n"
@@ -65,25 +63,6 @@ static int deliver(const struct sv_buf *b, const char *out)
         return fflush(stdout) == 0 ? SV_CLI_OK : sv_cli_fail("standard output: cannot be written");
     }
     return sv_file_write(out, b->data, b->len, &err) ? sv_cli_fail("%s", err.msg) : SV_CLI_OK;
-}
-
-/* Before minutes of measuring, not after. */
-static int check_out(const char *path)
-{
-    const char *slash = path ? strrchr(path, '/') : NULL;
-    struct sv_buf dir;
-    int code = -1;
-
-    if (!path || strcmp(path, "-") == 0)
-        return -1;
-    sv_buf_init(&dir);
-    sv_buf_append(&dir, slash ? path : ".", slash ? (size_t)(slash - path) + 1 : 1);
-    if (dir.failed)
-        code = sv_cli_fail("out of memory");
-    else if (access(dir.data, W_OK) != 0)
-        code = sv_cli_fail("%s: %s", path, strerror(errno));
-    sv_buf_fini(&dir);
-    return code;
 }
 
 /* ---------------------------------------------------------------- a pair on prompts */
@@ -425,11 +404,11 @@ static int bench(int argc, char **argv)
     if (code < 0)
         code = sv_cli_sampling_apply(&s, "bench", &defaults);
     if (code < 0)
-        code = check_out(a.out);
+        code = sv_cli_can_write(a.out);
     if (code < 0)
-        code = check_out(a.ops);
+        code = sv_cli_can_write(a.ops);
     if (code < 0)
-        code = check_out(a.losses);
+        code = sv_cli_can_write(a.losses);
     if (code >= 0)
         return code;
     if (is_sim(&a))

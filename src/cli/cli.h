@@ -61,6 +61,9 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m);
 int sv_cli_in_range(const char *command, const char *name, int64_t v, int64_t lo, int64_t hi);
 int sv_cli_num_in_range(const char *command, const char *name, double v, double lo, double hi);
 int sv_cli_one_of(const char *command, const char *name, const char *value, const char *const *words);
+/* Whether results can go to a file (NULL and "-" are fine), asked before minutes of loading and measuring and not
+ * after: -1 to go on, else the exit code. */
+int sv_cli_can_write(const char *path);
 extern const char *const sv_cli_colours[];
 /* Checks ranges; returns -1 to go on, else the exit code. */
 int sv_cli_model_options(const struct sv_cli_model *m, const char *command,

@@ -412,6 +412,9 @@ int sv_cli_generate(int argc, char **argv)
         return code;
     if (!in || !out)
         return sv_cli_usage("generate", "option --%s is missing", in ? "out" : "in");
+    code = sv_cli_can_write(out);
+    if (code >= 0)
+        return code;
     sv_buf_init(&j.text);
     return generate(&j, &eo, in, out);
 }

@@ -193,6 +193,16 @@ run 1 bench -m "$target" --mode plain --profile-ops /nonexistent/ops
 err_says "/nonexistent/ops"
 run 1 run -m "$draft" -p hi
 
+# Where results cannot go is found out before anything is loaded.
+for words in "generate --in $tmp --out" "bench --prompts x --out" "bench --mode plain --profile-ops"; do
+    # shellcheck disable=SC2086
+    run 1 $words /nonexistent/r -m /no/model
+    equal "$err" "salvo: /nonexistent/r: No such file or directory"
+    # shellcheck disable=SC2086
+    run 1 $words "$tmp" -m /no/model
+    equal "$err" "salvo: $tmp: Is a directory"
+done
+
 # A prompt of nothing, or of other bytes than text.
 run 1 run -m "$target" -p ''
 err_says "option --prompt: the prompt is empty"
