@@ -489,6 +489,7 @@ static void nobody_restores_while_others_wait(void **state)
     assert_false(sv_sched_plan(&w.s, &w.cache, &w.plan, true));
     assert_true(p->n_restored == 0 && q[1]->lacks_from == 20);
     const int32_t n_tokens = q[1]->n_tokens;
+    w.s.usual_answer = 0; /* what it has lost decides, not what others would gain */
     assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
     assert_int_equal(p->n_restored, 1);
     assert_int_equal(w.s.n_preemptions, 0); /* its own wish */
@@ -512,11 +513,13 @@ static void nobody_restores_while_others_wait(void **state)
 }
 
 /* Pages that were published without the draft's K/V: whoever comes back to them, preempted meanwhile, takes them as
- * they are where there is too little left to gain, and leaves them out where there is enough. */
+ * they are where there is too little left to gain, and leaves them out where there is enough, or where it asked for a
+ * width and will draft in any case. */
 static void preempted_and_bare(void **state)
 {
     (void)state;
-    for (int worth = 0; worth < 2; worth++) {
+    for (int k = 0; k < 3; k++) {
+        const bool worth = k > 0;
         struct world w;
         struct sv_err err = {0};
         open_small(&w, 16, 200, BLOCK);
@@ -531,7 +534,8 @@ static void preempted_and_bare(void **state)
             run(&w, &w.plan);
         }
         assert_true(q->state == SV_SEQ_WAITING && q->slot < 0);
-        w.s.usual_answer = worth ? 100 : 0;
+        w.s.usual_answer = k == 1 ? 100 : 0;
+        q->fixed_width = k == 2;
         leave(&w, old);
         assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
         assert_true(q->slot >= 0);
