@@ -9,13 +9,12 @@
 
 #include <string.h>
 
-static const char usage[] = "Usage: salvo info DIR\n"
-                            "\n"
-                            "Says what a target or draft directory holds: architecture, sizes, "
-                            "parameters and bytes by tensor\n"
-                            "group, rotary embedding, layer kinds, vocabulary, tokenizer; of a "
-                            "draft its block, taps, mask and\n"
-                            "which layers are causal.";
+static const char usage[] =
+    "Usage: salvo info DIR\n"
+    "\n"
+    "Says what a target or draft directory holds: architecture, sizes, parameters and bytes\n"
+    "by tensor group, rotary embedding, layer kinds, vocabulary, tokenizer; of a draft its\n"
+    "block, taps, mask and which layers are causal.";
 
 static void line(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void line(const char *name, const char *fmt, ...)
@@ -134,16 +133,11 @@ static int group_of(const char *name)
     return 6;
 }
 
-static const char *dtype_name(enum sv_dtype d)
-{
-    return d == SV_BF16 ? "bf16" : d == SV_F16 ? "f16" : "f32";
-}
-
 static int show_tensors(const struct sv_ckpt *c)
 {
     struct {
         int64_t n, params, bytes;
-        bool seen[3];
+        bool seen[SV_I32 + 1]; /* by dtype */
     } sum[N_GROUPS] = {{0}};
     struct sv_cli_table t;
     struct sv_buf b;
@@ -156,7 +150,7 @@ static int show_tensors(const struct sv_ckpt *c)
         sum[g].n++;
         sum[g].params += h->n_elements;
         sum[g].bytes += (int64_t)h->n_bytes;
-        sum[g].seen[h->dtype == SV_F32 ? 0 : h->dtype == SV_BF16 ? 1 : 2] = true;
+        sum[g].seen[h->dtype] = true;
     }
     sv_cli_table_init(&t);
     sv_cli_table_column(&t, "tensors", false);
@@ -165,14 +159,13 @@ static int show_tensors(const struct sv_ckpt *c)
     sv_cli_table_column(&t, "bytes", true);
     sv_cli_table_column(&t, "stored as", false);
     for (int g = 0; g < N_GROUPS; g++) {
-        static const char *const as[] = {"f32", "bf16", "f16"};
         char text[24] = "";
         if (!sum[g].n)
             continue;
-        for (int d = 0; d < 3; d++)
+        for (int d = 0; d <= SV_I32; d++)
             if (sum[g].seen[d])
                 snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", *text ? ", " : "",
-                         as[d]);
+                         sv_dtype_name((enum sv_dtype)d));
         sv_cli_table_add(&t, "%s", groups[g]);
         sv_cli_table_add(&t, "%lld", (long long)sum[g].n);
         sv_cli_table_add(&t, "%lld", (long long)sum[g].params);
@@ -252,7 +245,7 @@ static int info(const char *dir)
         return sv_cli_fail("%s", err.msg);
     line("kind", "%s", draft ? "DFlash draft" : "target");
     show_config(&d.base);
-    line("stored as", "%s", dtype_name(d.base.stored_dtype));
+    line("stored as", "%s", sv_dtype_name(d.base.stored_dtype));
     if (draft) {
         show_draft(&d);
     } else {

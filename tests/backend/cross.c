@@ -11,14 +11,7 @@ enum { GUARD = 256 };
 
 static struct sv_dev *open_dev(const struct sv_dev_opts *o)
 {
-    const struct sv_dev_limits lim = {.max_rows = RIG_MAX_ROWS,
-                                      .max_logit_rows = 64,
-                                      .max_k = 8192,
-                                      .max_n = 16384,
-                                      .max_heads = 32,
-                                      .max_head_dim = 256,
-                                      .max_vocab = 160000,
-                                      .max_positions = 16384};
+    const struct sv_dev_limits lim = rig_limits(8192, 16384);
     struct sv_dev *dev;
     struct sv_err err;
     if (sv_dev_open(&dev, o, &err))

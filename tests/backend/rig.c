@@ -13,18 +13,23 @@
 
 #define GUARD 64
 
+struct sv_dev_limits rig_limits(int32_t max_k, int32_t max_n)
+{
+    return (struct sv_dev_limits){.max_rows = RIG_MAX_ROWS,
+                                  .max_logit_rows = 64,
+                                  .max_k = max_k,
+                                  .max_n = max_n,
+                                  .max_heads = 32,
+                                  .max_head_dim = 256,
+                                  .max_vocab = 160000,
+                                  .max_positions = 16384};
+}
+
 struct sv_dev *rig_open(enum sv_isa isa, int n_threads, enum sv_dtype compute)
 {
     struct sv_dev_opts opts = {
         .backend = "cpu", .n_threads = n_threads, .isa = isa, .compute = compute};
-    struct sv_dev_limits lim = {.max_rows = RIG_MAX_ROWS,
-                                .max_logit_rows = 64,
-                                .max_k = 4096,
-                                .max_n = 4096,
-                                .max_heads = 32,
-                                .max_head_dim = 256,
-                                .max_vocab = 160000,
-                                .max_positions = 16384};
+    const struct sv_dev_limits lim = rig_limits(4096, 4096);
     struct sv_dev *dev;
     struct sv_err err;
     if (sv_dev_open(&dev, &opts, &err) || sv_dev_reserve(dev, &lim, &err))

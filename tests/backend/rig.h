@@ -14,6 +14,8 @@
 #define RIG_MAX_ROWS 4096
 
 /* Limits large enough for every test. */
+/* What the tests' devices are opened for; products of at most max_k by max_n. */
+struct sv_dev_limits rig_limits(int32_t max_k, int32_t max_n);
 struct sv_dev *rig_open(enum sv_isa isa, int n_threads, enum sv_dtype compute);
 /* Levels this machine has, ascending; *n of them. */
 const enum sv_isa *rig_isas(int *n);

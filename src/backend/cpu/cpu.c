@@ -1,9 +1,9 @@
 /*
- * cpu.c - the CPU device's life: open, limits and scratch, memory, errors latched by kernels,
- * bandwidth.
+ * cpu.c - the CPU device's life: open, limits and scratch, memory, errors latched by kernels, bandwidth.
  *
- * Entered through sv_cpu_open (from ops.c) and the table it hands out. Device memory is host
- * memory, so upload and download are copies and sync waits for nothing; weights: weights.c. Must not: allocate anywhere but in open, reserve, alloc and measure_read.
+ * Entered through sv_cpu_open (from ops.c) and the table it hands out. Device memory is host memory, so upload and
+ * download are copies and sync waits for nothing; weights: weights.c. Must not: allocate anywhere but in open, reserve,
+ * alloc and measure_read.
  */
 #include "backend/backends.h"
 #include "backend/cpu/vec.h"
@@ -291,9 +291,10 @@ static const struct sv_backend cpu_backend = {
     .compute_dtype = cpu_compute_dtype,
 };
 
-/* A model that a last-level cache may hold is not read from memory, and expanding would cost. AMX leaves the other
- * units idle; with AVX512-BF16 they are the ones that multiply, and more rows are arithmetic's. */
-#define DENSE_FROM_BYTES ((int64_t)256 << 20)
+/* A model that a last-level cache may hold is not read from memory: fewer bits would save nothing. */
+#define LARGE_FROM_BYTES ((int64_t)256 << 20)
+/* Expanding costs where the same units multiply, which with AVX512-BF16 they do: with more rows than this, arithmetic
+ * and not memory is what a product waits for. AMX leaves them idle. */
 #define DENSE_ROWS_AVX512 8
 
 static bool wants_dense(const struct sv_cpu *cpu, const struct sv_dev_opts *opts)
@@ -301,7 +302,7 @@ static bool wants_dense(const struct sv_cpu *cpu, const struct sv_dev_opts *opts
     const enum sv_dense_order order = sv_cpu_gemm_dense(cpu);
     if (opts->dense != SV_DENSE_AUTO)
         return order && opts->dense == SV_DENSE_ON;
-    return opts->weight_bytes > DENSE_FROM_BYTES &&
+    return opts->weight_bytes > LARGE_FROM_BYTES &&
            (order == SV_DENSE_ROWS ||
             (order == SV_DENSE_PAIRS && opts->usual_rows > 0 && opts->usual_rows <= DENSE_ROWS_AVX512));
 }
@@ -310,7 +311,7 @@ static bool wants_sieve(const struct sv_cpu *cpu, const struct sv_dev_opts *opts
 {
     if (!sv_cpu_gemm_sieve_rows(cpu) || opts->sieve == SV_SIEVE_OFF)
         return false;
-    return opts->sieve == SV_SIEVE_ON || opts->weight_bytes > DENSE_FROM_BYTES;
+    return opts->sieve == SV_SIEVE_ON || opts->weight_bytes > LARGE_FROM_BYTES;
 }
 
 int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err)
