@@ -512,6 +512,29 @@ static void nobody_restores_while_others_wait(void **state)
     close_small(&w);
 }
 
+/* Whose drafter was given up lacks the draft's part from its answer on; all rows of its prompt are planned, also where the
+ * step that brings them is in flight. */
+static void gave_up_while_its_prompt_is_in_flight(void **state)
+{
+    (void)state;
+    for (int in_flight = 0; in_flight < 2; in_flight++) {
+        struct world w;
+        open_small(&w, 16, 200, BLOCK);
+        struct sv_policy *p = open_policy(&w);
+        struct sv_seq *q = ask(&w, CHUNK, 50, BLOCK);
+        assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
+        if (!in_flight)
+            run(&w, &w.plan);
+        q->record.gave_up = true;
+        assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, in_flight));
+        assert_int_equal(w.plan.n_segs, 1);
+        assert_true(w.plan.seg[0].kind == SV_SEG_VERIFY && w.plan.seg[0].gave_up && w.plan.no_taps);
+        assert_int_equal(q->lacks_from, CHUNK);
+        sv_policy_close(p);
+        close_small(&w);
+    }
+}
+
 /* Pages that were published without the draft's K/V: whoever comes back to them, preempted meanwhile, takes them as
  * they are where there is too little left to gain, and leaves them out where there is enough, or where it asked for a
  * width and will draft in any case. */
@@ -550,4 +573,4 @@ static void preempted_and_bare(void **state)
 SV_TEST_MAIN(cmocka_unit_test(plenty_of_pages), cmocka_unit_test(short_of_pages),
              cmocka_unit_test(no_drafter), cmocka_unit_test(prefixes), cmocka_unit_test(long_and_short),
              cmocka_unit_test(seats_leave_room_for_blocks), cmocka_unit_test(nobody_restores_while_others_wait),
-             cmocka_unit_test(preempted_and_bare))
+             cmocka_unit_test(gave_up_while_its_prompt_is_in_flight), cmocka_unit_test(preempted_and_bare))

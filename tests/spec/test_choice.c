@@ -1,0 +1,148 @@
+/*
+ * test_choice.c - single choices of the width policy, where what must come out is known: what limits a width, and which
+ * reason is counted for it. Whole runs against every fixed width are test_policy.c's.
+ */
+#include "testing.h"
+
+#include "engine/run.h"
+#include "spec/choice.h"
+
+enum { BLOCK = 16, SLOTS = 8 };
+
+struct table {
+    struct sv_policy *p;
+    struct sv_record r[SLOTS];
+    int64_t why[SV_WHYS]; /* before the last step */
+};
+
+/* A machine on which drafting pays when drafts are kept; long believed to be kept with this chance. */
+static void set(struct table *t, float kept)
+{
+    struct sv_err err = {0};
+    *t = (struct table){.p = NULL};
+    assert_int_equal(sv_policy_open(&t->p, SLOTS, BLOCK, true, &err), SV_OK);
+    run_set_costs(t->p);
+    for (int32_t j = 1; j < BLOCK; j++) {
+        t->p->tried[j] = 1000;
+        t->p->kept[j] = 1000 * kept;
+    }
+    t->p->trial.n_steps = 1 << 20; /* not young: nothing is saved up for trials */
+    for (int i = 0; i < SLOTS; i++)
+        t->r[i].n_verified = 100;
+}
+
+/* One step of n sequences alike. */
+static const struct sv_policy_seq *step(struct table *t, int32_t n, int32_t fixed, int32_t cap, int32_t n_prompt_rows)
+{
+    struct sv_policy *p = t->p;
+    for (int i = 0; i < SV_WHYS; i++)
+        t->why[i] = p->n_why[i];
+    p->trial.probe_us = p->trial.other_us = -1e9;
+    sv_policy_begin(p, n_prompt_rows, false);
+    for (int i = 0; i < n; i++)
+        sv_policy_add(p, (struct sv_policy_seq){
+                             .fixed = fixed, .block = BLOCK, .cap = cap, .context = 50, .record = &t->r[i]});
+    sv_policy_choose(p);
+    return p->seq;
+}
+
+/* All n of the last step were counted under this reason, and nobody under another. */
+static void counted(const struct table *t, enum sv_why why, int32_t n)
+{
+    for (int i = 0; i < SV_WHYS; i++)
+        if (t->p->n_why[i] - t->why[i] != (i == (int)why ? n : 0))
+            fail_msg("%d of %s, wanted %d of %s", (int)(t->p->n_why[i] - t->why[i]), sv_why_name((enum sv_why)i), n,
+                     sv_why_name(why));
+}
+
+static void octaves(void **state)
+{
+    (void)state;
+    static const int32_t of[][2] = {{1, 0}, {2, 1}, {3, 1}, {4, 2}, {7, 2}, {8, 3}, {64, 6}, {127, 6}, {128, 7}, {1000, 7}};
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++)
+        assert_int_equal(sv_policy_octave(of[i][0]), of[i][1]);
+}
+
+/* What was asked for, but never past the last token; and no wider than the block by choice either. */
+static void limits(void **state)
+{
+    (void)state;
+    struct table t;
+    set(&t, 0);
+    assert_int_equal(step(&t, 2, 9, BLOCK, 0)->width, 9);
+    counted(&t, SV_WHY_ASKED, 2);
+    assert_int_equal(t.p->seq[1].draft_rows, BLOCK); /* a width that was asked for drafts with all masks */
+    assert_int_equal(t.p->seq[1].n_drafts, 8);
+    assert_int_equal(t.p->load.n_rows, 18);
+    assert_int_equal(t.p->load.n_draft_rows, 2 * BLOCK);
+    assert_int_equal(t.p->load.n_draft_out, 16);
+    assert_int_equal(step(&t, 2, 9, 3, 0)->width, 3);
+    assert_int_equal(t.p->seq[0].n_drafts, 2);
+    assert_int_equal(step(&t, 2, 9, 1, 0)->width, 1);
+    assert_int_equal(t.p->seq[0].draft_rows, 0);
+    assert_int_equal(step(&t, 2, 1, BLOCK, 0)->width, 1);
+    counted(&t, SV_WHY_ASKED, 2);
+    sv_policy_close(t.p);
+    set(&t, 1);
+    assert_int_equal(step(&t, 1, 0, BLOCK, 0)->width, BLOCK);
+    assert_int_equal(step(&t, 1, 0, 5, 0)->width, 5);
+    sv_policy_close(t.p);
+}
+
+static void reasons(void **state)
+{
+    (void)state;
+    struct table t;
+    set(&t, 1);
+    assert_true(step(&t, 3, 0, BLOCK, 0)[2].width > 1);
+    counted(&t, SV_WHY_DRAFT, 3);
+    assert_int_equal(t.p->n_plain, 0);
+    step(&t, 3, 0, 1, 0);
+    counted(&t, SV_WHY_NO_ROOM, 3);
+    for (int how = 0; how < 2; how++) {
+        for (int i = 0; i < 3; i++)
+            t.r[i].gave_up = !(t.r[i].lacks = how);
+        assert_int_equal(step(&t, 3, 0, BLOCK, 0)[1].width, 1);
+        counted(&t, SV_WHY_GAVE_UP, 3);
+        assert_true(step(&t, 3, 4, BLOCK, 0)[1].width == 4); /* but who asked for a width has it */
+        counted(&t, SV_WHY_ASKED, 3);
+    }
+    sv_policy_close(t.p);
+    set(&t, 0);
+    assert_int_equal(step(&t, 3, 0, BLOCK, 0)->width, 1);
+    counted(&t, SV_WHY_PLAIN, 3);
+    assert_int_equal(t.p->n_plain, 1);
+    assert_int_equal(t.p->n_beside_prompt, 0);
+    step(&t, 3, 0, BLOCK, 40);
+    counted(&t, SV_WHY_PLAIN, 3);
+    assert_int_equal(t.p->n_beside_prompt, 3);
+    assert_int_equal(t.p->load.n_prompt_rows, 40);
+    sv_policy_close(t.p);
+}
+
+/* What a request gains by drafting: one without history gains what all do, one whose drafts are never kept nothing. */
+static void gains(void **state)
+{
+    (void)state;
+    for (float kept = 0; kept < 1.01f; kept += 0.25f) {
+        struct table t;
+        struct sv_record fresh = {0}, never = {0};
+        set(&t, kept);
+        sv_policy_begin(t.p, 0, false);
+        sv_policy_choose(t.p);
+        for (int32_t j = 1; j < BLOCK; j++)
+            never.expected[j] = 64;
+        for (int32_t n = 1; n <= SLOTS; n++) {
+            const double all = sv_policy_gain_us(t.p, n, NULL), one = sv_policy_gain_us(t.p, n, &fresh);
+            if (!(one >= 0.98 * all && one <= 1.02 * all + 0.01))
+                fail_msg("%d sequences, kept %g: %g, and all gain %g", n, (double)kept, one, all);
+            assert_true(sv_policy_gain_us(t.p, n, &never) <= 0.7 * all);
+            assert_int_equal(sv_policy_would_draft(t.p, n), all > 0);
+        }
+        assert_int_equal(sv_policy_would_draft(t.p, 1), kept >= 0.5f);
+        sv_policy_close(t.p);
+    }
+}
+
+SV_TEST_MAIN(cmocka_unit_test(octaves), cmocka_unit_test(limits), cmocka_unit_test(reasons),
+             cmocka_unit_test(gains))
