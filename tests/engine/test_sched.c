@@ -530,9 +530,60 @@ static void gave_up_while_its_prompt_is_in_flight(void **state)
         assert_int_equal(w.plan.n_segs, 1);
         assert_true(w.plan.seg[0].kind == SV_SEG_VERIFY && w.plan.seg[0].gave_up && w.plan.no_taps);
         assert_int_equal(q->lacks_from, CHUNK);
+        assert_int_equal(p->seq[0].context, CHUNK);
         sv_policy_close(p);
         close_small(&w);
     }
+}
+
+struct warned {
+    struct world w;
+    const struct sv_seq *who;
+    int n;
+    int32_t n_backed;
+};
+
+static void note_warning(void *user)
+{
+    struct warned *t = user;
+    assert_true(t->who->slot >= 0 && t->who->n_committed > 0);
+    t->n_backed = t->w.cache.n_backed[t->who->slot];
+    t->n++;
+}
+
+/* Whoever loses pages, taken or given, has them still when that is told: what is held back for them must go first. */
+static void told_before_pages_go(void **state)
+{
+    (void)state;
+    struct warned t = {.n = 0};
+    struct sv_err err = {0};
+    open_small(&t.w, 14, 200, BLOCK);
+    assert_int_equal(sv_cache_keep_prefixes(&t.w.cache, &err), SV_OK);
+    struct sv_policy *p = open_policy(&t.w);
+    t.w.s.before_preempt = note_warning;
+    t.w.s.user = &t;
+    struct sv_seq *old = ask(&t.w, 150, 40, BLOCK), *q = ask(&t.w, 40, 100, BLOCK);
+    t.who = q;
+    until_decoding(&t.w, old);
+    until_decoding(&t.w, q);
+    assert_int_equal(t.n, 0);
+    while (!q->n_preemptions) {
+        assert_int_equal(t.n, 0);
+        assert_true(sv_sched_plan(&t.w.s, &t.w.cache, &t.w.plan, false));
+        run(&t.w, &t.w.plan);
+    }
+    assert_int_equal(t.n, 1);
+    assert_true(t.n_backed >= 40);
+    leave(&t.w, old);
+    sweep(&t.w);
+    until_decoding(&t.w, q);
+    sv_sched_lacks(&t.w.cache, q, 20);
+    q->record.missed_us = 1e9;
+    assert_true(sv_sched_plan(&t.w.s, &t.w.cache, &t.w.plan, false));
+    assert_int_equal(p->n_restored, 1);
+    assert_int_equal(t.n, 2);
+    sv_policy_close(p);
+    close_small(&t.w);
 }
 
 /* Pages that were published without the draft's K/V: whoever comes back to them, preempted meanwhile, takes them as
@@ -573,4 +624,5 @@ static void preempted_and_bare(void **state)
 SV_TEST_MAIN(cmocka_unit_test(plenty_of_pages), cmocka_unit_test(short_of_pages),
              cmocka_unit_test(no_drafter), cmocka_unit_test(prefixes), cmocka_unit_test(long_and_short),
              cmocka_unit_test(seats_leave_room_for_blocks), cmocka_unit_test(nobody_restores_while_others_wait),
-             cmocka_unit_test(gave_up_while_its_prompt_is_in_flight), cmocka_unit_test(preempted_and_bare))
+             cmocka_unit_test(gave_up_while_its_prompt_is_in_flight), cmocka_unit_test(told_before_pages_go),
+             cmocka_unit_test(preempted_and_bare))
