@@ -144,5 +144,26 @@ static void gains(void **state)
     }
 }
 
+/* To compute rows again costs what a prompt's rows do, and the way back over the context: the mean of it, at the pace of
+ * the moment. */
+static void restoring_has_a_price(void **state)
+{
+    (void)state;
+    struct table t;
+    set(&t, 1);
+    struct sv_cost *c = &t.p->cost;
+    const double here = sv_policy_restore_us(t.p, 100, 1000);
+    assert_true(here > 110 && here > sv_policy_restore_us(t.p, 50, 1000));
+    assert_true(here - sv_policy_restore_us(t.p, 100, 100) == 0); /* context costs nothing on this machine */
+    c->n_ctx = 2;
+    c->ctx[0] = 0, c->ctx[1] = 1000;
+    c->row_us[0] = 0, c->row_us[1] = 2;
+    assert_float_equal(sv_policy_restore_us(t.p, 100, 1000), here + 100 * 1.9, 0.01);
+    assert_float_equal(sv_policy_restore_us(t.p, 100, 100), here + 100 * 0.1, 0.01);
+    c->speed[0] = 3;
+    assert_float_equal(sv_policy_restore_us(t.p, 100, 1000), 3 * (here + 100 * 1.9), 0.1);
+    sv_policy_close(t.p);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(octaves), cmocka_unit_test(limits), cmocka_unit_test(reasons),
-             cmocka_unit_test(gains))
+             cmocka_unit_test(gains), cmocka_unit_test(restoring_has_a_price))
