@@ -18,6 +18,7 @@ static struct sv_engine *open_pair(void)
                                         .dtype = SV_TYPE_F32,
                                         .n_threads = 1,
                                         .max_sequences = 2,
+                                        .prefill_chunk = 8, /* small, and so are the parts that are worked off */
                                         .auto_width = true};
     return run_open(&o, NULL);
 }
@@ -132,7 +133,7 @@ static void note_rows(struct sv_drafter *d, const struct sv_observe_pass *p)
 static void rows_beyond_its_end_are_dropped(void **state)
 {
     (void)state;
-    enum { KNOWN = 10 };
+    enum { KNOWN = 42 };
     struct sv_engine *e = open_idle();
     const struct sv_drafter_ops *ops = e->drafter->ops;
     struct sv_drafter_ops noting = *ops;
@@ -149,6 +150,7 @@ static void rows_beyond_its_end_are_dropped(void **state)
         assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
     int32_t n_committed = q->n_committed;
     assert_true(e->held.n_rows >= PROMPT);
+    assert_true(e->held.chunk_rows < KNOWN); /* in two parts */
     noting.observe = note_rows;
     e->drafter->ops = &noting;
     q->n_committed = KNOWN;

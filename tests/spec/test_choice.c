@@ -160,6 +160,10 @@ static void restoring_has_a_price(void **state)
     c->row_us[0] = 0, c->row_us[1] = 2;
     assert_float_equal(sv_policy_restore_us(t.p, 100, 1000), here + 100 * 1.9, 0.01);
     assert_float_equal(sv_policy_restore_us(t.p, 100, 100), here + 100 * 0.1, 0.01);
+    struct sv_record r = {.gave_up = true, .lacks = true, .missed_us = 9, .n_choices = 7, .n_restored = 2};
+    sv_policy_restored(t.p, &r);
+    assert_true(!r.gave_up && !r.lacks && r.missed_us <= 0 && r.n_choices == 0 && r.n_restored == 3);
+    assert_int_equal(t.p->n_restored, 1);
     c->speed[0] = 3;
     assert_float_equal(sv_policy_restore_us(t.p, 100, 1000), 3 * (here + 100 * 1.9), 0.1);
     sv_policy_close(t.p);
