@@ -59,8 +59,10 @@ static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbe
     sv_cli_opt(o, "quiet", 'q', SV_OPT_FLAG, &s->quiet, NULL, "no line for each request");
     sv_cli_opt(o, "force-usage", 0, SV_OPT_FLAG, &s->force_usage, NULL,
                "a usage chunk in every stream");
+    sv_cli_opt(o, "any-model", 0, SV_OPT_FLAG, &s->any_model, NULL,
+               "answer whatever model a request names, as SGLang and llama-server do");
     sv_cli_opt(o, "no-vllm-metrics", 0, SV_OPT_FLAG, &s->no_vllm_metrics, NULL,
-               "leave vLLM's names out of /metrics");
+               "leave the names of vLLM, SGLang and llama-server out of /metrics");
     sv_cli_opt(o, "no-generation-config", 0, SV_OPT_FLAG, &s->no_generation_config, NULL,
                "temperature 1 where a request says nothing, not the model's own default");
     sv_cli_opt(o, "spec-metrics", 0, SV_OPT_STRING, spec, "LEVEL",

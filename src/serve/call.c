@@ -107,6 +107,8 @@ static void take_figures(struct sv_serve *s, struct sv_call *c, struct sv_gen *g
     s->metrics.n_requests[o->finish]++;
     s->metrics.n_prompt_tokens += o->n_prompt;
     s->metrics.n_cached_tokens += o->n_cached;
+    s->metrics.prefill_us += o->prefill_us;
+    s->metrics.decode_us += o->decode_us;
     sv_histogram_add(&s->metrics.queue, (double)o->queue_us / 1e6, 1);
 }
 
@@ -175,7 +177,7 @@ void sv_call_out(struct sv_serve *s, struct sv_out *o)
     }
     check_time(c, g, o);
     bool error = o->kind == SV_OUT_REJECTED || o->finish == SV_FINISH_ERROR ||
-                 o->finish == SV_FINISH_CANCELED;
+                 (o->finish == SV_FINISH_CANCELED && !c->aborted);
 
     if (o->kind == SV_OUT_EVENT) {
         take_figures(s, c, g, o);
@@ -294,6 +296,25 @@ void sv_call_flush(struct sv_serve *s, bool all)
                     s->due || kept_us ? s->oldest_us + gap : INT64_MAX);
 }
 
+static bool is_called(const struct sv_call *c, const char *rid)
+{
+    const char *own = c->p.request_id;
+
+    for (size_t i = 0; i < json_array_size(c->p.rids); i++)
+        if (strcmp(json_string_value(json_array_get(c->p.rids, i)), rid) == 0)
+            return true;
+    return strcmp(c->id, rid) == 0 || strcmp(c->request_id, rid) == 0 || (own && strcmp(own, rid) == 0);
+}
+
+void sv_call_abort(struct sv_serve *s, const char *rid)
+{
+    for (struct sv_call *c = s->calls; c; c = c->next)
+        if (c->n_gens && (!rid || is_called(c, rid))) { /* what is still read has no name yet */
+            c->aborted = true;
+            sv_call_cancel(c);
+        }
+}
+
 void sv_call_cancel_all(struct sv_serve *s)
 {
     for (struct sv_call *c = s->calls; c; c = c->next)
@@ -307,9 +328,10 @@ const char *sv_call_model(const struct sv_call *c)
     return c->s->model_name;
 }
 
-static int check_model(const struct sv_serve *s, const char *model, struct sv_api_err *e)
+/* SGLang and llama-server answer to every name, OpenAI and vLLM to their own. */
+static int check_model(const struct sv_serve *s, enum sv_dialect_kind kind, const char *model, struct sv_api_err *e)
 {
-    if (!model || !*model || strcmp(model, s->model_name) == 0 ||
+    if (s->o.any_model || kind >= SV_GENERATE || !model || !*model || strcmp(model, s->model_name) == 0 ||
         strcmp(model, s->o.engine.target_dir) == 0 || strcmp(model, "default") == 0) /* SGLang's clients say that */
         return 0;
     sv_api_fail(e, 404, "model_not_found", "the model '%.200s' does not exist; this server has '%.200s'",
@@ -361,7 +383,7 @@ static int read_call(struct sv_call *c, struct sv_enc_scratch *scratch, const ch
     enum sv_dialect_kind kind = c->dialect->kind;
 
     c->body = sv_body_object(text, n, e);
-    if (!c->body || sv_params_read(&c->p, kind, c->body, e) || check_model(s, c->p.model, e) ||
+    if (!c->body || sv_params_read(&c->p, kind, c->body, e) || check_model(s, kind, c->p.model, e) ||
         sv_params_complete(&c->p, kind, s->model, &s->o, e))
         return -1;
     return sv_prompts_make(s, scratch, &c->p, kind, &c->prompts, &c->n_prompts, e);

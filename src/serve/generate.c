@@ -101,6 +101,8 @@ static void write_finish(struct sv_buf *b, const struct sv_call *c, const struct
         sv_buf_printf(b, "null");
     } else if (g->finish == SV_FINISH_LENGTH || c->p.discard) {
         sv_buf_printf(b, "{\"type\":\"length\",\"length\":%lld}", (long long)n);
+    } else if (g->finish == SV_FINISH_CANCELED) {
+        sv_buf_lit(b, "{\"type\":\"abort\",\"message\":\"Aborted\"}");
     } else {
         sv_buf_printf(b, "{\"type\":\"stop\",\"matched\":");
         if (g->stop_index >= 0 && g->stop_index < c->p.r.n_stop) {
@@ -132,6 +134,17 @@ static void write_spec(struct sv_buf *b, const struct sv_gen *g)
     sv_buf_append(b, "]", 1);
 }
 
+/* The prompt's own name, or the request's. */
+static void write_id(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
+{
+    const json_t *own = json_array_get(c->p.rids, (size_t)g->prompt);
+
+    if (own)
+        sv_json_quote(b, json_string_value(own), json_string_length(own));
+    else
+        sv_json_quote(b, c->id, strlen(c->id));
+}
+
 static void write_gen(struct sv_buf *b, const struct sv_call *c, struct sv_gen *g)
 {
     int32_t n = (int32_t)sv_n_shown_tokens(g);
@@ -140,12 +153,17 @@ static void write_gen(struct sv_buf *b, const struct sv_call *c, struct sv_gen *
     sv_json_quote(b, g->text.data ? g->text.data : "", c->p.discard ? 0 : g->text.len);
     sv_buf_printf(b, ",\"output_ids\":");
     sv_json_ids(b, (const int32_t *)(const void *)g->ids.data, n);
-    sv_buf_printf(b, ",\"meta_info\":{\"id\":");
-    sv_json_quote(b, c->id, strlen(c->id));
+    if (c->p.return_prompt_ids) {
+        sv_buf_lit(b, ",\"prompt_token_ids\":");
+        sv_json_ids(b, c->prompts[g->prompt].ids, c->prompts[g->prompt].n_ids);
+    }
+    sv_buf_lit(b, ",\"meta_info\":{\"id\":");
+    write_id(b, c, g);
     sv_buf_printf(b, ",\"finish_reason\":");
     write_finish(b, c, g);
-    sv_buf_printf(b, ",\"prompt_tokens\":%d,\"completion_tokens\":%d,\"cached_tokens\":%d",
-                  c->prompts[g->prompt].n_ids, n, g->n_cached);
+    sv_buf_printf(b, ",\"prompt_tokens\":%d,\"completion_tokens\":%d,\"cached_tokens\":%d,"
+                     "\"weight_version\":\"default\",\"total_retractions\":%d",
+                  c->prompts[g->prompt].n_ids, n, g->n_cached, g->n_preemptions);
     write_logprobs(b, c, g);
     if (g->finish != SV_FINISH_NONE) {
         sv_buf_printf(b, ",\"e2e_latency\":");

@@ -185,11 +185,15 @@ struct sv_params {
     /* chat */
     json_t *messages, *tools, *documents, *template_args; /* borrowed */
     const char *reasoning_effort;
-    bool add_generation_prompt;
+    bool add_generation_prompt, has_add_generation;
+    bool continue_final;
+    bool ids_as_tokens;      /* in log probabilities, vLLM's token_id:17 */
     int add_special;         /* -1 = the dialect's default */
     /* completions and generate */
     json_t *prompt;          /* borrowed: text, ids, or a list of either */
     const char *request_id;
+    json_t *rids;            /* of each prompt; borrowed */
+    bool return_prompt_ids;
     bool batched;            /* generate: a list was given, a list is answered */
     /* llama-server's */
     json_t *input_prefix, *input_suffix, *input_extra, *response_fields; /* borrowed */
@@ -291,6 +295,7 @@ struct sv_call {
     bool started;              /* stream: headers are out ... */
     bool sent;                 /* ... and a chunk too */
     bool failed;               /* an error has been sent */
+    bool aborted;              /* by /abort_request */
     int status;
     int64_t start_us, first_us, write_us;
     struct sv_buf head;        /* how every chunk begins, up to the number of its choice */
@@ -321,6 +326,8 @@ void sv_call_out(struct sv_serve *s, struct sv_out *o);
 bool sv_call_all_due(const struct sv_serve *s);
 void sv_call_flush(struct sv_serve *s, bool all);
 void sv_call_cancel_all(struct sv_serve *s);
+/* Ends those of this name, or all, as they are: they get what they have. */
+void sv_call_abort(struct sv_serve *s, const char *rid);
 const char *sv_call_model(const struct sv_call *c);
 /* call.c, for send.c. */
 void sv_call_cancel(struct sv_call *c);
@@ -379,10 +386,12 @@ void sv_write_chunk_usage(struct sv_buf *b, const struct sv_call *c);
 
 /* llama.c: the members of llama-server's object of settings. */
 void sv_write_llama_params(struct sv_buf *b, const struct sv_params *p, uint64_t seed);
+/* What stopped it: a stop string, an id of the request's own, or null, as vLLM says it; SGLang names any id. */
 void sv_write_stop_reason(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g);
-/* At most n_top alternatives each; llama-server's has ids too. */
+/* At most n_top alternatives each; llama-server's has ids too, and vLLM's may have them in place of the texts. */
+enum sv_token_shape { SV_TOKEN_TEXT, SV_TOKEN_TEXT_AND_ID, SV_TOKEN_ID };
 void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_out *o, int32_t n_top,
-                      bool with_ids);
+                      enum sv_token_shape shape);
 void sv_logprobs_legacy(struct sv_gen *g, const struct sv_tokenizer *tok, int32_t id,
                         const struct sv_logprob *lp, bool first_of_prompt);
 void sv_logprobs_legacy_write(struct sv_buf *b, const struct sv_gen *g);
@@ -414,12 +423,19 @@ struct sv_metrics {
     int64_t n_http[6];           /* by status class */
     int64_t n_full;              /* 429 */
     int64_t n_prompt_tokens, n_cached_tokens, n_tokens;
+    int64_t prefill_us, decode_us; /* of ended sequences */
     int64_t n_aside;             /* answers and chunks put together beside the loop */
     int64_t most_turn_bytes;     /* put together in one turn of the loop */
     struct sv_histogram ttft, itl, e2e, queue;
 };
 void sv_histogram_add(struct sv_histogram *h, double seconds, int64_t times);
 void sv_metrics_write(struct sv_serve *s, struct sv_buf *b);
+void sv_metric_head(struct sv_buf *b, const char *name, const char *type, const char *help);
+/* labels: as between braces, or "". */
+void sv_metric_histogram(struct sv_buf *b, const char *name, const char *help, const char *labels,
+                         const struct sv_histogram *h);
+/* names.c */
+void sv_metrics_other_names(const struct sv_serve *s, const struct sv_snapshot *snap, struct sv_buf *b);
 
 /* One line: event, then name=value pairs. Values: 's' string, 'i' int64_t, 'f' double. */
 struct sv_log_field {
@@ -502,6 +518,7 @@ void sv_get_props(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_slots(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_version(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_load(struct sv_serve *s, struct sv_http_req *q);
+void sv_post_abort(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_metrics(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_server_info(struct sv_serve *s, struct sv_http_req *q);
 void sv_flush_prefixes(struct sv_serve *s, struct sv_http_req *q);

@@ -11,7 +11,7 @@
 static void keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
 {
     if (c->p.logprobs && !c->p.discard)
-        sv_logprobs_chat(&g->lp[0], c->s->model->tok, o, c->p.n_top, true);
+        sv_logprobs_chat(&g->lp[0], c->s->model->tok, o, c->p.n_top, SV_TOKEN_TEXT_AND_ID);
 }
 
 /* ,"completion_probabilities":[...] of the tokens since the last time. */
@@ -31,6 +31,8 @@ static const char *stop_type(const struct sv_call *c, const struct sv_gen *g)
 {
     if (g->finish == SV_FINISH_LENGTH || c->p.discard)
         return "limit";
+    if (g->finish == SV_FINISH_CANCELED)
+        return "none";
     return g->stop_index >= 0 ? "word" : "eos";
 }
 

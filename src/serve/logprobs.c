@@ -8,6 +8,14 @@
 
 #include <string.h>
 
+/* vLLM's return_tokens_as_token_ids. */
+static void id_token(struct sv_buf *b, int32_t id)
+{
+    sv_buf_lit(b, "\"token_id:");
+    sv_json_number(b, id);
+    sv_buf_lit(b, "\"");
+}
+
 /* ---------------------------------------------------------------- chat */
 
 static void token_bytes(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id)
@@ -21,20 +29,23 @@ static void token_bytes(struct sv_buf *b, const struct sv_tokenizer *tok, int32_
     sv_buf_append(b, "]", 1);
 }
 
-static void one(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id, float logprob, bool with_id)
+static void one(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id, float logprob, enum sv_token_shape shape)
 {
     sv_buf_lit(b, "{");
-    if (with_id)
+    if (shape == SV_TOKEN_TEXT_AND_ID)
         sv_buf_printf(b, "\"id\":%d,", id);
-    sv_buf_printf(b, "\"token\":");
-    sv_json_token(b, tok, id);
+    sv_buf_lit(b, "\"token\":");
+    if (shape == SV_TOKEN_ID)
+        id_token(b, id);
+    else
+        sv_json_token(b, tok, id);
     sv_buf_printf(b, ",\"logprob\":");
     sv_json_float(b, (double)logprob);
     token_bytes(b, tok, id);
 }
 
 void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_out *o, int32_t n_top,
-                      bool with_ids)
+                      enum sv_token_shape shape)
 {
     const char *at = o->logprobs;
     struct sv_logprob lp;
@@ -43,12 +54,12 @@ void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const st
         sv_out_logprob(&at, &lp);
         if (b->len)
             sv_buf_append(b, ",", 1);
-        one(b, tok, o->tokens[i], lp.logprob, with_ids);
+        one(b, tok, o->tokens[i], lp.logprob, shape);
         sv_buf_printf(b, ",\"top_logprobs\":[");
         for (int32_t k = 0; k < lp.n_top && k < n_top; k++) { /* the prompt's may be more */
             if (k)
                 sv_buf_append(b, ",", 1);
-            one(b, tok, lp.top_ids[k], lp.top_logprobs[k], with_ids);
+            one(b, tok, lp.top_ids[k], lp.top_logprobs[k], shape);
             sv_buf_append(b, "}", 1);
         }
         sv_buf_append(b, "]}", 2);
@@ -69,11 +80,15 @@ static size_t characters(const struct sv_tokenizer *tok, int32_t id)
 }
 
 /* As OpenAI writes a token that is no text by itself: bytes:\\xe2\\x80. Keeps names of alternatives apart. */
-static void legacy_token(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id)
+static void legacy_token(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id, bool as_id)
 {
     size_t n, start = b->len;
     const char *bytes = sv_tokenizer_bytes(tok, id, &n);
 
+    if (as_id) {
+        id_token(b, id);
+        return;
+    }
     sv_json_quote(b, bytes ? bytes : "", n);
     if (b->failed || !strstr(b->data + start, "\xef\xbf\xbd") || (n == 3 && bytes[0] == '\xef'))
         return;
@@ -90,10 +105,10 @@ void sv_logprobs_legacy(struct sv_gen *g, const struct sv_tokenizer *tok, int32_
                         const struct sv_logprob *lp, bool first_of_prompt)
 {
     const char *comma = g->lp[0].len ? "," : "";
-    bool own = false;
+    bool own = false, as_id = g->call->p.ids_as_tokens;
 
     sv_buf_printf(&g->lp[0], "%s", comma);
-    legacy_token(&g->lp[0], tok, id);
+    legacy_token(&g->lp[0], tok, id, as_id);
     sv_buf_printf(&g->lp[3], "%s%zu", comma, g->text_offset);
     g->text_offset += characters(tok, id);
     if (first_of_prompt) {
@@ -107,14 +122,14 @@ void sv_logprobs_legacy(struct sv_gen *g, const struct sv_tokenizer *tok, int32_
     int32_t n_top = lp->n_top < g->call->p.n_top ? lp->n_top : g->call->p.n_top;
     for (int32_t k = 0; k < n_top; k++) {
         own = own || lp->top_ids[k] == id;
-        legacy_token(&g->lp[2], tok, lp->top_ids[k]);
+        legacy_token(&g->lp[2], tok, lp->top_ids[k], as_id);
         sv_buf_append(&g->lp[2], ":", 1);
         sv_json_float(&g->lp[2], (double)lp->top_logprobs[k]);
         if (k + 1 < n_top || !own)
             sv_buf_append(&g->lp[2], ",", 1);
     }
     if (!own) {
-        legacy_token(&g->lp[2], tok, id);
+        legacy_token(&g->lp[2], tok, id, as_id);
         sv_buf_append(&g->lp[2], ":", 1);
         sv_json_float(&g->lp[2], (double)lp->logprob);
     }

@@ -1,7 +1,7 @@
 /*
- * metrics.c - /metrics in Prometheus' text format: Salvo's own names, and vLLM's where tools read those.
+ * metrics.c - /metrics in Prometheus' text format under Salvo's own names; other servers' are in names.c.
  *
- * Called by state.c; histograms are fed by call.c. One table of counters feeds everything. Must not: hold labels
+ * Called by state.c; histograms are fed by call.c and send.c. One table of counters feeds everything. Must not: hold labels
  * that a client chooses.
  */
 #include "serve/impl.h"
@@ -23,41 +23,43 @@ void sv_histogram_add(struct sv_histogram *h, double seconds, int64_t times)
     h->sum += seconds * (double)times;
 }
 
-static void head(struct sv_buf *b, const char *name, const char *type, const char *help)
+void sv_metric_head(struct sv_buf *b, const char *name, const char *type, const char *help)
 {
     sv_buf_printf(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
 static void counter(struct sv_buf *b, const char *name, const char *help, int64_t v)
 {
-    head(b, name, "counter", help);
+    sv_metric_head(b, name, "counter", help);
     sv_buf_printf(b, "%s %lld\n", name, (long long)v);
 }
 
 static void seconds(struct sv_buf *b, const char *name, const char *help, int64_t us)
 {
-    head(b, name, "counter", help);
+    sv_metric_head(b, name, "counter", help);
     sv_buf_printf(b, "%s %.6f\n", name, (double)us / 1e6);
 }
 
 static void gauge(struct sv_buf *b, const char *name, const char *help, double v)
 {
-    head(b, name, "gauge", help);
+    sv_metric_head(b, name, "gauge", help);
     sv_buf_printf(b, "%s %.9g\n", name, v);
 }
 
-static void histogram(struct sv_buf *b, const char *name, const char *help,
-                      const struct sv_histogram *h)
+void sv_metric_histogram(struct sv_buf *b, const char *name, const char *help, const char *labels,
+                         const struct sv_histogram *h)
 {
+    const char *comma = *labels ? "," : "", *open = *labels ? "{" : "", *close = *labels ? "}" : "";
     int64_t sum = 0;
 
-    head(b, name, "histogram", help);
+    sv_metric_head(b, name, "histogram", help);
     for (int i = 0; i < SV_N_BUCKETS; i++) {
         sum += h->n[i];
-        sv_buf_printf(b, "%s_bucket{le=\"%g\"} %lld\n", name, bounds[i], (long long)sum);
+        sv_buf_printf(b, "%s_bucket{%s%sle=\"%g\"} %lld\n", name, labels, comma, bounds[i], (long long)sum);
     }
-    sv_buf_printf(b, "%s_bucket{le=\"+Inf\"} %lld\n%s_sum %.6f\n%s_count %lld\n", name,
-                  (long long)h->count, name, h->sum, name, (long long)h->count);
+    sv_buf_printf(b, "%s_bucket{%s%sle=\"+Inf\"} %lld\n", name, labels, comma, (long long)h->count);
+    sv_buf_printf(b, "%s_sum%s%s%s %.6f\n%s_count%s%s%s %lld\n", name, open, labels, close, h->sum, name, open, labels, close,
+                  (long long)h->count);
 }
 
 /* ---------------------------------------------------------------- our own */
@@ -66,7 +68,7 @@ static void requests(struct sv_buf *b, const struct sv_metrics *m)
 {
     static const char *const results[] = {"", "stop", "length", "canceled", "error", "rejected"};
 
-    head(b, "salvo_sequences_total", "counter", "Sequences ended, by how.");
+    sv_metric_head(b, "salvo_sequences_total", "counter", "Sequences ended, by how.");
     for (int i = 1; i < 6; i++)
         sv_buf_printf(b, "salvo_sequences_total{result=\"%s\"} %lld\n", results[i],
                       (long long)m->n_requests[i]);
@@ -75,17 +77,17 @@ static void requests(struct sv_buf *b, const struct sv_metrics *m)
     counter(b, "salvo_cached_tokens_total", "Prompt tokens found in the prefix cache.",
             m->n_cached_tokens);
     counter(b, "salvo_generated_tokens_total", "Tokens of answers.", m->n_tokens);
-    histogram(b, "salvo_time_to_first_token_seconds", "From the request to its first token.", &m->ttft);
-    histogram(b, "salvo_inter_token_seconds",
-              "Between tokens; those of one step share the gap before it.", &m->itl);
-    histogram(b, "salvo_request_seconds", "From the request to its last byte.", &m->e2e);
-    histogram(b, "salvo_queue_seconds", "Waiting for a seat in the engine.", &m->queue);
+    sv_metric_histogram(b, "salvo_time_to_first_token_seconds", "From the request to its first token.", "", &m->ttft);
+    sv_metric_histogram(b, "salvo_inter_token_seconds",
+                        "Between tokens; those of one step share the gap before it.", "", &m->itl);
+    sv_metric_histogram(b, "salvo_request_seconds", "From the request to its last byte.", "", &m->e2e);
+    sv_metric_histogram(b, "salvo_queue_seconds", "Waiting for a seat in the engine.", "", &m->queue);
 }
 
 static void by_position(struct sv_buf *b, const char *name, const char *help, const char *label,
                         const int64_t *v, int from, int to)
 {
-    head(b, name, "counter", help);
+    sv_metric_head(b, name, "counter", help);
     for (int i = from; i <= to; i++)
         sv_buf_printf(b, "%s{%s=\"%d\"} %lld\n", name, label, i, (long long)v[i]);
 }
@@ -93,7 +95,7 @@ static void by_position(struct sv_buf *b, const char *name, const char *help, co
 /* Why the width policy chose what it chose. */
 static void widths(struct sv_buf *b, const struct sv_engine_stats *st, int block)
 {
-    head(b, "salvo_width_choices_total", "counter", "Widths the policy chose, by reason.");
+    sv_metric_head(b, "salvo_width_choices_total", "counter", "Widths the policy chose, by reason.");
     for (int i = 0; i < SV_WIDTH_REASONS; i++)
         sv_buf_printf(b, "salvo_width_choices_total{reason=\"%s\"} %lld\n", sv_width_reason_name(i),
                       (long long)st->width_reason[i]);
@@ -109,10 +111,10 @@ static void widths(struct sv_buf *b, const struct sv_engine_stats *st, int block
             (int64_t)st->chosen_us);
     seconds(b, "salvo_width_expected_plain_seconds_total",
             "Expected time of the same tokens decoded plainly.", (int64_t)st->plain_us);
-    head(b, "salvo_draft_chance", "gauge", "That a draft is kept once the one before it was.");
+    sv_metric_head(b, "salvo_draft_chance", "gauge", "That a draft is kept once the one before it was.");
     for (int j = 1; j < block; j++)
         sv_buf_printf(b, "salvo_draft_chance{position=\"%d\"} %.4f\n", j, (double)st->draft_chance[j]);
-    head(b, "salvo_step_cost_seconds", "gauge", "What a step is thought to cost just now.");
+    sv_metric_head(b, "salvo_step_cost_seconds", "gauge", "What a step is thought to cost just now.");
     for (int i = 0; i < SV_STEP_COSTS; i++)
         sv_buf_printf(b, "salvo_step_cost_seconds{step=\"%s\"} %.9f\n", sv_step_cost_name(i),
                       (double)st->step_cost_us[i] / 1e6);
@@ -156,46 +158,6 @@ static void engine(struct sv_buf *b, const struct sv_engine_stats *st, const str
     gauge(b, "salvo_cache_pages_reusable", "Cache pages kept for prefixes only.", st->n_pages_cached);
 }
 
-/* ---------------------------------------------------------------- vLLM's names */
-
-static void vllm_value(struct sv_buf *b, const char *model, const char *name, const char *type,
-                       double v)
-{
-    char full[96];
-    snprintf(full, sizeof full, "vllm:%s", name);
-    head(b, full, type, "As vLLM names it.");
-    sv_buf_printf(b, "%s{model_name=", full);
-    sv_json_quote(b, model, strlen(model));
-    sv_buf_printf(b, "} %.15g\n", v);
-}
-
-static void vllm(struct sv_buf *b, const struct sv_serve *s, const struct sv_engine_stats *st)
-{
-    const char *model = s->model_name;
-    int block = s->model->info.block_size;
-
-    vllm_value(b, model, "num_requests_running", "gauge", st->n_running);
-    vllm_value(b, model, "num_requests_waiting", "gauge", st->n_waiting);
-    vllm_value(b, model, "kv_cache_usage_perc", "gauge",
-               st->n_pages ? (double)st->n_pages_used / st->n_pages : 0);
-    vllm_value(b, model, "prompt_tokens_total", "counter", (double)s->metrics.n_prompt_tokens);
-    vllm_value(b, model, "generation_tokens_total", "counter", (double)s->metrics.n_tokens);
-    vllm_value(b, model, "num_preemptions_total", "counter", (double)st->n_preemptions);
-    vllm_value(b, model, "prefix_cache_queries_total", "counter", (double)st->n_cache_queries);
-    vllm_value(b, model, "prefix_cache_hits_total", "counter", (double)st->n_cache_hits);
-    vllm_value(b, model, "spec_decode_num_drafts_total", "counter", (double)st->n_verify_steps);
-    vllm_value(b, model, "spec_decode_num_draft_tokens_total", "counter", (double)st->n_drafted);
-    vllm_value(b, model, "spec_decode_num_accepted_tokens_total", "counter", (double)st->n_accepted);
-    if (block < 2)
-        return;
-    head(b, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter", "As vLLM names it.");
-    for (int i = 1; i < block; i++) {
-        sv_buf_printf(b, "vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=");
-        sv_json_quote(b, model, strlen(model));
-        sv_buf_printf(b, ",position=\"%d\"} %lld\n", i - 1, (long long)st->accepted_at[i]);
-    }
-}
-
 /* ---------------------------------------------------------------- all of it */
 
 static int64_t resident_bytes(void)
@@ -215,7 +177,7 @@ void sv_metrics_write(struct sv_serve *s, struct sv_buf *b)
     struct sv_snapshot snap;
 
     sv_worker_snapshot(s->worker, &snap);
-    head(b, "salvo_build_info", "gauge", "Always 1; what is running.");
+    sv_metric_head(b, "salvo_build_info", "gauge", "Always 1; what is running.");
     sv_buf_printf(b, "salvo_build_info{version=\"" SALVO_VERSION "\",model=");
     sv_json_quote(b, s->model_name, strlen(s->model_name));
     sv_buf_printf(b, "} 1\n");
@@ -232,5 +194,5 @@ void sv_metrics_write(struct sv_serve *s, struct sv_buf *b)
     engine(b, &snap.stats, &snap);
     speculation(b, &snap.stats, s->model->info.block_size);
     if (!s->o.no_vllm_metrics)
-        vllm(b, s, &snap.stats);
+        sv_metrics_other_names(s, &snap, b);
 }

@@ -16,27 +16,44 @@ static void write_head(struct sv_buf *b, const struct sv_call *c, const char *ob
     sv_json_string(b, "model", sv_call_model(c));
 }
 
-/* What stopped it: a stop string, an id of the request's own, or null. */
+static bool by_text(const struct sv_call *c, const struct sv_gen *g)
+{
+    return g->finish == SV_FINISH_STOP && g->stop_index >= 0 && g->stop_index < c->p.r.n_stop;
+}
+
+static bool is_own_stop(const struct sv_call *c, int32_t id)
+{
+    for (int32_t i = 0; i < c->p.r.n_stop_ids; i++)
+        if (c->p.stop_ids[i] == id)
+            return true;
+    return false;
+}
+
+static void write_stop(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g, bool any_id)
+{
+    const char *s = by_text(c, g) ? c->p.stop[g->stop_index] : NULL;
+
+    if (s)
+        sv_json_quote(b, s, strlen(s));
+    else if (g->finish == SV_FINISH_STOP && g->stop_id >= 0 && (any_id || is_own_stop(c, g->stop_id)))
+        sv_json_number(b, g->stop_id);
+    else
+        sv_buf_lit(b, "null");
+}
+
 void sv_write_stop_reason(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
 {
     sv_buf_lit(b, ",\"stop_reason\":");
-    if (g->finish == SV_FINISH_STOP && g->stop_index >= 0 && g->stop_index < c->p.r.n_stop) {
-        const char *s = c->p.stop[g->stop_index];
-        sv_json_quote(b, s, strlen(s));
-        return;
-    }
-    for (int32_t i = 0; g->finish == SV_FINISH_STOP && i < c->p.r.n_stop_ids; i++)
-        if (c->p.stop_ids[i] == g->stop_id) {
-            sv_buf_printf(b, "%d", g->stop_id);
-            return;
-        }
-    sv_buf_lit(b, "null");
+    write_stop(b, c, g, false);
+    sv_buf_lit(b, ",\"matched_stop\":");
+    write_stop(b, c, g, true);
 }
 
 static void keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
 {
     if (c->p.logprobs)
-        sv_logprobs_chat(&g->lp[0], c->s->model->tok, o, c->p.n_top, false);
+        sv_logprobs_chat(&g->lp[0], c->s->model->tok, o, c->p.n_top,
+                         c->p.ids_as_tokens ? SV_TOKEN_ID : SV_TOKEN_TEXT);
     if (c->p.n_prompt_top >= 0 && o->n_prompt_logprobs && g->index == 0)
         sv_logprobs_prompt(g, c->s->model->tok, o);
 }
@@ -51,6 +68,14 @@ static void write_logprobs(struct sv_buf *b, const struct sv_call *c, struct sv_
     sv_buf_append(b, g->lp[0].data, g->lp[0].len);
     sv_buf_lit(b, "],\"refusal\":null}");
     sv_buf_clear(&g->lp[0]);
+}
+
+static void write_prompt_ids(struct sv_buf *b, const struct sv_call *c)
+{
+    if (!c->p.return_ids && !c->p.return_prompt_ids)
+        return;
+    sv_buf_lit(b, ",\"prompt_token_ids\":");
+    sv_json_ids(b, c->prompts[0].ids, c->prompts[0].n_ids);
 }
 
 /* ---------------------------------------------------------------- streamed */
@@ -86,10 +111,7 @@ static void role_chunk(struct sv_call *c, struct sv_gen *g, struct sv_buf *b)
     sv_buf_printf(b, "{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
                      "\"finish_reason\":null");
     chunk_end(b, c);
-    if (c->p.return_ids) {
-        sv_buf_lit(b, ",\"prompt_token_ids\":");
-        sv_json_ids(b, c->prompts[0].ids, c->prompts[0].n_ids);
-    }
+    write_prompt_ids(b, c);
     close_chunk(b);
 }
 
@@ -181,10 +203,7 @@ static void body(struct sv_call *c, struct sv_buf *b)
         sv_buf_append(b, c->gens[0].prompt_lp.data, c->gens[0].prompt_lp.len);
         sv_buf_lit(b, "]");
     }
-    if (c->p.return_ids) {
-        sv_buf_lit(b, ",\"prompt_token_ids\":");
-        sv_json_ids(b, c->prompts[0].ids, c->prompts[0].n_ids);
-    }
+    write_prompt_ids(b, c);
     if (c->n_gens == 1) {
         sv_write_spec_metrics(b, c, &c->gens[0]);
         sv_write_timings(b, c, &c->gens[0]);

@@ -71,6 +71,12 @@ static void write_finish(struct sv_buf *b, const struct sv_call *c, const struct
     sv_write_stop_reason(b, c, g);
 }
 
+static void write_prompt_ids(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
+{
+    sv_buf_lit(b, ",\"prompt_token_ids\":");
+    sv_json_ids(b, c->prompts[g->prompt].ids, c->prompts[g->prompt].n_ids);
+}
+
 /* ---------------------------------------------------------------- streamed */
 
 /* Text with what belongs to it; in the last chunk of a sequence also why it ended. */
@@ -111,6 +117,8 @@ static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, s
         sv_buf_lit(b, ",\"token_ids\":");
         sv_json_ids(b, o->tokens, o->n_tokens);
     }
+    if (c->p.return_ids && first)
+        write_prompt_ids(b, c, g);
     if (c->p.return_draft)
         sv_write_draft_flags(b, g, o->n_text);
     sv_buf_lit(b, "}]");
@@ -164,12 +172,9 @@ static void write_choice(struct sv_buf *b, struct sv_call *c, struct sv_gen *g)
         sv_buf_lit(b, "]");
     }
     if (c->p.return_ids) {
-        const struct sv_prompt *p = &c->prompts[g->prompt];
         sv_buf_lit(b, ",\"token_ids\":");
-        sv_json_ids(b, (const int32_t *)(const void *)g->ids.data,
-                    c->p.discard ? 0 : (int32_t)(g->ids.len / sizeof(int32_t)));
-        sv_buf_lit(b, ",\"prompt_token_ids\":");
-        sv_json_ids(b, p->ids, p->n_ids);
+        sv_json_ids(b, (const int32_t *)(const void *)g->ids.data, (int32_t)sv_n_shown_tokens(g));
+        write_prompt_ids(b, c, g);
     }
     sv_buf_lit(b, "}");
 }

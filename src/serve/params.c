@@ -32,7 +32,8 @@ static const struct sv_field fields[] = {
     {"top_k", C | T | L | S, sv_read_top_k, 0, -1, BIG, P(has_top_k)},
     {"min_p", C | T | L | S, sv_read_num, P(r.min_p), 0, 1, P(has_min_p)},
     {"typical_p", C | T | L, sv_read_neutral, 0, 1, 0, 0},
-    {"seed", C | T | L | S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
+    {"seed", C | T | S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
+    {"seed", L, sv_read_seed, 1, -9.3e18, 9.3e18, P(has_seed)},
     {"sampling_seed", C | T | S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
     {"presence_penalty", C | T | L | S, sv_read_num, P(r.presence_penalty), -2, 2, 0},
     {"frequency_penalty", C | T | L | S, sv_read_num, P(r.frequency_penalty), -2, 2, 0},
@@ -75,11 +76,14 @@ static const struct sv_field fields[] = {
     {"return_text_in_logprobs", G, sv_read_bool, P(logprob_text), 0, 0, 0},
     {"return_token_ids", C | T, sv_read_bool, P(return_ids), 0, 0, 0},
     {"return_tokens", L, sv_read_bool, P(return_ids), 0, 0, 0},
+    {"return_tokens_as_token_ids", C | T, sv_read_bool, P(ids_as_tokens), 0, 0, 0},
     {"response_fields", L, sv_read_array, P(response_fields), 0, 0, 0},
     {"return_draft_flags", C | T, sv_read_bool, P(return_draft), 0, 0, 0},
     {"spec_decode_metrics", C | T, sv_read_spec_metrics, 0, 0, 0, 0},
     {"request_id", C | T, sv_read_str, P(request_id), 0, 0, 0},
-    {"rid", C | T | G, sv_read_str, P(request_id), 0, 0, 0},
+    {"rid", C | T, sv_read_str, P(request_id), 0, 0, 0},
+    {"rid", G, sv_read_rid, 0, 0, 0, 0},
+    {"return_prompt_token_ids", C | G, sv_read_bool, P(return_prompt_ids), 0, 0, 0},
     /* the prompt */
     {"messages", C, sv_read_array, P(messages), 0, 0, 0},
     {"tools", C, sv_read_array, P(tools), 0, 0, 0},
@@ -87,9 +91,9 @@ static const struct sv_field fields[] = {
     {"documents", C, sv_read_array, P(documents), 0, 0, 0},
     {"chat_template_kwargs", C, sv_read_object, P(template_args), 0, 0, 0},
     {"reasoning_effort", C, sv_read_str, P(reasoning_effort), 0, 0, 0},
-    {"add_generation_prompt", C, sv_read_bool, P(add_generation_prompt), 0, 0, 0},
+    {"add_generation_prompt", C, sv_read_bool, P(add_generation_prompt), 0, 0, P(has_add_generation)},
     {"add_special_tokens", C | T, sv_read_add_special, 0, 0, 0, 0},
-    {"continue_final_message", C, sv_read_neutral, 0, 0, 0, 0},
+    {"continue_final_message", C, sv_read_bool, P(continue_final), 0, 0, 0},
     {"prompt", T | L, sv_read_prompt, 0, 0, 0, 0},
     {"input_prefix", I, sv_read_text, P(input_prefix), 0, 0, 0},
     {"input_suffix", I, sv_read_text, P(input_suffix), 0, 0, 0},
@@ -142,7 +146,6 @@ static const struct sv_field fields[] = {
     {"allowed_token_ids", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"bad_words", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"logits_processors", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"return_tokens_as_token_ids", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"mm_processor_kwargs", C, sv_read_neutral, 0, 0, 0, 0},
     {"cache_salt", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"kv_transfer_params", C | T, sv_read_neutral, 0, 0, 0, 0},
@@ -161,6 +164,31 @@ static const struct sv_field fields[] = {
     {"grammar", C | T | L, sv_read_neutral, 0, 0, 0, 0},
     {"json_schema", C | T | L | S, sv_read_neutral, 0, 0, 0, 0},
     {"web_search_options", C, sv_read_neutral, 0, 0, 0, 0},
+    {"watermarking", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"logprob_token_ids", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"repetition_detection", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"ec_transfer_params", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"return_prompt_text", C, sv_read_neutral, 0, 0, 0, 0},
+    {"prompt_embeds", T, sv_read_neutral, 0, 0, 0, 0},
+    {"images_config", C | T | G, sv_read_neutral, 0, 0, 0, 0},
+    {"ngram_corpus_id", C | T | G, sv_read_neutral, 0, 0, 0, 0},
+    {"cache_salt", G, sv_read_neutral, 0, 0, 0, 0},
+    {"use_audio_in_video", C | G, sv_read_neutral, 0, 0, 0, 0},
+    {"task", C, sv_read_neutral, 0, 0, 0, 0},
+    {"input_ids", C, sv_read_neutral, 0, 0, 0, 0},
+    {"return_meta_info", C, sv_read_neutral, 0, 0, 0, 0},
+    {"return_cached_tokens_details", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"return_routed_experts", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"return_indexer_topk", G, sv_read_neutral, 0, 0, 0, 0},
+    {"return_sampling_mask", G, sv_read_neutral, 0, 0, 0, 0},
+    {"return_flat_raw_top_logprobs", G, sv_read_neutral, 0, 0, 0, 0},
+    {"return_flat_raw_top_logprobs_b64", G, sv_read_neutral, 0, 0, 0, 0},
+    {"return_entropy", G, sv_read_neutral, 0, 0, 0, 0},
+    {"require_reasoning", G, sv_read_neutral, 0, 0, 0, 0},
+    {"max_thinking_tokens", G, sv_read_neutral, 0, 0, 0, 0},
+    {"lora_id", G, sv_read_neutral, 0, 0, 0, 0},
+    {"mm_hashes", G, sv_read_neutral, 0, 0, 0, 0},
+    {"video_config", G, sv_read_neutral, 0, 0, 0, 0},
     {"modalities", C, sv_read_modalities, 0, 0, 0, 0},
     /* of no effect */
     {"user", C | T, sv_read_nothing, 0, 0, 0, 0},
@@ -181,7 +209,26 @@ static const struct sv_field fields[] = {
     {"guided_whitespace_pattern", C | T, sv_read_nothing, 0, 0, 0, 0},
     {"data_parallel_rank", C | T | G, sv_read_nothing, 0, 0, 0, 0},
     {"log_metrics", G, sv_read_nothing, 0, 0, 0, 0},
-    {"stream_interval", S, sv_read_nothing, 0, 0, 0, 0},
+    {"stream_interval", C | T | S, sv_read_nothing, 0, 0, 0, 0},
+    {"session_id", C | T | G, sv_read_nothing, 0, 0, 0, 0},
+    {"truncation_side", C | T, sv_read_nothing, 0, 0, 0, 0}, /* of a prompt that is never cut */
+    {"return_token_offsets", C | T, sv_read_nothing, 0, 0, 0, 0}, /* vLLM ignores these two here as well */
+    {"return_mm_kwargs", C | T, sv_read_nothing, 0, 0, 0, 0},
+    {"routed_experts_prompt_start", C | T, sv_read_nothing, 0, 0, 0, 0},
+    {"routed_experts_start_len", C | T | G, sv_read_nothing, 0, 0, 0, 0},
+    {"routed_dp_rank", C | T | G, sv_read_nothing, 0, 0, 0, 0}, /* for routers in front of several servers */
+    {"disagg_prefill_dp_rank", C | T | G, sv_read_nothing, 0, 0, 0, 0},
+    {"bootstrap_host", C | T | G, sv_read_nothing, 0, 0, 0, 0},
+    {"bootstrap_port", C | T | G, sv_read_nothing, 0, 0, 0, 0},
+    {"bootstrap_room", C | T | G, sv_read_nothing, 0, 0, 0, 0},
+    {"routing_key", G, sv_read_nothing, 0, 0, 0, 0},
+    {"conversation_id", G, sv_read_nothing, 0, 0, 0, 0},
+    {"custom_labels", T | G, sv_read_nothing, 0, 0, 0, 0},
+    {"no_logs", G, sv_read_nothing, 0, 0, 0, 0}, /* prompts and answers never are */
+    {"background", G, sv_read_nothing, 0, 0, 0, 0},
+    {"modalities", G, sv_read_nothing, 0, 0, 0, 0}, /* of the images, which are refused */
+    {"max_dynamic_patch", C | G, sv_read_nothing, 0, 0, 0, 0},
+    {"min_dynamic_patch", C | G, sv_read_nothing, 0, 0, 0, 0},
     {"timings_per_token", C | T | L, sv_read_nothing, 0, 0, 0, 0},
     {"return_progress", C | T | L, sv_read_nothing, 0, 0, 0, 0},
     {"n_keep", C | T | L, sv_read_nothing, 0, 0, 0, 0}, /* nothing is ever dropped from the context */
@@ -231,9 +278,13 @@ static int read_fields(struct sv_params *p, int where, const char *prefix, json_
     return 0;
 }
 
+/* One for all prompts, or a list of the same for each. */
 static int read_sampling_params(struct sv_params *p, const struct sv_field *f, json_t *v,
                                 struct sv_api_err *e)
 {
+    v = sv_same_of_each(f, v, e);
+    if (!v)
+        return -1;
     if (!json_is_object(v))
         return sv_wrong_type(e, f->name, "an object", v);
     return read_fields(p, S, "sampling_params.", v, e);
@@ -273,6 +324,8 @@ static int check_together(const struct sv_params *p, enum sv_dialect_kind kind, 
         return sv_api_bad(e, "prompt", "'prompt' must be a string: what stands between the prefix and the cursor");
     if (kind == SV_GENERATE && !p->prompt)
         return sv_api_bad(e, "text", "'text' or 'input_ids' is missing");
+    if (p->continue_final && p->has_add_generation && p->add_generation_prompt)
+        return sv_api_bad(e, "continue_final_message", "'continue_final_message' and 'add_generation_prompt' exclude each other");
     if (kind == SV_CHAT && p->n_top && !p->logprobs)
         return sv_api_bad(e, "top_logprobs", "'top_logprobs' needs 'logprobs': true");
     if (kind == SV_CHAT && p->has_max_tokens && !p->r.max_tokens)

@@ -26,7 +26,7 @@ sv_read_fn sv_read_i32, sv_read_num, sv_read_bool, sv_read_str, sv_read_object, 
 sv_read_fn sv_read_top_k, sv_read_top_p, sv_read_seed, sv_read_length, sv_read_add_special, sv_read_stop,
     sv_read_stop_ids, sv_read_bias, sv_read_stream_options, sv_read_logprobs_count, sv_read_response_format,
     sv_read_tool_choice, sv_read_modalities, sv_read_spec_metrics, sv_read_prompt, sv_read_reasoning_format,
-    sv_read_samplers;
+    sv_read_samplers, sv_read_rid;
 /* A text as JSON, with whatever it holds. One value for all prompts, or a list of the same for each. */
 sv_read_fn sv_read_text, sv_read_each_bool, sv_read_each_i32;
 /* Any value; only one that asks for nothing: false, empty, or the number or truth in lo. */
@@ -40,6 +40,8 @@ enum {
     SV_SAMPLER_PENALTIES = 16,
     SV_SAMPLER_OFF = 32 /* known, and off whether it is named or not */
 };
+/* The value itself, or what all of a list are; NULL, and the error, if they differ. */
+json_t *sv_same_of_each(const struct sv_field *f, json_t *v, struct sv_api_err *e);
 /* Fails. */
 int sv_wrong_type(struct sv_api_err *e, const char *name, const char *want, const json_t *v);
 

@@ -112,16 +112,56 @@ static json_t *template_context(const struct sv_params *p)
     json_t *ctx = json_object();
 
     json_object_set(ctx, "messages", p->messages);
-    json_object_set_new(ctx, "add_generation_prompt", json_boolean(p->add_generation_prompt));
+    json_object_set_new(ctx, "add_generation_prompt", json_boolean(p->add_generation_prompt && !p->continue_final));
     if (json_array_size(p->tools))
         json_object_set(ctx, "tools", p->tools);
     if (p->documents)
         json_object_set(ctx, "documents", p->documents);
-    if (p->reasoning_effort)
+    if (p->reasoning_effort) {
+        bool thinks = strcmp(p->reasoning_effort, "none") != 0; /* templates know one of these three names */
         json_object_set_new(ctx, "reasoning_effort", json_string(p->reasoning_effort));
+        json_object_set_new(ctx, "enable_thinking", json_boolean(thinks));
+        json_object_set_new(ctx, "thinking", json_boolean(thinks));
+    }
     if (p->template_args)
         json_object_update(ctx, p->template_args);
     return ctx;
+}
+
+static bool is_space(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+static size_t last_of(const struct sv_buf *text, const char *what, size_t n)
+{
+    for (size_t at = text->len + 1 - n; n <= text->len && at-- > 0;)
+        if (memcmp(text->data + at, what, n) == 0)
+            return at;
+    return SIZE_MAX;
+}
+
+/* The answer goes on with the last message: what the template put behind its text goes. Templates trim texts, so spaces
+ * around it stay only where they were left. */
+static int cut_after_last(const struct sv_params *p, struct sv_buf *text, struct sv_api_err *e)
+{
+    const json_t *v = json_object_get(json_array_get(p->messages, json_array_size(p->messages) - 1), "content");
+    const char *s = json_string_value(v), *end = s ? s + json_string_length(v) : NULL, *tail = end;
+
+    while (s < end && is_space(*s))
+        s++;
+    while (s < tail && is_space(tail[-1]))
+        tail--;
+    if (s == tail)
+        return sv_api_bad(e, "continue_final_message", "'continue_final_message': the last message has no text to go on with");
+    size_t at = last_of(text, s, (size_t)(tail - s)), n = (size_t)(end - s);
+    if (at == SIZE_MAX)
+        return sv_api_bad(e, "continue_final_message", "'continue_final_message': the chat template does not show the last message's text");
+    if (n > text->len - at || memcmp(text->data + at, s, n) != 0)
+        n = (size_t)(tail - s);
+    text->len = at + n;
+    text->data[text->len] = 0;
+    return 0;
 }
 
 int sv_render_chat(const struct sv_serve *s, const struct sv_params *p, struct sv_buf *text,
@@ -145,7 +185,9 @@ int sv_render_chat(const struct sv_serve *s, const struct sv_params *p, struct s
     json_decref(ctx);
     if (rc == SV_ENOMEM)
         return sv_api_fail(e, 500, NULL, "out of memory");
-    return rc ? sv_api_bad(e, "messages", "chat template: %s", err.msg) : 0;
+    if (rc)
+        return sv_api_bad(e, "messages", "chat template: %s", err.msg);
+    return p->continue_final && !text->failed ? cut_after_last(p, text, e) : 0;
 }
 
 /* ---------------------------------------------------------------- text and ids */

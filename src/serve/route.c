@@ -47,6 +47,7 @@ static const struct route routes[] = {
     {"GET", "/ping", OPEN, sv_get_health, NULL}, /* ... vLLM's and SGLang's probes ask here */
     {"GET", "/health_generate", OPEN, sv_get_health, NULL},
     {"POST", "/reset_prefix_cache", LOADED, sv_flush_prefixes, NULL},
+    {"POST", "/abort_request", 0, sv_post_abort, NULL},
     {"GET", "/load", 0, sv_get_load, NULL},
     {"GET", "/props", LOADED, sv_get_props, NULL},
     {"GET", "/slots", LOADED, sv_get_slots, NULL},

@@ -70,7 +70,8 @@ struct sv_serve_options {
     int32_t log_seconds;       /* a line with figures each; 0 = 10, -1 = none */
     bool log_json, quiet;      /* quiet: no line for each request */
     bool force_usage;          /* a usage chunk in every stream */
-    bool no_vllm_metrics;
+    bool any_model;            /* requests may name any */
+    bool no_vllm_metrics;      /* nor SGLang's and llama-server's */
     bool no_generation_config; /* temperature 1 and nothing else where a request is silent */
     enum sv_spec_metrics spec_metrics;
     bool catch_signals;        /* SIGTERM and SIGINT drain, the second one ends */

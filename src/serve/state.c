@@ -79,6 +79,29 @@ void sv_get_load(struct sv_serve *s, struct sv_http_req *q)
     reply(q, 200, &b);
 }
 
+/* SGLang's: {"rid": "..."} or {"abort_all": true}. */
+void sv_post_abort(struct sv_serve *s, struct sv_http_req *q)
+{
+    struct sv_api_err e = {0};
+    size_t n;
+    const char *text = sv_http_body(q, &n);
+    json_t *body = n <= SV_INLINE_BYTES ? sv_body_object(text, n, &e) : NULL;
+    const char *rid = json_string_value(json_object_get(body, "rid"));
+    bool all = json_is_true(json_object_get(body, "abort_all"));
+
+    if (body && !all && (!rid || !*rid))
+        sv_api_bad(&e, "rid", "'rid' must be a request's name, unless 'abort_all' is true");
+    else if (!body && !e.status)
+        sv_api_bad(&e, NULL, "the body is too long");
+    if (!e.status)
+        sv_call_abort(s, all ? NULL : rid);
+    json_decref(body);
+    if (e.status)
+        sv_api_reply(q, &e);
+    else
+        sv_http_reply(q, 200, NULL, NULL, 0);
+}
+
 static void write_model(const struct sv_serve *s, struct sv_buf *b)
 {
     sv_buf_printf(b, "{\"id\":");

@@ -286,10 +286,11 @@ void sv_post_apply_template(struct sv_serve *s, struct sv_http_req *q)
 
 static int decode(const struct sv_serve *s, const json_t *body, struct sv_buf *text, struct sv_api_err *e)
 {
-    static const char *const names[] = {"model", "tokens", NULL};
+    static const char *const names[] = {"model", "tokens", "skip_special_tokens", NULL};
     const json_t *tokens = json_object_get(body, "tokens");
+    bool skip = false;
 
-    if (unknown(body, names, e))
+    if (unknown(body, names, e) || read_flag(body, "skip_special_tokens", &skip, e))
         return -1;
     if (!json_is_array(tokens))
         return sv_api_bad(e, "tokens", "'tokens' must be an array of integers");
@@ -307,7 +308,7 @@ static int decode(const struct sv_serve *s, const json_t *body, struct sv_buf *t
         }
         ids[i] = (int32_t)id;
     }
-    sv_tokenizer_decode(s->model->tok, ids, n, false, text);
+    sv_tokenizer_decode(s->model->tok, ids, n, skip, text);
     sv_free(ids);
     return 0;
 }
@@ -324,6 +325,8 @@ static int detokenize(const struct sv_serve *s, struct sv_enc_scratch *scratch, 
         sv_buf_lit(b, "{\"prompt\":");
         sv_json_quote(b, text.data ? text.data : "", text.len);
         sv_buf_lit(b, ",\"content\":"); /* llama-server's name */
+        sv_json_quote(b, text.data ? text.data : "", text.len);
+        sv_buf_lit(b, ",\"text\":"); /* SGLang's */
         sv_json_quote(b, text.data ? text.data : "", text.len);
         sv_buf_lit(b, "}\n");
     }

@@ -116,7 +116,8 @@ int sv_read_seed(struct sv_params *p, const struct sv_field *f, json_t *v, struc
     if (integer_in(f, v, &x, e))
         return -1;
     p->r.seed = (uint64_t)x;
-    *(bool *)member(p, f->has) = x != -1; /* which asks for a random one, as in vLLM and llama.cpp */
+    /* -1 asks for a random one, as in vLLM and llama.cpp, whose own clients (at) write it in 32 bits too. */
+    *(bool *)member(p, f->has) = x != -1 && !(f->at && x == UINT32_MAX);
     return 0;
 }
 
@@ -133,6 +134,22 @@ int sv_read_length(struct sv_params *p, const struct sv_field *f, json_t *v, str
         return sv_api_bad(e, f->name, "'%s' must be at least 1, or -1 for as long as possible", f->name);
     p->r.max_tokens = x < 0 || x > INT32_MAX ? INT32_MAX : (int32_t)x;
     mark(p, f);
+    return 0;
+}
+
+/* SGLang's: a name, or one for each prompt. */
+int sv_read_rid(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
+{
+    for (size_t i = 0; i < json_array_size(v); i++)
+        if (!json_is_string(json_array_get(v, i)))
+            return sv_wrong_type(e, f->name, "a string or an array of strings", json_array_get(v, i));
+    if (json_is_array(v)) {
+        p->rids = v;
+        return 0;
+    }
+    if (!json_is_string(v))
+        return sv_wrong_type(e, f->name, "a string or an array of strings", v);
+    p->request_id = json_string_value(v);
     return 0;
 }
 
@@ -197,8 +214,7 @@ int sv_read_text(struct sv_params *p, const struct sv_field *f, json_t *v, struc
     return 0;
 }
 
-/* NULL, and the error, if the list's values differ. */
-static json_t *same(const struct sv_field *f, json_t *v, struct sv_api_err *e)
+json_t *sv_same_of_each(const struct sv_field *f, json_t *v, struct sv_api_err *e)
 {
     for (size_t i = 1; i < json_array_size(v); i++)
         if (!json_equal(json_array_get(v, 0), json_array_get(v, i))) {
@@ -211,13 +227,13 @@ static json_t *same(const struct sv_field *f, json_t *v, struct sv_api_err *e)
 
 int sv_read_each_bool(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
 {
-    v = same(f, v, e);
+    v = sv_same_of_each(f, v, e);
     return v ? sv_read_bool(p, f, v, e) : -1;
 }
 
 int sv_read_each_i32(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
 {
-    v = same(f, v, e);
+    v = sv_same_of_each(f, v, e);
     return v ? sv_read_i32(p, f, v, e) : -1;
 }
 

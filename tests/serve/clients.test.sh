@@ -31,10 +31,10 @@ else
 fi
 if command -v promtool >/dev/null; then
     get /metrics
-    # The colons of vLLM's names are the only thing it may find.
-    out=$(promtool check metrics <"$tmp/body" 2>&1 | grep -v "^vllm:[a-z_]* metric names should not contain ':'$")
+    # The colons of other servers' names are the only thing it may find.
+    out=$(promtool check metrics <"$tmp/body" 2>&1 | grep -Ev "^(vllm|sglang|llamacpp):[a-z0-9_]* metric names should not contain ':'$")
     equal "$out" ''
-    grep -v 'vllm:' "$tmp/body" | promtool check metrics >/dev/null 2>&1 || fail 'promtool finds fault with our own metrics'
+    grep -Ev '(vllm|sglang|llamacpp):' "$tmp/body" | promtool check metrics >/dev/null 2>&1 || fail 'promtool finds fault with our own metrics'
     n_run=$((n_run + 1))
 else
     missing promtool

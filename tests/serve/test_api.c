@@ -199,7 +199,7 @@ static void clear_answers(void **state)
         {"/tokenize", "{\"prompt\":\"a\",\"messages\":[]}", "'prompt' and 'messages' exclude each other"},
         {"/tokenize", "{\"content\":\"a\",\"add_special\":false}", "\"count\":1,"},
         {"/tokenize", "{}", "'messages'"},
-        {"/detokenize", "{\"tokens\":[]}", "{\"prompt\":\"\",\"content\":\"\"}"},
+        {"/detokenize", "{\"tokens\":[]}", "{\"prompt\":\"\",\"content\":\"\",\"text\":\"\"}"},
         {"/version", "{}", "/version takes GET, not POST"},
         {"/nothing", "{}", "there is no /nothing"},
         {"/v1/responses", "{}", "\"code\":\"unsupported_endpoint\""},

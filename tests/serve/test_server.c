@@ -69,7 +69,7 @@ static void stream_is_exact(void **state)
             FRAME("{\"index\":0,\"delta\":{\"content\":\"Hello\"},\"logprobs\":null,"
                   "\"finish_reason\":null}],\"usage\":null}")
                 FRAME("{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"length\","
-                      "\"stop_reason\":null}],\"usage\":null}")
+                      "\"stop_reason\":null,\"matched_stop\":null}],\"usage\":null}")
                     FRAME("],\"usage\":{\"prompt_tokens\":0,\"completion_tokens\":0,\"total_tokens\":0,"
                           "\"prompt_tokens_details\":{\"cached_tokens\":0},"
                           "\"completion_tokens_details\":{\"accepted_prediction_tokens\":4,"
@@ -160,7 +160,7 @@ static void draft_flags_cover_the_text(void **state)
         json_decref(v);
     }
     assert_true(n_lines > 1);
-    contains(&r.a.body, "\"finish_reason\":\"stop\",\"stop_reason\":\"sixone two\"");
+    contains(&r.a.body, "\"finish_reason\":\"stop\",\"stop_reason\":\"sixone two\",\"matched_stop\":\"sixone two\"");
     hub_close(&r);
 }
 

@@ -82,7 +82,8 @@ function takeChunk(a, chunk) {
   if (choice && choice.token_ids && choice.token_ids.length) {
     const n = choice.token_ids.length;
     a.last = performance.now();
-    if (!a.tokens) { a.first = a.last; a.firstTokens = n; } else { a.counts[n - 1]++; }
+    // A chunk of a busy server may have several steps; the last one brings the true counts.
+    if (!a.tokens) { a.first = a.last; a.firstTokens = n; } else { a.counts[Math.min(n, a.counts.length) - 1]++; }
     a.tokens += n;
   }
   if (choice && choice.delta && choice.delta.content) {
@@ -93,6 +94,8 @@ function takeChunk(a, chunk) {
     if (low) $("log").scrollTop = $("log").scrollHeight;
   }
   if (choice && choice.finish_reason) a.finish = choice.finish_reason;
+  const spec = chunk.metrics && chunk.metrics.speculative_decoding;
+  if (spec) a.counts = a.counts.map((_, i) => spec.acceptance_histogram[i] || 0);
   if (chunk.usage) a.usage = chunk.usage;
   figures(a);
 }
