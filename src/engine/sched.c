@@ -132,17 +132,19 @@ static bool worth_restoring(const struct sv_sched *s, int32_t n_rows, int32_t co
     return sv_policy_gain_us(s->policy, n, NULL) / n * n_tokens > sv_policy_restore_us(s->policy, n_rows, context);
 }
 
-/* The pages that are known. Where the gain is worth it, what lacks the draft's K/V is left out, and computed again as
- * a part of the prompt. */
+/* Gives a sequence the pages that are known for its beginning. Where the gain is worth it, those that lack the draft's
+ * K/V are left out, and computed again as a part of the prompt. */
 static void attach(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, int32_t slot)
 {
     /* A fresh prompt computes its last token in any case: somebody has to say what comes next. */
-    int32_t most = q->n_tokens > q->n_prompt ? q->n_prefill : q->n_prefill - 1, left = q->cap_tokens - q->n_tokens;
+    const int32_t most = q->n_tokens > q->n_prompt ? q->n_prefill : q->n_prefill - 1;
+    const double left = q->cap_tokens - q->n_tokens, expected = left < s->usual_answer ? left : s->usual_answer;
     cache->attach_whole = s->policy && (q->restores || q->fixed_width);
     q->n_committed = q->wants_prompt_logits ? 0 : sv_cache_attach(cache, slot, q->tokens, most);
     q->lacks_from = sv_cache_bare_from(cache, slot);
-    if (!s->policy || q->lacks_from == INT32_MAX ||
-        !worth_restoring(s, q->n_committed - q->lacks_from, q->n_committed, left < s->usual_answer ? left : s->usual_answer))
+    if (!s->policy || q->lacks_from == INT32_MAX)
+        return;
+    if (!worth_restoring(s, q->n_committed - q->lacks_from, q->n_committed, expected))
         return;
     sv_cache_release(cache, slot);
     cache->attach_whole = true;
@@ -339,8 +341,9 @@ static bool back_all(struct sv_sched *s, struct sv_cache *cache, bool in_flight)
     return true;
 }
 
-/* A sequence that cannot draft, and has lost by that what it takes to compute what it lacks again: it does so, as if
- * it had lost its pages. Whoever's drafts did not do well after that waits twice as long. False: a step is in flight. */
+/* A sequence that cannot draft for lack of context K/V, and has lost as much time by that as computing it again would
+ * take, does compute it again: as if it had lost its pages. If its drafts do not do well after that, it waits twice as
+ * long the next time. False: it would have to be now, and a step is in flight. */
 static bool restore(struct sv_sched *s, struct sv_cache *cache, bool in_flight)
 {
     for (int32_t i = 0; i < s->n_slots; i++) {
@@ -381,7 +384,7 @@ bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p
     grant_rows(s);
     if (!back_all(s, cache, in_flight))
         return false;
-    int32_t n = 0;
+    int32_t n = 0; /* sequences told to the policy, in the order of their slots */
     if (s->policy)
         choose_widths(s, p);
     for (int32_t i = 0; i < s->n_slots; i++) {
