@@ -1,18 +1,14 @@
 /*
- * attention.c - paged grouped-query attention: what is work, who does it, which positions a row
- * sees.
+ * attention.c - paged grouped-query attention: what is work, who does it, which positions a row sees.
  *
- * Entered through the backend table. The queries of one (segment, kv head) are its rows times the
- * heads of the group, row-major; an item of work is a tile of them, so that keys and values are
- * read once for all of its heads and rows. A query's result is a fixed function of its own
- * sequence:
- *   - positions are taken in chunks of SV_ATTN_CHUNK at absolute multiples (the kernel's fixed
- * steps);
- *   - chunks are summed from zero within parts of SV_ATTN_PART positions, again at absolute
- * multiples, and parts are merged in ascending order; a part or chunk that a query sees nothing of
- * is skipped. Hence tiles may be cut anywhere, and parts may go to different threads when there are
- * few items; both are decided by sizes here and change no bits. Must not: let the split reach into
- * the arithmetic.
+ * Entered through the backend table. The queries of one (segment, kv head) are its rows times the heads of the group,
+ * row-major; an item of work is a tile of them, so that keys and values are read once for all of its heads and rows.
+ * A query's result is a fixed function of its own sequence:
+ *   - positions are taken in chunks of SV_ATTN_CHUNK at absolute multiples (the kernel's fixed steps);
+ *   - chunks are summed from zero within parts of SV_ATTN_PART positions, again at absolute multiples, and parts are
+ *     merged in ascending order; a part or chunk that a query sees nothing of is skipped.
+ * Hence tiles may be cut anywhere, and parts may go to different threads when there are few items; both are decided by
+ * sizes here and change no bits. Must not: let the split reach into the arithmetic.
  */
 #include "backend/cpu/vec.h"
 
