@@ -135,6 +135,38 @@ static void accept_counts(void **state)
         }
 }
 
+/* Lengths that benchmarks drew: that many of the target's tokens whatever was drafted, no more than the block has;
+ * 0 is found as usual. */
+static void drawn_lengths(void **state)
+{
+    (void)state;
+    enum { N = 4, SEGS = 8 };
+    struct rig_batch b;
+    int32_t kind[SEGS], logit0[SEGS + 1], forced[SEGS], ids[SEGS * N], chosen[SEGS * N];
+    int32_t commit[SEGS], emit[SEGS], out[SEGS * N];
+    rig_batch_init(&b);
+    for (int32_t s = 0; s <= SEGS; s++)
+        logit0[s] = s * N;
+    for (int32_t s = 0; s < SEGS; s++) {
+        rig_batch_add(&b, s, 20, N);
+        kind[s] = SV_SEG_VERIFY;
+        forced[s] = s; /* 0 .. 7, of a block of 4 */
+        for (int32_t j = 0; j < N; j++) {
+            chosen[s * N + j] = 100 * s + j;
+            /* Nothing agrees, but the first draft where nothing was drawn. */
+            ids[s * N + j] = s == 0 && j == 1 ? chosen[0] : -7;
+        }
+    }
+    const struct sv_p_verify p = {b.rows, kind, logit0, ids, chosen, commit, emit, out, N, forced};
+    sv_op_verify(dev, &p);
+    for (int32_t s = 0; s < SEGS; s++) {
+        const int32_t want = s == 0 ? 2 : s < N ? s : N;
+        assert_int_equal(commit[s], want);
+        assert_int_equal(emit[s], want);
+        assert_memory_equal(out + s * N, chosen + s * N, (size_t)want * sizeof *out);
+    }
+}
+
 static void mixed(void **state)
 {
     (void)state;
@@ -162,6 +194,7 @@ static void mixed(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(ids, open_dev, close_dev),
     cmocka_unit_test_setup_teardown(accept_counts, open_dev, close_dev),
+    cmocka_unit_test_setup_teardown(drawn_lengths, open_dev, close_dev),
     cmocka_unit_test_setup_teardown(mixed, open_dev, close_dev)};
 
 int main(int argc, char **argv)
