@@ -7,6 +7,7 @@
 
 #include "engine/run.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { PROMPT = 40, ANSWER = 30 };
@@ -119,14 +120,135 @@ static void pages_of_the_end_are_marked(void **state)
     }
 }
 
-static int32_t n_observed, last_observed;
+/* What was held, to be found again; and what was made of it. */
+static struct kept {
+    int32_t n_rows, n_observed, last_observed;
+    size_t row_bytes;
+    struct sv_held_row row[512];
+    unsigned char *taps;
+} kept;
+
+static void keep(const struct sv_engine *e)
+{
+    const struct sv_held *h = &e->held;
+    assert_true(h->n_rows <= 512);
+    free(kept.taps);
+    kept = (struct kept){.n_rows = h->n_rows, .row_bytes = h->row_bytes, .taps = malloc((size_t)h->n_rows * h->row_bytes)};
+    memcpy(kept.row, h->row, (size_t)h->n_rows * sizeof kept.row[0]);
+    memcpy(kept.taps, h->taps, (size_t)h->n_rows * h->row_bytes);
+}
+
+/* The taps are those that were held for this place. */
+static void same_taps(int32_t slot, int32_t base, const void *taps)
+{
+    for (int32_t k = 0; k < kept.n_rows; k++)
+        if (kept.row[k].slot == slot && kept.row[k].base == base) {
+            assert_memory_equal(kept.taps + (size_t)k * kept.row_bytes, taps, kept.row_bytes);
+            return;
+        }
+    fail_msg("nothing was held for position %d of slot %d", base, slot);
+}
 
 static void note_rows(struct sv_drafter *d, const struct sv_observe_pass *p)
 {
     (void)d;
-    for (int32_t i = 0; i < p->rows.n_rows; i++)
-        last_observed = p->rows.seg_base[i] > last_observed ? p->rows.seg_base[i] : last_observed;
-    n_observed += p->rows.n_rows;
+    for (int32_t i = 0; i < p->rows.n_rows; i++) {
+        const int32_t base = p->rows.seg_base[i];
+        kept.last_observed = base > kept.last_observed ? base : kept.last_observed;
+        same_taps(p->rows.seg_slot[i], base, (const char *)p->taps + (size_t)i * kept.row_bytes);
+    }
+    kept.n_observed += p->rows.n_rows;
+}
+
+/* Until all of n requests have so many tokens. */
+static void run_until(struct sv_engine *e, int32_t n, int32_t n_tokens)
+{
+    char msg[256];
+    for (int32_t k = 0; k < n; k++)
+        while (!e->sched.slot[k] || e->sched.slot[k]->n_tokens < n_tokens)
+            assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
+}
+
+static void submit(struct sv_engine *e, int32_t *prompt)
+{
+    struct sv_err err = {0};
+    const struct sv_request r = {.top_p = 1, .ignore_eos = true, .prompt_ids = prompt, .n_prompt_ids = PROMPT,
+                                 .max_tokens = ANSWER};
+    assert_int_equal(sv_engine_submit(e, &r, NULL, &err), 0);
+}
+
+static void finish(struct sv_engine *e)
+{
+    char msg[256];
+    while (sv_step_engine(e, msg, sizeof msg) > 0)
+        ;
+    sv_engine_close(e);
+    free(kept.taps);
+    kept.taps = NULL;
+}
+
+/* One of two ends while others draft: its rows are made use of, the other's stay what they were. */
+static void rows_of_others_stay(void **state)
+{
+    (void)state;
+    struct sv_engine *e = open_idle();
+    const struct sv_drafter_ops *ops = e->drafter->ops;
+    struct sv_drafter_ops noting = *ops;
+    int32_t prompt[2][PROMPT], n_own = 0;
+
+    fill_prompt(prompt[0]);
+    for (int i = 0; i < PROMPT; i++)
+        prompt[1][i] = 5 + i * 11 % 270;
+    submit(e, prompt[0]);
+    submit(e, prompt[1]);
+    run_until(e, 2, PROMPT + 5);
+    keep(e);
+    struct sv_seq *first = e->sched.slot[0];
+    for (int32_t k = 0; k < kept.n_rows; k++)
+        n_own += kept.row[k].request == first->id;
+    assert_true(n_own >= PROMPT && kept.n_rows - n_own >= PROMPT);
+    noting.observe = note_rows;
+    e->drafter->ops = &noting;
+    e->policy->trial.drafted = true;
+    sv_held_end(e, first);
+    e->drafter->ops = ops;
+    assert_int_equal(kept.n_observed, n_own);
+    assert_int_equal(e->held.n_rows, kept.n_rows - n_own);
+    for (int32_t k = 0; k < e->held.n_rows; k++) {
+        const struct sv_held_row *r = &e->held.row[k];
+        assert_true(r->request != first->id);
+        same_taps(r->slot, r->base, (const char *)e->held.taps + (size_t)k * e->held.row_bytes);
+    }
+    finish(e);
+}
+
+/* A prompt that goes on from pages of a running sequence: what is held for these is made before. */
+static void pages_that_are_shared_are_made_first(void **state)
+{
+    (void)state;
+    enum { SHARED = PROMPT / 16 * 16 };
+    struct sv_engine *e = open_idle();
+    const struct sv_drafter_ops *ops = e->drafter->ops;
+    struct sv_drafter_ops noting = *ops;
+    int32_t prompt[PROMPT];
+    char msg[256];
+
+    fill_prompt(prompt);
+    submit(e, prompt);
+    run_until(e, 1, PROMPT + 5);
+    keep(e);
+    assert_true(kept.n_rows >= PROMPT);
+    noting.observe = note_rows;
+    e->drafter->ops = &noting;
+    submit(e, prompt);
+    assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
+    e->drafter->ops = ops;
+    assert_int_equal(e->sched.slot[1]->n_cached, SHARED);
+    assert_int_equal(e->sched.slot[1]->lacks_from, INT32_MAX);
+    assert_true(kept.n_observed >= SHARED);
+    for (int32_t k = 0; k < e->held.n_rows; k++)
+        assert_true(e->held.row[k].base >= SHARED);
+    finish(e);
 }
 
 /* A sequence that came back to fewer positions: pages of what lies beyond may be somebody else's. */
@@ -138,16 +260,12 @@ static void rows_beyond_its_end_are_dropped(void **state)
     const struct sv_drafter_ops *ops = e->drafter->ops;
     struct sv_drafter_ops noting = *ops;
     int32_t prompt[PROMPT];
-    struct sv_err err = {0};
-    char msg[256];
 
     fill_prompt(prompt);
-    const struct sv_request r = {.top_p = 1, .ignore_eos = true, .prompt_ids = prompt, .n_prompt_ids = PROMPT,
-                                 .max_tokens = ANSWER};
-    assert_int_equal(sv_engine_submit(e, &r, NULL, &err), 0);
+    submit(e, prompt);
+    run_until(e, 1, PROMPT + 5);
     struct sv_seq *q = e->sched.head;
-    while (q->n_tokens < PROMPT + 5)
-        assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
+    keep(e);
     int32_t n_committed = q->n_committed;
     assert_true(e->held.n_rows >= PROMPT);
     assert_true(e->held.chunk_rows < KNOWN); /* in two parts */
@@ -157,12 +275,11 @@ static void rows_beyond_its_end_are_dropped(void **state)
     e->sched.before_preempt(e->sched.user); /* what is told before anybody loses pages: work off what is held */
     e->drafter->ops = ops;
     q->n_committed = n_committed;
-    assert_int_equal(n_observed, KNOWN);
-    assert_int_equal(last_observed, KNOWN - 1);
+    assert_int_equal(kept.n_observed, KNOWN);
+    assert_int_equal(kept.last_observed, KNOWN - 1);
     assert_int_equal(e->held.n_rows, 0);
-    while (sv_step_engine(e, msg, sizeof msg) > 0)
-        ;
-    sv_engine_close(e);
+    finish(e);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(pages_of_the_end_are_marked), cmocka_unit_test(rows_beyond_its_end_are_dropped))
+SV_TEST_MAIN(cmocka_unit_test(pages_of_the_end_are_marked), cmocka_unit_test(rows_beyond_its_end_are_dropped),
+             cmocka_unit_test(rows_of_others_stay), cmocka_unit_test(pages_that_are_shared_are_made_first))

@@ -169,5 +169,54 @@ static void restoring_has_a_price(void **state)
     sv_policy_close(t.p);
 }
 
+static int32_t by_eight(int32_t n)
+{
+    return (n + 7) / 8 * 8;
+}
+
+/* Where counts are padded up, rows that the padding has paid for are used, though all sequences are alike and fewer than
+ * all of them can have one row more. */
+static void padding_is_used(void **state)
+{
+    (void)state;
+    int n_uneven = 0;
+    for (int32_t n = 2; n <= SLOTS; n++) {
+        struct table t;
+        set(&t, 0.8f);
+        t.p->cost.padded = by_eight;
+        const struct sv_policy_seq *s = step(&t, n, 0, BLOCK, 0);
+        int32_t rows = 0;
+        bool uneven = false;
+        for (int32_t i = 0; i < n; i++) {
+            rows += s[i].width;
+            uneven |= s[i].width != s[0].width;
+        }
+        n_uneven += uneven;
+        assert_int_equal(rows, t.p->load.n_rows);
+        assert_true(rows > n);
+        assert_int_equal(rows % 8, 0);
+        sv_policy_close(t.p);
+    }
+    assert_true(n_uneven > 0);
+}
+
+/* What cuts promised and what they brought, of the last few thousand tokens. */
+static void promises_are_compared(void **state)
+{
+    (void)state;
+    struct table t;
+    set(&t, 1);
+    struct sv_sure *k = &t.p->sure;
+    for (int i = 0; i < 10000; i++)
+        sv_policy_brought(t.p, 10, 4);
+    assert_float_equal(k->brought / k->promised, 0.4, 1e-3);
+    assert_float_equal(k->promised, 4000, 20);
+    for (int i = 0; i < 1000; i++)
+        sv_policy_brought(t.p, 10, 10);
+    assert_true(k->brought / k->promised > 0.9f);
+    sv_policy_close(t.p);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(octaves), cmocka_unit_test(limits), cmocka_unit_test(reasons),
-             cmocka_unit_test(gains), cmocka_unit_test(restoring_has_a_price))
+             cmocka_unit_test(gains), cmocka_unit_test(restoring_has_a_price),
+             cmocka_unit_test(padding_is_used), cmocka_unit_test(promises_are_compared))
