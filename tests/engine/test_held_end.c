@@ -222,6 +222,31 @@ static void rows_of_others_stay(void **state)
     finish(e);
 }
 
+/* Whose drafts are given up has no taps taken: their place would be the next sequence's. */
+static void given_up_have_no_place(void **state)
+{
+    (void)state;
+    struct sv_engine *e = open_idle();
+    int32_t prompt[PROMPT];
+    char msg[256];
+
+    fill_prompt(prompt);
+    submit(e, prompt);
+    prompt[0]++;
+    submit(e, prompt);
+    run_until(e, 2, PROMPT + 5);
+    e->sched.slot[0]->record.gave_up = true;
+    const int32_t n_rows = e->held.n_rows;
+    assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
+    assert_true(e->held.now);
+    assert_int_equal(e->held.tap_row.host[0], -1);
+    assert_int_equal(e->held.n_rows, n_rows + 1);
+    assert_int_equal(e->held.tap_row.host[1], n_rows);
+    assert_true(e->held.row[n_rows].request == e->sched.slot[1]->id);
+    assert_int_equal(e->held.row[n_rows].base, e->sched.slot[1]->n_committed - 1);
+    finish(e);
+}
+
 /* A prompt that goes on from pages of a running sequence: what is held for these is made before. */
 static void pages_that_are_shared_are_made_first(void **state)
 {
@@ -282,4 +307,5 @@ static void rows_beyond_its_end_are_dropped(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(pages_of_the_end_are_marked), cmocka_unit_test(rows_beyond_its_end_are_dropped),
-             cmocka_unit_test(rows_of_others_stay), cmocka_unit_test(pages_that_are_shared_are_made_first))
+             cmocka_unit_test(rows_of_others_stay), cmocka_unit_test(given_up_have_no_place),
+             cmocka_unit_test(pages_that_are_shared_are_made_first))

@@ -217,6 +217,29 @@ static void promises_are_compared(void **state)
     sv_policy_close(t.p);
 }
 
+/* A look at a whole block, to learn what cuts would bring, is taken when its time has been saved up, and paid. */
+static void looks_are_paid(void **state)
+{
+    (void)state;
+    for (int rich = 0; rich < 2; rich++) {
+        struct table t;
+        set(&t, 0.6f);
+        t.p->cuts = true;
+        t.p->sure.look_us = rich ? 40 : 0.01;
+        const struct sv_policy_seq *s = step(&t, 2, 0, BLOCK, 0);
+        assert_false(t.p->cuts_now);
+        assert_true(s[0].width > 1 && s[0].width < BLOCK);
+        const bool looked = s[0].n_drafts == BLOCK - 1 || s[1].n_drafts == BLOCK - 1;
+        assert_int_equal(looked, rich);
+        assert_int_equal(t.p->shares_now, rich);
+        assert_int_equal(t.p->load.n_draft_out, s[0].n_drafts + s[1].n_drafts);
+        assert_int_equal(t.p->load.n_draft_rows, s[0].draft_rows + s[1].draft_rows);
+        assert_true(rich ? t.p->sure.look_us < 40 : t.p->sure.look_us > 0.01);
+        sv_policy_close(t.p);
+    }
+}
+
 SV_TEST_MAIN(cmocka_unit_test(octaves), cmocka_unit_test(limits), cmocka_unit_test(reasons),
              cmocka_unit_test(gains), cmocka_unit_test(restoring_has_a_price),
-             cmocka_unit_test(padding_is_used), cmocka_unit_test(promises_are_compared))
+             cmocka_unit_test(padding_is_used), cmocka_unit_test(promises_are_compared),
+             cmocka_unit_test(looks_are_paid))
