@@ -399,7 +399,7 @@ void sv_logprobs_prompt(struct sv_gen *g, const struct sv_tokenizer *tok, const 
 
 /* Accept figures of one gen, or of all. */
 struct sv_accept {
-    int64_t n_steps, n_tokens, n_accepted, n_drafted;
+    int64_t n_steps, n_plain, n_tokens, n_accepted, n_drafted; /* plain: without drafts */
     int64_t length[66]; /* by accepted drafts: [0] none */
     int32_t max;
 };

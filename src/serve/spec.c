@@ -21,43 +21,52 @@ void sv_accept_of(const struct sv_gen *g, struct sv_accept *a)
         a->n_tokens += length[i];
         a->n_accepted += accepted;
         a->n_drafted += width[i] - 1;
+        a->n_plain += width[i] < 2;
         a->length[accepted < 65 ? accepted : 65]++;
         if (accepted > a->max)
             a->max = accepted;
     }
 }
 
-/* ,"name":[...] of a number of each step, less the token that is always the target's own. */
-static void write_steps(struct sv_buf *b, const char *name, const struct sv_buf *steps)
+/* ,"name":[...] of a number of each step that had drafts, less the token that is always the target's own. */
+static void write_steps(struct sv_buf *b, const char *name, const struct sv_buf *steps, const struct sv_gen *g)
 {
-    const uint16_t *v = (const uint16_t *)(const void *)steps->data;
+    const uint16_t *v = (const uint16_t *)(const void *)steps->data, *width = (const uint16_t *)(const void *)g->widths.data;
     size_t n = steps->len / sizeof *v;
+    const char *comma = "";
 
     sv_buf_printf(b, ",\"%s\":[", name);
     for (size_t i = 0; i < n; i++)
-        sv_buf_printf(b, i ? ",%d" : "%d", v[i] ? v[i] - 1 : 0);
+        if (width[i] > 1) {
+            sv_buf_printf(b, "%s%d", comma, v[i] ? v[i] - 1 : 0);
+            comma = ",";
+        }
     sv_buf_append(b, "]", 1);
 }
 
+/* Of the steps with drafts alone, as the counters in /metrics; the histogram has a place for every length there could be. */
 static void write_speculative(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
 {
+    int32_t most = c->s->model->info.block_size - 1;
     struct sv_accept a;
 
     sv_accept_of(g, &a);
+    int64_t n = a.n_steps - a.n_plain;
+    a.length[0] -= a.n_plain;
     sv_buf_printf(b, "\"speculative_decoding\":{\"mean_acceptance_length\":");
-    sv_json_float(b, a.n_steps ? (double)a.n_tokens / (double)a.n_steps : 0);
+    sv_json_float(b, n ? 1 + (double)a.n_accepted / (double)n : 0);
     sv_buf_printf(b, ",\"draft_acceptance_rate\":");
     sv_json_float(b, a.n_drafted ? (double)a.n_accepted / (double)a.n_drafted : 0);
     sv_buf_printf(b, ",\"num_draft_tokens\":%lld", (long long)a.n_drafted);
     sv_buf_printf(b, ",\"num_spec_steps\":%lld,\"num_accepted_draft_tokens\":%lld,"
                      "\"num_spec_tokens\":%d,\"acceptance_histogram\":[",
-                  (long long)a.n_steps, (long long)a.n_accepted, c->s->model->info.block_size - 1);
-    for (int32_t i = 0; i <= a.max; i++)
+                  (long long)n, (long long)a.n_accepted, most);
+    for (int32_t i = 0; i <= (most > a.max ? most : a.max); i++)
         sv_buf_printf(b, i ? ",%lld" : "%lld", (long long)a.length[i]);
     sv_buf_append(b, "]", 1);
     if (c->p.spec == SV_SPEC_DETAILED) {
-        write_steps(b, "per_step_accepted", &g->accept);
-        write_steps(b, "per_step_drafted", &g->widths);
+        write_steps(b, "per_step_accepted", &g->accept, g);
+        write_steps(b, "per_step_drafted", &g->widths, g);
     }
     sv_buf_append(b, "}", 1);
 }

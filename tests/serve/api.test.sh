@@ -139,8 +139,8 @@ refuse 400 '"max_tokens"' /v1/completions '{"prompt":"a","max_tokens":33}'
 refuse 400 '"n"' /v1/completions '{"prompt":"a","n":3}'
 refuse 400 '"prompt"' /v1/completions '{"prompt":["a","b","c"]}'
 post /v1/completions "${ask%\}},\"stream\":true,\"return_token_ids\":true}" -N
-steps=$(grep -o '"num_spec_steps":[0-9]*' "$tmp/body")
-equal "$(grep -c '"token_ids":' "$tmp/body")" "$((${steps#*:} + 1))" # the prompt's own pass brings the first
+accepted=$(grep -o '"num_accepted_draft_tokens":[0-9]*' "$tmp/body")
+equal "$(grep -c '"token_ids":' "$tmp/body")" "$((32 - ${accepted#*:}))" # every pass brings one of its own, the prompt's too
 stop
 equal "$?" 0
 finish

@@ -260,6 +260,47 @@ static void effort(void **state)
     hub_close(&r);
 }
 
+/* ---------------------------------------------------------------- accept figures */
+
+/* vLLM's object holds together as its readers check it: steps with drafts alone, and a place for every length. */
+static void accept_figures(void **state)
+{
+    static const char *const widths[] = {"1", "4", "8"};
+    struct hub r = {.real = true};
+    char body[300];
+    (void)state;
+
+    hub_open(&r, false);
+    double drafts = hub_metric(&r, "salvo_verify_steps_total");
+    for (int i = 0; i < 3; i++) {
+        snprintf(body, sizeof body, "{\"prompt\":\"def add(a, b):\",\"max_tokens\":42,\"ignore_eos\":true,\"temperature\":0,\"width\":%s,"
+                                    "\"spec_decode_metrics\":\"detailed\"}", widths[i]);
+        json_t *v = hub_at(hub_json(&r, TEXT, body, 200), "metrics.speculative_decoding");
+        json_t *accepted = hub_at(v, "per_step_accepted"), *drafted = hub_at(v, "per_step_drafted"), *lengths = hub_at(v, "acceptance_histogram");
+        int64_t n = hub_number(v, "num_spec_steps"), sum[2] = {0, 0}, counted[64] = {0};
+        assert_int_equal(json_array_size(accepted), n);
+        assert_int_equal(json_array_size(drafted), n);
+        assert_int_equal(json_array_size(lengths), hub_number(v, "num_spec_tokens") + 1);
+        for (size_t k = 0; k < (size_t)n; k++) {
+            int64_t a = json_integer_value(json_array_get(accepted, k)), d = json_integer_value(json_array_get(drafted, k));
+            assert_true(a >= 0 && a <= d && d > 0);
+            sum[0] += a;
+            sum[1] += d;
+            counted[a]++;
+        }
+        for (size_t k = 0; k < json_array_size(lengths); k++)
+            assert_int_equal(json_integer_value(json_array_get(lengths, k)), counted[k]);
+        assert_int_equal(sum[0], hub_number(v, "num_accepted_draft_tokens"));
+        assert_int_equal(sum[1], hub_number(v, "num_draft_tokens"));
+        assert_int_equal(n > 0, i > 0);
+        double mean = json_number_value(hub_at(v, "mean_acceptance_length"));
+        assert_true(n ? mean > 0.999 + (double)sum[0] / (double)n && mean < 1.001 + (double)sum[0] / (double)n : mean == 0);
+        drafts += (double)n;
+    }
+    assert_true(hub_metric(&r, "salvo_verify_steps_total") == drafts); /* the counters say the same */
+    hub_close(&r);
+}
+
 /* ---------------------------------------------------------------- small things */
 
 static void small_things(void **state)
@@ -381,4 +422,4 @@ static void figures(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(fields_that_ask_nothing), cmocka_unit_test(names_of_models), cmocka_unit_test(what_stopped_it),
              cmocka_unit_test(ids_of_prompts), cmocka_unit_test(ids_for_tokens), cmocka_unit_test(goes_on),
-             cmocka_unit_test(effort), cmocka_unit_test(small_things), cmocka_unit_test(aborted), cmocka_unit_test(figures))
+             cmocka_unit_test(effort), cmocka_unit_test(accept_figures), cmocka_unit_test(small_things), cmocka_unit_test(aborted), cmocka_unit_test(figures))

@@ -69,7 +69,7 @@ function figures(a) {
   const seconds = (a.last - a.first) / 1000;
   const steps = a.counts.reduce((s, n) => s + n, 0);
   show("rate", fixed(seconds > 0 ? (a.tokens - a.firstTokens) / seconds : 0, seconds ? 0 : 0));
-  show("accept", fixed(steps ? (a.tokens - a.firstTokens) / steps : 0, 2));
+  show("accept", fixed(a.accept || (steps ? (a.tokens - a.firstTokens) / steps : 0), 2));
   show("tokens", a.tokens);
   show("steps", steps);
   show("ttft", fixed(a.first - a.start, 0) + " ms");
@@ -95,7 +95,10 @@ function takeChunk(a, chunk) {
   }
   if (choice && choice.finish_reason) a.finish = choice.finish_reason;
   const spec = chunk.metrics && chunk.metrics.speculative_decoding;
-  if (spec) a.counts = a.counts.map((_, i) => spec.acceptance_histogram[i] || 0);
+  if (spec) {
+    a.counts = a.counts.map((_, i) => spec.acceptance_histogram[i] || 0);
+    a.accept = spec.mean_acceptance_length || 1; // a step without drafts brings one
+  }
   if (chunk.usage) a.usage = chunk.usage;
   figures(a);
 }
