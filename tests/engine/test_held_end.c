@@ -236,6 +236,10 @@ static void given_up_have_no_place(void **state)
     submit(e, prompt);
     run_until(e, 2, PROMPT + 5);
     e->sched.slot[0]->record.gave_up = true;
+    /* Who asked for a width is not given up, whatever it lacks. */
+    e->sched.slot[1]->fixed_width = true;
+    e->sched.slot[1]->width = 1;
+    sv_sched_lacks(&e->cache, e->sched.slot[1], PROMPT);
     const int32_t n_rows = e->held.n_rows;
     assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
     assert_true(e->held.now);

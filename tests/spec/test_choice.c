@@ -7,6 +7,8 @@
 #include "engine/run.h"
 #include "spec/choice.h"
 
+#include <math.h>
+
 enum { BLOCK = 16, SLOTS = 8 };
 
 struct table {
@@ -239,7 +241,69 @@ static void looks_are_paid(void **state)
     }
 }
 
+/* Between drafting and verifying: a row is kept while its chance, of what every us could bring elsewhere, pays its time. */
+static void cuts_keep_what_pays(void **state)
+{
+    (void)state;
+    enum { BIN = 20 };
+    const double chance = (double)BIN / SV_SURE_BINS;
+    float share[BLOCK];
+    struct table t;
+    set(&t, 1);
+    for (int b = 0; b < SV_SURE_BINS; b++) {
+        t.p->sure.tried[b] = 1e6f;
+        t.p->sure.kept[b] = 1e6f * (float)b / SV_SURE_BINS;
+    }
+    for (int32_t j = 0; j < BLOCK; j++) /* the middle of a bin: half steps of log odds from -4 on */
+        share[j] = (float)(1 / (1 + exp(-(-4 + 0.5 * (BIN + 0.5)))));
+    for (double rate = 0.05; rate < 0.3; rate += 0.05) {
+        struct sv_policy_seq *s = t.p->seq;
+        step(&t, 1, 0, BLOCK, 0);
+        sv_choice_set_width(t.p, s, BLOCK, SV_DRAFT_FULL);
+        t.p->rate = rate;
+        struct sv_load l = t.p->load;
+        double best = -1e9, tokens = 0, alive = 1;
+        int32_t width = 0;
+        for (int32_t w = 1; w <= BLOCK; w++, tokens += alive *= chance) {
+            l.n_rows = w;
+            double worth = tokens - rate * sv_cost_us(&t.p->cost, &l);
+            if (worth > best) {
+                best = worth;
+                width = w;
+            }
+        }
+        sv_policy_cut(t.p, share);
+        if (s->width != width)
+            fail_msg("at %g tokens a us: width %d, not %d", rate, s->width, width);
+        assert_int_equal(t.p->load.n_rows, width);
+    }
+    sv_policy_close(t.p);
+}
+
+/* Verify steps in vain, and of how many requests: each counts once until drafting has paid. */
+static void in_vain_by_request(void **state)
+{
+    (void)state;
+    struct table t;
+    set(&t, 0);
+    const struct sv_verified v = {.width = 3, .draft_rows = BLOCK, .n_emitted = 1};
+    for (int round = 1; round <= 2; round++) {
+        for (int i = 0; i < 5; i++)
+            sv_policy_verified(t.p, &t.r[0], &v);
+        assert_int_equal(t.p->trial.n_in_vain, 5);
+        assert_int_equal(t.p->trial.n_requests_in_vain, 1);
+        sv_policy_verified(t.p, &t.r[1], &v);
+        sv_policy_verified(t.p, &t.r[0], &v);
+        assert_int_equal(t.p->trial.n_in_vain, 7);
+        assert_int_equal(t.p->trial.n_requests_in_vain, 2);
+        sv_trial_paid(t.p);
+        assert_int_equal(t.p->trial.n_in_vain + t.p->trial.n_requests_in_vain, 0);
+    }
+    sv_policy_close(t.p);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(octaves), cmocka_unit_test(limits), cmocka_unit_test(reasons),
              cmocka_unit_test(gains), cmocka_unit_test(restoring_has_a_price),
              cmocka_unit_test(padding_is_used), cmocka_unit_test(promises_are_compared),
-             cmocka_unit_test(looks_are_paid))
+             cmocka_unit_test(looks_are_paid), cmocka_unit_test(cuts_keep_what_pays),
+             cmocka_unit_test(in_vain_by_request))
