@@ -302,8 +302,36 @@ static void in_vain_by_request(void **state)
     sv_policy_close(t.p);
 }
 
+/* Who is given up: by its own record after long enough, but never while drafts are kept now and then, since with fewer
+ * sequences at work they may pay. */
+static void who_is_given_up(void **state)
+{
+    (void)state;
+    static const struct {
+        float kept;
+        int32_t n_verified, n_choices, fixed;
+        bool gave_up;
+    } of[] = {{0, 6, 48, 0, true},    {0, 5, 48, 0, false},  {0, 6, 46, 0, false},
+              {0.5f, 6, 48, 0, false}, {0.2f, 6, 48, 0, true}, {0, 6, 48, 1, false}};
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+        struct table t;
+        set(&t, of[i].kept);
+        t.r[0] = (struct sv_record){.n_verified = of[i].n_verified, .n_choices = of[i].n_choices, .sampled = true};
+        sv_policy_begin(t.p, 0, false);
+        sv_policy_choose(t.p); /* nobody: brings chances up to date */
+        sv_policy_add(t.p, (struct sv_policy_seq){
+                               .fixed = of[i].fixed, .block = BLOCK, .cap = BLOCK, .context = 50, .record = &t.r[0]});
+        sv_trial_give_up(t.p);
+        if (t.r[0].gave_up != of[i].gave_up)
+            fail_msg("case %d: %s", (int)i, of[i].gave_up ? "goes on" : "gave up");
+        assert_int_equal(t.p->n_gave_up, of[i].gave_up);
+        assert_int_equal(t.p->seq[0].cap, of[i].gave_up ? 1 : BLOCK);
+        sv_policy_close(t.p);
+    }
+}
+
 SV_TEST_MAIN(cmocka_unit_test(octaves), cmocka_unit_test(limits), cmocka_unit_test(reasons),
              cmocka_unit_test(gains), cmocka_unit_test(restoring_has_a_price),
              cmocka_unit_test(padding_is_used), cmocka_unit_test(promises_are_compared),
              cmocka_unit_test(looks_are_paid), cmocka_unit_test(cuts_keep_what_pays),
-             cmocka_unit_test(in_vain_by_request))
+             cmocka_unit_test(in_vain_by_request), cmocka_unit_test(who_is_given_up))
