@@ -137,7 +137,7 @@ struct attn_items {
     int32_t unit;
     int32_t n_items; /* for one kv head */
     int32_t n_segs;
-    int32_t long_walk; /* blocks walk over several spans of some segment */
+    int32_t long_walk; /* sums of spans of some segment need a place outside registers */
     struct attn_seg seg[]; /* (n_segs); then item0, (n_segs + 1) each segment's first item, for one kv head */
 };
 static inline size_t attn_items_bytes(int32_t n_segs)
@@ -208,12 +208,14 @@ static __device__ __forceinline__ int32_t attn_choose_unit(const struct sv_attn_
     total = __reduce_add_sync(0xffffffffu, total);
     n_tiles = __reduce_add_sync(0xffffffffu, n_tiles);
     longest = __reduce_max_sync(0xffffffffu, longest);
-    /* Lengths in tiles of keys, times blocks: an even share or the longest walk, whichever is more. Writing and reading parts
+    /* Lengths in tiles of keys, times multiprocessors: an even share or the longest walk, whichever is more. Two blocks of one
+     * multiprocessor get in each other's way: where every one has work as it is, spans only add to it. Writing and reading parts
      * takes an eighth of a span's walk, and as much again for each 32 queries of a tile. */
-    const int64_t even = (int64_t)total * n_kv, span = (int64_t)(SV_ATTN_SPAN / SV_ATTN_TILE) * blocks;
-    const int64_t walk = (int64_t)longest * blocks, n = n_tiles > 0 ? n_tiles : 1;
+    const int64_t sms = a.tile_rows == 64 ? (blocks + 1) / 2 : blocks;
+    const int64_t even = (int64_t)total * n_kv, span = (int64_t)(SV_ATTN_SPAN / SV_ATTN_TILE) * sms;
+    const int64_t walk = (int64_t)longest * sms, n = n_tiles > 0 ? n_tiles : 1;
     const int64_t spans = (even > span ? even : span) * (288 * n + (int64_t)a.p.rows.n_rows * a.group);
-    return fits[1] && 5 * spans < 6 * 256 * n * (even > walk ? even : walk) ? SV_ATTN_BY_SPAN : SV_ATTN_WHOLE;
+    return fits[1] && 10 * spans < 11 * 256 * n * (even > walk ? even : walk) ? SV_ATTN_BY_SPAN : SV_ATTN_WHOLE;
 }
 
 /* What a block has to know of the plan. */
@@ -275,7 +277,8 @@ static __device__ __forceinline__ void attn_plan_items(const struct sv_attn_args
     }
     longest = __reduce_max_sync(0xffffffffu, longest);
     if (lane == 0) {
-        out->long_walk = unit == SV_ATTN_WHOLE && longest > 2 * SV_ATTN_SPAN;
+        /* With one warpgroup a last span of one chunk needs no place. */
+        out->long_walk = unit == SV_ATTN_WHOLE && longest > SV_ATTN_SPAN + (tile_rows == 64 ? SV_ATTN_CHUNK : 0);
         item0[n_segs] = items;
         out->n_items = items;
         out->n_segs = n_segs;
