@@ -78,6 +78,11 @@ static void limits(void **state)
     assert_int_equal(t.p->load.n_rows, 18);
     assert_int_equal(t.p->load.n_draft_rows, 2 * BLOCK);
     assert_int_equal(t.p->load.n_draft_out, 16);
+    for (int drafting = 0; drafting < 2; drafting++) { /* nor is anything tried with it, however much has been saved up */
+        t.p->trial.probe_us = 1e9;
+        sv_trial_probe(t.p, 100, 0.01, drafting);
+        assert_true(t.p->seq[0].width == 9 && t.p->seq[1].width == 9 && !t.p->n_probes);
+    }
     assert_int_equal(step(&t, 2, 9, 3, 0)->width, 3);
     assert_int_equal(t.p->seq[0].n_drafts, 2);
     assert_int_equal(step(&t, 2, 9, 1, 0)->width, 1);
