@@ -441,6 +441,11 @@ size_t sv_http_write_buf(struct sv_http_req *q, struct sv_buf *b)
     return send_piece(q);
 }
 
+size_t sv_http_unread(const struct sv_http_req *q)
+{
+    return q->waits ? evbuffer_get_length(q->out) : 0;
+}
+
 void sv_http_end(struct sv_http_req *q, struct sv_buf *b)
 {
     q->ended = true;

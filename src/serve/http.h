@@ -63,6 +63,7 @@ void sv_http_begin(struct sv_http_req *q, int status, const char *type);
 size_t sv_http_write(struct sv_http_req *q, const void *data, size_t n);
 size_t sv_http_write_buf(struct sv_http_req *q, struct sv_buf *b);
 void sv_http_end(struct sv_http_req *q, struct sv_buf *b);
+size_t sv_http_unread(const struct sv_http_req *q); /* bytes of an answer in pieces that the client has not taken */
 void sv_http_abort(struct sv_http_req *q); /* drops the connection; q's on_gone is called */
 /* Called once if the client leaves before the answer has ended; q is gone afterwards. */
 void sv_http_on_gone(struct sv_http_req *q, void (*fn)(void *user), void *user);

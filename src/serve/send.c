@@ -335,10 +335,18 @@ void sv_call_hold(struct sv_call *c, const struct sv_out *o)
 
 /* ---------------------------------------------------------------- what call.c asks for */
 
+/* Events that repeat everything wait for a client that has not read the one before: the next says it all. */
+static bool may_skip(const struct sv_call *c)
+{
+    return c->req && c->dialect->kind == SV_GENERATE && !sv_call_has_ended(c) && sv_http_unread(c->req) > MAX_INLINE;
+}
+
 void sv_call_send(struct sv_call *c)
 {
     bool over = sv_call_has_ended(c);
 
+    if (may_skip(c))
+        return;
     if (c->req && is_long(c) && send_aside(c))
         return;
     if (c->req)

@@ -10,6 +10,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -265,6 +266,34 @@ void hub_ask(const struct hub *r, const char *path, const char *body, struct ans
         hub_get(fd, path, "");
     answer_read(fd, a);
     close(fd);
+}
+
+/* From sending a body to its answer on one connection, the longest time in which a stream on another brought nothing. */
+int64_t hub_silence(int stream, int asking, const struct sv_buf *body, const char *path, struct answer *a,
+                    int64_t *took)
+{
+    char part[65536];
+    struct pollfd fds[2] = {{.fd = stream, .events = POLLIN}, {.fd = asking, .events = POLLIN}};
+    int64_t start, last, most = 0;
+
+    hub_post(asking, path, "", body->data);
+    start = last = sv_clock_us();
+    for (bool done = false; !done;) {
+        assert_true(poll(fds, 2, 60000) > 0);
+        int64_t now = sv_clock_us();
+        if (fds[0].revents) {
+            assert_true(recv(stream, part, sizeof part, 0) > 0);
+            most = now - last > most ? now - last : most;
+            last = now;
+        }
+        done = fds[1].revents != 0;
+        if (done) {
+            most = now - last > most ? now - last : most;
+            *took = now - start;
+        }
+    }
+    answer_read(asking, a);
+    return most;
 }
 
 double hub_metric(const struct hub *r, const char *name)

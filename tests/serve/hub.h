@@ -56,6 +56,8 @@ const char *hub_text(json_t *v, const char *where);
 int64_t hub_number(json_t *v, const char *where);
 /* Fails unless both are there and equal. */
 void hub_same(json_t *a, json_t *b, const char *what);
+/* From sending a body to its answer on one connection, the longest time in which a stream on another brought nothing. */
+int64_t hub_silence(int stream, int asking, const struct sv_buf *body, const char *path, struct answer *a, int64_t *took);
 /* Value of a metric. */
 double hub_metric(const struct hub *r, const char *name);
 

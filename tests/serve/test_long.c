@@ -41,34 +41,6 @@ static void long_body(struct sv_buf *b, size_t n, const char *before, const char
     sv_buf_printf(b, "%s", after);
 }
 
-/* From sending a body to its answer on one connection, the longest time in which a stream on another brought nothing. */
-static int64_t silence_while(int stream, int asking, const struct sv_buf *body, const char *path, struct answer *a,
-                             int64_t *took)
-{
-    char part[65536];
-    struct pollfd fds[2] = {{.fd = stream, .events = POLLIN}, {.fd = asking, .events = POLLIN}};
-    int64_t start, last, most = 0;
-
-    hub_post(asking, path, "", body->data);
-    start = last = sv_clock_us();
-    for (bool done = false; !done;) {
-        assert_true(poll(fds, 2, 60000) > 0);
-        int64_t now = sv_clock_us();
-        if (fds[0].revents) {
-            assert_true(recv(stream, part, sizeof part, 0) > 0);
-            most = now - last > most ? now - last : most;
-            last = now;
-        }
-        done = fds[1].revents != 0;
-        if (done) {
-            most = now - last > most ? now - last : most;
-            *took = now - start;
-        }
-    }
-    answer_read(asking, a);
-    return most;
-}
-
 static int open_stream(const struct hub *r)
 {
     char first;
@@ -99,7 +71,7 @@ static void streams_go_on(void **state)
         /* A machine that is busy elsewhere stops everybody now and then: one try of four has to do. Read on the loop's
          * thread the silence is all of the time. */
         for (int n = 0;; n++) {
-            most = silence_while(stream, asking, &body, asks[i].path, &r.a, &took);
+            most = hub_silence(stream, asking, &body, asks[i].path, &r.a, &took);
             assert_int_equal(r.a.status, 200);
             print_message("%s: %zu bytes read in %lld ms, a stream silent for at most %.1f ms\n", asks[i].path, body.len,
                           (long long)took / 1000, (double)most / 1e3);

@@ -72,8 +72,12 @@ static void no_turn_does_much(void **state)
     for (size_t i = 0; i < sizeof asks / sizeof asks[0]; i++) {
         double before = hub_metric(&r, "salvo_written_beside_loop_total");
         body_of(&body, asks[i].before, N_LONG, asks[i].after);
-        hub_ask(&r, asks[i].path, body.data, &r.a);
+        int asking = hub_connect(&r);
+        int64_t took = 0, silent = hub_silence(stream, asking, &body, asks[i].path, &r.a, &took);
+        close(asking);
         sv_buf_fini(&body);
+        print_message("%s: %zu bytes, a stream silent for at most %.1f ms of %.1f\n", asks[i].path, r.a.body.len,
+                      (double)silent / 1e3, (double)took / 1e3);
         assert_int_equal(r.a.status, 200);
         assert_false(r.a.closed);
         if (r.a.body.len < asks[i].least)
@@ -176,6 +180,33 @@ static void repeated_streams(void **state)
     hub_close(&r);
 }
 
+/* A client that reads too slowly for events that repeat everything gets fewer of them, and the last. */
+static void slow_reader(void **state)
+{
+    struct hub r = {.fake.step_us = 1000, .o.engine.context = 1 << 20, .o.max_backlog_bytes = 1 << 20};
+    struct sv_buf body;
+    (void)state;
+
+    hub_open(&r, false);
+    body_of(&body, "{\"stream\":true,\"return_logprob\":true,\"logprob_start_len\":0,\"top_logprobs_num\":20,"
+                   "\"sampling_params\":{\"max_new_tokens\":400},\"input_ids\":", 1500, "}");
+    int fd = hub_connect(&r);
+    hub_post(fd, "/generate", "", body.data);
+    sv_buf_fini(&body);
+    while (hub_metric(&r, "salvo_generated_tokens_total") < 400) /* nothing is read meanwhile */
+        hub_nap_ms(20);
+    answer_read(fd, &r.a);
+    close(fd);
+    assert_int_equal(r.a.status, 200);
+    assert_false(r.a.closed); /* it was not dropped */
+    assert_non_null(strstr(r.a.body.data, "\"completion_tokens\":400,"));
+    assert_non_null(strstr(r.a.body.data, "data: [DONE]"));
+    size_t n = hub_count(r.a.body.data, "data: {");
+    if (n > 60) /* of 400 steps, about what the sockets hold */
+        fail_msg("%zu events of %zu bytes", n, r.a.body.len / n);
+    hub_close(&r);
+}
+
 #define SCORED "{\"echo\":true,\"logprobs\":20,\"max_tokens\":"
 
 /* More at once than may wait to be written, half of whom leave; then the end in the middle of it. */
@@ -261,6 +292,6 @@ static void drains_what_is_written(void **state)
 }
 
 /* timeout: no_turn_does_much 120 */
-SV_TEST_MAIN(cmocka_unit_test(no_turn_does_much), cmocka_unit_test(same_as_short), cmocka_unit_test(repeated_streams),
+SV_TEST_MAIN(cmocka_unit_test(no_turn_does_much), cmocka_unit_test(same_as_short), cmocka_unit_test(repeated_streams), cmocka_unit_test(slow_reader),
              cmocka_unit_test(many_leaving_and_ending), cmocka_unit_test(failing_meanwhile),
              cmocka_unit_test(drains_what_is_written))
