@@ -130,7 +130,7 @@ static struct sv_jval f_map(struct sv_jx *x, struct sv_jval v, const struct sv_j
     struct sv_jlist *out = sv_j_list_new(x, 0), *in;
     struct sv_jcall rest = *c;
     struct sv_jval arg[2];
-    struct getter g;
+    struct getter g = {.n = 0};
     int id = -1;
 
     if (!sv_j_truth(x, &v))
