@@ -13,6 +13,7 @@
 B ?= build
 FLAVOUR ?= release
 PREFIX ?= /usr/local
+WERROR ?= -Werror
 JOBS ?= 2
 CUDA ?=
 JITTER ?=
@@ -62,11 +63,6 @@ O := $(O)/jitter
 endif
 
 # ---------------------------------------------------------------- what this machine has
-
-# Warnings are errors with the compilers whose warnings have been looked at. A newer one's must keep nobody from building.
-ifeq ($(origin WERROR),undefined)
-WERROR := $(if $(filter 12 13 14,$(firstword $(subst ., ,$(shell $(CC) -dumpversion 2>/dev/null)))),-Werror)
-endif
 
 accepts = $(shell echo 'int x;' | $(CC) $(1) -x c -c -o /dev/null - 2>/dev/null && echo yes)
 found = $(shell command -v $(1) >/dev/null 2>&1 && echo yes)
