@@ -42,6 +42,18 @@ finish() {
     pid=()
 }
 
+# check_ops PREFIX TIMEOUT PROGRAM...: every test of each program by itself, so that one that stands still has a name
+check_ops() {
+    local prefix=$1 limit=$2 program test
+    shift 2
+    for program in "$@"; do
+        [ -x "$B/tests/backend/$program" ] || continue
+        for test in $("$B/tests/backend/$program" --list); do
+            start "$prefix$program-$test" "$limit" "$B/tests/backend/$program" "$test"
+        done
+    done
+}
+
 failed=0
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader 2>/dev/null
 
@@ -75,9 +87,7 @@ if [ "${JITTER:-0}" = 1 ]; then
         done
         finish
     done
-    for program in test_cross_ops test_cross_tokens test_cross_logits; do
-        [ -x "$B/tests/backend/$program" ] && start "jitter-$program" "${LIMIT:-60}" "$B/tests/backend/$program"
-    done
+    check_ops jitter- "${LIMIT:-60}" test_cross_ops test_cross_tokens test_cross_logits
     export SALVO_TEST_QUICK=1 SALVO_TEST_DEVICE=cuda
     for test in greedy_auto_bf16 sampled_auto_bf16; do
         [ -x "$B/tests/engine/test_lossless" ] && start "jitter-lossless-$test" "${LIMIT:-60}" "$B/tests/engine/test_lossless" "$test"
@@ -87,12 +97,7 @@ if [ "${JITTER:-0}" = 1 ]; then
     exit $failed
 fi
 
-for program in test_cross_ops test_cross_tokens test_cross_logits test_cross_device; do
-    [ -x "$B/tests/backend/$program" ] || continue
-    for test in $("$B/tests/backend/$program" --list); do
-        start "$program-$test" "${LIMIT:-150}" "$B/tests/backend/$program" "$test"
-    done
-done
+check_ops '' "${LIMIT:-150}" test_cross_ops test_cross_tokens test_cross_logits test_cross_device
 
 # Fewer prompts than on the CPU, unless FULL=1: a dozen programs share the GPU.
 [ "${FULL:-0}" = 1 ] || export SALVO_TEST_QUICK=1
