@@ -4,10 +4,8 @@
  *
  * Called by engine.c when an engine opens with the width policy; fills struct sv_cost. Every shape
  * is run as a real plan with lengths written straight into the slots; what it leaves in the caches
- * is never read, because a sequence overwrites positions before it sees them. All shapes take turns, and a third from
- * the least of each one's runs counts: whatever else the machine does adds time, to all alike, and a lucky moment that
- * only some have met would make these look cheap. Must not: advance a sequence,
- * keep a page, or take longer than its budget.
+ * is never read, because a sequence overwrites positions before it sees them. All shapes take turns (spec/turns.c).
+ * Must not: advance a sequence, keep a page, or take longer than its budget.
  */
 #include "engine/engine.h"
 
@@ -15,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_POINTS = 2 * SV_CURVE_POINTS, MAX_ROUNDS = 15, BASE_CONTEXT = 64, MOST_TILES = 8 };
-/* A step this long is believed sooner; no more than this goes by between the two passes. */
-static const double LONG_US = 10000, MOST_HALT_US = 100;
+enum { MAX_POINTS = 2 * SV_CURVE_POINTS, BASE_CONTEXT = 64, MOST_TILES = 8 };
+/* No more than this goes by between the two passes. */
+static const double MOST_HALT_US = 100;
 /* Further tokens are no more of a drafting pass. */
 static const double MOST_OUT = 0.5;
 enum { PLAIN, WIDE, DRAFT_ROWS, THIN, CUT };
@@ -31,10 +29,6 @@ struct shape {
     int kind;
     int32_t n, n_rows, last, n_masks, context;
     double us, draft_us, target_us; /* as usual; < 0: not run */
-    float run[MAX_ROUNDS][3];       /* the same of each run */
-    int32_t n_runs;
-    double spent_us;
-    bool done; /* of an earlier list */
 };
 
 struct calibration {
@@ -48,6 +42,7 @@ struct calibration {
     int32_t most_rows; /* of one shape */
     bool at_once;      /* the device computes while it is called */
     struct shape shape[MAX_POINTS];
+    struct sv_timed timed[MAX_POINTS]; /* the same of each run */
     int32_t n_shapes;
     struct sv_err *err;
     int64_t start_us, whole_us; /* for who waits */
@@ -88,20 +83,7 @@ static void plan_shape(struct calibration *c, const struct shape *s)
     }
 }
 
-/* A third from the least. */
-static double usual(const struct shape *s, int what)
-{
-    int32_t rank = (s->n_runs - 1) / 3;
-    for (int32_t i = 0;; i++) {
-        int32_t below = 0;
-        for (int32_t k = 0; k < s->n_runs; k++)
-            below += s->run[k][what] < s->run[i][what] || (k < i && s->run[k][what] == s->run[i][what]);
-        if (below == rank)
-            return (double)s->run[i][what];
-    }
-}
-
-static int run_shape(struct calibration *c, struct shape *s)
+static int run_shape(struct calibration *c, const struct shape *s, double us[SV_TIMES])
 {
     struct sv_engine *e = c->e;
     plan_shape(c, s);
@@ -110,17 +92,11 @@ static int run_shape(struct calibration *c, struct shape *s)
     sv_dev_upload(e->dev, e->slot_len, c->lens, (size_t)s->n * sizeof *c->lens);
     int64_t draft = e->stats.draft_us, start = sv_clock_ns();
     int rc = sv_engine_run_plan(e, c->err);
-    double us = (double)(sv_clock_ns() - start) / 1e3;
-    s->spent_us += us;
     if (rc)
         return rc;
-    float *run = s->run[s->n_runs++];
-    run[0] = (float)us;
-    run[1] = (float)(e->stats.draft_us - draft);
-    run[2] = run[0] - run[1];
-    s->us = usual(s, 0);
-    s->draft_us = usual(s, 1);
-    s->target_us = usual(s, 2);
+    us[SV_TIME_ALL] = (double)(sv_clock_ns() - start) / 1e3;
+    us[SV_TIME_DRAFT] = (double)(e->stats.draft_us - draft);
+    us[SV_TIME_TARGET] = us[SV_TIME_ALL] - us[SV_TIME_DRAFT];
     return SV_OK;
 }
 
@@ -131,6 +107,7 @@ static bool add(struct calibration *c, int kind, int32_t n, int32_t n_rows, int3
 {
     if (n > c->n_backed || c->n_shapes == MAX_POINTS)
         return false;
+    c->timed[c->n_shapes] = (struct sv_timed){.us = {-1, -1, -1}, .needed = n == 1 || kind == PLAIN};
     c->shape[c->n_shapes++] = (struct shape){.kind = kind,
                                              .n = n,
                                              .n_rows = n_rows,
@@ -229,34 +206,25 @@ static void give_back(struct calibration *c)
 
 /* ---------------------------------------------------------------- measuring */
 
-/* Each shape often enough to be believed, in the order of growing work: large ones are left out
- * when the time is over, but for plain steps, and the curve's slope goes on. Then all in turns, each while it has a
- * share of the time left, so that a busy moment does not meet one alone. */
-static int run_rounds(struct calibration *c, int64_t budget_us)
+/* In the order of growing work: large shapes are left out when the time is over, but for plain steps, and the curve's
+ * slope goes on. */
+static int run_rounds(struct calibration *c, int64_t budget_us, int64_t more_us)
 {
-    int64_t end_us = sv_clock_us() + budget_us;
-    double share = (double)budget_us / (c->n_shapes + 1);
-    for (int k = 0; k < c->least_runs; k++)
-        for (int32_t i = 0; i < c->n_shapes; i++) {
-            struct shape *s = &c->shape[i];
-            bool late = !k && s->n > 1 && s->kind != PLAIN && sv_clock_us() > end_us;
-            if (s->done || late || (k && !s->n_runs) || (k > 1 && s->us > LONG_US))
-                continue;
-            int rc = run_shape(c, s);
-            if (rc)
-                return rc;
-        }
-    for (int round = 0; round < MAX_ROUNDS; round++)
-        for (int32_t i = 0; i < c->n_shapes; i++) {
-            struct shape *s = &c->shape[i];
-            if (s->done || !s->n_runs || s->n_runs == MAX_ROUNDS || s->spent_us + s->us > share)
-                continue;
-            if (sv_clock_us() > end_us)
-                return SV_OK;
-            int rc = run_shape(c, s);
-            if (rc)
-                return rc;
-        }
+    struct sv_turns turns = {.of = c->timed, .n = c->n_shapes};
+    sv_turns_begin(&turns, c->least_runs, sv_clock_us(), budget_us, more_us);
+    for (int32_t i = sv_turns_next(&turns, sv_clock_us()); i >= 0; i = sv_turns_next(&turns, sv_clock_us())) {
+        double us[SV_TIMES];
+        int rc = run_shape(c, &c->shape[i], us);
+        if (rc)
+            return rc;
+        sv_turns_add(&turns, i, us);
+    }
+    sv_turns_end(&turns);
+    for (int32_t i = 0; i < c->n_shapes; i++) {
+        c->shape[i].us = c->timed[i].us[SV_TIME_ALL];
+        c->shape[i].draft_us = c->timed[i].us[SV_TIME_DRAFT];
+        c->shape[i].target_us = c->timed[i].us[SV_TIME_TARGET];
+    }
     return SV_OK;
 }
 
@@ -405,11 +373,11 @@ static int run_contexts(struct calibration *c, int32_t context, int64_t budget_u
     bool known = c->n_shapes > 0 && c->shape[0].n == c->n_backed;
     c->n_shapes = known ? N_FAR : 0;
     for (int32_t i = 0; i < c->n_shapes; i++)
-        c->shape[i].done = true;
+        c->timed[i].done = true;
     if (!known)
         list_far(c, c->base);
     list_far(c, context);
-    return run_rounds(c, budget_us);
+    return run_rounds(c, budget_us, 0);
 }
 
 static bool read_contexts(struct calibration *c, int32_t context)
@@ -497,7 +465,7 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
         c->base = c->base < BASE_CONTEXT ? c->base : BASE_CONTEXT;
         c->n_backed = reserve(c, e->sched.n_slots, c->base + p->block);
         list_shapes(c);
-        rc = run_rounds(c, budget);
+        rc = run_rounds(c, budget, c->at_once ? budget * 2 / 5 : 0);
         if (c->n_backed)
             sv_held_measure(e, c->base);
         give_back(c);

@@ -200,6 +200,38 @@ void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us);
 /* Standard deviation of how such a step compares with a plain one, as a share of the cost. */
 double sv_cost_doubt(const struct sv_cost *c, const struct sv_load *l);
 
+/* ---------------------------------------------------------------- measuring that (turns.c) */
+
+#define SV_MOST_RUNS 48
+#define SV_MOST_TIMED 128
+enum { SV_TIME_ALL, SV_TIME_DRAFT, SV_TIME_TARGET, SV_TIMES };
+/* Something timed again and again: all of it, and its two parts. */
+struct sv_timed {
+    double us[SV_TIMES]; /* as usual; < 0: not run */
+    float run[SV_MOST_RUNS][SV_TIMES];
+    int32_t round[SV_MOST_RUNS], n_runs;
+    double spent_us;
+    bool needed; /* at least once, however late it is */
+    bool done;   /* before: has no turns any more, and stays as it is */
+};
+struct sv_turns {
+    struct sv_timed *of; /* (n), in the order of growing work */
+    int32_t n, least;    /* rounds in any case */
+    int32_t round, at;
+    int64_t half_us, end_us, last_us; /* with plenty of rounds, as usual, with few quick ones */
+    double share_us;     /* of each, where not all can go on */
+    bool whole;          /* this round is everybody's */
+};
+/* t->of and t->n are set. least: rounds in any case, but what is not needed is left out once the time is over.
+ * more_us: what may be added where few rounds were quick. */
+void sv_turns_begin(struct sv_turns *t, int32_t least, int64_t now_us, int64_t budget_us, int64_t more_us);
+/* Whose turn it is; -1: it is over. */
+int32_t sv_turns_next(struct sv_turns *t, int64_t now_us);
+/* Whose turn it was took so long. */
+void sv_turns_add(struct sv_turns *t, int32_t i, const double us[SV_TIMES]);
+/* It is over: what counts is what the machine's quick rounds say. */
+void sv_turns_end(struct sv_turns *t);
+
 /* ---------------------------------------------------------------- width policy (policy.c) */
 
 /* How a request's drafts did, against what the engine-wide record expected of them. */

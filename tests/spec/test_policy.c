@@ -16,7 +16,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { BLOCK = 16, MAX_SEQS = 128, TILE = 16 };
+enum { BLOCK = 16, MAX_SEQS = 128, TILE = 16, MOST_POINTS = 128 };
 
 /* ---------------------------------------------------------------- machines */
 
@@ -31,19 +31,21 @@ struct machine {
     double drift;       /* standard deviation of a pace that changes over some hundred steps, all kinds alike */
     double tile_us, draft_tile_us; /* every begun 16 rows beyond the first */
     double draft_seg_us;           /* a segment that drafts, beyond its rows */
+    bool moody;                    /* goes slowly for some hundred milliseconds at a time while it is measured */
 };
 
 static const struct machine machines[] = {
-    {"two cores", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0, 0, 0, 0, 0},
-    {"two cores, busy", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0.2, 0, 0, 0, 0},
-    {"matrix unit", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0, 0, 0, 0},
-    {"large GPU", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1, 0, 0, 0, 0, 0},
-    {"large GPU, wrong table", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1.25, 0.05, 0, 0, 0, 0},
-    {"two cores, others at work", 350, 60, 3, 40, 100, 20, 2, 3, 1, 0.1, 0.2, 0, 0, 0},
-    {"the same, drafting dearer", 350, 60, 3, 40, 100, 20, 2, 3, 1.2, 0.1, 0.2, 0, 0, 0},
-    {"the same, drafting cheaper", 350, 60, 3, 40, 100, 20, 2, 3, 0.8, 0.1, 0.2, 0, 0, 0},
-    {"tiles of rows", 400, 12, 1, 6, 170, 4, 1, 4, 1, 0.05, 0, 550, 150, 0},
-    {"the same, plain steps dearer", 400, 12, 1, 6, 170, 4, 1, 4, 0.72, 0.05, 0, 550, 150, 0},
+    {"two cores", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0, 0, 0, 0, 0, false},
+    {"two cores, busy", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0.2, 0, 0, 0, 0, false},
+    {"matrix unit", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0, 0, 0, 0, false},
+    {"large GPU", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1, 0, 0, 0, 0, 0, false},
+    {"large GPU, wrong table", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1.25, 0.05, 0, 0, 0, 0, false},
+    {"two cores, others at work", 350, 60, 3, 40, 100, 20, 2, 3, 1, 0.1, 0.2, 0, 0, 0, false},
+    {"the same, drafting dearer", 350, 60, 3, 40, 100, 20, 2, 3, 1.2, 0.1, 0.2, 0, 0, 0, false},
+    {"the same, drafting cheaper", 350, 60, 3, 40, 100, 20, 2, 3, 0.8, 0.1, 0.2, 0, 0, 0, false},
+    {"tiles of rows", 400, 12, 1, 6, 170, 4, 1, 4, 1, 0.05, 0, 550, 150, 0, false},
+    {"the same, plain steps dearer", 400, 12, 1, 6, 170, 4, 1, 4, 0.72, 0.05, 0, 550, 150, 0, false},
+    {"matrix unit, moody", 330, 8, 1, 15, 150, 4, 1, 0.5, 1, 0.05, 0, 200, 45, 0, true},
 };
 
 static double step_us(const struct machine *m, double segs, double rows, double draft_segs, double draft_rows,
@@ -60,29 +62,94 @@ static double step_us(const struct machine *m, double segs, double rows, double 
     return us;
 }
 
-/* The points that calibrate.c measures: 1, 2, 3, 4, 6, 8, 12, ... and, where tiles end, one row more. */
-static void fill_table(struct sv_cost *c, const struct machine *m, int32_t n_seqs)
+/* Points of a table, in the order in which they are measured. */
+struct points {
+    struct sv_curve *curve[MOST_POINTS];
+    int32_t x[MOST_POINTS], n;
+    double us[MOST_POINTS];
+    struct sv_timed timed[MOST_POINTS];
+};
+
+static void put(struct points *p, struct sv_curve *c, int32_t x, double us)
 {
-    enum { MOST_TILES = 8 };
+    assert_true(p->n < MOST_POINTS);
+    p->curve[p->n] = c;
+    p->x[p->n] = x;
+    p->us[p->n++] = us;
+}
+
+/* As seen on two AMX cores of a shared host: a third of the time all goes slowly, large steps most of all. */
+struct mood {
+    struct sv_rng rng;
+    double now_us, until_us;
+    bool slow;
+};
+
+static double time_slowly(struct mood *m, double us)
+{
+    while (m->now_us >= m->until_us) {
+        m->slow = !m->slow;
+        m->until_us += (m->slow ? 150e3 : 300e3) * -log(1 - (double)sv_rng_float(&m->rng));
+    }
+    us *= (m->slow ? 1.5 + 0.7 * fmin(us / 5000, 1) : 1) * (0.97 + 0.06 * (double)sv_rng_float(&m->rng));
+    m->now_us += us;
+    return us;
+}
+
+static void measure(struct points *p, uint64_t seed)
+{
+    enum { BUDGET_US = 700000 };
+    struct mood mood = {.rng = {seed}, .slow = seed % 2};
+    struct sv_turns turns = {.of = p->timed, .n = p->n};
+    for (int32_t i = 0; i < p->n; i++)
+        p->timed[i] = (struct sv_timed){.needed = true};
+    sv_turns_begin(&turns, 2, 0, BUDGET_US, BUDGET_US * 2 / 5);
+    for (int32_t i = sv_turns_next(&turns, 0); i >= 0; i = sv_turns_next(&turns, (int64_t)mood.now_us)) {
+        double us = time_slowly(&mood, p->us[i]);
+        sv_turns_add(&turns, i, (const double[SV_TIMES]){us, 0, us});
+    }
+    sv_turns_end(&turns);
+    assert_true(mood.now_us < 1.5 * BUDGET_US);
+    for (int32_t i = 0; i < p->n; i++)
+        p->us[i] = p->timed[i].us[SV_TIME_ALL];
+}
+
+/* The points that calibrate.c measures: 1, 2, 3, 4, 6, 8, 12, ... and, where tiles end, one row more. */
+static void measure_table(struct sv_cost *c, const struct machine *m, int32_t n_seqs, uint64_t seed)
+{
+    enum { MOST_TILES = 8, MOST_ROWS = 512 };
+    struct points *p = calloc(1, sizeof *p);
     for (int32_t r = 2; r < BLOCK; r += r < 6 ? 1 : 2)
-        sv_curve_add(&c->wide, r, step_us(m, 1, r, 0, 0, 0));
+        put(p, &c->wide, r, step_us(m, 1, r, 0, 0, 0));
     for (int32_t r = 2; r < BLOCK; r *= 2)
-        sv_curve_add(&c->draft_rows, r, step_us(m, 0, 0, (r + BLOCK - 1) / BLOCK, r, 0) - m->step_us);
+        put(p, &c->draft_rows, r, step_us(m, 0, 0, (r + BLOCK - 1) / BLOCK, r, 0) - m->step_us);
     for (int32_t n = 1, step = 1; n <= n_seqs; n += n == 1 ? 1 : step) {
         step *= n >= 4 * step ? 2 : 1;
         int32_t r = n * BLOCK, beyond = (n + 1) * (r / (n + 1) + 1);
-        sv_curve_add(&c->plain, n, step_us(m, n, n, 0, 0, 0));
-        sv_curve_add(&c->wide, r, step_us(m, n, r, 0, 0, 0));
-        sv_curve_add(&c->draft_rows, r, step_us(m, 0, 0, (r + BLOCK - 1) / BLOCK, r, 0) - m->step_us);
+        put(p, &c->plain, n, step_us(m, n, n, 0, 0, 0));
         if (n > 1 && m->draft_seg_us > 0)
-            sv_curve_add(&c->thin, n, step_us(m, 0, 0, n, 2 * n, 0) - m->step_us);
+            put(p, &c->thin, n, step_us(m, 0, 0, n, 2 * n, 0) - m->step_us);
+        if (m->moody && r > MOST_ROWS)
+            continue;
+        put(p, &c->wide, r, step_us(m, n, r, 0, 0, 0));
+        put(p, &c->draft_rows, r, step_us(m, 0, 0, (r + BLOCK - 1) / BLOCK, r, 0) - m->step_us);
         if (n > MOST_TILES)
             continue;
-        sv_curve_add(&c->wide, r + 1, step_us(m, n + 1, r + 1, 0, 0, 0));
-        sv_curve_add(&c->draft_rows, beyond, step_us(m, 0, 0, n + 1, beyond, 0) - m->step_us);
+        put(p, &c->wide, r + 1, step_us(m, n + 1, r + 1, 0, 0, 0));
+        put(p, &c->draft_rows, beyond, step_us(m, 0, 0, n + 1, beyond, 0) - m->step_us);
     }
+    if (m->moody)
+        measure(p, seed);
+    for (int32_t i = 0; i < p->n; i++)
+        sv_curve_add(p->curve[i], p->x[i], p->us[i]);
+    free(p);
     sv_curve_add(&c->draft_out, 1, m->out_us);
     sv_curve_add(&c->draft_out, 2, 2 * m->out_us);
+}
+
+static void fill_table(struct sv_cost *c, const struct machine *m, int32_t n_seqs)
+{
+    measure_table(c, m, n_seqs, 1);
 }
 
 /* ---------------------------------------------------------------- profiles */
@@ -179,7 +246,7 @@ static struct outcome run_policy(const struct machine *m, const struct sv_accept
     double tokens = 0, us = 0, rows = 0;
     int64_t n_steps = 0;
     assert_int_equal(sv_policy_open(&p, n, BLOCK, true, &err), 0);
-    fill_table(&p->cost, m, n);
+    measure_table(&p->cost, m, n, seed);
     for (int32_t step = 0; step < 1500; step++) {
         sv_policy_begin(p, 0, false);
         for (int32_t i = 0; i < n; i++)
@@ -231,7 +298,7 @@ static const double ALL = 0.985, CASE = 0.955, RUN = 0.94, OF_PLAIN = 0.965;
 
 static void check_machine(const struct machine *m)
 {
-    enum { SEEDS = 3 };
+    const uint64_t n_seeds = m->moody ? 8 : 3; /* each is another table */
     double sum = 0, worst_case = 1, worst_run = 1, of_plain = 9;
     int n_cases = 0;
     static const double means[] = {1, 1.5, 2.5, 4, 6.4, 0, 15.99};
@@ -250,9 +317,9 @@ static void check_machine(const struct machine *m)
                 }
             }
             double plain = run_fixed(m, &prof, n, 1) / best, mean = 0;
-            for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+            for (uint64_t seed = 1; seed <= n_seeds; seed++) {
                 struct outcome o = run_policy(m, &prof, n, seed);
-                mean += o.rate / best / SEEDS;
+                mean += o.rate / best / (double)n_seeds;
                 worst_run = fmin(worst_run, o.rate / best);
                 of_plain = fmin(of_plain, o.rate / best / plain);
                 if (o.rate < 0.96 * best)
@@ -295,7 +362,7 @@ static void choose(struct sv_policy *p, struct sv_record *rec, int32_t n, int32_
 static void segments_cost(void **state)
 {
     (void)state;
-    static const struct machine m = {"two cores, long contexts", 350, 12, 1, 6, 100, 15, 1, 4, 1, 0, 0, 0, 0, 16};
+    static const struct machine m = {"two cores, long contexts", 350, 12, 1, 6, 100, 15, 1, 4, 1, 0, 0, 0, 0, 16, false};
     struct sv_cost c = {.block = BLOCK};
     fill_table(&c, &m, 32);
     sv_cost_unlearn(&c);
@@ -335,7 +402,7 @@ static void few_drafts_are_not_cheaper(void **state)
 static void closed(void **state)
 {
     (void)state;
-    static const struct machine dear = {"rows decide", 350, 60, 3, 5, 100, 20, 2, 3, 1, 0, 0, 0, 0, 0};
+    static const struct machine dear = {"rows decide", 350, 60, 3, 5, 100, 20, 2, 3, 1, 0, 0, 0, 0, 0, false};
     struct sv_record rec[16] = {{.n_verified = 0}};
     int32_t width[16];
     for (int32_t n = 1; n <= 16; n *= 16) {
@@ -359,7 +426,7 @@ static void far(void **state)
 {
     (void)state;
     enum { SEQS = 16, LONG = 200 };
-    static const struct machine m = {"dear to begin", 350, 2, 1, 2, 900, 1, 1, 1, 1, 0, 0, 0, 0, 0};
+    static const struct machine m = {"dear to begin", 350, 2, 1, 2, 900, 1, 1, 1, 1, 0, 0, 0, 0, 0, false};
     struct sv_record rec[SEQS] = {{.n_verified = 0}};
     int32_t width[SEQS];
     struct sv_policy *p;
@@ -674,7 +741,7 @@ static void cut(void **state)
     static const double means[] = {1, 2.5, 6.4, 0};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
     /* Rows decide, and a draft's are cheap. */
-    static const struct machine m = {"small draft", 350, 90, 3, 40, 100, 6, 2, 1, 1, 0, 0, 0, 0, 0};
+    static const struct machine m = {"small draft", 350, 90, 3, 40, 100, 6, 2, 1, 1, 0, 0, 0, 0, 0, false};
     double gain = 0;
     int n_gains = 0;
     for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
@@ -704,7 +771,7 @@ static void cut_ahead(void **state)
     (void)state;
     static const double means[] = {1, 2.5, 6.4, 0, 15.99};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
-    static const struct machine m = {"large GPU", 4200, 38, 100, 5, 600, 2.5, 100, 0.8, 1, 0, 0, 0, 0, 0};
+    static const struct machine m = {"large GPU", 4200, 38, 100, 5, 600, 2.5, 100, 0.8, 1, 0, 0, 0, 0, 0, false};
     double gain = 0;
     int n_gains = 0;
     for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
@@ -739,8 +806,8 @@ static void cut_at_a_price(void **state)
     (void)state;
     static const double means[] = {1, 2.5, 6.4, 0, 15.99};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
-    static const struct machine machine[] = {{"dear rows", 350, 50, 3, 40, 60, 6, 2, 1, 1, 0, 0, 0, 0, 0},
-                                             {"cheap rows", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0, 0, 0, 0}};
+    static const struct machine machine[] = {{"dear rows", 350, 50, 3, 40, 60, 6, 2, 1, 1, 0, 0, 0, 0, 0, false},
+                                             {"cheap rows", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0, 0, 0, 0, false}};
     double gain = 0;
     int n_gains = 0;
     for (int d = 0; d < 2; d++)
