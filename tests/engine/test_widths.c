@@ -557,6 +557,42 @@ static void made_good_ahead(void **state)
     make_good(&(struct sv_engine_tuning){.pad = true, .run_ahead = true});
 }
 
+/* What a step took is learnt as that of the rows that were verified, not of those that were drafted. */
+static void cuts_are_told(void **state)
+{
+    (void)state;
+    struct sv_engine_options o = trained();
+    struct sv_rng rng = {7};
+    struct sv_err err = {0};
+    char msg[256];
+    int32_t prompt[20], n_cut = 0;
+    o.auto_width = true;
+    o.max_sequences = 3;
+    struct sv_engine *e = run_open(&o, NULL);
+    assert_true(e->policy->cuts);
+    e->policy->random = &rng;
+    for (int k = 0; k < 3; k++) {
+        for (int i = 0; i < 20; i++)
+            prompt[i] = 3 + (i * 7 + k * 31) % 280;
+        const struct sv_request r = {.top_p = 1, .ignore_eos = true, .prompt_ids = prompt, .n_prompt_ids = 20,
+                                     .max_tokens = 60};
+        assert_int_equal(sv_engine_submit(e, &r, NULL, &err), 0);
+    }
+    while (sv_step_engine(e, msg, sizeof msg) > 0) {
+        const struct sv_plan *p = &e->plan; /* the one that was read last */
+        int32_t rows = 0;
+        for (int32_t i = 0; i < p->n_segs; i++)
+            rows += p->seg[i].kind == SV_SEG_VERIFY ? p->seg[i].n_rows : 0;
+        if (e->depth || !p->cuts)
+            continue;
+        assert_int_equal(p->load.n_rows, rows);
+        n_cut += p->load.n_draft_rows > 0;
+    }
+    assert_true(e->depth || n_cut > 5);
+    assert_true(e->policy->n_cut > 0);
+    sv_engine_close(e);
+}
+
 /* As on a device with graphs: counts padded, a step planned before the last one is read. */
 static void padded_and_ahead(void **state)
 {
@@ -650,5 +686,5 @@ SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
              cmocka_unit_test(sampled_steps_are_told), cmocka_unit_test(usual_answers), cmocka_unit_test(held_taps), cmocka_unit_test(held_beside_given_up),
              cmocka_unit_test(dropped_when_far), cmocka_unit_test(gave_up),
              cmocka_unit_test(dropped_under_load), cmocka_unit_test(made_good), cmocka_unit_test(made_good_ahead), cmocka_unit_test(gave_up_ahead), cmocka_unit_test(padded_and_ahead),
-             cmocka_unit_test(late_results),
+             cmocka_unit_test(late_results), cmocka_unit_test(cuts_are_told),
              cmocka_unit_test(small_context))
