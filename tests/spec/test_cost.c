@@ -150,5 +150,31 @@ static void padded(void **state)
     is(sv_cost_us(&c, &full) - sv_cost_us(&c, &l), 6);
 }
 
+/* Steps teach the pace, four times at most; those beside a prompt, of nobody or of no time teach nothing. */
+static void what_is_learnt(void **state)
+{
+    (void)state;
+    enum { STEPS = 2000 };
+    struct sv_cost c = machine();
+    const struct sv_load plain = {.n_segs = 3, .n_rows = 3};
+    const struct sv_load nothing[] = {{.n_segs = 3, .n_rows = 3, .n_prompt_rows = 8}, {.n_prompt_rows = 8}};
+    for (int i = 0; i < STEPS; i++) {
+        sv_cost_learn(&c, &nothing[i % 2], 1000);
+        sv_cost_learn(&c, &plain, 0);
+    }
+    is(c.speed[0], 1);
+    is(sv_cost_us(&c, &plain), 103);
+    for (int i = 0; i < STEPS; i++)
+        sv_cost_learn(&c, &plain, 2 * 103);
+    is(c.speed[1], 1); /* of sampled steps nothing was seen */
+    assert_true(sv_cost_us(&c, &plain) > 204 && sv_cost_us(&c, &plain) < 208);
+    for (int i = 0; i < STEPS; i++)
+        sv_cost_learn(&c, &plain, 50 * 103);
+    assert_true(c.speed[0] > 3.9f && c.speed[0] < 4.01f);
+    sv_cost_unlearn(&c);
+    is(sv_cost_us(&c, &plain), 103);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(curves_rise), cmocka_unit_test(contexts), cmocka_unit_test(what_was_measured),
-             cmocka_unit_test(drafting), cmocka_unit_test(thin_drafts), cmocka_unit_test(padded))
+             cmocka_unit_test(drafting), cmocka_unit_test(thin_drafts), cmocka_unit_test(padded),
+             cmocka_unit_test(what_is_learnt))

@@ -1,0 +1,146 @@
+/*
+ * test_keys.c - what a device with graphs captures once is replayed for every later pass with the same key, so all that is
+ * baked into its launches must follow from the key: counts, which kinds of sampling there are, taps, log probabilities.
+ *
+ * The CPU's device with a graph_run that remembers what each key stood for. Requests of every kind come and go.
+ */
+#include "testing.h"
+
+#include "backend/backends.h"
+#include "engine/run.h"
+#include "engine/toy.h"
+
+#include <string.h>
+
+enum { KEYS = 4096, N = 48 };
+
+/* What launches are made from. */
+struct baked {
+    struct sv_counts told;
+    bool sampled, ruled, remembered, logprobs, no_taps, shares, profile, drafter;
+};
+
+struct graphs {
+    struct sv_backend be; /* first: the device's table meanwhile */
+    const struct sv_backend *real;
+    struct sv_engine *e;
+    int32_t n, n_replays;
+    uint64_t key[KEYS];
+    struct baked baked[KEYS];
+};
+
+static struct baked baked_now(const struct sv_engine *e, bool draft)
+{
+    const struct sv_plan *p = &e->plan;
+    struct baked b;
+    memset(&b, 0, sizeof b); /* compared as bytes */
+    if (draft) {
+        b.told.n_draft_rows = p->told.n_draft_rows;
+        b.told.n_draft_segs = p->told.n_draft_segs;
+        b.told.n_draft_out = p->told.n_draft_out;
+        b.shares = p->shares;
+        return b;
+    }
+    b.told.n_rows = p->told.n_rows;
+    b.told.n_segs = p->told.n_segs;
+    b.told.n_logits = p->told.n_logits;
+    b.sampled = p->sampled;
+    b.ruled = p->ruled;
+    b.remembered = p->remembered;
+    b.logprobs = p->logprobs;
+    b.no_taps = p->no_taps;
+    b.profile = e->profile != NULL;
+    b.drafter = e->drafter != NULL;
+    assert_int_equal(p->n_prompt_logits, 0);
+    assert_false(e->held.now);
+    return b;
+}
+
+static void note_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *user), void *user)
+{
+    struct graphs *g = (struct graphs *)(uintptr_t)dev->be;
+    const bool draft = key & 0x80;
+    const struct baked now = baked_now(g->e, draft);
+    int32_t i = 0;
+    while (i < g->n && g->key[i] != key)
+        i++;
+    if (i < g->n) {
+        g->n_replays++;
+        if (memcmp(&now, &g->baked[i], sizeof now))
+            fail_msg("two %s passes of %d rows have the key %llx", draft ? "drafting" : "target",
+                     draft ? now.told.n_draft_rows : now.told.n_rows, (unsigned long long)key);
+    } else {
+        assert_true(g->n < KEYS);
+        g->key[g->n] = key;
+        g->baked[g->n++] = now;
+    }
+    enqueue(user);
+}
+
+static struct run_case *of_every_kind(void)
+{
+    struct run_case *c = run_cases(N, RUN_VOCAB, 20, 25, 9);
+    for (int i = 0; i < N; i++) {
+        struct sv_request *r = &c[i].req;
+        r->ignore_eos = true;
+        r->top_p = 1;
+        static const int32_t id = 7;
+        static const float bias = 1;
+        r->width = i % 7 == 3 ? 1 + i % 5 : 0;
+        if (i % 6 == 1) { /* logits that nothing changes */
+            r->temperature = 1;
+            r->seed = (uint64_t)i;
+        } else if (i % 6 == 2 || i % 6 == 3) { /* changed by what was written, */
+            r->presence_penalty = 0.5;
+        } else if (i % 6 == 4 || i % 12 == 5) { /* or the same at every place */
+            r->bias_ids = &id;
+            r->bias = &bias;
+            r->n_bias = 1;
+        }
+        r->logprobs = i % 12 == 11;
+        r->prompt_logprobs = i % 11 == 5;
+    }
+    return c;
+}
+
+static void keys_say_all(void **state)
+{
+    (void)state;
+    static struct graphs g;
+    const struct sv_engine_tuning tuning = {.pad = true, .run_ahead = true};
+    struct run_case *c = of_every_kind();
+    struct sv_engine_options o = {.target_dir = toy_target(&toy_bf16),
+                                  .draft_dir = toy_draft(&toy_bf16),
+                                  .device = "cpu",
+                                  .n_threads = 1,
+                                  .max_sequences = 2,
+                                  .auto_width = true};
+    struct sv_engine *e = run_open_tuned(&o, &tuning, NULL);
+    struct sv_rng rng = {11};
+    g = (struct graphs){.be = *e->dev->be, .real = e->dev->be, .e = e};
+    g.be.graph_run = note_run;
+    e->dev->be = &g.be;
+    e->policy->random = &rng;
+    struct run_out *out[2] = {run_all(e, c, N), NULL};
+    assert_true(g.n > 20 && g.n_replays > 60);
+    /* And once more by itself each: other steps, the same text. */
+    e->policy->random = NULL;
+    e->sched.policy = NULL;
+    out[1] = run_all(e, c, N);
+    run_same(out[0], out[1], N, "keys");
+    struct sv_drafter *d = e->drafter;
+    e->drafter = NULL; /* as benchmarks take it away */
+    for (int i = 0; i < N; i++)
+        c[i].req.width = 1;
+    run_out_free(out[1], N);
+    out[1] = run_all(e, c, N);
+    run_same(out[0], out[1], N, "without a drafter");
+    e->drafter = d;
+    e->dev->be = g.real;
+    run_out_free(out[0], N);
+    run_out_free(out[1], N);
+    run_cases_free(c, N);
+    sv_engine_close(e);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(keys_say_all))
