@@ -56,11 +56,18 @@ void sv_call_free(struct sv_call *c)
     sv_free(c);
 }
 
+/* Once: the worker's queue has room for that. */
+static void cancel_gen(struct sv_gen *g)
+{
+    if (!g->done && !g->canceled)
+        sv_worker_cancel(g->call->s->worker, g->serial);
+    g->canceled = true;
+}
+
 void sv_call_cancel(struct sv_call *c)
 {
     for (int32_t i = 0; i < c->n_gens; i++)
-        if (!c->gens[i].done)
-            sv_worker_cancel(c->s->worker, c->gens[i].serial);
+        cancel_gen(&c->gens[i]);
 }
 
 static void on_gone(void *user)
@@ -163,7 +170,7 @@ static void check_time(struct sv_call *c, struct sv_gen *g, struct sv_out *o)
         o->at_us - c->first_us < (int64_t)c->p.max_ms * 1000)
         return;
     g->cut = true;
-    sv_worker_cancel(c->s->worker, g->serial);
+    cancel_gen(g);
 }
 
 void sv_call_out(struct sv_serve *s, struct sv_out *o)

@@ -226,7 +226,7 @@ struct sv_gen {
     int32_t index, prompt;     /* choice; which of the call's prompts */
     enum sv_finish_reason finish;
     bool fresh, shown;         /* there is something for a chunk; there was one */
-    bool begun, done;
+    bool begun, done, canceled;
     bool newline, cut;         /* llama-server's: there is a line end; ended for its time */
     struct sv_buf text;
     struct sv_buf lp[4];       /* JSON pieces of log probabilities, as the dialect wants them */

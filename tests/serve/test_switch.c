@@ -366,7 +366,6 @@ static void aborted(void **state)
     }
     for (int i = 0; i < 2000; i++) /* goes on */
         assert_int_equal(recv(fd[3], &first, 1, 0), 1);
-    hub_ask(&r, "/abort_request", "{\"abort_all\":true}", &r.a);
     char tail[64] = "";
     for (char c; recv(fd[3], &c, 1, 0) == 1 && !strstr(tail, "[DONE]\n\n");) {
         memmove(tail, tail + (strlen(tail) > 40), strlen(tail) + 1);
@@ -376,6 +375,30 @@ static void aborted(void **state)
     close(fd[3]);
     while (hub_metric(&r, "salvo_running_sequences") > 0)
         ;
+    hub_close(&r);
+}
+
+/* However often that is said within one step, the worker gets one command of it: its queue has room for no more. */
+static void aborted_often(void **state)
+{
+    struct hub r = {.fake.step_us = 300000, .o.engine = {.max_sequences = 1, .context = 1 << 20}, .o.max_queue = 1};
+    char first;
+    (void)state;
+
+    hub_open(&r, false);
+    int fd = hub_connect(&r), often = hub_connect(&r);
+    hub_post(fd, TEXT, "", "{\"prompt\":\"one\",\"max_tokens\":1000,\"stream\":true}");
+    assert_int_equal(recv(fd, &first, 1, 0), 1);
+    for (int i = 0; i < 300; i++) {
+        hub_post(often, "/abort_request", "", "{\"abort_all\":true}");
+        answer_read(often, &r.a);
+        assert_int_equal(r.a.status, 200);
+    }
+    while (recv(fd, &first, 1, MSG_PEEK) == 1 && hub_metric(&r, "salvo_running_sequences") > 0)
+        hub_nap_ms(10);
+    assert_true(hub_metric(&r, "salvo_sequences_total{result=\"canceled\"}") == 1);
+    close(fd);
+    close(often);
     hub_close(&r);
 }
 
@@ -422,4 +445,4 @@ static void figures(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(fields_that_ask_nothing), cmocka_unit_test(names_of_models), cmocka_unit_test(what_stopped_it),
              cmocka_unit_test(ids_of_prompts), cmocka_unit_test(ids_for_tokens), cmocka_unit_test(goes_on),
-             cmocka_unit_test(effort), cmocka_unit_test(accept_figures), cmocka_unit_test(small_things), cmocka_unit_test(aborted), cmocka_unit_test(figures))
+             cmocka_unit_test(effort), cmocka_unit_test(accept_figures), cmocka_unit_test(small_things), cmocka_unit_test(aborted), cmocka_unit_test(aborted_often), cmocka_unit_test(figures))
