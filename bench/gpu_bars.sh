@@ -28,8 +28,7 @@ measure() {
 draft=(--draft-config "$shape-dflash")
 measure main "${draft[@]}" --mode plain,verify,dflash --accept-profile 6.4 --concurrency 1,8,32 --prefill 8192 --steps 32
 measure policy "${draft[@]}" --mode plain,dflash,auto --accept-profile qwen3-8b --concurrency 1,8,32 --steps 32
-# Ten steps from rest are over before the power limit (an average of about a second) slows the card down; all others
-# are what it keeps up.
+# Ten steps from rest meet a cooler card at a higher clock; all other lines are what it keeps up.
 rested=(--steps 10 --rest "${REST:-0.5}")
 if [ "${REST:-0.5}" != 0 ]; then
     measure rest "${draft[@]}" --mode dflash --accept-profile 6.4 --concurrency 8,32 "${rested[@]}"

@@ -146,7 +146,7 @@ static void count_plan(const struct sv_engine *e, struct sv_sim_row *row)
     row->n_drafting += p->n_draft_segs > 0;
 }
 
-/* A device's power limit is kept over the last second or so: after a pause it runs as fast as it can. */
+/* A device that kept to its power limit runs faster for a while after a pause. */
 static void rest(double seconds)
 {
     const double whole = floor(seconds);
