@@ -268,7 +268,7 @@ int main(int argc, char **argv)
         fprintf(
             csv,
             "kernels,what,variant,rows,us_per_layer,GB/s,share_of_read,TFLOP/s,spread_percent\n");
-    make_stack(&s, 256);
+    make_stack(&s, 256, LAYERS);
     read_gbs = read_bandwidth(&s);
     const double bits = 8.0 * SV_DENSE_TILE_BYTES / (SV_TILE * SV_TILE);
     printf("read bandwidth %.0f GB/s: a layer in 16 bits %.2f us, in %.3f %.2f\n", read_gbs,

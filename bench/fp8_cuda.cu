@@ -228,7 +228,7 @@ int main(int argc, char **argv)
     csv = argc > 2 ? fopen(argv[2], "w") : NULL;
     if (csv)
         fprintf(csv, "kernels,what,variant,rows,us_per_layer,GB/s,share_of_read,TFLOP/s,spread_percent\n");
-    make_stack(&s, 512);
+    make_stack(&s, 512, LAYERS);
     read_gbs = read_bandwidth(&s);
     printf("read bandwidth %.0f GB/s: a layer in 16 bits %.2f us, in 8 bits %.2f\n", read_gbs,
            bytes_of(ALL, 1) / read_gbs / 1e3, bytes_of(ALL, 1) / read_gbs / 2e3);

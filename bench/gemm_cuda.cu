@@ -10,6 +10,7 @@
  * check-portable, rows-portable [CSV]: the portable kernels alone;
  * gemm_cuda hot [CSV [MS [ROWS...]]]: many rows on a card that is as warm as it may be: energy and clock;
  * gemm_cuda cold CSV PAUSE_S BUSY_MS ROWS...: layers on a card at rest, beside the vendor's library, and busy for BUSY_MS;
+ * gemm_cuda once - ROWS...: the products of one layer, then the vendor's, for a profiler;
  * gemm_cuda sweep [CSV]: ring depths, numbers of units and ways for many rows.
  * Weights of the timed runs are all different (14 GB), so caches do not help. The share of
  * bandwidth is against a read-only sweep in the same run. Exit status 1 when a check fails. Must
@@ -177,9 +178,9 @@ struct stack {
     int32_t max_rows;
 };
 
-static void make_stack(struct stack *s, int32_t max_rows)
+static void make_stack(struct stack *s, int32_t max_rows, int layers)
 {
-    for (int i = 0; i < LAYERS; i++) {
+    for (int i = 0; i < layers; i++) {
         const uint64_t seed = (uint64_t)i * 8 + 1;
         const float a = 1.0f / sqrtf(HIDDEN), b = 1.0f / sqrtf(MLP);
         s->layer[i].qkv = make_random((size_t)QKV * HIDDEN, seed, a);
@@ -595,6 +596,18 @@ static void cold(struct stack *s, double pause_s, double ms, int n_rows, char **
     close_device(&cu);
 }
 
+static void once(struct stack *s, int n_rows, char **rows)
+{
+    struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
+    const bool library_too = have_library(&cu);
+    for (int i = 0; i < n_rows; i++)
+        for (int lib = 0; lib <= (library_too ? 1 : 0); lib++) {
+            enqueue(&cu, s, atoi(rows[i]), ALL | (lib ? LIBRARY : FUSED), 1);
+            OK(cudaStreamSynchronize(cu.stream));
+        }
+    close_device(&cu);
+}
+
 static long stack_checks(struct stack *s)
 {
     long failed = 0;
@@ -788,7 +801,7 @@ static void ways(struct stack *s)
  * before on. */
 static void trace_marks(struct stack *s)
 {
-    static const int32_t counts[] = {1, 64, 128, 256};
+    static const int32_t counts[] = {1, 64, 128, 256, 512};
     static const char *names[] = {"qkv", "o", "gate_up", "down"};
     static const char *marks[] = {"start",        "first x", "summed",    "posted",
                                   "others there", "end",     "may read x"};
@@ -798,7 +811,7 @@ static void trace_marks(struct stack *s)
     uint64_t *host = (uint64_t *)malloc(bytes);
     OK(cudaMalloc((void **)&cu.gemm->trace, bytes));
     for (int way = 0; way < 2; way++)
-        for (int c = 0; c < 4; c++) {
+        for (int c = 0; c < 5; c++) {
             cu.gemm->tune_skew = way ? 0 : -1;
             for (int round = 0; round < 2; round++) {
                 OK(cudaMemset(cu.gemm->trace, 0, bytes));
@@ -904,12 +917,14 @@ int main(int argc, char **argv)
             "kernels,what,variant,rows,us_per_layer,GB/s,share_of_read,TFLOP/s,spread_percent\n");
     const double t = now();
     static struct stack s;
-    make_stack(&s, 8192);
+    make_stack(&s, 8192, strcmp(what, "once") ? LAYERS : 1);
     read_gbs = read_bandwidth(&s);
     printf("read bandwidth %.0f GB/s; a layer's weights in %.2f us (set-up %.1f s)\n", read_gbs,
            bytes_of(ALL, 1) / read_gbs / 1e3, now() - t);
-    const long failed = strcmp(what, "trace") && strcmp(what, "cold") ? stack_checks(&s) : 0;
-    if (!strcmp(what, "sweep"))
+    const long failed = strcmp(what, "trace") && strcmp(what, "cold") && strcmp(what, "once") ? stack_checks(&s) : 0;
+    if (!strcmp(what, "once"))
+        once(&s, argc - 3, argv + 3);
+    else if (!strcmp(what, "sweep"))
         sweep(&s);
     else if (!strncmp(what, "rows", 4))
         rows(&s);

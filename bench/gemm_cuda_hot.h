@@ -121,6 +121,11 @@ static const struct hot_way {
     {"head_argmax", "built-in", WITH_HEAD, 0, 0},
     {"head_argmax", "passes", WITH_HEAD, -1, -1},
     {"layer gated+3 small", "no halves of k", ALL | FUSED | WITH_GLUE, -1, 0},
+    {"layer", "library", ALL | LIBRARY, 0, 0},
+    {"qkv", "library", 1 | LIBRARY, 0, 0},
+    {"o", "library", 2 | LIBRARY, 0, 0},
+    {"gate_up", "library", 4 | LIBRARY, 0, 0},
+    {"down", "library", 8 | LIBRARY, 0, 0},
 };
 
 /* Busy first, until the card's power is what it allows over a second. rows: the counts, or none for the usual. */
@@ -128,12 +133,13 @@ static void hot(struct sv_cuda *cu, struct stack *s, double busy, int n_rows, ch
 {
     static const int32_t counts[] = {512, 256, 192, 128};
     const int N = (int)(sizeof hot_ways / sizeof(struct hot_way));
+    const bool library_too = !in_bytes && have_library(cu);
     time_hot(cu, s, 512, ALL | FUSED, LAYERS, 2 * busy);
     printf("rows: us, mJ, W, GHz, share of what the tensor cores do at that clock; of a layer\n");
     for (int i = 0; i < (n_rows ? n_rows : 4); i++) {
         const int32_t n = n_rows ? atoi(rows[i]) : counts[i];
         for (int w = 0; w < N; w++) {
-            if (n <= 256 && (hot_ways[w].halves || hot_ways[w].whole))
+            if ((n <= 256 && (hot_ways[w].halves || hot_ways[w].whole)) || (hot_ways[w].what & LIBRARY && !library_too))
                 continue;
             const int layers = hot_ways[w].what & ALL ? LAYERS : 1, bits = hot_ways[w].what & (ALL | WITH_HEAD);
             cu->gemm->tune_halves = hot_ways[w].halves;

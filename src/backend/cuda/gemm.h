@@ -65,10 +65,8 @@ struct sv_gemm_args {
     int32_t tall;   /* sm_90: blocks of SV_SM90_TALL weight rows that no unit cuts */
     int32_t n_sharers; /* sm_90, clusters of two units: of each shared block */
     int32_t bytes;     /* weights and x in 8 bits (fp8.cuh) */
+    int32_t x_stays;   /* sm_90, whole products: x fits into L2 beside weights that leave it first */
     const float *x_scale; /* and x's scales */
-#ifdef SV_GEMM_TRACE
-    uint64_t *trace; /* (thread blocks, SV_GEMM_MARKS) times */
-#endif
     void *y;
     int64_t ldy;
     float4 *pieces;    /* partial sums of blocks shared between units */
@@ -77,6 +75,9 @@ struct sv_gemm_args {
     uint64_t *best;    /* (SV_GEMM_BEST_SLOTS, SV_GEMM_BEST_ROWS) keys of the fused head */
     int32_t n_slots;   /* of these, that a launch of whole products has filled */
     struct sv_gemm_item part[SV_GEMM_MAX_PARTS];
+#ifdef SV_GEMM_TRACE
+    uint64_t *trace; /* (thread blocks, SV_GEMM_MARKS) times; last, as not all objects are built with it */
+#endif
 };
 
 /* Made by sv_cuda_gemm_reserve. */
@@ -95,13 +96,13 @@ struct sv_cuda_gemm_state {
     int32_t tune_whole; /* above 0: always, above 1 with this width */
     int32_t tune_tall, tune_pair, tune_skew;
     int32_t tune_halves;
+    int32_t tune_round; /* portable: 1 = two tiles a round */
+    int32_t tune_early; /* dense weights: see n_early */
+    int32_t tune_dense; /* most rows that take dense weights */
 #ifdef SV_GEMM_TRACE
     uint64_t *trace;
     int32_t n_traced;
 #endif
-    int32_t tune_round; /* portable: 1 = two tiles a round */
-    int32_t tune_early; /* dense weights: see n_early */
-    int32_t tune_dense; /* most rows that take dense weights */
 };
 
 /* ---------------------------------------------------------------- for the rest of the folder */

@@ -53,8 +53,8 @@ static __device__ __forceinline__ void produce_half(const CUtensorMap *map,
 {
     typedef ring<N, WAY> R;
     constexpr int G = groups_of(WAY);
-    uint64_t normal, keep;
-    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+    uint64_t keep;
+    const uint64_t once = stream_policy();
     asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
     const int32_t k0 = own.half ? piece_start(a, a.n_sharers / 2) : 0,
                   n = (own.half ? a.split.n_k : piece_start(a, a.n_sharers / 2)) - k0;
@@ -87,7 +87,7 @@ static __device__ __forceinline__ void produce_half(const CUtensorMap *map,
 #pragma unroll
             for (int g = 0; g < G; g++)
                 if (w[g]) {
-                    copy_tile(stage + g * SV_TILE_BYTES, w[g], SV_TILE_BYTES, full, normal);
+                    copy_tile(stage + g * SV_TILE_BYTES, w[g], SV_TILE_BYTES, full, once);
                     w[g] += SV_TILE_BYTES;
                 }
         }

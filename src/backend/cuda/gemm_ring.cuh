@@ -72,14 +72,26 @@ static __device__ __forceinline__ void cluster_sync(void)
 
 /* How a launch goes about it: thread blocks by themselves, units in clusters of two that exchange
  * pieces, thread blocks of three warpgroups that take whole blocks of 192 weight rows, clusters of two
- * that share x and compute whole blocks, or clusters of two that take half of k each, with two or
- * three warpgroups (gemm_halves.cuh). */
-enum way { ALONE, PAIRED, TALL, WHOLE, HALVES, TALL_HALVES };
+ * that share x and compute whole blocks, thread blocks of three warpgroups that compute whole blocks of 192 weight rows one
+ * after the other, or clusters of two that take half of k each, with two or three warpgroups (gemm_halves.cuh). */
+enum way { ALONE, PAIRED, TALL, WHOLE, TALL_WHOLE, HALVES, TALL_HALVES };
 
 /* Bands of 64 weight rows, and warpgroups, of a thread block. */
 static SV_HD constexpr int groups_of(enum way way)
 {
-    return way == TALL || way == TALL_HALVES ? 3 : 2;
+    return way == TALL || way == TALL_WHOLE || way == TALL_HALVES ? 3 : 2;
+}
+
+/* Whether a thread block takes blocks of 192 weight rows. */
+static SV_HD constexpr bool takes_tall(enum way way)
+{
+    return way == TALL || way == TALL_WHOLE;
+}
+
+/* Whether it takes one block of weights after the other, for any number of rows of x. */
+static SV_HD constexpr bool is_whole(enum way way)
+{
+    return way == WHOLE || way == TALL_WHOLE;
 }
 
 static SV_HD constexpr int consumers_of(enum way way)
@@ -110,7 +122,7 @@ struct ring {
     static constexpr uint32_t W = (groups_of(WAY) * W_BYTES + 1023) / 1024 * 1024,
                               STAGE = W + N * X_ROW_BYTES;
     /* DENSE: tiles that are expanded before x is there, as many as registers hold. */
-    static constexpr int EARLY = WAY == TALL ? (N <= 64 ? 2 : 1) : N <= 32 ? 4 : 3;
+    static constexpr int EARLY = takes_tall(WAY) ? (N <= 64 ? 2 : 1) : N <= 32 ? 4 : 3;
 };
 
 /* What lies behind the stages. */
@@ -174,14 +186,14 @@ static __device__ __forceinline__ void walk_enter(struct walk &v, const struct s
     const bool gated = a.mode == SV_GEMM_GATED;
     const struct sv_gemm_item &it = a.part[gated ? 0 : sv_gemm_part_of(a, block)];
     int32_t band = gated ? block * 2 + half : (block - it.block0) * 4 + half * 2;
-    if (WAY == TALL)
+    if (takes_tall(WAY))
         band = gated ? block * 3 / 2 : (block - it.block0) * 3;
     v.n_runs = min(G, max(0, it.n_bands - band));
-    v.odd = WAY == TALL && gated && block % 2;
+    v.odd = takes_tall(WAY) && gated && block % 2;
     v.w = weights_of(it) + (size_t)band * v.band_bytes + (size_t)v.kk * W_BYTES;
     v.bytes = v.n_runs * W_BYTES;
     if (gated) {
-        v.n_runs = band < it.n_bands ? (WAY == TALL ? 4 : 2) : 0;
+        v.n_runs = band < it.n_bands ? (takes_tall(WAY) ? 4 : 2) : 0;
         v.bytes = v.n_runs ? G * W_BYTES : 0;
         v.up = weights_of(a.part[1]) - weights_of(it);
     }
@@ -206,7 +218,7 @@ static __device__ __forceinline__ void load_weights(const struct walk &v, bool g
                                                     uint64_t policy)
 {
     bar_expect(full, (uint32_t)v.bytes + x_bytes);
-    if (WAY == TALL && gated) {
+    if (takes_tall(WAY) && gated) {
         /* 96 rows of gate, then of up: a band and half of one, or the other way round. */
         if (v.n_runs == 0)
             return;

@@ -9,8 +9,8 @@
  * one thread block with three warpgroups, and no sum is cut. A producer warp streams packed tiles
  * by bulk copy, and tiles of x by tensor map, through a ring in shared memory. A thread block takes
  * a multiprocessor for itself; the next kernel's takes its place as soon as it ends and fills its
- * ring with weights while the others still add up. More than 256 rows go through clusters of two
- * that share x (gemm_whole.cuh) or, up to 512, thread blocks of half of k (gemm_halves.cuh). This
+ * ring with weights while the others still add up. More than 256 rows go through whole
+ * blocks (gemm_whole.cuh) or, up to 512, thread blocks of half of k (gemm_halves.cuh). This
  * file is the kernel and its launches; the device code lies in these headers and in gemm_ring.cuh
  * and gemm_units.cuh. gemm_dense_sm90.cu builds the file once more, for few rows and weights in
  * 12 bits (DENSE): warpgroups take a tile's words from the ring, expand them to bf16 in registers
@@ -72,20 +72,20 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
     constexpr int CL = sharing_x(WAY), CONSUMERS = consumers_of(WAY);
     constexpr bool HALF_K = WAY == HALVES || WAY == TALL_HALVES;
     /* Weights are asked for before all threads have met, where that leaves the producer registers enough. */
-    constexpr bool AT_ONCE = WAY != WHOLE && !HALF_K && !moves_registers(N);
+    constexpr bool AT_ONCE = !is_whole(WAY) && !HALF_K && !moves_registers(N);
     const uint32_t smem = smem_u32(smem_bytes);
     struct tail *tail = (struct tail *)(smem_bytes + (size_t)a.n_stages * ring<N, WAY>::STAGE);
     /* Two blocks next to one another: the halves of a unit, or the same half of two units, or
      * units. */
     const int32_t next = blockIdx.x & 1, pair = blockIdx.x / 2;
-    const int half = WAY == TALL ? 0 : WAY == PAIRED ? pair & 1 : next;
+    const int half = takes_tall(WAY) ? 0 : WAY == PAIRED ? pair & 1 : next;
     const int32_t unit = WAY == TALL     ? (int32_t)blockIdx.x
                          : WAY == PAIRED ? pair / 2 * 2 + next
                                          : pair,
-                  n_items = WAY == WHOLE ? (a.n_rows + N - 1) / N * a.split.n_blocks : 0;
+                  n_items = is_whole(WAY) ? (a.n_rows + N - 1) / N * a.split.n_blocks : 0;
     const int32_t t0 = sv_split_start(&a.split, unit), t1 = sv_split_start(&a.split, unit + 1);
     SV_MARK(a, 0);
-    if (WAY != WHOLE && !exchanges(WAY) && unit >= a.split.n_units) {
+    if (!is_whole(WAY) && !exchanges(WAY) && unit >= a.split.n_units) {
         sv_pdl_launch();
         sv_pdl_wait();
         return;
@@ -110,7 +110,7 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
         if (AT_ONCE)
             begun = begin_unit<N, WAY>(a, smem, tail, t0, t1, half);
     }
-    if (WAY == WHOLE || HALF_K)
+    if (CL > 1 || HALF_K)
         cluster_sync();
     else
         __syncthreads();
@@ -122,8 +122,8 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
         if (threadIdx.x == CONSUMERS) {
             if constexpr (HALF_K)
                 produce_half<N, WAY>(&map, a, smem, tail, slab_of<WAY>(a));
-            else if constexpr (WAY == WHOLE)
-                produce_whole<N>(&map, a, smem, tail, n_items, half);
+            else if constexpr (is_whole(WAY))
+                produce_whole<N, WAY>(&map, a, smem, tail, n_items, half);
             else {
                 if (!AT_ONCE)
                     begun = begin_unit<N, WAY>(a, smem, tail, t0, t1, half);
@@ -138,13 +138,13 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
             asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers_of(WAY, false)));
         if constexpr (HALF_K)
             consume_half<N, WAY>(a, smem, tail, slab_of<WAY>(a));
-        else if (WAY == WHOLE)
-            consume_whole<N, GATED>(a, smem, tail, n_items, half);
+        else if constexpr (is_whole(WAY))
+            consume_whole<N, WAY, GATED>(a, smem, tail, n_items, half);
         else
             consume<N, WAY, GATED>(a, smem, tail, unit, t0, t1, half);
     }
     SV_MARK(a, 5);
-    if (WAY == WHOLE)
+    if (CL > 1)
         cluster_sync(); /* the other block may still write here */
 }
 
@@ -202,11 +202,12 @@ static const struct width widths[] = {
 #endif
 
 #if !SV_GEMM_DENSE
-/* Clusters of two: there each gets half of x's tiles for both. The second for sums that are not
- * cut. */
+/* Clusters of two, in which each gets half of x's tiles for both; for sums that are not cut thread blocks of three
+ * warpgroups. */
 static const struct width wholes[] = {
-    {192, 5, 0, {{gemm_kernel<192, WHOLE, false>, gemm_kernel<192, WHOLE, true>}}},
-    {256, 4, 0, {{gemm_kernel<256, WHOLE, false>, gemm_kernel<256, WHOLE, true>}}},
+    {192, 5, 4, {{gemm_kernel<192, WHOLE, false>, gemm_kernel<192, WHOLE, true>},
+                 {gemm_kernel<192, TALL_WHOLE, false>, gemm_kernel<192, TALL_WHOLE, true>}}},
+    {256, 0, 3, {{NULL}, {gemm_kernel<256, TALL_WHOLE, false>, gemm_kernel<256, TALL_WHOLE, true>}}},
 };
 enum { N_WHOLES = sizeof wholes / sizeof *wholes };
 
@@ -437,6 +438,36 @@ bool sv_gemm_sm90_halves(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t
     return true;
 }
 
+/* Rows of x that L2 keeps beside the weights that go by. */
+static bool stays(const struct sv_cuda *cu, int32_t n_rows, int32_t k)
+{
+    return (size_t)n_rows * (size_t)k * (FP8 ? 1 : 2) <= cu->l2_bytes / 2;
+}
+
+/* Blocks of SV_SM90_TALL weight rows, as many for one multiprocessor as for another. Only speed hangs on the width. */
+static void run_tall_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a)
+{
+    const int32_t tune = cu->gemm->tune_whole;
+    const struct width *best = NULL;
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < N_WHOLES; i++) {
+        const struct width *w = &wholes[i];
+        const int32_t items = (a->n_rows + w->n - 1) / w->n * a->split.n_blocks, n_rounds = (items + cu->n_sms - 1) / cu->n_sms;
+        const int64_t cost = (int64_t)n_rounds * (a->split.n_k + 6) * w->n;
+        if (cost >= least || (tune > 1 && tune != w->n))
+            continue;
+        least = cost;
+        best = w;
+        a->n_slots = (items + n_rounds - 1) / n_rounds; /* thread blocks, for now */
+    }
+    const int32_t n_blocks = a->n_slots;
+    a->n_stages = best->tall_stages;
+    a->x_rows = best->n;
+    a->x_stays = stays(cu, a->n_rows, k);
+    a->n_slots = n_blocks * consumers_of(TALL_WHOLE) / 32;
+    launch(cu, best->fn[1][a->mode == SV_GEMM_GATED], best->n, TALL_WHOLE, 1, n_blocks, x, ldx, k, a);
+}
+
 /* What they take, in tiles times rows of x: a launch in passes and its adding up cost about 14
  * tiles of 256 rows more. Only speed hangs on it. */
 bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
@@ -445,36 +476,28 @@ bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t 
     const int32_t pairs = cu->gemm->sm90_units, tune = cu->gemm->tune_whole;
     if (a->n_rows <= SV_GEMM_PASS || tune < 0)
         return false;
-    struct sv_gemm_args all = *a;
-    all.n_sharers = a->tall ? 0 : sv_split_paired(&a->split);
-    const struct sv_split *s = &all.split;
-    const int64_t unit_tiles = (int64_t)s->n_blocks * s->n_k / s->n_units * (a->tall ? 3 : 2) / 2;
     if (a->tall) {
-        /* Other blocks, whose sums are not cut either. */
-        sv_gemm_lay_blocks(&all, SV_SM90_BLOCK);
-        all.split.n_units = all.split.n_blocks;
+        run_tall_whole(cu, x, ldx, k, a);
+        return true;
     }
+    const struct width *w = &wholes[0];
+    if (tune > 1 && tune != w->n)
+        return false;
+    struct sv_gemm_args all = *a;
+    all.n_sharers = sv_split_paired(&a->split);
+    const struct sv_split *s = &all.split;
+    const int64_t unit_tiles = (int64_t)s->n_blocks * s->n_k / s->n_units;
     const int64_t n_passes = (a->n_rows + SV_GEMM_PASS - 1) / SV_GEMM_PASS;
     const int64_t passes = n_passes * (unit_tiles + 14) * SV_GEMM_PASS;
-    const struct width *best = NULL;
-    int64_t least = tune == 0 ? passes : INT64_MAX;
-    for (int i = 0; i < N_WHOLES; i++) {
-        const struct width *w = &wholes[i];
-        const int64_t items = (int64_t)((a->n_rows + w->n - 1) / w->n) * s->n_blocks;
-        const int64_t cost = ((items + pairs - 1) / pairs * s->n_k + 6) * w->n;
-        if ((!folds(w->n) && !a->tall) || cost > least || (tune > 1 && tune != w->n))
-            continue;
-        least = cost;
-        best = w;
-    }
-    if (!best)
+    const int64_t items = (int64_t)((a->n_rows + w->n - 1) / w->n) * s->n_blocks;
+    if (tune == 0 && ((items + pairs - 1) / pairs * s->n_k + 6) * w->n > passes)
         return false;
-    const int64_t items = (int64_t)((a->n_rows + best->n - 1) / best->n) * s->n_blocks;
-    all.n_stages = best->stages;
-    all.x_rows = best->n / 2;
+    all.n_stages = w->stages;
+    all.x_rows = w->n / 2;
+    all.x_stays = stays(cu, a->n_rows, k);
     const int32_t n_blocks = 2 * (items < pairs ? (int32_t)items : pairs);
     a->n_slots = n_blocks * consumers_of(WHOLE) / 32;
-    launch(cu, best->fn[0][a->mode == SV_GEMM_GATED], best->n, WHOLE, 2, n_blocks, x, ldx, k, &all);
+    launch(cu, w->fn[0][a->mode == SV_GEMM_GATED], w->n, WHOLE, 2, n_blocks, x, ldx, k, &all);
     return true;
 }
 

@@ -106,7 +106,7 @@ static __device__ __forceinline__ int32_t first_row(int32_t block, int32_t band)
     const int32_t warp = threadIdx.x / 32;
     if (!GATED)
         return band * SV_TILE + warp % 4 * 16;
-    return (WAY == TALL ? block * 96 : band * SV_TILE) + warp % (groups_of(WAY) * 2) * 16;
+    return (takes_tall(WAY) ? block * 96 : band * SV_TILE) + warp % (groups_of(WAY) * 2) * 16;
 }
 
 template <enum way WAY, bool GATED>
@@ -123,7 +123,7 @@ static __device__ __forceinline__ struct strip strip_of(const struct sv_gemm_arg
 {
     const struct sv_gemm_item &it = a.part[GATED ? 0 : sv_gemm_part_of(a, block)];
     struct strip s;
-    if (WAY == TALL)
+    if (takes_tall(WAY))
         s.band = GATED ? block * 3 / 2 : (block - it.block0) * 3 + wg;
     else
         s.band = GATED ? block * 2 + half : (block - it.block0) * 4 + half * 2 + wg;
@@ -185,7 +185,7 @@ static __device__ __forceinline__ struct run run_of(const struct sv_gemm_args &a
     r.present = own.present;
     r.last = last;
     r.own = (uint32_t)warp * SV_DENSE_STRIP_BYTES;
-    if (WAY == TALL && GATED)
+    if (takes_tall(WAY) && GATED)
         r.own += (uint32_t)(block % 2 + warp / (groups_of(WAY) * 2)) * HALF_GAP;
     r.strip = (uint32_t)(row0 % SV_TILE) / 16;
     r.e = {};

@@ -1,5 +1,5 @@
 /*
- * gemm_whole.cuh - products of many rows: clusters of two that share x and compute whole blocks.
+ * gemm_whole.cuh - products of many rows: thread blocks, or clusters of two that share x, that compute whole blocks.
  *
  * Included by gemm_sm90.cu, in the midst of it, after gemm_units.cuh. Must not: cut a sum elsewhere than the
  * split does.
@@ -9,14 +9,10 @@
 
 /* ---------------------------------------------------------------- whole products: many rows */
 
-/* Here a cluster computes whole blocks of 256 weight rows by N rows of x, one after the other, and
- * cuts each sum where the split cuts it: registers hold the pieces so far beside the present one,
- * if N is not too wide for that. */
-static SV_HD constexpr bool folds(int n)
-{
-    return n <= 192;
-}
-
+/* WHOLE: a cluster computes whole blocks of 256 weight rows by N rows of x, one after the other, and cuts each sum where
+ * the split cuts it: registers hold the pieces so far beside the present one. TALL_WHOLE: a thread block by itself
+ * computes blocks of 192 weight rows, whose sums are not cut. Weights that go by leave L2 first and x last where it fits:
+ * without that a multiprocessor takes in half as many bytes. */
 enum {
     GROUP = 8
 }; /* N-row blocks of x that share a walk over the weights: both then come from L2 */
@@ -35,33 +31,36 @@ static __device__ __forceinline__ struct item item_of(const struct sv_gemm_args 
     return it;
 }
 
-template <int N>
+template <int N, enum way WAY>
 static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
                                                      const struct sv_gemm_args &a, uint32_t smem,
                                                      struct tail *tail, int32_t n_items, int half)
 {
-    constexpr int CL = sharing_x(WHOLE);
-    typedef ring<N, WHOLE> R;
-    uint64_t normal;
+    constexpr int CL = sharing_x(WAY);
+    typedef ring<N, WAY> R;
+    uint64_t normal, keep;
     asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
+    const uint64_t for_w = a.x_stays ? stream_policy() : normal, for_x = a.x_stays ? keep : normal;
     struct walk v;
     v.band_bytes = (size_t)a.split.n_k * W_BYTES;
     const bool gated = a.mode == SV_GEMM_GATED;
+    const int32_t first = blockIdx.x / CL;
     int32_t s = 0, left = a.n_stages, early = 0;
     uint32_t parity = 1;
     /* The ring's first round of weights does not wait for the kernel before. */
-    if ((int32_t)blockIdx.x / 2 < n_items) {
+    if (first < n_items) {
         early = min(a.n_stages, a.split.n_k);
-        v.t = item_of(a, blockIdx.x / 2, N).block * a.split.n_k;
-        walk_enter<WHOLE>(v, a, half);
+        v.t = item_of(a, first, N).block * a.split.n_k;
+        walk_enter<WAY>(v, a, half);
         for (int32_t i = 0; i < early; i++, v.w += SV_TILE_BYTES)
-            load_weights<WHOLE>(v, gated, smem + i * R::STAGE, smem_u32(&tail->full[i]), N * X_ROW_BYTES, normal);
+            load_weights<WAY>(v, gated, smem + i * R::STAGE, smem_u32(&tail->full[i]), N * X_ROW_BYTES, for_w);
     }
     sv_pdl_wait();
-    for (int32_t i = blockIdx.x / 2; i < n_items; i += gridDim.x / 2) {
+    for (int32_t i = first; i < n_items; i += gridDim.x / CL) {
         const struct item it = item_of(a, i, N);
         v.t = it.block * a.split.n_k;
-        walk_enter<WHOLE>(v, a, half);
+        walk_enter<WAY>(v, a, half);
         for (int32_t kk = 0; kk < a.split.n_k; kk++, v.w += SV_TILE_BYTES) {
             const uint32_t full = smem_u32(&tail->full[s]);
             if (left > 0)
@@ -71,8 +70,8 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
             if (early > 0)
                 early--;
             else
-                load_weights<WHOLE>(v, gated, smem + s * R::STAGE, full, N * X_ROW_BYTES, normal);
-            load_x<CL>(map, kk, it.row, N / CL, smem + s * R::STAGE + R::W, full, half, normal);
+                load_weights<WAY>(v, gated, smem + s * R::STAGE, full, N * X_ROW_BYTES, for_w);
+            load_x<CL>(map, kk, it.row, N / CL, smem + s * R::STAGE + R::W, full, half, for_x);
             if (++s == a.n_stages) {
                 s = 0;
                 parity ^= 1;
@@ -121,27 +120,28 @@ static __device__ __forceinline__ void fold_piece(float (&acc)[N / 2], float (&t
     }
 }
 
-template <int N, bool GATED>
+template <int N, enum way WAY, bool GATED>
 static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &a, uint32_t smem,
                                                      struct tail *tail, int32_t n_items, int half)
 {
-    const int wg = threadIdx.x / 128;
+    constexpr int CL = sharing_x(WAY), THREADS = consumers_of(WAY);
+    const int wg = threadIdx.x / 128, mate = CL > 1 ? half ^ 1 : -1;
     struct place at = {0, 0};
     int turn = 0;
     sv_pdl_wait();
     if (a.mode == SV_GEMM_ARGMAX)
-        best_clear(a, consumers_of(WHOLE) / 32);
+        best_clear(a, THREADS / 32);
 #pragma unroll 1
-    for (int32_t i = blockIdx.x / 2; i < n_items; i += gridDim.x / 2) {
+    for (int32_t i = blockIdx.x / CL; i < n_items; i += gridDim.x / CL) {
         const struct item it = item_of(a, i, N);
-        const struct strip own = strip_of<WHOLE, GATED>(a, it.block, half, wg);
+        const struct strip own = strip_of<WAY, GATED>(a, it.block, half, wg);
         float *const x_scale = tail->x_scale[turn];
         turn ^= 1;
         if (FP8)
-            fetch_x_scales(a, x_scale, it.row, N, consumers_of(WHOLE));
+            fetch_x_scales(a, x_scale, it.row, N, THREADS);
         const int32_t t0 = it.block * a.split.n_k, t1 = t0 + a.split.n_k;
         float acc[N / 2];
-        if constexpr (folds(N)) {
+        if constexpr (WAY == WHOLE) {
             float total[N / 2];
 #pragma unroll 1
             for (int32_t t = t0; t < t1;) {
@@ -150,28 +150,28 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
 #pragma unroll
                 for (int e = 0; e < N / 2; e++)
                     acc[e] = 0.0f;
-                sum_tiles<N, WHOLE>(acc, at, end - t, own.present, false, a, smem, tail, wg, half ^ 1);
+                sum_tiles<N, WAY>(acc, at, end - t, own.present, false, a, smem, tail, wg, mate);
                 /* Four are added two and two: those of the lower half wait elsewhere. */
                 const bool upper = a.n_sharers == 4 && t == t0 + sv_split_start(&a.split, 2);
                 if (upper)
-                    stash_put<N, consumers_of(WHOLE), 0>(total, a);
+                    stash_put<N, THREADS, 0>(total, a);
                 fold_piece<N>(acc, total, t == t0 || upper);
                 t = end;
             }
             if (a.n_sharers == 4)
-                stash_add<N, consumers_of(WHOLE), 0>(acc, a);
+                stash_add<N, THREADS, 0>(acc, a);
         } else {
 #pragma unroll
             for (int e = 0; e < N / 2; e++)
                 acc[e] = 0.0f;
-            sum_tiles<N, WHOLE>(acc, at, t1 - t0, own.present, false, a, smem, tail, wg, half ^ 1);
+            sum_tiles<N, WAY>(acc, at, t1 - t0, own.present, false, a, smem, tail, wg, mate);
         }
         if (FP8)
-            consumers_sync<WHOLE>();
+            consumers_sync<WAY>();
         if (own.present)
             put_all<N, true, GATED, twice<N, GATED>()>(acc, a,
-                                    out_spot<N, WHOLE, GATED>(a, it.block, own, tail, x_scale - it.row),
-                                    it.row, consumers_of(WHOLE) / 32);
+                                    out_spot<N, WAY, GATED>(a, it.block, own, tail, x_scale - it.row),
+                                    it.row, THREADS / 32);
     }
 }
 
