@@ -15,7 +15,8 @@
 
 enum {
     ENOUGH = 3, /* rounds; before, what has not had its share of the time goes on where there is none for a whole round */
-    QUICK = 3,  /* quick rounds; fewer are worth some more time */
+    QUICK = 3,  /* quick rounds; fewer for anybody are worth some more time */
+    NEAR = 10,  /* what is timed within moments: so many before and as many behind */
     PLENTY = 15 /* rounds: half the time will do, but not less, or all may have met one mood */
 };
 /* What takes this long is believed after two rounds. */
@@ -98,7 +99,7 @@ static int32_t find_quick(const struct sv_turns *t, int32_t i, int32_t reach, bo
  * change in the middle of rounds too. */
 void sv_turns_end(struct sv_turns *t)
 {
-    enum { PASSES = 3, NEAR = 10 };
+    enum { PASSES = 3 };
     bool quick[SV_MOST_TIMED][SV_MOST_RUNS];
     for (int pass = 0; pass < PASSES; pass++) {
         for (int32_t i = 0; i < t->n; i++) {
@@ -111,6 +112,17 @@ void sv_turns_end(struct sv_turns *t)
             if (!t->of[i].done)
                 settle(&t->of[i], quick[i]);
     }
+}
+
+static int32_t fewest_quick(const struct sv_turns *t)
+{
+    int32_t fewest = SV_MOST_RUNS;
+    bool quick[SV_MOST_RUNS];
+    for (int32_t i = 0; i < t->n; i += NEAR) {
+        int32_t n = find_quick(t, i, NEAR, quick);
+        fewest = n < fewest ? n : fewest;
+    }
+    return fewest;
 }
 
 void sv_turns_begin(struct sv_turns *t, int32_t least, int64_t now_us, int64_t budget_us, int64_t more_us)
@@ -130,15 +142,14 @@ static bool goes_on(const struct sv_timed *s)
     return !s->done && s->n_runs && s->n_runs < SV_MOST_RUNS;
 }
 
-/* Rounds are whole as long as there is time for one; and for longer when the machine was slow in most. */
+/* Rounds are whole as long as there is time for one; and for longer where the machine was slow in most. */
 static bool begin_round(struct sv_turns *t, int64_t now_us)
 {
-    bool quick[SV_MOST_RUNS];
     double whole_us = 0;
     for (int32_t i = 0; i < t->n; i++)
         whole_us += goes_on(&t->of[i]) ? t->of[i].us[SV_TIME_ALL] : 0;
     t->whole = ++t->round < t->least || whole_us <= (double)(t->end_us - now_us) ||
-               (whole_us <= (double)(t->last_us - now_us) && find_quick(t, 0, t->n, quick) < QUICK);
+               (whole_us <= (double)(t->last_us - now_us) && fewest_quick(t) < QUICK);
     t->at = 0;
     bool plenty = t->round >= PLENTY && now_us >= t->half_us;
     return t->round < SV_MOST_RUNS && !plenty && (t->whole || t->round < ENOUGH);
