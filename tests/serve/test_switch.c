@@ -366,6 +366,7 @@ static void aborted(void **state)
     }
     for (int i = 0; i < 2000; i++) /* goes on */
         assert_int_equal(recv(fd[3], &first, 1, 0), 1);
+    hub_ask(&r, "/abort_request", "{\"abort_all\":true}", &r.a);
     char tail[64] = "";
     for (char c; recv(fd[3], &c, 1, 0) == 1 && !strstr(tail, "[DONE]\n\n");) {
         memmove(tail, tail + (strlen(tail) > 40), strlen(tail) + 1);
