@@ -19,7 +19,7 @@ enum { OCTAVES = 13, MOST_SEQS = 4096, MOST_STEPS = 1 << 18 };
 
 struct note {
     float us, plan_us, work_us; /* all of it; of that choosing and planning, and working off what was held */
-    int32_t n_seqs, n_tokens, n_prompt_rows;
+    int32_t n_seqs, n_tokens, n_prompt_rows, n_held; /* rows whose taps were held back */
     uint8_t arm, kind;
 };
 struct sv_cli_losses {
@@ -84,6 +84,7 @@ static void on_step(void *user)
         t.n_seqs += !prompt;
     }
     t.kind = kind_of(l, t.n_prompt_rows);
+    t.n_held = l->engine->held.now ? l->engine->held.n_more : 0;
     l->n_other = l->engine->policy ? l->engine->policy->n_other : 0;
     if (l->n < MOST_STEPS && t.n_seqs <= MOST_SEQS)
         l->note[l->n++] = t;
@@ -153,7 +154,7 @@ static void learn_plain(struct sv_cli_losses *l)
 }
 
 struct sum {
-    double n, seqs, tokens, us, plan_us, work_us, plain_us;
+    double n, seqs, tokens, held, us, plan_us, work_us, plain_us;
 };
 
 static void add(struct sum *s, const struct sv_cli_losses *l, const struct note *t)
@@ -161,6 +162,7 @@ static void add(struct sum *s, const struct sv_cli_losses *l, const struct note 
     s->n += 1;
     s->seqs += t->n_seqs;
     s->tokens += t->n_tokens;
+    s->held += t->n_held;
     s->us += (double)t->us;
     s->plan_us += (double)t->plan_us;
     s->work_us += (double)t->work_us;
@@ -170,7 +172,7 @@ static void add(struct sum *s, const struct sv_cli_losses *l, const struct note 
 
 static void columns(struct sv_cli_table *t)
 {
-    static const char *const numbers[] = {"steps",  "% of time",       "tokens a sequence", "us", "as plain",
+    static const char *const numbers[] = {"steps",  "% of time",       "tokens a sequence", "rows held", "us", "as plain",
                                           "choose", "worked off", "lost % of plain"};
     if (t->n_columns)
         return;
@@ -189,6 +191,7 @@ static void add_line(struct sv_cli_table *t, const char *const name[4], const st
     sv_cli_table_add(t, "%.0f", s->n);
     sv_cli_table_add(t, "%.2f", 100 * s->us / (s == &all[0] ? all[0].us : all[1].us));
     sv_cli_table_add(t, "%.3f", s->seqs > 0 ? s->tokens / s->seqs : 0);
+    sv_cli_table_add(t, "%.1f", s->held / s->n);
     sv_cli_table_add(t, "%.1f", s->us / s->n);
     sv_cli_table_add(t, "%.1f", s->plain_us / s->n);
     sv_cli_table_add(t, "%.2f", s->plan_us / s->n);
