@@ -175,11 +175,19 @@ void sv_held_measure(struct sv_engine *e, int32_t n_positions)
     h->row_us = best;
 }
 
-/* Whose taps are held on though drafting is far from worth while: what its drafts are worth has to be seen to change. */
-static bool is_sample(const struct sv_seq *q)
+/* Taps of one in so many are held on though drafting is far from worth while: what drafts are worth has to be seen to
+ * change. Two to four of all that run. */
+static uint64_t sample_of(int32_t n_running)
 {
-    enum { ONE_IN = 8 };
-    return q->id % ONE_IN == 0;
+    uint64_t one_in = MANY;
+    while (4 * one_in <= (uint64_t)n_running)
+        one_in *= 2;
+    return one_in;
+}
+
+static bool is_sample(const struct sv_engine *e, const struct sv_seq *q)
+{
+    return q->id % e->held.one_in == 0;
 }
 
 /* Context K/V of all that is held will never be made, but for samples: who it belongs to drafts no more, unless it is
@@ -190,7 +198,7 @@ static void drop_all(struct sv_engine *e, bool samples)
     int32_t n_dropped = 0;
     for (int32_t i = 0; i < h->n_rows; i++) {
         struct sv_seq *q = e->sched.slot[h->row[i].slot];
-        if (!owner(e, &h->row[i]) || (!samples && is_sample(q)))
+        if (!owner(e, &h->row[i]) || (!samples && is_sample(e, q)))
             continue;
         e->sched.policy->n_dropped += q->lacks_from == INT32_MAX;
         sv_sched_lacks(&e->cache, q, h->row[i].base);
@@ -293,7 +301,7 @@ static void leave_out(struct sv_engine *e, enum whom whom)
     for (int32_t i = 0; i < p->n_segs; i++) {
         struct sv_plan_seg *g = &p->seg[i];
         struct sv_seq *q = e->sched.slot[g->slot];
-        bool out = whom == ALL || (whom == ALL_BUT_SAMPLES && !is_sample(q)) ||
+        bool out = whom == ALL || (whom == ALL_BUT_SAMPLES && !is_sample(e, q)) ||
                    (whom == PROMPTS_TOO && g->kind == SV_SEG_PREFILL);
         if (out && !g->gave_up && !q->fixed_width) {
             e->sched.policy->n_dropped += q->lacks_from == INT32_MAX;
@@ -318,24 +326,26 @@ static int32_t n_running(const struct sv_engine *e)
 static bool out_of_question(const struct sv_engine *e, int32_t n)
 {
     const struct sv_policy *p = e->sched.policy;
-    return !p->random && (p->closed || (n != p->n && sv_policy_is_closed(p, n)));
+    return !p->random && (sv_policy_about(n, p->closed_n) ? p->closed : sv_policy_is_closed(p, n));
 }
 
 /* What the step at work brings fits in, after what is there was made use of or given up. */
-static bool make_room(struct sv_engine *e, bool far, int32_t *n)
+static bool make_room(struct sv_engine *e, bool far, int32_t n_seqs, int32_t *n)
 {
     struct sv_held *h = &e->held;
     if (h->n_rows + *n > h->cap_rows)
         work_off(e, NOBODY, false);
     if (h->n_rows <= h->cap_rows / 4 * 3 && h->n_rows + *n <= h->cap_rows)
         return true;
-    if (!far) {
+    if (!far && (n_seqs < MANY || e->sched.policy->trial.drafted || e->sched.policy->random)) {
         sv_held_flush(e);
         return true;
     }
-    drop_all(e, true);
+    drop_all(e, far);
     leave_out(e, THOSE_WHO_LOST);
     *n = rows_to_hold(e, far);
+    if (h->n_rows + *n > h->cap_rows) /* of samples alone */
+        sv_held_flush(e);
     return *n >= 0;
 }
 
@@ -370,6 +380,7 @@ void sv_held_plan(struct sv_engine *e)
     if (!h->cap_rows || !policy || !e->plan.n_segs)
         return;
     const int32_t n_seqs = n_running(e);
+    h->one_in = sample_of(n_seqs);
     const bool closed = out_of_question(e, n_seqs), far = closed || sv_policy_is_far(policy, n_seqs);
     bool all = wants_all(e, far, &some);
     /* Not even what there would be room for: taps of many rows cost one or two percent of a step. */
@@ -384,7 +395,7 @@ void sv_held_plan(struct sv_engine *e)
         leave_out(e, PROMPTS_TOO);
         n = rows_to_hold(e, far);
     }
-    h->now = n >= 0 && make_room(e, far, &n) && n > 0;
+    h->now = n >= 0 && make_room(e, far, n_seqs, &n) && n > 0;
     h->n_more = h->now ? n : 0;
     leave_out(e, THOSE_WHO_LOST);
     if (h->now)

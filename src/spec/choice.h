@@ -49,8 +49,11 @@ void sv_sure_look(struct sv_policy *p, double us);
 /* The two are farther apart than so many standard deviations of what is known; so they are where there is no best. */
 bool sv_trial_apart(const struct sv_policy *p, const struct sv_candidate *plain,
                     const struct sv_candidate *best, bool drafting, double deviations);
+/* What the worse of the two is expected to bring more than the other, should it be better after all: a share of the time. */
+double sv_trial_regret(const struct sv_policy *p, const struct sv_candidate *plain,
+                       const struct sv_candidate *best, bool drafting);
 /* Saves up time for trials: a share of what a step takes. any: there is another way at all. */
-void sv_trial_save(struct sv_policy *p, double us, bool drafting, bool any, bool near);
+void sv_trial_save(struct sv_policy *p, double us, bool drafting, bool any, double regret);
 /* The other way - plain instead of drafting or drafting instead of plain - this time? */
 bool sv_trial_other_way(struct sv_policy *p, const struct sv_candidate *plain,
                         const struct sv_candidate *best, bool drafting);

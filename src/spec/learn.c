@@ -24,6 +24,8 @@ static const double NOISE = 0.15, LEAST_NOISE = 0.01, MOST_NOISE = 0.3, NOISE_RA
 /* How the machine's pace wanders a step, as a share of the noise; and the comparison: a step, and where the number
  * of sequences doubles or halves, since the table is another part of itself there. */
 static const double WANDERS = 0.1, KIND_WANDERS = 0.001, KIND_BY_COUNT = 0.01;
+/* Of a step's noise, as of Student's distribution with so many degrees: far more is far off than a normal one would have it. */
+static const double TAILS = 6;
 /* Nothing is this many times what the table says. */
 static const double FARTHEST = 4;
 
@@ -71,7 +73,9 @@ static void forget(struct sv_pace *p, int32_t n_segs)
 /* h: how much of each number a step of this kind shows. */
 static void correct(struct sv_pace *p, const double h[N], double surprise)
 {
-    double ph[N], s = p->noise;
+    /* Something else disturbs a step now and then, and the first one after a change of kind would be believed most: what is far
+     * off is noise for a part, until others say the same. */
+    double ph[N], s = p->noise + surprise * surprise / TAILS;
     for (int i = 0; i < N; i++) {
         ph[i] = 0;
         for (int j = 0; j < N; j++)

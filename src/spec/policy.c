@@ -16,13 +16,20 @@
 /* Drafting must look so much better than plain decoding to be taken up, and to be gone on with: each change of
  * kind finds cold caches. */
 static const double TAKE_UP = 1.01, GO_ON = 1.0;
-/* Cuts are worth so much of a width that is not cut. */
-static const double CUT_MARGIN = 0.9;
+/* What cuts are worth over widths that are not cut, before it is known; never thought to be more than MOST_CUTS. */
+static const float FIRST_CUTS = 1.1f;
+static const double MOST_CUTS = 1.3;
 /* The two are a tie up to so many standard deviations of what is known. Beyond fewer of them the loss expected from not
  * drafting, should it be better after all, is less than what it takes to be able to. */
-static const double NEAR = 2, NOT_NEAR = 0.7;
+static const double NOT_NEAR = 0.7;
+/* Being able to draft takes such a share of the time; so does being wrong. */
+static const double KEEPING = 0.015;
 /* Drafts that bring back less than this share of what they cost are on their way to be given up. */
 static const double HOPELESS = 0.5;
+/* Where drafting is far from worth while, three of four choices are the one before: a choice reads what nobody else does,
+ * and with a small model that takes as long as one percent of a step. */
+enum { CHOICES_EVERY = 2 };
+
 int sv_policy_open(struct sv_policy **out, int32_t n_slots, int32_t block, bool drafts_on_device,
                    struct sv_err *err)
 {
@@ -66,6 +73,7 @@ void sv_policy_forget(struct sv_policy *p)
     memset(p->mode_expected, 0, sizeof p->mode_expected);
     memset(&p->trial, 0, sizeof p->trial);
     memset(&p->sure, 0, sizeof p->sure);
+    p->sure.gain = FIRST_CUTS;
     p->trial.epoch = 1; /* records begin at 0 */
     for (int32_t i = 0; i < SV_OCTAVES; i++)
         p->trial.thrift[i] = 1;
@@ -204,10 +212,16 @@ bool sv_policy_is_closed(const struct sv_policy *p, int32_t n)
     return plain > 0 && best < 1;
 }
 
+bool sv_policy_about(int32_t n, int32_t m)
+{
+    const int32_t apart = n > m ? n - m : m - n;
+    return 8 * apart <= n;
+}
+
 static void look_ahead(struct sv_policy *p)
 {
     enum { SERVES = 32 };
-    if (p->closed_n == p->n && p->closed_steps++ < SERVES)
+    if (sv_policy_about(p->n, p->closed_n) && p->closed_steps++ < SERVES)
         return;
     p->closed_n = p->n;
     p->closed_steps = 0;
@@ -262,11 +276,13 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     p->trial.drafted = drafting;
     int32_t *n_far = &p->n_far[sv_policy_octave(p->n)];
     /* Few may be able to draft by now: it is not far where all of them would gain. */
-    if (*n_far && p->n_steps % LOOK == 0 && sv_policy_would_draft(p, p->n))
+    if (*n_far && p->n_steps % LOOK == 0 && sv_policy_gain_us(p, p->n, NULL) > KEEPING * plain->us)
         *n_far = 0;
-    *n_far = !drafting && sv_trial_apart(p, plain, best, drafting, NOT_NEAR) ? *n_far + (*n_far < INT32_MAX) : 0;
+    bool far = !drafting && (sv_trial_apart(p, plain, best, drafting, NOT_NEAR) ||
+                             sv_trial_regret(p, plain, best, drafting) < KEEPING);
+    *n_far = far ? *n_far + (*n_far < INT32_MAX) : 0;
     if (!beside_prompt) { /* such a step teaches nothing: no trials */
-        sv_trial_save(p, used->us, drafting, best->k, !sv_trial_apart(p, plain, best, drafting, NEAR));
+        sv_trial_save(p, (p->rests ? CHOICES_EVERY : 1) * used->us, drafting, best->k, sv_trial_regret(p, plain, best, drafting));
         other = sv_trial_other_way(p, plain, best, drafting);
     }
     if (drafting != other) {
@@ -288,6 +304,22 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     p->expected_us += used->us;
     p->expected_plain_us += used->tokens / plain->score;
     count_reasons(p, drafting, other, beside_prompt);
+    p->rests = sv_policy_is_far(p, p->n) && !p->ahead && !p->load.n_draft_segs && !p->trial.n_left;
+    p->rests_at = p->n;
+}
+
+static bool rests(const struct sv_policy *p)
+{
+    return p->rests && !p->ahead && p->n_steps % CHOICES_EVERY && !p->load.n_draft_segs &&
+           sv_policy_about(p->n, p->rests_at);
+}
+
+static void stay_plain(struct sv_policy *p)
+{
+    p->n_plain++;
+    p->promised = 0;
+    count_reasons(p, false, false, p->load.n_prompt_rows > 0);
+    count_missed(p);
 }
 
 void sv_policy_choose(struct sv_policy *p)
@@ -298,10 +330,17 @@ void sv_policy_choose(struct sv_policy *p)
         choose_randomly(p);
         return;
     }
-    sv_chance_update(p);
+    if (!p->rests)
+        sv_chance_update(p);
     double tokens = start(p);
     if (!p->n)
         return;
+    if (rests(p)) {
+        stay_plain(p);
+        return;
+    }
+    if (p->rests)
+        sv_chance_update(p);
     /* Beside a prompt's rows a further row looks cheap, but the time it takes holds the prompt up
      * too: what does not pay alone is left alone. */
     int32_t n_prompt_rows = p->load.n_prompt_rows;
@@ -322,7 +361,8 @@ void sv_policy_choose(struct sv_policy *p)
 double sv_policy_gain_us(const struct sv_policy *p, int32_t n, struct sv_record *record)
 {
     struct sv_load l = load_of(p, n, n, 1);
-    double plain = sv_cost_us(&p->cost, &l), margin = p->cuts ? CUT_MARGIN : TAKE_UP, own = 1, gain = 0;
+    double plain = sv_cost_us(&p->cost, &l), own = 1, gain = 0;
+    double margin = TAKE_UP / (p->cuts ? fmin(fmax((double)p->sure.gain, 1), MOST_CUTS) : 1);
     float alive[SV_MAX_BLOCK];
     if (record)
         sv_chance_fill(p, &(struct sv_policy_seq){.block = p->block, .record = record}, alive);

@@ -12,6 +12,7 @@
 
 enum { BINS = 64 };
 static const double CUT_MARGIN = 1.01, CUT_NEAR = 0.97;
+static const float CUT_RATE = 0.125f;
 
 static int by_value(const void *a, const void *b)
 {
@@ -176,16 +177,26 @@ static struct sv_candidate search_all(struct sv_policy *p, const struct sv_candi
             sv_sure_search(p, mode, n, plain, &cut);
         search(p, mode, n, plain, &best);
     }
+    if (p->cuts && best.k && cut.k && 2 * n > p->n)
+        p->sure.gain += ((float)(cut.score / best.score) - p->sure.gain) * CUT_RATE;
     p->sure.near = cut.score > CUT_NEAR * best.score;
     /* What a cut brings is known less than what the record says. */
     return cut.score > CUT_MARGIN * best.score ? cut : best;
+}
+
+enum { SERVES = 4, ALIKE_SERVES = 8, FAR_SERVES = 32 };
+
+/* It found nothing new again, after so many steps. Where nobody drafts, longer and longer. */
+static int32_t longer(const struct sv_policy *p, int32_t serves)
+{
+    const int32_t most = p->trial.drafted ? ALIKE_SERVES : FAR_SERVES;
+    return 2 * serves < most ? 2 * serves : most;
 }
 
 /* Where the host's time is the step's, one search serves some steps, since it takes as long as a good part of a small
  * model's step: more where it found nothing new, and many while plain decoding is far better. Whom it was made for may be gone: the ranks stay, and chances are looked up again. */
 struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain)
 {
-    enum { SERVES = 4, ALIKE_SERVES = 8, FAR_SERVES = 32 };
     static const double FAR = 0.85, ALIKE = 0.02;
     struct sv_searched *last = p->searched;
     if (p->ahead)
@@ -198,18 +209,19 @@ struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candid
         c.score = c.k ? c.tokens / c.us : -HUGE_VAL;
         if (last->n_steps++ < last->serves)
             return c;
-    } else if (last->serves == FAR_SERVES && last->n && sv_policy_octave(last->n) == sv_policy_octave(p->n) &&
-               last->n_steps++ < FAR_SERVES) {
+    } else if (!p->trial.drafted && last->n && sv_policy_about(p->n, last->n) && last->n_steps++ < last->serves) {
         return (struct sv_candidate){.score = -HUGE_VAL}; /* some came or went: as far as it was */
     }
-    struct sv_candidate was = c;
+    const struct sv_candidate was = c;
+    const int32_t was_for = last->serves;
     c = search_all(p, plain);
     bool far = !c.k || c.score < FAR * plain->score;
+    bool nothing = !p->trial.drafted && sv_policy_about(p->n, last->n) && (!c.k || c.score < plain->score);
     bool alike = last->n == p->n && c.k == was.k && c.mode == was.mode && (!c.k || fabs(c.score / was.score - 1) < ALIKE);
     *last = (struct sv_searched){.c = c,
                                  .plain_tokens = plain->tokens,
                                  .n = p->n,
-                                 .serves = far ? FAR_SERVES : alike ? ALIKE_SERVES : SERVES};
+                                 .serves = far ? FAR_SERVES : alike || nothing ? longer(p, was_for) : SERVES};
     return c;
 }
 

@@ -286,6 +286,7 @@ struct sv_sure {
     /* [j]: share of the last blocks whose draft j had a chance between two edges, and the sum of these. */
     float spread[SV_MAX_BLOCK][SV_SURE_EDGES], spread_sum[SV_MAX_BLOCK][SV_SURE_EDGES];
     float promised, brought; /* tokens of steps that were cut */
+    float gain;              /* best choice with a cut over the best without, when most could draft */
     bool near;               /* to cut came near the best choice when that was looked for last */
     int32_t looked;          /* who was asked for a whole block last, */
     double look_us;          /* and how long that may still take */
@@ -304,6 +305,8 @@ struct sv_policy {
     struct sv_searched *searched; /* the last search, which serves a few steps */
     bool closed;               /* at this number of sequences nothing could be gained, were every draft kept */
     int32_t closed_n, closed_steps; /* when that was looked at: for so many sequences, steps ago */
+    bool rests;                /* nothing but plain steps for a few choices, */
+    int32_t rests_at;          /* at about so many sequences */
     int32_t n_far[SV_OCTAVES]; /* choices in a row that found drafting far from worth while; by sequences: 1, 2.., 4.., 8.. */
     double held_us;            /* what it takes to make the context K/V that is held back, before all may draft */
     double rate;               /* tokens a us expected of this step: what time is worth */
@@ -358,6 +361,8 @@ double sv_policy_restore_us(const struct sv_policy *p, int32_t n_rows, int32_t c
 /* Were every draft kept: could n sequences gain nothing by drafting? Then nothing that might be learnt changes the choice,
  * and nothing is tried, searched or kept up. */
 bool sv_policy_is_closed(const struct sv_policy *p, int32_t n);
+/* Numbers of sequences of which one stands for the other while some come and go: also 16 and 15, which octaves part. */
+bool sv_policy_about(int32_t n, int32_t m);
 /* For so many sequences drafting is so far from worth while, and has been for so long, that nobody's context K/V need be
  * kept up. */
 bool sv_policy_is_far(const struct sv_policy *p, int32_t n);

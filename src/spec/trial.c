@@ -24,6 +24,9 @@ enum {
 
 /* Share of time for trials, half of it for probes: at first, when they have long been in vain, and when what they compare is a tie as far
  * as is known. */
+/* What could be gained by knowing better, for the whole of NEAR_SHARE. */
+static const double REGRET = 0.03;
+static const double THRIFT_RATE = 1.0 / 64;
 static const double SHARE = 0.007, YOUNG_SHARE = 0.015, LEAST = 0.1, NEAR_SHARE = 0.01;
 /* Steps between two trials of the other way: so many where the comparison is known to SURE, four times as many
  * where it is known twice as well. */
@@ -31,7 +34,7 @@ static const double SPACING = 24, MOST_SPACING = 2000, SURE = 0.05;
 /* Steps of one request that its acceptance is known from. */
 static const double OWN_STEPS = 40;
 /* What a process may spend on trials before it has saved anything, in steps. */
-static const double FIRST_STEPS = 4, DEBT = 4;
+static const double FIRST_STEPS = 4, DEBT = 4, GOOD_DEBT = 12;
 /* So many standard deviations apart, what is thought to be worse is. */
 static const double FAR = 3;
 /* A step with the other number of masks may cost this much of what it would. */
@@ -88,18 +91,28 @@ bool sv_trial_apart(const struct sv_policy *p, const struct sv_candidate *plain,
     return !best->k || fabs(log(best->score / plain->score)) >= deviations * doubt_of(p, plain, best, drafting);
 }
 
-void sv_trial_save(struct sv_policy *p, double us, bool drafting, bool any, bool near)
+double sv_trial_regret(const struct sv_policy *p, const struct sv_candidate *plain,
+                       const struct sv_candidate *best, bool drafting)
+{
+    static const double PEAK = 0.398942; /* 1 / sqrt(2 pi) */
+    if (!best->k)
+        return 0;
+    double doubt = fmax(doubt_of(p, plain, best, drafting), 1e-6), x = fabs(log(best->score / plain->score)) / doubt;
+    return doubt * (PEAK * exp(-x * x / 2) - x * erfc(x * sqrt(0.5)) / 2);
+}
+
+void sv_trial_save(struct sv_policy *p, double us, bool drafting, bool any, double regret)
 {
     struct sv_trial *t = &p->trial;
     double *thrift = &t->thrift[sv_policy_octave(p->n)];
-    if (drafting)
-        *thrift = 0.5;
+    if (drafting) /* and does so for some time: a short mistake teaches nothing new */
+        *thrift += (0.5 - *thrift) * THRIFT_RATE;
     double share = SHARE * *thrift + (t->n_steps ? 0 : FIRST_STEPS);
     if (t->n_steps < YOUNG)
         share += YOUNG_SHARE * (double)(YOUNG - t->n_steps++) / YOUNG;
     double other = any ? share / 2 : 0;
     t->probe_us = fmin(t->probe_us + us * (share - other), 50 * us);
-    t->other_us = fmin(t->other_us + us * (other + (near ? NEAR_SHARE * (drafting ? 1 : *thrift) : 0)), 50 * us);
+    t->other_us = fmin(t->other_us + us * (other + NEAR_SHARE * fmin(regret / REGRET, 1) * (drafting ? 1 : *thrift)), 50 * us);
 }
 
 /* For a few steps, when what they are thought to lose has been saved up: near a tie often, far from
@@ -126,7 +139,7 @@ bool sv_trial_other_way(struct sv_policy *p, const struct sv_candidate *plain,
         t->other_us -= first;
         t->drafts = !drafting;
         if (!drafting)
-            was_in_vain(p, 0.95);
+            was_in_vain(p, 0.9);
     }
     t->n_left--;
     t->other_us -= loss;
@@ -207,7 +220,9 @@ void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting)
     double loss = sv_cost_us(&p->cost, &p->load) - us + (drafting ? 0 : p->held_us / p->n);
     for (int32_t j = was.width; j < s->width; j++)
         loss -= (double)sv_chance_in_mode(p, mode, alive, j) / rate;
-    bool burst = !drafting && p->trial.probe_us > -DEBT * us &&
+    /* Good news must not wait for what others have spent on bad news. */
+    double debt = was.record->burst ? GOOD_DEBT : DEBT;
+    bool burst = !drafting && p->trial.probe_us > -debt * us &&
                  (was.record->burst || (all_in_vain(p) && !was.record->n_verified));
     if (p->trial.probe_us < loss && !burst) {
         *s = was;
@@ -216,7 +231,7 @@ void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting)
     }
     p->trial.probe_us -= loss > 0 ? loss : 0;
     if (!drafting && !burst)
-        was_in_vain(p, 0.97);
+        was_in_vain(p, 0.94);
     s->probe = !drafting;
     s->record->probed = p->n_steps;
     p->n_probes++;
