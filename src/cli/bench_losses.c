@@ -42,7 +42,7 @@ static int octave(int64_t n)
     return i;
 }
 
-static uint8_t kind_of(const struct sv_cli_losses *l, int32_t n_prompt_rows)
+static uint8_t step_kind(const struct sv_cli_losses *l, int32_t n_prompt_rows)
 {
     const struct sv_engine *e = l->engine;
     const struct sv_plan *p = &e->plan;
@@ -83,7 +83,7 @@ static void on_step(void *user)
         t.n_tokens -= prompt && p->seg[i].n_logits; /* a prompt's first token is no drafter's work */
         t.n_seqs += !prompt;
     }
-    t.kind = kind_of(l, t.n_prompt_rows);
+    t.kind = step_kind(l, t.n_prompt_rows);
     t.n_held = l->engine->held.now ? l->engine->held.n_more : 0;
     l->n_other = l->engine->policy ? l->engine->policy->n_other : 0;
     if (l->n < MOST_STEPS && t.n_seqs <= MOST_SEQS)

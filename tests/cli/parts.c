@@ -7,6 +7,7 @@
 
 #include "cli/answer.c"
 #include "cli/args.c"
+#include "cli/bench_losses.c"
 #include "cli/bench_pair.c"
 #include "cli/chat.c"
 #include "cli/colour.c"
