@@ -49,14 +49,6 @@ void sv_panic_at(const char *file, int line, const char *fmt, ...)
     printf("%s:%d: %s\n", file, line, fmt);
     abort();
 }
-void *sv_calloc(size_t count, size_t size)
-{
-    return calloc(count, size);
-}
-void sv_free(void *p)
-{
-    free(p);
-}
 }
 bool sv_cuda_check(struct sv_cuda *, cudaError_t rc, const char *what)
 {
