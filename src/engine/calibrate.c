@@ -467,7 +467,7 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
         list_shapes(c);
         rc = run_rounds(c, budget, c->at_once ? budget * 2 / 5 : 0);
         if (c->n_backed)
-            sv_held_measure(e, c->base);
+            sv_held_measure(e, c->n_backed, c->base);
         give_back(c);
     }
     if (!rc) {

@@ -269,8 +269,8 @@ int sv_held_open(struct sv_held *h, struct sv_dev *dev, int32_t n_slots, int32_t
 void sv_held_close(struct sv_held *h, struct sv_dev *dev);
 void sv_held_plan(struct sv_engine *e);  /* before the plan at work is enqueued */
 void sv_held_keep(struct sv_engine *e);  /* its taps are there */
-/* What a row takes to be worked off: before anything runs, over the pages of slot 0, below n_positions. */
-void sv_held_measure(struct sv_engine *e, int32_t n_positions);
+/* What a row takes to be worked off: before anything runs, over the pages of the first n_seqs slots, below n_positions. */
+void sv_held_measure(struct sv_engine *e, int32_t n_seqs, int32_t n_positions);
 void sv_held_flush(struct sv_engine *e); /* before a sequence gives its pages back, to come back to them */
 void sv_held_end(struct sv_engine *e, struct sv_seq *q); /* before it gives them back for good */
 

@@ -104,7 +104,7 @@ static void observe_chunk(struct sv_engine *e, int32_t n)
     const int64_t spent = sv_clock_ns() - start;
     double us = (double)spent / 1e3 / n;
     h->work_ns += spent;
-    if (n >= h->chunk_rows / 2) /* a few rows take longer each */
+    if (n >= h->chunk_rows / 2 || h->row_us <= 0) /* a few rows take longer each */
         h->row_us += h->row_us > 0 ? (us - h->row_us) / 8 : us;
 }
 
@@ -152,24 +152,27 @@ void sv_held_flush(struct sv_engine *e)
         work_off(e, 0, false);
 }
 
-void sv_held_measure(struct sv_engine *e, int32_t n_positions)
+void sv_held_measure(struct sv_engine *e, int32_t n_seqs, int32_t n_positions)
 {
     enum { RUNS = 3 };
     struct sv_held *h = &e->held;
+    /* No two threads write the same place. */
+    const int64_t n_places = (int64_t)n_seqs * n_positions;
+    const int32_t n = n_places < h->chunk_rows ? (int32_t)n_places : h->chunk_rows;
     double best = 0;
     if (!h->cap_rows)
         return;
     memset(h->chunk, 0, (size_t)h->chunk_rows * h->row_bytes);
     memset(h->taps, 0, (size_t)h->cap_rows * h->row_bytes); /* else steps would meet each page for the first time */
-    for (int32_t i = 0; i < h->chunk_rows; i++) {
+    for (int32_t i = 0; i < n; i++) {
         h->row_seg.host[i] = h->seg_row0.host[i] = i;
-        h->seg_slot.host[i] = 0;
+        h->seg_slot.host[i] = i / n_positions;
         h->seg_base.host[i] = i % n_positions;
         h->n_commit.host[i] = 1;
     }
     for (int k = 0; k < RUNS; k++) {
         h->row_us = 0;
-        observe_chunk(e, h->chunk_rows);
+        observe_chunk(e, n);
         best = k && best < h->row_us ? best : h->row_us;
     }
     h->row_us = best;
