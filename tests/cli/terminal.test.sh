@@ -128,6 +128,14 @@ if command -v tmux >/dev/null; then
         done
         fail "the conversation does not show '$1': $(screen)"
     }
+    # Nothing is typed before the next line is asked for: what comes earlier is thrown away.
+    wait_for_prompt() {
+        for _ in $(seq 200); do
+            [ "$(screen | sed '/^ *$/d' | tail -n 1)" = '>' ] && return
+            sleep 0.05
+        done
+        fail "the conversation asks for no line: $(screen)"
+    }
     $tmux new-session -d -x 100 -y 50 "HOME=$tmp LC_ALL=C.UTF-8 $salvo run -m $target -d $draft -w 8 -n 20; echo ended \$?; sleep 20"
     wait_for '>'
     $tmux send-keys 'Hello' Enter
@@ -137,9 +145,11 @@ if command -v tmux >/dev/null; then
     $tmux send-keys 'half a line'
     wait_for '> half a line'
     $tmux send-keys C-c
+    wait_for_prompt
     $tmux send-keys 'größer' Enter
     wait_for '> größer'
     $tmux send-keys C-c C-c C-c # more than one at the prompt is not "the second one"
+    wait_for_prompt
     $tmux send-keys '/nope' Enter
     wait_for '/nope is not known'
     $tmux send-keys '/quit' Enter
