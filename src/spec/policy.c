@@ -19,14 +19,14 @@ static const double TAKE_UP = 1.01, GO_ON = 1.0;
 /* What cuts are worth over widths that are not cut, before it is known; never thought to be more than MOST_CUTS. */
 static const float FIRST_CUTS = 1.1f;
 static const double MOST_CUTS = 1.3;
-/* The two are a tie up to so many standard deviations of what is known. Beyond fewer of them the loss expected from not
- * drafting, should it be better after all, is less than what it takes to be able to. */
+/* Drafting that looks worse by so many standard deviations of what is known is far from worth while: the loss expected
+ * from not drafting, should it be better after all, is less than what it takes to be able to. */
 static const double NOT_NEAR = 0.7;
 /* Being able to draft takes such a share of the time; so does being wrong. */
 static const double KEEPING = 0.015;
 /* Drafts that bring back less than this share of what they cost are on their way to be given up. */
 static const double HOPELESS = 0.5;
-/* Where drafting is far from worth while, three of four choices are the one before: a choice reads what nobody else does,
+/* Where drafting is far from worth while, every other choice is the one before: a choice reads what nobody else does,
  * and with a small model that takes as long as one percent of a step. */
 enum { CHOICES_EVERY = 2 };
 
@@ -310,7 +310,7 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
 
 static bool rests(const struct sv_policy *p)
 {
-    return p->rests && !p->ahead && p->n_steps % CHOICES_EVERY && !p->load.n_draft_segs &&
+    return p->rests && p->n_steps % CHOICES_EVERY && !p->load.n_draft_segs &&
            sv_policy_about(p->n, p->rests_at);
 }
 
@@ -330,7 +330,7 @@ void sv_policy_choose(struct sv_policy *p)
         choose_randomly(p);
         return;
     }
-    if (!p->rests)
+    if (!p->rests) /* else only where the step is not another plain one */
         sv_chance_update(p);
     double tokens = start(p);
     if (!p->n)

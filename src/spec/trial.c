@@ -24,16 +24,17 @@ enum {
 
 /* Share of time for trials, half of it for probes: at first, when they have long been in vain, and when what they compare is a tie as far
  * as is known. */
+static const double SHARE = 0.007, YOUNG_SHARE = 0.015, LEAST = 0.1, NEAR_SHARE = 0.01;
 /* What could be gained by knowing better, for the whole of NEAR_SHARE. */
 static const double REGRET = 0.03;
+/* How fast the share recovers while somebody drafts. */
 static const double THRIFT_RATE = 1.0 / 64;
-static const double SHARE = 0.007, YOUNG_SHARE = 0.015, LEAST = 0.1, NEAR_SHARE = 0.01;
 /* Steps between two trials of the other way: so many where the comparison is known to SURE, four times as many
  * where it is known twice as well. */
 static const double SPACING = 24, MOST_SPACING = 2000, SURE = 0.05;
 /* Steps of one request that its acceptance is known from. */
 static const double OWN_STEPS = 40;
-/* What a process may spend on trials before it has saved anything, in steps. */
+/* What a process may spend on trials before it has saved anything, in steps; and on bursts, on credit. */
 static const double FIRST_STEPS = 4, DEBT = 4, GOOD_DEBT = 12;
 /* So many standard deviations apart, what is thought to be worse is. */
 static const double FAR = 3;

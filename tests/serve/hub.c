@@ -405,3 +405,17 @@ size_t hub_count(const char *text, const char *what)
         n++;
     return n;
 }
+
+void hub_close_amid(struct hub *r, const char *one, const char *other, const char *body)
+{
+    enum { N = 8 };
+    int fd[N];
+    for (int i = 0; i < N; i++) {
+        fd[i] = hub_connect(r);
+        hub_post(fd[i], i & 1 ? other : one, "", body);
+    }
+    sv_serve_stop(r->s); /* and once more in hub_close: it ends at once */
+    hub_close(r);
+    for (int i = 0; i < N; i++)
+        close(fd[i]);
+}

@@ -58,6 +58,8 @@ int64_t hub_number(json_t *v, const char *where);
 void hub_same(json_t *a, json_t *b, const char *what);
 /* From sending a body to its answer on one connection, the longest time in which a stream on another brought nothing. */
 int64_t hub_silence(int stream, int asking, const struct sv_buf *body, const char *path, struct answer *a, int64_t *took);
+/* Closes it while eight clients wait for answers, by turns of one path and the other. */
+void hub_close_amid(struct hub *r, const char *one, const char *other, const char *body);
 /* Value of a metric. */
 double hub_metric(const struct hub *r, const char *name);
 

@@ -205,15 +205,8 @@ static void leaving_and_ending(void **state)
     hub_ask(&r, "/health", NULL, &r.a);
     assert_int_equal(r.a.status, 200);
     assert_true(hub_metric(&r, "salvo_running_sequences") >= 0);
-    for (int i = 0; i < 8; i++) {
-        fd[i] = hub_connect(&r);
-        hub_post(fd[i], i & 1 ? TEXT : "/tokenize", "", body.data);
-    }
-    sv_serve_stop(r.s); /* and once more in hub_close: it ends at once */
+    hub_close_amid(&r, "/tokenize", TEXT, body.data);
     sv_buf_fini(&body);
-    hub_close(&r);
-    for (int i = 0; i < 8; i++)
-        close(fd[i]);
 }
 
 /* What was sent before the server was told to stop gets its answer. */
