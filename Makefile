@@ -237,10 +237,10 @@ help:
 	@echo '                SLOW=3: three times as long for each, on a slow or busy machine)'
 	@echo 'make tsan       the tests of threads under ThreadSanitizer'
 	@echo 'make fuzz       libFuzzer on every target, FUZZ_S=30 seconds each'
-	@echo 'make check      layers, sizes and naming of the source'
+	@echo 'make check      layers, sizes, naming and format of the source'
 	@echo 'make bench      the benchmark programs, into build/bench'
 	@echo 'make install    program, library, salvo.h and salvo.pc (PREFIX=/usr/local, DESTDIR)'
-	@echo 'make format     clang-format; make clean: everything that was built'
+	@echo 'make format     clang-format-14; make clean: everything that was built'
 
 setup:
 	@tools/setup
@@ -274,11 +274,18 @@ demo: all
 bench: $(BENCH_BIN) $(SALVO)
 	@echo "benchmarks: $(or $(BENCH_BIN),none yet)"
 
+# Debian 12's: other versions break lines elsewhere.
+CLANG_FORMAT ?= clang-format-14
+FORMATTED = $(shell find src tests bench include dev -name node_modules -prune -o \
+	\( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print)
+
 check:
 	@tools/check_layers
+	@if command -v $(CLANG_FORMAT) >/dev/null; then $(CLANG_FORMAT) --dry-run -Werror $(FORMATTED); \
+	else echo '$(CLANG_FORMAT) is not installed: the format was not checked'; fi
 
 format:
-	clang-format -i $(shell find src tests bench include -name '*.[ch]')
+	$(CLANG_FORMAT) -i $(FORMATTED)
 
 clean:
 	rm -rf $(B)

@@ -1,9 +1,9 @@
 /*
- * accept_steps.c - records verify steps of a real pair: how many tokens each brought, and how sure the drafter was
- * of each draft. `salvo bench --accept-profile FILE` draws from them.
+ * accept_steps.c - records verify steps of a real pair: how many tokens each brought, and how sure
+ * the drafter was of each draft. `salvo bench --accept-profile FILE` draws from them.
  *
- * Usage: accept_steps TARGET DRAFT PROMPTS.jsonl [TOKENS] >FILE. One line a step of the draft's whole block:
- * accept length, then the share of each draft. Must not: cut a block short.
+ * Usage: accept_steps TARGET DRAFT PROMPTS.jsonl [TOKENS] >FILE. One line a step of the draft's
+ * whole block: accept length, then the share of each draft. Must not: cut a block short.
  */
 #include "engine/engine.h"
 
@@ -26,7 +26,8 @@ static void tell(const struct sv_engine *e)
 }
 
 /* All steps of one line of the file. */
-static int run(struct sv_engine *e, const char *line, size_t n, int32_t max_tokens, struct sv_err *err)
+static int run(struct sv_engine *e, const char *line, size_t n, int32_t max_tokens,
+               struct sv_err *err)
 {
     json_t *root = json_loadb(line, n, 0, NULL);
     const char *prompt = json_string_value(json_object_get(root, "prompt"));

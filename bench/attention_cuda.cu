@@ -1,10 +1,12 @@
 /*
- * attention_cuda.cu - checks and times the CUDA attention on a GPU, without the rest of the backend.
+ * attention_cuda.cu - checks and times the CUDA attention on a GPU, without the rest of the
+ * backend.
  *
- * attention_cuda check [small | quick] | time [variants | brief] [CSV]: `check` compares with a double-precision loop and holds bits of many
- * arrangements against one another (tests/cuda/attention_check.h); `time` gives decode, verify, draft and prefill
- * shapes of Qwen3-8B as shares of the read bandwidth measured in the same run, or TFLOP/s. Every launch of a
- * timed graph reads other keys than the one before, all of them together more than the L2 cache holds.
+ * attention_cuda check [small | quick] | time [variants | brief] [CSV]: `check` compares with a
+ * double-precision loop and holds bits of many arrangements against one another
+ * (tests/cuda/attention_check.h); `time` gives decode, verify, draft and prefill shapes of Qwen3-8B
+ * as shares of the read bandwidth measured in the same run, or TFLOP/s. Every launch of a timed
+ * graph reads other keys than the one before, all of them together more than the L2 cache holds.
  */
 #include "tests/cuda/attention_check.h"
 
@@ -24,7 +26,8 @@ static void device_init(struct sv_cuda *cu)
     cu->set = cu->cc == 90 ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
     cu->pdl = cu->cc >= 90;
     CHECKED(cudaStreamCreateWithFlags(&cu->stream, cudaStreamDefault));
-    printf("%s, %d SMs, L2 %d MB, shared %zu\n", prop.name, cu->n_sms, prop.l2CacheSize >> 20, cu->smem_block);
+    printf("%s, %d SMs, L2 %d MB, shared %zu\n", prop.name, cu->n_sms, prop.l2CacheSize >> 20,
+           cu->smem_block);
 }
 
 /* ---------------------------------------------------------------- checks */
@@ -41,19 +44,46 @@ struct entry {
 static int check(struct sv_cuda *cu, bool small, bool quick)
 {
     const entry all[] = {
-        {"d128 group 4", {8, 2, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {1500, 2300, 40, 130}, 199, true},
-        {"d128 group 4 long", {4, 1, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {9000, 5000}, 1999},
+        {"d128 group 4",
+         {8, 2, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, false},
+         {1500, 2300, 40, 130},
+         199,
+         true},
+        {"d128 group 4 long",
+         {4, 1, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, false},
+         {9000, 5000},
+         1999},
         {"d128 group 1 sinks", {2, 2, 128, SV_BF16, SV_MASK_CAUSAL, 0, 0, true}, {700, 90}, 97},
-        {"d128 group 8 block", {8, 1, 128, SV_BF16, SV_MASK_BLOCK, 0, 0, false}, {1700, 40, 900}, 97},
-        {"d128 window 4096", {4, 1, 128, SV_BF16, SV_MASK_CAUSAL, 4096, 0, false}, {6000, 300}, 997},
-        {"d128 window 100 softcap", {4, 1, 128, SV_BF16, SV_MASK_CAUSAL, 100, 30, true}, {1200, 300}, 97},
-        {"d128 window 100 block", {4, 1, 128, SV_BF16, SV_MASK_BLOCK, 100, 0, false}, {1200, 300}, 97},
+        {"d128 group 8 block",
+         {8, 1, 128, SV_BF16, SV_MASK_BLOCK, 0, 0, false},
+         {1700, 40, 900},
+         97},
+        {"d128 window 4096",
+         {4, 1, 128, SV_BF16, SV_MASK_CAUSAL, 4096, 0, false},
+         {6000, 300},
+         997},
+        {"d128 window 100 softcap",
+         {4, 1, 128, SV_BF16, SV_MASK_CAUSAL, 100, 30, true},
+         {1200, 300},
+         97},
+        {"d128 window 100 block",
+         {4, 1, 128, SV_BF16, SV_MASK_BLOCK, 100, 0, false},
+         {1200, 300},
+         97},
         {"d128 window 1", {4, 1, 128, SV_BF16, SV_MASK_CAUSAL, 1, 0, false}, {600, 300}, 97},
-        {"d64 group 5", {5, 1, 64, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {1500, 2300, 40}, 199, true},
+        {"d64 group 5",
+         {5, 1, 64, SV_BF16, SV_MASK_CAUSAL, 0, 0, false},
+         {1500, 2300, 40},
+         199,
+         true},
         {"d64 window 5 sinks", {6, 2, 64, SV_BF16, SV_MASK_CAUSAL, 5, 0, true}, {600, 300}, 97},
         {"d64 block softcap", {4, 2, 64, SV_BF16, SV_MASK_BLOCK, 0, 20, true}, {900, 300}, 97},
         {"d256 plain", {2, 1, 256, SV_BF16, SV_MASK_CAUSAL, 0, 0, false}, {300, 90}, 97},
-        {"d72 plain window", {4, 2, 72, SV_BF16, SV_MASK_BLOCK, 100, 20, true}, {300, 90}, 97, true},
+        {"d72 plain window",
+         {4, 2, 72, SV_BF16, SV_MASK_BLOCK, 100, 20, true},
+         {300, 90},
+         97,
+         true},
         {"d128 f32", {4, 1, 128, SV_F32, SV_MASK_CAUSAL, 0, 0, false}, {600, 90}, 97},
         {"d64 f32 block window", {5, 1, 64, SV_F32, SV_MASK_BLOCK, 50, 0, true}, {600, 90}, 97},
     };
@@ -73,9 +103,13 @@ static int check(struct sv_cuda *cu, bool small, bool quick)
             const double worst = c.worst;
             c.worst = 0;
             cu->set = set ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
-            check_setup(c, e.s, e.lens, e.name, small || quick ? 1 << 20 : e.ref_every, tiled, quick);
+            check_setup(c, e.s, e.lens, e.name, small || quick ? 1 << 20 : e.ref_every, tiled,
+                        quick);
             CHECKED(cudaDeviceSynchronize());
-            printf("%-28s %-8s %s, relative error %.2g\n", e.name, !tiled ? "plain" : set ? "sm90" : "portable",
+            printf("%-28s %-8s %s, relative error %.2g\n", e.name,
+                   !tiled ? "plain"
+                   : set  ? "sm90"
+                          : "portable",
                    failed == c.n_failed ? "ok" : "FAILED", c.worst);
             fflush(stdout);
             c.worst = std::max(c.worst, worst);
@@ -89,7 +123,8 @@ static int check(struct sv_cuda *cu, bool small, bool quick)
 
 static __global__ void fill(uint16_t *to, size_t n, uint32_t seed)
 {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         uint64_t h = (i + 1) * 0x9e3779b97f4a7c15ull + seed;
         h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
         h = (h ^ (h >> 27)) * 0x94d049bb133111ebull;
@@ -106,7 +141,8 @@ static __global__ void __launch_bounds__(512) read_all(const uint4 *p, size_t n,
     for (; i + 3 * step < n; i += 4 * step) {
         const uint4 a = __ldcs(p + i), b = __ldcs(p + i + step), c = __ldcs(p + i + 2 * step),
                     d = __ldcs(p + i + 3 * step);
-        x ^= a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^ d.w;
+        x ^= a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^
+             d.z ^ d.w;
     }
     if (x == 0x12345678u)
         *sink = x;
@@ -157,7 +193,8 @@ struct shape {
 
 static double seen_keys(const shape &s)
 {
-    const double each = s.mask == SV_MASK_BLOCK ? s.context + s.rows : s.context + (s.rows + 1) / 2.0;
+    const double each =
+        s.mask == SV_MASK_BLOCK ? s.context + s.rows : s.context + (s.rows + 1) / 2.0;
     return each * s.rows * s.n_seqs;
 }
 
@@ -177,8 +214,9 @@ static void *keep(stage &st, size_t n)
 
 static void stage_init(stage &st, const struct sv_cuda *cu, const shape &s)
 {
-    const int32_t len = s.context + s.rows, stride = (len + s.page - 1) / s.page, n_pages = stride * s.n_seqs,
-                  n_rows = s.rows * s.n_seqs, width = (s.n_heads + 2 * s.n_kv) * s.hd;
+    const int32_t len = s.context + s.rows, stride = (len + s.page - 1) / s.page,
+                  n_pages = stride * s.n_seqs, n_rows = s.rows * s.n_seqs,
+                  width = (s.n_heads + 2 * s.n_kv) * s.hd;
     const size_t pool = (size_t)n_pages * s.n_kv * s.page * s.hd * 2;
     std::vector<int32_t> table((size_t)n_pages), row_seg, row0, slot, base;
     for (int32_t i = 0; i < n_pages; i++)
@@ -222,7 +260,8 @@ static void stage_init(stage &st, const struct sv_cuda *cu, const shape &s)
 
 static timing time_one(struct sv_cuda *cu, stage &st, const struct sv_attn_force &force, int n)
 {
-    const size_t half = (size_t)st.p.kv.n_pages * st.p.kv.n_kv_heads * st.p.kv.page_size * st.p.kv.head_dim * 2;
+    const size_t half =
+        (size_t)st.p.kv.n_pages * st.p.kv.n_kv_heads * st.p.kv.page_size * st.p.kv.head_dim * 2;
     return time_launches(cu, n, [&](int i) {
         struct sv_p_attention p = st.p;
         p.kv.k = st.layers[(size_t)i % st.layers.size()];
@@ -239,7 +278,8 @@ static double read_bandwidth(struct sv_cuda *cu)
     double best = 0;
     for (int blocks = 1; blocks <= 4; blocks *= 2) {
         const timing t = time_launches(cu, 2, [&](int) {
-            read_all<<<cu->n_sms * blocks, 512, 0, cu->stream>>>((const uint4 *)p, n / 16, (uint32_t *)p);
+            read_all<<<cu->n_sms * blocks, 512, 0, cu->stream>>>((const uint4 *)p, n / 16,
+                                                                 (uint32_t *)p);
         });
         best = std::max(best, (double)n / t.median * 1e-3);
     }
@@ -247,13 +287,14 @@ static double read_bandwidth(struct sv_cuda *cu)
     return best;
 }
 
-/* What is forced: the unit (enum sv_attn_unit), the kernel for few rows (-1: not), whether segments and earlier keys are read
- * before the launch before is over, as in a pass. */
+/* What is forced: the unit (enum sv_attn_unit), the kernel for few rows (-1: not), whether segments
+ * and earlier keys are read before the launch before is over, as in a pass. */
 struct variant {
     int set, unit, few, early, pdl;
 };
-static const variant choices[] = {{1, 0, 0, 1, 1},  {1, 0, -1, 1, 1}, {1, 0, 0, 0, 1},  {1, 0, 0, 0, 0},
-                                  {1, 1, -1, 1, 1}, {1, 2, -1, 1, 1}, {1, 3, -1, 1, 1}, {0, 0, 0, 1, 1}};
+static const variant choices[] = {{1, 0, 0, 1, 1},  {1, 0, -1, 1, 1}, {1, 0, 0, 0, 1},
+                                  {1, 0, 0, 0, 0},  {1, 1, -1, 1, 1}, {1, 2, -1, 1, 1},
+                                  {1, 3, -1, 1, 1}, {0, 0, 0, 1, 1}};
 
 static __global__ void __launch_bounds__(256) nothing(void)
 {
@@ -261,20 +302,25 @@ static __global__ void __launch_bounds__(256) nothing(void)
     sv_pdl_launch();
 }
 
-/* What a kernel costs that does nothing, as one launch and as a pair: the floor of any latency below. */
+/* What a kernel costs that does nothing, as one launch and as a pair: the floor of any latency
+ * below. */
 static void time_nothing(struct sv_cuda *cu)
 {
-    CHECKED(cudaFuncSetAttribute((const void *)nothing, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10));
+    CHECKED(cudaFuncSetAttribute((const void *)nothing, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 100 << 10));
     for (int pdl = 0; pdl < 2; pdl++) {
         cu->pdl = pdl && cu->cc >= 90;
         const timing one = time_launches(cu, 128, [&](int) {
-            sv_cuda_launch(cu, "nothing", nothing, dim3((unsigned)cu->n_sms * 2), dim3(256), 100 << 10);
+            sv_cuda_launch(cu, "nothing", nothing, dim3((unsigned)cu->n_sms * 2), dim3(256),
+                           100 << 10);
         });
         const timing two = time_launches(cu, 128, [&](int) {
-            sv_cuda_launch(cu, "nothing", nothing, dim3((unsigned)cu->n_sms * 2), dim3(256), 100 << 10);
+            sv_cuda_launch(cu, "nothing", nothing, dim3((unsigned)cu->n_sms * 2), dim3(256),
+                           100 << 10);
             sv_cuda_launch(cu, "nothing", nothing, dim3(128), dim3(128), 0);
         });
-        printf("nothing: pdl %d, one launch %.2f us, a large and a small one %.2f us\n", pdl, one.median, two.median);
+        printf("nothing: pdl %d, one launch %.2f us, a large and a small one %.2f us\n", pdl,
+               one.median, two.median);
     }
 }
 
@@ -287,7 +333,8 @@ static void time_shapes(struct sv_cuda *cu, bool variants, bool brief, const cha
             for (int32_t n : {1, 8, 32})
                 for (int32_t rows : {1, 16})
                     if (page == 16 || (n == 32 && ctx == 8192))
-                        shapes.push_back({rows == 1 ? "decode" : "verify", n, ctx, rows, causal, 32, 8, 128, page});
+                        shapes.push_back({rows == 1 ? "decode" : "verify", n, ctx, rows, causal, 32,
+                                          8, 128, page});
     shapes.push_back({"draft", 1, 512, 16, block, 32, 8, 128, 16});
     shapes.push_back({"draft", 32, 512, 16, block, 32, 8, 128, 16});
     shapes.push_back({"prefill", 1, 0, 512, causal, 32, 8, 128, 16});
@@ -308,10 +355,13 @@ static void time_shapes(struct sv_cuda *cu, bool variants, bool brief, const cha
     printf("read bandwidth %.0f GB/s\n", peak);
     time_nothing(cu);
     if (csv)
-        fprintf(csv, "kernels,what,sequences,context,rows,page_size,head_dim,forced_unit,forced_few,early,pdl,us_median,"
-                     "us_min,us_max,kv_gb_s,share_of_read,tflop_s,read_gb_s\n");
-    printf("%-8s %-11s %3s %5s %5s %4s u few e p %9s %9s %9s %7s %6s %7s\n", "set", "what", "seq", "ctx", "rows", "page",
-           "us", "min", "max", "GB/s", "share", "TFLOP/s");
+        fprintf(
+            csv,
+            "kernels,what,sequences,context,rows,page_size,head_dim,forced_unit,forced_few,early,"
+            "pdl,us_median,"
+            "us_min,us_max,kv_gb_s,share_of_read,tflop_s,read_gb_s\n");
+    printf("%-8s %-11s %3s %5s %5s %4s u few e p %9s %9s %9s %7s %6s %7s\n", "set", "what", "seq",
+           "ctx", "rows", "page", "us", "min", "max", "GB/s", "share", "TFLOP/s");
     for (const shape &s : shapes) {
         stage st = {};
         stage_init(st, cu, s);
@@ -325,7 +375,8 @@ static void time_shapes(struct sv_cuda *cu, bool variants, bool brief, const cha
                 continue;
             const int32_t keys = v.unit == 1 ? SV_ATTN_CHUNK : SV_ATTN_SPAN;
             if ((v.unit == 1 || v.unit == 2) &&
-                (double)s.n_seqs * s.rows * s.n_heads * ((s.context + s.rows) / keys + 1) > 128 * 1024)
+                (double)s.n_seqs * s.rows * s.n_heads * ((s.context + s.rows) / keys + 1) >
+                    128 * 1024)
                 continue;
             cu->set = v.set ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
             cu->pdl = v.pdl && cu->cc >= 90;
@@ -333,13 +384,16 @@ static void time_shapes(struct sv_cuda *cu, bool variants, bool brief, const cha
             cu->pass++;
             const timing t = time_one(cu, st, {(enum sv_attn_unit)v.unit, 0, 0, false, v.few}, n);
             const double rate = bytes / t.median * 1e-3, tf = flops / t.median * 1e-6;
-            printf("%-8s %-11s %3d %5d %5d %4d %d %3d %d %d %9.2f %9.2f %9.2f %7.0f %5.1f%% %7.1f\n",
-                   v.set ? "sm90" : "portable", s.what, s.n_seqs, s.context, s.rows, s.page, v.unit, v.few, v.early,
-                   v.pdl, t.median, t.lo, t.hi, rate, 100 * rate / peak, tf);
+            printf(
+                "%-8s %-11s %3d %5d %5d %4d %d %3d %d %d %9.2f %9.2f %9.2f %7.0f %5.1f%% %7.1f\n",
+                v.set ? "sm90" : "portable", s.what, s.n_seqs, s.context, s.rows, s.page, v.unit,
+                v.few, v.early, v.pdl, t.median, t.lo, t.hi, rate, 100 * rate / peak, tf);
             if (csv)
-                fprintf(csv, "%s,%s,%d,%d,%d,%d,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.1f,%.4f,%.2f,%.0f\n",
-                        v.set ? "sm90" : "portable", s.what, s.n_seqs, s.context, s.rows, s.page, s.hd, v.unit,
-                        v.few, v.early, v.pdl, t.median, t.lo, t.hi, rate, rate / peak, tf, peak);
+                fprintf(csv,
+                        "%s,%s,%d,%d,%d,%d,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.1f,%.4f,%.2f,%.0f\n",
+                        v.set ? "sm90" : "portable", s.what, s.n_seqs, s.context, s.rows, s.page,
+                        s.hd, v.unit, v.few, v.early, v.pdl, t.median, t.lo, t.hi, rate,
+                        rate / peak, tf, peak);
         }
         fflush(stdout);
         for (void *p : st.owned)
@@ -354,9 +408,11 @@ int main(int argc, char **argv)
     struct sv_cuda cu;
     const char *what = argc > 1 ? argv[1] : "";
     const bool more = argc > 2 && (!strcmp(argv[2], "small") || !strcmp(argv[2], "variants"));
-    const bool brief = argc > 2 && !strcmp(argv[2], "brief"), quick = argc > 2 && !strcmp(argv[2], "quick");
+    const bool brief = argc > 2 && !strcmp(argv[2], "brief"),
+               quick = argc > 2 && !strcmp(argv[2], "quick");
     if (strcmp(what, "check") && strcmp(what, "time")) {
-        fprintf(stderr, "usage: attention_cuda check [small | quick] | time [variants | brief] [CSV]\n");
+        fprintf(stderr,
+                "usage: attention_cuda check [small | quick] | time [variants | brief] [CSV]\n");
         return 2;
     }
     device_init(&cu);

@@ -3,11 +3,11 @@
  * packed ones, on a GPU machine.
  *
  * dense_cuda check: every way and many row counts, bits against the packed weights, numbers that do
- * not fit among them; dense_cuda bench [CSV [ROWS...]]: the same, then a captured graph of 36 layers
- * of Qwen3-8B's shapes, ring depths, a warm card; with row counts, these alone without checks. check-portable,
- * bench-portable: the portable kernels. Stands on gemm_cuda.cu, whose helpers, stack of layers and timing it
- * takes in. The weights are nearly normal (sums of four uniform numbers). Exit status 1 when a
- * check fails. Must not: compare figures of different runs.
+ * not fit among them; dense_cuda bench [CSV [ROWS...]]: the same, then a captured graph of 36
+ * layers of Qwen3-8B's shapes, ring depths, a warm card; with row counts, these alone without
+ * checks. check-portable, bench-portable: the portable kernels. Stands on gemm_cuda.cu, whose
+ * helpers, stack of layers and timing it takes in. The weights are nearly normal (sums of four
+ * uniform numbers). Exit status 1 when a check fails. Must not: compare figures of different runs.
  */
 #define main gemm_cuda_main
 #include "bench/gemm_cuda.cu"
@@ -156,7 +156,8 @@ static void note_stack(struct sv_cuda *cu, const struct stack *s)
            n_dense, n_plain, now() - t);
 }
 
-static void dense_rows(struct sv_cuda *cu, const struct stack *s, const int32_t *counts, int n_counts)
+static void dense_rows(struct sv_cuda *cu, const struct stack *s, const int32_t *counts,
+                       int n_counts)
 {
     columns_title();
     for (int c = 0; c < 2 * n_counts; c++) {
@@ -169,15 +170,16 @@ static void dense_rows(struct sv_cuda *cu, const struct stack *s, const int32_t 
 /* What nvidia-smi says now: clock and power. */
 static void power_now(double *mhz, double *watts)
 {
-    FILE *f = popen("nvidia-smi --query-gpu=clocks.sm,power.draw --format=csv,noheader,nounits", "r");
+    FILE *f =
+        popen("nvidia-smi --query-gpu=clocks.sm,power.draw --format=csv,noheader,nounits", "r");
     if (!f || fscanf(f, "%lf, %lf", mhz, watts) != 2)
         *mhz = *watts = NAN;
     if (f)
         pclose(f);
 }
 
-/* A card that has worked for a while draws all it may and slows down: time, clock and power after about a second of
- * nothing but these products. */
+/* A card that has worked for a while draws all it may and slows down: time, clock and power after
+ * about a second of nothing but these products. */
 static void steady(struct sv_cuda *cu, const struct stack *s, int32_t n, int what, const char *name)
 {
     enum { ROUNDS = 26, KEPT = 9, EACH = 12 };
@@ -251,7 +253,8 @@ static void dense_sweep(struct sv_cuda *cu, const struct stack *s)
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "check";
-    const bool check_only = !strncmp(what, "check", 5), rows_only = argc > 3, portable = strstr(what, "portable");
+    const bool check_only = !strncmp(what, "check", 5), rows_only = argc > 3,
+               portable = strstr(what, "portable");
     int32_t counts[32] = {1, 16, 32, 33, 48, 64, 65, 96, 97, 112, 128};
     int n_counts = 11;
     const double t = now();

@@ -1,14 +1,14 @@
 /*
  * fp8_cuda.cu - checks and measures products with approximate weights, in 8 bits, on a GPU machine.
  *
- * fp8_cuda check: the conversion of rows against fp8.cuh's arithmetic, then all checks of gemm_cuda.cu with numbers that
- * 8 bits hold exactly: error against a double loop, every row count bit by bit against single rows, the fused head.
- * fp8_cuda small: one launch each of every way to go about a product, for compute-sanitizer, whose racecheck takes minutes
- * over the checks.
- * fp8_cuda hot [CSV [MS [ROWS...]]]: those checks, then many rows on a card that is warm, as gemm_cuda hot.
- * fp8_cuda bench [CSV]: the same, then a captured graph of 36 layers of Qwen3-8B's shapes, in bf16 and in 8 bits.
- * Stands on gemm_cuda.cu, whose helpers, stack of layers and timing it takes in. Exit status 1 when a check fails.
- * Must not: compare figures of different runs.
+ * fp8_cuda check: the conversion of rows against fp8.cuh's arithmetic, then all checks of
+ * gemm_cuda.cu with numbers that 8 bits hold exactly: error against a double loop, every row count
+ * bit by bit against single rows, the fused head. fp8_cuda small: one launch each of every way to
+ * go about a product, for compute-sanitizer, whose racecheck takes minutes over the checks.
+ * fp8_cuda hot [CSV [MS [ROWS...]]]: those checks, then many rows on a card that is warm, as
+ * gemm_cuda hot. fp8_cuda bench [CSV]: the same, then a captured graph of 36 layers of Qwen3-8B's
+ * shapes, in bf16 and in 8 bits. Stands on gemm_cuda.cu, whose helpers, stack of layers and timing
+ * it takes in. Exit status 1 when a check fails. Must not: compare figures of different runs.
  */
 #define main gemm_cuda_main
 #include "bench/gemm_cuda.cu"
@@ -25,7 +25,9 @@ static __global__ void odd_kernel(bf16 *x, int32_t rows, int32_t k)
         const int32_t r = (int32_t)(i / k);
         const uint32_t h = mix(i + 5);
         const float v = random_at(3, i, ldexpf(1.0f, r * 3 - 120));
-        u[i] = __bfloat16_as_ushort(__float2bfloat16_rn(h % 7 == 0 ? 0.0f : h % 11 == 0 ? v * 0.01f : v));
+        u[i] = __bfloat16_as_ushort(__float2bfloat16_rn(h % 7 == 0    ? 0.0f
+                                                        : h % 11 == 0 ? v * 0.01f
+                                                                      : v));
         if (r == 2 && h % 3 == 0)
             u[i] = (uint16_t)h; /* any bit pattern */
         if (r == 3)
@@ -36,8 +38,9 @@ static __global__ void odd_kernel(bf16 *x, int32_t rows, int32_t k)
 }
 
 /* Rows of x, or of packed weights where cols is not 0. */
-static __global__ void compare_bytes_kernel(const bf16 *x, int32_t rows, int32_t k, const uint8_t *got,
-                                            const float *scales, bool packed, unsigned long long *bad)
+static __global__ void compare_bytes_kernel(const bf16 *x, int32_t rows, int32_t k,
+                                            const uint8_t *got, const float *scales, bool packed,
+                                            unsigned long long *bad)
 {
     const int32_t r = blockIdx.x;
     uint32_t most = 0;
@@ -48,7 +51,8 @@ static __global__ void compare_bytes_kernel(const bf16 *x, int32_t rows, int32_t
         atomicAdd(bad, 1ull);
     for (int32_t c = threadIdx.x; c < k; c += blockDim.x) {
         const uint8_t want = sv_fp8_of(__bfloat162float(x[(size_t)r * k + c]) * inverse),
-                      have = got[packed ? sv_fp8_at(r, c, k) : (size_t)(r * sv_fp8_row_bytes(k) + c)];
+                      have =
+                          got[packed ? sv_fp8_at(r, c, k) : (size_t)(r * sv_fp8_row_bytes(k) + c)];
         if (want != have && !((want & 0x7f) == 0x7f && (have & 0x7f) == 0x7f))
             atomicAdd(bad, 1ull);
     }
@@ -110,8 +114,9 @@ static void to_bytes(struct sv_cuda *cu, struct stack *s)
             OK(cudaMalloc((void **)to, bytes));
             for (int i = 0; i < p.n_parts; i++) {
                 const struct sv_weight *part = &p.part[i].w;
-                sv_cuda_fp8_pack(cu, (part->cols == MLP ? deep : wide) + (l < LAYERS ? l * 1024 + i * 512 : 0), 0, part->rows, part->rows, part->cols,
-                                 (uint8_t *)*to + off);
+                sv_cuda_fp8_pack(
+                    cu, (part->cols == MLP ? deep : wide) + (l < LAYERS ? l * 1024 + i * 512 : 0),
+                    0, part->rows, part->rows, part->cols, (uint8_t *)*to + off);
                 off += sv_fp8_bytes(part->rows, part->cols);
             }
         }
@@ -163,7 +168,8 @@ static void sweep_units(struct sv_cuda *cu, const struct stack *s)
             printf("%d rows, %s, us by units at most:", counts[i], names[which]);
             for (int u = 0; u < 5; u++) {
                 cu->gemm->tune_units = units[u];
-                printf(" %d: %.2f", units[u], time_graph(cu, s, counts[i], 1 << which, LAYERS, 5) / LAYERS);
+                printf(" %d: %.2f", units[u],
+                       time_graph(cu, s, counts[i], 1 << which, LAYERS, 5) / LAYERS);
             }
             cu->gemm->tune_units = 0;
             cu->gemm->tune_skew = -1;
@@ -202,10 +208,11 @@ static void small_product(struct sv_cuda *cu, const struct shape *s, int32_t n)
 
 static int small(struct sv_cuda *cu)
 {
-    static const struct shape all[] = {{"units", 320, 1, {320}, true, false, false, false},
-                                       {"gated", 320, 2, {896, 896}, false, false, false, false},
-                                       {"head", 320, 1, {2600}, false, true, false, false},
-                                       {"pairs and halves", 2048, 1, {4096}, true, false, false, false}};
+    static const struct shape all[] = {
+        {"units", 320, 1, {320}, true, false, false, false},
+        {"gated", 320, 2, {896, 896}, false, false, false, false},
+        {"head", 320, 1, {2600}, false, true, false, false},
+        {"pairs and halves", 2048, 1, {4096}, true, false, false, false}};
     for (int i = 0; i < 4; i++)
         for (int32_t n = 20; n <= 320; n += 300)
             small_product(cu, &all[i], n);
@@ -214,7 +221,8 @@ static int small(struct sv_cuda *cu)
 
 int main(int argc, char **argv)
 {
-    const bool warm = argc > 1 && !strcmp(argv[1], "hot"), check_only = warm || (argc > 1 && !strcmp(argv[1], "check"));
+    const bool warm = argc > 1 && !strcmp(argv[1], "hot"),
+               check_only = warm || (argc > 1 && !strcmp(argv[1], "check"));
     const double t = now();
     struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
     static struct stack s;
@@ -227,7 +235,9 @@ int main(int argc, char **argv)
     failed += check_products(&cu);
     csv = argc > 2 ? fopen(argv[2], "w") : NULL;
     if (csv)
-        fprintf(csv, "kernels,what,variant,rows,us_per_layer,GB/s,share_of_read,TFLOP/s,spread_percent\n");
+        fprintf(
+            csv,
+            "kernels,what,variant,rows,us_per_layer,GB/s,share_of_read,TFLOP/s,spread_percent\n");
     make_stack(&s, 512, LAYERS);
     read_gbs = read_bandwidth(&s);
     printf("read bandwidth %.0f GB/s: a layer in 16 bits %.2f us, in 8 bits %.2f\n", read_gbs,

@@ -42,9 +42,9 @@ struct bench {
     const char *isa;
     bool raw, huge; /* weights as published where the kernel wants them packed; on huge pages */
     const char *only_shape, *only_rows; /* "12288x4096,320x320", "1,16", or NULL */
-    bool dense;       /* bf16 weights in fewer bits */
+    bool dense;                         /* bf16 weights in fewer bits */
     struct rotation *rotations;
-    uint16_t *normal; /* (NORMALS) weights to make matrices of */
+    uint16_t *normal;   /* (NORMALS) weights to make matrices of */
     int64_t read_bytes; /* of the last product's weights */
 };
 
@@ -67,8 +67,8 @@ struct times {
     double us[MAX_TIMES];
 };
 
-/* Ratios of what was measured in the same round: memory and processors are others' too, and change from one round to
- * the next. */
+/* Ratios of what was measured in the same round: memory and processors are others' too, and change
+ * from one round to the next. */
 struct pairs {
     struct times ratio;
     double over, under;
@@ -299,12 +299,12 @@ static double time_ours(struct bench *b, struct shape s, int32_t rows, enum sv_d
             b->read_bytes += sv_weight_read_bytes(&made[i]);
             continue;
         }
-        parts[i].w = (struct sv_weight){
-            .data = w + (size_t)row * (size_t)s.k * elem(dt),
-            .dtype = dt,
-            .rows = n,
-            .cols = s.k,
-            .packed = dt == SV_BF16 && !b->raw && sv_cpu_gemm_packs(&b->cpu)};
+        parts[i].w =
+            (struct sv_weight){.data = w + (size_t)row * (size_t)s.k * elem(dt),
+                               .dtype = dt,
+                               .rows = n,
+                               .cols = s.k,
+                               .packed = dt == SV_BF16 && !b->raw && sv_cpu_gemm_packs(&b->cpu)};
         b->read_bytes += sv_weight_read_bytes(&parts[i].w);
     }
     struct sv_dev *dev = (struct sv_dev *)(void *)&b->cpu;
@@ -340,8 +340,8 @@ static void csv_row(struct bench *b, const char *what, const char *kernel, struc
             : dt == SV_F16 ? "f16"
                            : "bf16",
             rows, s.n, s.k, med, quantile(t, 0), quantile(t, 0.9),
-            (double)b->read_bytes / med * 1e-3, 2.0 * s.n * s.k * rows / med * 1e-3,
-            limit, limit_value, share);
+            (double)b->read_bytes / med * 1e-3, 2.0 * s.n * s.k * rows / med * 1e-3, limit,
+            limit_value, share);
 }
 
 /* ---------------------------------------------------------------- oneDNN */
@@ -518,14 +518,15 @@ static void section_stream(struct bench *b, enum sv_dtype dt)
         }
         n_bytes = (double)b->read_bytes;
         const double limit = quantile(&read, 0.5), best = quantile(&read, 1);
-        printf("\nstream %s %d x %d, read %.1f GB/s (best %.1f); shares and ratios: median of rounds\n  rows   med us  best us     GB/s "
+        printf("\nstream %s %d x %d, read %.1f GB/s (best %.1f); shares and ratios: median of "
+               "rounds\n  rows   med us  best us     GB/s "
                " share  best/best  x 1 row\n",
                b->isa, s.n, s.k, limit, best);
         for (int j = 0; j < n_rows; j++) {
             double med = quantile(&t[j], 0.5), low = quantile(&t[j], 0);
             printf("  %4d %8.1f %8.1f %8.2f %5.1f%%     %5.1f%%    %5.2f\n", rows[j], med, low,
-                   n_bytes / med * 1e-3, 100 * quantile(&share[j].ratio, 0.5), n_bytes / low * 0.1 / best,
-                   quantile(&ones[j].ratio, 0.5));
+                   n_bytes / med * 1e-3, 100 * quantile(&share[j].ratio, 0.5),
+                   n_bytes / low * 0.1 / best, quantile(&ones[j].ratio, 0.5));
             csv_row(b, "stream", b->isa, s, rows[j], dt, &t[j], "read GB/s", limit,
                     quantile(&share[j].ratio, 0.5));
         }
@@ -539,8 +540,9 @@ static void nap(void)
 
 static void section_prefill(struct bench *b, struct dnn *d, enum sv_dtype dt)
 {
-    static const struct shape all[] = {{12288, 4096, 1}, {4096, 4096, 1}, {4096, 12288, 1}, {4096, 1024, 2},
-                                       {6144, 1024, 2},  {1024, 3072, 1}, {1024, 2048, 1},  {1024, 1024, 1}};
+    static const struct shape all[] = {{12288, 4096, 1}, {4096, 4096, 1}, {4096, 12288, 1},
+                                       {4096, 1024, 2},  {6144, 1024, 2}, {1024, 3072, 1},
+                                       {1024, 2048, 1},  {1024, 1024, 1}};
     static const int32_t all_rows[] = {64, 128, 512, 2048};
     struct shape shapes[8];
     int32_t rows[32];
@@ -581,15 +583,17 @@ static void section_prefill(struct bench *b, struct dnn *d, enum sv_dtype dt)
                 pairs_round(&ratio[0]);
                 pairs_round(&ratio[1]);
             }
-            double med = quantile(&ours, 0.5), p16 = quantile(&peer[0], 0.5), p32 = quantile(&peer[1], 0.5),
-                   r16 = quantile(&ratio[0].ratio, 0.5), r32 = quantile(&ratio[1].ratio, 0.5);
+            double med = quantile(&ours, 0.5), p16 = quantile(&peer[0], 0.5),
+                   p32 = quantile(&peer[1], 0.5), r16 = quantile(&ratio[0].ratio, 0.5),
+                   r32 = quantile(&ratio[1].ratio, 0.5);
             printf("%6d x %5d %8d %9.1f %9.1f %9.1f", s.n, s.k, rows[j], med, flop / med,
                    flop / quantile(&ours, 0));
             if (has_peer)
-                printf(" | %9.1f %9.2f  | %8.1f %9.2f | %.2f-%.2f", flop / p16, r16, flop / p32, r32,
-                       quantile(&ratio[0].ratio, 0.25), quantile(&ratio[0].ratio, 0.75));
+                printf(" | %9.1f %9.2f  | %8.1f %9.2f | %.2f-%.2f", flop / p16, r16, flop / p32,
+                       r32, quantile(&ratio[0].ratio, 0.25), quantile(&ratio[0].ratio, 0.75));
             printf("\n");
-            csv_row(b, "prefill", b->isa, s, rows[j], dt, &ours, has_peer ? d->name : "none", p16, r16);
+            csv_row(b, "prefill", b->isa, s, rows[j], dt, &ours, has_peer ? d->name : "none", p16,
+                    r16);
             if (has_peer)
                 csv_row(b, "prefill f32 input", b->isa, s, rows[j], dt, &ours, d->name, p32, r32);
         }
@@ -684,7 +688,8 @@ static void section_model(struct bench *b)
     }
 }
 
-/* ---------------------------------------------------------------- the head, with a sieve and without */
+/* ---------------------------------------------------------------- the head, with a sieve and
+ * without */
 
 /* Weights and input are normal numbers, as a fresh model's; in turns, call by call. */
 static void section_head(struct bench *b)
@@ -709,27 +714,34 @@ static void section_head(struct bench *b)
         host.data = data;
         b->cpu.sieve = true;
         int64_t t0 = sv_clock_ns();
-        if (!data || sv_cpu_upload_weight((struct sv_dev *)(void *)&b->cpu, &host, &w, &owned, &err) || !w.sieve)
+        if (!data ||
+            sv_cpu_upload_weight((struct sv_dev *)(void *)&b->cpu, &host, &w, &owned, &err) ||
+            !w.sieve)
             exit((fprintf(stderr, "gemm: no sieve here\n"), 1));
-        printf("\nhead %s %d x %d, made in %.2f s\n  rows  sieve us (best)     all us (best)   ratio  units left of all\n",
-               b->isa, s.n, s.k, (double)(sv_clock_ns() - t0) * 1e-9);
+        printf(
+            "\nhead %s %d x %d, made in %.2f s\n  rows  sieve us (best)     all us (best)   ratio "
+            " units left of all\n",
+            b->isa, s.n, s.k, (double)(sv_clock_ns() - t0) * 1e-9);
         for (int j = 0; j < n_rows; j++) {
             struct times t[2] = {0};
             struct sv_sieve *v = w.sieve;
             for (int64_t r = 0; r < 2 * b->rounds; r++) {
-                struct sv_p_head_argmax p = {.n_rows = rows[j], .k = s.k, .x = b->x, .w = w, .out = b->out};
+                struct sv_p_head_argmax p = {
+                    .n_rows = rows[j], .k = s.k, .x = b->x, .w = w, .out = b->out};
                 p.w.sieve = r % 2 ? v : NULL;
                 double us = now_us();
                 sv_cpu_head_argmax((struct sv_dev *)(void *)&b->cpu, &p);
                 times_add(&t[r % 2], now_us() - us);
             }
             const double with = quantile(&t[1], 0.5), whole = quantile(&t[0], 0.5);
-            printf("  %4d %9.1f (%7.1f) %9.1f (%7.1f)  %5.2f  %d of %d\n", rows[j], with, quantile(&t[1], 0), whole,
-                   quantile(&t[0], 0), whole / with, v->n_left, v->n_units);
+            printf("  %4d %9.1f (%7.1f) %9.1f (%7.1f)  %5.2f  %d of %d\n", rows[j], with,
+                   quantile(&t[1], 0), whole, quantile(&t[0], 0), whole / with, v->n_left,
+                   v->n_units);
             b->read_bytes = sv_weight_read_bytes(&w);
             csv_row(b, "head", b->isa, s, rows[j], SV_BF16, &t[0], "none", 0, 0);
             b->read_bytes = v->read_bytes;
-            csv_row(b, "head sieve", b->isa, s, rows[j], SV_BF16, &t[1], "us without", whole, whole / with);
+            csv_row(b, "head sieve", b->isa, s, rows[j], SV_BF16, &t[1], "us without", whole,
+                    whole / with);
         }
         if (owned)
             sv_cpu_weight_free(&b->cpu, (void *)(uintptr_t)w.data);
@@ -744,10 +756,12 @@ static void stamp(struct bench *b)
 {
     char commit[64] = "unknown", model[80] = "unknown machine", line[256], date[32];
     /* Only what is measured counts as changed: others may be at work elsewhere in the tree. */
-    FILE *f = popen("p='src/backend/cpu/gemm* src/backend/cpu/sieve* src/backend/cpu/dense.h src/base/pool.c bench/gemm.c'; c=$(git log -1 "
-                    "--format=%h -- $p) && "
-                    "echo $c$(git diff --quiet HEAD -- $p || echo -dirty)",
-                    "r");
+    FILE *f = popen(
+        "p='src/backend/cpu/gemm* src/backend/cpu/sieve* src/backend/cpu/dense.h src/base/pool.c "
+        "bench/gemm.c'; c=$(git log -1 "
+        "--format=%h -- $p) && "
+        "echo $c$(git diff --quiet HEAD -- $p || echo -dirty)",
+        "r");
     if (f && fgets(commit, sizeof commit, f))
         commit[strcspn(commit, "\n")] = 0;
     if (f)
@@ -820,10 +834,12 @@ int main(int argc, char **argv)
         {"section", 's', SV_OPT_STRING, &section, "LIST",
          "stream,prefill,tiny,model: some of them; or head"},
         {"rounds", 'r', SV_OPT_INT, &b.rounds, "N", "rounds of each measurement (15)"},
-        {"shape", 0, SV_OPT_STRING, &b.only_shape, "LIST", "stream and prefill: these shapes only, as NxK"},
+        {"shape", 0, SV_OPT_STRING, &b.only_shape, "LIST",
+         "stream and prefill: these shapes only, as NxK"},
         {"rows", 0, SV_OPT_STRING, &b.only_rows, "LIST", "stream and prefill: these row counts"},
         {"pool", 'p', SV_OPT_INT, &pool_mb, "MIB", "memory that weights rotate over (2048)"},
-        {"raw", 0, SV_OPT_FLAG, &b.raw, NULL, "weights as published, where kernels pack them at load"},
+        {"raw", 0, SV_OPT_FLAG, &b.raw, NULL,
+         "weights as published, where kernels pack them at load"},
         {"dense", 0, SV_OPT_FLAG, &b.dense, NULL,
          "bf16 weights in fewer bits (normal numbers); GB/s and shares count what is read"},
         {"huge", 0, SV_OPT_FLAG, &b.huge, NULL, "weights on huge pages"},

@@ -8,11 +8,11 @@
  * gemm_cuda ways [CSV]: ways to go about it, side by side; gemm_cuda trace (in a build with
  * SV_GEMM_TRACE): when thread blocks pass their marks;
  * check-portable, rows-portable [CSV]: the portable kernels alone;
- * gemm_cuda hot [CSV [MS [ROWS...]]]: many rows on a card that is as warm as it may be: energy and clock;
- * gemm_cuda cold CSV PAUSE_S BUSY_MS ROWS...: layers on a card at rest, beside the vendor's library, and busy for BUSY_MS;
- * gemm_cuda once - ROWS...: the products of one layer, then the vendor's, for a profiler;
- * gemm_cuda sweep [CSV]: ring depths, numbers of units and ways for many rows.
- * Weights of the timed runs are all different (14 GB), so caches do not help. The share of
+ * gemm_cuda hot [CSV [MS [ROWS...]]]: many rows on a card that is as warm as it may be: energy and
+ * clock; gemm_cuda cold CSV PAUSE_S BUSY_MS ROWS...: layers on a card at rest, beside the vendor's
+ * library, and busy for BUSY_MS; gemm_cuda once - ROWS...: the products of one layer, then the
+ * vendor's, for a profiler; gemm_cuda sweep [CSV]: ring depths, numbers of units and ways for many
+ * rows. Weights of the timed runs are all different (14 GB), so caches do not help. The share of
  * bandwidth is against a read-only sweep in the same run. Exit status 1 when a check fails. Must
  * not: compare figures of different runs.
  */
@@ -228,8 +228,9 @@ static struct product product_of(const struct stack *s, int32_t layer, int which
     return p;
 }
 
-/* Stands for the small kernels between products: one row a block, all of it read and written, brought to a mean square of
- * 1 as norms do: numbers that shrink from layer to layer are zeros soon, which take the card less power and time. */
+/* Stands for the small kernels between products: one row a block, all of it read and written,
+ * brought to a mean square of 1 as norms do: numbers that shrink from layer to layer are zeros
+ * soon, which take the card less power and time. */
 static __global__ void glue_kernel(const bf16 *y, int64_t ldy, bf16 *x, int64_t ldx, int32_t n)
 {
     __shared__ float scratch[32];
@@ -258,8 +259,9 @@ static void glue(struct sv_cuda *cu, int32_t n, const bf16 *y, int64_t ldy, bf16
     sv_cuda_launch(cu, "glue", glue_kernel, dim3((unsigned)n), dim3(256), 0, y, ldy, x, ldx, cols);
 }
 
-/* FUSED: gate and up with their activation. CHAIN: without small kernels too, a layer goes on from the one before; its
- * numbers soon vanish, so that is for checks. LIBRARY: products by the vendor's library; it has no FUSED. */
+/* FUSED: gate and up with their activation. CHAIN: without small kernels too, a layer goes on from
+ * the one before; its numbers soon vanish, so that is for checks. LIBRARY: products by the vendor's
+ * library; it has no FUSED. */
 enum { ALL = 15, WITH_GLUE = 16, WITH_HEAD = 32, FUSED = 64, CHAIN = 128, LIBRARY = 256 };
 
 /* Product `which` of a layer, if it is asked for. */
@@ -312,7 +314,10 @@ static void enqueue(struct sv_cuda *cu, const struct stack *s, int32_t n, int wh
         if (g && !fused)
             glue(cu, n, s->y_mlp, 2 * MLP, s->act, MLP, MLP);
         one_gemm(cu, s, n, i, P_DOWN, what, g || fused ? s->act : s->y_mlp,
-                 g || fused ? MLP : 2 * MLP, g ? s->y_o : what & CHAIN ? s->x : s->y_down);
+                 g || fused ? MLP : 2 * MLP,
+                 g              ? s->y_o
+                 : what & CHAIN ? s->x
+                                : s->y_down);
         if (g)
             glue(cu, n, s->y_o, HIDDEN, s->x, HIDDEN, HIDDEN);
     }
@@ -511,7 +516,8 @@ static void row(const char *set, const char *what, const char *variant, int32_t 
                 gbs, gbs / read_gbs, tflops, spread);
 }
 
-/* What programs that stand on this one print a line of, for each number of rows and variant of the weights. */
+/* What programs that stand on this one print a line of, for each number of rows and variant of the
+ * weights. */
 static const struct {
     const char *name;
     int what;
@@ -539,7 +545,8 @@ enum { N_COLUMNS = sizeof columns / sizeof *columns };
     for (int w = 0; w < N_COLUMNS; w++) {
         const int layers = columns[w].what & ALL ? LAYERS : 1;
         const double us = time_graph(cu, s, n, columns[w].what, layers, 7);
-        row(cu->set ? "sm90" : "portable", columns[w].name, variant, n, us, columns[w].what & (ALL | WITH_HEAD), layers);
+        row(cu->set ? "sm90" : "portable", columns[w].name, variant, n, us,
+            columns[w].what & (ALL | WITH_HEAD), layers);
         printf(" %7.2f", us / layers);
     }
     printf("\n");
@@ -548,7 +555,8 @@ enum { N_COLUMNS = sizeof columns / sizeof *columns };
 
 #include "bench/gemm_cuda_hot.h"
 
-/* Layers at rest and, if ms > 0, on a busy card: so many milliseconds of warming and of measuring. */
+/* Layers at rest and, if ms > 0, on a busy card: so many milliseconds of warming and of measuring.
+ */
 static void cold(struct stack *s, double pause_s, double ms, int n_rows, char **rows)
 {
     static const struct cold_arm {
@@ -559,8 +567,10 @@ static void cold(struct stack *s, double pause_s, double ms, int n_rows, char **
     struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
     const bool library_too = have_library(&cu);
     const struct timespec pause = {(time_t)pause_s, (long)((pause_s - floor(pause_s)) * 1e9)};
-    printf("after %.1f s at rest, three rounds of the median of %d (then busy: us, mJ, W, GHz), us a layer, TFLOP/s\n",
-           pause_s, (int)REPS);
+    printf(
+        "after %.1f s at rest, three rounds of the median of %d (then busy: us, mJ, W, GHz), us a "
+        "layer, TFLOP/s\n",
+        pause_s, (int)REPS);
     for (int i = 0; i < n_rows; i++)
         for (int w = 0; w < ARMS; w++) {
             const int32_t n = atoi(rows[i]);
@@ -755,12 +765,10 @@ static void ways(struct stack *s)
     static const struct {
         const char *name;
         int32_t whole, tall, halves, from, to, bits; /* from, to: rows; bits: of whats */
-    } all[] = {{"built-in", 0, 0, 0, 1, 4096, 127},
-               {"no tall blocks", 0, -1, 0, 97, 256, 83},
-               {"no halves of k", 0, 0, -1, 257, 512, 47},
-               {"passes", -1, 0, -1, 257, 1024, 60},
-               {"whole 192", 192, 0, -1, 257, 4096, 60},
-               {"whole 256", 256, 0, -1, 257, 4096, 16}};
+    } all[] = {
+        {"built-in", 0, 0, 0, 1, 4096, 127},        {"no tall blocks", 0, -1, 0, 97, 256, 83},
+        {"no halves of k", 0, 0, -1, 257, 512, 47}, {"passes", -1, 0, -1, 257, 1024, 60},
+        {"whole 192", 192, 0, -1, 257, 4096, 60},   {"whole 256", 256, 0, -1, 257, 4096, 16}};
     struct sv_cuda cu = open_device(SV_CUDA_SM90, true);
     printf("us a layer: layer gated | gated+3 small | qkv | o | gate_up gated | down | head\n");
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
@@ -913,7 +921,9 @@ int main(int argc, char **argv)
     read_gbs = read_bandwidth(&s);
     printf("read bandwidth %.0f GB/s; a layer's weights in %.2f us (set-up %.1f s)\n", read_gbs,
            bytes_of(ALL, 1) / read_gbs / 1e3, now() - t);
-    const long failed = strcmp(what, "trace") && strcmp(what, "cold") && strcmp(what, "once") ? stack_checks(&s) : 0;
+    const long failed = strcmp(what, "trace") && strcmp(what, "cold") && strcmp(what, "once")
+                            ? stack_checks(&s)
+                            : 0;
     if (!strcmp(what, "once"))
         once(&s, argc - 3, argv + 3);
     else if (!strcmp(what, "sweep"))
@@ -923,7 +933,8 @@ int main(int argc, char **argv)
     else if (!strcmp(what, "ways"))
         ways(&s);
     else if (!strcmp(what, "cold"))
-        cold(&s, argc > 3 ? atof(argv[3]) : 2, argc > 4 ? atof(argv[4]) : 0, argc > 5 ? argc - 5 : 0, argv + 5);
+        cold(&s, argc > 3 ? atof(argv[3]) : 2, argc > 4 ? atof(argv[4]) : 0,
+             argc > 5 ? argc - 5 : 0, argv + 5);
     else if (!strcmp(what, "hot"))
         run_hot(&s, argc > 3 ? atof(argv[3]) : 400, argc > 4 ? argc - 4 : 0, argv + 4);
 #ifdef SV_GEMM_TRACE

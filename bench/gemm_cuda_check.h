@@ -1,8 +1,9 @@
 /*
  * gemm_cuda_check.h - the checks of gemm_cuda.cu: every result against single rows, bit by bit.
  *
- * Included by gemm_cuda.cu after its helpers. With cu->bytes all of it is about products in 8 bits (fp8_cuda.cu): numbers
- * are then such that 8 bits hold them exactly, so the same comparisons hold. Must not: time anything.
+ * Included by gemm_cuda.cu after its helpers. With cu->bytes all of it is about products in 8 bits
+ * (fp8_cuda.cu): numbers are then such that 8 bits hold them exactly, so the same comparisons hold.
+ * Must not: time anything.
  */
 #ifndef SV_BENCH_GEMM_CUDA_CHECK_H
 #define SV_BENCH_GEMM_CUDA_CHECK_H
@@ -126,7 +127,8 @@ struct made {
     struct sv_gemm_part part[20];
 };
 
-/* Rounds to what 8 bits and a scale of `largest` / 448 hold, a power of two; each row gets one number that large. */
+/* Rounds to what 8 bits and a scale of `largest` / 448 hold, a power of two; each row gets one
+ * number that large. */
 static __global__ void round_kernel(bf16 *p, int32_t rows, int32_t k, float largest)
 {
     const float scale = largest / SV_FP8_MAX;
@@ -245,9 +247,9 @@ template <typename T> static long check_shape(struct sv_cuda *cu, const struct s
     long failed = !(error < bound);
     int32_t tried = 0, worst_n = 0;
     unsigned long long inside = 0, outside = 0;
-    static const int32_t some[] = {1,   2,   3,   7,   8,   9,   15,  16,  17,  31,   32,
-                                   33,  48,  63,  64,  65,  80,  96,  97,  112, 127,  128,
-                                   129, 160, 191, 192, 193, 224, 225, 256, 257, 512, 1000, 4096};
+    static const int32_t some[] = {1,   2,   3,   7,   8,   9,   15,  16,  17,   31,  32,  33,
+                                   48,  63,  64,  65,  80,  96,  97,  112, 127,  128, 129, 160,
+                                   191, 192, 193, 224, 225, 256, 257, 512, 1000, 4096};
     /* Then both ways for many rows, whatever the built-in choice. */
     static const int32_t wholes[] = {257, 384, 600, 1000};
     enum { SOME = sizeof some / sizeof *some, BIG_FROM = 30, WHOLES = 4 };
@@ -286,9 +288,8 @@ template <typename T> static long check_shape(struct sv_cuda *cu, const struct s
         tried++;
     }
     cu->gemm->tune_whole = cu->gemm->tune_pair = 0;
-    printf("%-9s %-13s error %.2e  %3d counts  wrong bits %llu, canaries %llu %s",
-           set_name(cu), s->name, error, tried, inside, outside,
-           failed ? "FAILED" : "ok");
+    printf("%-9s %-13s error %.2e  %3d counts  wrong bits %llu, canaries %llu %s", set_name(cu),
+           s->name, error, tried, inside, outside, failed ? "FAILED" : "ok");
     printf(failed ? " (last at n = %d)\n" : "\n", worst_n);
     fflush(stdout);
     cudaFree(single), cudaFree(y), cudaFree(x), cudaFree(bad), cudaFree(sums);
@@ -367,8 +368,8 @@ static long check_gated(struct sv_cuda *cu, int32_t k, int32_t d, bool bias, int
     OK(cudaMemcpy(host_sums, sums, 16, cudaMemcpyDeviceToHost));
     const double error = sqrt(host_sums[0] / host_sums[1]);
     long failed = !(error < 8e-3);
-    static const int32_t some[] = {1,   2,   3,   7,   8,   9,   15,  16,  17,   31,  32,  33,
-                                   48,  63,  64,  65,  80,  96,  97,  112, 127,  128, 129, 160,
+    static const int32_t some[] = {1,   2,   3,   7,   8,   9,   15,  16,  17,  31,   32,  33,
+                                   48,  63,  64,  65,  80,  96,  97,  112, 127, 128,  129, 160,
                                    191, 192, 193, 224, 225, 256, 257, 384, 600, 1000, 2048};
     enum { SOME = sizeof some / sizeof *some };
     int32_t tried = 0, worst_n = 0;
@@ -445,8 +446,8 @@ static long check_head(struct sv_cuda *cu, int32_t vocab, int32_t k, bool ties)
     OK(cudaMalloc((void **)&x, (size_t)(MOST + 8) * k * 2));
     OK(cudaMemset(cu->fault, 0, sizeof *cu->fault));
     long failed = 0, counts = 0;
-    static const int32_t some[] = {1,  2,   7,   15,  16,  17,  32,  33, 64,
-                                   65, 100, 128, 129, 200, 256, 257, 300, 384, 385, 512, 513, 600};
+    static const int32_t some[] = {1,   2,   7,   15,  16,  17,  32,  33,  64,  65,  100,
+                                   128, 129, 200, 256, 257, 300, 384, 385, 512, 513, 600};
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         const int32_t n = some[i];
         const struct perm p = {(int32_t)i * 2 + 1, (int32_t)i * 31 % BASE_ROWS};
@@ -476,15 +477,16 @@ static long check_head(struct sv_cuda *cu, int32_t vocab, int32_t k, bool ties)
             if (at < 0 ? host[0][n - 1 - r] != 0x7f7f7f7f : host[0][at] != host[1][r])
                 bad = true;
         }
-        failed += bad || host[0][n < MOST ? n : MOST - 1] != (n < MOST ? 0x7f7f7f7f : host[0][MOST - 1]);
+        failed +=
+            bad || host[0][n < MOST ? n : MOST - 1] != (n < MOST ? 0x7f7f7f7f : host[0][MOST - 1]);
         counts++;
     }
     struct sv_cuda_fault fault;
     OK(cudaMemcpy(&fault, cu->fault, sizeof fault, cudaMemcpyDeviceToHost));
     if (fault.code != SV_CUDA_FAULT_HEAD_NAN || fault.a != 3)
         failed++;
-    printf("%-9s head %dx%d%s: %ld counts %s\n", set_name(cu), vocab, k,
-           ties ? " ties" : "", counts, failed ? "FAILED" : "ok");
+    printf("%-9s head %dx%d%s: %ld counts %s\n", set_name(cu), vocab, k, ties ? " ties" : "",
+           counts, failed ? "FAILED" : "ok");
     fflush(stdout);
     cudaFree(logits), cudaFree(out), cudaFree(want), cudaFree(index), cudaFree(x);
     free_shape(&m);

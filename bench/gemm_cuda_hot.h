@@ -1,9 +1,9 @@
 /*
- * gemm_cuda_hot.h - products of many rows on a card that has been busy for a while: its clock, its power, and what
- * they leave of the speed of a short run.
+ * gemm_cuda_hot.h - products of many rows on a card that has been busy for a while: its clock, its
+ * power, and what they leave of the speed of a short run.
  *
- * Included by gemm_cuda.cu after its timing. Power and clock are what the driver's library says during the work, read every
- * ten milliseconds. Must not: check anything.
+ * Included by gemm_cuda.cu after its timing. Power and clock are what the driver's library says
+ * during the work, read every ten milliseconds. Must not: check anything.
  */
 #ifndef SV_BENCH_GEMM_CUDA_HOT_H
 #define SV_BENCH_GEMM_CUDA_HOT_H
@@ -58,12 +58,13 @@ static struct reading read_card(void)
 }
 
 struct heat {
-    double us, mj; /* of a layer */
+    double us, mj;     /* of a layer */
     double watts, ghz; /* means of what was read meanwhile */
 };
 
 /* Replays for `busy` milliseconds, then for as long again, reading the card all the while. */
-static struct heat time_hot(struct sv_cuda *cu, const struct stack *s, int32_t n, int what, int layers, double busy)
+static struct heat time_hot(struct sv_cuda *cu, const struct stack *s, int32_t n, int what,
+                            int layers, double busy)
 {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -128,7 +129,8 @@ static const struct hot_way {
     {"down", "library", 8 | LIBRARY, 0, 0},
 };
 
-/* Busy first, until the card's power is what it allows over a second. rows: the counts, or none for the usual. */
+/* Busy first, until the card's power is what it allows over a second. rows: the counts, or none for
+ * the usual. */
 static void hot(struct sv_cuda *cu, struct stack *s, double busy, int n_rows, char **rows)
 {
     static const int32_t counts[] = {512, 256, 192, 128};
@@ -139,16 +141,19 @@ static void hot(struct sv_cuda *cu, struct stack *s, double busy, int n_rows, ch
     for (int i = 0; i < (n_rows ? n_rows : 4); i++) {
         const int32_t n = n_rows ? atoi(rows[i]) : counts[i];
         for (int w = 0; w < N; w++) {
-            if ((n <= 256 && (hot_ways[w].halves || hot_ways[w].whole)) || (hot_ways[w].what & LIBRARY && !library_too))
+            if ((n <= 256 && (hot_ways[w].halves || hot_ways[w].whole)) ||
+                (hot_ways[w].what & LIBRARY && !library_too))
                 continue;
-            const int layers = hot_ways[w].what & ALL ? LAYERS : 1, bits = hot_ways[w].what & (ALL | WITH_HEAD);
+            const int layers = hot_ways[w].what & ALL ? LAYERS : 1,
+                      bits = hot_ways[w].what & (ALL | WITH_HEAD);
             cu->gemm->tune_halves = hot_ways[w].halves;
             cu->gemm->tune_whole = hot_ways[w].whole;
             const struct heat h = time_hot(cu, s, n, hot_ways[w].what, layers, busy);
             const double tflops = bytes_of(bits, 1) * n / h.us / 1e6;
-            row(in_bytes ? "fp8" : "sm90", hot_ways[w].name, hot_ways[w].variant, n, h.us * layers, bits, layers);
-            printf("%4d %-17s %-20s %7.2f us %6.2f mJ %4.0f W %.2f GHz %3.0f %%\n", n, hot_ways[w].variant,
-                   hot_ways[w].name, h.us, h.mj, h.watts, h.ghz,
+            row(in_bytes ? "fp8" : "sm90", hot_ways[w].name, hot_ways[w].variant, n, h.us * layers,
+                bits, layers);
+            printf("%4d %-17s %-20s %7.2f us %6.2f mJ %4.0f W %.2f GHz %3.0f %%\n", n,
+                   hot_ways[w].variant, hot_ways[w].name, h.us, h.mj, h.watts, h.ghz,
                    100 * tflops / (cu->n_sms * (in_bytes ? 8.192 : 4.096) * h.ghz));
             fflush(stdout);
         }

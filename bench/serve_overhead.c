@@ -1,14 +1,16 @@
 /*
- * serve_overhead.c - what the server itself costs: 64 streams from an engine that answers at once, one token an event.
+ * serve_overhead.c - what the server itself costs: 64 streams from an engine that answers at once,
+ * one token an event.
  *
- * Called by hand: build/bench/serve_overhead [REPEATS [MODE]] >> bench/results/serve-overhead.csv. The server runs in this
- * process (its loop on the main thread, so that the loop's processor time is known), the clients in a child. Of the
- * loop's time per token, `user` is the server's own code and `kernel` what sending costs; on the loopback device
- * the kernel also receives in the sender's time.
- * `flood` lets the engine run as fast as it can; `paced` has it make 64 tokens each 3.2 ms (20,000 a second), as a real
- * engine would; `each` too, with every token a write of its own (--stream-gap 0); `step10` to `step60` make 64 tokens
- * each 10, 30 or 60 ms, as larger models do; `requests` are streams of one token on connections of their own, so that
- * its figures per token are those of a whole request.
+ * Called by hand: build/bench/serve_overhead [REPEATS [MODE]] >> bench/results/serve-overhead.csv.
+ * The server runs in this process (its loop on the main thread, so that the loop's processor time
+ * is known), the clients in a child. Of the loop's time per token, `user` is the server's own code
+ * and `kernel` what sending costs; on the loopback device the kernel also receives in the sender's
+ * time. `flood` lets the engine run as fast as it can; `paced` has it make 64 tokens each 3.2 ms
+ * (20,000 a second), as a real engine would; `each` too, with every token a write of its own
+ * (--stream-gap 0); `step10` to `step60` make 64 tokens each 10, 30 or 60 ms, as larger models do;
+ * `requests` are streams of one token on connections of their own, so that its figures per token
+ * are those of a whole request.
  */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 
@@ -56,8 +58,8 @@ static int say(int port, const char *request, size_t n)
 static int ask(int port, int32_t tokens)
 {
     char body[120], request[400];
-    snprintf(body, sizeof body, "{\"prompt\":\"one two three four\",\"max_tokens\":%d,\"stream\":true}",
-             tokens);
+    snprintf(body, sizeof body,
+             "{\"prompt\":\"one two three four\",\"max_tokens\":%d,\"stream\":true}", tokens);
     int n = snprintf(request, sizeof request,
                      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n"
                      "Connection: close\r\n\r\n%s",
@@ -105,8 +107,9 @@ static int stream(int port, int32_t tokens)
     return left ? 4 : 0;
 }
 
-/* A process of their own, there before the server is: a fork of that would have it copy its pages while it is
- * measured, and keep its sockets open. They start when the port comes through the pipe. */
+/* A process of their own, there before the server is: a fork of that would have it copy its pages
+ * while it is measured, and keep its sockets open. They start when the port comes through the pipe.
+ */
 static pid_t start_clients(const struct mode *m, int *to)
 {
     int ends[2], port, rc = 0;
@@ -158,8 +161,11 @@ static void *drive(void *arg)
 static int measure(const struct mode *m, int repeat)
 {
     struct sv_serve_fake fake = {.step_us = m->step_us};
-    struct sv_serve_options o = {.open_engine = sv_serve_open_fake_engine, .open_arg = &fake,
-                                 .log_seconds = -1, .quiet = true, .stream_gap_us = m->gap_us,
+    struct sv_serve_options o = {.open_engine = sv_serve_open_fake_engine,
+                                 .open_arg = &fake,
+                                 .log_seconds = -1,
+                                 .quiet = true,
+                                 .stream_gap_us = m->gap_us,
                                  .spec_metrics = SV_SPEC_SUMMARY};
     struct rusage before, after, all_after;
     struct run r = {0};
@@ -186,21 +192,18 @@ static int measure(const struct mode *m, int repeat)
     double all = seconds_of(all_after.ru_utime) + seconds_of(all_after.ru_stime) -
                  seconds_of(r.before.ru_utime) - seconds_of(r.before.ru_stime);
     double n = (double)CLIENTS * m->tokens * m->rounds;
-    printf("%s,%d,%d,%d,%.3f,%.0f,%.3f,%.2f,%.2f,%.2f,%.0f,%.4f\n", m->name, repeat, CLIENTS, m->tokens,
-           r.wall, n / r.wall, all, loop / n * 1e6, user / n * 1e6, kernel / n * 1e6, n / loop,
-           loop / r.wall);
+    printf("%s,%d,%d,%d,%.3f,%.0f,%.3f,%.2f,%.2f,%.2f,%.0f,%.4f\n", m->name, repeat, CLIENTS,
+           m->tokens, r.wall, n / r.wall, all, loop / n * 1e6, user / n * 1e6, kernel / n * 1e6,
+           n / loop, loop / r.wall);
     fflush(stdout);
     return r.status != 0;
 }
 
 int main(int argc, char **argv)
 {
-    static const struct mode modes[] = {{"flood", 0, 0, 1000, 1},
-                                        {"paced", 3200, 0, 1000, 1},
-                                        {"each", 3200, -1, 1000, 1},
-                                        {"step10", 10000, 0, 300, 1},
-                                        {"step30", 30000, 0, 100, 1},
-                                        {"step60", 60000, 0, 100, 1},
+    static const struct mode modes[] = {{"flood", 0, 0, 1000, 1},     {"paced", 3200, 0, 1000, 1},
+                                        {"each", 3200, -1, 1000, 1},  {"step10", 10000, 0, 300, 1},
+                                        {"step30", 30000, 0, 100, 1}, {"step60", 60000, 0, 100, 1},
                                         {"requests", 5000, 0, 1, 50}};
     int n = argc > 1 ? atoi(argv[1]) : 5, bad = 0;
     const char *only = argc > 2 ? argv[2] : "";

@@ -1,10 +1,11 @@
 /*
- * salvo.h - the public C interface of libsalvo: load a target and a DFlash draft, submit requests, step.
+ * salvo.h - the public C interface of libsalvo: load a target and a DFlash draft, submit requests,
+ * step.
  *
- * One engine is driven by one thread. Text and token pointers in events are valid during the callback, which may
- * submit and cancel requests and ask for statistics, but not step or close.
- * Functions that can fail return a negative code (sv_code_name gives its name) and write a message that
- * names the file, field or position to err (err_size bytes; may be NULL with 0).
+ * One engine is driven by one thread. Text and token pointers in events are valid during the
+ * callback, which may submit and cancel requests and ask for statistics, but not step or close.
+ * Functions that can fail return a negative code (sv_code_name gives its name) and write a message
+ * that names the file, field or position to err (err_size bytes; may be NULL with 0).
  *
  *     struct sv_engine_options o = sv_default_options();
  *     o.target_dir = "models/demo/target";
@@ -38,36 +39,42 @@ enum sv_open_stage {
 };
 
 struct sv_engine_options {
-    const char *target_dir;   /* Hugging Face directory; required */
-    const char *draft_dir;    /* DFlash draft directory; NULL = plain decoding */
-    const char *device;       /* "cpu", "cuda"; NULL = the best there is */
-    const char *kernels;      /* GPUs: "auto", "portable"; NULL = auto */
-    const char *dense_weights; /* bf16 matrices in fewer bits, without loss, for steps with few rows: "on", "off", or "auto":
-                                  GPUs (a copy): where it takes at most 15 % of the device's memory; the CPU (instead):
-                                  where it is faster. NULL = auto */
-    const char *draft_bytes;  /* the draft's weights in 8 bits, which costs the draft about nothing and the text nothing:
-                                 "on", "off", or "auto": where the device can. NULL = auto */
-    const char *head_sieve;   /* the CPU: the token of greedy rows from exact bounds first, which costs half
-                                 the head's memory again; the same tokens: "on", "off", or "auto": where it is faster. NULL = auto */
-    int32_t gpu;              /* which GPU */
-    bool no_graphs;           /* GPUs: launch every kernel of every step by itself */
-    int32_t device_timeout;   /* GPUs: seconds to wait without any progress until the device counts as failed; 0 = 60,
-                                 -1 = for ever. Such a device cannot be closed: end the process with _exit */
-    double gpu_memory;        /* GPUs: share of the device's memory to use, weights included; 0 = at most 0.9 */
-    const char *isa;          /* "auto", "plain", "avx2", "avx512", "amx"; NULL = auto */
-    enum sv_data_type dtype;  /* AUTO = bf16 when the weights are bf16, else f32 */
-    int32_t n_threads;        /* 0 = all processors */
-    int32_t max_sequences;    /* running at once; others wait. 0 = 1 */
-    int32_t context;          /* longest sequence in tokens; 0 = the model's, at most 8192 */
-    int32_t page_size;        /* positions per cache page; 0 = 16 */
-    int64_t cache_mib;        /* K/V pages of target and draft together; 0 = all sequences at full length,
-                                 limited to 40 % of the machine's memory (GPUs: four times that, limited by
-                                 gpu_memory); what they do not need keeps prefixes */
-    int32_t prefill_chunk;    /* prompt rows per step; 0 = 512, on a GPU 2048 */
-    int32_t width;            /* verify width, anchor included; 0 = the draft's block, 1 = no drafting */
-    bool auto_width;          /* let the width policy choose, at most `width`, never slower than 1 */
-    bool no_prefix_cache;     /* do not keep pages of finished sequences for prompts that begin alike */
-    /* Called now and then while the engine opens: how much of a stage is done, 0 to 1. May be NULL. */
+    const char *target_dir; /* Hugging Face directory; required */
+    const char *draft_dir;  /* DFlash draft directory; NULL = plain decoding */
+    const char *device;     /* "cpu", "cuda"; NULL = the best there is */
+    const char *kernels;    /* GPUs: "auto", "portable"; NULL = auto */
+    const char
+        *dense_weights; /* bf16 matrices in fewer bits, without loss, for steps with few rows: "on",
+                           "off", or "auto": GPUs (a copy): where it takes at most 15 % of the
+                           device's memory; the CPU (instead): where it is faster. NULL = auto */
+    const char
+        *draft_bytes; /* the draft's weights in 8 bits, which costs the draft about nothing and the
+                         text nothing: "on", "off", or "auto": where the device can. NULL = auto */
+    const char *head_sieve; /* the CPU: the token of greedy rows from exact bounds first, which
+                               costs half the head's memory again; the same tokens: "on", "off", or
+                               "auto": where it is faster. NULL = auto */
+    int32_t gpu;            /* which GPU */
+    bool no_graphs;         /* GPUs: launch every kernel of every step by itself */
+    int32_t device_timeout; /* GPUs: seconds to wait without any progress until the device counts as
+                               failed; 0 = 60, -1 = for ever. Such a device cannot be closed: end
+                               the process with _exit */
+    double gpu_memory; /* GPUs: share of the device's memory to use, weights included; 0 = at most
+                          0.9 */
+    const char *isa;   /* "auto", "plain", "avx2", "avx512", "amx"; NULL = auto */
+    enum sv_data_type dtype; /* AUTO = bf16 when the weights are bf16, else f32 */
+    int32_t n_threads;       /* 0 = all processors */
+    int32_t max_sequences;   /* running at once; others wait. 0 = 1 */
+    int32_t context;         /* longest sequence in tokens; 0 = the model's, at most 8192 */
+    int32_t page_size;       /* positions per cache page; 0 = 16 */
+    int64_t cache_mib; /* K/V pages of target and draft together; 0 = all sequences at full length,
+                          limited to 40 % of the machine's memory (GPUs: four times that, limited by
+                          gpu_memory); what they do not need keeps prefixes */
+    int32_t prefill_chunk; /* prompt rows per step; 0 = 512, on a GPU 2048 */
+    int32_t width;   /* verify width, anchor included; 0 = the draft's block, 1 = no drafting */
+    bool auto_width; /* let the width policy choose, at most `width`, never slower than 1 */
+    bool no_prefix_cache; /* do not keep pages of finished sequences for prompts that begin alike */
+    /* Called now and then while the engine opens: how much of a stage is done, 0 to 1. May be NULL.
+     */
     void (*on_progress)(void *user, enum sv_open_stage stage, double share);
     void *progress_user;
 };
@@ -79,8 +86,8 @@ void sv_close_engine(struct sv_engine *engine); /* unfinished requests get a can
 
 enum sv_finish_reason {
     SV_FINISH_NONE,
-    SV_FINISH_STOP,     /* an end token, a stop id or a stop string */
-    SV_FINISH_LENGTH,   /* max_tokens or the context's end */
+    SV_FINISH_STOP,   /* an end token, a stop id or a stop string */
+    SV_FINISH_LENGTH, /* max_tokens or the context's end */
     SV_FINISH_CANCELED,
     SV_FINISH_ERROR
 };
@@ -90,7 +97,7 @@ const char *sv_finish_name(enum sv_finish_reason reason); /* "stop", "length", .
  * penalties), and of the most probable ones at its place, best first. */
 struct sv_logprob {
     float logprob;
-    int32_t rank;            /* 1 = the most probable */
+    int32_t rank; /* 1 = the most probable */
     int32_t n_top;
     const int32_t *top_ids;
     const float *top_logprobs;
@@ -101,45 +108,47 @@ struct sv_event {
     uint64_t request;
     const int32_t *tokens; /* new token ids, n_tokens of them (0 in a bare finish) */
     int32_t n_tokens;
-    int32_t n_drafted;     /* the first n_drafted are drafts the target confirmed; the rest are its own */
+    int32_t
+        n_drafted; /* the first n_drafted are drafts the target confirmed; the rest are its own */
     const struct sv_logprob *logprobs; /* (n_tokens) when the request asked for them, else NULL */
-    const struct sv_logprob *prompt_logprobs; /* (n_prompt_tokens) once, with the first tokens, when asked
-                                                 for; entry 0 has logprob 0 and no alternatives */
-    const char *text;      /* new text, whole code points only, n_bytes of it; held back while it */
-    size_t n_bytes;        /* may be the start of a stop string */
+    const struct sv_logprob
+        *prompt_logprobs; /* (n_prompt_tokens) once, with the first tokens, when asked
+                             for; entry 0 has logprob 0 and no alternatives */
+    const char *text;     /* new text, whole code points only, n_bytes of it; held back while it */
+    size_t n_bytes;       /* may be the start of a stop string */
     enum sv_finish_reason finish;
-    const char *message;   /* why, when finish is SV_FINISH_ERROR */
-    int32_t stop_id;       /* finish by a token: which; else -1 */
-    int32_t stop_index;    /* finish by a stop string: its index in the request; else -1 */
+    const char *message; /* why, when finish is SV_FINISH_ERROR */
+    int32_t stop_id;     /* finish by a token: which; else -1 */
+    int32_t stop_index;  /* finish by a stop string: its index in the request; else -1 */
 };
 
 struct sv_request {
-    const char *prompt;            /* UTF-8 text, or NULL when ids are given */
-    size_t prompt_bytes;           /* 0 = strlen */
-    bool no_special;               /* text: what reads like a special token stays text */
-    bool no_add_special;           /* text: add no beginning-of-sequence token (a chat template did) */
+    const char *prompt;  /* UTF-8 text, or NULL when ids are given */
+    size_t prompt_bytes; /* 0 = strlen */
+    bool no_special;     /* text: what reads like a special token stays text */
+    bool no_add_special; /* text: add no beginning-of-sequence token (a chat template did) */
     const int32_t *prompt_ids;
     int32_t n_prompt_ids;
-    int32_t max_tokens;            /* 0 = up to the context's end */
+    int32_t max_tokens;               /* 0 = up to the context's end */
     double temperature, top_p, min_p; /* 0 = greedy; 1 = off; 0 = off */
-    int64_t top_k;                 /* 0 = off */
+    int64_t top_k;                    /* 0 = off */
     uint64_t seed;
-    const char *const *stop;       /* stop strings; the text ends before the match */
+    const char *const *stop; /* stop strings; the text ends before the match */
     int32_t n_stop;
-    bool include_stop;             /* keep the matched stop string in the text */
-    const int32_t *stop_ids;       /* besides the model's end tokens */
+    bool include_stop;       /* keep the matched stop string in the text */
+    const int32_t *stop_ids; /* besides the model's end tokens */
     int32_t n_stop_ids;
     bool ignore_eos;
-    int32_t min_tokens;            /* before these many, no end token, stop id or stop string ends it */
+    int32_t min_tokens; /* before these many, no end token, stop id or stop string ends it */
     double presence_penalty, frequency_penalty; /* [-2, 2], on tokens of the answer so far */
-    double repetition_penalty;     /* (0, 2], 1 or 0 = off; on tokens of prompt and answer */
-    const int32_t *bias_ids;       /* added to the logits of these tokens, at most 1024 */
-    const float *bias;             /* [-100, 100] each */
+    double repetition_penalty; /* (0, 2], 1 or 0 = off; on tokens of prompt and answer */
+    const int32_t *bias_ids;   /* added to the logits of these tokens, at most 1024 */
+    const float *bias;         /* [-100, 100] each */
     int32_t n_bias;
-    bool logprobs;                 /* of each token of the answer */
-    bool prompt_logprobs;          /* of the prompt's tokens */
-    int32_t n_top_logprobs;        /* and of the most probable ones at its place, at most 20 */
-    int32_t width;                 /* verify width of this request; 0 = the engine's */
+    bool logprobs;          /* of each token of the answer */
+    bool prompt_logprobs;   /* of the prompt's tokens */
+    int32_t n_top_logprobs; /* and of the most probable ones at its place, at most 20 */
+    int32_t width;          /* verify width of this request; 0 = the engine's */
     void (*on_event)(void *user, const struct sv_event *event);
     void *user;
 };
@@ -151,8 +160,8 @@ int sv_submit_request(struct sv_engine *engine, const struct sv_request *request
                       char *err, size_t err_size);
 /* The request gets its last event at the next step. Unknown ids are ignored. */
 void sv_cancel_request(struct sv_engine *engine, uint64_t id);
-/* Runs one step and delivers its events. Returns how many requests are unfinished, or a negative code
- * when the device failed (all running requests have then got an error event). */
+/* Runs one step and delivers its events. Returns how many requests are unfinished, or a negative
+ * code when the device failed (all running requests have then got an error event). */
 int sv_step_engine(struct sv_engine *engine, char *err, size_t err_size);
 
 /* Forgets every kept prefix. Running sequences keep their pages. */
@@ -164,9 +173,10 @@ struct sv_request_stats {
     const uint16_t *accept_lengths; /* per decode step: tokens it brought, bonus included */
     const uint16_t *widths;         /* and rows it verified, 1 = no drafts */
     int32_t n_steps;
-    int32_t n_cached_tokens;        /* of the prompt, found in the prefix cache */
+    int32_t n_cached_tokens; /* of the prompt, found in the prefix cache */
     int32_t n_preemptions;
-    int64_t queue_us, prefill_us, decode_us; /* waiting; to the first token; from there to the last */
+    int64_t queue_us, prefill_us,
+        decode_us; /* waiting; to the first token; from there to the last */
 };
 int sv_get_request_stats(const struct sv_engine *engine, uint64_t id, struct sv_request_stats *out);
 
@@ -180,22 +190,29 @@ const char *sv_step_cost_name(int which);
 struct sv_engine_stats {
     int64_t n_steps, n_prompt_tokens, n_tokens;
     int64_t n_verify_steps, n_drafted, n_accepted; /* steps with drafts; draft tokens */
-    int64_t accept_length[65];                     /* verify steps by accept length, bonus included */
-    int64_t accepted_at[64], drafted_at[64];       /* by position in the block, 1.. */
+    int64_t accept_length[65];               /* verify steps by accept length, bonus included */
+    int64_t accepted_at[64], drafted_at[64]; /* by position in the block, 1.. */
     int64_t draft_us, forward_us, observe_us, host_us; /* where step time went */
-    int64_t weight_bytes, whole_weight_bytes; /* that passes have read; and if each had been read in its own type */
-    int64_t width_chosen[65];   /* verify segments by width */
-    int64_t width_reason[SV_WIDTH_REASONS]; /* widths the policy chose, by reason (sv_width_reason_name) */
-    int64_t n_chosen_beside_prompts; /* of these, beside prompt rows */
-    int64_t n_rows_cut, n_cut_steps; /* drafts not verified because the drafter was not sure enough; steps cut */
-    int64_t n_given_up;         /* requests whose drafter was given up: in vain for long */
-    double chosen_us, plain_us; /* expected time of the steps chosen, and of their tokens decoded plainly */
-    float draft_chance[64];     /* that draft j is kept once j - 1 was, as the policy sees it now */
-    float step_cost_us[SV_STEP_COSTS]; /* what typical steps are thought to cost (sv_step_cost_name) */
-    int64_t n_cache_queries, n_cache_hits; /* prompt tokens looked up in, and found in, the prefix cache */
+    int64_t weight_bytes,
+        whole_weight_bytes;   /* that passes have read; and if each had been read in its own type */
+    int64_t width_chosen[65]; /* verify segments by width */
+    int64_t width_reason[SV_WIDTH_REASONS]; /* widths the policy chose, by reason
+                                               (sv_width_reason_name) */
+    int64_t n_chosen_beside_prompts;        /* of these, beside prompt rows */
+    int64_t n_rows_cut,
+        n_cut_steps;    /* drafts not verified because the drafter was not sure enough; steps cut */
+    int64_t n_given_up; /* requests whose drafter was given up: in vain for long */
+    double chosen_us,
+        plain_us; /* expected time of the steps chosen, and of their tokens decoded plainly */
+    float draft_chance[64]; /* that draft j is kept once j - 1 was, as the policy sees it now */
+    float step_cost_us[SV_STEP_COSTS]; /* what typical steps are thought to cost (sv_step_cost_name)
+                                        */
+    int64_t n_cache_queries,
+        n_cache_hits; /* prompt tokens looked up in, and found in, the prefix cache */
     int64_t n_preemptions;
     int32_t n_running, n_waiting;
-    int32_t n_pages, n_pages_used, n_pages_cached; /* cached: kept for reuse only, free when needed */
+    int32_t n_pages, n_pages_used,
+        n_pages_cached; /* cached: kept for reuse only, free when needed */
 };
 void sv_get_engine_stats(const struct sv_engine *engine, struct sv_engine_stats *out);
 

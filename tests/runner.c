@@ -1,10 +1,11 @@
 /*
- * runner.c - runs every test in a process and process group of its own, with a time limit, a few at once.
+ * runner.c - runs every test in a process and process group of its own, with a time limit, a few at
+ * once.
  *
- * Called by `make test`: runner [-j N] [-x FACTOR] [-k TEXT]... [-l] PROGRAM... A PROGRAM ending in .sh is one
- * test; any other names its tests with --list and runs one given its name. Output is shown only for what
- * failed. Ends with "N passed, M failed" (", K skipped"), exit code 1 when anything failed. Must not:
- * depend on the project's code, so that it can tell when that is broken.
+ * Called by `make test`: runner [-j N] [-x FACTOR] [-k TEXT]... [-l] PROGRAM... A PROGRAM ending in
+ * .sh is one test; any other names its tests with --list and runs one given its name. Output is
+ * shown only for what failed. Ends with "N passed, M failed" (", K skipped"), exit code 1 when
+ * anything failed. Must not: depend on the project's code, so that it can tell when that is broken.
  */
 #define _GNU_SOURCE
 

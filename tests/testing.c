@@ -1,8 +1,9 @@
 /*
  * testing.c - the main function of every test program, and where tests find and put files.
  *
- * Linked into each tests/<area>/test_*.c; called by the runner and by hand. Must not: decide about time
- * limits or what counts as failed beyond the exit status: 0 passed, 77 skipped, anything else failed.
+ * Linked into each tests/<area>/test_*.c; called by the runner and by hand. Must not: decide about
+ * time limits or what counts as failed beyond the exit status: 0 passed, 77 skipped, anything else
+ * failed.
  */
 #define _GNU_SOURCE /* nftw, sigaction */
 
@@ -107,8 +108,8 @@ const char *sv_test_tmp(const char *name)
     return keep(tmp_dir, name);
 }
 
-/* cmocka catches SIGSEGV and its like, which hides the sanitizer's report of where it was. So each test
- * starts by putting back the handlers that were there before cmocka. */
+/* cmocka catches SIGSEGV and its like, which hides the sanitizer's report of where it was. So each
+ * test starts by putting back the handlers that were there before cmocka. */
 static const int crash_signals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGSYS};
 #define N_CRASH_SIGNALS (sizeof crash_signals / sizeof crash_signals[0])
 static struct sigaction crash_actions[N_CRASH_SIGNALS];
@@ -129,7 +130,8 @@ static int run_one(const char *file, const struct CMUnitTest *test)
     return _cmocka_run_group_tests(file, &copy, 1, NULL, NULL) != 0;
 }
 
-/* A failed assertion jumps over the test's clean-up; a leak report about that would only hide the reason. */
+/* A failed assertion jumps over the test's clean-up; a leak report about that would only hide the
+ * reason. */
 static int end(int n_failed)
 {
     if (!n_failed)

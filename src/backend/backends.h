@@ -1,8 +1,8 @@
 /*
  * backends.h - the open functions that ops.c dispatches to by name, and what backends share.
  *
- * Included by ops.c, trace.c, ledger.c and by the backends that define them; nobody outside src/backend. Must not:
- * name a type of any backend.
+ * Included by ops.c, trace.c, ledger.c and by the backends that define them; nobody outside
+ * src/backend. Must not: name a type of any backend.
  */
 #ifndef SV_BACKENDS_H
 #define SV_BACKENDS_H

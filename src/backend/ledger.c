@@ -1,9 +1,9 @@
 /*
  * ledger.c - what this process has taken of a device's memory, piece by piece and summed by kind.
  *
- * Kept by backends whose memory is their own: entered and struck out where they call their library's allocator, in one
- * place each, so that the sums are exact whatever other processes do. Must not: be touched in the step, or by more
- * than one thread.
+ * Kept by backends whose memory is their own: entered and struck out where they call their
+ * library's allocator, in one place each, so that the sums are exact whatever other processes do.
+ * Must not: be touched in the step, or by more than one thread.
  */
 #include "backend/backends.h"
 
@@ -12,7 +12,8 @@ int sv_ledger_room(struct sv_ledger *l, struct sv_err *err)
     if (l->n < l->room)
         return SV_OK;
     const int32_t room = l->room ? 2 * l->room : 64;
-    struct sv_ledger_piece *more = sv_realloc(l->piece, (size_t)l->room * sizeof *more, (size_t)room * sizeof *more);
+    struct sv_ledger_piece *more =
+        sv_realloc(l->piece, (size_t)l->room * sizeof *more, (size_t)room * sizeof *more);
     if (!more)
         return sv_fail(err, SV_ENOMEM, -1, "no memory for the list of %d allocations", room);
     l->piece = more;

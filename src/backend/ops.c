@@ -65,7 +65,8 @@ int sv_dev_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_e
     const char *name = opts->backend ? opts->backend : best_backend(opts);
     *dev = NULL;
     if (strcmp(name, "cpu") == 0 && opts->ordinal)
-        return sv_fail(err, SV_EINVAL, -1, "gpu %d is asked for, and the device is the cpu", opts->ordinal);
+        return sv_fail(err, SV_EINVAL, -1, "gpu %d is asked for, and the device is the cpu",
+                       opts->ordinal);
     if (strcmp(name, "cpu") == 0)
         return sv_cpu_open(dev, opts, err);
 #ifdef SV_CUDA
@@ -154,7 +155,8 @@ bool sv_dev_head_shares(const struct sv_dev *dev, const struct sv_weight *w)
 
 void sv_dev_add_read(const struct sv_dev *dev, const struct sv_weight *w, struct sv_read_bytes *sum)
 {
-    int64_t lies = sv_weight_read_bytes(w), few = dev->be->few_bytes ? dev->be->few_bytes(dev, w) : 0;
+    int64_t lies = sv_weight_read_bytes(w),
+            few = dev->be->few_bytes ? dev->be->few_bytes(dev, w) : 0;
 
     sum->few += few ? few : lies;
     sum->many += lies;
@@ -179,8 +181,8 @@ int sv_dev_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struc
     SV_REQUIRE((uintptr_t)host->data % sv_dtype_bytes(host->dtype) == 0);
     int rc = dev->be->upload_weight(dev, host, out, owned, err);
     if (!rc && dev->on_upload)
-        dev->on_upload(dev->upload_user, (size_t)host->rows * (size_t)host->cols *
-                                             sv_dtype_bytes(host->dtype));
+        dev->on_upload(dev->upload_user,
+                       (size_t)host->rows * (size_t)host->cols * sv_dtype_bytes(host->dtype));
     return rc;
 }
 
@@ -190,8 +192,8 @@ void sv_dev_on_upload(struct sv_dev *dev, void (*fn)(void *user, size_t n_bytes)
     dev->upload_user = user;
 }
 
-int sv_dev_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale, float shift,
-                         uint64_t seed, struct sv_weight *out, struct sv_err *err)
+int sv_dev_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale,
+                         float shift, uint64_t seed, struct sv_weight *out, struct sv_err *err)
 {
     SV_REQUIRE(shape->rows > 0 && shape->cols > 0 && shape->dtype != SV_I32);
     return dev->be->random_weight(dev, shape, scale, shift, seed, out, err);

@@ -1,10 +1,10 @@
 /*
  * trace.c - a device whose ops are counted, timed or left out: where does the time of a step go?
  *
- * Called by benchmarks. The device's table is replaced by one that lies in the trace, so nothing above and
- * nothing below knows. Timing op by op keeps ops from overlapping and passes from being replayed, so it says
- * too much for short ones; the time that a step saves when a class is left out says what it really costs.
- * Must not: be on where requests are answered.
+ * Called by benchmarks. The device's table is replaced by one that lies in the trace, so nothing
+ * above and nothing below knows. Timing op by op keeps ops from overlapping and passes from being
+ * replayed, so it says too much for short ones; the time that a step saves when a class is left out
+ * says what it really costs. Must not: be on where requests are answered.
  */
 #include "backend/backends.h"
 
@@ -21,7 +21,7 @@ struct sv_trace {
     struct sv_trace_class cls[SV_TRACE_CLASSES];
     int32_t n_cls;
     int32_t n_stamps, n_whole; /* stamps; those up to the last mark: of whole steps */
-    int16_t of[SV_STAMPS]; /* class of the time between a stamp and the one before it */
+    int16_t of[SV_STAMPS];     /* class of the time between a stamp and the one before it */
     int64_t at_ns[SV_STAMPS];
 };
 
@@ -43,7 +43,8 @@ static void stamp(struct sv_trace *t, int32_t cls)
     t->n_stamps++;
 }
 
-/* The class of what is about to be called; -1 when the table is full: such calls run and are not counted. */
+/* The class of what is about to be called; -1 when the table is full: such calls run and are not
+ * counted. */
 __attribute__((format(printf, 2, 3))) static int32_t find(struct sv_trace *t, const char *fmt, ...)
 {
     char name[sizeof t->cls[0].name];
@@ -100,7 +101,8 @@ static int32_t n_out(const struct sv_p_gemm *p)
 
 PLAIN(block_ids)
 PLAIN(embed)
-NAMED(add_rms_norm, "add_rms_norm%s%s", p->row_index ? " of chosen rows" : "", p->tap ? ", tap" : "")
+NAMED(add_rms_norm, "add_rms_norm%s%s", p->row_index ? " of chosen rows" : "",
+      p->tap ? ", tap" : "")
 NAMED(gemm, "gemm %d -> %d", (int)p->k, (int)n_out(p))
 NAMED(gemm_act_mul, "gemm_act_mul %d -> %d", (int)p->k, (int)p->parts[0].w.rows)
 PLAIN(qk_norm_rope_kv_write)
@@ -152,7 +154,8 @@ static int trace_wait(struct sv_dev *dev, int32_t i, struct sv_err *err)
     return SV_OK;
 }
 
-static void trace_graph_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *user), void *user)
+static void trace_graph_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *user),
+                            void *user)
 {
     struct sv_trace *t = trace_of(dev);
     t->pass = ++t->n_passes;

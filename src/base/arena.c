@@ -1,8 +1,9 @@
 /*
  * arena.c - bump allocation for everything that dies together (a model, an engine, a step).
  *
- * Called by the owners of those life times. Blocks are cleared when they are made and never handed out
- * twice, so arena memory starts as zeros. Must not: free single objects, or be shared by threads.
+ * Called by the owners of those life times. Blocks are cleared when they are made and never handed
+ * out twice, so arena memory starts as zeros. Must not: free single objects, or be shared by
+ * threads.
  */
 #include "base/base.h"
 

@@ -51,7 +51,8 @@ int sv_fail(struct sv_err *err, int code, int64_t pos, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* Puts "prefix: " before a message that is already there; keeps code and pos. Returns the code. */
 int sv_err_prefix(struct sv_err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* A broken invariant: prints the message with file and line, then aborts. Never for outside data. */
+/* A broken invariant: prints the message with file and line, then aborts. Never for outside data.
+ */
 void sv_panic_at(const char *file, int line, const char *fmt, ...)
     __attribute__((noreturn, format(printf, 3, 4)));
 #define sv_panic(...) sv_panic_at(__FILE__, __LINE__, __VA_ARGS__)
@@ -70,11 +71,11 @@ void sv_free(void *p);
 char *sv_strdup(const char *s);
 char *sv_strndup(const char *s, size_t n);
 
-/* Test hooks. The n-th fallible call from now (1 = the next) fails; 0 switches it off. A fallible call
- * is an allocation, a file call or a device call that goes through this folder. */
+/* Test hooks. The n-th fallible call from now (1 = the next) fails; 0 switches it off. A fallible
+ * call is an allocation, a file call or a device call that goes through this folder. */
 void sv_fault_arm(int64_t nth);
-bool sv_fault_hit(void);        /* counts one fallible call; true when this one must fail */
-int64_t sv_fault_calls(void);   /* calls counted since the last sv_fault_arm */
+bool sv_fault_hit(void);      /* counts one fallible call; true when this one must fail */
+int64_t sv_fault_calls(void); /* calls counted since the last sv_fault_arm */
 /* While the guard is up, any allocation on this thread aborts: the step must not allocate. */
 void sv_alloc_guard(bool up);
 int64_t sv_alloc_live(void); /* blocks allocated and not freed; 0 at the end of a clean run */
@@ -86,7 +87,8 @@ struct sv_arena {
 };
 void sv_arena_init(struct sv_arena *a);
 void sv_arena_fini(struct sv_arena *a);
-void *sv_arena_alloc(struct sv_arena *a, size_t n_bytes);  /* SV_ALIGN-aligned, cleared; NULL: no memory */
+void *sv_arena_alloc(struct sv_arena *a,
+                     size_t n_bytes); /* SV_ALIGN-aligned, cleared; NULL: no memory */
 char *sv_arena_strdup(struct sv_arena *a, const char *s);
 
 /* Growing byte buffer. After a failed append `failed` stays set and later appends do nothing, so a
@@ -129,8 +131,8 @@ char *sv_path_join(const char *dir, const char *name);
 
 /* A pool of n threads counting the caller as thread 0. run calls fn(arg, i, n) once for each i and
  * returns when all are done. The split of work over i is the callee's and must depend only on
- * (i, n), never on timing. Which thread does share i may change from run to run: the caller takes what a
- * worker has not begun. Workers spin briefly and then sleep. One run at a time. */
+ * (i, n), never on timing. Which thread does share i may change from run to run: the caller takes
+ * what a worker has not begun. Workers spin briefly and then sleep. One run at a time. */
 struct sv_pool;
 typedef void (*sv_pool_fn)(void *arg, int thread, int n_threads);
 int sv_pool_open(struct sv_pool **pool, int n_threads, struct sv_err *err);
@@ -146,19 +148,20 @@ struct sv_thread;
 int sv_thread_start(struct sv_thread **t, void *(*fn)(void *), void *arg, struct sv_err *err);
 void *sv_thread_join(struct sv_thread *t);
 
-/* What two threads hand over (channel.c). A queue of at most `capacity` items of item_bytes; pop waits for
- * at most wait_us (0: not at all). Any number of threads may push and pop. */
+/* What two threads hand over (channel.c). A queue of at most `capacity` items of item_bytes; pop
+ * waits for at most wait_us (0: not at all). Any number of threads may push and pop. */
 struct sv_queue;
 int sv_queue_open(struct sv_queue **q, int32_t capacity, size_t item_bytes, struct sv_err *err);
 void sv_queue_close(struct sv_queue *q);
 bool sv_queue_push(struct sv_queue *q, const void *item); /* false: full */
 bool sv_queue_pop(struct sv_queue *q, void *item, int64_t wait_us);
-/* Batches of bytes for an event loop. post takes the batch's bytes and leaves it empty (on failure, only when
- * memory is out, the batch stays as it is); take replaces what `out` held by all that was posted, in order.
- * Buffers are swapped, not copied, when the reader keeps up. A post makes the descriptor readable when it is urgent or
- * the quiet time is over; what is posted before gathers, but waits at most hold_us. The reader sets these times
- * (on sv_clock_us; at first it is never quiet), and one when it wants to be woken in any case (INT64_MAX = none). take
- * makes it unreadable. */
+/* Batches of bytes for an event loop. post takes the batch's bytes and leaves it empty (on failure,
+ * only when memory is out, the batch stays as it is); take replaces what `out` held by all that was
+ * posted, in order. Buffers are swapped, not copied, when the reader keeps up. A post makes the
+ * descriptor readable when it is urgent or the quiet time is over; what is posted before gathers,
+ * but waits at most hold_us. The reader sets these times (on sv_clock_us; at first it is never
+ * quiet), and one when it wants to be woken in any case (INT64_MAX = none). take makes it
+ * unreadable. */
 struct sv_mail;
 int sv_mail_open(struct sv_mail **m, struct sv_err *err);
 void sv_mail_close(struct sv_mail *m);
@@ -178,21 +181,21 @@ void sv_cell_get(struct sv_cell *c, void *value);
 enum sv_log_level { SV_LOG_ERROR, SV_LOG_WARN, SV_LOG_INFO, SV_LOG_DEBUG };
 void sv_log_set_level(enum sv_log_level level);
 void sv_log(enum sv_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-int64_t sv_clock_us(void);   /* monotonic */
+int64_t sv_clock_us(void); /* monotonic */
 int64_t sv_clock_ns(void);
-int64_t sv_clock_thread_ns(void); /* processor time of the calling thread */
-const char *sv_env(const char *name);        /* the project's only getenv */
+int64_t sv_clock_thread_ns(void);     /* processor time of the calling thread */
+const char *sv_env(const char *name); /* the project's only getenv */
 
 /* ---------------------------------------------------------------- command line */
 
 enum sv_opt_kind { SV_OPT_FLAG, SV_OPT_INT, SV_OPT_FLOAT, SV_OPT_STRING };
 /* One table drives parsing and --help. Tables end with a row whose name is NULL. */
 struct sv_opt {
-    const char *name;    /* long name, without dashes */
-    char letter;         /* short form, 0 for none */
+    const char *name; /* long name, without dashes */
+    char letter;      /* short form, 0 for none */
     enum sv_opt_kind kind;
-    void *value;         /* bool*, int64_t*, double* or const char**; keeps its default when absent */
-    const char *arg;     /* placeholder in --help, NULL for flags */
+    void *value;     /* bool*, int64_t*, double* or const char**; keeps its default when absent */
+    const char *arg; /* placeholder in --help, NULL for flags */
     const char *help;
 };
 /* Parses argv[1..]; positional arguments are moved to argv[1..*n_pos]. Returns 0, 1 when --help was
@@ -222,9 +225,10 @@ float sv_rng_normal(struct sv_rng *r);               /* standard normal */
 
 /* ---------------------------------------------------------------- JSON (jansson behind it) */
 
-/* Parses n bytes (an object or an array); err names the byte. Depth and size limits apply. Free with
- * json_decref. Integers beyond 64 bits become reals. Strings may hold NUL characters: read those with
- * json_string_length; sv_json_str refuses them. What json_dumps returns is freed with sv_free. */
+/* Parses n bytes (an object or an array); err names the byte. Depth and size limits apply. Free
+ * with json_decref. Integers beyond 64 bits become reals. Strings may hold NUL characters: read
+ * those with json_string_length; sv_json_str refuses them. What json_dumps returns is freed with
+ * sv_free. */
 json_t *sv_json_parse(const char *text, size_t n, struct sv_err *err);
 /* Parses a file of at most max_bytes; err names file and byte. */
 json_t *sv_json_load(const char *path, size_t max_bytes, struct sv_err *err);

@@ -2,7 +2,8 @@
  * buf.c - the growing byte buffer that writers of text and files use.
  *
  * Called by everything that builds output. A failure is remembered, not returned at each call. Must
- * not: lose the terminating NUL, or grow by less than half (appending a byte at a time stays linear).
+ * not: lose the terminating NUL, or grow by less than half (appending a byte at a time stays
+ * linear).
  */
 #include "base/base.h"
 

@@ -1,9 +1,10 @@
 /*
- * channel.c - how two threads hand things over: a bounded queue of items, batches of bytes with a descriptor
- * that an event loop can watch and that goes off only when it should, and a cell that holds the latest value of something.
+ * channel.c - how two threads hand things over: a bounded queue of items, batches of bytes with a
+ * descriptor that an event loop can watch and that goes off only when it should, and a cell that
+ * holds the latest value of something.
  *
- * Called by the server's two threads. A queue and a cell never allocate after open; mail grows to the largest
- * batch seen and swaps buffers from then on. Must not: know what is carried.
+ * Called by the server's two threads. A queue and a cell never allocate after open; mail grows to
+ * the largest batch seen and swaps buffers from then on. Must not: know what is carried.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -111,11 +112,11 @@ bool sv_queue_pop(struct sv_queue *q, void *item, int64_t wait_us)
 
 struct sv_mail {
     pthread_mutex_t lock;
-    struct sv_buf box;   /* posted and not yet taken */
-    int fd;              /* timerfd; when it goes off the reader should look */
-    int64_t armed_us;    /* when that will be; INT64_MAX = never */
-    int64_t quiet_us;    /* what is posted before then waits for a later post, ... */
-    int64_t hold_us;     /* ... but no longer than this */
+    struct sv_buf box; /* posted and not yet taken */
+    int fd;            /* timerfd; when it goes off the reader should look */
+    int64_t armed_us;  /* when that will be; INT64_MAX = never */
+    int64_t quiet_us;  /* what is posted before then waits for a later post, ... */
+    int64_t hold_us;   /* ... but no longer than this */
 };
 
 int sv_mail_open(struct sv_mail **mail, struct sv_err *err)

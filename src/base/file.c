@@ -125,7 +125,8 @@ int sv_file_read(struct sv_buf *buf, const char *path, size_t max_bytes, struct 
     return status;
 }
 
-static int write_all(int fd, const char *path, const void *data, size_t n, bool sync, struct sv_err *err)
+static int write_all(int fd, const char *path, const void *data, size_t n, bool sync,
+                     struct sv_err *err)
 {
     const char *p = data;
     while (n) {
@@ -147,7 +148,8 @@ int sv_file_write(const char *path, const void *data, size_t n, struct sv_err *e
     struct sv_buf tmp;
     struct stat st;
     int status, fd;
-    bool in_place = stat(path, &st) == 0 && !S_ISREG(st.st_mode); /* /dev/null is not to be renamed over */
+    /* /dev/null is not to be renamed over */
+    bool in_place = stat(path, &st) == 0 && !S_ISREG(st.st_mode);
 
     sv_buf_init(&tmp);
     sv_buf_printf(&tmp, "%s%s", path, in_place ? "" : ".tmp");
@@ -155,7 +157,8 @@ int sv_file_write(const char *path, const void *data, size_t n, struct sv_err *e
         sv_buf_fini(&tmp);
         return sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", path);
     }
-    fd = fault() ? -1 : open(tmp.data, O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT | O_TRUNC), 0666);
+    fd = fault() ? -1
+                 : open(tmp.data, O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT | O_TRUNC), 0666);
     if (fd < 0) {
         status = sv_fail_errno(err, tmp.data, "cannot create", errno);
     } else {
@@ -177,7 +180,8 @@ bool sv_file_exists(const char *path)
 
     if (stat(path, &st) == 0)
         return !S_ISDIR(st.st_mode);
-    /* A link to nowhere, as an interrupted download leaves it, or no right to look: opening it must say so. */
+    /* A link to nowhere, as an interrupted download leaves it, or no right to look: opening it must
+     * say so. */
     return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 

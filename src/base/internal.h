@@ -1,19 +1,21 @@
 /*
  * internal.h - what the files of src/base share and nobody else sees.
  *
- * Included only inside src/base. Must not hold anything another folder needs: that belongs in base.h.
+ * Included only inside src/base. Must not hold anything another folder needs: that belongs in
+ * base.h.
  */
 #ifndef SV_BASE_INTERNAL_H
 #define SV_BASE_INTERNAL_H
 
 #include "base/base.h"
 
-/* sv_alloc with the alignment of malloc: for strings and JSON nodes, where 64-byte blocks would double
- * the memory of a large tokenizer.json. Counted, guarded and failed exactly like sv_alloc. */
+/* sv_alloc with the alignment of malloc: for strings and JSON nodes, where 64-byte blocks would
+ * double the memory of a large tokenizer.json. Counted, guarded and failed exactly like sv_alloc.
+ */
 void *sv_alloc_small(size_t n_bytes);
 
-/* Allocations of this thread that have failed so far. For callers of libraries that report exhausted
- * memory as something else. */
+/* Allocations of this thread that have failed so far. For callers of libraries that report
+ * exhausted memory as something else. */
 uint64_t sv_alloc_failures(void);
 
 /* "a/b/c: No such file or directory" with the code SV_EIO. */

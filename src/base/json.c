@@ -1,8 +1,9 @@
 /*
  * json.c - JSON in and out: jansson's parser behind limits and precise errors, typed field access.
  *
- * Called by load, text, cli and the server. jansson allocates through sv_alloc's hooks. Duplicate keys
- * are refused: two readers of one file must not see different values. Must not: know any field's name.
+ * Called by load, text, cli and the server. jansson allocates through sv_alloc's hooks. Duplicate
+ * keys are refused: two readers of one file must not see different values. Must not: know any
+ * field's name.
  */
 #include "base/internal.h"
 
@@ -11,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Texts may hold NUL characters (prompts do); sv_json_str refuses them where a C string would be cut. */
+/* Texts may hold NUL characters (prompts do); sv_json_str refuses them where a C string would be
+ * cut. */
 #define PARSE_FLAGS (JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL)
 #define MAX_TEXT_BYTES ((size_t)1 << 30) /* jansson counts positions in an int */
 
@@ -23,7 +25,8 @@ __attribute__((constructor)) static void use_our_allocator(void)
 
 /* ---------------------------------------------------------------- parsing */
 
-/* Rewrites the n digits of an integer as d.ddde<n-1> in the same n bytes, so positions stay true. */
+/* Rewrites the n digits of an integer as d.ddde<n-1> in the same n bytes, so positions stay true.
+ */
 static void shrink_integer(char *digits, size_t n)
 {
     char tail[24];
@@ -262,8 +265,8 @@ int sv_json_str_opt(const json_t *obj, const char *key, const char **out, struct
 
 /* ---------------------------------------------------------------- writing */
 
-/* Bytes of the well-formed UTF-8 sequence at p, or 0. Then *bad is how many bytes one U+FFFD stands for:
- * the longest start of a well-formed sequence, as the Unicode standard recommends. */
+/* Bytes of the well-formed UTF-8 sequence at p, or 0. Then *bad is how many bytes one U+FFFD stands
+ * for: the longest start of a well-formed sequence, as the Unicode standard recommends. */
 static size_t utf8_len(const unsigned char *p, size_t n, size_t *bad)
 {
     unsigned lo = 0x80, hi = 0xBF; /* range of the second byte */

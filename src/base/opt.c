@@ -1,8 +1,8 @@
 /*
  * opt.c - command lines: one table drives parsing and --help.
  *
- * Called by src/cli, the benches and the training tools' helpers. Must not: print anything but --help,
- * or exit; the caller decides what an error costs.
+ * Called by src/cli, the benches and the training tools' helpers. Must not: print anything but
+ * --help, or exit; the caller decides what an error costs.
  */
 #include "base/base.h"
 
@@ -11,7 +11,8 @@
 #include <string.h>
 
 /* A number, but none that fits; else the word is no number at all. */
-static int bad_number(const struct sv_opt *o, const char *text, bool too_large, int at, struct sv_err *err)
+static int bad_number(const struct sv_opt *o, const char *text, bool too_large, int at,
+                      struct sv_err *err)
 {
     if (too_large)
         return sv_fail(err, SV_EINVAL, at, "option --%s: %.40s is out of range", o->name, text);
@@ -40,7 +41,8 @@ static int set_value(const struct sv_opt *o, const char *text, int at, struct sv
     }
     case SV_OPT_FLOAT: {
         double v = strtod(text, &end);
-        const bool too_large = errno == ERANGE && (v > 1 || v < -1); /* the least of all are as good as 0 */
+        /* the least of all are as good as 0 */
+        const bool too_large = errno == ERANGE && (v > 1 || v < -1);
         if (end == text || *end || too_large || v != v)
             return bad_number(o, text, !*end && too_large, at, err);
         *(double *)o->value = v;
@@ -95,7 +97,8 @@ static int parse_long(const struct sv_opt *table, struct words *w, struct sv_err
     if (!o && n == 4 && !value && memcmp(name, "help", 4) == 0)
         return 1;
     if (!o)
-        return sv_fail(err, SV_EINVAL, w->at, "unknown option --%.*s", (int)(n < 64 ? n : 64), name);
+        return sv_fail(err, SV_EINVAL, w->at, "unknown option --%.*s", (int)(n < 64 ? n : 64),
+                       name);
     if (o->kind != SV_OPT_FLAG)
         return take_value(o, value, w, err);
     if (value)
@@ -150,7 +153,8 @@ int sv_opt_parse(const struct sv_opt *table, const char *usage, int argc, char *
 
 enum { HELP_COLUMN = 28, HELP_WIDTH = 80 }; /* where explanations begin, and what they end before */
 
-/* From HELP_COLUMN on, broken between words; a word that is longer than a line stands in one of its own. */
+/* From HELP_COLUMN on, broken between words; a word that is longer than a line stands in one of its
+ * own. */
 static void put_wrapped(FILE *out, const char *text)
 {
     const size_t room = HELP_WIDTH - HELP_COLUMN;

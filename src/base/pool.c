@@ -2,17 +2,18 @@
  * pool.c - fork-join over a fixed set of threads, the barrier inside it, and plain threads.
  *
  * Called by the CPU backend for every parallel section (about 60 a pass, 5 to 50 us each), so start
- * and end of a section are two atomic words that waiters first watch for a bounded time and then sleep
- * on (futex). Must not: allocate or take a lock in sv_pool_run, or change how work is split.
+ * and end of a section are two atomic words that waiters first watch for a bounded time and then
+ * sleep on (futex). Must not: allocate or take a lock in sv_pool_run, or change how work is split.
  *
- * A share of a run is done by whoever claims it first. Worker i only ever claims share i; the caller, done
- * with share 0, takes what nobody has claimed yet. So a worker that is still asleep, or whose processor
- * is busy with another process, delays nobody. Shares that meet at a barrier are safe: when the caller
- * comes back from its own, all others have been claimed.
+ * A share of a run is done by whoever claims it first. Worker i only ever claims share i; the
+ * caller, done with share 0, takes what nobody has claimed yet. So a worker that is still asleep,
+ * or whose processor is busy with another process, delays nobody. Shares that meet at a barrier are
+ * safe: when the caller comes back from its own, all others have been claimed.
  *
- * Sleeping without lost wake-ups: a waiter announces itself in `sleepers`, then looks at the word once
- * more; a waker changes the word, then looks at `sleepers`. All four are sequentially consistent, so at
- * least one of the two sees the other. The kernel compares the word once more before it sleeps.
+ * Sleeping without lost wake-ups: a waiter announces itself in `sleepers`, then looks at the word
+ * once more; a waker changes the word, then looks at `sleepers`. All four are sequentially
+ * consistent, so at least one of the two sees the other. The kernel compares the word once more
+ * before it sleeps.
  */
 #define _GNU_SOURCE /* sched_getaffinity, syscall */
 
@@ -29,9 +30,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* How long a waiter watches before it sleeps. Long enough for the gap between two sections of a pass,
- * short enough not to starve other processes of a shared machine. With more threads than processors
- * watching keeps the others from working, so it ends almost at once. */
+/* How long a waiter watches before it sleeps. Long enough for the gap between two sections of a
+ * pass, short enough not to starve other processes of a shared machine. With more threads than
+ * processors watching keeps the others from working, so it ends almost at once. */
 #define SPIN_NS 40000
 #define SPIN_CROWDED_NS 500
 #define PAUSES_PER_LOOK 16 /* between two looks at the clock */
@@ -43,16 +44,17 @@ struct event {
 };
 
 struct worker {
-    _Alignas(SV_ALIGN) _Atomic uint32_t claimed; /* the last run whose share of this index was taken */
+    _Alignas(
+        SV_ALIGN) _Atomic uint32_t claimed; /* the last run whose share of this index was taken */
     struct sv_pool *pool;
     int index;
     pthread_t thread;
 };
 
 struct sv_pool {
-    struct event start;  /* word: number of runs begun */
-    struct event done;   /* word: shares of the current run not done, the caller's own aside */
-    struct event meet;   /* word: barriers passed */
+    struct event start; /* word: number of runs begun */
+    struct event done;  /* word: shares of the current run not done, the caller's own aside */
+    struct event meet;  /* word: barriers passed */
     _Alignas(SV_ALIGN) _Atomic uint32_t n_arrived; /* at the barrier now open */
     _Alignas(SV_ALIGN) sv_pool_fn fn;              /* published by start */
     void *arg;
@@ -109,8 +111,8 @@ static void event_wake(struct event *e)
         syscall(SYS_futex, &e->word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* True for one caller of each (worker, run). Whoever gets it may read fn and arg: the run cannot end, and
- * so the next not begin, before this share is done. */
+/* True for one caller of each (worker, run). Whoever gets it may read fn and arg: the run cannot
+ * end, and so the next not begin, before this share is done. */
 static bool claim(struct worker *w, uint32_t run)
 {
     uint32_t before = run - 1;
@@ -133,7 +135,8 @@ static void *worker_main(void *arg)
 
     for (;;) {
         event_wait(&pool->start, run, false, pool->spin_ns);
-        run = event_read(&pool->start); /* may have passed over runs that went on without this one */
+        /* may have passed over runs that went on without this one */
+        run = event_read(&pool->start);
         if (atomic_load_explicit(&pool->stop, memory_order_relaxed))
             return NULL;
         if (claim(w, run))

@@ -1,8 +1,9 @@
 /*
  * pool.c - the page pools and block tables behind cache.h.
  *
- * Called through cache.h only. All bookkeeping is plain host arrays indexed by page and slot; nothing is
- * allocated after open. Must not touch device memory other than by enqueueing table uploads.
+ * Called through cache.h only. All bookkeeping is plain host arrays indexed by page and slot;
+ * nothing is allocated after open. Must not touch device memory other than by enqueueing table
+ * uploads.
  */
 #include "cache/impl.h"
 

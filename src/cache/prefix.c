@@ -1,14 +1,15 @@
 /*
  * prefix.c - full pages by what they say: a tree of pages keyed by the tokens that led to them.
  *
- * Called through cache.h by the engine (attach, publish, flush) and by pool.c (evict, leave). A node stands
- * for one page of positions in every cache group at once, target and draft alike, so what is found is
- * complete. Its key is its parent and its page of token ids, which are compared, not only hashed.
+ * Called through cache.h by the engine (attach, publish, flush) and by pool.c (evict, leave). A
+ * node stands for one page of positions in every cache group at once, target and draft alike, so
+ * what is found is complete. Its key is its parent and its page of token ids, which are compared,
+ * not only hashed.
  *
- * A node is busy while a running sequence's pages lead through it, else idle. Idle nodes stand in a list by
- * last use. A sequence that leaves puts its path there leaf first, so a child is always older than its
- * parent, the oldest idle node never has children, and evicting takes it without a search.
- * Must not: keep a page that is not full and committed, or allocate after open.
+ * A node is busy while a running sequence's pages lead through it, else idle. Idle nodes stand in a
+ * list by last use. A sequence that leaves puts its path there leaf first, so a child is always
+ * older than its parent, the oldest idle node never has children, and evicting takes it without a
+ * search. Must not: keep a page that is not full and committed, or allocate after open.
  */
 #include "cache/impl.h"
 
@@ -17,26 +18,26 @@
 enum { NONE = -1, LEFT_OUT = -2 /* n_path of a slot whose pages are no longer published */ };
 
 struct node {
-    int32_t parent;     /* NONE: its page begins the sequence */
+    int32_t parent; /* NONE: its page begins the sequence */
     int32_t n_children;
-    int32_t n_seqs;     /* running sequences whose path leads through it */
-    int32_t next;       /* in its bucket, or in the list of unused nodes */
+    int32_t n_seqs;       /* running sequences whose path leads through it */
+    int32_t next;         /* in its bucket, or in the list of unused nodes */
     int32_t older, newer; /* idle list */
     uint32_t bucket;
     bool used;
-    bool bare;          /* without the draft's K/V */
+    bool bare; /* without the draft's K/V */
 };
 
 struct sv_prefix {
     int32_t n_nodes, page_size;
     struct node *node;
-    int32_t *tokens;   /* (n_nodes, page_size) */
-    int32_t *page;     /* (n_nodes, n_groups) */
-    int32_t *bucket;   /* (bucket_mask + 1) */
+    int32_t *tokens; /* (n_nodes, page_size) */
+    int32_t *page;   /* (n_nodes, n_groups) */
+    int32_t *bucket; /* (bucket_mask + 1) */
     uint32_t bucket_mask;
     int32_t unused, oldest, newest, n_idle;
-    int32_t *end;      /* (n_slots) last node of the slot's path, NONE at the beginning */
-    int32_t *n_path;   /* (n_slots) pages of it, or LEFT_OUT */
+    int32_t *end;       /* (n_slots) last node of the slot's path, NONE at the beginning */
+    int32_t *n_path;    /* (n_slots) pages of it, or LEFT_OUT */
     int32_t *bare_from; /* (n_slots) first position without the draft's K/V */
 };
 
@@ -119,7 +120,8 @@ static int32_t find(const struct sv_prefix *x, int32_t parent, const int32_t *to
 }
 
 /* A node for the slot's page p, sharing the slot's pages. */
-static int32_t add(struct sv_cache *c, int32_t slot, int32_t p, int32_t parent, const int32_t *tokens)
+static int32_t add(struct sv_cache *c, int32_t slot, int32_t p, int32_t parent,
+                   const int32_t *tokens)
 {
     struct sv_prefix *x = c->prefix;
     int32_t i = x->unused;
@@ -187,8 +189,7 @@ int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens,
         end = i;
     }
     for (int32_t g = 0; g < c->n_groups; g++)
-        c->n_dropped[g * c->n_slots + slot] =
-            sv_cache_n_unseen(&c->group[g], n * x->page_size);
+        c->n_dropped[g * c->n_slots + slot] = sv_cache_n_unseen(&c->group[g], n * x->page_size);
     int32_t p = n - 1;
     for (int32_t i = end; i != NONE; i = x->node[i].parent, p--) {
         enter(x, i);
@@ -360,7 +361,8 @@ void sv_prefix_check(const struct sv_cache *c)
         n_busy += n->n_seqs > 0;
         children += n->n_children;
         with_parent += n->parent != NONE;
-        SV_REQUIRE(n->parent == NONE || (x->node[n->parent].used && n->n_seqs <= x->node[n->parent].n_seqs));
+        SV_REQUIRE(n->parent == NONE ||
+                   (x->node[n->parent].used && n->n_seqs <= x->node[n->parent].n_seqs));
         SV_REQUIRE(find(x, n->parent, tokens_of(x, i)) == i);
     }
     SV_REQUIRE(children == with_parent);

@@ -92,7 +92,8 @@ int sv_cli_num_in_range(const char *command, const char *name, double v, double 
     return sv_cli_usage(command, "option --%s: %g is not in [%g, %g]", name, v, lo, hi);
 }
 
-int sv_cli_one_of(const char *command, const char *name, const char *value, const char *const *words)
+int sv_cli_one_of(const char *command, const char *name, const char *value,
+                  const char *const *words)
 {
     char list[128] = "";
 
@@ -147,21 +148,30 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
     sv_cli_opt(o, "gpu", 0, SV_OPT_INT, &m->gpu, "N", "which GPU, counted from 0");
     sv_cli_opt(o, "kernels", 0, SV_OPT_STRING, &m->kernels, "SET",
                "GPUs: auto or portable (no instructions of one chip alone)");
-    sv_cli_opt(o, "dense-weights", 0, SV_OPT_STRING, &m->dense, "WHEN",
-               "lossless weights in fewer bits, for speed: auto (where this machine gains; GPUs: a copy, where it "
-               "takes at most 15 % of the memory), on or off");
-    sv_cli_opt(o, "draft-bytes", 0, SV_OPT_STRING, &m->draft_bytes, "WHEN",
-               "the draft's weights in 8 bits, for speed: the same text, drafts as good within a percent or so: auto "
-               "(where this machine can), on or off");
-    sv_cli_opt(o, "head-sieve", 0, SV_OPT_STRING, &m->head_sieve, "WHEN",
-               "the CPU's greedy choice from exact bounds first, which takes half the head's memory again; the same text: "
-               "auto (where this machine gains), on or off");
+    sv_cli_opt(
+        o, "dense-weights", 0, SV_OPT_STRING, &m->dense, "WHEN",
+        "lossless weights in fewer bits, for speed: auto (where this machine gains; GPUs: a copy, "
+        "where it "
+        "takes at most 15 % of the memory), on or off");
+    sv_cli_opt(
+        o, "draft-bytes", 0, SV_OPT_STRING, &m->draft_bytes, "WHEN",
+        "the draft's weights in 8 bits, for speed: the same text, drafts as good within a percent "
+        "or so: auto "
+        "(where this machine can), on or off");
+    sv_cli_opt(
+        o, "head-sieve", 0, SV_OPT_STRING, &m->head_sieve, "WHEN",
+        "the CPU's greedy choice from exact bounds first, which takes half the head's memory "
+        "again; the same text: "
+        "auto (where this machine gains), on or off");
     sv_cli_opt(o, "no-graphs", 0, SV_OPT_FLAG, &m->no_graphs, NULL,
                "GPUs: launch every kernel of a step by itself");
     sv_cli_opt(o, "device-timeout", 0, SV_OPT_INT, &m->device_timeout, "S",
-               "GPUs: a device that gets no further for so long has failed, 0 = wait for ever (default 60)");
-    sv_cli_opt(o, "gpu-memory-utilization", 0, SV_OPT_FLOAT, &m->gpu_memory, "SHARE",
-               "GPUs: use this share of the memory, weights included (default: what is wanted, at most 0.9)");
+               "GPUs: a device that gets no further for so long has failed, 0 = "
+               "wait for ever (default 60)");
+    sv_cli_opt(
+        o, "gpu-memory-utilization", 0, SV_OPT_FLOAT, &m->gpu_memory, "SHARE",
+        "GPUs: use this share of the memory, weights included (default: what is wanted, at most "
+        "0.9)");
     sv_cli_opt(o, "isa", 0, SV_OPT_STRING, &m->isa, "NAME",
                "the CPU's kernels: auto, plain, avx2, avx512 or amx");
     sv_cli_opt(o, "threads", 't', SV_OPT_INT, &m->threads, "N", "threads, 0 = all processors");
@@ -169,7 +179,8 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
                "longest sequence in tokens, 0 = the model's, at most 8192");
     sv_cli_opt(o, "page-size", 0, SV_OPT_INT, &m->page_size, "N",
                "positions in a cache page, 0 = 16");
-    sv_cli_opt(o, "chunk", 0, SV_OPT_INT, &m->chunk, "N", "prompt tokens in a step, 0 = 512, on a GPU 2048");
+    sv_cli_opt(o, "chunk", 0, SV_OPT_INT, &m->chunk, "N",
+               "prompt tokens in a step, 0 = 512, on a GPU 2048");
     sv_cli_opt(o, "spec-width", 'w', SV_OPT_STRING, &m->width, "W",
                "tokens verified in a step: auto (default; never slower than plain), off, or a "
                "number, 0 = the draft's block");
@@ -187,8 +198,8 @@ static int width_option(const char *command, const char *text, struct sv_engine_
     if (o->auto_width || o->width)
         return -1;
     if (end == text || *end || v < 0 || v > 64)
-        return sv_cli_usage(command,
-                            "option --spec-width: '%s' is not auto, off or a number in [0, 64]", text);
+        return sv_cli_usage(
+            command, "option --spec-width: '%s' is not auto, off or a number in [0, 64]", text);
     o->width = (int32_t)v;
     return -1;
 }
@@ -205,18 +216,23 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
     if (!m->target)
         return sv_cli_usage(command, "option --model (-m) is missing: which model?");
     if (!*m->target || (m->draft && !*m->draft)) /* an unset variable in a script */
-        return sv_cli_usage(command, "option --%s: the directory's name is empty", *m->target ? "draft" : "model");
+        return sv_cli_usage(command, "option --%s: the directory's name is empty",
+                            *m->target ? "draft" : "model");
     const struct {
         const char *name, *value;
         const char *const *words;
-    } choices[] = {{"dtype", m->dtype, dtypes},           {"kernels", m->kernels, kernels},
-                   {"dense-weights", m->dense, when},     {"draft-bytes", m->draft_bytes, when},
-                   {"head-sieve", m->head_sieve, when},   {"isa", m->isa, isas}};
+    } choices[] = {{"dtype", m->dtype, dtypes},         {"kernels", m->kernels, kernels},
+                   {"dense-weights", m->dense, when},   {"draft-bytes", m->draft_bytes, when},
+                   {"head-sieve", m->head_sieve, when}, {"isa", m->isa, isas}};
     const struct {
         const char *name;
         int64_t v, most;
-    } numbers[] = {{"threads", m->threads, 1024}, {"ctx", m->context, 1 << 24}, {"page-size", m->page_size, 1024},
-                   {"chunk", m->chunk, 1 << 16},  {"gpu", m->gpu, 255},         {"batch", m->batch, 4096},
+    } numbers[] = {{"threads", m->threads, 1024},
+                   {"ctx", m->context, 1 << 24},
+                   {"page-size", m->page_size, 1024},
+                   {"chunk", m->chunk, 1 << 16},
+                   {"gpu", m->gpu, 255},
+                   {"batch", m->batch, 4096},
                    {"device-timeout", m->device_timeout, 86400}};
     int code = sv_cli_num_in_range(command, "gpu-memory-utilization", m->gpu_memory, 0, 1);
 
@@ -230,7 +246,9 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
         code = sv_cli_usage(command, "option --spec-width: %d needs a draft (-d)", o.width);
     if (code >= 0)
         return code;
-    o.dtype = strcmp(m->dtype, "f32") == 0 ? SV_TYPE_F32 : strcmp(m->dtype, "bf16") == 0 ? SV_TYPE_BF16 : SV_TYPE_AUTO;
+    o.dtype = strcmp(m->dtype, "f32") == 0    ? SV_TYPE_F32
+              : strcmp(m->dtype, "bf16") == 0 ? SV_TYPE_BF16
+                                              : SV_TYPE_AUTO;
     o.target_dir = m->target;
     o.draft_dir = m->draft;
     o.device = m->device;
@@ -334,9 +352,12 @@ int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,
     const struct {
         const char *name;
         double v, lo, hi;
-    } reals[] = {{"temperature", s->temperature, 0, 100},       {"top-p", s->top_p, 0, 1},
-                 {"min-p", s->min_p, 0, 1},                     {"presence-penalty", s->presence, -2, 2},
-                 {"frequency-penalty", s->frequency, -2, 2},    {"repetition-penalty", s->repetition, 0, 2}};
+    } reals[] = {{"temperature", s->temperature, 0, 100},
+                 {"top-p", s->top_p, 0, 1},
+                 {"min-p", s->min_p, 0, 1},
+                 {"presence-penalty", s->presence, -2, 2},
+                 {"frequency-penalty", s->frequency, -2, 2},
+                 {"repetition-penalty", s->repetition, 0, 2}};
     const struct {
         const char *name;
         int64_t v, most;

@@ -117,7 +117,8 @@ static void write_records(const struct sv_cli_pair_results *r, const struct sv_e
                                         .sequences = row->concurrency,
                                         .samples = &row->arm[arm].rate,
                                         .share = sv_cli_pair_share(r, &row->arm[arm].gbs),
-                                        .whole_share = sv_cli_pair_share(r, &row->arm[arm].whole_gbs),
+                                        .whole_share =
+                                            sv_cli_pair_share(r, &row->arm[arm].whole_gbs),
                                         .limit_gbs = r->gbs,
                                         .accept = arm ? &row->accept : NULL,
                                         .hash = row->arm[arm].hash,
@@ -144,7 +145,8 @@ static int measure_pair(const struct bench_args *a, struct sv_engine *engine[2],
 
     sv_buf_init(&text);
     sv_get_engine_info(engine[drafted], &info);
-    if (sv_cli_prompts_load(&prompts, a->prompts, eo->target_dir, defaults, info.vocab_size, &err)) {
+    if (sv_cli_prompts_load(&prompts, a->prompts, eo->target_dir, defaults, info.vocab_size,
+                            &err)) {
         sv_cli_say("%s", err.msg);
         goto out;
     }
@@ -282,7 +284,8 @@ static int check_args(const struct bench_args *a, bool has_target)
     int code = -1;
 
     if (!sv_cli_table_format_known(a->format))
-        code = sv_cli_usage("bench", "option --format: '%s' is not one of md, csv, json", a->format);
+        code =
+            sv_cli_usage("bench", "option --format: '%s' is not one of md, csv, json", a->format);
     if (code < 0)
         code = sv_cli_in_range("bench", "repeat", a->repeat, 1, SV_CLI_MAX_SAMPLES);
     if (code < 0)
@@ -302,7 +305,8 @@ static int check_args(const struct bench_args *a, bool has_target)
     if (code < 0)
         code = sv_cli_num_in_range("bench", "rest", a->rest, 0, 60);
     if (code < 0 && a->rest > 0 && !is_sim(a))
-        code = sv_cli_usage("bench", "option --rest: only with --mode, --accept-profile or --draft-config");
+        code = sv_cli_usage("bench",
+                            "option --rest: only with --mode, --accept-profile or --draft-config");
     if (code >= 0)
         return code;
     if (a->random_dir && has_target)
@@ -344,9 +348,9 @@ static void option_rows(struct sv_cli_opts *o, struct bench_args *a)
                "policy), on random prompts");
     sv_cli_opt(o, "widths", 0, SV_OPT_STRING, &a->widths, "LIST",
                "widths of dflash and verify (default 16)");
-    sv_cli_opt(
-        o, "accept-profile", 0, SV_OPT_STRING, &a->profiles, "LIST",
-        "draw accept lengths: never, a mean, qwen3-8b, always, all, a FILE of shares or of recorded steps; or real");
+    sv_cli_opt(o, "accept-profile", 0, SV_OPT_STRING, &a->profiles, "LIST",
+               "draw accept lengths: never, a mean, qwen3-8b, always, all, a FILE of shares or of "
+               "recorded steps; or real");
     sv_cli_opt(o, "context", 0, SV_OPT_INT, &a->at_context, "N",
                "tokens before the measured ones with --mode (default 512)");
     sv_cli_opt(o, "steps", 0, SV_OPT_INT, &a->steps, "N",
@@ -355,11 +359,15 @@ static void option_rows(struct sv_cli_opts *o, struct bench_args *a)
                "with --mode: where the time of a step goes, op by op");
     sv_cli_opt(o, "seconds", 0, SV_OPT_FLOAT, &a->seconds, "X",
                "time for each measurement (default 1)");
-    sv_cli_opt(o, "keep-within", 0, SV_OPT_FLOAT, &a->keep, "X",
-               "with --mode: after a round or two, widths slower than X times the best are left out (default 0: none)");
-    sv_cli_opt(o, "rest", 0, SV_OPT_FLOAT, &a->rest, "SECONDS",
-               "with --mode: nothing runs for so long before every timed sample, which then meets a card or a processor "
-               "that has rested (default 0)");
+    sv_cli_opt(
+        o, "keep-within", 0, SV_OPT_FLOAT, &a->keep, "X",
+        "with --mode: after a round or two, widths slower than X times the best are left out "
+        "(default 0: none)");
+    sv_cli_opt(
+        o, "rest", 0, SV_OPT_FLOAT, &a->rest, "SECONDS",
+        "with --mode: nothing runs for so long before every timed sample, which then meets a card "
+        "or a processor "
+        "that has rested (default 0)");
     sv_cli_opt(o, "tmp", 0, SV_OPT_STRING, &a->tmp_dir, "DIR",
                "where random weights are written (default $TMPDIR or /tmp)");
     sv_cli_opt(o, "format", 'o', SV_OPT_STRING, &a->format, "FORMAT", "md, csv or json");

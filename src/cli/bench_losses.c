@@ -1,9 +1,11 @@
 /*
- * bench_losses.c - where drafting under the width policy gains and loses against plain decoding, step by step.
+ * bench_losses.c - where drafting under the width policy gains and loses against plain decoding,
+ * step by step.
  *
- * Called by bench_pair.c, with both ways in one engine. Plain decoding's steps say what a step of so many sequences takes,
- * and a prompt's row beside them; every step of the other way is held against what its tokens and rows would have taken
- * there. Must not: look at tokens, or take time that only one way spends.
+ * Called by bench_pair.c, with both ways in one engine. Plain decoding's steps say what a step of
+ * so many sequences takes, and a prompt's row beside them; every step of the other way is held
+ * against what its tokens and rows would have taken there. Must not: look at tokens, or take time
+ * that only one way spends.
  */
 #include "cli/cli.h"
 #include "engine/engine.h"
@@ -11,14 +13,32 @@
 #include <string.h>
 
 /* What a step was. Plain ones by what becomes of the taps; the same with prompt rows. */
-enum { NO_TAPS, HELD, OBSERVED, PROMPT_NO_TAPS, PROMPT_HELD, PROMPT_OBSERVED, PROBE, TRIAL, DRAFTS, KINDS };
-static const char *const kind_name[KINDS] = {"plain without taps", "plain with taps held", "plain with context K/V",
-                                             "prompts without taps", "prompts with taps held", "prompts with context K/V",
-                                             "probe",            "trial",            "drafts"};
+enum {
+    NO_TAPS,
+    HELD,
+    OBSERVED,
+    PROMPT_NO_TAPS,
+    PROMPT_HELD,
+    PROMPT_OBSERVED,
+    PROBE,
+    TRIAL,
+    DRAFTS,
+    KINDS
+};
+static const char *const kind_name[KINDS] = {"plain without taps",
+                                             "plain with taps held",
+                                             "plain with context K/V",
+                                             "prompts without taps",
+                                             "prompts with taps held",
+                                             "prompts with context K/V",
+                                             "probe",
+                                             "trial",
+                                             "drafts"};
 enum { OCTAVES = 13, MOST_SEQS = 4096, MOST_STEPS = 1 << 18 };
 
 struct note {
-    float us, plan_us, work_us; /* all of it; of that choosing and planning, and working off what was held */
+    float us, plan_us,
+        work_us; /* all of it; of that choosing and planning, and working off what was held */
     int32_t n_seqs, n_tokens, n_prompt_rows, n_held; /* rows whose taps were held back */
     uint8_t arm, kind;
 };
@@ -80,7 +100,8 @@ static void on_step(void *user)
     for (int32_t i = 0; i < p->n_segs; i++) {
         const bool prompt = p->seg[i].kind == SV_SEG_PREFILL;
         t.n_prompt_rows += prompt ? p->seg[i].n_rows : 0;
-        t.n_tokens -= prompt && p->seg[i].n_logits; /* a prompt's first token is no drafter's work */
+        /* a prompt's first token is no drafter's work */
+        t.n_tokens -= prompt && p->seg[i].n_logits;
         t.n_seqs += !prompt;
     }
     t.kind = step_kind(l, t.n_prompt_rows);
@@ -172,8 +193,9 @@ static void add(struct sum *s, const struct sv_cli_losses *l, const struct note 
 
 static void columns(struct sv_cli_table *t)
 {
-    static const char *const numbers[] = {"steps",  "% of time",       "tokens a sequence", "rows held", "us", "as plain",
-                                          "choose", "worked off", "lost % of plain"};
+    static const char *const numbers[] = {"steps",     "% of time",  "tokens a sequence",
+                                          "rows held", "us",         "as plain",
+                                          "choose",    "worked off", "lost % of plain"};
     if (t->n_columns)
         return;
     sv_cli_table_column(t, "prompts", false);
@@ -184,7 +206,8 @@ static void columns(struct sv_cli_table *t)
         sv_cli_table_column(t, numbers[i], true);
 }
 
-static void add_line(struct sv_cli_table *t, const char *const name[4], const struct sum *s, const struct sum all[2])
+static void add_line(struct sv_cli_table *t, const char *const name[4], const struct sum *s,
+                     const struct sum all[2])
 {
     for (int i = 0; i < 4; i++)
         sv_cli_table_add(t, "%s", name[i]);
@@ -199,7 +222,8 @@ static void add_line(struct sv_cli_table *t, const char *const name[4], const st
     sv_cli_table_add(t, "%.2f", 100 * (s->us - s->plain_us) / all[0].us);
 }
 
-void sv_cli_losses_report(struct sv_cli_losses *l, const char *prompts, int32_t concurrency, struct sv_cli_table *table)
+void sv_cli_losses_report(struct sv_cli_losses *l, const char *prompts, int32_t concurrency,
+                          struct sv_cli_table *table)
 {
     struct sum sum[OCTAVES][KINDS] = {{{0}}}, all[2] = {{0}};
     char level[16], from_to[32];
@@ -213,12 +237,16 @@ void sv_cli_losses_report(struct sv_cli_losses *l, const char *prompts, int32_t 
     columns(table);
     snprintf(level, sizeof level, "%d", concurrency);
     for (int arm = 0; arm < 2 && all[arm].n > 0; arm++)
-        add_line(table, (const char *const[4]){prompts, level, "all", arm ? "all of DFlash" : "all of plain"}, &all[arm], all);
+        add_line(
+            table,
+            (const char *const[4]){prompts, level, "all", arm ? "all of DFlash" : "all of plain"},
+            &all[arm], all);
     for (int o = OCTAVES - 1; o >= 0; o--)
         for (int k = 0; k < KINDS && all[0].n > 0; k++) {
             snprintf(from_to, sizeof from_to, "%d to %d", o ? 1 << o : 0, (2 << o) - 1);
             if (sum[o][k].n > 0)
-                add_line(table, (const char *const[4]){prompts, level, from_to, kind_name[k]}, &sum[o][k], all);
+                add_line(table, (const char *const[4]){prompts, level, from_to, kind_name[k]},
+                         &sum[o][k], all);
         }
     l->n = 0;
 }

@@ -1,10 +1,11 @@
 /*
- * bench_ops.c - where the time of a step goes: phases on the host, calls on the device, and what each kind of op
- * costs inside its pass.
+ * bench_ops.c - where the time of a step goes: phases on the host, calls on the device, and what
+ * each kind of op costs inside its pass.
  *
- * Called by bench_sim.c after a level was measured. An op's cost is told three ways: by itself between two time
- * stamps (too long for short ones, which overlap otherwise), as what the step saves without it, and as what
- * it takes when nothing else runs. Must not: leave a trace on a device that is measured otherwise.
+ * Called by bench_sim.c after a level was measured. An op's cost is told three ways: by itself
+ * between two time stamps (too long for short ones, which overlap otherwise), as what the step
+ * saves without it, and as what it takes when nothing else runs. Must not: leave a trace on a
+ * device that is measured otherwise.
  */
 #include "cli/sim.h"
 
@@ -18,8 +19,8 @@ struct ops {
     const struct sv_sim_arm *arm;
     const struct sv_sim_profile *profile;
     struct sv_trace *trace;
-    int32_t n;    /* sequences */
-    double us;    /* a step as it is */
+    int32_t n; /* sequences */
+    double us; /* a step as it is */
     double phase[SV_PHASES];
     struct sv_trace_class call[SV_TRACE_CLASSES], op[SV_TRACE_CLASSES];
     int32_t n_calls, n_ops, n_passes;
@@ -119,8 +120,9 @@ static const char *pass_name(const struct ops *o, int32_t pass)
 
 static void write_calls(const struct ops *o, struct sv_buf *out)
 {
-    static const char *const phase[] = {"plan",          "fill and upload", "launch draft", "launch target",
-                                        "download, mark", "wait",            "advance"};
+    static const char *const phase[] = {"plan",          "fill and upload", "launch draft",
+                                        "launch target", "download, mark",  "wait",
+                                        "advance"};
     double sum = 0;
     sv_buf_printf(out, "host, us a step:");
     for (int i = 0; i < SV_PHASES; i++)
@@ -137,8 +139,8 @@ static void write_calls(const struct ops *o, struct sv_buf *out)
 
 static void write_ops(const struct ops *o, struct sv_buf *out)
 {
-    static const char *const column[] = {"pass", "op", "calls", "each between stamps", "between stamps",
-                                         "saved without", "alone"};
+    static const char *const column[] = {
+        "pass", "op", "calls", "each between stamps", "between stamps", "saved without", "alone"};
     double sum[3] = {0, 0, 0};
     int32_t n = 0;
     struct sv_cli_table t;
@@ -170,19 +172,19 @@ static void write_ops(const struct ops *o, struct sv_buf *out)
     sv_cli_table_fini(&t);
 }
 
-int sv_sim_ops(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a, const struct sv_sim_profile *p,
-               struct sv_err *err)
+int sv_sim_ops(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
+               const struct sv_sim_profile *p, struct sv_err *err)
 {
     struct ops *o = sv_calloc(1, sizeof *o);
     if (!o)
         return sv_fail(err, SV_ENOMEM, -1, "out of memory");
-    *o = (struct ops){
-        .s = s, .e = s->e, .arm = a, .profile = p, .n = n, .err = err};
+    *o = (struct ops){.s = s, .e = s->e, .arm = a, .profile = p, .n = n, .err = err};
     int rc = measure(o);
     sv_trace_end(o->trace);
     if (!rc) {
-        sv_buf_printf(&s->out->ops, "\n## %s, %d sequences, context %d, profile %s: %.1f us a step\n\n", a->name, n,
-                      s->o->context, p->name, o->us);
+        sv_buf_printf(&s->out->ops,
+                      "\n## %s, %d sequences, context %d, profile %s: %.1f us a step\n\n", a->name,
+                      n, s->o->context, p->name, o->us);
         write_calls(o, &s->out->ops);
         sv_buf_printf(&s->out->ops, "\n");
         write_ops(o, &s->out->ops);

@@ -36,7 +36,8 @@ struct bench {
 
 /* ---------------------------------------------------------------- one timed piece */
 
-/* One engine for both: nothing is in flight, and plain decoding is what it does without its drafter. */
+/* One engine for both: nothing is in flight, and plain decoding is what it does without its
+ * drafter. */
 static void set_arm(struct bench *b, int arm)
 {
     struct sv_engine *e = b->engine[0];

@@ -20,7 +20,8 @@ struct random_bench {
     struct sv_engine_info info;
     int32_t *prompt; /* (prefill) */
     struct sv_cli_samples rate[N_TESTS], ms[N_TESTS], gbs;
-    double step_bytes[N_TESTS], whole_step_bytes[N_TESTS]; /* of weights; had each been read in its own type */
+    double step_bytes[N_TESTS],
+        whole_step_bytes[N_TESTS]; /* of weights; had each been read in its own type */
 };
 
 static void ignore(void *user, const struct sv_event *ev)
@@ -82,7 +83,8 @@ static int measure_steps(struct random_bench *b, int test, int32_t width, struct
         return rc;
     double steps = (double)(after.n_steps - before.n_steps);
     b->step_bytes[test] = (double)(after.weight_bytes - before.weight_bytes) / steps;
-    b->whole_step_bytes[test] = (double)(after.whole_weight_bytes - before.whole_weight_bytes) / steps;
+    b->whole_step_bytes[test] =
+        (double)(after.whole_weight_bytes - before.whole_weight_bytes) / steps;
     sv_cli_samples_add(&b->ms[test], sv_cli_samples_median(&ms));
     sv_cli_samples_add(&b->rate[test], width * 1e3 / sv_cli_samples_median(&ms));
     return SV_OK;
@@ -202,14 +204,15 @@ static void write_records(const struct random_bench *b, int threads, const char 
     sv_cli_record_columns(&t);
     for (int test = 0; test < N_TESTS; test++) {
         test_name(b, test, text);
-        sv_cli_record_add(&t, &m, model, &b->info, threads,
-                          &(struct sv_cli_record){.test = text,
-                                                  .arm = "random weights",
-                                                  .sequences = 1,
-                                                  .samples = &b->rate[test],
-                                                  .share = share(b, test, b->step_bytes[test]),
-                                                  .whole_share = share(b, test, b->whole_step_bytes[test]),
-                                                  .limit_gbs = sv_cli_samples_max(&b->gbs)});
+        sv_cli_record_add(
+            &t, &m, model, &b->info, threads,
+            &(struct sv_cli_record){.test = text,
+                                    .arm = "random weights",
+                                    .sequences = 1,
+                                    .samples = &b->rate[test],
+                                    .share = share(b, test, b->step_bytes[test]),
+                                    .whole_share = share(b, test, b->whole_step_bytes[test]),
+                                    .limit_gbs = sv_cli_samples_max(&b->gbs)});
     }
     sv_cli_table_write(&t, format, out);
     sv_cli_table_fini(&t);

@@ -1,9 +1,9 @@
 /*
- * bench_serve.c - `salvo bench serve`: load on a running server, of ours or any with OpenAI's API, and what its
- * clients saw.
+ * bench_serve.c - `salvo bench serve`: load on a running server, of ours or any with OpenAI's API,
+ * and what its clients saw.
  *
- * Called by bench.c. Requests go out as slots get free, or at random times of a given rate. Must not: count a
- * request that failed.
+ * Called by bench.c. Requests go out as slots get free, or at random times of a given rate. Must
+ * not: count a request that failed.
  */
 #include "cli/load.h"
 
@@ -13,8 +13,10 @@
 
 static const char usage[] =
     "Usage: salvo bench serve --url URL [OPTION]...\n\n"
-    "Sends prompts to a running server, streamed, and prints what `vllm bench serve` prints: throughput, time to\n"
-    "the first token (TTFT), per token (TPOT), between chunks (ITL), whole (E2EL), and speculation from /metrics.";
+    "Sends prompts to a running server, streamed, and prints what `vllm bench serve` prints: "
+    "throughput, time to\n"
+    "the first token (TTFT), per token (TPOT), between chunks (ITL), whole (E2EL), and "
+    "speculation from /metrics.";
 
 struct args {
     const char *url, *prompts, *model, *api_key;
@@ -32,7 +34,8 @@ struct load {
     struct sv_rng rng;
     int32_t cap; /* requests that res.r has room for */
     int32_t next, running, done;
-    struct evhttp_connection **idle; /* (concurrency), kept open between requests as vLLM's client does */
+    struct evhttp_connection *
+        *idle; /* (concurrency), kept open between requests as vLLM's client does */
     int32_t n_idle;
 };
 
@@ -59,7 +62,8 @@ static int put_text(struct sv_cli_load_request *r, char *text, struct sv_err *er
     return text ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "out of memory");
 }
 
-static int put_body(struct sv_cli_load_request *r, json_t *body, const struct args *a, struct sv_err *err)
+static int put_body(struct sv_cli_load_request *r, json_t *body, const struct args *a,
+                    struct sv_err *err)
 {
     put_common(body, a);
     int rc = put_text(r, json_dumps(body, JSON_COMPACT), err);
@@ -68,8 +72,8 @@ static int put_body(struct sv_cli_load_request *r, json_t *body, const struct ar
 }
 
 /* A line of a prompts file: prompt, prompt_token_ids or messages; everything else is left out. */
-static int body_of_line(struct sv_cli_load_request *r, const char *line, size_t n, const struct args *a,
-                        struct sv_err *err)
+static int body_of_line(struct sv_cli_load_request *r, const char *line, size_t n,
+                        const struct args *a, struct sv_err *err)
 {
     json_t *in = sv_json_parse(line, n, err), *body = json_object(), *v;
 
@@ -80,7 +84,8 @@ static int body_of_line(struct sv_cli_load_request *r, const char *line, size_t 
     if ((v = json_object_get(in, "messages"))) {
         r->chat = true;
         json_object_set(body, "messages", v);
-    } else if ((v = json_object_get(in, "prompt")) || (v = json_object_get(in, "prompt_token_ids"))) {
+    } else if ((v = json_object_get(in, "prompt")) ||
+               (v = json_object_get(in, "prompt_token_ids"))) {
         json_object_set(body, "prompt", v);
     }
     json_decref(in);
@@ -96,7 +101,8 @@ static struct sv_cli_load_request *next_request(struct load *l, struct sv_err *e
 {
     if (l->res.n == l->cap) {
         int32_t more = l->cap ? 2 * l->cap : 64;
-        void *r = sv_realloc(l->res.r, (size_t)l->cap * sizeof *l->res.r, (size_t)more * sizeof *l->res.r);
+        void *r = sv_realloc(l->res.r, (size_t)l->cap * sizeof *l->res.r,
+                             (size_t)more * sizeof *l->res.r);
         if (!r) {
             sv_fail(err, SV_ENOMEM, -1, "out of memory");
             return NULL;
@@ -151,7 +157,8 @@ static int random_prompts(struct load *l, struct sv_err *err)
     json_decref(info);
     sv_buf_fini(&text);
     if (rc)
-        return sv_err_prefix(err, "random prompts need the size of the vocabulary (or give --prompts)");
+        return sv_err_prefix(err,
+                             "random prompts need the size of the vocabulary (or give --prompts)");
     l->res.n = (int32_t)(l->a.n ? l->a.n : 100);
     l->res.r = sv_calloc((size_t)l->res.n, sizeof *l->res.r);
     if (!l->res.r)
@@ -159,7 +166,8 @@ static int random_prompts(struct load *l, struct sv_err *err)
     for (int32_t i = 0; !rc && i < l->res.n; i++) {
         json_t *body = json_object(), *ids = json_array();
         for (int64_t k = 0; k < l->a.input_len; k++)
-            json_array_append_new(ids, json_integer(sv_rng_below(&l->rng, (uint32_t)(vocab - 256))));
+            json_array_append_new(ids,
+                                  json_integer(sv_rng_below(&l->rng, (uint32_t)(vocab - 256))));
         json_object_set_new(body, "prompt", ids);
         rc = put_body(&l->res.r[i], body, &l->a, err);
     }
@@ -241,8 +249,8 @@ static int name_model(struct load *l, char name[256], struct sv_err *err)
     sv_buf_init(&text);
     int rc = sv_cli_load_get(&l->server, "/v1/models", &text, err);
     json_t *root = rc ? NULL : sv_json_parse(text.data, text.len, err);
-    const char *id = json_string_value(
-        json_object_get(json_array_get(json_object_get(root, "data"), 0), "id"));
+    const char *id =
+        json_string_value(json_object_get(json_array_get(json_object_get(root, "data"), 0), "id"));
     if (!rc && !id)
         rc = sv_fail(err, SV_EFORMAT, -1, "/v1/models names no model");
     snprintf(name, 256, "%s", id ? id : "");
@@ -315,21 +323,27 @@ int sv_cli_bench_serve(int argc, char **argv)
     struct sv_err err = {0};
     int code;
 
-    sv_cli_opt(&o, "url", 0, SV_OPT_STRING, &l.a.url, "URL", "the server, like http://127.0.0.1:8000");
+    sv_cli_opt(&o, "url", 0, SV_OPT_STRING, &l.a.url, "URL",
+               "the server, like http://127.0.0.1:8000");
     sv_cli_opt(&o, "prompts", 0, SV_OPT_STRING, &l.a.prompts, "FILE",
                "JSON lines with prompt, prompt_token_ids or messages; else random tokens");
-    sv_cli_opt(&o, "input-len", 0, SV_OPT_INT, &l.a.input_len, "N", "tokens of a random prompt (default 128)");
-    sv_cli_opt(&o, "num-prompts", 'n', SV_OPT_INT, &l.a.n, "N", "requests (default: the file's, or 100); a file of fewer is repeated");
+    sv_cli_opt(&o, "input-len", 0, SV_OPT_INT, &l.a.input_len, "N",
+               "tokens of a random prompt (default 128)");
+    sv_cli_opt(&o, "num-prompts", 'n', SV_OPT_INT, &l.a.n, "N",
+               "requests (default: the file's, or 100); a file of fewer is repeated");
     sv_cli_opt(&o, "max-concurrency", 'c', SV_OPT_INT, &l.a.concurrency, "N",
                "requests at once (default 16)");
     sv_cli_opt(&o, "request-rate", 0, SV_OPT_FLOAT, &l.a.rate, "X",
                "requests a second at random times, 0 = as slots get free");
-    sv_cli_opt(&o, "max-tokens", 0, SV_OPT_INT, &l.a.max_tokens, "N", "longest answer (default 128)");
+    sv_cli_opt(&o, "max-tokens", 0, SV_OPT_INT, &l.a.max_tokens, "N",
+               "longest answer (default 128)");
     sv_cli_opt(&o, "temperature", 'T', SV_OPT_FLOAT, &l.a.temperature, "X", "default 0");
-    sv_cli_opt(&o, "ignore-eos", 0, SV_OPT_FLAG, &l.a.ignore_eos, NULL, "go on to the longest answer");
+    sv_cli_opt(&o, "ignore-eos", 0, SV_OPT_FLAG, &l.a.ignore_eos, NULL,
+               "go on to the longest answer");
     sv_cli_opt(&o, "model", 'm', SV_OPT_STRING, &l.a.model, "NAME", "default: the server's first");
     sv_cli_opt(&o, "api-key", 0, SV_OPT_STRING, &l.a.api_key, "KEY", "sent as a bearer token");
-    sv_cli_opt(&o, "seed", 0, SV_OPT_INT, &l.a.seed, "N", "of random prompts and arrivals (default 0)");
+    sv_cli_opt(&o, "seed", 0, SV_OPT_INT, &l.a.seed, "N",
+               "of random prompts and arrivals (default 0)");
     sv_cli_opt(&o, "json", 0, SV_OPT_FLAG, &l.a.json, NULL, "one JSON object instead of the block");
     code = sv_cli_parse(&o, "bench serve", usage, argc, argv, 0, NULL);
     if (code >= 0)

@@ -75,8 +75,8 @@ static int start_level(struct sv_sim *s, struct sv_engine *e, int32_t n, struct 
 /* ---------------------------------------------------------------- one sample */
 
 /* Back to the prompt and one token: what was computed beyond is overwritten before it is seen.
- * Where layers slide, pages behind them are gone, and the sequences start anew; so they do where one is about to
- * compute again what was dropped. */
+ * Where layers slide, pages behind them are gone, and the sequences start anew; so they do where
+ * one is about to compute again what was dropped. */
 static int rewind_all(struct sv_sim *s, struct sv_engine *e, int32_t n, bool real, uint64_t draw,
                       struct sv_err *err)
 {
@@ -155,8 +155,8 @@ static void rest(double seconds)
 }
 
 int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
-                  const struct sv_sim_profile *p, uint64_t draw, struct sv_sim_row *row, double *rate,
-                  struct sv_err *err)
+                  const struct sv_sim_profile *p, uint64_t draw, struct sv_sim_row *row,
+                  double *rate, struct sv_err *err)
 {
     struct sv_engine *e = s->e;
     /* Then the steps that count begin and end with nothing in flight. */
@@ -166,7 +166,8 @@ int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
     if (rc)
         return rc;
     set_arm(s, a, p);
-    rc = step(e, err); /* uploads what was set back, and is read by the next, where steps run ahead */
+    rc = step(e,
+              err); /* uploads what was set back, and is read by the next, where steps run ahead */
     if (!rc && e->n_flight)
         rc = step(e, err);
     if (s->trace && !rc) {
@@ -207,7 +208,8 @@ int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
 
 /* ---------------------------------------------------------------- levels */
 
-/* The policy against the best other arm, each repeat by itself: both were measured within moments. */
+/* The policy against the best other arm, each repeat by itself: both were measured within moments.
+ */
 static double policy_ratio(const struct sv_sim_row *rows, int32_t n_arms)
 {
     const struct sv_sim_row *policy = NULL, *best = NULL;
@@ -266,7 +268,7 @@ static int run_profile(struct sv_sim *s, int32_t n, const struct sv_sim_profile 
         int warm = o->arm[a].width ? 1 : 2 + (n < 3 ? 256 / n : 96) / o->steps;
         for (int i = 0; i < warm && !rc; i++)
             rc = sv_sim_sample(s, n, &o->arm[a], p, 1000000 + (uint64_t)(i * o->steps), NULL, &rate,
-                            err);
+                               err);
     }
     for (int32_t k = 0; k < o->repeat && !rc; k++) {
         /* In any order: what ran before leaves caches and clocks as it likes. */
@@ -280,8 +282,8 @@ static int run_profile(struct sv_sim *s, int32_t n, const struct sv_sim_profile 
             int32_t a = order[i];
             if (far_behind(o, rows, a))
                 continue;
-            rc = sv_sim_sample(s, n, &o->arm[a], p, (uint64_t)k * (uint64_t)(o->steps + 1), &rows[a],
-                            &rate, err);
+            rc = sv_sim_sample(s, n, &o->arm[a], p, (uint64_t)k * (uint64_t)(o->steps + 1),
+                               &rows[a], &rate, err);
             s->progress.done++;
             s->progress.n_items++;
             sv_cli_progress_update(&s->progress);

@@ -226,7 +226,8 @@ static int judge(const struct sv_cli_pair_results *r, const struct sv_engine_sta
              "target?)",
              mean);
     else if (dflash < plain)
-        warn("the draft fits, but on this machine steps of %d tokens cost more than they bring; --spec-width auto, "
+        warn("the draft fits, but on this machine steps of %d tokens cost more than they bring; "
+             "--spec-width auto, "
              "the default of the other commands, takes fewer",
              info->width);
     return SV_CLI_OK;
@@ -250,8 +251,9 @@ static int probe(const struct sv_engine_options *eo, const char *path, bool has_
     sv_cli_catch_interrupt(); /* until here Ctrl-C ends the program: loading looks at no flag */
     sv_get_engine_info(engine[1], &info);
     ok("opened: %s, %s", info.device, info.dtype);
-    int rc = path ? sv_cli_prompts_load(&prompts, path, eo->target_dir, defaults, info.vocab_size, &err)
-                  : load_probes(&prompts, has_chat, defaults, info.vocab_size, &err);
+    int rc =
+        path ? sv_cli_prompts_load(&prompts, path, eo->target_dir, defaults, info.vocab_size, &err)
+             : load_probes(&prompts, has_chat, defaults, info.vocab_size, &err);
     if (!rc)
         rc = sv_cli_pair_measure(engine[0], engine[1], &prompts, &o, &res, &err);
     if (rc) {

@@ -50,19 +50,22 @@ int sv_cli_parse(const struct sv_cli_opts *o, const char *command, const char *u
 
 /* Which engine to open, as written on the command line. */
 struct sv_cli_model {
-    const char *target, *draft, *device, *kernels, *dense, *draft_bytes, *head_sieve, *isa, *dtype, *width;
+    const char *target, *draft, *device, *kernels, *dense, *draft_bytes, *head_sieve, *isa, *dtype,
+        *width;
     int64_t threads, context, page_size, chunk, batch, gpu, device_timeout;
     bool no_graphs;
     double gpu_memory;
 };
 struct sv_cli_model sv_cli_model_default(void);
 void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m);
-/* An option's value in its range, one of the words (absent is fine): -1 to go on, else the exit code. */
+/* An option's value in its range, one of the words (absent is fine): -1 to go on, else the exit
+ * code. */
 int sv_cli_in_range(const char *command, const char *name, int64_t v, int64_t lo, int64_t hi);
 int sv_cli_num_in_range(const char *command, const char *name, double v, double lo, double hi);
-int sv_cli_one_of(const char *command, const char *name, const char *value, const char *const *words);
-/* Whether results can go to a file (NULL and "-" are fine), asked before minutes of loading and measuring and not
- * after: -1 to go on, else the exit code. */
+int sv_cli_one_of(const char *command, const char *name, const char *value,
+                  const char *const *words);
+/* Whether results can go to a file (NULL and "-" are fine), asked before minutes of loading and
+ * measuring and not after: -1 to go on, else the exit code. */
 int sv_cli_can_write(const char *path);
 extern const char *const sv_cli_colours[];
 /* Checks ranges; returns -1 to go on, else the exit code. */
@@ -184,7 +187,8 @@ int sv_cli_text_columns(const char *text, size_t n);
 const char *sv_cli_count(int64_t n, char buf[24]);
 const char *sv_cli_bytes(int64_t n, char buf[24]);
 
-/* ---------------------------------------------------------------- JSON lines (reader.c, jsonl.c) */
+/* ---------------------------------------------------------------- JSON lines (reader.c, jsonl.c)
+ */
 
 #define SV_CLI_MAX_LINE ((size_t)16 << 20)
 
@@ -209,8 +213,10 @@ void sv_cli_reader_close(struct sv_cli_reader *r);
  * call. */
 enum sv_cli_line sv_cli_reader_next(struct sv_cli_reader *r, bool block, const char **line,
                                     size_t *n, struct sv_err *err);
-/* Hands every line of a file that is not empty to take, until one fails; errors name file and line. */
-int sv_cli_reader_each(const char *path, int (*take)(void *user, const char *line, size_t n, struct sv_err *err),
+/* Hands every line of a file that is not empty to take, until one fails; errors name file and line.
+ */
+int sv_cli_reader_each(const char *path,
+                       int (*take)(void *user, const char *line, size_t n, struct sv_err *err),
                        void *user, struct sv_err *err);
 
 /* A request as written in one line of JSON. */
@@ -225,8 +231,9 @@ struct sv_cli_request {
     const char *stop[SV_CLI_MAX_STOP];
     struct sv_request r; /* borrows from the above */
 };
-/* defaults gives the values of absent fields; vocab_size bounds token ids; chat (may be NULL) renders
- * messages. On errors the id is kept when it could be read, so that fini is needed in either case. */
+/* defaults gives the values of absent fields; vocab_size bounds token ids; chat (may be NULL)
+ * renders messages. On errors the id is kept when it could be read, so that fini is needed in
+ * either case. */
 int sv_cli_request_parse(struct sv_cli_request *q, const char *line, size_t n,
                          const struct sv_request *defaults, int32_t vocab_size,
                          const struct sv_chat_template *chat, struct sv_err *err);
@@ -253,8 +260,9 @@ struct sv_cli_answer {
     struct sv_engine *engine;
     uint64_t request;
     struct sv_buf text, ids, accept; /* bytes; int32_t ids; uint16_t accept lengths */
-    struct sv_buf logprobs, prompt_logprobs; /* JSON: the items of a list, when they were asked for */
-    enum sv_finish_reason finish;    /* SV_FINISH_NONE while it runs */
+    struct sv_buf logprobs,
+        prompt_logprobs;          /* JSON: the items of a list, when they were asked for */
+    enum sv_finish_reason finish; /* SV_FINISH_NONE while it runs */
     int32_t stop_id, stop_index;
     char message[256];
     int32_t n_prompt;
@@ -318,9 +326,10 @@ struct sv_cli_samples {
     double v[SV_CLI_MAX_SAMPLES];
     int n;
 };
-void sv_cli_samples_add(struct sv_cli_samples *s, double v); /* beyond the limit: dropped */
+void sv_cli_samples_add(struct sv_cli_samples *s, double v);  /* beyond the limit: dropped */
 double sv_cli_samples_median(const struct sv_cli_samples *s); /* 0 when empty */
-double sv_cli_samples_at(const struct sv_cli_samples *s, double share); /* a quantile; 0.25: the lower quartile */
+double sv_cli_samples_at(const struct sv_cli_samples *s,
+                         double share); /* a quantile; 0.25: the lower quartile */
 double sv_cli_samples_min(const struct sv_cli_samples *s);
 double sv_cli_samples_max(const struct sv_cli_samples *s);
 
@@ -330,9 +339,9 @@ struct sv_cli_record {
     int32_t sequences;
     const struct sv_cli_samples *samples; /* tokens per second */
     double share, limit_gbs;              /* of the read bandwidth; 0 = not said */
-    double whole_share;                   /* had every weight been read in its own type, as bars are stated */
-    const struct sv_cli_accept *accept;   /* NULL = not said */
-    uint64_t hash;                        /* of all token ids; 0 = not said */
+    double whole_share; /* had every weight been read in its own type, as bars are stated */
+    const struct sv_cli_accept *accept;    /* NULL = not said */
+    uint64_t hash;                         /* of all token ids; 0 = not said */
     const struct sv_cli_samples *to_plain; /* over plain, each repeat by itself; NULL = not said */
 };
 /* What every record begins with: date, commit, machine, model; then the n columns of its kind. */
@@ -351,11 +360,12 @@ struct sv_cli_pair_opts {
     int32_t concurrency[16];
     int32_t n_concurrency;
     bool keep_loops, quiet;
-    struct sv_cli_table *losses; /* with both in one engine: where the other way gains and loses; NULL = not wanted */
+    struct sv_cli_table *losses; /* with both in one engine: where the other way gains and loses;
+                                    NULL = not wanted */
 };
 struct sv_cli_arm {
-    struct sv_cli_samples rate; /* tokens per second, prompts included */
-    struct sv_cli_samples gbs;  /* weight bytes read a second, in 1e9 ... */
+    struct sv_cli_samples rate;      /* tokens per second, prompts included */
+    struct sv_cli_samples gbs;       /* weight bytes read a second, in 1e9 ... */
     struct sv_cli_samples whole_gbs; /* ... and had every weight been read in its own type */
     uint64_t hash;
 };
@@ -373,11 +383,12 @@ struct sv_cli_pair_results {
     double gbs;  /* the ceiling for the pair's weights */
     bool differ; /* some answer of the two arms is not the same; said on stderr */
 };
-/* Opens what is compared: e[0] decodes plainly, e[1] with the draft of `o`, or stays as it is where there is none.
- * Explains and returns SV_CLI_FAIL when one does not open; the caller closes both in either case. */
+/* Opens what is compared: e[0] decodes plainly, e[1] with the draft of `o`, or stays as it is where
+ * there is none. Explains and returns SV_CLI_FAIL when one does not open; the caller closes both in
+ * either case. */
 int sv_cli_pair_open(struct sv_engine *e[2], const struct sv_engine_options *o);
-/* dflash may be NULL: plain alone. Or both the same engine: its drafter is taken away for plain decoding, so that not even
- * where the memory lies differs. */
+/* dflash may be NULL: plain alone. Or both the same engine: its drafter is taken away for plain
+ * decoding, so that not even where the memory lies differs. */
 int sv_cli_pair_measure(struct sv_engine *plain, struct sv_engine *dflash,
                         const struct sv_cli_prompts *prompts, const struct sv_cli_pair_opts *o,
                         struct sv_cli_pair_results *out, struct sv_err *err);
@@ -387,13 +398,17 @@ double sv_cli_pair_share(const struct sv_cli_pair_results *r, const struct sv_cl
 /* Index of the first token in which two answers differ, -1 when they are the same. */
 int32_t sv_cli_first_difference(const struct sv_cli_answer *a, const struct sv_cli_answer *b);
 
-/* bench_losses.c: what each step of one engine takes in either way. Zeroed memory is not enough: open, then turns. */
+/* bench_losses.c: what each step of one engine takes in either way. Zeroed memory is not enough:
+ * open, then turns. */
 struct sv_cli_losses;
 int sv_cli_losses_open(struct sv_cli_losses **l, struct sv_engine *e, struct sv_err *err);
 void sv_cli_losses_close(struct sv_cli_losses *l);
-void sv_cli_losses_turn(struct sv_cli_losses *l, int arm); /* steps from now on are plain (0) or not; -1: are not looked at */
+void sv_cli_losses_turn(
+    struct sv_cli_losses *l,
+    int arm); /* steps from now on are plain (0) or not; -1: are not looked at */
 /* Lines for what was seen since the last report. */
-void sv_cli_losses_report(struct sv_cli_losses *l, const char *prompts, int32_t concurrency, struct sv_cli_table *table);
+void sv_cli_losses_report(struct sv_cli_losses *l, const char *prompts, int32_t concurrency,
+                          struct sv_cli_table *table);
 
 /* bench_random.c: decode, verify and prefill with weights that were never trained. */
 struct sv_cli_random_opts {

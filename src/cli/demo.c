@@ -223,7 +223,8 @@ static int demo(struct demo *d, const struct sv_engine_options *eo, const char *
     sv_cli_catch_interrupt(); /* until here Ctrl-C ends the program: loading looks at no flag */
     if (code == SV_CLI_OK) {
         sv_get_engine_info(d->engine[1], &d->info);
-        if (sv_cli_prompts_load(&d->prompts, path, eo->target_dir, defaults, d->info.vocab_size, &err))
+        if (sv_cli_prompts_load(&d->prompts, path, eo->target_dir, defaults, d->info.vocab_size,
+                                &err))
             code = sv_cli_fail("%s", err.msg);
     }
     if (code == SV_CLI_OK && d->colour)

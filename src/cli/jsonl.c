@@ -161,7 +161,8 @@ static int take_bias(struct sv_cli_request *q, int32_t vocab_size, struct sv_err
         return sv_fail(err, SV_EINVAL, -1,
                        "field 'logit_bias' must be an object of token ids and numbers");
     if (n > 1024)
-        return sv_fail(err, SV_EINVAL, -1, "field 'logit_bias' has %zu tokens, at most 1024 are allowed", n);
+        return sv_fail(err, SV_EINVAL, -1,
+                       "field 'logit_bias' has %zu tokens, at most 1024 are allowed", n);
     q->bias_ids = sv_alloc((n + 1) * sizeof *q->bias_ids);
     q->bias = sv_alloc((n + 1) * sizeof *q->bias);
     if (!q->bias_ids || !q->bias)
@@ -171,7 +172,8 @@ static int take_bias(struct sv_cli_request *q, int32_t vocab_size, struct sv_err
         char *end;
         errno = 0;
         long id = strtol(key, &end, 10);
-        if (*key < '0' || *key > '9' || (*key == '0' && key[1]) || *end || errno || id >= vocab_size)
+        if (*key < '0' || *key > '9' || (*key == '0' && key[1]) || *end || errno ||
+            id >= vocab_size)
             return sv_fail(err, SV_EINVAL, i,
                            "field 'logit_bias': '%.64s' is no token id in [0, %d)", key,
                            vocab_size);
@@ -217,7 +219,8 @@ static int take_stop(struct sv_cli_request *q, struct sv_err *err)
 static int take_numbers(struct sv_cli_request *q, struct sv_err *err)
 {
     struct sv_request *r = &q->r;
-    int64_t max_tokens = r->max_tokens, min_tokens = r->min_tokens, top_k = r->top_k, seed = (int64_t)r->seed;
+    int64_t max_tokens = r->max_tokens, min_tokens = r->min_tokens, top_k = r->top_k,
+            seed = (int64_t)r->seed;
     int64_t n_top = r->n_top_logprobs;
     const struct {
         const char *name;
@@ -254,7 +257,8 @@ static int take_numbers(struct sv_cli_request *q, struct sv_err *err)
     if (!rc && r->top_p == 0)
         rc = sv_fail(err, SV_EINVAL, -1, "field 'top_p': 0 would leave no token; 1 is off");
     if (!rc && n_top && !r->logprobs && !r->prompt_logprobs)
-        rc = sv_fail(err, SV_EINVAL, -1, "field 'top_logprobs' needs 'logprobs' or 'prompt_logprobs'");
+        rc = sv_fail(err, SV_EINVAL, -1,
+                     "field 'top_logprobs' needs 'logprobs' or 'prompt_logprobs'");
     r->max_tokens = (int32_t)max_tokens;
     r->min_tokens = (int32_t)min_tokens;
     r->n_top_logprobs = (int32_t)n_top;

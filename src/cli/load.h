@@ -1,7 +1,9 @@
 /*
- * load.h - what the files of `salvo bench serve` share: one streamed request, and the figures of all.
+ * load.h - what the files of `salvo bench serve` share: one streamed request, and the figures of
+ * all.
  *
- * Included by bench_serve.c, load_client.c and load_report.c only. Must not: be needed by another command.
+ * Included by bench_serve.c, load_client.c and load_report.c only. Must not: be needed by another
+ * command.
  */
 #ifndef SV_CLI_LOAD_H
 #define SV_CLI_LOAD_H
@@ -23,8 +25,8 @@ struct sv_cli_load_request {
     bool chat, started, done, ok;
     char error[200];
     int64_t start_us, first_us, last_us;
-    int64_t n_prompt, n_out;   /* of the server's usage */
-    struct sv_buf gaps;        /* int64_t: between chunks with text */
+    int64_t n_prompt, n_out; /* of the server's usage */
+    struct sv_buf gaps;      /* int64_t: between chunks with text */
     /* the connection's */
     struct sv_buf line;
     int status;
@@ -34,10 +36,12 @@ struct sv_cli_load_request {
 };
 struct event_base;
 /* Sends, on the connection in r->con or a new one; on_done comes from the loop. */
-int sv_cli_load_send(struct event_base *base, const struct sv_cli_load_server *s, struct sv_cli_load_request *r);
+int sv_cli_load_send(struct event_base *base, const struct sv_cli_load_server *s,
+                     struct sv_cli_load_request *r);
 void sv_cli_load_hang_up(struct evhttp_connection *con);
 /* A whole GET, in a loop of its own. */
-int sv_cli_load_get(const struct sv_cli_load_server *s, const char *path, struct sv_buf *out, struct sv_err *err);
+int sv_cli_load_get(const struct sv_cli_load_server *s, const char *path, struct sv_buf *out,
+                    struct sv_err *err);
 
 /* Counters of speculation, of ours or of a vLLM server. */
 struct sv_cli_load_spec {

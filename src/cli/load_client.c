@@ -1,8 +1,9 @@
 /*
- * load_client.c - HTTP for `salvo bench serve`: streamed requests on libevent, counters from /metrics.
+ * load_client.c - HTTP for `salvo bench serve`: streamed requests on libevent, counters from
+ * /metrics.
  *
- * Called by bench_serve.c. Times are taken when bytes arrive, before anything is parsed. Must not: decide when to
- * send.
+ * Called by bench_serve.c. Times are taken when bytes arrive, before anything is parsed. Must not:
+ * decide when to send.
  */
 #include "cli/load.h"
 
@@ -133,7 +134,8 @@ static void on_end(struct evhttp_request *q, void *arg)
     r->on_done(r->user, r);
 }
 
-int sv_cli_load_send(struct event_base *base, const struct sv_cli_load_server *s, struct sv_cli_load_request *r)
+int sv_cli_load_send(struct event_base *base, const struct sv_cli_load_server *s,
+                     struct sv_cli_load_request *r)
 {
     struct evhttp_request *q = evhttp_request_new(on_end, r);
     char path[320];
@@ -148,7 +150,8 @@ int sv_cli_load_send(struct event_base *base, const struct sv_cli_load_server *s
     evhttp_request_set_chunked_cb(q, on_chunk);
     add_headers(q, s);
     evbuffer_add(evhttp_request_get_output_buffer(q), r->body, r->n_body);
-    snprintf(path, sizeof path, "%s%s", s->prefix, r->chat ? "/v1/chat/completions" : "/v1/completions");
+    snprintf(path, sizeof path, "%s%s", s->prefix,
+             r->chat ? "/v1/chat/completions" : "/v1/completions");
     r->started = true;
     r->start_us = sv_clock_us();
     if (evhttp_make_request(r->con, q, EVHTTP_REQ_POST, path) == 0)
@@ -184,10 +187,12 @@ static void on_got(struct evhttp_request *q, void *arg)
     event_base_loopbreak(g->base);
 }
 
-int sv_cli_load_get(const struct sv_cli_load_server *s, const char *path, struct sv_buf *out, struct sv_err *err)
+int sv_cli_load_get(const struct sv_cli_load_server *s, const char *path, struct sv_buf *out,
+                    struct sv_err *err)
 {
     struct get g = {.base = event_base_new(), .out = out};
-    struct evhttp_connection *con = evhttp_connection_base_new(g.base, NULL, s->host, (ev_uint16_t)s->port);
+    struct evhttp_connection *con =
+        evhttp_connection_base_new(g.base, NULL, s->host, (ev_uint16_t)s->port);
     struct evhttp_request *q = evhttp_request_new(on_got, &g);
     char full[320];
 

@@ -1,5 +1,6 @@
 /*
- * load_report.c - the figures of `salvo bench serve`, in the block that vLLM's tool prints or as JSON.
+ * load_report.c - the figures of `salvo bench serve`, in the block that vLLM's tool prints or as
+ * JSON.
  *
  * Called by bench_serve.c. Must not: measure.
  */
@@ -148,8 +149,8 @@ static void times(struct sv_buf *b, const char *heading, const char *name, const
     number(b, label, percentile(l, 99));
 }
 
-static void block(const struct sv_cli_load_result *res, const struct totals *t, const struct list *l,
-                  struct sv_buf *b)
+static void block(const struct sv_cli_load_result *res, const struct totals *t,
+                  const struct list *l, struct sv_buf *b)
 {
     title(b, "Serving Benchmark Result", '=');
     whole(b, "Successful requests:", t->ok);
@@ -193,8 +194,8 @@ static void json_times(struct sv_buf *b, const char *name, const struct list *l)
                   name, percentile(l, 50), name, percentile(l, 99));
 }
 
-static void as_json(const struct sv_cli_load_result *res, const struct totals *t, const struct list *l,
-                    struct sv_buf *b)
+static void as_json(const struct sv_cli_load_result *res, const struct totals *t,
+                    const struct list *l, struct sv_buf *b)
 {
     sv_buf_printf(b,
                   "{\"completed\":%d,\"failed\":%d,\"max_concurrency\":%d,\"duration\":%.3f,"
@@ -209,13 +210,13 @@ static void as_json(const struct sv_cli_load_result *res, const struct totals *t
     json_times(b, "itl", &l[ITL]);
     json_times(b, "e2el", &l[E2EL]);
     if (t->d.found && t->d.drafts > 0) {
-        sv_buf_printf(b,
-                      ",\"spec_decode_acceptance_rate\":%.3f,\"spec_decode_acceptance_length\":%.4f,"
-                      "\"spec_decode_num_drafts\":%.0f,\"spec_decode_draft_tokens\":%.0f,"
-                      "\"spec_decode_accepted_tokens\":%.0f,"
-                      "\"spec_decode_per_position_acceptance_rates\":[",
-                      100 * t->accept_rate, t->accept_length, t->d.drafts, t->d.drafted,
-                      t->d.accepted);
+        sv_buf_printf(
+            b,
+            ",\"spec_decode_acceptance_rate\":%.3f,\"spec_decode_acceptance_length\":%.4f,"
+            "\"spec_decode_num_drafts\":%.0f,\"spec_decode_draft_tokens\":%.0f,"
+            "\"spec_decode_accepted_tokens\":%.0f,"
+            "\"spec_decode_per_position_acceptance_rates\":[",
+            100 * t->accept_rate, t->accept_length, t->d.drafts, t->d.drafted, t->d.accepted);
         for (int i = 0; i < t->d.n_at; i++)
             sv_buf_printf(b, i ? ",%.4f" : "%.4f", t->d.at[i] / t->d.drafts);
         sv_buf_append(b, "]", 1);

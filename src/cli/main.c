@@ -76,8 +76,9 @@ int main(int argc, char **argv)
     /* An answer that did not reach its file must not look like success. */
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == SV_CLI_OK)
         code = sv_cli_fail("standard output: cannot be written");
-    /* A GPU that no longer answers is one reason to have failed, and what the exit handlers of its library then do may wait
-     * for it for ever. Nothing of ours needs handlers, so who has failed leaves without. */
+    /* A GPU that no longer answers is one reason to have failed, and what the exit handlers of its
+     * library then do may wait for it for ever. Nothing of ours needs handlers, so who has failed
+     * leaves without. */
     if (code != SV_CLI_OK) {
         fflush(NULL);
         _exit(code);

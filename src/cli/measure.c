@@ -145,8 +145,9 @@ double sv_cli_bandwidth(struct sv_engine *e, int64_t n_bytes)
 void sv_cli_columns_add(struct sv_cli_table *t, const struct sv_cli_column *column, size_t n)
 {
     static const struct sv_cli_column machine[] = {
-        {"date", false},  {"commit", false}, {"machine", false}, {"device", false},     {"dtype", false},
-        {"threads", true}, {"model", false}, {"params", true},   {"draft_params", true}};
+        {"date", false},   {"commit", false}, {"machine", false},
+        {"device", false}, {"dtype", false},  {"threads", true},
+        {"model", false},  {"params", true},  {"draft_params", true}};
 
     for (size_t i = 0; i < sizeof machine / sizeof machine[0]; i++)
         sv_cli_table_column(t, machine[i].name, machine[i].number);
@@ -171,10 +172,12 @@ void sv_cli_machine_add(struct sv_cli_table *t, const struct sv_cli_machine *m, 
 void sv_cli_record_columns(struct sv_cli_table *t)
 {
     static const struct sv_cli_column column[] = {
-        {"test", false},         {"arm", false},           {"sequences", true},      {"repeats", true},
-        {"tok_s_median", true},  {"tok_s_min", true},      {"tok_s_max", true},      {"limit_gb_s", true},
-        {"share_of_limit", true}, {"share_if_whole", true}, {"accept_length", true}, {"accept_histogram", false},
-        {"output_hash", false}, {"to_plain", true},        {"to_plain_q1", true},   {"to_plain_q3", true}};
+        {"test", false},          {"arm", false},          {"sequences", true},
+        {"repeats", true},        {"tok_s_median", true},  {"tok_s_min", true},
+        {"tok_s_max", true},      {"limit_gb_s", true},    {"share_of_limit", true},
+        {"share_if_whole", true}, {"accept_length", true}, {"accept_histogram", false},
+        {"output_hash", false},   {"to_plain", true},      {"to_plain_q1", true},
+        {"to_plain_q3", true}};
 
     sv_cli_columns_add(t, column, sizeof column / sizeof column[0]);
 }

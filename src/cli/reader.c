@@ -90,7 +90,8 @@ static enum sv_cli_line hand_out(struct sv_cli_reader *r, size_t n, size_t eaten
     r->skipping = false;
     r->line_no++;
     r->n_bytes += (int64_t)eaten;
-    while (n && (p[n - 1] == '\r' || p[n - 1] == ' ' || p[n - 1] == '\t')) /* means nothing to JSON */
+    while (n &&
+           (p[n - 1] == '\r' || p[n - 1] == ' ' || p[n - 1] == '\t')) /* means nothing to JSON */
         n--;
     if (r->line_no == 1 && n >= 3 && memcmp(p, "\xEF\xBB\xBF", 3) == 0) {
         p += 3; /* a byte order mark, as some editors leave it */
@@ -134,7 +135,8 @@ enum sv_cli_line sv_cli_reader_next(struct sv_cli_reader *r, bool block, const c
     }
 }
 
-int sv_cli_reader_each(const char *path, int (*take)(void *user, const char *line, size_t n, struct sv_err *err),
+int sv_cli_reader_each(const char *path,
+                       int (*take)(void *user, const char *line, size_t n, struct sv_err *err),
                        void *user, struct sv_err *err)
 {
     struct sv_cli_reader r;

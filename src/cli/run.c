@@ -62,9 +62,12 @@ static int answer_once(struct sv_cli_talk *t, const char *text, const char *file
     sv_buf_init(&prompt);
     code = read_prompt(&prompt, text, file);
     if (code == SV_CLI_OK) {
-        t->source = text ? "option --prompt" : file && strcmp(file, "-") != 0 ? file : "standard input";
+        t->source = text                             ? "option --prompt"
+                    : file && strcmp(file, "-") != 0 ? file
+                                                     : "standard input";
         /* Most likely a pipe or a variable without what was meant. */
-        code = prompt.len ? sv_cli_talk_turn(t, prompt.data, prompt.len) : sv_cli_fail("%s: the prompt is empty", t->source);
+        code = prompt.len ? sv_cli_talk_turn(t, prompt.data, prompt.len)
+                          : sv_cli_fail("%s: the prompt is empty", t->source);
         sv_cli_talk_summary(t);
     }
     sv_buf_fini(&prompt);

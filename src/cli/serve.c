@@ -49,8 +49,10 @@ static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbe
                "close connections silent for so long (default 75)");
     sv_cli_opt(o, "ping", 0, SV_OPT_INT, &n->ping, "S",
                "comment frames in silent streams, -1 = none (default 15)");
-    sv_cli_opt(o, "stream-gap", 0, SV_OPT_INT, &n->gap, "MS",
-               "time between writes to one stream, to the nearest step; 0 = each step, -1 = by load, at most 60 (default)");
+    sv_cli_opt(
+        o, "stream-gap", 0, SV_OPT_INT, &n->gap, "MS",
+        "time between writes to one stream, to the nearest step; 0 = each step, -1 = by load, at "
+        "most 60 (default)");
     sv_cli_opt(o, "drain", 0, SV_OPT_INT, &n->drain, "S",
                "time for running requests after SIGTERM (default 60)");
     sv_cli_opt(o, "log-every", 0, SV_OPT_INT, &n->log_every, "S",
@@ -92,7 +94,9 @@ static int take_numbers(struct sv_serve_options *s, const struct numbers *n)
             return code;
         *list[i].to = (int32_t)list[i].v;
     }
-    s->stream_gap_us = n->gap > 0 ? (int32_t)n->gap * 1000 : n->gap ? 0 : -1; /* 0 is by load there */
+    s->stream_gap_us = n->gap > 0 ? (int32_t)n->gap * 1000
+                       : n->gap   ? 0
+                                  : -1; /* 0 is by load there */
     s->ping_seconds = n->ping ? s->ping_seconds : -1;
     s->log_seconds = n->log_every ? s->log_seconds : -1;
     int code = sv_cli_in_range("serve", "max-body", n->body_mib, 1, 1024);
@@ -112,8 +116,8 @@ static int take_spec(struct sv_serve_options *s, const char *level)
             s->spec_metrics = (enum sv_spec_metrics)i;
             return -1;
         }
-    return sv_cli_usage("serve", "option --spec-metrics: '%s' is not one of none, summary, detailed",
-                        level);
+    return sv_cli_usage("serve",
+                        "option --spec-metrics: '%s' is not one of none, summary, detailed", level);
 }
 
 static int serve(const struct sv_serve_options *o)
@@ -131,8 +135,15 @@ static int serve(const struct sv_serve_options *o)
 int sv_cli_serve(int argc, char **argv)
 {
     struct sv_serve_options s = {.catch_signals = true};
-    struct numbers n = {.port = 8000, .queue = 512, .body_mib = 16, .max_choices = 128, .idle = 75,
-                        .ping = 15, .gap = -1, .drain = 60, .log_every = 10};
+    struct numbers n = {.port = 8000,
+                        .queue = 512,
+                        .body_mib = 16,
+                        .max_choices = 128,
+                        .idle = 75,
+                        .ping = 15,
+                        .gap = -1,
+                        .drain = 60,
+                        .log_every = 10};
     struct sv_cli_model m = sv_cli_model_default();
     struct sv_cli_opts opts = {.n = 0};
     const char *spec = "summary";

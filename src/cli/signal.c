@@ -1,6 +1,6 @@
 /*
- * signal.c - Ctrl-C, and being told to end (SIGTERM, SIGHUP): the first one is counted and answered by the
- * running command, the second one ends.
+ * signal.c - Ctrl-C, and being told to end (SIGTERM, SIGHUP): the first one is counted and answered
+ * by the running command, the second one ends.
  *
  * Called by the commands that stream. The only globals of the program: a handler has no other way
  * to reach its command. Must not: do anything in the handler that is not async-signal-safe.
@@ -14,7 +14,7 @@
 
 static volatile sig_atomic_t presses;
 static volatile sig_atomic_t ended; /* not by Ctrl-C: a conversation is over too */
-static volatile sig_atomic_t idle; /* at the prompt: nothing runs that a second one could end */
+static volatile sig_atomic_t idle;  /* at the prompt: nothing runs that a second one could end */
 
 static void on_signal(int sig)
 {
@@ -36,7 +36,8 @@ void sv_cli_catch_interrupt(void)
     sigemptyset(&sa.sa_mask);
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
-    if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler != SIG_IGN) /* nohup wants it ignored */
+    if (sigaction(SIGHUP, NULL, &hup) == 0 &&
+        hup.sa_handler != SIG_IGN) /* nohup wants it ignored */
         sigaction(SIGHUP, &sa, NULL);
     presses = ended = 0;
 }

@@ -23,7 +23,7 @@ struct sv_sim_profile {
     char name[32];
     struct sv_accept_profile p;
     struct sv_profile_step *step; /* its recorded steps, or NULL */
-    bool real; /* no simulation: accept lengths are found */
+    bool real;                    /* no simulation: accept lengths are found */
 };
 struct sv_sim_opts {
     struct sv_sim_arm arm[SV_SIM_MAX_ARMS];
@@ -33,7 +33,7 @@ struct sv_sim_opts {
     int32_t context, prefill, repeat, steps; /* steps of one sample */
     double seconds;                          /* for one arm at one level at most */
     double rest;                             /* seconds of nothing before every timed sample */
-    double keep;                             /* modes slower than this share of the best are left out after some rounds */
+    double keep; /* modes slower than this share of the best are left out after some rounds */
     bool random_weights, quiet;
     const struct sv_request *defaults; /* how tokens are chosen */
     const char *ops; /* file for where the time of each arm's steps goes; NULL = not asked */
@@ -47,7 +47,7 @@ struct sv_sim_row {
     const struct sv_sim_arm *arm;
     const struct sv_sim_profile *profile;
     int32_t sequences, context;
-    struct sv_cli_samples rate, ms; /* tokens per second, per step */
+    struct sv_cli_samples rate, ms;       /* tokens per second, per step */
     struct sv_cli_samples gbs, whole_gbs; /* read; and had every weight been read in its own type */
     int64_t n_tokens, n_segs, n_rows, n_steps, n_drafting; /* rows: verify rows */
     int64_t width[SV_MAX_BLOCK + 1];
@@ -78,14 +78,15 @@ struct sv_sim {
     struct sv_trace *trace; /* started anew before the steps of a sample that count; NULL = none */
     enum sv_trace_mode trace_mode;
 };
-/* opts.steps steps of n sequences from the prompt's end, after one that is not counted, and after opts.rest seconds of
- * nothing where they are asked for and a row is kept; row NULL: nothing is kept. draw: where the profile's draws begin. *rate: tokens a second. */
+/* opts.steps steps of n sequences from the prompt's end, after one that is not counted, and after
+ * opts.rest seconds of nothing where they are asked for and a row is kept; row NULL: nothing is
+ * kept. draw: where the profile's draws begin. *rate: tokens a second. */
 int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
-                  const struct sv_sim_profile *p, uint64_t draw, struct sv_sim_row *row, double *rate,
-                  struct sv_err *err);
+                  const struct sv_sim_profile *p, uint64_t draw, struct sv_sim_row *row,
+                  double *rate, struct sv_err *err);
 /* bench_ops.c: appends a table of phases, calls and ops of that arm's steps to out->ops. */
-int sv_sim_ops(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a, const struct sv_sim_profile *p,
-               struct sv_err *err);
+int sv_sim_ops(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
+               const struct sv_sim_profile *p, struct sv_err *err);
 /* sim_report.c. The cost table, what was learnt of it and of acceptance: why widths were chosen. */
 void sv_cli_policy_reasons(const struct sv_policy *p, struct sv_buf *out);
 void sv_sim_write(const struct sv_sim_results *r, const struct sv_sim_opts *o, const char *model,

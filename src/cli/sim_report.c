@@ -58,10 +58,10 @@ int sv_sim_parse_modes(struct sv_sim_opts *o, const char *modes, const char *wid
             ok = a != NULL;
             if (ok)
                 snprintf(a->name, sizeof a->name, "uncut"), a->uncut = true;
-        }
-        else if (!drafts && strcmp(item, "verify") != 0)
+        } else if (!drafts && strcmp(item, "verify") != 0)
             return sv_cli_usage(
-                "bench", "option --mode: '%s' is not one of plain, verify, dflash, auto, uncut", item);
+                "bench", "option --mode: '%s' is not one of plain, verify, dflash, auto, uncut",
+                item);
         else
             while (ok && next_item(&w, width, sizeof width)) {
                 char *end;
@@ -117,8 +117,10 @@ static int read_shares(const char *path, double *share, int32_t *n, struct sv_er
     return rc;
 }
 
-/* The lines of a file that begins with "steps": a length and how sure the drafter was of each draft. */
-static int take_steps(struct sv_sim_profile *p, const char *path, const char *text, struct sv_err *err)
+/* The lines of a file that begins with "steps": a length and how sure the drafter was of each
+ * draft. */
+static int take_steps(struct sv_sim_profile *p, const char *path, const char *text,
+                      struct sv_err *err)
 {
     int32_t cap = 0;
     for (const char *at = text; *at; at++)
@@ -136,7 +138,8 @@ static int take_steps(struct sv_sim_profile *p, const char *path, const char *te
             char *after;
             double v = strtod(at, &after);
             bool length = n == 0;
-            if (after == at || n == SV_MAX_BLOCK || !(v >= length && v <= (length ? SV_MAX_BLOCK : 1)))
+            if (after == at || n == SV_MAX_BLOCK ||
+                !(v >= length && v <= (length ? SV_MAX_BLOCK : 1)))
                 return sv_fail(err, SV_EFORMAT, at - text,
                                "%s: byte %lld: an accept length and shares are expected", path,
                                (long long)(at - text));
@@ -252,7 +255,8 @@ static void width_list(const struct sv_sim_row *r, struct sv_buf *out)
     }
 }
 
-static void people_rows(const struct sv_sim_results *r, const struct sv_sim_opts *o, struct sv_cli_table *t)
+static void people_rows(const struct sv_sim_results *r, const struct sv_sim_opts *o,
+                        struct sv_cli_table *t)
 {
     static const char *const column[] = {"mode",          "sequences", "context",  "accept profile",
                                          "tok/s",         "ms/step",   "of limit", "accept length",
@@ -312,26 +316,37 @@ void sv_cli_policy_reasons(const struct sv_policy *p, struct sv_buf *out)
     const int32_t half = p->block / 2;
     sv_buf_printf(
         out,
-        "  factors learnt since: all steps %.3f; drafting ones over that, narrow %.3f, wide %.3f, give or take %.3f; "
+        "  factors learnt since: all steps %.3f; drafting ones over that, narrow %.3f, wide %.3f, "
+        "give or take %.3f; "
         "full blocks kept %.3f, short ones %.3f\n",
-        (double)c->speed[0], (double)c->level[0][SV_LEVEL_NARROW], (double)c->level[0][SV_LEVEL_WIDE],
-        sv_cost_doubt(c, &(struct sv_load){.n_segs = 1, .n_rows = half, .n_draft_segs = 1, .n_draft_rows = half,
+        (double)c->speed[0], (double)c->level[0][SV_LEVEL_NARROW],
+        (double)c->level[0][SV_LEVEL_WIDE],
+        sv_cost_doubt(c, &(struct sv_load){.n_segs = 1,
+                                           .n_rows = half,
+                                           .n_draft_segs = 1,
+                                           .n_draft_rows = half,
                                            .n_draft_out = half - 1}),
         (double)p->mode_factor[SV_DRAFT_FULL], (double)p->mode_factor[SV_DRAFT_SHORT]);
     sv_buf_printf(out, "  chance that draft j is kept once j - 1 was, %%:");
     for (int32_t j = 1; j < p->block; j++)
         sv_buf_printf(out, " %.0f", 100 * (double)p->hazard[j]);
     sv_buf_printf(
-        out, "\n  %lld choices: %lld plain, %lld probes of one sequence, %lld against the odds\n  widths:",
+        out,
+        "\n  %lld choices: %lld plain, %lld probes of one sequence, %lld against the odds\n  "
+        "widths:",
         (long long)p->n_steps, (long long)p->n_plain, (long long)p->n_probes,
         (long long)p->n_other);
     for (int i = 0; i < SV_WHYS; i++)
         sv_buf_printf(out, " %s %lld%s", sv_why_name((enum sv_why)i), (long long)p->n_why[i],
                       i < SV_WHYS - 1 ? "," : "\n");
-    sv_buf_printf(out, "  requests: %lld gave up, %lld lost their draft's context under load, %lld computed it again\n",
-                  (long long)p->n_gave_up, (long long)p->n_dropped, (long long)p->n_restored);
+    sv_buf_printf(
+        out,
+        "  requests: %lld gave up, %lld lost their draft's context under load, %lld computed it "
+        "again\n",
+        (long long)p->n_gave_up, (long long)p->n_dropped, (long long)p->n_restored);
     if (p->cuts)
-        sv_buf_printf(out, "  rows cut once the drafter had said how sure it was: %lld, in %lld steps\n",
+        sv_buf_printf(out,
+                      "  rows cut once the drafter had said how sure it was: %lld, in %lld steps\n",
                       (long long)p->n_cut, (long long)p->n_cut_steps);
     if (p->cuts)
         sv_buf_printf(out, "  drafts of cut steps brought %.2f of what was promised\n",
@@ -341,8 +356,8 @@ void sv_cli_policy_reasons(const struct sv_policy *p, struct sv_buf *out)
                       p->expected_plain_us / p->expected_us);
 }
 
-static void write_people(const struct sv_sim_results *r, const struct sv_sim_opts *o, const char *model, int threads,
-                         struct sv_buf *out)
+static void write_people(const struct sv_sim_results *r, const struct sv_sim_opts *o,
+                         const char *model, int threads, struct sv_buf *out)
 {
     struct sv_cli_machine m;
     struct sv_cli_table t;
@@ -368,16 +383,20 @@ static void write_people(const struct sv_sim_results *r, const struct sv_sim_opt
     sv_buf_printf(
         out,
         "\n\"Of limit\" is the bytes of weights and K/V that the steps had to read, over the time "
-        "they took, as a share of the read bandwidth. Weights count as they lie in memory, in fewer bits where they do.\n");
+        "they took, as a share of the read bandwidth. Weights count as they lie in memory, in "
+        "fewer bits where they do.\n");
     if (o->rest > 0)
-        sv_buf_printf(out, "\nFrom rest: nothing ran for %g s before every sample of %d steps. Not what a busy machine keeps up.\n",
-                      o->rest, o->steps);
+        sv_buf_printf(
+            out,
+            "\nFrom rest: nothing ran for %g s before every sample of %d steps. Not what a busy "
+            "machine keeps up.\n",
+            o->rest, o->steps);
     if (r->policy)
         sv_cli_policy_reasons(r->policy, out);
 }
 
-static void record_of_steps(const struct sv_sim_results *r, const struct sv_sim_opts *o, const struct sv_sim_row *row,
-                            struct sv_cli_table *t)
+static void record_of_steps(const struct sv_sim_results *r, const struct sv_sim_opts *o,
+                            const struct sv_sim_row *row, struct sv_cli_table *t)
 {
     struct sv_buf widths;
     sv_buf_init(&widths);
@@ -424,15 +443,16 @@ static void record_of_the_prompt(const struct sv_sim_results *r, struct sv_cli_t
     sv_cli_table_add(t, "0"); /* prompts are measured one after the other */
 }
 
-static void write_records(const struct sv_sim_results *r, const struct sv_sim_opts *o, const char *model, int threads,
-                          const char *format, struct sv_buf *out)
+static void write_records(const struct sv_sim_results *r, const struct sv_sim_opts *o,
+                          const char *model, int threads, const char *format, struct sv_buf *out)
 {
     static const struct sv_cli_column column[] = {
-        {"mode", false},        {"sequences", true},      {"context", true},        {"profile", false},
-        {"simulated", false},   {"repeats", true},        {"tok_s_median", true},   {"tok_s_min", true},
-        {"tok_s_max", true},    {"ms_step", true},        {"limit_gb_s", true},     {"share_of_limit", true},
-        {"share_if_whole", true}, {"accept_length", true}, {"rows_per_sequence", true}, {"widths_percent", false},
-        {"auto_to_best", true}, {"tflops", true},
+        {"mode", false},           {"sequences", true},     {"context", true},
+        {"profile", false},        {"simulated", false},    {"repeats", true},
+        {"tok_s_median", true},    {"tok_s_min", true},     {"tok_s_max", true},
+        {"ms_step", true},         {"limit_gb_s", true},    {"share_of_limit", true},
+        {"share_if_whole", true},  {"accept_length", true}, {"rows_per_sequence", true},
+        {"widths_percent", false}, {"auto_to_best", true},  {"tflops", true},
         {"rest_s", true}};
     struct sv_cli_machine m;
     struct sv_cli_table t;

@@ -187,8 +187,8 @@ void sv_cli_talk_summary(struct sv_cli_talk *t)
     sv_get_engine_info(t->engine, &info);
     sv_cli_accept_add(&sum, a);
     share = bandwidth_share(t);
-    fprintf(stderr, "%s[%d token%s in %.2f s", sv_cli_style(colour, SV_CLI_DIM), n, n == 1 ? "" : "s",
-            (double)(a->prefill_us + a->decode_us) / 1e6);
+    fprintf(stderr, "%s[%d token%s in %.2f s", sv_cli_style(colour, SV_CLI_DIM), n,
+            n == 1 ? "" : "s", (double)(a->prefill_us + a->decode_us) / 1e6);
     if (n > 1)
         fprintf(stderr, ", %.1f tok/s", sv_cli_answer_rate(a));
     fprintf(stderr, " (%s); prompt of %d in %.0f ms", sv_finish_name(a->finish), a->n_prompt,

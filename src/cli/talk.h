@@ -14,12 +14,12 @@ struct sv_cli_talk {
     struct sv_request defaults;
     const char *dir, *system; /* model directory; system message */
     const char *source;       /* where the message comes from, for complaints; NULL: it was typed */
-    bool chat, raw;           /* asked for: messages always, never; neither: when there is a template */
+    bool chat, raw; /* asked for: messages always, never; neither: when there is a template */
     bool show_draft, colour, quiet;
-    bool legend_shown;     /* what the colours mean is said once */
+    bool legend_shown;                      /* what the colours mean is said once */
     struct sv_chat_template *chat_template; /* the model directory's, or NULL */
-    struct sv_template *plain_chat;         /* <|im_start|>role ... <|im_end|>, where there is none */
-    json_t *messages;                       /* the conversation so far */
+    struct sv_template *plain_chat; /* <|im_start|>role ... <|im_end|>, where there is none */
+    json_t *messages;               /* the conversation so far */
     struct sv_cli_painter painter;
     struct sv_cli_answer answer; /* the latest */
     struct sv_cli_accept accept; /* of all answers */
@@ -27,8 +27,9 @@ struct sv_cli_talk {
     int32_t end_id;              /* <|im_end|> ends an answer in chat form, where it is a token */
     double gbs;                  /* read bandwidth, measured when first needed */
 };
-/* Finds the chat form: the directory's template, or <|im_start|> when `talk` is a conversation (or --chat was
- * given) and the tokenizer has it. t->chat says afterwards whether there is one. Returns an exit code. */
+/* Finds the chat form: the directory's template, or <|im_start|> when `talk` is a conversation (or
+ * --chat was given) and the tokenizer has it. t->chat says afterwards whether there is one. Returns
+ * an exit code. */
 int sv_cli_talk_open(struct sv_cli_talk *t, bool conversation);
 void sv_cli_talk_close(struct sv_cli_talk *t);
 void sv_cli_talk_forget(struct sv_cli_talk *t); /* a new conversation */

@@ -107,7 +107,8 @@ const char *sv_width_reason_name(int reason)
 
 const char *sv_step_cost_name(int which)
 {
-    static const char *const names[SV_STEP_COSTS] = {"plain_one", "plain_all", "block", "draft_block"};
+    static const char *const names[SV_STEP_COSTS] = {"plain_one", "plain_all", "block",
+                                                     "draft_block"};
     return which >= 0 && which < SV_STEP_COSTS ? names[which] : "?";
 }
 
@@ -128,8 +129,8 @@ static void policy_stats(const struct sv_policy *p, struct sv_engine_stats *out)
                                                     {.n_segs = 1, .n_rows = p->block}};
     for (int i = 0; i < SV_STEP_COSTS - 1; i++)
         out->step_cost_us[i] = (float)sv_cost_us(c, &load[i]);
-    out->step_cost_us[3] = (float)(sv_curve_at(&c->draft_rows, p->block) +
-                                   sv_curve_at(&c->draft_out, p->block - 2));
+    out->step_cost_us[3] =
+        (float)(sv_curve_at(&c->draft_rows, p->block) + sv_curve_at(&c->draft_out, p->block - 2));
 }
 
 void sv_get_engine_stats(const struct sv_engine *engine, struct sv_engine_stats *out)
@@ -196,8 +197,8 @@ int sv_encode_text(const struct sv_engine *engine, const char *text, size_t n_by
     if (!engine->tok)
         return report(sv_fail(&e, SV_EINVAL, -1, "the model directory has no tokenizer.json"), &e,
                       err, err_size);
-    int rc = sv_tokenizer_encode(engine->tok, engine->scratch, text, n_bytes, SV_ENC_SPECIAL, &list,
-                                 &e);
+    int rc =
+        sv_tokenizer_encode(engine->tok, engine->scratch, text, n_bytes, SV_ENC_SPECIAL, &list, &e);
     if (rc) {
         sv_ids_fini(&list);
         return report(rc, &e, err, err_size);

@@ -1,8 +1,9 @@
 /*
- * batch.c - the batch's host arrays, their device mirror, the arrays only the device writes, and padding.
+ * batch.c - the batch's host arrays, their device mirror, the arrays only the device writes, and
+ * padding.
  *
- * Called by engine.c (open, close); step.c fills and reads them. Fixed layout, so that device pointers never
- * change after open.
+ * Called by engine.c (open, close); step.c fills and reads them. Fixed layout, so that device
+ * pointers never change after open.
  */
 #include "engine/engine.h"
 
@@ -46,10 +47,10 @@ int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int3
     b->out_stride = SV_MAX_BLOCK;
     size_t rows = (size_t)max_rows, segs = (size_t)max_segs, drafts = (size_t)max_draft_rows;
     const struct want up[] = {
-        {&b->row_ids, rows},       {&b->row_seg, rows},      {&b->seg_row0, segs + 1},
-        {&b->seg_slot, segs},      {&b->seg_kind, segs},     {&b->seg_logit0, segs + 1},
-        {&b->logit_row, rows},     {&b->d_row_seg, drafts},  {&b->d_seg_row0, segs + 1},
-        {&b->d_seg_slot, segs},    {&b->d_seg_kind, segs},   {&b->d_out_row, drafts},
+        {&b->row_ids, rows},       {&b->row_seg, rows},     {&b->seg_row0, segs + 1},
+        {&b->seg_slot, segs},      {&b->seg_kind, segs},    {&b->seg_logit0, segs + 1},
+        {&b->logit_row, rows},     {&b->d_row_seg, drafts}, {&b->d_seg_row0, segs + 1},
+        {&b->d_seg_slot, segs},    {&b->d_seg_kind, segs},  {&b->d_out_row, drafts},
         {&b->d_out_index, drafts}, {&b->forced_len, segs},
     };
     const struct want down[] = {
@@ -104,7 +105,13 @@ void sv_batch_use(struct sv_batch *b, int32_t set)
 
 int32_t sv_batch_bucket(int32_t n, int32_t most)
 {
-    int32_t step = n <= 2 ? 1 : n <= 4 ? 2 : n <= 16 ? 4 : n <= 32 ? 8 : n <= 128 ? 16 : n <= 256 ? 32 : 64;
+    int32_t step = n <= 2     ? 1
+                   : n <= 4   ? 2
+                   : n <= 16  ? 4
+                   : n <= 32  ? 8
+                   : n <= 128 ? 16
+                   : n <= 256 ? 32
+                              : 64;
     int32_t up = (n + step - 1) / step * step;
     return up < most ? up : most;
 }

@@ -4,8 +4,8 @@
  *
  * Called by engine.c when an engine opens with the width policy; fills struct sv_cost. Every shape
  * is run as a real plan with lengths written straight into the slots; what it leaves in the caches
- * is never read, because a sequence overwrites positions before it sees them. All shapes take turns (spec/turns.c).
- * Must not: advance a sequence, keep a page, or take longer than its budget.
+ * is never read, because a sequence overwrites positions before it sees them. All shapes take turns
+ * (spec/turns.c). Must not: advance a sequence, keep a page, or take longer than its budget.
  */
 #include "engine/engine.h"
 
@@ -20,7 +20,8 @@ static const double MOST_HALT_US = 100;
 static const double MOST_OUT = 0.5;
 enum { PLAIN, WIDE, DRAFT_ROWS, THIN, CUT };
 
-/* What a cut takes: the host's part of it, which is not run here, and all where nothing was measured. */
+/* What a cut takes: the host's part of it, which is not run here, and all where nothing was
+ * measured. */
 enum { HOST_TRIP_US = 20, USUAL_TRIP_US = 60, MOST_TRIP_US = 300, FAR_OUT = 1000 };
 
 /* n segments of n_rows rows (the last one has `last`), each drafting with n_masks rows when not 0.
@@ -35,10 +36,10 @@ struct calibration {
     struct sv_engine *e;
     struct sv_policy *p;
     struct sv_seq scratch;
-    int32_t *lens;    /* (n_slots) */
-    int32_t base;     /* context of all shapes but the far ones */
-    int32_t n_backed; /* slots with pages */
-    int least_runs;   /* of a shape: where passes are replayed, the first ones are not */
+    int32_t *lens;     /* (n_slots) */
+    int32_t base;      /* context of all shapes but the far ones */
+    int32_t n_backed;  /* slots with pages */
+    int least_runs;    /* of a shape: where passes are replayed, the first ones are not */
     int32_t most_rows; /* of one shape */
     bool at_once;      /* the device computes while it is called */
     struct shape shape[MAX_POINTS];
@@ -107,7 +108,8 @@ static bool add(struct calibration *c, int kind, int32_t n, int32_t n_rows, int3
 {
     if (n > c->n_backed || c->n_shapes == MAX_POINTS)
         return false;
-    c->timed[c->n_shapes] = (struct sv_timed){.us = {-1, -1, -1}, .needed = n == 1 || kind == PLAIN};
+    c->timed[c->n_shapes] =
+        (struct sv_timed){.us = {-1, -1, -1}, .needed = n == 1 || kind == PLAIN};
     c->shape[c->n_shapes++] = (struct shape){.kind = kind,
                                              .n = n,
                                              .n_rows = n_rows,
@@ -120,8 +122,8 @@ static bool add(struct calibration *c, int kind, int32_t n, int32_t n_rows, int3
     return true;
 }
 
-/* 1, 2, 3, 4, 6, 8, 12, 16, ...; where counts are padded each kind of step is dearer to run for the first time, and
- * few sequences cost what one does: 1, 2, 4, 8, 16, ... */
+/* 1, 2, 3, 4, 6, 8, 12, 16, ...; where counts are padded each kind of step is dearer to run for the
+ * first time, and few sequences cost what one does: 1, 2, 4, 8, 16, ... */
 static int32_t next_count(const struct calibration *c, int32_t n)
 {
     int32_t step = 1;
@@ -137,21 +139,25 @@ static int32_t padded(int32_t n)
     return sv_batch_bucket(n, INT32_MAX);
 }
 
-/* A drafting step tells two things, since its passes are timed apart: what it costs to draft, and to verify. */
+/* A drafting step tells two things, since its passes are timed apart: what it costs to draft, and
+ * to verify. */
 static void list_count(struct calibration *c, int32_t n)
 {
     const int32_t block = c->p->block;
     const bool drafts = c->p->drafts_on_device;
     const bool power = (n & (n - 1)) == 0;
     add(c, PLAIN, n, 1, 1, 0, c->base);
-    /* Short drafts of many take longer than as many rows in blocks; where counts are padded each kind has its price. */
-    if (drafts && !c->e->pads && block > 2 && n > 1 && 2 * n <= c->most_rows && (power || n == c->n_backed))
+    /* Short drafts of many take longer than as many rows in blocks; where counts are padded each
+     * kind has its price. */
+    if (drafts && !c->e->pads && block > 2 && n > 1 && 2 * n <= c->most_rows &&
+        (power || n == c->n_backed))
         add(c, THIN, n, 2, 2, 2, c->base);
     if (n * block > c->most_rows || (2 * n * block > c->most_rows && !power && n < c->n_backed))
         return;
     if (n > 1)
         add(c, WIDE, n, block, block, drafts ? block : 0, c->base);
-    /* Where products work by tiles of rows, the first row of the next tile costs as much as all of it. */
+    /* Where products work by tiles of rows, the first row of the next tile costs as much as all of
+     * it. */
     if (!c->e->pads && n <= MOST_TILES && add(c, WIDE, n + 1, block, 1, 0, c->base) && drafts)
         add(c, DRAFT_ROWS, n + 1, 2, 2, n * block / (n + 1) + 1, c->base);
     /* Products make steps there, where a second pass over the weights begins. */
@@ -160,7 +166,8 @@ static void list_count(struct calibration *c, int32_t n)
             add(c, WIDE, m, block, block, 0, c->base);
     if (drafts && n > 1 && (n == 8 || n * block == c->most_rows / 2 || n == c->n_backed))
         add(c, DRAFT_ROWS, n, 2, 2, block, c->base);
-    /* Where steps run ahead the wait is that of any step; elsewhere it is a matter of the tokens asked about. */
+    /* Where steps run ahead the wait is that of any step; elsewhere it is a matter of the tokens
+     * asked about. */
     if (drafts && c->p->cuts && (n == 1 || (!c->p->ahead && (n == 4 || n == 16))))
         add(c, CUT, n, block, block, block, c->base);
 }
@@ -206,13 +213,14 @@ static void give_back(struct calibration *c)
 
 /* ---------------------------------------------------------------- measuring */
 
-/* In the order of growing work: large shapes are left out when the time is over, but for plain steps, and the curve's
- * slope goes on. */
+/* In the order of growing work: large shapes are left out when the time is over, but for plain
+ * steps, and the curve's slope goes on. */
 static int run_rounds(struct calibration *c, int64_t budget_us, int64_t more_us)
 {
     struct sv_turns turns = {.of = c->timed, .n = c->n_shapes};
     sv_turns_begin(&turns, c->least_runs, sv_clock_us(), budget_us, more_us);
-    for (int32_t i = sv_turns_next(&turns, sv_clock_us()); i >= 0; i = sv_turns_next(&turns, sv_clock_us())) {
+    for (int32_t i = sv_turns_next(&turns, sv_clock_us()); i >= 0;
+         i = sv_turns_next(&turns, sv_clock_us())) {
         double us[SV_TIMES];
         int rc = run_shape(c, &c->shape[i], us);
         if (rc)
@@ -228,12 +236,13 @@ static int run_rounds(struct calibration *c, int64_t budget_us, int64_t more_us)
     return SV_OK;
 }
 
-static const struct shape *find(const struct calibration *c, int32_t n, int32_t n_rows, int32_t n_masks)
+static const struct shape *find(const struct calibration *c, int32_t n, int32_t n_rows,
+                                int32_t n_masks)
 {
     for (int32_t i = 0; i < c->n_shapes; i++) {
         const struct shape *s = &c->shape[i];
-        if (s->kind != CUT && s->kind != THIN && s->n == n && s->n_rows == n_rows && s->last == n_rows && s->n_masks == n_masks &&
-            s->us >= 0)
+        if (s->kind != CUT && s->kind != THIN && s->n == n && s->n_rows == n_rows &&
+            s->last == n_rows && s->n_masks == n_masks && s->us >= 0)
             return s;
     }
     return NULL;
@@ -278,9 +287,9 @@ static void build(struct points *p, struct sv_curve *out)
     p->n = 0;
 }
 
-/* What a step in two parts takes more: where steps run ahead the host's trip between drafting and verifying; elsewhere
- * what it takes the drafter to tell how sure it is, by drafts: a small difference of two passes, so the middle one of
- * all that were measured counts. */
+/* What a step in two parts takes more: where steps run ahead the host's trip between drafting and
+ * verifying; elsewhere what it takes the drafter to tell how sure it is, by drafts: a small
+ * difference of two passes, so the middle one of all that were measured counts. */
 static void build_trip(const struct calibration *c, struct points *p)
 {
     double each[MAX_POINTS][2];
@@ -315,7 +324,8 @@ static void build_out(const struct calibration *c, struct points *p)
         const struct shape *one = &c->shape[i];
         const struct shape *all = find(c, one->n, block, block);
         if (one->kind == DRAFT_ROWS && one->n_masks == block && one->us >= 0 && all)
-            put(p, one->n * (block - 2), all->draft_us > one->draft_us ? all->draft_us - one->draft_us : 0);
+            put(p, one->n * (block - 2),
+                all->draft_us > one->draft_us ? all->draft_us - one->draft_us : 0);
         if (p->n == 1 && c->at_once && p->xy[0][0] > 1)
             put(p, 1, p->xy[0][1] / p->xy[0][0]);
     }
@@ -349,13 +359,15 @@ static void build_curves(struct calibration *c, struct points *p)
     for (int32_t i = 0; i < c->n_shapes; i++) {
         const struct shape *s = &c->shape[i];
         if (s->kind == THIN)
-            put(p, s->n, s->us < 0 ? -1 : fmax(s->draft_us, sv_curve_at(&cost->draft_rows, 2 * s->n)));
+            put(p, s->n,
+                s->us < 0 ? -1 : fmax(s->draft_us, sv_curve_at(&cost->draft_rows, 2 * s->n)));
     }
     build(p, &cost->thin);
     build_trip(c, p);
 }
 
-/* The three shapes that tell segments, rows and drafting apart, at the base context and at a longer one. */
+/* The three shapes that tell segments, rows and drafting apart, at the base context and at a longer
+ * one. */
 enum { ONE, ALL, FEW, N_FAR };
 
 static void list_far(struct calibration *c, int32_t context)

@@ -1,10 +1,12 @@
 /*
- * cut.c - between drafting and verifying: rows of drafts the drafter is not sure enough of are taken off the plan.
+ * cut.c - between drafting and verifying: rows of drafts the drafter is not sure enough of are
+ * taken off the plan.
  *
- * Called by step.c under the width policy, which says what pays. The target's rows are filled and uploaded after
- * it, and its graph is that of the rows left. On a device with a queue the step before may still be unread: the
- * drafting pass stands behind it, and this is the one place where a step waits before it is enqueued. Must
- * not: touch a prompt's rows, or a sequence that another step could have ended meanwhile.
+ * Called by step.c under the width policy, which says what pays. The target's rows are filled and
+ * uploaded after it, and its graph is that of the rows left. On a device with a queue the step
+ * before may still be unread: the drafting pass stands behind it, and this is the one place where a
+ * step waits before it is enqueued. Must not: touch a prompt's rows, or a sequence that another
+ * step could have ended meanwhile.
  */
 #include "engine/engine.h"
 

@@ -1,8 +1,8 @@
 /*
  * engine.c - opening an engine from a pair of directories, submitting, delivering, closing.
  *
- * Called by api.c and by tests. Everything the step will need is sized and taken here. Must not run kernels
- * other than uploads.
+ * Called by api.c and by tests. Everything the step will need is sized and taken here. Must not run
+ * kernels other than uploads.
  */
 #include "engine/engine.h"
 
@@ -15,8 +15,8 @@ enum { LOGIT_CHUNK = 64, GPU_LOGIT_CHUNK = 128 };
 enum { DEFAULT_CONTEXT = 8192, DEFAULT_PAGE = 16 };
 enum { USUAL_ANSWER = 128 }; /* tokens, before any was seen */
 
-/* Positions beyond the context that rows may stand at: the masks of a last block, and one block more when a
- * step is planned before the host knows that the one in flight was the last. */
+/* Positions beyond the context that rows may stand at: the masks of a last block, and one block
+ * more when a step is planned before the host knows that the one in flight was the last. */
 enum { SLACK = 2 * SV_MAX_BLOCK };
 
 static int parse_isa(const char *name, enum sv_isa *isa, struct sv_err *err)
@@ -28,8 +28,8 @@ static int parse_isa(const char *name, enum sv_isa *isa, struct sv_err *err)
             return SV_OK;
         }
     *isa = SV_ISA_AUTO;
-    return name ? sv_fail(err, SV_EINVAL, -1, "isa must be auto, plain, avx2, avx512 or amx, not %s",
-                          name)
+    return name ? sv_fail(err, SV_EINVAL, -1,
+                          "isa must be auto, plain, avx2, avx512 or amx, not %s", name)
                 : SV_OK;
 }
 
@@ -43,7 +43,8 @@ static int parse_when(const char *what, const char *name, int *when, struct sv_e
             *when = i;
             return SV_OK;
         }
-    return name ? sv_fail(err, SV_EINVAL, -1, "%s must be auto, on or off, not %s", what, name) : SV_OK;
+    return name ? sv_fail(err, SV_EINVAL, -1, "%s must be auto, on or off, not %s", what, name)
+                : SV_OK;
 }
 
 /* Options with their defaults resolved. */
@@ -51,7 +52,7 @@ struct resolved {
     int32_t n_slots, context, page_size, chunk;
     int64_t cache_bytes;
     bool keep_prefixes;
-    double share; /* of the device's memory; 0 = as usual */
+    double share;         /* of the device's memory; 0 = as usual */
     int64_t target_bytes; /* weights on the device */
     const struct sv_engine_tuning *tuning;
 };
@@ -150,17 +151,19 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
     d.dense = (enum sv_dense)dense;
     d.bytes = (enum sv_bytes)bytes;
     const bool drafts = o->draft_dir && o->width != 1;
-    d.usual_rows = (o->max_sequences ? o->max_sequences : 1) *
-                   (!drafts ? 1 : o->width ? o->width : SV_MAX_BLOCK);
+    d.usual_rows = (o->max_sequences ? o->max_sequences : 1) * (!drafts    ? 1
+                                                                : o->width ? o->width
+                                                                           : SV_MAX_BLOCK);
     d.weight_bytes = sv_config_n_params(cfg) * (int64_t)sv_dtype_bytes(cfg->stored_dtype);
-    bool f32 = o->dtype == SV_TYPE_F32 ||
-               (o->dtype == SV_TYPE_AUTO && cfg->stored_dtype != SV_BF16);
+    bool f32 =
+        o->dtype == SV_TYPE_F32 || (o->dtype == SV_TYPE_AUTO && cfg->stored_dtype != SV_BF16);
     d.compute = f32 ? SV_F32 : SV_BF16;
     if (!rc)
         rc = sv_dev_open(&e->dev, &d, err);
     if (!rc && d.bytes == SV_BYTES_ON && !sv_dev_approximates(e->dev))
         rc = sv_fail(err, SV_EUNSUPPORTED, -1,
-                     "draft_bytes: %s has no products of a draft's weights in 8 bits", sv_dev_describe(e->dev));
+                     "draft_bytes: %s has no products of a draft's weights in 8 bits",
+                     sv_dev_describe(e->dev));
     return rc;
 }
 
@@ -183,19 +186,19 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     rc = open_device(e, o, &cfg, err);
     stage(t, "device", 0);
     if (!rc)
-        rc = sv_memory_check_weights(e->dev, o->target_dir,
-                                     sv_config_n_params(&cfg) * (int64_t)sv_dtype_bytes(cfg.stored_dtype),
-                                     err);
+        rc = sv_memory_check_weights(
+            e->dev, o->target_dir,
+            sv_config_n_params(&cfg) * (int64_t)sv_dtype_bytes(cfg.stored_dtype), err);
     if (!rc && e->on_progress) {
-        e->n_to_load = sv_ckpt_dir_bytes(o->target_dir) +
-                       (o->draft_dir ? sv_ckpt_dir_bytes(o->draft_dir) : 0);
+        e->n_to_load =
+            sv_ckpt_dir_bytes(o->target_dir) + (o->draft_dir ? sv_ckpt_dir_bytes(o->draft_dir) : 0);
         sv_dev_on_upload(e->dev, on_upload, e);
     }
     const bool made = r->tuning->random_weights;
     const int32_t n_positions = r->context + SLACK;
     if (!rc)
-        rc = (made ? sv_model_open_random : sv_model_open)(&e->model, e->dev, o->target_dir, n_positions,
-                                                           err);
+        rc = (made ? sv_model_open_random : sv_model_open)(&e->model, e->dev, o->target_dir,
+                                                           n_positions, err);
     r->target_bytes = rc ? 0 : sv_dev_held(e->dev, SV_MEM_WEIGHTS);
     stage(t, "target", made ? 0 : (double)e->model.weights.n_bytes / 1e9);
     if (!rc && !e->drafter && o->draft_dir)
@@ -307,8 +310,7 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
     }
     const struct sv_draft_config *dc = e->drafter ? sv_dflash_config(e->drafter) : NULL;
     lim.max_heads = dc && dc->base.n_heads > cfg->n_heads ? dc->base.n_heads : cfg->n_heads;
-    lim.max_head_dim =
-        dc && dc->base.head_dim > cfg->head_dim ? dc->base.head_dim : cfg->head_dim;
+    lim.max_head_dim = dc && dc->base.head_dim > cfg->head_dim ? dc->base.head_dim : cfg->head_dim;
 
     size_t act = sv_dtype_bytes(sv_dev_act_dtype(e->dev));
     size_t tap_row = e->drafter ? (size_t)e->drafter->n_taps * (size_t)e->drafter->hidden : 0;
@@ -407,8 +409,9 @@ static int warm_up(struct sv_engine *e, struct sv_err *err)
     return rc;
 }
 
-/* Taps held of a sequence that is about to lose its pages: its full pages stay for others to find, and with
- * them the draft's K/V, which must be there; and rows held across its return would be written into nothing. */
+/* Taps held of a sequence that is about to lose its pages: its full pages stay for others to find,
+ * and with them the draft's K/V, which must be there; and rows held across its return would be
+ * written into nothing. */
 static void flush_held(void *e)
 {
     sv_held_flush(e);
@@ -434,8 +437,8 @@ static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, s
 {
     if (!wants_policy(e, o))
         return SV_OK;
-    int rc = sv_policy_open(&e->policy, e->sched.n_slots, e->width, e->drafter->ops->propose != NULL,
-                            err);
+    int rc = sv_policy_open(&e->policy, e->sched.n_slots, e->width,
+                            e->drafter->ops->propose != NULL, err);
     if (!rc && e->cut.cap) {
         e->policy->cuts = true;
         e->policy->ahead = e->pads || e->depth;

@@ -1,14 +1,15 @@
 /*
- * held.c - taps of plain steps and of prompts kept back: context K/V of the drafter is made when somebody drafts, and of many rows
- * at once.
+ * held.c - taps of plain steps and of prompts kept back: context K/V of the drafter is made when
+ * somebody drafts, and of many rows at once.
  *
- * Where nobody drafts, the context K/V is needed by nobody yet, and making it costs several percent of a plain step.
- * So under the width policy these taps are collected and worked off before a step drafts with them, when
- * there are too many, or before pages change hands. Where drafting is far from worth while, they are dropped when there
- * are too many: whose they are drafts no more, until it is computed again (sched.c). So is what a sequence still holds
- * when it ends while nobody drafts: its pages are marked as lacking the draft's part. Called by step.c. Only on devices that compute at once,
- * whose memory is the host's: elsewhere a pass is a graph whose pointers are fixed. Must not: let a step that could
- * read the context K/V come first.
+ * Where nobody drafts, the context K/V is needed by nobody yet, and making it costs several percent
+ * of a plain step. So under the width policy these taps are collected and worked off before a step
+ * drafts with them, when there are too many, or before pages change hands. Where drafting is far
+ * from worth while, they are dropped when there are too many: whose they are drafts no more, until
+ * it is computed again (sched.c). So is what a sequence still holds when it ends while nobody
+ * drafts: its pages are marked as lacking the draft's part. Called by step.c. Only on devices that
+ * compute at once, whose memory is the host's: elsewhere a pass is a graph whose pointers are
+ * fixed. Must not: let a step that could read the context K/V come first.
  */
 #include "engine/engine.h"
 
@@ -17,7 +18,8 @@
 #define NOBODY UINT64_MAX
 /* Rows worked off at a time; bytes of taps held at most. */
 enum { CHUNK_ROWS = 256, MOST_BYTES = 16 << 20 };
-/* So many sequences' taps are a cost; fewer are held also where drafting is far from worth while. */
+/* So many sequences' taps are a cost; fewer are held also where drafting is far from worth while.
+ */
 enum { MANY = 8 };
 
 static int open_pair(struct sv_i32_pair *p, struct sv_dev *dev, size_t n, struct sv_err *err)
@@ -37,8 +39,8 @@ static int open_chunk(struct sv_held *h, struct sv_dev *dev, struct sv_err *err)
     return rc;
 }
 
-int sv_held_open(struct sv_held *h, struct sv_dev *dev, int32_t n_slots, int32_t max_rows, int64_t n_positions,
-                 size_t row_bytes, struct sv_err *err)
+int sv_held_open(struct sv_held *h, struct sv_dev *dev, int32_t n_slots, int32_t max_rows,
+                 int64_t n_positions, size_t row_bytes, struct sv_err *err)
 {
     int64_t n = MOST_BYTES / (int64_t)row_bytes;
     *h = (struct sv_held){.row_bytes = row_bytes};
@@ -60,8 +62,8 @@ int sv_held_open(struct sv_held *h, struct sv_dev *dev, int32_t n_slots, int32_t
 
 void sv_held_close(struct sv_held *h, struct sv_dev *dev)
 {
-    struct sv_i32_pair *const pair[] = {&h->row_seg, &h->seg_row0, &h->seg_slot, &h->seg_base,
-                                        &h->n_commit, &h->tap_row};
+    struct sv_i32_pair *const pair[] = {&h->row_seg,  &h->seg_row0, &h->seg_slot,
+                                        &h->seg_base, &h->n_commit, &h->tap_row};
     for (size_t i = 0; i < sizeof pair / sizeof pair[0]; i++) {
         sv_dev_host_free(dev, pair[i]->host);
         sv_dev_free(dev, pair[i]->dev);
@@ -92,15 +94,16 @@ static void observe_chunk(struct sv_engine *e, int32_t n)
     h->seg_row0.host[n] = n;
     for (size_t i = 0; i < sizeof pair / sizeof pair[0]; i++)
         sv_dev_upload(e->dev, pair[i]->dev, pair[i]->host, ((size_t)n + 1) * sizeof(int32_t));
-    e->drafter->ops->observe(e->drafter, &(struct sv_observe_pass){.rows = {.n_rows = n,
-                                                                            .n_segs = n,
-                                                                            .row_seg = h->row_seg.dev,
-                                                                            .seg_row0 = h->seg_row0.dev,
-                                                                            .seg_slot = h->seg_slot.dev,
-                                                                            .seg_base = h->seg_base.dev},
-                                                                   .n_commit = h->n_commit.dev,
-                                                                   .taps = h->chunk,
-                                                                   .cache = &e->cache});
+    e->drafter->ops->observe(e->drafter,
+                             &(struct sv_observe_pass){.rows = {.n_rows = n,
+                                                                .n_segs = n,
+                                                                .row_seg = h->row_seg.dev,
+                                                                .seg_row0 = h->seg_row0.dev,
+                                                                .seg_slot = h->seg_slot.dev,
+                                                                .seg_base = h->seg_base.dev},
+                                                       .n_commit = h->n_commit.dev,
+                                                       .taps = h->chunk,
+                                                       .cache = &e->cache});
     const int64_t spent = sv_clock_ns() - start;
     double us = (double)spent / 1e3 / n;
     h->work_ns += spent;
@@ -113,8 +116,8 @@ static void *taps_at(const struct sv_held *h, int32_t i)
     return (char *)h->taps + (size_t)i * h->row_bytes;
 }
 
-/* Makes context K/V of rows held: of the request, 0 for all, NOBODY for none; only of sequences that draft in the plan
- * at work. The rows left move up. */
+/* Makes context K/V of rows held: of the request, 0 for all, NOBODY for none; only of sequences
+ * that draft in the plan at work. The rows left move up. */
 static void work_off(struct sv_engine *e, uint64_t request, bool drafting)
 {
     struct sv_held *h = &e->held;
@@ -163,7 +166,9 @@ void sv_held_measure(struct sv_engine *e, int32_t n_seqs, int32_t n_positions)
     if (!h->cap_rows)
         return;
     memset(h->chunk, 0, (size_t)h->chunk_rows * h->row_bytes);
-    memset(h->taps, 0, (size_t)h->cap_rows * h->row_bytes); /* else steps would meet each page for the first time */
+    memset(h->taps, 0,
+           (size_t)h->cap_rows *
+               h->row_bytes); /* else steps would meet each page for the first time */
     for (int32_t i = 0; i < n; i++) {
         h->row_seg.host[i] = h->seg_row0.host[i] = i;
         h->seg_slot.host[i] = i / n_positions;
@@ -178,8 +183,8 @@ void sv_held_measure(struct sv_engine *e, int32_t n_seqs, int32_t n_positions)
     h->row_us = best;
 }
 
-/* Taps of one in so many are held on though drafting is far from worth while: what drafts are worth has to be seen to
- * change. Two to four of all that run. */
+/* Taps of one in so many are held on though drafting is far from worth while: what drafts are worth
+ * has to be seen to change. Two to four of all that run. */
 static uint64_t sample_of(int32_t n_running)
 {
     uint64_t one_in = MANY;
@@ -193,8 +198,8 @@ static bool is_sample(const struct sv_engine *e, const struct sv_seq *q)
     return q->id % e->held.one_in == 0;
 }
 
-/* Context K/V of all that is held will never be made, but for samples: who it belongs to drafts no more, unless it is
- * computed again. */
+/* Context K/V of all that is held will never be made, but for samples: who it belongs to drafts no
+ * more, unless it is computed again. */
 static void drop_all(struct sv_engine *e, bool samples)
 {
     struct sv_held *h = &e->held;
@@ -212,7 +217,8 @@ static void drop_all(struct sv_engine *e, bool samples)
         work_off(e, NOBODY, false);
 }
 
-/* Nobody drafts just now: what goes on from these pages can be computed again when somebody does. */
+/* Nobody drafts just now: what goes on from these pages can be computed again when somebody does.
+ */
 void sv_held_end(struct sv_engine *e, struct sv_seq *q)
 {
     struct sv_held *h = &e->held;
@@ -238,7 +244,8 @@ void sv_held_end(struct sv_engine *e, struct sv_seq *q)
 
 /* ---------------------------------------------------------------- before a step */
 
-/* Pages of somebody else that it begins with lack what is held, from this position on; INT32_MAX: none does. */
+/* Pages of somebody else that it begins with lack what is held, from this position on; INT32_MAX:
+ * none does. */
 static int32_t shares_from(const struct sv_engine *e, const struct sv_plan_seg *g)
 {
     int32_t from = INT32_MAX;
@@ -252,8 +259,8 @@ static int32_t shares_from(const struct sv_engine *e, const struct sv_plan_seg *
     return from;
 }
 
-/* True: most of those who run draft in the plan at work, or a prompt that comes in needs what others hold.
- * *some: anybody drafts. */
+/* True: most of those who run draft in the plan at work, or a prompt that comes in needs what
+ * others hold. *some: anybody drafts. */
 static bool wants_all(struct sv_engine *e, bool far, bool *some)
 {
     const struct sv_plan *p = &e->plan;
@@ -274,12 +281,14 @@ static bool wants_all(struct sv_engine *e, bool far, bool *some)
     return shared || 2 * p->n_draft_segs > p->n_segs;
 }
 
-/* Rows of those who may yet draft: one of each that decodes; prompts too while nobody drafts. -1: cannot be held. */
+/* Rows of those who may yet draft: one of each that decodes; prompts too while nobody drafts. -1:
+ * cannot be held. */
 static int32_t rows_to_hold(const struct sv_engine *e, bool far)
 {
     const struct sv_plan *p = &e->plan;
     const struct sv_policy *policy = e->sched.policy;
-    const int32_t most = far ? e->held.cap_rows : e->held.cap_rows / 4; /* that leaves room for others */
+    /* that leaves room for others */
+    const int32_t most = far ? e->held.cap_rows : e->held.cap_rows / 4;
     const bool prompts = far || (!policy->trial.drafted && !policy->random && p->n_rows <= most);
     int32_t n = 0;
     if (p->n_draft_segs)
@@ -295,8 +304,8 @@ static int32_t rows_to_hold(const struct sv_engine *e, bool far)
 
 enum whom { THOSE_WHO_LOST, PROMPTS_TOO, ALL_BUT_SAMPLES, ALL };
 
-/* Who has lost something by now has its rows left out; so have, where nobody is going to draft, prompts that find no
- * room, or all. */
+/* Who has lost something by now has its rows left out; so have, where nobody is going to draft,
+ * prompts that find no room, or all. */
 static void leave_out(struct sv_engine *e, enum whom whom)
 {
     struct sv_plan *p = &e->plan;
@@ -364,7 +373,8 @@ static void place(struct sv_engine *e)
         for (int32_t k = 0; k < g->n_rows; k++) {
             h->tap_row.host[g->row0 + k] = g->gave_up ? -1 : n;
             if (!g->gave_up)
-                h->row[n++] = (struct sv_held_row){.request = g->request, .slot = g->slot, .base = g->first + k};
+                h->row[n++] = (struct sv_held_row){
+                    .request = g->request, .slot = g->slot, .base = g->first + k};
         }
     }
     SV_REQUIRE(n == h->n_rows + h->n_more);
@@ -384,9 +394,11 @@ void sv_held_plan(struct sv_engine *e)
         return;
     const int32_t n_seqs = n_running(e);
     h->one_in = sample_of(n_seqs);
-    const bool closed = out_of_question(e, n_seqs), far = closed || sv_policy_is_far(policy, n_seqs);
+    const bool closed = out_of_question(e, n_seqs),
+               far = closed || sv_policy_is_far(policy, n_seqs);
     bool all = wants_all(e, far, &some);
-    /* Not even what there would be room for: taps of many rows cost one or two percent of a step. */
+    /* Not even what there would be room for: taps of many rows cost one or two percent of a step.
+     */
     if (!some && (closed || (far && n_seqs >= MANY))) {
         drop_all(e, closed);
         leave_out(e, closed ? ALL : ALL_BUT_SAMPLES);

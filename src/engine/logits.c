@@ -175,7 +175,8 @@ void sv_logits_choose(struct sv_engine *e)
 {
     const struct sv_batch *b = &e->batch;
     const struct sv_plan *p = &e->plan;
-    const int32_t n_logits = p->told.n_logits, end = n_logits + p->n_prompt_logits, chunk = e->logits.chunk;
+    const int32_t n_logits = p->told.n_logits, end = n_logits + p->n_prompt_logits,
+                  chunk = e->logits.chunk;
     const size_t row = (size_t)e->model.cfg.hidden_size * sv_dtype_bytes(sv_dev_act_dtype(e->dev));
     sv_op_logit_pos(e->dev, &(struct sv_p_logit_pos){.rows = sv_engine_rows(e),
                                                      .n_logit_rows = end,

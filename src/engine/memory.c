@@ -1,9 +1,9 @@
 /*
  * memory.c - how much memory the cache pools get, and the table that says where all of it went.
  *
- * Called by engine.c once weights and buffers are in place, so that what is left is known and not guessed.
- * sv_memory_pages is plain arithmetic, testable without a device. Must not: take memory other than the
- * pools'.
+ * Called by engine.c once weights and buffers are in place, so that what is left is known and not
+ * guessed. sv_memory_pages is plain arithmetic, testable without a device. Must not: take memory
+ * other than the pools'.
  */
 #define _POSIX_C_SOURCE 200809L /* sysconf */
 
@@ -27,29 +27,33 @@ static int64_t allowed(const struct sv_memory_ask *a)
     if (!a->n_total)
         return a->cache_bytes ? a->cache_bytes : a->ram_bytes / 5 * 2;
     int64_t others = a->n_total - a->n_free;
-    int64_t left = (int64_t)((double)a->n_total * (a->share > 0 ? a->share : 0.9)) - others -
-                   a->later_bytes;
+    int64_t left =
+        (int64_t)((double)a->n_total * (a->share > 0 ? a->share : 0.9)) - others - a->later_bytes;
     left = left < a->n_free - a->later_bytes ? left : a->n_free - a->later_bytes;
     return a->cache_bytes && a->cache_bytes < left ? a->cache_bytes : left;
 }
 
 static int refuse(const struct sv_memory_ask *a, int64_t bytes, int64_t need, struct sv_err *err)
 {
-    int64_t fit = bytes > 0 ? bytes / a->page_bytes * a->page_size - (a->n_positions - a->context) : 0;
+    int64_t fit =
+        bytes > 0 ? bytes / a->page_bytes * a->page_size - (a->n_positions - a->context) : 0;
     char what[160];
     if (fit > 0)
         snprintf(what, sizeof what, "a context of %lld would fit", (long long)fit);
     else
-        snprintf(what, sizeof what, "no context would fit: fewer sequences or prompt rows a step need less");
+        snprintf(what, sizeof what,
+                 "no context would fit: fewer sequences or prompt rows a step need less");
     if (!a->n_total || a->cache_bytes)
-        return sv_fail(err, SV_ENOMEM, -1,
-                       "one sequence of %d tokens needs %lld MiB of cache and %lld MiB are allowed; %s",
-                       a->context, mib(need), mib(bytes > 0 ? bytes : 0), what);
-    return sv_fail(err, SV_ENOMEM, -1,
-                   "one sequence of %d tokens needs %lld MiB of cache; of the device's %lld MiB weights, "
-                   "buffers and other programs hold %lld, and %lld are left of the share of %.2f; %s",
-                   a->context, mib(need), mib(a->n_total), mib(a->n_total - a->n_free),
-                   mib(bytes > 0 ? bytes : 0), a->share > 0 ? a->share : 0.9, what);
+        return sv_fail(
+            err, SV_ENOMEM, -1,
+            "one sequence of %d tokens needs %lld MiB of cache and %lld MiB are allowed; %s",
+            a->context, mib(need), mib(bytes > 0 ? bytes : 0), what);
+    return sv_fail(
+        err, SV_ENOMEM, -1,
+        "one sequence of %d tokens needs %lld MiB of cache; of the device's %lld MiB weights, "
+        "buffers and other programs hold %lld, and %lld are left of the share of %.2f; %s",
+        a->context, mib(need), mib(a->n_total), mib(a->n_total - a->n_free),
+        mib(bytes > 0 ? bytes : 0), a->share > 0 ? a->share : 0.9, what);
 }
 
 int sv_memory_pages(const struct sv_memory_ask *a, int32_t *n_pages, struct sv_err *err)
@@ -61,7 +65,8 @@ int sv_memory_pages(const struct sv_memory_ask *a, int32_t *n_pages, struct sv_e
     if (fit < want)
         sv_log(SV_LOG_INFO, "cache: room for %lld of %lld tokens of %d full sequences",
                (long long)(fit * a->page_size), (long long)(want * a->page_size), a->n_slots);
-    /* Who names a size wants all of it; else prefixes get a few times what runs, where the device lies idle. */
+    /* Who names a size wants all of it; else prefixes get a few times what runs, where the device
+     * lies idle. */
     bool asked = a->cache_bytes || (a->n_total && a->share > 0);
     int64_t most = !a->keep_prefixes ? want
                    : asked           ? (want > MOST_PAGES ? want : MOST_PAGES)
@@ -72,14 +77,16 @@ int sv_memory_pages(const struct sv_memory_ask *a, int32_t *n_pages, struct sv_e
     return SV_OK;
 }
 
-int sv_memory_check_weights(struct sv_dev *dev, const char *what, int64_t n_bytes, struct sv_err *err)
+int sv_memory_check_weights(struct sv_dev *dev, const char *what, int64_t n_bytes,
+                            struct sv_err *err)
 {
     int64_t n_free, n_total;
     sv_dev_memory(dev, &n_free, &n_total);
     if (!n_total || n_bytes <= n_free)
         return SV_OK;
-    return sv_fail(err, SV_ENOMEM, -1, "%s: the weights take %lld MiB and %lld of the device's %lld MiB are free",
-                   what, mib(n_bytes), mib(n_free), mib(n_total));
+    return sv_fail(err, SV_ENOMEM, -1,
+                   "%s: the weights take %lld MiB and %lld of the device's %lld MiB are free", what,
+                   mib(n_bytes), mib(n_free), mib(n_total));
 }
 
 void sv_memory_ask_device(struct sv_memory_ask *a, struct sv_engine *e, int32_t max_rows)
@@ -89,9 +96,10 @@ void sv_memory_ask_device(struct sv_memory_ask *a, struct sv_engine *e, int32_t 
     a->later_bytes = RESERVE_BYTES + (e->drafter ? e->drafter->row_bytes * max_rows : 0);
 }
 
-static void add(struct sv_memory_row *row, int32_t *n, int64_t n_bytes, const char *name, const char *fmt, ...)
-    __attribute__((format(printf, 5, 6)));
-static void add(struct sv_memory_row *row, int32_t *n, int64_t n_bytes, const char *name, const char *fmt, ...)
+static void add(struct sv_memory_row *row, int32_t *n, int64_t n_bytes, const char *name,
+                const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+static void add(struct sv_memory_row *row, int32_t *n, int64_t n_bytes, const char *name,
+                const char *fmt, ...)
 {
     struct sv_memory_row *r = &row[*n];
     va_list ap;
@@ -106,7 +114,8 @@ static void add(struct sv_memory_row *row, int32_t *n, int64_t n_bytes, const ch
     va_end(ap);
 }
 
-int32_t sv_memory_table(const struct sv_engine *e, int64_t target_bytes, struct sv_memory_row row[SV_MEMORY_ROWS])
+int32_t sv_memory_table(const struct sv_engine *e, int64_t target_bytes,
+                        struct sv_memory_row row[SV_MEMORY_ROWS])
 {
     int64_t held[SV_MEM_KINDS], n_free, n_total;
     int32_t n = 0, n_dense, n_plain;
@@ -121,14 +130,14 @@ int32_t sv_memory_table(const struct sv_engine *e, int64_t target_bytes, struct 
         sv_dev_approximates(e->dev) ? ", in 8 bits and with a head of their own" : "");
     add(row, &n, n_total ? 0 : sieve, "head sieve", "%s", "");
     int64_t dense = sv_dev_dense_bytes(e->dev, &n_dense, &n_plain);
-    add(row, &n, n_total ? held[SV_MEM_DENSE] : dense, "dense weights", ", of %d matrices; %d cannot be dense", n_dense,
-        n_plain);
+    add(row, &n, n_total ? held[SV_MEM_DENSE] : dense, "dense weights",
+        ", of %d matrices; %d cannot be dense", n_dense, n_plain);
     for (int32_t i = 0; i < e->cache.n_groups; i++) {
         const struct sv_cache_group_desc *d = &e->cache.group[i].d;
         char name[32];
         snprintf(name, sizeof name, "%s K/V", d->name);
-        add(row, &n, sv_cache_group_bytes(d), name, ", %d pages of %d positions, %d layers, %s", d->n_pages, d->page_size,
-            d->n_layers, sv_dtype_name(d->dtype));
+        add(row, &n, sv_cache_group_bytes(d), name, ", %d pages of %d positions, %d layers, %s",
+            d->n_pages, d->page_size, d->n_layers, sv_dtype_name(d->dtype));
         held[SV_MEM_ASKED] -= sv_cache_group_bytes(d);
     }
     add(row, &n, n_total ? held[SV_MEM_ASKED] : 0, "buffers", "%s", "");
@@ -136,7 +145,8 @@ int32_t sv_memory_table(const struct sv_engine *e, int64_t target_bytes, struct 
     return n;
 }
 
-/* One line each. Where memory is the device's own it is worth a look; on the host it is for who asks. */
+/* One line each. Where memory is the device's own it is worth a look; on the host it is for who
+ * asks. */
 void sv_memory_log(const struct sv_engine *e, int64_t target_bytes)
 {
     struct sv_memory_row row[SV_MEMORY_ROWS];
@@ -151,7 +161,8 @@ void sv_memory_log(const struct sv_engine *e, int64_t target_bytes)
     /* The library does not tell whose the rest is. */
     if (n_total)
         sv_log(level,
-               "memory: %lld MiB in all; the driver, code of kernels and other programs hold about %lld (measured), and "
+               "memory: %lld MiB in all; the driver, code of kernels and other programs hold about "
+               "%lld (measured), and "
                "%lld of the device's %lld MiB are free",
                mib(sum), mib(n_total - n_free - sum), mib(n_free), mib(n_total));
 }

@@ -1,12 +1,12 @@
 /*
  * sched.c - which sequences run next and with which rows; who gets pages and who gives them back.
  *
- * Called by step.c and engine.c. Pure host code over the lists in struct sv_sched: testable without a device.
- * First come, first served: every decoding sequence runs in every step; prompts share the rows left over.
- * Pages grow with a sequence. When they run out, what is kept for reuse goes first, then the sequence that
- * arrived last gives its pages back and waits; its tokens stay, and it resumes by computing them again as
- * if they were a prompt, which gives the same bits. So the oldest sequence always runs on.
- * Must not allocate, and must not look at token values.
+ * Called by step.c and engine.c. Pure host code over the lists in struct sv_sched: testable without
+ * a device. First come, first served: every decoding sequence runs in every step; prompts share the
+ * rows left over. Pages grow with a sequence. When they run out, what is kept for reuse goes first,
+ * then the sequence that arrived last gives its pages back and waits; its tokens stay, and it
+ * resumes by computing them again as if they were a prompt, which gives the same bits. So the
+ * oldest sequence always runs on. Must not allocate, and must not look at token values.
  */
 #include "engine/engine.h"
 
@@ -87,9 +87,10 @@ static struct sv_seq *youngest(const struct sv_sched *s)
     return best;
 }
 
-/* Backs n positions of a running sequence, at the cost of younger ones. False: it lost its own seat, or
- * somebody would have to while a step is in flight. */
-static bool back(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, int32_t n, bool in_flight)
+/* Backs n positions of a running sequence, at the cost of younger ones. False: it lost its own
+ * seat, or somebody would have to while a step is in flight. */
+static bool back(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, int32_t n,
+                 bool in_flight)
 {
     while (!sv_cache_reserve(cache, q->slot, n)) {
         if (in_flight)
@@ -111,7 +112,8 @@ static int32_t pages_owed(const struct sv_sched *s, const struct sv_cache *cache
         if (!q)
             continue;
         int32_t want = (reach(q) > q->n_prefill ? reach(q) : q->n_prefill) + q->width;
-        int32_t more = sv_cache_pages_for(cache, want) - sv_cache_pages_for(cache, cache->n_backed[i]);
+        int32_t more =
+            sv_cache_pages_for(cache, want) - sv_cache_pages_for(cache, cache->n_backed[i]);
         n += more > 0 ? more : 0;
     }
     return n;
@@ -125,20 +127,24 @@ static int32_t n_seated(const struct sv_sched *s)
     return n;
 }
 
-/* Is it worth computing n_rows again, up to this context, so that the next so many tokens can be drafted? */
-static bool worth_restoring(const struct sv_sched *s, int32_t n_rows, int32_t context, double n_tokens)
+/* Is it worth computing n_rows again, up to this context, so that the next so many tokens can be
+ * drafted? */
+static bool worth_restoring(const struct sv_sched *s, int32_t n_rows, int32_t context,
+                            double n_tokens)
 {
     int32_t n = n_seated(s) + 1;
-    return sv_policy_gain_us(s->policy, n, NULL) / n * n_tokens > sv_policy_restore_us(s->policy, n_rows, context);
+    return sv_policy_gain_us(s->policy, n, NULL) / n * n_tokens >
+           sv_policy_restore_us(s->policy, n_rows, context);
 }
 
-/* Gives a sequence the pages that are known for its beginning. Where the gain is worth it, those that lack the draft's
- * K/V are left out, and computed again as a part of the prompt. */
+/* Gives a sequence the pages that are known for its beginning. Where the gain is worth it, those
+ * that lack the draft's K/V are left out, and computed again as a part of the prompt. */
 static void attach(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, int32_t slot)
 {
     /* A fresh prompt computes its last token in any case: somebody has to say what comes next. */
     const int32_t most = q->n_tokens > q->n_prompt ? q->n_prefill : q->n_prefill - 1;
-    const double left = q->cap_tokens - q->n_tokens, expected = left < s->usual_answer ? left : s->usual_answer;
+    const double left = q->cap_tokens - q->n_tokens,
+                 expected = left < s->usual_answer ? left : s->usual_answer;
     cache->attach_whole = s->policy && (q->restores || q->fixed_width);
     q->n_committed = q->wants_prompt_logits ? 0 : sv_cache_attach(cache, slot, q->tokens, most);
     q->lacks_from = sv_cache_bare_from(cache, slot);
@@ -153,7 +159,8 @@ static void attach(const struct sv_sched *s, struct sv_cache *cache, struct sv_s
 }
 
 /* Pages that are known for the beginning, and a promise of the rest; or nothing. */
-static bool seat_pages(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, int32_t slot)
+static bool seat_pages(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q,
+                       int32_t slot)
 {
     int32_t owed = pages_owed(s, cache);
     if (owed >= sv_cache_n_available(cache))
@@ -168,8 +175,9 @@ static bool seat_pages(const struct sv_sched *s, struct sv_cache *cache, struct 
     return false;
 }
 
-/* Seats waiting sequences in order of arrival while the prompts of all that run still fit: with less, two
- * long prompts would take turns at throwing each other out. Answers grow into what is left. */
+/* Seats waiting sequences in order of arrival while the prompts of all that run still fit: with
+ * less, two long prompts would take turns at throwing each other out. Answers grow into what is
+ * left. */
 static void admit(struct sv_sched *s, struct sv_cache *cache)
 {
     for (struct sv_seq *q = s->head; q; q = q->next) {
@@ -218,8 +226,8 @@ static struct sv_seq *least_left(const struct sv_sched *s)
     return best;
 }
 
-/* Half of the rows go to the prompt that came first, so that nothing starves a long one; the rest to
- * whoever has the least left, so that a long one does not hold up short ones. */
+/* Half of the rows go to the prompt that came first, so that nothing starves a long one; the rest
+ * to whoever has the least left, so that a long one does not hold up short ones. */
 static void grant_rows(struct sv_sched *s)
 {
     int32_t room = s->prefill_rows;
@@ -236,8 +244,8 @@ static void grant_rows(struct sv_sched *s)
 
 /* ---------------------------------------------------------------- segments */
 
-static struct sv_plan_seg *add_seg(struct sv_plan *p, struct sv_seq *q, int32_t kind, int32_t n_rows,
-                                   int32_t n_logits)
+static struct sv_plan_seg *add_seg(struct sv_plan *p, struct sv_seq *q, int32_t kind,
+                                   int32_t n_rows, int32_t n_logits)
 {
     struct sv_plan_seg *g = &p->seg[p->n_segs++];
     *g = (struct sv_plan_seg){.request = q->id,
@@ -278,8 +286,9 @@ static void plan_decode(const struct sv_sched *s, struct sv_cache *cache, struct
     }
     if (w < 2 || s->block < 2)
         return;
-    /* The draft always sees the whole block it is asked to work with, also when the last tokens of a
-     * request need fewer: fewer masks would change its predictions. Only the policy may weigh that. */
+    /* The draft always sees the whole block it is asked to work with, also when the last tokens of
+     * a request need fewer: fewer masks would change its predictions. Only the policy may weigh
+     * that. */
     g->n_draft_rows = chosen ? chosen->draft_rows : q->width;
     p->n_draft_segs++;
     p->n_draft_rows += g->n_draft_rows;
@@ -341,9 +350,10 @@ static bool back_all(struct sv_sched *s, struct sv_cache *cache, bool in_flight)
     return true;
 }
 
-/* A sequence that cannot draft for lack of context K/V, and has lost as much time by that as computing it again would
- * take, does compute it again: as if it had lost its pages. If its drafts do not do well after that, it waits twice as
- * long the next time. False: it would have to be now, and a step is in flight. */
+/* A sequence that cannot draft for lack of context K/V, and has lost as much time by that as
+ * computing it again would take, does compute it again: as if it had lost its pages. If its drafts
+ * do not do well after that, it waits twice as long the next time. False: it would have to be now,
+ * and a step is in flight. */
 static bool restore(struct sv_sched *s, struct sv_cache *cache, bool in_flight)
 {
     for (int32_t i = 0; i < s->n_slots; i++) {

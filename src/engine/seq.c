@@ -1,15 +1,16 @@
 /*
  * seq.c - one request while it lives: its tokens, stop conditions, text and events.
  *
- * Called by engine.c (new, deliver, free) and step.c (append, finish). All memory a sequence needs is taken
- * in sv_seq_new; append runs inside the step and must not allocate. Must not know slots, pages or batches.
+ * Called by engine.c (new, deliver, free) and step.c (append, finish). All memory a sequence needs
+ * is taken in sv_seq_new; append runs inside the step and must not allocate. Must not know slots,
+ * pages or batches.
  */
 #include "engine/engine.h"
 
 #include <string.h>
 
-static int take_prompt(struct sv_seq *q, const struct sv_request *r, const struct sv_seq_limits *lim,
-                       struct sv_ids *ids, struct sv_err *err)
+static int take_prompt(struct sv_seq *q, const struct sv_request *r,
+                       const struct sv_seq_limits *lim, struct sv_ids *ids, struct sv_err *err)
 {
     if (r->prompt_ids) {
         q->n_prompt = r->n_prompt_ids;
@@ -36,8 +37,8 @@ static int take_prompt(struct sv_seq *q, const struct sv_request *r, const struc
     const int32_t *id = r->prompt_ids ? r->prompt_ids : ids->id;
     for (int32_t i = 0; i < q->n_prompt; i++)
         if (id[i] < 0 || id[i] >= lim->cfg->vocab_size)
-            return sv_fail(err, SV_EINVAL, i, "prompt token %d at index %d is outside [0, %d)", id[i], i,
-                           lim->cfg->vocab_size);
+            return sv_fail(err, SV_EINVAL, i, "prompt token %d at index %d is outside [0, %d)",
+                           id[i], i, lim->cfg->vocab_size);
     if (q->n_prompt >= lim->context)
         return sv_fail(err, SV_EINVAL, -1,
                        "the prompt has %d tokens; the context of %d leaves no room for an answer",
@@ -45,8 +46,8 @@ static int take_prompt(struct sv_seq *q, const struct sv_request *r, const struc
     return SV_OK;
 }
 
-static int take_tokens(struct sv_seq *q, const struct sv_request *r, const struct sv_seq_limits *lim,
-                       struct sv_err *err)
+static int take_tokens(struct sv_seq *q, const struct sv_request *r,
+                       const struct sv_seq_limits *lim, struct sv_err *err)
 {
     struct sv_ids ids = {0};
     int rc = take_prompt(q, r, lim, &ids, err);
@@ -144,7 +145,8 @@ static int take_logprob_room(struct sv_seq *q, int32_t n, struct sv_logprob_row 
     return *row && *lp ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "log probabilities of %d tokens", n);
 }
 
-/* After the tokens and the stop conditions: what may not come before min_tokens is what would end it. */
+/* After the tokens and the stop conditions: what may not come before min_tokens is what would end
+ * it. */
 static int take_rules(struct sv_seq *q, const struct sv_request *r, const struct sv_seq_limits *lim,
                       struct sv_err *err)
 {
@@ -177,8 +179,8 @@ static int take_rules(struct sv_seq *q, const struct sv_request *r, const struct
     q->rules = sv_rules_pack(&p, q->n_prompt, lim->cfg->vocab_size);
     q->wants_logprobs = r->logprobs;
     q->wants_prompt_logits = r->prompt_logprobs;
-    q->needs_logits = !sv_sample_is_greedy(&q->sampling) || sv_rules_change_logits(&q->rules) ||
-                      r->logprobs;
+    q->needs_logits =
+        !sv_sample_is_greedy(&q->sampling) || sv_rules_change_logits(&q->rules) || r->logprobs;
     rc = keep(q, &q->bias_ids, p.bias_ids, (size_t)p.n_bias * sizeof *p.bias_ids, err);
     if (!rc)
         rc = keep(q, &q->bias, p.bias, (size_t)p.n_bias * sizeof *p.bias, err);
@@ -243,8 +245,8 @@ void sv_seq_free(struct sv_seq *q)
     sv_free(q);
 }
 
-/* Where the first stop string that ends in the new bytes begins, or -1; *which is its index, the lowest
- * of those that begin there. old_len: bytes known before. */
+/* Where the first stop string that ends in the new bytes begins, or -1; *which is its index, the
+ * lowest of those that begin there. old_len: bytes known before. */
 static int64_t find_stop(const struct sv_seq *q, size_t old_len, int32_t *which)
 {
     int64_t best = -1;

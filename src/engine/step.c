@@ -1,13 +1,14 @@
 /*
  * step.c - THE STEP: one target forward over verify rows and prompt chunks together.
  *
- * Called by sv_step_engine. Read it from the end: sv_engine_step is the whole story, enqueue the device's part of
- * it (fill, draft, target_pass), land the host's (fetch, advance). Everything from fill to fetch is enqueued without
- * waiting: lengths, anchors, ids and accept counts live in device memory, so a step can be planned and enqueued before
- * the one before it is read. Then the host plans by what it knows: a sequence may turn out to have ended, and what the
- * next step brings for it is dropped. Under the width policy a step may be enqueued in two parts (cut.c). Plain
- * decoding is the same step with width 1.
- * Must not: allocate, wait outside land and cut.c, or branch on whether there is a drafter other than by calling it.
+ * Called by sv_step_engine. Read it from the end: sv_engine_step is the whole story, enqueue the
+ * device's part of it (fill, draft, target_pass), land the host's (fetch, advance). Everything from
+ * fill to fetch is enqueued without waiting: lengths, anchors, ids and accept counts live in device
+ * memory, so a step can be planned and enqueued before the one before it is read. Then the host
+ * plans by what it knows: a sequence may turn out to have ended, and what the next step brings for
+ * it is dropped. Under the width policy a step may be enqueued in two parts (cut.c). Plain decoding
+ * is the same step with width 1. Must not: allocate, wait outside land and cut.c, or branch on
+ * whether there is a drafter other than by calling it.
  */
 #include "engine/engine.h"
 
@@ -20,7 +21,8 @@ static int64_t lap(struct sv_engine *e, enum sv_phase phase, int64_t *ns)
     return spent;
 }
 
-/* Which sequences run, with which rows, on which pages. False: pages are short and a step is in flight. */
+/* Which sequences run, with which rows, on which pages. False: pages are short and a step is in
+ * flight. */
 static bool plan(struct sv_engine *e)
 {
     int64_t ns = sv_clock_ns();
@@ -44,7 +46,8 @@ static int32_t most_segs(const struct sv_engine *e, int32_t n_rows)
     return n_rows < e->sched.n_slots ? n_rows : e->sched.n_slots;
 }
 
-/* The chunks of a prompt come in too many sizes for graphs; a last chunk of one row looks like a block. */
+/* The chunks of a prompt come in too many sizes for graphs; a last chunk of one row looks like a
+ * block. */
 static void tell_target(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;
@@ -56,7 +59,8 @@ static void tell_target(struct sv_engine *e)
     t->n_segs = most_segs(e, t->n_rows);
 }
 
-/* What the device is told: the plan's counts, or, where passes are replayed, the counts of a graph. */
+/* What the device is told: the plan's counts, or, where passes are replayed, the counts of a graph.
+ */
 static void tell(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;
@@ -118,8 +122,8 @@ static void fill_seg(struct sv_engine *e, int32_t s)
         b->row_ids.host[g->row0 + j] = e->cut.ids[g->draft_out0 + j - 1];
 }
 
-/* The drafting pass; `d` counts its segments so far. Its ids go straight into the target's rows, or in their own
- * order where rows may still be cut. */
+/* The drafting pass; `d` counts its segments so far. Its ids go straight into the target's rows, or
+ * in their own order where rows may still be cut. */
 static void fill_draft(struct sv_engine *e, const struct sv_plan_seg *g, int32_t d)
 {
     struct sv_batch *b = &e->batch;
@@ -234,17 +238,17 @@ static void verify(struct sv_engine *e)
         sv_logits_choose(e);
     else
         sv_model_argmax(&e->model, e->plan.told.n_logits, e->out, NULL, b->chosen);
-    sv_op_verify(e->dev, &(struct sv_p_verify){.rows = sv_engine_rows(e),
-                                               .seg_kind = b->seg_kind.dev,
-                                               .seg_logit0 = b->seg_logit0.dev,
-                                               .row_ids = b->row_ids.dev,
-                                               .chosen = b->chosen,
-                                               .n_commit = b->n_commit.dev,
-                                               .n_emit = b->n_emit.dev,
-                                               .out_tokens = b->out_tokens.dev,
-                                               .out_stride = b->out_stride,
-                                               .forced_len =
-                                                   e->profile ? b->forced_len.dev : NULL});
+    sv_op_verify(e->dev,
+                 &(struct sv_p_verify){.rows = sv_engine_rows(e),
+                                       .seg_kind = b->seg_kind.dev,
+                                       .seg_logit0 = b->seg_logit0.dev,
+                                       .row_ids = b->row_ids.dev,
+                                       .chosen = b->chosen,
+                                       .n_commit = b->n_commit.dev,
+                                       .n_emit = b->n_emit.dev,
+                                       .out_tokens = b->out_tokens.dev,
+                                       .out_stride = b->out_stride,
+                                       .forced_len = e->profile ? b->forced_len.dev : NULL});
 }
 
 /* Paged caches keep the accepted rows by length alone: what lies beyond is never read. */
@@ -271,10 +275,11 @@ static void observe(struct sv_engine *e)
         sv_held_keep(e);
         return;
     }
-    e->drafter->ops->observe(e->drafter, &(struct sv_observe_pass){.rows = sv_engine_rows(e),
-                                                                   .n_commit = e->batch.n_commit.dev,
-                                                                   .taps = e->taps,
-                                                                   .cache = &e->cache});
+    e->drafter->ops->observe(e->drafter,
+                             &(struct sv_observe_pass){.rows = sv_engine_rows(e),
+                                                       .n_commit = e->batch.n_commit.dev,
+                                                       .taps = e->taps,
+                                                       .cache = &e->cache});
 }
 
 static void draft_pass(void *user)
@@ -301,8 +306,9 @@ static uint64_t pass_key(const struct sv_engine *e, bool draft)
         return (uint64_t)p->told.n_draft_rows << 32 | (uint64_t)p->told.n_draft_out << 8 | 0x80 |
                (uint64_t)p->shares;
     return (uint64_t)p->told.n_rows << 32 | (uint64_t)p->sampled | (uint64_t)p->ruled << 1 |
-           (uint64_t)p->remembered << 2 | (uint64_t)p->logprobs << 3 | (uint64_t)(e->profile != NULL) << 4 |
-           (uint64_t)p->no_taps << 5 | (uint64_t)(e->drafter == NULL) << 6; /* benchmarks take it away */
+           (uint64_t)p->remembered << 2 | (uint64_t)p->logprobs << 3 |
+           (uint64_t)(e->profile != NULL) << 4 | (uint64_t)p->no_taps << 5 |
+           (uint64_t)(e->drafter == NULL) << 6; /* benchmarks take it away */
 }
 
 static void draft(struct sv_engine *e, int64_t *ns)
@@ -320,8 +326,8 @@ static void draft(struct sv_engine *e, int64_t *ns)
     e->stats.draft_us += lap(e, SV_PHASE_DRAFT, ns) / 1000;
 }
 
-/* In two parts: what the drafter is not sure enough of is not verified, and the target's pass is that of the rows
- * left. The host waits for the drafting pass, behind the step before. */
+/* In two parts: what the drafter is not sure enough of is not verified, and the target's pass is
+ * that of the rows left. The host waits for the drafting pass, behind the step before. */
 static int draft_and_cut(struct sv_engine *e, int64_t *ns, struct sv_err *err)
 {
     struct sv_plan *p = &e->plan;
@@ -338,7 +344,8 @@ static int draft_and_cut(struct sv_engine *e, int64_t *ns, struct sv_err *err)
     return rc;
 }
 
-/* Everything the device does for the plan at work, with host arrays `set`; the results are on their way. */
+/* Everything the device does for the plan at work, with host arrays `set`; the results are on their
+ * way. */
 static int enqueue(struct sv_engine *e, int32_t set, struct sv_err *err)
 {
     struct sv_batch *b = &e->batch;
@@ -360,8 +367,7 @@ static int enqueue(struct sv_engine *e, int32_t set, struct sv_err *err)
         sv_dev_graph_run(e->dev, pass_key(e, false), target_pass, e);
     else
         target_pass(e);
-    e->stats.forward_us +=
-        lap(e, SV_PHASE_TARGET, &ns) / 1000 - (e->stats.observe_us - observed);
+    e->stats.forward_us += lap(e, SV_PHASE_TARGET, &ns) / 1000 - (e->stats.observe_us - observed);
     sv_dev_download(e->dev, b->host_result + (size_t)set * b->result_words, b->dev_result,
                     b->result_words * sizeof(int32_t));
     sv_logits_fetch(e);
@@ -382,10 +388,11 @@ static int fetch(struct sv_engine *e, int32_t set, struct sv_err *err)
 /* How long answers usually are is an average over about so many of the last ones. */
 enum { ANSWERS_REMEMBERED = 16 };
 
-/* A verify block is over: n_kept of its n_emit tokens are in the sequence, which may have ended on the way. For the
- * request's statistics, the engine's, and the width policy, which learns from what the drafts were worth. */
-static void count_verified(struct sv_engine *e, struct sv_seq *q, const struct sv_plan_seg *g, int32_t n_kept,
-                           int32_t n_emit)
+/* A verify block is over: n_kept of its n_emit tokens are in the sequence, which may have ended on
+ * the way. For the request's statistics, the engine's, and the width policy, which learns from what
+ * the drafts were worth. */
+static void count_verified(struct sv_engine *e, struct sv_seq *q, const struct sv_plan_seg *g,
+                           int32_t n_kept, int32_t n_emit)
 {
     const float *share =
         e->plan.shares && g->n_drafts ? (float *)(void *)e->batch.share.host + g->draft_out0 : NULL;
@@ -446,7 +453,8 @@ static void advance_seg(struct sv_engine *e, int32_t s)
         return;
     }
     sv_held_end(e, q);
-    e->sched.usual_answer += (q->n_tokens - q->n_prompt - e->sched.usual_answer) / ANSWERS_REMEMBERED;
+    e->sched.usual_answer +=
+        (q->n_tokens - q->n_prompt - e->sched.usual_answer) / ANSWERS_REMEMBERED;
     sv_sched_unseat(&e->sched, &e->cache, q);
 }
 

@@ -316,7 +316,8 @@ int sv_config_parse(struct sv_config *cfg, const char *text, size_t n, struct sv
 
 /* ---------------------------------------------------------------- files */
 
-int sv_dir_json(const char *dir, const char *name, bool needed, char **path, json_t **root, struct sv_err *err)
+int sv_dir_json(const char *dir, const char *name, bool needed, char **path, json_t **root,
+                struct sv_err *err)
 {
     *root = NULL;
     *path = sv_path_join(dir, name);
@@ -329,7 +330,8 @@ int sv_dir_json(const char *dir, const char *name, bool needed, char **path, jso
 }
 
 int sv_dir_parse(const char *dir, const char *name, bool needed,
-                 int (*parse)(void *user, const json_t *root, struct sv_err *err), void *user, struct sv_err *err)
+                 int (*parse)(void *user, const json_t *root, struct sv_err *err), void *user,
+                 struct sv_err *err)
 {
     struct sv_err local;
     char *path;

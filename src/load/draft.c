@@ -51,7 +51,8 @@ static const struct refusal refusals[] = {
     {"input_embedding_scale", IF_NOT_ONE, "a scaled input embedding"},
 };
 
-/* Where dflash_config or, when that does not have it, the top level holds a key; NULL for neither. */
+/* Where dflash_config or, when that does not have it, the top level holds a key; NULL for neither.
+ */
 static const json_t *home_of(const json_t *root, const json_t *dflash, const char *key)
 {
     if (sv_json_has(dflash, key))
@@ -274,7 +275,8 @@ static int parse_layers(struct sv_draft_config *d, const json_t *root, const jso
     return rc;
 }
 
-/* Values that must agree with each other because the draft borrows the target's embedding and head. */
+/* Values that must agree with each other because the draft borrows the target's embedding and head.
+ */
 static int check_shared(const struct sv_draft_config *d, const json_t *root, const json_t *dflash,
                         struct sv_err *err)
 {
@@ -372,7 +374,8 @@ bool sv_dir_is_draft(const char *dir)
     struct sv_err err;
     char *path;
     json_t *root;
-    sv_dir_json(dir, "config.json", true, &path, &root, &err); /* who opens it will say why it cannot be read */
+    sv_dir_json(dir, "config.json", true, &path, &root,
+                &err); /* who opens it will say why it cannot be read */
     const char *name = NULL;
     bool draft = false;
     if (json_is_object(root) && sv_arch_string(root, &name, &err) == SV_OK)

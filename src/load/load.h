@@ -1,9 +1,10 @@
 /*
  * load.h - from files to named host tensors and checked configurations.
  *
- * Called by model (weights), engine (opening a pair), cli (info, check). Knows Hugging Face directories:
- * config.json (transformers 4 and 5 layouts), generation_config.json, safetensors single or sharded.
- * Must not: interpret a tensor's role (model does), run anything, or trust a byte it has not checked.
+ * Called by model (weights), engine (opening a pair), cli (info, check). Knows Hugging Face
+ * directories: config.json (transformers 4 and 5 layouts), generation_config.json, safetensors
+ * single or sharded. Must not: interpret a tensor's role (model does), run anything, or trust a
+ * byte it has not checked.
  */
 #ifndef SV_LOAD_H
 #define SV_LOAD_H
@@ -15,10 +16,10 @@
 
 #define SV_MAX_DIMS 8
 
-/* One tensor of a checkpoint, in place in a mapped file. data is aligned to its element size (copied
- * when the file did not align it) and holds exactly prod(dim) elements. */
+/* One tensor of a checkpoint, in place in a mapped file. data is aligned to its element size
+ * (copied when the file did not align it) and holds exactly prod(dim) elements. */
 struct sv_host_tensor {
-    const char *name; /* owned by the checkpoint */
+    const char *name;    /* owned by the checkpoint */
     enum sv_dtype dtype; /* SV_I32 too (tables, golden files); the checks refuse it for weights */
     int32_t n_dims;
     int64_t dim[SV_MAX_DIMS];
@@ -28,8 +29,8 @@ struct sv_host_tensor {
     const char *file; /* file it lies in, for messages */
 };
 
-/* All tensors of a directory, sorted by name. Names are canonical: a leading "model." is taken off and
- * the aliases that drafts use (midlayer., encoder.fc, ...) are replaced. */
+/* All tensors of a directory, sorted by name. Names are canonical: a leading "model." is taken off
+ * and the aliases that drafts use (midlayer., encoder.fc, ...) are replaced. */
 struct sv_ckpt {
     struct sv_host_tensor *tensors;
     int32_t n_tensors;
@@ -47,17 +48,18 @@ void sv_ckpt_close(struct sv_ckpt *c);
 int64_t sv_ckpt_dir_bytes(const char *dir);
 /* NULL when there is none. A leading "model." of the question is ignored as well. */
 const struct sv_host_tensor *sv_ckpt_find(const struct sv_ckpt *c, const char *name);
-/* Parses one safetensors image into arena-owned tensors; also the fuzz entry. Appends nothing on error. */
+/* Parses one safetensors image into arena-owned tensors; also the fuzz entry. Appends nothing on
+ * error. */
 int sv_safetensors_parse(const uint8_t *data, size_t n_bytes, const char *file,
-                         struct sv_arena *arena, struct sv_host_tensor **tensors, int32_t *n_tensors,
-                         struct sv_err *err);
+                         struct sv_arena *arena, struct sv_host_tensor **tensors,
+                         int32_t *n_tensors, struct sv_err *err);
 
 /* model.safetensors.index.json: which shard holds which tensor. Everything lies in the arena. */
 struct sv_ckpt_index {
     struct sv_index_entry {
         const char *name;
         int32_t shard; /* index into files */
-    } *entries;        /* sorted by name */
+    } * entries;       /* sorted by name */
     int32_t n_entries;
     const char **files; /* plain file names, sorted: never a path */
     int32_t n_files;
@@ -75,13 +77,14 @@ enum sv_rope_kind { SV_ROPE_DEFAULT, SV_ROPE_LINEAR, SV_ROPE_LLAMA3, SV_ROPE_YAR
 struct sv_rope {
     enum sv_rope_kind kind;
     double theta;
-    double factor;               /* linear, llama3, yarn */
+    double factor;                            /* linear, llama3, yarn */
     double low_freq_factor, high_freq_factor; /* llama3 */
-    double beta_fast, beta_slow; /* yarn; 32 and 1 when absent */
-    double mscale, mscale_all_dim; /* yarn; 0 when absent */
-    double attention_factor;     /* yarn; 0 = computed: 0.1 ln(factor) + 1, or the mscale quotient */
+    double beta_fast, beta_slow;              /* yarn; 32 and 1 when absent */
+    double mscale, mscale_all_dim;            /* yarn; 0 when absent */
+    double attention_factor; /* yarn; 0 = computed: 0.1 ln(factor) + 1, or the mscale quotient */
     int32_t original_max_position; /* llama3, yarn */
-    bool no_truncate; /* yarn "truncate": false (gpt-oss): the ramp's ends are not rounded to integers */
+    bool no_truncate; /* yarn "truncate": false (gpt-oss): the ramp's ends are not rounded to
+                         integers */
 };
 
 #define SV_MAX_LAYERS 256
@@ -109,9 +112,9 @@ struct sv_config {
 #define SV_MAX_TAPS 32
 struct sv_draft_config {
     struct sv_config base;
-    int32_t block_size;  /* verify width B, anchor included */
+    int32_t block_size; /* verify width B, anchor included */
     int32_t mask_id;
-    int32_t n_target_layers; /* as stated by the draft; 0 = not stated */
+    int32_t n_target_layers;   /* as stated by the draft; 0 = not stated */
     int32_t taps[SV_MAX_TAPS]; /* strictly ascending target layer ids */
     int32_t n_taps;
     uint8_t causal[SV_MAX_LAYERS]; /* per layer, the configuration resolved */
@@ -128,7 +131,8 @@ struct sv_gen_config {
 int sv_config_load(struct sv_config *cfg, const char *dir, struct sv_err *err);
 int sv_gen_config_load(struct sv_gen_config *g, const char *dir, struct sv_err *err);
 /* Same for a draft directory; n_target_layers is needed only when target_layer_ids is absent
- * (it then says which layers are meant), 0 = unknown. Refuses dialects that are not implemented, by name. */
+ * (it then says which layers are meant), 0 = unknown. Refuses dialects that are not implemented, by
+ * name. */
 int sv_draft_config_load(struct sv_draft_config *cfg, const char *dir, int32_t n_target_layers,
                          struct sv_err *err);
 /* The parsing halves, for fuzzing: text is the bytes of config.json. */
@@ -138,15 +142,19 @@ int sv_draft_config_parse(struct sv_draft_config *cfg, const char *text, size_t 
 /* True when DIR/config.json describes a DFlash draft (any variant). */
 bool sv_dir_is_draft(const char *dir);
 
-/* Number of parameters the configuration implies (docs/checkpoints.md); heads and ties considered. */
+/* Number of parameters the configuration implies (docs/checkpoints.md); heads and ties considered.
+ */
 int64_t sv_config_n_params(const struct sv_config *cfg);
 int64_t sv_draft_config_n_params(const struct sv_draft_config *cfg);
-/* Tells every tensor that a target's configuration implies; cols 0: a vector. Names as sv_ckpt_find takes them. */
+/* Tells every tensor that a target's configuration implies; cols 0: a vector. Names as sv_ckpt_find
+ * takes them. */
 void sv_config_each_tensor(const struct sv_config *cfg,
-                           void (*take)(void *user, const char *name, int64_t rows, int64_t cols), void *user);
-/* Every expected tensor is there with its shape, no other tensor is, and the parameter count agrees.
- * Allowed extras: rotary_emb.inv_freq anywhere; for tied targets lm_head.weight of the right shape. A draft
- * with its own embedding and head is told apart from one with unknown tensors, and refused too. */
+                           void (*take)(void *user, const char *name, int64_t rows, int64_t cols),
+                           void *user);
+/* Every expected tensor is there with its shape, no other tensor is, and the parameter count
+ * agrees. Allowed extras: rotary_emb.inv_freq anywhere; for tied targets lm_head.weight of the
+ * right shape. A draft with its own embedding and head is told apart from one with unknown tensors,
+ * and refused too. */
 int sv_ckpt_check_target(const struct sv_ckpt *c, const struct sv_config *cfg, struct sv_err *err);
 int sv_ckpt_check_draft(const struct sv_ckpt *c, const struct sv_draft_config *cfg,
                         struct sv_err *err);

@@ -45,7 +45,8 @@ static int parse_dtype(const char *s, enum sv_dtype *out)
     return SV_EUNSUPPORTED;
 }
 
-/* Types of the format that we do not compute with, so that the message can tell them from garbage. */
+/* Types of the format that we do not compute with, so that the message can tell them from garbage.
+ */
 static bool is_known_foreign_dtype(const char *s)
 {
     static const char *const table[] = {"F64", "I64",     "I16",     "I8",      "U64",     "U32",

@@ -2,8 +2,9 @@
  * tensors.c - does a checkpoint hold exactly the tensors that its configuration implies?
  *
  * Called by model and cli after opening. The expected names and shapes come from arch.c's tables,
- * the total from the closed formula of docs/checkpoints.md: two statements of the same thing, compared. Must
- * not: skip a tensor that nobody asked for; silently ignored tensors are how wrong models run.
+ * the total from the closed formula of docs/checkpoints.md: two statements of the same thing,
+ * compared. Must not: skip a tensor that nobody asked for; silently ignored tensors are how wrong
+ * models run.
  */
 #include "load/impl.h"
 
@@ -114,7 +115,8 @@ static void layer_name(char *out, size_t n, const char *pattern, int32_t layer)
         snprintf(out, n, "%s", pattern);
 }
 
-/* Every tensor that a configuration implies: its row, name and dimensions (the second is 0 for a vector). */
+/* Every tensor that a configuration implies: its row, name and dimensions (the second is 0 for a
+ * vector). */
 static int each_expected(const struct sv_config *c, int32_t n_taps,
                          int (*take)(void *user, const struct sv_tensor_row *row, const char *name,
                                      const int64_t dim[2]),
@@ -139,7 +141,8 @@ struct visit {
     void *user;
 };
 
-static int visit_one(void *user, const struct sv_tensor_row *row, const char *name, const int64_t dim[2])
+static int visit_one(void *user, const struct sv_tensor_row *row, const char *name,
+                     const int64_t dim[2])
 {
     const struct visit *v = user;
     (void)row;
@@ -148,7 +151,8 @@ static int visit_one(void *user, const struct sv_tensor_row *row, const char *na
 }
 
 void sv_config_each_tensor(const struct sv_config *cfg,
-                           void (*take)(void *user, const char *name, int64_t rows, int64_t cols), void *user)
+                           void (*take)(void *user, const char *name, int64_t rows, int64_t cols),
+                           void *user)
 {
     struct visit v = {.take = take, .user = user};
     each_expected(cfg, 0, visit_one, &v);
@@ -168,7 +172,8 @@ static const char *shape_hint(const struct sv_tensor_row *row)
     return "";
 }
 
-static int audit_one(void *user, const struct sv_tensor_row *row, const char *name, const int64_t dim[2])
+static int audit_one(void *user, const struct sv_tensor_row *row, const char *name,
+                     const int64_t dim[2])
 {
     struct audit *a = user;
     char want[64], found[192];
@@ -228,7 +233,8 @@ static bool is_inv_freq(const char *name)
     return n >= k && !strcmp(name + n - k, suffix);
 }
 
-/* A head beside a tied embedding is a copy that some exporters leave; transformers ignores it too. */
+/* A head beside a tied embedding is a copy that some exporters leave; transformers ignores it too.
+ */
 static bool is_tied_head(const struct audit *a, const struct sv_host_tensor *t)
 {
     return a->cfg->arch != SV_ARCH_DFLASH && a->cfg->tie_embeddings &&

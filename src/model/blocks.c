@@ -1,9 +1,9 @@
 /*
  * blocks.c - the transformer stack that targets and drafts share, as a straight list of op calls.
  *
- * Called by target.c and by the drafter. Pre-norm blocks in the Llama/Qwen3 form; what differs between
- * architectures (biases, head norms, masks, windows) is data in struct sv_layer, never a branch on a name.
- * Must not allocate or synchronise.
+ * Called by target.c and by the drafter. Pre-norm blocks in the Llama/Qwen3 form; what differs
+ * between architectures (biases, head norms, masks, windows) is data in struct sv_layer, never a
+ * branch on a name. Must not allocate or synchronise.
  */
 #include "model/model.h"
 
@@ -34,9 +34,8 @@ int sv_acts_open(struct sv_acts *a, struct sv_dev *dev, const struct sv_act_size
         void **p;
         int32_t width;
     } want[] = {
-        {&a->x, s->hidden},     {&a->h, s->hidden},
-        {&a->qkv, s->qkv},      {&a->attn, s->attn},
-        {&a->delta, s->hidden}, {&a->gate_up, 2 * s->intermediate},
+        {&a->x, s->hidden},         {&a->h, s->hidden},     {&a->qkv, s->qkv},
+        {&a->attn, s->attn},        {&a->delta, s->hidden}, {&a->gate_up, 2 * s->intermediate},
         {&a->act, s->intermediate},
     };
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -134,7 +133,8 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
                                      .eps = st->eps,
                                      .out = a->h,
                                      .tap_stride = (int64_t)p->taps.n * st->hidden,
-                                     .approximate = st->n_layers && st->layers[0].qkv[0].w.approximate};
+                                     .approximate =
+                                         st->n_layers && st->layers[0].qkv[0].w.approximate};
     for (int32_t i = 0; i < st->n_layers; i++) {
         const struct sv_layer *l = &st->layers[i];
         norm.delta = i ? a->delta : NULL;

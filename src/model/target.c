@@ -1,5 +1,6 @@
 /*
- * target.c - the target model: a checkpoint directory opened on a device, its forward pass and its head.
+ * target.c - the target model: a checkpoint directory opened on a device, its forward pass and its
+ * head.
  *
  * Called by engine; the drafter borrows embed and head. Must not know about drafting beyond taps.
  */
@@ -7,15 +8,16 @@
 
 #include <string.h>
 
-/* The device keeps a matrix by what it is for: a table that is only looked up, a head, or, tied, a head that is looked
- * up too. */
+/* The device keeps a matrix by what it is for: a table that is only looked up, a head, or, tied, a
+ * head that is looked up too. */
 static int take_embed_and_head(struct sv_model *m, struct sv_err *err)
 {
     const struct sv_config *cfg = &m->cfg;
     struct sv_weights *w = &m->weights;
     w->table = !cfg->tie_embeddings;
     w->head = cfg->tie_embeddings;
-    int rc = sv_weights_take(w, &m->embed, cfg->vocab_size, cfg->hidden_size, err, "embed_tokens.weight");
+    int rc = sv_weights_take(w, &m->embed, cfg->vocab_size, cfg->hidden_size, err,
+                             "embed_tokens.weight");
     m->head = m->embed;
     w->table = false;
     w->head = true;
@@ -43,7 +45,8 @@ static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, i
         rc = sv_weights_open(&m->weights, dev, random ? NULL : &m->ckpt, err);
     if (!rc)
         rc = sv_weights_take_stack(&m->weights, &m->stack, &m->cfg, n_positions, err);
-    m->n_step_weights = m->weights.n_taken; /* the embedding comes after: a pass reads a few rows of it at most */
+    /* the embedding comes after: a pass reads a few rows of it at most */
+    m->n_step_weights = m->weights.n_taken;
     if (!rc)
         rc = take_embed_and_head(m, err);
     if (rc) {
@@ -65,8 +68,8 @@ int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32
     return open_model(m, dev, dir, n_positions, false, err);
 }
 
-int sv_model_open_random(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
-                         struct sv_err *err)
+int sv_model_open_random(struct sv_model *m, struct sv_dev *dev, const char *dir,
+                         int32_t n_positions, struct sv_err *err)
 {
     return open_model(m, dev, dir, n_positions, true, err);
 }

@@ -1,8 +1,8 @@
 /*
  * weights.c - from named host tensors to device weights: shape checks, upload, ownership.
  *
- * Called by target.c and by the drafter at open. On the CPU the mapped file is used in place, so the
- * checkpoint must outlive the weights. Must not run during a step.
+ * Called by target.c and by the drafter at open. On the CPU the mapped file is used in place, so
+ * the checkpoint must outlive the weights. Must not run during a step.
  */
 #include "model/model.h"
 
@@ -117,14 +117,14 @@ int sv_weights_take(struct sv_weights *w, struct sv_weight *out, int32_t rows, i
                        cols);
     w->n_bytes += (int64_t)t->n_bytes;
     int rc = upload(w,
-                  &(struct sv_weight){.data = t->data,
-                                      .dtype = t->dtype,
-                                      .rows = rows,
-                                      .cols = cols,
-                                      .approximate = w->approximate,
-                                      .table = w->table,
-                                      .head = w->head},
-                  out, err);
+                    &(struct sv_weight){.data = t->data,
+                                        .dtype = t->dtype,
+                                        .rows = rows,
+                                        .cols = cols,
+                                        .approximate = w->approximate,
+                                        .table = w->table,
+                                        .head = w->head},
+                    out, err);
     if (!rc)
         note(w, out);
     return rc;
@@ -162,8 +162,8 @@ static int take_layer(struct sv_weights *w, struct sv_layer *l, const struct sv_
         bool bias;
         const char *name;
     } linear[] = {
-        {&l->qkv[0], q, h, ab, "self_attn.q_proj"},  {&l->qkv[1], kv, h, ab, "self_attn.k_proj"},
-        {&l->qkv[2], kv, h, ab, "self_attn.v_proj"}, {&l->o, h, q, ab, "self_attn.o_proj"},
+        {&l->qkv[0], q, h, ab, "self_attn.q_proj"},    {&l->qkv[1], kv, h, ab, "self_attn.k_proj"},
+        {&l->qkv[2], kv, h, ab, "self_attn.v_proj"},   {&l->o, h, q, ab, "self_attn.o_proj"},
         {&l->gate_up[0], mlp, h, mb, "mlp.gate_proj"}, {&l->gate_up[1], mlp, h, mb, "mlp.up_proj"},
         {&l->down, h, mlp, mb, "mlp.down_proj"},
     };
@@ -180,14 +180,16 @@ static int take_rope(struct sv_weights *w, struct sv_rope_table *t, const struct
 {
     size_t half = (size_t)n_positions * (size_t)(cfg->head_dim / 2);
     if (2 * half > INT32_MAX)
-        return sv_fail(err, SV_EUNSUPPORTED, -1, "rotary table for %d positions of %d: more than 2^31 numbers", n_positions,
+        return sv_fail(err, SV_EUNSUPPORTED, -1,
+                       "rotary table for %d positions of %d: more than 2^31 numbers", n_positions,
                        cfg->head_dim);
     float *host = sv_arena_alloc(&w->arena, 2 * half * sizeof *host);
     if (!host)
         return sv_fail(err, SV_ENOMEM, -1, "rotary table for %d positions", n_positions);
     sv_rope_fill(&cfg->rope, cfg->head_dim, n_positions, host);
     struct sv_weight dev = {0};
-    const struct sv_weight table = {.data = host, .dtype = SV_F32, .rows = 1, .cols = (int32_t)(2 * half)};
+    const struct sv_weight table = {
+        .data = host, .dtype = SV_F32, .rows = 1, .cols = (int32_t)(2 * half)};
     int rc = upload(w, &table, &dev, err);
     if (rc)
         return rc;

@@ -1,8 +1,10 @@
 /*
- * sample.h - sampling parameters and logit rules of a request: validation and packing for the device.
+ * sample.h - sampling parameters and logit rules of a request: validation and packing for the
+ * device.
  *
  * Called by engine when a request is admitted. The distribution itself is computed by the backend's
- * ops (struct sv_sampling and struct sv_logit_rules document it). Must not draw numbers or look at logits.
+ * ops (struct sv_sampling and struct sv_logit_rules document it). Must not draw numbers or look at
+ * logits.
  */
 #ifndef SV_SAMPLE_H
 #define SV_SAMPLE_H
@@ -18,7 +20,8 @@ struct sv_sample_params {
     uint64_t seed;
 };
 
-/* What changes logits before the draw (struct sv_logit_rules says how), and what is told about them. */
+/* What changes logits before the draw (struct sv_logit_rules says how), and what is told about
+ * them. */
 struct sv_rule_params {
     double presence, frequency; /* [-2, 2] */
     double repetition;          /* (0, 2]; 0 = 1 = off */
@@ -34,7 +37,8 @@ struct sv_rule_params {
 /* Refuses values out of range, naming the parameter. */
 int sv_sample_check(const struct sv_sample_params *p, struct sv_err *err);
 struct sv_sampling sv_sample_pack(const struct sv_sample_params *p, int32_t vocab_size);
-/* Refuses values out of range and ids outside the vocabulary, naming the parameter and the index. */
+/* Refuses values out of range and ids outside the vocabulary, naming the parameter and the index.
+ */
 int sv_rules_check(const struct sv_rule_params *p, int32_t vocab_size, struct sv_err *err);
 struct sv_logit_rules sv_rules_pack(const struct sv_rule_params *p, int32_t n_prompt,
                                     int32_t vocab_size);

@@ -1,8 +1,8 @@
 /*
  * auth.c - API keys: read at start, compared by digest in constant time.
  *
- * Called by loop.c (open) and route.c (allow). Keeps no key in clear text. Must not: log a key, or take longer for
- * a key that begins right.
+ * Called by loop.c (open) and route.c (allow). Keeps no key in clear text. Must not: log a key, or
+ * take longer for a key that begins right.
  */
 #include "serve/impl.h"
 

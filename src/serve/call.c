@@ -1,16 +1,18 @@
 /*
- * call.c - one generating request from its body to its last byte: admission, sequences, results, clients that
- * leave.
+ * call.c - one generating request from its body to its last byte: admission, sequences, results,
+ * clients that leave.
  *
- * Called by route.c (begin) and loop.c (out, tick). A call lives until every one of its sequences has had its last
- * event, also when the client is gone. Must not: wait; nothing here blocks the loop.
+ * Called by route.c (begin) and loop.c (out, tick). A call lives until every one of its sequences
+ * has had its last event, also when the client is gone. Must not: wait; nothing here blocks the
+ * loop.
  */
 #include "serve/impl.h"
 
 #include <string.h>
 #include <time.h>
 
-/* Writes to streams are to take 0.8 % of a core. What one costs, most of it in the kernel, is measured: 2 to 8 us. */
+/* Writes to streams are to take 0.8 % of a core. What one costs, most of it in the kernel, is
+ * measured: 2 to 8 us. */
 #define GAP_OF_WRITES 125
 #define MIN_WRITE_NS 2000
 #define MAX_WRITE_NS 8000
@@ -157,8 +159,8 @@ static void take_error(struct sv_call *c, const struct sv_out *o)
     sv_call_fail(c, &e);
 }
 
-/* llama-server's limit of time counts from the first token on, once there is a line's end. What the worker then calls
- * canceled has come to its length. */
+/* llama-server's limit of time counts from the first token on, once there is a line's end. What the
+ * worker then calls canceled has come to its length. */
 static void check_time(struct sv_call *c, struct sv_gen *g, struct sv_out *o)
 {
     if (c->dialect->kind < SV_LLAMA || !c->req)
@@ -214,7 +216,8 @@ void sv_call_out(struct sv_serve *s, struct sv_out *o)
         sv_call_set_due(c);
 }
 
-/* How long a stream waits between writes, so that sending costs the machine little however many there are. */
+/* How long a stream waits between writes, so that sending costs the machine little however many
+ * there are. */
 static int64_t stream_gap(const struct sv_serve *s)
 {
     int32_t most = s->o.engine.max_sequences > 1 ? s->o.engine.max_sequences : 1; /* others wait */
@@ -234,7 +237,8 @@ static void learn_write(struct sv_serve *s, int64_t n, int64_t start_ns)
     s->write_ns += (ns - s->write_ns) / 8;
 }
 
-/* When all are written to: with the step that ends nearest to the end of the gap, if it is not much too early. */
+/* When all are written to: with the step that ends nearest to the end of the gap, if it is not much
+ * too early. */
 static int64_t next_write_us(const struct sv_serve *s, int64_t gap)
 {
     int64_t early = s->step_us / 2;
@@ -310,7 +314,8 @@ static bool is_called(const struct sv_call *c, const char *rid)
     for (size_t i = 0; i < json_array_size(c->p.rids); i++)
         if (strcmp(json_string_value(json_array_get(c->p.rids, i)), rid) == 0)
             return true;
-    return strcmp(c->id, rid) == 0 || strcmp(c->request_id, rid) == 0 || (own && strcmp(own, rid) == 0);
+    return strcmp(c->id, rid) == 0 || strcmp(c->request_id, rid) == 0 ||
+           (own && strcmp(own, rid) == 0);
 }
 
 void sv_call_abort(struct sv_serve *s, const char *rid)
@@ -336,13 +341,16 @@ const char *sv_call_model(const struct sv_call *c)
 }
 
 /* SGLang and llama-server answer to every name, OpenAI and vLLM to their own. */
-static int check_model(const struct sv_serve *s, enum sv_dialect_kind kind, const char *model, struct sv_api_err *e)
+static int check_model(const struct sv_serve *s, enum sv_dialect_kind kind, const char *model,
+                       struct sv_api_err *e)
 {
-    if (s->o.any_model || kind >= SV_GENERATE || !model || !*model || strcmp(model, s->model_name) == 0 ||
-        strcmp(model, s->o.engine.target_dir) == 0 || strcmp(model, "default") == 0) /* SGLang's clients say that */
+    if (s->o.any_model || kind >= SV_GENERATE || !model || !*model ||
+        strcmp(model, s->model_name) == 0 || strcmp(model, s->o.engine.target_dir) == 0 ||
+        strcmp(model, "default") == 0) /* SGLang's clients say that */
         return 0;
-    sv_api_fail(e, 404, "model_not_found", "the model '%.200s' does not exist; this server has '%.200s'",
-                model, s->model_name);
+    sv_api_fail(e, 404, "model_not_found",
+                "the model '%.200s' does not exist; this server has '%.200s'", model,
+                s->model_name);
     snprintf(e->param, sizeof e->param, "model");
     return -1;
 }
@@ -352,7 +360,8 @@ static int make_gens(struct sv_call *c, struct sv_api_err *e)
     struct sv_serve *s = c->s;
     int64_t n = (int64_t)c->n_prompts * c->p.n;
     int32_t usual = c->p.r.max_tokens > 0 && c->p.r.max_tokens < 1024 ? c->p.r.max_tokens : 1024;
-    uint64_t seed = c->p.has_seed ? c->p.r.seed : sv_serve_random(s) >> 11; /* exact in JavaScript too */
+    /* exact in JavaScript too */
+    uint64_t seed = c->p.has_seed ? c->p.r.seed : sv_serve_random(s) >> 11;
 
     if (n > s->o.max_choices)
         return sv_api_bad(e, c->p.n > 1 ? "n" : "prompt",
@@ -384,14 +393,15 @@ static int make_gens(struct sv_call *c, struct sv_api_err *e)
 }
 
 /* From the body's text to the ids of its prompts, on whatever thread. */
-static int read_call(struct sv_call *c, struct sv_enc_scratch *scratch, const char *text, size_t n, struct sv_api_err *e)
+static int read_call(struct sv_call *c, struct sv_enc_scratch *scratch, const char *text, size_t n,
+                     struct sv_api_err *e)
 {
     const struct sv_serve *s = c->s;
     enum sv_dialect_kind kind = c->dialect->kind;
 
     c->body = sv_body_object(text, n, e);
-    if (!c->body || sv_params_read(&c->p, kind, c->body, e) || check_model(s, kind, c->p.model, e) ||
-        sv_params_complete(&c->p, kind, s->model, &s->o, e))
+    if (!c->body || sv_params_read(&c->p, kind, c->body, e) ||
+        check_model(s, kind, c->p.model, e) || sv_params_complete(&c->p, kind, s->model, &s->o, e))
         return -1;
     return sv_prompts_make(s, scratch, &c->p, kind, &c->prompts, &c->n_prompts, e);
 }

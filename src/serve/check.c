@@ -1,5 +1,6 @@
 /*
- * check.c - a request body without a server: parse, read the fields, fill what is open, render messages.
+ * check.c - a request body without a server: parse, read the fields, fill what is open, render
+ * messages.
  *
  * Called by the fuzz targets. Must not: differ from what call.c does.
  */
@@ -9,7 +10,8 @@
 
 static int kind_of(const char *path, enum sv_dialect_kind *kind)
 {
-    static const char *const paths[] = {"/v1/chat/completions", "/v1/completions", "/generate", "/completion", "/infill"};
+    static const char *const paths[] = {"/v1/chat/completions", "/v1/completions", "/generate",
+                                        "/completion", "/infill"};
 
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
         if (strcmp(path, paths[i]) == 0) {
@@ -36,10 +38,11 @@ int sv_serve_check_chat(const char *template, size_t n_template, const char *bod
 
     json_t *root = sv_json_parse(body, n, &err);
     sv_buf_init(&text);
-    if (!p || !json_is_object(root) || sv_chat_template_parse(&s.chat, NULL, template, n_template, &err))
+    if (!p || !json_is_object(root) ||
+        sv_chat_template_parse(&s.chat, NULL, template, n_template, &err))
         e.status = 400;
-    else if (!sv_params_read(p, SV_CHAT, root, &e) && !sv_params_complete(p, SV_CHAT, &m, &s.o, &e) &&
-             !sv_render_chat(&s, p, &text, &e))
+    else if (!sv_params_read(p, SV_CHAT, root, &e) &&
+             !sv_params_complete(p, SV_CHAT, &m, &s.o, &e) && !sv_render_chat(&s, p, &text, &e))
         SV_REQUIRE(text.len <= s.render.max_output_bytes);
     sv_buf_fini(&text);
     sv_chat_template_close(s.chat);

@@ -1,11 +1,12 @@
 /*
- * chunks.c - extensions of chunks ("5;name=value"), which HTTP wants ignored and evhttp refuses: they are blanked in the
- * connection's input before evhttp reads it.
+ * chunks.c - extensions of chunks ("5;name=value"), which HTTP wants ignored and evhttp refuses:
+ * they are blanked in the connection's input before evhttp reads it.
  *
- * Called by http.c for every connection. To know where a chunk's size stands, the framing of everything that comes is
- * followed from the first byte on. What that needs is 64 bits, kept where the connection keeps a mark that sockets have
- * no use for (its high-water mark for writing), so that it lives as long as the connection does: evhttp tells nobody when
- * one ends that has not made a request. Must not: touch anything but the rest of a line that began with a size; where the
+ * Called by http.c for every connection. To know where a chunk's size stands, the framing of
+ * everything that comes is followed from the first byte on. What that needs is 64 bits, kept where
+ * the connection keeps a mark that sockets have no use for (its high-water mark for writing), so
+ * that it lives as long as the connection does: evhttp tells nobody when one ends that has not made
+ * a request. Must not: touch anything but the rest of a line that began with a size; where the
  * framing looks wrong it does nothing more, and evhttp refuses what is wrong.
  */
 #include "serve/http.h"
@@ -18,15 +19,16 @@
 enum { HEAD, BODY, SIZE, EXTENSION, DATA, TRAILER, OFF };
 enum { NO_NAME = 31 }; /* the line is another header's */
 
-static const char coding_name[] = "transfer-encoding:", length_name[] = "content-length:", chunked_word[] = "chunked";
+static const char coding_name[] = "transfer-encoding:", length_name[] = "content-length:",
+                  chunked_word[] = "chunked";
 
 struct frame {
-    uint64_t left : 44;    /* bytes of the body or chunk; in a line with a size or length: so far */
+    uint64_t left : 44; /* bytes of the body or chunk; in a line with a size or length: so far */
     uint64_t where : 3;
     uint64_t coding : 5, length : 5; /* characters of these names that the line begins with */
-    uint64_t word : 3;     /* characters of "chunked" just seen */
+    uint64_t word : 3;               /* characters of "chunked" just seen */
     uint64_t chunked : 1;
-    uint64_t any : 1;      /* the line is not empty */
+    uint64_t any : 1; /* the line is not empty */
 };
 _Static_assert(sizeof(struct frame) == sizeof(size_t), "is kept in a size_t");
 
@@ -87,7 +89,9 @@ static void header_line(struct frame *f)
 
 static void size_byte(struct frame *f, char *c)
 {
-    int digit = *c >= '0' && *c <= '9' ? *c - '0' : lower(*c) >= 'a' && lower(*c) <= 'f' ? lower(*c) - 'a' + 10 : -1;
+    int digit = *c >= '0' && *c <= '9'                 ? *c - '0'
+                : lower(*c) >= 'a' && lower(*c) <= 'f' ? lower(*c) - 'a' + 10
+                                                       : -1;
 
     if (digit >= 0 && f->left < most) {
         f->left = f->left * 16 + (unsigned)digit;
@@ -166,7 +170,8 @@ static void look(struct evbuffer *in, const struct evbuffer_cb_info *info, void 
     if (!left || bufferevent_getwatermark(bev, EV_WRITE, &low, &mark))
         return;
     memcpy(&f, &mark, sizeof f);
-    if (f.where == OFF || evbuffer_ptr_set(in, &at, evbuffer_get_length(in) - left, EVBUFFER_PTR_SET))
+    if (f.where == OFF ||
+        evbuffer_ptr_set(in, &at, evbuffer_get_length(in) - left, EVBUFFER_PTR_SET))
         return;
     while (left && evbuffer_peek(in, 1, &at, &piece, 1) > 0 && piece.iov_len) {
         size_t n = piece.iov_len < left ? piece.iov_len : left;

@@ -1,7 +1,8 @@
 /*
  * error.c - errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}.
  *
- * Called by everything that refuses something. Must not: show what a client did not send or may not know.
+ * Called by everything that refuses something. Must not: show what a client did not send or may not
+ * know.
  */
 #include "serve/impl.h"
 

@@ -1,10 +1,12 @@
 /*
- * expect.c - a body that is too large is refused before it is sent, where the client asks first (Expect: 100-continue).
+ * expect.c - a body that is too large is refused before it is sent, where the client asks first
+ * (Expect: 100-continue).
  *
- * Called by http.c. evhttp decides about such a body before it tells anybody of the request: it asks for one that is
- * a little too large, and says nothing at all to a far larger one until that has been sent. So the header is looked at
- * in the connection's input before evhttp is; where it announces too much, two of its names are overwritten, and
- * evhttp hands on a request without a body. Must not: change the length of anything, or touch a body.
+ * Called by http.c. evhttp decides about such a body before it tells anybody of the request: it
+ * asks for one that is a little too large, and says nothing at all to a far larger one until that
+ * has been sent. So the header is looked at in the connection's input before evhttp is; where it
+ * announces too much, two of its names are overwritten, and evhttp hands on a request without a
+ * body. Must not: change the length of anything, or touch a body.
  */
 #include "serve/http.h"
 
@@ -13,7 +15,8 @@
 #include <string.h>
 #include <strings.h>
 
-static const char length_name[] = "Content-Length", expect_name[] = "Expect", no_expect[] = "Xxpect";
+static const char length_name[] = "Content-Length", expect_name[] = "Expect",
+                  no_expect[] = "Xxpect";
 const char sv_expect_header[] = "X-Too-Large-Is"; /* as long as Content-Length */
 _Static_assert(sizeof sv_expect_header == sizeof length_name, "overwrites it");
 

@@ -1,9 +1,9 @@
 /*
  * fake.c - an instant engine: it knows the answer to everything.
  *
- * Called by tests and by the benchmark of the server alone, through the worker's table. Behaves as the engine does
- * at the seams: texts in whole code points, stop strings and ids, one last event a request. Must not: be reachable
- * from the command line.
+ * Called by tests and by the benchmark of the server alone, through the worker's table. Behaves as
+ * the engine does at the seams: texts in whole code points, stop strings and ids, one last event a
+ * request. Must not: be reachable from the command line.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -21,9 +21,10 @@ struct fake_seq {
     int32_t *prompt;
     int32_t n_done, n_steps;
     uint16_t *accept, *widths;
-    struct sv_logprob *lp; /* of the prompt: nothing of its first token; a burst's come after that one */
+    struct sv_logprob
+        *lp; /* of the prompt: nothing of its first token; a burst's come after that one */
     struct sv_detok detok;
-    struct sv_buf held;  /* text that may be the start of a stop string */
+    struct sv_buf held; /* text that may be the start of a stop string */
     char *stop[4];
     int64_t submit_us, first_us, end_us;
     bool cancel;
@@ -53,7 +54,8 @@ static void seq_free(struct fake_seq *q)
 }
 
 /* Numbers as long as real ones are written. */
-static const int32_t top_ids[MAX_TOP] = {64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75, 76, 77, 78, 79, 80, 81, 82, 83};
+static const int32_t top_ids[MAX_TOP] = {64, 65, 66, 67, 68, 69, 70, 71, 72, 73,
+                                         74, 75, 76, 77, 78, 79, 80, 81, 82, 83};
 static const float top_logprobs[MAX_TOP] = {
     -0.1234567f, -1.1234567f, -2.1234567f, -3.1234567f, -4.1234567f, -5.1234567f, -6.1234567f,
     -7.1234567f, -8.1234567f, -9.1234567f, -10.123456f, -11.123456f, -12.123456f, -13.123456f,
@@ -69,7 +71,8 @@ static bool take_logprobs(struct fake_seq *q)
     for (int32_t i = 1; q->lp && i < n; i++)
         q->lp[i] = (struct sv_logprob){.logprob = -0.7654321f,
                                        .rank = 2,
-                                       .n_top = q->r.n_top_logprobs < MAX_TOP ? q->r.n_top_logprobs : MAX_TOP,
+                                       .n_top = q->r.n_top_logprobs < MAX_TOP ? q->r.n_top_logprobs
+                                                                              : MAX_TOP,
                                        .top_ids = top_ids,
                                        .top_logprobs = top_logprobs};
     return q->lp;
@@ -87,7 +90,8 @@ static int submit(void *impl, const struct sv_request *r, uint64_t *id, char *er
     }
     if (f->n == f->cap) {
         int32_t cap = f->cap ? 2 * f->cap : 64;
-        void *seq = sv_realloc(f->seq, (size_t)f->cap * sizeof *f->seq, (size_t)cap * sizeof *f->seq);
+        void *seq =
+            sv_realloc(f->seq, (size_t)f->cap * sizeof *f->seq, (size_t)cap * sizeof *f->seq);
         if (!seq)
             return SV_ENOMEM;
         f->seq = seq;
@@ -104,7 +108,8 @@ static int submit(void *impl, const struct sv_request *r, uint64_t *id, char *er
     q->widths = sv_calloc((size_t)q->r.max_tokens, sizeof *q->widths);
     for (int32_t i = 0; i < r->n_stop; i++)
         q->stop[i] = sv_strdup(r->stop[i]);
-    if (!q->prompt || !q->accept || !q->widths || !take_logprobs(q) || (r->n_stop && !q->stop[r->n_stop - 1])) {
+    if (!q->prompt || !q->accept || !q->widths || !take_logprobs(q) ||
+        (r->n_stop && !q->stop[r->n_stop - 1])) {
         seq_free(q);
         return SV_ENOMEM;
     }
@@ -136,7 +141,8 @@ static size_t apply_stops(struct fake_seq *q, struct sv_event *ev)
             ev->finish = SV_FINISH_STOP;
             ev->stop_index = i;
             ready = (size_t)(at - q->held.data);
-        } else if (ev->stop_index < 0 && q->held.len - (q->held.len < keep ? q->held.len : keep) < ready) {
+        } else if (ev->stop_index < 0 &&
+                   q->held.len - (q->held.len < keep ? q->held.len : keep) < ready) {
             ready = q->held.len - (q->held.len < keep ? q->held.len : keep);
             while (ready && ((unsigned char)q->held.data[ready] & 0xc0) == 0x80)
                 ready--; /* whole code points */
@@ -211,8 +217,10 @@ static int step(void *impl, char *err, size_t n)
     bool fail = f->o.fail_at_step && f->stats.n_steps >= f->o.fail_at_step;
     for (int32_t i = 0; i < n_seqs; i++) {
         struct fake_seq *q = f->seq[i];
-        struct sv_event broken = {.finish = SV_FINISH_ERROR, .message = "the fake device failed",
-                                  .stop_id = -1, .stop_index = -1};
+        struct sv_event broken = {.finish = SV_FINISH_ERROR,
+                                  .message = "the fake device failed",
+                                  .stop_id = -1,
+                                  .stop_index = -1};
         if (fail)
             deliver(f, q, &broken);
         else

@@ -1,9 +1,9 @@
 /*
- * generate.c - /generate, /server_info and /flush_cache in SGLang's shape: what the benchmarks of DFlash and
- * SpecForge post to.
+ * generate.c - /generate, /server_info and /flush_cache in SGLang's shape: what the benchmarks of
+ * DFlash and SpecForge post to.
  *
- * Called by call.c through sv_dialect_generate and by route.c. Streams repeat the whole text in every event, as
- * SGLang's do. Must not: know the OpenAI shapes.
+ * Called by call.c through sv_dialect_generate and by route.c. Streams repeat the whole text in
+ * every event, as SGLang's do. Must not: know the OpenAI shapes.
  */
 #include "serve/impl.h"
 
@@ -11,7 +11,11 @@
 
 /* ---------------------------------------------------------------- log probabilities */
 
-enum { OUTPUT, OUTPUT_TOP, INPUT_TOP }; /* lists under construction in a gen's lp; the prompt's are in prompt_lp */
+enum {
+    OUTPUT,
+    OUTPUT_TOP,
+    INPUT_TOP
+}; /* lists under construction in a gen's lp; the prompt's are in prompt_lp */
 
 /* [logprob, id, text], where the text is null unless asked for. */
 static void triple(struct sv_buf *b, const struct sv_call *c, int32_t id, const float *logprob)
@@ -30,8 +34,8 @@ static void triple(struct sv_buf *b, const struct sv_call *c, int32_t id, const 
 }
 
 /* One more place: the token, and the most probable ones. Nothing is known of the first. */
-static void add_place(const struct sv_call *c, struct sv_buf *tokens, struct sv_buf *top, int32_t id,
-                      const struct sv_logprob *lp)
+static void add_place(const struct sv_call *c, struct sv_buf *tokens, struct sv_buf *top,
+                      int32_t id, const struct sv_logprob *lp)
 {
     const char *comma = tokens->len ? "," : "";
 
@@ -58,7 +62,8 @@ static void keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
     for (int32_t i = 0; at && i < o->n_prompt_logprobs; i++) {
         sv_out_logprob(&at, &lp);
         if (i >= c->p.logprob_start)
-            add_place(c, &g->prompt_lp, &g->lp[INPUT_TOP], ids[i], i > c->p.logprob_start ? &lp : NULL);
+            add_place(c, &g->prompt_lp, &g->lp[INPUT_TOP], ids[i],
+                      i > c->p.logprob_start ? &lp : NULL);
     }
     at = o->logprobs;
     for (int32_t i = 0; at && !c->p.discard && i < o->n_tokens; i++) {
@@ -161,8 +166,9 @@ static void write_gen(struct sv_buf *b, const struct sv_call *c, struct sv_gen *
     write_id(b, c, g);
     sv_buf_printf(b, ",\"finish_reason\":");
     write_finish(b, c, g);
-    sv_buf_printf(b, ",\"prompt_tokens\":%d,\"completion_tokens\":%d,\"cached_tokens\":%d,"
-                     "\"weight_version\":\"default\",\"total_retractions\":%d",
+    sv_buf_printf(b,
+                  ",\"prompt_tokens\":%d,\"completion_tokens\":%d,\"cached_tokens\":%d,"
+                  "\"weight_version\":\"default\",\"total_retractions\":%d",
                   c->prompts[g->prompt].n_ids, n, g->n_cached, g->n_preemptions);
     write_logprobs(b, c, g);
     if (g->finish != SV_FINISH_NONE) {
@@ -248,9 +254,8 @@ void sv_get_server_info(struct sv_serve *s, struct sv_http_req *q)
                   info->block_size, info->width, info->context,
                   (long long)st->n_pages * (s->o.engine.page_size ? s->o.engine.page_size : 16),
                   s->o.engine.max_sequences ? s->o.engine.max_sequences : 1);
-    sv_json_float(&b, st->n_verify_steps
-                          ? 1 + (double)st->n_accepted / (double)st->n_verify_steps
-                          : 1);
+    sv_json_float(&b,
+                  st->n_verify_steps ? 1 + (double)st->n_accepted / (double)st->n_verify_steps : 1);
     sv_buf_printf(&b, ",\"last_gen_throughput\":");
     sv_json_float(&b, seconds > 0 ? (double)st->n_tokens / seconds : 0);
     sv_buf_printf(&b, ",\"num_running_reqs\":%d,\"num_waiting_reqs\":%d}]}\n", st->n_running,

@@ -1,13 +1,13 @@
 /*
  * http.c - HTTP on libevent's evhttp: listening, requests, answers, clients that leave.
  *
- * Called through http.h on the loop's thread. What evhttp does not do by itself: it stops reading while an answer is
- * being made, so that a client leaving then goes unnoticed (reading is switched on again, without evhttp's read
- * callback, which would end the process on pipelined bytes); its read time-out would cut long answers; small writes wait
- * for Nagle; its request objects change owner when a connection dies; its own error pages are HTML; it sends a body to
- * HEAD; it believes the first of two lengths, and names with a space behind them; it asks for bodies that are too large (expect.c); and it refuses extensions of
- * chunks (chunks.c). Must not: know what
- * is served.
+ * Called through http.h on the loop's thread. What evhttp does not do by itself: it stops reading
+ * while an answer is being made, so that a client leaving then goes unnoticed (reading is switched
+ * on again, without evhttp's read callback, which would end the process on pipelined bytes); its
+ * read time-out would cut long answers; small writes wait for Nagle; its request objects change
+ * owner when a connection dies; its own error pages are HTML; it sends a body to HEAD; it believes
+ * the first of two lengths, and names with a space behind them; it asks for bodies that are too
+ * large (expect.c); and it refuses extensions of chunks (chunks.c). Must not: know what is served.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -31,7 +31,9 @@
 #include <unistd.h>
 
 #define MAX_HEADER_BYTES 65536
-#define MAX_AHEAD_BYTES 65536 /* of a pipelined request, while the answer before it is being made */
+#define MAX_AHEAD_BYTES                                                                            \
+    65536                     /* of a pipelined request, while the answer before it is being made  \
+                               */
 #define MAX_FRAME_BYTES 16384 /* of a chunk that is written without evhttp ... */
 #define FRAME_HEAD 8          /* ... and of its length before it */
 #define MIN_LENT_BYTES 65536  /* pieces of this size are not copied on their way out */
@@ -45,10 +47,10 @@ struct sv_http {
     struct sv_http_options o;
     struct evbuffer *piece; /* empty between calls */
     char frame[FRAME_HEAD + MAX_FRAME_BYTES + 2];
-    char *unix_path;        /* to be removed */
+    char *unix_path; /* to be removed */
     int port;
     int32_t n_open;
-    int64_t full_us;        /* when it was last said that no descriptor is free */
+    int64_t full_us; /* when it was last said that no descriptor is free */
 };
 
 struct sv_http_req {
@@ -60,7 +62,8 @@ struct sv_http_req {
     int fd;
     char *path, *peer;
     bool ended, chunked, head_only;
-    bool waits; /* something may still be in out, which is a look into memory that nobody has in a cache */
+    bool waits; /* something may still be in out, which is a look into memory that nobody has in a
+                   cache */
     int64_t refused_bytes;
     void (*on_gone)(void *user);
     void *user;
@@ -102,7 +105,8 @@ static void on_close(struct evhttp_connection *con, void *arg)
 
     (void)con;
     if (!q->ended) {
-        /* Detached from its connection, the evhttp request is ours to free; at shut-down it is not. */
+        /* Detached from its connection, the evhttp request is ours to free; at shut-down it is not.
+         */
         bool ours = evhttp_request_get_connection(q->ev) == NULL;
         if (q->on_gone)
             q->on_gone(q->user);
@@ -133,7 +137,9 @@ static void watch_connection(struct sv_http_req *q)
 
 static int hex_digit(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+    return c >= '0' && c <= '9'                 ? c - '0'
+           : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
+                                                : -1;
 }
 
 /* %XX becomes its byte; an encoded NUL stays as it is written, so that nothing is cut. */
@@ -152,8 +158,9 @@ static char *decode_path(const char *path)
     return out;
 }
 
-/* Whatever the body is, somebody on the way may see another one: two lengths that differ, a name with a space behind it
- * (which evhttp takes for another name), a coding that nobody here undoes. */
+/* Whatever the body is, somebody on the way may see another one: two lengths that differ, a name
+ * with a space behind it (which evhttp takes for another name), a coding that nobody here undoes.
+ */
 static bool is_ambiguous(const struct evkeyvalq *headers)
 {
     const char *first = evhttp_find_header(headers, "Content-Length");
@@ -162,10 +169,12 @@ static bool is_ambiguous(const struct evkeyvalq *headers)
     for (h = headers->tqh_first; h; h = h->next.tqe_next) {
         if (h->key[strcspn(h->key, " \t")])
             return true;
-        if (first && evutil_ascii_strcasecmp(h->key, "Content-Length") == 0 && strcmp(h->value, first) != 0)
+        if (first && evutil_ascii_strcasecmp(h->key, "Content-Length") == 0 &&
+            strcmp(h->value, first) != 0)
             return true;
         if (evutil_ascii_strcasecmp(h->key, "Transfer-Encoding") == 0 &&
-            (evutil_ascii_strncasecmp(h->value, "chunked", 7) != 0 || h->value[7 + strspn(h->value + 7, " \t")]))
+            (evutil_ascii_strncasecmp(h->value, "chunked", 7) != 0 ||
+             h->value[7 + strspn(h->value + 7, " \t")]))
             return true;
     }
     return false;
@@ -311,12 +320,20 @@ static const char *phrase(int status)
     static const struct {
         int status;
         const char *text;
-    } list[] = {{200, "OK"},           {204, "No Content"},   {304, "Not Modified"},
-                {400, "Bad Request"},  {401, "Unauthorized"}, {404, "Not Found"},
-                {405, "Method Not Allowed"}, {417, "Expectation Failed"}, {413, "Payload Too Large"},
+    } list[] = {{200, "OK"},
+                {204, "No Content"},
+                {304, "Not Modified"},
+                {400, "Bad Request"},
+                {401, "Unauthorized"},
+                {404, "Not Found"},
+                {405, "Method Not Allowed"},
+                {417, "Expectation Failed"},
+                {413, "Payload Too Large"},
                 {415, "Unsupported Media Type"},
-                {422, "Unprocessable Entity"}, {429, "Too Many Requests"},
-                {500, "Internal Server Error"}, {501, "Not Implemented"},
+                {422, "Unprocessable Entity"},
+                {429, "Too Many Requests"},
+                {500, "Internal Server Error"},
+                {501, "Not Implemented"},
                 {503, "Service Unavailable"}};
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
         if (list[i].status == status)
@@ -379,7 +396,8 @@ void sv_http_reply_buf(struct sv_http_req *q, int status, const char *type, stru
 
 void sv_http_begin(struct sv_http_req *q, int status, const char *type)
 {
-    /* Without chunks a body ends with the connection; evhttp would keep that and promise a body of no length. */
+    /* Without chunks a body ends with the connection; evhttp would keep that and promise a body of
+     * no length. */
     if (q->ev->minor == 0)
         evhttp_remove_header(evhttp_request_get_input_headers(q->ev), "Connection");
     evhttp_add_header(evhttp_request_get_output_headers(q->ev), "Content-Type", type);
@@ -388,14 +406,15 @@ void sv_http_begin(struct sv_http_req *q, int status, const char *type)
     q->chunked = evhttp_find_header(evhttp_request_get_output_headers(q->ev), "Transfer-Encoding");
 }
 
-/* With nothing waiting to go out, a chunk goes to the socket at once, which saves arming and disarming its write
- * event; what does not fit waits in the buffer as always. Put together in one place, which is in the cache, it costs
- * the kernel less than in three. False: nothing was done. */
+/* With nothing waiting to go out, a chunk goes to the socket at once, which saves arming and
+ * disarming its write event; what does not fit waits in the buffer as always. Put together in one
+ * place, which is in the cache, it costs the kernel less than in three. False: nothing was done. */
 static bool write_through(struct sv_http_req *q, const void *data, size_t n, size_t *backlog)
 {
     char *frame = q->http->frame, *text = frame + FRAME_HEAD, *at = text - 2;
 
-    if (q->http->o.tls || !q->chunked || !n || n > MAX_FRAME_BYTES || (q->waits && evbuffer_get_length(q->out)))
+    if (q->http->o.tls || !q->chunked || !n || n > MAX_FRAME_BYTES ||
+        (q->waits && evbuffer_get_length(q->out)))
         return false;
     memcpy(at, "\r\n", 2);
     for (size_t rest = n; rest; rest >>= 4)
@@ -479,8 +498,8 @@ static int take_all(struct evbuffer *out)
     return rc;
 }
 
-/* Sees what is about to be sent. A body that begins as no answer of ours does is evhttp's page about a request that it
- * refused; it was added last, and the whole answer is still here. */
+/* Sees what is about to be sent. A body that begins as no answer of ours does is evhttp's page
+ * about a request that it refused; it was added last, and the whole answer is still here. */
 static void replace_page(struct evbuffer *out, const struct evbuffer_cb_info *info, void *arg)
 {
     static const char begin[] = "<HTML><HEAD>\n<TITLE>", http[] = "HTTP/1.1 ";
@@ -500,10 +519,11 @@ static void replace_page(struct evbuffer *out, const struct evbuffer_cb_info *in
     sv_buf_init(&body);
     h->o.on_refused(h->o.user, status, &body);
     if (!body.failed && take_all(out) == 0) {
-        evbuffer_add_printf(out,
-                            "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
-                            "Connection: close\r\n\r\n",
-                            status, phrase(status), body.len);
+        evbuffer_add_printf(
+            out,
+            "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
+            "Connection: close\r\n\r\n",
+            status, phrase(status), body.len);
         evbuffer_add(out, body.data, body.len);
     }
     sv_buf_fini(&body);
@@ -531,8 +551,8 @@ static struct bufferevent *new_buffer(struct event_base *base, void *arg)
     return bev;
 }
 
-/* Out of descriptors, as a rule: whoever waits would be reported again at once, for ever, so nobody looks until the next
- * tick. */
+/* Out of descriptors, as a rule: whoever waits would be reported again at once, for ever, so nobody
+ * looks until the next tick. */
 static void on_accept_error(struct evconnlistener *listener, void *arg)
 {
     (void)arg; /* evhttp's own */
@@ -557,7 +577,8 @@ static int listen_at(struct sv_http *h, struct sv_err *err)
 {
     const char *path = h->o.unix_path, *where = path ? path : h->o.host;
     int fd = -1;
-    int rc = path ? sv_listen_unix(path, &fd, err) : sv_listen_tcp(h->o.host, h->o.port, &fd, &h->port, err);
+    int rc = path ? sv_listen_unix(path, &fd, err)
+                  : sv_listen_tcp(h->o.host, h->o.port, &fd, &h->port, err);
 
     if (rc)
         return rc;

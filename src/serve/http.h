@@ -1,8 +1,10 @@
 /*
- * http.h - HTTP/1.1 as the rest of src/serve sees it: requests come in whole, answers go out whole or piece by
- * piece, and a client that leaves is told at once. The only files that know libevent's HTTP are http.c, expect.c and chunks.c.
+ * http.h - HTTP/1.1 as the rest of src/serve sees it: requests come in whole, answers go out whole
+ * or piece by piece, and a client that leaves is told at once. The only files that know libevent's
+ * HTTP are http.c, expect.c and chunks.c.
  *
- * Called by route.c, call.c and the endpoints, on the loop's thread. Must not: know JSON or engines.
+ * Called by route.c, call.c and the endpoints, on the loop's thread. Must not: know JSON or
+ * engines.
  */
 #ifndef SV_SERVE_HTTP_H
 #define SV_SERVE_HTTP_H
@@ -18,8 +20,8 @@ struct sv_http_req;
 struct sv_http_options {
     const char *host, *unix_path; /* host as an address or a name */
     int32_t port;
-    struct ssl_ctx_st *tls;       /* NULL = plain */
-    int64_t max_body_bytes;       /* larger ones never reach on_request */
+    struct ssl_ctx_st *tls; /* NULL = plain */
+    int64_t max_body_bytes; /* larger ones never reach on_request */
     int32_t idle_seconds;
     void (*on_request)(void *user, struct sv_http_req *q);
     /* JSON to answer what is no HTTP or far too large; such requests never reach on_request. */
@@ -37,16 +39,17 @@ int32_t sv_http_n_open(const struct sv_http *h); /* requests whose answer is not
 void sv_http_close(struct sv_http *h);
 
 const char *sv_http_method(const struct sv_http_req *q);
-const char *sv_http_path(const struct sv_http_req *q); /* decoded, without the query */
+const char *sv_http_path(const struct sv_http_req *q);  /* decoded, without the query */
 const char *sv_http_query(const struct sv_http_req *q); /* as it was sent, "" without one */
 const char *sv_http_peer(const struct sv_http_req *q);
 const char *sv_http_header(const struct sv_http_req *q, const char *name); /* NULL when absent */
-/* The body in one piece, not NUL-terminated; borrowed until the answer ends. Empty for one that is too large and that
- * the client waits to be asked for: refused_bytes is its length then, else 0. */
+/* The body in one piece, not NUL-terminated; borrowed until the answer ends. Empty for one that is
+ * too large and that the client waits to be asked for: refused_bytes is its length then, else 0. */
 const char *sv_http_body(struct sv_http_req *q, size_t *n);
 size_t sv_http_body_bytes(const struct sv_http_req *q);
 int64_t sv_http_refused_bytes(const struct sv_http_req *q);
-/* The body, which may then be read and freed on any thread, also when q is gone. NULL without memory. */
+/* The body, which may then be read and freed on any thread, also when q is gone. NULL without
+ * memory. */
 struct evbuffer *sv_http_take_body(struct sv_http_req *q);
 const char *sv_http_taken_text(struct evbuffer *body, size_t *n);
 void sv_http_free_taken(struct evbuffer *body); /* NULL is fine */
@@ -57,13 +60,15 @@ void sv_http_add_header(struct sv_http_req *q, const char *name, const char *val
 void sv_http_reply(struct sv_http_req *q, int status, const char *type, const void *data, size_t n);
 /* The same, of a buffer, which loses its memory if that is large. */
 void sv_http_reply_buf(struct sv_http_req *q, int status, const char *type, struct sv_buf *b);
-/* An answer in pieces, each flushed at once; write returns how many bytes the client has not taken yet. End takes the
- * last piece (which may be empty), and q is gone afterwards. Buffers lose their memory if it is large. */
+/* An answer in pieces, each flushed at once; write returns how many bytes the client has not taken
+ * yet. End takes the last piece (which may be empty), and q is gone afterwards. Buffers lose their
+ * memory if it is large. */
 void sv_http_begin(struct sv_http_req *q, int status, const char *type);
 size_t sv_http_write(struct sv_http_req *q, const void *data, size_t n);
 size_t sv_http_write_buf(struct sv_http_req *q, struct sv_buf *b);
 void sv_http_end(struct sv_http_req *q, struct sv_buf *b);
-size_t sv_http_unread(const struct sv_http_req *q); /* bytes of an answer in pieces that the client has not taken */
+size_t sv_http_unread(
+    const struct sv_http_req *q); /* bytes of an answer in pieces that the client has not taken */
 void sv_http_abort(struct sv_http_req *q); /* drops the connection; q's on_gone is called */
 /* Called once if the client leaves before the answer has ended; q is gone afterwards. */
 void sv_http_on_gone(struct sv_http_req *q, void (*fn)(void *user), void *user);
@@ -71,8 +76,8 @@ void sv_http_on_gone(struct sv_http_req *q, void (*fn)(void *user), void *user);
 /* Below, http.c's own. listen.c: sockets that listen, not blocking. */
 int sv_listen_unix(const char *path, int *fd, struct sv_err *err);
 int sv_listen_tcp(const char *host, int32_t port, int *fd, int *bound_port, struct sv_err *err);
-/* expect.c: of the next request in a connection's input. One that is refused is handed on without its body, and the
- * body's length in this header. */
+/* expect.c: of the next request in a connection's input. One that is refused is handed on without
+ * its body, and the body's length in this header. */
 extern const char sv_expect_header[];
 void sv_expect_watch(struct evbuffer *in, int64_t *max_body_bytes);
 /* chunks.c: from the connection's first byte to its last. */

@@ -1,9 +1,10 @@
 /*
- * impl.h - what the files of src/serve share: the server, the worker's queue, calls and their sequences,
- * parameters, the writers of answers, metrics and log lines.
+ * impl.h - what the files of src/serve share: the server, the worker's queue, calls and their
+ * sequences, parameters, the writers of answers, metrics and log lines.
  *
- * Included only inside src/serve. Everything but worker.c runs on the loop's thread. A call is one HTTP request that
- * generates; it has one gen (sequence) for each prompt and choice. Must not: hold globals.
+ * Included only inside src/serve. Everything but worker.c runs on the loop's thread. A call is one
+ * HTTP request that generates; it has one gen (sequence) for each prompt and choice. Must not: hold
+ * globals.
  */
 #ifndef SV_SERVE_IMPL_H
 #define SV_SERVE_IMPL_H
@@ -40,10 +41,11 @@ void sv_api_reply(struct sv_http_req *q, const struct sv_api_err *e);
 
 /* ---------------------------------------------------------------- the worker (worker.c, out.c) */
 
-/* What the loop may read once the model is loaded. Owned by the worker, unchanged until it is stopped. */
+/* What the loop may read once the model is loaded. Owned by the worker, unchanged until it is
+ * stopped. */
 struct sv_serve_model {
     struct sv_tokenizer *tok;
-    struct sv_chat_template *chat;  /* NULL: no template, why says so */
+    struct sv_chat_template *chat; /* NULL: no template, why says so */
     char chat_why[256];
     size_t max_token_bytes;
     struct sv_gen_config gen;
@@ -69,9 +71,9 @@ struct sv_out {
     const int32_t *tokens;
     const char *text, *message;
     const uint16_t *accept_lengths, *widths; /* (n_steps) */
-    const char *logprobs, *prompt_logprobs; /* packed: read with sv_out_logprob */
-    const char *record;      /* all of it as it came */
-    size_t n_record, n_packed; /* bytes of that, and of log probabilities in it */
+    const char *logprobs, *prompt_logprobs;  /* packed: read with sv_out_logprob */
+    const char *record;                      /* all of it as it came */
+    size_t n_record, n_packed;               /* bytes of that, and of log probabilities in it */
 };
 /* Takes the next packed entry; top_ids and top_logprobs point into it. */
 void sv_out_logprob(const char **packed, struct sv_logprob *lp);
@@ -98,13 +100,13 @@ void sv_out_forget(struct sv_buf *batch, size_t at);
 struct sv_inbox {
     struct sv_buf taken, kept; /* the last batch; records of earlier ones, of no use yet */
     size_t at, kept_at;
-    int64_t kept_us;           /* when the first of them was reported; 0 = there is none */
+    int64_t kept_us; /* when the first of them was reported; 0 = there is none */
     bool all;
     int n_wanted;
     struct sv_gen *wanted[SV_INBOX_WANTED];
 };
-/* Once taken is filled: then next until it is false. With all everything comes, else what is urgent or no event, and
- * before it what was kept of the same sequence. */
+/* Once taken is filled: then next until it is false. With all everything comes, else what is urgent
+ * or no event, and before it what was kept of the same sequence. */
 void sv_inbox_begin(struct sv_inbox *in, bool all);
 bool sv_inbox_next(struct sv_inbox *in, struct sv_out *o);
 void sv_inbox_fini(struct sv_inbox *in);
@@ -124,16 +126,17 @@ const char *sv_load_stage_name(enum sv_load_stage stage);
 /* Written by the worker now and then, read for /metrics, /health and log lines. */
 struct sv_snapshot {
     struct sv_engine_stats stats;
-    int32_t n_live;           /* sequences the engine has */
+    int32_t n_live; /* sequences the engine has */
     enum sv_load_stage stage;
-    double stage_share;       /* of it that is done */
-    int64_t busy_us;          /* time in steps */
+    double stage_share; /* of it that is done */
+    int64_t busy_us;    /* time in steps */
 };
 
 struct sv_worker;
 int sv_worker_start(struct sv_worker **w, const struct sv_serve_options *o, int32_t max_live,
                     struct sv_err *err);
-/* Ends the thread and closes the engine; what was submitted gets its last event, to be collected. Then free. */
+/* Ends the thread and closes the engine; what was submitted gets its last event, to be collected.
+ * Then free. */
 void sv_worker_finish(struct sv_worker *w);
 void sv_worker_free(struct sv_worker *w);
 int sv_worker_fd(const struct sv_worker *w);
@@ -142,12 +145,12 @@ void sv_worker_submit(struct sv_worker *w, struct sv_gen *g);
 void sv_worker_cancel(struct sv_worker *w, uint64_t serial);
 void sv_worker_flush(struct sv_worker *w);
 void sv_worker_snapshot(struct sv_worker *w, struct sv_snapshot *out);
-/* Results of steps that end before until_us gather, each at most hold_us, which makes one wake-up for many steps. A
- * sequence's first and last event and what is no event never wait. At wake_us the descriptor is readable in any
- * case (INT64_MAX = never). */
+/* Results of steps that end before until_us gather, each at most hold_us, which makes one wake-up
+ * for many steps. A sequence's first and last event and what is no event never wait. At wake_us the
+ * descriptor is readable in any case (INT64_MAX = never). */
 void sv_worker_quiet(struct sv_worker *w, int64_t until_us, int64_t hold_us, int64_t wake_us);
-/* What has come since the last call: collect once, then next until it is false. Without all, events that are not
- * urgent stay; kept_since is the time of the oldest of them, or 0. */
+/* What has come since the last call: collect once, then next until it is false. Without all, events
+ * that are not urgent stay; kept_since is the time of the oldest of them, or 0. */
 void sv_worker_collect(struct sv_worker *w, bool all);
 bool sv_worker_next(struct sv_worker *w, struct sv_out *out);
 int64_t sv_worker_kept_since(const struct sv_worker *w);
@@ -155,7 +158,8 @@ const struct sv_serve_model *sv_worker_model(const struct sv_worker *w);
 int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engine_options *o,
                               const void *arg, struct sv_err *err);
 
-/* ---------------------------------------------------------------- parameters (params.c, values.c) */
+/* ---------------------------------------------------------------- parameters (params.c, values.c)
+ */
 
 #define SV_API_STOPS 64
 #define SV_API_STOP_IDS 256
@@ -166,16 +170,16 @@ enum sv_dialect_kind { SV_CHAT, SV_COMPLETIONS, SV_GENERATE, SV_LLAMA, SV_INFILL
 /* What a request asked for, in one shape for all dialects. Strings belong to the parsed body. */
 struct sv_params {
     bool stream, include_usage, continuous_usage;
-    bool echo, discard;      /* discard: max_tokens 0, so the one token made is not shown */
+    bool echo, discard; /* discard: max_tokens 0, so the one token made is not shown */
     bool logprobs;
     bool return_ids, return_draft;
     int32_t n;
-    int32_t best_of;         /* 0 = not said */
+    int32_t best_of;             /* 0 = not said */
     int32_t n_top, n_prompt_top; /* n_prompt_top -1 = no prompt log probabilities */
-    int32_t logprob_start;   /* generate: the prompt's from here on, -1 = none */
-    bool logprob_text;       /* generate: with the tokens' texts */
-    int32_t spec;            /* enum sv_spec_metrics, -1 = the server's */
-    struct sv_request r;     /* sampling, stops, limits; the prompt comes later */
+    int32_t logprob_start;       /* generate: the prompt's from here on, -1 = none */
+    bool logprob_text;           /* generate: with the tokens' texts */
+    int32_t spec;                /* enum sv_spec_metrics, -1 = the server's */
+    struct sv_request r;         /* sampling, stops, limits; the prompt comes later */
     const char *model;
     bool has_temperature, has_top_p, has_top_k, has_min_p, has_max_tokens, has_seed;
     const char *stop[SV_API_STOPS];
@@ -187,26 +191,28 @@ struct sv_params {
     const char *reasoning_effort;
     bool add_generation_prompt, has_add_generation;
     bool continue_final;
-    bool ids_as_tokens;      /* in log probabilities, vLLM's token_id:17 */
-    int add_special;         /* -1 = the dialect's default */
+    bool ids_as_tokens; /* in log probabilities, vLLM's token_id:17 */
+    int add_special;    /* -1 = the dialect's default */
     /* completions and generate */
-    json_t *prompt;          /* borrowed: text, ids, or a list of either */
+    json_t *prompt; /* borrowed: text, ids, or a list of either */
     const char *request_id;
-    json_t *rids;            /* of each prompt; borrowed */
+    json_t *rids; /* of each prompt; borrowed */
     bool return_prompt_ids;
-    bool batched;            /* generate: a list was given, a list is answered */
+    bool batched; /* generate: a list was given, a list is answered */
     /* llama-server's */
     json_t *input_prefix, *input_suffix, *input_extra, *response_fields; /* borrowed */
-    double repeat_penalty;   /* over the last repeat_last_n tokens */
+    double repeat_penalty; /* over the last repeat_last_n tokens */
     int32_t repeat_last_n;
-    uint32_t samplers;       /* those that were named, by sv_read_samplers; 0 = all */
-    int32_t max_ms;          /* from the first token on, once there is a line; 0 = no limit */
+    uint32_t samplers; /* those that were named, by sv_read_samplers; 0 = all */
+    int32_t max_ms;    /* from the first token on, once there is a line; 0 = no limit */
 };
 /* Reads a body in the given dialect. Unknown fields and wrong types fail, naming the field. */
-int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body, struct sv_api_err *e);
+int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body,
+                   struct sv_api_err *e);
 /* Fills what the request left open and checks what depends on the model. */
-int sv_params_complete(struct sv_params *p, enum sv_dialect_kind kind, const struct sv_serve_model *m,
-                       const struct sv_serve_options *o, struct sv_api_err *e);
+int sv_params_complete(struct sv_params *p, enum sv_dialect_kind kind,
+                       const struct sv_serve_model *m, const struct sv_serve_options *o,
+                       struct sv_api_err *e);
 
 /* One prompt: text or ids. */
 struct sv_prompt {
@@ -216,35 +222,36 @@ struct sv_prompt {
 
 /* ---------------------------------------------------------------- calls (call.c) */
 
-/* What a token needs comes first, here and in sv_call: with many streams a step finds none of it in the cache. */
+/* What a token needs comes first, here and in sv_call: with many streams a step finds none of it in
+ * the cache. */
 struct sv_gen {
     struct sv_call *call;
     int64_t last_us;
-    struct sv_buf ids;         /* int32_t */
-    struct sv_buf new_text;    /* of a stream, for its next chunk ... */
-    int32_t n_shown;           /* ... with ids from here on */
-    int32_t index, prompt;     /* choice; which of the call's prompts */
+    struct sv_buf ids;      /* int32_t */
+    struct sv_buf new_text; /* of a stream, for its next chunk ... */
+    int32_t n_shown;        /* ... with ids from here on */
+    int32_t index, prompt;  /* choice; which of the call's prompts */
     enum sv_finish_reason finish;
-    bool fresh, shown;         /* there is something for a chunk; there was one */
+    bool fresh, shown; /* there is something for a chunk; there was one */
     bool begun, done, canceled;
-    bool newline, cut;         /* llama-server's: there is a line end; ended for its time */
+    bool newline, cut; /* llama-server's: there is a line end; ended for its time */
     struct sv_buf text;
-    struct sv_buf lp[4];       /* JSON pieces of log probabilities, as the dialect wants them */
+    struct sv_buf lp[4]; /* JSON pieces of log probabilities, as the dialect wants them */
     struct sv_buf prompt_lp;
-    struct sv_buf unkept;      /* records with more of them, to be written on the other thread */
+    struct sv_buf unkept;         /* records with more of them, to be written on the other thread */
     struct sv_buf accept, widths; /* uint16_t for each decode step */
     struct sv_buf due, due_drafted; /* text of tokens not yet in an event; a flag for each byte */
     struct sv_detok detok;
-    size_t text_offset;        /* legacy log probabilities: characters before the next token */
+    size_t text_offset; /* legacy log probabilities: characters before the next token */
     int32_t stop_id, stop_index;
     int32_t n_prompt, n_cached, n_preemptions;
     int64_t queue_us, prefill_us, decode_us;
     uint64_t serial;
-    struct sv_request r;       /* what the worker submits; all it points to lives in the call */
+    struct sv_request r; /* what the worker submits; all it points to lives in the call */
 };
 
 struct sv_dialect {
-    const char *name;          /* in log lines */
+    const char *name; /* in log lines */
     enum sv_dialect_kind kind;
     /* What has come since the chunk before (text, tokens, finish), as frames of a stream. */
     void (*chunk)(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b);
@@ -255,13 +262,14 @@ struct sv_dialect {
     /* Log probabilities of an event, put aside for the answer (or this chunk). */
     void (*keep)(struct sv_call *c, struct sv_gen *g, const struct sv_out *o);
 };
-extern const struct sv_dialect sv_dialect_chat, sv_dialect_completions, sv_dialect_generate, sv_dialect_llama,
-    sv_dialect_infill;
+extern const struct sv_dialect sv_dialect_chat, sv_dialect_completions, sv_dialect_generate,
+    sv_dialect_llama, sv_dialect_infill;
 
-/* ---------------------------------------------------------------- long bodies and answers (prep.c) */
+/* ---------------------------------------------------------------- long bodies and answers (prep.c)
+ */
 
-/* Work for the thread that reads long bodies and writes long answers. run is called there, with its scratch; then done on
- * the loop's thread. */
+/* Work for the thread that reads long bodies and writes long answers. run is called there, with its
+ * scratch; then done on the loop's thread. */
 struct sv_job {
     void (*run)(void *user, struct sv_enc_scratch *scratch);
     void (*done)(void *user);
@@ -286,42 +294,46 @@ void sv_prep_free(struct sv_prep *p);
 
 struct sv_call {
     struct sv_serve *s;
-    struct sv_http_req *req;   /* NULL once the client has left or was answered */
+    struct sv_http_req *req; /* NULL once the client has left or was answered */
     const struct sv_dialect *dialect;
     struct sv_gen *gens;
     int32_t n_gens, n_done;
     struct sv_call *next_due;
-    bool due;                  /* in the server's list of those with something to send or to end */
-    bool started;              /* stream: headers are out ... */
-    bool sent;                 /* ... and a chunk too */
-    bool failed;               /* an error has been sent */
-    bool aborted;              /* by /abort_request */
+    bool due;     /* in the server's list of those with something to send or to end */
+    bool started; /* stream: headers are out ... */
+    bool sent;    /* ... and a chunk too */
+    bool failed;  /* an error has been sent */
+    bool aborted; /* by /abort_request */
     int status;
     int64_t start_us, first_us, write_us;
-    struct sv_buf head;        /* how every chunk begins, up to the number of its choice */
-    struct sv_buf out;         /* frames that flush will send; while that runs, the server's own buffer */
-    bool writing;              /* the other thread puts together what goes out; meanwhile all but prev, next, req, ... */
-    struct sv_buf held;        /* ... status and times stays as it is, and what comes waits here */
+    struct sv_buf head; /* how every chunk begins, up to the number of its choice */
+    struct sv_buf out;  /* frames that flush will send; while that runs, the server's own buffer */
+    bool writing; /* the other thread puts together what goes out; meanwhile all but prev, next,
+                     req, ... */
+    struct sv_buf held; /* ... status and times stays as it is, and what comes waits here */
     struct sv_params p;
     struct sv_call *prev, *next;
     json_t *body;
-    struct sv_job job;         /* writing, or reading a long body: until it is done all but prev, next, req and status ... */
-    bool preparing, prepared;  /* ... is the other thread's, as long as preparing is set; prepared: it was read there */
-    struct evbuffer *raw;      /* that body */
+    struct sv_job job; /* writing, or reading a long body: until it is done all but prev, next, req
+                          and status ... */
+    bool preparing, prepared; /* ... is the other thread's, as long as preparing is set; prepared:
+                                 it was read there */
+    struct evbuffer *raw;     /* that body */
     int read_rc;
     struct sv_api_err read_err;
     struct sv_prompt *prompts;
     int32_t n_prompts;
     char id[64], request_id[72];
-    int64_t created;           /* Unix seconds */
+    int64_t created; /* Unix seconds */
 };
 
 /* Answers the request, now or as the engine gets on. */
 void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_http_req *q,
                    const char *request_id);
-/* One of the worker's reports. After a batch of them flush sends what they brought, one write a client. All streams
- * are written to at the same moments, with the step that ends nearest to a gap after the last such moment, or when
- * something has waited so long; in between only first chunks and ends go out. */
+/* One of the worker's reports. After a batch of them flush sends what they brought, one write a
+ * client. All streams are written to at the same moments, with the step that ends nearest to a gap
+ * after the last such moment, or when something has waited so long; in between only first chunks
+ * and ends go out. */
 void sv_call_out(struct sv_serve *s, struct sv_out *o);
 bool sv_call_all_due(const struct sv_serve *s);
 void sv_call_flush(struct sv_serve *s, bool all);
@@ -335,8 +347,8 @@ void sv_call_set_due(struct sv_call *c);
 bool sv_call_has_ended(const struct sv_call *c);
 void sv_call_free(struct sv_call *c);
 
-/* send.c: log probabilities of an event are put aside; a chunk of its own for what has just come; an error; all that has
- * come goes out, and with the last of it the call ends. */
+/* send.c: log probabilities of an event are put aside; a chunk of its own for what has just come;
+ * an error; all that has come goes out, and with the last of it the call ends. */
 void sv_call_keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o);
 void sv_call_chunk(struct sv_call *c, struct sv_gen *g);
 void sv_call_fail(struct sv_call *c, const struct sv_api_err *e);
@@ -348,22 +360,27 @@ void sv_call_unblock(struct sv_serve *s);
 void sv_call_tick(struct sv_serve *s, int64_t now_us); /* pings */
 
 /* prompt.c: chat messages, text or ids to prompts. */
-/* These touch nothing of the server that changes: any thread may call them, with a scratch of its own. */
+/* These touch nothing of the server that changes: any thread may call them, with a scratch of its
+ * own. */
 int sv_prompts_make(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,
-                    enum sv_dialect_kind kind, struct sv_prompt **prompts, int32_t *n, struct sv_api_err *e);
+                    enum sv_dialect_kind kind, struct sv_prompt **prompts, int32_t *n,
+                    struct sv_api_err *e);
 void sv_prompts_free(struct sv_prompt *prompts, int32_t n);
 /* flags: SV_ENC_...; appends. */
-int sv_encode(const struct sv_serve *s, struct sv_enc_scratch *scratch, const char *text, size_t n, unsigned flags,
-              struct sv_ids *ids, struct sv_api_err *e);
-int sv_check_prompt(const struct sv_serve *s, const struct sv_prompt *pr, const char *name, struct sv_api_err *e);
+int sv_encode(const struct sv_serve *s, struct sv_enc_scratch *scratch, const char *text, size_t n,
+              unsigned flags, struct sv_ids *ids, struct sv_api_err *e);
+int sv_check_prompt(const struct sv_serve *s, const struct sv_prompt *pr, const char *name,
+                    struct sv_api_err *e);
 int sv_check_text(const struct sv_serve *s, size_t n_bytes, const char *name, struct sv_api_err *e);
 int sv_render_chat(const struct sv_serve *s, const struct sv_params *p, struct sv_buf *text,
                    struct sv_api_err *e);
-/* infill.c: prefix, suffix and what else there is around the model's own marks; its marks of ends become stop ids. */
+/* infill.c: prefix, suffix and what else there is around the model's own marks; its marks of ends
+ * become stop ids. */
 int sv_infill_prompt(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,
                      struct sv_prompt *out, struct sv_api_err *e);
 
-/* ---------------------------------------------------------------- writers (write.c, logprobs.c, spec.c) */
+/* ---------------------------------------------------------------- writers (write.c, logprobs.c,
+ * spec.c) */
 
 void sv_json_number(struct sv_buf *b, int64_t v);
 void sv_json_float(struct sv_buf *b, double v); /* never inf or nan */
@@ -381,17 +398,20 @@ int64_t sv_n_shown_tokens(const struct sv_gen *g); /* of the answer; none with m
 /* "usage":{...} over the gens of the call (or of one). */
 void sv_write_usage(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *one);
 
-/* In a chunk, after its choices: the usage so far, null where it comes later, nothing where none was asked for. */
+/* In a chunk, after its choices: the usage so far, null where it comes later, nothing where none
+ * was asked for. */
 void sv_write_chunk_usage(struct sv_buf *b, const struct sv_call *c);
 
 /* llama.c: the members of llama-server's object of settings. */
 void sv_write_llama_params(struct sv_buf *b, const struct sv_params *p, uint64_t seed);
-/* What stopped it: a stop string, an id of the request's own, or null, as vLLM says it; SGLang names any id. */
+/* What stopped it: a stop string, an id of the request's own, or null, as vLLM says it; SGLang
+ * names any id. */
 void sv_write_stop_reason(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g);
-/* At most n_top alternatives each; llama-server's has ids too, and vLLM's may have them in place of the texts. */
+/* At most n_top alternatives each; llama-server's has ids too, and vLLM's may have them in place of
+ * the texts. */
 enum sv_token_shape { SV_TOKEN_TEXT, SV_TOKEN_TEXT_AND_ID, SV_TOKEN_ID };
-void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_out *o, int32_t n_top,
-                      enum sv_token_shape shape);
+void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_out *o,
+                      int32_t n_top, enum sv_token_shape shape);
 void sv_logprobs_legacy(struct sv_gen *g, const struct sv_tokenizer *tok, int32_t id,
                         const struct sv_logprob *lp, bool first_of_prompt);
 void sv_logprobs_legacy_write(struct sv_buf *b, const struct sv_gen *g);
@@ -400,7 +420,7 @@ void sv_logprobs_prompt(struct sv_gen *g, const struct sv_tokenizer *tok, const 
 /* Accept figures of one gen, or of all. */
 struct sv_accept {
     int64_t n_steps, n_plain, n_tokens, n_accepted, n_drafted; /* plain: without drafts */
-    int64_t length[66]; /* by accepted drafts: [0] none */
+    int64_t length[66];                                        /* by accepted drafts: [0] none */
     int32_t max;
 };
 void sv_accept_of(const struct sv_gen *g, struct sv_accept *a);
@@ -419,13 +439,13 @@ struct sv_histogram {
     double sum;
 };
 struct sv_metrics {
-    int64_t n_requests[6];       /* by enum sv_finish_reason, of sequences; [5]: rejected */
-    int64_t n_http[6];           /* by status class */
-    int64_t n_full;              /* 429 */
+    int64_t n_requests[6]; /* by enum sv_finish_reason, of sequences; [5]: rejected */
+    int64_t n_http[6];     /* by status class */
+    int64_t n_full;        /* 429 */
     int64_t n_prompt_tokens, n_cached_tokens, n_tokens;
     int64_t prefill_us, decode_us; /* of ended sequences */
-    int64_t n_aside;             /* answers and chunks put together beside the loop */
-    int64_t most_turn_bytes;     /* put together in one turn of the loop */
+    int64_t n_aside;               /* answers and chunks put together beside the loop */
+    int64_t most_turn_bytes;       /* put together in one turn of the loop */
     struct sv_histogram ttft, itl, e2e, queue;
 };
 void sv_histogram_add(struct sv_histogram *h, double seconds, int64_t times);
@@ -435,7 +455,8 @@ void sv_metric_head(struct sv_buf *b, const char *name, const char *type, const 
 void sv_metric_histogram(struct sv_buf *b, const char *name, const char *help, const char *labels,
                          const struct sv_histogram *h);
 /* names.c */
-void sv_metrics_other_names(const struct sv_serve *s, const struct sv_snapshot *snap, struct sv_buf *b);
+void sv_metrics_other_names(const struct sv_serve *s, const struct sv_snapshot *snap,
+                            struct sv_buf *b);
 
 /* One line: event, then name=value pairs. Values: 's' string, 'i' int64_t, 'f' double. */
 struct sv_log_field {
@@ -447,9 +468,18 @@ struct sv_log_field {
         double f;
     } v;
 };
-#define SV_LOG_S(n, x) {.name = (n), .kind = 's', .v.s = (x)}
-#define SV_LOG_I(n, x) {.name = (n), .kind = 'i', .v.i = (x)}
-#define SV_LOG_F(n, x) {.name = (n), .kind = 'f', .v.f = (x)}
+#define SV_LOG_S(n, x)                                                                             \
+    {                                                                                              \
+        .name = (n), .kind = 's', .v.s = (x)                                                       \
+    }
+#define SV_LOG_I(n, x)                                                                             \
+    {                                                                                              \
+        .name = (n), .kind = 'i', .v.i = (x)                                                       \
+    }
+#define SV_LOG_F(n, x)                                                                             \
+    {                                                                                              \
+        .name = (n), .kind = 'f', .v.f = (x)                                                       \
+    }
 void sv_serve_log(const struct sv_serve *s, const char *event, const struct sv_log_field *f, int n);
 
 /* ---------------------------------------------------------------- the server (loop.c) */
@@ -468,32 +498,32 @@ struct sv_serve {
     struct sv_http *http;
     struct ssl_ctx_st *tls;
     struct sv_tls_stamp tls_seen[2]; /* certificate, key */
-    struct sv_keys *keys;      /* NULL: everybody may */
+    struct sv_keys *keys;            /* NULL: everybody may */
     struct sv_worker *worker;
     const struct sv_serve_model *model; /* NULL until loaded */
     struct sv_enc_scratch *scratch;
     struct sv_prep *prep;
-    struct sv_chat_template *chat;      /* given by option */
-    struct sv_template_opts render;     /* limits, where they are not the usual ones */
+    struct sv_chat_template *chat;  /* given by option */
+    struct sv_template_opts render; /* limits, where they are not the usual ones */
     enum sv_serve_state state;
     char broken[480];
     struct sv_call *calls, *due, *blocked;
-    int32_t n_live, max_live;  /* sequences with the worker */
+    int32_t n_live, max_live; /* sequences with the worker */
     uint64_t next_serial;
     uint64_t random_key, n_random;
-    struct sv_http_req *flushing[32];   /* waiting for the worker to flush: a ring */
+    struct sv_http_req *flushing[32]; /* waiting for the worker to flush: a ring */
     int32_t first_flushing, n_flushing;
     struct sv_metrics metrics;
-    struct sv_buf frames;      /* of answers: one buffer for all stays in the cache */
-    int64_t turn_bytes;        /* put together in this turn of the loop */
-    int64_t flushed_us;        /* the end of the last step that went out to all streams */
-    int64_t oldest_us, newest_us; /* events since then that may wait; 0 = none */
-    int64_t step_us;           /* about the time between two events of a sequence */
-    int64_t write_ns;          /* about what a write to a stream costs this thread */
+    struct sv_buf frames;                /* of answers: one buffer for all stays in the cache */
+    int64_t turn_bytes;                  /* put together in this turn of the loop */
+    int64_t flushed_us;                  /* the end of the last step that went out to all streams */
+    int64_t oldest_us, newest_us;        /* events since then that may wait; 0 = none */
+    int64_t step_us;                     /* about the time between two events of a sequence */
+    int64_t write_ns;                    /* about what a write to a stream costs this thread */
     int64_t start_us, drain_us, created; /* created: Unix seconds */
     int stop_fd, n_stops;
     struct event *on_mail, *on_prep, *on_stop, *on_tick, *on_term, *on_int;
-    struct sv_snapshot last;   /* at the last line of figures */
+    struct sv_snapshot last; /* at the last line of figures */
     int64_t last_us, last_tokens;
     bool idle_said, drain_over;
 };
@@ -526,9 +556,10 @@ void sv_flushed(struct sv_serve *s);
 void sv_get_page(struct sv_serve *s, struct sv_http_req *q);
 /* Whether a body can be read as it came. */
 int sv_check_coding(const struct sv_http_req *q, struct sv_api_err *e);
-/* Hands the body, which becomes *raw, and what is to be done with it to the thread that reads long ones; e: why not. */
-int sv_body_later(struct sv_serve *s, struct sv_http_req *q, struct sv_job *job, struct evbuffer **raw,
-                  struct sv_api_err *e);
+/* Hands the body, which becomes *raw, and what is to be done with it to the thread that reads long
+ * ones; e: why not. */
+int sv_body_later(struct sv_serve *s, struct sv_http_req *q, struct sv_job *job,
+                  struct evbuffer **raw, struct sv_api_err *e);
 /* The object that a body is; NULL: e says why it is none. */
 json_t *sv_body_object(const char *text, size_t n, struct sv_api_err *e);
 
@@ -538,9 +569,9 @@ bool sv_keys_allow(const struct sv_keys *k, const char *authorization, const cha
 void sv_keys_close(struct sv_keys *k);
 int sv_tls_open(struct ssl_ctx_st **ctx, const char *cert, const char *key, struct sv_err *err);
 void sv_tls_close(struct ssl_ctx_st *ctx);
-/* 1: the files have changed, and *ctx is another one; 0: they have not, or this is the first look; an error leaves it as
- * it is until they change again. */
-int sv_tls_refresh(struct ssl_ctx_st **ctx, struct sv_tls_stamp seen[2], const char *cert, const char *key,
-                   struct sv_err *err);
+/* 1: the files have changed, and *ctx is another one; 0: they have not, or this is the first look;
+ * an error leaves it as it is until they change again. */
+int sv_tls_refresh(struct ssl_ctx_st **ctx, struct sv_tls_stamp seen[2], const char *cert,
+                   const char *key, struct sv_err *err);
 
 #endif

@@ -1,10 +1,10 @@
 /*
- * inbox.c - the loop's end of the worker's reports: while streams gather text, only sequences that begin or end are
- * looked at, and what the others brought stays packed.
+ * inbox.c - the loop's end of the worker's reports: while streams gather text, only sequences that
+ * begin or end are looked at, and what the others brought stays packed.
  *
- * Called by worker.c for the loop. To look at an event costs a tenth of a microsecond, mostly waiting for memory that the
- * model has driven out of the caches; seven of a sequence in a row cost little more than one. Must not: change the order of
- * one sequence's events, or drop any.
+ * Called by worker.c for the loop. To look at an event costs a tenth of a microsecond, mostly
+ * waiting for memory that the model has driven out of the caches; seven of a sequence in a row cost
+ * little more than one. Must not: change the order of one sequence's events, or drop any.
  */
 #include "serve/impl.h"
 
@@ -49,7 +49,8 @@ static void keep(struct sv_inbox *in, const struct sv_out_mark *m)
         in->kept_us = m->at_us;
     sv_buf_append(&in->kept, in->taken.data + in->at, m->n_bytes);
     if (in->kept.failed)
-        sv_panic("out of memory for %llu bytes of results", (unsigned long long)m->n_bytes); /* an answer must not lose its middle */
+        sv_panic("out of memory for %llu bytes of results",
+                 (unsigned long long)m->n_bytes); /* an answer must not lose its middle */
 }
 
 bool sv_inbox_next(struct sv_inbox *in, struct sv_out *o)

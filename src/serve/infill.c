@@ -1,8 +1,9 @@
 /*
- * infill.c - prompts of /infill: the text before and after a cursor, between the marks that the model was trained with.
+ * infill.c - prompts of /infill: the text before and after a cursor, between the marks that the
+ * model was trained with.
  *
- * Called by prompt.c. Which marks there are the vocabulary says, under the names that families of models give them.
- * Must not: read marks in the client's text.
+ * Called by prompt.c. Which marks there are the vocabulary says, under the names that families of
+ * models give them. Must not: read marks in the client's text.
  */
 #include "serve/impl.h"
 
@@ -12,11 +13,20 @@ enum mark { PREFIX, SUFFIX, MIDDLE, REPO, FILE_MARK, PAD, N_MARKS };
 
 /* Qwen and CodeGemma, StarCoder, Granite, DeepSeek, Code Llama, GLM. */
 static const char *const names[N_MARKS][8] = {
-    [PREFIX] = {"<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<\xef\xbd\x9c" "fim\xe2\x96\x81" "begin\xef\xbd\x9c>",
+    [PREFIX] = {"<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>",
+                "<\xef\xbd\x9c"
+                "fim\xe2\x96\x81"
+                "begin\xef\xbd\x9c>",
                 "<PRE>", "\xe2\x96\x81<PRE>", "<|code_prefix|>"},
-    [SUFFIX] = {"<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<\xef\xbd\x9c" "fim\xe2\x96\x81" "hole\xef\xbd\x9c>",
+    [SUFFIX] = {"<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>",
+                "<\xef\xbd\x9c"
+                "fim\xe2\x96\x81"
+                "hole\xef\xbd\x9c>",
                 "<SUF>", "\xe2\x96\x81<SUF>", "<|code_suffix|>"},
-    [MIDDLE] = {"<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<\xef\xbd\x9c" "fim\xe2\x96\x81" "end\xef\xbd\x9c>",
+    [MIDDLE] = {"<|fim_middle|>", "<fim-middle>", "<fim_middle>",
+                "<\xef\xbd\x9c"
+                "fim\xe2\x96\x81"
+                "end\xef\xbd\x9c>",
                 "<MID>", "\xe2\x96\x81<MID>", "<|code_middle|>"},
     [REPO] = {"<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"},
     [FILE_MARK] = {"<|file_sep|>", "<|file_separator|>", "<file_sep>"},
@@ -41,7 +51,8 @@ static int find_all(const struct sv_tokenizer *tok, int32_t mark[N_MARKS], struc
         mark[m] = find(tok, (enum mark)m);
     for (int m = PREFIX; m <= MIDDLE; m++)
         if (mark[m] < 0) {
-            sv_api_fail(e, 501, "not_supported", "infill is not supported by this model: its vocabulary has no %s token",
+            sv_api_fail(e, 501, "not_supported",
+                        "infill is not supported by this model: its vocabulary has no %s token",
                         called[m]);
             e->type = "not_supported_error";
             return -1;
@@ -96,10 +107,14 @@ static int add_extra(struct builder *b, const json_t *list, const int32_t mark[N
         const json_t *text = json_object_get(chunk, "text");
         snprintf(field, sizeof field, "input_extra[%zu]", i);
         if (!json_is_string(text) || (name && !json_is_string(name)))
-            return sv_api_bad(b->e, "input_extra", "'%s' must have a 'text', and a 'filename' or none, that are strings", field);
-        bool failed = mark[FILE_MARK] < 0 ? add_line(b, "\n\n--- snippet ---\n\n")
-                                          : add_mark(b, mark[FILE_MARK]) ||
-                                                (name ? add_json(b, name, field) : add_line(b, "tmp")) || add_line(b, "\n");
+            return sv_api_bad(b->e, "input_extra",
+                              "'%s' must have a 'text', and a 'filename' or none, that are strings",
+                              field);
+        bool failed = mark[FILE_MARK] < 0
+                          ? add_line(b, "\n\n--- snippet ---\n\n")
+                          : add_mark(b, mark[FILE_MARK]) ||
+                                (name ? add_json(b, name, field) : add_line(b, "tmp")) ||
+                                add_line(b, "\n");
         if (failed || add_json(b, text, field))
             return -1;
     }
@@ -117,15 +132,16 @@ static int add_cursor(struct builder *b, const struct sv_params *p, const int32_
         rc = add_mark(b, bos);
     sv_ids_fini(&begin);
     return rc || add_mark(b, mark[PREFIX]) || add_json(b, p->input_prefix, "input_prefix") ||
-           add_json(b, p->prompt, "prompt") || add_mark(b, mark[SUFFIX]) || add_json(b, p->input_suffix, "input_suffix") ||
-           add_mark(b, mark[MIDDLE]);
+           add_json(b, p->prompt, "prompt") || add_mark(b, mark[SUFFIX]) ||
+           add_json(b, p->input_suffix, "input_suffix") || add_mark(b, mark[MIDDLE]);
 }
 
 /* Of what comes before the prefix the oldest goes, so that the rest and an answer fit. */
 static void cut_extra(struct builder *b, size_t n_extra, int32_t max_tokens)
 {
     size_t context = (size_t)b->s->model->info.context, core = b->ids.n - n_extra;
-    size_t answer = max_tokens > 0 && (size_t)max_tokens < context / 2 ? (size_t)max_tokens : context / 4;
+    size_t answer =
+        max_tokens > 0 && (size_t)max_tokens < context / 2 ? (size_t)max_tokens : context / 4;
     size_t room = core + answer < context ? context - core - answer : 0;
 
     if (n_extra <= room)
@@ -140,7 +156,8 @@ static int add_stops(struct sv_params *p, const int32_t mark[N_MARKS], struct sv
         if (mark[m] < 0 || p->r.ignore_eos)
             continue;
         if (p->r.n_stop_ids == SV_API_STOP_IDS)
-            return sv_api_bad(e, "stop_token_ids", "'stop_token_ids' has more than %d ids", SV_API_STOP_IDS - 3);
+            return sv_api_bad(e, "stop_token_ids", "'stop_token_ids' has more than %d ids",
+                              SV_API_STOP_IDS - 3);
         p->stop_ids[p->r.n_stop_ids++] = mark[m];
     }
     return 0;

@@ -74,7 +74,7 @@ int sv_listen_tcp(const char *host, int32_t port, int *out, int *bound_port, str
         return sv_fail(err, SV_EIO, -1, "%s port %d: %s", host, port, strerror(errno));
     if (getsockname(fd, (struct sockaddr *)&at, &n) == 0)
         *bound_port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
-                                                 : ((struct sockaddr_in *)&at)->sin_port);
+                                                     : ((struct sockaddr_in *)&at)->sin_port);
     *out = fd;
     return SV_OK;
 }

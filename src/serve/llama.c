@@ -1,8 +1,9 @@
 /*
  * llama.c - answers of /completion and /infill in llama-server's own shape, whole and streamed.
  *
- * Called by call.c through sv_dialect_llama and sv_dialect_infill. A stream is an event for each piece of text and one
- * with all that is known of the whole; there is no [DONE]. Must not: change text.
+ * Called by call.c through sv_dialect_llama and sv_dialect_infill. A stream is an event for each
+ * piece of text and one with all that is known of the whole; there is no [DONE]. Must not: change
+ * text.
  */
 #include "serve/impl.h"
 
@@ -42,13 +43,15 @@ static void write_number(struct sv_buf *b, const char *name, double v)
     sv_json_float(b, v);
 }
 
-/* What a sequence runs with, and what llama-server has besides at the values that ask for nothing. */
+/* What a sequence runs with, and what llama-server has besides at the values that ask for nothing.
+ */
 void sv_write_llama_params(struct sv_buf *b, const struct sv_params *p, uint64_t seed)
 {
     const struct sv_request *r = &p->r;
     int32_t most = p->discard ? 0 : r->max_tokens && r->max_tokens < INT32_MAX ? r->max_tokens : -1;
 
-    sv_buf_printf(b, "\"n_predict\":%d,\"max_tokens\":%d,\"seed\":%llu", most, most, (unsigned long long)seed);
+    sv_buf_printf(b, "\"n_predict\":%d,\"max_tokens\":%d,\"seed\":%llu", most, most,
+                  (unsigned long long)seed);
     write_number(b, "temperature", r->temperature);
     sv_buf_printf(b, ",\"top_k\":%lld", (long long)r->top_k);
     write_number(b, "top_p", r->top_p);
@@ -57,22 +60,27 @@ void sv_write_llama_params(struct sv_buf *b, const struct sv_params *p, uint64_t
     write_number(b, "frequency_penalty", r->frequency_penalty);
     write_number(b, "repetition_penalty", r->repetition_penalty > 0 ? r->repetition_penalty : 1);
     write_number(b, "repeat_penalty", r->repetition_penalty > 0 ? r->repetition_penalty : 1);
-    sv_buf_lit(b, ",\"repeat_last_n\":-1,\"typical_p\":1,\"top_n_sigma\":-1,\"dynatemp_range\":0,\"xtc_probability\":0,"
-                  "\"dry_multiplier\":0,\"mirostat\":0,\"n_keep\":0,\"n_discard\":0,\"min_keep\":0,\"grammar\":\"\",\"lora\":[],"
-                  "\"samplers\":[\"penalties\",\"temperature\",\"top_k\",\"top_p\",\"min_p\"],\"stop\":[");
+    sv_buf_lit(
+        b, ",\"repeat_last_n\":-1,\"typical_p\":1,\"top_n_sigma\":-1,\"dynatemp_range\":0,"
+           "\"xtc_probability\":0,"
+           "\"dry_multiplier\":0,\"mirostat\":0,\"n_keep\":0,\"n_discard\":0,\"min_keep\":0,"
+           "\"grammar\":\"\",\"lora\":[],"
+           "\"samplers\":[\"penalties\",\"temperature\",\"top_k\",\"top_p\",\"min_p\"],\"stop\":[");
     for (int32_t i = 0; i < r->n_stop; i++) {
         if (i)
             sv_buf_lit(b, ",");
         sv_json_quote(b, p->stop[i], strlen(p->stop[i]));
     }
-    sv_buf_printf(b, "],\"ignore_eos\":%s,\"stream\":%s,\"n_probs\":%d,\"post_sampling_probs\":false,\"timings_per_token\":false",
+    sv_buf_printf(b,
+                  "],\"ignore_eos\":%s,\"stream\":%s,\"n_probs\":%d,\"post_sampling_probs\":false,"
+                  "\"timings_per_token\":false",
                   r->ignore_eos ? "true" : "false", p->stream ? "true" : "false", p->n_top);
 }
 
 static void write_settings(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
 {
-    sv_buf_printf(b, ",\"generation_settings\":{\"n_ctx\":%d,\"speculative\":%s,", c->s->model->info.context,
-                  c->s->model->drafts ? "true" : "false");
+    sv_buf_printf(b, ",\"generation_settings\":{\"n_ctx\":%d,\"speculative\":%s,",
+                  c->s->model->info.context, c->s->model->drafts ? "true" : "false");
     sv_write_llama_params(b, &c->p, g->r.seed);
     sv_buf_lit(b, "}");
 }
@@ -94,7 +102,8 @@ static void write_all(struct sv_buf *b, struct sv_call *c, struct sv_gen *g)
 {
     int32_t n_prompt = c->prompts[g->prompt].n_ids, n = (int32_t)sv_n_shown_tokens(g);
     bool whole = !c->p.stream && !c->p.discard;
-    const char *word = g->finish == SV_FINISH_STOP && g->stop_index >= 0 ? c->p.stop[g->stop_index] : "";
+    const char *word =
+        g->finish == SV_FINISH_STOP && g->stop_index >= 0 ? c->p.stop[g->stop_index] : "";
 
     sv_buf_printf(b, "{\"index\":%d,\"content\":", g->index);
     sv_json_quote(b, g->text.data ? g->text.data : "", whole ? g->text.len : 0);
@@ -105,11 +114,15 @@ static void write_all(struct sv_buf *b, struct sv_call *c, struct sv_gen *g)
     sv_buf_printf(b, ",\"tokens_predicted\":%d,\"tokens_evaluated\":%d", n, n_prompt);
     write_settings(b, c, g);
     write_prompt(b, c, g);
-    sv_buf_printf(b, ",\"has_new_line\":%s,\"truncated\":%s,\"stop_type\":\"%s\",", g->newline && !c->p.discard ? "true" : "false",
-                  g->finish == SV_FINISH_LENGTH && n_prompt + n >= c->s->model->info.context ? "true" : "false",
+    sv_buf_printf(b, ",\"has_new_line\":%s,\"truncated\":%s,\"stop_type\":\"%s\",",
+                  g->newline && !c->p.discard ? "true" : "false",
+                  g->finish == SV_FINISH_LENGTH && n_prompt + n >= c->s->model->info.context
+                      ? "true"
+                      : "false",
                   stop_type(c, g));
     sv_json_string(b, "stopping_word", word);
-    sv_buf_printf(b, ",\"tokens_cached\":%d", n_prompt + n - (n > 0)); /* the last one was never read back */
+    sv_buf_printf(b, ",\"tokens_cached\":%d",
+                  n_prompt + n - (n > 0)); /* the last one was never read back */
     sv_write_timings(b, c, g);
     if (!c->p.stream)
         write_probabilities(b, g);
@@ -141,7 +154,8 @@ static void write_chosen(struct sv_buf *b, const struct sv_buf *all, const json_
         if (v && name)
             json_object_set(out, name, v);
     }
-    b->failed |= !root || json_dump_callback(out, add_text, b, JSON_COMPACT | JSON_REAL_PRECISION(9)) < 0;
+    b->failed |=
+        !root || json_dump_callback(out, add_text, b, JSON_COMPACT | JSON_REAL_PRECISION(9)) < 0;
     json_decref(out);
     json_decref(root);
 }
@@ -172,8 +186,9 @@ static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, s
         sv_json_quote(b, o->n_text ? o->text : "", o->n_text);
         sv_buf_lit(b, ",\"tokens\":");
         sv_json_ids(b, o->tokens, o->n_tokens);
-        sv_buf_printf(b, ",\"stop\":false,\"id_slot\":-1,\"tokens_predicted\":%lld,\"tokens_evaluated\":%d",
-                      (long long)sv_n_shown_tokens(g), c->prompts[g->prompt].n_ids);
+        sv_buf_printf(
+            b, ",\"stop\":false,\"id_slot\":-1,\"tokens_predicted\":%lld,\"tokens_evaluated\":%d",
+            (long long)sv_n_shown_tokens(g), c->prompts[g->prompt].n_ids);
         write_probabilities(b, g);
         sv_buf_lit(b, "}");
         sv_sse_end(b);
@@ -210,9 +225,5 @@ const struct sv_dialect sv_dialect_llama = {.name = "completion",
                                             .tail = tail,
                                             .body = body,
                                             .keep = keep};
-const struct sv_dialect sv_dialect_infill = {.name = "infill",
-                                             .kind = SV_INFILL,
-                                             .chunk = chunk,
-                                             .tail = tail,
-                                             .body = body,
-                                             .keep = keep};
+const struct sv_dialect sv_dialect_infill = {
+    .name = "infill", .kind = SV_INFILL, .chunk = chunk, .tail = tail, .body = body, .keep = keep};

@@ -1,8 +1,8 @@
 /*
  * logprobs.c - log probabilities in the two shapes of OpenAI's API and vLLM's prompt_logprobs.
  *
- * Called by the dialects as events arrive. Numbers are written so that the float comes back exactly. Must not:
- * compute; the engine's numbers are the answer.
+ * Called by the dialects as events arrive. Numbers are written so that the float comes back
+ * exactly. Must not: compute; the engine's numbers are the answer.
  */
 #include "serve/impl.h"
 
@@ -29,7 +29,8 @@ static void token_bytes(struct sv_buf *b, const struct sv_tokenizer *tok, int32_
     sv_buf_append(b, "]", 1);
 }
 
-static void one(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id, float logprob, enum sv_token_shape shape)
+static void one(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id, float logprob,
+                enum sv_token_shape shape)
 {
     sv_buf_lit(b, "{");
     if (shape == SV_TOKEN_TEXT_AND_ID)
@@ -44,8 +45,8 @@ static void one(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id, fl
     token_bytes(b, tok, id);
 }
 
-void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_out *o, int32_t n_top,
-                      enum sv_token_shape shape)
+void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_out *o,
+                      int32_t n_top, enum sv_token_shape shape)
 {
     const char *at = o->logprobs;
     struct sv_logprob lp;
@@ -79,7 +80,8 @@ static size_t characters(const struct sv_tokenizer *tok, int32_t id)
     return count;
 }
 
-/* As OpenAI writes a token that is no text by itself: bytes:\\xe2\\x80. Keeps names of alternatives apart. */
+/* As OpenAI writes a token that is no text by itself: bytes:\\xe2\\x80. Keeps names of alternatives
+ * apart. */
 static void legacy_token(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id, bool as_id)
 {
     size_t n, start = b->len;
@@ -99,8 +101,8 @@ static void legacy_token(struct sv_buf *b, const struct sv_tokenizer *tok, int32
     sv_buf_append(b, "\"", 1);
 }
 
-/* tokens, token_logprobs, top_logprobs, text_offset: each a list under construction. The token itself is always among
- * its alternatives. */
+/* tokens, token_logprobs, top_logprobs, text_offset: each a list under construction. The token
+ * itself is always among its alternatives. */
 void sv_logprobs_legacy(struct sv_gen *g, const struct sv_tokenizer *tok, int32_t id,
                         const struct sv_logprob *lp, bool first_of_prompt)
 {
@@ -151,8 +153,8 @@ void sv_logprobs_legacy_write(struct sv_buf *b, const struct sv_gen *g)
 
 /* ---------------------------------------------------------------- vLLM's prompt_logprobs */
 
-static void prompt_entry(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id, float logprob,
-                         int32_t rank)
+static void prompt_entry(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id,
+                         float logprob, int32_t rank)
 {
     sv_buf_printf(b, "\"%d\":{\"logprob\":", id);
     sv_json_float(b, (double)logprob);
@@ -161,7 +163,8 @@ static void prompt_entry(struct sv_buf *b, const struct sv_tokenizer *tok, int32
     sv_buf_append(b, "}", 1);
 }
 
-/* A list: null for the first token, then {"id": {logprob, rank, decoded_token}} with the token itself first. */
+/* A list: null for the first token, then {"id": {logprob, rank, decoded_token}} with the token
+ * itself first. */
 void sv_logprobs_prompt(struct sv_gen *g, const struct sv_tokenizer *tok, const struct sv_out *o)
 {
     const struct sv_prompt *p = &g->call->prompts[g->prompt];

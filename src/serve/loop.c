@@ -1,8 +1,8 @@
 /*
  * loop.c - the server's life: opening, the event loop, what the worker reports, draining, closing.
  *
- * Called by cli and tests through serve.h. One thread runs everything here; only sv_serve_stop may come from
- * elsewhere. Must not: block, but in close, which waits for the other threads.
+ * Called by cli and tests through serve.h. One thread runs everything here; only sv_serve_stop may
+ * come from elsewhere. Must not: block, but in close, which waits for the other threads.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -307,9 +307,10 @@ static int open_events(struct sv_serve *s, struct sv_err *err)
     return rc;
 }
 
-/* Changes of what is watched are told to the kernel once a round, not one by one: a request makes eight of them. That
- * needs descriptors that are never duplicated. One that was closed since is taken out too, which the kernel refuses
- * even if its number is in use again, since the new one is not in this set. */
+/* Changes of what is watched are told to the kernel once a round, not one by one: a request makes
+ * eight of them. That needs descriptors that are never duplicated. One that was closed since is
+ * taken out too, which the kernel refuses even if its number is in use again, since the new one is
+ * not in this set. */
 static struct event_base *new_base(void)
 {
     struct event_config *cfg = event_config_new();

@@ -1,8 +1,9 @@
 /*
- * metrics.c - /metrics in Prometheus' text format under Salvo's own names; other servers' are in names.c.
+ * metrics.c - /metrics in Prometheus' text format under Salvo's own names; other servers' are in
+ * names.c.
  *
- * Called by state.c; histograms are fed by call.c and send.c. One table of counters feeds everything. Must not: hold labels
- * that a client chooses.
+ * Called by state.c; histograms are fed by call.c and send.c. One table of counters feeds
+ * everything. Must not: hold labels that a client chooses.
  */
 #include "serve/impl.h"
 
@@ -55,11 +56,12 @@ void sv_metric_histogram(struct sv_buf *b, const char *name, const char *help, c
     sv_metric_head(b, name, "histogram", help);
     for (int i = 0; i < SV_N_BUCKETS; i++) {
         sum += h->n[i];
-        sv_buf_printf(b, "%s_bucket{%s%sle=\"%g\"} %lld\n", name, labels, comma, bounds[i], (long long)sum);
+        sv_buf_printf(b, "%s_bucket{%s%sle=\"%g\"} %lld\n", name, labels, comma, bounds[i],
+                      (long long)sum);
     }
     sv_buf_printf(b, "%s_bucket{%s%sle=\"+Inf\"} %lld\n", name, labels, comma, (long long)h->count);
-    sv_buf_printf(b, "%s_sum%s%s%s %.6f\n%s_count%s%s%s %lld\n", name, open, labels, close, h->sum, name, open, labels, close,
-                  (long long)h->count);
+    sv_buf_printf(b, "%s_sum%s%s%s %.6f\n%s_count%s%s%s %lld\n", name, open, labels, close, h->sum,
+                  name, open, labels, close, (long long)h->count);
 }
 
 /* ---------------------------------------------------------------- our own */
@@ -73,15 +75,19 @@ static void requests(struct sv_buf *b, const struct sv_metrics *m)
         sv_buf_printf(b, "salvo_sequences_total{result=\"%s\"} %lld\n", results[i],
                       (long long)m->n_requests[i]);
     counter(b, "salvo_queue_full_total", "Requests answered with 429.", m->n_full);
-    counter(b, "salvo_prompt_tokens_total", "Prompt tokens of ended sequences.", m->n_prompt_tokens);
+    counter(b, "salvo_prompt_tokens_total", "Prompt tokens of ended sequences.",
+            m->n_prompt_tokens);
     counter(b, "salvo_cached_tokens_total", "Prompt tokens found in the prefix cache.",
             m->n_cached_tokens);
     counter(b, "salvo_generated_tokens_total", "Tokens of answers.", m->n_tokens);
-    sv_metric_histogram(b, "salvo_time_to_first_token_seconds", "From the request to its first token.", "", &m->ttft);
+    sv_metric_histogram(b, "salvo_time_to_first_token_seconds",
+                        "From the request to its first token.", "", &m->ttft);
     sv_metric_histogram(b, "salvo_inter_token_seconds",
                         "Between tokens; those of one step share the gap before it.", "", &m->itl);
-    sv_metric_histogram(b, "salvo_request_seconds", "From the request to its last byte.", "", &m->e2e);
-    sv_metric_histogram(b, "salvo_queue_seconds", "Waiting for a seat in the engine.", "", &m->queue);
+    sv_metric_histogram(b, "salvo_request_seconds", "From the request to its last byte.", "",
+                        &m->e2e);
+    sv_metric_histogram(b, "salvo_queue_seconds", "Waiting for a seat in the engine.", "",
+                        &m->queue);
 }
 
 static void by_position(struct sv_buf *b, const char *name, const char *help, const char *label,
@@ -95,7 +101,8 @@ static void by_position(struct sv_buf *b, const char *name, const char *help, co
 /* Why the width policy chose what it chose. */
 static void widths(struct sv_buf *b, const struct sv_engine_stats *st, int block)
 {
-    sv_metric_head(b, "salvo_width_choices_total", "counter", "Widths the policy chose, by reason.");
+    sv_metric_head(b, "salvo_width_choices_total", "counter",
+                   "Widths the policy chose, by reason.");
     for (int i = 0; i < SV_WIDTH_REASONS; i++)
         sv_buf_printf(b, "salvo_width_choices_total{reason=\"%s\"} %lld\n", sv_width_reason_name(i),
                       (long long)st->width_reason[i]);
@@ -111,10 +118,13 @@ static void widths(struct sv_buf *b, const struct sv_engine_stats *st, int block
             (int64_t)st->chosen_us);
     seconds(b, "salvo_width_expected_plain_seconds_total",
             "Expected time of the same tokens decoded plainly.", (int64_t)st->plain_us);
-    sv_metric_head(b, "salvo_draft_chance", "gauge", "That a draft is kept once the one before it was.");
+    sv_metric_head(b, "salvo_draft_chance", "gauge",
+                   "That a draft is kept once the one before it was.");
     for (int j = 1; j < block; j++)
-        sv_buf_printf(b, "salvo_draft_chance{position=\"%d\"} %.4f\n", j, (double)st->draft_chance[j]);
-    sv_metric_head(b, "salvo_step_cost_seconds", "gauge", "What a step is thought to cost just now.");
+        sv_buf_printf(b, "salvo_draft_chance{position=\"%d\"} %.4f\n", j,
+                      (double)st->draft_chance[j]);
+    sv_metric_head(b, "salvo_step_cost_seconds", "gauge",
+                   "What a step is thought to cost just now.");
     for (int i = 0; i < SV_STEP_COSTS; i++)
         sv_buf_printf(b, "salvo_step_cost_seconds{step=\"%s\"} %.9f\n", sv_step_cost_name(i),
                       (double)st->step_cost_us[i] / 1e6);
@@ -124,7 +134,8 @@ static void speculation(struct sv_buf *b, const struct sv_engine_stats *st, int 
 {
     counter(b, "salvo_verify_steps_total", "Verified blocks that held drafts.", st->n_verify_steps);
     counter(b, "salvo_draft_tokens_total", "Tokens drafted.", st->n_drafted);
-    counter(b, "salvo_accepted_tokens_total", "Drafted tokens the target confirmed.", st->n_accepted);
+    counter(b, "salvo_accepted_tokens_total", "Drafted tokens the target confirmed.",
+            st->n_accepted);
     if (block < 2)
         return;
     by_position(b, "salvo_accept_length_total",
@@ -132,30 +143,34 @@ static void speculation(struct sv_buf *b, const struct sv_engine_stats *st, int 
                 st->accept_length, 1, block);
     by_position(b, "salvo_accepted_at_position_total", "Accepted drafts by position in the block.",
                 "position", st->accepted_at, 1, block - 1);
-    by_position(b, "salvo_drafted_at_position_total", "Drafts by position in the block.", "position",
-                st->drafted_at, 1, block - 1);
-    by_position(b, "salvo_verify_width_total", "Decode segments by the width that was chosen.", "width",
-                st->width_chosen, 1, block);
+    by_position(b, "salvo_drafted_at_position_total", "Drafts by position in the block.",
+                "position", st->drafted_at, 1, block - 1);
+    by_position(b, "salvo_verify_width_total", "Decode segments by the width that was chosen.",
+                "width", st->width_chosen, 1, block);
     widths(b, st, block);
 }
 
-static void engine(struct sv_buf *b, const struct sv_engine_stats *st, const struct sv_snapshot *snap)
+static void engine(struct sv_buf *b, const struct sv_engine_stats *st,
+                   const struct sv_snapshot *snap)
 {
     counter(b, "salvo_steps_total", "Steps of the engine.", st->n_steps);
     seconds(b, "salvo_step_seconds_total", "Time in steps.", snap->busy_us);
     seconds(b, "salvo_draft_seconds_total", "Time in drafting passes.", st->draft_us);
     seconds(b, "salvo_forward_seconds_total", "Time in target passes.", st->forward_us);
-    seconds(b, "salvo_observe_seconds_total", "Time in the draft's context updates.", st->observe_us);
+    seconds(b, "salvo_observe_seconds_total", "Time in the draft's context updates.",
+            st->observe_us);
     seconds(b, "salvo_host_seconds_total", "Step time on the host.", st->host_us);
     counter(b, "salvo_prefix_queries_total", "Prompt tokens looked up in the prefix cache.",
             st->n_cache_queries);
-    counter(b, "salvo_prefix_hits_total", "Prompt tokens found in the prefix cache.", st->n_cache_hits);
+    counter(b, "salvo_prefix_hits_total", "Prompt tokens found in the prefix cache.",
+            st->n_cache_hits);
     counter(b, "salvo_preemptions_total", "Sequences put back to make room.", st->n_preemptions);
     gauge(b, "salvo_running_sequences", "Sequences with a seat.", st->n_running);
     gauge(b, "salvo_waiting_sequences", "Sequences without one.", st->n_waiting);
     gauge(b, "salvo_cache_pages", "Cache pages there are.", st->n_pages);
     gauge(b, "salvo_cache_pages_used", "Cache pages that sequences hold.", st->n_pages_used);
-    gauge(b, "salvo_cache_pages_reusable", "Cache pages kept for prefixes only.", st->n_pages_cached);
+    gauge(b, "salvo_cache_pages_reusable", "Cache pages kept for prefixes only.",
+          st->n_pages_cached);
 }
 
 /* ---------------------------------------------------------------- all of it */
@@ -183,11 +198,14 @@ void sv_metrics_write(struct sv_serve *s, struct sv_buf *b)
     sv_buf_printf(b, "} 1\n");
     gauge(b, "salvo_ready", "1 when requests are taken.", s->state == SV_READY);
     gauge(b, "process_resident_memory_bytes", "Resident memory.", (double)resident_bytes());
-    gauge(b, "salvo_long_bodies", "Request bodies being read beside the event loop, or waiting for it.", sv_prep_n_reading(s->prep));
-    gauge(b, "salvo_loop_turn_bytes_max", "Most bytes of answers put together in one turn of the event loop.",
+    gauge(b, "salvo_long_bodies",
+          "Request bodies being read beside the event loop, or waiting for it.",
+          sv_prep_n_reading(s->prep));
+    gauge(b, "salvo_loop_turn_bytes_max",
+          "Most bytes of answers put together in one turn of the event loop.",
           (double)s->metrics.most_turn_bytes);
-    counter(b, "salvo_written_beside_loop_total", "Long answers and chunks put together beside the event loop.",
-            s->metrics.n_aside);
+    counter(b, "salvo_written_beside_loop_total",
+            "Long answers and chunks put together beside the event loop.", s->metrics.n_aside);
     requests(b, &s->metrics);
     if (!s->model)
         return;

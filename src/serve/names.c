@@ -1,8 +1,9 @@
 /*
- * names.c - the counters of /metrics once more, as vLLM, SGLang and llama-server name them: dashboards and load generators
- * read those.
+ * names.c - the counters of /metrics once more, as vLLM, SGLang and llama-server name them:
+ * dashboards and load generators read those.
  *
- * Called by metrics.c. Names that would need what this server does not count are left out. Must not: count anything.
+ * Called by metrics.c. Names that would need what this server does not count are left out. Must
+ * not: count anything.
  */
 #include "serve/impl.h"
 
@@ -29,18 +30,21 @@ static void write_values(struct sv_buf *b, const char *labels, const struct valu
 }
 
 /* Accepted drafts by position, from 0. */
-static void by_position(struct sv_buf *b, const char *name, const char *labels, const struct sv_engine_stats *st, int block)
+static void by_position(struct sv_buf *b, const char *name, const char *labels,
+                        const struct sv_engine_stats *st, int block)
 {
     if (block < 2)
         return;
     sv_metric_head(b, name, "counter", "As other servers name it.");
     for (int i = 1; i < block; i++)
-        sv_buf_printf(b, "%s{%s%sposition=\"%d\"} %lld\n", name, labels, *labels ? "," : "", i - 1, (long long)st->accepted_at[i]);
+        sv_buf_printf(b, "%s{%s%sposition=\"%d\"} %lld\n", name, labels, *labels ? "," : "", i - 1,
+                      (long long)st->accepted_at[i]);
 }
 
 #define N(list) (sizeof(list) / sizeof *(list))
 
-static void vllm(struct sv_buf *b, const struct sv_metrics *m, const struct sv_engine_stats *st, int block, const char *labels)
+static void vllm(struct sv_buf *b, const struct sv_metrics *m, const struct sv_engine_stats *st,
+                 int block, const char *labels)
 {
     const struct value list[] = {
         {"vllm:num_requests_running", "gauge", st->n_running},
@@ -58,29 +62,39 @@ static void vllm(struct sv_buf *b, const struct sv_metrics *m, const struct sv_e
     static const struct {
         const char *name;
         enum sv_finish_reason finish;
-    } ends[] = {{"stop", SV_FINISH_STOP}, {"length", SV_FINISH_LENGTH}, {"abort", SV_FINISH_CANCELED}, {"error", SV_FINISH_ERROR}};
+    } ends[] = {{"stop", SV_FINISH_STOP},
+                {"length", SV_FINISH_LENGTH},
+                {"abort", SV_FINISH_CANCELED},
+                {"error", SV_FINISH_ERROR}};
 
     write_values(b, labels, list, N(list));
     by_position(b, "vllm:spec_decode_num_accepted_tokens_per_pos_total", labels, st, block);
     sv_metric_head(b, "vllm:request_success_total", "counter", "As other servers name it.");
     for (size_t i = 0; i < N(ends); i++)
-        sv_buf_printf(b, "vllm:request_success_total{%s,finished_reason=\"%s\"} %lld\n", labels, ends[i].name,
-                      (long long)m->n_requests[ends[i].finish]);
-    sv_metric_histogram(b, "vllm:time_to_first_token_seconds", "As other servers name it.", labels, &m->ttft);
-    sv_metric_histogram(b, "vllm:inter_token_latency_seconds", "As other servers name it.", labels, &m->itl);
-    sv_metric_histogram(b, "vllm:e2e_request_latency_seconds", "As other servers name it.", labels, &m->e2e);
-    sv_metric_histogram(b, "vllm:request_queue_time_seconds", "As other servers name it.", labels, &m->queue);
+        sv_buf_printf(b, "vllm:request_success_total{%s,finished_reason=\"%s\"} %lld\n", labels,
+                      ends[i].name, (long long)m->n_requests[ends[i].finish]);
+    sv_metric_histogram(b, "vllm:time_to_first_token_seconds", "As other servers name it.", labels,
+                        &m->ttft);
+    sv_metric_histogram(b, "vllm:inter_token_latency_seconds", "As other servers name it.", labels,
+                        &m->itl);
+    sv_metric_histogram(b, "vllm:e2e_request_latency_seconds", "As other servers name it.", labels,
+                        &m->e2e);
+    sv_metric_histogram(b, "vllm:request_queue_time_seconds", "As other servers name it.", labels,
+                        &m->queue);
 }
 
-static void sglang(struct sv_buf *b, const struct sv_metrics *m, const struct sv_engine_stats *st, int64_t busy_us, const char *labels)
+static void sglang(struct sv_buf *b, const struct sv_metrics *m, const struct sv_engine_stats *st,
+                   int64_t busy_us, const char *labels)
 {
     const struct value list[] = {
         {"sglang:num_running_reqs", "gauge", st->n_running},
         {"sglang:num_queue_reqs", "gauge", st->n_waiting},
         {"sglang:token_usage", "gauge", ratio(st->n_pages_used, st->n_pages)},
-        {"sglang:cache_hit_rate", "gauge", ratio((double)st->n_cache_hits, (double)st->n_cache_queries)},
+        {"sglang:cache_hit_rate", "gauge",
+         ratio((double)st->n_cache_hits, (double)st->n_cache_queries)},
         {"sglang:gen_throughput", "gauge", ratio((double)st->n_tokens * 1e6, (double)busy_us)},
-        {"sglang:spec_accept_length", "gauge", 1 + ratio((double)st->n_accepted, (double)st->n_verify_steps)},
+        {"sglang:spec_accept_length", "gauge",
+         1 + ratio((double)st->n_accepted, (double)st->n_verify_steps)},
         {"sglang:spec_accept_rate", "gauge", ratio((double)st->n_accepted, (double)st->n_drafted)},
         {"sglang:prompt_tokens_total", "counter", (double)m->n_prompt_tokens},
         {"sglang:generation_tokens_total", "counter", (double)m->n_tokens},
@@ -89,18 +103,24 @@ static void sglang(struct sv_buf *b, const struct sv_metrics *m, const struct sv
     };
 
     write_values(b, labels, list, N(list));
-    sv_metric_histogram(b, "sglang:time_to_first_token_seconds", "As other servers name it.", labels, &m->ttft);
-    sv_metric_histogram(b, "sglang:inter_token_latency_seconds", "As other servers name it.", labels, &m->itl);
-    sv_metric_histogram(b, "sglang:e2e_request_latency_seconds", "As other servers name it.", labels, &m->e2e);
+    sv_metric_histogram(b, "sglang:time_to_first_token_seconds", "As other servers name it.",
+                        labels, &m->ttft);
+    sv_metric_histogram(b, "sglang:inter_token_latency_seconds", "As other servers name it.",
+                        labels, &m->itl);
+    sv_metric_histogram(b, "sglang:e2e_request_latency_seconds", "As other servers name it.",
+                        labels, &m->e2e);
 }
 
-static void llama(struct sv_buf *b, const struct sv_metrics *m, const struct sv_engine_stats *st, int block)
+static void llama(struct sv_buf *b, const struct sv_metrics *m, const struct sv_engine_stats *st,
+                  int block)
 {
     double prompt_s = (double)m->prefill_us / 1e6, made_s = (double)m->decode_us / 1e6;
     const struct value list[] = {
-        {"llamacpp:prompt_tokens_total", "counter", (double)(m->n_prompt_tokens - m->n_cached_tokens)},
+        {"llamacpp:prompt_tokens_total", "counter",
+         (double)(m->n_prompt_tokens - m->n_cached_tokens)},
         {"llamacpp:prompt_seconds_total", "counter", prompt_s},
-        {"llamacpp:prompt_tokens_seconds", "gauge", ratio((double)(m->n_prompt_tokens - m->n_cached_tokens), prompt_s)},
+        {"llamacpp:prompt_tokens_seconds", "gauge",
+         ratio((double)(m->n_prompt_tokens - m->n_cached_tokens), prompt_s)},
         {"llamacpp:tokens_predicted_total", "counter", (double)m->n_tokens},
         {"llamacpp:tokens_predicted_seconds_total", "counter", made_s},
         {"llamacpp:predicted_tokens_seconds", "gauge", ratio((double)m->n_tokens, made_s)},
@@ -116,7 +136,8 @@ static void llama(struct sv_buf *b, const struct sv_metrics *m, const struct sv_
     by_position(b, "llamacpp:spec_decode_num_accepted_tokens_per_pos_total", "", st, block);
 }
 
-void sv_metrics_other_names(const struct sv_serve *s, const struct sv_snapshot *snap, struct sv_buf *b)
+void sv_metrics_other_names(const struct sv_serve *s, const struct sv_snapshot *snap,
+                            struct sv_buf *b)
 {
     int block = s->model->info.block_size;
     struct sv_buf labels;

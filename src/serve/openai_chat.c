@@ -1,8 +1,9 @@
 /*
  * openai_chat.c - answers of /v1/chat/completions, whole and streamed.
  *
- * Called by call.c through sv_dialect_chat. A stream is: a chunk with the role, chunks with text, one with an empty
- * delta and the finish reason, one with usage and no choices if asked for, [DONE]. Must not: change text.
+ * Called by call.c through sv_dialect_chat. A stream is: a chunk with the role, chunks with text,
+ * one with an empty delta and the finish reason, one with usage and no choices if asked for,
+ * [DONE]. Must not: change text.
  */
 #include "serve/impl.h"
 
@@ -29,13 +30,15 @@ static bool is_own_stop(const struct sv_call *c, int32_t id)
     return false;
 }
 
-static void write_stop(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g, bool any_id)
+static void write_stop(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g,
+                       bool any_id)
 {
     const char *s = by_text(c, g) ? c->p.stop[g->stop_index] : NULL;
 
     if (s)
         sv_json_quote(b, s, strlen(s));
-    else if (g->finish == SV_FINISH_STOP && g->stop_id >= 0 && (any_id || is_own_stop(c, g->stop_id)))
+    else if (g->finish == SV_FINISH_STOP && g->stop_id >= 0 &&
+             (any_id || is_own_stop(c, g->stop_id)))
         sv_json_number(b, g->stop_id);
     else
         sv_buf_lit(b, "null");
@@ -115,7 +118,8 @@ static void role_chunk(struct sv_call *c, struct sv_gen *g, struct sv_buf *b)
     close_chunk(b);
 }
 
-static void text_chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b)
+static void text_chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o,
+                       struct sv_buf *b)
 {
     chunk_begin(b, c, g);
     sv_buf_lit(b, "{\"content\":");

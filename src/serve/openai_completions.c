@@ -1,7 +1,8 @@
 /*
  * openai_completions.c - answers of /v1/completions, whole and streamed.
  *
- * Called by call.c through sv_dialect_completions. Choices are numbered prompt by prompt. Must not: change text.
+ * Called by call.c through sv_dialect_completions. Choices are numbered prompt by prompt. Must not:
+ * change text.
  */
 #include "serve/impl.h"
 

@@ -1,16 +1,18 @@
 /*
- * out.c - what the worker reports, as bytes in a batch: packed on the worker's thread, read on the loop's.
+ * out.c - what the worker reports, as bytes in a batch: packed on the worker's thread, read on the
+ * loop's.
  *
- * Called by worker.c (pack, unpack through sv_worker_next) and the writers of log probabilities. A record is a
- * header and its arrays, padded to 8 bytes. Must not: keep anything; a record is all there is.
+ * Called by worker.c (pack, unpack through sv_worker_next) and the writers of log probabilities. A
+ * record is a header and its arrays, padded to 8 bytes. Must not: keep anything; a record is all
+ * there is.
  */
 #include "serve/impl.h"
 
 #include <string.h>
 
 struct head {
-    uint64_t n_bytes; /* of the record, this header included */
-    struct sv_out o;  /* pointers are filled in by unpack */
+    uint64_t n_bytes;           /* of the record, this header included */
+    struct sv_out o;            /* pointers are filled in by unpack */
     uint32_t n_lp, n_prompt_lp; /* bytes of the packed entries */
 };
 
@@ -74,14 +76,16 @@ void sv_out_pack(struct sv_buf *b, const struct sv_out *o, const struct sv_logpr
     sv_buf_append(b, o->message, o->n_message);
     sv_buf_append(b, zeros, h.n_bytes - n);
     if (b->failed)
-        sv_panic("out of memory for %zu bytes of results", n); /* an answer must not lose its middle */
+        sv_panic("out of memory for %zu bytes of results",
+                 n); /* an answer must not lose its middle */
 }
 
 bool sv_out_peek(const struct sv_buf *b, size_t at, struct sv_out_mark *m)
 {
     if (at >= b->len)
         return false;
-    const struct head *h = (const struct head *)(const void *)(b->data + at); /* padded to 8 bytes */
+    /* padded to 8 bytes */
+    const struct head *h = (const struct head *)(const void *)(b->data + at);
     *m = (struct sv_out_mark){h->n_bytes, h->o.gen, h->o.at_us, h->o.kind, h->o.urgent};
     return true;
 }

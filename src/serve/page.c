@@ -1,8 +1,8 @@
 /*
  * page.c - the page at /: three files of src/serve/page, part of the program.
  *
- * Called by route.c. The assembler takes the files in as they are (the Makefile knows that this object depends on
- * them). Must not: read files at run time.
+ * Called by route.c. The assembler takes the files in as they are (the Makefile knows that this
+ * object depends on them). Must not: read files at run time.
  */
 #include "serve/impl.h"
 
@@ -52,9 +52,10 @@ void sv_get_page(struct sv_serve *s, struct sv_http_req *q)
     sv_http_add_header(q, "ETag", etag);
     sv_http_add_header(q, "Cache-Control", "no-cache");
     sv_http_add_header(q, "X-Content-Type-Options", "nosniff");
-    sv_http_add_header(q, "Content-Security-Policy",
-                       "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
-                       "frame-ancestors 'none'");
+    sv_http_add_header(
+        q, "Content-Security-Policy",
+        "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+        "frame-ancestors 'none'");
     if (known && strstr(known, etag))
         sv_http_reply(q, 304, NULL, NULL, 0);
     else

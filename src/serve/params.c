@@ -1,8 +1,9 @@
 /*
  * params.c - the fields of request bodies: one table for all dialects, unknown names refused.
  *
- * Called by call.c, tokenize.c and the fuzz target. A null counts as absent, as in OpenAI's schema. What the model
- * decides (ids below the vocabulary, room in the context) is checked in sv_params_complete. Must not: know HTTP.
+ * Called by call.c, tokenize.c and the fuzz target. A null counts as absent, as in OpenAI's schema.
+ * What the model decides (ids below the vocabulary, room in the context) is checked in
+ * sv_params_complete. Must not: know HTTP.
  */
 #include "serve/params.h"
 
@@ -91,7 +92,8 @@ static const struct sv_field fields[] = {
     {"documents", C, sv_read_array, P(documents), 0, 0, 0},
     {"chat_template_kwargs", C, sv_read_object, P(template_args), 0, 0, 0},
     {"reasoning_effort", C, sv_read_str, P(reasoning_effort), 0, 0, 0},
-    {"add_generation_prompt", C, sv_read_bool, P(add_generation_prompt), 0, 0, P(has_add_generation)},
+    {"add_generation_prompt", C, sv_read_bool, P(add_generation_prompt), 0, 0,
+     P(has_add_generation)},
     {"add_special_tokens", C | T, sv_read_add_special, 0, 0, 0, 0},
     {"continue_final_message", C, sv_read_bool, P(continue_final), 0, 0, 0},
     {"prompt", T | L, sv_read_prompt, 0, 0, 0, 0},
@@ -210,11 +212,13 @@ static const struct sv_field fields[] = {
     {"stream_interval", C | T | S, sv_read_nothing, 0, 0, 0, 0},
     {"session_id", C | T | G, sv_read_nothing, 0, 0, 0, 0},
     {"truncation_side", C | T, sv_read_nothing, 0, 0, 0, 0}, /* of a prompt that is never cut */
-    {"return_token_offsets", C | T, sv_read_nothing, 0, 0, 0, 0}, /* vLLM ignores these two here as well */
+    {"return_token_offsets", C | T, sv_read_nothing, 0, 0, 0,
+     0}, /* vLLM ignores these two here as well */
     {"return_mm_kwargs", C | T, sv_read_nothing, 0, 0, 0, 0},
     {"routed_experts_prompt_start", C | T, sv_read_nothing, 0, 0, 0, 0},
     {"routed_experts_start_len", C | T | G, sv_read_nothing, 0, 0, 0, 0},
-    {"routed_dp_rank", C | T | G, sv_read_nothing, 0, 0, 0, 0}, /* for routers in front of several servers */
+    {"routed_dp_rank", C | T | G, sv_read_nothing, 0, 0, 0,
+     0}, /* for routers in front of several servers */
     {"disagg_prefill_dp_rank", C | T | G, sv_read_nothing, 0, 0, 0, 0},
     {"bootstrap_host", C | T | G, sv_read_nothing, 0, 0, 0, 0},
     {"bootstrap_port", C | T | G, sv_read_nothing, 0, 0, 0, 0},
@@ -229,9 +233,11 @@ static const struct sv_field fields[] = {
     {"min_dynamic_patch", C | G, sv_read_nothing, 0, 0, 0, 0},
     {"timings_per_token", C | T | L, sv_read_nothing, 0, 0, 0, 0},
     {"return_progress", C | T | L, sv_read_nothing, 0, 0, 0, 0},
-    {"n_keep", C | T | L, sv_read_nothing, 0, 0, 0, 0}, /* nothing is ever dropped from the context */
+    {"n_keep", C | T | L, sv_read_nothing, 0, 0, 0,
+     0}, /* nothing is ever dropped from the context */
     {"min_keep", C | T | L, sv_read_nothing, 0, 0, 0, 0},
-    {"dynatemp_exponent", C | T | L, sv_read_nothing, 0, 0, 0, 0}, /* these belong to samplers that are off */
+    {"dynatemp_exponent", C | T | L, sv_read_nothing, 0, 0, 0,
+     0}, /* these belong to samplers that are off */
     {"xtc_threshold", C | T | L, sv_read_nothing, 0, 0, 0, 0},
     {"dry_base", C | T | L, sv_read_nothing, 0, 0, 0, 0},
     {"dry_allowed_length", C | T | L, sv_read_nothing, 0, 0, 0, 0},
@@ -261,12 +267,14 @@ static const struct sv_field *find(const char *name, int where)
 }
 
 /* prefix: what the object is called, with a dot behind it, or "". */
-static int read_fields(struct sv_params *p, int where, const char *prefix, json_t *object, struct sv_api_err *e)
+static int read_fields(struct sv_params *p, int where, const char *prefix, json_t *object,
+                       struct sv_api_err *e)
 {
     const char *key;
     json_t *value;
 
-    json_object_foreach (object, key, value) {
+    json_object_foreach(object, key, value)
+    {
         const struct sv_field *f = find(key, where);
         if (!f)
             return sv_api_unknown(e, prefix, key);
@@ -299,19 +307,23 @@ static int take_repeat_penalty(struct sv_params *p, struct sv_api_err *e)
         p->r.repetition_penalty = p->repeat_penalty;
         return 0;
     }
-    sv_api_bad(e, "repeat_penalty", "'repeat_penalty' is supported with 'repeat_last_n': -1 alone, which is 'repetition_penalty'");
+    sv_api_bad(e, "repeat_penalty",
+               "'repeat_penalty' is supported with 'repeat_last_n': -1 alone, which is "
+               "'repetition_penalty'");
     e->code = "unsupported_parameter";
     return -1;
 }
 
-static int check_together(const struct sv_params *p, enum sv_dialect_kind kind, struct sv_api_err *e)
+static int check_together(const struct sv_params *p, enum sv_dialect_kind kind,
+                          struct sv_api_err *e)
 {
     if (kind == SV_CHAT && !p->messages)
         return sv_api_bad(e, "messages", "'messages' is missing");
     if (kind == SV_CHAT && !json_array_size(p->messages))
         return sv_api_bad(e, "messages", "'messages' is empty");
     if (json_object_get(p->template_args, "messages"))
-        return sv_api_bad(e, "chat_template_kwargs", "'chat_template_kwargs.messages': the conversation stands in 'messages'");
+        return sv_api_bad(e, "chat_template_kwargs",
+                          "'chat_template_kwargs.messages': the conversation stands in 'messages'");
     if ((kind == SV_COMPLETIONS || kind == SV_LLAMA) && !p->prompt)
         return sv_api_bad(e, "prompt", "'prompt' is missing");
     if (kind == SV_INFILL && !p->input_prefix)
@@ -319,11 +331,15 @@ static int check_together(const struct sv_params *p, enum sv_dialect_kind kind, 
     if (kind == SV_INFILL && !p->input_suffix)
         return sv_api_bad(e, "input_suffix", "'input_suffix' is missing");
     if (kind == SV_INFILL && p->prompt && !json_is_string(p->prompt))
-        return sv_api_bad(e, "prompt", "'prompt' must be a string: what stands between the prefix and the cursor");
+        return sv_api_bad(
+            e, "prompt",
+            "'prompt' must be a string: what stands between the prefix and the cursor");
     if (kind == SV_GENERATE && !p->prompt)
         return sv_api_bad(e, "text", "'text' or 'input_ids' is missing");
     if (p->continue_final && p->has_add_generation && p->add_generation_prompt)
-        return sv_api_bad(e, "continue_final_message", "'continue_final_message' and 'add_generation_prompt' exclude each other");
+        return sv_api_bad(
+            e, "continue_final_message",
+            "'continue_final_message' and 'add_generation_prompt' exclude each other");
     if (kind == SV_CHAT && p->n_top && !p->logprobs)
         return sv_api_bad(e, "top_logprobs", "'top_logprobs' needs 'logprobs': true");
     if (kind == SV_CHAT && p->has_max_tokens && !p->r.max_tokens)
@@ -345,7 +361,8 @@ static int check_together(const struct sv_params *p, enum sv_dialect_kind kind, 
     return 0;
 }
 
-int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body, struct sv_api_err *e)
+int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body,
+                   struct sv_api_err *e)
 {
     memset(p, 0, sizeof *p);
     p->n = 1;
@@ -357,7 +374,8 @@ int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body,
     p->add_special = -1;
     p->add_generation_prompt = true;
     p->r.top_p = 1;
-    /* "tools" with tool_choice "none" only lets the template see them; without it they are refused. */
+    /* "tools" with tool_choice "none" only lets the template see them; without it they are refused.
+     */
     const char *choice = json_string_value(json_object_get(body, "tool_choice"));
     if (read_fields(p, 1 << kind, "", body, e))
         return -1;
@@ -425,8 +443,9 @@ static void default_lengths(struct sv_params *p, enum sv_dialect_kind kind)
     }
 }
 
-int sv_params_complete(struct sv_params *p, enum sv_dialect_kind kind, const struct sv_serve_model *m,
-                       const struct sv_serve_options *o, struct sv_api_err *e)
+int sv_params_complete(struct sv_params *p, enum sv_dialect_kind kind,
+                       const struct sv_serve_model *m, const struct sv_serve_options *o,
+                       struct sv_api_err *e)
 {
     int32_t limit = o->max_tokens ? o->max_tokens : m->info.context;
 
@@ -443,8 +462,8 @@ int sv_params_complete(struct sv_params *p, enum sv_dialect_kind kind, const str
         p->r.max_tokens = o->max_tokens;
     if (p->r.max_tokens && p->r.min_tokens > p->r.max_tokens)
         return sv_api_bad(e, kind == SV_GENERATE ? "min_new_tokens" : "min_tokens",
-                          "an answer of at least %d tokens cannot have at most %d",
-                          p->r.min_tokens, p->r.max_tokens);
+                          "an answer of at least %d tokens cannot have at most %d", p->r.min_tokens,
+                          p->r.max_tokens);
     if (p->r.width > m->info.width)
         return sv_api_bad(e, "width", "'width' must be at most %d here, not %d", m->info.width,
                           p->r.width);
@@ -460,7 +479,8 @@ int sv_params_complete(struct sv_params *p, enum sv_dialect_kind kind, const str
     p->r.bias_ids = p->bias_ids;
     p->r.bias = p->bias;
     p->r.logprobs = p->logprobs;
-    p->r.prompt_logprobs = p->n_prompt_top >= 0 || ((p->echo || p->logprob_start >= 0) && p->logprobs);
+    p->r.prompt_logprobs =
+        p->n_prompt_top >= 0 || ((p->echo || p->logprob_start >= 0) && p->logprobs);
     p->r.n_top_logprobs = p->n_prompt_top > p->n_top ? p->n_prompt_top : p->n_top;
     if (p->spec < 0)
         p->spec = o->spec_metrics;

@@ -9,25 +9,27 @@
 #include "serve/impl.h"
 
 struct sv_field;
-typedef int sv_read_fn(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e);
+typedef int sv_read_fn(struct sv_params *p, const struct sv_field *f, json_t *v,
+                       struct sv_api_err *e);
 
 struct sv_field {
     const char *name;
     int where;
     sv_read_fn *read;
-    size_t at;     /* of the number or flag in struct sv_params, or what the reader says */
+    size_t at; /* of the number or flag in struct sv_params, or what the reader says */
     double lo, hi;
-    size_t has;    /* of a bool that is set, 0 = none */
+    size_t has; /* of a bool that is set, 0 = none */
 };
 
 /* Numbers in [lo, hi], flags, texts and JSON, put at `at`. */
 sv_read_fn sv_read_i32, sv_read_num, sv_read_bool, sv_read_str, sv_read_object, sv_read_array;
 /* Values with a meaning or shape of their own. */
-sv_read_fn sv_read_top_k, sv_read_top_p, sv_read_seed, sv_read_length, sv_read_add_special, sv_read_stop,
-    sv_read_stop_ids, sv_read_bias, sv_read_stream_options, sv_read_logprobs_count, sv_read_response_format,
-    sv_read_tool_choice, sv_read_modalities, sv_read_spec_metrics, sv_read_prompt, sv_read_reasoning_format,
-    sv_read_samplers, sv_read_rid;
-/* A text as JSON, with whatever it holds. One value for all prompts, or a list of the same for each. */
+sv_read_fn sv_read_top_k, sv_read_top_p, sv_read_seed, sv_read_length, sv_read_add_special,
+    sv_read_stop, sv_read_stop_ids, sv_read_bias, sv_read_stream_options, sv_read_logprobs_count,
+    sv_read_response_format, sv_read_tool_choice, sv_read_modalities, sv_read_spec_metrics,
+    sv_read_prompt, sv_read_reasoning_format, sv_read_samplers, sv_read_rid;
+/* A text as JSON, with whatever it holds. One value for all prompts, or a list of the same for
+ * each. */
 sv_read_fn sv_read_text, sv_read_each_bool, sv_read_each_i32;
 /* Any value; only one that asks for nothing: false, empty, or the number or truth in lo. */
 sv_read_fn sv_read_nothing, sv_read_neutral;

@@ -1,17 +1,19 @@
 /*
- * prep.c - the thread that reads long bodies and writes long answers: JSON, templates and tokenizing of a megabyte take
- * hundreds of milliseconds, in which the loop's thread would send nothing to anybody.
+ * prep.c - the thread that reads long bodies and writes long answers: JSON, templates and
+ * tokenizing of a megabyte take hundreds of milliseconds, in which the loop's thread would send
+ * nothing to anybody.
  *
- * Called by loop.c (life), call.c, tokenize.c and send.c (jobs). Jobs run one after the other in the order they came; what
- * is short never comes here, so it passes what is long. Must not: touch what a job does not point to.
+ * Called by loop.c (life), call.c, tokenize.c and send.c (jobs). Jobs run one after the other in
+ * the order they came; what is short never comes here, so it passes what is long. Must not: touch
+ * what a job does not point to.
  */
 #include "serve/impl.h"
 
 #include <string.h>
 
-#define MAX_JOBS 64           /* bodies that may wait: each may be as long as --max-body; and answers */
+#define MAX_JOBS 64 /* bodies that may wait: each may be as long as --max-body; and answers */
 #define MAX_DISCARDS 256
-#define IDLE_WAIT_US 1000000  /* between looks at an empty queue; a job wakes at once */
+#define IDLE_WAIT_US 1000000 /* between looks at an empty queue; a job wakes at once */
 
 /* One of the two, or neither: stop. */
 struct task {
@@ -21,7 +23,7 @@ struct task {
 
 struct sv_prep {
     struct sv_queue *tasks;
-    struct sv_mail *mail;           /* pointers to jobs that have run */
+    struct sv_mail *mail; /* pointers to jobs that have run */
     struct sv_thread *thread;
     struct sv_enc_scratch *scratch; /* the thread's */
     int32_t n_jobs[2];              /* the loop's: bodies, answers submitted and not collected */
@@ -62,7 +64,8 @@ int sv_prep_start(struct sv_prep **out, struct sv_err *err)
         return sv_fail(err, SV_ENOMEM, -1, "thread for long bodies");
     sv_buf_init(&p->ran);
     p->scratch = sv_enc_scratch_new();
-    int rc = p->scratch ? sv_queue_open(&p->tasks, 2 * MAX_JOBS + MAX_DISCARDS + 1, sizeof(struct task), err)
+    int rc = p->scratch ? sv_queue_open(&p->tasks, 2 * MAX_JOBS + MAX_DISCARDS + 1,
+                                        sizeof(struct task), err)
                         : sv_fail(err, SV_ENOMEM, -1, "thread for long bodies");
     if (!rc)
         rc = sv_mail_open(&p->mail, err);

@@ -1,9 +1,9 @@
 /*
  * prompt.c - from messages, text or token ids to the ids of prompts.
  *
- * Called by call.c and tokenize.c, on the loop's thread or the one that reads long bodies, each with a scratch of its own.
- * Must not: add anything to a prompt that neither the client, the template nor the tokenizer's post-processor asked for, or
- * touch what changes in the server.
+ * Called by call.c and tokenize.c, on the loop's thread or the one that reads long bodies, each
+ * with a scratch of its own. Must not: add anything to a prompt that neither the client, the
+ * template nor the tokenizer's post-processor asked for, or touch what changes in the server.
  */
 #define _DEFAULT_SOURCE /* tm_gmtoff */
 
@@ -32,7 +32,8 @@ static const json_t *part_text(const json_t *part)
     return NULL;
 }
 
-/* Clients send the arguments of calls as JSON in a text; templates are written for the object, as vLLM gives it to them. */
+/* Clients send the arguments of calls as JSON in a text; templates are written for the object, as
+ * vLLM gives it to them. */
 static void parse_arguments(json_t *calls)
 {
     for (size_t i = 0; i < json_array_size(calls); i++) {
@@ -41,8 +42,9 @@ static void parse_arguments(json_t *calls)
         struct sv_err err;
         if (!json_is_string(text))
             continue;
-        json_t *v = json_string_length(text) ? sv_json_parse(json_string_value(text), json_string_length(text), &err)
-                                             : json_object();
+        json_t *v = json_string_length(text)
+                        ? sv_json_parse(json_string_value(text), json_string_length(text), &err)
+                        : json_object();
         if (json_is_object(v))
             json_object_set(function, "arguments", v);
         json_decref(v);
@@ -76,7 +78,8 @@ static json_t *flatten(const json_t *parts, size_t message, struct sv_api_err *e
     return text;
 }
 
-static int check_message(const struct sv_chat_template *t, json_t *m, size_t i, struct sv_api_err *e)
+static int check_message(const struct sv_chat_template *t, json_t *m, size_t i,
+                         struct sv_api_err *e)
 {
     if (!json_is_object(m))
         return sv_api_bad(e, "messages", "'messages[%zu]' must be an object", i);
@@ -90,10 +93,11 @@ static int check_message(const struct sv_chat_template *t, json_t *m, size_t i, 
             return -1;
         json_object_set_new(m, "content", text);
     } else if (content && !json_is_string(content) && !json_is_null(content)) {
-        return sv_api_bad(e, "messages", "'messages[%zu].content' must be a string or an array of parts",
-                          i);
+        return sv_api_bad(e, "messages",
+                          "'messages[%zu].content' must be a string or an array of parts", i);
     } else if (!json_is_string(content) && strcmp(json_string_value(role), "assistant") == 0) {
-        json_object_set_new(m, "content", json_string("")); /* only calls, or cut before it said anything */
+        json_object_set_new(m, "content",
+                            json_string("")); /* only calls, or cut before it said anything */
     } else if (!json_is_string(content)) {
         return sv_api_bad(e, "messages", "'messages[%zu].content' is missing", i);
     }
@@ -112,13 +116,15 @@ static json_t *template_context(const struct sv_params *p)
     json_t *ctx = json_object();
 
     json_object_set(ctx, "messages", p->messages);
-    json_object_set_new(ctx, "add_generation_prompt", json_boolean(p->add_generation_prompt && !p->continue_final));
+    json_object_set_new(ctx, "add_generation_prompt",
+                        json_boolean(p->add_generation_prompt && !p->continue_final));
     if (json_array_size(p->tools))
         json_object_set(ctx, "tools", p->tools);
     if (p->documents)
         json_object_set(ctx, "documents", p->documents);
     if (p->reasoning_effort) {
-        bool thinks = strcmp(p->reasoning_effort, "none") != 0; /* templates know one of these three names */
+        /* templates know one of these three names */
+        bool thinks = strcmp(p->reasoning_effort, "none") != 0;
         json_object_set_new(ctx, "reasoning_effort", json_string(p->reasoning_effort));
         json_object_set_new(ctx, "enable_thinking", json_boolean(thinks));
         json_object_set_new(ctx, "thinking", json_boolean(thinks));
@@ -141,11 +147,12 @@ static size_t last_of(const struct sv_buf *text, const char *what, size_t n)
     return SIZE_MAX;
 }
 
-/* The answer goes on with the last message: what the template put behind its text goes. Templates trim texts, so spaces
- * around it stay only where they were left. */
+/* The answer goes on with the last message: what the template put behind its text goes. Templates
+ * trim texts, so spaces around it stay only where they were left. */
 static int cut_after_last(const struct sv_params *p, struct sv_buf *text, struct sv_api_err *e)
 {
-    const json_t *v = json_object_get(json_array_get(p->messages, json_array_size(p->messages) - 1), "content");
+    const json_t *v =
+        json_object_get(json_array_get(p->messages, json_array_size(p->messages) - 1), "content");
     const char *s = json_string_value(v), *end = s ? s + json_string_length(v) : NULL, *tail = end;
 
     while (s < end && is_space(*s))
@@ -153,10 +160,13 @@ static int cut_after_last(const struct sv_params *p, struct sv_buf *text, struct
     while (s < tail && is_space(tail[-1]))
         tail--;
     if (s == tail)
-        return sv_api_bad(e, "continue_final_message", "'continue_final_message': the last message has no text to go on with");
+        return sv_api_bad(e, "continue_final_message",
+                          "'continue_final_message': the last message has no text to go on with");
     size_t at = last_of(text, s, (size_t)(tail - s)), n = (size_t)(end - s);
     if (at == SIZE_MAX)
-        return sv_api_bad(e, "continue_final_message", "'continue_final_message': the chat template does not show the last message's text");
+        return sv_api_bad(
+            e, "continue_final_message",
+            "'continue_final_message': the chat template does not show the last message's text");
     if (n > text->len - at || memcmp(text->data + at, s, n) != 0)
         n = (size_t)(tail - s);
     text->len = at + n;
@@ -192,8 +202,8 @@ int sv_render_chat(const struct sv_serve *s, const struct sv_params *p, struct s
 
 /* ---------------------------------------------------------------- text and ids */
 
-int sv_encode(const struct sv_serve *s, struct sv_enc_scratch *scratch, const char *text, size_t n, unsigned flags,
-              struct sv_ids *ids, struct sv_api_err *e)
+int sv_encode(const struct sv_serve *s, struct sv_enc_scratch *scratch, const char *text, size_t n,
+              unsigned flags, struct sv_ids *ids, struct sv_api_err *e)
 {
     struct sv_err err = {0};
     int rc = sv_tokenizer_encode(s->model->tok, scratch, text, n, flags, ids, &err);
@@ -202,8 +212,8 @@ int sv_encode(const struct sv_serve *s, struct sv_enc_scratch *scratch, const ch
     return rc ? sv_api_bad(e, "prompt", "%s", err.msg) : 0;
 }
 
-static int take_id(const struct sv_serve *s, const json_t *list, size_t i, const char *name, int32_t *id,
-                   struct sv_api_err *e)
+static int take_id(const struct sv_serve *s, const json_t *list, size_t i, const char *name,
+                   int32_t *id, struct sv_api_err *e)
 {
     const json_t *v = json_array_get(list, i);
     json_int_t x = json_integer_value(v);
@@ -211,14 +221,14 @@ static int take_id(const struct sv_serve *s, const json_t *list, size_t i, const
     if (!json_is_integer(v))
         return sv_api_bad(e, name, "'%s[%zu]' must be an integer", name, i);
     if (x < 0 || x >= s->model->info.vocab_size)
-        return sv_api_bad(e, name, "'%s[%zu]': token %lld is outside [0, %d)", name, i, (long long)x,
-                          s->model->info.vocab_size);
+        return sv_api_bad(e, name, "'%s[%zu]': token %lld is outside [0, %d)", name, i,
+                          (long long)x, s->model->info.vocab_size);
     *id = (int32_t)x;
     return 0;
 }
 
-static int take_ids(const struct sv_serve *s, const json_t *list, struct sv_prompt *out, const char *name,
-                    struct sv_api_err *e)
+static int take_ids(const struct sv_serve *s, const json_t *list, struct sv_prompt *out,
+                    const char *name, struct sv_api_err *e)
 {
     size_t n = json_array_size(list);
 
@@ -234,14 +244,14 @@ static int take_ids(const struct sv_serve *s, const json_t *list, struct sv_prom
     return 0;
 }
 
-/* Tokenizing a text that no context could hold would keep everybody waiting for nothing. The factor leaves room for
- * what a normalizer takes away. */
+/* Tokenizing a text that no context could hold would keep everybody waiting for nothing. The factor
+ * leaves room for what a normalizer takes away. */
 int sv_check_text(const struct sv_serve *s, size_t n, const char *name, struct sv_api_err *e)
 {
     if (n / 4 / s->model->max_token_bytes <= (size_t)s->model->info.context)
         return 0;
-    sv_api_bad(e, name, "'%s' has %zu bytes, far more than a context of %d tokens can hold", name, n,
-               s->model->info.context);
+    sv_api_bad(e, name, "'%s' has %zu bytes, far more than a context of %d tokens can hold", name,
+               n, s->model->info.context);
     e->code = "context_length_exceeded";
     return -1;
 }
@@ -253,12 +263,13 @@ struct taker {
     bool add_special, mixed; /* mixed: a list may have ids and texts */
 };
 
-static int add_text(const struct taker *t, const char *text, size_t n, bool add_special, struct sv_ids *ids,
-                    const char *name, struct sv_api_err *e)
+static int add_text(const struct taker *t, const char *text, size_t n, bool add_special,
+                    struct sv_ids *ids, const char *name, struct sv_api_err *e)
 {
     if (sv_check_text(t->s, n, name, e))
         return -1;
-    return sv_encode(t->s, t->scratch, text, n, SV_ENC_SPECIAL | (add_special ? SV_ENC_ADD_SPECIAL : 0), ids, e);
+    return sv_encode(t->s, t->scratch, text, n,
+                     SV_ENC_SPECIAL | (add_special ? SV_ENC_ADD_SPECIAL : 0), ids, e);
 }
 
 /* The list's memory is sv_alloc's: it moves over. */
@@ -273,17 +284,18 @@ static int take_list(struct sv_ids *ids, int rc, struct sv_prompt *out)
     return 0;
 }
 
-static int take_text(const struct taker *t, const char *text, size_t n, struct sv_prompt *out, const char *name,
-                     struct sv_api_err *e)
+static int take_text(const struct taker *t, const char *text, size_t n, struct sv_prompt *out,
+                     const char *name, struct sv_api_err *e)
 {
     struct sv_ids ids = {0};
 
     return take_list(&ids, add_text(t, text, n, t->add_special, &ids, name, e), out);
 }
 
-/* llama-server's: ids and texts in one prompt; what marks its beginning comes with a text that stands first. */
-static int take_mixed(const struct taker *t, const json_t *list, struct sv_prompt *out, const char *name,
-                      struct sv_api_err *e)
+/* llama-server's: ids and texts in one prompt; what marks its beginning comes with a text that
+ * stands first. */
+static int take_mixed(const struct taker *t, const json_t *list, struct sv_prompt *out,
+                      const char *name, struct sv_api_err *e)
 {
     struct sv_ids ids = {0};
     int rc = 0;
@@ -292,7 +304,8 @@ static int take_mixed(const struct taker *t, const json_t *list, struct sv_promp
         const json_t *v = json_array_get(list, i);
         int32_t id;
         if (json_is_string(v)) {
-            rc = add_text(t, json_string_value(v), json_string_length(v), t->add_special && !i, &ids, name, e);
+            rc = add_text(t, json_string_value(v), json_string_length(v), t->add_special && !i,
+                          &ids, name, e);
             continue;
         }
         rc = take_id(t->s, list, i, name, &id, e);
@@ -322,7 +335,8 @@ static int take_one(const struct taker *t, const json_t *v, struct sv_prompt *ou
     return sv_api_bad(e, name, "'%s' must be text, token ids, or a list of either", name);
 }
 
-int sv_check_prompt(const struct sv_serve *s, const struct sv_prompt *pr, const char *name, struct sv_api_err *e)
+int sv_check_prompt(const struct sv_serve *s, const struct sv_prompt *pr, const char *name,
+                    struct sv_api_err *e)
 {
     int32_t context = s->model->info.context;
 
@@ -346,16 +360,18 @@ static bool is_list(const json_t *prompt, bool mixed)
     return json_is_string(first) || json_is_array(first);
 }
 
-static int check_logprob_start(const struct sv_params *p, const struct sv_prompt *pr, struct sv_api_err *e)
+static int check_logprob_start(const struct sv_params *p, const struct sv_prompt *pr,
+                               struct sv_api_err *e)
 {
     if (!p->logprobs || p->logprob_start < pr->n_ids)
         return 0;
-    return sv_api_bad(e, "logprob_start_len", "'logprob_start_len' is %d, and the prompt has %d tokens", p->logprob_start,
+    return sv_api_bad(e, "logprob_start_len",
+                      "'logprob_start_len' is %d, and the prompt has %d tokens", p->logprob_start,
                       pr->n_ids);
 }
 
-static int take_all(const struct taker *t, struct sv_params *p, const char *name, struct sv_prompt *prompts, int32_t n,
-                    struct sv_api_err *e)
+static int take_all(const struct taker *t, struct sv_params *p, const char *name,
+                    struct sv_prompt *prompts, int32_t n, struct sv_api_err *e)
 {
     for (int32_t i = 0; i < n; i++) {
         const json_t *v = p->batched ? json_array_get(p->prompt, (size_t)i) : p->prompt;
@@ -363,7 +379,8 @@ static int take_all(const struct taker *t, struct sv_params *p, const char *name
         snprintf(one, sizeof one, p->batched ? "%s[%d]" : "%s", name, i);
         if (take_one(t, v, &prompts[i], one, e) || sv_check_prompt(t->s, &prompts[i], one, e)) {
             if (*e->param)
-                snprintf(e->param, sizeof e->param, "%s", name); /* the message says which of them */
+                snprintf(e->param, sizeof e->param, "%s",
+                         name); /* the message says which of them */
             return -1;
         }
         if (check_logprob_start(p, &prompts[i], e))
@@ -372,7 +389,8 @@ static int take_all(const struct taker *t, struct sv_params *p, const char *name
     return 0;
 }
 
-static int take_chat(const struct taker *t, struct sv_params *p, struct sv_prompt *prompt, struct sv_api_err *e)
+static int take_chat(const struct taker *t, struct sv_params *p, struct sv_prompt *prompt,
+                     struct sv_api_err *e)
 {
     struct sv_buf text;
 
@@ -387,10 +405,12 @@ static int take_chat(const struct taker *t, struct sv_params *p, struct sv_promp
 }
 
 int sv_prompts_make(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,
-                    enum sv_dialect_kind kind, struct sv_prompt **prompts, int32_t *n, struct sv_api_err *e)
+                    enum sv_dialect_kind kind, struct sv_prompt **prompts, int32_t *n,
+                    struct sv_api_err *e)
 {
     const char *name = kind == SV_GENERATE ? "text" : "prompt";
-    struct taker t = {s, scratch, kind == SV_CHAT ? p->add_special > 0 : p->add_special != 0, kind == SV_LLAMA};
+    struct taker t = {s, scratch, kind == SV_CHAT ? p->add_special > 0 : p->add_special != 0,
+                      kind == SV_LLAMA};
 
     p->batched = kind != SV_CHAT && kind != SV_INFILL && is_list(p->prompt, t.mixed);
     size_t count = p->batched ? json_array_size(p->prompt) : 1;

@@ -1,16 +1,17 @@
 /*
  * route.c - which endpoint a request goes to: request id, CORS, keys, method, path.
  *
- * Called by http.c for every request. The table below is the list of endpoints. Must not: parse bodies.
+ * Called by http.c for every request. The table below is the list of endpoints. Must not: parse
+ * bodies.
  */
 #include "serve/impl.h"
 
 #include <string.h>
 
 enum {
-    OPEN = 1,    /* needs no key */
-    LOADED = 2,  /* needs the model */
-    PREFIX = 4,  /* the path goes on */
+    OPEN = 1,   /* needs no key */
+    LOADED = 2, /* needs the model */
+    PREFIX = 4, /* the path goes on */
 };
 
 struct route {
@@ -25,7 +26,8 @@ static const struct route routes[] = {
     {"POST", "/v1/completions", LOADED, NULL, &sv_dialect_completions},
     {"POST", "/generate", LOADED, NULL, &sv_dialect_generate},
     {"POST", "/completion", LOADED, NULL, &sv_dialect_llama},
-    {"POST", "/completions", LOADED, NULL, &sv_dialect_llama}, /* llama-server's older name for the same */
+    {"POST", "/completions", LOADED, NULL,
+     &sv_dialect_llama}, /* llama-server's older name for the same */
     {"POST", "/infill", LOADED, NULL, &sv_dialect_infill},
     {"GET", "/v1/models", 0, sv_get_models, NULL},
     {"GET", "/v1/models/", PREFIX, sv_get_models, NULL},
@@ -41,7 +43,8 @@ static const struct route routes[] = {
     {"GET", "/get_model_info", 0, sv_get_model_info, NULL},
     {"GET", "/flush_cache", LOADED, sv_flush_prefixes, NULL},
     {"POST", "/flush_cache", LOADED, sv_flush_prefixes, NULL},
-    {"POST", "/chat/completions", LOADED, NULL, &sv_dialect_chat}, /* llama-server's clients leave /v1 out, ... */
+    {"POST", "/chat/completions", LOADED, NULL,
+     &sv_dialect_chat}, /* llama-server's clients leave /v1 out, ... */
     {"GET", "/models", 0, sv_get_models, NULL},
     {"GET", "/v1/health", OPEN, sv_get_health, NULL},
     {"GET", "/ping", OPEN, sv_get_health, NULL}, /* ... vLLM's and SGLang's probes ask here */
@@ -57,7 +60,8 @@ static const struct route routes[] = {
     {"GET", "/page.js", OPEN, sv_get_page, NULL},
 };
 
-/* What others serve and this server does not: 404 too, since clients try an answer of 500 and more again, but in words. */
+/* What others serve and this server does not: 404 too, since clients try an answer of 500 and more
+ * again, but in words. */
 static const struct {
     const char *path, *what; /* a path that ends with a slash goes on */
 } elsewhere[] = {
@@ -164,7 +168,8 @@ static void no_such_path(const char *path, struct sv_api_err *e)
     sv_api_fail(e, 404, "not_found", "there is no %.200s", path);
 }
 
-static const struct route *find(struct sv_http_req *q, const char *method, const char *path, struct sv_api_err *e)
+static const struct route *find(struct sv_http_req *q, const char *method, const char *path,
+                                struct sv_api_err *e)
 {
     char allowed[32] = "";
 
@@ -174,8 +179,8 @@ static const struct route *find(struct sv_http_req *q, const char *method, const
         if (strcmp(routes[i].method, method) == 0 ||
             (strcmp(method, "HEAD") == 0 && strcmp(routes[i].method, "GET") == 0))
             return &routes[i];
-        snprintf(allowed + strlen(allowed), sizeof allowed - strlen(allowed), *allowed ? ", %s" : "%s",
-                 routes[i].method);
+        snprintf(allowed + strlen(allowed), sizeof allowed - strlen(allowed),
+                 *allowed ? ", %s" : "%s", routes[i].method);
     }
     if (!*allowed) {
         no_such_path(path, e);
@@ -192,14 +197,17 @@ void sv_route_refused(void *server, int status, struct sv_buf *body)
     struct sv_api_err e;
 
     if (status == 413)
-        sv_api_fail(&e, status, "body_too_large", "the body is larger than the %lld bytes that are read, or its chunks are malformed",
-                    (long long)s->o.max_body_bytes);
+        sv_api_fail(
+            &e, status, "body_too_large",
+            "the body is larger than the %lld bytes that are read, or its chunks are malformed",
+            (long long)s->o.max_body_bytes);
     else if (status == 501)
         sv_api_fail(&e, status, "method_not_allowed", "this method is not known here");
     else if (status == 417)
         sv_api_fail(&e, status, NULL, "of Expect only 100-continue is known");
     else if (status < 500)
-        sv_api_fail(&e, status, "bad_http", "this is not an HTTP/1.1 request, or its headers are too large");
+        sv_api_fail(&e, status, "bad_http",
+                    "this is not an HTTP/1.1 request, or its headers are too large");
     else
         sv_api_fail(&e, status, NULL, "the server could not take the request");
     sv_api_err_json(body, &e);
@@ -220,18 +228,19 @@ void sv_route(void *server, struct sv_http_req *q)
         return;
     }
     const struct route *r = find(q, method, path, &e);
-    bool locked = s->keys && !(r && (r->flags & OPEN)) &&
-                  !sv_keys_allow(s->keys, sv_http_header(q, "Authorization"),
-                                 sv_http_header(q, "X-Api-Key"));
-    size_t n_body = sv_http_refused_bytes(q) > 0 ? (size_t)sv_http_refused_bytes(q) : sv_http_body_bytes(q);
+    bool locked =
+        s->keys && !(r && (r->flags & OPEN)) &&
+        !sv_keys_allow(s->keys, sv_http_header(q, "Authorization"), sv_http_header(q, "X-Api-Key"));
+    size_t n_body =
+        sv_http_refused_bytes(q) > 0 ? (size_t)sv_http_refused_bytes(q) : sv_http_body_bytes(q);
     if (locked) {
         sv_http_add_header(q, "WWW-Authenticate", "Bearer");
         r = NULL;
         sv_api_fail(&e, 401, "invalid_api_key", "a valid API key is needed");
     } else if (r && (int64_t)n_body > s->o.max_body_bytes) {
         r = NULL;
-        sv_api_fail(&e, 413, "body_too_large", "the body has %zu bytes; at most %lld are read", n_body,
-                    (long long)s->o.max_body_bytes);
+        sv_api_fail(&e, 413, "body_too_large", "the body has %zu bytes; at most %lld are read",
+                    n_body, (long long)s->o.max_body_bytes);
     } else if (r && check_state(s, r, &e)) {
         /* The health page says itself what is the matter. */
         r = r->run == sv_get_health || r->run == sv_get_metrics ? r : NULL;

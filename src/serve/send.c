@@ -1,9 +1,10 @@
 /*
  * send.c - what goes out for a call: frames of streams, whole answers, errors, the line in the log.
  *
- * Called by call.c and loop.c on the loop's thread. Long answers, which log probabilities of long prompts make of short ones, are put
- * together on the thread that reads long bodies: it takes ten milliseconds for each thousand tokens with twenty
- * alternatives. What comes for the call meanwhile is held. Must not: put much together on the loop's thread.
+ * Called by call.c and loop.c on the loop's thread. Long answers, which log probabilities of long
+ * prompts make of short ones, are put together on the thread that reads long bodies: it takes ten
+ * milliseconds for each thousand tokens with twenty alternatives. What comes for the call meanwhile
+ * is held. Must not: put much together on the loop's thread.
  */
 #include "serve/impl.h"
 
@@ -54,7 +55,8 @@ void sv_call_keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
     count_bytes(c, list_bytes(g) - before);
 }
 
-/* ---------------------------------------------------------------- putting together, on either thread */
+/* ---------------------------------------------------------------- putting together, on either
+ * thread */
 
 static void keep_rest(struct sv_call *c, struct sv_gen *g)
 {
@@ -122,7 +124,8 @@ static struct sv_http_req *let_go(struct sv_call *c)
     return q;
 }
 
-/* Without its middle a stream is worth nothing: the connection is dropped, which ends in on_gone. */
+/* Without its middle a stream is worth nothing: the connection is dropped, which ends in on_gone.
+ */
 static void send_frames(struct sv_call *c)
 {
     size_t n = c->out.len;
@@ -148,7 +151,8 @@ static void send_whole(struct sv_call *c)
     struct sv_http_req *q = let_go(c);
 
     if (c->out.failed)
-        sv_api_reply(q, &(struct sv_api_err){.status = 500, .type = "server_error", .msg = "out of memory"});
+        sv_api_reply(
+            q, &(struct sv_api_err){.status = 500, .type = "server_error", .msg = "out of memory"});
     else
         sv_http_reply_buf(q, 200, "application/json", &c->out);
 }
@@ -300,7 +304,8 @@ static void on_written(void *user)
         replay(c);
 }
 
-/* Where too many wait, the call does until one of them is done. False: there are none, and no room. */
+/* Where too many wait, the call does until one of them is done. False: there are none, and no room.
+ */
 static bool send_aside(struct sv_call *c)
 {
     struct sv_serve *s = c->s;
@@ -335,10 +340,12 @@ void sv_call_hold(struct sv_call *c, const struct sv_out *o)
 
 /* ---------------------------------------------------------------- what call.c asks for */
 
-/* Events that repeat everything wait for a client that has not read the one before: the next says it all. */
+/* Events that repeat everything wait for a client that has not read the one before: the next says
+ * it all. */
 static bool may_skip(const struct sv_call *c)
 {
-    return c->req && c->dialect->kind == SV_GENERATE && !sv_call_has_ended(c) && sv_http_unread(c->req) > MAX_INLINE;
+    return c->req && c->dialect->kind == SV_GENERATE && !sv_call_has_ended(c) &&
+           sv_http_unread(c->req) > MAX_INLINE;
 }
 
 void sv_call_send(struct sv_call *c)

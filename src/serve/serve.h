@@ -1,9 +1,11 @@
 /*
- * serve.h - front header of src/serve: an HTTP server in the API of OpenAI, SGLang and llama-server.
+ * serve.h - front header of src/serve: an HTTP server in the API of OpenAI, SGLang and
+ * llama-server.
  *
- * Called by cli and tests. Two threads: the caller's runs the event loop (HTTP, JSON, tokenizing, templates), the
- * worker's opens the engine and steps it. They share nothing but a bounded queue of commands, batches of results
- * and a snapshot of statistics (base/channel.c). Must not: touch the engine outside the worker's thread.
+ * Called by cli and tests. Two threads: the caller's runs the event loop (HTTP, JSON, tokenizing,
+ * templates), the worker's opens the engine and steps it. They share nothing but a bounded queue of
+ * commands, batches of results and a snapshot of statistics (base/channel.c). Must not: touch the
+ * engine outside the worker's thread.
  */
 #ifndef SV_SERVE_H
 #define SV_SERVE_H
@@ -13,8 +15,8 @@
 
 struct sv_serve;
 
-/* What the worker drives: the functions of salvo.h, or an instant fake (tests, the overhead benchmark). All are
- * called on the worker's thread. */
+/* What the worker drives: the functions of salvo.h, or an instant fake (tests, the overhead
+ * benchmark). All are called on the worker's thread. */
 struct sv_serve_engine {
     void *impl;
     int (*submit)(void *impl, const struct sv_request *r, uint64_t *id, char *err, size_t n);
@@ -23,14 +25,17 @@ struct sv_serve_engine {
     void (*flush)(void *impl);
     int (*request_stats)(void *impl, uint64_t id, struct sv_request_stats *out);
     void (*engine_stats)(void *impl, struct sv_engine_stats *out);
-    void (*info)(void *impl, struct sv_engine_info *out); /* what it points to lives as long as impl */
+    void (*info)(void *impl,
+                 struct sv_engine_info *out); /* what it points to lives as long as impl */
     void (*close)(void *impl);
 };
-typedef int (*sv_serve_open_engine_fn)(struct sv_serve_engine *out, const struct sv_engine_options *o,
-                                       const void *arg, struct sv_err *err);
+typedef int (*sv_serve_open_engine_fn)(struct sv_serve_engine *out,
+                                       const struct sv_engine_options *o, const void *arg,
+                                       struct sv_err *err);
 
-/* An engine without a model, for tests and for measuring the server alone: the answer repeats the prompt's tokens
- * over and over, `burst` tokens a step (the last of them its own, the others "drafts"), until max_tokens. */
+/* An engine without a model, for tests and for measuring the server alone: the answer repeats the
+ * prompt's tokens over and over, `burst` tokens a step (the last of them its own, the others
+ * "drafts"), until max_tokens. */
 struct sv_serve_fake {
     int32_t burst;        /* 0 = 1 */
     int32_t step_us;      /* a step takes at least so long */
@@ -59,22 +64,22 @@ struct sv_serve_options {
     int64_t max_body_bytes;    /* 0 = 16 MiB */
     int32_t max_tokens;        /* longest answer a request may ask for; 0 = the context */
     int32_t max_choices;       /* sequences of one request; 0 = 128 */
-    int64_t max_backlog_bytes; /* a client that leaves more of its stream unread is dropped; 0 = 64 MiB, where
-                                  an answer of 8192 tokens has about 3 */
+    int64_t max_backlog_bytes; /* a client that leaves more of its stream unread is dropped; 0 = 64
+                                  MiB, where an answer of 8192 tokens has about 3 */
     int32_t idle_seconds;      /* a silent connection is closed; 0 = 75 */
     int32_t ping_seconds;      /* comment frames in silent streams; 0 = 15, -1 = none */
-    int32_t stream_gap_us;     /* how long what goes to all streams gathers, to the nearest step; 0 = 250 to
-                                  1000 for each stream, by what writing costs here, at most 60 ms; -1 = none:
-                                  every step is sent at once */
-    int32_t drain_seconds;     /* after SIGTERM; 0 = 60 */
-    int32_t log_seconds;       /* a line with figures each; 0 = 10, -1 = none */
-    bool log_json, quiet;      /* quiet: no line for each request */
-    bool force_usage;          /* a usage chunk in every stream */
-    bool any_model;            /* requests may name any */
-    bool no_vllm_metrics;      /* nor SGLang's and llama-server's */
+    int32_t stream_gap_us; /* how long what goes to all streams gathers, to the nearest step; 0 =
+                              250 to 1000 for each stream, by what writing costs here, at most 60
+                              ms; -1 = none: every step is sent at once */
+    int32_t drain_seconds; /* after SIGTERM; 0 = 60 */
+    int32_t log_seconds;   /* a line with figures each; 0 = 10, -1 = none */
+    bool log_json, quiet;  /* quiet: no line for each request */
+    bool force_usage;      /* a usage chunk in every stream */
+    bool any_model;        /* requests may name any */
+    bool no_vllm_metrics;  /* nor SGLang's and llama-server's */
     bool no_generation_config; /* temperature 1 and nothing else where a request is silent */
     enum sv_spec_metrics spec_metrics;
-    bool catch_signals;        /* SIGTERM and SIGINT drain, the second one ends */
+    bool catch_signals; /* SIGTERM and SIGINT drain, the second one ends */
 };
 
 /* Listens; the model is loaded meanwhile. Strings are borrowed until close. */
@@ -86,10 +91,11 @@ int sv_serve_run(struct sv_serve *s, struct sv_err *err);
 void sv_serve_stop(struct sv_serve *s);
 void sv_serve_close(struct sv_serve *s);
 
-/* What a request body does before a sequence exists, for fuzzing: parse and check, no engine. path is one of the
- * POST endpoints. Returns the HTTP status it would get, 200 when it would run. */
+/* What a request body does before a sequence exists, for fuzzing: parse and check, no engine. path
+ * is one of the POST endpoints. Returns the HTTP status it would get, 200 when it would run. */
 int sv_serve_check_body(const char *path, const char *body, size_t n);
-/* A chat's too, up to its prompt as text, through a template as --chat-template takes it. Small limits. */
+/* A chat's too, up to its prompt as text, through a template as --chat-template takes it. Small
+ * limits. */
 int sv_serve_check_chat(const char *template, size_t n_template, const char *body, size_t n);
 
 #endif

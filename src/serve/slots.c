@@ -1,8 +1,9 @@
 /*
- * slots.c - /props and /slots: what llama-server's clients ask about the model, its settings and what runs.
+ * slots.c - /props and /slots: what llama-server's clients ask about the model, its settings and
+ * what runs.
  *
- * Called by route.c on the loop's thread. There are no slots here: as many sequences as run at once stand for them, in the
- * order they came. Must not: show prompts or answers.
+ * Called by route.c on the loop's thread. There are no slots here: as many sequences as run at once
+ * stand for them, in the order they came. Must not: show prompts or answers.
  */
 #include "serve/impl.h"
 
@@ -21,8 +22,9 @@ static const char *truth(bool v)
 /* {"id":...,"id_task":...,"n_ctx":...,"speculative":...,"is_processing":... and no end. */
 static void begin_slot(struct sv_buf *b, const struct sv_serve *s, int32_t id, int64_t task)
 {
-    sv_buf_printf(b, "{\"id\":%d,\"id_task\":%lld,\"n_ctx\":%d,\"speculative\":%s,\"is_processing\":%s", id, (long long)task,
-                  s->model->info.context, truth(s->model->drafts), truth(task >= 0));
+    sv_buf_printf(
+        b, "{\"id\":%d,\"id_task\":%lld,\"n_ctx\":%d,\"speculative\":%s,\"is_processing\":%s", id,
+        (long long)task, s->model->info.context, truth(s->model->drafts), truth(task >= 0));
 }
 
 /* ---------------------------------------------------------------- /props */
@@ -36,7 +38,8 @@ static void write_defaults(struct sv_buf *b, const struct sv_serve *s)
 
     begin_slot(b, s, 0, -1);
     sv_buf_lit(b, ",\"params\":{");
-    if (p && body && !sv_params_read(p, SV_LLAMA, body, &e) && !sv_params_complete(p, SV_LLAMA, s->model, &s->o, &e))
+    if (p && body && !sv_params_read(p, SV_LLAMA, body, &e) &&
+        !sv_params_complete(p, SV_LLAMA, s->model, &s->o, &e))
         sv_write_llama_params(b, p, UINT32_MAX); /* its word for any */
     else
         b->failed = true;
@@ -87,8 +90,11 @@ static void write_sequence(struct sv_buf *b, const struct sv_gen *g)
 
     sv_buf_lit(b, ",\"params\":{");
     sv_write_llama_params(b, &g->call->p, g->r.seed);
-    sv_buf_printf(b, "},\"next_token\":{\"has_next_token\":true,\"has_new_line\":%s,\"n_remain\":%lld,\"n_decoded\":%lld}",
-                  truth(g->newline), (long long)(most && most < INT32_MAX ? most - n : -1), (long long)n);
+    sv_buf_printf(b,
+                  "},\"next_token\":{\"has_next_token\":true,\"has_new_line\":%s,\"n_remain\":%lld,"
+                  "\"n_decoded\":%lld}",
+                  truth(g->newline), (long long)(most && most < INT32_MAX ? most - n : -1),
+                  (long long)n);
 }
 
 /* The n oldest that have not ended; fewer where there are fewer. */

@@ -1,8 +1,9 @@
 /*
- * spec.c - speculation made visible in answers: vLLM's metrics object, llama-server's timings, the flag of each
- * piece of text (drafted or the target's own).
+ * spec.c - speculation made visible in answers: vLLM's metrics object, llama-server's timings, the
+ * flag of each piece of text (drafted or the target's own).
  *
- * Called by the dialects. Accept length counts the bonus token; accepted drafts do not. Must not: guess.
+ * Called by the dialects. Accept length counts the bonus token; accepted drafts do not. Must not:
+ * guess.
  */
 #include "serve/impl.h"
 
@@ -28,10 +29,13 @@ void sv_accept_of(const struct sv_gen *g, struct sv_accept *a)
     }
 }
 
-/* ,"name":[...] of a number of each step that had drafts, less the token that is always the target's own. */
-static void write_steps(struct sv_buf *b, const char *name, const struct sv_buf *steps, const struct sv_gen *g)
+/* ,"name":[...] of a number of each step that had drafts, less the token that is always the
+ * target's own. */
+static void write_steps(struct sv_buf *b, const char *name, const struct sv_buf *steps,
+                        const struct sv_gen *g)
 {
-    const uint16_t *v = (const uint16_t *)(const void *)steps->data, *width = (const uint16_t *)(const void *)g->widths.data;
+    const uint16_t *v = (const uint16_t *)(const void *)steps->data,
+                   *width = (const uint16_t *)(const void *)g->widths.data;
     size_t n = steps->len / sizeof *v;
     const char *comma = "";
 
@@ -44,7 +48,8 @@ static void write_steps(struct sv_buf *b, const char *name, const struct sv_buf 
     sv_buf_append(b, "]", 1);
 }
 
-/* Of the steps with drafts alone, as the counters in /metrics; the histogram has a place for every length there could be. */
+/* Of the steps with drafts alone, as the counters in /metrics; the histogram has a place for every
+ * length there could be. */
 static void write_speculative(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
 {
     int32_t most = c->s->model->info.block_size - 1;
@@ -58,8 +63,9 @@ static void write_speculative(struct sv_buf *b, const struct sv_call *c, const s
     sv_buf_printf(b, ",\"draft_acceptance_rate\":");
     sv_json_float(b, a.n_drafted ? (double)a.n_accepted / (double)a.n_drafted : 0);
     sv_buf_printf(b, ",\"num_draft_tokens\":%lld", (long long)a.n_drafted);
-    sv_buf_printf(b, ",\"num_spec_steps\":%lld,\"num_accepted_draft_tokens\":%lld,"
-                     "\"num_spec_tokens\":%d,\"acceptance_histogram\":[",
+    sv_buf_printf(b,
+                  ",\"num_spec_steps\":%lld,\"num_accepted_draft_tokens\":%lld,"
+                  "\"num_spec_tokens\":%d,\"acceptance_histogram\":[",
                   (long long)n, (long long)a.n_accepted, most);
     for (int32_t i = 0; i <= (most > a.max ? most : a.max); i++)
         sv_buf_printf(b, i ? ",%lld" : "%lld", (long long)a.length[i]);
@@ -122,8 +128,8 @@ void sv_write_timings(struct sv_buf *b, const struct sv_call *c, const struct sv
     sv_buf_append(b, "}", 1);
 }
 
-/* Text may come later than its tokens (stop strings, code points in parts), so what tokens promise waits in g->due
- * until the text is there. */
+/* Text may come later than its tokens (stop strings, code points in parts), so what tokens promise
+ * waits in g->due until the text is there. */
 void sv_take_draft_flags(struct sv_gen *g, const struct sv_out *o)
 {
     for (int32_t i = 0; i < o->n_tokens; i++) {
@@ -135,7 +141,8 @@ void sv_take_draft_flags(struct sv_gen *g, const struct sv_out *o)
     }
 }
 
-/* ,"draft_flags":[[n_bytes,drafted],...] over the text of a chunk, where a piece is as long as neighbours of one kind. */
+/* ,"draft_flags":[[n_bytes,drafted],...] over the text of a chunk, where a piece is as long as
+ * neighbours of one kind. */
 void sv_write_draft_flags(struct sv_buf *b, struct sv_gen *g, size_t n_text)
 {
     size_t from = 0, n = n_text;

@@ -1,7 +1,8 @@
 /*
  * state.c - small answers about the server: health, version, models, metrics.
  *
- * Called by route.c. Must not: need the engine; all comes from the snapshot and the loop's own counters.
+ * Called by route.c. Must not: need the engine; all comes from the snapshot and the loop's own
+ * counters.
  */
 #include "serve/impl.h"
 
@@ -15,7 +16,8 @@ static void reply(struct sv_http_req *q, int status, struct sv_buf *b)
 
 const char *sv_load_stage_name(enum sv_load_stage stage)
 {
-    static const char *const names[] = {"starting", "tokenizer", "weights", "graphs", "costs", "done"};
+    static const char *const names[] = {"starting", "tokenizer", "weights",
+                                        "graphs",   "costs",     "done"};
     return names[stage];
 }
 
@@ -111,8 +113,8 @@ static void write_model(const struct sv_serve *s, struct sv_buf *b)
     sv_json_quote(b, s->o.engine.target_dir, strlen(s->o.engine.target_dir));
     sv_buf_lit(b, ",\"parent\":null");
     if (s->model) /* the first is vLLM's, the second llama-server's */
-        sv_buf_printf(b, ",\"max_model_len\":%d,\"meta\":{\"n_vocab\":%d,\"n_ctx\":%d}", s->model->info.context,
-                      s->model->info.vocab_size, s->model->info.context);
+        sv_buf_printf(b, ",\"max_model_len\":%d,\"meta\":{\"n_vocab\":%d,\"n_ctx\":%d}",
+                      s->model->info.context, s->model->info.vocab_size, s->model->info.context);
     sv_buf_printf(b, "}");
 }
 

@@ -1,5 +1,6 @@
 /*
- * tls.c - the TLS context: certificate, key, versions; both read again once their files have changed.
+ * tls.c - the TLS context: certificate, key, versions; both read again once their files have
+ * changed.
  *
  * Called by loop.c. Must not: accept anything older than TLS 1.2.
  */
@@ -53,12 +54,12 @@ static void look(struct sv_tls_stamp *s, const char *file)
 
     *s = (struct sv_tls_stamp){0};
     if (stat(file, &st) == 0)
-        *s = (struct sv_tls_stamp){(int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec, (int64_t)st.st_ino,
-                                   (int64_t)st.st_size};
+        *s = (struct sv_tls_stamp){(int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec,
+                                   (int64_t)st.st_ino, (int64_t)st.st_size};
 }
 
-int sv_tls_refresh(struct ssl_ctx_st **ctx, struct sv_tls_stamp seen[2], const char *cert, const char *key,
-                   struct sv_err *err)
+int sv_tls_refresh(struct ssl_ctx_st **ctx, struct sv_tls_stamp seen[2], const char *cert,
+                   const char *key, struct sv_err *err)
 {
     struct sv_tls_stamp now[2];
     struct ssl_ctx_st *fresh;
@@ -73,7 +74,7 @@ int sv_tls_refresh(struct ssl_ctx_st **ctx, struct sv_tls_stamp seen[2], const c
         return 0;
     int rc = sv_tls_open(&fresh, cert, key, err);
     if (rc)
-        return rc; /* perhaps one of the two is still to come */
+        return rc;      /* perhaps one of the two is still to come */
     sv_tls_close(*ctx); /* connections hold on to it as long as they last */
     *ctx = fresh;
     return 1;

@@ -1,8 +1,9 @@
 /*
- * tokenize.c - /tokenize, /detokenize and /tokenizer_info in vLLM's shape; how a body becomes an object.
+ * tokenize.c - /tokenize, /detokenize and /tokenizer_info in vLLM's shape; how a body becomes an
+ * object.
  *
- * Called by route.c, and call.c for sv_body_object and sv_check_coding. Long bodies are read on prep.c's thread. Must not:
- * run the engine.
+ * Called by route.c, and call.c for sv_body_object and sv_check_coding. Long bodies are read on
+ * prep.c's thread. Must not: run the engine.
  */
 #include "serve/impl.h"
 
@@ -15,11 +16,12 @@ int sv_check_coding(const struct sv_http_req *q, struct sv_api_err *e)
 
     if (!coding || strcasecmp(coding, "identity") == 0)
         return 0;
-    return sv_api_fail(e, 415, NULL, "a body with Content-Encoding '%.40s' is not read; send it as it is", coding);
+    return sv_api_fail(
+        e, 415, NULL, "a body with Content-Encoding '%.40s' is not read; send it as it is", coding);
 }
 
-int sv_body_later(struct sv_serve *s, struct sv_http_req *q, struct sv_job *job, struct evbuffer **raw,
-                  struct sv_api_err *e)
+int sv_body_later(struct sv_serve *s, struct sv_http_req *q, struct sv_job *job,
+                  struct evbuffer **raw, struct sv_api_err *e)
 {
     *raw = sv_http_take_body(q);
     if (!*raw)
@@ -53,8 +55,8 @@ json_t *sv_body_object(const char *text, size_t n, struct sv_api_err *e)
 
 /* ---------------------------------------------------------------- questions that need no engine */
 
-typedef int answer_fn(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body, struct sv_buf *b,
-                      struct sv_api_err *e);
+typedef int answer_fn(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body,
+                      struct sv_buf *b, struct sv_api_err *e);
 
 /* A body that is read, and answered, here or on the other thread. */
 struct question {
@@ -68,7 +70,8 @@ struct question {
     int rc;
 };
 
-static void read_question(struct question *a, struct sv_enc_scratch *scratch, const char *text, size_t n)
+static void read_question(struct question *a, struct sv_enc_scratch *scratch, const char *text,
+                          size_t n)
 {
     json_t *body = sv_body_object(text, n, &a->e);
 
@@ -120,7 +123,10 @@ static void ask(struct sv_serve *s, struct sv_http_req *q, answer_fn *answer)
         sv_api_reply(q, &e);
         return;
     }
-    *a = (struct question){.job = {.run = run_question, .done = answer_question, .user = a}, .s = s, .q = q, .answer = answer};
+    *a = (struct question){.job = {.run = run_question, .done = answer_question, .user = a},
+                           .s = s,
+                           .q = q,
+                           .answer = answer};
     a->rc = sv_check_coding(q, &a->e);
     if (!a->rc && sv_http_body_bytes(q) <= SV_INLINE_BYTES) {
         const char *text = sv_http_body(q, &n);
@@ -139,7 +145,8 @@ static int unknown(const json_t *body, const char *const *names, struct sv_api_e
     const char *key;
     json_t *value;
 
-    json_object_foreach ((json_t *)body, key, value) {
+    json_object_foreach((json_t *)body, key, value)
+    {
         int i = 0;
         while (names[i] && strcmp(names[i], key) != 0)
             i++;
@@ -150,7 +157,8 @@ static int unknown(const json_t *body, const char *const *names, struct sv_api_e
 }
 
 /* What the chat endpoint would make of a body. */
-static int chat_text(const struct sv_serve *s, json_t *body, bool *add_special, struct sv_buf *text, struct sv_api_err *e)
+static int chat_text(const struct sv_serve *s, json_t *body, bool *add_special, struct sv_buf *text,
+                     struct sv_api_err *e)
 {
     struct sv_params *p = sv_alloc(sizeof *p);
 
@@ -164,8 +172,8 @@ static int chat_text(const struct sv_serve *s, json_t *body, bool *add_special, 
     return rc;
 }
 
-static int chat_ids(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body, struct sv_ids *ids,
-                    struct sv_api_err *e)
+static int chat_ids(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body,
+                    struct sv_ids *ids, struct sv_api_err *e)
 {
     struct sv_buf text;
     bool add_special = false;
@@ -192,16 +200,21 @@ static int read_flag(const json_t *body, const char *name, bool *flag, struct sv
     return 0;
 }
 
-static int text_ids(const struct sv_serve *s, struct sv_enc_scratch *scratch, const json_t *body, struct sv_ids *ids,
-                    struct sv_api_err *e)
+static int text_ids(const struct sv_serve *s, struct sv_enc_scratch *scratch, const json_t *body,
+                    struct sv_ids *ids, struct sv_api_err *e)
 {
-    static const char *const names[] = {"model", "prompt", "add_special_tokens", "return_token_strs", "content",
-                                        "add_special", "parse_special", "with_pieces", NULL};
-    const json_t *prompt = json_object_get(body, "prompt"), *content = json_object_get(body, "content");
-    bool add = !content, special = true, pieces = false; /* vLLM adds what begins a text, llama-server does not */
+    static const char *const names[] = {
+        "model",   "prompt",      "add_special_tokens", "return_token_strs",
+        "content", "add_special", "parse_special",      "with_pieces",
+        NULL};
+    const json_t *prompt = json_object_get(body, "prompt"),
+                 *content = json_object_get(body, "content");
+    bool add = !content, special = true,
+         pieces = false; /* vLLM adds what begins a text, llama-server does not */
 
-    if (unknown(body, names, e) || read_flag(body, "with_pieces", &pieces, e) || read_flag(body, "add_special", &add, e) ||
-        read_flag(body, "add_special_tokens", &add, e) || read_flag(body, "parse_special", &special, e))
+    if (unknown(body, names, e) || read_flag(body, "with_pieces", &pieces, e) ||
+        read_flag(body, "add_special", &add, e) || read_flag(body, "add_special_tokens", &add, e) ||
+        read_flag(body, "parse_special", &special, e))
         return -1;
     prompt = prompt ? prompt : content; /* llama-server's name */
     if (!json_is_string(prompt))
@@ -210,7 +223,8 @@ static int text_ids(const struct sv_serve *s, struct sv_enc_scratch *scratch, co
                      (special ? SV_ENC_SPECIAL : 0) | (add ? SV_ENC_ADD_SPECIAL : 0), ids, e);
 }
 
-/* As llama-server has them: the id and what it stands for, as text or, where it is none by itself, as bytes. */
+/* As llama-server has them: the id and what it stands for, as text or, where it is none by itself,
+ * as bytes. */
 static void write_pieces(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_ids *ids)
 {
     sv_buf_lit(b, "[");
@@ -230,15 +244,17 @@ static void write_pieces(struct sv_buf *b, const struct sv_tokenizer *tok, const
     sv_buf_lit(b, "]");
 }
 
-static int tokenize(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body, struct sv_buf *b,
-                    struct sv_api_err *e)
+static int tokenize(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body,
+                    struct sv_buf *b, struct sv_api_err *e)
 {
     bool strings = json_is_true(json_object_get(body, "return_token_strs"));
     struct sv_ids ids = {0};
-    int rc = json_object_get(body, "messages") ? chat_ids(s, scratch, body, &ids, e) : text_ids(s, scratch, body, &ids, e);
+    int rc = json_object_get(body, "messages") ? chat_ids(s, scratch, body, &ids, e)
+                                               : text_ids(s, scratch, body, &ids, e);
 
     if (!rc) {
-        sv_buf_printf(b, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":", ids.n, s->model->info.context);
+        sv_buf_printf(b, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":", ids.n,
+                      s->model->info.context);
         if (json_is_true(json_object_get(body, "with_pieces")))
             write_pieces(b, s->model->tok, &ids);
         else
@@ -261,8 +277,8 @@ void sv_post_tokenize(struct sv_serve *s, struct sv_http_req *q)
     ask(s, q, tokenize);
 }
 
-static int apply_template(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body, struct sv_buf *b,
-                          struct sv_api_err *e)
+static int apply_template(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body,
+                          struct sv_buf *b, struct sv_api_err *e)
 {
     bool add_special = false;
     struct sv_buf text;
@@ -284,7 +300,8 @@ void sv_post_apply_template(struct sv_serve *s, struct sv_http_req *q)
     ask(s, q, apply_template);
 }
 
-static int decode(const struct sv_serve *s, const json_t *body, struct sv_buf *text, struct sv_api_err *e)
+static int decode(const struct sv_serve *s, const json_t *body, struct sv_buf *text,
+                  struct sv_api_err *e)
 {
     static const char *const names[] = {"model", "tokens", "skip_special_tokens", NULL};
     const json_t *tokens = json_object_get(body, "tokens");
@@ -313,8 +330,8 @@ static int decode(const struct sv_serve *s, const json_t *body, struct sv_buf *t
     return 0;
 }
 
-static int detokenize(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body, struct sv_buf *b,
-                      struct sv_api_err *e)
+static int detokenize(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body,
+                      struct sv_buf *b, struct sv_api_err *e)
 {
     struct sv_buf text;
 
@@ -345,8 +362,9 @@ void sv_get_tokenizer_info(struct sv_serve *s, struct sv_http_req *q)
     struct sv_buf b;
 
     sv_buf_init(&b);
-    sv_buf_printf(&b, "{\"tokenizer_class\":\"byte_level_bpe\",\"vocab_size\":%d,\"model_max_length\":%d,",
-                  info->vocab_size, info->context);
+    sv_buf_printf(
+        &b, "{\"tokenizer_class\":\"byte_level_bpe\",\"vocab_size\":%d,\"model_max_length\":%d,",
+        info->vocab_size, info->context);
     sv_buf_printf(&b, "\"bos_token\":");
     if (info->bos_id >= 0)
         sv_json_token(&b, s->model->tok, info->bos_id);

@@ -1,5 +1,6 @@
 /*
- * values.c - the values of fields in request bodies: strict types and ranges, each refusal naming its field.
+ * values.c - the values of fields in request bodies: strict types and ranges, each refusal naming
+ * its field.
  *
  * Called by params.c through its table. Must not: know which request has which field.
  */
@@ -72,8 +73,8 @@ static int integer_in(const struct sv_field *f, json_t *v, int64_t *out, struct 
     if (!is_integer(v, out))
         return sv_wrong_type(e, f->name, "an integer", v);
     if ((double)*out < f->lo || (double)*out > f->hi)
-        return sv_api_bad(e, f->name, "'%s' must be in [%.0f, %.0f], not %lld", f->name, f->lo, f->hi,
-                          (long long)*out);
+        return sv_api_bad(e, f->name, "'%s' must be in [%.0f, %.0f], not %lld", f->name, f->lo,
+                          f->hi, (long long)*out);
     return 0;
 }
 
@@ -116,13 +117,14 @@ int sv_read_seed(struct sv_params *p, const struct sv_field *f, json_t *v, struc
     if (integer_in(f, v, &x, e))
         return -1;
     p->r.seed = (uint64_t)x;
-    /* -1 asks for a random one, as in vLLM and llama.cpp, whose own clients (at) write it in 32 bits too. */
+    /* -1 asks for a random one, as in vLLM and llama.cpp, whose own clients (at) write it in 32
+     * bits too. */
     *(bool *)member(p, f->has) = x != -1 && !(f->at && x == UINT32_MAX);
     return 0;
 }
 
-/* How long an answer may get (at: zero is refused). What no context can hold means as long as possible, and so does
- * -1, as in llama.cpp. */
+/* How long an answer may get (at: zero is refused). What no context can hold means as long as
+ * possible, and so does -1, as in llama.cpp. */
 int sv_read_length(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
 {
     int64_t x;
@@ -131,7 +133,8 @@ int sv_read_length(struct sv_params *p, const struct sv_field *f, json_t *v, str
     else if (integer_in(f, v, &x, e))
         return -1;
     if (x < -1 || (x == 0 && f->at))
-        return sv_api_bad(e, f->name, "'%s' must be at least 1, or -1 for as long as possible", f->name);
+        return sv_api_bad(e, f->name, "'%s' must be at least 1, or -1 for as long as possible",
+                          f->name);
     p->r.max_tokens = x < 0 || x > INT32_MAX ? INT32_MAX : (int32_t)x;
     mark(p, f);
     return 0;
@@ -142,7 +145,8 @@ int sv_read_rid(struct sv_params *p, const struct sv_field *f, json_t *v, struct
 {
     for (size_t i = 0; i < json_array_size(v); i++)
         if (!json_is_string(json_array_get(v, i)))
-            return sv_wrong_type(e, f->name, "a string or an array of strings", json_array_get(v, i));
+            return sv_wrong_type(e, f->name, "a string or an array of strings",
+                                 json_array_get(v, i));
     if (json_is_array(v)) {
         p->rids = v;
         return 0;
@@ -172,7 +176,7 @@ int sv_read_bool(struct sv_params *p, const struct sv_field *f, json_t *v, struc
 }
 
 int sv_read_add_special(struct sv_params *p, const struct sv_field *f, json_t *v,
-                            struct sv_api_err *e)
+                        struct sv_api_err *e)
 {
     if (!json_is_boolean(v))
         return sv_wrong_type(e, f->name, "a boolean", v);
@@ -218,14 +222,17 @@ json_t *sv_same_of_each(const struct sv_field *f, json_t *v, struct sv_api_err *
 {
     for (size_t i = 1; i < json_array_size(v); i++)
         if (!json_equal(json_array_get(v, 0), json_array_get(v, i))) {
-            sv_api_bad(e, f->name, "'%s': one value for all prompts is needed, and '%s[%zu]' differs", f->name, f->name, i);
+            sv_api_bad(e, f->name,
+                       "'%s': one value for all prompts is needed, and '%s[%zu]' differs", f->name,
+                       f->name, i);
             e->code = "unsupported_parameter";
             return NULL;
         }
     return json_array_size(v) ? json_array_get(v, 0) : v;
 }
 
-int sv_read_each_bool(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
+int sv_read_each_bool(struct sv_params *p, const struct sv_field *f, json_t *v,
+                      struct sv_api_err *e)
 {
     v = sv_same_of_each(f, v, e);
     return v ? sv_read_bool(p, f, v, e) : -1;
@@ -244,7 +251,8 @@ int sv_read_nothing(struct sv_params *p, const struct sv_field *f, json_t *v, st
     return 0;
 }
 
-/* Known, but only with the value that asks for nothing: lo holds the number or truth that is allowed. */
+/* Known, but only with the value that asks for nothing: lo holds the number or truth that is
+ * allowed. */
 int sv_read_neutral(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
 {
     bool fine = json_is_boolean(v)  ? json_is_true(v) == (f->lo != 0)
@@ -259,7 +267,8 @@ int sv_read_neutral(struct sv_params *p, const struct sv_field *f, json_t *v, st
     return -1;
 }
 
-/* ---------------------------------------------------------------- values with a shape of their own */
+/* ---------------------------------------------------------------- values with a shape of their own
+ */
 
 static int add_stop(struct sv_params *p, json_t *v, const char *name, struct sv_api_err *e)
 {
@@ -301,22 +310,26 @@ int sv_read_stop_ids(struct sv_params *p, const struct sv_field *f, json_t *v, s
     return 0;
 }
 
-static int add_bias(struct sv_params *p, const char *name, int64_t id, double x, struct sv_api_err *e)
+static int add_bias(struct sv_params *p, const char *name, int64_t id, double x,
+                    struct sv_api_err *e)
 {
     if (!(x >= -100 && x <= 100))
-        return sv_api_bad(e, name, "'%s': %g for token %lld is not in [-100, 100]", name, x, (long long)id);
+        return sv_api_bad(e, name, "'%s': %g for token %lld is not in [-100, 100]", name, x,
+                          (long long)id);
     p->bias_ids[p->r.n_bias] = (int32_t)id;
     p->bias[p->r.n_bias++] = (float)x;
     return 0;
 }
 
 /* llama-server's form: [[id, bias], ...], where false means never. */
-static int read_bias_list(struct sv_params *p, const char *name, const json_t *v, struct sv_api_err *e)
+static int read_bias_list(struct sv_params *p, const char *name, const json_t *v,
+                          struct sv_api_err *e)
 {
     for (size_t i = 0; i < json_array_size(v); i++) {
         const json_t *pair = json_array_get(v, i), *value = json_array_get(pair, 1);
         int64_t id;
-        if (json_array_size(pair) != 2 || !is_integer(json_array_get(pair, 0), &id) || id < 0 || id > INT32_MAX)
+        if (json_array_size(pair) != 2 || !is_integer(json_array_get(pair, 0), &id) || id < 0 ||
+            id > INT32_MAX)
             return sv_api_bad(e, name, "'%s[%zu]' must be [token id, bias]", name, i);
         if (!json_is_number(value) && !json_is_false(value))
             return sv_api_bad(e, name, "'%s[%zu][1]' must be a number or false", name, i);
@@ -338,7 +351,8 @@ int sv_read_bias(struct sv_params *p, const struct sv_field *f, json_t *v, struc
         return read_bias_list(p, f->name, v, e);
     if (!json_is_object(v))
         return sv_wrong_type(e, f->name, "an object", v);
-    json_object_foreach (v, key, value) {
+    json_object_foreach(v, key, value)
+    {
         int64_t id = 0;
         size_t n = strlen(key);
         for (size_t i = 0; i < n && id <= INT32_MAX; i++)
@@ -358,10 +372,17 @@ int sv_read_samplers(struct sv_params *p, const struct sv_field *f, json_t *v, s
     static const struct {
         const char *name;
         uint32_t bit;
-    } known[] = {{"temperature", SV_SAMPLER_TEMPERATURE}, {"top_k", SV_SAMPLER_TOP_K}, {"top_p", SV_SAMPLER_TOP_P},
-                 {"min_p", SV_SAMPLER_MIN_P}, {"penalties", SV_SAMPLER_PENALTIES}, {"dry", SV_SAMPLER_OFF},
-                 {"typ_p", SV_SAMPLER_OFF}, {"typical_p", SV_SAMPLER_OFF}, {"xtc", SV_SAMPLER_OFF},
-                 {"top_n_sigma", SV_SAMPLER_OFF}, {"infill", SV_SAMPLER_OFF}};
+    } known[] = {{"temperature", SV_SAMPLER_TEMPERATURE},
+                 {"top_k", SV_SAMPLER_TOP_K},
+                 {"top_p", SV_SAMPLER_TOP_P},
+                 {"min_p", SV_SAMPLER_MIN_P},
+                 {"penalties", SV_SAMPLER_PENALTIES},
+                 {"dry", SV_SAMPLER_OFF},
+                 {"typ_p", SV_SAMPLER_OFF},
+                 {"typical_p", SV_SAMPLER_OFF},
+                 {"xtc", SV_SAMPLER_OFF},
+                 {"top_n_sigma", SV_SAMPLER_OFF},
+                 {"infill", SV_SAMPLER_OFF}};
 
     if (!json_is_array(v))
         return sv_wrong_type(e, f->name, "an array of names", v);
@@ -378,14 +399,15 @@ int sv_read_samplers(struct sv_params *p, const struct sv_field *f, json_t *v, s
 }
 
 int sv_read_stream_options(struct sv_params *p, const struct sv_field *f, json_t *v,
-                               struct sv_api_err *e)
+                           struct sv_api_err *e)
 {
     const char *key;
     json_t *value;
 
     if (!json_is_object(v))
         return sv_wrong_type(e, f->name, "an object", v);
-    json_object_foreach (v, key, value) {
+    json_object_foreach(v, key, value)
+    {
         char name[80];
         snprintf(name, sizeof name, "%s.%.40s", f->name, key);
         bool *to = strcmp(key, "include_usage") == 0            ? &p->include_usage
@@ -405,7 +427,7 @@ int sv_read_stream_options(struct sv_params *p, const struct sv_field *f, json_t
 
 /* The legacy form: how many alternatives. */
 int sv_read_logprobs_count(struct sv_params *p, const struct sv_field *f, json_t *v,
-                               struct sv_api_err *e)
+                           struct sv_api_err *e)
 {
     int64_t x;
     if (json_is_false(v))
@@ -418,7 +440,7 @@ int sv_read_logprobs_count(struct sv_params *p, const struct sv_field *f, json_t
 }
 
 int sv_read_response_format(struct sv_params *p, const struct sv_field *f, json_t *v,
-                                struct sv_api_err *e)
+                            struct sv_api_err *e)
 {
     (void)p;
     if (!json_is_object(v))
@@ -431,7 +453,8 @@ int sv_read_response_format(struct sv_params *p, const struct sv_field *f, json_
     return -1;
 }
 
-int sv_read_tool_choice(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
+int sv_read_tool_choice(struct sv_params *p, const struct sv_field *f, json_t *v,
+                        struct sv_api_err *e)
 {
     (void)p;
     if (json_is_string(v) && strcmp(json_string_value(v), "none") == 0)
@@ -443,7 +466,8 @@ int sv_read_tool_choice(struct sv_params *p, const struct sv_field *f, json_t *v
     return -1;
 }
 
-int sv_read_modalities(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
+int sv_read_modalities(struct sv_params *p, const struct sv_field *f, json_t *v,
+                       struct sv_api_err *e)
 {
     (void)p;
     const char *first = json_string_value(json_array_get(v, 0));
@@ -453,7 +477,8 @@ int sv_read_modalities(struct sv_params *p, const struct sv_field *f, json_t *v,
 }
 
 /* Reasoning stays in the text, which is what "none" asks for and "auto" allows. */
-int sv_read_reasoning_format(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
+int sv_read_reasoning_format(struct sv_params *p, const struct sv_field *f, json_t *v,
+                             struct sv_api_err *e)
 {
     const char *s = json_string_value(v);
 
@@ -466,7 +491,7 @@ int sv_read_reasoning_format(struct sv_params *p, const struct sv_field *f, json
 }
 
 int sv_read_spec_metrics(struct sv_params *p, const struct sv_field *f, json_t *v,
-                             struct sv_api_err *e)
+                         struct sv_api_err *e)
 {
     static const char *const names[] = {"none", "summary", "detailed"};
     const char *s = json_string_value(v);

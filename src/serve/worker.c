@@ -1,15 +1,15 @@
 /*
  * worker.c - the engine's thread: loads the model, takes commands, steps, reports.
  *
- * Called by the loop (start, submit, cancel, flush, collect, finish); everything below "the thread" runs on the
- * worker's own. Commands are looked at before every step, so a cancel takes effect within one. Must not: block the
- * loop, or touch a gen after its last event has been posted.
+ * Called by the loop (start, submit, cancel, flush, collect, finish); everything below "the thread"
+ * runs on the worker's own. Commands are looked at before every step, so a cancel takes effect
+ * within one. Must not: block the loop, or touch a gen after its last event has been posted.
  */
 #include "serve/impl.h"
 
 #include <string.h>
 
-#define IDLE_WAIT_US 1000000    /* between looks at an empty queue; a command wakes at once */
+#define IDLE_WAIT_US 1000000 /* between looks at an empty queue; a command wakes at once */
 #define SNAPSHOT_EVERY_US 20000
 
 enum command_kind { SUBMIT, CANCEL, FLUSH, STOP };
@@ -24,7 +24,7 @@ struct live {
     struct sv_worker *w;
     struct sv_gen *gen; /* NULL = free */
     uint64_t serial, id;
-    bool told;          /* it has had an event */
+    bool told; /* it has had an event */
 };
 
 struct sv_worker {
@@ -36,15 +36,15 @@ struct sv_worker {
     /* the thread's */
     struct sv_serve_engine engine;
     bool opened, stopping, broken;
-    char why[400]; /* it broke */
+    char why[400];               /* it broke */
     struct sv_serve_model model; /* read by the loop after SV_OUT_LOADED */
     struct live *live;
     int32_t max_live, n_live;
     struct sv_buf batch;
     struct sv_snapshot snap;
     int64_t snap_us;
-    bool ended;  /* a request has, since the last report */
-    bool urgent; /* the batch has something that must not wait for the loop's next look */
+    bool ended;            /* a request has, since the last report */
+    bool urgent;           /* the batch has something that must not wait for the loop's next look */
     struct sv_inbox inbox; /* the loop's */
 };
 
@@ -70,7 +70,8 @@ static void post(struct sv_worker *w)
     w->urgent = false;
 }
 
-static void report(struct sv_worker *w, enum sv_out_kind kind, struct sv_gen *g, const char *message)
+static void report(struct sv_worker *w, enum sv_out_kind kind, struct sv_gen *g,
+                   const char *message)
 {
     struct sv_out o = {.kind = kind, .gen = g, .message = message, .at_us = sv_clock_us()};
 
@@ -174,7 +175,8 @@ static void take_commands(struct sv_worker *w)
 {
     struct command c;
 
-    for (bool idle = !w->n_live; sv_queue_pop(w->commands, &c, idle ? IDLE_WAIT_US : 0); idle = false)
+    for (bool idle = !w->n_live; sv_queue_pop(w->commands, &c, idle ? IDLE_WAIT_US : 0);
+         idle = false)
         obey(w, &c);
 }
 
@@ -241,8 +243,7 @@ static int load_texts(struct sv_worker *w, struct sv_err *err)
 
 static int load(struct sv_worker *w, struct sv_err *err)
 {
-    sv_serve_open_engine_fn open =
-        w->o.open_engine ? w->o.open_engine : sv_serve_open_real_engine;
+    sv_serve_open_engine_fn open = w->o.open_engine ? w->o.open_engine : sv_serve_open_real_engine;
 
     stage(w, SV_LOAD_TOKENIZER);
     int rc = load_texts(w, err);
@@ -302,7 +303,8 @@ int sv_worker_start(struct sv_worker **out, const struct sv_serve_options *o, in
     w->o = *o;
     w->max_live = max_live;
     w->live = sv_calloc((size_t)max_live, sizeof *w->live);
-    /* Each sequence is submitted and canceled at most once while it is counted, and a few flushes. */
+    /* Each sequence is submitted and canceled at most once while it is counted, and a few flushes.
+     */
     int rc = w->live ? sv_queue_open(&w->commands, 4 * max_live + 64, sizeof(struct command), err)
                      : sv_fail(err, SV_ENOMEM, -1, "worker");
     if (!rc)

@@ -107,11 +107,11 @@ void sv_write_usage(struct sv_buf *b, const struct sv_call *c, const struct sv_g
         n_accepted += a.n_accepted;
         n_drafted += a.n_drafted;
     }
-    sv_buf_printf(b,
-                  "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
-                  "\"prompt_tokens_details\":{\"cached_tokens\":%lld}",
-                  (long long)n_prompt, (long long)n_out, (long long)(n_prompt + n_out),
-                  (long long)n_cached);
+    sv_buf_printf(
+        b,
+        "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
+        "\"prompt_tokens_details\":{\"cached_tokens\":%lld}",
+        (long long)n_prompt, (long long)n_out, (long long)(n_prompt + n_out), (long long)n_cached);
     if (n_drafted > 0)
         sv_buf_printf(b,
                       ",\"completion_tokens_details\":{\"accepted_prediction_tokens\":%lld,"

@@ -74,8 +74,8 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, const struct s
         expected += alive *= p->hazard[j];
     for (int32_t j = 1; j < width && j <= n_emitted; j++)
         count(p, r, j, v, j < n_emitted, 1);
-    /* Drafts that were cut off had a chance too: without them the record would be that of drafts the
-     * drafter was sure of. */
+    /* Drafts that were cut off had a chance too: without them the record would be that of drafts
+     * the drafter was sure of. */
     float weight = n_emitted == width;
     for (int32_t j = width; v->share && j <= v->n_drafts && weight > 0.01f; j++) {
         float chance = sv_sure_chance(p, j, v->share[j - 1]);

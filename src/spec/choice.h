@@ -12,13 +12,13 @@
 /* One way to share rows out over the sequences of a step. */
 struct sv_candidate {
     int mode;
-    int32_t k;      /* sequences that draft, in the order of rank; 0: plain */
-    int32_t n_rows; /* rows beyond one a sequence */
-    int32_t bin;    /* the last bin rows are taken from, */
-    int32_t in_bin; /* and how many of it */
-    int32_t width;  /* > 0: all of this width, to be cut once drafted; no bins */
+    int32_t k;                /* sequences that draft, in the order of rank; 0: plain */
+    int32_t n_rows;           /* rows beyond one a sequence */
+    int32_t bin;              /* the last bin rows are taken from, */
+    int32_t in_bin;           /* and how many of it */
+    int32_t width;            /* > 0: all of this width, to be cut once drafted; no bins */
     double score, tokens, us; /* tokens a us */
-    struct sv_load load;         /* of its steps */
+    struct sv_load load;      /* of its steps */
 };
 
 /* A search, and the step it was made for. */
@@ -42,14 +42,16 @@ void sv_sure_search(struct sv_policy *p, int mode, int32_t n, const struct sv_ca
 /* The candidate of the step about to run (NULL: plain) has been applied: are rows cut? */
 void sv_sure_decide(struct sv_policy *p, const struct sv_candidate *used,
                     const struct sv_candidate *plain);
-/* Where nothing is cut, one sequence that drafts is asked for its whole block now and then, for a share of the time:
- * us, that the step would take. */
+/* Where nothing is cut, one sequence that drafts is asked for its whole block now and then, for a
+ * share of the time: us, that the step would take. */
 void sv_sure_look(struct sv_policy *p, double us);
 
-/* The two are farther apart than so many standard deviations of what is known; so they are where there is no best. */
+/* The two are farther apart than so many standard deviations of what is known; so they are where
+ * there is no best. */
 bool sv_trial_apart(const struct sv_policy *p, const struct sv_candidate *plain,
                     const struct sv_candidate *best, bool drafting, double deviations);
-/* What the worse of the two is expected to bring more than the other, should it be better after all: a share of the time. */
+/* What the worse of the two is expected to bring more than the other, should it be better after
+ * all: a share of the time. */
 double sv_trial_regret(const struct sv_policy *p, const struct sv_candidate *plain,
                        const struct sv_candidate *best, bool drafting);
 /* Saves up time for trials: a share of what a step takes. any: there is another way at all. */
@@ -63,7 +65,8 @@ void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting);
 void sv_trial_mode(struct sv_policy *p, const struct sv_candidate *best);
 /* Drafting is worth while: what was in vain before does not count any more. */
 void sv_trial_paid(struct sv_policy *p);
-/* Drafting is far from worth while: whose drafter has been in vain for long enough drafts no more. */
+/* Drafting is far from worth while: whose drafter has been in vain for long enough drafts no more.
+ */
 void sv_trial_give_up(struct sv_policy *p);
 
 #endif

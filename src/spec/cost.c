@@ -1,11 +1,11 @@
 /*
  * cost.c - what a step of so many rows costs on this machine: the measured table.
  *
- * Filled by engine/calibrate.c when an engine opens, corrected by learn.c, read by policy.c for every step. Two
- * arrangements are measured, because they bound all others: n segments of one row (a plain step, so
- * that "never slower than plain" rests on a measurement of plain), and rows in whole blocks. In
- * between, what a segment costs beyond its rows is shared out by how many segments there are. Pure
- * arithmetic; must not allocate.
+ * Filled by engine/calibrate.c when an engine opens, corrected by learn.c, read by policy.c for
+ * every step. Two arrangements are measured, because they bound all others: n segments of one row
+ * (a plain step, so that "never slower than plain" rests on a measurement of plain), and rows in
+ * whole blocks. In between, what a segment costs beyond its rows is shared out by how many segments
+ * there are. Pure arithmetic; must not allocate.
  */
 #include "spec/spec.h"
 
@@ -49,10 +49,12 @@ double sv_curve_at(const struct sv_curve *c, double x)
     int32_t i = piece_of(c, x);
     double t = (x - (double)c->x[i]) / (double)(c->x[i + 1] - c->x[i]);
     double a = (double)c->us[i], b = (double)c->us[i + 1];
-    if (t > 1) { /* beyond what was measured the slope of its upper half goes on, never more than all have on average */
+    if (t > 1) { /* beyond what was measured the slope of its upper half goes on, never more than
+                    all have on average */
         while (i && 2 * c->x[i] > c->x[c->n - 1])
             i--;
-        double slope = fmin((b - (double)c->us[i]) / (double)(c->x[c->n - 1] - c->x[i]), b / (double)c->x[c->n - 1]);
+        double slope = fmin((b - (double)c->us[i]) / (double)(c->x[c->n - 1] - c->x[i]),
+                            b / (double)c->x[c->n - 1]);
         return b + slope * (x - (double)c->x[c->n - 1]);
     }
     return a + (b - a) * t;
@@ -90,14 +92,16 @@ static double target_us(const struct sv_cost *c, const struct sv_load *l, double
     return us + (plain - sv_curve_at(&c->wide, n)) * (n - blocks) / (n - few);
 }
 
-/* Rows in blocks were measured, and segments of two rows: what a segment takes beyond its rows is shared out by how many
- * there are. */
+/* Rows in blocks were measured, and segments of two rows: what a segment takes beyond its rows is
+ * shared out by how many there are. */
 static double draft_us(const struct sv_cost *c, const struct sv_load *l)
 {
-    double n = told(c, l, l->n_draft_segs), r = told(c, l, l->n_draft_rows), blocks = r / (double)c->block;
+    double n = told(c, l, l->n_draft_segs), r = told(c, l, l->n_draft_rows),
+           blocks = r / (double)c->block;
     double us = sv_curve_at(&c->draft_rows, r), few = 2 * n / (double)c->block;
     if (l->n_draft_segs > 1 && c->thin.n && n > few && blocks < n)
-        us += (sv_curve_at(&c->thin, n) - sv_curve_at(&c->draft_rows, 2 * n)) * (n - blocks) / (n - few);
+        us += (sv_curve_at(&c->thin, n) - sv_curve_at(&c->draft_rows, 2 * n)) * (n - blocks) /
+              (n - few);
     return us + sv_curve_at(&c->draft_out, l->n_draft_out - l->n_draft_segs);
 }
 
@@ -113,7 +117,8 @@ bool sv_load_is_plain(const struct sv_load *l)
     return l->n_rows == l->n_segs && !l->n_draft_segs;
 }
 
-/* As the table says, whatever was learnt since; and of that, what the same sequences would take without drafts. */
+/* As the table says, whatever was learnt since; and of that, what the same sequences would take
+ * without drafts. */
 struct table_us {
     double all, plain;
 };
@@ -124,17 +129,20 @@ static struct table_us table_us(const struct sv_cost *c, const struct sv_load *l
     if (l->n_draft_segs)
         us += draft_us(c, l);
     return (struct table_us){.all = us + (double)(l->seg_us + l->row_us + l->draft_us),
-                             .plain = plain + (double)l->seg_us + (double)l->row_us * l->n_segs / l->n_rows};
+                             .plain = plain + (double)l->seg_us +
+                                      (double)l->row_us * l->n_segs / l->n_rows};
 }
 
 static double weight_of(struct table_us us)
 {
-    static const double WHOLE = 0.1; /* a step of which so much is beyond a plain one is a drafting step */
+    /* a step of which so much is beyond a plain one is a drafting step */
+    static const double WHOLE = 0.1;
     double share = 1 - us.plain / us.all;
     return share < 0 ? 0 : share < WHOLE ? share / WHOLE : 1;
 }
 
-/* Beside a prompt nothing is thought of its kind, too: its time must not depend on what stands beside it. */
+/* Beside a prompt nothing is thought of its kind, too: its time must not depend on what stands
+ * beside it. */
 static bool has_kind(const struct sv_load *l)
 {
     return !l->n_prompt_rows && l->n_segs && !sv_load_is_plain(l);
@@ -145,9 +153,10 @@ double sv_cost_weight(const struct sv_cost *c, const struct sv_load *l)
     return has_kind(l) ? weight_of(table_us(c, l)) : 0;
 }
 
-/* Where a step takes hardly more than a plain one, that one's time is known well: were all of it to go by what drafting
- * steps are like, one draft among many sequences could look cheaper than none, and then there would be no plain steps to
- * learn from any more. So what drafts take is never thought to be less than a quarter of what the table says. */
+/* Where a step takes hardly more than a plain one, that one's time is known well: were all of it to
+ * go by what drafting steps are like, one draft among many sequences could look cheaper than none,
+ * and then there would be no plain steps to learn from any more. So what drafts take is never
+ * thought to be less than a quarter of what the table says. */
 static double level_of(const struct sv_cost *c, const struct sv_load *l, struct table_us us)
 {
     static const double LEAST = 0.25;
@@ -155,7 +164,8 @@ static double level_of(const struct sv_cost *c, const struct sv_load *l, struct 
     double weight = weight_of(us), t = sv_cost_wideness(c, l);
     if (weight <= 0)
         return 1;
-    double kind = 1 + weight * ((double)level[SV_LEVEL_NARROW] * (1 - t) + (double)level[SV_LEVEL_WIDE] * t - 1);
+    double kind = 1 + weight * ((double)level[SV_LEVEL_NARROW] * (1 - t) +
+                                (double)level[SV_LEVEL_WIDE] * t - 1);
     double least = kind < 1 ? LEAST + (1 - LEAST) * us.plain / us.all : 0;
     return kind > least ? kind : least;
 }

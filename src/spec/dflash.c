@@ -1,10 +1,10 @@
 /*
- * dflash.c - the DFlash v1 drafter: one non-causal pass over [anchor, mask, mask, ...] whose layers attend
- * to context K/V made from the target's own hidden states.
+ * dflash.c - the DFlash v1 drafter: one non-causal pass over [anchor, mask, mask, ...] whose layers
+ * attend to context K/V made from the target's own hidden states.
  *
- * Called by engine through spec.h. Borrows the target's embedding and head. Owns its checkpoint, weights
- * and scratch. Must not: write context K/V of rows that were not committed, or be opened for a target it
- * does not fit.
+ * Called by engine through spec.h. Borrows the target's embedding and head. Owns its checkpoint,
+ * weights and scratch. Must not: write context K/V of rows that were not committed, or be opened
+ * for a target it does not fit.
  */
 #include "spec/spec.h"
 
@@ -16,14 +16,16 @@ struct dflash {
     const struct sv_model *target; /* borrowed, outlives the drafter */
     struct sv_ckpt ckpt;
     struct sv_weights weights;
-    struct sv_weights shared; /* the target's head once more, where approximate weights are faster */
+    struct sv_weights
+        shared; /* the target's head once more, where approximate weights are faster */
     struct sv_weight head;
     struct sv_stack stack;
     struct sv_weight fc, hidden_norm;
-    struct sv_gemm_part *kv_parts; /* (2 * n_layers) Wk, Wv of every layer, for the fused context pass */
-    struct sv_weight *k_norm;      /* (n_layers) */
-    struct sv_kv *kv;              /* (n_layers) fixed once the cache is open */
-    void *z, *y;                   /* context pass scratch, see sv_p_draft_context_kv */
+    struct sv_gemm_part
+        *kv_parts;            /* (2 * n_layers) Wk, Wv of every layer, for the fused context pass */
+    struct sv_weight *k_norm; /* (n_layers) */
+    struct sv_kv *kv;         /* (n_layers) fixed once the cache is open */
+    void *z, *y;              /* context pass scratch, see sv_p_draft_context_kv */
 };
 
 static struct dflash *dflash_of(struct sv_drafter *d)
@@ -187,10 +189,11 @@ static int take_weights(struct dflash *f, int32_t n_positions, struct sv_err *er
     struct sv_weights *w = &f->weights;
     w->approximate = true;
     int rc = sv_weights_take_stack(w, &f->stack, c, n_positions, err);
-    w->approximate = false; /* fc is small, and all that the drafter ever sees of the target goes through it */
+    /* fc is small, and all that the drafter ever sees of the target goes through it */
+    w->approximate = false;
     if (!rc)
-        rc = sv_weights_take(w, &f->fc, c->hidden_size,
-                             f->cfg.n_taps * f->target->cfg.hidden_size, err, "fc.weight");
+        rc = sv_weights_take(w, &f->fc, c->hidden_size, f->cfg.n_taps * f->target->cfg.hidden_size,
+                             err, "fc.weight");
     if (!rc)
         rc = sv_weights_take(w, &f->hidden_norm, 1, c->hidden_size, err, "hidden_norm.weight");
     if (rc)

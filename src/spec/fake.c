@@ -1,8 +1,9 @@
 /*
- * fake.c - drafters with known behaviour, for the lossless tests and for benchmarks without a trained draft.
+ * fake.c - drafters with known behaviour, for the lossless tests and for benchmarks without a
+ * trained draft.
  *
- * They write ids on the host while the batch is filled and keep no device state. Must not be reachable from
- * a user's command other than the benchmark's simulated rows.
+ * They write ids on the host while the batch is filled and keep no device state. Must not be
+ * reachable from a user's command other than the benchmark's simulated rows.
  */
 #include "spec/spec.h"
 

@@ -1,14 +1,15 @@
 /*
- * learn.c - what real steps teach the cost table: how fast the machine is just now, and how drafting steps
- * compare with plain ones.
+ * learn.c - what real steps teach the cost table: how fast the machine is just now, and how
+ * drafting steps compare with plain ones.
  *
- * Called for every step that was measured. The table's points were measured in the same minute, so what steps
- * may correct is kept to what a table can get wrong as a whole; a factor for every point was tried: noise made
- * single points look cheap, and the policy went there. Three numbers (struct sv_pace) are followed by a Kalman
- * filter: one changes all the time - whatever else the machine does slows all steps alike - and two hardly ever.
- * A step tells of the sum of its kind's, and the covariances say whose share a surprise is: while one kind goes on
- * it is the machine's, where kinds take turns it is the comparison's, and later steps set right what a busy
- * moment was mistaken for. Pure arithmetic; must not allocate.
+ * Called for every step that was measured. The table's points were measured in the same minute, so
+ * what steps may correct is kept to what a table can get wrong as a whole; a factor for every point
+ * was tried: noise made single points look cheap, and the policy went there. Three numbers (struct
+ * sv_pace) are followed by a Kalman filter: one changes all the time - whatever else the machine
+ * does slows all steps alike - and two hardly ever. A step tells of the sum of its kind's, and the
+ * covariances say whose share a surprise is: while one kind goes on it is the machine's, where
+ * kinds take turns it is the comparison's, and later steps set right what a busy moment was
+ * mistaken for. Pure arithmetic; must not allocate.
  */
 #include "spec/spec.h"
 
@@ -16,15 +17,17 @@
 
 enum { N = 1 + SV_LEVELS, SETTLING = 4, STEADY = 16 };
 
-/* Before any step: how wrong a table may be, all of it and drafting against plain; how alike narrow and wide
- * steps are wrong. */
+/* Before any step: how wrong a table may be, all of it and drafting against plain; how alike narrow
+ * and wide steps are wrong. */
 static const double SPEED_DOUBT = 0.2, KIND_DOUBT = 0.15, ALIKE = 0.95;
 /* A step's own noise: at first, and bounds. */
 static const double NOISE = 0.15, LEAST_NOISE = 0.01, MOST_NOISE = 0.3, NOISE_RATE = 0.02;
-/* How the machine's pace wanders a step, as a share of the noise; and the comparison: a step, and where the number
- * of sequences doubles or halves, since the table is another part of itself there. */
+/* How the machine's pace wanders a step, as a share of the noise; and the comparison: a step, and
+ * where the number of sequences doubles or halves, since the table is another part of itself there.
+ */
 static const double WANDERS = 0.1, KIND_WANDERS = 0.001, KIND_BY_COUNT = 0.01;
-/* Of a step's noise, as of Student's distribution with so many degrees: far more is far off than a normal one would have it. */
+/* Of a step's noise, as of Student's distribution with so many degrees: far more is far off than a
+ * normal one would have it. */
 static const double TAILS = 6;
 /* Nothing is this many times what the table says. */
 static const double FARTHEST = 4;
@@ -73,8 +76,8 @@ static void forget(struct sv_pace *p, int32_t n_segs)
 /* h: how much of each number a step of this kind shows. */
 static void correct(struct sv_pace *p, const double h[N], double surprise)
 {
-    /* Something else disturbs a step now and then, and the first one after a change of kind would be believed most: what is far
-     * off is noise for a part, until others say the same. */
+    /* Something else disturbs a step now and then, and the first one after a change of kind would
+     * be believed most: what is far off is noise for a part, until others say the same. */
     double ph[N], s = p->noise + surprise * surprise / TAILS;
     for (int i = 0; i < N; i++) {
         ph[i] = 0;
@@ -83,7 +86,8 @@ static void correct(struct sv_pace *p, const double h[N], double surprise)
     }
     for (int i = 0; i < N; i++)
         s += h[i] * ph[i];
-    /* A step disturbed by something else is little evidence: beyond this all surprises are the same. */
+    /* A step disturbed by something else is little evidence: beyond this all surprises are the
+     * same. */
     double most = fmax(0.1, 2.5 * sqrt(s));
     surprise = fmin(fmax(surprise, -most), most);
     for (int i = 0; i < N; i++) {

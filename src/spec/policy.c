@@ -13,21 +13,23 @@
 #include <math.h>
 #include <string.h>
 
-/* Drafting must look so much better than plain decoding to be taken up, and to be gone on with: each change of
- * kind finds cold caches. */
+/* Drafting must look so much better than plain decoding to be taken up, and to be gone on with:
+ * each change of kind finds cold caches. */
 static const double TAKE_UP = 1.01, GO_ON = 1.0;
-/* What cuts are worth over widths that are not cut, before it is known; never thought to be more than MOST_CUTS. */
+/* What cuts are worth over widths that are not cut, before it is known; never thought to be more
+ * than MOST_CUTS. */
 static const float FIRST_CUTS = 1.1f;
 static const double MOST_CUTS = 1.3;
-/* Drafting that looks worse by so many standard deviations of what is known is far from worth while: the loss expected
- * from not drafting, should it be better after all, is less than what it takes to be able to. */
+/* Drafting that looks worse by so many standard deviations of what is known is far from worth
+ * while: the loss expected from not drafting, should it be better after all, is less than what it
+ * takes to be able to. */
 static const double NOT_NEAR = 0.7;
 /* Being able to draft takes such a share of the time; so does being wrong. */
 static const double KEEPING = 0.015;
 /* Drafts that bring back less than this share of what they cost are on their way to be given up. */
 static const double HOPELESS = 0.5;
-/* Where drafting is far from worth while, every other choice is the one before: a choice reads what nobody else does,
- * and with a small model that takes as long as one percent of a step. */
+/* Where drafting is far from worth while, every other choice is the one before: a choice reads what
+ * nobody else does, and with a small model that takes as long as one percent of a step. */
 enum { CHOICES_EVERY = 2 };
 
 int sv_policy_open(struct sv_policy **out, int32_t n_slots, int32_t block, bool drafts_on_device,
@@ -195,8 +197,8 @@ static struct sv_load load_of(const struct sv_policy *p, int32_t n, int32_t k, i
     return l;
 }
 
-/* Both the table and what steps said of it may be wrong, so the better of the two counts, and a doubt that grows with
- * time opens the door again. */
+/* Both the table and what steps said of it may be wrong, so the better of the two counts, and a
+ * doubt that grows with time opens the door again. */
 bool sv_policy_is_closed(const struct sv_policy *p, int32_t n)
 {
     struct sv_load l = load_of(p, n, n, 1);
@@ -282,7 +284,8 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
                              sv_trial_regret(p, plain, best, drafting) < KEEPING);
     *n_far = far ? *n_far + (*n_far < INT32_MAX) : 0;
     if (!beside_prompt) { /* such a step teaches nothing: no trials */
-        sv_trial_save(p, (p->rests ? CHOICES_EVERY : 1) * used->us, drafting, best->k, sv_trial_regret(p, plain, best, drafting));
+        sv_trial_save(p, (p->rests ? CHOICES_EVERY : 1) * used->us, drafting, best->k,
+                      sv_trial_regret(p, plain, best, drafting));
         other = sv_trial_other_way(p, plain, best, drafting);
     }
     if (drafting != other) {

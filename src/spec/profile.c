@@ -37,8 +37,8 @@ static const struct sv_profile_step *step_of(const struct sv_accept_profile *p, 
     return &p->step[(uint64_t)word * (uint64_t)p->n_steps >> 32];
 }
 
-void sv_profile_shares(const struct sv_accept_profile *p, uint64_t sequence, uint64_t draw, int32_t n,
-                       float *share)
+void sv_profile_shares(const struct sv_accept_profile *p, uint64_t sequence, uint64_t draw,
+                       int32_t n, float *share)
 {
     uint32_t word[4];
     SV_REQUIRE(p->n_steps > 0 && n < SV_MAX_BLOCK);

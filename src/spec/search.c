@@ -193,8 +193,10 @@ static int32_t longer(const struct sv_policy *p, int32_t serves)
     return 2 * serves < most ? 2 * serves : most;
 }
 
-/* Where the host's time is the step's, one search serves some steps, since it takes as long as a good part of a small
- * model's step: more where it found nothing new, and many while plain decoding is far better. Whom it was made for may be gone: the ranks stay, and chances are looked up again. */
+/* Where the host's time is the step's, one search serves some steps, since it takes as long as a
+ * good part of a small model's step: more where it found nothing new, and many while plain decoding
+ * is far better. Whom it was made for may be gone: the ranks stay, and chances are looked up again.
+ */
 struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain)
 {
     static const double FAR = 0.85, ALIKE = 0.02;
@@ -209,19 +211,24 @@ struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candid
         c.score = c.k ? c.tokens / c.us : -HUGE_VAL;
         if (last->n_steps++ < last->serves)
             return c;
-    } else if (!p->trial.drafted && last->n && sv_policy_about(p->n, last->n) && last->n_steps++ < last->serves) {
+    } else if (!p->trial.drafted && last->n && sv_policy_about(p->n, last->n) &&
+               last->n_steps++ < last->serves) {
         return (struct sv_candidate){.score = -HUGE_VAL}; /* some came or went: as far as it was */
     }
     const struct sv_candidate was = c;
     const int32_t was_for = last->serves;
     c = search_all(p, plain);
     bool far = !c.k || c.score < FAR * plain->score;
-    bool nothing = !p->trial.drafted && sv_policy_about(p->n, last->n) && (!c.k || c.score < plain->score);
-    bool alike = last->n == p->n && c.k == was.k && c.mode == was.mode && (!c.k || fabs(c.score / was.score - 1) < ALIKE);
+    bool nothing =
+        !p->trial.drafted && sv_policy_about(p->n, last->n) && (!c.k || c.score < plain->score);
+    bool alike = last->n == p->n && c.k == was.k && c.mode == was.mode &&
+                 (!c.k || fabs(c.score / was.score - 1) < ALIKE);
     *last = (struct sv_searched){.c = c,
                                  .plain_tokens = plain->tokens,
                                  .n = p->n,
-                                 .serves = far ? FAR_SERVES : alike || nothing ? longer(p, was_for) : SERVES};
+                                 .serves = far                ? FAR_SERVES
+                                           : alike || nothing ? longer(p, was_for)
+                                                              : SERVES};
     return c;
 }
 
@@ -249,7 +256,8 @@ void sv_choice_set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t w
 }
 
 /* As many rows as when the search was made, to whose drafts are likeliest by now. */
-static void share_again(struct sv_policy *p, const struct sv_candidate *c, int32_t *bin, int32_t *in_bin)
+static void share_again(struct sv_policy *p, const struct sv_candidate *c, int32_t *bin,
+                        int32_t *in_bin)
 {
     int32_t count[BINS] = {0}, left = c->n_rows;
     for (int32_t r = 0; r < c->k; r++) {

@@ -3,9 +3,9 @@
  * what it is worth to know before verifying, and the cut between the two passes.
  *
  * Where the device can tell (struct sv_policy: cuts), called by policy.c for the choice before
- * drafting, and by the engine between drafting and verifying. Where steps run ahead, a cut has its price,
- * and the choice says whether it is paid. The drafter's own probability of its
- * winner is calibrated by what was kept, never believed. Must not: allocate, or change a draft.
+ * drafting, and by the engine between drafting and verifying. Where steps run ahead, a cut has its
+ * price, and the choice says whether it is paid. The drafter's own probability of its winner is
+ * calibrated by what was kept, never believed. Must not: allocate, or change a draft.
  */
 #include "spec/choice.h"
 
@@ -13,8 +13,8 @@
 
 enum { CUT_BINS = 64 };
 
-/* Steps of the drafter's log odds from LOWEST on. A bin begins as the record says, with this weight: what is
- * thought bad from the start would be cut off and never be seen to be good. */
+/* Steps of the drafter's log odds from LOWEST on. A bin begins as the record says, with this
+ * weight: what is thought bad from the start would be cut off and never be seen to be good. */
 static const float LOWEST = -4, STEP = 0.5f, FIRST = 4;
 /* Drafts remembered by a bin and by a position; what a position needs to be believed. */
 static const float WINDOW = 512, AT_WINDOW = 256, AT_WEIGHT = 20;
@@ -22,9 +22,11 @@ static const float WINDOW = 512, AT_WINDOW = 256, AT_WEIGHT = 20;
 static const float BLOCKS = 128, FEW_BLOCKS = 4;
 /* A probe verifies what is kept with at least this chance. */
 static const float REACH = 0.15f;
-/* What cuts brought against what they promised: tokens remembered, and tokens that the promise is worth. */
+/* What cuts brought against what they promised: tokens remembered, and tokens that the promise is
+ * worth. */
 static const float TOKENS = 4000, PROMISE = 400;
-/* Share of the time for looking at whole blocks: at first, where a cut comes near the best choice, and elsewhere. */
+/* Share of the time for looking at whole blocks: at first, where a cut comes near the best choice,
+ * and elsewhere. */
 static const double LOOK_YOUNG_SHARE = 0.02, LOOK_NEAR_SHARE = 0.006, LOOK_SHARE = 0.0015;
 enum { LOOK_YOUNG = 128 };
 static const float edge[SV_SURE_EDGES] = {0, 0.1f, 0.2f, 0.35f, 0.5f, 0.7f};
@@ -88,7 +90,7 @@ struct ask {
     float rows[SV_SURE_EDGES], tokens[SV_SURE_EDGES]; /* of one sequence, above each edge */
     float row_us, draft_us, draft_row_us;             /* sums over the sequences that draft */
     float gain;                                       /* sum of their factors over the record */
-    float record;                                     /* tokens of one sequence, as the record says */
+    float record; /* tokens of one sequence, as the record says */
     int32_t block_rows;
 };
 
@@ -108,8 +110,8 @@ static struct sv_load load_of(const struct sv_policy *p, const struct ask *a, fl
 }
 
 /* One sequence with so many rows and tokens beyond its first. */
-static void try_cut(const struct sv_policy *p, struct ask *a, const struct sv_candidate *plain, float rows,
-                    float tokens, struct sv_candidate *best)
+static void try_cut(const struct sv_policy *p, struct ask *a, const struct sv_candidate *plain,
+                    float rows, float tokens, struct sv_candidate *best)
 {
     struct sv_load l = load_of(p, a, rows);
     a->c.tokens = plain->tokens + (double)(a->gain * tokens);
@@ -136,8 +138,8 @@ static void try_full(const struct sv_policy *p, struct ask *a, const struct sv_c
     }
 }
 
-/* All chances to cut at, for one number of proposals. The choice is between to cut and not to cut: both go by the
- * record, and the spread says what is left of it. */
+/* All chances to cut at, for one number of proposals. The choice is between to cut and not to cut:
+ * both go by the record, and the spread says what is left of it. */
 static void try_width(const struct sv_policy *p, struct ask *a, const struct sv_candidate *plain,
                       struct sv_candidate *best)
 {
@@ -176,8 +178,8 @@ static void add_position(const struct sv_policy *p, struct ask *a, int32_t j, fl
         }
 }
 
-static void try_sequences(const struct sv_policy *p, struct ask *a, const struct sv_candidate *plain,
-                          struct sv_candidate *best)
+static void try_sequences(const struct sv_policy *p, struct ask *a,
+                          const struct sv_candidate *plain, struct sv_candidate *best)
 {
     float alive = 1;
     for (int32_t b = 0; b < SV_SURE_EDGES; b++)
@@ -241,13 +243,15 @@ static struct sv_policy_seq *look_at(struct sv_policy *p)
     return NULL;
 }
 
-/* What a cut would bring has to be known before anything is cut: how sure the drafter is of a whole block. The
- * drafts beyond the width are proposed to nobody. */
+/* What a cut would bring has to be known before anything is cut: how sure the drafter is of a whole
+ * block. The drafts beyond the width are proposed to nobody. */
 void sv_sure_look(struct sv_policy *p, double us)
 {
     struct sv_load *l = &p->load, was = *l;
     struct sv_sure *k = &p->sure;
-    double share = p->trial.n_steps < LOOK_YOUNG ? LOOK_YOUNG_SHARE : k->near ? LOOK_NEAR_SHARE : LOOK_SHARE;
+    double share = p->trial.n_steps < LOOK_YOUNG ? LOOK_YOUNG_SHARE
+                   : k->near                     ? LOOK_NEAR_SHARE
+                                                 : LOOK_SHARE;
     k->look_us = fmin(k->look_us + share * us, 50 * us);
     if (!p->cuts || p->cuts_now || !l->n_draft_segs || k->look_us <= 0)
         return;
@@ -310,9 +314,10 @@ struct cut_line {
     int32_t bin, n;
 };
 
-/* Down to where rows still pay at p->rate tokens a us. Where counts are padded up, rows that the padding has
- * paid for are free, so only full counts are looked at. */
-static struct cut_line find_line(const struct sv_policy *p, const struct rows_left *r, struct sv_load l)
+/* Down to where rows still pay at p->rate tokens a us. Where counts are padded up, rows that the
+ * padding has paid for are free, so only full counts are looked at. */
+static struct cut_line find_line(const struct sv_policy *p, const struct rows_left *r,
+                                 struct sv_load l)
 {
     struct cut_line line = {CUT_BINS, 0};
     double tokens = 0, best = -p->rate * sv_cost_us(&p->cost, &l);
@@ -332,7 +337,8 @@ static struct cut_line find_line(const struct sv_policy *p, const struct rows_le
             l.n_rows += more;
             l.row_us += (float)(part * r->row_us[b]);
             tokens += part * r->tokens[b];
-            if (p->cost.padded && p->cost.padded(l.n_rows) > l.n_rows && (b > last || n < r->count[b]))
+            if (p->cost.padded && p->cost.padded(l.n_rows) > l.n_rows &&
+                (b > last || n < r->count[b]))
                 continue;
             double worth = tokens - p->rate * sv_cost_us(&p->cost, &l);
             if (worth > best) {
@@ -348,7 +354,8 @@ static int32_t width_at(const struct sv_policy_seq *s, const float *alive, struc
     int32_t width = 1;
     for (; width < s->width; width++) {
         int32_t b = cut_bin(alive[width]);
-        if (s->probe ? width > 1 && alive[width] < REACH : b < line->bin || (b == line->bin && !line->n))
+        if (s->probe ? width > 1 && alive[width] < REACH
+                     : b < line->bin || (b == line->bin && !line->n))
             break;
         line->n -= !s->probe && b == line->bin;
     }

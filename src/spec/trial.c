@@ -2,39 +2,40 @@
  * trial.c - what is tried against the odds, so that it can be learnt, and which requests' drafters
  * are given up.
  *
- * Called by policy.c once a step. What is not done is not learnt: a small share of the time is saved
- * up and spent on choices that the table thinks worse, each at its expected loss. The longer trials
- * have been in vain, the smaller the share. Must not: spend what has not been saved, or give up a
- * request that asked for a width of its own.
+ * Called by policy.c once a step. What is not done is not learnt: a small share of the time is
+ * saved up and spent on choices that the table thinks worse, each at its expected loss. The longer
+ * trials have been in vain, the smaller the share. Must not: spend what has not been saved, or give
+ * up a request that asked for a width of its own.
  */
 #include "spec/choice.h"
 
 #include <math.h>
 
 enum {
-    STEPS = 12,         /* of one trial of the other way */
-    YOUNG = 256,        /* choices of a process that knows its table only */
-    VERIFIED = 6,       /* verify steps of its own, */
-    CHOICES = 48,       /* and choices, before a request's drafter is given up; */
-    VAIN_STEPS = 16,    /* or so many in a row, */
-    VAIN_REQUESTS = 3,  /* of so many requests: from then on most are not tried any more, */
-    SAMPLE = 16,        /* but for one in so many */
-    MODE_EVERY = 16      /* steps that draft: one of them with the other number of masks */
+    STEPS = 12,        /* of one trial of the other way */
+    YOUNG = 256,       /* choices of a process that knows its table only */
+    VERIFIED = 6,      /* verify steps of its own, */
+    CHOICES = 48,      /* and choices, before a request's drafter is given up; */
+    VAIN_STEPS = 16,   /* or so many in a row, */
+    VAIN_REQUESTS = 3, /* of so many requests: from then on most are not tried any more, */
+    SAMPLE = 16,       /* but for one in so many */
+    MODE_EVERY = 16    /* steps that draft: one of them with the other number of masks */
 };
 
-/* Share of time for trials, half of it for probes: at first, when they have long been in vain, and when what they compare is a tie as far
- * as is known. */
+/* Share of time for trials, half of it for probes: at first, when they have long been in vain, and
+ * when what they compare is a tie as far as is known. */
 static const double SHARE = 0.007, YOUNG_SHARE = 0.015, LEAST = 0.1, NEAR_SHARE = 0.01;
 /* What could be gained by knowing better, for the whole of NEAR_SHARE. */
 static const double REGRET = 0.03;
 /* How fast the share recovers while somebody drafts. */
 static const double THRIFT_RATE = 1.0 / 64;
-/* Steps between two trials of the other way: so many where the comparison is known to SURE, four times as many
- * where it is known twice as well. */
+/* Steps between two trials of the other way: so many where the comparison is known to SURE, four
+ * times as many where it is known twice as well. */
 static const double SPACING = 24, MOST_SPACING = 2000, SURE = 0.05;
 /* Steps of one request that its acceptance is known from. */
 static const double OWN_STEPS = 40;
-/* What a process may spend on trials before it has saved anything, in steps; and on bursts, on credit. */
+/* What a process may spend on trials before it has saved anything, in steps; and on bursts, on
+ * credit. */
 static const double FIRST_STEPS = 4, DEBT = 4, GOOD_DEBT = 12;
 /* So many standard deviations apart, what is thought to be worse is. */
 static const double FAR = 3;
@@ -42,7 +43,8 @@ static const double FAR = 3;
 static const double MODE_COST = 1.15;
 /* A draft is looked at while the one before it is kept with this chance: beyond, little is seen. */
 static const float REACH = 0.15f;
-/* Who brings more drafts than this a step keeps drafting: with fewer sequences at work it may pay. */
+/* Who brings more drafts than this a step keeps drafting: with fewer sequences at work it may pay.
+ */
 static const float FEW_KEPT = 0.4f;
 
 /* So many verify steps of so many requests that others need not be tried as well. */
@@ -73,8 +75,8 @@ static void was_in_vain(struct sv_policy *p, double factor)
         *thrift *= factor;
 }
 
-/* Standard deviation of how the two compare, as far as a trial could tell: what steps cost, and, where nobody
- * drafts, how many drafts are kept. */
+/* Standard deviation of how the two compare, as far as a trial could tell: what steps cost, and,
+ * where nobody drafts, how many drafts are kept. */
 static double doubt_of(const struct sv_policy *p, const struct sv_candidate *plain,
                        const struct sv_candidate *best, bool drafting)
 {
@@ -89,7 +91,8 @@ static double doubt_of(const struct sv_policy *p, const struct sv_candidate *pla
 bool sv_trial_apart(const struct sv_policy *p, const struct sv_candidate *plain,
                     const struct sv_candidate *best, bool drafting, double deviations)
 {
-    return !best->k || fabs(log(best->score / plain->score)) >= deviations * doubt_of(p, plain, best, drafting);
+    return !best->k ||
+           fabs(log(best->score / plain->score)) >= deviations * doubt_of(p, plain, best, drafting);
 }
 
 double sv_trial_regret(const struct sv_policy *p, const struct sv_candidate *plain,
@@ -98,7 +101,8 @@ double sv_trial_regret(const struct sv_policy *p, const struct sv_candidate *pla
     static const double PEAK = 0.398942; /* 1 / sqrt(2 pi) */
     if (!best->k)
         return 0;
-    double doubt = fmax(doubt_of(p, plain, best, drafting), 1e-6), x = fabs(log(best->score / plain->score)) / doubt;
+    double doubt = fmax(doubt_of(p, plain, best, drafting), 1e-6),
+           x = fabs(log(best->score / plain->score)) / doubt;
     return doubt * (PEAK * exp(-x * x / 2) - x * erfc(x * sqrt(0.5)) / 2);
 }
 
@@ -113,7 +117,9 @@ void sv_trial_save(struct sv_policy *p, double us, bool drafting, bool any, doub
         share += YOUNG_SHARE * (double)(YOUNG - t->n_steps++) / YOUNG;
     double other = any ? share / 2 : 0;
     t->probe_us = fmin(t->probe_us + us * (share - other), 50 * us);
-    t->other_us = fmin(t->other_us + us * (other + NEAR_SHARE * fmin(regret / REGRET, 1) * (drafting ? 1 : *thrift)), 50 * us);
+    t->other_us = fmin(t->other_us + us * (other + NEAR_SHARE * fmin(regret / REGRET, 1) *
+                                                       (drafting ? 1 : *thrift)),
+                       50 * us);
 }
 
 /* For a few steps, when what they are thought to lose has been saved up: near a tie often, far from
@@ -128,13 +134,15 @@ bool sv_trial_other_way(struct sv_policy *p, const struct sv_candidate *plain,
         t->n_left -= t->n_left > 0;
         return false;
     }
-    double loss = other->us - other->tokens * used->us / used->tokens, first = drafting ? 0 : p->held_us;
+    double loss = other->us - other->tokens * used->us / used->tokens,
+           first = drafting ? 0 : p->held_us;
     loss = loss > 0 ? loss : 0;
     if (!t->n_left) {
         /* What is thought to be best goes on long enough in between to be compared too. */
         double doubt = fmax(doubt_of(p, plain, best, drafting), 1e-3), sure = SURE / doubt;
         double least = fmin(fmax(SPACING * sure * sure, SPACING), MOST_SPACING);
-        if (t->n_since < least || t->other_us < 2 * loss + first || other->score < exp(-FAR * doubt) * used->score)
+        if (t->n_since < least || t->other_us < 2 * loss + first ||
+            other->score < exp(-FAR * doubt) * used->score)
             return false;
         t->n_left = STEPS;
         t->other_us -= first;
@@ -186,9 +194,9 @@ static struct sv_policy_seq *probe_whom(struct sv_policy *p)
     return best;
 }
 
-/* How far a probe looks, and with how many masks. Where nobody drafts: as far as drafts are likely to
- * be kept at all, so that what fails at the first draft is cheap to see failing; the first time with
- * the whole block, for which the draft was made. Elsewhere half as many rows again. */
+/* How far a probe looks, and with how many masks. Where nobody drafts: as far as drafts are likely
+ * to be kept at all, so that what fails at the first draft is cheap to see failing; the first time
+ * with the whole block, for which the draft was made. Elsewhere half as many rows again. */
 static int probe_how(const struct sv_policy *p, const struct sv_policy_seq *s, const float *alive,
                      bool drafting, int32_t *width)
 {
@@ -204,8 +212,8 @@ static int probe_how(const struct sv_policy *p, const struct sv_policy_seq *s, c
     return s->record->n_verified % 4 && p->drafts_on_device ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
 }
 
-/* What it would lose has to be saved up: its time less what its tokens are worth. More of what did well, and
- * the few requests still tried, may run into debt. */
+/* What it would lose has to be saved up: its time less what its tokens are worth. More of what did
+ * well, and the few requests still tried, may run into debt. */
 void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting)
 {
     struct sv_policy_seq *s = probe_whom(p);

@@ -1,11 +1,12 @@
 /*
- * turns.c - things that are timed again and again while a machine changes its pace: whose turn it is, and which of
- * their times counts.
+ * turns.c - things that are timed again and again while a machine changes its pace: whose turn it
+ * is, and which of their times counts.
  *
- * Called by engine/calibrate.c. Other programs and clocks slow a machine down for some hundred milliseconds at a time,
- * by 1.4 to 2.5: what was timed there alone looks that much too dear beside what was not. So everything has its turn in
- * every round, what is dear too, and of everybody's times those of the same rounds count, in which the machine was quick.
- * Pure arithmetic; must not read a clock.
+ * Called by engine/calibrate.c. Other programs and clocks slow a machine down for some hundred
+ * milliseconds at a time, by 1.4 to 2.5: what was timed there alone looks that much too dear beside
+ * what was not. So everything has its turn in every round, what is dear too, and of everybody's
+ * times those of the same rounds count, in which the machine was quick. Pure arithmetic; must not
+ * read a clock.
  */
 #include "spec/spec.h"
 
@@ -14,7 +15,8 @@
 #include <string.h>
 
 enum {
-    ENOUGH = 3, /* rounds; before, what has not had its share of the time goes on where there is none for a whole round */
+    ENOUGH = 3, /* rounds; before, what has not had its share of the time goes on where there is
+                   none for a whole round */
     QUICK = 3,  /* quick rounds; fewer for anybody are worth some more time */
     NEAR = 10,  /* what is timed within moments: so many before and as many behind */
     PLENTY = 15 /* rounds: half the time will do, but not less, or all may have met one mood */
@@ -24,8 +26,8 @@ static const double LONG_US = 10000;
 /* A round is quick that took up to so many times as long as the quickest one. */
 static const double AS_QUICK = 1.2;
 
-/* A third from the least of n times: whatever else a machine does adds time, but a lucky moment that only some have met
- * would make these look cheap. */
+/* A third from the least of n times: whatever else a machine does adds time, but a lucky moment
+ * that only some have met would make these look cheap. */
 static double usual(const float *us, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
@@ -68,7 +70,8 @@ static int by_size(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* How slow things around i were in a round, against what they take as usual: the middle one of them. */
+/* How slow things around i were in a round, against what they take as usual: the middle one of
+ * them. */
 static double pace_of(const struct sv_turns *t, int32_t i, int32_t reach, int32_t round)
 {
     double pace[SV_MOST_TIMED];
@@ -82,7 +85,8 @@ static double pace_of(const struct sv_turns *t, int32_t i, int32_t reach, int32_
 }
 
 /* Which rounds were quick there; returns how many. */
-static int32_t find_quick(const struct sv_turns *t, int32_t i, int32_t reach, bool quick[SV_MOST_RUNS])
+static int32_t find_quick(const struct sv_turns *t, int32_t i, int32_t reach,
+                          bool quick[SV_MOST_RUNS])
 {
     double pace[SV_MOST_RUNS], least = HUGE_VAL;
     int32_t n = 0;
@@ -95,8 +99,8 @@ static int32_t find_quick(const struct sv_turns *t, int32_t i, int32_t reach, bo
     return n;
 }
 
-/* First by whole rounds; then, knowing better what is usual, each by what was timed within moments of it, since moods
- * change in the middle of rounds too. */
+/* First by whole rounds; then, knowing better what is usual, each by what was timed within moments
+ * of it, since moods change in the middle of rounds too. */
 void sv_turns_end(struct sv_turns *t)
 {
     enum { PASSES = 3 };
@@ -125,7 +129,8 @@ static int32_t fewest_quick(const struct sv_turns *t)
     return fewest;
 }
 
-void sv_turns_begin(struct sv_turns *t, int32_t least, int64_t now_us, int64_t budget_us, int64_t more_us)
+void sv_turns_begin(struct sv_turns *t, int32_t least, int64_t now_us, int64_t budget_us,
+                    int64_t more_us)
 {
     SV_REQUIRE(t->n <= SV_MOST_TIMED && least < SV_MOST_RUNS);
     t->round = t->at = -1;
@@ -142,7 +147,8 @@ static bool goes_on(const struct sv_timed *s)
     return !s->done && s->n_runs && s->n_runs < SV_MOST_RUNS;
 }
 
-/* Rounds are whole as long as there is time for one; and for longer where the machine was slow in most. */
+/* Rounds are whole as long as there is time for one; and for longer where the machine was slow in
+ * most. */
 static bool begin_round(struct sv_turns *t, int64_t now_us)
 {
     double whole_us = 0;

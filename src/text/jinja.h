@@ -351,7 +351,8 @@ bool sv_j_eq(struct sv_jx *x, const struct sv_jval *a, const struct sv_jval *b);
 bool sv_j_order(struct sv_jx *x, enum sv_jop op, const struct sv_jval *a, const struct sv_jval *b);
 bool sv_j_contains(struct sv_jx *x, const struct sv_jval *in, const struct sv_jval *v);
 bool sv_j_iterable(const struct sv_jval *v);
-bool sv_j_sequence(const struct sv_jval *v); /* has a length and items by index, as jinja2 sees it */
+bool sv_j_sequence(
+    const struct sv_jval *v); /* has a length and items by index, as jinja2 sees it */
 /* Items of anything that can be looped over; throws otherwise. A generator is used up. */
 struct sv_jlist *sv_j_iter(struct sv_jx *x, const struct sv_jval *v);
 int64_t sv_j_len(struct sv_jx *x, const struct sv_jval *v); /* -1: has no length */

@@ -14,10 +14,11 @@ struct sv_chat_template {
     struct sv_template *plain, *tools; /* tools: the one named tool_use, or NULL */
     json_t *tokens;                    /* bos_token: text, ... */
     bool knows_developer;
-    char *source;                      /* of plain, or of tools where there is no other */
+    char *source; /* of plain, or of tools where there is no other */
 };
 
-static int parse(struct sv_chat_template *c, struct sv_template **t, const char *text, size_t n, struct sv_err *err)
+static int parse(struct sv_chat_template *c, struct sv_template **t, const char *text, size_t n,
+                 struct sv_err *err)
 {
     static const char role[] = "developer";
 
@@ -32,7 +33,8 @@ static int parse(struct sv_chat_template *c, struct sv_template **t, const char 
     return sv_template_parse(t, text, n, err);
 }
 
-static int parse_one(struct sv_chat_template *c, struct sv_template **t, const json_t *text, struct sv_err *err)
+static int parse_one(struct sv_chat_template *c, struct sv_template **t, const json_t *text,
+                     struct sv_err *err)
 {
     if (!json_is_string(text))
         return sv_fail(err, SV_EFORMAT, -1, "chat_template must be text");

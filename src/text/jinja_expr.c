@@ -352,8 +352,8 @@ static struct sv_jnode *parse_unary(struct sv_jparse *p, bool with_filter)
             n = sv_j_parse_filters(p, n, false);
         } else if (sv_j_at_name(p, "is")) {
             n = parse_test(p, n);
-        } else if (sv_j_cur(p)->type ==
-                   SV_JT_LPAREN) { /* calls follow filters, subscripts do not */
+        } else if (sv_j_cur(p)->type == SV_JT_LPAREN) {
+            /* calls follow filters, subscripts do not */
             struct sv_jnode *call = sv_j_node(p, SV_JN_CALL, sv_j_cur(p)->pos);
             call->a = n;
             call->args = parse_args(p);

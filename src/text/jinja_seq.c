@@ -212,8 +212,8 @@ static struct sv_jval f_sort(struct sv_jx *x, struct sv_jval v, const struct sv_
         names = sv_j_split(x, arg[2], &comma, -1, false);
     else
         sv_j_list_push(x, names, arg[2]);
-    for (size_t i = 0; i < in->n;
-         i++) { /* the key is a list, as jinja2's: one entry per attribute */
+    /* the key is a list, as jinja2's: one entry per attribute */
+    for (size_t i = 0; i < in->n; i++) {
         struct sv_jlist *key = sv_j_list_new(x, names->n);
         for (size_t k = 0; k < names->n; k++) {
             struct getter g = make_getter(x, &names->item[k], !sv_j_truth(x, &arg[1]));

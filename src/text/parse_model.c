@@ -217,8 +217,8 @@ static int expect_unset(struct sv_jpull *j, const char *name)
 static int read_field(struct sv_tokenizer *tok, struct sv_jpull *j, const char *key,
                       struct sv_model_at *at)
 {
-    static const char *const refused[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
-                                          NULL};
+    static const char *const refused[] = {"dropout", "continuing_subword_prefix",
+                                          "end_of_word_suffix", NULL};
     struct sv_buf text;
     int rc;
 
@@ -315,10 +315,11 @@ int sv_tok_parse_model(struct sv_tokenizer *tok, struct sv_jpull *j, const struc
     j->pos = at->merges;
     rc = read_merges(tok, j);
     if (rc == SV_OK && at->unknown && !has_all_bytes(tok))
-        return sv_fail(j->err, SV_EUNSUPPORTED, (int64_t)at->unknown,
-                       "byte %zu: model.unk_token and model.byte_fallback are only supported where the "
-                       "vocabulary has all 256 bytes",
-                       at->unknown);
+        return sv_fail(
+            j->err, SV_EUNSUPPORTED, (int64_t)at->unknown,
+            "byte %zu: model.unk_token and model.byte_fallback are only supported where the "
+            "vocabulary has all 256 bytes",
+            at->unknown);
     return rc;
 }
 

@@ -1,9 +1,10 @@
 /*
- * text.h - text to token ids and back: byte-level BPE from tokenizer.json, streaming detokenization; chat
- * templates.
+ * text.h - text to token ids and back: byte-level BPE from tokenizer.json, streaming
+ * detokenization; chat templates.
  *
- * Called by engine (stop strings, output text) and cli. Knows no device and no model. Must not: allocate
- * per token on the streaming path once its buffers have grown, or emit a partial code point.
+ * Called by engine (stop strings, output text) and cli. Knows no device and no model. Must not:
+ * allocate per token on the streaming path once its buffers have grown, or emit a partial code
+ * point.
  */
 #ifndef SV_TEXT_H
 #define SV_TEXT_H
@@ -12,7 +13,8 @@
 
 struct sv_tokenizer;
 
-/* Reads DIR/tokenizer.json (and tokenizer_config.json when there). Errors name file, field, position. */
+/* Reads DIR/tokenizer.json (and tokenizer_config.json when there). Errors name file, field,
+ * position. */
 int sv_tokenizer_open(struct sv_tokenizer **tok, const char *dir, struct sv_err *err);
 /* The parsing half, for tests and fuzzing. */
 int sv_tokenizer_parse(struct sv_tokenizer **tok, const char *json, size_t n, struct sv_err *err);
@@ -33,8 +35,8 @@ void sv_ids_fini(struct sv_ids *ids);
 int sv_ids_append(struct sv_ids *ids, const int32_t *id, size_t n);
 
 enum {
-    SV_ENC_SPECIAL = 1,     /* special tokens written in the text become their ids */
-    SV_ENC_ADD_SPECIAL = 2  /* apply the post-processor (e.g. Llama's leading <|begin_of_text|>) */
+    SV_ENC_SPECIAL = 1,    /* special tokens written in the text become their ids */
+    SV_ENC_ADD_SPECIAL = 2 /* apply the post-processor (e.g. Llama's leading <|begin_of_text|>) */
 };
 /* Length of the longest prefix that is valid UTF-8. */
 size_t sv_utf8_valid(const char *s, size_t n);
@@ -50,8 +52,8 @@ int sv_tokenizer_encode(const struct sv_tokenizer *tok, struct sv_enc_scratch *s
 int sv_tokenizer_decode(const struct sv_tokenizer *tok, const int32_t *ids, size_t n,
                         bool skip_special, struct sv_buf *out);
 
-/* Streaming: feed tokens one by one; out receives only whole code points, so that concatenated output is
- * always valid UTF-8. Bytes that can never become valid turn into U+FFFD. */
+/* Streaming: feed tokens one by one; out receives only whole code points, so that concatenated
+ * output is always valid UTF-8. Bytes that can never become valid turn into U+FFFD. */
 struct sv_detok {
     const struct sv_tokenizer *tok;
     bool skip_special;
@@ -60,41 +62,44 @@ struct sv_detok {
 };
 void sv_detok_init(struct sv_detok *d, const struct sv_tokenizer *tok, bool skip_special);
 void sv_detok_push(struct sv_detok *d, int32_t id, struct sv_buf *out); /* appends to out */
-void sv_detok_end(struct sv_detok *d, struct sv_buf *out);              /* flushes what is held as U+FFFD */
+void sv_detok_end(struct sv_detok *d, struct sv_buf *out); /* flushes what is held as U+FFFD */
 
 /* ---------------------------------------------------------------- chat templates */
 
-/* A Jinja template, rendered as transformers does with Python's jinja2 (docs/chat-templates.md). A parsed
- * template does not change: several threads may render it at once. */
+/* A Jinja template, rendered as transformers does with Python's jinja2 (docs/chat-templates.md). A
+ * parsed template does not change: several threads may render it at once. */
 struct sv_template;
 
 /* 0 stands for the default in each. A template that goes beyond a limit ends with SV_EFULL. */
 struct sv_template_opts {
-    int64_t now;              /* strftime_now: seconds since 1970, the local zone's offset added */
-    size_t max_output_bytes;  /* 16 MiB */
-    size_t max_memory_bytes;  /* 256 MiB, of parse and render each */
-    int64_t max_steps;        /* 20 million */
-    int max_depth;            /* 1000 levels of nesting; a macro call takes about eight */
+    int64_t now;             /* strftime_now: seconds since 1970, the local zone's offset added */
+    size_t max_output_bytes; /* 16 MiB */
+    size_t max_memory_bytes; /* 256 MiB, of parse and render each */
+    int64_t max_steps;       /* 20 million */
+    int max_depth;           /* 1000 levels of nesting; a macro call takes about eight */
 };
 
-/* Errors name line and column; pos is the line. What jinja2 has and this has not gives SV_EUNSUPPORTED. */
+/* Errors name line and column; pos is the line. What jinja2 has and this has not gives
+ * SV_EUNSUPPORTED. */
 int sv_template_parse(struct sv_template **t, const char *text, size_t n, struct sv_err *err);
-/* Appends the rendered text; on failure out is as before. context is a JSON object (messages, tools,
- * add_generation_prompt, ...). raise_exception gives SV_EINVAL with its message alone. opts may be NULL. */
+/* Appends the rendered text; on failure out is as before. context is a JSON object (messages,
+ * tools, add_generation_prompt, ...). raise_exception gives SV_EINVAL with its message alone. opts
+ * may be NULL. */
 int sv_template_render(const struct sv_template *t, const json_t *context,
                        const struct sv_template_opts *opts, struct sv_buf *out, struct sv_err *err);
 void sv_template_free(struct sv_template *t);
 
 /* The chat template of a model directory: DIR/chat_template.jinja, else chat_template in
- * DIR/tokenizer_config.json (text, or a list of named ones), else DIR/chat_template.json. SV_EUNSUPPORTED
- * when there is none. */
+ * DIR/tokenizer_config.json (text, or a list of named ones), else DIR/chat_template.json.
+ * SV_EUNSUPPORTED when there is none. */
 struct sv_chat_template;
 int sv_chat_template_open(struct sv_chat_template **t, const char *dir, struct sv_err *err);
 /* This text instead, with the special tokens of the directory (NULL: none). */
 int sv_chat_template_parse(struct sv_chat_template **t, const char *dir, const char *text, size_t n,
                            struct sv_err *err);
-/* As sv_template_render, with bos_token, eos_token and their kin added where context has none. With tools
- * in the context the template named tool_use is taken when there is one, else the one named default. */
+/* As sv_template_render, with bos_token, eos_token and their kin added where context has none. With
+ * tools in the context the template named tool_use is taken when there is one, else the one named
+ * default. */
 int sv_chat_template_render(const struct sv_chat_template *t, const json_t *context,
                             const struct sv_template_opts *opts, struct sv_buf *out,
                             struct sv_err *err);

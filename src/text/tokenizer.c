@@ -312,8 +312,8 @@ struct file {
     const char *name;
 };
 
-static int build(struct sv_tokenizer *tok, const struct file *json, const struct file *config, const char **at_fault,
-                 struct sv_err *err)
+static int build(struct sv_tokenizer *tok, const struct file *json, const struct file *config,
+                 const char **at_fault, struct sv_err *err)
 {
     struct sv_jpull j = {.text = json->text, .n = json->n, .err = err};
     struct span parts[N_PARTS] = {{0, 0}};
@@ -336,7 +336,8 @@ static int build(struct sv_tokenizer *tok, const struct file *json, const struct
     return rc;
 }
 
-static int parse(struct sv_tokenizer **out, const struct file *json, const struct file *config, struct sv_err *err)
+static int parse(struct sv_tokenizer **out, const struct file *json, const struct file *config,
+                 struct sv_err *err)
 {
     struct sv_tokenizer *tok = new_tokenizer();
     const char *at_fault = json->name;
@@ -346,7 +347,8 @@ static int parse(struct sv_tokenizer **out, const struct file *json, const struc
     if (!tok)
         return sv_fail(err, SV_ENOMEM, -1, "out of memory");
     if (json->n > MAX_FILE_BYTES || config->n > MAX_FILE_BYTES)
-        rc = sv_fail(err, SV_EUNSUPPORTED, -1, "a file of %zu bytes", json->n > config->n ? json->n : config->n);
+        rc = sv_fail(err, SV_EUNSUPPORTED, -1, "a file of %zu bytes",
+                     json->n > config->n ? json->n : config->n);
     else
         rc = build(tok, json, config, &at_fault, err);
     if (rc < 0) {

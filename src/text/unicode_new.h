@@ -1,6 +1,7 @@
 /*
- * unicode_new.h - code points assigned after Unicode 14 and up to 16.0.0, by general category, as class members of
- * PCRE2. Written by tools/text/make_unicode_new.py; do not edit. Included by translate.c only.
+ * unicode_new.h - code points assigned after Unicode 14 and up to 16.0.0, by general category, as
+ * class members of PCRE2. Written by tools/text/make_unicode_new.py; do not edit. Included by
+ * translate.c only.
  */
 #ifndef SV_TEXT_UNICODE_NEW_H
 #define SV_TEXT_UNICODE_NEW_H

@@ -1,6 +1,6 @@
 /*
- * unicode_table.h - the class of every code point. Written by tools/text/make_unicode.py from Unicode 16.0.0;
- * do not edit. Included by unicode.c only.
+ * unicode_table.h - the class of every code point. Written by tools/text/make_unicode.py from
+ * Unicode 16.0.0; do not edit. Included by unicode.c only.
  */
 #ifndef SV_TEXT_UNICODE_TABLE_H
 #define SV_TEXT_UNICODE_TABLE_H

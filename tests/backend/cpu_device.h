@@ -1,5 +1,6 @@
 /*
- * cpu_device.h - a CPU device with nothing but its products, for tests that call them by themselves.
+ * cpu_device.h - a CPU device with nothing but its products, for tests that call them by
+ * themselves.
  *
  * For test_gemm, test_dense and test_sieve. Must not: choose kernels; the caller names the isa.
  */
@@ -12,8 +13,8 @@
 
 #include <string.h>
 
-static inline void device_open(struct sv_cpu *cpu, enum sv_isa isa, enum sv_dtype compute, int n_threads,
-                               struct sv_dev_limits lim)
+static inline void device_open(struct sv_cpu *cpu, enum sv_isa isa, enum sv_dtype compute,
+                               int n_threads, struct sv_dev_limits lim)
 {
     struct sv_err err;
     memset(cpu, 0, sizeof *cpu);

@@ -1,9 +1,9 @@
 /*
- * cross.h - the same op on two devices: the CPU in f32 as the reference, and a device under test that may
- * have memory, an act type and a weight layout of its own.
+ * cross.h - the same op on two devices: the CPU in f32 as the reference, and a device under test
+ * that may have memory, an act type and a weight layout of its own.
  *
- * Used by tests/backend/test_cross_*.c. Everything the device under test sees lives in its own memory
- * between guard bytes. Must not: compute anything a test is about.
+ * Used by tests/backend/test_cross_*.c. Everything the device under test sees lives in its own
+ * memory between guard bytes. Must not: compute anything a test is about.
  */
 #ifndef SV_TESTS_CROSS_H
 #define SV_TESTS_CROSS_H
@@ -13,15 +13,16 @@
 struct cross {
     const char *name;
     struct sv_dev *ref, *dut;
-    bool bf16;   /* acts and caches of dut are bf16 */
-    bool quick;  /* the CPU, which has tests of its own, or SALVO_TEST_QUICK: under a slow checker */
-    bool again;  /* quick, and a GPU was here before: ops that know no act type need not come again */
-    double tol;  /* of one op, relative to max(1, |x|) */
+    bool bf16;  /* acts and caches of dut are bf16 */
+    bool quick; /* the CPU, which has tests of its own, or SALVO_TEST_QUICK: under a slow checker */
+    bool
+        again; /* quick, and a GPU was here before: ops that know no act type need not come again */
+    double tol; /* of one op, relative to max(1, |x|) */
     struct sv_rng rng;
 };
 
-/* Calls fn for every device of this build and machine: the plain CPU always, then each CUDA compute type
- * and kernel set when there is a GPU. Returns how many GPUs' worth of devices took part. */
+/* Calls fn for every device of this build and machine: the plain CPU always, then each CUDA compute
+ * type and kernel set when there is a GPU. Returns how many GPUs' worth of devices took part. */
 int cross_all(void (*fn)(struct cross *c));
 
 enum cross_type { CROSS_ACT, CROSS_F32, CROSS_BF16, CROSS_I32 };

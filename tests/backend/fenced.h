@@ -1,8 +1,9 @@
 /*
  * fenced.h - memory that ends at a page nobody may touch, since mapped weight files do.
  *
- * For the tests of products and of dense weights. An includer defines _DEFAULT_SOURCE first (MAP_ANONYMOUS). Must not:
- * come from the arena or from malloc, whose neighbours can be read unnoticed.
+ * For the tests of products and of dense weights. An includer defines _DEFAULT_SOURCE first
+ * (MAP_ANONYMOUS). Must not: come from the arena or from malloc, whose neighbours can be read
+ * unnoticed.
  */
 #ifndef TESTS_BACKEND_FENCED_H
 #define TESTS_BACKEND_FENCED_H

@@ -19,7 +19,8 @@ struct sv_dev_limits rig_limits(int32_t max_k, int32_t max_n);
 struct sv_dev *rig_open(enum sv_isa isa, int n_threads, enum sv_dtype compute);
 /* Levels this machine has, ascending; *n of them. */
 const enum sv_isa *rig_isas(int *n);
-/* fn on a device of each level in f32, but for AMX, which differs in products only. No error may be latched at its end. */
+/* fn on a device of each level in f32, but for AMX, which differs in products only. No error may be
+ * latched at its end. */
 void rig_each(void (*fn)(struct sv_dev *dev));
 const char *rig_isa_name(enum sv_isa isa);
 

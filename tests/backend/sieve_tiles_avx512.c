@@ -1,6 +1,6 @@
 /*
- * sieve_tiles_avx512.c - the kernel of cpu/sieve_amx.c with its tile instructions emulated, so that machines
- * without them can compare its sums.
+ * sieve_tiles_avx512.c - the kernel of cpu/sieve_amx.c with its tile instructions emulated, so that
+ * machines without them can compare its sums.
  *
  * Called by test_sieve.c after cpuid said AVX-512. Must not: be used where instructions are timed.
  */

@@ -1,6 +1,6 @@
 /*
- * test_cross_device.c - what a device promises besides ops, on every device of this machine: memory, copies,
- * marks, graphs, weights from a seed, and refusals.
+ * test_cross_device.c - what a device promises besides ops, on every device of this machine:
+ * memory, copies, marks, graphs, weights from a seed, and refusals.
  *
  * timeout: 120
  */
@@ -88,7 +88,8 @@ static void errors_on(struct cross *c)
 {
     struct sv_err err = {0};
     struct cross_kv kv = cross_kv(c, 1, 16, 16, 1, 8, 0);
-    struct cross_buf qkv = cross_new(c, CROSS_ACT, 24, NULL, 1), angle = cross_new(c, CROSS_F32, 8, NULL, 1);
+    struct cross_buf qkv = cross_new(c, CROSS_ACT, 24, NULL, 1),
+                     angle = cross_new(c, CROSS_F32, 8, NULL, 1);
     struct rig_batch b;
     rig_batch_init(&b);
     rig_batch_add(&b, 0, 55, 1);
@@ -187,8 +188,8 @@ static float *look(struct cross *c, const struct sv_weight *w)
     struct cross_buf x = cross_new(c, CROSS_ACT, k * k, unit, 0);
     struct cross_buf y = cross_new(c, CROSS_F32, k * (size_t)w->rows, NULL, 0);
     const struct sv_gemm_part part = {.w = *w};
-    sv_op_gemm(c->dut, &(struct sv_p_gemm){w->cols, w->cols, 1, x.dut, w->cols, &part, y.dut, w->rows,
-                                           true});
+    sv_op_gemm(c->dut, &(struct sv_p_gemm){w->cols, w->cols, 1, x.dut, w->cols, &part, y.dut,
+                                           w->rows, true});
     float *out = cross_floats(c, &y);
     cross_free(c, &x), cross_free(c, &y);
     free(unit);
@@ -207,8 +208,8 @@ static void seeds_on(struct cross *c)
         struct sv_weight w[3];
         float *x[3];
         for (int j = 0; j < 3; j++) {
-            assert_int_equal(sv_dev_random_weight(c->dut, &shape, 0.5f, 2, j < 2 ? 7 : 8, &w[j], &err),
-                             SV_OK);
+            assert_int_equal(
+                sv_dev_random_weight(c->dut, &shape, 0.5f, 2, j < 2 ? 7 : 8, &w[j], &err), SV_OK);
             x[j] = look(c, &w[j]);
         }
         assert_memory_equal(x[0], x[1], n * sizeof *x[0]);
@@ -277,8 +278,9 @@ struct dense_case {
 };
 
 /* Products of all row counts, as bytes one after another; free() them. */
-static uint8_t *dense_products(struct cross *c, const struct dense_case *d, const struct sv_gemm_part *part,
-                               const struct cross_buf *x, int32_t most, size_t *n_bytes)
+static uint8_t *dense_products(struct cross *c, const struct dense_case *d,
+                               const struct sv_gemm_part *part, const struct cross_buf *x,
+                               int32_t most, size_t *n_bytes)
 {
     int32_t cols = 0;
     for (int32_t i = 0; i < d->n_parts; i++)
@@ -288,8 +290,10 @@ static uint8_t *dense_products(struct cross *c, const struct dense_case *d, cons
     *n_bytes = 0;
     for (int32_t n = 1; n <= most; n += step)
         for (int f32 = 0; f32 < 2; f32++) {
-            struct cross_buf y = cross_new(c, f32 ? CROSS_F32 : CROSS_ACT, (size_t)n * (size_t)cols, NULL, 0);
-            sv_op_gemm(c->dut, &(struct sv_p_gemm){n, d->k, d->n_parts, x->dut, d->k, part, y.dut, cols, f32});
+            struct cross_buf y =
+                cross_new(c, f32 ? CROSS_F32 : CROSS_ACT, (size_t)n * (size_t)cols, NULL, 0);
+            sv_op_gemm(c->dut, &(struct sv_p_gemm){n, d->k, d->n_parts, x->dut, d->k, part, y.dut,
+                                                   cols, f32});
             size_t more;
             void *bytes = cross_bytes(c, &y, &more);
             all = realloc(all, *n_bytes + more);
@@ -313,8 +317,8 @@ static struct sv_dev_limits product_limits(int32_t max_rows)
                                   .max_positions = 1024};
 }
 
-/* Reserve makes copies of the matrices in fewer bits. The products have the same bits as before, numbers that do
- * not fit included; a matrix with too many of those gets no copy. */
+/* Reserve makes copies of the matrices in fewer bits. The products have the same bits as before,
+ * numbers that do not fit included; a matrix with too many of those gets no copy. */
 static void dense_on(struct cross *c)
 {
     static const struct dense_case cases[] = {{{1024, 128, 128}, 3, 320, 3000, true},
@@ -338,10 +342,13 @@ static void dense_on(struct cross *c)
             const size_t n = (size_t)d->rows[j] * (size_t)d->k;
             host[i][j] = malloc(n * sizeof *host[i][j]);
             for (size_t e = 0; e < n; e++)
-                host[i][j][e] = sv_rng_next(&c->rng) % d->odd ? sv_f32_to_bf16((float)sv_rng_normal(&c->rng) * 0.05f)
-                                                             : far[sv_rng_next(&c->rng) % 8];
-            const struct sv_weight w = {.data = host[i][j], .dtype = SV_BF16, .rows = d->rows[j], .cols = d->k};
-            assert_int_equal(sv_dev_upload_weight(c->dut, &w, &part[i][j].w, &owned[i][j], &err), SV_OK);
+                host[i][j][e] = sv_rng_next(&c->rng) % d->odd
+                                    ? sv_f32_to_bf16((float)sv_rng_normal(&c->rng) * 0.05f)
+                                    : far[sv_rng_next(&c->rng) % 8];
+            const struct sv_weight w = {
+                .data = host[i][j], .dtype = SV_BF16, .rows = d->rows[j], .cols = d->k};
+            assert_int_equal(sv_dev_upload_weight(c->dut, &w, &part[i][j].w, &owned[i][j], &err),
+                             SV_OK);
             want += d->dense;
             none += !d->dense;
         }
@@ -385,8 +392,9 @@ static double apart(const float *a, const float *b, size_t n)
     return sqrt(d / s);
 }
 
-static void product(struct cross *c, const struct sv_gemm_part *part, int32_t n_parts, int32_t k, bool gated,
-                    int32_t n_rows, void *x, struct cross_buf *y, struct cross_buf *scratch)
+static void product(struct cross *c, const struct sv_gemm_part *part, int32_t n_parts, int32_t k,
+                    bool gated, int32_t n_rows, void *x, struct cross_buf *y,
+                    struct cross_buf *scratch)
 {
     int32_t cols = 0;
     for (int32_t i = 0; i < n_parts; i++)
@@ -394,14 +402,17 @@ static void product(struct cross *c, const struct sv_gemm_part *part, int32_t n_
     *y = cross_new(c, CROSS_ACT, (size_t)n_rows * (size_t)(gated ? cols / 2 : cols), NULL, 0);
     *scratch = cross_new(c, CROSS_ACT, (size_t)n_rows * (size_t)cols, NULL, 0);
     if (gated)
-        sv_op_gemm_act_mul(c->dut, &(struct sv_p_gemm_act_mul){n_rows, k, x, k, part, scratch->dut, y->dut});
+        sv_op_gemm_act_mul(
+            c->dut, &(struct sv_p_gemm_act_mul){n_rows, k, x, k, part, scratch->dut, y->dut});
     else
-        sv_op_gemm(c->dut, &(struct sv_p_gemm){n_rows, k, n_parts, x, k, part, y->dut, cols, false});
+        sv_op_gemm(c->dut,
+                   &(struct sv_p_gemm){n_rows, k, n_parts, x, k, part, y->dut, cols, false});
 }
 
-/* A norm that is told of the product behind it changes no bit, nor does one whose rows are overwritten before that. */
-static void told_on(struct cross *c, const struct sv_gemm_part *part, int32_t n_parts, int32_t k, bool gated,
-                    int32_t n_rows, struct cross_buf *x)
+/* A norm that is told of the product behind it changes no bit, nor does one whose rows are
+ * overwritten before that. */
+static void told_on(struct cross *c, const struct sv_gemm_part *part, int32_t n_parts, int32_t k,
+                    bool gated, int32_t n_rows, struct cross_buf *x)
 {
     struct cross_weight w = cross_weight(c, SV_BF16, 1, k, 0.3f, 1);
     struct cross_buf h = cross_new(c, CROSS_ACT, (size_t)n_rows * (size_t)k, NULL, 0);
@@ -409,8 +420,13 @@ static void told_on(struct cross *c, const struct sv_gemm_part *part, int32_t n_
     size_t n_bytes;
     for (int how = 0; how < 3; how++) {
         struct cross_buf y, scratch;
-        struct sv_p_add_rms_norm p = {
-            .n_rows = n_rows, .d = k, .x = x->dut, .weight = w.dut, .eps = 1e-6f, .out = h.dut, .approximate = how};
+        struct sv_p_add_rms_norm p = {.n_rows = n_rows,
+                                      .d = k,
+                                      .x = x->dut,
+                                      .weight = w.dut,
+                                      .eps = 1e-6f,
+                                      .out = h.dut,
+                                      .approximate = how};
         if (how == 2) { /* other rows in the same place */
             p.x = cross_act(c, x, 1, k);
             sv_op_add_rms_norm(c->dut, &p);
@@ -429,8 +445,8 @@ static void told_on(struct cross *c, const struct sv_gemm_part *part, int32_t n_
     cross_weight_free(c, &w);
 }
 
-/* Marked weights cost a few percent at most where a device makes use of the mark and nothing where it does not, and a
- * row's bits are its own all the same. */
+/* Marked weights cost a few percent at most where a device makes use of the mark and nothing where
+ * it does not, and a row's bits are its own all the same. */
 static void approximate_on(struct cross *c)
 {
     static const struct {
@@ -448,12 +464,15 @@ static void approximate_on(struct cross *c)
         const int32_t k = cases[i].k, n_parts = cases[i].n_parts;
         const bool gated = cases[i].gated, bytes = sv_dev_approximates(c->dut) && k % 8 == 0;
         struct sv_gemm_part part[2][3] = {{{.w = {0}}}};
-        struct cross_buf y[2], scratch[2], x = cross_new(c, CROSS_ACT, (size_t)MOST * (size_t)k, NULL, 1);
+        struct cross_buf y[2], scratch[2],
+            x = cross_new(c, CROSS_ACT, (size_t)MOST * (size_t)k, NULL, 1);
         float *seen[2];
         for (int j = 0; j < n_parts; j++)
             for (int a = 0; a < 2; a++) {
-                const struct sv_weight w = {.dtype = SV_BF16, .rows = cases[i].rows[j], .cols = k, .approximate = a};
-                assert_int_equal(sv_dev_random_weight(c->dut, &w, 0.05f, 0, (uint64_t)j + 3, &part[a][j].w, &err),
+                const struct sv_weight w = {
+                    .dtype = SV_BF16, .rows = cases[i].rows[j], .cols = k, .approximate = a};
+                assert_int_equal(sv_dev_random_weight(c->dut, &w, 0.05f, 0, (uint64_t)j + 3,
+                                                      &part[a][j].w, &err),
                                  SV_OK);
                 if (!strstr(sv_dev_describe(c->dut), "cpu"))
                     assert_true(part[a][j].w.approximate == (a && bytes));
@@ -469,7 +488,8 @@ static void approximate_on(struct cross *c)
         uint8_t *all = cross_bytes(c, &y[1], &n_all);
         for (int32_t r = 0; r < MOST; r += c->quick ? 97 : 7) {
             struct cross_buf one, one_scratch;
-            product(c, part[1], n_parts, k, gated, 1, cross_act(c, &x, 1, (int64_t)r * k), &one, &one_scratch);
+            product(c, part[1], n_parts, k, gated, 1, cross_act(c, &x, 1, (int64_t)r * k), &one,
+                    &one_scratch);
             uint8_t *own = cross_bytes(c, &one, &n_one);
             assert_int_equal(n_one * MOST, n_all);
             assert_memory_equal(own, all + (size_t)r * n_one, n_one);
@@ -492,12 +512,10 @@ static void approximate_on(struct cross *c)
 static void refusals(void **state)
 {
     (void)state;
-    const struct sv_dev_opts bad[] = {{.backend = "cuda", .kernels = "fast"},
-                                      {.backend = "cuda", .compute = SV_F16},
-                                      {.backend = "cuda", .isa = SV_ISA_AVX2},
-                                      {.backend = "cuda", .n_threads = -1},
-                                      {.backend = "cuda", .ordinal = 1000},
-                                      {.backend = "cuda", .ordinal = -1}};
+    const struct sv_dev_opts bad[] = {
+        {.backend = "cuda", .kernels = "fast"},  {.backend = "cuda", .compute = SV_F16},
+        {.backend = "cuda", .isa = SV_ISA_AVX2}, {.backend = "cuda", .n_threads = -1},
+        {.backend = "cuda", .ordinal = 1000},    {.backend = "cuda", .ordinal = -1}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct sv_dev *dev;
         struct sv_err err = {0};
@@ -526,5 +544,5 @@ CROSS_TEST(approximate)
 
 SV_TEST_MAIN(cmocka_unit_test(copies), cmocka_unit_test(marks), cmocka_unit_test(errors),
              cmocka_unit_test(graphs), cmocka_unit_test(seeds), cmocka_unit_test(big_weight),
-             cmocka_unit_test(reserves_again), cmocka_unit_test(dense), cmocka_unit_test(approximate),
-             cmocka_unit_test(refusals))
+             cmocka_unit_test(reserves_again), cmocka_unit_test(dense),
+             cmocka_unit_test(approximate), cmocka_unit_test(refusals))

@@ -1,6 +1,6 @@
 /*
- * test_cross_ops.c - every op on every device of this machine against the CPU in f32: shape sweeps, padding,
- * guard bytes, and on each device the bits of a row alone and in company.
+ * test_cross_ops.c - every op on every device of this machine against the CPU in f32: shape sweeps,
+ * padding, guard bytes, and on each device the bits of a row alone and in company.
  *
  * timeout: 240
  *
@@ -15,8 +15,8 @@
 static const enum sv_dtype FLOATS[] = {SV_BF16, SV_F32, SV_F16};
 
 /* Rows [0, n) of y (row stride ld, width w) of two byte images agree bit for bit. */
-static void same_bits(struct cross *c, const char *what, int32_t n, const uint8_t *a, const uint8_t *b,
-                      size_t row_bytes)
+static void same_bits(struct cross *c, const char *what, int32_t n, const uint8_t *a,
+                      const uint8_t *b, size_t row_bytes)
 {
     for (int32_t r = 0; r < n; r++)
         if (memcmp(a + (size_t)r * row_bytes, b + (size_t)r * row_bytes, row_bytes))
@@ -113,8 +113,8 @@ static void act_on(struct cross *c)
             struct cross_buf in = cross_new(c, CROSS_ACT, (size_t)n * 2 * (size_t)d, NULL, 5);
             struct cross_buf out = cross_new(c, CROSS_ACT, (size_t)n * (size_t)d, NULL, 0);
             for (int side = 0; side < 2; side++)
-                sv_op_act_mul(cross_dev(c, side),
-                              &(struct sv_p_act_mul){n, d, cross_at(&in, side), cross_at(&out, side)});
+                sv_op_act_mul(cross_dev(c, side), &(struct sv_p_act_mul){n, d, cross_at(&in, side),
+                                                                         cross_at(&out, side)});
             cross_same(c, &out, 0, out.n, c->tol, "act_mul");
             cross_free(c, &in), cross_free(c, &out);
         }
@@ -140,8 +140,8 @@ static void embed_on(struct cross *c)
 
 /* ---------------------------------------------------------------- qk_norm_rope_kv_write */
 
-static struct sv_rope_table rope_table(struct cross *c, struct cross_buf t[2], int side, int32_t max_pos,
-                                       int32_t rot)
+static struct sv_rope_table rope_table(struct cross *c, struct cross_buf t[2], int side,
+                                       int32_t max_pos, int32_t rot)
 {
     const size_t n = (size_t)max_pos * (size_t)(rot / 2);
     if (!side) {
@@ -184,16 +184,19 @@ static void rope_case(struct cross *c, struct heads s, int32_t page, bool normed
     const struct sv_weight none = {0};
     for (int side = 0; side < 2; side++)
         sv_op_qk_norm_rope_kv_write(
-            cross_dev(c, side),
-            &(struct sv_p_qk_norm_rope_kv_write){.rows = r.rows[side],
-                                                 .qkv = cross_at(&qkv, side),
-                                                 .ld = ld,
-                                                 .n_heads = s.n_heads,
-                                                 .q_norm = !normed ? none : side ? qn.dut : qn.ref,
-                                                 .k_norm = !normed ? none : side ? kn.dut : kn.ref,
-                                                 .eps = 1e-5f,
-                                                 .rope = rope[side],
-                                                 .kv = kv.kv[side]});
+            cross_dev(c, side), &(struct sv_p_qk_norm_rope_kv_write){.rows = r.rows[side],
+                                                                     .qkv = cross_at(&qkv, side),
+                                                                     .ld = ld,
+                                                                     .n_heads = s.n_heads,
+                                                                     .q_norm = !normed ? none
+                                                                               : side  ? qn.dut
+                                                                                       : qn.ref,
+                                                                     .k_norm = !normed ? none
+                                                                               : side  ? kn.dut
+                                                                                       : kn.ref,
+                                                                     .eps = 1e-5f,
+                                                                     .rope = rope[side],
+                                                                     .kv = kv.kv[side]});
     cross_sync(c);
     for (int32_t i = 0; i < n; i++) {
         const size_t at = (size_t)i * (size_t)ld;
@@ -224,7 +227,8 @@ static void rope_company(struct cross *c)
     struct cross_kv kv = cross_kv(c, 4, 200, 16, KV, HD, 0);
     struct cross_buf qkv = cross_new(c, CROSS_ACT, (size_t)(N * WIDTH), v, 0);
     struct cross_buf again = cross_new(c, CROSS_ACT, (size_t)(N * WIDTH), v, 0);
-    struct cross_weight qn = cross_weight(c, SV_BF16, 1, HD, 0.3f, 1), kn = cross_weight(c, SV_BF16, 1, HD, 0.3f, 1);
+    struct cross_weight qn = cross_weight(c, SV_BF16, 1, HD, 0.3f, 1),
+                        kn = cross_weight(c, SV_BF16, 1, HD, 0.3f, 1);
     struct sv_p_qk_norm_rope_kv_write p = {.rows = r.rows[1],
                                            .qkv = cross_at(&qkv, 1),
                                            .ld = WIDTH,
@@ -236,7 +240,8 @@ static void rope_company(struct cross *c)
                                            .kv = kv.kv[1]};
     sv_op_qk_norm_rope_kv_write(c->dut, &p);
     size_t n_bytes;
-    uint8_t *q = cross_bytes(c, &qkv, NULL), *k = cross_bytes(c, &kv.k, &n_bytes), *vs = cross_bytes(c, &kv.v, NULL);
+    uint8_t *q = cross_bytes(c, &qkv, NULL), *k = cross_bytes(c, &kv.k, &n_bytes),
+            *vs = cross_bytes(c, &kv.v, NULL);
     for (int32_t i = 0, row = 0; i < 4; row += len[i++])
         for (int32_t j = 0; j < len[i]; j += step[i]) {
             rig_batch_init(&b);
@@ -248,23 +253,26 @@ static void rope_company(struct cross *c)
             cross_sync(c);
             cross_rows_free(c, &some);
         }
-    uint8_t *q2 = cross_bytes(c, &again, NULL), *k2 = cross_bytes(c, &kv.k, NULL), *vs2 = cross_bytes(c, &kv.v, NULL);
+    uint8_t *q2 = cross_bytes(c, &again, NULL), *k2 = cross_bytes(c, &kv.k, NULL),
+            *vs2 = cross_bytes(c, &kv.v, NULL);
     const size_t elem = cross_elem(c, CROSS_ACT);
     for (int32_t i = 0; i < N; i++)
-        same_bits(c, "rope", 1, q + (size_t)(i * WIDTH) * elem, q2 + (size_t)(i * WIDTH) * elem, HEADS * HD * elem);
+        same_bits(c, "rope", 1, q + (size_t)(i * WIDTH) * elem, q2 + (size_t)(i * WIDTH) * elem,
+                  HEADS * HD * elem);
     assert_memory_equal(k, k2, n_bytes);
     assert_memory_equal(vs, vs2, n_bytes);
     free(v), free(q), free(k), free(vs), free(q2), free(k2), free(vs2);
     cross_rows_free(c, &r), cross_kv_free(c, &kv), cross_free(c, &qkv), cross_free(c, &again);
-    cross_weight_free(c, &qn), cross_weight_free(c, &kn), cross_free(c, &t[0]), cross_free(c, &t[1]);
+    cross_weight_free(c, &qn), cross_weight_free(c, &kn), cross_free(c, &t[0]),
+        cross_free(c, &t[1]);
 }
 
 static void rope_on(struct cross *c)
 {
     rope_company(c);
-    static const struct heads shapes[] = {{5, 1, 64, 64},   {32, 8, 128, 128}, {4, 4, 32, 16},
-                                          {3, 1, 96, 96},   {2, 2, 8, 8},      {1, 1, 256, 64},
-                                          {9, 3, 40, 40},   {2, 1, 24, 0}};
+    static const struct heads shapes[] = {{5, 1, 64, 64}, {32, 8, 128, 128}, {4, 4, 32, 16},
+                                          {3, 1, 96, 96}, {2, 2, 8, 8},      {1, 1, 256, 64},
+                                          {9, 3, 40, 40}, {2, 1, 24, 0}};
     for (int i = 0; i < 8; i++)
         for (int v = 0; v < 4; v++)
             rope_case(c, shapes[i], (int32_t[]){1, 16, 64}[(i + v) % 3], v & 1, v & 2 ? 5 : 0);
@@ -286,13 +294,13 @@ static void rope_errors_on(struct cross *c)
         struct cross_buf qkv = cross_new(c, CROSS_ACT, 96, NULL, 1);
         for (int side = 0; side < 2; side++) {
             struct sv_err err = {0};
-            sv_op_qk_norm_rope_kv_write(
-                cross_dev(c, side), &(struct sv_p_qk_norm_rope_kv_write){.rows = r.rows[side],
-                                                                         .qkv = cross_at(&qkv, side),
-                                                                         .ld = 96,
-                                                                         .n_heads = 1,
-                                                                         .rope = rope[side],
-                                                                         .kv = kv.kv[side]});
+            sv_op_qk_norm_rope_kv_write(cross_dev(c, side), &(struct sv_p_qk_norm_rope_kv_write){
+                                                                .rows = r.rows[side],
+                                                                .qkv = cross_at(&qkv, side),
+                                                                .ld = 96,
+                                                                .n_heads = 1,
+                                                                .rope = rope[side],
+                                                                .kv = kv.kv[side]});
             sv_dev_mark(cross_dev(c, side), 1);
             assert_int_equal(sv_dev_wait(cross_dev(c, side), 1, &err), SV_EDEVICE);
             assert_non_null(strstr(err.msg, which ? "70" : "128"));
@@ -311,20 +319,19 @@ struct product {
     bool bias, f32;
 };
 
-static void gemm_run(struct cross *c, int side, const struct product *s, const struct sv_gemm_part *part,
-                     const struct cross_buf *x, const struct cross_buf *y, int32_t row0, int32_t n,
-                     int64_t ldx, int64_t ldy)
+static void gemm_run(struct cross *c, int side, const struct product *s,
+                     const struct sv_gemm_part *part, const struct cross_buf *x,
+                     const struct cross_buf *y, int32_t row0, int32_t n, int64_t ldx, int64_t ldy)
 {
-    sv_op_gemm(cross_dev(c, side),
-               &(struct sv_p_gemm){.n_rows = n,
-                                   .k = s->k,
-                                   .n_parts = s->n_parts,
-                                   .x = cross_act(c, x, side, row0 * ldx),
-                                   .ldx = ldx,
-                                   .parts = part,
-                                   .y = cross_act(c, y, side, row0 * ldy),
-                                   .ldy = ldy,
-                                   .y_f32 = s->f32});
+    sv_op_gemm(cross_dev(c, side), &(struct sv_p_gemm){.n_rows = n,
+                                                       .k = s->k,
+                                                       .n_parts = s->n_parts,
+                                                       .x = cross_act(c, x, side, row0 * ldx),
+                                                       .ldx = ldx,
+                                                       .parts = part,
+                                                       .y = cross_act(c, y, side, row0 * ldy),
+                                                       .ldy = ldy,
+                                                       .y_f32 = s->f32});
 }
 
 static void gemm_case(struct cross *c, const struct product *s, int32_t n)
@@ -395,17 +402,18 @@ static void gated_run(struct cross *c, int side, const struct sv_gemm_part part[
                       const struct cross_buf *out, int32_t row0, int32_t n, int64_t ldx)
 {
     const int32_t d = part[0].w.rows;
-    sv_op_gemm_act_mul(cross_dev(c, side),
-                       &(struct sv_p_gemm_act_mul){.n_rows = n,
-                                                   .k = part[0].w.cols,
-                                                   .x = cross_act(c, x, side, row0 * ldx),
-                                                   .ldx = ldx,
-                                                   .parts = part,
-                                                   .gate_up = cross_at(both, side),
-                                                   .out = cross_act(c, out, side, (int64_t)row0 * d)});
+    sv_op_gemm_act_mul(cross_dev(c, side), &(struct sv_p_gemm_act_mul){
+                                               .n_rows = n,
+                                               .k = part[0].w.cols,
+                                               .x = cross_act(c, x, side, row0 * ldx),
+                                               .ldx = ldx,
+                                               .parts = part,
+                                               .gate_up = cross_at(both, side),
+                                               .out = cross_act(c, out, side, (int64_t)row0 * d)});
 }
 
-static void gated_case(struct cross *c, int32_t k, int32_t d, enum sv_dtype dtype, bool bias, int32_t n)
+static void gated_case(struct cross *c, int32_t k, int32_t d, enum sv_dtype dtype, bool bias,
+                       int32_t n)
 {
     struct cross_weight w[2], b[2];
     struct sv_gemm_part part[2][2] = {0};
@@ -454,7 +462,8 @@ static void gated_on(struct cross *c)
         gated_case(c, 2048, 1000, SV_BF16, false, 300);
 }
 
-/* How sure a head is of row r: never less than the winner's share of the softmax, 1 only where it may be. */
+/* How sure a head is of row r: never less than the winner's share of the softmax, 1 only where it
+ * may be. */
 static void check_share(const float *logits, int32_t v, float max, float share)
 {
     double sum = 0, next = 0;
@@ -469,7 +478,8 @@ static void check_share(const float *logits, int32_t v, float max, float share)
         assert_true((double)share < 0.9);
 }
 
-/* The head picks what its own logits say, at every batch size, and the same when asked how sure it is. */
+/* The head picks what its own logits say, at every batch size, and the same when asked how sure it
+ * is. */
 static void head_on(struct cross *c)
 {
     static const int32_t vocab[] = {300, 4096, 20011}, dims[] = {64, 320, 1024};
@@ -486,8 +496,8 @@ static void head_on(struct cross *c)
             struct cross_buf out = cross_new(c, CROSS_I32, (size_t)n, NULL, 0);
             const struct sv_gemm_part part = {.w = w.dut};
             sv_op_gemm(c->dut, &(struct sv_p_gemm){n, k, 1, x.dut, k, &part, y.dut, v, true});
-            sv_op_head_argmax(c->dut, &(struct sv_p_head_argmax){n, k, x.dut, w.dut, index.dut,
-                                                                 out.dut, NULL});
+            sv_op_head_argmax(
+                c->dut, &(struct sv_p_head_argmax){n, k, x.dut, w.dut, index.dut, out.dut, NULL});
             const bool shares = sv_dev_backend(c->dut)->head_shares;
             struct cross_buf share = cross_new(c, CROSS_F32, (size_t)n, NULL, 0);
             struct cross_buf again = cross_new(c, CROSS_I32, (size_t)n, NULL, 0);
@@ -549,7 +559,8 @@ static void attend(struct cross *c, int side, struct sv_rows rows, const struct 
                                              .sinks = v.sinks ? sinks : (struct sv_weight){0}});
 }
 
-static void attention_case(struct cross *c, struct heads s, struct view v, int32_t page, int32_t reach)
+static void attention_case(struct cross *c, struct heads s, struct view v, int32_t page,
+                           int32_t reach)
 {
     struct rig_batch b, one;
     rig_batch_init(&b);
@@ -593,8 +604,8 @@ static void attention_case(struct cross *c, struct heads s, struct view v, int32
 
 static void attention_on(struct cross *c)
 {
-    static const struct heads shapes[] = {
-        {32, 8, 128, 0}, {5, 1, 64, 0}, {4, 2, 128, 0}, {3, 3, 40, 0}, {2, 1, 256, 0}, {14, 2, 64, 0}};
+    static const struct heads shapes[] = {{32, 8, 128, 0}, {5, 1, 64, 0},  {4, 2, 128, 0},
+                                          {3, 3, 40, 0},   {2, 1, 256, 0}, {14, 2, 64, 0}};
     static const struct view views[] = {{SV_MASK_CAUSAL, 0, 0, false},
                                         {SV_MASK_BLOCK, 0, 0, false},
                                         {SV_MASK_CAUSAL, 100, 0, true},
@@ -602,7 +613,9 @@ static void attention_on(struct cross *c)
     for (int i = 0; i < (c->quick ? 2 : 6); i++)
         for (int v = 0; v < 4; v++)
             attention_case(c, shapes[i], views[v], (int32_t[]){16, 64, 1}[(i + v) % 3],
-                           c->quick ? 200 : i == 0 ? 2100 : 700);
+                           c->quick ? 200
+                           : i == 0 ? 2100
+                                    : 700);
 }
 
 /* ---------------------------------------------------------------- draft_context_kv */
@@ -647,24 +660,23 @@ static void context_case(struct cross *c, struct heads s, int32_t layers, int32_
         kv[1][l] = cache[l].kv[1];
     }
     for (int side = 0; side < 2; side++)
-        sv_op_draft_context_kv(
-            cross_dev(c, side),
-            &(struct sv_p_draft_context_kv){.rows = r.rows[side],
-                                            .n_commit = cross_at(&commit, side),
-                                            .taps = cross_at(&taps, side),
-                                            .fc = side ? fc.dut : fc.ref,
-                                            .fc_bias = !bias ? (struct sv_weight){0}
-                                                       : side ? fcb.dut
-                                                              : fcb.ref,
-                                            .hidden_norm = side ? norm.dut : norm.ref,
-                                            .eps = 1e-6f,
-                                            .n_layers = layers,
-                                            .kv_parts = part[side],
-                                            .k_norm = k_norm[side],
-                                            .rope = rope[side],
-                                            .kv = kv[side],
-                                            .z = cross_at(&z, side),
-                                            .y = cross_at(&y, side)});
+        sv_op_draft_context_kv(cross_dev(c, side), &(struct sv_p_draft_context_kv){
+                                                       .rows = r.rows[side],
+                                                       .n_commit = cross_at(&commit, side),
+                                                       .taps = cross_at(&taps, side),
+                                                       .fc = side ? fc.dut : fc.ref,
+                                                       .fc_bias = !bias  ? (struct sv_weight){0}
+                                                                  : side ? fcb.dut
+                                                                         : fcb.ref,
+                                                       .hidden_norm = side ? norm.dut : norm.ref,
+                                                       .eps = 1e-6f,
+                                                       .n_layers = layers,
+                                                       .kv_parts = part[side],
+                                                       .k_norm = k_norm[side],
+                                                       .rope = rope[side],
+                                                       .kv = kv[side],
+                                                       .z = cross_at(&z, side),
+                                                       .y = cross_at(&y, side)});
     cross_sync(c);
     for (int32_t l = 0; l < layers; l++) { /* NaN everywhere but at committed rows */
         cross_same(c, &cache[l].k, 0, cache[l].k.n, 4 * c->tol, "context k");
@@ -706,4 +718,5 @@ CROSS_TEST(context)
 
 SV_TEST_MAIN(cmocka_unit_test(norm), cmocka_unit_test(act), cmocka_unit_test(embed),
              cmocka_unit_test(rope), cmocka_unit_test(rope_errors), cmocka_unit_test(gemm),
-             cmocka_unit_test(gated), cmocka_unit_test(head), cmocka_unit_test(attention), cmocka_unit_test(context))
+             cmocka_unit_test(gated), cmocka_unit_test(head), cmocka_unit_test(attention),
+             cmocka_unit_test(context))

@@ -1,12 +1,13 @@
 /*
- * test_cross_tokens.c - the ops on ids and logits, on every device of this machine against the CPU: block_ids,
- * logit_pos, verify with forced lengths, commit, history, draws, logit rules and log probabilities, with
- * padding rows and segments at the end.
+ * test_cross_tokens.c - the ops on ids and logits, on every device of this machine against the CPU:
+ * block_ids, logit_pos, verify with forced lengths, commit, history, draws, logit rules and log
+ * probabilities, with padding rows and segments at the end.
  *
  * timeout: 120
  *
- * Integers and draws must be equal. A draw could differ where a border of the CPU's sums in double and of the
- * GPU's in integers lie further apart than the random number's distance from it: about once in 10^9.
+ * Integers and draws must be equal. A draw could differ where a border of the CPU's sums in double
+ * and of the GPU's in integers lie further apart than the random number's distance from it: about
+ * once in 10^9.
  */
 #include "backend/cross.h"
 
@@ -84,23 +85,25 @@ static void step_case(struct cross *c, int round)
     for (int side = 0; side < 2; side++) {
         struct sv_dev *dev = cross_dev(c, side);
         sv_op_block_ids(dev, &(struct sv_p_block_ids){r.rows[side], cross_at(&kind, side),
-                                                      cross_at(&len, side), cross_at(&anchor, side), 777,
-                                                      cross_at(&ids, side)});
+                                                      cross_at(&len, side), cross_at(&anchor, side),
+                                                      777, cross_at(&ids, side)});
         sv_op_logit_pos(dev, &(struct sv_p_logit_pos){r.rows[side], (int32_t)logits,
-                                                      cross_at(&logit_row, side), cross_at(&slot, side),
-                                                      cross_at(&pos, side)});
-        sv_op_verify(dev, &(struct sv_p_verify){.rows = r.rows[side],
-                                                .seg_kind = cross_at(&kind, side),
-                                                .seg_logit0 = cross_at(&logit0, side),
-                                                .row_ids = cross_at(&ids, side),
-                                                .chosen = cross_at(&chosen, side),
-                                                .n_commit = cross_at(&commit, side),
-                                                .n_emit = cross_at(&emit, side),
-                                                .out_tokens = cross_at(&out, side),
-                                                .out_stride = STRIDE,
-                                                .forced_len = round % 2 ? cross_at(&forced, side) : NULL});
+                                                      cross_at(&logit_row, side),
+                                                      cross_at(&slot, side), cross_at(&pos, side)});
+        sv_op_verify(
+            dev, &(struct sv_p_verify){.rows = r.rows[side],
+                                       .seg_kind = cross_at(&kind, side),
+                                       .seg_logit0 = cross_at(&logit0, side),
+                                       .row_ids = cross_at(&ids, side),
+                                       .chosen = cross_at(&chosen, side),
+                                       .n_commit = cross_at(&commit, side),
+                                       .n_emit = cross_at(&emit, side),
+                                       .out_tokens = cross_at(&out, side),
+                                       .out_stride = STRIDE,
+                                       .forced_len = round % 2 ? cross_at(&forced, side) : NULL});
         sv_op_history(dev, &(struct sv_p_history){r.rows[side], cross_at(&ids, side),
-                                                  cross_at(&commit, side), cross_at(&history, side), ROOM});
+                                                  cross_at(&commit, side), cross_at(&history, side),
+                                                  ROOM});
         sv_op_commit(dev, &(struct sv_p_commit){(int32_t)segs, r.rows[side].seg_slot,
                                                 cross_at(&commit, side), cross_at(&emit, side),
                                                 cross_at(&out, side), STRIDE, cross_at(&len, side),
@@ -123,8 +126,8 @@ static void step_case(struct cross *c, int round)
         if (s.kind[i] == SV_SEG_VERIFY && f > 0)
             assert_int_equal(((int32_t *)commit.ref)[i], f < n ? f : n);
     }
-    struct cross_buf *all[] = {&kind, &logit0, &forced, &logit_row, &len,  &anchor,  &ids,
-                               &chosen, &slot, &pos,    &commit,    &emit, &out,     &history};
+    struct cross_buf *all[] = {&kind,   &logit0, &forced, &logit_row, &len,  &anchor, &ids,
+                               &chosen, &slot,   &pos,    &commit,    &emit, &out,    &history};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         cross_free(c, all[i]);
     cross_rows_free(c, &r);
@@ -148,7 +151,8 @@ static void sample_case(struct cross *c, int32_t vocab, int kind)
 {
     enum { N = 64 };
     const int32_t n = c->quick ? 16 : N;
-    static const float t[] = {1, 0.7f, 1.5f, 0, 0.01f, 100}, top_p[] = {1, 0.9f, 0.5f, 0.999f, 0, 1};
+    static const float t[] = {1, 0.7f, 1.5f, 0, 0.01f, 100},
+                       top_p[] = {1, 0.9f, 0.5f, 0.999f, 0, 1};
     static const int32_t top_k[] = {0, 20, 1, 0, 1000, 50};
     static const float min_p[] = {0, 0, 0.05f, 0, 0.5f};
     struct sv_sampling sp[N];
@@ -173,13 +177,14 @@ static void sample_case(struct cross *c, int32_t vocab, int kind)
         }
     }
     struct cross_buf logits = cross_new(c, CROSS_F32, (size_t)(N * ld), x, 0);
-    struct cross_buf slots = cross_new(c, CROSS_I32, N, slot, 0), at = cross_new(c, CROSS_I32, N, pos, 0);
+    struct cross_buf slots = cross_new(c, CROSS_I32, N, slot, 0),
+                     at = cross_new(c, CROSS_I32, N, pos, 0);
     struct cross_buf out = cross_new(c, CROSS_I32, N, NULL, 0), par = samplings(c, N, sp);
     for (int side = 0; side < 2; side++)
-        sv_op_sample(cross_dev(c, side), &(struct sv_p_sample){n, vocab, cross_at(&logits, side), ld,
-                                                               cross_at(&slots, side),
-                                                               cross_at(&at, side), cross_at(&par, side),
-                                                               cross_at(&out, side)});
+        sv_op_sample(cross_dev(c, side),
+                     &(struct sv_p_sample){n, vocab, cross_at(&logits, side), ld,
+                                           cross_at(&slots, side), cross_at(&at, side),
+                                           cross_at(&par, side), cross_at(&out, side)});
     cross_sync(c);
     char what[64];
     snprintf(what, sizeof what, "draws, vocabulary %d, kind %d", (int)vocab, kind);
@@ -260,12 +265,14 @@ static void rules_case(struct cross *c, int round)
     }
     const size_t size = (size_t)(n + pad) * VOCAB, words = sizeof(struct sv_logprob_row) / 4;
     struct cross_rows r = cross_rows(c, &b, pad, 1);
-    struct cross_buf src = cross_new(c, CROSS_F32, size, NULL, 3), dst = cross_new(c, CROSS_F32, size, NULL, 0);
+    struct cross_buf src = cross_new(c, CROSS_F32, size, NULL, 3),
+                     dst = cross_new(c, CROSS_F32, size, NULL, 0);
     struct cross_buf rule = cross_new(c, CROSS_I32, sizeof rules / 4, rules, 0);
     struct cross_buf bi = cross_new(c, CROSS_I32, N_SLOTS * SV_MAX_BIAS, bias_ids, 0);
     struct cross_buf bv = cross_new(c, CROSS_F32, N_SLOTS * SV_MAX_BIAS, bias, 0);
     struct cross_buf ba = cross_new(c, CROSS_I32, N_SLOTS * SV_MAX_BAN, ban, 0);
-    struct cross_buf ids = numbers(c, (size_t)(n + pad), 30), hist = numbers(c, N_SLOTS * HISTORY, 30);
+    struct cross_buf ids = numbers(c, (size_t)(n + pad), 30),
+                     hist = numbers(c, N_SLOTS * HISTORY, 30);
     struct cross_buf rows = cross_new(c, CROSS_I32, (size_t)(n + pad), row, 0);
     struct cross_buf slots = cross_new(c, CROSS_I32, (size_t)(n + pad), slot, 0);
     struct cross_buf token = numbers(c, (size_t)(n + pad), VOCAB);
@@ -312,7 +319,8 @@ static void rules_case(struct cross *c, int round)
         }
     }
     free(got), free(zero), free(row), free(slot), free(bias_ids), free(bias), free(ban);
-    struct cross_buf *all[] = {&src, &dst, &rule, &bi, &bv, &ba, &ids, &hist, &rows, &slots, &token, &counts, &out};
+    struct cross_buf *all[] = {&src,  &dst,  &rule,  &bi,    &bv,     &ba, &ids,
+                               &hist, &rows, &slots, &token, &counts, &out};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         cross_free(c, all[i]);
     cross_rows_free(c, &r);

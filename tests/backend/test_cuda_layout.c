@@ -71,7 +71,8 @@ static void bytes_have_places_of_their_own(void **state)
         const int32_t rows = shapes[i][0], cols = shapes[i][1], n_k = (cols + 127) / 128;
         const size_t n = sv_fp8_scales_at(rows, cols);
         uint8_t *seen = memset(rig_new(n), 0, n);
-        assert_int_equal(sv_fp8_bytes(rows, cols), n + (size_t)(rows + 63) / 64 * 64 * sizeof(float));
+        assert_int_equal(sv_fp8_bytes(rows, cols),
+                         n + (size_t)(rows + 63) / 64 * 64 * sizeof(float));
         for (int32_t r = 0; r < rows; r++)
             for (int32_t c = 0; c < cols; c++) {
                 const size_t tile = (size_t)(r / 64 * n_k + c / 128), at = sv_fp8_at(r, c, cols);
@@ -85,7 +86,8 @@ static void bytes_have_places_of_their_own(void **state)
     }
 }
 
-/* The nearest number, of two equally near the one whose last bit is 0; beyond the largest the largest. */
+/* The nearest number, of two equally near the one whose last bit is 0; beyond the largest the
+ * largest. */
 static void bytes_are_the_nearest_numbers(void **state)
 {
     (void)state;
@@ -121,7 +123,8 @@ static uint16_t times_power(uint32_t number, uint32_t scale)
     return (uint16_t)(bits >> 16);
 }
 
-/* Every number that a base reaches comes back bit by bit, whatever stands beside it; all others are refused. */
+/* Every number that a base reaches comes back bit by bit, whatever stands beside it; all others are
+ * refused. */
 static void dense_numbers_come_back(void **state)
 {
     (void)state;
@@ -151,7 +154,8 @@ static void dense_numbers_come_back(void **state)
     }
 }
 
-/* All tiles are shared out in equal runs, and every piece of a shared block has a slot of its own. */
+/* All tiles are shared out in equal runs, and every piece of a shared block has a slot of its own.
+ */
 static void units_are_equal_and_slots_distinct(void **state)
 {
     (void)state;
@@ -245,14 +249,16 @@ static void pairs_share_one_block(void **state)
                 const int32_t last = sv_split_unit(&s, (b + 1) * s.n_k - 1);
                 assert_int_equal(last - first + 1, sharers);
                 assert_int_equal(first % sharers, 0);
-                /* The only cut block of this unit, in the middle of whose pieces nothing else lies. */
+                /* The only cut block of this unit, in the middle of whose pieces nothing else lies.
+                 */
                 assert_true(b == (u % 2 || sharers > 2 ? t0 : t1 - 1) / s.n_k);
             }
         }
     }
 }
 
-/* Blocks that nobody cuts: the gate and up of Qwen3-8B and heads of 151936 rows in blocks of 192. */
+/* Blocks that nobody cuts: the gate and up of Qwen3-8B and heads of 151936 rows in blocks of 192.
+ */
 static void whole_blocks_fill_the_device(void **state)
 {
     (void)state;

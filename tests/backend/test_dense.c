@@ -1,7 +1,7 @@
 /*
- * test_dense.c - the CPU's bf16 weights in fewer bits: the format expanded by plain C as dense.h tells
- * it, and products, head and rows of dense weights against those of the same weights kept whole, bit
- * for bit.
+ * test_dense.c - the CPU's bf16 weights in fewer bits: the format expanded by plain C as dense.h
+ * tells it, and products, head and rows of dense weights against those of the same weights kept
+ * whole, bit for bit.
  *
  * Needs AVX512-VBMI2; a machine without it says so and tests only that nothing becomes dense there.
  */
@@ -17,13 +17,13 @@
 #include <string.h>
 
 enum kind { NORMAL, SPREAD, WILD, ZEROS, EQUAL, NOISE, N_KINDS };
-static const char *const kind_name[] = {"normal", "rows of many scales", "wild", "zeros",
-                                        "equal exponents", "noise"};
+static const char *const kind_name[] = {"normal", "rows of many scales", "wild",
+                                        "zeros",  "equal exponents",     "noise"};
 
 static void fill(uint16_t *w, int32_t n, int32_t k, enum kind kind, uint64_t seed)
 {
-    static const uint16_t wild[] = {0x0001, 0x807f, 0x7f80, 0xff80, 0x7fc1, 0xffff,
-                                    0x0000, 0x8000, 0x7f7f, 0x0080};
+    static const uint16_t wild[] = {0x0001, 0x807f, 0x7f80, 0xff80, 0x7fc1,
+                                    0xffff, 0x0000, 0x8000, 0x7f7f, 0x0080};
     struct sv_rng rng = {seed};
     for (size_t i = 0; i < (size_t)n * (size_t)k; i++) {
         const float v = sv_rng_normal(&rng);
@@ -115,9 +115,9 @@ static void check_unit(const uint16_t *w, int32_t n, int32_t k, int32_t u, bool 
     assert_ptr_equal(at.block, to + n_bytes);
     for (int32_t r = 0; r < 16; r++)
         for (int32_t c = 0; c < wide; c++)
-            assert_int_equal(fast[c / 32 * 512 + (by_pairs ? c % 32 / 2 * 32 + r * 2 + c % 2
-                                                           : r * 32 + c % 32)],
-                             plain[r * wide + c]);
+            assert_int_equal(
+                fast[c / 32 * 512 + (by_pairs ? c % 32 / 2 * 32 + r * 2 + c % 2 : r * 32 + c % 32)],
+                plain[r * wide + c]);
     sv_free(plain);
     fenced_close(&fx);
     fenced_close(&f);
@@ -151,7 +151,8 @@ static void every_value_comes_back(void **state)
 /* ---------------------------------------------------------------- products */
 
 enum { MOST_ROWS = 600, MOST_K = 1100 };
-static const struct sv_dev_limits limits = {.max_rows = MOST_ROWS, .max_logit_rows = MOST_ROWS, .max_k = MOST_K};
+static const struct sv_dev_limits limits = {
+    .max_rows = MOST_ROWS, .max_logit_rows = MOST_ROWS, .max_k = MOST_K};
 
 static struct sv_weight upload(struct sv_cpu *cpu, const void *w, int32_t n, int32_t k, bool dense)
 {
@@ -160,8 +161,8 @@ static struct sv_weight upload(struct sv_cpu *cpu, const void *w, int32_t n, int
     struct sv_err err;
     bool owned;
     cpu->dense = dense;
-    assert_int_equal(
-        sv_cpu_upload_weight((struct sv_dev *)(void *)cpu, &host, &out, &owned, &err), SV_OK);
+    assert_int_equal(sv_cpu_upload_weight((struct sv_dev *)(void *)cpu, &host, &out, &owned, &err),
+                     SV_OK);
     assert_true(owned || out.data == w);
     if (!dense)
         assert_null(out.dense);
@@ -250,7 +251,8 @@ static void products_of(enum sv_isa isa, int32_t n, int32_t k, enum kind kind, i
         same_rows(&cpu, &p, rows);
     for (size_t i = 0; i < sizeof more / sizeof more[0]; i++)
         same_rows(&cpu, &p, more[i]);
-    if (!in_parts && kind != WILD && kind != NOISE) { /* a row of NaN is an error: tested elsewhere */
+    if (!in_parts && kind != WILD &&
+        kind != NOISE) { /* a row of NaN is an error: tested elsewhere */
         for (int32_t rows = 1; rows < 100; rows += 15)
             same_head(&cpu, &p, rows);
         for (int32_t r = 0; p.dense[0].w.packed && r < n; r++) {
@@ -303,8 +305,8 @@ static void only_where_they_can(void **state)
             continue;
         device_open(&cpu, isas[i], SV_BF16, 1, limits);
         const struct sv_weight out = upload(&cpu, w, 64, 64, true);
-        const bool bf16 = isas[i] == SV_ISA_AMX ||
-                          (isas[i] == SV_ISA_AVX512 && sv_cpu_has_avx512_bf16());
+        const bool bf16 =
+            isas[i] == SV_ISA_AMX || (isas[i] == SV_ISA_AVX512 && sv_cpu_has_avx512_bf16());
         assert_true(!!out.dense == (bf16 && sv_cpu_has_avx512_vbmi2()));
         if (out.dense)
             assert_true(sv_weight_read_bytes(&out) * 8 < 64 * 64 * 13);

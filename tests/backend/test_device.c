@@ -71,8 +71,10 @@ static void memory(void **state)
     const float host[4] = {1, 2, 3, 4};
     struct sv_weight weight;
     bool owned = true;
-    assert_int_equal(sv_dev_upload_weight(dev, &(struct sv_weight){.data = host, .dtype = SV_F32, .rows = 1, .cols = 4}, &weight,
-                                          &owned, &err),
+    assert_int_equal(sv_dev_upload_weight(
+                         dev,
+                         &(struct sv_weight){.data = host, .dtype = SV_F32, .rows = 1, .cols = 4},
+                         &weight, &owned, &err),
                      SV_OK);
     assert_ptr_equal(weight.data, host);
     assert_false(owned);

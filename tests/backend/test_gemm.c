@@ -278,7 +278,8 @@ static void product_close(struct product *p)
     fenced_close(&p->fone);
 }
 
-/* Rows [r0, r0 + rows) of the product, weight cut into n_parts, must equal what single rows gave. */
+/* Rows [r0, r0 + rows) of the product, weight cut into n_parts, must equal what single rows gave.
+ */
 static void same_bits(struct sv_cpu *cpu, const struct variant *v, const struct product *p,
                       int32_t r0, int32_t rows, int n_parts, float *y)
 {
@@ -406,8 +407,8 @@ static struct sv_weight upload_as(struct sv_cpu *cpu, const void *w, int32_t n, 
     struct sv_err err;
     bool owned = false;
     sv_alloc_guard(false);
-    assert_int_equal(
-        sv_cpu_upload_weight((struct sv_dev *)(void *)cpu, &host, &out, &owned, &err), SV_OK);
+    assert_int_equal(sv_cpu_upload_weight((struct sv_dev *)(void *)cpu, &host, &out, &owned, &err),
+                     SV_OK);
     sv_alloc_guard(true);
     assert_true(owned && out.packed);
     assert_true(out.approximate == (approximate && sv_cpu_gemm_bytes(cpu)));
@@ -419,7 +420,8 @@ static struct sv_weight upload(struct sv_cpu *cpu, const void *w, int32_t n, int
     return upload_as(cpu, w, n, k, false);
 }
 
-/* Products, the head and single rows of a packed weight against those of the same weight in place. */
+/* Products, the head and single rows of a packed weight against those of the same weight in place.
+ */
 static void packed_at(const struct variant *v, int32_t n, int32_t k, int n_threads)
 {
     enum { ROWS = 70 };
@@ -467,7 +469,7 @@ static void packed_at(const struct variant *v, int32_t n, int32_t k, int n_threa
 static void packed_weights_give_the_same_bits(void **state)
 {
     (void)state;
-    static const int32_t shapes[][2] = {{6, 1},   {48, 64},  {50, 131},  {129, 33},
+    static const int32_t shapes[][2] = {{6, 1},    {48, 64},  {50, 131},  {129, 33},
                                         {96, 320}, {301, 66}, {260, 1090}};
     for (int i = 0; i < N_VARIANTS; i++) {
         struct sv_cpu cpu = {.isa = variants[i].isa, .compute = variants[i].compute};
@@ -510,7 +512,8 @@ static void near_enough(const float *x, const uint16_t *w, const float *y, int32
             }
             const double d = fabs((double)y[(size_t)r * n + c] - sum);
             if (!(d <= most * 1.0001))
-                fail_msg("n %d k %d: element (%d, %d) is off by %g, at most %g", n, k, r, c, d, most);
+                fail_msg("n %d k %d: element (%d, %d) is off by %g, at most %g", n, k, r, c, d,
+                         most);
         }
     }
 }
@@ -532,7 +535,8 @@ static float share_of(const float *y, int32_t n)
     return (float)(1 / sum);
 }
 
-/* The head's ids are those of the logits, asked how sure it is or not, and its shares do not depend on threads. */
+/* The head's ids are those of the logits, asked how sure it is or not, and its shares do not depend
+ * on threads. */
 static void approximate_head(struct sv_cpu *cpu, const struct sv_p_head_argmax *q, const float *y)
 {
     enum { MOST = 64 };
@@ -578,8 +582,7 @@ static void approximate_at(const struct variant *v, int32_t n, int32_t k, int n_
         plain_nan(y, (size_t)rows * n);
         assert_memory_equal(y, one, (size_t)rows * n * sizeof *y);
     }
-    const struct sv_p_head_argmax q = {
-        .n_rows = ROWS, .k = k, .x = p.x, .w = whole.w, .out = out};
+    const struct sv_p_head_argmax q = {.n_rows = ROWS, .k = k, .x = p.x, .w = whole.w, .out = out};
 #ifndef SV_NO_AVX512
     cpu.vec = &sv_cpu_vec_avx512;
 #endif
@@ -865,7 +868,8 @@ SV_TEST_MAIN(cmocka_unit_test(matches_double), cmocka_unit_test(rows_are_indepen
              cmocka_unit_test(rows_are_independent_shared_out),
              cmocka_unit_test(rows_are_independent_amx),
              cmocka_unit_test(packed_weights_give_the_same_bits),
-             cmocka_unit_test(packing_survives_no_memory), cmocka_unit_test(approximate_weights), cmocka_unit_test(mixed_parts_with_bias),
-             cmocka_unit_test(gathers_rows), cmocka_unit_test(many_rows),
-             cmocka_unit_test(head_equals_gemm), cmocka_unit_test(head_with_nan),
-             cmocka_unit_test(refuses_missing_levels), cmocka_unit_test(survives_no_memory))
+             cmocka_unit_test(packing_survives_no_memory), cmocka_unit_test(approximate_weights),
+             cmocka_unit_test(mixed_parts_with_bias), cmocka_unit_test(gathers_rows),
+             cmocka_unit_test(many_rows), cmocka_unit_test(head_equals_gemm),
+             cmocka_unit_test(head_with_nan), cmocka_unit_test(refuses_missing_levels),
+             cmocka_unit_test(survives_no_memory))

@@ -174,7 +174,8 @@ static void rules(void **state)
     rig_each(rules_on);
 }
 
-/* A tiny repetition penalty must not make an infinity of a finite logit; what is infinite stays so. */
+/* A tiny repetition penalty must not make an infinity of a finite logit; what is infinite stays so.
+ */
 static void overflow_on(struct sv_dev *dev)
 {
     struct sv_rng rng = {4};
@@ -308,7 +309,8 @@ static void logprobs(void **state)
     rig_each(logprobs_on);
 }
 
-/* The argmax as sampling finds it, its share of the softmax, and a row's bits alone and among others. */
+/* The argmax as sampling finds it, its share of the softmax, and a row's bits alone and among
+ * others. */
 static void shares_on(struct sv_dev *dev)
 {
     enum { ROWS = 7 };
@@ -324,8 +326,13 @@ static void shares_on(struct sv_dev *dev)
             x[v] = roundf(x[v]); /* ties */
         for (int32_t i = 0; i < ROWS + 2; i++)
             id[i] = -7;
-        const struct sv_p_argmax_share p = {
-            .n_rows = ROWS, .vocab = vocab, .logits = x, .ld = ld, .out_index = at, .out = id, .share = share};
+        const struct sv_p_argmax_share p = {.n_rows = ROWS,
+                                            .vocab = vocab,
+                                            .logits = x,
+                                            .ld = ld,
+                                            .out_index = at,
+                                            .out = id,
+                                            .share = share};
         sv_op_argmax_share(dev, &p);
         rig_sync(dev, SV_OK);
         assert_int_equal(id[5], -7);

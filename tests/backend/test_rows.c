@@ -451,7 +451,8 @@ static void gated_product(void **state)
                                            {.w = rig_weight(&rng, SV_BF16, D, K, 0.2f, 0),
                                             .bias = rig_weight(&rng, SV_F32, 1, D, 1, 0)}};
             float *x = rig_floats(&rng, ROWS * K, 1), *both = rig_new(sizeof(float) * ROWS * 2 * D);
-            float *want = rig_new(sizeof(float) * ROWS * D), *got = rig_new(sizeof(float) * ROWS * D);
+            float *want = rig_new(sizeof(float) * ROWS * D),
+                  *got = rig_new(sizeof(float) * ROWS * D);
             sv_op_gemm(dev, &(struct sv_p_gemm){.n_rows = ROWS,
                                                 .k = K,
                                                 .n_parts = 2,

@@ -1,5 +1,6 @@
 /*
- * test_sample_ties.c - filters whose bound is met exactly: what is as probable as the bound stays, whatever filter it is.
+ * test_sample_ties.c - filters whose bound is met exactly: what is as probable as the bound stays,
+ * whatever filter it is.
  */
 #include "rig.h"
 
@@ -7,7 +8,8 @@
 
 enum { VOCAB = 40, ROWS = 64 };
 
-/* How often each id is drawn of one row of logits: three equal maxima at 1, 18 and 35, all others far below. */
+/* How often each id is drawn of one row of logits: three equal maxima at 1, 18 and 35, all others
+ * far below. */
 static void count(struct sv_dev *dev, struct sv_sampling sp, int32_t seen[VOCAB])
 {
     int32_t slot[ROWS] = {0}, pos[ROWS], out[ROWS];

@@ -1,8 +1,9 @@
 /*
- * test_sieve.c - the head's argmax by way of bounds (cpu/sieve.h): the same ids as all logits give, bounds that
- * hold, and the same bounds from every kernel.
+ * test_sieve.c - the head's argmax by way of bounds (cpu/sieve.h): the same ids as all logits give,
+ * bounds that hold, and the same bounds from every kernel.
  *
- * Needs AVX512-VNNI; a machine without it says so and tests only that no sieve is made there. timeout: 240
+ * Needs AVX512-VNNI; a machine without it says so and tests only that no sieve is made there.
+ * timeout: 240
  */
 #include "testing.h"
 
@@ -15,14 +16,15 @@
 
 enum { MOST_N = 1500, MOST_K = 1100, ROWS = SV_SIEVE_ROWS };
 enum kind { NORMAL, SCALES, EQUAL, NEAR, HEAVY, SMALL, ZEROS, DENORMAL, ONE_LARGE, N_KINDS };
-static const char *const kind_name[] = {"normal", "units of many scales", "rows that are equal", "near ties",
-                                        "input with outliers", "small numbers", "zeros", "denormal rows",
-                                        "one large row"};
+static const char *const kind_name[] = {"normal",    "units of many scales", "rows that are equal",
+                                        "near ties", "input with outliers",  "small numbers",
+                                        "zeros",     "denormal rows",        "one large row"};
 
 static void sieving_open(struct sv_cpu *cpu, enum sv_isa isa, int n_threads)
 {
-    device_open(cpu, isa, SV_BF16, n_threads,
-                (struct sv_dev_limits){.max_rows = ROWS, .max_logit_rows = 2 * ROWS, .max_k = MOST_K});
+    device_open(
+        cpu, isa, SV_BF16, n_threads,
+        (struct sv_dev_limits){.max_rows = ROWS, .max_logit_rows = 2 * ROWS, .max_k = MOST_K});
     cpu->sieve = true;
 }
 
@@ -32,7 +34,8 @@ static struct sv_weight upload(struct sv_cpu *cpu, const void *w, int32_t n, int
     struct sv_weight out;
     struct sv_err err;
     bool owned;
-    assert_int_equal(sv_cpu_upload_weight((struct sv_dev *)(void *)cpu, &host, &out, &owned, &err), SV_OK);
+    assert_int_equal(sv_cpu_upload_weight((struct sv_dev *)(void *)cpu, &host, &out, &owned, &err),
+                     SV_OK);
     return out;
 }
 
@@ -66,7 +69,9 @@ static void fill(uint16_t *w, float *x, int32_t n, int32_t k, enum kind kind)
 {
     struct sv_rng rng = {(uint64_t)n * 7 + kind};
     for (int32_t r = 0; r < n; r++) {
-        const float scale = kind == SMALL ? 1e-20f : kind == SCALES ? 0.02f * ldexpf(1, r / 16 % 7 * 3 - 9) : 0.02f;
+        const float scale = kind == SMALL    ? 1e-20f
+                            : kind == SCALES ? 0.02f * ldexpf(1, r / 16 % 7 * 3 - 9)
+                                             : 0.02f;
         for (int32_t i = 0; i < k; i++)
             w[(size_t)r * (size_t)k + (size_t)i] = sv_f32_to_bf16(sv_rng_normal(&rng) * scale);
         change_row(w, r, n, k, kind);
@@ -78,15 +83,18 @@ static void fill(uint16_t *w, float *x, int32_t n, int32_t k, enum kind kind)
         }
 }
 
-static void argmax(struct sv_cpu *cpu, const struct sv_weight *w, const float *x, int32_t rows, int32_t *out)
+static void argmax(struct sv_cpu *cpu, const struct sv_weight *w, const float *x, int32_t rows,
+                   int32_t *out)
 {
     sv_alloc_guard(true);
-    sv_cpu_head_argmax((struct sv_dev *)(void *)cpu,
-                       &(struct sv_p_head_argmax){.n_rows = rows, .k = w->cols, .x = x, .w = *w, .out = out});
+    sv_cpu_head_argmax(
+        (struct sv_dev *)(void *)cpu,
+        &(struct sv_p_head_argmax){.n_rows = rows, .k = w->cols, .x = x, .w = *w, .out = out});
     sv_alloc_guard(false);
 }
 
-static void logits(struct sv_cpu *cpu, const struct sv_weight *w, const float *x, int32_t rows, float *y)
+static void logits(struct sv_cpu *cpu, const struct sv_weight *w, const float *x, int32_t rows,
+                   float *y)
 {
     const struct sv_gemm_part part = {.w = *w};
     sv_cpu_gemm((struct sv_dev *)(void *)cpu, &(struct sv_p_gemm){.n_rows = rows,
@@ -107,9 +115,10 @@ static bool able(enum sv_isa isa)
     return false;
 }
 
-/* What the argmax must be, and that no logit is above its unit's bound. y: all logits of ROWS + 2 rows. */
-static void check(struct sv_cpu *cpu, const struct sv_weight *w, const float *x, int32_t rows, const float *y,
-                  enum kind kind)
+/* What the argmax must be, and that no logit is above its unit's bound. y: all logits of ROWS + 2
+ * rows. */
+static void check(struct sv_cpu *cpu, const struct sv_weight *w, const float *x, int32_t rows,
+                  const float *y, enum kind kind)
 {
     struct sv_sieve *v = w->sieve;
     const int32_t n = w->rows;
@@ -125,18 +134,20 @@ static void check(struct sv_cpu *cpu, const struct sv_weight *w, const float *x,
         for (int32_t i = 0; i < n; i++) {
             best = logit[i] > logit[best] ? i : best;
             if (asked && !(logit[i] <= v->top[r * v->n_units + i / 16]))
-                fail_msg("%s, n %d k %d, row %d of %d: logit %d is %g, its bound %g", kind_name[kind], n, w->cols, r,
-                         rows, i, (double)logit[i], (double)v->top[r * v->n_units + i / 16]);
+                fail_msg("%s, n %d k %d, row %d of %d: logit %d is %g, its bound %g",
+                         kind_name[kind], n, w->cols, r, rows, i, (double)logit[i],
+                         (double)v->top[r * v->n_units + i / 16]);
         }
         if (out[r] != best)
-            fail_msg("%s, n %d k %d, row %d of %d: argmax %d instead of %d", kind_name[kind], n, w->cols, r, rows,
-                     out[r], best);
+            fail_msg("%s, n %d k %d, row %d of %d: argmax %d instead of %d", kind_name[kind], n,
+                     w->cols, r, rows, out[r], best);
     }
 }
 
 static void at_level(enum sv_isa isa, bool dense)
 {
-    static const int32_t shapes[][2] = {{MOST_N, 512}, {500, 1100}, {777, 191}, {16, 130}, {5, 1000}};
+    static const int32_t shapes[][2] = {
+        {MOST_N, 512}, {500, 1100}, {777, 191}, {16, 130}, {5, 1000}};
     uint16_t *w = sv_calloc((size_t)MOST_N * MOST_K, sizeof *w);
     float *x = sv_calloc((size_t)2 * ROWS * MOST_K, sizeof *x);
     float *y = sv_calloc((size_t)2 * ROWS * MOST_N, sizeof *y);
@@ -177,7 +188,8 @@ static void same_ids_and_true_bounds(void **state)
 /* A plane's byte of column i, as the format tells. */
 static int32_t byte_of(const uint8_t *unit, enum sv_sieve_plane plane, int lane, int32_t i)
 {
-    const uint8_t *line = unit + SV_SIEVE_HEAD + (size_t)(i / 16) * sv_sieve_lines(plane) * SV_SIEVE_LINE;
+    const uint8_t *line =
+        unit + SV_SIEVE_HEAD + (size_t)(i / 16) * sv_sieve_lines(plane) * SV_SIEVE_LINE;
     const int32_t quad = i % 16 / 4, at = 4 * lane + i % 4;
     int32_t q = 0;
     if (plane == SV_SIEVE_FINE)
@@ -195,9 +207,10 @@ struct planes {
     size_t unit_bytes[2];
 };
 
-/* The bounds of weight row n and input row x as sieve.h has them, in double: the middle, and what is added. */
-static void bounds_of(const struct planes *p, enum sv_sieve_plane plane, int32_t n, const uint16_t *w, const float *x,
-                      double *middle, double *slack)
+/* The bounds of weight row n and input row x as sieve.h has them, in double: the middle, and what
+ * is added. */
+static void bounds_of(const struct planes *p, enum sv_sieve_plane plane, int32_t n,
+                      const uint16_t *w, const float *x, double *middle, double *slack)
 {
     const int32_t k = p->k, lane = n % 16;
     const uint8_t *coarse = p->data[0] + (size_t)(n / 16) * p->unit_bytes[0],
@@ -209,9 +222,12 @@ static void bounds_of(const struct planes *p, enum sv_sieve_plane plane, int32_t
     const double t = (double)((float)most / 32512.0f);
     *middle = 0;
     for (int32_t i = 0; i < k; i++) {
-        const double xv = (double)sv_bf16_to_f32(sv_f32_to_bf16(x[i])), wv = (double)sv_bf16_to_f32(w[i]);
-        const double whole = nearbyint(xv / t), c = 4.0 * (byte_of(coarse, SV_SIEVE_COARSE, lane, i) - 32);
-        const double stands_for[2] = {s * (c - 0.5), s * (c + byte_of(fine, SV_SIEVE_FINE, lane, i) - 2)};
+        const double xv = (double)sv_bf16_to_f32(sv_f32_to_bf16(x[i])),
+                     wv = (double)sv_bf16_to_f32(w[i]);
+        const double whole = nearbyint(xv / t),
+                     c = 4.0 * (byte_of(coarse, SV_SIEVE_COARSE, lane, i) - 32);
+        const double stands_for[2] = {s * (c - 0.5),
+                                      s * (c + byte_of(fine, SV_SIEVE_FINE, lane, i) - 2)};
         *middle += stands_for[plane] * t * whole;
         for (int j = 0; j < 2; j++)
             dw[j] += (wv - stands_for[j]) * (wv - stands_for[j]);
@@ -237,7 +253,8 @@ struct bounded {
 typedef const struct sv_gemm_kern *kern_fn(enum sv_sieve_plane plane);
 
 /* Both planes' bounds of all units, by a thread whose share is one span, then by another. */
-static void run_kernels(kern_fn *kerns, struct sv_gemm_call *c, const struct planes *p, struct bounded *out)
+static void run_kernels(kern_fn *kerns, struct sv_gemm_call *c, const struct planes *p,
+                        struct bounded *out)
 {
     uint8_t *xp = sv_alloc(sv_gemm_packed_bytes(c->m1 - c->m0, c->k));
     memset(out, 0, sizeof *out);
@@ -255,7 +272,8 @@ static void run_kernels(kern_fn *kerns, struct sv_gemm_call *c, const struct pla
             kern->enter(c);
         for (int32_t n0 = 0, n1; n0 < p->n; n0 = n1) {
             n1 = n0 || p->n < 48 ? p->n : 32;
-            kern->run(&(struct sv_gemm_span){.call = c, .thread = &thread, .item = &item, .xp = xp, .n0 = n0, .n1 = n1});
+            kern->run(&(struct sv_gemm_span){
+                .call = c, .thread = &thread, .item = &item, .xp = xp, .n0 = n0, .n1 = n1});
         }
         if (kern->leave)
             kern->leave();
@@ -264,8 +282,9 @@ static void run_kernels(kern_fn *kerns, struct sv_gemm_call *c, const struct pla
 }
 
 /* Every bound contains that of sieve.h, and is hardly wider. */
-static void check_bounds(const struct planes *p, enum sv_sieve_plane plane, const struct bounded *got, int32_t rows,
-                         const uint16_t *w, const float *x, enum kind kind)
+static void check_bounds(const struct planes *p, enum sv_sieve_plane plane,
+                         const struct bounded *got, int32_t rows, const uint16_t *w, const float *x,
+                         enum kind kind)
 {
     for (int32_t r = 0; r < rows; r++)
         for (int32_t u = 0; u < p->units; u++) {
@@ -273,23 +292,28 @@ static void check_bounds(const struct planes *p, enum sv_sieve_plane plane, cons
             const double top = (double)got->top[plane][r * p->units + u];
             for (int32_t n = u * 16; n < u * 16 + 16 && n < p->n; n++) {
                 double middle, slack;
-                bounds_of(p, plane, n, w + (size_t)n * (size_t)p->k, x + (size_t)r * (size_t)p->k, &middle, &slack);
+                bounds_of(p, plane, n, w + (size_t)n * (size_t)p->k, x + (size_t)r * (size_t)p->k,
+                          &middle, &slack);
                 most = fmax(most, middle + slack);
                 wide = fmax(wide, slack + 1e-5 * fabs(middle));
                 assert_true((double)got->low[plane][r * 16 + n % 16] >=
                             middle - slack - 0.02 * (slack + 1e-5 * fabs(middle)));
             }
             if (!(top >= most - 1e-6 * fabs(most) && top <= most + 0.02 * wide))
-                fail_msg("%s, n %d k %d, plane %d, row %d of %d, unit %d: bound %.9g instead of %.9g, slack %g",
-                         kind_name[kind], p->n, p->k, (int)plane, r, rows, u, top, most, wide);
+                fail_msg(
+                    "%s, n %d k %d, plane %d, row %d of %d, unit %d: bound %.9g instead of %.9g, "
+                    "slack %g",
+                    kind_name[kind], p->n, p->k, (int)plane, r, rows, u, top, most, wide);
             assert_true(top <= (double)got->low[plane][SV_SIEVE_TOPS + r]);
         }
     for (int32_t r = 0; r < rows; r++)
-        assert_true(got->top[plane][r * p->units + got->id[plane][r]] == got->low[plane][SV_SIEVE_TOPS + r]);
+        assert_true(got->top[plane][r * p->units + got->id[plane][r]] ==
+                    got->low[plane][SV_SIEVE_TOPS + r]);
 }
 
 /* The kernels of all levels give the same bits. */
-static void kernels_of(int32_t n, int32_t k, int32_t rows, enum kind kind, const uint16_t *w, const float *x)
+static void kernels_of(int32_t n, int32_t k, int32_t rows, enum kind kind, const uint16_t *w,
+                       const float *x)
 {
     struct planes p = {.n = n, .k = k, .units = (n + 15) / 16};
     struct bounded *got = sv_alloc(2 * sizeof *got);
@@ -298,12 +322,14 @@ static void kernels_of(int32_t n, int32_t k, int32_t rows, enum kind kind, const
         p.data[i] = sv_alloc((size_t)p.units * p.unit_bytes[i]);
     }
     for (int32_t u = 0; u < p.units; u++) {
-        uint8_t *const to[2] = {p.data[0] + (size_t)u * p.unit_bytes[0], p.data[1] + (size_t)u * p.unit_bytes[1]};
+        uint8_t *const to[2] = {p.data[0] + (size_t)u * p.unit_bytes[0],
+                                p.data[1] + (size_t)u * p.unit_bytes[1]};
         assert_true(sv_sieve_pack_unit(to, w, n, k, u));
     }
     struct sv_gemm_call c = {.x = x, .ldx = k, .k = k, .m1 = rows};
     run_kernels(sv_gemm_kern_sieve_avx512, &c, &p, &got[0]);
-    kern_fn *others[] = {sv_test_kern_sieve_tiles(SV_SIEVE_COARSE) ? sv_test_kern_sieve_tiles : NULL,
+    kern_fn *others[] = {sv_test_kern_sieve_tiles(SV_SIEVE_COARSE) ? sv_test_kern_sieve_tiles
+                                                                   : NULL,
 #ifndef SV_NO_AMX
                          sv_cpu_has_amx_int8() ? sv_gemm_kern_sieve_amx : NULL
 #endif
@@ -338,7 +364,8 @@ static void every_kernel_has_the_bounds(void **state)
     sv_free(x);
 }
 
-/* ---------------------------------------------------------------- what is left, and when nobody asks */
+/* ---------------------------------------------------------------- what is left, and when nobody
+ * asks */
 
 struct one {
     struct sv_cpu cpu;
@@ -369,8 +396,8 @@ static void one_close(struct one *o)
     sv_free(o->x);
 }
 
-/* A unit alone is left where its logit is well above the others, few where nothing stands out, those of all rows that
- * tie, and all where bounds tell nothing. */
+/* A unit alone is left where its logit is well above the others, few where nothing stands out,
+ * those of all rows that tie, and all where bounds tell nothing. */
 static void sifts(void **state)
 {
     (void)state;
@@ -384,7 +411,8 @@ static void sifts(void **state)
     release(&o.cpu, &o.head, o.w);
     for (int32_t i = 0; i < k; i++)
         for (int32_t r = 0; r < 3; r++) /* the last of them ties with the first */
-            o.w[(size_t)(1234 - r % 2 * 800) * (size_t)k + (size_t)i] = sv_f32_to_bf16(0.02f * o.x[i]);
+            o.w[(size_t)(1234 - r % 2 * 800) * (size_t)k + (size_t)i] =
+                sv_f32_to_bf16(0.02f * o.x[i]);
     o.head = upload(&o.cpu, o.w, n, k);
     o.v = o.head.sieve;
     argmax(&o.cpu, &o.head, o.x, 1, &out);
@@ -395,7 +423,8 @@ static void sifts(void **state)
     one_close(&o);
 }
 
-/* Bounds in vain are not asked for again at once, and twice as long each time; where they help they are always asked. */
+/* Bounds in vain are not asked for again at once, and twice as long each time; where they help they
+ * are always asked. */
 static void rests_after_asking_in_vain(void **state)
 {
     (void)state;
@@ -503,7 +532,8 @@ static void asked_for_by_option_or_size(void **state)
                     continue;
                 assert_int_equal(sv_dev_open(&dev, &opts, &err), SV_OK);
                 assert_int_equal(sv_dev_upload_weight(dev, &host, &out, &owned, &err), SV_OK);
-                const bool can = compute == SV_BF16 && isa >= SV_ISA_AVX512 && sv_cpu_has_avx512_vnni();
+                const bool can =
+                    compute == SV_BF16 && isa >= SV_ISA_AVX512 && sv_cpu_has_avx512_vnni();
                 assert_true(!!out.sieve == (can && cases[i].yes));
                 if (cases[i].head)
                     assert_true(!!strstr(sv_dev_describe(dev), "sieve") == !!out.sieve);
@@ -526,7 +556,8 @@ static void survives_no_memory(void **state)
     const int64_t live = sv_alloc_live();
     int rc = SV_ENOMEM;
     for (int nth = 1; rc != SV_OK; nth++) {
-        const struct sv_weight host = {.data = o.w, .dtype = SV_BF16, .rows = 64, .cols = 256, .head = true};
+        const struct sv_weight host = {
+            .data = o.w, .dtype = SV_BF16, .rows = 64, .cols = 256, .head = true};
         struct sv_err err;
         bool owned = true;
         assert_true(nth < 10);
@@ -543,7 +574,7 @@ static void survives_no_memory(void **state)
     one_close(&o);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(same_ids_and_true_bounds), cmocka_unit_test(every_kernel_has_the_bounds),
-             cmocka_unit_test(sifts), cmocka_unit_test(rests_after_asking_in_vain),
-             cmocka_unit_test(numbers_without_bounds), cmocka_unit_test(asked_for_by_option_or_size),
-             cmocka_unit_test(survives_no_memory))
+SV_TEST_MAIN(cmocka_unit_test(same_ids_and_true_bounds),
+             cmocka_unit_test(every_kernel_has_the_bounds), cmocka_unit_test(sifts),
+             cmocka_unit_test(rests_after_asking_in_vain), cmocka_unit_test(numbers_without_bounds),
+             cmocka_unit_test(asked_for_by_option_or_size), cmocka_unit_test(survives_no_memory))

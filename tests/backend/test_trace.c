@@ -1,6 +1,7 @@
 /*
- * test_trace.c - traces of a device: calls are told apart by kind, shape and pass and counted, times add up to
- * the whole, what is left out writes nothing, and afterwards the device is as before.
+ * test_trace.c - traces of a device: calls are told apart by kind, shape and pass and counted,
+ * times add up to the whole, what is left out writes nothing, and afterwards the device is as
+ * before.
  */
 #include "rig.h"
 
@@ -127,7 +128,8 @@ static void times(void **state)
         calls += c[i].n;
     }
     assert_true(sum > 0 && sum <= us);
-    /* Four calls a step, the first stamp is the beginning, and a step that lacks one does not count. */
+    /* Four calls a step, the first stamp is the beginning, and a step that lacks one does not
+     * count. */
     assert_int_equal(calls, (SV_STAMPS - 1) / 4 * 4);
     sv_trace_start(t, SV_TRACE_CALLS);
     sv_dev_graph_run(w.dev, 1, pass, &w);

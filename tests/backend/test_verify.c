@@ -89,7 +89,8 @@ static void run_verify(const struct rig_batch *b, const int32_t *kind, const int
     const int32_t n = b->rows.n_segs, stride = 18;
     int32_t *commit = rig_new((size_t)n * 4), *emit = rig_new((size_t)n * 4);
     int32_t *out = rig_new((size_t)(n * stride) * 4);
-    struct sv_p_verify p = {b->rows, kind, logit0, row_ids, chosen, commit, emit, out, stride, NULL};
+    struct sv_p_verify p = {b->rows, kind, logit0, row_ids, chosen,
+                            commit,  emit, out,    stride,  NULL};
     sv_op_verify(dev, &p);
     int32_t len[RIG_MAX_SEGS], anchor[RIG_MAX_SEGS];
     for (int i = 0; i < RIG_MAX_SEGS; i++) {
@@ -135,8 +136,8 @@ static void accept_counts(void **state)
         }
 }
 
-/* Lengths that benchmarks drew: that many of the target's tokens whatever was drafted, no more than the block has;
- * 0 is found as usual. */
+/* Lengths that benchmarks drew: that many of the target's tokens whatever was drafted, no more than
+ * the block has; 0 is found as usual. */
 static void drawn_lengths(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
 /*
- * test_channel.c - queue, mail and cell between threads: order, limits, nothing lost. Also run under ThreadSanitizer.
+ * test_channel.c - queue, mail and cell between threads: order, limits, nothing lost. Also run
+ * under ThreadSanitizer.
  */
 #include "base/base.h"
 
@@ -205,7 +206,7 @@ static void opening_without_memory(void **state)
     sv_fault_arm(0);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(queue_is_bounded_and_ordered), cmocka_unit_test(queue_between_threads),
-             cmocka_unit_test(mail_arrives_whole_and_in_order),
-             cmocka_unit_test(quiet_mail_waits), cmocka_unit_test(cell_is_never_torn),
-             cmocka_unit_test(opening_without_memory))
+SV_TEST_MAIN(cmocka_unit_test(queue_is_bounded_and_ordered),
+             cmocka_unit_test(queue_between_threads),
+             cmocka_unit_test(mail_arrives_whole_and_in_order), cmocka_unit_test(quiet_mail_waits),
+             cmocka_unit_test(cell_is_never_torn), cmocka_unit_test(opening_without_memory))

@@ -32,7 +32,8 @@ static void errors_carry_code_position_and_prefix(void **state)
     assert_string_equal(sv_status_name(-1000), "unknown status");
 }
 
-/* A file that is there but cannot be opened must be opened and complained about, not passed over. */
+/* A file that is there but cannot be opened must be opened and complained about, not passed over.
+ */
 static void a_link_to_nowhere_exists(void **state)
 {
     (void)state;
@@ -226,8 +227,8 @@ static void the_clock_goes_on_and_the_environment_is_read(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(errors_carry_code_position_and_prefix),
              cmocka_unit_test(a_file_written_is_the_file_mapped_and_read),
-        cmocka_unit_test(a_link_to_nowhere_exists),
-        cmocka_unit_test(a_pipe_is_written_into_not_replaced),
+             cmocka_unit_test(a_link_to_nowhere_exists),
+             cmocka_unit_test(a_pipe_is_written_into_not_replaced),
              cmocka_unit_test(empty_files_map_and_read),
              cmocka_unit_test(missing_files_and_folders_are_named),
              cmocka_unit_test(reads_stop_at_the_limit),

@@ -16,10 +16,20 @@ static void broken_text_is_refused_with_its_byte(void **state)
         const char *text;
         int64_t lo, hi; /* where the complaint may point */
     } cases[] = {
-        {"", 0, 0},          {"{", 1, 1},         {"{\"a\": 1,}", 8, 9},  {"[1 2]", 3, 4},
-        {"[1]]", 3, 4},      {"\"x\"", 0, 3},     {"{\"a\":1,\"a\":2}", 7, 13},
-        {"[\"\xff\"]", 1, 3}, {"[1e999]", 1, 7},  {"[nan]", 1, 4},        {"[01]", 1, 3},
-        {"[\"\\ud800\"]", 1, 9}, {"{1:2}", 1, 2}, {"\xef\xbb\xbf[]", 0, 3},
+        {"", 0, 0},
+        {"{", 1, 1},
+        {"{\"a\": 1,}", 8, 9},
+        {"[1 2]", 3, 4},
+        {"[1]]", 3, 4},
+        {"\"x\"", 0, 3},
+        {"{\"a\":1,\"a\":2}", 7, 13},
+        {"[\"\xff\"]", 1, 3},
+        {"[1e999]", 1, 7},
+        {"[nan]", 1, 4},
+        {"[01]", 1, 3},
+        {"[\"\\ud800\"]", 1, 9},
+        {"{1:2}", 1, 2},
+        {"\xef\xbb\xbf[]", 0, 3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct sv_err err = {0};
@@ -55,8 +65,7 @@ static void integers_too_big_become_reals(void **state)
                          "\"e\": 1e0000000000000000000003, \"u\": 18446744073709551615}",
                          &err);
     assert_non_null(root);
-    assert_string_equal(json_string_value(json_object_get(root, "s")),
-                        "9999999999999999999999\"1");
+    assert_string_equal(json_string_value(json_object_get(root, "s")), "9999999999999999999999\"1");
     assert_true(json_real_value(json_object_get(root, "m")) > 0.999e30);
     assert_true(json_real_value(json_object_get(root, "m")) < 1.001e30);
     assert_true(json_real_value(json_object_get(root, "n")) < -9.2e18);
@@ -111,8 +120,8 @@ static void other_fields(void **state)
     double d = -1;
     bool b = false;
     const char *s = "default";
-    json_t *o = parse("{\"i\": 5, \"r\": 0.5, \"s\": \"text\", \"t\": true, \"z\": \"a\\u0000b\"}",
-                      &err);
+    json_t *o =
+        parse("{\"i\": 5, \"r\": 0.5, \"s\": \"text\", \"t\": true, \"z\": \"a\\u0000b\"}", &err);
 
     assert_int_equal(sv_json_num(o, "i", 0, 10, &d, &err), SV_OK);
     assert_true(d == 5);
@@ -166,11 +175,19 @@ static void quoting(void **state)
         {"\n\r\t\b\f\x01\x1f\x7f", 8, "\"\\n\\r\\t\\b\\f\\u0001\\u001f\x7f\""},
         {"a\0b", 3, "\"a\\u0000b\""},
         {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", 9, "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\""},
-        {"\xff" "a", 2, "\"\xef\xbf\xbd" "a\""},
+        {"\xff"
+         "a",
+         2,
+         "\"\xef\xbf\xbd"
+         "a\""},
         {"\xc0\x80", 2, "\"\xef\xbf\xbd\xef\xbf\xbd\""},
         {"\xed\xa0\x80", 3, "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""},
         {"\xf0\x9f\x98", 3, "\"\xef\xbf\xbd\""},
-        {"\xe2\x82" "x", 3, "\"\xef\xbf\xbd" "x\""},
+        {"\xe2\x82"
+         "x",
+         3,
+         "\"\xef\xbf\xbd"
+         "x\""},
         {"\xf4\x90\x80\x80", 4, "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""},
     };
     struct sv_buf b;
@@ -198,8 +215,8 @@ static void quoting_any_bytes_gives_json(void **state)
         struct sv_err err;
         json_t *root;
         for (size_t i = 0; i < n; i++)
-            bytes[i] = (char)(round % 2 ? sv_rng_below(&rng, 128) : 0xC0 >> sv_rng_below(&rng, 2) |
-                                                                        sv_rng_below(&rng, 64));
+            bytes[i] = (char)(round % 2 ? sv_rng_below(&rng, 128)
+                                        : 0xC0 >> sv_rng_below(&rng, 2) | sv_rng_below(&rng, 64));
         sv_buf_clear(&b);
         sv_buf_append(&b, "[", 1);
         sv_json_quote(&b, bytes, n);

@@ -87,7 +87,8 @@ static void complaints_name_the_option(void **state)
         {"--count 1x", "option --count: '1x' is not an integer"},
         {"--count _", "option --count: '' is not an integer"},
         {"--count 99999999999999999999", "option --count: 99999999999999999999 is out of range"},
-        {"--count 99999999999999999999x", "option --count: '99999999999999999999x' is not an integer"},
+        {"--count 99999999999999999999x",
+         "option --count: '99999999999999999999x' is not an integer"},
         {"--temperature -1e999", "option --temperature: -1e999 is out of range"},
         {"--temperature warm", "option --temperature: 'warm' is not a number"},
         {"--temperature nan", "option --temperature: 'nan' is not a number"},
@@ -123,19 +124,22 @@ static void help_lists_all(void **state)
 
     static const struct sv_opt wordy[] = {
         {"long", 0, SV_OPT_FLAG, NULL, NULL,
-         "more than one line has room for, so that it goes on below where it began, until it ends with the text"},
+         "more than one line has room for, so that it goes on below where it began, until it ends "
+         "with the text"},
         {"url", 0, SV_OPT_FLAG, NULL, NULL,
          "https://a-word-that-is-longer-than-what-is-left-of-a-line.example/ stays whole"},
         {0}};
     f = open_memstream(&text, &n);
     sv_opt_help(wordy, "usage", f);
     fclose(f);
-    assert_string_equal(text, "usage\n\nOptions:\n"
-                              "      --long                more than one line has room for, so that it goes on\n"
-                              "                            below where it began, until it ends with the text\n"
-                              "      --url                 https://a-word-that-is-longer-than-what-is-left-of-a-line.example/\n"
-                              "                            stays whole\n"
-                              "  -h, --help                show this text\n");
+    assert_string_equal(
+        text, "usage\n\nOptions:\n"
+              "      --long                more than one line has room for, so that it goes on\n"
+              "                            below where it began, until it ends with the text\n"
+              "      --url                 "
+              "https://a-word-that-is-longer-than-what-is-left-of-a-line.example/\n"
+              "                            stays whole\n"
+              "  -h, --help                show this text\n");
     free(text);
     assert_int_equal(parse("--help"), 1);
     assert_int_equal(parse("-f -h"), 1);

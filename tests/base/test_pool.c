@@ -1,8 +1,9 @@
 /*
- * test_pool.c - the thread pool: every section runs once on every thread, barriers hold, sleepers wake.
+ * test_pool.c - the thread pool: every section runs once on every thread, barriers hold, sleepers
+ * wake.
  *
- * Also run under TSan (make tsan): plain memory written in one section is read in the next. More threads than
- * processors on purpose. timeout: 120
+ * Also run under TSan (make tsan): plain memory written in one section is read in the next. More
+ * threads than processors on purpose. timeout: 120
  */
 #define _DEFAULT_SOURCE /* usleep, fork */
 
@@ -92,8 +93,8 @@ static void a_sleeping_caller_wakes_up(void **state)
     sv_pool_close(w.pool);
 }
 
-/* Each thread writes its slot, all meet, each reads every slot: two sets of slots, so that one barrier
- * a phase is enough and a barrier that lets anyone through early is seen. */
+/* Each thread writes its slot, all meet, each reads every slot: two sets of slots, so that one
+ * barrier a phase is enough and a barrier that lets anyone through early is seen. */
 static void phases(void *arg, int thread, int n_threads)
 {
     struct work *w = arg;

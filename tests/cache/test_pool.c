@@ -1,8 +1,9 @@
 /*
- * test_pool.c - the page pools against a naive model: random reserve, trim, slide and release, page by page.
+ * test_pool.c - the page pools against a naive model: random reserve, trim, slide and release, page
+ * by page.
  *
- * Every step checks the invariants, that no page is handed out twice, and that canaries written to the
- * pages a sequence holds are still there whatever the others did.
+ * Every step checks the invariants, that no page is handed out twice, and that canaries written to
+ * the pages a sequence holds are still there whatever the others did.
  */
 #include "testing.h"
 
@@ -122,8 +123,8 @@ static void random_ops(int32_t page_size, uint64_t seed)
         }
         case 2: /* accept */
             if (m[s].n_backed > m[s].lowest)
-                m[s].lowest += (int32_t)sv_rng_below(
-                    &rng, (uint32_t)(m[s].n_backed - m[s].lowest + 1));
+                m[s].lowest +=
+                    (int32_t)sv_rng_below(&rng, (uint32_t)(m[s].n_backed - m[s].lowest + 1));
             sv_cache_slide(&c, s, m[s].lowest);
             break;
         default: { /* admit or grow */

@@ -1,10 +1,10 @@
 /*
- * test_prefix.c - the prefix index against a naive model: random sequences over two tokens, so that beginnings
- * often agree, in pools that are always short.
+ * test_prefix.c - the prefix index against a naive model: random sequences over two tokens, so that
+ * beginnings often agree, in pools that are always short.
  *
- * The model remembers, for every page-aligned beginning that was ever published, when it was last used.
- * Canaries: a position's content is a function of the tokens up to it, so whatever is attached must say what
- * its tokens say, in every group, whoever wrote it.
+ * The model remembers, for every page-aligned beginning that was ever published, when it was last
+ * used. Canaries: a position's content is a function of the tokens up to it, so whatever is
+ * attached must say what its tokens say, in every group, whoever wrote it.
  */
 #include "testing.h"
 
@@ -66,7 +66,7 @@ struct text {
 /* Every beginning of whole pages that the index may know. */
 struct known {
     int32_t tokens[POSITIONS], n;
-    int64_t used;   /* when it was last let go; busy ones are told by the texts */
+    int64_t used; /* when it was last let go; busy ones are told by the texts */
 };
 struct model {
     struct sv_cache c;
@@ -269,7 +269,8 @@ static void random_page_16(void **state)
     random_days(16, 160, 3);
 }
 
-/* Two sequences with the same tokens end up on one set of pages, and the second is found while both run. */
+/* Two sequences with the same tokens end up on one set of pages, and the second is found while both
+ * run. */
 static void equal_pages_are_shared(void **state)
 {
     (void)state;
@@ -307,8 +308,8 @@ static void equal_pages_are_shared(void **state)
     sv_dev_close(dev);
 }
 
-/* Pages without the draft's K/V: who finds or shares them is told; a page that has it takes their place as
- * soon as nobody reads them. */
+/* Pages without the draft's K/V: who finds or shares them is told; a page that has it takes their
+ * place as soon as nobody reads them. */
 static void bare_pages(void **state)
 {
     (void)state;
@@ -316,7 +317,8 @@ static void bare_pages(void **state)
     struct sv_cache c;
     open_cache(&c, dev, 4, 20, true);
     int32_t tokens[POSITIONS] = {0};
-    assert_true(sv_cache_reserve(&c, 0, 12) && sv_cache_reserve(&c, 1, 12) && sv_cache_reserve(&c, 2, 12));
+    assert_true(sv_cache_reserve(&c, 0, 12) && sv_cache_reserve(&c, 1, 12) &&
+                sv_cache_reserve(&c, 2, 12));
     sv_cache_mark_bare(&c, 0, 6);
     sv_cache_mark_bare(&c, 0, 11); /* says less */
     assert_true(sv_cache_bare_from(&c, 0) < INT32_MAX && sv_cache_bare_from(&c, 1) == INT32_MAX);
@@ -372,5 +374,5 @@ static void open_survives_faults(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(random_page_1), cmocka_unit_test(random_page_4),
-             cmocka_unit_test(random_page_16), cmocka_unit_test(equal_pages_are_shared), cmocka_unit_test(bare_pages),
-             cmocka_unit_test(open_survives_faults))
+             cmocka_unit_test(random_page_16), cmocka_unit_test(equal_pages_are_shared),
+             cmocka_unit_test(bare_pages), cmocka_unit_test(open_survives_faults))

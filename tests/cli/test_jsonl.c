@@ -53,12 +53,13 @@ static void takes_every_field(void **state)
     sv_cli_request_fini(&q);
 
     assert_int_equal(
-        parse(&q,
-              "{\"id\":1,\"prompt\":\"x\",\"min_tokens\":2,\"presence_penalty\":-1.5,"
-              "\"frequency_penalty\":0.5,\"repetition_penalty\":1.25,\"logit_bias\":{\"7\":-2,\"99\":"
-              "1.5},\"stop_token_ids\":[3,98],\"include_stop\":true,\"logprobs\":true,"
-              "\"prompt_logprobs\":true,\"top_logprobs\":20}",
-              &err),
+        parse(
+            &q,
+            "{\"id\":1,\"prompt\":\"x\",\"min_tokens\":2,\"presence_penalty\":-1.5,"
+            "\"frequency_penalty\":0.5,\"repetition_penalty\":1.25,\"logit_bias\":{\"7\":-2,\"99\":"
+            "1.5},\"stop_token_ids\":[3,98],\"include_stop\":true,\"logprobs\":true,"
+            "\"prompt_logprobs\":true,\"top_logprobs\":20}",
+            &err),
         0);
     assert_int_equal(q.r.min_tokens, 2);
     assert_true(q.r.presence_penalty == -1.5 && q.r.frequency_penalty == 0.5);
@@ -183,7 +184,8 @@ static void prompts_survive_growth(void **state)
 
     for (int i = 0; i < 100; i++) {
         snprintf(line, sizeof line, "{\"id\":%d,\"prompt\":\"p%d\",\"stop\":[\"s%d\"]}", i, i, i);
-        assert_int_equal(sv_cli_prompts_add(&p, line, strlen(line), &defaults, VOCAB, NULL, &err), 0);
+        assert_int_equal(sv_cli_prompts_add(&p, line, strlen(line), &defaults, VOCAB, NULL, &err),
+                         0);
     }
     for (int i = 0; i < 100; i++) {
         snprintf(line, sizeof line, "s%d", i);

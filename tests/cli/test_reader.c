@@ -174,7 +174,8 @@ static void memory_running_out_is_said(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(all_kinds_of_line_ends), cmocka_unit_test(nothing_at_all),
-             cmocka_unit_test(long_lines_are_skipped), cmocka_unit_test(the_longest_line_ends_in_the_next_read),
+             cmocka_unit_test(long_lines_are_skipped),
+             cmocka_unit_test(the_longest_line_ends_in_the_next_read),
              cmocka_unit_test(a_long_last_line_without_end),
              cmocka_unit_test(a_pipe_is_not_waited_for),
              cmocka_unit_test(memory_running_out_is_said))

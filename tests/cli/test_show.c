@@ -243,7 +243,8 @@ static void accept_lengths(void **state)
 /* What a terminal would obey is shown; elsewhere every byte goes through as it is. */
 static void control_characters_are_shown(void **state)
 {
-    static const char text[] = "a\033[2Jb\a\tc\n\x7F\xC2\x9B" "2J\xC2\xA0\xC3\x9B";
+    static const char text[] = "a\033[2Jb\a\tc\n\x7F\xC2\x9B"
+                               "2J\xC2\xA0\xC3\x9B";
     static const char *const want[] = {text, "a^[[2Jb^G\tc\n^?^[[2J\xC2\xA0\xC3\x9B"};
     (void)state;
 
@@ -254,7 +255,8 @@ static void control_characters_are_shown(void **state)
         FILE *f = open_memstream(&got, &n);
         sv_cli_painter_init(&p, f, false);
         p.tty = tty;
-        sv_cli_painter_event(&p, NULL, &(struct sv_event){.text = text, .n_bytes = sizeof text - 1});
+        sv_cli_painter_event(&p, NULL,
+                             &(struct sv_event){.text = text, .n_bytes = sizeof text - 1});
         sv_cli_painter_fini(&p);
         fclose(f);
         assert_string_equal(got, want[tty]);

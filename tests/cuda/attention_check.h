@@ -1,10 +1,11 @@
 /*
- * attention_check.h - the CUDA attention against a double-precision loop, and the promise that a row's bits
- * depend on its own sequence only.
+ * attention_check.h - the CUDA attention against a double-precision loop, and the promise that a
+ * row's bits depend on its own sequence only.
  *
- * Used by bench/attention_cuda.cu on a GPU and by tests/cuda/attention_emulated.cpp on a CPU. Brings a struct sv_cuda of its
- * own, so that it needs no device.cu. Keys, values and queries are functions of (slot, position, head) alone: any
- * batching and any paging of the same sequences can be compared. What no row may read is NaN.
+ * Used by bench/attention_cuda.cu on a GPU and by tests/cuda/attention_emulated.cpp on a CPU.
+ * Brings a struct sv_cuda of its own, so that it needs no device.cu. Keys, values and queries are
+ * functions of (slot, position, head) alone: any batching and any paging of the same sequences can
+ * be compared. What no row may read is NaN.
  */
 #ifndef TESTS_CUDA_ATTENTION_CHECK_H
 #define TESTS_CUDA_ATTENTION_CHECK_H
@@ -19,23 +20,53 @@
 #include <vector>
 
 #ifdef SV_CUDA_EMULATED
-static inline void *dev_alloc(size_t n) { void *p = aligned_alloc(256, (n + 255) / 256 * 256); memset(p, 0, n); return p; }
-static inline void dev_free(void *p) { free(p); }
-static inline void dev_put(void *to, const void *from, size_t n) { memcpy(to, from, n); }
-static inline void dev_get(void *to, const void *from, size_t n) { memcpy(to, from, n); }
+static inline void *dev_alloc(size_t n)
+{
+    void *p = aligned_alloc(256, (n + 255) / 256 * 256);
+    memset(p, 0, n);
+    return p;
+}
+static inline void dev_free(void *p)
+{
+    free(p);
+}
+static inline void dev_put(void *to, const void *from, size_t n)
+{
+    memcpy(to, from, n);
+}
+static inline void dev_get(void *to, const void *from, size_t n)
+{
+    memcpy(to, from, n);
+}
 #else
 #define CHECKED(call)                                                                              \
     do {                                                                                           \
         const cudaError_t rc_ = (call);                                                            \
         if (rc_ != cudaSuccess) {                                                                  \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(rc_)); \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call,                          \
+                    cudaGetErrorString(rc_));                                                      \
             exit(2);                                                                               \
         }                                                                                          \
     } while (0)
-static inline void *dev_alloc(size_t n) { void *p; CHECKED(cudaMalloc(&p, n)); CHECKED(cudaMemset(p, 0, n)); return p; }
-static inline void dev_free(void *p) { CHECKED(cudaFree(p)); }
-static inline void dev_put(void *to, const void *from, size_t n) { CHECKED(cudaMemcpy(to, from, n, cudaMemcpyHostToDevice)); }
-static inline void dev_get(void *to, const void *from, size_t n) { CHECKED(cudaMemcpy(to, from, n, cudaMemcpyDeviceToHost)); }
+static inline void *dev_alloc(size_t n)
+{
+    void *p;
+    CHECKED(cudaMalloc(&p, n));
+    CHECKED(cudaMemset(p, 0, n));
+    return p;
+}
+static inline void dev_free(void *p)
+{
+    CHECKED(cudaFree(p));
+}
+static inline void dev_put(void *to, const void *from, size_t n)
+{
+    CHECKED(cudaMemcpy(to, from, n, cudaMemcpyHostToDevice));
+}
+static inline void dev_get(void *to, const void *from, size_t n)
+{
+    CHECKED(cudaMemcpy(to, from, n, cudaMemcpyDeviceToHost));
+}
 #endif
 
 /* ---------------------------------------------------------------- what device.cu would bring */
@@ -87,13 +118,18 @@ static inline uint64_t mix64(uint64_t x)
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
     return x ^ (x >> 31);
 }
-/* Value d of the row named by what, slot, position and head; as bf16 holds it when that is the type. */
-static inline float value_at(const setup &s, int what, int32_t slot, int32_t pos, int32_t head, int32_t d)
+/* Value d of the row named by what, slot, position and head; as bf16 holds it when that is the
+ * type. */
+static inline float value_at(const setup &s, int what, int32_t slot, int32_t pos, int32_t head,
+                             int32_t d)
 {
-    const uint64_t h = mix64(mix64(mix64((uint64_t)what * 64 + (uint64_t)slot) * 1000003u + (uint64_t)pos) * 131u +
-                             (uint64_t)head) + (uint64_t)d * 0x9e3779b97f4a7c15ull;
+    const uint64_t h =
+        mix64(mix64(mix64((uint64_t)what * 64 + (uint64_t)slot) * 1000003u + (uint64_t)pos) * 131u +
+              (uint64_t)head) +
+        (uint64_t)d * 0x9e3779b97f4a7c15ull;
     const float u = (float)(mix64(h) >> 40) * (1.0f / (1 << 24)) - 0.5f;
-    const float x = u * (what == 0 ? 6.0f : 3.0f); /* queries long enough that some keys stand out */
+    /* queries long enough that some keys stand out */
+    const float x = u * (what == 0 ? 6.0f : 3.0f);
     return s.dtype == SV_BF16 ? sv_bf16_to_f32(sv_f32_to_bf16(x)) : x;
 }
 
@@ -110,7 +146,8 @@ static inline void put_value(const setup &s, void *to, size_t at, float x)
 }
 static inline float get_value(const setup &s, const void *from, size_t at)
 {
-    return s.dtype == SV_BF16 ? sv_bf16_to_f32(((const uint16_t *)from)[at]) : ((const float *)from)[at];
+    return s.dtype == SV_BF16 ? sv_bf16_to_f32(((const uint16_t *)from)[at])
+                              : ((const float *)from)[at];
 }
 
 /* One row of a batch's output, with what it must equal. */
@@ -125,9 +162,9 @@ struct checker {
     double worst;
 };
 
-static inline void fill_cache(const setup &s, const batch &b, int32_t page, int32_t n_slots, int32_t stride,
-                              std::vector<int32_t> &table, int32_t n_pages, std::vector<uint8_t> &k,
-                              std::vector<uint8_t> &v)
+static inline void fill_cache(const setup &s, const batch &b, int32_t page, int32_t n_slots,
+                              int32_t stride, std::vector<int32_t> &table, int32_t n_pages,
+                              std::vector<uint8_t> &k, std::vector<uint8_t> &v)
 {
     const size_t n = (size_t)n_pages * s.n_kv * page * s.hd;
     k.assign(n * esize(s), 0xff); /* NaN */
@@ -137,7 +174,8 @@ static inline void fill_cache(const setup &s, const batch &b, int32_t page, int3
     for (int32_t i = 0; i < n_pages; i++)
         order[(size_t)i] = i;
     for (int32_t i = n_pages - 1; i > 0; i--)
-        std::swap(order[(size_t)i], order[mix64((uint64_t)i * 77u + (uint64_t)page) % (uint64_t)(i + 1)]);
+        std::swap(order[(size_t)i],
+                  order[mix64((uint64_t)i * 77u + (uint64_t)page) % (uint64_t)(i + 1)]);
     table.assign((size_t)n_slots * stride, -1);
     size_t next = 0;
     for (const seg &g : b.segs) {
@@ -162,8 +200,9 @@ static inline void fill_cache(const setup &s, const batch &b, int32_t page, int3
 }
 
 /* Runs one batch and returns its rows. Slots may not repeat within a batch. */
-static inline std::vector<row_out> run_batch(checker &c, const setup &s, const batch &b, int32_t page,
-                                             const struct sv_attn_force &force, bool settled = false)
+static inline std::vector<row_out> run_batch(checker &c, const setup &s, const batch &b,
+                                             int32_t page, const struct sv_attn_force &force,
+                                             bool settled = false)
 {
     const int32_t n_segs = (int32_t)b.segs.size(), width = s.n_heads * s.hd, ld = width + 8;
     int32_t n_rows = 0, n_slots = 0, longest = 0, n_pages = 3;
@@ -199,11 +238,19 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
 
     /* One allocation, everything 256-aligned; the output between guards. */
     const size_t guard = 4096, out_bytes = (size_t)all_rows * ld * esize(s);
-    struct piece { const void *from; size_t n, at; } pieces[] = {
-        {k.data(), k.size(), 0}, {v.data(), v.size(), 0}, {q.data(), q.size(), 0},
-        {table.data(), table.size() * 4, 0}, {row_seg.data(), row_seg.size() * 4, 0},
-        {row0.data(), row0.size() * 4, 0}, {slot.data(), slot.size() * 4, 0},
-        {base.data(), base.size() * 4, 0}, {sinks.data(), sinks.size() * 2, 0}, {NULL, out_bytes + 2 * guard, 0}};
+    struct piece {
+        const void *from;
+        size_t n, at;
+    } pieces[] = {{k.data(), k.size(), 0},
+                  {v.data(), v.size(), 0},
+                  {q.data(), q.size(), 0},
+                  {table.data(), table.size() * 4, 0},
+                  {row_seg.data(), row_seg.size() * 4, 0},
+                  {row0.data(), row0.size() * 4, 0},
+                  {slot.data(), slot.size() * 4, 0},
+                  {base.data(), base.size() * 4, 0},
+                  {sinks.data(), sinks.size() * 2, 0},
+                  {NULL, out_bytes + 2 * guard, 0}};
     size_t total = 0;
     for (auto &p : pieces) {
         p.at = total;
@@ -215,21 +262,33 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
         dev_put(mem + p.at, p.from ? p.from : out.data(), p.n);
 
     struct sv_p_attention p = {};
-    p.rows = {all_rows, all_segs, (int32_t *)(mem + pieces[4].at), (int32_t *)(mem + pieces[5].at),
-              (int32_t *)(mem + pieces[6].at), (int32_t *)(mem + pieces[7].at)};
+    p.rows = {all_rows,
+              all_segs,
+              (int32_t *)(mem + pieces[4].at),
+              (int32_t *)(mem + pieces[5].at),
+              (int32_t *)(mem + pieces[6].at),
+              (int32_t *)(mem + pieces[7].at)};
     p.q = mem + pieces[2].at;
     p.ldq = p.ldo = ld;
     p.out = mem + pieces[9].at + guard;
     p.n_heads = s.n_heads;
-    p.kv = {mem + pieces[0].at, mem + pieces[1].at, s.dtype, n_pages, page, s.n_kv, s.hd,
-            (int32_t *)(mem + pieces[3].at), stride};
+    p.kv = {mem + pieces[0].at,
+            mem + pieces[1].at,
+            s.dtype,
+            n_pages,
+            page,
+            s.n_kv,
+            s.hd,
+            (int32_t *)(mem + pieces[3].at),
+            stride};
     p.mask = s.mask;
     p.window = s.window;
     p.scale = 1.0f / sqrtf((float)s.hd);
     p.softcap = s.softcap;
     if (s.sinks)
         p.sinks = {mem + pieces[8].at, SV_BF16, 1, s.n_heads};
-    /* As in a pass: the first call makes the plan, the second finds it and reads what is settled early. */
+    /* As in a pass: the first call makes the plan, the second finds it and reads what is settled
+     * early. */
     if (settled) {
         c.cu->settled = true;
         c.cu->pass++;
@@ -253,7 +312,8 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
             clean = clean && at[i] == 0xa5;
     }
     if (!clean) {
-        printf("FAILED: fault %d (%d %d), or written outside the output\n", fault.code, fault.a, fault.b);
+        printf("FAILED: fault %d (%d %d), or written outside the output\n", fault.code, fault.a,
+               fault.b);
         c.n_failed++;
         fault.code = 0;
         dev_put(c.cu->fault, &fault, sizeof fault);
@@ -271,7 +331,8 @@ static inline void reference_row(const setup &s, const row_out &r, std::vector<d
     std::vector<float> q((size_t)s.hd);
     out.assign((size_t)s.n_heads * s.hd, 0);
     for (int32_t h = 0; h < s.n_heads; h++) {
-        double most = s.sinks ? sv_bf16_to_f32(sv_f32_to_bf16(value_at(s, 3, 0, 0, h, 0))) : -1e300, sum = 0;
+        double most = s.sinks ? sv_bf16_to_f32(sv_f32_to_bf16(value_at(s, 3, 0, 0, h, 0))) : -1e300,
+               sum = 0;
         const double sink = most;
         for (int32_t d = 0; d < s.hd; d++)
             q[(size_t)d] = value_at(s, 0, r.slot, r.pos, h, d);
@@ -312,14 +373,15 @@ static inline void check_row(checker &c, const setup &s, const row_out &r, const
     c.n_rows++;
     if (!(rel <= most)) {
         if (c.n_failed++ < 20)
-            printf("FAILED: %s: slot %d position %d: relative error %.3g\n", name, r.slot, r.pos, rel);
+            printf("FAILED: %s: slot %d position %d: relative error %.3g\n", name, r.slot, r.pos,
+                   rel);
     }
     if (s.dtype == SV_BF16 && !(rel <= c.worst))
         c.worst = rel;
 }
 
-static inline void check_same(checker &c, const std::vector<row_out> &want, const std::vector<row_out> &got,
-                              const char *name)
+static inline void check_same(checker &c, const std::vector<row_out> &want,
+                              const std::vector<row_out> &got, const char *name)
 {
     for (const row_out &g : got) {
         const row_out *w = NULL;
@@ -332,17 +394,19 @@ static inline void check_same(checker &c, const std::vector<row_out> &want, cons
             while (w && i < g.bits.size() && w->bits[i] == g.bits[i])
                 i++;
             if (c.n_failed++ < 20)
-                printf("FAILED: %s: slot %d position %d: other bits from byte %zu\n", name, g.slot, g.pos, i);
+                printf("FAILED: %s: slot %d position %d: other bits from byte %zu\n", name, g.slot,
+                       g.pos, i);
         }
     }
 }
 
 /* ---------------------------------------------------------------- arrangements */
 
-/* All rows of the sequences in `lens` as prompts, against which every other arrangement is held. quick: each kernel and each
- * unit once or twice, for tools that slow a kernel down a thousandfold. */
-static inline void check_setup(checker &c, const setup &s, const std::vector<int32_t> &lens, const char *name,
-                               int32_t ref_every, bool tiled, bool quick = false)
+/* All rows of the sequences in `lens` as prompts, against which every other arrangement is held.
+ * quick: each kernel and each unit once or twice, for tools that slow a kernel down a thousandfold.
+ */
+static inline void check_setup(checker &c, const setup &s, const std::vector<int32_t> &lens,
+                               const char *name, int32_t ref_every, bool tiled, bool quick = false)
 {
     batch prompt = {{}, 0, 0};
     char what[200];
@@ -352,7 +416,8 @@ static inline void check_setup(checker &c, const setup &s, const std::vector<int
     for (size_t i = 0; i < want.size(); i += (size_t)ref_every)
         check_row(c, s, want[i], name);
     check_row(c, s, want.back(), name);
-    /* The tuned set takes pages that are powers of two from 8 on; others go to the portable kernels, whose bits differ. */
+    /* The tuned set takes pages that are powers of two from 8 on; others go to the portable
+     * kernels, whose bits differ. */
     const int32_t any[] = {1, 16, 64, 24, 7, 256}, powers[] = {8, 16, 64, 32, 128, 256};
     const int32_t *const pages = tiled && c.cu->set == SV_CUDA_SM90 ? powers : any;
     for (int i = 0; i < (quick ? 8 : 18); i++) {
@@ -360,21 +425,34 @@ static inline void check_setup(checker &c, const setup &s, const std::vector<int
         batch b = {{}, i % 3, i % 2};
         for (size_t j = 0; j < lens.size(); j++) {
             const uint64_t h = mix64((uint64_t)i * 91u + j);
-            int32_t n = i % 6 == 0 ? 1 : i % 6 == 1 ? 16 : i % 6 == 2 ? (j % 2 ? 1 : 200) : i % 6 == 3 ? 64
-                        : i % 6 == 4 ? 33 : (int32_t)(1 + h % 300);
+            int32_t n = i % 6 == 0   ? 1
+                        : i % 6 == 1 ? 16
+                        : i % 6 == 2 ? (j % 2 ? 1 : 200)
+                        : i % 6 == 3 ? 64
+                        : i % 6 == 4 ? 33
+                                     : (int32_t)(1 + h % 300);
             n = n < lens[j] ? n : lens[j];
-            const int32_t base = i < 6 ? lens[j] - n : (int32_t)(h / 512 % (uint64_t)(lens[j] - n + 1));
+            const int32_t base =
+                i < 6 ? lens[j] - n : (int32_t)(h / 512 % (uint64_t)(lens[j] - n + 1));
             b.segs.push_back({(int32_t)j, base, n});
         }
-        if (s.mask == SV_MASK_BLOCK) /* a row sees to the end of its segment: only the same end compares */
+        if (s.mask ==
+            SV_MASK_BLOCK) /* a row sees to the end of its segment: only the same end compares */
             for (size_t j = 0; j < lens.size(); j++)
                 b.segs[j].base = lens[j] - b.segs[j].n;
-        const struct sv_attn_force force = {(enum sv_attn_unit)(i % 4), i % 3 == 0 ? 0 : i % 3 == 1 ? 4 : 8,
-                                            i % 4 == 1 ? 3 : i % 4 == 2 ? 40 : 0, !tiled, i % 5 == 0 ? 1 : 0};
+        const struct sv_attn_force force = {(enum sv_attn_unit)(i % 4),
+                                            i % 3 == 0   ? 0
+                                            : i % 3 == 1 ? 4
+                                                         : 8,
+                                            i % 4 == 1   ? 3
+                                            : i % 4 == 2 ? 40
+                                                         : 0,
+                                            !tiled, i % 5 == 0 ? 1 : 0};
         const int32_t page = pages[i % 6];
-        snprintf(what, sizeof what, "%s: arrangement %d (page %d, unit %d, warps %d, blocks %d)", name, i, page,
-                 (int)force.unit, (int)force.n_warps, (int)force.n_blocks);
-        const std::vector<row_out> got = run_batch(c, s, b, page, force, tiled && (i + i / 4) % 2 == 1);
+        snprintf(what, sizeof what, "%s: arrangement %d (page %d, unit %d, warps %d, blocks %d)",
+                 name, i, page, (int)force.unit, (int)force.n_warps, (int)force.n_blocks);
+        const std::vector<row_out> got =
+            run_batch(c, s, b, page, force, tiled && (i + i / 4) % 2 == 1);
         check_same(c, want, got, what);
         for (size_t k = (size_t)i % 7; k < got.size(); k += (size_t)ref_every * 4)
             check_row(c, s, got[k], what);
@@ -387,17 +465,24 @@ static inline void check_setup(checker &c, const setup &s, const std::vector<int
     /* One sequence with few rows, which has a kernel of its own. */
     for (int i = 0; tiled && i < (quick ? 3 : 12); i++) {
         const size_t j = (size_t)i % lens.size();
-        const int32_t most = 64 / (s.n_heads / s.n_kv), want_n = i % 4 == 0 ? 1 : i % 4 == 1 ? 16 : i % 4 == 2 ? most : 3;
+        const int32_t most = 64 / (s.n_heads / s.n_kv), want_n = i % 4 == 0   ? 1
+                                                                 : i % 4 == 1 ? 16
+                                                                 : i % 4 == 2 ? most
+                                                                              : 3;
         const int32_t n = std::min(std::min(want_n, most), lens[j]);
-        const int32_t base = i < 6 || s.mask == SV_MASK_BLOCK ? lens[j] - n : (int32_t)(mix64((uint64_t)i) % (uint64_t)(lens[j] - n + 1));
+        const int32_t base = i < 6 || s.mask == SV_MASK_BLOCK
+                                 ? lens[j] - n
+                                 : (int32_t)(mix64((uint64_t)i) % (uint64_t)(lens[j] - n + 1));
         const batch b = {{{(int32_t)j, base, n}}, i % 2, i / 2 % 2};
-        const struct sv_attn_force force = {(enum sv_attn_unit)(i % 3), 0, 0, false, i % 5 == 4 ? -1 : 1};
+        const struct sv_attn_force force = {(enum sv_attn_unit)(i % 3), 0, 0, false,
+                                            i % 5 == 4 ? -1 : 1};
         snprintf(what, sizeof what, "%s: alone %d (rows %d, unit %d)", name, i, n, (int)force.unit);
         check_same(c, want, run_batch(c, s, b, pages[i % 6], force, i % 2 == 0), what);
     }
 }
 
-static inline void check_init(checker &c, struct sv_cuda *cu, int32_t max_rows, int32_t max_heads, int32_t max_positions)
+static inline void check_init(checker &c, struct sv_cuda *cu, int32_t max_rows, int32_t max_heads,
+                              int32_t max_positions)
 {
     struct sv_dev_limits lim = {};
     lim.max_rows = max_rows;

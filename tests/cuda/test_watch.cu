@@ -1,10 +1,12 @@
 /*
- * test_watch.cu - a kernel that does not end: whatever waits for the device gives up after the time it was given and
- * says what was launched, everything afterwards fails at once, closing returns, the engine tells its requests, and the
- * process can end. A queue that is long but moves is waited for.
+ * test_watch.cu - a kernel that does not end: whatever waits for the device gives up after the time
+ * it was given and says what was launched, everything afterwards fails at once, closing returns,
+ * the engine tells its requests, and the process can end. A queue that is long but moves is waited
+ * for.
  *
- * Built with CUDA=1; skips without a GPU. tests/gpu.sh runs it alone, because it is about time. The kernel that stalls
- * is this program's own and ends by itself after half a minute. Must not: leave it running.
+ * Built with CUDA=1; skips without a GPU. tests/gpu.sh runs it alone, because it is about time. The
+ * kernel that stalls is this program's own and ends by itself after half a minute. Must not: leave
+ * it running.
  */
 extern "C" {
 #include "engine/run.h"
@@ -53,7 +55,8 @@ static void stall(struct sv_dev *dev)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     if (!flag)
-        assert_int_equal(cudaHostAlloc((void **)&flag, sizeof *flag, cudaHostAllocDefault), cudaSuccess);
+        assert_int_equal(cudaHostAlloc((void **)&flag, sizeof *flag, cudaHostAllocDefault),
+                         cudaSuccess);
     *flag = RUNS;
     sv_cuda_launch(cu, "a test's kernel", stall_kernel, 1, 1, 0, flag);
 }
@@ -146,7 +149,8 @@ static int by_measure(struct sv_dev *dev, struct sv_err *err)
     assert_true(sv_dev_measure_read(dev, 1 << 20) == 0);
     return sv_dev_sync(dev, err);
 }
-/* 512 launches wait for room; what comes after that must not fill the queue of the driver either. */
+/* 512 launches wait for room; what comes after that must not fill the queue of the driver either.
+ */
 static int by_launches(struct sv_dev *dev, struct sv_err *err)
 {
     for (int i = 0; i < 5000; i++)
@@ -189,9 +193,10 @@ static void each_wait_gives_up(void **)
     static const struct {
         int (*by)(struct sv_dev *, struct sv_err *);
         const char *name;
-    } waits[] = {{by_sync, "sync"},     {by_mark, "mark"},       {by_download, "download"}, {by_upload, "upload"},
-                 {by_ring, "ring"},     {by_alloc, "alloc"},     {by_free, "free"},         {by_reserve, "reserve"},
-                 {by_measure, "measure"}, {by_launches, "launches"}};
+    } waits[] = {{by_sync, "sync"},        {by_mark, "mark"},       {by_download, "download"},
+                 {by_upload, "upload"},    {by_ring, "ring"},       {by_alloc, "alloc"},
+                 {by_free, "free"},        {by_reserve, "reserve"}, {by_measure, "measure"},
+                 {by_launches, "launches"}};
     need_gpu();
     for (size_t i = 0; i < sizeof waits / sizeof waits[0]; i++)
         gives_up(waits[i].by, waits[i].name);
@@ -209,7 +214,8 @@ static void close_gives_up(void **)
     let_go();
 }
 
-/* Another device of the same GPU goes on, but freeing its memory would wait for the stuck one's kernel. */
+/* Another device of the same GPU goes on, but freeing its memory would wait for the stuck one's
+ * kernel. */
 static void the_neighbour_closes(void **)
 {
     need_gpu();
@@ -329,5 +335,6 @@ static void the_process_ends(void **)
     assert_int_equal(WEXITSTATUS(status), 1);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(the_process_ends), cmocka_unit_test(each_wait_gives_up), cmocka_unit_test(close_gives_up),
-             cmocka_unit_test(the_neighbour_closes), cmocka_unit_test(a_long_queue_is_waited_for), cmocka_unit_test(the_engine_ends))
+SV_TEST_MAIN(cmocka_unit_test(the_process_ends), cmocka_unit_test(each_wait_gives_up),
+             cmocka_unit_test(close_gives_up), cmocka_unit_test(the_neighbour_closes),
+             cmocka_unit_test(a_long_queue_is_waited_for), cmocka_unit_test(the_engine_ends))

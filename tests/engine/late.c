@@ -11,7 +11,8 @@
 
 enum { MOST = 4096, STEPS_MARKS = 2 };
 
-/* A copy on its way: down, the bytes as they were in the queue; up, what the source must still be. */
+/* A copy on its way: down, the bytes as they were in the queue; up, what the source must still be.
+ */
 struct copy {
     bool up;
     void *host;
@@ -47,7 +48,8 @@ static void arrive(struct late *l, int32_t n)
     for (int32_t i = 0; i < n; i++) {
         struct copy *c = &l->copy[i];
         if (c->up)
-            assert_memory_equal(c->host, c->bytes, c->n); /* changed while the upload could still read it */
+            assert_memory_equal(c->host, c->bytes,
+                                c->n); /* changed while the upload could still read it */
         else
             memcpy(c->host, c->bytes, c->n);
         free(c->bytes);
@@ -58,7 +60,8 @@ static void arrive(struct late *l, int32_t n)
         l->marked[i] = l->marked[i] > n ? l->marked[i] - n : 0;
 }
 
-/* What lies in ordinary memory is copied at once, as a GPU's driver does; the batch's arrays are pinned. */
+/* What lies in ordinary memory is copied at once, as a GPU's driver does; the batch's arrays are
+ * pinned. */
 static void late_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
 {
     struct late *l = late_of(dev);

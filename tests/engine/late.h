@@ -1,8 +1,10 @@
 /*
- * late.h - a CPU device that pretends to have a queue: what is downloaded arrives only when the engine waits for it.
+ * late.h - a CPU device that pretends to have a queue: what is downloaded arrives only when the
+ * engine waits for it.
  *
- * Used by engine tests of steps that run ahead. Ops still run while they are called; what is caught is the host
- * reading a result too early, and host memory changed before its upload can have happened.
+ * Used by engine tests of steps that run ahead. Ops still run while they are called; what is caught
+ * is the host reading a result too early, and host memory changed before its upload can have
+ * happened.
  */
 #ifndef SV_TEST_LATE_H
 #define SV_TEST_LATE_H

@@ -69,8 +69,8 @@ struct sv_engine *run_open(const struct sv_engine_options *o, struct sv_drafter 
     return run_open_tuned(o, &(struct sv_engine_tuning){0}, drafter);
 }
 
-struct sv_engine *run_open_tuned(const struct sv_engine_options *o, const struct sv_engine_tuning *t,
-                                 struct sv_drafter *drafter)
+struct sv_engine *run_open_tuned(const struct sv_engine_options *o,
+                                 const struct sv_engine_tuning *t, struct sv_drafter *drafter)
 {
     struct sv_engine *e = NULL;
     struct sv_err err = {0};
@@ -88,8 +88,8 @@ static int32_t truth_at(void *user, uint64_t request, int32_t index)
     return at < t->ref[i].n_tokens ? t->ref[i].tokens[at] : -1;
 }
 
-struct sv_engine *run_open_as(const struct run_pair *pair, const struct run_arrangement *a, const char *isa,
-                              enum sv_data_type dtype, const struct run_truth *t)
+struct sv_engine *run_open_as(const struct run_pair *pair, const struct run_arrangement *a,
+                              const char *isa, enum sv_data_type dtype, const struct run_truth *t)
 {
     const struct sv_engine_options o = {.target_dir = pair->target,
                                         .draft_dir = a->drafter == 4 ? pair->draft : NULL,
@@ -168,7 +168,8 @@ static void collect(void *user, const struct sv_event *ev)
     o->n_tokens += ev->n_tokens;
     assert_true(ev->n_drafted >= 0 && ev->n_drafted <= ev->n_tokens);
     s->n_drafted += ev->n_drafted;
-    /* Each event by itself is whole code points, however tokens cut them: who streams writes it out at once. */
+    /* Each event by itself is whole code points, however tokens cut them: who streams writes it out
+     * at once. */
     assert_int_equal(sv_utf8_valid(ev->text, ev->n_bytes), ev->n_bytes);
     o->text = realloc(o->text, o->n_text + ev->n_bytes + 1);
     if (ev->n_bytes)
@@ -221,7 +222,8 @@ struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n
     struct sink *sinks = calloc((size_t)n, sizeof *sinks);
     struct sv_err err = {0};
     for (int32_t i = 0; i < n; i++) {
-        sinks[i] = (struct sink){.e = e, .out = &out[i], .req = &c[i].req, .n_prompt = c[i].n_prompt};
+        sinks[i] =
+            (struct sink){.e = e, .out = &out[i], .req = &c[i].req, .n_prompt = c[i].n_prompt};
         struct sv_request r = c[i].req;
         if (!r.prompt) {
             r.prompt_ids = c[i].prompt;
@@ -268,9 +270,10 @@ static void same_logprobs(const struct sv_logprob_row *a, const struct sv_logpro
     assert_int_equal(a != NULL, b != NULL);
     for (int32_t j = 0; a && j < n; j++)
         if (memcmp(&a[j], &b[j], sizeof a[j]))
-            fail_msg("%s: prompt %d, log probabilities of token %d differ: %.9g (rank %d), not %.9g "
-                     "(rank %d)",
-                     what, prompt, j, (double)b[j].logprob, b[j].rank, (double)a[j].logprob, a[j].rank);
+            fail_msg(
+                "%s: prompt %d, log probabilities of token %d differ: %.9g (rank %d), not %.9g "
+                "(rank %d)",
+                what, prompt, j, (double)b[j].logprob, b[j].rank, (double)a[j].logprob, a[j].rank);
 }
 
 void run_same(const struct run_out *a, const struct run_out *b, int32_t n, const char *what)

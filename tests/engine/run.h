@@ -21,10 +21,12 @@ struct run_out {
     enum sv_finish_reason finish;
     int32_t stop_id, stop_index;
     uint64_t id;
-    struct sv_logprob_row *lp, *prompt_lp; /* (n_tokens), (n_prompt) copied flat; NULL when not asked for */
+    struct sv_logprob_row *lp,
+        *prompt_lp; /* (n_tokens), (n_prompt) copied flat; NULL when not asked for */
 };
 
-/* What a request's events have told; run_listen takes them, with one of these as the request's user. */
+/* What a request's events have told; run_listen takes them, with one of these as the request's
+ * user. */
 struct run_told {
     int32_t n_tokens, n_ends;
     enum sv_finish_reason finish;
@@ -38,11 +40,12 @@ struct run_case *run_cases(int32_t n, int32_t vocab, int32_t max_len, int32_t ma
 void run_cases_free(struct run_case *c, int32_t n);
 /* n, or fewer with SALVO_TEST_QUICK, where each step is dear. */
 int32_t run_few(int32_t n);
-/* Options without a device get SALVO_TEST_DEVICE: cpu (the default), cuda, cuda-portable, cuda-eager. */
+/* Options without a device get SALVO_TEST_DEVICE: cpu (the default), cuda, cuda-portable,
+ * cuda-eager. */
 void run_device(struct sv_engine_options *o);
 struct sv_engine *run_open(const struct sv_engine_options *o, struct sv_drafter *drafter);
-struct sv_engine *run_open_tuned(const struct sv_engine_options *o, const struct sv_engine_tuning *t,
-                                 struct sv_drafter *drafter);
+struct sv_engine *run_open_tuned(const struct sv_engine_options *o,
+                                 const struct sv_engine_tuning *t, struct sv_drafter *drafter);
 
 /* What runs: a directory each for target and draft. */
 struct run_pair {
@@ -57,11 +60,11 @@ struct run_truth {
     const struct run_case *c;
     const struct run_out *ref;
 };
-/* Fakes draft blocks of RUN_BLOCK of a vocabulary of RUN_VOCAB. With more than one thread steps run ahead and are
- * padded, as on a GPU. */
+/* Fakes draft blocks of RUN_BLOCK of a vocabulary of RUN_VOCAB. With more than one thread steps run
+ * ahead and are padded, as on a GPU. */
 enum { RUN_BLOCK = 16, RUN_VOCAB = 300 };
-struct sv_engine *run_open_as(const struct run_pair *pair, const struct run_arrangement *a, const char *isa,
-                              enum sv_data_type dtype, const struct run_truth *t);
+struct sv_engine *run_open_as(const struct run_pair *pair, const struct run_arrangement *a,
+                              const char *isa, enum sv_data_type dtype, const struct run_truth *t);
 
 /* Submits all, steps until idle, checks that the caches end empty. Fails the test on any error. */
 struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n);
@@ -75,7 +78,8 @@ const char *run_keep(const char *text);
 /* Directory below the repository root, kept for the process's life. */
 const char *run_dir(const char *relative);
 
-/* What steps cost, whatever this machine found: in so small a model a drafting pass can look like nothing. */
+/* What steps cost, whatever this machine found: in so small a model a drafting pass can look like
+ * nothing. */
 void run_set_costs(struct sv_policy *p);
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * test_broken.c - a device that fails in the middle, as one does that no longer answers: every request that is there
- * gets the device's own words, the engine takes no more, asks the device for nothing again and closes.
+ * test_broken.c - a device that fails in the middle, as one does that no longer answers: every
+ * request that is there gets the device's own words, the engine takes no more, asks the device for
+ * nothing again and closes.
  */
 #include "testing.h"
 
@@ -11,9 +12,11 @@
 
 enum { N = 5, SLOTS = 3, CONTEXT = 200 };
 
-static const char words[] = "CUDA: no answer from the device for 60 s; launched since: graph 0x2000000041, copy";
+static const char words[] =
+    "CUDA: no answer from the device for 60 s; launched since: graph 0x2000000041, copy";
 
-/* The engine's own device with another table: the n-th wait fails, and so does all that comes after it. */
+/* The engine's own device with another table: the n-th wait fails, and so does all that comes after
+ * it. */
 struct broken {
     struct sv_backend be; /* first member: the table */
     const struct sv_backend *real;
@@ -44,7 +47,8 @@ static int broken_wait(struct sv_dev *dev, int32_t i, struct sv_err *err)
 
 static int broken_sync(struct sv_dev *dev, struct sv_err *err)
 {
-    return fails(dev) ? sv_fail(err, SV_EDEVICE, -1, "%s", words) : broken_of(dev)->real->sync(dev, err);
+    return fails(dev) ? sv_fail(err, SV_EDEVICE, -1, "%s", words)
+                      : broken_of(dev)->real->sync(dev, err);
 }
 
 static void broken_mark(struct sv_dev *dev, int32_t i)
@@ -77,7 +81,8 @@ static void break_device(struct broken *b, struct sv_engine *e, int32_t at)
 }
 
 /* Fails at the given wait, with that many requests of which SLOTS can run. */
-static void breaks(const struct sv_engine_options *o, const struct sv_engine_tuning *tuning, int32_t at)
+static void breaks(const struct sv_engine_options *o, const struct sv_engine_tuning *tuning,
+                   int32_t at)
 {
     struct sv_engine *e = run_open_tuned(o, tuning, NULL);
     struct run_case *c = run_cases(N, RUN_VOCAB, 60, 100, 7);
@@ -112,7 +117,8 @@ static void breaks(const struct sv_engine_options *o, const struct sv_engine_tun
     assert_true(n_failed > SLOTS);
     assert_null(e->sched.head);
 
-    struct sv_request again = {.prompt_ids = c[0].prompt, .n_prompt_ids = c[0].n_prompt, .max_tokens = 3, .top_p = 1};
+    struct sv_request again = {
+        .prompt_ids = c[0].prompt, .n_prompt_ids = c[0].n_prompt, .max_tokens = 3, .top_p = 1};
     assert_int_equal(sv_engine_step(e, &err), SV_EDEVICE);
     assert_non_null(strstr(err.msg, words));
     assert_int_equal(sv_engine_submit(e, &again, NULL, &err), SV_EDEVICE);
@@ -128,13 +134,14 @@ static void breaks(const struct sv_engine_options *o, const struct sv_engine_tun
 
 static struct sv_engine_options options(bool draft)
 {
-    return (struct sv_engine_options){.device = "cpu",
-                                      .target_dir = run_dir("tests/golden/tiny/pair_target"),
-                                      .draft_dir = draft ? run_dir("tests/golden/tiny/pair_draft_full_b16") : NULL,
-                                      .context = CONTEXT,
-                                      .max_sequences = SLOTS,
-                                      .prefill_chunk = 32,
-                                      .n_threads = 1};
+    return (struct sv_engine_options){
+        .device = "cpu",
+        .target_dir = run_dir("tests/golden/tiny/pair_target"),
+        .draft_dir = draft ? run_dir("tests/golden/tiny/pair_draft_full_b16") : NULL,
+        .context = CONTEXT,
+        .max_sequences = SLOTS,
+        .prefill_chunk = 32,
+        .n_threads = 1};
 }
 
 static void plain(void **state)
@@ -153,7 +160,8 @@ static void drafting(void **state)
         breaks(&o, &(struct sv_engine_tuning){0}, at);
 }
 
-/* With a step in flight behind the one that fails, and in the wait between drafting and verifying. */
+/* With a step in flight behind the one that fails, and in the wait between drafting and verifying.
+ */
 static void a_step_ahead(void **state)
 {
     struct sv_engine_options o = options(true);

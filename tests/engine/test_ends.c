@@ -1,6 +1,6 @@
 /*
- * test_ends.c - models with several end tokens, as generation_config.json lists them: each ends an answer, at every
- * index, with and without drafts, and min_tokens holds all of them off.
+ * test_ends.c - models with several end tokens, as generation_config.json lists them: each ends an
+ * answer, at every index, with and without drafts, and min_tokens holds all of them off.
  */
 #include "testing.h"
 
@@ -52,7 +52,8 @@ static void each_of_several_ends_it(void **state)
 
     sv_engine_close(e);
     for (int32_t at = 0; at < LONG; at += 5) {
-        /* One of each answer's own tokens, in an order that puts every one of them last at times. */
+        /* One of each answer's own tokens, in an order that puts every one of them last at times.
+         */
         int32_t ends[N_ENDS];
         for (int k = 0; k < N_ENDS; k++)
             ends[(k + at) % N_ENDS] = ref[k].tokens[at];
@@ -72,12 +73,14 @@ static void each_of_several_ends_it(void **state)
                 assert_int_equal(out[i].n_tokens, end + 1);
                 assert_int_equal(out[i].finish, SV_FINISH_STOP);
                 assert_int_equal(out[i].stop_id, ref[i].tokens[end]);
-                assert_memory_equal(out[i].tokens, ref[i].tokens, (size_t)(end + 1) * sizeof(int32_t));
+                assert_memory_equal(out[i].tokens, ref[i].tokens,
+                                    (size_t)(end + 1) * sizeof(int32_t));
                 n_ended++;
             }
             run_out_free(out, N);
             sv_engine_close(e);
-            e = run_open_as(&pair, &arrangements[a], NULL, SV_TYPE_F32, &truth); /* the fakes count requests */
+            e = run_open_as(&pair, &arrangements[a], NULL, SV_TYPE_F32,
+                            &truth); /* the fakes count requests */
             /* Held off, none of them may come, and the first that is free to come ends it. */
             for (int i = 0; i < N; i++)
                 now[i].req.min_tokens = 12;

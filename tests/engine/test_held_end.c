@@ -1,7 +1,7 @@
 /*
- * test_held_end.c - a sequence that ends or is canceled while its taps are held back leaves pages without the draft's
- * part: whoever goes on from them is told so, or would draft from memory that nobody has written. And taps of positions
- * that a sequence no longer has are made nothing of.
+ * test_held_end.c - a sequence that ends or is canceled while its taps are held back leaves pages
+ * without the draft's part: whoever goes on from them is told so, or would draft from memory that
+ * nobody has written. And taps of positions that a sequence no longer has are made nothing of.
  */
 #include "testing.h"
 
@@ -14,18 +14,19 @@ enum { PROMPT = 40, ANSWER = 30 };
 
 static struct sv_engine *open_pair(void)
 {
-    const struct sv_engine_options o = {.target_dir = run_dir("tests/golden/tiny/pair_target"),
-                                        .draft_dir = run_dir("tests/golden/tiny/pair_draft_full_b16"),
-                                        .dtype = SV_TYPE_F32,
-                                        .n_threads = 1,
-                                        .max_sequences = 2,
-                                        .prefill_chunk = 8, /* small, and so are the parts that are worked off */
-                                        .auto_width = true};
+    const struct sv_engine_options o = {
+        .target_dir = run_dir("tests/golden/tiny/pair_target"),
+        .draft_dir = run_dir("tests/golden/tiny/pair_draft_full_b16"),
+        .dtype = SV_TYPE_F32,
+        .n_threads = 1,
+        .max_sequences = 2,
+        .prefill_chunk = 8, /* small, and so are the parts that are worked off */
+        .auto_width = true};
     return run_open(&o, NULL);
 }
 
-/* Hardly a draft is kept, and no time for trials has been saved; but were all of them kept, drafting would pay, so what
- * it takes is held and not dropped. Whatever this machine measured. */
+/* Hardly a draft is kept, and no time for trials has been saved; but were all of them kept,
+ * drafting would pay, so what it takes is held and not dropped. Whatever this machine measured. */
 static void sit_idle(struct sv_policy *p)
 {
     sv_policy_forget(p);
@@ -58,7 +59,8 @@ static void fill_prompt(int32_t *prompt)
 }
 
 /* A request that is canceled after so many tokens of its answer, which are copied. */
-static void cancel_after(struct sv_engine *e, const struct sv_request *r, int32_t n, int32_t *tokens)
+static void cancel_after(struct sv_engine *e, const struct sv_request *r, int32_t n,
+                         int32_t *tokens)
 {
     struct sv_err err = {0};
     uint64_t id;
@@ -74,7 +76,8 @@ static void cancel_after(struct sv_engine *e, const struct sv_request *r, int32_
     assert_int_equal(sv_step_engine(e, msg, sizeof msg), 0);
 }
 
-/* An answer, then its first pages once more as a prompt: from which position on do they lack the draft's part? */
+/* An answer, then its first pages once more as a prompt: from which position on do they lack the
+ * draft's part? */
 static int32_t lacks_from(struct sv_engine *e, bool cancel)
 {
     int32_t prompt[PROMPT + ANSWER], from;
@@ -82,8 +85,11 @@ static int32_t lacks_from(struct sv_engine *e, bool cancel)
     char msg[256];
 
     fill_prompt(prompt);
-    struct run_case c = {.prompt = prompt, .n_prompt = PROMPT, .max_tokens = ANSWER,
-                         .req = {.top_p = 1, .ignore_eos = true, .prompt_ids = prompt, .n_prompt_ids = PROMPT}};
+    struct run_case c = {
+        .prompt = prompt,
+        .n_prompt = PROMPT,
+        .max_tokens = ANSWER,
+        .req = {.top_p = 1, .ignore_eos = true, .prompt_ids = prompt, .n_prompt_ids = PROMPT}};
     if (cancel) {
         cancel_after(e, &c.req, ANSWER, prompt + PROMPT);
     } else {
@@ -92,7 +98,8 @@ static int32_t lacks_from(struct sv_engine *e, bool cancel)
         run_out_free(out, 1);
     }
     if (e->sched.policy)
-        assert_int_equal(e->policy->n_dropped + e->policy->n_gave_up, 0); /* all was held until the end */
+        assert_int_equal(e->policy->n_dropped + e->policy->n_gave_up,
+                         0);                                     /* all was held until the end */
     assert_int_equal(e->accept.n_drafted > 0, !e->sched.policy); /* nobody drafted, or everybody */
     c.req.prompt_ids = prompt;
     c.req.n_prompt_ids = PROMPT + ANSWER;
@@ -133,7 +140,9 @@ static void keep(const struct sv_engine *e)
     const struct sv_held *h = &e->held;
     assert_true(h->n_rows <= 512);
     free(kept.taps);
-    kept = (struct kept){.n_rows = h->n_rows, .row_bytes = h->row_bytes, .taps = malloc((size_t)h->n_rows * h->row_bytes)};
+    kept = (struct kept){.n_rows = h->n_rows,
+                         .row_bytes = h->row_bytes,
+                         .taps = malloc((size_t)h->n_rows * h->row_bytes)};
     memcpy(kept.row, h->row, (size_t)h->n_rows * sizeof kept.row[0]);
     memcpy(kept.taps, h->taps, (size_t)h->n_rows * h->row_bytes);
 }
@@ -172,7 +181,10 @@ static void run_until(struct sv_engine *e, int32_t n, int32_t n_tokens)
 static void submit(struct sv_engine *e, int32_t *prompt)
 {
     struct sv_err err = {0};
-    const struct sv_request r = {.top_p = 1, .ignore_eos = true, .prompt_ids = prompt, .n_prompt_ids = PROMPT,
+    const struct sv_request r = {.top_p = 1,
+                                 .ignore_eos = true,
+                                 .prompt_ids = prompt,
+                                 .n_prompt_ids = PROMPT,
                                  .max_tokens = ANSWER};
     assert_int_equal(sv_engine_submit(e, &r, NULL, &err), 0);
 }
@@ -251,7 +263,8 @@ static void given_up_have_no_place(void **state)
     finish(e);
 }
 
-/* Where drafting is out of the question all goes, also what is held as a sample (of every eighth request) elsewhere. */
+/* Where drafting is out of the question all goes, also what is held as a sample (of every eighth
+ * request) elsewhere. */
 static void out_of_the_question(void **state)
 {
     (void)state;
@@ -307,7 +320,8 @@ static void pages_that_are_shared_are_made_first(void **state)
     finish(e);
 }
 
-/* A sequence that came back to fewer positions: pages of what lies beyond may be somebody else's. */
+/* A sequence that came back to fewer positions: pages of what lies beyond may be somebody else's.
+ */
 static void rows_beyond_its_end_are_dropped(void **state)
 {
     (void)state;
@@ -328,7 +342,8 @@ static void rows_beyond_its_end_are_dropped(void **state)
     noting.observe = note_rows;
     e->drafter->ops = &noting;
     q->n_committed = KNOWN;
-    e->sched.before_preempt(e->sched.user); /* what is told before anybody loses pages: work off what is held */
+    e->sched.before_preempt(
+        e->sched.user); /* what is told before anybody loses pages: work off what is held */
     e->drafter->ops = ops;
     q->n_committed = n_committed;
     assert_int_equal(kept.n_observed, KNOWN);
@@ -337,6 +352,8 @@ static void rows_beyond_its_end_are_dropped(void **state)
     finish(e);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(pages_of_the_end_are_marked), cmocka_unit_test(rows_beyond_its_end_are_dropped),
+SV_TEST_MAIN(cmocka_unit_test(pages_of_the_end_are_marked),
+             cmocka_unit_test(rows_beyond_its_end_are_dropped),
              cmocka_unit_test(rows_of_others_stay), cmocka_unit_test(given_up_have_no_place),
-             cmocka_unit_test(out_of_the_question), cmocka_unit_test(pages_that_are_shared_are_made_first))
+             cmocka_unit_test(out_of_the_question),
+             cmocka_unit_test(pages_that_are_shared_are_made_first))

@@ -1,8 +1,10 @@
 /*
- * test_keys.c - what a device with graphs captures once is replayed for every later pass with the same key, so all that is
- * baked into its launches must follow from the key: counts, which kinds of sampling there are, taps, log probabilities.
+ * test_keys.c - what a device with graphs captures once is replayed for every later pass with the
+ * same key, so all that is baked into its launches must follow from the key: counts, which kinds of
+ * sampling there are, taps, log probabilities.
  *
- * The CPU's device with a graph_run that remembers what each key stood for. Requests of every kind come and go.
+ * The CPU's device with a graph_run that remembers what each key stood for. Requests of every kind
+ * come and go.
  */
 #include "testing.h"
 

@@ -1,6 +1,6 @@
 /*
- * test_library.c - salvo.h as a stranger uses it: requests from inside callbacks, no room for messages, values that
- * make no sense. Nothing but the public header drives the engine here.
+ * test_library.c - salvo.h as a stranger uses it: requests from inside callbacks, no room for
+ * messages, values that make no sense. Nothing but the public header drives the engine here.
  */
 #include "testing.h"
 
@@ -87,7 +87,8 @@ static void callbacks_may_submit_and_cancel(void **state)
     sv_close_engine(e);
 }
 
-/* Somebody who tries again on every end is told that there is nothing to come, and nothing is left behind. */
+/* Somebody who tries again on every end is told that there is nothing to come, and nothing is left
+ * behind. */
 static void closing_takes_no_more(void **state)
 {
     (void)state;
@@ -222,8 +223,8 @@ static void note_times(void *user, const struct sv_event *ev)
     assert_int_equal(sv_get_request_stats(t->engine, ev->request, &t->at_end), 0);
 }
 
-/* Two requests on one seat, prompts a token a step: waiting, prompt and answer each take their own time, and all three
- * together the time from submitting to the end. */
+/* Two requests on one seat, prompts a token a step: waiting, prompt and answer each take their own
+ * time, and all three together the time from submitting to the end. */
 static void times_add_up(void **state)
 {
     (void)state;
@@ -258,10 +259,12 @@ static void times_add_up(void **state)
         assert_true(s->queue_us + s->prefill_us + s->decode_us <= t[i].end_us - t[i].submit_us);
         assert_true(s->queue_us + s->prefill_us <= t[i].first_us - t[i].submit_us);
     }
-    assert_true(t[1].at_end.queue_us >= t[0].first_us - t[1].submit_us); /* it waited for all of the first */
+    /* it waited for all of the first */
+    assert_true(t[1].at_end.queue_us >= t[0].first_us - t[1].submit_us);
     sv_close_engine(e);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(callbacks_may_submit_and_cancel), cmocka_unit_test(closing_takes_no_more),
-             cmocka_unit_test(open_says_what_is_wrong), cmocka_unit_test(submit_says_what_is_wrong),
+SV_TEST_MAIN(cmocka_unit_test(callbacks_may_submit_and_cancel),
+             cmocka_unit_test(closing_takes_no_more), cmocka_unit_test(open_says_what_is_wrong),
+             cmocka_unit_test(submit_says_what_is_wrong),
              cmocka_unit_test(queries_know_their_limits), cmocka_unit_test(times_add_up))

@@ -1,6 +1,7 @@
 /*
- * test_limits.c - where sequences end: stop ids and end tokens at every index of a block, max_tokens and the
- * context's end at every remainder, cancellation, bad requests, stop strings over every split.
+ * test_limits.c - where sequences end: stop ids and end tokens at every index of a block,
+ * max_tokens and the context's end at every remainder, cancellation, bad requests, stop strings
+ * over every split.
  */
 #include "testing.h"
 
@@ -294,7 +295,8 @@ static void bad_requests(void **state)
         {{.top_p = 1, .top_k = -5, .prompt_ids = ok, .n_prompt_ids = 3}, "top_k"},
         {{.top_p = 1, .width = 9, .prompt_ids = ok, .n_prompt_ids = 3}, "width"},
         {{.top_p = 1, .max_tokens = -1, .prompt_ids = ok, .n_prompt_ids = 3}, "max_tokens"},
-        {{.top_p = 1, .stop = stops, .n_stop = 1, .prompt_ids = ok, .n_prompt_ids = 3}, "tokenizer"},
+        {{.top_p = 1, .stop = stops, .n_stop = 1, .prompt_ids = ok, .n_prompt_ids = 3},
+         "tokenizer"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct sv_err err = {0};
@@ -328,7 +330,8 @@ static void on_progress(void *user, enum sv_open_stage stage, double share)
         p->weights = share;
 }
 
-/* Who waits for an engine hears how far it is: only forward, tensor by tensor, up to all of them. */
+/* Who waits for an engine hears how far it is: only forward, tensor by tensor, up to all of them.
+ */
 static void opening_tells_how_far(void **state)
 {
     struct progress p = {0};
@@ -367,7 +370,8 @@ static void open_survives_faults(void **state)
     }
 }
 
-SV_TEST_MAIN(cmocka_unit_test(stop_ids_at_every_index), cmocka_unit_test(max_tokens_at_every_remainder),
+SV_TEST_MAIN(cmocka_unit_test(stop_ids_at_every_index),
+             cmocka_unit_test(max_tokens_at_every_remainder),
              cmocka_unit_test(context_end_at_every_remainder), cmocka_unit_test(end_token),
              cmocka_unit_test(cancel_everywhere), cmocka_unit_test(bad_requests),
              cmocka_unit_test(opening_tells_how_far), cmocka_unit_test(open_survives_faults))

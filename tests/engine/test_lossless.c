@@ -1,12 +1,13 @@
 /*
- * test_lossless.c - a drafter never changes a token: every fake and the real draft against drafter none.
+ * test_lossless.c - a drafter never changes a token: every fake and the real draft against drafter
+ * none.
  *
  * timeout: 240
  *
- * 200 random prompts; the reference is one sequence at a time, one thread, pages of 16, no drafter. Every
- * other arrangement (drafter, batch 1 to 32, page size, threads, chunk, width, instruction set, dtype, padded
- * and a step ahead or not, greedy or sampled) must give its tokens bit for bit. Sampled text is equal too, because a token's random
- * number depends on (seed, position) only.
+ * 200 random prompts; the reference is one sequence at a time, one thread, pages of 16, no drafter.
+ * Every other arrangement (drafter, batch 1 to 32, page size, threads, chunk, width, instruction
+ * set, dtype, padded and a step ahead or not, greedy or sampled) must give its tokens bit for bit.
+ * Sampled text is equal too, because a token's random number depends on (seed, position) only.
  */
 #include "testing.h"
 
@@ -19,20 +20,19 @@
 enum { N = 200, MAX_PROMPT = 70, MAX_TOKENS = 24, VOCAB = RUN_VOCAB };
 
 static const struct run_arrangement arrangements[] = {
-    {-1, 32, 1, 2, 64, 0},  {-1, 5, 64, 3, 7, 0},   {0, 1, 16, 1, 512, 0}, {0, 32, 1, 2, 33, 0},
-    {1, 3, 16, 2, 5, 0},    {1, 32, 64, 1, 512, 0}, {2, 1, 1, 2, 512, 0},  {2, 17, 16, 3, 11, 0},
-    {3, 1, 64, 1, 512, 0},  {3, 8, 16, 2, 19, 0},   {3, 32, 16, 2, 64, 0}, {4, 1, 16, 1, 512, 0},
-    {4, 1, 1, 2, 3, 0},     {4, 4, 64, 2, 40, 0},   {4, 32, 16, 3, 64, 0}, {4, 32, 1, 2, 512, 5},
-    {4, 2, 16, 2, 512, 2},  {3, 9, 1, 4, 13, 4},
+    {-1, 32, 1, 2, 64, 0}, {-1, 5, 64, 3, 7, 0},   {0, 1, 16, 1, 512, 0}, {0, 32, 1, 2, 33, 0},
+    {1, 3, 16, 2, 5, 0},   {1, 32, 64, 1, 512, 0}, {2, 1, 1, 2, 512, 0},  {2, 17, 16, 3, 11, 0},
+    {3, 1, 64, 1, 512, 0}, {3, 8, 16, 2, 19, 0},   {3, 32, 16, 2, 64, 0}, {4, 1, 16, 1, 512, 0},
+    {4, 1, 1, 2, 3, 0},    {4, 4, 64, 2, 40, 0},   {4, 32, 16, 3, 64, 0}, {4, 32, 1, 2, 512, 5},
+    {4, 2, 16, 2, 512, 2}, {3, 9, 1, 4, 13, 4},
 };
 
 static void all_arrangements(const char *isa, enum sv_data_type dtype, bool sampled, int n)
 {
     const struct run_pair pair =
-        dtype == SV_TYPE_F32
-            ? (struct run_pair){run_dir("tests/golden/tiny/pair_target"),
-                            run_dir("tests/golden/tiny/pair_draft_full_b16")}
-            : (struct run_pair){toy_target(&toy_bf16), toy_draft(&toy_bf16)};
+        dtype == SV_TYPE_F32 ? (struct run_pair){run_dir("tests/golden/tiny/pair_target"),
+                                                 run_dir("tests/golden/tiny/pair_draft_full_b16")}
+                             : (struct run_pair){toy_target(&toy_bf16), toy_draft(&toy_bf16)};
     struct run_case *c = run_cases(n, VOCAB, MAX_PROMPT, MAX_TOKENS, 42);
     for (int i = 0; i < n && sampled; i++) {
         static const double temperature[] = {0.7, 1.0, 1.5, 0};
@@ -52,9 +52,10 @@ static void all_arrangements(const char *isa, enum sv_data_type dtype, bool samp
         e = run_open_as(&pair, a, isa, dtype, &t);
         struct run_out *out = run_all(e, c, n);
         char what[160];
-        snprintf(what, sizeof what, "%s %s: drafter %d batch %d page %d threads %d chunk %d width %d",
-                 isa, dtype == SV_TYPE_F32 ? "f32" : "bf16", a->drafter, a->batch, a->page,
-                 a->threads, a->chunk, a->width);
+        snprintf(what, sizeof what,
+                 "%s %s: drafter %d batch %d page %d threads %d chunk %d width %d", isa,
+                 dtype == SV_TYPE_F32 ? "f32" : "bf16", a->drafter, a->batch, a->page, a->threads,
+                 a->chunk, a->width);
         run_same(ref, out, n, what);
         if (a->drafter == SV_FAKE_RIGHT)
             assert_int_equal(e->accept.n_accepted, e->accept.n_drafted);
@@ -127,7 +128,8 @@ static void sampled_auto_bf16(void **state)
     on("auto", SV_TYPE_BF16, true, 40);
 }
 
-/* A draft with more and wider heads than its target has, and a wider MLP: buffers are made for the larger of both. */
+/* A draft with more and wider heads than its target has, and a wider MLP: buffers are made for the
+ * larger of both. */
 static void a_draft_of_another_shape(void **state)
 {
     (void)state;
@@ -160,8 +162,10 @@ static void drafts_that_are_too_large(void **state)
     const struct {
         const struct toy *t;
         const char *says;
-    } cases[] = {{&block, "block_size 100 is above 64"}, {&deep, "33 draft layers; at most 32 are supported"}};
-    struct sv_engine_options o = {.target_dir = toy_target(&toy_bf16), .device = "cpu", .n_threads = 1};
+    } cases[] = {{&block, "block_size 100 is above 64"},
+                 {&deep, "33 draft layers; at most 32 are supported"}};
+    struct sv_engine_options o = {
+        .target_dir = toy_target(&toy_bf16), .device = "cpu", .n_threads = 1};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct sv_engine *e = NULL;
         struct sv_err err = {0};

@@ -1,6 +1,7 @@
 /*
- * test_mates.c - what a request says does not depend on who runs beside it: the same tokens alone and among 64
- * others, with and without a draft, whatever the others ask for and whenever they leave.
+ * test_mates.c - what a request says does not depend on who runs beside it: the same tokens alone
+ * and among 64 others, with and without a draft, whatever the others ask for and whenever they
+ * leave.
  *
  * timeout: 240
  */
@@ -61,7 +62,8 @@ static void among(bool draft, int32_t cache_pages, bool ahead)
     run_same(ref, out, N, draft ? "among 64, drafting" : "among 64");
     struct sv_engine_stats st;
     sv_get_engine_stats(e, &st);
-    print_message("%lld steps, %lld preemptions\n", (long long)st.n_steps, (long long)st.n_preemptions);
+    print_message("%lld steps, %lld preemptions\n", (long long)st.n_steps,
+                  (long long)st.n_preemptions);
     assert_true(!cache_pages || st.n_preemptions > 0);
     run_out_free(out, N);
     run_out_free(ref, N);

@@ -1,6 +1,6 @@
 /*
- * test_memory.c - how many pages the pools get, on devices with and without memory of their own, and what is
- * said when one sequence does not fit.
+ * test_memory.c - how many pages the pools get, on devices with and without memory of their own,
+ * and what is said when one sequence does not fit.
  */
 #include "testing.h"
 
@@ -154,13 +154,15 @@ static void rows_add_up(void **state)
     assert_true(row_of(row, n_host, "draft weights") > 0);
     assert_int_equal(row_of(row, n_host, "buffers"), -1); /* the host's memory is not counted */
 
-    struct counted c = {.be = *e->dev->be, .real = e->dev->be, .n_free = 5 << 20, .n_total = 1000 << 20};
+    struct counted c = {
+        .be = *e->dev->be, .real = e->dev->be, .n_free = 5 << 20, .n_total = 1000 << 20};
     c.be.alloc = counted_alloc;
     c.be.free = counted_free;
     c.be.memory = counted_memory;
     c.be.held = counted_held;
     e->dev->be = &c.be;
-    /* Weights of 7 and 11 bytes, 13 of copies, 17 of scratch; the pools and a buffer by the seam itself. */
+    /* Weights of 7 and 11 bytes, 13 of copies, 17 of scratch; the pools and a buffer by the seam
+     * itself. */
     const enum sv_mem kind[] = {SV_MEM_WEIGHTS, SV_MEM_WEIGHTS, SV_MEM_DENSE, SV_MEM_SCRATCH};
     const size_t size[] = {7, 11, 13, 17};
     struct sv_err err = {0};
@@ -232,8 +234,8 @@ static void ledger(void **state)
     sv_fault_arm(0);
 }
 
-/* On a GPU, alone on it: the share asked for is what is taken, graphs of many sequences and all buffers included,
- * but for what is kept back for the driver. */
+/* On a GPU, alone on it: the share asked for is what is taken, graphs of many sequences and all
+ * buffers included, but for what is kept back for the driver. */
 static void share_of_a_gpu(void **state)
 {
     (void)state;
@@ -259,12 +261,13 @@ static void share_of_a_gpu(void **state)
         for (int k = 0; k < SV_MEM_KINDS; k++)
             counted += sv_dev_held(e->dev, (enum sv_mem)k);
         assert_true(counted > 0 && counted <= taken); /* what is left: context, code, graphs */
-        print_message("%lld of %lld MiB taken, %lld of them counted\n", (long long)(taken >> 20), (long long)(asked >> 20),
-                      (long long)(counted >> 20));
+        print_message("%lld of %lld MiB taken, %lld of them counted\n", (long long)(taken >> 20),
+                      (long long)(asked >> 20), (long long)(counted >> 20));
         assert_true(taken <= asked && taken > asked - ((int64_t)512 << 20));
         sv_engine_close(e);
     }
 }
 
 SV_TEST_MAIN(cmocka_unit_test(shared_with_the_host), cmocka_unit_test(memory_of_its_own),
-             cmocka_unit_test(rows_add_up), cmocka_unit_test(ledger), cmocka_unit_test(share_of_a_gpu))
+             cmocka_unit_test(rows_add_up), cmocka_unit_test(ledger),
+             cmocka_unit_test(share_of_a_gpu))

@@ -1,12 +1,12 @@
 /*
- * test_preempt.c - caches too small for the sequences that want to run: they lose their pages and resume, and
- * neither a token nor an accept length changes.
+ * test_preempt.c - caches too small for the sequences that want to run: they lose their pages and
+ * resume, and neither a token nor an accept length changes.
  *
  * timeout: 240
  *
- * The reference runs one sequence at a time with pages for all of it. Every arrangement below has pools of
- * little more than one sequence, so that most sequences are thrown out, several times, in their prompt and
- * in their answer.
+ * The reference runs one sequence at a time with pages for all of it. Every arrangement below has
+ * pools of little more than one sequence, so that most sequences are thrown out, several times, in
+ * their prompt and in their answer.
  */
 #include "testing.h"
 
@@ -35,9 +35,8 @@ static struct sv_engine *open_tight(const struct sv_engine_options *base, const 
     o.prefill_chunk = t->chunk;
     bool ahead = t->threads > 1;
     int32_t positions = CONTEXT + 2 * BLOCK + t->extra;
-    const struct sv_engine_tuning tuning = {.cache_pages = (positions + t->page - 1) / t->page,
-                                            .run_ahead = ahead,
-                                            .pad = ahead};
+    const struct sv_engine_tuning tuning = {
+        .cache_pages = (positions + t->page - 1) / t->page, .run_ahead = ahead, .pad = ahead};
     return run_open_tuned(&o, &tuning, NULL);
 }
 
@@ -60,8 +59,8 @@ static void run_tight(const struct sv_engine_options *base, bool sampled, int32_
         e = open_tight(&o, t);
         struct run_out *out = run_all(e, c, n);
         char what[128];
-        snprintf(what, sizeof what, "batch %d page %d chunk %d extra %d", t->batch, t->page, t->chunk,
-                 t->extra);
+        snprintf(what, sizeof what, "batch %d page %d chunk %d extra %d", t->batch, t->page,
+                 t->chunk, t->extra);
         run_same_steps(ref, out, n, what);
         struct sv_engine_stats st;
         sv_get_engine_stats(e, &st);
@@ -85,11 +84,12 @@ static void run_tight(const struct sv_engine_options *base, bool sampled, int32_
 /* The golden pair, trained: its drafts are often right. */
 static void trained(bool draft, bool sampled, int32_t n)
 {
-    run_tight(&(struct sv_engine_options){
-                  .target_dir = run_dir("tests/golden/tiny/pair_target"),
-                  .draft_dir = draft ? run_dir("tests/golden/tiny/pair_draft_full_b16") : NULL,
-                  .dtype = SV_TYPE_F32},
-              sampled, n);
+    run_tight(
+        &(struct sv_engine_options){
+            .target_dir = run_dir("tests/golden/tiny/pair_target"),
+            .draft_dir = draft ? run_dir("tests/golden/tiny/pair_draft_full_b16") : NULL,
+            .dtype = SV_TYPE_F32},
+        sampled, n);
 }
 
 static void greedy(void **state)
@@ -110,11 +110,11 @@ static void plain_sampled(void **state)
 static void sliding_draft(void **state)
 {
     (void)state;
-    run_tight(&(struct sv_engine_options){
-                  .target_dir = run_dir("tests/golden/tiny/pair_target"),
-                  .draft_dir = run_dir("tests/golden/tiny/pair_draft_sliding_b8"),
-                  .dtype = SV_TYPE_F32},
-              false, 60);
+    run_tight(
+        &(struct sv_engine_options){.target_dir = run_dir("tests/golden/tiny/pair_target"),
+                                    .draft_dir = run_dir("tests/golden/tiny/pair_draft_sliding_b8"),
+                                    .dtype = SV_TYPE_F32},
+        false, 60);
 }
 static void bf16(void **state)
 {

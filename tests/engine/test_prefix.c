@@ -1,11 +1,12 @@
 /*
- * test_prefix.c - the prefix cache through the engine: what is found changes neither a token nor an accept
- * length, and is what should be found.
+ * test_prefix.c - the prefix cache through the engine: what is found changes neither a token nor an
+ * accept length, and is what should be found.
  *
  * timeout: 240
  *
- * The reference has no prefix cache and runs one sequence at a time. Prompts form families with a common
- * beginning, come twice, and come a third time with their answer and a few tokens more, as a chat does.
+ * The reference has no prefix cache and runs one sequence at a time. Prompts form families with a
+ * common beginning, come twice, and come a third time with their answer and a few tokens more, as a
+ * chat does.
  */
 #include "testing.h"
 
@@ -52,7 +53,8 @@ static struct run_case *next_turn(const struct run_case *c, const struct run_out
         d[i].n_prompt = c[i].n_prompt + out[i].n_tokens + 3;
         d[i].prompt = malloc((size_t)d[i].n_prompt * sizeof(int32_t));
         memcpy(d[i].prompt, c[i].prompt, (size_t)c[i].n_prompt * sizeof(int32_t));
-        memcpy(d[i].prompt + c[i].n_prompt, out[i].tokens, (size_t)out[i].n_tokens * sizeof(int32_t));
+        memcpy(d[i].prompt + c[i].n_prompt, out[i].tokens,
+               (size_t)out[i].n_tokens * sizeof(int32_t));
         for (int32_t j = 1; j <= 3; j++)
             d[i].prompt[d[i].n_prompt - j] = 3 + (i * 7 + j) % 200;
         d[i].max_tokens = 12;
@@ -64,12 +66,12 @@ struct setting {
     int32_t batch, page, chunk, positions; /* positions: of the pools */
 };
 static const struct setting settings[] = {
-    {1, 16, 512, PLENTY}, {8, 1, 24, PLENTY},  {4, 64, 64, PLENTY}, {32, 16, 100, PLENTY},
-    {8, 1, 33, 400},      {17, 16, 64, 416},   {3, 64, 512, 512},   {1, 4, 512, 240},
+    {1, 16, 512, PLENTY}, {8, 1, 24, PLENTY}, {4, 64, 64, PLENTY}, {32, 16, 100, PLENTY},
+    {8, 1, 33, 400},      {17, 16, 64, 416},  {3, 64, 512, 512},   {1, 4, 512, 240},
 };
 
-static void check_found(const struct run_out *out, const struct run_case *c, int32_t n, int32_t page,
-                        const struct run_out *answer)
+static void check_found(const struct run_out *out, const struct run_case *c, int32_t n,
+                        int32_t page, const struct run_out *answer)
 {
     for (int32_t i = 0; i < n; i++) {
         /* All whole pages but the last token's; of a further turn, those that turns share. */
@@ -108,13 +110,13 @@ static void turns(const struct sv_engine_options *base, bool sampled, int32_t n)
         o.max_sequences = t->batch;
         o.page_size = t->page;
         o.prefill_chunk = t->chunk;
-        const struct sv_engine_tuning tuning = {.cache_pages = t->positions / t->page,
-                                                .run_ahead = t->batch > 4,
-                                                .pad = t->batch > 3};
+        const struct sv_engine_tuning tuning = {
+            .cache_pages = t->positions / t->page, .run_ahead = t->batch > 4, .pad = t->batch > 3};
         e = run_open_tuned(&o, &tuning, NULL);
         struct run_out *a = run_all(e, c, n), *b = run_all(e, c, n), *d = run_all(e, c2, n);
         char what[96];
-        snprintf(what, sizeof what, "batch %d page %d positions %d", t->batch, t->page, t->positions);
+        snprintf(what, sizeof what, "batch %d page %d positions %d", t->batch, t->page,
+                 t->positions);
         run_same_steps(ref, a, n, what);
         run_same_steps(ref, b, n, what);
         run_same_steps(ref2, d, n, what);
@@ -128,7 +130,9 @@ static void turns(const struct sv_engine_options *base, bool sampled, int32_t n)
                       (long long)st.n_cache_hits, (long long)st.n_cache_queries,
                       (long long)st.n_preemptions);
         assert_true(st.n_cache_hits > 0 || t->positions < PLENTY);
-        assert_int_equal(st.n_cache_queries, 2 * n_prompt_tokens(c, n) + n_prompt_tokens(c2, n)); /* once each, whoever came back */
+        assert_int_equal(st.n_cache_queries,
+                         2 * n_prompt_tokens(c, n) +
+                             n_prompt_tokens(c2, n)); /* once each, whoever came back */
         assert_true(st.n_pages_used == 0 && st.n_pages_cached > 0);
         if (t->positions == PLENTY)
             assert_int_equal(st.n_prompt_tokens, st.n_cache_queries - st.n_cache_hits);
@@ -182,16 +186,20 @@ static void bf16(void **state)
           false, 18);
 }
 
-/* The shipped pair: the second identical request finds its prompt and has the accept lengths of the first. */
+/* The shipped pair: the second identical request finds its prompt and has the accept lengths of the
+ * first. */
 static void demo_pair_twice(void **state)
 {
     (void)state;
-    /* Pages below eight take the portable attention, which differs in low bits from what a GPU takes else. */
+    /* Pages below eight take the portable attention, which differs in low bits from what a GPU
+     * takes else. */
     const int32_t pages[] = {sv_env("SALVO_TEST_DEVICE") ? 8 : 1, 16, 64};
-    const char *prompt = "This is a conversation about numbers, in which every answer is explained. First the "
-                         "known quantities are listed, then they are put together step by step, and at "
-                         "the end the result stands alone.\nQuestion: Tom has 12 apples and buys 7 more. He gives 5 to Ann. How many apples "
-                         "does Tom have now, and how many more than Ann?\nAnswer:";
+    const char *prompt =
+        "This is a conversation about numbers, in which every answer is explained. First the "
+        "known quantities are listed, then they are put together step by step, and at "
+        "the end the result stands alone.\nQuestion: Tom has 12 apples and buys 7 more. He gives "
+        "5 to Ann. How many apples "
+        "does Tom have now, and how many more than Ann?\nAnswer:";
     const struct run_case c = {.max_tokens = 24, .req = {.top_p = 1, .prompt = prompt}};
     struct run_out *first = NULL;
     for (int i = 0; i < 3; i++) {
@@ -204,7 +212,8 @@ static void demo_pair_twice(void **state)
         struct run_out *a = run_all(e, &c, 1), *b = run_all(e, &c, 1);
         int32_t *ids = NULL, n_ids = 0;
         char err[128];
-        assert_int_equal(sv_encode_text(e, prompt, strlen(prompt), &ids, &n_ids, err, sizeof err), 0);
+        assert_int_equal(sv_encode_text(e, prompt, strlen(prompt), &ids, &n_ids, err, sizeof err),
+                         0);
         sv_free_ids(ids);
         assert_true(n_ids > 64 || pages[i] < 64);
         assert_int_equal(a->n_cached, 0);
@@ -223,13 +232,15 @@ static void demo_pair_twice(void **state)
     run_out_free(first, 1);
 }
 
-/* Pages hold what was said and no more: not the drafts behind an end, nor what lengths drawn from a profile left. */
+/* Pages hold what was said and no more: not the drafts behind an end, nor what lengths drawn from a
+ * profile left. */
 static void only_what_was_said_is_kept(void **state)
 {
     (void)state;
     enum { LONG = 24, AT = 5 };
     const struct run_pair pair = {toy_target(&toy_bf16), toy_draft(&toy_bf16)};
-    const struct run_arrangement plain = {.drafter = -1, .batch = 1, .page = 1, .threads = 1, .chunk = 512, .width = 1};
+    const struct run_arrangement plain = {
+        .drafter = -1, .batch = 1, .page = 1, .threads = 1, .chunk = 512, .width = 1};
     struct run_arrangement right = plain;
     struct run_case *c = run_cases(1, RUN_VOCAB, 20, LONG, 9);
     struct sv_engine_stats st;
@@ -268,5 +279,6 @@ static void only_what_was_said_is_kept(void **state)
     run_cases_free(c, 1);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(only_what_was_said_is_kept), cmocka_unit_test(plain), cmocka_unit_test(greedy), cmocka_unit_test(sampled),
-             cmocka_unit_test(sliding_draft), cmocka_unit_test(bf16), cmocka_unit_test(demo_pair_twice))
+SV_TEST_MAIN(cmocka_unit_test(only_what_was_said_is_kept), cmocka_unit_test(plain),
+             cmocka_unit_test(greedy), cmocka_unit_test(sampled), cmocka_unit_test(sliding_draft),
+             cmocka_unit_test(bf16), cmocka_unit_test(demo_pair_twice))

@@ -1,5 +1,6 @@
 /*
- * test_reads.c - the weight bytes that passes are said to read: copies for few rows, whole weights, one count a pass.
+ * test_reads.c - the weight bytes that passes are said to read: copies for few rows, whole weights,
+ * one count a pass.
  */
 #include "testing.h"
 
@@ -20,12 +21,15 @@ static int32_t few_are(const struct sv_dev *dev)
     return FEW;
 }
 
-/* A device with copies for up to FEW rows; weights without one, dense ones and bytes count as they lie. */
+/* A device with copies for up to FEW rows; weights without one, dense ones and bytes count as they
+ * lie. */
 static void copies_for_few_rows(void **state)
 {
-    const struct sv_backend with = {.few_bytes = copy_of_matrices, .few_rows = few_are}, without = {.name = "none"};
+    const struct sv_backend with = {.few_bytes = copy_of_matrices, .few_rows = few_are},
+                            without = {.name = "none"};
     struct sv_dev dev = {.be = &with};
-    const struct sv_weight matrix = {.rows = 10, .cols = 20, .dtype = SV_BF16}, vector = {.rows = 1, .cols = 20, .dtype = SV_F32};
+    const struct sv_weight matrix = {.rows = 10, .cols = 20, .dtype = SV_BF16},
+                           vector = {.rows = 1, .cols = 20, .dtype = SV_F32};
     const struct sv_weight bytes = {.rows = 1, .cols = 30, .dtype = SV_BF16, .approximate = true};
     struct sv_read_bytes sum = {0};
     (void)state;
@@ -40,7 +44,8 @@ static void copies_for_few_rows(void **state)
     assert_int_equal(sv_dev_read_of(&dev, &sum, FEW), sum.few);
     assert_int_equal(sv_dev_read_of(&dev, &sum, FEW + 1), sum.many);
     dev.be = &without;
-    const struct sv_weight dense = {.rows = 10, .cols = 20, .dtype = SV_BF16, .dense = &sum, .dense_bytes = 280};
+    const struct sv_weight dense = {
+        .rows = 10, .cols = 20, .dtype = SV_BF16, .dense = &sum, .dense_bytes = 280};
     sum = (struct sv_read_bytes){0};
     sv_dev_add_read(&dev, &dense, &sum);
     assert_int_equal(sum.few, 280);
@@ -52,12 +57,13 @@ static void a_count_each_pass(void **state)
 {
     (void)state;
     for (int drafts = 0; drafts < 2; drafts++) {
-        struct sv_engine_options o = {.target_dir = run_dir("tests/golden/tiny/pair_target"),
-                                      .draft_dir = drafts ? run_dir("tests/golden/tiny/pair_draft_full_b16") : NULL,
-                                      .dtype = SV_TYPE_F32,
-                                      .n_threads = 1,
-                                      .max_sequences = 2,
-                                      .width = drafts ? 8 : 1};
+        struct sv_engine_options o = {
+            .target_dir = run_dir("tests/golden/tiny/pair_target"),
+            .draft_dir = drafts ? run_dir("tests/golden/tiny/pair_draft_full_b16") : NULL,
+            .dtype = SV_TYPE_F32,
+            .n_threads = 1,
+            .max_sequences = 2,
+            .width = drafts ? 8 : 1};
         struct sv_engine *e = run_open(&o, NULL);
         const struct sv_config *cfg = &e->model.cfg;
         int64_t looked_up = cfg->tie_embeddings ? 0 : (int64_t)cfg->vocab_size * cfg->hidden_size;
@@ -68,13 +74,16 @@ static void a_count_each_pass(void **state)
         struct run_case *c = run_cases(3, 200, 20, 30, 5);
         struct run_out *out = run_all(e, c, 3);
         int64_t steps = e->stats.n_steps - before.n_steps;
-        int64_t draft = e->stats.weight_bytes - before.weight_bytes - steps * sv_dev_read_of(e->dev, &e->target_reads, 1);
+        int64_t draft = e->stats.weight_bytes - before.weight_bytes -
+                        steps * sv_dev_read_of(e->dev, &e->target_reads, 1);
         if (!drafts) {
             assert_int_equal(draft, 0);
-            assert_int_equal(e->stats.whole_weight_bytes - before.whole_weight_bytes, steps * e->target_reads.whole);
+            assert_int_equal(e->stats.whole_weight_bytes - before.whole_weight_bytes,
+                             steps * e->target_reads.whole);
         } else {
             assert_int_equal(draft % e->draft_reads.few, 0);
-            assert_in_range(draft / e->draft_reads.few, 1, steps - 1); /* the first step has prompts alone */
+            assert_in_range(draft / e->draft_reads.few, 1,
+                            steps - 1); /* the first step has prompts alone */
         }
         run_out_free(out, 3);
         run_cases_free(c, 3);

@@ -25,7 +25,8 @@ static const double repetition[] = {0, 1.2, 1, 0.8, 1.7};
 static const int32_t bias_ids[] = {7, 250, 31, 100, 4, 66};
 static const float bias[] = {3, -100, 2.5f, -1, 4, 1};
 
-/* Everything in all combinations; every third request asks for nothing, so that batches are mixed. */
+/* Everything in all combinations; every third request asks for nothing, so that batches are mixed.
+ */
 static void ask(struct sv_request *r, int i, bool sampled)
 {
     if (sampled) {
@@ -60,7 +61,7 @@ static void ask(struct sv_request *r, int i, bool sampled)
 static struct run_pair trained(void)
 {
     return (struct run_pair){run_dir("tests/golden/tiny/pair_target"),
-                         run_dir("tests/golden/tiny/pair_draft_full_b16")};
+                             run_dir("tests/golden/tiny/pair_draft_full_b16")};
 }
 
 static struct run_pair random_weights(void)
@@ -80,7 +81,8 @@ static struct run_pair random_weights(void)
     return (struct run_pair){toy_target(&toy), toy_draft(&toy)};
 }
 
-static struct sv_engine *open_as(struct run_pair pair, const struct run_arrangement *a, const struct run_truth *t)
+static struct sv_engine *open_as(struct run_pair pair, const struct run_arrangement *a,
+                                 const struct run_truth *t)
 {
     return run_open_as(&pair, a, NULL, SV_TYPE_F32, t);
 }
@@ -441,8 +443,12 @@ static void bad_requests(void **state)
         {{.n_bias = -1}, "n_bias", -1},
         {{.min_tokens = -1}, "min_tokens", -1},
         {{.min_tokens = 9, .max_tokens = 8}, "min_tokens 9 is above max_tokens 8", -1},
-        {{.min_tokens = 1, .stop_ids = many, .n_stop_ids = 300}, "min_tokens: 300 end tokens and stop ids", -1},
-        {{.min_tokens = 1, .stop_ids = many, .n_stop_ids = 300, .ignore_eos = true}, "min_tokens: 300", -1},
+        {{.min_tokens = 1, .stop_ids = many, .n_stop_ids = 300},
+         "min_tokens: 300 end tokens and stop ids",
+         -1},
+        {{.min_tokens = 1, .stop_ids = many, .n_stop_ids = 300, .ignore_eos = true},
+         "min_tokens: 300",
+         -1},
         {{.min_tokens = 1, .stop_ids = all, .n_stop_ids = VOCAB}, "min_tokens: ", -1},
         {{.stop_ids = out_of_range, .n_stop_ids = 2},
          "stop_ids[1]: token -1 is outside [0, 300)",

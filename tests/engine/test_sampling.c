@@ -3,12 +3,13 @@
  *
  * timeout: 240
  *
- * The exact distribution of the first two tokens comes from the model's own logits, filtered in double
- * precision by a plain sort; thousands of seeded requests run through the engine with no drafter, with fakes
- * and with a DFlash draft. Both the marginal of the first token and the joint of the two are tested, so that
- * correlated draws at neighbouring positions would show. p must be above 1e-3; seeds are fixed, so a pass stays
- * one. (Thirty statistics at that level fail by chance once in thirty choices of seeds; a bias shows in all.)
- * Drafters run a part of the same requests: besides the statistic, their tokens must equal drafter none's.
+ * The exact distribution of the first two tokens comes from the model's own logits, filtered in
+ * double precision by a plain sort; thousands of seeded requests run through the engine with no
+ * drafter, with fakes and with a DFlash draft. Both the marginal of the first token and the joint
+ * of the two are tested, so that correlated draws at neighbouring positions would show. p must be
+ * above 1e-3; seeds are fixed, so a pass stays one. (Thirty statistics at that level fail by chance
+ * once in thirty choices of seeds; a bias shows in all.) Drafters run a part of the same requests:
+ * besides the statistic, their tokens must equal drafter none's.
  */
 #include "testing.h"
 
@@ -101,7 +102,8 @@ static double tail(double x2, double df)
     return 0.5 * erfc(z / sqrt(2));
 }
 
-static void chi_square(const char *what, const double *expect, const int32_t *seen, int n, int draws)
+static void chi_square(const char *what, const double *expect, const int32_t *seen, int n,
+                       int draws)
 {
     double x2 = 0, rest_e = 0, rest_s = 0;
     int df = -1;
@@ -136,7 +138,8 @@ static int32_t likely(void *user, uint64_t request, int32_t index)
     return best[index % LEN];
 }
 
-static struct sv_engine *open_with(const char *target, const char *draft, int drafter, int32_t *best)
+static struct sv_engine *open_with(const char *target, const char *draft, int drafter,
+                                   int32_t *best)
 {
     struct sv_engine_options o = {
         .target_dir = target, .dtype = SV_TYPE_F32, .n_threads = 1, .max_sequences = BATCH};
@@ -156,7 +159,8 @@ static struct sv_engine *open_with(const char *target, const char *draft, int dr
     return run_open(&o, d);
 }
 
-static void check_setting(const char *target, const char *draft, const struct setting *s, uint64_t salt)
+static void check_setting(const char *target, const char *draft, const struct setting *s,
+                          uint64_t salt)
 {
     static const int32_t prompt[] = {5, 9, 7, 11};
     const int32_t n = sizeof prompt / sizeof prompt[0];
@@ -188,7 +192,9 @@ static void check_setting(const char *target, const char *draft, const struct se
     struct run_out *plain = NULL;
     struct run_case *c = calloc(DRAWS, sizeof *c);
     for (int i = 0; i < DRAWS; i++)
-        c[i] = (struct run_case){(int32_t *)(uintptr_t)prompt, n, LEN,
+        c[i] = (struct run_case){(int32_t *)(uintptr_t)prompt,
+                                 n,
+                                 LEN,
                                  {.top_p = s->top_p,
                                   .temperature = s->temperature,
                                   .min_p = s->min_p,
@@ -232,12 +238,11 @@ static void check_setting(const char *target, const char *draft, const struct se
 static void at_temperature(double t, uint64_t salt)
 {
     const char *target = toy_target(&toy), *draft = toy_draft(&toy);
-    const struct setting all[] = {
-        {.temperature = t, .top_p = 1},
-        {.temperature = t, .top_p = 1, .top_k = 6},
-        {.temperature = t, .top_p = 0.8},
-        {.temperature = t, .top_p = 1, .min_p = 0.2},
-        {.temperature = t, .top_p = 0.9, .min_p = 0.05, .top_k = 12}};
+    const struct setting all[] = {{.temperature = t, .top_p = 1},
+                                  {.temperature = t, .top_p = 1, .top_k = 6},
+                                  {.temperature = t, .top_p = 0.8},
+                                  {.temperature = t, .top_p = 1, .min_p = 0.2},
+                                  {.temperature = t, .top_p = 0.9, .min_p = 0.05, .top_k = 12}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         check_setting(target, draft, &all[i], salt * 10 + i);
 }
@@ -288,4 +293,5 @@ static void statistic_notices(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(temperature_0_7), cmocka_unit_test(temperature_1),
-             cmocka_unit_test(temperature_1_5), cmocka_unit_test(with_penalties_and_bias), cmocka_unit_test(statistic_notices))
+             cmocka_unit_test(temperature_1_5), cmocka_unit_test(with_penalties_and_bias),
+             cmocka_unit_test(statistic_notices))

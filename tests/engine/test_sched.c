@@ -1,11 +1,12 @@
 /*
  * test_sched.c - the scheduler alone, without a model: random arrivals, accepts, ends and cancels.
  *
- * After every plan: no slot twice, decode segments first, every decoding sequence runs, pages for every row,
- * prompt rows within the budget and fairly shared, rows and logits laid out without gaps; nobody overtakes, not
- * even when sequences lose their pages; every sequence ends; the cache ends empty. The same with a prefix cache,
- * and with plans made while the step before is in flight, whose results come late. Then single cases: who is seated
- * where pages are short, and who computes the draft's K/V again while others wait.
+ * After every plan: no slot twice, decode segments first, every decoding sequence runs, pages for
+ * every row, prompt rows within the budget and fairly shared, rows and logits laid out without
+ * gaps; nobody overtakes, not even when sequences lose their pages; every sequence ends; the cache
+ * ends empty. The same with a prefix cache, and with plans made while the step before is in flight,
+ * whose results come late. Then single cases: who is seated where pages are short, and who computes
+ * the draft's K/V again while others wait.
  */
 #include "testing.h"
 
@@ -87,7 +88,8 @@ static void check_shares(const struct world *w)
         short_of_rows |= q->n_committed + q->n_rows_ahead < q->n_prefill;
     }
     if (short_of_rows && w->s.n_preemptions == w->n_preempted)
-        assert_int_equal(n, CHUNK); /* none left unused, but those of a prompt that lost its pages */
+        assert_int_equal(n,
+                         CHUNK); /* none left unused, but those of a prompt that lost its pages */
     if (first >= 0) {
         const struct sv_plan_seg *g = &p->seg[first];
         assert_true(g->n_rows >= CHUNK / 2 || g->first + g->n_rows == w->slot[g->slot]->n_prefill);
@@ -169,7 +171,8 @@ static void leave(struct world *w, struct sv_seq *q)
     sv_sched_unseat(&w->s, &w->cache, q);
 }
 
-/* What a step would do with the plan, with random accept counts; whoever has left meanwhile gets nothing. */
+/* What a step would do with the plan, with random accept counts; whoever has left meanwhile gets
+ * nothing. */
 static void run(struct world *w, const struct sv_plan *p)
 {
     for (int32_t i = 0; i < p->n_segs; i++) {
@@ -199,7 +202,8 @@ static void run(struct world *w, const struct sv_plan *p)
             assert_int_equal(q->n_committed, q->n_tokens - 1); /* the anchor */
         sv_cache_publish(&w->cache, g->slot, q->tokens,
                          q->n_committed < q->n_tokens ? q->n_committed : q->n_tokens);
-        if (q->n_tokens == q->cap_tokens || (q->state == SV_SEQ_DECODE && !w->calm && !sv_rng_below(&w->rng, 60)))
+        if (q->n_tokens == q->cap_tokens ||
+            (q->state == SV_SEQ_DECODE && !w->calm && !sv_rng_below(&w->rng, 60)))
             leave(w, q);
         else
             sv_cache_slide(&w->cache, g->slot, q->n_committed);
@@ -240,8 +244,8 @@ static void sweep(struct world *w)
     }
 }
 
-/* Nobody overtakes: whoever runs came before everybody who has never run, and nobody waits in an empty
- * house. */
+/* Nobody overtakes: whoever runs came before everybody who has never run, and nobody waits in an
+ * empty house. */
 static void check_admission(const struct world *w)
 {
     bool waiting = false, running = false;
@@ -269,8 +273,11 @@ static int64_t random_days(int32_t block, int32_t pages, bool prefixes, bool ahe
     assert_int_equal(sv_cache_open(&w.cache, w.dev, desc, 2, SLOTS, POSITIONS, &err), 0);
     if (prefixes)
         assert_int_equal(sv_cache_keep_prefixes(&w.cache, &err), 0);
-    w.s = (struct sv_sched){
-        .n_slots = SLOTS, .prefill_rows = CHUNK, .block = block, .slot = w.slot, .new_slot = w.new_slot};
+    w.s = (struct sv_sched){.n_slots = SLOTS,
+                            .prefill_rows = CHUNK,
+                            .block = block,
+                            .slot = w.slot,
+                            .new_slot = w.new_slot};
     w.plan.seg = w.seg;
     while (w.n_done < TOTAL) {
         if (w.next_id <= TOTAL && sv_rng_below(&w.rng, 3))
@@ -346,8 +353,11 @@ static void open_small(struct world *w, int32_t n_pages, int32_t n_positions, in
     *w = (struct world){.rng = {1}, .next_id = 1, .calm = true};
     assert_int_equal(sv_dev_open(&w->dev, &o, &err), 0);
     assert_int_equal(sv_cache_open(&w->cache, w->dev, &desc, 1, SLOTS, n_positions, &err), 0);
-    w->s = (struct sv_sched){
-        .n_slots = SLOTS, .prefill_rows = CHUNK, .block = block, .slot = w->slot, .new_slot = w->new_slot};
+    w->s = (struct sv_sched){.n_slots = SLOTS,
+                             .prefill_rows = CHUNK,
+                             .block = block,
+                             .slot = w->slot,
+                             .new_slot = w->new_slot};
     w->plan.seg = w->seg;
 }
 
@@ -375,8 +385,8 @@ static struct sv_seq *ask(struct world *w, int32_t n_prompt, int32_t n_answer, i
     return q;
 }
 
-/* One long prompt and a new short one every step: the short ones are answered at once, and the long one takes
- * at most twice the steps it would take alone. */
+/* One long prompt and a new short one every step: the short ones are answered at once, and the long
+ * one takes at most twice the steps it would take alone. */
 static void long_and_short(void **state)
 {
     (void)state;
@@ -392,8 +402,8 @@ static void long_and_short(void **state)
         for (q = w.s.head; q; q = q->next)
             if (q->id > 1) {
                 if (q->state != SV_SEQ_FINISHED) /* in the step it came */
-                    fail_msg("step %d: request %d has %d of %d rows", n_steps, (int)q->id, q->n_committed,
-                             q->n_prefill);
+                    fail_msg("step %d: request %d has %d of %d rows", n_steps, (int)q->id,
+                             q->n_committed, q->n_prefill);
                 n_short++;
             }
         sweep(&w);
@@ -403,7 +413,8 @@ static void long_and_short(void **state)
     close_small(&w);
 }
 
-/* A prompt of one page that will decode with blocks of 16: as many pages as it takes, from the moment it is seated. */
+/* A prompt of one page that will decode with blocks of 16: as many pages as it takes, from the
+ * moment it is seated. */
 static void seats_leave_room_for_blocks(void **state)
 {
     (void)state;
@@ -455,8 +466,8 @@ static void until_decoding(struct world *w, const struct sv_seq *q)
     }
 }
 
-/* Who lacks the draft's K/V and has lost more than it takes computes it again, but not while somebody waits for a seat
- * or for pages, and not while a step is in flight. */
+/* Who lacks the draft's K/V and has lost more than it takes computes it again, but not while
+ * somebody waits for a seat or for pages, and not while a step is in flight. */
 static void nobody_restores_while_others_wait(void **state)
 {
     (void)state;
@@ -512,8 +523,8 @@ static void nobody_restores_while_others_wait(void **state)
     close_small(&w);
 }
 
-/* Whose drafter was given up lacks the draft's part from its answer on; all rows of its prompt are planned, also where the
- * step that brings them is in flight. */
+/* Whose drafter was given up lacks the draft's part from its answer on; all rows of its prompt are
+ * planned, also where the step that brings them is in flight. */
 static void gave_up_while_its_prompt_is_in_flight(void **state)
 {
     (void)state;
@@ -551,7 +562,8 @@ static void note_warning(void *user)
     t->n++;
 }
 
-/* Whoever loses pages, taken or given, has them still when that is told: what is held back for them must go first. */
+/* Whoever loses pages, taken or given, has them still when that is told: what is held back for them
+ * must go first. */
 static void told_before_pages_go(void **state)
 {
     (void)state;
@@ -586,9 +598,9 @@ static void told_before_pages_go(void **state)
     close_small(&t.w);
 }
 
-/* Pages that were published without the draft's K/V: whoever comes back to them, preempted meanwhile, takes them as
- * they are where there is too little left to gain, and leaves them out where there is enough, or where it asked for a
- * width and will draft in any case. */
+/* Pages that were published without the draft's K/V: whoever comes back to them, preempted
+ * meanwhile, takes them as they are where there is too little left to gain, and leaves them out
+ * where there is enough, or where it asked for a width and will draft in any case. */
 static void preempted_and_bare(void **state)
 {
     (void)state;
@@ -622,7 +634,8 @@ static void preempted_and_bare(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(plenty_of_pages), cmocka_unit_test(short_of_pages),
-             cmocka_unit_test(no_drafter), cmocka_unit_test(prefixes), cmocka_unit_test(long_and_short),
-             cmocka_unit_test(seats_leave_room_for_blocks), cmocka_unit_test(nobody_restores_while_others_wait),
-             cmocka_unit_test(gave_up_while_its_prompt_is_in_flight), cmocka_unit_test(told_before_pages_go),
-             cmocka_unit_test(preempted_and_bare))
+             cmocka_unit_test(no_drafter), cmocka_unit_test(prefixes),
+             cmocka_unit_test(long_and_short), cmocka_unit_test(seats_leave_room_for_blocks),
+             cmocka_unit_test(nobody_restores_while_others_wait),
+             cmocka_unit_test(gave_up_while_its_prompt_is_in_flight),
+             cmocka_unit_test(told_before_pages_go), cmocka_unit_test(preempted_and_bare))

@@ -1,8 +1,9 @@
 /*
- * test_text.c - text out of the engine: stop strings over every split, whole code points, prompts as text.
+ * test_text.c - text out of the engine: stop strings over every split, whole code points, prompts
+ * as text.
  *
- * The model is the tiny counting pair with its small tokenizer (bytes and a few merges), so text is a few
- * bytes a token and stop strings fall across tokens and blocks in every way.
+ * The model is the tiny counting pair with its small tokenizer (bytes and a few merges), so text is
+ * a few bytes a token and stop strings fall across tokens and blocks in every way.
  */
 #include "testing.h"
 
@@ -15,13 +16,13 @@ enum { TOKENS = 40 };
 
 static struct sv_engine *open_pair(bool draft, int32_t width)
 {
-    struct sv_engine_options o = {.target_dir = run_dir("tests/golden/tiny/pair_target"),
-                                  .draft_dir =
-                                      draft ? run_dir("tests/golden/tiny/pair_draft_full_b16") : NULL,
-                                  .dtype = SV_TYPE_F32,
-                                  .n_threads = 1,
-                                  .max_sequences = 3,
-                                  .width = width};
+    struct sv_engine_options o = {
+        .target_dir = run_dir("tests/golden/tiny/pair_target"),
+        .draft_dir = draft ? run_dir("tests/golden/tiny/pair_draft_full_b16") : NULL,
+        .dtype = SV_TYPE_F32,
+        .n_threads = 1,
+        .max_sequences = 3,
+        .width = width};
     return run_open(&o, NULL);
 }
 
@@ -31,16 +32,19 @@ enum { N = sizeof prompts / sizeof prompts[0] };
 static void fill_cases(struct run_case *c)
 {
     for (int i = 0; i < N; i++)
-        c[i] = (struct run_case){
-            .max_tokens = TOKENS,
-            .req = {.prompt = prompts[i], .top_p = 1, .ignore_eos = true}};
+        c[i] = (struct run_case){.max_tokens = TOKENS,
+                                 .req = {.prompt = prompts[i], .top_p = 1, .ignore_eos = true}};
 }
 
 static bool valid_utf8(const char *s, size_t n)
 {
     for (size_t i = 0; i < n;) {
         unsigned char c = (unsigned char)s[i];
-        size_t k = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
+        size_t k = c < 0x80                ? 1
+                   : c >= 0xc2 && c < 0xe0 ? 2
+                   : c >= 0xe0 && c < 0xf0 ? 3
+                   : c >= 0xf0 && c < 0xf5 ? 4
+                                           : 0;
         if (!k || i + k > n)
             return false;
         for (size_t j = 1; j < k; j++)
@@ -98,7 +102,8 @@ static void check_stop(struct sv_engine *e, const struct run_out *ref, int i, co
     long at = find(ref[i].text, ref[i].n_text, stop);
     assert_true(at >= 0);
     if (out->finish != SV_FINISH_STOP || out->n_text != (size_t)at)
-        fail_msg("prompt %d stop \"%s\": %zu bytes of text, expected %ld", i, stop, out->n_text, at);
+        fail_msg("prompt %d stop \"%s\": %zu bytes of text, expected %ld", i, stop, out->n_text,
+                 at);
     assert_memory_equal(out->text, ref[i].text, (size_t)at);
     /* No more tokens than it took to see the match. */
     assert_true(out->n_tokens <= ref[i].n_tokens);
@@ -138,8 +143,9 @@ static void stop_strings_everywhere(void **state)
         sv_engine_close(engines[k]);
 }
 
-/* include_stop keeps the match, stop_index says which string it was; min_tokens holds stop strings off until
- * then. Worked out token by token from the text of growing prefixes of the free answer. */
+/* include_stop keeps the match, stop_index says which string it was; min_tokens holds stop strings
+ * off until then. Worked out token by token from the text of growing prefixes of the free answer.
+ */
 static void expect_stop(struct sv_engine *e, const struct run_out *ref, const char *const *stops,
                         int32_t n_stops, int32_t min_tokens, int32_t *n_tokens, size_t *begin,
                         int32_t *which)
@@ -198,7 +204,8 @@ static void which_stop_string(void **state)
                 assert_int_equal(out->stop_id, -1);
                 assert_int_equal(out->n_tokens, n_tokens);
                 assert_int_equal(out->finish, which < 0 ? SV_FINISH_LENGTH : SV_FINISH_STOP);
-                size_t want = which < 0 ? ref[i].n_text : begin + (k % 2 ? strlen(stops[which]) : 0);
+                size_t want =
+                    which < 0 ? ref[i].n_text : begin + (k % 2 ? strlen(stops[which]) : 0);
                 assert_int_equal(out->n_text, want);
                 assert_memory_equal(out->text, ref[i].text, want);
                 run_out_free(out, 1);
@@ -211,7 +218,8 @@ static void which_stop_string(void **state)
         sv_engine_close(engines[k]);
 }
 
-/* Text that may be the start of a stop string waits; when the answer ends without it, it comes out. */
+/* Text that may be the start of a stop string waits; when the answer ends without it, it comes out.
+ */
 static void held_text_is_released(void **state)
 {
     (void)state;
@@ -242,8 +250,11 @@ static void bytes_behind_a_stop_string(void **state)
 {
     (void)state;
     static const char file[] =
-        "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"},"
-        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"x\\u00c3\":1},\"merges\":[]}}"; /* U+00C3 is byte C3 */
+        "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+        "\"decoder\":{\"type\":\"ByteLevel\"},"
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"x\\u00c3\":1},\"merges\":[]}}"; /* U+00C3
+                                                                                             is byte
+                                                                                             C3 */
     static const char *const stops[] = {"x"};
     static const int32_t prompt[] = {0};
     const struct sv_config cfg = {.vocab_size = 2};
@@ -252,9 +263,15 @@ static void bytes_behind_a_stop_string(void **state)
     if (sv_tokenizer_parse(&tok, file, strlen(file), &err) < 0)
         fail_msg("%s", err.msg);
     for (int keep = 0; keep < 2; keep++) {
-        const struct sv_seq_limits lim = {.cfg = &cfg, .tok = tok, .context = 8, .width = 1, .max_token_bytes = 8};
-        const struct sv_request r = {.top_p = 1, .prompt_ids = prompt, .n_prompt_ids = 1, .max_tokens = 4,
-                                     .stop = stops, .n_stop = 1, .include_stop = keep};
+        const struct sv_seq_limits lim = {
+            .cfg = &cfg, .tok = tok, .context = 8, .width = 1, .max_token_bytes = 8};
+        const struct sv_request r = {.top_p = 1,
+                                     .prompt_ids = prompt,
+                                     .n_prompt_ids = 1,
+                                     .max_tokens = 4,
+                                     .stop = stops,
+                                     .n_stop = 1,
+                                     .include_stop = keep};
         struct sv_seq *q;
         if (sv_seq_new(&q, 1, &r, &lim, &err))
             fail_msg("%s", err.msg);

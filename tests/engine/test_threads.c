@@ -1,9 +1,10 @@
 /*
- * test_threads.c - the step on several threads: the text of one, with every way weights may lie, greedy and with rules
- * and log probabilities; and two engines at once, each driven by a thread of its own.
+ * test_threads.c - the step on several threads: the text of one, with every way weights may lie,
+ * greedy and with rules and log probabilities; and two engines at once, each driven by a thread of
+ * its own.
  *
- * Small enough for `make tsan`, where CI runs it: every family of kernels that this machine has, the pool under them,
- * prompts in chunks, blocks, steps ahead. timeout: 120
+ * Small enough for `make tsan`, where CI runs it: every family of kernels that this machine has,
+ * the pool under them, prompts in chunks, blocks, steps ahead. timeout: 120
  */
 #include "testing.h"
 
@@ -33,7 +34,8 @@ static struct run_case *ask(void)
     return c;
 }
 
-static struct run_out *answers(const struct run_case *c, const struct sv_engine_options *o, bool ahead)
+static struct run_out *answers(const struct run_case *c, const struct sv_engine_options *o,
+                               bool ahead)
 {
     const struct sv_engine_tuning tuning = {.run_ahead = ahead, .pad = ahead};
     struct sv_engine *e = run_open_tuned(o, &tuning, NULL);
@@ -170,5 +172,6 @@ static void two_engines(void **state)
     run_cases_free(c, N);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(packed), cmocka_unit_test(dense_and_sieve), cmocka_unit_test(in_place),
-             cmocka_unit_test(chosen_widths), cmocka_unit_test(two_engines))
+SV_TEST_MAIN(cmocka_unit_test(packed), cmocka_unit_test(dense_and_sieve),
+             cmocka_unit_test(in_place), cmocka_unit_test(chosen_widths),
+             cmocka_unit_test(two_engines))

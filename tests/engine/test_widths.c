@@ -86,15 +86,15 @@ static void same_under(struct sv_engine_options o, bool sampled, bool randomly)
             n_steps += out[k].n_steps;
         assert_int_equal(n_segs, n_steps);
         assert_int_equal(n_verify, st.n_verify_steps);
-        int64_t n_reasons =
-            0; /* of choices; what a step run ahead brings for a request that ended is dropped */
+        /* of choices; what a step run ahead brings for a request that ended is dropped */
+        int64_t n_reasons = 0;
         for (int w = 0; w < SV_WIDTH_REASONS; w++)
             n_reasons += st.width_reason[w];
         assert_true(randomly || (ahead ? n_reasons >= n_segs : n_reasons == n_segs));
         if (randomly)
             assert_true(n_kinds >= BLOCK - 3); /* a block seldom escapes a cut at random whole */
-        /* Rows are cut between drafting and verifying, here at random: where steps run ahead, in half of them,
-         * and the others ask for drafts that nobody verifies. */
+        /* Rows are cut between drafting and verifying, here at random: where steps run ahead, in
+         * half of them, and the others ask for drafts that nobody verifies. */
         assert_true(e->policy->cuts && e->policy->ahead == ahead);
         assert_true(!randomly || e->policy->n_cut > (ahead ? 4 : 16) * N);
         assert_true(!randomly || !ahead || e->policy->n_cut_steps > 3);
@@ -159,8 +159,12 @@ static void sampled_steps_are_told(void **state)
     struct sv_engine *e = run_open(&o, NULL);
     for (int sampled = 0; sampled < 2; sampled++) {
         /* The first is greedy and goes on beside the other one. */
-        const struct sv_request r = {.prompt_ids = prompt, .n_prompt_ids = 3, .max_tokens = 150, .ignore_eos = true,
-                                     .top_p = 1, .temperature = sampled};
+        const struct sv_request r = {.prompt_ids = prompt,
+                                     .n_prompt_ids = 3,
+                                     .max_tokens = 150,
+                                     .ignore_eos = true,
+                                     .top_p = 1,
+                                     .temperature = sampled};
         struct sv_err err;
         char msg[256];
         assert_int_equal(sv_engine_submit(e, &r, NULL, &err), 0);
@@ -292,7 +296,8 @@ static void give_up(const struct sv_engine_tuning *tuning)
     assert_memory_equal(whole->tokens, first->tokens + 100, 20 * sizeof *prompt);
     assert_true(e->accept.n_drafted > 0);
     int64_t n_drafted = e->accept.n_drafted;
-    whole = (run_out_free(whole, 1), run_one(e, &c, prompt, 140, 20)); /* and leaves pages that have it */
+    whole = (run_out_free(whole, 1),
+             run_one(e, &c, prompt, 140, 20)); /* and leaves pages that have it */
     assert_true(whole->n_cached >= 128 && e->accept.n_drafted > n_drafted);
     run_out_free(whole, 1);
     for (int32_t i = 0; i < e->policy->cost.plain.n; i++)
@@ -323,7 +328,8 @@ static void gave_up_ahead(void **state)
     give_up(&(struct sv_engine_tuning){.pad = true, .run_ahead = true});
 }
 
-/* ---------------------------------------------------------------- what is held back, dropped and made good */
+/* ---------------------------------------------------------------- what is held back, dropped and
+ * made good */
 
 /* At any number of sequences drafting loses, were every draft kept. */
 static void close_door(struct sv_policy *p)
@@ -339,8 +345,8 @@ static void ignore(void *user, const struct sv_event *ev)
     (void)ev;
 }
 
-/* Where drafting is out of the question and there is no room left, taps go without having been made use of, and the
- * step takes none; the text is the same. */
+/* Where drafting is out of the question and there is no room left, taps go without having been made
+ * use of, and the step takes none; the text is the same. */
 static void dropped_under_load(void **state)
 {
     (void)state;
@@ -380,7 +386,8 @@ static void sit_idle(struct sv_policy *p)
     p->trial.probe_us = p->trial.other_us = -1e9;
 }
 
-/* Where drafting has been far from worth while for long, only one request in eight still holds its taps, for trials. */
+/* Where drafting has been far from worth while for long, only one request in eight still holds its
+ * taps, for trials. */
 static void dropped_when_far(void **state)
 {
     (void)state;
@@ -437,7 +444,11 @@ static void to_the_end(struct sv_engine *e, struct sv_seq *q, struct rest *r)
 static struct sv_seq *begin_answer(struct sv_engine *e, int32_t width, int32_t n_tokens)
 {
     static const int32_t prompt[TURN] = {5, 6, 7, 8, 9, 10, 5, 6, 7, 8, 9};
-    struct sv_request r = {.prompt_ids = prompt, .n_prompt_ids = TURN, .max_tokens = ANSWER, .ignore_eos = true, .top_p = 1,
+    struct sv_request r = {.prompt_ids = prompt,
+                           .n_prompt_ids = TURN,
+                           .max_tokens = ANSWER,
+                           .ignore_eos = true,
+                           .top_p = 1,
                            .on_event = ignore};
     struct sv_err err;
     char msg[256];
@@ -449,7 +460,8 @@ static struct sv_seq *begin_answer(struct sv_engine *e, int32_t width, int32_t n
     return e->sched.slot[0];
 }
 
-/* Two sequences hold their taps beside one that gave up: what they draft later is what they would have drafted. */
+/* Two sequences hold their taps beside one that gave up: what they draft later is what they would
+ * have drafted. */
 static void held_beside_given_up(void **state)
 {
     (void)state;
@@ -473,8 +485,12 @@ static void held_beside_given_up(void **state)
         for (int i = 0; i < SEQS; i++) {
             for (int j = 0; j < TURN; j++)
                 prompt[i][j] = 5 + i + j % (6 + i);
-            struct sv_request r = {.prompt_ids = prompt[i], .n_prompt_ids = TURN, .max_tokens = ANSWER, .ignore_eos = true,
-                                   .top_p = 1, .on_event = ignore};
+            struct sv_request r = {.prompt_ids = prompt[i],
+                                   .n_prompt_ids = TURN,
+                                   .max_tokens = ANSWER,
+                                   .ignore_eos = true,
+                                   .top_p = 1,
+                                   .on_event = ignore};
             assert_int_equal(sv_engine_submit(e, &r, NULL, &err), 0);
         }
         assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
@@ -499,8 +515,8 @@ static void held_beside_given_up(void **state)
     assert_true(n_kept > 10);
 }
 
-/* What was dropped under load is computed again once drafting pays, when that was missed for long enough; what it then
- * proposes is what it would have proposed if nothing had been dropped. */
+/* What was dropped under load is computed again once drafting pays, when that was missed for long
+ * enough; what it then proposes is what it would have proposed if nothing had been dropped. */
 static void make_good(const struct sv_engine_tuning *tuning)
 {
     struct sv_engine_options o = trained();
@@ -515,7 +531,8 @@ static void make_good(const struct sv_engine_tuning *tuning)
         believe(p, 1);
         if (whole) /* one row a step, and everything made at once */
             e->sched.policy = NULL;
-        struct sv_seq *q = begin_answer(e, whole ? 1 : BLOCK, whole ? rest[0].from - e->depth : TURN + 30);
+        struct sv_seq *q =
+            begin_answer(e, whole ? 1 : BLOCK, whole ? rest[0].from - e->depth : TURN + 30);
         if (!whole && e->pads) /* nothing is held there: the same state otherwise */
             sv_sched_lacks(&e->cache, q, 8);
         else
@@ -557,7 +574,8 @@ static void made_good_ahead(void **state)
     make_good(&(struct sv_engine_tuning){.pad = true, .run_ahead = true});
 }
 
-/* What a step took is learnt as that of the rows that were verified, not of those that were drafted. */
+/* What a step took is learnt as that of the rows that were verified, not of those that were
+ * drafted. */
 static void cuts_are_told(void **state)
 {
     (void)state;
@@ -574,7 +592,10 @@ static void cuts_are_told(void **state)
     for (int k = 0; k < 3; k++) {
         for (int i = 0; i < 20; i++)
             prompt[i] = 3 + (i * 7 + k * 31) % 280;
-        const struct sv_request r = {.top_p = 1, .ignore_eos = true, .prompt_ids = prompt, .n_prompt_ids = 20,
+        const struct sv_request r = {.top_p = 1,
+                                     .ignore_eos = true,
+                                     .prompt_ids = prompt,
+                                     .n_prompt_ids = 20,
                                      .max_tokens = 60};
         assert_int_equal(sv_engine_submit(e, &r, NULL, &err), 0);
     }
@@ -628,8 +649,8 @@ static void padded_and_ahead(void **state)
     run_cases_free(c, N);
 }
 
-/* Results that arrive only when they are waited for, and uploads that happen as late: a step in two parts waits for
- * the drafts and for nothing else. */
+/* Results that arrive only when they are waited for, and uploads that happen as late: a step in two
+ * parts waits for the drafts and for nothing else. */
 static void late_results(void **state)
 {
     (void)state;
@@ -683,8 +704,10 @@ static void small_context(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
              cmocka_unit_test(chosen), cmocka_unit_test(request_keeps_its_width),
-             cmocka_unit_test(sampled_steps_are_told), cmocka_unit_test(usual_answers), cmocka_unit_test(held_taps), cmocka_unit_test(held_beside_given_up),
+             cmocka_unit_test(sampled_steps_are_told), cmocka_unit_test(usual_answers),
+             cmocka_unit_test(held_taps), cmocka_unit_test(held_beside_given_up),
              cmocka_unit_test(dropped_when_far), cmocka_unit_test(gave_up),
-             cmocka_unit_test(dropped_under_load), cmocka_unit_test(made_good), cmocka_unit_test(made_good_ahead), cmocka_unit_test(gave_up_ahead), cmocka_unit_test(padded_and_ahead),
-             cmocka_unit_test(late_results), cmocka_unit_test(cuts_are_told),
-             cmocka_unit_test(small_context))
+             cmocka_unit_test(dropped_under_load), cmocka_unit_test(made_good),
+             cmocka_unit_test(made_good_ahead), cmocka_unit_test(gave_up_ahead),
+             cmocka_unit_test(padded_and_ahead), cmocka_unit_test(late_results),
+             cmocka_unit_test(cuts_are_told), cmocka_unit_test(small_context))

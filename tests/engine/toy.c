@@ -114,7 +114,8 @@ static struct writer begin(const struct toy *t, uint64_t salt)
     return w;
 }
 
-static void config_head(char *out, size_t size, const struct toy *t, const char *arch, int32_t layers)
+static void config_head(char *out, size_t size, const struct toy *t, const char *arch,
+                        int32_t layers)
 {
     snprintf(out, size,
              "{\"architectures\":[\"%s\"],\"model_type\":\"qwen3\",\"hidden_act\":\"silu\","

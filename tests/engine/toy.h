@@ -1,5 +1,6 @@
 /*
- * toy.h - writes small random target and draft directories for tests: any vocabulary, spread-out logits.
+ * toy.h - writes small random target and draft directories for tests: any vocabulary, spread-out
+ * logits.
  */
 #ifndef SV_TEST_TOY_H
 #define SV_TEST_TOY_H
@@ -14,8 +15,8 @@ struct toy {
     float scale;                 /* standard deviation of the weights */
     uint64_t seed;
 };
-/* 300 words, a block of 16, bf16 weights, so that the bf16 kernels are the ones at work; its draft is random and
- * mostly wrong. */
+/* 300 words, a block of 16, bf16 weights, so that the bf16 kernels are the ones at work; its draft
+ * is random and mostly wrong. */
 extern const struct toy toy_bf16;
 /* Directories live below the test's temporary folder; the names are kept for the process's life. */
 const char *toy_target(const struct toy *t);

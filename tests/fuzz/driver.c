@@ -1,10 +1,12 @@
 /*
- * driver.c - runs a fuzz target without libFuzzer: its corpus, then a fixed list of mutations of it.
+ * driver.c - runs a fuzz target without libFuzzer: its corpus, then a fixed list of mutations of
+ * it.
  *
- * Linked with each tests/fuzz/fuzz_<name>.c for `make test`; its seeds are tests/fuzz/corpus/<name>/. Every input
- * ends at a page that cannot be read, so an overrun of one byte stops the program even where ASan sees no
- * block. The input at hand is written to build/crash-<name> when the target dies. Must not: draw on
- * anything but the corpus and a fixed seed, so that a failure comes back.
+ * Linked with each tests/fuzz/fuzz_<name>.c for `make test`; its seeds are
+ * tests/fuzz/corpus/<name>/. Every input ends at a page that cannot be read, so an overrun of one
+ * byte stops the program even where ASan sees no block. The input at hand is written to
+ * build/crash-<name> when the target dies. Must not: draw on anything but the corpus and a fixed
+ * seed, so that a failure comes back.
  */
 #define _GNU_SOURCE
 
@@ -20,8 +22,8 @@
 #include <unistd.h>
 
 #define N_MUTATIONS 20000
-#define LIMIT_MS 2500         /* of all mutations: slow targets get fewer */
-#define LONGEST_RUN_S 20      /* of one input */
+#define LIMIT_MS 2500              /* of all mutations: slow targets get fewer */
+#define LONGEST_RUN_S 20           /* of one input */
 #define LONGEST_INPUT (256u << 10) /* bytes; a longer seed is an error */
 #define MAX_SEEDS 512
 
@@ -72,7 +74,8 @@ static void run(const uint8_t *data, size_t n)
     if (F.n_live < 0)
         F.n_live = sv_alloc_live(); /* what the target set up on its first call may stay */
     if (sv_alloc_live() != F.n_live) {
-        fprintf(stderr, "fuzz driver: %lld blocks leaked\n", (long long)(sv_alloc_live() - F.n_live));
+        fprintf(stderr, "fuzz driver: %lld blocks leaked\n",
+                (long long)(sv_alloc_live() - F.n_live));
         abort();
     }
 }
@@ -80,12 +83,31 @@ static void run(const uint8_t *data, size_t n)
 /* ---------------------------------------------------------------- mutations */
 
 static const uint64_t INTERESTING[] = {
-    0,          1,          2,          7,          8,           0x7f,       0x80,
-    0xff,       0x7fff,     0x8000,     0xffff,     0x7fffffff,  0x80000000, 0xffffffff,
-    1ull << 32, 1ull << 40, 1ull << 53, 1ull << 62, INT64_MAX, 1ull << 63, UINT64_MAX};
-static const char *const WORDS[] = {"{",    "}",  "[",   "]",     "\"",   ":",     ",",     "null",
-                                    "true", "-1", "0",   "1e999", "1.5",  "\\u0000", "\\ud800", "[[[[[[[[",
-                                    "\xff", "\n", "99999999999999999999", "\xef\xbf\xbd", "[0,0]", "{}"};
+    0,          1,          2,          7,          8,          0x7f,       0x80,
+    0xff,       0x7fff,     0x8000,     0xffff,     0x7fffffff, 0x80000000, 0xffffffff,
+    1ull << 32, 1ull << 40, 1ull << 53, 1ull << 62, INT64_MAX,  1ull << 63, UINT64_MAX};
+static const char *const WORDS[] = {"{",
+                                    "}",
+                                    "[",
+                                    "]",
+                                    "\"",
+                                    ":",
+                                    ",",
+                                    "null",
+                                    "true",
+                                    "-1",
+                                    "0",
+                                    "1e999",
+                                    "1.5",
+                                    "\\u0000",
+                                    "\\ud800",
+                                    "[[[[[[[[",
+                                    "\xff",
+                                    "\n",
+                                    "99999999999999999999",
+                                    "\xef\xbf\xbd",
+                                    "[0,0]",
+                                    "{}"};
 
 struct input {
     uint8_t bytes[LONGEST_INPUT];
@@ -254,7 +276,8 @@ static bool load_seeds(void)
 static bool make_area(void)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    F.area = mmap(NULL, LONGEST_INPUT + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    F.area = mmap(NULL, LONGEST_INPUT + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                  -1, 0);
     return F.area != MAP_FAILED && mprotect(F.area + LONGEST_INPUT, page, PROT_NONE) == 0;
 }
 

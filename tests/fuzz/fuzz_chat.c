@@ -1,6 +1,7 @@
 /*
- * fuzz_chat.c - any bytes as a chat template and, after a NUL, any bytes as the body of a chat: messages, kwargs,
- * documents and all go the server's way into the template. Refused with a status, or rendered within the limits.
+ * fuzz_chat.c - any bytes as a chat template and, after a NUL, any bytes as the body of a chat:
+ * messages, kwargs, documents and all go the server's way into the template. Refused with a status,
+ * or rendered within the limits.
  *
  * Called by driver.c and libFuzzer. Must not: need a model.
  */

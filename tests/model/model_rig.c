@@ -75,7 +75,7 @@ void model_rig_open(struct model_rig *r, const char *dir, enum sv_isa isa, int32
 
 void model_rig_close(struct model_rig *r)
 {
-    void *all[] = {r->row_ids,  r->row_seg, r->seg_row0, r->seg_slot, r->seg_kind, r->seg_base,
+    void *all[] = {r->row_ids,  r->row_seg, r->seg_row0, r->seg_slot, r->seg_kind,  r->seg_base,
                    r->slot_len, r->anchor,  r->dev_taps, r->dev_out,  r->dev_logits};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         sv_dev_free(r->dev, all[i]);
@@ -108,15 +108,17 @@ void model_rig_run(struct model_rig *r, const int32_t *ids, int32_t at, int32_t 
                                                      .slot_anchor = r->anchor,
                                                      .row_ids = r->row_ids});
     size_t h = (size_t)c->hidden_size, first = (size_t)at;
-    sv_model_forward(&r->m, &r->acts, r->row_ids,
-                     &(struct sv_pass){.rows = rows,
-                                       .cache = &r->cache,
-                                       .taps = {.n = c->n_layers,
-                                                .id = r->tap_id,
-                                                .out = r->dev_taps + first * h * (size_t)c->n_layers},
-                                       .n_out = n,
-                                       .out = r->dev_out + first * h});
-    sv_model_logits(&r->m, n, r->dev_out + first * h, r->dev_logits + first * (size_t)c->vocab_size);
+    sv_model_forward(
+        &r->m, &r->acts, r->row_ids,
+        &(struct sv_pass){.rows = rows,
+                          .cache = &r->cache,
+                          .taps = {.n = c->n_layers,
+                                   .id = r->tap_id,
+                                   .out = r->dev_taps + first * h * (size_t)c->n_layers},
+                          .n_out = n,
+                          .out = r->dev_out + first * h});
+    sv_model_logits(&r->m, n, r->dev_out + first * h,
+                    r->dev_logits + first * (size_t)c->vocab_size);
     const struct {
         float *host, *dev;
         size_t width;
@@ -124,7 +126,8 @@ void model_rig_run(struct model_rig *r, const int32_t *ids, int32_t at, int32_t 
                 {r->out, r->dev_out, h},
                 {r->logits, r->dev_logits, (size_t)c->vocab_size}};
     for (size_t i = 0; i < sizeof part / sizeof part[0]; i++)
-        sv_dev_download(r->dev, part[i].host + first * part[i].width, part[i].dev + first * part[i].width,
+        sv_dev_download(r->dev, part[i].host + first * part[i].width,
+                        part[i].dev + first * part[i].width,
                         (size_t)n * part[i].width * sizeof(float));
     if (sv_dev_sync(r->dev, &err))
         fail_msg("%s", err.msg);

@@ -1,7 +1,7 @@
 /*
- * model_rig.h - a target model with one sequence's cache and buffers around it, driven op by op: for tests that look
- * at hidden states and logits. f32 compute,
- * on the device that engine/run.h's run_device names.
+ * model_rig.h - a target model with one sequence's cache and buffers around it, driven op by op:
+ * for tests that look at hidden states and logits. f32 compute, on the device that engine/run.h's
+ * run_device names.
  */
 #ifndef SV_TEST_MODEL_RIG_H
 #define SV_TEST_MODEL_RIG_H
@@ -23,8 +23,8 @@ struct model_rig {
 
 void model_rig_open(struct model_rig *r, const char *dir, enum sv_isa isa, int32_t page_size);
 void model_rig_close(struct model_rig *r);
-/* Runs n ids that start at position `at`. taps[(at + j) * n_layers + l] is the stream of row j after layer l,
- * out[at + j] its final norm, logits[at + j] its logits. */
+/* Runs n ids that start at position `at`. taps[(at + j) * n_layers + l] is the stream of row j
+ * after layer l, out[at + j] its final norm, logits[at + j] its logits. */
 void model_rig_run(struct model_rig *r, const int32_t *ids, int32_t at, int32_t n);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * test_golden.c - every layer's hidden state, final norm and logits against transformers, in f32.
  *
- * The prompt runs in one pass and again in pieces; both must match the golden file to 1e-4 and each other
- * bit for bit. Greedy continuations of 48 tokens must be equal ids.
+ * The prompt runs in one pass and again in pieces; both must match the golden file to 1e-4 and each
+ * other bit for bit. Greedy continuations of 48 tokens must be equal ids.
  */
 #include "testing.h"
 
@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void close_to(const char *what, int layer, int32_t row, const float *a, const float *b, size_t n)
+static void close_to(const char *what, int layer, int32_t row, const float *a, const float *b,
+                     size_t n)
 {
     double e = golden_rel_err(a, b, n);
     if (!(e < 1e-4))
@@ -34,7 +35,8 @@ static void check_prompt(struct model_rig *r, struct golden *g, int p)
         assert_true(at < n);
         for (size_t l = 1; l <= layers; l++) {
             const float *want = golden_get(g, "F32", &k, "p%d.r%d", p, (int)l);
-            close_to("layer", (int)l, rows[i], r->taps + (at * layers + l - 1) * h, want + i * h, h);
+            close_to("layer", (int)l, rows[i], r->taps + (at * layers + l - 1) * h, want + i * h,
+                     h);
         }
         const float *norm = golden_get(g, "F32", &k, "p%d.final_norm", p);
         close_to("final norm", 0, rows[i], r->out + at * h, norm + i * h, h);
@@ -72,8 +74,8 @@ static void check_dir(const char *name, enum sv_isa isa, int32_t page_size)
         size_t n, m;
         const int32_t *ids = golden_get(&g, "I32", &n, "p%d.input_ids", p);
         const int32_t *want = golden_get(&g, "I32", &m, "p%d.greedy_ids", p);
-        struct run_case c = {(int32_t *)(uintptr_t)ids, (int32_t)n, (int32_t)m,
-                             {.top_p = 1, .ignore_eos = true}};
+        struct run_case c = {
+            (int32_t *)(uintptr_t)ids, (int32_t)n, (int32_t)m, {.top_p = 1, .ignore_eos = true}};
         struct run_out *out = run_all(e, &c, 1);
         assert_int_equal(out->n_tokens, m);
         assert_memory_equal(out->tokens, want, m * 4);

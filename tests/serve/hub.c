@@ -20,7 +20,8 @@
 #include <unistd.h>
 
 #ifdef __SANITIZE_THREAD__
-/* libevent takes a descriptor out of its set after it was closed; its number may be a client's by then (loop.c). */
+/* libevent takes a descriptor out of its set after it was closed; its number may be a client's by
+ * then (loop.c). */
 const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void)
 {
@@ -268,9 +269,10 @@ void hub_ask(const struct hub *r, const char *path, const char *body, struct ans
     close(fd);
 }
 
-/* From sending a body to its answer on one connection, the longest time in which a stream on another brought nothing. */
-int64_t hub_silence(int stream, int asking, const struct sv_buf *body, const char *path, struct answer *a,
-                    int64_t *took)
+/* From sending a body to its answer on one connection, the longest time in which a stream on
+ * another brought nothing. */
+int64_t hub_silence(int stream, int asking, const struct sv_buf *body, const char *path,
+                    struct answer *a, int64_t *took)
 {
     char part[65536];
     struct pollfd fds[2] = {{.fd = stream, .events = POLLIN}, {.fd = asking, .events = POLLIN}};
@@ -362,7 +364,8 @@ json_t *hub_at(json_t *v, const char *where)
 {
     while (v && *where) {
         size_t n = strcspn(where, ".");
-        v = json_is_array(v) ? json_array_get(v, strtoul(where, NULL, 10)) : json_object_getn(v, where, n);
+        v = json_is_array(v) ? json_array_get(v, strtoul(where, NULL, 10))
+                             : json_object_getn(v, where, n);
         where += n + (where[n] == '.');
     }
     return v;

@@ -1,5 +1,6 @@
 /*
- * hub.h - a server with the instant engine (or the demo pair) on a thread of this process, and a client that sends raw bytes.
+ * hub.h - a server with the instant engine (or the demo pair) on a thread of this process, and a
+ * client that sends raw bytes.
  *
  * Called by tests/serve/test_*.c. Must not: retry; what a test sends is what the server sees.
  */
@@ -18,7 +19,7 @@ struct hub {
     struct sv_thread *thread;
     struct sv_serve_fake fake;
     struct sv_serve_options o;
-    bool real;       /* the demo pair instead, on the CPU, drafting always */
+    bool real; /* the demo pair instead, on the CPU, drafting always */
     int port, rc;
     json_t *answers; /* all that hub_json and hub_events gave */
     struct answer a; /* for whoever needs one only; from open to close */
@@ -56,8 +57,10 @@ const char *hub_text(json_t *v, const char *where);
 int64_t hub_number(json_t *v, const char *where);
 /* Fails unless both are there and equal. */
 void hub_same(json_t *a, json_t *b, const char *what);
-/* From sending a body to its answer on one connection, the longest time in which a stream on another brought nothing. */
-int64_t hub_silence(int stream, int asking, const struct sv_buf *body, const char *path, struct answer *a, int64_t *took);
+/* From sending a body to its answer on one connection, the longest time in which a stream on
+ * another brought nothing. */
+int64_t hub_silence(int stream, int asking, const struct sv_buf *body, const char *path,
+                    struct answer *a, int64_t *took);
 /* Closes it while eight clients wait for answers, by turns of one path and the other. */
 void hub_close_amid(struct hub *r, const char *one, const char *other, const char *body);
 /* Value of a metric. */

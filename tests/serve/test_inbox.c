@@ -1,5 +1,6 @@
 /*
- * test_inbox.c - events that may wait stay packed, and come before whatever follows of the same sequence.
+ * test_inbox.c - events that may wait stay packed, and come before whatever follows of the same
+ * sequence.
  */
 #include "serve/impl.h"
 
@@ -13,8 +14,14 @@ static struct sv_gen gens[N]; /* only their addresses count */
 static void add(struct sv_inbox *in, int gen, int64_t at_us, bool urgent, const char *text)
 {
     int32_t token = (int32_t)at_us;
-    struct sv_out o = {.kind = SV_OUT_EVENT, .gen = &gens[gen], .at_us = at_us, .urgent = urgent, .n_tokens = 1,
-                       .tokens = &token, .text = text, .n_text = (uint32_t)strlen(text)};
+    struct sv_out o = {.kind = SV_OUT_EVENT,
+                       .gen = &gens[gen],
+                       .at_us = at_us,
+                       .urgent = urgent,
+                       .n_tokens = 1,
+                       .tokens = &token,
+                       .text = text,
+                       .n_text = (uint32_t)strlen(text)};
     sv_out_pack(&in->taken, &o, NULL, NULL);
 }
 
@@ -63,7 +70,8 @@ static void order_of_each_is_kept(void **state)
     sv_inbox_fini(&in);
 }
 
-/* What is no event of a sequence's middle comes at once, and so does everything when too many begin or end. */
+/* What is no event of a sequence's middle comes at once, and so does everything when too many begin
+ * or end. */
 static void reports_and_crowds(void **state)
 {
     struct sv_inbox in = {.all = false};

@@ -1,6 +1,6 @@
 /*
- * test_long.c - bodies of megabytes: read beside the loop, so that streams go on meanwhile; clients that leave, and a server
- * that ends, while one is being read.
+ * test_long.c - bodies of megabytes: read beside the loop, so that streams go on meanwhile; clients
+ * that leave, and a server that ends, while one is being read.
  */
 #include "serve/hub.h"
 
@@ -57,7 +57,8 @@ static void streams_go_on(void **state)
     static const struct {
         const char *path, *before, *after;
     } asks[] = {{TEXT, "{\"max_tokens\":1,\"prompt\":\"", "\"}"},
-                {"/v1/chat/completions", "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"", "\"}]}"},
+                {"/v1/chat/completions",
+                 "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"", "\"}]}"},
                 {"/tokenize", "{\"prompt\":\"", "\"}"}};
     struct hub r = {.fake.step_us = 1000, .o.engine.context = 1 << 23};
     struct sv_buf body;
@@ -68,13 +69,13 @@ static void streams_go_on(void **state)
     int stream = open_stream(&r), asking = hub_connect(&r);
     for (size_t i = 0; i < sizeof asks / sizeof asks[0]; i++) {
         long_body(&body, 5 * MIB, asks[i].before, asks[i].after);
-        /* A machine that is busy elsewhere stops everybody now and then: one try of four has to do. Read on the loop's
-         * thread the silence is all of the time. */
+        /* A machine that is busy elsewhere stops everybody now and then: one try of four has to do.
+         * Read on the loop's thread the silence is all of the time. */
         for (int n = 0;; n++) {
             most = hub_silence(stream, asking, &body, asks[i].path, &r.a, &took);
             assert_int_equal(r.a.status, 200);
-            print_message("%s: %zu bytes read in %lld ms, a stream silent for at most %.1f ms\n", asks[i].path, body.len,
-                          (long long)took / 1000, (double)most / 1e3);
+            print_message("%s: %zu bytes read in %lld ms, a stream silent for at most %.1f ms\n",
+                          asks[i].path, body.len, (long long)took / 1000, (double)most / 1e3);
             if (most < 20000 || most < took / 3)
                 break;
             assert_true(n < 3);
@@ -86,7 +87,8 @@ static void streams_go_on(void **state)
     hub_close(&r);
 }
 
-/* What is read beside the loop is the same as what is read on it: errors, ids, choices; and short ones pass long ones. */
+/* What is read beside the loop is the same as what is read on it: errors, ids, choices; and short
+ * ones pass long ones. */
 static void same_answers(void **state)
 {
     struct hub r = {.o.engine.context = 1 << 20};
@@ -109,20 +111,25 @@ static void same_answers(void **state)
         {TEXT, "\"prompt\":\"a\",}", 400, "not valid JSON"},
         {TEXT, "\"prompt\":[1,\"a\"]}", 400, "'prompt[1]'"},
         {TEXT, "\"prompt\":\"a\",\"n\":129}", 400, "\"param\":\"n\""},
-        {"/v1/chat/completions", "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":2}", 200, "\"chat.completion\""},
-        {"/generate", "\"text\":\"a\",\"sampling_params\":{\"max_new_tokens\":2}}", 200, "\"completion_tokens\":2,"},
+        {"/v1/chat/completions",
+         "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":2}", 200,
+         "\"chat.completion\""},
+        {"/generate", "\"text\":\"a\",\"sampling_params\":{\"max_new_tokens\":2}}", 200,
+         "\"completion_tokens\":2,"},
         {"/completion", "\"prompt\":\"a\",\"n_predict\":2}", 200, "\"tokens_predicted\":2,"},
         {"/tokenize", "\"prompt\":\"a\"}", 200, "\"tokens\":[64]"},
         {"/detokenize", "\"tokens\":[64]}", 200, "\"content\":\"a\""},
         {"/detokenize", "\"tokens\":[-1]}", 400, "\"param\":\"tokens\""},
-        {"/apply-template", "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}", 200, "user\\nhi"},
+        {"/apply-template", "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}", 200,
+         "user\\nhi"},
     };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
         sv_buf_init(&body);
         sv_buf_printf(&body, "{%s%s", pad.data, list[i].rest);
         hub_ask(&r, list[i].path, body.data, &r.a);
         if (r.a.status != list[i].status || !strstr(r.a.body.data, list[i].says))
-            fail_msg("%s %s gave %d: %.400s", list[i].path, list[i].rest, r.a.status, r.a.body.data);
+            fail_msg("%s %s gave %d: %.400s", list[i].path, list[i].rest, r.a.status,
+                     r.a.body.data);
         sv_buf_fini(&body);
     }
     int fd = hub_connect(&r);
@@ -154,7 +161,10 @@ static void ways_to_send(void **state)
         assert_int_equal(strstr(r.a.body.data, "\"tokens\":[64]") != NULL, i == 1);
     }
     sv_buf_init(&b);
-    sv_buf_printf(&b, "POST " TEXT " HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %zu\r\n\r\n", body.len);
+    sv_buf_printf(&b,
+                  "POST " TEXT
+                  " HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %zu\r\n\r\n",
+                  body.len);
     hub_send(fd, b.data, b.len);
     assert_int_equal(recv(fd, ok, 25, MSG_WAITALL), 25);
     assert_string_equal(ok, "HTTP/1.1 100 Continue\r\n\r\n");
@@ -177,7 +187,8 @@ static void ways_to_send(void **state)
     hub_close(&r);
 }
 
-/* Clients that leave while their bodies are read or wait, more of them than may wait, and the end in the middle of it. */
+/* Clients that leave while their bodies are read or wait, more of them than may wait, and the end
+ * in the middle of it. */
 static void leaving_and_ending(void **state)
 {
     enum { N = 80 };
@@ -234,6 +245,6 @@ static void drains_what_is_read(void **state)
     answer_fini(&r.a);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(streams_go_on), cmocka_unit_test(same_answers), cmocka_unit_test(ways_to_send),
-             cmocka_unit_test(leaving_and_ending),
+SV_TEST_MAIN(cmocka_unit_test(streams_go_on), cmocka_unit_test(same_answers),
+             cmocka_unit_test(ways_to_send), cmocka_unit_test(leaving_and_ending),
              cmocka_unit_test(drains_what_is_read))

@@ -1,6 +1,6 @@
 /*
- * test_native.c - the endpoints of SGLang and llama-server on the demo pair: their shapes, and the same tokens and numbers
- * as OpenAI's give, whole and streamed.
+ * test_native.c - the endpoints of SGLang and llama-server on the demo pair: their shapes, and the
+ * same tokens and numbers as OpenAI's give, whole and streamed.
  */
 #include "serve/hub.h"
 
@@ -21,7 +21,8 @@ static void same_number(json_t *a, json_t *b)
 /* ---------------------------------------------------------------- SGLang's log probabilities */
 
 /* triples: [logprob, id, text] of each token, from where on the OpenAI shape has it. */
-static void same_as_legacy(json_t *meta, const char *list, const char *top, json_t *legacy, json_t *ids, size_t from)
+static void same_as_legacy(json_t *meta, const char *list, const char *top, json_t *legacy,
+                           json_t *ids, size_t from)
 {
     json_t *tokens = hub_at(meta, list), *tops = hub_at(meta, top);
     size_t n = json_array_size(tokens);
@@ -41,13 +42,15 @@ static void same_as_legacy(json_t *meta, const char *list, const char *top, json
         json_t *names = json_array_get(hub_at(legacy, "top_logprobs"), from + i);
         for (size_t k = 0; k < 3; k++) {
             json_t *place = json_array_get(places, k);
-            same_number(json_array_get(place, 0), json_object_get(names, json_string_value(json_array_get(place, 2))));
+            same_number(json_array_get(place, 0),
+                        json_object_get(names, json_string_value(json_array_get(place, 2))));
         }
     }
 }
 
-#define GENERATE(more) "{\"text\":\"" P "\",\"sampling_params\":{\"max_new_tokens\":6,\"temperature\":0}," \
-                       "\"return_logprob\":true" more "}"
+#define GENERATE(more)                                                                             \
+    "{\"text\":\"" P "\",\"sampling_params\":{\"max_new_tokens\":6,\"temperature\":0},"            \
+    "\"return_logprob\":true" more "}"
 
 static void generate_logprobs(void **state)
 {
@@ -55,14 +58,19 @@ static void generate_logprobs(void **state)
     (void)state;
 
     hub_open(&r, false);
-    json_t *old = hub_json(&r, "/v1/completions", "{\"prompt\":\"" P "\",\"max_tokens\":6,\"temperature\":0,\"echo\":true,"
-                                                  "\"logprobs\":3,\"return_token_ids\":true}", 200);
-    json_t *legacy = hub_at(old, "choices.0.logprobs"), *prompt_ids = hub_at(old, "choices.0.prompt_token_ids");
+    json_t *old = hub_json(&r, "/v1/completions",
+                           "{\"prompt\":\"" P "\",\"max_tokens\":6,\"temperature\":0,\"echo\":true,"
+                           "\"logprobs\":3,\"return_token_ids\":true}",
+                           200);
+    json_t *legacy = hub_at(old, "choices.0.logprobs"),
+           *prompt_ids = hub_at(old, "choices.0.prompt_token_ids");
     json_t *ids = hub_at(old, "choices.0.token_ids");
     size_t n = json_array_size(prompt_ids);
 
-    json_t *all = hub_json(&r, "/generate", GENERATE(",\"logprob_start_len\":0,\"top_logprobs_num\":3,"
-                                                     "\"return_text_in_logprobs\":true"), 200);
+    json_t *all = hub_json(&r, "/generate",
+                           GENERATE(",\"logprob_start_len\":0,\"top_logprobs_num\":3,"
+                                    "\"return_text_in_logprobs\":true"),
+                           200);
     json_t *meta = hub_at(all, "meta_info");
     assert_int_equal(json_array_size(hub_at(meta, "input_token_logprobs")), n);
     assert_int_equal(json_array_size(hub_at(meta, "output_token_logprobs")), 6);
@@ -84,43 +92,57 @@ static void generate_logprobs(void **state)
     /* By default the answer's alone, and the prompt's last token. */
     json_t *usual = hub_json(&r, "/generate", GENERATE(",\"top_logprobs_num\":1"), 200);
     assert_int_equal(json_array_size(hub_at(usual, "meta_info.input_token_logprobs")), 1);
-    hub_same(hub_at(usual, "meta_info.input_token_logprobs.0.1"), json_array_get(prompt_ids, n - 1), "last token");
-    hub_same(hub_at(usual, "meta_info.output_token_logprobs"), hub_at(hub_json(&r, "/generate", GENERATE(""), 200),
-         "meta_info.output_token_logprobs"), "with and without alternatives");
-    json_t *none = hub_json(&r, "/generate", "{\"text\":\"a\",\"sampling_params\":{\"max_new_tokens\":1}}", 200);
+    hub_same(hub_at(usual, "meta_info.input_token_logprobs.0.1"), json_array_get(prompt_ids, n - 1),
+             "last token");
+    hub_same(
+        hub_at(usual, "meta_info.output_token_logprobs"),
+        hub_at(hub_json(&r, "/generate", GENERATE(""), 200), "meta_info.output_token_logprobs"),
+        "with and without alternatives");
+    json_t *none = hub_json(&r, "/generate",
+                            "{\"text\":\"a\",\"sampling_params\":{\"max_new_tokens\":1}}", 200);
     assert_null(hub_at(none, "meta_info.output_token_logprobs"));
     hub_close(&r);
 }
 
-/* A stream's events repeat all that has come; the last is the whole answer. Scoring makes no token. */
+/* A stream's events repeat all that has come; the last is the whole answer. Scoring makes no token.
+ */
 static void generate_streams_and_scores(void **state)
 {
     struct hub r = {.real = true};
     (void)state;
 
     hub_open(&r, false);
-    json_t *whole = hub_json(&r, "/generate", GENERATE(",\"logprob_start_len\":1,\"top_logprobs_num\":2"), 200);
-    json_t *events = hub_events(&r, "/generate", GENERATE(",\"logprob_start_len\":1,\"top_logprobs_num\":2,\"stream\":true"));
+    json_t *whole =
+        hub_json(&r, "/generate", GENERATE(",\"logprob_start_len\":1,\"top_logprobs_num\":2"), 200);
+    json_t *events =
+        hub_events(&r, "/generate",
+                   GENERATE(",\"logprob_start_len\":1,\"top_logprobs_num\":2,\"stream\":true"));
     json_t *last = json_array_get(events, json_array_size(events) - 1);
-    static const char *const names[] = {"input_token_logprobs", "output_token_logprobs", "input_top_logprobs",
-                                        "output_top_logprobs", "completion_tokens", "finish_reason"};
+    static const char *const names[] = {"input_token_logprobs", "output_token_logprobs",
+                                        "input_top_logprobs",   "output_top_logprobs",
+                                        "completion_tokens",    "finish_reason"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        hub_same(json_object_get(hub_at(last, "meta_info"), names[i]), json_object_get(hub_at(whole, "meta_info"), names[i]),
-             names[i]);
+        hub_same(json_object_get(hub_at(last, "meta_info"), names[i]),
+                 json_object_get(hub_at(whole, "meta_info"), names[i]), names[i]);
     hub_same(hub_at(last, "text"), hub_at(whole, "text"), "text");
     for (size_t i = 0; i < json_array_size(events); i++) {
         json_t *e = json_array_get(events, i);
-        assert_int_equal(json_array_size(hub_at(e, "output_ids")), json_array_size(hub_at(e, "meta_info.output_token_logprobs")));
+        assert_int_equal(json_array_size(hub_at(e, "output_ids")),
+                         json_array_size(hub_at(e, "meta_info.output_token_logprobs")));
     }
     /* As lm-eval scores: lists of ids, every token's own number. */
-    json_t *scored = hub_json(&r, "/generate", "{\"input_ids\":[[66,67,68],[66,67]],\"sampling_params\":{\"max_new_tokens\":0},"
-                                               "\"return_logprob\":[true,true],\"logprob_start_len\":0,\"top_logprobs_num\":1}", 200);
+    json_t *scored =
+        hub_json(&r, "/generate",
+                 "{\"input_ids\":[[66,67,68],[66,67]],\"sampling_params\":{\"max_new_tokens\":0},"
+                 "\"return_logprob\":[true,true],\"logprob_start_len\":0,\"top_logprobs_num\":1}",
+                 200);
     assert_int_equal(json_array_size(scored), 2);
     assert_int_equal(hub_number(scored, "0.meta_info.completion_tokens"), 0);
     assert_string_equal(hub_text(scored, "0.text"), "");
     assert_int_equal(json_array_size(hub_at(scored, "0.meta_info.output_token_logprobs")), 0);
     assert_int_equal(json_array_size(hub_at(scored, "0.meta_info.input_token_logprobs")), 3);
-    hub_same(hub_at(scored, "0.meta_info.input_token_logprobs.1"), hub_at(scored, "1.meta_info.input_token_logprobs.1"), "second");
+    hub_same(hub_at(scored, "0.meta_info.input_token_logprobs.1"),
+             hub_at(scored, "1.meta_info.input_token_logprobs.1"), "second");
 
     static const char *const bad[][2] = {
         {GENERATE(",\"logprob_start_len\":6"), "logprob_start_len"},
@@ -131,7 +153,8 @@ static void generate_streams_and_scores(void **state)
         {"{\"text\":\"a\",\"return_logprob\":1}", "return_logprob"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        assert_string_equal(hub_text(hub_json(&r, "/generate", bad[i][0], 400), "error.param"), bad[i][1]);
+        assert_string_equal(hub_text(hub_json(&r, "/generate", bad[i][0], 400), "error.param"),
+                            bad[i][1]);
     hub_close(&r);
 }
 
@@ -145,9 +168,14 @@ static void completion_is_the_same_answer(void **state)
     (void)state;
 
     hub_open(&r, false);
-    json_t *old = hub_json(&r, "/v1/completions", "{\"prompt\":\"" P "\",\"max_tokens\":24,\"temperature\":0,\"logprobs\":2,"
-                                                  "\"return_token_ids\":true}", 200);
-    json_t *own = hub_json(&r, "/completion", LLAMA(",\"n_probs\":2,\"return_tokens\":true,\"cache_prompt\":true,\"id_slot\":0"), 200);
+    json_t *old =
+        hub_json(&r, "/v1/completions",
+                 "{\"prompt\":\"" P "\",\"max_tokens\":24,\"temperature\":0,\"logprobs\":2,"
+                 "\"return_token_ids\":true}",
+                 200);
+    json_t *own = hub_json(
+        &r, "/completion",
+        LLAMA(",\"n_probs\":2,\"return_tokens\":true,\"cache_prompt\":true,\"id_slot\":0"), 200);
     hub_same(hub_at(own, "content"), hub_at(old, "choices.0.text"), "text");
     hub_same(hub_at(own, "tokens"), hub_at(old, "choices.0.token_ids"), "ids");
     assert_true(json_is_true(hub_at(own, "stop")));
@@ -161,17 +189,20 @@ static void completion_is_the_same_answer(void **state)
     assert_true(hub_number(own, "timings.draft_n") > 0);
     assert_int_equal(hub_number(own, "generation_settings.n_predict"), 24);
     assert_true(json_is_false(hub_at(own, "truncated")));
-    assert_int_equal(json_is_true(hub_at(own, "has_new_line")), strchr(hub_text(own, "content"), '\n') != NULL);
+    assert_int_equal(json_is_true(hub_at(own, "has_new_line")),
+                     strchr(hub_text(own, "content"), '\n') != NULL);
     json_t *probs = hub_at(own, "completion_probabilities");
     assert_int_equal(json_array_size(probs), 24);
     for (size_t i = 0; i < 24; i++) {
         json_t *p = json_array_get(probs, i);
         hub_same(json_object_get(p, "id"), json_array_get(hub_at(own, "tokens"), i), "id");
-        same_number(json_object_get(p, "logprob"), json_array_get(hub_at(old, "choices.0.logprobs.token_logprobs"), i));
+        same_number(json_object_get(p, "logprob"),
+                    json_array_get(hub_at(old, "choices.0.logprobs.token_logprobs"), i));
         assert_int_equal(json_array_size(hub_at(p, "top_logprobs")), 2);
         hub_same(hub_at(p, "top_logprobs.0.id"), json_object_get(p, "id"), "greedy");
     }
-    assert_int_equal(json_array_size(hub_at(hub_json(&r, "/completions", LLAMA(""), 200), "tokens")), 0);
+    assert_int_equal(
+        json_array_size(hub_at(hub_json(&r, "/completions", LLAMA(""), 200), "tokens")), 0);
     assert_null(hub_at(hub_json(&r, "/completions", LLAMA(""), 200), "completion_probabilities"));
 
     /* Streamed: the pieces are the whole, and the last event has no text. */
@@ -210,15 +241,25 @@ static void completion_ends_and_choices(void **state)
     json_t *cut = hub_json(&r, "/completion", body, 200);
     assert_string_equal(hub_text(cut, "stop_type"), "word");
     assert_memory_equal(hub_text(cut, "stopping_word"), text + 7, 3);
-    assert_int_equal(strlen(hub_text(cut, "content")), (size_t)(strstr(text, hub_text(cut, "stopping_word")) - text));
-    json_t *eos = hub_json(&r, "/completion", "{\"prompt\":\"<|im_start|>user\\nWhat is 2 plus 3?<|im_end|>\\n<|im_start|>assistant\\n\","
-                                              "\"temperature\":0}", 200); /* as long as it takes */
+    assert_int_equal(strlen(hub_text(cut, "content")),
+                     (size_t)(strstr(text, hub_text(cut, "stopping_word")) - text));
+    json_t *eos = hub_json(
+        &r, "/completion",
+        "{\"prompt\":\"<|im_start|>user\\nWhat is 2 plus 3?<|im_end|>\\n<|im_start|>assistant\\n\","
+        "\"temperature\":0}",
+        200); /* as long as it takes */
     assert_string_equal(hub_text(eos, "stop_type"), "eos");
-    assert_int_equal(hub_number(hub_json(&r, "/completion", "{\"prompt\":\"a\",\"n_predict\":0}", 200), "tokens_predicted"), 0);
+    assert_int_equal(
+        hub_number(hub_json(&r, "/completion", "{\"prompt\":\"a\",\"n_predict\":0}", 200),
+                   "tokens_predicted"),
+        0);
 
     /* Time runs out after the first line's end. */
-    json_t *late = hub_json(&r, "/completion", "{\"prompt\":\"" P "\",\"n_predict\":1500,\"ignore_eos\":true,\"temperature\":0,"
-                                               "\"t_max_predict_ms\":1}", 200);
+    json_t *late =
+        hub_json(&r, "/completion",
+                 "{\"prompt\":\"" P "\",\"n_predict\":1500,\"ignore_eos\":true,\"temperature\":0,"
+                 "\"t_max_predict_ms\":1}",
+                 200);
     assert_true(hub_number(late, "tokens_predicted") < 1500);
     assert_string_equal(hub_text(late, "stop_type"), "limit");
     assert_non_null(strchr(hub_text(late, "content"), '\n'));
@@ -226,31 +267,44 @@ static void completion_ends_and_choices(void **state)
     /* Ids and texts in one prompt, several prompts, several answers. */
     json_t *ids = hub_json(&r, "/tokenize", "{\"content\":\"" P "\"}", 200);
     char *list = json_dumps(hub_at(ids, "tokens"), JSON_COMPACT);
-    snprintf(body, sizeof body, "{\"prompt\":[%s,\"" P "\",[%.*s,\"\"]],\"n_predict\":24,\"temperature\":0,\"return_tokens\":true}", list,
-             (int)strlen(list) - 2, list + 1);
+    snprintf(body, sizeof body,
+             "{\"prompt\":[%s,\"" P
+             "\",[%.*s,\"\"]],\"n_predict\":24,\"temperature\":0,\"return_tokens\":true}",
+             list, (int)strlen(list) - 2, list + 1);
     sv_free(list);
     json_t *three = hub_json(&r, "/completion", body, 200);
     assert_int_equal(json_array_size(three), 3);
     for (size_t i = 0; i < 3; i++) {
-        hub_same(json_object_get(json_array_get(three, i), "tokens"), hub_at(all, "tokens"), "tokens");
+        hub_same(json_object_get(json_array_get(three, i), "tokens"), hub_at(all, "tokens"),
+                 "tokens");
         assert_int_equal(hub_number(json_array_get(three, i), "index"), i);
     }
-    assert_int_equal(json_array_size(hub_json(&r, "/completion", "{\"prompt\":[65,\"b\"],\"n_predict\":1,\"n_cmpl\":2}", 200)), 2);
+    assert_int_equal(
+        json_array_size(hub_json(&r, "/completion",
+                                 "{\"prompt\":[65,\"b\"],\"n_predict\":1,\"n_cmpl\":2}", 200)),
+        2);
 
     /* What is asked for alone. */
-    json_t *some = hub_json(&r, "/completion", LLAMA(",\"response_fields\":[\"content\",\"timings/predicted_n\",\"nothing\"]"), 200);
+    json_t *some = hub_json(
+        &r, "/completion",
+        LLAMA(",\"response_fields\":[\"content\",\"timings/predicted_n\",\"nothing\"]"), 200);
     assert_int_equal(json_object_size(some), 2);
     hub_same(json_object_get(some, "content"), hub_at(all, "content"), "content");
     assert_int_equal(json_integer_value(json_object_get(some, "timings/predicted_n")), 24);
 
     /* A token that may not be, in either form; samplers that are not named are off. */
     int64_t first = hub_number(all, "tokens.0");
-    snprintf(body, sizeof body, LLAMA(",\"return_tokens\":true,\"logit_bias\":[[%d,false]]"), (int)first);
+    snprintf(body, sizeof body, LLAMA(",\"return_tokens\":true,\"logit_bias\":[[%d,false]]"),
+             (int)first);
     json_t *other = hub_json(&r, "/completion", body, 200);
     assert_true(hub_number(other, "tokens.0") != first);
-    snprintf(body, sizeof body, LLAMA(",\"return_tokens\":true,\"logit_bias\":{\"%d\":-100}"), (int)first);
-    hub_same(hub_at(hub_json(&r, "/completion", body, 200), "tokens"), hub_at(other, "tokens"), "bias");
-    json_t *warm = hub_json(&r, "/completion", LLAMA(",\"samplers\":[\"top_k\",\"top_p\"],\"top_k\":1,\"min_p\":0.5"), 200);
+    snprintf(body, sizeof body, LLAMA(",\"return_tokens\":true,\"logit_bias\":{\"%d\":-100}"),
+             (int)first);
+    hub_same(hub_at(hub_json(&r, "/completion", body, 200), "tokens"), hub_at(other, "tokens"),
+             "bias");
+    json_t *warm =
+        hub_json(&r, "/completion",
+                 LLAMA(",\"samplers\":[\"top_k\",\"top_p\"],\"top_k\":1,\"min_p\":0.5"), 200);
     assert_true(json_number_value(hub_at(warm, "generation_settings.temperature")) == 1);
     assert_true(json_number_value(hub_at(warm, "generation_settings.min_p")) == 0);
     hub_same(hub_at(warm, "content"), hub_at(all, "content"), "top_k 1");
@@ -262,11 +316,12 @@ static void completion_ends_and_choices(void **state)
 /* The demo's tokenizer with marks around a cursor, and of files or not. */
 static void fim_model(bool files)
 {
-    static const char *const names[] = {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>", "<|repo_name|>",
-                                        "<|file_sep|>"};
+    static const char *const names[] = {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>",
+                                        "<|fim_pad|>",    "<|repo_name|>",  "<|file_sep|>"};
     static const char *const kept[] = {"tokenizer_config.json", "generation_config.json"};
     struct sv_err err = {0};
-    json_t *tok = sv_json_load(sv_test_path("models/demo/target/tokenizer.json"), (size_t)64 << 20, &err);
+    json_t *tok =
+        sv_json_load(sv_test_path("models/demo/target/tokenizer.json"), (size_t)64 << 20, &err);
     json_t *added = json_object_get(tok, "added_tokens");
     char path[200];
 
@@ -306,34 +361,53 @@ static void infill_with_files(void **state)
     r.o.engine.target_dir = sv_test_tmp(".");
     hub_open(&r, false);
     infill_prompt(&r, "{\"input_prefix\":\"a(\",\"input_suffix\":\")\\n\",\"n_predict\":2}",
-                  "<|repo_name|>myproject\n<|file_sep|>filename\n<|fim_prefix|>a(<|fim_suffix|>)\n<|fim_middle|>");
-    infill_prompt(&r, "{\"input_prefix\":\"a\\n\",\"prompt\":\"  b\",\"input_suffix\":\"\",\"n_predict\":2,"
-                      "\"input_extra\":[{\"filename\":\"x.c\",\"text\":\"int y;\"}],\"samplers\":[\"top_k\",\"infill\"],\"n_indent\":0}",
-                  "<|repo_name|>myproject\n<|file_sep|>x.c\nint y;<|file_sep|>filename\n<|fim_prefix|>a\n  b<|fim_suffix|><|fim_middle|>");
+                  "<|repo_name|>myproject\n<|file_sep|>filename\n<|fim_prefix|>a(<|fim_suffix|>)\n"
+                  "<|fim_middle|>");
+    infill_prompt(
+        &r,
+        "{\"input_prefix\":\"a\\n\",\"prompt\":\"  b\",\"input_suffix\":\"\",\"n_predict\":2,"
+        "\"input_extra\":[{\"filename\":\"x.c\",\"text\":\"int y;\"}],\"samplers\":[\"top_k\","
+        "\"infill\"],\"n_indent\":0}",
+        "<|repo_name|>myproject\n<|file_sep|>x.c\nint y;<|file_sep|>filename\n<|fim_prefix|>a\n  "
+        "b<|fim_suffix|><|fim_middle|>");
     /* A mark in the client's text is text. */
-    json_t *v = hub_json(&r, "/infill", "{\"input_prefix\":\"<|fim_middle|>\",\"input_suffix\":\"\",\"n_predict\":40,\"return_tokens\":true}", 200);
+    json_t *v =
+        hub_json(&r, "/infill",
+                 "{\"input_prefix\":\"<|fim_middle|>\",\"input_suffix\":\"\",\"n_predict\":40,"
+                 "\"return_tokens\":true}",
+                 200);
     size_t n_middle = 0;
-    for (int64_t i = 0; i < hub_number(v, "tokens_evaluated"); i++) /* the answer is the prompt's ids, over and over */
+    for (int64_t i = 0; i < hub_number(v, "tokens_evaluated");
+         i++) /* the answer is the prompt's ids, over and over */
         n_middle += json_integer_value(json_array_get(hub_at(v, "tokens"), (size_t)i)) == 6146;
     assert_int_equal(n_middle, 1);
     /* What was said long ago goes first. */
-    v = hub_json(&r, "/infill", "{\"input_prefix\":\"first\",\"input_suffix\":\"last\",\"n_predict\":8,\"input_extra\":["
-                                "{\"text\":\"one two three four five six seven eight nine ten one two three four five six seven eight\"},"
-                                "{\"text\":\"1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6\"}]}", 200);
+    v = hub_json(
+        &r, "/infill",
+        "{\"input_prefix\":\"first\",\"input_suffix\":\"last\",\"n_predict\":8,\"input_extra\":["
+        "{\"text\":\"one two three four five six seven eight nine ten one two three four five six "
+        "seven eight\"},"
+        "{\"text\":\"1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6\"}]}",
+        200);
     const char *prompt = hub_text(v, "prompt");
     assert_null(strstr(prompt, "myproject"));
-    assert_non_null(strstr(prompt, "4 5 6<|file_sep|>filename\n<|fim_prefix|>first<|fim_suffix|>last<|fim_middle|>"));
+    assert_non_null(strstr(
+        prompt, "4 5 6<|file_sep|>filename\n<|fim_prefix|>first<|fim_suffix|>last<|fim_middle|>"));
     assert_int_equal(hub_number(v, "tokens_evaluated"), 64 - 8);
     static const char *const bad[][2] = {
         {"{\"input_suffix\":\"b\"}", "input_prefix"},
         {"{\"input_prefix\":\"b\"}", "input_suffix"},
         {"{\"input_prefix\":\"b\",\"input_suffix\":5}", "input_suffix"},
         {"{\"input_prefix\":\"b\",\"input_suffix\":\"\",\"prompt\":[1]}", "prompt"},
-        {"{\"input_prefix\":\"b\",\"input_suffix\":\"\",\"input_extra\":[{\"filename\":\"x\"}]}", "input_extra"},
-        {"{\"input_prefix\":\"1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9\",\"input_suffix\":\"\"}", "input_prefix"},
+        {"{\"input_prefix\":\"b\",\"input_suffix\":\"\",\"input_extra\":[{\"filename\":\"x\"}]}",
+         "input_extra"},
+        {"{\"input_prefix\":\"1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 "
+         "8 9\",\"input_suffix\":\"\"}",
+         "input_prefix"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        assert_string_equal(hub_text(hub_json(&r, "/infill", bad[i][0], 400), "error.param"), bad[i][1]);
+        assert_string_equal(hub_text(hub_json(&r, "/infill", bad[i][0], 400), "error.param"),
+                            bad[i][1]);
     hub_close(&r);
 }
 
@@ -345,7 +419,9 @@ static void infill_without_files(void **state)
     fim_model(false);
     r.o.engine.target_dir = sv_test_tmp(".");
     hub_open(&r, false);
-    infill_prompt(&r, "{\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"n_predict\":1,\"input_extra\":[{\"text\":\"int y;\"}]}",
+    infill_prompt(&r,
+                  "{\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"n_predict\":1,"
+                  "\"input_extra\":[{\"text\":\"int y;\"}]}",
                   "\n\n--- snippet ---\n\nint y;<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>");
     hub_close(&r);
     hub_open(&none, false); /* a model that was not trained for it */
@@ -355,5 +431,6 @@ static void infill_without_files(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(generate_logprobs), cmocka_unit_test(generate_streams_and_scores),
-             cmocka_unit_test(completion_is_the_same_answer), cmocka_unit_test(completion_ends_and_choices),
-             cmocka_unit_test(infill_with_files), cmocka_unit_test(infill_without_files))
+             cmocka_unit_test(completion_is_the_same_answer),
+             cmocka_unit_test(completion_ends_and_choices), cmocka_unit_test(infill_with_files),
+             cmocka_unit_test(infill_without_files))

@@ -1,6 +1,6 @@
 /*
- * test_prep.c - the thread that does long work beside the server's loop: jobs in the order they came, room for so many of
- * each kind, nothing lost when it ends.
+ * test_prep.c - the thread that does long work beside the server's loop: jobs in the order they
+ * came, room for so many of each kind, nothing lost when it ends.
  *
  * Also for `make tsan`: what a job writes is plain memory, read once it is done. timeout: 60
  */
@@ -46,7 +46,8 @@ static struct sv_prep *begin(void)
     struct sv_err err = {0};
     memset(&desk, 0, sizeof desk);
     for (size_t i = 0; i < sizeof desk.work / sizeof desk.work[0]; i++)
-        desk.work[i].job = (struct sv_job){.run = work_run, .done = work_done, .user = &desk.work[i]};
+        desk.work[i].job =
+            (struct sv_job){.run = work_run, .done = work_done, .user = &desk.work[i]};
     assert_int_equal(sv_queue_open(&desk.gate, 4, sizeof(int), &err), SV_OK);
     assert_int_equal(sv_prep_start(&p, &err), SV_OK);
     return p;
@@ -116,7 +117,8 @@ static void room_for_each(void **state)
     end(p);
 }
 
-/* Jobs that wait when it ends are run and told of; trees are freed, when they came and when there is no thread any more. */
+/* Jobs that wait when it ends are run and told of; trees are freed, when they came and when there
+ * is no thread any more. */
 static void nothing_is_lost(void **state)
 {
     (void)state;
@@ -152,5 +154,5 @@ static void trees_without_room(void **state)
     assert_int_equal(desk.n_done, 1);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(in_order), cmocka_unit_test(room_for_each), cmocka_unit_test(nothing_is_lost),
-             cmocka_unit_test(trees_without_room))
+SV_TEST_MAIN(cmocka_unit_test(in_order), cmocka_unit_test(room_for_each),
+             cmocka_unit_test(nothing_is_lost), cmocka_unit_test(trees_without_room))

@@ -1,6 +1,7 @@
 /*
- * test_server.c - the server on a real socket with an engine that answers at once: bytes of streams, HTTP in any
- * pieces, clients that leave, full queues, keys, draining, loading, a device that fails.
+ * test_server.c - the server on a real socket with an engine that answers at once: bytes of
+ * streams, HTTP in any pieces, clients that leave, full queues, keys, draining, loading, a device
+ * that fails.
  */
 #define _DEFAULT_SOURCE
 
@@ -14,7 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char hello[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"max_tokens\":6}";
+static const char hello[] =
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"max_tokens\":6}";
 
 /* Digits after each `"key":` become 0. */
 static void mask(struct sv_buf *b, const char *key)
@@ -55,10 +57,11 @@ static void metric_becomes(const struct hub *r, const char *name, double want)
 /* ---------------------------------------------------------------- bytes */
 
 #define FRAME(rest)                                                                                \
-    "data: {\"id\":\"chatcmpl-abc\",\"object\":\"chat.completion.chunk\",\"created\":0,"              \
+    "data: {\"id\":\"chatcmpl-abc\",\"object\":\"chat.completion.chunk\",\"created\":0,"           \
     "\"model\":\"fake\",\"choices\":[" rest "\n\n"
 
-/* ecosystem: role, text, empty delta with the reason, usage without choices, [DONE]; nothing else. */
+/* ecosystem: role, text, empty delta with the reason, usage without choices, [DONE]; nothing else.
+ */
 static void stream_is_exact(void **state)
 {
     static const char want[] = FRAME(
@@ -70,7 +73,8 @@ static void stream_is_exact(void **state)
                   "\"finish_reason\":null}],\"usage\":null}")
                 FRAME("{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"length\","
                       "\"stop_reason\":null,\"matched_stop\":null}],\"usage\":null}")
-                    FRAME("],\"usage\":{\"prompt_tokens\":0,\"completion_tokens\":0,\"total_tokens\":0,"
+                    FRAME("],\"usage\":{\"prompt_tokens\":0,\"completion_tokens\":0,"
+                          "\"total_tokens\":0,"
                           "\"prompt_tokens_details\":{\"cached_tokens\":0},"
                           "\"completion_tokens_details\":{\"accepted_prediction_tokens\":4,"
                           "\"rejected_prediction_tokens\":0}},");
@@ -81,7 +85,8 @@ static void stream_is_exact(void **state)
     hub_open(&r, false);
     int fd = hub_connect(&r);
     hub_post(fd, "/v1/chat/completions", "X-Request-Id: abc\r\n",
-             "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"max_tokens\":6,\"stream\":true,"
+             "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"max_tokens\":6,"
+             "\"stream\":true,"
              "\"stream_options\":{\"include_usage\":true},\"spec_decode_metrics\":\"none\"}");
     answer_read(fd, &r.a);
     assert_int_equal(r.a.status, 200);
@@ -92,7 +97,8 @@ static void stream_is_exact(void **state)
     mask(&r.a.body, "prompt_tokens");
     mask(&r.a.body, "completion_tokens");
     mask(&r.a.body, "total_tokens");
-    /* How Hello is cut into tokens is the tokenizer's affair: compare up to the text, and the end. */
+    /* How Hello is cut into tokens is the tokenizer's affair: compare up to the text, and the end.
+     */
     const char *tail = strstr(r.a.body.data, "\"timings\"");
     assert_non_null(tail);
     assert_string_equal(tail + strlen(tail) - 16, "\n\ndata: [DONE]\n\n");
@@ -109,7 +115,10 @@ static void whole_code_points(void **state)
     (void)state;
 
     hub_open(&r, false); /* one token a step, and a byte-level vocabulary cuts these */
-    hub_ask(&r, "/v1/completions", "{\"prompt\":\"\xf0\x9f\xa6\x9c\xe6\xbc\xa2\xe0\xa4\x95\",\"max_tokens\":64,\"stream\":true}", &r.a);
+    hub_ask(&r, "/v1/completions",
+            "{\"prompt\":\"\xf0\x9f\xa6\x9c\xe6\xbc\xa2\xe0\xa4\x95\",\"max_tokens\":64,"
+            "\"stream\":true}",
+            &r.a);
     assert_int_equal(r.a.status, 200);
     assert_null(strstr(r.a.body.data, "\xef\xbf\xbd\xef\xbf\xbd"));
     json_t *v;
@@ -150,7 +159,8 @@ static void draft_flags_cover_the_text(void **state)
     hub_open(&r, false);
     hub_ask(&r, "/v1/completions",
             "{\"prompt\":\"one two three four five six\",\"max_tokens\":40,\"stream\":true,"
-            "\"return_draft_flags\":true,\"stop\":[\"sixone two\"]}", &r.a);
+            "\"return_draft_flags\":true,\"stop\":[\"sixone two\"]}",
+            &r.a);
     for (char *line = strstr(r.a.body.data, "data: {"); line; line = strstr(line + 1, "data: {")) {
         struct sv_err err = {0};
         json_t *v = sv_json_parse(line + 6, strcspn(line + 6, "\n"), &err);
@@ -160,7 +170,8 @@ static void draft_flags_cover_the_text(void **state)
         json_decref(v);
     }
     assert_true(n_lines > 1);
-    contains(&r.a.body, "\"finish_reason\":\"stop\",\"stop_reason\":\"sixone two\",\"matched_stop\":\"sixone two\"");
+    contains(&r.a.body, "\"finish_reason\":\"stop\",\"stop_reason\":\"sixone two\","
+                        "\"matched_stop\":\"sixone two\"");
     hub_close(&r);
 }
 
@@ -169,21 +180,30 @@ static void draft_flags_cover_the_text(void **state)
 static void request_text(struct sv_buf *b)
 {
     sv_buf_init(b);
-    sv_buf_printf(b, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: same\r\n"
-                     "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+    sv_buf_printf(b,
+                  "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: same\r\n"
+                  "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
                   strlen(hello), hello);
 }
 
 static void mask_times(struct sv_buf *b)
 {
-    static const char *const keys[] = {"created", "prompt_ms", "prompt_per_second", "predicted_ms",
-                                       "predicted_per_second", "prompt_per_token_ms", "predicted_per_token_ms",
-                                       "time_to_first_token_ms", "queue_time_ms", "mean_itl_ms"};
+    static const char *const keys[] = {"created",
+                                       "prompt_ms",
+                                       "prompt_per_second",
+                                       "predicted_ms",
+                                       "predicted_per_second",
+                                       "prompt_per_token_ms",
+                                       "predicted_per_token_ms",
+                                       "time_to_first_token_ms",
+                                       "queue_time_ms",
+                                       "mean_itl_ms"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         mask(b, keys[i]);
 }
 
-/* The same answer to a request in one piece, in two, wherever it is cut, and byte by byte: r->a at the end. */
+/* The same answer to a request in one piece, in two, wherever it is cut, and byte by byte: r->a at
+ * the end. */
 static void split(struct hub *r, const char *text, size_t n)
 {
     struct answer whole;
@@ -226,17 +246,22 @@ static void split_at_every_byte(void **state)
     hub_close(&r);
 }
 
-/* Extensions and trailers are read over; a body's own semicolons and lines that look like sizes are left alone. */
+/* Extensions and trailers are read over; a body's own semicolons and lines that look like sizes are
+ * left alone. */
 /* timeout: chunks_split_at_every_byte 180 */
 static void chunks_split_at_every_byte(void **state)
 {
-    static const char text[] = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Request-Id: same\r\nX-Length: 5;a\r\ntransfer-ENCODING: Chunked\r\n\r\n"
-                               "2;a=b; c=\"d\"\r\n{\"\r\n"
-                               "9 ;e\r\nprompt\":\"\r\n"
-                               "0C;\r\n1;x y\",\n \r\n\"\r\n"
-                               "1d\t; f\r\necho\":true,\"max_tokens\":1   }\r\n"
-                               "0;last=1\r\nTrailer: 3;g\r\nX: y\r\n\r\n";
-    static const char bad[] = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz;a\r\n{}\r\n";
+    static const char text[] =
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Request-Id: same\r\nX-Length: 5;a\r\n"
+        "transfer-ENCODING: Chunked\r\n\r\n"
+        "2;a=b; c=\"d\"\r\n{\"\r\n"
+        "9 ;e\r\nprompt\":\"\r\n"
+        "0C;\r\n1;x y\",\n \r\n\"\r\n"
+        "1d\t; f\r\necho\":true,\"max_tokens\":1   }\r\n"
+        "0;last=1\r\nTrailer: 3;g\r\nX: y\r\n\r\n";
+    static const char bad[] =
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz;a\r\n"
+        "{}\r\n";
     struct hub r = {0};
     (void)state;
 
@@ -286,8 +311,9 @@ static void refused(const struct answer *a, const char *what)
     struct sv_err err = {0};
     json_t *root = sv_json_parse(a->body.data, a->body.len, &err);
     json_t *e = json_object_get(root, "error");
-    if (!json_is_string(json_object_get(e, "message")) || !json_is_string(json_object_get(e, "type")) ||
-        !json_object_get(e, "param") || !json_object_get(e, "code"))
+    if (!json_is_string(json_object_get(e, "message")) ||
+        !json_is_string(json_object_get(e, "type")) || !json_object_get(e, "param") ||
+        !json_object_get(e, "code"))
         fail_msg("%.40s gave %s", what, a->body.data);
     json_decref(root);
 }
@@ -388,9 +414,11 @@ static void slow_reader_holds_nobody(void **state)
     hub_open(&r, false);
     int slow = hub_connect(&r), small = 32768;
     setsockopt(slow, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-    hub_post(slow, "/v1/completions", "", "{\"prompt\":\"a b c d\",\"max_tokens\":4000,\"stream\":true}");
+    hub_post(slow, "/v1/completions", "",
+             "{\"prompt\":\"a b c d\",\"max_tokens\":4000,\"stream\":true}");
     for (int i = 0; i < 20; i++) {
-        hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":50,\"stream\":true}", &r.a);
+        hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":50,\"stream\":true}",
+                &r.a);
         assert_int_equal(r.a.status, 200);
     }
     answer_read(slow, &r.a); /* and it still gets all of its own */
@@ -411,7 +439,8 @@ static void who_reads_nothing_is_dropped(void **state)
     hub_open(&r, false);
     int deaf = hub_connect(&r);
     setsockopt(deaf, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-    hub_post(deaf, "/v1/completions", "", "{\"prompt\":\"a b c d\",\"max_tokens\":190000,\"stream\":true}");
+    hub_post(deaf, "/v1/completions", "",
+             "{\"prompt\":\"a b c d\",\"max_tokens\":190000,\"stream\":true}");
     metric_becomes(&r, "salvo_sequences_total{result=\"canceled\"}", 1);
     hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":5}", &r.a);
     assert_int_equal(r.a.status, 200);
@@ -477,22 +506,26 @@ static void body_limit(void **state)
     hub_close(&r);
 }
 
-/* Templates and arguments that would take for ever, or all memory, end at a limit, and the server is there for others. */
+/* Templates and arguments that would take for ever, or all memory, end at a limit, and the server
+ * is there for others. */
 static void hostile_templates(void **state)
 {
     static const struct {
         const char *template, *kwarg, *says;
     } tries[] = {
-        {"{% for i in range(99999) %}{% for j in range(99999) %}{{ k }}{% endfor %}{% endfor %}", "\"\"", "steps"},
+        {"{% for i in range(99999) %}{% for j in range(99999) %}{{ k }}{% endfor %}{% endfor %}",
+         "\"\"", "steps"},
         {"{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}", "1", "deep"},
         {"{% for i in range(99999) %}{{ k }}{% endfor %}",
          "\"01234567890123456789012345678901234567890123456789012345678901234567890123456789"
          "01234567890123456789012345678901234567890123456789012345678901234567890123456789"
          "01234567890123456789012345678901234567890123456789012345678901234567890123456789\"",
          "bytes"},
-        {"{% set ns = namespace(s=k) %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}",
+        {"{% set ns = namespace(s=k) %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% "
+         "endfor %}{{ ns.s }}",
          "\"abc\"", "bytes"},
-        {"{% macro f(v) %}{% for x in v %}{{ f(x) }}{% endfor %}{% endmacro %}{{ f(messages) }}", "1", NULL},
+        {"{% macro f(v) %}{% for x in v %}{{ f(x) }}{% endfor %}{% endmacro %}{{ f(messages) }}",
+         "1", NULL},
         {"{{ raise_exception('not ' ~ k) }}", "\"me\"", "not me"},
         {"{{ messages[0].content }}", "{\"a\":[[[[]]]]}", NULL},
         {"{{ messages.x.y }}", "1", "chat template"},
@@ -504,12 +537,15 @@ static void hostile_templates(void **state)
         struct sv_err err = {0};
         struct sv_buf b;
 
-        assert_int_equal(sv_file_write(file, tries[i].template, strlen(tries[i].template), &err), SV_OK);
+        assert_int_equal(sv_file_write(file, tries[i].template, strlen(tries[i].template), &err),
+                         SV_OK);
         r.o.chat_template = file;
         hub_open(&r, false);
         sv_buf_init(&b);
-        sv_buf_printf(&b, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"max_tokens\":3,"
-                          "\"chat_template_kwargs\":{\"k\":%s}}", tries[i].kwarg);
+        sv_buf_printf(&b,
+                      "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"max_tokens\":3,"
+                      "\"chat_template_kwargs\":{\"k\":%s}}",
+                      tries[i].kwarg);
         hub_ask(&r, "/v1/chat/completions", b.data, &r.a);
         assert_true(r.a.status == 400 || (!tries[i].says && r.a.status == 200));
         if (tries[i].says)
@@ -533,7 +569,9 @@ static void given_template_has_tokens(void **state)
     assert_int_equal(sv_file_write(file, template, sizeof template - 1, &err), SV_OK);
     r.o.chat_template = file;
     hub_open(&r, false);
-    hub_ask(&r, "/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"return_token_strs\":true}", &r.a);
+    hub_ask(&r, "/tokenize",
+            "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"return_token_strs\":true}",
+            &r.a);
     contains(&r.a.body, "<|im_end|>");
     hub_close(&r);
 }
@@ -734,8 +772,8 @@ static void broken_device(void **state)
     assert_int_equal(r.rc, SV_EDEVICE);
 }
 
-/* Everybody who waits for an answer is told, streaming or not; meanwhile the server may have been asked to end, which
- * it then does. */
+/* Everybody who waits for an answer is told, streaming or not; meanwhile the server may have been
+ * asked to end, which it then does. */
 static void all_are_told_of_a_broken_device(bool ending)
 {
     enum { N = 8 };
@@ -760,7 +798,8 @@ static void all_are_told_of_a_broken_device(bool ending)
         answer_read(fd[i], &a[i]);
         close(fd[i]);
         assert_int_equal(a[i].status, i % 2 ? 200 : 500);
-        contains(&a[i].body, i % 2 ? "data: {\"error\":{\"message\":\"the fake device failed\"" : "the fake device failed");
+        contains(&a[i].body, i % 2 ? "data: {\"error\":{\"message\":\"the fake device failed\""
+                                   : "the fake device failed");
         answer_fini(&a[i]);
     }
     if (ending) {
@@ -821,7 +860,9 @@ static void choices(void **state)
 
     hub_open(&r, false);
     hub_ask(&r, "/v1/completions",
-            "{\"prompt\":[\"a b\",[65,66,67]],\"n\":2,\"max_tokens\":3,\"echo\":true,\"return_token_ids\":true}", &r.a);
+            "{\"prompt\":[\"a b\",[65,66,67]],\"n\":2,\"max_tokens\":3,\"echo\":true,"
+            "\"return_token_ids\":true}",
+            &r.a);
     assert_int_equal(r.a.status, 200);
     struct sv_err err = {0};
     json_t *root = sv_json_parse(r.a.body.data, r.a.body.len, &err);
@@ -835,21 +876,24 @@ static void choices(void **state)
         if (i >= 2)
             assert_int_equal(json_integer_value(json_array_get(ids, 0)), 65);
     }
-    assert_int_equal(json_integer_value(json_object_get(json_object_get(root, "usage"), "completion_tokens")), 12);
+    assert_int_equal(
+        json_integer_value(json_object_get(json_object_get(root, "usage"), "completion_tokens")),
+        12);
     json_decref(root);
     hub_close(&r);
 }
 
 SV_TEST_MAIN(cmocka_unit_test(stream_is_exact), cmocka_unit_test(whole_code_points),
              cmocka_unit_test(draft_flags_cover_the_text), cmocka_unit_test(split_at_every_byte),
-             cmocka_unit_test(chunks_split_at_every_byte),
-             cmocka_unit_test(pipelined), cmocka_unit_test(hostile_http),
-             cmocka_unit_test(leaving_cancels), cmocka_unit_test(slow_reader_holds_nobody),
-             cmocka_unit_test(who_reads_nothing_is_dropped),
-             cmocka_unit_test(full_queue), cmocka_unit_test(body_limit), cmocka_unit_test(hostile_templates),
-             cmocka_unit_test(given_template_has_tokens), cmocka_unit_test(endless_prompt), cmocka_unit_test(keys),
-             cmocka_unit_test(drains), cmocka_unit_test(second_stop_ends),
+             cmocka_unit_test(chunks_split_at_every_byte), cmocka_unit_test(pipelined),
+             cmocka_unit_test(hostile_http), cmocka_unit_test(leaving_cancels),
+             cmocka_unit_test(slow_reader_holds_nobody),
+             cmocka_unit_test(who_reads_nothing_is_dropped), cmocka_unit_test(full_queue),
+             cmocka_unit_test(body_limit), cmocka_unit_test(hostile_templates),
+             cmocka_unit_test(given_template_has_tokens), cmocka_unit_test(endless_prompt),
+             cmocka_unit_test(keys), cmocka_unit_test(drains), cmocka_unit_test(second_stop_ends),
              cmocka_unit_test(late_drain_tells), cmocka_unit_test(loading_says_so),
              cmocka_unit_test(broken_device), cmocka_unit_test(broken_device_tells_all),
-             cmocka_unit_test(broken_device_while_draining), cmocka_unit_test(stream_error_is_an_event),
-             cmocka_unit_test(silent_streams_ping), cmocka_unit_test(choices))
+             cmocka_unit_test(broken_device_while_draining),
+             cmocka_unit_test(stream_error_is_an_event), cmocka_unit_test(silent_streams_ping),
+             cmocka_unit_test(choices))

@@ -1,6 +1,6 @@
 /*
- * test_state.c - what the server says of itself: /props, /slots, /v1/models, /load, names in /metrics, and that other servers'
- * endpoints are refused in words.
+ * test_state.c - what the server says of itself: /props, /slots, /v1/models, /load, names in
+ * /metrics, and that other servers' endpoints are refused in words.
  */
 #include "serve/hub.h"
 
@@ -22,20 +22,33 @@ static void props(void **state)
 
     assert_non_null(config);
     hub_open(&r, false);
-    json_t *v = hub_json(&r, "/props", NULL, 200), *usual = hub_at(v, "default_generation_settings");
+    json_t *v = hub_json(&r, "/props", NULL, 200),
+           *usual = hub_at(v, "default_generation_settings");
     hub_same(hub_at(v, "chat_template"), json_object_get(config, "chat_template"), "template");
     assert_int_equal(hub_number(v, "total_slots"), 4);
     assert_string_equal(hub_text(v, "model_alias"), "fake");
     assert_non_null(strstr(hub_text(v, "model_path"), "models/demo/target"));
     assert_true(hub_number(usual, "n_ctx") > 0);
     assert_string_equal(hub_text(v, "eos_token"), "<|im_end|>");
-    assert_true(json_is_false(hub_at(usual, "is_processing")) && json_is_false(hub_at(v, "is_sleeping")));
+    assert_true(json_is_false(hub_at(usual, "is_processing")) &&
+                json_is_false(hub_at(v, "is_sleeping")));
     /* The settings are those that a request without any runs with. */
-    json_t *ran = hub_at(hub_json(&r, "/completion", "{\"prompt\":\"a\",\"n_predict\":1}", 200), "generation_settings");
-    static const char *const names[] = {"temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty",
-                                        "repeat_penalty", "samplers", "stop", "ignore_eos", "n_probs"};
+    json_t *ran = hub_at(hub_json(&r, "/completion", "{\"prompt\":\"a\",\"n_predict\":1}", 200),
+                         "generation_settings");
+    static const char *const names[] = {"temperature",
+                                        "top_k",
+                                        "top_p",
+                                        "min_p",
+                                        "presence_penalty",
+                                        "frequency_penalty",
+                                        "repeat_penalty",
+                                        "samplers",
+                                        "stop",
+                                        "ignore_eos",
+                                        "n_probs"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        hub_same(json_object_get(json_object_get(usual, "params"), names[i]), json_object_get(ran, names[i]), names[i]);
+        hub_same(json_object_get(json_object_get(usual, "params"), names[i]),
+                 json_object_get(ran, names[i]), names[i]);
     json_decref(config);
     sv_free(path);
     hub_close(&r);
@@ -72,20 +85,26 @@ static void slots(void **state)
         assert_null(hub_at(slot, "params"));
     }
     int fd = hub_connect(&r);
-    hub_post(fd, TEXT, "", "{\"prompt\":\"one two\",\"max_tokens\":100000,\"n\":2,\"temperature\":0.5,\"stream\":true,\"stop\":\"q7\"}");
+    hub_post(fd, TEXT, "",
+             "{\"prompt\":\"one two\",\"max_tokens\":100000,\"n\":2,\"temperature\":0.5,"
+             "\"stream\":true,\"stop\":\"q7\"}");
     list = slots_with(&r, 2);
     assert_true(hub_number(list, "1.id_task") > hub_number(list, "0.id_task"));
     assert_true(json_number_value(hub_at(list, "0.params.temperature")) == 0.5);
     assert_string_equal(hub_text(list, "0.params.stop.0"), "q7");
     assert_true(json_is_true(hub_at(list, "0.params.stream")));
-    assert_int_equal(hub_number(list, "0.next_token.n_remain") + hub_number(list, "0.next_token.n_decoded"), 100000);
+    assert_int_equal(hub_number(list, "0.next_token.n_remain") +
+                         hub_number(list, "0.next_token.n_decoded"),
+                     100000);
     hub_ask(&r, "/slots?fail_on_no_slot=1", NULL, &r.a);
     assert_int_equal(r.a.status, 200);
-    assert_null(strstr(r.a.body.data, "one two")); /* what is asked stays between the client and the model */
+    assert_null(strstr(r.a.body.data,
+                       "one two")); /* what is asked stays between the client and the model */
     int more = hub_connect(&r);
     hub_post(more, TEXT, "", "{\"prompt\":\"one\",\"max_tokens\":100000,\"n\":4}");
     slots_with(&r, 3);
-    assert_string_equal(hub_text(hub_json(&r, "/slots?fail_on_no_slot=1", NULL, 503), "error.code"), "no_slot");
+    assert_string_equal(hub_text(hub_json(&r, "/slots?fail_on_no_slot=1", NULL, 503), "error.code"),
+                        "no_slot");
     assert_int_equal(hub_number(hub_json(&r, "/load", NULL, 200), "server_load"), 6);
     close(fd);
     close(more);
@@ -105,7 +124,8 @@ static void models(void **state)
     assert_int_equal(hub_number(v, "meta.n_ctx"), 4096);    /* llama-server's */
     assert_true(hub_number(v, "meta.n_vocab") > 1000);
     hub_same(v, hub_json(&r, "/v1/models/fake", NULL, 200), "one and the list");
-    assert_string_equal(hub_text(hub_json(&r, "/v1/models/other", NULL, 404), "error.code"), "model_not_found");
+    assert_string_equal(hub_text(hub_json(&r, "/v1/models/other", NULL, 404), "error.code"),
+                        "model_not_found");
     hub_close(&r);
 }
 
@@ -140,4 +160,5 @@ static void what_others_have(void **state)
     hub_close(&r);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(props), cmocka_unit_test(slots), cmocka_unit_test(models), cmocka_unit_test(what_others_have))
+SV_TEST_MAIN(cmocka_unit_test(props), cmocka_unit_test(slots), cmocka_unit_test(models),
+             cmocka_unit_test(what_others_have))

@@ -1,5 +1,6 @@
 /*
- * test_streams.c - when the chunks of streams go out: together, a gap apart, with the first and the last never waiting.
+ * test_streams.c - when the chunks of streams go out: together, a gap apart, with the first and the
+ * last never waiting.
  */
 #include "serve/hub.h"
 
@@ -37,8 +38,9 @@ static void contains_tokens(const struct sv_buf *body, size_t want)
 /* Between two chunks at least so much time: fewer chunks with the same text. */
 static void gap_between_chunks(void **state)
 {
-    static const char ask[] = "{\"prompt\":\"one two three four five six\",\"max_tokens\":60,\"stream\":true,"
-                              "\"return_token_ids\":true}";
+    static const char ask[] =
+        "{\"prompt\":\"one two three four five six\",\"max_tokens\":60,\"stream\":true,"
+        "\"return_token_ids\":true}";
     struct hub each = {0}, slow = {0};
     struct answer a, b;
     struct sv_buf text[2];
@@ -68,10 +70,12 @@ static void gap_between_chunks(void **state)
     hub_close(&slow);
 }
 
-/* Of two steps the one nearer to the end of the gap: steps of nine tenths of it go out one by one. */
+/* Of two steps the one nearer to the end of the gap: steps of nine tenths of it go out one by one.
+ */
 static void nearest_step(void **state)
 {
-    static const char ask[] = "{\"prompt\":\"one two three\",\"max_tokens\":24,\"stream\":true,\"return_token_ids\":true}";
+    static const char ask[] = "{\"prompt\":\"one two three\",\"max_tokens\":24,\"stream\":true,"
+                              "\"return_token_ids\":true}";
     struct hub r = {0};
     (void)state;
 
@@ -80,11 +84,13 @@ static void nearest_step(void **state)
     hub_open(&r, false);
     hub_ask(&r, "/v1/completions", ask, &r.a);
     contains_tokens(&r.a.body, 24);
-    assert_in_range(hub_count(r.a.body.data, "\"token_ids\":["), 19, 24); /* 13 if a whole gap had to pass */
+    assert_in_range(hub_count(r.a.body.data, "\"token_ids\":["), 19,
+                    24); /* 13 if a whole gap had to pass */
     hub_close(&r);
 }
 
-/* The gap is far longer than the answers: what waits comes with the end of its own stream, whatever others get. */
+/* The gap is far longer than the answers: what waits comes with the end of its own stream, whatever
+ * others get. */
 static void first_and_last_never_wait(void **state)
 {
     enum { N = 5 };
@@ -99,15 +105,18 @@ static void first_and_last_never_wait(void **state)
     int64_t start = sv_clock_us();
     for (int i = 0; i < N; i++) { /* their first and last chunks fall among each other */
         fd[i] = hub_connect(&r);
-        snprintf(body, sizeof body, "{\"prompt\":\"one two\",\"max_tokens\":%d,\"stream\":true,\"return_token_ids\":true}",
-                 10 + 7 * i);
+        snprintf(
+            body, sizeof body,
+            "{\"prompt\":\"one two\",\"max_tokens\":%d,\"stream\":true,\"return_token_ids\":true}",
+            10 + 7 * i);
         hub_post(fd[i], "/v1/completions", "", body);
     }
     for (int i = 0; i < N; i++) {
         answer_read(fd[i], &r.a);
         assert_int_equal(r.a.status, 200);
         assert_false(r.a.closed);
-        /* The server has written nothing for long when they come, so one of their steps goes out to all. */
+        /* The server has written nothing for long when they come, so one of their steps goes out to
+         * all. */
         assert_in_range(hub_count(r.a.body.data, "\"token_ids\":["), 2, 3);
         contains_tokens(&r.a.body, 10 + 7 * i);
         close(fd[i]);

@@ -1,5 +1,6 @@
 /*
- * test_switch.c - what clients of vLLM, SGLang and llama-server send and read when nothing about them is changed.
+ * test_switch.c - what clients of vLLM, SGLang and llama-server send and read when nothing about
+ * them is changed.
  */
 #include "serve/hub.h"
 
@@ -23,29 +24,55 @@ static void fields_that_ask_nothing(void **state)
         const char *path, *body;
     } list[] = {
         /* vLLM */
-        {CHAT, "{" HI ",\"max_tokens\":1,\"watermarking\":null,\"truncation_side\":\"left\",\"logprob_token_ids\":null,\"session_id\":\"s\","
-               "\"return_prompt_text\":false,\"ec_transfer_params\":null,\"kv_transfer_params\":null,\"repetition_detection\":null,"
-               "\"stream_interval\":1,\"return_token_offsets\":false,\"return_mm_kwargs\":true,\"routed_experts_prompt_start\":0,"
-               "\"thinking_token_budget\":-1,\"use_beam_search\":false,\"length_penalty\":1.0,\"bad_words\":[],\"vllm_xargs\":null,"
-               "\"structured_outputs\":null,\"media_io_kwargs\":null,\"priority\":0,\"include_reasoning\":true,\"continue_final_message\":false,"
-               "\"echo\":false,\"cache_salt\":null,\"return_tokens_as_token_ids\":false,\"skip_special_tokens\":true}"},
-        {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"prompt_embeds\":null,\"watermarking\":false,\"session_id\":null,\"stream_interval\":4,"
-               "\"allowed_token_ids\":null,\"suffix\":null,\"add_special_tokens\":true,\"response_format\":{\"type\":\"text\"}}"},
+        {CHAT,
+         "{" HI ",\"max_tokens\":1,\"watermarking\":null,\"truncation_side\":\"left\","
+         "\"logprob_token_ids\":null,\"session_id\":\"s\","
+         "\"return_prompt_text\":false,\"ec_transfer_params\":null,\"kv_transfer_params\":null,"
+         "\"repetition_detection\":null,"
+         "\"stream_interval\":1,\"return_token_offsets\":false,\"return_mm_kwargs\":true,"
+         "\"routed_experts_prompt_start\":0,"
+         "\"thinking_token_budget\":-1,\"use_beam_search\":false,\"length_penalty\":1.0,"
+         "\"bad_words\":[],\"vllm_xargs\":null,"
+         "\"structured_outputs\":null,\"media_io_kwargs\":null,\"priority\":0,"
+         "\"include_reasoning\":true,\"continue_final_message\":false,"
+         "\"echo\":false,\"cache_salt\":null,\"return_tokens_as_token_ids\":false,"
+         "\"skip_special_tokens\":true}"},
+        {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"prompt_embeds\":null,\"watermarking\":false,"
+               "\"session_id\":null,\"stream_interval\":4,"
+               "\"allowed_token_ids\":null,\"suffix\":null,\"add_special_tokens\":true,"
+               "\"response_format\":{\"type\":\"text\"}}"},
         /* SGLang */
-        {CHAT, "{" HI ",\"max_tokens\":1,\"return_meta_info\":false,\"return_cached_tokens_details\":false,\"return_routed_experts\":false,"
-               "\"routed_experts_start_len\":0,\"return_prompt_token_ids\":false,\"images_config\":null,\"ngram_corpus_id\":null,\"task\":null,"
-               "\"input_ids\":null,\"use_audio_in_video\":false,\"max_dynamic_patch\":null,\"bootstrap_host\":null,\"bootstrap_room\":7,"
-               "\"routed_dp_rank\":0,\"disagg_prefill_dp_rank\":0,\"separate_reasoning\":true,\"stream_reasoning\":true,\"regex\":null,"
-               "\"ebnf\":null,\"no_stop_trim\":false,\"custom_params\":null,\"session_params\":null,\"return_hidden_states\":false}"},
-        {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"custom_labels\":{\"a\":\"b\"},\"return_cached_tokens_details\":false,\"extra_key\":null,"
-               "\"json_schema\":null,\"lora_path\":null,\"custom_logit_processor\":null,\"bootstrap_port\":null}"},
-        {"/generate", "{\"text\":\"a\",\"sampling_params\":{\"max_new_tokens\":1,\"skip_special_tokens\":true,\"spaces_between_special_tokens\":true,"
-                      "\"stop_regex\":null,\"structural_tag\":null,\"custom_params\":null,\"stream_interval\":null,\"sampling_seed\":null},"
-                      "\"session_id\":null,\"mm_hashes\":null,\"use_audio_in_video\":false,\"video_config\":null,\"return_sampling_mask\":false,"
-                      "\"return_flat_raw_top_logprobs\":false,\"return_indexer_topk\":false,\"modalities\":null,\"lora_id\":null,"
-                      "\"routing_key\":\"k\",\"conversation_id\":\"c\",\"background\":false,\"require_reasoning\":false,\"max_thinking_tokens\":null,"
-                      "\"priority\":1,\"no_logs\":true,\"custom_labels\":null,\"return_entropy\":false,\"cache_salt\":null,\"log_metrics\":false,"
-                      "\"token_ids_logprob\":null,\"return_routed_experts\":false,\"routed_experts_start_len\":0,\"images_config\":null}"},
+        {CHAT,
+         "{" HI
+         ",\"max_tokens\":1,\"return_meta_info\":false,\"return_cached_tokens_details\":false,"
+         "\"return_routed_experts\":false,"
+         "\"routed_experts_start_len\":0,\"return_prompt_token_ids\":false,\"images_config\":null,"
+         "\"ngram_corpus_id\":null,\"task\":null,"
+         "\"input_ids\":null,\"use_audio_in_video\":false,\"max_dynamic_patch\":null,"
+         "\"bootstrap_host\":null,\"bootstrap_room\":7,"
+         "\"routed_dp_rank\":0,\"disagg_prefill_dp_rank\":0,\"separate_reasoning\":true,"
+         "\"stream_reasoning\":true,\"regex\":null,"
+         "\"ebnf\":null,\"no_stop_trim\":false,\"custom_params\":null,\"session_params\":null,"
+         "\"return_hidden_states\":false}"},
+        {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"custom_labels\":{\"a\":\"b\"},"
+               "\"return_cached_tokens_details\":false,\"extra_key\":null,"
+               "\"json_schema\":null,\"lora_path\":null,\"custom_logit_processor\":null,"
+               "\"bootstrap_port\":null}"},
+        {"/generate",
+         "{\"text\":\"a\",\"sampling_params\":{\"max_new_tokens\":1,\"skip_special_tokens\":true,"
+         "\"spaces_between_special_tokens\":true,"
+         "\"stop_regex\":null,\"structural_tag\":null,\"custom_params\":null,"
+         "\"stream_interval\":null,\"sampling_seed\":null},"
+         "\"session_id\":null,\"mm_hashes\":null,\"use_audio_in_video\":false,"
+         "\"video_config\":null,\"return_sampling_mask\":false,"
+         "\"return_flat_raw_top_logprobs\":false,\"return_indexer_topk\":false,"
+         "\"modalities\":null,\"lora_id\":null,"
+         "\"routing_key\":\"k\",\"conversation_id\":\"c\",\"background\":false,"
+         "\"require_reasoning\":false,\"max_thinking_tokens\":null,"
+         "\"priority\":1,\"no_logs\":true,\"custom_labels\":null,\"return_entropy\":false,"
+         "\"cache_salt\":null,\"log_metrics\":false,"
+         "\"token_ids_logprob\":null,\"return_routed_experts\":false,"
+         "\"routed_experts_start_len\":0,\"images_config\":null}"},
     };
     static const char *const refused[][3] = {
         {CHAT, HI ",\"watermarking\":true", "watermarking"},
@@ -58,7 +85,8 @@ static void fields_that_ask_nothing(void **state)
         {"/generate", "\"text\":\"a\",\"max_thinking_tokens\":5", "max_thinking_tokens"},
         {"/generate", "\"text\":\"a\",\"rid\":5", "rid"},
         {"/generate", "\"text\":[\"a\",\"b\"],\"rid\":[\"x\",5]", "rid"},
-        {"/generate", "\"text\":[\"a\",\"b\"],\"sampling_params\":[{},{\"n\":2}]", "sampling_params"},
+        {"/generate", "\"text\":[\"a\",\"b\"],\"sampling_params\":[{},{\"n\":2}]",
+         "sampling_params"},
         {"/generate", "\"text\":\"a\",\"sampling_params\":[5]", "sampling_params"},
     };
     struct hub r = {0};
@@ -70,17 +98,21 @@ static void fields_that_ask_nothing(void **state)
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         char body[200];
         snprintf(body, sizeof body, "{%s}", refused[i][1]);
-        assert_string_equal(hub_text(hub_json(&r, refused[i][0], body, 400), "error.param"), refused[i][2]);
+        assert_string_equal(hub_text(hub_json(&r, refused[i][0], body, 400), "error.param"),
+                            refused[i][2]);
     }
     hub_close(&r);
 }
 
 static void names_of_models(void **state)
 {
-    static const char *const any[] = {"/generate", "{\"text\":\"a\",\"model\":\"llama-3\",\"sampling_params\":{\"max_new_tokens\":1}}",
-                                      "/completion", "{\"prompt\":\"a\",\"model\":\"gpt-3.5-turbo\",\"n_predict\":1}"};
-    static const char *const own[] = {TEXT, "{\"prompt\":\"a\",\"model\":\"gpt-9\",\"max_tokens\":1}", CHAT,
-                                      "{" HI ",\"model\":\"gpt-9\",\"max_tokens\":1}"};
+    static const char *const any[] = {
+        "/generate",
+        "{\"text\":\"a\",\"model\":\"llama-3\",\"sampling_params\":{\"max_new_tokens\":1}}",
+        "/completion", "{\"prompt\":\"a\",\"model\":\"gpt-3.5-turbo\",\"n_predict\":1}"};
+    static const char *const own[] = {TEXT,
+                                      "{\"prompt\":\"a\",\"model\":\"gpt-9\",\"max_tokens\":1}",
+                                      CHAT, "{" HI ",\"model\":\"gpt-9\",\"max_tokens\":1}"};
     struct hub r = {0}, free = {.o.any_model = true};
     (void)state;
 
@@ -88,7 +120,8 @@ static void names_of_models(void **state)
     hub_open(&free, false);
     for (int i = 0; i < 4; i += 2) {
         hub_json(&r, any[i], any[i + 1], 200);
-        assert_string_equal(hub_text(hub_json(&r, own[i], own[i + 1], 404), "error.code"), "model_not_found");
+        assert_string_equal(hub_text(hub_json(&r, own[i], own[i + 1], 404), "error.code"),
+                            "model_not_found");
         assert_string_equal(hub_text(hub_json(&free, own[i], own[i + 1], 200), "model"), "fake");
     }
     hub_close(&r);
@@ -121,7 +154,9 @@ static void what_stopped_it(void **state)
     assert_string_equal(hub_text(v, "matched_stop"), "n");
     /* The end of a chat is a token of the model's own. */
     json_t *info = hub_json(&r, "/tokenizer_info", NULL, 200);
-    snprintf(body, sizeof body, "{" HI ",\"temperature\":0,\"max_tokens\":1,\"logit_bias\":{\"%lld\":100}}", (long long)hub_number(info, "eos_token_ids.0"));
+    snprintf(body, sizeof body,
+             "{" HI ",\"temperature\":0,\"max_tokens\":1,\"logit_bias\":{\"%lld\":100}}",
+             (long long)hub_number(info, "eos_token_ids.0"));
     v = hub_at(hub_json(&r, CHAT, body, 200), "choices.0");
     assert_string_equal(hub_text(v, "finish_reason"), "stop");
     assert_true(json_is_null(hub_at(v, "stop_reason")));
@@ -135,10 +170,13 @@ static void ids_of_prompts(void **state)
     (void)state;
 
     hub_open(&r, false);
-    json_t *events = hub_events(&r, TEXT, "{\"prompt\":[\"a\",[66]],\"max_tokens\":3,\"stream\":true,\"return_token_ids\":true}");
+    json_t *events = hub_events(
+        &r, TEXT,
+        "{\"prompt\":[\"a\",[66]],\"max_tokens\":3,\"stream\":true,\"return_token_ids\":true}");
     int n[2] = {0, 0};
     for (size_t i = 0; i < json_array_size(events); i++) {
-        json_t *c = hub_at(json_array_get(events, i), "choices.0"), *ids = hub_at(c, "prompt_token_ids");
+        json_t *c = hub_at(json_array_get(events, i), "choices.0"),
+               *ids = hub_at(c, "prompt_token_ids");
         int64_t k = hub_number(c, "index");
         n[k]++;
         assert_int_equal(ids != NULL, n[k] == 1); /* once for each */
@@ -146,12 +184,17 @@ static void ids_of_prompts(void **state)
             assert_int_equal(hub_number(ids, "0"), k ? 66 : 64);
     }
     assert_true(n[0] > 1 && n[1] > 1);
-    json_t *v = hub_json(&r, CHAT, "{" HI ",\"max_tokens\":1,\"return_prompt_token_ids\":true}", 200);
-    hub_same(hub_at(v, "prompt_token_ids"), hub_at(hub_json(&r, "/tokenize", "{" HI "}", 200), "tokens"), "chat's");
+    json_t *v =
+        hub_json(&r, CHAT, "{" HI ",\"max_tokens\":1,\"return_prompt_token_ids\":true}", 200);
+    hub_same(hub_at(v, "prompt_token_ids"),
+             hub_at(hub_json(&r, "/tokenize", "{" HI "}", 200), "tokens"), "chat's");
     assert_null(hub_at(v, "choices.0.token_ids"));
 
-    v = hub_json(&r, "/generate", "{\"text\":[\"a\",\"c\"],\"rid\":[\"one\",\"two\"],\"return_prompt_token_ids\":true,"
-                                  "\"sampling_params\":[{\"max_new_tokens\":2,\"n\":2},{\"max_new_tokens\":2,\"n\":2}]}", 200);
+    v = hub_json(
+        &r, "/generate",
+        "{\"text\":[\"a\",\"c\"],\"rid\":[\"one\",\"two\"],\"return_prompt_token_ids\":true,"
+        "\"sampling_params\":[{\"max_new_tokens\":2,\"n\":2},{\"max_new_tokens\":2,\"n\":2}]}",
+        200);
     assert_int_equal(json_array_size(v), 4);
     assert_string_equal(hub_text(v, "1.meta_info.id"), "one");
     assert_string_equal(hub_text(v, "2.meta_info.id"), "two");
@@ -168,13 +211,20 @@ static void ids_for_tokens(void **state)
     (void)state;
 
     hub_open(&r, false);
-    json_t *v = hub_json(&r, CHAT, "{" HI ",\"max_tokens\":1,\"logprobs\":true,\"top_logprobs\":2,\"return_tokens_as_token_ids\":true,"
-                                   "\"return_token_ids\":true}", 200);
+    json_t *v = hub_json(&r, CHAT,
+                         "{" HI ",\"max_tokens\":1,\"logprobs\":true,\"top_logprobs\":2,"
+                         "\"return_tokens_as_token_ids\":true,"
+                         "\"return_token_ids\":true}",
+                         200);
     char want[40];
     snprintf(want, sizeof want, "token_id:%lld", (long long)hub_number(v, "choices.0.token_ids.0"));
     assert_string_equal(hub_text(v, "choices.0.logprobs.content.0.token"), want);
-    assert_string_equal(hub_text(v, "choices.0.logprobs.content.0.top_logprobs.1.token"), "token_id:65");
-    v = hub_json(&r, TEXT, "{\"prompt\":[70,71],\"max_tokens\":1,\"echo\":true,\"logprobs\":1,\"return_tokens_as_token_ids\":true}", 200);
+    assert_string_equal(hub_text(v, "choices.0.logprobs.content.0.top_logprobs.1.token"),
+                        "token_id:65");
+    v = hub_json(&r, TEXT,
+                 "{\"prompt\":[70,71],\"max_tokens\":1,\"echo\":true,\"logprobs\":1,"
+                 "\"return_tokens_as_token_ids\":true}",
+                 200);
     assert_string_equal(hub_text(v, "choices.0.logprobs.tokens.1"), "token_id:71");
     assert_non_null(json_object_get(hub_at(v, "choices.0.logprobs.top_logprobs.1"), "token_id:64"));
     assert_non_null(json_object_get(hub_at(v, "choices.0.logprobs.top_logprobs.1"), "token_id:71"));
@@ -205,16 +255,20 @@ static void goes_on(void **state)
         {"", NULL},
         {" \\n", NULL},
     };
-    const char *file = file_with("{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</{{ m.role }}>\n{% endfor %}"
-                           "{% if add_generation_prompt %}<assistant>{% endif %}");
+    const char *file = file_with(
+        "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</{{ m.role }}>\n{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}");
     struct hub r = {.o.chat_template = file};
     char body[300];
     (void)state;
 
     hub_open(&r, false);
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
-        snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"%s\"}],"
-                                    "\"continue_final_message\":true%s}", list[i].last, i ? "" : ",\"add_generation_prompt\":false");
+        snprintf(body, sizeof body,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\","
+                 "\"content\":\"%s\"}],"
+                 "\"continue_final_message\":true%s}",
+                 list[i].last, i ? "" : ",\"add_generation_prompt\":false");
         json_t *v = hub_json(&r, "/apply-template", body, list[i].want ? 200 : 400);
         if (!list[i].want) {
             assert_string_equal(hub_text(v, "error.param"), "continue_final_message");
@@ -227,7 +281,8 @@ static void goes_on(void **state)
         ran = hub_json(&r, CHAT, body, 200);
         hub_same(hub_at(ran, "prompt_token_ids"), hub_at(ids, "tokens"), "what runs");
     }
-    json_t *both = hub_json(&r, CHAT, "{" HI ",\"continue_final_message\":true,\"add_generation_prompt\":true}", 400);
+    json_t *both = hub_json(
+        &r, CHAT, "{" HI ",\"continue_final_message\":true,\"add_generation_prompt\":true}", 400);
     assert_string_equal(hub_text(both, "error.param"), "continue_final_message");
     hub_close(&r);
     /* A template that shows nothing of it. */
@@ -238,16 +293,20 @@ static void goes_on(void **state)
     hub_close(&blind);
 }
 
-/* Effort none is no thinking, under the names that templates know; what the request says itself counts. */
+/* Effort none is no thinking, under the names that templates know; what the request says itself
+ * counts. */
 static void effort(void **state)
 {
     static const char *const list[][2] = {
         {"", "--"},
         {",\"reasoning_effort\":\"none\"", "none False False"},
         {",\"reasoning_effort\":\"high\"", "high True True"},
-        {",\"reasoning_effort\":\"high\",\"chat_template_kwargs\":{\"enable_thinking\":false}", "high False True"},
+        {",\"reasoning_effort\":\"high\",\"chat_template_kwargs\":{\"enable_thinking\":false}",
+         "high False True"},
     };
-    const char *file = file_with("{{ reasoning_effort | default('-') }}{% if thinking is defined %} {{ enable_thinking }} {{ thinking }}{% else %}-{% endif %}");
+    const char *file = file_with(
+        "{{ reasoning_effort | default('-') }}{% if thinking is defined %} {{ enable_thinking }} "
+        "{{ thinking }}{% else %}-{% endif %}");
     struct hub r = {.o.chat_template = file};
     char body[200];
     (void)state;
@@ -255,14 +314,16 @@ static void effort(void **state)
     hub_open(&r, false);
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
         snprintf(body, sizeof body, "{" HI "%s}", list[i][0]);
-        assert_string_equal(hub_text(hub_json(&r, "/apply-template", body, 200), "prompt"), list[i][1]);
+        assert_string_equal(hub_text(hub_json(&r, "/apply-template", body, 200), "prompt"),
+                            list[i][1]);
     }
     hub_close(&r);
 }
 
 /* ---------------------------------------------------------------- accept figures */
 
-/* vLLM's object holds together as its readers check it: steps with drafts alone, and a place for every length. */
+/* vLLM's object holds together as its readers check it: steps with drafts alone, and a place for
+ * every length. */
 static void accept_figures(void **state)
 {
     static const char *const widths[] = {"1", "4", "8"};
@@ -273,16 +334,21 @@ static void accept_figures(void **state)
     hub_open(&r, false);
     double drafts = hub_metric(&r, "salvo_verify_steps_total");
     for (int i = 0; i < 3; i++) {
-        snprintf(body, sizeof body, "{\"prompt\":\"def add(a, b):\",\"max_tokens\":42,\"ignore_eos\":true,\"temperature\":0,\"width\":%s,"
-                                    "\"spec_decode_metrics\":\"detailed\"}", widths[i]);
+        snprintf(body, sizeof body,
+                 "{\"prompt\":\"def add(a, b):\",\"max_tokens\":42,\"ignore_eos\":true,"
+                 "\"temperature\":0,\"width\":%s,"
+                 "\"spec_decode_metrics\":\"detailed\"}",
+                 widths[i]);
         json_t *v = hub_at(hub_json(&r, TEXT, body, 200), "metrics.speculative_decoding");
-        json_t *accepted = hub_at(v, "per_step_accepted"), *drafted = hub_at(v, "per_step_drafted"), *lengths = hub_at(v, "acceptance_histogram");
+        json_t *accepted = hub_at(v, "per_step_accepted"), *drafted = hub_at(v, "per_step_drafted"),
+               *lengths = hub_at(v, "acceptance_histogram");
         int64_t n = hub_number(v, "num_spec_steps"), sum[2] = {0, 0}, counted[64] = {0};
         assert_int_equal(json_array_size(accepted), n);
         assert_int_equal(json_array_size(drafted), n);
         assert_int_equal(json_array_size(lengths), hub_number(v, "num_spec_tokens") + 1);
         for (size_t k = 0; k < (size_t)n; k++) {
-            int64_t a = json_integer_value(json_array_get(accepted, k)), d = json_integer_value(json_array_get(drafted, k));
+            int64_t a = json_integer_value(json_array_get(accepted, k)),
+                    d = json_integer_value(json_array_get(drafted, k));
             assert_true(a >= 0 && a <= d && d > 0);
             sum[0] += a;
             sum[1] += d;
@@ -294,10 +360,13 @@ static void accept_figures(void **state)
         assert_int_equal(sum[1], hub_number(v, "num_draft_tokens"));
         assert_int_equal(n > 0, i > 0);
         double mean = json_number_value(hub_at(v, "mean_acceptance_length"));
-        assert_true(n ? mean > 0.999 + (double)sum[0] / (double)n && mean < 1.001 + (double)sum[0] / (double)n : mean == 0);
+        assert_true(n ? mean > 0.999 + (double)sum[0] / (double)n &&
+                            mean < 1.001 + (double)sum[0] / (double)n
+                      : mean == 0);
         drafts += (double)n;
     }
-    assert_true(hub_metric(&r, "salvo_verify_steps_total") == drafts); /* the counters say the same */
+    /* the counters say the same */
+    assert_true(hub_metric(&r, "salvo_verify_steps_total") == drafts);
     hub_close(&r);
 }
 
@@ -310,11 +379,18 @@ static void small_things(void **state)
 
     hub_open(&r, false);
     /* llama-server's word for any seed, as /props gives it and clients send it back. */
-    static const char ask[] = "{\"prompt\":\"a\",\"n_predict\":16,\"temperature\":1.5,\"ignore_eos\":true,\"seed\":4294967295}";
-    json_t *one = hub_json(&r, "/completion", ask, 200), *two = hub_json(&r, "/completion", ask, 200);
-    assert_int_not_equal(hub_number(one, "generation_settings.seed"), hub_number(two, "generation_settings.seed"));
-    assert_int_equal(hub_number(hub_json(&r, "/completion", "{\"prompt\":\"a\",\"n_predict\":1,\"seed\":4294967294}", 200),
-                                "generation_settings.seed"), 4294967294);
+    static const char ask[] =
+        "{\"prompt\":\"a\",\"n_predict\":16,\"temperature\":1.5,\"ignore_eos\":true,"
+        "\"seed\":4294967295}";
+    json_t *one = hub_json(&r, "/completion", ask, 200),
+           *two = hub_json(&r, "/completion", ask, 200);
+    assert_int_not_equal(hub_number(one, "generation_settings.seed"),
+                         hub_number(two, "generation_settings.seed"));
+    assert_int_equal(
+        hub_number(hub_json(&r, "/completion",
+                            "{\"prompt\":\"a\",\"n_predict\":1,\"seed\":4294967294}", 200),
+                   "generation_settings.seed"),
+        4294967294);
     /* SGLang's name, and special tokens left out. */
     json_t *ids = hub_json(&r, "/tokenize", "{\"prompt\":\"hi<|im_end|>\"}", 200);
     char body[200], *list = json_dumps(hub_at(ids, "tokens"), 0);
@@ -338,7 +414,8 @@ static void aborted(void **state)
     hub_open(&r, false);
     int fd[4];
     static const char *const asks[][2] = {
-        {"/generate", "{\"text\":\"one\",\"rid\":\"a1\",\"sampling_params\":{\"max_new_tokens\":1000000}}"},
+        {"/generate",
+         "{\"text\":\"one\",\"rid\":\"a1\",\"sampling_params\":{\"max_new_tokens\":1000000}}"},
         {CHAT, "{" HI ",\"rid\":\"b2\",\"max_tokens\":1000000,\"stream\":true}"},
         {"/completion", "{\"prompt\":\"one\",\"n_predict\":1000000}"},
         {TEXT, "{\"prompt\":\"one\",\"max_tokens\":1000000,\"stream\":true}"},
@@ -353,9 +430,14 @@ static void aborted(void **state)
     hub_json(&r, "/abort_request", "{\"rid\":\"\"}", 400);
     hub_ask(&r, "/abort_request", "{\"rid\":\"nobody\"}", &r.a);
     assert_int_equal(r.a.status, 200);
-    static const char *const ends[] = {"\"finish_reason\":{\"type\":\"abort\"", "\"finish_reason\":\"abort\"", "\"stop_type\":\"none\""};
+    static const char *const ends[] = {"\"finish_reason\":{\"type\":\"abort\"",
+                                       "\"finish_reason\":\"abort\"", "\"stop_type\":\"none\""};
     for (int i = 0; i < 3; i++) {
-        hub_ask(&r, "/abort_request", i == 0 ? "{\"rid\":\"a1\"}" : i == 1 ? "{\"rid\":\"b2\"}" : "{\"rid\":\"c3\"}", &r.a);
+        hub_ask(&r, "/abort_request",
+                i == 0   ? "{\"rid\":\"a1\"}"
+                : i == 1 ? "{\"rid\":\"b2\"}"
+                         : "{\"rid\":\"c3\"}",
+                &r.a);
         assert_int_equal(r.a.status, 200);
         answer_read(fd[i], &r.a);
         assert_int_equal(r.a.status, 200);
@@ -379,10 +461,13 @@ static void aborted(void **state)
     hub_close(&r);
 }
 
-/* However often that is said within one step, the worker gets one command of it: its queue has room for no more. */
+/* However often that is said within one step, the worker gets one command of it: its queue has room
+ * for no more. */
 static void aborted_often(void **state)
 {
-    struct hub r = {.fake.step_us = 300000, .o.engine = {.max_sequences = 1, .context = 1 << 20}, .o.max_queue = 1};
+    struct hub r = {.fake.step_us = 300000,
+                    .o.engine = {.max_sequences = 1, .context = 1 << 20},
+                    .o.max_queue = 1};
     char first;
     (void)state;
 
@@ -408,10 +493,19 @@ static void aborted_often(void **state)
 static void figures(void **state)
 {
     static const char *const names[] = {
-        "vllm:num_requests_running", "vllm:generation_tokens_total", "vllm:spec_decode_num_drafts_total", "vllm:request_success_total",
-        "vllm:time_to_first_token_seconds_bucket", "vllm:e2e_request_latency_seconds_count", "sglang:num_running_reqs",
-        "sglang:spec_accept_length", "sglang:generation_tokens_total", "llamacpp:tokens_predicted_total", "llamacpp:prompt_tokens_total",
-        "llamacpp:requests_processing", "llamacpp:spec_decode_num_accepted_tokens_per_pos_total",
+        "vllm:num_requests_running",
+        "vllm:generation_tokens_total",
+        "vllm:spec_decode_num_drafts_total",
+        "vllm:request_success_total",
+        "vllm:time_to_first_token_seconds_bucket",
+        "vllm:e2e_request_latency_seconds_count",
+        "sglang:num_running_reqs",
+        "sglang:spec_accept_length",
+        "sglang:generation_tokens_total",
+        "llamacpp:tokens_predicted_total",
+        "llamacpp:prompt_tokens_total",
+        "llamacpp:requests_processing",
+        "llamacpp:spec_decode_num_accepted_tokens_per_pos_total",
     };
     struct hub r = {.fake.burst = 4}, none = {.o.no_vllm_metrics = true};
     (void)state;
@@ -421,13 +515,18 @@ static void figures(void **state)
     hub_json(&r, TEXT, "{\"prompt\":\"one two\",\"max_tokens\":8}", 200);
     hub_json(&none, TEXT, "{\"prompt\":\"one two\",\"max_tokens\":8}", 200);
     assert_true(hub_metric(&r, "llamacpp:tokens_predicted_total") == 8);
-    assert_true(hub_metric(&r, "llamacpp:prompt_tokens_total") == hub_metric(&r, "salvo_prompt_tokens_total"));
+    assert_true(hub_metric(&r, "llamacpp:prompt_tokens_total") ==
+                hub_metric(&r, "salvo_prompt_tokens_total"));
     assert_true(hub_metric(&r, "sglang:spec_accept_length{model_name=\"fake\"}") == 4);
     assert_true(hub_metric(&r, "sglang:generation_tokens_total{model_name=\"fake\"}") == 8);
     assert_true(hub_metric(&r, "vllm:generation_tokens_total{model_name=\"fake\"}") == 8);
-    assert_true(hub_metric(&r, "vllm:request_success_total{model_name=\"fake\",finished_reason=\"length\"}") == 1);
+    assert_true(
+        hub_metric(
+            &r, "vllm:request_success_total{model_name=\"fake\",finished_reason=\"length\"}") == 1);
     assert_true(hub_metric(&r, "vllm:e2e_request_latency_seconds_count{model_name=\"fake\"}") == 1);
-    assert_true(hub_metric(&r, "vllm:e2e_request_latency_seconds_bucket{model_name=\"fake\",le=\"+Inf\"}") == 1);
+    assert_true(
+        hub_metric(
+            &r, "vllm:e2e_request_latency_seconds_bucket{model_name=\"fake\",le=\"+Inf\"}") == 1);
     hub_ask(&r, "/metrics", NULL, &r.a);
     hub_ask(&none, "/metrics", NULL, &none.a);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -444,6 +543,8 @@ static void figures(void **state)
     hub_close(&none);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(fields_that_ask_nothing), cmocka_unit_test(names_of_models), cmocka_unit_test(what_stopped_it),
-             cmocka_unit_test(ids_of_prompts), cmocka_unit_test(ids_for_tokens), cmocka_unit_test(goes_on),
-             cmocka_unit_test(effort), cmocka_unit_test(accept_figures), cmocka_unit_test(small_things), cmocka_unit_test(aborted), cmocka_unit_test(aborted_often), cmocka_unit_test(figures))
+SV_TEST_MAIN(cmocka_unit_test(fields_that_ask_nothing), cmocka_unit_test(names_of_models),
+             cmocka_unit_test(what_stopped_it), cmocka_unit_test(ids_of_prompts),
+             cmocka_unit_test(ids_for_tokens), cmocka_unit_test(goes_on), cmocka_unit_test(effort),
+             cmocka_unit_test(accept_figures), cmocka_unit_test(small_things),
+             cmocka_unit_test(aborted), cmocka_unit_test(aborted_often), cmocka_unit_test(figures))

@@ -1,6 +1,6 @@
 /*
- * test_written.c - answers of megabytes: put together beside the loop, so that no turn of it does much, with nothing lost or
- * moved; clients that leave, errors and a server that ends meanwhile.
+ * test_written.c - answers of megabytes: put together beside the loop, so that no turn of it does
+ * much, with nothing lost or moved; clients that leave, errors and a server that ends meanwhile.
  */
 #include "serve/hub.h"
 
@@ -51,13 +51,20 @@ static void no_turn_does_much(void **state)
         size_t least; /* the answer is at least so long */
     } asks[] = {
         {TEXT, "{\"max_tokens\":2,\"echo\":true,\"logprobs\":20,\"prompt\":", "}", 500000},
-        {TEXT, "{\"max_tokens\":40,\"echo\":true,\"logprobs\":20,\"stream\":true,\"prompt\":", "}", 500000},
+        {TEXT, "{\"max_tokens\":40,\"echo\":true,\"logprobs\":20,\"stream\":true,\"prompt\":", "}",
+         500000},
         {TEXT, "{\"max_tokens\":2,\"n\":3,\"prompt_logprobs\":20,\"prompt\":", "}", 1500000},
         {TEXT, "{\"max_tokens\":2000,\"logprobs\":20,\"prompt\":", "}", 500000},
-        {"/generate", "{\"sampling_params\":{\"max_new_tokens\":2},\"return_logprob\":true,\"logprob_start_len\":0,"
-                      "\"top_logprobs_num\":20,\"return_text_in_logprobs\":true,\"input_ids\":", "}", 500000},
-        {"/generate", "{\"sampling_params\":{\"max_new_tokens\":4},\"return_logprob\":true,\"logprob_start_len\":0,"
-                      "\"top_logprobs_num\":20,\"stream\":true,\"input_ids\":", "}", 500000},
+        {"/generate",
+         "{\"sampling_params\":{\"max_new_tokens\":2},\"return_logprob\":true,"
+         "\"logprob_start_len\":0,"
+         "\"top_logprobs_num\":20,\"return_text_in_logprobs\":true,\"input_ids\":",
+         "}", 500000},
+        {"/generate",
+         "{\"sampling_params\":{\"max_new_tokens\":4},\"return_logprob\":true,"
+         "\"logprob_start_len\":0,"
+         "\"top_logprobs_num\":20,\"stream\":true,\"input_ids\":",
+         "}", 500000},
         {"/completion", "{\"n_predict\":2000,\"n_probs\":20,\"prompt\":", "}", 500000},
     };
     struct hub r = {.fake.step_us = 200, .o.engine.context = 1 << 20};
@@ -67,7 +74,8 @@ static void no_turn_does_much(void **state)
     hub_open(&r, false);
     int stream = hub_connect(&r);
     char first;
-    hub_post(stream, TEXT, "", "{\"prompt\":\"one two three\",\"max_tokens\":1000000,\"stream\":true}");
+    hub_post(stream, TEXT, "",
+             "{\"prompt\":\"one two three\",\"max_tokens\":1000000,\"stream\":true}");
     assert_int_equal(recv(stream, &first, 1, 0), 1);
     for (size_t i = 0; i < sizeof asks / sizeof asks[0]; i++) {
         double before = hub_metric(&r, "salvo_written_beside_loop_total");
@@ -76,8 +84,8 @@ static void no_turn_does_much(void **state)
         int64_t took = 0, silent = hub_silence(stream, asking, &body, asks[i].path, &r.a, &took);
         close(asking);
         sv_buf_fini(&body);
-        print_message("%s: %zu bytes, a stream silent for at most %.1f ms of %.1f\n", asks[i].path, r.a.body.len,
-                      (double)silent / 1e3, (double)took / 1e3);
+        print_message("%s: %zu bytes, a stream silent for at most %.1f ms of %.1f\n", asks[i].path,
+                      r.a.body.len, (double)silent / 1e3, (double)took / 1e3);
         assert_int_equal(r.a.status, 200);
         assert_false(r.a.closed);
         if (r.a.body.len < asks[i].least)
@@ -87,7 +95,10 @@ static void no_turn_does_much(void **state)
         if (!(most > 0 && most <= TURN_BYTES))
             fail_msg("%s: %.0f bytes in one turn of %zu", asks[i].before, most, r.a.body.len);
     }
-    words(&body, "{\"max_tokens\":2,\"prompt_logprobs\":20,\"messages\":[{\"role\":\"user\",\"content\":\"", N_LONG, "\"}]}");
+    words(
+        &body,
+        "{\"max_tokens\":2,\"prompt_logprobs\":20,\"messages\":[{\"role\":\"user\",\"content\":\"",
+        N_LONG, "\"}]}");
     hub_ask(&r, CHAT, body.data, &r.a);
     sv_buf_fini(&body);
     assert_int_equal(r.a.status, 200);
@@ -103,8 +114,8 @@ static void append_all(json_t *to, json_t *from)
         json_array_append(to, json_array_get(from, i));
 }
 
-/* Every place of a long answer is as in a short one, whole and streamed, and the tokens that came while the first chunk was
- * written follow it. */
+/* Every place of a long answer is as in a short one, whole and streamed, and the tokens that came
+ * while the first chunk was written follow it. */
 static void same_as_short(void **state)
 {
     static const char *const lists[] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
@@ -115,7 +126,8 @@ static void same_as_short(void **state)
     (void)state;
 
     hub_open(&r, false);
-    snprintf(after, sizeof after, ",\"max_tokens\":%d,\"echo\":true,\"logprobs\":20,\"return_token_ids\":true}", MADE);
+    snprintf(after, sizeof after,
+             ",\"max_tokens\":%d,\"echo\":true,\"logprobs\":20,\"return_token_ids\":true}", MADE);
     body_of(&body, "{\"prompt\":", SHORT, after);
     json_t *brief = hub_at(hub_json(&r, TEXT, body.data, 200), "choices.0.logprobs");
     sv_buf_fini(&body);
@@ -131,12 +143,16 @@ static void same_as_short(void **state)
         assert_int_equal(json_array_size(list), N_LONG + MADE);
         /* The ids repeat, in what is made too; nothing is known of the prompt's first. */
         for (size_t i = 0; i < N_LONG + MADE && k < 3; i++)
-            hub_same(json_array_get(list, i), json_array_get(json_object_get(brief, lists[k]), i % SHORT || !i ? i % SHORT : SHORT),
+            hub_same(json_array_get(list, i),
+                     json_array_get(json_object_get(brief, lists[k]),
+                                    i % SHORT || !i ? i % SHORT : SHORT),
                      lists[k]);
         for (size_t i = 0; i < N_LONG + MADE && k == 3; i++)
             assert_int_equal(json_integer_value(json_array_get(list, i)), i); /* a character each */
         for (size_t i = 0; i < json_array_size(events); i++)
-            append_all(joined, json_object_get(hub_at(json_array_get(events, i), "choices.0.logprobs"), lists[k]));
+            append_all(
+                joined,
+                json_object_get(hub_at(json_array_get(events, i), "choices.0.logprobs"), lists[k]));
         hub_same(joined, list, lists[k]);
         json_decref(joined);
     }
@@ -152,10 +168,11 @@ static void same_as_short(void **state)
 /* SGLang's: the prompt's and the answer's lists of a stream's last event are those of the whole. */
 static void repeated_streams(void **state)
 {
-    static const char *const lists[] = {"input_token_logprobs", "output_token_logprobs", "input_top_logprobs",
-                                        "output_top_logprobs"};
-    static const char rest[] = ",\"return_logprob\":true,\"logprob_start_len\":0,\"top_logprobs_num\":20,"
-                               "\"sampling_params\":{\"max_new_tokens\":5,\"n\":2}}";
+    static const char *const lists[] = {"input_token_logprobs", "output_token_logprobs",
+                                        "input_top_logprobs", "output_top_logprobs"};
+    static const char rest[] =
+        ",\"return_logprob\":true,\"logprob_start_len\":0,\"top_logprobs_num\":20,"
+        "\"sampling_params\":{\"max_new_tokens\":5,\"n\":2}}";
     struct hub r = {.o.engine.context = 1 << 20};
     struct sv_buf body;
     (void)state;
@@ -174,22 +191,29 @@ static void repeated_streams(void **state)
         assert_int_equal(json_array_size(json_object_get(meta, lists[0])), 1500);
         assert_int_equal(json_array_size(json_object_get(meta, lists[1])), 5);
         for (int i = 0; i < 4; i++)
-            hub_same(json_object_get(hub_at(last[k], "meta_info"), lists[i]), json_object_get(meta, lists[i]), lists[i]);
-        hub_same(hub_at(last[k], "output_ids"), hub_at(json_array_get(whole, (size_t)k), "output_ids"), "ids");
+            hub_same(json_object_get(hub_at(last[k], "meta_info"), lists[i]),
+                     json_object_get(meta, lists[i]), lists[i]);
+        hub_same(hub_at(last[k], "output_ids"),
+                 hub_at(json_array_get(whole, (size_t)k), "output_ids"), "ids");
     }
     hub_close(&r);
 }
 
-/* A client that reads too slowly for events that repeat everything gets fewer of them, and the last. */
+/* A client that reads too slowly for events that repeat everything gets fewer of them, and the
+ * last. */
 static void slow_reader(void **state)
 {
-    struct hub r = {.fake.step_us = 1000, .o.engine.context = 1 << 20, .o.max_backlog_bytes = 1 << 20};
+    struct hub r = {
+        .fake.step_us = 1000, .o.engine.context = 1 << 20, .o.max_backlog_bytes = 1 << 20};
     struct sv_buf body;
     (void)state;
 
     hub_open(&r, false);
-    body_of(&body, "{\"stream\":true,\"return_logprob\":true,\"logprob_start_len\":0,\"top_logprobs_num\":20,"
-                   "\"sampling_params\":{\"max_new_tokens\":400},\"input_ids\":", 1500, "}");
+    body_of(
+        &body,
+        "{\"stream\":true,\"return_logprob\":true,\"logprob_start_len\":0,\"top_logprobs_num\":20,"
+        "\"sampling_params\":{\"max_new_tokens\":400},\"input_ids\":",
+        1500, "}");
     int fd = hub_connect(&r);
     hub_post(fd, "/generate", "", body.data);
     sv_buf_fini(&body);
@@ -209,7 +233,8 @@ static void slow_reader(void **state)
 
 #define SCORED "{\"echo\":true,\"logprobs\":20,\"max_tokens\":"
 
-/* More at once than may wait to be written, half of whom leave; then the end in the middle of it. */
+/* More at once than may wait to be written, half of whom leave; then the end in the middle of it.
+ */
 static void many_leaving_and_ending(void **state)
 {
     enum { N = 150 };
@@ -241,7 +266,8 @@ static void many_leaving_and_ending(void **state)
     sv_buf_fini(&body);
 }
 
-/* The device fails while the first chunk is written: that comes whole, then the error, then the end. */
+/* The device fails while the first chunk is written: that comes whole, then the error, then the
+ * end. */
 static void failing_meanwhile(void **state)
 {
     struct hub r = {.fake = {.fail_at_step = 4}, .o.engine.context = 1 << 20};
@@ -254,8 +280,10 @@ static void failing_meanwhile(void **state)
     sv_buf_fini(&body);
     size_t n = json_array_size(events);
     assert_in_range(n, 2, 4);
-    assert_true(json_array_size(hub_at(json_array_get(events, 0), "choices.0.logprobs.tokens")) > N_LONG);
-    assert_string_equal(hub_text(json_array_get(events, n - 1), "error.message"), "the fake device failed");
+    assert_true(json_array_size(hub_at(json_array_get(events, 0), "choices.0.logprobs.tokens")) >
+                N_LONG);
+    assert_string_equal(hub_text(json_array_get(events, n - 1), "error.message"),
+                        "the fake device failed");
     hub_close(&r);
 }
 
@@ -285,6 +313,7 @@ static void drains_what_is_written(void **state)
 }
 
 /* timeout: no_turn_does_much 120 */
-SV_TEST_MAIN(cmocka_unit_test(no_turn_does_much), cmocka_unit_test(same_as_short), cmocka_unit_test(repeated_streams), cmocka_unit_test(slow_reader),
+SV_TEST_MAIN(cmocka_unit_test(no_turn_does_much), cmocka_unit_test(same_as_short),
+             cmocka_unit_test(repeated_streams), cmocka_unit_test(slow_reader),
              cmocka_unit_test(many_leaving_and_ending), cmocka_unit_test(failing_meanwhile),
              cmocka_unit_test(drains_what_is_written))

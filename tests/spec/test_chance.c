@@ -1,6 +1,7 @@
 /*
- * test_chance.c - what a verify step leaves in the counts of how likely drafts are kept (chance.c), number by number:
- * what was seen, what was cut off, what goes stale, and how a probe that did well is followed by more.
+ * test_chance.c - what a verify step leaves in the counts of how likely drafts are kept (chance.c),
+ * number by number: what was seen, what was cut off, what goes stale, and how a probe that did well
+ * is followed by more.
  */
 #include "testing.h"
 
@@ -31,7 +32,8 @@ static struct sv_policy *open_even(void)
     }
     sv_policy_begin(p, 0, false);
     sv_policy_choose(p); /* brings hazards up to date */
-    for (int32_t j = 1; j < BLOCK; j++) { /* a trace of what is believed before anything was seen stays */
+    /* a trace of what is believed before anything was seen stays */
+    for (int32_t j = 1; j < BLOCK; j++) {
         assert_true(p->hazard[j] > 0.49f && p->hazard[j] < 0.51f);
         near(p->hazard[j], (KEPT + 2 * (j > 1 ? p->hazard[j - 1] : 0.75)) / (TRIED + 2));
     }
@@ -55,7 +57,8 @@ static void stale(const struct sv_policy *p, int32_t j)
     near(p->tried[j], TRIED - TRIED / (2 * ALL));
 }
 
-/* Kept drafts, the one that was not, and nothing of those behind it; what the width could not show goes stale. */
+/* Kept drafts, the one that was not, and nothing of those behind it; what the width could not show
+ * goes stale. */
 static void plain_counts(void **state)
 {
     (void)state;
@@ -64,7 +67,9 @@ static void plain_counts(void **state)
         struct sv_policy *p = open_even();
         struct sv_record r = {.n_verified = 3};
         const float hazard = p->hazard[1], factor = p->mode_factor[SV_DRAFT_FULL];
-        sv_policy_verified(p, &r, &(struct sv_verified){.width = WIDTH, .draft_rows = BLOCK, .n_emitted = n_emitted});
+        sv_policy_verified(
+            p, &r,
+            &(struct sv_verified){.width = WIDTH, .draft_rows = BLOCK, .n_emitted = n_emitted});
         for (int32_t j = 1; j < BLOCK; j++)
             if (j < WIDTH && j <= n_emitted)
                 seen(p, j, j < n_emitted, 1, ALL);
@@ -79,13 +84,18 @@ static void plain_counts(void **state)
         near(r.expected[WIDTH], 0);
         near(p->mode_expected[SV_DRAFT_SHORT], 0);
         assert_true(p->mode_expected[SV_DRAFT_FULL] > 0);
-        sv_policy_verified(p, &r, &(struct sv_verified){.width = WIDTH, .draft_rows = WIDTH, .n_emitted = n_emitted});
-        assert_true(p->mode_expected[SV_DRAFT_SHORT] > 0); /* fewer masks than the block: the other mode's */
+        sv_policy_verified(
+            p, &r,
+            &(struct sv_verified){.width = WIDTH, .draft_rows = WIDTH, .n_emitted = n_emitted});
+        assert_true(p->mode_expected[SV_DRAFT_SHORT] >
+                    0); /* fewer masks than the block: the other mode's */
         near(r.kept[1], n_emitted > 1 ? 2 - 1 / OWN : 0);
         /* Drafts that no pass on the device made have no masks: as good as they ever are. */
-        const float full = p->mode_expected[SV_DRAFT_FULL], short_ones = p->mode_expected[SV_DRAFT_SHORT];
+        const float full = p->mode_expected[SV_DRAFT_FULL],
+                    short_ones = p->mode_expected[SV_DRAFT_SHORT];
         sv_policy_verified(p, &r, &(struct sv_verified){.width = WIDTH, .n_emitted = n_emitted});
-        assert_true(p->mode_expected[SV_DRAFT_FULL] > full && p->mode_expected[SV_DRAFT_SHORT] == short_ones);
+        assert_true(p->mode_expected[SV_DRAFT_FULL] > full &&
+                    p->mode_expected[SV_DRAFT_SHORT] == short_ones);
         sv_policy_close(p);
     }
 }
@@ -96,7 +106,8 @@ static void probe_counts(void **state)
     (void)state;
     struct sv_policy *p = open_even();
     struct sv_record r = {0};
-    sv_policy_verified(p, &r, &(struct sv_verified){.width = 4, .draft_rows = 4, .n_emitted = 2, .probe = true});
+    sv_policy_verified(
+        p, &r, &(struct sv_verified){.width = 4, .draft_rows = 4, .n_emitted = 2, .probe = true});
     seen(p, 1, 1, 1, PROBE);
     seen(p, 2, 0, 1, PROBE);
     for (int32_t j = 3; j < BLOCK; j++)
@@ -104,8 +115,8 @@ static void probe_counts(void **state)
     sv_policy_close(p);
 }
 
-/* Drafts that were cut off count by their chance, each by the chance that those before it were kept; what nobody
- * drafted goes stale. */
+/* Drafts that were cut off count by their chance, each by the chance that those before it were
+ * kept; what nobody drafted goes stale. */
 static void cut_counts(void **state)
 {
     (void)state;
@@ -114,8 +125,11 @@ static void cut_counts(void **state)
     for (int32_t n_emitted = 1; n_emitted <= WIDTH; n_emitted++) {
         struct sv_policy *p = open_even();
         struct sv_record r = {0};
-        const struct sv_verified v = {
-            .width = WIDTH, .draft_rows = BLOCK, .n_emitted = n_emitted, .share = share, .n_drafts = DRAFTS};
+        const struct sv_verified v = {.width = WIDTH,
+                                      .draft_rows = BLOCK,
+                                      .n_emitted = n_emitted,
+                                      .share = share,
+                                      .n_drafts = DRAFTS};
         sv_policy_verified(p, &r, &v);
         double weight = n_emitted == WIDTH;
         for (int32_t j = WIDTH; j <= DRAFTS; j++) {
@@ -134,14 +148,15 @@ static void cut_counts(void **state)
     }
 }
 
-/* Half of the drafts kept: a probe of width 4 is thought to bring 1.9 tokens, so 4 are better than anybody thought and
- * 2 are not. */
+/* Half of the drafts kept: a probe of width 4 is thought to bring 1.9 tokens, so 4 are better than
+ * anybody thought and 2 are not. */
 static void bursts(void **state)
 {
     (void)state;
     struct sv_policy *p = open_even();
     struct sv_record r = {0};
-    struct sv_verified good = {.width = 4, .draft_rows = 4, .n_emitted = 4, .probe = true}, bad = good;
+    struct sv_verified good = {.width = 4, .draft_rows = 4, .n_emitted = 4, .probe = true},
+                       bad = good;
     bad.n_emitted = 2;
     sv_policy_verified(p, &r, &good);
     assert_int_equal(r.burst, BURST);
@@ -168,7 +183,8 @@ static void bursts(void **state)
     sv_policy_close(p);
 }
 
-/* Where plain decoding is best, a request in a burst is probed step after step, also on credit; others wait. */
+/* Where plain decoding is best, a request in a burst is probed step after step, also on credit;
+ * others wait. */
 static void bursts_probe_at_once(void **state)
 {
     (void)state;
@@ -182,7 +198,8 @@ static void bursts_probe_at_once(void **state)
         p->trial.probe_us = p->trial.other_us = 0;
         for (int k = 0; k < BURST; k++) {
             sv_policy_begin(p, 0, false);
-            sv_policy_add(p, (struct sv_policy_seq){.block = BLOCK, .cap = BLOCK, .context = 100, .record = &r});
+            sv_policy_add(p, (struct sv_policy_seq){
+                                 .block = BLOCK, .cap = BLOCK, .context = 100, .record = &r});
             sv_policy_choose(p);
             n_probes += p->seq[0].probe;
             assert_int_equal(p->seq[0].probe, p->seq[0].width > 1);
@@ -195,5 +212,6 @@ static void bursts_probe_at_once(void **state)
     }
 }
 
-SV_TEST_MAIN(cmocka_unit_test(plain_counts), cmocka_unit_test(probe_counts), cmocka_unit_test(cut_counts),
-             cmocka_unit_test(bursts), cmocka_unit_test(bursts_probe_at_once))
+SV_TEST_MAIN(cmocka_unit_test(plain_counts), cmocka_unit_test(probe_counts),
+             cmocka_unit_test(cut_counts), cmocka_unit_test(bursts),
+             cmocka_unit_test(bursts_probe_at_once))

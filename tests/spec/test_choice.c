@@ -1,6 +1,7 @@
 /*
- * test_choice.c - single choices of the width policy, where what must come out is known: what limits a width, and which
- * reason is counted for it. Whole runs against every fixed width are test_policy.c's.
+ * test_choice.c - single choices of the width policy, where what must come out is known: what
+ * limits a width, and which reason is counted for it. Whole runs against every fixed width are
+ * test_policy.c's.
  */
 #include "testing.h"
 
@@ -17,7 +18,8 @@ struct table {
     int64_t why[SV_WHYS]; /* before the last step */
 };
 
-/* A machine on which drafting pays when drafts are kept; long believed to be kept with this chance. */
+/* A machine on which drafting pays when drafts are kept; long believed to be kept with this chance.
+ */
 static void set(struct table *t, float kept)
 {
     struct sv_err err = {0};
@@ -34,7 +36,8 @@ static void set(struct table *t, float kept)
 }
 
 /* One step of n sequences alike. */
-static const struct sv_policy_seq *step(struct table *t, int32_t n, int32_t fixed, int32_t cap, int32_t n_prompt_rows)
+static const struct sv_policy_seq *step(struct table *t, int32_t n, int32_t fixed, int32_t cap,
+                                        int32_t n_prompt_rows)
 {
     struct sv_policy *p = t->p;
     for (int i = 0; i < SV_WHYS; i++)
@@ -42,8 +45,9 @@ static const struct sv_policy_seq *step(struct table *t, int32_t n, int32_t fixe
     p->trial.probe_us = p->trial.other_us = -1e9;
     sv_policy_begin(p, n_prompt_rows, false);
     for (int i = 0; i < n; i++)
-        sv_policy_add(p, (struct sv_policy_seq){
-                             .fixed = fixed, .block = BLOCK, .cap = cap, .context = 50, .record = &t->r[i]});
+        sv_policy_add(
+            p, (struct sv_policy_seq){
+                   .fixed = fixed, .block = BLOCK, .cap = cap, .context = 50, .record = &t->r[i]});
     sv_policy_choose(p);
     return p->seq;
 }
@@ -53,19 +57,21 @@ static void counted(const struct table *t, enum sv_why why, int32_t n)
 {
     for (int i = 0; i < SV_WHYS; i++)
         if (t->p->n_why[i] - t->why[i] != (i == (int)why ? n : 0))
-            fail_msg("%d of %s, wanted %d of %s", (int)(t->p->n_why[i] - t->why[i]), sv_why_name((enum sv_why)i), n,
-                     sv_why_name(why));
+            fail_msg("%d of %s, wanted %d of %s", (int)(t->p->n_why[i] - t->why[i]),
+                     sv_why_name((enum sv_why)i), n, sv_why_name(why));
 }
 
 static void octaves(void **state)
 {
     (void)state;
-    static const int32_t of[][2] = {{1, 0}, {2, 1}, {3, 1}, {4, 2}, {7, 2}, {8, 3}, {64, 6}, {127, 6}, {128, 7}, {1000, 7}};
+    static const int32_t of[][2] = {{1, 0}, {2, 1},  {3, 1},   {4, 2},   {7, 2},
+                                    {8, 3}, {64, 6}, {127, 6}, {128, 7}, {1000, 7}};
     for (size_t i = 0; i < sizeof of / sizeof of[0]; i++)
         assert_int_equal(sv_policy_octave(of[i][0]), of[i][1]);
 }
 
-/* What was asked for, but never past the last token; and no wider than the block by choice either. */
+/* What was asked for, but never past the last token; and no wider than the block by choice either.
+ */
 static void limits(void **state)
 {
     (void)state;
@@ -73,12 +79,14 @@ static void limits(void **state)
     set(&t, 0);
     assert_int_equal(step(&t, 2, 9, BLOCK, 0)->width, 9);
     counted(&t, SV_WHY_ASKED, 2);
-    assert_int_equal(t.p->seq[1].draft_rows, BLOCK); /* a width that was asked for drafts with all masks */
+    assert_int_equal(t.p->seq[1].draft_rows,
+                     BLOCK); /* a width that was asked for drafts with all masks */
     assert_int_equal(t.p->seq[1].n_drafts, 8);
     assert_int_equal(t.p->load.n_rows, 18);
     assert_int_equal(t.p->load.n_draft_rows, 2 * BLOCK);
     assert_int_equal(t.p->load.n_draft_out, 16);
-    for (int drafting = 0; drafting < 2; drafting++) { /* nor is anything tried with it, however much has been saved up */
+    /* nor is anything tried with it, however much has been saved up */
+    for (int drafting = 0; drafting < 2; drafting++) {
         t.p->trial.probe_us = 1e9;
         sv_trial_probe(t.p, 100, 0.01, drafting);
         assert_true(t.p->seq[0].width == 9 && t.p->seq[1].width == 9 && !t.p->n_probes);
@@ -127,7 +135,8 @@ static void reasons(void **state)
     sv_policy_close(t.p);
 }
 
-/* What a request gains by drafting: one without history gains what all do, one whose drafts are never kept nothing. */
+/* What a request gains by drafting: one without history gains what all do, one whose drafts are
+ * never kept nothing. */
 static void gains(void **state)
 {
     (void)state;
@@ -140,7 +149,8 @@ static void gains(void **state)
         for (int32_t j = 1; j < BLOCK; j++)
             never.expected[j] = 64;
         for (int32_t n = 1; n <= SLOTS; n++) {
-            const double all = sv_policy_gain_us(t.p, n, NULL), one = sv_policy_gain_us(t.p, n, &fresh);
+            const double all = sv_policy_gain_us(t.p, n, NULL),
+                         one = sv_policy_gain_us(t.p, n, &fresh);
             if (!(one >= 0.98 * all && one <= 1.02 * all + 0.01))
                 fail_msg("%d sequences, kept %g: %g, and all gain %g", n, (double)kept, one, all);
             assert_true(sv_policy_gain_us(t.p, n, &never) <= 0.7 * all);
@@ -151,8 +161,8 @@ static void gains(void **state)
     }
 }
 
-/* To compute rows again costs what a prompt's rows do, and the way back over the context: the mean of it, at the pace of
- * the moment. */
+/* To compute rows again costs what a prompt's rows do, and the way back over the context: the mean
+ * of it, at the pace of the moment. */
 static void restoring_has_a_price(void **state)
 {
     (void)state;
@@ -161,15 +171,18 @@ static void restoring_has_a_price(void **state)
     struct sv_cost *c = &t.p->cost;
     const double here = sv_policy_restore_us(t.p, 100, 1000);
     assert_true(here > 110 && here > sv_policy_restore_us(t.p, 50, 1000));
-    assert_true(here - sv_policy_restore_us(t.p, 100, 100) == 0); /* context costs nothing on this machine */
+    /* context costs nothing on this machine */
+    assert_true(here - sv_policy_restore_us(t.p, 100, 100) == 0);
     c->n_ctx = 2;
     c->ctx[0] = 0, c->ctx[1] = 1000;
     c->row_us[0] = 0, c->row_us[1] = 2;
     assert_float_equal(sv_policy_restore_us(t.p, 100, 1000), here + 100 * 1.9, 0.01);
     assert_float_equal(sv_policy_restore_us(t.p, 100, 100), here + 100 * 0.1, 0.01);
-    struct sv_record r = {.gave_up = true, .lacks = true, .missed_us = 9, .n_choices = 7, .n_restored = 2};
+    struct sv_record r = {
+        .gave_up = true, .lacks = true, .missed_us = 9, .n_choices = 7, .n_restored = 2};
     sv_policy_restored(t.p, &r);
-    assert_true(!r.gave_up && !r.lacks && r.missed_us <= 0 && r.n_choices == 0 && r.n_restored == 3);
+    assert_true(!r.gave_up && !r.lacks && r.missed_us <= 0 && r.n_choices == 0 &&
+                r.n_restored == 3);
     assert_int_equal(t.p->n_restored, 1);
     c->speed[0] = 3;
     assert_float_equal(sv_policy_restore_us(t.p, 100, 1000), 3 * (here + 100 * 1.9), 0.1);
@@ -181,8 +194,8 @@ static int32_t by_eight(int32_t n)
     return (n + 7) / 8 * 8;
 }
 
-/* Where counts are padded up, rows that the padding has paid for are used, though all sequences are alike and fewer than
- * all of them can have one row more. */
+/* Where counts are padded up, rows that the padding has paid for are used, though all sequences are
+ * alike and fewer than all of them can have one row more. */
 static void padding_is_used(void **state)
 {
     (void)state;
@@ -224,7 +237,8 @@ static void promises_are_compared(void **state)
     sv_policy_close(t.p);
 }
 
-/* A look at a whole block, to learn what cuts would bring, is taken when its time has been saved up, and paid. */
+/* A look at a whole block, to learn what cuts would bring, is taken when its time has been saved
+ * up, and paid. */
 static void looks_are_paid(void **state)
 {
     (void)state;
@@ -246,7 +260,8 @@ static void looks_are_paid(void **state)
     }
 }
 
-/* Between drafting and verifying: a row is kept while its chance, of what every us could bring elsewhere, pays its time. */
+/* Between drafting and verifying: a row is kept while its chance, of what every us could bring
+ * elsewhere, pays its time. */
 static void cuts_keep_what_pays(void **state)
 {
     (void)state;
@@ -307,8 +322,8 @@ static void in_vain_by_request(void **state)
     sv_policy_close(t.p);
 }
 
-/* Who is given up: by its own record after long enough, but never while drafts are kept now and then, since with fewer
- * sequences at work they may pay. */
+/* Who is given up: by its own record after long enough, but never while drafts are kept now and
+ * then, since with fewer sequences at work they may pay. */
 static void who_is_given_up(void **state)
 {
     (void)state;
@@ -316,16 +331,20 @@ static void who_is_given_up(void **state)
         float kept;
         int32_t n_verified, n_choices, fixed;
         bool gave_up;
-    } of[] = {{0, 6, 48, 0, true},    {0, 5, 48, 0, false},  {0, 6, 46, 0, false},
+    } of[] = {{0, 6, 48, 0, true},     {0, 5, 48, 0, false},   {0, 6, 46, 0, false},
               {0.5f, 6, 48, 0, false}, {0.2f, 6, 48, 0, true}, {0, 6, 48, 1, false}};
     for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
         struct table t;
         set(&t, of[i].kept);
-        t.r[0] = (struct sv_record){.n_verified = of[i].n_verified, .n_choices = of[i].n_choices, .sampled = true};
+        t.r[0] = (struct sv_record){
+            .n_verified = of[i].n_verified, .n_choices = of[i].n_choices, .sampled = true};
         sv_policy_begin(t.p, 0, false);
         sv_policy_choose(t.p); /* nobody: brings chances up to date */
-        sv_policy_add(t.p, (struct sv_policy_seq){
-                               .fixed = of[i].fixed, .block = BLOCK, .cap = BLOCK, .context = 50, .record = &t.r[0]});
+        sv_policy_add(t.p, (struct sv_policy_seq){.fixed = of[i].fixed,
+                                                  .block = BLOCK,
+                                                  .cap = BLOCK,
+                                                  .context = 50,
+                                                  .record = &t.r[0]});
         sv_trial_give_up(t.p);
         if (t.r[0].gave_up != of[i].gave_up)
             fail_msg("case %d: %s", (int)i, of[i].gave_up ? "goes on" : "gave up");

@@ -1,6 +1,6 @@
 /*
- * test_cost.c - the cost table's arithmetic (cost.c), number by number. What steps teach it, and whether choices by it are
- * good, is test_policy.c's.
+ * test_cost.c - the cost table's arithmetic (cost.c), number by number. What steps teach it, and
+ * whether choices by it are good, is test_policy.c's.
  */
 #include "testing.h"
 
@@ -122,12 +122,18 @@ static void drafting(void **state)
     is(sv_cost_us(&c, &l) - without, 94);
 }
 
-/* Segments of two rows were measured too: so many of them cost that, and blocks what blocks cost. */
+/* Segments of two rows were measured too: so many of them cost that, and blocks what blocks cost.
+ */
 static void thin_drafts(void **state)
 {
     (void)state;
     struct sv_cost c = machine();
-    struct sv_load l = {.n_segs = 4, .n_rows = 8, .n_draft_segs = 4, .n_draft_rows = 8, .n_draft_out = 4}, plain = l;
+    struct sv_load l = {.n_segs = 4,
+                        .n_rows = 8,
+                        .n_draft_segs = 4,
+                        .n_draft_rows = 8,
+                        .n_draft_out = 4},
+                   plain = l;
     plain.n_draft_segs = plain.n_draft_rows = plain.n_draft_out = 0;
     is(sv_cost_us(&c, &l) - sv_cost_us(&c, &plain), 56);
     sv_curve_add(&c.thin, 2, 60);
@@ -137,7 +143,8 @@ static void thin_drafts(void **state)
     is(sv_cost_us(&c, &l) - sv_cost_us(&c, &plain), 112);
 }
 
-/* Where counts are padded up, all that padding holds costs the same; a step with a prompt's rows is not padded. */
+/* Where counts are padded up, all that padding holds costs the same; a step with a prompt's rows is
+ * not padded. */
 static void padded(void **state)
 {
     (void)state;
@@ -150,14 +157,16 @@ static void padded(void **state)
     is(sv_cost_us(&c, &full) - sv_cost_us(&c, &l), 6);
 }
 
-/* Steps teach the pace, four times at most; those beside a prompt, of nobody or of no time teach nothing. */
+/* Steps teach the pace, four times at most; those beside a prompt, of nobody or of no time teach
+ * nothing. */
 static void what_is_learnt(void **state)
 {
     (void)state;
     enum { STEPS = 2000 };
     struct sv_cost c = machine();
     const struct sv_load plain = {.n_segs = 3, .n_rows = 3};
-    const struct sv_load nothing[] = {{.n_segs = 3, .n_rows = 3, .n_prompt_rows = 8}, {.n_prompt_rows = 8}};
+    const struct sv_load nothing[] = {{.n_segs = 3, .n_rows = 3, .n_prompt_rows = 8},
+                                      {.n_prompt_rows = 8}};
     for (int i = 0; i < STEPS; i++) {
         sv_cost_learn(&c, &nothing[i % 2], 1000);
         sv_cost_learn(&c, &plain, 0);
@@ -175,6 +184,7 @@ static void what_is_learnt(void **state)
     is(sv_cost_us(&c, &plain), 103);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(curves_rise), cmocka_unit_test(contexts), cmocka_unit_test(what_was_measured),
-             cmocka_unit_test(drafting), cmocka_unit_test(thin_drafts), cmocka_unit_test(padded),
+SV_TEST_MAIN(cmocka_unit_test(curves_rise), cmocka_unit_test(contexts),
+             cmocka_unit_test(what_was_measured), cmocka_unit_test(drafting),
+             cmocka_unit_test(thin_drafts), cmocka_unit_test(padded),
              cmocka_unit_test(what_is_learnt))

@@ -3,8 +3,9 @@
  *
  * timeout: 240
  *
- * In f32: token ids, accept lengths of every step and the text of 40+ prompts equal the golden file's. In bf16:
- * DFlash in batches, widths and threads gives plain decoding's tokens, and its acceptance stays near f32's.
+ * In f32: token ids, accept lengths of every step and the text of 40+ prompts equal the golden
+ * file's. In bf16: DFlash in batches, widths and threads gives plain decoding's tokens, and its
+ * acceptance stays near f32's.
  */
 #include "testing.h"
 
@@ -59,8 +60,8 @@ static void free_lines(struct line *lines, int n)
     }
 }
 
-static struct sv_engine *open_pair(bool draft, enum sv_data_type dtype, int32_t batch, int32_t width,
-                                   int32_t threads)
+static struct sv_engine *open_pair(bool draft, enum sv_data_type dtype, int32_t batch,
+                                   int32_t width, int32_t threads)
 {
     struct sv_engine_options o = {.target_dir = run_dir("models/demo/target"),
                                   .draft_dir = draft ? run_dir("models/demo/draft") : NULL,
@@ -76,7 +77,9 @@ static struct run_case *as_cases(const struct line *lines, int n)
 {
     struct run_case *c = calloc((size_t)n, sizeof *c);
     for (int i = 0; i < n; i++)
-        c[i] = (struct run_case){lines[i].prompt, lines[i].n_prompt, lines[i].max_tokens,
+        c[i] = (struct run_case){lines[i].prompt,
+                                 lines[i].n_prompt,
+                                 lines[i].max_tokens,
                                  {.top_p = 1, .ignore_eos = true}};
     return c;
 }
@@ -102,7 +105,8 @@ static void equals_the_reference(void **state)
             fail_msg("%s: %d verify steps, the reference took %d", id, out[i].n_steps, n_accept);
         for (int32_t j = 0; j < n_accept; j++)
             if (out[i].accept[j] != accept[j])
-                fail_msg("%s step %d: accept length %d, not %d", id, j, out[i].accept[j], accept[j]);
+                fail_msg("%s step %d: accept length %d, not %d", id, j, out[i].accept[j],
+                         accept[j]);
         struct sv_buf text;
         sv_buf_init(&text);
         assert_int_equal(sv_tokenizer_decode(e->tok, ids, (size_t)n_ids, false, &text), 0);
@@ -134,7 +138,8 @@ static void bf16_is_lossless(void **state)
         char what[64];
         snprintf(what, sizeof what, "bf16 batch %d width %d threads %d", as[k].batch, as[k].width,
                  as[k].threads);
-        struct sv_engine *e = open_pair(true, SV_TYPE_BF16, as[k].batch, as[k].width, as[k].threads);
+        struct sv_engine *e =
+            open_pair(true, SV_TYPE_BF16, as[k].batch, as[k].width, as[k].threads);
         struct run_out *out = run_all(e, c, n);
         run_same(ref, out, n, what);
         double mean = sv_accept_mean(&e->accept);

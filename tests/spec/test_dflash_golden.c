@@ -3,10 +3,11 @@
  *
  * timeout: 120
  *
- * First block after a prompt: taps, context K and V of every layer, draft rows and ids. Whole greedy decodes
- * of 40+ prompts: token ids and the accept length of every step must be equal. Prompts go through in chunks,
- * pages are small, so that the paths a server takes are the ones checked. The published drafts have an epsilon too
- * small to be seen: that the context's norm uses it is checked with a larger one.
+ * First block after a prompt: taps, context K and V of every layer, draft rows and ids. Whole
+ * greedy decodes of 40+ prompts: token ids and the accept length of every step must be equal.
+ * Prompts go through in chunks, pages are small, so that the paths a server takes are the ones
+ * checked. The published drafts have an epsilon too small to be seen: that the context's norm uses
+ * it is checked with a larger one.
  */
 #define _POSIX_C_SOURCE 200809L /* symlink */
 
@@ -135,7 +136,8 @@ static void check_context(struct sv_engine *e, struct golden *g, int i, int32_t 
     }
 }
 
-/* Prompt, then one block: what the drafter computed is still in the engine's buffers after the step. */
+/* Prompt, then one block: what the drafter computed is still in the engine's buffers after the
+ * step. */
 static void first_block(struct golden *g, const struct subject *s, int i)
 {
     struct sv_engine *e = open_pair(g, s, 1, 4, 512);
@@ -143,8 +145,11 @@ static void first_block(struct golden *g, const struct subject *s, int i)
     const struct sv_draft_config *dc = sv_dflash_config(e->drafter);
     size_t n, k, hidden = (size_t)c->hidden_size;
     const int32_t *ids = golden_get(g, "I32", &n, "d%d.input_ids", i);
-    struct sv_request r = {
-        .top_p = 1, .ignore_eos = true, .prompt_ids = ids, .n_prompt_ids = (int32_t)n, .max_tokens = 64};
+    struct sv_request r = {.top_p = 1,
+                           .ignore_eos = true,
+                           .prompt_ids = ids,
+                           .n_prompt_ids = (int32_t)n,
+                           .max_tokens = 64};
     struct sv_err err = {0};
     assert_int_equal(sv_engine_submit(e, &r, NULL, &err), 0);
     assert_int_equal(sv_engine_step(e, &err), 0);
@@ -191,7 +196,8 @@ static void whole_decodes(struct golden *g, const struct subject *s, int32_t bat
     assert_true(n_prompts >= 40);
     struct run_case *c = calloc((size_t)n_prompts, sizeof *c);
     for (int32_t i = 0; i < n_prompts; i++)
-        c[i] = (struct run_case){(int32_t *)(uintptr_t)(prompts + at[i]), at[i + 1] - at[i],
+        c[i] = (struct run_case){(int32_t *)(uintptr_t)(prompts + at[i]),
+                                 at[i + 1] - at[i],
                                  tokens_at[i + 1] - tokens_at[i],
                                  {.top_p = 1, .ignore_eos = true}};
     struct run_out *out = run_all(e, c, n_prompts);
@@ -228,7 +234,8 @@ static void check(const struct subject *s)
     golden_close(&g);
 }
 
-/* The context's V of one prompt, (layers, n, width), with the draft's epsilon; the taps it was made of. free() both. */
+/* The context's V of one prompt, (layers, n, width), with the draft's epsilon; the taps it was made
+ * of. free() both. */
 static float *context_v(const char *dir, int32_t n, size_t *width, float **taps, size_t *n_taps)
 {
     struct sv_engine_options o = {.target_dir = run_dir("tests/golden/tiny/pair_target"),
@@ -241,7 +248,8 @@ static float *context_v(const char *dir, int32_t n, size_t *width, float **taps,
     int32_t ids[64];
     for (int32_t i = 0; i < n; i++)
         ids[i] = 3 + i * 5;
-    struct sv_request r = {.top_p = 1, .ignore_eos = true, .prompt_ids = ids, .n_prompt_ids = n, .max_tokens = 4};
+    struct sv_request r = {
+        .top_p = 1, .ignore_eos = true, .prompt_ids = ids, .n_prompt_ids = n, .max_tokens = 4};
     assert_int_equal(sv_engine_submit(e, &r, NULL, &err), 0);
     assert_int_equal(sv_engine_step(e, &err), 0);
     assert_int_equal(sv_engine_settle(e, &err), 0);

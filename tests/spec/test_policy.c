@@ -11,141 +11,10 @@
  */
 #include "testing.h"
 
-#include "spec/spec.h"
+#include "tests/spec/machine.h"
 
 #include <math.h>
 #include <string.h>
-
-enum { BLOCK = 16, MAX_SEQS = 128, TILE = 16, MOST_POINTS = 128 };
-
-/* ---------------------------------------------------------------- machines */
-
-struct machine {
-    const char *name;
-    double step_us, row_us; /* a step's fixed part; a row when rows decide */
-    double knee_rows;       /* rows that cost nothing more */
-    double seg_us;          /* a segment beyond its rows */
-    double draft_us, draft_row_us, draft_knee, out_us;
-    double spec_factor; /* what the table does not know of: steps with drafts cost so much more */
-    double noise;       /* share of steps that something disturbs */
-    double drift;       /* standard deviation of a pace that changes over some hundred steps, all kinds alike */
-    double tile_us, draft_tile_us; /* every begun 16 rows beyond the first */
-    double draft_seg_us;           /* a segment that drafts, beyond its rows */
-    bool moody;                    /* goes slowly for some hundred milliseconds at a time while it is measured */
-};
-
-static const struct machine machines[] = {
-    {"two cores", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0, 0, 0, 0, 0, false},
-    {"two cores, busy", 350, 90, 3, 40, 120, 25, 2, 8, 1, 0.2, 0, 0, 0, 0, false},
-    {"matrix unit", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0, 0, 0, 0, false},
-    {"large GPU", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1, 0, 0, 0, 0, 0, false},
-    {"large GPU, wrong table", 3500, 4.2, 200, 1, 480, 0.7, 250, 0.2, 1.25, 0.05, 0, 0, 0, 0, false},
-    {"two cores, others at work", 350, 60, 3, 40, 100, 20, 2, 3, 1, 0.1, 0.2, 0, 0, 0, false},
-    {"the same, drafting dearer", 350, 60, 3, 40, 100, 20, 2, 3, 1.2, 0.1, 0.2, 0, 0, 0, false},
-    {"the same, drafting cheaper", 350, 60, 3, 40, 100, 20, 2, 3, 0.8, 0.1, 0.2, 0, 0, 0, false},
-    {"tiles of rows", 400, 12, 1, 6, 170, 4, 1, 4, 1, 0.05, 0, 550, 150, 0, false},
-    {"the same, plain steps dearer", 400, 12, 1, 6, 170, 4, 1, 4, 0.72, 0.05, 0, 550, 150, 0, false},
-    {"matrix unit, moody", 330, 8, 1, 15, 150, 4, 1, 0.5, 1, 0.05, 0, 200, 45, 0, true},
-};
-
-static double step_us(const struct machine *m, double segs, double rows, double draft_segs, double draft_rows,
-                      double outs)
-{
-    double us = m->step_us + m->seg_us * segs;
-    us += rows > m->knee_rows ? m->row_us * (rows - m->knee_rows) : 0;
-    us += rows > TILE ? m->tile_us * ceil(rows / TILE - 1) : 0;
-    if (draft_rows > 0) {
-        us += m->draft_us + m->out_us * outs + m->draft_seg_us * draft_segs;
-        us += draft_rows > m->draft_knee ? m->draft_row_us * (draft_rows - m->draft_knee) : 0;
-        us += draft_rows > TILE ? m->draft_tile_us * ceil(draft_rows / TILE - 1) : 0;
-    }
-    return us;
-}
-
-/* Points of a table, in the order in which they are measured. */
-struct points {
-    struct sv_curve *curve[MOST_POINTS];
-    int32_t x[MOST_POINTS], n;
-    double us[MOST_POINTS];
-    struct sv_timed timed[MOST_POINTS];
-};
-
-static void put(struct points *p, struct sv_curve *c, int32_t x, double us)
-{
-    assert_true(p->n < MOST_POINTS);
-    p->curve[p->n] = c;
-    p->x[p->n] = x;
-    p->us[p->n++] = us;
-}
-
-/* As seen on two AMX cores of a shared host: a third of the time all goes slowly, large steps most of all. */
-struct mood {
-    struct sv_rng rng;
-    double now_us, until_us;
-    bool slow;
-};
-
-static double time_slowly(struct mood *m, double us)
-{
-    while (m->now_us >= m->until_us) {
-        m->slow = !m->slow;
-        m->until_us += (m->slow ? 150e3 : 300e3) * -log(1 - (double)sv_rng_float(&m->rng));
-    }
-    us *= (m->slow ? 1.5 + 0.7 * fmin(us / 5000, 1) : 1) * (0.97 + 0.06 * (double)sv_rng_float(&m->rng));
-    m->now_us += us;
-    return us;
-}
-
-static void measure(struct points *p, uint64_t seed)
-{
-    enum { BUDGET_US = 700000 };
-    struct mood mood = {.rng = {seed}, .slow = seed % 2};
-    struct sv_turns turns = {.of = p->timed, .n = p->n};
-    for (int32_t i = 0; i < p->n; i++)
-        p->timed[i] = (struct sv_timed){.needed = true};
-    sv_turns_begin(&turns, 2, 0, BUDGET_US, BUDGET_US * 2 / 5);
-    for (int32_t i = sv_turns_next(&turns, 0); i >= 0; i = sv_turns_next(&turns, (int64_t)mood.now_us)) {
-        double us = time_slowly(&mood, p->us[i]);
-        sv_turns_add(&turns, i, (const double[SV_TIMES]){us, 0, us});
-    }
-    sv_turns_end(&turns);
-    assert_true(mood.now_us < 1.5 * BUDGET_US);
-    for (int32_t i = 0; i < p->n; i++)
-        p->us[i] = p->timed[i].us[SV_TIME_ALL];
-}
-
-/* The points that calibrate.c measures: 1, 2, 3, 4, 6, 8, 12, ... and, where tiles end, one row more. */
-static void measure_table(struct sv_cost *c, const struct machine *m, int32_t n_seqs, uint64_t seed)
-{
-    enum { MOST_TILES = 8, MOST_ROWS = 512 };
-    struct points *p = calloc(1, sizeof *p);
-    for (int32_t r = 2; r < BLOCK; r += r < 6 ? 1 : 2)
-        put(p, &c->wide, r, step_us(m, 1, r, 0, 0, 0));
-    for (int32_t r = 2; r < BLOCK; r *= 2)
-        put(p, &c->draft_rows, r, step_us(m, 0, 0, (r + BLOCK - 1) / BLOCK, r, 0) - m->step_us);
-    for (int32_t n = 1, step = 1; n <= n_seqs; n += n == 1 ? 1 : step) {
-        step *= n >= 4 * step ? 2 : 1;
-        int32_t r = n * BLOCK, beyond = (n + 1) * (r / (n + 1) + 1);
-        put(p, &c->plain, n, step_us(m, n, n, 0, 0, 0));
-        if (n > 1 && m->draft_seg_us > 0)
-            put(p, &c->thin, n, step_us(m, 0, 0, n, 2 * n, 0) - m->step_us);
-        if (m->moody && r > MOST_ROWS)
-            continue;
-        put(p, &c->wide, r, step_us(m, n, r, 0, 0, 0));
-        put(p, &c->draft_rows, r, step_us(m, 0, 0, (r + BLOCK - 1) / BLOCK, r, 0) - m->step_us);
-        if (n > MOST_TILES)
-            continue;
-        put(p, &c->wide, r + 1, step_us(m, n + 1, r + 1, 0, 0, 0));
-        put(p, &c->draft_rows, beyond, step_us(m, 0, 0, n + 1, beyond, 0) - m->step_us);
-    }
-    if (m->moody)
-        measure(p, seed);
-    for (int32_t i = 0; i < p->n; i++)
-        sv_curve_add(p->curve[i], p->x[i], p->us[i]);
-    free(p);
-    sv_curve_add(&c->draft_out, 1, m->out_us);
-    sv_curve_add(&c->draft_out, 2, 2 * m->out_us);
-}
 
 static void fill_table(struct sv_cost *c, const struct machine *m, int32_t n_seqs)
 {
@@ -199,7 +68,8 @@ static double run_fixed(const struct machine *m, const struct sv_accept_profile 
             int32_t len = sv_profile_draw(p, (uint64_t)i, (uint64_t)step);
             tokens += len < w ? len : w;
         }
-        us += step_us(m, n, n * w, n, w > 1 ? n * w : 0, n * (w - 1)) * (w > 1 ? m->spec_factor : 1);
+        us +=
+            step_us(m, n, n * w, n, w > 1 ? n * w : 0, n * (w - 1)) * (w > 1 ? m->spec_factor : 1);
     }
     return tokens / us;
 }
@@ -266,7 +136,8 @@ static struct outcome run_policy(const struct machine *m, const struct sv_accept
         assert_int_equal(p->load.n_rows, n_rows);
         assert_int_equal(p->load.n_draft_rows, draft_rows);
         assert_int_equal(p->load.n_draft_out, outs);
-        double t = step_us(m, n, n_rows, p->load.n_draft_segs, draft_rows, outs) * (draft_rows ? m->spec_factor : 1);
+        double t = step_us(m, n, n_rows, p->load.n_draft_segs, draft_rows, outs) *
+                   (draft_rows ? m->spec_factor : 1);
         for (int32_t i = 0; i < n; i++) {
             const struct sv_policy_seq *s = &p->seq[i];
             int32_t len = sv_profile_draw(prof, (uint64_t)i, (uint64_t)step);
@@ -292,8 +163,8 @@ static struct outcome run_policy(const struct machine *m, const struct sv_accept
     return o;
 }
 
-/* Of the best of plain and all widths: on average of everything, of the runs of one case, and any run; and of plain
- * decoding in any. */
+/* Of the best of plain and all widths: on average of everything, of the runs of one case, and any
+ * run; and of plain decoding in any. */
 static const double ALL = 0.985, CASE = 0.955, RUN = 0.94, OF_PLAIN = 0.965;
 
 static void check_machine(const struct machine *m)
@@ -324,7 +195,8 @@ static void check_machine(const struct machine *m)
                 of_plain = fmin(of_plain, o.rate / best / plain);
                 if (o.rate < 0.96 * best)
                     print_message(
-                        "%s, profile %g, %d sequences: %.3f of width %d (plain %.3f; mean width %.2f, %lld "
+                        "%s, profile %g, %d sequences: %.3f of width %d (plain %.3f; mean width "
+                        "%.2f, %lld "
                         "plain, %lld probes)\n",
                         m->name, means[k], n, o.rate / best, best_width, plain, o.width,
                         (long long)o.n_plain, (long long)o.n_probes);
@@ -333,8 +205,9 @@ static void check_machine(const struct machine *m)
             n_cases++;
             worst_case = fmin(worst_case, mean);
         }
-    print_message("%s: %.4f of the best on average, a case at least %.3f, a run %.3f; of plain %.3f\n", m->name,
-                  sum / n_cases, worst_case, worst_run, of_plain);
+    print_message(
+        "%s: %.4f of the best on average, a case at least %.3f, a run %.3f; of plain %.3f\n",
+        m->name, sum / n_cases, worst_case, worst_run, of_plain);
     assert_true(sum / n_cases > ALL && worst_case > CASE && worst_run > RUN && of_plain > OF_PLAIN);
 }
 
@@ -358,11 +231,13 @@ static void choose(struct sv_policy *p, struct sv_record *rec, int32_t n, int32_
         width[i] = p->seq[i].width;
 }
 
-/* Few rows of each of many sequences, and whole blocks of few: the table says what both take, and what lies between. */
+/* Few rows of each of many sequences, and whole blocks of few: the table says what both take, and
+ * what lies between. */
 static void segments_cost(void **state)
 {
     (void)state;
-    static const struct machine m = {"two cores, long contexts", 350, 12, 1, 6, 100, 15, 1, 4, 1, 0, 0, 0, 0, 16, false};
+    static const struct machine m = {
+        "two cores, long contexts", 350, 12, 1, 6, 100, 15, 1, 4, 1, 0, 0, 0, 0, 16, false};
     struct sv_cost c = {.block = BLOCK};
     fill_table(&c, &m, 32);
     sv_cost_unlearn(&c);
@@ -370,14 +245,18 @@ static void segments_cost(void **state)
     for (int32_t n = 1; n <= 32; n *= 2)
         for (int32_t k = 1; k <= n; k *= 2)
             for (int32_t w = 2; w <= BLOCK; w++) {
-                struct sv_load l = {.n_segs = n, .n_rows = n + k * (w - 1), .n_draft_segs = k, .n_draft_rows = k * w, .n_draft_out = k * (w - 1)};
+                struct sv_load l = {.n_segs = n,
+                                    .n_rows = n + k * (w - 1),
+                                    .n_draft_segs = k,
+                                    .n_draft_rows = k * w,
+                                    .n_draft_out = k * (w - 1)};
                 double us = step_us(&m, n, l.n_rows, k, l.n_draft_rows, l.n_draft_out - k);
                 assert_float_equal(sv_cost_us(&c, &l), us, 0.02 * us);
             }
 }
 
-/* However cheap drafting has come to look: a step with one short draft among many sequences takes no less than one
- * without, or there would be no plain steps any more to learn from. */
+/* However cheap drafting has come to look: a step with one short draft among many sequences takes
+ * no less than one without, or there would be no plain steps any more to learn from. */
 static void few_drafts_are_not_cheaper(void **state)
 {
     (void)state;
@@ -391,18 +270,24 @@ static void few_drafts_are_not_cheaper(void **state)
             struct sv_load plain = {.n_segs = n, .n_rows = n};
             double us = sv_cost_us(&p->cost, &plain);
             for (int32_t w = 2; w <= BLOCK; w++) {
-                struct sv_load l = {.n_segs = n, .n_rows = n + w - 1, .n_draft_segs = 1, .n_draft_rows = w, .n_draft_out = w - 1};
+                struct sv_load l = {.n_segs = n,
+                                    .n_rows = n + w - 1,
+                                    .n_draft_segs = 1,
+                                    .n_draft_rows = w,
+                                    .n_draft_out = w - 1};
                 assert_true(sv_cost_us(&p->cost, &l) > us);
             }
             sv_policy_close(p);
         }
 }
 
-/* Where not even drafts that are all kept could gain, nothing is searched, tried or probed; where they could, it is. */
+/* Where not even drafts that are all kept could gain, nothing is searched, tried or probed; where
+ * they could, it is. */
 static void closed(void **state)
 {
     (void)state;
-    static const struct machine dear = {"rows decide", 350, 60, 3, 5, 100, 20, 2, 3, 1, 0, 0, 0, 0, 0, false};
+    static const struct machine dear = {
+        "rows decide", 350, 60, 3, 5, 100, 20, 2, 3, 1, 0, 0, 0, 0, 0, false};
     struct sv_record rec[16] = {{.n_verified = 0}};
     int32_t width[16];
     for (int32_t n = 1; n <= 16; n *= 16) {
@@ -415,18 +300,20 @@ static void closed(void **state)
             choose(p, rec, n, 0, width);
         assert_int_equal(p->closed, n == 16);
         assert_int_equal(sv_policy_is_closed(p, n), n == 16);
-        assert_true(n == 16 ? p->n_probes + p->n_other == 0 : p->n_probes + p->n_other + p->n_steps - p->n_plain > 0);
+        assert_true(n == 16 ? p->n_probes + p->n_other == 0
+                            : p->n_probes + p->n_other + p->n_steps - p->n_plain > 0);
         sv_policy_close(p);
     }
 }
 
-/* Where a drafting pass is dear to begin with, two of sixteen gain nothing. But when the others could draft again and all
- * would gain, drafting is not far from worth while. */
+/* Where a drafting pass is dear to begin with, two of sixteen gain nothing. But when the others
+ * could draft again and all would gain, drafting is not far from worth while. */
 static void far(void **state)
 {
     (void)state;
     enum { SEQS = 16, LONG = 200 };
-    static const struct machine m = {"dear to begin", 350, 2, 1, 2, 900, 1, 1, 1, 1, 0, 0, 0, 0, 0, false};
+    static const struct machine m = {
+        "dear to begin", 350, 2, 1, 2, 900, 1, 1, 1, 1, 0, 0, 0, 0, 0, false};
     struct sv_record rec[SEQS] = {{.n_verified = 0}};
     int32_t width[SEQS];
     struct sv_policy *p;
@@ -451,7 +338,8 @@ static void far(void **state)
     sv_policy_close(p);
 }
 
-/* Sequences come and go in every step: what was found far from worth while is looked at again all the same. */
+/* Sequences come and go in every step: what was found far from worth while is looked at again all
+ * the same. */
 static void looked_at_again(void **state)
 {
     (void)state;
@@ -476,7 +364,8 @@ static void looked_at_again(void **state)
     sv_policy_close(p);
 }
 
-/* What it takes to make the context K/V that is held back counts as a loss of whatever would need it. */
+/* What it takes to make the context K/V that is held back counts as a loss of whatever would need
+ * it. */
 static void held_back_is_paid_for(void **state)
 {
     (void)state;
@@ -489,7 +378,8 @@ static void held_back_is_paid_for(void **state)
         assert_int_equal(sv_policy_open(&p, 4, BLOCK, true, &err), 0);
         fill_table(&p->cost, &machines[0], 4);
         for (int32_t step = 0; step < 400; step++) {
-            for (int32_t j = 1; j < BLOCK; j++) { /* a draft is worth next to nothing, as far as is known */
+            /* a draft is worth next to nothing, as far as is known */
+            for (int32_t j = 1; j < BLOCK; j++) {
                 p->tried[j] = 1000;
                 p->kept[j] = 200;
             }
@@ -534,7 +424,8 @@ static void beside_prompts(void **state)
                 n_drafting += alone[0] > 1;
                 n_plain += alone[0] == 1;
             }
-            p->trial.probe_us = p->trial.other_us = 1e12; /* and none beside a prompt, however much has been saved up */
+            /* and none beside a prompt, however much has been saved up */
+            p->trial.probe_us = p->trial.other_us = 1e12;
             int64_t n_trials = p->n_probes + p->n_other;
             choose(p, rec, n, 64, beside);
             assert_memory_equal(alone, beside, (size_t)n * sizeof *alone);
@@ -545,8 +436,9 @@ static void beside_prompts(void **state)
 }
 
 /* Requests of 150 steps each, one after the other in every seat; from request `good` on drafts are
- * kept. What keeping up the draft's context costs (3 % of a plain step, shared by those it is kept up
- * for) is part of the time. Returns tokens per us over plain decoding's, of requests [from, to). */
+ * kept. What keeping up the draft's context costs (3 % of a plain step, shared by those it is kept
+ * up for) is part of the time. Returns tokens per us over plain decoding's, of requests [from, to).
+ */
 static double run_requests(const struct machine *m, int32_t n, int32_t n_requests, int32_t good,
                            int32_t from, int32_t to, int64_t *n_gave_up)
 {
@@ -584,8 +476,8 @@ static double run_requests(const struct machine *m, int32_t n, int32_t n_request
         for (int32_t i = 0; i < n; i++) {
             const struct sv_policy_seq *s = &p->seq[i];
             assert_true(!rec[i].gave_up || s->width == 1);
-            int32_t len = sv_profile_draw(n_begun > good ? &often : &never, (uint64_t)i,
-                                          (uint64_t)step);
+            int32_t len =
+                sv_profile_draw(n_begun > good ? &often : &never, (uint64_t)i, (uint64_t)step);
             len = len < s->width ? len : s->width;
             if (s->width > 1)
                 verified(p, &rec[i], s, len);
@@ -623,16 +515,17 @@ static void in_vain(void **state)
                 best = fmax(best, run_fixed(m, &often, n, w) / run_fixed(m, &often, n, 1));
             n_paying += best > 1.2;
             if (r < 0.93 * best)
-                print_message("%s, %d sequences: %.4f of plain, could be %.4f\n", m->name, n, r, best);
+                print_message("%s, %d sequences: %.4f of plain, could be %.4f\n", m->name, n, r,
+                              best);
             assert_true(r > 0.9 * best);
         }
     assert_true(n_paying > 8);
 }
 
-/* Blocks whose drafter knows more or less well how many of its drafts are right: lengths from the profile, and how
- * sure it was of each. noise 0: it knows; large: it does not. */
-static void draw_block(const struct sv_accept_profile *prof, struct sv_rng *rng, int32_t i, int32_t step,
-                       float noise, float share[BLOCK], int32_t *len)
+/* Blocks whose drafter knows more or less well how many of its drafts are right: lengths from the
+ * profile, and how sure it was of each. noise 0: it knows; large: it does not. */
+static void draw_block(const struct sv_accept_profile *prof, struct sv_rng *rng, int32_t i,
+                       int32_t step, float noise, float share[BLOCK], int32_t *len)
 {
     *len = sv_profile_draw(prof, (uint64_t)i, (uint64_t)step);
     for (int32_t j = 1; j < BLOCK; j++) {
@@ -648,9 +541,9 @@ static int32_t padded(int32_t n)
     return (n + step - 1) / step * step;
 }
 
-/* Tokens per us with rows cut once drafted. trip_us >= 0: where steps run ahead, counts are padded and a cut takes
- * so long. share_us: where the drafter tells how sure it is only when asked, for so much a draft. *cut: share of the
- * steps with rows cut. */
+/* Tokens per us with rows cut once drafted. trip_us >= 0: where steps run ahead, counts are padded
+ * and a cut takes so long. share_us: where the drafter tells how sure it is only when asked, for so
+ * much a draft. *cut: share of the steps with rows cut. */
 static double run_cutting(const struct machine *m, const struct sv_accept_profile *prof, int32_t n,
                           float noise, double trip_us, double share_us, double *cut)
 {
@@ -658,7 +551,7 @@ static double run_cutting(const struct machine *m, const struct sv_accept_profil
     struct sv_policy *p;
     struct sv_err err;
     struct sv_record *rec = calloc((size_t)n, sizeof *rec);
-    float (*block)[BLOCK] = calloc((size_t)n, sizeof *block);
+    float(*block)[BLOCK] = calloc((size_t)n, sizeof *block);
     float *share = calloc((size_t)n * BLOCK, sizeof *share);
     int32_t *len = calloc((size_t)n, sizeof *len), *n_drafts = calloc((size_t)n, sizeof *n_drafts);
     struct sv_rng rng = {11};
@@ -715,8 +608,9 @@ static double run_cutting(const struct machine *m, const struct sv_accept_profil
         assert_int_equal(p->load.n_draft_rows, draft_rows);
         if (promised > 0)
             sv_policy_brought(p, promised, brought);
-        double t = ahead ? step_us(m, n, padded(n_rows), p->load.n_draft_segs, padded(draft_rows), outs)
-                         : step_us(m, n, n_rows, p->load.n_draft_segs, draft_rows, outs);
+        double t =
+            ahead ? step_us(m, n, padded(n_rows), p->load.n_draft_segs, padded(draft_rows), outs)
+                  : step_us(m, n, n_rows, p->load.n_draft_segs, draft_rows, outs);
         t += ahead && cuts ? trip_us : 0;
         t += p->shares_now ? share_us * outs : 0;
         sv_cost_learn(&p->cost, &p->load, t);
@@ -733,15 +627,16 @@ static double run_cutting(const struct machine *m, const struct sv_accept_profil
     return tokens / us;
 }
 
-/* A drafter that knows how far it is right makes drafting pay where no fixed width does; one that says nothing
- * costs next to nothing. */
+/* A drafter that knows how far it is right makes drafting pay where no fixed width does; one that
+ * says nothing costs next to nothing. */
 static void cut(void **state)
 {
     (void)state;
     static const double means[] = {1, 2.5, 6.4, 0};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
     /* Rows decide, and a draft's are cheap. */
-    static const struct machine m = {"small draft", 350, 90, 3, 40, 100, 6, 2, 1, 1, 0, 0, 0, 0, 0, false};
+    static const struct machine m = {"small draft", 350, 90, 3, 40, 100, 6, 2, 1, 1, 0, 0, 0, 0, 0,
+                                     false};
     double gain = 0;
     int n_gains = 0;
     for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
@@ -754,8 +649,8 @@ static void cut(void **state)
             double blind = run_cutting(&m, &prof, n, 1000, -1, 0, NULL) / best;
             double sure = run_cutting(&m, &prof, n, 1, -1, 0, NULL) / best;
             if (blind < 0.97 || sure < 1.05)
-                print_message("profile %g, %d sequences: %.3f without knowing, %.3f sure\n", means[k], n,
-                              blind, sure);
+                print_message("profile %g, %d sequences: %.3f without knowing, %.3f sure\n",
+                              means[k], n, blind, sure);
             assert_true(blind > 0.96 && sure > 0.98);
             gain += means[k] > 1 ? sure : 0;
             n_gains += means[k] > 1;
@@ -764,14 +659,15 @@ static void cut(void **state)
     assert_true(gain / n_gains > 1.08);
 }
 
-/* Where a cut takes the host's trip: it is taken where a drafter knows something and rows are dear, and left
- * where it brings less than it costs. */
+/* Where a cut takes the host's trip: it is taken where a drafter knows something and rows are dear,
+ * and left where it brings less than it costs. */
 static void cut_ahead(void **state)
 {
     (void)state;
     static const double means[] = {1, 2.5, 6.4, 0, 15.99};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
-    static const struct machine m = {"large GPU", 4200, 38, 100, 5, 600, 2.5, 100, 0.8, 1, 0, 0, 0, 0, 0, false};
+    static const struct machine m = {"large GPU", 4200, 38, 100, 5, 600, 2.5, 100,
+                                     0.8,         1,    0,  0,   0, 0,   0,   false};
     double gain = 0;
     int n_gains = 0;
     for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
@@ -784,10 +680,11 @@ static void cut_ahead(void **state)
             double blind = run_cutting(&m, &prof, n, 1000, 60, 0, &blind_cut) / best;
             double sure = run_cutting(&m, &prof, n, 1, 60, 0, &sure_cut) / best;
             double dear = n < 32 ? 1 : run_cutting(&m, &prof, n, 1, 6000, 0, &dear_cut) / best;
-            print_message("profile %g, %d sequences: %.3f without knowing (%.0f %% cut), %.3f sure (%.0f %%), "
-                          "%.3f with a dear cut (%.0f %%)\n",
-                          means[k], n, blind, 100 * blind_cut, sure, 100 * sure_cut, dear,
-                          100 * dear_cut);
+            print_message(
+                "profile %g, %d sequences: %.3f without knowing (%.0f %% cut), %.3f sure (%.0f "
+                "%%), "
+                "%.3f with a dear cut (%.0f %%)\n",
+                means[k], n, blind, 100 * blind_cut, sure, 100 * sure_cut, dear, 100 * dear_cut);
             assert_true(blind > 0.965 && sure > 0.965 && dear > 0.965);
             assert_true(sure > blind - 0.02 && dear_cut < 0.01);
             if (n < 32 || means[k] == 1 || means[k] > 15)
@@ -799,15 +696,17 @@ static void cut_ahead(void **state)
     assert_true(gain / n_gains > 1.12);
 }
 
-/* Where it takes time to ask: a drafter that knows is asked where rows are dear, one that knows nothing hardly ever, and
- * nobody where rows cost next to nothing. Plain decoding beats every fixed width in some of these. */
+/* Where it takes time to ask: a drafter that knows is asked where rows are dear, one that knows
+ * nothing hardly ever, and nobody where rows cost next to nothing. Plain decoding beats every fixed
+ * width in some of these. */
 static void cut_at_a_price(void **state)
 {
     (void)state;
     static const double means[] = {1, 2.5, 6.4, 0, 15.99};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
-    static const struct machine machine[] = {{"dear rows", 350, 50, 3, 40, 60, 6, 2, 1, 1, 0, 0, 0, 0, 0, false},
-                                             {"cheap rows", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0, 0, 0, 0, false}};
+    static const struct machine machine[] = {
+        {"dear rows", 350, 50, 3, 40, 60, 6, 2, 1, 1, 0, 0, 0, 0, 0, false},
+        {"cheap rows", 420, 9, 1, 6, 100, 3, 1, 2, 1, 0, 0, 0, 0, 0, false}};
     double gain = 0;
     int n_gains = 0;
     for (int d = 0; d < 2; d++)
@@ -820,8 +719,10 @@ static void cut_at_a_price(void **state)
                     best = fmax(best, run_fixed(&machine[d], &prof, n, widths[i]));
                 double blind = run_cutting(&machine[d], &prof, n, 1000, -1, 4, &blind_cut) / best;
                 double sure = run_cutting(&machine[d], &prof, n, 1, -1, 4, &sure_cut) / best;
-                print_message("%s, profile %g, %d sequences: %.3f without knowing (%.0f %% cut), %.3f sure (%.0f %%)\n",
-                              machine[d].name, means[k], n, blind, 100 * blind_cut, sure, 100 * sure_cut);
+                print_message(
+                    "%s, profile %g, %d sequences: %.3f without knowing (%.0f %% cut), %.3f sure "
+                    "(%.0f %%)\n",
+                    machine[d].name, means[k], n, blind, 100 * blind_cut, sure, 100 * sure_cut);
                 assert_true(blind > 0.97 && sure > 0.97 && blind_cut < 0.1);
                 assert_true(means[k] != 1 || sure_cut < 0.1);
                 gain += d == 0 && (means[k] == 2.5 || means[k] == 6.4) ? sure : 0;
@@ -830,16 +731,18 @@ static void cut_at_a_price(void **state)
     assert_true(gain / n_gains > 1.08);
 }
 
-/* What can be drafted needs taps held back in every plain step, and made context K/V of before it drafts: shares of a
- * plain step, for all that run. */
+/* What can be drafted needs taps held back in every plain step, and made context K/V of before it
+ * drafts: shares of a plain step, for all that run. */
 static const double HOLDING = 0.015, PROJECTING = 0.03;
 
-/* Requests one after the other in every seat, as held.c treats them. Returns tokens per us over plain decoding's. */
-static double run_holding(const struct machine *m, const struct sv_accept_profile *prof, int32_t n, uint64_t seed,
-                          double lost[4])
+/* Requests one after the other in every seat, as held.c treats them. Returns tokens per us over
+ * plain decoding's. */
+static double run_holding(const struct machine *m, const struct sv_accept_profile *prof, int32_t n,
+                          uint64_t seed, double lost[4])
 {
     enum { STEPS = 4000, LENGTH = 110, ONE_IN = 8, MANY = 8, ROOM = 40 };
-    const double plain = step_us(m, n, n, 0, 0, 0), hold_us = HOLDING * plain / n, project_us = PROJECTING * plain / n;
+    const double plain = step_us(m, n, n, 0, 0, 0), hold_us = HOLDING * plain / n,
+                 project_us = PROJECTING * plain / n;
     struct sv_policy *p;
     struct sv_err err;
     struct sv_record rec[MAX_SEQS] = {{.n_verified = 0}};
@@ -865,11 +768,14 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
         p->held_us = n_held * project_us;
         sv_policy_begin(p, 0, false);
         for (int32_t i = 0; i < n; i++)
-            sv_policy_add(p, (struct sv_policy_seq){.block = BLOCK, .cap = BLOCK, .context = 100, .record = &rec[i]});
+            sv_policy_add(p, (struct sv_policy_seq){
+                                 .block = BLOCK, .cap = BLOCK, .context = 100, .record = &rec[i]});
         sv_policy_choose(p);
         const struct sv_load *l = &p->load;
-        const bool far = p->closed || sv_policy_is_far(p, n), all = 2 * l->n_draft_segs > n || n_held > ROOM * n;
-        t = step_us(m, n, l->n_rows, l->n_draft_segs, l->n_draft_rows, l->n_draft_out) * (l->n_draft_segs ? m->spec_factor : 1);
+        const bool far = p->closed || sv_policy_is_far(p, n),
+                   all = 2 * l->n_draft_segs > n || n_held > ROOM * n;
+        t = step_us(m, n, l->n_rows, l->n_draft_segs, l->n_draft_rows, l->n_draft_out) *
+            (l->n_draft_segs ? m->spec_factor : 1);
         double clear = t;
         for (int32_t i = 0; i < n; i++) {
             const struct sv_policy_seq *s = &p->seq[i];
@@ -895,7 +801,9 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
         sv_cost_learn(&p->cost, l, seen(&clock, m, clear));
         us += t;
         lost[0] += t - clear;
-        lost[p->n_other > n_other ? 1 : p->n_probes > n_probes ? 2 : 3] += clear - (tokens - before) * plain / n;
+        lost[p->n_other > n_other     ? 1
+             : p->n_probes > n_probes ? 2
+                                      : 3] += clear - (tokens - before) * plain / n;
     }
     sv_policy_close(p);
     for (int k = 0; k < 4; k++)
@@ -903,8 +811,8 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
     return tokens / us / (n / plain);
 }
 
-/* Where drafting is worth about as much as plain decoding, or a little less, the one that is chosen matters little; what
- * is spent on being able to draft, and on finding out, does. */
+/* Where drafting is worth about as much as plain decoding, or a little less, the one that is chosen
+ * matters little; what is spent on being able to draft, and on finding out, does. */
 static void near_tie(void **state)
 {
     (void)state;
@@ -943,13 +851,19 @@ static void near_tie(void **state)
                 assert_true(!wins || sum > 1 + 0.75 * (of_plain[i] - 1));
                 if (sum > 0.988)
                     continue;
-                print_message("%s, %d sequences, drafting %.2f of plain (mean %.2f): %.4f; lost, %%: held %.2f, trials %.2f, "
-                              "probes %.2f, other steps %.2f\n",
-                              tie[k].name, n, of_plain[i], lo, sum, lost[0], lost[1], lost[2], lost[3]);
+                print_message(
+                    "%s, %d sequences, drafting %.2f of plain (mean %.2f): %.4f; lost, %%: held "
+                    "%.2f, trials %.2f, "
+                    "probes %.2f, other steps %.2f\n",
+                    tie[k].name, n, of_plain[i], lo, sum, lost[0], lost[1], lost[2], lost[3]);
             }
     print_message("near ties: %.4f of plain on average, at least %.4f\n", all / n_cases, least);
     assert_true(all / n_cases > 0.991 && least > 0.985);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(near_tie), cmocka_unit_test(cut_ahead), cmocka_unit_test(cut_at_a_price), cmocka_unit_test(few_drafts_are_not_cheaper),
-             cmocka_unit_test(segments_cost), cmocka_unit_test(closed), cmocka_unit_test(far), cmocka_unit_test(looked_at_again), cmocka_unit_test(held_back_is_paid_for), cmocka_unit_test(beside_prompts), cmocka_unit_test(in_vain), cmocka_unit_test(cut), cmocka_unit_test(never_slower))
+SV_TEST_MAIN(cmocka_unit_test(near_tie), cmocka_unit_test(cut_ahead),
+             cmocka_unit_test(cut_at_a_price), cmocka_unit_test(few_drafts_are_not_cheaper),
+             cmocka_unit_test(segments_cost), cmocka_unit_test(closed), cmocka_unit_test(far),
+             cmocka_unit_test(looked_at_again), cmocka_unit_test(held_back_is_paid_for),
+             cmocka_unit_test(beside_prompts), cmocka_unit_test(in_vain), cmocka_unit_test(cut),
+             cmocka_unit_test(never_slower))

@@ -1,5 +1,6 @@
 /*
- * test_turns.c - things timed in turns on a machine that changes its pace: who has how many, and what is believed.
+ * test_turns.c - things timed in turns on a machine that changes its pace: who has how many, and
+ * what is believed.
  */
 #include "testing.h"
 
@@ -21,7 +22,8 @@ static double true_us(const struct machine *m, int32_t i)
 static void run(struct machine *m, struct sv_turns *t, int32_t least, int64_t more_us)
 {
     sv_turns_begin(t, least, (int64_t)m->now_us, BUDGET_US, more_us);
-    for (int32_t i = sv_turns_next(t, (int64_t)m->now_us); i >= 0; i = sv_turns_next(t, (int64_t)m->now_us)) {
+    for (int32_t i = sv_turns_next(t, (int64_t)m->now_us); i >= 0;
+         i = sv_turns_next(t, (int64_t)m->now_us)) {
         double us = true_us(m, i) * (m->now_us >= m->from_us && m->now_us < m->to_us ? m->slow : 1);
         m->now_us += us;
         sv_turns_add(t, i, (const double[SV_TIMES]){us, us / 4, us - us / 4});
@@ -45,8 +47,8 @@ static void check_us(const struct machine *m, const struct sv_timed of[THINGS])
     }
 }
 
-/* Rounds are whole: what is dear has as many runs as what is cheap, as many as there is time for, and plenty of them
- * take half the time. */
+/* Rounds are whole: what is dear has as many runs as what is cheap, as many as there is time for,
+ * and plenty of them take half the time. */
 static void whole_rounds(void **state)
 {
     (void)state;
@@ -64,7 +66,8 @@ static void whole_rounds(void **state)
     }
 }
 
-/* However a slow moment lies, with three rounds that it does not fill nobody looks dearer than anybody else. */
+/* However a slow moment lies, with three rounds that it does not fill nobody looks dearer than
+ * anybody else. */
 static void slow_moments(void **state)
 {
     (void)state;
@@ -96,8 +99,8 @@ static void more_time(void **state)
     }
 }
 
-/* When a round takes longer than there is time, what is not needed is left out, and all that was begun goes on to the
- * least number of rounds. */
+/* When a round takes longer than there is time, what is not needed is left out, and all that was
+ * begun goes on to the least number of rounds. */
 static void late(void **state)
 {
     (void)state;
@@ -115,7 +118,8 @@ static void late(void **state)
     assert_true(n_left_out > 0);
 }
 
-/* What was measured before has no more turns, and keeps what was said of it, whatever the pace is now. */
+/* What was measured before has no more turns, and keeps what was said of it, whatever the pace is
+ * now. */
 static void done(void **state)
 {
     (void)state;
@@ -141,5 +145,5 @@ static void done(void **state)
     assert_int_equal(sv_turns_next(&t, 0), -1);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(whole_rounds), cmocka_unit_test(slow_moments), cmocka_unit_test(more_time),
-             cmocka_unit_test(late), cmocka_unit_test(done))
+SV_TEST_MAIN(cmocka_unit_test(whole_rounds), cmocka_unit_test(slow_moments),
+             cmocka_unit_test(more_time), cmocka_unit_test(late), cmocka_unit_test(done))

@@ -97,7 +97,8 @@ static void templates_equal(void **state)
     json_decref(contexts);
 }
 
-/* SALVO_JINJA_CASES: a file of more cases, made by make_jinja.py --fuzz or --dir, to compare instead. */
+/* SALVO_JINJA_CASES: a file of more cases, made by make_jinja.py --fuzz or --dir, to compare
+ * instead. */
 static void random_templates_equal(void **state)
 {
     const char *more = sv_env("SALVO_JINJA_CASES");

@@ -148,8 +148,8 @@ static int check_text(const struct sv_tokenizer *tok, const char *name, size_t i
         json_t *piece;
         size_t before = stream.len;
         sv_detok_push(&d, (int32_t)json_integer_value(v), &stream);
-        piece =
-            json_stringn(stream.data + before, stream.len - before); /* NULL unless valid UTF-8 */
+        /* NULL unless valid UTF-8 */
+        piece = json_stringn(stream.data + before, stream.len - before);
         assert_non_null(piece);
         json_decref(piece);
     }

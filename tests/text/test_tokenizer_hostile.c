@@ -62,12 +62,15 @@ static void good_file(void **state)
     sv_tokenizer_close(NULL);
 }
 
-/* ignore_merges takes whole words from the model's vocabulary, not from special tokens that look like words. */
+/* ignore_merges takes whole words from the model's vocabulary, not from special tokens that look
+ * like words. */
 static void whole_words(void **state)
 {
     static const char text[] =
-        "{" PIPE ",\"model\":{\"type\":\"BPE\",\"ignore_merges\":true,\"vocab\":{\"a\":0,\"b\":1,\"ba\":2},"
-        "\"merges\":[]},\"added_tokens\":[{\"id\":3,\"content\":\"ab\",\"single_word\":false,\"lstrip\":false,"
+        "{" PIPE
+        ",\"model\":{\"type\":\"BPE\",\"ignore_merges\":true,\"vocab\":{\"a\":0,\"b\":1,\"ba\":2},"
+        "\"merges\":[]},\"added_tokens\":[{\"id\":3,\"content\":\"ab\",\"single_word\":false,"
+        "\"lstrip\":false,"
         "\"rstrip\":false,\"normalized\":false,\"special\":true}]}";
     static const struct {
         const char *word;
@@ -84,7 +87,8 @@ static void whole_words(void **state)
         fail_msg("%s", err.msg);
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         ids.n = 0;
-        assert_int_equal(sv_tokenizer_encode(tok, NULL, want[i].word, 2, want[i].flags, &ids, &err), SV_OK);
+        assert_int_equal(sv_tokenizer_encode(tok, NULL, want[i].word, 2, want[i].flags, &ids, &err),
+                         SV_OK);
         assert_int_equal(ids.n, want[i].n);
         assert_int_equal(ids.id[0], want[i].first);
     }
@@ -229,7 +233,8 @@ static void bad_files(void **state)
     }
 }
 
-/* Every beginning of a file, and every file with one byte damaged, ends in an error or a tokenizer. */
+/* Every beginning of a file, and every file with one byte damaged, ends in an error or a tokenizer.
+ */
 static void cut_and_damaged(void **state)
 {
     const char *text = WITH(
@@ -465,7 +470,8 @@ static void open_dir(void **state)
     assert_non_null(strstr(err.msg, "added_tokens_decoder['7']"));
 }
 
-/* The fuzz target's seeds are whole files, or its mutations would never get past the first field. */
+/* The fuzz target's seeds are whole files, or its mutations would never get past the first field.
+ */
 static void fuzz_seeds(void **state)
 {
     static const char *const names[] = {"qwen", "gpt2", "plain", "prefix", "general", "template"};
@@ -478,7 +484,8 @@ static void fuzz_seeds(void **state)
     }
 }
 
-SV_TEST_MAIN(cmocka_unit_test(open_dir), cmocka_unit_test(fuzz_seeds), cmocka_unit_test(good_file), cmocka_unit_test(whole_words),
-             cmocka_unit_test(bad_files), cmocka_unit_test(cut_and_damaged),
-             cmocka_unit_test(deep_and_large), cmocka_unit_test(nul_bytes),
-             cmocka_unit_test(faults), cmocka_unit_test(scratch_survives))
+SV_TEST_MAIN(cmocka_unit_test(open_dir), cmocka_unit_test(fuzz_seeds), cmocka_unit_test(good_file),
+             cmocka_unit_test(whole_words), cmocka_unit_test(bad_files),
+             cmocka_unit_test(cut_and_damaged), cmocka_unit_test(deep_and_large),
+             cmocka_unit_test(nul_bytes), cmocka_unit_test(faults),
+             cmocka_unit_test(scratch_survives))

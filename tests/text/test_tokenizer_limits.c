@@ -150,13 +150,17 @@ static void hostile_patterns(void **state)
     sv_buf_fini(&b);
 }
 
-/* An added token that takes the white space around it, in a text of nothing else: each run is walked once. */
+/* An added token that takes the white space around it, in a text of nothing else: each run is
+ * walked once. */
 static void runs_of_white_space(void **state)
 {
     static const char format[] =
-        "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":"
-        "\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},\"added_tokens\":[{"
-        "\"id\":1,\"content\":\" \",\"single_word\":false,\"lstrip\":%s,\"rstrip\":%s,\"normalized\":false,"
+        "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+        "\"decoder\":{\"type\":"
+        "\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},"
+        "\"added_tokens\":[{"
+        "\"id\":1,\"content\":\" \",\"single_word\":false,\"lstrip\":%s,\"rstrip\":%s,"
+        "\"normalized\":false,"
         "\"special\":false}]}";
     struct sv_buf text;
 
@@ -210,7 +214,8 @@ static void many_marks(void **state)
     assert_int_equal(sv_nfc(s, in.data, in.len, &out, &changed), SV_OK);
     assert_int_equal(out.len, in.len);
     for (int i = 0; i < 40; i++)
-        assert_memory_equal(out.data + 1 + 2 * i, "\xCC\x81\xCC\x95\xCD\x9C\xCD\x85" + i / 10 * 2, 2);
+        assert_memory_equal(out.data + 1 + 2 * i, "\xCC\x81\xCC\x95\xCD\x9C\xCD\x85" + i / 10 * 2,
+                            2);
     sv_buf_clear(&in);
     sv_buf_clear(&out);
     repeat(&in, "e\xCC\x81", 300000);
@@ -414,6 +419,6 @@ static void threads(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(long_words), cmocka_unit_test(a_megabyte_of_a),
              cmocka_unit_test(long_matches), cmocka_unit_test(hostile_patterns),
-             cmocka_unit_test(runs_of_white_space), cmocka_unit_test(many_marks), cmocka_unit_test(streaming),
-             cmocka_unit_test(no_allocation), cmocka_unit_test(scratch_changes_hands),
-             cmocka_unit_test(threads))
+             cmocka_unit_test(runs_of_white_space), cmocka_unit_test(many_marks),
+             cmocka_unit_test(streaming), cmocka_unit_test(no_allocation),
+             cmocka_unit_test(scratch_changes_hands), cmocka_unit_test(threads))

@@ -1,14 +1,18 @@
 /*
- * attention.c - paged grouped-query attention: what is work, who does it, which positions a row sees.
+ * attention.c - paged grouped-query attention: what is work, who does it, which positions a row
+ * sees.
  *
- * Entered through the backend table. The queries of one (segment, kv head) are its rows times the heads of the group,
- * row-major; an item of work is a tile of them, so that keys and values are read once for all of its heads and rows.
- * A query's result is a fixed function of its own sequence:
- *   - positions are taken in chunks of SV_ATTN_CHUNK at absolute multiples (the kernel's fixed steps);
- *   - chunks are summed from zero within parts of SV_ATTN_PART positions, again at absolute multiples, and parts are
- *     merged in ascending order; a part or chunk that a query sees nothing of is skipped.
- * Hence tiles may be cut anywhere, and parts may go to different threads when there are few items; both are decided by
- * sizes here and change no bits. Must not: let the split reach into the arithmetic.
+ * Entered through the backend table. The queries of one (segment, kv head) are its rows times the
+ * heads of the group, row-major; an item of work is a tile of them, so that keys and values are
+ * read once for all of its heads and rows. A query's result is a fixed function of its own
+ * sequence:
+ *   - positions are taken in chunks of SV_ATTN_CHUNK at absolute multiples (the kernel's fixed
+ * steps);
+ *   - chunks are summed from zero within parts of SV_ATTN_PART positions, again at absolute
+ * multiples, and parts are merged in ascending order; a part or chunk that a query sees nothing of
+ * is skipped. Hence tiles may be cut anywhere, and parts may go to different threads when there are
+ * few items; both are decided by sizes here and change no bits. Must not: let the split reach into
+ * the arithmetic.
  */
 #include "backend/cpu/vec.h"
 
@@ -62,7 +66,8 @@ size_t sv_cpu_attn_thread_bytes(const struct sv_dev_limits *lim)
     return align_up(sizeof(struct attn_scratch)) + floats * sizeof(float) + SV_ATTN_WORK_BYTES;
 }
 
-/* Room for partial results of a decode batch over long contexts; larger batches have items enough. */
+/* Room for partial results of a decode batch over long contexts; larger batches have items enough.
+ */
 size_t sv_cpu_attn_parts_floats(const struct sv_dev_limits *lim)
 {
     size_t parts = (size_t)lim->max_positions / SV_ATTN_PART + 1;
@@ -339,7 +344,8 @@ static bool mine(int64_t at, int64_t cost, int64_t begin, int64_t end)
     return at + cost / 2 >= begin && at + cost / 2 < end;
 }
 
-/* Walks all items; runs those that fall to share `thread` of the cost. With s == NULL only adds up. */
+/* Walks all items; runs those that fall to share `thread` of the cost. With s == NULL only adds up.
+ */
 static int64_t walk(const struct attn_plan *a, struct attn_scratch *s, int thread, int n)
 {
     const struct sv_rows *r = &a->p->rows;

@@ -1,9 +1,10 @@
 /*
- * cpu.c - the CPU device's life: open, limits and scratch, memory, errors latched by kernels, bandwidth.
+ * cpu.c - the CPU device's life: open, limits and scratch, memory, errors latched by kernels,
+ * bandwidth.
  *
- * Entered through sv_cpu_open (from ops.c) and the table it hands out. Device memory is host memory, so upload and
- * download are copies and sync waits for nothing; weights: weights.c. Must not: allocate anywhere but in open, reserve,
- * alloc and measure_read.
+ * Entered through sv_cpu_open (from ops.c) and the table it hands out. Device memory is host
+ * memory, so upload and download are copies and sync waits for nothing; weights: weights.c. Must
+ * not: allocate anywhere but in open, reserve, alloc and measure_read.
  */
 #include "backend/backends.h"
 #include "backend/cpu/vec.h"
@@ -291,10 +292,11 @@ static const struct sv_backend cpu_backend = {
     .compute_dtype = cpu_compute_dtype,
 };
 
-/* A model that a last-level cache may hold is not read from memory: fewer bits would save nothing. */
+/* A model that a last-level cache may hold is not read from memory: fewer bits would save nothing.
+ */
 #define LARGE_FROM_BYTES ((int64_t)256 << 20)
-/* Expanding costs where the same units multiply, which with AVX512-BF16 they do: with more rows than this, arithmetic
- * and not memory is what a product waits for. AMX leaves them idle. */
+/* Expanding costs where the same units multiply, which with AVX512-BF16 they do: with more rows
+ * than this, arithmetic and not memory is what a product waits for. AMX leaves them idle. */
 #define DENSE_ROWS_AVX512 8
 
 static bool wants_dense(const struct sv_cpu *cpu, const struct sv_dev_opts *opts)
@@ -303,8 +305,8 @@ static bool wants_dense(const struct sv_cpu *cpu, const struct sv_dev_opts *opts
     if (opts->dense != SV_DENSE_AUTO)
         return order && opts->dense == SV_DENSE_ON;
     return opts->weight_bytes > LARGE_FROM_BYTES &&
-           (order == SV_DENSE_ROWS ||
-            (order == SV_DENSE_PAIRS && opts->usual_rows > 0 && opts->usual_rows <= DENSE_ROWS_AVX512));
+           (order == SV_DENSE_ROWS || (order == SV_DENSE_PAIRS && opts->usual_rows > 0 &&
+                                       opts->usual_rows <= DENSE_ROWS_AVX512));
 }
 
 static bool wants_sieve(const struct sv_cpu *cpu, const struct sv_dev_opts *opts)
@@ -346,7 +348,8 @@ int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_e
     cpu->dense = wants_dense(cpu, opts);
     cpu->sieve = wants_sieve(cpu, opts);
     snprintf(cpu->text, sizeof cpu->text, "cpu %s, %d thread%s%s%s", isa_name(isa), cpu->n_threads,
-             cpu->n_threads == 1 ? "" : "s", cpu->dense ? ", dense weights" : "", cpu->sieve ? ", head sieve" : "");
+             cpu->n_threads == 1 ? "" : "s", cpu->dense ? ", dense weights" : "",
+             cpu->sieve ? ", head sieve" : "");
     *dev = (struct sv_dev *)(void *)cpu;
     return SV_OK;
 }

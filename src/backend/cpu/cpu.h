@@ -1,14 +1,16 @@
 /*
- * cpu.h - what the files of the CPU backend share: the device struct, the instruction-set levels and the
- * two halves (gemm_*.c: matrix products and the head; the rest: everything row-wise and attention).
+ * cpu.h - what the files of the CPU backend share: the device struct, the instruction-set levels
+ * and the two halves (gemm_*.c: matrix products and the head; the rest: everything row-wise and
+ * attention).
  *
- * Included only inside src/backend/cpu. Acts are f32. In compute mode SV_BF16 the inputs of a product with
- * bf16 weights are rounded to bf16 (products and sums stay f32); with f16 or f32 weights, and always in
- * compute mode SV_F32, inputs stay f32. Must not: allocate outside open and reserve, or let a result
- * depend on thread count, batch, row grouping or page size.
+ * Included only inside src/backend/cpu. Acts are f32. In compute mode SV_BF16 the inputs of a
+ * product with bf16 weights are rounded to bf16 (products and sums stay f32); with f16 or f32
+ * weights, and always in compute mode SV_F32, inputs stay f32. Must not: allocate outside open and
+ * reserve, or let a result depend on thread count, batch, row grouping or page size.
  *
- * Files that need an instruction set are named *_avx2.c, *_avx512.c, *_amx.c: the Makefile gives each the
- * matching compiler flags, and they are entered only through tables chosen by cpuid at open.
+ * Files that need an instruction set are named *_avx2.c, *_avx512.c, *_amx.c: the Makefile gives
+ * each the matching compiler flags, and they are entered only through tables chosen by cpuid at
+ * open.
  */
 #ifndef SV_CPU_H
 #define SV_CPU_H
@@ -18,7 +20,7 @@
 struct sv_cpu_gemm; /* gemm.c's own state: packed inputs, per-thread tiles */
 struct sv_cpu_slab; /* weights.c's own */
 struct sv_cpu_attn_lanes;
-struct sv_cpu_vec;  /* vec.h: table of row kernels for one instruction-set level */
+struct sv_cpu_vec; /* vec.h: table of row kernels for one instruction-set level */
 
 struct sv_cpu {
     SV_DEV_HEAD; /* first: a struct sv_cpu is a struct sv_dev */
@@ -62,8 +64,8 @@ int sv_cpu_gemm_reserve(struct sv_cpu *cpu, struct sv_err *err); /* reads cpu->l
 void sv_cpu_gemm_close(struct sv_cpu *cpu);
 void sv_cpu_gemm(struct sv_dev *dev, const struct sv_p_gemm *p);
 void sv_cpu_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
-/* Same product on a list of input rows: y[i] = x[rows[i]] W^T for i < n; used by draft_context_kv so that
- * only committed rows cost anything. rows is ascending. */
+/* Same product on a list of input rows: y[i] = x[rows[i]] W^T for i < n; used by draft_context_kv
+ * so that only committed rows cost anything. rows is ascending. */
 void sv_cpu_gemm_gather(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *rows);
 /* Whether bf16 weights are multiplied in packed form (weights.c makes it). */
 bool sv_cpu_gemm_packs(const struct sv_cpu *cpu);
@@ -72,7 +74,7 @@ bool sv_cpu_gemm_bytes(const struct sv_cpu *cpu);
 
 /* How dense weights stand on this device's level. */
 enum sv_dense_order {
-    SV_DENSE_NONE, /* not at all */
+    SV_DENSE_NONE,  /* not at all */
     SV_DENSE_PAIRS, /* as AVX512-BF16 takes weights: pair of k by pair */
     SV_DENSE_ROWS   /* as AMX does: row by row */
 };

@@ -19,7 +19,11 @@
 
 enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
 enum { AVX512_VBMI = 1 << 1, AVX512_VBMI2 = 1 << 6, AVX512_VNNI = 1 << 11 }; /* leaf 7, ecx */
-enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 }; /* leaf 7, edx; compilers disagree on the names */
+enum {
+    AMX_BF16 = 1 << 22,
+    AMX_TILE = 1 << 24,
+    AMX_INT8 = 1 << 25
+}; /* leaf 7, edx; compilers disagree on the names */
 
 struct features {
     bool avx2, avx512, avx512_bf16, amx_bf16, avx512_vnni, avx512_vbmi2, amx_int8;
@@ -65,8 +69,8 @@ static struct features features(void)
     unsigned v = atomic_load_explicit(&cached, memory_order_acquire);
     if (!v) {
         struct features f = detect();
-        v = 16u | f.avx2 | f.avx512 << 1 | f.avx512_bf16 << 2 | f.amx_bf16 << 3 | f.avx512_vnni << 5 |
-            f.avx512_vbmi2 << 6 | f.amx_int8 << 7;
+        v = 16u | f.avx2 | f.avx512 << 1 | f.avx512_bf16 << 2 | f.amx_bf16 << 3 |
+            f.avx512_vnni << 5 | f.avx512_vbmi2 << 6 | f.amx_int8 << 7;
         atomic_store_explicit(&cached, v, memory_order_release);
     }
     return (struct features){v & 1, v & 2, v & 4, v & 8, v & 32, v & 64, v & 128};

@@ -1,25 +1,25 @@
 /*
  * dense.h - bf16 weights in about 11.2 bits, every value exact: the format, and walking along it.
  *
- * Made at load by weights.c, multiplied by gemm_bf16_avx512.c and gemm_amx.c; packing, expanding and
- * the products of few rows are in gemm_dense_avx512.c. Included nowhere else.
+ * Made at load by weights.c, multiplied by gemm_bf16_avx512.c and gemm_amx.c; packing, expanding
+ * and the products of few rows are in gemm_dense_avx512.c. Included nowhere else.
  *
  * The 8 exponent bits of a weight matrix carry about 2.6 bits of information: for normal numbers
- * seven neighbouring exponents are 97.5 % of all. So a weight is a byte, mantissa << 1 | sign, and a
- * code of three bits: 1 to 7 for the exponents of its unit's window, 0 for any other, whose exponent
- * then stands in a stream of bytes.
+ * seven neighbouring exponents are 97.5 % of all. So a weight is a byte, mantissa << 1 | sign, and
+ * a code of three bits: 1 to 7 for the exponents of its unit's window, 0 for any other, whose
+ * exponent then stands in a stream of bytes.
  *
- *   matrix  [first line of each unit, and of the end: (units + 1) uint32][units]      a line: 64 bytes
- *   unit    [exponent of each code: 8 bytes, 8 times][escaped exponents][blocks]      16 weight rows
- *   block   [8 groups of 64 bytes][3 lines of codes]                                  32 of k
+ *   matrix  [first line of each unit, and of the end: (units + 1) uint32][units]      a line: 64
+ * bytes unit    [exponent of each code: 8 bytes, 8 times][escaped exponents][blocks]      16 weight
+ * rows block   [8 groups of 64 bytes][3 lines of codes]                                  32 of k
  *
  * A block's 512 weights stand as sixteen vectors of 32: pair of k by pair ([16 rows][2], what
- * AVX512-BF16 takes), or row by row (what an AMX tile is). Vectors 2i and 2i + 1 are group i: byte b
- * of the group is word b % 8 of 128-bit lane b / 16 of vector 2i + (b % 16 >= 8), which is where
- * vpunpcklbw and vpunpckhbw put it. Line 0 of the codes has those of groups 0 (bits 0-2) and 1 (bits
- * 3-5), line 1 of 2 and 3, line 2 of 4 and 5; group 6 has bits 6-7 of line 0 and bit 6 of line 2,
- * group 7 bits 6-7 of line 1 and bit 7 of line 2. What k or rows lack is zeros, escaped like any
- * other value outside the window.
+ * AVX512-BF16 takes), or row by row (what an AMX tile is). Vectors 2i and 2i + 1 are group i: byte
+ * b of the group is word b % 8 of 128-bit lane b / 16 of vector 2i + (b % 16 >= 8), which is where
+ * vpunpcklbw and vpunpckhbw put it. Line 0 of the codes has those of groups 0 (bits 0-2) and 1
+ * (bits 3-5), line 1 of 2 and 3, line 2 of 4 and 5; group 6 has bits 6-7 of line 0 and bit 6 of
+ * line 2, group 7 bits 6-7 of line 1 and bit 7 of line 2. What k or rows lack is zeros, escaped
+ * like any other value outside the window.
  */
 #ifndef SV_CPU_DENSE_H
 #define SV_CPU_DENSE_H
@@ -31,8 +31,9 @@
 #define SV_DENSE_CODES 512 /* where a block's codes begin */
 #define SV_DENSE_WINDOW 7
 
-/* The next block of a unit and the next of its escapes. What it asks for ahead of its reading lies, from
- * the unit's end on, `jump` further: where units are walked side by side, the next is not the one behind. */
+/* The next block of a unit and the next of its escapes. What it asks for ahead of its reading lies,
+ * from the unit's end on, `jump` further: where units are walked side by side, the next is not the
+ * one behind. */
 struct sv_dense_walk {
     const uint8_t *block, *escapes, *table, *end;
     ptrdiff_t jump;
@@ -69,8 +70,8 @@ static inline const uint8_t *sv_dense_end(const void *dense, int32_t unit)
 /* How far ahead of its reading a walk asks for lines, into level 2. */
 #define SV_DENSE_AHEAD 4224
 
-/* GCC takes a function that does nothing but prefetch for one without effect, and leaves calls of it out:
- * so these are inlined before it looks. */
+/* GCC takes a function that does nothing but prefetch for one without effect, and leaves calls of
+ * it out: so these are inlined before it looks. */
 #define SV_DENSE_INLINE static inline __attribute__((always_inline))
 
 /* From a line to the one to be asked for meanwhile. */

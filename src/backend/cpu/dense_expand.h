@@ -43,8 +43,8 @@ MUST_INLINE void ask_lines(const uint8_t *p, uintptr_t ahead, const int32_t near
         _mm_prefetch((const char *)((uintptr_t)p + (uintptr_t)near), _MM_HINT_T0);
 }
 
-/* A block to `to`, 1 KiB. Asks for lines `ahead` of it, into level 2, and `near`, into level 1, if that is
- * not 0: line buffers are few, and one that waits for level 2 is soon free again. */
+/* A block to `to`, 1 KiB. Asks for lines `ahead` of it, into level 2, and `near`, into level 1, if
+ * that is not 0: line buffers are few, and one that waits for level 2 is soon free again. */
 UNCHECKED MUST_INLINE void expand_block(struct sv_dense_walk *at, uint8_t *to, const int32_t ahead,
                                         const int32_t near)
 {

@@ -17,13 +17,15 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Below this many packed elements every thread packs for itself: cheaper than meeting at a barrier. */
+/* Below this many packed elements every thread packs for itself: cheaper than meeting at a barrier.
+ */
 #define ALONE_ELEMENTS 65536
 
-/* From so many rows for each thread on, and up to so many weights, threads share out rows instead of weights where weights
- * stand packed: each reads all of them, which its products hide, and what a row goes through from one product to the next
- * stays in one core's cache. Between cores that share no cache a line takes 0.15 us. Many rows are shared out whatever the
- * weights (set_own): nobody waits for another's packed input, nor fetches it from another's cache. */
+/* From so many rows for each thread on, and up to so many weights, threads share out rows instead
+ * of weights where weights stand packed: each reads all of them, which its products hide, and what
+ * a row goes through from one product to the next stays in one core's cache. Between cores that
+ * share no cache a line takes 0.15 us. Many rows are shared out whatever the weights (set_own):
+ * nobody waits for another's packed input, nor fetches it from another's cache. */
 #define OWN_ROWS 4
 #define OWN_ELEMENTS (1 << 20)
 
@@ -34,13 +36,13 @@ struct sv_cpu_gemm {
     void *scratch;                               /* behind the pointers above */
     int32_t max_k, max_rows;
     const struct sv_gemm_kern *shared; /* whose many rows are shared out, NULL: none */
-    int32_t own_from, own_most;        /* from so many for each thread on; so many of its own at a time */
+    int32_t own_from, own_most; /* from so many for each thread on; so many of its own at a time */
     const struct sv_gemm_kern *bytes; /* for approximate weights, NULL: as any other */
     bool packs; /* bf16 weights are multiplied packed: at load, or else at every call */
     enum sv_dense_order dense; /* how dense weights stand here, if they can be multiplied */
     const struct sv_gemm_kern *sieve[2]; /* for heads' bounds, by plane; NULL: none */
     int32_t sieve_rows;                  /* up to how many it is asked */
-    struct sv_gemm_call call; /* the one in flight */
+    struct sv_gemm_call call;            /* the one in flight */
 };
 
 /* ---------------------------------------------------------------- set-up */
@@ -88,8 +90,8 @@ static void set_sieve(struct sv_cpu_gemm *g, const struct sv_cpu *cpu)
 #endif
 }
 
-/* Each thread reads, and copies or expands, all weights for its rows: the more rows the less that costs. What packed
- * weights cost is little, and there the input should stay in level 2. */
+/* Each thread reads, and copies or expands, all weights for its rows: the more rows the less that
+ * costs. What packed weights cost is little, and there the input should stay in level 2. */
 static void set_own(struct sv_cpu_gemm *g)
 {
     (void)g;
@@ -221,14 +223,15 @@ static size_t lay_out(const struct sv_cpu *cpu, struct sv_cpu_gemm *g, uint8_t *
         size_t call = take(&at, sizeof(struct sv_gemm_call));
         size_t lanes = take(&at, g->bytes ? (size_t)rows * sizeof(struct sv_gemm_lanes) : 0);
         if (base)
-            g->threads[i] = (struct sv_gemm_thread){.pack_w = base + pack_w,
-                                                    .sums = (float *)(void *)(base + sums),
-                                                    .own_x = base + own_x,
-                                                    .panel = own ? base + panel : NULL,
-                                                    .best_val = (float *)(void *)(base + val),
-                                                    .best_id = (int32_t *)(void *)(base + id),
-                                                     .call = (struct sv_gemm_call *)(void *)(base + call),
-                                                     .lanes = (struct sv_gemm_lanes *)(void *)(base + lanes)};
+            g->threads[i] =
+                (struct sv_gemm_thread){.pack_w = base + pack_w,
+                                        .sums = (float *)(void *)(base + sums),
+                                        .own_x = base + own_x,
+                                        .panel = own ? base + panel : NULL,
+                                        .best_val = (float *)(void *)(base + val),
+                                        .best_id = (int32_t *)(void *)(base + id),
+                                        .call = (struct sv_gemm_call *)(void *)(base + call),
+                                        .lanes = (struct sv_gemm_lanes *)(void *)(base + lanes)};
         at += SV_ALIGN; /* threads never share a cache line, nor the same sets of the caches */
     }
     return at;
@@ -309,7 +312,8 @@ static int32_t own_at_once(const struct sv_gemm_call *c, int32_t rows)
 }
 
 /* All weights times this thread's share of the rows, some of them at a time. */
-static void work_rows(const struct sv_gemm_call *c, struct sv_gemm_thread *t, int thread, int n_threads)
+static void work_rows(const struct sv_gemm_call *c, struct sv_gemm_thread *t, int thread,
+                      int n_threads)
 {
     struct sv_gemm_call *own = t->call;
     uint8_t *packed = c->pack_alone ? t->own_x : t->panel;
@@ -410,7 +414,8 @@ static bool begin(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *
                                            .unit0 = unit,
                                            .col0 = col};
         if (kern->form != SV_GEMM_X_RAW) {
-            /* one level has one packed form, and a call's weights are approximate or they are not */
+            /* one level has one packed form, and a call's weights are approximate or they are not
+             */
             SV_REQUIRE(!c->packer || c->packer->form == kern->form);
             c->packer = kern;
         }
@@ -436,7 +441,8 @@ static void pass(struct sv_cpu *cpu, int32_t m0, int32_t m1)
     c->pack_alone = (int64_t)((m1 - m0 + 15) & ~15) * sv_gemm_kpad(c->k) <= ALONE_ELEMENTS;
     c->by_rows = shares_rows(cpu, c, m1 - m0) ||
                  (c->y && c->packer && c->pack_alone && cpu->gemm->packs && cpu->n_threads > 1 &&
-                  m1 - m0 >= OWN_ROWS * cpu->n_threads && (int64_t)c->n_units * SV_GEMM_UNIT * c->k <= OWN_ELEMENTS);
+                  m1 - m0 >= OWN_ROWS * cpu->n_threads &&
+                  (int64_t)c->n_units * SV_GEMM_UNIT * c->k <= OWN_ELEMENTS);
     sv_pool_run(cpu->pool, work, cpu->gemm);
 }
 
@@ -477,7 +483,8 @@ static int32_t merge(const struct sv_cpu *cpu, int32_t r, float *share)
 }
 
 /* Bounds, by one plane, of the units that the call is left with. */
-static void bound(struct sv_cpu *cpu, const struct sv_sieve *v, enum sv_sieve_plane plane, int32_t n_rows)
+static void bound(struct sv_cpu *cpu, const struct sv_sieve *v, enum sv_sieve_plane plane,
+                  int32_t n_rows)
 {
     struct sv_gemm_call *c = &cpu->gemm->call;
     const struct sv_gemm_kern *packer = c->packer;
@@ -491,8 +498,8 @@ static void bound(struct sv_cpu *cpu, const struct sv_sieve *v, enum sv_sieve_pl
     c->item[0] = item;
 }
 
-/* After coarse bounds: what each row's largest logit reaches, and, as the call's units in ascending order, those with the
- * largest upper bounds. false: some row has no bounds. */
+/* After coarse bounds: what each row's largest logit reaches, and, as the call's units in ascending
+ * order, those with the largest upper bounds. false: some row has no bounds. */
 static bool reached(struct sv_cpu *cpu, struct sv_sieve *v, int32_t n_rows, float *low)
 {
     const struct sv_gemm_thread *t = cpu->gemm->threads;
@@ -504,7 +511,8 @@ static bool reached(struct sv_cpu *cpu, struct sv_sieve *v, int32_t n_rows, floa
         for (int i = 0; i < cpu->n_threads; i++) {
             for (int lane = 0; lane < SV_GEMM_UNIT; lane++)
                 low[r] = fmaxf(low[r], t[i].best_val[r * SV_GEMM_UNIT + lane]);
-            best = t[i].best_val[SV_SIEVE_TOPS + r] > t[best].best_val[SV_SIEVE_TOPS + r] ? i : best;
+            best =
+                t[i].best_val[SV_SIEVE_TOPS + r] > t[best].best_val[SV_SIEVE_TOPS + r] ? i : best;
         }
         if (low[r] == -INFINITY)
             return false;

@@ -17,9 +17,9 @@
 #define SV_GEMM_UNIT 16  /* weight rows in a unit of work, and side of an output tile */
 #define SV_GEMM_ROWS 512 /* input rows packed and multiplied at a time */
 #define SV_GEMM_KBLOCK                                                                             \
-    512                  /* elements of k between two spills of a large product's partial sums     \
-                          */
-#define SV_GEMM_GROUP 16 /* units whose partial sums a thread keeps while k advances */
+    512                     /* elements of k between two spills of a large product's partial sums  \
+                             */
+#define SV_GEMM_GROUP 16    /* units whose partial sums a thread keeps while k advances */
 #define SV_GEMM_RAW_UNITS 8 /* most units of AVX512-BF16 side by side */
 
 /* ASan would look at every broadcast: one check a product. What tiles may touch is tested with
@@ -50,15 +50,16 @@ struct sv_gemm_thread {
     uint8_t *panel;  /* packed input of its own rows, of many; NULL: never so many */
     float *best_val; /* (SV_GEMM_ROWS) running maximum; NaN = nothing yet */
     int32_t *best_id;
-    struct sv_gemm_call *call;   /* the call as it is for this thread's rows */
-    struct sv_gemm_lanes *lanes; /* (SV_GEMM_ROWS) where bytes are multiplied, for their kernel's running maximum */
+    struct sv_gemm_call *call; /* the call as it is for this thread's rows */
+    struct sv_gemm_lanes
+        *lanes; /* (SV_GEMM_ROWS) where bytes are multiplied, for their kernel's running maximum */
 };
 
 struct sv_gemm_kern;
 struct sv_sieve;
 
-/* The best logit of each of 32 stretches of the vocabulary, for one row: lanes of units with an even
- * number, then of odd ones. All bits set: nothing yet. */
+/* The best logit of each of 32 stretches of the vocabulary, for one row: lanes of units with an
+ * even number, then of odd ones. All bits set: nothing yet. */
 #define SV_GEMM_STRETCHES 32
 struct sv_gemm_lanes {
     _Alignas(SV_ALIGN) float val[SV_GEMM_STRETCHES];
@@ -72,7 +73,7 @@ struct sv_gemm_item {
     const void *w;    /* (n, k), or packed: [unit][pair of k][16][2] */
     const void *bias; /* (n) or NULL */
     enum sv_dtype w_dtype, bias_dtype;
-    bool packed, dense; /* dense: see dense.h */
+    bool packed, dense;     /* dense: see dense.h */
     int32_t n, unit0, col0; /* weight rows; its first unit and first column of y */
 };
 
@@ -84,12 +85,14 @@ struct sv_gemm_call {
     int64_t ldy;
     const int32_t *rows; /* input row of each output row, or NULL */
     int32_t k, n_parts;
-    int32_t m0, m1; /* output rows of this pass; of one thread, or of all that share weights out, at most SV_GEMM_ROWS */
+    int32_t m0, m1; /* output rows of this pass; of one thread, or of all that share weights out, at
+                       most SV_GEMM_ROWS */
     int32_t n_units;
-    bool pack_alone;                   /* each thread packs its own copy */
-    bool by_rows;                      /* threads share out rows, not weights */
-    const struct sv_sieve *sieve;      /* bounds are asked for (sieve.h): best_val has (rows, 16) lower ones */
-    const int32_t *units;              /* n_units of them are to be multiplied; NULL: all */
+    bool pack_alone; /* each thread packs its own copy */
+    bool by_rows;    /* threads share out rows, not weights */
+    const struct sv_sieve
+        *sieve;           /* bounds are asked for (sieve.h): best_val has (rows, 16) lower ones */
+    const int32_t *units; /* n_units of them are to be multiplied; NULL: all */
     const struct sv_gemm_kern *packer; /* the kernel whose form of x must be made, or NULL */
     struct sv_gemm_item item[SV_GEMM_MAX_PARTS];
 };
@@ -169,10 +172,10 @@ const struct sv_gemm_kern *sv_gemm_kern_avx2(enum sv_dtype w, bool rounded);
 const struct sv_gemm_kern *sv_gemm_kern_avx512(enum sv_dtype w, bool rounded);
 const struct sv_gemm_kern *sv_gemm_kern_bf16_avx512(void);
 const struct sv_gemm_kern *sv_gemm_kern_i8_avx512(void); /* for packed approximate weights */
-/* It keeps the argmax by stretches; here they become a row's: -1 when all logits are NaN. share: as in struct
- * sv_p_head_argmax, or NULL. */
-int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_gemm_thread *threads, int32_t r,
-                                 float *share);
+/* It keeps the argmax by stretches; here they become a row's: -1 when all logits are NaN. share: as
+ * in struct sv_p_head_argmax, or NULL. */
+int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_gemm_thread *threads,
+                                 int32_t r, float *share);
 const struct sv_gemm_kern *sv_gemm_kern_amx(void);
 
 #endif

@@ -17,7 +17,8 @@
  * k ahead of the multiplying when rows are few, and wherever others would be copied.
  */
 #if !defined(__clang__)
-#pragma GCC target("avx512vbmi,avx512vbmi2,prfchw") /* the Makefile's flags name what all *_amx.c may use */
+#pragma GCC target(                                                                                \
+    "avx512vbmi,avx512vbmi2,prfchw") /* the Makefile's flags name what all *_amx.c may use */
 #endif
 #include "backend/cpu/dense.h"
 #include "backend/cpu/gemm.h"
@@ -31,7 +32,8 @@
 #define MUST_INLINE static inline __attribute__((always_inline))
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512vbmi,avx512vbmi2,prfchw"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512vbmi,avx512vbmi2,prfchw"))),             \
+                             apply_to = function)
 #endif
 
 #include "backend/cpu/dense_expand.h"
@@ -235,8 +237,8 @@ MUST_INLINE void stream_unit(const struct job *j, const int c0, const int nb, in
         stream_steps(c0, nb, a, next, input(j, j->block0, t), x_block, x_stride, n);
         return;
     }
-    for (int32_t done = 0, some; done < n;
-         done += some) { /* rare: copy in pieces that fit the buffer */
+    /* rare: copy in pieces that fit the buffer */
+    for (int32_t done = 0, some; done < n; done += some) {
         some = n - done < BLOCK_STEPS ? n - done : BLOCK_STEPS;
         copy_unit(j->s->thread->pack_w, j->w + (size_t)n0 * j->k, j->k, t + done, some,
                   rows_of(j, n0));
@@ -247,7 +249,8 @@ MUST_INLINE void stream_unit(const struct job *j, const int c0, const int nb, in
 }
 
 /* Stores the sums of some units with nb blocks of rows each and sends them on. */
-MUST_INLINE void stream_end(const struct job *j, const int sums, const int nb, int units, int32_t n0)
+MUST_INLINE void stream_end(const struct job *j, const int sums, const int nb, int units,
+                            int32_t n0)
 {
     _Alignas(64) float out[4][256];
 #pragma GCC unroll 4
@@ -313,18 +316,21 @@ MUST_INLINE void dense_step(const struct job *j, const int nu, const int nb, con
     }
 }
 
-/* Steps of k between expanding and multiplying: a tile cannot be loaded from stores that are still on
- * their way to the cache, and whatever waits for the multiplier keeps lines from being asked for. */
+/* Steps of k between expanding and multiplying: a tile cannot be loaded from stores that are still
+ * on their way to the cache, and whatever waits for the multiplier keeps lines from being asked
+ * for. */
 #define DENSE_LEAD 3
-#define DENSE_RING 8 /* steps that pack_w holds of each unit at a time: a power of two, and 2 units fit */
+#define DENSE_RING                                                                                 \
+    8 /* steps that pack_w holds of each unit at a time: a power of two, and 2 units fit */
 
 /* How far ahead lines are asked for: into level 2, and into level 1. */
 #define DENSE_AHEAD 8320
 #define DENSE_NEAR (2 * SV_DENSE_BLOCK)
 
-/* nu dense units side by side, each with nb blocks of rows, nb 1 or 2 if nu is above 1. all: every step
- * stays expanded in pack_w. */
-MUST_INLINE void dense_group(const struct job *j, const int nu, const int nb, int32_t n0, const bool all)
+/* nu dense units side by side, each with nb blocks of rows, nb 1 or 2 if nu is above 1. all: every
+ * step stays expanded in pack_w. */
+MUST_INLINE void dense_group(const struct job *j, const int nu, const int nb, int32_t n0,
+                             const bool all)
 {
     uint8_t *const buf = j->s->thread->pack_w;
     const int32_t u0 = n0 / SV_GEMM_UNIT, size = nu * TILE_BYTES;
@@ -466,12 +472,12 @@ static inline float *sums_of(const struct job *j, int unit, int32_t block)
     return j->s->thread->sums + ((size_t)unit * (SV_GEMM_ROWS / 16) + block) * 256;
 }
 
-/* The weights of two units that are wanted next, asked for into level 2 while others are multiplied: some lines of
- * each with every step of k. */
+/* The weights of two units that are wanted next, asked for into level 2 while others are
+ * multiplied: some lines of each with every step of k. */
 struct soon {
-    uintptr_t at, other;    /* the next line of one unit, and how far from there the other's is */
-    size_t row;             /* from the end of what is wanted of one row of weights to the next row's */
-    int32_t left, in_row;   /* lines not asked for, and those of them in this row */
+    uintptr_t at, other; /* the next line of one unit, and how far from there the other's is */
+    size_t row; /* from the end of what is wanted of one row of weights to the next row's */
+    int32_t left, in_row; /* lines not asked for, and those of them in this row */
     int32_t per_row, each;
 };
 
@@ -508,7 +514,8 @@ static void plan_soon(const struct job *j, struct wide *b)
         q->at = (uintptr_t)(t ? b->at[(n - b->g) / SV_GEMM_UNIT].block
                               : sv_dense_at(j->s->item->w, n / SV_GEMM_UNIT, j->k).table);
         q->other = (uintptr_t)(t ? b->at[(n2 - b->g) / SV_GEMM_UNIT].block
-                                 : sv_dense_at(j->s->item->w, n2 / SV_GEMM_UNIT, j->k).table) - q->at;
+                                 : sv_dense_at(j->s->item->w, n2 / SV_GEMM_UNIT, j->k).table) -
+                   q->at;
         q->left = q->per_row = t ? lines : lines + DENSE_HEAD_LINES;
         q->row = 0;
     } else {
@@ -538,8 +545,8 @@ MUST_INLINE void ask_soon(struct soon *q)
 
 /* Two units by two blocks of rows (or one, at the edges). Sum 0: unit 0, block 0; 1: unit 0, block
  * 1; 2: unit 1, block 0; 3: unit 1, block 1. */
-MUST_INLINE void wide_pair(const struct job *j, const bool two_w, const bool two_x,
-                           struct wide *b, const uint8_t *w0, int32_t block)
+MUST_INLINE void wide_pair(const struct job *j, const bool two_w, const bool two_x, struct wide *b,
+                           const uint8_t *w0, int32_t block)
 {
     const int unit = (b->n - b->g) / SV_GEMM_UNIT;
     float *s[4] = {sums_of(j, unit, block), sums_of(j, unit, block + 1),
@@ -613,7 +620,8 @@ static void wide_block(const struct job *j, struct wide *b)
     }
 }
 
-/* Asks for the lines of y that 16 rows from m are to be written to: a page each, which nothing else would foresee. */
+/* Asks for the lines of y that 16 rows from m are to be written to: a page each, which nothing else
+ * would foresee. */
 MUST_INLINE void ask_y(const struct job *j, int32_t n, int32_t m)
 {
     const struct sv_gemm_call *c = j->s->call;
@@ -679,7 +687,8 @@ static void run(const struct sv_gemm_span *s)
 
 const struct sv_gemm_kern *sv_gemm_kern_amx(void)
 {
-    static const struct sv_gemm_kern kern = {"amx-bf16", SV_GEMM_X_TILES, sv_gemm_pack_tiles, run, enter, leave};
+    static const struct sv_gemm_kern kern = {"amx-bf16", SV_GEMM_X_TILES, sv_gemm_pack_tiles,
+                                             run,        enter,           leave};
     return &kern;
 }
 

@@ -37,7 +37,8 @@ static inline __m512 vec_fma(__m512 a, __m512 b, __m512 acc)
     return _mm512_fmadd_ps(a, b, acc);
 }
 
-/* The sums of four vectors to out[0..3]: halves, quarters, then neighbours, in that order for each. */
+/* The sums of four vectors to out[0..3]: halves, quarters, then neighbours, in that order for each.
+ */
 static inline void vec_sum4(__m512 a, __m512 b, __m512 c, __m512 d, float *out)
 {
     /* [lo 256 of a, lo 256 of b] + [hi of a, hi of b], and then quarters: one 128-bit lane a vector

@@ -1,13 +1,14 @@
 /*
- * gemm_dense_avx512.c - bf16 weights in fewer bits (dense.h): packing, expanding to the exact words,
- * and the products of few rows, which expand in registers.
+ * gemm_dense_avx512.c - bf16 weights in fewer bits (dense.h): packing, expanding to the exact
+ * words, and the products of few rows, which expand in registers.
  *
  * Called by weights.c at load, and after cpuid said yes to AVX512-VBMI and VBMI2 by
  * gemm_bf16_avx512.c and gemm_amx.c. A product adds in the order of gemm_bf16_avx512.c: the same
  * bits. Must not: read behind the line after a unit's last.
  */
 #if !defined(__clang__)
-#pragma GCC target("avx512vbmi,avx512vbmi2") /* the Makefile's flags name what all *_avx512.c may use */
+#pragma GCC target(                                                                                \
+    "avx512vbmi,avx512vbmi2") /* the Makefile's flags name what all *_avx512.c may use */
 #endif
 #include "backend/cpu/dense.h"
 #include "backend/cpu/gemm.h"
@@ -63,7 +64,8 @@ struct sv_dense_unit sv_dense_measure(const uint16_t *w, int32_t n, int32_t k, i
     const size_t all = (size_t)sv_dense_blocks(k) * KSTEP * UNIT;
     const uint16_t *p = w + (size_t)u * UNIT * (size_t)k;
     const uint32_t first = choose_window(p, real);
-    const __m512i exponent = _mm512_set1_epi16(0x7f80), low = _mm512_set1_epi16((short)(first << 7));
+    const __m512i exponent = _mm512_set1_epi16(0x7f80),
+                  low = _mm512_set1_epi16((short)(first << 7));
     const __m512i width = _mm512_set1_epi16(SV_DENSE_WINDOW << 7);
     size_t in = first ? 0 : all - real; /* what is missing is zeros */
     for (size_t i = 0; i < real; i += 32) {
@@ -77,7 +79,8 @@ struct sv_dense_unit sv_dense_measure(const uint16_t *w, int32_t n, int32_t k, i
     return (struct sv_dense_unit){.n_lines = (uint32_t)lines, .first = first};
 }
 
-/* 16 rows by 32 of k as sixteen vectors in the order of the matrix, zeros where there is nothing. */
+/* 16 rows by 32 of k as sixteen vectors in the order of the matrix, zeros where there is nothing.
+ */
 MUST_INLINE void load_block(__m512i v[16], const uint16_t *w, int32_t k, int32_t k0, int32_t rows,
                             bool by_pairs)
 {
@@ -97,10 +100,9 @@ MUST_INLINE __m512i pack_group(uint8_t *to, __m512i lo, __m512i hi, __m512i firs
     const __m512i low_byte = _mm512_set1_epi16(255);
     lo = _mm512_shldi_epi16(lo, lo, 1);
     hi = _mm512_shldi_epi16(hi, hi, 1);
-    const __m512i e =
-        _mm512_packus_epi16(_mm512_srli_epi16(lo, 8), _mm512_srli_epi16(hi, 8));
-    _mm512_storeu_si512(to, _mm512_packus_epi16(_mm512_and_si512(lo, low_byte),
-                                                _mm512_and_si512(hi, low_byte)));
+    const __m512i e = _mm512_packus_epi16(_mm512_srli_epi16(lo, 8), _mm512_srli_epi16(hi, 8));
+    _mm512_storeu_si512(
+        to, _mm512_packus_epi16(_mm512_and_si512(lo, low_byte), _mm512_and_si512(hi, low_byte)));
     const __m512i c = _mm512_sub_epi8(e, first);
     const __mmask64 in = _mm512_cmp_epu8_mask(c, _mm512_set1_epi8(SV_DENSE_WINDOW), _MM_CMPINT_LT);
     _mm512_storeu_si512(*escapes, _mm512_maskz_compress_epi8(~in, e));
@@ -133,10 +135,9 @@ void sv_dense_pack(uint8_t *to, struct sv_dense_unit as, const uint16_t *w, int3
             c[i] = pack_group(block + i * LINE, v[2 * i], v[2 * i + 1], first, &end);
 #pragma GCC unroll 2
         for (int i = 0; i < 2; i++)
-            _mm512_storeu_si512(
-                block + SV_DENSE_CODES + i * LINE,
-                or3(c[2 * i], _mm512_slli_epi16(c[2 * i + 1], 3),
-                    _mm512_slli_epi16(_mm512_and_si512(c[6 + i], two), 6)));
+            _mm512_storeu_si512(block + SV_DENSE_CODES + i * LINE,
+                                or3(c[2 * i], _mm512_slli_epi16(c[2 * i + 1], 3),
+                                    _mm512_slli_epi16(_mm512_and_si512(c[6 + i], two), 6)));
         const __m512i top = _mm512_or_si512(_mm512_slli_epi16(_mm512_and_si512(c[6], four), 4),
                                             _mm512_slli_epi16(_mm512_and_si512(c[7], four), 5));
         _mm512_storeu_si512(block + SV_DENSE_CODES + 2 * LINE,
@@ -220,9 +221,9 @@ UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr
         for (int32_t p = 0; p < left; p++, x += cols)
 #pragma GCC unroll 16
             for (int i = 0; i < nu * nr; i++)
-                sum[i] = _mm512_dpbf16_ps(
-                    sum[i], (__m512bh)_mm512_load_si512(last[i % nu] + p * LINE),
-                    (__m512bh)_mm512_set1_epi32(x[i / nu]));
+                sum[i] =
+                    _mm512_dpbf16_ps(sum[i], (__m512bh)_mm512_load_si512(last[i % nu] + p * LINE),
+                                     (__m512bh)_mm512_set1_epi32(x[i / nu]));
     }
 #pragma GCC unroll 2
     for (int u = 0; u < nu; u++)
@@ -241,8 +242,7 @@ void sv_gemm_dense_few(const struct sv_gemm_span *s)
     const struct sv_gemm_call *c = s->call;
     const int32_t rows = c->m1 - c->m0;
     SV_REQUIRE(rows > 0 && rows <= 16);
-    struct tile t = {
-        .s = s, .x = s->xp, .cols = sv_gemm_tile_cols(rows), .pairs = (c->k + 1) / 2};
+    struct tile t = {.s = s, .x = s->xp, .cols = sv_gemm_tile_cols(rows), .pairs = (c->k + 1) / 2};
     int32_t step;
     for (t.n0 = s->n0; t.n0 < s->n1; t.n0 += step) {
         const bool pair = rows < 4 && s->n1 - t.n0 > UNIT;

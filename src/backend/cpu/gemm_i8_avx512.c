@@ -173,12 +173,14 @@ struct tile {
 #include "backend/cpu/put_avx512.h"
 
 /* Into the stretches' best, without a branch: the first of equals stays, a NaN never enters. */
-UNCHECKED MUST_INLINE void keep(const struct sv_gemm_span *s, int32_t n0, int32_t r0, const int nr, const __m512 *f)
+UNCHECKED MUST_INLINE void keep(const struct sv_gemm_span *s, int32_t n0, int32_t r0, const int nr,
+                                const __m512 *f)
 {
     const int nn = s->n1 - n0 < UNIT ? s->n1 - n0 : UNIT, at = n0 / UNIT % 2 * UNIT;
     const __mmask16 lanes = (__mmask16)((1u << nn) - 1);
-    const __m512i id = _mm512_add_epi32(_mm512_set1_epi32(n0), _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5,
-                                                                               4, 3, 2, 1, 0));
+    const __m512i id =
+        _mm512_add_epi32(_mm512_set1_epi32(n0),
+                         _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
 #pragma GCC unroll 16
     for (int r = 0; r < nr; r++) {
         struct sv_gemm_lanes *l = s->thread->lanes + r0 + r;
@@ -266,8 +268,8 @@ static void run(const struct sv_gemm_span *s)
 }
 
 /* Threads hold ascending ranges of ids, so here too the first of equals stays. */
-int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_gemm_thread *threads, int32_t r,
-                                 float *share)
+int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_gemm_thread *threads,
+                                 int32_t r, float *share)
 {
     const __m512 none = _mm512_set1_ps(-INFINITY);
     const __m512i no_id = _mm512_set1_epi32(INT32_MAX);
@@ -288,8 +290,10 @@ int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_g
     }
     const float top = _mm512_reduce_max_ps(_mm512_max_ps(val[0], val[1]));
     const __m512 all = _mm512_set1_ps(top);
-    const __m512i at0 = _mm512_mask_mov_epi32(no_id, _mm512_cmp_ps_mask(val[0], all, _CMP_EQ_OQ), id[0]);
-    const __m512i at1 = _mm512_mask_mov_epi32(no_id, _mm512_cmp_ps_mask(val[1], all, _CMP_EQ_OQ), id[1]);
+    const __m512i at0 =
+        _mm512_mask_mov_epi32(no_id, _mm512_cmp_ps_mask(val[0], all, _CMP_EQ_OQ), id[0]);
+    const __m512i at1 =
+        _mm512_mask_mov_epi32(no_id, _mm512_cmp_ps_mask(val[1], all, _CMP_EQ_OQ), id[1]);
     const int32_t best = _mm512_reduce_min_epi32(_mm512_min_epi32(at0, at1));
     if (share) {
         float v[SV_GEMM_STRETCHES], w[SV_GEMM_STRETCHES];

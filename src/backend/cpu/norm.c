@@ -20,14 +20,15 @@ static void norm_rows(void *arg, int thread, int n)
     for (int32_t i = begin; i < end; i++) {
         int64_t row = !p->row_index ? i : p->row_index[i] < 0 ? 0 : p->row_index[i];
         int64_t tap = p->tap_row ? p->tap_row[row] : row;
-        struct sv_cpu_norm_row r = {.x = (float *)p->x + row * p->d,
-                                    .delta = p->delta ? (const float *)p->delta + row * p->d : NULL,
-                                    .w = &p->weight,
-                                    .d = p->d,
-                                    .eps = p->eps,
-                                    .write_x = p->delta && !p->row_index,
-                                    .out = (float *)p->out + (int64_t)i * p->d,
-                                    .tap = p->tap && tap >= 0 ? (float *)p->tap + tap * p->tap_stride : NULL};
+        struct sv_cpu_norm_row r = {
+            .x = (float *)p->x + row * p->d,
+            .delta = p->delta ? (const float *)p->delta + row * p->d : NULL,
+            .w = &p->weight,
+            .d = p->d,
+            .eps = p->eps,
+            .write_x = p->delta && !p->row_index,
+            .out = (float *)p->out + (int64_t)i * p->d,
+            .tap = p->tap && tap >= 0 ? (float *)p->tap + tap * p->tap_stride : NULL};
         job->vec->add_rms_norm(&r);
     }
 }

@@ -1,8 +1,8 @@
 /*
  * sieve.c - a head's sieve (sieve.h): making it, and picking the units that can hold an argmax.
  *
- * Making is called at load by weights.c, the rest in a step by gemm.c. Must not: allocate in a step, or leave out a
- * unit that some row's bounds do not exclude.
+ * Making is called at load by weights.c, the rest in a step by gemm.c. Must not: allocate in a
+ * step, or leave out a unit that some row's bounds do not exclude.
  */
 #include "backend/cpu/sieve.h"
 #include "backend/cpu/vec.h"
@@ -28,7 +28,8 @@ static void pack_share(void *arg, int thread, int n)
     sv_cpu_share(job->n_units, thread, n, &begin, &end);
 #ifndef SV_NO_AVX512
     const struct sv_weight *w = job->host;
-    const size_t coarse = sv_sieve_unit_bytes(SV_SIEVE_COARSE, w->cols), fine = sv_sieve_unit_bytes(SV_SIEVE_FINE, w->cols);
+    const size_t coarse = sv_sieve_unit_bytes(SV_SIEVE_COARSE, w->cols),
+                 fine = sv_sieve_unit_bytes(SV_SIEVE_FINE, w->cols);
     for (int32_t u = begin; u < end; u++) {
         uint8_t *const to[2] = {job->to[0] + (size_t)u * coarse, job->to[1] + (size_t)u * fine};
         if (!sv_sieve_pack_unit(to, w->data, w->rows, w->cols, u)) {
@@ -46,7 +47,8 @@ static size_t take(size_t *at, size_t n_bytes)
     return here;
 }
 
-int sv_sieve_make(struct sv_cpu *cpu, const struct sv_weight *host, struct sv_sieve **out, struct sv_err *err)
+int sv_sieve_make(struct sv_cpu *cpu, const struct sv_weight *host, struct sv_sieve **out,
+                  struct sv_err *err)
 {
     *out = NULL;
     if (host->dtype != SV_BF16 || host->cols < SV_SIEVE_LEAST_K || host->cols > SV_SIEVE_MOST_K)
@@ -62,7 +64,8 @@ int sv_sieve_make(struct sv_cpu *cpu, const struct sv_weight *host, struct sv_si
     uint8_t *at = sv_cpu_weight_take(cpu, n_bytes, err);
     if (!at)
         return SV_ENOMEM;
-    struct job job = {.to = {at + plane[0], at + plane[1]}, .host = host, .n_units = (int32_t)units};
+    struct job job = {
+        .to = {at + plane[0], at + plane[1]}, .host = host, .n_units = (int32_t)units};
     sv_pool_run(cpu->pool, pack_share, &job);
     if (job.failed) {
         sv_log(SV_LOG_INFO, "no head sieve: weights that are not finite or too large");
@@ -124,6 +127,8 @@ int32_t sv_sieve_pick_again(struct sv_sieve *v, int32_t n_left, const float *low
 void sv_sieve_note(struct sv_sieve *v, int32_t n_left)
 {
     v->n_left = n_left;
-    v->pause = n_left <= v->n_units / IN_VAIN ? 0 : v->pause < MOST_REST ? 2 * v->pause + 1 : MOST_REST;
+    v->pause = n_left <= v->n_units / IN_VAIN ? 0
+               : v->pause < MOST_REST         ? 2 * v->pause + 1
+                                              : MOST_REST;
     v->rest = v->pause;
 }

@@ -1,10 +1,11 @@
 /*
- * sieve_amx.c - bounds of a head's logits (sieve.h) with AMX's products of bytes: up to 16 input rows at the
- * price of one.
+ * sieve_amx.c - bounds of a head's logits (sieve.h) with AMX's products of bytes: up to 16 input
+ * rows at the price of one.
  *
- * Entered through sv_gemm_kern_sieve_amx by gemm.c after cpuid said yes. Input is the A operand, rows x 64 of
- * k, signed; sixteen quads of k of 16 weight rows are B, unsigned; the result is [input row][weight row]. Sums are
- * whole numbers, the same as sieve_avx512.c's. Must not: leave tiles configured after a call.
+ * Entered through sv_gemm_kern_sieve_amx by gemm.c after cpuid said yes. Input is the A operand,
+ * rows x 64 of k, signed; sixteen quads of k of 16 weight rows are B, unsigned; the result is
+ * [input row][weight row]. Sums are whole numbers, the same as sieve_avx512.c's. Must not: leave
+ * tiles configured after a call.
  */
 #if !defined(__clang__)
 #pragma GCC target("amx-int8") /* the Makefile's flags name what all *_amx.c may use */
@@ -51,7 +52,8 @@ static void leave(void)
     _tile_release();
 }
 
-UNCHECKED MUST_INLINE void expand_step(const uint8_t *w, const enum sv_sieve_plane plane, uint8_t *to)
+UNCHECKED MUST_INLINE void expand_step(const uint8_t *w, const enum sv_sieve_plane plane,
+                                       uint8_t *to)
 {
 #pragma GCC unroll 4
     for (int g = 0; g < SV_SIEVE_GROUPS; g++) {
@@ -70,7 +72,8 @@ UNCHECKED MUST_INLINE void bound_unit(const struct sv_gemm_span *s, const uint8_
     _Alignas(64) int32_t sum[2][SV_SIEVE_ROWS * SV_GEMM_UNIT];
     const struct sv_gemm_call *c = s->call;
     const int32_t rows = c->m1 - c->m0, steps = sv_sieve_steps(c->k);
-    const size_t half = (size_t)rows * SV_SIEVE_LINE, step = SV_SIEVE_GROUPS * sv_sieve_lines(plane) * SV_SIEVE_LINE;
+    const size_t half = (size_t)rows * SV_SIEVE_LINE,
+                 step = SV_SIEVE_GROUPS * sv_sieve_lines(plane) * SV_SIEVE_LINE;
     const uint8_t *w = unit + SV_SIEVE_HEAD;
     const uint8_t *x = (const uint8_t *)s->xp + sizeof(struct sv_sieve_x);
     _tile_zero(0);
@@ -100,7 +103,8 @@ MUST_INLINE void run_plane(const struct sv_gemm_span *s, const enum sv_sieve_pla
 {
     const size_t unit_bytes = sv_sieve_unit_bytes(plane, s->call->k);
     for (int32_t n0 = s->n0; n0 < s->n1; n0 += SV_GEMM_UNIT)
-        bound_unit(s, (const uint8_t *)s->item->w + (size_t)(n0 / SV_GEMM_UNIT) * unit_bytes, n0, plane);
+        bound_unit(s, (const uint8_t *)s->item->w + (size_t)(n0 / SV_GEMM_UNIT) * unit_bytes, n0,
+                   plane);
     _mm_sfence(); /* other threads will read what was streamed */
 }
 

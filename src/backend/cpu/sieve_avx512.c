@@ -1,10 +1,10 @@
 /*
- * sieve_avx512.c - bounds of a head's logits (sieve.h) with AVX512-VNNI, and the packing of weights and of
- * input for them.
+ * sieve_avx512.c - bounds of a head's logits (sieve.h) with AVX512-VNNI, and the packing of weights
+ * and of input for them.
  *
- * Packing is called by sieve.c at load; the kernel is entered through sv_gemm_kern_sieve_avx512 by gemm.c.
- * Lanes are sixteen weight rows: vpdpbusd takes four of k of all sixteen times the same four bytes of one
- * input row, broadcast from memory. Must not: round a bound inwards.
+ * Packing is called by sieve.c at load; the kernel is entered through sv_gemm_kern_sieve_avx512 by
+ * gemm.c. Lanes are sixteen weight rows: vpdpbusd takes four of k of all sixteen times the same
+ * four bytes of one input row, broadcast from memory. Must not: round a bound inwards.
  */
 #if !defined(__clang__)
 #pragma GCC target("avx512vnni") /* the Makefile's flags name what all *_avx512.c may use */
@@ -25,7 +25,8 @@
 #include "backend/cpu/sieve_bounds.h"
 #include "backend/cpu/transpose_avx512.h"
 
-/* What 32-bit sums of up to SV_SIEVE_MOST_K / 16 + 4 terms of one sign may lack, and the roundings after them. */
+/* What 32-bit sums of up to SV_SIEVE_MOST_K / 16 + 4 terms of one sign may lack, and the roundings
+ * after them. */
 #define UP 1.001f
 /* What squares that vanish may lack in a length: 2^-63 sqrt(k) at most. */
 #define LEAST_LENGTH 0x1p-50f
@@ -44,8 +45,8 @@ MUST_INLINE __m512i bytes_of(const __m512i q[4])
     return _mm512_inserti32x4(out, _mm512_cvtepi32_epi8(q[3]), 3);
 }
 
-/* A row's numbers in passing: the largest in size, as bits, so that what is not finite is larger than all; the sum
- * of sizes and of squares. */
+/* A row's numbers in passing: the largest in size, as bits, so that what is not finite is larger
+ * than all; the sum of sizes and of squares. */
 struct seen {
     __m512i most;
     __m512 sum, squares;
@@ -105,8 +106,8 @@ static bool scale_of(const uint16_t *w, int32_t k, struct scale *to, float *leng
 }
 
 /* 64 weights of a row as bytes of both planes; notes what the coarse one and both leave out. */
-MUST_INLINE void split_weights(const uint16_t *w, int32_t left, struct scale by, __m512i *coarse, __m512i *fine,
-                               struct seen lost[2])
+MUST_INLINE void split_weights(const uint16_t *w, int32_t left, struct scale by, __m512i *coarse,
+                               __m512i *fine, struct seen lost[2])
 {
     __m512i c[4], f[4];
 #pragma GCC unroll 4
@@ -115,7 +116,8 @@ MUST_INLINE void split_weights(const uint16_t *w, int32_t left, struct scale by,
         const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(v, _mm512_set1_ps(by.inverse)));
         c[i] = _mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(2)), 2);
         f[i] = _mm512_sub_epi32(q, _mm512_slli_epi32(c[i], 2));
-        const __m512 stands_for = _mm512_sub_ps(_mm512_cvtepi32_ps(_mm512_slli_epi32(c[i], 2)), _mm512_set1_ps(0.5f));
+        const __m512 stands_for =
+            _mm512_sub_ps(_mm512_cvtepi32_ps(_mm512_slli_epi32(c[i], 2)), _mm512_set1_ps(0.5f));
         see(&lost[0], _mm512_fnmadd_ps(stands_for, s, v));
         see(&lost[1], _mm512_fnmadd_ps(_mm512_cvtepi32_ps(q), s, v));
         c[i] = _mm512_add_epi32(c[i], _mm512_set1_epi32(32));
@@ -130,8 +132,9 @@ static void put_coarse(uint8_t *to, const __m512i quad[16])
 {
     for (int g = 0; g < SV_SIEVE_GROUPS; g++, quad += 4)
         for (int j = 0; j < 3; j++, to += SV_SIEVE_LINE) {
-            const __m512i bits = _mm512_and_si512(_mm512_sll_epi16(quad[3], _mm_cvtsi32_si128(6 - 2 * j)),
-                                                  _mm512_set1_epi8((char)0xc0));
+            const __m512i bits =
+                _mm512_and_si512(_mm512_sll_epi16(quad[3], _mm_cvtsi32_si128(6 - 2 * j)),
+                                 _mm512_set1_epi8((char)0xc0));
             _mm512_storeu_si512(to, _mm512_or_si512(quad[j], bits));
         }
 }
@@ -140,12 +143,14 @@ static void put_fine(uint8_t *to, const __m512i quad[16])
 {
     for (int g = 0; g < SV_SIEVE_GROUPS; g++, quad += 4, to += SV_SIEVE_LINE) {
         const __m512i low = _mm512_or_si512(quad[0], _mm512_slli_epi16(quad[1], 2));
-        const __m512i high = _mm512_or_si512(_mm512_slli_epi16(quad[2], 4), _mm512_slli_epi16(quad[3], 6));
+        const __m512i high =
+            _mm512_or_si512(_mm512_slli_epi16(quad[2], 4), _mm512_slli_epi16(quad[3], 6));
         _mm512_storeu_si512(to, _mm512_or_si512(low, high));
     }
 }
 
-static void put_head(uint8_t *to, int rows, const struct scale *by, const float *length, struct seen (*lost)[2], int plane)
+static void put_head(uint8_t *to, int rows, const struct scale *by, const float *length,
+                     struct seen (*lost)[2], int plane)
 {
     float *head = (float *)(void *)to;
     for (int r = 0; r < UNIT; r++) {
@@ -174,7 +179,8 @@ bool sv_sieve_pack_unit(uint8_t *const to[2], const uint16_t *w, int32_t n, int3
         for (int r = 0; r < UNIT; r++) {
             coarse[r] = fine[r] = _mm512_setzero_si512();
             if (r < rows)
-                split_weights(w + (size_t)r * (size_t)k + k0, k - k0, by[r], &coarse[r], &fine[r], lost[r]);
+                split_weights(w + (size_t)r * (size_t)k + k0, k - k0, by[r], &coarse[r], &fine[r],
+                              lost[r]);
         }
         transpose16(coarse);
         transpose16(fine);
@@ -202,7 +208,8 @@ static inline __m512 as_bf16(const float *x, int32_t left)
 #define MOST_P 32512.0f /* 127 * 256: the largest input as a whole number */
 
 /* High and low bytes of 64 values; notes what that leaves out. */
-MUST_INLINE void halves(const float *x, int32_t left, float scale, __m512i out[2], __m512i sum[2], struct seen *lost)
+MUST_INLINE void halves(const float *x, int32_t left, float scale, __m512i out[2], __m512i sum[2],
+                        struct seen *lost)
 {
     const float inverse = scale > 0 ? 1 / scale : 0;
     __m512i high[4], low[4];
@@ -222,19 +229,22 @@ MUST_INLINE void halves(const float *x, int32_t left, float scale, __m512i out[2
 }
 
 /* Row r of the call; rows: how many it has. */
-static void pack_row(const struct sv_gemm_call *c, struct sv_sieve_x *to, uint8_t *bytes, int32_t r, int32_t rows)
+static void pack_row(const struct sv_gemm_call *c, struct sv_sieve_x *to, uint8_t *bytes, int32_t r,
+                     int32_t rows)
 {
     const float *x = sv_gemm_row(c, c->m0 + r);
     struct seen all = nothing_seen(), lost = all, raw = all;
     for (int32_t i = 0; i < c->k; i += 16) {
         see(&all, as_bf16(x + i, c->k - i));
-        see(&raw, _mm512_maskz_loadu_ps(some_of(c->k - i), x + i)); /* rounding may make a zero of NaN */
+        see(&raw,
+            _mm512_maskz_loadu_ps(some_of(c->k - i), x + i)); /* rounding may make a zero of NaN */
     }
     const float most = most_of(&all);
     const bool bounded = most >= 1 / SV_SIEVE_LIMIT && most_of(&raw) <= SV_SIEVE_LIMIT;
     const float t = bounded ? most / MOST_P : 0;
     __m512i sum[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
-    for (int32_t k0 = 0; k0 < c->k; k0 += SV_SIEVE_STEP, bytes += (size_t)2 * (size_t)rows * SV_SIEVE_LINE) {
+    for (int32_t k0 = 0; k0 < c->k;
+         k0 += SV_SIEVE_STEP, bytes += (size_t)2 * (size_t)rows * SV_SIEVE_LINE) {
         __m512i half[2];
         halves(x + k0, c->k - k0, t, half, sum, &lost);
         _mm512_storeu_si512(bytes + (size_t)r * SV_SIEVE_LINE, half[0]);
@@ -248,7 +258,8 @@ static void pack_row(const struct sv_gemm_call *c, struct sv_sieve_x *to, uint8_
     to->by_max[r] = bounded ? UP * UP * _mm512_reduce_add_ps(all.sum) : 0;
     to->by_length[r] = bounded ? UP * length : 0;
     to->by_both[r] =
-        bounded ? UP * (dx + chain * length + 0x1p-20f * (length + dx + 257 * t * sqrtf(k))) : INFINITY;
+        bounded ? UP * (dx + chain * length + 0x1p-20f * (length + dx + 257 * t * sqrtf(k)))
+                : INFINITY;
 }
 
 void sv_sieve_pack_x(const struct sv_gemm_call *c, void *xp, int i, int n)
@@ -265,19 +276,21 @@ void sv_sieve_pack_x(const struct sv_gemm_call *c, void *xp, int i, int n)
 /* Input rows whose sums stay in registers while a unit passes; more pass over it again. */
 #define MOST_ROWS 8
 
-UNCHECKED MUST_INLINE void bound_unit(const struct sv_gemm_span *s, const uint8_t *unit, int32_t n0, int32_t r0,
-                                      const enum sv_sieve_plane plane, const int nr)
+UNCHECKED MUST_INLINE void bound_unit(const struct sv_gemm_span *s, const uint8_t *unit, int32_t n0,
+                                      int32_t r0, const enum sv_sieve_plane plane, const int nr)
 {
     const struct sv_gemm_call *c = s->call;
     const size_t rows = (size_t)(c->m1 - c->m0);
     const uint8_t *w = unit + SV_SIEVE_HEAD;
-    const uint8_t *x = (const uint8_t *)s->xp + sizeof(struct sv_sieve_x) + (size_t)r0 * SV_SIEVE_LINE;
+    const uint8_t *x =
+        (const uint8_t *)s->xp + sizeof(struct sv_sieve_x) + (size_t)r0 * SV_SIEVE_LINE;
     const uint8_t *low = x + rows * SV_SIEVE_LINE;
     __m512i sum[2 * MOST_ROWS];
 #pragma GCC unroll 16
     for (int i = 0; i < 2 * nr; i++)
         sum[i] = _mm512_setzero_si512();
-    for (int32_t g = 1; g <= SV_SIEVE_GROUPS * sv_sieve_steps(c->k); g++, w += sv_sieve_lines(plane) * SV_SIEVE_LINE) {
+    for (int32_t g = 1; g <= SV_SIEVE_GROUPS * sv_sieve_steps(c->k);
+         g++, w += sv_sieve_lines(plane) * SV_SIEVE_LINE) {
         __m512i v[4];
         sieve_expand(w, plane, v);
 #pragma GCC unroll 4

@@ -1,7 +1,8 @@
 /*
  * tiles_avx512.h - one function for each tile of units by rows, and the choice among them, for
- * gemm_bf16_avx512.c, gemm_i8_avx512.c and gemm_dense_avx512.c. Needs tile(t, nu, nr) and UNCHECKED, and for
- * more than one unit at a time MOST_UNITS; who leaves that out chooses for himself.
+ * gemm_bf16_avx512.c, gemm_i8_avx512.c and gemm_dense_avx512.c. Needs tile(t, nu, nr) and
+ * UNCHECKED, and for more than one unit at a time MOST_UNITS; who leaves that out chooses for
+ * himself.
  */
 #define TILE(nu, nr)                                                                               \
     UNCHECKED static void tile_##nu##x##nr(const struct tile *t)                                   \
@@ -48,9 +49,9 @@ static tile_fn *choose(int nr, int32_t units, int *nu)
 }
 
 /* How far ahead the first block of rows asks for weights, into level 2. Units stand one behind the
- * other, so this reaches into the next one, or behind the last, which does no harm. Of units side by side
- * each asks for the same place in the group that follows: nearer, they would ask for each other's, and
- * half of all lines never. */
+ * other, so this reaches into the next one, or behind the last, which does no harm. Of units side
+ * by side each asks for the same place in the group that follows: nearer, they would ask for each
+ * other's, and half of all lines never. */
 #define AHEAD_BYTES 8192
 #define AHEAD_MOST (128 << 10)
 

@@ -4,8 +4,9 @@
  *
  * vec_plain.c, vec_avx2.c and vec_avx512.c each fill one table from the same two templates
  * (vec_kernels.h, attention_kernels.h) over their own simd_*.h. The op files (norm.c, rope.c,
- * act.c, attention.c, sample.c, logits.c, context_kv.c, ids.c, verify.c) walk rows and call through cpu->vec.
- * Must not: choose a kernel by the number of rows when the choice could change a row's bits.
+ * act.c, attention.c, sample.c, logits.c, context_kv.c, ids.c, verify.c) walk rows and call through
+ * cpu->vec. Must not: choose a kernel by the number of rows when the choice could change a row's
+ * bits.
  */
 #ifndef SV_CPU_VEC_H
 #define SV_CPU_VEC_H
@@ -38,7 +39,8 @@ struct sv_cpu_attn_chunk {
     float *kt;      /* (head_dim, SV_ATTN_CHUNK) scratch */
     float *vv;      /* (SV_ATTN_CHUNK, acc_ld) scratch */
 
-    /* Kernels with queries in lanes only. The arrays by query have 16 * ceil(n_q / 16) entries; spare ones see nothing. */
+    /* Kernels with queries in lanes only. The arrays by query have 16 * ceil(n_q / 16) entries;
+     * spare ones see nothing. */
     bool whole;              /* every query sees all positions (q_lo, q_hi still say so) */
     const uint16_t *q_tiles; /* [n_q / 16][head_dim / 32][16][16][2] */
     float scale;             /* not in the queries yet */

@@ -1,6 +1,7 @@
 /*
  * weights.c - how weights stand in the CPU's memory: in place as published, packed into the
- * order in which the AVX512-BF16 kernels read them, or in fewer bits (dense.h); a head's sieve beside it.
+ * order in which the AVX512-BF16 kernels read them, or in fewer bits (dense.h); a head's sieve
+ * beside it.
  *
  * Called at load through the backend table (upload_weight, random_weight, free) and by embed.
  * Packed matrices of all models live in slabs that begin at multiples of 2 MiB and ask for huge
@@ -114,7 +115,8 @@ static void dense_share(void *arg, int thread, int n)
 #ifndef SV_NO_AVX512
     for (int32_t u = begin; u < end; u++) {
         if (job->to)
-            sv_dense_pack(job->to + (size_t)((const uint32_t *)(const void *)job->to)[u] * SV_DENSE_LINE,
+            sv_dense_pack(job->to +
+                              (size_t)((const uint32_t *)(const void *)job->to)[u] * SV_DENSE_LINE,
                           job->unit[u], job->w, job->n, job->k, u, job->order);
         else
             job->unit[u] = sv_dense_measure(job->w, job->n, job->k, u);
@@ -164,8 +166,8 @@ static int upload_dense(struct sv_cpu *cpu, const struct sv_weight *host, struct
     return rc;
 }
 
-static int upload_matrix(struct sv_cpu *cpu, const struct sv_weight *host, struct sv_weight *out, bool *owned,
-                         struct sv_err *err)
+static int upload_matrix(struct sv_cpu *cpu, const struct sv_weight *host, struct sv_weight *out,
+                         bool *owned, struct sv_err *err)
 {
     *out = *host;
     out->approximate = false;

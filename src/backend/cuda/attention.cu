@@ -1,12 +1,13 @@
 /*
- * attention.cu - attention of the CUDA backend: which kernel, how large a grid, scratch memory, and the kernel
- * that puts partial results together.
+ * attention.cu - attention of the CUDA backend: which kernel, how large a grid, scratch memory, and
+ * the kernel that puts partial results together.
  *
- * Entered through the table in device.cu. Launches depend on the counts in the params only; lengths are read on the
- * device: a plan of items is made there once a pass, or by every block (attention_core.cuh), which takes its share. Keys of
- * a query tile are cut among blocks when there are few tiles, at multiples fixed by attention.h; then the
- * combine kernel merges what they left, in the order in which one block alone would have. Must not: let the
- * plan reach into a bit of the result.
+ * Entered through the table in device.cu. Launches depend on the counts in the params only; lengths
+ * are read on the device: a plan of items is made there once a pass, or by every block
+ * (attention_core.cuh), which takes its share. Keys of a query tile are cut among blocks when there
+ * are few tiles, at multiples fixed by attention.h; then the combine kernel merges what they left,
+ * in the order in which one block alone would have. Must not: let the plan reach into a bit of the
+ * result.
  */
 #include "backend/cuda/attention_parts.cuh"
 #include "backend/cuda/attention_mma.cuh"
@@ -16,7 +17,8 @@ enum {
     MAX_PARTS = 128 * 1024, /* partial results: 66 MiB at head size 128 */
     N_PLANS = 2,            /* layers may take turns, with a window and without */
     MAX_ITEMS = 16 * 1024,  /* of one kv head */
-    COMBINE_PER_SM = 3      /* blocks at most: the next product fills its ring only when all have started */
+    COMBINE_PER_SM =
+        3 /* blocks at most: the next product fills its ring only when all have started */
 };
 
 /* What a plan was made of. */
@@ -44,8 +46,10 @@ struct sv_cuda_attn_state {
 
 /* ---------------------------------------------------------------- the plan of a pass */
 
-/* One block. Items are the same for all layers of a pass, and to work them out takes longer than a chunk of keys. */
-static __global__ void __launch_bounds__(256) attn_make_plan(const __grid_constant__ struct sv_attn_args a, struct sv_attn_plan *out)
+/* One block. Items are the same for all layers of a pass, and to work them out takes longer than a
+ * chunk of keys. */
+static __global__ void __launch_bounds__(256)
+    attn_make_plan(const __grid_constant__ struct sv_attn_args a, struct sv_attn_plan *out)
 {
     ATTN_SHARED(shared);
     struct attn_items *const plan = (struct attn_items *)shared;
@@ -56,7 +60,8 @@ static __global__ void __launch_bounds__(256) attn_make_plan(const __grid_consta
     __syncthreads();
     for (int32_t i = (int32_t)threadIdx.x; i < plan->n_items; i += (int32_t)blockDim.x) {
         const struct attn_item it = attn_item_at(a, plan, a.tile_rows, i * a.p.kv.n_kv_heads);
-        out->entry[i] = {it.g.slot, it.g.row0, it.g.n, it.g.base, it.q0, it.part, it.seen_lo, it.seen_hi};
+        out->entry[i] = {it.g.slot, it.g.row0, it.g.n,     it.g.base,
+                         it.q0,     it.part,   it.seen_lo, it.seen_hi};
     }
     if (threadIdx.x == 0) {
         out->unit = plan->unit;
@@ -67,22 +72,24 @@ static __global__ void __launch_bounds__(256) attn_make_plan(const __grid_consta
 
 static bool same_plan(const struct plan_key *a, const struct plan_key *b)
 {
-    return a->pass == b->pass && a->rows.n_rows == b->rows.n_rows && a->rows.n_segs == b->rows.n_segs &&
-           a->rows.row_seg == b->rows.row_seg && a->rows.seg_row0 == b->rows.seg_row0 && a->rows.seg_slot == b->rows.seg_slot &&
+    return a->pass == b->pass && a->rows.n_rows == b->rows.n_rows &&
+           a->rows.n_segs == b->rows.n_segs && a->rows.row_seg == b->rows.row_seg &&
+           a->rows.seg_row0 == b->rows.seg_row0 && a->rows.seg_slot == b->rows.seg_slot &&
            a->rows.seg_base == b->rows.seg_base && a->mask == b->mask && a->window == b->window &&
            a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads && a->unit == b->unit &&
            a->n_blocks == b->n_blocks && a->tile_rows == b->tile_rows;
 }
 
-/* While segments are settled a plan is made at the first layer and read by the others, before they wait for the launch before.
- * Who finds a plan just made must wait before reading it, and before letting the next launch in: then that one may read
- * it early (a.early). */
+/* While segments are settled a plan is made at the first layer and read by the others, before they
+ * wait for the launch before. Who finds a plan just made must wait before reading it, and before
+ * letting the next launch in: then that one may read it early (a.early). */
 static void find_plan(struct sv_cuda *cu, struct sv_attn_args *a)
 {
     struct sv_cuda_attn_state *st = cu->attn;
     const struct sv_rows *rows = &a->p.rows;
-    const struct plan_key key = {cu->pass, *rows,       (int32_t)a->p.mask, a->p.window, a->p.n_heads, a->p.kv.n_kv_heads,
-                                 a->unit,  a->n_blocks, a->tile_rows};
+    const struct plan_key key = {cu->pass,    *rows,        (int32_t)a->p.mask,
+                                 a->p.window, a->p.n_heads, a->p.kv.n_kv_heads,
+                                 a->unit,     a->n_blocks,  a->tile_rows};
     const int64_t tiles = (int64_t)rows->n_rows * a->group / a->tile_rows + rows->n_segs;
     const int64_t parts = a->part_cap / ((int64_t)rows->n_rows * a->p.n_heads);
     const size_t smem = attn_items_bytes(rows->n_segs);
@@ -98,17 +105,21 @@ static void find_plan(struct sv_cuda *cu, struct sv_attn_args *a)
     struct plan_slot *slot = &st->slot[st->next_slot];
     st->next_slot = (st->next_slot + 1) % N_PLANS;
     slot->key = key;
-    sv_cuda_launch_in_pass(cu, "attention (plan)", attn_make_plan, dim3(1), dim3(256), smem, *a, slot->plan);
+    sv_cuda_launch_in_pass(cu, "attention (plan)", attn_make_plan, dim3(1), dim3(256), smem, *a,
+                           slot->plan);
     a->plan = slot->plan;
     a->early = false;
 }
 
 /* ---------------------------------------------------------------- combine */
 
-/* One warp for each (row, head). The main kernel lets this one start only when it has itself waited for all before it, or
- * when segments are settled: they may be read before our wait, and so may the plan, what the main kernel writes may not. With
- * nothing to put together all but one leave without a wait. */
-template <int HD> __global__ void __launch_bounds__(256, 2) attn_combine(const __grid_constant__ struct sv_attn_args a)
+/* One warp for each (row, head). The main kernel lets this one start only when it has itself waited
+ * for all before it, or when segments are settled: they may be read before our wait, and so may the
+ * plan, what the main kernel writes may not. With nothing to put together all but one leave without
+ * a wait. */
+template <int HD>
+__global__ void __launch_bounds__(256, 2)
+    attn_combine(const __grid_constant__ struct sv_attn_args a)
 {
     const int32_t n = a.p.rows.n_rows * a.p.n_heads;
     int32_t i = (int32_t)(blockIdx.x * 8 + threadIdx.x / 32), unit = SV_ATTN_AUTO;
@@ -120,7 +131,8 @@ template <int HD> __global__ void __launch_bounds__(256, 2) attn_combine(const _
             return;
     }
     for (bool waited = false;; waited = true) {
-        const int32_t row = attn_div(i, a.by_heads), head = i - row * a.p.n_heads, s = i < n ? a.p.rows.row_seg[row] : -1;
+        const int32_t row = attn_div(i, a.by_heads), head = i - row * a.p.n_heads,
+                      s = i < n ? a.p.rows.row_seg[row] : -1;
         struct attn_seg g = {};
         if (s >= 0)
             g = attn_seg_at(a.p.rows, s);
@@ -144,17 +156,21 @@ static bool aligned(const void *p, int64_t ld)
     return (uintptr_t)p % 16 == 0 && ld % 8 == 0;
 }
 
-/* Whether a kernel with matrix instructions can take it. Nothing here may depend on counts of rows. */
+/* Whether a kernel with matrix instructions can take it. Nothing here may depend on counts of rows.
+ */
 static bool takes_tiles(const struct sv_p_attention *p)
 {
     const struct sv_kv *kv = &p->kv;
-    const int64_t units = (int64_t)kv->n_pages * kv->n_kv_heads * kv->page_size * (kv->head_dim / 8);
+    const int64_t units =
+        (int64_t)kv->n_pages * kv->n_kv_heads * kv->page_size * (kv->head_dim / 8);
     if (kv->dtype != SV_BF16 || units >= 0xffffffffll)
         return false;
-    return aligned(p->q, p->ldq) && aligned(p->out, p->ldo) && aligned(kv->k, 0) && aligned(kv->v, 0);
+    return aligned(p->q, p->ldq) && aligned(p->out, p->ldo) && aligned(kv->k, 0) &&
+           aligned(kv->v, 0);
 }
 
-/* The loads of the tuned set are boxes of a page: its rows must be whole swizzled groups of eight. */
+/* The loads of the tuned set are boxes of a page: its rows must be whole swizzled groups of eight.
+ */
 static bool takes_boxes(const struct sv_p_attention *p)
 {
     const int32_t page = p->kv.page_size;
@@ -166,12 +182,14 @@ static bool find_tiled(const struct sv_cuda *cu, const struct sv_p_attention *p,
 {
     if (!takes_tiles(p))
         return false;
-    return cu->set == SV_CUDA_SM90 && takes_boxes(p) ? sv_cuda_attn_sm90(p->kv.head_dim, n_warps, out)
-                                                     : sv_cuda_attn_portable(p->kv.head_dim, n_warps, out);
+    return cu->set == SV_CUDA_SM90 && takes_boxes(p)
+               ? sv_cuda_attn_sm90(p->kv.head_dim, n_warps, out)
+               : sv_cuda_attn_portable(p->kv.head_dim, n_warps, out);
 }
 
 /* As many stages as fit beside one another; false when not even two do. */
-static bool fit(const struct sv_cuda *cu, struct sv_attn_launch *k, int32_t n_segs, struct sv_attn_args *a, size_t *smem)
+static bool fit(const struct sv_cuda *cu, struct sv_attn_launch *k, int32_t n_segs,
+                struct sv_attn_args *a, size_t *smem)
 {
     const size_t beside = (size_t)k->fixed_bytes + attn_items_bytes(n_segs);
     for (;; k->blocks_per_sm--) {
@@ -212,8 +230,8 @@ static struct sv_attn_args args_of(const struct sv_cuda *cu, const struct sv_p_a
     return a;
 }
 
-/* Few sequences with few rows: one launch of clusters. False when it is not for them. Rows of a segment are not known here, but
- * they are no more than all. */
+/* Few sequences with few rows: one launch of clusters. False when it is not for them. Rows of a
+ * segment are not known here, but they are no more than all. */
 static bool few_launch(struct sv_cuda *cu, const struct sv_p_attention *p, struct sv_attn_args a,
                        const struct sv_attn_force *force)
 {
@@ -221,8 +239,8 @@ static bool few_launch(struct sv_cuda *cu, const struct sv_p_attention *p, struc
     size_t smem;
     const int32_t n_clusters = p->rows.n_segs * p->kv.n_kv_heads;
     if (cu->set != SV_CUDA_SM90 || (int64_t)p->rows.n_rows * a.group > 64 || p->softcap > 0 ||
-        (n_clusters > 16 && force->few == 0) || !takes_boxes(p) || !sv_cuda_attn_few(p->kv.head_dim, &k) ||
-        !fit(cu, &k, 0, &a, &smem))
+        (n_clusters > 16 && force->few == 0) || !takes_boxes(p) ||
+        !sv_cuda_attn_few(p->kv.head_dim, &k) || !fit(cu, &k, 0, &a, &smem))
         return false;
     a.unit = force->unit;
     a.early = cu->settled;
@@ -265,7 +283,8 @@ void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p
     }
     /* At least so many, whoever has how many rows. */
     const int64_t even_tiles = (queries + k.tile_rows - 1) / k.tile_rows;
-    const int64_t tiles = (even_tiles > p->rows.n_segs ? even_tiles : p->rows.n_segs) * p->kv.n_kv_heads;
+    const int64_t tiles =
+        (even_tiles > p->rows.n_segs ? even_tiles : p->rows.n_segs) * p->kv.n_kv_heads;
     const int64_t places = (int64_t)cu->n_sms * k.blocks_per_sm;
     a.unit = tiles >= 2 * places ? SV_ATTN_WHOLE : SV_ATTN_AUTO;
     if (force->unit != SV_ATTN_AUTO)
@@ -274,15 +293,20 @@ void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p
     SV_REQUIRE(fit(cu, &k, p->rows.n_segs, &a, &smem));
     a.n_blocks = force->n_blocks > 0 ? force->n_blocks : cu->n_sms * k.blocks_per_sm;
     find_plan(cu, &a);
-    SV_REQUIRE(a.plan == NULL || fit(cu, &k, 0, &a, &smem)); /* each block's own plan needs no room */
+    SV_REQUIRE(a.plan == NULL ||
+               fit(cu, &k, 0, &a, &smem)); /* each block's own plan needs no room */
     if (k.maps && !sv_cuda_attn_maps(cu, cu->attn->encode, &a))
         return;
-    sv_cuda_launch_in_pass(cu, "attention", k.kernel, dim3((unsigned)a.n_blocks), dim3((unsigned)k.n_threads), smem, a);
+    sv_cuda_launch_in_pass(cu, "attention", k.kernel, dim3((unsigned)a.n_blocks),
+                           dim3((unsigned)k.n_threads), smem, a);
     if (a.unit == SV_ATTN_WHOLE)
         return;
-    const int64_t n = ((int64_t)p->rows.n_rows * p->n_heads + 7) / 8, most = COMBINE_PER_SM * (int64_t)cu->n_sms;
-    void (*const kernel)(struct sv_attn_args) = p->kv.head_dim == 128 ? attn_combine<128> : attn_combine<64>;
-    sv_cuda_launch_in_pass(cu, "attention (combine)", kernel, dim3((unsigned)(n < most ? n : most)), dim3(256), 0, a);
+    const int64_t n = ((int64_t)p->rows.n_rows * p->n_heads + 7) / 8,
+                  most = COMBINE_PER_SM * (int64_t)cu->n_sms;
+    void (*const kernel)(struct sv_attn_args) =
+        p->kv.head_dim == 128 ? attn_combine<128> : attn_combine<64>;
+    sv_cuda_launch_in_pass(cu, "attention (combine)", kernel, dim3((unsigned)(n < most ? n : most)),
+                           dim3(256), 0, a);
 }
 
 void sv_cuda_attention(struct sv_dev *dev, const struct sv_p_attention *p)
@@ -302,8 +326,10 @@ static size_t take(size_t *at, size_t n_bytes)
 
 int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, struct sv_err *err)
 {
-    const int32_t hd = lim->max_head_dim < MAX_TILED_HEAD_DIM ? lim->max_head_dim : MAX_TILED_HEAD_DIM;
-    const int64_t most = (int64_t)lim->max_rows * lim->max_heads * (lim->max_positions / SV_ATTN_CHUNK + 2);
+    const int32_t hd =
+        lim->max_head_dim < MAX_TILED_HEAD_DIM ? lim->max_head_dim : MAX_TILED_HEAD_DIM;
+    const int64_t most =
+        (int64_t)lim->max_rows * lim->max_heads * (lim->max_positions / SV_ATTN_CHUNK + 2);
     int rc;
     sv_cuda_attn_close(cu);
     struct sv_cuda_attn_state *st = (struct sv_cuda_attn_state *)sv_calloc(1, sizeof *st);
@@ -314,7 +340,8 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
     st->max_segs = lim->max_rows;
     size_t n = 0;
     const size_t plan_unit = take(&n, sizeof(int32_t));
-    const size_t plan_bytes = sizeof(struct sv_attn_plan) + MAX_ITEMS * sizeof(struct sv_attn_entry);
+    const size_t plan_bytes =
+        sizeof(struct sv_attn_plan) + MAX_ITEMS * sizeof(struct sv_attn_entry);
     size_t plan[N_PLANS];
     for (int32_t i = 0; i < N_PLANS; i++)
         plan[i] = take(&n, plan_bytes);
@@ -344,7 +371,8 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
                               err, "attention: shared memory")) != SV_OK)
             return rc;
     }
-    return sv_cuda_try(cudaFuncSetAttribute((const void *)attn_make_plan, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    return sv_cuda_try(cudaFuncSetAttribute((const void *)attn_make_plan,
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             (int)cu->smem_block),
                        err, "attention: shared memory");
 }

@@ -2,27 +2,31 @@
  * attention.h - paged attention of the CUDA backend: what its files share on the host side.
  *
  * attention.cu decides which kernel runs and how large its grid is; attention_portable.cu (matrix
- * instructions of sm_80), attention_sm90.cu (those of sm_90a) and attention_plain.cu (f32, odd head sizes)
- * hold the kernels; attention_core.cuh is what they have in common. Included by those files, by device.cu
- * for the table, and by the check program. Must not: let a row's bits depend on anything but its own
- * sequence, head and kernel set.
+ * instructions of sm_80), attention_sm90.cu (those of sm_90a) and attention_plain.cu (f32, odd head
+ * sizes) hold the kernels; attention_core.cuh is what they have in common. Included by those files,
+ * by device.cu for the table, and by the check program. Must not: let a row's bits depend on
+ * anything but its own sequence, head and kernel set.
  */
 #ifndef SV_CUDA_ATTENTION_H
 #define SV_CUDA_ATTENTION_H
 
 #include "backend/cuda/cuda.h"
 
-/* The order of a row's sum, the same for every batch: keys are taken in tiles at absolute multiples, tiles
- * with one running maximum within a chunk, chunks merged in ascending order within a span, spans merged in
- * ascending order. Chunks or spans may be worked on by different blocks; the merges stay in this order. */
+/* The order of a row's sum, the same for every batch: keys are taken in tiles at absolute
+ * multiples, tiles with one running maximum within a chunk, chunks merged in ascending order within
+ * a span, spans merged in ascending order. Chunks or spans may be worked on by different blocks;
+ * the merges stay in this order. */
 enum { SV_ATTN_TILE = 64, SV_ATTN_CHUNK = 128, SV_ATTN_SPAN = 512 };
 
-enum { SV_ATTN_CLUSTER = 8 }; /* thread blocks that share a sequence and kv head (attention_few_sm90.cu) */
+enum {
+    SV_ATTN_CLUSTER = 8
+}; /* thread blocks that share a sequence and kv head (attention_few_sm90.cu) */
 
 /* What one block takes of a query tile's keys. */
 enum sv_attn_unit { SV_ATTN_AUTO, SV_ATTN_BY_CHUNK, SV_ATTN_BY_SPAN, SV_ATTN_WHOLE };
 
-/* For checks only: overrides of what is otherwise decided from sizes and lengths. No bit may change. */
+/* For checks only: overrides of what is otherwise decided from sizes and lengths. No bit may
+ * change. */
 struct sv_attn_force {
     enum sv_attn_unit unit;
     int32_t n_warps; /* 0, 4 or 8: queries of a tile / 16 */
@@ -36,8 +40,9 @@ struct alignas(64) sv_attn_map {
     uint64_t opaque[16];
 };
 
-/* The items of work of a pass, the same for all its layers: made once by a small kernel (attention.cu). Each stands for as
- * many as there are kv heads; fields as in struct attn_item (attention_core.cuh). */
+/* The items of work of a pass, the same for all its layers: made once by a small kernel
+ * (attention.cu). Each stands for as many as there are kv heads; fields as in struct attn_item
+ * (attention_core.cuh). */
 struct alignas(16) sv_attn_entry {
     int32_t slot, row0, n, base, q0, part, seen_lo, seen_hi;
 };
@@ -49,22 +54,24 @@ struct alignas(16) sv_attn_plan {
 /* What every kernel gets, by value. */
 struct sv_attn_args {
     struct sv_p_attention p;
-    int32_t group;      /* q heads per kv head */
+    int32_t group;                      /* q heads per kv head */
     uint32_t by_group, by_kv, by_heads; /* attn_magic of it, of kv heads and of q heads */
-    float scale_log2;   /* scale * log2(e); 1 with a softcap, whose result is already in powers of two */
-    int32_t page_shift; /* log2(page_size), or -1 */
+    float scale_log2; /* scale * log2(e); 1 with a softcap, whose result is already in powers of two
+                       */
+    int32_t page_shift;             /* log2(page_size), or -1 */
     int32_t n_stages, n_stages_run; /* the latter beside a block's sum of spans */
     int32_t ring_bytes;             /* shared memory of the stages, and of that sum */
     int32_t n_blocks, tile_rows;    /* of the main kernel */
-    int32_t unit;       /* enum sv_attn_unit */
-    int32_t box_rows;   /* keys that one load through the maps brings */
-    bool early; /* segments, tables and earlier keys may be read before waiting for the launch before (cu->settled) */
-    int32_t part_cap;   /* partial results that fit */
+    int32_t unit;                   /* enum sv_attn_unit */
+    int32_t box_rows;               /* keys that one load through the maps brings */
+    bool early;       /* segments, tables and earlier keys may be read before waiting for the launch
+                         before (cu->settled) */
+    int32_t part_cap; /* partial results that fit */
     const struct sv_attn_plan *plan; /* NULL: every block works it out */
-    int32_t *plan_unit; /* the first block's choice then, for the combine kernel */
-    float4 *run;        /* a block's sum of spans while it walks on */
-    float *part_o;      /* (part_cap, head_dim) unnormalised */
-    float2 *part_ml;    /* (part_cap) maximum and sum */
+    int32_t *plan_unit;              /* the first block's choice then, for the combine kernel */
+    float4 *run;                     /* a block's sum of spans while it walks on */
+    float *part_o;                   /* (part_cap, head_dim) unnormalised */
+    float2 *part_ml;                 /* (part_cap) maximum and sum */
     struct sv_cuda_fault *fault;
     struct sv_attn_map k_map, v_map;
 };
@@ -75,18 +82,22 @@ void sv_cuda_attention(struct sv_dev *dev, const struct sv_p_attention *p);
 void sv_cuda_attention_forced(struct sv_cuda *cu, const struct sv_p_attention *p,
                               const struct sv_attn_force *force);
 
-/* The kernels. Entry points answer whether they can take these arguments and how they must be launched. */
+/* The kernels. Entry points answer whether they can take these arguments and how they must be
+ * launched. */
 struct sv_attn_launch {
     void (*kernel)(struct sv_attn_args);
     int32_t tile_rows, n_threads, blocks_per_sm;
-    int32_t stage_bytes, fixed_bytes; /* shared memory: each stage, and beside stages and segment table */
+    int32_t stage_bytes,
+        fixed_bytes; /* shared memory: each stage, and beside stages and segment table */
     int32_t max_stages;
-    int32_t run_bytes; /* what a sum of spans takes of the stages' shared memory; 0: it is always in global memory */
+    int32_t run_bytes; /* what a sum of spans takes of the stages' shared memory; 0: it is always in
+                          global memory */
     bool maps;
 };
 bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);
 bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);
-bool sv_cuda_attn_few(int32_t head_dim, struct sv_attn_launch *out); /* clusters of 8; at most 64 queries a segment */
+bool sv_cuda_attn_few(int32_t head_dim,
+                      struct sv_attn_launch *out); /* clusters of 8; at most 64 queries a segment */
 /* attention_sm90.cu: the driver's entry point, found once; then maps of one layer's cache. */
 int sv_cuda_attn_maps_open(void **encode, struct sv_err *err);
 bool sv_cuda_attn_maps(struct sv_cuda *cu, void *encode, struct sv_attn_args *a);

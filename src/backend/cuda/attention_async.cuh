@@ -2,7 +2,8 @@
  * attention_async.cuh - loads of boxes through tensor maps and barriers of a warpgroup, one
  * function for each instruction.
  *
- * Included by attention_chunk.cuh. Emulated builds bring their own, the barriers of barrier.cuh with them. Must not: hold anything but instructions.
+ * Included by attention_chunk.cuh. Emulated builds bring their own, the barriers of barrier.cuh
+ * with them. Must not: hold anything but instructions.
  */
 #ifndef SV_CUDA_ATTENTION_ASYNC_CUH
 #define SV_CUDA_ATTENTION_ASYNC_CUH
@@ -23,9 +24,10 @@ static __device__ __forceinline__ void attn_map_fetch(const struct sv_attn_map *
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-/* Some keys of one page and kv head, from a group of eight on, swizzled, to shared memory: of each eight keys 64 columns, then
- * the next 64. */
-static __device__ __forceinline__ void attn_box(uint32_t to, const struct sv_attn_map *map, int32_t group, uint32_t bar)
+/* Some keys of one page and kv head, from a group of eight on, swizzled, to shared memory: of each
+ * eight keys 64 columns, then the next 64. */
+static __device__ __forceinline__ void attn_box(uint32_t to, const struct sv_attn_map *map,
+                                                int32_t group, uint32_t bar)
 {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %2, %2, %3}], [%4];" ::"r"(to),
@@ -46,8 +48,9 @@ template <int N> static __device__ __forceinline__ void attn_more_registers(void
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
-/* The thread blocks of a cluster: which one this is, a meeting of all their threads, the place in another one's shared
- * memory that answers to ours, and a store there that counts towards a barrier beside it. */
+/* The thread blocks of a cluster: which one this is, a meeting of all their threads, the place in
+ * another one's shared memory that answers to ours, and a store there that counts towards a barrier
+ * beside it. */
 static __device__ __forceinline__ int32_t attn_cluster_rank(void)
 {
     int32_t rank;
@@ -56,7 +59,8 @@ static __device__ __forceinline__ int32_t attn_cluster_rank(void)
 }
 static __device__ __forceinline__ void attn_cluster_sync(void)
 {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
 }
 static __device__ __forceinline__ uint32_t attn_cluster_at(uint32_t at, int32_t rank)
 {
@@ -66,9 +70,11 @@ static __device__ __forceinline__ uint32_t attn_cluster_at(uint32_t at, int32_t 
 }
 static __device__ __forceinline__ void attn_cluster_put(uint32_t to, float x, float y, uint32_t bar)
 {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
-                 "f"(x), "f"(y), "r"(bar)
-                 : "memory");
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::
+            "r"(to),
+        "f"(x), "f"(y), "r"(bar)
+        : "memory");
 }
 static __device__ __forceinline__ void attn_store16_zero(uint32_t at)
 {

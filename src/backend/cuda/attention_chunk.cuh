@@ -1,9 +1,10 @@
 /*
- * attention_chunk.cuh - a chunk of 128 keys on sm_90a: the ring that brings keys and values into shared memory, and the one
- * function that turns a chunk into a sum, the same for every kernel of that set.
+ * attention_chunk.cuh - a chunk of 128 keys on sm_90a: the ring that brings keys and values into
+ * shared memory, and the one function that turns a chunk into a sum, the same for every kernel of
+ * that set.
  *
- * Included by attention_sm90.cu and attention_few_sm90.cu. Must not: let a query's sum depend on its place in the tile, on
- * the other queries or on who works on which keys.
+ * Included by attention_sm90.cu and attention_few_sm90.cu. Must not: let a query's sum depend on
+ * its place in the tile, on the other queries or on who works on which keys.
  */
 #ifndef SV_CUDA_ATTENTION_CHUNK_CUH
 #define SV_CUDA_ATTENTION_CHUNK_CUH
@@ -16,7 +17,8 @@ enum {
     GROUP_ROWS = 64,
     KEYS = SV_ATTN_CHUNK,
     HALF = KEYS / 2,
-    COLUMNS_BYTES = 1024, /* eight keys' 64 columns; their other 64 columns follow, then the next eight keys */
+    COLUMNS_BYTES =
+        1024, /* eight keys' 64 columns; their other 64 columns follow, then the next eight keys */
     MAX_STAGES = 8,
     BAR_BYTES = 2 * MAX_STAGES * 8
 };
@@ -57,8 +59,8 @@ static __device__ __forceinline__ void ring_next(struct ring &r)
 /* ---------------------------------------------------------------- the loader */
 
 /* The page of this lane's box of chunk c, -1 when no row of the tile sees any of it. */
-static __device__ __forceinline__ int32_t box_page(const struct sv_attn_args &a, const struct attn_item &it,
-                                                   int32_t first)
+static __device__ __forceinline__ int32_t box_page(const struct sv_attn_args &a,
+                                                   const struct attn_item &it, int32_t first)
 {
     const int32_t i = first >> a.page_shift;
     int32_t page = -1;
@@ -67,21 +69,24 @@ static __device__ __forceinline__ int32_t box_page(const struct sv_attn_args &a,
     if (i < a.p.kv.table_stride)
         page = a.p.kv.table[(int64_t)it.g.slot * a.p.kv.table_stride + i];
     if (page < 0 || page >= a.p.kv.n_pages) {
-        sv_fault_set(a.fault, SV_CUDA_FAULT_READ_PAGE, it.g.slot, first > it.seen_lo ? first : it.seen_lo, 0);
+        sv_fault_set(a.fault, SV_CUDA_FAULT_READ_PAGE, it.g.slot,
+                     first > it.seen_lo ? first : it.seen_lo, 0);
         return -1;
     }
     return page;
 }
 
-/* Boxes of a chunk, one a lane: some keys of one page. To ask for one takes some 90 clocks, which is as long as a
- * box takes to come when memory is quick, so each of LOADERS warps asks for its share. */
+/* Boxes of a chunk, one a lane: some keys of one page. To ask for one takes some 90 clocks, which
+ * is as long as a box takes to come when memory is quick, so each of LOADERS warps asks for its
+ * share. */
 struct box {
     int32_t half, at; /* of the chunk's keys; first key within the chunk, beyond it: no box */
-    bool here;             /* this warp asks for it */
+    bool here;        /* this warp asks for it */
 };
 
 /* This lane's. */
-template <int LOADERS> static __device__ __forceinline__ struct box box_of(const struct sv_attn_args &a)
+template <int LOADERS>
+static __device__ __forceinline__ struct box box_of(const struct sv_attn_args &a)
 {
     const int32_t lane = threadIdx.x % 32, per_chunk = KEYS / a.box_rows;
     struct box b;
@@ -93,18 +98,23 @@ template <int LOADERS> static __device__ __forceinline__ struct box box_of(const
 
 /* A box of the stage that r names; b.at names its key, first its position. */
 template <int HD>
-static __device__ __forceinline__ void load_box(const struct sv_attn_args &a, bool values, const struct attn_item &it,
-                                                const struct box &b, int32_t first, int32_t page, const struct ring &r)
+static __device__ __forceinline__ void load_box(const struct sv_attn_args &a, bool values,
+                                                const struct attn_item &it, const struct box &b,
+                                                int32_t first, int32_t page, const struct ring &r)
 {
-    const int32_t row = (page * a.p.kv.n_kv_heads + it.kv_head) * a.p.kv.page_size + (first & (a.p.kv.page_size - 1));
-    attn_box(ring_at<HD>(r) + (uint32_t)(b.at % HALF * HD * 2), values ? &a.v_map : &a.k_map, row / 8, ring_full(r));
+    const int32_t row = (page * a.p.kv.n_kv_heads + it.kv_head) * a.p.kv.page_size +
+                        (first & (a.p.kv.page_size - 1));
+    attn_box(ring_at<HD>(r) + (uint32_t)(b.at % HALF * HD * 2), values ? &a.v_map : &a.k_map,
+             row / 8, ring_full(r));
 }
 
-/* Says how much of the stage that r names this warp brings, also when that is nothing: a stage is full only when all
- * LOADERS warps have been there. Who waits by parity must never be two phases behind, and a warp that did not count here
- * could be: the workers would empty the stage twice while it slept, and it would wait for ever. By the whole warp. */
+/* Says how much of the stage that r names this warp brings, also when that is nothing: a stage is
+ * full only when all LOADERS warps have been there. Who waits by parity must never be two phases
+ * behind, and a warp that did not count here could be: the workers would empty the stage twice
+ * while it slept, and it would wait for ever. By the whole warp. */
 template <int HD>
-static __device__ __forceinline__ void expect_boxes(const struct sv_attn_args &a, bool brings, const struct ring &r)
+static __device__ __forceinline__ void expect_boxes(const struct sv_attn_args &a, bool brings,
+                                                    const struct ring &r)
 {
     const uint32_t boxes = (uint32_t)__popc(__ballot_sync(0xffffffffu, brings));
     if (threadIdx.x % 32 == 0)
@@ -112,10 +122,13 @@ static __device__ __forceinline__ void expect_boxes(const struct sv_attn_args &a
     __syncwarp();
 }
 
-/* The first stages of a block's first item, on either side of the wait for the launch before: that one may still be writing
- * keys and values of the segment's own rows, the others have long been there. Returns how many stages; by the whole warp. */
+/* The first stages of a block's first item, on either side of the wait for the launch before: that
+ * one may still be writing keys and values of the segment's own rows, the others have long been
+ * there. Returns how many stages; by the whole warp. */
 template <int HD, typename F>
-static __device__ __forceinline__ int32_t load_first(const struct sv_attn_args &a, const struct attn_item &it, const struct box &b, int32_t n_chunks,
+static __device__ __forceinline__ int32_t load_first(const struct sv_attn_args &a,
+                                                     const struct attn_item &it,
+                                                     const struct box &b, int32_t n_chunks,
                                                      struct ring &r, F wait)
 {
     const int32_t c = it.seen_lo / KEYS, first = c * KEYS + b.at, have = n_chunks > 1 ? 8 : 4;
@@ -146,9 +159,9 @@ static __device__ __forceinline__ int32_t load_first(const struct sv_attn_args &
 
 /* Chunks c to end - 1, of the first of which `done` stages are there. */
 template <int HD>
-static __device__ __forceinline__ void load_rest(const struct sv_attn_args &a, const struct attn_item &it,
-                                                 const struct box &b, int32_t c, int32_t end, int32_t done,
-                                                 struct ring &r)
+static __device__ __forceinline__ void
+load_rest(const struct sv_attn_args &a, const struct attn_item &it, const struct box &b, int32_t c,
+          int32_t end, int32_t done, struct ring &r)
 {
     int32_t page = box_page(a, it, c * KEYS + b.at);
     for (; c < end; c++) {
@@ -174,15 +187,17 @@ static __device__ __forceinline__ void load_rest(const struct sv_attn_args &a, c
 
 /* Two rows of queries of each lane, as the matrix instruction wants them, from global memory. */
 template <int HD>
-static __device__ __forceinline__ void load_queries(const struct sv_attn_args &a, const struct attn_item &it,
-                                                    int32_t q_warp, uint32_t lane, uint32_t (&q)[HD / 16][4])
+static __device__ __forceinline__ void load_queries(const struct sv_attn_args &a,
+                                                    const struct attn_item &it, int32_t q_warp,
+                                                    uint32_t lane, uint32_t (&q)[HD / 16][4])
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int32_t i = q_warp + (int32_t)lane / 4 + 8 * r, row = attn_div(i, a.by_group);
-        const uint32_t *from = (const uint32_t *)((const __nv_bfloat16 *)a.p.q + (int64_t)(it.g.row0 + row) * a.p.ldq +
-                                                  (int64_t)(it.kv_head * a.group + i - row * a.group) * HD) +
-                               lane % 4;
+        const uint32_t *from =
+            (const uint32_t *)((const __nv_bfloat16 *)a.p.q + (int64_t)(it.g.row0 + row) * a.p.ldq +
+                               (int64_t)(it.kv_head * a.group + i - row * a.group) * HD) +
+            lane % 4;
 #pragma unroll
         for (int k = 0; k < HD / 16; k++) {
             q[k][r] = i < it.n_q ? from[k * 8] : 0;
@@ -193,13 +208,15 @@ static __device__ __forceinline__ void load_queries(const struct sv_attn_args &a
 
 /* Starts half a chunk's scores. */
 template <int HD>
-static __device__ __forceinline__ void scores(float (&s)[8][4], uint32_t (&q)[HD / 16][4], uint32_t keys)
+static __device__ __forceinline__ void scores(float (&s)[8][4], uint32_t (&q)[HD / 16][4],
+                                              uint32_t keys)
 {
     attn_wgmma_pin(s);
     attn_wgmma_fence();
 #pragma unroll
     for (int k = 0; k < HD / 16; k++)
-        attn_wgmma_keys(s, q[k], attn_desc_keys<HD>(keys + k / 4 * COLUMNS_BYTES + k % 4 * 32), k > 0);
+        attn_wgmma_keys(s, q[k], attn_desc_keys<HD>(keys + k / 4 * COLUMNS_BYTES + k % 4 * 32),
+                        k > 0);
     attn_wgmma_commit();
 }
 
@@ -213,8 +230,9 @@ static __device__ __forceinline__ void highest(const float (&s)[8][4], float (&m
 }
 
 /* Weights from half a chunk's scores; l grows by this lane's own columns. */
-static __device__ __forceinline__ void weights(const struct sv_attn_args &a, float (&s)[8][4], const float (&at)[2],
-                                               uint32_t (&p)[4][4], float (&l)[2])
+static __device__ __forceinline__ void weights(const struct sv_attn_args &a, float (&s)[8][4],
+                                               const float (&at)[2], uint32_t (&p)[4][4],
+                                               float (&l)[2])
 {
 #pragma unroll
     for (int n = 0; n < 8; n++) {
@@ -230,7 +248,8 @@ static __device__ __forceinline__ void weights(const struct sv_attn_args &a, flo
 
 /* Starts the products with half a chunk's values; the first half clears o. */
 template <int HD>
-static __device__ __forceinline__ void values(float (&o)[HD / 8][4], uint32_t (&p)[4][4], uint32_t vals, bool first)
+static __device__ __forceinline__ void values(float (&o)[HD / 8][4], uint32_t (&p)[4][4],
+                                              uint32_t vals, bool first)
 {
     attn_wgmma_pin(p);
     attn_wgmma_fence();
@@ -248,10 +267,11 @@ static __device__ __forceinline__ void wait_both(struct ring r)
     bar_wait(ring_full(r), r.phase);
 }
 
-/* Values that no row of the tile sees may be anything in memory, even NaN: a weight of zero does not stop that. lo, hi: what
- * is seen of the chunk whose values are in the next two stages. */
+/* Values that no row of the tile sees may be anything in memory, even NaN: a weight of zero does
+ * not stop that. lo, hi: what is seen of the chunk whose values are in the next two stages. */
 template <int HD>
-static __device__ __forceinline__ void clear_unseen(int32_t lo, int32_t hi, int32_t group, struct ring r)
+static __device__ __forceinline__ void clear_unseen(int32_t lo, int32_t hi, int32_t group,
+                                                    struct ring r)
 {
     constexpr int CHUNKS = HD / 8;
     const uint32_t t = threadIdx.x % 128, col = t % CHUNKS;
@@ -263,7 +283,8 @@ static __device__ __forceinline__ void clear_unseen(int32_t lo, int32_t hi, int3
             const uint32_t row = t / CHUNKS + i * (128 / CHUNKS);
             const int32_t key = h * HALF + (int32_t)row;
             if (key < lo || key >= hi)
-                attn_store16_zero(vals + row / 8 * (HD * 16) + col / 8 * COLUMNS_BYTES + row % 8 * 128 + col % 8 * 16);
+                attn_store16_zero(vals + row / 8 * (HD * 16) + col / 8 * COLUMNS_BYTES +
+                                  row % 8 * 128 + col % 8 * 16);
         }
         ring_next(r);
     }
@@ -277,10 +298,10 @@ struct sight {
     int32_t lo_any, lo_all, hi_any, hi_all;
 };
 
-/* For a warp of 16 queries from q_warp on, in a warpgroup of 64 from q_group on. Lanes beyond the last query double it: they
- * take part and write nothing. */
-static __device__ __forceinline__ struct sight sight_of(const struct sv_attn_args &a, const struct attn_item &it,
-                                                        int32_t q_warp, int32_t q_group)
+/* For a warp of 16 queries from q_warp on, in a warpgroup of 64 from q_group on. Lanes beyond the
+ * last query double it: they take part and write nothing. */
+static __device__ __forceinline__ struct sight
+sight_of(const struct sv_attn_args &a, const struct attn_item &it, int32_t q_warp, int32_t q_group)
 {
     struct sight see;
 #pragma unroll
@@ -291,7 +312,8 @@ static __device__ __forceinline__ struct sight sight_of(const struct sv_attn_arg
         see.rows.hi[j] = attn_hi(a.p, it.g.base, it.g.n, row);
     }
     const int32_t row_first = attn_div(q_group, a.by_group);
-    const int32_t row_last = attn_div(q_group + GROUP_ROWS < it.n_q ? q_group + GROUP_ROWS - 1 : it.n_q - 1, a.by_group);
+    const int32_t row_last =
+        attn_div(q_group + GROUP_ROWS < it.n_q ? q_group + GROUP_ROWS - 1 : it.n_q - 1, a.by_group);
     see.lo_any = attn_lo(a.p, it.g.base, row_first);
     see.lo_all = attn_lo(a.p, it.g.base, row_last);
     see.hi_any = attn_hi(a.p, it.g.base, it.g.n, row_last);
@@ -299,13 +321,13 @@ static __device__ __forceinline__ struct sight sight_of(const struct sv_attn_arg
     return see;
 }
 
-/* One chunk: its sum, from two stages of keys and two of values. dry: whatever lies in shared memory, to no purpose but to
- * have the instructions at hand. */
+/* One chunk: its sum, from two stages of keys and two of values. dry: whatever lies in shared
+ * memory, to no purpose but to have the instructions at hand. */
 template <int HD>
-static __device__ __forceinline__ void chunk_sum(const struct sv_attn_args &a, const struct attn_item &it,
-                                                 const struct sight &see, int32_t c, int32_t group,
-                                                 uint32_t (&q)[HD / 16][4], struct sum<HD> &chunk, struct ring &r,
-                                                 bool dry = false)
+static __device__ __forceinline__ void
+chunk_sum(const struct sv_attn_args &a, const struct attn_item &it, const struct sight &see,
+          int32_t c, int32_t group, uint32_t (&q)[HD / 16][4], struct sum<HD> &chunk,
+          struct ring &r, bool dry = false)
 {
     const int32_t pos = c * KEYS;
     float s[2][8][4], most[2] = {attn_neg_inf(), attn_neg_inf()}, at[2];
@@ -347,7 +369,8 @@ static __device__ __forceinline__ void chunk_sum(const struct sv_attn_args &a, c
         chunk.l[i] = 0;
     }
 
-    /* Both halves at once: a loop that waits, between the products below, costs the compiler its registers. */
+    /* Both halves at once: a loop that waits, between the products below, costs the compiler its
+     * registers. */
     if (!dry)
         wait_both(r);
     if (!dry && (pos < it.seen_lo || pos + KEYS > it.seen_hi))

@@ -1,10 +1,11 @@
 /*
- * attention_core.cuh - device code that all attention kernels with matrix instructions share: what a row
- * sees, how the work of a batch is cut into items, the one formula that merges two partial results, and
- * the last step from sums to output.
+ * attention_core.cuh - device code that all attention kernels with matrix instructions share: what
+ * a row sees, how the work of a batch is cut into items, the one formula that merges two partial
+ * results, and the last step from sums to output.
  *
  * Included by attention.cu and by all of its kernels. Every product and sum that ends in
- * a result is spelt with an intrinsic, so that no compiler contracts it in one place and not in another.
+ * a result is spelt with an intrinsic, so that no compiler contracts it in one place and not in
+ * another.
  */
 #ifndef SV_CUDA_ATTENTION_CORE_CUH
 #define SV_CUDA_ATTENTION_CORE_CUH
@@ -32,7 +33,8 @@ static __device__ __forceinline__ float attn_exp2(float x)
 #endif
 }
 
-/* 1 / x to within a unit of the last place: a division as IEEE has it is 20 instructions and a call, in 64 places. */
+/* 1 / x to within a unit of the last place: a division as IEEE has it is 20 instructions and a
+ * call, in 64 places. */
 static __device__ __forceinline__ float attn_rcp(float x)
 {
 #ifdef SV_CUDA_EMULATED
@@ -44,8 +46,8 @@ static __device__ __forceinline__ float attn_rcp(float x)
 #endif
 }
 
-/* How (m, .) and (m2, .) go together: both are scaled to the larger maximum. A side that saw nothing has
- * m = -inf, sums of zero, and leaves the other as it is. */
+/* How (m, .) and (m2, .) go together: both are scaled to the larger maximum. A side that saw
+ * nothing has m = -inf, sums of zero, and leaves the other as it is. */
 struct attn_factors {
     float m, a, b;
 };
@@ -70,9 +72,10 @@ static __device__ __forceinline__ float attn_softcap(float x, float twice, float
     return __fmul_rn(cap_log2, __fsub_rn(1.0f, __fmul_rn(2.0f, attn_rcp(__fadd_rn(e, 1.0f)))));
 }
 
-/* What the unnormalised output is multiplied with. A sink is one more term of the sum, without a value. */
-static __device__ __forceinline__ float attn_inverse(const struct sv_attn_args &a, int32_t head, float m,
-                                                     float l)
+/* What the unnormalised output is multiplied with. A sink is one more term of the sum, without a
+ * value. */
+static __device__ __forceinline__ float attn_inverse(const struct sv_attn_args &a, int32_t head,
+                                                     float m, float l)
 {
     if (a.p.sinks.data == NULL)
         return l == 0.0f ? 0.0f : attn_rcp(l);
@@ -82,7 +85,8 @@ static __device__ __forceinline__ float attn_inverse(const struct sv_attn_args &
     return sum == 0.0f ? 0.0f : __fmul_rn(f.a, attn_rcp(sum));
 }
 
-/* Adding +0 makes zeros of either sign one: a merge with an empty side may have turned -0 into +0. */
+/* Adding +0 makes zeros of either sign one: a merge with an empty side may have turned -0 into +0.
+ */
 static __device__ __forceinline__ float attn_output(float o, float inverse)
 {
     return __fadd_rn(__fmul_rn(o, inverse), 0.0f);
@@ -90,8 +94,8 @@ static __device__ __forceinline__ float attn_output(float o, float inverse)
 
 /* ---------------------------------------------------------------- divisions */
 
-/* n / d for n d < 2^32, by a number made of d beforehand: a division is some 200 clocks, and in a short launch one waits for all
- * of them. */
+/* n / d for n d < 2^32, by a number made of d beforehand: a division is some 200 clocks, and in a
+ * short launch one waits for all of them. */
 static inline uint32_t attn_magic(int32_t d)
 {
     return d == 1 ? 0 : (uint32_t)(((uint64_t)1 << 32) / (uint32_t)d) + 1;
@@ -104,13 +108,14 @@ static __device__ __forceinline__ int32_t attn_div(int32_t n, uint32_t magic)
 /* ---------------------------------------------------------------- what a row sees */
 
 /* Row r of a segment sees the positions [lo, hi). */
-static __device__ __forceinline__ int32_t attn_lo(const struct sv_p_attention &p, int32_t base, int32_t r)
+static __device__ __forceinline__ int32_t attn_lo(const struct sv_p_attention &p, int32_t base,
+                                                  int32_t r)
 {
     const int32_t first = base + r - p.window + 1;
     return p.window > 0 && first > 0 ? first : 0;
 }
-static __device__ __forceinline__ int32_t attn_hi(const struct sv_p_attention &p, int32_t base, int32_t n,
-                                                  int32_t r)
+static __device__ __forceinline__ int32_t attn_hi(const struct sv_p_attention &p, int32_t base,
+                                                  int32_t n, int32_t r)
 {
     return p.mask == SV_MASK_BLOCK ? base + n : base + r + 1;
 }
@@ -138,12 +143,14 @@ struct attn_items {
     int32_t n_items; /* for one kv head */
     int32_t n_segs;
     int32_t long_walk; /* sums of spans of some segment need a place outside registers */
-    struct attn_seg seg[]; /* (n_segs); then item0, (n_segs + 1) each segment's first item, for one kv head */
+    struct attn_seg
+        seg[]; /* (n_segs); then item0, (n_segs + 1) each segment's first item, for one kv head */
 };
 static inline size_t attn_items_bytes(int32_t n_segs)
 {
     return (sizeof(struct attn_items) + sizeof(struct attn_seg) * (size_t)n_segs +
-            sizeof(int32_t) * ((size_t)n_segs + 1) + 15) / 16 * 16;
+            sizeof(int32_t) * ((size_t)n_segs + 1) + 15) /
+           16 * 16;
 }
 static __device__ __forceinline__ int32_t *attn_item0(struct attn_items *plan)
 {
@@ -156,27 +163,30 @@ static __device__ __forceinline__ int32_t attn_unit_shift(int32_t unit)
     return unit == SV_ATTN_BY_CHUNK ? 7 : 9;
 }
 /* Parts of a segment: those that any of its rows sees, numbered from attn_part0. */
-static __device__ __forceinline__ int32_t attn_part0(const struct sv_p_attention &p, struct attn_seg g,
-                                                     int32_t unit)
+static __device__ __forceinline__ int32_t attn_part0(const struct sv_p_attention &p,
+                                                     struct attn_seg g, int32_t unit)
 {
     return attn_lo(p, g.base, 0) >> attn_unit_shift(unit);
 }
-static __device__ __forceinline__ int32_t attn_n_parts(const struct sv_p_attention &p, struct attn_seg g,
-                                                       int32_t unit)
+static __device__ __forceinline__ int32_t attn_n_parts(const struct sv_p_attention &p,
+                                                       struct attn_seg g, int32_t unit)
 {
     if (unit == SV_ATTN_WHOLE)
         return 1;
     return ((g.base + g.n - 1) >> attn_unit_shift(unit)) - attn_part0(p, g, unit) + 1;
 }
 
-/* Which unit ends first, by what was measured (docs/cuda-kernels.md). Chunks only while no multiprocessor gets a second
- * one: results of parts cost memory traffic, the more the more queries a tile has. A block that walks over all keys of a
- * tile has none of it, but the longest walk must not outlast the others. Only speed hangs on this. */
-static __device__ __forceinline__ int32_t attn_choose_unit(const struct sv_attn_args &a, const struct attn_seg *segs,
+/* Which unit ends first, by what was measured (docs/cuda-kernels.md). Chunks only while no
+ * multiprocessor gets a second one: results of parts cost memory traffic, the more the more queries
+ * a tile has. A block that walks over all keys of a tile has none of it, but the longest walk must
+ * not outlast the others. Only speed hangs on this. */
+static __device__ __forceinline__ int32_t attn_choose_unit(const struct sv_attn_args &a,
+                                                           const struct attn_seg *segs,
                                                            int32_t lane)
 {
     int32_t chunks = 0, most[2] = {0, 0}, total = 0, longest = 0, n_tiles = 0;
-    const int32_t n_kv = a.p.kv.n_kv_heads, blocks = a.n_blocks, tile_shift = a.tile_rows == 64 ? 6 : 7;
+    const int32_t n_kv = a.p.kv.n_kv_heads, blocks = a.n_blocks,
+                  tile_shift = a.tile_rows == 64 ? 6 : 7;
     if (a.unit == SV_ATTN_WHOLE)
         return SV_ATTN_WHOLE;
     for (int32_t s = lane; s < a.p.rows.n_segs; s += 32) {
@@ -208,14 +218,17 @@ static __device__ __forceinline__ int32_t attn_choose_unit(const struct sv_attn_
     total = __reduce_add_sync(0xffffffffu, total);
     n_tiles = __reduce_add_sync(0xffffffffu, n_tiles);
     longest = __reduce_max_sync(0xffffffffu, longest);
-    /* Lengths in tiles of keys, times multiprocessors: an even share or the longest walk, whichever is more. Two blocks of one
-     * multiprocessor get in each other's way: where every one has work as it is, spans only add to it. Writing and reading parts
-     * takes an eighth of a span's walk, and as much again for each 32 queries of a tile. */
+    /* Lengths in tiles of keys, times multiprocessors: an even share or the longest walk, whichever
+     * is more. Two blocks of one multiprocessor get in each other's way: where every one has work
+     * as it is, spans only add to it. Writing and reading parts takes an eighth of a span's walk,
+     * and as much again for each 32 queries of a tile. */
     const int64_t sms = a.tile_rows == 64 ? (blocks + 1) / 2 : blocks;
     const int64_t even = (int64_t)total * n_kv, span = (int64_t)(SV_ATTN_SPAN / SV_ATTN_TILE) * sms;
     const int64_t walk = (int64_t)longest * sms, n = n_tiles > 0 ? n_tiles : 1;
-    const int64_t spans = (even > span ? even : span) * (288 * n + (int64_t)a.p.rows.n_rows * a.group);
-    return fits[1] && 10 * spans < 11 * 256 * n * (even > walk ? even : walk) ? SV_ATTN_BY_SPAN : SV_ATTN_WHOLE;
+    const int64_t spans =
+        (even > span ? even : span) * (288 * n + (int64_t)a.p.rows.n_rows * a.group);
+    return fits[1] && 10 * spans < 11 * 256 * n * (even > walk ? even : walk) ? SV_ATTN_BY_SPAN
+                                                                              : SV_ATTN_WHOLE;
 }
 
 /* What a block has to know of the plan. */
@@ -224,18 +237,20 @@ struct attn_head {
     struct sv_attn_entry first;       /* of the block's first turn, if a.plan */
 };
 
-static __device__ __forceinline__ struct sv_attn_entry attn_entry_at(const struct sv_attn_plan *plan, int32_t i)
+static __device__ __forceinline__ struct sv_attn_entry
+attn_entry_at(const struct sv_attn_plan *plan, int32_t i)
 {
     struct sv_attn_entry e;
-    const uint4 x = __ldcg((const uint4 *)(const void *)(plan->entry + i)), y = __ldcg((const uint4 *)(const void *)(plan->entry + i) + 1);
+    const uint4 x = __ldcg((const uint4 *)(const void *)(plan->entry + i)),
+                y = __ldcg((const uint4 *)(const void *)(plan->entry + i) + 1);
     e.slot = (int32_t)x.x, e.row0 = (int32_t)x.y, e.n = (int32_t)x.z, e.base = (int32_t)x.w;
     e.q0 = (int32_t)y.x, e.part = (int32_t)y.y, e.seen_lo = (int32_t)y.z, e.seen_hi = (int32_t)y.w;
     return e;
 }
 
 /* By one warp of every block; the block must synchronise afterwards. */
-static __device__ __forceinline__ void attn_plan_items(const struct sv_attn_args &a, int32_t tile_rows,
-                                                       struct attn_items *out)
+static __device__ __forceinline__ void attn_plan_items(const struct sv_attn_args &a,
+                                                       int32_t tile_rows, struct attn_items *out)
 {
     const int32_t lane = threadIdx.x % 32, n_segs = a.p.rows.n_segs;
     if (a.plan != NULL) {
@@ -278,7 +293,8 @@ static __device__ __forceinline__ void attn_plan_items(const struct sv_attn_args
     longest = __reduce_max_sync(0xffffffffu, longest);
     if (lane == 0) {
         /* With one warpgroup a last span of one chunk needs no place. */
-        out->long_walk = unit == SV_ATTN_WHOLE && longest > SV_ATTN_SPAN + (tile_rows == 64 ? SV_ATTN_CHUNK : 0);
+        out->long_walk =
+            unit == SV_ATTN_WHOLE && longest > SV_ATTN_SPAN + (tile_rows == 64 ? SV_ATTN_CHUNK : 0);
         item0[n_segs] = items;
         out->n_items = items;
         out->n_segs = n_segs;
@@ -287,8 +303,8 @@ static __device__ __forceinline__ void attn_plan_items(const struct sv_attn_args
 }
 
 /* The whole block; one of its warps plans where there is no plan. */
-static __device__ __forceinline__ struct attn_head attn_plan_head(const struct sv_attn_args &a, int32_t tile_rows,
-                                                                  struct attn_items *out, bool plans)
+static __device__ __forceinline__ struct attn_head
+attn_plan_head(const struct sv_attn_args &a, int32_t tile_rows, struct attn_items *out, bool plans)
 {
     struct attn_head h = {};
     if (a.plan != NULL) {
@@ -309,25 +325,26 @@ static __device__ __forceinline__ struct attn_head attn_plan_head(const struct s
     return h;
 }
 
-/* Item of this block's k-th turn: turns go over the blocks to and fro, because items fall off in length. */
+/* Item of this block's k-th turn: turns go over the blocks to and fro, because items fall off in
+ * length. */
 static __device__ __forceinline__ int32_t attn_turn(int32_t k)
 {
     return k * (int32_t)gridDim.x + (int32_t)(k & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
 }
 
-/* One item: a tile of queries of one (segment, kv head), and the keys [from, to) of it. The queries of a
- * segment and kv head are its rows times the heads of the group, row-major. */
+/* One item: a tile of queries of one (segment, kv head), and the keys [from, to) of it. The queries
+ * of a segment and kv head are its rows times the heads of the group, row-major. */
 struct attn_item {
     struct attn_seg g;
     int32_t kv_head;
-    int32_t q0, n_q; /* first query of the tile; queries of the whole segment */
-    int32_t from, to; /* tiles of keys */
+    int32_t q0, n_q;          /* first query of the tile; queries of the whole segment */
+    int32_t from, to;         /* tiles of keys */
     int32_t seen_lo, seen_hi; /* what any row of the tile sees, within the item's part */
-    int32_t part; /* its place among the segment's parts */
+    int32_t part;             /* its place among the segment's parts */
 };
 
-static __device__ __forceinline__ struct attn_item attn_item_of(const struct sv_attn_args &a, const struct sv_attn_entry &e,
-                                                                int32_t kv_head)
+static __device__ __forceinline__ struct attn_item
+attn_item_of(const struct sv_attn_args &a, const struct sv_attn_entry &e, int32_t kv_head)
 {
     struct attn_item it;
     it.g = {e.slot, e.row0, e.n, e.base};
@@ -342,9 +359,8 @@ static __device__ __forceinline__ struct attn_item attn_item_of(const struct sv_
     return it;
 }
 
-static __device__ __forceinline__ struct attn_item attn_item_at(const struct sv_attn_args &a,
-                                                                struct attn_items *plan, int32_t tile_rows,
-                                                                int32_t i)
+static __device__ __forceinline__ struct attn_item
+attn_item_at(const struct sv_attn_args &a, struct attn_items *plan, int32_t tile_rows, int32_t i)
 {
     struct attn_item it;
     const int32_t n_kv = a.p.kv.n_kv_heads, of_head = attn_div(i, a.by_kv);
@@ -383,9 +399,9 @@ static __device__ __forceinline__ struct attn_item attn_item_at(const struct sv_
 }
 
 /* The same for a block's turn, the first of which is at hand. */
-static __device__ __forceinline__ struct attn_item attn_turn_item(const struct sv_attn_args &a, struct attn_items *plan,
-                                                                  const struct attn_head &h, int32_t tile_rows,
-                                                                  int32_t turn, int32_t i)
+static __device__ __forceinline__ struct attn_item
+attn_turn_item(const struct sv_attn_args &a, struct attn_items *plan, const struct attn_head &h,
+               int32_t tile_rows, int32_t turn, int32_t i)
 {
     if (turn > 0 || a.plan == NULL)
         return attn_item_at(a, plan, tile_rows, i);
@@ -393,8 +409,8 @@ static __device__ __forceinline__ struct attn_item attn_turn_item(const struct s
 }
 
 /* Index of the partial result of (row, head), for the part-th part of the row's segment. */
-static __device__ __forceinline__ int64_t attn_part_at(const struct sv_attn_args &a, int32_t part, int32_t row,
-                                                       int32_t head)
+static __device__ __forceinline__ int64_t attn_part_at(const struct sv_attn_args &a, int32_t part,
+                                                       int32_t row, int32_t head)
 {
     return ((int64_t)part * a.p.rows.n_rows + row) * a.p.n_heads + head;
 }
@@ -414,9 +430,9 @@ static __device__ __forceinline__ uint32_t attn_key_at(const struct sv_attn_args
         sv_fault_set(a.fault, SV_CUDA_FAULT_READ_PAGE, it.g.slot, pos, 0);
         return ATTN_NONE;
     }
-    const uint32_t row = ((uint32_t)page * (uint32_t)kv.n_kv_heads + (uint32_t)it.kv_head) *
-                             (uint32_t)kv.page_size +
-                         (uint32_t)(pos - i * kv.page_size);
+    const uint32_t row =
+        ((uint32_t)page * (uint32_t)kv.n_kv_heads + (uint32_t)it.kv_head) * (uint32_t)kv.page_size +
+        (uint32_t)(pos - i * kv.page_size);
     return row * (uint32_t)(kv.head_dim / 8);
 }
 

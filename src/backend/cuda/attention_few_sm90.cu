@@ -1,11 +1,13 @@
 /*
- * attention_few_sm90.cu - paged attention of few sequences with few rows on sm_90a, in one launch: a cluster of eight thread
- * blocks for each sequence and kv head, which send one another their partial results. Head sizes 64 and 128.
+ * attention_few_sm90.cu - paged attention of few sequences with few rows on sm_90a, in one launch:
+ * a cluster of eight thread blocks for each sequence and kv head, which send one another their
+ * partial results. Head sizes 64 and 128.
  *
- * Launched by attention.cu. With one sequence what counts is the chain of steps that wait for one another, not the traffic: there
- * is no second launch to put parts together, keys are on their way and the instructions at hand before the launch before
- * is over, and blocks with nothing to do leave at once, so that the next launch can begin. Chunks, spans and their
- * order are those of attention_sm90.cu, and so are the bits. Must not: be taken where a segment may have more than 64
+ * Launched by attention.cu. With one sequence what counts is the chain of steps that wait for one
+ * another, not the traffic: there is no second launch to put parts together, keys are on their way
+ * and the instructions at hand before the launch before is over, and blocks with nothing to do
+ * leave at once, so that the next launch can begin. Chunks, spans and their order are those of
+ * attention_sm90.cu, and so are the bits. Must not: be taken where a segment may have more than 64
  * queries for a kv head.
  */
 #include "backend/cuda/attention_chunk.cuh"
@@ -40,17 +42,20 @@ static __device__ __forceinline__ struct few few_of(const struct sv_attn_args &a
     f.n_q = f.g.n * a.group;
     f.n_slots = (f.n_q - f.rank + CLUSTER - 1) / CLUSTER;
     const int32_t lo = attn_lo(a.p, f.g.base, 0), last = f.g.base + f.g.n - 1;
-    const bool by_chunk = a.unit == SV_ATTN_AUTO ? last / KEYS - lo / KEYS < PER_ROUND : a.unit == SV_ATTN_BY_CHUNK;
+    const bool by_chunk =
+        a.unit == SV_ATTN_AUTO ? last / KEYS - lo / KEYS < PER_ROUND : a.unit == SV_ATTN_BY_CHUNK;
     f.shift = attn_unit_shift(by_chunk ? SV_ATTN_BY_CHUNK : SV_ATTN_BY_SPAN);
     f.part0 = lo >> f.shift;
     f.n_parts = (last >> f.shift) - f.part0 + 1;
     return f;
 }
 
-static __device__ __forceinline__ struct attn_item few_item(const struct sv_attn_args &a, const struct few &f, int32_t part)
+static __device__ __forceinline__ struct attn_item few_item(const struct sv_attn_args &a,
+                                                            const struct few &f, int32_t part)
 {
     struct attn_item it;
-    const int32_t begin = (f.part0 + part) << f.shift, end = begin + (1 << f.shift), lo = attn_lo(a.p, f.g.base, 0);
+    const int32_t begin = (f.part0 + part) << f.shift, end = begin + (1 << f.shift),
+                  lo = attn_lo(a.p, f.g.base, 0);
     it.g = f.g;
     it.kv_head = f.kv_head;
     it.q0 = 0;
@@ -65,7 +70,8 @@ static __device__ __forceinline__ struct attn_item few_item(const struct sv_attn
 /* ---------------------------------------------------------------- the loader */
 
 template <int HD>
-static __device__ __forceinline__ void few_load(const struct sv_attn_args &a, const struct few &f, struct ring r)
+static __device__ __forceinline__ void few_load(const struct sv_attn_args &a, const struct few &f,
+                                                struct ring r)
 {
     const struct box b = box_of<LOADERS>(a);
     bool waited = false;
@@ -86,8 +92,8 @@ static __device__ __forceinline__ void few_load(const struct sv_attn_args &a, co
 
 /* Sends each query's part to the block that puts it together. */
 template <int HD>
-static __device__ __forceinline__ void few_send(const struct few &f, int32_t part, const struct sum<HD> &s, uint32_t parts,
-                                                uint32_t bar)
+static __device__ __forceinline__ void
+few_send(const struct few &f, int32_t part, const struct sum<HD> &s, uint32_t parts, uint32_t bar)
 {
     const int32_t lane = threadIdx.x % 32, in_round = part % PER_ROUND;
 #pragma unroll
@@ -95,13 +101,15 @@ static __device__ __forceinline__ void few_send(const struct few &f, int32_t par
         const int32_t q = (int32_t)threadIdx.x / 32 * 16 + lane / 4 + 8 * r, owner = q % CLUSTER;
         if (q >= f.n_q)
             continue;
-        const uint32_t here = parts + (uint32_t)(in_round * MAX_SLOTS + q / CLUSTER) * PART_BYTES<HD>;
+        const uint32_t here =
+            parts + (uint32_t)(in_round * MAX_SLOTS + q / CLUSTER) * PART_BYTES<HD>;
         const uint32_t to = attn_cluster_at(here, owner), at = attn_cluster_at(bar, owner);
         if (lane % 4 == 0)
             attn_cluster_put(to + HD * 4, s.m[r], s.l[r], at);
 #pragma unroll
         for (int n = 0; n < HD / 8; n++)
-            attn_cluster_put(to + (uint32_t)(n * 8 + lane % 4 * 2) * 4, s.o[n][2 * r], s.o[n][2 * r + 1], at);
+            attn_cluster_put(to + (uint32_t)(n * 8 + lane % 4 * 2) * 4, s.o[n][2 * r],
+                             s.o[n][2 * r + 1], at);
     }
 }
 
@@ -112,12 +120,15 @@ template <int VEC> struct folding {
 
 /* Parts of one round of one query, in ascending order, as attn_fold does it. */
 template <int HD>
-static __device__ __forceinline__ void few_fold(const struct sv_attn_args &a, const struct few &f, int32_t q, int32_t round,
-                                                const uint8_t *parts, struct folding<HD / 32> &sum)
+static __device__ __forceinline__ void few_fold(const struct sv_attn_args &a, const struct few &f,
+                                                int32_t q, int32_t round, const uint8_t *parts,
+                                                struct folding<HD / 32> &sum)
 {
     constexpr int VEC = HD / 32, PER_SPAN = SV_ATTN_SPAN / SV_ATTN_CHUNK;
-    const int32_t lane = threadIdx.x % 32, row = attn_div(q, a.by_group), from = f.part0 + round * PER_ROUND;
-    const int32_t lo = attn_lo(a.p, f.g.base, row) >> f.shift, hi = (attn_hi(a.p, f.g.base, f.g.n, row) - 1) >> f.shift;
+    const int32_t lane = threadIdx.x % 32, row = attn_div(q, a.by_group),
+                  from = f.part0 + round * PER_ROUND;
+    const int32_t lo = attn_lo(a.p, f.g.base, row) >> f.shift,
+                  hi = (attn_hi(a.p, f.g.base, f.g.n, row) - 1) >> f.shift;
     int32_t p = lo > from ? lo : from;
     const int32_t last = hi < from + PER_ROUND - 1 ? hi : from + PER_ROUND - 1;
     const uint8_t *at = parts + (uint32_t)((p - from) * MAX_SLOTS + q / CLUSTER) * PART_BYTES<HD>;
@@ -144,11 +155,12 @@ static __device__ __forceinline__ void few_fold(const struct sv_attn_args &a, co
 }
 
 template <int HD>
-static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, const struct few &f, struct ring r,
-                                                uint8_t *parts, uint32_t bar)
+static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, const struct few &f,
+                                                struct ring r, uint8_t *parts, uint32_t bar)
 {
     constexpr int VEC = HD / 32;
-    const int32_t lane = threadIdx.x % 32, warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x / 32, 0);
+    const int32_t lane = threadIdx.x % 32,
+                  warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x / 32, 0);
     const int32_t n_rounds = (f.n_parts + PER_ROUND - 1) / PER_ROUND;
     struct folding<VEC> mine[MAX_SLOTS / 4];
 #pragma unroll
@@ -187,7 +199,8 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
         if (f.n_slots > 0) {
             const int32_t left = f.n_parts - round * PER_ROUND;
             if (threadIdx.x == 0)
-                bar_expect(bar, (uint32_t)((left < PER_ROUND ? left : PER_ROUND) * f.n_slots * (HD * 4 + 8)));
+                bar_expect(bar, (uint32_t)((left < PER_ROUND ? left : PER_ROUND) * f.n_slots *
+                                           (HD * 4 + 8)));
             bar_wait(bar, (uint32_t)round & 1);
         }
 #pragma unroll
@@ -204,19 +217,22 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
         const int32_t i = f.rank + CLUSTER * (warp + 4 * k);
         if (warp + 4 * k >= f.n_slots)
             continue;
-        const int32_t row = attn_div(i, a.by_group), head = f.kv_head * a.group + (i - row * a.group);
+        const int32_t row = attn_div(i, a.by_group),
+                      head = f.kv_head * a.group + (i - row * a.group);
         const struct part<VEC> &s = mine[k].run;
         const float inverse = attn_inverse(a, head, s.m, s.l);
-        __nv_bfloat16 *out = (__nv_bfloat16 *)a.p.out + (int64_t)(f.g.row0 + row) * a.p.ldo + (int64_t)head * HD + lane * VEC;
+        __nv_bfloat16 *out = (__nv_bfloat16 *)a.p.out + (int64_t)(f.g.row0 + row) * a.p.ldo +
+                             (int64_t)head * HD + lane * VEC;
 #pragma unroll
         for (int j = 0; j < VEC; j += 2)
-            *(__nv_bfloat162 *)(out + j) =
-                __floats2bfloat162_rn(attn_output(s.o[j], inverse), attn_output(s.o[j + 1], inverse));
+            *(__nv_bfloat162 *)(out + j) = __floats2bfloat162_rn(attn_output(s.o[j], inverse),
+                                                                 attn_output(s.o[j + 1], inverse));
     }
 }
 
 /* Shared memory: the ring, barriers and one more for parts that come, parts. */
-template <int HD> __global__ void __launch_bounds__(256, 1) attn_few(const __grid_constant__ struct sv_attn_args a)
+template <int HD>
+__global__ void __launch_bounds__(256, 1) attn_few(const __grid_constant__ struct sv_attn_args a)
 {
     ATTN_SHARED(shared);
     uint8_t *const behind = shared + a.ring_bytes;
@@ -241,7 +257,8 @@ template <int HD> __global__ void __launch_bounds__(256, 1) attn_few(const __gri
     sv_pdl_launch();
     attn_cluster_sync(); /* all barriers are there */
     const struct few f = few_of(a);
-    /* A block that waits keeps the launch from ending before those it follows; the first has a part, or waits here. */
+    /* A block that waits keeps the launch from ending before those it follows; the first has a
+     * part, or waits here. */
     if (f.g.n == 0 || (f.rank >= f.n_parts && f.n_slots <= 0)) {
         if (blockIdx.x == 0)
             sv_pdl_wait();
@@ -264,7 +281,8 @@ bool sv_cuda_attn_few(int32_t head_dim, struct sv_attn_launch *out)
                                    .n_threads = 256,
                                    .blocks_per_sm = 1,
                                    .stage_bytes = HALF * head_dim * 2,
-                                   .fixed_bytes = BAR_BYTES + 16 + PER_ROUND * MAX_SLOTS * (head_dim + 4) * 4,
+                                   .fixed_bytes =
+                                       BAR_BYTES + 16 + PER_ROUND * MAX_SLOTS * (head_dim + 4) * 4,
                                    .max_stages = MAX_STAGES,
                                    .run_bytes = 0,
                                    .maps = true};

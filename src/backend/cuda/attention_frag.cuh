@@ -1,9 +1,10 @@
 /*
- * attention_frag.cuh - sums and scores as the matrix instructions leave them in a warp's registers: lane i holds, of
- * every 8 columns, two in row i / 4 and two in row i / 4 + 8. The same for mma.sync and for a warp of wgmma.
+ * attention_frag.cuh - sums and scores as the matrix instructions leave them in a warp's registers:
+ * lane i holds, of every 8 columns, two in row i / 4 and two in row i / 4 + 8. The same for
+ * mma.sync and for a warp of wgmma.
  *
- * Included by attention_portable.cu and attention_sm90.cu: clearing and merging of sums, a block's own running
- * sum, masks, and the ways out (finished rows, partial results).
+ * Included by attention_portable.cu and attention_sm90.cu: clearing and merging of sums, a block's
+ * own running sum, masks, and the ways out (finished rows, partial results).
  */
 #ifndef SV_CUDA_ATTENTION_FRAG_CUH
 #define SV_CUDA_ATTENTION_FRAG_CUH
@@ -33,7 +34,8 @@ template <int HD> static __device__ __forceinline__ void sum_clear(struct sum<HD
     s.m[0] = s.m[1] = attn_neg_inf();
 }
 
-template <int HD> static __device__ __forceinline__ void sum_merge(struct sum<HD> &s, const struct sum<HD> &t)
+template <int HD>
+static __device__ __forceinline__ void sum_merge(struct sum<HD> &s, const struct sum<HD> &t)
 {
     struct attn_factors f[2];
 #pragma unroll
@@ -49,7 +51,8 @@ template <int HD> static __device__ __forceinline__ void sum_merge(struct sum<HD
             s.o[n][e] = attn_merge(s.o[n][e], t.o[n][e], f[e / 2]);
 }
 
-/* A block's own corner of global memory, for the sum of spans while the next span is in registers. */
+/* A block's own corner of global memory, for the sum of spans while the next span is in registers.
+ */
 template <int HD, int THREADS>
 static __device__ __forceinline__ void run_store(float4 *run, const struct sum<HD> &s)
 {
@@ -83,8 +86,8 @@ static __device__ __forceinline__ void run_merge(const float4 *run, struct sum<H
 
 /* ---------------------------------------------------------------- scores */
 
-/* 16-byte chunks of a row of HD values are permuted by the row's low bits: neither cp.async nor ldmatrix
- * meets a bank twice. */
+/* 16-byte chunks of a row of HD values are permuted by the row's low bits: neither cp.async nor
+ * ldmatrix meets a bank twice. */
 template <int HD> static __device__ __forceinline__ uint32_t at(uint32_t row, uint32_t chunk)
 {
     return row * (HD * 2) + ((chunk ^ (row & 7)) * 16);
@@ -115,11 +118,12 @@ static __device__ __forceinline__ void mask_scores(float (&s)[8][4], const struc
 
 /* ---------------------------------------------------------------- results */
 
-/* The finished rows, through the warp's own part of shared memory, so that whole lines are written. */
+/* The finished rows, through the warp's own part of shared memory, so that whole lines are written.
+ */
 template <int HD>
-static __device__ __forceinline__ void write_rows(const struct sv_attn_args &a, const struct attn_item &it,
-                                                  int32_t q_warp, const struct sum<HD> &s, uint32_t stage,
-                                                  uint32_t lane)
+static __device__ __forceinline__ void
+write_rows(const struct sv_attn_args &a, const struct attn_item &it, int32_t q_warp,
+           const struct sum<HD> &s, uint32_t stage, uint32_t lane)
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -147,15 +151,17 @@ static __device__ __forceinline__ void write_rows(const struct sv_attn_args &a, 
 }
 
 template <int HD>
-static __device__ __forceinline__ void write_parts(const struct sv_attn_args &a, const struct attn_item &it,
-                                                   int32_t q_warp, const struct sum<HD> &s, uint32_t lane)
+static __device__ __forceinline__ void write_parts(const struct sv_attn_args &a,
+                                                   const struct attn_item &it, int32_t q_warp,
+                                                   const struct sum<HD> &s, uint32_t lane)
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int32_t q = q_warp + (int32_t)lane / 4 + 8 * r;
         if (q >= it.n_q)
             continue;
-        const int32_t row = attn_div(q, a.by_group), head = it.kv_head * a.group + (q - row * a.group);
+        const int32_t row = attn_div(q, a.by_group),
+                      head = it.kv_head * a.group + (q - row * a.group);
         const int64_t to = attn_part_at(a, it.part, it.g.row0 + row, head);
         if (lane % 4 == 0)
             a.part_ml[to] = make_float2(s.m[r], s.l[r]);

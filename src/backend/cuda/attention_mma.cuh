@@ -1,8 +1,8 @@
 /*
  * attention_mma.cuh - the instructions attention_portable.cu is made of, one function each.
  *
- * Included by attention_portable.cu. With SV_CUDA_EMULATED the same names come from the emulator of the tests, which runs
- * kernels on the CPU lane by lane. Must not: hold anything but instructions.
+ * Included by attention_portable.cu. With SV_CUDA_EMULATED the same names come from the emulator of
+ * the tests, which runs kernels on the CPU lane by lane. Must not: hold anything but instructions.
  */
 #ifndef SV_CUDA_ATTENTION_MMA_CUH
 #define SV_CUDA_ATTENTION_MMA_CUH
@@ -22,7 +22,8 @@ static __device__ __forceinline__ uint32_t attn_shared_at(const void *p)
 static __device__ __forceinline__ void attn_copy16(uint32_t to, const void *from, bool there)
 {
     const int n = there ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n)
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(n)
                  : "memory");
 }
 static __device__ __forceinline__ void attn_copy_commit(void)
@@ -64,7 +65,8 @@ static __device__ __forceinline__ void attn_ldmatrix_t(uint32_t (&r)[4], uint32_
 }
 
 /* c (16, 8) += a (16, 16) b (16, 8). */
-static __device__ __forceinline__ void attn_mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+static __device__ __forceinline__ void attn_mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                uint32_t b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
                  "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

@@ -1,6 +1,6 @@
 /*
- * attention_parts.cuh - partial results of a query put together, by one warp: chunks in ascending order within a span,
- * spans in ascending order, as one block that walks over all keys does it.
+ * attention_parts.cuh - partial results of a query put together, by one warp: chunks in ascending
+ * order within a span, spans in ascending order, as one block that walks over all keys does it.
  *
  * Included by attention.cu.
  * Must not: merge by another formula than attn_merge, or in another order.
@@ -34,8 +34,8 @@ static __device__ __forceinline__ void part_merge(struct part<VEC> &s, const str
         s.o[i] = attn_merge(s.o[i], t.o[i], f);
 }
 template <int VEC>
-static __device__ __forceinline__ void part_load(struct part<VEC> &s, const struct sv_attn_args &a, int64_t at,
-                                                 int32_t lane)
+static __device__ __forceinline__ void part_load(struct part<VEC> &s, const struct sv_attn_args &a,
+                                                 int64_t at, int32_t lane)
 {
     const float2 ml = __ldcg(a.part_ml + at);
     s.m = ml.x;
@@ -49,14 +49,17 @@ static __device__ __forceinline__ void part_load(struct part<VEC> &s, const stru
     }
 }
 
-/* The output of row r of segment g and one head, from its parts, of which AHEAD are loaded at a time. */
+/* The output of row r of segment g and one head, from its parts, of which AHEAD are loaded at a
+ * time. */
 template <int HD, int AHEAD>
 static __device__ __forceinline__ void attn_fold(const struct sv_attn_args &a, int32_t unit,
-                                                 const struct attn_seg &g, int32_t r, int32_t head, int32_t lane)
+                                                 const struct attn_seg &g, int32_t r, int32_t head,
+                                                 int32_t lane)
 {
     constexpr int VEC = HD / 32, PER_SPAN = SV_ATTN_SPAN / SV_ATTN_CHUNK;
     const int32_t row = g.row0 + r, shift = attn_unit_shift(unit), part0 = attn_part0(a.p, g, unit);
-    const int32_t first = attn_lo(a.p, g.base, r) >> shift, last = (attn_hi(a.p, g.base, g.n, r) - 1) >> shift;
+    const int32_t first = attn_lo(a.p, g.base, r) >> shift,
+                  last = (attn_hi(a.p, g.base, g.n, r) - 1) >> shift;
     const int64_t at = attn_part_at(a, 0, row, head), step = (int64_t)a.p.rows.n_rows * a.p.n_heads;
 
     struct part<VEC> run, span, x[AHEAD];
@@ -87,8 +90,8 @@ static __device__ __forceinline__ void attn_fold(const struct sv_attn_args &a, i
     __nv_bfloat16 *out = (__nv_bfloat16 *)a.p.out + row * a.p.ldo + (int64_t)head * HD + lane * VEC;
 #pragma unroll
     for (int j = 0; j < VEC; j += 2)
-        *(__nv_bfloat162 *)(out + j) =
-            __floats2bfloat162_rn(attn_output(run.o[j], inverse), attn_output(run.o[j + 1], inverse));
+        *(__nv_bfloat162 *)(out + j) = __floats2bfloat162_rn(attn_output(run.o[j], inverse),
+                                                             attn_output(run.o[j + 1], inverse));
 }
 
 #endif

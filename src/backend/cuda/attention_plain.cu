@@ -1,10 +1,11 @@
 /*
- * attention_plain.cu - paged attention without matrix instructions: f32 caches and head sizes that have no
- * kernel of their own (up to 256).
+ * attention_plain.cu - paged attention without matrix instructions: f32 caches and head sizes that
+ * have no kernel of their own (up to 256).
  *
- * Launched by attention.cu. One warp owns one (row, head) and walks all keys the row sees, 32 at a time from
- * absolute multiples: each lane one score, then each lane its share of the output. Nothing is split, so
- * that a row's bits depend on its own sequence only. Must not: be fast at the price of that.
+ * Launched by attention.cu. One warp owns one (row, head) and walks all keys the row sees, 32 at a
+ * time from absolute multiples: each lane one score, then each lane its share of the output.
+ * Nothing is split, so that a row's bits depend on its own sequence only. Must not: be fast at the
+ * price of that.
  */
 #include "backend/cuda/attention_core.cuh"
 
@@ -12,7 +13,8 @@ enum { PLAIN_WARPS = 4, PLAIN_MAX_HEAD_DIM = 256 };
 
 /* The score of one key, in log2 units. */
 template <typename T>
-static __device__ __forceinline__ float score(const struct sv_attn_args &a, const float *q, const T *k)
+static __device__ __forceinline__ float score(const struct sv_attn_args &a, const float *q,
+                                              const T *k)
 {
     float sum = 0, x[8];
     for (int d = 0; d < a.p.kv.head_dim; d += 8) {
@@ -22,11 +24,13 @@ static __device__ __forceinline__ float score(const struct sv_attn_args &a, cons
             sum = __fmaf_rn(q[d + i], x[i], sum);
     }
     if (a.p.softcap > 0)
-        return attn_softcap(sum, 2 * ATTN_LOG2E * a.p.scale / a.p.softcap, a.p.softcap * ATTN_LOG2E);
+        return attn_softcap(sum, 2 * ATTN_LOG2E * a.p.scale / a.p.softcap,
+                            a.p.softcap * ATTN_LOG2E);
     return __fmul_rn(sum, a.scale_log2);
 }
 
-template <typename T> __global__ void __launch_bounds__(PLAIN_WARPS * 32) attn_plain(struct sv_attn_args a)
+template <typename T>
+__global__ void __launch_bounds__(PLAIN_WARPS * 32) attn_plain(struct sv_attn_args a)
 {
     __shared__ float q_all[PLAIN_WARPS][PLAIN_MAX_HEAD_DIM];
     const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, hd = a.p.kv.head_dim;
@@ -41,7 +45,8 @@ template <typename T> __global__ void __launch_bounds__(PLAIN_WARPS * 32) attn_p
     const struct attn_seg g = attn_seg_at(a.p.rows, s);
     if (g.n == 0)
         return;
-    const int32_t lo = attn_lo(a.p, g.base, row - g.row0), hi = attn_hi(a.p, g.base, g.n, row - g.row0);
+    const int32_t lo = attn_lo(a.p, g.base, row - g.row0),
+                  hi = attn_hi(a.p, g.base, g.n, row - g.row0);
     const int64_t head_at = (int64_t)(head / a.group) * a.p.kv.page_size * hd;
     float *const q = q_all[warp];
     for (int32_t d = lane; d < hd; d += 32)
@@ -93,6 +98,6 @@ void sv_cuda_attn_plain(struct sv_cuda *cu, const struct sv_attn_args *a)
     const dim3 grid((unsigned)((units + PLAIN_WARPS - 1) / PLAIN_WARPS));
     SV_REQUIRE(a->p.kv.head_dim % 8 == 0 && a->p.kv.head_dim <= PLAIN_MAX_HEAD_DIM);
     sv_cuda_launch_in_pass(cu, "attention (plain)",
-                   a->p.kv.dtype == SV_F32 ? attn_plain<float> : attn_plain<__nv_bfloat16>, grid,
-                   dim3(PLAIN_WARPS * 32), 0, *a);
+                           a->p.kv.dtype == SV_F32 ? attn_plain<float> : attn_plain<__nv_bfloat16>,
+                           grid, dim3(PLAIN_WARPS * 32), 0, *a);
 }

@@ -1,13 +1,14 @@
 /*
- * attention_portable.cu - paged attention on the matrix instructions of sm_80: mma.sync m16n8k16 on bf16,
- * cp.async, ldmatrix. Head sizes 64 and 128.
+ * attention_portable.cu - paged attention on the matrix instructions of sm_80: mma.sync m16n8k16 on
+ * bf16, cp.async, ldmatrix. Head sizes 64 and 128.
  *
- * Launched by attention.cu. A block holds 16 queries in each of its warps and walks over tiles of 64 keys,
- * which lie in shared memory in a ring of stages; the next tiles are on their way meanwhile. Queries are
- * (row, head of the group) pairs of one segment and kv head, so that keys are read once for all of them.
- * Every warp adds for its own queries in the order that attention.h fixes; a warp skips tiles that none of its
- * queries sees, which leaves the same bits as adding nothing. Must not: let a query's sum depend on its
- * place in the tile, on the other queries or on which block works on which keys.
+ * Launched by attention.cu. A block holds 16 queries in each of its warps and walks over tiles of
+ * 64 keys, which lie in shared memory in a ring of stages; the next tiles are on their way
+ * meanwhile. Queries are (row, head of the group) pairs of one segment and kv head, so that keys
+ * are read once for all of them. Every warp adds for its own queries in the order that attention.h
+ * fixes; a warp skips tiles that none of its queries sees, which leaves the same bits as adding
+ * nothing. Must not: let a query's sum depend on its place in the tile, on the other queries or on
+ * which block works on which keys.
  */
 #include "backend/cuda/attention_frag.cuh"
 
@@ -18,7 +19,8 @@ enum { N_OFFSETS = 8 }; /* tiles whose addresses are kept; a power of two above 
 /* The tile's keys `from` to `to` - 1, zeros for those that nobody sees. */
 template <int HD, int WARPS>
 static __device__ __forceinline__ void load_tile(const struct sv_attn_args &a, uint32_t stage,
-                                                 const uint32_t *offsets, int32_t from = 0, int32_t to = SV_ATTN_TILE)
+                                                 const uint32_t *offsets, int32_t from = 0,
+                                                 int32_t to = SV_ATTN_TILE)
 {
     constexpr int CHUNKS = HD / 8, TILE_BYTES = SV_ATTN_TILE * HD * 2;
     const uint4 *k = (const uint4 *)a.p.kv.k, *v = (const uint4 *)a.p.kv.v;
@@ -38,19 +40,21 @@ static __device__ __forceinline__ void load_tile(const struct sv_attn_args &a, u
 
 /* real: otherwise nothing is read, and zeros are put in the place of 16. */
 template <int HD, int WARPS>
-static __device__ __forceinline__ void load_queries(const struct sv_attn_args &a, const struct attn_item &it,
-                                                    uint32_t to, bool real)
+static __device__ __forceinline__ void
+load_queries(const struct sv_attn_args &a, const struct attn_item &it, uint32_t to, bool real)
 {
     constexpr int CHUNKS = HD / 8;
     const uint32_t chunk = threadIdx.x % CHUNKS;
-    const int32_t left = it.n_q - it.q0, all = left < WARPS * 16 ? (left + 15) / 16 * 16 : WARPS * 16, n = real ? all : 16;
+    const int32_t left = it.n_q - it.q0,
+                  all = left < WARPS * 16 ? (left + 15) / 16 * 16 : WARPS * 16, n = real ? all : 16;
 #pragma unroll 1
     for (int32_t row = threadIdx.x / CHUNKS; row < n; row += WARPS * 32 / CHUNKS) {
         const int32_t q = it.q0 + row;
         const bool there = q < it.n_q && real;
         const __nv_bfloat16 *from = (const __nv_bfloat16 *)a.p.q;
         if (there) {
-            const int32_t r = attn_div(q, a.by_group), head = it.kv_head * a.group + (q - r * a.group);
+            const int32_t r = attn_div(q, a.by_group),
+                          head = it.kv_head * a.group + (q - r * a.group);
             from += (int64_t)(it.g.row0 + r) * a.p.ldq + (int64_t)head * HD + chunk * 8;
         }
         attn_copy16(to + at<HD>(row, chunk), from, there);
@@ -82,10 +86,12 @@ static __device__ __forceinline__ void scores(float (&s)[8][4], const uint32_t (
     }
 }
 
-/* o += p v, l += p 1: the sum of the same rounded weights, by the same instruction in the same order. */
+/* o += p v, l += p 1: the sum of the same rounded weights, by the same instruction in the same
+ * order. */
 template <int HD>
 static __device__ __forceinline__ void values(float (&o)[HD / 8][4], float (&l)[4],
-                                              const uint32_t (&p)[4][4], uint32_t vals, uint32_t lane)
+                                              const uint32_t (&p)[4][4], uint32_t vals,
+                                              uint32_t lane)
 {
     const uint32_t row = lane & 15, chunk = lane >> 4;
     const uint32_t ones = 0x3f803f80u; /* two bf16 */
@@ -102,8 +108,8 @@ static __device__ __forceinline__ void values(float (&o)[HD / 8][4], float (&l)[
     }
 }
 
-/* Weights of a tile from its scores: the running maximum moves, what was summed below the old one is
- * rescaled. `fresh`: the chunk's first tile, sums are still clear. */
+/* Weights of a tile from its scores: the running maximum moves, what was summed below the old one
+ * is rescaled. `fresh`: the chunk's first tile, sums are still clear. */
 template <int HD>
 static __device__ __forceinline__ void soften(const struct sv_attn_args &a, float (&s)[8][4],
                                               uint32_t (&p)[4][4], struct sum<HD> &c, float (&l)[4],
@@ -133,7 +139,8 @@ static __device__ __forceinline__ void soften(const struct sv_attn_args &a, floa
         p[n / 2][n % 2 * 2] = attn_pack(w0, w1);
         p[n / 2][n % 2 * 2 + 1] = attn_pack(w2, w3);
     }
-    /* Times one is no change: leaving it out when no query of the warp needs it is no difference. */
+    /* Times one is no change: leaving it out when no query of the warp needs it is no difference.
+     */
     if (!fresh && __any_sync(0xffffffffu, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
 #pragma unroll
         for (int n = 0; n < HD / 8; n++)
@@ -148,18 +155,21 @@ static __device__ __forceinline__ void soften(const struct sv_attn_args &a, floa
 
 /* ---------------------------------------------------------------- the kernel */
 
-/* Everything before this launch is done; what it wrote may be read, and what it reads be written. */
-static __device__ __forceinline__ void settle(const struct sv_attn_args &a, const struct attn_items *plan)
+/* Everything before this launch is done; what it wrote may be read, and what it reads be written.
+ */
+static __device__ __forceinline__ void settle(const struct sv_attn_args &a,
+                                              const struct attn_items *plan)
 {
     sv_pdl_wait();
     if (blockIdx.x == 0 && threadIdx.x == 0)
         *a.plan_unit = plan->unit;
 }
 
-/* Shared memory: the ring (keys, values of each stage), addresses of N_OFFSETS tiles, the plan. Queries pass through the
- * ring's last stage on their way to registers. */
+/* Shared memory: the ring (keys, values of each stage), addresses of N_OFFSETS tiles, the plan.
+ * Queries pass through the ring's last stage on their way to registers. */
 template <int HD, int WARPS>
-__global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attn_portable(struct sv_attn_args a)
+__global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1)
+    attn_portable(struct sv_attn_args a)
 {
     constexpr int TILE_BYTES = SV_ATTN_TILE * HD * 2, STAGE_BYTES = 2 * TILE_BYTES;
     constexpr int TILES_PER_CHUNK = SV_ATTN_CHUNK / SV_ATTN_TILE;
@@ -167,7 +177,8 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attn_portable(
     ATTN_SHARED(shared);
     uint32_t *const offsets = (uint32_t *)(shared + a.n_stages * STAGE_BYTES);
     struct attn_items *const plan = (struct attn_items *)(offsets + N_OFFSETS * SV_ATTN_TILE);
-    const uint32_t ring = attn_shared_at(shared), last_stage = ring + (a.n_stages - 1) * STAGE_BYTES;
+    const uint32_t ring = attn_shared_at(shared),
+                   last_stage = ring + (a.n_stages - 1) * STAGE_BYTES;
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float4 *const run = a.run + (size_t)blockIdx.x * (HD / 8 + 1) * (WARPS * 32) + threadIdx.x;
 
@@ -196,15 +207,18 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attn_portable(
         struct lane_rows rows;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const int32_t q = q_warp + (int32_t)lane / 4 + 8 * r, row = attn_div(q < it.n_q ? q : it.n_q - 1, a.by_group);
+            const int32_t q = q_warp + (int32_t)lane / 4 + 8 * r,
+                          row = attn_div(q < it.n_q ? q : it.n_q - 1, a.by_group);
             rows.lo[r] = attn_lo(a.p, it.g.base, row);
             rows.hi[r] = attn_hi(a.p, it.g.base, it.g.n, row);
         }
         /* What any of the warp's queries sees, and what all see. */
         const int32_t row_first = attn_div(q_warp, a.by_group);
-        const int32_t row_last = attn_div(q_warp + 15 < it.n_q ? q_warp + 15 : it.n_q - 1, a.by_group);
+        const int32_t row_last =
+            attn_div(q_warp + 15 < it.n_q ? q_warp + 15 : it.n_q - 1, a.by_group);
         const bool busy = q_warp < it.n_q;
-        const int32_t lo_any = attn_lo(a.p, it.g.base, row_first), lo_all = attn_lo(a.p, it.g.base, row_last);
+        const int32_t lo_any = attn_lo(a.p, it.g.base, row_first),
+                      lo_all = attn_lo(a.p, it.g.base, row_last);
         const int32_t hi_any = attn_hi(a.p, it.g.base, it.g.n, row_last);
         const int32_t hi_all = attn_hi(a.p, it.g.base, it.g.n, row_first);
 
@@ -212,9 +226,10 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attn_portable(
         for (int32_t j = threadIdx.x; j < a.n_stages * SV_ATTN_TILE; j += WARPS * 32)
             offsets[j] = attn_key_at(a, it, it.from * SV_ATTN_TILE + j);
         __syncthreads();
-        /* Keys of earlier positions are on their way while the launch before may still write the segment's own. The same
-         * instructions load those and the queries afterwards: they are at hand then. */
-        const int32_t first = it.from * SV_ATTN_TILE, old = waited ? 1 << 30 : it.g.base > first ? it.g.base - first : 0;
+        /* Keys of earlier positions are on their way while the launch before may still write the
+         * segment's own, which the same instructions load afterwards, and the queries. */
+        const int32_t first = it.from * SV_ATTN_TILE;
+        const int32_t old = waited ? 1 << 30 : max(it.g.base - first, 0);
 #pragma unroll 1
         for (int32_t part = waited ? 1 : 0; part < 2; part++) {
             if (part && !waited)
@@ -222,8 +237,8 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attn_portable(
             const bool all = waited; /* of an item that is not the block's first, at once */
             for (int32_t j = 0; j < a.n_stages - 1 && it.from + j < it.to; j++) {
                 const int32_t edge = old - j * SV_ATTN_TILE;
-                load_tile<HD, WARPS>(a, ring + j * STAGE_BYTES, offsets + j * SV_ATTN_TILE, part && !all ? edge : 0,
-                                     part ? (int32_t)SV_ATTN_TILE : edge);
+                load_tile<HD, WARPS>(a, ring + j * STAGE_BYTES, offsets + j * SV_ATTN_TILE,
+                                     part && !all ? edge : 0, part ? (int32_t)SV_ATTN_TILE : edge);
             }
             /* The zeros go behind all queries: copies on their way have no order. */
             if (part || WARPS * 16 <= SV_ATTN_TILE)
@@ -308,15 +323,16 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 4 ? 2 : 1) attn_portable(
 
 template <int HD, int WARPS> static void describe(struct sv_attn_launch *out)
 {
-    *out = (struct sv_attn_launch){.kernel = attn_portable<HD, WARPS>,
-                                   .tile_rows = WARPS * 16,
-                                   .n_threads = WARPS * 32,
-                                   .blocks_per_sm = WARPS == 4 ? 2 : 1,
-                                   .stage_bytes = 2 * SV_ATTN_TILE * HD * 2,
-                                   .fixed_bytes = N_OFFSETS * SV_ATTN_TILE * (int32_t)sizeof(uint32_t),
-                                   .max_stages = 5,
-                                   .run_bytes = 0,
-                                   .maps = false};
+    *out =
+        (struct sv_attn_launch){.kernel = attn_portable<HD, WARPS>,
+                                .tile_rows = WARPS * 16,
+                                .n_threads = WARPS * 32,
+                                .blocks_per_sm = WARPS == 4 ? 2 : 1,
+                                .stage_bytes = 2 * SV_ATTN_TILE * HD * 2,
+                                .fixed_bytes = N_OFFSETS * SV_ATTN_TILE * (int32_t)sizeof(uint32_t),
+                                .max_stages = 5,
+                                .run_bytes = 0,
+                                .maps = false};
 }
 
 bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out)

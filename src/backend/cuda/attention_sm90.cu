@@ -1,12 +1,14 @@
 /*
- * attention_sm90.cu - paged attention on the matrix instruction and the copy engine of sm_90a. Head sizes 64 and 128.
+ * attention_sm90.cu - paged attention on the matrix instruction and the copy engine of sm_90a. Head
+ * sizes 64 and 128.
  *
- * Launched by attention.cu. A block is four warps that load and one or two warpgroups that work, 64 queries each. The
- * loaders run ahead through a ring of stages, over item borders too: a stage is half a chunk's keys or half its values,
- * in boxes of a page each. A warpgroup takes a chunk in one go: scores, one maximum, weights, values; then the chunk
- * is merged into the span's sum, as attention.h orders. What differs from the portable set is rounding inside the
- * instruction and the one maximum of a chunk. Must not: let a query's sum depend on its place in the tile, on
- * the other queries or on which block works on which keys.
+ * Launched by attention.cu. A block is four warps that load and one or two warpgroups that work, 64
+ * queries each. The loaders run ahead through a ring of stages, over item borders too: a stage is
+ * half a chunk's keys or half its values, in boxes of a page each. A warpgroup takes a chunk in one
+ * go: scores, one maximum, weights, values; then the chunk is merged into the span's sum, as
+ * attention.h orders. What differs from the portable set is rounding inside the instruction and the
+ * one maximum of a chunk. Must not: let a query's sum depend on its place in the tile, on the other
+ * queries or on which block works on which keys.
  */
 #include "backend/cuda/attention_chunk.cuh"
 
@@ -33,7 +35,8 @@ static __device__ __forceinline__ void aside_get(const volatile int32_t *from, s
     it.part = from[3];
 }
 
-/* Everything before this launch is done; what it wrote may be read, and what it reads be written. */
+/* Everything before this launch is done; what it wrote may be read, and what it reads be written.
+ */
 static __device__ __forceinline__ void attn_settle(const struct sv_attn_args &a, int32_t unit)
 {
     sv_pdl_wait();
@@ -46,8 +49,9 @@ static __device__ __forceinline__ void attn_settle(const struct sv_attn_args &a,
 
 /* The whole of each of LOADERS warps. */
 template <int HD>
-static __device__ __forceinline__ void load(const struct sv_attn_args &a, struct attn_items *plan, const struct attn_head &h,
-                                            int32_t tile_rows, struct ring r)
+static __device__ __forceinline__ void load(const struct sv_attn_args &a, struct attn_items *plan,
+                                            const struct attn_head &h, int32_t tile_rows,
+                                            struct ring r)
 {
     const int32_t n_items = h.n_items;
     const struct box b = box_of<LOADERS>(a);
@@ -76,28 +80,32 @@ static __device__ __forceinline__ void load(const struct sv_attn_args &a, struct
 
 /* Finished rows, straight from registers. */
 template <int HD>
-static __device__ __forceinline__ void write_out(const struct sv_attn_args &a, const struct attn_item &it,
-                                                 int32_t q_warp, const struct sum<HD> &s, uint32_t lane)
+static __device__ __forceinline__ void write_out(const struct sv_attn_args &a,
+                                                 const struct attn_item &it, int32_t q_warp,
+                                                 const struct sum<HD> &s, uint32_t lane)
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int32_t q = q_warp + (int32_t)lane / 4 + 8 * r;
         if (q >= it.n_q)
             continue;
-        const int32_t row = attn_div(q, a.by_group), head = it.kv_head * a.group + (q - row * a.group);
+        const int32_t row = attn_div(q, a.by_group),
+                      head = it.kv_head * a.group + (q - row * a.group);
         const float inverse = attn_inverse(a, head, s.m[r], s.l[r]);
-        uint32_t *to = (uint32_t *)((__nv_bfloat16 *)a.p.out + (int64_t)(it.g.row0 + row) * a.p.ldo +
-                                    (int64_t)head * HD) +
+        uint32_t *to = (uint32_t *)((__nv_bfloat16 *)a.p.out +
+                                    (int64_t)(it.g.row0 + row) * a.p.ldo + (int64_t)head * HD) +
                        lane % 4;
 #pragma unroll
         for (int n = 0; n < HD / 8; n++)
-            to[n * 4] = attn_pack(attn_output(s.o[n][2 * r], inverse), attn_output(s.o[n][2 * r + 1], inverse));
+            to[n * 4] = attn_pack(attn_output(s.o[n][2 * r], inverse),
+                                  attn_output(s.o[n][2 * r + 1], inverse));
     }
 }
 
 template <int HD, int GROUPS>
-static __device__ __forceinline__ void work(const struct sv_attn_args &a, struct attn_items *plan, const struct attn_head &h,
-                                            struct ring r, float4 *run, volatile int32_t *aside)
+static __device__ __forceinline__ void work(const struct sv_attn_args &a, struct attn_items *plan,
+                                            const struct attn_head &h, struct ring r, float4 *run,
+                                            volatile int32_t *aside)
 {
     constexpr int THREADS = GROUPS * 128, CHUNKS_PER_SPAN = SV_ATTN_SPAN / KEYS;
     const uint32_t lane = threadIdx.x % 32;
@@ -143,7 +151,8 @@ static __device__ __forceinline__ void work(const struct sv_attn_args &a, struct
             if (whole && real && c % CHUNKS_PER_SPAN == CHUNKS_PER_SPAN - 1 && c != end - 1) {
                 if (has_run)
                     run_merge<HD, THREADS>(run, span);
-                /* A last span of one chunk needs no sum of its own. With two warpgroups walks are long: not worth it. */
+                /* A last span of one chunk needs no sum of its own. With two warpgroups walks are
+                 * long: not worth it. */
                 has_run = GROUPS == 2 || c != end - 2;
                 if (has_run) {
                     run_store<HD, THREADS>(run, span);
@@ -164,8 +173,9 @@ static __device__ __forceinline__ void work(const struct sv_attn_args &a, struct
         attn_settle(a, h.unit);
 }
 
-/* Shared memory: the ring, at its end the warpgroups' sums of spans when they are there, barriers, the plan. What does not
- * depend on the launch before is done before waiting for it, if segments are settled (a.early). */
+/* Shared memory: the ring, at its end the warpgroups' sums of spans when they are there, barriers,
+ * the plan. What does not depend on the launch before is done before waiting for it, if segments
+ * are settled (a.early). */
 template <int HD, int GROUPS>
 __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     attn_sm90(const __grid_constant__ struct sv_attn_args a)
@@ -192,7 +202,8 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
         sv_pdl_launch();
     else
         sv_pdl_wait();
-    const struct attn_head h = attn_plan_head(a, GROUPS * GROUP_ROWS, plan, threadIdx.x / 32 == WORKERS / 32);
+    const struct attn_head h =
+        attn_plan_head(a, GROUPS * GROUP_ROWS, plan, threadIdx.x / 32 == WORKERS / 32);
     /* One block that waits keeps the launch from ending before those it follows. */
     if (a.early && blockIdx.x > 0 && (int32_t)blockIdx.x >= h.n_items)
         return;
@@ -204,8 +215,9 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     } else {
         attn_more_registers<GROUPS == 1 ? 216 : 232>();
         float4 *const run = h.long_walk ? (float4 *)(shared + a.n_stages_run * (HALF * HD * 2))
-                                            : a.run + (size_t)blockIdx.x * RUN;
-        work<HD, GROUPS>(a, plan, h, r, run + threadIdx.x, (volatile int32_t *)(behind + BAR_BYTES) + threadIdx.x / 32 * 8);
+                                        : a.run + (size_t)blockIdx.x * RUN;
+        work<HD, GROUPS>(a, plan, h, r, run + threadIdx.x,
+                         (volatile int32_t *)(behind + BAR_BYTES) + threadIdx.x / 32 * 8);
     }
 }
 
@@ -213,15 +225,16 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
 
 template <int HD, int GROUPS> static void describe(struct sv_attn_launch *out)
 {
-    *out = (struct sv_attn_launch){.kernel = attn_sm90<HD, GROUPS>,
-                                   .tile_rows = GROUPS * GROUP_ROWS,
-                                   .n_threads = GROUPS * 128 + 128,
-                                   .blocks_per_sm = GROUPS == 1 ? 2 : 1,
-                                   .stage_bytes = HALF * HD * 2,
-                                   .fixed_bytes = BAR_BYTES + ASIDE_BYTES,
-                                   .max_stages = MAX_STAGES,
-                                   .run_bytes = (HD / 8 + 1) * GROUPS * 128 * (int32_t)sizeof(float4),
-                                   .maps = true};
+    *out =
+        (struct sv_attn_launch){.kernel = attn_sm90<HD, GROUPS>,
+                                .tile_rows = GROUPS * GROUP_ROWS,
+                                .n_threads = GROUPS * 128 + 128,
+                                .blocks_per_sm = GROUPS == 1 ? 2 : 1,
+                                .stage_bytes = HALF * HD * 2,
+                                .fixed_bytes = BAR_BYTES + ASIDE_BYTES,
+                                .max_stages = MAX_STAGES,
+                                .run_bytes = (HD / 8 + 1) * GROUPS * 128 * (int32_t)sizeof(float4),
+                                .maps = true};
 }
 
 bool sv_cuda_attn_sm90(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out)
@@ -241,24 +254,28 @@ int sv_cuda_attn_maps_open(void **encode, struct sv_err *err)
 {
     cudaDriverEntryPointQueryResult found;
     static_assert(sizeof(CUtensorMap) == sizeof(struct sv_attn_map), "a tensor map");
-    return sv_cuda_try(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", encode, 12000, cudaEnableDefault,
-                                                        &found),
+    return sv_cuda_try(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", encode, 12000,
+                                                        cudaEnableDefault, &found),
                        err, "the driver's tensor maps");
 }
 
 bool sv_cuda_attn_maps(struct sv_cuda *cu, void *encode, struct sv_attn_args *a)
 {
     const struct sv_kv *kv = &a->p.kv;
-    /* 64 columns, eight keys, all columns, groups of eight keys: in this order they lie in shared memory. */
-    const cuuint64_t row = (cuuint64_t)kv->head_dim * 2, groups = (cuuint64_t)kv->n_pages * kv->n_kv_heads * kv->page_size / 8;
+    /* 64 columns, eight keys, all columns, groups of eight keys: in this order they lie in shared
+     * memory. */
+    const cuuint64_t row = (cuuint64_t)kv->head_dim * 2,
+                     groups = (cuuint64_t)kv->n_pages * kv->n_kv_heads * kv->page_size / 8;
     const cuuint64_t dims[4] = {64, 8, (cuuint64_t)kv->head_dim / 64, groups};
     const cuuint64_t strides[3] = {row, 128, row * 8};
-    const cuuint32_t box[4] = {64, 8, (cuuint32_t)kv->head_dim / 64, (cuuint32_t)a->box_rows / 8}, step[4] = {1, 1, 1, 1};
+    const cuuint32_t box[4] = {64, 8, (cuuint32_t)kv->head_dim / 64, (cuuint32_t)a->box_rows / 8},
+                     step[4] = {1, 1, 1, 1};
     PFN_cuTensorMapEncodeTiled_v12000 fn = (PFN_cuTensorMapEncodeTiled_v12000)encode;
     for (int i = 0; i < 2; i++)
-        if (fn((CUtensorMap *)(void *)(i ? &a->v_map : &a->k_map), CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4,
-               i ? kv->v : kv->k, dims, strides, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+        if (fn((CUtensorMap *)(void *)(i ? &a->v_map : &a->k_map), CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+               4, i ? kv->v : kv->k, dims, strides, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
             return sv_cuda_check(cu, cudaErrorInvalidValue, "tensor map of a cache");
     return true;
 }

@@ -1,10 +1,11 @@
 /*
- * context_kv.cu - draft_context_kv: the drafter's keys and values of committed rows, all layers at once.
+ * context_kv.cu - draft_context_kv: the drafter's keys and values of committed rows, all layers at
+ * once.
  *
- * Entered through the table in device.cu. Both products and the norm run on every row of the batch: how many
- * are committed is known to the device alone, and a row's bits do not depend on its company. One kernel
- * then writes all layers, a warp per head; rows that were not committed end there. Must not: write for a
- * row at or behind n_commit.
+ * Entered through the table in device.cu. Both products and the norm run on every row of the batch:
+ * how many are committed is known to the device alone, and a row's bits do not depend on its
+ * company. One kernel then writes all layers, a warp per head; rows that were not committed end
+ * there. Must not: write for a row at or behind n_commit.
  */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/norm_rope.cuh"
@@ -93,8 +94,8 @@ static void write_launch(struct sv_cuda *cu, const struct sv_p_draft_context_kv 
     const int32_t heads = p->n_layers * 2 * p->kv[0].n_kv_heads;
     dim3 grid((unsigned)((heads + WARPS - 1) / WARPS), (unsigned)p->rows.n_rows);
     if (p->kv[0].dtype == SV_BF16)
-        sv_cuda_launch(cu, "draft_context_kv", write_kernel<T, __nv_bfloat16>, grid, 32 * WARPS, 0, a,
-                       (const T *)p->y);
+        sv_cuda_launch(cu, "draft_context_kv", write_kernel<T, __nv_bfloat16>, grid, 32 * WARPS, 0,
+                       a, (const T *)p->y);
     else
         sv_cuda_launch(cu, "draft_context_kv", write_kernel<T, float>, grid, 32 * WARPS, 0, a,
                        (const T *)p->y);

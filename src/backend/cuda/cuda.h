@@ -1,18 +1,19 @@
 /*
  * cuda.h - what the files of the CUDA backend share: the device struct, checked calls and launches,
- * programmatic dependent launch, latched faults, loads and stores of act values, fixed-order reductions.
+ * programmatic dependent launch, latched faults, loads and stores of act values, fixed-order
+ * reductions.
  *
- * Included only inside src/backend/cuda, by .cu files. The host half is C in C++ clothes. Act values are
- * bf16 when compute is SV_BF16 and f32 when it is SV_F32; sums are always f32 or wider. Must not: let a
- * row's bits depend on other rows, on their number or on a launch shape taken from their number;
- * synchronise, allocate or read device memory on the host inside an op.
+ * Included only inside src/backend/cuda, by .cu files. The host half is C in C++ clothes. Act
+ * values are bf16 when compute is SV_BF16 and f32 when it is SV_F32; sums are always f32 or wider.
+ * Must not: let a row's bits depend on other rows, on their number or on a launch shape taken from
+ * their number; synchronise, allocate or read device memory on the host inside an op.
  *
- * Launch discipline. Every op kernel goes through sv_cuda_launch. Its first statements may touch only what
- * no earlier kernel of the stream writes (weights; with cu->settled what that allows); then every thread
- * calls sv_pdl_wait() before it reads or writes anything else. Who has nothing to do may leave without, as
- * long as one block always waits: a kernel all of whose blocks skipped the wait would end early and let
- * its successor run before its predecessor is done. sv_pdl_launch() may come as early
- * as one likes: it lets the successor's blocks start up to their own wait.
+ * Launch discipline. Every op kernel goes through sv_cuda_launch. Its first statements may touch
+ * only what no earlier kernel of the stream writes (weights; with cu->settled what that allows);
+ * then every thread calls sv_pdl_wait() before it reads or writes anything else. Who has nothing to
+ * do may leave without, as long as one block always waits: a kernel all of whose blocks skipped the
+ * wait would end early and let its successor run before its predecessor is done. sv_pdl_launch()
+ * may come as early as one likes: it lets the successor's blocks start up to their own wait.
  */
 #ifndef SV_CUDA_H
 #define SV_CUDA_H
@@ -43,13 +44,13 @@ enum sv_cuda_set { SV_CUDA_PORTABLE, SV_CUDA_SM90 };
 /* What a kernel found wrong; kept in device memory until sync or wait reports it. */
 enum sv_cuda_fault_code {
     SV_CUDA_FAULT_NONE,
-    SV_CUDA_FAULT_ROPE,        /* a: position, b: rows of the table */
-    SV_CUDA_FAULT_WRITE_PAGE,  /* a: slot, b: position */
-    SV_CUDA_FAULT_READ_PAGE,   /* a: slot, b: position */
-    SV_CUDA_FAULT_DRAFT_PAGE,  /* a: slot, b: position */
-    SV_CUDA_FAULT_HEAD_NAN,    /* a: row */
-    SV_CUDA_FAULT_SAMPLE_NAN,  /* a: NaNs, b: of how many, c: slot */
-    SV_CUDA_FAULT_SAMPLE_INF,  /* a: slot, b: 1 for +inf, 0 for -inf */
+    SV_CUDA_FAULT_ROPE,         /* a: position, b: rows of the table */
+    SV_CUDA_FAULT_WRITE_PAGE,   /* a: slot, b: position */
+    SV_CUDA_FAULT_READ_PAGE,    /* a: slot, b: position */
+    SV_CUDA_FAULT_DRAFT_PAGE,   /* a: slot, b: position */
+    SV_CUDA_FAULT_HEAD_NAN,     /* a: row */
+    SV_CUDA_FAULT_SAMPLE_NAN,   /* a: NaNs, b: of how many, c: slot */
+    SV_CUDA_FAULT_SAMPLE_INF,   /* a: slot, b: 1 for +inf, 0 for -inf */
     SV_CUDA_FAULT_VERIFY_WIDTH, /* a: rows, b: out_stride */
     SV_CUDA_FAULT_HISTORY,      /* a: slot, b: position, c: room */
     SV_CUDA_FAULT_LOGPROB       /* a: slot, b: token, c: NaNs */
@@ -66,8 +67,8 @@ struct sv_cuda_gemm_state;
 struct sv_cuda_attn_state;
 
 struct sv_cuda {
-    SV_DEV_HEAD;                 /* first: a struct sv_cuda is a struct sv_dev */
-    struct sv_pool *pool;        /* copies weights into pinned memory */
+    SV_DEV_HEAD;          /* first: a struct sv_cuda is a struct sv_dev */
+    struct sv_pool *pool; /* copies weights into pinned memory */
     int ordinal;
     cudaStream_t stream; /* everything an op does happens here, in order */
     int cc;              /* compute capability, 90 for Hopper */
@@ -76,9 +77,10 @@ struct sv_cuda {
     size_t l2_bytes;
     enum sv_cuda_set set;
     bool pdl; /* launches carry the programmatic attribute; only where the code has the waits */
-    /* Since an op that lets its successor in only after its own wait (embed, at the start of a pass), nothing was launched
-     * but ops that write activations and the pass's own keys and values. So whatever is launched next may read segments,
-     * tables and the keys of earlier positions before its sv_pdl_wait(). */
+    /* Since an op that lets its successor in only after its own wait (embed, at the start of a
+     * pass), nothing was launched but ops that write activations and the pass's own keys and
+     * values. So whatever is launched next may read segments, tables and the keys of earlier
+     * positions before its sv_pdl_wait(). */
     bool settled;
     uint64_t pass; /* another number after every launch that may end a settled stretch */
     bool capturing;
@@ -94,20 +96,21 @@ struct sv_cuda {
 
     struct sv_cuda_graphs *graphs;
     struct sv_cuda_staging *staging;
-    struct sv_cuda_dense *dense;     /* NULL while no weight may have a dense copy */
+    struct sv_cuda_dense *dense; /* NULL while no weight may have a dense copy */
     enum sv_dense dense_mode;
-    bool bytes;    /* approximate weights are kept in 8 bits (fp8.cuh) */
+    bool bytes;      /* approximate weights are kept in 8 bits (fp8.cuh) */
     int32_t bytes_k; /* the most columns of one that was loaded */
-    /* What the last launch, a norm's, has written in 8 bits as well, as rows of so many columns; else NULL. */
+    /* What the last launch, a norm's, has written in 8 bits as well, as rows of so many columns;
+     * else NULL. */
     const void *bytes_of;
     int32_t bytes_n, bytes_d;
     struct sv_cuda_gemm_state *gemm; /* gemm.cu: made by its reserve */
     struct sv_cuda_attn_state *attn; /* attention.cu: likewise */
     void *sample;                    /* sample.cu: scratch for sample_rows rows */
     int32_t sample_rows;
-    char text[160];                  /* describe() */
-    struct sv_cuda_watch *watch;     /* NULL: waits have no limit */
-    struct sv_ledger held;           /* watch.cu's: device memory */
+    char text[160];              /* describe() */
+    struct sv_cuda_watch *watch; /* NULL: waits have no limit */
+    struct sv_ledger held;       /* watch.cu's: device memory */
 };
 
 static inline struct sv_cuda *sv_cuda_of(struct sv_dev *dev)
@@ -115,17 +118,19 @@ static inline struct sv_cuda *sv_cuda_of(struct sv_dev *dev)
     return (struct sv_cuda *)(void *)dev;
 }
 
-/* bf16 matrices lie in tiles (pack.cuh; approximate ones in those of fp8.cuh), everything else is row-major. */
+/* bf16 matrices lie in tiles (pack.cuh; approximate ones in those of fp8.cuh), everything else is
+ * row-major. */
 static inline bool sv_cuda_is_packed(const struct sv_weight *w)
 {
     return w->dtype == SV_BF16 && w->rows > 1;
 }
 
-/* device.cu: keeps the first failed call until the next sync; returns whether rc was success. `what` is a constant: the
- * name of a function of the library, or that of a launch, which is remembered. */
+/* device.cu: keeps the first failed call until the next sync; returns whether rc was success.
+ * `what` is a constant: the name of a function of the library, or that of a launch, which is
+ * remembered. */
 bool sv_cuda_check(struct sv_cuda *cu, cudaError_t rc, const char *what);
-/* For set-up, where a failed call is the caller's error: SV_OK, SV_ENOMEM or SV_EDEVICE with a message. Counts as
- * one fallible call. */
+/* For set-up, where a failed call is the caller's error: SV_OK, SV_ENOMEM or SV_EDEVICE with a
+ * message. Counts as one fallible call. */
 int sv_cuda_try(cudaError_t rc, struct sv_err *err, const char *what);
 /* Cleared device memory, counted as scratch. */
 int sv_cuda_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err);
@@ -133,7 +138,8 @@ void sv_cuda_free(struct sv_dev *dev, void *p);
 
 /* ---------------------------------------------------------------- launches */
 
-/* kernel<<<grid, block, smem, cu->stream>>>(args...), with the programmatic attribute where it is safe. */
+/* kernel<<<grid, block, smem, cu->stream>>>(args...), with the programmatic attribute where it is
+ * safe. */
 template <typename... P, typename... A>
 static inline void sv_cuda_launch(struct sv_cuda *cu, const char *what, void (*kernel)(P...),
                                   dim3 grid, dim3 block, size_t smem, A... args)
@@ -154,10 +160,12 @@ static inline void sv_cuda_launch(struct sv_cuda *cu, const char *what, void (*k
     sv_cuda_check(cu, cudaLaunchKernelEx(&config, kernel, P(args)...), what);
 }
 
-/* The same for an op of a pass that writes nothing but activations and the pass's own keys and values. */
+/* The same for an op of a pass that writes nothing but activations and the pass's own keys and
+ * values. */
 template <typename... P, typename... A>
-static inline void sv_cuda_launch_in_pass(struct sv_cuda *cu, const char *what, void (*kernel)(P...),
-                                          dim3 grid, dim3 block, size_t smem, A... args)
+static inline void sv_cuda_launch_in_pass(struct sv_cuda *cu, const char *what,
+                                          void (*kernel)(P...), dim3 grid, dim3 block, size_t smem,
+                                          A... args)
 {
     const bool settled = cu->settled;
     const uint64_t pass = cu->pass;
@@ -191,8 +199,8 @@ static __device__ __forceinline__ void sv_pdl_launch(void)
 }
 
 /* The first fault wins; the others are dropped. */
-static __device__ __forceinline__ void sv_fault_set(struct sv_cuda_fault *f, int32_t code, int32_t a,
-                                                    int32_t b, int32_t c)
+static __device__ __forceinline__ void sv_fault_set(struct sv_cuda_fault *f, int32_t code,
+                                                    int32_t a, int32_t b, int32_t c)
 {
     if (atomicCAS(&f->code, 0, code) == 0) {
         f->a = a;
@@ -258,7 +266,8 @@ static __device__ __forceinline__ void sv_spread8(float out[8], uint4 v)
         out[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
     }
 }
-static __device__ __forceinline__ void sv_spread8(float out[8], const struct sv_eight<__nv_bfloat16> &e)
+static __device__ __forceinline__ void sv_spread8(float out[8],
+                                                  const struct sv_eight<__nv_bfloat16> &e)
 {
     sv_spread8(out, e.v);
 }
@@ -272,7 +281,8 @@ static __device__ __forceinline__ void sv_load8(float out[8], const __nv_bfloat1
     sv_spread8(out, *(const uint4 *)p);
 }
 /* a += b, as sv_add. */
-static __device__ __forceinline__ void sv_add8(struct sv_eight<__nv_bfloat16> &a, const struct sv_eight<__nv_bfloat16> &b)
+static __device__ __forceinline__ void sv_add8(struct sv_eight<__nv_bfloat16> &a,
+                                               const struct sv_eight<__nv_bfloat16> &b)
 {
     __nv_bfloat162 *to = (__nv_bfloat162 *)&a.v;
     const __nv_bfloat162 *from = (const __nv_bfloat162 *)&b.v;
@@ -280,12 +290,14 @@ static __device__ __forceinline__ void sv_add8(struct sv_eight<__nv_bfloat16> &a
     for (int i = 0; i < 4; i++)
         to[i] = __hadd2(to[i], from[i]);
 }
-static __device__ __forceinline__ void sv_add8(struct sv_eight<float> &a, const struct sv_eight<float> &b)
+static __device__ __forceinline__ void sv_add8(struct sv_eight<float> &a,
+                                               const struct sv_eight<float> &b)
 {
     a.a.x += b.a.x, a.a.y += b.a.y, a.a.z += b.a.z, a.a.w += b.a.w;
     a.b.x += b.b.x, a.b.y += b.b.y, a.b.z += b.b.z, a.b.w += b.b.w;
 }
-/* 16 bytes that every pass reads again: they stay in L2, past which the weights of matrices stream. */
+/* 16 bytes that every pass reads again: they stay in L2, past which the weights of matrices stream.
+ */
 static __device__ __forceinline__ uint4 sv_load_kept(const void *p)
 {
 #ifdef __CUDA_ARCH__
@@ -346,8 +358,8 @@ static __device__ __forceinline__ float sv_warp_max(float x)
         x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
     return x;
 }
-/* Sum over the block (whole warps), the same in every thread; scratch holds 32 floats and is free again
- * after the caller's next __syncthreads. Warps are added in ascending order. */
+/* Sum over the block (whole warps), the same in every thread; scratch holds 32 floats and is free
+ * again after the caller's next __syncthreads. Warps are added in ascending order. */
 static __device__ __forceinline__ float sv_block_sum(float x, float *scratch)
 {
     const int warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
@@ -363,9 +375,10 @@ static __device__ __forceinline__ float sv_block_sum(float x, float *scratch)
 
 /* ---------------------------------------------------------------- cache addressing */
 
-/* Element offset of (slot, kv head 0, position) in kv.k and kv.v; -1 when the table names no page. Head h
- * lies h * page_size * head_dim further. */
-static __device__ __forceinline__ int64_t sv_kv_at(const struct sv_kv &kv, int32_t slot, int32_t pos)
+/* Element offset of (slot, kv head 0, position) in kv.k and kv.v; -1 when the table names no page.
+ * Head h lies h * page_size * head_dim further. */
+static __device__ __forceinline__ int64_t sv_kv_at(const struct sv_kv &kv, int32_t slot,
+                                                   int32_t pos)
 {
     int32_t i = pos / kv.page_size;
     if (pos < 0 || i >= kv.table_stride)
@@ -381,7 +394,8 @@ static __device__ __forceinline__ int64_t sv_kv_at(const struct sv_kv &kv, int32
 
 /* ---------------------------------------------------------------- files of the folder */
 
-/* rows.cu, ids.cu, context_kv.cu, sample.cu, logits.cu: ops, entered through the table in device.cu */
+/* rows.cu, ids.cu, context_kv.cu, sample.cu, logits.cu: ops, entered through the table in device.cu
+ */
 void sv_cuda_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p);
 void sv_cuda_embed(struct sv_dev *dev, const struct sv_p_embed *p);
 void sv_cuda_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p);
@@ -407,25 +421,27 @@ void sv_cuda_graph_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *u
 /* upload.cu: pinned memory, copies, weights */
 int sv_cuda_staging_open(struct sv_cuda *cu, struct sv_err *err);
 void sv_cuda_staging_close(struct sv_cuda *cu);
-void sv_cuda_staging_drop(struct sv_cuda *cu); /* the buffers of weights; nothing may be on the way */
+void sv_cuda_staging_drop(
+    struct sv_cuda *cu); /* the buffers of weights; nothing may be on the way */
 int sv_cuda_host_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_err *err);
 void sv_cuda_host_free(struct sv_dev *dev, void *p);
 void sv_cuda_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes);
 void sv_cuda_download(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes);
 int sv_cuda_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
                           bool *owned, struct sv_err *err);
-int sv_cuda_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale, float shift,
-                          uint64_t seed, struct sv_weight *out, struct sv_err *err);
+int sv_cuda_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale,
+                          float shift, uint64_t seed, struct sv_weight *out, struct sv_err *err);
 
-/* fp8_sm90.cu: bf16 rows, row-major in device memory, into 8 bits. Of a matrix of weights n_rows from row0 on, a multiple
- * of 64; or rows of x, sv_fp8_row_bytes(k) apart, and their scales. Enqueues. */
-void sv_cuda_fp8_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_rows, int32_t rows,
-                      int32_t cols, void *dst);
-void sv_cuda_fp8_rows(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, int32_t n_rows, void *to,
-                      float *scales);
+/* fp8_sm90.cu: bf16 rows, row-major in device memory, into 8 bits. Of a matrix of weights n_rows
+ * from row0 on, a multiple of 64; or rows of x, sv_fp8_row_bytes(k) apart, and their scales.
+ * Enqueues. */
+void sv_cuda_fp8_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_rows,
+                      int32_t rows, int32_t cols, void *dst);
+void sv_cuda_fp8_rows(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, int32_t n_rows,
+                      void *to, float *scales);
 
-/* dense.cu: copies of packed weights in fewer bits. A weight is noted when it is loaded and forgotten when it is freed;
- * reserve makes the copies; the look-up is for products. */
+/* dense.cu: copies of packed weights in fewer bits. A weight is noted when it is loaded and
+ * forgotten when it is freed; reserve makes the copies; the look-up is for products. */
 int sv_cuda_dense_note(struct sv_cuda *cu, const struct sv_weight *w, struct sv_err *err);
 void sv_cuda_dense_forget(struct sv_cuda *cu, const void *data);
 int sv_cuda_dense_reserve(struct sv_cuda *cu, struct sv_err *err);

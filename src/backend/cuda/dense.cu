@@ -1,10 +1,11 @@
 /*
- * dense.cu - makes dense weights (dense.cuh) of packed ones, on the device: counts a band's exponents, chooses the
- * base that leaves out the fewest numbers, encodes. Keeps which weight has a dense copy.
+ * dense.cu - makes dense weights (dense.cuh) of packed ones, on the device: counts a band's
+ * exponents, chooses the base that leaves out the fewest numbers, encodes. Keeps which weight has a
+ * dense copy.
  *
- * upload.cu notes every packed matrix; reserve, which comes when all weights are loaded and what memory is left is
- * known, makes the copies, or none; gemm.cu looks them up. Must not: run in the step, but for the look-up; decide a
- * bit of a result: copies only make products faster.
+ * upload.cu notes every packed matrix; reserve, which comes when all weights are loaded and what
+ * memory is left is known, makes the copies, or none; gemm.cu looks them up. Must not: run in the
+ * step, but for the look-up; decide a bit of a result: copies only make products faster.
  */
 #include "backend/cuda/dense.cuh"
 #include "backend/cuda/gemm.h"
@@ -33,7 +34,8 @@ struct sv_cuda_dense {
 
 enum { EXPONENTS = 256 };
 
-/* The base that leaves out the fewest of the band's numbers; rather room above than below. Threads of a block. */
+/* The base that leaves out the fewest of the band's numbers; rather room above than below. Threads
+ * of a block. */
 static __device__ int32_t base_of(const uint4 *packed, size_t n, uint32_t (*count)[EXPONENTS])
 {
     __shared__ unsigned long long best;
@@ -88,8 +90,9 @@ static __global__ void encode_kernel(const uint8_t *packed, int32_t n_k, uint8_t
         __syncthreads(); /* further patches stand in the order of tiles */
 #pragma unroll
         for (int i = 0; i < SV_DENSE_PAIRS; i++)
-            pair[i] = *(const uint32_t *)(packed + 2 * sv_tile_at(strip * 16 + sv_dense_row(lane, i),
-                                                                  sv_dense_col(lane, i)));
+            pair[i] =
+                *(const uint32_t *)(packed + 2 * sv_tile_at(strip * 16 + sv_dense_row(lane, i),
+                                                            sv_dense_col(lane, i)));
 #pragma unroll
         for (int i = 0; i < 2 * SV_DENSE_PAIRS; i++) {
             const uint32_t number = pair[i / 2] >> 16 * (i & 1) & 0xffff,
@@ -144,8 +147,8 @@ void sv_cuda_dense_make(struct sv_cuda *cu, const void *packed, int32_t rows, in
 
 int sv_cuda_dense_note(struct sv_cuda *cu, const struct sv_weight *w, struct sv_err *err)
 {
-    if (cu->dense_mode == SV_DENSE_OFF || cu->act != SV_BF16 ||
-        !sv_gemm_is_packed(w) || w->approximate || w->cols % 8 != 0 || w->table)
+    if (cu->dense_mode == SV_DENSE_OFF || cu->act != SV_BF16 || !sv_gemm_is_packed(w) ||
+        w->approximate || w->cols % 8 != 0 || w->table)
         return SV_OK;
     if (!cu->dense)
         cu->dense = (struct sv_cuda_dense *)sv_calloc(1, sizeof *cu->dense);
@@ -239,9 +242,10 @@ int sv_cuda_dense_reserve(struct sv_cuda *cu, struct sv_err *err)
         if (e->tried)
             continue;
         char what[80];
-        snprintf(what, sizeof what, "no memory for a dense weight of %d x %d on the GPU", (int)e->rows,
-                 (int)e->cols);
-        rc = sv_cuda_take(cu, SV_MEM_DENSE, (void **)&e->dense, sv_dense_bytes(e->rows, e->cols), err, what);
+        snprintf(what, sizeof what, "no memory for a dense weight of %d x %d on the GPU",
+                 (int)e->rows, (int)e->cols);
+        rc = sv_cuda_take(cu, SV_MEM_DENSE, (void **)&e->dense, sv_dense_bytes(e->rows, e->cols),
+                          err, what);
         if (!rc)
             sv_cuda_dense_make(cu, e->data, e->rows, e->cols, e->dense);
         n_new++;

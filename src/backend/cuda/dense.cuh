@@ -1,17 +1,19 @@
 /*
  * dense.cuh - the layout of dense weights: bf16 matrices in 12 bits a number, without loss.
  *
- * Included by dense.cu, which makes them of the tiles of pack.cuh, by gemm_dense_sm90.cu, which reads them, and by
- * a unit test in plain C. A number keeps its low byte, which is the exponent's last bit and the mantissa, its sign, and
- * three bits of a code: 15 exponents above a base of its band. Expanding puts the bytes together and multiplies by
- * 2^base, which is exact and leaves zero zero. The few numbers that the 15 exponents do not reach are patches: words
- * with the number in full and its place, eight in a strip, further ones in a list of the band. Must not: know anything
+ * Included by dense.cu, which makes them of the tiles of pack.cuh, by gemm_dense_sm90.cu, which
+ * reads them, and by a unit test in plain C. A number keeps its low byte, which is the exponent's
+ * last bit and the mantissa, its sign, and three bits of a code: 15 exponents above a base of its
+ * band. Expanding puts the bytes together and multiplies by 2^base, which is exact and leaves zero
+ * zero. The few numbers that the 15 exponents do not reach are patches: words with the number in
+ * full and its place, eight in a strip, further ones in a list of the band. Must not: know anything
  * but index arithmetic.
  *
- * A tile is that of pack.cuh in 6272 bytes, a multiple of 128: four strips of 16 rows, one for each warp. A lane holds 16 pairs of
- * neighbouring columns, as wgmma wants them in registers: pair 4 s + i of lane l is row l / 4 + 8 (i % 2) of the strip,
- * columns 16 s + 2 (l % 4) + 8 (i / 2) and the next. A lane's bits are 12 words: 8 of low bytes, words 0 to 3 at 16 l
- * and 4 to 7 at 512 + 16 l, and 4 of signs and codes at 1024 + 16 l. The strip's patches stand at 1536.
+ * A tile is that of pack.cuh in 6272 bytes, a multiple of 128: four strips of 16 rows, one for each
+ * warp. A lane holds 16 pairs of neighbouring columns, as wgmma wants them in registers: pair 4 s +
+ * i of lane l is row l / 4 + 8 (i % 2) of the strip, columns 16 s + 2 (l % 4) + 8 (i / 2) and the
+ * next. A lane's bits are 12 words: 8 of low bytes, words 0 to 3 at 16 l and 4 to 7 at 512 + 16 l,
+ * and 4 of signs and codes at 1024 + 16 l. The strip's patches stand at 1536.
  */
 #ifndef SV_CUDA_DENSE_CUH
 #define SV_CUDA_DENSE_CUH
@@ -31,9 +33,11 @@ enum {
     SV_DENSE_HEAD_BYTES = 128
 };
 
-/* What a dense matrix begins with; then tiles, what each band needs, and the bands' lists of further patches. */
+/* What a dense matrix begins with; then tiles, what each band needs, and the bands' lists of
+ * further patches. */
 struct sv_dense_head {
-    uint32_t refused; /* bands with more further patches than there is room for: the matrix is not dense */
+    uint32_t refused; /* bands with more further patches than there is room for: the matrix is not
+                         dense */
 };
 
 struct sv_dense_band {
@@ -44,7 +48,8 @@ struct sv_dense_band {
 /* A patch: pair, half, lane, strip of the band, and the number. */
 #define SV_DENSE_NO_PATCH 0xffffffffu
 
-static SV_HD uint32_t sv_dense_patch(int32_t strip, int32_t lane, int32_t pair, int32_t half, uint32_t number)
+static SV_HD uint32_t sv_dense_patch(int32_t strip, int32_t lane, int32_t pair, int32_t half,
+                                     uint32_t number)
 {
     return (uint32_t)(pair | half << 4 | lane << 5 | strip << 10) | number << 16;
 }
@@ -115,9 +120,11 @@ static SV_HD uint32_t sv_dense_turned(uint32_t v, int left)
 #endif
 }
 
-/* 16 pairs, shifted, to 12 words. Low bytes of two pairs make a word. Their high bytes, sign in bit 7 and code in bits
- * 0 to 2, make one as well, and two of these one: the second turned by four bits. */
-static SV_HD void sv_dense_encode(const uint32_t pair[SV_DENSE_PAIRS], uint32_t word[SV_DENSE_WORDS])
+/* 16 pairs, shifted, to 12 words. Low bytes of two pairs make a word. Their high bytes, sign in bit
+ * 7 and code in bits 0 to 2, make one as well, and two of these one: the second turned by four
+ * bits. */
+static SV_HD void sv_dense_encode(const uint32_t pair[SV_DENSE_PAIRS],
+                                  uint32_t word[SV_DENSE_WORDS])
 {
     uint32_t high[8];
     for (int q = 0; q < 8; q++) {
@@ -129,7 +136,8 @@ static SV_HD void sv_dense_encode(const uint32_t pair[SV_DENSE_PAIRS], uint32_t 
 }
 
 /* The reverse, as the kernel does it, of pairs 2 q and 2 q + 1; results still lack 2^base. */
-static SV_HD void sv_dense_decode_two(const uint32_t word[SV_DENSE_WORDS], uint32_t pair[SV_DENSE_PAIRS], int q)
+static SV_HD void sv_dense_decode_two(const uint32_t word[SV_DENSE_WORDS],
+                                      uint32_t pair[SV_DENSE_PAIRS], int q)
 {
     const uint32_t w = word[8 + q / 2];
     const uint32_t high = (q % 2 ? sv_dense_turned(w, 4) : w) & 0x87878787u;

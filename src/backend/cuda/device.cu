@@ -1,10 +1,10 @@
 /*
- * device.cu - the CUDA device's life: open, limits and scratch, memory, marks, faults latched by kernels and
- * by failed calls, bandwidth, and the backend's table. How it waits is in watch.cu.
+ * device.cu - the CUDA device's life: open, limits and scratch, memory, marks, faults latched by
+ * kernels and by failed calls, bandwidth, and the backend's table. How it waits is in watch.cu.
  *
- * Entered through sv_cuda_open (from ops.c) and the table it hands out. Every call of the CUDA library is
- * checked: at set-up the caller gets the error, in the step it is latched until sync or wait. Must
- * not: synchronise or allocate in anything an op calls.
+ * Entered through sv_cuda_open (from ops.c) and the table it hands out. Every call of the CUDA
+ * library is checked: at set-up the caller gets the error, in the step it is latched until sync or
+ * wait. Must not: synchronise or allocate in anything an op calls.
  */
 #include "backend/cuda/attention.h"
 #include "backend/cuda/cuda.h"
@@ -14,7 +14,8 @@
 #include <string.h>
 
 #define MIN_CC 80
-#define COPY_THREADS 8 /* threads that fill pinned memory at load; more do not fill the bus faster */
+#define COPY_THREADS                                                                               \
+    8 /* threads that fill pinned memory at load; more do not fill the bus faster */
 
 /* ---------------------------------------------------------------- errors */
 
@@ -35,8 +36,8 @@ int sv_cuda_try(cudaError_t rc, struct sv_err *err, const char *what)
     if (rc == cudaSuccess)
         return SV_OK;
     cudaGetLastError(); /* an error that is not sticky must not turn up in a later call */
-    return sv_fail(err, rc == cudaErrorMemoryAllocation ? SV_ENOMEM : SV_EDEVICE, -1, "CUDA: %s: %s",
-                   what, cudaGetErrorString(rc));
+    return sv_fail(err, rc == cudaErrorMemoryAllocation ? SV_ENOMEM : SV_EDEVICE, -1,
+                   "CUDA: %s: %s", what, cudaGetErrorString(rc));
 }
 
 /* Moves the fault, if there is one, to where the host looks, unless an older one is still there. */
@@ -79,10 +80,11 @@ static int fail_fault(struct sv_err *err, const struct sv_cuda_fault *f)
         return sv_fail(err, SV_EDEVICE, -1, "verify: a segment of %d rows, room for %d", (int)f->a,
                        (int)f->b);
     case SV_CUDA_FAULT_LOGPROB:
-        return sv_fail(err, SV_EDEVICE, -1,
-                       "log probabilities of slot %d, token %d: %d logits are NaN, or the largest is "
-                       "infinite",
-                       (int)f->a, (int)f->b, (int)f->c);
+        return sv_fail(
+            err, SV_EDEVICE, -1,
+            "log probabilities of slot %d, token %d: %d logits are NaN, or the largest is "
+            "infinite",
+            (int)f->a, (int)f->b, (int)f->c);
     case SV_CUDA_FAULT_HISTORY:
         return sv_fail(err, SV_EDEVICE, -1, "history: slot %d would reach %d, its room ends at %d",
                        (int)f->a, (int)f->b, (int)f->c);
@@ -136,8 +138,7 @@ static void cuda_mark(struct sv_dev *dev, int32_t i)
     take(cu, i);
     if (sv_cuda_is_stuck(cu))
         return;
-    cu->marked[i] =
-        sv_cuda_check(cu, cudaEventRecord(cu->mark[i], cu->stream), "cudaEventRecord");
+    cu->marked[i] = sv_cuda_check(cu, cudaEventRecord(cu->mark[i], cu->stream), "cudaEventRecord");
     sv_cuda_marked(cu, i);
 }
 
@@ -171,7 +172,8 @@ static double cuda_stamp_us(struct sv_dev *dev, int32_t from, int32_t to)
 
 /* ---------------------------------------------------------------- memory */
 
-static int alloc_as(struct sv_dev *dev, enum sv_mem kind, void **out, size_t n_bytes, struct sv_err *err)
+static int alloc_as(struct sv_dev *dev, enum sv_mem kind, void **out, size_t n_bytes,
+                    struct sv_err *err)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     char what[64];
@@ -232,11 +234,12 @@ static int cuda_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, str
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     if (lim->max_vocab > SV_CUDA_MAX_VOCAB)
-        return sv_fail(err, SV_EUNSUPPORTED, -1, "a vocabulary of %d; the CUDA kernels sample up to %d",
-                       (int)lim->max_vocab, (int)SV_CUDA_MAX_VOCAB);
+        return sv_fail(err, SV_EUNSUPPORTED, -1,
+                       "a vocabulary of %d; the CUDA kernels sample up to %d", (int)lim->max_vocab,
+                       (int)SV_CUDA_MAX_VOCAB);
     if (lim->max_rows > 65535)
-        return sv_fail(err, SV_EUNSUPPORTED, -1, "%d rows in a batch; the CUDA kernels take up to 65535",
-                       (int)lim->max_rows);
+        return sv_fail(err, SV_EUNSUPPORTED, -1,
+                       "%d rows in a batch; the CUDA kernels take up to 65535", (int)lim->max_rows);
     /* Nothing may be running that uses the old scratch, and no graph may remember it. */
     int rc = sv_cuda_wait(cu, NULL, "the queue's end", err);
     sv_cuda_graphs_clear(cu);
@@ -255,7 +258,8 @@ static int cuda_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, str
 
 /* ---------------------------------------------------------------- bandwidth */
 
-/* Each thread has eight 16-byte loads in flight; what it read decides whether it writes, so no load is dropped. */
+/* Each thread has eight 16-byte loads in flight; what it read decides whether it writes, so no load
+ * is dropped. */
 static __global__ void read_all(const uint4 *data, size_t n, uint32_t *sink)
 {
     const size_t stride = (size_t)gridDim.x * blockDim.x;
@@ -342,7 +346,8 @@ static void cuda_close(struct sv_dev *dev)
     cudaSetDevice(cu->ordinal);
     if (cu->stream)
         sv_cuda_wait_latched(cu, NULL, "the queue's end");
-    /* These free the host's memory in any case; the device's not where that would never end (watch.cu). */
+    /* These free the host's memory in any case; the device's not where that would never end
+     * (watch.cu). */
     sv_cuda_graphs_close(cu);
     sv_cuda_dense_close(cu);
     sv_cuda_gemm_close(cu);
@@ -465,7 +470,8 @@ static int read_properties(struct sv_cuda *cu, bool portable, struct sv_err *err
     cudaFuncAttributes attr;
     int rc = sv_cuda_try(cudaSetDevice(cu->ordinal), err, "cudaSetDevice");
     if (!rc)
-        rc = sv_cuda_try(cudaGetDeviceProperties(&prop, cu->ordinal), err, "cudaGetDeviceProperties");
+        rc = sv_cuda_try(cudaGetDeviceProperties(&prop, cu->ordinal), err,
+                         "cudaGetDeviceProperties");
     if (rc)
         return rc;
     cu->cc = 10 * prop.major + prop.minor;
@@ -499,7 +505,8 @@ static int open_parts(struct sv_cuda *cu, const struct sv_dev_opts *opts, struct
         rc = sv_cuda_try(cudaEventCreateWithFlags(&cu->mark[i], cudaEventDisableTiming), err,
                          "cudaEventCreate");
     if (!rc)
-        rc = sv_cuda_try(cudaHostAlloc((void **)&cu->fault_host, (SV_MARKS + 1) * sizeof *cu->fault_host,
+        rc = sv_cuda_try(cudaHostAlloc((void **)&cu->fault_host,
+                                       (SV_MARKS + 1) * sizeof *cu->fault_host,
                                        cudaHostAllocDefault),
                          err, "pinned memory");
     if (!rc) {

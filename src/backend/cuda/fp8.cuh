@@ -1,10 +1,11 @@
 /*
  * fp8.cuh - numbers of 8 bits (e4m3) and how a matrix of them lies in device memory, as arithmetic.
  *
- * Included by fp8_sm90.cu, which makes them, by the products that read them, and by tests. A tile is 64 rows by 128
- * columns: the 8 KiB, the 128 bytes a row and the swizzle of a tile of bf16 (pack.cuh), with twice the columns. Behind
- * the tiles stands one f32 scale for each row of the matrix, rows of padding included. A row of x lies row-major, with a
- * scale of its own in another array. Must not: know of kernels.
+ * Included by fp8_sm90.cu, which makes them, by the products that read them, and by tests. A tile
+ * is 64 rows by 128 columns: the 8 KiB, the 128 bytes a row and the swizzle of a tile of bf16
+ * (pack.cuh), with twice the columns. Behind the tiles stands one f32 scale for each row of the
+ * matrix, rows of padding included. A row of x lies row-major, with a scale of its own in another
+ * array. Must not: know of kernels.
  */
 #ifndef SV_CUDA_FP8_CUH
 #define SV_CUDA_FP8_CUH
@@ -35,9 +36,11 @@ static SV_HD size_t sv_fp8_bytes(int32_t rows, int32_t cols)
 /* Byte of element (row, col). */
 static SV_HD size_t sv_fp8_at(int64_t row, int32_t col, int32_t cols)
 {
-    const size_t tile = (size_t)(row / SV_TILE) * (size_t)sv_fp8_tiles(cols) + (size_t)(col / SV_FP8_TILE_COLS);
+    const size_t tile =
+        (size_t)(row / SV_TILE) * (size_t)sv_fp8_tiles(cols) + (size_t)(col / SV_FP8_TILE_COLS);
     const int32_t r = (int32_t)(row % SV_TILE), c = col % SV_FP8_TILE_COLS;
-    return tile * SV_TILE_BYTES + (size_t)(r * SV_FP8_TILE_COLS + (((c >> 4) ^ (r & 7)) << 4) + (c & 15));
+    return tile * SV_TILE_BYTES +
+           (size_t)(r * SV_FP8_TILE_COLS + (((c >> 4) ^ (r & 7)) << 4) + (c & 15));
 }
 
 /* Bytes between rows of x: the copy engine wants multiples of 16. */
@@ -49,8 +52,8 @@ static SV_HD int64_t sv_fp8_row_bytes(int32_t k)
 /* The largest number, and what a row's largest is brought to. */
 #define SV_FP8_MAX 448.0f
 
-/* A row's scale from its largest magnitude, a bf16 number without its sign; NaN and infinity stay what they are, and
- * numbers too small to divide by are none. */
+/* A row's scale from its largest magnitude, a bf16 number without its sign; NaN and infinity stay
+ * what they are, and numbers too small to divide by are none. */
 static SV_HD float sv_fp8_scale(uint32_t largest)
 {
     const uint32_t u = largest << 16;
@@ -64,7 +67,8 @@ static SV_HD float sv_fp8_inverse(float scale)
     return scale == 0.0f ? 0.0f : 1.0f / scale;
 }
 
-/* To nearest, ties to even, what is too large to the largest: the hardware's conversion, for where there is none. */
+/* To nearest, ties to even, what is too large to the largest: the hardware's conversion, for where
+ * there is none. */
 static SV_HD uint8_t sv_fp8_of(float f)
 {
     uint32_t u;

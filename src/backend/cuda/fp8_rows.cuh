@@ -1,8 +1,8 @@
 /*
  * fp8_rows.cuh - rows of bf16 into 8 bits (fp8.cuh), eight numbers at a time, on the device.
  *
- * Included by the kernels that do so: fp8_sm90.cu, and rows.cu at the end of a norm. Must not: let a row's scale depend on
- * anything but that row.
+ * Included by the kernels that do so: fp8_sm90.cu, and rows.cu at the end of a norm. Must not: let
+ * a row's scale depend on anything but that row.
  */
 #ifndef SV_CUDA_FP8_ROWS_CUH
 #define SV_CUDA_FP8_ROWS_CUH
@@ -57,7 +57,8 @@ static __device__ __forceinline__ uint32_t sv_fp8_largest_in_warp(uint32_t most)
 }
 
 /* What a block's warps have found, each in a place of its own; the others hold 0. */
-static __device__ __forceinline__ uint32_t sv_fp8_largest_in_block(uint32_t most, uint32_t found[32])
+static __device__ __forceinline__ uint32_t sv_fp8_largest_in_block(uint32_t most,
+                                                                   uint32_t found[32])
 {
     most = sv_fp8_largest_in_warp(most);
     if (threadIdx.x % 32 == 0)

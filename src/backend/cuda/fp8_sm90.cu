@@ -1,9 +1,9 @@
 /*
- * fp8_sm90.cu - makes matrices of 8 bits (fp8.cuh) of bf16 ones: a drafter's weights when they are loaded, rows of x
- * before a product with such weights.
+ * fp8_sm90.cu - makes matrices of 8 bits (fp8.cuh) of bf16 ones: a drafter's weights when they are
+ * loaded, rows of x before a product with such weights.
  *
- * Called by upload.cu and gemm.cu. A row's scale depends on that row alone. Must not: touch a weight that is not marked
- * approximate.
+ * Called by upload.cu and gemm.cu. A row's scale depends on that row alone. Must not: touch a
+ * weight that is not marked approximate.
  */
 #include "backend/cuda/fp8_rows.cuh"
 #include "backend/cuda/gemm.h"
@@ -13,8 +13,8 @@ enum { ROW_THREADS = 512, HELD = 3, PACK_WARPS = 8 };
 /* ---------------------------------------------------------------- weights */
 
 /* A warp a row, rows of padding included. */
-static __global__ void pack_kernel(const __nv_bfloat16 *src, int32_t row0, int32_t n_rows, int32_t cols,
-                                   uint8_t *dst, float *scales)
+static __global__ void pack_kernel(const __nv_bfloat16 *src, int32_t row0, int32_t n_rows,
+                                   int32_t cols, uint8_t *dst, float *scales)
 {
     sv_pdl_wait();
     const int32_t r = blockIdx.x * PACK_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -28,26 +28,29 @@ static __global__ void pack_kernel(const __nv_bfloat16 *src, int32_t row0, int32
         scales[row0 + r] = scale;
     for (int32_t i = lane; i < n_all; i += 32) {
         const uint4 none = make_uint4(0, 0, 0, 0);
-        *(uint2 *)(dst + sv_fp8_at(row0 + r, 8 * i, cols)) = sv_fp8_eight(i < n ? from[i] : none, inverse);
+        *(uint2 *)(dst + sv_fp8_at(row0 + r, 8 * i, cols)) =
+            sv_fp8_eight(i < n ? from[i] : none, inverse);
     }
 }
 
-void sv_cuda_fp8_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_rows, int32_t rows,
-                      int32_t cols, void *dst)
+void sv_cuda_fp8_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_rows,
+                      int32_t rows, int32_t cols, void *dst)
 {
     SV_REQUIRE(row0 % SV_TILE == 0 && cols % 8 == 0);
     uint8_t *to = (uint8_t *)dst;
-    sv_cuda_launch(cu, "weights in 8 bits", pack_kernel, dim3((unsigned)(sv_tiles(n_rows) * SV_TILE / PACK_WARPS)),
-                   dim3(32 * PACK_WARPS), 0, (const __nv_bfloat16 *)src, row0, n_rows, cols, to,
+    sv_cuda_launch(cu, "weights in 8 bits", pack_kernel,
+                   dim3((unsigned)(sv_tiles(n_rows) * SV_TILE / PACK_WARPS)), dim3(32 * PACK_WARPS),
+                   0, (const __nv_bfloat16 *)src, row0, n_rows, cols, to,
                    (float *)(void *)(to + sv_fp8_scales_at(rows, cols)));
 }
 
 /* ---------------------------------------------------------------- rows of x */
 
-/* Few rows go through it once before the wait, on zeros, so that the instructions are at hand when the row is there. */
+/* Few rows go through it once before the wait, on zeros, so that the instructions are at hand when
+ * the row is there. */
 static __global__ void __launch_bounds__(ROW_THREADS, 4)
-    rows_kernel(const __nv_bfloat16 *x, int64_t ldx, int32_t k, uint8_t *to, int64_t ld_to, float *scales,
-                bool rehearse)
+    rows_kernel(const __nv_bfloat16 *x, int64_t ldx, int32_t k, uint8_t *to, int64_t ld_to,
+                float *scales, bool rehearse)
 {
     __shared__ uint32_t found[32];
     const int32_t n = k / 8, t = threadIdx.x, step = blockDim.x;
@@ -75,7 +78,8 @@ static __global__ void __launch_bounds__(ROW_THREADS, 4)
             most = sv_fp8_largest(held[h], most);
         for (int32_t i = t + HELD * step; real && i < n; i += step)
             most = sv_fp8_largest(from[i], most);
-        const float scale = sv_fp8_scale(sv_fp8_largest_in_block(most, found)), inverse = sv_fp8_inverse(scale);
+        const float scale = sv_fp8_scale(sv_fp8_largest_in_block(most, found)),
+                    inverse = sv_fp8_inverse(scale);
 #pragma unroll
         for (int h = 0; h < HELD; h++)
             if (real && t + h * step < n)
@@ -89,11 +93,12 @@ static __global__ void __launch_bounds__(ROW_THREADS, 4)
     }
 }
 
-void sv_cuda_fp8_rows(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, int32_t n_rows, void *to,
-                      float *scales)
+void sv_cuda_fp8_rows(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, int32_t n_rows,
+                      void *to, float *scales)
 {
     const int32_t threads = (k / 8 + 31) / 32 * 32;
     sv_cuda_launch_in_pass(cu, "rows in 8 bits", rows_kernel, dim3((unsigned)n_rows),
-                           dim3((unsigned)(threads < ROW_THREADS ? threads : (int32_t)ROW_THREADS)), 0,
-                           (const __nv_bfloat16 *)x, ldx, k, (uint8_t *)to, sv_fp8_row_bytes(k), scales, n_rows <= cu->n_sms);
+                           dim3((unsigned)(threads < ROW_THREADS ? threads : (int32_t)ROW_THREADS)),
+                           0, (const __nv_bfloat16 *)x, ldx, k, (uint8_t *)to, sv_fp8_row_bytes(k),
+                           scales, n_rows <= cu->n_sms);
 }

@@ -38,7 +38,8 @@ static int32_t bytes_rows(const struct sv_cuda *cu)
 
 bool sv_gemm_bytes_room(const struct sv_cuda *cu, int32_t n_rows, int32_t k)
 {
-    return cu->gemm && cu->gemm->bytes_x && n_rows <= bytes_rows(cu) && k <= cu->bytes_k && k % 8 == 0;
+    return cu->gemm && cu->gemm->bytes_x && n_rows <= bytes_rows(cu) && k <= cu->bytes_k &&
+           k % 8 == 0;
 }
 
 /* For approximate weights. */
@@ -49,7 +50,8 @@ static int reserve_bytes(struct sv_cuda *cu, struct sv_err *err)
     void *p = NULL;
     int rc = sv_gemm_fp8_open(cu, err);
     if (!rc)
-        rc = sv_cuda_alloc((struct sv_dev *)cu, &p, rows * (size_t)sv_fp8_row_bytes(cu->bytes_k), err);
+        rc = sv_cuda_alloc((struct sv_dev *)cu, &p, rows * (size_t)sv_fp8_row_bytes(cu->bytes_k),
+                           err);
     g->bytes_x = (uint8_t *)p;
     p = NULL;
     if (!rc)
@@ -206,11 +208,11 @@ static void run_rows(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t 
 {
     a->n_rows = n_rows;
     a->y = y;
-    if (cu->set == SV_CUDA_SM90 && (a->bytes ? sv_gemm_fp8_halves(cu, x, ldx, k, a)
-                                             : sv_gemm_sm90_halves(cu, x, ldx, k, a)))
+    if (cu->set == SV_CUDA_SM90 &&
+        (a->bytes ? sv_gemm_fp8_halves(cu, x, ldx, k, a) : sv_gemm_sm90_halves(cu, x, ldx, k, a)))
         return;
-    if (cu->set == SV_CUDA_SM90 && (a->bytes ? sv_gemm_fp8_whole(cu, x, ldx, k, a)
-                                             : sv_gemm_sm90_whole(cu, x, ldx, k, a)))
+    if (cu->set == SV_CUDA_SM90 &&
+        (a->bytes ? sv_gemm_fp8_whole(cu, x, ldx, k, a) : sv_gemm_sm90_whole(cu, x, ldx, k, a)))
         return;
     for (int32_t m = 0; m < n_rows; m += pass_rows(cu)) {
         a->n_rows = n_rows - m < pass_rows(cu) ? n_rows - m : pass_rows(cu);
@@ -245,7 +247,8 @@ static void run_all(struct sv_cuda *cu, int32_t n_rows, const void *x, int64_t l
     }
 }
 
-/* Parts of a product in one launch: those whose weights are in 8 bits, or the others that tensor cores take. */
+/* Parts of a product in one launch: those whose weights are in 8 bits, or the others that tensor
+ * cores take. */
 static void run_parts(struct sv_cuda *cu, const struct sv_p_gemm *p, bool bytes)
 {
     struct sv_gemm_args a = {};
@@ -317,11 +320,14 @@ void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p)
     run_all(cu, p->n_rows, p->x, p->ldx, p->k, &a, p->out);
 }
 
-/* More rows than a pass has in one launch, which reads the weights once; false: nothing done. In 8 bits passes take less. */
-static bool head_at_once(struct sv_cuda *cu, const __nv_bfloat16 *x, int32_t n, int32_t k, struct sv_gemm_args *a)
+/* More rows than a pass has in one launch, which reads the weights once; false: nothing done. In 8
+ * bits passes take less. */
+static bool head_at_once(struct sv_cuda *cu, const __nv_bfloat16 *x, int32_t n, int32_t k,
+                         struct sv_gemm_args *a)
 {
     a->n_rows = n;
-    return cu->set == SV_CUDA_SM90 && !a->bytes && n > pass_rows(cu) && sv_gemm_sm90_whole(cu, x, k, k, a);
+    return cu->set == SV_CUDA_SM90 && !a->bytes && n > pass_rows(cu) &&
+           sv_gemm_sm90_whole(cu, x, k, k, a);
 }
 
 void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)

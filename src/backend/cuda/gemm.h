@@ -20,7 +20,7 @@ enum {
     SV_GEMM_STASH = 131072,    /* bytes of a thread block's stash */
     SV_GEMM_BEST_SLOTS = 2048, /* candidates of a row in a fused head, at most */
     SV_GEMM_BEST_ROWS = SV_GEMM_WIDE_PASS, /* rows of x of a fused head in one launch, at most */
-    SV_GEMM_FP8_ROWS = 2048,   /* rows of x that are in 8 bits at once */
+    SV_GEMM_FP8_ROWS = 2048,               /* rows of x that are in 8 bits at once */
 };
 
 /* Times of a thread block, in a build of their own. */
@@ -49,7 +49,7 @@ struct sv_gemm_item {
     const uint8_t *w;     /* packed */
     const uint8_t *dense; /* the same in fewer bits (dense.cuh), or NULL */
     const float *scale;   /* weights in 8 bits: of each row */
-    const void *bias; /* or NULL */
+    const void *bias;     /* or NULL */
     int32_t bias_dtype, n_out, n_bands;
     int32_t col0;   /* in y */
     int32_t block0; /* first block of the split */
@@ -61,22 +61,24 @@ struct sv_gemm_args {
     struct sv_split split;
     int32_t n_rows, n_parts, mode, n_stages;
     int32_t n_early; /* dense weights: tiles expanded before x is there, at most */
-    int32_t x_rows; /* sm_90: of x in a copy, of which each thread block of a cluster makes one */
-    int32_t tall;   /* sm_90: blocks of SV_SM90_TALL weight rows that no unit cuts */
+    int32_t x_rows;  /* sm_90: of x in a copy, of which each thread block of a cluster makes one */
+    int32_t tall;    /* sm_90: blocks of SV_SM90_TALL weight rows that no unit cuts */
     int32_t n_sharers; /* sm_90, clusters of two units: of each shared block */
     int32_t bytes;     /* weights and x in 8 bits (fp8.cuh) */
-    int32_t x_stays;   /* sm_90, whole products: x fits into L2 beside weights that leave it first */
+    int32_t x_stays; /* sm_90, whole products: x fits into L2 beside weights that leave it first */
     const float *x_scale; /* and x's scales */
     void *y;
     int64_t ldy;
     float4 *pieces;    /* partial sums of blocks shared between units */
-    float4 *stash;     /* sm_90, above SV_GEMM_PASS rows: sums of a thread block that its registers cannot hold */
+    float4 *stash;     /* sm_90, above SV_GEMM_PASS rows: sums of a thread block that its registers
+                          cannot hold */
     uint32_t *arrived; /* (n_units, 4) pieces written; 0 between launches */
     uint64_t *best;    /* (SV_GEMM_BEST_SLOTS, SV_GEMM_BEST_ROWS) keys of the fused head */
     int32_t n_slots;   /* of these, that a launch of whole products has filled */
     struct sv_gemm_item part[SV_GEMM_MAX_PARTS];
 #ifdef SV_GEMM_TRACE
-    uint64_t *trace; /* (thread blocks, SV_GEMM_MARKS) times; last, as not all objects are built with it */
+    uint64_t *trace; /* (thread blocks, SV_GEMM_MARKS) times; last, as not all objects are built
+                        with it */
 #endif
 };
 
@@ -112,16 +114,16 @@ void sv_cuda_gemm_close(struct sv_cuda *cu);
 void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p);
 void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p);
 void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
-/* Whether rows of x of k columns may be put where products with approximate weights look for them in 8 bits; who does so,
- * right before the product, sets cu->bytes_of. */
+/* Whether rows of x of k columns may be put where products with approximate weights look for them
+ * in 8 bits; who does so, right before the product, sets cu->bytes_of. */
 bool sv_gemm_bytes_room(const struct sv_cuda *cu, int32_t n_rows, int32_t k);
 /* Row-major bf16 in device memory -> packed, n_rows rows from row0 (a multiple of 64) of a matrix;
  * dst is the whole matrix. Rows and columns of padding are written as zeros. Enqueues. */
 void sv_cuda_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_rows, int32_t cols,
                   void *dst);
 
-/* dense.cu: packed -> dense, sv_dense_bytes(rows, cols) of them. Enqueues; whether it could be done stands in the
- * head. */
+/* dense.cu: packed -> dense, sv_dense_bytes(rows, cols) of them. Enqueues; whether it could be done
+ * stands in the head. */
 void sv_cuda_dense_make(struct sv_cuda *cu, const void *packed, int32_t rows, int32_t cols,
                         void *dense);
 
@@ -153,8 +155,8 @@ enum { SV_SM90_BLOCK = 256, SV_SM90_TALL = 192 };
 int sv_gemm_sm90_open(struct sv_cuda *cu, struct sv_err *err);
 void sv_gemm_sm90(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                   struct sv_gemm_args *a);
-/* More than SV_GEMM_PASS rows, SV_GEMM_WIDE_PASS at most, where thread blocks of half of k fill the device; false: nothing
- * done. The same bits. */
+/* More than SV_GEMM_PASS rows, SV_GEMM_WIDE_PASS at most, where thread blocks of half of k fill the
+ * device; false: nothing done. The same bits. */
 bool sv_gemm_sm90_halves(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                          struct sv_gemm_args *a);
 /* Many rows, where it pays to give every sum to one thread block; false: nothing done. The same
@@ -167,10 +169,12 @@ bool sv_gemm_encode_x(struct sv_cuda *cu, void *out, const void *x, int64_t ldx,
 /* ---- gemm_fp8_sm90.cu: likewise, where weights and x are in 8 bits. Bits of their own. */
 int sv_gemm_fp8_open(struct sv_cuda *cu, struct sv_err *err);
 void sv_gemm_fp8(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a);
-bool sv_gemm_fp8_halves(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a);
-bool sv_gemm_fp8_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a);
-/* ---- gemm_dense_sm90.cu: few rows, where all parts have dense weights; false: nothing done. The same bits as
- * sv_gemm_sm90. */
+bool sv_gemm_fp8_halves(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                        struct sv_gemm_args *a);
+bool sv_gemm_fp8_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                       struct sv_gemm_args *a);
+/* ---- gemm_dense_sm90.cu: few rows, where all parts have dense weights; false: nothing done. The
+ * same bits as sv_gemm_sm90. */
 int sv_gemm_dense_open(struct sv_cuda *cu, struct sv_err *err);
 int32_t sv_gemm_dense_rows(const struct sv_cuda *cu); /* how many are few */
 bool sv_gemm_dense(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
@@ -181,7 +185,8 @@ enum {
     SV_PORTABLE_POSTED = 16 /* up to so many rows of x, pieces are posted as in the sm_90 way */
 };
 int sv_gemm_portable_open(struct sv_cuda *cu, struct sv_err *err);
-int32_t sv_gemm_portable_dense_rows(const struct sv_cuda *cu); /* up to so many take dense weights */
+int32_t
+sv_gemm_portable_dense_rows(const struct sv_cuda *cu); /* up to so many take dense weights */
 void sv_gemm_portable(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                       struct sv_gemm_args *a);
 /* ---- gemm_plain.cu: any dtype, one part */

@@ -1,9 +1,9 @@
 /*
- * gemm_dense.cuh - how a warpgroup sums up tiles of dense weights: expands one in registers while the
- * tensor cores work on the one before, and a unit's first tiles before x is there.
+ * gemm_dense.cuh - how a warpgroup sums up tiles of dense weights: expands one in registers while
+ * the tensor cores work on the one before, and a unit's first tiles before x is there.
  *
- * Included by gemm_units.cuh, in the midst of it: it stands on the ring, its places and barriers, and
- * the rest of that file on it. Must not: add tiles in any but ascending order.
+ * Included by gemm_units.cuh, in the midst of it: it stands on the ring, its places and barriers,
+ * and the rest of that file on it. Must not: add tiles in any but ascending order.
  */
 #ifndef SV_CUDA_GEMM_DENSE_CUH
 #define SV_CUDA_GEMM_DENSE_CUH
@@ -24,8 +24,8 @@ static __device__ __forceinline__ void multiply_pairs(float (&acc)[N / 2],
 
 /* A group's walk over the tiles of a block. */
 struct run {
-    int32_t k0, before; /* first tile along k; stage of the tile before, or -1 */
-    bool present, last; /* see sum_tiles */
+    int32_t k0, before;  /* first tile along k; stage of the tile before, or -1 */
+    bool present, last;  /* see sum_tiles */
     uint32_t own, strip; /* this warp's strip, in a stage and in its band */
     struct expansion e;
 };
@@ -89,11 +89,9 @@ static __device__ __forceinline__ void sum_early(float (&acc)[N / 2], struct pla
 
 /* Three warpgroups keep the tensor cores busy: each expands a tile and multiplies it. */
 template <int N, enum way WAY>
-static __device__ __forceinline__ void sum_pairs(float (&acc)[N / 2],
-                                                 uint32_t (&pair)[SV_DENSE_PAIRS],
-                                                 struct place &at, int32_t i, struct run &r,
-                                                 const struct sv_gemm_args &a, uint32_t smem,
-                                                 struct tail *tail, int half)
+static __device__ __forceinline__ void
+sum_pairs(float (&acc)[N / 2], uint32_t (&pair)[SV_DENSE_PAIRS], struct place &at, int32_t i,
+          struct run &r, const struct sv_gemm_args &a, uint32_t smem, struct tail *tail, int half)
 {
     typedef ring<N, WAY> R;
     bar_wait(smem_u32(&tail->full[at.s]), at.parity);
@@ -105,20 +103,22 @@ static __device__ __forceinline__ void sum_pairs(float (&acc)[N / 2],
     next_tile<N, WAY>(at, r, a, tail, half);
 }
 
-/* Multiplies tile i, which lies in `own`, and expands the next into `next` between the halves of its products: a warp
- * does not get far ahead of the tensor cores with instructions whose operands are registers. */
+/* Multiplies tile i, which lies in `own`, and expands the next into `next` between the halves of
+ * its products: a warp does not get far ahead of the tensor cores with instructions whose operands
+ * are registers. */
 template <int N, enum way WAY>
 static __device__ __forceinline__ void
-sum_and_expand(float (&acc)[N / 2], uint32_t (&own)[SV_DENSE_PAIRS], uint32_t (&next)[SV_DENSE_PAIRS],
-               struct place &at, int32_t i, struct run &r, const struct sv_gemm_args &a, uint32_t smem,
-               struct tail *tail, int half)
+sum_and_expand(float (&acc)[N / 2], uint32_t (&own)[SV_DENSE_PAIRS],
+               uint32_t (&next)[SV_DENSE_PAIRS], struct place &at, int32_t i, struct run &r,
+               const struct sv_gemm_args &a, uint32_t smem, struct tail *tail, int half)
 {
     typedef ring<N, WAY> R;
     const uint32_t x_at = smem + at.s * R::STAGE + R::W;
     multiply_pairs<N, 0, 1>(acc, own, x_at, i > 0);
     next_tile<N, WAY>(at, r, a, tail, half);
     bar_wait(smem_u32(&tail->full[at.s]), at.parity);
-    const uint32_t strip_at = smem + at.s * R::STAGE + r.own, patch = shared_load(strip_at + SV_DENSE_SLOTS_AT);
+    const uint32_t strip_at = smem + at.s * R::STAGE + r.own,
+                   patch = shared_load(strip_at + SV_DENSE_SLOTS_AT);
     const struct coded c = fetch(strip_at);
     expand_half<0>(next, c, r.e.scale);
     multiply_pairs<N, 2, 3>(acc, own, x_at, true);
@@ -127,7 +127,8 @@ sum_and_expand(float (&acc)[N / 2], uint32_t (&own)[SV_DENSE_PAIRS], uint32_t (&
     operands_final(next);
 }
 
-/* After a unit's last tile has been issued: both blocks of the pair are told that this warp has done with the others. */
+/* After a unit's last tile has been issued: both blocks of the pair are told that this warp has
+ * done with the others. */
 template <enum way WAY>
 static __device__ __forceinline__ void tell_ready(const struct run &r, struct tail *tail)
 {
@@ -140,10 +141,10 @@ static __device__ __forceinline__ void tell_ready(const struct run &r, struct ta
 
 /* Two warpgroups: tiles i to n, each ready when its turn comes. */
 template <int N, enum way WAY>
-static __device__ __forceinline__ void sum_ahead(float (&acc)[N / 2], uint32_t (&even)[SV_DENSE_PAIRS],
-                                                 uint32_t (&odd)[SV_DENSE_PAIRS], struct place &at, int32_t i,
-                                                 int32_t n, struct run &r, const struct sv_gemm_args &a,
-                                                 uint32_t smem, struct tail *tail, int half)
+static __device__ __forceinline__ void
+sum_ahead(float (&acc)[N / 2], uint32_t (&even)[SV_DENSE_PAIRS], uint32_t (&odd)[SV_DENSE_PAIRS],
+          struct place &at, int32_t i, int32_t n, struct run &r, const struct sv_gemm_args &a,
+          uint32_t smem, struct tail *tail, int half)
 {
     typedef ring<N, WAY> R;
     if (!r.present) {
@@ -173,12 +174,12 @@ static __device__ __forceinline__ void sum_ahead(float (&acc)[N / 2], uint32_t (
     next_tile<N, WAY>(at, r, a, tail, half);
 }
 
-/* As sum_tiles, for n tiles of which the first `done` are in acc. Operands take turns in two sets of registers. */
+/* As sum_tiles, for n tiles of which the first `done` are in acc. Operands take turns in two sets
+ * of registers. */
 template <int N, enum way WAY>
-static __device__ __forceinline__ void sum_dense(float (&acc)[N / 2], struct place &at,
-                                                 int32_t done, int32_t n, struct run &r,
-                                                 const struct sv_gemm_args &a, uint32_t smem,
-                                                 struct tail *tail, int half)
+static __device__ __forceinline__ void
+sum_dense(float (&acc)[N / 2], struct place &at, int32_t done, int32_t n, struct run &r,
+          const struct sv_gemm_args &a, uint32_t smem, struct tail *tail, int half)
 {
     uint32_t even[SV_DENSE_PAIRS], odd[SV_DENSE_PAIRS];
     int32_t i = done;

@@ -1,6 +1,6 @@
 /*
- * gemm_dense_sm90.cu - the kernels of gemm_sm90.cu once more, for weights in fewer bits (dense.cuh): the same blocks,
- * units, pieces and bits.
+ * gemm_dense_sm90.cu - the kernels of gemm_sm90.cu once more, for weights in fewer bits
+ * (dense.cuh): the same blocks, units, pieces and bits.
  *
  * Must not: hold anything of its own.
  */

@@ -1,8 +1,9 @@
 /*
- * gemm_expand.cuh - dense weights (dense.cuh) become bf16 in a warp's registers, and patches come in.
+ * gemm_expand.cuh - dense weights (dense.cuh) become bf16 in a warp's registers, and patches come
+ * in.
  *
- * Included by gemm_sm90.cu where it is built for dense weights, and by gemm_portable.cu. Must not: know of rings,
- * blocks or sums.
+ * Included by gemm_sm90.cu where it is built for dense weights, and by gemm_portable.cu. Must not:
+ * know of rings, blocks or sums.
  */
 #ifndef SV_CUDA_GEMM_EXPAND_CUH
 #define SV_CUDA_GEMM_EXPAND_CUH
@@ -22,8 +23,8 @@ static __device__ __forceinline__ void next_more(struct expansion &e)
     e.next = e.at < e.end ? __ldg(&e.at->kk) : UINT32_MAX;
 }
 
-/* The next further patch of the band in tile kk, or none. Strips whose slots are not full leave the list alone, so it
- * may stand at an earlier tile. */
+/* The next further patch of the band in tile kk, or none. Strips whose slots are not full leave the
+ * list alone, so it may stand at an earlier tile. */
 static __device__ __forceinline__ uint32_t next_of(struct expansion &e, uint32_t kk)
 {
     uint32_t patch = SV_DENSE_NO_PATCH;
@@ -52,9 +53,8 @@ static __device__ __forceinline__ struct sv_dense_band band_of(const struct sv_g
     return own;
 }
 
-static __device__ __forceinline__ struct expansion expansion_with(const struct sv_gemm_item &it,
-                                                                  int32_t row0, int32_t n_k,
-                                                                  struct sv_dense_band b)
+static __device__ __forceinline__ struct expansion
+expansion_with(const struct sv_gemm_item &it, int32_t row0, int32_t n_k, struct sv_dense_band b)
 {
     struct expansion e;
     e.scale = b.scale;
@@ -126,8 +126,8 @@ static __device__ __forceinline__ struct coded fetch(uint32_t strip_at)
 
 /* Half of a lane's pairs, without patches. */
 template <int HALF>
-static __device__ __forceinline__ void expand_half(uint32_t (&pair)[SV_DENSE_PAIRS], const struct coded &c,
-                                                   uint32_t scale)
+static __device__ __forceinline__ void expand_half(uint32_t (&pair)[SV_DENSE_PAIRS],
+                                                   const struct coded &c, uint32_t scale)
 {
 #pragma unroll
     for (int q = 4 * HALF; q < 4 * HALF + 4; q++)
@@ -146,7 +146,8 @@ static __device__ __forceinline__ void expand_plain(uint32_t (&pair)[SV_DENSE_PA
     expand_half<1>(pair, c, scale);
 }
 
-/* All patches of the strip in tile kk, the first of which has been read. strip: its number in the band. */
+/* All patches of the strip in tile kk, the first of which has been read. strip: its number in the
+ * band. */
 static __device__ __forceinline__ void patch_all(uint32_t (&pair)[SV_DENSE_PAIRS], uint32_t patch,
                                                  uint32_t at, uint32_t strip, uint32_t kk,
                                                  struct expansion &e)
@@ -155,8 +156,8 @@ static __device__ __forceinline__ void patch_all(uint32_t (&pair)[SV_DENSE_PAIRS
 #pragma unroll 1
     for (uint32_t slot = 1; __any_sync(0xffffffff, patch != SV_DENSE_NO_PATCH); slot++) {
         patch_in(pair, patch, strip);
-        patch = slot < SV_DENSE_SLOTS ? shared_load(at + SV_DENSE_SLOTS_AT + 4 * slot)
-                                      : next_of(e, kk);
+        patch =
+            slot < SV_DENSE_SLOTS ? shared_load(at + SV_DENSE_SLOTS_AT + 4 * slot) : next_of(e, kk);
     }
 }
 

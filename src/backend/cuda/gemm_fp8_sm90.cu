@@ -1,6 +1,7 @@
 /*
- * gemm_fp8_sm90.cu - the kernels of gemm_sm90.cu once more, for weights and x in 8 bits (fp8.cuh): tiles of the same
- * bytes hold twice the columns, and sums are multiplied by the scales of both rows at the end.
+ * gemm_fp8_sm90.cu - the kernels of gemm_sm90.cu once more, for weights and x in 8 bits (fp8.cuh):
+ * tiles of the same bytes hold twice the columns, and sums are multiplied by the scales of both
+ * rows at the end.
  *
  * Must not: hold anything of its own.
  */

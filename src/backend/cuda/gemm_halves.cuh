@@ -1,12 +1,14 @@
 /*
- * gemm_halves.cuh - products of 257 to 512 rows whose sums are cut at half of k: a thread block takes 128 or 192 weight
- * rows, half of k and half of x's rows, and exchanges half of its sums with the one that has the other half of k.
+ * gemm_halves.cuh - products of 257 to 512 rows whose sums are cut at half of k: a thread block
+ * takes 128 or 192 weight rows, half of k and half of x's rows, and exchanges half of its sums with
+ * the one that has the other half of k.
  *
- * Included by gemm_sm90.cu, in the midst of it, after gemm_whole.cuh. What gemm_units.cuh gives to four thread blocks
- * (two units, two halves of their weight rows), twice, these give to as many once: larger tiles, which a multiprocessor
- * takes in for fewer bytes a product, and weights that are read once. Where a half of k is two pieces, the thread block
- * keeps the first one's sums, in registers or, if those are too wide for that, in its stash. Must not: add in any other
- * order than gemm_pair.cuh.
+ * Included by gemm_sm90.cu, in the midst of it, after gemm_whole.cuh. What gemm_units.cuh gives to
+ * four thread blocks (two units, two halves of their weight rows), twice, these give to as many
+ * once: larger tiles, which a multiprocessor takes in for fewer bytes a product, and weights that
+ * are read once. Where a half of k is two pieces, the thread block keeps the first one's sums, in
+ * registers or, if those are too wide for that, in its stash. Must not: add in any other order than
+ * gemm_pair.cuh.
  */
 #ifndef SV_CUDA_GEMM_HALVES_CUH
 #define SV_CUDA_GEMM_HALVES_CUH
@@ -102,9 +104,9 @@ static __device__ __forceinline__ void produce_half(const CUtensorMap *map,
 
 /* The c-th 16 rows of x, of which this block has acc and the other block o. */
 template <int N, enum ending END>
-static __device__ __forceinline__ void put_sum(const float (&acc)[N / 2], int c, const float4 (&o)[2],
-                                               const struct sv_gemm_args &a, const struct slab &own,
-                                               const struct spot &s)
+static __device__ __forceinline__ void put_sum(const float (&acc)[N / 2], int c,
+                                               const float4 (&o)[2], const struct sv_gemm_args &a,
+                                               const struct slab &own, const struct spot &s)
 {
     float v[8];
 #pragma unroll
@@ -118,7 +120,8 @@ static __device__ __forceinline__ void put_sum(const float (&acc)[N / 2], int c,
 }
 
 /* FP8: those of this lane's two weight rows, and where those of rows of x lie. */
-static __device__ __forceinline__ void spot_scales(struct spot &s, const struct sv_gemm_item &it, const float *x_scale)
+static __device__ __forceinline__ void spot_scales(struct spot &s, const struct sv_gemm_item &it,
+                                                   const float *x_scale)
 {
     const int32_t row = s.row0 + (threadIdx.x & 31) / 4;
     s.w0 = __ldg(it.scale + row);
@@ -128,8 +131,9 @@ static __device__ __forceinline__ void spot_scales(struct spot &s, const struct 
 
 /* What a block finishes: the MINE-th 16 rows of x and on. */
 template <int N, int WARPS, int MINE, enum ending END>
-static __device__ __forceinline__ void half_put(const float (&acc)[N / 2], const struct sv_gemm_args &a,
-                                                const struct pair_side &p, const struct slab &own, const struct spot &s)
+static __device__ __forceinline__ void
+half_put(const float (&acc)[N / 2], const struct sv_gemm_args &a, const struct pair_side &p,
+         const struct slab &own, const struct spot &s)
 {
 #pragma unroll
     for (int c = 0; c < N / 32; c++)
@@ -140,11 +144,13 @@ static __device__ __forceinline__ void half_put(const float (&acc)[N / 2], const
         }
 }
 
-/* As pair_exchange, but the upper half of k finishes the upper half of N, and what a block finishes it adds to what it
- * holds. The halves need not have equally many tiles: there_begin is where the other's ring goes on. */
+/* As pair_exchange, but the upper half of k finishes the upper half of N, and what a block finishes
+ * it adds to what it holds. The halves need not have equally many tiles: there_begin is where the
+ * other's ring goes on. */
 template <int N, enum way WAY, int UPPER>
-static __device__ __forceinline__ void half_send(const float (&acc)[N / 2], const struct sv_gemm_args &a,
-                                                 const struct pair_side &p, uint32_t there_begin, const struct slab &own)
+static __device__ __forceinline__ void
+half_send(const float (&acc)[N / 2], const struct sv_gemm_args &a, const struct pair_side &p,
+          uint32_t there_begin, const struct slab &own)
 {
     constexpr int WARPS = consumers_of(WAY) / 32, C = N / 32, SEND = UPPER ? 0 : C;
     struct pair_side there = p;
@@ -167,8 +173,9 @@ static __device__ __forceinline__ void half_send(const float (&acc)[N / 2], cons
 }
 
 template <int N, enum way WAY, int UPPER>
-static __device__ __forceinline__ void half_finish(const float (&acc)[N / 2], const struct sv_gemm_args &a,
-                                                   const struct pair_side &p, const struct slab &own, const struct spot &s)
+static __device__ __forceinline__ void
+half_finish(const float (&acc)[N / 2], const struct sv_gemm_args &a, const struct pair_side &p,
+            const struct slab &own, const struct spot &s)
 {
     constexpr int WARPS = consumers_of(WAY) / 32, MINE = UPPER ? N / 32 : 0;
     bar_wait(p.got, 0);
@@ -181,7 +188,8 @@ static __device__ __forceinline__ void consume_half(const struct sv_gemm_args &a
                                                     struct tail *tail, const struct slab &own)
 {
     typedef ring<N, WAY> R;
-    /* Of the first piece: in registers what there is room for, which the upper half of k sends first; the rest in the stash. */
+    /* Of the first piece: in registers what there is room for, which the upper half of k sends
+     * first; the rest in the stash. */
     constexpr int THREADS = consumers_of(WAY), KEPT = WAY != HALVES ? 8 : N <= 192 ? N : N / 2;
     const int warp = threadIdx.x / 32, wg = threadIdx.x / 128;
     const int32_t n_pieces = a.n_sharers / 2, first = own.half * n_pieces;
@@ -197,8 +205,11 @@ static __device__ __forceinline__ void consume_half(const struct sv_gemm_args &a
         consumers_sync<WAY>();
     }
     if ((threadIdx.x & 31) == 0)
-        bar_expect(smem_u32(&tail->got[warp]),
-                   present ? (uint32_t)min(N / 32, max(0, (own.n_rows + 15) / 16 - own.half * (N / 32))) * 1024 : 0);
+        bar_expect(
+            smem_u32(&tail->got[warp]),
+            present
+                ? (uint32_t)min(N / 32, max(0, (own.n_rows + 15) / 16 - own.half * (N / 32))) * 1024
+                : 0);
 #pragma unroll 1
     for (int32_t i = 0; i < n_pieces; i++) {
         const int32_t n = piece_start(a, first + i + 1) - piece_start(a, first + i);

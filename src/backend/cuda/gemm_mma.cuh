@@ -1,7 +1,8 @@
 /*
  * gemm_mma.cuh - the instructions of sm_80 that products are made of, one function for each.
  *
- * Included by gemm_portable.cu. Must not: hold anything but instructions and the places they point at.
+ * Included by gemm_portable.cu. Must not: hold anything but instructions and the places they point
+ * at.
  */
 #ifndef SV_CUDA_GEMM_MMA_CUH
 #define SV_CUDA_GEMM_MMA_CUH
@@ -9,7 +10,8 @@
 #include <cuda_bf16.h>
 #include <stdint.h>
 
-/* For what is read once a pass: it leaves L2 before what all layers need, instructions of small kernels among them. */
+/* For what is read once a pass: it leaves L2 before what all layers need, instructions of small
+ * kernels among them. */
 static __device__ __forceinline__ uint64_t policy_once(void)
 {
     uint64_t once;
@@ -19,7 +21,8 @@ static __device__ __forceinline__ uint64_t policy_once(void)
 
 static __device__ __forceinline__ void copy16_once(uint32_t dst, const void *src, uint64_t once)
 {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "l"(once)
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(dst),
+                 "l"(src), "l"(once)
                  : "memory");
 }
 
@@ -94,9 +97,9 @@ static __device__ __forceinline__ void mma(float *d, const uint32_t (&a)[4], uin
                                            uint32_t b1)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /* Byte of (row, 16-byte chunk) in a tile of 128-byte rows. */

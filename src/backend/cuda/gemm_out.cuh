@@ -5,8 +5,8 @@
  * Included by gemm_sm90.cu and gemm_portable.cu: wgmma and mma.sync leave their results in the same
  * lanes. A group is 128 threads that hold 64 weight rows, 16 a warp. acc[4 j + e]: weight row lane
  * / 4 + 8 (e / 2) of the warp's 16, row of x 8 j + 2 (lane % 4) + e % 2. Must not: add pieces in
- * any but ascending order, but for four nested units a block (n_sharers): first and second, third and
- * fourth, then the two.
+ * any but ascending order, but for four nested units a block (n_sharers): first and second, third
+ * and fourth, then the two.
  */
 #ifndef SV_CUDA_GEMM_OUT_CUH
 #define SV_CUDA_GEMM_OUT_CUH
@@ -14,7 +14,8 @@
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/silu.cuh"
 
-/* A warp's, for turning 16 x 16 results around; gated products have two or four, used by turns, half of them at a time. */
+/* A warp's, for turning 16 x 16 results around; gated products have two or four, used by turns,
+ * half of them at a time. */
 enum { SV_PATCH_BYTES = 512 };
 
 static __device__ __forceinline__ uint32_t smem_u32(const void *p)
@@ -60,7 +61,8 @@ static __device__ __forceinline__ void pair_sync(int pair)
 
 /* ---------------------------------------------------------------- storing */
 
-/* Weights and x in 8 bits (gemm_fp8_sm90.cu): sums are multiplied by the scales of both before all else. */
+/* Weights and x in 8 bits (gemm_fp8_sm90.cu): sums are multiplied by the scales of both before all
+ * else. */
 #ifndef SV_GEMM_FP8
 #define SV_GEMM_FP8 0
 #endif
@@ -69,9 +71,9 @@ static constexpr bool FP8 = SV_GEMM_FP8;
 /* Where a warp's results go. */
 struct spot {
     const struct sv_gemm_item *it;
-    int32_t row0; /* the warp's first weight row in its part */
-    float b0, b1; /* bias of this lane's two rows */
-    float w0, w1; /* FP8: their scales */
+    int32_t row0;         /* the warp's first weight row in its part */
+    float b0, b1;         /* bias of this lane's two rows */
+    float w0, w1;         /* FP8: their scales */
     const float *x_scale; /* FP8: of rows of x, counted as y's are */
     __nv_bfloat16 *to;    /* PLAIN: this lane's columns of row 0 of y */
     uint8_t *patch;
@@ -80,18 +82,20 @@ struct spot {
     int32_t is_up, pair;
 };
 
-/* How a warp ends, decided once. PLAIN: bf16 results, all 16 weight rows there, aligned. BEST: the best logit. */
+/* How a warp ends, decided once. PLAIN: bf16 results, all 16 weight rows there, aligned. BEST: the
+ * best logit. */
 enum ending { PLAIN, BEST, ANY };
 
-static __device__ __forceinline__ enum ending ending_of(const struct sv_gemm_args &a, const struct spot &s)
+static __device__ __forceinline__ enum ending ending_of(const struct sv_gemm_args &a,
+                                                        const struct spot &s)
 {
     if (a.mode == SV_GEMM_ARGMAX)
         return BEST;
     return a.mode != SV_GEMM_F32 && s.it->wide && s.row0 + 16 <= s.it->n_out ? PLAIN : ANY;
 }
 
-static __device__ __forceinline__ struct spot spot_in(const struct sv_gemm_args &a, const struct sv_gemm_item &it,
-                                                      int32_t band, uint8_t *patch)
+static __device__ __forceinline__ struct spot
+spot_in(const struct sv_gemm_args &a, const struct sv_gemm_item &it, int32_t band, uint8_t *patch)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3;
     struct spot s = {};
@@ -110,8 +114,8 @@ static __device__ __forceinline__ struct spot spot_of(const struct sv_gemm_args 
     return spot_in(a, a.part[sv_gemm_part_of(a, block)], band, patch);
 }
 
-/* For a gated product: this warp's 16 rows of gate or up, from row0 on. patches: those of warp 0, each has N_PATCHES; mate: how
- * many warps further the other of the pair is. */
+/* For a gated product: this warp's 16 rows of gate or up, from row0 on. patches: those of warp 0,
+ * each has N_PATCHES; mate: how many warps further the other of the pair is. */
 template <int N_PATCHES>
 static __device__ __forceinline__ struct spot spot_gated(const struct sv_gemm_args &a, int32_t row0,
                                                          bool is_up, int pair, uint8_t *patches,
@@ -215,8 +219,8 @@ static __device__ __forceinline__ void store_act(const float (&v)[8], const stru
 
 /* Half of the rows of x of what lies at `from` in the patches of both warps. */
 template <bool PAIR, enum ending END>
-static __device__ __forceinline__ void end_gated(const struct sv_gemm_args &a, const struct spot &s, int32_t token0,
-                                                 int from)
+static __device__ __forceinline__ void end_gated(const struct sv_gemm_args &a, const struct spot &s,
+                                                 int32_t token0, int from)
 {
     const int lane = threadIdx.x & 31;
     const int t = (PAIR ? s.is_up * 8 : 0) + lane / 4, at = from + t * 32 + (lane & 3) * 8;
@@ -247,14 +251,13 @@ static __device__ __forceinline__ void end_gated(const struct sv_gemm_args &a, c
             ((uint16_t *)y)[i] = (uint16_t)(o[i / 2] >> (16 * (i & 1)));
 }
 
-/* Gate and up of the same places lie in two warps. Each lays its own out, rounded; after a barrier each stores
- * half of the rows of x. Both are called with the same token0, a multiple of 16. Patches are used by turns,
- * two of them, so that one barrier a call is enough as long as token0 grows by 16 from call to call; a
- * pair_sync has to come before it jumps (gated_end). */
+/* Gate and up of the same places lie in two warps. Each lays its own out, rounded; after a barrier
+ * each stores half of the rows of x. Both are called with the same token0, a multiple of 16.
+ * Patches are used by turns, two of them, so that one barrier a call is enough as long as token0
+ * grows by 16 from call to call; a pair_sync has to come before it jumps (gated_end). */
 template <bool PAIR, bool STMATRIX, enum ending END>
-static __device__ __forceinline__ void store_gated(const float (&v)[8],
-                                                   const struct sv_gemm_args &a,
-                                                   const struct spot &s, int32_t token0)
+static __device__ __forceinline__ void
+store_gated(const float (&v)[8], const struct sv_gemm_args &a, const struct spot &s, int32_t token0)
 {
     const int turns = (token0 >> 4 & 1) * SV_PATCH_BYTES;
     lay_out<PAIR, STMATRIX>(v, s, s.patch + turns);
@@ -262,11 +265,12 @@ static __device__ __forceinline__ void store_gated(const float (&v)[8],
     end_gated<PAIR, END>(a, s, token0, turns);
 }
 
-/* The same for 32 rows of x, by turns of two patches: half the barriers, and neither waits for the other's results. */
+/* The same for 32 rows of x, by turns of two patches: half the barriers, and neither waits for the
+ * other's results. */
 template <bool STMATRIX, enum ending END>
 static __device__ __forceinline__ void store_gated_twice(const float (&v)[8], const float (&w)[8],
-                                                         const struct sv_gemm_args &a, const struct spot &s,
-                                                         int32_t token0)
+                                                         const struct sv_gemm_args &a,
+                                                         const struct spot &s, int32_t token0)
 {
     const int turns = (token0 >> 5 & 1) * 2 * SV_PATCH_BYTES;
     lay_out<true, STMATRIX>(v, s, s.patch + turns);
@@ -278,8 +282,7 @@ static __device__ __forceinline__ void store_gated_twice(const float (&v)[8], co
 
 /* Both have read what lies in the patches. */
 template <bool PAIR, bool STMATRIX>
-static __device__ __forceinline__ void gated_end(const struct sv_gemm_args &a,
-                                                 const struct spot &s)
+static __device__ __forceinline__ void gated_end(const struct sv_gemm_args &a, const struct spot &s)
 {
     pair_sync(s.pair);
 }
@@ -324,7 +327,8 @@ static __device__ __forceinline__ void keep_best(const float *v, const struct sv
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const int32_t token = token0 + 2 * (lane & 3) + e;
-        const float low = row < s.it->n_out ? v[e] + s.b0 : NAN, high = row + 8 < s.it->n_out ? v[2 + e] + s.b1 : NAN;
+        const float low = row < s.it->n_out ? v[e] + s.b0 : NAN,
+                    high = row + 8 < s.it->n_out ? v[2 + e] + s.b1 : NAN;
         float most = fmaxf(low, high); /* NaN loses */
 #pragma unroll
         for (int step = 4; step < 32; step *= 2)
@@ -334,7 +338,8 @@ static __device__ __forceinline__ void keep_best(const float *v, const struct sv
         const int32_t first = lows ? (__ffs((int)lows) - 1) / 4 : (__ffs((int)highs) - 1) / 4 + 8;
         /* Sent off: nobody waits for what lies there. */
         if (lane < 4 && token < a.n_rows)
-            asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(line + token), "l"(sv_best_key(most, s.row0 + first))
+            asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(line + token),
+                         "l"(sv_best_key(most, s.row0 + first))
                          : "memory");
     }
 }
@@ -493,8 +498,8 @@ piece_in(const struct sv_gemm_args &a, const struct sharers &who, int32_t u, int
     return a.pieces + ((size_t)slot * BANDS + band) * (size_t)(N / 8) * 128 + (threadIdx.x & 127);
 }
 
-/* The portable way: whoever writes the last piece adds all of them up into acc. False when others are still
- * to come. *order is shared memory of the group. */
+/* The portable way: whoever writes the last piece adds all of them up into acc. False when others
+ * are still to come. *order is shared memory of the group. */
 template <int N, int BANDS>
 static __device__ __forceinline__ bool
 gather_pieces(float (&acc)[N / 2], const struct sv_gemm_args &a, uint32_t *order, int32_t unit,
@@ -541,10 +546,10 @@ gather_pieces(float (&acc)[N / 2], const struct sv_gemm_args &a, uint32_t *order
     return true;
 }
 
-/* The sm_90 way: a piece says by itself whether it is there. Its places hold a bit pattern that no sum has
- * until the writer puts the sum there and again when the reader has taken it; nothing is counted and nothing
- * fenced, so a piece is on its way for one trip to L2 and back. A reader waits for other thread blocks
- * of the grid, which must all fit the device at once. */
+/* The sm_90 way: a piece says by itself whether it is there. Its places hold a bit pattern that no
+ * sum has until the writer puts the sum there and again when the reader has taken it; nothing is
+ * counted and nothing fenced, so a piece is on its way for one trip to L2 and back. A reader waits
+ * for other thread blocks of the grid, which must all fit the device at once. */
 enum : uint32_t { SV_PIECE_NONE = 0xffffffffu, SV_PIECE_NAN = 0x7fffffffu };
 
 static __device__ __forceinline__ uint32_t piece_word(float v)
@@ -591,7 +596,8 @@ static __device__ __forceinline__ void post_piece(const float (&acc)[N / 2],
     }
 }
 
-/* Takes this unit's share of the rows of x from all pieces of a block, adds them up and stores them. */
+/* Takes this unit's share of the rows of x from all pieces of a block, adds them up and stores
+ * them. */
 template <int N, int BANDS, bool STMATRIX, bool GATED>
 static __device__ __forceinline__ void take_pieces(const struct sv_gemm_args &a, int32_t unit,
                                                    int32_t block, int band, const struct spot &s,
@@ -627,8 +633,7 @@ static __device__ __forceinline__ void take_pieces(const struct sv_gemm_args &a,
 #pragma unroll
                         for (int h = 0; h < H; h++) {
                             p[i][j][h] = make_uint4(0, 0, 0, 0);
-                            if (u + i <= who.last && c + j < c1 &&
-                                (c + j) * 16 + h * 8 < a.n_rows)
+                            if (u + i <= who.last && c + j < c1 && (c + j) * 16 + h * 8 < a.n_rows)
                                 p[i][j][h] = piece_load(from + j * 256 + h * 128);
                         }
                 }
@@ -639,8 +644,8 @@ static __device__ __forceinline__ void take_pieces(const struct sv_gemm_args &a,
 #pragma unroll
                         for (int h = 0; h < H; h++)
                             missing |= piece_missing(p[i][j][h]);
-                /* Whoever is late is waited for at one place: asking for all of them again and again would
-                 * take the memory's time from it. */
+                /* Whoever is late is waited for at one place: asking for all of them again and
+                 * again would take the memory's time from it. */
                 const uint32_t since = sv_jitter_now();
                 for (int i = 0; missing && i < U && u + i <= who.last; i++)
                     while (piece_missing(piece_load(piece_in<N, BANDS>(a, who, u + i, band) +
@@ -669,13 +674,13 @@ static __device__ __forceinline__ void take_pieces(const struct sv_gemm_args &a,
                             if (waits)
                                 third[j][h * 4 + e] = q;
                             else
-                                v[j][h * 4 + e] = first              ? q
+                                v[j][h * 4 + e] = first            ? q
                                                   : four && i == 3 ? before + (held + q)
                                                                    : before + q;
                         }
-                        piece_store(from + j * 256 + h * 128,
-                                    make_uint4(SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE,
-                                               SV_PIECE_NONE));
+                        piece_store(
+                            from + j * 256 + h * 128,
+                            make_uint4(SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE));
                     }
             }
         }
@@ -683,7 +688,8 @@ static __device__ __forceinline__ void take_pieces(const struct sv_gemm_args &a,
 #pragma unroll
         for (int j = 0; j < C; j++)
             if (c + j < c1)
-                FOR_ENDING(GATED, a, s, (put<(N > 8), STMATRIX, GATED, END>(v[j], a, s, (c + j) * 16, n_warps)));
+                FOR_ENDING(GATED, a, s,
+                           (put<(N > 8), STMATRIX, GATED, END>(v[j], a, s, (c + j) * 16, n_warps)));
     }
     if (GATED && c0 < c1)
         gated_end<(N > 8), STMATRIX>(a, s);

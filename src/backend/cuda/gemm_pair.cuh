@@ -67,16 +67,14 @@ static __device__ __forceinline__ uint32_t pair_at(const struct pair_side &p, ui
     return p.ring + (at >= p.bytes ? at - p.bytes : at) + (threadIdx.x & 31) * 16;
 }
 
-/* Chunks of 16 rows of x: side 0 finishes those of the lower half of N, so that it is known at compile time which registers go
- * where. */
-template <int N>
-static SV_HD constexpr int pair_half(void)
+/* Chunks of 16 rows of x: side 0 finishes those of the lower half of N, so that it is known at
+ * compile time which registers go where. */
+template <int N> static SV_HD constexpr int pair_half(void)
 {
     return ((N + 15) / 16 + 1) / 2;
 }
 
-template <int N>
-static SV_HD int32_t pair_count(int32_t n_rows, uint32_t me)
+template <int N> static SV_HD int32_t pair_count(int32_t n_rows, uint32_t me)
 {
     const int32_t n_chunks = (n_rows + 15) / 16, half = pair_half<N>();
     return me ? (n_chunks > half ? n_chunks - half : 0) : n_chunks < half ? n_chunks : half;
@@ -90,7 +88,8 @@ static __device__ __forceinline__ void pair_expect(int32_t n_rows, uint32_t me, 
     bar_expect(got, present ? (uint32_t)pair_count<N>(n_rows, me) * (N > 8 ? 1024 : 512) : 0);
 }
 
-/* Puts this side's own half of its piece where it finds it again, and the other into the other's shared memory. */
+/* Puts this side's own half of its piece where it finds it again, and the other into the other's
+ * shared memory. */
 template <int N, int ME>
 static __device__ __forceinline__ void pair_send(const float (&acc)[N / 2], int32_t n_rows,
                                                  const struct pair_side &p)
@@ -120,7 +119,8 @@ static __device__ __forceinline__ void pair_send(const float (&acc)[N / 2], int3
 
 /* The sum of both pieces, of the i-th 16 rows of x that this side finishes; H times 8. */
 template <int N, int H>
-static __device__ __forceinline__ void pair_sum(float (&v)[8], const struct pair_side &p, uint32_t i)
+static __device__ __forceinline__ void pair_sum(float (&v)[8], const struct pair_side &p,
+                                                uint32_t i)
 {
     const uint32_t lower = pair_at<8>(p, i), upper = pair_at<8>(p, (uint32_t)pair_half<N>() + i);
 #pragma unroll
@@ -133,11 +133,11 @@ static __device__ __forceinline__ void pair_sum(float (&v)[8], const struct pair
     }
 }
 
-/* Adds what the pair before has summed, which lies in L2, where the same side of it has put it, to this pair's sums. They
- * then lie in the place of the lower pieces. */
+/* Adds what the pair before has summed, which lies in L2, where the same side of it has put it, to
+ * this pair's sums. They then lie in the place of the lower pieces. */
 template <int N, int H>
-static __device__ __forceinline__ void pair_add_before(const float4 *before, const struct pair_side &p,
-                                                       int32_t count)
+static __device__ __forceinline__ void pair_add_before(const float4 *before,
+                                                       const struct pair_side &p, int32_t count)
 {
     constexpr int G = 4;
 #pragma unroll 1
@@ -181,12 +181,12 @@ static __device__ __forceinline__ void pair_add_before(const float4 *before, con
     }
 }
 
-/* Stores sums, or hands them to the pair after: `count` times 16 rows of x from the c0-th on. upper: they lie added to those
- * of the pair before. */
+/* Stores sums, or hands them to the pair after: `count` times 16 rows of x from the c0-th on.
+ * upper: they lie added to those of the pair before. */
 template <int N, bool GATED, enum ending END>
-static __device__ __forceinline__ void pair_finish(const struct sv_gemm_args &a, const struct pair_side &p,
-                                                   int32_t c0, int32_t count, bool upper, float4 *after,
-                                                   const struct spot &s, int n_warps)
+static __device__ __forceinline__ void
+pair_finish(const struct sv_gemm_args &a, const struct pair_side &p, int32_t c0, int32_t count,
+            bool upper, float4 *after, const struct spot &s, int n_warps)
 {
     constexpr int H = N > 8 ? 2 : 1;
 #pragma unroll 1
@@ -217,8 +217,8 @@ static __device__ __forceinline__ void pair_finish(const struct sv_gemm_args &a,
     }
 }
 
-/* index: which pair of the block's this is, of n_pairs. Instructions run once a launch and are not at hand: so registers
- * go to shared memory in little code, and one loop does the rest. */
+/* index: which pair of the block's this is, of n_pairs. Instructions run once a launch and are not
+ * at hand: so registers go to shared memory in little code, and one loop does the rest. */
 template <int N, int BANDS, bool GATED>
 static __device__ __forceinline__ void
 pair_exchange(const float (&acc)[N / 2], const struct sv_gemm_args &a, const struct pair_side &p,
@@ -238,8 +238,10 @@ pair_exchange(const float (&acc)[N / 2], const struct sv_gemm_args &a, const str
     SV_MARK(a, 4);
     if (upper)
         pair_add_before<N, H>(piece_of<N, BANDS>(a, unit - 2, block, band) + c0 * 256, p, count);
-    float4 *after = index + 1 < n_pairs ? piece_of<N, BANDS>(a, unit, block, band) + c0 * 256 : NULL;
-    FOR_ENDING(GATED, a, s, (pair_finish<N, GATED, END>(a, p, c0, count, upper, after, s, n_warps)));
+    float4 *after =
+        index + 1 < n_pairs ? piece_of<N, BANDS>(a, unit, block, band) + c0 * 256 : NULL;
+    FOR_ENDING(GATED, a, s,
+               (pair_finish<N, GATED, END>(a, p, c0, count, upper, after, s, n_warps)));
     if (GATED && !after && count > 0)
         gated_end<(N > 8), true>(a, s);
 }

@@ -17,15 +17,17 @@
 
 enum { THREADS = 128, WARPS = THREADS / 32, BLOCKS_PER_SM = 2, MAX_ROUNDS = 8 };
 
-/* Few rows of x: pieces of a block say by themselves that they are there, and the last unit that shares it adds them
- * up. It only waits for units before its own, which run before it on any device. */
+/* Few rows of x: pieces of a block say by themselves that they are there, and the last unit that
+ * shares it adds them up. It only waits for units before its own, which run before it on any
+ * device. */
 static SV_HD constexpr bool posts(int n)
 {
     return n <= SV_PORTABLE_POSTED;
 }
 
-/* Tiles as packed (pack.cuh) or dense (dense.cuh): in both, 16 rows for each warp lie together. A stage of the ring is a
- * tile and its columns of x, a round R stages: what one barrier stands for. */
+/* Tiles as packed (pack.cuh) or dense (dense.cuh): in both, 16 rows for each warp lie together. A
+ * stage of the ring is a tile and its columns of x, a round R stages: what one barrier stands for.
+ */
 template <int N, int R, bool DENSE, bool OWN> struct ring {
     enum {
         TILE = DENSE ? (int)SV_DENSE_TILE_BYTES : (int)SV_TILE_BYTES,
@@ -53,8 +55,8 @@ static __device__ __forceinline__ struct strip strip_of(const struct sv_gemm_arg
     return s;
 }
 
-/* Where a unit's loads stand: at a tile of a block, and w at this thread's place in the tile's strip. Bands of a part
- * follow one another, half tiles of gated products do not. */
+/* Where a unit's loads stand: at a tile of a block, and w at this thread's place in the tile's
+ * strip. Bands of a part follow one another, half tiles of gated products do not. */
 struct walk {
     int32_t block, kk;
     int32_t run; /* tiles until w jumps */
@@ -75,7 +77,8 @@ static __device__ __forceinline__ void walk_enter(struct walk &v, const struct s
 
 /* n tiles on, at most v.run. */
 template <class RING, bool GATED, bool DENSE>
-static __device__ __forceinline__ void walk_on(struct walk &v, const struct sv_gemm_args &a, int32_t n)
+static __device__ __forceinline__ void walk_on(struct walk &v, const struct sv_gemm_args &a,
+                                               int32_t n)
 {
     v.w += n * RING::TILE;
     v.run -= n;
@@ -141,14 +144,16 @@ static __device__ __forceinline__ void load_x(const __nv_bfloat16 *x, int64_t ld
         for (int e = 0; e < (EACH > 0 ? EACH : 1); e++) {
             const int row = row0 + e * (THREADS / 8);
             const bool there = row < a.n_rows && col < k;
-            copy16_if(to + j * RING::STAGE + swizzled(row, chunk), there ? x + row * ldx + col : x, there);
+            copy16_if(to + j * RING::STAGE + swizzled(row, chunk), there ? x + row * ldx + col : x,
+                      there);
         }
         tile += AT_ONCE;
     }
 }
 
-/* The same for n tiles from a unit's first, kk, on, as soon as x is there: copies of x would be counted behind those of
- * weights that are still on their way. Up to EACH chunks of 16 bytes a thread at once. OWN: only rows that there are. */
+/* The same for n tiles from a unit's first, kk, on, as soon as x is there: copies of x would be
+ * counted behind those of weights that are still on their way. Up to EACH chunks of 16 bytes a
+ * thread at once. OWN: only rows that there are. */
 template <int N, bool OWN>
 static __device__ __forceinline__ void load_first_x(const __nv_bfloat16 *x, int64_t ldx, int32_t k,
                                                     const struct sv_gemm_args &a, int32_t kk,
@@ -181,8 +186,8 @@ static __device__ __forceinline__ void load_first_x(const __nv_bfloat16 *x, int6
     }
 }
 
-/* Where x of a tile lies, how far on that of the next one is, and which row of eight this lane points at: one that is
- * there, as what comes out for others is thrown away. */
+/* Where x of a tile lies, how far on that of the next one is, and which row of eight this lane
+ * points at: one that is there, as what comes out for others is thrown away. */
 struct columns {
     uint32_t at, step;
     int row;
@@ -190,8 +195,9 @@ struct columns {
 
 /* One tile: 64 columns of k for 16 weight rows a warp. kk: which, for dense weights. */
 template <class RING, int N, bool DENSE>
-static __device__ __forceinline__ void sum_tile(float (&acc)[N / 2], uint32_t stage, struct columns c, int32_t kk,
-                                                uint32_t strip, struct expansion &expansion)
+static __device__ __forceinline__ void sum_tile(float (&acc)[N / 2], uint32_t stage,
+                                                struct columns c, int32_t kk, uint32_t strip,
+                                                struct expansion &expansion)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     uint32_t pair[SV_DENSE_PAIRS];
@@ -225,16 +231,18 @@ static __device__ __forceinline__ void sum_tile(float (&acc)[N / 2], uint32_t st
     }
 }
 
-/* A round of few rows of x in straight code: operands of one tile are made while the products of the one before are
- * under way. Only strips with patches, one in ten, make it turn aside. */
+/* A round of few rows of x in straight code: operands of one tile are made while the products of
+ * the one before are under way. Only strips with patches, one in ten, make it turn aside. */
 template <class RING, int N, int R, bool DENSE>
-static __device__ __forceinline__ void sum_round(float (&acc)[N / 2], uint32_t round, struct columns c, int32_t kk,
-                                                 uint32_t strip, struct expansion &expansion)
+static __device__ __forceinline__ void sum_round(float (&acc)[N / 2], uint32_t round,
+                                                 struct columns c, int32_t kk, uint32_t strip,
+                                                 struct expansion &expansion)
 {
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     uint32_t patch = SV_DENSE_NO_PATCH, patched = 0; /* lane i: the first one of tile i */
     if (DENSE) {
-        patch = shared_load(round + lane % R * RING::STAGE + warp * RING::STRIP + SV_DENSE_SLOTS_AT);
+        patch =
+            shared_load(round + lane % R * RING::STAGE + warp * RING::STRIP + SV_DENSE_SLOTS_AT);
         patched = __ballot_sync(0xffffffff, patch != SV_DENSE_NO_PATCH);
     }
 #pragma unroll
@@ -246,7 +254,8 @@ static __device__ __forceinline__ void sum_round(float (&acc)[N / 2], uint32_t r
             uint32_t pair[SV_DENSE_PAIRS];
             expand_plain(pair, at, expansion.scale);
             if (patched >> i & 1)
-                patch_all(pair, __shfl_sync(0xffffffff, patch, i), at, strip, (uint32_t)(kk + i), expansion);
+                patch_all(pair, __shfl_sync(0xffffffff, patch, i), at, strip, (uint32_t)(kk + i),
+                          expansion);
 #pragma unroll
             for (int p = 0; p < SV_DENSE_PAIRS; p++)
                 w[p / 4][p % 4] = pair[p];
@@ -254,10 +263,11 @@ static __device__ __forceinline__ void sum_round(float (&acc)[N / 2], uint32_t r
 #pragma unroll
         for (int step = 0; step < 4; step++) {
             if (!DENSE)
-                load_matrices(w[step], stage + swizzled(warp * 16 + (lane & 15), step * 2 + (lane >> 4)));
+                load_matrices(w[step],
+                              stage + swizzled(warp * 16 + (lane & 15), step * 2 + (lane >> 4)));
             if constexpr (N == 16) {
-                load_matrices(x[step], x_at + swizzled(c.row + (lane >> 4 << 3),
-                                                       step * 2 + (lane >> 3 & 1)));
+                load_matrices(
+                    x[step], x_at + swizzled(c.row + (lane >> 4 << 3), step * 2 + (lane >> 3 & 1)));
             } else if (step % 2 == 0) {
                 uint32_t both[4];
                 load_matrices(both, x_at + swizzled(c.row, step * 2 + (lane >> 3)));
@@ -279,8 +289,8 @@ static __device__ __forceinline__ struct spot out_spot(const struct sv_gemm_args
 {
     const int warp = threadIdx.x / 32;
     if (GATED)
-        return spot_gated<2>(a, block * (SV_TILE / 2) + (warp & 1) * 16, warp >= 2, warp & 1, patches,
-                          2);
+        return spot_gated<2>(a, block * (SV_TILE / 2) + (warp & 1) * 16, warp >= 2, warp & 1,
+                             patches, 2);
     return spot_of(a, block, block - a.part[sv_gemm_part_of(a, block)].block0,
                    patches + warp * SV_PATCH_BYTES);
 }
@@ -296,7 +306,8 @@ static __device__ __forceinline__ struct sv_dense_band look_ahead(const struct s
     return band_of(a.part[s.part], s.row0, a.split.n_k);
 }
 
-/* A block's last tile has been summed up, or the unit's. POSTS: pieces are only left, to be taken at the unit's end. */
+/* A block's last tile has been summed up, or the unit's. POSTS: pieces are only left, to be taken
+ * at the unit's end. */
 template <int N, bool GATED, bool POSTS>
 static __device__ __forceinline__ void end_block(float (&acc)[N / 2], const struct sv_gemm_args &a,
                                                  uint32_t *order, uint8_t *patches, int32_t block,
@@ -331,8 +342,8 @@ static __device__ __forceinline__ void begin_block(struct sums &u, const struct 
     u.ahead = look_ahead<GATED, DENSE>(a, u.block + 1);
 }
 
-/* OWN: all of x that the unit needs lies behind the ring, so that warps go their own ways: what holds one of them up,
- * patches above all, holds up no other. */
+/* OWN: all of x that the unit needs lies behind the ring, so that warps go their own ways: what
+ * holds one of them up, patches above all, holds up no other. */
 template <int N, int R, bool GATED, bool DENSE, bool OWN>
 static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     gemm_kernel(const __nv_bfloat16 *x, int64_t ldx, int32_t k,
@@ -377,7 +388,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         c.at = smem + a.n_stages * RING::TILE;
         c.step = (uint32_t)a.n_rows * 128;
         c.row = c.row < a.n_rows ? c.row : 0;
-        load_first_x<N, true>(x, ldx, k, a, whole_k ? 0 : u.kk, min(t1 - t0, a.split.n_k), c.at, c.step);
+        load_first_x<N, true>(x, ldx, k, a, whole_k ? 0 : u.kk, min(t1 - t0, a.split.n_k), c.at,
+                              c.step);
         c.at += whole_k ? u.kk * c.step : 0;
         __syncthreads();
     } else if constexpr (POSTS) {
@@ -421,7 +433,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                     sum_round<RING, N, R, DENSE>(acc, round, c, u.kk, u.strip, u.expansion);
             }
             if (!all)
-                sum_tile<RING, N, DENSE>(acc, round + (i - t) * RING::STAGE, c, u.kk, u.strip, u.expansion);
+                sum_tile<RING, N, DENSE>(acc, round + (i - t) * RING::STAGE, c, u.kk, u.strip,
+                                         u.expansion);
             const int32_t done = all ? R : 1;
             i += done;
             u.kk += done;
@@ -472,8 +485,9 @@ struct width {
     }
 /* In ascending order; of the same rows, the first whose ring is deep enough, or the last. */
 static const struct width packed[] = {
-    WIDTH(8, 4, false, true),   WIDTH(8, 4, false, false),  WIDTH(8, 2, false, false),   WIDTH(16, 2, false, false),
-    WIDTH(32, 2, false, false), WIDTH(64, 2, false, false), WIDTH(128, 2, false, false), WIDTH(128, 1, false, false),
+    WIDTH(8, 4, false, true),    WIDTH(8, 4, false, false),   WIDTH(8, 2, false, false),
+    WIDTH(16, 2, false, false),  WIDTH(32, 2, false, false),  WIDTH(64, 2, false, false),
+    WIDTH(128, 2, false, false), WIDTH(128, 1, false, false),
 };
 static const struct width dense[] = {
     WIDTH(8, 4, true, true),   WIDTH(8, 4, true, false),  WIDTH(8, 2, true, false),
@@ -511,14 +525,16 @@ static int behind_bytes(const struct width *w, int32_t n_rows, int32_t tiles)
 }
 
 /* Rounds of the ring, 0 where there is no room for what it takes to keep memory busy. */
-static int rounds_fitting(const struct sv_cuda *cu, const struct kind *t, const struct width *w, int behind)
+static int rounds_fitting(const struct sv_cuda *cu, const struct kind *t, const struct width *w,
+                          int behind)
 {
     const int rounds = ((int)cu->gemm->portable_smem - behind) / (stage_bytes(t, w) * w->round);
     return rounds < (w->own ? 3 : 2) ? 0 : rounds > MAX_ROUNDS ? (int)MAX_ROUNDS : rounds;
 }
 
 /* Wide tiles may need the multiprocessor for themselves. */
-static int stages_of(const struct sv_cuda *cu, const struct kind *t, const struct width *w, int behind)
+static int stages_of(const struct sv_cuda *cu, const struct kind *t, const struct width *w,
+                     int behind)
 {
     const int rounds = rounds_fitting(cu, t, w, behind);
     return (rounds ? rounds : 2) * w->round;
@@ -577,7 +593,8 @@ void sv_gemm_portable(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
     const struct width *w = t->width;
     /* tune_round: a benchmark's wish. */
     while (w->n < a->n_rows ||
-           (!is_last(t, w) && (cu->gemm->tune_round || !rounds_fitting(cu, t, w, behind_bytes(w, a->n_rows, tiles)))))
+           (!is_last(t, w) &&
+            (cu->gemm->tune_round || !rounds_fitting(cu, t, w, behind_bytes(w, a->n_rows, tiles)))))
         w++;
     const int behind = behind_bytes(w, a->n_rows, tiles);
     const int most = stages_of(cu, t, w, behind), tune = cu->gemm->tune_stages;

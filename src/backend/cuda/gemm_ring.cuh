@@ -1,9 +1,9 @@
 /*
- * gemm_ring.cuh - the ring in shared memory through which a thread block's tiles come: its barriers and
- * copies, and the producer that walks over a unit's tiles and fills it.
+ * gemm_ring.cuh - the ring in shared memory through which a thread block's tiles come: its barriers
+ * and copies, and the producer that walks over a unit's tiles and fills it.
  *
- * Included by gemm_sm90.cu, in the midst of it, before gemm_units.cuh and gemm_whole.cuh, which empty
- * it. Must not: touch a sum.
+ * Included by gemm_sm90.cu, in the midst of it, before gemm_units.cuh and gemm_whole.cuh, which
+ * empty it. Must not: touch a sum.
  */
 #ifndef SV_CUDA_GEMM_RING_CUH
 #define SV_CUDA_GEMM_RING_CUH
@@ -71,9 +71,10 @@ static __device__ __forceinline__ void cluster_sync(void)
 }
 
 /* How a launch goes about it: thread blocks by themselves, units in clusters of two that exchange
- * pieces, thread blocks of three warpgroups that take whole blocks of 192 weight rows, clusters of two
- * that share x and compute whole blocks, thread blocks of three warpgroups that compute whole blocks of 192 weight rows one
- * after the other, or clusters of two that take half of k each, with two or three warpgroups (gemm_halves.cuh). */
+ * pieces, thread blocks of three warpgroups that take whole blocks of 192 weight rows, clusters of
+ * two that share x and compute whole blocks, thread blocks of three warpgroups that compute whole
+ * blocks of 192 weight rows one after the other, or clusters of two that take half of k each, with
+ * two or three warpgroups (gemm_halves.cuh). */
 enum way { ALONE, PAIRED, TALL, WHOLE, TALL_WHOLE, HALVES, TALL_HALVES };
 
 /* Bands of 64 weight rows, and warpgroups, of a thread block. */
@@ -114,24 +115,28 @@ static SV_HD constexpr int sharing_x(enum way way)
 
 enum { X_ROW_BYTES = SV_TILE * 2, X_COLS = FP8 ? X_ROW_BYTES : SV_TILE };
 
-/* Where copies of one and a half tiles do not begin on 128 bytes in memory, they shall not in shared memory either. */
+/* Where copies of one and a half tiles do not begin on 128 bytes in memory, they shall not in
+ * shared memory either. */
 enum { HALF_GAP = W_BYTES / 2 % 128 };
 
 template <int N, enum way WAY>
 struct ring {
     static constexpr uint32_t W = (groups_of(WAY) * W_BYTES + 1023) / 1024 * 1024,
-                              STAGE = W + N * X_ROW_BYTES;
+    STAGE = W + N *X_ROW_BYTES;
     /* DENSE: tiles that are expanded before x is there, as many as registers hold. */
-    static constexpr int EARLY = takes_tall(WAY) ? (N <= 64 ? 2 : 1) : N <= 32 ? 4 : 3;
+    static constexpr int EARLY = takes_tall(WAY) ? (N <= 64 ? 2 : 1)
+                                 : N <= 32       ? 4
+                                                 : 3;
 };
 
 /* What lies behind the stages. */
 struct tail {
     uint64_t full[MAX_STAGES], empty[MAX_STAGES];
-    uint64_t ready, got[12]; /* gemm_pair.cuh */
+    uint64_t ready, got[12];   /* gemm_pair.cuh */
     uint64_t early[MAX_EARLY]; /* DENSE: weights of the first tiles; full then stands for x alone */
     float x_scale[2][FP8 ? SV_GEMM_PASS : 1]; /* FP8: whole products use them by turns */
-    __align__(16) uint8_t patch[12 * 4 * SV_PATCH_BYTES]; /* patches_of(N) for each warp, so not all of it */
+    __align__(16)
+        uint8_t patch[12 * 4 * SV_PATCH_BYTES]; /* patches_of(N) for each warp, so not all of it */
 };
 
 /* A warp's, where results are turned around: four, where the ring leaves room for them. */
@@ -140,8 +145,7 @@ static SV_HD constexpr int patches_of(int n)
     return DENSE || n < 32 || n == 224 ? 2 : 4;
 }
 
-template <int N>
-static __device__ __forceinline__ uint8_t *patches_at(struct tail *tail, int warp)
+template <int N> static __device__ __forceinline__ uint8_t *patches_at(struct tail *tail, int warp)
 {
     return tail->patch + warp * patches_of(N) * SV_PATCH_BYTES;
 }
@@ -242,7 +246,8 @@ static __device__ __forceinline__ void load_weights(const struct walk &v, bool g
 
 /* DENSE: tiles from t on, where a unit begins, that are expanded before x is there. */
 template <int N, enum way WAY>
-static __device__ __forceinline__ int32_t n_early(const struct sv_gemm_args &a, int32_t t, int32_t t1)
+static __device__ __forceinline__ int32_t n_early(const struct sv_gemm_args &a, int32_t t,
+                                                  int32_t t1)
 {
     const int32_t n = min(a.split.n_k - t % a.split.n_k, t1 - t);
     return DENSE ? min(min((int32_t)ring<N, WAY>::EARLY, a.n_early), min(n - 1, a.n_stages)) : 0;
@@ -268,7 +273,8 @@ static __device__ __forceinline__ uint64_t stream_policy(void)
     return once;
 }
 
-/* A unit whose first tiles are on their way: where the walk goes on, how many, and where they began. */
+/* A unit whose first tiles are on their way: where the walk goes on, how many, and where they
+ * began. */
 struct begun {
     struct walk v;
     int32_t n, t, kk;
@@ -276,9 +282,9 @@ struct begun {
 
 /* One thread, as soon as barriers are made: asks for the weights of the unit's first tiles. */
 template <int N, enum way WAY>
-static __device__ __forceinline__ struct begun begin_unit(const struct sv_gemm_args &a, uint32_t smem,
-                                                          struct tail *tail, int32_t t0, int32_t t1,
-                                                          int half)
+static __device__ __forceinline__ struct begun begin_unit(const struct sv_gemm_args &a,
+                                                          uint32_t smem, struct tail *tail,
+                                                          int32_t t0, int32_t t1, int half)
 {
     typedef ring<N, WAY> R;
     const uint64_t once = stream_policy();
@@ -323,7 +329,8 @@ static __device__ __forceinline__ void produce(const CUtensorMap *map, const str
     SV_MARK(a, 6);
 #pragma unroll 1
     for (int32_t i = 0; i < b.n; i++) {
-        load_x<1>(map, b.kk, 0, a.x_rows, smem + i * R::STAGE + R::W, smem_u32(&tail->full[i]), half, keep);
+        load_x<1>(map, b.kk, 0, a.x_rows, smem + i * R::STAGE + R::W, smem_u32(&tail->full[i]),
+                  half, keep);
         if (++b.t == v.t1)
             b.kk = v.t0 % a.split.n_k;
         else if (++b.kk == a.split.n_k)

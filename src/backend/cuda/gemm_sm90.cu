@@ -15,9 +15,9 @@
  * and gemm_units.cuh. gemm_dense_sm90.cu builds the file once more, for few rows and weights in
  * 12 bits (DENSE): warpgroups take a tile's words from the ring, expand them to bf16 in registers
  * while the tensor cores work on the tile before, and use them as the instruction's first operand.
- * Expanding takes longer than multiplying; a unit's first tiles are expanded before x is there. Must
- * not: let anything but the weight's shape decide the order of a sum; n_rows only picks the width N
- * and the way, which do not change an element's bits, nor does DENSE.
+ * Expanding takes longer than multiplying; a unit's first tiles are expanded before x is there.
+ * Must not: let anything but the weight's shape decide the order of a sum; n_rows only picks the
+ * width N and the way, which do not change an element's bits, nor does DENSE.
  */
 #include "backend/cuda/barrier.cuh"
 #include "backend/cuda/gemm_expand.cuh"
@@ -50,7 +50,8 @@ static SV_HD constexpr bool moves_registers(int n)
     return DENSE || n > 128;
 }
 
-/* What the two sides then have, a thread: together what the block began with, or they wait for one another for ever. */
+/* What the two sides then have, a thread: together what the block began with, or they wait for one
+ * another for ever. */
 static SV_HD constexpr int registers_of(enum way way, bool producer)
 {
     if (groups_of(way) == 3)
@@ -71,7 +72,8 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
     extern __shared__ __align__(1024) uint8_t smem_bytes[];
     constexpr int CL = sharing_x(WAY), CONSUMERS = consumers_of(WAY);
     constexpr bool HALF_K = WAY == HALVES || WAY == TALL_HALVES;
-    /* Weights are asked for before all threads have met, where that leaves the producer registers enough. */
+    /* Weights are asked for before all threads have met, where that leaves the producer registers
+     * enough. */
     constexpr bool AT_ONCE = !is_whole(WAY) && !HALF_K && !moves_registers(N);
     const uint32_t smem = smem_u32(smem_bytes);
     struct tail *tail = (struct tail *)(smem_bytes + (size_t)a.n_stages * ring<N, WAY>::STAGE);
@@ -184,7 +186,7 @@ static const struct width widths[] = {
 };
 #elif SV_GEMM_DENSE
 static const struct width widths[] = {
-    WIDTH(8, 9, 9),  WIDTH(16, 9, 9),   WIDTH(32, 8, 8),   WIDTH(64, 7, 7),
+    WIDTH(8, 9, 9),  WIDTH(16, 9, 9),  WIDTH(32, 8, 8),  WIDTH(64, 7, 7),
     WIDTH(96, 6, 6), WIDTH(112, 6, 6), WIDTH(128, 6, 6),
 };
 #elif SV_GEMM_FP8
@@ -195,19 +197,25 @@ static const struct width widths[] = {
 };
 #else
 static const struct width widths[] = {
-    WIDTH(8, 10, 8), WIDTH(16, 10, 8), WIDTH(32, 8, 7),  WIDTH(64, 8, 6),  WIDTH(96, 7, 5),
-    WIDTH(112, 7, 5), WIDTH(128, 6, 5), WIDTH(160, 5, 4), WIDTH(192, 5, 4), WIDTH(224, 4, 4),
-    WIDTH(256, 4, 3),
+    WIDTH(8, 10, 8),  WIDTH(16, 10, 8), WIDTH(32, 8, 7),  WIDTH(64, 8, 6),
+    WIDTH(96, 7, 5),  WIDTH(112, 7, 5), WIDTH(128, 6, 5), WIDTH(160, 5, 4),
+    WIDTH(192, 5, 4), WIDTH(224, 4, 4), WIDTH(256, 4, 3),
 };
 #endif
 
 #if !SV_GEMM_DENSE
-/* Clusters of two, in which each gets half of x's tiles for both; for sums that are not cut thread blocks of three
- * warpgroups. */
+/* Clusters of two, in which each gets half of x's tiles for both; for sums that are not cut thread
+ * blocks of three warpgroups. */
 static const struct width wholes[] = {
-    {192, 5, 4, {{gemm_kernel<192, WHOLE, false>, gemm_kernel<192, WHOLE, true>},
-                 {gemm_kernel<192, TALL_WHOLE, false>, gemm_kernel<192, TALL_WHOLE, true>}}},
-    {256, 0, 3, {{NULL}, {gemm_kernel<256, TALL_WHOLE, false>, gemm_kernel<256, TALL_WHOLE, true>}}},
+    {192,
+     5,
+     4,
+     {{gemm_kernel<192, WHOLE, false>, gemm_kernel<192, WHOLE, true>},
+      {gemm_kernel<192, TALL_WHOLE, false>, gemm_kernel<192, TALL_WHOLE, true>}}},
+    {256,
+     0,
+     3,
+     {{NULL}, {gemm_kernel<256, TALL_WHOLE, false>, gemm_kernel<256, TALL_WHOLE, true>}}},
 };
 enum { N_WHOLES = sizeof wholes / sizeof *wholes };
 
@@ -234,8 +242,8 @@ static int let_shared(const struct width *w, int n, struct sv_err *err)
         const void *fn = (const void *)w[i / 6].fn[i / 2 % 3][i % 2];
         if (fn)
             rc = sv_cuda_try(
-                cudaFuncSetAttribute(fn, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_MAX), err,
-                "shared memory of a matrix product");
+                cudaFuncSetAttribute(fn, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_MAX),
+                err, "shared memory of a matrix product");
     }
     return rc;
 }
@@ -304,12 +312,14 @@ bool sv_gemm_encode_x(struct sv_cuda *cu, void *out, const void *x, int64_t ldx,
     CUtensorMap *map = (CUtensorMap *)out;
     const cuuint64_t dims[2] = {(cuuint64_t)k, (cuuint64_t)n_rows};
     const cuuint64_t strides[1] = {(cuuint64_t)ldx * (bytes ? 1 : 2)};
-    const cuuint32_t box[2] = {bytes ? 2u * SV_TILE : (uint32_t)SV_TILE, (cuuint32_t)box_rows}, step[2] = {1, 1};
+    const cuuint32_t box[2] = {bytes ? 2u * SV_TILE : (uint32_t)SV_TILE, (cuuint32_t)box_rows},
+                     step[2] = {1, 1};
     PFN_cuTensorMapEncodeTiled_v12000 encode = (PFN_cuTensorMapEncodeTiled_v12000)cu->gemm->encode;
     CUresult rc =
-        encode(map, bytes ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)(uintptr_t)x, dims, strides, box,
-               step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        encode(map, bytes ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+               (void *)(uintptr_t)x, dims, strides, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return rc == CUDA_SUCCESS ||
            sv_cuda_check(cu, cudaErrorInvalidValue, "tensor map of a matrix product's input");
 }
@@ -317,8 +327,8 @@ bool sv_gemm_encode_x(struct sv_cuda *cu, void *out, const void *x, int64_t ldx,
 #endif
 
 /* cluster: thread blocks in one. */
-static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, enum way way, int cluster, int32_t n_blocks,
-                   const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a)
+static void launch(struct sv_cuda *cu, gemm_fn *fn, int n, enum way way, int cluster,
+                   int32_t n_blocks, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a)
 {
     CUtensorMap map;
     /* A failed encode is latched; only a success launches. */
@@ -371,7 +381,8 @@ static bool run(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struc
         n_blocks = 2 * sv_split_grid(&a->split, g->sm90_units);
     if (way == TALL)
         n_blocks = sv_split_grid(&a->split, cu->n_sms);
-    launch(cu, w->fn[way][a->mode == SV_GEMM_GATED], w->n, way, way == PAIRED ? 2 : 1, n_blocks, x, ldx, k, a);
+    launch(cu, w->fn[way][a->mode == SV_GEMM_GATED], w->n, way, way == PAIRED ? 2 : 1, n_blocks, x,
+           ldx, k, a);
     return true;
 }
 
@@ -412,10 +423,9 @@ bool sv_gemm_sm90_halves(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t
 {
     const struct sv_cuda_gemm_state *g = cu->gemm;
     const int32_t n_sharers = a->tall ? 0 : sv_split_paired(&a->split), most = 2 * g->sm90_units;
-    if (a->n_rows <= SV_GEMM_PASS || a->n_rows > SV_GEMM_WIDE_PASS || g->tune_halves < 0 || g->tune_whole ||
-        a->mode == SV_GEMM_GATED ||
-        a->mode == SV_GEMM_ARGMAX || !n_sharers || a->split.n_units != n_sharers * a->split.n_blocks ||
-        g->tune_pair < 0)
+    if (a->n_rows <= SV_GEMM_PASS || a->n_rows > SV_GEMM_WIDE_PASS || g->tune_halves < 0 ||
+        g->tune_whole || a->mode == SV_GEMM_GATED || a->mode == SV_GEMM_ARGMAX || !n_sharers ||
+        a->split.n_units != n_sharers * a->split.n_blocks || g->tune_pair < 0)
         return false;
     int32_t n_bands = 0;
     for (int32_t p = 0; p < a->n_parts; p++)
@@ -434,7 +444,8 @@ bool sv_gemm_sm90_halves(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t
     while (halves[i].n < a->x_rows)
         i++;
     a->n_stages = way == HALVES ? halves[i].stages : halves[i].tall_stages;
-    launch(cu, halves[i].fn[way == TALL_HALVES][0], halves[i].n, way, 2, 4 * n_groups, x, ldx, k, a);
+    launch(cu, halves[i].fn[way == TALL_HALVES][0], halves[i].n, way, 2, 4 * n_groups, x, ldx, k,
+           a);
     return true;
 }
 
@@ -444,15 +455,18 @@ static bool stays(const struct sv_cuda *cu, int32_t n_rows, int32_t k)
     return (size_t)n_rows * (size_t)k * (FP8 ? 1 : 2) <= cu->l2_bytes / 2;
 }
 
-/* Blocks of SV_SM90_TALL weight rows, as many for one multiprocessor as for another. Only speed hangs on the width. */
-static void run_tall_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struct sv_gemm_args *a)
+/* Blocks of SV_SM90_TALL weight rows, as many for one multiprocessor as for another. Only speed
+ * hangs on the width. */
+static void run_tall_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+                           struct sv_gemm_args *a)
 {
     const int32_t tune = cu->gemm->tune_whole;
     const struct width *best = NULL;
     int64_t least = INT64_MAX;
     for (int i = 0; i < N_WHOLES; i++) {
         const struct width *w = &wholes[i];
-        const int32_t items = (a->n_rows + w->n - 1) / w->n * a->split.n_blocks, n_rounds = (items + cu->n_sms - 1) / cu->n_sms;
+        const int32_t items = (a->n_rows + w->n - 1) / w->n * a->split.n_blocks,
+                      n_rounds = (items + cu->n_sms - 1) / cu->n_sms;
         const int64_t cost = (int64_t)n_rounds * (a->split.n_k + 6) * w->n;
         if (cost >= least || (tune > 1 && tune != w->n))
             continue;
@@ -465,7 +479,8 @@ static void run_tall_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32
     a->x_rows = best->n;
     a->x_stays = stays(cu, a->n_rows, k);
     a->n_slots = n_blocks * consumers_of(TALL_WHOLE) / 32;
-    launch(cu, best->fn[1][a->mode == SV_GEMM_GATED], best->n, TALL_WHOLE, 1, n_blocks, x, ldx, k, a);
+    launch(cu, best->fn[1][a->mode == SV_GEMM_GATED], best->n, TALL_WHOLE, 1, n_blocks, x, ldx, k,
+           a);
 }
 
 /* What they take, in tiles times rows of x: a launch in passes and its adding up cost about 14

@@ -2,8 +2,8 @@
  * gemm_units.cuh - the consumers of a unit of the split: warpgroups that sum up its tiles and give
  * the sums, or their pieces, to gemm_out.cuh and gemm_pair.cuh.
  *
- * Included by gemm_sm90.cu, in the midst of it, after gemm_ring.cuh. Must not: add tiles or pieces in any
- * but ascending order.
+ * Included by gemm_sm90.cu, in the midst of it, after gemm_ring.cuh. Must not: add tiles or pieces
+ * in any but ascending order.
  */
 #ifndef SV_CUDA_GEMM_UNITS_CUH
 #define SV_CUDA_GEMM_UNITS_CUH
@@ -41,7 +41,8 @@ static __device__ __forceinline__ void multiply(float (&acc)[N / 2], uint64_t w,
 {
     if constexpr (N > 192 && groups_of(WAY) == 3) {
         sv_wgmma<128>(*(float(*)[64]) & acc[0], w, x, keep);
-        sv_wgmma<N - 128>(*(float(*)[(N - 128) / 2]) & acc[64], w, x + 128 * X_ROW_BYTES / 16, keep);
+        sv_wgmma<N - 128>(*(float(*)[(N - 128) / 2]) & acc[64], w, x + 128 * X_ROW_BYTES / 16,
+                          keep);
     } else {
         sv_wgmma<N>(acc, w, x, keep);
     }
@@ -111,7 +112,7 @@ static __device__ __forceinline__ int32_t first_row(int32_t block, int32_t band)
 
 template <enum way WAY, bool GATED>
 static __device__ __forceinline__ const struct sv_gemm_item &part_at(const struct sv_gemm_args &a,
-                                                                       int32_t block)
+                                                                     int32_t block)
 {
     const int warp = threadIdx.x / 32;
     return a.part[GATED ? (int)(warp >= groups_of(WAY) * 2) : sv_gemm_part_of(a, block)];
@@ -147,8 +148,8 @@ static __device__ __forceinline__ struct spot out_spot(const struct sv_gemm_args
     const int warp = threadIdx.x / 32;
     struct spot s;
     if (GATED)
-        s = spot_gated<patches_of(N)>(a, first_row<WAY, GATED>(block, own.band), warp >= PAIRS, warp % PAIRS,
-                                      tail->patch, PAIRS);
+        s = spot_gated<patches_of(N)>(a, first_row<WAY, GATED>(block, own.band), warp >= PAIRS,
+                                      warp % PAIRS, tail->patch, PAIRS);
     else
         s = spot_of(a, block, own.band, patches_at<N>(tail, warp));
     s.w0 = own.w0;
@@ -158,8 +159,8 @@ static __device__ __forceinline__ struct spot out_spot(const struct sv_gemm_args
 }
 
 /* FP8: scales of n rows of x from row0 on, as many as there are, for all consumers. */
-static __device__ __forceinline__ void fetch_x_scales(const struct sv_gemm_args &a, float *to, int32_t row0,
-                                                      int n, int consumers)
+static __device__ __forceinline__ void fetch_x_scales(const struct sv_gemm_args &a, float *to,
+                                                      int32_t row0, int n, int consumers)
 {
     for (int i = threadIdx.x; i < n; i += consumers)
         to[i] = row0 + i < a.n_rows ? __ldcg(a.x_scale + row0 + i) : 0.0f;
@@ -195,8 +196,7 @@ static __device__ __forceinline__ struct run run_of(const struct sv_gemm_args &a
 }
 
 /* Whether gated results end 32 rows of x at a time. */
-template <int N, bool GATED>
-static SV_HD constexpr bool twice(void)
+template <int N, bool GATED> static SV_HD constexpr bool twice(void)
 {
     return GATED && patches_of(N) == 4;
 }
@@ -234,7 +234,8 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
             acc[i] = 0.0f;
         left -= n;
         if (WAY == PAIRED && left == 0 && (threadIdx.x & 31) == 0)
-            pair_expect<N>(a.n_rows, blockIdx.x & 1, smem_u32(&tail->got[threadIdx.x / 32]), own.present);
+            pair_expect<N>(a.n_rows, blockIdx.x & 1, smem_u32(&tail->got[threadIdx.x / 32]),
+                           own.present);
         if constexpr (DENSE) {
             struct run r = run_of<WAY, GATED>(a, block, own, k0, left == 0);
             int32_t done = 0;
@@ -279,8 +280,8 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
                 shared1 = block;
             continue;
         }
-        put_all<N, true, GATED, twice<N, GATED>()>(acc, a, out_spot<N, WAY, GATED>(a, block, own, tail, x_scale), 0,
-                                                   N_WARPS);
+        put_all<N, true, GATED, twice<N, GATED>()>(
+            acc, a, out_spot<N, WAY, GATED>(a, block, own, tail, x_scale), 0, N_WARPS);
     }
     if constexpr (WAY == ALONE) {
         SV_MARK(a, 3);
@@ -289,7 +290,8 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
         for (int32_t block = shared0; block >= 0; block = block == shared1 ? -1 : shared1) {
             const struct strip own = strip_of<WAY, GATED>(a, block, half, wg);
             take_pieces<N, 4, true, GATED>(a, unit, block, band_in,
-                                           out_spot<N, WAY, GATED>(a, block, own, tail, x_scale), N_WARPS);
+                                           out_spot<N, WAY, GATED>(a, block, own, tail, x_scale),
+                                           N_WARPS);
         }
     }
 }

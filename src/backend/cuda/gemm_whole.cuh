@@ -1,18 +1,20 @@
 /*
- * gemm_whole.cuh - products of many rows: thread blocks, or clusters of two that share x, that compute whole blocks.
+ * gemm_whole.cuh - products of many rows: thread blocks, or clusters of two that share x, that
+ * compute whole blocks.
  *
- * Included by gemm_sm90.cu, in the midst of it, after gemm_units.cuh. Must not: cut a sum elsewhere than the
- * split does.
+ * Included by gemm_sm90.cu, in the midst of it, after gemm_units.cuh. Must not: cut a sum elsewhere
+ * than the split does.
  */
 #ifndef SV_CUDA_GEMM_WHOLE_CUH
 #define SV_CUDA_GEMM_WHOLE_CUH
 
 /* ---------------------------------------------------------------- whole products: many rows */
 
-/* WHOLE: a cluster computes whole blocks of 256 weight rows by N rows of x, one after the other, and cuts each sum where
- * the split cuts it: registers hold the pieces so far beside the present one. TALL_WHOLE: a thread block by itself
- * computes blocks of 192 weight rows, whose sums are not cut. Weights that go by leave L2 first and x last where it fits:
- * without that a multiprocessor takes in half as many bytes. */
+/* WHOLE: a cluster computes whole blocks of 256 weight rows by N rows of x, one after the other,
+ * and cuts each sum where the split cuts it: registers hold the pieces so far beside the present
+ * one. TALL_WHOLE: a thread block by itself computes blocks of 192 weight rows, whose sums are not
+ * cut. Weights that go by leave L2 first and x last where it fits: without that a multiprocessor
+ * takes in half as many bytes. */
 enum {
     GROUP = 8
 }; /* N-row blocks of x that share a walk over the weights: both then come from L2 */
@@ -54,7 +56,8 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
         v.t = item_of(a, first, N).block * a.split.n_k;
         walk_enter<WAY>(v, a, half);
         for (int32_t i = 0; i < early; i++, v.w += SV_TILE_BYTES)
-            load_weights<WAY>(v, gated, smem + i * R::STAGE, smem_u32(&tail->full[i]), N * X_ROW_BYTES, for_w);
+            load_weights<WAY>(v, gated, smem + i * R::STAGE, smem_u32(&tail->full[i]),
+                              N * X_ROW_BYTES, for_w);
     }
     sv_pdl_wait();
     for (int32_t i = first; i < n_items; i += gridDim.x / CL) {
@@ -81,7 +84,8 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
     sv_pdl_launch();
 }
 
-/* Keeps sums of this thread in its stash, or adds what lies there to them: those of rows FROM of x and on. */
+/* Keeps sums of this thread in its stash, or adds what lies there to them: those of rows FROM of x
+ * and on. */
 template <int N, int THREADS, int FROM>
 static __device__ __forceinline__ void stash_put(const float (&acc)[N / 2],
                                                  const struct sv_gemm_args &a)
@@ -169,9 +173,9 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
         if (FP8)
             consumers_sync<WAY>();
         if (own.present)
-            put_all<N, true, GATED, twice<N, GATED>()>(acc, a,
-                                    out_spot<N, WAY, GATED>(a, it.block, own, tail, x_scale - it.row),
-                                    it.row, THREADS / 32);
+            put_all<N, true, GATED, twice<N, GATED>()>(
+                acc, a, out_spot<N, WAY, GATED>(a, it.block, own, tail, x_scale - it.row), it.row,
+                THREADS / 32);
     }
 }
 

@@ -1,11 +1,13 @@
 /*
- * graph.cu - graph_run: work that the step enqueues again and again is captured once per key and replayed.
+ * graph.cu - graph_run: work that the step enqueues again and again is captured once per key and
+ * replayed.
  *
- * Entered through the table in device.cu. A key's first run is eager, so that every kernel is loaded and
- * every attribute set before a capture; the second is captured and launched; later ones are launches
- * alone. Replayed or eager, the same kernels run with the same arguments in the same order, so the
- * bits are the same. The table is made at open and never grows: when it is full, new keys stay
- * eager. Must not: capture anything that allocates, synchronises or reads host memory that moves.
+ * Entered through the table in device.cu. A key's first run is eager, so that every kernel is
+ * loaded and every attribute set before a capture; the second is captured and launched; later ones
+ * are launches alone. Replayed or eager, the same kernels run with the same arguments in the same
+ * order, so the bits are the same. The table is made at open and never grows: when it is full, new
+ * keys stay eager. Must not: capture anything that allocates, synchronises or reads host memory
+ * that moves.
  */
 #include "backend/cuda/watch.h"
 
@@ -69,7 +71,8 @@ static struct graph_entry *find(struct sv_cuda_graphs *g, uint64_t key, bool *se
 }
 
 /* Records what enqueue does. False: nothing was recorded and nothing ran. */
-static bool capture(struct sv_cuda *cu, struct graph_entry *e, void (*enqueue)(void *user), void *user)
+static bool capture(struct sv_cuda *cu, struct graph_entry *e, void (*enqueue)(void *user),
+                    void *user)
 {
     cudaGraph_t graph = NULL;
     if (!sv_cuda_check(cu, cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal),

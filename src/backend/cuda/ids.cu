@@ -1,8 +1,8 @@
 /*
  * ids.cu - the ops on a few integers per segment: block_ids, logit_pos, verify and commit.
  *
- * Entered through the table in device.cu. One thread per segment or row, no sums. Must not: write for
- * padding, or past a segment's room in the table of tokens.
+ * Entered through the table in device.cu. One thread per segment or row, no sums. Must not: write
+ * for padding, or past a segment's room in the table of tokens.
  */
 #include "backend/cuda/cuda.h"
 

@@ -1,11 +1,12 @@
 /*
- * jitter.cuh - makes warps late on purpose, in a build of its own (make CUDA=1 JITTER=1): a wait that counts on another warp
- * being there in time, or on looking at a barrier before it has gone on twice, then fails in a second instead of once in a
- * thousand runs.
+ * jitter.cuh - makes warps late on purpose, in a build of its own (make CUDA=1 JITTER=1): a wait
+ * that counts on another warp being there in time, or on looking at a barrier before it has gone on
+ * twice, then fails in a second instead of once in a thousand runs.
  *
- * Called before and after waits, before arrivals, copies and pieces, and around the wait for the launch before: by
- * barrier.cuh, cuda.h and the gemm*.cuh. Builds without SV_CUDA_JITTER have not one instruction of it. Must not: change
- * what a kernel computes, or call a function: the matrix instructions would then no longer run on their own.
+ * Called before and after waits, before arrivals, copies and pieces, and around the wait for the
+ * launch before: by barrier.cuh, cuda.h and the gemm*.cuh. Builds without SV_CUDA_JITTER have not
+ * one instruction of it. Must not: change what a kernel computes, or call a function: the matrix
+ * instructions would then no longer run on their own.
  */
 #ifndef SV_CUDA_JITTER_CUH
 #define SV_CUDA_JITTER_CUH
@@ -14,11 +15,12 @@
 
 #ifdef SV_CUDA_JITTER
 
-/* In one asm statement each, which costs the compiler next to nothing: hooks are many, and lie among instructions that have
- * nearly all registers. f: a number of this warp, or block, that stays for half a millisecond. */
+/* In one asm statement each, which costs the compiler next to nothing: hooks are many, and lie
+ * among instructions that have nearly all registers. f: a number of this warp, or block, that stays
+ * for half a millisecond. */
 #define SV_JITTER_FATE(WARP)                                                                       \
-    "mov.u32 n, %%globaltimer_lo;\nshr.u32 f, n, 19;\nmov.u32 n, %%ctaid.x;\n"                    \
-    "mad.lo.u32 f, f, 509, n;\nmov.u32 n, %%ctaid.y;\nmad.lo.u32 f, n, 257, f;\n"                 \
+    "mov.u32 n, %%globaltimer_lo;\nshr.u32 f, n, 19;\nmov.u32 n, %%ctaid.x;\n"                     \
+    "mad.lo.u32 f, f, 509, n;\nmov.u32 n, %%ctaid.y;\nmad.lo.u32 f, n, 257, f;\n"                  \
     "mul.lo.u32 f, f, 17;\n" WARP SV_JITTER_MIX("f")
 #define SV_JITTER_MIX(X)                                                                           \
     "shr.u32 n, " X ", 15;\nxor.b32 " X ", " X ", n;\nmul.lo.u32 " X ", " X ", 0x2c1b3c6d;\n"      \
@@ -30,7 +32,8 @@
     "ASLEEP:\nnanosleep.u32 100;\nmov.u32 n, %%globaltimer_lo;\nsub.u32 n, d, n;\n"                \
     "setp.gt.s32 p, n, 0;\n@p bra ASLEEP;\nAWAKE:\n"
 
-/* Mostly nothing, one time in 64 1 to 3 us, one in 4096 21 to 54; and one warp of 256 is 0.3 to 2.4 us late each time. */
+/* Mostly nothing, one time in 64 1 to 3 us, one in 4096 21 to 54; and one warp of 256 is 0.3 to 2.4
+ * us late each time. */
 static __device__ __forceinline__ void sv_jitter(void)
 {
     asm volatile("{\n.reg .pred p;\n.reg .b32 n, f, d;\n" SV_JITTER_FATE(
@@ -39,21 +42,21 @@ static __device__ __forceinline__ void sv_jitter(void)
                  "bfe.u32 n, f, 8, 2;\nmov.u32 d, 300;\nshl.b32 d, d, n;\n"
                  "and.b32 n, f, 255;\nsetp.ne.u32 p, n, 0;\n@p mov.u32 d, 0;\n"
                  /* f: now a number of this very call. */
-                 "mov.u32 n, %%clock;\nadd.u32 f, f, n;\n" SV_JITTER_MIX("f")
-                 "and.b32 n, f, 63;\nsetp.eq.u32 p, n, 0;\n"
-                 "bfe.u32 n, f, 12, 11;\nadd.u32 n, n, 1000;\n@p add.u32 d, d, n;\n"
-                 "and.b32 n, f, 4095;\nsetp.eq.u32 p, n, 0;\n"
-                 "bfe.u32 n, f, 12, 15;\nadd.u32 n, n, 20000;\n@p add.u32 d, d, n;\n" SV_JITTER_SLEEP
-                 "}" ::"n"(0)
+                 "mov.u32 n, %%clock;\nadd.u32 f, f, n;\n" SV_JITTER_MIX(
+                     "f") "and.b32 n, f, 63;\nsetp.eq.u32 p, n, 0;\n"
+                          "bfe.u32 n, f, 12, 11;\nadd.u32 n, n, 1000;\n@p add.u32 d, d, n;\n"
+                          "and.b32 n, f, 4095;\nsetp.eq.u32 p, n, 0;\n"
+                          "bfe.u32 n, f, 12, 15;\nadd.u32 n, n, 20000;\n"
+                          "@p add.u32 d, d, n;\n" SV_JITTER_SLEEP "}" ::"n"(0)
                  : "memory");
 }
 
 /* One block of eight goes on up to 32 us late, all its warps. */
 static __device__ __forceinline__ void sv_jitter_block(void)
 {
-    asm volatile("{\n.reg .pred p;\n.reg .b32 n, f, d;\n" SV_JITTER_FATE("")
-                 "bfe.u32 d, f, 8, 15;\nand.b32 n, f, 7;\nsetp.ne.u32 p, n, 0;\n@p mov.u32 d, 0;\n" SV_JITTER_SLEEP
-                 "}" ::"n"(0)
+    asm volatile("{\n.reg .pred p;\n.reg .b32 n, f, d;\n" SV_JITTER_FATE(
+                     "") "bfe.u32 d, f, 8, 15;\nand.b32 n, f, 7;\nsetp.ne.u32 p, n, 0;\n"
+                         "@p mov.u32 d, 0;\n" SV_JITTER_SLEEP "}" ::"n"(0)
                  : "memory");
 }
 

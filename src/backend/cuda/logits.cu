@@ -2,11 +2,11 @@
  * logits.cu - what requests change in logits before a token is chosen (bias, bans, penalties), log
  * probabilities, and the slots' tokens that penalties look back on.
  *
- * Entered through the table in device.cu; a block per row, a block per segment for the history. Rules give
- * the bits of cpu/logits.c: each operation is rounded by itself, and counts are integers, so the order of the
- * atomics does not matter. Log probabilities sum in an order fixed by the vocabulary. Penalties cost a
- * walk over the sequence's tokens, not over the vocabulary. Must not: leave a count behind in the scratch, or let
- * a row see a draft that stands after it.
+ * Entered through the table in device.cu; a block per row, a block per segment for the history.
+ * Rules give the bits of cpu/logits.c: each operation is rounded by itself, and counts are
+ * integers, so the order of the atomics does not matter. Log probabilities sum in an order fixed by
+ * the vocabulary. Penalties cost a walk over the sequence's tokens, not over the vocabulary. Must
+ * not: leave a count behind in the scratch, or let a row see a draft that stands after it.
  */
 #include "backend/cuda/cuda.h"
 
@@ -33,7 +33,8 @@ static __device__ __forceinline__ float penalised(float x, const struct sv_logit
     return y > FLT_MAX && x <= FLT_MAX ? FLT_MAX : y;
 }
 
-/* The tokens at positions [0, base) are in the history, those up to the drawn one in the block's rows. */
+/* The tokens at positions [0, base) are in the history, those up to the drawn one in the block's
+ * rows. */
 static __device__ __forceinline__ int32_t token_at(const int32_t *history, const int32_t *block,
                                                    int32_t base, int32_t pos)
 {
@@ -79,7 +80,8 @@ static __global__ void __launch_bounds__(THREADS)
     if (slot < 0)
         return;
     const struct sv_logit_rules r = p.slot_rules[slot];
-    const int32_t row0 = p.rows.seg_row0[seg], base = p.rows.seg_base[seg], end = base + row - row0 + 1;
+    const int32_t row0 = p.rows.seg_row0[seg], base = p.rows.seg_base[seg],
+                  end = base + row - row0 + 1;
     float *x = p.dst + (int64_t)blockIdx.x * p.ld;
     const float *src = p.src + (int64_t)blockIdx.x * p.ld;
     if (p.src != p.dst)
@@ -101,8 +103,8 @@ static __global__ void __launch_bounds__(THREADS)
         for (int32_t b = threadIdx.x; b < r.n_ban; b += THREADS)
             x[p.ban_ids[ban0 + b]] = -INFINITY;
     __syncthreads();
-    penalise(x, p.vocab, r, p.history + (int64_t)slot * p.history_stride, p.row_ids + row0, base, end,
-             p.counts + (int64_t)blockIdx.x * p.vocab);
+    penalise(x, p.vocab, r, p.history + (int64_t)slot * p.history_stride, p.row_ids + row0, base,
+             end, p.counts + (int64_t)blockIdx.x * p.vocab);
 }
 
 void sv_cuda_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p)
@@ -280,5 +282,6 @@ static __global__ void history_kernel(struct sv_p_history p, struct sv_cuda_faul
 void sv_cuda_history(struct sv_dev *dev, const struct sv_p_history *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
-    sv_cuda_launch(cu, "history", history_kernel, p->rows.n_segs, HISTORY_THREADS, 0, *p, cu->fault);
+    sv_cuda_launch(cu, "history", history_kernel, p->rows.n_segs, HISTORY_THREADS, 0, *p,
+                   cu->fault);
 }

@@ -1,9 +1,10 @@
 /*
- * norm_rope.cuh - one head by one warp: RMS norm, rotation by neox halves, one rounding at the store.
+ * norm_rope.cuh - one head by one warp: RMS norm, rotation by neox halves, one rounding at the
+ * store.
  *
- * Included by rows.cu (queries and keys of the target and the draft) and context_kv.cu (the draft's keys of
- * committed rows). Everything between load and store is f32. Must not: let the order of the sum depend on
- * anything but the head's size.
+ * Included by rows.cu (queries and keys of the target and the draft) and context_kv.cu (the draft's
+ * keys of committed rows). Everything between load and store is f32. Must not: let the order of the
+ * sum depend on anything but the head's size.
  */
 #ifndef SV_CUDA_NORM_ROPE_CUH
 #define SV_CUDA_NORM_ROPE_CUH
@@ -29,12 +30,12 @@ static __device__ __forceinline__ int32_t sv_rope_row(const struct sv_rope_table
     return pos < 0 ? 0 : t->max_pos - 1;
 }
 
-/* out may be x. Lane i holds elements 2i, 2i + 1, 2i + 64, ...; buffer: (SV_MAX_HEAD_DIM) of this warp. */
+/* out may be x. Lane i holds elements 2i, 2i + 1, 2i + 64, ...; buffer: (SV_MAX_HEAD_DIM) of this
+ * warp. */
 template <typename T, typename O>
-static __device__ __forceinline__ void sv_head_norm_rope(O *out, const T *x, float *buffer,
-                                                         struct sv_head_norm norm,
-                                                         const struct sv_rope_table &rope,
-                                                         int64_t angle, int32_t hd, int lane)
+static __device__ __forceinline__ void
+sv_head_norm_rope(O *out, const T *x, float *buffer, struct sv_head_norm norm,
+                  const struct sv_rope_table &rope, int64_t angle, int32_t hd, int lane)
 {
     float sum = 0;
     for (int32_t i = 2 * lane; i < hd; i += 64) {
@@ -68,11 +69,14 @@ static __device__ __forceinline__ void sv_head_norm_rope(O *out, const T *x, flo
     __syncwarp();
 }
 
-/* A head of 128 all of which is rotated, held by eight lanes: v[j] is element 8 lane + j, v[8 + j] the one it is rotated
- * with, 64 further. What is fused is said, not left to the compiler: several kernels must give the same bits. */
+/* A head of 128 all of which is rotated, held by eight lanes: v[j] is element 8 lane + j, v[8 + j]
+ * the one it is rotated with, 64 further. What is fused is said, not left to the compiler: several
+ * kernels must give the same bits. */
 
-/* Norm weights are bf16, in the same order. All eight lanes must come; those for which `on` is false leave v as it is. */
-static __device__ __forceinline__ void sv_norm128(float v[16], const uint4 weight[2], float eps, bool on)
+/* Norm weights are bf16, in the same order. All eight lanes must come; those for which `on` is
+ * false leave v as it is. */
+static __device__ __forceinline__ void sv_norm128(float v[16], const uint4 weight[2], float eps,
+                                                  bool on)
 {
     float sum = 0, w[16];
 #pragma unroll
@@ -94,8 +98,8 @@ static __device__ __forceinline__ void sv_norm128(float v[16], const uint4 weigh
 struct sv_turn128 {
     float cos[8], sin[8];
 };
-static __device__ __forceinline__ void sv_turn128_load(struct sv_turn128 *t, const struct sv_rope_table &rope,
-                                                       int64_t angle, int lane)
+static __device__ __forceinline__ void
+sv_turn128_load(struct sv_turn128 *t, const struct sv_rope_table &rope, int64_t angle, int lane)
 {
     sv_load8(t->cos, rope.cos + angle + 8 * lane);
     sv_load8(t->sin, rope.sin + angle + 8 * lane);

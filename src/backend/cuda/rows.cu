@@ -2,9 +2,10 @@
  * rows.cu - the ops that work on one row of activations at a time: embed, add_rms_norm, act_mul and
  * qk_norm_rope_kv_write.
  *
- * Entered through the table in device.cu. The sum over a row (over a head) has an order fixed by its length; how many
- * heads a thread takes does not reach it. Vector and scalar loads give a thread the same elements, so
- * alignment changes no bit. Must not: trust an id, a position or a page.
+ * Entered through the table in device.cu. The sum over a row (over a head) has an order fixed by
+ * its length; how many heads a thread takes does not reach it. Vector and scalar loads give a
+ * thread the same elements, so alignment changes no bit. Must not: trust an id, a position or a
+ * page.
  */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/fp8_rows.cuh"
@@ -30,8 +31,7 @@ struct embed_args {
     float scale;
 };
 
-template <typename T>
-static __global__ void embed_kernel(struct embed_args a, T *out)
+template <typename T> static __global__ void embed_kernel(struct embed_args a, T *out)
 {
     sv_pdl_wait();
     sv_pdl_launch(); /* not before: cu->settled */
@@ -60,8 +60,9 @@ void sv_cuda_embed(struct sv_dev *dev, const struct sv_p_embed *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     SV_REQUIRE(!p->table.approximate); /* a drafter has no embedding of its own */
-    struct embed_args a = {p->ids, p->table.data, p->table.dtype, sv_cuda_is_packed(&p->table),
-                           p->table.rows, p->table.cols, p->scale};
+    struct embed_args a = {
+        p->ids,        p->table.data, p->table.dtype, sv_cuda_is_packed(&p->table),
+        p->table.rows, p->table.cols, p->scale};
     if (cu->act == SV_BF16)
         sv_cuda_launch(cu, "embed", embed_kernel<__nv_bfloat16>, p->n_rows, 256, 0, a,
                        (__nv_bfloat16 *)p->out);
@@ -111,7 +112,8 @@ static __device__ __forceinline__ void norm_in(float v[8], const T *x, const T *
 }
 
 template <typename T>
-static __device__ __forceinline__ void norm_put(T *out, const float v[8], int32_t i, int32_t d, bool vec)
+static __device__ __forceinline__ void norm_put(T *out, const float v[8], int32_t i, int32_t d,
+                                                bool vec)
 {
     if (vec) {
         sv_store8(out + i, v);
@@ -123,9 +125,11 @@ static __device__ __forceinline__ void norm_put(T *out, const float v[8], int32_
             sv_store(out + i + j, v[j]);
 }
 
-/* 1 / sqrt(mean + eps) of the block's sum, the same in every thread. Warps are added in a tree fixed by their places; scratch
- * was cleared before a barrier, and a sum of squares does not notice a zero more. */
-static __device__ __forceinline__ float norm_scale(const struct norm_args &a, float sum, float4 scratch[8])
+/* 1 / sqrt(mean + eps) of the block's sum, the same in every thread. Warps are added in a tree
+ * fixed by their places; scratch was cleared before a barrier, and a sum of squares does not notice
+ * a zero more. */
+static __device__ __forceinline__ float norm_scale(const struct norm_args &a, float sum,
+                                                   float4 scratch[8])
 {
     sum = sv_warp_sum(sum);
     if (threadIdx.x % 32 == 0)
@@ -152,7 +156,8 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
         scratch[threadIdx.x] = make_float4(0, 0, 0, 0);
     __syncthreads();
     sv_pdl_wait();
-    const int64_t row = !a.row_index ? blockIdx.x : max(a.row_index[blockIdx.x], 0); /* < 0: padding */
+    /* < 0: padding */
+    const int64_t row = !a.row_index ? blockIdx.x : max(a.row_index[blockIdx.x], 0);
     const bool write_x = delta && !a.row_index;
     x += row * a.d;
     delta = delta ? delta + row * a.d : NULL;
@@ -205,10 +210,11 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS)
     }
 }
 
-/* The common case: a group of eight a thread, bf16 weights, all aligned. The same sums as above in less code, which few
- * rows run through once before the wait, so that instructions and weights are at hand when the row is there: fetching
- * them takes longer than the row does. No more than 32 registers a thread: a row's block must find room beside a matrix
- * product that still runs, and leave room for the next one, which begins by filling its ring. */
+/* The common case: a group of eight a thread, bf16 weights, all aligned. The same sums as above in
+ * less code, which few rows run through once before the wait, so that instructions and weights are
+ * at hand when the row is there: fetching them takes longer than the row does. No more than 32
+ * registers a thread: a row's block must find room beside a matrix product that still runs, and
+ * leave room for the next one, which begins by filling its ring. */
 template <typename T, bool BYTES>
 static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
     norm8_kernel(const __grid_constant__ struct norm_args a, T *x, const T *delta, T *out, T *tap)
@@ -229,7 +235,8 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
 #pragma unroll 1
     for (int pass = a.rehearse ? 0 : 1; pass < 2; pass++) {
         const bool real = pass == 1;
-        struct sv_eight<T> v = {};
+        struct sv_eight<T> v = {
+        };
         float f[8], w[8], sum = 0;
         if (real)
             sv_pdl_wait();
@@ -257,7 +264,8 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
             sv_store8(out + (int64_t)blockIdx.x * a.d + i, f);
         if constexpr (BYTES) {
             const uint4 rounded = inside ? sv_pack8(f) : make_uint4(0, 0, 0, 0);
-            const float scale = sv_fp8_scale(sv_fp8_largest_in_block(sv_fp8_largest(rounded, 0), found));
+            const float scale =
+                sv_fp8_scale(sv_fp8_largest_in_block(sv_fp8_largest(rounded, 0), found));
             const uint2 bytes = sv_fp8_eight(rounded, sv_fp8_inverse(scale));
             if (real && inside)
                 *(uint2 *)(a.bytes + blockIdx.x * a.byte_stride + i) = bytes;
@@ -269,18 +277,28 @@ static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
     }
 }
 
-template <typename T>
-static void norm_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm *p)
+template <typename T> static void norm_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm *p)
 {
     int32_t threads = ((p->d + 7) / 8 + 31) / 32 * 32;
     threads = threads > MAX_NORM_THREADS ? MAX_NORM_THREADS : threads;
     bool vec = p->d % 8 == 0 && aligned16(p->x) && aligned16(p->delta) && aligned16(p->out) &&
                aligned16(p->tap) && p->tap_stride % 8 == 0;
-    struct norm_args a = {p->d,   p->row_index,        p->weight.data, p->weight.dtype,
-                          p->eps, 1.0f / (float)p->d,  p->tap_stride,  vec,
-                          p->n_rows <= cu->n_sms, NULL, 0, NULL};
-    const bool whole = vec && p->d <= 8 * threads && p->weight.dtype == SV_BF16 && aligned16(p->weight.data);
-    void (*kernel)(struct norm_args, T *, const T *, T *, T *) = whole ? norm8_kernel<T, false> : norm_kernel<T>;
+    struct norm_args a = {p->d,
+                          p->row_index,
+                          p->weight.data,
+                          p->weight.dtype,
+                          p->eps,
+                          1.0f / (float)p->d,
+                          p->tap_stride,
+                          vec,
+                          p->n_rows <= cu->n_sms,
+                          NULL,
+                          0,
+                          NULL};
+    const bool whole =
+        vec && p->d <= 8 * threads && p->weight.dtype == SV_BF16 && aligned16(p->weight.data);
+    void (*kernel)(struct norm_args, T *, const T *, T *, T *) =
+        whole ? norm8_kernel<T, false> : norm_kernel<T>;
     const bool bytes = whole && p->approximate && sv_gemm_bytes_room(cu, p->n_rows, p->d);
     if constexpr (sizeof(T) == 2)
         if (bytes) {
@@ -289,8 +307,8 @@ static void norm_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm *p)
             a.byte_stride = sv_fp8_row_bytes(p->d);
             a.scales = cu->gemm->bytes_scale;
         }
-    sv_cuda_launch_in_pass(cu, "add_rms_norm", kernel, p->n_rows, threads, 0, a, (T *)p->x, (const T *)p->delta,
-                           (T *)p->out, (T *)p->tap);
+    sv_cuda_launch_in_pass(cu, "add_rms_norm", kernel, p->n_rows, threads, 0, a, (T *)p->x,
+                           (const T *)p->delta, (T *)p->out, (T *)p->tap);
     cu->bytes_of = a.bytes ? p->out : NULL;
     cu->bytes_n = p->n_rows;
     cu->bytes_d = p->d;
@@ -333,13 +351,12 @@ static __global__ void act_mul_kernel(const T *gate_up, T *out, int32_t d, bool 
 }
 
 /* The y dimension of a grid ends at 65535 rows, far above any batch. */
-template <typename T>
-static void act_mul_launch(struct sv_cuda *cu, const struct sv_p_act_mul *p)
+template <typename T> static void act_mul_launch(struct sv_cuda *cu, const struct sv_p_act_mul *p)
 {
     bool vec = p->d % 8 == 0 && aligned16(p->gate_up) && aligned16(p->out);
     dim3 grid((unsigned)((p->d + 8 * 128 - 1) / (8 * 128)), (unsigned)p->n_rows);
     sv_cuda_launch_in_pass(cu, "act_mul", act_mul_kernel<T>, grid, 128, 0, (const T *)p->gate_up,
-                   (T *)p->out, p->d, vec);
+                           (T *)p->out, p->d, vec);
 }
 
 void sv_cuda_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p)
@@ -367,7 +384,8 @@ struct rope_args {
     struct sv_rope_table rope;
     struct sv_kv kv;
     struct sv_cuda_fault *fault;
-    bool early; /* segments and tables may be read before waiting for the launch before (cu->settled) */
+    bool early; /* segments and tables may be read before waiting for the launch before
+                   (cu->settled) */
     bool rehearse;
 };
 
@@ -380,13 +398,15 @@ struct rope_job {
 enum { JOB_NONE, JOB_QUERY, JOB_KEY, JOB_VALUE };
 
 /* lane: among those that share the head. */
-static __device__ __forceinline__ struct rope_job rope_job_of(const struct rope_args &a, int32_t r, int32_t head, int lane)
+static __device__ __forceinline__ struct rope_job rope_job_of(const struct rope_args &a, int32_t r,
+                                                              int32_t head, int lane)
 {
     struct rope_job job = {};
     const int32_t seg = a.rows.row_seg[r], n_kv = a.kv.n_kv_heads;
     if (seg < 0 || head >= a.n_heads + 2 * n_kv)
         return job;
-    const int32_t slot = a.rows.seg_slot[seg], pos = a.rows.seg_base[seg] + (r - a.rows.seg_row0[seg]);
+    const int32_t slot = a.rows.seg_slot[seg],
+                  pos = a.rows.seg_base[seg] + (r - a.rows.seg_row0[seg]);
     const bool reports = head == 0 && lane == 0;
     job.angle = (int64_t)sv_rope_row(&a.rope, pos, reports ? a.fault : NULL) * (a.rope.rot_dim / 2);
     job.kind = head < a.n_heads ? JOB_QUERY : head < a.n_heads + n_kv ? JOB_KEY : JOB_VALUE;
@@ -425,9 +445,10 @@ static __global__ void rope_kernel(const __grid_constant__ struct rope_args a, T
         sv_head_copy(v, x, hd, lane);
 }
 
-/* The same for heads of 128, all of which is rotated: eight lanes a head, PER heads of a row one after the other. As
- * norm8_kernel: little code, everything that is not the head itself read before it is there, instructions rehearsed, and few
- * enough registers a row to find and leave room beside matrix products. */
+/* The same for heads of 128, all of which is rotated: eight lanes a head, PER heads of a row one
+ * after the other. As norm8_kernel: little code, everything that is not the head itself read before
+ * it is there, instructions rehearsed, and few enough registers a row to find and leave room beside
+ * matrix products. */
 template <typename T, typename K, int PER>
 static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1 ? 1 : 4)
     rope128_kernel(const __grid_constant__ struct rope_args a, T *qkv)
@@ -513,7 +534,8 @@ static bool takes_eight_lanes(const struct sv_p_qk_norm_rope_kv_write *p)
         if (w[i]->data && (w[i]->dtype != SV_BF16 || !aligned16(w[i]->data)))
             return false;
     return p->kv.head_dim == 128 && p->rope.rot_dim == 128 && p->ld % 8 == 0 && aligned16(p->qkv) &&
-           aligned16(p->kv.k) && aligned16(p->kv.v) && aligned16(p->rope.cos) && aligned16(p->rope.sin);
+           aligned16(p->kv.k) && aligned16(p->kv.v) && aligned16(p->rope.cos) &&
+           aligned16(p->rope.sin);
 }
 
 void sv_cuda_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_rope_kv_write *p)

@@ -1,12 +1,13 @@
 /*
  * sample.cu - one token per row of logits: the argmax, or a draw from the filtered distribution.
  *
- * Entered through the table in device.cu. A row is cut into slices, a block each, so that one row does not wait
- * for one multiprocessor; sums are integers (sample.cuh), so the number of slices reaches no token. Five
- * launches: the largest logit; for rows with a filter, mass (or number) by bins of the logit and then a list of
- * the candidates in the bin where the cut lies; the cut, and the mass that is kept of every stretch of
- * ids; the draw. A row whose candidates are too many to list is done by one block alone. Must not: use a float
- * atomic, or leave bins or a list behind that are not empty.
+ * Entered through the table in device.cu. A row is cut into slices, a block each, so that one row
+ * does not wait for one multiprocessor; sums are integers (sample.cuh), so the number of slices
+ * reaches no token. Five launches: the largest logit; for rows with a filter, mass (or number) by
+ * bins of the logit and then a list of the candidates in the bin where the cut lies; the cut, and
+ * the mass that is kept of every stretch of ids; the draw. A row whose candidates are too many to
+ * list is done by one block alone. Must not: use a float atomic, or leave bins or a list behind
+ * that are not empty.
  */
 #include "backend/cuda/sample.cuh"
 
@@ -22,7 +23,7 @@ struct row_state {
     int32_t list_id[LIST];
     uint64_t best[SLICES]; /* pair_of the largest logit */
     uint64_t nans[SLICES];
-    uint32_t deepest[SLICES];    /* ~key_of the least logit above -inf */
+    uint32_t deepest[SLICES];     /* ~key_of the least logit above -inf */
     uint64_t sum[SLICES * WARPS]; /* mass kept, stretch by stretch */
     uint64_t above, total, cut;
     uint32_t n_list; /* above LIST: too many. Zero between calls */
@@ -41,7 +42,8 @@ struct part {
     int32_t row, slice, slot, begin, end;
 };
 
-static __device__ __forceinline__ struct part part_of(const struct sv_p_sample &p, const struct work &w)
+static __device__ __forceinline__ struct part part_of(const struct sv_p_sample &p,
+                                                      const struct work &w)
 {
     struct part a;
     const int32_t i = blockIdx.x / w.n_slices;
@@ -112,7 +114,7 @@ struct facts {
     struct scale sc;
     uint64_t n_nan;
     int32_t argmax;
-    bool draws;   /* neither greedy nor a row that is no distribution */
+    bool draws; /* neither greedy nor a row that is no distribution */
     bool by_k, by_p;
     float to_bin; /* bins in a unit of logits */
 };
@@ -122,8 +124,8 @@ static __device__ __forceinline__ float logit_of(uint32_t key)
     return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-static __device__ __forceinline__ struct facts facts_of(const struct sv_p_sample &p, const struct work &w,
-                                                        const struct part &a)
+static __device__ __forceinline__ struct facts facts_of(const struct sv_p_sample &p,
+                                                        const struct work &w, const struct part &a)
 {
     const int lane = threadIdx.x % 32;
     uint64_t best = lane < w.n_slices ? a.st->best[lane] : 0;
@@ -162,8 +164,8 @@ static __device__ __forceinline__ int32_t bin_of(float x, const struct facts &f)
 
 /* ---------------------------------------------------------------- candidates */
 
-/* Mass by bins; numbers by bins where the k likeliest are wanted. Two words each, the carry by hand: there is no
- * fast 64-bit addition in shared memory. */
+/* Mass by bins; numbers by bins where the k likeliest are wanted. Two words each, the carry by
+ * hand: there is no fast 64-bit addition in shared memory. */
 static __global__ void __launch_bounds__(THREADS) hist_kernel(struct sv_p_sample p, struct work w)
 {
     __shared__ uint32_t lo[BINS], hi[BINS];
@@ -268,8 +270,8 @@ static __device__ uint64_t cut_of(struct shared *s, const struct part &a, const 
     const uint32_t hi = (uint32_t)block_max(s, high);
     uint32_t lo = ~(uint32_t)block_max(s, low);
     if (!f.by_k)
-        return find_cut(s, src, f.sc, fmax((double)f.sp.top_p * (double)a.st->total, 1.0), 0, lo, hi,
-                        a.st->above);
+        return find_cut(s, src, f.sc, fmax((double)f.sp.top_p * (double)a.st->total, 1.0), 0, lo,
+                        hi, a.st->above);
     cut = find_cut(s, src, count, f.sp.top_k, 0, lo, hi);
     if (!f.by_p)
         return cut;
@@ -293,7 +295,8 @@ static __global__ void __launch_bounds__(THREADS) cut_kernel(struct sv_p_sample 
     const bool filters = f.by_k || f.by_p;
     if (!f.draws)
         return;
-    for (int b = a.slice * THREADS + (int)threadIdx.x; filters && b < BINS; b += w.n_slices * THREADS)
+    for (int b = a.slice * THREADS + (int)threadIdx.x; filters && b < BINS;
+         b += w.n_slices * THREADS)
         a.st->hist[b] = 0;
     if (filters && a.st->n_list > LIST)
         return;
@@ -301,7 +304,8 @@ static __global__ void __launch_bounds__(THREADS) cut_kernel(struct sv_p_sample 
     const struct kept k = {cut, fminf(f.sp.min_p, 1.0f)}; /* the most probable weighs exactly 1 */
     const struct source all = {a.x, NULL, p.vocab};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int32_t begin = min(a.end, a.begin + warp * w.stretch), end = min(a.end, begin + w.stretch);
+    const int32_t begin = min(a.end, a.begin + warp * w.stretch),
+                  end = min(a.end, begin + w.stretch);
     uint64_t own = 0;
 #pragma unroll 4
     for (int32_t i = begin + lane; i < end; i += 32)
@@ -317,8 +321,8 @@ static __global__ void __launch_bounds__(THREADS) cut_kernel(struct sv_p_sample 
 
 /* ---------------------------------------------------------------- the draw */
 
-/* The first id, in ascending order, at which the running mass exceeds u of the whole: first the stretch, then the
- * thread, then the id. */
+/* The first id, in ascending order, at which the running mass exceeds u of the whole: first the
+ * stretch, then the thread, then the id. */
 static __device__ void draw_row(struct shared *s, const struct part &a, const struct facts &f,
                                 const struct work &w, int32_t vocab, double u, int32_t *out)
 {
@@ -326,7 +330,8 @@ static __device__ void draw_row(struct shared *s, const struct part &a, const st
     __shared__ int32_t in;
     const struct kept k = {a.st->cut, fminf(f.sp.min_p, 1.0f)};
     const struct source all = {a.x, NULL, vocab};
-    uint64_t own = (int)threadIdx.x < w.n_slices * WARPS ? a.st->sum[threadIdx.x] : 0, total, unused;
+    uint64_t own = (int)threadIdx.x < w.n_slices * WARPS ? a.st->sum[threadIdx.x] : 0, total,
+             unused;
     uint64_t before = block_scan(s, own, &total);
     uint64_t target = (uint64_t)(u * (double)total);
     target = target < total ? target : total - 1; /* the most probable alone weighs 2^44 */
@@ -420,8 +425,10 @@ void sv_cuda_sample(struct sv_dev *dev, const struct sv_p_sample *p)
     w.state = (struct row_state *)cu->sample;
     w.fault = cu->fault;
     for (w.row0 = 0; w.row0 < p->n_rows; w.row0 += cu->sample_rows) {
-        const int32_t n = p->n_rows - w.row0 < cu->sample_rows ? p->n_rows - w.row0 : cu->sample_rows;
-        /* As many blocks as there are multiprocessors; a slice shorter than its block is not worth one. */
+        const int32_t n =
+            p->n_rows - w.row0 < cu->sample_rows ? p->n_rows - w.row0 : cu->sample_rows;
+        /* As many blocks as there are multiprocessors; a slice shorter than its block is not worth
+         * one. */
         w.n_slices = cu->n_sms / n;
         while (w.n_slices > 1 && (w.n_slices > SLICES || p->vocab / w.n_slices < THREADS))
             w.n_slices--;

@@ -1,15 +1,16 @@
 /*
  * sample.cuh - what a draw is made of: keys, weights, random numbers, sums of a block, cuts.
  *
- * Included by sample.cu alone. The distribution, the order of the filters and the random number are those of
- * cpu/sample.c. Weights e^((x - max) / T) have the bits of the CPU's (the same polynomial with fused steps);
- * every sum of them is taken in integers of 2^-44, so no order of adding matters and any number of
- * threads or blocks gives the same cut and the same token. Against the CPU's sums in double a sum can differ by
- * 2^-45 per token: only a draw or a cut that close to a border can fall on the other side. Must
- * not: use a float atomic, or let a row see another.
+ * Included by sample.cu alone. The distribution, the order of the filters and the random number are
+ * those of cpu/sample.c. Weights e^((x - max) / T) have the bits of the CPU's (the same polynomial
+ * with fused steps); every sum of them is taken in integers of 2^-44, so no order of adding matters
+ * and any number of threads or blocks gives the same cut and the same token. Against the CPU's sums
+ * in double a sum can differ by 2^-45 per token: only a draw or a cut that close to a border can
+ * fall on the other side. Must not: use a float atomic, or let a row see another.
  *
- * A filter keeps what lies at or above a cut. Cuts are found by bisection, eight ways at a time, on the pair
- * (logit, lower id first) as one integer, mostly on a short list of candidates in shared memory.
+ * A filter keeps what lies at or above a cut. Cuts are found by bisection, eight ways at a time, on
+ * the pair (logit, lower id first) as one integer, mostly on a short list of candidates in shared
+ * memory.
  */
 #ifndef SV_CUDA_SAMPLE_CUH
 #define SV_CUDA_SAMPLE_CUH
@@ -38,7 +39,8 @@ struct shared {
     int32_t nan[WARPS];
 };
 
-/* Numbers to choose from: all logits (id NULL: number i has id i), or a list in ascending order of ids. */
+/* Numbers to choose from: all logits (id NULL: number i has id i), or a list in ascending order of
+ * ids. */
 struct source {
     const float *x;
     const int32_t *id;
@@ -112,8 +114,7 @@ static __device__ double uniform(uint64_t seed, int32_t pos)
 /* ---------------------------------------------------------------- the block together */
 
 /* Adds up v over the block; every thread gets the sums. */
-template <int N>
-static __device__ __forceinline__ void block_add(struct shared *s, uint64_t v[N])
+template <int N> static __device__ __forceinline__ void block_add(struct shared *s, uint64_t v[N])
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
@@ -179,12 +180,12 @@ static __device__ __forceinline__ uint64_t block_scan(struct shared *s, uint64_t
 
 /* ---------------------------------------------------------------- cuts */
 
-/* Among the numbers whose pair reaches `alive`: the largest pair P such that those at or above P, with what weighs `above` and
- * is not in the source, together weigh `target` or more. lo and hi enclose the keys of P. Needs a total of at
- * least target > 0. */
-static __device__ uint64_t find_cut(struct shared *s, const struct source &src, const struct scale &sc,
-                                    double target, uint64_t alive, uint32_t lo, uint32_t hi,
-                                    uint64_t above = 0)
+/* Among the numbers whose pair reaches `alive`: the largest pair P such that those at or above P,
+ * with what weighs `above` and is not in the source, together weigh `target` or more. lo and hi
+ * enclose the keys of P. Needs a total of at least target > 0. */
+static __device__ uint64_t find_cut(struct shared *s, const struct source &src,
+                                    const struct scale &sc, double target, uint64_t alive,
+                                    uint32_t lo, uint32_t hi, uint64_t above = 0)
 {
     uint64_t base = (uint64_t)lo << ID_BITS;
     int bits = ID_BITS + (hi > lo ? 32 - __clz(hi - lo) : 0);
@@ -235,7 +236,8 @@ static __device__ __forceinline__ void warp_range(int32_t n, int warp, int32_t *
     *end = min(n, *begin + each);
 }
 
-/* Logits whose key reaches `key`, in ascending order of ids; how many there are, also when that is too many to list. */
+/* Logits whose key reaches `key`, in ascending order of ids; how many there are, also when that is
+ * too many to list. */
 static __device__ int32_t make_list(struct shared *s, const float *x, int32_t vocab, uint32_t key)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -279,8 +281,8 @@ static __device__ struct source choose_source(struct shared *s, const float *x, 
 /* ---------------------------------------------------------------- filters */
 
 /* Candidates that hold the k largest; *lo: no key of them that matters lies below. */
-static __device__ struct source list_top_k(struct shared *s, const float *x, int32_t vocab, int32_t k,
-                                           float thread_max, uint32_t hi, uint32_t *lo)
+static __device__ struct source list_top_k(struct shared *s, const float *x, int32_t vocab,
+                                           int32_t k, float thread_max, uint32_t hi, uint32_t *lo)
 {
     *lo = 0;
     if (k <= THREADS && vocab > LIST) {
@@ -340,8 +342,8 @@ static __device__ __forceinline__ uint64_t kept_mass(const struct source &src, i
     return __float2ull_rn(__fmul_rn(w, ONE));
 }
 
-/* The first id, in ascending order, at which the running mass exceeds u of the whole; one thread of the block
- * writes it. */
+/* The first id, in ascending order, at which the running mass exceeds u of the whole; one thread of
+ * the block writes it. */
 static __device__ void draw(struct shared *s, const struct source &src, const struct scale &sc,
                             const struct kept &k, double u, int32_t *out)
 {
@@ -383,7 +385,8 @@ static __device__ void draw(struct shared *s, const struct source &src, const st
     }
 }
 
-/* A row by one block alone, whatever its numbers: many equal logits, more candidates than a list holds. */
+/* A row by one block alone, whatever its numbers: many equal logits, more candidates than a list
+ * holds. */
 static __device__ void sample_row(struct shared *s, const float *x, int32_t vocab, float max,
                                   float thread_max, const struct sv_sampling &sp, int32_t pos,
                                   int32_t *out)

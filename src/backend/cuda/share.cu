@@ -1,10 +1,11 @@
 /*
  * share.cu - the end of a fused head when somebody asks how sure the winner is.
  *
- * Called by head.cu, in place of its own kernel. Every warp of the head has left the best key of its stretch of
- * the vocabulary. The softmax's sum is taken over these alone: a logit beaten by a neighbour is missed, so
- * the share is never below the true one, and near it where few logits matter. That costs no more than
- * the choice itself, and who asks calibrates. Must not: compute a logit, or choose another id than head.cu.
+ * Called by head.cu, in place of its own kernel. Every warp of the head has left the best key of
+ * its stretch of the vocabulary. The softmax's sum is taken over these alone: a logit beaten by a
+ * neighbour is missed, so the share is never below the true one, and near it where few logits
+ * matter. That costs no more than the choice itself, and who asks calibrates. Must not: compute a
+ * logit, or choose another id than head.cu.
  */
 #include "backend/cuda/gemm.h"
 
@@ -57,7 +58,7 @@ void sv_gemm_best_share(struct sv_cuda *cu, const struct sv_p_head_argmax *p, in
                         int32_t n, int32_t n_slots)
 {
     SV_REQUIRE(n_slots <= SV_GEMM_BEST_SLOTS);
-    sv_cuda_launch(cu, "the choice of the best logit and its share", share_kernel, dim3((unsigned)n),
-                   dim3(THREADS), 0, (const uint64_t *)cu->gemm->best, n_slots, row0, p->out_index,
-                   p->out, p->share, cu->fault);
+    sv_cuda_launch(cu, "the choice of the best logit and its share", share_kernel,
+                   dim3((unsigned)n), dim3(THREADS), 0, (const uint64_t *)cu->gemm->best, n_slots,
+                   row0, p->out_index, p->out, p->share, cu->fault);
 }

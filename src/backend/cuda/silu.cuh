@@ -1,7 +1,8 @@
 /*
  * silu.cuh - the gated activation of one element.
  *
- * Included by rows.cu and by the products that end with it. Must not: turn a finite product into NaN.
+ * Included by rows.cu and by the products that end with it. Must not: turn a finite product into
+ * NaN.
  */
 #ifndef SV_CUDA_SILU_CUH
 #define SV_CUDA_SILU_CUH
@@ -12,8 +13,8 @@ static __device__ __forceinline__ float sv_silu_mul(float g, float up)
     return g / (1.0f + expf(fminf(-g, 88.0f))) * up;
 }
 
-/* For bf16 results, in which the errors of the two approximations, some 1e-6 at |g| of 10, do not show. The
- * bound keeps the divisor where its reciprocal is exact to a few units. */
+/* For bf16 results, in which the errors of the two approximations, some 1e-6 at |g| of 10, do not
+ * show. The bound keeps the divisor where its reciprocal is exact to a few units. */
 static __device__ __forceinline__ float sv_silu_mul_fast(float g, float up)
 {
     return __fdividef(g, 1.0f + __expf(fminf(-g, 80.0f))) * up;

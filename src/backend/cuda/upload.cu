@@ -1,12 +1,12 @@
 /*
- * upload.cu - memory the bus can reach, copies, and how weights come onto the device: from a mapped file
- * through pinned buffers, or made there from a seed.
+ * upload.cu - memory the bus can reach, copies, and how weights come onto the device: from a mapped
+ * file through pinned buffers, or made there from a seed.
  *
- * Entered through the table in device.cu. Copies from and to host_alloc memory are asynchronous; a small
- * upload from anywhere else goes through a pinned ring, so the caller may reuse its memory at once, a
- * large one waits. Weights: threads of the pool fill one pinned buffer from the page cache while the
- * other is on the bus; matrices land in a staging buffer and are packed on the device. Must not: load
- * weights or wait in the step.
+ * Entered through the table in device.cu. Copies from and to host_alloc memory are asynchronous; a
+ * small upload from anywhere else goes through a pinned ring, so the caller may reuse its memory at
+ * once, a large one waits. Weights: threads of the pool fill one pinned buffer from the page cache
+ * while the other is on the bus; matrices land in a staging buffer and are packed on the device.
+ * Must not: load weights or wait in the step.
  */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/fp8.cuh"
@@ -44,7 +44,8 @@ static int pinned_alloc(void **out, size_t n_bytes, struct sv_err *err)
     snprintf(what, sizeof what, "no pinned memory for %zu bytes", n_bytes);
     if (sv_fault_hit())
         return sv_fail(err, SV_ENOMEM, -1, "CUDA: %s", what);
-    int rc = sv_cuda_try(cudaHostAlloc(out, n_bytes ? n_bytes : 1, cudaHostAllocDefault), err, what);
+    int rc =
+        sv_cuda_try(cudaHostAlloc(out, n_bytes ? n_bytes : 1, cudaHostAllocDefault), err, what);
     if (!rc)
         memset(*out, 0, n_bytes);
     return rc;
@@ -108,8 +109,8 @@ static __global__ void copy_kernel(uint4 *dst, const uint4 *src, int32_t n)
         dst[i] = src[i];
 }
 
-/* A few KB between pinned memory and the device. A kernel reaches over the bus itself: half the time of a copy
- * engine, which the queue has to be handed to and back. */
+/* A few KB between pinned memory and the device. A kernel reaches over the bus itself: half the
+ * time of a copy engine, which the queue has to be handed to and back. */
 static bool copy_small(struct sv_cuda *cu, void *dst, const void *src, size_t n_bytes)
 {
     enum { THREADS = 128 };
@@ -121,9 +122,10 @@ static bool copy_small(struct sv_cuda *cu, void *dst, const void *src, size_t n_
     return true;
 }
 
-/* From or to ordinary memory. The library itself waits for the queue then, so we do before, and can give up. */
-static void copy_waiting(struct sv_cuda *cu, void *dst, const void *src, size_t n_bytes, cudaMemcpyKind kind,
-                         const char *what)
+/* From or to ordinary memory. The library itself waits for the queue then, so we do before, and can
+ * give up. */
+static void copy_waiting(struct sv_cuda *cu, void *dst, const void *src, size_t n_bytes,
+                         cudaMemcpyKind kind, const char *what)
 {
     if (sv_cuda_wait_latched(cu, NULL, what) &&
         sv_cuda_check(cu, cudaMemcpyAsync(dst, src, n_bytes, kind, cu->stream), what))
@@ -210,7 +212,8 @@ static int open_buffers(struct sv_cuda *cu, struct sv_err *err)
         if (!st->pinned[i])
             rc = pinned_alloc((void **)&st->pinned[i], CHUNK_BYTES, err);
         if (!rc && !st->landing[i])
-            rc = sv_cuda_alloc((struct sv_dev *)(void *)cu, (void **)&st->landing[i], CHUNK_BYTES, err);
+            rc = sv_cuda_alloc((struct sv_dev *)(void *)cu, (void **)&st->landing[i], CHUNK_BYTES,
+                               err);
         if (!rc && !st->done[i])
             rc = sv_cuda_try(cudaEventCreateWithFlags(&st->done[i], cudaEventDisableTiming), err,
                              "cudaEventCreate");
@@ -243,7 +246,8 @@ static int send(struct sv_cuda *cu, const struct sv_weight *host, void *data, bo
     const size_t row_bytes = (size_t)host->cols * sv_dtype_bytes(host->dtype);
     const size_t all = (size_t)host->rows * row_bytes, band_bytes = SV_TILE * row_bytes;
     if (packed && band_bytes > CHUNK_BYTES)
-        return sv_fail(err, SV_EUNSUPPORTED, -1, "a weight with rows of %d numbers", (int)host->cols);
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "a weight with rows of %d numbers",
+                       (int)host->cols);
     const size_t step = packed ? CHUNK_BYTES / band_bytes * band_bytes : CHUNK_BYTES;
     int rc = SV_OK, i = 0;
     for (size_t at = 0; at < all && !rc; at += step, i ^= 1) {
@@ -260,8 +264,8 @@ static int send(struct sv_cuda *cu, const struct sv_weight *host, void *data, bo
         rc = sv_cuda_try(cudaMemcpyAsync(dst, st->pinned[i], n, cudaMemcpyHostToDevice, cu->stream),
                          err, "loading weights");
         if (!rc && host->approximate)
-            sv_cuda_fp8_pack(cu, dst, (int32_t)(at / row_bytes), (int32_t)(n / row_bytes), host->rows,
-                             host->cols, data);
+            sv_cuda_fp8_pack(cu, dst, (int32_t)(at / row_bytes), (int32_t)(n / row_bytes),
+                             host->rows, host->cols, data);
         else if (!rc && packed)
             sv_cuda_pack(cu, dst, (int32_t)(at / row_bytes), (int32_t)(n / row_bytes), host->cols,
                          data);
@@ -281,7 +285,8 @@ static size_t device_bytes(const struct sv_weight *w)
 }
 
 /* Uncleared: packing and copying write every byte, padding included. */
-static int weight_alloc(struct sv_cuda *cu, const struct sv_weight *w, void **data, struct sv_err *err)
+static int weight_alloc(struct sv_cuda *cu, const struct sv_weight *w, void **data,
+                        struct sv_err *err)
 {
     char what[80];
     snprintf(what, sizeof what, "no memory for a weight of %d x %d on the GPU", (int)w->rows,
@@ -297,7 +302,8 @@ static int weight_alloc(struct sv_cuda *cu, const struct sv_weight *w, void **da
 static struct sv_weight kept(struct sv_cuda *cu, const struct sv_weight *w)
 {
     struct sv_weight k = *w;
-    k.approximate = w->approximate && cu->bytes && sv_cuda_is_packed(w) && w->cols % 8 == 0 && !w->table;
+    k.approximate =
+        w->approximate && cu->bytes && sv_cuda_is_packed(w) && w->cols % 8 == 0 && !w->table;
     if (k.approximate && k.cols > cu->bytes_k)
         cu->bytes_k = k.cols;
     return k;
@@ -327,8 +333,8 @@ int sv_cuda_upload_weight(struct sv_dev *dev, const struct sv_weight *host, stru
 
 /* ---------------------------------------------------------------- weights from a seed */
 
-/* Four standard normal numbers of (seed, counter): Philox4x32-10 and two Box-Muller pairs. Fast functions:
- * these are weights for timing, not draws. */
+/* Four standard normal numbers of (seed, counter): Philox4x32-10 and two Box-Muller pairs. Fast
+ * functions: these are weights for timing, not draws. */
 static __device__ __forceinline__ void normal4(uint64_t seed, uint64_t counter, float out[4])
 {
     uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
@@ -357,7 +363,8 @@ static __device__ __forceinline__ void normal4(uint64_t seed, uint64_t counter, 
 
 /* Number i of the row-major matrix, whatever the layout; out begins with number 4 * group0. */
 template <typename T>
-static __global__ void random_plain(T *out, size_t n, size_t group0, float scale, float shift, uint64_t seed)
+static __global__ void random_plain(T *out, size_t n, size_t group0, float scale, float shift,
+                                    uint64_t seed)
 {
     const size_t stride = (size_t)gridDim.x * blockDim.x;
     for (size_t g = (size_t)blockIdx.x * blockDim.x + threadIdx.x; 4 * g < n; g += stride) {
@@ -403,8 +410,8 @@ static __global__ void random_packed(__nv_bfloat16 *out, int32_t rows, int32_t c
 }
 
 /* By way of bf16, as many rows at a time as a landing buffer holds. */
-static int random_bytes(struct sv_cuda *cu, const struct sv_weight *w, float scale, float shift, uint64_t seed,
-                        void *data, struct sv_err *err)
+static int random_bytes(struct sv_cuda *cu, const struct sv_weight *w, float scale, float shift,
+                        uint64_t seed, void *data, struct sv_err *err)
 {
     const size_t row_bytes = (size_t)w->cols * 2;
     const int32_t step = (int32_t)(CHUNK_BYTES / row_bytes / SV_TILE * SV_TILE);
@@ -415,7 +422,8 @@ static int random_bytes(struct sv_cuda *cu, const struct sv_weight *w, float sca
         const int32_t n = w->rows - row < step ? w->rows - row : step;
         void *at = cu->staging->landing[0];
         random_plain<<<(unsigned)cu->n_sms * 8, 256, 0, cu->stream>>>(
-            (__nv_bfloat16 *)at, (size_t)n * (size_t)w->cols, (size_t)row * (size_t)w->cols / 4, scale, shift, seed);
+            (__nv_bfloat16 *)at, (size_t)n * (size_t)w->cols, (size_t)row * (size_t)w->cols / 4,
+            scale, shift, seed);
         rc = sv_cuda_try(cudaGetLastError(), err, "random weights");
         if (!rc)
             sv_cuda_fp8_pack(cu, at, row, n, w->rows, w->cols, data);
@@ -423,8 +431,8 @@ static int random_bytes(struct sv_cuda *cu, const struct sv_weight *w, float sca
     return rc;
 }
 
-int sv_cuda_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale, float shift,
-                          uint64_t seed, struct sv_weight *out, struct sv_err *err)
+int sv_cuda_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale,
+                          float shift, uint64_t seed, struct sv_weight *out, struct sv_err *err)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     const struct sv_weight w = kept(cu, shape);

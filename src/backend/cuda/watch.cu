@@ -1,29 +1,33 @@
 /*
- * watch.cu - waiting for the device with an end to it: a kernel that never ends becomes an error that says what was
- * launched, not a process that stands still.
+ * watch.cu - waiting for the device with an end to it: a kernel that never ends becomes an error
+ * that says what was launched, not a process that stands still.
  *
- * Whatever waits in this folder does so here, and sv_cuda_check tells of launches. The host polls, as the library's own
- * waits do, and looks at the clock once in a thousand polls. What counts is progress: a long queue may take as long as
- * it likes while an event in it, a mark or a beat after every 64 launches, is over now and then; a graph shows none
- * inside. When time is up the device is stuck for good: everybody is told the same error, nothing is enqueued any more,
- * and nothing is freed, destroyed or reset, because those calls wait for the kernel that does not end, without a
- * limit. So may the exit handlers of the library: cli/main.c leaves without them. Beats also bound the queue to 512
- * launches, for a full one (1,020 on an H200) makes the launch itself wait, which nobody can limit; and what ops launch
- * when the device is stuck already goes into a capture that is never run. Not covered: a call that waits inside the driver
- * for reasons of its own. Loading a kernel's code, at its first launch, is one: behind a stuck kernel it never
- * returns. Must not: wait in the step other than for a mark or for room.
+ * Whatever waits in this folder does so here, and sv_cuda_check tells of launches. The host polls,
+ * as the library's own waits do, and looks at the clock once in a thousand polls. What counts is
+ * progress: a long queue may take as long as it likes while an event in it, a mark or a beat after
+ * every 64 launches, is over now and then; a graph shows none inside. When time is up the device is
+ * stuck for good: everybody is told the same error, nothing is enqueued any more, and nothing is
+ * freed, destroyed or reset, because those calls wait for the kernel that does not end, without a
+ * limit. So may the exit handlers of the library: cli/main.c leaves without them. Beats also bound
+ * the queue to 512 launches, for a full one (1,020 on an H200) makes the launch itself wait, which
+ * nobody can limit; and what ops launch when the device is stuck already goes into a capture that
+ * is never run. Not covered: a call that waits inside the driver for reasons of its own. Loading a
+ * kernel's code, at its first launch, is one: behind a stuck kernel it never returns. Must not:
+ * wait in the step other than for a mark or for room.
  */
 #include "backend/cuda/watch.h"
 
 #include <string.h>
 
-#define POLLS 1024      /* between looks at the clock; a poll takes a few hundred ns */
-#define LOOK_US 1000000 /* at most what a look counts: a process that was stopped meanwhile has not waited */
+#define POLLS 1024 /* between looks at the clock; a poll takes a few hundred ns */
+#define LOOK_US                                                                                    \
+    1000000 /* at most what a look counts: a process that was stopped meanwhile has not waited */
 #define DEFAULT_S 60
-#define LISTED 10       /* names in the message */
+#define LISTED 10 /* names in the message */
 
-/* GPUs with a kernel that does not end, a bit each. The one thing here that is the process's and not a device's, because
- * the library's context is: who frees memory waits for all of the GPU's queues, those of other engines as well. */
+/* GPUs with a kernel that does not end, a bit each. The one thing here that is the process's and
+ * not a device's, because the library's context is: who frees memory waits for all of the GPU's
+ * queues, those of other engines as well. */
 static uint64_t stuck_gpus;
 
 static uint64_t gpu_bit(const struct sv_cuda *cu)
@@ -45,7 +49,8 @@ int sv_cuda_watch_open(struct sv_cuda *cu, int32_t timeout_s, struct sv_err *err
         return sv_fail(err, SV_ENOMEM, -1, "no memory for the CUDA device");
     w->limit_us = timeout_s < 0 ? 0 : (int64_t)(timeout_s ? timeout_s : DEFAULT_S) * 1000000;
     for (int i = 0; i < SV_CUDA_BEATS && !rc; i++)
-        rc = sv_cuda_try(cudaEventCreateWithFlags(&w->beat[i], cudaEventDisableTiming), err, "cudaEventCreate");
+        rc = sv_cuda_try(cudaEventCreateWithFlags(&w->beat[i], cudaEventDisableTiming), err,
+                         "cudaEventCreate");
     return rc;
 }
 
@@ -62,7 +67,9 @@ void sv_cuda_watch_close(struct sv_cuda *cu)
 
 int sv_cuda_stuck(const struct sv_cuda *cu, struct sv_err *err)
 {
-    return sv_cuda_is_stuck(cu) ? sv_fail(err, cu->watch->stuck.code, -1, "%s", cu->watch->stuck.msg) : SV_OK;
+    return sv_cuda_is_stuck(cu)
+               ? sv_fail(err, cu->watch->stuck.code, -1, "%s", cu->watch->stuck.msg)
+               : SV_OK;
 }
 
 int sv_cuda_enter(struct sv_cuda *cu, struct sv_err *err)
@@ -103,8 +110,10 @@ static int give_up(struct sv_cuda *cu, const char *what, struct sv_err *err)
     char names[300];
     list(w, names, sizeof names);
     sv_fail(&w->stuck, SV_EDEVICE, -1,
-            "CUDA: no answer from the device for %lld s, waiting for %s; %llu launches of %llu are done, the others: %s",
-            (long long)(w->limit_us / 1000000), what, (unsigned long long)w->n_done, (unsigned long long)w->n, names);
+            "CUDA: no answer from the device for %lld s, waiting for %s; %llu launches of %llu are "
+            "done, the others: %s",
+            (long long)(w->limit_us / 1000000), what, (unsigned long long)w->n_done,
+            (unsigned long long)w->n, names);
     __atomic_fetch_or(&stuck_gpus, gpu_bit(cu), __ATOMIC_RELAXED);
     cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeRelaxed);
     return sv_cuda_stuck(cu, err);
@@ -186,7 +195,9 @@ static void beat(struct sv_cuda *cu)
     if (w->n_beat[i] > w->n_done && sv_cuda_wait_latched(cu, w->beat[i], "room in the queue"))
         w->n_done = w->n_beat[i];
     if (!sv_cuda_is_stuck(cu))
-        w->n_beat[i] = sv_cuda_check(cu, cudaEventRecord(w->beat[i], cu->stream), "cudaEventRecord") ? w->n : 0;
+        w->n_beat[i] = sv_cuda_check(cu, cudaEventRecord(w->beat[i], cu->stream), "cudaEventRecord")
+                           ? w->n
+                           : 0;
 }
 
 void sv_cuda_launched(struct sv_cuda *cu, const char *what, uint64_t graph)
@@ -209,7 +220,8 @@ void sv_cuda_marked(struct sv_cuda *cu, int32_t i)
 
 /* ---------------------------------------------------------------- taking and freeing */
 
-int sv_cuda_take(struct sv_cuda *cu, enum sv_mem kind, void **p, size_t n_bytes, struct sv_err *err, const char *what)
+int sv_cuda_take(struct sv_cuda *cu, enum sv_mem kind, void **p, size_t n_bytes, struct sv_err *err,
+                 const char *what)
 {
     *p = NULL;
     int rc = sv_ledger_room(&cu->held, err);

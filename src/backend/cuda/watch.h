@@ -1,8 +1,9 @@
 /*
- * watch.h - the waits of the CUDA backend, which give up (watch.cu), for the files that wait, free or enqueue copies.
+ * watch.h - the waits of the CUDA backend, which give up (watch.cu), for the files that wait, free
+ * or enqueue copies.
  *
- * A device is watched from sv_cuda_watch_open on; before that, and where a benchmark makes a struct sv_cuda of its own,
- * waits have no limit.
+ * A device is watched from sv_cuda_watch_open on; before that, and where a benchmark makes a struct
+ * sv_cuda of its own, waits have no limit.
  */
 #ifndef SV_CUDA_WATCH_H
 #define SV_CUDA_WATCH_H
@@ -17,19 +18,23 @@ struct sv_cuda_watch {
     uint64_t n, n_done;
     const char *name[SV_CUDA_NAMES]; /* of the last launches, by number */
     uint64_t graph[SV_CUDA_NAMES];   /* and of graphs the key */
-    cudaEvent_t beat[SV_CUDA_BEATS]; /* after every so many launches: a long queue shows that it moves */
-    uint64_t n_beat[SV_CUDA_BEATS], n_mark[SV_MARKS]; /* launches before an event; 0 = not recorded */
-    struct sv_err stuck; /* the device did not answer: from then on nothing is launched, waited for or freed */
+    cudaEvent_t
+        beat[SV_CUDA_BEATS]; /* after every so many launches: a long queue shows that it moves */
+    uint64_t n_beat[SV_CUDA_BEATS],
+        n_mark[SV_MARKS]; /* launches before an event; 0 = not recorded */
+    struct sv_err stuck;  /* the device did not answer: from then on nothing is launched, waited for
+                             or freed */
 };
 
-int sv_cuda_watch_open(struct sv_cuda *cu, int32_t timeout_s, struct sv_err *err); /* as in struct sv_dev_opts */
+int sv_cuda_watch_open(struct sv_cuda *cu, int32_t timeout_s,
+                       struct sv_err *err);   /* as in struct sv_dev_opts */
 void sv_cuda_watch_close(struct sv_cuda *cu); /* of a device that is stuck, only the host's part */
 /* After every launch: remembers its name (a constant) and a graph's key, else 0. */
 void sv_cuda_launched(struct sv_cuda *cu, const char *what, uint64_t graph);
 void sv_cuda_marked(struct sv_cuda *cu, int32_t i);
 
-/* The only waits of the folder. Until the event (NULL: everything enqueued so far) is over. A device that is stuck makes
- * all of them fail at once. */
+/* The only waits of the folder. Until the event (NULL: everything enqueued so far) is over. A
+ * device that is stuck makes all of them fail at once. */
 int sv_cuda_wait(struct sv_cuda *cu, cudaEvent_t event, const char *what, struct sv_err *err);
 /* The same for whoever has nobody to tell: the error is latched. Whether it is over. */
 bool sv_cuda_wait_latched(struct sv_cuda *cu, cudaEvent_t event, const char *what);
@@ -44,9 +49,12 @@ int sv_cuda_enter(struct sv_cuda *cu, struct sv_err *err);
 
 /* Whether calls may be made that free, destroy or reset. */
 bool sv_cuda_frees(const struct sv_cuda *cu);
-/* The folder's only cudaMalloc, uncleared, and its cudaFree: what this process holds is counted between them. */
-int sv_cuda_take(struct sv_cuda *cu, enum sv_mem kind, void **p, size_t n_bytes, struct sv_err *err, const char *what);
-/* Free what sv_cuda_take or cudaHostAlloc gave, which waits for the device: not when that would never end. NULL is fine. */
+/* The folder's only cudaMalloc, uncleared, and its cudaFree: what this process holds is counted
+ * between them. */
+int sv_cuda_take(struct sv_cuda *cu, enum sv_mem kind, void **p, size_t n_bytes, struct sv_err *err,
+                 const char *what);
+/* Free what sv_cuda_take or cudaHostAlloc gave, which waits for the device: not when that would
+ * never end. NULL is fine. */
 void sv_cuda_drop(struct sv_cuda *cu, void *p);
 void sv_cuda_drop_host(struct sv_cuda *cu, void *p);
 

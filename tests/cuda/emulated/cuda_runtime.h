@@ -1,11 +1,13 @@
 /*
- * cuda_runtime.h (emulated) - enough of CUDA to run the backend's kernels on a CPU, lane by lane, so that index
- * arithmetic, masks, barriers and the order of sums can be tested where there is no GPU.
+ * cuda_runtime.h (emulated) - enough of CUDA to run the backend's kernels on a CPU, lane by lane,
+ * so that index arithmetic, masks, barriers and the order of sums can be tested where there is no
+ * GPU.
  *
- * Put before the toolkit on the include path of a C++ compiler; replaces cuda_runtime.h, cuda_bf16.h and cuda_fp16.h.
- * Blocks, or clusters of them, run one after the other; the threads of a block are coroutines that change at collective
- * instructions and barriers. Asynchronous copies arrive when they are waited for, not before. Must not: be taken
- * for evidence about speed, or about rounding inside matrix instructions.
+ * Put before the toolkit on the include path of a C++ compiler; replaces cuda_runtime.h,
+ * cuda_bf16.h and cuda_fp16.h. Blocks, or clusters of them, run one after the other; the threads of
+ * a block are coroutines that change at collective instructions and barriers. Asynchronous copies
+ * arrive when they are waited for, not before. Must not: be taken for evidence about speed, or
+ * about rounding inside matrix instructions.
  */
 #ifndef SV_EMULATED_CUDA_RUNTIME_H
 #define SV_EMULATED_CUDA_RUNTIME_H
@@ -32,44 +34,136 @@
 
 struct dim3 {
     unsigned x, y, z;
-    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c)
+    {
+    }
 };
-struct float2 { float x, y; };
-struct uint2 { uint32_t x, y; };
-struct float4 { float x, y, z, w; };
-struct uint4 { uint32_t x, y, z, w; };
-static inline float2 make_float2(float x, float y) { return {x, y}; }
-static inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
-static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+struct float2 {
+    float x, y;
+};
+struct uint2 {
+    uint32_t x, y;
+};
+struct float4 {
+    float x, y, z, w;
+};
+struct uint4 {
+    uint32_t x, y, z, w;
+};
+static inline float2 make_float2(float x, float y)
+{
+    return {x, y};
+}
+static inline uint2 make_uint2(uint32_t x, uint32_t y)
+{
+    return {x, y};
+}
+static inline float4 make_float4(float x, float y, float z, float w)
+{
+    return {x, y, z, w};
+}
+static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
+{
+    return {x, y, z, w};
+}
 
-static inline float __uint_as_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
-static inline uint32_t __float_as_uint(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
-static inline float __uint2float_rn(uint32_t u) { return (float)u; }
-static inline uint32_t __umulhi(uint32_t a, uint32_t b) { return (uint32_t)((uint64_t)a * b >> 32); }
-static inline uint64_t max(uint64_t a, uint64_t b) { return a > b ? a : b; }
-static inline int32_t max(int32_t a, int32_t b) { return a > b ? a : b; }
-static inline int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
-static inline float __int_as_float(int32_t i) { return __uint_as_float((uint32_t)i); }
-static inline unsigned long long __float2ull_rn(float f) { return (unsigned long long)rint((double)f); }
-static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
-static inline int __ffs(int x) { return __builtin_ffs(x); }
-static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
-static inline float __fdividef(float a, float b) { return a / b; }
+static inline float __uint_as_float(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+static inline uint32_t __float_as_uint(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+static inline float __uint2float_rn(uint32_t u)
+{
+    return (float)u;
+}
+static inline uint32_t __umulhi(uint32_t a, uint32_t b)
+{
+    return (uint32_t)((uint64_t)a * b >> 32);
+}
+static inline uint64_t max(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+static inline int32_t max(int32_t a, int32_t b)
+{
+    return a > b ? a : b;
+}
+static inline int32_t min(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+static inline float __int_as_float(int32_t i)
+{
+    return __uint_as_float((uint32_t)i);
+}
+static inline unsigned long long __float2ull_rn(float f)
+{
+    return (unsigned long long)rint((double)f);
+}
+static inline int __clz(int x)
+{
+    return x ? __builtin_clz((unsigned)x) : 32;
+}
+static inline int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
+static inline float rsqrtf(float x)
+{
+    return 1.0f / sqrtf(x);
+}
+static inline float __fdividef(float a, float b)
+{
+    return a / b;
+}
 #define __expf expf
-static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-static inline float __fmul_rn(float a, float b) { return a * b; }
-static inline float __fadd_rn(float a, float b) { return a + b; }
-static inline float __fsub_rn(float a, float b) { return a - b; }
-static inline float __fdiv_rn(float a, float b) { return a / b; }
-template <typename T> static inline T __ldcg(const T *p) { return *p; }
+static inline float __fmaf_rn(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+static inline float __fmul_rn(float a, float b)
+{
+    return a * b;
+}
+static inline float __fadd_rn(float a, float b)
+{
+    return a + b;
+}
+static inline float __fsub_rn(float a, float b)
+{
+    return a - b;
+}
+static inline float __fdiv_rn(float a, float b)
+{
+    return a / b;
+}
+template <typename T> static inline T __ldcg(const T *p)
+{
+    return *p;
+}
 
 /* ---------------------------------------------------------------- bf16 */
 
-struct __nv_bfloat16 { uint16_t x; };
-struct __nv_bfloat162 { __nv_bfloat16 x, y; };
-struct __half { uint16_t x; };
-static inline float __bfloat162float(__nv_bfloat16 h) { return __uint_as_float((uint32_t)h.x << 16); }
+struct __nv_bfloat16 {
+    uint16_t x;
+};
+struct __nv_bfloat162 {
+    __nv_bfloat16 x, y;
+};
+struct __half {
+    uint16_t x;
+};
+static inline float __bfloat162float(__nv_bfloat16 h)
+{
+    return __uint_as_float((uint32_t)h.x << 16);
+}
 static inline __nv_bfloat16 __float2bfloat16_rn(float f)
 {
     uint32_t u;
@@ -82,7 +176,8 @@ static inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b)
 {
     return {__float2bfloat16_rn(a), __float2bfloat16_rn(b)};
 }
-/* Rounded once: the sum of two is exact in double, and the last bit of a float that is not remembers it. */
+/* Rounded once: the sum of two is exact in double, and the last bit of a float that is not
+ * remembers it. */
 static inline __nv_bfloat16 __hadd(__nv_bfloat16 a, __nv_bfloat16 b)
 {
     const double sum = (double)__bfloat162float(a) + (double)__bfloat162float(b);
@@ -94,19 +189,34 @@ static inline __nv_bfloat16 __hadd(__nv_bfloat16 a, __nv_bfloat16 b)
     }
     return __float2bfloat16_rn(f);
 }
-static inline __nv_bfloat162 __hadd2(__nv_bfloat162 a, __nv_bfloat162 b) { return {__hadd(a.x, b.x), __hadd(a.y, b.y)}; }
-static inline float __half2float(__half) { abort(); }
+static inline __nv_bfloat162 __hadd2(__nv_bfloat162 a, __nv_bfloat162 b)
+{
+    return {__hadd(a.x, b.x), __hadd(a.y, b.y)};
+}
+static inline float __half2float(__half)
+{
+    abort();
+}
 
 /* ---------------------------------------------------------------- threads of a block */
 
-struct emu_copy { uint32_t to; const void *from; bool there; };
+struct emu_copy {
+    uint32_t to;
+    const void *from;
+    bool there;
+};
 struct emu_thread {
     void *sp;
     std::vector<char> stack;
     bool done;
     std::vector<std::vector<emu_copy>> groups; /* of asynchronous copies; the last one is open */
 };
-struct emu_warp { int arrived; uint64_t turn; int op; void *args[32]; };
+struct emu_warp {
+    int arrived;
+    uint64_t turn;
+    int op;
+    void *args[32];
+};
 struct emu_block {
     std::vector<emu_thread> threads;
     std::vector<emu_warp> warps;
@@ -114,7 +224,12 @@ struct emu_block {
     size_t smem;
     unsigned n_threads, rank; /* of a block; the block that runs, within its cluster */
     int now;                  /* thread of the cluster */
-    struct { int arrived; uint64_t turn; int group[8]; uint64_t group_turn[8]; } block[16];
+    struct {
+        int arrived;
+        uint64_t turn;
+        int group[8];
+        uint64_t group_turn[8];
+    } block[16];
     int cluster_arrived, cluster_left;
     uint64_t cluster_turn;
     uint64_t turn;
@@ -126,17 +241,32 @@ extern struct emu_block emu;
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 extern unsigned emu_block_y;
 void emu_yield(void);
-void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size_t smem, void (*body)(void *), void *user);
-static inline struct emu_warp &emu_warp_now(void) { return emu.warps[(size_t)emu.now / 32]; }
+void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size_t smem,
+                     void (*body)(void *), void *user);
+static inline struct emu_warp &emu_warp_now(void)
+{
+    return emu.warps[(size_t)emu.now / 32];
+}
 /* All 32 lanes meet; the last one to come runs `work` over everybody's arguments. */
 void emu_meet(int op, void *args, void (*work)(void **args));
 void __syncthreads(void);
 
-static inline int emu_lane(void) { return (int)(threadIdx.x % 32); }
-static inline void emu_nothing(void **) {}
-static inline void __syncwarp(void) { emu_meet(1, NULL, emu_nothing); }
+static inline int emu_lane(void)
+{
+    return (int)(threadIdx.x % 32);
+}
+static inline void emu_nothing(void **)
+{
+}
+static inline void __syncwarp(void)
+{
+    emu_meet(1, NULL, emu_nothing);
+}
 
-template <typename T> struct emu_shuffle { T in, out; int from; };
+template <typename T> struct emu_shuffle {
+    T in, out;
+    int from;
+};
 template <typename T> static inline T emu_exchange(int op, T x, int from)
 {
     emu_shuffle<T> s = {x, x, from};
@@ -149,9 +279,18 @@ template <typename T> static inline T emu_exchange(int op, T x, int from)
     });
     return s.out;
 }
-template <typename T> static inline T __shfl_xor_sync(unsigned, T x, int m) { return emu_exchange(2, x, emu_lane() ^ m); }
-template <typename T> static inline T __shfl_up_sync(unsigned, T x, int n) { return emu_exchange(3, x, emu_lane() - n); }
-template <typename T> static inline T __shfl_sync(unsigned, T x, int n) { return emu_exchange(4, x, n); }
+template <typename T> static inline T __shfl_xor_sync(unsigned, T x, int m)
+{
+    return emu_exchange(2, x, emu_lane() ^ m);
+}
+template <typename T> static inline T __shfl_up_sync(unsigned, T x, int n)
+{
+    return emu_exchange(3, x, emu_lane() - n);
+}
+template <typename T> static inline T __shfl_sync(unsigned, T x, int n)
+{
+    return emu_exchange(4, x, n);
+}
 static inline int __any_sync(unsigned, bool x)
 {
     int any = 0;
@@ -182,9 +321,19 @@ static inline int __reduce_max_sync(unsigned, int x)
     }
     return most;
 }
-static inline int __popc(unsigned x) { return __builtin_popcount(x); }
-static inline void __threadfence(void) {}
-static inline int atomicAdd(int *p, int x) { const int old = *p; *p += x; return old; }
+static inline int __popc(unsigned x)
+{
+    return __builtin_popcount(x);
+}
+static inline void __threadfence(void)
+{
+}
+static inline int atomicAdd(int *p, int x)
+{
+    const int old = *p;
+    *p += x;
+    return old;
+}
 static inline int atomicCAS(int *p, int was, int now)
 {
     int old = *p;
@@ -193,26 +342,50 @@ static inline int atomicCAS(int *p, int was, int now)
     return old;
 }
 
-static inline uint32_t atomicOr(uint32_t *p, uint32_t x) { uint32_t old = *p; *p |= x; return old; }
-static inline uint32_t atomicAdd(uint32_t *p, uint32_t x) { uint32_t old = *p; *p += x; return old; }
+static inline uint32_t atomicOr(uint32_t *p, uint32_t x)
+{
+    uint32_t old = *p;
+    *p |= x;
+    return old;
+}
+static inline uint32_t atomicAdd(uint32_t *p, uint32_t x)
+{
+    uint32_t old = *p;
+    *p += x;
+    return old;
+}
 static inline unsigned long long atomicAdd(unsigned long long *p, unsigned long long x)
 {
     unsigned long long old = *p;
     *p += x;
     return old;
 }
-static inline uint32_t atomicExch(uint32_t *p, uint32_t x) { uint32_t old = *p; *p = x; return old; }
+static inline uint32_t atomicExch(uint32_t *p, uint32_t x)
+{
+    uint32_t old = *p;
+    *p = x;
+    return old;
+}
 
 /* ---------------------------------------------------------------- the host's side */
 
 typedef int cudaError_t;
 typedef void *cudaStream_t;
 typedef void *cudaEvent_t;
-enum { cudaSuccess = 0, cudaLaunchAttributeProgrammaticStreamSerialization = 1, cudaFuncAttributeMaxDynamicSharedMemorySize = 2,
-       cudaLaunchAttributeClusterDimension = 3 };
+enum {
+    cudaSuccess = 0,
+    cudaLaunchAttributeProgrammaticStreamSerialization = 1,
+    cudaFuncAttributeMaxDynamicSharedMemorySize = 2,
+    cudaLaunchAttributeClusterDimension = 3
+};
 struct cudaLaunchAttribute {
     int id;
-    struct { int programmaticStreamSerializationAllowed; struct { unsigned x, y, z; } clusterDim; } val;
+    struct {
+        int programmaticStreamSerializationAllowed;
+        struct {
+            unsigned x, y, z;
+        } clusterDim;
+    } val;
 };
 struct cudaLaunchConfig_t {
     dim3 gridDim, blockDim;
@@ -221,7 +394,10 @@ struct cudaLaunchConfig_t {
     cudaLaunchAttribute *attrs;
     int numAttrs;
 };
-static inline cudaError_t cudaFuncSetAttribute(const void *, int, int) { return cudaSuccess; }
+static inline cudaError_t cudaFuncSetAttribute(const void *, int, int)
+{
+    return cudaSuccess;
+}
 static inline void emu_launch(const cudaLaunchConfig_t *c, void (*body)(void *), void *user)
 {
     unsigned cluster = 1;
@@ -237,8 +413,17 @@ static inline void emu_launch(const cudaLaunchConfig_t *c, void (*body)(void *),
 template <typename... A>
 static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(A...), A... args)
 {
-    struct call { void (*kernel)(A...); std::tuple<A...> args; } call = {kernel, {args...}};
-    emu_launch(c, [](void *user) { auto *k = (struct call *)user; std::apply(k->kernel, k->args); }, &call);
+    struct call {
+        void (*kernel)(A...);
+        std::tuple<A...> args;
+    } call = {kernel, {args...}};
+    emu_launch(
+        c,
+        [](void *user) {
+            auto *k = (struct call *)user;
+            std::apply(k->kernel, k->args);
+        },
+        &call);
     return cudaSuccess;
 }
 
@@ -251,14 +436,29 @@ static inline uint32_t attn_shared_at(const void *p)
     return (uint32_t)((const uint8_t *)p - emu.shared.data()) + EMU_SHARED_BASE;
 }
 void *emu_shared_ptr(uint32_t at, size_t n_bytes);
-struct emu_bar { uint32_t count, left, phase; int64_t bytes; std::vector<std::vector<uint64_t>> boxes; };
+struct emu_bar {
+    uint32_t count, left, phase;
+    int64_t bytes;
+    std::vector<std::vector<uint64_t>> boxes;
+};
 void attn_copy16(uint32_t to, const void *from, bool there);
-static inline void attn_copy_commit(void) { emu.threads[(size_t)emu.now].groups.emplace_back(); }
+static inline void attn_copy_commit(void)
+{
+    emu.threads[(size_t)emu.now].groups.emplace_back();
+}
 void attn_copy_wait(int pending);
 void attn_ldmatrix(uint32_t (&r)[4], uint32_t at);
 void attn_ldmatrix_t(uint32_t (&r)[4], uint32_t at);
 void attn_mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
-static inline void attn_store4(uint32_t at, uint32_t x) { memcpy(emu_shared_ptr(at, 4), &x, 4); }
-static inline uint4 attn_load16(uint32_t at) { uint4 v; memcpy(&v, emu_shared_ptr(at, 16), 16); return v; }
+static inline void attn_store4(uint32_t at, uint32_t x)
+{
+    memcpy(emu_shared_ptr(at, 4), &x, 4);
+}
+static inline uint4 attn_load16(uint32_t at)
+{
+    uint4 v;
+    memcpy(&v, emu_shared_ptr(at, 16), 16);
+    return v;
+}
 
 #endif
