@@ -24,8 +24,8 @@ enum { PLAIN, WIDE, DRAFT_ROWS, THIN, CUT };
  * measured. */
 enum { HOST_TRIP_US = 20, USUAL_TRIP_US = 60, MOST_TRIP_US = 300, FAR_OUT = 1000 };
 
-/* n segments of n_rows rows (the last one has `last`), each drafting with n_masks rows when not 0.
- */
+/* n segments of n_rows rows (the last one has `last`), each drafting with n_masks rows when not
+ * 0. */
 struct shape {
     int kind;
     int32_t n, n_rows, last, n_masks, context;

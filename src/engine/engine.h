@@ -38,12 +38,13 @@ struct sv_seq {
     int32_t slot;    /* seat in the device arrays, -1 while waiting */
     int32_t *tokens; /* (cap_tokens) prompt, then output */
     int32_t n_tokens, n_prompt, cap_tokens;
-    int32_t
-        n_committed; /* positions whose K/V is valid; the anchor is at n_committed once decoding */
-    int32_t n_prefill; /* positions to compute before it decodes: the prompt, or, after it lost its
-                          pages, all but the last token */
-    int32_t n_rows_ahead;   /* rows enqueued in steps not read yet: at most these many more are
-                               committed */
+    /* positions whose K/V is valid; the anchor is at n_committed once decoding */
+    int32_t n_committed;
+    /* positions to compute before it decodes: the prompt, or, after it lost its pages, all but the
+     * last token */
+    int32_t n_prefill;
+    /* rows enqueued in steps not read yet: at most these many more are committed */
+    int32_t n_rows_ahead;
     int32_t n_tokens_ahead; /* and at least these many tokens will come of them */
     int32_t grant;          /* prompt rows of the step being planned */
     int32_t n_cached;       /* prompt positions found in the prefix cache when first seated */
@@ -52,16 +53,17 @@ struct sv_seq {
     int32_t width; /* verify width, already limited by the engine's; the widest with the policy */
     bool fixed_width;        /* the request asked for it: the policy leaves it alone */
     struct sv_record record; /* how its drafts did, for the policy */
-    int32_t lacks_from; /* first position whose context K/V nobody made; INT32_MAX: none. From then
-                           on it cannot draft */
-    bool restores;      /* what it lacks is being computed again */
+    /* first position whose context K/V nobody made; INT32_MAX: none. From then on it cannot
+     * draft */
+    int32_t lacks_from;
+    bool restores; /* what it lacks is being computed again */
     struct sv_sampling sampling;
     struct sv_logit_rules rules;
     int32_t *bias_ids; /* (rules.n_bias) */
     float *bias;
-    int32_t *ban_ids;  /* (rules.n_ban) */
-    bool needs_logits; /* not greedy, or rules, or log probabilities: the head's argmax is not
-                          enough */
+    int32_t *ban_ids; /* (rules.n_ban) */
+    /* not greedy, or rules, or log probabilities: the head's argmax is not enough */
+    bool needs_logits;
     bool wants_prompt_logits; /* until its prompt is through: every prompt row must run */
     bool wants_logprobs;      /* of the answer */
     int32_t min_tokens;
@@ -106,14 +108,14 @@ struct sv_seq_limits {
 int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
                const struct sv_seq_limits *lim, struct sv_err *err);
 void sv_seq_free(struct sv_seq *seq);
-#define SV_LOGPROBS_HELD                                                                           \
-    (4 * SV_MAX_BLOCK) /* tokens whose log probabilities wait for delivery, at most */
+/* Tokens whose log probabilities wait for delivery, at most. */
+#define SV_LOGPROBS_HELD (4 * SV_MAX_BLOCK)
 /* Keeps the log probabilities of the token appended last, or of the prompt's token at index. */
 void sv_seq_take_logprob(struct sv_seq *seq, const struct sv_logprob_row *row);
 void sv_seq_take_prompt_logprob(struct sv_seq *seq, int32_t index,
                                 const struct sv_logprob_row *row);
-/* Appends one token of the target's choosing: stop conditions, text. True when the sequence ended.
- */
+/* Appends one token of the target's choosing: stop conditions, text. True when the sequence
+ * ended. */
 bool sv_seq_append(struct sv_seq *seq, int32_t token, const struct sv_config *cfg);
 void sv_seq_finish(struct sv_seq *seq, enum sv_finish_reason reason, const char *message);
 /* Hands out what is ready and shifts the text buffer. */
@@ -130,11 +132,11 @@ struct sv_plan_seg {
     int32_t first;            /* position of the first row as the host knows it */
     int32_t draft_row0, n_draft_rows; /* rows of the drafting pass, 0 when it sits out */
     int32_t draft_out0;
-    bool probe;       /* by the width policy, to learn from it */
-    int32_t n_drafts; /* proposals that the drafting pass was asked for: those past the rows go
-                         nowhere */
-    uint64_t draw;    /* which one of a simulated acceptance profile */
-    bool gave_up;     /* it cannot draft: nobody will read its context K/V */
+    bool probe; /* by the width policy, to learn from it */
+    /* proposals that the drafting pass was asked for: those past the rows go nowhere */
+    int32_t n_drafts;
+    uint64_t draw; /* which one of a simulated acceptance profile */
+    bool gave_up;  /* it cannot draft: nobody will read its context K/V */
 };
 /* How much of everything a step has: of the target's pass, and of the drafting pass before it. */
 struct sv_counts {
@@ -151,12 +153,13 @@ struct sv_plan {
     bool sampled; /* some logit row needs its logits, not just their argmax */
     bool shares;  /* the drafting pass tells how sure it is, */
     bool cuts;    /* and what is not sure enough is cut before it is verified */
-    double promised;                  /* tokens that drafts are to bring with the cut */
-    bool no_taps;                     /* nobody's context K/V is kept up */
-    bool ruled, remembered, logprobs; /* some segment's sequence has logit rules, rules that look
-                                 back on its tokens, log probabilities to report */
-    int32_t n_prompt_logits; /* logit rows after the n_logits: prompt rows whose log probability is
-                                wanted */
+    double promised; /* tokens that drafts are to bring with the cut */
+    bool no_taps;    /* nobody's context K/V is kept up */
+    /* some segment's sequence has logit rules, rules that look back on its tokens, log
+     * probabilities to report */
+    bool ruled, remembered, logprobs;
+    /* logit rows after the n_logits: prompt rows whose log probability is wanted */
+    int32_t n_prompt_logits;
     struct sv_load load;     /* what the width policy expects of it */
     struct sv_plan_seg *seg; /* (max_sequences) decode segments first, then prefill chunks */
 };
@@ -271,8 +274,8 @@ struct sv_held {
     double row_us;   /* to make context K/V of one row */
     int64_t work_ns; /* spent on that so far */
     void *taps;      /* device, (cap_rows, n_taps * hidden) act */
-    struct sv_i32_pair
-        tap_row; /* (max_rows) where the taps of the plan at work go; -1: nobody wants them */
+    /* (max_rows) where the taps of the plan at work go; -1: nobody wants them */
+    struct sv_i32_pair tap_row;
     struct sv_held_row *row; /* host, (cap_rows) */
     int32_t chunk_rows;
     void *chunk; /* device, (chunk_rows, n_taps * hidden): worked off together, one segment a row */
@@ -293,8 +296,8 @@ void sv_held_end(struct sv_engine *e, struct sv_seq *q); /* before it gives them
 
 /* ---------------------------------------------------------------- rows cut after drafting */
 
-/* cut.c: what the drafter proposed and how sure it is, read before the target's pass is enqueued.
- */
+/* cut.c: what the drafter proposed and how sure it is, read before the target's pass is
+ * enqueued. */
 struct sv_cut {
     int32_t cap;  /* proposals, at most; 0: nobody asks how sure the drafter is */
     int32_t *ids; /* host, (cap) proposals of the step at work */
@@ -308,8 +311,8 @@ int sv_cut_plan(struct sv_engine *e, struct sv_err *err);
 
 /* ---------------------------------------------------------------- the engine */
 
-/* A step that is enqueued and not read yet. Its index is that of its host arrays and of its mark.
- */
+/* A step that is enqueued and not read yet. Its index is that of its host arrays and of its
+ * mark. */
 struct sv_flight {
     struct sv_plan plan;
     int64_t start_us;
@@ -406,8 +409,8 @@ void sv_memory_log(const struct sv_engine *e, int64_t target_bytes);
 /* What tests and benchmarks set and options do not. Zeros: as a user gets it. */
 struct sv_engine_tuning {
     int32_t cache_pages; /* pages of every pool; 0 = by the options */
-    bool
-        random_weights; /* the directories hold config.json alone: weights are made on the device */
+    /* the directories hold config.json alone: weights are made on the device */
+    bool random_weights;
     bool run_ahead, pad; /* also on a device without graphs */
 };
 

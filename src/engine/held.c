@@ -18,8 +18,8 @@
 #define NOBODY UINT64_MAX
 /* Rows worked off at a time; bytes of taps held at most. */
 enum { CHUNK_ROWS = 256, MOST_BYTES = 16 << 20 };
-/* So many sequences' taps are a cost; fewer are held also where drafting is far from worth while.
- */
+/* So many sequences' taps are a cost; fewer are held also where drafting is far from worth
+ * while. */
 enum { MANY = 8 };
 
 static int open_pair(struct sv_i32_pair *p, struct sv_dev *dev, size_t n, struct sv_err *err)
@@ -217,8 +217,8 @@ static void drop_all(struct sv_engine *e, bool samples)
         work_off(e, NOBODY, false);
 }
 
-/* Nobody drafts just now: what goes on from these pages can be computed again when somebody does.
- */
+/* Nobody drafts just now: what goes on from these pages can be computed again when somebody
+ * does. */
 void sv_held_end(struct sv_engine *e, struct sv_seq *q)
 {
     struct sv_held *h = &e->held;
@@ -397,8 +397,8 @@ void sv_held_plan(struct sv_engine *e)
     const bool closed = out_of_question(e, n_seqs),
                far = closed || sv_policy_is_far(policy, n_seqs);
     bool all = wants_all(e, far, &some);
-    /* Not even what there would be room for: taps of many rows cost one or two percent of a step.
-     */
+    /* Not even what there would be room for: taps of many rows cost one or two percent of a
+     * step. */
     if (!some && (closed || (far && n_seqs >= MANY))) {
         drop_all(e, closed);
         leave_out(e, closed ? ALL : ALL_BUT_SAMPLES);

@@ -59,8 +59,8 @@ static void tell_target(struct sv_engine *e)
     t->n_segs = most_segs(e, t->n_rows);
 }
 
-/* What the device is told: the plan's counts, or, where passes are replayed, the counts of a graph.
- */
+/* What the device is told: the plan's counts, or, where passes are replayed, the counts of a
+ * graph. */
 static void tell(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;

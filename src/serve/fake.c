@@ -21,8 +21,8 @@ struct fake_seq {
     int32_t *prompt;
     int32_t n_done, n_steps;
     uint16_t *accept, *widths;
-    struct sv_logprob
-        *lp; /* of the prompt: nothing of its first token; a burst's come after that one */
+    /* of the prompt: nothing of its first token; a burst's come after that one */
+    struct sv_logprob *lp;
     struct sv_detok detok;
     struct sv_buf held; /* text that may be the start of a stop string */
     char *stop[4];

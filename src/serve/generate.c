@@ -11,11 +11,8 @@
 
 /* ---------------------------------------------------------------- log probabilities */
 
-enum {
-    OUTPUT,
-    OUTPUT_TOP,
-    INPUT_TOP
-}; /* lists under construction in a gen's lp; the prompt's are in prompt_lp */
+/* Lists under construction in a gen's lp; the prompt's are in prompt_lp. */
+enum { OUTPUT, OUTPUT_TOP, INPUT_TOP };
 
 /* [logprob, id, text], where the text is null unless asked for. */
 static void triple(struct sv_buf *b, const struct sv_call *c, int32_t id, const float *logprob)

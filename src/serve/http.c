@@ -31,9 +31,8 @@
 #include <unistd.h>
 
 #define MAX_HEADER_BYTES 65536
-#define MAX_AHEAD_BYTES                                                                            \
-    65536                     /* of a pipelined request, while the answer before it is being made  \
-                               */
+/* Of a pipelined request, while the answer before it is being made. */
+#define MAX_AHEAD_BYTES 65536
 #define MAX_FRAME_BYTES 16384 /* of a chunk that is written without evhttp ... */
 #define FRAME_HEAD 8          /* ... and of its length before it */
 #define MIN_LENT_BYTES 65536  /* pieces of this size are not copied on their way out */
@@ -62,8 +61,8 @@ struct sv_http_req {
     int fd;
     char *path, *peer;
     bool ended, chunked, head_only;
-    bool waits; /* something may still be in out, which is a look into memory that nobody has in a
-                   cache */
+    /* something may still be in out, which is a look into memory that nobody has in a cache */
+    bool waits;
     int64_t refused_bytes;
     void (*on_gone)(void *user);
     void *user;
@@ -105,8 +104,8 @@ static void on_close(struct evhttp_connection *con, void *arg)
 
     (void)con;
     if (!q->ended) {
-        /* Detached from its connection, the evhttp request is ours to free; at shut-down it is not.
-         */
+        /* Detached from its connection, the evhttp request is ours to free; at shut-down it is
+         * not. */
         bool ours = evhttp_request_get_connection(q->ev) == NULL;
         if (q->on_gone)
             q->on_gone(q->user);

@@ -158,8 +158,7 @@ const struct sv_serve_model *sv_worker_model(const struct sv_worker *w);
 int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engine_options *o,
                               const void *arg, struct sv_err *err);
 
-/* ---------------------------------------------------------------- parameters (params.c, values.c)
- */
+/* -------------------------------------------------------------- parameters (params.c, values.c) */
 
 #define SV_API_STOPS 64
 #define SV_API_STOP_IDS 256
@@ -265,8 +264,7 @@ struct sv_dialect {
 extern const struct sv_dialect sv_dialect_chat, sv_dialect_completions, sv_dialect_generate,
     sv_dialect_llama, sv_dialect_infill;
 
-/* ---------------------------------------------------------------- long bodies and answers (prep.c)
- */
+/* ------------------------------------------------------------- long bodies and answers (prep.c) */
 
 /* Work for the thread that reads long bodies and writes long answers. run is called there, with its
  * scratch; then done on the loop's thread. */
@@ -308,17 +306,17 @@ struct sv_call {
     int64_t start_us, first_us, write_us;
     struct sv_buf head; /* how every chunk begins, up to the number of its choice */
     struct sv_buf out;  /* frames that flush will send; while that runs, the server's own buffer */
-    bool writing; /* the other thread puts together what goes out; meanwhile all but prev, next,
-                     req, ... */
+    /* the other thread puts together what goes out; meanwhile all but prev, next, req, ... */
+    bool writing;
     struct sv_buf held; /* ... status and times stays as it is, and what comes waits here */
     struct sv_params p;
     struct sv_call *prev, *next;
     json_t *body;
-    struct sv_job job; /* writing, or reading a long body: until it is done all but prev, next, req
-                          and status ... */
-    bool preparing, prepared; /* ... is the other thread's, as long as preparing is set; prepared:
-                                 it was read there */
-    struct evbuffer *raw;     /* that body */
+    /* writing, or reading a long body: until it is done all but prev, next, req and status ... */
+    struct sv_job job;
+    /* ... is the other thread's, as long as preparing is set; prepared: it was read there */
+    bool preparing, prepared;
+    struct evbuffer *raw; /* that body */
     int read_rc;
     struct sv_api_err read_err;
     struct sv_prompt *prompts;
@@ -379,8 +377,7 @@ int sv_render_chat(const struct sv_serve *s, const struct sv_params *p, struct s
 int sv_infill_prompt(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,
                      struct sv_prompt *out, struct sv_api_err *e);
 
-/* ---------------------------------------------------------------- writers (write.c, logprobs.c,
- * spec.c) */
+/* -------------------------------------------------------- writers (write.c, logprobs.c, spec.c) */
 
 void sv_json_number(struct sv_buf *b, int64_t v);
 void sv_json_float(struct sv_buf *b, double v); /* never inf or nan */

@@ -43,8 +43,8 @@ static void write_number(struct sv_buf *b, const char *name, double v)
     sv_json_float(b, v);
 }
 
-/* What a sequence runs with, and what llama-server has besides at the values that ask for nothing.
- */
+/* What a sequence runs with, and what llama-server has besides at the values that ask for
+ * nothing. */
 void sv_write_llama_params(struct sv_buf *b, const struct sv_params *p, uint64_t seed)
 {
     const struct sv_request *r = &p->r;

@@ -374,8 +374,8 @@ int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body,
     p->add_special = -1;
     p->add_generation_prompt = true;
     p->r.top_p = 1;
-    /* "tools" with tool_choice "none" only lets the template see them; without it they are refused.
-     */
+    /* "tools" with tool_choice "none" only lets the template see them; without it they are
+     * refused. */
     const char *choice = json_string_value(json_object_get(body, "tool_choice"));
     if (read_fields(p, 1 << kind, "", body, e))
         return -1;

@@ -55,8 +55,7 @@ void sv_call_keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
     count_bytes(c, list_bytes(g) - before);
 }
 
-/* ---------------------------------------------------------------- putting together, on either
- * thread */
+/* ----------------------------------------------------------- putting together, on either thread */
 
 static void keep_rest(struct sv_call *c, struct sv_gen *g)
 {
@@ -124,8 +123,8 @@ static struct sv_http_req *let_go(struct sv_call *c)
     return q;
 }
 
-/* Without its middle a stream is worth nothing: the connection is dropped, which ends in on_gone.
- */
+/* Without its middle a stream is worth nothing: the connection is dropped, which ends in
+ * on_gone. */
 static void send_frames(struct sv_call *c)
 {
     size_t n = c->out.len;
@@ -304,8 +303,8 @@ static void on_written(void *user)
         replay(c);
 }
 
-/* Where too many wait, the call does until one of them is done. False: there are none, and no room.
- */
+/* Where too many wait, the call does until one of them is done. False: there are none, and no
+ * room. */
 static bool send_aside(struct sv_call *c)
 {
     struct sv_serve *s = c->s;

@@ -59,24 +59,25 @@ struct sv_serve_options {
     const char *chat_template; /* a file to use instead of the model's own */
     const char *api_key, *api_key_file;
     const char *tls_cert, *tls_key;
-    const char *cors_origin;   /* "*" or one origin */
-    int32_t max_queue;         /* requests that may wait besides those that run; 0 = 512 */
-    int64_t max_body_bytes;    /* 0 = 16 MiB */
-    int32_t max_tokens;        /* longest answer a request may ask for; 0 = the context */
-    int32_t max_choices;       /* sequences of one request; 0 = 128 */
-    int64_t max_backlog_bytes; /* a client that leaves more of its stream unread is dropped; 0 = 64
-                                  MiB, where an answer of 8192 tokens has about 3 */
-    int32_t idle_seconds;      /* a silent connection is closed; 0 = 75 */
-    int32_t ping_seconds;      /* comment frames in silent streams; 0 = 15, -1 = none */
-    int32_t stream_gap_us; /* how long what goes to all streams gathers, to the nearest step; 0 =
-                              250 to 1000 for each stream, by what writing costs here, at most 60
-                              ms; -1 = none: every step is sent at once */
-    int32_t drain_seconds; /* after SIGTERM; 0 = 60 */
-    int32_t log_seconds;   /* a line with figures each; 0 = 10, -1 = none */
-    bool log_json, quiet;  /* quiet: no line for each request */
-    bool force_usage;      /* a usage chunk in every stream */
-    bool any_model;        /* requests may name any */
-    bool no_vllm_metrics;  /* nor SGLang's and llama-server's */
+    const char *cors_origin; /* "*" or one origin */
+    int32_t max_queue;       /* requests that may wait besides those that run; 0 = 512 */
+    int64_t max_body_bytes;  /* 0 = 16 MiB */
+    int32_t max_tokens;      /* longest answer a request may ask for; 0 = the context */
+    int32_t max_choices;     /* sequences of one request; 0 = 128 */
+    /* a client that leaves more of its stream unread is dropped; 0 = 64 MiB, where an answer of
+     * 8192 tokens has about 3 */
+    int64_t max_backlog_bytes;
+    int32_t idle_seconds; /* a silent connection is closed; 0 = 75 */
+    int32_t ping_seconds; /* comment frames in silent streams; 0 = 15, -1 = none */
+    /* how long what goes to all streams gathers, to the nearest step; 0 = 250 to 1000 for each
+     * stream, by what writing costs here, at most 60 ms; -1 = none: every step is sent at once */
+    int32_t stream_gap_us;
+    int32_t drain_seconds;     /* after SIGTERM; 0 = 60 */
+    int32_t log_seconds;       /* a line with figures each; 0 = 10, -1 = none */
+    bool log_json, quiet;      /* quiet: no line for each request */
+    bool force_usage;          /* a usage chunk in every stream */
+    bool any_model;            /* requests may name any */
+    bool no_vllm_metrics;      /* nor SGLang's and llama-server's */
     bool no_generation_config; /* temperature 1 and nothing else where a request is silent */
     enum sv_spec_metrics spec_metrics;
     bool catch_signals; /* SIGTERM and SIGINT drain, the second one ends */

@@ -267,8 +267,7 @@ int sv_read_neutral(struct sv_params *p, const struct sv_field *f, json_t *v, st
     return -1;
 }
 
-/* ---------------------------------------------------------------- values with a shape of their own
- */
+/* ------------------------------------------------------------- values with a shape of their own */
 
 static int add_stop(struct sv_params *p, json_t *v, const char *name, struct sv_api_err *e)
 {

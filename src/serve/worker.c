@@ -303,8 +303,8 @@ int sv_worker_start(struct sv_worker **out, const struct sv_serve_options *o, in
     w->o = *o;
     w->max_live = max_live;
     w->live = sv_calloc((size_t)max_live, sizeof *w->live);
-    /* Each sequence is submitted and canceled at most once while it is counted, and a few flushes.
-     */
+    /* Each sequence is submitted and canceled at most once while it is counted, and a few
+     * flushes. */
     int rc = w->live ? sv_queue_open(&w->commands, 4 * max_live + 64, sizeof(struct command), err)
                      : sv_fail(err, SV_ENOMEM, -1, "worker");
     if (!rc)

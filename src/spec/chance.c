@@ -19,8 +19,8 @@ static const float WINDOW_MODE = 8000, MODE_WEIGHT = 200, MODE_TRIED = 24;
 static const float FULL_PRIOR = 1.035f;
 /* What a record starts with: observations that a first draft is kept with this chance ... */
 static const float FIRST_CHANCE = 0.75f, FIRST_WEIGHT = 2;
-/* ... and how many observations of its own a request needs to be believed half over the engine's.
- */
+/* ... and how many observations of its own a request needs to be believed half over the
+ * engine's. */
 static const float OWN_WEIGHT = 16;
 
 /* Positions nobody has tried lately go by the one before: acceptance changes slowly along the
@@ -32,8 +32,8 @@ void sv_chance_update(struct sv_policy *p)
         before = (p->kept[j] + FIRST_WEIGHT * before) / (p->tried[j] + FIRST_WEIGHT);
         p->hazard[j] = before;
     }
-    /* The engine's record is a mixture of the modes in use; a mode's factor is over that mixture.
-     */
+    /* The engine's record is a mixture of the modes in use; a mode's factor is over that
+     * mixture. */
     float full = p->mode_expected[SV_DRAFT_FULL], both = full + p->mode_expected[SV_DRAFT_SHORT];
     float mixture = 1 + (FULL_PRIOR - 1) * (both > 0 ? full / both : 1);
     for (int m = 0; m < SV_DRAFT_MODES; m++) {

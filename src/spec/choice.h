@@ -65,8 +65,8 @@ void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting);
 void sv_trial_mode(struct sv_policy *p, const struct sv_candidate *best);
 /* Drafting is worth while: what was in vain before does not count any more. */
 void sv_trial_paid(struct sv_policy *p);
-/* Drafting is far from worth while: whose drafter has been in vain for long enough drafts no more.
- */
+/* Drafting is far from worth while: whose drafter has been in vain for long enough drafts no
+ * more. */
 void sv_trial_give_up(struct sv_policy *p);
 
 #endif

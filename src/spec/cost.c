@@ -49,8 +49,9 @@ double sv_curve_at(const struct sv_curve *c, double x)
     int32_t i = piece_of(c, x);
     double t = (x - (double)c->x[i]) / (double)(c->x[i + 1] - c->x[i]);
     double a = (double)c->us[i], b = (double)c->us[i + 1];
-    if (t > 1) { /* beyond what was measured the slope of its upper half goes on, never more than
-                    all have on average */
+    /* beyond what was measured the slope of its upper half goes on, never more than all have on
+     * average */
+    if (t > 1) {
         while (i && 2 * c->x[i] > c->x[c->n - 1])
             i--;
         double slope = fmin((b - (double)c->us[i]) / (double)(c->x[c->n - 1] - c->x[i]),

@@ -16,13 +16,13 @@ struct dflash {
     const struct sv_model *target; /* borrowed, outlives the drafter */
     struct sv_ckpt ckpt;
     struct sv_weights weights;
-    struct sv_weights
-        shared; /* the target's head once more, where approximate weights are faster */
+    /* the target's head once more, where approximate weights are faster */
+    struct sv_weights shared;
     struct sv_weight head;
     struct sv_stack stack;
     struct sv_weight fc, hidden_norm;
-    struct sv_gemm_part
-        *kv_parts;            /* (2 * n_layers) Wk, Wv of every layer, for the fused context pass */
+    /* (2 * n_layers) Wk, Wv of every layer, for the fused context pass */
+    struct sv_gemm_part *kv_parts;
     struct sv_weight *k_norm; /* (n_layers) */
     struct sv_kv *kv;         /* (n_layers) fixed once the cache is open */
     void *z, *y;              /* context pass scratch, see sv_p_draft_context_kv */

@@ -59,8 +59,8 @@ struct sv_drafter_ops {
                             struct sv_cache_group_desc *desc);
     /* Widens activation sizes and device limits; called before anything is reserved. NULL: none. */
     void (*sizes)(const struct sv_drafter *d, struct sv_act_sizes *acts, struct sv_dev_limits *lim);
-    /* Takes its own buffers for at most max_rows observed rows, and the opened cache. NULL: none.
-     */
+    /* Takes its own buffers for at most max_rows observed rows, and the opened cache. NULL:
+     * none. */
     int (*bind)(struct sv_drafter *d, const struct sv_cache *cache, int32_t max_rows,
                 struct sv_err *err);
     /* Adds the weight bytes that a drafting pass reads, head included. NULL: none. */
@@ -82,8 +82,8 @@ struct sv_drafter {
 };
 void sv_drafter_close(struct sv_drafter *d); /* NULL is fine */
 
-/* A DFlash v1 draft directory for an opened target. Refuses with the reason when it does not fit.
- */
+/* A DFlash v1 draft directory for an opened target. Refuses with the reason when it does not
+ * fit. */
 int sv_dflash_open(struct sv_drafter **d, const struct sv_model *target, const char *dir,
                    int32_t n_positions, struct sv_err *err);
 /* DIR/config.json alone: weights of its shapes made on the device (benchmarks). */
@@ -168,15 +168,15 @@ struct sv_cost {
     struct sv_curve wide;       /* by rows, in segments of `block` rows, no drafting */
     struct sv_curve draft_rows; /* by rows of a drafting pass, one token wanted a segment */
     struct sv_curve draft_out;  /* by further tokens wanted */
-    struct sv_curve thin; /* by segments of two rows: a drafting pass, one token wanted of each;
-                             empty = as draft_rows */
-    struct sv_curve trip; /* by tokens wanted: to learn how sure the drafter is of them and to cut
-                             before verifying */
+    /* by segments of two rows: a drafting pass, one token wanted of each; empty = as draft_rows */
+    struct sv_curve thin;
+    /* by tokens wanted: to learn how sure the drafter is of them and to cut before verifying */
+    struct sv_curve trip;
     int32_t block;
     int32_t (*padded)(
         int32_t n); /* where the engine pads counts (graphs): up to what; NULL = it does not */
-    /* Over the shortest context: a segment, each of its rows, a drafting segment, each of its rows.
-     */
+    /* Over the shortest context: a segment, each of its rows, a drafting segment, each of its
+     * rows. */
     int32_t n_ctx, ctx[SV_COST_CONTEXTS];
     float seg_us[SV_COST_CONTEXTS], row_us[SV_COST_CONTEXTS];
     float draft_us[SV_COST_CONTEXTS], draft_row_us[SV_COST_CONTEXTS];
@@ -199,8 +199,8 @@ double sv_cost_level(const struct sv_cost *c, const struct sv_load *l);
 bool sv_load_is_plain(const struct sv_load *l);
 /* Where a drafting step stands between one row a segment (0) and whole blocks (1). */
 double sv_cost_wideness(const struct sv_cost *c, const struct sv_load *l);
-/* How far it is one at all: 0 where it takes no longer than a plain step, 1 from a third more on.
- */
+/* How far it is one at all: 0 where it takes no longer than a plain step, 1 from a third more
+ * on. */
 double sv_cost_weight(const struct sv_cost *c, const struct sv_load *l);
 
 /* Knows nothing but the table. */
@@ -268,17 +268,14 @@ enum sv_why {
     SV_WHY_TRIAL,   /* to learn from it */
     SV_WHY_ASKED,   /* the request asked for it */
     SV_WHY_NO_ROOM, /* one token left */
-    SV_WHY_GAVE_UP, /* its drafts were in vain for long, or its context K/V was dropped under load
-                     */
+    /* its drafts were in vain for long, or its context K/V was dropped under load */
+    SV_WHY_GAVE_UP,
     SV_WHYS
 };
 const char *sv_why_name(enum sv_why why);
 
-enum {
-    SV_DRAFT_FULL,
-    SV_DRAFT_SHORT,
-    SV_DRAFT_MODES
-}; /* masks: the whole block, or as many as rows */
+/* Masks: the whole block, or as many as rows. */
+enum { SV_DRAFT_FULL, SV_DRAFT_SHORT, SV_DRAFT_MODES };
 
 struct sv_policy_seq {
     int32_t fixed;   /* > 0: this width, the request asked for it */
@@ -288,8 +285,8 @@ struct sv_policy_seq {
     struct sv_record *record;
     /* out */
     int32_t width, draft_rows; /* 0 rows: it sits the drafting pass out */
-    int32_t
-        n_drafts; /* asked of it: width - 1, or more to see how sure the drafter is of the others */
+    /* asked of it: width - 1, or more to see how sure the drafter is of the others */
+    int32_t n_drafts;
     bool probe;
     float seg_us, row_us, draft_us, draft_row_us;
 };
@@ -315,9 +312,9 @@ struct sv_policy {
     struct sv_cost cost;
     int32_t block, n_slots, n;
     bool drafts_on_device;
-    bool cuts;  /* rows may be cut once the drafter has said how sure it is */
-    bool ahead; /* the device works on while the host plans: a search costs no time, and a cut makes
-                   it wait */
+    bool cuts; /* rows may be cut once the drafter has said how sure it is */
+    /* the device works on while the host plans: a search costs no time, and a cut makes it wait */
+    bool ahead;
     bool shares_free;          /* drafting passes tell how sure they are anyway */
     bool cuts_now, shares_now; /* in the step chosen last: rows are cut; the drafter tells */
     struct sv_sure sure;
@@ -326,11 +323,11 @@ struct sv_policy {
     int32_t closed_n, closed_steps; /* when that was looked at: for so many sequences, steps ago */
     bool rests;                     /* nothing but plain steps for a few choices, */
     int32_t rests_at;               /* at about so many sequences */
-    int32_t n_far[SV_OCTAVES];      /* choices in a row that found drafting far from worth while; by
-                                       sequences: 1, 2.., 4.., 8.. */
-    double
-        held_us; /* what it takes to make the context K/V that is held back, before all may draft */
-    double rate; /* tokens a us expected of this step: what time is worth */
+    /* choices in a row that found drafting far from worth while; by sequences: 1, 2.., 4.., 8.. */
+    int32_t n_far[SV_OCTAVES];
+    /* what it takes to make the context K/V that is held back, before all may draft */
+    double held_us;
+    double rate;     /* tokens a us expected of this step: what time is worth */
     double promised; /* tokens that drafts were to bring in the step chosen last, with a cut */
     int64_t n_cut, n_cut_steps; /* rows cut so far, in so many steps */
     struct sv_policy_seq *seq;  /* (n_slots) of this step */
@@ -375,8 +372,8 @@ struct sv_policy {
 int sv_policy_open(struct sv_policy **p, int32_t n_slots, int32_t block, bool drafts_on_device,
                    struct sv_err *err);
 void sv_policy_close(struct sv_policy *p);
-/* Forgets how drafts did, but not what steps cost (benchmarks: another profile is another world).
- */
+/* Forgets how drafts did, but not what steps cost (benchmarks: another profile is another
+ * world). */
 void sv_policy_forget(struct sv_policy *p);
 /* One step: begin, add every decoding sequence, choose; then seq[] holds widths in the order of
  * adding. */
@@ -407,8 +404,8 @@ void sv_policy_restored(struct sv_policy *p, struct sv_record *record);
 void sv_policy_cut(struct sv_policy *p, const float *share);
 /* A block was drafted, whatever of it was verified: how sure the drafter was of its n drafts. */
 void sv_policy_drafted(struct sv_policy *p, const float *share, int32_t n);
-/* Drafts of a step that was cut brought so many tokens; promised: p->promised when it was chosen.
- */
+/* Drafts of a step that was cut brought so many tokens; promised: p->promised when it was
+ * chosen. */
 void sv_policy_brought(struct sv_policy *p, double promised, int32_t n_tokens);
 /* A verify step, drafted with draft_rows masks and anchor: of n_drafts drafts width - 1 were
  * verified and brought n_emitted tokens. share: of the n_drafts; NULL = not known, and nothing was
@@ -423,8 +420,8 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *record, const str
 /* Expected accept length (bonus included) of a request without history at this width. */
 double sv_policy_expect(const struct sv_policy *p, int mode, int32_t width);
 
-/* The verify width of a sequence's next step: at most `width`, and never past `remaining` tokens.
- */
+/* The verify width of a sequence's next step: at most `width`, and never past `remaining`
+ * tokens. */
 int32_t sv_width_pick(int32_t width, int32_t remaining);
 
 #endif

@@ -43,8 +43,8 @@ static const double FAR = 3;
 static const double MODE_COST = 1.15;
 /* A draft is looked at while the one before it is kept with this chance: beyond, little is seen. */
 static const float REACH = 0.15f;
-/* Who brings more drafts than this a step keeps drafting: with fewer sequences at work it may pay.
- */
+/* Who brings more drafts than this a step keeps drafting: with fewer sequences at work it may
+ * pay. */
 static const float FEW_KEPT = 0.4f;
 
 /* So many verify steps of so many requests that others need not be tried as well. */

@@ -15,8 +15,9 @@
 #include <string.h>
 
 enum {
-    ENOUGH = 3, /* rounds; before, what has not had its share of the time goes on where there is
-                   none for a whole round */
+    /* rounds; before, what has not had its share of the time goes on where there is none for a
+     * whole round */
+    ENOUGH = 3,
     QUICK = 3,  /* quick rounds; fewer for anybody are worth some more time */
     NEAR = 10,  /* what is timed within moments: so many before and as many behind */
     PLENTY = 15 /* rounds: half the time will do, but not less, or all may have met one mood */

@@ -156,8 +156,8 @@ static bool aligned(const void *p, int64_t ld)
     return (uintptr_t)p % 16 == 0 && ld % 8 == 0;
 }
 
-/* Whether a kernel with matrix instructions can take it. Nothing here may depend on counts of rows.
- */
+/* Whether a kernel with matrix instructions can take it. Nothing here may depend on counts of
+ * rows. */
 static bool takes_tiles(const struct sv_p_attention *p)
 {
     const struct sv_kv *kv = &p->kv;
@@ -169,8 +169,8 @@ static bool takes_tiles(const struct sv_p_attention *p)
            aligned(kv->v, 0);
 }
 
-/* The loads of the tuned set are boxes of a page: its rows must be whole swizzled groups of eight.
- */
+/* The loads of the tuned set are boxes of a page: its rows must be whole swizzled groups of
+ * eight. */
 static bool takes_boxes(const struct sv_p_attention *p)
 {
     const int32_t page = p->kv.page_size;

@@ -18,9 +18,8 @@
  * the merges stay in this order. */
 enum { SV_ATTN_TILE = 64, SV_ATTN_CHUNK = 128, SV_ATTN_SPAN = 512 };
 
-enum {
-    SV_ATTN_CLUSTER = 8
-}; /* thread blocks that share a sequence and kv head (attention_few_sm90.cu) */
+/* Thread blocks that share a sequence and kv head (attention_few_sm90.cu). */
+enum { SV_ATTN_CLUSTER = 8 };
 
 /* What one block takes of a query tile's keys. */
 enum sv_attn_unit { SV_ATTN_AUTO, SV_ATTN_BY_CHUNK, SV_ATTN_BY_SPAN, SV_ATTN_WHOLE };
@@ -56,17 +55,18 @@ struct sv_attn_args {
     struct sv_p_attention p;
     int32_t group;                      /* q heads per kv head */
     uint32_t by_group, by_kv, by_heads; /* attn_magic of it, of kv heads and of q heads */
-    float scale_log2; /* scale * log2(e); 1 with a softcap, whose result is already in powers of two
-                       */
+    /* scale * log2(e); 1 with a softcap, whose result is already in powers of two */
+    float scale_log2;
     int32_t page_shift;             /* log2(page_size), or -1 */
     int32_t n_stages, n_stages_run; /* the latter beside a block's sum of spans */
     int32_t ring_bytes;             /* shared memory of the stages, and of that sum */
     int32_t n_blocks, tile_rows;    /* of the main kernel */
     int32_t unit;                   /* enum sv_attn_unit */
     int32_t box_rows;               /* keys that one load through the maps brings */
-    bool early;       /* segments, tables and earlier keys may be read before waiting for the launch
-                         before (cu->settled) */
-    int32_t part_cap; /* partial results that fit */
+    /* segments, tables and earlier keys may be read before waiting for the launch before
+     * (cu->settled) */
+    bool early;
+    int32_t part_cap;                /* partial results that fit */
     const struct sv_attn_plan *plan; /* NULL: every block works it out */
     int32_t *plan_unit;              /* the first block's choice then, for the combine kernel */
     float4 *run;                     /* a block's sum of spans while it walks on */
@@ -90,8 +90,8 @@ struct sv_attn_launch {
     int32_t stage_bytes,
         fixed_bytes; /* shared memory: each stage, and beside stages and segment table */
     int32_t max_stages;
-    int32_t run_bytes; /* what a sum of spans takes of the stages' shared memory; 0: it is always in
-                          global memory */
+    /* what a sum of spans takes of the stages' shared memory; 0: it is always in global memory */
+    int32_t run_bytes;
     bool maps;
 };
 bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out);

@@ -85,8 +85,8 @@ static __device__ __forceinline__ float attn_inverse(const struct sv_attn_args &
     return sum == 0.0f ? 0.0f : __fmul_rn(f.a, attn_rcp(sum));
 }
 
-/* Adding +0 makes zeros of either sign one: a merge with an empty side may have turned -0 into +0.
- */
+/* Adding +0 makes zeros of either sign one: a merge with an empty side may have turned -0 into
+ * +0. */
 static __device__ __forceinline__ float attn_output(float o, float inverse)
 {
     return __fadd_rn(__fmul_rn(o, inverse), 0.0f);
@@ -143,8 +143,8 @@ struct attn_items {
     int32_t n_items; /* for one kv head */
     int32_t n_segs;
     int32_t long_walk; /* sums of spans of some segment need a place outside registers */
-    struct attn_seg
-        seg[]; /* (n_segs); then item0, (n_segs + 1) each segment's first item, for one kv head */
+    /* (n_segs); then item0, (n_segs + 1) each segment's first item, for one kv head */
+    struct attn_seg seg[];
 };
 static inline size_t attn_items_bytes(int32_t n_segs)
 {

@@ -51,8 +51,8 @@ static __device__ __forceinline__ void sum_merge(struct sum<HD> &s, const struct
             s.o[n][e] = attn_merge(s.o[n][e], t.o[n][e], f[e / 2]);
 }
 
-/* A block's own corner of global memory, for the sum of spans while the next span is in registers.
- */
+/* A block's own corner of global memory, for the sum of spans while the next span is in
+ * registers. */
 template <int HD, int THREADS>
 static __device__ __forceinline__ void run_store(float4 *run, const struct sum<HD> &s)
 {
@@ -118,8 +118,8 @@ static __device__ __forceinline__ void mask_scores(float (&s)[8][4], const struc
 
 /* ---------------------------------------------------------------- results */
 
-/* The finished rows, through the warp's own part of shared memory, so that whole lines are written.
- */
+/* The finished rows, through the warp's own part of shared memory, so that whole lines are
+ * written. */
 template <int HD>
 static __device__ __forceinline__ void
 write_rows(const struct sv_attn_args &a, const struct attn_item &it, int32_t q_warp,

@@ -139,8 +139,8 @@ static __device__ __forceinline__ void soften(const struct sv_attn_args &a, floa
         p[n / 2][n % 2 * 2] = attn_pack(w0, w1);
         p[n / 2][n % 2 * 2 + 1] = attn_pack(w2, w3);
     }
-    /* Times one is no change: leaving it out when no query of the warp needs it is no difference.
-     */
+    /* Times one is no change: leaving it out when no query of the warp needs it is no
+     * difference. */
     if (!fresh && __any_sync(0xffffffffu, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
 #pragma unroll
         for (int n = 0; n < HD / 8; n++)
@@ -155,8 +155,8 @@ static __device__ __forceinline__ void soften(const struct sv_attn_args &a, floa
 
 /* ---------------------------------------------------------------- the kernel */
 
-/* Everything before this launch is done; what it wrote may be read, and what it reads be written.
- */
+/* Everything before this launch is done; what it wrote may be read, and what it reads be
+ * written. */
 static __device__ __forceinline__ void settle(const struct sv_attn_args &a,
                                               const struct attn_items *plan)
 {

@@ -35,8 +35,8 @@ static __device__ __forceinline__ void aside_get(const volatile int32_t *from, s
     it.part = from[3];
 }
 
-/* Everything before this launch is done; what it wrote may be read, and what it reads be written.
- */
+/* Everything before this launch is done; what it wrote may be read, and what it reads be
+ * written. */
 static __device__ __forceinline__ void attn_settle(const struct sv_attn_args &a, int32_t unit)
 {
     sv_pdl_wait();

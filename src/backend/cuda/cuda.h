@@ -296,8 +296,8 @@ static __device__ __forceinline__ void sv_add8(struct sv_eight<float> &a,
     a.a.x += b.a.x, a.a.y += b.a.y, a.a.z += b.a.z, a.a.w += b.a.w;
     a.b.x += b.b.x, a.b.y += b.b.y, a.b.z += b.b.z, a.b.w += b.b.w;
 }
-/* 16 bytes that every pass reads again: they stay in L2, past which the weights of matrices stream.
- */
+/* 16 bytes that every pass reads again: they stay in L2, past which the weights of matrices
+ * stream. */
 static __device__ __forceinline__ uint4 sv_load_kept(const void *p)
 {
 #ifdef __CUDA_ARCH__
@@ -394,8 +394,8 @@ static __device__ __forceinline__ int64_t sv_kv_at(const struct sv_kv &kv, int32
 
 /* ---------------------------------------------------------------- files of the folder */
 
-/* rows.cu, ids.cu, context_kv.cu, sample.cu, logits.cu: ops, entered through the table in device.cu
- */
+/* rows.cu, ids.cu, context_kv.cu, sample.cu, logits.cu: ops, entered through the table in
+ * device.cu */
 void sv_cuda_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p);
 void sv_cuda_embed(struct sv_dev *dev, const struct sv_p_embed *p);
 void sv_cuda_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p);

@@ -36,8 +36,8 @@ enum {
 /* What a dense matrix begins with; then tiles, what each band needs, and the bands' lists of
  * further patches. */
 struct sv_dense_head {
-    uint32_t refused; /* bands with more further patches than there is room for: the matrix is not
-                         dense */
+    /* bands with more further patches than there is room for: the matrix is not dense */
+    uint32_t refused;
 };
 
 struct sv_dense_band {

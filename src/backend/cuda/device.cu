@@ -14,8 +14,8 @@
 #include <string.h>
 
 #define MIN_CC 80
-#define COPY_THREADS                                                                               \
-    8 /* threads that fill pinned memory at load; more do not fill the bus faster */
+/* They fill pinned memory at load; more do not fill the bus faster. */
+#define COPY_THREADS 8
 
 /* ---------------------------------------------------------------- errors */
 

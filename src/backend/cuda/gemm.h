@@ -40,8 +40,8 @@ enum sv_gemm_mode {
     SV_GEMM_ACT,
     SV_GEMM_F32,
     SV_GEMM_ARGMAX,
-    SV_GEMM_GATED /* part 0 gate, part 1 up: a block is half as many rows of each, y their d columns
-                   */
+    /* part 0 gate, part 1 up: a block is half as many rows of each, y their d columns */
+    SV_GEMM_GATED
 };
 
 /* A part as kernels see it; blocks are those of the split, bands have 64 rows. */
@@ -69,16 +69,16 @@ struct sv_gemm_args {
     const float *x_scale; /* and x's scales */
     void *y;
     int64_t ldy;
-    float4 *pieces;    /* partial sums of blocks shared between units */
-    float4 *stash;     /* sm_90, above SV_GEMM_PASS rows: sums of a thread block that its registers
-                          cannot hold */
+    float4 *pieces; /* partial sums of blocks shared between units */
+    /* sm_90, above SV_GEMM_PASS rows: sums of a thread block that its registers cannot hold */
+    float4 *stash;
     uint32_t *arrived; /* (n_units, 4) pieces written; 0 between launches */
     uint64_t *best;    /* (SV_GEMM_BEST_SLOTS, SV_GEMM_BEST_ROWS) keys of the fused head */
     int32_t n_slots;   /* of these, that a launch of whole products has filled */
     struct sv_gemm_item part[SV_GEMM_MAX_PARTS];
 #ifdef SV_GEMM_TRACE
-    uint64_t *trace; /* (thread blocks, SV_GEMM_MARKS) times; last, as not all objects are built
-                        with it */
+    /* (thread blocks, SV_GEMM_MARKS) times; last, as not all objects are built with it */
+    uint64_t *trace;
 #endif
 };
 

@@ -15,9 +15,8 @@
  * one. TALL_WHOLE: a thread block by itself computes blocks of 192 weight rows, whose sums are not
  * cut. Weights that go by leave L2 first and x last where it fits: without that a multiprocessor
  * takes in half as many bytes. */
-enum {
-    GROUP = 8
-}; /* N-row blocks of x that share a walk over the weights: both then come from L2 */
+/* N-row blocks of x that share a walk over the weights: both then come from L2. */
+enum { GROUP = 8 };
 
 struct item {
     int32_t block, row; /* of weights; first row of x */

@@ -384,8 +384,8 @@ struct rope_args {
     struct sv_rope_table rope;
     struct sv_kv kv;
     struct sv_cuda_fault *fault;
-    bool early; /* segments and tables may be read before waiting for the launch before
-                   (cu->settled) */
+    /* segments and tables may be read before waiting for the launch before (cu->settled) */
+    bool early;
     bool rehearse;
 };
 

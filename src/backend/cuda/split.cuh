@@ -25,8 +25,8 @@ struct sv_split {
     int32_t n_blocks; /* blocks of weight rows */
     int32_t n_k;      /* tiles along k */
     int32_t n_units;  /* 1 .. n_blocks * n_k */
-    int32_t
-        skew; /* of four units a block: tiles that each of the lower two has less, the upper more */
+    /* of four units a block: tiles that each of the lower two has less, the upper more */
+    int32_t skew;
 };
 
 /* nested: rather up to a third fewer units than units of less than a block that lie across the ends

@@ -20,8 +20,8 @@
 #include <string.h>
 
 #define POLLS 1024 /* between looks at the clock; a poll takes a few hundred ns */
-#define LOOK_US                                                                                    \
-    1000000 /* at most what a look counts: a process that was stopped meanwhile has not waited */
+/* At most what a look counts: a process that was stopped meanwhile has not waited. */
+#define LOOK_US 1000000
 #define DEFAULT_S 60
 #define LISTED 10 /* names in the message */
 

@@ -18,12 +18,12 @@ struct sv_cuda_watch {
     uint64_t n, n_done;
     const char *name[SV_CUDA_NAMES]; /* of the last launches, by number */
     uint64_t graph[SV_CUDA_NAMES];   /* and of graphs the key */
-    cudaEvent_t
-        beat[SV_CUDA_BEATS]; /* after every so many launches: a long queue shows that it moves */
+    /* after every so many launches: a long queue shows that it moves */
+    cudaEvent_t beat[SV_CUDA_BEATS];
     uint64_t n_beat[SV_CUDA_BEATS],
         n_mark[SV_MARKS]; /* launches before an event; 0 = not recorded */
-    struct sv_err stuck;  /* the device did not answer: from then on nothing is launched, waited for
-                             or freed */
+    /* the device did not answer: from then on nothing is launched, waited for or freed */
+    struct sv_err stuck;
 };
 
 int sv_cuda_watch_open(struct sv_cuda *cu, int32_t timeout_s,

@@ -10,8 +10,8 @@
 
 #include "backend/cuda/wgmma.cuh"
 
-/* d (64 weight rows, N tokens) = a b + (keep ? d : 0) over 16 columns; a: this thread's four pairs.
- */
+/* d (64 weight rows, N tokens) = a b + (keep ? d : 0) over 16 columns; a: this thread's four
+ * pairs. */
 template <int N>
 static __device__ __forceinline__ void sv_wgmma_reg(float (&d)[N / 2], const uint32_t *a,
                                                     uint64_t b, int keep);
