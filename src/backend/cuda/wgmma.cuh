@@ -82,8 +82,8 @@ static __device__ __forceinline__ void sv_wgmma(float (&d)[N / 2], uint64_t a, u
     ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define SV_WGMMA_NAMES_128                                                                         \
     SV_WGMMA_NAMES_112                                                                             \
-    ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "
-"%127"
+    ", %112, %113, %114, %115, %116, %117, %118, %119"                                             \
+    ", %120, %121, %122, %123, %124, %125, %126, %127"
 #define SV_WGMMA_SUMS_80(i) SV_WGMMA_SUMS_64(i), SV_WGMMA_SUMS_16((i) + 64)
 #define SV_WGMMA_SUMS_96(i) SV_WGMMA_SUMS_64(i), SV_WGMMA_SUMS_32((i) + 64)
 #define SV_WGMMA_SUMS_112(i) SV_WGMMA_SUMS_96(i), SV_WGMMA_SUMS_16((i) + 96)
@@ -100,11 +100,11 @@ static __device__ __forceinline__ void sv_wgmma(float (&d)[N / 2], uint64_t a, u
                      : SV_WGMMA_SUMS_##h(0)                                                        \
                      : "l"(a), "l"(b), "r"(keep));                                                 \
     }
-    SV_WGMMA(8, 4, 4, 5, 6) SV_WGMMA(16, 8, 8, 9, 10) SV_WGMMA(32, 16, 16, 17, 18)
-        SV_WGMMA(64, 32, 32, 33, 34) SV_WGMMA(96, 48, 48, 49, 50) SV_WGMMA(112, 56, 56, 57, 58)
-            SV_WGMMA(128, 64, 64, 65, 66) SV_WGMMA(160, 80, 80, 81, 82)
-                SV_WGMMA(192, 96, 96, 97, 98) SV_WGMMA(224, 112, 112, 113, 114)
-                    SV_WGMMA(256, 128, 128, 129, 130)
+SV_WGMMA(8, 4, 4, 5, 6)
+SV_WGMMA(16, 8, 8, 9, 10) SV_WGMMA(32, 16, 16, 17, 18) SV_WGMMA(64, 32, 32, 33, 34)
+    SV_WGMMA(96, 48, 48, 49, 50) SV_WGMMA(112, 56, 56, 57, 58) SV_WGMMA(128, 64, 64, 65, 66)
+        SV_WGMMA(160, 80, 80, 81, 82) SV_WGMMA(192, 96, 96, 97, 98)
+            SV_WGMMA(224, 112, 112, 113, 114) SV_WGMMA(256, 128, 128, 129, 130)
 #undef SV_WGMMA
 
 #endif
