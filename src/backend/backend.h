@@ -318,6 +318,22 @@ struct sv_p_logit_rules {
     uint32_t *counts; /* (n_logit_rows, vocab) scratch: zero before and after */
 };
 
+/* dst[i] = src[i] with -inf wherever a bit of the row's mask is 0; src may be dst. Before the
+ * rules: a bias does not bring back what a mask forbids. */
+static inline int32_t sv_mask_words(int32_t vocab)
+{
+    return (vocab + 31) / 32;
+}
+struct sv_p_logit_mask {
+    int32_t n_rows, vocab;
+    const float *src; /* (n_rows, vocab), row stride ld */
+    float *dst;
+    int64_t ld;
+    const int32_t *row_mask; /* (n_rows) the mask of each row; < 0: none, the row is as it was */
+    const uint32_t
+        *masks; /* (*, sv_mask_words(vocab)) bit v % 32 of word v / 32: token v may come */
+};
+
 /* Log probability of one token under softmax(logits), its rank (1 = the most probable) and the most
  * probable tokens, best first. Equal logits rank by id, lowest first. */
 struct sv_logprob_row {
@@ -531,6 +547,7 @@ struct sv_backend {
     void (*logit_pos)(struct sv_dev *, const struct sv_p_logit_pos *);
     void (*sample)(struct sv_dev *, const struct sv_p_sample *);
     void (*argmax_share)(struct sv_dev *, const struct sv_p_argmax_share *); /* may be NULL */
+    void (*logit_mask)(struct sv_dev *, const struct sv_p_logit_mask *);
     void (*logit_rules)(struct sv_dev *, const struct sv_p_logit_rules *);
     void (*logprobs)(struct sv_dev *, const struct sv_p_logprobs *);
     void (*history)(struct sv_dev *, const struct sv_p_history *);
@@ -595,6 +612,7 @@ void sv_op_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
 void sv_op_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p);
 void sv_op_sample(struct sv_dev *dev, const struct sv_p_sample *p);
 void sv_op_argmax_share(struct sv_dev *dev, const struct sv_p_argmax_share *p);
+void sv_op_logit_mask(struct sv_dev *dev, const struct sv_p_logit_mask *p);
 void sv_op_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p);
 void sv_op_logprobs(struct sv_dev *dev, const struct sv_p_logprobs *p);
 void sv_op_history(struct sv_dev *dev, const struct sv_p_history *p);

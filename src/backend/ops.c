@@ -404,6 +404,15 @@ void sv_op_argmax_share(struct sv_dev *dev, const struct sv_p_argmax_share *p)
     dev->be->argmax_share(dev, p);
 }
 
+void sv_op_logit_mask(struct sv_dev *dev, const struct sv_p_logit_mask *p)
+{
+    if (p->n_rows == 0)
+        return;
+    SV_REQUIRE(p->n_rows > 0 && p->vocab > 0 && p->ld >= p->vocab);
+    SV_REQUIRE(p->src && p->dst && p->row_mask && p->masks);
+    dev->be->logit_mask(dev, p);
+}
+
 void sv_op_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p)
 {
     if (p->n_logit_rows == 0)

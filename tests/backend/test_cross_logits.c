@@ -1,7 +1,7 @@
 /*
- * test_cross_logits.c - logit rules, log probabilities and history on every device of this machine
- * against the CPU: rules and history bit for bit, log probabilities within rounding; a row's bits
- * alone and in company.
+ * test_cross_logits.c - masks, logit rules, log probabilities and history on every device of this
+ * machine against the CPU: rules and history bit for bit, log probabilities within rounding; a
+ * row's bits alone and in company.
  *
  * timeout: 240
  *
@@ -156,6 +156,47 @@ static void rules_on(struct cross *c)
     }
 }
 
+/* Rows with one of a few masks or none; the last ones stand for padding. */
+static void mask_on(struct cross *c)
+{
+    enum { MASKS = 5 };
+    static const int32_t vocab[] = {35, 2048, 32003, 151936};
+    for (int v = 0; v < (c->again ? 0 : c->quick ? 2 : 4); v++) {
+        struct world w;
+        make(c, &w, vocab[v]);
+        const int32_t n_words = sv_mask_words(w.vocab);
+        uint32_t *bits = calloc((size_t)(MASKS * n_words), 4);
+        int32_t which[MAX_LOGITS];
+        for (int32_t i = 0; i < MASKS * n_words; i++)
+            bits[i] = i / n_words == 0 || !sv_rng_below(&c->rng, 3)
+                          ? UINT32_MAX
+                          : (uint32_t)sv_rng_below(&c->rng, UINT32_MAX);
+        for (int32_t i = 0; i < w.n_logits; i++)
+            which[i] =
+                i % 3 == 1 || i >= w.n_logits - PAD ? -1 : (int32_t)sv_rng_below(&c->rng, MASKS);
+        struct cross_buf masks = cross_new(c, CROSS_I32, (size_t)(MASKS * n_words), bits, 0);
+        struct cross_buf row = cross_new(c, CROSS_I32, (size_t)w.n_logits, which, 0);
+        struct cross_buf out = cross_new(c, CROSS_F32, w.logits.n, NULL, 0);
+        for (int in_place = 0; in_place < 2; in_place++)
+            for (int side = 0; side < 2; side++)
+                sv_op_logit_mask(
+                    cross_dev(c, side),
+                    &(struct sv_p_logit_mask){.n_rows = w.n_logits,
+                                              .vocab = w.vocab,
+                                              .src = cross_at(&w.logits, side),
+                                              .dst = cross_at(in_place ? &w.logits : &out, side),
+                                              .ld = w.vocab,
+                                              .row_mask = cross_at(&row, side),
+                                              .masks = cross_at(&masks, side)});
+        cross_sync(c);
+        cross_same(c, &out, 0, out.n, 0, "masked");
+        cross_same(c, &w.logits, 0, w.logits.n, 0, "masked in place");
+        free(bits);
+        cross_free(c, &masks), cross_free(c, &row), cross_free(c, &out);
+        drop(c, &w);
+    }
+}
+
 static void report(struct cross *c, const struct world *w, int side, const struct cross_buf *slot,
                    const struct cross_buf *token, const struct cross_buf *out, int32_t i, int32_t n)
 {
@@ -269,9 +310,10 @@ static void history_on(struct cross *c)
         cross_all(name##_on);                                                                      \
     }
 CROSS_TEST(rules)
+CROSS_TEST(mask)
 CROSS_TEST(logprobs)
 CROSS_TEST(logprob_errors)
 CROSS_TEST(history)
 
-SV_TEST_MAIN(cmocka_unit_test(rules), cmocka_unit_test(logprobs), cmocka_unit_test(logprob_errors),
-             cmocka_unit_test(history))
+SV_TEST_MAIN(cmocka_unit_test(rules), cmocka_unit_test(mask), cmocka_unit_test(logprobs),
+             cmocka_unit_test(logprob_errors), cmocka_unit_test(history))

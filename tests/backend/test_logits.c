@@ -226,6 +226,65 @@ static void padding(void **state)
     rig_each(padding_on);
 }
 
+/* ---------------------------------------------------------------- masks */
+
+enum { MASK_ROWS = 11, MASKS = 4 };
+
+/* All, nothing, words of either kind, and bits at random. */
+static void random_masks(struct sv_rng *rng, uint32_t *masks, int32_t n_words)
+{
+    for (int32_t w = 0; w < MASKS * n_words; w++) {
+        const uint32_t bits = (uint32_t)sv_rng_below(rng, UINT32_MAX);
+        const uint32_t kinds[MASKS] = {UINT32_MAX, 0, w % 3 ? 0 : w % 2 ? UINT32_MAX : bits, bits};
+        masks[w] = kinds[w / n_words];
+    }
+}
+
+static void mask_case(struct sv_dev *dev, struct sv_rng *rng, int32_t vocab)
+{
+    const int32_t n_words = sv_mask_words(vocab), ld = vocab + 5;
+    const size_t cells = (size_t)MASK_ROWS * (size_t)ld;
+    float *x = rig_floats(rng, cells, 3), *out = rig_new(cells * sizeof *out);
+    uint32_t *masks = rig_new((size_t)(MASKS * n_words) * sizeof *masks);
+    int32_t row_mask[MASK_ROWS];
+    random_masks(rng, masks, n_words);
+    for (int32_t i = 0; i < MASK_ROWS; i++)
+        row_mask[i] = i % 4 == 1 ? -1 : (int32_t)sv_rng_below(rng, MASKS);
+    memcpy(out, x, cells * sizeof *out);
+    struct sv_p_logit_mask p = {.n_rows = MASK_ROWS,
+                                .vocab = vocab,
+                                .src = x,
+                                .dst = out,
+                                .ld = ld,
+                                .row_mask = row_mask,
+                                .masks = masks};
+    sv_op_logit_mask(dev, &p);
+    for (int32_t i = 0; i < MASK_ROWS; i++)
+        for (int32_t v = 0; v < ld; v++) { /* what lies between rows is left alone */
+            const uint32_t *m = row_mask[i] < 0 ? NULL : masks + row_mask[i] * n_words;
+            const bool may = !m || v >= vocab || (m[v / 32] >> v % 32 & 1);
+            assert_true(out[i * ld + v] == (may ? x[i * ld + v] : -INFINITY));
+        }
+    p.src = p.dst = x; /* in place: the same */
+    sv_op_logit_mask(dev, &p);
+    assert_memory_equal(x, out, cells * sizeof *x);
+    rig_free(x), rig_free(out), rig_free(masks);
+}
+
+static void masks_on(struct sv_dev *dev)
+{
+    static const int32_t vocabs[] = {1, 31, 32, 33, 300, 4096, 5003};
+    struct sv_rng rng = {40};
+    for (size_t i = 0; i < sizeof vocabs / sizeof vocabs[0]; i++)
+        mask_case(dev, &rng, vocabs[i]);
+}
+
+static void masks(void **state)
+{
+    (void)state;
+    rig_each(masks_on);
+}
+
 /* ---------------------------------------------------------------- log probabilities */
 
 static void logprob_case(struct sv_dev *dev, struct sv_rng *rng, int32_t vocab, bool ties)
@@ -438,5 +497,6 @@ static void history(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(rules), cmocka_unit_test(overflow), cmocka_unit_test(padding),
-             cmocka_unit_test(logprobs), cmocka_unit_test(logprobs_of_nonsense),
-             cmocka_unit_test(history), cmocka_unit_test(shares))
+             cmocka_unit_test(masks), cmocka_unit_test(logprobs),
+             cmocka_unit_test(logprobs_of_nonsense), cmocka_unit_test(history),
+             cmocka_unit_test(shares))

@@ -119,6 +119,29 @@ int check_rules(sv_dev *ref, sv_dev *dut, world &w)
     return 0;
 }
 
+int check_mask(sv_rng &rng, sv_dev *ref, sv_dev *dut, world &w)
+{
+    const int32_t n_words = sv_mask_words(w.vocab);
+    std::vector<float> a(w.logits.size(), NAN), b(w.logits.size(), NAN);
+    std::vector<uint32_t> masks;
+    std::vector<int32_t> which;
+    for (int32_t i = 0; i < 3 * n_words; i++)
+        masks.push_back(below(rng, 3) ? (uint32_t)sv_rng_below(&rng, UINT32_MAX) : UINT32_MAX);
+    for (int32_t i = 0; i < w.n_logits; i++)
+        which.push_back(below(rng, 4) - 1);
+    sv_p_logit_mask p = {w.n_logits, w.vocab, w.logits.data(), a.data(), w.vocab, which.data(), masks.data()};
+    sv_op_logit_mask(ref, &p);
+    p.dst = b.data();
+    sv_cuda_logit_mask(dut, &p);
+    std::vector<float> c = w.logits; /* in place */
+    p.src = p.dst = c.data();
+    sv_cuda_logit_mask(dut, &p);
+    for (size_t i = 0; i < a.size(); i++)
+        if (a[i] != b[i] || a[i] != c[i])
+            return fail("mask", (int32_t)i / w.vocab, (int32_t)i % w.vocab, b[i], a[i]);
+    return 0;
+}
+
 int check_logprobs(sv_rng &rng, sv_dev *ref, sv_dev *dut, world &w)
 {
     std::vector<sv_logprob_row> a((size_t)w.n_logits), b((size_t)w.n_logits);
@@ -219,6 +242,7 @@ int main()
     for (int32_t vocab : vocabs) {
         make(rng, w, vocab);
         bad |= check_rules(ref, (sv_dev *)&cu, w);
+        bad |= check_mask(rng, ref, (sv_dev *)&cu, w);
         bad |= check_logprobs(rng, ref, (sv_dev *)&cu, w);
         bad |= check_history(rng, ref, (sv_dev *)&cu, w);
         if (fault.code)

@@ -280,6 +280,7 @@ static const struct sv_backend cpu_backend = {
     .logit_pos = sv_cpu_logit_pos,
     .sample = sv_cpu_sample,
     .argmax_share = sv_cpu_argmax_share,
+    .logit_mask = sv_cpu_logit_mask,
     .logit_rules = sv_cpu_logit_rules,
     .logprobs = sv_cpu_logprobs,
     .history = sv_cpu_history,

@@ -1,6 +1,6 @@
 /*
- * logits.c - what requests change in logits before a token is chosen (bias, bans, penalties), log
- * probabilities, and the slots' tokens that penalties look back on.
+ * logits.c - what requests change in logits before a token is chosen (masks, bias, bans,
+ * penalties), log probabilities, and the slots' tokens that penalties look back on.
  *
  * Entered through the backend table; rows are split over threads, a row is one thread's work.
  * Penalties cost a walk over the sequence's tokens, not over the vocabulary. Must not: leave a
@@ -11,6 +11,43 @@
 #include <float.h>
 #include <math.h>
 #include <string.h>
+
+/* ---------------------------------------------------------------- masks */
+
+/* Up to 32 logits of one word; whole words that allow all or nothing are the usual ones. */
+static void mask_word(float *dst, const float *src, int32_t n, uint32_t word)
+{
+    if (word == UINT32_MAX) {
+        if (src != dst)
+            memcpy(dst, src, (size_t)n * sizeof *dst);
+        return;
+    }
+    for (int32_t i = 0; i < n; i++)
+        dst[i] = word >> i & 1 ? src[i] : -INFINITY;
+}
+
+static void mask_rows(void *arg, int thread, int n)
+{
+    const struct sv_p_logit_mask *p = arg;
+    const int32_t n_words = sv_mask_words(p->vocab);
+    int32_t begin, end;
+    sv_cpu_share(p->n_rows, thread, n, &begin, &end);
+    for (int32_t i = begin; i < end; i++) {
+        const float *src = p->src + i * p->ld;
+        float *dst = p->dst + i * p->ld;
+        const uint32_t *mask =
+            p->row_mask[i] < 0 ? NULL : p->masks + (int64_t)p->row_mask[i] * n_words;
+        for (int32_t w = 0; w < n_words; w++)
+            mask_word(dst + w * 32, src + w * 32, p->vocab - w * 32 < 32 ? p->vocab - w * 32 : 32,
+                      mask ? mask[w] : UINT32_MAX);
+    }
+}
+
+void sv_cpu_logit_mask(struct sv_dev *dev, const struct sv_p_logit_mask *p)
+{
+    struct sv_p_logit_mask job = *p;
+    sv_cpu_run(sv_cpu_of(dev), mask_rows, &job, (int64_t)p->n_rows * p->vocab / 4);
+}
 
 /* ---------------------------------------------------------------- rules */
 

@@ -405,6 +405,7 @@ void sv_cuda_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p);
 int sv_cuda_sample_reserve(struct sv_cuda *cu, struct sv_err *err);
 void sv_cuda_sample_close(struct sv_cuda *cu);
 void sv_cuda_sample(struct sv_dev *dev, const struct sv_p_sample *p);
+void sv_cuda_logit_mask(struct sv_dev *dev, const struct sv_p_logit_mask *p);
 void sv_cuda_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p);
 void sv_cuda_logprobs(struct sv_dev *dev, const struct sv_p_logprobs *p);
 void sv_cuda_history(struct sv_dev *dev, const struct sv_p_history *p);

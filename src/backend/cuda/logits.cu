@@ -1,6 +1,6 @@
 /*
- * logits.cu - what requests change in logits before a token is chosen (bias, bans, penalties), log
- * probabilities, and the slots' tokens that penalties look back on.
+ * logits.cu - what requests change in logits before a token is chosen (masks, bias, bans,
+ * penalties), log probabilities, and the slots' tokens that penalties look back on.
  *
  * Entered through the table in device.cu; a block per row, a block per segment for the history.
  * Rules give the bits of cpu/logits.c: each operation is rounded by itself, and counts are
@@ -16,6 +16,34 @@
 enum { THREADS = 1024, WARPS = THREADS / 32, HISTORY_THREADS = 128 };
 #define IN_PROMPT 0x80000000u /* beside the count of a token in the answer */
 #define ALL 0xffffffffu
+
+/* ---------------------------------------------------------------- masks */
+
+/* A word of the mask is a warp's 32 logits. In place only what is forbidden is written. */
+static __global__ void __launch_bounds__(THREADS) mask_kernel(struct sv_p_logit_mask p)
+{
+    sv_pdl_launch();
+    sv_pdl_wait();
+    const int32_t n_words = (p.vocab + 31) / 32, which = p.row_mask[blockIdx.x];
+    if (which < 0 && p.src == p.dst)
+        return;
+    const uint32_t *mask = which < 0 ? nullptr : p.masks + (int64_t)which * n_words;
+    const float *src = p.src + (int64_t)blockIdx.x * p.ld;
+    float *dst = p.dst + (int64_t)blockIdx.x * p.ld;
+    for (int32_t i = threadIdx.x; i < p.vocab; i += THREADS) {
+        const bool may = !mask || (mask[i / 32] >> (i % 32) & 1);
+        if (!may)
+            dst[i] = -INFINITY;
+        else if (src != dst)
+            dst[i] = src[i];
+    }
+}
+
+void sv_cuda_logit_mask(struct sv_dev *dev, const struct sv_p_logit_mask *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    sv_cuda_launch(cu, "logit_mask", mask_kernel, p->n_rows, THREADS, 0, *p);
+}
 
 /* ---------------------------------------------------------------- rules */
 
