@@ -109,4 +109,71 @@ const char *sv_chat_template_source(const struct sv_chat_template *t);
 bool sv_chat_template_knows_developer(const struct sv_chat_template *t);
 void sv_chat_template_close(struct sv_chat_template *t);
 
+/* ---------------------------------------------------------------- thoughts and calls in answers */
+
+/* How a model writes calls of tools, and what it thinks before it answers (docs/tools.md). */
+enum sv_tool_format {
+    SV_TOOL_NONE,
+    SV_TOOL_HERMES,  /* <tool_call>{"name": ..., "arguments": {...}}</tool_call> */
+    SV_TOOL_XML,     /* <tool_call><function=NAME><parameter=KEY>VALUE</parameter>... */
+    SV_TOOL_LLAMA,   /* the answer is {"name": ..., "parameters": {...}} */
+    SV_TOOL_MISTRAL, /* [TOOL_CALLS] and a list of objects, or NAME{...} */
+    SV_TOOL_DEEPSEEK
+};
+enum sv_think_format { SV_THINK_NONE, SV_THINK_TAG, SV_THINK_BRACKET, SV_THINK_SEED };
+
+/* By our names and those of vLLM's and SGLang's parsers; -1: nobody's. */
+int sv_tool_format_named(const char *name);
+int sv_think_format_named(const char *name);
+const char *sv_tool_format_name(enum sv_tool_format f);
+const char *sv_think_format_name(enum sv_think_format f);
+/* What the text of a chat template gives away. */
+enum sv_tool_format sv_tool_format_of(const char *chat_template);
+enum sv_think_format sv_think_format_of(const char *chat_template);
+/* The i-th text that a format needs to see, special token or not; NULL after the last. */
+const char *sv_tool_marker(enum sv_tool_format f, size_t i);
+const char *sv_think_marker(enum sv_think_format f, size_t i);
+/* Whether a text ends within a thought, as some templates let the prompt do. */
+bool sv_think_is_open(enum sv_think_format f, const char *text, size_t n);
+
+enum sv_part_kind {
+    SV_PART_CONTENT,
+    SV_PART_THOUGHT,
+    SV_PART_CALL,      /* a call begins; the text is its function's name */
+    SV_PART_ARGUMENTS, /* the next piece of its arguments, JSON */
+    SV_PART_CALL_END
+};
+struct sv_part {
+    enum sv_part_kind kind;
+    int32_t call; /* counted from 0 */
+    const char *text;
+    size_t n;
+};
+typedef void sv_part_fn(void *user, const struct sv_part *part);
+
+struct sv_answer_opts {
+    enum sv_tool_format tools;
+    enum sv_think_format think;
+    bool in_thought; /* the prompt has opened it */
+    bool bare;       /* an object alone is a call too, as in Llama's format */
+    bool whole;      /* a call is given once all of it has come, and is no call if it is malformed
+                        then; else as soon as it is known to be one */
+    const json_t *tool_list; /* a request's "tools", for the types of parameters; borrowed */
+    sv_part_fn *part;
+    void *user;
+};
+
+/* Takes an answer's text in any pieces. What could be the start of a marker waits, and spaces
+ * around thoughts and calls are dropped; all else comes out, as content what is malformed. The
+ * parts of a text are the same however it was cut. */
+struct sv_answer;
+struct sv_answer *sv_answer_new(const struct sv_answer_opts *o); /* NULL: no memory */
+void sv_answer_free(struct sv_answer *a);
+/* False once memory is out. */
+bool sv_answer_push(struct sv_answer *a, const char *text, size_t n);
+/* The text is over; cut: by its length, so that a call may be incomplete. */
+bool sv_answer_end(struct sv_answer *a, bool cut);
+/* Bytes of the text up to the end of the thought, its markers included, so far. */
+size_t sv_answer_n_thought(const struct sv_answer *a);
+
 #endif
