@@ -688,8 +688,7 @@ static void section_model(struct bench *b)
     }
 }
 
-/* ---------------------------------------------------------------- the head, with a sieve and
- * without */
+/* ----------------------------------------------------------- the head, with a sieve and without */
 
 /* Weights and input are normal numbers, as a fresh model's; in turns, call by call. */
 static void section_head(struct bench *b)

@@ -24,8 +24,7 @@
 #include <string.h>
 #include <time.h>
 
-/* ---------------------------------------------------------------- what the objects need of the
- * backend */
+/* --------------------------------------------------------- what the objects need of the backend */
 
 #define OK(call) must((call), #call, __LINE__)
 static void must(cudaError_t rc, const char *what, int line)
@@ -555,8 +554,8 @@ enum { N_COLUMNS = sizeof columns / sizeof *columns };
 
 #include "bench/gemm_cuda_hot.h"
 
-/* Layers at rest and, if ms > 0, on a busy card: so many milliseconds of warming and of measuring.
- */
+/* Layers at rest and, if ms > 0, on a busy card: so many milliseconds of warming and of
+ * measuring. */
 static void cold(struct stack *s, double pause_s, double ms, int n_rows, char **rows)
 {
     static const struct cold_arm {

@@ -43,38 +43,39 @@ struct sv_engine_options {
     const char *draft_dir;  /* DFlash draft directory; NULL = plain decoding */
     const char *device;     /* "cpu", "cuda"; NULL = the best there is */
     const char *kernels;    /* GPUs: "auto", "portable"; NULL = auto */
-    const char
-        *dense_weights; /* bf16 matrices in fewer bits, without loss, for steps with few rows: "on",
-                           "off", or "auto": GPUs (a copy): where it takes at most 15 % of the
-                           device's memory; the CPU (instead): where it is faster. NULL = auto */
-    const char
-        *draft_bytes; /* the draft's weights in 8 bits, which costs the draft about nothing and the
-                         text nothing: "on", "off", or "auto": where the device can. NULL = auto */
-    const char *head_sieve; /* the CPU: the token of greedy rows from exact bounds first, which
-                               costs half the head's memory again; the same tokens: "on", "off", or
-                               "auto": where it is faster. NULL = auto */
-    int32_t gpu;            /* which GPU */
-    bool no_graphs;         /* GPUs: launch every kernel of every step by itself */
-    int32_t device_timeout; /* GPUs: seconds to wait without any progress until the device counts as
-                               failed; 0 = 60, -1 = for ever. Such a device cannot be closed: end
-                               the process with _exit */
-    double gpu_memory; /* GPUs: share of the device's memory to use, weights included; 0 = at most
-                          0.9 */
-    const char *isa;   /* "auto", "plain", "avx2", "avx512", "amx"; NULL = auto */
+    /* bf16 matrices in fewer bits, without loss, for steps with few rows: "on", "off", or "auto":
+     * GPUs (a copy): where it takes at most 15 % of the device's memory; the CPU (instead): where
+     * it is faster. NULL = auto */
+    const char *dense_weights;
+    /* the draft's weights in 8 bits, which costs the draft about nothing and the text nothing:
+     * "on", "off", or "auto": where the device can. NULL = auto */
+    const char *draft_bytes;
+    /* the CPU: the token of greedy rows from exact bounds first, which costs half the head's memory
+     * again; the same tokens: "on", "off", or "auto": where it is faster. NULL = auto */
+    const char *head_sieve;
+    int32_t gpu;    /* which GPU */
+    bool no_graphs; /* GPUs: launch every kernel of every step by itself */
+    /* GPUs: seconds to wait without any progress until the device counts as failed; 0 = 60, -1 =
+     * for ever. Such a device cannot be closed: end the process with _exit */
+    int32_t device_timeout;
+    /* GPUs: share of the device's memory to use, weights included; 0 = at most 0.9 */
+    double gpu_memory;
+    const char *isa;         /* "auto", "plain", "avx2", "avx512", "amx"; NULL = auto */
     enum sv_data_type dtype; /* AUTO = bf16 when the weights are bf16, else f32 */
     int32_t n_threads;       /* 0 = all processors */
     int32_t max_sequences;   /* running at once; others wait. 0 = 1 */
     int32_t context;         /* longest sequence in tokens; 0 = the model's, at most 8192 */
     int32_t page_size;       /* positions per cache page; 0 = 16 */
-    int64_t cache_mib; /* K/V pages of target and draft together; 0 = all sequences at full length,
-                          limited to 40 % of the machine's memory (GPUs: four times that, limited by
-                          gpu_memory); what they do not need keeps prefixes */
+    /* K/V pages of target and draft together; 0 = all sequences at full length, limited to 40 % of
+     * the machine's memory (GPUs: four times that, limited by gpu_memory); what they do not need
+     * keeps prefixes */
+    int64_t cache_mib;
     int32_t prefill_chunk; /* prompt rows per step; 0 = 512, on a GPU 2048 */
     int32_t width;   /* verify width, anchor included; 0 = the draft's block, 1 = no drafting */
     bool auto_width; /* let the width policy choose, at most `width`, never slower than 1 */
     bool no_prefix_cache; /* do not keep pages of finished sequences for prompts that begin alike */
-    /* Called now and then while the engine opens: how much of a stage is done, 0 to 1. May be NULL.
-     */
+    /* Called now and then while the engine opens: how much of a stage is done, 0 to 1. May be
+     * NULL. */
     void (*on_progress)(void *user, enum sv_open_stage stage, double share);
     void *progress_user;
 };
@@ -108,14 +109,15 @@ struct sv_event {
     uint64_t request;
     const int32_t *tokens; /* new token ids, n_tokens of them (0 in a bare finish) */
     int32_t n_tokens;
-    int32_t
-        n_drafted; /* the first n_drafted are drafts the target confirmed; the rest are its own */
+    /* the first n_drafted are drafts the target confirmed; the rest are its own */
+    int32_t n_drafted;
     const struct sv_logprob *logprobs; /* (n_tokens) when the request asked for them, else NULL */
-    const struct sv_logprob
-        *prompt_logprobs; /* (n_prompt_tokens) once, with the first tokens, when asked
-                             for; entry 0 has logprob 0 and no alternatives */
-    const char *text;     /* new text, whole code points only, n_bytes of it; held back while it */
-    size_t n_bytes;       /* may be the start of a stop string */
+    /* (n_prompt_tokens) once, with the first tokens, when asked for; entry 0 has logprob 0 and no
+     * alternatives */
+    const struct sv_logprob *prompt_logprobs;
+    /* new text, whole code points only; held back while it may be the start of a stop string */
+    const char *text;
+    size_t n_bytes; /* of it */
     enum sv_finish_reason finish;
     const char *message; /* why, when finish is SV_FINISH_ERROR */
     int32_t stop_id;     /* finish by a token: which; else -1 */
@@ -196,17 +198,17 @@ struct sv_engine_stats {
     int64_t weight_bytes,
         whole_weight_bytes;   /* that passes have read; and if each had been read in its own type */
     int64_t width_chosen[65]; /* verify segments by width */
-    int64_t width_reason[SV_WIDTH_REASONS]; /* widths the policy chose, by reason
-                                               (sv_width_reason_name) */
-    int64_t n_chosen_beside_prompts;        /* of these, beside prompt rows */
+    /* widths the policy chose, by reason (sv_width_reason_name) */
+    int64_t width_reason[SV_WIDTH_REASONS];
+    int64_t n_chosen_beside_prompts; /* of these, beside prompt rows */
     int64_t n_rows_cut,
         n_cut_steps;    /* drafts not verified because the drafter was not sure enough; steps cut */
     int64_t n_given_up; /* requests whose drafter was given up: in vain for long */
     double chosen_us,
         plain_us; /* expected time of the steps chosen, and of their tokens decoded plainly */
     float draft_chance[64]; /* that draft j is kept once j - 1 was, as the policy sees it now */
-    float step_cost_us[SV_STEP_COSTS]; /* what typical steps are thought to cost (sv_step_cost_name)
-                                        */
+    /* what typical steps are thought to cost (sv_step_cost_name) */
+    float step_cost_us[SV_STEP_COSTS];
     int64_t n_cache_queries,
         n_cache_hits; /* prompt tokens looked up in, and found in, the prefix cache */
     int64_t n_preemptions;

@@ -31,17 +31,18 @@ struct sv_weight {
     const void *
         dense; /* the CPU's: equal to data if that is in fewer bits, every value exact; else NULL */
     int64_t dense_bytes; /* what a product reads of it */
-    void *sieve; /* the CPU's, of a head: its weights once more, for the argmax alone (cpu/sieve.h),
-                    or NULL */
+    /* the CPU's, of a head: its weights once more, for the argmax alone (cpu/sieve.h), or NULL */
+    void *sieve;
     int64_t sieve_bytes; /* the memory that takes */
-    bool packed; /* the CPU's: data is in the order of its kernels, not row-major (weights.c there)
-                  */
+    /* the CPU's: data is in the order of its kernels, not row-major (weights.c there) */
+    bool packed;
     /* On the host side: a drafter's, whose errors cost acceptance and never a token; a device may
      * round its products' operands further if that is faster there. On the device: it did. */
     bool approximate;
     bool table; /* on the host side: rows are looked up, no product uses it */
-    bool head;  /* on the host side: the argmax of its products is asked for. What upload_weight
-                 * returns may have a sieve,  to be freed as data is */
+    /* on the host side: the argmax of its products is asked for. What upload_weight returns may
+     * have a sieve, to be freed as data is */
+    bool head;
 };
 
 /* What a product with it reads, but for the copy that few rows may have (sv_dev_add_read). */
@@ -98,8 +99,8 @@ struct sv_kv {
     void *k, *v;         /* (n_pages, n_kv_heads, page_size, head_dim) each */
     enum sv_dtype dtype; /* SV_F32 or SV_BF16 */
     int32_t n_pages, page_size, n_kv_heads, head_dim;
-    const int32_t
-        *table; /* (n_slots, table_stride): page of positions [i*page_size, ...); device memory */
+    /* (n_slots, table_stride): page of positions [i*page_size, ...); device memory */
+    const int32_t *table;
     int32_t table_stride;
 };
 
@@ -111,8 +112,8 @@ enum sv_seg_kind {
     SV_SEG_DRAFT    /* row 0 is the anchor, the rest are mask tokens */
 };
 
-/* Start of a pass: seg_base[s] = slot_len[seg_slot[s]], and the rows that the device knows itself.
- */
+/* Start of a pass: seg_base[s] = slot_len[seg_slot[s]], and the rows that the device knows
+ * itself. */
 struct sv_p_block_ids {
     struct sv_rows rows;        /* rows.seg_base is written here: cast away const in this op only */
     const int32_t *seg_kind;    /* (n_segs) enum sv_seg_kind */
@@ -145,8 +146,8 @@ struct sv_p_add_rms_norm {
     void *out; /* (n_rows, d) act */
     void *tap; /* act or NULL: row r at tap + r * tap_stride elements; needs !row_index */
     int64_t tap_stride;
-    const int32_t
-        *tap_row; /* (n_rows) where instead row r's tap goes, < 0: nowhere; NULL. The CPU's alone */
+    /* (n_rows) where instead row r's tap goes, < 0: nowhere; NULL. The CPU's alone */
+    const int32_t *tap_row;
     bool approximate; /* a hint: a product with approximate weights reads out next */
 };
 
@@ -164,8 +165,8 @@ struct sv_p_gemm {
     const struct sv_gemm_part *parts;
     void *y; /* (n_rows, sum n_out) act, or f32 when y_f32 */
     int64_t ldy;
-    bool y_f32; /* logits: never rounded to act, so that a draw and the argmax see the same numbers
-                 */
+    /* logits: never rounded to act, so that a draw and the argmax see the same numbers */
+    bool y_f32;
 };
 
 /* Rotary table: (max_pos, rot_dim/2) cos then the same of sin, f32, attention factor included. */
@@ -255,8 +256,8 @@ struct sv_sampling {
     uint64_t seed;
 };
 
-/* out[i] = a draw from logits[i] keyed by (seed, position of the token being drawn), or the argmax.
- */
+/* out[i] = a draw from logits[i] keyed by (seed, position of the token being drawn), or the
+ * argmax. */
 struct sv_p_sample {
     int32_t n_rows, vocab;
     const void *logits; /* (n_rows, vocab) f32 */
@@ -283,8 +284,8 @@ struct sv_logit_rules {
     float repetition;          /* 1 = off */
     int32_t n_prompt;
     int32_t n_bias, n_ban, ban_before;
-    int32_t
-        n_top; /* most probable tokens to report beside a token's log probability; -1 = nothing */
+    /* most probable tokens to report beside a token's log probability; -1 = nothing */
+    int32_t n_top;
 };
 
 /* The slots' tokens as the device remembers them: history[slot][base + j] = row_ids of the
@@ -396,8 +397,9 @@ struct sv_p_commit {
 struct sv_p_logit_pos {
     struct sv_rows rows;
     int32_t n_logit_rows;
-    const int32_t *logit_row; /* (n_logit_rows) row of the batch each logit row belongs to; < 0:
-                                 padding, whose row_slot is -1 */
+    /* (n_logit_rows) row of the batch each logit row belongs to; < 0: padding, whose row_slot is
+     * -1 */
+    const int32_t *logit_row;
     int32_t *row_slot, *row_pos;
 };
 
@@ -457,17 +459,17 @@ struct sv_dev_opts {
     bool no_graphs;      /* GPUs: graph_run calls enqueue every time; the same bits */
     int n_threads;       /* 0 = all processors */
     enum sv_isa isa;     /* SV_ISA_AUTO = the best this machine has; others fail if missing */
-    enum sv_dense dense; /* bf16 matrices in fewer bits (GPUs: a copy), for products with few rows;
-                            the same bits */
-    enum sv_bytes bytes; /* ON where the device cannot: sv_dev_approximates is false, for the caller
-                            to complain of */
+    /* bf16 matrices in fewer bits (GPUs: a copy), for products with few rows; the same bits */
+    enum sv_dense dense;
+    /* ON where the device cannot: sv_dev_approximates is false, for the caller to complain of */
+    enum sv_bytes bytes;
     enum sv_sieves sieve; /* the CPU's: the argmax of few rows by bounds first; the same ids */
-    enum sv_dtype
-        compute;          /* SV_F32: exact f32 products; SV_BF16: inputs of GEMMs rounded to bf16 */
+    /* SV_F32: exact f32 products; SV_BF16: inputs of GEMMs rounded to bf16 */
+    enum sv_dtype compute;
     int64_t weight_bytes; /* of the target, as published; 0 = not known */
     int32_t usual_rows;   /* of a step that decodes; 0 = not known */
-    int32_t timeout_s; /* GPUs: longest wait without progress, then the device has failed; 0 = 60,
-                          -1 = none */
+    /* GPUs: longest wait without progress, then the device has failed; 0 = 60, -1 = none */
+    int32_t timeout_s;
 };
 
 /* The largest values any op will be asked for; reserve() sizes all scratch once. */
@@ -482,8 +484,8 @@ struct sv_dev_limits {
 
 struct sv_backend {
     const char *name;
-    /* Ops queue up and graph_run replays: the engine pads counts to buckets and runs a step ahead.
-     */
+    /* Ops queue up and graph_run replays: the engine pads counts to buckets and runs a step
+     * ahead. */
     bool has_graphs;
     bool head_shares; /* head_argmax tells shares when asked, */
     bool (*head_shares_of)(const struct sv_dev *,

@@ -4,8 +4,8 @@
  * Called by everything that needs memory, jansson included (json.c hands it over). Every block is a
  * block of its own, so that AddressSanitizer sees each overrun. Must not: cache or pool blocks.
  */
-#define _POSIX_C_SOURCE                                                                            \
-    200809L /* posix_memalign takes sizes that are no multiple of the alignment */
+/* posix_memalign, which takes sizes that are no multiple of the alignment */
+#define _POSIX_C_SOURCE 200809L
 
 #include "base/internal.h"
 

@@ -51,8 +51,8 @@ int sv_fail(struct sv_err *err, int code, int64_t pos, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* Puts "prefix: " before a message that is already there; keeps code and pos. Returns the code. */
 int sv_err_prefix(struct sv_err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* A broken invariant: prints the message with file and line, then aborts. Never for outside data.
- */
+/* A broken invariant: prints the message with file and line, then aborts. Never for outside
+ * data. */
 void sv_panic_at(const char *file, int line, const char *fmt, ...)
     __attribute__((noreturn, format(printf, 3, 4)));
 #define sv_panic(...) sv_panic_at(__FILE__, __LINE__, __VA_ARGS__)

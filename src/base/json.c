@@ -25,8 +25,8 @@ __attribute__((constructor)) static void use_our_allocator(void)
 
 /* ---------------------------------------------------------------- parsing */
 
-/* Rewrites the n digits of an integer as d.ddde<n-1> in the same n bytes, so positions stay true.
- */
+/* Rewrites the n digits of an integer as d.ddde<n-1> in the same n bytes, so positions stay
+ * true. */
 static void shrink_integer(char *digits, size_t n)
 {
     char tail[24];

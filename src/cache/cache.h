@@ -49,8 +49,9 @@ struct sv_cache {
     int32_t *n_backed;  /* (n_slots) positions with pages */
     int32_t *n_dropped; /* (n_groups, n_slots) pages at the front given back by slide */
     bool *dirty;        /* (n_slots) table rows that differ from the device's */
-    int32_t *stage; /* host, for copies: twice all tables; the copies of one upload may be under way
-                       while the next is made, not longer */
+    /* host, for copies: twice all tables; the copies of one upload may be under way while the next
+     * is made, not longer */
+    int32_t *stage;
     size_t stage_words;
     int32_t stage_use;
     bool attach_whole;        /* attach no page that lacks the draft's K/V */
@@ -95,8 +96,8 @@ bool sv_cache_same_page(const struct sv_cache *c, int32_t slot, int32_t other, i
 void sv_cache_mark_bare(struct sv_cache *c, int32_t slot, int32_t from);
 /* The first such position of a slot; INT32_MAX: none. */
 int32_t sv_cache_bare_from(const struct sv_cache *c, int32_t slot);
-/* Forgets every page; those that running sequences hold stay theirs and are not published any more.
- */
+/* Forgets every page; those that running sequences hold stay theirs and are not published any
+ * more. */
 void sv_cache_flush(struct sv_cache *c);
 /* Pages of each group that are kept for reuse only. */
 int32_t sv_cache_n_kept(const struct sv_cache *c);

@@ -120,8 +120,8 @@ double sv_cli_answer_rate(const struct sv_cli_answer *a)
     return n > 0 && a->decode_us > 0 ? n * 1e6 / (double)a->decode_us : 0;
 }
 
-/* The end repeats with a period of at most LOOP_PERIOD, three times and over LOOP_TOKENS at least.
- */
+/* The end repeats with a period of at most LOOP_PERIOD, three times and over LOOP_TOKENS at
+ * least. */
 static bool ends_in_loop(const int32_t *id, int32_t n)
 {
     for (int32_t period = 1; period <= LOOP_PERIOD; period++) {

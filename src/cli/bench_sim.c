@@ -208,8 +208,8 @@ int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
 
 /* ---------------------------------------------------------------- levels */
 
-/* The policy against the best other arm, each repeat by itself: both were measured within moments.
- */
+/* The policy against the best other arm, each repeat by itself: both were measured within
+ * moments. */
 static double policy_ratio(const struct sv_sim_row *rows, int32_t n_arms)
 {
     const struct sv_sim_row *policy = NULL, *best = NULL;

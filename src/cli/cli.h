@@ -187,8 +187,7 @@ int sv_cli_text_columns(const char *text, size_t n);
 const char *sv_cli_count(int64_t n, char buf[24]);
 const char *sv_cli_bytes(int64_t n, char buf[24]);
 
-/* ---------------------------------------------------------------- JSON lines (reader.c, jsonl.c)
- */
+/* --------------------------------------------------------------- JSON lines (reader.c, jsonl.c) */
 
 #define SV_CLI_MAX_LINE ((size_t)16 << 20)
 
@@ -213,8 +212,8 @@ void sv_cli_reader_close(struct sv_cli_reader *r);
  * call. */
 enum sv_cli_line sv_cli_reader_next(struct sv_cli_reader *r, bool block, const char **line,
                                     size_t *n, struct sv_err *err);
-/* Hands every line of a file that is not empty to take, until one fails; errors name file and line.
- */
+/* Hands every line of a file that is not empty to take, until one fails; errors name file and
+ * line. */
 int sv_cli_reader_each(const char *path,
                        int (*take)(void *user, const char *line, size_t n, struct sv_err *err),
                        void *user, struct sv_err *err);
@@ -360,8 +359,8 @@ struct sv_cli_pair_opts {
     int32_t concurrency[16];
     int32_t n_concurrency;
     bool keep_loops, quiet;
-    struct sv_cli_table *losses; /* with both in one engine: where the other way gains and loses;
-                                    NULL = not wanted */
+    /* with both in one engine: where the other way gains and loses; NULL = not wanted */
+    struct sv_cli_table *losses;
 };
 struct sv_cli_arm {
     struct sv_cli_samples rate;      /* tokens per second, prompts included */

@@ -42,8 +42,7 @@ static int check_fields(json_t *root, struct sv_err *err)
 
     if (!json_is_object(root))
         return sv_fail(err, SV_EFORMAT, 0, "not a JSON object");
-    json_object_foreach(root, key, value)
-    {
+    json_object_foreach(root, key, value) {
         bool found = false;
         for (size_t i = 0; i < sizeof known / sizeof known[0] && !found; i++)
             found = strcmp(key, known[i]) == 0;
@@ -99,8 +98,7 @@ static int take_messages(struct sv_cli_request *q, json_t *list,
 
     if (!json_is_array(list) || !json_array_size(list))
         return sv_fail(err, SV_EINVAL, -1, "field 'messages' must be a list of messages");
-    json_array_foreach(list, i, m)
-    {
+    json_array_foreach(list, i, m) {
         if (!json_is_object(m) || !json_is_string(json_object_get(m, "role")))
             return sv_fail(err, SV_EINVAL, (int64_t)i,
                            "field 'messages[%zu]' must be an object with a role", i);
@@ -167,8 +165,7 @@ static int take_bias(struct sv_cli_request *q, int32_t vocab_size, struct sv_err
     q->bias = sv_alloc((n + 1) * sizeof *q->bias);
     if (!q->bias_ids || !q->bias)
         return sv_fail(err, SV_ENOMEM, -1, "field 'logit_bias': out of memory");
-    json_object_foreach(bias, key, v)
-    {
+    json_object_foreach(bias, key, v) {
         char *end;
         errno = 0;
         long id = strtol(key, &end, 10);

@@ -51,8 +51,8 @@ static const struct refusal refusals[] = {
     {"input_embedding_scale", IF_NOT_ONE, "a scaled input embedding"},
 };
 
-/* Where dflash_config or, when that does not have it, the top level holds a key; NULL for neither.
- */
+/* Where dflash_config or, when that does not have it, the top level holds a key; NULL for
+ * neither. */
 static const json_t *home_of(const json_t *root, const json_t *dflash, const char *key)
 {
     if (sv_json_has(dflash, key))
@@ -275,8 +275,8 @@ static int parse_layers(struct sv_draft_config *d, const json_t *root, const jso
     return rc;
 }
 
-/* Values that must agree with each other because the draft borrows the target's embedding and head.
- */
+/* Values that must agree with each other because the draft borrows the target's embedding and
+ * head. */
 static int check_shared(const struct sv_draft_config *d, const json_t *root, const json_t *dflash,
                         struct sv_err *err)
 {

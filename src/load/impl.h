@@ -51,21 +51,20 @@ struct sv_arch_row {
     const struct sv_tensor_row *tensors;
 };
 const struct sv_arch_row *sv_arch_row(enum sv_arch arch);
-/* By the first of "architectures", by "model_type" when that is absent. NULL and err when unknown.
- */
+/* By the first of "architectures", by "model_type" when that is absent. NULL and err when
+ * unknown. */
 const struct sv_arch_row *sv_arch_of_config(const json_t *root, struct sv_err *err);
 /* architectures[0], or NULL when the list is absent; err is set when it is malformed. */
 int sv_arch_string(const json_t *root, const char **out, struct sv_err *err);
 
-/* ---------------------------------------------------------------- parsing steps (config.c, rope.c)
- */
+/* ------------------------------------------------------------- parsing steps (config.c, rope.c) */
 
 /* DIR/name parsed. *root is NULL without an error when it is not needed and not there. The caller
  * frees both, always. */
 int sv_dir_json(const char *dir, const char *name, bool needed, char **path, json_t **root,
                 struct sv_err *err);
-/* Hands the object in DIR/name to parse, when it is there; errors name the file. err may be NULL.
- */
+/* Hands the object in DIR/name to parse, when it is there; errors name the file. err may be
+ * NULL. */
 int sv_dir_parse(const char *dir, const char *name, bool needed,
                  int (*parse)(void *user, const json_t *root, struct sv_err *err), void *user,
                  struct sv_err *err);

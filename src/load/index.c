@@ -55,8 +55,7 @@ static int check_values(json_t *map, const char **files, struct sv_err *err)
     const char *key;
     json_t *value;
     int32_t i = 0;
-    json_object_foreach(map, key, value)
-    {
+    json_object_foreach(map, key, value) {
         const char *file = json_string_value(value);
         if (!file)
             return sv_fail(err, SV_EFORMAT, -1, "'weight_map': value of '%.120s' is not a string",
@@ -86,8 +85,7 @@ static int fill(struct sv_ckpt_index *x, json_t *map, const char **files, int32_
     x->n_files = n_files;
     const char *key;
     json_t *value;
-    json_object_foreach(map, key, value)
-    {
+    json_object_foreach(map, key, value) {
         const char *file = json_string_value(value);
         const char **at = bsearch(&file, files, (size_t)n_files, sizeof *files, cmp_str);
         struct sv_index_entry *e = &x->entries[x->n_entries];

@@ -83,8 +83,8 @@ struct sv_rope {
     double mscale, mscale_all_dim;            /* yarn; 0 when absent */
     double attention_factor; /* yarn; 0 = computed: 0.1 ln(factor) + 1, or the mscale quotient */
     int32_t original_max_position; /* llama3, yarn */
-    bool no_truncate; /* yarn "truncate": false (gpt-oss): the ramp's ends are not rounded to
-                         integers */
+    /* yarn "truncate": false (gpt-oss): the ramp's ends are not rounded to integers */
+    bool no_truncate;
 };
 
 #define SV_MAX_LAYERS 256
@@ -142,8 +142,8 @@ int sv_draft_config_parse(struct sv_draft_config *cfg, const char *text, size_t 
 /* True when DIR/config.json describes a DFlash draft (any variant). */
 bool sv_dir_is_draft(const char *dir);
 
-/* Number of parameters the configuration implies (docs/checkpoints.md); heads and ties considered.
- */
+/* Number of parameters the configuration implies (docs/checkpoints.md); heads and ties
+ * considered. */
 int64_t sv_config_n_params(const struct sv_config *cfg);
 int64_t sv_draft_config_n_params(const struct sv_draft_config *cfg);
 /* Tells every tensor that a target's configuration implies; cols 0: a vector. Names as sv_ckpt_find

@@ -125,8 +125,7 @@ static int flatten(const json_t **dict, struct sv_err *err)
     json_t *value;
     const json_t *first = NULL;
     size_t n_objects = 0;
-    json_object_foreach((json_t *)(uintptr_t)*dict, key, value)
-    {
+    json_object_foreach((json_t *)(uintptr_t)*dict, key, value) {
         if (!json_is_object(value))
             continue;
         n_objects++;

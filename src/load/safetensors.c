@@ -45,8 +45,8 @@ static int parse_dtype(const char *s, enum sv_dtype *out)
     return SV_EUNSUPPORTED;
 }
 
-/* Types of the format that we do not compute with, so that the message can tell them from garbage.
- */
+/* Types of the format that we do not compute with, so that the message can tell them from
+ * garbage. */
 static bool is_known_foreign_dtype(const char *s)
 {
     static const char *const table[] = {"F64", "I64",     "I16",     "I8",      "U64",     "U32",
@@ -204,8 +204,7 @@ static int check_metadata(const struct st_reader *r, json_t *meta)
     json_t *value;
     if (!json_is_object(meta))
         return sv_fail(r->err, SV_EFORMAT, 8, "%s: '__metadata__' is not an object", r->file);
-    json_object_foreach(meta, key, value)
-    {
+    json_object_foreach(meta, key, value) {
         if (!json_is_string(value))
             return sv_fail(r->err, SV_EFORMAT, 8, "%s: '__metadata__.%.80s' is not a string",
                            r->file, key);
@@ -233,8 +232,7 @@ static int parse_entries(const struct st_reader *r, json_t *header, struct sv_ho
     const char *key;
     json_t *value;
     int32_t i = 0;
-    json_object_foreach(header, key, value)
-    {
+    json_object_foreach(header, key, value) {
         if (!strcmp(key, "__metadata__"))
             continue;
         SV_REQUIRE(i < n);
@@ -253,8 +251,7 @@ static int parse_entries(const struct st_reader *r, json_t *header, struct sv_ho
         i++;
     }
     i = 0;
-    json_object_foreach(header, key, value)
-    {
+    json_object_foreach(header, key, value) {
         if (!strcmp(key, "__metadata__"))
             continue;
         int rc = place(r, key, &spans[i], &tensors[i]);

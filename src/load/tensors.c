@@ -233,8 +233,8 @@ static bool is_inv_freq(const char *name)
     return n >= k && !strcmp(name + n - k, suffix);
 }
 
-/* A head beside a tied embedding is a copy that some exporters leave; transformers ignores it too.
- */
+/* A head beside a tied embedding is a copy that some exporters leave; transformers ignores it
+ * too. */
 static bool is_tied_head(const struct audit *a, const struct sv_host_tensor *t)
 {
     return a->cfg->arch != SV_ARCH_DFLASH && a->cfg->tie_embeddings &&

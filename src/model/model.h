@@ -61,8 +61,8 @@ struct sv_taps {
     int32_t n;
     const int32_t *id;
     void *out; /* (rows, n * hidden) act, NULL when n is 0 */
-    const int32_t
-        *row; /* (rows) where each row's go instead, < 0: nowhere; NULL. See sv_p_add_rms_norm */
+    /* (rows) where each row's go instead, < 0: nowhere; NULL. See sv_p_add_rms_norm */
+    const int32_t *row;
 };
 
 struct sv_pass {

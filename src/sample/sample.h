@@ -37,8 +37,8 @@ struct sv_rule_params {
 /* Refuses values out of range, naming the parameter. */
 int sv_sample_check(const struct sv_sample_params *p, struct sv_err *err);
 struct sv_sampling sv_sample_pack(const struct sv_sample_params *p, int32_t vocab_size);
-/* Refuses values out of range and ids outside the vocabulary, naming the parameter and the index.
- */
+/* Refuses values out of range and ids outside the vocabulary, naming the parameter and the
+ * index. */
 int sv_rules_check(const struct sv_rule_params *p, int32_t vocab_size, struct sv_err *err);
 struct sv_logit_rules sv_rules_pack(const struct sv_rule_params *p, int32_t n_prompt,
                                     int32_t vocab_size);

@@ -273,8 +273,7 @@ static int read_fields(struct sv_params *p, int where, const char *prefix, json_
     const char *key;
     json_t *value;
 
-    json_object_foreach(object, key, value)
-    {
+    json_object_foreach(object, key, value) {
         const struct sv_field *f = find(key, where);
         if (!f)
             return sv_api_unknown(e, prefix, key);

@@ -145,8 +145,7 @@ static int unknown(const json_t *body, const char *const *names, struct sv_api_e
     const char *key;
     json_t *value;
 
-    json_object_foreach((json_t *)body, key, value)
-    {
+    json_object_foreach((json_t *)body, key, value) {
         int i = 0;
         while (names[i] && strcmp(names[i], key) != 0)
             i++;

@@ -350,8 +350,7 @@ int sv_read_bias(struct sv_params *p, const struct sv_field *f, json_t *v, struc
         return read_bias_list(p, f->name, v, e);
     if (!json_is_object(v))
         return sv_wrong_type(e, f->name, "an object", v);
-    json_object_foreach(v, key, value)
-    {
+    json_object_foreach(v, key, value) {
         int64_t id = 0;
         size_t n = strlen(key);
         for (size_t i = 0; i < n && id <= INT32_MAX; i++)
@@ -405,8 +404,7 @@ int sv_read_stream_options(struct sv_params *p, const struct sv_field *f, json_t
 
     if (!json_is_object(v))
         return sv_wrong_type(e, f->name, "an object", v);
-    json_object_foreach(v, key, value)
-    {
+    json_object_foreach(v, key, value) {
         char name[80];
         snprintf(name, sizeof name, "%s.%.40s", f->name, key);
         bool *to = strcmp(key, "include_usage") == 0            ? &p->include_usage

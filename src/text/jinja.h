@@ -18,8 +18,8 @@
 /* ---------------------------------------------------------------- values */
 
 enum sv_jkind {
-    SV_J_MISSING, /* no value at all: an argument not given, a name not set; never seen by a
-                     template */
+    /* no value at all: an argument not given, a name not set; never seen by a template */
+    SV_J_MISSING,
     SV_J_UNDEF,
     SV_J_NONE,
     SV_J_BOOL,
@@ -376,8 +376,7 @@ void sv_j_escape(struct sv_jx *x, struct sv_jbuild *b, const char *p, size_t n);
 /* jinja_json.c */
 struct sv_jval sv_j_tojson(struct sv_jx *x, struct sv_jval v, const struct sv_jcall *c);
 
-/* ---------------------------------------------------------------- jinja_text.c: strings as code
- * points */
+/* --------------------------------------------------------- jinja_text.c: strings as code points */
 
 bool sv_j_space(uint32_t cp);
 size_t sv_j_n_cp(const char *p, size_t n);
@@ -430,15 +429,15 @@ void sv_j_bind(struct sv_jx *x, const char *what, const char *spec, const struct
 bool sv_j_has_kw(const struct sv_jcall *c, const char *name, struct sv_jval *out);
 struct sv_jval sv_j_call(struct sv_jx *x, struct sv_jval fn, const struct sv_jcall *c);
 
-/* jinja_method.c: the number of a method of v's type, or -1; *unsafe: it exists but would change v
- */
+/* jinja_method.c: the number of a method of v's type, or -1; *unsafe: it exists but would change
+ * v */
 int sv_j_method_find(const struct sv_jval *v, const struct sv_jval *name, bool *unsafe);
 struct sv_jval sv_j_method_call(struct sv_jx *x, const struct sv_jmethod *m,
                                 const struct sv_jcall *c);
 const char *sv_j_method_name(int id);
 
-/* jinja_filter.c, jinja_seq.c (those over sequences), jinja_is.c: number by name, -1 when unknown
- */
+/* jinja_filter.c, jinja_seq.c (those over sequences), jinja_is.c: number by name, -1 when
+ * unknown */
 int sv_j_filter_find(const char *p, size_t n);
 struct sv_jval sv_j_filter_call(struct sv_jx *x, int id, struct sv_jval v,
                                 const struct sv_jcall *c);
@@ -471,8 +470,7 @@ struct sv_jval sv_j_eval_filters(struct sv_jx *x, const struct sv_jnode *n,
 struct sv_jval sv_j_eval_call(struct sv_jx *x, const struct sv_jnode *n,
                               const struct sv_jval *caller);
 
-/* ---------------------------------------------------------------- jinja_lex.c, jinja_parse.c,
- * jinja_expr.c */
+/* ----------------------------------------------------- jinja_lex.c, jinja_parse.c, jinja_expr.c */
 
 enum sv_jtok {
     SV_JT_EOF,

@@ -126,8 +126,7 @@ static struct sv_jnode *parse_primary(struct sv_jparse *p)
     }
 }
 
-/* ---------------------------------------------------------------- subscripts, calls, filters,
- * tests */
+/* ------------------------------------------------------------ subscripts, calls, filters, tests */
 
 static bool slice_ends(const struct sv_jparse *p)
 {

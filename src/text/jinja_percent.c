@@ -12,8 +12,8 @@
 
 /* ---------------------------------------------------------------- int(text), float(text) */
 
-/* text without the whitespace around it and the underscores between digits; NULL when it has others
- */
+/* text without the whitespace around it and the underscores between digits; NULL when it has
+ * others */
 static char *plain_digits(struct sv_jx *x, const char *p, size_t n, size_t *n_out)
 {
     struct sv_jval s = sv_j_strip(x, sv_j_str(p, n), NULL, SV_J_LEFT | SV_J_RIGHT);

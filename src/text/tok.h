@@ -103,8 +103,7 @@ int sv_jpull_skip(struct sv_jpull *j);
 int sv_jpull_enter(struct sv_jpull *j, char open);
 int sv_jpull_more(struct sv_jpull *j, char close, bool *first, struct sv_buf *key);
 
-/* ---------------------------------------------------------------- jtree.c: small parts as a tree
- */
+/* --------------------------------------------------------------- jtree.c: small parts as a tree */
 
 enum sv_tree_kind {
     SV_TREE_NULL,
@@ -185,8 +184,7 @@ struct sv_cut {
 int sv_added_cut(const struct sv_tokenizer *tok, struct sv_enc_scratch *s, int level,
                  const struct sv_trie *trie, const char *text, size_t n, bool with_special);
 
-/* ---------------------------------------------------------------- pre-tokenization: scan.c,
- * regex.c, split.c */
+/* --------------------------------------------------- pre-tokenization: scan.c, regex.c, split.c */
 
 enum sv_scan_kind { SV_SCAN_NONE, SV_SCAN_GPT2, SV_SCAN_WORDS, SV_SCAN_CASED, SV_SCAN_DIGITS };
 /* A split expression that scan.c knows by its exact text. */
@@ -220,8 +218,8 @@ int sv_regex_translate(const char *pattern, size_t n, struct sv_buf *out, struct
 int sv_regex_open(struct sv_regex *re, const char *pattern, size_t n, bool literal,
                   struct sv_err *err);
 void sv_regex_close(struct sv_regex *re);
-/* Leftmost match at or after `from`: returns 1 with *at and *end, 0 without a match, or an error.
- */
+/* Leftmost match at or after `from`: returns 1 with *at and *end, 0 without a match, or an
+ * error. */
 int sv_regex_next(const struct sv_regex *re, struct sv_regex_work *w, const char *text, size_t n,
                   size_t from, size_t *at, size_t *end, struct sv_err *err);
 int sv_regex_work_init(struct sv_regex_work *w);

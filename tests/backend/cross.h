@@ -15,8 +15,8 @@ struct cross {
     struct sv_dev *ref, *dut;
     bool bf16;  /* acts and caches of dut are bf16 */
     bool quick; /* the CPU, which has tests of its own, or SALVO_TEST_QUICK: under a slow checker */
-    bool
-        again; /* quick, and a GPU was here before: ops that know no act type need not come again */
+    /* quick, and a GPU was here before: ops that know no act type need not come again */
+    bool again;
     double tol; /* of one op, relative to max(1, |x|) */
     struct sv_rng rng;
 };

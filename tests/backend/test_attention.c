@@ -427,8 +427,8 @@ static void invariant(void **state)
         }
 }
 
-/* Long sequences: one thread walks the parts, more threads share them; decode against verify block.
- */
+/* Long sequences: one thread walks the parts, more threads share them; decode against verify
+ * block. */
 static void invariant_long(void **state)
 {
     (void)state;

@@ -154,8 +154,8 @@ static void dense_numbers_come_back(void **state)
     }
 }
 
-/* All tiles are shared out in equal runs, and every piece of a shared block has a slot of its own.
- */
+/* All tiles are shared out in equal runs, and every piece of a shared block has a slot of its
+ * own. */
 static void units_are_equal_and_slots_distinct(void **state)
 {
     (void)state;
@@ -249,16 +249,16 @@ static void pairs_share_one_block(void **state)
                 const int32_t last = sv_split_unit(&s, (b + 1) * s.n_k - 1);
                 assert_int_equal(last - first + 1, sharers);
                 assert_int_equal(first % sharers, 0);
-                /* The only cut block of this unit, in the middle of whose pieces nothing else lies.
-                 */
+                /* The only cut block of this unit, in the middle of whose pieces nothing else
+                 * lies. */
                 assert_true(b == (u % 2 || sharers > 2 ? t0 : t1 - 1) / s.n_k);
             }
         }
     }
 }
 
-/* Blocks that nobody cuts: the gate and up of Qwen3-8B and heads of 151936 rows in blocks of 192.
- */
+/* Blocks that nobody cuts: the gate and up of Qwen3-8B and heads of 151936 rows in blocks of
+ * 192. */
 static void whole_blocks_fill_the_device(void **state)
 {
     (void)state;

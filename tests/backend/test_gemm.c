@@ -278,8 +278,8 @@ static void product_close(struct product *p)
     fenced_close(&p->fone);
 }
 
-/* Rows [r0, r0 + rows) of the product, weight cut into n_parts, must equal what single rows gave.
- */
+/* Rows [r0, r0 + rows) of the product, weight cut into n_parts, must equal what single rows
+ * gave. */
 static void same_bits(struct sv_cpu *cpu, const struct variant *v, const struct product *p,
                       int32_t r0, int32_t rows, int n_parts, float *y)
 {
@@ -420,8 +420,8 @@ static struct sv_weight upload(struct sv_cpu *cpu, const void *w, int32_t n, int
     return upload_as(cpu, w, n, k, false);
 }
 
-/* Products, the head and single rows of a packed weight against those of the same weight in place.
- */
+/* Products, the head and single rows of a packed weight against those of the same weight in
+ * place. */
 static void packed_at(const struct variant *v, int32_t n, int32_t k, int n_threads)
 {
     enum { ROWS = 70 };

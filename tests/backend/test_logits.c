@@ -174,8 +174,8 @@ static void rules(void **state)
     rig_each(rules_on);
 }
 
-/* A tiny repetition penalty must not make an infinity of a finite logit; what is infinite stays so.
- */
+/* A tiny repetition penalty must not make an infinity of a finite logit; what is infinite stays
+ * so. */
 static void overflow_on(struct sv_dev *dev)
 {
     struct sv_rng rng = {4};

@@ -303,8 +303,8 @@ static void corners(void **state)
     rig_each(corners_on);
 }
 
-/* The same (logits, seed, position) gives the same token in any batch and on any number of threads.
- */
+/* The same (logits, seed, position) gives the same token in any batch and on any number of
+ * threads. */
 static void reproducible(void **state)
 {
     (void)state;

@@ -364,8 +364,7 @@ static void every_kernel_has_the_bounds(void **state)
     sv_free(x);
 }
 
-/* ---------------------------------------------------------------- what is left, and when nobody
- * asks */
+/* ----------------------------------------------------------- what is left, and when nobody asks */
 
 struct one {
     struct sv_cpu cpu;

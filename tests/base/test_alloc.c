@@ -87,8 +87,8 @@ static void the_nth_call_fails_once(void **state)
     sv_free(c);
 }
 
-/* Write a file, map it, load it as JSON, quote into a buffer, keep it in an arena, run two threads.
- */
+/* Write a file, map it, load it as JSON, quote into a buffer, keep it in an arena, run two
+ * threads. */
 static int much_of_base(struct sv_err *err)
 {
     static const char text[] = "{\"a\": [1, 2.5, \"x\"], \"big\": 100000000000000000000000000}";

@@ -32,8 +32,8 @@ static void errors_carry_code_position_and_prefix(void **state)
     assert_string_equal(sv_status_name(-1000), "unknown status");
 }
 
-/* A file that is there but cannot be opened must be opened and complained about, not passed over.
- */
+/* A file that is there but cannot be opened must be opened and complained about, not passed
+ * over. */
 static void a_link_to_nowhere_exists(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_rng.c - Philox against the vectors published with it, and the shape of the other generator.
- */
+/* test_rng.c - Philox against the vectors published with it, and the shape of the other
+ * generator. */
 #include "testing.h"
 #include "base/base.h"
 

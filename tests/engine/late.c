@@ -11,8 +11,8 @@
 
 enum { MOST = 4096, STEPS_MARKS = 2 };
 
-/* A copy on its way: down, the bytes as they were in the queue; up, what the source must still be.
- */
+/* A copy on its way: down, the bytes as they were in the queue; up, what the source must still
+ * be. */
 struct copy {
     bool up;
     void *host;

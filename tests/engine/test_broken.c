@@ -160,8 +160,8 @@ static void drafting(void **state)
         breaks(&o, &(struct sv_engine_tuning){0}, at);
 }
 
-/* With a step in flight behind the one that fails, and in the wait between drafting and verifying.
- */
+/* With a step in flight behind the one that fails, and in the wait between drafting and
+ * verifying. */
 static void a_step_ahead(void **state)
 {
     struct sv_engine_options o = options(true);

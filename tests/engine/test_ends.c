@@ -52,8 +52,8 @@ static void each_of_several_ends_it(void **state)
 
     sv_engine_close(e);
     for (int32_t at = 0; at < LONG; at += 5) {
-        /* One of each answer's own tokens, in an order that puts every one of them last at times.
-         */
+        /* One of each answer's own tokens, in an order that puts every one of them last at
+         * times. */
         int32_t ends[N_ENDS];
         for (int k = 0; k < N_ENDS; k++)
             ends[(k + at) % N_ENDS] = ref[k].tokens[at];

@@ -320,8 +320,8 @@ static void pages_that_are_shared_are_made_first(void **state)
     finish(e);
 }
 
-/* A sequence that came back to fewer positions: pages of what lies beyond may be somebody else's.
- */
+/* A sequence that came back to fewer positions: pages of what lies beyond may be somebody
+ * else's. */
 static void rows_beyond_its_end_are_dropped(void **state)
 {
     (void)state;

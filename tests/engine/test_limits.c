@@ -330,8 +330,8 @@ static void on_progress(void *user, enum sv_open_stage stage, double share)
         p->weights = share;
 }
 
-/* Who waits for an engine hears how far it is: only forward, tensor by tensor, up to all of them.
- */
+/* Who waits for an engine hears how far it is: only forward, tensor by tensor, up to all of
+ * them. */
 static void opening_tells_how_far(void **state)
 {
     struct progress p = {0};

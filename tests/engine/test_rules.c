@@ -25,8 +25,8 @@ static const double repetition[] = {0, 1.2, 1, 0.8, 1.7};
 static const int32_t bias_ids[] = {7, 250, 31, 100, 4, 66};
 static const float bias[] = {3, -100, 2.5f, -1, 4, 1};
 
-/* Everything in all combinations; every third request asks for nothing, so that batches are mixed.
- */
+/* Everything in all combinations; every third request asks for nothing, so that batches are
+ * mixed. */
 static void ask(struct sv_request *r, int i, bool sampled)
 {
     if (sampled) {

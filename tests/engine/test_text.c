@@ -218,8 +218,8 @@ static void which_stop_string(void **state)
         sv_engine_close(engines[k]);
 }
 
-/* Text that may be the start of a stop string waits; when the answer ends without it, it comes out.
- */
+/* Text that may be the start of a stop string waits; when the answer ends without it, it comes
+ * out. */
 static void held_text_is_released(void **state)
 {
     (void)state;
@@ -249,12 +249,11 @@ static void held_text_is_released(void **state)
 static void bytes_behind_a_stop_string(void **state)
 {
     (void)state;
+    /* U+00C3 is byte C3 */
     static const char file[] =
         "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
         "\"decoder\":{\"type\":\"ByteLevel\"},"
-        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"x\\u00c3\":1},\"merges\":[]}}"; /* U+00C3
-                                                                                             is byte
-                                                                                             C3 */
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"x\\u00c3\":1},\"merges\":[]}}";
     static const char *const stops[] = {"x"};
     static const int32_t prompt[] = {0};
     const struct sv_config cfg = {.vocab_size = 2};

@@ -328,8 +328,7 @@ static void gave_up_ahead(void **state)
     give_up(&(struct sv_engine_tuning){.pad = true, .run_ahead = true});
 }
 
-/* ---------------------------------------------------------------- what is held back, dropped and
- * made good */
+/* ----------------------------------------------------- what is held back, dropped and made good */
 
 /* At any number of sequences drafting loses, were every draft kept. */
 static void close_door(struct sv_policy *p)

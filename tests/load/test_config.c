@@ -1,5 +1,5 @@
-/* test_config.c - target configurations: both layouts, defaults, refusals, parameter counts, files.
- */
+/* test_config.c - target configurations: both layouts, defaults, refusals, parameter counts,
+ * files. */
 #include "load/fake.h"
 #include "testing.h"
 

@@ -1,5 +1,5 @@
-/* test_rope.c - rotary tables against transformers' (rope_golden.json) and against the definition.
- */
+/* test_rope.c - rotary tables against transformers' (rope_golden.json) and against the
+ * definition. */
 #include "load/fake.h"
 #include "testing.h"
 

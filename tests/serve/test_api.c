@@ -396,8 +396,8 @@ static void head_has_no_body(void **state)
     hub_close(&r);
 }
 
-/* HTTP/1.0 knows no chunks: a stream ends with the connection, also where the client would keep it.
- */
+/* HTTP/1.0 knows no chunks: a stream ends with the connection, also where the client would keep
+ * it. */
 static void streams_to_old_clients(void **state)
 {
     static const char *const keep[] = {"", "Connection: keep-alive\r\n"};

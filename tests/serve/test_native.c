@@ -104,8 +104,8 @@ static void generate_logprobs(void **state)
     hub_close(&r);
 }
 
-/* A stream's events repeat all that has come; the last is the whole answer. Scoring makes no token.
- */
+/* A stream's events repeat all that has come; the last is the whole answer. Scoring makes no
+ * token. */
 static void generate_streams_and_scores(void **state)
 {
     struct hub r = {.real = true};

@@ -60,8 +60,8 @@ static void metric_becomes(const struct hub *r, const char *name, double want)
     "data: {\"id\":\"chatcmpl-abc\",\"object\":\"chat.completion.chunk\",\"created\":0,"           \
     "\"model\":\"fake\",\"choices\":[" rest "\n\n"
 
-/* ecosystem: role, text, empty delta with the reason, usage without choices, [DONE]; nothing else.
- */
+/* ecosystem: role, text, empty delta with the reason, usage without choices, [DONE]; nothing
+ * else. */
 static void stream_is_exact(void **state)
 {
     static const char want[] = FRAME(
@@ -97,8 +97,8 @@ static void stream_is_exact(void **state)
     mask(&r.a.body, "prompt_tokens");
     mask(&r.a.body, "completion_tokens");
     mask(&r.a.body, "total_tokens");
-    /* How Hello is cut into tokens is the tokenizer's affair: compare up to the text, and the end.
-     */
+    /* How Hello is cut into tokens is the tokenizer's affair: compare up to the text, and the
+     * end. */
     const char *tail = strstr(r.a.body.data, "\"timings\"");
     assert_non_null(tail);
     assert_string_equal(tail + strlen(tail) - 16, "\n\ndata: [DONE]\n\n");

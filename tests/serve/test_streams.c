@@ -70,8 +70,8 @@ static void gap_between_chunks(void **state)
     hub_close(&slow);
 }
 
-/* Of two steps the one nearer to the end of the gap: steps of nine tenths of it go out one by one.
- */
+/* Of two steps the one nearer to the end of the gap: steps of nine tenths of it go out one by
+ * one. */
 static void nearest_step(void **state)
 {
     static const char ask[] = "{\"prompt\":\"one two three\",\"max_tokens\":24,\"stream\":true,"

@@ -233,8 +233,8 @@ static void slow_reader(void **state)
 
 #define SCORED "{\"echo\":true,\"logprobs\":20,\"max_tokens\":"
 
-/* More at once than may wait to be written, half of whom leave; then the end in the middle of it.
- */
+/* More at once than may wait to be written, half of whom leave; then the end in the middle of
+ * it. */
 static void many_leaving_and_ending(void **state)
 {
     enum { N = 150 };

@@ -18,8 +18,8 @@ struct table {
     int64_t why[SV_WHYS]; /* before the last step */
 };
 
-/* A machine on which drafting pays when drafts are kept; long believed to be kept with this chance.
- */
+/* A machine on which drafting pays when drafts are kept; long believed to be kept with this
+ * chance. */
 static void set(struct table *t, float kept)
 {
     struct sv_err err = {0};
@@ -70,8 +70,8 @@ static void octaves(void **state)
         assert_int_equal(sv_policy_octave(of[i][0]), of[i][1]);
 }
 
-/* What was asked for, but never past the last token; and no wider than the block by choice either.
- */
+/* What was asked for, but never past the last token; and no wider than the block by choice
+ * either. */
 static void limits(void **state)
 {
     (void)state;

@@ -122,8 +122,8 @@ static void drafting(void **state)
     is(sv_cost_us(&c, &l) - without, 94);
 }
 
-/* Segments of two rows were measured too: so many of them cost that, and blocks what blocks cost.
- */
+/* Segments of two rows were measured too: so many of them cost that, and blocks what blocks
+ * cost. */
 static void thin_drafts(void **state)
 {
     (void)state;

@@ -74,16 +74,14 @@ static void templates_equal(void **state)
     int n = 0, n_bad = 0;
 
     (void)state;
-    json_object_foreach(json_object_get(golden, "results"), file, row)
-    {
+    json_object_foreach(json_object_get(golden, "results"), file, row) {
         char relative[160], what[256];
         struct sv_buf text;
         struct sv_err err;
         snprintf(relative, sizeof relative, "tests/text/jinja/%s", file);
         sv_buf_init(&text);
         assert_int_equal(sv_file_read(&text, sv_test_path(relative), 1 << 20, &err), SV_OK);
-        json_object_foreach(row, name, want)
-        {
+        json_object_foreach(row, name, want) {
             snprintf(what, sizeof what, "%s with %s", file, name);
             n_bad +=
                 !as_wanted(what, text.data, text.len, json_object_get(contexts, name), now, want);
@@ -111,8 +109,7 @@ static void random_templates_equal(void **state)
     if (!all)
         fail_msg("%s", err.msg);
     (void)state;
-    json_array_foreach(cases, i, c)
-    {
+    json_array_foreach(cases, i, c) {
         const json_t *t = json_object_get(c, "t");
         n_bad += !as_wanted(json_string_value(t), json_string_value(t), json_string_length(t),
                             json_object_get(c, "c"), now, json_object_get(c, "want"));

@@ -107,8 +107,7 @@ static int check_encode(const struct sv_tokenizer *tok, const char *name, const 
     json_t *c;
     int n_bad = 0;
 
-    json_array_foreach(cases, i, c)
-    {
+    json_array_foreach(cases, i, c) {
         const json_t *text = json_object_get(c, "text");
         const char *s = json_string_value(text);
         size_t n = json_string_length(text);
@@ -143,8 +142,7 @@ static int check_text(const struct sv_tokenizer *tok, const char *name, size_t i
     sv_detok_init(&d, tok, skip);
     sv_buf_append(&stream, "", 0);
     sv_buf_append(&whole, "", 0);
-    json_array_foreach(ids, k, v)
-    {
+    json_array_foreach(ids, k, v) {
         json_t *piece;
         size_t before = stream.len;
         sv_detok_push(&d, (int32_t)json_integer_value(v), &stream);
@@ -183,8 +181,7 @@ static void cases(void **state)
         size_t i;
         assert_non_null(root);
         n_bad += check_encode(tok, golden_names[t], json_object_get(root, "encode"));
-        json_array_foreach(json_object_get(root, "decode"), i, c)
-        {
+        json_array_foreach(json_object_get(root, "decode"), i, c) {
             const json_t *ids = json_object_get(c, "ids");
             n_bad += check_text(tok, golden_names[t], i, ids, false, json_object_get(c, "text"));
             n_bad += check_text(tok, golden_names[t], i, ids, true,

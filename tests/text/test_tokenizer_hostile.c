@@ -233,8 +233,8 @@ static void bad_files(void **state)
     }
 }
 
-/* Every beginning of a file, and every file with one byte damaged, ends in an error or a tokenizer.
- */
+/* Every beginning of a file, and every file with one byte damaged, ends in an error or a
+ * tokenizer. */
 static void cut_and_damaged(void **state)
 {
     const char *text = WITH(
@@ -470,8 +470,8 @@ static void open_dir(void **state)
     assert_non_null(strstr(err.msg, "added_tokens_decoder['7']"));
 }
 
-/* The fuzz target's seeds are whole files, or its mutations would never get past the first field.
- */
+/* The fuzz target's seeds are whole files, or its mutations would never get past the first
+ * field. */
 static void fuzz_seeds(void **state)
 {
     static const char *const names[] = {"qwen", "gpt2", "plain", "prefix", "general", "template"};

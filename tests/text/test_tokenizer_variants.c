@@ -37,8 +37,7 @@ static int check(const struct sv_tokenizer *tok, const char *name, const json_t 
     json_t *c;
 
     sv_buf_init(&text);
-    json_array_foreach(cases, i, c)
-    {
+    json_array_foreach(cases, i, c) {
         const json_t *in = json_object_get(c, "text"), *plain = json_object_get(c, "plain");
         const json_t *decoded = json_object_get(c, "decoded");
         struct sv_err err;
@@ -86,8 +85,7 @@ static void variants(void **state)
     (void)state;
     if (!root)
         fail_msg("%s", err.msg);
-    json_array_foreach(json_object_get(root, "variants"), i, v)
-    {
+    json_array_foreach(json_object_get(root, "variants"), i, v) {
         const char *name = json_string_value(json_object_get(v, "name"));
         struct sv_tokenizer *tok;
         char base[128];

@@ -25,10 +25,10 @@ struct attn_plan {
     int32_t acc_ld;  /* head_dim rounded up to 16 */
     int32_t tile;    /* queries of an item */
     int32_t n_parts; /* > 0: parts are items of their own and meet in partial[] */
-    const struct sv_cpu_attn_lanes *lanes; /* bf16 products, or NULL: decided by device, cache and
-                                              shape, never by rows */
-    int64_t cost;                          /* of all items together */
-    float *partial;                        /* (n_rows * n_heads, n_parts, acc_ld + 16): acc, m, l */
+    /* bf16 products, or NULL: decided by device, cache and shape, never by rows */
+    const struct sv_cpu_attn_lanes *lanes;
+    int64_t cost;   /* of all items together */
+    float *partial; /* (n_rows * n_heads, n_parts, acc_ld + 16): acc, m, l */
 };
 
 /* A tile: queries [q0, q0 + n_q) of one segment and kv head. */
@@ -66,8 +66,8 @@ size_t sv_cpu_attn_thread_bytes(const struct sv_dev_limits *lim)
     return align_up(sizeof(struct attn_scratch)) + floats * sizeof(float) + SV_ATTN_WORK_BYTES;
 }
 
-/* Room for partial results of a decode batch over long contexts; larger batches have items enough.
- */
+/* Room for partial results of a decode batch over long contexts; larger batches have items
+ * enough. */
 size_t sv_cpu_attn_parts_floats(const struct sv_dev_limits *lim)
 {
     size_t parts = (size_t)lim->max_positions / SV_ATTN_PART + 1;
@@ -344,8 +344,8 @@ static bool mine(int64_t at, int64_t cost, int64_t begin, int64_t end)
     return at + cost / 2 >= begin && at + cost / 2 < end;
 }
 
-/* Walks all items; runs those that fall to share `thread` of the cost. With s == NULL only adds up.
- */
+/* Walks all items; runs those that fall to share `thread` of the cost. With s == NULL only adds
+ * up. */
 static int64_t walk(const struct attn_plan *a, struct attn_scratch *s, int thread, int n)
 {
     const struct sv_rows *r = &a->p->rows;

@@ -89,8 +89,8 @@ static bool values_finite(const struct sv_cpu_attn_chunk *c)
     return _mm512_cmpge_epu16_mask(top, _mm512_set1_epi16(0x7f80)) == 0;
 }
 
-/* First row of each block of 16 keys that is seen; in place when the cache has them side by side.
- */
+/* First row of each block of 16 keys that is seen; in place when the cache has them side by
+ * side. */
 static SIMD_LOCALS void key_blocks(const struct sv_cpu_attn_chunk *c, const uint8_t *block[4])
 {
     const int32_t hd = c->head_dim;
@@ -194,8 +194,8 @@ weights(const struct sv_cpu_attn_chunk *c, struct work *w, float *s, int32_t q0,
             _mm512_store_si512(w->pairs + (i + k) / 2 * LANES, _mm512_permutexvar_epi16(mix, both));
         }
     }
-    /* Exactly 1 when the maximum stays, so that a chunk which a lane does not see leaves it alone.
-     */
+    /* Exactly 1 when the maximum stays, so that a chunk which a lane does not see leaves it
+     * alone. */
     const vf corr = exp2_lanes(v_mul(_mm512_maskz_sub_ps(some, m_old, m), v_set1(LOG2E)));
     const vf all = v_add(v_add(sum[0], sum[2]), v_add(sum[1], sum[3]));
     v_store(c->l + q0, v_fma(v_load(c->l + q0), corr, all));

@@ -293,8 +293,8 @@ static const struct sv_backend cpu_backend = {
     .compute_dtype = cpu_compute_dtype,
 };
 
-/* A model that a last-level cache may hold is not read from memory: fewer bits would save nothing.
- */
+/* A model that a last-level cache may hold is not read from memory: fewer bits would save
+ * nothing. */
 #define LARGE_FROM_BYTES ((int64_t)256 << 20)
 /* Expanding costs where the same units multiply, which with AVX512-BF16 they do: with more rows
  * than this, arithmetic and not memory is what a product waits for. AMX leaves them idle. */

@@ -19,11 +19,8 @@
 
 enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
 enum { AVX512_VBMI = 1 << 1, AVX512_VBMI2 = 1 << 6, AVX512_VNNI = 1 << 11 }; /* leaf 7, ecx */
-enum {
-    AMX_BF16 = 1 << 22,
-    AMX_TILE = 1 << 24,
-    AMX_INT8 = 1 << 25
-}; /* leaf 7, edx; compilers disagree on the names */
+/* Leaf 7, edx; compilers disagree on the names. */
+enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };
 
 struct features {
     bool avx2, avx512, avx512_bf16, amx_bf16, avx512_vnni, avx512_vbmi2, amx_int8;

@@ -17,8 +17,8 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Below this many packed elements every thread packs for itself: cheaper than meeting at a barrier.
- */
+/* Below this many packed elements every thread packs for itself: cheaper than meeting at a
+ * barrier. */
 #define ALONE_ELEMENTS 65536
 
 /* From so many rows for each thread on, and up to so many weights, threads share out rows instead
@@ -414,8 +414,8 @@ static bool begin(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *
                                            .unit0 = unit,
                                            .col0 = col};
         if (kern->form != SV_GEMM_X_RAW) {
-            /* one level has one packed form, and a call's weights are approximate or they are not
-             */
+            /* one level has one packed form, and a call's weights are approximate or they are
+             * not */
             SV_REQUIRE(!c->packer || c->packer->form == kern->form);
             c->packer = kern;
         }

@@ -16,9 +16,8 @@
 
 #define SV_GEMM_UNIT 16  /* weight rows in a unit of work, and side of an output tile */
 #define SV_GEMM_ROWS 512 /* input rows packed and multiplied at a time */
-#define SV_GEMM_KBLOCK                                                                             \
-    512                     /* elements of k between two spills of a large product's partial sums  \
-                             */
+/* Elements of k between two spills of a large product's partial sums. */
+#define SV_GEMM_KBLOCK 512
 #define SV_GEMM_GROUP 16    /* units whose partial sums a thread keeps while k advances */
 #define SV_GEMM_RAW_UNITS 8 /* most units of AVX512-BF16 side by side */
 
@@ -42,17 +41,17 @@ enum sv_gemm_form {
 
 struct sv_gemm_call;
 struct sv_gemm_thread {
-    uint8_t *pack_w; /* AMX: 2 units x SV_GEMM_KBLOCK of bf16 weights, as tiles, or a dense unit
-                        expanded; AVX512-BF16: SV_GEMM_RAW_UNITS units that were not packed at load,
-                        or are dense */
+    /* AMX: 2 units x SV_GEMM_KBLOCK of bf16 weights, as tiles, or a dense unit expanded;
+     * AVX512-BF16: SV_GEMM_RAW_UNITS units that were not packed at load, or are dense */
+    uint8_t *pack_w;
     float *sums;     /* (SV_GEMM_GROUP, SV_GEMM_ROWS / 16, 16, 16) partial sums */
     uint8_t *own_x;  /* packed input of small calls, so that they need no barrier */
     uint8_t *panel;  /* packed input of its own rows, of many; NULL: never so many */
     float *best_val; /* (SV_GEMM_ROWS) running maximum; NaN = nothing yet */
     int32_t *best_id;
     struct sv_gemm_call *call; /* the call as it is for this thread's rows */
-    struct sv_gemm_lanes
-        *lanes; /* (SV_GEMM_ROWS) where bytes are multiplied, for their kernel's running maximum */
+    /* (SV_GEMM_ROWS) where bytes are multiplied, for their kernel's running maximum */
+    struct sv_gemm_lanes *lanes;
 };
 
 struct sv_gemm_kern;
@@ -85,14 +84,15 @@ struct sv_gemm_call {
     int64_t ldy;
     const int32_t *rows; /* input row of each output row, or NULL */
     int32_t k, n_parts;
-    int32_t m0, m1; /* output rows of this pass; of one thread, or of all that share weights out, at
-                       most SV_GEMM_ROWS */
+    /* output rows of this pass; of one thread, or of all that share weights out, at most
+     * SV_GEMM_ROWS */
+    int32_t m0, m1;
     int32_t n_units;
     bool pack_alone; /* each thread packs its own copy */
     bool by_rows;    /* threads share out rows, not weights */
-    const struct sv_sieve
-        *sieve;           /* bounds are asked for (sieve.h): best_val has (rows, 16) lower ones */
-    const int32_t *units; /* n_units of them are to be multiplied; NULL: all */
+    /* bounds are asked for (sieve.h): best_val has (rows, 16) lower ones */
+    const struct sv_sieve *sieve;
+    const int32_t *units;              /* n_units of them are to be multiplied; NULL: all */
     const struct sv_gemm_kern *packer; /* the kernel whose form of x must be made, or NULL */
     struct sv_gemm_item item[SV_GEMM_MAX_PARTS];
 };

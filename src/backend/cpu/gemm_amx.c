@@ -44,8 +44,8 @@ struct tile_config {
     uint8_t rows[16];
 };
 
-/* Where the next steps of k of one unit's weights stand: in place, or copied as contiguous tiles.
- */
+/* Where the next steps of k of one unit's weights stand: in place, or copied as contiguous
+ * tiles. */
 struct wsrc {
     const uint8_t *p;
     size_t stride; /* between rows */
@@ -76,8 +76,7 @@ static void leave(void)
     _tile_release();
 }
 
-/* ---------------------------------------------------------------- weights that cannot be used in
- * place */
+/* --------------------------------------------------------- weights that cannot be used in place */
 
 /* Rows of weights asked for before they are copied. */
 #define COPY_AHEAD 4
@@ -320,8 +319,8 @@ MUST_INLINE void dense_step(const struct job *j, const int nu, const int nb, con
  * on their way to the cache, and whatever waits for the multiplier keeps lines from being asked
  * for. */
 #define DENSE_LEAD 3
-#define DENSE_RING                                                                                 \
-    8 /* steps that pack_w holds of each unit at a time: a power of two, and 2 units fit */
+/* Steps that pack_w holds of each unit at a time: a power of two, and 2 units fit. */
+#define DENSE_RING 8
 
 /* How far ahead lines are asked for: into level 2, and into level 1. */
 #define DENSE_AHEAD 8320

@@ -37,12 +37,12 @@ static inline __m512 vec_fma(__m512 a, __m512 b, __m512 acc)
     return _mm512_fmadd_ps(a, b, acc);
 }
 
-/* The sums of four vectors to out[0..3]: halves, quarters, then neighbours, in that order for each.
- */
+/* The sums of four vectors to out[0..3]: halves, quarters, then neighbours, in that order for
+ * each. */
 static inline void vec_sum4(__m512 a, __m512 b, __m512 c, __m512 d, float *out)
 {
-    /* [lo 256 of a, lo 256 of b] + [hi of a, hi of b], and then quarters: one 128-bit lane a vector
-     */
+    /* [lo 256 of a, lo 256 of b] + [hi of a, hi of b], and then quarters: one 128-bit lane a
+     * vector */
     const __m512 ab =
         _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
     const __m512 cd =

@@ -61,8 +61,8 @@ static void pack_step(const struct sv_gemm_call *c, uint8_t *out, int32_t m, int
         _mm512_mask_storeu_epi32(out + p * cols * 4, mask, r[p]);
 }
 
-/* Work is cut by (block of 16 rows, step of k), so that 16 rows of a long k still feed all threads.
- */
+/* Work is cut by (block of 16 rows, step of k), so that 16 rows of a long k still feed all
+ * threads. */
 void sv_gemm_pack_tiles(const struct sv_gemm_call *c, void *xp, int i, int n)
 {
     const int32_t steps = sv_gemm_kpad(c->k) / KSTEP, rows = c->m1 - c->m0;

@@ -79,8 +79,8 @@ struct sv_dense_unit sv_dense_measure(const uint16_t *w, int32_t n, int32_t k, i
     return (struct sv_dense_unit){.n_lines = (uint32_t)lines, .first = first};
 }
 
-/* 16 rows by 32 of k as sixteen vectors in the order of the matrix, zeros where there is nothing.
- */
+/* 16 rows by 32 of k as sixteen vectors in the order of the matrix, zeros where there is
+ * nothing. */
 MUST_INLINE void load_block(__m512i v[16], const uint16_t *w, int32_t k, int32_t k0, int32_t rows,
                             bool by_pairs)
 {

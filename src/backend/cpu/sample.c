@@ -75,8 +75,8 @@ static uint32_t key_of(float x)
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* The cut that keeps the k largest of x (w NULL), or the fewest largest whose w add up to `target`.
- */
+/* The cut that keeps the k largest of x (w NULL), or the fewest largest whose w add up to
+ * `target`. */
 static struct cut find_cut(struct sample_scratch *s, const float *x, const float *w, int32_t n,
                            int32_t k, double target)
 {

@@ -55,8 +55,8 @@
 #define SV_SIEVE_STEP 64  /* of k */
 #define SV_SIEVE_GROUPS 4 /* in a step */
 #define SV_SIEVE_MOST 125 /* largest q */
-#define SV_SIEVE_LIMIT                                                                             \
-    0x1p40f /* of numbers that bounds are given for; 1 / SV_SIEVE_LIMIT of input */
+/* Of numbers that bounds are given for; 1 / SV_SIEVE_LIMIT of input. */
+#define SV_SIEVE_LIMIT 0x1p40f
 
 enum sv_sieve_plane { SV_SIEVE_COARSE, SV_SIEVE_FINE };
 
@@ -64,10 +64,10 @@ struct sv_sieve {
     const uint8_t *plane[2];
     int64_t read_bytes, n_bytes; /* of the coarse plane, and of all this */
     int32_t n_units;
-    float *v;      /* (units, rows of the call, 16) coarse v of the last call */
-    float *top;    /* (rows of the call, units) upper bounds of the last call */
-    int32_t *left; /* (units, and one a row) those that the last call multiplied exactly, n_left of
-                      them */
+    float *v;   /* (units, rows of the call, 16) coarse v of the last call */
+    float *top; /* (rows of the call, units) upper bounds of the last call */
+    /* (units, and one a row) those that the last call multiplied exactly, n_left of them */
+    int32_t *left;
     int32_t n_left;
     int32_t rest, pause; /* calls to do without it, and how many after the next time in vain */
 };

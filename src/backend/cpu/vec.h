@@ -13,8 +13,7 @@
 
 #include "backend/cpu/cpu.h"
 
-/* ---------------------------------------------------------------- attention, shared with the
- * templates */
+/* --------------------------------------------------------- attention, shared with the templates */
 
 #define SV_ATTN_CHUNK 64  /* positions per softmax step, at absolute multiples */
 #define SV_ATTN_PART 1024 /* positions summed from zero before they are merged, absolute too */
@@ -147,8 +146,8 @@ static inline int64_t sv_cpu_kv_at(const struct sv_kv *kv, int32_t slot, int32_t
     return ((int64_t)page * kv->n_kv_heads * kv->page_size + in_page) * kv->head_dim;
 }
 
-/* cpu.c: scratch sized by reserve. Thread areas serve attention and sampling, never both at once.
- */
+/* cpu.c: scratch sized by reserve. Thread areas serve attention and sampling, never both at
+ * once. */
 void *sv_cpu_thread_scratch(struct sv_cpu *cpu, int thread);
 int32_t *sv_cpu_row_list(struct sv_cpu *cpu);                   /* (max_rows) */
 float *sv_cpu_attn_parts(struct sv_cpu *cpu, size_t *n_floats); /* partial results */
