@@ -129,11 +129,13 @@ static int32_t add(struct sv_cache *c, int32_t slot, int32_t p, int32_t parent,
     struct node *n = &x->node[i];
     x->unused = n->next;
     uint32_t b = hash(x, parent, tokens);
-    *n = (struct node){.parent = parent,
-                       .next = x->bucket[b],
-                       .bucket = b,
-                       .used = true,
-                       .bare = (p + 1) * x->page_size > x->bare_from[slot]};
+    *n = (struct node){
+        .parent = parent,
+        .next = x->bucket[b],
+        .bucket = b,
+        .used = true,
+        .bare = (p + 1) * x->page_size > x->bare_from[slot],
+    };
     x->bucket[b] = i;
     memcpy(tokens_of(x, i), tokens, (size_t)x->page_size * sizeof *tokens);
     for (int32_t g = 0; g < c->n_groups; g++) {

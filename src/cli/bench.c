@@ -214,12 +214,14 @@ static int bench_pair(const struct bench_args *a, struct sv_engine_options *eo,
 
 static int bench_random(const struct bench_args *a, const struct sv_engine_options *eo)
 {
-    struct sv_cli_random_opts o = {.config_dir = a->random_dir,
-                                   .tmp_dir = a->tmp_dir,
-                                   .verify = a->verify,
-                                   .prefill = a->prefill == NO_PREFILL ? 512 : a->prefill,
-                                   .repeat = a->repeat,
-                                   .seconds = a->seconds};
+    struct sv_cli_random_opts o = {
+        .config_dir = a->random_dir,
+        .tmp_dir = a->tmp_dir,
+        .verify = a->verify,
+        .prefill = a->prefill == NO_PREFILL ? 512 : a->prefill,
+        .repeat = a->repeat,
+        .seconds = a->seconds,
+    };
     struct sv_buf text;
     int code;
 
@@ -236,17 +238,19 @@ static int bench_sim(const struct bench_args *a, struct sv_engine_options *eo,
                      const struct sv_request *defaults)
 {
     struct sv_cli_pair_opts levels = {.repeat = 0};
-    struct sv_sim_opts o = {.context = (int32_t)a->at_context,
-                            .prefill = (int32_t)(a->prefill == NO_PREFILL ? 0 : a->prefill),
-                            .repeat = (int32_t)a->repeat,
-                            .steps = (int32_t)a->steps,
-                            .seconds = a->seconds,
-                            .keep = a->keep,
-                            .rest = a->rest,
-                            .random_weights = a->random_dir != NULL,
-                            .defaults = defaults,
-                            .ops = a->ops,
-                            .quiet = a->quiet};
+    struct sv_sim_opts o = {
+        .context = (int32_t)a->at_context,
+        .prefill = (int32_t)(a->prefill == NO_PREFILL ? 0 : a->prefill),
+        .repeat = (int32_t)a->repeat,
+        .steps = (int32_t)a->steps,
+        .seconds = a->seconds,
+        .keep = a->keep,
+        .rest = a->rest,
+        .random_weights = a->random_dir != NULL,
+        .defaults = defaults,
+        .ops = a->ops,
+        .quiet = a->quiet,
+    };
     struct sv_buf text;
     int code = parse_concurrency(a->concurrency, &levels);
 
@@ -383,15 +387,17 @@ static int bench(int argc, char **argv)
     struct sv_cli_opts opts = {.n = 0};
     struct sv_engine_options eo;
     struct sv_request defaults = sv_default_request(NULL);
-    struct bench_args a = {.format = "md",
-                           .concurrency = "1",
-                           .repeat = 5,
-                           .verify = 16,
-                           .prefill = NO_PREFILL,
-                           .widths = "16",
-                           .at_context = 512,
-                           .steps = 32,
-                           .seconds = 1};
+    struct bench_args a = {
+        .format = "md",
+        .concurrency = "1",
+        .repeat = 5,
+        .verify = 16,
+        .prefill = NO_PREFILL,
+        .widths = "16",
+        .at_context = 512,
+        .steps = 32,
+        .seconds = 1,
+    };
     int code;
 
     s.max_tokens = SV_CLI_MEASURED_TOKENS;

@@ -25,15 +25,17 @@ enum {
     DRAFTS,
     KINDS
 };
-static const char *const kind_name[KINDS] = {"plain without taps",
-                                             "plain with taps held",
-                                             "plain with context K/V",
-                                             "prompts without taps",
-                                             "prompts with taps held",
-                                             "prompts with context K/V",
-                                             "probe",
-                                             "trial",
-                                             "drafts"};
+static const char *const kind_name[KINDS] = {
+    "plain without taps",
+    "plain with taps held",
+    "plain with context K/V",
+    "prompts without taps",
+    "prompts with taps held",
+    "prompts with context K/V",
+    "probe",
+    "trial",
+    "drafts",
+};
 enum { OCTAVES = 13, MOST_SEQS = 4096, MOST_STEPS = 1 << 18 };
 
 struct note {
@@ -80,11 +82,13 @@ static struct note since(struct sv_cli_losses *l)
 {
     const struct sv_engine *e = l->engine;
     const int64_t us = sv_clock_us(), plan_ns = e->phase_ns[SV_PHASE_PLAN];
-    struct note t = {.us = (float)(us - l->last_us),
-                     .plan_us = (float)(plan_ns - l->plan_ns) / 1e3f,
-                     .work_us = (float)(e->held.work_ns - l->work_ns) / 1e3f,
-                     .n_tokens = (int32_t)(e->stats.n_tokens - l->n_tokens),
-                     .arm = (uint8_t)l->arm};
+    struct note t = {
+        .us = (float)(us - l->last_us),
+        .plan_us = (float)(plan_ns - l->plan_ns) / 1e3f,
+        .work_us = (float)(e->held.work_ns - l->work_ns) / 1e3f,
+        .n_tokens = (int32_t)(e->stats.n_tokens - l->n_tokens),
+        .arm = (uint8_t)l->arm,
+    };
     l->last_us = us;
     l->plan_ns = plan_ns;
     l->work_ns = e->held.work_ns;

@@ -251,10 +251,12 @@ static int open_engine(struct random_bench *b, const char *dir, const struct sv_
         return rc;
     o.no_prefix_cache = true; /* the same prompt comes again and must be computed again */
     rc = sv_fake_open(&wrong,
-                      &(struct sv_fake_opts){.kind = SV_FAKE_WRONG,
-                                             .block_size = (int32_t)b->o->verify,
-                                             .vocab_size = cfg.vocab_size,
-                                             .seed = 1},
+                      &(struct sv_fake_opts){
+                          .kind = SV_FAKE_WRONG,
+                          .block_size = (int32_t)b->o->verify,
+                          .vocab_size = cfg.vocab_size,
+                          .seed = 1,
+                      },
                       err);
     if (rc)
         return rc;

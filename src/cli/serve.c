@@ -135,15 +135,17 @@ static int serve(const struct sv_serve_options *o)
 int sv_cli_serve(int argc, char **argv)
 {
     struct sv_serve_options s = {.catch_signals = true};
-    struct numbers n = {.port = 8000,
-                        .queue = 512,
-                        .body_mib = 16,
-                        .max_choices = 128,
-                        .idle = 75,
-                        .ping = 15,
-                        .gap = -1,
-                        .drain = 60,
-                        .log_every = 10};
+    struct numbers n = {
+        .port = 8000,
+        .queue = 512,
+        .body_mib = 16,
+        .max_choices = 128,
+        .idle = 75,
+        .ping = 15,
+        .gap = -1,
+        .drain = 60,
+        .log_every = 10,
+    };
     struct sv_cli_model m = sv_cli_model_default();
     struct sv_cli_opts opts = {.n = 0};
     const char *spec = "summary";

@@ -321,11 +321,14 @@ void sv_cli_policy_reasons(const struct sv_policy *p, struct sv_buf *out)
         "full blocks kept %.3f, short ones %.3f\n",
         (double)c->speed[0], (double)c->level[0][SV_LEVEL_NARROW],
         (double)c->level[0][SV_LEVEL_WIDE],
-        sv_cost_doubt(c, &(struct sv_load){.n_segs = 1,
-                                           .n_rows = half,
-                                           .n_draft_segs = 1,
-                                           .n_draft_rows = half,
-                                           .n_draft_out = half - 1}),
+        sv_cost_doubt(c,
+                      &(struct sv_load){
+                          .n_segs = 1,
+                          .n_rows = half,
+                          .n_draft_segs = 1,
+                          .n_draft_rows = half,
+                          .n_draft_out = half - 1,
+                      }),
         (double)p->mode_factor[SV_DRAFT_FULL], (double)p->mode_factor[SV_DRAFT_SHORT]);
     sv_buf_printf(out, "  chance that draft j is kept once j - 1 was, %%:");
     for (int32_t j = 1; j < p->block; j++)

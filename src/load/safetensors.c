@@ -322,13 +322,15 @@ int sv_safetensors_parse(const uint8_t *data, size_t n_bytes, const char *file,
             err->pos += 8; /* position in the file, not in the header */
         return sv_err_prefix(err, "%s: header", file);
     }
-    struct st_reader r = {.header = data + 8,
-                          .data = data + 8 + n_header,
-                          .n_data = n_bytes - 8 - n_header,
-                          .data_pos = 8 + n_header,
-                          .file = file,
-                          .arena = arena,
-                          .err = err};
+    struct st_reader r = {
+        .header = data + 8,
+        .data = data + 8 + n_header,
+        .n_data = n_bytes - 8 - n_header,
+        .data_pos = 8 + n_header,
+        .file = file,
+        .arena = arena,
+        .err = err,
+    };
     int rc = parse_header(&r, header, tensors, n_tensors);
     json_decref(header);
     return rc;

@@ -62,14 +62,16 @@ static void gemm(struct sv_dev *dev, int32_t n_rows, int32_t k, const void *x,
     int64_t width = 0;
     for (int32_t i = 0; i < n_parts; i++)
         width += parts[i].w.rows;
-    sv_op_gemm(dev, &(struct sv_p_gemm){.n_rows = n_rows,
-                                        .k = k,
-                                        .n_parts = n_parts,
-                                        .x = x,
-                                        .ldx = k,
-                                        .parts = parts,
-                                        .y = y,
-                                        .ldy = width});
+    sv_op_gemm(dev, &(struct sv_p_gemm){
+                        .n_rows = n_rows,
+                        .k = k,
+                        .n_parts = n_parts,
+                        .x = x,
+                        .ldx = k,
+                        .parts = parts,
+                        .y = y,
+                        .ldy = width,
+                    });
 }
 
 /* The tap that wants the stream as it stands after layer `done`, or NULL. */
@@ -88,38 +90,44 @@ static void attention_block(const struct sv_stack *st, const struct sv_layer *l,
     struct sv_kv kv = sv_cache_kv(p->cache, l->cache_group, l->cache_layer);
 
     gemm(dev, n, st->hidden, a->h, l->qkv, 3, a->qkv);
-    sv_op_qk_norm_rope_kv_write(dev, &(struct sv_p_qk_norm_rope_kv_write){.rows = p->rows,
-                                                                          .qkv = a->qkv,
-                                                                          .ld = qkv_width(st),
-                                                                          .n_heads = st->n_heads,
-                                                                          .q_norm = l->q_norm,
-                                                                          .k_norm = l->k_norm,
-                                                                          .eps = st->eps,
-                                                                          .rope = st->rope,
-                                                                          .kv = kv});
-    sv_op_attention(dev, &(struct sv_p_attention){.rows = p->rows,
-                                                  .q = a->qkv,
-                                                  .ldq = qkv_width(st),
-                                                  .out = a->attn,
-                                                  .ldo = st->n_heads * st->head_dim,
-                                                  .n_heads = st->n_heads,
-                                                  .kv = kv,
-                                                  .mask = l->mask,
-                                                  .window = l->window,
-                                                  .scale = 1.0f / sqrtf((float)st->head_dim)});
+    sv_op_qk_norm_rope_kv_write(dev, &(struct sv_p_qk_norm_rope_kv_write){
+                                         .rows = p->rows,
+                                         .qkv = a->qkv,
+                                         .ld = qkv_width(st),
+                                         .n_heads = st->n_heads,
+                                         .q_norm = l->q_norm,
+                                         .k_norm = l->k_norm,
+                                         .eps = st->eps,
+                                         .rope = st->rope,
+                                         .kv = kv,
+                                     });
+    sv_op_attention(dev, &(struct sv_p_attention){
+                             .rows = p->rows,
+                             .q = a->qkv,
+                             .ldq = qkv_width(st),
+                             .out = a->attn,
+                             .ldo = st->n_heads * st->head_dim,
+                             .n_heads = st->n_heads,
+                             .kv = kv,
+                             .mask = l->mask,
+                             .window = l->window,
+                             .scale = 1.0f / sqrtf((float)st->head_dim),
+                         });
     gemm(dev, n, st->n_heads * st->head_dim, a->attn, &l->o, 1, a->delta);
 }
 
 static void mlp_block(const struct sv_stack *st, const struct sv_layer *l, struct sv_dev *dev,
                       const struct sv_acts *a, int32_t n)
 {
-    sv_op_gemm_act_mul(dev, &(struct sv_p_gemm_act_mul){.n_rows = n,
-                                                        .k = st->hidden,
-                                                        .x = a->h,
-                                                        .ldx = st->hidden,
-                                                        .parts = l->gate_up,
-                                                        .gate_up = a->gate_up,
-                                                        .out = a->act});
+    sv_op_gemm_act_mul(dev, &(struct sv_p_gemm_act_mul){
+                                .n_rows = n,
+                                .k = st->hidden,
+                                .x = a->h,
+                                .ldx = st->hidden,
+                                .parts = l->gate_up,
+                                .gate_up = a->gate_up,
+                                .out = a->act,
+                            });
     gemm(dev, n, st->intermediate, a->act, &l->down, 1, a->delta);
 }
 
@@ -171,10 +179,12 @@ int32_t sv_stack_cache_groups(struct sv_stack *st, const char *name, int32_t fir
             g++;
         if (g == n) {
             SV_REQUIRE(first_group + n < SV_MAX_GROUPS);
-            desc[n++] = (struct sv_cache_group_desc){.name = name,
-                                                     .n_kv_heads = st->n_kv_heads,
-                                                     .head_dim = st->head_dim,
-                                                     .window = l->window};
+            desc[n++] = (struct sv_cache_group_desc){
+                .name = name,
+                .n_kv_heads = st->n_kv_heads,
+                .head_dim = st->head_dim,
+                .window = l->window,
+            };
         }
         l->cache_group = first_group + g;
         l->cache_layer = desc[g].n_layers++;

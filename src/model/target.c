@@ -85,35 +85,41 @@ void sv_model_close(struct sv_model *m)
 void sv_model_forward(const struct sv_model *m, const struct sv_acts *a, const int32_t *row_ids,
                       const struct sv_pass *p)
 {
-    sv_op_embed(m->dev, &(struct sv_p_embed){.n_rows = p->rows.n_rows,
-                                             .ids = row_ids,
-                                             .table = m->embed,
-                                             .scale = m->cfg.embed_scale,
-                                             .out = a->x});
+    sv_op_embed(m->dev, &(struct sv_p_embed){
+                            .n_rows = p->rows.n_rows,
+                            .ids = row_ids,
+                            .table = m->embed,
+                            .scale = m->cfg.embed_scale,
+                            .out = a->x,
+                        });
     sv_stack_forward(&m->stack, m->dev, a, p);
 }
 
 void sv_model_argmax(const struct sv_model *m, int32_t n, const void *x, const int32_t *out_index,
                      int32_t *out)
 {
-    sv_op_head_argmax(m->dev, &(struct sv_p_head_argmax){.n_rows = n,
-                                                         .k = m->cfg.hidden_size,
-                                                         .x = x,
-                                                         .w = m->head,
-                                                         .out_index = out_index,
-                                                         .out = out});
+    sv_op_head_argmax(m->dev, &(struct sv_p_head_argmax){
+                                  .n_rows = n,
+                                  .k = m->cfg.hidden_size,
+                                  .x = x,
+                                  .w = m->head,
+                                  .out_index = out_index,
+                                  .out = out,
+                              });
 }
 
 void sv_model_logits(const struct sv_model *m, int32_t n, const void *x, float *logits)
 {
     const struct sv_gemm_part head = {.w = m->head};
-    sv_op_gemm(m->dev, &(struct sv_p_gemm){.n_rows = n,
-                                           .k = m->cfg.hidden_size,
-                                           .n_parts = 1,
-                                           .x = x,
-                                           .ldx = m->cfg.hidden_size,
-                                           .parts = &head,
-                                           .y = logits,
-                                           .y_f32 = true,
-                                           .ldy = m->cfg.vocab_size});
+    sv_op_gemm(m->dev, &(struct sv_p_gemm){
+                           .n_rows = n,
+                           .k = m->cfg.hidden_size,
+                           .n_parts = 1,
+                           .x = x,
+                           .ldx = m->cfg.hidden_size,
+                           .parts = &head,
+                           .y = logits,
+                           .y_f32 = true,
+                           .ldy = m->cfg.vocab_size,
+                       });
 }

@@ -72,12 +72,14 @@ static int upload(struct sv_weights *w, const struct sv_weight *host, struct sv_
 static int make_random(struct sv_weights *w, struct sv_weight *out, int32_t rows, int32_t cols,
                        const char *name, struct sv_err *err)
 {
-    const struct sv_weight shape = {.dtype = SV_BF16,
-                                    .rows = rows,
-                                    .cols = cols,
-                                    .approximate = w->approximate,
-                                    .table = w->table,
-                                    .head = w->head};
+    const struct sv_weight shape = {
+        .dtype = SV_BF16,
+        .rows = rows,
+        .cols = cols,
+        .approximate = w->approximate,
+        .table = w->table,
+        .head = w->head,
+    };
     bool norm = rows == 1 && strstr(name, "norm");
     if (w->n_owned == w->cap_owned)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "random weights: more than %d tensors",
@@ -117,13 +119,15 @@ int sv_weights_take(struct sv_weights *w, struct sv_weight *out, int32_t rows, i
                        cols);
     w->n_bytes += (int64_t)t->n_bytes;
     int rc = upload(w,
-                    &(struct sv_weight){.data = t->data,
-                                        .dtype = t->dtype,
-                                        .rows = rows,
-                                        .cols = cols,
-                                        .approximate = w->approximate,
-                                        .table = w->table,
-                                        .head = w->head},
+                    &(struct sv_weight){
+                        .data = t->data,
+                        .dtype = t->dtype,
+                        .rows = rows,
+                        .cols = cols,
+                        .approximate = w->approximate,
+                        .table = w->table,
+                        .head = w->head,
+                    },
                     out, err);
     if (!rc)
         note(w, out);
@@ -193,23 +197,27 @@ static int take_rope(struct sv_weights *w, struct sv_rope_table *t, const struct
     int rc = upload(w, &table, &dev, err);
     if (rc)
         return rc;
-    *t = (struct sv_rope_table){.cos = dev.data,
-                                .sin = (const float *)dev.data + half,
-                                .max_pos = n_positions,
-                                .rot_dim = cfg->head_dim};
+    *t = (struct sv_rope_table){
+        .cos = dev.data,
+        .sin = (const float *)dev.data + half,
+        .max_pos = n_positions,
+        .rot_dim = cfg->head_dim,
+    };
     return SV_OK;
 }
 
 int sv_weights_take_stack(struct sv_weights *w, struct sv_stack *st, const struct sv_config *cfg,
                           int32_t n_positions, struct sv_err *err)
 {
-    *st = (struct sv_stack){.n_layers = cfg->n_layers,
-                            .hidden = cfg->hidden_size,
-                            .intermediate = cfg->intermediate_size,
-                            .n_heads = cfg->n_heads,
-                            .n_kv_heads = cfg->n_kv_heads,
-                            .head_dim = cfg->head_dim,
-                            .eps = cfg->rms_eps};
+    *st = (struct sv_stack){
+        .n_layers = cfg->n_layers,
+        .hidden = cfg->hidden_size,
+        .intermediate = cfg->intermediate_size,
+        .n_heads = cfg->n_heads,
+        .n_kv_heads = cfg->n_kv_heads,
+        .head_dim = cfg->head_dim,
+        .eps = cfg->rms_eps,
+    };
     st->layers = sv_arena_alloc(&w->arena, (size_t)cfg->n_layers * sizeof *st->layers);
     if (!st->layers)
         return sv_fail(err, SV_ENOMEM, -1, "layer table");

@@ -188,16 +188,18 @@ static void request_text(struct sv_buf *b)
 
 static void mask_times(struct sv_buf *b)
 {
-    static const char *const keys[] = {"created",
-                                       "prompt_ms",
-                                       "prompt_per_second",
-                                       "predicted_ms",
-                                       "predicted_per_second",
-                                       "prompt_per_token_ms",
-                                       "predicted_per_token_ms",
-                                       "time_to_first_token_ms",
-                                       "queue_time_ms",
-                                       "mean_itl_ms"};
+    static const char *const keys[] = {
+        "created",
+        "prompt_ms",
+        "prompt_per_second",
+        "predicted_ms",
+        "predicted_per_second",
+        "prompt_per_token_ms",
+        "predicted_per_token_ms",
+        "time_to_first_token_ms",
+        "queue_time_ms",
+        "mean_itl_ms",
+    };
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         mask(b, keys[i]);
 }

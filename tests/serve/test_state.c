@@ -35,17 +35,11 @@ static void props(void **state)
     /* The settings are those that a request without any runs with. */
     json_t *ran = hub_at(hub_json(&r, "/completion", "{\"prompt\":\"a\",\"n_predict\":1}", 200),
                          "generation_settings");
-    static const char *const names[] = {"temperature",
-                                        "top_k",
-                                        "top_p",
-                                        "min_p",
-                                        "presence_penalty",
-                                        "frequency_penalty",
-                                        "repeat_penalty",
-                                        "samplers",
-                                        "stop",
-                                        "ignore_eos",
-                                        "n_probs"};
+    static const char *const names[] = {
+        "temperature",       "top_k",          "top_p",    "min_p", "presence_penalty",
+        "frequency_penalty", "repeat_penalty", "samplers", "stop",  "ignore_eos",
+        "n_probs",
+    };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         hub_same(json_object_get(json_object_get(usual, "params"), names[i]),
                  json_object_get(ran, names[i]), names[i]);

@@ -33,13 +33,15 @@ void sv_cpu_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p)
 void sv_cpu_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p)
 {
     const int32_t d = p->parts[0].w.rows;
-    sv_cpu_gemm(dev, &(struct sv_p_gemm){.n_rows = p->n_rows,
-                                         .k = p->k,
-                                         .n_parts = 2,
-                                         .x = p->x,
-                                         .ldx = p->ldx,
-                                         .parts = p->parts,
-                                         .y = p->gate_up,
-                                         .ldy = 2 * (int64_t)d});
+    sv_cpu_gemm(dev, &(struct sv_p_gemm){
+                         .n_rows = p->n_rows,
+                         .k = p->k,
+                         .n_parts = 2,
+                         .x = p->x,
+                         .ldx = p->ldx,
+                         .parts = p->parts,
+                         .y = p->gate_up,
+                         .ldy = 2 * (int64_t)d,
+                     });
     sv_cpu_act_mul(dev, &(struct sv_p_act_mul){p->n_rows, d, p->gate_up, p->out});
 }

@@ -179,25 +179,27 @@ static void run_part(const struct attn_plan *a, const struct attn_item *it, stru
                      int32_t from, int32_t to, float *m, float *l, float *acc)
 {
     const struct sv_p_attention *p = a->p;
-    struct sv_cpu_attn_chunk c = {.k_rows = s->k_rows,
-                                  .v_rows = s->v_rows,
-                                  .dtype = p->kv.dtype,
-                                  .head_dim = p->kv.head_dim,
-                                  .n_q = it->n_q,
-                                  .q = s->q,
-                                  .q_lo = s->c_lo,
-                                  .q_hi = s->c_hi,
-                                  .softcap = p->softcap,
-                                  .m = m,
-                                  .l = l,
-                                  .acc = acc,
-                                  .acc_ld = a->acc_ld,
-                                  .kt = s->kt,
-                                  .vv = s->vv,
-                                  .q_tiles = (const uint16_t *)(const void *)s->q,
-                                  .scale = p->scale,
-                                  .k_blocks16 = p->kv.page_size % 16 == 0,
-                                  .work = s->work};
+    struct sv_cpu_attn_chunk c = {
+        .k_rows = s->k_rows,
+        .v_rows = s->v_rows,
+        .dtype = p->kv.dtype,
+        .head_dim = p->kv.head_dim,
+        .n_q = it->n_q,
+        .q = s->q,
+        .q_lo = s->c_lo,
+        .q_hi = s->c_hi,
+        .softcap = p->softcap,
+        .m = m,
+        .l = l,
+        .acc = acc,
+        .acc_ld = a->acc_ld,
+        .kt = s->kt,
+        .vv = s->vv,
+        .q_tiles = (const uint16_t *)(const void *)s->q,
+        .scale = p->scale,
+        .k_blocks16 = p->kv.page_size % 16 == 0,
+        .work = s->work,
+    };
     const int32_t n_lanes = round_up(it->n_q, 16);
     for (int32_t j = 0; j < n_lanes; j++) {
         m[j] = -__builtin_inff();
@@ -430,10 +432,12 @@ void sv_cpu_attention(struct sv_dev *dev, const struct sv_p_attention *p)
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
     SV_REQUIRE(cpu->scratch && p->kv.head_dim <= cpu->lim.max_head_dim);
-    struct attn_plan a = {.cpu = cpu,
-                          .p = p,
-                          .group = p->n_heads / p->kv.n_kv_heads,
-                          .acc_ld = round_up(p->kv.head_dim, 16)};
+    struct attn_plan a = {
+        .cpu = cpu,
+        .p = p,
+        .group = p->n_heads / p->kv.n_kv_heads,
+        .acc_ld = round_up(p->kv.head_dim, 16),
+    };
     if (cpu->compute == SV_BF16 && p->kv.dtype == SV_BF16 && p->kv.head_dim % 32 == 0)
         a.lanes = cpu->attn_lanes;
     choose_split(&a);

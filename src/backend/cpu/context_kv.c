@@ -72,31 +72,37 @@ void sv_cpu_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context
     if (job.n == 0)
         return;
     const struct sv_gemm_part fc = {.w = p->fc, .bias = p->fc_bias};
-    const struct sv_p_gemm in = {.n_rows = job.n,
-                                 .k = p->fc.cols,
-                                 .n_parts = 1,
-                                 .x = p->taps,
-                                 .ldx = p->fc.cols,
-                                 .parts = &fc,
-                                 .y = p->z,
-                                 .ldy = p->fc.rows};
+    const struct sv_p_gemm in = {
+        .n_rows = job.n,
+        .k = p->fc.cols,
+        .n_parts = 1,
+        .x = p->taps,
+        .ldx = p->fc.cols,
+        .parts = &fc,
+        .y = p->z,
+        .ldy = p->fc.rows,
+    };
     sv_cpu_gemm_gather(cpu, &in, rows);
-    const struct sv_p_add_rms_norm norm = {.n_rows = job.n,
-                                           .d = p->fc.rows,
-                                           .x = p->z,
-                                           .weight = p->hidden_norm,
-                                           .eps = p->eps,
-                                           .out = p->z};
+    const struct sv_p_add_rms_norm norm = {
+        .n_rows = job.n,
+        .d = p->fc.rows,
+        .x = p->z,
+        .weight = p->hidden_norm,
+        .eps = p->eps,
+        .out = p->z,
+    };
     sv_cpu_add_rms_norm(dev, &norm);
     const int32_t width = p->n_layers * 2 * p->kv[0].n_kv_heads * p->kv[0].head_dim;
-    const struct sv_p_gemm out = {.n_rows = job.n,
-                                  .k = p->fc.rows,
-                                  .n_parts = 2 * p->n_layers,
-                                  .x = p->z,
-                                  .ldx = p->fc.rows,
-                                  .parts = p->kv_parts,
-                                  .y = p->y,
-                                  .ldy = width};
+    const struct sv_p_gemm out = {
+        .n_rows = job.n,
+        .k = p->fc.rows,
+        .n_parts = 2 * p->n_layers,
+        .x = p->z,
+        .ldx = p->fc.rows,
+        .parts = p->kv_parts,
+        .y = p->y,
+        .ldy = width,
+    };
     sv_cpu_gemm(dev, &out);
     sv_cpu_run(cpu, write_rows, &job, (int64_t)job.n * (30 + width / 4));
 }

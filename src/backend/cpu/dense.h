@@ -55,10 +55,12 @@ static inline struct sv_dense_walk sv_dense_at(const void *dense, int32_t unit, 
     const uint32_t *line = dense;
     const uint8_t *p = (const uint8_t *)dense + (size_t)line[unit] * SV_DENSE_LINE;
     const uint8_t *end = (const uint8_t *)dense + (size_t)line[unit + 1] * SV_DENSE_LINE;
-    return (struct sv_dense_walk){.block = end - (size_t)sv_dense_blocks(k) * SV_DENSE_BLOCK,
-                                  .escapes = p + SV_DENSE_LINE,
-                                  .table = p,
-                                  .end = end};
+    return (struct sv_dense_walk){
+        .block = end - (size_t)sv_dense_blocks(k) * SV_DENSE_BLOCK,
+        .escapes = p + SV_DENSE_LINE,
+        .table = p,
+        .end = end,
+    };
 }
 
 static inline const uint8_t *sv_dense_end(const void *dense, int32_t unit)

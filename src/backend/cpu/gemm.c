@@ -223,15 +223,16 @@ static size_t lay_out(const struct sv_cpu *cpu, struct sv_cpu_gemm *g, uint8_t *
         size_t call = take(&at, sizeof(struct sv_gemm_call));
         size_t lanes = take(&at, g->bytes ? (size_t)rows * sizeof(struct sv_gemm_lanes) : 0);
         if (base)
-            g->threads[i] =
-                (struct sv_gemm_thread){.pack_w = base + pack_w,
-                                        .sums = (float *)(void *)(base + sums),
-                                        .own_x = base + own_x,
-                                        .panel = own ? base + panel : NULL,
-                                        .best_val = (float *)(void *)(base + val),
-                                        .best_id = (int32_t *)(void *)(base + id),
-                                        .call = (struct sv_gemm_call *)(void *)(base + call),
-                                        .lanes = (struct sv_gemm_lanes *)(void *)(base + lanes)};
+            g->threads[i] = (struct sv_gemm_thread){
+                .pack_w = base + pack_w,
+                .sums = (float *)(void *)(base + sums),
+                .own_x = base + own_x,
+                .panel = own ? base + panel : NULL,
+                .best_val = (float *)(void *)(base + val),
+                .best_id = (int32_t *)(void *)(base + id),
+                .call = (struct sv_gemm_call *)(void *)(base + call),
+                .lanes = (struct sv_gemm_lanes *)(void *)(base + lanes),
+            };
         at += SV_ALIGN; /* threads never share a cache line, nor the same sets of the caches */
     }
     return at;
@@ -285,12 +286,14 @@ static void run_units(const struct sv_gemm_call *c, struct sv_gemm_thread *t, co
         const int32_t a = u0 > it->unit0 ? u0 : it->unit0, b = u1 < end ? u1 : end;
         if (a >= b)
             continue;
-        struct sv_gemm_span s = {.call = c,
-                                 .thread = t,
-                                 .item = it,
-                                 .xp = it->kern->form == SV_GEMM_X_RAW ? NULL : packed,
-                                 .n0 = (a - it->unit0) * SV_GEMM_UNIT,
-                                 .n1 = b == end ? it->n : (b - it->unit0) * SV_GEMM_UNIT};
+        struct sv_gemm_span s = {
+            .call = c,
+            .thread = t,
+            .item = it,
+            .xp = it->kern->form == SV_GEMM_X_RAW ? NULL : packed,
+            .n0 = (a - it->unit0) * SV_GEMM_UNIT,
+            .n1 = b == end ? it->n : (b - it->unit0) * SV_GEMM_UNIT,
+        };
         if (it->kern != inside) {
             if (inside && inside->leave)
                 inside->leave();
@@ -403,16 +406,18 @@ static bool begin(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *
         const struct sv_gemm_kern *kern =
             w->packed && w->approximate ? g->bytes : g->kern[w->dtype];
         SV_REQUIRE(kern);
-        c->item[i] = (struct sv_gemm_item){.kern = kern,
-                                           .w = w->data,
-                                           .bias = bias->data,
-                                           .w_dtype = w->dtype,
-                                           .bias_dtype = bias->dtype,
-                                           .packed = w->packed,
-                                           .dense = w->dense,
-                                           .n = w->rows,
-                                           .unit0 = unit,
-                                           .col0 = col};
+        c->item[i] = (struct sv_gemm_item){
+            .kern = kern,
+            .w = w->data,
+            .bias = bias->data,
+            .w_dtype = w->dtype,
+            .bias_dtype = bias->dtype,
+            .packed = w->packed,
+            .dense = w->dense,
+            .n = w->rows,
+            .unit0 = unit,
+            .col0 = col,
+        };
         if (kern->form != SV_GEMM_X_RAW) {
             /* one level has one packed form, and a call's weights are approximate or they are
              * not */
@@ -550,13 +555,15 @@ void sv_cpu_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
     const struct sv_gemm_part part = {.w = p->w};
-    const struct sv_p_gemm q = {.n_rows = p->n_rows,
-                                .k = p->k,
-                                .n_parts = 1,
-                                .x = p->x,
-                                .ldx = p->k,
-                                .parts = &part,
-                                .y = NULL};
+    const struct sv_p_gemm q = {
+        .n_rows = p->n_rows,
+        .k = p->k,
+        .n_parts = 1,
+        .x = p->x,
+        .ldx = p->k,
+        .parts = &part,
+        .y = NULL,
+    };
     if (!begin(cpu, &q, NULL))
         return;
     struct sv_sieve *v = p->w.sieve;

@@ -216,10 +216,12 @@ static void run(const struct sv_gemm_span *s)
         sv_gemm_dense_few(s);
         return;
     }
-    struct tile t = {.s = s,
-                     .unit = sv_gemm_unit_elements(c->k),
-                     .cols = sv_gemm_tile_cols(c->m1 - c->m0),
-                     .pairs = (c->k + 1) / 2};
+    struct tile t = {
+        .s = s,
+        .unit = sv_gemm_unit_elements(c->k),
+        .cols = sv_gemm_tile_cols(c->m1 - c->m0),
+        .pairs = (c->k + 1) / 2,
+    };
     int32_t group = (int32_t)(GROUP_BYTES / 2 / t.unit);
     group = group < 1 || c->m1 - c->m0 <= 16 ? MOST_UNITS : group;
     const bool in_place = s->item->packed && !s->item->dense;

@@ -243,10 +243,12 @@ UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr
 static void run(const struct sv_gemm_span *s)
 {
     const struct sv_gemm_call *c = s->call;
-    struct tile t = {.s = s,
-                     .unit = sv_gemm_unit_bytes8(c->k),
-                     .cols = sv_gemm_tile_cols(c->m1 - c->m0),
-                     .quads = quads_of(c->k)};
+    struct tile t = {
+        .s = s,
+        .unit = sv_gemm_unit_bytes8(c->k),
+        .cols = sv_gemm_tile_cols(c->m1 - c->m0),
+        .quads = quads_of(c->k),
+    };
     const size_t block = block_bytes(c->k, t.cols);
     const int32_t end = (s->n1 + UNIT - 1) / UNIT;
     for (int32_t u0 = s->n0 / UNIT; u0 < end; u0 += MOST_UNITS) {

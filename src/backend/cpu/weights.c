@@ -132,12 +132,14 @@ static int upload_dense(struct sv_cpu *cpu, const struct sv_weight *host, struct
                         struct sv_err *err)
 {
     const int32_t units = (host->rows + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT;
-    struct dense_job job = {.w = host->data,
-                            .n = host->rows,
-                            .k = host->cols,
-                            .units = units,
-                            .order = sv_cpu_gemm_dense(cpu),
-                            .unit = sv_calloc((size_t)units, sizeof *job.unit)};
+    struct dense_job job = {
+        .w = host->data,
+        .n = host->rows,
+        .k = host->cols,
+        .units = units,
+        .order = sv_cpu_gemm_dense(cpu),
+        .unit = sv_calloc((size_t)units, sizeof *job.unit),
+    };
     if (!job.unit)
         return sv_fail(err, SV_ENOMEM, -1, "no memory to measure %d units of weights", units);
     sv_pool_run(cpu->pool, dense_share, &job);
