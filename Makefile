@@ -9,11 +9,15 @@
 #
 # Several builds of one checkout at the same time: `make B=build-mine`. Only some folders, while others do not
 # compile yet: `make test ONLY='base text'`. Only some tests: `make test T=text` (part of a path or name).
+# WERROR=-Werror, as CI has it: a warning is an error. By default it is not, as a newer compiler knows new ones.
+#
+# What is compiled again: an object whose source, headers or command have changed, whatever the command comes from
+# (the compiler and its version, CFLAGS, CPPFLAGS, NVCCFLAGS, what is set below). Other changes of this file: none.
 
 B ?= build
 FLAVOUR ?= release
 PREFIX ?= /usr/local
-WERROR ?= -Werror
+WERROR ?=
 JOBS ?= 2
 CUDA ?=
 JITTER ?=
@@ -86,17 +90,20 @@ CUDA_HOME ?= $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
 CUDA_ARCHS := -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
 CUDA_SM90 := -gencode arch=compute_90a,code=sm_90a
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread -lstdc++
-NVCCFLAGS += -std=c++17 -O3 -lineinfo -Xcompiler -Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off $(if $(filter 1,$(JITTER)),-DSV_CUDA_JITTER)
+CUDA_FLAGS = $(NVCCFLAGS) -std=c++17 -O3 -lineinfo -Xcompiler -Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off \
+	$(if $(filter 1,$(JITTER)),-DSV_CUDA_JITTER)
 else ifneq ($(filter-out 0,$(CUDA)),)
 $(error CUDA=$(CUDA): must be 1, 0 or empty)
 endif
 
+COMPILER := $(shell $(CC) --version 2>/dev/null | head -n 1)
+CUDA_COMPILER := $(if $(filter 1,$(CUDA)),$(lastword $(shell $(NVCC) --version)))
 ifeq ($(MAKELEVEL),0)
 ifneq ($(filter-out $(QUICK_GOALS),$(or $(MAKECMDGOALS),all)),)
-$(info compiler    $(shell $(CC) --version 2>/dev/null | head -n 1))
+$(info compiler    $(COMPILER))
 $(info cpu kernels plain$(if $(HAVE_AVX2), avx2)$(if $(HAVE_AVX512), avx512)$(if $(HAVE_AMX), amx))
 ifeq ($(CUDA),1)
-$(info cuda        $(lastword $(shell $(NVCC) --version)), kernels for sm_80, sm_90 and sm_90a)
+$(info cuda        $(CUDA_COMPILER), kernels for sm_80, sm_90 and sm_90a)
 endif
 $(info optional    cuda: $(if $(filter 1,$(CUDA)),built,$(if $(call found,nvcc),yes (make CUDA=1),no)), hip: $(or $(call found,hipcc),no), mpi: $(or $(call found,mpicc),no) (hip and mpi: not used yet))
 endif
@@ -112,10 +119,11 @@ LDLIBS := -Wl,-Bstatic $(shell pkg-config --static --libs $(LIBS)) $(if $(CUDA_L
 endif
 TEST_LDLIBS := $(call library,--libs,cmocka,-lcmocka)
 
-CPPFLAGS += -Isrc -Iinclude -I. $(LIB_CFLAGS)
-CPPFLAGS += $(if $(HAVE_AVX2),,-DSV_NO_AVX2 -DSV_NO_X86)
-CPPFLAGS += $(if $(HAVE_AVX512),,-DSV_NO_AVX512) $(if $(HAVE_AMX),,-DSV_NO_AMX)
-override CFLAGS += -std=c11 -Wall -Wextra $(WERROR) -pedantic -Wno-format-zero-length -ffp-contract=off -pthread $(FLAVOUR_FLAGS)
+# The user's own flags come last, but for those that the code is not correct without.
+INCLUDES := -Isrc -Iinclude -I. $(LIB_CFLAGS)
+LACKS := $(if $(HAVE_AVX2),,-DSV_NO_AVX2 -DSV_NO_X86) $(if $(HAVE_AVX512),,-DSV_NO_AVX512) $(if $(HAVE_AMX),,-DSV_NO_AMX)
+WARNINGS := -Wall -Wextra $(WERROR) -pedantic -Wno-format-zero-length
+C_FLAGS := $(FLAVOUR_FLAGS) $(WARNINGS) $(CFLAGS) -std=c11 -ffp-contract=off -pthread
 
 # ---------------------------------------------------------------- sources
 
@@ -124,6 +132,7 @@ sources = $(sort $(wildcard $(1)))
 ALL_C := $(call sources,$(FOLDERS:%=src/%/*.c) $(if $(filter * backend,$(FOLDERS)),src/backend/cpu/*.c))
 LACKING := $(if $(HAVE_AVX2),,%_avx2.c) $(if $(HAVE_AVX512),,%_avx512.c) $(if $(HAVE_AMX),,%_amx.c)
 CLI_C := $(filter src/cli/%,$(ALL_C))
+CLI_LIB_C := $(filter-out src/cli/main.c,$(CLI_C))
 LIB_C := $(filter-out $(CLI_C) $(LACKING),$(ALL_C))
 LIB_CU := $(if $(filter 1,$(CUDA)),$(if $(filter * backend,$(FOLDERS)),$(call sources,src/backend/cuda/*.cu)))
 TEST_C := $(call sources,$(FOLDERS:%=tests/%/test_*.c))
@@ -146,48 +155,63 @@ TSAN_BIN := $(call program,$(filter $(TSAN_AREAS:%=tests/%/test_%),$(TEST_C)))
 
 # The kernels that take the time are optimised in every flavour: a sanitizer checks them all the same.
 KERNEL_FLAGS := $(if $(filter asan tsan,$(FLAVOUR)),-O2)
-$(O)/obj/%_avx2.o: ISA_FLAGS := $(AVX2_FLAGS) $(KERNEL_FLAGS)
-$(O)/obj/%_avx512.o: ISA_FLAGS := $(AVX512_FLAGS) $(KERNEL_FLAGS)
-$(O)/obj/%_amx.o: ISA_FLAGS := $(AMX_FLAGS) $(KERNEL_FLAGS)
-$(O)/obj/tests/%.o $(O)/obj/bench/%.o: CPPFLAGS += -Itests
-$(O)/obj/tests/%.o: NVCCFLAGS += -Itests -Iinclude
+$(O)/obj/%_avx2.o: OWN_FLAGS += $(AVX2_FLAGS) $(KERNEL_FLAGS)
+$(O)/obj/%_avx512.o: OWN_FLAGS += $(AVX512_FLAGS) $(KERNEL_FLAGS)
+$(O)/obj/%_amx.o: OWN_FLAGS += $(AMX_FLAGS) $(KERNEL_FLAGS)
+$(O)/obj/tests/%.o $(O)/obj/bench/%.o: OWN_FLAGS += -Itests
 ifeq ($(FLAVOUR),fuzz)
 # No outside bytes reach the kernels, and clang takes minutes to instrument them.
-$(O)/obj/src/backend/cpu/%.o: override CFLAGS += -fno-sanitize=all
+$(O)/obj/src/backend/cpu/%.o: OWN_FLAGS += -fno-sanitize=all
 endif
+# ops.c is the only C file that must know what was built.
+$(O)/obj/src/backend/ops.o: OWN_FLAGS += $(if $(LIB_CU),-DSV_CUDA)
+$(O)/obj/src/backend/ops.o: $(O)/backends.list
+$(O)/obj/%_sm90.o: CUDA_ARCHS := $(CUDA_SM90)
+$(O)/obj/tests/%.o: CUDA_OWN := -Itests -Iinclude
+
+COMPILE_C = $(CC) $(INCLUDES) $(LACKS) $(CPPFLAGS) $(C_FLAGS) $(OWN_FLAGS)
+COMPILE_CU = $(NVCC) -Isrc -I. $(CUDA_FLAGS) $(CUDA_OWN) $(CUDA_ARCHS)
+
+# How each object was made stands in its .d file, which is read with the others: one that was made by another command is
+# made again. The compiler writes that file anew, without the line, which comes when the object is in place: a compilation
+# that ends in between leaves an old object that nobody takes for a new one.
+AS_MADE = $(strip $(1)) ($(strip $(2)))
+unless_made_by = $(if $(subst x$(made.$@),,x$(1))$(subst x$(1),,x$(made.$@)),FORCE)
+quoted = '$(subst ','\'',$(1))'
+RECORD = printf '%s\n' $(call quoted,made.$@ := $(subst \#,\\\#,$(subst $$,$$$$,$(1)))) >>$(@:.o=.d)
 
 # Written beside and moved into place, so that two makes in one checkout never link half an object. It gets the time at
 # which the compiler started: a source that changes meanwhile is newer, and the object is made again.
+DEPENDS = -MMD -MP -MF $(@:.o=.d) -MT $@
 DATED = touch -r $@.$$$$.at
-$(O)/obj/%.o: %.c Makefile
+.SECONDEXPANSION:
+$(O)/obj/%.o: %.c $$(call unless_made_by,$$(call AS_MADE,$$(COMPILE_C),$$(COMPILER)))
 	@mkdir -p $(@D)
 	@echo "  cc    $(O)/$*"
-	@touch $@.$$$$.at; $(CC) $(CPPFLAGS) $(CFLAGS) $(ISA_FLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@.$$$$ $< && \
-		$(DATED) $@.$$$$ && mv $@.$$$$ $@ && rm $@.$$$$.at || { rm -f $@.$$$$ $@.$$$$.at; exit 1; }
+	@touch $@.$$$$.at; $(COMPILE_C) $(DEPENDS) -c -o $@.$$$$ $< && $(DATED) $@.$$$$ && mv $@.$$$$ $@ && rm $@.$$$$.at && \
+		$(call RECORD,$(call AS_MADE,$(COMPILE_C),$(COMPILER))) || { rm -f $@.$$$$ $@.$$$$.at; exit 1; }
 
-# ops.c is the only C file that must know what was built.
-$(O)/obj/src/backend/ops.o: CPPFLAGS += $(if $(LIB_CU),-DSV_CUDA)
-$(O)/obj/src/backend/ops.o: $(O)/backends.list
-
-$(O)/obj/%_sm90.o: CUDA_ARCHS := $(CUDA_SM90)
-$(O)/obj/%.o: %.cu Makefile
+$(O)/obj/%.o: %.cu $$(call unless_made_by,$$(call AS_MADE,$$(COMPILE_CU),$$(CUDA_COMPILER)))
 	@mkdir -p $(@D)
 	@echo "  nvcc  $(O)/$*"
-	@touch $@.$$$$.at; $(NVCC) -Isrc -I. $(NVCCFLAGS) $(CUDA_ARCHS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@.$$$$.o $< && \
-		$(DATED) $@.$$$$.o && mv $@.$$$$.o $@ && rm $@.$$$$.at || { rm -f $@.$$$$.o $@.$$$$.at; exit 1; }
+	@touch $@.$$$$.at; $(COMPILE_CU) $(DEPENDS) -c -o $@.$$$$.o $< && $(DATED) $@.$$$$.o && mv $@.$$$$.o $@ && \
+		rm $@.$$$$.at && $(call RECORD,$(call AS_MADE,$(COMPILE_CU),$(CUDA_COMPILER))) || \
+		{ rm -f $@.$$$$.o $@.$$$$.at; exit 1; }
 
 # The page is taken in by the assembler (.incbin), which -MMD does not see.
 $(O)/obj/src/serve/page.o: $(call sources,src/serve/page/*)
 
-# Changes when a source comes or goes, so that no archive keeps what is no longer in the tree.
+# Changes when a source comes or goes, so that no archive keeps what is no longer in the tree, or with how programs are linked.
 $(O)/%.list: FORCE
 	@mkdir -p $(@D)
-	@echo $(LISTED) | cmp -s - $@ || echo $(LISTED) >$@
+	@echo $(call quoted,$(LISTED)) | cmp -s - $@ || echo $(call quoted,$(LISTED)) >$@
 .PHONY: FORCE
 FORCE:
 $(O)/libsalvo.list: LISTED := $(LIB_C) $(LIB_CU)
 $(O)/backends.list: LISTED := cpu $(if $(LIB_CU),cuda)
+$(O)/libcli.list: LISTED := $(CLI_LIB_C)
 $(O)/libtest.list: LISTED := $(HELP_C)
+$(O)/link.list: LISTED = $(LINK_WITH) $(TEST_LDLIBS) $(LDLIBS)
 
 # ar q, not r: files of different folders may share a name.
 ARCHIVE = @echo "  ar    $@" && $(AR) qcs $@.$$$$ $(filter %.o,$^) && mv $@.$$$$ $@
@@ -195,28 +219,33 @@ ARCHIVE = @echo "  ar    $@" && $(AR) qcs $@.$$$$ $(filter %.o,$^) && mv $@.$$$$
 $(O)/libsalvo.a: $(call object,$(LIB_C) $(LIB_CU)) $(O)/libsalvo.list
 	$(ARCHIVE)
 
+# The program without its main: what its commands are made of, for tests.
+$(O)/libcli.a: $(call object,$(CLI_LIB_C)) $(O)/libcli.list
+	$(ARCHIVE)
+
 $(O)/libtest.a: $(call object,$(HELP_C)) $(O)/libtest.list
 	$(ARCHIVE)
 
-LINK = @mkdir -p $(@D) && echo "  link  $@" && $(CC) $(CFLAGS) $(LDFLAGS) -o $@.$$$$ $(filter %.o %.a,$^)
+LINK_WITH = $(CC) $(C_FLAGS) $(LDFLAGS)
+LINK = @mkdir -p $(@D) && echo "  link  $@" && $(LINK_WITH) -o $@.$$$$ $(filter %.o %.a,$^)
 MOVE = && mv $@.$$$$ $@ || { rm -f $@.$$$$; exit 1; }
 
-$(O)/salvo: $(call object,$(CLI_C)) $(O)/libsalvo.a
+$(O)/salvo: $(call object,$(CLI_C)) $(O)/libsalvo.a $(O)/link.list
 	$(LINK) $(LDLIBS) $(MOVE)
 
-$(TEST_BIN): $(O)/%: $(O)/obj/%.o $(O)/libtest.a $(O)/libsalvo.a
+$(TEST_BIN): $(O)/%: $(O)/obj/%.o $(O)/libtest.a $(O)/libcli.a $(O)/libsalvo.a $(O)/link.list
 	$(LINK) $(TEST_LDLIBS) $(LDLIBS) $(MOVE)
 
 # Linked with the replay driver under ASan, with libFuzzer's own main in the fuzz flavour.
 FUZZ_MAIN := $(if $(filter fuzz,$(FLAVOUR)),,$(O)/obj/tests/fuzz/driver.o)
-$(REPLAY_BIN): $(O)/%: $(O)/obj/%.o $(FUZZ_MAIN) $(if $(FUZZ_MAIN),$(O)/libtest.a) $(O)/libsalvo.a
+$(REPLAY_BIN): $(O)/%: $(O)/obj/%.o $(FUZZ_MAIN) $(if $(FUZZ_MAIN),$(O)/libtest.a) $(O)/libsalvo.a $(O)/link.list
 	$(LINK) $(if $(FUZZ_MAIN),$(TEST_LDLIBS),-fsanitize=fuzzer) $(LDLIBS) $(MOVE)
 
-$(BENCH_BIN): $(O)/%: $(O)/obj/%.o $(O)/libsalvo.a
+$(BENCH_BIN): $(O)/%: $(O)/obj/%.o $(O)/libsalvo.a $(O)/link.list
 	$(LINK) $(LDLIBS) $(MOVE)
 
 # The runner itself is plain C and never sanitized: it only starts processes.
-$(B)/runner: tests/runner.c Makefile
+$(B)/runner: tests/runner.c
 	@mkdir -p $(@D)
 	@$(CC) -std=c11 -Wall -Wextra $(WERROR) -pedantic -O1 -g -o $@.$$$$ $< $(MOVE)
 
@@ -291,7 +320,7 @@ clean:
 	rm -rf $(B)
 
 # The library's own part of what it is linked with: serve and cli are not in reach of salvo.h.
-define SALVO_PC
+define SALVO_PC_TEXT
 Name: salvo
 Description: LLM inference with DFlash speculative decoding
 Version: $(shell sed -n 's/.*SALVO_VERSION "\(.*\)"/\1/p' include/salvo.h)
@@ -299,8 +328,8 @@ Requires: jansson libpcre2-8 libutf8proc
 Cflags: -I$(PREFIX)/include
 Libs: -L$(PREFIX)/lib -lsalvo $(CUDA_LIBS) -lm -pthread
 endef
-export SALVO_PC
 
+install: export SALVO_PC = $(SALVO_PC_TEXT)
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
 	$(if $(SALVO),install $(O)/salvo $(DESTDIR)$(PREFIX)/bin/)
