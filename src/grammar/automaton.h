@@ -1,0 +1,206 @@
+/*
+ * automaton.h - what matchers of one grammar and vocabulary share: the states that texts have led
+ * to so far, the transitions between them, and masks; and the vocabulary's trie.
+ *
+ * Private to src/grammar: sets.c keeps states, close.c makes them, mask.c and matcher.c use them.
+ *
+ * A state is a set of items (node, tail): the node where a rule waits for its next byte, and where
+ * it goes on when the rule ends. A tail is itself a set of items. So one kind of object stands for
+ * any number of stacks, with what they have in common stored once: equal sets are one set, with one
+ * number, and items of one set with the same node have been made one by uniting their tails. Item
+ * (SV_NODE_ACCEPT, 0) is the end of the text.
+ *
+ * All memory is taken when the automaton is opened. When it is used up, what no matcher holds is
+ * dropped (sv_sets_collect) and the call is done again; a grammar for which that is not enough, or
+ * whose step takes more than SV_WORK, fails its matcher. Must not: be used by two threads.
+ */
+#ifndef SV_GRAMMAR_AUTOMATON_H
+#define SV_GRAMMAR_AUTOMATON_H
+
+#include "grammar/rules.h"
+
+/* ---------------------------------------------------------------- vocabulary */
+
+/* Nodes of the trie in the order of a walk that goes down first: a node's subtree is
+ * [i + 1, end). */
+struct sv_trie_node {
+    uint32_t end;
+    uint32_t token; /* its tokens are order[token .. the next node's token) */
+    uint16_t depth; /* bytes, at least 1 */
+    uint8_t byte;
+};
+
+struct sv_vocab {
+    atomic_int refs;
+    int32_t n_tokens;
+    uint32_t n_words;
+    uint8_t *text;              /* bytes of all tokens */
+    uint32_t *text_at;          /* (n_tokens + 1) into text; equal: never written */
+    uint32_t *end_mask;         /* (n_words) the ids that end */
+    struct sv_trie_node *nodes; /* (n_nodes + 1) the last one is a sentinel */
+    uint64_t *kinds;            /* (n_nodes) kinds of bytes in the subtree: sv_byte_kind */
+    uint32_t *order;            /* ids in the order of their bytes */
+    uint32_t n_nodes, n_order;
+    uint32_t longest; /* bytes of a token */
+};
+
+/* Bytes in 64 kinds; bytes of a kind are mostly treated alike by grammars. */
+static inline int sv_byte_kind(uint8_t c)
+{
+    if (c >= 0x80)
+        return 48 + (c - 0x80) / 8;
+    if (c >= 'a')
+        return c <= 'z' ? 0 : 1 + c - '{';
+    if (c >= 'A')
+        return c <= 'Z' ? 6 : 7 + c - '[';
+    if (c >= '0')
+        return c <= '9' ? 13 : 14 + c - ':';
+    if (c >= ' ')
+        return 21 + c - ' ';
+    return c == '\n' ? 37 : c == '\t' ? 38 : c == '\r' ? 39 : 40;
+}
+
+/* ---------------------------------------------------------------- sets */
+
+#define SV_MAX_SETS (1u << 16)
+#define SV_MAX_ITEMS (1u << 19)
+#define SV_MAX_ROW_CELLS (1u << 21)
+#define SV_MAX_QUEUE (1u << 16)
+#define SV_MAX_SCRATCH (1u << 17)
+#define SV_N_MASKS 64 /* of whole states */
+#define SV_N_TOPS 64
+#define SV_N_LEAVES 4096 /* of one top */
+/* Items looked at for one byte or mask: some tenths of a second. */
+#define SV_WORK (1 << 24)
+
+#define SV_SET_END 0u  /* the tail of the start: {(ACCEPT, 0)} */
+#define SV_SET_HOLE 1u /* a tail that is not known: {(HOLE, 0)} */
+#define SV_SET_DEAD 2u /* no item */
+#define SV_NO_SET UINT32_MAX
+
+struct sv_set {
+    uint32_t first, n; /* items */
+    uint32_t row;      /* of transitions; SV_NO_SET: none yet */
+    uint32_t closed;   /* the state in which one is after popping this tail, SV_NO_SET: unknown */
+    uint32_t hash;
+    uint16_t low, high; /* frames of the shortest and of the tallest stack, as a tail */
+    uint16_t reach;     /* frames of the most demanding item at its tallest stack, until its end */
+    int16_t mask, top;  /* slots, -1: none */
+    bool loops_known;
+    uint64_t loops; /* kinds of bytes that lead from this state back to it */
+};
+
+/* The mask of a state whose tail is the hole: tokens that are legal whatever the tail, and the trie
+ * nodes below which it depends on the tail. */
+struct sv_top {
+    uint32_t set; /* SV_NO_SET: free */
+    uint64_t used;
+    uint32_t n_leaves; /* SV_N_LEAVES + 1: too many to be of use */
+    uint16_t reach;    /* of all states on the way */
+    uint32_t *words, *leaves;
+};
+
+struct sv_mask {
+    uint32_t set; /* SV_NO_SET: free */
+    uint64_t used;
+    uint32_t *words;
+};
+
+/* A rule's call during one closure. */
+struct sv_call {
+    uint32_t rank, next, tail, rule;
+};
+
+struct sv_automaton {
+    const struct sv_grammar *g;
+    struct sv_vocab *v;
+    struct sv_automaton *next;   /* of the same grammar */
+    struct sv_matcher *matchers; /* whose states are kept */
+    uint32_t start;
+
+    struct sv_set *sets;
+    uint64_t *items;
+    uint32_t *table; /* (2 * SV_MAX_SETS) by hash: set + 1, 0: none */
+    uint32_t *rows;  /* transitions: set + 1, 0: unknown */
+    uint32_t n_sets, n_items, n_rows;
+
+    uint64_t *queue;       /* one closure's pairs (node, tail) */
+    uint64_t *seen;        /* (2 * SV_MAX_QUEUE) by hash: epoch << 32 | place in the queue */
+    struct sv_call *calls; /* a heap by rank */
+    uint64_t *scratch;
+    uint32_t n_queue, n_calls, n_scratch, epoch;
+
+    struct sv_mask masks[SV_N_MASKS];
+    struct sv_top tops[SV_N_TOPS];
+    uint32_t *words;        /* of all masks and tops */
+    uint32_t *leaves;       /* of all tops */
+    uint32_t *walk;         /* (longest + 1) states of a walk over the trie, by depth */
+    uint64_t clock;         /* of use, for masks and tops */
+    uint64_t kinds_of[256]; /* by class: the kinds that have a byte in it */
+
+    int32_t work; /* left in this call */
+    bool full;    /* a pool is used up: collect and try again */
+};
+
+static inline uint64_t sv_item(uint32_t node, uint32_t tail)
+{
+    return (uint64_t)node << 32 | tail;
+}
+static inline uint32_t sv_item_node(uint64_t item)
+{
+    return (uint32_t)(item >> 32);
+}
+static inline uint32_t sv_item_tail(uint64_t item)
+{
+    return (uint32_t)item;
+}
+static inline bool sv_set_accepts(const struct sv_automaton *a, uint32_t set)
+{
+    const struct sv_set *s = &a->sets[set];
+    return s->n && a->items[s->first] == sv_item(SV_NODE_ACCEPT, SV_SET_END);
+}
+
+/* All that return a set return SV_NO_SET when a pool is full or the work is used up. */
+
+/* sets.c. The items of scratch from `base` on, which are taken off it, as one set. */
+uint32_t sv_sets_unite(struct sv_automaton *a, uint32_t base);
+bool sv_sets_push(struct sv_automaton *a, uint64_t item); /* onto scratch */
+/* Of the stacks that a tail stands for those of at most `most` frames (not less than its low). */
+uint32_t sv_sets_prune(struct sv_automaton *a, uint32_t tail, uint32_t most);
+/* Drops what no matcher and no top holds. Numbers of sets change: those that matchers hold are
+ * rewritten. */
+void sv_sets_collect(struct sv_automaton *a);
+
+/* close.c. The state after one more byte; the state that popping a tail leads to; the first. */
+uint32_t sv_step_slow(struct sv_automaton *a, uint32_t set, uint8_t class);
+uint32_t sv_step_pop(struct sv_automaton *a, uint32_t tail);
+uint32_t sv_step_start(struct sv_automaton *a);
+static inline uint32_t sv_step(struct sv_automaton *a, uint32_t set, uint8_t byte)
+{
+    uint8_t class = a->g->class_of[byte];
+    uint32_t row = a->sets[set].row;
+    uint32_t to = row == SV_NO_SET ? 0 : a->rows[row * a->g->n_classes + class];
+
+    return to ? to - 1 : sv_step_slow(a, set, class);
+}
+
+/* mask.c. The words of a state's mask, end ids included, valid until the next call; NULL when a
+ * pool is full or the work is used up. */
+const uint32_t *sv_mask_of(struct sv_automaton *a, uint32_t set);
+
+/* automaton.c */
+int sv_automaton_get(struct sv_automaton **a, struct sv_grammar *g, struct sv_vocab *v,
+                     struct sv_err *err);
+
+/* ---------------------------------------------------------------- matcher */
+
+struct sv_matcher {
+    struct sv_grammar *g;
+    struct sv_automaton *a;
+    struct sv_matcher *next, *prev; /* of the same automaton */
+    uint64_t n_taken, oldest;       /* tokens; the fewest that one can still go back to */
+    const char *failure;
+    uint32_t states[SV_MATCHER_BACK + 1]; /* after n tokens, at n modulo the length */
+};
+
+#endif

@@ -1,0 +1,106 @@
+/*
+ * grammar.h - front header of src/grammar: texts that an answer may be. Rules over bytes, the
+ * vocabulary as a trie, and a matcher that says which tokens may come next.
+ *
+ * Called by engine (one matcher a sequence), serve and cli (they make grammars). Knows no model, no
+ * device and no tokenizer: bytes come through a callback. Must not: allocate after
+ * sv_matcher_open, or take unbounded time or memory for any grammar, however hostile.
+ *
+ * Threads: a grammar may be made, referenced and released on any thread. Matchers of one grammar
+ * share what they have learnt about it, so all matchers of a grammar are opened, used and closed by
+ * one thread (the engine's). A vocabulary does not change once it is open.
+ */
+#ifndef SV_GRAMMAR_H
+#define SV_GRAMMAR_H
+
+#include "base/base.h"
+
+struct sv_grammar;
+struct sv_vocab;
+struct sv_matcher;
+
+/* ---------------------------------------------------------------- grammars */
+
+/* All of these leave *g alone on failure; otherwise the caller owns one reference. Texts are
+ * borrowed for the call. Errors: SV_EINVAL (malformed), SV_EUNSUPPORTED (not expressible here),
+ * SV_EFULL (beyond a limit), SV_ENOMEM; err->pos is the byte offset in the text and the message
+ * names it. A grammar that matches no text at all is SV_EINVAL. */
+
+/* The answer is one of n > 0 texts, NUL-terminated. */
+int sv_grammar_choice(struct sv_grammar **g, const char *const *texts, size_t n,
+                      struct sv_err *err);
+
+struct sv_grammar *sv_grammar_ref(struct sv_grammar *g);
+void sv_grammar_unref(struct sv_grammar *g); /* NULL is fine */
+/* What the rules take; not the caches that matchers fill. */
+size_t sv_grammar_bytes(const struct sv_grammar *g);
+
+/* Grammars of grammars. Parts are copied: the caller keeps its references. */
+
+/* Exactly these n bytes; n may be 0. */
+int sv_grammar_literal(struct sv_grammar **g, const char *text, size_t n, struct sv_err *err);
+/* One part after the other; one of the parts; min to max times the part (max -1: no bound). */
+int sv_grammar_join(struct sv_grammar **g, struct sv_grammar *const *parts, size_t n,
+                    struct sv_err *err);
+int sv_grammar_either(struct sv_grammar **g, struct sv_grammar *const *parts, size_t n,
+                      struct sv_err *err);
+int sv_grammar_repeat(struct sv_grammar **g, struct sv_grammar *part, int32_t min, int32_t max,
+                      struct sv_err *err);
+/* Any bytes up to and with the first occurrence of the marker (not empty). */
+int sv_grammar_until(struct sv_grammar **g, const char *marker, size_t n, struct sv_err *err);
+/* Any bytes, of any number, in which the marker does not occur; n = 0: any bytes at all. */
+int sv_grammar_without(struct sv_grammar **g, const char *marker, size_t n, struct sv_err *err);
+/* sv_grammar_until the marker, then g. */
+int sv_grammar_after(struct sv_grammar **out, const char *marker, size_t n, struct sv_grammar *g,
+                     struct sv_err *err);
+
+/* ---------------------------------------------------------------- the vocabulary */
+
+/* The bytes that token id adds to the text; NULL or *n = 0 for a token that must never be written
+ * by a grammar (special, unknown, without bytes). Borrowed until the next call. */
+typedef const char *(*sv_vocab_bytes_fn)(void *arg, int32_t id, size_t *n);
+
+/* Copies the bytes of n_tokens tokens, some 50 ms for 150,000. end_ids end an answer: they are
+ * allowed where the grammar may end and nowhere else, whatever their bytes. */
+int sv_vocab_open(struct sv_vocab **v, int32_t n_tokens, sv_vocab_bytes_fn bytes, void *arg,
+                  const int32_t *end_ids, size_t n_end, struct sv_err *err);
+/* Gives back the caller's reference; grammars that were matched with it hold theirs. NULL is fine.
+ */
+void sv_vocab_close(struct sv_vocab *v);
+int32_t sv_vocab_n_tokens(const struct sv_vocab *v);
+
+/* ---------------------------------------------------------------- matchers */
+
+/* One sequence's place in a grammar, at first its start. Takes a reference to the grammar. The
+ * first matcher of a grammar and vocabulary sets up what all of them share: up to 24 MiB of address
+ * space, of which only what is used becomes memory. */
+int sv_matcher_open(struct sv_matcher **m, struct sv_grammar *g, struct sv_vocab *v,
+                    struct sv_err *err);
+void sv_matcher_close(struct sv_matcher *m); /* NULL is fine */
+
+/* Whether token id may come next. Ids outside the vocabulary may not. */
+bool sv_matcher_allows(struct sv_matcher *m, int32_t id);
+/* Goes on by token id. false: it may not come next, and nothing changed. After an end id nothing
+ * may come. */
+bool sv_matcher_advance(struct sv_matcher *m, int32_t id);
+/* Writes (n_tokens + 31) / 32 words; bit id % 32 of word id / 32 says that id may come next, and
+ * agrees with sv_matcher_allows. Bits beyond n_tokens are 0. */
+void sv_matcher_mask(struct sv_matcher *m, uint32_t *words);
+/* Whether the text so far is a whole answer, and whether nothing but the end can follow. Both are
+ * false once an end id was taken. */
+bool sv_matcher_may_end(const struct sv_matcher *m);
+bool sv_matcher_must_end(const struct sv_matcher *m);
+/* Whether an end id was taken. */
+bool sv_matcher_ended(const struct sv_matcher *m);
+
+/* A mark is the number of tokens taken. Back undoes what was taken since; at most
+ * SV_MATCHER_BACK tokens, further back is a broken invariant. */
+#define SV_MATCHER_BACK 512
+uint64_t sv_matcher_mark(const struct sv_matcher *m);
+void sv_matcher_back(struct sv_matcher *m, uint64_t mark);
+
+/* NULL, or why this matcher gave up: the grammar is so ambiguous that it went beyond the bounds on
+ * memory or time. From then on it allows nothing, for good. */
+const char *sv_matcher_failure(const struct sv_matcher *m);
+
+#endif

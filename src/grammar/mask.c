@@ -1,0 +1,249 @@
+/*
+ * mask.c - which tokens may come next: the vocabulary's trie walked with the grammar's states.
+ *
+ * Called by matcher.c. A state is cut into its items by tail. What the items of one tail allow is
+ * walked once with the hole in place of the tail, and kept: it is the same at any depth and in any
+ * surroundings. Where such a walk falls into the hole, the subtree of the trie below is a leaf, and
+ * is walked with the true tail each time. So a string's mask costs one walk over the vocabulary for
+ * each grammar, and after that the few thousand tokens that close the string. Must not: allocate.
+ */
+#include "grammar/automaton.h"
+
+#include <string.h>
+
+/* Subtrees of fewer nodes are walked rather than looked at as a whole. */
+#define LARGE_SUBTREE 32
+/* States of more tails than this are walked whole. */
+#define MAX_TAILS 8
+
+static inline void allow(uint32_t *words, uint32_t id)
+{
+    words[id / 32] |= 1u << (id % 32);
+}
+
+static void allow_run(const struct sv_vocab *v, uint32_t *words, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = from; i < to; i++)
+        allow(words, v->order[i]);
+}
+
+/* Which kinds of bytes lead from a state back to itself; false: out of room. */
+static bool find_loops(struct sv_automaton *a, uint32_t set)
+{
+    uint64_t loops = UINT64_MAX;
+
+    for (uint32_t class = 0; class < a->g->n_classes; class ++) {
+        uint32_t to = sv_step(a, set, a->g->byte_of[class]);
+        if (to == SV_NO_SET)
+            return false;
+        if (to != set)
+            loops &= ~a->kinds_of[class];
+    }
+    a->sets[set].loops = loops;
+    a->sets[set].loops_known = true;
+    return true;
+}
+
+static bool falls_into_hole(const struct sv_automaton *a, uint32_t set)
+{
+    const struct sv_set *s = &a->sets[set];
+    return s->n && sv_item_node(a->items[s->first]) == SV_NODE_HOLE;
+}
+
+/* Notes what a top has to know about a state that was reached at node i. */
+static void note(const struct sv_automaton *a, struct sv_top *top, uint32_t set, uint32_t i)
+{
+    if (a->sets[set].reach > top->reach)
+        top->reach = a->sets[set].reach;
+    if (falls_into_hole(a, set) && a->v->nodes[i].end > i + 1 && top->n_leaves <= SV_N_LEAVES) {
+        if (top->n_leaves < SV_N_LEAVES)
+            top->leaves[top->n_leaves] = i;
+        top->n_leaves++;
+    }
+}
+
+/* Walks the nodes [i, end), siblings and what is below them, from a state, and allows the tokens
+ * that are met. */
+static bool walk(struct sv_automaton *a, uint32_t from, uint32_t i, uint32_t end, uint32_t *words,
+                 struct sv_top *top)
+{
+    const struct sv_vocab *v = a->v;
+    const uint32_t depth0 = v->nodes[i].depth;
+    uint32_t *states = a->walk;
+
+    states[0] = from;
+    while (i < end) {
+        const struct sv_trie_node *node = &v->nodes[i];
+        uint32_t depth = node->depth - depth0;
+        uint32_t set = sv_step(a, states[depth], node->byte);
+        if (set == SV_SET_DEAD) {
+            i = node->end;
+            continue;
+        }
+        if (set == SV_NO_SET)
+            return false;
+        if (top)
+            note(a, top, set, i);
+        if (set == states[depth] && node->end - i > LARGE_SUBTREE &&
+            !(top && falls_into_hole(a, set))) {
+            if (!a->sets[set].loops_known && !find_loops(a, set))
+                return false;
+            if (!(v->kinds[i] & ~a->sets[set].loops)) {
+                allow_run(v, words, node->token, v->nodes[node->end].token);
+                i = node->end;
+                continue;
+            }
+        }
+        for (uint32_t t = node->token; t < node[1].token; t++)
+            allow(words, v->order[t]);
+        states[depth + 1] = set;
+        i++;
+    }
+    return true;
+}
+
+/* ---------------------------------------------------------------- tops */
+
+static struct sv_top *oldest_top(struct sv_automaton *a)
+{
+    struct sv_top *oldest = &a->tops[0];
+
+    for (int i = 0; i < SV_N_TOPS && oldest->set != SV_NO_SET; i++) {
+        if (a->tops[i].set == SV_NO_SET || a->tops[i].used < oldest->used)
+            oldest = &a->tops[i];
+    }
+    if (oldest->set != SV_NO_SET)
+        a->sets[oldest->set].top = -1;
+    oldest->set = SV_NO_SET;
+    return oldest;
+}
+
+/* The top of a state whose only tail is the hole; NULL: out of room. */
+static struct sv_top *top_of(struct sv_automaton *a, uint32_t set)
+{
+    struct sv_top *top;
+
+    if (a->sets[set].top >= 0) {
+        top = &a->tops[a->sets[set].top];
+        top->used = ++a->clock;
+        return top;
+    }
+    top = oldest_top(a);
+    memset(top->words, 0, a->v->n_words * sizeof *top->words);
+    top->n_leaves = 0;
+    top->reach = a->sets[set].reach;
+    if (!walk(a, set, 0, a->v->n_nodes, top->words, top))
+        return NULL;
+    top->set = set;
+    top->used = ++a->clock;
+    a->sets[set].top = (int16_t)(top - a->tops);
+    return top;
+}
+
+/* ---------------------------------------------------------------- masks */
+
+/* The tails of a state's items; -1: too many. */
+static int tails_of(const struct sv_automaton *a, uint32_t set, uint32_t tails[MAX_TAILS])
+{
+    const struct sv_set *s = &a->sets[set];
+    int n = 0;
+
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint64_t item = a->items[s->first + i];
+        int k = 0;
+        if (sv_item_node(item) == SV_NODE_ACCEPT)
+            continue;
+        while (k < n && tails[k] != sv_item_tail(item))
+            k++;
+        if (k == MAX_TAILS)
+            return -1;
+        tails[k] = sv_item_tail(item);
+        n += k == n;
+    }
+    return n;
+}
+
+/* The items of a state that have this tail, with the hole in its place. */
+static uint32_t with_hole(struct sv_automaton *a, uint32_t set, uint32_t tail)
+{
+    const struct sv_set *s = &a->sets[set];
+    uint32_t base = a->n_scratch;
+
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint64_t item = a->items[s->first + i];
+        if (sv_item_tail(item) == tail && sv_item_node(item) != SV_NODE_ACCEPT &&
+            !sv_sets_push(a, sv_item(sv_item_node(item), SV_SET_HOLE)))
+            return SV_NO_SET;
+    }
+    return sv_sets_unite(a, base);
+}
+
+/* Adds what the items of one tail allow. *whole: this tail cannot be taken by itself. */
+static bool add_tail(struct sv_automaton *a, uint32_t set, uint32_t tail, uint32_t *words,
+                     bool *whole)
+{
+    const struct sv_vocab *v = a->v;
+    uint32_t key = with_hole(a, set, tail), after;
+    struct sv_top *top = key == SV_NO_SET ? NULL : top_of(a, key);
+
+    if (!top)
+        return false;
+    /* Near the limit on stacks the walk with the hole saw states that the true one does not have.
+     */
+    *whole = top->n_leaves > SV_N_LEAVES || top->reach + a->sets[tail].high > SV_MAX_STACK;
+    if (*whole)
+        return true;
+    for (uint32_t i = 0; i < v->n_words; i++)
+        words[i] |= top->words[i];
+    after = top->n_leaves ? sv_step_pop(a, tail) : SV_SET_DEAD;
+    if (after == SV_NO_SET)
+        return false;
+    for (uint32_t i = 0; i < top->n_leaves; i++) {
+        uint32_t leaf = top->leaves[i];
+        if (!walk(a, after, leaf + 1, v->nodes[leaf].end, words, NULL))
+            return false;
+    }
+    return true;
+}
+
+static bool fill(struct sv_automaton *a, uint32_t set, uint32_t *words)
+{
+    uint32_t tails[MAX_TAILS];
+    int n_tails = tails_of(a, set, tails);
+    bool whole = n_tails < 0;
+
+    memset(words, 0, a->v->n_words * sizeof *words);
+    for (int i = 0; i < n_tails && !whole; i++) {
+        if (!add_tail(a, set, tails[i], words, &whole))
+            return false;
+    }
+    if (whole && !walk(a, set, 0, a->v->n_nodes, words, NULL))
+        return false;
+    for (uint32_t i = 0; sv_set_accepts(a, set) && i < a->v->n_words; i++)
+        words[i] |= a->v->end_mask[i];
+    return true;
+}
+
+const uint32_t *sv_mask_of(struct sv_automaton *a, uint32_t set)
+{
+    struct sv_mask *mask = &a->masks[0];
+
+    if (a->sets[set].mask >= 0) {
+        mask = &a->masks[a->sets[set].mask];
+        mask->used = ++a->clock;
+        return mask->words;
+    }
+    for (int i = 0; i < SV_N_MASKS && mask->set != SV_NO_SET; i++) {
+        if (a->masks[i].set == SV_NO_SET || a->masks[i].used < mask->used)
+            mask = &a->masks[i];
+    }
+    if (mask->set != SV_NO_SET)
+        a->sets[mask->set].mask = -1;
+    mask->set = SV_NO_SET;
+    if (!fill(a, set, mask->words))
+        return NULL;
+    mask->set = set;
+    mask->used = ++a->clock;
+    a->sets[set].mask = (int16_t)(mask - a->masks);
+    return mask->words;
+}
