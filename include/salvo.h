@@ -141,6 +141,9 @@ struct sv_request {
     const int32_t *stop_ids; /* besides the model's end tokens */
     int32_t n_stop_ids;
     bool ignore_eos;
+    bool show_special;        /* keep the text of special tokens ... */
+    const int32_t *shown_ids; /* ... or that of these alone, at most 16 */
+    int32_t n_shown_ids;
     int32_t min_tokens; /* before these many, no end token, stop id or stop string ends it */
     double presence_penalty, frequency_penalty; /* [-2, 2], on tokens of the answer so far */
     double repetition_penalty; /* (0, 2], 1 or 0 = off; on tokens of prompt and answer */

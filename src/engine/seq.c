@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#define MAX_SHOWN 16
+
 static int take_prompt(struct sv_seq *q, const struct sv_request *r,
                        const struct sv_seq_limits *lim, struct sv_ids *ids, struct sv_err *err)
 {
@@ -145,6 +147,17 @@ static int take_logprob_room(struct sv_seq *q, int32_t n, struct sv_logprob_row 
     return *row && *lp ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "log probabilities of %d tokens", n);
 }
 
+/* Special tokens that the text keeps. */
+static int take_shown(struct sv_seq *q, const struct sv_request *r, struct sv_err *err)
+{
+    if (r->n_shown_ids < 0 || r->n_shown_ids > MAX_SHOWN || (r->n_shown_ids && !r->shown_ids))
+        return sv_fail(err, SV_EINVAL, -1, "shown_ids: %d are not 0 to %d", r->n_shown_ids,
+                       MAX_SHOWN);
+    q->detok.skip_special = !r->show_special;
+    q->detok.n_shown = r->n_shown_ids;
+    return keep(q, &q->detok.shown, r->shown_ids, (size_t)r->n_shown_ids * sizeof(int32_t), err);
+}
+
 /* After the tokens and the stop conditions: what may not come before min_tokens is what would end
  * it. */
 static int take_rules(struct sv_seq *q, const struct sv_request *r, const struct sv_seq_limits *lim,
@@ -226,6 +239,8 @@ int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
     rc = take_tokens(q, r, lim, err);
     if (!rc)
         rc = take_stops(q, r, lim, err);
+    if (!rc)
+        rc = take_shown(q, r, err);
     if (!rc)
         rc = take_rules(q, r, lim, err);
     if (rc) {

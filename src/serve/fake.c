@@ -26,6 +26,7 @@ struct fake_seq {
     struct sv_detok detok;
     struct sv_buf held; /* text that may be the start of a stop string */
     char *stop[4];
+    int32_t shown[16]; /* special tokens of its text */
     int64_t submit_us, first_us, end_us;
     bool cancel;
     enum sv_finish_reason finish;
@@ -83,7 +84,7 @@ static int submit(void *impl, const struct sv_request *r, uint64_t *id, char *er
     struct fake *f = impl;
     int32_t room = f->context - r->n_prompt_ids;
 
-    if (r->n_prompt_ids < 1 || room < 1 || r->n_stop > 4) {
+    if (r->n_prompt_ids < 1 || room < 1 || r->n_stop > 4 || r->n_shown_ids > 16) {
         snprintf(err, n, "the fake engine takes prompts of 1 to %d tokens and 4 stop strings",
                  f->context - 1);
         return SV_EINVAL;
@@ -114,7 +115,11 @@ static int submit(void *impl, const struct sv_request *r, uint64_t *id, char *er
         return SV_ENOMEM;
     }
     memcpy(q->prompt, r->prompt_ids, (size_t)r->n_prompt_ids * sizeof *q->prompt);
-    sv_detok_init(&q->detok, f->tok, true);
+    sv_detok_init(&q->detok, f->tok, !r->show_special);
+    if (r->n_shown_ids)
+        memcpy(q->shown, r->shown_ids, (size_t)r->n_shown_ids * sizeof *q->shown);
+    q->detok.shown = q->shown;
+    q->detok.n_shown = r->n_shown_ids;
     q->submit_us = sv_clock_us();
     *id = q->id = ++f->next_id;
     f->seq[f->n++] = q;
@@ -148,7 +153,7 @@ static size_t apply_stops(struct fake_seq *q, struct sv_event *ev)
                 ready--; /* whole code points */
         }
     }
-    return ev->finish == SV_FINISH_LENGTH ? q->held.len : ready;
+    return ev->finish != SV_FINISH_NONE && ev->stop_index < 0 ? q->held.len : ready;
 }
 
 static void deliver(struct fake *f, struct fake_seq *q, struct sv_event *ev)
@@ -180,12 +185,14 @@ static void advance(struct fake *f, struct fake_seq *q)
         deliver(f, q, &ev);
         return;
     }
-    for (; n < f->o.burst && q->n_done < q->r.max_tokens && ev.finish == SV_FINISH_NONE; n++) {
+    int32_t most =
+        f->o.once && q->r.n_prompt_ids < q->r.max_tokens ? q->r.n_prompt_ids : q->r.max_tokens;
+    for (; n < f->o.burst && q->n_done < most; n++) {
         tokens[n] = q->prompt[q->n_done++ % q->r.n_prompt_ids];
         sv_detok_push(&q->detok, tokens[n], &q->held);
     }
-    if (q->n_done == q->r.max_tokens) {
-        ev.finish = SV_FINISH_LENGTH;
+    if (q->n_done == most) {
+        ev.finish = most < q->r.max_tokens ? SV_FINISH_STOP : SV_FINISH_LENGTH;
         sv_detok_end(&q->detok, &q->held);
     }
     if (!q->first_us)

@@ -41,6 +41,7 @@ struct sv_serve_fake {
     int32_t step_us;      /* a step takes at least so long */
     int32_t open_us;      /* and loading */
     int32_t fail_at_step; /* the device fails; 0 = never */
+    bool once;            /* the prompt's tokens once, and then the model's own end */
 };
 /* arg is a struct sv_serve_fake, or NULL. The tokenizer is the target directory's. */
 int sv_serve_open_fake_engine(struct sv_serve_engine *out, const struct sv_engine_options *o,

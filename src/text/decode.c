@@ -50,12 +50,22 @@ static void feed_held(struct sv_detok *d, uint8_t byte, struct sv_buf *out)
     }
 }
 
+static bool is_skipped(const struct sv_detok *d, int32_t id)
+{
+    if (!d->skip_special || !sv_tokenizer_is_special(d->tok, id))
+        return false;
+    for (int32_t i = 0; i < d->n_shown; i++)
+        if (d->shown[i] == id)
+            return false;
+    return true;
+}
+
 void sv_detok_push(struct sv_detok *d, int32_t id, struct sv_buf *out)
 {
     size_t n, i = 0;
     const char *s = sv_tokenizer_bytes(d->tok, id, &n);
 
-    if (!n || (d->skip_special && sv_tokenizer_is_special(d->tok, id)))
+    if (!n || is_skipped(d, id))
         return;
     while (i < n) {
         if (!d->n_held) {

@@ -57,6 +57,8 @@ int sv_tokenizer_decode(const struct sv_tokenizer *tok, const int32_t *ids, size
 struct sv_detok {
     const struct sv_tokenizer *tok;
     bool skip_special;
+    const int32_t *shown; /* special tokens that are not skipped; borrowed */
+    int32_t n_shown;
     uint8_t held[4]; /* an incomplete sequence */
     int32_t n_held;
 };

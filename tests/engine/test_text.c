@@ -284,6 +284,43 @@ static void bytes_behind_a_stop_string(void **state)
     sv_tokenizer_close(tok);
 }
 
+/* Special tokens are no text, but for those that the request names, or all. */
+static void special_tokens_that_are_shown(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = {9}, shown[] = {1, 2};
+    static const char *const want[] = {"", "<|bos|>", "<|pad|><|bos|>"};
+    const struct sv_config cfg = {.vocab_size = 100};
+    struct sv_tokenizer *tok;
+    struct sv_err err;
+    assert_int_equal(sv_tokenizer_open(&tok, run_dir("tests/golden/tiny/pair_target"), &err), 0);
+    for (int k = 0; k < 4; k++) {
+        const struct sv_seq_limits lim = {
+            .cfg = &cfg, .tok = tok, .context = 8, .width = 1, .max_token_bytes = 16};
+        const struct sv_request r = {.top_p = 1,
+                                     .prompt_ids = prompt,
+                                     .n_prompt_ids = 1,
+                                     .shown_ids = shown,
+                                     .n_shown_ids = k == 1   ? 2
+                                                    : k == 3 ? 17
+                                                             : 0,
+                                     .show_special = k == 2};
+        struct sv_seq *q;
+        if (k == 3) {
+            assert_int_equal(sv_seq_new(&q, 1, &r, &lim, &err), SV_EINVAL);
+            break;
+        }
+        assert_int_equal(sv_seq_new(&q, 1, &r, &lim, &err), 0);
+        assert_false(sv_seq_append(q, 0, &cfg));
+        assert_false(sv_seq_append(q, 1, &cfg));
+        assert_int_equal(q->n_text_ready, strlen(want[k]));
+        assert_memory_equal(q->text.data ? q->text.data : "", want[k], q->n_text_ready);
+        sv_seq_free(q);
+    }
+    sv_tokenizer_close(tok);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(text_is_its_tokens), cmocka_unit_test(stop_strings_everywhere),
              cmocka_unit_test(which_stop_string), cmocka_unit_test(held_text_is_released),
-             cmocka_unit_test(bytes_behind_a_stop_string))
+             cmocka_unit_test(bytes_behind_a_stop_string),
+             cmocka_unit_test(special_tokens_that_are_shown))
