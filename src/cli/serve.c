@@ -3,10 +3,14 @@
  *
  * Called by main.c. Must not: know HTTP or endpoints; src/serve does the work.
  */
+#define _POSIX_C_SOURCE 200809L
+
 #include "cli/cli.h"
 #include "serve/serve.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char usage[] =
     "Usage: salvo serve -m TARGET_DIR [-d DRAFT_DIR] [OPTION]...\n\n"
@@ -128,6 +132,11 @@ static int serve(const struct sv_serve_options *o)
     if (sv_serve_open(&s, o, &err))
         return sv_cli_fail("%s", err.msg);
     int rc = sv_serve_run(s, &err);
+    if (!rc && sv_serve_is_loading(s)) {
+        sv_serve_leave(s);
+        fflush(NULL);
+        _exit(SV_CLI_OK); /* a large model loads for minutes, and nobody will use it */
+    }
     sv_serve_close(s);
     return rc ? sv_cli_fail("%s", err.msg) : SV_CLI_OK;
 }

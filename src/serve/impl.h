@@ -233,6 +233,7 @@ struct sv_gen {
     enum sv_finish_reason finish;
     bool fresh, shown; /* there is something for a chunk; there was one */
     bool begun, done, canceled;
+    bool lost_end;     /* it came while the call was written, and found no memory */
     bool newline, cut; /* llama-server's: there is a line end; ended for its time */
     struct sv_buf text;
     struct sv_buf lp[4]; /* JSON pieces of log probabilities, as the dialect wants them */
@@ -351,8 +352,9 @@ void sv_call_keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o);
 void sv_call_chunk(struct sv_call *c, struct sv_gen *g);
 void sv_call_fail(struct sv_call *c, const struct sv_api_err *e);
 void sv_call_send(struct sv_call *c);
-/* What comes while a call is written elsewhere. */
+/* What comes while a call is written elsewhere; and once it is written. */
 void sv_call_hold(struct sv_call *c, const struct sv_out *o);
+void sv_call_replay(struct sv_call *c);
 /* Calls that found no room there may try again. */
 void sv_call_unblock(struct sv_serve *s);
 void sv_call_tick(struct sv_serve *s, int64_t now_us); /* pings */

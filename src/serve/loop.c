@@ -411,6 +411,17 @@ void sv_serve_stop(struct sv_serve *s)
 
 /* ---------------------------------------------------------------- closing */
 
+bool sv_serve_is_loading(const struct sv_serve *s)
+{
+    return s->state == SV_LOADING;
+}
+
+void sv_serve_leave(struct sv_serve *s)
+{
+    sv_http_close(s->http);
+    s->http = NULL;
+}
+
 static void free_event(struct event *ev)
 {
     if (ev)

@@ -276,7 +276,30 @@ static void write_aside(void *user, struct sv_enc_scratch *scratch)
     put_together(user);
 }
 
-static void replay(struct sv_call *c)
+/* Some of what came found no memory: the request fails, and the ends among it count all the same.
+ */
+static void fail_lost(struct sv_call *c)
+{
+    static const char why[] = "out of memory";
+    struct sv_out end = {.kind = SV_OUT_EVENT,
+                         .finish = SV_FINISH_ERROR,
+                         .message = why,
+                         .n_message = sizeof why - 1,
+                         .at_us = sv_clock_us(),
+                         .stop_id = -1,
+                         .stop_index = -1};
+    struct sv_api_err e;
+
+    sv_api_fail(&e, 500, NULL, "%s", why);
+    sv_call_fail(c, &e);
+    for (int32_t i = 0; i < c->n_gens; i++)
+        if (c->gens[i].lost_end) {
+            end.gen = &c->gens[i];
+            sv_call_out(c->s, &end);
+        }
+}
+
+void sv_call_replay(struct sv_call *c)
 {
     struct sv_buf held = c->held;
     struct sv_serve *s = c->s;
@@ -285,6 +308,8 @@ static void replay(struct sv_call *c)
     sv_buf_init(&c->held);
     for (size_t at = 0; sv_out_unpack(&held, &at, &o);)
         sv_call_out(s, &o);
+    if (held.failed)
+        fail_lost(c);
     sv_buf_fini(&held);
 }
 
@@ -300,7 +325,7 @@ static void on_written(void *user)
     if (over)
         finish(c);
     else
-        replay(c);
+        sv_call_replay(c);
 }
 
 /* Where too many wait, the call does until one of them is done. False: there are none, and no
@@ -333,8 +358,8 @@ void sv_call_unblock(struct sv_serve *s)
 void sv_call_hold(struct sv_call *c, const struct sv_out *o)
 {
     sv_out_copy(&c->held, o);
-    if (c->held.failed)
-        sv_panic("out of memory for what came for a call");
+    if (c->held.failed && (o->kind == SV_OUT_REJECTED || o->finish != SV_FINISH_NONE))
+        o->gen->lost_end = true;
 }
 
 /* ---------------------------------------------------------------- what call.c asks for */

@@ -92,6 +92,10 @@ int sv_serve_run(struct sv_serve *s, struct sv_err *err);
 /* From any thread or signal handler: the first call drains, the second one ends at once. */
 void sv_serve_stop(struct sv_serve *s);
 void sv_serve_close(struct sv_serve *s);
+/* Whether it was stopped before the model was there. Close would wait for that: sv_serve_leave only
+ * lets go of what others see (sockets), and the process must end with _exit. */
+bool sv_serve_is_loading(const struct sv_serve *s);
+void sv_serve_leave(struct sv_serve *s);
 
 /* What a request body does before a sequence exists, for fuzzing: parse and check, no engine. path
  * is one of the POST endpoints. Returns the HTTP status it would get, 200 when it would run. */

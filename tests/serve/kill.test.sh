@@ -106,6 +106,23 @@ stop
 equal "$?" 0
 [ -e "$tmp/sock" ] && fail 'the socket file is left'
 
+# A signal ends a server whose model is still loaded: here from a pipe that nobody writes to.
+mkdir "$tmp/slow"
+mkfifo "$tmp/slow/tokenizer.json"
+"$salvo" serve -m "$tmp/slow" --unix "$tmp/slow.sock" 2>"$tmp/slow.log" &
+server=$!
+servers+=("$server")
+for _ in $(seq 100); do
+    [ "$(curl -s --unix-socket "$tmp/slow.sock" -o /dev/null -w '%{http_code}' http://x/health)" = 503 ] && break
+    sleep 0.1
+done
+begun=$(date +%s%N)
+stop
+equal "$?" 0
+[ $((($(date +%s%N) - begun) / 1000000)) -lt 2000 ] || fail 'it waited for the model'
+[ -e "$tmp/slow.sock" ] && fail 'the socket file is left'
+holds "$(cat "$tmp/slow.log")" stopped
+
 # What does not open says so at once.
 "$salvo" serve -m /nonexistent -p 0 2>"$tmp/err"
 equal "$?" 1

@@ -1,0 +1,120 @@
+/*
+ * test_hold.c - what comes for a call while it is written, where memory runs out meanwhile: the
+ * request fails, nothing else does.
+ */
+#include "serve/impl.h"
+
+#include "testing.h"
+
+#include <string.h>
+
+struct rig {
+    struct sv_serve s;
+    struct sv_call c;
+    struct sv_gen gen[2];
+};
+
+static void open_rig(struct rig *r)
+{
+    memset(r, 0, sizeof *r);
+    r->s.o.quiet = true;
+    r->s.n_live = 2;
+    r->c.s = &r->s;
+    r->c.dialect = &sv_dialect_completions;
+    r->c.gens = r->gen;
+    r->c.n_gens = 2;
+    r->c.status = 200;
+    for (int i = 0; i < 2; i++) {
+        r->gen[i].call = &r->c;
+        r->gen[i].canceled = true; /* there is no worker to tell */
+    }
+    r->c.writing = true;
+}
+
+/* One token of a sequence, as the worker reports it; held by the call, if there is memory for it.
+ */
+static void comes(struct rig *r, int gen, enum sv_finish_reason finish, bool memory)
+{
+    static char text[65536]; /* more than what was held leaves room for */
+    int32_t token = 7;
+    struct sv_out o = {.kind = SV_OUT_EVENT,
+                       .gen = &r->gen[gen],
+                       .finish = finish,
+                       .n_tokens = 1,
+                       .tokens = &token,
+                       .text = text,
+                       .n_text = memory ? 1 : sizeof text};
+    struct sv_buf batch;
+    size_t at = 0;
+
+    sv_buf_init(&batch);
+    sv_out_pack(&batch, &o, NULL, NULL);
+    assert_true(sv_out_unpack(&batch, &at, &o));
+    sv_fault_arm(memory ? 0 : 1);
+    sv_call_out(&r->s, &o);
+    sv_fault_arm(0);
+    assert_int_equal(r->c.held.failed, !memory);
+    sv_buf_fini(&batch);
+}
+
+static void over(struct rig *r)
+{
+    r->c.writing = false;
+    sv_call_replay(&r->c);
+}
+
+static void close_rig(struct rig *r)
+{
+    for (int i = 0; i < 2; i++) {
+        sv_buf_fini(&r->gen[i].ids);
+        sv_buf_fini(&r->gen[i].text);
+        sv_buf_fini(&r->gen[i].accept);
+        sv_buf_fini(&r->gen[i].widths);
+    }
+    assert_int_equal(r->c.held.len, 0);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+static void all_comes_later(void **state)
+{
+    struct rig r;
+    (void)state;
+
+    open_rig(&r);
+    comes(&r, 0, SV_FINISH_NONE, true);
+    comes(&r, 1, SV_FINISH_LENGTH, true);
+    comes(&r, 0, SV_FINISH_STOP, true);
+    assert_int_equal(r.c.n_done, 0);
+    over(&r);
+    assert_false(r.c.failed);
+    assert_int_equal(r.c.n_done, 2);
+    assert_int_equal(r.s.n_live, 0);
+    assert_int_equal(r.gen[0].ids.len, 2 * sizeof(int32_t));
+    assert_int_equal(r.gen[0].finish, SV_FINISH_STOP);
+    close_rig(&r);
+}
+
+/* The sequences that ended meanwhile count, those that have not are still to come. */
+static void lost_events_fail_the_call(void **state)
+{
+    (void)state;
+    for (int before = 0; before < 3; before++)
+        for (int ends = 0; ends <= 2; ends++) {
+            struct rig r;
+            open_rig(&r);
+            for (int i = 0; i < before; i++)
+                comes(&r, 0, SV_FINISH_NONE, true);
+            comes(&r, 0, SV_FINISH_NONE, false);
+            for (int i = 0; i < ends; i++)
+                comes(&r, i, SV_FINISH_LENGTH, false);
+            over(&r);
+            assert_true(r.c.failed);
+            assert_int_equal(r.c.status, 500);
+            assert_int_equal(r.c.n_done, ends);
+            assert_int_equal(r.s.n_live, 2 - ends);
+            assert_int_equal(r.gen[0].ids.len, (size_t)before * sizeof(int32_t));
+            close_rig(&r);
+        }
+}
+
+SV_TEST_MAIN(cmocka_unit_test(all_comes_later), cmocka_unit_test(lost_events_fail_the_call))
