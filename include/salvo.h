@@ -147,13 +147,18 @@ struct sv_request {
     int32_t min_tokens; /* before these many, no end token, stop id or stop string ends it */
     double presence_penalty, frequency_penalty; /* [-2, 2], on tokens of the answer so far */
     double repetition_penalty; /* (0, 2], 1 or 0 = off; on tokens of prompt and answer */
+    int32_t repetition_last_n; /* the last so many of these; 0 = all */
     const int32_t *bias_ids;   /* added to the logits of these tokens, at most 1024 */
     const float *bias;         /* [-100, 100] each */
     int32_t n_bias;
-    bool logprobs;          /* of each token of the answer */
-    bool prompt_logprobs;   /* of the prompt's tokens */
-    int32_t n_top_logprobs; /* and of the most probable ones at its place, at most 20 */
-    int32_t width;          /* verify width of this request; 0 = the engine's */
+    const int32_t *bad_ids; /* runs of tokens that never come in the answer, each ended by -1 */
+    int32_t n_bad_ids;
+    const int32_t *allowed_ids; /* nothing but these; at most 2048 numbers with bad_ids */
+    int32_t n_allowed_ids;      /* 0 = all */
+    bool logprobs;              /* of each token of the answer */
+    bool prompt_logprobs;       /* of the prompt's tokens */
+    int32_t n_top_logprobs;     /* and of the most probable ones at its place, at most 20 */
+    int32_t width;              /* verify width of this request; 0 = the engine's */
     void (*on_event)(void *user, const struct sv_event *event);
     void *user;
 };

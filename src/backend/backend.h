@@ -272,18 +272,25 @@ struct sv_p_sample {
  * vLLM's:
  * 1. bias: logit += bias of the listed tokens;
  * 2. ban: the listed tokens get -inf while the drawn token would stand below ban_before;
- * 3. repetition, for tokens of prompt and answer: logit > 0 ? logit / r : logit * r;
- * 4. frequency, presence, for the n > 0 times a token stands in the answer: logit -= f * n; logit
+ * 3. words: the last token of a listed run gets -inf where the answer ends in the run's others;
+ *    where tokens are allowed by list, all others get -inf;
+ * 4. repetition, for tokens of prompt and answer, of the last repeat_last of these if that is not
+ *    0: logit > 0 ? logit / r : logit * r;
+ * 5. frequency, presence, for the n > 0 times a token stands in the answer: logit -= f * n; logit
  * -= p. A finite logit that overflows becomes FLT_MAX. Each operation is rounded by itself, so that
  * the bits are the same on every backend. "Answer" begins at position n_prompt. */
 #define SV_MAX_BIAS 1024
 #define SV_MAX_BAN 256
+#define SV_MAX_LISTED 2048
 #define SV_MAX_TOP 20
 struct sv_logit_rules {
     float presence, frequency; /* 0 = off */
     float repetition;          /* 1 = off */
     int32_t n_prompt;
+    int32_t repeat_last;
     int32_t n_bias, n_ban, ban_before;
+    /* In the slot's list: where each of n_words runs ends, the runs' tokens, allowed tokens. */
+    int32_t n_words, n_allowed;
     /* most probable tokens to report beside a token's log probability; -1 = nothing */
     int32_t n_top;
 };
@@ -314,6 +321,7 @@ struct sv_p_logit_rules {
     const int32_t *bias_ids;                 /* (n_slots, SV_MAX_BIAS) no token twice */
     const float *bias;                       /* (n_slots, SV_MAX_BIAS) */
     const int32_t *ban_ids;                  /* (n_slots, SV_MAX_BAN) */
+    const int32_t *listed;                   /* (n_slots, SV_MAX_LISTED) */
     const int32_t *history;                  /* (n_slots, history_stride) */
     int32_t history_stride;
     uint32_t *counts; /* (n_logit_rows, vocab) scratch: zero before and after */

@@ -419,7 +419,8 @@ void sv_op_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p)
         return;
     SV_REQUIRE(p->n_logit_rows > 0 && rows_ok(&p->rows) && p->vocab > 0 && p->ld >= p->vocab);
     SV_REQUIRE(p->src && p->dst && p->logit_row && p->row_ids && p->slot_rules && p->bias_ids);
-    SV_REQUIRE(p->bias && p->ban_ids && p->history && p->history_stride > 0 && p->counts);
+    SV_REQUIRE(p->bias && p->ban_ids && p->listed && p->history && p->counts);
+    SV_REQUIRE(p->history_stride > 0);
     dev->be->logit_rules(dev, p);
 }
 

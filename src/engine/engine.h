@@ -62,6 +62,8 @@ struct sv_seq {
     int32_t *bias_ids; /* (rules.n_bias) */
     float *bias;
     int32_t *ban_ids; /* (rules.n_ban) */
+    int32_t *listed;  /* (n_listed) words and allowed tokens, as struct sv_logit_rules has them */
+    int32_t n_listed;
     /* not greedy, or rules, or log probabilities: the head's argmax is not enough */
     bool needs_logits;
     bool wants_prompt_logits; /* until its prompt is through: every prompt row must run */
@@ -236,6 +238,7 @@ struct sv_logits {
     int32_t *history;                  /* device, (n_slots, history_stride) */
     struct sv_logit_rules *slot_rules; /* device, (n_slots) */
     int32_t *bias_ids, *ban_ids;       /* device, (n_slots, SV_MAX_BIAS), (n_slots, SV_MAX_BAN) */
+    int32_t *listed;                   /* device, (n_slots, SV_MAX_LISTED) */
     float *bias;
     struct sv_logprob_row *dev_rows, *host_rows; /* (max_rows) log probabilities by logit row */
     int32_t *host_next; /* (max_rows) the prompt's next token of a prompt logit row */

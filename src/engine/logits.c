@@ -33,6 +33,7 @@ int sv_logits_open(struct sv_logits *lg, struct sv_dev *dev, int32_t n_slots, in
         {(void **)&lg->bias_ids, slots * SV_MAX_BIAS * sizeof *lg->bias_ids, false},
         {(void **)&lg->bias, slots * SV_MAX_BIAS * sizeof *lg->bias, false},
         {(void **)&lg->ban_ids, slots * SV_MAX_BAN * sizeof *lg->ban_ids, false},
+        {(void **)&lg->listed, slots * SV_MAX_LISTED * sizeof *lg->listed, false},
         {(void **)&lg->dev_rows, rows * sizeof *lg->dev_rows, false},
         {(void **)&lg->host_rows, rows * sizeof *lg->host_rows, true},
         {(void **)&lg->host_next, rows * sizeof *lg->host_next, true},
@@ -51,7 +52,7 @@ int sv_logits_open(struct sv_logits *lg, struct sv_dev *dev, int32_t n_slots, in
 void sv_logits_close(struct sv_logits *lg, struct sv_dev *dev)
 {
     void *dev_mem[] = {lg->logits,   lg->ruled, lg->counts,  lg->history, lg->slot_rules,
-                       lg->bias_ids, lg->bias,  lg->ban_ids, lg->dev_rows};
+                       lg->bias_ids, lg->bias,  lg->ban_ids, lg->listed,  lg->dev_rows};
     void *host_mem[] = {lg->host_rows, lg->host_next, lg->prompt_slot, lg->prompt_index};
     for (size_t i = 0; i < sizeof dev_mem / sizeof dev_mem[0]; i++)
         sv_dev_free(dev, dev_mem[i]);
@@ -95,6 +96,7 @@ void sv_logits_seat(struct sv_engine *e, int32_t slot)
     sv_dev_upload(e->dev, lg->bias_ids + at * SV_MAX_BIAS, q->bias_ids, (size_t)r->n_bias * id);
     sv_dev_upload(e->dev, lg->bias + at * SV_MAX_BIAS, q->bias, (size_t)r->n_bias * sizeof(float));
     sv_dev_upload(e->dev, lg->ban_ids + at * SV_MAX_BAN, q->ban_ids, (size_t)r->n_ban * id);
+    sv_dev_upload(e->dev, lg->listed + at * SV_MAX_LISTED, q->listed, (size_t)q->n_listed * id);
     /* All of it, since what a prefix cache holds never stands in a row. */
     if (sv_rules_need_history(r))
         sv_dev_upload(e->dev, lg->history + at * (size_t)lg->history_stride, q->tokens,
@@ -144,6 +146,7 @@ static void choose_rows(struct sv_engine *e, int32_t i, int32_t n)
                                                              .bias_ids = lg->bias_ids,
                                                              .bias = lg->bias,
                                                              .ban_ids = lg->ban_ids,
+                                                             .listed = lg->listed,
                                                              .history = lg->history,
                                                              .history_stride = lg->history_stride,
                                                              .counts = lg->counts});

@@ -176,6 +176,11 @@ static int take_rules(struct sv_seq *q, const struct sv_request *r, const struct
         .presence = r->presence_penalty,
         .frequency = r->frequency_penalty,
         .repetition = r->repetition_penalty,
+        .repeat_last = r->repetition_last_n,
+        .bad_ids = r->bad_ids,
+        .n_bad_ids = r->n_bad_ids,
+        .allowed_ids = r->allowed_ids,
+        .n_allowed_ids = r->n_allowed_ids,
         .bias_ids = r->bias_ids,
         .bias = r->bias,
         .n_bias = r->n_bias,
@@ -199,6 +204,12 @@ static int take_rules(struct sv_seq *q, const struct sv_request *r, const struct
         rc = keep(q, &q->bias, p.bias, (size_t)p.n_bias * sizeof *p.bias, err);
     if (!rc)
         rc = keep(q, &q->ban_ids, ban, (size_t)q->rules.n_ban * sizeof *ban, err);
+    q->n_listed = p.n_bad_ids + p.n_allowed_ids;
+    q->listed = sv_arena_alloc(&q->arena, (size_t)q->n_listed * sizeof *q->listed);
+    if (!rc && !q->listed)
+        rc = sv_fail(err, SV_ENOMEM, -1, "logit rules");
+    if (!rc)
+        sv_rules_pack_lists(&p, q->listed);
     if (!rc && r->logprobs)
         rc = take_logprob_room(q, SV_LOGPROBS_HELD, &q->lp_row, &q->lp, err);
     if (!rc && r->prompt_logprobs)

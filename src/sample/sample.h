@@ -23,10 +23,14 @@ struct sv_sample_params {
 /* What changes logits before the draw (struct sv_logit_rules says how), and what is told about
  * them. */
 struct sv_rule_params {
-    double presence, frequency; /* [-2, 2] */
-    double repetition;          /* (0, 2]; 0 = 1 = off */
-    const int32_t *bias_ids;    /* (n_bias) */
-    const float *bias;          /* (n_bias) [-100, 100] */
+    double presence, frequency;       /* [-2, 2] */
+    double repetition;                /* (0, 2]; 0 = 1 = off */
+    int32_t repeat_last;              /* it sees so many tokens; 0 = all */
+    const int32_t *bad_ids;           /* (n_bad_ids) runs of tokens, each ended by -1 */
+    const int32_t *allowed_ids;       /* (n_allowed_ids) 0 = all */
+    int32_t n_bad_ids, n_allowed_ids; /* together at most SV_MAX_LISTED */
+    const int32_t *bias_ids;          /* (n_bias) */
+    const float *bias;                /* (n_bias) [-100, 100] */
     int32_t n_bias;
     const int32_t *ban_ids; /* (n_ban) tokens that must not come among the first min_tokens */
     int32_t n_ban, min_tokens;
@@ -42,6 +46,8 @@ struct sv_sampling sv_sample_pack(const struct sv_sample_params *p, int32_t voca
 int sv_rules_check(const struct sv_rule_params *p, int32_t vocab_size, struct sv_err *err);
 struct sv_logit_rules sv_rules_pack(const struct sv_rule_params *p, int32_t n_prompt,
                                     int32_t vocab_size);
+/* The lists as the device has them: n_bad_ids + n_allowed_ids numbers. */
+void sv_rules_pack_lists(const struct sv_rule_params *p, int32_t *listed);
 bool sv_rules_change_logits(const struct sv_logit_rules *r);
 bool sv_rules_need_history(const struct sv_logit_rules *r);
 bool sv_sample_is_greedy(const struct sv_sampling *s);

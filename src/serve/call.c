@@ -47,6 +47,7 @@ void sv_call_free(struct sv_call *c)
         gen_free(&c->gens[i]);
     sv_free(c->gens);
     sv_prompts_free(c->prompts, c->n_prompts);
+    sv_free(c->listed);
     if (c->prepared)
         sv_prep_discard(c->s->prep, c->body);
     else
@@ -401,7 +402,9 @@ static int read_call(struct sv_call *c, struct sv_enc_scratch *scratch, const ch
 
     c->body = sv_body_object(text, n, e);
     if (!c->body || sv_params_read(&c->p, kind, c->body, e) ||
-        check_model(s, kind, c->p.model, e) || sv_params_complete(&c->p, kind, s->model, &s->o, e))
+        check_model(s, kind, c->p.model, e) ||
+        sv_params_complete(&c->p, kind, s->model, &s->o, e) ||
+        sv_words_take(s, scratch, &c->p, &c->listed, e))
         return -1;
     return sv_prompts_make(s, scratch, &c->p, kind, &c->prompts, &c->n_prompts, e);
 }

@@ -200,6 +200,7 @@ struct sv_params {
     bool batched; /* generate: a list was given, a list is answered */
     /* llama-server's */
     json_t *input_prefix, *input_suffix, *input_extra, *response_fields; /* borrowed */
+    json_t *bad_words, *allowed_ids;                                     /* borrowed */
     double repeat_penalty; /* over the last repeat_last_n tokens */
     int32_t repeat_last_n;
     uint32_t samplers; /* those that were named, by sv_read_samplers; 0 = all */
@@ -322,6 +323,7 @@ struct sv_call {
     struct sv_api_err read_err;
     struct sv_prompt *prompts;
     int32_t n_prompts;
+    int32_t *listed; /* tokens that never come, or that alone may */
     char id[64], request_id[72];
     int64_t created; /* Unix seconds */
 };
@@ -374,6 +376,10 @@ int sv_check_prompt(const struct sv_serve *s, const struct sv_prompt *pr, const 
 int sv_check_text(const struct sv_serve *s, size_t n_bytes, const char *name, struct sv_api_err *e);
 int sv_render_chat(const struct sv_serve *s, const struct sv_params *p, struct sv_buf *text,
                    struct sv_api_err *e);
+/* words.c: bad_words and allowed_token_ids, as ids in *listed, which the caller frees whatever is
+ * returned. */
+int sv_words_take(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,
+                  int32_t **listed, struct sv_api_err *e);
 /* infill.c: prefix, suffix and what else there is around the model's own marks; its marks of ends
  * become stop ids. */
 int sv_infill_prompt(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,

@@ -60,8 +60,9 @@ void sv_write_llama_params(struct sv_buf *b, const struct sv_params *p, uint64_t
     write_number(b, "frequency_penalty", r->frequency_penalty);
     write_number(b, "repetition_penalty", r->repetition_penalty > 0 ? r->repetition_penalty : 1);
     write_number(b, "repeat_penalty", r->repetition_penalty > 0 ? r->repetition_penalty : 1);
+    sv_buf_printf(b, ",\"repeat_last_n\":%d", r->repetition_last_n ? r->repetition_last_n : -1);
     sv_buf_lit(
-        b, ",\"repeat_last_n\":-1,\"typical_p\":1,\"top_n_sigma\":-1,\"dynatemp_range\":0,"
+        b, ",\"typical_p\":1,\"top_n_sigma\":-1,\"dynatemp_range\":0,"
            "\"xtc_probability\":0,"
            "\"dry_multiplier\":0,\"mirostat\":0,\"n_keep\":0,\"n_discard\":0,\"min_keep\":0,"
            "\"grammar\":\"\",\"lora\":[],"

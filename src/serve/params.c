@@ -42,6 +42,8 @@ static const struct sv_field fields[] = {
     {"repeat_penalty", C | T | L, sv_read_num, P(repeat_penalty), 1e-3, 2, 0},
     {"repeat_last_n", C | T | L, sv_read_i32, P(repeat_last_n), -1, BIG, 0},
     {"logit_bias", C | T | L | S, sv_read_bias, 0, 0, 0, 0},
+    {"bad_words", C | T, sv_read_array, P(bad_words), 0, 0, 0},
+    {"allowed_token_ids", C | T, sv_read_array, P(allowed_ids), 0, 0, 0},
     {"width", C | T | L | S, sv_read_i32, P(r.width), 0, 64, 0},
     /* how much, and when to end */
     {"n", C | T | L | S, sv_read_i32, P(n), 1, 4096, 0},
@@ -144,8 +146,6 @@ static const struct sv_field fields[] = {
     {"function_call", C, sv_read_tool_choice, 0, 0, 0, 0},
     {"audio", C, sv_read_neutral, 0, 0, 0, 0},
     {"chat_template", C, sv_read_neutral, 0, 0, 0, 0},
-    {"allowed_token_ids", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"bad_words", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"logits_processors", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"mm_processor_kwargs", C, sv_read_neutral, 0, 0, 0, 0},
     {"cache_salt", C | T | G, sv_read_neutral, 0, 0, 0, 0},
@@ -297,20 +297,17 @@ static int read_sampling_params(struct sv_params *p, const struct sv_field *f, j
 
 /* ---------------------------------------------------------------- a body */
 
-/* llama-server's penalty sees so many tokens, which is ours if it sees all. */
+/* llama-server's penalty sees so many tokens: -1 all, 0 none. */
 static int take_repeat_penalty(struct sv_params *p, struct sv_api_err *e)
 {
     if (p->repeat_penalty == 1 || p->repeat_last_n == 0)
         return 0;
-    if (p->repeat_last_n == -1 && p->r.repetition_penalty == 0) {
-        p->r.repetition_penalty = p->repeat_penalty;
-        return 0;
-    }
-    sv_api_bad(e, "repeat_penalty",
-               "'repeat_penalty' is supported with 'repeat_last_n': -1 alone, which is "
-               "'repetition_penalty'");
-    e->code = "unsupported_parameter";
-    return -1;
+    if (p->r.repetition_penalty != 0 && p->r.repetition_penalty != 1)
+        return sv_api_bad(e, "repeat_penalty",
+                          "'repeat_penalty' and 'repetition_penalty' exclude each other");
+    p->r.repetition_penalty = p->repeat_penalty;
+    p->r.repetition_last_n = p->repeat_last_n < 0 ? 0 : p->repeat_last_n;
+    return 0;
 }
 
 static int check_together(const struct sv_params *p, enum sv_dialect_kind kind,

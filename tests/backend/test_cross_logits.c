@@ -20,7 +20,8 @@ struct world {
     int32_t vocab, n_logits;
     struct rig_batch b;
     struct cross_rows rows;
-    struct cross_buf row_ids, logit_row, rules, bias_ids, bias, ban_ids, history, counts, logits;
+    struct cross_buf row_ids, logit_row, rules, bias_ids, bias, ban_ids, listed, history, counts,
+        logits;
 };
 
 /* Few distinct tokens, so that counts rise; now and then one outside the vocabulary. */
@@ -34,7 +35,7 @@ static void random_slots(struct cross *c, struct world *w)
     static const float some[] = {0, 0.5f, -1.25f, 2}, repetition[] = {1, 1.3f, 0.6f, 1e-30f};
     struct sv_logit_rules r[SLOTS];
     int32_t *bias_ids = calloc(SLOTS * SV_MAX_BIAS, 4), *ban_ids = calloc(SLOTS * SV_MAX_BAN, 4);
-    int32_t *history = calloc(SLOTS * STRIDE, 4);
+    int32_t *history = calloc(SLOTS * STRIDE, 4), *listed = calloc(SLOTS * SV_MAX_LISTED, 4);
     float *bias = calloc(SLOTS * SV_MAX_BIAS, 4);
     for (int32_t s = 0; s < SLOTS; s++) {
         r[s] = (struct sv_logit_rules){.presence = some[s % 4],
@@ -43,6 +44,9 @@ static void random_slots(struct cross *c, struct world *w)
                                        .n_prompt = (int32_t)sv_rng_below(&c->rng, STRIDE),
                                        .n_bias = s == 2 ? SV_MAX_BIAS : s * 9,
                                        .n_ban = s == 3 ? SV_MAX_BAN : s,
+                                       .repeat_last = s % 2 * (1 + s * s * 8),
+                                       .n_words = s % 3 * 40,
+                                       .n_allowed = s == 4 ? 1500 : 0,
                                        .n_top = s == 4 ? SV_MAX_TOP : s - 1};
         r[s].n_bias = r[s].n_bias < w->vocab ? r[s].n_bias : w->vocab;
         for (int32_t i = 0; i < r[s].n_bias; i++) { /* no token twice */
@@ -51,6 +55,7 @@ static void random_slots(struct cross *c, struct world *w)
         }
         for (int32_t i = 0; i < r[s].n_ban; i++)
             ban_ids[s * SV_MAX_BAN + i] = (int32_t)sv_rng_below(&c->rng, (uint32_t)w->vocab);
+        rig_lists(&c->rng, &r[s], listed + s * SV_MAX_LISTED, 30, w->vocab);
         for (int32_t i = 0; i < STRIDE; i++)
             history[s * STRIDE + i] = random_token(&c->rng, w->vocab);
     }
@@ -61,8 +66,9 @@ static void random_slots(struct cross *c, struct world *w)
     w->bias_ids = cross_new(c, CROSS_I32, SLOTS * SV_MAX_BIAS, bias_ids, 0);
     w->bias = cross_new(c, CROSS_F32, SLOTS * SV_MAX_BIAS, bias, 0);
     w->ban_ids = cross_new(c, CROSS_I32, SLOTS * SV_MAX_BAN, ban_ids, 0);
+    w->listed = cross_new(c, CROSS_I32, SLOTS * SV_MAX_LISTED, listed, 0);
     w->history = cross_new(c, CROSS_I32, SLOTS * STRIDE, history, 0);
-    free(bias_ids), free(bias), free(ban_ids), free(history);
+    free(bias_ids), free(bias), free(ban_ids), free(history), free(listed);
 }
 
 static void make(struct cross *c, struct world *w, int32_t vocab)
@@ -96,7 +102,8 @@ static void drop(struct cross *c, struct world *w)
 {
     cross_rows_free(c, &w->rows), cross_free(c, &w->row_ids), cross_free(c, &w->logit_row);
     cross_free(c, &w->rules), cross_free(c, &w->bias_ids), cross_free(c, &w->bias);
-    cross_free(c, &w->ban_ids), cross_free(c, &w->history), cross_free(c, &w->counts);
+    cross_free(c, &w->listed), cross_free(c, &w->ban_ids), cross_free(c, &w->history),
+        cross_free(c, &w->counts);
     cross_free(c, &w->logits);
 }
 
@@ -118,6 +125,7 @@ static void apply(struct cross *c, const struct world *w, int side, const struct
                           .bias_ids = cross_at(&w->bias_ids, side),
                           .bias = cross_at(&w->bias, side),
                           .ban_ids = cross_at(&w->ban_ids, side),
+                          .listed = cross_at(&w->listed, side),
                           .history = cross_at(&w->history, side),
                           .history_stride = STRIDE,
                           .counts = cross_at(&w->counts, side)});

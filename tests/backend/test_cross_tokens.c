@@ -235,6 +235,7 @@ static void rules_case(struct cross *c, int round)
     struct rig_batch b;
     struct sv_logit_rules rules[N_SLOTS];
     int32_t *bias_ids = calloc(N_SLOTS * SV_MAX_BIAS, 4), *ban = calloc(N_SLOTS * SV_MAX_BAN, 4);
+    int32_t *listed = calloc(N_SLOTS * SV_MAX_LISTED, 4);
     float *bias = calloc(N_SLOTS * SV_MAX_BIAS, 4);
     rig_batch_init(&b);
     for (int32_t s = 0; s < N_SLOTS; s++) {
@@ -243,10 +244,14 @@ static void rules_case(struct cross *c, int round)
                                            .frequency = s % 3 ? -1.25f : 0.3f,
                                            .repetition = (float[]){1, 1.3f, 0.6f}[s % 3],
                                            .n_prompt = (int32_t)sv_rng_below(&c->rng, 40),
+                                           .repeat_last = s % 2 * 9,
+                                           .n_words = s % 4 * 5,
+                                           .n_allowed = s % 5 == 3 ? 100 : 0,
                                            .n_bias = s * 150,
                                            .n_ban = s * 2,
                                            .ban_before = (int32_t)sv_rng_below(&c->rng, HISTORY),
                                            .n_top = (int32_t[]){-1, 0, 5, 20}[(s + round) % 4]};
+        rig_lists(&c->rng, &rules[s], listed + s * SV_MAX_LISTED, 30, VOCAB);
         if (s == 0)
             rules[s].frequency = rules[s].presence = 0;
         for (int32_t i = 0; i < rules[s].n_bias && i < VOCAB; i++) {
@@ -271,6 +276,7 @@ static void rules_case(struct cross *c, int round)
     struct cross_buf bi = cross_new(c, CROSS_I32, N_SLOTS * SV_MAX_BIAS, bias_ids, 0);
     struct cross_buf bv = cross_new(c, CROSS_F32, N_SLOTS * SV_MAX_BIAS, bias, 0);
     struct cross_buf ba = cross_new(c, CROSS_I32, N_SLOTS * SV_MAX_BAN, ban, 0);
+    struct cross_buf li = cross_new(c, CROSS_I32, N_SLOTS * SV_MAX_LISTED, listed, 0);
     struct cross_buf ids = numbers(c, (size_t)(n + pad), 30),
                      hist = numbers(c, N_SLOTS * HISTORY, 30);
     struct cross_buf rows = cross_new(c, CROSS_I32, (size_t)(n + pad), row, 0);
@@ -298,6 +304,7 @@ static void rules_case(struct cross *c, int round)
                                                      .bias_ids = cross_at(&bi, side),
                                                      .bias = cross_at(&bv, side),
                                                      .ban_ids = cross_at(&ba, side),
+                                                     .listed = cross_at(&li, side),
                                                      .history = cross_at(&hist, side),
                                                      .history_stride = HISTORY,
                                                      .counts = cross_at(&counts, side)});
@@ -319,8 +326,9 @@ static void rules_case(struct cross *c, int round)
         }
     }
     free(got), free(zero), free(row), free(slot), free(bias_ids), free(bias), free(ban);
-    struct cross_buf *all[] = {&src,  &dst,  &rule,  &bi,    &bv,     &ba, &ids,
-                               &hist, &rows, &slots, &token, &counts, &out};
+    free(listed);
+    struct cross_buf *all[] = {&li,  &src,  &dst,  &rule,  &bi,    &bv,     &ba,
+                               &ids, &hist, &rows, &slots, &token, &counts, &out};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         cross_free(c, all[i]);
     cross_rows_free(c, &r);

@@ -16,6 +16,7 @@ struct world {
     int32_t row_ids[MAX_ROWS], logit_row[MAX_ROWS], n_logits;
     struct sv_logit_rules rules[SLOTS];
     int32_t bias_ids[SLOTS * SV_MAX_BIAS], ban_ids[SLOTS * SV_MAX_BAN], history[SLOTS * STRIDE];
+    int32_t listed[SLOTS * SV_MAX_LISTED];
     float bias[SLOTS * SV_MAX_BIAS];
     float *logits, *out;
     uint32_t *counts;
@@ -33,7 +34,11 @@ static void random_rules(struct sv_rng *rng, struct world *w, int32_t slot)
                                  .n_bias = (int32_t)sv_rng_below(rng, 12),
                                  .n_ban = (int32_t)sv_rng_below(rng, 5),
                                  .ban_before = (int32_t)sv_rng_below(rng, STRIDE),
+                                 .repeat_last = (int32_t[]){0, 1, 7, 40}[sv_rng_below(rng, 4)],
+                                 .n_words = (int32_t)sv_rng_below(rng, 6),
+                                 .n_allowed = sv_rng_below(rng, 3) ? 0 : 30,
                                  .n_top = -1};
+    rig_lists(rng, r, w->listed + slot * SV_MAX_LISTED, 20, VOCAB);
     for (int32_t i = 0; i < r->n_bias; i++) { /* distinct ids */
         w->bias_ids[slot * SV_MAX_BIAS + i] = (i * 7 + slot) % VOCAB;
         w->bias[slot * SV_MAX_BIAS + i] = 5 * sv_rng_normal(rng);
@@ -99,9 +104,37 @@ static struct sv_p_logit_rules params(struct world *w, const float *src, float *
                                      .bias_ids = w->bias_ids,
                                      .bias = w->bias,
                                      .ban_ids = w->ban_ids,
+                                     .listed = w->listed,
                                      .history = w->history,
                                      .history_stride = STRIDE,
                                      .counts = w->counts};
+}
+
+static int32_t token_at(const struct world *w, int32_t seg, int32_t pos)
+{
+    return pos < w->b.seg_base[seg] ? w->history[w->b.seg_slot[seg] * STRIDE + pos]
+                                    : w->row_ids[w->b.seg_row0[seg] + pos - w->b.seg_base[seg]];
+}
+
+/* Whether the lists keep a token from position pos. */
+static bool is_barred(const struct world *w, int32_t seg, int32_t pos, int32_t id)
+{
+    const struct sv_logit_rules *r = &w->rules[w->b.seg_slot[seg]];
+    const int32_t *listed = w->listed + w->b.seg_slot[seg] * SV_MAX_LISTED;
+    const int32_t *allowed = listed + (r->n_words ? listed[r->n_words - 1] : 0);
+    bool found = !r->n_allowed;
+    for (int32_t k = 0; k < r->n_words; k++) {
+        const int32_t *run = listed + (k ? listed[k - 1] : r->n_words);
+        const int32_t n = (int32_t)(listed + listed[k] - run) - 1;
+        int32_t same = 0;
+        while (same < n && pos - n >= r->n_prompt && token_at(w, seg, pos - n + same) == run[same])
+            same++;
+        if (same == n && run[n] == id)
+            return true;
+    }
+    for (int32_t k = 0; k < r->n_allowed; k++)
+        found |= allowed[k] == id;
+    return !found;
 }
 
 /* The definition, token by token of the vocabulary. */
@@ -110,12 +143,10 @@ static float by_definition(const struct world *w, int32_t i, int32_t id)
     const int32_t row = w->logit_row[i], seg = w->b.row_seg[row], slot = w->b.seg_slot[seg];
     const struct sv_logit_rules *r = &w->rules[slot];
     const int32_t pos = rig_pos(&w->b, row) + 1;
-    int32_t in_prompt = 0, in_answer = 0;
+    int32_t repeats = 0, in_answer = 0;
     for (int32_t p = 0; p < pos; p++) {
-        int32_t t = p < w->b.seg_base[seg]
-                        ? w->history[slot * STRIDE + p]
-                        : w->row_ids[w->b.seg_row0[seg] + p - w->b.seg_base[seg]];
-        in_prompt += t == id && p < r->n_prompt;
+        const int32_t t = token_at(w, seg, p);
+        repeats += t == id && (!r->repeat_last || p >= pos - r->repeat_last);
         in_answer += t == id && p >= r->n_prompt;
     }
     float x = w->logits[i * VOCAB + id];
@@ -125,7 +156,9 @@ static float by_definition(const struct world *w, int32_t i, int32_t id)
     for (int32_t k = 0; k < r->n_ban; k++)
         if (w->ban_ids[slot * SV_MAX_BAN + k] == id && pos < r->ban_before)
             x = -INFINITY;
-    if (in_prompt + in_answer && r->repetition != 1)
+    if (is_barred(w, seg, pos, id))
+        x = -INFINITY;
+    if (repeats && r->repetition != 1)
         x = x > 0 ? x / r->repetition : x * r->repetition;
     if (in_answer) {
         float f = r->frequency * (float)in_answer;

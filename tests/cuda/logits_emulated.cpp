@@ -20,7 +20,7 @@ enum { SLOTS = 5, STRIDE = 96, SEGS = 6 };
 
 struct world {
     int32_t vocab, n_rows, n_logits;
-    std::vector<int32_t> row_seg, row0, seg_slot, seg_base, row_ids, logit_row, history, bias_ids, ban_ids;
+    std::vector<int32_t> row_seg, row0, seg_slot, seg_base, row_ids, logit_row, history, bias_ids, ban_ids, listed;
     std::vector<float> bias, logits;
     std::vector<sv_logit_rules> rules;
     std::vector<uint32_t> counts;
@@ -30,6 +30,18 @@ struct world {
 int32_t below(sv_rng &rng, uint32_t n)
 {
     return (int32_t)sv_rng_below(&rng, n);
+}
+
+void random_lists(sv_rng &rng, const sv_logit_rules &r, int32_t *listed, int32_t vocab)
+{
+    int32_t at = r.n_words;
+    for (int32_t k = 0; k < r.n_words; k++) {
+        for (int32_t n = 1 + below(rng, 3); n > 0; n--)
+            listed[at++] = below(rng, 20);
+        listed[k] = at;
+    }
+    for (int32_t k = 0; k < r.n_allowed; k++)
+        listed[at++] = below(rng, (uint32_t)vocab);
 }
 
 void random_rules(sv_rng &rng, world &w, int32_t slot)
@@ -45,6 +57,10 @@ void random_rules(sv_rng &rng, world &w, int32_t slot)
     r.n_ban = below(rng, 5);
     r.ban_before = below(rng, STRIDE);
     r.n_top = below(rng, 22) - 1;
+    r.repeat_last = below(rng, 2) * below(rng, STRIDE);
+    r.n_words = below(rng, 9);
+    r.n_allowed = below(rng, 3) ? 0 : 20;
+    random_lists(rng, r, &w.listed[(size_t)(slot * SV_MAX_LISTED)], w.vocab);
     for (int32_t i = 0; i < r.n_bias; i++) {
         w.bias_ids[(size_t)(slot * SV_MAX_BIAS + i)] = (i * 7 + slot) % w.vocab;
         w.bias[(size_t)(slot * SV_MAX_BIAS + i)] = 5 * sv_rng_normal(&rng);
@@ -62,6 +78,7 @@ void make(sv_rng &rng, world &w, int32_t vocab)
     w.bias_ids.resize(SLOTS * SV_MAX_BIAS);
     w.bias.resize(SLOTS * SV_MAX_BIAS);
     w.ban_ids.resize(SLOTS * SV_MAX_BAN);
+    w.listed.resize(SLOTS * SV_MAX_LISTED);
     for (int32_t s = 0; s < SLOTS; s++)
         random_rules(rng, w, s);
     for (int32_t i = 0; i < SLOTS * STRIDE; i++)
@@ -100,7 +117,7 @@ int check_rules(sv_dev *ref, sv_dev *dut, world &w)
     std::vector<float> a(w.logits.size(), NAN), b(w.logits.size(), NAN);
     sv_p_logit_rules p = {w.rows, w.n_logits, w.vocab, w.logits.data(), a.data(), w.vocab,
                           w.logit_row.data(), w.row_ids.data(), w.rules.data(), w.bias_ids.data(),
-                          w.bias.data(), w.ban_ids.data(), w.history.data(), STRIDE, w.counts.data()};
+                          w.bias.data(), w.ban_ids.data(), w.listed.data(), w.history.data(), STRIDE, w.counts.data()};
     sv_op_logit_rules(ref, &p);
     p.dst = b.data();
     sv_cuda_logit_rules(dut, &p);

@@ -45,9 +45,22 @@ static void ask(struct sv_request *r, int i, bool sampled)
     r->presence_penalty = penalty[i % 5];
     r->frequency_penalty = penalty[i / 5 % 5];
     r->repetition_penalty = repetition[i / 3 % 5];
+    r->repetition_last_n = i % 4 < 2 ? 0 : 1 + i % 24;
     r->n_bias = i % 7;
     r->bias_ids = bias_ids;
     r->bias = bias;
+    if (i % 5 > 2) { /* runs of one, two and three tokens, the longer ones of what is often said */
+        static const int32_t bad[] = {9, -1, 70, 70, -1, 21, 22, -1, 23, 23, 23, -1, 120, -1};
+        r->bad_ids = bad;
+        r->n_bad_ids = i % 5 == 3 ? 5 : 14;
+    }
+    if (i % 7 == 5) {
+        static int32_t even[VOCAB / 2];
+        for (int32_t k = 0; k < VOCAB / 2; k++)
+            even[k] = 2 * k;
+        r->allowed_ids = even;
+        r->n_allowed_ids = VOCAB / 2;
+    }
     if (i % 4 == 1) {
         static int32_t stops[] = {11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 40, 41, 42, 43, 44, 45};
         r->stop_ids = stops;
@@ -209,6 +222,24 @@ static void sampled_under_pressure(void **state)
 
 /* ---------------------------------------------------------------- against the definition */
 
+/* Whether the request's lists keep a token from coming after n of the answer. */
+static bool is_barred(const struct sv_request *r, const int32_t *answer, int32_t n, int32_t id)
+{
+    bool found = !r->n_allowed_ids;
+    for (int32_t k = 0; k < r->n_allowed_ids; k++)
+        found |= r->allowed_ids[k] == id;
+    for (int32_t k = 0, run = 0; k < r->n_bad_ids; k++) {
+        if (r->bad_ids[k] >= 0)
+            continue;
+        const int32_t m = k - run - 1;
+        if (r->bad_ids[k - 1] == id && m <= n &&
+            !memcmp(r->bad_ids + run, answer + n - m, (size_t)m * sizeof *answer))
+            found = false;
+        run = k + 1;
+    }
+    return !found;
+}
+
 /* Logits of every position of prompt and answer. */
 static void run_model(struct model_rig *rig, const struct run_case *c, const struct run_out *out)
 {
@@ -222,7 +253,9 @@ static float processed(const struct run_case *c, const int32_t *answer, int32_t 
                        const float *logits, int32_t id, const struct sv_config *cfg)
 {
     const struct sv_request *r = &c->req;
-    int32_t before = 0, since = 0;
+    int32_t repeats = 0, since = 0;
+    const int32_t n_all = c->n_prompt + n, last = r->repetition_last_n;
+    const int32_t from = last && last < n_all ? n_all - last : 0;
     float x = logits[id];
     for (int32_t k = 0; k < r->n_bias; k++)
         x += r->bias_ids[k] == id ? r->bias[k] : 0;
@@ -232,11 +265,13 @@ static float processed(const struct run_case *c, const int32_t *answer, int32_t 
     for (int32_t k = 0; k < cfg->n_eos && !r->ignore_eos; k++)
         if (cfg->eos_ids[k] == id && n < r->min_tokens)
             x = -INFINITY;
-    for (int32_t k = 0; k < c->n_prompt; k++)
-        before += c->prompt[k] == id;
+    if (is_barred(r, answer, n, id))
+        x = -INFINITY;
+    for (int32_t k = from; k < n_all; k++)
+        repeats += (k < c->n_prompt ? c->prompt[k] : answer[k - c->n_prompt]) == id;
     for (int32_t k = 0; k < n; k++)
         since += answer[k] == id;
-    if (before + since && r->repetition_penalty > 0)
+    if (repeats && r->repetition_penalty > 0)
         x = x > 0 ? x / (float)r->repetition_penalty : x * (float)r->repetition_penalty;
     if (since) {
         const float f = (float)r->frequency_penalty * (float)since;
@@ -454,6 +489,22 @@ static void bad_requests(void **state)
          "stop_ids[1]: token -1 is outside [0, 300)",
          1},
         {{.n_stop_ids = 2}, "stop_ids", -1},
+        {{.repetition_last_n = -1}, "repetition_last_n", -1},
+        {{.bad_ids = ok, .n_bad_ids = 3}, "bad_ids: the last run is not ended", 2},
+        {{.bad_ids = out_of_range, .n_bad_ids = 3}, "bad_ids[2]: token 300", 2},
+        {{.bad_ids = out_of_range + 1, .n_bad_ids = 1}, "bad_ids[0]: a run without tokens", 0},
+        {{.bad_ids = many, .n_bad_ids = 1200, .allowed_ids = many, .n_allowed_ids = 849},
+         "at most 2048",
+         -1},
+        {{.n_bad_ids = 2}, "bad_ids or allowed_ids", -1},
+        {{.n_allowed_ids = 1}, "bad_ids or allowed_ids", -1},
+        {{.allowed_ids = out_of_range, .n_allowed_ids = 2}, "allowed_ids[1]: token -1", 1},
+        {{.bad_ids = out_of_range, .n_bad_ids = 2, .allowed_ids = twice, .n_allowed_ids = 1},
+         "could leave no token",
+         -1},
+        {{.allowed_ids = ok, .n_allowed_ids = 2, .stop_ids = ok, .n_stop_ids = 2, .min_tokens = 1},
+         "could leave no token",
+         -1},
         {{.logprobs = true, .n_top_logprobs = 21}, "n_top_logprobs must be in [0, 20]", -1},
         {{.logprobs = true, .n_top_logprobs = -1}, "n_top_logprobs", -1},
         {{.n_top_logprobs = 2}, "n_top_logprobs needs logprobs", -1},

@@ -51,7 +51,7 @@ void sv_cpu_logit_mask(struct sv_dev *dev, const struct sv_p_logit_mask *p)
 
 /* ---------------------------------------------------------------- rules */
 
-#define IN_PROMPT 0x80000000u /* beside the count of a token in the answer */
+#define REPEATS 0x80000000u /* beside the count of a token in the answer */
 
 struct rules_job {
     struct sv_cpu *cpu;
@@ -72,9 +72,9 @@ static int32_t token_at(const struct prefix *f, int32_t pos)
 
 static float penalised(float x, const struct sv_logit_rules *r, uint32_t count)
 {
-    const uint32_t n = count & ~IN_PROMPT;
+    const uint32_t n = count & ~REPEATS;
     float y = x;
-    if (r->repetition != 1)
+    if (count & REPEATS)
         y = y > 0 ? y / r->repetition : y * r->repetition;
     if (n) {
         y -= r->frequency * (float)n;
@@ -86,17 +86,18 @@ static float penalised(float x, const struct sv_logit_rules *r, uint32_t count)
 static void penalise(float *x, int32_t vocab, const struct sv_logit_rules *r,
                      const struct prefix *f, uint32_t *counts)
 {
-    const int32_t from = r->repetition != 1 ? 0 : r->n_prompt;
+    const int32_t seen = r->repeat_last ? f->end - r->repeat_last : 0;
+    const int32_t repeats = r->repetition == 1 ? f->end : seen > 0 ? seen : 0;
+    const int32_t from = repeats < r->n_prompt ? repeats : r->n_prompt;
     if (r->repetition == 1 && r->frequency == 0 && r->presence == 0)
         return;
     for (int32_t pos = from; pos < f->end; pos++) {
         const int32_t id = token_at(f, pos);
         if (id < 0 || id >= vocab)
             continue;
-        if (pos < r->n_prompt)
-            counts[id] |= IN_PROMPT;
-        else
-            counts[id]++;
+        counts[id] += pos >= r->n_prompt;
+        if (pos >= repeats)
+            counts[id] |= REPEATS;
     }
     for (int32_t pos = from; pos < f->end; pos++) {
         const int32_t id = token_at(f, pos);
@@ -105,6 +106,37 @@ static void penalise(float *x, int32_t vocab, const struct sv_logit_rules *r,
         x[id] = penalised(x[id], r, counts[id]);
         counts[id] = 0;
     }
+}
+
+/* Whether the answer ends in these tokens. */
+static bool ends_in(const struct prefix *f, int32_t n_prompt, const int32_t *ids, int32_t n)
+{
+    if (f->end - n < n_prompt)
+        return n == 0;
+    for (int32_t k = 0; k < n; k++)
+        if (token_at(f, f->end - n + k) != ids[k])
+            return false;
+    return true;
+}
+
+static void apply_lists(float *x, int32_t vocab, const struct sv_logit_rules *r,
+                        const struct prefix *f, const int32_t *listed, uint32_t *counts)
+{
+    int32_t at = r->n_words;
+    for (int32_t k = 0; k < r->n_words; k++) {
+        const int32_t last = listed[k] - 1;
+        if (ends_in(f, r->n_prompt, listed + at, last - at))
+            x[listed[last]] = -INFINITY;
+        at = last + 1;
+    }
+    if (!r->n_allowed)
+        return;
+    for (int32_t k = 0; k < r->n_allowed; k++)
+        counts[listed[at + k]] = 1;
+    for (int32_t id = 0; id < vocab; id++)
+        x[id] = counts[id] ? x[id] : -INFINITY;
+    for (int32_t k = 0; k < r->n_allowed; k++)
+        counts[listed[at + k]] = 0;
 }
 
 static void rules_row(struct sv_cpu *cpu, const struct sv_p_logit_rules *p, int32_t i,
@@ -130,6 +162,7 @@ static void rules_row(struct sv_cpu *cpu, const struct sv_p_logit_rules *p, int3
         x[p->bias_ids[(int64_t)slot * SV_MAX_BIAS + b]] += p->bias[(int64_t)slot * SV_MAX_BIAS + b];
     for (int32_t b = 0; b < r->n_ban && f.end < r->ban_before; b++)
         x[p->ban_ids[(int64_t)slot * SV_MAX_BAN + b]] = -INFINITY;
+    apply_lists(x, p->vocab, r, &f, p->listed + (int64_t)slot * SV_MAX_LISTED, counts);
     penalise(x, p->vocab, r, &f, counts);
 }
 

@@ -14,7 +14,7 @@
 #include <math.h>
 
 enum { THREADS = 1024, WARPS = THREADS / 32, HISTORY_THREADS = 128 };
-#define IN_PROMPT 0x80000000u /* beside the count of a token in the answer */
+#define REPEATS 0x80000000u /* beside the count of a token in the answer */
 #define ALL 0xffffffffu
 
 /* ---------------------------------------------------------------- masks */
@@ -50,9 +50,9 @@ void sv_cuda_logit_mask(struct sv_dev *dev, const struct sv_p_logit_mask *p)
 static __device__ __forceinline__ float penalised(float x, const struct sv_logit_rules &r,
                                                   uint32_t count)
 {
-    const uint32_t n = count & ~IN_PROMPT;
+    const uint32_t n = count & ~REPEATS;
     float y = x;
-    if (r.repetition != 1)
+    if (count & REPEATS)
         y = y > 0 ? __fdiv_rn(y, r.repetition) : __fmul_rn(y, r.repetition);
     if (n) {
         y = __fsub_rn(y, __fmul_rn(r.frequency, __uint2float_rn(n)));
@@ -73,17 +73,19 @@ static __device__ void penalise(float *x, int32_t vocab, const struct sv_logit_r
                                 const int32_t *history, const int32_t *block, int32_t base,
                                 int32_t end, uint32_t *counts)
 {
-    const int32_t from = r.repetition != 1 ? 0 : r.n_prompt;
+    const int32_t seen = r.repeat_last ? end - r.repeat_last : 0;
+    const int32_t repeats = r.repetition == 1 ? end : max(seen, 0);
+    const int32_t from = min(repeats, r.n_prompt);
     if (r.repetition == 1 && r.frequency == 0 && r.presence == 0)
         return;
     for (int32_t pos = from + (int32_t)threadIdx.x; pos < end; pos += THREADS) {
         const int32_t id = token_at(history, block, base, pos);
         if (id < 0 || id >= vocab)
             continue;
-        if (pos < r.n_prompt)
-            atomicOr(&counts[id], IN_PROMPT);
-        else
+        if (pos >= r.n_prompt)
             atomicAdd(&counts[id], 1u);
+        if (pos >= repeats)
+            atomicOr(&counts[id], REPEATS);
     }
     __syncthreads();
     /* Whoever takes a token's count changes its logit; the others find 0. */
@@ -93,6 +95,41 @@ static __device__ void penalise(float *x, int32_t vocab, const struct sv_logit_r
         if (count)
             x[id] = penalised(x[id], r, count);
     }
+}
+
+/* Whether the answer ends in these tokens. */
+static __device__ bool ends_in(const int32_t *history, const int32_t *block, int32_t base,
+                               int32_t end, int32_t n_prompt, const int32_t *ids, int32_t n)
+{
+    if (end - n < n_prompt)
+        return n == 0;
+    for (int32_t k = 0; k < n; k++)
+        if (token_at(history, block, base, end - n + k) != ids[k])
+            return false;
+    return true;
+}
+
+static __device__ void apply_lists(float *x, int32_t vocab, const struct sv_logit_rules &r,
+                                   const int32_t *history, const int32_t *block, int32_t base,
+                                   int32_t end, const int32_t *listed, uint32_t *counts)
+{
+    for (int32_t k = threadIdx.x; k < r.n_words; k += THREADS) {
+        const int32_t at = k ? listed[k - 1] : r.n_words, last = listed[k] - 1;
+        if (ends_in(history, block, base, end, r.n_prompt, listed + at, last - at))
+            x[listed[last]] = -INFINITY;
+    }
+    if (!r.n_allowed)
+        return;
+    const int32_t *allowed = listed + (r.n_words ? listed[r.n_words - 1] : 0);
+    for (int32_t k = threadIdx.x; k < r.n_allowed; k += THREADS)
+        counts[allowed[k]] = 1;
+    __syncthreads();
+    for (int32_t id = threadIdx.x; id < vocab; id += THREADS)
+        if (!counts[id])
+            x[id] = -INFINITY;
+    __syncthreads();
+    for (int32_t k = threadIdx.x; k < r.n_allowed; k += THREADS)
+        counts[allowed[k]] = 0;
 }
 
 static __global__ void __launch_bounds__(THREADS)
@@ -131,8 +168,12 @@ static __global__ void __launch_bounds__(THREADS)
         for (int32_t b = threadIdx.x; b < r.n_ban; b += THREADS)
             x[p.ban_ids[ban0 + b]] = -INFINITY;
     __syncthreads();
-    penalise(x, p.vocab, r, p.history + (int64_t)slot * p.history_stride, p.row_ids + row0, base,
-             end, p.counts + (int64_t)blockIdx.x * p.vocab);
+    const int32_t *history = p.history + (int64_t)slot * p.history_stride;
+    uint32_t *counts = p.counts + (int64_t)blockIdx.x * p.vocab;
+    apply_lists(x, p.vocab, r, history, p.row_ids + row0, base, end,
+                p.listed + (int64_t)slot * SV_MAX_LISTED, counts);
+    __syncthreads();
+    penalise(x, p.vocab, r, history, p.row_ids + row0, base, end, counts);
 }
 
 void sv_cuda_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p)

@@ -1,0 +1,120 @@
+/*
+ * words.c - bad_words and allowed_token_ids of a request: texts and lists of ids to what the engine
+ * keeps away.
+ *
+ * Called by call.c when a body is read, on whatever thread. A word is kept away as it stands and,
+ * in the middle of a text, behind a space, as vLLM does. Must not: know what a token means.
+ */
+#include "serve/impl.h"
+
+#include <string.h>
+
+#define MAX_LISTED 2048 /* the engine's; numbers of both lists */
+
+struct taker {
+    const struct sv_serve *s;
+    struct sv_enc_scratch *scratch;
+    struct sv_ids ids; /* the runs, each ended by -1; then what is allowed */
+};
+
+static int push(struct sv_ids *ids, int32_t id, struct sv_api_err *e)
+{
+    return sv_ids_append(ids, &id, 1) ? sv_api_fail(e, 500, NULL, "out of memory") : 0;
+}
+
+/* The word with or without a space before it, as one more run. */
+static int add_run(struct taker *t, const char *word, size_t n, bool space, struct sv_api_err *e)
+{
+    struct sv_buf text;
+
+    sv_buf_init(&text);
+    if (space)
+        sv_buf_lit(&text, " ");
+    sv_buf_append(&text, word, n);
+    int rc = text.failed ? sv_api_fail(e, 500, NULL, "out of memory")
+                         : sv_encode(t->s, t->scratch, text.data, text.len, 0, &t->ids, e);
+    sv_buf_fini(&text);
+    return rc ? rc : push(&t->ids, -1, e);
+}
+
+/* Behind a space it often is other tokens; where they end in the word's own, as behind a space that
+ * is a token of its own, they are kept away already. */
+static int add_word(struct taker *t, const char *word, size_t n, struct sv_api_err *e)
+{
+    size_t plain = t->ids.n, spaced;
+
+    while (n && *word == ' ')
+        word++, n--;
+    if (add_run(t, word, n, false, e))
+        return -1;
+    spaced = t->ids.n;
+    if (add_run(t, word, n, true, e))
+        return -1;
+    size_t n_plain = spaced - plain;
+    if (t->ids.n - spaced >= n_plain &&
+        memcmp(t->ids.id + plain, t->ids.id + t->ids.n - n_plain, n_plain * sizeof(int32_t)) == 0)
+        t->ids.n = spaced;
+    return 0;
+}
+
+static int take_words(struct taker *t, const json_t *words, struct sv_api_err *e)
+{
+    for (size_t i = 0; i < json_array_size(words); i++) {
+        const json_t *v = json_array_get(words, i);
+        const char *word = json_string_value(v);
+        if (!word || strspn(word, " ") == json_string_length(v) ||
+            strlen(word) != json_string_length(v))
+            return sv_api_bad(e, "bad_words", "'bad_words[%zu]' must be a text that is not empty",
+                              i);
+        if (add_word(t, word, json_string_length(v), e))
+            return -1;
+        if (t->ids.n > MAX_LISTED)
+            return sv_api_bad(e, "bad_words",
+                              "'bad_words[%zu]': the words come to more than %d tokens", i,
+                              MAX_LISTED);
+    }
+    return 0;
+}
+
+static int take_allowed(struct taker *t, const json_t *list, struct sv_api_err *e)
+{
+    const int32_t vocab = t->s->model->info.vocab_size;
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= vocab)
+            return sv_api_bad(e, "allowed_token_ids",
+                              "'allowed_token_ids[%zu]' is no token id in [0, %d)", i, vocab);
+        if (t->ids.n == MAX_LISTED)
+            return sv_api_bad(e, "allowed_token_ids",
+                              "'allowed_token_ids' and 'bad_words' have more than %d tokens",
+                              MAX_LISTED);
+        if (push(&t->ids, (int32_t)json_integer_value(v), e))
+            return -1;
+    }
+    return 0;
+}
+
+int sv_words_take(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,
+                  int32_t **listed, struct sv_api_err *e)
+{
+    struct taker t = {.s = s, .scratch = scratch};
+
+    if (p->allowed_ids && !json_array_size(p->allowed_ids))
+        return sv_api_bad(e, "allowed_token_ids",
+                          "'allowed_token_ids' is empty: nothing could come");
+    if (!json_array_size(p->bad_words) && !p->allowed_ids)
+        return 0;
+    int rc = take_words(&t, p->bad_words, e);
+    size_t n_bad = t.ids.n;
+    if (!rc)
+        rc = take_allowed(&t, p->allowed_ids, e);
+    *listed = t.ids.id; /* the call's, also after an error */
+    if (rc)
+        return rc;
+    p->r.bad_ids = t.ids.id;
+    p->r.n_bad_ids = (int32_t)n_bad;
+    p->r.allowed_ids = t.ids.id + n_bad;
+    p->r.n_allowed_ids = (int32_t)(t.ids.n - n_bad);
+    return 0;
+}
