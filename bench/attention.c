@@ -132,15 +132,16 @@ static void attention_case(struct bench *b, const char *what, int32_t n_heads, i
                                          : (double)n_rows * (context + (n_rows + 1) / 2.0);
     report(b, what, best_us(call_attention, &a), pairs * n_heads * hd * 4,
            (double)end * n_kv * hd * 2 * (double)sv_dtype_bytes(dtype));
-    a.w = (struct sv_p_qk_norm_rope_kv_write){.rows = a.p.rows,
-                                              .qkv = qkv,
-                                              .ld = width,
-                                              .n_heads = n_heads,
-                                              .eps = 1e-6f,
-                                              .q_norm = {norm, SV_F32, 1, hd},
-                                              .k_norm = {norm, SV_F32, 1, hd},
-                                              .rope = {angles, angles, end, hd},
-                                              .kv = a.p.kv};
+    a.w = (struct sv_p_qk_norm_rope_kv_write){
+        .rows = a.p.rows,
+        .qkv = qkv,
+        .ld = width,
+        .n_heads = n_heads,
+        .eps = 1e-6f,
+        .q_norm = {.data = norm, .dtype = SV_F32, .rows = 1, .cols = hd},
+        .k_norm = {.data = norm, .dtype = SV_F32, .rows = 1, .cols = hd},
+        .rope = {angles, angles, end, hd},
+        .kv = a.p.kv};
     char name[64];
     snprintf(name, sizeof name, "%s rope+write", what);
     if (n_rows <= 16 && context < 1000)
@@ -184,13 +185,14 @@ static void row_case(struct bench *b, int32_t n, int32_t d, int32_t mlp)
     float *x = noise(b, (size_t)n * (size_t)d), *delta = take(b, (size_t)n * (size_t)d * 4);
     float *w = noise(b, (size_t)d), *out = take(b, (size_t)n * (size_t)mlp * 4);
     float *gate_up = noise(b, (size_t)n * (size_t)mlp * 2);
-    r.norm = (struct sv_p_add_rms_norm){.n_rows = n,
-                                        .d = d,
-                                        .x = x,
-                                        .delta = delta,
-                                        .weight = {w, SV_F32, 1, d},
-                                        .eps = 1e-6f,
-                                        .out = out};
+    r.norm =
+        (struct sv_p_add_rms_norm){.n_rows = n,
+                                   .d = d,
+                                   .x = x,
+                                   .delta = delta,
+                                   .weight = {.data = w, .dtype = SV_F32, .rows = 1, .cols = d},
+                                   .eps = 1e-6f,
+                                   .out = out};
     r.act = (struct sv_p_act_mul){n, mlp, gate_up, out};
     snprintf(name, sizeof name, "add_rms_norm %d x %d", n, d);
     report(b, name, best_us(call_norm, &r), 0, (double)n * d * 16);

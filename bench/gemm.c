@@ -885,7 +885,8 @@ int main(int argc, char **argv)
         section_head(&b);
     if (strstr(section, "prefill"))
         section_prefill(&b, &d, dt);
-    if (b.csv)
-        fclose(b.csv);
-    return 0;
+    const bool lost = b.csv && (ferror(b.csv) | fclose(b.csv)) != 0;
+    if (lost)
+        fprintf(stderr, "gemm: %s could not be written to its end\n", csv);
+    return lost || fflush(stdout) != 0;
 }

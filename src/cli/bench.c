@@ -52,19 +52,6 @@ static int parse_concurrency(const char *text, struct sv_cli_pair_opts *o)
     return o->n_concurrency ? -1 : sv_cli_usage("bench", "option --concurrency: the list is empty");
 }
 
-static int deliver(const struct sv_buf *b, const char *out)
-{
-    struct sv_err err = {0};
-
-    if (b->failed)
-        return sv_cli_fail("out of memory");
-    if (!out || strcmp(out, "-") == 0) {
-        fwrite(b->data, 1, b->len, stdout);
-        return fflush(stdout) == 0 ? SV_CLI_OK : sv_cli_fail("standard output: cannot be written");
-    }
-    return sv_file_write(out, b->data, b->len, &err) ? sv_cli_fail("%s", err.msg) : SV_CLI_OK;
-}
-
 /* ---------------------------------------------------------------- a pair on prompts */
 
 static void write_people(const struct sv_cli_pair_results *r, const struct sv_engine_info *info,
@@ -162,11 +149,12 @@ static int measure_pair(const struct bench_args *a, struct sv_engine *engine[2],
         sv_cli_policy_reasons(engine[1]->policy, &text);
     if (strcmp(a->format, "md") != 0)
         write_records(&res, &info, eo, drafted, a->format, &text);
-    code = deliver(&text, a->out);
-    if (o->losses && code == SV_CLI_OK) {
+    code = sv_cli_deliver(&text, a->out);
+    if (o->losses) {
         sv_buf_clear(&text);
         sv_cli_table_write(o->losses, a->format, &text);
-        code = deliver(&text, a->losses);
+        if (sv_cli_deliver(&text, a->losses) != SV_CLI_OK)
+            code = SV_CLI_FAIL;
     }
     if (res.differ)
         code = sv_cli_fail("DFlash and plain decoding did not give the same tokens");
@@ -228,7 +216,7 @@ static int bench_random(const struct bench_args *a, const struct sv_engine_optio
     sv_buf_init(&text);
     code = sv_cli_random_measure(&o, eo, a->format, &text);
     if (code == SV_CLI_OK)
-        code = deliver(&text, a->out);
+        code = sv_cli_deliver(&text, a->out);
     sv_buf_fini(&text);
     return code;
 }
@@ -270,7 +258,7 @@ static int bench_sim(const struct bench_args *a, struct sv_engine_options *eo,
     }
     sv_buf_init(&text);
     code = sv_cli_sim_measure(&o, eo, a->format, &text);
-    if (text.len && deliver(&text, a->out) != SV_CLI_OK)
+    if ((text.len || text.failed) && sv_cli_deliver(&text, a->out) != SV_CLI_OK)
         code = SV_CLI_FAIL;
     sv_buf_fini(&text);
     sv_sim_drop_profiles(&o);

@@ -308,12 +308,11 @@ static int conclude(struct load *l)
         }
     sv_buf_init(&b);
     sv_cli_load_report(&l->res, l->a.json, &b);
-    if (!b.failed)
-        fwrite(b.data, 1, b.len, stdout);
+    const int code = sv_cli_deliver(&b, NULL);
     sv_buf_fini(&b);
     return failed ? sv_cli_fail("%d of %d requests failed; the last one: %s", failed, l->res.n,
                                 why && *why ? why : "was not sent")
-                  : SV_CLI_OK;
+                  : code;
 }
 
 int sv_cli_bench_serve(int argc, char **argv)

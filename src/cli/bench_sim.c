@@ -428,8 +428,7 @@ int sv_cli_sim_measure(const struct sv_sim_opts *o, const struct sv_engine_optio
         rc = run_levels(&s, &err);
     sv_cli_progress_clear(&s.progress);
     res.policy = s.e ? s.e->policy : NULL;
-    if (!rc && res.ops.len)
-        rc = sv_file_write(o->ops, res.ops.data, res.ops.len, &err);
+    int code = res.ops.len || res.ops.failed ? sv_cli_deliver(&res.ops, o->ops) : SV_CLI_OK;
     if (!rc || res.n)
         sv_sim_write(&res, o, eo->target_dir, eo->n_threads ? eo->n_threads : sv_cpu_count(),
                      format, out);
@@ -441,5 +440,5 @@ int sv_cli_sim_measure(const struct sv_sim_opts *o, const struct sv_engine_optio
     sv_buf_fini(&res.ops);
     sv_free(res.row);
     sv_free(s.prompt);
-    return rc ? sv_cli_fail("%s", err.msg) : SV_CLI_OK;
+    return rc ? sv_cli_fail("%s", err.msg) : code;
 }

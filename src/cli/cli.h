@@ -310,6 +310,9 @@ int sv_cli_answer_run(struct sv_engine *e, const struct sv_request *r, int32_t n
 
 /* ---------------------------------------------------------------- measuring (measure.c) */
 
+/* Results into a file, to standard output where out is NULL or "-". What cannot be written to the
+ * file is printed, as measuring it again costs more than looking at it; the exit code says so. */
+int sv_cli_deliver(const struct sv_buf *b, const char *out);
 /* Facts that every result row carries. */
 struct sv_cli_machine {
     char commit[64], cpu[96], date[24];

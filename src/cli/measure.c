@@ -13,6 +13,30 @@
 #include <time.h>
 #include <unistd.h>
 
+/* ---------------------------------------------------------------- where results go */
+
+static int to_stdout(const struct sv_buf *b)
+{
+    const bool ok = fwrite(b->data, 1, b->len, stdout) == b->len && fflush(stdout) == 0;
+
+    return ok ? SV_CLI_OK : sv_cli_fail("standard output: cannot be written");
+}
+
+int sv_cli_deliver(const struct sv_buf *b, const char *out)
+{
+    struct sv_err err = {0};
+
+    if (b->failed)
+        return sv_cli_fail("out of memory");
+    if (!out || strcmp(out, "-") == 0)
+        return to_stdout(b);
+    if (sv_file_write(out, b->data, b->len, &err) == SV_OK)
+        return SV_CLI_OK;
+    sv_cli_say("%s; what was measured follows on standard output", err.msg);
+    to_stdout(b);
+    return SV_CLI_FAIL;
+}
+
 /* ---------------------------------------------------------------- samples */
 
 void sv_cli_samples_add(struct sv_cli_samples *s, double v)

@@ -35,6 +35,13 @@ equal "$(field completed "$out")" 8
 equal "$(field total_output_tokens "$out")" 32
 run 0 --url "$url" --prompts "$tmp/three" --max-tokens 4 --ignore-eos --json
 equal "$(field completed "$out")" 3
+# What nobody can read is no result.
+if [ -w /dev/full ]; then
+    code=0
+    "$salvo" bench serve --url "$url" --prompts "$tmp/three" --max-tokens 4 >/dev/full 2>"$tmp/err" || code=$?
+    equal "$code" 1
+    holds "$(cat "$tmp/err")" 'standard output'
+fi
 # One that cannot be read to its end is not measured.
 { cat "$tmp/three"; head -c 17000000 /dev/zero | tr '\0' x; } >"$tmp/long"
 run 1 --url "$url" --prompts "$tmp/long"
