@@ -113,8 +113,7 @@ static void formats_cut_everywhere(void **state)
     size_t i;
     (void)state;
 
-    json_array_foreach(json_object_get(all, "cases"), i, c)
-    {
+    json_array_foreach(json_object_get(all, "cases"), i, c) {
         for (size_t step = 1; step < 40; step++) {
             check(c, tools, true, step, NULL);
             check(c, tools, false, step, NULL);
@@ -282,8 +281,7 @@ static void no_memory(void **state)
     size_t i;
     (void)state;
 
-    json_array_foreach(json_object_get(all, "cases"), i, c)
-    {
+    json_array_foreach(json_object_get(all, "cases"), i, c) {
         const json_t *text = json_object_get(c, "text");
         for (int64_t nth = 1, over = 0; !over; nth++) {
             struct got g;

@@ -101,10 +101,16 @@ static __device__ __forceinline__ void sv_wgmma(float (&d)[N / 2], uint64_t a, u
                      : "l"(a), "l"(b), "r"(keep));                                                 \
     }
 SV_WGMMA(8, 4, 4, 5, 6)
-SV_WGMMA(16, 8, 8, 9, 10) SV_WGMMA(32, 16, 16, 17, 18) SV_WGMMA(64, 32, 32, 33, 34)
-    SV_WGMMA(96, 48, 48, 49, 50) SV_WGMMA(112, 56, 56, 57, 58) SV_WGMMA(128, 64, 64, 65, 66)
-        SV_WGMMA(160, 80, 80, 81, 82) SV_WGMMA(192, 96, 96, 97, 98)
-            SV_WGMMA(224, 112, 112, 113, 114) SV_WGMMA(256, 128, 128, 129, 130)
+SV_WGMMA(16, 8, 8, 9, 10)
+SV_WGMMA(32, 16, 16, 17, 18)
+SV_WGMMA(64, 32, 32, 33, 34)
+SV_WGMMA(96, 48, 48, 49, 50)
+SV_WGMMA(112, 56, 56, 57, 58)
+SV_WGMMA(128, 64, 64, 65, 66)
+SV_WGMMA(160, 80, 80, 81, 82)
+SV_WGMMA(192, 96, 96, 97, 98)
+SV_WGMMA(224, 112, 112, 113, 114)
+SV_WGMMA(256, 128, 128, 129, 130)
 #undef SV_WGMMA
 
 #endif
