@@ -9,7 +9,6 @@
 #include <string.h>
 
 #define MAX_TEXT_BYTES (8u << 20) /* of all literals of one grammar */
-#define MAX_CODE_POINT 0x10FFFFu
 
 int sv_build_open(struct sv_build **out, struct sv_err *err)
 {
@@ -203,7 +202,7 @@ static uint32_t tidy_ranges(struct sv_range *r, uint32_t n)
     return n_out;
 }
 
-/* What tidy ranges leave out of 0..MAX_CODE_POINT, into out (n + 1 ranges). */
+/* What tidy ranges leave out of 0..SV_MAX_CODE_POINT, into out (n + 1 ranges). */
 static uint32_t invert_ranges(const struct sv_range *r, uint32_t n, struct sv_range *out)
 {
     uint32_t next = 0, n_out = 0;
@@ -213,39 +212,44 @@ static uint32_t invert_ranges(const struct sv_range *r, uint32_t n, struct sv_ra
             out[n_out++] = (struct sv_range){next, r[i].lo - 1};
         next = r[i].hi + 1;
     }
-    if (next <= MAX_CODE_POINT)
-        out[n_out++] = (struct sv_range){next, MAX_CODE_POINT};
+    if (next <= SV_MAX_CODE_POINT)
+        out[n_out++] = (struct sv_range){next, SV_MAX_CODE_POINT};
     return n_out;
 }
 
-sv_expr sv_build_chars(struct sv_build *b, const struct sv_range *ranges, size_t n, bool negate)
+uint32_t sv_ranges_tidy(struct sv_range *r, uint32_t n, bool negate)
 {
     static const struct sv_range surrogates = {0xD800, 0xDFFF};
-    uint32_t at = b->ranges.n, len;
-    struct sv_range *r;
+    uint32_t len = tidy_ranges(r, n);
 
-    if (n > SV_MAX_NODES)
-        n = SV_MAX_NODES;
-    /* Three times: as given and the surrogates, inverted, and inverted once more. */
-    r = sv_build_grow(b, &b->ranges, 3 * (uint32_t)n + 6, sizeof *r, 4 * SV_MAX_NODES, "ranges");
-    if (!r)
-        return 0;
-    for (size_t i = 0; i < n; i++) {
-        SV_REQUIRE(ranges[i].lo <= ranges[i].hi && ranges[i].hi <= MAX_CODE_POINT);
-        r[i] = ranges[i];
-    }
-    len = tidy_ranges(r, (uint32_t)n);
     if (!negate) {
         struct sv_range *inverted = r + n + 2;
-        uint32_t n_inverted = invert_ranges(r, len, inverted);
-        memmove(r, inverted, n_inverted * sizeof *r);
-        len = n_inverted;
+        len = invert_ranges(r, len, inverted);
+        memmove(r, inverted, len * sizeof *r);
     }
     /* r is now what is left out; so are surrogates, which UTF-8 does not write. */
     r[len++] = surrogates;
     len = tidy_ranges(r, len);
     memmove(r + len, r, len * sizeof *r);
-    len = invert_ranges(r + len, len, r);
+    return invert_ranges(r + len, len, r);
+}
+
+sv_expr sv_build_chars(struct sv_build *b, const struct sv_range *ranges, size_t n, bool negate)
+{
+    uint32_t at = b->ranges.n, len;
+    struct sv_range *r;
+
+    if (n > SV_MAX_NODES)
+        n = SV_MAX_NODES;
+    len = SV_TIDY_ROOM((uint32_t)n);
+    r = sv_build_grow(b, &b->ranges, len, sizeof *r, 4 * SV_MAX_NODES, "ranges of characters");
+    if (!r)
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        SV_REQUIRE(ranges[i].lo <= ranges[i].hi && ranges[i].hi <= SV_MAX_CODE_POINT);
+        r[i] = ranges[i];
+    }
+    len = sv_ranges_tidy(r, (uint32_t)n, negate);
     b->ranges.n = at + len;
     if (len == 0)
         return sv_build_nothing(b);

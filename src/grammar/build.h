@@ -22,6 +22,13 @@ struct sv_range {
     uint32_t lo, hi;
 };
 
+#define SV_MAX_CODE_POINT 0x10FFFFu
+
+/* Sorts n ranges, joins what overlaps or touches, leaves out surrogates; with negate gives what is
+ * in none of them. In place: r has room for SV_TIDY_ROOM(n). Returns how many there are now. */
+uint32_t sv_ranges_tidy(struct sv_range *r, uint32_t n, bool negate);
+#define SV_TIDY_ROOM(n) (3 * (n) + 6)
+
 struct sv_build;
 int sv_build_open(struct sv_build **b, struct sv_err *err);
 void sv_build_close(struct sv_build *b); /* NULL is fine */

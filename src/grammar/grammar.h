@@ -26,6 +26,11 @@ struct sv_matcher;
  * SV_EFULL (beyond a limit), SV_ENOMEM; err->pos is the byte offset in the text and the message
  * names it. A grammar that matches no text at all is SV_EINVAL. */
 
+/* GBNF as llama-server reads it, and the EBNF that SGLang and xgrammar read. The start is the rule
+ * named "root". */
+int sv_grammar_gbnf(struct sv_grammar **g, const char *text, size_t n, struct sv_err *err);
+/* The whole answer matches the expression (docs/structured-output.md lists the syntax). */
+int sv_grammar_regex(struct sv_grammar **g, const char *text, size_t n, struct sv_err *err);
 /* The answer is one of n > 0 texts, NUL-terminated. */
 int sv_grammar_choice(struct sv_grammar **g, const char *const *texts, size_t n,
                       struct sv_err *err);
@@ -93,8 +98,9 @@ bool sv_matcher_must_end(const struct sv_matcher *m);
 /* Whether an end id was taken. */
 bool sv_matcher_ended(const struct sv_matcher *m);
 
-/* A mark is the number of tokens taken. Back undoes what was taken since; at most
- * SV_MATCHER_BACK tokens, further back is a broken invariant. */
+/* A mark is the number of tokens taken; back undoes what was taken since. What is further back than
+ * SV_MATCHER_BACK tokens, counted from the furthest that was ever taken, is gone: a broken
+ * invariant. */
 #define SV_MATCHER_BACK 512
 uint64_t sv_matcher_mark(const struct sv_matcher *m);
 void sv_matcher_back(struct sv_matcher *m, uint64_t mark);

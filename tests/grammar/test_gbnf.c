@@ -1,0 +1,229 @@
+/*
+ * test_gbnf.c - GBNF and EBNF: grammars as people write them, and errors with their position.
+ *
+ * Called by the runner. Must not: need a model.
+ */
+#include "testing.h"
+#include "grammar/words.h"
+
+#include <string.h>
+
+static struct words words;
+
+static int open_words(void **state)
+{
+    (void)state;
+    words_open(&words, words_common, words_n_common);
+    return 0;
+}
+
+static int close_words(void **state)
+{
+    (void)state;
+    words_close(&words);
+    assert_int_equal(sv_alloc_live(), 0);
+    return 0;
+}
+
+static struct sv_grammar *gbnf(const char *text)
+{
+    struct sv_grammar *g;
+    struct sv_err err;
+
+    if (sv_grammar_gbnf(&g, text, strlen(text), &err) != SV_OK)
+        fail_msg("%s", err.msg);
+    return g;
+}
+
+static void check(const char *text, const char *const *yes, const char *const *no)
+{
+    struct sv_grammar *g = gbnf(text);
+
+    for (; *yes; yes++) {
+        if (!words_matches(&words, g, *yes, strlen(*yes)))
+            fail_msg("'%s' should match", *yes);
+    }
+    for (; *no; no++) {
+        if (words_matches(&words, g, *no, strlen(*no)))
+            fail_msg("'%s' should not match", *no);
+    }
+    sv_grammar_unref(g);
+}
+#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static const char json[] =
+    "# JSON, with the newlines where people put them\n"
+    "root   ::= object\n"
+    "value  ::= object | array | string | number | (\"true\" | \"false\" | \"null\") ws\n"
+    "object ::=\n"
+    "  \"{\" ws (\n"
+    "            string \":\" ws value\n"
+    "    (\",\" ws string \":\" ws value)*\n"
+    "  )? \"}\" ws\n"
+    "array  ::= \"[\" ws ( value (\",\" ws value)* )? \"]\" ws\n"
+    "string ::= \"\\\"\" (\n"
+    "    [^\"\\\\\\x7F\\x00-\\x1F] |\n"
+    "    \"\\\\\" ([\"\\\\bfnrt] | \"u\" [0-9a-fA-F]{4}) # escapes\n"
+    "  )* \"\\\"\" ws\n"
+    "number ::= (\"-\"? ([0-9] | [1-9] [0-9]{0,15})) (\".\" [0-9]+)? ([eE] [-+]? [0-9] "
+    "[1-9]{0,15})? ws\n"
+    "ws ::= | \" \" | \"\\n\" [ \\t]{0,20}\n";
+
+static void reads_json(void **state)
+{
+    (void)state;
+    check(json,
+          LIST("{}", "{\"a\": [1, -2.5e+3, {\"b\":\n  null}]}", "{\"\\u00e4\xC3\xA4\\n\":true}"),
+          LIST("[]", "{\"a\"}", "{\"a\": 01}", "{\"\n\":1}", "{\"a\":1,}", "{\"\\x\":1}"));
+}
+
+static void masks_of_json(void **state)
+{
+    static const char text[] = "{\"foo\": [12, \"\xC3\xA4\\u00e4 the\", {\"a\":{}}]}\n  ";
+    struct sv_grammar *g = gbnf(json);
+    struct sv_matcher *m;
+    struct sv_err err;
+
+    (void)state;
+    assert_int_equal(sv_matcher_open(&m, g, words.vocab, &err), SV_OK);
+    for (size_t i = 0; i < sizeof text - 1; i++) {
+        words_check_mask(&words, m);
+        assert_true(sv_matcher_advance(m, (uint8_t)text[i]));
+    }
+    words_check_mask(&words, m);
+    assert_true(sv_matcher_may_end(m));
+    sv_matcher_close(m);
+    sv_grammar_unref(g);
+}
+
+static void reads(void **state)
+{
+    (void)state;
+    check("root ::= \"a\"", LIST("a"), LIST("", "b"));
+    check("root ::= x-1 x_2\nx-1 ::= \"a\" |\n \"b\"\nx_2::=\"c\"", LIST("ac", "bc"), LIST("a"));
+    check("root ::= \"a\"\n | \"b\"\n\n# end", LIST("a", "b"), LIST("ab"));
+    check("root ::= [a-c]{2} . [^\\n]? \"\\x41\\u00e4\\U0001F600\"",
+          LIST("ab\nxA\xC3\xA4\xF0\x9F\x98\x80", "ccxA\xC3\xA4\xF0\x9F\x98\x80"), LIST("ab"));
+    check("root ::= (\"a\" | )+ [\\]\\-]", LIST("aa]", "-"), LIST("a"));
+    check("root ::= root \"+\" [0-9] | [0-9]", LIST("1", "1+2+3"), LIST("1+", "+1"));
+    check("root ::= \"(\" root \")\" root | \"\"", LIST("", "()", "(())()"), LIST("(", ")("));
+    check("root ::= root root | \"a\"", LIST("a", "aaaaaaa"), LIST("", "b"));
+    check("root ::= x x x\nx ::= \"a\"*", LIST("", "aaaa"), LIST("b"));
+    check("root ::= \"\xC3\xA4\"{2,}", LIST("\xC3\xA4\xC3\xA4\xC3\xA4"), LIST("\xC3\xA4"));
+    check("root ::= (\"a\" (\"b\" \"c\"){,2}){0,1}", LIST("", "abc", "abcbc"), LIST("abcbcbc"));
+}
+
+struct refusal {
+    const char *text, *part;
+    int code, pos;
+};
+
+static void refuses(void **state)
+{
+    static const struct refusal refusals[] = {
+        {"", "no rule named root", SV_EINVAL, -1},
+        {"a ::= \"b\"", "no rule named root", SV_EINVAL, -1},
+        {"root ::= x", "'x' is not defined", SV_EINVAL, 9},
+        {"root ::= \"a\"\nroot ::= \"b\"", "twice", SV_EINVAL, 13},
+        {"root ::= \"a", "does not end", SV_EINVAL, 9},
+        {"root ::= (\"a\"", "( without )", SV_EINVAL, 9},
+        {"root ::= \"a\")", "::= expected", SV_EINVAL, 12},
+        {"root ::= [a", "[ without ]", SV_EINVAL, 9},
+        {"root = \"a\"", "::= expected", SV_EINVAL, 0},
+        {"root ::= *", "expected", SV_EINVAL, 9},
+        {"root ::= \"a\"{x}", "{m}", SV_EINVAL, 12},
+        {"root ::= \"\\q\"", "not supported", SV_EUNSUPPORTED, 10},
+        {"root ::= \"a\" (?= \"b\")", "look-ahead", SV_EUNSUPPORTED, 13},
+        {"root ::= <think>", "tokens", SV_EUNSUPPORTED, 9},
+        {"root ::= a \"x\" | \"y\"\na ::= root \"z\"", "left recursion", SV_EUNSUPPORTED, 0},
+        {"root ::= \"a\" root", "matches no text", SV_EINVAL, 0},
+        {"root ::= []", "matches no text", SV_EINVAL, 0},
+        {"root ::= \"\xFF\"", "not UTF-8", SV_EINVAL, 10},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        const struct refusal *r = &refusals[i];
+        struct sv_grammar *g;
+        struct sv_err err;
+        int code = sv_grammar_gbnf(&g, r->text, strlen(r->text), &err);
+        if (code != r->code || !strstr(err.msg, r->part) || err.pos != r->pos)
+            fail_msg("%s: %d at %d: %s", r->text, code, (int)err.pos, code ? err.msg : "read");
+    }
+}
+
+/* ---------------------------------------------------------------- hostile grammars */
+
+/* Reads it, and walks a text of the letter; the bound is on time, which the runner watches. */
+static void walk(const char *text, char letter, int n)
+{
+    struct sv_grammar *g;
+    struct sv_matcher *m;
+    struct sv_err err;
+
+    if (sv_grammar_gbnf(&g, text, strlen(text), &err) != SV_OK)
+        return;
+    assert_int_equal(sv_matcher_open(&m, g, words.vocab, &err), SV_OK);
+    for (int i = 0; i < n && sv_matcher_advance(m, (uint8_t)letter); i++) {
+        uint32_t mask[64];
+        sv_matcher_mask(m, mask);
+        if (!sv_matcher_failure(m) && !sv_matcher_ended(m))
+            assert_true(sv_matcher_may_end(m) || mask[(uint8_t)letter / 32]);
+    }
+    sv_matcher_close(m);
+    sv_grammar_unref(g);
+}
+
+static void ambiguous_grammars_end(void **state)
+{
+    (void)state;
+    walk("root ::= root root | root root root | \"a\" | \"\"", 'a', 300);
+    walk("root ::= (\"a\"? \"a\"*){200}", 'a', 300);
+    walk("root ::= ((\"a\"*)*)*", 'a', 300);
+    walk("root ::= x x x x x x x x\nx ::= y y y y y y y y\ny ::= z z z z\nz ::= \"a\"?", 'a', 100);
+    walk("root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"a\" root | \"a\"", 'a', 2500);
+    walk("root ::= \"a\" root root root | \"\"", 'a', 2500);
+    walk("root ::= (\"a\" | \"aa\" | \"aaa\"){0,100000}", 'a', 400);
+    walk("root ::= (\"a\"?){50000}", 'a', 40);
+    walk("root ::= ((((\"a\"{0,9}){0,9}){0,9}){0,9}){0,9}", 'a', 300);
+}
+
+/* Thousands of states that the caches have no room for: what is dropped comes back. */
+static void forgets_and_finds_again(void **state)
+{
+    struct sv_grammar *g = gbnf("root ::= [a-z]{0,60000} \"!\" (\"(\" root \")\")?");
+    struct sv_matcher *m, *other;
+    struct sv_err err;
+
+    (void)state;
+    assert_int_equal(sv_matcher_open(&m, g, words.vocab, &err), SV_OK);
+    assert_int_equal(sv_matcher_open(&other, g, words.vocab, &err), SV_OK);
+    for (const char *p = "abc!(x!(yz!("; *p; p++)
+        assert_true(sv_matcher_advance(other, (uint8_t)*p));
+    for (int i = 0; i < 59990; i++) {
+        assert_true(sv_matcher_advance(m, 'a' + i % 26));
+        if (i % 20000 == 0)
+            words_check_mask(&words, m);
+    }
+    words_check_mask(&words, m);
+    sv_matcher_back(m, sv_matcher_mark(m) - SV_MATCHER_BACK / 2);
+    for (int i = 0; i < SV_MATCHER_BACK / 2 + 10; i++)
+        assert_true(sv_matcher_advance(m, 'a'));
+    assert_false(sv_matcher_advance(m, 'a'));
+    words_check_mask(&words, m);
+    assert_true(sv_matcher_advance(m, '!'));
+    words_check_mask(&words, other);
+    for (const char *p = "q!)))"; *p; p++)
+        assert_true(sv_matcher_advance(other, (uint8_t)*p));
+    assert_true(sv_matcher_must_end(other));
+    sv_matcher_close(m);
+    sv_matcher_close(other);
+    sv_grammar_unref(g);
+}
+
+SV_TEST_MAIN(cmocka_unit_test_setup_teardown(reads_json, open_words, close_words),
+             cmocka_unit_test_setup_teardown(masks_of_json, open_words, close_words),
+             cmocka_unit_test_setup_teardown(reads, open_words, close_words),
+             cmocka_unit_test(refuses),
+             cmocka_unit_test_setup_teardown(ambiguous_grammars_end, open_words, close_words),
+             cmocka_unit_test_setup_teardown(forgets_and_finds_again, open_words, close_words))
