@@ -38,8 +38,8 @@ static void share_out(struct sv_automaton *a)
         a->tops[i].words = a->words + (size_t)(SV_N_MASKS + i) * a->v->n_words;
         a->tops[i].leaves = a->leaves + (size_t)i * SV_N_LEAVES;
     }
-    for (int byte = 0; byte < 256; byte++)
-        a->kinds_of[a->g->class_of[byte]] |= UINT64_C(1) << sv_byte_kind((uint8_t)byte);
+    for (int byte = 0; byte < 128; byte++)
+        a->kinds_of[a->g->class_of[byte]] |= UINT64_C(1) << sv_ascii_kind((uint8_t)byte);
 }
 
 /* The three sets that have fixed numbers, and the first state. */

@@ -25,9 +25,11 @@
  * [i + 1, end). */
 struct sv_trie_node {
     uint32_t end;
-    uint32_t token; /* its tokens are order[token .. the next node's token) */
-    uint16_t depth; /* bytes, at least 1 */
+    uint32_t token;   /* its tokens are order[token .. the next node's token) */
+    uint16_t depth;   /* bytes, at least 1 */
+    uint16_t tallest; /* depth of the deepest node of the subtree */
     uint8_t byte;
+    bool starts; /* a character begins here, after whole characters */
 };
 
 struct sv_vocab {
@@ -38,17 +40,19 @@ struct sv_vocab {
     uint32_t *text_at;          /* (n_tokens + 1) into text; equal: never written */
     uint32_t *end_mask;         /* (n_words) the ids that end */
     struct sv_trie_node *nodes; /* (n_nodes + 1) the last one is a sentinel */
-    uint64_t *kinds;            /* (n_nodes) kinds of bytes in the subtree: sv_byte_kind */
+    uint64_t *kinds;            /* (n_nodes) kinds of bytes in a node and its subtree */
     uint32_t *order;            /* ids in the order of their bytes */
     uint32_t n_nodes, n_order;
     uint32_t longest; /* bytes of a token */
 };
 
-/* Bytes in 64 kinds; bytes of a kind are mostly treated alike by grammars. */
-static inline int sv_byte_kind(uint8_t c)
+/* Bytes in kinds; ASCII of a kind is mostly treated alike by grammars. The bytes of whole
+ * characters beyond ASCII, cut short at most by the token's end, are one kind; bytes that are no
+ * UTF-8 where they stand another. */
+#define SV_KIND_WIDE 48
+#define SV_KIND_BROKEN 49
+static inline int sv_ascii_kind(uint8_t c)
 {
-    if (c >= 0x80)
-        return 48 + (c - 0x80) / 8;
     if (c >= 'a')
         return c <= 'z' ? 0 : 1 + c - '{';
     if (c >= 'A')
@@ -59,6 +63,10 @@ static inline int sv_byte_kind(uint8_t c)
         return 21 + c - ' ';
     return c == '\n' ? 37 : c == '\t' ? 38 : c == '\r' ? 39 : 40;
 }
+
+/* vocab.c. UTF-8 byte by byte: 0 between characters, SV_UTF8_BROKEN where it is none. */
+#define SV_UTF8_BROKEN 8
+uint8_t sv_utf8_next(uint8_t state, uint8_t byte);
 
 /* ---------------------------------------------------------------- sets */
 
@@ -73,6 +81,9 @@ static inline int sv_byte_kind(uint8_t c)
 /* Items looked at for one byte or mask: some tenths of a second. */
 #define SV_WORK (1 << 24)
 
+/* Nodes that are like others for fewer bytes than this are taken as they are. */
+#define SV_LEAST_SAME 8
+
 #define SV_SET_END 0u  /* the tail of the start: {(ACCEPT, 0)} */
 #define SV_SET_HOLE 1u /* a tail that is not known: {(HOLE, 0)} */
 #define SV_SET_DEAD 2u /* no item */
@@ -86,6 +97,9 @@ struct sv_set {
     uint16_t low, high; /* frames of the shortest and of the tallest stack, as a tail */
     uint16_t reach;     /* frames of the most demanding item at its tallest stack, until its end */
     int16_t mask, top;  /* slots, -1: none */
+    /* As in struct sv_node, for all nodes of the items and their tails. */
+    uint32_t like; /* SV_NO_SET: not known yet */
+    uint8_t same;
     bool loops_known;
     uint64_t loops; /* kinds of bytes that lead from this state back to it */
 };
@@ -167,6 +181,8 @@ uint32_t sv_sets_unite(struct sv_automaton *a, uint32_t base);
 bool sv_sets_push(struct sv_automaton *a, uint64_t item); /* onto scratch */
 /* Of the stacks that a tail stands for those of at most `most` frames (not less than its low). */
 uint32_t sv_sets_prune(struct sv_automaton *a, uint32_t tail, uint32_t most);
+/* The set in which every node stands for those it is like. */
+uint32_t sv_sets_like(struct sv_automaton *a, uint32_t set);
 /* Drops what no matcher and no top holds. Numbers of sets change: those that matchers hold are
  * rewritten. */
 void sv_sets_collect(struct sv_automaton *a);

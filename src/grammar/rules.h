@@ -15,7 +15,7 @@
 
 /* ---------------------------------------------------------------- limits */
 
-/* Of one grammar. A node takes 12 bytes, an edge 8. */
+/* Of one grammar. A node takes 16 bytes, an edge 8. */
 #define SV_MAX_NODES (1u << 20)
 #define SV_MAX_EXPRS (1u << 20)
 #define SV_MAX_RULES (1u << 16)
@@ -41,11 +41,16 @@ enum sv_node_kind {
 struct sv_node {
     uint32_t at; /* BYTES, SPLIT: first edge; CALL: the rule */
     uint32_t n;  /* number of edges; CALL: the node after it */
-    uint16_t kind;
+    /* For masks: tokens of at most `same` bytes find at node `like` what they find here, because
+     * both stand in one chain of counted repetitions. SV_ALONE: like is this node itself. */
+    uint32_t like;
     /* Frames that must at least be pushed to get from here to the rule's end; SV_NEVER: no text
      * leads there. */
     uint16_t need;
+    uint8_t same;
+    uint8_t kind;
 };
+#define SV_ALONE UINT8_MAX
 
 struct sv_edge {
     uint32_t to;

@@ -47,6 +47,7 @@ static uint32_t *table_at(struct sv_automaton *a, const uint64_t *items, uint32_
 static void measure(const struct sv_automaton *a, struct sv_set *s)
 {
     uint32_t low = UINT16_MAX, high = 0, reach = 0;
+    uint8_t same = SV_ALONE;
 
     for (uint32_t i = 0; i < s->n; i++) {
         uint64_t item = a->items[s->first + i];
@@ -61,7 +62,12 @@ static void measure(const struct sv_automaton *a, struct sv_set *s)
         high = tail->high + 1u > high ? tail->high + 1u : high;
         needs = tail->reach > needs ? tail->reach : needs;
         reach = needs > reach ? needs : reach;
+        if (node->same >= SV_LEAST_SAME && node->same < same)
+            same = node->same;
+        if (tail->same < same)
+            same = tail->same;
     }
+    s->same = same;
     s->low = (uint16_t)low;
     s->high = (uint16_t)high;
     s->reach = (uint16_t)reach;
@@ -84,6 +90,7 @@ static uint32_t intern(struct sv_automaton *a, const uint64_t *items, uint32_t n
                          .n = n,
                          .row = SV_NO_SET,
                          .closed = SV_NO_SET,
+                         .like = SV_NO_SET,
                          .hash = hash,
                          .mask = -1,
                          .top = -1};
@@ -193,6 +200,28 @@ uint32_t sv_sets_prune(struct sv_automaton *a, uint32_t set, uint32_t most)
     return pruned;
 }
 
+uint32_t sv_sets_like(struct sv_automaton *a, uint32_t set)
+{
+    const struct sv_set *s = &a->sets[set];
+    const uint32_t base = a->n_scratch;
+
+    if (s->same == SV_ALONE)
+        return set;
+    if (s->like != SV_NO_SET)
+        return s->like;
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint64_t item = a->items[s->first + i];
+        const struct sv_node *node = &a->g->nodes[sv_item_node(item)];
+        uint32_t tail = sv_sets_like(a, sv_item_tail(item)), like = sv_item_node(item);
+        if (node->same >= SV_LEAST_SAME)
+            like = node->like;
+        if (tail == SV_NO_SET || !sv_sets_push(a, sv_item(like, tail)))
+            return SV_NO_SET;
+    }
+    a->sets[set].like = sv_sets_unite(a, base);
+    return a->sets[set].like;
+}
+
 /* ---------------------------------------------------------------- dropping */
 
 #define HELD 1u
@@ -239,7 +268,7 @@ static uint32_t *compact(struct sv_automaton *a)
         }
         s.first = n_items;
         n_items += s.n;
-        s.row = s.closed = SV_NO_SET;
+        s.row = s.closed = s.like = SV_NO_SET;
         s.loops_known = false;
         if (s.mask >= 0)
             a->masks[s.mask].set = n;

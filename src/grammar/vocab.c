@@ -93,37 +93,81 @@ static uint32_t shared(const struct word *words, uint32_t i)
     return n;
 }
 
+uint8_t sv_utf8_next(uint8_t state, uint8_t c)
+{
+    /* What may follow a lead byte: in the first place a range, then states 2 and 1 count down. */
+    static const struct {
+        uint8_t lo, hi, next;
+    } rest[] = {{0, 0, 0},       {0x80, 0xBF, 0}, {0x80, 0xBF, 1}, {0x80, 0xBF, 2},
+                {0xA0, 0xBF, 1}, {0x80, 0x9F, 1}, {0x90, 0xBF, 2}, {0x80, 0x8F, 2}};
+
+    if (state == SV_UTF8_BROKEN)
+        return SV_UTF8_BROKEN;
+    if (state != 0)
+        return c >= rest[state].lo && c <= rest[state].hi ? rest[state].next : SV_UTF8_BROKEN;
+    if (c < 0x80)
+        return 0;
+    if (c < 0xC2 || c > 0xF4)
+        return SV_UTF8_BROKEN;
+    if (c < 0xE0)
+        return 1;
+    if (c < 0xF0)
+        return c == 0xE0 ? 4 : c == 0xED ? 5 : 2;
+    return c == 0xF0 ? 6 : c == 0xF4 ? 7 : 3;
+}
+
+/* An open node on the way to the word at hand. */
+struct open_node {
+    uint32_t node;
+    uint8_t utf8; /* after its byte */
+};
+
+static void add_node(struct sv_vocab *v, uint32_t n, uint8_t before, uint8_t after)
+{
+    struct sv_trie_node *node = &v->nodes[n];
+    int kind = after == SV_UTF8_BROKEN ? SV_KIND_BROKEN
+               : node->byte >= 0x80    ? SV_KIND_WIDE
+                                       : sv_ascii_kind(node->byte);
+
+    node->starts = before == 0 && after != SV_UTF8_BROKEN;
+    node->tallest = node->depth;
+    v->kinds[n] = UINT64_C(1) << kind;
+}
+
 /* Lays out the nodes in the order of the sorted words; path[d] is the open node of depth d + 1. */
-static void lay_out(struct sv_vocab *v, const struct word *words, uint32_t *path)
+static void lay_out(struct sv_vocab *v, const struct word *words, struct open_node *path)
 {
     uint32_t n = 0, depth = 0;
 
     for (uint32_t i = 0; i < v->n_order; i++) {
         uint32_t keep = shared(words, i);
         for (; depth > keep; depth--)
-            v->nodes[path[depth - 1]].end = n;
+            v->nodes[path[depth - 1].node].end = n;
         for (; depth < words[i].n; depth++) {
-            v->nodes[n] = (struct sv_trie_node){
-                .token = i, .depth = (uint16_t)(depth + 1), .byte = words[i].bytes[depth]};
-            path[depth] = n++;
+            uint8_t byte = words[i].bytes[depth], before = depth ? path[depth - 1].utf8 : 0;
+            v->nodes[n] =
+                (struct sv_trie_node){.token = i, .depth = (uint16_t)(depth + 1), .byte = byte};
+            path[depth] = (struct open_node){n, sv_utf8_next(before, byte)};
+            add_node(v, n++, before, path[depth].utf8);
         }
         v->order[i] = words[i].id;
     }
     for (; depth > 0; depth--)
-        v->nodes[path[depth - 1]].end = n;
+        v->nodes[path[depth - 1].node].end = n;
     v->nodes[n] = (struct sv_trie_node){.end = n, .token = v->n_order};
-    for (uint32_t i = n; i-- > 0;) { /* kinds go up from the leaves */
-        uint64_t kinds = 0;
-        for (uint32_t k = i + 1; k < v->nodes[i].end; k = v->nodes[k].end)
-            kinds |= v->kinds[k] | UINT64_C(1) << sv_byte_kind(v->nodes[k].byte);
-        v->kinds[i] = kinds;
+    for (uint32_t i = n; i-- > 0;) { /* what is known of subtrees goes up from the leaves */
+        for (uint32_t k = i + 1; k < v->nodes[i].end; k = v->nodes[k].end) {
+            v->kinds[i] |= v->kinds[k];
+            if (v->nodes[k].tallest > v->nodes[i].tallest)
+                v->nodes[i].tallest = v->nodes[k].tallest;
+        }
     }
 }
 
 static int build_trie(struct sv_vocab *v, struct sv_err *err)
 {
     struct word *words = sorted_words(v);
-    uint32_t *path = sv_alloc((v->longest + 1) * sizeof *path);
+    struct open_node *path = sv_alloc((v->longest + 1) * sizeof *path);
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < v->n_order && words; i++)

@@ -113,6 +113,36 @@ static void reads(void **state)
     check("root ::= (\"a\" (\"b\" \"c\"){,2}){0,1}", LIST("", "abc", "abcbc"), LIST("abcbcbc"));
 }
 
+/* Counted repetitions share masks as far as tokens allow: every mask of a text is the right one. */
+static void counts(void **state)
+{
+    static const char *const grammars[] = {
+        "root ::= \"\\\"\" [^\"]{0,40} \"\\\"\"",
+        "root ::= \"\\\"\" [a-z\xC3\xA4 \\n]{30,35} \"\\\"\"",
+        "root ::= (\"\\\"\" ([^\"]{12}){0,3} \"\\\"\"){0,40}",
+        "root ::= \"\\\"\" c{0,40} \"\\\"\" \"!\"?\nc ::= [^\"\\\\] | \"\\\\\" [nt\"]",
+        "root ::= \"\\\"\" (c? c){10,20} \"\\\"\"\nc ::= [a-z \xC3\xA4]",
+        "root ::= (x | \"\\\"\" [a-z]{0,20}){0,40}\nx ::= \"\\\"\" [a-z\xC3\xA4 ]{0,36}",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof grammars / sizeof *grammars; i++) {
+        struct sv_grammar *g = gbnf(grammars[i]);
+        struct sv_matcher *m;
+        struct sv_err err;
+        assert_int_equal(sv_matcher_open(&m, g, words.vocab, &err), SV_OK);
+        assert_true(sv_matcher_advance(m, '"'));
+        for (int k = 0; k < 45; k++) {
+            words_check_mask(&words, m);
+            if (!sv_matcher_advance(m, k % 3 ? 'a' : 't'))
+                break;
+            assert_true(k < 40);
+        }
+        sv_matcher_close(m);
+        sv_grammar_unref(g);
+    }
+}
+
 struct refusal {
     const char *text, *part;
     int code, pos;
@@ -224,6 +254,7 @@ static void forgets_and_finds_again(void **state)
 SV_TEST_MAIN(cmocka_unit_test_setup_teardown(reads_json, open_words, close_words),
              cmocka_unit_test_setup_teardown(masks_of_json, open_words, close_words),
              cmocka_unit_test_setup_teardown(reads, open_words, close_words),
+             cmocka_unit_test_setup_teardown(counts, open_words, close_words),
              cmocka_unit_test(refuses),
              cmocka_unit_test_setup_teardown(ambiguous_grammars_end, open_words, close_words),
              cmocka_unit_test_setup_teardown(forgets_and_finds_again, open_words, close_words))
