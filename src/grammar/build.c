@@ -306,6 +306,34 @@ sv_expr sv_build_or(struct sv_build *b, sv_expr one, sv_expr other)
     return sv_build_alt(b, parts, 2);
 }
 
+sv_expr sv_build_states(struct sv_build *b, int32_t n_states, const struct sv_arc *arcs, size_t n)
+{
+    struct sv_expr_node x = {.kind = SV_EXPR_STATES,
+                             .at = b->kids.n,
+                             .n = (uint32_t)n_states,
+                             .max = (int32_t)n,
+                             .size = (uint32_t)n_states};
+    sv_expr *to;
+
+    if (n > SV_MAX_EXPRS)
+        n = SV_MAX_EXPRS + 1;
+    to = sv_build_grow(b, &b->kids, 3 * (uint32_t)n, sizeof *to, 4 * SV_MAX_EXPRS, "expressions");
+    if (!to)
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct sv_expr_node *label = sv_build_expr(b, arcs[i].label);
+        SV_REQUIRE(arcs[i].from >= 0 && arcs[i].from < n_states && arcs[i].to >= 0 &&
+                   arcs[i].to <= n_states);
+        to[3 * i] = (uint32_t)arcs[i].from;
+        to[3 * i + 1] = (uint32_t)arcs[i].to;
+        to[3 * i + 2] = arcs[i].label;
+        if (label->depth >= x.depth)
+            x.depth = label->depth + 1;
+        x.size = x.size + label->size > SV_MAX_NODES ? SV_MAX_NODES : x.size + label->size;
+    }
+    return add_expr(b, x);
+}
+
 /* A repetition that copies more than this calls a rule instead, so that copies of copies do not
  * multiply. */
 #define COPIED_SIZE 2

@@ -58,6 +58,14 @@ sv_expr sv_build_repeat(struct sv_build *b, sv_expr x, int32_t min, int32_t max)
  * bytes). */
 sv_expr sv_build_until(struct sv_build *b, const void *marker, size_t n);
 sv_expr sv_build_without(struct sv_build *b, const void *marker, size_t n);
+/* A network of n_states places: begins at place 0, an arc's text leads from one place to another,
+ * and one to place n_states leads out. A label may be the empty text, but not all along a way back
+ * to where it began. */
+struct sv_arc {
+    int32_t from, to;
+    sv_expr label;
+};
+sv_expr sv_build_states(struct sv_build *b, int32_t n_states, const struct sv_arc *arcs, size_t n);
 /* What a finished grammar matches. It must live until sv_build_finish. */
 sv_expr sv_build_grammar(struct sv_build *b, const struct sv_grammar *g);
 

@@ -152,6 +152,36 @@ static uint32_t compile_repeat(struct sv_build *b, struct sv_expr_node x, uint32
     return rest;
 }
 
+/* A node for each state, which goes on at its arcs' labels. */
+static uint32_t compile_states(struct sv_build *b, struct sv_expr_node x, uint32_t next)
+{
+    const uint32_t first = b->nodes.n, n_arcs = (uint32_t)x.max;
+    uint32_t edge;
+
+    for (uint32_t i = 0; i < x.n && !b->err.code; i++)
+        sv_build_new_node(b, SV_NODE_SPLIT, 0, 0);
+    edge = sv_build_new_edges(b, n_arcs);
+    if (b->err.code)
+        return 0;
+    for (uint32_t i = 0; i < n_arcs; i++)
+        sv_build_node(b, first + ((const sv_expr *)b->kids.data)[x.at + 3 * i])->n++;
+    for (uint32_t i = 0; i < x.n; i++) {
+        struct sv_node *node = sv_build_node(b, first + i);
+        node->at = edge;
+        edge += node->n;
+        node->n = 0;
+    }
+    for (uint32_t i = 0; i < n_arcs && !b->err.code; i++) {
+        const sv_expr *arc = (const sv_expr *)b->kids.data + x.at + 3 * i;
+        const uint32_t from = first + arc[0];
+        uint32_t to = compile(b, arc[2], arc[1] < x.n ? first + arc[1] : next);
+        struct sv_node *node = sv_build_node(b, from);
+        if (!b->err.code)
+            sv_build_edge(b, node->at + node->n++)->to = to;
+    }
+    return first;
+}
+
 /* Takes in the other grammar's rules and nodes, once. */
 static void copy_grammar(struct sv_build *b, struct sv_import *import)
 {
@@ -221,6 +251,8 @@ static uint32_t compile(struct sv_build *b, sv_expr i, uint32_t next)
         return compile_repeat(b, x, next);
     case SV_EXPR_RULE:
         return sv_build_new_node(b, SV_NODE_CALL, x.at, next);
+    case SV_EXPR_STATES:
+        return compile_states(b, x, next);
     case SV_EXPR_UNTIL:
         return sv_build_marker(b, (const uint8_t *)b->bytes.data + x.at, x.n, x.max == 1, next);
     case SV_EXPR_GRAMMAR:

@@ -34,6 +34,15 @@ int sv_grammar_regex(struct sv_grammar **g, const char *text, size_t n, struct s
 /* The answer is one of n > 0 texts, NUL-terminated. */
 int sv_grammar_choice(struct sv_grammar **g, const char *const *texts, size_t n,
                       struct sv_err *err);
+/* JSON values that satisfy a JSON schema, and any JSON object. style NULL: the usual space between
+ * tokens. Errors name the place in the schema: "schema/properties/a: ...". What a schema may say,
+ * and what is refused: docs/structured-output.md. */
+struct sv_schema_style {
+    bool compact; /* no space at all; else none, one, or a line break with indentation */
+};
+int sv_grammar_schema(struct sv_grammar **g, const char *schema, size_t n,
+                      const struct sv_schema_style *style, struct sv_err *err);
+int sv_grammar_json(struct sv_grammar **g, struct sv_err *err);
 
 struct sv_grammar *sv_grammar_ref(struct sv_grammar *g);
 void sv_grammar_unref(struct sv_grammar *g); /* NULL is fine */

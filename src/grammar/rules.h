@@ -92,6 +92,7 @@ enum sv_expr_kind {
     SV_EXPR_ALT,    /* kids[at .. at+n) */
     SV_EXPR_REPEAT, /* n to max times expression at */
     SV_EXPR_RULE,   /* calls rule at */
+    SV_EXPR_STATES, /* n states, max arcs: kids[at ..] from, to and label of each */
     SV_EXPR_UNTIL,  /* bytes[at .. at+n) is the marker; max 1: the text ends with it, 0: lacks it */
     SV_EXPR_GRAMMAR /* imports[at] */
 };

@@ -1,0 +1,457 @@
+/*
+ * test_schema.c - JSON schemas as grammars: for each schema texts that must be taken and texts that
+ * must not, and schemas that must be refused with the place named.
+ */
+#include "testing.h"
+#include "grammar/words.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Texts are separated by newlines; bad ones must not be taken as a whole (a part of them may). */
+struct row {
+    const char *schema, *good, *bad;
+};
+
+static struct sv_grammar *make(const char *schema)
+{
+    const struct sv_schema_style compact = {.compact = true};
+    struct sv_grammar *g = NULL;
+    struct sv_err err;
+
+    if (sv_grammar_schema(&g, schema, strlen(schema), &compact, &err) != SV_OK)
+        fail_msg("%s: %s", schema, err.msg);
+    return g;
+}
+
+static void check_texts(struct words *w, struct sv_grammar *g, const char *schema,
+                        const char *texts, bool good)
+{
+    while (texts && *texts) {
+        size_t n = strcspn(texts, "\n");
+        if (words_matches(w, g, texts, n) != good)
+            fail_msg("%s: %.*s is %s (%d bytes of it are taken)", schema, (int)n, texts,
+                     good ? "refused" : "taken", (int)words_takes(w, g, texts, n));
+        texts += n + (texts[n] == '\n');
+    }
+}
+
+static void check_rows(const struct row *rows, size_t n)
+{
+    struct words w;
+
+    words_open(&w, words_common, words_n_common);
+    for (size_t i = 0; i < n; i++) {
+        struct sv_grammar *g = make(rows[i].schema);
+        check_texts(&w, g, rows[i].schema, rows[i].good, true);
+        check_texts(&w, g, rows[i].schema, rows[i].bad, false);
+        sv_grammar_unref(g);
+    }
+    words_close(&w);
+}
+
+#define ROWS(rows) check_rows(rows, sizeof(rows) / sizeof(rows)[0])
+
+static void types(void **state)
+{
+    static const struct row rows[] = {
+        {"{}", "null\ntrue\n1\n-1.5e3\n\"a\"\n[]\n{}\n[1,[],{\"a\":{}}]\n{\"a\":1,\"b\":[null]}",
+         "nul\n01\n[1,]\n{,}\n{\"a\"}\n\"\t\"\n'a'"},
+        {"true", "1\n{}", "-\n"},
+        {"{\"type\":\"null\"}", "null", "nul\n0\n\"null\""},
+        {"{\"type\":\"boolean\"}", "true\nfalse", "True\n1\nnull"},
+        {"{\"type\":\"integer\"}", "0\n-1\n10\n12345678901234567890", "01\n-0\n1.0\n1e2\n+1\n-"},
+        {"{\"type\":\"number\"}", "0\n-0.5\n1.25\n1e5\n-1.5E-07\n0.10",
+         "01\n.5\n1.\n1e\n--1\n1e999"},
+        {"{\"type\":\"string\"}", "\"\"\n\"a b\"\n\"\\n\\u00e4\"\n\"\\ud83d\\ude00\"\n\"ä€😀\"",
+         "\"\n\"\\x\"\n\"\\ud83d\"\n\"\\ud83d\\u0041\"\n\"\\ude00\"\n\"\x80\"\n\"\xed\xa0\x80\""},
+        {"{\"type\":[\"string\",\"null\"]}", "null\n\"a\"", "1\ntrue"},
+        {"{\"type\":\"integer\",\"nullable\":true}", "null\n5", "\"\""},
+        {"{\"type\":\"array\"}", "[]\n[1,\"a\",[]]", "[1 2]\n[,]\n{}"},
+        {"{\"type\":\"object\"}", "{}\n{\"a\":1,\"b\":{}}", "{\"a\":}\n{1:2}\n[]"},
+        {"{\"title\":\"x\",\"description\":\"y\",\"default\":1,\"type\":\"null\"}", "null", "1"},
+        {"{\"minLength\":2}", "\"ab\"", "\"a\"\n1"},
+    };
+    (void)state;
+    ROWS(rows);
+}
+
+static void values(void **state)
+{
+    static const struct row rows[] = {
+        {"{\"enum\":[\"a\",\"b\\n\",1,null,[1,{\"k\":true}],1.5]}",
+         "\"a\"\n\"b\\n\"\n1\nnull\n[1,{\"k\":true}]\n1.5", "\"c\"\n2\n[1]\n\"\"\ntrue"},
+        {"{\"const\":{\"a\":[]}}", "{\"a\":[]}", "{}\n{\"a\":[1]}"},
+        {"{\"const\":0.1}", "0.1", "0\n0.10\n0.2"},
+        {"{\"type\":\"string\",\"enum\":[1,\"x\"]}", "\"x\"", "1"},
+        {"{\"enum\":[1,2,3,10],\"minimum\":2,\"maximum\":9}", "2\n3", "1\n10"},
+        {"{\"enum\":[\"ab\",\"abc\",\"b\"],\"pattern\":\"^a\",\"maxLength\":2}", "\"ab\"",
+         "\"abc\"\n\"b\""},
+        {"{\"enum\":[1,2],\"const\":2}", "2", "1"},
+        {"{\"enum\":[1.0,2.5],\"type\":\"integer\"}", "1", "2.5\n2"},
+        {"{\"enum\":[{\"a\":1},{\"a\":\"x\"}],\"properties\":{\"a\":{\"type\":\"string\"}}}",
+         "{\"a\":\"x\"}", "{\"a\":1}"},
+    };
+    (void)state;
+    ROWS(rows);
+}
+
+static void numbers(void **state)
+{
+    static const struct row rows[] = {
+        {"{\"type\":\"integer\",\"minimum\":0}", "0\n7\n123456789012345678901", "-1\n-0"},
+        {"{\"type\":\"integer\",\"minimum\":-5,\"maximum\":15}", "-5\n-1\n0\n9\n15",
+         "-6\n16\n100\n-10"},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":9,\"exclusiveMaximum\":101}", "10\n55\n100",
+         "9\n101\n1000\n0"},
+        {"{\"type\":\"integer\",\"minimum\":5,\"exclusiveMinimum\":true}", "6", "5"},
+        {"{\"type\":\"integer\",\"minimum\":-2.5,\"maximum\":2.5}", "-2\n0\n2", "-3\n3"},
+        {"{\"type\":\"integer\",\"maximum\":-10}", "-10\n-11\n-100", "-9\n0\n10"},
+        {"{\"type\":\"integer\",\"multipleOf\":5}", "0\n5\n-10\n100", "1\n12\n-4"},
+        {"{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":10,\"maximum\":30}", "14\n21\n28",
+         "7\n15\n35"},
+        {"{\"type\":\"integer\",\"multipleOf\":2.5}", "0\n5\n10\n-5", "1\n2\n3"},
+        {"{\"type\":\"number\",\"minimum\":0,\"maximum\":1}", "0\n1\n0.5\n1.0\n0.000\n0.25",
+         "1.1\n-0.1\n2\n1.01\n10"},
+        {"{\"type\":\"number\",\"exclusiveMinimum\":0}", "0.1\n1\n100.5\n0.001",
+         "0\n0.0\n-1\n0.000"},
+        {"{\"type\":\"number\",\"exclusiveMaximum\":0.25}", "0.2\n0.249\n-5\n-0.1\n0",
+         "0.25\n0.250\n0.3\n1"},
+        {"{\"type\":\"number\",\"minimum\":-1.5,\"maximum\":-0.5}", "-1.5\n-1\n-0.5\n-0.75\n-1.500",
+         "-1.51\n-0.4\n0\n-2\n1"},
+        {"{\"type\":\"number\",\"multipleOf\":0.01}", "0\n1.25\n-3.1\n10", "0.001\n1.255"},
+        {"{\"type\":\"number\",\"multipleOf\":0.5}", "0.5\n1.0\n2\n-1.5", "0.25\n0.3"},
+        {"{\"type\":\"number\",\"minimum\":1e-3,\"maximum\":1e3}", "0.001\n1000\n5",
+         "0.0009\n1000.1"},
+        {"{\"type\":\"integer\",\"format\":\"int8\"}", "-128\n127\n0", "-129\n128"},
+        {"{\"allOf\":[{\"minimum\":3},{\"maximum\":5}],\"type\":\"integer\",\"minimum\":2}", "3\n5",
+         "2\n6"},
+        {"{\"type\":\"integer\",\"minimum\":9223372036854775806,\"maximum\":9223372036854775807}",
+         "9223372036854775806\n9223372036854775807",
+         "9223372036854775805\n0\n9223372036854775808\n99999999999999999999"},
+    };
+    (void)state;
+    ROWS(rows);
+}
+
+static void strings(void **state)
+{
+    static const struct row rows[] = {
+        {"{\"type\":\"string\",\"minLength\":1,\"maxLength\":3}",
+         "\"a\"\n\"äöü\"\n\"\\n\\u0041b\"\n\"\\ud83d\\ude00\"", "\"\"\n\"abcd\""},
+        {"{\"type\":\"string\",\"maxLength\":0}", "\"\"", "\"a\""},
+        {"{\"type\":\"string\",\"minLength\":2}", "\"ab\"\n\"abcdefgh\"", "\"\"\n\"a\""},
+        {"{\"type\":\"string\",\"pattern\":\"^[a-c]+$\"}", "\"abc\"\n\"a\"",
+         "\"\"\n\"abd\"\n\"\\u0061\""},
+        {"{\"type\":\"string\",\"pattern\":\"b\"}", "\"b\"\n\"abc\"\n\"\\nb\\\"\"", "\"\"\n\"a\""},
+        {"{\"type\":\"string\",\"pattern\":\"^x|y$\"}", "\"xa\"\n\"ay\"\n\"x\"", "\"ax\"\n\"ya\""},
+        {"{\"type\":\"string\",\"pattern\":\"^\\\\d{3}-\\\\d{4}$\"}", "\"123-4567\"",
+         "\"12-4567\"\n\"123-45678\""},
+        {"{\"type\":\"string\",\"pattern\":\"^[^\\\"]*$\"}", "\"a\\\\b\"\n\"\\n\\t\"\n\"ä\"",
+         "\"\\\"\""},
+        {"{\"type\":\"string\",\"pattern\":\"^\\\"\\\\\\\\/$\"}", "\"\\\"\\\\/\"\n\"\\\"\\\\\\/\"",
+         "\"\\\"\\\\\""},
+        {"{\"type\":\"string\",\"pattern\":\"^a*$\",\"minLength\":2,\"maxLength\":4}",
+         "\"aa\"\n\"aaaa\"", "\"a\"\n\"aaaaa\"\n\"ab\""},
+        {"{\"type\":\"string\",\"allOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]}",
+         "\"ab\"\n\"xbya\"", "\"a\"\n\"b\"\n\"\""},
+        {"{\"type\":\"string\",\"pattern\":\"^(?:ab|c)*?d?$\"}", "\"\"\n\"abcd\"\n\"cab\"",
+         "\"a\"\n\"dd\""},
+        {"{\"type\":\"string\",\"pattern\":\"^.$\"}", "\"a\"\n\"€\"\n\"\\\\\"",
+         "\"\\n\"\n\"ab\"\n\"\""},
+        {"{\"type\":\"string\",\"pattern\":\"^[ä-ü]$\"}", "\"ö\"", "\"a\"\n\"ÿ\""},
+        {"{\"type\":\"string\",\"format\":\"date\"}",
+         "\"2024-02-29\"\n\"1999-12-31\"\n\"2000-02-29\"",
+         "\"2023-02-29\"\n\"1900-02-29\"\n\"2024-13-01\"\n\"2024-04-31\"\n\"0000-01-01\"\n\"24-01-01\""},
+        {"{\"type\":\"string\",\"format\":\"time\"}", "\"23:59:59Z\"\n\"00:00:00.5+01:30\"",
+         "\"24:00:00Z\"\n\"12:60:00Z\"\n\"12:00:00\""},
+        {"{\"type\":\"string\",\"format\":\"date-time\"}", "\"2024-05-06T07:08:09Z\"",
+         "\"2024-05-06\"\n\"2024-05-06 07:08:09Z\""},
+        {"{\"type\":\"string\",\"format\":\"duration\"}",
+         "\"P1D\"\n\"PT5M\"\n\"P1Y2M3DT4H5M6S\"\n\"P2W\"", "\"P\"\n\"PT\"\n\"1D\"\n\"P1S\""},
+        {"{\"type\":\"string\",\"format\":\"uuid\"}", "\"123e4567-e89b-12d3-a456-426614174000\"",
+         "\"123e4567e89b12d3a456426614174000\""},
+        {"{\"type\":\"string\",\"format\":\"email\"}", "\"a.b+c@example.org\"",
+         "\"a@b\"\n\"@x.y\"\n\"a..b@c.de\""},
+        {"{\"type\":\"string\",\"format\":\"hostname\"}", "\"example.org\"\n\"a-b.c\"",
+         "\"-a\"\n\"a-\"\n\"a..b\""},
+        {"{\"type\":\"string\",\"format\":\"ipv4\"}", "\"0.0.0.0\"\n\"255.249.1.10\"",
+         "\"256.1.1.1\"\n\"1.1.1\"\n\"01.1.1.1\""},
+        {"{\"type\":\"string\",\"format\":\"ipv6\"}",
+         "\"::\"\n\"::1\"\n\"1:2:3:4:5:6:7:8\"\n\"fe80::1:2\"\n\"1::\"",
+         "\":::\"\n\"1:2:3:4:5:6:7\"\n\"1::2::3\"\n\"1:2:3:4:5:6:7:8:9\"\n\":1\""},
+        {"{\"type\":\"string\",\"format\":\"uri\"}",
+         "\"https://example.org/a?b=c#d\"\n\"urn:isbn:12\"",
+         "\"example\"\n\"http:\"\n\"http://a b\""},
+        {"{\"type\":\"string\",\"format\":\"password\"}", "\"x\"", "1"},
+        {"{\"type\":\"string\",\"format\":\"ipv4\",\"maxLength\":7}", "\"1.2.3.4\"",
+         "\"10.2.3.4\""},
+    };
+    (void)state;
+    ROWS(rows);
+}
+
+static void arrays(void **state)
+{
+    static const struct row rows[] = {
+        {"{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}", "[]\n[1]\n[1,2,3]",
+         "[\"a\"]\n[1,]"},
+        {"{\"items\":{\"type\":\"null\"},\"minItems\":2}", "[null,null]\n[null,null,null]",
+         "[]\n[null]"},
+        {"{\"items\":{\"type\":\"null\"},\"minItems\":1,\"maxItems\":2}", "[null]\n[null,null]",
+         "[]\n[null,null,null]"},
+        {"{\"type\":\"array\",\"maxItems\":0}", "[]", "[1]"},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}]}",
+         "[]\n[1]\n[1,\"a\"]", "[\"a\"]\n[1,2]\n[1,\"a\",1]"},
+        {"{\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}],\"items\":{\"type\":\"null\"},"
+         "\"minItems\":2,\"maxItems\":4}",
+         "[1,\"a\"]\n[1,\"a\",null]\n[1,\"a\",null,null]",
+         "[1]\n[1,\"a\",1]\n[1,\"a\",null,null,null]"},
+        {"{\"items\":[{\"type\":\"integer\"},{\"type\":\"null\"}],\"additionalItems\":false}",
+         "[1,null]\n[]", "[1,null,1]\n[null]"},
+        {"{\"prefixItems\":[{\"type\":\"integer\"},false,{\"type\":\"null\"}]}", "[]\n[1]",
+         "[1,2]\n[1,null,null]"},
+        {"{\"items\":false}", "[]", "[1]"},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"null\"},\"uniqueItems\":true,\"maxItems\":1}",
+         "[]\n[null]", "[null,null]"},
+        {"{\"prefixItems\":[{\"type\":\"null\"}],\"minItems\":2}", "[null,1]\n[null,\"a\",2]",
+         "[null]\n[1,1]"},
+    };
+    (void)state;
+    ROWS(rows);
+}
+
+static void objects(void **state)
+{
+    static const struct row rows[] = {
+        {"{\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"null\"}},\"required\":[\"a\",\"b\"]}",
+         "{\"a\":1,\"b\":null}",
+         "{}\n{\"a\":1}\n{\"b\":null,\"a\":1}\n{\"a\":1,\"b\":null,\"c\":1}"},
+        {"{\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"null\"},\"c\":{\"type\":\"null\"}}}",
+         "{}\n{\"a\":1}\n{\"b\":null}\n{\"c\":null}\n{\"a\":1,\"c\":null}\n{\"a\":1,\"b\":null,\"c\":null}",
+         "{\"c\":null,\"a\":1}\n{\"a\":1,}\n{,\"b\":null}\n{\"a\":1,\"a\":1}"},
+        {"{\"properties\":{\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"null\"},\"c\":{\"type\":\"null\"}},\"required\":[\"b\"]}",
+         "{\"b\":null}\n{\"a\":null,\"b\":null}\n{\"b\":null,\"c\":null}",
+         "{}\n{\"a\":null}\n{\"a\":null,\"c\":null}"},
+        {"{\"type\":\"object\",\"properties\":{}}", "{}", "{\"a\":1}"},
+        {"{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"}}",
+         "{}\n{\"x\":1,\"\":2}", "{\"x\":\"a\"}"},
+        {"{\"properties\":{\"ab\":{\"type\":\"null\"}},\"additionalProperties\":{\"type\":\"integer\"}}",
+         "{}\n{\"ab\":null}\n{\"ab\":null,\"a\":1,\"abc\":2}\n{\"b\":1}\n{\"\":1}",
+         "{\"ab\":1}\n{\"\\u0061b\":1}\n{\"a\":1,\"ab\":null}\n{\"a\":1,\"ab\":1}"},
+        {"{\"properties\":{\"a\":{\"type\":\"null\"}},\"additionalProperties\":true}",
+         "{\"a\":null,\"b\":[1]}", "{\"a\":1}"},
+        {"{\"type\":\"object\",\"required\":[\"a\"]}", "{\"a\":1}\n{\"a\":{},\"b\":2}",
+         "{}\n{\"b\":1}"},
+        {"{\"properties\":{\"a\\\"\\n\":{\"type\":\"null\"}},\"required\":[\"a\\\"\\n\"]}",
+         "{\"a\\\"\\n\":null}", "{}"},
+        {"{\"patternProperties\":{\"^s_\":{\"type\":\"string\"},\"^i_\":{\"type\":\"integer\"}}}",
+         "{}\n{\"s_\":\"x\",\"i_a\":1}\n{\"i_\":1}", "{\"s_\":1}\n{\"x\":1}\n{\"i_\":\"a\"}"},
+        {"{\"patternProperties\":{\"a\":{\"minimum\":3},\"b\":{\"maximum\":5}},\"additionalProperties\":{\"type\":\"null\"}}",
+         "{\"a\":9,\"b\":1,\"ab\":4,\"c\":null}", "{\"ab\":9}\n{\"ba\":1}\n{\"c\":1}\n{\"a\":1}"},
+        {"{\"properties\":{\"ax\":{\"type\":\"integer\"}},\"patternProperties\":{\"^a\":{\"minimum\":3}}}",
+         "{\"ax\":3}\n{\"ay\":3.5}", "{\"ax\":2}\n{\"ax\":3.5}\n{\"ay\":1}"},
+        {"{\"type\":\"object\",\"propertyNames\":{\"enum\":[\"x\",\"y\"]},\"additionalProperties\":{\"type\":\"integer\"}}",
+         "{}\n{\"x\":1,\"y\":2}", "{\"z\":1}"},
+        {"{\"type\":\"object\",\"propertyNames\":{\"pattern\":\"^[a-z]+$\",\"maxLength\":2}}",
+         "{\"ab\":1}", "{\"abc\":1}\n{\"A\":1}\n{\"\":1}"},
+        {"{\"properties\":{\"a\":{},\"bb\":{}},\"propertyNames\":{\"maxLength\":1}}",
+         "{}\n{\"a\":1}", "{\"bb\":1}"},
+        {"{\"type\":\"object\",\"minProperties\":1}", "{\"a\":1}\n{\"a\":1,\"b\":1}", "{}"},
+        {"{\"type\":\"object\",\"maxProperties\":2}", "{}\n{\"a\":1}\n{\"a\":1,\"b\":2}",
+         "{\"a\":1,\"b\":2,\"c\":3}"},
+        {"{\"properties\":{\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"null\"},\"c\":{\"type\":\"null\"}},\"minProperties\":2}",
+         "{\"a\":null,\"c\":null}\n{\"a\":null,\"b\":null,\"c\":null}", "{}\n{\"a\":null}"},
+        {"{\"properties\":{\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"null\"},\"c\":{\"type\":\"null\"}},\"maxProperties\":1}",
+         "{}\n{\"a\":null}\n{\"c\":null}", "{\"a\":null,\"b\":null}"},
+        {"{\"properties\":{\"a\":{\"type\":\"null\"}},\"additionalProperties\":true,\"minProperties\":2,\"maxProperties\":3}",
+         "{\"a\":null,\"b\":1}\n{\"a\":null,\"b\":1,\"c\":1}",
+         "{}\n{\"a\":null}\n{\"a\":null,\"b\":1,\"c\":1,\"d\":1}\n{\"x\":1,\"x\":1}"},
+        {"{\"properties\":{\"a\":{\"type\":\"null\"},\"b\":false}}", "{}\n{\"a\":null}",
+         "{\"b\":1}"},
+        {"{\"type\":\"object\",\"unevaluatedProperties\":false,\"allOf\":[{\"properties\":{\"a\":{\"type\":\"null\"}}}]}",
+         "{}\n{\"a\":null}", "{\"b\":1}"},
+    };
+    (void)state;
+    ROWS(rows);
+}
+
+static void combinations(void **state)
+{
+    static const struct row rows[] = {
+        {"{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"string\",\"maxLength\":1}]}", "1\n\"a\"",
+         "\"ab\"\nnull"},
+        {"{\"anyOf\":[{\"minimum\":5},{\"maximum\":3}],\"type\":\"integer\"}", "5\n3\n-1",
+         "4\n3.5"},
+        {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"null\"}]}", "1\nnull", "\"a\""},
+        {"{\"oneOf\":[{\"properties\":{\"t\":{\"const\":\"a\"},\"x\":{\"type\":\"integer\"}},\"required\":[\"t\",\"x\"]},"
+         "{\"properties\":{\"t\":{\"const\":\"b\"},\"y\":{\"type\":\"null\"}},\"required\":[\"t\",\"y\"]}]}",
+         "{\"t\":\"a\",\"x\":1}\n{\"t\":\"b\",\"y\":null}",
+         "{\"t\":\"a\",\"y\":null}\n{\"t\":\"b\",\"x\":1}\n{\"t\":\"c\"}"},
+        {"{\"oneOf\":[{\"type\":\"integer\",\"maximum\":3},{\"type\":\"integer\",\"minimum\":4}]}",
+         "3\n4", "3.5"},
+        {"{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]},"
+         "{\"properties\":{\"b\":{\"type\":\"null\"}}}]}",
+         "{\"a\":1}\n{\"a\":1,\"b\":null}", "{}\n{\"b\":null}\n{\"a\":1,\"c\":1}"},
+        {"{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"number\"}}},{\"properties\":{\"a\":{\"minimum\":3}}}]}",
+         "{\"a\":3.5}", "{\"a\":2}\n{\"a\":\"x\"}"},
+        {"{\"properties\":{\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"null\"}},\"anyOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}]}",
+         "{\"a\":null}\n{\"b\":null}\n{\"a\":null,\"b\":null}", "{}"},
+        {"{\"$defs\":{\"p\":{\"type\":\"integer\"}},\"properties\":{\"a\":{\"$ref\":\"#/$defs/p\"}}}",
+         "{\"a\":1}", "{\"a\":null}"},
+        {"{\"$defs\":{\"a/b~c d\":{\"type\":\"null\"}},\"$ref\":\"#/$defs/a~1b~0c%20d\"}", "null",
+         "1"},
+        {"{\"definitions\":{\"x\":{\"type\":\"integer\",\"minimum\":2}},\"$ref\":\"#/definitions/x\",\"maximum\":4}",
+         "2\n4", "1\n5"},
+        {"{\"properties\":{\"v\":{\"type\":\"integer\"},\"next\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}},\"required\":[\"v\",\"next\"]}",
+         "{\"v\":1,\"next\":null}\n{\"v\":1,\"next\":{\"v\":2,\"next\":{\"v\":3,\"next\":null}}}",
+         "{\"v\":1}\n{\"v\":1,\"next\":{}}"},
+        {"{\"$id\":\"http://x/y\",\"$defs\":{\"n\":{\"type\":\"null\"}},\"items\":{\"$ref\":\"http://x/y#/$defs/n\"}}",
+         "[null]", "[1]"},
+        {"{\"$ref\":\"#/$defs/t\",\"$defs\":{\"t\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/t\"}}}}",
+         "[]\n[[],[[]]]", "[1]"},
+        {"{\"anyOf\":[{\"type\":\"null\"},{\"properties\":{\"x\":{\"$ref\":\"#\"}},\"required\":[\"x\"]}]}",
+         "null\n{\"x\":{\"x\":null}}", "{}\n{\"x\":{}}"},
+        {"{\"anyOf\":[{\"const\":1},false]}", "1", "2"},
+        {"{\"anyOf\":[{\"type\":\"null\"},{\"allOf\":[{\"type\":\"integer\"},{\"type\":\"string\"}]}]}",
+         "null", "1\n\"a\""},
+        {"{\"if\":{\"type\":\"null\"},\"type\":\"null\"}", "null", "1"},
+    };
+    (void)state;
+    ROWS(rows);
+}
+
+/* ---------------------------------------------------------------- space */
+
+static void space(void **state)
+{
+    static const char schema[] =
+        "{\"properties\":{\"a\":{\"type\":\"array\"},\"b\":{}},\"required\":[\"a\"]}";
+    static const char *const good[] = {"{\"a\": [1, 2], \"b\": {}}", "{\n  \"a\": [\n    1\n  ]\n}",
+                                       "{\n\t\"a\":[],\n\t\"b\":1\n}", "{ \"a\":[ ], \"b\":{ } }",
+                                       "{\"a\":[]}"};
+    static const char *const bad[] = {" {\"a\":[]}",         "{\"a\" :[]}",    "{\"a\":  []}",
+                                      "{\"a\":[] ,\"b\":1}", "{\n\n\"a\":[]}", "{\"a\":[]} ",
+                                      "{\"a\":[]}\n"};
+    struct sv_grammar *g = NULL;
+    struct sv_err err;
+    struct words w;
+    char text[300];
+
+    (void)state;
+    words_open(&w, words_common, words_n_common);
+    assert_int_equal(sv_grammar_schema(&g, schema, strlen(schema), NULL, &err), SV_OK);
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
+        if (!words_matches(&w, g, good[i], strlen(good[i])))
+            fail_msg("refused: %s", good[i]);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        if (words_matches(&w, g, bad[i], strlen(bad[i])))
+            fail_msg("taken: %s", bad[i]);
+    /* Space ends. */
+    snprintf(text, sizeof text, "{\n%200s", "");
+    assert_int_equal(words_takes(&w, g, text, strlen(text)), 2 + 64);
+    sv_grammar_unref(g);
+    words_close(&w);
+}
+
+static void any_object(void **state)
+{
+    struct sv_grammar *g = NULL;
+    struct sv_err err;
+    struct words w;
+
+    (void)state;
+    words_open(&w, words_common, words_n_common);
+    assert_int_equal(sv_grammar_json(&g, &err), SV_OK);
+    assert_true(words_matches(&w, g, "{\"a\": [1, {\"b\": null}]}", 23));
+    assert_true(words_matches(&w, g, "{}", 2));
+    assert_false(words_matches(&w, g, "[]", 2));
+    assert_false(words_matches(&w, g, "{}}", 3));
+    sv_grammar_unref(g);
+    words_close(&w);
+}
+
+/* ---------------------------------------------------------------- refusals */
+
+static void refused(void **state)
+{
+    static const struct {
+        const char *schema, *says;
+    } rows[] = {
+        {"", "one JSON value"},
+        {"{", "JSON, byte"},
+        {"[]", "schema: a schema must be an object"},
+        {"1", "schema: a schema must be an object"},
+        {"1,2", "one JSON value"},
+        {"false", "no value satisfies"},
+        {"{\"properties\":{\"a\":{\"not\":{}}}}", "schema/properties/a: 'not'"},
+        {"{\"properties\":{\"a\":7}}", "schema/properties/a: a schema must be"},
+        {"{\"if\":{},\"then\":{}}", "schema: 'if'"},
+        {"{\"items\":{\"contains\":{}}}", "schema/items: 'contains'"},
+        {"{\"type\":\"array\",\"uniqueItems\":true}", "'uniqueItems'"},
+        {"{\"type\":\"strin\"}", "'type' must be"},
+        {"{\"type\":[]}", "'type' must be"},
+        {"{\"enum\":[]}", "'enum' must be"},
+        {"{\"enum\":1}", "'enum' must be"},
+        {"{\"anyOf\":[]}", "schema/anyOf: must be a list"},
+        {"{\"allOf\":{}}", "'allOf' must be"},
+        {"{\"required\":\"a\"}", "'required' must be"},
+        {"{\"required\":[1]}", "'required' must be"},
+        {"{\"properties\":[]}", "'properties' must be"},
+        {"{\"minLength\":-1}", "schema: field 'minLength'"},
+        {"{\"minLength\":\"1\"}", "field 'minLength'"},
+        {"{\"maxLength\":1000000}", "'maxLength' is 1000000, at most"},
+        {"{\"minItems\":1e9}", "'minItems' is 1000000000"},
+        {"{\"minimum\":\"1\"}", "'minimum' must be a number"},
+        {"{\"multipleOf\":0}", "'multipleOf' must be above 0"},
+        {"{\"multipleOf\":0.0000001234}", "schema: needs an automaton of more than"},
+        {"{\"multipleOf\":1000000}", "multipleOf is too"},
+        {"{\"minimum\":18446744073709551616}", "'minimum' is beyond 64 bits"},
+        {"{\"enum\":[1,[18446744073709551616]]}", "enum or const is beyond 64 bits"},
+        {"{\"maximum\":1e300}", "'maximum' is beyond"},
+        {"{\"maximum\":1e-200}", "'maximum' has more than"},
+        {"{\"pattern\":\"(\"}", "schema/pattern: "},
+        {"{\"pattern\":\"(?=a)\"}", "schema/pattern: "},
+        {"{\"pattern\":\"(a)\\\\1\"}", "schema/pattern: "},
+        {"{\"format\":\"iri\",\"type\":\"string\"}", "'format' iri"},
+        {"{\"$ref\":\"other.json\"}", "$ref 'other.json'"},
+        {"{\"$ref\":\"#/$defs/x\"}", "leads nowhere"},
+        {"{\"$ref\":1}", "'$ref' must be"},
+        {"{\"$ref\":\"#\"}", "refers to itself"},
+        {"{\"$defs\":{\"a\":{\"$ref\":\"#/$defs/b\"},\"b\":{\"$ref\":\"#/$defs/a\"}},\"$ref\":\"#/$defs/a\"}",
+         "refers to itself"},
+        {"{\"$dynamicRef\":\"#x\"}", "'$dynamicRef'"},
+        {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}",
+         "schema/oneOf: one value can satisfy"},
+        {"{\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}]}", "alternatives 0 and 1"},
+        {"{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}", "no value satisfies"},
+        {"{\"type\":\"integer\",\"minimum\":1.2,\"maximum\":1.8}", "no value satisfies"},
+        {"{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", "no value satisfies"},
+        {"{\"type\":\"string\",\"pattern\":\"^a$\",\"minLength\":2}", "no value satisfies"},
+        {"{\"allOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}", "no value satisfies"},
+        {"{\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", "no value satisfies"},
+        {"{\"properties\":{\"a\":false},\"required\":[\"a\"]}", "no value satisfies"},
+        {"{\"type\":\"array\",\"items\":false,\"minItems\":1}", "no value satisfies"},
+        {"{\"type\":\"object\",\"minProperties\":5}", "'minProperties' of 5"},
+        {"{\"properties\":{\"a\":{}},\"minProperties\":2}", "no value satisfies"},
+        {"{\"const\":1,\"type\":\"string\"}", "no value satisfies"},
+        {"{\"unevaluatedProperties\":{}}", "'unevaluatedProperties' must be"},
+        {"{\"items\":{\"$id\":\"x\"}}", "schema/items: '$id'"},
+        {"{\"allOf\":[{\"multipleOf\":2},{\"multipleOf\":3}]}", "two different 'multipleOf'"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct sv_grammar *g = NULL;
+        struct sv_err err = {0};
+        int status = sv_grammar_schema(&g, rows[i].schema, strlen(rows[i].schema), NULL, &err);
+        if (status == SV_OK || g)
+            fail_msg("taken: %s", rows[i].schema);
+        if (!strstr(err.msg, rows[i].says) || strncmp(err.msg, "schema", 6))
+            fail_msg("%s: says '%s', not '%s'", rows[i].schema, err.msg, rows[i].says);
+    }
+}
+
+SV_TEST_MAIN(cmocka_unit_test(types), cmocka_unit_test(values), cmocka_unit_test(numbers),
+             cmocka_unit_test(strings), cmocka_unit_test(arrays), cmocka_unit_test(objects),
+             cmocka_unit_test(combinations), cmocka_unit_test(space), cmocka_unit_test(any_object),
+             cmocka_unit_test(refused))
