@@ -70,6 +70,11 @@ bool sv_build_failed(const struct sv_build *b)
     return b->err.code != 0;
 }
 
+int sv_build_error(const struct sv_build *b, struct sv_err *err)
+{
+    return b->err.code ? sv_fail(err, b->err.code, b->err.pos, "%s", b->err.msg) : SV_OK;
+}
+
 void *sv_build_grow(struct sv_build *b, struct sv_list *list, uint32_t n, size_t item_bytes,
                     uint32_t max, const char *what)
 {

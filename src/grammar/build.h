@@ -39,6 +39,8 @@ void sv_build_at(struct sv_build *b, int64_t pos);
 void sv_build_fail(struct sv_build *b, int code, int64_t pos, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 bool sv_build_failed(const struct sv_build *b);
+/* The first error, for those who do not finish a grammar; SV_OK: there is none. */
+int sv_build_error(const struct sv_build *b, struct sv_err *err);
 
 sv_expr sv_build_empty(struct sv_build *b);   /* the empty text */
 sv_expr sv_build_nothing(struct sv_build *b); /* no text at all */

@@ -338,7 +338,7 @@ int sv_build_finish(struct sv_build *b, sv_expr start, struct sv_grammar **out, 
         compile_all(b, sv_build_expr(b, start)->at);
     g = b->err.code ? NULL : take(b, sv_build_expr(b, start)->at);
     if (!g)
-        return sv_fail(err, b->err.code, b->err.pos, "%s", b->err.msg);
+        return sv_build_error(b, err);
     code = sv_network_finish(g, err);
     if (code != SV_OK) {
         sv_grammar_unref(g);

@@ -9,7 +9,7 @@
 #ifndef SV_GRAMMAR_DFA_H
 #define SV_GRAMMAR_DFA_H
 
-#include "base/base.h"
+#include "grammar/build.h"
 
 #define SV_CP_LAST 0x10FFFFu
 
@@ -63,10 +63,9 @@ struct sv_word {
 };
 int sv_dfa_words(struct sv_dfa_room *room, const struct sv_word *words, size_t n,
                  const struct sv_dfa **out, struct sv_err *err);
-/* The strings that the expression matches as a whole, or in which it is found (regex_dfa.c). */
-struct sv_regex_tree;
-int sv_dfa_regex(struct sv_dfa_room *room, const struct sv_regex_tree *tree, bool search,
-                 const struct sv_dfa **out, struct sv_err *err);
+/* The strings of an expression over characters (expr_dfa.c). */
+int sv_dfa_expr(struct sv_dfa_room *room, const struct sv_build *b, sv_expr x,
+                const struct sv_dfa **out, struct sv_err *err);
 /* Whether well-formed UTF-8 is in the set. */
 bool sv_dfa_has(const struct sv_dfa *d, const char *text, size_t n);
 /* The code point at text[*at], which is well-formed; *at moves behind it. */

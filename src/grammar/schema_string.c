@@ -6,7 +6,6 @@
  * taken together there, so a pattern with a length, or two patterns, are exact. Must not: know how
  * characters are escaped.
  */
-#include "grammar/regex.h"
 #include "grammar/schema.h"
 
 #include <string.h>
@@ -20,15 +19,22 @@ static int meet(struct sv_schema *s, const struct sv_dfa **all, const struct sv_
     return SV_OK;
 }
 
+/* The expression is read by a builder of its own, which nothing is compiled of. */
 static int regex_dfa(struct sv_schema *s, const char *text, size_t n, bool search,
                      const struct sv_dfa **out)
 {
-    struct sv_regex_tree tree;
-    int status = sv_regex_parse(&tree, text, n, 0, s->err);
+    const struct sv_regex_style style = {.search = search};
+    struct sv_build *b;
+    int status = sv_build_open(&b, s->err);
+    sv_expr x;
 
+    if (status != SV_OK)
+        return status;
+    x = sv_regex_expr(b, text, n, &style);
+    status = sv_build_error(b, s->err);
     if (status == SV_OK)
-        status = sv_dfa_regex(&s->room, &tree, search, out, s->err);
-    sv_regex_tree_close(&tree);
+        status = sv_dfa_expr(&s->room, b, x, out, s->err);
+    sv_build_close(b);
     return status;
 }
 

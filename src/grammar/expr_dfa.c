@@ -1,13 +1,13 @@
 /*
- * regex_dfa.c - a regular expression as an automaton over code points.
+ * expr_dfa.c - an expression over characters, as regex.c reads it, as an automaton.
  *
  * Called by schema_string.c, which takes automata together: a pattern with a length, names that
- * match one pattern and not another. The tree becomes a nondeterministic network, whose sets of
- * places are then walked. Anchors are ways that are open only at the begin or at the end. Must not:
- * make networks larger than a set of places can hold (MAX_PLACES).
+ * match one pattern and not another. The expression becomes a nondeterministic network, whose sets
+ * of places are then walked. Must not: make networks larger than a set of places can hold
+ * (MAX_PLACES), or be given expressions over bytes or rules that call themselves.
  */
 #include "grammar/dfa.h"
-#include "grammar/regex.h"
+#include "grammar/rules.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +15,6 @@
 #define N_WORDS 64 /* of a set of places */
 #define MAX_PLACES (64 * N_WORDS)
 #define MAX_EDGES (4 * MAX_PLACES)
-
-enum way { FREE, AT_BEGIN, AT_END };
 
 struct place_set {
     uint64_t bits[N_WORDS];
@@ -26,12 +24,17 @@ struct place_set {
 struct link {
     int32_t from, to, n; /* n 0: no character */
     const struct sv_range *ranges;
-    enum way way;
+};
+
+/* A link that is in reach, as a range of characters and where it leads. */
+struct cut {
+    uint32_t lo, hi;
+    int32_t to;
 };
 
 struct network {
     struct sv_dfa_room *room;
-    const struct sv_regex_tree *tree;
+    const struct sv_build *b;
     struct link *links; /* (n_links), by `from` when complete */
     int32_t n_links, cap_links, n_places;
     int32_t *first; /* (n_places + 1) into links */
@@ -40,12 +43,6 @@ struct network {
     int32_t cap_cuts;
     int status;
     struct sv_err *err;
-};
-
-/* A link that is in reach, as a range of characters and where it leads. */
-struct cut {
-    uint32_t lo, hi;
-    int32_t to;
 };
 
 static int32_t place(struct network *n)
@@ -74,105 +71,75 @@ static void link(struct network *n, struct link l)
         n->links[n->n_links++] = l;
 }
 
-static void skip(struct network *n, int32_t from, int32_t to, enum way way)
+static void skip(struct network *n, int32_t from, int32_t to)
 {
-    link(n, (struct link){.from = from, .to = to, .way = way});
+    link(n, (struct link){.from = from, .to = to});
 }
 
-/* ---------------------------------------------------------------- tree to network */
+/* ---------------------------------------------------------------- expression to network */
 
-static int32_t build(struct network *n, int32_t x, int32_t from);
+static int32_t build(struct network *n, sv_expr x, int32_t from);
 
-/* A row of parts hangs together by its first ones, so these are gone down in a loop. */
-static int32_t build_row(struct network *n, int32_t x, int32_t from)
+static int32_t build_repeat(struct network *n, sv_expr x, int32_t min, int32_t max, int32_t from)
 {
-    const struct sv_regex_node *nodes = n->tree->nodes;
-    int32_t n_parts = 1, at = x;
+    int32_t end, loop;
 
-    while (nodes[at].kind == SV_REGEX_THEN) {
-        n_parts++;
-        at = nodes[at].a;
-    }
-    from = build(n, at, from);
-    /* From the innermost outwards: the k-th part is `b` of the node that many steps down. */
-    int32_t *row = sv_arena_alloc(n->room->arena, (size_t)n_parts * sizeof *row);
-    if (!row) {
-        n->status = sv_fail(n->err, SV_ENOMEM, -1, "out of memory");
-        return from;
-    }
-    at = x;
-    for (int32_t i = n_parts - 1; i > 0; i--, at = nodes[at].a)
-        row[i] = nodes[at].b;
-    for (int32_t i = 1; i < n_parts && n->status == SV_OK; i++)
-        from = build(n, row[i], from);
-    return from;
-}
-
-static int32_t build_repeat(struct network *n, const struct sv_regex_node *x, int32_t from)
-{
-    int32_t end;
-
-    for (int32_t i = 0; i < x->min && n->status == SV_OK; i++)
-        from = build(n, x->a, from);
+    for (int32_t i = 0; i < min && n->status == SV_OK; i++)
+        from = build(n, x, from);
     end = place(n);
-    if (x->max < 0) {
-        int32_t loop = place(n);
-        skip(n, from, loop, FREE);
-        skip(n, build(n, x->a, loop), loop, FREE);
-        skip(n, loop, end, FREE);
+    if (max < 0) {
+        loop = place(n);
+        skip(n, from, loop);
+        skip(n, build(n, x, loop), loop);
+        skip(n, loop, end);
         return end;
     }
-    for (int32_t i = x->min; i < x->max && n->status == SV_OK; i++) {
-        skip(n, from, end, FREE);
-        from = build(n, x->a, from);
+    for (int32_t i = min; i < max && n->status == SV_OK; i++) {
+        skip(n, from, end);
+        from = build(n, x, from);
     }
-    skip(n, from, end, FREE);
+    skip(n, from, end);
     return end;
 }
 
-/* Alternatives hang together as rows do. */
-static int32_t build_or(struct network *n, int32_t x, int32_t from)
+/* Adds expression x behind place `from`; the place behind it. */
+static int32_t build(struct network *n, sv_expr i, int32_t from)
 {
-    const struct sv_regex_node *nodes = n->tree->nodes;
-    int32_t end = place(n);
-
-    for (; nodes[x].kind == SV_REGEX_OR && n->status == SV_OK; x = nodes[x].a)
-        skip(n, build(n, nodes[x].b, from), end, FREE);
-    skip(n, build(n, x, from), end, FREE);
-    return end;
-}
-
-/* Adds node x behind place `from`; the place behind it. */
-static int32_t build(struct network *n, int32_t x, int32_t from)
-{
-    const struct sv_regex_node *node = &n->tree->nodes[x];
+    const struct sv_expr_node x = *sv_build_expr(n->b, i);
+    const sv_expr *kids = (const sv_expr *)n->b->kids.data + x.at;
     int32_t end;
 
     if (n->status == SV_OK)
         n->status = sv_dfa_spend(n->room, 4, n->err);
     if (n->status != SV_OK)
         return 0;
-    switch ((enum sv_regex_kind)node->kind) {
-    case SV_REGEX_EMPTY:
+    switch ((enum sv_expr_kind)x.kind) {
+    case SV_EXPR_NOTHING:
+        return place(n);
+    case SV_EXPR_CHARS:
+        end = place(n);
+        link(n, (struct link){from, end, (int32_t)x.n,
+                              (const struct sv_range *)n->b->ranges.data + x.at});
+        return end;
+    case SV_EXPR_SEQ:
+        for (uint32_t k = 0; k < x.n && n->status == SV_OK; k++)
+            from = build(n, kids[k], from);
         return from;
-    case SV_REGEX_THEN:
-        return build_row(n, x, from);
-    case SV_REGEX_OR:
-        return build_or(n, x, from);
-    case SV_REGEX_REPEAT:
-        return build_repeat(n, node, from);
-    case SV_REGEX_SET:
+    case SV_EXPR_ALT:
         end = place(n);
-        if (node->n)
-            link(n, (struct link){from, end, node->n, n->tree->ranges + node->at, FREE});
+        for (uint32_t k = 0; k < x.n && n->status == SV_OK; k++)
+            skip(n, build(n, kids[k], from), end);
         return end;
-    case SV_REGEX_BEGIN:
-    case SV_REGEX_END:
-        end = place(n);
-        skip(n, from, end, node->kind == SV_REGEX_BEGIN ? AT_BEGIN : AT_END);
-        return end;
+    case SV_EXPR_REPEAT:
+        return build_repeat(n, x.at, (int32_t)x.n, x.max, from);
+    case SV_EXPR_RULE: /* a repetition's, never one that calls itself */
+        return build(n, sv_build_rule_at(n->b, x.at)->body, from);
+    case SV_EXPR_BYTES:
+        SV_REQUIRE(x.n == 0); /* the empty text */
+        return from;
+    default:
+        sv_panic("an expression of kind %d is not about characters", x.kind);
     }
-    sv_panic("unknown node %d", node->kind);
 }
 
 static int by_from(const void *a, const void *b)
@@ -207,8 +174,8 @@ static bool in_set(const struct place_set *s, int32_t p)
     return s->bits[p / 64] >> (p % 64) & 1;
 }
 
-/* Adds p and all that is reached from it without a character; at_end: through $ too. */
-static void add(const struct network *n, struct place_set *s, int32_t p, bool begin, bool end)
+/* Adds p and all that is reached from it without a character. */
+static void add(const struct network *n, struct place_set *s, int32_t p)
 {
     int32_t stack[MAX_PLACES], depth = 0;
 
@@ -220,8 +187,7 @@ static void add(const struct network *n, struct place_set *s, int32_t p, bool be
         p = stack[--depth];
         for (int32_t i = n->first[p]; i < n->first[p + 1]; i++) {
             const struct link *l = &n->links[i];
-            if (l->n || in_set(s, l->to) || (l->way == AT_BEGIN && !begin) ||
-                (l->way == AT_END && !end))
+            if (l->n || in_set(s, l->to))
                 continue;
             s->bits[l->to / 64] |= 1ull << (l->to % 64);
             stack[depth++] = l->to;
@@ -284,7 +250,7 @@ static void steps(void *arg, const void *state, struct sv_dfa_walk *w)
         for (int32_t i = 0; i < n_cuts; i++) {
             const struct cut c = n->cuts[i];
             if (c.lo <= at && c.hi >= at) {
-                add(n, &to, c.to, false, false);
+                add(n, &to, c.to);
                 any = true;
             }
             if (c.hi > next)
@@ -302,42 +268,26 @@ static void steps(void *arg, const void *state, struct sv_dfa_walk *w)
 
 static bool final(void *arg, const void *state)
 {
-    const struct network *n = arg;
-    const struct place_set *s = state;
-    struct place_set at_end = {{0}};
-
-    for (int32_t p = 0; p < n->n_places; p++)
-        if (in_set(s, p))
-            add(n, &at_end, p, false, true);
-    return in_set(&at_end, n->accept);
+    return in_set(state, ((const struct network *)arg)->accept);
 }
 
-int sv_dfa_regex(struct sv_dfa_room *room, const struct sv_regex_tree *tree, bool search,
-                 const struct sv_dfa **out, struct sv_err *err)
+int sv_dfa_expr(struct sv_dfa_room *room, const struct sv_build *b, sv_expr x,
+                const struct sv_dfa **out, struct sv_err *err)
 {
     static const struct sv_dfa_kind kind = {sizeof(struct place_set), steps, final};
-    static const struct sv_range any = {0, SV_CP_LAST};
-    struct network n = {.room = room, .tree = tree, .err = err};
+    struct network n = {.room = room, .b = b, .err = err};
     struct place_set start = {{0}};
-    int32_t begin = place(&n), from = place(&n);
 
-    skip(&n, begin, from, FREE);
-    if (search)
-        link(&n, (struct link){from, from, 1, &any, FREE});
-    n.accept = build(&n, tree->root, from);
-    if (search)
-        link(&n, (struct link){n.accept, n.accept, 1, &any, FREE});
+    n.accept = build(&n, x, place(&n));
     if (n.status == SV_OK)
         n.status = index_links(&n);
-    for (int32_t i = 0; i < n.n_links; i++)
-        n.cap_cuts += n.links[i].n;
-    n.cuts = n.status == SV_OK
-                 ? sv_arena_alloc(room->arena, ((size_t)n.cap_cuts + 1) * sizeof *n.cuts)
-                 : NULL;
-    if (n.status == SV_OK && !n.cuts)
-        n.status = sv_fail(err, SV_ENOMEM, -1, "out of memory");
     if (n.status != SV_OK)
         return n.status;
-    add(&n, &start, begin, true, false);
+    for (int32_t i = 0; i < n.n_links; i++)
+        n.cap_cuts += n.links[i].n;
+    n.cuts = sv_arena_alloc(room->arena, ((size_t)n.cap_cuts + 1) * sizeof *n.cuts);
+    if (!n.cuts)
+        return sv_fail(err, SV_ENOMEM, -1, "out of memory");
+    add(&n, &start, 0);
     return sv_dfa_walk(room, &kind, &n, &start, out, err);
 }
