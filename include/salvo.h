@@ -124,6 +124,22 @@ struct sv_event {
     int32_t stop_index;  /* finish by a stop string: its index in the request; else -1 */
 };
 
+/* What an answer must be (docs/structured-output.md). A grammar may serve any number of requests.
+ */
+enum sv_grammar_kind {
+    SV_GRAMMAR_NONE,
+    SV_GRAMMAR_JSON,   /* any JSON object; needs no text */
+    SV_GRAMMAR_SCHEMA, /* JSON that satisfies a JSON schema */
+    SV_GRAMMAR_REGEX,  /* all of it matches a regular expression, */
+    SV_GRAMMAR_GBNF,   /* or a grammar as llama.cpp has them */
+    SV_GRAMMAR_CHOICE  /* one of the texts in a JSON array */
+};
+struct sv_grammar;
+/* text_bytes 0 = strlen. Errors name the position in the text. */
+int sv_make_grammar(struct sv_grammar **grammar, enum sv_grammar_kind kind, const char *text,
+                    size_t text_bytes, char *err, size_t err_size);
+void sv_free_grammar(struct sv_grammar *grammar); /* NULL is fine; requests that have it keep it */
+
 struct sv_request {
     const char *prompt;  /* UTF-8 text, or NULL when ids are given */
     size_t prompt_bytes; /* 0 = strlen */
@@ -153,11 +169,15 @@ struct sv_request {
     int32_t n_bias;
     const int32_t *bad_ids; /* runs of tokens that never come in the answer, each ended by -1 */
     int32_t n_bad_ids;
-    const int32_t *allowed_ids; /* nothing but these; at most 2048 numbers with bad_ids */
-    int32_t n_allowed_ids;      /* 0 = all */
-    bool logprobs;              /* of each token of the answer */
-    bool prompt_logprobs;       /* of the prompt's tokens */
-    int32_t n_top_logprobs;     /* and of the most probable ones at its place, at most 20 */
+    const int32_t *allowed_ids;        /* nothing but these; at most 2048 numbers with bad_ids */
+    int32_t n_allowed_ids;             /* 0 = all */
+    bool logprobs;                     /* of each token of the answer */
+    bool prompt_logprobs;              /* of the prompt's tokens */
+    int32_t n_top_logprobs;            /* and of the most probable ones at its place, at most 20 */
+    enum sv_grammar_kind grammar_kind; /* what the answer must be, by a text; NONE = anything */
+    const char *grammar_text;
+    size_t grammar_bytes;       /* 0 = strlen */
+    struct sv_grammar *grammar; /* or one that is made already */
     int32_t width;              /* verify width of this request; 0 = the engine's */
     void (*on_event)(void *user, const struct sv_event *event);
     void *user;
@@ -211,6 +231,7 @@ struct sv_engine_stats {
     int64_t n_chosen_beside_prompts; /* of these, beside prompt rows */
     int64_t n_rows_cut,
         n_cut_steps;    /* drafts not verified because the drafter was not sure enough; steps cut */
+    int64_t n_refused;  /* drafts not verified because a grammar forbade them or one before them */
     int64_t n_given_up; /* requests whose drafter was given up: in vain for long */
     double chosen_us,
         plain_us; /* expected time of the steps chosen, and of their tokens decoded plainly */

@@ -109,7 +109,7 @@ static void set_arm(struct sv_sim *s, const struct sv_sim_arm *a, const struct s
     e->profile = p->real ? NULL : &p->p;
     e->sched.policy = a->width ? NULL : e->policy;
     if (e->policy)
-        e->policy->cuts = e->cut.cap && !a->uncut;
+        e->policy->cuts = e->cut.shares && !a->uncut;
     e->drafter = a->drafts ? s->drafter : NULL;
     e->sched.block = a->drafts ? s->drafter->block_size : 1;
     for (struct sv_seq *q = e->sched.head; q; q = q->next)

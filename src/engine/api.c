@@ -41,6 +41,18 @@ struct sv_request sv_default_request(const struct sv_engine *engine)
     return (struct sv_request){.top_p = 1};
 }
 
+int sv_make_grammar(struct sv_grammar **grammar, enum sv_grammar_kind kind, const char *text,
+                    size_t text_bytes, char *err, size_t err_size)
+{
+    struct sv_err e = {0};
+    return report(sv_engine_grammar(grammar, kind, text, text_bytes, &e), &e, err, err_size);
+}
+
+void sv_free_grammar(struct sv_grammar *grammar)
+{
+    sv_grammar_unref(grammar);
+}
+
 int sv_submit_request(struct sv_engine *engine, const struct sv_request *request, uint64_t *id,
                       char *err, size_t err_size)
 {

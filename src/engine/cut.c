@@ -1,12 +1,12 @@
 /*
- * cut.c - between drafting and verifying: rows of drafts the drafter is not sure enough of are
- * taken off the plan.
+ * cut.c - between drafting and verifying: the host reads the drafts and takes rows off the plan:
+ * behind a draft that a grammar forbids, and drafts the drafter is not sure enough of.
  *
- * Called by step.c under the width policy, which says what pays. The target's rows are filled and
- * uploaded after it, and its graph is that of the rows left. On a device with a queue the step
- * before may still be unread: the drafting pass stands behind it, and this is the one place where a
- * step waits before it is enqueued. Must not: touch a prompt's rows, or a sequence that another
- * step could have ended meanwhile.
+ * Called by step.c when a sequence is under a grammar, and under the width policy, which says what
+ * pays. The target's rows are filled and uploaded after it, and its graph is that of the rows left.
+ * On a device with a queue the step before may still be unread: the drafting pass stands behind it,
+ * and this is the one place where a step waits before it is enqueued. Must not: touch a prompt's
+ * rows, or a sequence that another step could have ended meanwhile.
  */
 #include "engine/engine.h"
 
@@ -34,34 +34,99 @@ const float *sv_cut_shares(struct sv_engine *e)
     return share;
 }
 
+void sv_cut_ask_host(struct sv_engine *e, const struct sv_seq *q, int32_t n, int32_t *ids)
+{
+    const struct sv_draft_hint hint = {
+        .request = q->id, .tokens = q->tokens, .n_tokens = q->n_tokens};
+    e->drafter->ops->fill(e->drafter, &hint, n, ids);
+}
+
+/* Proposals of a drafter on the host, in the order of the segments. */
+static void ask_host(struct sv_engine *e)
+{
+    int32_t n = 0;
+    for (int32_t s = 0; s < e->plan.n_segs; s++) {
+        struct sv_plan_seg *g = &e->plan.seg[s];
+        if (g->kind != SV_SEG_VERIFY || g->n_rows < 2)
+            continue;
+        g->draft_out0 = n;
+        n += g->n_rows - 1;
+        SV_REQUIRE(n <= e->cut.cap);
+        sv_cut_ask_host(e, e->sched.slot[g->slot], g->n_rows - 1, e->cut.ids + g->draft_out0);
+    }
+}
+
 static int read_drafts(struct sv_engine *e, struct sv_err *err)
 {
     const size_t n = (size_t)e->plan.n_draft_out * sizeof(int32_t);
+    if (e->drafter && e->drafter->ops->fill)
+        ask_host(e);
+    if (!n)
+        return SV_OK;
     SV_REQUIRE(e->plan.n_draft_out <= e->cut.cap);
     sv_dev_download(e->dev, e->cut.ids, e->batch.row_ids.dev, n);
-    sv_dev_download(e->dev, e->batch.share.host, e->batch.share.dev, n);
+    if (e->plan.shares)
+        sv_dev_download(e->dev, e->batch.share.host, e->batch.share.dev, n);
     sv_dev_mark(e->dev, MARK);
     return sv_dev_wait(e->dev, MARK, err);
+}
+
+static void keep_rows(struct sv_engine *e, struct sv_plan_seg *g, int32_t n)
+{
+    SV_REQUIRE(g->kind == SV_SEG_VERIFY && n >= 1 && n <= g->n_rows);
+    e->sched.slot[g->slot]->n_rows_ahead -= g->n_rows - n;
+    g->n_rows = g->n_logits = n;
+}
+
+/* A draft that its grammar forbids cannot be kept, nor can what follows it. It counts as never
+ * asked for. */
+static void cut_illegal(struct sv_engine *e)
+{
+    struct sv_plan *p = &e->plan;
+    for (int32_t s = 0; s < p->n_segs; s++) {
+        struct sv_plan_seg *g = &p->seg[s];
+        if (g->kind != SV_SEG_VERIFY)
+            continue;
+        const int32_t n_drafts = g->n_drafts > g->n_rows - 1 ? g->n_drafts : g->n_rows - 1;
+        const int32_t n = sv_masks_legal(e, g, n_drafts);
+        g->n_drafts = g->n_drafts < n - 1 ? g->n_drafts : n - 1;
+        if (n >= g->n_rows)
+            continue;
+        e->stats.n_refused += g->n_rows - n;
+        keep_rows(e, g, n);
+        g->refused = true;
+        if (e->sched.policy)
+            sv_policy_narrow(e->sched.policy, s, n);
+    }
+}
+
+/* Decoding segments come first, in the policy's order. */
+static void cut_unsure(struct sv_engine *e)
+{
+    struct sv_policy *policy = e->sched.policy;
+    sv_policy_cut(policy, sv_cut_shares(e));
+    for (int32_t s = 0; s < policy->n; s++) {
+        struct sv_plan_seg *g = &e->plan.seg[s];
+        g->refused &= policy->seq[s].width == g->n_rows;
+        keep_rows(e, g, policy->seq[s].width);
+    }
 }
 
 int sv_cut_plan(struct sv_engine *e, struct sv_err *err)
 {
     struct sv_plan *p = &e->plan;
-    struct sv_policy *policy = e->sched.policy;
     int rc = read_drafts(e, err);
-    if (rc || !policy)
-        return rc; /* without: the cost of steps is being measured */
-    sv_policy_cut(policy, sv_cut_shares(e));
-    p->load = policy->load;
+    if (rc)
+        return rc;
+    if (p->masked)
+        cut_illegal(e);
+    if (p->cuts && e->sched.policy) /* without: the cost of steps is being measured */
+        cut_unsure(e);
+    if (e->sched.policy)
+        p->load = e->sched.policy->load;
     p->n_rows = p->n_logits = 0;
     for (int32_t s = 0; s < p->n_segs; s++) {
         struct sv_plan_seg *g = &p->seg[s];
-        if (s < policy->n) { /* decoding segments come first, in the policy's order */
-            int32_t width = policy->seq[s].width;
-            SV_REQUIRE(g->kind == SV_SEG_VERIFY && width >= 1 && width <= g->n_rows);
-            e->sched.slot[g->slot]->n_rows_ahead -= g->n_rows - width;
-            g->n_rows = g->n_logits = width;
-        }
         g->row0 = p->n_rows;
         g->logit0 = p->n_logits;
         p->n_rows += g->n_rows;

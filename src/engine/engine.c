@@ -340,6 +340,8 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
     if (!rc)
         rc = sv_logits_open(&e->logits, e->dev, r->n_slots, r->context + SLACK, cfg->vocab_size,
                             logit_chunk, max_rows, err);
+    if (!rc && e->tok)
+        rc = sv_masks_open(&e->masks, e->dev, cfg->vocab_size, max_logits, err);
     if (!rc)
         rc = sv_batch_open(&e->batch, e->dev, max_rows, r->n_slots, device_draft ? max_logits : 1,
                            err);
@@ -371,7 +373,7 @@ static int run_padding(struct sv_engine *e, struct sv_counts told, bool sampled,
         e->plan = (struct sv_plan){.seg = e->plan.seg,
                                    .told = told,
                                    .sampled = sampled,
-                                   .shares = told.n_draft_rows && e->cut.cap};
+                                   .shares = told.n_draft_rows && e->cut.shares};
         rc = sv_engine_run_plan(e, err);
     }
     return rc;
@@ -427,9 +429,12 @@ static bool wants_policy(const struct sv_engine *e, const struct sv_engine_optio
 static int open_cut(struct sv_engine *e, const struct sv_engine_options *o, struct sv_err *err)
 {
     const struct sv_backend *be = sv_dev_backend(e->dev);
-    if (!wants_policy(e, o) || !e->drafter->ops->propose || !(be->argmax_share || be->head_shares))
+    if (!e->drafter)
         return SV_OK;
-    return sv_cut_open(&e->cut, e->dev, e->sched.n_slots * e->width, err);
+    int rc = sv_cut_open(&e->cut, e->dev, e->sched.n_slots * e->width, err);
+    e->cut.shares =
+        wants_policy(e, o) && e->drafter->ops->propose && (be->argmax_share || be->head_shares);
+    return rc;
 }
 
 /* The width policy, with what steps cost here. */
@@ -439,7 +444,7 @@ static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, s
         return SV_OK;
     int rc = sv_policy_open(&e->policy, e->sched.n_slots, e->width,
                             e->drafter->ops->propose != NULL, err);
-    if (!rc && e->cut.cap) {
+    if (!rc && e->cut.shares) {
         e->policy->cuts = true;
         e->policy->ahead = e->pads || e->depth;
         e->policy->shares_free = sv_dev_backend(e->dev)->head_shares || e->drafter->shares_free;
@@ -547,16 +552,40 @@ void sv_engine_close(struct sv_engine *e)
         sv_logits_close(&e->logits, e->dev);
         sv_held_close(&e->held, e->dev);
         sv_cut_close(&e->cut, e->dev);
+        sv_masks_close(&e->masks, e->dev);
         sv_batch_close(&e->batch, e->dev);
         sv_acts_close(&e->acts, e->dev);
     }
     sv_model_close(&e->model);
     sv_enc_scratch_free(e->scratch);
+    sv_vocab_close(e->vocab);
     sv_tokenizer_close(e->tok);
     if (e->dev)
         sv_dev_close(e->dev);
     sv_arena_fini(&e->arena);
     sv_free(e);
+}
+
+/* Bytes that a token adds to the text. */
+static const char *text_of(void *engine, int32_t id, size_t *n)
+{
+    const struct sv_engine *e = engine;
+    *n = 0;
+    return sv_tokenizer_is_special(e->tok, id) ? NULL : sv_tokenizer_bytes(e->tok, id, n);
+}
+
+/* With the first grammar: some 50 ms for a large vocabulary. */
+static int open_vocab(struct sv_engine *e, struct sv_err *err)
+{
+    const struct sv_config *cfg = &e->model.cfg;
+    if (e->vocab)
+        return SV_OK;
+    if (!e->tok)
+        return sv_fail(
+            err, SV_EINVAL, -1,
+            "grammar: the model directory has no tokenizer.json, so tokens have no text");
+    return sv_vocab_open(&e->vocab, cfg->vocab_size, text_of, e, cfg->eos_ids, (size_t)cfg->n_eos,
+                         err);
 }
 
 int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *id,
@@ -566,14 +595,18 @@ int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *
         return sv_engine_failed(e, err);
     if (e->closing)
         return sv_fail(err, SV_EINVAL, -1, "the engine is being closed");
+    int rc = r->grammar || r->grammar_kind ? open_vocab(e, err) : SV_OK;
+    if (rc)
+        return rc;
     const struct sv_seq_limits lim = {.cfg = &e->model.cfg,
                                       .tok = e->tok,
                                       .scratch = e->scratch,
+                                      .vocab = e->vocab,
                                       .context = e->context,
                                       .width = e->width,
                                       .max_token_bytes = e->max_token_bytes};
     struct sv_seq *q;
-    int rc = sv_seq_new(&q, e->next_id, r, &lim, err);
+    rc = sv_seq_new(&q, e->next_id, r, &lim, err);
     if (rc)
         return rc;
     e->next_id++;

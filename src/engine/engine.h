@@ -3,10 +3,10 @@
  *
  * Called by serve and cli (through salvo.h or directly) and by tests. An engine is driven by one
  * thread. The files in the order of a request's life: api.c, engine.c (submit), seq.c, sched.c,
- * step.c with batch.c, logits.c, held.c and cut.c; and at open: engine.c, memory.c, calibrate.c.
- * Host state (sequences, plan) and device state (lengths, anchors, tables) meet in two places only:
- * fill uploads, fetch downloads. Must not: allocate inside a step, decide tokens on the host, or
- * keep a second path for plain decoding - it is the same step with width 1.
+ * step.c with batch.c, logits.c, held.c, cut.c and masks.c; and at open: engine.c, memory.c,
+ * calibrate.c. Host state (sequences, plan) and device state (lengths, anchors, tables) meet in two
+ * places only: fill uploads, fetch downloads. Must not: allocate inside a step, decide tokens on
+ * the host, or keep a second path for plain decoding - it is the same step with width 1.
  */
 #ifndef SV_ENGINE_H
 #define SV_ENGINE_H
@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "base/base.h"
 #include "cache/cache.h"
+#include "grammar/grammar.h"
 #include "model/model.h"
 #include "salvo.h"
 #include "sample/sample.h"
@@ -61,9 +62,13 @@ struct sv_seq {
     struct sv_logit_rules rules;
     int32_t *bias_ids; /* (rules.n_bias) */
     float *bias;
-    int32_t *ban_ids; /* (rules.n_ban) */
-    int32_t *listed;  /* (n_listed) words and allowed tokens, as struct sv_logit_rules has them */
+    /* (n_ban) what min_tokens holds off: the model's end tokens, n_ban_ends of them, then stop ids
+     */
+    int32_t *ban_ids;
+    int32_t n_ban, n_ban_ends;
+    int32_t *listed; /* (n_listed) words and allowed tokens, as struct sv_logit_rules has them */
     int32_t n_listed;
+    struct sv_matcher *matcher; /* of a grammar: stands behind its last token. NULL = any text */
     /* not greedy, or rules, or log probabilities: the head's argmax is not enough */
     bool needs_logits;
     bool wants_prompt_logits; /* until its prompt is through: every prompt row must run */
@@ -104,9 +109,13 @@ struct sv_seq_limits {
     const struct sv_config *cfg;
     const struct sv_tokenizer *tok;
     struct sv_enc_scratch *scratch;
+    struct sv_vocab *vocab; /* there is one when the request has a grammar */
     int32_t context, width;
     size_t max_token_bytes;
 };
+/* A grammar from a request's text (grammar.c); n_bytes 0 = strlen. Errors name the field. */
+int sv_engine_grammar(struct sv_grammar **g, enum sv_grammar_kind kind, const char *text,
+                      size_t n_bytes, struct sv_err *err);
 int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
                const struct sv_seq_limits *lim, struct sv_err *err);
 void sv_seq_free(struct sv_seq *seq);
@@ -139,6 +148,7 @@ struct sv_plan_seg {
     int32_t n_drafts;
     uint64_t draw; /* which one of a simulated acceptance profile */
     bool gave_up;  /* it cannot draft: nobody will read its context K/V */
+    bool refused;  /* its rows end where its grammar forbids a draft */
 };
 /* How much of everything a step has: of the target's pass, and of the drafting pass before it. */
 struct sv_counts {
@@ -155,6 +165,8 @@ struct sv_plan {
     bool sampled; /* some logit row needs its logits, not just their argmax */
     bool shares;  /* the drafting pass tells how sure it is, */
     bool cuts;    /* and what is not sure enough is cut before it is verified */
+    bool masked;  /* some logit row is under a grammar */
+    bool reads;   /* the host reads the drafts before the target's pass: to cut, or for masks */
     double promised; /* tokens that drafts are to bring with the cut */
     bool no_taps;    /* nobody's context K/V is kept up */
     /* some segment's sequence has logit rules, rules that look back on its tokens, log
@@ -302,15 +314,36 @@ void sv_held_end(struct sv_engine *e, struct sv_seq *q); /* before it gives them
 /* cut.c: what the drafter proposed and how sure it is, read before the target's pass is
  * enqueued. */
 struct sv_cut {
-    int32_t cap;  /* proposals, at most; 0: nobody asks how sure the drafter is */
+    int32_t cap;  /* proposals, at most; 0: there is no drafter */
     int32_t *ids; /* host, (cap) proposals of the step at work */
+    bool shares;  /* the drafter is asked how sure it is */
 };
 int sv_cut_open(struct sv_cut *c, struct sv_dev *dev, int32_t cap, struct sv_err *err);
 void sv_cut_close(struct sv_cut *c, struct sv_dev *dev);
+/* A drafter on the host proposes n tokens for a sequence. */
+void sv_cut_ask_host(struct sv_engine *e, const struct sv_seq *q, int32_t n, int32_t *ids);
 /* How sure the drafter was of its proposals in the step at work, once that is on the host. */
 const float *sv_cut_shares(struct sv_engine *e);
 /* The drafting pass of the plan at work is enqueued: waits for it and takes rows off the plan. */
 int sv_cut_plan(struct sv_engine *e, struct sv_err *err);
+
+/* ---------------------------------------------------------------- masks of grammars */
+
+/* masks.c: which tokens may come, row by row, for sequences under a grammar. One set of host
+ * arrays: a step with masks is read at once. host has one mask more, of scratch. */
+struct sv_masks {
+    int32_t n_words, cap;   /* words of a mask; masks */
+    struct sv_i32_pair row; /* (cap) by logit row: its mask; -1: none */
+    uint32_t *host, *dev;   /* (cap, n_words) */
+};
+int sv_masks_open(struct sv_masks *k, struct sv_dev *dev, int32_t vocab, int32_t max_logits,
+                  struct sv_err *err);
+void sv_masks_close(struct sv_masks *k, struct sv_dev *dev);
+/* Rows of a verify segment, n_drafts drafts behind its anchor, up to the first one that its grammar
+ * forbids; 1 + n_drafts without a grammar. */
+int32_t sv_masks_legal(const struct sv_engine *e, const struct sv_plan_seg *g, int32_t n_drafts);
+/* Masks of all logit rows, as they stand once drafts are cut, on their way to the device. */
+void sv_masks_fill(struct sv_engine *e);
 
 /* ---------------------------------------------------------------- the engine */
 
@@ -357,7 +390,9 @@ struct sv_engine {
     void *taps; /* (max_rows, n_taps * hidden) act */
     struct sv_held held;
     struct sv_cut cut;
-    void *out, *draft_out; /* (max_rows, hidden), (max_logits, hidden) act: final-norm rows */
+    struct sv_masks masks;
+    struct sv_vocab *vocab; /* for grammars; NULL until the first one comes */
+    void *out, *draft_out;  /* (max_rows, hidden), (max_logits, hidden) act: final-norm rows */
     struct sv_logits logits;
     int32_t *slot_len, *slot_anchor;   /* device, (n_slots) */
     struct sv_sampling *slot_sampling; /* device, (n_slots) */

@@ -1,6 +1,6 @@
 /*
- * logits.c - the part of the step that needs whole rows of logits: rules (bias, bans, penalties),
- * sampling, log probabilities. Greedy rows without any of these never get here.
+ * logits.c - the part of the step that needs whole rows of logits: masks, rules (bias, bans,
+ * penalties), sampling, log probabilities. Greedy rows without any of these never get here.
  *
  * Called by step.c, one function a line of the step, and by engine.c (open, close). What requests
  * ask for is on the device by slot, uploaded when a slot is taken, so that nothing waits for the
@@ -78,6 +78,7 @@ void sv_logits_plan(struct sv_engine *e)
         const struct sv_seq *q = e->sched.slot[g->slot];
         const int32_t n = n_prompt_rows(g, q);
         p->sampled |= (g->n_logits > 0 && q->needs_logits) || n > 0;
+        p->masked |= g->n_logits > 0 && q->matcher;
         p->ruled |= g->n_logits > 0 && sv_rules_change_logits(&q->rules);
         p->remembered |= sv_rules_need_history(&q->rules);
         p->logprobs |= (g->n_logits > 0 && q->wants_logprobs) || n > 0;
@@ -90,9 +91,12 @@ void sv_logits_seat(struct sv_engine *e, int32_t slot)
     const struct sv_logits *lg = &e->logits;
     const struct sv_seq *q = e->sched.slot[slot];
     const struct sv_logit_rules *r = &q->rules;
+    struct sv_logit_rules told = *r;
     const size_t at = (size_t)slot, id = sizeof(int32_t);
     SV_REQUIRE(q->n_tokens <= lg->history_stride);
-    sv_dev_upload(e->dev, lg->slot_rules + at, r, sizeof *r);
+    if (q->matcher) /* its masks see to these */
+        told.n_ban = told.n_words = told.n_allowed = 0;
+    sv_dev_upload(e->dev, lg->slot_rules + at, &told, sizeof told);
     sv_dev_upload(e->dev, lg->bias_ids + at * SV_MAX_BIAS, q->bias_ids, (size_t)r->n_bias * id);
     sv_dev_upload(e->dev, lg->bias + at * SV_MAX_BIAS, q->bias, (size_t)r->n_bias * sizeof(float));
     sv_dev_upload(e->dev, lg->ban_ids + at * SV_MAX_BAN, q->ban_ids, (size_t)r->n_ban * id);
@@ -131,13 +135,22 @@ static void choose_rows(struct sv_engine *e, int32_t i, int32_t n)
 {
     const struct sv_batch *b = &e->batch;
     const struct sv_logits *lg = &e->logits;
-    /* Log probabilities are the model's own: the rules work on a copy then. */
-    float *ruled = e->plan.logprobs && e->plan.ruled ? lg->ruled : lg->logits;
-    if (e->plan.ruled)
+    const struct sv_plan *p = &e->plan;
+    /* Log probabilities are the model's own: what is changed is a copy then. */
+    float *ruled = p->logprobs && (p->masked || p->ruled) ? lg->ruled : lg->logits;
+    if (p->masked)
+        sv_op_logit_mask(e->dev, &(struct sv_p_logit_mask){.n_rows = n,
+                                                           .vocab = lg->vocab,
+                                                           .src = lg->logits,
+                                                           .dst = ruled,
+                                                           .ld = lg->vocab,
+                                                           .row_mask = e->masks.row.dev + i,
+                                                           .masks = e->masks.dev});
+    if (p->ruled)
         sv_op_logit_rules(e->dev, &(struct sv_p_logit_rules){.rows = sv_engine_rows(e),
                                                              .n_logit_rows = n,
                                                              .vocab = lg->vocab,
-                                                             .src = lg->logits,
+                                                             .src = p->masked ? ruled : lg->logits,
                                                              .dst = ruled,
                                                              .ld = lg->vocab,
                                                              .logit_row = b->logit_row.dev + i,

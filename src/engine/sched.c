@@ -317,7 +317,7 @@ static void choose_widths(struct sv_sched *s, struct sv_plan *p)
     for (int32_t i = 0; i < s->n_slots; i++) {
         const struct sv_seq *q = s->slot[i];
         n_prompt += q ? q->grant : 0;
-        sampled |= q && wants_step(q) && !sv_sample_is_greedy(&q->sampling);
+        sampled |= q && wants_step(q) && q->needs_logits;
     }
     sv_policy_begin(s->policy, n_prompt, sampled);
     for (int32_t i = 0; i < s->n_slots; i++) {

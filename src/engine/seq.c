@@ -158,14 +158,34 @@ static int take_shown(struct sv_seq *q, const struct sv_request *r, struct sv_er
     return keep(q, &q->detok.shown, r->shown_ids, (size_t)r->n_shown_ids * sizeof(int32_t), err);
 }
 
-/* After the tokens and the stop conditions: what may not come before min_tokens is what would end
- * it. */
+/* A grammar that is made already, or by kind and text. */
+static int take_grammar(struct sv_seq *q, const struct sv_request *r,
+                        const struct sv_seq_limits *lim, struct sv_err *err)
+{
+    struct sv_grammar *g = NULL;
+    int rc = SV_OK;
+    if (r->grammar)
+        g = sv_grammar_ref(r->grammar);
+    else if (r->grammar_kind)
+        rc = sv_engine_grammar(&g, r->grammar_kind, r->grammar_text, r->grammar_bytes, err);
+    if (!rc && g && lim->cfg->n_eos < 1)
+        rc = sv_fail(err, SV_EUNSUPPORTED, -1,
+                     "grammar: the model's configuration names no end token");
+    if (!rc && g)
+        rc = sv_matcher_open(&q->matcher, g, lim->vocab, err);
+    sv_grammar_unref(g);
+    return rc;
+}
+
+/* After the tokens, the stop conditions and the grammar: what may not come before min_tokens is
+ * what would end it. */
 static int take_rules(struct sv_seq *q, const struct sv_request *r, const struct sv_seq_limits *lim,
                       struct sv_err *err)
 {
     int32_t ban[SV_MAX_STOP_IDS + SV_MAX_BAN], n_ban = 0;
-    for (int32_t i = 0; i < lim->cfg->n_eos && !q->ignore_eos; i++)
+    for (int32_t i = 0; i < lim->cfg->n_eos && (!q->ignore_eos || q->matcher); i++)
         ban[n_ban++] = lim->cfg->eos_ids[i];
+    q->n_ban_ends = n_ban;
     for (int32_t i = 0; i < q->n_stop_ids && i < SV_MAX_BAN; i++)
         ban[n_ban++] = q->stop_ids[i];
     const int32_t max_new = q->cap_tokens - q->n_prompt;
@@ -195,15 +215,16 @@ static int take_rules(struct sv_seq *q, const struct sv_request *r, const struct
         return rc;
     q->min_tokens = p.min_tokens;
     q->rules = sv_rules_pack(&p, q->n_prompt, lim->cfg->vocab_size);
+    q->n_ban = n_ban;
     q->wants_logprobs = r->logprobs;
     q->wants_prompt_logits = r->prompt_logprobs;
-    q->needs_logits =
-        !sv_sample_is_greedy(&q->sampling) || sv_rules_change_logits(&q->rules) || r->logprobs;
+    q->needs_logits = !sv_sample_is_greedy(&q->sampling) || sv_rules_change_logits(&q->rules) ||
+                      r->logprobs || q->matcher;
     rc = keep(q, &q->bias_ids, p.bias_ids, (size_t)p.n_bias * sizeof *p.bias_ids, err);
     if (!rc)
         rc = keep(q, &q->bias, p.bias, (size_t)p.n_bias * sizeof *p.bias, err);
     if (!rc)
-        rc = keep(q, &q->ban_ids, ban, (size_t)q->rules.n_ban * sizeof *ban, err);
+        rc = keep(q, &q->ban_ids, ban, (size_t)n_ban * sizeof *ban, err);
     q->n_listed = p.n_bad_ids + p.n_allowed_ids;
     q->listed = sv_arena_alloc(&q->arena, (size_t)q->n_listed * sizeof *q->listed);
     if (!rc && !q->listed)
@@ -253,6 +274,8 @@ int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
     if (!rc)
         rc = take_shown(q, r, err);
     if (!rc)
+        rc = take_grammar(q, r, lim, err);
+    if (!rc)
         rc = take_rules(q, r, lim, err);
     if (rc) {
         sv_seq_free(q);
@@ -266,6 +289,7 @@ void sv_seq_free(struct sv_seq *q)
 {
     if (!q)
         return;
+    sv_matcher_close(q->matcher);
     sv_buf_fini(&q->text);
     sv_arena_fini(&q->arena);
     sv_free(q);
@@ -316,12 +340,29 @@ static bool is_stop_id(const struct sv_seq *q, int32_t token, const struct sv_co
     return false;
 }
 
+/* The token moves the matcher on. True: that ends the sequence. */
+static bool follow_grammar(struct sv_seq *q, int32_t token)
+{
+    if (sv_matcher_advance(q->matcher, token)) {
+        q->stop_id = sv_matcher_ended(q->matcher) ? token : -1;
+        if (q->stop_id >= 0)
+            sv_seq_finish(q, SV_FINISH_STOP, NULL);
+        return q->stop_id >= 0;
+    }
+    const char *why = sv_matcher_failure(q->matcher);
+    sv_seq_finish(q, SV_FINISH_ERROR,
+                  why ? why : "the model allows no token that the grammar does");
+    return true;
+}
+
 bool sv_seq_append(struct sv_seq *q, int32_t token, const struct sv_config *cfg)
 {
     SV_REQUIRE(q->n_tokens < q->cap_tokens && q->state != SV_SEQ_FINISHED);
     const int32_t n_before = q->n_tokens - q->n_prompt;
     q->tokens[q->n_tokens++] = token;
     q->wants_prompt_logits = false;
+    if (q->matcher && follow_grammar(q, token))
+        return true;
     if (n_before >= q->min_tokens && is_stop_id(q, token, cfg)) {
         q->stop_id = token;
         sv_seq_finish(q, SV_FINISH_STOP, NULL);

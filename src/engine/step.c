@@ -113,13 +113,10 @@ static void fill_seg(struct sv_engine *e, int32_t s)
             b->row_ids.host[g->row0 + j] = q->tokens[g->first + j];
         return;
     }
-    if (e->drafter && e->drafter->ops->fill && g->n_rows > 1) {
-        const struct sv_draft_hint hint = {
-            .request = q->id, .tokens = q->tokens, .n_tokens = q->n_tokens};
-        e->drafter->ops->fill(e->drafter, &hint, g->n_rows - 1, b->row_ids.host + g->row0 + 1);
-    }
-    for (int32_t j = 1; e->plan.cuts && g->n_draft_rows && j < g->n_rows; j++)
+    for (int32_t j = 1; e->plan.reads && j < g->n_rows; j++)
         b->row_ids.host[g->row0 + j] = e->cut.ids[g->draft_out0 + j - 1];
+    if (!e->plan.reads && e->drafter && e->drafter->ops->fill && g->n_rows > 1)
+        sv_cut_ask_host(e, q, g->n_rows - 1, b->row_ids.host + g->row0 + 1);
 }
 
 /* The drafting pass; `d` counts its segments so far. Its ids go straight into the target's rows, or
@@ -134,7 +131,7 @@ static void fill_draft(struct sv_engine *e, const struct sv_plan_seg *g, int32_t
         b->d_row_seg.host[g->draft_row0 + j] = d;
     for (int32_t j = 0; j < g->n_drafts; j++) {
         b->d_out_row.host[g->draft_out0 + j] = g->draft_row0 + j + 1;
-        b->d_out_index.host[g->draft_out0 + j] = e->plan.cuts        ? g->draft_out0 + j
+        b->d_out_index.host[g->draft_out0 + j] = e->plan.reads       ? g->draft_out0 + j
                                                  : j + 1 < g->n_rows ? g->row0 + j + 1
                                                                      : -1;
     }
@@ -175,6 +172,8 @@ static void fill(struct sv_engine *e)
         fill_seg(e, s);
     sv_batch_pad(&e->batch, &e->plan);
     sv_logits_fill(e);
+    if (e->plan.masked)
+        sv_masks_fill(e);
     upload(e);
 }
 
@@ -308,7 +307,8 @@ static uint64_t pass_key(const struct sv_engine *e, bool draft)
     return (uint64_t)p->told.n_rows << 32 | (uint64_t)p->sampled | (uint64_t)p->ruled << 1 |
            (uint64_t)p->remembered << 2 | (uint64_t)p->logprobs << 3 |
            (uint64_t)(e->profile != NULL) << 4 | (uint64_t)p->no_taps << 5 |
-           (uint64_t)(e->drafter == NULL) << 6; /* benchmarks take it away */
+           (uint64_t)(e->drafter == NULL) << 6 | /* benchmarks take it away */
+           (uint64_t)p->masked << 8;
 }
 
 static void draft(struct sv_engine *e, int64_t *ns)
@@ -326,15 +326,18 @@ static void draft(struct sv_engine *e, int64_t *ns)
     e->stats.draft_us += lap(e, SV_PHASE_DRAFT, ns) / 1000;
 }
 
-/* In two parts: what the drafter is not sure enough of is not verified, and the target's pass is
- * that of the rows left. The host waits for the drafting pass, behind the step before. */
+/* In two parts: what a grammar forbids or the drafter is not sure enough of is not verified, and
+ * the target's pass is that of the rows left. The host waits for the drafting pass, behind the step
+ * before. */
 static int draft_and_cut(struct sv_engine *e, int64_t *ns, struct sv_err *err)
 {
     struct sv_plan *p = &e->plan;
-    sv_batch_pad(&e->batch, p);
-    upload(e);
-    lap(e, SV_PHASE_FILL, ns);
-    draft(e, ns);
+    if (p->told.n_draft_rows) {
+        sv_batch_pad(&e->batch, p);
+        upload(e);
+        lap(e, SV_PHASE_FILL, ns);
+        draft(e, ns);
+    }
     int rc = sv_cut_plan(e, err);
     p->told.n_segs = p->n_segs;
     p->told.n_rows = p->n_rows;
@@ -352,16 +355,17 @@ static int enqueue(struct sv_engine *e, int32_t set, struct sv_err *err)
     int64_t ns = sv_clock_ns(), observed = e->stats.observe_us;
     int rc = SV_OK;
     sv_batch_use(b, set);
+    e->plan.reads = e->plan.cuts || e->plan.masked;
     tell(e);
     sv_held_plan(e);
     fill_ahead(e);
-    if (e->plan.cuts)
+    if (e->plan.reads)
         rc = draft_and_cut(e, &ns, err);
     if (rc)
         return rc;
     fill(e);
     lap(e, SV_PHASE_FILL, &ns);
-    if (!e->plan.cuts)
+    if (!e->plan.reads)
         draft(e, &ns);
     if (e->plan.replays)
         sv_dev_graph_run(e->dev, pass_key(e, false), target_pass, e);
@@ -401,12 +405,13 @@ static void count_verified(struct sv_engine *e, struct sv_seq *q, const struct s
     q->n_drafted_new += n_kept < n_emit ? n_kept : n_emit - 1;
     sv_accept_add(&e->accept, g->n_rows, n_emit);
     e->stats.width_chosen[g->n_rows]++;
-    if (e->policy && g->n_rows > 1)
+    if (e->policy && (g->n_rows > 1 || g->refused))
         sv_policy_verified(e->policy, &q->record,
                            &(struct sv_verified){.width = g->n_rows,
                                                  .draft_rows = g->n_draft_rows,
                                                  .n_emitted = n_emit,
                                                  .probe = g->probe,
+                                                 .refused = g->refused,
                                                  .share = share,
                                                  .n_drafts = g->n_drafts});
     if (share)
@@ -585,8 +590,9 @@ int sv_engine_step(struct sv_engine *e, struct sv_err *err)
     while (!rc && !plan(e))
         rc = land(e, err);
     if (!rc && e->plan.n_rows) {
-        /* Log probabilities have one set of host arrays: such a step is read at once. */
-        depth = e->plan.logprobs ? 0 : e->depth;
+        /* Log probabilities have one set of host arrays, and the next masks follow from the tokens
+         * of this step: it is read at once. */
+        depth = e->plan.logprobs || e->plan.masked ? 0 : e->depth;
         rc = launch(e, start, err);
     }
     while (!rc && e->n_flight > (anybody_runs(e) ? depth : 0))

@@ -66,14 +66,25 @@ static void count(struct sv_policy *p, struct sv_record *r, int32_t j, const str
     r->expected[j] += weight * (h * p->mode_factor[mode] - r->expected[j] / WINDOW_OWN);
 }
 
+/* The draft that would have come next was dropped, for good reason. That says something of the
+ * request, whose drafts are worth that much less, and nothing of requests without its grammar. */
+static void count_refused(const struct sv_policy *p, struct sv_record *r, int32_t j)
+{
+    r->kept[j] -= r->kept[j] / WINDOW_OWN;
+    r->expected[j] += p->hazard[j] - r->expected[j] / WINDOW_OWN;
+}
+
 void sv_policy_verified(struct sv_policy *p, struct sv_record *r, const struct sv_verified *v)
 {
     float window = v->probe ? WINDOW_PROBE : WINDOW_ALL, expected = 0, alive = 1;
-    int32_t width = v->width, n_emitted = v->n_emitted, known = v->share ? v->n_drafts + 1 : width;
+    int32_t width = v->width, n_emitted = v->n_emitted;
+    int32_t known = v->refused ? p->block : v->share ? v->n_drafts + 1 : width;
     for (int32_t j = 1; j < width; j++)
         expected += alive *= p->hazard[j];
     for (int32_t j = 1; j < width && j <= n_emitted; j++)
         count(p, r, j, v, j < n_emitted, 1);
+    if (v->refused && n_emitted == width && width < p->block)
+        count_refused(p, r, width);
     /* Drafts that were cut off had a chance too: without them the record would be that of drafts
      * the drafter was sure of. */
     float weight = n_emitted == width;

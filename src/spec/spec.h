@@ -399,7 +399,10 @@ bool sv_policy_about(int32_t n, int32_t m);
 bool sv_policy_is_far(const struct sv_policy *p, int32_t n);
 /* The context K/V of a request that drafted no more has been made good: it may try again. */
 void sv_policy_restored(struct sv_policy *p, struct sv_record *record);
-/* Between drafting and verifying, with p->cuts_now: narrows seq[] to the rows that pay. share: of
+/* Between drafting and verifying: no more than width rows of the sequence added i-th are verified.
+ */
+void sv_policy_narrow(struct sv_policy *p, int32_t i, int32_t width);
+/* And then, with p->cuts_now: narrows seq[] to the rows that pay. share: of
  * all drafts in the order of the sequences. */
 void sv_policy_cut(struct sv_policy *p, const float *share);
 /* A block was drafted, whatever of it was verified: how sure the drafter was of its n drafts. */
@@ -413,6 +416,7 @@ void sv_policy_brought(struct sv_policy *p, double promised, int32_t n_tokens);
 struct sv_verified {
     int32_t width, draft_rows, n_emitted;
     bool probe;
+    bool refused; /* the next draft was dropped: that it would not be kept was known (a grammar) */
     const float *share;
     int32_t n_drafts;
 };

@@ -362,6 +362,15 @@ static int32_t width_at(const struct sv_policy_seq *s, const float *alive, struc
     return width;
 }
 
+void sv_policy_narrow(struct sv_policy *p, int32_t i, int32_t width)
+{
+    struct sv_policy_seq *s = &p->seq[i];
+    SV_REQUIRE(i < p->n && width >= 1 && width <= s->width);
+    p->load.n_rows -= s->width - width;
+    p->load.row_us -= s->row_us * (float)(s->width - width);
+    s->width = width;
+}
+
 void sv_policy_cut(struct sv_policy *p, const float *share)
 {
     struct rows_left left = {.count = {0}};
@@ -373,7 +382,7 @@ void sv_policy_cut(struct sv_policy *p, const float *share)
         const struct sv_policy_seq *s = &p->seq[i];
         float *alive = p->alive + (size_t)i * (size_t)p->block, chance = 1;
         for (int32_t j = 1; s->draft_rows && j < s->width; j++) {
-            alive[j] = chance *= chance_of(p, j, share[at++]);
+            alive[j] = chance *= chance_of(p, j, share[at + j - 1]);
             if (!may_cut(s) || s->probe)
                 continue;
             left.count[cut_bin(chance)]++;
@@ -382,6 +391,7 @@ void sv_policy_cut(struct sv_policy *p, const float *share)
             without.n_rows--;
             without.row_us -= s->row_us;
         }
+        at += s->draft_rows ? s->n_drafts : 0; /* some may have been dropped */
     }
     struct cut_line line = {0, 0};
     if (!p->random)

@@ -19,7 +19,7 @@ enum { KEYS = 4096, N = 48 };
 /* What launches are made from. */
 struct baked {
     struct sv_counts told;
-    bool sampled, ruled, remembered, logprobs, no_taps, shares, profile, drafter;
+    bool sampled, masked, ruled, remembered, logprobs, no_taps, shares, profile, drafter;
 };
 
 struct graphs {
@@ -47,6 +47,7 @@ static struct baked baked_now(const struct sv_engine *e, bool draft)
     b.told.n_segs = p->told.n_segs;
     b.told.n_logits = p->told.n_logits;
     b.sampled = p->sampled;
+    b.masked = p->masked;
     b.ruled = p->ruled;
     b.remembered = p->remembered;
     b.logprobs = p->logprobs;
