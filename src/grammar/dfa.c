@@ -138,6 +138,8 @@ void sv_dfa_step(struct sv_dfa_walk *w, uint32_t lo, uint32_t hi, const void *to
 
     if (hi > SV_CP_LAST)
         hi = SV_CP_LAST;
+    if (lo < SV_CP_FIRST)
+        lo = SV_CP_FIRST;
     if (lo > hi || w->status != SV_OK)
         return;
     w->status = sv_dfa_spend(w->room, 1 + (int64_t)w->key_bytes / 64, w->err);

@@ -11,6 +11,8 @@
 
 #include "grammar/build.h"
 
+/* U+0000 is left out of all sets: too many readers of JSON end a text there. */
+#define SV_CP_FIRST 1u
 #define SV_CP_LAST 0x10FFFFu
 
 struct sv_dfa_edge {
@@ -19,7 +21,7 @@ struct sv_dfa_edge {
 };
 
 /* State 0 is the start; no states at all: the empty set. The edges of a state are sorted and
- * disjoint, and no code point of an edge is a surrogate. */
+ * disjoint; no code point of an edge is U+0000 or a surrogate. */
 struct sv_dfa {
     int32_t n_states;
     int32_t *first;            /* (n_states + 1) into edges */

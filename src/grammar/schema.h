@@ -55,7 +55,7 @@ struct sv_spot {
     const json_t *schema;
     const char *path; /* "schema/properties/a" */
     bool asserts;     /* says something itself, beyond $ref and allOf */
-    bool active;      /* being followed: a way back to it has no end */
+    uint8_t followed; /* enum in schema_read.c: whether what it says of the same value was */
     int64_t seen_by;  /* the set that last met it */
 };
 

@@ -159,8 +159,6 @@ static int make_union(struct sv_schema *s, int32_t node, int32_t i, const json_t
     int32_t *alts, n_alts = 0;
     int status = SV_OK;
 
-    if (!n)
-        return sv_schema_fail(s, SV_EINVAL, path, "must be a list that is not empty");
     alts = sv_schema_alloc(s, n, sizeof *alts);
     if (!alts)
         return SV_ENOMEM;

@@ -232,13 +232,51 @@ int sv_ref_target(struct sv_schema *s, const json_t *ref, const char *path, cons
     return SV_OK;
 }
 
+/* ---------------------------------------------------------------- what speaks of the same value */
+
+enum followed { NOT_YET, ON_THE_WAY, FOLLOWED };
+
+/* Follows $ref, allOf, anyOf and oneOf. A subschema that comes back to itself so, without going
+ * into a member or an item, says nothing. Each is followed once. */
+static int follow(struct sv_schema *s, const json_t *schema, const char *path, int depth)
+{
+    static const char *const lists[] = {"allOf", "anyOf", "oneOf"};
+    const json_t *ref = json_object_get(schema, "$ref"), *target;
+    const char *target_path;
+    int32_t spot;
+    int status;
+
+    if (!json_is_object(schema))
+        return SV_OK;
+    status = spot_of(s, schema, path, &spot);
+    if (status != SV_OK || s->spots[spot].followed == FOLLOWED)
+        return status;
+    if (s->spots[spot].followed == ON_THE_WAY)
+        return sv_schema_fail(s, SV_EINVAL, path, "refers to itself without end");
+    if (depth > MAX_FOLLOWED)
+        return sv_schema_fail(s, SV_EFULL, path, "more than %d references within one another",
+                              MAX_FOLLOWED);
+    s->spots[spot].followed = ON_THE_WAY;
+    if (ref)
+        status = sv_ref_target(s, ref, path, &target, &target_path);
+    if (ref && status == SV_OK)
+        status = follow(s, target, target_path, depth + 1);
+    for (size_t k = 0; k < 3; k++) {
+        const json_t *list = json_object_get(schema, lists[k]);
+        const char *at = list ? sv_schema_path(s, path, lists[k]) : path;
+        if (list && !json_array_size(list) && status == SV_OK)
+            status = sv_schema_fail(s, SV_EINVAL, at, "must be a list that is not empty");
+        for (size_t i = 0; i < json_array_size(list) && status == SV_OK; i++)
+            status = follow(s, json_array_get(list, i), sv_schema_path_index(s, at, i), depth + 1);
+    }
+    s->spots[spot].followed = FOLLOWED;
+    return status;
+}
+
 /* ---------------------------------------------------------------- sets */
 
-static int add(struct sv_schema *s, struct sv_set *set, const json_t *schema, const char *path,
-               int depth);
-
 /* A subschema whose spot is known: itself, then what it refers to. */
-static int add_spot(struct sv_schema *s, struct sv_set *set, int32_t spot, int depth)
+static int add_spot(struct sv_schema *s, struct sv_set *set, int32_t spot)
 {
     const json_t *schema = s->spots[spot].schema, *ref = json_object_get(schema, "$ref");
     const json_t *all = json_object_get(schema, "allOf"), *target;
@@ -251,23 +289,18 @@ static int add_spot(struct sv_schema *s, struct sv_set *set, int32_t spot, int d
             return status;
         set->parts[set->n++] = (struct sv_part){spot, 0};
     }
-    s->spots[spot].active = true;
     if (ref)
         status = sv_ref_target(s, ref, path, &target, &target_path);
     if (ref && status == SV_OK)
-        status = add(s, set, target, target_path, depth + 1);
-    if (all && !json_array_size(all) && status == SV_OK)
-        status = sv_schema_fail(s, SV_EINVAL, path, "'allOf' must be a list that is not empty");
+        status = sv_set_add(s, set, target, target_path);
     if (all)
         path = sv_schema_path(s, path, "allOf");
     for (size_t i = 0; i < json_array_size(all) && status == SV_OK; i++)
-        status = add(s, set, json_array_get(all, i), sv_schema_path_index(s, path, i), depth + 1);
-    s->spots[spot].active = false;
+        status = sv_set_add(s, set, json_array_get(all, i), sv_schema_path_index(s, path, i));
     return status;
 }
 
-static int add(struct sv_schema *s, struct sv_set *set, const json_t *schema, const char *path,
-               int depth)
+int sv_set_add(struct sv_schema *s, struct sv_set *set, const json_t *schema, const char *path)
 {
     int32_t spot;
     int status = sv_dfa_spend(&s->room, 16 + set->n / 8, s->err);
@@ -280,14 +313,11 @@ static int add(struct sv_schema *s, struct sv_set *set, const json_t *schema, co
     }
     if (!json_is_object(schema))
         return sv_schema_fail(s, SV_EINVAL, path, "a schema must be an object, true or false");
-    if (depth > MAX_FOLLOWED)
-        return sv_schema_fail(s, SV_EFULL, path, "more than %d references within one another",
-                              MAX_FOLLOWED);
-    status = spot_of(s, schema, path, &spot);
+    status = follow(s, schema, path, 0);
+    if (status == SV_OK)
+        status = spot_of(s, schema, path, &spot);
     if (status != SV_OK)
         return status;
-    if (s->spots[spot].active)
-        return sv_schema_fail(s, SV_EINVAL, path, "refers to itself without end");
     if (!set->serial)
         set->serial = ++s->n_sets;
     if (s->spots[spot].seen_by == set->serial)
@@ -296,12 +326,7 @@ static int add(struct sv_schema *s, struct sv_set *set, const json_t *schema, co
     for (int32_t i = 0; i < set->n; i++)
         if (set->parts[i].spot == spot)
             return SV_OK;
-    return add_spot(s, set, spot, depth);
-}
-
-int sv_set_add(struct sv_schema *s, struct sv_set *set, const json_t *schema, const char *path)
-{
-    return add(s, set, schema, path, 0);
+    return add_spot(s, set, spot);
 }
 
 int sv_set_copy(struct sv_schema *s, struct sv_set *set, const struct sv_schema_node *node)

@@ -53,31 +53,55 @@ static sv_expr make_space(struct sv_emit *e)
                 sv_build_alt(b, (sv_expr[]){sv_build_empty(b), bytes(e, " "), line}, 3));
 }
 
-/* What may stand behind a backslash; a pair of surrogates is one character. */
+/* One hexadecimal digit of lo..hi, 0 to 15. */
+static sv_expr hex(struct sv_emit *e, uint32_t lo, uint32_t hi)
+{
+    static const struct sv_range all[] = {{'0', '9'}, {'A', 'F'}, {'a', 'f'}};
+    static const uint32_t first[] = {0, 10, 10};
+    struct sv_range some[3];
+    size_t n = 0;
+
+    for (int i = 0; i < 3; i++) {
+        uint32_t from = lo > first[i] ? lo : first[i], last = first[i] + all[i].hi - all[i].lo;
+        uint32_t to = hi < last ? hi : last;
+        if (from <= to)
+            some[n++] = (struct sv_range){all[i].lo + from - first[i], all[i].lo + to - first[i]};
+    }
+    return sv_build_chars(e->b, some, n, false);
+}
+
+/* Four digits from the ranges given. */
+static sv_expr hex4(struct sv_emit *e, const uint8_t digits[4][2])
+{
+    sv_expr x[4];
+
+    for (int i = 0; i < 4; i++)
+        x[i] = hex(e, digits[i][0], digits[i][1]);
+    return sv_build_seq(e->b, x, 4);
+}
+
+/* What may stand behind a backslash: a letter, or u and a code other than 0000; two codes where the
+ * character takes a pair of surrogates, which do not stand alone. */
 static sv_expr make_escape(struct sv_emit *e)
 {
+    static const uint8_t codes[][4][2] = {
+        {{0, 0}, {0, 0}, {0, 0}, {1, 15}},     {{0, 0}, {0, 0}, {1, 15}, {0, 15}},
+        {{0, 0}, {1, 15}, {0, 15}, {0, 15}},   {{1, 12}, {0, 15}, {0, 15}, {0, 15}},
+        {{13, 13}, {0, 7}, {0, 15}, {0, 15}},  {{14, 15}, {0, 15}, {0, 15}, {0, 15}},
+        {{13, 13}, {8, 11}, {0, 15}, {0, 15}}, /* the first of a pair, */
+        {{13, 13}, {12, 15}, {0, 15}, {0, 15}} /* and the second */
+    };
+    static const struct sv_range letters[] = {{'"', '"'}, {'\\', '\\'}, {'/', '/'}, {'b', 'b'},
+                                              {'f', 'f'}, {'n', 'n'},   {'r', 'r'}, {'t', 't'}};
     struct sv_build *b = e->b;
-    static const struct sv_range hex[] = {{'0', '9'}, {'A', 'F'}, {'a', 'f'}};
-    static const struct sv_range no_d[] = {
-        {'0', '9'}, {'A', 'C'}, {'E', 'F'}, {'a', 'c'}, {'e', 'f'}};
-    static const struct sv_range high[] = {{'8', '9'}, {'A', 'B'}, {'a', 'b'}};
-    static const struct sv_range low[] = {{'C', 'F'}, {'c', 'f'}};
-    static const struct sv_range simple[] = {{'"', '"'}, {'\\', '\\'}, {'/', '/'}, {'b', 'b'},
-                                             {'f', 'f'}, {'n', 'n'},   {'r', 'r'}, {'t', 't'}};
-    sv_expr x = sv_build_chars(b, hex, 3, false),
-            d = sv_build_chars(b, (struct sv_range[]){{'D', 'D'}, {'d', 'd'}}, 2, false);
-    sv_expr xx = sv_build_then(b, x, x), xxx = sv_build_then(b, xx, x);
-    sv_expr plain = sv_build_then(b, sv_build_chars(b, no_d, 5, false), xxx);
-    sv_expr below = sv_build_seq(b, (sv_expr[]){d, chars(e, '0', '7'), xx}, 3);
-    sv_expr pair =
-        sv_build_seq(b,
-                     (sv_expr[]){d, sv_build_chars(b, high, 3, false), xx, bytes(e, "\\u"), d,
-                                 sv_build_chars(b, low, 2, false), xx},
-                     7);
-    sv_expr code =
-        sv_build_then(b, bytes(e, "u"), sv_build_alt(b, (sv_expr[]){plain, below, pair}, 3));
+    sv_expr all[7];
 
-    return rule(e, "escape", sv_build_or(b, sv_build_chars(b, simple, 8, false), code));
+    for (int i = 0; i < 7; i++)
+        all[i] = hex4(e, codes[i]);
+    all[6] = sv_build_seq(b, (sv_expr[]){all[6], bytes(e, "\\u"), hex4(e, codes[7])}, 3);
+    return rule(e, "escape",
+                sv_build_or(b, sv_build_chars(b, letters, 8, false),
+                            sv_build_then(b, bytes(e, "u"), sv_build_alt(b, all, 7))));
 }
 
 /* One to most digits, the first not 0; or 0. */
@@ -145,9 +169,9 @@ static sv_expr escapes_of(struct sv_emit *e, const struct sv_range *ranges, size
     for (const char *p = named; *p; p += 2)
         if (has(ranges, n, (uint32_t)*p))
             all[n_all++] = sv_build_bytes(e->b, (char[]){'\\', p[1]}, 2);
-    for (uint32_t c = 0; c < 0x20; c++) {
+    for (uint32_t c = SV_CP_FIRST; c < 0x20; c++) {
         char text[8];
-        if ((c && strchr(named, (int)c)) || !has(ranges, n, c))
+        if (strchr(named, (int)c) || !has(ranges, n, c))
             continue;
         snprintf(text, sizeof text, "\\u%04x", (unsigned)c);
         all[n_all++] = bytes(e, text);
@@ -165,8 +189,8 @@ static sv_expr one_of(struct sv_emit *e, const struct sv_range *ranges, size_t n
 
     if (!plain)
         return sv_emit_no_memory(e);
-    if (n == 2 && !ranges[0].lo && ranges[1].hi == SV_CP_LAST)
-        return e->character; /* all but the surrogates, as automata have it */
+    if (n == 2 && ranges[0].lo == SV_CP_FIRST && ranges[1].hi == SV_CP_LAST)
+        return e->character; /* all but surrogates, as automata have it */
     for (size_t i = 0, k = 0; i < n && k < 3;) {
         uint32_t lo = ranges[i].lo > allowed[k].lo ? ranges[i].lo : allowed[k].lo;
         uint32_t hi = ranges[i].hi < allowed[k].hi ? ranges[i].hi : allowed[k].hi;

@@ -109,6 +109,12 @@ static bool number_allowed(const struct sv_leaf *leaf, const json_t *v)
     return sv_dfa_has(text, digits, n);
 }
 
+/* U+0000 is in no set of strings. */
+static bool string_allowed(const struct sv_leaf *leaf, const char *text, size_t n)
+{
+    return !memchr(text, 0, n) && (!leaf->strings || sv_dfa_has(leaf->strings, text, n));
+}
+
 static bool array_allowed(struct sv_schema *s, const struct sv_leaf *leaf, const json_t *v,
                           int depth)
 {
@@ -165,8 +171,7 @@ static bool leaf_allows(struct sv_schema *s, const struct sv_leaf *leaf, const j
     if (type & (SV_WHOLE | SV_BROKEN))
         return number_allowed(leaf, v);
     if (type == SV_STRING)
-        return !leaf->strings ||
-               sv_dfa_has(leaf->strings, json_string_value(v), json_string_length(v));
+        return string_allowed(leaf, json_string_value(v), json_string_length(v));
     if (type == SV_ARRAY)
         return array_allowed(s, leaf, v, depth);
     return type != SV_OBJECT || object_allowed(s, leaf, v, depth);
