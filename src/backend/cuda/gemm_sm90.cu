@@ -213,9 +213,10 @@ static const struct width wholes[] = {
      {{gemm_kernel<192, WHOLE, false>, gemm_kernel<192, WHOLE, true>},
       {gemm_kernel<192, TALL_WHOLE, false>, gemm_kernel<192, TALL_WHOLE, true>}}},
     {256,
-     0,
      3,
-     {{NULL}, {gemm_kernel<256, TALL_WHOLE, false>, gemm_kernel<256, TALL_WHOLE, true>}}},
+     3,
+     {{gemm_kernel<256, WHOLE, false>},
+      {gemm_kernel<256, TALL_WHOLE, false>, gemm_kernel<256, TALL_WHOLE, true>}}},
 };
 enum { N_WHOLES = sizeof wholes / sizeof *wholes };
 
@@ -232,7 +233,8 @@ static size_t smem_of(int n, enum way way, int stages)
 {
     const int w = (groups_of(way) * W_BYTES + 1023) / 1024 * 1024;
     return (size_t)stages * (size_t)(w + n * X_ROW_BYTES) + offsetof(struct tail, patch) +
-           (size_t)consumers_of(way) / 32 * (size_t)patches_of(n) * SV_PATCH_BYTES;
+           (size_t)consumers_of(way) / 32 * (size_t)patches_of(n) * SV_PATCH_BYTES +
+           (size_t)shelf_of(n, way);
 }
 
 static int let_shared(const struct width *w, int n, struct sv_err *err)
@@ -455,64 +457,54 @@ static bool stays(const struct sv_cuda *cu, int32_t n_rows, int32_t k)
     return (size_t)n_rows * (size_t)k * (FP8 ? 1 : 2) <= cu->l2_bytes / 2;
 }
 
-/* Blocks of SV_SM90_TALL weight rows, as many for one multiprocessor as for another. Only speed
- * hangs on the width. */
-static void run_tall_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
-                           struct sv_gemm_args *a)
+/* The width of whole products by the least time, in tiles times rows of x, the wider at a tie, and
+ * how many thread blocks; NULL where there is none. Only speed hangs on it. */
+static const struct width *whole_width(const struct sv_cuda *cu, const struct sv_gemm_args *a,
+                                       enum way way, int32_t *n_blocks, int64_t *least)
 {
-    const int32_t tune = cu->gemm->tune_whole;
+    const int32_t tune = cu->gemm->tune_whole, each = way == WHOLE ? 2 : 1,
+                  at_once = way == WHOLE ? cu->gemm->sm90_units : cu->n_sms;
     const struct width *best = NULL;
-    int64_t least = INT64_MAX;
     for (int i = 0; i < N_WHOLES; i++) {
         const struct width *w = &wholes[i];
         const int32_t items = (a->n_rows + w->n - 1) / w->n * a->split.n_blocks,
-                      n_rounds = (items + cu->n_sms - 1) / cu->n_sms;
+                      n_rounds = (items + at_once - 1) / at_once;
         const int64_t cost = (int64_t)n_rounds * (a->split.n_k + 6) * w->n;
-        if (cost >= least || (tune > 1 && tune != w->n))
+        if ((best && cost > *least) || (tune > 1 && tune != w->n) ||
+            !w->fn[way == TALL_WHOLE][a->mode == SV_GEMM_GATED])
             continue;
-        least = cost;
+        *least = cost;
+        *n_blocks = (items + n_rounds - 1) / n_rounds * each;
         best = w;
-        a->n_slots = (items + n_rounds - 1) / n_rounds; /* thread blocks, for now */
     }
-    const int32_t n_blocks = a->n_slots;
-    a->n_stages = best->tall_stages;
-    a->x_rows = best->n;
-    a->x_stays = stays(cu, a->n_rows, k);
-    a->n_slots = n_blocks * consumers_of(TALL_WHOLE) / 32;
-    launch(cu, best->fn[1][a->mode == SV_GEMM_GATED], best->n, TALL_WHOLE, 1, n_blocks, x, ldx, k,
-           a);
+    return best;
 }
 
-/* What they take, in tiles times rows of x: a launch in passes and its adding up cost about 14
- * tiles of 256 rows more. Only speed hangs on it. */
+/* A launch in passes and its adding up cost about 14 tiles of 256 rows more. */
 bool sv_gemm_sm90_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                         struct sv_gemm_args *a)
 {
-    const int32_t pairs = cu->gemm->sm90_units, tune = cu->gemm->tune_whole;
+    const int32_t tune = cu->gemm->tune_whole;
+    const enum way way = a->tall ? TALL_WHOLE : WHOLE;
     if (a->n_rows <= SV_GEMM_PASS || tune < 0)
         return false;
-    if (a->tall) {
-        run_tall_whole(cu, x, ldx, k, a);
-        return true;
-    }
-    const struct width *w = &wholes[0];
-    if (tune > 1 && tune != w->n)
+    int32_t n_blocks = 0;
+    int64_t cost = 0;
+    const struct width *w = whole_width(cu, a, way, &n_blocks, &cost);
+    if (!w)
+        return false;
+    const int64_t unit_tiles = (int64_t)a->split.n_blocks * a->split.n_k / a->split.n_units,
+                  n_passes = (a->n_rows + SV_GEMM_PASS - 1) / SV_GEMM_PASS;
+    if (!a->tall && tune == 0 && cost > n_passes * (unit_tiles + 14) * SV_GEMM_PASS)
         return false;
     struct sv_gemm_args all = *a;
-    all.n_sharers = sv_split_paired(&a->split);
-    const struct sv_split *s = &all.split;
-    const int64_t unit_tiles = (int64_t)s->n_blocks * s->n_k / s->n_units;
-    const int64_t n_passes = (a->n_rows + SV_GEMM_PASS - 1) / SV_GEMM_PASS;
-    const int64_t passes = n_passes * (unit_tiles + 14) * SV_GEMM_PASS;
-    const int64_t items = (int64_t)((a->n_rows + w->n - 1) / w->n) * s->n_blocks;
-    if (tune == 0 && ((items + pairs - 1) / pairs * s->n_k + 6) * w->n > passes)
-        return false;
-    all.n_stages = w->stages;
-    all.x_rows = w->n / 2;
+    all.n_sharers = a->tall ? 0 : sv_split_paired(&a->split);
+    all.n_stages = a->tall ? w->tall_stages : w->stages;
+    all.x_rows = w->n / sharing_x(way);
     all.x_stays = stays(cu, a->n_rows, k);
-    const int32_t n_blocks = 2 * (items < pairs ? (int32_t)items : pairs);
-    a->n_slots = n_blocks * consumers_of(WHOLE) / 32;
-    launch(cu, w->fn[0][a->mode == SV_GEMM_GATED], w->n, WHOLE, 2, n_blocks, x, ldx, k, &all);
+    a->n_slots = n_blocks * consumers_of(way) / 32;
+    launch(cu, w->fn[a->tall][a->mode == SV_GEMM_GATED], w->n, way, sharing_x(way), n_blocks, x,
+           ldx, k, &all);
     return true;
 }
 

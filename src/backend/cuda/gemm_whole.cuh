@@ -11,10 +11,10 @@
 /* ---------------------------------------------------------------- whole products: many rows */
 
 /* WHOLE: a cluster computes whole blocks of 256 weight rows by N rows of x, one after the other,
- * and cuts each sum where the split cuts it: registers hold the pieces so far beside the present
- * one. TALL_WHOLE: a thread block by itself computes blocks of 192 weight rows, whose sums are not
- * cut. Weights that go by leave L2 first and x last where it fits: without that a multiprocessor
- * takes in half as many bytes. */
+ * and cuts each sum where the split cuts it: registers and shared memory hold the pieces so far.
+ * TALL_WHOLE: a thread block by itself computes blocks of 192 weight rows, whose sums are not cut.
+ * Weights that go by leave L2 first and x last where it fits: without that a multiprocessor takes
+ * in half as many bytes. */
 /* N-row blocks of x that share a walk over the weights: both then come from L2. */
 enum { GROUP = 8 };
 
@@ -83,6 +83,15 @@ static __device__ __forceinline__ void produce_whole(const CUtensorMap *map,
     sv_pdl_launch();
 }
 
+/* Four sums before four others. */
+static __device__ __forceinline__ void add_before(float *acc, float4 v)
+{
+    acc[0] = v.x + acc[0];
+    acc[1] = v.y + acc[1];
+    acc[2] = v.z + acc[2];
+    acc[3] = v.w + acc[3];
+}
+
 /* Keeps sums of this thread in its stash, or adds what lies there to them: those of rows FROM of x
  * and on. */
 template <int N, int THREADS, int FROM>
@@ -102,25 +111,84 @@ static __device__ __forceinline__ void stash_add(float (&acc)[N / 2], const stru
     const float4 *from =
         a.stash + (size_t)blockIdx.x * (SV_GEMM_STASH / sizeof(float4)) + threadIdx.x;
 #pragma unroll
-    for (int j = FROM / 8; j < N / 8; j++) {
-        const float4 v = __ldcg(from + j * THREADS);
-        acc[4 * j] = v.x + acc[4 * j];
-        acc[4 * j + 1] = v.y + acc[4 * j + 1];
-        acc[4 * j + 2] = v.z + acc[4 * j + 2];
-        acc[4 * j + 3] = v.w + acc[4 * j + 3];
-    }
+    for (int j = FROM / 8; j < N / 8; j++)
+        add_before(acc + 4 * j, __ldcg(from + j * THREADS));
 }
 
-/* The pieces so far and this one. */
-template <int N>
-static __device__ __forceinline__ void fold_piece(float (&acc)[N / 2], float (&total)[N / 2],
-                                                  bool first)
+/* Of the sum of a block's pieces so far registers keep what belongs to so many rows of x; the
+ * others' lies on a shelf, in shared memory. */
+static SV_HD constexpr int kept_rows(int n)
 {
+    return n <= 192 ? n : n / 2;
+}
+
+/* Bytes of it. */
+static SV_HD constexpr int shelf_of(int n, enum way way)
+{
+    return way == WHOLE ? (n - kept_rows(n)) * 2 * consumers_of(way) : 0;
+}
+
+template <int N, enum way WAY>
+static __device__ __forceinline__ uint32_t shelf_at(struct tail *tail)
+{
+    return smem_u32(patches_at<N>(tail, consumers_of(WAY) / 32)) + threadIdx.x * 16;
+}
+
+template <int N, enum way WAY>
+static __device__ __forceinline__ void keep_sum(const float (&acc)[N / 2],
+                                                float (&kept)[kept_rows(N) / 2], struct tail *tail)
+{
+    constexpr int K = kept_rows(N);
+    const uint32_t shelf = shelf_at<N, WAY>(tail);
 #pragma unroll
-    for (int e = 0; e < N / 2; e++) {
-        acc[e] = first ? acc[e] : total[e] + acc[e];
-        total[e] = acc[e];
+    for (int e = 0; e < K / 2; e++)
+        kept[e] = acc[e];
+#pragma unroll
+    for (int j = K / 8; j < N / 8; j++)
+        near_store(shelf + (j - K / 8) * consumers_of(WAY) * 16, acc[4 * j], acc[4 * j + 1],
+                   acc[4 * j + 2], acc[4 * j + 3]);
+}
+
+template <int N, enum way WAY>
+static __device__ __forceinline__ void
+add_kept(float (&acc)[N / 2], const float (&kept)[kept_rows(N) / 2], struct tail *tail)
+{
+    constexpr int K = kept_rows(N);
+    const uint32_t shelf = shelf_at<N, WAY>(tail);
+#pragma unroll
+    for (int e = 0; e < K / 2; e++)
+        acc[e] = kept[e] + acc[e];
+#pragma unroll
+    for (int j = K / 8; j < N / 8; j++)
+        add_before(acc + 4 * j, near_load(shelf + (j - K / 8) * consumers_of(WAY) * 16));
+}
+
+/* All tiles of a block, cut where the split cuts them. Four pieces are added two and two: the sum
+ * of the lower half waits in the stash. */
+template <int N, enum way WAY>
+static __device__ __forceinline__ void
+sum_cut(float (&acc)[N / 2], struct place &at, int32_t t0, int32_t t1, bool present,
+        const struct sv_gemm_args &a, uint32_t smem, struct tail *tail, int wg, int mate)
+{
+    constexpr int THREADS = consumers_of(WAY);
+    const int32_t middle = a.n_sharers == 4 ? t0 + sv_split_start(&a.split, 2) : -1;
+    float kept[kept_rows(N) / 2];
+#pragma unroll 1
+    for (int32_t t = t0, end; t < t1; t = end) {
+        end = min(t1, sv_split_start(&a.split, sv_split_unit(&a.split, t) + 1));
+#pragma unroll
+        for (int e = 0; e < N / 2; e++)
+            acc[e] = 0.0f;
+        sum_tiles<N, WAY>(acc, at, end - t, present, false, a, smem, tail, wg, mate);
+        if (t != t0 && t != middle)
+            add_kept<N, WAY>(acc, kept, tail);
+        if (end == middle)
+            stash_put<N, THREADS, 0>(acc, a);
+        else if (end < t1)
+            keep_sum<N, WAY>(acc, kept, tail);
     }
+    if (middle >= 0)
+        stash_add<N, THREADS, 0>(acc, a);
 }
 
 template <int N, enum way WAY, bool GATED>
@@ -145,24 +213,7 @@ static __device__ __forceinline__ void consume_whole(const struct sv_gemm_args &
         const int32_t t0 = it.block * a.split.n_k, t1 = t0 + a.split.n_k;
         float acc[N / 2];
         if constexpr (WAY == WHOLE) {
-            float total[N / 2];
-#pragma unroll 1
-            for (int32_t t = t0; t < t1;) {
-                const int32_t end =
-                    min(t1, sv_split_start(&a.split, sv_split_unit(&a.split, t) + 1));
-#pragma unroll
-                for (int e = 0; e < N / 2; e++)
-                    acc[e] = 0.0f;
-                sum_tiles<N, WAY>(acc, at, end - t, own.present, false, a, smem, tail, wg, mate);
-                /* Four are added two and two: those of the lower half wait elsewhere. */
-                const bool upper = a.n_sharers == 4 && t == t0 + sv_split_start(&a.split, 2);
-                if (upper)
-                    stash_put<N, THREADS, 0>(total, a);
-                fold_piece<N>(acc, total, t == t0 || upper);
-                t = end;
-            }
-            if (a.n_sharers == 4)
-                stash_add<N, THREADS, 0>(acc, a);
+            sum_cut<N, WAY>(acc, at, t0, t1, own.present, a, smem, tail, wg, mate);
         } else {
 #pragma unroll
             for (int e = 0; e < N / 2; e++)
