@@ -33,6 +33,7 @@ static void gen_free(struct sv_gen *g)
     sv_buf_fini(&g->new_text);
     sv_buf_fini(&g->due);
     sv_buf_fini(&g->due_drafted);
+    sv_parts_close(g);
 }
 
 void sv_call_free(struct sv_call *c)
@@ -387,7 +388,7 @@ static int make_gens(struct sv_call *c, struct sv_api_err *e)
         g->r.n_prompt_ids = p->n_ids;
         g->r.seed = seed + (uint64_t)(i % c->p.n); /* choices of a prompt differ */
         sv_detok_init(&g->detok, s->model->tok, true);
-        if (sv_buf_reserve(&g->ids, (size_t)usual * sizeof(int32_t)))
+        if (sv_parts_open(g) || sv_buf_reserve(&g->ids, (size_t)usual * sizeof(int32_t)))
             return sv_api_fail(e, 500, NULL, "out of memory");
     }
     return 0;
@@ -403,7 +404,7 @@ static int read_call(struct sv_call *c, struct sv_enc_scratch *scratch, const ch
     c->body = sv_body_object(text, n, e);
     if (!c->body || sv_params_read(&c->p, kind, c->body, e) ||
         check_model(s, kind, c->p.model, e) ||
-        sv_params_complete(&c->p, kind, s->model, &s->o, e) ||
+        sv_params_complete(&c->p, kind, s->model, &s->o, e) || sv_tools_begin(s, &c->p, kind, e) ||
         sv_words_take(s, scratch, &c->p, &c->listed, e))
         return -1;
     return sv_prompts_make(s, scratch, &c->p, kind, &c->prompts, &c->n_prompts, e);

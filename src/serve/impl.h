@@ -163,8 +163,11 @@ int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engin
 #define SV_API_STOPS 64
 #define SV_API_STOP_IDS 256
 #define SV_API_BIAS 1024
+#define SV_API_SHOWN 16
 
 enum sv_dialect_kind { SV_CHAT, SV_COMPLETIONS, SV_GENERATE, SV_LLAMA, SV_INFILL };
+
+enum sv_tool_choice { SV_CHOICE_AUTO, SV_CHOICE_NONE, SV_CHOICE_REQUIRED, SV_CHOICE_NAMED };
 
 /* What a request asked for, in one shape for all dialects. Strings belong to the parsed body. */
 struct sv_params {
@@ -190,6 +193,16 @@ struct sv_params {
     const char *reasoning_effort;
     bool add_generation_prompt, has_add_generation;
     bool continue_final;
+    enum sv_tool_choice tool_choice;
+    const char *tool_name; /* of SV_CHOICE_NAMED */
+    bool parallel;         /* more than one call */
+    bool separate_thoughts, include_thoughts, stream_thoughts;
+    bool skip_special;
+    /* how its answers are taken apart, by sv_tools_begin and with the prompt */
+    enum sv_tool_format tool_format;
+    enum sv_think_format think_format;
+    bool in_thought;
+    int32_t shown_ids[SV_API_SHOWN];
     bool ids_as_tokens; /* in log probabilities, vLLM's token_id:17 */
     int add_special;    /* -1 = the dialect's default */
     /* completions and generate */
@@ -243,6 +256,10 @@ struct sv_gen {
     struct sv_buf accept, widths; /* uint16_t for each decode step */
     struct sv_buf due, due_drafted; /* text of tokens not yet in an event; a flag for each byte */
     struct sv_detok detok;
+    struct sv_answer *answer; /* takes it apart; NULL: it is all content */
+    struct sv_buf parts;      /* of it, not written yet */
+    struct sv_buf thoughts;   /* that are not to be streamed */
+    int32_t n_calls;
     size_t text_offset; /* legacy log probabilities: characters before the next token */
     int32_t stop_id, stop_index;
     int32_t n_prompt, n_cached, n_preemptions;
@@ -385,6 +402,27 @@ int sv_words_take(const struct sv_serve *s, struct sv_enc_scratch *scratch, stru
 int sv_infill_prompt(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,
                      struct sv_prompt *out, struct sv_api_err *e);
 
+/* tools.c: options; what the model's template shows of its ways; a chat's fields, and what follows
+ * from both. */
+int sv_tools_check_options(const struct sv_serve_options *o, struct sv_err *err);
+void sv_tools_open(struct sv_serve *s);
+int sv_tools_check(const struct sv_params *p, struct sv_api_err *e);
+const json_t *sv_tool_named(const struct sv_params *p, const char *name);
+int sv_tools_begin(const struct sv_serve *s, struct sv_params *p, enum sv_dialect_kind kind,
+                   struct sv_api_err *e);
+
+/* parts.c: answers with thoughts and calls. */
+int sv_parts_open(struct sv_gen *g);
+void sv_parts_close(struct sv_gen *g);
+void sv_parts_take(struct sv_gen *g, const char *text, size_t n, enum sv_finish_reason finish);
+/* Appends the next of the deltas that have come, an object; false, and they are forgotten: there
+ * is none. */
+bool sv_parts_delta(struct sv_gen *g, size_t *at, struct sv_buf *b);
+/* The members of a whole answer's message, from its text. */
+void sv_parts_message(struct sv_gen *g, struct sv_buf *b);
+const char *sv_parts_finish(const struct sv_gen *g); /* as sv_finish_json */
+int64_t sv_parts_n_thought_tokens(const struct sv_gen *g);
+
 /* -------------------------------------------------------- writers (write.c, logprobs.c, spec.c) */
 
 void sv_json_number(struct sv_buf *b, int64_t v);
@@ -508,8 +546,11 @@ struct sv_serve {
     const struct sv_serve_model *model; /* NULL until loaded */
     struct sv_enc_scratch *scratch;
     struct sv_prep *prep;
-    struct sv_chat_template *chat;  /* given by option */
-    struct sv_template_opts render; /* limits, where they are not the usual ones */
+    struct sv_chat_template *chat; /* given by option */
+    enum sv_tool_format tool_format;
+    enum sv_think_format think_format;
+    bool as_reasoning, as_reasoning_content; /* what thoughts are called */
+    struct sv_template_opts render;          /* limits, where they are not the usual ones */
     enum sv_serve_state state;
     char broken[480];
     struct sv_call *calls, *due, *blocked;

@@ -163,6 +163,7 @@ static void on_loaded(struct sv_serve *s)
 
     s->model = sv_worker_model(s->worker);
     info = &s->model->info;
+    sv_tools_open(s);
     if (s->state == SV_LOADING)
         s->state = SV_READY;
     struct sv_log_field f[] = {
@@ -343,6 +344,8 @@ static int open_all(struct sv_serve *s, struct sv_err *err)
         rc = sv_fail(err, SV_EIO, -1, "no random numbers");
     if (!rc)
         rc = sv_keys_open(&s->keys, o->api_key, o->api_key_file, err);
+    if (!rc)
+        rc = sv_tools_check_options(o, err);
     if (!rc)
         rc = open_template(s, err);
     if (!rc && (o->tls_cert || o->tls_key))

@@ -118,6 +118,22 @@ static void role_chunk(struct sv_call *c, struct sv_gen *g, struct sv_buf *b)
     close_chunk(b);
 }
 
+/* A delta was written; what came with it goes with the first. */
+static void end_text(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b,
+                     bool first)
+{
+    write_logprobs(b, c, g);
+    sv_buf_lit(b, ",\"finish_reason\":null");
+    if (c->p.return_ids && first) {
+        sv_buf_lit(b, ",\"token_ids\":");
+        sv_json_ids(b, o->tokens, o->n_tokens);
+    }
+    if (c->p.return_draft && !g->answer)
+        sv_write_draft_flags(b, g, o->n_text);
+    chunk_end(b, c);
+    close_chunk(b);
+}
+
 static void text_chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o,
                        struct sv_buf *b)
 {
@@ -125,16 +141,32 @@ static void text_chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out 
     sv_buf_lit(b, "{\"content\":");
     sv_json_quote(b, o->text, o->n_text);
     sv_buf_lit(b, "}");
-    write_logprobs(b, c, g);
-    sv_buf_lit(b, ",\"finish_reason\":null");
-    if (c->p.return_ids) {
-        sv_buf_lit(b, ",\"token_ids\":");
-        sv_json_ids(b, o->tokens, o->n_tokens);
+    end_text(c, g, o, b, true);
+}
+
+/* A chunk for each part that has come. Where all waits, log probabilities and ids do not. */
+static void part_chunks(struct sv_call *c, struct sv_gen *g, const struct sv_out *o,
+                        struct sv_buf *b)
+{
+    struct sv_buf delta;
+    size_t at = 0;
+    bool first = true;
+
+    sv_buf_init(&delta);
+    sv_parts_take(g, o->text, o->n_text, o->finish);
+    for (; sv_parts_delta(g, &at, &delta); first = false) {
+        chunk_begin(b, c, g);
+        sv_buf_append(b, delta.data, delta.len);
+        end_text(c, g, o, b, first);
+        sv_buf_clear(&delta);
     }
-    if (c->p.return_draft)
-        sv_write_draft_flags(b, g, o->n_text);
-    chunk_end(b, c);
-    close_chunk(b);
+    b->failed |= delta.failed;
+    sv_buf_fini(&delta);
+    if (first && o->n_tokens && (c->p.logprobs || c->p.return_ids)) {
+        chunk_begin(b, c, g);
+        sv_buf_lit(b, "{}");
+        end_text(c, g, o, b, true);
+    }
 }
 
 static void finish_chunk(struct sv_call *c, struct sv_gen *g, struct sv_buf *b)
@@ -142,7 +174,7 @@ static void finish_chunk(struct sv_call *c, struct sv_gen *g, struct sv_buf *b)
     chunk_begin(b, c, g);
     sv_buf_lit(b, "{}");
     write_logprobs(b, c, g);
-    sv_buf_printf(b, ",\"finish_reason\":%s", sv_finish_json(g->finish));
+    sv_buf_printf(b, ",\"finish_reason\":%s", sv_parts_finish(g));
     sv_write_stop_reason(b, c, g);
     chunk_end(b, c);
     if (c->n_gens == 1 && !c->p.include_usage) {
@@ -156,7 +188,9 @@ static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, s
 {
     if (!g->shown)
         role_chunk(c, g, b);
-    if (o->n_text || (o->n_tokens && (c->p.logprobs || c->p.return_ids)))
+    if (g->answer)
+        part_chunks(c, g, o, b);
+    else if (o->n_text || (o->n_tokens && (c->p.logprobs || c->p.return_ids)))
         text_chunk(c, g, o, b);
     if (o->finish != SV_FINISH_NONE)
         finish_chunk(c, g, b);
@@ -180,18 +214,28 @@ static void tail(struct sv_call *c, struct sv_buf *b)
 
 /* ---------------------------------------------------------------- whole */
 
+static void write_content(struct sv_buf *b, struct sv_gen *g)
+{
+    if (g->answer) {
+        sv_parts_message(g, b);
+        return;
+    }
+    sv_buf_lit(b, "\"content\":");
+    sv_json_quote(b, g->text.data ? g->text.data : "", g->text.len);
+}
+
 static void body(struct sv_call *c, struct sv_buf *b)
 {
     write_head(b, c, "chat.completion");
     sv_buf_lit(b, ",\"choices\":[");
     for (int32_t i = 0; i < c->n_gens; i++) {
         struct sv_gen *g = &c->gens[i];
-        sv_buf_printf(b, "%s{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":",
-                      i ? "," : "", g->index);
-        sv_json_quote(b, g->text.data ? g->text.data : "", g->text.len);
+        sv_buf_printf(b, "%s{\"index\":%d,\"message\":{\"role\":\"assistant\",", i ? "," : "",
+                      g->index);
+        write_content(b, g);
         sv_buf_lit(b, ",\"refusal\":null}");
         write_logprobs(b, c, g);
-        sv_buf_printf(b, ",\"finish_reason\":%s", sv_finish_json(g->finish));
+        sv_buf_printf(b, ",\"finish_reason\":%s", sv_parts_finish(g));
         sv_write_stop_reason(b, c, g);
         if (c->p.return_ids) {
             sv_buf_lit(b, ",\"token_ids\":");

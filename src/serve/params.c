@@ -91,6 +91,11 @@ static const struct sv_field fields[] = {
     {"messages", C, sv_read_array, P(messages), 0, 0, 0},
     {"tools", C, sv_read_array, P(tools), 0, 0, 0},
     {"tool_choice", C, sv_read_tool_choice, 0, 0, 0, 0},
+    {"parallel_tool_calls", C, sv_read_bool, P(parallel), 0, 0, 0},
+    {"separate_reasoning", C, sv_read_bool, P(separate_thoughts), 0, 0, 0},
+    {"include_reasoning", C, sv_read_bool, P(include_thoughts), 0, 0, 0},
+    {"stream_reasoning", C, sv_read_bool, P(stream_thoughts), 0, 0, 0},
+    {"reasoning_format", C, sv_read_reasoning_format, 0, 0, 0, 0},
     {"documents", C, sv_read_array, P(documents), 0, 0, 0},
     {"chat_template_kwargs", C, sv_read_object, P(template_args), 0, 0, 0},
     {"reasoning_effort", C, sv_read_str, P(reasoning_effort), 0, 0, 0},
@@ -112,7 +117,7 @@ static const struct sv_field fields[] = {
     {"best_of", C | T, sv_read_i32, P(best_of), 1, 4096, 0},
     {"use_beam_search", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"length_penalty", C | T, sv_read_neutral, 0, 1, 0, 0},
-    {"skip_special_tokens", C | T | S, sv_read_neutral, 0, 1, 0, 0},
+    {"skip_special_tokens", C | T | S, sv_read_bool, P(skip_special), 0, 0, 0},
     {"truncate_prompt_tokens", C | T, sv_read_neutral, 0, -1, 0, 0},
     {"response_format", C | T, sv_read_response_format, 0, 0, 0, 0},
     {"structured_outputs", C | T, sv_read_neutral, 0, 0, 0, 0},
@@ -141,9 +146,8 @@ static const struct sv_field fields[] = {
     {"post_sampling_probs", C | T | L, sv_read_neutral, 0, 0, 0, 0},
     {"return_tokens", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"lora", C | T | L, sv_read_neutral, 0, 0, 0, 0},
-    {"reasoning_format", C, sv_read_reasoning_format, 0, 0, 0, 0},
-    {"functions", C, sv_read_neutral, 0, 0, 0, 0},
-    {"function_call", C, sv_read_tool_choice, 0, 0, 0, 0},
+    {"functions", C, sv_read_functions, 0, 0, 0, 0},
+    {"function_call", C, sv_read_functions, 0, 0, 0, 0},
     {"audio", C, sv_read_neutral, 0, 0, 0, 0},
     {"chat_template", C, sv_read_neutral, 0, 0, 0, 0},
     {"logits_processors", C | T, sv_read_neutral, 0, 0, 0, 0},
@@ -200,11 +204,7 @@ static const struct sv_field fields[] = {
     {"prompt_cache_retention", C, sv_read_nothing, 0, 0, 0, 0},
     {"prediction", C, sv_read_nothing, 0, 0, 0, 0},
     {"verbosity", C, sv_read_nothing, 0, 0, 0, 0},
-    {"parallel_tool_calls", C, sv_read_nothing, 0, 0, 0, 0},
     {"priority", C | T | G, sv_read_nothing, 0, 0, 0, 0},
-    {"include_reasoning", C, sv_read_nothing, 0, 0, 0, 0}, /* no answer is taken apart here */
-    {"separate_reasoning", C, sv_read_nothing, 0, 0, 0, 0},
-    {"stream_reasoning", C, sv_read_nothing, 0, 0, 0, 0},
     {"guided_decoding_backend", C | T, sv_read_nothing, 0, 0, 0, 0},
     {"guided_whitespace_pattern", C | T, sv_read_nothing, 0, 0, 0, 0},
     {"data_parallel_rank", C | T | G, sv_read_nothing, 0, 0, 0, 0},
@@ -340,11 +340,8 @@ static int check_together(const struct sv_params *p, enum sv_dialect_kind kind,
         return sv_api_bad(e, "top_logprobs", "'top_logprobs' needs 'logprobs': true");
     if (kind == SV_CHAT && p->has_max_tokens && !p->r.max_tokens)
         return sv_api_bad(e, "max_tokens", "'max_tokens' must be at least 1");
-    if (json_array_size(p->tools)) {
-        sv_api_bad(e, "tools", "'tools': tool calls are not supported");
-        e->code = "unsupported_parameter";
+    if (kind == SV_CHAT && sv_tools_check(p, e))
         return -1;
-    }
     if (p->best_of && p->best_of < p->n)
         return sv_api_bad(e, "best_of", "'best_of' must be at least 'n'");
     if (p->best_of > p->n) {
@@ -370,22 +367,15 @@ int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body,
     p->add_special = -1;
     p->add_generation_prompt = true;
     p->r.top_p = 1;
-    /* "tools" with tool_choice "none" only lets the template see them; without it they are
-     * refused. */
-    const char *choice = json_string_value(json_object_get(body, "tool_choice"));
+    p->parallel = p->separate_thoughts = p->include_thoughts = p->stream_thoughts = true;
+    p->skip_special = true;
     if (read_fields(p, 1 << kind, "", body, e))
         return -1;
     const struct sv_field *newer = find("max_completion_tokens", 1 << kind);
     json_t *most = newer ? json_object_get(body, newer->name) : NULL;
     if (most && !json_is_null(most))
         newer->read(p, newer, most, e); /* it counts, wherever max_tokens stands */
-    json_t *tools = p->tools;
-    if (choice && strcmp(choice, "none") == 0)
-        p->tools = NULL;
-    if (take_repeat_penalty(p, e) || check_together(p, kind, e))
-        return -1;
-    p->tools = tools;
-    return 0;
+    return take_repeat_penalty(p, e) || check_together(p, kind, e) ? -1 : 0;
 }
 
 static int check_ids(const int32_t *ids, int32_t n, const char *name, int32_t vocab,

@@ -53,11 +53,13 @@ struct sv_serve_options {
     struct sv_engine_options engine;
     sv_serve_open_engine_fn open_engine; /* NULL = the real one */
     const void *open_arg;
-    const char *host;          /* NULL = 127.0.0.1 */
-    int32_t port;              /* 0 = any free one */
-    const char *unix_path;     /* listen on this socket instead */
-    const char *model_name;    /* NULL = the last part of the target's path */
-    const char *chat_template; /* a file to use instead of the model's own */
+    const char *host;                           /* NULL = 127.0.0.1 */
+    int32_t port;                               /* 0 = any free one */
+    const char *unix_path;                      /* listen on this socket instead */
+    const char *model_name;                     /* NULL = the last part of the target's path */
+    const char *chat_template;                  /* a file to use instead of the model's own */
+    const char *tool_parser, *reasoning_parser; /* NULL = by the chat template */
+    const char *reasoning_field;                /* reasoning_content (NULL), reasoning, both */
     const char *api_key, *api_key_file;
     const char *tls_cert, *tls_key;
     const char *cors_origin; /* "*" or one origin */

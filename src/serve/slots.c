@@ -57,6 +57,21 @@ static void write_token(struct sv_buf *b, const struct sv_serve *s, const char *
         sv_buf_lit(b, "\"\"");
 }
 
+/* What chats with this template can do, by llama-server's names, and the ways it is read. */
+static void write_caps(struct sv_buf *b, const struct sv_serve *s)
+{
+    const char *tools = s->tool_format != SV_TOOL_NONE ? "true" : "false";
+
+    sv_buf_printf(b,
+                  ",\"chat_template_caps\":{\"supports_tools\":%s,\"supports_tool_calls\":%s,"
+                  "\"supports_parallel_tool_calls\":%s,",
+                  tools, tools, tools);
+    sv_json_string(b, "tool_parser", sv_tool_format_name(s->tool_format));
+    sv_buf_lit(b, ",");
+    sv_json_string(b, "reasoning_parser", sv_think_format_name(s->think_format));
+    sv_buf_lit(b, "}");
+}
+
 void sv_get_props(struct sv_serve *s, struct sv_http_req *q)
 {
     const struct sv_chat_template *t = s->chat ? s->chat : s->model->chat;
@@ -75,7 +90,8 @@ void sv_get_props(struct sv_serve *s, struct sv_http_req *q)
     sv_json_string(&b, "chat_template", source);
     write_token(&b, s, "bos_token", info->bos_id);
     write_token(&b, s, "eos_token", info->n_eos ? info->eos_ids[0] : -1);
-    sv_buf_lit(&b, ",\"chat_template_caps\":{},\"modalities\":{\"vision\":false,\"audio\":false},"
+    write_caps(&b, s);
+    sv_buf_lit(&b, ",\"modalities\":{\"vision\":false,\"audio\":false},"
                    "\"build_info\":\"salvo " SALVO_VERSION "\",\"is_sleeping\":false}\n");
     sv_http_reply_buf(q, b.failed ? 500 : 200, "application/json", &b);
     sv_buf_fini(&b);

@@ -450,19 +450,6 @@ int sv_read_response_format(struct sv_params *p, const struct sv_field *f, json_
     return -1;
 }
 
-int sv_read_tool_choice(struct sv_params *p, const struct sv_field *f, json_t *v,
-                        struct sv_api_err *e)
-{
-    (void)p;
-    if (json_is_string(v) && strcmp(json_string_value(v), "none") == 0)
-        return 0;
-    if (json_is_string(v) && strcmp(json_string_value(v), "auto") == 0)
-        return 0; /* without tools; with them sv_params_read refuses */
-    sv_api_bad(e, f->name, "'%s': tool calls are not supported", f->name);
-    e->code = "unsupported_parameter";
-    return -1;
-}
-
 int sv_read_modalities(struct sv_params *p, const struct sv_field *f, json_t *v,
                        struct sv_api_err *e)
 {
@@ -471,20 +458,6 @@ int sv_read_modalities(struct sv_params *p, const struct sv_field *f, json_t *v,
     if (json_is_array(v) && json_array_size(v) == 1 && first && strcmp(first, "text") == 0)
         return 0;
     return sv_api_bad(e, f->name, "'%s': only [\"text\"] is supported", f->name);
-}
-
-/* Reasoning stays in the text, which is what "none" asks for and "auto" allows. */
-int sv_read_reasoning_format(struct sv_params *p, const struct sv_field *f, json_t *v,
-                             struct sv_api_err *e)
-{
-    const char *s = json_string_value(v);
-
-    (void)p;
-    if (s && (strcmp(s, "none") == 0 || strcmp(s, "auto") == 0))
-        return 0;
-    sv_api_bad(e, f->name, "'%s': only \"none\" and \"auto\" are supported", f->name);
-    e->code = "unsupported_parameter";
-    return -1;
 }
 
 int sv_read_spec_metrics(struct sv_params *p, const struct sv_field *f, json_t *v,

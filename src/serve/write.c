@@ -92,6 +92,8 @@ int64_t sv_n_shown_tokens(const struct sv_gen *g)
 void sv_write_usage(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *one)
 {
     int64_t n_prompt = 0, n_cached = 0, n_out = 0, n_accepted = 0, n_drafted = 0;
+    int64_t n_thought = 0;
+    bool thinks = c->p.think_format != SV_THINK_NONE;
 
     for (int32_t i = 0; i < c->n_gens; i++) {
         const struct sv_gen *g = &c->gens[i];
@@ -106,15 +108,21 @@ void sv_write_usage(struct sv_buf *b, const struct sv_call *c, const struct sv_g
         sv_accept_of(g, &a);
         n_accepted += a.n_accepted;
         n_drafted += a.n_drafted;
+        n_thought += thinks ? sv_parts_n_thought_tokens(g) : 0;
     }
     sv_buf_printf(
         b,
         "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
         "\"prompt_tokens_details\":{\"cached_tokens\":%lld}",
         (long long)n_prompt, (long long)n_out, (long long)(n_prompt + n_out), (long long)n_cached);
+    if (n_drafted > 0 || thinks)
+        sv_buf_lit(b, ",\"completion_tokens_details\":{");
+    if (thinks)
+        sv_buf_printf(b, "\"reasoning_tokens\":%lld%s", (long long)n_thought,
+                      n_drafted > 0 ? "," : "}");
     if (n_drafted > 0)
         sv_buf_printf(b,
-                      ",\"completion_tokens_details\":{\"accepted_prediction_tokens\":%lld,"
+                      "\"accepted_prediction_tokens\":%lld,"
                       "\"rejected_prediction_tokens\":%lld}",
                       (long long)n_accepted, (long long)(n_drafted - n_accepted));
     sv_buf_append(b, "}", 1);

@@ -305,7 +305,7 @@ static int lead(struct sv_answer *a)
     int closer = a->after_call ? drop_closer(a) : 0;
     if (closer)
         return closer;
-    bool bare = a->tool->bare || a->o.bare || a->in_list;
+    bool bare = a->tool->bare || a->in_list;
     if (!bare || n == a->held.len || n > MAX_SPACES || a->held.data[n] != '{')
         return 0;
     take(a, n);

@@ -50,7 +50,7 @@ static void feed_held(struct sv_detok *d, uint8_t byte, struct sv_buf *out)
     }
 }
 
-static bool is_skipped(const struct sv_detok *d, int32_t id)
+bool sv_detok_skips(const struct sv_detok *d, int32_t id)
 {
     if (!d->skip_special || !sv_tokenizer_is_special(d->tok, id))
         return false;
@@ -65,7 +65,7 @@ void sv_detok_push(struct sv_detok *d, int32_t id, struct sv_buf *out)
     size_t n, i = 0;
     const char *s = sv_tokenizer_bytes(d->tok, id, &n);
 
-    if (!n || is_skipped(d, id))
+    if (!n || sv_detok_skips(d, id))
         return;
     while (i < n) {
         if (!d->n_held) {

@@ -63,6 +63,7 @@ struct sv_detok {
     int32_t n_held;
 };
 void sv_detok_init(struct sv_detok *d, const struct sv_tokenizer *tok, bool skip_special);
+bool sv_detok_skips(const struct sv_detok *d, int32_t id); /* it is left out of the text */
 void sv_detok_push(struct sv_detok *d, int32_t id, struct sv_buf *out); /* appends to out */
 void sv_detok_end(struct sv_detok *d, struct sv_buf *out); /* flushes what is held as U+FFFD */
 
@@ -157,7 +158,6 @@ struct sv_answer_opts {
     enum sv_tool_format tools;
     enum sv_think_format think;
     bool in_thought; /* the prompt has opened it */
-    bool bare;       /* an object alone is a call too, as in Llama's format */
     bool whole;      /* a call is given once all of it has come, and is no call if it is malformed
                         then; else as soon as it is known to be one */
     const json_t *tool_list; /* a request's "tools", for the types of parameters; borrowed */

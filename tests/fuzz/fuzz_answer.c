@@ -44,7 +44,6 @@ static void take_apart(const uint8_t *data, size_t n, size_t step, struct seen *
     struct sv_answer_opts o = {.tools = (enum sv_tool_format)(data[0] % 6),
                                .think = (enum sv_think_format)(data[0] / 6 % 4),
                                .in_thought = data[1] & 128,
-                               .bare = data[1] & 64,
                                .whole = data[1] & 32,
                                .tool_list = list,
                                .part = on_part,

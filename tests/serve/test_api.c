@@ -93,8 +93,10 @@ static const struct {
      200, NULL},
     /* what asks for nothing, and what is not there */
     {CHAT, HI "\"max_tokens\":1,\"tools\":[],\"tool_choice\":\"auto\"}", 200, NULL},
-    {CHAT, HI "\"max_tokens\":1,\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"none\"}", 200,
-     NULL},
+    {CHAT,
+     HI "\"max_tokens\":1,\"tools\":[{\"type\":\"function\","
+        "\"function\":{\"name\":\"f\"}}],\"tool_choice\":\"none\"}",
+     200, NULL},
     {CHAT, HI "\"tools\":[{\"type\":\"function\"}]}", 400, "tools"},
     {CHAT, HI "\"tool_choice\":\"required\"}", 400, "tool_choice"},
     {CHAT, HI "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}}", 400,
@@ -198,7 +200,7 @@ static const struct {
         "\"return_tokens\":false,\"lora\":[]}",
      200, NULL},
     {CHAT, HI "\"samplers\":\"top_k\"}", 400, "samplers"},
-    {CHAT, HI "\"reasoning_format\":\"deepseek\"}", 400, "reasoning_format"},
+    {CHAT, HI "\"reasoning_format\":\"deepseek-legacy\"}", 400, "reasoning_format"},
     {CHAT,
      HI
      "\"max_tokens\":1,\"include_reasoning\":true,\"guided_choice\":null,\"guided_grammar\":null,"

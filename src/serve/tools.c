@@ -1,0 +1,205 @@
+/*
+ * tools.c - what a chat asks for in tools and thoughts: its fields checked, and how the model
+ * writes them.
+ *
+ * Called by params.c (fields), loop.c (what the model's template shows) and call.c. How answers are
+ * taken apart is parts.c's. Must not: change what the model is shown.
+ */
+#include "serve/params.h"
+
+#include <string.h>
+
+/* ---------------------------------------------------------------- options */
+
+int sv_tools_check_options(const struct sv_serve_options *o, struct sv_err *err)
+{
+    static const char *const fields[] = {"reasoning_content", "reasoning", "both"};
+    bool known = !o->reasoning_field;
+
+    for (int i = 0; i < 3 && !known; i++)
+        known = strcmp(o->reasoning_field, fields[i]) == 0;
+    if (!known)
+        return sv_fail(err, SV_EINVAL, -1,
+                       "--reasoning-field: '%s' is not one of reasoning_content, reasoning, both",
+                       o->reasoning_field);
+    if (o->tool_parser && strcmp(o->tool_parser, "auto") != 0 &&
+        sv_tool_format_named(o->tool_parser) < 0)
+        return sv_fail(err, SV_EINVAL, -1,
+                       "--tool-parser: '%s' is not one of auto, none, hermes, qwen3_coder, "
+                       "llama3_json, mistral, deepseek_v3",
+                       o->tool_parser);
+    if (o->reasoning_parser && strcmp(o->reasoning_parser, "auto") != 0 &&
+        sv_think_format_named(o->reasoning_parser) < 0)
+        return sv_fail(err, SV_EINVAL, -1,
+                       "--reasoning-parser: '%s' is not one of auto, none, think, mistral, "
+                       "seed_oss",
+                       o->reasoning_parser);
+    return SV_OK;
+}
+
+void sv_tools_open(struct sv_serve *s)
+{
+    const struct sv_chat_template *t = s->chat ? s->chat : s->model->chat;
+    const char *text = t ? sv_chat_template_source(t) : "";
+    const char *tool = s->o.tool_parser, *think = s->o.reasoning_parser;
+    const char *field = s->o.reasoning_field ? s->o.reasoning_field : "reasoning_content";
+
+    s->tool_format = tool && strcmp(tool, "auto") != 0
+                         ? (enum sv_tool_format)sv_tool_format_named(tool)
+                         : sv_tool_format_of(text);
+    s->think_format = think && strcmp(think, "auto") != 0
+                          ? (enum sv_think_format)sv_think_format_named(think)
+                          : sv_think_format_of(text);
+    s->as_reasoning = strcmp(field, "reasoning_content") != 0;
+    s->as_reasoning_content = strcmp(field, "reasoning") != 0;
+}
+
+/* ---------------------------------------------------------------- fields */
+
+static int unsupported(struct sv_api_err *e, const char *name, const char *what)
+{
+    sv_api_bad(e, name, "'%s': %s", name, what);
+    e->code = "unsupported_parameter";
+    return -1;
+}
+
+int sv_read_tool_choice(struct sv_params *p, const struct sv_field *f, json_t *v,
+                        struct sv_api_err *e)
+{
+    static const char *const names[] = {"auto", "none", "required"};
+    static const enum sv_tool_choice choices[] = {SV_CHOICE_AUTO, SV_CHOICE_NONE,
+                                                  SV_CHOICE_REQUIRED};
+    const char *type = json_string_value(json_object_get(v, "type"));
+    const json_t *name = json_object_get(json_object_get(v, "function"), "name");
+
+    for (int i = 0; json_is_string(v) && i < 3; i++)
+        if (strcmp(json_string_value(v), names[i]) == 0) {
+            p->tool_choice = choices[i];
+            return 0;
+        }
+    if (json_is_object(v) && type && strcmp(type, "allowed_tools") == 0)
+        return unsupported(e, f->name, "a choice among some of the tools is not supported");
+    if (!json_is_object(v) || (type && strcmp(type, "function") != 0) || !json_is_string(name))
+        return sv_api_bad(e, f->name,
+                          "'%s' must be \"none\", \"auto\", \"required\" or {\"type\": "
+                          "\"function\", \"function\": {\"name\": ...}}",
+                          f->name);
+    p->tool_choice = SV_CHOICE_NAMED;
+    p->tool_name = json_string_value(name);
+    return 0;
+}
+
+/* OpenAI's older fields, unless they ask for nothing. */
+int sv_read_functions(struct sv_params *p, const struct sv_field *f, json_t *v,
+                      struct sv_api_err *e)
+{
+    const char *s = json_string_value(v);
+
+    (void)p;
+    if ((json_is_array(v) && !json_array_size(v)) ||
+        (s && (strcmp(s, "none") == 0 || strcmp(s, "auto") == 0)))
+        return 0;
+    return unsupported(e, f->name,
+                       "OpenAI has 'tools' and 'tool_choice' in place of functions, and so has "
+                       "this server");
+}
+
+/* llama-server's name for what becomes of thoughts. */
+int sv_read_reasoning_format(struct sv_params *p, const struct sv_field *f, json_t *v,
+                             struct sv_api_err *e)
+{
+    const char *s = json_string_value(v);
+
+    if (s && strcmp(s, "none") == 0)
+        p->separate_thoughts = false;
+    else if (!s || (strcmp(s, "auto") != 0 && strcmp(s, "deepseek") != 0))
+        return unsupported(e, f->name, "only \"none\", \"auto\" and \"deepseek\" are supported");
+    return 0;
+}
+
+static int check_tool(const json_t *tool, size_t i, struct sv_api_err *e)
+{
+    char name[48];
+    const json_t *type = json_object_get(tool, "type"), *f = json_object_get(tool, "function");
+    const json_t *called = json_object_get(f, "name"), *schema = json_object_get(f, "parameters");
+    const json_t *strict = json_object_get(f, "strict");
+
+    snprintf(name, sizeof name, "tools[%zu]", i);
+    if (!json_is_object(tool))
+        return sv_api_bad(e, "tools", "'%s' must be an object", name);
+    if (type && (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0))
+        return unsupported(e, "tools", "only those of the type \"function\" are supported");
+    if (!json_is_object(f))
+        return sv_api_bad(e, "tools", "'%s.function' must be an object", name);
+    if (!json_is_string(called) || !json_string_length(called))
+        return sv_api_bad(e, "tools", "'%s.function.name' must be a string", name);
+    if (schema && !json_is_object(schema) && !json_is_null(schema))
+        return sv_api_bad(e, "tools", "'%s.function.parameters' must be an object, a JSON schema",
+                          name);
+    if (strict && !json_is_boolean(strict) && !json_is_null(strict))
+        return sv_api_bad(e, "tools", "'%s.function.strict' must be a boolean", name);
+    return 0;
+}
+
+const json_t *sv_tool_named(const struct sv_params *p, const char *name)
+{
+    for (size_t i = 0; i < json_array_size(p->tools); i++) {
+        const json_t *tool = json_array_get(p->tools, i);
+        const json_t *called = json_object_get(json_object_get(tool, "function"), "name");
+        if (strcmp(json_string_value(called), name) == 0)
+            return tool;
+    }
+    return NULL;
+}
+
+int sv_tools_check(const struct sv_params *p, struct sv_api_err *e)
+{
+    for (size_t i = 0; i < json_array_size(p->tools); i++)
+        if (check_tool(json_array_get(p->tools, i), i, e))
+            return -1;
+    bool forced = p->tool_choice == SV_CHOICE_REQUIRED || p->tool_choice == SV_CHOICE_NAMED;
+    if (forced && !json_array_size(p->tools))
+        return sv_api_bad(e, "tool_choice",
+                          "'tool_choice' asks for a call, and there are no "
+                          "'tools'");
+    if (p->tool_choice == SV_CHOICE_NAMED && !sv_tool_named(p, p->tool_name))
+        return sv_api_bad(e, "tool_choice", "'tool_choice': no tool is called '%.100s'",
+                          p->tool_name);
+    return 0;
+}
+
+/* ---------------------------------------------------------------- a call's own */
+
+/* Special tokens that the answer is taken apart by. */
+static void show(const struct sv_serve *s, struct sv_params *p, const char *marker)
+{
+    int32_t id = sv_tokenizer_find(s->model->tok, marker);
+
+    if (id >= 0 && sv_tokenizer_is_special(s->model->tok, id) && p->r.n_shown_ids < SV_API_SHOWN)
+        p->shown_ids[p->r.n_shown_ids++] = id;
+}
+
+int sv_tools_begin(const struct sv_serve *s, struct sv_params *p, enum sv_dialect_kind kind,
+                   struct sv_api_err *e)
+{
+    bool tools = json_array_size(p->tools) && p->tool_choice != SV_CHOICE_NONE;
+
+    p->r.show_special = !p->skip_special;
+    if (kind != SV_CHAT)
+        return 0;
+    if (tools && p->tool_choice != SV_CHOICE_AUTO)
+        return unsupported(e, "tool_choice", "only \"auto\" and \"none\" are supported");
+    if (tools && s->tool_format == SV_TOOL_NONE)
+        return unsupported(e, "tools",
+                           "the chat template shows no way of calling tools that is known here; "
+                           "--tool-parser names one");
+    p->tool_format = tools ? s->tool_format : SV_TOOL_NONE;
+    p->think_format = p->separate_thoughts ? s->think_format : SV_THINK_NONE;
+    const char *marker;
+    for (size_t i = 0; (marker = sv_tool_marker(p->tool_format, i)); i++)
+        show(s, p, marker);
+    for (size_t i = 0; (marker = sv_think_marker(p->think_format, i)); i++)
+        show(s, p, marker);
+    p->r.shown_ids = p->shown_ids;
+    return 0;
+}

@@ -1,0 +1,453 @@
+/*
+ * test_tools.c - chats with tools and thoughts on the instant engine, whose answer is the last
+ * message: requests that are refused, messages, streams byte by byte and in bursts, special tokens.
+ */
+#include "serve/hub.h"
+
+#include "testing.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define CHAT "/v1/chat/completions"
+#define TOOLS                                                                                      \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"parameters\":"     \
+    "{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"},\"days\":"                \
+    "{\"type\":\"integer\"}}}}},{\"type\":\"function\",\"function\":{\"name\":\"b\"}}]"
+#define TWO_CALLS                                                                                  \
+    "<think>\nIs it 1 < 2? \xc3\xa4\xe2\x82\xac\n</think>\n\nI look.\n<tool_call>\n"               \
+    "{\"name\": \"get_weather\", \"arguments\": {\"city\": \"K\xc3\xb6ln\"}}\n</tool_call>\n"      \
+    "<tool_call>\n{\"name\": \"b\", \"arguments\": {}}\n</tool_call>"
+
+/* A server whose prompt is the last message, with what else its template says. */
+static void open_hub(struct hub *r, const char *signs, int32_t burst)
+{
+    const char *path = sv_test_tmp("echo.jinja");
+    struct sv_err err;
+    char text[200];
+
+    snprintf(text, sizeof text, "{# %s #}{{ messages[-1].content }}", signs);
+    assert_int_equal(sv_file_write(path, text, strlen(text), &err), SV_OK);
+    r->o.chat_template = path;
+    r->fake.burst = burst;
+    r->fake.once = true;
+    hub_open(r, false);
+}
+
+/* The body of a chat whose answer is this text. */
+static const char *ask(const char *answer, const char *more)
+{
+    static struct sv_buf b; /* of the test's process, which ends with it */
+
+    sv_buf_fini(&b);
+    sv_buf_init(&b);
+    sv_buf_printf(&b, "{\"messages\":[{\"role\":\"user\",\"content\":");
+    sv_json_quote(&b, answer, strlen(answer));
+    sv_buf_printf(&b, "}]%s%s}", *more ? "," : "", more);
+    assert_false(b.failed);
+    return b.data;
+}
+
+static json_t *message(struct hub *r, const char *answer, const char *more)
+{
+    return hub_at(hub_json(r, CHAT, ask(answer, more), 200), "choices.0");
+}
+
+/* ---------------------------------------------------------------- whole answers */
+
+static void messages_with_calls(void **state)
+{
+    struct hub r = {0};
+    (void)state;
+
+    open_hub(&r, "<tool_call> </think>", 5);
+    json_t *caps = hub_at(hub_json(&r, "/props", NULL, 200), "chat_template_caps");
+    assert_true(json_is_true(hub_at(caps, "supports_tool_calls")));
+    assert_string_equal(hub_text(caps, "tool_parser"), "hermes");
+    assert_string_equal(hub_text(caps, "reasoning_parser"), "think");
+    json_t *v = message(&r, TWO_CALLS, TOOLS);
+    assert_string_equal(hub_text(v, "finish_reason"), "tool_calls");
+    assert_string_equal(hub_text(v, "message.content"), "I look.");
+    assert_string_equal(hub_text(v, "message.reasoning_content"),
+                        "Is it 1 < 2? \xc3\xa4\xe2\x82\xac");
+    assert_null(hub_at(v, "message.reasoning"));
+    assert_int_equal(json_array_size(hub_at(v, "message.tool_calls")), 2);
+    assert_string_equal(hub_text(v, "message.tool_calls.0.type"), "function");
+    assert_string_equal(hub_text(v, "message.tool_calls.0.function.name"), "get_weather");
+    assert_string_equal(hub_text(v, "message.tool_calls.0.function.arguments"),
+                        "{\"city\": \"K\xc3\xb6ln\"}");
+    assert_string_equal(hub_text(v, "message.tool_calls.1.function.name"), "b");
+    assert_string_equal(hub_text(v, "message.tool_calls.1.function.arguments"), "{}");
+    const char *id = hub_text(v, "message.tool_calls.0.id");
+    assert_true(strlen(id) == 29 && strncmp(id, "call_", 5) == 0);
+    assert_string_not_equal(id, hub_text(v, "message.tool_calls.1.id"));
+    assert_string_not_equal(id, hub_text(message(&r, TWO_CALLS, TOOLS), "message.tool_calls.0.id"));
+
+    v = message(&r, "<tool_call>{\"name\":\"b\"}</tool_call>", TOOLS);
+    assert_true(json_is_null(hub_at(v, "message.content")));
+    v = message(&r, TWO_CALLS, TOOLS ",\"parallel_tool_calls\":false");
+    assert_int_equal(json_array_size(hub_at(v, "message.tool_calls")), 1);
+    /* Nobody called, or nobody could. */
+    v = message(&r, "<tool_call>x</tool_call>", TOOLS);
+    assert_string_equal(hub_text(v, "message.content"), "<tool_call>x</tool_call>");
+    assert_string_equal(hub_text(v, "finish_reason"), "stop");
+    assert_null(hub_at(v, "message.tool_calls"));
+    v = message(&r, "<tool_call>{\"name\":\"b\"}</tool_call>", TOOLS ",\"tool_choice\":\"none\"");
+    assert_string_equal(hub_text(v, "message.content"), "<tool_call>{\"name\":\"b\"}</tool_call>");
+    v = message(&r, "<tool_call>{\"name\":\"b\"}</tool_call>", "");
+    assert_string_equal(hub_text(v, "message.content"), "<tool_call>{\"name\":\"b\"}</tool_call>");
+    /* Cut by its length: what there is of the call, as OpenAI does. */
+    v = message(&r, "<tool_call>{\"name\":\"b\",\"arguments\":{\"xyz\": \"some text and more\"}}",
+                TOOLS ",\"max_tokens\":18");
+    assert_string_equal(hub_text(v, "finish_reason"), "length");
+    const char *args = hub_text(v, "message.tool_calls.0.function.arguments");
+    assert_true(strlen(args) > 0 && strlen(args) < 30 && *args == '{');
+    hub_close(&r);
+}
+
+static void each_choice_has_its_own(void **state)
+{
+    struct hub r = {0};
+    (void)state;
+
+    open_hub(&r, "<tool_call>", 3);
+    json_t *v = hub_json(&r, CHAT, ask("<tool_call>{\"name\":\"b\"}", TOOLS ",\"n\":3"), 200);
+    for (int i = 0; i < 3; i++) {
+        json_t *c = json_array_get(hub_at(v, "choices"), (size_t)i);
+        assert_string_equal(hub_text(c, "message.tool_calls.0.function.name"), "b");
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(hub_text(c, "message.tool_calls.0.id"),
+                                    hub_text(json_array_get(hub_at(v, "choices"), (size_t)k),
+                                             "message.tool_calls.0.id"));
+    }
+    hub_close(&r);
+}
+
+/* ---------------------------------------------------------------- streams */
+
+/* What a stream's deltas of a choice come to, as a message; their order is checked. */
+static json_t *put_together(json_t *events, int64_t index)
+{
+    json_t *m = json_object(), *calls = json_array(), *e;
+    size_t i;
+
+    json_array_foreach(events, i, e) {
+        json_t *c = hub_at(e, "choices.0"), *d = hub_at(c, "delta"), *call, *v;
+        const char *key;
+        if (!c || hub_number(c, "index") != index)
+            continue;
+        json_object_foreach(d, key, v) {
+            const char *old = json_string_value(json_object_get(m, key));
+            if (json_is_string(v) && strcmp(key, "role") != 0)
+                json_object_set_new(m, key,
+                                    json_sprintf("%s%s", old ? old : "", json_string_value(v)));
+        }
+        call = hub_at(d, "tool_calls.0");
+        assert_int_equal(json_array_size(hub_at(d, "tool_calls")), call ? 1 : 0);
+        if (hub_at(call, "id")) {
+            assert_int_equal(hub_number(call, "index"), json_array_size(calls));
+            assert_string_equal(hub_text(call, "type"), "function");
+            assert_string_equal(hub_text(call, "function.arguments"), "");
+            json_array_append_new(
+                calls,
+                json_pack("{s:s,s:s}", "name", hub_text(call, "function.name"), "arguments", ""));
+        } else if (call) {
+            json_t *to = json_array_get(calls, (size_t)hub_number(call, "index"));
+            assert_int_equal(hub_number(call, "index") + 1, json_array_size(calls));
+            assert_null(hub_at(call, "function.name"));
+            json_object_set_new(to, "arguments",
+                                json_sprintf("%s%s", hub_text(to, "arguments"),
+                                             hub_text(call, "function.arguments")));
+        }
+        if (!json_is_null(hub_at(c, "finish_reason"))) {
+            assert_int_equal(json_object_size(d), 0);
+            json_object_set(m, "finish_reason", hub_at(c, "finish_reason"));
+        }
+    }
+    json_object_set_new(m, "calls", calls);
+    return m;
+}
+
+/* Every answer of the parser's own test, streamed in bursts, is what the whole one says. */
+static void streams_are_their_messages(void **state)
+{
+    static const char *const formats[] = {"hermes", "qwen3_coder", "llama3_json", "mistral",
+                                          "deepseek_v3"};
+    struct sv_err err;
+    json_t *all = sv_json_load(sv_test_path("tests/text/answers.json"), 1 << 20, &err), *c;
+    size_t i;
+    (void)state;
+
+    assert_non_null(all);
+    for (int f = 0; f < 5; f++) {
+        struct hub r = {.o.tool_parser = formats[f], .o.reasoning_parser = "think"};
+        open_hub(&r, "", f + 1);
+        json_array_foreach(json_object_get(all, "cases"), i, c) {
+            const char *text = json_string_value(json_object_get(c, "text"));
+            if (strcmp(hub_text(c, "tools"), formats[f]) != 0 || json_object_get(c, "streamed") ||
+                json_object_get(c, "cut"))
+                continue;
+            json_t *v = message(&r, text, TOOLS);
+            json_t *events = hub_events(&r, CHAT, ask(text, TOOLS ",\"stream\":true"));
+            json_t *m = put_together(events, 0), *calls = hub_at(v, "message.tool_calls");
+            assert_int_equal(json_array_size(calls), json_array_size(hub_at(m, "calls")));
+            for (size_t k = 0; k < json_array_size(calls); k++)
+                hub_same(hub_at(json_array_get(calls, k), "function"),
+                         json_array_get(hub_at(m, "calls"), k), text);
+            json_t *content = hub_at(v, "message.content");
+            assert_string_equal(hub_text(m, "content"),
+                                json_is_null(content) ? "" : json_string_value(content));
+            if (hub_at(v, "message.reasoning_content"))
+                hub_same(hub_at(v, "message.reasoning_content"), hub_at(m, "reasoning_content"),
+                         text);
+            hub_same(hub_at(v, "finish_reason"), hub_at(m, "finish_reason"), text);
+            json_decref(m);
+        }
+        hub_close(&r);
+    }
+    json_decref(all);
+}
+
+/* The chunks of a call as clients of OpenAI know them. */
+static void chunks_of_a_call(void **state)
+{
+    static const char *const want[] = {
+        "{\"role\":\"assistant\",\"content\":\"\"}", "{\"content\":\"Hm.\"}",
+        "{\"tool_calls\":[{\"index\":0,\"id\":\"call_",
+        "{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"{\\\"city\\\": \\\"Rome\\\"}\"}}]}",
+        "{}"};
+    struct hub r = {0};
+    struct answer a;
+    (void)state;
+
+    open_hub(&r, "<tool_call>", 64); /* all in one step */
+    answer_init(&a);
+    hub_ask(&r, CHAT,
+            ask("Hm. <tool_call>{\"name\":\"get_weather\",\"arguments\":{\"city\": \"Rome\"}}"
+                "</tool_call>",
+                TOOLS ",\"stream\":true"),
+            &a);
+    assert_int_equal(a.status, 200);
+    const char *at = a.body.data;
+    for (size_t i = 0; i < 5; i++) {
+        at = strstr(at, "\"delta\":");
+        assert_non_null(at);
+        at += 8;
+        if (strncmp(at, want[i], strlen(want[i])) != 0)
+            fail_msg("%.200s is not %s", at, want[i]);
+    }
+    assert_non_null(strstr(at, "\"finish_reason\":\"tool_calls\""));
+    assert_non_null(strstr(a.body.data, "\"type\":\"function\",\"function\":{\"name\":"
+                                        "\"get_weather\",\"arguments\":\"\"}}]}"));
+    answer_fini(&a);
+    hub_close(&r);
+}
+
+/* Log probabilities and ids come along, also with what is held back. */
+static void nothing_beside_is_lost(void **state)
+{
+    struct hub r = {0};
+    int64_t n = 0, n_ids = 0;
+    json_t *e;
+    size_t i;
+    (void)state;
+
+    open_hub(&r, "<tool_call> </think>", 2);
+    json_t *events = hub_events(&r, CHAT,
+                                ask(TWO_CALLS, TOOLS ",\"stream\":true,\"n\":2,\"logprobs\":true,"
+                                                     "\"return_token_ids\":true,\"stream_options\":"
+                                                     "{\"include_usage\":true}"));
+    json_array_foreach(events, i, e) {
+        n += (int64_t)json_array_size(hub_at(e, "choices.0.logprobs.content"));
+        n_ids += (int64_t)json_array_size(hub_at(e, "choices.0.token_ids"));
+    }
+    e = json_array_get(events, json_array_size(events) - 1);
+    assert_int_equal(n, hub_number(e, "usage.completion_tokens"));
+    assert_int_equal(n_ids, n);
+    for (int64_t k = 0; k < 2; k++) {
+        json_t *m = put_together(events, k);
+        assert_int_equal(json_array_size(hub_at(m, "calls")), 2);
+        assert_string_equal(hub_text(m, "content"), "I look.");
+        json_decref(m);
+    }
+    hub_close(&r);
+}
+
+/* ---------------------------------------------------------------- thoughts */
+
+static void thoughts_as_clients_want_them(void **state)
+{
+    static const char text[] = "<think>\nOne two three.\n</think>\n\nYes.";
+    struct hub r = {.o.reasoning_field = "both"};
+    (void)state;
+
+    open_hub(&r, "</think>", 1);
+    json_t *whole = hub_json(&r, CHAT, ask(text, ""), 200), *v = hub_at(whole, "choices.0");
+    assert_string_equal(hub_text(v, "message.content"), "Yes.");
+    assert_string_equal(hub_text(v, "message.reasoning_content"), "One two three.");
+    assert_string_equal(hub_text(v, "message.reasoning"), "One two three.");
+    assert_string_equal(hub_text(v, "finish_reason"), "stop");
+    json_t *marks =
+        hub_json(&r, "/tokenize", "{\"prompt\":\"<think>\\nOne two three.\\n</think>\"}", 200);
+    assert_int_equal(hub_number(whole, "usage.completion_tokens_details.reasoning_tokens"),
+                     hub_number(marks, "count"));
+
+    v = message(&r, text, "\"include_reasoning\":false");
+    assert_string_equal(hub_text(v, "message.content"), "Yes.");
+    assert_null(hub_at(v, "message.reasoning_content"));
+    v = message(&r, text, "\"separate_reasoning\":false");
+    assert_string_equal(hub_text(v, "message.content"), text);
+    v = message(&r, text, "\"reasoning_format\":\"none\"");
+    assert_string_equal(hub_text(v, "message.content"), text);
+    v = message(&r, "<think>on and on", "");
+    assert_true(json_is_null(hub_at(v, "message.content")));
+    assert_string_equal(hub_text(v, "message.reasoning_content"), "on and on");
+
+    /* In one piece, when it is over. */
+    json_t *events = hub_events(&r, CHAT, ask(text, "\"stream\":true,\"stream_reasoning\":false")),
+           *e;
+    int n = 0;
+    size_t i;
+    json_array_foreach(events, i, e) {
+        if (hub_at(e, "choices.0.delta.reasoning")) {
+            assert_string_equal(hub_text(e, "choices.0.delta.reasoning_content"), "One two three.");
+            n++;
+        }
+    }
+    assert_int_equal(n, 1);
+    events = hub_events(&r, CHAT, ask(text, "\"stream\":true"));
+    json_t *m = put_together(events, 0);
+    assert_string_equal(hub_text(m, "reasoning"), "One two three.");
+    assert_string_equal(hub_text(m, "reasoning_content"), "One two three.");
+    assert_true(json_array_size(events) > 5);
+    json_decref(m);
+    hub_close(&r);
+}
+
+/* A template may open the thought in the prompt, which the instant engine repeats. */
+static void thoughts_opened_by_the_prompt(void **state)
+{
+    const char *path = sv_test_tmp("open.jinja");
+    static const char template[] = "{{ messages[-1].content }}<think>\n";
+    struct hub r = {.fake = {.burst = 2, .once = true},
+                    .o.chat_template = path,
+                    .o.reasoning_parser = "deepseek_r1"};
+    struct sv_err err;
+    (void)state;
+
+    assert_int_equal(sv_file_write(path, template, sizeof template - 1, &err), SV_OK);
+    hub_open(&r, false);
+    json_t *v = message(&r, "So.</think>Yes", "");
+    assert_string_equal(hub_text(v, "message.reasoning_content"), "So.");
+    assert_string_equal(hub_text(v, "message.content"), "Yes<think>");
+    hub_close(&r);
+}
+
+/* ---------------------------------------------------------------- special tokens */
+
+/* The demo's tokenizer, where Mistral's markers and another are special tokens. */
+static const char *special_dir(void)
+{
+    static const char *const names[] = {"[TOOL_CALLS]", "[ARGS]", "<|other|>"};
+    struct sv_err err;
+    json_t *t = sv_json_load(sv_test_path("models/demo/target/tokenizer.json"), 1 << 26, &err);
+
+    assert_non_null(t);
+    for (int i = 0; i < 3; i++)
+        json_array_append_new(json_object_get(t, "added_tokens"),
+                              json_pack("{s:i,s:s,s:b,s:b,s:b,s:b,s:b}", "id", 6144 + i, "content",
+                                        names[i], "single_word", 0, "lstrip", 0, "rstrip", 0,
+                                        "normalized", 0, "special", 1));
+    char *text = json_dumps(t, JSON_COMPACT);
+    assert_int_equal(sv_file_write(sv_test_tmp("tokenizer.json"), text, strlen(text), &err), SV_OK);
+    sv_free(text);
+    json_decref(t);
+    return sv_test_tmp("");
+}
+
+static void markers_that_are_special_tokens(void **state)
+{
+    static const char text[] = "Hm.<|other|>[TOOL_CALLS]b[ARGS]{\"a\": 1}<|im_end|>";
+    struct hub r = {.o.tool_parser = "mistral", .o.engine.target_dir = special_dir()};
+    (void)state;
+
+    open_hub(&r, "", 1);
+    json_t *v = message(&r, text, TOOLS);
+    assert_string_equal(hub_text(v, "message.content"), "Hm.");
+    assert_string_equal(hub_text(v, "message.tool_calls.0.function.name"), "b");
+    assert_string_equal(hub_text(v, "message.tool_calls.0.function.arguments"), "{\"a\": 1}");
+    assert_int_equal(strlen(hub_text(v, "message.tool_calls.0.id")), 9);
+    v = message(&r, text, TOOLS ",\"tool_choice\":\"none\"");
+    assert_string_equal(hub_text(v, "message.content"), "Hm.b{\"a\": 1}");
+    v = message(&r, text, "\"skip_special_tokens\":false");
+    assert_string_equal(hub_text(v, "message.content"), text);
+    v = hub_json(&r, "/v1/completions", "{\"prompt\":\"a[ARGS]b\",\"skip_special_tokens\":false}",
+                 200);
+    assert_string_equal(hub_text(v, "choices.0.text"), "a[ARGS]b");
+    hub_close(&r);
+}
+
+/* ---------------------------------------------------------------- refusals */
+
+static void fields_that_are_wrong(void **state)
+{
+    static const char *const list[][2] = {
+        {"\"tools\":[5]", "tools"},
+        {"\"tools\":[{\"type\":\"function\"}]", "tools"},
+        {"\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\"}},{\"function\":{}}]",
+         "tools"},
+        {"\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"a\"}}]", "tools"},
+        {"\"tools\":[{\"function\":{\"name\":\"a\",\"parameters\":[]}}]", "tools"},
+        {"\"tools\":[{\"function\":{\"name\":\"a\",\"strict\":1}}]", "tools"},
+        {"\"tool_choice\":\"required\"", "tool_choice"},
+        {"\"tool_choice\":\"any\"", "tool_choice"},
+        {TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"c\"}}",
+         "tool_choice"},
+        {TOOLS ",\"tool_choice\":{\"type\":\"function\"}", "tool_choice"},
+        {TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\"}", "tool_choice"},
+        {"\"functions\":[{\"name\":\"a\"}]", "functions"},
+        {"\"function_call\":{\"name\":\"a\"}", "function_call"},
+        {"\"parallel_tool_calls\":1", "parallel_tool_calls"},
+        {"\"include_reasoning\":\"no\"", "include_reasoning"},
+        {"\"reasoning_format\":\"deepseek-legacy\"", "reasoning_format"},
+    };
+    struct hub r = {0}, none = {0};
+    (void)state;
+
+    open_hub(&r, "<tool_call>", 1);
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+        assert_string_equal(hub_text(hub_json(&r, CHAT, ask("a", list[i][0]), 400), "error.param"),
+                            list[i][1]);
+    hub_json(&r, CHAT, ask("a", "\"tools\":[],\"tool_choice\":\"auto\",\"functions\":[]"), 200);
+    hub_close(&r);
+    /* A model that shows no way of calling tools. */
+    hub_open(&none, false);
+    assert_string_equal(hub_text(hub_json(&none, CHAT, ask("a", TOOLS), 400), "error.param"),
+                        "tools");
+    hub_close(&none);
+}
+
+static void options_that_are_wrong(void **state)
+{
+    static const char *const names[] = {"--tool-parser", "--reasoning-parser", "--reasoning-field"};
+    (void)state;
+
+    for (int i = 0; i < 3; i++) {
+        struct sv_serve_options o = {.engine.target_dir = sv_test_path("models/demo/target"),
+                                     .tool_parser = i == 0 ? "pythonic" : "auto",
+                                     .reasoning_parser = i == 1 ? "granite" : "auto",
+                                     .reasoning_field = i == 2 ? "thoughts" : NULL};
+        struct sv_serve *s;
+        struct sv_err err = {0};
+        assert_int_equal(sv_serve_open(&s, &o, &err), SV_EINVAL);
+        assert_non_null(strstr(err.msg, names[i]));
+    }
+}
+
+SV_TEST_MAIN(cmocka_unit_test(messages_with_calls), cmocka_unit_test(each_choice_has_its_own),
+             cmocka_unit_test(streams_are_their_messages), cmocka_unit_test(chunks_of_a_call),
+             cmocka_unit_test(nothing_beside_is_lost),
+             cmocka_unit_test(thoughts_as_clients_want_them),
+             cmocka_unit_test(thoughts_opened_by_the_prompt),
+             cmocka_unit_test(markers_that_are_special_tokens),
+             cmocka_unit_test(fields_that_are_wrong), cmocka_unit_test(options_that_are_wrong))
