@@ -236,6 +236,8 @@ $(O)/salvo: $(call object,$(CLI_C)) $(O)/libsalvo.a $(O)/link.list
 $(TEST_BIN): $(O)/%: $(O)/obj/%.o $(O)/libtest.a $(O)/libcli.a $(O)/libsalvo.a $(O)/link.list
 	$(LINK) $(TEST_LDLIBS) $(LDLIBS) $(MOVE)
 
+# This target compares with a matcher that tests of its area use as well; libFuzzer's programs have no libtest.
+$(O)/tests/fuzz/fuzz_grammar: $(call object,tests/grammar/words.c tests/grammar/naive.c)
 # Linked with the replay driver under ASan, with libFuzzer's own main in the fuzz flavour.
 FUZZ_MAIN := $(if $(filter fuzz,$(FLAVOUR)),,$(O)/obj/tests/fuzz/driver.o)
 $(REPLAY_BIN): $(O)/%: $(O)/obj/%.o $(FUZZ_MAIN) $(if $(FUZZ_MAIN),$(O)/libtest.a) $(O)/libsalvo.a $(O)/link.list

@@ -19,12 +19,13 @@ static bool take_memory(struct sv_automaton *a)
     a->queue = sv_alloc(SV_MAX_QUEUE * sizeof *a->queue);
     a->seen = sv_calloc(2 * SV_MAX_QUEUE, sizeof *a->seen);
     a->calls = sv_alloc(SV_MAX_QUEUE * sizeof *a->calls);
+    a->unions = sv_alloc(SV_N_UNIONS * sizeof *a->unions);
     a->scratch = sv_alloc(SV_MAX_SCRATCH * sizeof *a->scratch);
     a->words = sv_alloc(n_masks * a->v->n_words * sizeof *a->words);
     a->leaves = sv_alloc((size_t)SV_N_TOPS * SV_N_LEAVES * sizeof *a->leaves);
     a->walk = sv_alloc((a->v->longest + 1) * sizeof *a->walk);
     return a->sets && a->items && a->table && a->rows && a->queue && a->seen && a->calls &&
-           a->scratch && a->words && a->leaves && a->walk;
+           a->unions && a->scratch && a->words && a->leaves && a->walk;
 }
 
 static void share_out(struct sv_automaton *a)
@@ -38,6 +39,7 @@ static void share_out(struct sv_automaton *a)
         a->tops[i].words = a->words + (size_t)(SV_N_MASKS + i) * a->v->n_words;
         a->tops[i].leaves = a->leaves + (size_t)i * SV_N_LEAVES;
     }
+    sv_sets_forget_unions(a);
     for (int byte = 0; byte < 128; byte++)
         a->kinds_of[a->g->class_of[byte]] |= UINT64_C(1) << sv_ascii_kind((uint8_t)byte);
 }
@@ -103,6 +105,7 @@ void sv_automaton_close(struct sv_automaton *a)
         sv_free(a->queue);
         sv_free(a->seen);
         sv_free(a->calls);
+        sv_free(a->unions);
         sv_free(a->scratch);
         sv_free(a->words);
         sv_free(a->leaves);

@@ -7,7 +7,7 @@
  * A state is a set of items (node, tail): the node where a rule waits for its next byte, and where
  * it goes on when the rule ends. A tail is itself a set of items. So one kind of object stands for
  * any number of stacks, with what they have in common stored once: equal sets are one set, with one
- * number, and items of one set with the same node have been made one by uniting their tails. Item
+ * number, and items of one set with the same node are made one by uniting their tails. Item
  * (SV_NODE_ACCEPT, 0) is the end of the text.
  *
  * All memory is taken when the automaton is opened. When it is used up, what no matcher holds is
@@ -78,8 +78,8 @@ uint8_t sv_utf8_next(uint8_t state, uint8_t byte);
 #define SV_N_MASKS 64 /* of whole states */
 #define SV_N_TOPS 64
 #define SV_N_LEAVES 4096 /* of one top */
-/* Items looked at for one byte or mask: some tenths of a second. */
-#define SV_WORK (1 << 24)
+/* Items looked at for one token or mask: some tens of milliseconds. */
+#define SV_WORK (1 << 22)
 
 /* Nodes that are like others for fewer bytes than this are taken as they are. */
 #define SV_LEAST_SAME 8
@@ -120,6 +120,13 @@ struct sv_mask {
     uint32_t *words;
 };
 
+/* That two sets united are a third. */
+struct sv_union {
+    uint32_t one, other, set; /* one SV_NO_SET: free */
+};
+#define SV_N_UNIONS 4096
+#define SV_STEP_UNIONS 20000 /* items looked at to unite tails, in one step */
+
 /* A rule's call during one closure. */
 struct sv_call {
     uint32_t rank, next, tail, rule;
@@ -138,9 +145,10 @@ struct sv_automaton {
     uint32_t *rows;  /* transitions: set + 1, 0: unknown */
     uint32_t n_sets, n_items, n_rows;
 
-    uint64_t *queue;       /* one closure's pairs (node, tail) */
-    uint64_t *seen;        /* (2 * SV_MAX_QUEUE) by hash: epoch << 32 | place in the queue */
-    struct sv_call *calls; /* a heap by rank */
+    uint64_t *queue;         /* one closure's pairs (node, tail) */
+    uint64_t *seen;          /* (2 * SV_MAX_QUEUE) by hash: epoch << 32 | place in the queue */
+    struct sv_call *calls;   /* a heap by rank */
+    struct sv_union *unions; /* (SV_N_UNIONS) by hash, the latest */
     uint64_t *scratch;
     uint32_t n_queue, n_calls, n_scratch, epoch;
 
@@ -152,8 +160,9 @@ struct sv_automaton {
     uint64_t clock;         /* of use, for masks and tops */
     uint64_t kinds_of[256]; /* by class: the kinds that have a byte in it */
 
-    int32_t work; /* left in this call */
-    bool full;    /* a pool is used up: collect and try again */
+    int32_t work;        /* left in this call */
+    int32_t unions_left; /* in this step */
+    bool full;           /* a pool is used up: collect and try again */
 };
 
 static inline uint64_t sv_item(uint32_t node, uint32_t tail)
@@ -179,6 +188,7 @@ static inline bool sv_set_accepts(const struct sv_automaton *a, uint32_t set)
 /* sets.c. The items of scratch from `base` on, which are taken off it, as one set. */
 uint32_t sv_sets_unite(struct sv_automaton *a, uint32_t base);
 bool sv_sets_push(struct sv_automaton *a, uint64_t item); /* onto scratch */
+void sv_sets_forget_unions(struct sv_automaton *a);
 /* Of the stacks that a tail stands for those of at most `most` frames (not less than its low). */
 uint32_t sv_sets_prune(struct sv_automaton *a, uint32_t tail, uint32_t most);
 /* The set in which every node stands for those it is like. */

@@ -166,6 +166,7 @@ static uint32_t close_queue(struct sv_automaton *a)
 static void clear_queue(struct sv_automaton *a)
 {
     a->n_queue = a->n_calls = a->n_scratch = 0;
+    a->unions_left = SV_STEP_UNIONS;
     if (++a->epoch == 0) {
         memset(a->seen, 0, 2 * SV_MAX_QUEUE * sizeof *a->seen);
         a->epoch = 1;

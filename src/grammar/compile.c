@@ -54,7 +54,7 @@ static uint32_t compile_bytes(struct sv_build *b, struct sv_expr_node x, uint32_
 }
 
 /* A node that goes on at either of two; the second can be set later. */
-static uint32_t fork(struct sv_build *b, uint32_t one, uint32_t other)
+static uint32_t branch(struct sv_build *b, uint32_t one, uint32_t other)
 {
     uint32_t edge = sv_build_new_edges(b, 2);
 
@@ -132,7 +132,7 @@ static uint32_t compile_repeat(struct sv_build *b, struct sv_expr_node x, uint32
     uint32_t rest = next, first;
 
     if (x.max == -1) { /* at a fork: another one, or go on */
-        uint32_t loop = fork(b, next, next), body = compile(b, x.at, loop);
+        uint32_t loop = branch(b, next, next), body = compile(b, x.at, loop);
         if (b->err.code)
             return 0;
         sv_build_edge(b, sv_build_node(b, loop)->at)->to = body;
@@ -141,7 +141,7 @@ static uint32_t compile_repeat(struct sv_build *b, struct sv_expr_node x, uint32
     }
     first = b->nodes.n;
     for (int32_t i = min; i < x.max && !b->err.code; i++)
-        rest = fork(b, compile(b, x.at, rest), next);
+        rest = branch(b, compile(b, x.at, rest), next);
     if (takes && x.max > min)
         liken(b, first, (uint32_t)(x.max - min));
     first = b->nodes.n;

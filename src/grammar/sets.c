@@ -115,39 +115,63 @@ static void sort_items(uint64_t *x, uint32_t n)
     }
 }
 
-/* One tail for what either of two does. They are sorted by node; where both have a node their tails
- * are united in turn, no deeper than the lower of the stacks. */
+#define APART (SV_NO_SET - 1)
+
+void sv_sets_forget_unions(struct sv_automaton *a)
+{
+    for (int i = 0; i < SV_N_UNIONS; i++)
+        a->unions[i].one = SV_NO_SET;
+}
+
+static uint32_t unite_tails(struct sv_automaton *a, uint32_t one, uint32_t other);
+
+/* The next item of two sets that are sorted by node; where both have a node their tails are united
+ * in turn, or both are kept. */
+static bool merge_item(struct sv_automaton *a, const struct sv_set *x, uint32_t *i,
+                       const struct sv_set *y, uint32_t *j)
+{
+    const uint64_t p = *i < x->n ? a->items[x->first + *i] : UINT64_MAX;
+    const uint64_t q = *j < y->n ? a->items[y->first + *j] : UINT64_MAX;
+    const uint32_t node = sv_item_node(p < q ? p : q);
+    uint32_t tail;
+
+    *i += sv_item_node(p) == node;
+    *j += sv_item_node(q) == node;
+    if (sv_item_node(p) != sv_item_node(q))
+        return sv_sets_push(a, p < q ? p : q);
+    tail = unite_tails(a, sv_item_tail(p), sv_item_tail(q));
+    if (tail == APART)
+        return sv_sets_push(a, p < q ? p : q) && sv_sets_push(a, p < q ? q : p);
+    return tail != SV_NO_SET && sv_sets_push(a, sv_item(node, tail));
+}
+
+/* One tail for what either of two does. Recursion goes no deeper than the lower of the stacks; that
+ * unions are remembered keeps it from going the same way twice where stacks meet again. Very
+ * ambiguous grammars would make ever new unions: when a step has made its share, tails stay APART,
+ * which says the same with more items. */
 static uint32_t unite_tails(struct sv_automaton *a, uint32_t one, uint32_t other)
 {
     const struct sv_set *x = &a->sets[one], *y = &a->sets[other];
-    uint32_t base = a->n_scratch, i = 0, j = 0, set;
+    const uint32_t base = a->n_scratch;
+    struct sv_union *known = &a->unions[(one * 31 + other * 1009) % SV_N_UNIONS];
+    uint32_t i = 0, j = 0, set;
 
     if (one == other)
         return one;
+    if (known->one == one && known->other == other)
+        return known->set;
+    if (a->unions_left < 0)
+        return APART;
+    a->unions_left -= (int32_t)(x->n + y->n);
     a->work -= (int32_t)(x->n + y->n);
-    if (a->work < 0)
-        return SV_NO_SET;
     while (i < x->n || j < y->n) {
-        uint64_t p = i < x->n ? a->items[x->first + i] : UINT64_MAX;
-        uint64_t q = j < y->n ? a->items[y->first + j] : UINT64_MAX;
-        uint64_t item = p < q ? p : q;
-        if (sv_item_node(p) == sv_item_node(q)) {
-            uint32_t tail = unite_tails(a, sv_item_tail(p), sv_item_tail(q));
-            if (tail == SV_NO_SET)
-                return SV_NO_SET;
-            item = sv_item(sv_item_node(p), tail);
-            i++;
-            j++;
-        } else if (p < q) {
-            i++;
-        } else {
-            j++;
-        }
-        if (!sv_sets_push(a, item))
+        if (!merge_item(a, x, &i, y, &j))
             return SV_NO_SET;
     }
     set = intern(a, &a->scratch[base], a->n_scratch - base);
     a->n_scratch = base;
+    if (set != SV_NO_SET)
+        *known = (struct sv_union){one, other, set};
     return set;
 }
 
@@ -159,14 +183,15 @@ uint32_t sv_sets_unite(struct sv_automaton *a, uint32_t base)
     sort_items(x, n);
     a->work -= (int32_t)n;
     for (uint32_t i = 0; i < n; i++) {
-        if (n_out && sv_item_node(x[n_out - 1]) == sv_item_node(x[i])) {
-            uint32_t tail = unite_tails(a, sv_item_tail(x[n_out - 1]), sv_item_tail(x[i]));
-            if (tail == SV_NO_SET)
-                return SV_NO_SET;
-            x[n_out - 1] = sv_item(sv_item_node(x[i]), tail);
-        } else {
+        uint32_t tail = APART;
+        if (n_out && sv_item_node(x[n_out - 1]) == sv_item_node(x[i]))
+            tail = unite_tails(a, sv_item_tail(x[n_out - 1]), sv_item_tail(x[i]));
+        if (tail == SV_NO_SET)
+            return SV_NO_SET;
+        if (tail == APART)
             x[n_out++] = x[i];
-        }
+        else
+            x[n_out - 1] = sv_item(sv_item_node(x[i]), tail);
     }
     set = intern(a, x, n_out);
     a->n_scratch = base;
@@ -262,6 +287,7 @@ static uint32_t *compact(struct sv_automaton *a)
             moved[i] = SV_SET_DEAD;
             continue;
         }
+        moved[i] = n; /* first of all: set 0 holds itself */
         for (uint32_t k = 0; k < s.n; k++) {
             uint64_t item = a->items[s.first + k];
             a->items[n_items + k] = sv_item(sv_item_node(item), moved[sv_item_tail(item)]);
@@ -274,7 +300,6 @@ static uint32_t *compact(struct sv_automaton *a)
             a->masks[s.mask].set = n;
         if (s.top >= 0)
             a->tops[s.top].set = n;
-        moved[i] = n;
         a->sets[n++] = s;
     }
     a->n_sets = n;
@@ -303,6 +328,7 @@ void sv_sets_collect(struct sv_automaton *a)
         s->hash = hash_items(&a->items[s->first], s->n);
         *table_at(a, &a->items[s->first], s->n, s->hash) = i + 1;
     }
+    sv_sets_forget_unions(a);
     a->n_scratch = 0;
     a->full = false;
 }
