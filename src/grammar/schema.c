@@ -126,39 +126,36 @@ static int from_json(struct sv_grammar **g, const json_t *root, const struct sv_
     return status;
 }
 
+/* The JSON parser wants an object or a list; a schema may also be one of these two words. */
+static json_t *parse(const char *text, size_t n, struct sv_err *err)
+{
+    size_t from = 0, to = n;
+
+    while (from < to && memchr(" \t\r\n", text[from], 4))
+        from++;
+    while (from < to && memchr(" \t\r\n", text[to - 1], 4))
+        to--;
+    if (to - from == 4 && !memcmp(text + from, "true", 4))
+        return json_true();
+    if (to - from == 5 && !memcmp(text + from, "false", 5))
+        return json_false();
+    return sv_json_parse(text, n, err);
+}
+
 int sv_grammar_schema(struct sv_grammar **g, const char *schema, size_t n,
                       const struct sv_schema_style *style, struct sv_err *err)
 {
-    json_t *root, *list = NULL;
-    struct sv_buf text;
+    struct sv_err own, *e = err ? err : &own;
+    json_t *root;
     int status;
 
     if (n > MAX_SCHEMA_BYTES)
         return sv_fail(err, SV_EFULL, -1, "schema: %zu bytes, at most %u", n, MAX_SCHEMA_BYTES);
-    /* In brackets, because a schema may be `true` or `false` and the parser wants a container. */
-    sv_buf_init(&text);
-    sv_buf_append(&text, "[", 1);
-    sv_buf_append(&text, schema, n);
-    sv_buf_append(&text, "]", 1);
-    if (text.failed) {
-        status = sv_fail(err, SV_ENOMEM, -1, "schema: out of memory");
-    } else {
-        list = sv_json_parse(text.data, text.len, err);
-        status = list ? SV_OK : err ? err->code : SV_EFORMAT;
-        if (!list && err && err->pos > 0)
-            err->pos--;
-    }
-    sv_buf_fini(&text);
-    if (status != SV_OK) {
-        sv_err_prefix(err, "schema");
-        return status;
-    }
-    root = json_array_get(list, 0);
-    if (json_array_size(list) != 1)
-        status = sv_fail(err, SV_EFORMAT, -1, "schema: must be one JSON value");
-    else
-        status = from_json(g, root, style, err);
-    json_decref(list);
+    root = parse(schema, n, e);
+    if (!root)
+        return sv_err_prefix(e, "schema");
+    status = from_json(g, root, style, e);
+    json_decref(root);
     return status;
 }
 

@@ -58,6 +58,7 @@ static void types(void **state)
         {"{}", "null\ntrue\n1\n-1.5e3\n\"a\"\n[]\n{}\n[1,[],{\"a\":{}}]\n{\"a\":1,\"b\":[null]}",
          "nul\n01\n[1,]\n{,}\n{\"a\"}\n\"\t\"\n'a'"},
         {"true", "1\n{}", "-\n"},
+        {" true\n", "1\n{}", "-\n"},
         {"{\"type\":\"null\"}", "null", "nul\n0\n\"null\""},
         {"{\"type\":\"boolean\"}", "true\nfalse", "True\n1\nnull"},
         {"{\"type\":\"integer\"}", "0\n-1\n10\n12345678901234567890", "01\n-0\n1.0\n1e2\n+1\n-"},
@@ -378,11 +379,12 @@ static void refused(void **state)
     static const struct {
         const char *schema, *says;
     } rows[] = {
-        {"", "one JSON value"},
+        {"", "JSON, byte"},
+        {"tru", "JSON, byte"},
         {"{", "JSON, byte"},
         {"[]", "schema: a schema must be an object"},
-        {"1", "schema: a schema must be an object"},
-        {"1,2", "one JSON value"},
+        {"1", "JSON, byte"},
+        {"{},{}", "JSON, byte 3"},
         {"false", "no value satisfies"},
         {"{\"properties\":{\"a\":{\"not\":{}}}}", "schema/properties/a: 'not'"},
         {"{\"properties\":{\"a\":7}}", "schema/properties/a: a schema must be"},
@@ -456,7 +458,95 @@ static void refused(void **state)
     }
 }
 
+/* ---------------------------------------------------------------- hostile schemas */
+
+/* begin, then n times `each` (which may have one %d, the number), then end. */
+static char *repeated(const char *begin, const char *each, int n, const char *end)
+{
+    struct sv_buf b;
+
+    sv_buf_init(&b);
+    sv_buf_append(&b, begin, strlen(begin));
+    for (int i = 0; i < n; i++) {
+        const char *at = strstr(each, "%d"), *last = at ? strstr(at + 2, "%d") : NULL;
+        sv_buf_append(&b, each, at ? (size_t)(at - each) : strlen(each));
+        if (at)
+            sv_buf_printf(&b, "%d%.*s", i, last ? (int)(last - at - 2) : (int)strlen(at + 2),
+                          at + 2);
+        if (last)
+            sv_buf_printf(&b, "%d%s", i + 1, last + 2);
+    }
+    sv_buf_append(&b, end, strlen(end));
+    assert_false(b.failed);
+    return b.data;
+}
+
+/* Neither takes long nor much memory; says: what the error must say, NULL when it may be made. */
+static void soon(char *schema, const char *says)
+{
+    const int64_t begin = sv_clock_thread_ns();
+    struct sv_grammar *g = NULL;
+    struct sv_err err = {0};
+    int status = sv_grammar_schema(&g, schema, strlen(schema), NULL, &err);
+    int64_t ms = (sv_clock_thread_ns() - begin) / 1000000;
+
+    if (ms > 10000) /* some hundred at most without sanitizers */
+        fail_msg("%.60s... takes %d ms", schema, (int)ms);
+    if ((status == SV_OK) != !says || (says && !strstr(err.msg, says)))
+        fail_msg("%.60s...: '%s', not '%s'", schema, err.msg, says ? says : "");
+    sv_grammar_unref(g);
+    sv_free(schema);
+}
+
+static void hostile(void **state)
+{
+    (void)state;
+    soon(repeated("", "{\"items\":", 2000, "{}"), "JSON, byte");
+    {
+        char *open = repeated("", "{\"items\":", 1500, "{}"), *all = repeated(open, "}", 1500, "");
+        sv_free(open);
+        soon(all, NULL);
+    }
+    soon(repeated("{\"properties\":{", "\"p%d\":{\"type\":\"string\"},", 5000, "\"z\":{}}}"), NULL);
+    soon(repeated("{\"enum\":[", "\"value %d\",", 5000, "0]}"), NULL);
+    soon(repeated("{\"enum\":[", "%d,", 200000, "0]}"), "too large");
+    soon(repeated("{\"allOf\":[", "{\"anyOf\":[{\"minLength\":%d},{\"maxLength\":9%d}]},", 30,
+                  "{}]}"),
+         "combinations of subschemas");
+    soon(repeated("{\"$ref\":\"#/$defs/d0\",\"$defs\":{", "\"d%d\":{\"$ref\":\"#/$defs/d%d\"},",
+                  1000, "\"z\":{}}}"),
+         "references within one another");
+    soon(repeated("{\"$ref\":\"#/$defs/d0\",\"$defs\":{",
+                  "\"d%d\":{\"allOf\":[{\"$ref\":\"#/$defs/d%d\"},{}]},", 50,
+                  "\"d50\":{\"type\":\"null\"}}}"),
+         NULL);
+    soon(repeated(
+             "{\"oneOf\":[",
+             "{\"type\":\"object\",\"properties\":{\"t\":{\"const\":%d}},\"required\":[\"t\"]},",
+             200, "{\"type\":\"null\"}]}"),
+         NULL);
+    soon(repeated("{\"oneOf\":[", "{\"const\":%d},", 300, "true]}"), "more than 256 alternatives");
+    soon(repeated("{\"patternProperties\":{", "\"x%d\":{},", 16, "\"y\":{}}}"),
+         "patternProperties");
+    soon(repeated("{\"patternProperties\":{", "\"x%d\":{},", 12, "\"y\":{}}}"), "schema: ");
+    soon(repeated("{\"pattern\":\"(a|b)*a(a|b){20}", "", 1, "\"}"), "schema/pattern: ");
+    soon(repeated("{\"pattern\":\"", "(", 300, "a\"}"), "schema/pattern: ");
+    soon(repeated("{\"pattern\":\"(((a{100}){100}){100}){100}", "", 1, "\"}"), "schema/pattern: ");
+    soon(repeated("{\"pattern\":\"^.{4000}$", "", 1, "\"}"), NULL);
+    soon(repeated("{\"maxLength\":32768", "", 1, "}"), NULL);
+    soon(repeated(
+             "{\"minItems\":32768,\"items\":{\"minItems\":32768,\"items\":{\"minItems\":32768}}",
+             "", 1, "}"),
+         NULL);
+    soon(repeated(
+             "{\"type\":\"object\",\"minProperties\":1,\"maxProperties\":32768,\"properties\":{",
+             "\"p%d\":{},", 50, "\"z\":{}},\"additionalProperties\":true}"),
+         "too many");
+    soon(repeated("{\"multipleOf\":9999,\"minimum\":1,\"maximum\":9999999999999", "", 1, "}"),
+         "automaton");
+}
+
 SV_TEST_MAIN(cmocka_unit_test(types), cmocka_unit_test(values), cmocka_unit_test(numbers),
              cmocka_unit_test(strings), cmocka_unit_test(arrays), cmocka_unit_test(objects),
              cmocka_unit_test(combinations), cmocka_unit_test(space), cmocka_unit_test(any_object),
-             cmocka_unit_test(refused))
+             cmocka_unit_test(refused), cmocka_unit_test(hostile))
