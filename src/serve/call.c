@@ -8,6 +8,8 @@
  */
 #include "serve/impl.h"
 
+#include "grammar/grammar.h"
+
 #include <string.h>
 #include <time.h>
 
@@ -49,6 +51,9 @@ void sv_call_free(struct sv_call *c)
     sv_free(c->gens);
     sv_prompts_free(c->prompts, c->n_prompts);
     sv_free(c->listed);
+    sv_free(c->each);
+    sv_buf_fini(&c->source);
+    sv_grammar_unref(c->grammar);
     if (c->prepared)
         sv_prep_discard(c->s->prep, c->body);
     else
@@ -342,6 +347,11 @@ const char *sv_call_model(const struct sv_call *c)
     return c->s->model_name;
 }
 
+const struct sv_params *sv_call_params(const struct sv_call *c, const struct sv_gen *g)
+{
+    return c->each ? &c->each[g->prompt] : &c->p;
+}
+
 /* SGLang and llama-server answer to every name, OpenAI and vLLM to their own. */
 static int check_model(const struct sv_serve *s, enum sv_dialect_kind kind, const char *model,
                        struct sv_api_err *e)
@@ -362,8 +372,7 @@ static int make_gens(struct sv_call *c, struct sv_api_err *e)
     struct sv_serve *s = c->s;
     int64_t n = (int64_t)c->n_prompts * c->p.n;
     int32_t usual = c->p.r.max_tokens > 0 && c->p.r.max_tokens < 1024 ? c->p.r.max_tokens : 1024;
-    /* exact in JavaScript too */
-    uint64_t seed = c->p.has_seed ? c->p.r.seed : sv_serve_random(s) >> 11;
+    uint64_t seed = sv_serve_random(s) >> 11; /* exact in JavaScript too */
 
     if (n > s->o.max_choices)
         return sv_api_bad(e, c->p.n > 1 ? "n" : "prompt",
@@ -381,12 +390,16 @@ static int make_gens(struct sv_call *c, struct sv_api_err *e)
     for (int32_t i = 0; i < c->n_gens; i++) {
         struct sv_gen *g = &c->gens[i];
         const struct sv_prompt *p = &c->prompts[i / c->p.n];
-        *g = (struct sv_gen){.call = c, .index = i, .prompt = i / c->p.n, .r = c->p.r};
+        *g = (struct sv_gen){.call = c, .index = i, .prompt = i / c->p.n};
+        const struct sv_params *own = sv_call_params(c, g);
+        g->r = own->r;
         g->stop_id = g->stop_index = -1;
         g->serial = ++s->next_serial;
         g->r.prompt_ids = p->ids;
         g->r.n_prompt_ids = p->n_ids;
-        g->r.seed = seed + (uint64_t)(i % c->p.n); /* choices of a prompt differ */
+        g->r.grammar = c->grammar;
+        /* choices of a prompt differ */
+        g->r.seed = (own->has_seed ? own->r.seed : seed) + (uint64_t)(i % c->p.n);
         sv_detok_init(&g->detok, s->model->tok, true);
         if (sv_parts_open(g) || sv_buf_reserve(&g->ids, (size_t)usual * sizeof(int32_t)))
             return sv_api_fail(e, 500, NULL, "out of memory");
@@ -404,10 +417,12 @@ static int read_call(struct sv_call *c, struct sv_enc_scratch *scratch, const ch
     c->body = sv_body_object(text, n, e);
     if (!c->body || sv_params_read(&c->p, kind, c->body, e) ||
         check_model(s, kind, c->p.model, e) ||
+        sv_params_each(&c->p, sv_prompts_count(&c->p, kind), s->model, &s->o, &c->each, e) ||
         sv_params_complete(&c->p, kind, s->model, &s->o, e) || sv_tools_begin(s, &c->p, kind, e) ||
         sv_words_take(s, scratch, &c->p, &c->listed, e))
         return -1;
-    return sv_prompts_make(s, scratch, &c->p, kind, &c->prompts, &c->n_prompts, e);
+    int rc = sv_prompts_make(s, scratch, &c->p, kind, &c->prompts, &c->n_prompts, e);
+    return rc ? rc : sv_form_source(&c->p, &c->source, e);
 }
 
 static void name_call(struct sv_call *c)
@@ -419,7 +434,7 @@ static void name_call(struct sv_call *c)
     c->created = (int64_t)time(NULL);
 }
 
-/* The body was read, or not: rc and e say. */
+/* All is there, or not: rc and e say. */
 static void call_go(struct sv_call *c, int rc, struct sv_api_err *e)
 {
     struct sv_serve *s = c->s;
@@ -439,6 +454,29 @@ static void call_go(struct sv_call *c, int rc, struct sv_api_err *e)
         sv_worker_submit(s->worker, &c->gens[i]);
 }
 
+/* On the loop's thread, after other ones had the call. */
+static void go_on(struct sv_call *c, int rc, struct sv_api_err *e)
+{
+    c->preparing = false;
+    if (!c->req) {
+        sv_call_free(c);
+        return;
+    }
+    if (c->s->drain_over)
+        rc = sv_api_fail(e, 503, NULL, "the server is shutting down");
+    if (!rc && c->source.len)
+        rc = sv_grammars_want(c->s, c, e);
+    c->preparing = rc > 0;
+    if (!c->preparing)
+        call_go(c, rc, e);
+}
+
+void sv_call_formed(struct sv_call *c, int rc, struct sv_api_err *e)
+{
+    sv_buf_fini(&c->source);
+    go_on(c, rc, e);
+}
+
 static void prepare(void *user, struct sv_enc_scratch *scratch)
 {
     struct sv_call *c = user;
@@ -454,15 +492,8 @@ static void on_prepared(void *user)
 {
     struct sv_call *c = user;
 
-    c->preparing = false;
     c->prepared = true;
-    if (!c->req) {
-        sv_call_free(c);
-        return;
-    }
-    if (c->s->drain_over)
-        c->read_rc = sv_api_fail(&c->read_err, 503, NULL, "the server is shutting down");
-    call_go(c, c->read_rc, &c->read_err);
+    go_on(c, c->read_rc, &c->read_err);
 }
 
 /* Hands the body to the other thread. */
@@ -506,5 +537,5 @@ void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_htt
         rc = read_call(c, s->scratch, text, n, &e);
     }
     if (!c->preparing)
-        call_go(c, rc, &e);
+        go_on(c, rc, &e);
 }

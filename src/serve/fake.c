@@ -9,6 +9,8 @@
 
 #include "serve/impl.h"
 
+#include "grammar/grammar.h"
+
 #include <string.h>
 #include <time.h>
 
@@ -24,7 +26,8 @@ struct fake_seq {
     /* of the prompt: nothing of its first token; a burst's come after that one */
     struct sv_logprob *lp;
     struct sv_detok detok;
-    struct sv_buf held; /* text that may be the start of a stop string */
+    struct sv_matcher *matcher; /* or NULL */
+    struct sv_buf held;         /* text that may be the start of a stop string */
     char *stop[4];
     int32_t shown[16]; /* special tokens of its text */
     int64_t submit_us, first_us, end_us;
@@ -35,6 +38,8 @@ struct fake_seq {
 struct fake {
     struct sv_serve_fake o;
     struct sv_tokenizer *tok;
+    struct sv_vocab *vocab_bytes; /* with the first grammar */
+    uint32_t *mask;
     struct fake_seq **seq;
     int32_t n, cap, context, vocab;
     uint64_t next_id;
@@ -48,6 +53,7 @@ static void seq_free(struct fake_seq *q)
     sv_free(q->accept);
     sv_free(q->widths);
     sv_free(q->lp);
+    sv_matcher_close(q->matcher);
     sv_buf_fini(&q->held);
     for (int i = 0; i < 4; i++)
         sv_free(q->stop[i]);
@@ -77,6 +83,60 @@ static bool take_logprobs(struct fake_seq *q)
                                        .top_ids = top_ids,
                                        .top_logprobs = top_logprobs};
     return q->lp;
+}
+
+/* ---------------------------------------------------------------- grammars */
+
+static const char *bytes_of(void *tok, int32_t id, size_t *n)
+{
+    *n = 0;
+    return sv_tokenizer_is_special(tok, id) ? NULL : sv_tokenizer_bytes(tok, id, n);
+}
+
+static int take_grammar(struct fake *f, struct fake_seq *q, struct sv_err *err)
+{
+    int rc = SV_OK;
+
+    if (!q->r.grammar)
+        return SV_OK;
+    if (!f->mask)
+        f->mask = sv_calloc(((size_t)f->vocab + 31) / 32, sizeof *f->mask);
+    if (!f->mask)
+        return sv_fail(err, SV_ENOMEM, -1, "fake engine");
+    if (!f->vocab_bytes)
+        rc = sv_vocab_open(&f->vocab_bytes, f->vocab, bytes_of, f->tok, NULL, 0, err);
+    return rc ? rc : sv_matcher_open(&q->matcher, q->r.grammar, f->vocab_bytes, err);
+}
+
+/* Under a grammar: the prompt's tokens once, where they may come; then whatever ends soon. -1: the
+ * end. */
+static int32_t next_legal(struct fake *f, struct fake_seq *q)
+{
+    static const char *const closers[] = {"\"", "}", "]"};
+    int32_t id = q->n_done < q->r.n_prompt_ids ? q->prompt[q->n_done] : -1;
+
+    if (id >= 0 && sv_matcher_allows(q->matcher, id))
+        return id;
+    if (sv_matcher_may_end(q->matcher))
+        return -1;
+    for (int i = 0; i < 3; i++) {
+        id = sv_tokenizer_find(f->tok, closers[i]);
+        if (id >= 0 && sv_matcher_allows(q->matcher, id))
+            return id;
+    }
+    sv_matcher_mask(q->matcher, f->mask);
+    for (id = 0; id < f->vocab && !(f->mask[id / 32] >> id % 32 & 1);)
+        id++;
+    return id < f->vocab ? id : -1;
+}
+
+static int32_t next_token(struct fake *f, struct fake_seq *q)
+{
+    if (!q->matcher)
+        return q->prompt[q->n_done % q->r.n_prompt_ids];
+    int32_t id = next_legal(f, q);
+    SV_REQUIRE(id < 0 || sv_matcher_advance(q->matcher, id));
+    return id;
 }
 
 static int submit(void *impl, const struct sv_request *r, uint64_t *id, char *err, size_t n)
@@ -115,6 +175,13 @@ static int submit(void *impl, const struct sv_request *r, uint64_t *id, char *er
         return SV_ENOMEM;
     }
     memcpy(q->prompt, r->prompt_ids, (size_t)r->n_prompt_ids * sizeof *q->prompt);
+    struct sv_err why = {0};
+    int rc = take_grammar(f, q, &why);
+    if (rc) {
+        snprintf(err, n, "%s", why.msg);
+        seq_free(q);
+        return rc;
+    }
     sv_detok_init(&q->detok, f->tok, !r->show_special);
     if (r->n_shown_ids)
         memcpy(q->shown, r->shown_ids, (size_t)r->n_shown_ids * sizeof *q->shown);
@@ -185,18 +252,22 @@ static void advance(struct fake *f, struct fake_seq *q)
         deliver(f, q, &ev);
         return;
     }
-    int32_t most =
-        f->o.once && q->r.n_prompt_ids < q->r.max_tokens ? q->r.n_prompt_ids : q->r.max_tokens;
-    for (; n < f->o.burst && q->n_done < most; n++) {
-        tokens[n] = q->prompt[q->n_done++ % q->r.n_prompt_ids];
-        sv_detok_push(&q->detok, tokens[n], &q->held);
+    bool ends = f->o.once && !q->matcher && q->r.n_prompt_ids < q->r.max_tokens;
+    int32_t most = ends ? q->r.n_prompt_ids : q->r.max_tokens, id = 0;
+    for (; n < f->o.burst && q->n_done < most && (id = next_token(f, q)) >= 0; n++, q->n_done++) {
+        tokens[n] = id;
+        sv_detok_push(&q->detok, id, &q->held);
     }
-    if (q->n_done == most) {
-        ev.finish = most < q->r.max_tokens ? SV_FINISH_STOP : SV_FINISH_LENGTH;
+    if (q->n_done == most || id < 0) {
+        ev.finish = most < q->r.max_tokens || id < 0 ? SV_FINISH_STOP : SV_FINISH_LENGTH;
         sv_detok_end(&q->detok, &q->held);
     }
     if (!q->first_us)
         q->first_us = sv_clock_us();
+    if (!n) { /* its grammar ended with the step before */
+        deliver(f, q, &ev);
+        return;
+    }
     q->widths[q->n_steps] = (uint16_t)f->o.burst;
     q->accept[q->n_steps++] = (uint16_t)n;
     ev.tokens = tokens;
@@ -297,6 +368,8 @@ static void close_fake(void *impl)
         seq_free(f->seq[i]);
     }
     sv_free(f->seq);
+    sv_free(f->mask);
+    sv_vocab_close(f->vocab_bytes);
     sv_tokenizer_close(f->tok);
     sv_free(f);
 }

@@ -63,7 +63,7 @@ static void keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
                       i > c->p.logprob_start ? &lp : NULL);
     }
     at = o->logprobs;
-    for (int32_t i = 0; at && !c->p.discard && i < o->n_tokens; i++) {
+    for (int32_t i = 0; at && !sv_call_params(c, g)->discard && i < o->n_tokens; i++) {
         sv_out_logprob(&at, &lp);
         add_place(c, &g->lp[OUTPUT], &g->lp[OUTPUT_TOP], o->tokens[i], &lp);
     }
@@ -97,18 +97,19 @@ static void write_logprobs(struct sv_buf *b, const struct sv_call *c, struct sv_
 
 static void write_finish(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
 {
+    const struct sv_params *p = sv_call_params(c, g);
     int64_t n = sv_n_shown_tokens(g);
 
     if (g->finish == SV_FINISH_NONE) {
         sv_buf_printf(b, "null");
-    } else if (g->finish == SV_FINISH_LENGTH || c->p.discard) {
+    } else if (g->finish == SV_FINISH_LENGTH || p->discard) {
         sv_buf_printf(b, "{\"type\":\"length\",\"length\":%lld}", (long long)n);
     } else if (g->finish == SV_FINISH_CANCELED) {
         sv_buf_lit(b, "{\"type\":\"abort\",\"message\":\"Aborted\"}");
     } else {
         sv_buf_printf(b, "{\"type\":\"stop\",\"matched\":");
-        if (g->stop_index >= 0 && g->stop_index < c->p.r.n_stop) {
-            const char *s = c->p.stop[g->stop_index];
+        if (g->stop_index >= 0 && g->stop_index < p->r.n_stop) {
+            const char *s = p->stop[g->stop_index];
             sv_json_quote(b, s, strlen(s));
         } else if (g->stop_id >= 0) {
             sv_buf_printf(b, "%d", g->stop_id);
@@ -152,7 +153,8 @@ static void write_gen(struct sv_buf *b, const struct sv_call *c, struct sv_gen *
     int32_t n = (int32_t)sv_n_shown_tokens(g);
 
     sv_buf_printf(b, "{\"text\":");
-    sv_json_quote(b, g->text.data ? g->text.data : "", c->p.discard ? 0 : g->text.len);
+    sv_json_quote(b, g->text.data ? g->text.data : "",
+                  sv_call_params(c, g)->discard ? 0 : g->text.len);
     sv_buf_printf(b, ",\"output_ids\":");
     sv_json_ids(b, (const int32_t *)(const void *)g->ids.data, n);
     if (c->p.return_prompt_ids) {
@@ -179,7 +181,7 @@ static void write_gen(struct sv_buf *b, const struct sv_call *c, struct sv_gen *
 
 static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b)
 {
-    if ((!o->n_text || c->p.discard) && o->finish == SV_FINISH_NONE)
+    if ((!o->n_text || sv_call_params(c, g)->discard) && o->finish == SV_FINISH_NONE)
         return;
     sv_sse_begin(b);
     write_gen(b, c, g);

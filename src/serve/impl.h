@@ -169,6 +169,26 @@ enum sv_dialect_kind { SV_CHAT, SV_COMPLETIONS, SV_GENERATE, SV_LLAMA, SV_INFILL
 
 enum sv_tool_choice { SV_CHOICE_AUTO, SV_CHOICE_NONE, SV_CHOICE_REQUIRED, SV_CHOICE_NAMED };
 
+/* What an answer must be. value, borrowed: a schema or its text, the text of an expression or
+ * grammar, an array of texts. */
+enum sv_form_kind {
+    SV_FORM_NONE,
+    SV_FORM_JSON,
+    SV_FORM_SCHEMA,
+    SV_FORM_REGEX,
+    SV_FORM_GBNF,
+    SV_FORM_CHOICE
+};
+#define SV_FORM_KINDS 6
+struct sv_form {
+    enum sv_form_kind kind;
+    json_t *value;
+    bool compact;      /* JSON without spaces */
+    const char *field; /* the request's field; and where in it the value stands */
+    char name[64];
+};
+const char *sv_form_name(enum sv_form_kind kind);
+
 /* What a request asked for, in one shape for all dialects. Strings belong to the parsed body. */
 struct sv_params {
     bool stream, include_usage, continuous_usage;
@@ -182,6 +202,7 @@ struct sv_params {
     bool logprob_text;           /* generate: with the tokens' texts */
     int32_t spec;                /* enum sv_spec_metrics, -1 = the server's */
     struct sv_request r;         /* sampling, stops, limits; the prompt comes later */
+    struct sv_form form;
     const char *model;
     bool has_temperature, has_top_p, has_top_k, has_min_p, has_max_tokens, has_seed;
     const char *stop[SV_API_STOPS];
@@ -208,7 +229,8 @@ struct sv_params {
     /* completions and generate */
     json_t *prompt; /* borrowed: text, ids, or a list of either */
     const char *request_id;
-    json_t *rids; /* of each prompt; borrowed */
+    json_t *rids;          /* of each prompt; borrowed */
+    json_t *sampling_list; /* generate: settings of each prompt; borrowed */
     bool return_prompt_ids;
     bool batched; /* generate: a list was given, a list is answered */
     /* llama-server's */
@@ -226,6 +248,13 @@ int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body,
 int sv_params_complete(struct sv_params *p, enum sv_dialect_kind kind,
                        const struct sv_serve_model *m, const struct sv_serve_options *o,
                        struct sv_api_err *e);
+
+/* All that its grammar depends on, as bytes (grammars.c); none where nothing is asked for. */
+int sv_form_source(const struct sv_params *p, struct sv_buf *source, struct sv_api_err *e);
+/* Where each prompt has settings of its own: one of these for each of them, of p as it was read,
+ * before it is completed. *each is the caller's to free, also after an error. */
+int sv_params_each(struct sv_params *p, int32_t n_prompts, const struct sv_serve_model *m,
+                   const struct sv_serve_options *o, struct sv_params **each, struct sv_api_err *e);
 
 /* One prompt: text or ids. */
 struct sv_prompt {
@@ -340,7 +369,10 @@ struct sv_call {
     struct sv_api_err read_err;
     struct sv_prompt *prompts;
     int32_t n_prompts;
-    int32_t *listed; /* tokens that never come, or that alone may */
+    int32_t *listed;        /* tokens that never come, or that alone may */
+    struct sv_params *each; /* of each prompt, where they differ */
+    struct sv_buf source;   /* of its grammar, until that is asked for */
+    struct sv_grammar *grammar;
     char id[64], request_id[72];
     int64_t created; /* Unix seconds */
 };
@@ -359,6 +391,8 @@ void sv_call_cancel_all(struct sv_serve *s);
 /* Ends those of this name, or all, as they are: they get what they have. */
 void sv_call_abort(struct sv_serve *s, const char *rid);
 const char *sv_call_model(const struct sv_call *c);
+/* What a sequence runs with. */
+const struct sv_params *sv_call_params(const struct sv_call *c, const struct sv_gen *g);
 /* call.c, for send.c. */
 void sv_call_cancel(struct sv_call *c);
 void sv_call_set_due(struct sv_call *c);
@@ -378,6 +412,13 @@ void sv_call_replay(struct sv_call *c);
 void sv_call_unblock(struct sv_serve *s);
 void sv_call_tick(struct sv_serve *s, int64_t now_us); /* pings */
 
+/* grammars.c: c->grammar, made of c->source. 0: it is there; 1: sv_call_formed will come. */
+int sv_grammars_want(struct sv_serve *s, struct sv_call *c, struct sv_api_err *e);
+void sv_call_formed(struct sv_call *c, int rc, struct sv_api_err *e);
+void sv_grammars_close(struct sv_serve *s);
+
+/* The prompts of a list, otherwise 1. */
+int32_t sv_prompts_count(struct sv_params *p, enum sv_dialect_kind kind);
 /* prompt.c: chat messages, text or ids to prompts. */
 /* These touch nothing of the server that changes: any thread may call them, with a scratch of its
  * own. */
@@ -489,7 +530,8 @@ struct sv_metrics {
     int64_t prefill_us, decode_us; /* of ended sequences */
     int64_t n_aside;               /* answers and chunks put together beside the loop */
     int64_t most_turn_bytes;       /* put together in one turn of the loop */
-    struct sv_histogram ttft, itl, e2e, queue;
+    int64_t n_forms[SV_FORM_KINDS], n_grammar_hits, n_grammars; /* grammars: kept */
+    struct sv_histogram ttft, itl, e2e, queue, making;
 };
 void sv_histogram_add(struct sv_histogram *h, double seconds, int64_t times);
 void sv_metrics_write(struct sv_serve *s, struct sv_buf *b);
@@ -554,6 +596,8 @@ struct sv_serve {
     enum sv_serve_state state;
     char broken[480];
     struct sv_call *calls, *due, *blocked;
+    struct sv_made *grammars; /* those that are kept or being made, the last used first */
+    int32_t n_making;
     int32_t n_live, max_live; /* sequences with the worker */
     uint64_t next_serial;
     uint64_t random_key, n_random;

@@ -48,6 +48,7 @@ static void write_number(struct sv_buf *b, const char *name, double v)
 void sv_write_llama_params(struct sv_buf *b, const struct sv_params *p, uint64_t seed)
 {
     const struct sv_request *r = &p->r;
+    const char *grammar = p->form.kind == SV_FORM_GBNF ? json_string_value(p->form.value) : NULL;
     int32_t most = p->discard ? 0 : r->max_tokens && r->max_tokens < INT32_MAX ? r->max_tokens : -1;
 
     sv_buf_printf(b, "\"n_predict\":%d,\"max_tokens\":%d,\"seed\":%llu", most, most,
@@ -61,11 +62,13 @@ void sv_write_llama_params(struct sv_buf *b, const struct sv_params *p, uint64_t
     write_number(b, "repetition_penalty", r->repetition_penalty > 0 ? r->repetition_penalty : 1);
     write_number(b, "repeat_penalty", r->repetition_penalty > 0 ? r->repetition_penalty : 1);
     sv_buf_printf(b, ",\"repeat_last_n\":%d", r->repetition_last_n ? r->repetition_last_n : -1);
+    sv_buf_lit(b, ",\"grammar\":");
+    sv_json_quote(b, grammar ? grammar : "", grammar ? strlen(grammar) : 0);
     sv_buf_lit(
         b, ",\"typical_p\":1,\"top_n_sigma\":-1,\"dynatemp_range\":0,"
            "\"xtc_probability\":0,"
            "\"dry_multiplier\":0,\"mirostat\":0,\"n_keep\":0,\"n_discard\":0,\"min_keep\":0,"
-           "\"grammar\":\"\",\"lora\":[],"
+           "\"lora\":[],"
            "\"samplers\":[\"penalties\",\"temperature\",\"top_k\",\"top_p\",\"min_p\"],\"stop\":[");
     for (int32_t i = 0; i < r->n_stop; i++) {
         if (i)

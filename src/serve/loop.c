@@ -456,6 +456,7 @@ void sv_serve_close(struct sv_serve *s)
     free_event(s->on_tick);
     free_event(s->on_term);
     free_event(s->on_int);
+    sv_grammars_close(s);
     sv_worker_free(s->worker);
     sv_prep_free(s->prep);
     if (s->base)

@@ -90,6 +90,20 @@ static void requests(struct sv_buf *b, const struct sv_metrics *m)
                         &m->queue);
 }
 
+static void forms(struct sv_buf *b, const struct sv_metrics *m)
+{
+    sv_metric_head(b, "salvo_structured_requests_total", "counter",
+                   "Requests whose answer must have a form, by its kind.");
+    for (int k = SV_FORM_NONE + 1; k < SV_FORM_KINDS; k++)
+        sv_buf_printf(b, "salvo_structured_requests_total{kind=\"%s\"} %lld\n",
+                      sv_form_name((enum sv_form_kind)k), (long long)m->n_forms[k]);
+    counter(b, "salvo_grammar_cache_hits_total", "Of these, with a grammar that was there.",
+            m->n_grammar_hits);
+    gauge(b, "salvo_grammars_kept", "Grammars kept for the next request.", (double)m->n_grammars);
+    sv_metric_histogram(b, "salvo_grammar_seconds", "Making a grammar, beside the event loop.", "",
+                        &m->making);
+}
+
 static void by_position(struct sv_buf *b, const char *name, const char *help, const char *label,
                         const int64_t *v, int from, int to)
 {
@@ -207,6 +221,7 @@ void sv_metrics_write(struct sv_serve *s, struct sv_buf *b)
     counter(b, "salvo_written_beside_loop_total",
             "Long answers and chunks put together beside the event loop.", s->metrics.n_aside);
     requests(b, &s->metrics);
+    forms(b, &s->metrics);
     if (!s->model)
         return;
     engine(b, &snap.stats, &snap);

@@ -62,6 +62,18 @@ static const struct sv_field fields[] = {
     {"include_stop_str_in_output", C | T | L, sv_read_bool, P(r.include_stop), 0, 0, 0},
     {"no_stop_trim", C | T | S, sv_read_bool, P(r.include_stop), 0, 0, 0},
     {"ignore_eos", C | T | L | S, sv_read_bool, P(r.ignore_eos), 0, 0, 0},
+    /* what it must be */
+    {"response_format", C | T, sv_read_response_format, 0, 0, 0, 0},
+    {"structured_outputs", C | T, sv_read_structured_outputs, 0, 0, 0, 0},
+    {"guided_json", C | T, sv_read_form, SV_FORM_SCHEMA, 0, 0, 0},
+    {"guided_regex", C | T, sv_read_form, SV_FORM_REGEX, 0, 0, 0},
+    {"guided_choice", C | T, sv_read_form, SV_FORM_CHOICE, 0, 0, 0},
+    {"guided_grammar", C | T, sv_read_form, SV_FORM_GBNF, 0, 0, 0},
+    {"guided_whitespace_pattern", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"json_schema", C | T | L | S, sv_read_form, SV_FORM_SCHEMA, 0, 0, 0},
+    {"regex", C | T | S, sv_read_form, SV_FORM_REGEX, 0, 0, 0},
+    {"ebnf", C | T | S, sv_read_form, SV_FORM_GBNF, 0, 0, 0},
+    {"grammar", C | T | L, sv_read_form, SV_FORM_GBNF, 0, 0, 0},
     /* what comes back */
     {"model", C | T | G | L, sv_read_str, P(model), 0, 0, 0},
     {"stream", C | T | G | L, sv_read_bool, P(stream), 0, 0, 0},
@@ -119,17 +131,9 @@ static const struct sv_field fields[] = {
     {"length_penalty", C | T, sv_read_neutral, 0, 1, 0, 0},
     {"skip_special_tokens", C | T | S, sv_read_bool, P(skip_special), 0, 0, 0},
     {"truncate_prompt_tokens", C | T, sv_read_neutral, 0, -1, 0, 0},
-    {"response_format", C | T, sv_read_response_format, 0, 0, 0, 0},
-    {"structured_outputs", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"guided_json", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"guided_regex", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"guided_choice", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"guided_grammar", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"structural_tag", C | T | S, sv_read_neutral, 0, 0, 0, 0},
     {"thinking_token_budget", C | T, sv_read_neutral, 0, -1, 0, 0},
     {"media_io_kwargs", C, sv_read_neutral, 0, 0, 0, 0},
-    {"regex", C | T | S, sv_read_neutral, 0, 0, 0, 0},
-    {"ebnf", C | T | S, sv_read_neutral, 0, 0, 0, 0},
     {"session_params", C | T | G, sv_read_neutral, 0, 0, 0, 0},
     {"custom_logit_processor", C | T | G, sv_read_neutral, 0, 0, 0, 0},
     {"custom_params", C | T | S, sv_read_neutral, 0, 0, 0, 0},
@@ -166,8 +170,6 @@ static const struct sv_field fields[] = {
     {"xtc_probability", C | T | L, sv_read_neutral, 0, 0, 0, 0},
     {"dynatemp_range", C | T | L, sv_read_neutral, 0, 0, 0, 0},
     {"n_probs", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"grammar", C | T | L, sv_read_neutral, 0, 0, 0, 0},
-    {"json_schema", C | T | L | S, sv_read_neutral, 0, 0, 0, 0},
     {"web_search_options", C, sv_read_neutral, 0, 0, 0, 0},
     {"watermarking", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"logprob_token_ids", C | T, sv_read_neutral, 0, 0, 0, 0},
@@ -206,7 +208,6 @@ static const struct sv_field fields[] = {
     {"verbosity", C, sv_read_nothing, 0, 0, 0, 0},
     {"priority", C | T | G, sv_read_nothing, 0, 0, 0, 0},
     {"guided_decoding_backend", C | T, sv_read_nothing, 0, 0, 0, 0},
-    {"guided_whitespace_pattern", C | T, sv_read_nothing, 0, 0, 0, 0},
     {"data_parallel_rank", C | T | G, sv_read_nothing, 0, 0, 0, 0},
     {"log_metrics", G, sv_read_nothing, 0, 0, 0, 0},
     {"stream_interval", C | T | S, sv_read_nothing, 0, 0, 0, 0},
@@ -283,16 +284,66 @@ static int read_fields(struct sv_params *p, int where, const char *prefix, json_
     return 0;
 }
 
-/* One for all prompts, or a list of the same for each. */
+/* One for all prompts, or a list with one for each (sv_params_each). */
 static int read_sampling_params(struct sv_params *p, const struct sv_field *f, json_t *v,
                                 struct sv_api_err *e)
 {
-    v = sv_same_of_each(f, v, e);
-    if (!v)
-        return -1;
+    if (json_is_array(v)) {
+        p->sampling_list = v;
+        return 0;
+    }
     if (!json_is_object(v))
-        return sv_wrong_type(e, f->name, "an object", v);
+        return sv_wrong_type(e, f->name, "an object, or an array of objects", v);
     return read_fields(p, S, "sampling_params.", v, e);
+}
+
+/* What all prompts have in common, though it stands in each one's settings. */
+static int check_alike(const struct sv_params *first, const struct sv_params *p, size_t i,
+                       struct sv_api_err *e)
+{
+    if (p->n != first->n)
+        return sv_api_bad(e, "sampling_params", "'sampling_params[%zu].n' is %d, and the first %d",
+                          i, p->n, first->n);
+    if (p->form.kind == first->form.kind &&
+        (p->form.value == first->form.value || json_equal(p->form.value, first->form.value)))
+        return 0;
+    sv_api_bad(
+        e, "sampling_params",
+        "'sampling_params[%zu]': the prompts of a request have one form, and this is another", i);
+    e->code = "unsupported_parameter";
+    return -1;
+}
+
+int sv_params_each(struct sv_params *p, int32_t n_prompts, const struct sv_serve_model *m,
+                   const struct sv_serve_options *o, struct sv_params **each, struct sv_api_err *e)
+{
+    size_t n = json_array_size(p->sampling_list);
+
+    *each = NULL;
+    if (!p->sampling_list)
+        return 0;
+    if (n != (size_t)n_prompts)
+        return sv_api_bad(e, "sampling_params", "'sampling_params' has %zu entries for %d prompts",
+                          n, n_prompts);
+    if (n > (size_t)o->max_choices)
+        return sv_api_bad(e, "sampling_params", "'sampling_params' has %zu entries, at most %d", n,
+                          o->max_choices);
+    *each = sv_calloc(n, sizeof **each);
+    if (!*each)
+        return sv_api_fail(e, 500, NULL, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        struct sv_params *one = &(*each)[i];
+        json_t *v = json_array_get(p->sampling_list, i);
+        *one = *p;
+        if (!json_is_object(v))
+            return sv_wrong_type(e, "sampling_params", "an array of objects", v);
+        if (read_fields(one, S, "sampling_params.", v, e) || check_alike(*each, one, i, e) ||
+            sv_params_complete(one, SV_GENERATE, m, o, e))
+            return -1;
+    }
+    p->n = (*each)->n;
+    p->form = (*each)->form;
+    return 0;
 }
 
 /* ---------------------------------------------------------------- a body */

@@ -405,6 +405,12 @@ static int take_chat(const struct taker *t, struct sv_params *p, struct sv_promp
     return rc;
 }
 
+int32_t sv_prompts_count(struct sv_params *p, enum sv_dialect_kind kind)
+{
+    p->batched = kind != SV_CHAT && kind != SV_INFILL && is_list(p->prompt, kind == SV_LLAMA);
+    return p->batched ? (int32_t)json_array_size(p->prompt) : 1;
+}
+
 int sv_prompts_make(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,
                     enum sv_dialect_kind kind, struct sv_prompt **prompts, int32_t *n,
                     struct sv_api_err *e)
@@ -413,14 +419,13 @@ int sv_prompts_make(const struct sv_serve *s, struct sv_enc_scratch *scratch, st
     struct taker t = {s, scratch, kind == SV_CHAT ? p->add_special > 0 : p->add_special != 0,
                       kind == SV_LLAMA};
 
-    p->batched = kind != SV_CHAT && kind != SV_INFILL && is_list(p->prompt, t.mixed);
-    size_t count = p->batched ? json_array_size(p->prompt) : 1;
+    int32_t count = sv_prompts_count(p, kind);
     if (count > MAX_PROMPTS)
         return sv_api_bad(e, name, "'%s' has more than %d prompts", name, MAX_PROMPTS);
-    *prompts = sv_calloc(count, sizeof **prompts);
+    *prompts = sv_calloc((size_t)count, sizeof **prompts);
     if (!*prompts)
         return sv_api_fail(e, 500, NULL, "out of memory");
-    *n = (int32_t)count;
+    *n = count;
     switch (kind) {
     case SV_CHAT:
         return take_chat(&t, p, *prompts, e);

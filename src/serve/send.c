@@ -193,8 +193,10 @@ static void log_call(struct sv_call *c)
         SV_LOG_F("accept_length", steps ? (double)tokens / (double)steps : 0),
         SV_LOG_F("ttft_ms", c->first_us ? (double)(c->first_us - c->start_us) / 1e3 : 0),
         SV_LOG_F("total_ms", (double)(now - c->start_us) / 1e3),
+        SV_LOG_S("form", sv_form_name(c->p.form.kind)),
     };
-    sv_serve_log(c->s, "request", f, (int)(sizeof f / sizeof f[0]));
+    int n = (int)(sizeof f / sizeof f[0]);
+    sv_serve_log(c->s, "request", f, c->p.form.kind ? n : n - 1);
 }
 
 static void finish(struct sv_call *c)

@@ -35,7 +35,7 @@ typedef int (*sv_serve_open_engine_fn)(struct sv_serve_engine *out,
 
 /* An engine without a model, for tests and for measuring the server alone: the answer repeats the
  * prompt's tokens over and over, `burst` tokens a step (the last of them its own, the others
- * "drafts"), until max_tokens. */
+ * "drafts"), until max_tokens; with a grammar once, as far as it may, and then what ends it. */
 struct sv_serve_fake {
     int32_t burst;        /* 0 = 1 */
     int32_t step_us;      /* a step takes at least so long */

@@ -436,20 +436,6 @@ int sv_read_logprobs_count(struct sv_params *p, const struct sv_field *f, json_t
     return 0;
 }
 
-int sv_read_response_format(struct sv_params *p, const struct sv_field *f, json_t *v,
-                            struct sv_api_err *e)
-{
-    (void)p;
-    if (!json_is_object(v))
-        return sv_wrong_type(e, f->name, "an object", v);
-    const char *type = json_string_value(json_object_get(v, "type"));
-    if (type && strcmp(type, "text") == 0)
-        return 0;
-    sv_api_bad(e, f->name, "'%s': only the type \"text\" is supported", f->name);
-    e->code = "unsupported_parameter";
-    return -1;
-}
-
 int sv_read_modalities(struct sv_params *p, const struct sv_field *f, json_t *v,
                        struct sv_api_err *e)
 {

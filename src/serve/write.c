@@ -85,7 +85,7 @@ void sv_sse_done(struct sv_buf *b)
 
 int64_t sv_n_shown_tokens(const struct sv_gen *g)
 {
-    return g->call->p.discard ? 0 : (int64_t)(g->ids.len / sizeof(int32_t));
+    return sv_call_params(g->call, g)->discard ? 0 : (int64_t)(g->ids.len / sizeof(int32_t));
 }
 
 /* A prompt counts once, however many choices it has. */

@@ -2,7 +2,7 @@
 // same request got alone, bit for bit (text, token ids, log probabilities), whatever the others do.
 //
 // Called by load.test.sh. Among the requests: streams and whole answers, sampled and greedy, penalties, bias, stop
-// strings, log probabilities, several choices, clients that leave, clients that read slowly, requests that are wrong.
+// strings, log probabilities, several choices, answers of a form, clients that leave, clients that read slowly, requests that are wrong.
 // Prints one line of counts; exits 1 with the first difference.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -25,6 +25,15 @@ const texts = [
   "def add(a, b):", "#include <stdio.h>\nint main(", "Tom has 3 apples and buys 4 more. How many", "for i in range(",
   "The total number of ", "import os\nimport sys\n\ndef main():", "\u{1F99C} \u6F22\u5B57 and ", "class Node:\n    def __init__(self",
 ];
+// Answers of a form, with all that varies beside it. 24 grammars, more than are in use at a time.
+const forms = [
+  (k) => ({ response_format: { type: "json_schema", json_schema: { name: "who", schema: { type: "object",
+    properties: { name: { type: "string", maxLength: 4 + k }, age: { type: "integer" }, likes: { type: "array", items: { enum: ["tea", "jam"] }, maxItems: k } },
+    required: ["name", "age", "likes"], additionalProperties: false } } } }),
+  (k) => ({ guided_regex: `[a-z]{1,${4 + k}}(, [a-z]{1,9})*\\.` }),
+  (k) => ({ structured_outputs: { choice: ["yes", "no", "perhaps " + k] } }),
+  (k) => ({ guided_grammar: `root ::= item ("," item){0,${k}}\nitem ::= [0-9]+ | "(" root ")"` }),
+];
 function makeRequest(i) {
   const chat = i % 3 === 0;
   const body = { max_tokens: 1 + random(40), return_token_ids: true };
@@ -39,7 +48,8 @@ function makeRequest(i) {
   if (random(5) === 0) Object.assign(body, chat ? { logprobs: true, top_logprobs: 2 } : { logprobs: 2, echo: random(2) === 0 });
   if (random(7) === 0) body.n = 2;
   if (i % 8 === 3) body.user = "u".repeat(9000); // read on the thread for long bodies
-  if (random(8) === 0) body.ignore_eos = true;
+  if (i % 5 === 2) Object.assign(body, pick(forms)(1 + random(6)));
+  else if (random(8) === 0) body.ignore_eos = true;
   return { path: chat ? "/v1/chat/completions" : "/v1/completions", body };
 }
 const wrong = [

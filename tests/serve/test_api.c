@@ -209,7 +209,8 @@ static const struct {
      "\"structural_tag\":null,"
      "\"thinking_token_budget\":null,\"media_io_kwargs\":null}",
      200, NULL},
-    {CHAT, HI "\"guided_choice\":[\"a\",\"b\"]}", 400, "guided_choice"},
+    {CHAT, HI "\"guided_choice\":[\"a\",\"b\"],\"guided_whitespace_pattern\":\" \"}", 400,
+     "guided_whitespace_pattern"},
     {CHAT,
      HI "\"max_tokens\":1,\"separate_reasoning\":true,\"stream_reasoning\":true,\"rid\":\"own\","
         "\"regex\":null,\"ebnf\":null,"
@@ -217,7 +218,7 @@ static const struct {
         "\"no_stop_trim\":false,"
         "\"data_parallel_rank\":null,\"custom_params\":null,\"extra_key\":null}",
      200, "\"id\":\"chatcmpl-own\""},
-    {CHAT, HI "\"regex\":\"a*\"}", 400, "regex"},
+    {CHAT, HI "\"regex\":\"a*\",\"ebnf\":\"root ::= [a]\"}", 400, "ebnf"},
     {"/generate",
      "{\"text\":\"a\",\"video_data\":null,\"audio_data\":null,\"input_embeds\":null,"
      "\"token_ids_logprob\":null,"

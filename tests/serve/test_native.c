@@ -7,6 +7,7 @@
 #include "testing.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define P "def add(a, b):"
@@ -430,7 +431,41 @@ static void infill_without_files(void **state)
     hub_close(&none);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(generate_logprobs), cmocka_unit_test(generate_streams_and_scores),
+/* A list of settings: each prompt gets what it gets alone. */
+static void settings_of_each_prompt(void **state)
+{
+    static const char *const prompts[] = {P, "Tom has 3 apples", "import os"};
+    static const char *const settings[] = {
+        "{\"max_new_tokens\":9,\"temperature\":0,\"n\":2}",
+        "{\"max_new_tokens\":30,\"temperature\":1.1,\"sampling_seed\":5,\"stop\":[\"e\"],\"n\":2}",
+        "{\"max_new_tokens\":0,\"temperature\":0,\"n\":2}"};
+    struct hub r = {.real = true};
+    char body[600];
+    (void)state;
+
+    hub_open(&r, false);
+    snprintf(body, sizeof body, "{\"text\":[\"%s\",\"%s\",\"%s\"],\"sampling_params\":[%s,%s,%s]}",
+             prompts[0], prompts[1], prompts[2], settings[0], settings[1], settings[2]);
+    json_t *all = hub_json(&r, "/generate", body, 200);
+    assert_int_equal(json_array_size(all), 6);
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(body, sizeof body, "{\"text\":\"%s\",\"sampling_params\":%s}", prompts[i],
+                 settings[i]);
+        json_t *alone = hub_json(&r, "/generate", body, 200);
+        for (size_t k = 0; k < 2; k++) {
+            json_t *a = json_array_get(all, 2 * i + k), *b = json_array_get(alone, k);
+            hub_same(hub_at(a, "text"), hub_at(b, "text"), "text");
+            hub_same(hub_at(a, "output_ids"), hub_at(b, "output_ids"), "ids");
+            hub_same(hub_at(a, "meta_info.finish_reason"), hub_at(b, "meta_info.finish_reason"),
+                     "finish reason");
+        }
+    }
+    hub_json(&r, "/generate", "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{}]}", 400);
+    hub_close(&r);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(generate_logprobs), cmocka_unit_test(settings_of_each_prompt),
+             cmocka_unit_test(generate_streams_and_scores),
              cmocka_unit_test(completion_is_the_same_answer),
              cmocka_unit_test(completion_ends_and_choices), cmocka_unit_test(infill_with_files),
              cmocka_unit_test(infill_without_files))

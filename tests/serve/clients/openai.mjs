@@ -103,6 +103,25 @@ const stopped = await client.chat.completions.create({ ...base, stop: [cut] });
 assert.equal(stopped.choices[0].message.content, text.slice(0, text.indexOf(cut)));
 assert.equal(stopped.choices[0].finish_reason, "stop");
 
+// answers of a form
+const schema = { type: "object", additionalProperties: false, required: ["name", "age"], properties: {
+  name: { type: "string", maxLength: 12 }, age: { type: "integer", minimum: 0, maximum: 150 } } };
+const form = { ...base, max_tokens: 200, response_format: { type: "json_schema", json_schema: { name: "who", strict: true, schema } } };
+for (const temperature of [0, 1.3]) {
+  const parsed = await client.chat.completions.parse({ ...form, temperature, seed: 5 });
+  const who = JSON.parse(parsed.choices[0].message.content);
+  assert.equal(parsed.choices[0].finish_reason, "stop");
+  assert.ok(typeof who.name === "string" && Number.isInteger(who.age) && who.age >= 0 && who.age <= 150);
+  assert.equal(Object.keys(who).length, 2);
+  const stream = client.chat.completions.stream({ ...form, temperature, seed: 5 });
+  assert.equal((await stream.finalChatCompletion()).choices[0].message.content, parsed.choices[0].message.content);
+}
+const yes = await client.chat.completions.create({ ...base, structured_outputs: { choice: ["yes", "no"] } });
+assert.ok(["yes", "no"].includes(yes.choices[0].message.content));
+await assert.rejects(client.chat.completions.create({ ...form, response_format: { type: "json_schema", json_schema: { name: "who",
+  schema: { type: "object", properties: { a: { type: "strnig" } } } } } }), (e) =>
+  e instanceof OpenAI.BadRequestError && e.param === "response_format" && e.message.includes("properties/a"));
+
 // errors
 await assert.rejects(client.chat.completions.create({ ...base, temperature: "warm" }), (e) =>
   e instanceof OpenAI.BadRequestError && e.status === 400 && e.param === "temperature" && e.type === "invalid_request_error");
