@@ -240,8 +240,8 @@ $(TEST_BIN): $(O)/%: $(O)/obj/%.o $(O)/libtest.a $(O)/libcli.a $(O)/libsalvo.a $
 $(O)/tests/fuzz/fuzz_grammar: $(call object,tests/grammar/words.c tests/grammar/naive.c)
 # Linked with the replay driver under ASan, with libFuzzer's own main in the fuzz flavour.
 FUZZ_MAIN := $(if $(filter fuzz,$(FLAVOUR)),,$(O)/obj/tests/fuzz/driver.o)
-$(REPLAY_BIN): $(O)/%: $(O)/obj/%.o $(FUZZ_MAIN) $(if $(FUZZ_MAIN),$(O)/libtest.a) $(O)/libsalvo.a $(O)/link.list
-	$(LINK) $(if $(FUZZ_MAIN),$(TEST_LDLIBS),-fsanitize=fuzzer) $(LDLIBS) $(MOVE)
+$(REPLAY_BIN): $(O)/%: $(O)/obj/%.o $(FUZZ_MAIN) $(O)/libtest.a $(O)/libsalvo.a $(O)/link.list
+	$(LINK) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) $(TEST_LDLIBS) $(LDLIBS) $(MOVE)
 
 $(BENCH_BIN): $(O)/%: $(O)/obj/%.o $(O)/libsalvo.a $(O)/link.list
 	$(LINK) $(LDLIBS) $(MOVE)

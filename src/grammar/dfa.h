@@ -68,6 +68,9 @@ int sv_dfa_words(struct sv_dfa_room *room, const struct sv_word *words, size_t n
 /* The strings of an expression over characters (expr_dfa.c). */
 int sv_dfa_expr(struct sv_dfa_room *room, const struct sv_build *b, sv_expr x,
                 const struct sv_dfa **out, struct sv_err *err);
+/* *d becomes the smallest automaton of its set, unless finding that would take long (dfa_slim.c).
+ */
+int sv_dfa_slim(struct sv_dfa_room *room, const struct sv_dfa **d, struct sv_err *err);
 /* Whether well-formed UTF-8 is in the set. */
 bool sv_dfa_has(const struct sv_dfa *d, const char *text, size_t n);
 /* The code point at text[*at], which is well-formed; *at moves behind it. */

@@ -80,6 +80,11 @@ static void skip(struct network *n, int32_t from, int32_t to)
 
 static int32_t build(struct network *n, sv_expr x, int32_t from);
 
+static sv_expr kid(const struct network *n, const struct sv_expr_node *x, uint32_t k)
+{
+    return ((const sv_expr *)n->b->kids.data)[x->at + k];
+}
+
 static int32_t build_repeat(struct network *n, sv_expr x, int32_t min, int32_t max, int32_t from)
 {
     int32_t end, loop;
@@ -106,7 +111,6 @@ static int32_t build_repeat(struct network *n, sv_expr x, int32_t min, int32_t m
 static int32_t build(struct network *n, sv_expr i, int32_t from)
 {
     const struct sv_expr_node x = *sv_build_expr(n->b, i);
-    const sv_expr *kids = (const sv_expr *)n->b->kids.data + x.at;
     int32_t end;
 
     if (n->status == SV_OK)
@@ -123,12 +127,12 @@ static int32_t build(struct network *n, sv_expr i, int32_t from)
         return end;
     case SV_EXPR_SEQ:
         for (uint32_t k = 0; k < x.n && n->status == SV_OK; k++)
-            from = build(n, kids[k], from);
+            from = build(n, kid(n, &x, k), from);
         return from;
     case SV_EXPR_ALT:
         end = place(n);
         for (uint32_t k = 0; k < x.n && n->status == SV_OK; k++)
-            skip(n, build(n, kids[k], from), end);
+            skip(n, build(n, kid(n, &x, k), from), end);
         return end;
     case SV_EXPR_REPEAT:
         return build_repeat(n, x.at, (int32_t)x.n, x.max, from);

@@ -260,6 +260,8 @@ static int make_numbers(struct sv_schema *s, struct sv_leaf *leaf, const char *p
         if (!(leaf->types & (whole ? SV_WHOLE : SV_BROKEN)))
             continue;
         status = sv_numbers_dfa(&s->room, n, whole, &text, s->err);
+        if (status == SV_OK)
+            status = sv_dfa_slim(&s->room, &text, s->err);
         leaf->number_text[whole] = text;
     }
     return sv_schema_at(s, status, path);

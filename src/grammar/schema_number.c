@@ -123,9 +123,10 @@ struct side {
 struct number {
     const struct sv_numbers *spec;
     struct side side[2]; /* [negative] */
-    int n_digits;        /* of whole part and fraction together */
-    int n_fraction;      /* most */
-    int32_t step;        /* 0: any; in units of 10^-step_fraction */
+    int n_counted;  /* digits of a whole part are counted so far: it is longer than all bounds */
+    int n_digits;   /* of whole part and fraction together, where there is no step */
+    int n_fraction; /* most */
+    int32_t step;   /* 0: any; in units of 10^-step_fraction */
     int step_fraction;
 };
 
@@ -197,7 +198,8 @@ static bool take_digit(const struct number *n, struct place *p, int d)
     bool whole = p->phase != AT_POINT && p->phase != AT_FRACTION;
     int at = whole ? p->n_whole : -1 - p->n_fraction;
 
-    if (p->n_whole + p->n_fraction >= n->n_digits || (!whole && p->n_fraction >= n->n_fraction))
+    if ((!n->step && p->n_whole + p->n_fraction >= n->n_digits) ||
+        (!whole && p->n_fraction >= n->n_fraction))
         return false;
     if (s->has_lo)
         p->vs_lo = compared(p->vs_lo, d, &s->lo, whole, at);
@@ -206,7 +208,7 @@ static bool take_digit(const struct number *n, struct place *p, int d)
     p->nonzero |= d != 0;
     if (n->step)
         p->rest = (int32_t)(((int64_t)p->rest * 10 + d) % n->step);
-    p->n_whole += whole;
+    p->n_whole += whole && (!n->step || p->n_whole < n->n_counted);
     p->n_fraction += !whole;
     p->phase = !whole ? AT_FRACTION : p->phase != AT_WHOLE && d == 0 ? AT_ZERO : AT_WHOLE;
     return true;
@@ -288,18 +290,37 @@ static int digits_of(const struct sv_decimal *d)
     return whole_digits(d) + (behind > 0 ? behind : 0);
 }
 
+/* With a step the places in a number are many already, so digits are not counted there: the
+ * smallest automaton, which has few, is held against a length afterwards. */
+static int limit_length(struct sv_dfa_room *room, int64_t most, const struct sv_dfa **d,
+                        struct sv_err *err)
+{
+    const struct sv_dfa *lengths;
+    int status = sv_dfa_slim(room, d, err);
+
+    if (status == SV_OK)
+        status = sv_dfa_length(room, 1, most, &lengths, err);
+    return status == SV_OK ? sv_dfa_both(room, *d, lengths, d, err) : status;
+}
+
 int sv_numbers_dfa(struct sv_dfa_room *room, const struct sv_numbers *spec, bool whole,
                    const struct sv_dfa **out, struct sv_err *err)
 {
     static const struct sv_dfa_kind kind = {sizeof(struct place), number_steps, number_final};
     struct number n = {.spec = spec, .side = {side_of(spec, false), side_of(spec, true)}};
+    const struct sv_decimal *bounds[] = {spec->has_lo ? &spec->lo : NULL,
+                                         spec->has_hi ? &spec->hi : NULL};
     struct place start = {0};
+    int status;
 
     n.n_digits = whole ? SV_NUMBER_LONGEST : SV_NUMBER_DIGITS;
-    if (spec->has_lo && digits_of(&spec->lo) > n.n_digits)
-        n.n_digits = digits_of(&spec->lo);
-    if (spec->has_hi && digits_of(&spec->hi) > n.n_digits)
-        n.n_digits = digits_of(&spec->hi);
+    n.n_counted = 1;
+    for (int i = 0; i < 2; i++) {
+        if (bounds[i] && digits_of(bounds[i]) > n.n_digits)
+            n.n_digits = digits_of(bounds[i]);
+        if (bounds[i] && whole_digits(bounds[i]) >= n.n_counted)
+            n.n_counted = whole_digits(bounds[i]) + 1;
+    }
     n.n_fraction = whole ? 0 : n.n_digits;
     if (spec->has_step) {
         if (!set_step(&n, &spec->step))
@@ -311,5 +332,8 @@ int sv_numbers_dfa(struct sv_dfa_room *room, const struct sv_numbers *spec, bool
         if (!whole && n.n_fraction > n.step_fraction)
             n.n_fraction = n.step_fraction;
     }
-    return sv_dfa_walk(room, &kind, &n, &start, out, err);
+    status = sv_dfa_walk(room, &kind, &n, &start, out, err);
+    if (status == SV_OK && n.step)
+        status = limit_length(room, n.n_digits + 2, out, err);
+    return status;
 }

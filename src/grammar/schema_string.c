@@ -81,7 +81,7 @@ int sv_strings_make(struct sv_schema *s, const struct sv_part *parts, int32_t n,
                     uint32_t types, const struct sv_dfa **out)
 {
     int64_t min = 0, max = -1;
-    const struct sv_dfa *lengths;
+    const struct sv_dfa *lengths = NULL;
     int status = SV_OK;
 
     *out = NULL;
@@ -95,11 +95,15 @@ int sv_strings_make(struct sv_schema *s, const struct sv_part *parts, int32_t n,
         if (status == SV_OK && types & SV_STRING)
             status = meet_format(s, spot, out);
     }
-    if (status != SV_OK || !(types & SV_STRING) || (!min && max < 0))
+    if (status != SV_OK || !(types & SV_STRING))
         return status;
-    status = sv_dfa_length(&s->room, min, max, &lengths, s->err);
-    if (status == SV_OK)
-        status = meet(s, out, lengths);
+    if (min || max >= 0) {
+        status = sv_dfa_length(&s->room, min, max, &lengths, s->err);
+        if (status == SV_OK)
+            status = meet(s, out, lengths);
+    }
+    if (status == SV_OK && *out && *out != lengths) /* lengths alone are as small as can be */
+        status = sv_dfa_slim(&s->room, out, s->err);
     return sv_schema_at(s, status, path);
 }
 
