@@ -172,5 +172,269 @@ static void sampled_bf16(void **state)
     all_arrangements(&pair, SV_TYPE_BF16, true);
 }
 
+/* Little room: sequences lose their pages in prompts and answers, and find again what they had
+ * published. */
+static void lost_pages_and_prefixes(void **state)
+{
+    (void)state;
+    const struct run_pair pair = golden();
+    struct asked a = ask(run_few(N), true);
+    struct sv_engine_options o = {
+        .target_dir = pair.target, .draft_dir = pair.draft, .context = CONTEXT, .n_threads = 1};
+    struct sv_engine *e = run_open(&o, NULL);
+    struct run_out *ref = run_all(e, a.c, a.n), *out;
+    sv_engine_close(e);
+    o.page_size = 1;
+    o.max_sequences = 12;
+    o.prefill_chunk = 24;
+    for (int kind = 0; kind < 4; kind++) {
+        const bool ahead = kind % 2, tight = kind < 2;
+        const struct sv_engine_tuning t = {
+            .cache_pages = tight ? CONTEXT + 2 * RUN_BLOCK : 0, .run_ahead = ahead, .pad = ahead};
+        int32_t n_lost = 0, n_cached = 0;
+        e = run_open_tuned(&o, &t, NULL);
+        for (int again = 0; again < (tight ? 1 : 2); again++) {
+            out = run_all(e, a.c, a.n);
+            run_same_steps(ref, out, a.n, tight ? "lost pages" : "found again");
+            for (int32_t i = 0; i < a.n; i++) {
+                n_lost += out[i].n_preemptions;
+                n_cached += out[i].n_cached > 0;
+            }
+            run_out_free(out, a.n);
+        }
+        print_message("%d times pages were lost, %d prompts found\n", n_lost, n_cached);
+        assert_true(tight ? n_lost > 2 : n_cached > 2);
+        sv_engine_close(e);
+    }
+    run_out_free(ref, a.n);
+    drop(&a);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+/* Any widths, rows cut by the policy too, on a device that tells its results late. Who has no
+ * grammar goes on a step ahead where nobody else runs. */
+static void any_widths_late(void **state)
+{
+    (void)state;
+    const struct run_pair pair = golden();
+    struct asked a = ask(run_few(N), false);
+    struct sv_engine_options o = {.target_dir = pair.target,
+                                  .draft_dir = pair.draft,
+                                  .device = "cpu",
+                                  .max_sequences = 7,
+                                  .prefill_chunk = 32,
+                                  .n_threads = 1,
+                                  .auto_width = true};
+    const struct sv_engine_tuning tuning = {.run_ahead = true, .pad = true};
+    struct sv_engine *e = run_open_as(&pair, &plain, "auto", SV_TYPE_AUTO, NULL);
+    struct run_out *ref = run_all(e, a.c, a.n);
+    sv_engine_close(e);
+    e = run_open_tuned(&o, &tuning, NULL);
+    struct sv_rng rng = {5};
+    e->policy->random = &rng;
+    for (int with = 0; with < 2; with++) {
+        struct late *l = late_begin(e);
+        for (int32_t i = 0; i < a.n && !with; i++)
+            a.c[i].req.width = i % 4 == 2 ? 1 + i % 16 : 0;
+        struct run_out *out = run_all(e, a.c, a.n);
+        run_same(ref, out, a.n, "late results");
+        assert_true(late_end(l) > 20);
+        run_out_free(out, a.n);
+        e->sched.policy = with ? e->sched.policy : NULL;
+    }
+    assert_true(e->stats.n_refused > 100);
+    sv_engine_close(e);
+    run_out_free(ref, a.n);
+    drop(&a);
+}
+
+/* ---------------------------------------------------------------- what a mask leaves */
+
+enum { ONES = 6, DRAWS = 2400 };
+static const char ones[ONES][2] = {"a", "e", "s", " ", "I", "."};
+
+/* One prompt, DRAWS seeds. */
+static struct run_case *draws(void)
+{
+    static int32_t prompt[] = {40, 60, 80};
+    struct run_case *c = calloc(DRAWS, sizeof *c);
+    for (int32_t i = 0; i < DRAWS; i++)
+        c[i] = (struct run_case){.prompt = prompt,
+                                 .n_prompt = 3,
+                                 .max_tokens = 1,
+                                 .req = {.top_p = 1,
+                                         .temperature = 1,
+                                         .seed = (uint64_t)i * 7919,
+                                         .logprobs = true,
+                                         .ignore_eos = true}};
+    return c;
+}
+
+/* A mask draws what a list of allowed tokens draws, seed for seed, and with the model's own
+ * probabilities, which are told as they are. */
+static void drawn_as_the_model_has_it(void **state)
+{
+    (void)state;
+    const struct run_pair pair = golden();
+    const struct run_arrangement many = {-1, 32, 16, 1, 512, 0};
+    const char *texts[ONES];
+    struct sv_grammar *g = NULL;
+    struct sv_err err = {0};
+    struct run_case *c = draws();
+    int32_t ids[ONES], seen[ONES] = {0};
+    double share[ONES] = {0}, sum = 0, chi = 0;
+    for (int k = 0; k < ONES; k++)
+        texts[k] = ones[k];
+    assert_int_equal(sv_grammar_choice(&g, texts, ONES, &err), SV_OK);
+    struct sv_engine *e = run_open_as(&pair, &many, "auto", SV_TYPE_AUTO, NULL);
+    for (int k = 0; k < ONES; k++) {
+        int32_t *id, n;
+        assert_int_equal(sv_encode_text(e, ones[k], 1, &id, &n, NULL, 0), 0);
+        assert_int_equal(n, 1);
+        ids[k] = id[0];
+        sv_free_ids(id);
+    }
+    for (int32_t i = 0; i < DRAWS; i++) {
+        c[i].req.allowed_ids = ids;
+        c[i].req.n_allowed_ids = ONES;
+    }
+    struct run_out *listed = run_all(e, c, DRAWS);
+    for (int32_t i = 0; i < DRAWS; i++) {
+        c[i].req.n_allowed_ids = 0;
+        c[i].req.grammar = g;
+    }
+    struct run_out *masked = run_all(e, c, DRAWS);
+    run_same(listed, masked, DRAWS, "masks and lists");
+    for (int32_t i = 0; i < DRAWS; i++)
+        for (int k = 0; k < ONES; k++)
+            if (masked[i].tokens[0] == ids[k]) {
+                seen[k]++;
+                share[k] = exp((double)masked[i].lp[0].logprob);
+            }
+    for (int k = 0; k < ONES; k++)
+        sum += share[k];
+    assert_true(sum > 0 && sum < 0.5); /* the model would rather say something else */
+    for (int k = 0; k < ONES; k++) {
+        const double want = DRAWS * share[k] / sum;
+        chi += want > 0 ? (seen[k] - want) * (seen[k] - want) / want : 0;
+    }
+    print_message("%d draws, chi-square %.2f\n", DRAWS, chi);
+    assert_true(chi < 20.5); /* p = 0.001 with 5 degrees of freedom */
+    run_out_free(listed, DRAWS);
+    run_out_free(masked, DRAWS);
+    free(c);
+    sv_grammar_unref(g);
+    sv_engine_close(e);
+}
+
+/* ---------------------------------------------------------------- ends and errors */
+
+/* One request by kind and text, drafted. */
+static struct run_out answer(struct sv_engine *e, struct sv_request r)
+{
+    static int32_t prompt[] = {40, 60, 80, 44};
+    struct run_case c = {.prompt = prompt, .n_prompt = 4, .max_tokens = 30, .req = r};
+    struct run_out *out = run_all(e, &c, 1), one = *out;
+    free(out);
+    return one;
+}
+
+static void expect(struct run_out o, const char *text, enum sv_finish_reason finish, int32_t stop)
+{
+    struct run_out *kept = malloc(sizeof *kept);
+    assert_string_equal(o.text, text);
+    assert_int_equal(o.finish, finish);
+    assert_int_equal(o.stop_id, stop);
+    *kept = o;
+    run_out_free(kept, 1);
+}
+
+/* Whatever else the request says, it ends where the grammar leaves nothing but the end. */
+static void ends(void **state)
+{
+    (void)state;
+    const struct run_pair pair = golden();
+    const struct run_arrangement drafted = {4, 2, 16, 1, 512, 0};
+    struct sv_engine *e = run_open_as(&pair, &drafted, "auto", SV_TYPE_AUTO, NULL);
+    struct sv_request r = {
+        .top_p = 1, .grammar_kind = SV_GRAMMAR_CHOICE, .grammar_text = "[\"the end\"]"};
+    const int32_t end = e->model.cfg.eos_ids[0];
+    static const char *const stops[] = {" e"};
+    int32_t *id, n;
+    expect(answer(e, r), "the end", SV_FINISH_STOP, end);
+    r.ignore_eos = true;
+    expect(answer(e, r), "the end", SV_FINISH_STOP, end);
+    r.min_tokens = 20; /* the grammar wins */
+    expect(answer(e, r), "the end", SV_FINISH_STOP, end);
+    r.temperature = 5;
+    expect(answer(e, r), "the end", SV_FINISH_STOP, end);
+    r.min_tokens = 0;
+    r.stop = stops;
+    r.n_stop = 1;
+    expect(answer(e, r), "the", SV_FINISH_STOP, -1);
+    r.n_stop = 0;
+    /* What is allowed besides, and what never comes, hold where they leave anything. */
+    assert_int_equal(sv_encode_text(e, "x", 1, &id, &n, NULL, 0), 0);
+    r.allowed_ids = id;
+    r.n_allowed_ids = n;
+    expect(answer(e, r), "the end", SV_FINISH_STOP, end);
+    r.grammar_kind = SV_GRAMMAR_REGEX;
+    r.grammar_text = "[a-z]{5}";
+    expect(answer(e, r), "xxxxx", SV_FINISH_STOP, end);
+    const int32_t bad[] = {id[0], id[0], -1};
+    r.n_allowed_ids = 0;
+    r.grammar_text = "(x|yz){4}";
+    r.bias_ids = id;
+    r.bias = (const float[]){100};
+    r.n_bias = 1;
+    r.temperature = 0;
+    expect(answer(e, r), "xxxx", SV_FINISH_STOP, end);
+    r.bad_ids = bad;
+    r.n_bad_ids = 3;
+    expect(answer(e, r), "xyzxyz", SV_FINISH_STOP, end);
+    sv_free_ids(id);
+    sv_engine_close(e);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+static void refused(struct sv_engine *e, enum sv_grammar_kind kind, const char *text,
+                    const char *says)
+{
+    static const int32_t prompt[] = {40};
+    const struct sv_request r = {.top_p = 1,
+                                 .prompt_ids = prompt,
+                                 .n_prompt_ids = 1,
+                                 .grammar_kind = kind,
+                                 .grammar_text = text};
+    char msg[512] = "";
+    assert_true(sv_submit_request(e, &r, NULL, msg, sizeof msg) < 0);
+    if (!strstr(msg, says))
+        fail_msg("'%s' does not say '%s'", msg, says);
+}
+
+static void errors(void **state)
+{
+    (void)state;
+    const struct run_pair pair = golden();
+    struct sv_engine *e = run_open_as(&pair, &plain, "auto", SV_TYPE_AUTO, NULL);
+    refused(e, SV_GRAMMAR_REGEX, NULL, "grammar_text is needed");
+    refused(e, (enum sv_grammar_kind)99, "a", "grammar_kind");
+    refused(e, SV_GRAMMAR_REGEX, "a(b", "grammar_text: ");
+    refused(e, SV_GRAMMAR_GBNF, "root ::= \"a\" other", "grammar_text: ");
+    refused(e, SV_GRAMMAR_SCHEMA, "{\"type\": \"nothing\"}", "grammar_text: ");
+    refused(e, SV_GRAMMAR_CHOICE, "[\"a\", 1]", "grammar_text: choice 1");
+    refused(e, SV_GRAMMAR_CHOICE, "[]", "grammar_text: ");
+    refused(e, SV_GRAMMAR_CHOICE, "[\"a\"", "grammar_text: JSON, byte");
+    sv_engine_close(e);
+    const struct run_pair bare = {toy_target(&toy_bf16), NULL};
+    e = run_open_as(&bare, &plain, "auto", SV_TYPE_AUTO, NULL);
+    refused(e, SV_GRAMMAR_REGEX, "a", "no tokenizer.json");
+    sv_engine_close(e);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(greedy_f32), cmocka_unit_test(sampled_f32),
-             cmocka_unit_test(greedy_bf16), cmocka_unit_test(sampled_bf16))
+             cmocka_unit_test(greedy_bf16), cmocka_unit_test(sampled_bf16),
+             cmocka_unit_test(lost_pages_and_prefixes), cmocka_unit_test(any_widths_late),
+             cmocka_unit_test(drawn_as_the_model_has_it), cmocka_unit_test(ends),
+             cmocka_unit_test(errors))
