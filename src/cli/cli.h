@@ -96,6 +96,20 @@ int sv_cli_take_stops(struct sv_cli_sampling *s, const char *command, int *argc,
 int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,
                           struct sv_request *r);
 
+/* ---------------------------------------------------------------- grammars (grammar.c) */
+
+/* What answers must be. */
+struct sv_cli_grammar {
+    bool json;
+    const char *schema, *regex, *gbnf, *choice;
+    struct sv_grammar *made; /* to be released with sv_free_grammar */
+};
+void sv_cli_grammar_rows(struct sv_cli_opts *o, struct sv_cli_grammar *g);
+/* Makes it and puts it into the request; -1 to go on, else the exit code. */
+int sv_cli_grammar_apply(struct sv_cli_grammar *g, const char *command, struct sv_request *r);
+/* The grammar that a line's fields ask for; *made stays as it is where they ask for none. */
+int sv_cli_grammar_field(const json_t *root, struct sv_grammar **made, struct sv_err *err);
+
 /* ---------------------------------------------------------------- chat templates (chat.c) */
 
 /* The chat template of a model; *t stays NULL for a model that has none, or dir NULL. */
@@ -228,7 +242,8 @@ struct sv_cli_request {
     float *bias;
     struct sv_buf text; /* messages, rendered */
     const char *stop[SV_CLI_MAX_STOP];
-    struct sv_request r; /* borrows from the above */
+    struct sv_grammar *grammar; /* the line's own */
+    struct sv_request r;        /* borrows from the above */
 };
 /* defaults gives the values of absent fields; vocab_size bounds token ids; chat (may be NULL)
  * renders messages. On errors the id is kept when it could be read, so that fini is needed in

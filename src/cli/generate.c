@@ -23,7 +23,8 @@ static const char usage[] =
     "and may also have max_tokens, min_tokens, temperature, top_k, top_p, min_p, seed,\n"
     "presence_penalty, frequency_penalty, repetition_penalty, logit_bias, stop (a string or a\n"
     "list), stop_token_ids, include_stop, ignore_eos, logprobs, prompt_logprobs, top_logprobs,\n"
-    "and kind, a label that is not used here. Each output line has id, text, token_ids,\n"
+    "json, json_schema, regex, grammar, choice (one of these: what the answer must be), and kind,\n"
+    "a label that is not used here. Each output line has id, text, token_ids,\n"
     "finish_reason, stop_reason, logprobs when asked for, accept_lengths and timings. A line\n"
     "that cannot be read gets {\"line\": N, \"error\": \"…\"}; the others are still answered, the\n"
     "exit code is 1. Options about choosing tokens are the defaults of lines that do not say.";
@@ -384,6 +385,7 @@ int sv_cli_generate(int argc, char **argv)
 {
     struct sv_cli_model m = sv_cli_model_default();
     struct sv_cli_sampling s = sv_cli_sampling_default();
+    struct sv_cli_grammar g = {0};
     struct sv_cli_opts opts = {.n = 0};
     struct sv_engine_options eo;
     struct job j = {0};
@@ -397,6 +399,7 @@ int sv_cli_generate(int argc, char **argv)
                "sequences in flight at once (default 8)");
     sv_cli_model_rows(&opts, &m);
     sv_cli_sampling_rows(&opts, &s);
+    sv_cli_grammar_rows(&opts, &g);
     sv_cli_opt(&opts, "quiet", 'q', SV_OPT_FLAG, &j.quiet, NULL, "no progress and no summary");
     code = sv_cli_take_stops(&s, "generate", &argc, argv);
     if (code < 0)
@@ -413,8 +416,11 @@ int sv_cli_generate(int argc, char **argv)
     if (!in || !out)
         return sv_cli_usage("generate", "option --%s is missing", in ? "out" : "in");
     code = sv_cli_can_write(out);
-    if (code >= 0)
-        return code;
+    if (code < 0)
+        code = sv_cli_grammar_apply(&g, "generate", &j.defaults);
     sv_buf_init(&j.text);
-    return generate(&j, &eo, in, out);
+    if (code < 0)
+        code = generate(&j, &eo, in, out);
+    sv_free_grammar(g.made);
+    return code;
 }

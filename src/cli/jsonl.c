@@ -35,6 +35,11 @@ static const char *const known[] = {
     "kind",
     "top_logprobs",
     "prompt_logprobs",
+    "json",
+    "json_schema",
+    "regex",
+    "grammar",
+    "choice",
 };
 
 static int check_fields(json_t *root, struct sv_err *err)
@@ -308,12 +313,17 @@ int sv_cli_request_parse(struct sv_cli_request *q, const char *line, size_t n,
         rc = take_bias(q, vocab_size, err);
     if (!rc)
         rc = take_numbers(q, err);
+    if (!rc)
+        rc = sv_cli_grammar_field(q->root, &q->grammar, err);
+    if (q->grammar)
+        q->r.grammar = q->grammar;
     return rc;
 }
 
 void sv_cli_request_fini(struct sv_cli_request *q)
 {
     json_decref(q->root);
+    sv_free_grammar(q->grammar);
     sv_free(q->ids);
     sv_free(q->stop_ids);
     sv_free(q->bias_ids);

@@ -78,6 +78,7 @@ int sv_cli_run(int argc, char **argv)
 {
     struct sv_cli_model m = sv_cli_model_default();
     struct sv_cli_sampling s = sv_cli_sampling_default();
+    struct sv_cli_grammar g = {0};
     struct sv_cli_opts opts = {.n = 0};
     struct sv_engine_options eo;
     struct sv_cli_talk talk = {0};
@@ -101,6 +102,7 @@ int sv_cli_run(int argc, char **argv)
     sv_cli_opt(&opts, "quiet", 'q', SV_OPT_FLAG, &talk.quiet, NULL, "no summary line");
     sv_cli_model_rows(&opts, &m);
     sv_cli_sampling_rows(&opts, &s);
+    sv_cli_grammar_rows(&opts, &g);
     code = sv_cli_take_stops(&s, "run", &argc, argv);
     if (code < 0)
         code = sv_cli_parse(&opts, "run", usage, argc, argv, 0, NULL);
@@ -125,8 +127,13 @@ int sv_cli_run(int argc, char **argv)
         eo.width = 0; /* --spec-width was the draft's */
     }
     talk.colour = sv_cli_colour(stdout, colour);
-    if (sv_cli_engine_open(&talk.engine, &eo) != SV_CLI_OK)
-        return SV_CLI_FAIL;
+    code = sv_cli_grammar_apply(&g, "run", &talk.defaults);
+    if (code < 0 && sv_cli_engine_open(&talk.engine, &eo) != SV_CLI_OK)
+        code = SV_CLI_FAIL;
+    if (code >= 0) {
+        sv_free_grammar(g.made);
+        return code;
+    }
     converse = !text && !file && isatty(STDIN_FILENO);
     talk.dir = eo.target_dir;
     code = sv_cli_talk_open(&talk, converse);
@@ -135,5 +142,6 @@ int sv_cli_run(int argc, char **argv)
         code = converse ? sv_cli_talk_converse(&talk) : answer_once(&talk, text, file);
     }
     sv_cli_talk_close(&talk);
+    sv_free_grammar(g.made);
     return code;
 }

@@ -36,31 +36,22 @@ static int choice(struct sv_grammar **g, const char *text, size_t n, struct sv_e
 int sv_engine_grammar(struct sv_grammar **g, enum sv_grammar_kind kind, const char *text,
                       size_t n_bytes, struct sv_err *err)
 {
-    struct sv_err why = {0};
     const size_t n = n_bytes ? n_bytes : text ? strlen(text) : 0;
-    int rc;
     *g = NULL;
     if (!text && kind != SV_GRAMMAR_JSON)
-        return sv_fail(err, SV_EINVAL, -1, "grammar_text is needed for grammar_kind %d", (int)kind);
+        return sv_fail(err, SV_EINVAL, -1, "there is no text");
     switch (kind) {
     case SV_GRAMMAR_JSON:
-        rc = sv_grammar_json(g, &why);
-        break;
+        return sv_grammar_json(g, err);
     case SV_GRAMMAR_SCHEMA:
-        rc = sv_grammar_schema(g, text, n, NULL, &why);
-        break;
+        return sv_grammar_schema(g, text, n, NULL, err);
     case SV_GRAMMAR_REGEX:
-        rc = sv_grammar_regex(g, text, n, &why);
-        break;
+        return sv_grammar_regex(g, text, n, err);
     case SV_GRAMMAR_GBNF:
-        rc = sv_grammar_gbnf(g, text, n, &why);
-        break;
+        return sv_grammar_gbnf(g, text, n, err);
     case SV_GRAMMAR_CHOICE:
-        rc = choice(g, text, n, &why);
-        break;
+        return choice(g, text, n, err);
     default:
-        return sv_fail(err, SV_EINVAL, -1,
-                       "grammar_kind must be one of enum sv_grammar_kind, not %d", (int)kind);
+        return sv_fail(err, SV_EINVAL, -1, "%d is no kind of grammar", (int)kind);
     }
-    return rc ? sv_fail(err, rc, why.pos, "grammar_text: %s", why.msg) : SV_OK;
 }

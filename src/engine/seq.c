@@ -167,7 +167,9 @@ static int take_grammar(struct sv_seq *q, const struct sv_request *r,
     if (r->grammar)
         g = sv_grammar_ref(r->grammar);
     else if (r->grammar_kind)
-        rc = sv_engine_grammar(&g, r->grammar_kind, r->grammar_text, r->grammar_bytes, err);
+        rc = sv_engine_grammar(&g, r->grammar_kind, r->grammar_text, r->grammar_bytes, err)
+                 ? sv_err_prefix(err, "grammar_text")
+                 : SV_OK;
     if (!rc && g && lim->cfg->n_eos < 1)
         rc = sv_fail(err, SV_EUNSUPPORTED, -1,
                      "grammar: the model's configuration names no end token");

@@ -168,6 +168,33 @@ pid=$COPROC_PID
 eval "exec ${COPROC[1]}>&-"
 wait "$pid" || fail "exit code $? at the end of the pipe"
 
+# ---- what answers must be
+
+{
+    printf '{"id":1,"prompt":"Hello"}\n'
+    printf '{"id":2,"prompt":"Hello","choice":["only this"]}\n'
+    printf '{"id":3,"prompt":"Hello","regex":"[0-9]{3}-[0-9]{2}"}\n'
+    printf '{"id":4,"prompt":"Hello","json_schema":{"const":{"a":[1,null]}}}\n'
+    printf '{"id":5,"prompt":"Hello","regex":"(a"}\n'
+} >"$tmp/in.jsonl"
+printf 'root ::= "x"+ "y"' >"$tmp/xy.gbnf"
+gen 1 --grammar "$tmp/xy.gbnf" -n 20 -q
+[[ $(line 1) =~ '"text": "x'x*y?'"' ]] || fail "no x: $(line 1)"
+[[ $(line 2) == *'"text": "only this"'*'"finish_reason": "stop"'* ]] || fail "a choice: $(line 2)"
+[[ $(line 3) =~ '"text": "'[0-9]{3}-[0-9]{2}'"' ]] || fail "a pattern: $(line 3)"
+[[ $(line 4) == *'{\"a\":'*null* ]] || fail "a schema: $(line 4)"
+[[ $(line 5) == *"field 'regex': byte 0"* ]] || fail "an error: $(line 5)"
+run 0 run -m "$target" -p Hello --choice '["one"]' -q
+equal "$out" one
+run 0 run -m "$target" -p Hello --json-schema - -q <<<'{"enum": [17]}'
+equal "$out" 17
+run 1 run -m "$target" -p Hello --regex 'a{3,1}'
+err_says "option --regex: byte"
+run 1 run -m "$target" -p Hello --grammar "$tmp/nothing"
+err_says "option --grammar: $tmp/nothing"
+run 2 run -m "$target" -p Hello --json --regex a
+err_says "--json and --regex exclude each other"
+
 # ---- files that cannot be
 
 printf '{"id":1,"prompt":"Hello","max_tokens":2}\n' >"$tmp/in.jsonl"

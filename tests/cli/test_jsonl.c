@@ -73,6 +73,21 @@ static void takes_every_field(void **state)
     assert_int_equal(q.r.n_top_logprobs, 20);
     sv_cli_request_fini(&q);
 
+    static const char *const kinds[] = {
+        "\"json\":true",    "\"json_schema\":{\"type\":\"object\"}", "\"json_schema\":\"{}\"",
+        "\"regex\":\"a+\"", "\"grammar\":\"root ::= \\\"a\\\"\"",    "\"choice\":[\"a\",\"b\"]"};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "{\"id\":1,\"prompt\":\"x\",%s}", kinds[i]);
+        assert_int_equal(parse(&q, line, &err), 0);
+        assert_non_null(q.r.grammar);
+        sv_cli_request_fini(&q);
+    }
+    assert_int_equal(parse(&q, "{\"id\":1,\"prompt\":\"x\",\"json\":false,\"regex\":null}", &err),
+                     0);
+    assert_null(q.r.grammar);
+    sv_cli_request_fini(&q);
+
     /* null is the same as absent */
     assert_int_equal(parse(&q,
                            "{\"id\":1,\"prompt\":\"x\",\"prompt_token_ids\":null,\"stop\":null,"
@@ -104,6 +119,13 @@ static void refusals_name_the_field(void **state)
         {"{\"id\":1,\"messages\":[{\"content\":\"x\"}]}", "'messages[0]'"},
         {"{\"id\":1,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", "no chat template"},
         {"{\"id\":1,\"prompt\":\"x\",\"min_tokens\":-1}", "'min_tokens'"},
+        {"{\"id\":1,\"prompt\":\"x\",\"json\":1}", "'json': must be true or false"},
+        {"{\"id\":1,\"prompt\":\"x\",\"regex\":7}", "'regex': must be a text"},
+        {"{\"id\":1,\"prompt\":\"x\",\"regex\":\"a(\"}", "'regex': byte 1"},
+        {"{\"id\":1,\"prompt\":\"x\",\"grammar\":\"root = 1\"}", "'grammar': byte 0"},
+        {"{\"id\":1,\"prompt\":\"x\",\"json_schema\":{\"type\":\"no\"}}", "'json_schema': schema"},
+        {"{\"id\":1,\"prompt\":\"x\",\"choice\":[1]}", "'choice': choice 0"},
+        {"{\"id\":1,\"prompt\":\"x\",\"choice\":[\"a\"],\"json\":true}", "exclude"},
         {"{\"id\":1,\"prompt\":\"x\",\"presence_penalty\":2.5}", "'presence_penalty'"},
         {"{\"id\":1,\"prompt\":\"x\",\"frequency_penalty\":\"1\"}", "'frequency_penalty'"},
         {"{\"id\":1,\"prompt\":\"x\",\"repetition_penalty\":-1}", "'repetition_penalty'"},

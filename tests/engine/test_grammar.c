@@ -417,8 +417,8 @@ static void errors(void **state)
     (void)state;
     const struct run_pair pair = golden();
     struct sv_engine *e = run_open_as(&pair, &plain, "auto", SV_TYPE_AUTO, NULL);
-    refused(e, SV_GRAMMAR_REGEX, NULL, "grammar_text is needed");
-    refused(e, (enum sv_grammar_kind)99, "a", "grammar_kind");
+    refused(e, SV_GRAMMAR_REGEX, NULL, "grammar_text: there is no text");
+    refused(e, (enum sv_grammar_kind)99, "a", "grammar_text: 99 is no kind of grammar");
     refused(e, SV_GRAMMAR_REGEX, "a(b", "grammar_text: ");
     refused(e, SV_GRAMMAR_GBNF, "root ::= \"a\" other", "grammar_text: ");
     refused(e, SV_GRAMMAR_SCHEMA, "{\"type\": \"nothing\"}", "grammar_text: ");
