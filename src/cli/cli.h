@@ -71,6 +71,8 @@ extern const char *const sv_cli_colours[];
 /* Checks ranges; returns -1 to go on, else the exit code. */
 int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
                          struct sv_engine_options *out);
+/* Appends all of standard input, or explains; returns SV_CLI_OK or SV_CLI_FAIL (run.c). */
+int sv_cli_read_stdin(struct sv_buf *b);
 /* Opens or explains; returns SV_CLI_OK or SV_CLI_FAIL. */
 int sv_cli_engine_open(struct sv_engine **e, const struct sv_engine_options *o);
 

@@ -24,13 +24,19 @@ void sv_cli_grammar_rows(struct sv_cli_opts *o, struct sv_cli_grammar *g)
                "it is one of these texts: '[\"yes\", \"no\"]'");
 }
 
-/* The option's value, or what stands in the file of that name. */
-static int read_text(struct sv_buf *b, const char *value, bool file, struct sv_err *err)
+/* The option's value, or what stands in the file of that name; -1 to go on. */
+static int read_text(struct sv_buf *b, const char *name, const char *value, bool file)
 {
-    if (file)
-        return sv_file_read(b, strcmp(value, "-") == 0 ? "/dev/stdin" : value, MOST_BYTES, err);
-    sv_buf_append(b, value, strlen(value));
-    return b->failed ? sv_fail(err, SV_ENOMEM, -1, "out of memory") : SV_OK;
+    struct sv_err err = {0};
+    if (file && strcmp(value, "-") == 0) {
+        int code = sv_cli_read_stdin(b);
+        return code == SV_CLI_OK ? -1 : code;
+    }
+    if (file && sv_file_read(b, value, MOST_BYTES, &err))
+        return sv_cli_fail("option --%s: %s", name, err.msg);
+    if (!file)
+        sv_buf_append(b, value, strlen(value));
+    return b->failed ? sv_cli_fail("option --%s: out of memory", name) : -1;
 }
 
 static int make(struct sv_grammar **g, enum sv_grammar_kind kind, const char *text, size_t n,
@@ -67,8 +73,8 @@ int sv_cli_grammar_apply(struct sv_cli_grammar *g, const char *command, struct s
     if (one < 0)
         return -1;
     sv_buf_init(&text);
-    if (read_text(&text, all[one].value, all[one].file, &err) ||
-        make(&g->made, all[one].kind, text.data ? text.data : "", text.len, &err))
+    code = read_text(&text, all[one].name, all[one].value, all[one].file);
+    if (code < 0 && make(&g->made, all[one].kind, text.data ? text.data : "", text.len, &err))
         code = sv_cli_fail("option --%s: %s", all[one].name, err.msg);
     sv_buf_fini(&text);
     r->grammar = g->made;

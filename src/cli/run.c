@@ -24,13 +24,13 @@ static const char usage[] =
     "summary line to standard error. Ctrl-C cancels the running answer, a second one ends\n"
     "the program.";
 
-static int read_stdin(struct sv_buf *b)
+int sv_cli_read_stdin(struct sv_buf *b)
 {
     ssize_t n;
 
     do {
         if (sv_buf_reserve(b, 65536) != SV_OK || b->len > MAX_PROMPT_BYTES)
-            return sv_cli_fail("standard input: the prompt is too long");
+            return sv_cli_fail("standard input: the text is too long");
         n = read(STDIN_FILENO, b->data + b->len, 65536);
         if (n < 0)
             return sv_cli_fail("standard input: %s", strerror(errno));
@@ -51,7 +51,7 @@ static int read_prompt(struct sv_buf *b, const char *text, const char *file)
     if (file && strcmp(file, "-") != 0)
         return sv_file_read(b, file, MAX_PROMPT_BYTES, &err) ? sv_cli_fail("%s", err.msg)
                                                              : SV_CLI_OK;
-    return read_stdin(b);
+    return sv_cli_read_stdin(b);
 }
 
 static int answer_once(struct sv_cli_talk *t, const char *text, const char *file)
