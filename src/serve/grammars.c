@@ -117,6 +117,7 @@ static int make_form(struct sv_grammar **g, const struct head *h, const char *te
 /* The form behind a thought: one that the prompt has begun, or one that may come or not. */
 static int put_behind_thought(struct sv_grammar **g, const struct head *h, struct sv_err *err)
 {
+    static const char spaces[] = "[ \\t\\r\\n]{0,8}";
     const char *open = sv_think_marker((enum sv_think_format)h->think, 0);
     const char *close = sv_think_marker((enum sv_think_format)h->think, 1);
     struct sv_grammar *part[4] = {NULL, NULL, NULL, *g}, *thought = NULL, *all = NULL;
@@ -127,7 +128,7 @@ static int put_behind_thought(struct sv_grammar **g, const struct head *h, struc
     if (!rc)
         rc = sv_grammar_until(&part[1], close, strlen(close), err);
     if (!rc)
-        rc = sv_grammar_regex(&part[2], "[ \\t\\r\\n]{0,8}", 15, err);
+        rc = sv_grammar_regex(&part[2], spaces, sizeof spaces - 1, err);
     if (!rc)
         rc = sv_grammar_join(&thought, part, 4, err);
     if (!rc && h->think_open)

@@ -271,6 +271,43 @@ static void cut_is_length(void **state)
     hub_close(&r);
 }
 
+/* ---------------------------------------------------------------- thoughts come first */
+
+/* The engine says what the prompt says, where it may: the template shows the text alone, and may
+ * begin a thought behind it. */
+static void thinks(const char *template, const char *said, const char *thought, const char *content)
+{
+    const char *path = sv_test_tmp("template");
+    struct hub r = {.fake.burst = 3, .o.chat_template = path, .o.reasoning_parser = "think"};
+    struct sv_buf body;
+    struct sv_err err;
+
+    assert_int_equal(sv_file_write(path, template, strlen(template), &err), 0);
+    hub_open(&r, false);
+    sv_buf_init(&body);
+    sv_buf_printf(&body,
+                  "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}],\"max_tokens\":200,"
+                  "\"guided_choice\":[\"yes\",\"no\"]}",
+                  said);
+    json_t *message = hub_at(hub_json(&r, CHAT, body.data, 200), "choices.0.message");
+    assert_string_equal(hub_text(message, "content"), content);
+    if (thought)
+        assert_string_equal(hub_text(message, "reasoning_content"), thought);
+    sv_buf_fini(&body);
+    hub_close(&r);
+}
+
+static void behind_thoughts(void **state)
+{
+    static const char bare[] = "{{ messages[-1].content }}";
+    static const char begun[] = "{{ messages[-1].content }}<think>\n";
+    (void)state;
+
+    thinks(bare, "<think>\\nHm, no?\\n</think>\\n\\nyes", "Hm, no?", "yes");
+    thinks(bare, "no", NULL, "no");
+    thinks(begun, "So.</think>yes, or", "So.", "yes");
+}
+
 /* ---------------------------------------------------------------- errors */
 
 static void refusals_name_the_place(void **state)
@@ -395,6 +432,6 @@ static void ends_amid(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(every_way_fake), cmocka_unit_test(every_way_demo),
              cmocka_unit_test(drafts_change_nothing), cmocka_unit_test(logprobs_are_the_models),
-             cmocka_unit_test(cut_is_length), cmocka_unit_test(refusals_name_the_place),
-             cmocka_unit_test(kept_for_the_next), cmocka_unit_test(made_once_for_all),
-             cmocka_unit_test(ends_amid))
+             cmocka_unit_test(cut_is_length), cmocka_unit_test(behind_thoughts),
+             cmocka_unit_test(refusals_name_the_place), cmocka_unit_test(kept_for_the_next),
+             cmocka_unit_test(made_once_for_all), cmocka_unit_test(ends_amid))
