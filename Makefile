@@ -227,7 +227,7 @@ $(O)/libtest.a: $(call object,$(HELP_C)) $(O)/libtest.list
 	$(ARCHIVE)
 
 LINK_WITH = $(CC) $(C_FLAGS) $(LDFLAGS)
-LINK = @mkdir -p $(@D) && echo "  link  $@" && $(LINK_WITH) -o $@.$$$$ $(filter %.o %.a,$^)
+LINK = @mkdir -p $(@D) && echo "  link  $@" && $(LINK_WITH) -o $@.$$$$ $(filter %.o,$^) $(filter %.a,$^)
 MOVE = && mv $@.$$$$ $@ || { rm -f $@.$$$$; exit 1; }
 
 $(O)/salvo: $(call object,$(CLI_C)) $(O)/libsalvo.a $(O)/link.list

@@ -252,16 +252,23 @@ static void bench_json(int rounds)
     report("mask seen before", &seen);
 }
 
-/* Every mask of a text of a regular expression, new and seen again in another answer. */
-static void bench_regex(const char *what, const char *regex, const char *text, int rounds)
+/* Every mask along a text, byte by byte: new, and seen again in another answer. The grammar is read
+ * afresh each round. */
+static void bench_text(const char *what, bool schema, const char *source, const char *text,
+                       int rounds)
 {
-    static struct samples fresh, again;
+    static struct samples compile, fresh, again;
     struct sv_err err;
     char name[100];
 
     for (int k = 0; k < rounds; k++) {
         struct sv_grammar *g;
-        must(sv_grammar_regex(&g, regex, strlen(regex), &err), &err);
+        int64_t start = sv_clock_ns();
+        if (schema)
+            must(sv_grammar_schema(&g, source, strlen(source), NULL, &err), &err);
+        else
+            must(sv_grammar_regex(&g, source, strlen(source), &err), &err);
+        add(&compile, sv_clock_ns() - start);
         for (int pass = 0; pass < 2; pass++) {
             struct sv_matcher *m = matcher(g);
             for (const char *p = text; *p; p++) {
@@ -273,11 +280,24 @@ static void bench_regex(const char *what, const char *regex, const char *text, i
         }
         sv_grammar_unref(g);
     }
-    snprintf(name, sizeof name, "%s new mask", what);
+    snprintf(name, sizeof name, "%s compile", what);
+    report(name, &compile);
+    snprintf(name, sizeof name, "%s new masks", what);
     report(name, &fresh);
-    snprintf(name, sizeof name, "%s mask in a second answer", what);
+    snprintf(name, sizeof name, "%s masks in a second answer", what);
     report(name, &again);
 }
+
+static const char person[] =
+    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":"
+    "\"integer\"},\"mail\":{\"type\":\"string\",\"maxLength\":60},\"tags\":{\"type\":\"array\","
+    "\"items\":{\"type\":\"string\"}},\"kind\":{\"enum\":[\"friend\",\"family\",\"other\"]},"
+    "\"spouse\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}},\"required\":[\"name\",\"age\","
+    "\"mail\",\"tags\",\"kind\",\"spouse\"],\"additionalProperties\":false}";
+static const char person_text[] =
+    "{\"name\": \"Ada Lovelace\", \"age\": 36, \"mail\": \"ada.of.lovelace@example.org\", \"tags\": "
+    "[\"x\", \"calculus\"], \"kind\": \"family\", \"spouse\": {\"name\": \"William\", \"age\": 41, "
+    "\"mail\": \"w.king@example.org\", \"tags\": [], \"kind\": \"other\", \"spouse\": null}}";
 
 /* Tokens taken at random from the masks, as a text of JSON grows; per token, in runs of 64. */
 static void bench_advance(int rounds)
@@ -332,9 +352,12 @@ int main(int argc, char **argv)
     report("vocabulary of 151936 tokens", &open);
     bench_json(rounds);
     bench_advance(rounds);
-    bench_regex("date", "\\d{4}-\\d{2}-\\d{2}T\\d{2}:\\d{2}Z", "2024-02-29T23:59Z", rounds);
-    bench_regex("counted text", "\"[^\"\\\\]{0,400}\"", "\"The quick brown fox jumps over it.",
-                rounds);
+    bench_text("date", false, "\\d{4}-\\d{2}-\\d{2}T\\d{2}:\\d{2}Z", "2024-02-29T23:59Z", rounds);
+    bench_text("counted regex", false, "\"[^\"\\\\]{0,400}\"", "\"The quick brown fox jumps over",
+               rounds);
+    bench_text("counted schema", true, "{\"type\":\"string\",\"maxLength\":400}",
+               "\"The quick brown fox jumps over", rounds);
+    bench_text("schema", true, person, person_text, rounds);
     sv_vocab_close(vocab);
     sv_buf_fini(&pieces.text);
     return 0;

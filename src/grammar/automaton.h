@@ -81,9 +81,6 @@ uint8_t sv_utf8_next(uint8_t state, uint8_t byte);
 /* Items looked at for one token or mask: some tens of milliseconds. */
 #define SV_WORK (1 << 22)
 
-/* Nodes that are like others for fewer bytes than this are taken as they are. */
-#define SV_LEAST_SAME 8
-
 #define SV_SET_END 0u  /* the tail of the start: {(ACCEPT, 0)} */
 #define SV_SET_HOLE 1u /* a tail that is not known: {(HOLE, 0)} */
 #define SV_SET_DEAD 2u /* no item */
@@ -101,7 +98,8 @@ struct sv_set {
     uint32_t like; /* SV_NO_SET: not known yet */
     uint8_t same;
     bool loops_known;
-    uint64_t loops; /* kinds of bytes that lead from this state back to it */
+    uint8_t loops_same; /* SV_ALONE, or for how many bytes after the first the following is true */
+    uint64_t loops;     /* kinds of bytes that lead from this state back to it, or to its like */
 };
 
 /* The mask of a state whose tail is the hole: tokens that are legal whatever the tail, and the trie

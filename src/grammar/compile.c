@@ -16,8 +16,7 @@ uint32_t sv_build_new_node(struct sv_build *b, enum sv_node_kind kind, uint32_t 
 
     if (!node)
         return 0;
-    *node = (struct sv_node){
-        .kind = (uint8_t)kind, .at = at, .n = n, .like = b->nodes.n - 1, .same = SV_ALONE};
+    *node = (struct sv_node){.kind = (uint8_t)kind, .at = at, .n = n};
     return b->nodes.n - 1;
 }
 
@@ -77,59 +76,10 @@ static uint32_t compile_alt(struct sv_build *b, struct sv_expr_node x, uint32_t 
     return sv_build_new_node(b, SV_NODE_SPLIT, edge, x.n);
 }
 
-/* Whether x surely takes a byte. Looks no deeper than some levels: false is always safe. */
-static bool takes_bytes(const struct sv_build *b, sv_expr i, int levels)
-{
-    const struct sv_expr_node x = *sv_build_expr(b, i);
-    const sv_expr *kids = (const sv_expr *)b->kids.data + x.at;
-    bool all = x.n > 0, any = false;
-
-    if (x.kind == SV_EXPR_BYTE || x.kind == SV_EXPR_CHARS)
-        return true;
-    if (x.kind == SV_EXPR_BYTES)
-        return x.n > 0;
-    if (levels == 0)
-        return false;
-    if (x.kind == SV_EXPR_RULE)
-        return sv_build_rule_at(b, x.at)->defined &&
-               takes_bytes(b, sv_build_rule_at(b, x.at)->body, levels - 1);
-    if (x.kind == SV_EXPR_REPEAT)
-        return x.n > 0 && takes_bytes(b, x.at, levels - 1);
-    if ((x.kind != SV_EXPR_SEQ && x.kind != SV_EXPR_ALT) || x.n > 64)
-        return false;
-    for (uint32_t k = 0; k < x.n; k++) {
-        bool takes = takes_bytes(b, kids[k], levels - 1);
-        all &= takes;
-        any |= takes;
-    }
-    return x.kind == SV_EXPR_SEQ ? any : all;
-}
-
-/* Nodes from `first` on are a chain of `count` equal links; the last one compiled has the others
- * behind it. Every link but the first two is like the last, for as many bytes as there are links
- * behind it: each takes one at least. */
-static void liken(struct sv_build *b, uint32_t first, uint32_t count)
-{
-    const uint32_t len = count ? (b->nodes.n - first) / count : 0;
-
-    if (b->err.code || len * count != b->nodes.n - first)
-        return;
-    for (uint32_t i = 2; i < count; i++) {
-        for (uint32_t k = 0; k < len; k++) {
-            struct sv_node *node = sv_build_node(b, first + i * len + k);
-            if (node->same != SV_ALONE)
-                continue; /* a repetition within */
-            node->like = first + (count - 1) * len + k;
-            node->same = (uint8_t)(i - 1 < SV_ALONE ? i - 1 : SV_ALONE - 1);
-        }
-    }
-}
-
 static uint32_t compile_repeat(struct sv_build *b, struct sv_expr_node x, uint32_t next)
 {
-    const bool takes = takes_bytes(b, x.at, 5);
     int32_t min = (int32_t)x.n;
-    uint32_t rest = next, first;
+    uint32_t rest = next;
 
     if (x.max == -1) { /* at a fork: another one, or go on */
         uint32_t loop = branch(b, next, next), body = compile(b, x.at, loop);
@@ -139,16 +89,10 @@ static uint32_t compile_repeat(struct sv_build *b, struct sv_expr_node x, uint32
         rest = min > 0 ? body : loop;
         min -= min > 0;
     }
-    first = b->nodes.n;
     for (int32_t i = min; i < x.max && !b->err.code; i++)
         rest = branch(b, compile(b, x.at, rest), next);
-    if (takes && x.max > min)
-        liken(b, first, (uint32_t)(x.max - min));
-    first = b->nodes.n;
     for (int32_t i = 0; i < min && !b->err.code; i++)
         rest = compile(b, x.at, rest);
-    if (takes)
-        liken(b, first, (uint32_t)min);
     return rest;
 }
 
@@ -201,7 +145,6 @@ static void copy_grammar(struct sv_build *b, struct sv_import *import)
     }
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         node[i] = g->nodes[i];
-        node[i].like += node0;
         if (node[i].kind == SV_NODE_CALL) {
             node[i].at += rule0;
             node[i].n += node0;

@@ -27,8 +27,22 @@ static void allow_run(const struct sv_vocab *v, uint32_t *words, uint32_t from, 
         allow(words, v->order[i]);
 }
 
+/* The state after a byte, or the one that it is like for *same bytes, if that is fewer than *same
+ * was. */
+static uint32_t step_like(struct sv_automaton *a, uint32_t set, uint8_t byte, uint8_t *same)
+{
+    uint32_t to = sv_step(a, set, byte);
+
+    if (to == SV_NO_SET || a->sets[to].same == SV_ALONE)
+        return to;
+    if (a->sets[to].same < *same)
+        *same = a->sets[to].same;
+    return sv_sets_like(a, to);
+}
+
 /* What find_loops has looked at: places within characters. */
 struct places {
+    uint8_t same;
     struct {
         uint8_t utf8;
         uint32_t set;
@@ -51,7 +65,7 @@ static bool wide_loops(struct sv_automaton *a, uint32_t home, uint8_t utf8, uint
     p->seen[p->n++].set = at;
     for (int byte = 0x80; byte < 0x100; byte++) {
         uint8_t next = sv_utf8_next(utf8, (uint8_t)byte);
-        uint32_t to = next == SV_UTF8_BROKEN ? home : sv_step(a, at, (uint8_t)byte);
+        uint32_t to = next == SV_UTF8_BROKEN ? home : step_like(a, at, (uint8_t)byte, &p->same);
         if (next == SV_UTF8_BROKEN)
             continue;
         if (to == SV_NO_SET || to == SV_SET_DEAD || a->sets[to].reach > a->sets[home].reach)
@@ -65,15 +79,18 @@ static bool wide_loops(struct sv_automaton *a, uint32_t home, uint8_t utf8, uint
 /* Which kinds of bytes lead from a state back to it; false: out of room. */
 static bool find_loops(struct sv_automaton *a, uint32_t set)
 {
-    struct places places = {.n = 0};
+    struct places places = {.same = SV_ALONE};
     uint64_t loops = (UINT64_C(1) << SV_KIND_WIDE) - 1;
     bool all = true;
 
     for (uint32_t class = 0; class < a->g->n_classes; class ++) {
-        uint32_t to = sv_step(a, set, a->g->byte_of[class]);
+        uint8_t same = places.same;
+        uint32_t to = step_like(a, set, a->g->byte_of[class], &same);
         if (to == SV_NO_SET)
             return false;
-        if (to != set) {
+        if (to == set) {
+            places.same = same;
+        } else {
             loops &= ~a->kinds_of[class];
             all = false;
         }
@@ -85,6 +102,7 @@ static bool find_loops(struct sv_automaton *a, uint32_t set)
     if (a->full || a->work < 0)
         return false;
     a->sets[set].loops = loops;
+    a->sets[set].loops_same = places.same;
     a->sets[set].loops_known = true;
     return true;
 }
@@ -95,7 +113,9 @@ static inline bool covers(const struct sv_automaton *a, uint32_t set, uint32_t i
     const struct sv_set *s = &a->sets[set];
 
     return s->loops_known && !(a->v->kinds[i] & ~s->loops) &&
-           (a->v->nodes[i].starts || s->loops == UINT64_MAX);
+           (a->v->nodes[i].starts || s->loops == UINT64_MAX) &&
+           (s->loops_same == SV_ALONE ||
+            a->v->nodes[i].tallest - a->v->nodes[i].depth <= s->loops_same);
 }
 
 static bool falls_into_hole(const struct sv_automaton *a, uint32_t set)
@@ -139,6 +159,8 @@ static bool walk(struct sv_automaton *a, uint32_t from, uint32_t i, uint32_t end
             i = node->end;
             continue;
         }
+        if (set != SV_NO_SET && node->tallest - node->depth <= a->sets[set].same)
+            set = sv_sets_like(a, set); /* whose loops are known, often */
         if (set == SV_NO_SET)
             return false;
         if (top)

@@ -295,16 +295,11 @@ int sv_network_finish(struct sv_grammar *g, struct sv_err *err)
         code = settle_all(g, true, cost);
     for (uint32_t i = 0; i < g->n_nodes && code == SV_OK; i++)
         g->nodes[i].need = cost[i];
-    for (uint32_t i = 0; i < g->n_nodes && code == SV_OK; i++) {
-        struct sv_node *node = &g->nodes[i];
-        if (node->need != g->nodes[node->like].need) { /* near the limit on stacks they differ */
-            node->like = i;
-            node->same = SV_ALONE;
-        }
-    }
     for (uint32_t i = 0; i < g->n_rules && code == SV_OK; i++)
         g->rules[i].need = cost[g->rules[i].entry];
     sv_free(cost);
+    if (code == SV_OK)
+        code = sv_network_liken(g);
     if (code != SV_OK)
         return sv_fail(err, code, -1, "grammar: out of memory");
     if (start->need == SV_NEVER)

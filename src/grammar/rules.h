@@ -41,8 +41,8 @@ enum sv_node_kind {
 struct sv_node {
     uint32_t at; /* BYTES, SPLIT: first edge; CALL: the rule */
     uint32_t n;  /* number of edges; CALL: the node after it */
-    /* For masks: tokens of at most `same` bytes find at node `like` what they find here, because
-     * both stand in one chain of counted repetitions. SV_ALONE: like is this node itself. */
+    /* For masks: whatever the stack, tokens of at most `same` bytes find at node `like` what they
+     * find here (like.c), which is like itself. SV_ALONE: like is this node. */
     uint32_t like;
     /* Frames that must at least be pushed to get from here to the rule's end; SV_NEVER: no text
      * leads there. */
@@ -177,6 +177,9 @@ uint32_t sv_build_marker(struct sv_build *b, const uint8_t *marker, uint32_t n, 
 /* Fills in what follows from the network: need, nullable, rank, classes. Refuses left recursion and
  * a start that matches no text. */
 int sv_network_finish(struct sv_grammar *g, struct sv_err *err);
+
+/* like.c. Finds like and same of every node; SV_ENOMEM. */
+int sv_network_liken(struct sv_grammar *g);
 
 /* automaton.c */
 void sv_automaton_close(struct sv_automaton *a);

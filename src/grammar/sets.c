@@ -62,7 +62,7 @@ static void measure(const struct sv_automaton *a, struct sv_set *s)
         high = tail->high + 1u > high ? tail->high + 1u : high;
         needs = tail->reach > needs ? tail->reach : needs;
         reach = needs > reach ? needs : reach;
-        if (node->same >= SV_LEAST_SAME && node->same < same)
+        if (node->same < same)
             same = node->same;
         if (tail->same < same)
             same = tail->same;
@@ -237,10 +237,8 @@ uint32_t sv_sets_like(struct sv_automaton *a, uint32_t set)
     for (uint32_t i = 0; i < s->n; i++) {
         uint64_t item = a->items[s->first + i];
         const struct sv_node *node = &a->g->nodes[sv_item_node(item)];
-        uint32_t tail = sv_sets_like(a, sv_item_tail(item)), like = sv_item_node(item);
-        if (node->same >= SV_LEAST_SAME)
-            like = node->like;
-        if (tail == SV_NO_SET || !sv_sets_push(a, sv_item(like, tail)))
+        uint32_t tail = sv_sets_like(a, sv_item_tail(item));
+        if (tail == SV_NO_SET || !sv_sets_push(a, sv_item(node->like, tail)))
             return SV_NO_SET;
     }
     a->sets[set].like = sv_sets_unite(a, base);
