@@ -17,13 +17,13 @@ int sv_build_open(struct sv_build **out, struct sv_err *err)
     if (!b)
         return sv_fail(err, SV_ENOMEM, -1, "grammar: out of memory");
     b->pos = -1;
-    *out = b;
     sv_build_nothing(b); /* expression 0, what calls return after an error */
     if (b->err.code) {
         int code = sv_fail(err, b->err.code, -1, "%s", b->err.msg);
         sv_build_close(b);
         return code;
     }
+    *out = b;
     return SV_OK;
 }
 

@@ -142,7 +142,7 @@ void sv_dfa_step(struct sv_dfa_walk *w, uint32_t lo, uint32_t hi, const void *to
         lo = SV_CP_FIRST;
     if (lo > hi || w->status != SV_OK)
         return;
-    w->status = sv_dfa_spend(w->room, 1 + (int64_t)w->key_bytes / 64, w->err);
+    w->status = sv_dfa_spend(w->room, 1 + (int64_t)w->key_bytes / 32, w->err);
     s = w->status == SV_OK ? state_of(w, to) : -1;
     if (s < 0)
         return;

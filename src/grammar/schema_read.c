@@ -150,35 +150,35 @@ static int hex(char c)
                                                 : -1;
 }
 
-/* One step of a JSON pointer in a URI fragment, decoded: %xx, then ~0 and ~1. */
-static bool decode_step(const char *from, size_t n, struct sv_buf *out)
+/* One step of a JSON pointer in a URI fragment, decoded in place: %xx, then ~0 and ~1. */
+static bool decode_step(char *key, size_t n)
 {
-    struct sv_buf plain;
-    bool ok = true;
+    size_t n_plain = 0, to = 0;
 
-    sv_buf_init(&plain);
-    for (size_t i = 0; i < n && ok; i++) {
-        char c = from[i];
+    for (size_t i = 0; i < n; i++) {
+        char c = key[i];
         if (c == '%') {
-            ok = i + 2 < n && hex(from[i + 1]) >= 0 && hex(from[i + 2]) >= 0;
-            c = ok ? (char)(hex(from[i + 1]) * 16 + hex(from[i + 2])) : 0;
+            if (i + 2 >= n || hex(key[i + 1]) < 0 || hex(key[i + 2]) < 0)
+                return false;
+            c = (char)(hex(key[i + 1]) * 16 + hex(key[i + 2]));
             i += 2;
         }
-        sv_buf_append(&plain, &c, 1);
+        key[n_plain++] = c;
     }
-    sv_buf_clear(out);
-    for (size_t i = 0; i < plain.len && ok; i++) {
-        char c = plain.data[i];
+    for (size_t i = 0; i < n_plain; i++) {
+        char c = key[i];
         if (c == '~') {
-            ok = i + 1 < plain.len && (plain.data[i + 1] == '0' || plain.data[i + 1] == '1');
-            c = ok && plain.data[++i] == '1' ? '/' : '~';
+            c = ++i < n_plain ? key[i] : 0;
+            if (c != '0' && c != '1')
+                return false;
+            c = c == '1' ? '/' : '~';
         }
-        ok = ok && c;
-        sv_buf_append(out, &c, 1);
+        if (!c)
+            return false;
+        key[to++] = c;
     }
-    ok = ok && !plain.failed && !out->failed;
-    sv_buf_fini(&plain);
-    return ok;
+    key[to] = 0;
+    return true;
 }
 
 static const json_t *step_into(const json_t *at, const char *key)
@@ -202,8 +202,6 @@ int sv_ref_target(struct sv_schema *s, const json_t *ref, const char *path, cons
                   const char **target_path)
 {
     const char *text = json_string_value(ref), *id;
-    struct sv_buf key;
-    bool ok = true;
 
     if (!text || strlen(text) != json_string_length(ref))
         return sv_schema_fail(s, SV_EINVAL, path, "'$ref' must be a string");
@@ -215,20 +213,19 @@ int sv_ref_target(struct sv_schema *s, const json_t *ref, const char *path, cons
                               "$ref '%.80s': only places in this schema, as '#/$defs/name'", text);
     *target = s->root;
     *target_path = "schema";
-    sv_buf_init(&key);
-    for (text += *text == '#'; ok && *text == '/';) {
+    for (text += *text == '#'; *text == '/';) {
         size_t n = strcspn(++text, "/");
-        ok = decode_step(text, n, &key);
-        *target = ok ? step_into(*target, key.data ? key.data : "") : NULL;
-        ok = *target != NULL;
-        if (ok)
-            *target_path = sv_schema_path(s, *target_path, key.data ? key.data : "");
+        char *key = sv_schema_alloc(s, n + 1, 1);
+        if (!key)
+            return SV_ENOMEM;
+        memcpy(key, text, n);
+        *target = decode_step(key, n) ? step_into(*target, key) : NULL;
+        if (!*target)
+            return sv_schema_fail(s, SV_EINVAL, path, "$ref '%.80s' leads nowhere",
+                                  json_string_value(ref));
+        *target_path = sv_schema_path(s, *target_path, key);
         text += n;
     }
-    sv_buf_fini(&key);
-    if (!ok)
-        return sv_schema_fail(s, SV_EINVAL, path, "$ref '%.80s' leads nowhere",
-                              json_string_value(ref));
     return SV_OK;
 }
 

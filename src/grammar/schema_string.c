@@ -38,10 +38,81 @@ static int regex_dfa(struct sv_schema *s, const char *text, size_t n, bool searc
     return status;
 }
 
+/* Where c stands outside of groups, classes and escapes; n: nowhere. */
+static size_t find(const char *text, size_t n, char c)
+{
+    int depth = 0;
+    bool in_class = false;
+
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == '\\') {
+            i++;
+        } else if (in_class) {
+            in_class = text[i] != ']';
+        } else if (text[i] == '[') {
+            in_class = true;
+            i += i + 1 < n && text[i + 1] == '^';
+            i += i + 1 < n && text[i + 1] == ']'; /* in front it is a character */
+        } else if (depth == 0 && text[i] == c) {
+            return i;
+        } else {
+            depth += (text[i] == '(') - (text[i] == ')');
+        }
+    }
+    return n;
+}
+
+/* The strings at whose beginning the expression is found. */
+static int at_beginning(struct sv_schema *s, const char *text, size_t n, const struct sv_dfa **out)
+{
+    const bool anchored = n && text[0] == '^', several = find(text, n, '|') < n;
+    struct sv_buf b;
+    int status;
+
+    sv_buf_init(&b);
+    sv_buf_append(&b, "^(?:", several ? 4 : 1);
+    sv_buf_append(&b, text + anchored, n - anchored);
+    sv_buf_append(&b, ")", several);
+    status = b.failed ? sv_schema_no_memory(s) : regex_dfa(s, b.data, b.len, true, out);
+    sv_buf_fini(&b);
+    return status;
+}
+
+/* Whether a group that looks ahead begins here, and ends. */
+static bool looks_ahead(const char *text, size_t n, size_t *length)
+{
+    if (n < 4 || memcmp(text, "(?", 2) || (text[2] != '!' && text[2] != '='))
+        return false;
+    *length = 1 + find(text + 1, n - 1, ')') + 1;
+    return *length <= n;
+}
+
+/* Patterns that zod and pydantic write look ahead right behind their ^. There this is regular: what
+ * is seen ahead is another set of strings, to which the text must belong, or must not. */
 int sv_pattern_dfa(struct sv_schema *s, const char *text, size_t n, const char *path,
                    const struct sv_dfa **out)
 {
-    return sv_schema_at(s, regex_dfa(s, text, n, true, out), path);
+    const struct sv_dfa *all = NULL, *ahead;
+    size_t length, at = 1;
+    int status = SV_OK;
+
+    /* With alternatives, ^ and what is behind it belong to the first alone. */
+    if (!n || text[0] != '^' || !looks_ahead(text + 1, n - 1, &length) || find(text, n, '|') < n)
+        return sv_schema_at(s, regex_dfa(s, text, n, true, out), path);
+    for (; status == SV_OK && looks_ahead(text + at, n - at, &length); at += length) {
+        status = at_beginning(s, text + at + 3, length - 4, &ahead);
+        if (status == SV_OK && !all)
+            status = sv_dfa_length(&s->room, 0, -1, &all, s->err);
+        if (status == SV_OK && text[at + 2] == '!')
+            status = sv_dfa_without(&s->room, all, ahead, &all, s->err);
+        else if (status == SV_OK)
+            status = sv_dfa_both(&s->room, all, ahead, &all, s->err);
+    }
+    if (status == SV_OK)
+        status = at_beginning(s, text + at, n - at, out);
+    if (status == SV_OK)
+        status = sv_dfa_both(&s->room, *out, all, out, s->err);
+    return sv_schema_at(s, status, path);
 }
 
 static int meet_pattern(struct sv_schema *s, const struct sv_spot *spot, const struct sv_dfa **all)

@@ -161,6 +161,14 @@ static void strings(void **state)
         {"{\"type\":\"string\",\"pattern\":\"^.$\"}", "\"a\"\n\"€\"\n\"\\\\\"",
          "\"\\n\"\n\"ab\"\n\"\""},
         {"{\"type\":\"string\",\"pattern\":\"^[ä-ü]$\"}", "\"ö\"", "\"a\"\n\"ÿ\""},
+        /* zod's email, pydantic's Decimal */
+        {"{\"type\":\"string\",\"format\":\"email\",\"pattern\":\"^(?!\\\\.)(?!.*\\\\.\\\\.)([A-Za-z0-9_'+\\\\-"
+         "\\\\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\\\\-]*\\\\.)+[A-Za-z]{2,}$\"}",
+         "\"a.b@c.de\"\n\"x+y@a-b.c.org\"", "\".a@c.de\"\n\"a..b@c.de\"\n\"a@c\"\n\"a@c.d\""},
+        {"{\"type\":\"string\",\"pattern\":\"^(?!^[-+.]*$)[+-]?0*\\\\d*\\\\.?\\\\d*$\"}",
+         "\"1\"\n\"-0.5\"\n\".5\"\n\"1.\"", "\"\"\n\"-\"\n\".\"\n\"+.\"\n\"1.2.3\""},
+        {"{\"type\":\"string\",\"pattern\":\"^(?=.*[0-9])(?=.*[a-z])(?!b|c)[a-z0-9]{3}$\"}",
+         "\"a1b\"\n\"1ab\"", "\"abc\"\n\"123\"\n\"b1a\"\n\"a1\""},
         {"{\"type\":\"string\",\"format\":\"date\"}",
          "\"2024-02-29\"\n\"1999-12-31\"\n\"2000-02-29\"",
          "\"2023-02-29\"\n\"1900-02-29\"\n\"2024-13-01\"\n\"2024-04-31\"\n\"0000-01-01\"\n\"24-01-01\""},
@@ -317,6 +325,40 @@ static void combinations(void **state)
         {"{\"anyOf\":[{\"type\":\"null\"},{\"allOf\":[{\"type\":\"integer\"},{\"type\":\"string\"}]}]}",
          "null", "1\n\"a\""},
         {"{\"if\":{\"type\":\"null\"},\"type\":\"null\"}", "null", "1"},
+    };
+    (void)state;
+    ROWS(rows);
+}
+
+/* As pydantic, zod and OpenAI's documentation write them. */
+static void clients(void **state)
+{
+    static const struct row rows[] = {
+        {"{\"$defs\":{\"Step\":{\"properties\":{\"explanation\":{\"title\":\"Explanation\",\"type\":\"string\"},"
+         "\"output\":{\"title\":\"Output\",\"type\":\"string\"}},\"required\":[\"explanation\",\"output\"],"
+         "\"title\":\"Step\",\"type\":\"object\",\"additionalProperties\":false}},\"properties\":{\"steps\":{"
+         "\"items\":{\"$ref\":\"#/$defs/Step\"},\"title\":\"Steps\",\"type\":\"array\"},\"final_answer\":{"
+         "\"title\":\"Final Answer\",\"type\":\"string\"}},\"required\":[\"steps\",\"final_answer\"],"
+         "\"title\":\"MathReasoning\",\"type\":\"object\",\"additionalProperties\":false}",
+         "{\"steps\":[],\"final_answer\":\"\"}\n{\"steps\":[{\"explanation\":\"a\",\"output\":\"b\"}],"
+         "\"final_answer\":\"c\"}",
+         "{\"steps\":[]}\n{\"steps\":[{\"output\":\"b\"}],\"final_answer\":\"c\"}"},
+        {"{\"type\":\"object\",\"properties\":{\"item\":{\"anyOf\":[{\"type\":\"object\",\"description\":\"The user\","
+         "\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"number\"}},"
+         "\"additionalProperties\":false,\"required\":[\"name\",\"age\"]},{\"type\":\"object\",\"properties\":{"
+         "\"number\":{\"type\":\"string\"}},\"additionalProperties\":false,\"required\":[\"number\"]}]}},"
+         "\"additionalProperties\":false,\"required\":[\"item\"]}",
+         "{\"item\":{\"name\":\"a\",\"age\":1.5}}\n{\"item\":{\"number\":\"1\"}}",
+         "{\"item\":{\"name\":\"a\"}}\n{\"item\":{\"number\":\"1\",\"age\":1}}\n{}"},
+        {"{\"$schema\":\"http://json-schema.org/draft-07/schema#\",\"type\":\"object\",\"properties\":{\"unit\":{"
+         "\"type\":[\"string\",\"null\"],\"enum\":[\"C\",\"F\",null],\"default\":null},\"kind\":{"
+         "\"discriminator\":{\"propertyName\":\"t\"},\"oneOf\":[{\"$ref\":\"#/definitions/A\"},"
+         "{\"$ref\":\"#/definitions/B\"}]}},\"required\":[\"unit\",\"kind\"],\"definitions\":{\"A\":{"
+         "\"type\":\"object\",\"properties\":{\"t\":{\"type\":\"string\",\"const\":\"a\"}},\"required\":[\"t\"]},"
+         "\"B\":{\"type\":\"object\",\"properties\":{\"t\":{\"enum\":[\"b\"]},\"n\":{\"type\":\"integer\"}},"
+         "\"required\":[\"t\"]}}}",
+         "{\"unit\":null,\"kind\":{\"t\":\"a\"}}\n{\"unit\":\"C\",\"kind\":{\"t\":\"b\",\"n\":1}}",
+         "{\"unit\":\"K\",\"kind\":{\"t\":\"a\"}}\n{\"unit\":\"C\",\"kind\":{\"t\":\"a\",\"n\":1}}"},
     };
     (void)state;
     ROWS(rows);
@@ -546,7 +588,38 @@ static void hostile(void **state)
          "automaton");
 }
 
+/* ---------------------------------------------------------------- memory that runs out */
+
+static void faults(void **state)
+{
+    static const char schema[] =
+        "{\"$defs\":{\"t\":{\"type\":\"object\",\"properties\":{\"v\":{\"multipleOf\":5,\"maximum\":30},\"k\":{\"items\":{\"$ref\":"
+        "\"#/$defs/t\"}}},\"required\":[\"v\"]}},\"oneOf\":[{\"$ref\":\"#/$defs/t\"},{\"type\":\"string\","
+        "\"pattern\":\"^(?!ab)[a-c]*$\",\"maxLength\":5},{\"enum\":[1,[2,{\"a\":null}]]}]}";
+    const int64_t live = sv_alloc_live();
+    struct sv_err err = {0};
+    int status = SV_ENOMEM;
+    int64_t n;
+
+    (void)state;
+    /* Behind the parser, which is tests/base's. */
+    sv_fault_arm(0);
+    json_decref(sv_json_parse(schema, sizeof schema - 1, &err));
+    for (n = sv_fault_calls() + 1; status != SV_OK; n++) {
+        struct sv_grammar *g = NULL;
+        sv_fault_arm(n);
+        status = sv_grammar_schema(&g, schema, sizeof schema - 1, NULL, &err);
+        sv_fault_arm(0);
+        if (status != SV_OK && (status != SV_ENOMEM || g))
+            fail_msg("allocation %lld: %s", (long long)n, err.msg);
+        sv_grammar_unref(g);
+        assert_int_equal(sv_alloc_live(), live);
+        assert_true(n < 100000);
+    }
+}
+
 SV_TEST_MAIN(cmocka_unit_test(types), cmocka_unit_test(values), cmocka_unit_test(numbers),
              cmocka_unit_test(strings), cmocka_unit_test(arrays), cmocka_unit_test(objects),
              cmocka_unit_test(combinations), cmocka_unit_test(space), cmocka_unit_test(any_object),
-             cmocka_unit_test(refused), cmocka_unit_test(hostile))
+             cmocka_unit_test(refused), cmocka_unit_test(hostile), cmocka_unit_test(clients),
+             cmocka_unit_test(faults))
