@@ -51,12 +51,32 @@ int sv_serve_check_chat(const char *template, size_t n_template, const char *bod
     return e.status;
 }
 
-int sv_serve_check_body(const char *path, const char *body, size_t n)
+/* As call.c reads a body, up to its prompts. */
+static int read_all(struct sv_params *p, enum sv_dialect_kind kind, json_t *body,
+                    struct sv_api_err *e)
 {
-    const struct sv_serve_options o = {.max_tokens = 0};
+    const struct sv_serve_options o = {.max_choices = 64};
     const struct sv_serve_model m = {
         .info = {.vocab_size = 6144, .context = 2048, .width = 16, .block_size = 16},
         .gen = {.temperature = 1, .top_p = 1}};
+    struct sv_params *each = NULL;
+    struct sv_buf source;
+
+    sv_buf_init(&source);
+    int rc = sv_params_read(p, kind, body, e);
+    if (!rc)
+        rc = sv_params_each(p, sv_prompts_count(p, kind), &m, &o, &each, e);
+    if (!rc)
+        rc = sv_params_complete(p, kind, &m, &o, e);
+    if (!rc)
+        rc = sv_form_source(p, &source, e);
+    sv_buf_fini(&source);
+    sv_free(each);
+    return rc;
+}
+
+int sv_serve_check_body(const char *path, const char *body, size_t n)
+{
     struct sv_params *p = sv_alloc(sizeof *p);
     struct sv_api_err e = {0};
     enum sv_dialect_kind kind;
@@ -69,7 +89,7 @@ int sv_serve_check_body(const char *path, const char *body, size_t n)
     json_t *root = sv_json_parse(body, n, &err);
     if (!json_is_object(root))
         e.status = 400;
-    else if (!sv_params_read(p, kind, root, &e) && !sv_params_complete(p, kind, &m, &o, &e))
+    else if (!read_all(p, kind, root, &e))
         e.status = 200;
     json_decref(root);
     sv_free(p);

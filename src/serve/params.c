@@ -511,6 +511,7 @@ int sv_params_complete(struct sv_params *p, enum sv_dialect_kind kind,
         p->logprobs = p->n_top > 0;
     if (!p->logprobs)
         p->n_top = 0;
+    p->r.show_special = !p->skip_special;
     p->r.stop = p->stop;
     p->r.stop_ids = p->stop_ids;
     p->r.bias_ids = p->bias_ids;

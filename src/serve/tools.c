@@ -184,7 +184,6 @@ int sv_tools_begin(const struct sv_serve *s, struct sv_params *p, enum sv_dialec
 {
     bool tools = json_array_size(p->tools) && p->tool_choice != SV_CHOICE_NONE;
 
-    p->r.show_special = !p->skip_special;
     if (kind != SV_CHAT)
         return 0;
     if (tools && p->tool_choice != SV_CHOICE_AUTO)
