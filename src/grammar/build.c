@@ -6,6 +6,7 @@
  */
 #include "grammar/rules.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define MAX_TEXT_BYTES (8u << 20) /* of all literals of one grammar */
@@ -182,20 +183,19 @@ sv_expr sv_build_grammar(struct sv_build *b, const struct sv_grammar *g)
 
 /* ---------------------------------------------------------------- sets of code points */
 
+static int by_lo(const void *a, const void *b)
+{
+    const struct sv_range *x = a, *y = b;
+    return (x->lo > y->lo) - (x->lo < y->lo);
+}
+
 /* Sorts by lo and joins what overlaps or touches; returns how many are left. */
 static uint32_t tidy_ranges(struct sv_range *r, uint32_t n)
 {
     uint32_t n_out = 0;
 
-    for (uint32_t gap = n / 2; gap > 0; gap /= 2) { /* shell sort */
-        for (uint32_t i = gap; i < n; i++) {
-            struct sv_range x = r[i];
-            uint32_t j = i;
-            for (; j >= gap && r[j - gap].lo > x.lo; j -= gap)
-                r[j] = r[j - gap];
-            r[j] = x;
-        }
-    }
+    if (n > 1)
+        qsort(r, n, sizeof *r, by_lo);
     for (uint32_t i = 0; i < n; i++) {
         if (n_out && r[i].lo <= r[n_out - 1].hi + 1) {
             if (r[i].hi > r[n_out - 1].hi)

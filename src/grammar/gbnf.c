@@ -21,6 +21,7 @@ struct gbnf {
     struct sv_build *b;
     struct name *names; /* by hash, n_names of cap */
     uint32_t n_names, cap;
+    uint32_t n_probes; /* of names, in all: those of a hostile grammar may all have one hash */
 };
 
 /* ---------------------------------------------------------------- words */
@@ -70,7 +71,10 @@ static bool at_definition(const struct sv_scan *s)
 
 /* ---------------------------------------------------------------- names */
 
-static struct name *name_slot(struct name *names, uint32_t cap, const char *text, size_t n)
+#define MAX_PROBES (1u << 24)
+
+static struct name *name_slot(struct gbnf *g, struct name *names, uint32_t cap, const char *text,
+                              size_t n)
 {
     uint32_t hash = 2166136261u;
 
@@ -78,6 +82,7 @@ static struct name *name_slot(struct name *names, uint32_t cap, const char *text
         hash = (hash ^ (uint8_t)text[i]) * 16777619u;
     for (uint32_t i = hash ^ hash >> 15;; i++) {
         struct name *at = &names[i % cap];
+        g->n_probes++;
         if (!at->text || (at->n == n && memcmp(at->text, text, n) == 0))
             return at;
     }
@@ -94,7 +99,7 @@ static bool grow_names(struct gbnf *g)
     }
     for (uint32_t i = 0; i < g->cap; i++) {
         if (g->names[i].text)
-            *name_slot(names, cap, g->names[i].text, g->names[i].n) = g->names[i];
+            *name_slot(g, names, cap, g->names[i].text, g->names[i].n) = g->names[i];
     }
     sv_free(g->names);
     g->names = names;
@@ -109,9 +114,11 @@ static sv_expr read_name(struct gbnf *g, size_t n)
     const char *text = s->text + s->at;
     struct name *slot;
 
-    if (2 * g->n_names >= g->cap && !grow_names(g))
+    if (g->n_probes > MAX_PROBES)
+        sv_scan_fail(s, SV_EFULL, s->at, "the rules' names collide");
+    if (g->b->err.code || (2 * g->n_names >= g->cap && !grow_names(g)))
         return 0;
-    slot = name_slot(g->names, g->cap, text, n);
+    slot = name_slot(g, g->names, g->cap, text, n);
     if (!slot->text) {
         sv_expr rule = sv_build_rule(g->b, text, n, s->pos + (int64_t)s->at);
         *slot = (struct name){text, n, s->at, rule};
@@ -254,7 +261,7 @@ static sv_expr read_rules(struct gbnf *g)
     for (skip_space(s); s->at < s->n; skip_space(s))
         read_rule(g);
     if (g->cap)
-        root = name_slot(g->names, g->cap, "root", 4);
+        root = name_slot(g, g->names, g->cap, "root", 4);
     if (!root || !root->text || !sv_build_defined(g->b, root->rule)) {
         sv_build_fail(g->b, SV_EINVAL, -1, "the grammar has no rule named root");
         return 0;
