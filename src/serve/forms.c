@@ -12,7 +12,8 @@
 
 static const char *const names[] = {
     [SV_FORM_NONE] = "none",   [SV_FORM_JSON] = "json_object", [SV_FORM_SCHEMA] = "schema",
-    [SV_FORM_REGEX] = "regex", [SV_FORM_GBNF] = "grammar",     [SV_FORM_CHOICE] = "choice"};
+    [SV_FORM_REGEX] = "regex", [SV_FORM_GBNF] = "grammar",     [SV_FORM_CHOICE] = "choice",
+    [SV_FORM_TOOLS] = "tools"};
 
 const char *sv_form_name(enum sv_form_kind kind)
 {

@@ -19,6 +19,8 @@
 /* How a source begins; the form's text follows. */
 struct head {
     uint8_t kind, compact, think, think_open;
+    struct sv_tool_form tools;
+    uint8_t zero;
     uint32_t n_form;
 };
 
@@ -59,8 +61,9 @@ int sv_form_source(const struct sv_params *p, struct sv_buf *source, struct sv_a
     const struct sv_form *f = &p->form;
     struct head h = {.kind = (uint8_t)f->kind,
                      .compact = f->compact,
-                     .think = (uint8_t)p->think_format,
-                     .think_open = p->in_thought};
+                     .tools = f->tools,
+                     .think = (uint8_t)f->think,
+                     .think_open = f->think_open};
 
     if (!f->kind)
         return 0;
@@ -109,6 +112,8 @@ static int make_form(struct sv_grammar **g, const struct head *h, const char *te
         return sv_grammar_gbnf(g, text, h->n_form, err);
     case SV_FORM_CHOICE:
         return make_choice(g, text, h->n_form, err);
+    case SV_FORM_TOOLS:
+        return sv_tool_grammar(g, &h->tools, text, h->n_form, err);
     default:
         return SV_OK;
     }

@@ -18,6 +18,7 @@
 
 struct sv_call;
 struct sv_gen;
+struct sv_grammar;
 
 /* ---------------------------------------------------------------- errors of the API (error.c) */
 
@@ -170,21 +171,31 @@ enum sv_dialect_kind { SV_CHAT, SV_COMPLETIONS, SV_GENERATE, SV_LLAMA, SV_INFILL
 enum sv_tool_choice { SV_CHOICE_AUTO, SV_CHOICE_NONE, SV_CHOICE_REQUIRED, SV_CHOICE_NAMED };
 
 /* What an answer must be. value, borrowed: a schema or its text, the text of an expression or
- * grammar, an array of texts. */
+ * grammar, an array of texts, tools or one of them. */
 enum sv_form_kind {
     SV_FORM_NONE,
     SV_FORM_JSON,
     SV_FORM_SCHEMA,
     SV_FORM_REGEX,
     SV_FORM_GBNF,
-    SV_FORM_CHOICE
+    SV_FORM_CHOICE,
+    SV_FORM_TOOLS
 };
-#define SV_FORM_KINDS 6
+#define SV_FORM_KINDS 7
+/* Answers that call tools. */
+struct sv_tool_form {
+    bool tags; /* around calls; else they are objects alone */
+    bool many; /* more calls than one */
+    bool free; /* text beside them, or no call at all */
+};
 struct sv_form {
     enum sv_form_kind kind;
     json_t *value;
-    bool compact;      /* JSON without spaces */
-    const char *field; /* the request's field; and where in it the value stands */
+    bool compact; /* JSON without spaces */
+    struct sv_tool_form tools;
+    enum sv_think_format think; /* a thought may come before it, or */
+    bool think_open;            /* the prompt has begun one */
+    const char *field;          /* the request's field; and where in it the value stands */
     char name[64];
 };
 const char *sv_form_name(enum sv_form_kind kind);
@@ -448,9 +459,15 @@ int sv_infill_prompt(const struct sv_serve *s, struct sv_enc_scratch *scratch, s
 int sv_tools_check_options(const struct sv_serve_options *o, struct sv_err *err);
 void sv_tools_open(struct sv_serve *s);
 int sv_tools_check(const struct sv_params *p, struct sv_api_err *e);
+/* What may come before an answer that must have a form. */
+enum sv_think_format sv_thought_before(const struct sv_serve *s);
 const json_t *sv_tool_named(const struct sv_params *p, const char *name);
 int sv_tools_begin(const struct sv_serve *s, struct sv_params *p, enum sv_dialect_kind kind,
                    struct sv_api_err *e);
+
+/* tool_grammar.c: of the tools that text has as JSON, a list or one. */
+int sv_tool_grammar(struct sv_grammar **g, const struct sv_tool_form *f, const char *text, size_t n,
+                    struct sv_err *err);
 
 /* parts.c: answers with thoughts and calls. */
 int sv_parts_open(struct sv_gen *g);

@@ -397,6 +397,8 @@ static int take_chat(const struct taker *t, struct sv_params *p, struct sv_promp
     sv_buf_init(&text);
     int rc = sv_render_chat(t->s, p, &text, e);
     p->in_thought = !rc && sv_think_is_open(p->think_format, text.data, text.len);
+    p->form.think = sv_thought_before(t->s);
+    p->form.think_open = !rc && sv_think_is_open(p->form.think, text.data, text.len);
     if (!rc)
         rc = take_text(t, text.data ? text.data : "", text.len, prompt, "messages", e);
     if (!rc)

@@ -170,12 +170,61 @@ int sv_tools_check(const struct sv_params *p, struct sv_api_err *e)
 
 /* ---------------------------------------------------------------- a call's own */
 
+static bool is_special(const struct sv_serve *s, const char *marker, int32_t *id)
+{
+    *id = sv_tokenizer_find(s->model->tok, marker);
+    return *id >= 0 && sv_tokenizer_is_special(s->model->tok, *id);
+}
+
+/* Grammars are of text: they do not see a thought that ends with a special token. */
+enum sv_think_format sv_thought_before(const struct sv_serve *s)
+{
+    const char *close = sv_think_marker(s->think_format, 1);
+    int32_t id;
+
+    return close && is_special(s, close, &id) ? SV_THINK_NONE : s->think_format;
+}
+
+static bool any_strict(const json_t *tools)
+{
+    for (size_t i = 0; i < json_array_size(tools); i++)
+        if (json_is_true(
+                json_object_get(json_object_get(json_array_get(tools, i), "function"), "strict")))
+            return true;
+    return false;
+}
+
+/* The answer must call, or what it calls must fit. A way of calling that a grammar cannot ask for
+ * is left for objects alone. */
+static int take_form(const struct sv_serve *s, struct sv_params *p, struct sv_api_err *e)
+{
+    bool forced = p->tool_choice == SV_CHOICE_REQUIRED || p->tool_choice == SV_CHOICE_NAMED;
+    bool named = p->tool_choice == SV_CHOICE_NAMED, strict = any_strict(p->tools);
+    int32_t id;
+    bool tags = (s->tool_format == SV_TOOL_HERMES || s->tool_format == SV_TOOL_XML) &&
+                !is_special(s, "<tool_call>", &id) && !is_special(s, "</tool_call>", &id);
+
+    if (forced && p->form.kind)
+        return sv_api_bad(e, "tool_choice",
+                          "'tool_choice' asks for a call, and '%s' for another form of answer",
+                          p->form.name);
+    if (p->form.kind || (!forced && !(strict && tags && s->tool_format == SV_TOOL_HERMES)))
+        return 0;
+    p->form.kind = SV_FORM_TOOLS;
+    p->form.value = named ? (json_t *)(uintptr_t)sv_tool_named(p, p->tool_name) : p->tools;
+    p->form.field = "tools";
+    snprintf(p->form.name, sizeof p->form.name, "tools");
+    p->form.tools = (struct sv_tool_form){tags, !named && p->parallel, !forced};
+    p->tool_format = tags ? s->tool_format : SV_TOOL_LLAMA;
+    return 0;
+}
+
 /* Special tokens that the answer is taken apart by. */
 static void show(const struct sv_serve *s, struct sv_params *p, const char *marker)
 {
-    int32_t id = sv_tokenizer_find(s->model->tok, marker);
+    int32_t id;
 
-    if (id >= 0 && sv_tokenizer_is_special(s->model->tok, id) && p->r.n_shown_ids < SV_API_SHOWN)
+    if (is_special(s, marker, &id) && p->r.n_shown_ids < SV_API_SHOWN)
         p->shown_ids[p->r.n_shown_ids++] = id;
 }
 
@@ -183,18 +232,18 @@ int sv_tools_begin(const struct sv_serve *s, struct sv_params *p, enum sv_dialec
                    struct sv_api_err *e)
 {
     bool tools = json_array_size(p->tools) && p->tool_choice != SV_CHOICE_NONE;
+    const char *marker;
 
     if (kind != SV_CHAT)
         return 0;
-    if (tools && p->tool_choice != SV_CHOICE_AUTO)
-        return unsupported(e, "tool_choice", "only \"auto\" and \"none\" are supported");
-    if (tools && s->tool_format == SV_TOOL_NONE)
+    if (tools && p->tool_choice == SV_CHOICE_AUTO && s->tool_format == SV_TOOL_NONE)
         return unsupported(e, "tools",
                            "the chat template shows no way of calling tools that is known here; "
-                           "--tool-parser names one");
+                           "--tool-parser names one, and \"tool_choice\": \"required\" needs none");
     p->tool_format = tools ? s->tool_format : SV_TOOL_NONE;
     p->think_format = p->separate_thoughts ? s->think_format : SV_THINK_NONE;
-    const char *marker;
+    if (tools && take_form(s, p, e))
+        return -1;
     for (size_t i = 0; (marker = sv_tool_marker(p->tool_format, i)); i++)
         show(s, p, marker);
     for (size_t i = 0; (marker = sv_think_marker(p->think_format, i)); i++)

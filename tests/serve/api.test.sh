@@ -90,7 +90,7 @@ refuse 400 '"logit_bias"' /v1/chat/completions "{$m,\"logit_bias\":{\"x\":1}}"
 refuse 400 '"logit_bias"' /v1/chat/completions "{$m,\"logit_bias\":{\"99999999\":1}}"
 refuse 400 '"top_logprobs"' /v1/chat/completions "{$m,\"top_logprobs\":2}"
 refuse 400 '"tools"' /v1/chat/completions "{$m,\"tools\":[{\"type\":\"function\"}]}"
-refuse 400 '"response_format"' /v1/chat/completions "{$m,\"response_format\":{\"type\":\"json_object\"}}"
+refuse 400 '"response_format"' /v1/chat/completions "{$m,\"response_format\":{\"type\":\"json_schema\"}}"
 refuse 400 '"stream_options.usage"' /v1/chat/completions "{$m,\"stream_options\":{\"usage\":true}}"
 refuse 404 '"model"' /v1/chat/completions "{$m,\"model\":\"gpt-9\"}"
 refuse 400 '"prompt"' /v1/completions '{}'

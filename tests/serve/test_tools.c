@@ -48,6 +48,16 @@ static const char *ask(const char *answer, const char *more)
     return b.data;
 }
 
+/* For the demo pair. */
+static const char *ask_real(const char *more)
+{
+    static char body[1200];
+
+    snprintf(body, sizeof body,
+             "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"temperature\":0,%s}", more);
+    return body;
+}
+
 static json_t *message(struct hub *r, const char *answer, const char *more)
 {
     return hub_at(hub_json(r, CHAT, ask(answer, more), 200), "choices.0");
@@ -387,6 +397,94 @@ static void markers_that_are_special_tokens(void **state)
     hub_close(&r);
 }
 
+/* ---------------------------------------------------------------- calls that must come */
+
+#define ADD                                                                                        \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\",\"parameters\":"             \
+    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":0,"              \
+    "\"maximum\":99},\"of\":{\"enum\":[\"x\",\"y\"]}},\"required\":[\"a\",\"of\"],"                \
+    "\"additionalProperties\":false}}},{\"type\":\"function\",\"function\":{\"name\":\"b\"}}],"    \
+    "\"max_tokens\":200"
+#define NAMED "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"add\"}}"
+
+static void check_add(json_t *call)
+{
+    const char *text = hub_text(call, "function.arguments");
+    struct sv_err err;
+    json_t *args = sv_json_parse(text, strlen(text), &err);
+
+    assert_string_equal(hub_text(call, "function.name"), "add");
+    assert_int_equal(json_object_size(args), 2);
+    assert_in_range(hub_number(args, "a"), 0, 99);
+    assert_true(strchr("xy", *hub_text(args, "of")) != NULL);
+    json_decref(args);
+}
+
+/* The demo pair knows no tools, and calls them under a grammar; in every way of writing that it is
+ * said to have, with a thought before it where a thought is possible. */
+static void calls_that_are_asked_for(void **state)
+{
+    static const char *const ways[] = {"none", "hermes", "qwen3_coder", "mistral"};
+    (void)state;
+
+    for (int i = 0; i < 4; i++) {
+        struct hub r = {.real = true, .o.tool_parser = ways[i]};
+        char ask[1200];
+        hub_open(&r, false);
+        snprintf(ask, sizeof ask,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"temperature\":1,"
+                 "\"seed\":%d,\"n\":3," ADD "," NAMED "}",
+                 i);
+        json_t *v = hub_json(&r, CHAT, ask, 200);
+        for (size_t k = 0; k < 3; k++) {
+            json_t *c = json_array_get(hub_at(v, "choices"), k);
+            assert_string_equal(hub_text(c, "finish_reason"), "stop"); /* as OpenAI: no choice */
+            assert_true(json_is_null(hub_at(c, "message.content")));
+            assert_int_equal(json_array_size(hub_at(c, "message.tool_calls")), 1);
+            check_add(hub_at(c, "message.tool_calls.0"));
+            if (i == 3)
+                assert_int_equal(strlen(hub_text(c, "message.tool_calls.0.id")), 9);
+        }
+        v = hub_at(hub_json(&r, CHAT,
+                            ask_real(ADD ",\"tool_choice\":\"required\",\"parallel_tool_calls\":"
+                                         "false"),
+                            200),
+                   "choices.0");
+        assert_string_equal(hub_text(v, "finish_reason"), "tool_calls");
+        assert_int_equal(json_array_size(hub_at(v, "message.tool_calls")), 1);
+        hub_close(&r);
+    }
+}
+
+static void forms_and_calls(void **state)
+{
+    struct hub r = {.real = true, .o.tool_parser = "hermes", .o.reasoning_parser = "think"};
+    (void)state;
+
+    hub_open(&r, false);
+    /* Two forms in one answer, and schemas that are none. */
+    json_t *v = hub_json(&r, CHAT, ask_real(ADD "," NAMED ",\"regex\":\"a+\""), 400);
+    assert_string_equal(hub_text(v, "error.param"), "tool_choice");
+    v = hub_json(&r, CHAT,
+                 ask_real("\"tool_choice\":\"required\",\"tools\":[{\"type\":\"function\","
+                          "\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"thing\"}}}]"),
+                 400);
+    assert_string_equal(hub_text(v, "error.param"), "tools");
+    assert_non_null(strstr(hub_text(v, "error.message"), "tools[0].function.parameters"));
+    /* A thought may come first; the call comes, too, if there is room for it. */
+    v = hub_at(hub_json(&r, CHAT, ask_real(ADD "," NAMED), 200), "choices.0");
+    check_add(hub_at(v, "message.tool_calls.0"));
+    /* Strict tools, and no need to call: the text is the one without them. */
+    v = hub_at(hub_json(&r, CHAT,
+                        ask_real("\"max_tokens\":20,\"tools\":[{\"type\":\"function\","
+                                 "\"function\":{\"name\":\"f\",\"strict\":true}}]"),
+                        200),
+               "choices.0");
+    json_t *plain = hub_at(hub_json(&r, CHAT, ask_real("\"max_tokens\":20"), 200), "choices.0");
+    hub_same(hub_at(v, "message.content"), hub_at(plain, "message.content"), "strict");
+    hub_close(&r);
+}
+
 /* ---------------------------------------------------------------- refusals */
 
 static void fields_that_are_wrong(void **state)
@@ -450,4 +548,5 @@ SV_TEST_MAIN(cmocka_unit_test(messages_with_calls), cmocka_unit_test(each_choice
              cmocka_unit_test(thoughts_as_clients_want_them),
              cmocka_unit_test(thoughts_opened_by_the_prompt),
              cmocka_unit_test(markers_that_are_special_tokens),
+             cmocka_unit_test(calls_that_are_asked_for), cmocka_unit_test(forms_and_calls),
              cmocka_unit_test(fields_that_are_wrong), cmocka_unit_test(options_that_are_wrong))
