@@ -27,21 +27,10 @@ static struct run_pair golden(void)
                              run_dir("tests/golden/tiny/pair_draft_full_b16")};
 }
 
-/* The toy pair, whose weights are bf16, with the golden pair's tokenizer. */
+/* The toy pair, whose weights are bf16. */
 static struct run_pair toy(void)
 {
-    struct run_pair pair = {toy_target(&toy_bf16), toy_draft(&toy_bf16)};
-    struct sv_buf text;
-    struct sv_err err = {0};
-    char path[512];
-    sv_buf_init(&text);
-    assert_int_equal(sv_file_read(&text, run_dir("tests/golden/tiny/pair_target/tokenizer.json"),
-                                  (size_t)1 << 20, &err),
-                     SV_OK);
-    snprintf(path, sizeof path, "%s/tokenizer.json", pair.target);
-    assert_int_equal(sv_file_write(path, text.data, text.len, &err), SV_OK);
-    sv_buf_fini(&text);
-    return pair;
+    return (struct run_pair){toy_speaking_target(&toy_bf16), toy_draft(&toy_bf16)};
 }
 
 /* Requests with and without grammars, of which several share one. */

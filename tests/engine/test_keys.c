@@ -9,6 +9,7 @@
 #include "testing.h"
 
 #include "backend/backends.h"
+#include "engine/legal.h"
 #include "engine/run.h"
 #include "engine/toy.h"
 
@@ -80,7 +81,7 @@ static void note_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *use
     enqueue(user);
 }
 
-static struct run_case *of_every_kind(void)
+static struct run_case *of_every_kind(struct sv_grammar *grammar)
 {
     struct run_case *c = run_cases(N, RUN_VOCAB, 20, 25, 9);
     for (int i = 0; i < N; i++) {
@@ -100,6 +101,7 @@ static struct run_case *of_every_kind(void)
             r->bias = &bias;
             r->n_bias = 1;
         }
+        r->grammar = i % 5 == 2 ? grammar : NULL;
         r->logprobs = i % 12 == 11;
         r->prompt_logprobs = i % 11 == 5;
     }
@@ -111,8 +113,9 @@ static void keys_say_all(void **state)
     (void)state;
     static struct graphs g;
     const struct sv_engine_tuning tuning = {.pad = true, .run_ahead = true};
-    struct run_case *c = of_every_kind();
-    struct sv_engine_options o = {.target_dir = toy_target(&toy_bf16),
+    struct sv_grammar *grammar = legal_grammar(LEGAL_NESTED);
+    struct run_case *c = of_every_kind(grammar);
+    struct sv_engine_options o = {.target_dir = toy_speaking_target(&toy_bf16),
                                   .draft_dir = toy_draft(&toy_bf16),
                                   .device = "cpu",
                                   .n_threads = 1,
@@ -143,6 +146,7 @@ static void keys_say_all(void **state)
     run_out_free(out[0], N);
     run_out_free(out[1], N);
     run_cases_free(c, N);
+    sv_grammar_unref(grammar);
     sv_engine_close(e);
 }
 

@@ -140,6 +140,22 @@ const char *toy_target(const struct toy *t)
     return finish(&w, config, "target");
 }
 
+const char *toy_speaking_target(const struct toy *t)
+{
+    const char *dir = toy_target(t);
+    struct sv_buf text;
+    struct sv_err err = {0};
+    char path[512];
+    sv_buf_init(&text);
+    assert_int_equal(sv_file_read(&text, run_dir("tests/golden/tiny/pair_target/tokenizer.json"),
+                                  (size_t)1 << 20, &err),
+                     0);
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    assert_int_equal(sv_file_write(path, text.data, text.len, &err), 0);
+    sv_buf_fini(&text);
+    return dir;
+}
+
 const char *toy_draft(const struct toy *t)
 {
     char config[1024];

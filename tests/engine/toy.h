@@ -20,6 +20,8 @@ struct toy {
 extern const struct toy toy_bf16;
 /* Directories live below the test's temporary folder; the names are kept for the process's life. */
 const char *toy_target(const struct toy *t);
+/* With the golden pair's tokenizer, of 300 tokens. */
+const char *toy_speaking_target(const struct toy *t);
 const char *toy_draft(const struct toy *t);
 
 #endif
