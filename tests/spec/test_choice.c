@@ -9,6 +9,7 @@
 #include "spec/choice.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { BLOCK = 16, SLOTS = 8 };
 
@@ -260,6 +261,11 @@ static void looks_are_paid(void **state)
     }
 }
 
+static float share_of_bin(int bin) /* the middle: half steps of log odds from -4 on */
+{
+    return (float)(1 / (1 + exp(-(-4 + 0.5 * (bin + 0.5)))));
+}
+
 /* Between drafting and verifying: a row is kept while its chance, of what every us could bring
  * elsewhere, pays its time. */
 static void cuts_keep_what_pays(void **state)
@@ -274,8 +280,8 @@ static void cuts_keep_what_pays(void **state)
         t.p->sure.tried[b] = 1e6f;
         t.p->sure.kept[b] = 1e6f * (float)b / SV_SURE_BINS;
     }
-    for (int32_t j = 0; j < BLOCK; j++) /* the middle of a bin: half steps of log odds from -4 on */
-        share[j] = (float)(1 / (1 + exp(-(-4 + 0.5 * (BIN + 0.5)))));
+    for (int32_t j = 0; j < BLOCK; j++)
+        share[j] = share_of_bin(BIN);
     for (double rate = 0.05; rate < 0.3; rate += 0.05) {
         struct sv_policy_seq *s = t.p->seq;
         step(&t, 1, 0, BLOCK, 0);
@@ -297,6 +303,54 @@ static void cuts_keep_what_pays(void **state)
             fail_msg("at %g tokens a us: width %d, not %d", rate, s->width, width);
         assert_int_equal(t.p->load.n_rows, width);
     }
+    sv_policy_close(t.p);
+}
+
+/* Rows dropped before the cut: each sequence goes by its own drafts all the same. */
+static void narrowed_before_the_cut(void **state)
+{
+    (void)state;
+    float share[2 * (BLOCK - 1)];
+    struct table t;
+    set(&t, 1);
+    for (int b = 0; b < SV_SURE_BINS; b++) {
+        t.p->sure.tried[b] = 1e6f;
+        t.p->sure.kept[b] = 1e6f * (float)b / SV_SURE_BINS;
+    }
+    for (int32_t j = 0; j < 2 * (BLOCK - 1); j++)
+        share[j] = share_of_bin(j < BLOCK - 1 ? 22 : 2);
+    step(&t, 2, 0, BLOCK, 0);
+    for (int i = 0; i < 2; i++)
+        sv_choice_set_width(t.p, &t.p->seq[i], BLOCK, SV_DRAFT_FULL);
+    t.p->rate = 0.05;
+    sv_policy_narrow(t.p, 0, 4);
+    assert_int_equal(t.p->load.n_rows, 4 + BLOCK);
+    sv_policy_cut(t.p, share);
+    assert_int_equal(t.p->seq[0].width, 4); /* all that is left is worth it */
+    assert_in_range(t.p->seq[1].width, 1, 3);
+    assert_int_equal(t.p->load.n_rows, 4 + t.p->seq[1].width);
+    sv_policy_close(t.p);
+}
+
+/* Drafts that a grammar forbids say something of the request, and nothing of the others. */
+static void refused_drafts(void **state)
+{
+    (void)state;
+    const struct sv_verified v = {.width = 1, .draft_rows = BLOCK, .n_emitted = 1, .refused = true};
+    float kept[BLOCK], tried[BLOCK], alive[BLOCK];
+    struct table t;
+    set(&t, 0.9f);
+    step(&t, 2, 0, BLOCK, 0);
+    memcpy(kept, t.p->kept, sizeof kept);
+    memcpy(tried, t.p->tried, sizeof tried);
+    for (int i = 0; i < 100; i++)
+        sv_policy_verified(t.p, &t.r[0], &v);
+    assert_memory_equal(kept, t.p->kept, sizeof kept);
+    assert_memory_equal(tried, t.p->tried, sizeof tried);
+    sv_chance_fill(t.p, &t.p->seq[0], alive);
+    assert_true(alive[1] < 0.3f);
+    sv_chance_fill(t.p, &t.p->seq[1], alive);
+    assert_true(alive[1] > 0.8f);
     sv_policy_close(t.p);
 }
 
@@ -358,4 +412,5 @@ SV_TEST_MAIN(cmocka_unit_test(octaves), cmocka_unit_test(limits), cmocka_unit_te
              cmocka_unit_test(gains), cmocka_unit_test(restoring_has_a_price),
              cmocka_unit_test(padding_is_used), cmocka_unit_test(promises_are_compared),
              cmocka_unit_test(looks_are_paid), cmocka_unit_test(cuts_keep_what_pays),
+             cmocka_unit_test(narrowed_before_the_cut), cmocka_unit_test(refused_drafts),
              cmocka_unit_test(in_vain_by_request), cmocka_unit_test(who_is_given_up))
