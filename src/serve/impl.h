@@ -300,6 +300,8 @@ struct sv_gen {
     struct sv_buf parts;      /* of it, not written yet */
     struct sv_buf thoughts;   /* that are not to be streamed */
     int32_t n_calls;
+    int64_t n_thought_tokens; /* counted so far, and their bytes */
+    size_t n_thought_bytes;
     size_t text_offset; /* legacy log probabilities: characters before the next token */
     int32_t stop_id, stop_index;
     int32_t n_prompt, n_cached, n_preemptions;
@@ -479,7 +481,7 @@ bool sv_parts_delta(struct sv_gen *g, size_t *at, struct sv_buf *b);
 /* The members of a whole answer's message, from its text. */
 void sv_parts_message(struct sv_gen *g, struct sv_buf *b);
 const char *sv_parts_finish(const struct sv_gen *g); /* as sv_finish_json */
-int64_t sv_parts_n_thought_tokens(const struct sv_gen *g);
+int64_t sv_parts_n_thought_tokens(struct sv_gen *g);
 
 /* -------------------------------------------------------- writers (write.c, logprobs.c, spec.c) */
 

@@ -262,20 +262,22 @@ const char *sv_parts_finish(const struct sv_gen *g)
     return called ? "\"tool_calls\"" : sv_finish_json(g->finish);
 }
 
-int64_t sv_parts_n_thought_tokens(const struct sv_gen *g)
+/* It is asked with every chunk that has usage, so it goes on where it ended. */
+int64_t sv_parts_n_thought_tokens(struct sv_gen *g)
 {
     const int32_t *ids = (const int32_t *)(const void *)g->ids.data;
-    size_t n = g->answer ? sv_answer_n_thought(g->answer) : 0, bytes = 0;
-    int64_t k = 0;
+    size_t n = g->answer ? sv_answer_n_thought(g->answer) : 0;
+    struct sv_detok d;
 
-    for (; bytes < n && k < (int64_t)(g->ids.len / sizeof(int32_t)); k++) {
-        struct sv_detok d;
+    sv_detok_init(&d, g->call->s->model->tok, !g->r.show_special);
+    d.shown = g->r.shown_ids;
+    d.n_shown = g->r.n_shown_ids;
+    while (g->n_thought_bytes < n &&
+           g->n_thought_tokens < (int64_t)(g->ids.len / sizeof(int32_t))) {
+        int32_t id = ids[g->n_thought_tokens++];
         size_t len;
-        sv_detok_init(&d, g->call->s->model->tok, !g->r.show_special);
-        d.shown = g->r.shown_ids;
-        d.n_shown = g->r.n_shown_ids;
-        sv_tokenizer_bytes(d.tok, ids[k], &len);
-        bytes += sv_detok_skips(&d, ids[k]) ? 0 : len;
+        sv_tokenizer_bytes(d.tok, id, &len);
+        g->n_thought_bytes += sv_detok_skips(&d, id) ? 0 : len;
     }
-    return k;
+    return g->n_thought_tokens;
 }

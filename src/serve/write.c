@@ -96,7 +96,7 @@ void sv_write_usage(struct sv_buf *b, const struct sv_call *c, const struct sv_g
     bool thinks = c->p.think_format != SV_THINK_NONE;
 
     for (int32_t i = 0; i < c->n_gens; i++) {
-        const struct sv_gen *g = &c->gens[i];
+        struct sv_gen *g = &c->gens[i];
         struct sv_accept a;
         if (one && g != one)
             continue;

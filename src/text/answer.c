@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define MAX_SPACES 64 /* before a marker; of more the first ones are content */
+#define MAX_PIECE 512 /* taken at once */
 #define MAX_CALL ((size_t)1 << 20)
 
 enum state { START, THOUGHT, TEXT, CALL };
@@ -161,7 +162,7 @@ static bool start(struct sv_answer *a)
 static bool thought(struct sv_answer *a)
 {
     const char *const markers[] = {a->think->close, NULL};
-    const char *which;
+    const char *which = "";
 
     if (a->lead)
         take(a, n_spaces(&a->held));
@@ -315,7 +316,7 @@ static int lead(struct sv_answer *a)
 
 static bool text(struct sv_answer *a)
 {
-    const char *which;
+    const char *which = "";
 
     if (a->lead) {
         int found = lead(a);
@@ -381,9 +382,12 @@ static bool step(struct sv_answer *a)
 
 bool sv_answer_push(struct sv_answer *a, const char *text, size_t n)
 {
-    sv_buf_append(&a->held, text, n);
-    while (!has_failed(a) && a->held.len && step(a))
-        ;
+    /* What is held is moved with every part that is taken: it stays short. */
+    for (size_t at = 0; at < n && !has_failed(a); at += MAX_PIECE) {
+        sv_buf_append(&a->held, text + at, n - at < MAX_PIECE ? n - at : MAX_PIECE);
+        while (!has_failed(a) && a->held.len && step(a))
+            ;
+    }
     if (!has_failed(a) && a->state == CALL)
         give_call(a, false);
     return !has_failed(a);

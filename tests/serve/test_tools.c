@@ -325,7 +325,12 @@ static void thoughts_as_clients_want_them(void **state)
         }
     }
     assert_int_equal(n, 1);
-    events = hub_events(&r, CHAT, ask(text, "\"stream\":true"));
+    events = hub_events(&r, CHAT,
+                        ask(text, "\"stream\":true,\"stream_options\":{\"include_usage\":true,"
+                                  "\"continuous_usage_stats\":true}"));
+    hub_same(hub_at(json_array_get(events, json_array_size(events) - 1),
+                    "usage.completion_tokens_details"),
+             hub_at(whole, "usage.completion_tokens_details"), "usage");
     json_t *m = put_together(events, 0);
     assert_string_equal(hub_text(m, "reasoning"), "One two three.");
     assert_string_equal(hub_text(m, "reasoning_content"), "One two three.");
