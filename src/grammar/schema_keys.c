@@ -264,6 +264,7 @@ int sv_keys_make(struct sv_schema *s, int32_t node, struct sv_leaf *leaf)
 {
     const struct sv_schema_node mine = s->nodes[node];
     struct keys k = {.s = s, .node = &mine, .leaf = leaf};
+    int64_t n_possible = 0;
     int status = SV_OK;
 
     if (!(leaf->types & SV_OBJECT))
@@ -288,6 +289,10 @@ int sv_keys_make(struct sv_schema *s, int32_t node, struct sv_leaf *leaf)
         status = read_properties(&k, i);
     for (int32_t i = 0; i < mine.n_parts && status == SV_OK; i++)
         status = read_required(&k, i);
+    /* Who wants more members than are declared wants others. */
+    for (int32_t i = 0; i < leaf->n_members; i++)
+        n_possible += leaf->members[i].node != SV_SCHEMA_NEVER;
+    k.declares &= leaf->min_members <= n_possible;
     if (status == SV_OK)
         status = read_extras(&k);
     /* A grammar cannot count names that are different from one another. */
