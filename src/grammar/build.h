@@ -87,20 +87,14 @@ int sv_build_finish(struct sv_build *b, sv_expr start, struct sv_grammar **g, st
 
 /* ---------------------------------------------------------------- regex.c */
 
-/* How a set of code points in the expression becomes text: NULL is sv_build_chars. The schema's
- * patterns write JSON strings, where some characters are escaped. Ranges are sorted and disjoint.
- */
-typedef sv_expr (*sv_regex_chars_fn)(struct sv_build *b, const struct sv_range *ranges, size_t n,
-                                     void *arg);
 struct sv_regex_style {
-    sv_regex_chars_fn chars;
-    void *arg;
     /* As JSON schema's pattern: found anywhere unless anchored; else the whole text matches and ^
      * and $ at the ends change nothing. */
     bool search;
     int64_t pos; /* where the expression begins in the source, added to positions of errors */
 };
-/* The expression as part of a larger grammar. style may be NULL. Errors stick to the builder. */
+/* The expression as part of a larger grammar, or to be made an automaton of (dfa.h). style may be
+ * NULL. Errors stick to the builder. */
 sv_expr sv_regex_expr(struct sv_build *b, const char *text, size_t n,
                       const struct sv_regex_style *style);
 

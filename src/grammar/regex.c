@@ -17,8 +17,6 @@ struct regex {
 
 static sv_expr chars(struct regex *r, const struct sv_range *ranges, size_t n)
 {
-    if (r->style->chars)
-        return r->style->chars(r->b, ranges, n, r->style->arg);
     return sv_build_chars(r->b, ranges, n, false);
 }
 
