@@ -116,6 +116,12 @@ static void sort_items(uint64_t *x, uint32_t n)
 }
 
 #define APART (SV_NO_SET - 1)
+#define PRUNED (1u << 31) /* in place of a set to unite with: the set, pruned to so many frames */
+
+static struct sv_union *union_at(const struct sv_automaton *a, uint32_t one, uint32_t other)
+{
+    return &a->unions[(one * 31 + other * 1009) % SV_N_UNIONS];
+}
 
 void sv_sets_forget_unions(struct sv_automaton *a)
 {
@@ -153,7 +159,7 @@ static uint32_t unite_tails(struct sv_automaton *a, uint32_t one, uint32_t other
 {
     const struct sv_set *x = &a->sets[one], *y = &a->sets[other];
     const uint32_t base = a->n_scratch;
-    struct sv_union *known = &a->unions[(one * 31 + other * 1009) % SV_N_UNIONS];
+    struct sv_union *known = union_at(a, one, other);
     uint32_t i = 0, j = 0, set;
 
     if (one == other)
@@ -201,11 +207,14 @@ uint32_t sv_sets_unite(struct sv_automaton *a, uint32_t base)
 uint32_t sv_sets_prune(struct sv_automaton *a, uint32_t set, uint32_t most)
 {
     const struct sv_set *s = &a->sets[set];
-    const uint32_t base = a->n_scratch;
+    const uint32_t base = a->n_scratch, key = PRUNED | most;
+    struct sv_union *known = union_at(a, set, key);
     uint32_t pruned;
 
     if (s->high <= most)
         return set;
+    if (known->one == set && known->other == key)
+        return known->set;
     a->work -= (int32_t)s->n;
     for (uint32_t i = 0; i < s->n && a->work >= 0; i++) {
         uint64_t item = a->items[s->first + i];
@@ -222,6 +231,8 @@ uint32_t sv_sets_prune(struct sv_automaton *a, uint32_t set, uint32_t most)
         return SV_NO_SET;
     pruned = intern(a, &a->scratch[base], a->n_scratch - base);
     a->n_scratch = base;
+    if (pruned != SV_NO_SET)
+        *known = (struct sv_union){set, key, pruned};
     return pruned;
 }
 

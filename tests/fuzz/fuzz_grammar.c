@@ -53,7 +53,7 @@ static void match(struct words *w, struct sv_grammar *g, const char *text, size_
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    static struct words words;
+    struct words words;
     const char *text = (const char *)data, *nul = n > 1 ? memchr(text + 1, 0, n - 1) : NULL;
     size_t n_text = nul ? (size_t)(nul - text) - 1 : n - (n > 0);
     size_t n_tried = nul ? n - n_text - 2 : 0;
@@ -62,13 +62,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 
     if (n == 0)
         return 0;
-    if (!words.vocab)
-        words_open(&words, words_common, words_n_common);
     if (read_grammar(&g, text[0], text + 1, n_text, &err) != SV_OK) {
         SV_REQUIRE(err.code < 0 && err.msg[0] && err.pos >= -1 && err.pos <= (int64_t)n_text);
         return 0;
     }
+    words_open(&words, words_common, words_n_common);
     match(&words, g, nul ? nul + 1 : "", n_tried < NAIVE_LONGEST ? n_tried : NAIVE_LONGEST);
     sv_grammar_unref(g);
+    words_close(&words);
     return 0;
 }
