@@ -16,7 +16,7 @@
 #define MAX_KEPT_BYTES 67108864 /* of their rules and sources */
 #define MAX_MAKING 64
 
-/* How a source begins; the form's text follows. */
+/* How a source begins; the form's text follows, and that of tools that may be called instead. */
 struct head {
     uint8_t kind, compact, think, think_open;
     struct sv_tool_form tools;
@@ -71,6 +71,8 @@ int sv_form_source(const struct sv_params *p, struct sv_buf *source, struct sv_a
     if (add_value(source, f->value) || source->failed)
         return sv_api_fail(e, 500, NULL, "out of memory");
     h.n_form = (uint32_t)(source->len - sizeof h);
+    if (f->beside && add_value(source, f->beside))
+        return sv_api_fail(e, 500, NULL, "out of memory");
     memcpy(source->data, &h, sizeof h);
     return 0;
 }
@@ -119,6 +121,23 @@ static int make_form(struct sv_grammar **g, const struct head *h, const char *te
     }
 }
 
+/* The form, or calls of tools. */
+static int put_calls_beside(struct sv_grammar **g, const struct head *h, const char *text, size_t n,
+                            struct sv_err *err)
+{
+    struct sv_grammar *calls = NULL, *all = NULL;
+    int rc = sv_tool_grammar(&calls, &h->tools, text, n, err);
+
+    if (!rc)
+        rc = sv_grammar_either(&all, (struct sv_grammar *[]){*g, calls}, 2, err);
+    sv_grammar_unref(calls);
+    if (rc)
+        return rc;
+    sv_grammar_unref(*g);
+    *g = all;
+    return SV_OK;
+}
+
 /* The form behind a thought: one that the prompt has begun, or one that may come or not. */
 static int put_behind_thought(struct sv_grammar **g, const struct head *h, struct sv_err *err)
 {
@@ -159,7 +178,10 @@ static void make(void *user, struct sv_enc_scratch *scratch)
     (void)scratch;
     memcpy(&h, m->source.data, sizeof h);
     const char *text = m->source.data + sizeof h;
+    size_t n_beside = m->source.len - sizeof h - h.n_form;
     m->rc = make_form(&m->grammar, &h, text, &m->err);
+    if (!m->rc && n_beside)
+        m->rc = put_calls_beside(&m->grammar, &h, text + h.n_form, n_beside, &m->err);
     if (!m->rc)
         m->rc = put_behind_thought(&m->grammar, &h, &m->err);
     m->took_us = sv_clock_us() - start;

@@ -193,6 +193,7 @@ struct sv_form {
     json_t *value;
     bool compact; /* JSON without spaces */
     struct sv_tool_form tools;
+    json_t *beside;             /* tools that may be called instead; borrowed */
     enum sv_think_format think; /* a thought may come before it, or */
     bool think_open;            /* the prompt has begun one */
     const char *field;          /* the request's field; and where in it the value stands */

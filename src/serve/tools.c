@@ -194,8 +194,8 @@ static bool any_strict(const json_t *tools)
     return false;
 }
 
-/* The answer must call, or what it calls must fit. A way of calling that a grammar cannot ask for
- * is left for objects alone. */
+/* The answer must call, or what it calls must fit, or it has another form or calls. A way of
+ * calling that a grammar cannot ask for is left for objects alone. */
 static int take_form(const struct sv_serve *s, struct sv_params *p, struct sv_api_err *e)
 {
     bool forced = p->tool_choice == SV_CHOICE_REQUIRED || p->tool_choice == SV_CHOICE_NAMED;
@@ -208,6 +208,10 @@ static int take_form(const struct sv_serve *s, struct sv_params *p, struct sv_ap
         return sv_api_bad(e, "tool_choice",
                           "'tool_choice' asks for a call, and '%s' for another form of answer",
                           p->form.name);
+    if (p->form.kind && (tags || s->tool_format == SV_TOOL_LLAMA)) {
+        p->form.beside = p->tools;
+        p->form.tools = (struct sv_tool_form){tags, p->parallel, false};
+    }
     if (p->form.kind || (!forced && !(strict && tags && s->tool_format == SV_TOOL_HERMES)))
         return 0;
     p->form.kind = SV_FORM_TOOLS;

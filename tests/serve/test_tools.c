@@ -479,6 +479,23 @@ static void forms_and_calls(void **state)
     /* A thought may come first; the call comes, too, if there is room for it. */
     v = hub_at(hub_json(&r, CHAT, ask_real(ADD "," NAMED), 200), "choices.0");
     check_add(hub_at(v, "message.tool_calls.0"));
+    /* A form or calls, as the model likes; here the first token is pushed. */
+    for (int calls = 0; calls < 2; calls++) {
+        char more[1000];
+        json_t *t = hub_json(&r, "/tokenize",
+                             calls ? "{\"prompt\":\"<tool_call>\"}" : "{\"prompt\":\"yes\"}", 200);
+        snprintf(more, sizeof more,
+                 ADD ",\"guided_choice\":[\"yes\"],\"logit_bias\":{\"%lld\":100}",
+                 (long long)hub_number(t, "tokens.0"));
+        v = hub_at(hub_json(&r, CHAT, ask_real(more), 200), "choices.0");
+        if (calls) {
+            assert_string_equal(hub_text(v, "finish_reason"), "tool_calls");
+            assert_true(json_array_size(hub_at(v, "message.tool_calls")) > 0);
+        } else {
+            assert_string_equal(hub_text(v, "message.content"), "yes");
+            assert_string_equal(hub_text(v, "finish_reason"), "stop");
+        }
+    }
     /* Strict tools, and no need to call: the text is the one without them. */
     v = hub_at(hub_json(&r, CHAT,
                         ask_real("\"max_tokens\":20,\"tools\":[{\"type\":\"function\","
