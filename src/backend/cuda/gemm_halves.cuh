@@ -6,9 +6,8 @@
  * Included by gemm_sm90.cu, in the midst of it, after gemm_whole.cuh. What gemm_units.cuh gives to
  * four thread blocks (two units, two halves of their weight rows), twice, these give to as many
  * once: larger tiles, which a multiprocessor takes in for fewer bytes a product, and weights that
- * are read once. Where a half of k is two pieces, the thread block keeps the first one's sums, in
- * registers or, if those are too wide for that, in its stash. Must not: add in any other order than
- * gemm_pair.cuh.
+ * are read once. Where a half of k is two pieces, the thread block keeps the first one's sums as
+ * gemm_whole.cuh does. Must not: add in any other order than gemm_pair.cuh.
  */
 #ifndef SV_CUDA_GEMM_HALVES_CUH
 #define SV_CUDA_GEMM_HALVES_CUH
@@ -188,16 +187,13 @@ static __device__ __forceinline__ void consume_half(const struct sv_gemm_args &a
                                                     struct tail *tail, const struct slab &own)
 {
     typedef ring<N, WAY> R;
-    /* Of the first piece: in registers what there is room for, which the upper half of k sends
-     * first; the rest in the stash. */
-    constexpr int THREADS = consumers_of(WAY), KEPT = WAY != HALVES ? 8 : N <= 192 ? N : N / 2;
     const int warp = threadIdx.x / 32, wg = threadIdx.x / 128;
     const int32_t n_pieces = a.n_sharers / 2, first = own.half * n_pieces;
     int32_t band = own.band + wg;
     const struct sv_gemm_item &it = part_at(a, band);
     const bool present = band < it.n_bands;
     struct place at = {0, 0};
-    float acc[N / 2], kept[KEPT / 2];
+    float acc[N / 2], kept[kept_rows(N) / 2];
     float *const x_scale = tail->x_scale[0];
     sv_pdl_wait();
     if (FP8) {
@@ -218,17 +214,11 @@ static __device__ __forceinline__ void consume_half(const struct sv_gemm_args &a
         for (int e = 0; e < N / 2; e++)
             acc[e] = 0.0f;
         sum_tiles<N, WAY>(acc, at, n, present, last, a, smem, tail, wg, -1);
-        if (WAY == HALVES && n_pieces > 1) {
-            if (KEPT < N && !last)
-                stash_put<N, THREADS, KEPT>(acc, a);
-#pragma unroll
-            for (int e = 0; e < KEPT / 2; e++) {
-                acc[e] = last ? kept[e] + acc[e] : acc[e];
-                kept[e] = acc[e];
-            }
-        }
+        if (WAY == HALVES && i)
+            add_kept<N, WAY>(acc, kept, tail);
+        else if (WAY == HALVES && !last)
+            keep_sum<N, WAY>(acc, kept, tail);
     }
-    const bool stashed = WAY == HALVES && KEPT < N && n_pieces > 1;
     SV_MARK(a, 2);
     const struct pair_side side = {(uint32_t)own.half,
                                    smem,
@@ -245,12 +235,8 @@ static __device__ __forceinline__ void consume_half(const struct sv_gemm_args &a
         bar_wait(side.ready, 0); /* the other block's word must find this one here */
     } else if (own.half) {
         half_send<N, WAY, 1>(acc, a, side, there_begin, own);
-        if (stashed)
-            stash_add<N, THREADS, KEPT>(acc, a);
         half_finish<N, WAY, 1>(acc, a, side, own, spot);
     } else {
-        if (stashed)
-            stash_add<N, THREADS, KEPT>(acc, a);
         half_send<N, WAY, 0>(acc, a, side, there_begin, own);
         half_finish<N, WAY, 0>(acc, a, side, own, spot);
     }

@@ -223,7 +223,7 @@ enum { N_WHOLES = sizeof wholes / sizeof *wholes };
 /* Half of k each: two warpgroups, and three where a half is one piece. */
 static const struct width halves[] = {
     {192, 5, 4, {{gemm_kernel<192, HALVES, false>}, {gemm_kernel<192, TALL_HALVES, false>}}},
-    {256, 4, 3, {{gemm_kernel<256, HALVES, false>}, {gemm_kernel<256, TALL_HALVES, false>}}},
+    {256, 3, 3, {{gemm_kernel<256, HALVES, false>}, {gemm_kernel<256, TALL_HALVES, false>}}},
 };
 enum { N_HALVES = sizeof halves / sizeof *halves };
 #endif

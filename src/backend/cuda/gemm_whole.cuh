@@ -92,26 +92,25 @@ static __device__ __forceinline__ void add_before(float *acc, float4 v)
     acc[3] = v.w + acc[3];
 }
 
-/* Keeps sums of this thread in its stash, or adds what lies there to them: those of rows FROM of x
- * and on. */
-template <int N, int THREADS, int FROM>
+/* Keeps sums of this thread in its stash, or adds what lies there to them. */
+template <int N, int THREADS>
 static __device__ __forceinline__ void stash_put(const float (&acc)[N / 2],
                                                  const struct sv_gemm_args &a)
 {
     float4 *to = a.stash + (size_t)blockIdx.x * (SV_GEMM_STASH / sizeof(float4)) + threadIdx.x;
 #pragma unroll
-    for (int j = FROM / 8; j < N / 8; j++)
+    for (int j = 0; j < N / 8; j++)
         __stcg(to + j * THREADS,
                make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]));
 }
 
-template <int N, int THREADS, int FROM>
+template <int N, int THREADS>
 static __device__ __forceinline__ void stash_add(float (&acc)[N / 2], const struct sv_gemm_args &a)
 {
     const float4 *from =
         a.stash + (size_t)blockIdx.x * (SV_GEMM_STASH / sizeof(float4)) + threadIdx.x;
 #pragma unroll
-    for (int j = FROM / 8; j < N / 8; j++)
+    for (int j = 0; j < N / 8; j++)
         add_before(acc + 4 * j, __ldcg(from + j * THREADS));
 }
 
@@ -125,7 +124,7 @@ static SV_HD constexpr int kept_rows(int n)
 /* Bytes of it. */
 static SV_HD constexpr int shelf_of(int n, enum way way)
 {
-    return way == WHOLE ? (n - kept_rows(n)) * 2 * consumers_of(way) : 0;
+    return way == WHOLE || way == HALVES ? (n - kept_rows(n)) * 2 * consumers_of(way) : 0;
 }
 
 template <int N, enum way WAY>
@@ -183,12 +182,12 @@ sum_cut(float (&acc)[N / 2], struct place &at, int32_t t0, int32_t t1, bool pres
         if (t != t0 && t != middle)
             add_kept<N, WAY>(acc, kept, tail);
         if (end == middle)
-            stash_put<N, THREADS, 0>(acc, a);
+            stash_put<N, THREADS>(acc, a);
         else if (end < t1)
             keep_sum<N, WAY>(acc, kept, tail);
     }
     if (middle >= 0)
-        stash_add<N, THREADS, 0>(acc, a);
+        stash_add<N, THREADS>(acc, a);
 }
 
 template <int N, enum way WAY, bool GATED>
