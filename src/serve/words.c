@@ -105,10 +105,6 @@ int sv_words_take(const struct sv_serve *s, struct sv_enc_scratch *scratch, stru
                           "'allowed_token_ids' is empty: nothing could come");
     if (!json_array_size(p->bad_words) && !p->allowed_ids)
         return 0;
-    if (p->form.kind) { /* between them no token might be left */
-        const char *name = p->allowed_ids ? "allowed_token_ids" : "bad_words";
-        return sv_api_bad(e, name, "'%s' and '%s' exclude each other", name, p->form.name);
-    }
     int rc = take_words(&t, p->bad_words, e);
     size_t n_bad = t.ids.n;
     if (!rc)

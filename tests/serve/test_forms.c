@@ -258,6 +258,31 @@ static void logprobs_are_the_models(void **state)
     hub_close(&r);
 }
 
+/* Words that never come and tokens that alone may count within a form, as long as they leave it
+ * one. */
+static void words_within(void **state)
+{
+    struct hub r = {.real = true};
+    (void)state;
+
+    hub_open(&r, false);
+    for (int plain = 0; plain < 2; plain++) {
+        const char *width = plain ? "\"width\":1," : "";
+        char body[300];
+        for (int i = 0; i < 2; i++) {
+            snprintf(body, sizeof body,
+                     ASK "%s\"guided_choice\":[\"q\",\"z\"],\"bad_words\":[\"%s\"]}", width,
+                     i ? "z" : "q");
+            assert_string_equal(text_of(hub_json(&r, TEXT, body, 200)), i ? "q" : "z");
+        }
+        snprintf(
+            body, sizeof body, ASK "%s\"regex\":\"[a-z]{6}\",\"allowed_token_ids\":[%d]}", width,
+            (int)hub_number(hub_json(&r, "/tokenize", "{\"content\":\"q\"}", 200), "tokens.0"));
+        assert_string_equal(text_of(hub_json(&r, TEXT, body, 200)), "qqqqqq");
+    }
+    hub_close(&r);
+}
+
 /* Too few tokens for it: the beginning of a text, and "length". */
 static void cut_is_length(void **state)
 {
@@ -342,8 +367,6 @@ static void refusals_name_the_place(void **state)
          "structured_outputs", "disable_any_whitespace"},
         {TEXT, ASK "\"guided_regex\":\"a\",\"response_format\":{\"type\":\"json_object\"}}",
          "response_format", "'response_format' and 'guided_regex' exclude each other"},
-        {TEXT, ASK "\"guided_regex\":\"a\",\"bad_words\":[\"a\"]}", "bad_words",
-         "'bad_words' and 'guided_regex' exclude each other"},
         {"/completion", ASK "\"grammar\":\"root ::= x\"}", "grammar", "x"},
         {"/completion", ASK "\"grammar\":\"root ::= \\\"a\\\"\",\"json_schema\":{}}", "json_schema",
          "exclude each other"},
@@ -432,6 +455,7 @@ static void ends_amid(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(every_way_fake), cmocka_unit_test(every_way_demo),
              cmocka_unit_test(drafts_change_nothing), cmocka_unit_test(logprobs_are_the_models),
-             cmocka_unit_test(cut_is_length), cmocka_unit_test(behind_thoughts),
-             cmocka_unit_test(refusals_name_the_place), cmocka_unit_test(kept_for_the_next),
-             cmocka_unit_test(made_once_for_all), cmocka_unit_test(ends_amid))
+             cmocka_unit_test(words_within), cmocka_unit_test(cut_is_length),
+             cmocka_unit_test(behind_thoughts), cmocka_unit_test(refusals_name_the_place),
+             cmocka_unit_test(kept_for_the_next), cmocka_unit_test(made_once_for_all),
+             cmocka_unit_test(ends_amid))
