@@ -422,8 +422,39 @@ static void errors(void **state)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
+/* Memory that runs out anywhere while a request with a grammar is taken costs that request alone.
+ */
+static void out_of_memory(void **state)
+{
+    (void)state;
+    static const int32_t prompt[] = {40};
+    const struct run_pair pair = golden();
+    struct sv_engine *e = run_open_as(&pair, &plain, "auto", SV_TYPE_AUTO, NULL);
+    struct sv_request r = {.top_p = 1,
+                           .prompt_ids = prompt,
+                           .n_prompt_ids = 1,
+                           .grammar_kind = SV_GRAMMAR_REGEX,
+                           .grammar_text = "(a|bc){2}"};
+    int64_t nth = 0;
+    int rc = -1;
+    while (rc < 0) {
+        char msg[256] = "";
+        sv_fault_arm(++nth);
+        rc = sv_submit_request(e, &r, NULL, msg, sizeof msg);
+        sv_fault_arm(0);
+        assert_true(rc >= 0 || msg[0]);
+    }
+    assert_true(nth > 20);
+    r.prompt_ids = NULL;
+    struct run_out o = answer(e, r);
+    assert_true(o.n_text >= 2 && o.n_text <= 4);
+    expect(o, o.text, SV_FINISH_STOP, e->model.cfg.eos_ids[0]);
+    sv_engine_close(e);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(greedy_f32), cmocka_unit_test(sampled_f32),
              cmocka_unit_test(greedy_bf16), cmocka_unit_test(sampled_bf16),
              cmocka_unit_test(lost_pages_and_prefixes), cmocka_unit_test(any_widths_late),
              cmocka_unit_test(drawn_as_the_model_has_it), cmocka_unit_test(ends),
-             cmocka_unit_test(errors))
+             cmocka_unit_test(errors), cmocka_unit_test(out_of_memory))
