@@ -79,46 +79,22 @@ int sv_form_source(const struct sv_params *p, struct sv_buf *source, struct sv_a
 
 /* ---------------------------------------------------------------- making, on the other thread */
 
-static int make_choice(struct sv_grammar **g, const char *text, size_t n, struct sv_err *err)
-{
-    json_t *list = sv_json_parse(text, n, err);
-    size_t count = json_array_size(list);
-    const char **texts = sv_calloc(count + 1, sizeof *texts);
-    int rc = list && texts ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "choice");
-
-    for (size_t i = 0; !rc && i < count; i++) {
-        texts[i] = json_string_value(json_array_get(list, i));
-        if (strlen(texts[i]) != json_string_length(json_array_get(list, i)))
-            rc = sv_fail(err, SV_EINVAL, (int64_t)i, "[%zu] holds a NUL character", i);
-    }
-    if (!rc)
-        rc = sv_grammar_choice(g, texts, count, err);
-    sv_free(texts);
-    json_decref(list);
-    return rc;
-}
-
 static int make_form(struct sv_grammar **g, const struct head *h, const char *text,
                      struct sv_err *err)
 {
+    static const enum sv_grammar_kind kinds[SV_FORM_KINDS] = {[SV_FORM_JSON] = SV_GRAMMAR_JSON,
+                                                              [SV_FORM_REGEX] = SV_GRAMMAR_REGEX,
+                                                              [SV_FORM_GBNF] = SV_GRAMMAR_GBNF,
+                                                              [SV_FORM_CHOICE] = SV_GRAMMAR_CHOICE};
     const struct sv_schema_style style = {.compact = h->compact};
+    char why[400] = "";
 
-    switch ((enum sv_form_kind)h->kind) {
-    case SV_FORM_JSON:
-        return sv_grammar_json(g, err);
-    case SV_FORM_SCHEMA:
+    if (h->kind == SV_FORM_SCHEMA)
         return sv_grammar_schema(g, text, h->n_form, &style, err);
-    case SV_FORM_REGEX:
-        return sv_grammar_regex(g, text, h->n_form, err);
-    case SV_FORM_GBNF:
-        return sv_grammar_gbnf(g, text, h->n_form, err);
-    case SV_FORM_CHOICE:
-        return make_choice(g, text, h->n_form, err);
-    case SV_FORM_TOOLS:
+    if (h->kind == SV_FORM_TOOLS)
         return sv_tool_grammar(g, &h->tools, text, h->n_form, err);
-    default:
-        return SV_OK;
-    }
+    int rc = sv_make_grammar(g, kinds[h->kind], text, h->n_form, why, sizeof why);
+    return rc ? sv_fail(err, rc, -1, "%s", why) : SV_OK;
 }
 
 /* The form, or calls of tools. */
