@@ -8,23 +8,6 @@
 
 #include <string.h>
 
-static struct words words;
-
-static int open_words(void **state)
-{
-    (void)state;
-    words_open(&words, words_common, words_n_common);
-    return 0;
-}
-
-static int close_words(void **state)
-{
-    (void)state;
-    words_close(&words);
-    assert_int_equal(sv_alloc_live(), 0);
-    return 0;
-}
-
 static struct sv_grammar *gbnf(const char *text)
 {
     struct sv_grammar *g;
@@ -37,19 +20,9 @@ static struct sv_grammar *gbnf(const char *text)
 
 static void check(const char *text, const char *const *yes, const char *const *no)
 {
-    struct sv_grammar *g = gbnf(text);
-
-    for (; *yes; yes++) {
-        if (!words_matches(&words, g, *yes, strlen(*yes)))
-            fail_msg("'%s' should match", *yes);
-    }
-    for (; *no; no++) {
-        if (words_matches(&words, g, *no, strlen(*no)))
-            fail_msg("'%s' should not match", *no);
-    }
-    sv_grammar_unref(g);
+    words_check_texts(&words, gbnf(text), yes, no);
 }
-#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define LIST WORDS_LIST
 
 static const char json[] =
     "# JSON, with the newlines where people put them\n"
@@ -143,11 +116,6 @@ static void counts(void **state)
     }
 }
 
-struct refusal {
-    const char *text, *part;
-    int code, pos;
-};
-
 static void refuses(void **state)
 {
     static const struct refusal refusals[] = {
@@ -172,14 +140,7 @@ static void refuses(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
-        const struct refusal *r = &refusals[i];
-        struct sv_grammar *g;
-        struct sv_err err;
-        int code = sv_grammar_gbnf(&g, r->text, strlen(r->text), &err);
-        if (code != r->code || !strstr(err.msg, r->part) || err.pos != r->pos)
-            fail_msg("%s: %d at %d: %s", r->text, code, (int)err.pos, code ? err.msg : "read");
-    }
+    words_check_refused(sv_grammar_gbnf, refusals, sizeof refusals / sizeof *refusals);
 }
 
 /* ---------------------------------------------------------------- hostile grammars */
@@ -264,11 +225,6 @@ static void forgets_and_finds_again(void **state)
     sv_grammar_unref(g);
 }
 
-SV_TEST_MAIN(cmocka_unit_test_setup_teardown(reads_json, open_words, close_words),
-             cmocka_unit_test_setup_teardown(masks_of_json, open_words, close_words),
-             cmocka_unit_test_setup_teardown(reads, open_words, close_words),
-             cmocka_unit_test_setup_teardown(counts, open_words, close_words),
-             cmocka_unit_test(refuses),
-             cmocka_unit_test_setup_teardown(ambiguous_grammars_go_on, open_words, close_words),
-             cmocka_unit_test_setup_teardown(gives_up_loudly, open_words, close_words),
-             cmocka_unit_test_setup_teardown(forgets_and_finds_again, open_words, close_words))
+SV_TEST_MAIN(WORDS_TEST(reads_json), WORDS_TEST(masks_of_json), WORDS_TEST(reads),
+             WORDS_TEST(counts), cmocka_unit_test(refuses), WORDS_TEST(ambiguous_grammars_go_on),
+             WORDS_TEST(gives_up_loudly), WORDS_TEST(forgets_and_finds_again))

@@ -10,23 +10,6 @@
 
 #include <string.h>
 
-static struct words words;
-
-static int open_words(void **state)
-{
-    (void)state;
-    words_open(&words, words_common, words_n_common);
-    return 0;
-}
-
-static int close_words(void **state)
-{
-    (void)state;
-    words_close(&words);
-    assert_int_equal(sv_alloc_live(), 0);
-    return 0;
-}
-
 static struct sv_matcher *matcher(struct sv_grammar *g)
 {
     struct sv_matcher *m;
@@ -396,13 +379,7 @@ static void refuses_what_matches_nothing(void **state)
     sv_build_close(b);
 }
 
-SV_TEST_MAIN(cmocka_unit_test_setup_teardown(chooses, open_words, close_words),
-             cmocka_unit_test_setup_teardown(nests, open_words, close_words),
-             cmocka_unit_test_setup_teardown(ends_before_the_stack_does, open_words, close_words),
-             cmocka_unit_test_setup_teardown(goes_back, open_words, close_words),
-             cmocka_unit_test_setup_teardown(takes_characters_in_pieces, open_words, close_words),
-             cmocka_unit_test_setup_teardown(knows_utf8, open_words, close_words),
-             cmocka_unit_test_setup_teardown(goes_on_after_a_marker, open_words, close_words),
-             cmocka_unit_test_setup_teardown(composes, open_words, close_words),
-             cmocka_unit_test_setup_teardown(left_recursion, open_words, close_words),
-             cmocka_unit_test_setup_teardown(refuses_what_matches_nothing, open_words, close_words))
+SV_TEST_MAIN(WORDS_TEST(chooses), WORDS_TEST(nests), WORDS_TEST(ends_before_the_stack_does),
+             WORDS_TEST(goes_back), WORDS_TEST(takes_characters_in_pieces), WORDS_TEST(knows_utf8),
+             WORDS_TEST(goes_on_after_a_marker), WORDS_TEST(composes), WORDS_TEST(left_recursion),
+             WORDS_TEST(refuses_what_matches_nothing))

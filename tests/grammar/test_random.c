@@ -12,23 +12,6 @@
 
 /* timeout: 120 */
 
-static struct words words;
-
-static int open_words(void **state)
-{
-    (void)state;
-    words_open(&words, words_common, words_n_common);
-    return 0;
-}
-
-static int close_words(void **state)
-{
-    (void)state;
-    words_close(&words);
-    assert_int_equal(sv_alloc_live(), 0);
-    return 0;
-}
-
 /* ---------------------------------------------------------------- grammars */
 
 #define N_RULES 5
@@ -233,7 +216,5 @@ static void allocates_nothing(void **state)
     sv_buf_fini(&text);
 }
 
-SV_TEST_MAIN(cmocka_unit_test_setup_teardown(agrees_with_naive, open_words, close_words),
-             cmocka_unit_test_setup_teardown(masks_are_right, open_words, close_words),
-             cmocka_unit_test_setup_teardown(goes_where_it_was, open_words, close_words),
-             cmocka_unit_test_setup_teardown(allocates_nothing, open_words, close_words))
+SV_TEST_MAIN(WORDS_TEST(agrees_with_naive), WORDS_TEST(masks_are_right),
+             WORDS_TEST(goes_where_it_was), WORDS_TEST(allocates_nothing))

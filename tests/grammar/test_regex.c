@@ -12,23 +12,6 @@
 #include <pcre2.h>
 #include <string.h>
 
-static struct words words;
-
-static int open_words(void **state)
-{
-    (void)state;
-    words_open(&words, words_common, words_n_common);
-    return 0;
-}
-
-static int close_words(void **state)
-{
-    (void)state;
-    words_close(&words);
-    assert_int_equal(sv_alloc_live(), 0);
-    return 0;
-}
-
 static struct sv_grammar *regex(const char *text)
 {
     struct sv_grammar *g;
@@ -168,17 +151,9 @@ static void agrees_with_pcre2(void **state)
 
 static void check(struct sv_grammar *g, const char *const *yes, const char *const *no)
 {
-    for (; *yes; yes++) {
-        if (!words_matches(&words, g, *yes, strlen(*yes)))
-            fail_msg("'%s' should match", *yes);
-    }
-    for (; *no; no++) {
-        if (words_matches(&words, g, *no, strlen(*no)))
-            fail_msg("'%s' should not match", *no);
-    }
-    sv_grammar_unref(g);
+    words_check_texts(&words, g, yes, no);
 }
-#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define LIST WORDS_LIST
 
 static void reads(void **state)
 {
@@ -214,11 +189,6 @@ static void searches(void **state)
     check(pattern(""), LIST("", "x"), LIST("\x80"));
 }
 
-struct refusal {
-    const char *text, *part;
-    int code, pos;
-};
-
 static void refuses(void **state)
 {
     static const struct refusal refusals[] = {
@@ -250,14 +220,7 @@ static void refuses(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
-        const struct refusal *r = &refusals[i];
-        struct sv_grammar *g;
-        struct sv_err err;
-        int code = sv_grammar_regex(&g, r->text, strlen(r->text), &err);
-        if (code != r->code || !strstr(err.msg, r->part) || (r->pos != -2 && err.pos != r->pos))
-            fail_msg("%s: %d at %d: %s", r->text, code, (int)err.pos, code ? err.msg : "read");
-    }
+    words_check_refused(sv_grammar_regex, refusals, sizeof refusals / sizeof *refusals);
 }
 
 /* At every allocation that fails the error says so, and nothing is lost. */
@@ -282,8 +245,5 @@ static void survives_without_memory(void **state)
     }
 }
 
-SV_TEST_MAIN(cmocka_unit_test_setup_teardown(agrees_with_pcre2, open_words, close_words),
-             cmocka_unit_test_setup_teardown(reads, open_words, close_words),
-             cmocka_unit_test_setup_teardown(searches, open_words, close_words),
-             cmocka_unit_test(refuses),
-             cmocka_unit_test_setup_teardown(survives_without_memory, open_words, close_words))
+SV_TEST_MAIN(WORDS_TEST(agrees_with_pcre2), WORDS_TEST(reads), WORDS_TEST(searches),
+             cmocka_unit_test(refuses), WORDS_TEST(survives_without_memory))

@@ -136,6 +136,23 @@ void words_close(struct words *w)
     sv_vocab_close(w->vocab);
 }
 
+struct words words;
+
+int words_setup(void **state)
+{
+    (void)state;
+    words_open(&words, words_common, words_n_common);
+    return 0;
+}
+
+int words_teardown(void **state)
+{
+    (void)state;
+    words_close(&words);
+    SV_REQUIRE(sv_alloc_live() == 0);
+    return 0;
+}
+
 static struct sv_matcher *open_matcher(struct words *w, struct sv_grammar *g)
 {
     struct sv_matcher *m;
@@ -167,6 +184,32 @@ bool words_matches(struct words *w, struct sv_grammar *g, const char *text, size
     may_end = i == n && sv_matcher_may_end(m);
     sv_matcher_close(m);
     return may_end;
+}
+
+void words_check_texts(struct words *w, struct sv_grammar *g, const char *const *yes,
+                       const char *const *no)
+{
+    for (; *yes; yes++) {
+        if (!words_matches(w, g, *yes, strlen(*yes)))
+            sv_panic("'%s' should match", *yes);
+    }
+    for (; *no; no++) {
+        if (words_matches(w, g, *no, strlen(*no)))
+            sv_panic("'%s' should not match", *no);
+    }
+    sv_grammar_unref(g);
+}
+
+void words_check_refused(int (*read)(struct sv_grammar **, const char *, size_t, struct sv_err *),
+                         const struct refusal *r, size_t n)
+{
+    for (size_t i = 0; i < n; i++, r++) {
+        struct sv_grammar *g;
+        struct sv_err err;
+        int code = read(&g, r->text, strlen(r->text), &err);
+        if (code != r->code || !strstr(err.msg, r->part) || (r->pos != -2 && err.pos != r->pos))
+            sv_panic("%s: %d at %d: %s", r->text, code, (int)err.pos, code ? err.msg : "read");
+    }
 }
 
 /* Byte by byte, and back. */
