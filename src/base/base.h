@@ -137,7 +137,6 @@ struct sv_pool;
 typedef void (*sv_pool_fn)(void *arg, int thread, int n_threads);
 int sv_pool_open(struct sv_pool **pool, int n_threads, struct sv_err *err);
 void sv_pool_close(struct sv_pool *pool);
-int sv_pool_size(const struct sv_pool *pool);
 void sv_pool_run(struct sv_pool *pool, sv_pool_fn fn, void *arg);
 /* Barrier inside fn: all n threads of the current run meet. */
 void sv_pool_barrier(struct sv_pool *pool, int thread);
@@ -227,8 +226,8 @@ float sv_rng_normal(struct sv_rng *r);               /* standard normal */
 
 /* Parses n bytes (an object or an array); err names the byte. Depth and size limits apply. Free
  * with json_decref. Integers beyond 64 bits become reals. Strings may hold NUL characters: read
- * those with json_string_length; sv_json_str refuses them. What json_dumps returns is freed with
- * sv_free. */
+ * those with json_string_length; sv_json_str_opt refuses them. What json_dumps returns is freed
+ * with sv_free. */
 json_t *sv_json_parse(const char *text, size_t n, struct sv_err *err);
 /* Parses a file of at most max_bytes; err names file and byte. */
 json_t *sv_json_load(const char *path, size_t max_bytes, struct sv_err *err);
@@ -243,7 +242,6 @@ int sv_json_num(const json_t *obj, const char *key, double lo, double hi, double
 int sv_json_num_opt(const json_t *obj, const char *key, double lo, double hi, double *out,
                     struct sv_err *err);
 int sv_json_bool_opt(const json_t *obj, const char *key, bool *out, struct sv_err *err);
-int sv_json_str(const json_t *obj, const char *key, const char **out, struct sv_err *err);
 int sv_json_str_opt(const json_t *obj, const char *key, const char **out, struct sv_err *err);
 /* Appends text as a JSON string with quotes; invalid UTF-8 becomes U+FFFD. */
 void sv_json_quote(struct sv_buf *b, const char *text, size_t n);

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Texts may hold NUL characters (prompts do); sv_json_str refuses them where a C string would be
- * cut. */
+/* Texts may hold NUL characters (prompts do); sv_json_str_opt refuses them where a C string would
+ * be cut. */
 #define PARSE_FLAGS (JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL)
 #define MAX_TEXT_BYTES ((size_t)1 << 30) /* jansson counts positions in an int */
 
@@ -200,22 +200,6 @@ static int get_num(const json_t *obj, const char *key, bool needed, double lo, d
     return SV_OK;
 }
 
-static int get_str(const json_t *obj, const char *key, bool needed, const char **out,
-                   struct sv_err *err)
-{
-    const json_t *v;
-    int status = find(obj, key, needed, &v, err);
-
-    if (status != SV_OK || !v)
-        return status;
-    if (!json_is_string(v))
-        return sv_fail(err, SV_EINVAL, -1, "field '%s' must be a string", key);
-    if (strlen(json_string_value(v)) != json_string_length(v))
-        return sv_fail(err, SV_EINVAL, -1, "field '%s' must not hold a NUL character", key);
-    *out = json_string_value(v);
-    return SV_OK;
-}
-
 int sv_json_int(const json_t *obj, const char *key, int64_t lo, int64_t hi, int64_t *out,
                 struct sv_err *err)
 {
@@ -253,14 +237,19 @@ int sv_json_bool_opt(const json_t *obj, const char *key, bool *out, struct sv_er
     return SV_OK;
 }
 
-int sv_json_str(const json_t *obj, const char *key, const char **out, struct sv_err *err)
-{
-    return get_str(obj, key, true, out, err);
-}
-
 int sv_json_str_opt(const json_t *obj, const char *key, const char **out, struct sv_err *err)
 {
-    return get_str(obj, key, false, out, err);
+    const json_t *v;
+    int status = find(obj, key, false, &v, err);
+
+    if (status != SV_OK || !v)
+        return status;
+    if (!json_is_string(v))
+        return sv_fail(err, SV_EINVAL, -1, "field '%s' must be a string", key);
+    if (strlen(json_string_value(v)) != json_string_length(v))
+        return sv_fail(err, SV_EINVAL, -1, "field '%s' must not hold a NUL character", key);
+    *out = json_string_value(v);
+    return SV_OK;
 }
 
 /* ---------------------------------------------------------------- writing */

@@ -185,11 +185,6 @@ void sv_pool_close(struct sv_pool *pool)
     sv_free(pool);
 }
 
-int sv_pool_size(const struct sv_pool *pool)
-{
-    return pool->n_threads;
-}
-
 void sv_pool_run(struct sv_pool *pool, sv_pool_fn fn, void *arg)
 {
     uint32_t run;

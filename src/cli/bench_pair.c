@@ -148,13 +148,13 @@ static int run_group(struct bench *b, const struct group *g, struct sv_cli_pair_
                 return rc;
             for (int32_t k = 0; k < stride; k++) {
                 const struct sv_cli_answer *a = &b->now[g->first + i + k];
-                if (arm && repeat == 0)
+                if (repeat > 0)
+                    continue;
+                row->arm[arm].hash = sv_cli_answer_hash(row->arm[arm].hash, a);
+                all_row->arm[arm].hash = sv_cli_answer_hash(all_row->arm[arm].hash, a);
+                if (arm) {
                     sv_cli_accept_add(&row->accept, a);
-                if (arm && repeat == 0)
                     sv_cli_accept_add(&all_row->accept, a);
-                if (repeat == 0) {
-                    row->arm[arm].hash = sv_cli_answer_hash(row->arm[arm].hash, a);
-                    all_row->arm[arm].hash = sv_cli_answer_hash(all_row->arm[arm].hash, a);
                 }
             }
         }

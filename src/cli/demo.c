@@ -73,7 +73,7 @@ static int show_one(const struct demo *d, const struct sv_cli_request *q)
 {
     struct sv_cli_answer a[2];
     struct sv_cli_accept sum = {0};
-    int code, at = -1;
+    int code;
 
     if (q->r.prompt)
         show_prompt(d, q->r.prompt, q->r.prompt_bytes);
@@ -82,7 +82,7 @@ static int show_one(const struct demo *d, const struct sv_cli_request *q)
     if (code == SV_CLI_OK)
         code = answer(d, q, 1, &a[1]);
     if (code == SV_CLI_OK) {
-        at = sv_cli_first_difference(&a[0], &a[1]);
+        const int at = sv_cli_first_difference(&a[0], &a[1]);
         sv_cli_accept_add(&sum, &a[1]);
         printf("%s[%d tokens: plain in %d steps, DFlash in %lld, accept length %.2f; %s]%s\n\n",
                sv_cli_style(d->colour, SV_CLI_DIM), sv_cli_answer_n(&a[0]),

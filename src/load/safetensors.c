@@ -265,8 +265,6 @@ static int parse_entries(const struct st_reader *r, json_t *header, struct sv_ho
 static int parse_header(struct st_reader *r, json_t *header, struct sv_host_tensor **tensors,
                         int32_t *n_tensors)
 {
-    if (!json_is_object(header))
-        return sv_fail(r->err, SV_EFORMAT, 8, "%s: the header is not a JSON object", r->file);
     json_t *meta = json_object_get(header, "__metadata__");
     int rc = meta ? check_metadata(r, meta) : SV_OK;
     if (rc)

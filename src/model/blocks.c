@@ -135,14 +135,15 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
                       const struct sv_pass *p)
 {
     enum sv_dtype act = sv_dev_act_dtype(dev);
-    struct sv_p_add_rms_norm norm = {.n_rows = p->rows.n_rows,
-                                     .d = st->hidden,
-                                     .x = a->x,
-                                     .eps = st->eps,
-                                     .out = a->h,
-                                     .tap_stride = (int64_t)p->taps.n * st->hidden,
-                                     .approximate =
-                                         st->n_layers && st->layers[0].qkv[0].w.approximate};
+    struct sv_p_add_rms_norm norm = {
+        .n_rows = p->rows.n_rows,
+        .d = st->hidden,
+        .x = a->x,
+        .eps = st->eps,
+        .out = a->h,
+        .tap_stride = (int64_t)p->taps.n * st->hidden,
+        .approximate = st->n_layers && st->layers[0].qkv[0].w.approximate,
+    };
     for (int32_t i = 0; i < st->n_layers; i++) {
         const struct sv_layer *l = &st->layers[i];
         norm.delta = i ? a->delta : NULL;

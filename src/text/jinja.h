@@ -434,7 +434,6 @@ struct sv_jval sv_j_call(struct sv_jx *x, struct sv_jval fn, const struct sv_jca
 int sv_j_method_find(const struct sv_jval *v, const struct sv_jval *name, bool *unsafe);
 struct sv_jval sv_j_method_call(struct sv_jx *x, const struct sv_jmethod *m,
                                 const struct sv_jcall *c);
-const char *sv_j_method_name(int id);
 
 /* jinja_filter.c, jinja_seq.c (those over sequences), jinja_is.c: number by name, -1 when
  * unknown */
@@ -451,7 +450,6 @@ extern const struct sv_jfilter sv_j_seq_filters[]; /* ends with a NULL name */
 
 /* jinja_func.c: globals; -1 when unknown */
 int sv_j_func_find(const char *p, size_t n);
-const char *sv_j_func_name(int id);
 struct sv_jval sv_j_func_call(struct sv_jx *x, int id, const struct sv_jcall *c);
 struct sv_jval sv_j_cycler_attr(struct sv_jx *x, struct sv_jval v, const struct sv_jval *name);
 

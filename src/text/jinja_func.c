@@ -26,11 +26,6 @@ int sv_j_func_find(const char *p, size_t n)
     return -1;
 }
 
-const char *sv_j_func_name(int id)
-{
-    return names[id];
-}
-
 static struct sv_jval make_range(struct sv_jx *x, const struct sv_jcall *c)
 {
     int64_t arg[3] = {0, 0, 1};

@@ -100,11 +100,6 @@ int sv_j_method_find(const struct sv_jval *v, const struct sv_jval *name, bool *
     return -1;
 }
 
-const char *sv_j_method_name(int id)
-{
-    return methods[id].name;
-}
-
 /* ---------------------------------------------------------------- arguments */
 
 static const struct sv_jval *opt(const struct sv_jval *v) /* NULL for absent and None */

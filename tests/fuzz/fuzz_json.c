@@ -28,11 +28,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         int64_t v;
         double d;
         bool flag;
-        const char *s;
+        const char *s = "";
         sv_json_int(root, keys[i], -5, INT64_MAX, &v, &err);
         sv_json_num(root, keys[i], -5, 1e300, &d, &err);
         sv_json_bool_opt(root, keys[i], &flag, &err);
-        if (sv_json_str(root, keys[i], &s, &err) == SV_OK)
+        if (sv_json_str_opt(root, keys[i], &s, &err) == SV_OK)
             SV_REQUIRE(strlen(s) <= n);
     }
     if (root) {

@@ -179,6 +179,14 @@ static void sliding_layers_of_qwen3(void **state)
     assert_int_equal(fake_parse_target(&c, fake_qwen3, "{\"sliding_window\": 512}", &err), SV_OK);
     assert_int_equal(c.sliding_window, 0);
     assert_int_equal(c.layer_kind[35], SV_LAYER_FULL);
+    /* in use, but null: not the class's default of 4096 */
+    assert_int_equal(fake_parse_target(&c, fake_qwen3,
+                                       "{\"use_sliding_window\": true, \"sliding_window\": null,"
+                                       " \"max_window_layers\": 30}",
+                                       &err),
+                     SV_OK);
+    assert_int_equal(c.sliding_window, 0);
+    assert_int_equal(c.layer_kind[35], SV_LAYER_FULL);
     /* in use, but only behind the last layer */
     assert_int_equal(fake_parse_target(&c, fake_qwen3,
                                        "{\"use_sliding_window\": true, \"sliding_window\": 512}",

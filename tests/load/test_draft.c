@@ -193,6 +193,14 @@ static const struct {
     {"{\"num_target_layers\": 5, \"dflash_config\": {\"target_layer_ids\": null}}", SV_EINVAL,
      "ascending"},
     {"{\"num_target_layers\": 0}", SV_EINVAL, "'num_target_layers'"},
+    {"{\"num_hidden_layers\": 33, \"layer_types\": null, \"num_target_layers\": 80,"
+     " \"dflash_config\": {\"target_layer_ids\": null}}",
+     SV_EUNSUPPORTED, "33 taps are more than 32"},
+    /* what would move an argmax */
+    {"{\"logit_scale\": 0}", SV_EINVAL, "'logit_scale' must be positive"},
+    {"{\"dflash_config\": {\"logit_scale\": -1}}", SV_EINVAL, "'logit_scale' must be positive"},
+    {"{\"logit_scale\": \"big\"}", SV_EINVAL, "'logit_scale'"},
+    {"{\"logit_scale\": 0.25}", SV_OK, ""},
     /* layers */
     {"{" SLIDE "}", SV_EINVAL, "no positive 'sliding_window'"},
     {"{" SLIDE ", \"sliding_window\": 0}", SV_EINVAL, "no positive 'sliding_window'"},

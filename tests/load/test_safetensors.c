@@ -243,6 +243,24 @@ static void a_header_length_beyond_the_file_is_refused(void **state)
     }
 }
 
+/* More than the reference implementation reads: refused by its length, before it is looked at. */
+static void a_header_of_100_mb_is_too_long(void **state)
+{
+    (void)state;
+    const uint64_t n_header = 100000001;
+    uint8_t image[8];
+    struct sv_arena arena;
+    struct sv_host_tensor *t;
+    int32_t n;
+    struct sv_err err = {0};
+    for (int k = 0; k < 8; k++)
+        image[k] = (uint8_t)(n_header >> (8 * k));
+    sv_arena_init(&arena);
+    fake_expect(sv_safetensors_parse(image, (size_t)n_header + 8, "large", &arena, &t, &n, &err),
+                SV_EFORMAT, &err, "header of 100000001 bytes is too long", "header length");
+    sv_arena_fini(&arena);
+}
+
 static void errors_carry_their_byte(void **state)
 {
     (void)state;
@@ -319,6 +337,7 @@ SV_TEST_MAIN(cmocka_unit_test(a_good_image_gives_its_tensors),
              cmocka_unit_test(a_byte_too_many_is_refused),
              cmocka_unit_test(bad_headers_are_refused_with_the_field),
              cmocka_unit_test(a_header_length_beyond_the_file_is_refused),
+             cmocka_unit_test(a_header_of_100_mb_is_too_long),
              cmocka_unit_test(errors_carry_their_byte),
              cmocka_unit_test(an_empty_checkpoint_is_a_checkpoint),
              cmocka_unit_test(random_damage_never_reads_outside))
