@@ -151,18 +151,15 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
     sv_cli_opt(
         o, "dense-weights", 0, SV_OPT_STRING, &m->dense, "WHEN",
         "lossless weights in fewer bits, for speed: auto (where this machine gains; GPUs: a copy, "
-        "where it "
-        "takes at most 15 % of the memory), on or off");
+        "where it takes at most 15 % of the memory), on or off");
     sv_cli_opt(
         o, "draft-bytes", 0, SV_OPT_STRING, &m->draft_bytes, "WHEN",
         "the draft's weights in 8 bits, for speed: the same text, drafts as good within a percent "
-        "or so: auto "
-        "(where this machine can), on or off");
+        "or so: auto (where this machine can), on or off");
     sv_cli_opt(
         o, "head-sieve", 0, SV_OPT_STRING, &m->head_sieve, "WHEN",
         "the CPU's greedy choice from exact bounds first, which takes half the head's memory "
-        "again; the same text: "
-        "auto (where this machine gains), on or off");
+        "again; the same text: auto (where this machine gains), on or off");
     sv_cli_opt(o, "no-graphs", 0, SV_OPT_FLAG, &m->no_graphs, NULL,
                "GPUs: launch every kernel of a step by itself");
     sv_cli_opt(o, "device-timeout", 0, SV_OPT_INT, &m->device_timeout, "S",

@@ -358,8 +358,7 @@ static void option_rows(struct sv_cli_opts *o, struct bench_args *a)
     sv_cli_opt(
         o, "rest", 0, SV_OPT_FLOAT, &a->rest, "SECONDS",
         "with --mode: nothing runs for so long before every timed sample, which then meets a card "
-        "or a processor "
-        "that has rested (default 0)");
+        "or a processor that has rested (default 0)");
     sv_cli_opt(o, "tmp", 0, SV_OPT_STRING, &a->tmp_dir, "DIR",
                "where random weights are written (default $TMPDIR or /tmp)");
     sv_cli_opt(o, "format", 'o', SV_OPT_STRING, &a->format, "FORMAT", "md, csv or json");

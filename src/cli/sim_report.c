@@ -317,8 +317,7 @@ void sv_cli_policy_reasons(const struct sv_policy *p, struct sv_buf *out)
     sv_buf_printf(
         out,
         "  factors learnt since: all steps %.3f; drafting ones over that, narrow %.3f, wide %.3f, "
-        "give or take %.3f; "
-        "full blocks kept %.3f, short ones %.3f\n",
+        "give or take %.3f; full blocks kept %.3f, short ones %.3f\n",
         (double)c->speed[0], (double)c->level[0][SV_LEVEL_NARROW],
         (double)c->level[0][SV_LEVEL_WIDE],
         sv_cost_doubt(c,

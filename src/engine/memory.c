@@ -162,7 +162,6 @@ void sv_memory_log(const struct sv_engine *e, int64_t target_bytes)
     if (n_total)
         sv_log(level,
                "memory: %lld MiB in all; the driver, code of kernels and other programs hold about "
-               "%lld (measured), and "
-               "%lld of the device's %lld MiB are free",
+               "%lld (measured), and %lld of the device's %lld MiB are free",
                mib(sum), mib(n_total - n_free - sum), mib(n_free), mib(n_total));
 }
