@@ -20,7 +20,22 @@ static int finish(struct sv_build *b, sv_expr x, struct sv_grammar **g, struct s
     return code;
 }
 
-static int combine(struct sv_grammar **g, struct sv_grammar *const *parts, size_t n, combine_fn fn,
+typedef sv_expr (*part_fn)(struct sv_build *b, const void *parts, size_t i);
+
+static sv_expr grammar_part(struct sv_build *b, const void *parts, size_t i)
+{
+    return sv_build_grammar(b, ((struct sv_grammar *const *)parts)[i]);
+}
+
+static sv_expr text_part(struct sv_build *b, const void *parts, size_t i)
+{
+    const char *text = ((const char *const *)parts)[i];
+
+    return sv_build_bytes(b, text, strlen(text));
+}
+
+/* fn of n expressions, of which part() makes the i-th from what `parts` are. */
+static int combine(struct sv_grammar **g, const void *parts, size_t n, part_fn part, combine_fn fn,
                    struct sv_err *err)
 {
     struct sv_build *b;
@@ -33,7 +48,7 @@ static int combine(struct sv_grammar **g, struct sv_grammar *const *parts, size_
     if (!x)
         sv_build_fail(b, SV_ENOMEM, -1, "grammar: out of memory");
     for (size_t i = 0; i < n && x; i++)
-        x[i] = sv_build_grammar(b, parts[i]);
+        x[i] = part(b, parts, i);
     code = finish(b, x ? fn(b, x, n) : 0, g, err);
     sv_free(x);
     return code;
@@ -42,13 +57,13 @@ static int combine(struct sv_grammar **g, struct sv_grammar *const *parts, size_
 int sv_grammar_join(struct sv_grammar **g, struct sv_grammar *const *parts, size_t n,
                     struct sv_err *err)
 {
-    return combine(g, parts, n, sv_build_seq, err);
+    return combine(g, parts, n, grammar_part, sv_build_seq, err);
 }
 
 int sv_grammar_either(struct sv_grammar **g, struct sv_grammar *const *parts, size_t n,
                       struct sv_err *err)
 {
-    return combine(g, parts, n, sv_build_alt, err);
+    return combine(g, parts, n, grammar_part, sv_build_alt, err);
 }
 
 int sv_grammar_repeat(struct sv_grammar **g, struct sv_grammar *part, int32_t min, int32_t max,
@@ -64,22 +79,9 @@ int sv_grammar_repeat(struct sv_grammar **g, struct sv_grammar *part, int32_t mi
 
 int sv_grammar_choice(struct sv_grammar **g, const char *const *texts, size_t n, struct sv_err *err)
 {
-    struct sv_build *b;
-    sv_expr *x;
-    int code = sv_build_open(&b, err);
-
-    if (code != SV_OK)
-        return code;
-    x = sv_alloc(n * sizeof *x);
-    if (!x)
-        sv_build_fail(b, SV_ENOMEM, -1, "grammar: out of memory");
     if (n == 0)
-        sv_build_fail(b, SV_EINVAL, -1, "there is nothing to choose from");
-    for (size_t i = 0; i < n && x; i++)
-        x[i] = sv_build_bytes(b, texts[i], strlen(texts[i]));
-    code = finish(b, x ? sv_build_alt(b, x, n) : 0, g, err);
-    sv_free(x);
-    return code;
+        return sv_fail(err, SV_EINVAL, -1, "there is nothing to choose from");
+    return combine(g, texts, n, text_part, sv_build_alt, err);
 }
 
 /* ---------------------------------------------------------------- texts and markers */
