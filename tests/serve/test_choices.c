@@ -290,7 +290,7 @@ static void conversations(void **state)
          "\"arguments\":\"not JSON\"}}]}",
          "[assistant:<f \\\"not JSON\\\">]"},
         {"{\"role\":\"user\",\"content\":\"x\"}],\"chat_template_kwargs\":{\"thinking\":true},"
-         "\"tools\":[{\"type\":\"function\"}],"
+         "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
          "\"tool_choice\":\"none\",\"stop\":[\"y\"",
          "[user:x]T1"},
     };
