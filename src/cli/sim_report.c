@@ -7,6 +7,7 @@
  */
 #include "cli/sim.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -313,22 +314,13 @@ void sv_cli_policy_reasons(const struct sv_policy *p, struct sv_buf *out)
             "  context %d over %d: a sequence %.1f, each row %.2f; drafting %.1f, each row %.2f\n",
             c->ctx[i], c->ctx[0], (double)c->seg_us[i], (double)c->row_us[i],
             (double)c->draft_us[i], (double)c->draft_row_us[i]);
-    const int32_t half = p->block / 2;
-    sv_buf_printf(
-        out,
-        "  factors learnt since: all steps %.3f; drafting ones over that, narrow %.3f, wide %.3f, "
-        "give or take %.3f; full blocks kept %.3f, short ones %.3f\n",
-        (double)c->speed[0], (double)c->level[0][SV_LEVEL_NARROW],
-        (double)c->level[0][SV_LEVEL_WIDE],
-        sv_cost_doubt(c,
-                      &(struct sv_load){
-                          .n_segs = 1,
-                          .n_rows = half,
-                          .n_draft_segs = 1,
-                          .n_draft_rows = half,
-                          .n_draft_out = half - 1,
-                      }),
-        (double)p->mode_factor[SV_DRAFT_FULL], (double)p->mode_factor[SV_DRAFT_SHORT]);
+    sv_buf_printf(out, "  factors learnt since: all steps %.3f; drafting ones over that, by rows",
+                  (double)c->speed[0]);
+    for (int k = 0; k < SV_LEVELS; k++)
+        sv_buf_printf(out, " %d:%.3f±%.3f", sv_cost_level_rows(k), (double)c->level[0][k],
+                      sqrt((double)c->pace[0].cov[1 + k][1 + k]));
+    sv_buf_printf(out, "; full blocks kept %.3f, short ones %.3f\n",
+                  (double)p->mode_factor[SV_DRAFT_FULL], (double)p->mode_factor[SV_DRAFT_SHORT]);
     sv_buf_printf(out, "  chance that draft j is kept once j - 1 was, %%:");
     for (int32_t j = 1; j < p->block; j++)
         sv_buf_printf(out, " %.0f", 100 * (double)p->hazard[j]);

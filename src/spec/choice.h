@@ -26,6 +26,14 @@ struct sv_searched {
     struct sv_candidate c;
     double plain_tokens;
     int32_t n, n_steps, serves; /* sequences; steps so far, and how many it is good for */
+    int32_t n_searches;
+    /* The best of each size (sv_choice_size); k = 0: none comes near. */
+    struct sv_candidate size[SV_LEVELS];
+    int32_t looked; /* for so many sequences; 0: nobody has asked, or one was picked since */
+    /* The one of them that is worth most to try, for so many sequences. */
+    struct sv_candidate rival;
+    double rival_tokens; /* of these without drafts */
+    int32_t rival_n;
 };
 
 /* What is known by the number of sequences: 1, 2.., 4.., 8.. */
@@ -35,6 +43,8 @@ void sv_choice_set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t w
 /* The best candidate that drafts; k = 0 when none could come near `plain`. */
 struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain);
 void sv_choice_apply(struct sv_policy *p, const struct sv_candidate *c);
+/* Candidates of a size are known, and wrong, together: by rows, in octaves; -1: plain. */
+int32_t sv_choice_size(const struct sv_candidate *c);
 
 /* sure.c: candidates that are cut once drafted. */
 void sv_sure_search(struct sv_policy *p, int mode, int32_t n, const struct sv_candidate *plain,
@@ -46,19 +56,25 @@ void sv_sure_decide(struct sv_policy *p, const struct sv_candidate *used,
  * share of the time: us, that the step would take. */
 void sv_sure_look(struct sv_policy *p, double us);
 
-/* The two are farther apart than so many standard deviations of what is known; so they are where
- * there is no best. */
-bool sv_trial_apart(const struct sv_policy *p, const struct sv_candidate *plain,
-                    const struct sv_candidate *best, bool drafting, double deviations);
-/* What the worse of the two is expected to bring more than the other, should it be better after
- * all: a share of the time. */
-double sv_trial_regret(const struct sv_policy *p, const struct sv_candidate *plain,
-                       const struct sv_candidate *best, bool drafting);
+/* What may be better than what is used, after all. */
+struct sv_rival {
+    const struct sv_candidate *c; /* NULL: nothing could */
+    bool of_size;                 /* drafts of another size; else plain instead of drafts, or drafts
+                                     instead of plain */
+    double doubt;  /* standard deviation of how the two compare, as a share of the time; */
+    double apart;  /* they are so many of these apart */
+    double regret; /* what it is expected to bring more, should it be better: a share of the time */
+};
+struct sv_rival sv_trial_way(const struct sv_policy *p, const struct sv_candidate *plain,
+                             const struct sv_candidate *best, bool drafting);
+struct sv_rival sv_trial_size(struct sv_policy *p, const struct sv_candidate *plain,
+                              const struct sv_candidate *used);
 /* Saves up time for trials: a share of what a step takes. any: there is another way at all. */
-void sv_trial_save(struct sv_policy *p, double us, bool drafting, bool any, double regret);
-/* The other way - plain instead of drafting or drafting instead of plain - this time? */
-bool sv_trial_other_way(struct sv_policy *p, const struct sv_candidate *plain,
-                        const struct sv_candidate *best, bool drafting);
+void sv_trial_save(struct sv_policy *p, double us, bool drafting, const struct sv_rival *way,
+                   const struct sv_rival *size);
+/* The rival instead of what is used, this time? */
+bool sv_trial_goes(struct sv_policy *p, const struct sv_rival *rival,
+                   const struct sv_candidate *used);
 /* One sequence tries more than was chosen for it, when that can be afforded. rate: tokens a us. */
 void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting);
 /* What was chosen, drafted with the other number of masks now and then, where that costs little. */

@@ -106,11 +106,19 @@ static double draft_us(const struct sv_cost *c, const struct sv_load *l)
     return us + sv_curve_at(&c->draft_out, l->n_draft_out - l->n_draft_segs);
 }
 
-double sv_cost_wideness(const struct sv_cost *c, const struct sv_load *l)
+int32_t sv_cost_level_rows(int32_t i)
 {
-    double more = (double)l->n_rows / l->n_segs - 1; /* rows beyond one: 0 to block - 1 */
-    double t = 1.2 * more / (more + 0.2 * (c->block - 1));
-    return t > 1 ? 1 : t;
+    return (i % 2 ? 3 : 2) << i / 2;
+}
+
+struct sv_size sv_cost_size(int32_t n_rows)
+{
+    struct sv_size s = {.i = 0};
+    while (s.i < SV_LEVELS - 2 && n_rows >= sv_cost_level_rows(s.i + 1))
+        s.i++;
+    const double from = sv_cost_level_rows(s.i), to = sv_cost_level_rows(s.i + 1);
+    s.t = fmin(fmax((n_rows - from) / (to - from), 0), 1);
+    return s;
 }
 
 bool sv_load_is_plain(const struct sv_load *l)
@@ -162,11 +170,12 @@ static double level_of(const struct sv_cost *c, const struct sv_load *l, struct 
 {
     static const double LEAST = 0.25;
     const float *level = c->level[l->sampled];
-    double weight = weight_of(us), t = sv_cost_wideness(c, l);
+    const struct sv_size at = sv_cost_size(l->n_rows);
+    double weight = weight_of(us);
     if (weight <= 0)
         return 1;
-    double kind = 1 + weight * ((double)level[SV_LEVEL_NARROW] * (1 - t) +
-                                (double)level[SV_LEVEL_WIDE] * t - 1);
+    double kind =
+        1 + weight * ((double)level[at.i] * (1 - at.t) + (double)level[at.i + 1] * at.t - 1);
     double least = kind < 1 ? LEAST + (1 - LEAST) * us.plain / us.all : 0;
     return kind > least ? kind : least;
 }

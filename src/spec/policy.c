@@ -163,11 +163,11 @@ static bool hopeless(const struct sv_candidate *plain, const struct sv_candidate
 }
 
 /* Every sequence of the step has a reason for its width. */
-static void count_reasons(struct sv_policy *p, bool drafting, bool other, bool beside_prompt)
+static void count_reasons(struct sv_policy *p, bool drafts, bool other, bool beside_prompt)
 {
     for (int32_t i = 0; i < p->n; i++) {
         struct sv_policy_seq *s = &p->seq[i];
-        enum sv_why why = drafting == other ? SV_WHY_PLAIN : SV_WHY_DRAFT;
+        enum sv_why why = drafts ? SV_WHY_DRAFT : SV_WHY_PLAIN;
         if (s->fixed)
             why = SV_WHY_ASKED;
         else if (s->record->gave_up || s->record->lacks)
@@ -207,7 +207,7 @@ bool sv_policy_is_closed(const struct sv_policy *p, int32_t n)
     for (int32_t w = 2; w <= p->block; w = w < p->block && 2 * w > p->block ? p->block : 2 * w)
         for (int32_t k = 1; k <= n; k = k < n ? n : n + 1) {
             l = load_of(p, n, k, w);
-            double doubt = sv_cost_doubt(&p->cost, &l);
+            double doubt = sv_cost_doubt(&p->cost, &l, NULL);
             double us = sv_cost_us(&p->cost, &l) / fmax(sv_cost_level(&p->cost, &l), 1);
             best = fmax(best, l.n_rows * plain / us * exp(2 * doubt));
         }
@@ -273,29 +273,31 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
 {
     enum { LOOK = 16 };
     double margin = p->trial.drafted ? GO_ON : TAKE_UP;
-    bool drafting = best->k && best->score > margin * plain->score, other = false;
+    const bool drafting = best->k && best->score > margin * plain->score;
     const struct sv_candidate *used = drafting ? best : plain;
+    const struct sv_rival way = sv_trial_way(p, plain, best, drafting),
+                          size = sv_trial_size(p, plain, used);
+    const struct sv_rival *other = NULL; /* is tried instead of it */
     p->trial.drafted = drafting;
     int32_t *n_far = &p->n_far[sv_policy_octave(p->n)];
     /* Few may be able to draft by now: it is not far where all of them would gain. */
     if (*n_far && p->n_steps % LOOK == 0 && sv_policy_gain_us(p, p->n, NULL) > KEEPING * plain->us)
         *n_far = 0;
-    bool far = !drafting && (sv_trial_apart(p, plain, best, drafting, NOT_NEAR) ||
-                             sv_trial_regret(p, plain, best, drafting) < KEEPING);
+    bool far = !drafting && (way.apart >= NOT_NEAR || way.regret < KEEPING);
     *n_far = far ? *n_far + (*n_far < INT32_MAX) : 0;
     if (!beside_prompt) { /* such a step teaches nothing: no trials */
-        sv_trial_save(p, (p->rests ? CHOICES_EVERY : 1) * used->us, drafting, best->k,
-                      sv_trial_regret(p, plain, best, drafting));
-        other = sv_trial_other_way(p, plain, best, drafting);
+        sv_trial_save(p, (p->rests ? CHOICES_EVERY : 1) * used->us, drafting, &way, &size);
+        other = sv_trial_goes(p, &way, used) ? &way : sv_trial_goes(p, &size, used) ? &size : NULL;
     }
-    if (drafting != other) {
-        sv_choice_apply(p, best);
-        if (!beside_prompt)
-            sv_trial_mode(p, best);
+    const struct sv_candidate *run = other ? other->c : used;
+    if (run->k) {
+        sv_choice_apply(p, run);
+        if (!beside_prompt && !(other && other->of_size))
+            sv_trial_mode(p, run);
     }
-    sv_sure_decide(p, drafting != other ? best : NULL, plain);
+    sv_sure_decide(p, run->k ? run : NULL, plain);
     p->rate = used->score;
-    p->n_plain += drafting == other;
+    p->n_plain += !run->k;
     if (drafting && !beside_prompt)
         sv_trial_paid(p);
     else if (!p->closed && hopeless(plain, best))
@@ -306,7 +308,7 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     p->shares_now |= p->cuts && (p->cuts_now || p->shares_free);
     p->expected_us += used->us;
     p->expected_plain_us += used->tokens / plain->score;
-    count_reasons(p, drafting, other, beside_prompt);
+    count_reasons(p, run->k > 0, other != NULL, beside_prompt);
     p->rests = sv_policy_is_far(p, p->n) && !p->ahead && !p->load.n_draft_segs && !p->trial.n_left;
     p->rests_at = p->n;
 }

@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { BINS = 64 };
 static const double CUT_MARGIN = 1.01, CUT_NEAR = 0.97;
@@ -70,22 +71,43 @@ static struct sv_load load_of(const struct sv_policy *p, const struct sv_candida
     return l;
 }
 
-static void try_rows(const struct sv_policy *p, struct sv_candidate c, const struct bins *b,
-                     struct sv_candidate *best)
+int32_t sv_choice_size(const struct sv_candidate *c)
 {
-    struct sv_load l = load_of(p, &c, b);
-    c.us = sv_cost_us(&p->cost, &l);
+    const struct sv_size at = sv_cost_size(c->load.n_rows);
+    return c->k ? at.i + (at.t > 0.5) : -1;
+}
+
+/* Near the number of rows that its size is known by: what is best at the edge of a size says little
+ * of it. */
+static bool is_typical(const struct sv_candidate *c)
+{
+    const struct sv_size at = sv_cost_size(c->load.n_rows);
+    return fabs(at.t - 0.5) > 0.4;
+}
+
+/* What was found so far. */
+struct found {
+    struct sv_candidate best;
+    struct sv_candidate *size; /* (SV_LEVELS) and the best of each size; NULL: nobody asks */
+};
+
+static void try_rows(const struct sv_policy *p, struct sv_candidate c, const struct bins *b,
+                     struct found *found)
+{
+    c.load = load_of(p, &c, b);
+    c.us = sv_cost_us(&p->cost, &c.load);
     c.score = c.tokens / c.us;
-    if (c.score <= best->score)
-        return;
-    *best = c;
-    best->load = l;
+    if (c.score > found->best.score)
+        found->best = c;
+    struct sv_candidate *size = found->size ? &found->size[sv_choice_size(&c)] : NULL;
+    if (size && is_typical(&c) && (!size->k || c.score > size->score))
+        *size = c;
 }
 
 /* Walks down the bins; rows of one bin are worth the same, so where the cost bends inside a bin,
  * the bend is a candidate too. */
 static void walk(const struct sv_policy *p, int mode, int32_t k, const struct bins *b,
-                 double tokens, struct sv_candidate *best)
+                 double tokens, struct found *found)
 {
     const struct sv_curve *w = &p->cost.wide;
     int32_t base = p->load.n_rows, rows = 0, grid = 0;
@@ -101,7 +123,7 @@ static void walk(const struct sv_policy *p, int mode, int32_t k, const struct bi
             c.n_rows = rows + paid;
             c.tokens = tokens + each * paid;
             if (c.n_rows >= k)
-                try_rows(p, c, b, best);
+                try_rows(p, c, b, found);
         }
         while (grid < w->n && w->x[grid] <= base + rows)
             grid++;
@@ -110,7 +132,7 @@ static void walk(const struct sv_policy *p, int mode, int32_t k, const struct bi
             c.n_rows = rows + c.in_bin;
             c.tokens = tokens + each * c.in_bin;
             if (c.n_rows >= k)
-                try_rows(p, c, b, best);
+                try_rows(p, c, b, found);
         }
         rows += n;
         tokens += b->sum[bin];
@@ -118,26 +140,27 @@ static void walk(const struct sv_policy *p, int mode, int32_t k, const struct bi
         c.n_rows = rows;
         c.tokens = tokens;
         if (rows >= k)
-            try_rows(p, c, b, best);
+            try_rows(p, c, b, found);
     }
 }
 
 /* Is there a number of rows for which k drafting sequences could come near what is best so far? All
  * their tokens for the price of one row each is more than any number can bring. */
 static bool hopeless(const struct sv_policy *p, int mode, int32_t k, const struct bins *b,
-                     double tokens, double gain, double plain_score,
-                     const struct sv_candidate *best)
+                     double tokens, double gain, double plain_score, const struct found *found)
 {
+    static const double RIVALS = 0.7;
+    const double least = found->best.score * (found->size ? RIVALS : 1);
     struct sv_candidate c = {.mode = mode, .k = k, .n_rows = k};
     struct sv_load l = load_of(p, &c, b);
     double bound = (tokens + gain) / sv_cost_us(&p->cost, &l);
-    return bound <= best->score || bound < 0.85 * plain_score;
+    return bound <= least || bound < 0.85 * plain_score;
 }
 
 /* All numbers of drafting sequences (powers of two, and all) with all numbers of rows. n are
  * ranked. */
 static void search(struct sv_policy *p, int mode, int32_t n, const struct sv_candidate *plain,
-                   struct sv_candidate *best)
+                   struct found *found)
 {
     struct bins b = {.block_rows = 0};
     double gain = 0;
@@ -158,15 +181,23 @@ static void search(struct sv_policy *p, int mode, int32_t n, const struct sv_can
         if (k < next && k < n)
             continue;
         next *= 2;
-        if (!hopeless(p, mode, k, &b, plain->tokens, gain, plain->score, best))
-            walk(p, mode, k, &b, plain->tokens, best);
+        if (!hopeless(p, mode, k, &b, plain->tokens, gain, plain->score, found))
+            walk(p, mode, k, &b, plain->tokens, found);
     }
 }
 
 static struct sv_candidate search_all(struct sv_policy *p, const struct sv_candidate *plain)
 {
-    struct sv_candidate best = {.score = -HUGE_VAL}, cut = best;
+    enum { RIVALS_EVERY = 4 }; /* searches: the best of each size takes longer to find */
+    struct sv_searched *last = p->searched;
+    struct found found = {.best = {.score = -HUGE_VAL}};
+    struct sv_candidate cut = found.best;
     int32_t n = rank_all(p);
+    if (last->n_searches++ % RIVALS_EVERY == 0) {
+        memset(last->size, 0, sizeof last->size);
+        found.size = last->size;
+        last->looked = p->n;
+    }
     bool both = p->drafts_on_device;
     /* A full block costs more; it has to be better to be worth a look. */
     bool full = !both || p->mode_factor[SV_DRAFT_FULL] > p->mode_factor[SV_DRAFT_SHORT];
@@ -175,8 +206,9 @@ static struct sv_candidate search_all(struct sv_policy *p, const struct sv_candi
             continue;
         if (p->cuts)
             sv_sure_search(p, mode, n, plain, &cut);
-        search(p, mode, n, plain, &best);
+        search(p, mode, n, plain, &found);
     }
+    const struct sv_candidate best = found.best;
     if (p->cuts && best.k && cut.k && 2 * n > p->n)
         p->sure.gain += ((float)(cut.score / best.score) - p->sure.gain) * CUT_RATE;
     p->sure.near = cut.score > CUT_NEAR * best.score;
@@ -223,12 +255,11 @@ struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candid
         !p->trial.drafted && sv_policy_about(p->n, last->n) && (!c.k || c.score < plain->score);
     bool alike = last->n == p->n && c.k == was.k && c.mode == was.mode &&
                  (!c.k || fabs(c.score / was.score - 1) < ALIKE);
-    *last = (struct sv_searched){.c = c,
-                                 .plain_tokens = plain->tokens,
-                                 .n = p->n,
-                                 .serves = far                ? FAR_SERVES
-                                           : alike || nothing ? longer(p, was_for)
-                                                              : SERVES};
+    last->c = c;
+    last->plain_tokens = plain->tokens;
+    last->n = p->n;
+    last->n_steps = 0;
+    last->serves = far ? FAR_SERVES : alike || nothing ? longer(p, was_for) : SERVES;
     return c;
 }
 
@@ -279,7 +310,7 @@ void sv_choice_apply(struct sv_policy *p, const struct sv_candidate *c)
     int32_t bin = c->bin, left = c->in_bin;
     if (!c->k)
         return;
-    if (p->searched->n_steps && !c->width)
+    if ((p->searched->n_steps || c == &p->searched->rival) && !c->width)
         share_again(p, c, &bin, &left);
     for (int32_t r = 0; r < c->k; r++) {
         struct sv_policy_seq *s = &p->seq[p->rank[r].i];

@@ -152,11 +152,11 @@ double sv_curve_at(const struct sv_curve *c, double x);
 
 #define SV_COST_CONTEXTS 8
 /* What steps teach the table (learn.c): logarithms of how much slower than it everything is just
- * now, and how much slower than plain steps drafting ones are, with few rows and with many; and how
- * sure of that it is. */
-enum { SV_LEVEL_NARROW, SV_LEVEL_WIDE, SV_LEVELS };
+ * now, and how much slower than plain steps drafting ones are, by their rows: 2, 3, 4, 6, 8, 12,
+ * ... 2048 and in between; and how sure of that it is. */
+#define SV_LEVELS 21
 struct sv_pace {
-    double x[1 + SV_LEVELS], cov[1 + SV_LEVELS][1 + SV_LEVELS];
+    float x[1 + SV_LEVELS], cov[1 + SV_LEVELS][1 + SV_LEVELS];
     double noise;     /* variance of one step's time */
     int32_t n_since;  /* steps since plain ones followed drafting ones or the other way round */
     int32_t n_segs;   /* of the last step */
@@ -182,7 +182,7 @@ struct sv_cost {
     float draft_us[SV_COST_CONTEXTS], draft_row_us[SV_COST_CONTEXTS];
     struct sv_pace pace[2];    /* greedy and sampled; what follows are its exponentials */
     float speed[2];            /* factor of all steps over the table just now; 1 at first */
-    float level[2][SV_LEVELS]; /* factors of drafting steps over that */
+    float level[2][SV_LEVELS]; /* factors of drafting steps over that, by rows */
 };
 /* What a step carries. The *_us fields are sums over segments of what their contexts add. */
 struct sv_load {
@@ -197,8 +197,13 @@ double sv_cost_context(const struct sv_cost *c, const float *us, int32_t context
 /* How much dearer than the table says such a step has turned out to be, against plain ones. */
 double sv_cost_level(const struct sv_cost *c, const struct sv_load *l);
 bool sv_load_is_plain(const struct sv_load *l);
-/* Where a drafting step stands between one row a segment (0) and whole blocks (1). */
-double sv_cost_wideness(const struct sv_cost *c, const struct sv_load *l);
+/* Between which two of the levels a drafting step of so many rows stands: i, the share of i + 1. */
+struct sv_size {
+    int32_t i;
+    double t;
+};
+struct sv_size sv_cost_size(int32_t n_rows);
+int32_t sv_cost_level_rows(int32_t i);
 /* How far it is one at all: 0 where it takes no longer than a plain step, 1 from a third more
  * on. */
 double sv_cost_weight(const struct sv_cost *c, const struct sv_load *l);
@@ -207,8 +212,9 @@ double sv_cost_weight(const struct sv_cost *c, const struct sv_load *l);
 void sv_cost_unlearn(struct sv_cost *c);
 /* A step of this load took us. */
 void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us);
-/* Standard deviation of how such a step compares with a plain one, as a share of the cost. */
-double sv_cost_doubt(const struct sv_cost *c, const struct sv_load *l);
+/* Standard deviation of how such a step compares with the other, as a share of the cost. NULL: with
+ * a plain one. */
+double sv_cost_doubt(const struct sv_cost *c, const struct sv_load *l, const struct sv_load *other);
 
 /* ---------------------------------------------------------------- measuring that (turns.c) */
 
@@ -343,14 +349,15 @@ struct sv_policy {
         int32_t i;
     } * rank; /* (n_slots) */
     struct sv_trial {
-        double probe_us,
-            other_us; /* time that probes, and trials of the other way, may still cost; */
+        double probe_us, other_us, size_us; /* time that probes, and trials of the other way and of
+                                               other sizes, may still cost; */
         double thrift[SV_OCTAVES]; /* how much of their share they get; by sequences, as n_far */
         int32_t n_steps;           /* choices, as long as these few matter */
         int32_t n_since;           /* steps since the last trial of the other way */
         int32_t n_drafting;        /* choices to draft */
         int32_t n_left;            /* steps that a trial of the other way still goes on, */
-        bool drafts;               /* which is to draft */
+        bool drafts;               /* which is to draft, */
+        bool of_size;              /* and with another number of rows than what is used */
         bool drafted;              /* the last choice, trials aside */
         int32_t n_in_vain,
             n_requests_in_vain; /* verify steps since drafting paid; of how many requests */

@@ -12,8 +12,11 @@
 #include <math.h>
 
 enum {
-    STEPS = 12,        /* of one trial of the other way */
-    YOUNG = 256,       /* choices of a process that knows its table only */
+    STEPS = 12,        /* of one trial of the other way, */
+    SIZE_STEPS = 4,    /* and of another size, */
+    SETTLING = 4,      /* behind those that find caches as other kinds of steps left them */
+    YOUNG = 256,       /* choices of a process that knows its table only; */
+    MOST_TELL = 3,     /* of some sequences each tells more, as that of so many */
     VERIFIED = 6,      /* verify steps of its own, */
     CHOICES = 48,      /* and choices, before a request's drafter is given up; */
     VAIN_STEPS = 16,   /* or so many in a row, */
@@ -39,6 +42,9 @@ static const double OWN_STEPS = 40;
 static const double FIRST_STEPS = 4, DEBT = 4, GOOD_DEBT = 12;
 /* So many standard deviations apart, what is thought to be worse is. */
 static const double FAR = 3;
+/* What one size may be wrong by, times its standard deviation, when it met another moment of the
+ * machine; and how likely that is. */
+static const double WRONG = 2.4, RARELY = 0.4, RARELY_FROM_PLAIN = 0.08, SIZE_SHARE = 0.0005;
 /* A step with the other number of masks may cost this much of what it would. */
 static const double MODE_COST = 1.15;
 /* A draft is looked at while the one before it is kept with this chance: beyond, little is seen. */
@@ -77,81 +83,148 @@ static void was_in_vain(struct sv_policy *p, double factor)
 
 /* Standard deviation of how the two compare, as far as a trial could tell: what steps cost, and,
  * where nobody drafts, how many drafts are kept. */
-static double doubt_of(const struct sv_policy *p, const struct sv_candidate *plain,
-                       const struct sv_candidate *best, bool drafting)
+static double doubt_of(const struct sv_policy *p, const struct sv_candidate *used,
+                       const struct sv_candidate *other)
 {
-    double cost = sv_cost_doubt(&p->cost, &best->load);
-    if (drafting)
+    const struct sv_candidate *draft = used->k ? used : other;
+    double cost = sv_cost_doubt(&p->cost, &draft->load, used->k && other->k ? &other->load : NULL);
+    if (used->k)
         return cost;
-    double seen = fmin((double)p->tried[1], OWN_STEPS * best->k) + 1;
-    double kept = (1 - plain->tokens / best->tokens) / sqrt(seen);
+    double seen = fmin((double)p->tried[1], OWN_STEPS * other->k) + 1;
+    double kept = (1 - used->tokens / other->tokens) / sqrt(seen);
     return sqrt(cost * cost + kept * kept);
 }
 
-bool sv_trial_apart(const struct sv_policy *p, const struct sv_candidate *plain,
-                    const struct sv_candidate *best, bool drafting, double deviations)
+/* 1 for a process that knows its table only, 0 once it has seen enough. */
+static double young(const struct sv_policy *p)
 {
-    return !best->k ||
-           fabs(log(best->score / plain->score)) >= deviations * doubt_of(p, plain, best, drafting);
+    const int32_t told = p->trial.n_steps * (p->n < MOST_TELL ? p->n : MOST_TELL);
+    return told < YOUNG ? (double)(YOUNG - told) / YOUNG : 0;
 }
 
-double sv_trial_regret(const struct sv_policy *p, const struct sv_candidate *plain,
-                       const struct sv_candidate *best, bool drafting)
+/* What `other` is worth trying. */
+static struct sv_rival against(const struct sv_policy *p, const struct sv_candidate *used,
+                               const struct sv_candidate *other, bool of_size)
 {
     static const double PEAK = 0.398942; /* 1 / sqrt(2 pi) */
-    if (!best->k)
-        return 0;
-    double doubt = fmax(doubt_of(p, plain, best, drafting), 1e-6),
-           x = fabs(log(best->score / plain->score)) / doubt;
-    return doubt * (PEAK * exp(-x * x / 2) - x * erfc(x * sqrt(0.5)) / 2);
+    const double doubt = fmax(doubt_of(p, used, other), 1e-6) * (of_size ? WRONG : 1),
+                 x = fabs(log(used->score / other->score)) / doubt,
+                 more = doubt * (PEAK * exp(-x * x / 2) - x * erfc(x * sqrt(0.5)) / 2);
+    return (struct sv_rival){.c = other,
+                             .of_size = of_size,
+                             .doubt = doubt,
+                             .apart = x,
+                             .regret = more * (!of_size  ? 1
+                                               : used->k ? RARELY
+                                                         : RARELY_FROM_PLAIN)};
 }
 
-void sv_trial_save(struct sv_policy *p, double us, bool drafting, bool any, double regret)
+/* Of the best of each size, which the search has just told, the one that is worth most to try. */
+static void pick_size(struct sv_policy *p, const struct sv_candidate *plain,
+                      const struct sv_candidate *used)
+{
+    struct sv_searched *s = p->searched;
+    double most = 0;
+    s->looked = 0;
+    s->rival_n = 0;
+    for (int32_t i = 0; i < SV_LEVELS; i++) {
+        const struct sv_candidate *c = &s->size[i];
+        if (!c->k)
+            continue;
+        const double regret = against(p, used, c, true).regret;
+        if (regret <= most)
+            continue;
+        most = regret;
+        s->rival = *c;
+        s->rival_n = p->n;
+        s->rival_tokens = plain->tokens;
+    }
+}
+
+/* By what is known by now; NULL: there is none, or it is not another size any more. */
+static const struct sv_candidate *size_again(struct sv_policy *p, const struct sv_candidate *plain,
+                                             const struct sv_candidate *used)
+{
+    struct sv_searched *s = p->searched;
+    struct sv_candidate *c = &s->rival;
+    if (s->rival_n != p->n || (used->k && c->load.n_rows == used->load.n_rows))
+        return NULL;
+    c->load.sampled = p->load.sampled;
+    c->tokens += plain->tokens - s->rival_tokens;
+    s->rival_tokens = plain->tokens;
+    c->us = sv_cost_us(&p->cost, &c->load);
+    c->score = c->tokens / c->us;
+    return c;
+}
+
+struct sv_rival sv_trial_way(const struct sv_policy *p, const struct sv_candidate *plain,
+                             const struct sv_candidate *best, bool drafting)
+{
+    if (!best->k)
+        return (struct sv_rival){.apart = HUGE_VAL};
+    return drafting ? against(p, best, plain, false) : against(p, plain, best, false);
+}
+
+struct sv_rival sv_trial_size(struct sv_policy *p, const struct sv_candidate *plain,
+                              const struct sv_candidate *used)
+{
+    if (p->searched->looked == p->n && !(p->trial.n_left && p->trial.of_size))
+        pick_size(p, plain, used);
+    /* First of all it is acceptance that has to be known. */
+    const struct sv_candidate *c = young(p) > 0 ? NULL : size_again(p, plain, used);
+    return c ? against(p, used, c, true) : (struct sv_rival){.apart = HUGE_VAL, .of_size = true};
+}
+
+void sv_trial_save(struct sv_policy *p, double us, bool drafting, const struct sv_rival *way,
+                   const struct sv_rival *size)
 {
     struct sv_trial *t = &p->trial;
     double *thrift = &t->thrift[sv_policy_octave(p->n)];
     if (drafting) /* and does so for some time: a short mistake teaches nothing new */
         *thrift += (0.5 - *thrift) * THRIFT_RATE;
     double share = SHARE * *thrift + (t->n_steps ? 0 : FIRST_STEPS);
-    if (t->n_steps < YOUNG)
-        share += YOUNG_SHARE * (double)(YOUNG - t->n_steps++) / YOUNG;
-    double other = any ? share / 2 : 0;
+    share += YOUNG_SHARE * young(p);
+    t->n_steps += t->n_steps < YOUNG;
+    double other = way->c ? share / 2 : 0, near = NEAR_SHARE * (drafting ? 1 : *thrift);
     t->probe_us = fmin(t->probe_us + us * (share - other), 50 * us);
-    t->other_us = fmin(t->other_us + us * (other + NEAR_SHARE * fmin(regret / REGRET, 1) *
-                                                       (drafting ? 1 : *thrift)),
-                       50 * us);
+    t->other_us = fmin(t->other_us + us * (other + near * fmin(way->regret / REGRET, 1)), 50 * us);
+    t->size_us =
+        fmin(t->size_us + us * (SIZE_SHARE + near * fmin(size->regret / REGRET, 1)), 50 * us);
+    t->n_since++;
 }
 
 /* For a few steps, when what they are thought to lose has been saved up: near a tie often, far from
  * it hardly ever. */
-bool sv_trial_other_way(struct sv_policy *p, const struct sv_candidate *plain,
-                        const struct sv_candidate *best, bool drafting)
+bool sv_trial_goes(struct sv_policy *p, const struct sv_rival *rival,
+                   const struct sv_candidate *used)
 {
     struct sv_trial *t = &p->trial;
-    const struct sv_candidate *other = drafting ? plain : best, *used = drafting ? best : plain;
-    t->n_since++;
-    if (!best->k || (t->n_left && t->drafts == drafting)) {
+    const struct sv_candidate *c = rival->c;
+    const bool drafting = used->k > 0;
+    double *purse = rival->of_size ? &t->size_us : &t->other_us;
+    if (t->n_left && t->of_size != rival->of_size)
+        return false;
+    if (!c || (t->n_left && t->drafts != (c->k > 0))) {
         t->n_left -= t->n_left > 0;
         return false;
     }
-    double loss = other->us - other->tokens * used->us / used->tokens,
-           first = drafting ? 0 : p->held_us;
+    double loss = c->us - c->tokens * used->us / used->tokens, first = drafting ? 0 : p->held_us;
     loss = loss > 0 ? loss : 0;
     if (!t->n_left) {
         /* What is thought to be best goes on long enough in between to be compared too. */
-        double doubt = fmax(doubt_of(p, plain, best, drafting), 1e-3), sure = SURE / doubt;
+        double sure = SURE / fmax(rival->doubt, 1e-3);
         double least = fmin(fmax(SPACING * sure * sure, SPACING), MOST_SPACING);
-        if (t->n_since < least || t->other_us < 2 * loss + first ||
-            other->score < exp(-FAR * doubt) * used->score)
+        if (t->n_since < least || *purse < 2 * loss + first || rival->apart > FAR)
             return false;
-        t->n_left = STEPS;
-        t->other_us -= first;
-        t->drafts = !drafting;
+        t->n_left = rival->of_size ? (drafting ? 0 : SETTLING) + SIZE_STEPS : STEPS;
+        *purse -= first;
+        t->drafts = c->k > 0;
+        t->of_size = rival->of_size;
         if (!drafting)
             was_in_vain(p, 0.9);
     }
     t->n_left--;
-    t->other_us -= loss;
+    *purse -= loss;
     t->n_since = 0;
     p->n_other++;
     return true;

@@ -184,7 +184,62 @@ static void what_is_learnt(void **state)
     is(sv_cost_us(&c, &plain), 103);
 }
 
+/* Levels stand at 2, 3, 4, 6, 8, ... 2048 rows; what lies beyond goes by the last one. */
+static void sizes(void **state)
+{
+    (void)state;
+    const int32_t rows[] = {1, 2, 3, 4, 5, 6, 12, 14, 768, 2048, 5000};
+    const double at[] = {0, 0, 1, 2, 2.5, 3, 5, 5.5, 17, 20, 20};
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        struct sv_size s = sv_cost_size(rows[k]);
+        assert_true(s.i >= 0 && s.i + 1 < SV_LEVELS && s.t >= 0 && s.t <= 1);
+        is(s.i + s.t, at[k]);
+    }
+}
+
+static struct sv_load draft_of(int32_t n, int32_t w)
+{
+    return (struct sv_load){.n_segs = n,
+                            .n_rows = n * w,
+                            .n_draft_segs = n,
+                            .n_draft_rows = n * w,
+                            .n_draft_out = n * (w - 1)};
+}
+
+/* Steps of one size are slower than the table says: so these, and next to nothing of it for others
+ * once they were seen too; which is then known of both. */
+static void sizes_are_learnt(void **state)
+{
+    (void)state;
+    enum { TURNS = 60, STEPS = 10 };
+    struct sv_cost c = machine();
+    const struct sv_load plain = {.n_segs = 4, .n_rows = 4}, few = draft_of(4, 3),
+                         many = draft_of(4, 12);
+    const double few_us = sv_cost_us(&c, &few), many_us = sv_cost_us(&c, &many),
+                 doubt = sv_cost_doubt(&c, &few, &many);
+    assert_true(doubt > 0.02 && doubt < sv_cost_doubt(&c, &few, NULL));
+    is(sv_cost_doubt(&c, &few, &few), 0);
+    for (int i = 0; i < TURNS * STEPS; i++) {
+        const int turn = i / STEPS % 3;
+        sv_cost_learn(&c,
+                      turn == 0   ? &plain
+                      : turn == 1 ? &few
+                                  : &many,
+                      turn == 0   ? 104
+                      : turn == 1 ? few_us
+                                  : 1.4 * many_us);
+    }
+    assert_float_equal(sv_cost_us(&c, &plain), 104, 3);
+    assert_float_equal(sv_cost_us(&c, &few), few_us, 0.04 * few_us);
+    assert_float_equal(sv_cost_us(&c, &many), 1.4 * many_us, 0.04 * many_us);
+    assert_true(sv_cost_doubt(&c, &few, &many) < doubt / 2);
+    sv_cost_unlearn(&c);
+    is(sv_cost_us(&c, &many), many_us);
+    is(sv_cost_doubt(&c, &few, &many), doubt);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(curves_rise), cmocka_unit_test(contexts),
              cmocka_unit_test(what_was_measured), cmocka_unit_test(drafting),
              cmocka_unit_test(thin_drafts), cmocka_unit_test(padded),
-             cmocka_unit_test(what_is_learnt))
+             cmocka_unit_test(what_is_learnt), cmocka_unit_test(sizes),
+             cmocka_unit_test(sizes_are_learnt))
