@@ -215,7 +215,9 @@ static void any_widths_late(void **state)
                                   .n_threads = 1,
                                   .auto_width = true};
     const struct sv_engine_tuning tuning = {.run_ahead = true, .pad = true};
-    struct sv_engine *e = run_open_as(&pair, &plain, "auto", SV_TYPE_AUTO, NULL);
+    const struct sv_engine_options alone = {
+        .target_dir = pair.target, .device = "cpu", .max_sequences = 1, .n_threads = 1};
+    struct sv_engine *e = run_open(&alone, NULL);
     struct run_out *ref = run_all(e, a.c, a.n);
     sv_engine_close(e);
     e = run_open_tuned(&o, &tuning, NULL);
