@@ -234,7 +234,11 @@ static int say(const struct sv_made *m, const struct sv_form *f, struct sv_api_e
     if (m->rc == SV_ENOMEM)
         return sv_api_fail(e, 500, NULL, "out of memory for the grammar of '%s'", f->name);
     sv_api_bad(e, f->field, "'%s': %s", f->name, m->err.msg);
-    e->code = m->rc == SV_EUNSUPPORTED ? "unsupported_schema" : "invalid_schema";
+    const bool schema = f->kind == SV_FORM_SCHEMA || f->kind == SV_FORM_TOOLS;
+    if (m->rc == SV_EUNSUPPORTED)
+        e->code = schema ? "unsupported_schema" : "unsupported_grammar";
+    else
+        e->code = schema ? "invalid_schema" : "invalid_grammar";
     return -1;
 }
 

@@ -59,7 +59,7 @@ struct sv_http_req {
     struct bufferevent *bev;
     struct evbuffer *out;
     int fd;
-    char *path, *peer;
+    char *path;
     bool ended, chunked, head_only;
     /* something may still be in out, which is a look into memory that nobody has in a cache */
     bool waits;
@@ -74,7 +74,6 @@ static void req_free(struct sv_http_req *q)
 {
     q->http->n_open--;
     sv_free(q->path);
-    sv_free(q->peer);
     sv_free(q);
 }
 
@@ -188,8 +187,6 @@ static void take_request(struct evhttp_request *ev, void *arg)
     const char *refused = evhttp_find_header(headers, sv_expect_header);
     bool ambiguous = is_ambiguous(headers);
     struct sv_http_req *q = ambiguous ? NULL : sv_calloc(1, sizeof *q);
-    char *peer = NULL;
-    ev_uint16_t port;
 
     if (q)
         q->path = decode_path(path && *path ? path : "/");
@@ -205,8 +202,6 @@ static void take_request(struct evhttp_request *ev, void *arg)
     q->bev = evhttp_connection_get_bufferevent(q->con);
     q->out = bufferevent_get_output(q->bev);
     q->fd = bufferevent_getfd(q->bev);
-    evhttp_connection_get_peer(q->con, &peer, &port);
-    q->peer = sv_strdup(peer && *peer ? peer : "unix");
     q->head_only = evhttp_request_get_command(ev) == EVHTTP_REQ_HEAD;
     q->refused_bytes = refused ? atoll(refused) : 0;
     h->n_open++;
@@ -248,11 +243,6 @@ const char *sv_http_query(const struct sv_http_req *q)
     const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(q->ev);
     const char *query = uri ? evhttp_uri_get_query(uri) : NULL;
     return query ? query : "";
-}
-
-const char *sv_http_peer(const struct sv_http_req *q)
-{
-    return q->peer ? q->peer : "";
 }
 
 const char *sv_http_header(const struct sv_http_req *q, const char *name)

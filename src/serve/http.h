@@ -41,7 +41,6 @@ void sv_http_close(struct sv_http *h);
 const char *sv_http_method(const struct sv_http_req *q);
 const char *sv_http_path(const struct sv_http_req *q);  /* decoded, without the query */
 const char *sv_http_query(const struct sv_http_req *q); /* as it was sent, "" without one */
-const char *sv_http_peer(const struct sv_http_req *q);
 const char *sv_http_header(const struct sv_http_req *q, const char *name); /* NULL when absent */
 /* The body in one piece, not NUL-terminated; borrowed until the answer ends. Empty for one that is
  * too large and that the client waits to be asked for: refused_bytes is its length then, else 0. */
