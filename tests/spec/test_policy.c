@@ -602,7 +602,7 @@ static void cut_at_a_price(void **state)
                     n_gains++;
                 }
             }
-    assert_true(gain / n_gains > 1.08);
+    assert_true(gain / n_gains > 1.095);
 }
 
 /* What can be drafted needs taps held back in every plain step, and made context K/V of before it
