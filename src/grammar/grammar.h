@@ -81,7 +81,6 @@ int sv_vocab_open(struct sv_vocab **v, int32_t n_tokens, sv_vocab_bytes_fn bytes
 /* Gives back the caller's reference; grammars that were matched with it hold theirs. NULL is fine.
  */
 void sv_vocab_close(struct sv_vocab *v);
-int32_t sv_vocab_n_tokens(const struct sv_vocab *v);
 
 /* ---------------------------------------------------------------- matchers */
 

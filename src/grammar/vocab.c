@@ -226,8 +226,3 @@ void sv_vocab_close(struct sv_vocab *v)
     sv_free(v->order);
     sv_free(v);
 }
-
-int32_t sv_vocab_n_tokens(const struct sv_vocab *v)
-{
-    return v->n_tokens;
-}

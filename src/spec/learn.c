@@ -18,8 +18,7 @@
 
 enum { N = 1 + SV_LEVELS, SETTLING = 4, STEADY = 16 };
 
-/* Before any step: how wrong a table may be, all of it and drafting against plain; how alike narrow
- * and wide steps are wrong. */
+/* Before any step: how wrong a table may be, all of it and drafting against plain. */
 static const double SPEED_DOUBT = 0.2, KIND_DOUBT = 0.13;
 /* And how wrong one size, against the others; what of that two sizes share, one of which has half
  * as many rows again as the other. */
