@@ -78,25 +78,44 @@ static void keep_rows(struct sv_engine *e, struct sv_plan_seg *g, int32_t n)
     g->n_rows = g->n_logits = n;
 }
 
-/* A draft that its grammar forbids cannot be kept, nor can what follows it. It counts as never
- * asked for. */
+/* Drafts of segment s from row n on are not verified. They count as never asked for. */
+static void refuse(struct sv_engine *e, int32_t s, int32_t n)
+{
+    struct sv_plan_seg *g = &e->plan.seg[s];
+    g->n_drafts = g->n_drafts < n - 1 ? g->n_drafts : n - 1;
+    if (n >= g->n_rows)
+        return;
+    e->stats.n_refused += g->n_rows - n;
+    keep_rows(e, g, n);
+    g->refused = true;
+    if (e->sched.policy)
+        sv_policy_narrow(e->sched.policy, s, n);
+}
+
+/* A draft that its grammar forbids cannot be kept, nor can what follows it. */
 static void cut_illegal(struct sv_engine *e)
 {
     struct sv_plan *p = &e->plan;
     for (int32_t s = 0; s < p->n_segs; s++) {
+        const struct sv_plan_seg *g = &p->seg[s];
+        if (g->kind == SV_SEG_VERIFY)
+            refuse(e, s,
+                   sv_masks_legal(e, g, g->n_drafts > g->n_rows - 1 ? g->n_drafts : g->n_rows - 1));
+    }
+}
+
+/* Nor is there a row to verify where its mask would be too dear, which is rare. */
+static void make_masks(struct sv_engine *e)
+{
+    struct sv_plan *p = &e->plan;
+    e->masks.n = 0;
+    for (int32_t s = 0; s < p->n_segs; s++) {
         struct sv_plan_seg *g = &p->seg[s];
-        if (g->kind != SV_SEG_VERIFY)
+        if (!g->n_logits || !e->sched.slot[g->slot]->matcher)
             continue;
-        const int32_t n_drafts = g->n_drafts > g->n_rows - 1 ? g->n_drafts : g->n_rows - 1;
-        const int32_t n = sv_masks_legal(e, g, n_drafts);
-        g->n_drafts = g->n_drafts < n - 1 ? g->n_drafts : n - 1;
-        if (n >= g->n_rows)
-            continue;
-        e->stats.n_refused += g->n_rows - n;
-        keep_rows(e, g, n);
-        g->refused = true;
-        if (e->sched.policy)
-            sv_policy_narrow(e->sched.policy, s, n);
+        const int32_t n = sv_masks_make(e, g);
+        if (n < g->n_logits)
+            refuse(e, s, n);
     }
 }
 
@@ -122,6 +141,8 @@ int sv_cut_plan(struct sv_engine *e, struct sv_err *err)
         cut_illegal(e);
     if (p->cuts && e->sched.policy) /* without: the cost of steps is being measured */
         cut_unsure(e);
+    if (p->masked)
+        make_masks(e);
     if (e->sched.policy)
         p->load = e->sched.policy->load;
     p->n_rows = p->n_logits = 0;

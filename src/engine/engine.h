@@ -149,6 +149,7 @@ struct sv_plan_seg {
     uint64_t draw; /* which one of a simulated acceptance profile */
     bool gave_up;  /* it cannot draft: nobody will read its context K/V */
     bool refused;  /* its rows end where its grammar forbids a draft */
+    int32_t mask0; /* under a grammar: the mask of its first logit row, -1: there is none */
 };
 /* How much of everything a step has: of the target's pass, and of the drafting pass before it. */
 struct sv_counts {
@@ -333,6 +334,7 @@ int sv_cut_plan(struct sv_engine *e, struct sv_err *err);
  * arrays: a step with masks is read at once. host has one mask more, of scratch. */
 struct sv_masks {
     int32_t n_words, cap;   /* words of a mask; masks */
+    int32_t n;              /* made for the step at work */
     struct sv_i32_pair row; /* (cap) by logit row: its mask; -1: none */
     uint32_t *host, *dev;   /* (cap, n_words) */
 };
@@ -342,7 +344,10 @@ void sv_masks_close(struct sv_masks *k, struct sv_dev *dev);
 /* Rows of a verify segment, n_drafts drafts behind its anchor, up to the first one that its grammar
  * forbids; 1 + n_drafts without a grammar. */
 int32_t sv_masks_legal(const struct sv_engine *e, const struct sv_plan_seg *g, int32_t n_drafts);
-/* Masks of all logit rows, as they stand once drafts are cut, on their way to the device. */
+/* Makes the masks of a segment under a grammar, whose drafts are legal; returns for how many of its
+ * logit rows there are some, or 1. */
+int32_t sv_masks_make(struct sv_engine *e, struct sv_plan_seg *g);
+/* Which row has which, on their way to the device. */
 void sv_masks_fill(struct sv_engine *e);
 
 /* ---------------------------------------------------------------- the engine */

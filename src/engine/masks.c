@@ -3,8 +3,9 @@
  * logits of every row of a sequence that has a grammar.
  *
  * Called by cut.c and step.c, between drafting and the target's pass. A sequence's matcher stands
- * behind its last token; drafts are walked and taken back, so row j of a block gets the mask of the
- * text up to its j-th draft, as plain decoding would. What else forbids tokens of such a sequence
+ * behind its last token; drafts are tried and taken back, so row j of a block gets the mask of the
+ * text up to its j-th draft, as plain decoding would. A matcher that gives up on a draft ends the
+ * block before it, and no more than that. What else forbids tokens of such a sequence
  * (min_tokens, ignore_eos, bad and allowed tokens) is done here too, not by the device's rules:
  * only here is known whether anything would be left. Where nothing would be, the grammar wins. Must
  * not: allocate after open, or leave a matcher anywhere but behind the last token.
@@ -57,7 +58,7 @@ int32_t sv_masks_legal(const struct sv_engine *e, const struct sv_plan_seg *g, i
     int32_t n = 0;
     if (!q->matcher)
         return 1 + n_drafts;
-    const uint64_t mark = sv_matcher_mark(q->matcher);
+    const uint64_t mark = sv_matcher_try(q->matcher);
     while (n < n_drafts && !is_end(q, ids[n]) && sv_matcher_advance(q->matcher, ids[n]))
         n++;
     sv_matcher_back(q->matcher, mark);
@@ -136,22 +137,36 @@ static void mask_row(const struct sv_masks *k, const struct answer *a, uint32_t 
         sv_matcher_mask(q->matcher, words);
 }
 
-/* Masks of a segment's rows, n so far; returns how many there are with them. A matcher that allows
- * nothing has failed: its row is left as it is, and whatever comes of it ends the request. */
-static int32_t mask_seg(struct sv_engine *e, const struct sv_plan_seg *g, struct sv_seq *q,
-                        int32_t n)
+/* The mask of the next row. False: the matcher gave up. */
+static bool make_row(struct sv_masks *k, const struct answer *a)
 {
+    uint32_t *words = k->host + (size_t)k->n * (size_t)k->n_words;
+    SV_REQUIRE(k->n < k->cap);
+    mask_row(k, a, words);
+    if (!any(words, k->n_words))
+        return false;
+    k->n++;
+    return true;
+}
+
+/* A row that is reached whatever the drafts are is made for good: without a mask its token ends the
+ * request (seq.c), as it would without drafts. Those behind drafts are only tried. */
+int32_t sv_masks_make(struct sv_engine *e, struct sv_plan_seg *g)
+{
+    const struct sv_seq *q = e->sched.slot[g->slot];
     struct sv_masks *k = &e->masks;
     const int32_t *drafts = e->cut.ids + g->draft_out0;
-    const uint64_t mark = sv_matcher_mark(q->matcher);
+    int32_t n = 1;
     SV_REQUIRE(q->n_tokens_ahead == 1); /* this step's: else the last token would not be known */
-    for (int32_t j = 0; j < g->n_logits; j++) {
-        if (j && !sv_matcher_advance(q->matcher, drafts[j - 1]))
-            break;
-        uint32_t *words = k->host + (size_t)n * (size_t)k->n_words;
-        mask_row(k, &(struct answer){q, drafts, q->n_tokens + j}, words);
-        k->row.host[g->logit0 + j] = any(words, k->n_words) ? n++ : -1;
+    g->mask0 = k->n;
+    if (!make_row(k, &(struct answer){q, drafts, q->n_tokens})) {
+        g->mask0 = -1;
+        return 1;
     }
+    const uint64_t mark = sv_matcher_try(q->matcher);
+    while (n < g->n_logits && sv_matcher_advance(q->matcher, drafts[n - 1]) &&
+           make_row(k, &(struct answer){q, drafts, q->n_tokens + n}))
+        n++;
     sv_matcher_back(q->matcher, mark);
     return n;
 }
@@ -160,15 +175,15 @@ void sv_masks_fill(struct sv_engine *e)
 {
     struct sv_masks *k = &e->masks;
     const struct sv_plan *p = &e->plan;
-    int32_t n = 0;
     SV_REQUIRE(p->told.n_logits <= k->cap);
     for (int32_t i = 0; i < p->told.n_logits; i++)
         k->row.host[i] = -1;
     for (int32_t s = 0; s < p->n_segs; s++) {
-        struct sv_seq *q = e->sched.slot[p->seg[s].slot];
-        if (q->matcher && p->seg[s].n_logits)
-            n = mask_seg(e, &p->seg[s], q, n);
+        const struct sv_plan_seg *g = &p->seg[s];
+        for (int32_t j = 0; e->sched.slot[g->slot]->matcher && g->mask0 >= 0 && j < g->n_logits;
+             j++)
+            k->row.host[g->logit0 + j] = g->mask0 + j;
     }
     sv_dev_upload(e->dev, k->row.dev, k->row.host, (size_t)p->told.n_logits * sizeof(int32_t));
-    sv_dev_upload(e->dev, k->dev, k->host, (size_t)n * (size_t)k->n_words * sizeof *k->host);
+    sv_dev_upload(e->dev, k->dev, k->host, (size_t)k->n * (size_t)k->n_words * sizeof *k->host);
 }

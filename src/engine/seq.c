@@ -346,6 +346,7 @@ static bool is_stop_id(const struct sv_seq *q, int32_t token, const struct sv_co
 static bool follow_grammar(struct sv_seq *q, int32_t token)
 {
     if (sv_matcher_advance(q->matcher, token)) {
+        sv_matcher_settle(q->matcher);
         q->stop_id = sv_matcher_ended(q->matcher) ? token : -1;
         if (q->stop_id >= 0)
             sv_seq_finish(q, SV_FINISH_STOP, NULL);

@@ -50,7 +50,7 @@ static void first_sets(struct sv_automaton *a)
     static const uint64_t bottoms[] = {(uint64_t)SV_NODE_ACCEPT << 32,
                                        (uint64_t)SV_NODE_HOLE << 32};
 
-    a->work = SV_WORK;
+    sv_sets_allow(a);
     for (uint32_t i = 0; i < 2; i++) {
         sv_sets_push(a, bottoms[i]);
         SV_REQUIRE(sv_sets_unite(a, 0) == i);

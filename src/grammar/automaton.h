@@ -10,9 +10,11 @@
  * number, and items of one set with the same node are made one by uniting their tails. Item
  * (SV_NODE_ACCEPT, 0) is the end of the text.
  *
- * All memory is taken when the automaton is opened. When it is used up, what no matcher holds is
- * dropped (sv_sets_collect) and the call is done again; a grammar for which that is not enough, or
- * whose step takes more than SV_WORK, fails its matcher. Must not: be used by two threads.
+ * All memory is taken when the automaton is opened. What is learnt is dropped (sv_sets_collect)
+ * when half of it is used up, or when learning it took SV_WORK in all, and the call is done again
+ * from nothing; a call for which that is not enough fails its matcher. So a call succeeds if and
+ * only if it does from nothing, whatever was asked before: what was learnt on the way, and what is
+ * left to do, never take more together than was allowed. Must not: be used by two threads.
  */
 #ifndef SV_GRAMMAR_AUTOMATON_H
 #define SV_GRAMMAR_AUTOMATON_H
@@ -78,8 +80,10 @@ uint8_t sv_utf8_next(uint8_t state, uint8_t byte);
 #define SV_N_MASKS 64 /* of whole states */
 #define SV_N_TOPS 64
 #define SV_N_LEAVES 4096 /* of one top */
-/* Items looked at for one token or mask: some tens of milliseconds. */
+/* Items looked at between one dropping of what was learnt and the next, so for one token or mask:
+ * some tens of milliseconds; and for all tokens that are only tried from one place. */
 #define SV_WORK (1 << 22)
+#define SV_WORK_TRIED (SV_WORK / 8)
 
 #define SV_SET_END 0u  /* the tail of the start: {(ACCEPT, 0)} */
 #define SV_SET_HOLE 1u /* a tail that is not known: {(HOLE, 0)} */
@@ -142,6 +146,7 @@ struct sv_automaton {
     uint32_t *table; /* (2 * SV_MAX_SETS) by hash: set + 1, 0: none */
     uint32_t *rows;  /* transitions: set + 1, 0: unknown */
     uint32_t n_sets, n_items, n_rows;
+    uint32_t max_sets, max_items; /* until what was learnt is dropped */
 
     uint64_t *queue;         /* one closure's pairs (node, tail) */
     uint64_t *seen;          /* (2 * SV_MAX_QUEUE) by hash: epoch << 32 | place in the queue */
@@ -158,7 +163,7 @@ struct sv_automaton {
     uint64_t clock;         /* of use, for masks and tops */
     uint64_t kinds_of[256]; /* by class: the kinds that have a byte in it */
 
-    int32_t work;        /* left in this call */
+    int32_t work;        /* left until what was learnt is dropped */
     int32_t unions_left; /* in this step */
     bool full;           /* a pool is used up: collect and try again */
 };
@@ -191,9 +196,10 @@ void sv_sets_forget_unions(struct sv_automaton *a);
 uint32_t sv_sets_prune(struct sv_automaton *a, uint32_t tail, uint32_t most);
 /* The set in which every node stands for those it is like. */
 uint32_t sv_sets_like(struct sv_automaton *a, uint32_t set);
-/* Drops what no matcher and no top holds. Numbers of sets change: those that matchers hold are
- * rewritten. */
+/* Drops all that was learnt but the states that matchers hold, whose numbers change. */
 void sv_sets_collect(struct sv_automaton *a);
+/* From now on: what may be learnt before it is dropped. */
+void sv_sets_allow(struct sv_automaton *a);
 
 /* close.c. The state after one more byte; the state that popping a tail leads to; the first. */
 uint32_t sv_step_slow(struct sv_automaton *a, uint32_t set, uint8_t class);
@@ -224,6 +230,8 @@ struct sv_matcher {
     struct sv_matcher *next, *prev; /* of the same automaton */
     uint64_t n_taken, oldest;       /* tokens; the fewest that one can still go back to */
     const char *failure;
+    bool tries;      /* tokens that will be undone, with a share of the work left; */
+    int32_t reserve; /* the rest of it */
     uint32_t states[SV_MATCHER_BACK + 1]; /* after n tokens, at n modulo the length */
 };
 

@@ -113,8 +113,16 @@ bool sv_matcher_ended(const struct sv_matcher *m);
 uint64_t sv_matcher_mark(const struct sv_matcher *m);
 void sv_matcher_back(struct sv_matcher *m, uint64_t mark);
 
+/* A mark too, and what follows is only tried: it is sure to be undone by sv_matcher_back. What is
+ * too dear gives up early here, and that is undone as well, so what is tried changes nothing of
+ * what comes. Until then no other matcher of the grammar may be asked. */
+uint64_t sv_matcher_try(struct sv_matcher *m);
+/* Nobody will go back to before what was taken so far: it need not be kept. */
+void sv_matcher_settle(struct sv_matcher *m);
+
 /* NULL, or why this matcher gave up: the grammar is so ambiguous that it went beyond the bounds on
- * memory or time. From then on it allows nothing, for good. */
+ * memory or time. From then on it allows nothing, for good. Which texts lead there depends on the
+ * texts, not on what this matcher or others have been asked before (automaton.h). */
 const char *sv_matcher_failure(const struct sv_matcher *m);
 
 #endif

@@ -58,11 +58,11 @@ static bool is_end(const struct sv_vocab *v, int32_t id)
     return v->end_mask[id / 32] >> (id % 32) & 1;
 }
 
-/* After a call that did not come to its end: whether it is worth another try, with what nobody
- * holds dropped. */
+/* After a call that did not come to its end: whether it is worth another try, from nothing learnt.
+ * Where tokens are only tried it is not: whoever comes there for good finds out. */
 static bool try_again(struct sv_matcher *m, int attempt)
 {
-    if (m->a->full && attempt == 0) {
+    if (!m->tries && attempt == 0) {
         sv_sets_collect(m->a);
         return true;
     }
@@ -82,7 +82,6 @@ static uint32_t state_after(struct sv_matcher *m, int32_t id)
         return SV_SET_DEAD;
     for (int attempt = 0;; attempt++) {
         uint32_t set = state_of(m);
-        a->work = SV_WORK;
         for (uint32_t i = begin; i < end && set != SV_SET_DEAD && set != SV_NO_SET; i++)
             set = sv_step(a, set, v->text[i]);
         if (set != SV_NO_SET)
@@ -128,9 +127,7 @@ void sv_matcher_mask(struct sv_matcher *m, uint32_t *words)
     const size_t n_bytes = m->a->v->n_words * sizeof *words;
 
     for (int attempt = 0; !m->failure; attempt++) {
-        const uint32_t *mask;
-        m->a->work = SV_WORK;
-        mask = sv_mask_of(m->a, state_of(m));
+        const uint32_t *mask = sv_mask_of(m->a, state_of(m));
         if (mask) {
             memcpy(words, mask, n_bytes);
             return;
@@ -165,6 +162,28 @@ void sv_matcher_back(struct sv_matcher *m, uint64_t mark)
 {
     SV_REQUIRE(mark <= m->n_taken && mark >= m->oldest);
     m->n_taken = mark;
+    if (!m->tries)
+        return;
+    m->tries = false;
+    m->failure = NULL;
+    m->a->work += m->reserve;
+}
+
+uint64_t sv_matcher_try(struct sv_matcher *m)
+{
+    struct sv_automaton *a = m->a;
+
+    SV_REQUIRE(!m->tries);
+    m->tries = !m->failure;
+    m->reserve = a->work > SV_WORK_TRIED ? a->work - SV_WORK_TRIED : 0;
+    a->work -= m->tries ? m->reserve : 0;
+    return m->n_taken;
+}
+
+void sv_matcher_settle(struct sv_matcher *m)
+{
+    SV_REQUIRE(!m->tries);
+    m->oldest = m->n_taken;
 }
 
 const char *sv_matcher_failure(const struct sv_matcher *m)

@@ -80,7 +80,7 @@ static uint32_t intern(struct sv_automaton *a, const uint64_t *items, uint32_t n
 
     if (*at)
         return *at - 1;
-    if (a->n_sets == SV_MAX_SETS || n > SV_MAX_ITEMS - a->n_items) {
+    if (a->n_sets >= a->max_sets || n + a->n_items > a->max_items) {
         a->full = true;
         return SV_NO_SET;
     }
@@ -260,7 +260,7 @@ uint32_t sv_sets_like(struct sv_automaton *a, uint32_t set)
 
 #define HELD 1u
 
-/* Marks, in the field closed, what matchers and tops hold. Tails are older than the sets that hold
+/* Marks, in the field closed, what matchers hold. Tails are older than the sets that hold
  * them, so one pass from the newest down reaches everything. */
 static void mark_held(struct sv_automaton *a)
 {
@@ -269,10 +269,6 @@ static void mark_held(struct sv_automaton *a)
     for (struct sv_matcher *m = a->matchers; m; m = m->next) {
         for (uint64_t n = m->oldest; n <= m->n_taken; n++)
             a->sets[m->states[n % (SV_MATCHER_BACK + 1)]].closed = HELD;
-    }
-    for (int i = 0; i < SV_N_TOPS; i++) {
-        if (a->tops[i].set != SV_NO_SET)
-            a->sets[a->tops[i].set].closed = HELD;
     }
     for (uint32_t i = a->n_sets; i-- > 0;) {
         const struct sv_set *s = &a->sets[i];
@@ -290,12 +286,9 @@ static uint32_t *compact(struct sv_automaton *a)
 
     for (uint32_t i = 0; i < a->n_sets; i++) {
         struct sv_set s = a->sets[i];
-        if (s.closed != HELD) {
-            if (s.mask >= 0)
-                a->masks[s.mask].set = SV_NO_SET;
-            moved[i] = SV_SET_DEAD;
+        moved[i] = SV_SET_DEAD;
+        if (s.closed != HELD)
             continue;
-        }
         moved[i] = n; /* first of all: set 0 holds itself */
         for (uint32_t k = 0; k < s.n; k++) {
             uint64_t item = a->items[s.first + k];
@@ -305,10 +298,7 @@ static uint32_t *compact(struct sv_automaton *a)
         n_items += s.n;
         s.row = s.closed = s.like = SV_NO_SET;
         s.loops_known = false;
-        if (s.mask >= 0)
-            a->masks[s.mask].set = n;
-        if (s.top >= 0)
-            a->tops[s.top].set = n;
+        s.mask = s.top = -1;
         a->sets[n++] = s;
     }
     a->n_sets = n;
@@ -317,10 +307,27 @@ static uint32_t *compact(struct sv_automaton *a)
     return moved;
 }
 
+static uint32_t at_most(uint32_t n, uint32_t most)
+{
+    return n < most ? n : most;
+}
+
+void sv_sets_allow(struct sv_automaton *a)
+{
+    a->max_sets = at_most(a->n_sets + SV_MAX_SETS / 2, SV_MAX_SETS);
+    a->max_items = at_most(a->n_items + SV_MAX_ITEMS / 2, SV_MAX_ITEMS);
+    a->work = SV_WORK;
+    a->full = false;
+}
+
 void sv_sets_collect(struct sv_automaton *a)
 {
     uint32_t *moved;
 
+    for (int i = 0; i < SV_N_TOPS; i++)
+        a->tops[i].set = SV_NO_SET;
+    for (int i = 0; i < SV_N_MASKS; i++)
+        a->masks[i].set = SV_NO_SET;
     mark_held(a);
     moved = compact(a);
     if (a->start != SV_NO_SET)
@@ -339,5 +346,5 @@ void sv_sets_collect(struct sv_automaton *a)
     }
     sv_sets_forget_unions(a);
     a->n_scratch = 0;
-    a->full = false;
+    sv_sets_allow(a);
 }

@@ -192,6 +192,70 @@ static void gives_up_loudly(void **state)
     assert_in_range(walk("root ::= (\"a\"?){50000}", 40), 1, 39);
 }
 
+/* What is too dear is no more than tried behind a mark: going back leaves nothing of it, however
+ * often, and whoever goes there for good is told so, at the same place whatever was asked before.
+ */
+static void tries_what_is_too_dear(void **state)
+{
+    static const char text[] = "root ::= [a-z]* | \"#!\" (\"a\"?){70000}";
+    struct sv_grammar *g = gbnf(text);
+    struct sv_matcher *m, *other;
+    struct sv_err err;
+    uint32_t mask[64], again[64];
+
+    (void)state;
+    assert_int_equal(sv_matcher_open(&m, g, words.vocab, &err), SV_OK);
+    assert_int_equal(sv_matcher_open(&other, g, words.vocab, &err), SV_OK);
+    sv_matcher_mask(m, mask);
+    for (int i = 0; i < 20; i++) {
+        uint64_t mark = sv_matcher_try(m);
+        assert_true(sv_matcher_advance(m, '#'));
+        sv_matcher_mask(m, again);
+        assert_non_null(sv_matcher_failure(m));
+        assert_false(sv_matcher_advance(m, '!'));
+        sv_matcher_back(m, mark);
+        assert_null(sv_matcher_failure(m));
+        sv_matcher_mask(m, again);
+        assert_memory_equal(mask, again, (size_t)(words.n + 31) / 32 * sizeof *mask);
+    }
+    assert_true(sv_matcher_advance(other, 'a'));
+    assert_true(sv_matcher_advance(m, '#'));
+    sv_matcher_settle(m);
+    sv_matcher_mask(m, again);
+    assert_non_null(sv_matcher_failure(m));
+    assert_false(sv_matcher_advance(m, '!'));
+    sv_matcher_back(m, sv_matcher_try(m)); /* of what was for good nothing is undone */
+    assert_non_null(sv_matcher_failure(m));
+    words_check_mask(&words, other);
+    sv_matcher_close(m);
+    sv_matcher_close(other);
+    sv_grammar_unref(g);
+}
+
+/* With nothing kept to go back to there is room for one after the other; not so for all of them
+ * beyond a mark. */
+static void tries_no_more_than_there_is_room_for(void **state)
+{
+    struct sv_grammar *g = gbnf("root ::= (\"a\"?){50000}");
+    struct sv_matcher *m;
+    struct sv_err err;
+
+    (void)state;
+    assert_int_equal(sv_matcher_open(&m, g, words.vocab, &err), SV_OK);
+    for (int i = 0; i < 40; i++) {
+        uint64_t mark = sv_matcher_try(m);
+        int n = 0;
+        while (n < 40 && sv_matcher_advance(m, 'a'))
+            n++;
+        assert_true(n < 40 && sv_matcher_failure(m));
+        sv_matcher_back(m, mark);
+        assert_true(sv_matcher_advance(m, 'a'));
+        sv_matcher_settle(m);
+    }
+    sv_matcher_close(m);
+    sv_grammar_unref(g);
+}
+
 /* Thousands of states that the caches have no room for: what is dropped comes back. */
 static void forgets_and_finds_again(void **state)
 {
@@ -227,4 +291,5 @@ static void forgets_and_finds_again(void **state)
 
 SV_TEST_MAIN(WORDS_TEST(reads_json), WORDS_TEST(masks_of_json), WORDS_TEST(reads),
              WORDS_TEST(counts), cmocka_unit_test(refuses), WORDS_TEST(ambiguous_grammars_go_on),
+             WORDS_TEST(tries_what_is_too_dear), WORDS_TEST(tries_no_more_than_there_is_room_for),
              WORDS_TEST(gives_up_loudly), WORDS_TEST(forgets_and_finds_again))
