@@ -54,10 +54,16 @@ void sv_call_free(struct sv_call *c)
     sv_free(c->each);
     sv_buf_fini(&c->source);
     sv_grammar_unref(c->grammar);
-    if (c->prepared)
+    if (c->dialect->free_own)
+        c->dialect->free_own(c);
+    if (c->prepared) {
+        sv_prep_discard(c->s->prep, c->p.made);
+        c->p.made = NULL;
         sv_prep_discard(c->s->prep, c->body);
-    else
+    } else {
         json_decref(c->body);
+    }
+    sv_params_fini(&c->p);
     sv_http_free_taken(c->raw);
     sv_buf_fini(&c->head);
     sv_buf_fini(&c->out);
@@ -416,7 +422,7 @@ static int read_call(struct sv_call *c, struct sv_enc_scratch *scratch, const ch
 
     c->body = sv_body_object(text, n, e);
     if (!c->body || sv_params_read(&c->p, kind, c->body, e) ||
-        check_model(s, kind, c->p.model, e) ||
+        check_model(s, kind, c->p.model, e) || (c->dialect->read && c->dialect->read(c, e)) ||
         sv_params_each(&c->p, sv_prompts_count(&c->p, kind), s->model, &s->o, &c->each, e) ||
         sv_params_complete(&c->p, kind, s->model, &s->o, e) || sv_tools_begin(s, &c->p, kind, e) ||
         sv_words_take(s, scratch, &c->p, &c->listed, e))
@@ -427,10 +433,13 @@ static int read_call(struct sv_call *c, struct sv_enc_scratch *scratch, const ch
 
 static void name_call(struct sv_call *c)
 {
-    static const char *const prefix[] = {"chatcmpl-", "cmpl-", "", "", ""};
+    static const char *const prefix[] = {
+        [SV_CHAT] = "chatcmpl-", [SV_COMPLETIONS] = "cmpl-", [SV_INFILL] = NULL};
     const char *own = c->p.request_id && *c->p.request_id ? c->p.request_id : c->request_id;
+    const char *first = prefix[c->dialect->kind];
 
-    snprintf(c->id, sizeof c->id, "%s%.50s", prefix[c->dialect->kind], own);
+    if (!*c->id) /* or the dialect has named it */
+        snprintf(c->id, sizeof c->id, "%s%.50s", first ? first : "", own);
     c->created = (int64_t)time(NULL);
 }
 

@@ -10,8 +10,10 @@
 
 static int kind_of(const char *path, enum sv_dialect_kind *kind)
 {
-    static const char *const paths[] = {"/v1/chat/completions", "/v1/completions", "/generate",
-                                        "/completion", "/infill"};
+    static const char *const paths[] = {
+        [SV_CHAT] = "/v1/chat/completions",   [SV_RESPONSES] = "/v1/responses",
+        [SV_COMPLETIONS] = "/v1/completions", [SV_GENERATE] = "/generate",
+        [SV_LLAMA] = "/completion",           [SV_INFILL] = "/infill"};
 
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
         if (strcmp(path, paths[i]) == 0) {
@@ -31,7 +33,7 @@ int sv_serve_check_chat(const char *template, size_t n_template, const char *bod
                                     .max_memory_bytes = 4 << 20,
                                     .max_steps = 20000,
                                     .max_depth = 60}};
-    struct sv_params *p = sv_alloc(sizeof *p);
+    struct sv_params *p = sv_calloc(1, sizeof *p);
     struct sv_api_err e = {.status = 200};
     struct sv_buf text;
     struct sv_err err;
@@ -47,6 +49,8 @@ int sv_serve_check_chat(const char *template, size_t n_template, const char *bod
     sv_buf_fini(&text);
     sv_chat_template_close(s.chat);
     json_decref(root);
+    if (p)
+        sv_params_fini(p);
     sv_free(p);
     return e.status;
 }
@@ -77,7 +81,7 @@ static int read_all(struct sv_params *p, enum sv_dialect_kind kind, json_t *body
 
 int sv_serve_check_body(const char *path, const char *body, size_t n)
 {
-    struct sv_params *p = sv_alloc(sizeof *p);
+    struct sv_params *p = sv_calloc(1, sizeof *p);
     struct sv_api_err e = {0};
     enum sv_dialect_kind kind;
     struct sv_err err;
@@ -92,6 +96,7 @@ int sv_serve_check_body(const char *path, const char *body, size_t n)
     else if (!read_all(p, kind, root, &e))
         e.status = 200;
     json_decref(root);
+    sv_params_fini(p);
     sv_free(p);
     return e.status;
 }

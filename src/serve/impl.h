@@ -166,7 +166,12 @@ int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engin
 #define SV_API_BIAS 1024
 #define SV_API_SHOWN 16
 
-enum sv_dialect_kind { SV_CHAT, SV_COMPLETIONS, SV_GENERATE, SV_LLAMA, SV_INFILL };
+/* Chats in one API or another come first. */
+enum sv_dialect_kind { SV_CHAT, SV_RESPONSES, SV_COMPLETIONS, SV_GENERATE, SV_LLAMA, SV_INFILL };
+static inline bool sv_is_chat(enum sv_dialect_kind kind)
+{
+    return kind < SV_COMPLETIONS;
+}
 
 enum sv_tool_choice { SV_CHOICE_AUTO, SV_CHOICE_NONE, SV_CHOICE_REQUIRED, SV_CHOICE_NAMED };
 
@@ -201,7 +206,8 @@ struct sv_form {
 };
 const char *sv_form_name(enum sv_form_kind kind);
 
-/* What a request asked for, in one shape for all dialects. Strings belong to the parsed body. */
+/* What a request asked for, in one shape for all dialects. Strings belong to the parsed body, or to
+ * what was made of it. */
 struct sv_params {
     bool stream, include_usage, continuous_usage;
     bool echo, discard; /* discard: max_tokens 0, so the one token made is not shown */
@@ -252,10 +258,15 @@ struct sv_params {
     int32_t repeat_last_n;
     uint32_t samplers; /* those that were named, by sv_read_samplers; 0 = all */
     int32_t max_ms;    /* from the first token on, once there is a line; 0 = no limit */
+    json_t *made;      /* a list of what other fields became in the chat's shape; owned */
 };
 /* Reads a body in the given dialect. Unknown fields and wrong types fail, naming the field. */
 int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body,
                    struct sv_api_err *e);
+/* Keeps v, which it takes, as long as p; false without memory, or if v is NULL. */
+bool sv_params_own(struct sv_params *p, json_t *v);
+/* Frees what p owns, also after an error. */
+void sv_params_fini(struct sv_params *p);
 /* Fills what the request left open and checks what depends on the model. */
 int sv_params_complete(struct sv_params *p, enum sv_dialect_kind kind,
                        const struct sv_serve_model *m, const struct sv_serve_options *o,
@@ -322,6 +333,13 @@ struct sv_dialect {
     void (*body)(struct sv_call *c, struct sv_buf *b);
     /* Log probabilities of an event, put aside for the answer (or this chunk). */
     void (*keep)(struct sv_call *c, struct sv_gen *g, const struct sv_out *o);
+    /* The rest may be NULL. Once the fields are read, before there is a prompt; on whatever thread
+     * reads the body. */
+    int (*read)(struct sv_call *c, struct sv_api_err *e);
+    /* An error as the end of a stream that has begun; NULL: OpenAI's, and [DONE]. */
+    void (*fail)(struct sv_call *c, const struct sv_api_err *e, struct sv_buf *b);
+    /* Frees what it has in c->own. */
+    void (*free_own)(struct sv_call *c);
 };
 extern const struct sv_dialect sv_dialect_chat, sv_dialect_completions, sv_dialect_generate,
     sv_dialect_llama, sv_dialect_infill;
@@ -389,6 +407,7 @@ struct sv_call {
     struct sv_grammar *grammar;
     char id[64], request_id[72];
     int64_t created; /* Unix seconds */
+    void *own;       /* the dialect's */
 };
 
 /* Answers the request, now or as the engine gets on. */
@@ -472,13 +491,19 @@ int sv_tools_begin(const struct sv_serve *s, struct sv_params *p, enum sv_dialec
 int sv_tool_grammar(struct sv_grammar **g, const struct sv_tool_form *f, const char *text, size_t n,
                     struct sv_err *err);
 
-/* parts.c: answers with thoughts and calls. */
+/* parts.c: answers with thoughts and calls; what is taken apart by nothing is one content. */
 int sv_parts_open(struct sv_gen *g);
 void sv_parts_close(struct sv_gen *g);
 void sv_parts_take(struct sv_gen *g, const char *text, size_t n, enum sv_finish_reason finish);
 /* Appends the next of the deltas that have come, an object; false, and they are forgotten: there
  * is none. */
 bool sv_parts_delta(struct sv_gen *g, size_t *at, struct sv_buf *b);
+/* Dialects with other shapes read the parts themselves: the next one from *at, which is 0 first;
+ * its text and that of those of its kind that follow, as one JSON string; a call's name in the API.
+ */
+bool sv_parts_read(const struct sv_gen *g, size_t *at, struct sv_part *p);
+void sv_parts_quote(struct sv_buf *b, const struct sv_gen *g, size_t *at, struct sv_part p);
+void sv_parts_call_id(struct sv_buf *b, const struct sv_gen *g, int32_t call);
 /* The members of a whole answer's message, from its text. */
 void sv_parts_message(struct sv_gen *g, struct sv_buf *b);
 const char *sv_parts_finish(const struct sv_gen *g); /* as sv_finish_json */
@@ -495,6 +520,7 @@ void sv_json_token(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id)
 const char *sv_finish_json(enum sv_finish_reason f); /* with quotes */
 /* A server-sent event around JSON: mark, append, end. */
 void sv_sse_begin(struct sv_buf *b);
+void sv_sse_begin_named(struct sv_buf *b, const char *event);
 void sv_sse_end(struct sv_buf *b);
 void sv_sse_done(struct sv_buf *b);
 #define SV_SSE_PING ": ping\n\n"

@@ -11,11 +11,12 @@
 
 enum {
     C = 1 << SV_CHAT,
+    R = 1 << SV_RESPONSES,
     T = 1 << SV_COMPLETIONS,
     G = 1 << SV_GENERATE,
     I = 1 << SV_INFILL,
     L = 1 << SV_LLAMA | I,
-    S = 64, /* SGLang's sampling_params */
+    S = 1 << 16, /* SGLang's sampling_params */
 };
 
 static int read_sampling_params(struct sv_params *p, const struct sv_field *f, json_t *v,
@@ -348,6 +349,19 @@ int sv_params_each(struct sv_params *p, int32_t n_prompts, const struct sv_serve
 
 /* ---------------------------------------------------------------- a body */
 
+bool sv_params_own(struct sv_params *p, json_t *v)
+{
+    if (!p->made)
+        p->made = json_array();
+    return !json_array_append_new(p->made, v);
+}
+
+void sv_params_fini(struct sv_params *p)
+{
+    json_decref(p->made);
+    p->made = NULL;
+}
+
 /* llama-server's penalty sees so many tokens: -1 all, 0 none. */
 static int take_repeat_penalty(struct sv_params *p, struct sv_api_err *e)
 {
@@ -389,9 +403,9 @@ static int check_together(const struct sv_params *p, enum sv_dialect_kind kind,
             "'continue_final_message' and 'add_generation_prompt' exclude each other");
     if (kind == SV_CHAT && p->n_top && !p->logprobs)
         return sv_api_bad(e, "top_logprobs", "'top_logprobs' needs 'logprobs': true");
-    if (kind == SV_CHAT && p->has_max_tokens && !p->r.max_tokens)
+    if (sv_is_chat(kind) && p->has_max_tokens && !p->r.max_tokens)
         return sv_api_bad(e, "max_tokens", "'max_tokens' must be at least 1");
-    if (kind == SV_CHAT && sv_tools_check(p, e))
+    if (sv_is_chat(kind) && sv_tools_check(p, e))
         return -1;
     if (p->best_of && p->best_of < p->n)
         return sv_api_bad(e, "best_of", "'best_of' must be at least 'n'");

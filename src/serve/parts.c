@@ -2,9 +2,9 @@
  * parts.c - a chat's answer as its parts: what is thought, said and called, as deltas of a stream
  * or as a message.
  *
- * Called by openai_chat.c and call.c, on the loop's thread or the one that writes long answers. The
- * parts of text that has come wait in g->parts until they are written. Must not: keep text longer
- * than text/answer.c does, but for thoughts that a client does not want streamed.
+ * Called by the dialects of chats and call.c, on the loop's thread or the one that writes long
+ * answers. The parts of text that has come wait in g->parts until they are written. Must not: keep
+ * text longer than text/answer.c does, but for thoughts that a client does not want streamed.
  */
 #include "serve/impl.h"
 
@@ -76,6 +76,11 @@ void sv_parts_close(struct sv_gen *g)
 
 void sv_parts_take(struct sv_gen *g, const char *text, size_t n, enum sv_finish_reason finish)
 {
+    if (!g->answer) {
+        if (n)
+            add(g, &(struct sv_part){SV_PART_CONTENT, 0, text, n});
+        return;
+    }
     if (!sv_answer_push(g->answer, text, n))
         g->parts.failed = true;
     if (finish == SV_FINISH_NONE)
@@ -87,7 +92,7 @@ void sv_parts_take(struct sv_gen *g, const char *text, size_t n, enum sv_finish_
 
 /* ---------------------------------------------------------------- reading them */
 
-static bool read_part(const struct sv_gen *g, size_t *at, struct sv_part *p)
+bool sv_parts_read(const struct sv_gen *g, size_t *at, struct sv_part *p)
 {
     struct head h;
 
@@ -101,19 +106,19 @@ static bool read_part(const struct sv_gen *g, size_t *at, struct sv_part *p)
 
 /* The text of this part and of those of its kind that follow, as a JSON string; pieces may be cut
  * within a code point, so they are put together first. */
-static void quote_run(struct sv_buf *b, const struct sv_gen *g, size_t *at, struct sv_part p)
+void sv_parts_quote(struct sv_buf *b, const struct sv_gen *g, size_t *at, struct sv_part p)
 {
     size_t next = *at;
     struct sv_part more;
     struct sv_buf text;
 
-    if (!read_part(g, &next, &more) || more.kind != p.kind || more.call != p.call) {
+    if (!sv_parts_read(g, &next, &more) || more.kind != p.kind || more.call != p.call) {
         sv_json_quote(b, p.text, p.n);
         return;
     }
     sv_buf_init(&text);
     sv_buf_append(&text, p.text, p.n);
-    for (next = *at; read_part(g, &next, &more) && more.kind == p.kind && more.call == p.call;
+    for (next = *at; sv_parts_read(g, &next, &more) && more.kind == p.kind && more.call == p.call;
          *at = next)
         sv_buf_append(&text, more.text, more.n);
     b->failed |= text.failed;
@@ -130,16 +135,16 @@ static void write_thought(struct sv_buf *b, const struct sv_gen *g, size_t *at,
 
     if (s->as_reasoning_content) {
         sv_buf_lit(b, "\"reasoning_content\":");
-        quote_run(b, g, s->as_reasoning ? &copy : at, *p);
+        sv_parts_quote(b, g, s->as_reasoning ? &copy : at, *p);
     }
     if (s->as_reasoning) {
         sv_buf_printf(b, s->as_reasoning_content ? ",\"reasoning\":" : "\"reasoning\":");
-        quote_run(b, g, at, *p);
+        sv_parts_quote(b, g, at, *p);
     }
 }
 
 /* Random, and the same whenever it is asked for. Mistral's templates take nine letters. */
-static void write_id(struct sv_buf *b, const struct sv_gen *g, int32_t call)
+void sv_parts_call_id(struct sv_buf *b, const struct sv_gen *g, int32_t call)
 {
     static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     bool mistral = g->call->s->tool_format == SV_TOOL_MISTRAL;
@@ -152,7 +157,7 @@ static void write_id(struct sv_buf *b, const struct sv_gen *g, int32_t call)
             sv_philox(g->call->s->random_key, g->serial, (uint64_t)call << 8 | (uint64_t)i, r);
         id[i] = letters[r[i % 4] % 62];
     }
-    sv_buf_printf(b, "\"id\":\"%s%.*s\"", mistral ? "" : "call_", n, id);
+    sv_buf_printf(b, "\"%s%.*s\"", mistral ? "" : "call_", n, id);
 }
 
 /* ---------------------------------------------------------------- streams */
@@ -162,7 +167,7 @@ bool sv_parts_delta(struct sv_gen *g, size_t *at, struct sv_buf *b)
     struct sv_part p;
 
     do
-        if (!read_part(g, at, &p)) {
+        if (!sv_parts_read(g, at, &p)) {
             b->failed |= g->parts.failed;
             sv_buf_clear(&g->parts);
             return false;
@@ -174,20 +179,20 @@ bool sv_parts_delta(struct sv_gen *g, size_t *at, struct sv_buf *b)
         write_thought(b, g, at, &p);
         break;
     case SV_PART_CALL:
-        sv_buf_printf(b, "\"tool_calls\":[{\"index\":%d,", p.call);
-        write_id(b, g, p.call);
+        sv_buf_printf(b, "\"tool_calls\":[{\"index\":%d,\"id\":", p.call);
+        sv_parts_call_id(b, g, p.call);
         sv_buf_lit(b, ",\"type\":\"function\",\"function\":{\"name\":");
         sv_json_quote(b, p.text, p.n);
         sv_buf_lit(b, ",\"arguments\":\"\"}}]");
         break;
     case SV_PART_ARGUMENTS:
         sv_buf_printf(b, "\"tool_calls\":[{\"index\":%d,\"function\":{\"arguments\":", p.call);
-        quote_run(b, g, at, p);
+        sv_parts_quote(b, g, at, p);
         sv_buf_lit(b, "}}]");
         break;
     default:
         sv_buf_lit(b, "\"content\":");
-        quote_run(b, g, at, p);
+        sv_parts_quote(b, g, at, p);
     }
     sv_buf_lit(b, "}");
     return true;
@@ -201,7 +206,7 @@ static bool gather(const struct sv_gen *g, enum sv_part_kind kind, struct sv_buf
     struct sv_part p;
 
     sv_buf_clear(text);
-    for (size_t at = 0; read_part(g, &at, &p);)
+    for (size_t at = 0; sv_parts_read(g, &at, &p);)
         if (p.kind == kind)
             sv_buf_append(text, p.text, p.n);
     return text->len;
@@ -213,16 +218,16 @@ static void write_calls(struct sv_buf *b, const struct sv_gen *g)
     bool first = true;
 
     sv_buf_lit(b, ",\"tool_calls\":[");
-    for (size_t at = 0; read_part(g, &at, &p);) {
+    for (size_t at = 0; sv_parts_read(g, &at, &p);) {
         if (p.kind == SV_PART_CALL) {
-            sv_buf_printf(b, first ? "{" : ",{");
-            write_id(b, g, p.call);
+            sv_buf_printf(b, first ? "{\"id\":" : ",{\"id\":");
+            sv_parts_call_id(b, g, p.call);
             sv_buf_lit(b, ",\"type\":\"function\",\"function\":{\"name\":");
             sv_json_quote(b, p.text, p.n);
             sv_buf_lit(b, ",\"arguments\":");
             first = false;
         } else if (p.kind == SV_PART_ARGUMENTS) {
-            quote_run(b, g, &at, p);
+            sv_parts_quote(b, g, &at, p);
             sv_buf_lit(b, "}}");
         }
     }

@@ -409,7 +409,7 @@ static int take_chat(const struct taker *t, struct sv_params *p, struct sv_promp
 
 int32_t sv_prompts_count(struct sv_params *p, enum sv_dialect_kind kind)
 {
-    p->batched = kind != SV_CHAT && kind != SV_INFILL && is_list(p->prompt, kind == SV_LLAMA);
+    p->batched = !sv_is_chat(kind) && kind != SV_INFILL && is_list(p->prompt, kind == SV_LLAMA);
     return p->batched ? (int32_t)json_array_size(p->prompt) : 1;
 }
 
@@ -418,7 +418,7 @@ int sv_prompts_make(const struct sv_serve *s, struct sv_enc_scratch *scratch, st
                     struct sv_api_err *e)
 {
     const char *name = kind == SV_GENERATE ? "text" : "prompt";
-    struct taker t = {s, scratch, kind == SV_CHAT ? p->add_special > 0 : p->add_special != 0,
+    struct taker t = {s, scratch, sv_is_chat(kind) ? p->add_special > 0 : p->add_special != 0,
                       kind == SV_LLAMA};
 
     int32_t count = sv_prompts_count(p, kind);
@@ -428,14 +428,11 @@ int sv_prompts_make(const struct sv_serve *s, struct sv_enc_scratch *scratch, st
     if (!*prompts)
         return sv_api_fail(e, 500, NULL, "out of memory");
     *n = count;
-    switch (kind) {
-    case SV_CHAT:
+    if (sv_is_chat(kind))
         return take_chat(&t, p, *prompts, e);
-    case SV_INFILL:
+    if (kind == SV_INFILL)
         return sv_infill_prompt(s, scratch, p, *prompts, e);
-    default:
-        return take_all(&t, p, name, *prompts, *n, e);
-    }
+    return take_all(&t, p, name, *prompts, *n, e);
 }
 
 void sv_prompts_free(struct sv_prompt *prompts, int32_t n)

@@ -260,10 +260,14 @@ void sv_call_fail(struct sv_call *c, const struct sv_api_err *e)
         sv_api_reply(q, e);
         return;
     }
-    sv_sse_begin(b);
-    sv_api_err_json(b, e);
-    sv_sse_end(b);
-    sv_sse_done(b);
+    if (c->dialect->fail) {
+        c->dialect->fail(c, e, b);
+    } else {
+        sv_sse_begin(b);
+        sv_api_err_json(b, e);
+        sv_sse_end(b);
+        sv_sse_done(b);
+    }
     if (b->failed)
         sv_http_abort(q);
     else

@@ -167,6 +167,7 @@ static int chat_text(const struct sv_serve *s, json_t *body, bool *add_special, 
     if (!rc)
         rc = sv_render_chat(s, p, text, e);
     *add_special = p->add_special > 0;
+    sv_params_fini(p);
     sv_free(p);
     return rc;
 }

@@ -238,7 +238,7 @@ int sv_tools_begin(const struct sv_serve *s, struct sv_params *p, enum sv_dialec
     bool tools = json_array_size(p->tools) && p->tool_choice != SV_CHOICE_NONE;
     const char *marker;
 
-    if (kind != SV_CHAT)
+    if (!sv_is_chat(kind))
         return 0;
     if (tools && p->tool_choice == SV_CHOICE_AUTO && s->tool_format == SV_TOOL_NONE)
         return unsupported(e, "tools",

@@ -72,6 +72,14 @@ void sv_sse_begin(struct sv_buf *b)
     sv_buf_append(b, "data: ", 6);
 }
 
+void sv_sse_begin_named(struct sv_buf *b, const char *event)
+{
+    sv_buf_lit(b, "event: ");
+    sv_buf_append(b, event, strlen(event));
+    sv_buf_lit(b, "\n");
+    sv_sse_begin(b);
+}
+
 void sv_sse_end(struct sv_buf *b)
 {
     sv_buf_append(b, "\n\n", 2);
