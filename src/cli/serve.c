@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static const char usage[] =
@@ -51,7 +52,7 @@ static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbe
     sv_cli_opt(o, "cors", 0, SV_OPT_STRING, &s->cors_origin, "ORIGIN",
                "let pages of this origin call the API, * = all");
     sv_cli_opt(o, "queue", 0, SV_OPT_INT, &n->queue, "N",
-               "sequences that may wait, then 429 (default 512)");
+               "sequences that may wait, then 429 (default 4096)");
     sv_cli_opt(o, "max-body", 0, SV_OPT_INT, &n->body_mib, "MIB", "largest request (default 16)");
     sv_cli_opt(o, "max-tokens", 0, SV_OPT_INT, &n->max_tokens, "N",
                "longest answer a request may ask for (default: the context)");
@@ -60,7 +61,8 @@ static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbe
     sv_cli_opt(o, "idle-timeout", 0, SV_OPT_INT, &n->idle, "S",
                "close connections silent for so long (default 75)");
     sv_cli_opt(o, "ping", 0, SV_OPT_INT, &n->ping, "S",
-               "comment frames in silent streams, -1 = none (default 15)");
+               "comment frames in streams silent for so long; default: none, as load generators "
+               "take them for data");
     sv_cli_opt(
         o, "stream-gap", 0, SV_OPT_INT, &n->gap, "MS",
         "time between writes to one stream, to the nearest step; 0 = each step, -1 = by load, at "
@@ -109,7 +111,6 @@ static int take_numbers(struct sv_serve_options *s, const struct numbers *n)
     s->stream_gap_us = n->gap > 0 ? (int32_t)n->gap * 1000
                        : n->gap   ? 0
                                   : -1; /* 0 is by load there */
-    s->ping_seconds = n->ping ? s->ping_seconds : -1;
     s->log_seconds = n->log_every ? s->log_seconds : -1;
     int code = sv_cli_in_range("serve", "max-body", n->body_mib, 1, 1024);
     if (code < 0)
@@ -130,6 +131,17 @@ static int take_spec(struct sv_serve_options *s, const char *level)
         }
     return sv_cli_usage("serve",
                         "option --spec-metrics: '%s' is not one of none, summary, detailed", level);
+}
+
+/* Each client takes a descriptor, and shells give a program 1024 of the many it may have. */
+static void raise_files(void)
+{
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur == files.rlim_max)
+        return;
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files); /* refused: connections wait, and the log says so */
 }
 
 static int serve(const struct sv_serve_options *o)
@@ -154,11 +166,10 @@ int sv_cli_serve(int argc, char **argv)
     struct sv_serve_options s = {.catch_signals = true};
     struct numbers n = {
         .port = 8000,
-        .queue = 512,
+        .queue = 4096,
         .body_mib = 16,
         .max_choices = 128,
         .idle = 75,
-        .ping = 15,
         .gap = -1,
         .drain = 60,
         .log_every = 10,
@@ -192,5 +203,6 @@ int sv_cli_serve(int argc, char **argv)
     if (code >= 0)
         return code;
     s.engine.no_prefix_cache = no_prefix_cache;
+    raise_files();
     return serve(&s);
 }

@@ -26,7 +26,8 @@ static int add(struct sv_keys *k, const char *key, size_t n, struct sv_err *err)
     return SV_OK;
 }
 
-/* One key a line; empty lines and those that begin with # do not count. */
+/* One key a line, without the space around it, which no header would bring along; empty lines and
+ * those that begin with # do not count. */
 static int add_file(struct sv_keys *k, const char *file, struct sv_err *err)
 {
     struct sv_buf text;
@@ -38,7 +39,10 @@ static int add_file(struct sv_keys *k, const char *file, struct sv_err *err)
         const char *line = text.data + at;
         size_t n = strcspn(line, "\n");
         at += n + 1;
-        while (n && (line[n - 1] == '\r' || line[n - 1] == ' '))
+        size_t blank = strspn(line, " \t");
+        line += blank;
+        n -= blank;
+        while (n && strchr(" \t\r", line[n - 1]))
             n--;
         if (n && line[0] != '#')
             rc = add(k, line, n, err);

@@ -358,13 +358,17 @@ const struct sv_params *sv_call_params(const struct sv_call *c, const struct sv_
     return c->each ? &c->each[g->prompt] : &c->p;
 }
 
+bool sv_call_knows_model(const struct sv_serve *s, const char *name)
+{
+    return strcmp(name, s->model_name) == 0 || strcmp(name, s->o.engine.target_dir) == 0 ||
+           strcmp(name, "default") == 0; /* SGLang's clients say that */
+}
+
 /* SGLang and llama-server answer to every name, OpenAI and vLLM to their own. */
 static int check_model(const struct sv_serve *s, enum sv_dialect_kind kind, const char *model,
                        struct sv_api_err *e)
 {
-    if (s->o.any_model || kind >= SV_GENERATE || !model || !*model ||
-        strcmp(model, s->model_name) == 0 || strcmp(model, s->o.engine.target_dir) == 0 ||
-        strcmp(model, "default") == 0) /* SGLang's clients say that */
+    if (s->o.any_model || kind >= SV_GENERATE || !model || !*model || sv_call_knows_model(s, model))
         return 0;
     sv_api_fail(e, 404, "model_not_found",
                 "the model '%.200s' does not exist; this server has '%.200s'", model,
@@ -453,7 +457,7 @@ static void call_go(struct sv_call *c, int rc, struct sv_api_err *e)
         rc = make_gens(c, e);
     if (rc) {
         sv_http_on_gone(q, NULL, NULL);
-        sv_api_reply(q, e); /* e may be the call's own */
+        sv_api_refuse(q, e); /* e may be the call's own */
         sv_call_free(c);
         return;
     }
@@ -523,7 +527,7 @@ void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_htt
 
     if (!c) {
         sv_api_fail(&e, 500, NULL, "out of memory");
-        sv_api_reply(q, &e);
+        sv_api_refuse(q, &e);
         return;
     }
     c->s = s; /* the rest is zero, and large */

@@ -280,6 +280,7 @@ static void advance(struct fake *f, struct fake_seq *q)
     f->stats.n_drafted += f->o.burst - 1;
     f->stats.n_accepted += n - 1;
     f->stats.accept_length[n]++;
+    f->stats.width_chosen[f->o.burst]++;
     deliver(f, q, &ev);
 }
 

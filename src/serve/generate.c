@@ -253,8 +253,7 @@ void sv_get_server_info(struct sv_serve *s, struct sv_http_req *q)
                   info->block_size, info->width, info->context,
                   (long long)st->n_pages * (s->o.engine.page_size ? s->o.engine.page_size : 16),
                   s->o.engine.max_sequences ? s->o.engine.max_sequences : 1);
-    sv_json_float(&b,
-                  st->n_verify_steps ? 1 + (double)st->n_accepted / (double)st->n_verify_steps : 1);
+    sv_json_float(&b, sv_mean_accept(st));
     sv_buf_printf(&b, ",\"last_gen_throughput\":");
     sv_json_float(&b, seconds > 0 ? (double)st->n_tokens / seconds : 0);
     sv_buf_printf(&b, ",\"num_running_reqs\":%d,\"num_waiting_reqs\":%d}]}\n", st->n_running,
@@ -275,7 +274,7 @@ void sv_flush_prefixes(struct sv_serve *s, struct sv_http_req *q)
     if (s->n_flushing == MAX_FLUSHING) {
         struct sv_api_err e;
         sv_api_fail(&e, 429, NULL, "too many flushes at once");
-        sv_api_reply(q, &e);
+        sv_api_refuse(q, &e);
         return;
     }
     struct sv_http_req **at = &s->flushing[(s->first_flushing + s->n_flushing++) % MAX_FLUSHING];

@@ -140,11 +140,26 @@ static int hex_digit(char c)
                                                 : -1;
 }
 
-/* %XX becomes its byte; an encoded NUL stays as it is written, so that nothing is cut. */
-static char *decode_path(const char *path)
+/* Slashes in front count as one and one at the end as none: a base URL that ends with a slash makes
+ * "//v1/models" of a path, and a URL's grammar takes that for a host. %XX becomes its byte; an
+ * encoded NUL stays as it is written, so that nothing is cut. */
+static char *take_path(struct evhttp_request *ev)
 {
-    char *out = sv_strdup(path), *to = out;
+    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(ev);
+    const char *raw = evhttp_request_get_uri(ev), *path = uri ? evhttp_uri_get_path(uri) : NULL;
 
+    if (raw && strncmp(raw, "//", 2) == 0)
+        path = raw;
+    if (!path || *path != '/')
+        path = "/";
+    path += strspn(path, "/") - 1;
+    size_t n = strcspn(path, "?#");
+    n -= n > 1 && path[n - 1] == '/';
+    char *out = sv_alloc(n + 1), *to = out;
+    if (out) {
+        memcpy(out, path, n);
+        out[n] = 0;
+    }
     for (const char *at = out; out && *at; at++) {
         int hi = *at == '%' ? hex_digit(at[1]) : -1, lo = hi < 0 ? -1 : hex_digit(at[2]);
         bool escaped = lo >= 0 && (hi || lo);
@@ -181,15 +196,13 @@ static bool is_ambiguous(const struct evkeyvalq *headers)
 static void take_request(struct evhttp_request *ev, void *arg)
 {
     struct sv_http *h = arg;
-    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(ev);
-    const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
     struct evkeyvalq *headers = evhttp_request_get_input_headers(ev);
     const char *refused = evhttp_find_header(headers, sv_expect_header);
     bool ambiguous = is_ambiguous(headers);
     struct sv_http_req *q = ambiguous ? NULL : sv_calloc(1, sizeof *q);
 
     if (q)
-        q->path = decode_path(path && *path ? path : "/");
+        q->path = take_path(ev);
     if (!q || !q->path) {
         evhttp_add_header(evhttp_request_get_output_headers(ev), "Connection", "close");
         evhttp_send_error(ev, ambiguous ? HTTP_BADREQUEST : HTTP_SERVUNAVAIL, NULL);
@@ -210,6 +223,11 @@ static void take_request(struct evhttp_request *ev, void *arg)
 }
 
 /* ---------------------------------------------------------------- reading */
+
+void *sv_http_user(const struct sv_http_req *q)
+{
+    return q->http->o.user;
+}
 
 const char *sv_http_method(const struct sv_http_req *q)
 {
@@ -302,6 +320,11 @@ void sv_http_add_header(struct sv_http_req *q, const char *name, const char *val
         line[n] = (unsigned char)value[n] < 0x20 || value[n] == 0x7f ? ' ' : value[n];
     line[n] = 0;
     evhttp_add_header(evhttp_request_get_output_headers(q->ev), name, line);
+}
+
+const char *sv_http_added_header(const struct sv_http_req *q, const char *name)
+{
+    return evhttp_find_header(evhttp_request_get_output_headers(q->ev), name);
 }
 
 static const char *phrase(int status)

@@ -38,6 +38,7 @@ void sv_http_stop_listening(struct sv_http *h);
 int32_t sv_http_n_open(const struct sv_http *h); /* requests whose answer is not out yet */
 void sv_http_close(struct sv_http *h);
 
+void *sv_http_user(const struct sv_http_req *q); /* as in the options */
 const char *sv_http_method(const struct sv_http_req *q);
 const char *sv_http_path(const struct sv_http_req *q);  /* decoded, without the query */
 const char *sv_http_query(const struct sv_http_req *q); /* as it was sent, "" without one */
@@ -55,6 +56,7 @@ void sv_http_free_taken(struct evbuffer *body); /* NULL is fine */
 
 /* Before reply or begin. Line breaks in value are replaced. */
 void sv_http_add_header(struct sv_http_req *q, const char *name, const char *value);
+const char *sv_http_added_header(const struct sv_http_req *q, const char *name); /* NULL: was not */
 /* The whole answer; q is gone afterwards. type may be NULL with n = 0. */
 void sv_http_reply(struct sv_http_req *q, int status, const char *type, const void *data, size_t n);
 /* The same, of a buffer, which loses its memory if that is large. */

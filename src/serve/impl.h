@@ -39,6 +39,8 @@ int sv_api_unknown(struct sv_api_err *e, const char *prefix, const char *name);
 /* {"error": {...}} without a line break. */
 void sv_api_err_json(struct sv_buf *b, const struct sv_api_err *e);
 void sv_api_reply(struct sv_http_req *q, const struct sv_api_err *e);
+/* The same for a request that never got to the engine: counted, and a line in the log. */
+void sv_api_refuse(struct sv_http_req *q, const struct sv_api_err *e);
 
 /* ---------------------------------------------------------------- the worker (worker.c, out.c) */
 
@@ -424,6 +426,7 @@ void sv_call_cancel_all(struct sv_serve *s);
 /* Ends those of this name, or all, as they are: they get what they have. */
 void sv_call_abort(struct sv_serve *s, const char *rid);
 const char *sv_call_model(const struct sv_call *c);
+bool sv_call_knows_model(const struct sv_serve *s, const char *name);
 /* What a sequence runs with. */
 const struct sv_params *sv_call_params(const struct sv_call *c, const struct sv_gen *g);
 /* call.c, for send.c. */
@@ -570,7 +573,7 @@ struct sv_histogram {
 };
 struct sv_metrics {
     int64_t n_requests[6]; /* by enum sv_finish_reason, of sequences; [5]: rejected */
-    int64_t n_http[6];     /* by status class */
+    int64_t n_refused[2];  /* requests that never got to the engine: 4xx, 5xx */
     int64_t n_full;        /* 429 */
     int64_t n_prompt_tokens, n_cached_tokens, n_tokens;
     int64_t prefill_us, decode_us; /* of ended sequences */
@@ -586,6 +589,9 @@ void sv_metric_head(struct sv_buf *b, const char *name, const char *type, const 
 void sv_metric_histogram(struct sv_buf *b, const char *name, const char *help, const char *labels,
                          const struct sv_histogram *h);
 /* names.c */
+/* Tokens a decode step brought, plain ones included: what the accept lengths of SGLang's answers
+ * add up to. */
+double sv_mean_accept(const struct sv_engine_stats *st);
 void sv_metrics_other_names(const struct sv_serve *s, const struct sv_snapshot *snap,
                             struct sv_buf *b);
 

@@ -239,12 +239,11 @@ static void take_options(struct sv_serve *s, const struct sv_serve_options *o)
 
     s->o = *o;
     s->o.host = o->host ? o->host : "127.0.0.1";
-    s->o.max_queue = o->max_queue ? o->max_queue : 512;
+    s->o.max_queue = o->max_queue ? o->max_queue : 4096;
     s->o.max_body_bytes = o->max_body_bytes ? o->max_body_bytes : (int64_t)16 << 20;
     s->o.max_backlog_bytes = o->max_backlog_bytes ? o->max_backlog_bytes : (int64_t)64 << 20;
     s->o.max_choices = o->max_choices ? o->max_choices : 128;
     s->o.idle_seconds = o->idle_seconds ? o->idle_seconds : 75;
-    s->o.ping_seconds = o->ping_seconds ? o->ping_seconds : 15;
     s->o.drain_seconds = o->drain_seconds ? o->drain_seconds : 60;
     s->o.log_seconds = o->log_seconds ? o->log_seconds : 10;
     s->write_ns = 5000; /* until it is measured */

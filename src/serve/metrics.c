@@ -74,6 +74,11 @@ static void requests(struct sv_buf *b, const struct sv_metrics *m)
     for (int i = 1; i < 6; i++)
         sv_buf_printf(b, "salvo_sequences_total{result=\"%s\"} %lld\n", results[i],
                       (long long)m->n_requests[i]);
+    sv_metric_head(b, "salvo_refused_requests_total", "counter",
+                   "Requests that never got to the engine, by status.");
+    for (int i = 0; i < 2; i++)
+        sv_buf_printf(b, "salvo_refused_requests_total{status=\"%dxx\"} %lld\n", 4 + i,
+                      (long long)m->n_refused[i]);
     counter(b, "salvo_queue_full_total", "Requests answered with 429.", m->n_full);
     counter(b, "salvo_prompt_tokens_total", "Prompt tokens of ended sequences.",
             m->n_prompt_tokens);

@@ -14,9 +14,20 @@ struct value {
     double v;
 };
 
+#define N(list) (sizeof(list) / sizeof *(list))
+
 static double ratio(double a, double b)
 {
     return b > 0 ? a / b : 0;
+}
+
+double sv_mean_accept(const struct sv_engine_stats *st)
+{
+    int64_t n = 0;
+
+    for (size_t i = 0; i < N(st->width_chosen); i++)
+        n += st->width_chosen[i];
+    return 1 + ratio((double)st->n_accepted, (double)n);
 }
 
 static void write_values(struct sv_buf *b, const char *labels, const struct value *list, size_t n)
@@ -40,8 +51,6 @@ static void by_position(struct sv_buf *b, const char *name, const char *labels,
         sv_buf_printf(b, "%s{%s%sposition=\"%d\"} %lld\n", name, labels, *labels ? "," : "", i - 1,
                       (long long)st->accepted_at[i]);
 }
-
-#define N(list) (sizeof(list) / sizeof *(list))
 
 static void vllm(struct sv_buf *b, const struct sv_metrics *m, const struct sv_engine_stats *st,
                  int block, const char *labels)
@@ -93,8 +102,7 @@ static void sglang(struct sv_buf *b, const struct sv_metrics *m, const struct sv
         {"sglang:cache_hit_rate", "gauge",
          ratio((double)st->n_cache_hits, (double)st->n_cache_queries)},
         {"sglang:gen_throughput", "gauge", ratio((double)st->n_tokens * 1e6, (double)busy_us)},
-        {"sglang:spec_accept_length", "gauge",
-         1 + ratio((double)st->n_accepted, (double)st->n_verify_steps)},
+        {"sglang:spec_accept_length", "gauge", sv_mean_accept(st)},
         {"sglang:spec_accept_rate", "gauge", ratio((double)st->n_accepted, (double)st->n_drafted)},
         {"sglang:prompt_tokens_total", "counter", (double)m->n_prompt_tokens},
         {"sglang:generation_tokens_total", "counter", (double)m->n_tokens},

@@ -49,7 +49,7 @@ static const struct sv_field fields[] = {
     /* how much, and when to end */
     {"n", C | T | L | S, sv_read_i32, P(n), 1, 4096, 0},
     {"max_tokens", C | T | L, sv_read_length, 0, -9.3e18, 9.3e18, P(has_max_tokens)},
-    {"max_completion_tokens", C, sv_read_length, 1, -9.3e18, 9.3e18, P(has_max_tokens)},
+    {"max_completion_tokens", C | T, sv_read_length, 1, -9.3e18, 9.3e18, P(has_max_tokens)},
     {"max_new_tokens", S, sv_read_length, 0, -9.3e18, 9.3e18, P(has_max_tokens)},
     {"n_predict", C | T, sv_read_length, 1, -9.3e18, 9.3e18, P(has_max_tokens)},
     {"n_predict", L, sv_read_length, 0, -9.3e18, 9.3e18, P(has_max_tokens)},
@@ -276,10 +276,12 @@ static int read_fields(struct sv_params *p, int where, const char *prefix, json_
     json_t *value;
 
     json_object_foreach(object, key, value) {
+        if (json_is_null(value))
+            continue;
         const struct sv_field *f = find(key, where);
         if (!f)
             return sv_api_unknown(e, prefix, key);
-        if (!json_is_null(value) && f->read(p, f, value, e))
+        if (f->read(p, f, value, e))
             return -1;
     }
     return 0;

@@ -193,9 +193,10 @@ static const struct route *find(struct sv_http_req *q, const char *method, const
 
 void sv_route_refused(void *server, int status, struct sv_buf *body)
 {
-    const struct sv_serve *s = server;
+    struct sv_serve *s = server;
     struct sv_api_err e;
 
+    s->metrics.n_refused[status >= 500]++;
     if (status == 413)
         sv_api_fail(
             &e, status, "body_too_large",
@@ -246,7 +247,7 @@ void sv_route(void *server, struct sv_http_req *q)
         r = r->run == sv_get_health || r->run == sv_get_metrics ? r : NULL;
     }
     if (!r)
-        sv_api_reply(q, &e);
+        sv_api_refuse(q, &e);
     else if (r->dialect)
         sv_call_begin(s, r->dialect, q, id);
     else

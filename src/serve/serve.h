@@ -63,7 +63,7 @@ struct sv_serve_options {
     const char *api_key, *api_key_file;
     const char *tls_cert, *tls_key;
     const char *cors_origin; /* "*" or one origin */
-    int32_t max_queue;       /* requests that may wait besides those that run; 0 = 512 */
+    int32_t max_queue;       /* requests that may wait besides those that run; 0 = 4096 */
     int64_t max_body_bytes;  /* 0 = 16 MiB */
     int32_t max_tokens;      /* longest answer a request may ask for; 0 = the context */
     int32_t max_choices;     /* sequences of one request; 0 = 128 */
@@ -71,7 +71,7 @@ struct sv_serve_options {
      * 8192 tokens has about 3 */
     int64_t max_backlog_bytes;
     int32_t idle_seconds; /* a silent connection is closed; 0 = 75 */
-    int32_t ping_seconds; /* comment frames in silent streams; 0 = 15, -1 = none */
+    int32_t ping_seconds; /* comment frames in silent streams; 0 and -1 = none */
     /* how long what goes to all streams gathers, to the nearest step; 0 = 250 to 1000 for each
      * stream, by what writing costs here, at most 60 ms; -1 = none: every step is sent at once */
     int32_t stream_gap_us;

@@ -142,7 +142,7 @@ void sv_get_slots(struct sv_serve *s, struct sv_http_req *q)
 
     if (!list || (busy == n && strstr(sv_http_query(q), "fail_on_no_slot=1"))) {
         sv_api_fail(&e, 503, "no_slot", list ? "no slot is free" : "out of memory");
-        sv_api_reply(q, &e);
+        sv_api_refuse(q, &e);
         sv_free(list);
         return;
     }

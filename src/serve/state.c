@@ -99,7 +99,7 @@ void sv_post_abort(struct sv_serve *s, struct sv_http_req *q)
         sv_call_abort(s, all ? NULL : rid);
     json_decref(body);
     if (e.status)
-        sv_api_reply(q, &e);
+        sv_api_refuse(q, &e);
     else
         sv_http_reply(q, 200, NULL, NULL, 0);
 }
@@ -124,11 +124,11 @@ void sv_get_models(struct sv_serve *s, struct sv_http_req *q)
     struct sv_buf b;
 
     id += *id == '/';
-    if (*id && strcmp(id, s->model_name) != 0) {
+    if (*id && !sv_call_knows_model(s, id)) {
         struct sv_api_err e;
         sv_api_fail(&e, 404, "model_not_found", "the model '%.200s' does not exist", id);
         snprintf(e.param, sizeof e.param, "model");
-        sv_api_reply(q, &e);
+        sv_api_refuse(q, &e);
         return;
     }
     sv_buf_init(&b);

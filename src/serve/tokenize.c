@@ -104,7 +104,7 @@ static void answer_question(void *user)
     if (a->q)
         sv_http_on_gone(a->q, NULL, NULL);
     if (a->q && a->rc)
-        sv_api_reply(a->q, &a->e);
+        sv_api_refuse(a->q, &a->e);
     else if (a->q)
         sv_http_reply_buf(a->q, a->b.failed ? 500 : 200, "application/json", &a->b);
     sv_buf_fini(&a->b);
@@ -120,7 +120,7 @@ static void ask(struct sv_serve *s, struct sv_http_req *q, answer_fn *answer)
 
     if (!a) {
         sv_api_fail(&e, 500, NULL, "out of memory");
-        sv_api_reply(q, &e);
+        sv_api_refuse(q, &e);
         return;
     }
     *a = (struct question){.job = {.run = run_question, .done = answer_question, .user = a},
@@ -149,7 +149,7 @@ static int unknown(const json_t *body, const char *const *names, struct sv_api_e
         int i = 0;
         while (names[i] && strcmp(names[i], key) != 0)
             i++;
-        if (!names[i])
+        if (!names[i] && !json_is_null(value))
             return sv_api_unknown(e, "", key);
     }
     return 0;
@@ -377,7 +377,14 @@ void sv_get_tokenizer_info(struct sv_serve *s, struct sv_http_req *q)
         sv_buf_printf(&b, "null");
     sv_buf_printf(&b, ",\"eos_token_ids\":");
     sv_json_ids(&b, info->eos_ids, info->n_eos);
-    sv_buf_printf(&b, ",\"chat_template\":%s}\n", s->model->chat || s->chat ? "true" : "false");
+    const struct sv_chat_template *t = s->chat ? s->chat : s->model->chat;
+    if (t) { /* its text: clients render it themselves */
+        sv_buf_lit(&b, ",");
+        sv_json_string(&b, "chat_template", sv_chat_template_source(t));
+    } else {
+        sv_buf_lit(&b, ",\"chat_template\":null");
+    }
+    sv_buf_lit(&b, "}\n");
     sv_http_reply(q, b.failed ? 500 : 200, "application/json", b.data ? b.data : "", b.len);
     sv_buf_fini(&b);
 }

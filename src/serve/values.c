@@ -410,10 +410,10 @@ int sv_read_stream_options(struct sv_params *p, const struct sv_field *f, json_t
         bool *to = strcmp(key, "include_usage") == 0            ? &p->include_usage
                    : strcmp(key, "continuous_usage_stats") == 0 ? &p->continuous_usage
                                                                 : NULL;
-        if (!to && strcmp(key, "include_obfuscation") != 0)
-            return sv_api_unknown(e, "stream_options.", key);
         if (json_is_null(value))
             continue;
+        if (!to && strcmp(key, "include_obfuscation") != 0)
+            return sv_api_unknown(e, "stream_options.", key);
         if (!json_is_boolean(value))
             return sv_wrong_type(e, name, "a boolean", value);
         if (to)

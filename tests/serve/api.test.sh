@@ -124,6 +124,14 @@ ids=$(grep -o '\[.*\]' "$tmp/body")
 post /detokenize "{\"tokens\":$ids}"
 equal "$(field prompt "$body")" '"Hello, wörld <|im_end|>"'
 
+# What was refused is in the log, by name and without what stood in it.
+post /v1/completions '{"prompt":"secret","top_k":"secret"}' -H 'X-Request-Id: refused-1'
+get /no%1bwhere
+grep -q 'refused id=refused-1 method=POST path=/v1/completions status=400 code=invalid_type param=top_k$' "$log" ||
+    fail 'no line for what was refused'
+grep -q 'path=/no?where status=404 code=not_found ' "$log" || fail 'a path as it must not stand in a log'
+grep -q secret "$log" && fail 'a request in the log'
+
 stop
 equal "$?" 0
 grep -q ' stopped' "$log" || fail "no last line: $(tail -n 3 "$log")"

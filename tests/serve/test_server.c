@@ -604,7 +604,7 @@ static void keys(void **state)
     struct sv_err err = {0};
     (void)state;
 
-    assert_int_equal(sv_file_write(file, "# ours\nalpha\n\nbeta\r\n", 21, &err), SV_OK);
+    assert_int_equal(sv_file_write(file, "# ours\nalpha\n\n \tbeta \r\n", 23, &err), SV_OK);
     r.o.api_key = "gamma";
     r.o.api_key_file = file;
     r.o.cors_origin = "https://example.org";

@@ -1,0 +1,182 @@
+/*
+ * test_habits.c - habits of clients: how they put paths together, fields that are null, what they
+ * count on being told, a thousand requests at once.
+ */
+#include "serve/hub.h"
+
+#include "testing.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TEXT "/v1/completions"
+#define CHAT "/v1/chat/completions"
+
+/* A base URL with a slash behind it makes "//v1" of "/v1", which is no host. */
+static void slashes(void **state)
+{
+    static const struct {
+        const char *path, *body, *object;
+    } list[] = {
+        {"//v1/completions", "{\"prompt\":\"a\",\"max_tokens\":1}", "text_completion"},
+        {"///v1/completions?a=/b", "{\"prompt\":\"a\",\"max_tokens\":1}", "text_completion"},
+        {"/v1/completions/", "{\"prompt\":\"a\",\"max_tokens\":1}", "text_completion"},
+        {"//v1/models", NULL, "list"},
+        {"/v1/models/", NULL, "list"},
+        {"//v1/models/fake", NULL, "model"},
+        {"http://host//v1/models?", NULL, "list"},
+    };
+    struct hub r = {0};
+    (void)state;
+
+    hub_open(&r, false);
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+        assert_string_equal(hub_text(hub_json(&r, list[i].path, list[i].body, 200), "object"),
+                            list[i].object);
+    assert_string_equal(hub_text(hub_json(&r, "//health/", NULL, 200), "status"), "ok");
+    hub_ask(&r, "//", NULL, &r.a);
+    assert_int_equal(r.a.status, 200);
+    assert_non_null(strstr(r.a.body.data, "<html"));
+    assert_string_equal(hub_text(hub_json(&r, "//nowhere/", NULL, 404), "error.message"),
+                        "there is no /nowhere");
+    hub_json(&r, "/v1//models", NULL, 404);
+    hub_close(&r);
+}
+
+/* Whoever writes out all members of an object sends some that are not set. */
+static void nulls(void **state)
+{
+    static const char *const list[][2] = {
+        {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"of_next_year\":null}"},
+        {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":1,"
+               "\"of_next_year\":null,\"stream_options\":{\"of_next_year\":null}}"},
+        {"/generate", "{\"text\":\"a\",\"of_next_year\":null,"
+                      "\"sampling_params\":{\"max_new_tokens\":1,\"of_next_year\":null}}"},
+        {"/tokenize", "{\"prompt\":\"a\",\"of_next_year\":null}"},
+        {"/detokenize", "{\"tokens\":[65],\"of_next_year\":null}"},
+    };
+    struct hub r = {0};
+    (void)state;
+
+    hub_open(&r, false);
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+        hub_json(&r, list[i][0], list[i][1], 200);
+    json_t *v = hub_json(&r, TEXT, "{\"prompt\":\"a\",\"of_next_year\":0}", 400);
+    assert_string_equal(hub_text(v, "error.param"), "of_next_year");
+    v = hub_json(&r, "/tokenize", "{\"prompt\":\"a\",\"of_next_year\":0}", 400);
+    assert_string_equal(hub_text(v, "error.param"), "of_next_year");
+    hub_close(&r);
+}
+
+/* Load generators send one length by both names, whatever the endpoint. */
+static void both_lengths(void **state)
+{
+    struct hub r = {0};
+    (void)state;
+
+    hub_open(&r, false);
+    json_t *v =
+        hub_json(&r, TEXT, "{\"prompt\":\"a\",\"max_completion_tokens\":5,\"max_tokens\":7}", 200);
+    assert_int_equal(hub_number(v, "usage.completion_tokens"), 5);
+    hub_close(&r);
+}
+
+/* lm-eval renders chats itself, by the text of the template. */
+static void template_told(void **state)
+{
+    struct hub r = {.real = true};
+    (void)state;
+
+    hub_open(&r, false);
+    hub_same(hub_at(hub_json(&r, "/tokenizer_info", NULL, 200), "chat_template"),
+             hub_at(hub_json(&r, "/props", NULL, 200), "chat_template"), "template");
+    hub_close(&r);
+}
+
+/* The names that requests may give are found. */
+static void models_by_name(void **state)
+{
+    struct hub r = {0};
+    char path[600];
+    (void)state;
+
+    hub_open(&r, false);
+    json_t *v = hub_at(hub_json(&r, "/v1/models", NULL, 200), "data.0");
+    hub_same(v, hub_json(&r, "/v1/models/default", NULL, 200), "default");
+    snprintf(path, sizeof path, "/v1/models/%s", hub_text(v, "root"));
+    hub_same(v, hub_json(&r, path, NULL, 200), "its path");
+    hub_json(&r, "/v1/models/model", NULL, 404);
+    hub_close(&r);
+}
+
+/* The mean of all is what the answers' figures make, plain steps included. */
+static void mean_accept(void **state)
+{
+    static const char *const widths[] = {"1", "1", "8"};
+    struct hub r = {.real = true};
+    int64_t n_steps = 0, n_tokens = 0;
+    char body[200];
+    (void)state;
+
+    hub_open(&r, false);
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(body, sizeof body,
+                 "{\"text\":\"def add(a, b):\",\"sampling_params\":{\"max_new_tokens\":40,"
+                 "\"ignore_eos\":true,\"temperature\":0,\"width\":%s}}",
+                 widths[i]);
+        json_t *v = hub_json(&r, "/generate", body, 200);
+        n_steps += hub_number(v, "meta_info.spec_verify_ct");
+        n_tokens += hub_number(v, "meta_info.completion_tokens") - 1;
+    }
+    double want = (double)n_tokens / (double)n_steps;
+    double told = json_number_value(hub_at(hub_json(&r, "/server_info", NULL, 200),
+                                           "internal_states.0.avg_spec_accept_length"));
+    assert_true(want > 1 && told > want - 1e-6 && told < want + 1e-6);
+    hub_close(&r);
+}
+
+/* Load generators send all they have at once, a thousand by default. */
+static void crowd(void **state)
+{
+    enum { ASKED = 12, EACH = 100 };
+    struct hub r = {.fake.step_us = 2000, .o.engine.max_sequences = 4};
+    struct answer a;
+    int fd[ASKED];
+    (void)state;
+
+    hub_open(&r, false);
+    for (int i = 0; i < ASKED; i++) {
+        fd[i] = hub_connect(&r);
+        hub_post(fd[i], TEXT, "", "{\"prompt\":\"a\",\"max_tokens\":2,\"n\":100}");
+    }
+    for (int i = 0; i < ASKED; i++) {
+        answer_init(&a);
+        answer_read(fd[i], &a);
+        assert_int_equal(a.status, 200);
+        answer_fini(&a);
+        close(fd[i]);
+    }
+    assert_true(hub_metric(&r, "salvo_sequences_total{result=\"length\"}") == ASKED * EACH);
+    hub_close(&r);
+}
+
+/* Requests that never got to the engine are counted. */
+static void refused_counted(void **state)
+{
+    struct hub r = {0};
+    (void)state;
+
+    hub_open(&r, false);
+    hub_json(&r, TEXT, "{}", 400);
+    hub_json(&r, "/nowhere", NULL, 404);
+    hub_json(&r, "/tokenize", "{}", 400);
+    assert_true(hub_metric(&r, "salvo_refused_requests_total{status=\"4xx\"}") == 3);
+    assert_true(hub_metric(&r, "salvo_refused_requests_total{status=\"5xx\"}") == 0);
+    hub_close(&r);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(slashes), cmocka_unit_test(nulls), cmocka_unit_test(both_lengths),
+             cmocka_unit_test(template_told), cmocka_unit_test(models_by_name),
+             cmocka_unit_test(mean_accept), cmocka_unit_test(crowd),
+             cmocka_unit_test(refused_counted))
