@@ -113,6 +113,8 @@ static void take_figures(struct sv_serve *s, struct sv_call *c, struct sv_gen *g
     if (o->n_tokens)
         g->last_us = o->at_us;
     s->metrics.n_tokens += o->n_tokens;
+    if (!g->begun)
+        g->n_cached = o->n_cached;
     if (o->finish == SV_FINISH_NONE)
         return;
     g->finish = o->finish;
@@ -365,8 +367,8 @@ bool sv_call_knows_model(const struct sv_serve *s, const char *name)
 }
 
 /* SGLang and llama-server answer to every name, OpenAI and vLLM to their own. */
-static int check_model(const struct sv_serve *s, enum sv_dialect_kind kind, const char *model,
-                       struct sv_api_err *e)
+int sv_check_model(const struct sv_serve *s, enum sv_dialect_kind kind, const char *model,
+                   struct sv_api_err *e)
 {
     if (s->o.any_model || kind >= SV_GENERATE || !model || !*model || sv_call_knows_model(s, model))
         return 0;
@@ -426,7 +428,7 @@ static int read_call(struct sv_call *c, struct sv_enc_scratch *scratch, const ch
 
     c->body = sv_body_object(text, n, e);
     if (!c->body || sv_params_read(&c->p, kind, c->body, e) ||
-        check_model(s, kind, c->p.model, e) || (c->dialect->read && c->dialect->read(c, e)) ||
+        sv_check_model(s, kind, c->p.model, e) || (c->dialect->read && c->dialect->read(c, e)) ||
         sv_params_each(&c->p, sv_prompts_count(&c->p, kind), s->model, &s->o, &c->each, e) ||
         sv_params_complete(&c->p, kind, s->model, &s->o, e) || sv_tools_begin(s, &c->p, kind, e) ||
         sv_words_take(s, scratch, &c->p, &c->listed, e))
@@ -437,8 +439,10 @@ static int read_call(struct sv_call *c, struct sv_enc_scratch *scratch, const ch
 
 static void name_call(struct sv_call *c)
 {
-    static const char *const prefix[] = {
-        [SV_CHAT] = "chatcmpl-", [SV_COMPLETIONS] = "cmpl-", [SV_INFILL] = NULL};
+    static const char *const prefix[] = {[SV_CHAT] = "chatcmpl-",
+                                         [SV_MESSAGES] = "msg_",
+                                         [SV_COMPLETIONS] = "cmpl-",
+                                         [SV_INFILL] = NULL};
     const char *own = c->p.request_id && *c->p.request_id ? c->p.request_id : c->request_id;
     const char *first = prefix[c->dialect->kind];
 

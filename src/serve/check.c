@@ -10,10 +10,13 @@
 
 static int kind_of(const char *path, enum sv_dialect_kind *kind)
 {
-    static const char *const paths[] = {
-        [SV_CHAT] = "/v1/chat/completions",   [SV_RESPONSES] = "/v1/responses",
-        [SV_COMPLETIONS] = "/v1/completions", [SV_GENERATE] = "/generate",
-        [SV_LLAMA] = "/completion",           [SV_INFILL] = "/infill"};
+    static const char *const paths[] = {[SV_CHAT] = "/v1/chat/completions",
+                                        [SV_MESSAGES] = "/v1/messages",
+                                        [SV_RESPONSES] = "/v1/responses",
+                                        [SV_COMPLETIONS] = "/v1/completions",
+                                        [SV_GENERATE] = "/generate",
+                                        [SV_LLAMA] = "/completion",
+                                        [SV_INFILL] = "/infill"};
 
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
         if (strcmp(path, paths[i]) == 0) {

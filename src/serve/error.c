@@ -1,5 +1,6 @@
 /*
- * error.c - errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}.
+ * error.c - errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}; on the paths
+ * of Anthropic's API in that one's (messages.c).
  *
  * Called by everything that refuses something. Must not: show what a client did not send or may not
  * know.
@@ -100,7 +101,10 @@ void sv_api_reply(struct sv_http_req *q, const struct sv_api_err *e)
     struct sv_buf b;
 
     sv_buf_init(&b);
-    sv_api_err_json(&b, e);
+    if (sv_messages_is_path(sv_http_path(q)))
+        sv_messages_err_json(&b, e, sv_http_added_header(q, "x-request-id"));
+    else
+        sv_api_err_json(&b, e);
     if (e->status == 429 || e->status == 503)
         sv_http_add_header(q, "Retry-After", "1");
     sv_http_reply(q, e->status, "application/json", b.data ? b.data : "", b.len);

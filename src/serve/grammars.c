@@ -229,11 +229,27 @@ void sv_grammars_close(struct sv_serve *s)
 
 /* ---------------------------------------------------------------- requests */
 
-static int say(const struct sv_made *m, const struct sv_form *f, struct sv_api_err *e)
+/* The place of a tool's schema, as the API calls it. */
+static void rename_schema(struct sv_api_err *e, const char *own)
 {
+    static const char chat[] = ".function.parameters";
+    char *at = strstr(e->msg, chat), rest[sizeof e->msg];
+
+    if (!at)
+        return;
+    snprintf(rest, sizeof rest, "%s", at + sizeof chat - 1);
+    snprintf(at, sizeof e->msg - (size_t)(at - e->msg), "%s%s", own, rest);
+}
+
+static int say(const struct sv_made *m, const struct sv_call *c, struct sv_api_err *e)
+{
+    const struct sv_form *f = &c->p.form;
+
     if (m->rc == SV_ENOMEM)
         return sv_api_fail(e, 500, NULL, "out of memory for the grammar of '%s'", f->name);
     sv_api_bad(e, f->field, "'%s': %s", f->name, m->err.msg);
+    if (f->kind == SV_FORM_TOOLS && c->dialect->tool_schema)
+        rename_schema(e, c->dialect->tool_schema);
     const bool schema = f->kind == SV_FORM_SCHEMA || f->kind == SV_FORM_TOOLS;
     if (m->rc == SV_EUNSUPPORTED)
         e->code = schema ? "unsupported_schema" : "unsupported_grammar";
@@ -255,7 +271,7 @@ static void on_made(void *user)
         struct sv_api_err e = {0};
         m->waiting = c->next_due;
         c->grammar = m->rc ? NULL : sv_grammar_ref(m->grammar);
-        sv_call_formed(c, m->rc ? say(m, &c->p.form, &e) : 0, &e);
+        sv_call_formed(c, m->rc ? say(m, c, &e) : 0, &e);
     }
     if (m->rc) {
         unlink_made(s, m);

@@ -38,6 +38,7 @@ int sv_api_fail(struct sv_api_err *e, int status, const char *code, const char *
 int sv_api_unknown(struct sv_api_err *e, const char *prefix, const char *name);
 /* {"error": {...}} without a line break. */
 void sv_api_err_json(struct sv_buf *b, const struct sv_api_err *e);
+/* In the shape of the API that has the request's path. */
 void sv_api_reply(struct sv_http_req *q, const struct sv_api_err *e);
 /* The same for a request that never got to the engine: counted, and a line in the log. */
 void sv_api_refuse(struct sv_http_req *q, const struct sv_api_err *e);
@@ -68,7 +69,8 @@ struct sv_out {
     bool has_logprobs;
     bool urgent; /* the sequence's first or last */
     int32_t stop_id, stop_index;
-    int32_t n_prompt, n_cached, n_preemptions; /* these and n_steps when finished, ... */
+    int32_t n_cached;                /* with the first tokens, and when finished; ... */
+    int32_t n_prompt, n_preemptions; /* ... these and n_steps when finished, ... */
     int64_t queue_us, prefill_us, decode_us;
     int64_t at_us;
     const int32_t *tokens;
@@ -169,7 +171,15 @@ int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engin
 #define SV_API_SHOWN 16
 
 /* Chats in one API or another come first. */
-enum sv_dialect_kind { SV_CHAT, SV_RESPONSES, SV_COMPLETIONS, SV_GENERATE, SV_LLAMA, SV_INFILL };
+enum sv_dialect_kind {
+    SV_CHAT,
+    SV_MESSAGES,
+    SV_RESPONSES,
+    SV_COMPLETIONS,
+    SV_GENERATE,
+    SV_LLAMA,
+    SV_INFILL
+};
 static inline bool sv_is_chat(enum sv_dialect_kind kind)
 {
     return kind < SV_COMPLETIONS;
@@ -238,6 +248,7 @@ struct sv_params {
     const char *tool_name; /* of SV_CHOICE_NAMED */
     bool parallel;         /* more than one call */
     bool separate_thoughts, include_thoughts, stream_thoughts;
+    bool omit_thoughts; /* messages: a block says that there is one */
     bool skip_special;
     /* how its answers are taken apart, by sv_tools_begin and with the prompt */
     enum sv_tool_format tool_format;
@@ -314,7 +325,8 @@ struct sv_gen {
     struct sv_buf parts;      /* of it, not written yet */
     struct sv_buf thoughts;   /* that are not to be streamed */
     int32_t n_calls;
-    int64_t n_thought_tokens; /* counted so far, and their bytes */
+    int32_t n_blocks, in_block; /* messages: blocks that are over; the open one's kind + 1, or 0 */
+    int64_t n_thought_tokens;   /* counted so far, and their bytes */
     size_t n_thought_bytes;
     size_t text_offset; /* legacy log probabilities: characters before the next token */
     int32_t stop_id, stop_index;
@@ -340,11 +352,13 @@ struct sv_dialect {
     int (*read)(struct sv_call *c, struct sv_api_err *e);
     /* An error as the end of a stream that has begun; NULL: OpenAI's, and [DONE]. */
     void (*fail)(struct sv_call *c, const struct sv_api_err *e, struct sv_buf *b);
+    const char *ping;        /* for a silent stream; NULL: a comment */
+    const char *tool_schema; /* where a tool has its schema; NULL: .function.parameters */
     /* Frees what it has in c->own. */
     void (*free_own)(struct sv_call *c);
 };
-extern const struct sv_dialect sv_dialect_chat, sv_dialect_completions, sv_dialect_generate,
-    sv_dialect_llama, sv_dialect_infill;
+extern const struct sv_dialect sv_dialect_chat, sv_dialect_messages, sv_dialect_completions,
+    sv_dialect_generate, sv_dialect_llama, sv_dialect_infill;
 
 /* ------------------------------------------------------------- long bodies and answers (prep.c) */
 
@@ -427,6 +441,9 @@ void sv_call_cancel_all(struct sv_serve *s);
 void sv_call_abort(struct sv_serve *s, const char *rid);
 const char *sv_call_model(const struct sv_call *c);
 bool sv_call_knows_model(const struct sv_serve *s, const char *name);
+/* Whether a request may call the model by this name. */
+int sv_check_model(const struct sv_serve *s, enum sv_dialect_kind kind, const char *model,
+                   struct sv_api_err *e);
 /* What a sequence runs with. */
 const struct sv_params *sv_call_params(const struct sv_call *c, const struct sv_gen *g);
 /* call.c, for send.c. */
@@ -474,6 +491,11 @@ int sv_render_chat(const struct sv_serve *s, const struct sv_params *p, struct s
  * returned. */
 int sv_words_take(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,
                   int32_t **listed, struct sv_api_err *e);
+/* messages.c, messages_read.c: Anthropic's API. Fields that have another shape there, once the
+ * table has seen them all; paths of that API, and errors there. */
+int sv_messages_read(struct sv_params *p, json_t *body, struct sv_api_err *e);
+bool sv_messages_is_path(const char *path);
+void sv_messages_err_json(struct sv_buf *b, const struct sv_api_err *e, const char *request_id);
 /* infill.c: prefix, suffix and what else there is around the model's own marks; its marks of ends
  * become stop ids. */
 int sv_infill_prompt(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,
@@ -507,6 +529,8 @@ bool sv_parts_delta(struct sv_gen *g, size_t *at, struct sv_buf *b);
 bool sv_parts_read(const struct sv_gen *g, size_t *at, struct sv_part *p);
 void sv_parts_quote(struct sv_buf *b, const struct sv_gen *g, size_t *at, struct sv_part p);
 void sv_parts_call_id(struct sv_buf *b, const struct sv_gen *g, int32_t call);
+/* The same with another prefix, and for what is counted in another way. */
+void sv_parts_id(struct sv_buf *b, const struct sv_gen *g, const char *prefix, int32_t which);
 /* The members of a whole answer's message, from its text. */
 void sv_parts_message(struct sv_gen *g, struct sv_buf *b);
 const char *sv_parts_finish(const struct sv_gen *g); /* as sv_finish_json */
@@ -540,6 +564,8 @@ void sv_write_llama_params(struct sv_buf *b, const struct sv_params *p, uint64_t
 /* What stopped it: a stop string, an id of the request's own, or null, as vLLM says it; SGLang
  * names any id. */
 void sv_write_stop_reason(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g);
+/* The stop string that ended it, or NULL. */
+const char *sv_stop_text(const struct sv_call *c, const struct sv_gen *g);
 /* At most n_top alternatives each; llama-server's has ids too, and vLLM's may have them in place of
  * the texts. */
 enum sv_token_shape { SV_TOKEN_TEXT, SV_TOKEN_TEXT_AND_ID, SV_TOKEN_ID };
@@ -680,6 +706,12 @@ void sv_route_refused(void *s, int status, struct sv_buf *body);
 /* state.c, tokenize.c, generate.c, page.c. */
 void sv_get_models(struct sv_serve *s, struct sv_http_req *q);
 void sv_post_tokenize(struct sv_serve *s, struct sv_http_req *q);
+/* A body that needs no engine, read and answered here or on the other thread: answer writes JSON.
+ */
+typedef int sv_answer_fn(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body,
+                         struct sv_buf *b, struct sv_api_err *e);
+void sv_ask(struct sv_serve *s, struct sv_http_req *q, sv_answer_fn *answer);
+void sv_post_count_tokens(struct sv_serve *s, struct sv_http_req *q); /* messages_read.c */
 void sv_post_detokenize(struct sv_serve *s, struct sv_http_req *q);
 void sv_post_apply_template(struct sv_serve *s, struct sv_http_req *q);
 void sv_get_tokenizer_info(struct sv_serve *s, struct sv_http_req *q);

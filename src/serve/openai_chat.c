@@ -17,9 +17,11 @@ static void write_head(struct sv_buf *b, const struct sv_call *c, const char *ob
     sv_json_string(b, "model", sv_call_model(c));
 }
 
-static bool by_text(const struct sv_call *c, const struct sv_gen *g)
+const char *sv_stop_text(const struct sv_call *c, const struct sv_gen *g)
 {
-    return g->finish == SV_FINISH_STOP && g->stop_index >= 0 && g->stop_index < c->p.r.n_stop;
+    const bool by_text =
+        g->finish == SV_FINISH_STOP && g->stop_index >= 0 && g->stop_index < c->p.r.n_stop;
+    return by_text ? c->p.stop[g->stop_index] : NULL;
 }
 
 static bool is_own_stop(const struct sv_call *c, int32_t id)
@@ -33,7 +35,7 @@ static bool is_own_stop(const struct sv_call *c, int32_t id)
 static void write_stop(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g,
                        bool any_id)
 {
-    const char *s = by_text(c, g) ? c->p.stop[g->stop_index] : NULL;
+    const char *s = sv_stop_text(c, g);
 
     if (s)
         sv_json_quote(b, s, strlen(s));

@@ -11,6 +11,7 @@
 
 enum {
     C = 1 << SV_CHAT,
+    M = 1 << SV_MESSAGES,
     R = 1 << SV_RESPONSES,
     T = 1 << SV_COMPLETIONS,
     G = 1 << SV_GENERATE,
@@ -29,26 +30,26 @@ static int read_sampling_params(struct sv_params *p, const struct sv_field *f, j
 
 static const struct sv_field fields[] = {
     /* how to choose tokens */
-    {"temperature", C | T | L | S, sv_read_num, P(r.temperature), 0, 100, P(has_temperature)},
-    {"top_p", C | T | L | S, sv_read_top_p, P(r.top_p), 0, 1, P(has_top_p)},
-    {"top_k", C | T | L | S, sv_read_top_k, 0, -1, BIG, P(has_top_k)},
-    {"min_p", C | T | L | S, sv_read_num, P(r.min_p), 0, 1, P(has_min_p)},
+    {"temperature", C | M | T | L | S, sv_read_num, P(r.temperature), 0, 100, P(has_temperature)},
+    {"top_p", C | M | T | L | S, sv_read_top_p, P(r.top_p), 0, 1, P(has_top_p)},
+    {"top_k", C | M | T | L | S, sv_read_top_k, 0, -1, BIG, P(has_top_k)},
+    {"min_p", C | M | T | L | S, sv_read_num, P(r.min_p), 0, 1, P(has_min_p)},
     {"typical_p", C | T | L, sv_read_neutral, 0, 1, 0, 0},
-    {"seed", C | T | S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
+    {"seed", C | M | T | S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
     {"seed", L, sv_read_seed, 1, -9.3e18, 9.3e18, P(has_seed)},
     {"sampling_seed", C | T | S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
-    {"presence_penalty", C | T | L | S, sv_read_num, P(r.presence_penalty), -2, 2, 0},
-    {"frequency_penalty", C | T | L | S, sv_read_num, P(r.frequency_penalty), -2, 2, 0},
-    {"repetition_penalty", C | T | L | S, sv_read_num, P(r.repetition_penalty), 1e-3, 2, 0},
+    {"presence_penalty", C | M | T | L | S, sv_read_num, P(r.presence_penalty), -2, 2, 0},
+    {"frequency_penalty", C | M | T | L | S, sv_read_num, P(r.frequency_penalty), -2, 2, 0},
+    {"repetition_penalty", C | M | T | L | S, sv_read_num, P(r.repetition_penalty), 1e-3, 2, 0},
     {"repeat_penalty", C | T | L, sv_read_num, P(repeat_penalty), 1e-3, 2, 0},
     {"repeat_last_n", C | T | L, sv_read_i32, P(repeat_last_n), -1, BIG, 0},
-    {"logit_bias", C | T | L | S, sv_read_bias, 0, 0, 0, 0},
-    {"bad_words", C | T, sv_read_array, P(bad_words), 0, 0, 0},
-    {"allowed_token_ids", C | T, sv_read_array, P(allowed_ids), 0, 0, 0},
-    {"width", C | T | L | S, sv_read_i32, P(r.width), 0, 64, 0},
+    {"logit_bias", C | M | T | L | S, sv_read_bias, 0, 0, 0, 0},
+    {"bad_words", C | M | T, sv_read_array, P(bad_words), 0, 0, 0},
+    {"allowed_token_ids", C | M | T, sv_read_array, P(allowed_ids), 0, 0, 0},
+    {"width", C | M | T | L | S, sv_read_i32, P(r.width), 0, 64, 0},
     /* how much, and when to end */
     {"n", C | T | L | S, sv_read_i32, P(n), 1, 4096, 0},
-    {"max_tokens", C | T | L, sv_read_length, 0, -9.3e18, 9.3e18, P(has_max_tokens)},
+    {"max_tokens", C | M | T | L, sv_read_length, 0, -9.3e18, 9.3e18, P(has_max_tokens)},
     {"max_completion_tokens", C | T, sv_read_length, 1, -9.3e18, 9.3e18, P(has_max_tokens)},
     {"max_new_tokens", S, sv_read_length, 0, -9.3e18, 9.3e18, P(has_max_tokens)},
     {"n_predict", C | T, sv_read_length, 1, -9.3e18, 9.3e18, P(has_max_tokens)},
@@ -56,13 +57,13 @@ static const struct sv_field fields[] = {
     {"n_cmpl", L, sv_read_i32, P(n), 1, 4096, 0},
     {"t_max_predict_ms", L, sv_read_i32, P(max_ms), -1, BIG, 0},
     {"samplers", L, sv_read_samplers, 0, 0, 0, 0},
-    {"min_tokens", C | T | L, sv_read_i32, P(r.min_tokens), 0, BIG, 0},
+    {"min_tokens", C | M | T | L, sv_read_i32, P(r.min_tokens), 0, BIG, 0},
     {"min_new_tokens", S, sv_read_i32, P(r.min_tokens), 0, BIG, 0},
     {"stop", C | T | L | S, sv_read_stop, 0, 0, 0, 0},
-    {"stop_token_ids", C | T | L | S, sv_read_stop_ids, 0, 0, 0, 0},
+    {"stop_token_ids", C | M | T | L | S, sv_read_stop_ids, 0, 0, 0, 0},
     {"include_stop_str_in_output", C | T | L, sv_read_bool, P(r.include_stop), 0, 0, 0},
     {"no_stop_trim", C | T | S, sv_read_bool, P(r.include_stop), 0, 0, 0},
-    {"ignore_eos", C | T | L | S, sv_read_bool, P(r.ignore_eos), 0, 0, 0},
+    {"ignore_eos", C | M | T | L | S, sv_read_bool, P(r.ignore_eos), 0, 0, 0},
     /* what it must be */
     {"response_format", C | T, sv_read_response_format, 0, 0, 0, 0},
     {"structured_outputs", C | T, sv_read_structured_outputs, 0, 0, 0, 0},
@@ -76,8 +77,8 @@ static const struct sv_field fields[] = {
     {"ebnf", C | T | S, sv_read_form, SV_FORM_GBNF, 0, 0, 0},
     {"grammar", C | T | L, sv_read_form, SV_FORM_GBNF, 0, 0, 0},
     /* what comes back */
-    {"model", C | T | G | L, sv_read_str, P(model), 0, 0, 0},
-    {"stream", C | T | G | L, sv_read_bool, P(stream), 0, 0, 0},
+    {"model", C | M | T | G | L, sv_read_str, P(model), 0, 0, 0},
+    {"stream", C | M | T | G | L, sv_read_bool, P(stream), 0, 0, 0},
     {"stream_options", C | T, sv_read_stream_options, 0, 0, 0, 0},
     {"logprobs", C, sv_read_bool, P(logprobs), 0, 0, 0},
     {"top_logprobs", C, sv_read_i32, P(n_top), 0, 20, 0},
@@ -95,9 +96,9 @@ static const struct sv_field fields[] = {
     {"return_tokens_as_token_ids", C | T, sv_read_bool, P(ids_as_tokens), 0, 0, 0},
     {"response_fields", L, sv_read_array, P(response_fields), 0, 0, 0},
     {"return_draft_flags", C | T, sv_read_bool, P(return_draft), 0, 0, 0},
-    {"spec_decode_metrics", C | T, sv_read_spec_metrics, 0, 0, 0, 0},
-    {"request_id", C | T, sv_read_str, P(request_id), 0, 0, 0},
-    {"rid", C | T, sv_read_str, P(request_id), 0, 0, 0},
+    {"spec_decode_metrics", C | M | T, sv_read_spec_metrics, 0, 0, 0, 0},
+    {"request_id", C | M | T, sv_read_str, P(request_id), 0, 0, 0},
+    {"rid", C | M | T, sv_read_str, P(request_id), 0, 0, 0},
     {"rid", G, sv_read_rid, 0, 0, 0, 0},
     {"return_prompt_token_ids", C | G, sv_read_bool, P(return_prompt_ids), 0, 0, 0},
     /* the prompt */
@@ -110,7 +111,7 @@ static const struct sv_field fields[] = {
     {"stream_reasoning", C, sv_read_bool, P(stream_thoughts), 0, 0, 0},
     {"reasoning_format", C, sv_read_reasoning_format, 0, 0, 0, 0},
     {"documents", C, sv_read_array, P(documents), 0, 0, 0},
-    {"chat_template_kwargs", C, sv_read_object, P(template_args), 0, 0, 0},
+    {"chat_template_kwargs", C | M, sv_read_object, P(template_args), 0, 0, 0},
     {"reasoning_effort", C, sv_read_str, P(reasoning_effort), 0, 0, 0},
     {"add_generation_prompt", C, sv_read_bool, P(add_generation_prompt), 0, 0,
      P(has_add_generation)},
@@ -126,6 +127,28 @@ static const struct sv_field fields[] = {
     {"suffix", T, sv_read_neutral, 0, 0, 0, 0},
     {"image_data", G, sv_read_neutral, 0, 0, 0, 0},
     {"stream_output", G, sv_read_nothing, 0, 0, 0, 0},
+    /* Anthropic's: those that messages_read.c reads, ... */
+    {"system", M, sv_read_nothing, 0, 0, 0, 0},
+    {"messages", M, sv_read_nothing, 0, 0, 0, 0},
+    {"tools", M, sv_read_nothing, 0, 0, 0, 0},
+    {"tool_choice", M, sv_read_nothing, 0, 0, 0, 0},
+    {"thinking", M, sv_read_nothing, 0, 0, 0, 0},
+    {"output_config", M, sv_read_nothing, 0, 0, 0, 0},
+    {"output_format", M, sv_read_nothing, 0, 0, 0, 0},
+    {"stop_sequences", M, sv_read_stop, 0, 0, 0, 0},
+    {"container", M, sv_read_neutral, 0, 0, 0, 0},
+    {"mcp_servers", M, sv_read_neutral, 0, 0, 0, 0},
+    {"compaction", M, sv_read_neutral, 0, 0, 0, 0},
+    {"fallbacks", M, sv_read_neutral, 0, 0, 0, 0},
+    {"thread", M, sv_read_neutral, 0, 0, 0, 0},
+    {"cache_control", M, sv_read_nothing, 0, 0, 0, 0}, /* ... and prefixes are kept in any case */
+    {"context_management", M, sv_read_nothing, 0, 0, 0, 0},
+    {"diagnostics", M, sv_read_nothing, 0, 0, 0, 0},
+    {"inference_geo", M, sv_read_nothing, 0, 0, 0, 0},
+    {"speed", M, sv_read_nothing, 0, 0, 0, 0},
+    {"betas", M, sv_read_nothing, 0, 0, 0, 0},
+    {"user_profile_id", M, sv_read_nothing, 0, 0, 0, 0},
+    {"workspace_id", M, sv_read_nothing, 0, 0, 0, 0},
     /* known and refused unless they ask for nothing */
     {"best_of", C | T, sv_read_i32, P(best_of), 1, 4096, 0},
     {"use_beam_search", C | T, sv_read_neutral, 0, 0, 0, 0},
@@ -200,8 +223,8 @@ static const struct sv_field fields[] = {
     /* of no effect */
     {"user", C | T, sv_read_nothing, 0, 0, 0, 0},
     {"store", C, sv_read_nothing, 0, 0, 0, 0},
-    {"metadata", C, sv_read_nothing, 0, 0, 0, 0},
-    {"service_tier", C, sv_read_nothing, 0, 0, 0, 0},
+    {"metadata", C | M, sv_read_nothing, 0, 0, 0, 0},
+    {"service_tier", C | M, sv_read_nothing, 0, 0, 0, 0},
     {"safety_identifier", C, sv_read_nothing, 0, 0, 0, 0},
     {"prompt_cache_key", C, sv_read_nothing, 0, 0, 0, 0},
     {"prompt_cache_retention", C, sv_read_nothing, 0, 0, 0, 0},
@@ -436,7 +459,8 @@ int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body,
     p->r.top_p = 1;
     p->parallel = p->separate_thoughts = p->include_thoughts = p->stream_thoughts = true;
     p->skip_special = true;
-    if (read_fields(p, 1 << kind, "", body, e))
+    if (read_fields(p, 1 << kind, "", body, e) ||
+        (kind == SV_MESSAGES && sv_messages_read(p, body, e)))
         return -1;
     const struct sv_field *newer = find("max_completion_tokens", 1 << kind);
     json_t *most = newer ? json_object_get(body, newer->name) : NULL;

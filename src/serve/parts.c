@@ -144,7 +144,7 @@ static void write_thought(struct sv_buf *b, const struct sv_gen *g, size_t *at,
 }
 
 /* Random, and the same whenever it is asked for. Mistral's templates take nine letters. */
-void sv_parts_call_id(struct sv_buf *b, const struct sv_gen *g, int32_t call)
+void sv_parts_id(struct sv_buf *b, const struct sv_gen *g, const char *prefix, int32_t which)
 {
     static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     bool mistral = g->call->s->tool_format == SV_TOOL_MISTRAL;
@@ -154,10 +154,15 @@ void sv_parts_call_id(struct sv_buf *b, const struct sv_gen *g, int32_t call)
 
     for (int i = 0; i < n; i++) {
         if (i % 4 == 0)
-            sv_philox(g->call->s->random_key, g->serial, (uint64_t)call << 8 | (uint64_t)i, r);
+            sv_philox(g->call->s->random_key, g->serial, (uint64_t)which << 8 | (uint64_t)i, r);
         id[i] = letters[r[i % 4] % 62];
     }
-    sv_buf_printf(b, "\"%s%.*s\"", mistral ? "" : "call_", n, id);
+    sv_buf_printf(b, "\"%s%.*s\"", mistral ? "" : prefix, n, id);
+}
+
+void sv_parts_call_id(struct sv_buf *b, const struct sv_gen *g, int32_t call)
+{
+    sv_parts_id(b, g, "call_", call);
 }
 
 /* ---------------------------------------------------------------- streams */

@@ -23,6 +23,8 @@ struct route {
 
 static const struct route routes[] = {
     {"POST", "/v1/chat/completions", LOADED, NULL, &sv_dialect_chat},
+    {"POST", "/v1/messages", LOADED, NULL, &sv_dialect_messages},
+    {"POST", "/v1/messages/count_tokens", LOADED, sv_post_count_tokens, NULL},
     {"POST", "/v1/completions", LOADED, NULL, &sv_dialect_completions},
     {"POST", "/generate", LOADED, NULL, &sv_dialect_generate},
     {"POST", "/completion", LOADED, NULL, &sv_dialect_llama},
@@ -80,8 +82,8 @@ static const struct {
     {"/v2/rerank", "reranking is not supported"},
     {"/v1/responses", "the Responses API is not supported; /v1/chat/completions is"},
     {"/v1/responses/", "the Responses API is not supported; /v1/chat/completions is"},
-    {"/v1/messages", "Anthropic's API is not supported; /v1/chat/completions is"},
-    {"/v1/messages/", "Anthropic's API is not supported; /v1/chat/completions is"},
+    {"/v1/messages/batches", "batches are not supported"},
+    {"/v1/messages/batches/", "batches are not supported"},
     {"/v1/audio/", "audio is not supported"},
     {"/v1/images/", "images are not supported"},
     {"/v1/moderations", "moderation is not supported"},
@@ -223,6 +225,8 @@ void sv_route(void *server, struct sv_http_req *q)
 
     request_id(s, q, id);
     sv_http_add_header(q, "x-request-id", id);
+    if (sv_messages_is_path(path))
+        sv_http_add_header(q, "request-id", id); /* Anthropic's name for it */
     add_cors(s, q);
     if (strcmp(method, "OPTIONS") == 0) {
         preflight(s, q);

@@ -14,6 +14,8 @@
 #define MAX_INLINE 65536
 /* About what a byte of packed log probabilities becomes as JSON. */
 #define JSON_OF_PACKED 8
+/* Pings that are part of an API: nobody takes them for data. */
+#define OWN_PING_SECONDS 15
 
 /* ---------------------------------------------------------------- how much there is */
 
@@ -394,13 +396,14 @@ void sv_call_send(struct sv_call *c)
 
 void sv_call_tick(struct sv_serve *s, int64_t now_us)
 {
-    int64_t every = (int64_t)s->o.ping_seconds * 1000000;
-
-    for (struct sv_call *c = s->calls; c && every > 0; c = c->next) {
-        if (c->preparing || !c->req || !c->p.stream || now_us - c->write_us < every)
+    for (struct sv_call *c = s->calls; c; c = c->next) {
+        const char *own = c->dialect->ping, *ping = own ? own : SV_SSE_PING;
+        int64_t every = s->o.ping_seconds ? s->o.ping_seconds : own ? OWN_PING_SECONDS : 0;
+        if (every <= 0 || c->preparing || !c->req || !c->p.stream ||
+            now_us - c->write_us < every * 1000000)
             continue;
         start_stream(c);
-        sv_http_write(c->req, SV_SSE_PING, sizeof SV_SSE_PING - 1);
+        sv_http_write(c->req, ping, strlen(ping));
         c->write_us = now_us;
     }
 }

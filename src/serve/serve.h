@@ -71,7 +71,9 @@ struct sv_serve_options {
      * 8192 tokens has about 3 */
     int64_t max_backlog_bytes;
     int32_t idle_seconds; /* a silent connection is closed; 0 = 75 */
-    int32_t ping_seconds; /* comment frames in silent streams; 0 and -1 = none */
+    /* comment frames in silent streams; 0 = none but where the API has pings of its own, then 15;
+     * -1 = none */
+    int32_t ping_seconds;
     /* how long what goes to all streams gathers, to the nearest step; 0 = 250 to 1000 for each
      * stream, by what writing costs here, at most 60 ms; -1 = none: every step is sent at once */
     int32_t stream_gap_us;

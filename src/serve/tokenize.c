@@ -2,8 +2,8 @@
  * tokenize.c - /tokenize, /detokenize and /tokenizer_info in vLLM's shape; how a body becomes an
  * object.
  *
- * Called by route.c, and call.c for sv_body_object and sv_check_coding. Long bodies are read on
- * prep.c's thread. Must not: run the engine.
+ * Called by route.c, messages_read.c for sv_ask, and call.c for sv_body_object and sv_check_coding.
+ * Long bodies are read on prep.c's thread. Must not: run the engine.
  */
 #include "serve/impl.h"
 
@@ -55,16 +55,13 @@ json_t *sv_body_object(const char *text, size_t n, struct sv_api_err *e)
 
 /* ---------------------------------------------------------------- questions that need no engine */
 
-typedef int answer_fn(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body,
-                      struct sv_buf *b, struct sv_api_err *e);
-
 /* A body that is read, and answered, here or on the other thread. */
 struct question {
     struct sv_job job;
     struct sv_serve *s;
     struct sv_http_req *q; /* NULL once the client has left */
     struct evbuffer *raw;
-    answer_fn *answer;
+    sv_answer_fn *answer;
     struct sv_buf b;
     struct sv_api_err e;
     int rc;
@@ -112,7 +109,7 @@ static void answer_question(void *user)
     sv_free(a);
 }
 
-static void ask(struct sv_serve *s, struct sv_http_req *q, answer_fn *answer)
+void sv_ask(struct sv_serve *s, struct sv_http_req *q, sv_answer_fn *answer)
 {
     struct question *a = sv_calloc(1, sizeof *a);
     struct sv_api_err e;
@@ -274,7 +271,7 @@ static int tokenize(const struct sv_serve *s, struct sv_enc_scratch *scratch, js
 
 void sv_post_tokenize(struct sv_serve *s, struct sv_http_req *q)
 {
-    ask(s, q, tokenize);
+    sv_ask(s, q, tokenize);
 }
 
 static int apply_template(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body,
@@ -297,7 +294,7 @@ static int apply_template(const struct sv_serve *s, struct sv_enc_scratch *scrat
 
 void sv_post_apply_template(struct sv_serve *s, struct sv_http_req *q)
 {
-    ask(s, q, apply_template);
+    sv_ask(s, q, apply_template);
 }
 
 static int decode(const struct sv_serve *s, const json_t *body, struct sv_buf *text,
@@ -353,7 +350,7 @@ static int detokenize(const struct sv_serve *s, struct sv_enc_scratch *scratch, 
 
 void sv_post_detokenize(struct sv_serve *s, struct sv_http_req *q)
 {
-    ask(s, q, detokenize);
+    sv_ask(s, q, detokenize);
 }
 
 void sv_get_tokenizer_info(struct sv_serve *s, struct sv_http_req *q)

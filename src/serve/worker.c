@@ -99,16 +99,16 @@ static void on_event(void *user, const struct sv_event *ev)
     struct sv_request_stats st = {0};
     bool last = ev->finish != SV_FINISH_NONE;
 
-    if (last || ev->prompt_logprobs)
+    if (last || !l->told || ev->prompt_logprobs)
         w->engine.request_stats(w->engine.impl, ev->request, &st);
     o.n_message = ev->message ? (uint32_t)strlen(ev->message) : 0;
     o.n_prompt_logprobs = ev->prompt_logprobs ? st.n_prompt_tokens : 0;
+    o.n_cached = st.n_cached_tokens; /* with the first tokens and at the end */
     if (last) {
         o.accept_lengths = st.accept_lengths;
         o.widths = st.widths;
         o.n_steps = st.accept_lengths && st.widths ? st.n_steps : 0;
         o.n_prompt = st.n_prompt_tokens;
-        o.n_cached = st.n_cached_tokens;
         o.n_preemptions = st.n_preemptions;
         o.queue_us = st.queue_us;
         o.prefill_us = st.prefill_us;

@@ -131,7 +131,6 @@ static void what_others_have(void **state)
     } list[] = {
         {"/v1/embeddings", "{\"input\":\"a\"}", "unsupported_endpoint", "embeddings", 404},
         {"/v1/responses", "{}", "unsupported_endpoint", "/v1/chat/completions", 404},
-        {"/v1/messages/count_tokens", "{}", "unsupported_endpoint", "Anthropic", 404},
         {"/slots/0", "{}", "unsupported_endpoint", "slots", 404},
         {"/api/chat", "{}", "unsupported_endpoint", "Ollama", 404},
         {"/api/tags", NULL, "unsupported_endpoint", "Ollama", 404},

@@ -1,0 +1,352 @@
+/*
+ * messages.c - answers of /v1/messages, Anthropic's API: whole, streamed, and its errors.
+ *
+ * Called by call.c and send.c through sv_dialect_messages, and by error.c. An answer is blocks:
+ * thoughts, text, calls. A stream is message_start, then for each block its start, deltas and its
+ * stop, then message_delta with why it ended and message_stop; events have names, and there is no
+ * [DONE]. messages_read.c reads the requests. Must not: change text, or build JSON for a delta.
+ */
+#include "serve/impl.h"
+
+#include <string.h>
+
+/* ---------------------------------------------------------------- errors */
+
+bool sv_messages_is_path(const char *path)
+{
+    static const char own[] = "/v1/messages";
+    const size_t n = sizeof own - 1;
+
+    return strncmp(path, own, n) == 0 && (!path[n] || path[n] == '/');
+}
+
+static const char *error_type(int status)
+{
+    switch (status) {
+    case 401:
+        return "authentication_error";
+    case 404:
+        return "not_found_error";
+    case 413:
+        return "request_too_large";
+    case 429:
+        return "rate_limit_error";
+    case 503:
+        return "overloaded_error";
+    default:
+        return status >= 500 ? "api_error" : "invalid_request_error";
+    }
+}
+
+void sv_messages_err_json(struct sv_buf *b, const struct sv_api_err *e, const char *request_id)
+{
+    sv_buf_printf(b, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",", error_type(e->status));
+    sv_json_string(b, "message", e->msg);
+    sv_buf_lit(b, "},");
+    sv_json_string(b, "request_id", request_id ? request_id : "");
+    sv_buf_lit(b, "}");
+}
+
+static void fail(struct sv_call *c, const struct sv_api_err *e, struct sv_buf *b)
+{
+    sv_sse_begin_named(b, "error");
+    sv_messages_err_json(b, e, c->request_id);
+    sv_sse_end(b);
+}
+
+/* ---------------------------------------------------------------- what both have */
+
+static void write_head(struct sv_buf *b, const struct sv_call *c)
+{
+    sv_buf_lit(b, "{");
+    sv_json_string(b, "id", c->id);
+    sv_buf_lit(b, ",\"type\":\"message\",\"role\":\"assistant\",");
+    sv_json_string(b, "model", sv_call_model(c));
+}
+
+/* Input that came from kept prefixes is counted apart. */
+static void write_usage(struct sv_buf *b, const struct sv_call *c, struct sv_gen *g)
+{
+    sv_buf_printf(b,
+                  ",\"usage\":{\"input_tokens\":%d,\"cache_creation_input_tokens\":0,"
+                  "\"cache_read_input_tokens\":%d,\"output_tokens\":%lld",
+                  c->prompts[0].n_ids - g->n_cached, g->n_cached, (long long)sv_n_shown_tokens(g));
+    if (c->p.think_format != SV_THINK_NONE)
+        sv_buf_printf(b, ",\"output_tokens_details\":{\"thinking_tokens\":%lld}",
+                      (long long)sv_parts_n_thought_tokens(g));
+    sv_buf_lit(b, "}");
+}
+
+/* A length below the request's own limit was the context's. One that somebody else ended is cut,
+ * too, and the API has no word for that. */
+static const char *stop_reason(const struct sv_call *c, const struct sv_gen *g)
+{
+    bool own_limit = c->p.r.max_tokens && sv_n_shown_tokens(g) >= c->p.r.max_tokens;
+
+    if (sv_stop_text(c, g))
+        return "stop_sequence";
+    if (g->finish == SV_FINISH_LENGTH)
+        return own_limit ? "max_tokens" : "model_context_window_exceeded";
+    if (g->finish != SV_FINISH_STOP)
+        return "max_tokens";
+    return g->n_calls ? "tool_use" : "end_turn";
+}
+
+static void write_stop(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g)
+{
+    const char *text = sv_stop_text(c, g);
+
+    sv_buf_printf(b, "\"stop_reason\":\"%s\",\"stop_sequence\":", stop_reason(c, g));
+    if (text)
+        sv_json_quote(b, text, strlen(text));
+    else
+        sv_buf_lit(b, "null");
+}
+
+/* Clients give it back with the thought; here nobody asks for it. */
+static void write_signature(struct sv_buf *b, const struct sv_gen *g)
+{
+    sv_parts_id(b, g, "", -1 - g->n_blocks);
+}
+
+static void write_tool_use(struct sv_buf *b, const struct sv_gen *g, const struct sv_part *p)
+{
+    sv_buf_lit(b, "{\"type\":\"tool_use\",\"id\":");
+    sv_parts_id(b, g, "toolu_", p->call);
+    sv_buf_lit(b, ",\"name\":");
+    sv_json_quote(b, p->text, p->n);
+    sv_buf_lit(b, ",\"input\":");
+}
+
+/* ---------------------------------------------------------------- streamed */
+
+static void message_start(struct sv_call *c, struct sv_gen *g, struct sv_buf *b)
+{
+    sv_sse_begin_named(b, "message_start");
+    sv_buf_lit(b, "{\"type\":\"message_start\",\"message\":");
+    write_head(b, c);
+    sv_buf_lit(b, ",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null");
+    write_usage(b, c, g);
+    sv_buf_lit(b, "}}");
+    sv_sse_end(b);
+}
+
+/* What every delta of the block begins with. */
+static void write_delta_head(struct sv_call *c, const struct sv_gen *g, const char *type,
+                             const char *member)
+{
+    struct sv_buf *b = &c->head;
+
+    sv_buf_clear(b);
+    sv_sse_begin_named(b, "content_block_delta");
+    sv_buf_printf(b,
+                  "{\"type\":\"content_block_delta\",\"index\":%d,\"delta\":{\"type\":\"%s\","
+                  "\"%s\":",
+                  g->n_blocks, type, member);
+}
+
+static void start_block(struct sv_call *c, struct sv_gen *g, const struct sv_part *p,
+                        struct sv_buf *b)
+{
+    sv_sse_begin_named(b, "content_block_start");
+    sv_buf_printf(b,
+                  "{\"type\":\"content_block_start\",\"index\":%d,\"content_block\":", g->n_blocks);
+    if (p->kind == SV_PART_THOUGHT) {
+        sv_buf_lit(b, "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}}");
+        write_delta_head(c, g, "thinking_delta", "thinking");
+    } else if (p->kind == SV_PART_CALL) {
+        write_tool_use(b, g, p);
+        sv_buf_lit(b, "{}}}");
+        write_delta_head(c, g, "input_json_delta", "partial_json");
+    } else {
+        sv_buf_lit(b, "{\"type\":\"text\",\"text\":\"\"}}");
+        write_delta_head(c, g, "text_delta", "text");
+    }
+    sv_sse_end(b);
+    g->in_block = (int32_t)p->kind + 1;
+}
+
+static void stop_block(struct sv_gen *g, struct sv_buf *b)
+{
+    if (!g->in_block)
+        return;
+    if (g->in_block == SV_PART_THOUGHT + 1) {
+        sv_sse_begin_named(b, "content_block_delta");
+        sv_buf_printf(b,
+                      "{\"type\":\"content_block_delta\",\"index\":%d,\"delta\":{\"type\":"
+                      "\"signature_delta\",\"signature\":",
+                      g->n_blocks);
+        write_signature(b, g);
+        sv_buf_lit(b, "}}");
+        sv_sse_end(b);
+    }
+    sv_sse_begin_named(b, "content_block_stop");
+    sv_buf_printf(b, "{\"type\":\"content_block_stop\",\"index\":%d}", g->n_blocks);
+    sv_sse_end(b);
+    g->in_block = 0;
+    g->n_blocks++;
+}
+
+/* The part and those of its kind behind it, as one delta. */
+static void block_delta(struct sv_call *c, struct sv_gen *g, size_t *at, const struct sv_part *p,
+                        struct sv_buf *b)
+{
+    b->failed |= c->head.failed;
+    sv_buf_append(b, c->head.data, c->head.len);
+    sv_parts_quote(b, g, at, *p);
+    sv_buf_lit(b, "}}");
+    sv_sse_end(b);
+}
+
+static void part_events(struct sv_call *c, struct sv_gen *g, struct sv_buf *b)
+{
+    struct sv_part p;
+
+    for (size_t at = 0; sv_parts_read(g, &at, &p);) {
+        const bool text = p.kind == SV_PART_CONTENT || p.kind == SV_PART_THOUGHT;
+        if (p.kind == SV_PART_CALL || p.kind == SV_PART_CALL_END ||
+            (text && g->in_block != (int32_t)p.kind + 1))
+            stop_block(g, b);
+        if (p.kind == SV_PART_CALL || (text && !g->in_block))
+            start_block(c, g, &p, b);
+        if (p.kind == SV_PART_ARGUMENTS || p.kind == SV_PART_CONTENT ||
+            (p.kind == SV_PART_THOUGHT && !c->p.omit_thoughts))
+            block_delta(c, g, &at, &p, b);
+    }
+    b->failed |= g->parts.failed;
+    sv_buf_clear(&g->parts);
+}
+
+static void message_delta(struct sv_call *c, struct sv_gen *g, struct sv_buf *b)
+{
+    sv_sse_begin_named(b, "message_delta");
+    sv_buf_lit(b, "{\"type\":\"message_delta\",\"delta\":{");
+    write_stop(b, c, g);
+    sv_buf_lit(b, "}");
+    write_usage(b, c, g);
+    sv_write_spec_metrics(b, c, g);
+    sv_buf_lit(b, "}");
+    sv_sse_end(b);
+}
+
+static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b)
+{
+    if (!g->shown)
+        message_start(c, g, b);
+    sv_parts_take(g, o->text, o->n_text, o->finish);
+    part_events(c, g, b);
+    if (o->finish == SV_FINISH_NONE)
+        return;
+    stop_block(g, b);
+    message_delta(c, g, b);
+}
+
+static void tail(struct sv_call *c, struct sv_buf *b)
+{
+    (void)c;
+    sv_sse_begin_named(b, "message_stop");
+    sv_buf_lit(b, "{\"type\":\"message_stop\"}");
+    sv_sse_end(b);
+}
+
+/* ---------------------------------------------------------------- whole */
+
+/* Names that come twice and numbers of any size are JSON, too. */
+static bool is_object(const struct sv_buf *text)
+{
+    json_error_t err;
+    json_t *v = text->len ? json_loadb(text->data, text->len,
+                                       JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &err)
+                          : NULL;
+    const bool object = json_is_object(v);
+
+    json_decref(v);
+    return object;
+}
+
+/* With all pieces of its arguments. Of a call within which the answer was cut they are no object:
+ * then it has none. */
+static void write_call(struct sv_buf *b, struct sv_gen *g, size_t *at, const struct sv_part *call)
+{
+    struct sv_part p;
+    struct sv_buf input;
+
+    write_tool_use(b, g, call);
+    sv_buf_init(&input);
+    for (size_t next = *at; sv_parts_read(g, &next, &p) && p.kind == SV_PART_ARGUMENTS; *at = next)
+        sv_buf_append(&input, p.text, p.n);
+    b->failed |= input.failed;
+    if (is_object(&input))
+        sv_buf_append(b, input.data, input.len);
+    else
+        sv_buf_lit(b, "{}");
+    sv_buf_fini(&input);
+    sv_buf_lit(b, "}");
+}
+
+/* The text of a thought that is left out is passed over. */
+static void write_thought(struct sv_buf *b, const struct sv_call *c, struct sv_gen *g, size_t *at,
+                          const struct sv_part *p)
+{
+    struct sv_buf text;
+
+    sv_buf_init(&text);
+    sv_parts_quote(&text, g, at, *p);
+    b->failed |= text.failed;
+    sv_buf_lit(b, "{\"type\":\"thinking\",\"thinking\":");
+    if (c->p.omit_thoughts)
+        sv_buf_lit(b, "\"\"");
+    else
+        sv_buf_append(b, text.data, text.len);
+    sv_buf_fini(&text);
+    sv_buf_lit(b, ",\"signature\":");
+    write_signature(b, g);
+    sv_buf_lit(b, "}");
+}
+
+static void write_block(struct sv_buf *b, const struct sv_call *c, struct sv_gen *g, size_t *at,
+                        const struct sv_part *p)
+{
+    if (g->n_blocks)
+        sv_buf_lit(b, ",");
+    if (p->kind == SV_PART_THOUGHT) {
+        write_thought(b, c, g, at, p);
+    } else if (p->kind == SV_PART_CALL) {
+        write_call(b, g, at, p);
+    } else {
+        sv_buf_lit(b, "{\"type\":\"text\",\"text\":");
+        sv_parts_quote(b, g, at, *p);
+        sv_buf_lit(b, "}");
+    }
+    g->n_blocks++;
+}
+
+static void body(struct sv_call *c, struct sv_buf *b)
+{
+    struct sv_gen *g = &c->gens[0];
+    struct sv_part p;
+
+    sv_parts_take(g, g->text.data ? g->text.data : "", g->text.len, g->finish);
+    b->failed |= g->parts.failed;
+    write_head(b, c);
+    sv_buf_lit(b, ",\"content\":[");
+    for (size_t at = 0; sv_parts_read(g, &at, &p);)
+        if (p.kind != SV_PART_CALL_END)
+            write_block(b, c, g, &at, &p);
+    sv_buf_lit(b, "],");
+    write_stop(b, c, g);
+    write_usage(b, c, g);
+    sv_write_spec_metrics(b, c, g);
+    sv_buf_lit(b, "}\n");
+}
+
+const struct sv_dialect sv_dialect_messages = {
+    .name = "messages",
+    .kind = SV_MESSAGES,
+    .chunk = chunk,
+    .tail = tail,
+    .body = body,
+    .fail = fail,
+    .tool_schema = ".input_schema",
+    .ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n",
+};
