@@ -77,6 +77,9 @@ static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbe
                "a usage chunk in every stream");
     sv_cli_opt(o, "any-model", 0, SV_OPT_FLAG, &s->any_model, NULL,
                "answer whatever model a request names, as SGLang and llama-server do");
+    sv_cli_opt(o, "ignore-unknown", 0, SV_OPT_FLAG, &s->ignore_unknown, NULL,
+               "leave fields of requests that are unknown out of account, as other servers do (the "
+               "log names them), and do not refuse them");
     sv_cli_opt(o, "no-vllm-metrics", 0, SV_OPT_FLAG, &s->no_vllm_metrics, NULL,
                "leave the names of vLLM, SGLang and llama-server out of /metrics");
     sv_cli_opt(o, "no-generation-config", 0, SV_OPT_FLAG, &s->no_generation_config, NULL,

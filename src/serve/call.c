@@ -65,6 +65,7 @@ void sv_call_free(struct sv_call *c)
     }
     sv_params_fini(&c->p);
     sv_http_free_taken(c->raw);
+    sv_buf_fini(&c->ignored);
     sv_buf_fini(&c->head);
     sv_buf_fini(&c->out);
     sv_buf_fini(&c->held);
@@ -95,6 +96,25 @@ static void on_gone(void *user)
 }
 
 /* ---------------------------------------------------------------- results */
+
+static void take_lengths(struct sv_metrics *m, const struct sv_out *o, int64_t n_tokens)
+{
+    double prefill = (double)o->prefill_us / 1e6, decode = (double)o->decode_us / 1e6;
+
+    m->n_requests[o->finish]++;
+    m->n_prompt_tokens += o->n_prompt;
+    m->n_cached_tokens += o->n_cached;
+    m->prefill_us += o->prefill_us;
+    m->decode_us += o->decode_us;
+    sv_histogram_add(&m->queue, (double)o->queue_us / 1e6, 1);
+    sv_histogram_add(&m->prefill, prefill, 1);
+    sv_histogram_add(&m->decode, decode, 1);
+    sv_histogram_add(&m->inference, prefill + decode, 1);
+    if (n_tokens > 1)
+        sv_histogram_add(&m->per_token, decode / (double)(n_tokens - 1), 1);
+    sv_histogram_count(&m->prompt_tokens, o->n_prompt);
+    sv_histogram_count(&m->answer_tokens, n_tokens);
+}
 
 static void take_figures(struct sv_serve *s, struct sv_call *c, struct sv_gen *g,
                          const struct sv_out *o)
@@ -128,12 +148,7 @@ static void take_figures(struct sv_serve *s, struct sv_call *c, struct sv_gen *g
     g->decode_us = o->decode_us;
     sv_buf_append(&g->accept, o->accept_lengths, (size_t)o->n_steps * sizeof(uint16_t));
     sv_buf_append(&g->widths, o->widths, (size_t)o->n_steps * sizeof(uint16_t));
-    s->metrics.n_requests[o->finish]++;
-    s->metrics.n_prompt_tokens += o->n_prompt;
-    s->metrics.n_cached_tokens += o->n_cached;
-    s->metrics.prefill_us += o->prefill_us;
-    s->metrics.decode_us += o->decode_us;
-    sv_histogram_add(&s->metrics.queue, (double)o->queue_us / 1e6, 1);
+    take_lengths(&s->metrics, o, (int64_t)(g->ids.len / sizeof(int32_t)) + o->n_tokens);
 }
 
 void sv_call_set_due(struct sv_call *c)
@@ -427,6 +442,8 @@ static int read_call(struct sv_call *c, struct sv_enc_scratch *scratch, const ch
     enum sv_dialect_kind kind = c->dialect->kind;
 
     c->body = sv_body_object(text, n, e);
+    if (c->body && s->o.ignore_unknown)
+        sv_params_drop_unknown(kind, c->body, &c->ignored);
     if (!c->body || sv_params_read(&c->p, kind, c->body, e) ||
         sv_check_model(s, kind, c->p.model, e) || (c->dialect->read && c->dialect->read(c, e)) ||
         sv_params_each(&c->p, sv_prompts_count(&c->p, kind), s->model, &s->o, &c->each, e) ||

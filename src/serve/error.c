@@ -65,17 +65,6 @@ void sv_api_err_json(struct sv_buf *b, const struct sv_api_err *e)
         sv_buf_printf(b, ",\"code\":null}}");
 }
 
-/* What a client named, for a log line: nothing that a terminal obeys. */
-static const char *plain(char to[128], const char *text)
-{
-    size_t n = 0;
-
-    for (; text[n] && n < 127; n++)
-        to[n] = text[n] > ' ' && text[n] < 0x7f ? text[n] : '?';
-    to[n] = 0;
-    return to;
-}
-
 void sv_api_refuse(struct sv_http_req *q, const struct sv_api_err *e)
 {
     struct sv_serve *s = sv_http_user(q);
@@ -86,10 +75,10 @@ void sv_api_refuse(struct sv_http_req *q, const struct sv_api_err *e)
     struct sv_log_field f[] = {
         SV_LOG_S("id", id ? id : ""),
         SV_LOG_S("method", sv_http_method(q)),
-        SV_LOG_S("path", plain(path, sv_http_path(q))),
+        SV_LOG_S("path", sv_log_plain(path, sv_http_path(q))),
         SV_LOG_I("status", e->status),
         SV_LOG_S("code", e->code ? e->code : ""),
-        SV_LOG_S("param", plain(param, e->param)),
+        SV_LOG_S("param", sv_log_plain(param, e->param)),
     };
     if (!s->o.quiet)
         sv_serve_log(s, "refused", f, (int)(sizeof f / sizeof f[0]));

@@ -274,6 +274,8 @@ struct sv_params {
     json_t *made;      /* a list of what other fields became in the chat's shape; owned */
 };
 /* Reads a body in the given dialect. Unknown fields and wrong types fail, naming the field. */
+/* Takes the fields that nobody knows out of a body; their names, with commas. */
+void sv_params_drop_unknown(enum sv_dialect_kind kind, json_t *body, struct sv_buf *names);
 int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body,
                    struct sv_api_err *e);
 /* Keeps v, which it takes, as long as p; false without memory, or if v is NULL. */
@@ -421,6 +423,7 @@ struct sv_call {
     struct sv_params *each; /* of each prompt, where they differ */
     struct sv_buf source;   /* of its grammar, until that is asked for */
     struct sv_grammar *grammar;
+    struct sv_buf ignored; /* names of fields nobody knows */
     char id[64], request_id[72];
     int64_t created; /* Unix seconds */
     void *own;       /* the dialect's */
@@ -607,13 +610,19 @@ struct sv_metrics {
     int64_t most_turn_bytes;       /* put together in one turn of the loop */
     int64_t n_forms[SV_FORM_KINDS], n_grammar_hits, n_grammars; /* grammars: kept */
     struct sv_histogram ttft, itl, e2e, queue, making;
+    /* of ended sequences: seconds, and tokens by count */
+    struct sv_histogram prefill, decode, inference, per_token, prompt_tokens, answer_tokens;
 };
 void sv_histogram_add(struct sv_histogram *h, double seconds, int64_t times);
+void sv_histogram_count(struct sv_histogram *h, int64_t n);
 void sv_metrics_write(struct sv_serve *s, struct sv_buf *b);
 void sv_metric_head(struct sv_buf *b, const char *name, const char *type, const char *help);
 /* labels: as between braces, or "". */
 void sv_metric_histogram(struct sv_buf *b, const char *name, const char *help, const char *labels,
                          const struct sv_histogram *h);
+/* The same of one that was fed by sv_histogram_count. */
+void sv_metric_counts(struct sv_buf *b, const char *name, const char *help, const char *labels,
+                      const struct sv_histogram *h);
 /* names.c */
 /* Tokens a decode step brought, plain ones included: what the accept lengths of SGLang's answers
  * add up to. */
@@ -644,6 +653,8 @@ struct sv_log_field {
         .name = (n), .kind = 'f', .v.f = (x)                                                       \
     }
 void sv_serve_log(const struct sv_serve *s, const char *event, const struct sv_log_field *f, int n);
+/* What a client named, for a line: the beginning, and nothing that a terminal obeys. */
+const char *sv_log_plain(char to[128], const char *text);
 
 /* ---------------------------------------------------------------- the server (loop.c) */
 

@@ -37,6 +37,16 @@ static void write_value(struct sv_buf *b, const struct sv_log_field *f, bool jso
         sv_buf_append(b, s, strlen(s));
 }
 
+const char *sv_log_plain(char to[128], const char *text)
+{
+    size_t n = 0;
+
+    for (; text[n] && n < 127; n++)
+        to[n] = text[n] > ' ' && text[n] < 0x7f ? text[n] : '?';
+    to[n] = 0;
+    return to;
+}
+
 void sv_serve_log(const struct sv_serve *s, const char *event, const struct sv_log_field *f, int n)
 {
     bool json = s->o.log_json;

@@ -14,14 +14,29 @@ static const double bounds[SV_N_BUCKETS] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 
                                             0.05,   0.06,  0.075,  0.08,  0.1,  0.15, 0.25,  0.5,
                                             0.75,   1.0,   2.5,    5.0,   7.5,  10.0, 30.0,  60.0};
 
-void sv_histogram_add(struct sv_histogram *h, double seconds, int64_t times)
+/* Tokens; vLLM's steps. */
+static const double counts[SV_N_BUCKETS] = {1,   2,   5,   10,  20,  50,  100, 200,
+                                            500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5,
+                                            2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 2e7, 5e7};
+
+static void add(struct sv_histogram *h, const double *limits, double v, int64_t times)
 {
     int i = 0;
-    while (i < SV_N_BUCKETS && seconds > bounds[i])
+    while (i < SV_N_BUCKETS && v > limits[i])
         i++;
     h->n[i] += times;
     h->count += times;
-    h->sum += seconds * (double)times;
+    h->sum += v * (double)times;
+}
+
+void sv_histogram_add(struct sv_histogram *h, double seconds, int64_t times)
+{
+    add(h, bounds, seconds, times);
+}
+
+void sv_histogram_count(struct sv_histogram *h, int64_t n)
+{
+    add(h, counts, (double)n, 1);
 }
 
 void sv_metric_head(struct sv_buf *b, const char *name, const char *type, const char *help)
@@ -47,8 +62,8 @@ static void gauge(struct sv_buf *b, const char *name, const char *help, double v
     sv_buf_printf(b, "%s %.9g\n", name, v);
 }
 
-void sv_metric_histogram(struct sv_buf *b, const char *name, const char *help, const char *labels,
-                         const struct sv_histogram *h)
+static void histogram(struct sv_buf *b, const char *name, const char *help, const char *labels,
+                      const double *limits, const struct sv_histogram *h)
 {
     const char *comma = *labels ? "," : "", *open = *labels ? "{" : "", *close = *labels ? "}" : "";
     int64_t sum = 0;
@@ -56,12 +71,24 @@ void sv_metric_histogram(struct sv_buf *b, const char *name, const char *help, c
     sv_metric_head(b, name, "histogram", help);
     for (int i = 0; i < SV_N_BUCKETS; i++) {
         sum += h->n[i];
-        sv_buf_printf(b, "%s_bucket{%s%sle=\"%g\"} %lld\n", name, labels, comma, bounds[i],
+        sv_buf_printf(b, "%s_bucket{%s%sle=\"%g\"} %lld\n", name, labels, comma, limits[i],
                       (long long)sum);
     }
     sv_buf_printf(b, "%s_bucket{%s%sle=\"+Inf\"} %lld\n", name, labels, comma, (long long)h->count);
     sv_buf_printf(b, "%s_sum%s%s%s %.6f\n%s_count%s%s%s %lld\n", name, open, labels, close, h->sum,
                   name, open, labels, close, (long long)h->count);
+}
+
+void sv_metric_histogram(struct sv_buf *b, const char *name, const char *help, const char *labels,
+                         const struct sv_histogram *h)
+{
+    histogram(b, name, help, labels, bounds, h);
+}
+
+void sv_metric_counts(struct sv_buf *b, const char *name, const char *help, const char *labels,
+                      const struct sv_histogram *h)
+{
+    histogram(b, name, help, labels, counts, h);
 }
 
 /* ---------------------------------------------------------------- our own */
@@ -93,6 +120,14 @@ static void requests(struct sv_buf *b, const struct sv_metrics *m)
                         &m->e2e);
     sv_metric_histogram(b, "salvo_queue_seconds", "Waiting for a seat in the engine.", "",
                         &m->queue);
+    sv_metric_histogram(b, "salvo_prompt_seconds", "From a sequence's seat to its first token.", "",
+                        &m->prefill);
+    sv_metric_histogram(b, "salvo_decode_seconds", "From its first token to its last.", "",
+                        &m->decode);
+    sv_metric_counts(b, "salvo_prompt_length_tokens", "Tokens of a sequence's prompt.", "",
+                     &m->prompt_tokens);
+    sv_metric_counts(b, "salvo_answer_length_tokens", "Tokens of its answer.", "",
+                     &m->answer_tokens);
 }
 
 static void forms(struct sv_buf *b, const struct sv_metrics *m)

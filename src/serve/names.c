@@ -82,14 +82,23 @@ static void vllm(struct sv_buf *b, const struct sv_metrics *m, const struct sv_e
     for (size_t i = 0; i < N(ends); i++)
         sv_buf_printf(b, "vllm:request_success_total{%s,finished_reason=\"%s\"} %lld\n", labels,
                       ends[i].name, (long long)m->n_requests[ends[i].finish]);
-    sv_metric_histogram(b, "vllm:time_to_first_token_seconds", "As other servers name it.", labels,
-                        &m->ttft);
-    sv_metric_histogram(b, "vllm:inter_token_latency_seconds", "As other servers name it.", labels,
-                        &m->itl);
-    sv_metric_histogram(b, "vllm:e2e_request_latency_seconds", "As other servers name it.", labels,
-                        &m->e2e);
-    sv_metric_histogram(b, "vllm:request_queue_time_seconds", "As other servers name it.", labels,
-                        &m->queue);
+    const struct {
+        const char *name;
+        const struct sv_histogram *h;
+    } times[] = {{"vllm:time_to_first_token_seconds", &m->ttft},
+                 {"vllm:inter_token_latency_seconds", &m->itl},
+                 {"vllm:request_time_per_output_token_seconds", &m->per_token},
+                 {"vllm:e2e_request_latency_seconds", &m->e2e},
+                 {"vllm:request_queue_time_seconds", &m->queue},
+                 {"vllm:request_prefill_time_seconds", &m->prefill},
+                 {"vllm:request_decode_time_seconds", &m->decode},
+                 {"vllm:request_inference_time_seconds", &m->inference}},
+      lengths[] = {{"vllm:request_prompt_tokens", &m->prompt_tokens},
+                   {"vllm:request_generation_tokens", &m->answer_tokens}};
+    for (size_t i = 0; i < N(times); i++)
+        sv_metric_histogram(b, times[i].name, "As other servers name it.", labels, times[i].h);
+    for (size_t i = 0; i < N(lengths); i++)
+        sv_metric_counts(b, lengths[i].name, "As other servers name it.", labels, lengths[i].h);
 }
 
 static void sglang(struct sv_buf *b, const struct sv_metrics *m, const struct sv_engine_stats *st,

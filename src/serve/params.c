@@ -291,6 +291,36 @@ static const struct sv_field *find(const char *name, int where)
     return NULL;
 }
 
+static void drop_unknown(json_t *object, int where, struct sv_buf *names)
+{
+    void *next;
+    const char *key;
+    json_t *value;
+
+    json_object_foreach_safe(object, next, key, value)
+    {
+        if (find(key, where))
+            continue;
+        if (names->len < 256)
+            sv_buf_printf(names, names->len ? ",%.64s" : "%.64s", key);
+        json_object_del(object, key);
+    }
+}
+
+void sv_params_drop_unknown(enum sv_dialect_kind kind, json_t *body, struct sv_buf *names)
+{
+    json_t *own = json_object_get(body, "sampling_params"), *each;
+    size_t i;
+
+    drop_unknown(body, 1 << kind, names);
+    if (kind != SV_GENERATE)
+        return;
+    if (json_is_object(own))
+        drop_unknown(own, S, names);
+    json_array_foreach(own, i, each)
+        drop_unknown(each, S, names);
+}
+
 /* prefix: what the object is called, with a dot behind it, or "". */
 static int read_fields(struct sv_params *p, int where, const char *prefix, json_t *object,
                        struct sv_api_err *e)

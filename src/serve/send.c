@@ -184,7 +184,8 @@ static void log_call(struct sv_call *c)
         n_cached += g->n_cached;
         n_tokens += (int64_t)(g->ids.len / sizeof(int32_t));
     }
-    struct sv_log_field f[] = {
+    char names[128];
+    struct sv_log_field f[12] = {
         SV_LOG_S("id", c->request_id),
         SV_LOG_S("api", c->dialect->name),
         SV_LOG_I("status", c->status),
@@ -195,10 +196,13 @@ static void log_call(struct sv_call *c)
         SV_LOG_F("accept_length", steps ? (double)tokens / (double)steps : 0),
         SV_LOG_F("ttft_ms", c->first_us ? (double)(c->first_us - c->start_us) / 1e3 : 0),
         SV_LOG_F("total_ms", (double)(now - c->start_us) / 1e3),
-        SV_LOG_S("form", sv_form_name(c->p.form.kind)),
     };
-    int n = (int)(sizeof f / sizeof f[0]);
-    sv_serve_log(c->s, "request", f, c->p.form.kind ? n : n - 1);
+    int n = 10;
+    if (c->p.form.kind)
+        f[n++] = (struct sv_log_field)SV_LOG_S("form", sv_form_name(c->p.form.kind));
+    if (c->ignored.len)
+        f[n++] = (struct sv_log_field)SV_LOG_S("ignored", sv_log_plain(names, c->ignored.data));
+    sv_serve_log(c->s, "request", f, n);
 }
 
 static void finish(struct sv_call *c)

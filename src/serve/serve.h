@@ -82,6 +82,7 @@ struct sv_serve_options {
     bool log_json, quiet;      /* quiet: no line for each request */
     bool force_usage;          /* a usage chunk in every stream */
     bool any_model;            /* requests may name any */
+    bool ignore_unknown;       /* fields nobody knows are left out of account, not refused */
     bool no_vllm_metrics;      /* nor SGLang's and llama-server's */
     bool no_generation_config; /* temperature 1 and nothing else where a request is silent */
     enum sv_spec_metrics spec_metrics;

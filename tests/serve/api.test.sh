@@ -137,12 +137,15 @@ equal "$?" 0
 grep -q ' stopped' "$log" || fail "no last line: $(tail -n 3 "$log")"
 
 # Options that take something away: no kept prefixes, shorter answers, a chunk for every step. The text stays.
-serve -b 2 -w 8 --no-prefix-cache --max-tokens 32 --max-choices 2 --stream-gap 0
+serve -b 2 -w 8 --no-prefix-cache --max-tokens 32 --max-choices 2 --stream-gap 0 --ignore-unknown
 for _ in 1 2; do
     post /v1/completions "$ask"
     equal "$(field cached_tokens "$body")" 0
     equal "$(field text "$body")" "$first"
 done
+post /v1/completions '{"prompt":"a","max_tokens":1,"smoothing":1,"mode\u001b":"m"}'
+equal "$status" 200
+grep -q ' ignored=smoothing,mode?$' "$log" || fail 'no names of fields that were left out'
 refuse 400 '"max_tokens"' /v1/completions '{"prompt":"a","max_tokens":33}'
 refuse 400 '"n"' /v1/completions '{"prompt":"a","n":3}'
 refuse 400 '"prompt"' /v1/completions '{"prompt":["a","b","c"]}'

@@ -69,6 +69,39 @@ static void nulls(void **state)
     hub_close(&r);
 }
 
+/* Asked to, the server leaves out what it does not know, as others do; what it knows counts. */
+static void unknown_ignored(void **state)
+{
+    static const char *const list[][2] = {
+        {TEXT, "{\"prompt\":\"a\",\"max_tokens\":3,\"smoothing\":{\"a\":1},\"mode\":[]}"},
+        {CHAT,
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":3,\"mode\":\"x\"}"},
+        {"/completion", "{\"prompt\":\"a\",\"n_predict\":3,\"smoothing\":0.5}"},
+        {"/generate", "{\"text\":\"a\",\"mode\":1,"
+                      "\"sampling_params\":{\"max_new_tokens\":3,\"smoothing\":1}}"},
+        {"/generate", "{\"text\":[\"a\",\"b\"],"
+                      "\"sampling_params\":[{\"max_new_tokens\":3,\"smoothing\":1},"
+                      "{\"mode\":1,\"max_new_tokens\":3}]}"},
+    };
+    struct hub r = {.o.ignore_unknown = true}, strict = {0};
+    (void)state;
+
+    hub_open(&r, false);
+    hub_open(&strict, false);
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        hub_json(&r, list[i][0], list[i][1], 200);
+        json_t *v = hub_json(&strict, list[i][0], list[i][1], 400);
+        assert_string_equal(hub_text(v, "error.code"), "unknown_parameter");
+    }
+    assert_true(hub_metric(&r, "salvo_generated_tokens_total") == 18);
+    json_t *v = hub_json(&r, TEXT, "{\"prompt\":\"a\",\"best_of\":3,\"mode\":1}", 400);
+    assert_string_equal(hub_text(v, "error.param"), "best_of");
+    v = hub_json(&r, TEXT, "{\"prompt\":\"a\",\"top_k\":\"x\"}", 400);
+    assert_string_equal(hub_text(v, "error.param"), "top_k");
+    hub_close(&r);
+    hub_close(&strict);
+}
+
 /* Load generators send one length by both names, whatever the endpoint. */
 static void both_lengths(void **state)
 {
@@ -176,7 +209,7 @@ static void refused_counted(void **state)
     hub_close(&r);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(slashes), cmocka_unit_test(nulls), cmocka_unit_test(both_lengths),
-             cmocka_unit_test(template_told), cmocka_unit_test(models_by_name),
-             cmocka_unit_test(mean_accept), cmocka_unit_test(crowd),
-             cmocka_unit_test(refused_counted))
+SV_TEST_MAIN(cmocka_unit_test(slashes), cmocka_unit_test(nulls), cmocka_unit_test(unknown_ignored),
+             cmocka_unit_test(both_lengths), cmocka_unit_test(template_told),
+             cmocka_unit_test(models_by_name), cmocka_unit_test(mean_accept),
+             cmocka_unit_test(crowd), cmocka_unit_test(refused_counted))

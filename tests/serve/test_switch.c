@@ -7,6 +7,7 @@
 #include "testing.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -499,6 +500,10 @@ static void figures(void **state)
         "vllm:request_success_total",
         "vllm:time_to_first_token_seconds_bucket",
         "vllm:e2e_request_latency_seconds_count",
+        "vllm:request_time_per_output_token_seconds_count",
+        "vllm:request_prefill_time_seconds_sum",
+        "vllm:request_decode_time_seconds_sum",
+        "vllm:request_inference_time_seconds_sum",
         "sglang:num_running_reqs",
         "sglang:spec_accept_length",
         "sglang:generation_tokens_total",
@@ -527,6 +532,19 @@ static void figures(void **state)
     assert_true(
         hub_metric(
             &r, "vllm:e2e_request_latency_seconds_bucket{model_name=\"fake\",le=\"+Inf\"}") == 1);
+    static const char *const lengths[][2] = {
+        {"vllm:request_generation_tokens_bucket{model_name=\"fake\",le=\"5\"}", "0"},
+        {"vllm:request_generation_tokens_bucket{model_name=\"fake\",le=\"10\"}", "1"},
+        {"vllm:request_generation_tokens_sum{model_name=\"fake\"}", "8"},
+        {"vllm:request_prompt_tokens_count{model_name=\"fake\"}", "1"},
+        {"vllm:request_time_per_output_token_seconds_count{model_name=\"fake\"}", "1"},
+        {"salvo_answer_length_tokens_sum", "8"},
+    };
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
+        if (hub_metric(&r, lengths[i][0]) != atof(lengths[i][1]))
+            fail_msg("%s is not %s", lengths[i][0], lengths[i][1]);
+    assert_true(hub_metric(&r, "vllm:request_prompt_tokens_sum{model_name=\"fake\"}") ==
+                hub_metric(&r, "salvo_prompt_tokens_total"));
     hub_ask(&r, "/metrics", NULL, &r.a);
     hub_ask(&none, "/metrics", NULL, &none.a);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
