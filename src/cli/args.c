@@ -64,12 +64,18 @@ int sv_cli_parse(const struct sv_cli_opts *o, const char *command, const char *u
                  char **argv, int max_pos, int *n_pos)
 {
     struct sv_err err = {0};
+    const char *theirs, *ours = sv_cli_other_name(o, argc, argv, &theirs);
     int n, status = sv_opt_parse(o->row, usage, argc, argv, &n, &err);
 
     if (status == 1)
         return SV_CLI_OK;
+    if (status != SV_OK && ours)
+        return sv_cli_usage(command, "unknown option --%s; here it is --%s", theirs, ours);
     if (status != SV_OK)
         return sv_cli_usage(command, "%s", err.msg);
+    if (n > max_pos && o->n && strcmp(o->row[0].name, "model") == 0)
+        return sv_cli_usage(command, "unexpected argument '%s' (a model is given with -m)",
+                            argv[max_pos + 1]);
     if (n > max_pos)
         return sv_cli_usage(command, "unexpected argument '%s'", argv[max_pos + 1]);
     if (n_pos)

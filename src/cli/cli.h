@@ -43,6 +43,10 @@ struct sv_cli_opts {
 };
 void sv_cli_opt(struct sv_cli_opts *o, const char *name, char letter, enum sv_opt_kind kind,
                 void *value, const char *arg, const char *help);
+/* Of a command line with an option that another server has, and this table by another name: that
+ * one, else NULL. */
+const char *sv_cli_other_name(const struct sv_cli_opts *o, int argc, char **argv,
+                              const char **theirs);
 /* Parses; returns -1 to go on, else the exit code (--help: 0). At most max_pos positional words,
  * moved to argv[1..]. */
 int sv_cli_parse(const struct sv_cli_opts *o, const char *command, const char *usage, int argc,

@@ -77,7 +77,7 @@ void sv_api_refuse(struct sv_http_req *q, const struct sv_api_err *e)
         SV_LOG_S("method", sv_http_method(q)),
         SV_LOG_S("path", sv_log_plain(path, sv_http_path(q))),
         SV_LOG_I("status", e->status),
-        SV_LOG_S("code", e->code ? e->code : ""),
+        SV_LOG_S("code", e->code ? e->code : e->type),
         SV_LOG_S("param", sv_log_plain(param, e->param)),
     };
     if (!s->o.quiet)

@@ -52,6 +52,17 @@ run 2 run -m "$target" -p hi more
 err_says "'more'"
 run 2 generate -m "$target" --in x
 err_says "--out"
+# What other servers have by another name is said so; what nobody has, and what an option is given, is not.
+run 2 serve --model "$target" --max-model-len=512 --served-model-name x
+err_says "unknown option --max-model-len; here it is --ctx"
+run 2 run -m "$target" -p hi --temp 0
+err_says "unknown option --temp; here it is --temperature"
+run 2 run -m "$target" --served-model-name x
+err_says "unknown option --served-model-name"
+run 2 run -m "$target" --stop --temp --max-tokens -4
+err_says "--max-tokens"
+run 2 serve "$target"
+err_says "-m"
 run 2 generate -m "$target" --in x --out y --batch 0
 err_says "--batch"
 run 2 bench -m "$target"
