@@ -189,17 +189,20 @@ static void take_error(struct sv_call *c, const struct sv_out *o)
     sv_call_fail(c, &e);
 }
 
-/* llama-server's limit of time counts from the first token on, once there is a line's end. What the
- * worker then calls canceled has come to its length. */
-static void check_time(struct sv_call *c, struct sv_gen *g, struct sv_out *o)
+/* llama-server's limit of time counts from the first token on, once there is a line's end; its
+ * limit of indentation ends an answer in the same way. What the worker then calls canceled has come
+ * to its length. */
+static void check_limits(struct sv_call *c, struct sv_gen *g, struct sv_out *o)
 {
     if (c->dialect->kind < SV_LLAMA || !c->req)
         return;
     g->newline = g->newline || (o->n_text && memchr(o->text, '\n', o->n_text));
     if (g->cut && o->finish == SV_FINISH_CANCELED)
         o->finish = SV_FINISH_LENGTH;
-    if (c->p.max_ms <= 0 || o->finish != SV_FINISH_NONE || g->cut || !g->newline || !c->first_us ||
-        o->at_us - c->first_us < (int64_t)c->p.max_ms * 1000)
+    bool over = sv_indent_ends(g, c->p.n_indent, o) ||
+                (c->p.max_ms > 0 && g->newline && c->first_us &&
+                 o->at_us - c->first_us >= (int64_t)c->p.max_ms * 1000);
+    if (!over || g->cut || o->finish != SV_FINISH_NONE)
         return;
     g->cut = true;
     cancel_gen(g);
@@ -214,7 +217,7 @@ void sv_call_out(struct sv_serve *s, struct sv_out *o)
         sv_call_hold(c, o);
         return;
     }
-    check_time(c, g, o);
+    check_limits(c, g, o);
     bool error = o->kind == SV_OUT_REJECTED || o->finish == SV_FINISH_ERROR ||
                  (o->finish == SV_FINISH_CANCELED && !c->aborted);
 

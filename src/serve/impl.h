@@ -270,6 +270,7 @@ struct sv_params {
     double repeat_penalty; /* over the last repeat_last_n tokens */
     int32_t repeat_last_n;
     uint32_t samplers; /* those that were named, by sv_read_samplers; 0 = all */
+    int32_t n_indent;  /* the answer ends before a line with fewer blanks; 0 = no limit */
     int32_t max_ms;    /* from the first token on, once there is a line; 0 = no limit */
     json_t *made;      /* a list of what other fields became in the chat's shape; owned */
 };
@@ -314,8 +315,10 @@ struct sv_gen {
     enum sv_finish_reason finish;
     bool fresh, shown; /* there is something for a chunk; there was one */
     bool begun, done, canceled;
-    bool lost_end;     /* it came while the call was written, and found no memory */
-    bool newline, cut; /* llama-server's: there is a line end; ended for its time */
+    bool lost_end;            /* it came while the call was written, and found no memory */
+    bool newline, cut;        /* llama-server's: there is a line end; ended by its limits */
+    bool in_indent, dedented; /* and: the text ends in a line's blanks, so many; one had too few */
+    int32_t indent;
     struct sv_buf text;
     struct sv_buf lp[4]; /* JSON pieces of log probabilities, as the dialect wants them */
     struct sv_buf prompt_lp;
@@ -444,6 +447,8 @@ void sv_call_cancel_all(struct sv_serve *s);
 void sv_call_abort(struct sv_serve *s, const char *rid);
 const char *sv_call_model(const struct sv_call *c);
 bool sv_call_knows_model(const struct sv_serve *s, const char *name);
+/* indent.c: whether the answer ends within this piece, which is cut to what is left of it. */
+bool sv_indent_ends(struct sv_gen *g, int32_t least, struct sv_out *o);
 /* Whether a request may call the model by this name. */
 int sv_check_model(const struct sv_serve *s, enum sv_dialect_kind kind, const char *model,
                    struct sv_api_err *e);

@@ -143,6 +143,45 @@ static void models_by_name(void **state)
     hub_close(&r);
 }
 
+/* Editors ask for the rest of a block: what is indented like the cursor's line. */
+static void indented(void **state)
+{
+    static const struct {
+        const char *prompt, *least, *want; /* the instant engine says the prompt again */
+    } list[] = {
+        {"x\\n    y\\n\\tz\\n  w", "4", "x\n    y\n\t"},
+        {"x\\n    y\\n  w", "2", NULL},
+        {"x\\n    y\\n  w", "3", "x\n    y\n  "},
+        {"x\\n    y\\n\\n    w", "4", "x\n    y\n"},
+        {"x\\ny", "1", "x\n"},
+        {"x\\n y", "0", NULL},
+    };
+    char body[300], want[64];
+    (void)state;
+
+    for (int burst = 1; burst <= 4; burst++) {
+        struct hub r = {.fake.burst = burst, .fake.once = true};
+        hub_open(&r, false);
+        for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+            snprintf(body, sizeof body,
+                     "{\"prompt\":\"%s\",\"n_predict\":60,\"n_indent\":%s,\"return_tokens\":true}",
+                     list[i].prompt, list[i].least);
+            json_t *v = hub_json(&r, "/completion", body, 200);
+            snprintf(want, sizeof want, "%s", list[i].want ? list[i].want : hub_text(v, "prompt"));
+            assert_string_equal(hub_text(v, "content"), want);
+            assert_string_equal(hub_text(v, "stop_type"), list[i].want ? "limit" : "eos");
+            body[strlen(body) - 1] = 0;
+            strcat(body, ",\"stream\":true}");
+            json_t *events = hub_events(&r, "/completion", body);
+            char text[64] = "";
+            for (size_t k = 0; k < json_array_size(events); k++)
+                strcat(text, hub_text(json_array_get(events, k), "content"));
+            assert_string_equal(text, want);
+        }
+        hub_close(&r);
+    }
+}
+
 /* The mean of all is what the answers' figures make, plain steps included. */
 static void mean_accept(void **state)
 {
@@ -211,5 +250,6 @@ static void refused_counted(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(slashes), cmocka_unit_test(nulls), cmocka_unit_test(unknown_ignored),
              cmocka_unit_test(both_lengths), cmocka_unit_test(template_told),
-             cmocka_unit_test(models_by_name), cmocka_unit_test(mean_accept),
-             cmocka_unit_test(crowd), cmocka_unit_test(refused_counted))
+             cmocka_unit_test(models_by_name), cmocka_unit_test(indented),
+             cmocka_unit_test(mean_accept), cmocka_unit_test(crowd),
+             cmocka_unit_test(refused_counted))
