@@ -38,10 +38,17 @@ static const char *error_type(int status)
     }
 }
 
+/* Agents know a prompt that they must make shorter by these words. */
 void sv_messages_err_json(struct sv_buf *b, const struct sv_api_err *e, const char *request_id)
 {
+    const bool too_long = e->code && strcmp(e->code, "context_length_exceeded") == 0;
+    char text[sizeof e->msg + 32];
+
+    snprintf(text, sizeof text, "%s%s", too_long ? "prompt is too long: " : "", e->msg);
     sv_buf_printf(b, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",", error_type(e->status));
-    sv_json_string(b, "message", e->msg);
+    sv_json_string(b, "message", text);
+    if (e->code)
+        sv_buf_printf(b, ",\"details\":{\"error_code\":\"%s\"}", e->code);
     sv_buf_lit(b, "},");
     sv_json_string(b, "request_id", request_id ? request_id : "");
     sv_buf_lit(b, "}");

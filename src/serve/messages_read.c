@@ -579,11 +579,23 @@ static int tell_template(struct sv_params *p, int thinks, const char *effort, st
     return 0;
 }
 
+/* The SDK's own loop of tools asks for one; told this code, it sends all messages each time. */
+static int refuse_thread(const json_t *v, struct sv_api_err *e)
+{
+    if (!v)
+        return 0;
+    sv_api_bad(e, "thread", "'thread': this server keeps no conversations; send all messages");
+    e->code = "thread_unsupported_request";
+    return -1;
+}
+
 int sv_messages_read(struct sv_params *p, json_t *body, struct sv_api_err *e)
 {
     const char *effort;
     int thinks;
 
+    if (refuse_thread(present(body, "thread"), e))
+        return -1;
     if (!p->has_max_tokens)
         return sv_api_bad(e, "max_tokens", "'max_tokens' is missing");
     if (p->spec < 0)

@@ -136,12 +136,12 @@ static const struct sv_field fields[] = {
     {"thinking", M, sv_read_nothing, 0, 0, 0, 0},
     {"output_config", M, sv_read_nothing, 0, 0, 0, 0},
     {"output_format", M, sv_read_nothing, 0, 0, 0, 0},
+    {"thread", M, sv_read_nothing, 0, 0, 0, 0},
     {"stop_sequences", M, sv_read_stop, 0, 0, 0, 0},
     {"container", M, sv_read_neutral, 0, 0, 0, 0},
     {"mcp_servers", M, sv_read_neutral, 0, 0, 0, 0},
     {"compaction", M, sv_read_neutral, 0, 0, 0, 0},
     {"fallbacks", M, sv_read_neutral, 0, 0, 0, 0},
-    {"thread", M, sv_read_neutral, 0, 0, 0, 0},
     {"cache_control", M, sv_read_nothing, 0, 0, 0, 0}, /* ... and prefixes are kept in any case */
     {"context_management", M, sv_read_nothing, 0, 0, 0, 0},
     {"diagnostics", M, sv_read_nothing, 0, 0, 0, 0},

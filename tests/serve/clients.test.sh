@@ -1,5 +1,5 @@
 #!/bin/bash
-# clients.test.sh - unmodified clients against the demo pair: openai and the AI SDK from npm, Chromium, promtool, hey.
+# clients.test.sh - unmodified clients against the demo pair: openai, the AI SDK and Anthropic's SDK from npm, Chromium, promtool, hey.
 #
 # The npm packages come from `npm ci` in tests/serve/clients, which .ci/run does; what is not there is skipped
 # aloud, and with SALVO_CI=1 it fails.
@@ -15,13 +15,13 @@ missing() {
     [ "${SALVO_CI:-0}" = 1 ] && fail "missing: $1"
     echo "skipped: $1"
 }
-if command -v node >/dev/null && [ -d $clients/node_modules/openai ]; then
-    for session in openai aisdk tools; do
+if command -v node >/dev/null && [ -d $clients/node_modules/@anthropic-ai/sdk ]; then
+    for session in openai aisdk tools anthropic; do
         out=$(timeout 100 node $clients/$session.mjs "$url" 2>&1) || fail "$session: $out"
         n_run=$((n_run + 1))
     done
 else
-    missing 'openai and the AI SDK (npm ci)'
+    missing 'openai, @anthropic-ai/sdk and the AI SDK (npm ci)'
 fi
 if command -v node >/dev/null && [ -d $clients/node_modules/playwright-core ] && [ -x /usr/bin/chromium ]; then
     out=$(timeout 140 node $clients/page.mjs "$url" 2>&1) || fail "page: $out"

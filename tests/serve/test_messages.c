@@ -756,6 +756,18 @@ static void fields_that_are_wrong(void **state)
         is_error(hub_json(&r, MESSAGES, list[i][0], 400), "invalid_request_error", list[i][1]);
     is_error(hub_json(&r, COUNT, "{\"messages\":[5]}", 400), "invalid_request_error",
              "'messages[0]' must be an object");
+    /* what the SDK's loop of tools, and agents with long prompts, look for */
+    json_t *v = hub_json(&r, MESSAGES, "{" ONE ",\"thread\":{\"type\":\"create\"}}", 400);
+    is_error(v, "invalid_request_error", "'thread'");
+    assert_string_equal(hub_text(v, "error.details.error_code"), "thread_unsupported_request");
+    struct sv_buf long_text;
+    sv_buf_init(&long_text);
+    for (int i = 0; i < 5000; i++)
+        sv_buf_lit(&long_text, "word ");
+    v = hub_json(&r, MESSAGES, ask(long_text.data, ""), 400);
+    sv_buf_fini(&long_text);
+    is_error(v, "invalid_request_error", "prompt is too long: 'messages' has ");
+    assert_string_equal(hub_text(v, "error.details.error_code"), "context_length_exceeded");
     is_error(hub_json(&r, COUNT, "[]", 400), "invalid_request_error", "must be a JSON object");
     is_error(hub_json(&r, MESSAGES, "{" ONE ",\"model\":\"claude\"}", 404), "not_found_error",
              "'claude' does not exist");
