@@ -621,6 +621,10 @@ static int count(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_
     if (!json_object_get(body, "max_tokens")) /* the one field that an answer needs */
         json_object_set_new(body, "max_tokens", json_integer(1));
     sv_buf_init(&text);
+    if (s->o.ignore_unknown) { /* nobody has a log line for their names */
+        sv_params_drop_unknown(SV_MESSAGES, body, &text);
+        sv_buf_clear(&text);
+    }
     int rc = sv_params_read(p, SV_MESSAGES, body, e) ||
              sv_check_model(s, SV_MESSAGES, p->model, e) || sv_render_chat(s, p, &text, e) ||
              sv_check_text(s, text.len, "messages", e) ||
