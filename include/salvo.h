@@ -231,6 +231,7 @@ struct sv_engine_stats {
     int64_t n_chosen_beside_prompts; /* of these, beside prompt rows */
     int64_t n_rows_cut,
         n_cut_steps;    /* drafts not verified because the drafter was not sure enough; steps cut */
+    int64_t n_steered;  /* drafts that a grammar forbade and that another stands in for */
     int64_t n_refused;  /* drafts not verified because a grammar forbade them or one before them */
     int64_t n_given_up; /* requests whose drafter was given up: in vain for long */
     double chosen_us,

@@ -373,6 +373,22 @@ struct sv_p_argmax_share {
     float *share; /* (n_rows) */
 };
 
+/* out[i] = the best of row i's tokens by x[row[i]] . w, the first in its list among equals;
+ * share[i] = its share of the softmax over these. For guesses: sums are in any order. NaN never
+ * wins while there is another. */
+struct sv_p_head_among {
+    int32_t n_rows, k;
+    const void *x;      /* (*, k) act */
+    const int32_t *row; /* (n_rows) */
+    struct sv_weight w; /* (vocab, k), not approximate */
+    int32_t n_ids;
+    const int32_t *first; /* (n_rows + 1) into ids, of which a row has one at least */
+    const int32_t *ids;   /* (n_ids) in the vocabulary */
+    float *logits;        /* (n_ids) scratch */
+    int32_t *out;         /* (n_rows) */
+    float *share;         /* (n_rows) */
+};
+
 /* Chain verification by match (docs/architecture.md). Segment s owns logit rows
  * [seg_logit0[s], seg_logit0[s+1]). None: a prefill chunk that is not the last. Otherwise row j of
  * these chose token t_j, and its drafts are row_ids of the segment's rows 1..: accept while draft
@@ -557,6 +573,7 @@ struct sv_backend {
     void (*logit_pos)(struct sv_dev *, const struct sv_p_logit_pos *);
     void (*sample)(struct sv_dev *, const struct sv_p_sample *);
     void (*argmax_share)(struct sv_dev *, const struct sv_p_argmax_share *); /* may be NULL */
+    void (*head_among)(struct sv_dev *, const struct sv_p_head_among *);
     void (*logit_mask)(struct sv_dev *, const struct sv_p_logit_mask *);
     void (*logit_rules)(struct sv_dev *, const struct sv_p_logit_rules *);
     void (*logprobs)(struct sv_dev *, const struct sv_p_logprobs *);
@@ -622,6 +639,7 @@ void sv_op_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
 void sv_op_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p);
 void sv_op_sample(struct sv_dev *dev, const struct sv_p_sample *p);
 void sv_op_argmax_share(struct sv_dev *dev, const struct sv_p_argmax_share *p);
+void sv_op_head_among(struct sv_dev *dev, const struct sv_p_head_among *p);
 void sv_op_logit_mask(struct sv_dev *dev, const struct sv_p_logit_mask *p);
 void sv_op_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p);
 void sv_op_logprobs(struct sv_dev *dev, const struct sv_p_logprobs *p);

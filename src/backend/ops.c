@@ -404,6 +404,16 @@ void sv_op_argmax_share(struct sv_dev *dev, const struct sv_p_argmax_share *p)
     dev->be->argmax_share(dev, p);
 }
 
+void sv_op_head_among(struct sv_dev *dev, const struct sv_p_head_among *p)
+{
+    if (p->n_rows == 0)
+        return;
+    SV_REQUIRE(p->n_rows > 0 && p->k > 0 && p->n_ids >= p->n_rows && p->x && p->row && p->first);
+    SV_REQUIRE(p->ids && p->logits && p->out && p->share && p->w.data && p->w.dtype != SV_I32);
+    SV_REQUIRE(p->w.cols == p->k && p->w.rows > 0 && !p->w.approximate);
+    dev->be->head_among(dev, p);
+}
+
 void sv_op_logit_mask(struct sv_dev *dev, const struct sv_p_logit_mask *p)
 {
     if (p->n_rows == 0)

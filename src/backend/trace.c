@@ -111,6 +111,7 @@ PLAIN(act_mul)
 PLAIN(head_argmax)
 PLAIN(logit_pos)
 PLAIN(sample)
+PLAIN(head_among)
 PLAIN(logit_mask)
 PLAIN(logit_rules)
 PLAIN(logprobs)
@@ -191,6 +192,7 @@ int sv_trace_begin(struct sv_trace **out, struct sv_dev *dev, struct sv_err *err
     t->be.head_argmax = trace_head_argmax;
     t->be.logit_pos = trace_logit_pos;
     t->be.sample = trace_sample;
+    t->be.head_among = trace_head_among;
     t->be.logit_mask = trace_logit_mask;
     t->be.logit_rules = trace_logit_rules;
     t->be.logprobs = trace_logprobs;

@@ -137,6 +137,10 @@ int sv_cut_plan(struct sv_engine *e, struct sv_err *err)
     int rc = read_drafts(e, err);
     if (rc)
         return rc;
+    if (p->masked && e->steer.n_slots && e->drafter)
+        rc = sv_steer_plan(e, err);
+    if (rc)
+        return rc;
     if (p->masked)
         cut_illegal(e);
     if (p->cuts && e->sched.policy) /* without: the cost of steps is being measured */

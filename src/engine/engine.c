@@ -434,6 +434,8 @@ static int open_cut(struct sv_engine *e, const struct sv_engine_options *o, stru
     int rc = sv_cut_open(&e->cut, e->dev, e->sched.n_slots * e->width, err);
     e->cut.shares =
         wants_policy(e, o) && e->drafter->ops->propose && (be->argmax_share || be->head_shares);
+    if (!rc && e->tok && e->drafter->ops->propose)
+        rc = sv_steer_open(&e->steer, e->dev, e->sched.n_slots, err);
     return rc;
 }
 
@@ -553,6 +555,7 @@ void sv_engine_close(struct sv_engine *e)
         sv_held_close(&e->held, e->dev);
         sv_cut_close(&e->cut, e->dev);
         sv_masks_close(&e->masks, e->dev);
+        sv_steer_close(&e->steer, e->dev);
         sv_batch_close(&e->batch, e->dev);
         sv_acts_close(&e->acts, e->dev);
     }

@@ -149,6 +149,8 @@ struct sv_plan_seg {
     uint64_t draw; /* which one of a simulated acceptance profile */
     bool gave_up;  /* it cannot draft: nobody will read its context K/V */
     bool refused;  /* its rows end where its grammar forbids a draft */
+    bool
+        steered; /* some of its drafts are not the drafter's first choice: a grammar forbade that */
     int32_t mask0; /* under a grammar: the mask of its first logit row, -1: there is none */
 };
 /* How much of everything a step has: of the target's pass, and of the drafting pass before it. */
@@ -344,11 +346,33 @@ void sv_masks_close(struct sv_masks *k, struct sv_dev *dev);
 /* Rows of a verify segment, n_drafts drafts behind its anchor, up to the first one that its grammar
  * forbids; 1 + n_drafts without a grammar. */
 int32_t sv_masks_legal(const struct sv_engine *e, const struct sv_plan_seg *g, int32_t n_drafts);
+/* Whether a token ends the answer: as a draft it is left to the row before it. */
+bool sv_masks_is_end(const struct sv_seq *q, int32_t id);
+/* What may come where the matcher stands, n drafts behind the last token. Before masks are made;
+ * until the next call. */
+const uint32_t *sv_masks_try(struct sv_engine *e, const struct sv_seq *q, const int32_t *drafts,
+                             int32_t n);
 /* Makes the masks of a segment under a grammar, whose drafts are legal; returns for how many of its
  * logit rows there are some, or 1. */
 int32_t sv_masks_make(struct sv_engine *e, struct sv_plan_seg *g);
 /* Which row has which, on their way to the device. */
 void sv_masks_fill(struct sv_engine *e);
+
+/* ---------------------------------------------------------------- drafts steered by grammars */
+
+/* steer.c: legal tokens in place of drafts that are not. */
+struct sv_steer {
+    int32_t n_slots;
+    struct sv_i32_pair up;   /* rows (n_slots), where their tokens begin (n_slots + 1), tokens */
+    struct sv_i32_pair down; /* (n_slots) tokens, then as many floats: their shares */
+    float *logits;           /* device */
+    int32_t *at;   /* (n_slots) by segment: drafts before it have been seen to; -1: all have */
+    int32_t *asks; /* (n_slots) whose rows they are */
+};
+int sv_steer_open(struct sv_steer *t, struct sv_dev *dev, int32_t n_slots, struct sv_err *err);
+void sv_steer_close(struct sv_steer *t, struct sv_dev *dev);
+/* The drafts of the step at work are on the host. */
+int sv_steer_plan(struct sv_engine *e, struct sv_err *err);
 
 /* ---------------------------------------------------------------- the engine */
 
@@ -396,6 +420,7 @@ struct sv_engine {
     struct sv_held held;
     struct sv_cut cut;
     struct sv_masks masks;
+    struct sv_steer steer;
     struct sv_vocab *vocab; /* for grammars; NULL until the first one comes */
     void *out, *draft_out;  /* (max_rows, hidden), (max_logits, hidden) act: final-norm rows */
     struct sv_logits logits;

@@ -42,7 +42,7 @@ void sv_masks_close(struct sv_masks *k, struct sv_dev *dev)
 
 /* ---------------------------------------------------------------- drafts */
 
-static bool is_end(const struct sv_seq *q, int32_t id)
+bool sv_masks_is_end(const struct sv_seq *q, int32_t id)
 {
     for (int32_t i = 0; i < q->n_ban_ends; i++)
         if (q->ban_ids[i] == id)
@@ -59,7 +59,7 @@ int32_t sv_masks_legal(const struct sv_engine *e, const struct sv_plan_seg *g, i
     if (!q->matcher)
         return 1 + n_drafts;
     const uint64_t mark = sv_matcher_try(q->matcher);
-    while (n < n_drafts && !is_end(q, ids[n]) && sv_matcher_advance(q->matcher, ids[n]))
+    while (n < n_drafts && !sv_masks_is_end(q, ids[n]) && sv_matcher_advance(q->matcher, ids[n]))
         n++;
     sv_matcher_back(q->matcher, mark);
     return 1 + n;
@@ -135,6 +135,13 @@ static void mask_row(const struct sv_masks *k, const struct answer *a, uint32_t 
     apply_lists(a, words, k->host + (size_t)k->cap * (size_t)k->n_words, k->n_words);
     if (!any(words, k->n_words))
         sv_matcher_mask(q->matcher, words);
+}
+
+const uint32_t *sv_masks_try(struct sv_engine *e, const struct sv_seq *q, const int32_t *drafts,
+                             int32_t n)
+{
+    mask_row(&e->masks, &(struct answer){q, drafts, q->n_tokens + n}, e->masks.host);
+    return e->masks.host;
 }
 
 /* The mask of the next row. False: the matcher gave up. */

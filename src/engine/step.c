@@ -398,8 +398,8 @@ enum { ANSWERS_REMEMBERED = 16 };
 static void count_verified(struct sv_engine *e, struct sv_seq *q, const struct sv_plan_seg *g,
                            int32_t n_kept, int32_t n_emit)
 {
-    const float *share =
-        e->plan.shares && g->n_drafts ? (float *)(void *)e->batch.share.host + g->draft_out0 : NULL;
+    const bool shared = e->plan.shares && g->n_drafts && !g->steered; /* else they are others' */
+    const float *share = shared ? (float *)(void *)e->batch.share.host + g->draft_out0 : NULL;
     q->widths[q->n_steps] = (uint16_t)g->n_rows;
     q->accept_lengths[q->n_steps++] = (uint16_t)n_kept;
     q->n_drafted_new += n_kept < n_emit ? n_kept : n_emit - 1;

@@ -239,6 +239,39 @@ static void any_widths_late(void **state)
     drop(&a);
 }
 
+/* What a grammar forbids is replaced by what the drafter thinks best of the rest: the text stays,
+ * and takes fewer steps. */
+static void steered_drafts_are_worth_more(void **state)
+{
+    (void)state;
+    const struct run_pair pair = golden();
+    struct asked a = ask(run_few(N), false);
+    struct run_out *ref = NULL;
+    int64_t n_steps[3] = {0};
+    for (int how = 0; how < 3; how++) { /* plain, cut, steered */
+        const struct run_arrangement r = {how ? 4 : -1, how + 1, 16, 1, 512, 0};
+        struct sv_engine *e = run_open_as(&pair, &r, "auto", SV_TYPE_F32, NULL);
+        e->steer.n_slots = how == 2 ? e->steer.n_slots : 0;
+        struct run_out *out = run_all(e, a.c, a.n);
+        for (int32_t i = 0; i < a.n; i++)
+            n_steps[how] += a.what[i] == LEGAL_ANY ? 0 : out[i].n_steps;
+        if (ref)
+            run_same(ref, out, a.n, how == 2 ? "steered" : "cut");
+        assert_int_equal(e->stats.n_steered > 100, how == 2);
+        sv_engine_close(e);
+        if (ref)
+            run_out_free(out, a.n);
+        else
+            ref = out;
+    }
+    print_message("steps under grammars: %lld plain, %lld cut, %lld steered\n",
+                  (long long)n_steps[0], (long long)n_steps[1], (long long)n_steps[2]);
+    assert_true(n_steps[1] < n_steps[0] && n_steps[2] * 10 < n_steps[1] * 9);
+    run_out_free(ref, a.n);
+    drop(&a);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 /* ---------------------------------------------------------------- what a mask leaves */
 
 enum { ONES = 6, DRAWS = 2400 };
@@ -458,5 +491,6 @@ static void out_of_memory(void **state)
 SV_TEST_MAIN(cmocka_unit_test(greedy_f32), cmocka_unit_test(sampled_f32),
              cmocka_unit_test(greedy_bf16), cmocka_unit_test(sampled_bf16),
              cmocka_unit_test(lost_pages_and_prefixes), cmocka_unit_test(any_widths_late),
+             cmocka_unit_test(steered_drafts_are_worth_more),
              cmocka_unit_test(drawn_as_the_model_has_it), cmocka_unit_test(ends),
              cmocka_unit_test(errors), cmocka_unit_test(out_of_memory))

@@ -22,8 +22,10 @@ static size_t align_up(size_t n)
 static size_t thread_bytes(const struct sv_dev_limits *lim)
 {
     size_t a = sv_cpu_attn_thread_bytes(lim), s = sv_cpu_sample_thread_bytes(lim);
+    size_t row = (size_t)lim->max_k * sizeof(float); /* among.c */
+    a = a > s ? a : s;
     /* An odd number of pages between areas keeps threads off the same cache sets. */
-    return align_up(a > s ? a : s) + 4096 + SV_ALIGN;
+    return align_up(a > row ? a : row) + 4096 + SV_ALIGN;
 }
 
 void *sv_cpu_thread_scratch(struct sv_cpu *cpu, int thread)
@@ -280,6 +282,7 @@ static const struct sv_backend cpu_backend = {
     .logit_pos = sv_cpu_logit_pos,
     .sample = sv_cpu_sample,
     .argmax_share = sv_cpu_argmax_share,
+    .head_among = sv_cpu_head_among,
     .logit_mask = sv_cpu_logit_mask,
     .logit_rules = sv_cpu_logit_rules,
     .logprobs = sv_cpu_logprobs,

@@ -167,6 +167,7 @@ void sv_cpu_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p);
 void sv_cpu_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p);
 void sv_cpu_argmax_share(struct sv_dev *dev, const struct sv_p_argmax_share *p);
 void sv_cpu_sample(struct sv_dev *dev, const struct sv_p_sample *p);
+void sv_cpu_head_among(struct sv_dev *dev, const struct sv_p_head_among *p);
 void sv_cpu_logit_mask(struct sv_dev *dev, const struct sv_p_logit_mask *p);
 void sv_cpu_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p);
 void sv_cpu_logprobs(struct sv_dev *dev, const struct sv_p_logprobs *p);

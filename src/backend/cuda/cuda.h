@@ -394,7 +394,7 @@ static __device__ __forceinline__ int64_t sv_kv_at(const struct sv_kv &kv, int32
 
 /* ---------------------------------------------------------------- files of the folder */
 
-/* rows.cu, ids.cu, context_kv.cu, sample.cu, logits.cu: ops, entered through the table in
+/* rows.cu, ids.cu, context_kv.cu, sample.cu, logits.cu, among.cu: ops, entered through the table in
  * device.cu */
 void sv_cuda_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p);
 void sv_cuda_embed(struct sv_dev *dev, const struct sv_p_embed *p);
@@ -405,6 +405,7 @@ void sv_cuda_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p);
 int sv_cuda_sample_reserve(struct sv_cuda *cu, struct sv_err *err);
 void sv_cuda_sample_close(struct sv_cuda *cu);
 void sv_cuda_sample(struct sv_dev *dev, const struct sv_p_sample *p);
+void sv_cuda_head_among(struct sv_dev *dev, const struct sv_p_head_among *p);
 void sv_cuda_logit_mask(struct sv_dev *dev, const struct sv_p_logit_mask *p);
 void sv_cuda_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p);
 void sv_cuda_logprobs(struct sv_dev *dev, const struct sv_p_logprobs *p);

@@ -409,6 +409,7 @@ static struct sv_backend cuda_table(void)
     be.head_argmax = sv_cuda_head_argmax;
     be.logit_pos = sv_cuda_logit_pos;
     be.sample = sv_cuda_sample;
+    be.head_among = sv_cuda_head_among;
     be.logit_mask = sv_cuda_logit_mask;
     be.logit_rules = sv_cuda_logit_rules;
     be.logprobs = sv_cuda_logprobs;
