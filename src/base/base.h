@@ -168,6 +168,12 @@ int sv_mail_fd(const struct sv_mail *m);
 int sv_mail_post(struct sv_mail *m, struct sv_buf *batch, bool urgent);
 void sv_mail_take(struct sv_mail *m, struct sv_buf *out);
 void sv_mail_quiet(struct sv_mail *m, int64_t until_us, int64_t hold_us, int64_t wake_us);
+/* A lock around what threads share and a cell cannot hold. Short work only. */
+struct sv_lock;
+int sv_lock_open(struct sv_lock **l, struct sv_err *err);
+void sv_lock_close(struct sv_lock *l);
+void sv_lock_take(struct sv_lock *l);
+void sv_lock_leave(struct sv_lock *l);
 /* The latest value of something, n_bytes of it; zeros until it is set. */
 struct sv_cell;
 int sv_cell_open(struct sv_cell **c, size_t n_bytes, struct sv_err *err);

@@ -1,7 +1,7 @@
 /*
  * channel.c - how two threads hand things over: a bounded queue of items, batches of bytes with a
- * descriptor that an event loop can watch and that goes off only when it should, and a cell that
- * holds the latest value of something.
+ * descriptor that an event loop can watch and that goes off only when it should, a cell that holds
+ * the latest value of something, and a lock.
  *
  * Called by the server's two threads. A queue and a cell never allocate after open; mail grows to
  * the largest batch seen and swaps buffers from then on. Must not: know what is carried.
@@ -214,6 +214,41 @@ void sv_mail_quiet(struct sv_mail *m, int64_t until_us, int64_t hold_us, int64_t
     m->hold_us = hold_us;
     arm(m, wake_us);
     pthread_mutex_unlock(&m->lock);
+}
+
+/* ---------------------------------------------------------------- lock */
+
+struct sv_lock {
+    pthread_mutex_t mutex;
+};
+
+int sv_lock_open(struct sv_lock **lock, struct sv_err *err)
+{
+    struct sv_lock *l = sv_calloc(1, sizeof *l);
+
+    *lock = l;
+    if (!l)
+        return sv_fail(err, SV_ENOMEM, -1, "lock");
+    pthread_mutex_init(&l->mutex, NULL);
+    return SV_OK;
+}
+
+void sv_lock_close(struct sv_lock *l)
+{
+    if (!l)
+        return;
+    pthread_mutex_destroy(&l->mutex);
+    sv_free(l);
+}
+
+void sv_lock_take(struct sv_lock *l)
+{
+    SV_REQUIRE(!pthread_mutex_lock(&l->mutex));
+}
+
+void sv_lock_leave(struct sv_lock *l)
+{
+    SV_REQUIRE(!pthread_mutex_unlock(&l->mutex));
 }
 
 /* ---------------------------------------------------------------- cell */

@@ -15,13 +15,14 @@
 
 static const char usage[] =
     "Usage: salvo serve -m TARGET_DIR [-d DRAFT_DIR] [OPTION]...\n\n"
-    "Serves a model over HTTP in the APIs of OpenAI (chat, completions), SGLang (generate) and\n"
-    "llama-server (completion, infill), with a page to try it at /. See docs/serving.md.";
+    "Serves a model over HTTP in the APIs of OpenAI (chat, responses, completions), SGLang\n"
+    "(generate) and llama-server (completion, infill), with a page to try it at /. See\n"
+    "docs/serving.md.";
 
 /* What is read into 64-bit options first. */
 struct numbers {
     int64_t port, queue, body_mib, max_tokens, max_choices, idle, ping, gap, drain, log_every,
-        cache_mib;
+        cache_mib, stored, stored_mib;
 };
 
 static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbers *n,
@@ -67,6 +68,10 @@ static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbe
         o, "stream-gap", 0, SV_OPT_INT, &n->gap, "MS",
         "time between writes to one stream, to the nearest step; 0 = each step, -1 = by load, at "
         "most 60 (default)");
+    sv_cli_opt(o, "stored-responses", 0, SV_OPT_INT, &n->stored, "N",
+               "answers of /v1/responses kept for later turns, 0 = none (default 1000)");
+    sv_cli_opt(o, "stored-mib", 0, SV_OPT_INT, &n->stored_mib, "MIB",
+               "all of them together (default 128)");
     sv_cli_opt(o, "drain", 0, SV_OPT_INT, &n->drain, "S",
                "time for running requests after SIGTERM (default 60)");
     sv_cli_opt(o, "log-every", 0, SV_OPT_INT, &n->log_every, "S",
@@ -102,6 +107,7 @@ static int take_numbers(struct sv_serve_options *s, const struct numbers *n)
         {"idle-timeout", n->idle, 1, 86400, &s->idle_seconds},
         {"ping", n->ping, -1, 86400, &s->ping_seconds},
         {"stream-gap", n->gap, -1, 10000, &s->stream_gap_us},
+        {"stored-responses", n->stored, 0, 1000000, &s->stored_responses},
         {"drain", n->drain, 1, 86400, &s->drain_seconds},
         {"log-every", n->log_every, -1, 86400, &s->log_seconds},
     };
@@ -115,10 +121,14 @@ static int take_numbers(struct sv_serve_options *s, const struct numbers *n)
                        : n->gap   ? 0
                                   : -1; /* 0 is by load there */
     s->log_seconds = n->log_every ? s->log_seconds : -1;
+    s->stored_responses = n->stored ? s->stored_responses : -1;
     int code = sv_cli_in_range("serve", "max-body", n->body_mib, 1, 1024);
     if (code < 0)
         code = sv_cli_in_range("serve", "cache", n->cache_mib, 0, INT64_C(1) << 40);
+    if (code < 0)
+        code = sv_cli_in_range("serve", "stored-mib", n->stored_mib, 1, 1 << 20);
     s->max_body_bytes = n->body_mib << 20;
+    s->stored_bytes = n->stored_mib << 20;
     s->engine.cache_mib = n->cache_mib;
     return code;
 }
@@ -174,6 +184,8 @@ int sv_cli_serve(int argc, char **argv)
         .max_choices = 128,
         .idle = 75,
         .gap = -1,
+        .stored = 1000,
+        .stored_mib = 128,
         .drain = 60,
         .log_every = 10,
     };

@@ -542,12 +542,26 @@ static int prepare_later(struct sv_call *c, struct sv_http_req *q, struct sv_api
     return rc;
 }
 
+/* What it goes on from may be long, too. */
+static bool is_long(const struct sv_dialect *d, struct sv_http_req *q)
+{
+    size_t n;
+    const char *text;
+
+    if (sv_http_body_bytes(q) > SV_INLINE_BYTES)
+        return true;
+    if (d->kind != SV_RESPONSES)
+        return false;
+    text = sv_http_body(q, &n);
+    return sv_responses_goes_on(text, n);
+}
+
 void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_http_req *q,
                    const char *request_id)
 {
     struct sv_api_err e = {0};
     struct sv_call *c = sv_calloc(1, sizeof *c);
-    bool later = sv_http_body_bytes(q) > SV_INLINE_BYTES;
+    bool later = is_long(d, q);
 
     if (!c) {
         sv_api_fail(&e, 500, NULL, "out of memory");

@@ -67,10 +67,15 @@ static int read_all(struct sv_params *p, enum sv_dialect_kind kind, json_t *body
         .info = {.vocab_size = 6144, .context = 2048, .width = 16, .block_size = 16},
         .gen = {.temperature = 1, .top_p = 1}};
     struct sv_params *each = NULL;
-    struct sv_buf source;
+    struct sv_buf source, items;
 
     sv_buf_init(&source);
     int rc = sv_params_read(p, kind, body, e);
+    if (!rc && kind == SV_RESPONSES) {
+        sv_buf_init(&items);
+        rc = sv_responses_messages(p, NULL, NULL, "0", &items, e);
+        sv_buf_fini(&items);
+    }
     if (!rc)
         rc = sv_params_each(p, sv_prompts_count(p, kind), &m, &o, &each, e);
     if (!rc)

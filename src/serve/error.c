@@ -40,6 +40,11 @@ int sv_api_fail(struct sv_api_err *e, int status, const char *code, const char *
     return -1;
 }
 
+int sv_api_no_memory(struct sv_api_err *e)
+{
+    return sv_api_fail(e, 500, NULL, "out of memory");
+}
+
 int sv_api_unknown(struct sv_api_err *e, const char *prefix, const char *name)
 {
     char full[96];

@@ -198,3 +198,52 @@ int sv_read_response_format(struct sv_params *p, const struct sv_field *f, json_
                        "'response_format.type' must be \"text\", \"json_object\" or "
                        "\"json_schema\"");
 }
+
+/* ---------------------------------------------------------------- the Responses API's object */
+
+/* {"type": "json_schema", "name": ..., "schema": ...}: the same without the object around it. */
+static int read_text_format(struct sv_params *p, json_t *format, struct sv_api_err *e)
+{
+    const char *type = json_string_value(json_object_get(format, "type"));
+    json_t *schema = json_object_get(format, "schema"), *name = json_object_get(format, "name");
+
+    if (!json_is_object(format))
+        return sv_wrong_type(e, "text.format", "an object", format);
+    if (type && strcmp(type, "text") == 0)
+        return 0;
+    if (type && strcmp(type, "json_object") == 0)
+        return take(p, SV_FORM_JSON, NULL, "text.format", "", e);
+    if (!type || strcmp(type, "json_schema") != 0)
+        return unsupported(e, "text.format.type",
+                           "'text.format.type' must be \"text\", \"json_object\" or "
+                           "\"json_schema\"");
+    if (name && !json_is_null(name) && !json_is_string(name))
+        return sv_api_bad(e, "text.format.name", "'text.format.name' must be a string");
+    if (!json_is_object(schema) && !json_is_boolean(schema))
+        return sv_api_bad(e, "text.format.schema", "'text.format.schema' is %s",
+                          schema && !json_is_null(schema) ? "no JSON schema" : "missing");
+    return take_schema(p, schema, "text.format.schema", "", e);
+}
+
+int sv_read_text_settings(struct sv_params *p, const struct sv_field *f, json_t *v,
+                          struct sv_api_err *e)
+{
+    const char *key;
+    json_t *value;
+
+    if (!json_is_object(v))
+        return sv_wrong_type(e, f->name, "an object", v);
+    json_object_foreach(v, key, value) {
+        if (json_is_null(value))
+            continue;
+        if (strcmp(key, "format") == 0) {
+            if (read_text_format(p, value, e))
+                return -1;
+        } else if (strcmp(key, "verbosity") != 0) {
+            return sv_api_unknown(e, "text.", key);
+        } else if (!json_is_string(value)) { /* of no effect, as in a chat */
+            return sv_wrong_type(e, "text.verbosity", "a string", value);
+        }
+    }
+    return 0;
+}

@@ -45,15 +45,10 @@ static int add_value(struct sv_buf *b, const json_t *v)
 {
     if (json_is_string(v)) {
         sv_buf_append(b, json_string_value(v), json_string_length(v));
-        return b->failed ? -1 : 0;
+    } else if (v) {
+        sv_json_tree(b, v);
     }
-    size_t n = v ? json_dumpb(v, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) : 0;
-    if (sv_buf_reserve(b, n))
-        return -1;
-    if (n)
-        json_dumpb(v, b->data + b->len, n, JSON_COMPACT | JSON_ENCODE_ANY);
-    b->len += n;
-    return 0;
+    return b->failed ? -1 : 0;
 }
 
 int sv_form_source(const struct sv_params *p, struct sv_buf *source, struct sv_api_err *e)

@@ -34,6 +34,7 @@ int sv_api_bad(struct sv_api_err *e, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 int sv_api_fail(struct sv_api_err *e, int status, const char *code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+int sv_api_no_memory(struct sv_api_err *e);
 /* A name nobody knows, in an object called prefix (with a dot behind it, or ""). */
 int sv_api_unknown(struct sv_api_err *e, const char *prefix, const char *name);
 /* {"error": {...}} without a line break. */
@@ -269,10 +270,15 @@ struct sv_params {
     json_t *bad_words, *allowed_ids;                                     /* borrowed */
     double repeat_penalty; /* over the last repeat_last_n tokens */
     int32_t repeat_last_n;
-    uint32_t samplers; /* those that were named, by sv_read_samplers; 0 = all */
-    int32_t n_indent;  /* the answer ends before a line with fewer blanks; 0 = no limit */
-    int32_t max_ms;    /* from the first token on, once there is a line; 0 = no limit */
-    json_t *made;      /* a list of what other fields became in the chat's shape; owned */
+    uint32_t samplers;          /* those that were named, by sv_read_samplers; 0 = all */
+    int32_t n_indent;           /* the answer ends before a line with fewer blanks; 0 = no limit */
+    int32_t max_ms;             /* from the first token on, once there is a line; 0 = no limit */
+    json_t *made;               /* a list of what other fields became in the chat's shape; owned */
+    json_t *allowed, *callable; /* names and tools of those that may be called; NULL = all */
+    /* responses; borrowed */
+    json_t *input;
+    const char *instructions, *previous_id;
+    bool store;
 };
 /* Reads a body in the given dialect. Unknown fields and wrong types fail, naming the field. */
 /* Takes the fields that nobody knows out of a body; their names, with commas. */
@@ -361,9 +367,10 @@ struct sv_dialect {
     const char *tool_schema; /* where a tool has its schema; NULL: .function.parameters */
     /* Frees what it has in c->own. */
     void (*free_own)(struct sv_call *c);
+    bool gathers; /* the end of a stream repeats all of it, log probabilities too */
 };
-extern const struct sv_dialect sv_dialect_chat, sv_dialect_messages, sv_dialect_completions,
-    sv_dialect_generate, sv_dialect_llama, sv_dialect_infill;
+extern const struct sv_dialect sv_dialect_chat, sv_dialect_messages, sv_dialect_responses,
+    sv_dialect_completions, sv_dialect_generate, sv_dialect_llama, sv_dialect_infill;
 
 /* ------------------------------------------------------------- long bodies and answers (prep.c) */
 
@@ -390,6 +397,57 @@ void sv_prep_collect(struct sv_prep *p); /* calls done */
 /* Ends the thread once all jobs have run, and calls done. */
 void sv_prep_finish(struct sv_prep *p);
 void sv_prep_free(struct sv_prep *p);
+
+/* ------------------------------------------- the Responses API (responses*.c, stored.c) */
+
+#define SV_RESPONSE_ID 40
+struct sv_stored;
+struct sv_kept;
+/* At most max answers and max_bytes; the oldest leave first. A store that is NULL keeps nothing.
+ * Any thread may call these. */
+int sv_stored_open(struct sv_stored **st, int32_t max, int64_t max_bytes, struct sv_err *err);
+void sv_stored_close(struct sv_stored *st);
+/* Takes both texts. input: a line for each item; output: where the lines of the answer's own are.
+ */
+void sv_stored_put(struct sv_stored *st, const char *id, struct sv_kept *before,
+                   struct sv_buf *input, struct sv_buf *response, size_t output, size_t n_output);
+/* Held until it is let go; NULL: it is not there. */
+struct sv_kept *sv_stored_get(struct sv_stored *st, const char *id);
+void sv_stored_let_go(struct sv_stored *st, struct sv_kept *k);
+bool sv_stored_delete(struct sv_stored *st, const char *id);
+void sv_stored_count(struct sv_stored *st, int64_t *n, int64_t *n_bytes);
+const char *sv_kept_response(const struct sv_kept *k, size_t *n);
+/* Appends the items of the conversation, the oldest first, with or without what the last answer
+ * added. */
+struct sv_kept_item {
+    const char *text;
+    size_t n;
+};
+void sv_kept_items(const struct sv_kept *k, bool output, struct sv_buf *items);
+bool sv_kept_is_item(const struct sv_kept_item *item, const char *id);
+
+/* What such a call has besides: text of its request, and how far its stream is. */
+struct sv_response {
+    struct sv_kept *previous;
+    struct sv_buf input; /* its items, a line each, for the store */
+    struct sv_buf echo;  /* the members that say what was asked for */
+    size_t at, item_at;  /* in the parts: what was read, and where the open item begins */
+    int32_t open;        /* its kind + 1, or 0 */
+    int32_t index;       /* items that are over */
+    int32_t n_events;
+    int32_t n_told, first_told; /* tokens whose log probabilities are out; of this item from here */
+};
+/* responses_items.c: the chat's messages of p->input and of what it goes on from. items: where the
+ * input's items go as lines with ids of this name, or NULL. */
+int sv_responses_messages(struct sv_params *p, struct sv_stored *st, const struct sv_kept *previous,
+                          const char *name, struct sv_buf *items, struct sv_api_err *e);
+/* responses_read.c: all of that once the fields are read; and freed. */
+int sv_responses_read(struct sv_call *c, struct sv_api_err *e);
+void sv_responses_free(struct sv_call *c);
+/* responses.c: the response without its output; what a call has while it runs. */
+void sv_responses_status(struct sv_buf *b, const struct sv_call *c, const char *status);
+/* Whether a short body may stand for a long prompt. */
+bool sv_responses_goes_on(const char *body, size_t n);
 
 struct sv_call {
     struct sv_serve *s;
@@ -488,6 +546,8 @@ int sv_prompts_make(const struct sv_serve *s, struct sv_enc_scratch *scratch, st
                     struct sv_api_err *e);
 void sv_prompts_free(struct sv_prompt *prompts, int32_t n);
 /* flags: SV_ENC_...; appends. */
+/* The text of a content's part; NULL: it has none. */
+const json_t *sv_part_text(const json_t *part);
 int sv_encode(const struct sv_serve *s, struct sv_enc_scratch *scratch, const char *text, size_t n,
               unsigned flags, struct sv_ids *ids, struct sv_api_err *e);
 int sv_check_prompt(const struct sv_serve *s, const struct sv_prompt *pr, const char *name,
@@ -513,7 +573,7 @@ int sv_infill_prompt(const struct sv_serve *s, struct sv_enc_scratch *scratch, s
  * from both. */
 int sv_tools_check_options(const struct sv_serve_options *o, struct sv_err *err);
 void sv_tools_open(struct sv_serve *s);
-int sv_tools_check(const struct sv_params *p, struct sv_api_err *e);
+int sv_tools_check(struct sv_params *p, struct sv_api_err *e);
 /* What may come before an answer that must have a form. */
 enum sv_think_format sv_thought_before(const struct sv_serve *s);
 const json_t *sv_tool_named(const struct sv_params *p, const char *name);
@@ -549,6 +609,7 @@ int64_t sv_parts_n_thought_tokens(struct sv_gen *g);
 void sv_json_number(struct sv_buf *b, int64_t v);
 void sv_json_float(struct sv_buf *b, double v); /* never inf or nan */
 void sv_json_ids(struct sv_buf *b, const int32_t *ids, int32_t n);
+void sv_json_tree(struct sv_buf *b, const json_t *v); /* any value, without spaces */
 void sv_json_string(struct sv_buf *b, const char *key, const char *value); /* "key":"value" */
 /* A token's bytes as text; what is no UTF-8 becomes U+FFFD. */
 void sv_json_token(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id);
@@ -682,6 +743,7 @@ struct sv_serve {
     const struct sv_serve_model *model; /* NULL until loaded */
     struct sv_enc_scratch *scratch;
     struct sv_prep *prep;
+    struct sv_stored *stored;      /* NULL: nothing is */
     struct sv_chat_template *chat; /* given by option */
     enum sv_tool_format tool_format;
     enum sv_think_format think_format;
@@ -719,6 +781,10 @@ uint64_t sv_serve_random(struct sv_serve *s);
 /* route.c */
 void sv_route(void *s, struct sv_http_req *q);
 void sv_route_refused(void *s, int status, struct sv_buf *body);
+/* responses_stored.c: by the id in the path */
+void sv_get_response(struct sv_serve *s, struct sv_http_req *q);
+void sv_delete_response(struct sv_serve *s, struct sv_http_req *q);
+void sv_post_response(struct sv_serve *s, struct sv_http_req *q);
 /* state.c, tokenize.c, generate.c, page.c. */
 void sv_get_models(struct sv_serve *s, struct sv_http_req *q);
 void sv_post_tokenize(struct sv_serve *s, struct sv_http_req *q);

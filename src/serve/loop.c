@@ -246,6 +246,8 @@ static void take_options(struct sv_serve *s, const struct sv_serve_options *o)
     s->o.idle_seconds = o->idle_seconds ? o->idle_seconds : 75;
     s->o.drain_seconds = o->drain_seconds ? o->drain_seconds : 60;
     s->o.log_seconds = o->log_seconds ? o->log_seconds : 10;
+    s->o.stored_responses = o->stored_responses ? o->stored_responses : 1000;
+    s->o.stored_bytes = o->stored_bytes ? o->stored_bytes : (int64_t)128 << 20;
     s->write_ns = 5000; /* until it is measured */
     s->max_live = (o->engine.max_sequences > 1 ? o->engine.max_sequences : 1) + s->o.max_queue;
     if (o->model_name) {
@@ -341,6 +343,8 @@ static int open_all(struct sv_serve *s, struct sv_err *err)
         rc = sv_fail(err, SV_ENOMEM, -1, "server");
     else if (RAND_bytes((unsigned char *)&s->random_key, sizeof s->random_key) != 1)
         rc = sv_fail(err, SV_EIO, -1, "no random numbers");
+    if (!rc && o->stored_responses > 0)
+        rc = sv_stored_open(&s->stored, o->stored_responses, o->stored_bytes, err);
     if (!rc)
         rc = sv_keys_open(&s->keys, o->api_key, o->api_key_file, err);
     if (!rc)
@@ -463,6 +467,7 @@ void sv_serve_close(struct sv_serve *s)
     if (s->stop_fd >= 0)
         close(s->stop_fd);
     sv_tls_close(s->tls);
+    sv_stored_close(s->stored);
     sv_keys_close(s->keys);
     sv_chat_template_close(s->chat);
     sv_enc_scratch_free(s->scratch);

@@ -144,6 +144,17 @@ static void forms(struct sv_buf *b, const struct sv_metrics *m)
                         &m->making);
 }
 
+/* Answers of /v1/responses. */
+static void stored(struct sv_buf *b, struct sv_stored *st)
+{
+    int64_t n, n_bytes;
+
+    sv_stored_count(st, &n, &n_bytes);
+    gauge(b, "salvo_stored_responses", "Answers kept for later turns.", (double)n);
+    gauge(b, "salvo_stored_responses_bytes", "Their texts, and those of turns before them.",
+          (double)n_bytes);
+}
+
 static void by_position(struct sv_buf *b, const char *name, const char *help, const char *label,
                         const int64_t *v, int from, int to)
 {
@@ -262,6 +273,7 @@ void sv_metrics_write(struct sv_serve *s, struct sv_buf *b)
             "Long answers and chunks put together beside the event loop.", s->metrics.n_aside);
     requests(b, &s->metrics);
     forms(b, &s->metrics);
+    stored(b, s->stored);
     if (!s->model)
         return;
     engine(b, &snap.stats, &snap);

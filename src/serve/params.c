@@ -30,23 +30,24 @@ static int read_sampling_params(struct sv_params *p, const struct sv_field *f, j
 
 static const struct sv_field fields[] = {
     /* how to choose tokens */
-    {"temperature", C | M | T | L | S, sv_read_num, P(r.temperature), 0, 100, P(has_temperature)},
-    {"top_p", C | M | T | L | S, sv_read_top_p, P(r.top_p), 0, 1, P(has_top_p)},
-    {"top_k", C | M | T | L | S, sv_read_top_k, 0, -1, BIG, P(has_top_k)},
-    {"min_p", C | M | T | L | S, sv_read_num, P(r.min_p), 0, 1, P(has_min_p)},
-    {"typical_p", C | T | L, sv_read_neutral, 0, 1, 0, 0},
-    {"seed", C | M | T | S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
+    {"temperature", C | M | R | T | L | S, sv_read_num, P(r.temperature), 0, 100,
+     P(has_temperature)},
+    {"top_p", C | M | R | T | L | S, sv_read_top_p, P(r.top_p), 0, 1, P(has_top_p)},
+    {"top_k", C | M | R | T | L | S, sv_read_top_k, 0, -1, BIG, P(has_top_k)},
+    {"min_p", C | M | R | T | L | S, sv_read_num, P(r.min_p), 0, 1, P(has_min_p)},
+    {"typical_p", C | R | T | L, sv_read_neutral, 0, 1, 0, 0},
+    {"seed", C | M | R | T | S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
     {"seed", L, sv_read_seed, 1, -9.3e18, 9.3e18, P(has_seed)},
-    {"sampling_seed", C | T | S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
-    {"presence_penalty", C | M | T | L | S, sv_read_num, P(r.presence_penalty), -2, 2, 0},
-    {"frequency_penalty", C | M | T | L | S, sv_read_num, P(r.frequency_penalty), -2, 2, 0},
-    {"repetition_penalty", C | M | T | L | S, sv_read_num, P(r.repetition_penalty), 1e-3, 2, 0},
-    {"repeat_penalty", C | T | L, sv_read_num, P(repeat_penalty), 1e-3, 2, 0},
-    {"repeat_last_n", C | T | L, sv_read_i32, P(repeat_last_n), -1, BIG, 0},
-    {"logit_bias", C | M | T | L | S, sv_read_bias, 0, 0, 0, 0},
-    {"bad_words", C | M | T, sv_read_array, P(bad_words), 0, 0, 0},
-    {"allowed_token_ids", C | M | T, sv_read_array, P(allowed_ids), 0, 0, 0},
-    {"width", C | M | T | L | S, sv_read_i32, P(r.width), 0, 64, 0},
+    {"sampling_seed", C | R | T | S, sv_read_seed, 0, -9.3e18, 9.3e18, P(has_seed)},
+    {"presence_penalty", C | M | R | T | L | S, sv_read_num, P(r.presence_penalty), -2, 2, 0},
+    {"frequency_penalty", C | M | R | T | L | S, sv_read_num, P(r.frequency_penalty), -2, 2, 0},
+    {"repetition_penalty", C | M | R | T | L | S, sv_read_num, P(r.repetition_penalty), 1e-3, 2, 0},
+    {"repeat_penalty", C | R | T | L, sv_read_num, P(repeat_penalty), 1e-3, 2, 0},
+    {"repeat_last_n", C | R | T | L, sv_read_i32, P(repeat_last_n), -1, BIG, 0},
+    {"logit_bias", C | M | R | T | L | S, sv_read_bias, 0, 0, 0, 0},
+    {"bad_words", C | M | R | T, sv_read_array, P(bad_words), 0, 0, 0},
+    {"allowed_token_ids", C | M | R | T, sv_read_array, P(allowed_ids), 0, 0, 0},
+    {"width", C | M | R | T | L | S, sv_read_i32, P(r.width), 0, 64, 0},
     /* how much, and when to end */
     {"n", C | T | L | S, sv_read_i32, P(n), 1, 4096, 0},
     {"max_tokens", C | M | T | L, sv_read_length, 0, -9.3e18, 9.3e18, P(has_max_tokens)},
@@ -58,31 +59,31 @@ static const struct sv_field fields[] = {
     {"n_indent", L, sv_read_i32, P(n_indent), 0, BIG, 0},
     {"t_max_predict_ms", L, sv_read_i32, P(max_ms), -1, BIG, 0},
     {"samplers", L, sv_read_samplers, 0, 0, 0, 0},
-    {"min_tokens", C | M | T | L, sv_read_i32, P(r.min_tokens), 0, BIG, 0},
+    {"min_tokens", C | M | R | T | L, sv_read_i32, P(r.min_tokens), 0, BIG, 0},
     {"min_new_tokens", S, sv_read_i32, P(r.min_tokens), 0, BIG, 0},
-    {"stop", C | T | L | S, sv_read_stop, 0, 0, 0, 0},
-    {"stop_token_ids", C | M | T | L | S, sv_read_stop_ids, 0, 0, 0, 0},
-    {"include_stop_str_in_output", C | T | L, sv_read_bool, P(r.include_stop), 0, 0, 0},
-    {"no_stop_trim", C | T | S, sv_read_bool, P(r.include_stop), 0, 0, 0},
-    {"ignore_eos", C | M | T | L | S, sv_read_bool, P(r.ignore_eos), 0, 0, 0},
+    {"stop", C | R | T | L | S, sv_read_stop, 0, 0, 0, 0},
+    {"stop_token_ids", C | M | R | T | L | S, sv_read_stop_ids, 0, 0, 0, 0},
+    {"include_stop_str_in_output", C | R | T | L, sv_read_bool, P(r.include_stop), 0, 0, 0},
+    {"no_stop_trim", C | R | T | S, sv_read_bool, P(r.include_stop), 0, 0, 0},
+    {"ignore_eos", C | M | R | T | L | S, sv_read_bool, P(r.ignore_eos), 0, 0, 0},
     /* what it must be */
     {"response_format", C | T, sv_read_response_format, 0, 0, 0, 0},
-    {"structured_outputs", C | T, sv_read_structured_outputs, 0, 0, 0, 0},
-    {"guided_json", C | T, sv_read_form, SV_FORM_SCHEMA, 0, 0, 0},
-    {"guided_regex", C | T, sv_read_form, SV_FORM_REGEX, 0, 0, 0},
-    {"guided_choice", C | T, sv_read_form, SV_FORM_CHOICE, 0, 0, 0},
-    {"guided_grammar", C | T, sv_read_form, SV_FORM_GBNF, 0, 0, 0},
-    {"guided_whitespace_pattern", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"json_schema", C | T | L | S, sv_read_form, SV_FORM_SCHEMA, 0, 0, 0},
-    {"regex", C | T | S, sv_read_form, SV_FORM_REGEX, 0, 0, 0},
-    {"ebnf", C | T | S, sv_read_form, SV_FORM_GBNF, 0, 0, 0},
-    {"grammar", C | T | L, sv_read_form, SV_FORM_GBNF, 0, 0, 0},
+    {"structured_outputs", C | R | T, sv_read_structured_outputs, 0, 0, 0, 0},
+    {"guided_json", C | R | T, sv_read_form, SV_FORM_SCHEMA, 0, 0, 0},
+    {"guided_regex", C | R | T, sv_read_form, SV_FORM_REGEX, 0, 0, 0},
+    {"guided_choice", C | R | T, sv_read_form, SV_FORM_CHOICE, 0, 0, 0},
+    {"guided_grammar", C | R | T, sv_read_form, SV_FORM_GBNF, 0, 0, 0},
+    {"guided_whitespace_pattern", C | R | T, sv_read_neutral, 0, 0, 0, 0},
+    {"json_schema", C | R | T | L | S, sv_read_form, SV_FORM_SCHEMA, 0, 0, 0},
+    {"regex", C | R | T | S, sv_read_form, SV_FORM_REGEX, 0, 0, 0},
+    {"ebnf", C | R | T | S, sv_read_form, SV_FORM_GBNF, 0, 0, 0},
+    {"grammar", C | R | T | L, sv_read_form, SV_FORM_GBNF, 0, 0, 0},
     /* what comes back */
-    {"model", C | M | T | G | L, sv_read_str, P(model), 0, 0, 0},
-    {"stream", C | M | T | G | L, sv_read_bool, P(stream), 0, 0, 0},
-    {"stream_options", C | T, sv_read_stream_options, 0, 0, 0, 0},
+    {"model", C | M | R | T | G | L, sv_read_str, P(model), 0, 0, 0},
+    {"stream", C | M | R | T | G | L, sv_read_bool, P(stream), 0, 0, 0},
+    {"stream_options", C | R | T, sv_read_stream_options, 0, 0, 0, 0},
     {"logprobs", C, sv_read_bool, P(logprobs), 0, 0, 0},
-    {"top_logprobs", C, sv_read_i32, P(n_top), 0, 20, 0},
+    {"top_logprobs", C | R, sv_read_i32, P(n_top), 0, 20, 0},
     {"logprobs", T, sv_read_logprobs_count, 0, 0, 20, 0},
     {"prompt_logprobs", C | T, sv_read_i32, P(n_prompt_top), 0, 20, 0},
     {"echo", T, sv_read_bool, P(echo), 0, 0, 0},
@@ -97,26 +98,26 @@ static const struct sv_field fields[] = {
     {"return_tokens_as_token_ids", C | T, sv_read_bool, P(ids_as_tokens), 0, 0, 0},
     {"response_fields", L, sv_read_array, P(response_fields), 0, 0, 0},
     {"return_draft_flags", C | T, sv_read_bool, P(return_draft), 0, 0, 0},
-    {"spec_decode_metrics", C | M | T, sv_read_spec_metrics, 0, 0, 0, 0},
-    {"request_id", C | M | T, sv_read_str, P(request_id), 0, 0, 0},
-    {"rid", C | M | T, sv_read_str, P(request_id), 0, 0, 0},
+    {"spec_decode_metrics", C | M | R | T, sv_read_spec_metrics, 0, 0, 0, 0},
+    {"request_id", C | M | R | T, sv_read_str, P(request_id), 0, 0, 0},
+    {"rid", C | M | R | T, sv_read_str, P(request_id), 0, 0, 0},
     {"rid", G, sv_read_rid, 0, 0, 0, 0},
     {"return_prompt_token_ids", C | G, sv_read_bool, P(return_prompt_ids), 0, 0, 0},
     /* the prompt */
     {"messages", C, sv_read_array, P(messages), 0, 0, 0},
     {"tools", C, sv_read_array, P(tools), 0, 0, 0},
     {"tool_choice", C, sv_read_tool_choice, 0, 0, 0, 0},
-    {"parallel_tool_calls", C, sv_read_bool, P(parallel), 0, 0, 0},
-    {"separate_reasoning", C, sv_read_bool, P(separate_thoughts), 0, 0, 0},
-    {"include_reasoning", C, sv_read_bool, P(include_thoughts), 0, 0, 0},
-    {"stream_reasoning", C, sv_read_bool, P(stream_thoughts), 0, 0, 0},
-    {"reasoning_format", C, sv_read_reasoning_format, 0, 0, 0, 0},
-    {"documents", C, sv_read_array, P(documents), 0, 0, 0},
-    {"chat_template_kwargs", C | M, sv_read_object, P(template_args), 0, 0, 0},
+    {"parallel_tool_calls", C | R, sv_read_bool, P(parallel), 0, 0, 0},
+    {"separate_reasoning", C | R, sv_read_bool, P(separate_thoughts), 0, 0, 0},
+    {"include_reasoning", C | R, sv_read_bool, P(include_thoughts), 0, 0, 0},
+    {"stream_reasoning", C | R, sv_read_bool, P(stream_thoughts), 0, 0, 0},
+    {"reasoning_format", C | R, sv_read_reasoning_format, 0, 0, 0, 0},
+    {"documents", C | R, sv_read_array, P(documents), 0, 0, 0},
+    {"chat_template_kwargs", C | M | R, sv_read_object, P(template_args), 0, 0, 0},
     {"reasoning_effort", C, sv_read_str, P(reasoning_effort), 0, 0, 0},
     {"add_generation_prompt", C, sv_read_bool, P(add_generation_prompt), 0, 0,
      P(has_add_generation)},
-    {"add_special_tokens", C | T, sv_read_add_special, 0, 0, 0, 0},
+    {"add_special_tokens", C | R | T, sv_read_add_special, 0, 0, 0, 0},
     {"continue_final_message", C, sv_read_bool, P(continue_final), 0, 0, 0},
     {"prompt", T | L, sv_read_prompt, 0, 0, 0, 0},
     {"input_prefix", I, sv_read_text, P(input_prefix), 0, 0, 0},
@@ -150,15 +151,34 @@ static const struct sv_field fields[] = {
     {"betas", M, sv_read_nothing, 0, 0, 0, 0},
     {"user_profile_id", M, sv_read_nothing, 0, 0, 0, 0},
     {"workspace_id", M, sv_read_nothing, 0, 0, 0, 0},
+    /* the Responses API's own */
+    {"input", R, sv_read_input, 0, 0, 0, 0},
+    {"instructions", R, sv_read_str, P(instructions), 0, 0, 0},
+    {"previous_response_id", R, sv_read_str, P(previous_id), 0, 0, 0},
+    {"store", R, sv_read_bool, P(store), 0, 0, 0},
+    {"max_output_tokens", R, sv_read_length, 1, -9.3e18, 9.3e18, P(has_max_tokens)},
+    {"text", R, sv_read_text_settings, 0, 0, 0, 0},
+    {"reasoning", R, sv_read_reasoning, 0, 0, 0, 0},
+    {"tools", R, sv_read_flat_tools, 0, 0, 0, 0},
+    {"tool_choice", R, sv_read_tool_choice, 1, 0, 0, 0},
+    {"include", R, sv_read_include, 0, 0, 0, 0},
+    {"metadata", R, sv_read_metadata, 0, 0, 0, 0},
+    {"truncation", R, sv_read_truncation, 0, 0, 0, 0},
+    {"background", R, sv_read_background, 0, 0, 0, 0},
+    {"conversation", R, sv_read_neutral, 0, 0, 0, 0},
+    {"prompt", R, sv_read_neutral, 0, 0, 0, 0}, /* a template that OpenAI keeps */
+    {"context_management", R, sv_read_neutral, 0, 0, 0, 0},
+    {"max_tool_calls", R, sv_read_nothing, 0, 0, 0, 0}, /* of tools that a server runs */
+    {"client_metadata", R, sv_read_nothing, 0, 0, 0, 0},
     /* known and refused unless they ask for nothing */
     {"best_of", C | T, sv_read_i32, P(best_of), 1, 4096, 0},
-    {"use_beam_search", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"length_penalty", C | T, sv_read_neutral, 0, 1, 0, 0},
-    {"skip_special_tokens", C | T | S, sv_read_bool, P(skip_special), 0, 0, 0},
-    {"truncate_prompt_tokens", C | T, sv_read_neutral, 0, -1, 0, 0},
-    {"structural_tag", C | T | S, sv_read_neutral, 0, 0, 0, 0},
-    {"thinking_token_budget", C | T, sv_read_neutral, 0, -1, 0, 0},
-    {"media_io_kwargs", C, sv_read_neutral, 0, 0, 0, 0},
+    {"use_beam_search", C | R | T, sv_read_neutral, 0, 0, 0, 0},
+    {"length_penalty", C | R | T, sv_read_neutral, 0, 1, 0, 0},
+    {"skip_special_tokens", C | R | T | S, sv_read_bool, P(skip_special), 0, 0, 0},
+    {"truncate_prompt_tokens", C | R | T, sv_read_neutral, 0, -1, 0, 0},
+    {"structural_tag", C | R | T | S, sv_read_neutral, 0, 0, 0, 0},
+    {"thinking_token_budget", C | R | T, sv_read_neutral, 0, -1, 0, 0},
+    {"media_io_kwargs", C | R, sv_read_neutral, 0, 0, 0, 0},
     {"session_params", C | T | G, sv_read_neutral, 0, 0, 0, 0},
     {"custom_logit_processor", C | T | G, sv_read_neutral, 0, 0, 0, 0},
     {"custom_params", C | T | S, sv_read_neutral, 0, 0, 0, 0},
@@ -178,12 +198,12 @@ static const struct sv_field fields[] = {
     {"function_call", C, sv_read_functions, 0, 0, 0, 0},
     {"audio", C, sv_read_neutral, 0, 0, 0, 0},
     {"chat_template", C, sv_read_neutral, 0, 0, 0, 0},
-    {"logits_processors", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"mm_processor_kwargs", C, sv_read_neutral, 0, 0, 0, 0},
-    {"cache_salt", C | T | G, sv_read_neutral, 0, 0, 0, 0},
-    {"kv_transfer_params", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"vllm_xargs", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"lora_path", C | T | G, sv_read_neutral, 0, 0, 0, 0},
+    {"logits_processors", C | R | T, sv_read_neutral, 0, 0, 0, 0},
+    {"mm_processor_kwargs", C | R, sv_read_neutral, 0, 0, 0, 0},
+    {"cache_salt", C | R | T | G, sv_read_neutral, 0, 0, 0, 0},
+    {"kv_transfer_params", C | R | T, sv_read_neutral, 0, 0, 0, 0},
+    {"vllm_xargs", C | R | T, sv_read_neutral, 0, 0, 0, 0},
+    {"lora_path", C | R | T | G, sv_read_neutral, 0, 0, 0, 0},
     {"stop_regex", C | T | S, sv_read_neutral, 0, 0, 0, 0},
     {"return_hidden_states", C | T | G, sv_read_neutral, 0, 0, 0, 0},
     {"tfs_z", L, sv_read_neutral, 0, 1, 0, 0},
@@ -221,21 +241,21 @@ static const struct sv_field fields[] = {
     {"video_config", G, sv_read_neutral, 0, 0, 0, 0},
     {"modalities", C, sv_read_modalities, 0, 0, 0, 0},
     /* of no effect */
-    {"user", C | T, sv_read_nothing, 0, 0, 0, 0},
+    {"user", C | R | T, sv_read_nothing, 0, 0, 0, 0},
     {"store", C, sv_read_nothing, 0, 0, 0, 0},
     {"metadata", C | M, sv_read_nothing, 0, 0, 0, 0},
-    {"service_tier", C | M, sv_read_nothing, 0, 0, 0, 0},
-    {"safety_identifier", C, sv_read_nothing, 0, 0, 0, 0},
-    {"prompt_cache_key", C, sv_read_nothing, 0, 0, 0, 0},
-    {"prompt_cache_retention", C, sv_read_nothing, 0, 0, 0, 0},
+    {"service_tier", C | M | R, sv_read_nothing, 0, 0, 0, 0},
+    {"safety_identifier", C | R, sv_read_nothing, 0, 0, 0, 0},
+    {"prompt_cache_key", C | R, sv_read_nothing, 0, 0, 0, 0},
+    {"prompt_cache_retention", C | R, sv_read_nothing, 0, 0, 0, 0},
     {"prediction", C, sv_read_nothing, 0, 0, 0, 0},
     {"verbosity", C, sv_read_nothing, 0, 0, 0, 0},
-    {"priority", C | T | G, sv_read_nothing, 0, 0, 0, 0},
+    {"priority", C | R | T | G, sv_read_nothing, 0, 0, 0, 0},
     {"guided_decoding_backend", C | T, sv_read_nothing, 0, 0, 0, 0},
     {"data_parallel_rank", C | T | G, sv_read_nothing, 0, 0, 0, 0},
     {"log_metrics", G, sv_read_nothing, 0, 0, 0, 0},
-    {"stream_interval", C | T | S, sv_read_nothing, 0, 0, 0, 0},
-    {"session_id", C | T | G, sv_read_nothing, 0, 0, 0, 0},
+    {"stream_interval", C | R | T | S, sv_read_nothing, 0, 0, 0, 0},
+    {"session_id", C | R | T | G, sv_read_nothing, 0, 0, 0, 0},
     {"truncation_side", C | T, sv_read_nothing, 0, 0, 0, 0}, /* of a prompt that is never cut */
     {"return_token_offsets", C | T, sv_read_nothing, 0, 0, 0,
      0}, /* vLLM ignores these two here as well */
@@ -256,8 +276,8 @@ static const struct sv_field fields[] = {
     {"modalities", G, sv_read_nothing, 0, 0, 0, 0}, /* of the images, which are refused */
     {"max_dynamic_patch", C | G, sv_read_nothing, 0, 0, 0, 0},
     {"min_dynamic_patch", C | G, sv_read_nothing, 0, 0, 0, 0},
-    {"timings_per_token", C | T | L, sv_read_nothing, 0, 0, 0, 0},
-    {"return_progress", C | T | L, sv_read_nothing, 0, 0, 0, 0},
+    {"timings_per_token", C | R | T | L, sv_read_nothing, 0, 0, 0, 0},
+    {"return_progress", C | R | T | L, sv_read_nothing, 0, 0, 0, 0},
     {"n_keep", C | T | L, sv_read_nothing, 0, 0, 0,
      0}, /* nothing is ever dropped from the context */
     {"min_keep", C | T | L, sv_read_nothing, 0, 0, 0, 0},
@@ -268,8 +288,8 @@ static const struct sv_field fields[] = {
     {"dry_allowed_length", C | T | L, sv_read_nothing, 0, 0, 0, 0},
     {"dry_penalty_last_n", C | T | L, sv_read_nothing, 0, 0, 0, 0},
     {"dry_sequence_breakers", C | T | L, sv_read_nothing, 0, 0, 0, 0},
-    {"spaces_between_special_tokens", C | T | S, sv_read_nothing, 0, 0, 0, 0},
-    {"cache_prompt", C | T | L, sv_read_nothing, 0, 0, 0, 0},
+    {"spaces_between_special_tokens", C | R | T | S, sv_read_nothing, 0, 0, 0, 0},
+    {"cache_prompt", C | R | T | L, sv_read_nothing, 0, 0, 0, 0},
     {"penalize_nl", L, sv_read_nothing, 0, 0, 0, 0}, /* these three older versions had */
     {"slot_id", L, sv_read_nothing, 0, 0, 0, 0},
     {"api_key", L, sv_read_nothing, 0, 0, 0, 0},
@@ -430,8 +450,7 @@ static int take_repeat_penalty(struct sv_params *p, struct sv_api_err *e)
     return 0;
 }
 
-static int check_together(const struct sv_params *p, enum sv_dialect_kind kind,
-                          struct sv_api_err *e)
+static int check_together(struct sv_params *p, enum sv_dialect_kind kind, struct sv_api_err *e)
 {
     if (kind == SV_CHAT && !p->messages)
         return sv_api_bad(e, "messages", "'messages' is missing");
@@ -488,7 +507,7 @@ int sv_params_read(struct sv_params *p, enum sv_dialect_kind kind, json_t *body,
     p->add_generation_prompt = true;
     p->r.top_p = 1;
     p->parallel = p->separate_thoughts = p->include_thoughts = p->stream_thoughts = true;
-    p->skip_special = true;
+    p->skip_special = p->store = true;
     if (read_fields(p, 1 << kind, "", body, e) ||
         (kind == SV_MESSAGES && sv_messages_read(p, body, e)))
         return -1;
@@ -537,6 +556,14 @@ static void apply_samplers(struct sv_params *p)
         p->r.presence_penalty = p->r.frequency_penalty = p->r.repetition_penalty = 0;
 }
 
+/* What a request calls the longest answer it wants. */
+static const char *length_name(enum sv_dialect_kind kind)
+{
+    return kind == SV_GENERATE    ? "max_new_tokens"
+           : kind == SV_RESPONSES ? "max_output_tokens"
+                                  : "max_tokens";
+}
+
 static void default_lengths(struct sv_params *p, enum sv_dialect_kind kind)
 {
     if (p->has_max_tokens) {
@@ -562,7 +589,7 @@ int sv_params_complete(struct sv_params *p, enum sv_dialect_kind kind,
     if (p->r.max_tokens == INT32_MAX && o->max_tokens)
         p->r.max_tokens = o->max_tokens;
     if (p->r.max_tokens > limit && o->max_tokens)
-        return sv_api_bad(e, kind == SV_GENERATE ? "max_new_tokens" : "max_tokens",
+        return sv_api_bad(e, length_name(kind),
                           "an answer of %d tokens is longer than the server allows (%d)",
                           p->r.max_tokens, limit);
     if (!p->r.max_tokens && o->max_tokens)

@@ -29,7 +29,10 @@ sv_read_fn sv_read_top_k, sv_read_top_p, sv_read_seed, sv_read_length, sv_read_a
     sv_read_response_format, sv_read_tool_choice, sv_read_modalities, sv_read_spec_metrics,
     sv_read_prompt, sv_read_reasoning_format, sv_read_functions, sv_read_samplers, sv_read_rid;
 /* What an answer must be (forms.c): the field's kind is enum sv_form_kind in `at`. */
-sv_read_fn sv_read_form, sv_read_structured_outputs;
+sv_read_fn sv_read_form, sv_read_structured_outputs, sv_read_text_settings;
+/* The Responses API's (responses_read.c). */
+sv_read_fn sv_read_input, sv_read_background, sv_read_truncation, sv_read_include, sv_read_metadata,
+    sv_read_reasoning, sv_read_flat_tools;
 /* A text as JSON, with whatever it holds. One value for all prompts, or a list of the same for
  * each. */
 sv_read_fn sv_read_text, sv_read_each_bool, sv_read_each_i32;
@@ -46,6 +49,10 @@ enum {
 };
 /* The value itself, or what all of a list are; NULL, and the error, if they differ. */
 json_t *sv_same_of_each(const struct sv_field *f, json_t *v, struct sv_api_err *e);
+/* A text without NUL characters; absent or null; among names, which end with NULL. */
+bool sv_json_is_text(const json_t *v);
+bool sv_json_is_none(const json_t *v);
+bool sv_is_one_of(const char *s, const char *const *names);
 /* Fails. */
 int sv_wrong_type(struct sv_api_err *e, const char *name, const char *want, const json_t *v);
 

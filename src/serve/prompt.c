@@ -17,7 +17,7 @@
 /* ---------------------------------------------------------------- messages */
 
 /* A part by itself, or under one of the names that APIs have for text. NULL: it is none. */
-static const json_t *part_text(const json_t *part)
+const json_t *sv_part_text(const json_t *part)
 {
     static const char *const types[] = {"text", "input_text", "output_text", "refusal"};
     const char *type = json_string_value(json_object_get(part, "type"));
@@ -59,7 +59,7 @@ static json_t *flatten(const json_t *parts, size_t message, struct sv_api_err *e
 
     sv_buf_init(&b);
     for (size_t i = 0; i < json_array_size(parts); i++) {
-        const json_t *t = part_text(json_array_get(parts, i));
+        const json_t *t = sv_part_text(json_array_get(parts, i));
         if (!t) {
             sv_api_bad(e, "messages", "'messages[%zu].content[%zu]': only text parts are supported",
                        message, i);

@@ -25,6 +25,10 @@ static const struct route routes[] = {
     {"POST", "/v1/chat/completions", LOADED, NULL, &sv_dialect_chat},
     {"POST", "/v1/messages", LOADED, NULL, &sv_dialect_messages},
     {"POST", "/v1/messages/count_tokens", LOADED, sv_post_count_tokens, NULL},
+    {"POST", "/v1/responses", LOADED, NULL, &sv_dialect_responses},
+    {"GET", "/v1/responses/", PREFIX, sv_get_response, NULL},
+    {"POST", "/v1/responses/", PREFIX, sv_post_response, NULL},
+    {"DELETE", "/v1/responses/", PREFIX, sv_delete_response, NULL},
     {"POST", "/v1/completions", LOADED, NULL, &sv_dialect_completions},
     {"POST", "/generate", LOADED, NULL, &sv_dialect_generate},
     {"POST", "/completion", LOADED, NULL, &sv_dialect_llama},
@@ -80,10 +84,12 @@ static const struct {
     {"/v1/rerank", "reranking is not supported"},
     {"/v1/reranking", "reranking is not supported"},
     {"/v2/rerank", "reranking is not supported"},
-    {"/v1/responses", "the Responses API is not supported; /v1/chat/completions is"},
-    {"/v1/responses/", "the Responses API is not supported; /v1/chat/completions is"},
     {"/v1/messages/batches", "batches are not supported"},
     {"/v1/messages/batches/", "batches are not supported"},
+    {"/v1/conversations",
+     "conversations are not kept; 'previous_response_id' goes on from an answer"},
+    {"/v1/conversations/",
+     "conversations are not kept; 'previous_response_id' goes on from an answer"},
     {"/v1/audio/", "audio is not supported"},
     {"/v1/images/", "images are not supported"},
     {"/v1/moderations", "moderation is not supported"},
@@ -130,13 +136,13 @@ static void add_cors(const struct sv_serve *s, struct sv_http_req *q)
 static void preflight(struct sv_serve *s, struct sv_http_req *q)
 {
     if (s->o.cors_origin) {
-        sv_http_add_header(q, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+        sv_http_add_header(q, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
         const char *wanted = sv_http_header(q, "Access-Control-Request-Headers");
         sv_http_add_header(q, "Access-Control-Allow-Headers",
                            wanted ? wanted : "authorization, content-type, x-request-id");
         sv_http_add_header(q, "Access-Control-Max-Age", "86400");
     }
-    sv_http_add_header(q, "Allow", "GET, POST, OPTIONS");
+    sv_http_add_header(q, "Allow", "GET, POST, DELETE, OPTIONS");
     sv_http_reply(q, 204, NULL, NULL, 0);
 }
 

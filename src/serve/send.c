@@ -24,15 +24,19 @@ static size_t list_bytes(const struct sv_gen *g)
     return g->lp[0].len + g->lp[1].len + g->lp[2].len + g->lp[3].len + g->prompt_lp.len;
 }
 
-/* Streams write what has just come, but for SGLang's, which repeat everything. */
+/* Streams write what has just come, but for SGLang's, which repeat everything, and for the end of
+ * those that gather it. */
 static bool is_long(const struct sv_call *c)
 {
-    bool all = !c->p.stream || c->dialect->kind == SV_GENERATE;
+    bool gathers = c->dialect->gathers;
+    bool all = !c->p.stream || c->dialect->kind == SV_GENERATE || (gathers && sv_call_has_ended(c));
+    bool some = c->p.logprobs && !gathers;
     size_t n = 0;
 
-    for (int32_t i = 0; i < c->n_gens && n <= MAX_INLINE && (all || c->p.logprobs); i++) {
+    for (int32_t i = 0; i < c->n_gens && n <= MAX_INLINE && (all || some); i++) {
         const struct sv_gen *g = &c->gens[i];
-        n += list_bytes(g) + JSON_OF_PACKED * g->unkept.len + (all ? g->text.len + g->ids.len : 0);
+        n += list_bytes(g) + JSON_OF_PACKED * g->unkept.len +
+             (all ? g->text.len + g->ids.len + g->parts.len : 0);
     }
     return n > MAX_INLINE;
 }

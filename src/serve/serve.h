@@ -1,5 +1,5 @@
 /*
- * serve.h - front header of src/serve: an HTTP server in the API of OpenAI, SGLang and
+ * serve.h - front header of src/serve: an HTTP server in the APIs of OpenAI, SGLang and
  * llama-server.
  *
  * Called by cli and tests. Two threads: the caller's runs the event loop (HTTP, JSON, tokenizing,
@@ -77,6 +77,8 @@ struct sv_serve_options {
     /* how long what goes to all streams gathers, to the nearest step; 0 = 250 to 1000 for each
      * stream, by what writing costs here, at most 60 ms; -1 = none: every step is sent at once */
     int32_t stream_gap_us;
+    int32_t stored_responses;  /* of /v1/responses, kept for later turns; 0 = 1000, -1 = none */
+    int64_t stored_bytes;      /* all of them together; 0 = 128 MiB */
     int32_t drain_seconds;     /* after SIGTERM; 0 = 60 */
     int32_t log_seconds;       /* a line with figures each; 0 = 10, -1 = none */
     bool log_json, quiet;      /* quiet: no line for each request */

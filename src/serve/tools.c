@@ -63,6 +63,28 @@ static int unsupported(struct sv_api_err *e, const char *name, const char *what)
     return -1;
 }
 
+/* {"type": "allowed_tools", "mode": "auto", "tools": [...]}; in a chat with one more object around
+ * the last two. */
+static int read_allowed(struct sv_params *p, const struct sv_field *f, json_t *v,
+                        struct sv_api_err *e)
+{
+    const json_t *inner = f->at ? v : json_object_get(v, "allowed_tools");
+    const char *mode = json_string_value(json_object_get(inner, "mode"));
+    json_t *tools = json_object_get(inner, "tools");
+
+    if (mode && strcmp(mode, "required") == 0)
+        p->tool_choice = SV_CHOICE_REQUIRED;
+    else if (!mode || strcmp(mode, "auto") != 0)
+        return sv_api_bad(e, f->name, "'%s.%smode' must be \"auto\" or \"required\"", f->name,
+                          f->at ? "" : "allowed_tools.");
+    if (!json_array_size(tools))
+        return sv_api_bad(e, f->name, "'%s.%stools' must name a tool", f->name,
+                          f->at ? "" : "allowed_tools.");
+    p->allowed = tools;
+    return 0;
+}
+
+/* at: a function's name stands beside its type, as in the Responses API. */
 int sv_read_tool_choice(struct sv_params *p, const struct sv_field *f, json_t *v,
                         struct sv_api_err *e)
 {
@@ -70,7 +92,7 @@ int sv_read_tool_choice(struct sv_params *p, const struct sv_field *f, json_t *v
     static const enum sv_tool_choice choices[] = {SV_CHOICE_AUTO, SV_CHOICE_NONE,
                                                   SV_CHOICE_REQUIRED};
     const char *type = json_string_value(json_object_get(v, "type"));
-    const json_t *name = json_object_get(json_object_get(v, "function"), "name");
+    const json_t *name = json_object_get(f->at ? v : json_object_get(v, "function"), "name");
 
     for (int i = 0; json_is_string(v) && i < 3; i++)
         if (strcmp(json_string_value(v), names[i]) == 0) {
@@ -78,12 +100,12 @@ int sv_read_tool_choice(struct sv_params *p, const struct sv_field *f, json_t *v
             return 0;
         }
     if (json_is_object(v) && type && strcmp(type, "allowed_tools") == 0)
-        return unsupported(e, f->name, "a choice among some of the tools is not supported");
+        return read_allowed(p, f, v, e);
     if (!json_is_object(v) || (type && strcmp(type, "function") != 0) || !json_is_string(name))
         return sv_api_bad(e, f->name,
-                          "'%s' must be \"none\", \"auto\", \"required\" or {\"type\": "
-                          "\"function\", \"function\": {\"name\": ...}}",
-                          f->name);
+                          "'%s' must be \"none\", \"auto\", \"required\", a choice of "
+                          "\"allowed_tools\" or {\"type\": \"function\", %s",
+                          f->name, f->at ? "\"name\": ...}" : "\"function\": {\"name\": ...}}");
     p->tool_choice = SV_CHOICE_NAMED;
     p->tool_name = json_string_value(name);
     return 0;
@@ -152,7 +174,33 @@ const json_t *sv_tool_named(const struct sv_params *p, const char *name)
     return NULL;
 }
 
-int sv_tools_check(const struct sv_params *p, struct sv_api_err *e)
+/* The tools that an allowed_tools names, with their names here or there. */
+static int find_callable(struct sv_params *p, struct sv_api_err *e)
+{
+    json_t *callable = json_array();
+
+    if (!sv_params_own(p, callable))
+        return sv_api_fail(e, 500, NULL, "out of memory");
+    for (size_t i = 0; i < json_array_size(p->allowed); i++) {
+        const json_t *one = json_array_get(p->allowed, i),
+                     *inner = json_object_get(one, "function");
+        const char *name = json_string_value(json_object_get(inner ? inner : one, "name"));
+        const json_t *tool = name ? sv_tool_named(p, name) : NULL;
+        if (!name)
+            return sv_api_bad(e, "tool_choice",
+                              "'tool_choice': tool %zu of those allowed has no "
+                              "name",
+                              i);
+        if (!tool)
+            return sv_api_bad(e, "tool_choice", "'tool_choice': no tool is called '%.100s'", name);
+        if (json_array_append(callable, (json_t *)(uintptr_t)tool))
+            return sv_api_fail(e, 500, NULL, "out of memory");
+    }
+    p->callable = callable;
+    return 0;
+}
+
+int sv_tools_check(struct sv_params *p, struct sv_api_err *e)
 {
     for (size_t i = 0; i < json_array_size(p->tools); i++)
         if (check_tool(json_array_get(p->tools, i), i, e))
@@ -165,7 +213,7 @@ int sv_tools_check(const struct sv_params *p, struct sv_api_err *e)
     if (p->tool_choice == SV_CHOICE_NAMED && !sv_tool_named(p, p->tool_name))
         return sv_api_bad(e, "tool_choice", "'tool_choice': no tool is called '%.100s'",
                           p->tool_name);
-    return 0;
+    return p->allowed ? find_callable(p, e) : 0;
 }
 
 /* ---------------------------------------------------------------- a call's own */
@@ -195,11 +243,13 @@ static bool any_strict(const json_t *tools)
 }
 
 /* The answer must call, or what it calls must fit, or it has another form or calls. A way of
- * calling that a grammar cannot ask for is left for objects alone. */
+ * calling that a grammar cannot ask for is left for objects alone; where the choice is among some
+ * of the tools and no grammar sees to it, the model is shown no others. */
 static int take_form(const struct sv_serve *s, struct sv_params *p, struct sv_api_err *e)
 {
     bool forced = p->tool_choice == SV_CHOICE_REQUIRED || p->tool_choice == SV_CHOICE_NAMED;
-    bool named = p->tool_choice == SV_CHOICE_NAMED, strict = any_strict(p->tools);
+    json_t *callable = p->callable ? p->callable : p->tools;
+    bool named = p->tool_choice == SV_CHOICE_NAMED, strict = p->callable || any_strict(p->tools);
     int32_t id;
     bool tags = (s->tool_format == SV_TOOL_HERMES || s->tool_format == SV_TOOL_XML) &&
                 !is_special(s, "<tool_call>", &id) && !is_special(s, "</tool_call>", &id);
@@ -209,13 +259,15 @@ static int take_form(const struct sv_serve *s, struct sv_params *p, struct sv_ap
                           "'tool_choice' asks for a call, and '%s' for another form of answer",
                           p->form.name);
     if (p->form.kind && (tags || s->tool_format == SV_TOOL_LLAMA)) {
-        p->form.beside = p->tools;
+        p->form.beside = callable;
         p->form.tools = (struct sv_tool_form){tags, p->parallel, false};
     }
-    if (p->form.kind || (!forced && !(strict && tags && s->tool_format == SV_TOOL_HERMES)))
+    if (p->form.kind || (!forced && !(strict && tags && s->tool_format == SV_TOOL_HERMES))) {
+        p->tools = p->form.kind ? p->tools : callable;
         return 0;
+    }
     p->form.kind = SV_FORM_TOOLS;
-    p->form.value = named ? (json_t *)(uintptr_t)sv_tool_named(p, p->tool_name) : p->tools;
+    p->form.value = named ? (json_t *)(uintptr_t)sv_tool_named(p, p->tool_name) : callable;
     p->form.field = "tools";
     snprintf(p->form.name, sizeof p->form.name, "tools");
     p->form.tools = (struct sv_tool_form){tags, !named && p->parallel, !forced};

@@ -39,6 +39,24 @@ int sv_wrong_type(struct sv_api_err *e, const char *name, const char *want, cons
     return -1;
 }
 
+bool sv_is_one_of(const char *s, const char *const *names)
+{
+    for (size_t i = 0; s && names[i]; i++)
+        if (strcmp(s, names[i]) == 0)
+            return true;
+    return false;
+}
+
+bool sv_json_is_text(const json_t *v)
+{
+    return json_is_string(v) && strlen(json_string_value(v)) == json_string_length(v);
+}
+
+bool sv_json_is_none(const json_t *v)
+{
+    return !v || json_is_null(v);
+}
+
 static void *member(struct sv_params *p, size_t at)
 {
     return (char *)p + at;

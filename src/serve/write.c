@@ -40,6 +40,19 @@ void sv_json_ids(struct sv_buf *b, const int32_t *ids, int32_t n)
     sv_buf_lit(b, "]");
 }
 
+void sv_json_tree(struct sv_buf *b, const json_t *v)
+{
+    size_t n = json_dumpb(v, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
+
+    if (!n || sv_buf_reserve(b, n)) {
+        b->failed = true;
+        return;
+    }
+    json_dumpb(v, b->data + b->len, n, JSON_COMPACT | JSON_ENCODE_ANY);
+    b->len += n;
+    b->data[b->len] = 0;
+}
+
 void sv_json_string(struct sv_buf *b, const char *key, const char *value)
 {
     sv_buf_printf(b, "\"%s\":", key);

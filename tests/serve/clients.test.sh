@@ -16,7 +16,7 @@ missing() {
     echo "skipped: $1"
 }
 if command -v node >/dev/null && [ -d $clients/node_modules/@anthropic-ai/sdk ]; then
-    for session in openai aisdk tools anthropic; do
+    for session in openai aisdk responses tools anthropic; do
         out=$(timeout 100 node $clients/$session.mjs "$url" 2>&1) || fail "$session: $out"
         n_run=$((n_run + 1))
     done

@@ -278,7 +278,7 @@ static void clear_answers(void **state)
         {"/detokenize", "{\"tokens\":[]}", "{\"prompt\":\"\",\"content\":\"\",\"text\":\"\"}"},
         {"/version", "{}", "/version takes GET, not POST"},
         {"/nothing", "{}", "there is no /nothing"},
-        {"/v1/responses", "{}", "\"code\":\"unsupported_endpoint\""},
+        {"/v1/embeddings", "{}", "\"code\":\"unsupported_endpoint\""},
         {"/chat/completions", HI "\"max_tokens\":1}",
          "\"object\":\"chat.completion\""}, /* llama-server's paths */
         {"/apply-template", HI "\"add_generation_prompt\":false}",
@@ -461,7 +461,7 @@ static void other_paths(void **state)
         {"GET /props", "\"n_ctx\":4096,"},
         {"GET /props", "\"total_slots\":4096,"},
         {"PATCH /v1/models", "takes GET, not PATCH"},
-        {"GET /v1/responses", "\"code\":\"unsupported_endpoint\""},
+        {"GET /v1/embeddings", "\"code\":\"unsupported_endpoint\""},
         {"OPTIONS /v1/models", "HTTP/1.1 204 "},
         {"GET /v1/models/nobody", "\"code\":\"model_not_found\""},
     };

@@ -130,7 +130,7 @@ static void what_others_have(void **state)
         int status;
     } list[] = {
         {"/v1/embeddings", "{\"input\":\"a\"}", "unsupported_endpoint", "embeddings", 404},
-        {"/v1/responses", "{}", "unsupported_endpoint", "/v1/chat/completions", 404},
+        {"/v1/conversations", "{}", "unsupported_endpoint", "previous_response_id", 404},
         {"/slots/0", "{}", "unsupported_endpoint", "slots", 404},
         {"/api/chat", "{}", "unsupported_endpoint", "Ollama", 404},
         {"/api/tags", NULL, "unsupported_endpoint", "Ollama", 404},

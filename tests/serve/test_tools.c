@@ -507,6 +507,48 @@ static void forms_and_calls(void **state)
     hub_close(&r);
 }
 
+/* A choice among some: by the grammar, with all tools in the prompt; where there is none, the model
+ * is shown no others. */
+static void some_that_are_allowed(void **state)
+{
+#define THREE                                                                                          \
+    "\"max_tokens\":120,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":"   \
+    "\"function\",\"function\":{\"name\":\"g\"}},{\"type\":\"function\",\"function\":{\"name\":\"h\"}" \
+    "}],\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"tools\":[{\"type\":"          \
+    "\"function\",\"function\":{\"name\":\"h\"}}],\"mode\":"
+    struct hub real = {.real = true, .o.tool_parser = "hermes"};
+    struct hub xml = {.o.tool_parser = "qwen3_coder"}, hermes = {.o.tool_parser = "hermes"};
+    const char *path = sv_test_tmp("names.jinja");
+    static const char names[] =
+        "{% for t in tools %}{{ t.function.name }}{% endfor %}{{ messages[-1].content }}";
+    struct sv_err err;
+    (void)state;
+
+    hub_open(&real, false);
+    json_t *v =
+        hub_json(&real, CHAT, ask_real(THREE "\"required\"}},\"parallel_tool_calls\":false"), 200);
+    assert_string_equal(hub_text(v, "choices.0.message.tool_calls.0.function.name"), "h");
+    hub_close(&real);
+
+    assert_int_equal(sv_file_write(path, names, sizeof names - 1, &err), SV_OK);
+    xml.o.chat_template = hermes.o.chat_template = path;
+    xml.fake.once = hermes.fake.once = true;
+    hub_open(&xml, false);
+    v = hub_json(&xml, CHAT, ask("!", THREE "\"auto\"}}"), 200);
+    assert_string_equal(hub_text(v, "choices.0.message.content"), "h!");
+    hub_close(&xml);
+    hub_open(&hermes, false);
+    v = hub_json(&hermes, CHAT, ask("!", THREE "\"auto\"}}"), 200);
+    assert_string_equal(hub_text(v, "choices.0.message.content"), "fgh!");
+    /* Free to call; what it would call is not allowed. */
+    v = hub_json(
+        &hermes, CHAT,
+        ask("<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>", THREE "\"auto\"}}"),
+        200);
+    assert_string_equal(hub_text(v, "choices.0.message.tool_calls.0.function.name"), "h");
+    hub_close(&hermes);
+}
+
 /* ---------------------------------------------------------------- refusals */
 
 static void fields_that_are_wrong(void **state)
@@ -525,6 +567,14 @@ static void fields_that_are_wrong(void **state)
          "tool_choice"},
         {TOOLS ",\"tool_choice\":{\"type\":\"function\"}", "tool_choice"},
         {TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\"}", "tool_choice"},
+        {TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"any\"}}",
+         "tool_choice"},
+        {TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\","
+               "\"tools\":[]}}",
+         "tool_choice"},
+        {TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\","
+               "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"c\"}}]}}",
+         "tool_choice"},
         {"\"functions\":[{\"name\":\"a\"}]", "functions"},
         {"\"function_call\":{\"name\":\"a\"}", "function_call"},
         {"\"parallel_tool_calls\":1", "parallel_tool_calls"},
@@ -571,4 +621,5 @@ SV_TEST_MAIN(cmocka_unit_test(messages_with_calls), cmocka_unit_test(each_choice
              cmocka_unit_test(thoughts_opened_by_the_prompt),
              cmocka_unit_test(markers_that_are_special_tokens),
              cmocka_unit_test(calls_that_are_asked_for), cmocka_unit_test(forms_and_calls),
-             cmocka_unit_test(fields_that_are_wrong), cmocka_unit_test(options_that_are_wrong))
+             cmocka_unit_test(some_that_are_allowed), cmocka_unit_test(fields_that_are_wrong),
+             cmocka_unit_test(options_that_are_wrong))

@@ -1,0 +1,532 @@
+/*
+ * responses.c - answers of /v1/responses, whole and as named events.
+ *
+ * Called by call.c and send.c through sv_dialect_responses. An answer is a list of items, each a
+ * run of the answer's parts: a thought, a message, a call. In a stream the parts stay in g->parts
+ * until its end, since every item and the end repeat the whole text; an event of a delta is the
+ * item's head, a number and the text. Must not: change text.
+ */
+#include "serve/impl.h"
+
+#include <string.h>
+#include <time.h>
+
+#define NAME_AT 5 /* of an id, behind resp_ */
+
+static struct sv_response *own(const struct sv_call *c)
+{
+    return c->own;
+}
+
+/* ---------------------------------------------------------------- log probabilities */
+
+/* One by one, so that any run of them can be written: lp[1] has where each ends. */
+static void keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
+{
+    struct sv_out one = *o;
+    struct sv_logprob lp;
+
+    one.n_tokens = 1;
+    for (int32_t i = 0; one.logprobs && i < o->n_tokens; i++) {
+        one.tokens = o->tokens + i;
+        sv_logprobs_chat(&g->lp[0], c->s->model->tok, &one, c->p.n_top, SV_TOKEN_TEXT);
+        sv_buf_append(&g->lp[1], &g->lp[0].len, sizeof g->lp[0].len);
+        sv_out_logprob(&one.logprobs, &lp);
+    }
+}
+
+static int32_t n_kept(const struct sv_gen *g)
+{
+    return (int32_t)(g->lp[1].len / sizeof(size_t));
+}
+
+/* The first token behind the thought. */
+static int32_t first_said(struct sv_gen *g)
+{
+    bool thinks = g->call->p.think_format != SV_THINK_NONE;
+    int64_t n = thinks && g->call->p.logprobs ? sv_parts_n_thought_tokens(g) : 0;
+
+    return n < n_kept(g) ? (int32_t)n : n_kept(g);
+}
+
+static void write_logprobs(struct sv_buf *b, const struct sv_gen *g, int32_t from, int32_t to)
+{
+    size_t start = 0, end = 0;
+
+    b->failed |= g->lp[0].failed || g->lp[1].failed;
+    sv_buf_lit(b, ",\"logprobs\":[");
+    if (from < to && !b->failed) {
+        if (from)
+            memcpy(&start, g->lp[1].data + ((size_t)from - 1) * sizeof start, sizeof start);
+        memcpy(&end, g->lp[1].data + ((size_t)to - 1) * sizeof end, sizeof end);
+        start += from > 0; /* the comma */
+        sv_buf_append(b, g->lp[0].data + start, end - start);
+    }
+    sv_buf_lit(b, "]");
+}
+
+/* ---------------------------------------------------------------- items */
+
+/* Where an item's parts begin, and which tokens' log probabilities go with it. */
+struct item {
+    enum sv_part_kind kind; /* THOUGHT, CONTENT or CALL */
+    size_t at;
+    int32_t index, from, to;
+};
+
+static void write_id(struct sv_buf *b, const struct sv_call *c, const struct item *it)
+{
+    sv_buf_printf(b, "\"%s_%s_%d\"",
+                  it->kind == SV_PART_THOUGHT   ? "rs"
+                  : it->kind == SV_PART_CONTENT ? "msg"
+                                                : "fc",
+                  c->id + NAME_AT, it->index);
+}
+
+/* The text of an item so far; of a call, its arguments. */
+static void write_text(struct sv_buf *b, const struct sv_gen *g, const struct item *it)
+{
+    size_t at = it->at;
+    struct sv_part p;
+    bool any = sv_parts_read(g, &at, &p);
+
+    if (any && it->kind == SV_PART_CALL)
+        any = sv_parts_read(g, &at, &p) && p.kind == SV_PART_ARGUMENTS;
+    if (any)
+        sv_parts_quote(b, g, &at, p);
+    else
+        sv_buf_lit(b, "\"\"");
+}
+
+static void write_part(struct sv_buf *b, const struct sv_gen *g, const struct item *it, bool begun)
+{
+    bool thought = it->kind == SV_PART_THOUGHT;
+
+    sv_buf_printf(b, "{\"type\":\"%s\",\"text\":", thought ? "reasoning_text" : "output_text");
+    if (begun)
+        sv_buf_lit(b, "\"\"");
+    else
+        write_text(b, g, it);
+    if (!thought) {
+        sv_buf_lit(b, ",\"annotations\":[]");
+        write_logprobs(b, g, it->from, begun ? it->from : it->to);
+    }
+    sv_buf_lit(b, "}");
+}
+
+/* status NULL: it has just begun. */
+static void write_item(struct sv_buf *b, const struct sv_gen *g, const struct item *it,
+                       const char *status)
+{
+    size_t at = it->at;
+    struct sv_part p;
+
+    sv_buf_lit(b, "{\"id\":");
+    write_id(b, g->call, it);
+    sv_buf_printf(b, ",\"status\":\"%s\",", status ? status : "in_progress");
+    switch (it->kind) {
+    case SV_PART_THOUGHT:
+        sv_buf_lit(b, "\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":null,"
+                      "\"content\":[");
+        break;
+    case SV_PART_CONTENT:
+        sv_buf_lit(b, "\"type\":\"message\",\"role\":\"assistant\",\"content\":[");
+        break;
+    default:
+        sv_parts_read(g, &at, &p);
+        sv_buf_lit(b, "\"type\":\"function_call\",\"call_id\":");
+        sv_parts_call_id(b, g, p.call);
+        sv_buf_lit(b, ",\"name\":");
+        sv_json_quote(b, p.text, p.n);
+        sv_buf_lit(b, ",\"arguments\":");
+        if (status)
+            write_text(b, g, it);
+        else
+            sv_buf_lit(b, "\"\"");
+        sv_buf_lit(b, "}");
+        return;
+    }
+    if (status)
+        write_part(b, g, it, false);
+    sv_buf_lit(b, "]}");
+}
+
+/* Past the rest of an item whose first part was read. */
+static void pass_item(const struct sv_gen *g, size_t *at, enum sv_part_kind kind)
+{
+    size_t next = *at;
+    struct sv_part p;
+
+    while (sv_parts_read(g, &next, &p) &&
+           (kind == SV_PART_CALL ? p.kind == SV_PART_ARGUMENTS || p.kind == SV_PART_CALL_END
+                                 : p.kind == kind))
+        *at = next;
+}
+
+/* Of the last item; those before it are complete. */
+static const char *end_status(const struct sv_gen *g)
+{
+    return g->finish == SV_FINISH_STOP ? "completed" : "incomplete";
+}
+
+/* All items, with sep before each and behind the last. The first message has the log probabilities
+ * of all that is said and called. */
+static void write_output(struct sv_buf *b, struct sv_gen *g, const char *sep)
+{
+    struct item it = {.from = first_said(g), .to = n_kept(g)};
+    struct sv_part p;
+
+    for (size_t at = 0; it.at = at, sv_parts_read(g, &at, &p); it.index++) {
+        it.kind = p.kind;
+        pass_item(g, &at, p.kind);
+        sv_buf_printf(b, "%s%s", it.index ? "," : "", sep);
+        write_item(b, g, &it, at < g->parts.len ? "completed" : end_status(g));
+        if (it.kind == SV_PART_CONTENT)
+            it.from = it.to;
+    }
+    if (!it.index) { /* it said nothing */
+        it.kind = SV_PART_CONTENT;
+        sv_buf_printf(b, "%s", sep);
+        write_item(b, g, &it, end_status(g));
+    }
+    sv_buf_printf(b, "%s", sep);
+}
+
+/* ---------------------------------------------------------------- the response */
+
+static const char *status_of(const struct sv_gen *g)
+{
+    return g->finish == SV_FINISH_STOP     ? "completed"
+           : g->finish == SV_FINISH_LENGTH ? "incomplete"
+                                           : "cancelled";
+}
+
+static void write_usage(struct sv_buf *b, const struct sv_call *c, struct sv_gen *g)
+{
+    int64_t n_prompt = c->prompts[0].n_ids, n_out = sv_n_shown_tokens(g);
+    bool thinks = c->p.think_format != SV_THINK_NONE;
+
+    sv_buf_printf(
+        b,
+        ",\"usage\":{\"input_tokens\":%lld,\"input_tokens_details\":{\"cached_tokens\":%d},"
+        "\"output_tokens\":%lld,\"output_tokens_details\":{\"reasoning_tokens\":%lld},"
+        "\"total_tokens\":%lld}",
+        (long long)n_prompt, g->n_cached, (long long)n_out,
+        thinks ? (long long)sv_parts_n_thought_tokens(g) : 0LL, (long long)(n_prompt + n_out));
+}
+
+/* g NULL: what there is of its output is not said. e: why it failed. Where the output stands in b
+ * goes to *at, and its length is returned. */
+static size_t write_response(struct sv_buf *b, const struct sv_call *c, struct sv_gen *g,
+                             const char *status, const char *sep, const struct sv_api_err *e,
+                             size_t *at)
+{
+    const struct sv_params *p = &c->p;
+    bool over = g && strcmp(status, "in_progress") != 0;
+    size_t n;
+
+    sv_buf_printf(b, "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\"",
+                  c->id, (long long)c->created, status);
+    sv_buf_lit(b, ",\"completed_at\":");
+    if (over && strcmp(status, "completed") == 0)
+        sv_json_number(b, (int64_t)time(NULL));
+    else
+        sv_buf_lit(b, "null");
+    sv_buf_lit(b, ",\"error\":");
+    if (e) {
+        sv_buf_printf(b, "{\"code\":\"%s\",\"message\":", e->code ? e->code : "server_error");
+        sv_json_quote(b, e->msg, strlen(e->msg));
+        sv_buf_lit(b, "}");
+    } else {
+        sv_buf_lit(b, "null");
+    }
+    sv_buf_printf(b, ",\"incomplete_details\":%s,",
+                  strcmp(status, "incomplete") == 0 ? "{\"reason\":\"max_output_tokens\"}"
+                                                    : "null");
+    sv_json_string(b, "model", sv_call_model(c));
+    sv_buf_lit(b, ",\"max_output_tokens\":");
+    if (p->has_max_tokens && p->r.max_tokens < INT32_MAX)
+        sv_json_number(b, p->r.max_tokens);
+    else
+        sv_buf_lit(b, "null");
+    sv_buf_lit(b, ",\"temperature\":");
+    sv_json_float(b, p->r.temperature);
+    sv_buf_lit(b, ",\"top_p\":");
+    sv_json_float(b, p->r.top_p);
+    sv_buf_append(b, own(c)->echo.data, own(c)->echo.len);
+    sv_buf_lit(b, ",\"output\":[");
+    *at = n = b->len;
+    if (g)
+        write_output(b, g, sep);
+    n = b->len - n;
+    sv_buf_lit(b, "]");
+    if (over && !e) {
+        write_usage(b, c, g);
+        sv_write_spec_metrics(b, c, g);
+        sv_write_timings(b, c, g);
+    } else {
+        sv_buf_lit(b, ",\"usage\":null");
+    }
+    sv_buf_lit(b, "}");
+    return n;
+}
+
+void sv_responses_status(struct sv_buf *b, const struct sv_call *c, const char *status)
+{
+    size_t at;
+
+    write_response(b, c, NULL, status, "", NULL, &at);
+    sv_buf_lit(b, "\n");
+}
+
+/* Before its client knows that it is over, since the next turn may come at once. */
+static void store(struct sv_call *c, struct sv_gen *g)
+{
+    struct sv_response *r = own(c);
+    struct sv_buf text;
+    size_t at;
+
+    if (!c->p.store)
+        return;
+    sv_buf_init(&text);
+    size_t n = write_response(&text, c, g, status_of(g), "\n", NULL, &at);
+    sv_buf_lit(&text, "\n");
+    sv_stored_put(c->s->stored, c->id, r->previous, &r->input, &text, at, n);
+    sv_buf_fini(&text);
+}
+
+static void body(struct sv_call *c, struct sv_buf *b)
+{
+    struct sv_gen *g = &c->gens[0];
+    size_t at;
+
+    sv_parts_take(g, g->text.data ? g->text.data : "", g->text.len, g->finish);
+    b->failed |= g->parts.failed;
+    write_response(b, c, g, status_of(g), "", NULL, &at);
+    sv_buf_lit(b, "\n");
+    store(c, g);
+}
+
+/* ---------------------------------------------------------------- streamed */
+
+/* What every event begins with. */
+static void begin(struct sv_buf *b, const struct sv_call *c, const char *name)
+{
+    sv_sse_begin_named(b, name);
+    sv_buf_lit(b, "{\"type\":\"");
+    sv_buf_append(b, name, strlen(name));
+    sv_buf_lit(b, "\",\"sequence_number\":");
+    sv_json_number(b, own(c)->n_events++);
+}
+
+static void end(struct sv_buf *b)
+{
+    sv_buf_lit(b, "}");
+    sv_sse_end(b);
+}
+
+static void response_event(struct sv_buf *b, struct sv_call *c, struct sv_gen *g, const char *name,
+                           const char *status, const struct sv_api_err *e)
+{
+    size_t at;
+
+    begin(b, c, name);
+    sv_buf_lit(b, ",\"response\":");
+    write_response(b, c, g, status, "", e, &at);
+    end(b);
+}
+
+static struct item open_one(const struct sv_call *c)
+{
+    const struct sv_response *r = own(c);
+
+    return (struct item){.kind = (enum sv_part_kind)(r->open - 1),
+                         .at = r->item_at,
+                         .index = r->index,
+                         .from = r->first_told,
+                         .to = r->n_told};
+}
+
+static void write_place(struct sv_buf *b, const struct sv_call *c, const struct item *it)
+{
+    sv_buf_lit(b, ",\"item_id\":");
+    write_id(b, c, it);
+    sv_buf_printf(b, ",\"output_index\":%d%s", it->index,
+                  it->kind == SV_PART_CALL ? "" : ",\"content_index\":0");
+}
+
+static void item_event(struct sv_buf *b, struct sv_call *c, const struct item *it, const char *name,
+                       const char *status)
+{
+    begin(b, c, name);
+    sv_buf_printf(b, ",\"output_index\":%d,\"item\":", it->index);
+    write_item(b, &c->gens[0], it, status);
+    end(b);
+}
+
+static void part_event(struct sv_buf *b, struct sv_call *c, const struct item *it, const char *name,
+                       bool begun)
+{
+    begin(b, c, name);
+    write_place(b, c, it);
+    sv_buf_lit(b, ",\"part\":");
+    write_part(b, &c->gens[0], it, begun);
+    end(b);
+}
+
+/* How the item's deltas begin, up to their number. */
+static void write_delta_head(struct sv_call *c, const struct item *it)
+{
+    const char *name = it->kind == SV_PART_THOUGHT   ? "response.reasoning_text.delta"
+                       : it->kind == SV_PART_CONTENT ? "response.output_text.delta"
+                                                     : "response.function_call_arguments.delta";
+
+    sv_buf_clear(&c->head);
+    sv_sse_begin_named(&c->head, name);
+    sv_buf_printf(&c->head, "{\"type\":\"%s\"", name);
+    write_place(&c->head, c, it);
+    if (it->kind == SV_PART_CONTENT && !c->p.logprobs)
+        sv_buf_lit(&c->head, ",\"logprobs\":[]");
+    sv_buf_lit(&c->head, ",\"sequence_number\":");
+}
+
+static void open_item(struct sv_buf *b, struct sv_call *c, struct sv_gen *g, enum sv_part_kind kind,
+                      size_t at)
+{
+    struct sv_response *r = own(c);
+    int32_t first = first_said(g);
+
+    r->open = (int32_t)kind + 1;
+    r->item_at = at;
+    r->first_told = r->n_told = r->n_told > first ? r->n_told : first;
+    struct item it = open_one(c);
+    item_event(b, c, &it, "response.output_item.added", NULL);
+    if (kind != SV_PART_CALL)
+        part_event(b, c, &it, "response.content_part.added", true);
+    write_delta_head(c, &it);
+}
+
+static void close_item(struct sv_buf *b, struct sv_call *c, const char *status)
+{
+    struct sv_response *r = own(c);
+    struct sv_gen *g = &c->gens[0];
+
+    if (!r->open)
+        return;
+    if (r->open == SV_PART_CONTENT + 1)
+        r->n_told = n_kept(g);
+    struct item it = open_one(c);
+    bool thought = it.kind == SV_PART_THOUGHT, call = it.kind == SV_PART_CALL;
+    begin(b, c,
+          thought ? "response.reasoning_text.done"
+          : call  ? "response.function_call_arguments.done"
+                  : "response.output_text.done");
+    write_place(b, c, &it);
+    if (call) {
+        size_t at = it.at;
+        struct sv_part p;
+        sv_parts_read(g, &at, &p);
+        sv_buf_lit(b, ",\"name\":");
+        sv_json_quote(b, p.text, p.n);
+        sv_buf_lit(b, ",\"arguments\":");
+    } else {
+        sv_buf_lit(b, ",\"text\":");
+    }
+    write_text(b, g, &it);
+    if (!thought && !call)
+        write_logprobs(b, g, it.from, it.to);
+    end(b);
+    if (!call)
+        part_event(b, c, &it, "response.content_part.done", false);
+    item_event(b, c, &it, "response.output_item.done", status);
+    r->index++;
+    r->open = 0;
+}
+
+static void delta(struct sv_buf *b, struct sv_call *c, struct sv_gen *g, const struct sv_part *p)
+{
+    struct sv_response *r = own(c);
+
+    b->failed |= c->head.failed;
+    sv_buf_append(b, c->head.data, c->head.len);
+    sv_json_number(b, r->n_events++);
+    sv_buf_lit(b, ",\"delta\":");
+    sv_parts_quote(b, g, &r->at, *p);
+    if (p->kind == SV_PART_CONTENT && c->p.logprobs) {
+        write_logprobs(b, g, r->n_told, n_kept(g));
+        r->n_told = n_kept(g);
+    }
+    end(b);
+}
+
+/* A run of parts that has come. */
+static void next_part(struct sv_buf *b, struct sv_call *c, struct sv_gen *g, size_t at,
+                      const struct sv_part *p)
+{
+    bool call = p->kind == SV_PART_CALL;
+
+    if (p->kind == SV_PART_CALL_END) /* also where its length cut it: what comes next tells */
+        return;
+    if (call || (p->kind != SV_PART_ARGUMENTS && own(c)->open != (int32_t)p->kind + 1)) {
+        close_item(b, c, "completed");
+        open_item(b, c, g, p->kind, at);
+    }
+    if (!call)
+        delta(b, c, g, p);
+}
+
+static void first_events(struct sv_buf *b, struct sv_call *c)
+{
+    response_event(b, c, NULL, "response.created", "in_progress", NULL);
+    response_event(b, c, NULL, "response.in_progress", "in_progress", NULL);
+}
+
+static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b)
+{
+    struct sv_response *r = own(c);
+    struct sv_part p;
+
+    if (!g->shown)
+        first_events(b, c);
+    sv_parts_take(g, o->text, o->n_text, o->finish);
+    for (size_t at = r->at; sv_parts_read(g, &r->at, &p); at = r->at)
+        next_part(b, c, g, at, &p);
+    b->failed |= g->parts.failed;
+    if (o->finish == SV_FINISH_NONE)
+        return;
+    if (!r->open && !r->index)
+        open_item(b, c, g, SV_PART_CONTENT, r->at);
+    close_item(b, c, end_status(g));
+}
+
+static void tail(struct sv_call *c, struct sv_buf *b)
+{
+    struct sv_gen *g = &c->gens[0];
+    bool complete = g->finish == SV_FINISH_STOP;
+
+    response_event(b, c, g, complete ? "response.completed" : "response.incomplete", status_of(g),
+                   NULL);
+    store(c, g);
+}
+
+static void fail(struct sv_call *c, const struct sv_api_err *e, struct sv_buf *b)
+{
+    struct sv_gen *g = &c->gens[0];
+
+    if (!g->shown)
+        first_events(b, c);
+    close_item(b, c, "incomplete");
+    response_event(b, c, g, "response.failed", "failed", e);
+}
+
+const struct sv_dialect sv_dialect_responses = {.name = "responses",
+                                                .kind = SV_RESPONSES,
+                                                .chunk = chunk,
+                                                .tail = tail,
+                                                .body = body,
+                                                .keep = keep,
+                                                .read = sv_responses_read,
+                                                .fail = fail,
+                                                .free_own = sv_responses_free,
+                                                .tool_schema = ".parameters",
+                                                .gathers = true};

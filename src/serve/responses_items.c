@@ -1,0 +1,419 @@
+/*
+ * responses_items.c - the items of a conversation in the Responses API as the messages of a chat,
+ * and as the lines in which they are kept.
+ *
+ * Called by responses_read.c and check.c, on whatever thread reads the body. Every refusal names
+ * the place. Must not: touch what changes in the server but for what is stored, which has a lock.
+ */
+#include "serve/params.h"
+
+#include <string.h>
+
+#define PLACE 96
+
+struct talk {
+    json_t *messages;
+    json_t *turn;        /* the model's, to which the next item may belong, or NULL */
+    bool begun;          /* there was something else than instructions */
+    struct sv_buf first; /* these, as one message: most templates take one, and only there */
+    struct sv_stored *stored;
+    const char *name; /* of new ids */
+    size_t n_items;
+    struct sv_buf *items; /* NULL: nobody keeps them */
+};
+
+/* Text, or parts that are text, a line each; false: e says why not. */
+static bool take_text(const json_t *v, const char *place, struct sv_buf *b, struct sv_api_err *e)
+{
+    char at[PLACE];
+
+    if (json_is_string(v)) {
+        sv_buf_append(b, json_string_value(v), json_string_length(v));
+        return true;
+    }
+    if (!json_is_array(v)) {
+        sv_api_bad(e, place, "'%s' must be a string or an array of parts", place);
+        return false;
+    }
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *part = json_array_get(v, i), *text = sv_part_text(part);
+        const char *type = json_string_value(json_object_get(part, "type"));
+        if (!text || json_is_string(part)) {
+            snprintf(at, sizeof at, "%.60s[%zu].type", place, i);
+            sv_api_bad(e, at, "'%s': only parts that are text are supported, not \"%.40s\"", at,
+                       type ? type : "");
+            e->code = "unsupported_parameter";
+            return false;
+        }
+        if (i)
+            sv_buf_lit(b, "\n");
+        sv_buf_append(b, json_string_value(text), json_string_length(text));
+    }
+    return true;
+}
+
+static json_t *text_of(const json_t *v, const char *place, struct sv_api_err *e)
+{
+    struct sv_buf b;
+    json_t *text = NULL;
+
+    sv_buf_init(&b);
+    if (take_text(v, place, &b, e)) {
+        text = b.failed ? NULL : json_stringn(b.data ? b.data : "", b.len);
+        if (!text)
+            sv_api_no_memory(e);
+    }
+    sv_buf_fini(&b);
+    return text;
+}
+
+/* What stands before everything else is one message, the instructions first. */
+static int end_first(struct talk *t, struct sv_api_err *e)
+{
+    if (t->begun)
+        return 0;
+    t->begun = true;
+    if (!t->first.len && !t->first.failed)
+        return 0;
+    json_t *m = t->first.failed ? NULL
+                                : json_pack("{s:s,s:s%}", "role", "system", "content",
+                                            t->first.data, t->first.len);
+    return m && !json_array_append_new(t->messages, m) ? 0 : sv_api_no_memory(e);
+}
+
+static int add_message(struct talk *t, json_t *m, struct sv_api_err *e)
+{
+    if (!m || json_array_append_new(t->messages, m))
+        return sv_api_no_memory(e);
+    t->turn = NULL;
+    return 0;
+}
+
+/* Of the model's turn: another one unless it goes on. */
+static int begin_turn(struct talk *t, struct sv_api_err *e)
+{
+    json_t *m = json_pack("{s:s,s:s}", "role", "assistant", "content", "");
+
+    if (add_message(t, m, e))
+        return -1;
+    t->turn = m;
+    return 0;
+}
+
+static int take_message(struct talk *t, const json_t *item, const char *place, struct sv_api_err *e)
+{
+    static const char *const roles[] = {"system", "developer", "user", "assistant", NULL};
+    const char *role = json_string_value(json_object_get(item, "role"));
+    char at[PLACE];
+    json_t *text;
+
+    snprintf(at, sizeof at, "%s.role", place);
+    if (!sv_is_one_of(role, roles))
+        return sv_api_bad(e, at, "'%s' must be user, assistant, system or developer", at);
+    snprintf(at, sizeof at, "%s.content", place);
+    if (!t->begun && (*role == 's' || *role == 'd')) {
+        if (t->first.len)
+            sv_buf_lit(&t->first, "\n\n");
+        return take_text(json_object_get(item, "content"), at, &t->first, e) ? 0 : -1;
+    }
+    text = text_of(json_object_get(item, "content"), at, e);
+    if (!text)
+        return -1;
+    if (end_first(t, e)) {
+        json_decref(text);
+        return -1;
+    }
+    if (*role != 'a')
+        return add_message(t, json_pack("{s:s,s:o}", "role", role, "content", text), e);
+    /* its thought stood before it */
+    bool goes_on = t->turn && !json_string_length(json_object_get(t->turn, "content")) &&
+                   !json_object_get(t->turn, "tool_calls");
+    if (!goes_on && begin_turn(t, e)) {
+        json_decref(text);
+        return -1;
+    }
+    return json_object_set_new(t->turn, "content", text) ? sv_api_no_memory(e) : 0;
+}
+
+/* A text that an item must have; NULL: it has not. */
+static const char *member(const json_t *item, const char *place, const char *name,
+                          struct sv_api_err *e)
+{
+    const json_t *v = json_object_get(item, name);
+    char at[PLACE];
+
+    if (sv_json_is_text(v))
+        return json_string_value(v);
+    snprintf(at, sizeof at, "%s.%s", place, name);
+    sv_api_bad(e, at, "'%s' must be a string", at);
+    return NULL;
+}
+
+static int take_call(struct talk *t, const json_t *item, const char *place, struct sv_api_err *e)
+{
+    const char *id = member(item, place, "call_id", e);
+    const char *name = id ? member(item, place, "name", e) : NULL;
+    const char *arguments = name ? member(item, place, "arguments", e) : NULL;
+
+    if (!arguments || end_first(t, e) || (!t->turn && begin_turn(t, e)))
+        return -1;
+    json_t *calls = json_object_get(t->turn, "tool_calls");
+    if (!calls) {
+        calls = json_array();
+        if (json_object_set_new(t->turn, "tool_calls", calls))
+            return sv_api_no_memory(e);
+    }
+    json_t *call = json_pack("{s:s,s:s,s:{s:s,s:s}}", "id", id, "type", "function", "function",
+                             "name", name, "arguments", arguments);
+    return call && !json_array_append_new(calls, call) ? 0 : sv_api_no_memory(e);
+}
+
+static int take_output(struct talk *t, const json_t *item, const char *place, struct sv_api_err *e)
+{
+    const char *id = member(item, place, "call_id", e);
+    char at[PLACE];
+
+    snprintf(at, sizeof at, "%s.output", place);
+    json_t *text = id ? text_of(json_object_get(item, "output"), at, e) : NULL;
+    if (!text)
+        return -1;
+    if (end_first(t, e)) {
+        json_decref(text);
+        return -1;
+    }
+    return add_message(
+        t, json_pack("{s:s,s:s,s:o}", "role", "tool", "tool_call_id", id, "content", text), e);
+}
+
+/* The thought itself, or else what there is of its summary. */
+static int take_thought(struct talk *t, const json_t *item, const char *place, struct sv_api_err *e)
+{
+    struct sv_buf b;
+    int rc = 0;
+
+    sv_buf_init(&b);
+    for (int k = 0; k < 2 && !b.len && !rc; k++) {
+        const char *name = k ? "summary" : "content";
+        const json_t *parts = json_object_get(item, name);
+        char at[PLACE];
+        snprintf(at, sizeof at, "%s.%s", place, name);
+        if (!sv_json_is_none(parts) && !json_is_array(parts))
+            rc = sv_wrong_type(e, at, "an array", parts);
+        for (size_t i = 0; i < json_array_size(parts) && !rc; i++) {
+            const json_t *text = json_object_get(json_array_get(parts, i), "text");
+            if (i)
+                sv_buf_lit(&b, "\n");
+            snprintf(at, sizeof at, "%.60s.%s[%zu].text", place, name, i);
+            if (json_is_string(text))
+                sv_buf_append(&b, json_string_value(text), json_string_length(text));
+            else
+                rc = sv_api_bad(e, at, "'%s' must be a string", at);
+        }
+    }
+    if (!rc)
+        rc = b.failed ? sv_api_no_memory(e) : end_first(t, e);
+    if (!rc && b.len)
+        rc = begin_turn(t, e);
+    if (!rc && b.len &&
+        json_object_set_new(t->turn, "reasoning_content", json_stringn(b.data, b.len)))
+        rc = sv_api_no_memory(e);
+    sv_buf_fini(&b);
+    return rc;
+}
+
+static int add_item(struct talk *t, const json_t *item, const char *place, struct sv_api_err *e);
+
+/* ---------------------------------------------------------------- what is kept of them */
+
+/* The item as it is kept: its id first, its type said, content as parts. */
+static int keep_item(struct talk *t, const json_t *item, struct sv_api_err *e)
+{
+    const char *type = json_string_value(json_object_get(item, "type"));
+    const char *id = json_string_value(json_object_get(item, "id"));
+    const json_t *content = json_object_get(item, "content");
+    char made[64];
+
+    if (!t->items)
+        return 0;
+    type = type ? type : "message";
+    if (!id || !*id) {
+        snprintf(made, sizeof made, "%s_%s_in%zu",
+                 strcmp(type, "message") == 0         ? "msg"
+                 : strcmp(type, "reasoning") == 0     ? "rs"
+                 : strcmp(type, "function_call") == 0 ? "fc"
+                                                      : "fco",
+                 t->name, t->n_items);
+        id = made;
+    }
+    t->n_items++;
+    json_t *copy = json_pack("{s:s,s:s}", "id", id, "type", type), *v;
+    const char *key;
+    bool fine = copy;
+    json_object_foreach((json_t *)(uintptr_t)item, key, v) {
+        if (strcmp(key, "id") != 0 && strcmp(key, "type") != 0)
+            fine = fine && !json_object_set(copy, key, v);
+    }
+    if (strcmp(type, "message") == 0 && json_is_string(content)) {
+        const char *role = json_string_value(json_object_get(item, "role"));
+        v = json_pack("[{s:s,s:O}]", "type",
+                      strcmp(role, "assistant") == 0 ? "output_text" : "input_text", "text",
+                      content);
+        fine = fine && v && !json_object_set_new(copy, "content", v);
+    }
+    if (fine) {
+        sv_json_tree(t->items, copy);
+        sv_buf_lit(t->items, "\n");
+    }
+    json_decref(copy);
+    return fine && !t->items->failed ? 0 : sv_api_no_memory(e);
+}
+
+static json_t *parse_line(const struct sv_kept_item *line)
+{
+    struct sv_err err;
+
+    return sv_json_parse(line->text, line->n, &err);
+}
+
+/* An id has the name of the answer that it came with: msg_NAME_2. */
+static json_t *find_item(struct sv_stored *st, const char *id)
+{
+    const char *name = strchr(id, '_');
+    char response[SV_RESPONSE_ID];
+    json_t *item = NULL;
+    struct sv_buf lines;
+
+    if (!name)
+        return NULL;
+    snprintf(response, sizeof response, "resp%.33s", name);
+    struct sv_kept *k = sv_stored_get(st, response);
+    if (!k)
+        return NULL;
+    sv_buf_init(&lines);
+    sv_kept_items(k, true, &lines);
+    for (size_t at = lines.len; at && !item; at -= sizeof(struct sv_kept_item)) {
+        struct sv_kept_item line;
+        memcpy(&line, lines.data + at - sizeof line, sizeof line);
+        if (sv_kept_is_item(&line, id))
+            item = parse_line(&line);
+    }
+    sv_buf_fini(&lines);
+    sv_stored_let_go(st, k);
+    return item;
+}
+
+static int take_reference(struct talk *t, const json_t *item, const char *place,
+                          struct sv_api_err *e)
+{
+    const char *id = member(item, place, "id", e);
+
+    if (!id)
+        return -1;
+    json_t *found = find_item(t->stored, id);
+    if (!found) {
+        sv_api_fail(e, 404, "item_not_found", "'%s.id': there is no item '%.64s'", place, id);
+        snprintf(e->param, sizeof e->param, "%.80s.id", place);
+        return -1;
+    }
+    int rc = add_item(t, found, place, e);
+    json_decref(found);
+    return rc;
+}
+
+static int add_item(struct talk *t, const json_t *item, const char *place, struct sv_api_err *e)
+{
+    static const struct {
+        const char *type;
+        int (*take)(struct talk *t, const json_t *item, const char *place, struct sv_api_err *e);
+    } kinds[] = {{"message", take_message},
+                 {"function_call", take_call},
+                 {"function_call_output", take_output},
+                 {"reasoning", take_thought}};
+    const json_t *v = json_object_get(item, "type");
+    const char *type = json_string_value(v);
+    char at[PLACE];
+
+    if (!json_is_object(item))
+        return sv_wrong_type(e, place, "an object", item);
+    if (type && strcmp(type, "item_reference") == 0)
+        return take_reference(t, item, place, e);
+    if (sv_json_is_none(v) && !json_object_get(item, "role") && json_object_get(item, "id"))
+        return take_reference(t, item, place, e);
+    if (sv_json_is_none(v))
+        type = "message";
+    for (size_t i = 0; type && i < sizeof kinds / sizeof kinds[0]; i++)
+        if (strcmp(type, kinds[i].type) == 0)
+            return kinds[i].take(t, item, place, e) || keep_item(t, item, e) ? -1 : 0;
+    snprintf(at, sizeof at, "%s.type", place);
+    sv_api_bad(e, at,
+               "'%s': \"%.40s\" is no item that is supported; message, function_call, "
+               "function_call_output, reasoning and item_reference are",
+               at, type ? type : "");
+    e->code = "unsupported_parameter";
+    return -1;
+}
+
+static int add_previous(struct talk *t, const struct sv_kept *previous, struct sv_api_err *e)
+{
+    struct sv_buf lines, *items = t->items;
+    struct sv_kept_item line;
+    int rc = 0;
+
+    t->items = NULL; /* they are kept already */
+    sv_buf_init(&lines);
+    sv_kept_items(previous, true, &lines);
+    for (size_t at = 0; at < lines.len && !rc; at += sizeof line) {
+        memcpy(&line, lines.data + at, sizeof line);
+        json_t *item = parse_line(&line);
+        rc = item ? add_item(t, item, "previous_response_id", e) : sv_api_no_memory(e);
+        json_decref(item);
+    }
+    if (!rc && lines.failed)
+        rc = sv_api_no_memory(e);
+    sv_buf_fini(&lines);
+    t->items = items;
+    return rc;
+}
+
+static int add_input(struct talk *t, json_t *input, struct sv_api_err *e)
+{
+    char place[32];
+
+    if (json_is_string(input)) {
+        json_t *item =
+            json_pack("{s:s,s:s,s:O}", "type", "message", "role", "user", "content", input);
+        int rc = item ? add_item(t, item, "input", e) : sv_api_no_memory(e);
+        json_decref(item);
+        return rc;
+    }
+    for (size_t i = 0; i < json_array_size(input); i++) {
+        snprintf(place, sizeof place, "input[%zu]", i);
+        if (add_item(t, json_array_get(input, i), place, e))
+            return -1;
+    }
+    return 0;
+}
+
+int sv_responses_messages(struct sv_params *p, struct sv_stored *st, const struct sv_kept *previous,
+                          const char *name, struct sv_buf *items, struct sv_api_err *e)
+{
+    struct talk t = {.messages = json_array(), .stored = st, .name = name, .items = items};
+
+    if (!sv_params_own(p, t.messages))
+        return sv_api_no_memory(e);
+    sv_buf_init(&t.first);
+    if (p->instructions)
+        sv_buf_append(&t.first, p->instructions, strlen(p->instructions));
+    int rc = previous ? add_previous(&t, previous, e) : 0;
+    if (!rc)
+        rc = add_input(&t, p->input, e);
+    if (!rc)
+        rc = end_first(&t, e);
+    sv_buf_fini(&t.first);
+    if (rc)
+        return -1;
+    p->messages = t.messages;
+    return json_array_size(t.messages)
+               ? 0
+               : sv_api_bad(e, "input", "'input' is %s", p->input ? "empty" : "missing");
+}

@@ -1,0 +1,316 @@
+/*
+ * responses_read.c - bodies of /v1/responses: what they say in another shape than a chat's becomes
+ * the chat's fields.
+ *
+ * Called by params.c through its table, and by call.c through the dialect before there is a prompt,
+ * on whatever thread reads the body. Every refusal names the place. Must not: touch what changes in
+ * the server but for what is stored, which has a lock.
+ */
+#include "serve/params.h"
+
+#include <openssl/rand.h>
+#include <string.h>
+
+#define PLACE 96
+
+static int unsupported(struct sv_api_err *e, const char *place, const char *why)
+{
+    sv_api_bad(e, place, "'%s': %s", place, why);
+    e->code = "unsupported_parameter";
+    return -1;
+}
+
+/* ---------------------------------------------------------------- fields */
+
+int sv_read_input(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
+{
+    if (!json_is_string(v) && !json_is_array(v))
+        return sv_wrong_type(e, f->name, "a string or an array of items", v);
+    p->input = v;
+    return 0;
+}
+
+int sv_read_background(struct sv_params *p, const struct sv_field *f, json_t *v,
+                       struct sv_api_err *e)
+{
+    (void)p;
+    if (!json_is_boolean(v))
+        return sv_wrong_type(e, f->name, "a boolean", v);
+    return json_is_true(v)
+               ? unsupported(e, f->name, "an answer is made while its client waits, not behind it")
+               : 0;
+}
+
+int sv_read_truncation(struct sv_params *p, const struct sv_field *f, json_t *v,
+                       struct sv_api_err *e)
+{
+    (void)p;
+    if (json_is_string(v) && strcmp(json_string_value(v), "disabled") == 0)
+        return 0;
+    return unsupported(e, f->name,
+                       "nothing of a conversation is dropped here; only \"disabled\" is "
+                       "supported");
+}
+
+int sv_read_include(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
+{
+    static const char *const known[] = {"message.output_text.logprobs",
+                                        "reasoning.encrypted_content",
+                                        "message.input_image.image_url",
+                                        "code_interpreter_call.outputs",
+                                        "computer_call_output.output.image_url",
+                                        "file_search_call.results",
+                                        "web_search_call.results",
+                                        "web_search_call.action.sources",
+                                        NULL};
+
+    if (!json_is_array(v))
+        return sv_wrong_type(e, f->name, "an array of strings", v);
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const char *name = json_string_value(json_array_get(v, i));
+        char place[PLACE];
+        snprintf(place, sizeof place, "%s[%zu]", f->name, i);
+        if (!sv_is_one_of(name, known))
+            return sv_api_bad(e, place, "'%s' is nothing that an answer could include", place);
+        p->logprobs = p->logprobs || strcmp(name, known[0]) == 0;
+    }
+    return 0;
+}
+
+int sv_read_metadata(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
+{
+    const char *key;
+    json_t *value;
+
+    (void)p;
+    if (!json_is_object(v))
+        return sv_wrong_type(e, f->name, "an object", v);
+    json_object_foreach(v, key, value) {
+        char place[PLACE];
+        snprintf(place, sizeof place, "%s.%.64s", f->name, key);
+        if (!json_is_string(value))
+            return sv_wrong_type(e, place, "a string", value);
+    }
+    return 0;
+}
+
+int sv_read_reasoning(struct sv_params *p, const struct sv_field *f, json_t *v,
+                      struct sv_api_err *e)
+{
+    static const char *const known[] = {"effort", "summary", "generate_summary", NULL};
+    const char *key;
+    json_t *value;
+
+    if (!json_is_object(v))
+        return sv_wrong_type(e, f->name, "an object", v);
+    json_object_foreach(v, key, value) {
+        char place[PLACE];
+        snprintf(place, sizeof place, "%s.%.64s", f->name, key);
+        if (!sv_is_one_of(key, known))
+            return sv_api_unknown(e, "reasoning.", key);
+        if (!sv_json_is_none(value) && !sv_json_is_text(value))
+            return sv_wrong_type(e, place, "a string", value);
+        if (strcmp(key, "effort") == 0 && !sv_json_is_none(value))
+            p->reasoning_effort = json_string_value(value);
+    }
+    return 0;
+}
+
+/* A function as a chat has it; NULL: e says what is wrong. */
+static json_t *chat_tool(const json_t *tool, size_t i, struct sv_api_err *e)
+{
+    static const char *const members[] = {"name", "description", "parameters", "strict"};
+    const char *type = json_string_value(json_object_get(tool, "type"));
+    char place[PLACE];
+
+    snprintf(place, sizeof place, "tools[%zu]", i);
+    if (!json_is_object(tool)) {
+        sv_wrong_type(e, place, "an object", tool);
+        return NULL;
+    }
+    snprintf(place, sizeof place, "tools[%zu].type", i);
+    if (!type || strcmp(type, "function") != 0) {
+        char why[160];
+        snprintf(why, sizeof why,
+                 "\"%.40s\" is no tool that this server runs; only those of the type \"function\" "
+                 "are supported",
+                 type ? type : "");
+        unsupported(e, place, why);
+        return NULL;
+    }
+    json_t *function = json_object(), *made;
+    for (int k = 0; k < 4; k++) {
+        json_t *v = json_object_get(tool, members[k]);
+        bool fits = k == 0   ? sv_json_is_text(v) && json_string_length(v)
+                    : k == 1 ? json_is_string(v)
+                    : k == 2 ? json_is_object(v)
+                             : json_is_boolean(v);
+        snprintf(place, sizeof place, "tools[%zu].%s", i, members[k]);
+        if (!fits && (k == 0 || !sv_json_is_none(v))) {
+            json_decref(function);
+            sv_api_bad(e, place, "'%s' must be %s", place,
+                       k == 0   ? "a name"
+                       : k == 1 ? "a string"
+                       : k == 2 ? "an object, a JSON schema"
+                                : "a boolean");
+            return NULL;
+        }
+        if (fits)
+            json_object_set(function, members[k], v);
+    }
+    made = json_pack("{s:s,s:o}", "type", "function", "function", function);
+    if (!made)
+        sv_api_fail(e, 500, NULL, "out of memory");
+    return made;
+}
+
+int sv_read_flat_tools(struct sv_params *p, const struct sv_field *f, json_t *v,
+                       struct sv_api_err *e)
+{
+    json_t *tools = json_array();
+
+    if (!json_is_array(v)) {
+        json_decref(tools);
+        return sv_wrong_type(e, f->name, "an array", v);
+    }
+    if (!tools || !sv_params_own(p, tools))
+        return sv_api_fail(e, 500, NULL, "out of memory");
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        json_t *tool = chat_tool(json_array_get(v, i), i, e);
+        if (!tool)
+            return -1;
+        json_array_append_new(tools, tool);
+    }
+    p->tools = tools;
+    return 0;
+}
+
+/* ---------------------------------------------------------------- a call's own */
+
+/* What a response repeats of its request; what the defaults are is known later (responses.c). */
+static void write_echo(struct sv_buf *b, const struct sv_params *p, const json_t *body, bool stored)
+{
+    static const struct {
+        const char *name, *otherwise;
+    } members[] = {{"instructions", "null"},
+                   {"max_tool_calls", "null"},
+                   {"metadata", "{}"},
+                   {"previous_response_id", "null"},
+                   {"prompt_cache_key", "null"},
+                   {"safety_identifier", "null"},
+                   {"service_tier", "\"default\""},
+                   {"tool_choice", "\"auto\""},
+                   {"tools", "[]"},
+                   {"user", "null"}};
+    const json_t *text = json_object_get(body, "text"), *format = json_object_get(text, "format");
+    const json_t *reasoning = json_object_get(body, "reasoning"),
+                 *verbosity = json_object_get(text, "verbosity"),
+                 *summary = json_object_get(reasoning, "summary");
+
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+        const json_t *v = json_object_get(body, members[i].name);
+        sv_buf_printf(b, ",\"%s\":", members[i].name);
+        if (sv_json_is_none(v))
+            sv_buf_append(b, members[i].otherwise, strlen(members[i].otherwise));
+        else
+            sv_json_tree(b, v);
+    }
+    sv_buf_lit(b, ",\"reasoning\":{\"effort\":");
+    if (p->reasoning_effort)
+        sv_json_quote(b, p->reasoning_effort, strlen(p->reasoning_effort));
+    else
+        sv_buf_lit(b, "null");
+    sv_buf_lit(b, ",\"summary\":");
+    if (sv_json_is_none(summary))
+        sv_buf_lit(b, "null");
+    else
+        sv_json_tree(b, summary);
+    sv_buf_lit(b, "},\"text\":{\"format\":");
+    if (sv_json_is_none(format))
+        sv_buf_lit(b, "{\"type\":\"text\"}");
+    else
+        sv_json_tree(b, format);
+    sv_buf_lit(b, ",\"verbosity\":");
+    if (sv_json_is_none(verbosity))
+        sv_buf_lit(b, "\"medium\"");
+    else
+        sv_json_tree(b, verbosity);
+    sv_buf_printf(b, "},\"truncation\":\"disabled\",\"background\":false,\"store\":%s",
+                  stored ? "true" : "false");
+    sv_buf_printf(b, ",\"parallel_tool_calls\":%s,\"top_logprobs\":%d",
+                  p->parallel ? "true" : "false", p->n_top);
+}
+
+/* Nobody can guess it: whoever knows it may read the answer. */
+static int name_response(struct sv_call *c, struct sv_api_err *e)
+{
+    unsigned char random[16];
+
+    if (RAND_bytes(random, sizeof random) != 1)
+        return sv_api_fail(e, 500, NULL, "no random numbers");
+    snprintf(c->id, sizeof c->id, "resp_");
+    for (size_t i = 0; i < sizeof random; i++)
+        snprintf(c->id + 5 + 2 * i, 3, "%02x", random[i]);
+    return 0;
+}
+
+int sv_responses_read(struct sv_call *c, struct sv_api_err *e)
+{
+    struct sv_response *r = sv_calloc(1, sizeof *r);
+    struct sv_params *p = &c->p;
+    struct sv_stored *st = c->s->stored;
+
+    c->own = r;
+    if (!r)
+        return sv_api_no_memory(e);
+    sv_buf_init(&r->input);
+    sv_buf_init(&r->echo);
+    if (name_response(c, e))
+        return -1;
+    if (p->previous_id) {
+        r->previous = sv_stored_get(st, p->previous_id);
+        if (!r->previous) {
+            sv_api_fail(e, 404, "previous_response_not_found",
+                        "there is no response '%.64s' to go on from", p->previous_id);
+            snprintf(e->param, sizeof e->param, "previous_response_id");
+            return -1;
+        }
+    }
+    p->store = p->store && st;
+    write_echo(&r->echo, p, c->body, p->store);
+    if (r->echo.failed)
+        return sv_api_no_memory(e);
+    return sv_responses_messages(p, st, r->previous, c->id + 5, p->store ? &r->input : NULL, e);
+}
+
+void sv_responses_free(struct sv_call *c)
+{
+    struct sv_response *r = c->own;
+
+    if (!r)
+        return;
+    sv_stored_let_go(c->s->stored, r->previous);
+    sv_buf_fini(&r->input);
+    sv_buf_fini(&r->echo);
+    sv_free(r);
+}
+
+static bool has(const char *body, size_t n, const char *what)
+{
+    size_t k = strlen(what);
+
+    for (const char *at = body, *end = body + n; at < end;) {
+        at = memchr(at, *what, (size_t)(end - at));
+        if (!at || (size_t)(end - at) < k)
+            return false;
+        if (memcmp(at, what, k) == 0)
+            return true;
+        at++;
+    }
+    return false;
+}
+
+bool sv_responses_goes_on(const char *body, size_t n)
+{
+    return has(body, n, "previous_response_id") || has(body, n, "item_reference");
+}
