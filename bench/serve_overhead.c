@@ -2,12 +2,13 @@
  * serve_overhead.c - what the server itself costs: 64 streams from an engine that answers at once,
  * one token an event.
  *
- * Called by hand: build/bench/serve_overhead [REPEATS [MODE]] >> bench/results/serve-overhead.csv.
- * The server runs in this process (its loop on the main thread, so that the loop's processor time
- * is known), the clients in a child. Of the loop's time per token, `user` is the server's own code
- * and `kernel` what sending costs; on the loopback device the kernel also receives in the sender's
- * time. `flood` lets the engine run as fast as it can; `paced` has it make 64 tokens each 3.2 ms
- * (20,000 a second), as a real engine would; `each` too, with every token a write of its own
+ * Called by hand: build/bench/serve_overhead [REPEATS [MODE [API]]] >>
+ * bench/results/serve-overhead*.csv; API: completions, chat or responses. The server runs in this
+ * process (its loop on the main thread, so that the loop's processor time is known), the clients in
+ * a child. Of the loop's time per token, `user` is the server's own code and `kernel` what sending
+ * costs; on the loopback device the kernel also receives in the sender's time. `flood` lets the
+ * engine run as fast as it can; `paced` has it make 64 tokens each 3.2 ms (20,000 a second), as a
+ * real engine would; `each` too, with every token a write of its own
  * (--stream-gap 0); `step10` to `step60` make 64 tokens each 10, 30 or 60 ms, as larger models do;
  * `requests` are streams of one token on connections of their own, so that its figures per token
  * are those of a whole request.
@@ -40,6 +41,21 @@ struct mode {
     int32_t step_us, gap_us, tokens, rounds;
 };
 
+/* What clients ask, up to the number of tokens, and what stands at a stream's end. */
+struct api {
+    const char *name, *path, *ask, *end;
+};
+static const struct api apis[] = {
+    {"completions", "/v1/completions",
+     "\"prompt\":\"one two three four\",\"stream\":true,\"max_tokens\"", "[DONE]"},
+    {"chat", "/v1/chat/completions",
+     "\"messages\":[{\"role\":\"user\",\"content\":\"one two three four\"}],\"stream\":true,"
+     "\"max_tokens\"",
+     "[DONE]"},
+    {"responses", "/v1/responses",
+     "\"input\":\"one two three four\",\"stream\":true,\"max_output_tokens\"", "}}\n\n"},
+};
+
 /* ---------------------------------------------------------------- clients, in the child */
 
 static int say(int port, const char *request, size_t n)
@@ -55,15 +71,14 @@ static int say(int port, const char *request, size_t n)
     return fd;
 }
 
-static int ask(int port, int32_t tokens)
+static int ask(int port, const struct api *a, int32_t tokens)
 {
-    char body[120], request[400];
-    snprintf(body, sizeof body,
-             "{\"prompt\":\"one two three four\",\"max_tokens\":%d,\"stream\":true}", tokens);
+    char body[200], request[400];
+    snprintf(body, sizeof body, "{%s:%d}", a->ask, tokens);
     int n = snprintf(request, sizeof request,
-                     "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n"
+                     "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n"
                      "Connection: close\r\n\r\n%s",
-                     strlen(body), body);
+                     a->path, strlen(body), body);
     return say(port, request, (size_t)n);
 }
 
@@ -78,7 +93,7 @@ static bool ready(int port)
 }
 
 /* Reads everything until the server closes; checks only that each stream ended as it should. */
-static int stream(int port, int32_t tokens)
+static int stream(int port, const struct api *a, int32_t tokens)
 {
     static char buf[1 << 16];
     struct pollfd p[CLIENTS];
@@ -87,7 +102,7 @@ static int stream(int port, int32_t tokens)
 
     memset(tail, 0, sizeof tail);
     for (int i = 0; i < CLIENTS; i++)
-        p[i] = (struct pollfd){.fd = ask(port, tokens), .events = POLLIN};
+        p[i] = (struct pollfd){.fd = ask(port, a, tokens), .events = POLLIN};
     while (left && poll(p, CLIENTS, 60000) > 0)
         for (int i = 0; i < CLIENTS; i++) {
             if (p[i].fd < 0 || !p[i].revents)
@@ -98,7 +113,7 @@ static int stream(int port, int32_t tokens)
             memcpy(tail[i] + 23 - keep, buf + (n > 0 ? (size_t)n : 0) - keep, keep);
             if (n > 0)
                 continue;
-            if (!strstr(tail[i], "[DONE]"))
+            if (!strstr(tail[i], a->end))
                 return 3;
             close(p[i].fd);
             p[i].fd = -1;
@@ -110,7 +125,7 @@ static int stream(int port, int32_t tokens)
 /* A process of their own, there before the server is: a fork of that would have it copy its pages
  * while it is measured, and keep its sockets open. They start when the port comes through the pipe.
  */
-static pid_t start_clients(const struct mode *m, int *to)
+static pid_t start_clients(const struct mode *m, const struct api *a, int *to)
 {
     int ends[2], port, rc = 0;
 
@@ -126,7 +141,7 @@ static pid_t start_clients(const struct mode *m, int *to)
     if (read(ends[0], &port, sizeof port) != sizeof port)
         _exit(5);
     for (int32_t i = 0; i < m->rounds && !rc; i++)
-        rc = stream(port, m->tokens);
+        rc = stream(port, a, m->tokens);
     _exit(rc);
 }
 
@@ -158,7 +173,7 @@ static void *drive(void *arg)
     return NULL;
 }
 
-static int measure(const struct mode *m, int repeat)
+static int measure(const struct mode *m, const struct api *a, int repeat)
 {
     struct sv_serve_fake fake = {.step_us = m->step_us};
     struct sv_serve_options o = {.open_engine = sv_serve_open_fake_engine,
@@ -172,7 +187,7 @@ static int measure(const struct mode *m, int repeat)
     struct sv_thread *t;
     struct sv_err err = {0};
 
-    r.clients = start_clients(m, &r.to_clients);
+    r.clients = start_clients(m, a, &r.to_clients);
     o.engine.target_dir = "models/demo/target";
     o.engine.max_sequences = CLIENTS;
     int rc = sv_serve_open(&r.s, &o, &err);
@@ -207,12 +222,16 @@ int main(int argc, char **argv)
                                         {"requests", 5000, 0, 1, 50}};
     int n = argc > 1 ? atoi(argv[1]) : 5, bad = 0;
     const char *only = argc > 2 ? argv[2] : "";
+    size_t a = 0;
+
+    while (argc > 3 && a < 2 && strcmp(apis[a].name, argv[3]) != 0)
+        a++;
 
     printf("mode,repeat,clients,tokens_each,wall_s,tokens_per_s,process_cpu_s,loop_us_per_token,"
            "user_us_per_token,kernel_us_per_token,tokens_per_s_per_core,loop_of_wall\n");
     for (int i = 1; i <= n; i++)
         for (size_t m = 0; m < sizeof modes / sizeof modes[0]; m++)
             if (!*only || strcmp(only, modes[m].name) == 0)
-                bad |= measure(&modes[m], i);
+                bad |= measure(&modes[m], &apis[a], i);
     return bad;
 }

@@ -446,6 +446,8 @@ int sv_responses_read(struct sv_call *c, struct sv_api_err *e);
 void sv_responses_free(struct sv_call *c);
 /* responses.c: the response without its output; what a call has while it runs. */
 void sv_responses_status(struct sv_buf *b, const struct sv_call *c, const char *status);
+/* The namespace of its tools that a function is in, or NULL. */
+const char *sv_responses_namespace(const json_t *body, const char *name, size_t n);
 /* Whether a short body may stand for a long prompt. */
 bool sv_responses_goes_on(const char *body, size_t n);
 

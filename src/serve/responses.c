@@ -120,6 +120,7 @@ static void write_item(struct sv_buf *b, const struct sv_gen *g, const struct it
 {
     size_t at = it->at;
     struct sv_part p;
+    const char *space;
 
     sv_buf_lit(b, "{\"id\":");
     write_id(b, g->call, it);
@@ -138,6 +139,11 @@ static void write_item(struct sv_buf *b, const struct sv_gen *g, const struct it
         sv_parts_call_id(b, g, p.call);
         sv_buf_lit(b, ",\"name\":");
         sv_json_quote(b, p.text, p.n);
+        space = sv_responses_namespace(g->call->body, p.text, p.n);
+        if (space) {
+            sv_buf_lit(b, ",");
+            sv_json_string(b, "namespace", space);
+        }
         sv_buf_lit(b, ",\"arguments\":");
         if (status)
             write_text(b, g, it);

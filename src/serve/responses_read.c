@@ -116,73 +116,93 @@ int sv_read_reasoning(struct sv_params *p, const struct sv_field *f, json_t *v,
     return 0;
 }
 
-/* A function as a chat has it; NULL: e says what is wrong. */
-static json_t *chat_tool(const json_t *tool, size_t i, struct sv_api_err *e)
+/* Adds a function, as a chat has it. at: its place. */
+static int add_function(json_t *tools, const json_t *tool, const char *at, struct sv_api_err *e)
 {
-    static const char *const members[] = {"name", "description", "parameters", "strict"};
-    const char *type = json_string_value(json_object_get(tool, "type"));
+    static const struct {
+        const char *name, *what;
+        json_type type;
+    } members[] = {{"name", "a name", JSON_STRING},
+                   {"description", "a string", JSON_STRING},
+                   {"parameters", "an object, a JSON schema", JSON_OBJECT},
+                   {"strict", "a boolean", JSON_TRUE}};
+    json_t *function = json_object(), *made = NULL;
     char place[PLACE];
 
-    snprintf(place, sizeof place, "tools[%zu]", i);
-    if (!json_is_object(tool)) {
-        sv_wrong_type(e, place, "an object", tool);
-        return NULL;
-    }
-    snprintf(place, sizeof place, "tools[%zu].type", i);
-    if (!type || strcmp(type, "function") != 0) {
-        char why[160];
-        snprintf(why, sizeof why,
-                 "\"%.40s\" is no tool that this server runs; only those of the type \"function\" "
-                 "are supported",
-                 type ? type : "");
-        unsupported(e, place, why);
-        return NULL;
-    }
-    json_t *function = json_object(), *made;
-    for (int k = 0; k < 4; k++) {
-        json_t *v = json_object_get(tool, members[k]);
-        bool fits = k == 0   ? sv_json_is_text(v) && json_string_length(v)
-                    : k == 1 ? json_is_string(v)
-                    : k == 2 ? json_is_object(v)
-                             : json_is_boolean(v);
-        snprintf(place, sizeof place, "tools[%zu].%s", i, members[k]);
-        if (!fits && (k == 0 || !sv_json_is_none(v))) {
+    for (size_t k = 0; k < sizeof members / sizeof members[0]; k++) {
+        json_t *v = json_object_get(tool, members[k].name);
+        bool fits = v && (members[k].type == json_typeof(v) || (k == 3 && json_is_false(v)));
+        snprintf(place, sizeof place, "%.40s.%s", at, members[k].name);
+        if (k ? !fits && !sv_json_is_none(v) : !sv_json_is_text(v) || !json_string_length(v)) {
             json_decref(function);
-            sv_api_bad(e, place, "'%s' must be %s", place,
-                       k == 0   ? "a name"
-                       : k == 1 ? "a string"
-                       : k == 2 ? "an object, a JSON schema"
-                                : "a boolean");
-            return NULL;
+            return sv_api_bad(e, place, "'%s' must be %s", place, members[k].what);
         }
         if (fits)
-            json_object_set(function, members[k], v);
+            json_object_set(function, members[k].name, v);
     }
     made = json_pack("{s:s,s:o}", "type", "function", "function", function);
-    if (!made)
-        sv_api_fail(e, 500, NULL, "out of memory");
-    return made;
+    return made && !json_array_append_new(tools, made) ? 0 : sv_api_no_memory(e);
+}
+
+/* A function, or a namespace of some, whose names are taken to be different. */
+static int add_tool(json_t *tools, const json_t *tool, const char *at, bool inner,
+                    struct sv_api_err *e)
+{
+    const char *type = json_string_value(json_object_get(tool, "type"));
+    const json_t *list = json_object_get(tool, "tools");
+    char place[PLACE], why[160];
+
+    if (!json_is_object(tool))
+        return sv_wrong_type(e, at, "an object", tool);
+    if (type && strcmp(type, "function") == 0)
+        return add_function(tools, tool, at, e);
+    if (type && strcmp(type, "namespace") == 0 && !inner && json_is_array(list)) {
+        for (size_t i = 0; i < json_array_size(list); i++) {
+            snprintf(place, sizeof place, "%.40s.tools[%zu]", at, i);
+            if (add_tool(tools, json_array_get(list, i), place, true, e))
+                return -1;
+        }
+        return 0;
+    }
+    snprintf(place, sizeof place, "%.60s.type", at);
+    snprintf(why, sizeof why,
+             "\"%.40s\" is no tool that this server runs; only those of the type \"function\" are "
+             "supported",
+             type ? type : "");
+    return unsupported(e, place, why);
 }
 
 int sv_read_flat_tools(struct sv_params *p, const struct sv_field *f, json_t *v,
                        struct sv_api_err *e)
 {
-    json_t *tools = json_array();
-
-    if (!json_is_array(v)) {
-        json_decref(tools);
+    if (!json_is_array(v))
         return sv_wrong_type(e, f->name, "an array", v);
-    }
-    if (!tools || !sv_params_own(p, tools))
-        return sv_api_fail(e, 500, NULL, "out of memory");
-    for (size_t i = 0; i < json_array_size(v); i++) {
-        json_t *tool = chat_tool(json_array_get(v, i), i, e);
-        if (!tool)
-            return -1;
-        json_array_append_new(tools, tool);
-    }
+    json_t *tools = json_array();
+    if (!sv_params_own(p, tools))
+        return sv_api_no_memory(e);
     p->tools = tools;
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        char place[32];
+        snprintf(place, sizeof place, "tools[%zu]", i);
+        if (add_tool(tools, json_array_get(v, i), place, false, e))
+            return -1;
+    }
     return 0;
+}
+
+const char *sv_responses_namespace(const json_t *body, const char *name, size_t n)
+{
+    const json_t *tools = json_object_get(body, "tools"), *tool, *inner;
+    size_t i, k;
+
+    json_array_foreach((json_t *)(uintptr_t)tools, i, tool) {
+        json_array_foreach(json_object_get(tool, "tools"), k, inner) {
+            const json_t *own = json_object_get(inner, "name");
+            if (json_string_length(own) == n && memcmp(json_string_value(own), name, n) == 0)
+                return json_string_value(json_object_get(tool, "name"));
+        }
+    }
+    return NULL;
 }
 
 /* ---------------------------------------------------------------- a call's own */

@@ -46,12 +46,14 @@ static void reply(struct sv_http_req *q, struct sv_buf *b)
     sv_buf_fini(b);
 }
 
-/* One that is being made; what is still read has no name yet. */
+/* One that is being made; what is still read has no name yet, what has ended is about to be kept.
+ */
 static struct sv_call *find_call(const struct sv_serve *s, const char *id)
 {
     struct sv_call *c = s->calls;
 
-    while (c && (c->dialect->kind != SV_RESPONSES || !c->n_gens || strcmp(c->id, id) != 0))
+    while (c && (c->dialect->kind != SV_RESPONSES || !c->n_gens || sv_call_has_ended(c) ||
+                 strcmp(c->id, id) != 0))
         c = c->next;
     return c;
 }

@@ -161,6 +161,14 @@ static void answers_are_items(void **state)
     assert_int_equal(hub_number(v, "usage.total_tokens"),
                      hub_number(v, "usage.input_tokens") + hub_number(v, "usage.output_tokens"));
 
+    assert_null(hub_at(v, "output.2.namespace"));
+    /* Some of an agent's tools come under a name of their own. */
+    v = answer(
+        &r, TWO_CALLS,
+        "\"tools\":[{\"type\":\"function\",\"name\":\"get_weather\"},{\"type\":"
+        "\"namespace\",\"name\":\"letters\",\"tools\":[{\"type\":\"function\",\"name\":\"b\"}]}]");
+    assert_null(hub_at(v, "output.2.namespace"));
+    assert_string_equal(hub_text(v, "output.3.namespace"), "letters");
     v = answer(&r, TWO_CALLS, TOOLS ",\"parallel_tool_calls\":false");
     assert_int_equal(json_array_size(hub_at(v, "output")), 3);
     assert_true(json_is_false(hub_at(v, "parallel_tool_calls")));
@@ -805,6 +813,12 @@ static void what_is_refused(void **state)
         {"{\"input\":\"a\",\"tools\":[{\"type\":\"web_search\"}]}", "tools[0].type"},
         {"{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\"}}]}",
          "tools[0].name"},
+        {"{\"input\":\"a\",\"tools\":[{\"type\":\"namespace\",\"name\":\"n\",\"tools\":[{\"type\":"
+         "\"function\"}]}]}",
+         "tools[0].tools[0].name"},
+        {"{\"input\":\"a\",\"tools\":[{\"type\":\"namespace\",\"name\":\"n\",\"tools\":[{\"type\":"
+         "\"namespace\",\"tools\":[]}]}]}",
+         "tools[0].tools[0].type"},
         {"{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"a\",\"parameters\":5}]}",
          "tools[0].parameters"},
         {"{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"a\",\"strict\":5}]}",
