@@ -123,8 +123,11 @@ static int take_message(struct talk *t, const json_t *item, const char *place, s
         json_decref(text);
         return -1;
     }
-    if (*role != 'a')
-        return add_message(t, json_pack("{s:s,s:o}", "role", role, "content", text), e);
+    if (*role != 'a') {
+        json_t *m = json_pack("{s:s,s:O}", "role", role, "content", text);
+        json_decref(text);
+        return add_message(t, m, e);
+    }
     /* its thought stood before it */
     bool goes_on = t->turn && !json_string_length(json_object_get(t->turn, "content")) &&
                    !json_object_get(t->turn, "tool_calls");
@@ -181,8 +184,9 @@ static int take_output(struct talk *t, const json_t *item, const char *place, st
         json_decref(text);
         return -1;
     }
-    return add_message(
-        t, json_pack("{s:s,s:s,s:o}", "role", "tool", "tool_call_id", id, "content", text), e);
+    json_t *m = json_pack("{s:s,s:s,s:O}", "role", "tool", "tool_call_id", id, "content", text);
+    json_decref(text);
+    return add_message(t, m, e);
 }
 
 /* The thought itself, or else what there is of its summary. */
@@ -253,12 +257,12 @@ static int keep_item(struct talk *t, const json_t *item, struct sv_api_err *e)
         if (strcmp(key, "id") != 0 && strcmp(key, "type") != 0)
             fine = fine && !json_object_set(copy, key, v);
     }
-    if (strcmp(type, "message") == 0 && json_is_string(content)) {
+    if (fine && strcmp(type, "message") == 0 && json_is_string(content)) {
         const char *role = json_string_value(json_object_get(item, "role"));
         v = json_pack("[{s:s,s:O}]", "type",
                       strcmp(role, "assistant") == 0 ? "output_text" : "input_text", "text",
                       content);
-        fine = fine && v && !json_object_set_new(copy, "content", v);
+        fine = v && !json_object_set_new(copy, "content", v);
     }
     if (fine) {
         sv_json_tree(t->items, copy);

@@ -127,6 +127,7 @@ static int add_function(json_t *tools, const json_t *tool, const char *at, struc
                    {"parameters", "an object, a JSON schema", JSON_OBJECT},
                    {"strict", "a boolean", JSON_TRUE}};
     json_t *function = json_object(), *made = NULL;
+    bool fine = function;
     char place[PLACE];
 
     for (size_t k = 0; k < sizeof members / sizeof members[0]; k++) {
@@ -137,10 +138,11 @@ static int add_function(json_t *tools, const json_t *tool, const char *at, struc
             json_decref(function);
             return sv_api_bad(e, place, "'%s' must be %s", place, members[k].what);
         }
-        if (fits)
-            json_object_set(function, members[k].name, v);
+        fine = fine && (!fits || !json_object_set(function, members[k].name, v));
     }
-    made = json_pack("{s:s,s:o}", "type", "function", "function", function);
+    if (fine)
+        made = json_pack("{s:s,s:O}", "type", "function", "function", function);
+    json_decref(function);
     return made && !json_array_append_new(tools, made) ? 0 : sv_api_no_memory(e);
 }
 

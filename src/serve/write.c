@@ -48,8 +48,8 @@ void sv_json_tree(struct sv_buf *b, const json_t *v)
         b->failed = true;
         return;
     }
-    json_dumpb(v, b->data + b->len, n, JSON_COMPACT | JSON_ENCODE_ANY);
-    b->len += n;
+    b->failed = json_dumpb(v, b->data + b->len, n, JSON_COMPACT | JSON_ENCODE_ANY) != n;
+    b->len += b->failed ? 0 : n;
     b->data[b->len] = 0;
 }
 

@@ -4,6 +4,7 @@
  */
 #include "serve/hub.h"
 
+#include "serve/impl.h"
 #include "testing.h"
 
 #include <stdio.h>
@@ -861,6 +862,46 @@ static void what_is_refused(void **state)
     hub_close(&r);
 }
 
+/* Whatever of a body found no memory, it is refused, and nothing stays behind. */
+static void memory_that_runs_out(void **state)
+{
+    static const char list[] =
+        "{\"input\":[{\"role\":\"developer\",\"content\":\"d\"},{\"role\":\"user\",\"content\":"
+        "[{\"type\":\"input_text\",\"text\":\"a\"}]},{\"type\":\"reasoning\",\"summary\":[],"
+        "\"content\":[{\"type\":\"reasoning_text\",\"text\":\"b\"}]},{\"role\":\"assistant\","
+        "\"content\":\"e\"},{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\","
+        "\"arguments\":\"{}\"},{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":"
+        "\"d\"}],\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":"
+        "\"object\"},\"strict\":true}],\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":"
+        "\"auto\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]}}";
+    static struct sv_params p;
+    struct sv_err err;
+    json_t *root = sv_json_parse(list, sizeof list - 1, &err);
+    int64_t live = sv_alloc_live(), nth = 0;
+    int rc = -1;
+    (void)state;
+
+    while (rc) {
+        struct sv_api_err e = {0};
+        struct sv_buf lines;
+        sv_buf_init(&lines);
+        sv_fault_arm(++nth);
+        rc = sv_params_read(&p, SV_RESPONSES, root, &e);
+        if (!rc)
+            rc = sv_responses_messages(&p, NULL, NULL, "0", &lines, &e);
+        bool hit = sv_fault_calls() >= nth;
+        sv_fault_arm(0);
+        assert_int_equal(!hit, !rc);
+        assert_int_equal(e.status, rc ? 500 : 0);
+        sv_params_fini(&p);
+        sv_buf_fini(&lines);
+        assert_int_equal(sv_alloc_live(), live);
+        assert_true(nth < 10000);
+    }
+    assert_true(nth > 100);
+    json_decref(root);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(answers_are_items), cmocka_unit_test(answers_that_are_cut),
              cmocka_unit_test(streams_are_their_answers), cmocka_unit_test(events_have_names),
              cmocka_unit_test(log_probabilities), cmocka_unit_test(items_become_messages),
@@ -868,4 +909,4 @@ SV_TEST_MAIN(cmocka_unit_test(answers_are_items), cmocka_unit_test(answers_that_
              cmocka_unit_test(the_cache_knows_the_first_turn),
              cmocka_unit_test(only_the_newest_are_kept), cmocka_unit_test(cancelled_while_it_runs),
              cmocka_unit_test(a_device_that_fails), cmocka_unit_test(forms_of_answers),
-             cmocka_unit_test(what_is_refused))
+             cmocka_unit_test(what_is_refused), cmocka_unit_test(memory_that_runs_out))
