@@ -389,20 +389,23 @@ static int take_all(const struct taker *t, struct sv_params *p, const char *name
     return 0;
 }
 
-static int take_chat(const struct taker *t, struct sv_params *p, struct sv_prompt *prompt,
-                     struct sv_api_err *e)
+/* name: what the API calls the conversation. */
+static int take_chat(const struct taker *t, struct sv_params *p, const char *name,
+                     struct sv_prompt *prompt, struct sv_api_err *e)
 {
     struct sv_buf text;
 
     sv_buf_init(&text);
     int rc = sv_render_chat(t->s, p, &text, e);
+    if (rc && strcmp(e->param, "messages") == 0)
+        snprintf(e->param, sizeof e->param, "%s", name);
     p->in_thought = !rc && sv_think_is_open(p->think_format, text.data, text.len);
     p->form.think = sv_thought_before(t->s);
     p->form.think_open = !rc && sv_think_is_open(p->form.think, text.data, text.len);
     if (!rc)
-        rc = take_text(t, text.data ? text.data : "", text.len, prompt, "messages", e);
+        rc = take_text(t, text.data ? text.data : "", text.len, prompt, name, e);
     if (!rc)
-        rc = sv_check_prompt(t->s, prompt, "messages", e);
+        rc = sv_check_prompt(t->s, prompt, name, e);
     sv_buf_fini(&text);
     return rc;
 }
@@ -429,7 +432,7 @@ int sv_prompts_make(const struct sv_serve *s, struct sv_enc_scratch *scratch, st
         return sv_api_fail(e, 500, NULL, "out of memory");
     *n = count;
     if (sv_is_chat(kind))
-        return take_chat(&t, p, *prompts, e);
+        return take_chat(&t, p, kind == SV_RESPONSES ? "input" : "messages", *prompts, e);
     if (kind == SV_INFILL)
         return sv_infill_prompt(s, scratch, p, *prompts, e);
     return take_all(&t, p, name, *prompts, *n, e);

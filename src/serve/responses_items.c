@@ -232,6 +232,9 @@ static int add_item(struct talk *t, const json_t *item, const char *place, struc
 /* The item as it is kept: its id first, its type said, content as parts. */
 static int keep_item(struct talk *t, const json_t *item, struct sv_api_err *e)
 {
+    /* lines are looked through for ids as they stand */
+    static const char letters[] =
+        "-_.:0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     const char *type = json_string_value(json_object_get(item, "type"));
     const char *id = json_string_value(json_object_get(item, "id"));
     const json_t *content = json_object_get(item, "content");
@@ -240,7 +243,7 @@ static int keep_item(struct talk *t, const json_t *item, struct sv_api_err *e)
     if (!t->items)
         return 0;
     type = type ? type : "message";
-    if (!id || !*id) {
+    if (!id || !*id || id[strspn(id, letters)]) {
         snprintf(made, sizeof made, "%s_%s_in%zu",
                  strcmp(type, "message") == 0         ? "msg"
                  : strcmp(type, "reasoning") == 0     ? "rs"

@@ -517,6 +517,16 @@ static void turns_go_on(void **state)
     assert_int_equal(json_array_size(hub_at(page, "data")), 3);
     assert_string_equal(hub_text(page, "data.0.content.0.text"), "second");
     hub_json(&r, path_of(at, "/input_items?limit=0"), NULL, 400);
+    /* Ids that clients chose stay, unless they would have to be quoted. */
+    e = hub_json(&r, AT,
+                 items("{\"id\":\"msg_x\",\"role\":\"user\",\"content\":\"a\"},"
+                       "{\"id\":\"a\\\"b\",\"role\":\"user\",\"content\":\"c\"}",
+                       ""),
+                 200);
+    page = hub_json(&r, path_of(hub_text(e, "id"), "/input_items?order=asc"), NULL, 200);
+    assert_string_equal(hub_text(page, "first_id"), "msg_x");
+    assert_true(strncmp(hub_text(page, "last_id"), "msg_", 4) == 0);
+    hub_same(hub_at(page, "last_id"), hub_at(page, "data.1.id"), "last_id");
     hub_json(&r, path_of(at, "/input_items?order=up"), NULL, 400);
     hub_json(&r, path_of(at, "/input_items?after=x"), NULL, 400);
     hub_json(&r, path_of(at, "/output_items"), NULL, 404);
@@ -857,6 +867,14 @@ static void what_is_refused(void **state)
                       "{\"effort\":\"low\",\"summary\":\"auto\"},\"text\":{\"verbosity\":\"low\"},"
                       "\"include\":[\"reasoning.encrypted_content\"],\"tools\":[]"),
              200);
+    struct sv_buf text;
+    sv_buf_init(&text);
+    for (int i = 0; i < 5000; i++)
+        sv_buf_lit(&text, "word ");
+    json_t *e = hub_json(&r, AT, ask(text.data, ""), 400);
+    assert_string_equal(hub_text(e, "error.code"), "context_length_exceeded");
+    assert_string_equal(hub_text(e, "error.param"), "input");
+    sv_buf_fini(&text);
     hub_json(&r, path_of("resp_0", ""), NULL, 404);
     send_empty(&r, "PUT", path_of("resp_0", ""), 405);
     hub_close(&r);
