@@ -81,6 +81,41 @@ static void norm_case(struct sv_dev *dev, int32_t n, int32_t d, int variant, enu
     rig_free((void *)(uintptr_t)w.data);
 }
 
+/* Rows whose taps have places of their own, or none; past the caches where these are aligned. */
+static void placed_case(struct sv_dev *dev, int32_t n, int32_t d, int32_t shift, bool delta)
+{
+    struct sv_rng rng = {(uint64_t)(n * 4099 + d)};
+    const int32_t stride = d + 32;
+    const size_t size = (size_t)n * (size_t)d, n_tap = 2 * (size_t)n * (size_t)stride;
+    float *x = rig_floats(&rng, size, 3), *more = rig_floats(&rng, size, 1);
+    float *out = rig_new(size * 4), *tap = rig_new((n_tap + 16) * 4);
+    int32_t *place = rig_new((size_t)n * 4);
+    struct sv_weight w = rig_weight(&rng, SV_F32, 1, d, 0.3f, 1);
+    for (int32_t i = 0; i < n; i++)
+        place[i] = i % 3 == 1 ? -1 : 2 * (n - 1 - i); /* every other place stays free */
+    sv_op_add_rms_norm(dev, &(struct sv_p_add_rms_norm){.n_rows = n,
+                                                        .d = d,
+                                                        .x = x,
+                                                        .delta = delta ? more : NULL,
+                                                        .weight = w,
+                                                        .eps = 1e-6f,
+                                                        .out = out,
+                                                        .tap = tap + shift,
+                                                        .tap_stride = stride,
+                                                        .tap_row = place});
+    for (int32_t i = 0; i < n; i++)
+        if (place[i] >= 0) {
+            float *at = tap + shift + (size_t)place[i] * (size_t)stride;
+            assert_memory_equal(at, x + (size_t)i * (size_t)d, (size_t)d * 4);
+            for (int32_t k = 0; k < d; k++)
+                at[k] = NAN;
+        }
+    for (size_t k = 0; k < n_tap + 16; k++) /* nothing was written elsewhere */
+        assert_true(isnan(tap[k]));
+    rig_free(x), rig_free(more), rig_free(out), rig_free(tap), rig_free(place);
+    rig_free((void *)(uintptr_t)w.data);
+}
+
 static void norm_on(struct sv_dev *dev)
 {
     static const int32_t dims[] = {1, 7, 8, 16, 31, 67, 320, 1031};
@@ -89,6 +124,10 @@ static void norm_on(struct sv_dev *dev)
         for (int j = 0; j < 4; j++)
             for (int v = 0; v < 8; v++)
                 norm_case(dev, rows[j], dims[i], v, FLOATS[(i + j + v) % 3]);
+    for (int i = 0; i < 8; i++)
+        for (int j = 1; j < 4; j++)
+            for (int32_t shift = 0; shift <= 16; shift = 2 * shift + 1)
+                placed_case(dev, rows[j], dims[i], shift, shift % 2);
 }
 
 static void norm(void **state)

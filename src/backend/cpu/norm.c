@@ -19,7 +19,6 @@ static void norm_rows(void *arg, int thread, int n)
     sv_cpu_share(p->n_rows, thread, n, &begin, &end);
     for (int32_t i = begin; i < end; i++) {
         int64_t row = !p->row_index ? i : p->row_index[i] < 0 ? 0 : p->row_index[i];
-        int64_t tap = p->tap_row ? p->tap_row[row] : row;
         struct sv_cpu_norm_row r = {
             .x = (float *)p->x + row * p->d,
             .delta = p->delta ? (const float *)p->delta + row * p->d : NULL,
@@ -28,9 +27,13 @@ static void norm_rows(void *arg, int thread, int n)
             .eps = p->eps,
             .write_x = p->delta && !p->row_index,
             .out = (float *)p->out + (int64_t)i * p->d,
-            .tap = p->tap && tap >= 0 ? (float *)p->tap + tap * p->tap_stride : NULL};
+            .tap = p->tap && !p->tap_row ? (float *)p->tap + row * p->tap_stride : NULL};
         job->vec->add_rms_norm(&r);
+        if (p->tap_row && p->tap_row[row] >= 0)
+            job->vec->stream((float *)p->tap + p->tap_row[row] * p->tap_stride, r.x, p->d);
     }
+    if (p->tap_row)
+        job->vec->fence();
 }
 
 void sv_cpu_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)

@@ -35,6 +35,15 @@ static inline void v_store(float *p, vf v)
 {
     _mm256_storeu_ps(p, v);
 }
+/* Past the caches, to aligned memory; seen by others after v_fence. */
+static inline void v_stream(float *p, vf v)
+{
+    _mm256_stream_ps(p, v);
+}
+static inline void v_fence(void)
+{
+    _mm_sfence();
+}
 static inline vf v_load_n(const float *p, int n)
 {
     return n == SIMD_W ? v_load(p) : _mm256_maskload_ps(p, first_n(n));

@@ -43,6 +43,15 @@ static inline void v_store(float *p, vf v)
 {
     _mm512_storeu_ps(p, v);
 }
+/* Past the caches, to aligned memory; seen by others after v_fence. */
+static inline void v_stream(float *p, vf v)
+{
+    _mm512_stream_ps(p, v);
+}
+static inline void v_fence(void)
+{
+    _mm_sfence();
+}
 static inline vf v_load_n(const float *p, int n)
 {
     return _mm512_maskz_loadu_ps(first_n(n), p);

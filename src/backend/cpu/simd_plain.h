@@ -35,6 +35,14 @@ static inline void v_store(float *p, vf v)
 {
     memcpy(p, &v, sizeof v);
 }
+/* There is no way past the caches. */
+static inline void v_stream(float *p, vf v)
+{
+    v_store(p, v);
+}
+static inline void v_fence(void)
+{
+}
 /* Lanes from n on are 0. */
 static inline vf v_load_n(const float *p, int n)
 {

@@ -63,6 +63,9 @@ struct sv_cpu_norm_row {
 struct sv_cpu_vec {
     const char *name;
     void (*add_rms_norm)(const struct sv_cpu_norm_row *r);
+    /* out = x, which nobody reads soon and no other thread before this one's fence */
+    void (*stream)(float *out, const float *x, int32_t n);
+    void (*fence)(void);
     void (*act_mul)(float *out, const float *gate, const float *up, int32_t d);
     /* out = in * scale with in of any weight dtype */
     void (*widen)(float *out, const void *in, enum sv_dtype dtype, int32_t n, float scale);

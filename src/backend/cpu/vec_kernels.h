@@ -76,6 +76,21 @@ static inline __attribute__((always_inline)) void norm_put(const struct sv_cpu_n
         v_store_n(r->tap + i, v, n);
 }
 
+/* x into memory that nobody reads soon, past the caches where it can be. */
+static void k_stream(float *out, const float *x, int32_t n)
+{
+    int32_t i = 0;
+    if ((uintptr_t)out % (SIMD_W * sizeof *out) == 0)
+        for (; i + SIMD_W <= n; i += SIMD_W)
+            v_stream(out + i, v_load(x + i));
+    memcpy(out + i, x + i, (size_t)(n - i) * sizeof *out);
+}
+
+static void k_fence(void)
+{
+    v_fence();
+}
+
 static SIMD_LOCALS float norm_sum(const struct sv_cpu_norm_row *r)
 {
     vf a[4] = {v_set1(0), v_set1(0), v_set1(0), v_set1(0)};

@@ -7,6 +7,8 @@
 const struct sv_cpu_vec SIMD_TABLE = {
     .name = SIMD_NAME,
     .add_rms_norm = k_add_rms_norm,
+    .stream = k_stream,
+    .fence = k_fence,
     .act_mul = k_act_mul,
     .widen = k_widen,
     .narrow = k_narrow,
