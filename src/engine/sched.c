@@ -309,16 +309,32 @@ static bool nobody_drafts(const struct sv_plan *p)
     return p->n_segs > 0;
 }
 
-/* Asks the width policy about all sequences that decode, in the order of their slots. */
-static void choose_widths(struct sv_sched *s, struct sv_plan *p)
+/* Of its answer, as answers are lately. */
+static int32_t tokens_left(const struct sv_sched *s, const struct sv_seq *q)
 {
-    bool sampled = false;
-    int32_t n_prompt = 0;
+    const int32_t n = q->n_tokens - q->n_prompt, most = q->cap_tokens - q->n_tokens;
+    const double usual = s->usual_answer;
+    const int32_t left = (int32_t)fmax(usual - n, usual / 4) + 1;
+    return left < most ? left : most;
+}
+
+/* Asks the width policy about all sequences that decode, in the order of their slots. False: all go
+ * on plainly, nobody had to be asked. */
+static bool choose_widths(struct sv_sched *s, struct sv_plan *p)
+{
+    bool sampled = false, asked = false;
+    int32_t n_prompt = 0, n = 0;
     for (int32_t i = 0; i < s->n_slots; i++) {
         const struct sv_seq *q = s->slot[i];
         n_prompt += q ? q->grant : 0;
-        sampled |= q && wants_step(q) && q->needs_logits;
+        if (!q || !wants_step(q))
+            continue;
+        n++;
+        sampled |= q->needs_logits;
+        asked |= q->fixed_width;
     }
+    if (!asked && sv_policy_rests(s->policy, n, n_prompt > 0))
+        return false;
     sv_policy_begin(s->policy, n_prompt, sampled);
     for (int32_t i = 0; i < s->n_slots; i++) {
         struct sv_seq *q = s->slot[i];
@@ -330,6 +346,7 @@ static void choose_widths(struct sv_sched *s, struct sv_plan *p)
                                                         .block = q->width,
                                                         .cap = widest(q),
                                                         .context = reach(q),
+                                                        .left = tokens_left(s, q),
                                                         .record = &q->record});
     }
     sv_policy_choose(s->policy);
@@ -337,6 +354,7 @@ static void choose_widths(struct sv_sched *s, struct sv_plan *p)
     p->shares = s->policy->shares_now && p->load.n_draft_segs;
     p->cuts = p->shares && s->policy->cuts_now;
     p->promised = s->policy->promised;
+    return true;
 }
 
 /* Pages for all that the step may write, oldest sequence first. */
@@ -395,13 +413,13 @@ bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p
     if (!back_all(s, cache, in_flight))
         return false;
     int32_t n = 0; /* sequences told to the policy, in the order of their slots */
-    if (s->policy)
-        choose_widths(s, p);
+    const struct sv_policy_seq plain = {.width = 1};
+    const bool chosen = s->policy && choose_widths(s, p);
     for (int32_t i = 0; i < s->n_slots; i++) {
         struct sv_seq *q = s->slot[i];
         if (!q || !wants_step(q))
             continue;
-        plan_decode(s, cache, p, q, s->policy ? &s->policy->seq[n++] : NULL);
+        plan_decode(s, cache, p, q, chosen ? &s->policy->seq[n++] : s->policy ? &plain : NULL);
         p->sampled |= !sv_sample_is_greedy(&q->sampling);
     }
     for (struct sv_seq *q = s->head; q; q = q->next) {

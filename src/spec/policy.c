@@ -14,8 +14,8 @@
 #include <string.h>
 
 /* Drafting must look so much better than plain decoding to be taken up, and to be gone on with:
- * each change of kind finds cold caches. */
-static const double TAKE_UP = 1.01, GO_ON = 1.0;
+ * each change of kind finds cold caches, the more where the host computes too. */
+static const double TAKE_UP = 1.01, TAKE_UP_AT_ONCE = 1.02, GO_ON = 1.0;
 /* What cuts are worth over widths that are not cut, before it is known; never thought to be more
  * than MOST_CUTS. */
 static const float FIRST_CUTS = 1.1f;
@@ -28,9 +28,11 @@ static const double NOT_NEAR = 0.7;
 static const double KEEPING = 0.015;
 /* Drafts that bring back less than this share of what they cost are on their way to be given up. */
 static const double HOPELESS = 0.5;
-/* Where drafting is far from worth while, every other choice is the one before: a choice reads what
- * nobody else does, and with a small model that takes as long as one percent of a step. */
-enum { CHOICES_EVERY = 2 };
+/* Where drafting is far from worth while, one choice stands for so many steps, and one of them
+ * tells of the machine's pace: both read what nobody else does, and with a small model that takes
+ * as long as one percent of a step. Not so soon after a trial, whose outcome is a comparison with
+ * the plain steps around it. */
+enum { CHOICES_EVERY = 8, COMPARED = 16 };
 
 int sv_policy_open(struct sv_policy **out, int32_t n_slots, int32_t block, bool drafts_on_device,
                    struct sv_err *err)
@@ -96,6 +98,7 @@ const char *sv_why_name(enum sv_why why)
 void sv_policy_begin(struct sv_policy *p, int32_t n_prompt_rows, bool sampled)
 {
     p->n = 0;
+    p->left = 0;
     p->cuts_now = p->shares_now = false;
     p->load = (struct sv_load){.n_prompt_rows = n_prompt_rows, .sampled = sampled};
 }
@@ -112,6 +115,7 @@ void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq)
     seq.probe = false;
     if ((seq.record->gave_up || seq.record->lacks) && !seq.fixed)
         seq.cap = 1;
+    p->left += seq.left;
     p->seq[p->n++] = seq;
 }
 
@@ -162,9 +166,31 @@ static bool hopeless(const struct sv_candidate *plain, const struct sv_candidate
     return !best->k || gain_us < HOPELESS * (best->us - plain->us);
 }
 
+/* Who drafts needs context K/V of its prompt too, which nobody makes where nobody drafts: tokens
+ * pay for it. */
+static struct sv_candidate with_prompts(const struct sv_policy *p, const struct sv_candidate *best)
+{
+    struct sv_candidate c = *best;
+    if (!c.k)
+        return c;
+    c.us += p->prompt_us * c.tokens * c.k / p->n;
+    c.score = c.tokens / c.us;
+    return c;
+}
+
+/* Before anybody drafts, the context K/V that was held back has to be made: what is left of their
+ * answers must be worth that. */
+static bool worth_making(const struct sv_policy *p, const struct sv_candidate *plain,
+                         const struct sv_candidate *best)
+{
+    return p->left <= 0 ||
+           p->left * (1 / plain->score - 1 / best->score) > p->held_us * best->k / p->n;
+}
+
 /* Every sequence of the step has a reason for its width. */
 static void count_reasons(struct sv_policy *p, bool drafts, bool other, bool beside_prompt)
 {
+    memset(p->why_now, 0, sizeof p->why_now);
     for (int32_t i = 0; i < p->n; i++) {
         struct sv_policy_seq *s = &p->seq[i];
         enum sv_why why = drafts ? SV_WHY_DRAFT : SV_WHY_PLAIN;
@@ -180,9 +206,11 @@ static void count_reasons(struct sv_policy *p, bool drafts, bool other, bool bes
             why = SV_WHY_SAT_OUT;
         else if (why == SV_WHY_DRAFT && p->cuts_now)
             why = SV_WHY_CUT;
-        p->n_why[why]++;
+        p->why_now[why]++;
         p->n_beside_prompt += beside_prompt;
     }
+    for (int32_t i = 0; i < SV_WHYS; i++)
+        p->n_why[i] += p->why_now[i];
 }
 
 /* n requests alike, of which k have w rows. */
@@ -272,10 +300,12 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
                    const struct sv_candidate *best, bool beside_prompt)
 {
     enum { LOOK = 16 };
-    double margin = p->trial.drafted ? GO_ON : TAKE_UP;
-    const bool drafting = best->k && best->score > margin * plain->score;
+    double margin = p->trial.drafted ? GO_ON : p->ahead ? TAKE_UP : TAKE_UP_AT_ONCE;
+    const struct sv_candidate whole = with_prompts(p, best);
+    const bool drafting = best->k && whole.score > margin * plain->score &&
+                          (p->trial.drafted || worth_making(p, plain, &whole));
     const struct sv_candidate *used = drafting ? best : plain;
-    const struct sv_rival way = sv_trial_way(p, plain, best, drafting),
+    const struct sv_rival way = sv_trial_way(p, plain, &whole, drafting),
                           size = sv_trial_size(p, plain, used);
     const struct sv_rival *other = NULL; /* is tried instead of it */
     p->trial.drafted = drafting;
@@ -286,7 +316,7 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     bool far = !drafting && (way.apart >= NOT_NEAR || way.regret < KEEPING);
     *n_far = far ? *n_far + (*n_far < INT32_MAX) : 0;
     if (!beside_prompt) { /* such a step teaches nothing: no trials */
-        sv_trial_save(p, (p->rests ? CHOICES_EVERY : 1) * used->us, drafting, &way, &size);
+        sv_trial_save(p, (1 + p->n_rested) * used->us, drafting, &way, &size);
         other = sv_trial_goes(p, &way, used) ? &way : sv_trial_goes(p, &size, used) ? &size : NULL;
     }
     const struct sv_candidate *run = other ? other->c : used;
@@ -309,22 +339,31 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     p->expected_us += used->us;
     p->expected_plain_us += used->tokens / plain->score;
     count_reasons(p, run->k > 0, other != NULL, beside_prompt);
-    p->rests = sv_policy_is_far(p, p->n) && !p->ahead && !p->load.n_draft_segs && !p->trial.n_left;
+    p->rests = sv_policy_is_far(p, p->n) && !p->ahead && !p->load.n_draft_segs &&
+               !p->trial.n_left && p->trial.n_since >= COMPARED;
     p->rests_at = p->n;
+    p->n_rested = 0;
 }
 
-static bool rests(const struct sv_policy *p)
+bool sv_policy_rests(struct sv_policy *p, int32_t n, bool beside_prompt)
 {
-    return p->rests && p->n_steps % CHOICES_EVERY && !p->load.n_draft_segs &&
-           sv_policy_about(p->n, p->rests_at);
-}
-
-static void stay_plain(struct sv_policy *p)
-{
+    if (!p->rests || p->random || (p->n_steps + 1) % CHOICES_EVERY == 0 || !n ||
+        !sv_policy_about(n, p->rests_at))
+        return false;
+    p->n_steps++;
+    p->n_rested++;
     p->n_plain++;
     p->promised = 0;
-    count_reasons(p, false, false, p->load.n_prompt_rows > 0);
-    count_missed(p);
+    p->n = 0;
+    p->cuts_now = p->shares_now = false;
+    p->load = (struct sv_load){.n_segs = 0}; /* it teaches nothing */
+    p->n_beside_prompt += beside_prompt ? n : 0;
+    for (int32_t i = SV_WHYS - 1; i >= 0; i--) { /* as before; who came since is plain */
+        const int32_t k = i && p->why_now[i] < n ? p->why_now[i] : n;
+        p->n_why[i] += k;
+        n -= k;
+    }
+    return true;
 }
 
 void sv_policy_choose(struct sv_policy *p)
@@ -335,17 +374,10 @@ void sv_policy_choose(struct sv_policy *p)
         choose_randomly(p);
         return;
     }
-    if (!p->rests) /* else only where the step is not another plain one */
-        sv_chance_update(p);
+    sv_chance_update(p);
     double tokens = start(p);
     if (!p->n)
         return;
-    if (rests(p)) {
-        stay_plain(p);
-        return;
-    }
-    if (p->rests)
-        sv_chance_update(p);
     /* Beside a prompt's rows a further row looks cheap, but the time it takes holds the prompt up
      * too: what does not pay alone is left alone. */
     int32_t n_prompt_rows = p->load.n_prompt_rows;

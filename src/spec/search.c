@@ -225,6 +225,13 @@ static int32_t longer(const struct sv_policy *p, int32_t serves)
     return 2 * serves < most ? 2 * serves : most;
 }
 
+static bool serves_on(const struct sv_policy *p, struct sv_searched *last)
+{
+    const int32_t n = last->n_steps;
+    last->n_steps += 1 + p->n_rested;
+    return n < last->serves;
+}
+
 /* Where the host's time is the step's, one search serves some steps, since it takes as long as a
  * good part of a small model's step: more where it found nothing new, and many while plain decoding
  * is far better. Whom it was made for may be gone: the ranks stay, and chances are looked up again.
@@ -241,10 +248,10 @@ struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candid
         c.tokens += plain->tokens - last->plain_tokens;
         c.us = sv_cost_us(&p->cost, &c.load);
         c.score = c.k ? c.tokens / c.us : -HUGE_VAL;
-        if (last->n_steps++ < last->serves)
+        if (serves_on(p, last))
             return c;
     } else if (!p->trial.drafted && last->n && sv_policy_about(p->n, last->n) &&
-               last->n_steps++ < last->serves) {
+               serves_on(p, last)) {
         return (struct sv_candidate){.score = -HUGE_VAL}; /* some came or went: as far as it was */
     }
     const struct sv_candidate was = c;

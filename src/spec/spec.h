@@ -288,6 +288,7 @@ struct sv_policy_seq {
     int32_t block;   /* widest it may be asked for: what the draft sees in full mode */
     int32_t cap;     /* widest useful now: block, cut to the tokens still wanted */
     int32_t context; /* positions behind it */
+    int32_t left;    /* tokens it is likely to bring yet; 0: not known */
     struct sv_record *record;
     /* out */
     int32_t width, draft_rows; /* 0 rows: it sits the drafting pass out */
@@ -328,13 +329,16 @@ struct sv_policy {
     bool closed; /* at this number of sequences nothing could be gained, were every draft kept */
     int32_t closed_n, closed_steps; /* when that was looked at: for so many sequences, steps ago */
     bool rests;                     /* nothing but plain steps for a few choices, */
-    int32_t rests_at;               /* at about so many sequences */
+    int32_t rests_at;               /* at about so many sequences, */
+    int32_t n_rested;               /* and so many steps since the last choice */
+    double left; /* tokens that those who run are likely to bring yet; 0: not known */
     /* choices in a row that found drafting far from worth while; by sequences: 1, 2.., 4.., 8.. */
     int32_t n_far[SV_OCTAVES];
     /* what it takes to make the context K/V that is held back, before all may draft */
     double held_us;
-    double rate;     /* tokens a us expected of this step: what time is worth */
-    double promised; /* tokens that drafts were to bring in the step chosen last, with a cut */
+    double prompt_us; /* and that of a prompt, by tokens of its answer; 0: it is made in any case */
+    double rate;      /* tokens a us expected of this step: what time is worth */
+    double promised;  /* tokens that drafts were to bring in the step chosen last, with a cut */
     int64_t n_cut, n_cut_steps; /* rows cut so far, in so many steps */
     struct sv_policy_seq *seq;  /* (n_slots) of this step */
     struct sv_load load;        /* of the step chosen last */
@@ -365,7 +369,8 @@ struct sv_policy {
         int64_t n_requests;
     } trial;
     int64_t n_steps, n_probes, n_plain,
-        n_other; /* choices so far: all, with a probe, plain, against the odds */
+        n_other;              /* choices so far: all, with a probe, plain, against the odds */
+    int32_t why_now[SV_WHYS]; /* of the last choice */
     int64_t n_why[SV_WHYS],
         n_beside_prompt; /* widths chosen, by reason; of these beside prompt rows */
     int64_t n_gave_up, n_dropped,
@@ -387,6 +392,9 @@ void sv_policy_forget(struct sv_policy *p);
 void sv_policy_begin(struct sv_policy *p, int32_t n_prompt_rows, bool sampled);
 void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq);
 void sv_policy_choose(struct sv_policy *p);
+/* In place of the three above: n sequences, none of which asked for a width, decode plainly once
+ * more, as nothing else has been worth while for long. False: it has to be asked. */
+bool sv_policy_rests(struct sv_policy *p, int32_t n, bool beside_prompt);
 /* Would n requests without history draft? */
 bool sv_policy_would_draft(const struct sv_policy *p, int32_t n);
 /* For n sequences that draft against plain decoding: us saved with each token of one; 0: nothing.

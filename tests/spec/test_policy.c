@@ -198,6 +198,94 @@ static void far(void **state)
     sv_policy_close(p);
 }
 
+/* Where it is far, most steps ask for nothing; who has the same reasons as before is counted. */
+static void rests(void **state)
+{
+    (void)state;
+    enum { SEQS = 24, LONG = 200, MORE = 80, EVERY = 8 };
+    struct sv_record rec[SEQS] = {{.n_verified = 0}};
+    int32_t width[SEQS], n_rested = 0;
+    int64_t n_why = 0, n_gave_up;
+    struct sv_policy *p;
+    struct sv_err err;
+    assert_int_equal(sv_policy_open(&p, SEQS, BLOCK, true, &err), 0);
+    fill_table(&p->cost, &machines[0], SEQS);
+    rec[3].lacks = true;
+    for (int32_t step = 0; step < LONG; step++) {
+        for (int32_t j = 1; j < BLOCK; j++) {
+            p->tried[j] = 1000;
+            p->kept[j] = 10;
+        }
+        p->trial.probe_us = p->trial.other_us = -1e12;
+        assert_false(!step && sv_policy_rests(p, SEQS, false));
+        choose(p, rec, SEQS, 0, width);
+    }
+    assert_true(sv_policy_is_far(p, SEQS));
+    n_gave_up = p->n_why[SV_WHY_GAVE_UP];
+    for (int i = 0; i < SV_WHYS; i++)
+        n_why -= p->n_why[i];
+    for (int32_t step = 0; step < MORE; step++) {
+        p->trial.probe_us = p->trial.other_us = -1e12;
+        const bool rests = sv_policy_rests(p, SEQS - (step % 2), step == 1);
+        n_rested += rests;
+        if (rests)
+            assert_int_equal(p->load.n_segs, 0);
+        else
+            choose(p, rec, SEQS - (step % 2), 0, width);
+    }
+    assert_int_equal(n_rested, MORE - MORE / EVERY);
+    for (int i = 0; i < SV_WHYS; i++)
+        n_why += p->n_why[i];
+    assert_int_equal(n_why, MORE * SEQS - MORE / 2);
+    assert_int_equal(p->n_why[SV_WHY_GAVE_UP] - n_gave_up, MORE);
+    assert_int_equal(p->n_beside_prompt, SEQS - 1);
+    assert_int_equal(p->n_steps, LONG + MORE);
+    assert_false(sv_policy_rests(p, SEQS / 2, false)); /* others than it was found for */
+    p->rests = false;                                  /* a burst of good news */
+    assert_false(sv_policy_rests(p, SEQS, false));
+    sv_policy_close(p);
+}
+
+/* What is held back has to be made before anybody drafts, and prompts' with it: the last tokens of
+ * an answer are not worth that. */
+static void worth_its_context(void **state)
+{
+    (void)state;
+    enum { SEQS = 2, LONG = 40 };
+    static const struct {
+        double held_us, prompt_us;
+        int32_t left;
+        bool drafts;
+    } of[] = {{0, 0, 40, true},    {1000, 0, 40, true}, {20000, 0, 40, false}, {1000, 0, 2, false},
+              {20000, 0, 0, true}, {0, 1, 40, true},    {0, 1000, 40, false},  {0, 1000, 0, false}};
+    for (size_t k = 0; k < sizeof of / sizeof of[0]; k++) {
+        struct sv_record rec[SEQS] = {{.n_verified = 0}};
+        struct sv_policy *p;
+        struct sv_err err;
+        assert_int_equal(sv_policy_open(&p, SEQS, BLOCK, true, &err), 0);
+        fill_table(&p->cost, &machines[2], SEQS);
+        for (int32_t j = 1; j < BLOCK; j++) {
+            p->tried[j] = 1000;
+            p->kept[j] = 900;
+        }
+        p->trial.probe_us = p->trial.other_us = -1e12;
+        p->trial.n_steps = 1 << 20;
+        p->held_us = of[k].held_us;
+        p->prompt_us = of[k].prompt_us;
+        sv_policy_begin(p, 0, false);
+        for (int32_t i = 0; i < SEQS; i++)
+            sv_policy_add(p, (struct sv_policy_seq){.block = BLOCK,
+                                                    .cap = BLOCK,
+                                                    .context = 100,
+                                                    .left = of[k].left,
+                                                    .record = &rec[i]});
+        sv_policy_choose(p);
+        if ((p->load.n_draft_segs > 0) != of[k].drafts)
+            fail_msg("case %d", (int)k);
+        sv_policy_close(p);
+    }
+}
+
 /* Sequences come and go in every step: what was found far from worth while is looked at again all
  * the same. */
 static void looked_at_again(void **state)
@@ -607,14 +695,14 @@ static void cut_at_a_price(void **state)
 
 /* What can be drafted needs taps held back in every plain step, and made context K/V of before it
  * drafts: shares of a plain step, for all that run. */
-static const double HOLDING = 0.015, PROJECTING = 0.03;
+static const double HOLDING = 0.003, PROJECTING = 0.03;
 
 /* Requests one after the other in every seat, as held.c treats them. Returns tokens per us over
  * plain decoding's. */
 static double run_holding(const struct machine *m, const struct sv_accept_profile *prof, int32_t n,
                           uint64_t seed, double lost[4])
 {
-    enum { STEPS = 4000, LENGTH = 110, ONE_IN = 8, MANY = 8, ROOM = 40 };
+    enum { STEPS = 4000, LENGTH = 110, ONE_IN = 8, MANY = 8, ROOM = 8000, LOOK = 64 };
     const double plain = step_us(m, n, n, 0, 0, 0), hold_us = HOLDING * plain / n,
                  project_us = PROJECTING * plain / n;
     struct sv_policy *p;
@@ -622,7 +710,7 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
     struct sv_record rec[MAX_SEQS] = {{.n_verified = 0}};
     struct clock clock = {.rng = {seed}};
     int32_t left[MAX_SEQS] = {0}, held[MAX_SEQS] = {0}, n_begun = 0;
-    bool sample[MAX_SEQS] = {false};
+    bool sample[MAX_SEQS] = {false}, alone = true;
     double tokens = 0, us = 0;
     assert_int_equal(sv_policy_open(&p, n, BLOCK, true, &err), 0);
     fill_table(&p->cost, m, n);
@@ -640,38 +728,50 @@ static double run_holding(const struct machine *m, const struct sv_accept_profil
             n_held += held[i];
         }
         p->held_us = n_held * project_us;
-        sv_policy_begin(p, 0, false);
-        for (int32_t i = 0; i < n; i++)
-            sv_policy_add(p, (struct sv_policy_seq){
-                                 .block = BLOCK, .cap = BLOCK, .context = 100, .record = &rec[i]});
-        sv_policy_choose(p);
-        const struct sv_load *l = &p->load;
-        const bool far = p->closed || sv_policy_is_far(p, n),
-                   all = 2 * l->n_draft_segs > n || n_held > ROOM * n;
+        const bool rests = sv_policy_rests(p, n, false);
+        if (!rests) {
+            sv_policy_begin(p, 0, false);
+            for (int32_t i = 0; i < n; i++)
+                sv_policy_add(p, (struct sv_policy_seq){.block = BLOCK,
+                                                        .cap = BLOCK,
+                                                        .context = 100,
+                                                        .left = left[i],
+                                                        .record = &rec[i]});
+            sv_policy_choose(p);
+        } else {
+            p->load.n_rows = n; /* what it does not tell */
+        }
+        struct sv_load *l = &p->load;
+        alone = step % LOOK ? alone : sv_policy_would_draft(p, 1);
+        const bool far = !alone && (p->closed || sv_policy_is_far(p, n)), full = n_held + n > ROOM,
+                   all = 2 * l->n_draft_segs > n;
         t = step_us(m, n, l->n_rows, l->n_draft_segs, l->n_draft_rows, l->n_draft_out) *
             (l->n_draft_segs ? m->spec_factor : 1);
         double clear = t;
         for (int32_t i = 0; i < n; i++) {
             const struct sv_policy_seq *s = &p->seq[i];
-            int32_t len = sv_profile_draw(prof, (uint64_t)n_begun + (uint64_t)i, (uint64_t)step);
-            len = len < s->width ? len : s->width;
-            if (s->width > 1)
+            int32_t len = sv_profile_draw(prof, (uint64_t)n_begun + (uint64_t)i, (uint64_t)step),
+                    width = rests ? 1 : s->width;
+            len = len < width ? len : width;
+            if (width > 1)
                 verified(p, &rec[i], s, len);
             tokens += len;
             left[i] -= len;
-            if (far && !l->n_draft_segs && n >= MANY && (p->closed || !sample[i])) {
+            if ((far && !l->n_draft_segs && n >= MANY && (p->closed || !sample[i])) ||
+                (full && !sample[i] && left[i] < LENGTH / 4)) {
                 rec[i].lacks = true;
                 held[i] = 0;
             }
             if (rec[i].lacks || rec[i].gave_up)
                 continue;
-            if (all || s->width > 1) {
+            if (all || width > 1) {
                 t += held[i] * project_us;
                 held[i] = 0;
             }
             held[i] += !l->n_draft_segs;
             t += l->n_draft_segs ? 0 : hold_us;
         }
+        l->n_rows = rests ? 0 : l->n_rows;
         sv_cost_learn(&p->cost, l, seen(&clock, m, clear));
         us += t;
         lost[0] += t - clear;
@@ -738,6 +838,7 @@ static void near_tie(void **state)
 SV_TEST_MAIN(cmocka_unit_test(near_tie), cmocka_unit_test(cut_ahead),
              cmocka_unit_test(cut_at_a_price), cmocka_unit_test(few_drafts_are_not_cheaper),
              cmocka_unit_test(segments_cost), cmocka_unit_test(closed), cmocka_unit_test(far),
+             cmocka_unit_test(rests), cmocka_unit_test(worth_its_context),
              cmocka_unit_test(looked_at_again), cmocka_unit_test(held_back_is_paid_for),
              cmocka_unit_test(beside_prompts), cmocka_unit_test(in_vain), cmocka_unit_test(cut),
              cmocka_unit_test(never_slower))
