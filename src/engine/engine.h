@@ -191,7 +191,8 @@ struct sv_sched {
     struct sv_seq *head, *tail;    /* all unfinished sequences by submission */
     int32_t n_unfinished;
     int64_t n_preemptions;
-    double usual_answer;                   /* tokens of an answer, lately */
+    double usual_answer;                   /* tokens of an answer, lately, */
+    double usual_prompt;                   /* and of its prompt those that were computed */
     int64_t n_cache_queries, n_cache_hits; /* prompt tokens looked up and found */
     void (*before_preempt)(void *user);    /* a sequence is about to lose its pages; may be NULL */
     void *user;
@@ -281,20 +282,24 @@ void sv_logits_take_prompts(struct sv_engine *e);
 struct sv_held_row {
     uint64_t request; /* whose it is; 0: nobody's */
     int32_t slot, base;
+    int32_t at; /* where its taps lie; of entries behind the last: a free place */
 };
 struct sv_held {
     int32_t cap_rows; /* 0: never */
-    int32_t n_rows;   /* held */
+    int32_t n_rows;   /* held, */
+    int32_t n_dead;   /* some of them nobody's any more */
     bool now;         /* the plan at work adds to them, */
     int32_t n_more;   /* so many rows */
     uint64_t one_in;  /* of those who run: a sample, see held.c */
+    bool pays_alone;  /* one sequence with nobody else would draft, as far as was known lately */
+    uint32_t n_plans;
     size_t row_bytes;
     double row_us;   /* to make context K/V of one row */
     int64_t work_ns; /* spent on that so far */
     void *taps;      /* device, (cap_rows, n_taps * hidden) act */
     /* (max_rows) where the taps of the plan at work go; -1: nobody wants them */
     struct sv_i32_pair tap_row;
-    struct sv_held_row *row; /* host, (cap_rows) */
+    struct sv_held_row *row; /* host, (cap_rows), in the order of their coming */
     int32_t chunk_rows;
     void *chunk; /* device, (chunk_rows, n_taps * hidden): worked off together, one segment a row */
     struct sv_i32_pair row_seg, seg_row0, seg_slot, seg_base, n_commit;

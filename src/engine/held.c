@@ -5,22 +5,26 @@
  * Where nobody drafts, the context K/V is needed by nobody yet, and making it costs several percent
  * of a plain step. So under the width policy these taps are collected and worked off before a step
  * drafts with them, when there are too many, or before pages change hands. Where drafting is far
- * from worth while, they are dropped when there are too many: whose they are drafts no more, until
- * it is computed again (sched.c). So is what a sequence still holds when it ends while nobody
- * drafts: its pages are marked as lacking the draft's part. Called by step.c. Only on devices that
- * compute at once, whose memory is the host's: elsewhere a pass is a graph whose pointers are
- * fixed. Must not: let a step that could read the context K/V come first.
+ * from worth while, the oldest are dropped when there are too many, and all where it would not even
+ * pay one sequence alone: whose they are drafts no more, until it is computed again (sched.c). So
+ * is what a sequence still holds when it ends while nobody drafts: its pages are marked as lacking
+ * the draft's part. Called by step.c. Only on devices that compute at once, whose memory is the
+ * host's: elsewhere a pass is a graph whose pointers are fixed. Must not: let a step that could
+ * read the context K/V come first.
  */
 #include "engine/engine.h"
 
+#include <math.h>
 #include <string.h>
 
 #define NOBODY UINT64_MAX
 /* Rows worked off at a time; bytes of taps held at most. */
-enum { CHUNK_ROWS = 256, MOST_BYTES = 16 << 20 };
+enum { CHUNK_ROWS = 256, MOST_BYTES = 32 << 20 };
 /* So many sequences' taps are a cost; fewer are held also where drafting is far from worth
  * while. */
 enum { MANY = 8 };
+/* Plans between two looks at what drafting would bring one sequence alone. */
+enum { LOOK = 64 };
 
 static int open_pair(struct sv_i32_pair *p, struct sv_dev *dev, size_t n, struct sv_err *err)
 {
@@ -57,6 +61,8 @@ int sv_held_open(struct sv_held *h, struct sv_dev *dev, int32_t n_slots, int32_t
         rc = open_pair(&h->tap_row, dev, (size_t)max_rows, err);
     if (!rc)
         rc = sv_dev_host_alloc(dev, (void **)&h->row, (size_t)n * sizeof *h->row, err);
+    for (int32_t i = 0; i < h->cap_rows && !rc; i++)
+        h->row[i].at = i;
     return rc;
 }
 
@@ -111,31 +117,33 @@ static void observe_chunk(struct sv_engine *e, int32_t n)
         h->row_us += h->row_us > 0 ? (us - h->row_us) / 8 : us;
 }
 
-static void *taps_at(const struct sv_held *h, int32_t i)
+static void swap(struct sv_held_row *a, struct sv_held_row *b)
 {
-    return (char *)h->taps + (size_t)i * h->row_bytes;
+    struct sv_held_row t = *a;
+    *a = *b;
+    *b = t;
 }
 
 /* Makes context K/V of rows held: of the request, 0 for all, NOBODY for none; only of sequences
- * that draft in the plan at work. The rows left move up. */
+ * that draft in the plan at work. The rows left move up in the list; taps stay where they are. */
 static void work_off(struct sv_engine *e, uint64_t request, bool drafting)
 {
     struct sv_held *h = &e->held;
     int32_t n = 0, n_left = 0;
     if (!e->drafter) /* benchmarks take it away */
         h->n_rows = 0;
+    h->n_dead = 0;
     for (int32_t i = 0; i < h->n_rows; i++) {
         const struct sv_held_row r = h->row[i];
         const struct sv_seq *q = owner(e, &r);
         if (!q)
             continue; /* it has lost its pages since */
         if ((request && r.request != request) || (drafting && !q->drafts_now)) {
-            if (n_left != i)
-                memcpy(taps_at(h, n_left), taps_at(h, i), h->row_bytes);
-            h->row[n_left++] = r;
+            swap(&h->row[n_left++], &h->row[i]);
             continue;
         }
-        memcpy((char *)h->chunk + (size_t)n * h->row_bytes, taps_at(h, i), h->row_bytes);
+        memcpy((char *)h->chunk + (size_t)n * h->row_bytes,
+               (const char *)h->taps + (size_t)r.at * h->row_bytes, h->row_bytes);
         h->row_seg.host[n] = h->seg_row0.host[n] = n;
         h->seg_slot.host[n] = r.slot;
         h->seg_base.host[n] = r.base;
@@ -198,23 +206,54 @@ static bool is_sample(const struct sv_engine *e, const struct sv_seq *q)
     return q->id % e->held.one_in == 0;
 }
 
-/* Context K/V of all that is held will never be made, but for samples: who it belongs to drafts no
- * more, unless it is computed again. */
-static void drop_all(struct sv_engine *e, bool samples)
+/* Context K/V of a sequence's rows will never be made: it drafts no more, unless they are computed
+ * again. Returns from which position on. */
+static int32_t disown(struct sv_engine *e, uint64_t request)
 {
     struct sv_held *h = &e->held;
-    int32_t n_dropped = 0;
+    int32_t from = INT32_MAX;
     for (int32_t i = 0; i < h->n_rows; i++) {
-        struct sv_seq *q = e->sched.slot[h->row[i].slot];
-        if (!owner(e, &h->row[i]) || (!samples && is_sample(e, q)))
+        if (h->row[i].request != request)
             continue;
-        e->sched.policy->n_dropped += q->lacks_from == INT32_MAX;
-        sv_sched_lacks(&e->cache, q, h->row[i].base);
+        from = h->row[i].base < from ? h->row[i].base : from;
         h->row[i].request = 0; /* nobody's */
-        n_dropped++;
+        h->n_dead++;
     }
-    if (n_dropped)
+    return from;
+}
+
+static bool drop(struct sv_engine *e, struct sv_seq *q)
+{
+    const int32_t from = disown(e, q->id);
+    if (from == INT32_MAX)
+        return false;
+    e->sched.policy->n_dropped += q->lacks_from == INT32_MAX;
+    sv_sched_lacks(&e->cache, q, from);
+    return true;
+}
+
+/* That of all, but for samples. */
+static void drop_all(struct sv_engine *e, bool samples)
+{
+    bool dropped = false;
+    for (int32_t i = 0; i < e->sched.n_slots && e->held.n_rows > e->held.n_dead; i++) {
+        struct sv_seq *q = e->sched.slot[i];
+        if (q && (samples || !is_sample(e, q)))
+            dropped |= drop(e, q);
+    }
+    if (dropped)
         work_off(e, NOBODY, false);
+}
+
+/* Who came first ends first, and others will be few before: until so many rows have room. */
+static void drop_oldest(struct sv_engine *e, int32_t n)
+{
+    struct sv_held *h = &e->held;
+    for (struct sv_seq *q = e->sched.head; q && h->n_rows - h->n_dead + n > h->cap_rows / 4 * 3;
+         q = q->next)
+        if (q->slot >= 0 && !is_sample(e, q))
+            drop(e, q);
+    work_off(e, NOBODY, false);
 }
 
 /* Nobody drafts just now: what goes on from these pages can be computed again when somebody
@@ -229,15 +268,9 @@ void sv_held_end(struct sv_engine *e, struct sv_seq *q)
         work_off(e, q->id, false);
         return;
     }
-    int32_t from = INT32_MAX;
     if (q->slot < 0)
         return;
-    for (int32_t i = 0; i < h->n_rows; i++) {
-        if (h->row[i].request != q->id)
-            continue;
-        from = h->row[i].base < from ? h->row[i].base : from;
-        h->row[i].request = 0; /* nobody */
-    }
+    const int32_t from = disown(e, q->id);
     if (from < INT32_MAX)
         sv_sched_lacks(&e->cache, q, from);
 }
@@ -347,13 +380,13 @@ static bool make_room(struct sv_engine *e, bool far, int32_t n_seqs, int32_t *n)
     struct sv_held *h = &e->held;
     if (h->n_rows + *n > h->cap_rows)
         work_off(e, NOBODY, false);
-    if (h->n_rows <= h->cap_rows / 4 * 3 && h->n_rows + *n <= h->cap_rows)
+    if (h->n_rows - h->n_dead <= h->cap_rows / 4 * 3 && h->n_rows + *n <= h->cap_rows)
         return true;
     if (!far && (n_seqs < MANY || e->sched.policy->trial.drafted || e->sched.policy->random)) {
         sv_held_flush(e);
         return true;
     }
-    drop_all(e, far);
+    drop_oldest(e, *n);
     leave_out(e, THOSE_WHO_LOST);
     *n = rows_to_hold(e, far);
     if (h->n_rows + *n > h->cap_rows) /* of samples alone */
@@ -371,10 +404,12 @@ static void place(struct sv_engine *e)
     for (int32_t i = 0; i < p->n_segs; i++) {
         const struct sv_plan_seg *g = &p->seg[i];
         for (int32_t k = 0; k < g->n_rows; k++) {
-            h->tap_row.host[g->row0 + k] = g->gave_up ? -1 : n;
-            if (!g->gave_up)
-                h->row[n++] = (struct sv_held_row){
-                    .request = g->request, .slot = g->slot, .base = g->first + k};
+            h->tap_row.host[g->row0 + k] = g->gave_up ? -1 : h->row[n].at;
+            if (g->gave_up)
+                continue;
+            h->row[n].request = g->request;
+            h->row[n].slot = g->slot;
+            h->row[n++].base = g->first + k;
         }
     }
     SV_REQUIRE(n == h->n_rows + h->n_more);
@@ -397,9 +432,10 @@ void sv_held_plan(struct sv_engine *e)
     const bool closed = out_of_question(e, n_seqs),
                far = closed || sv_policy_is_far(policy, n_seqs);
     bool all = wants_all(e, far, &some);
-    /* Not even what there would be room for: taps of many rows cost one or two percent of a
-     * step. */
-    if (!some && (closed || (far && n_seqs >= MANY))) {
+    if (h->n_plans++ % LOOK == 0)
+        h->pays_alone = sv_policy_would_draft(policy, 1);
+    /* Where it would not even pay once all others have ended, they are not worth their place. */
+    if (!some && !h->pays_alone && (closed || (far && n_seqs >= MANY))) {
         drop_all(e, closed);
         leave_out(e, closed ? ALL : ALL_BUT_SAMPLES);
     }
@@ -415,7 +451,8 @@ void sv_held_plan(struct sv_engine *e)
     leave_out(e, THOSE_WHO_LOST);
     if (h->now)
         place(e);
-    policy->held_us = h->row_us * h->n_rows;
+    policy->held_us = h->row_us * (h->n_rows - h->n_dead);
+    policy->prompt_us = h->row_us * e->sched.usual_prompt / fmax(e->sched.usual_answer, 1);
 }
 
 /* The step's taps have been written where they belong. */

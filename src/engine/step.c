@@ -460,6 +460,8 @@ static void advance_seg(struct sv_engine *e, int32_t s)
     sv_held_end(e, q);
     e->sched.usual_answer +=
         (q->n_tokens - q->n_prompt - e->sched.usual_answer) / ANSWERS_REMEMBERED;
+    e->sched.usual_prompt +=
+        (q->n_prompt - q->n_cached - e->sched.usual_prompt) / ANSWERS_REMEMBERED;
     sv_sched_unseat(&e->sched, &e->cache, q);
 }
 

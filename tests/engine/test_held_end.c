@@ -144,7 +144,9 @@ static void keep(const struct sv_engine *e)
                          .row_bytes = h->row_bytes,
                          .taps = malloc((size_t)h->n_rows * h->row_bytes)};
     memcpy(kept.row, h->row, (size_t)h->n_rows * sizeof kept.row[0]);
-    memcpy(kept.taps, h->taps, (size_t)h->n_rows * h->row_bytes);
+    for (int32_t k = 0; k < h->n_rows; k++)
+        memcpy(kept.taps + (size_t)k * h->row_bytes,
+               (const char *)h->taps + (size_t)h->row[k].at * h->row_bytes, h->row_bytes);
 }
 
 /* The taps are those that were held for this place. */
@@ -229,7 +231,7 @@ static void rows_of_others_stay(void **state)
     for (int32_t k = 0; k < e->held.n_rows; k++) {
         const struct sv_held_row *r = &e->held.row[k];
         assert_true(r->request != first->id);
-        same_taps(r->slot, r->base, (const char *)e->held.taps + (size_t)k * e->held.row_bytes);
+        same_taps(r->slot, r->base, (const char *)e->held.taps + (size_t)r->at * e->held.row_bytes);
     }
     finish(e);
 }
@@ -257,7 +259,7 @@ static void given_up_have_no_place(void **state)
     assert_true(e->held.now);
     assert_int_equal(e->held.tap_row.host[0], -1);
     assert_int_equal(e->held.n_rows, n_rows + 1);
-    assert_int_equal(e->held.tap_row.host[1], n_rows);
+    assert_int_equal(e->held.tap_row.host[1], e->held.row[n_rows].at);
     assert_true(e->held.row[n_rows].request == e->sched.slot[1]->id);
     assert_int_equal(e->held.row[n_rows].base, e->sched.slot[1]->n_committed - 1);
     finish(e);
