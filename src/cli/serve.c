@@ -15,9 +15,9 @@
 
 static const char usage[] =
     "Usage: salvo serve -m TARGET_DIR [-d DRAFT_DIR] [OPTION]...\n\n"
-    "Serves a model over HTTP in the APIs of OpenAI (chat, responses, completions), SGLang\n"
-    "(generate) and llama-server (completion, infill), with a page to try it at /. See\n"
-    "docs/serving.md.";
+    "Serves a model over HTTP in the APIs of OpenAI (chat, responses, completions),\n"
+    "Anthropic (messages), SGLang (generate) and llama-server (completion, infill), with a page\n"
+    "to try it at /. See docs/serving.md.";
 
 /* What is read into 64-bit options first. */
 struct numbers {
