@@ -5,9 +5,11 @@
  * dense_cuda check: every way and many row counts, bits against the packed weights, numbers that do
  * not fit among them; dense_cuda bench [CSV [ROWS...]]: the same, then a captured graph of 36
  * layers of Qwen3-8B's shapes, ring depths, a warm card; with row counts, these alone without
- * checks. check-portable, bench-portable: the portable kernels. Stands on gemm_cuda.cu, whose
- * helpers, stack of layers and timing it takes in. The weights are nearly normal (sums of four
- * uniform numbers). Exit status 1 when a check fails. Must not: compare figures of different runs.
+ * checks; dense_cuda hot CSV MS ROWS...: both by turns on a busy card, MS milliseconds each, and
+ * the vendor's library. check-portable, bench-portable: the portable kernels. Stands on
+ * gemm_cuda.cu, whose helpers, stack of layers and timing it takes in. The weights are nearly
+ * normal (sums of four uniform numbers). Exit status 1 when a check fails. Must not: compare
+ * figures of different runs.
  */
 #define main gemm_cuda_main
 #include "bench/gemm_cuda.cu"
@@ -217,6 +219,41 @@ static void steady(struct sv_cuda *cu, const struct stack *s, int32_t n, int wha
         OK(cudaEventDestroy(e[i]));
 }
 
+/* On a busy card, packed and dense by turns: us and mJ of a layer, and the clock. */
+static void dense_hot(struct sv_cuda *cu, const struct stack *s, double busy, const int32_t *counts,
+                      int n_counts)
+{
+    enum { WAYS = 6, TURNS = 3 }; /* the first of hot_ways: built in */
+    time_hot(cu, s, 256, ALL | FUSED, LAYERS, 800);
+    for (int i = 0; i < n_counts * WAYS; i++) {
+        const int32_t n = counts[i / WAYS];
+        const int what = hot_ways[i % WAYS].what, layers = what & ALL ? LAYERS : 1,
+                  bits = what & (ALL | WITH_HEAD);
+        printf("%3d %-19s packed, dense:", n, hot_ways[i % WAYS].name);
+        for (int t = 0; t < 2 * TURNS; t++) {
+            cu->gemm->tune_dense = t % 2 ? 0 : -1;
+            const struct heat h = time_hot(cu, s, n, what, layers, busy);
+            row("sm90", hot_ways[i % WAYS].name, t % 2 ? "dense" : "packed", n, h.us * layers, bits,
+                layers);
+            printf("%s %6.2f us %6.2f mJ %.2f GHz", t % 2 ? "," : " |", h.us, h.mj, h.ghz);
+        }
+        printf("\n");
+        fflush(stdout);
+    }
+    cu->gemm->tune_dense = 0;
+    for (int i = 0; i < n_counts && have_library(cu); i++) {
+        printf("%3d the vendor's library:", counts[i]);
+        for (int w = 0; w < (int)(sizeof hot_ways / sizeof *hot_ways); w++)
+            if (hot_ways[w].what & LIBRARY) {
+                const struct heat h = time_hot(cu, s, counts[i], hot_ways[w].what, LAYERS, busy);
+                row("library", hot_ways[w].name, "library", counts[i], h.us * LAYERS,
+                    hot_ways[w].what & ALL, LAYERS);
+                printf(" %s %.2f us %.2f mJ %.2f GHz,", hot_ways[w].name, h.us, h.mj, h.ghz);
+            }
+        printf("\n");
+    }
+}
+
 static void steady_rows(struct sv_cuda *cu, const struct stack *s)
 {
     static const int32_t counts[] = {1, 64, 128};
@@ -254,7 +291,7 @@ int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "check";
     const bool check_only = !strncmp(what, "check", 5), rows_only = argc > 3,
-               portable = strstr(what, "portable");
+               portable = strstr(what, "portable"), is_hot = !strcmp(what, "hot");
     int32_t counts[32] = {1, 16, 32, 33, 48, 64, 65, 96, 97, 112, 128};
     int n_counts = 11;
     const double t = now();
@@ -262,8 +299,8 @@ int main(int argc, char **argv)
     static struct stack s;
     cu.dense_mode = SV_DENSE_ON;
     long failed = 0;
-    for (int i = 3; i < argc && i < 32; i++)
-        counts[i - 3] = atoi(argv[i]), n_counts = i - 2;
+    for (int i = is_hot ? 4 : 3; i < argc && i < 32; i++)
+        counts[i - 3 - is_hot] = atoi(argv[i]), n_counts = i - 2 - is_hot;
     for (size_t i = 0; i < sizeof dense_cases / sizeof *dense_cases && !rows_only; i++)
         failed += check_dense(&cu, &dense_cases[i]);
     csv = argc > 2 ? fopen(argv[2], "w") : NULL;
@@ -279,7 +316,9 @@ int main(int argc, char **argv)
     note_stack(&cu, &s);
     if (!rows_only)
         failed += check_dense_chain(&cu, &s);
-    if (!check_only)
+    if (is_hot)
+        dense_hot(&cu, &s, argc > 3 ? atof(argv[3]) : 300, counts, n_counts);
+    else if (!check_only)
         dense_rows(&cu, &s, counts, n_counts);
     if (!check_only && !rows_only) {
         dense_sweep(&cu, &s);
