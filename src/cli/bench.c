@@ -30,7 +30,7 @@ enum { NO_PREFILL = -1 };
 
 struct bench_args {
     const char *prompts, *format, *out, *concurrency, *random_dir, *draft_config, *tmp_dir;
-    const char *modes, *widths, *profiles, *ops, *losses;
+    const char *modes, *widths, *profiles, *ops, *losses, *step_log;
     int64_t repeat, verify, prefill, limit, at_context, steps;
     double seconds, keep, rest;
     bool keep_loops, quiet, one_engine;
@@ -237,6 +237,7 @@ static int bench_sim(const struct bench_args *a, struct sv_engine_options *eo,
         .random_weights = a->random_dir != NULL,
         .defaults = defaults,
         .ops = a->ops,
+        .step_log = a->step_log,
         .quiet = a->quiet,
     };
     struct sv_buf text;
@@ -267,7 +268,7 @@ static int bench_sim(const struct bench_args *a, struct sv_engine_options *eo,
 
 static bool is_sim(const struct bench_args *a)
 {
-    return a->modes || a->profiles || a->draft_config || a->ops;
+    return a->modes || a->profiles || a->draft_config || a->ops || a->step_log;
 }
 
 static int check_args(const struct bench_args *a, bool has_target)
@@ -349,6 +350,9 @@ static void option_rows(struct sv_cli_opts *o, struct bench_args *a)
                "steps in one sample with --mode (default 32)");
     sv_cli_opt(o, "profile-ops", 0, SV_OPT_STRING, &a->ops, "FILE",
                "with --mode: where the time of a step goes, op by op");
+    sv_cli_opt(o, "step-log", 0, SV_OPT_STRING, &a->step_log, "FILE",
+               "with --mode: a line of CSV for every step: its time, rows, and what the width "
+               "policy tried in it");
     sv_cli_opt(o, "seconds", 0, SV_OPT_FLOAT, &a->seconds, "X",
                "time for each measurement (default 1)");
     sv_cli_opt(
@@ -410,6 +414,8 @@ static int bench(int argc, char **argv)
         code = sv_cli_can_write(a.ops);
     if (code < 0)
         code = sv_cli_can_write(a.losses);
+    if (code < 0)
+        code = sv_cli_can_write(a.step_log);
     if (code >= 0)
         return code;
     if (is_sim(&a))

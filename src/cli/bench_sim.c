@@ -179,9 +179,13 @@ int sv_sim_sample(struct sv_sim *s, int32_t n, const struct sv_sim_arm *a,
         rest(s->o->rest);
     }
     const struct sv_engine_stats before = e->stats;
+    if (s->o->step_log)
+        sv_sim_steps_begin(&s->steps, e);
     int64_t start = sv_clock_ns();
     for (int32_t i = 0; i < s->o->steps && !rc; i++) {
         rc = step(e, err);
+        if (s->o->step_log)
+            sv_sim_steps_add(&s->steps, e, a->name, p->name, row ? row->rate.n : -1);
         if (row)
             count_plan(e, row);
         bytes += cache_bytes_of(e);
@@ -407,6 +411,7 @@ int sv_cli_sim_measure(const struct sv_sim_opts *o, const struct sv_engine_optio
     int rc = SV_OK;
 
     sv_buf_init(&res.ops);
+    sv_buf_init(&s.steps.text);
     res.row = sv_calloc((size_t)o->n_concurrency * (size_t)o->n_profiles * (size_t)o->n_arms,
                         sizeof *res.row);
     s.prompt = sv_calloc((size_t)longest, sizeof *s.prompt);
@@ -429,6 +434,8 @@ int sv_cli_sim_measure(const struct sv_sim_opts *o, const struct sv_engine_optio
     sv_cli_progress_clear(&s.progress);
     res.policy = s.e ? s.e->policy : NULL;
     int code = res.ops.len || res.ops.failed ? sv_cli_deliver(&res.ops, o->ops) : SV_CLI_OK;
+    if (o->step_log && sv_cli_deliver(&s.steps.text, o->step_log) != SV_CLI_OK)
+        code = SV_CLI_FAIL;
     if (!rc || res.n)
         sv_sim_write(&res, o, eo->target_dir, eo->n_threads ? eo->n_threads : sv_cpu_count(),
                      format, out);
@@ -438,6 +445,7 @@ int sv_cli_sim_measure(const struct sv_sim_opts *o, const struct sv_engine_optio
         sv_close_engine(s.e);
     }
     sv_buf_fini(&res.ops);
+    sv_buf_fini(&s.steps.text);
     sv_free(res.row);
     sv_free(s.prompt);
     return rc ? sv_cli_fail("%s", err.msg) : code;

@@ -36,7 +36,8 @@ struct sv_sim_opts {
     double keep; /* modes slower than this share of the best are left out after some rounds */
     bool random_weights, quiet;
     const struct sv_request *defaults; /* how tokens are chosen */
-    const char *ops; /* file for where the time of each arm's steps goes; NULL = not asked */
+    const char *ops;      /* file for where the time of each arm's steps goes; NULL = not asked */
+    const char *step_log; /* file for a line a step; NULL = not asked */
 };
 /* Lists as they stand on the command line; -1 to go on, else the exit code. */
 int sv_sim_parse_modes(struct sv_sim_opts *o, const char *modes, const char *widths);
@@ -67,6 +68,12 @@ struct sv_sim_results {
     struct sv_engine_info info;
     struct sv_buf ops; /* text, with opts.ops */
 };
+/* A line for every step (sim_steps.c), and the counters as the step before left them. */
+struct sv_sim_steps {
+    struct sv_buf text;
+    int64_t last_us, n_tokens, n_other, n_probes, n_masks;
+    int32_t step;
+};
 struct sv_sim {
     const struct sv_sim_opts *o;
     struct sv_engine *e;
@@ -77,7 +84,12 @@ struct sv_sim {
     struct sv_rng rng;
     struct sv_trace *trace; /* started anew before the steps of a sample that count; NULL = none */
     enum sv_trace_mode trace_mode;
+    struct sv_sim_steps steps; /* with opts.step_log */
 };
+/* Before the first step of a sample, and behind each. turn: -1 = warming up. */
+void sv_sim_steps_begin(struct sv_sim_steps *l, const struct sv_engine *e);
+void sv_sim_steps_add(struct sv_sim_steps *l, const struct sv_engine *e, const char *mode,
+                      const char *profile, int32_t turn);
 /* opts.steps steps of n sequences from the prompt's end, after one that is not counted, and after
  * opts.rest seconds of nothing where they are asked for and a row is kept; row NULL: nothing is
  * kept. draw: where the profile's draws begin. *rate: tokens a second. */

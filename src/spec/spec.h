@@ -368,8 +368,9 @@ struct sv_policy {
         int32_t epoch;          /* how often it paid */
         int64_t n_requests;
     } trial;
-    int64_t n_steps, n_probes, n_plain,
-        n_other;              /* choices so far: all, with a probe, plain, against the odds */
+    /* Choices so far: all, with a probe, plain, against the odds, with the number of masks that is
+     * not thought the better one. */
+    int64_t n_steps, n_probes, n_plain, n_other, n_masks;
     int32_t why_now[SV_WHYS]; /* of the last choice */
     int64_t n_why[SV_WHYS],
         n_beside_prompt; /* widths chosen, by reason; of these beside prompt rows */

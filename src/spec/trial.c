@@ -244,6 +244,8 @@ void sv_trial_mode(struct sv_policy *p, const struct sv_candidate *best)
     set_mode(p, best->mode == SV_DRAFT_FULL ? SV_DRAFT_SHORT : SV_DRAFT_FULL);
     if (sv_cost_us(&p->cost, &p->load) > MODE_COST * best->us)
         set_mode(p, best->mode);
+    else
+        p->n_masks++;
 }
 
 /* ---------------------------------------------------------------- probes */
