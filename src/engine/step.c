@@ -413,7 +413,8 @@ static void count_verified(struct sv_engine *e, struct sv_seq *q, const struct s
                                                  .probe = g->probe,
                                                  .refused = g->refused,
                                                  .share = share,
-                                                 .n_drafts = g->n_drafts});
+                                                 .n_drafts = g->n_drafts,
+                                                 .n_together = e->plan.n_draft_segs});
     if (share)
         sv_policy_drafted(e->policy, share, g->n_drafts);
 }

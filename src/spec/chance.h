@@ -12,6 +12,8 @@
 void sv_chance_update(struct sv_policy *p);
 /* alive[j], j = 1 .. block - 1: chance that draft j of a request is kept, whatever the mode. */
 void sv_chance_fill(const struct sv_policy *p, const struct sv_policy_seq *s, float *alive);
+/* How much of what a request's record says of it is believed: 0 where all are alike. */
+float sv_chance_differ(const struct sv_policy *p);
 /* trial.c: a request's drafts were verified. */
 void sv_trial_verified(struct sv_policy *p, struct sv_record *r);
 /* sure.c: and what that says of how sure the drafter was. */

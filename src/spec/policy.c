@@ -75,6 +75,7 @@ void sv_policy_forget(struct sv_policy *p)
     memset(p->tried, 0, sizeof p->tried);
     memset(p->mode_kept, 0, sizeof p->mode_kept);
     memset(p->mode_expected, 0, sizeof p->mode_expected);
+    p->apart_xy = p->apart_xx = 0;
     memset(&p->trial, 0, sizeof p->trial);
     memset(&p->sure, 0, sizeof p->sure);
     p->sure.gain = FIRST_CUTS;

@@ -346,6 +346,8 @@ struct sv_policy {
      * the modes did against that, and their factors */
     float kept[SV_MAX_BLOCK], tried[SV_MAX_BLOCK], hazard[SV_MAX_BLOCK];
     float mode_kept[SV_DRAFT_MODES], mode_expected[SV_DRAFT_MODES], mode_factor[SV_DRAFT_MODES];
+    /* How requests' records foretell their next drafts (sv_chance_differ): sums of products. */
+    float apart_xy, apart_xx;
     float mode_power[SV_DRAFT_MODES][SV_MAX_BLOCK]; /* [j]: the factor to the j */
     float *alive; /* (n_slots, block) chance that draft j is kept, per sequence */
     struct sv_rank {
@@ -353,8 +355,9 @@ struct sv_policy {
         int32_t i;
     } * rank; /* (n_slots) */
     struct sv_trial {
-        double probe_us, other_us, size_us; /* time that probes, and trials of the other way and of
-                                               other sizes, may still cost; */
+        /* time that probes, and trials of the other way, of other sizes and of the other number of
+         * masks may still cost; */
+        double probe_us, other_us, size_us, mode_us;
         double thrift[SV_OCTAVES]; /* how much of their share they get; by sequences, as n_far */
         int32_t n_steps;           /* choices, as long as these few matter */
         int32_t n_since;           /* steps since the last trial of the other way */
@@ -435,6 +438,7 @@ struct sv_verified {
     bool refused; /* the next draft was dropped: that it would not be kept was known (a grammar) */
     const float *share;
     int32_t n_drafts;
+    int32_t n_together; /* requests with drafts in that step; 0 = it was the only one */
 };
 void sv_policy_verified(struct sv_policy *p, struct sv_record *record, const struct sv_verified *v);
 /* Expected accept length (bonus included) of a request without history at this width. */

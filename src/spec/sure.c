@@ -27,8 +27,12 @@ static const float REACH = 0.15f;
 static const float TOKENS = 4000, PROMISE = 400;
 /* Share of the time for looking at whole blocks: at first, where a cut comes near the best choice,
  * and elsewhere. */
-static const double LOOK_YOUNG_SHARE = 0.02, LOOK_NEAR_SHARE = 0.006, LOOK_SHARE = 0.0015;
-enum { LOOK_YOUNG = 128 };
+static const double LOOK_YOUNG_SHARE = 0.01, LOOK_NEAR_SHARE = 0.006, LOOK_SHARE = 0.0015;
+/* Of more sequences than two, less, down to this share of it: one block tells the same. */
+static const double LOOK_LEAST = 1.0 / 6;
+/* At first: until so many whole blocks were looked at, or so many steps were chosen. */
+static const float LOOK_YOUNG = 40;
+enum { YOUNG_STEPS = 128 };
 static const float edge[SV_SURE_EDGES] = {0, 0.1f, 0.2f, 0.35f, 0.5f, 0.7f};
 
 /* ---------------------------------------------------------------- chances */
@@ -243,15 +247,24 @@ static struct sv_policy_seq *look_at(struct sv_policy *p)
     return NULL;
 }
 
+/* Whole blocks that were looked at, as long as they count. */
+static float looked_at(const struct sv_policy *p)
+{
+    float n = 0;
+    for (int32_t b = 0; b < SV_SURE_EDGES; b++)
+        n += p->sure.spread[p->block - 1][b];
+    return n;
+}
+
 /* What a cut would bring has to be known before anything is cut: how sure the drafter is of a whole
  * block. The drafts beyond the width are proposed to nobody. */
 void sv_sure_look(struct sv_policy *p, double us)
 {
     struct sv_load *l = &p->load, was = *l;
     struct sv_sure *k = &p->sure;
-    double share = p->trial.n_steps < LOOK_YOUNG ? LOOK_YOUNG_SHARE
-                   : k->near                     ? LOOK_NEAR_SHARE
-                                                 : LOOK_SHARE;
+    double share = LOOK_YOUNG_SHARE;
+    if (looked_at(p) >= LOOK_YOUNG || p->trial.n_steps >= YOUNG_STEPS)
+        share = (k->near ? LOOK_NEAR_SHARE : LOOK_SHARE) * fmax(fmin(2.0 / p->n, 1), LOOK_LEAST);
     k->look_us = fmin(k->look_us + share * us, 50 * us);
     if (!p->cuts || p->cuts_now || !l->n_draft_segs || k->look_us <= 0)
         return;

@@ -22,7 +22,7 @@ enum {
     VAIN_STEPS = 16,   /* or so many in a row, */
     VAIN_REQUESTS = 3, /* of so many requests: from then on most are not tried any more, */
     SAMPLE = 16,       /* but for one in so many */
-    MODE_EVERY = 16    /* steps that draft: one of them with the other number of masks */
+    MODE_EVERY = 16    /* steps that draft: at most one of them with the other number of masks */
 };
 
 /* Share of time for trials, half of it for probes: at first, when they have long been in vain, and
@@ -45,8 +45,9 @@ static const double FAR = 3;
 /* What one size may be wrong by, times its standard deviation, when it met another moment of the
  * machine; and how likely that is. */
 static const double WRONG = 2.4, RARELY = 0.4, RARELY_FROM_PLAIN = 0.08, SIZE_SHARE = 0.0005;
-/* A step with the other number of masks may cost this much of what it would. */
-static const double MODE_COST = 1.15;
+/* Time for steps with the other number of masks, of that of steps that draft, and what of it a new
+ * process has in steps. */
+static const double MODE_SHARE = 0.001, FIRST_MODES = 0.15;
 /* A draft is looked at while the one before it is kept with this chance: beyond, little is seen. */
 static const float REACH = 0.15f;
 /* Who brings more drafts than this a step keeps drafting: with fewer sequences at work it may
@@ -239,13 +240,20 @@ static void set_mode(struct sv_policy *p, int mode)
 
 void sv_trial_mode(struct sv_policy *p, const struct sv_candidate *best)
 {
-    if (!p->drafts_on_device || ++p->trial.n_drafting % MODE_EVERY)
+    struct sv_trial *t = &p->trial;
+    if (!p->drafts_on_device)
+        return;
+    t->mode_us = fmin(t->mode_us + best->us * (t->n_drafting ? MODE_SHARE : FIRST_MODES), best->us);
+    if (++t->n_drafting % MODE_EVERY)
         return;
     set_mode(p, best->mode == SV_DRAFT_FULL ? SV_DRAFT_SHORT : SV_DRAFT_FULL);
-    if (sv_cost_us(&p->cost, &p->load) > MODE_COST * best->us)
+    const double loss = fmax(sv_cost_us(&p->cost, &p->load) - best->us, 0);
+    if (t->mode_us < loss) {
         set_mode(p, best->mode);
-    else
-        p->n_masks++;
+        return;
+    }
+    t->mode_us -= loss;
+    p->n_masks++;
 }
 
 /* ---------------------------------------------------------------- probes */

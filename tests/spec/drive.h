@@ -78,6 +78,7 @@ static void verified(struct sv_policy *p, struct sv_record *rec, const struct sv
                        &(struct sv_verified){.width = s->width,
                                              .draft_rows = s->draft_rows,
                                              .n_emitted = n_emitted,
+                                             .n_together = p->load.n_draft_segs,
                                              .probe = s->probe});
 }
 

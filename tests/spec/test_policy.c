@@ -547,6 +547,7 @@ static double run_cutting(const struct machine *m, const struct sv_accept_profil
                                    &(struct sv_verified){.width = s->width,
                                                          .draft_rows = s->draft_rows,
                                                          .n_emitted = kept,
+                                                         .n_together = p->load.n_draft_segs,
                                                          .probe = s->probe,
                                                          .share = p->shares_now ? block[i] : NULL,
                                                          .n_drafts = n_drafts[i]});
