@@ -99,6 +99,13 @@ float sv_chance_differ(const struct sv_policy *p)
     return slope < 0 ? 0 : slope < MOST_DIFFER ? slope : MOST_DIFFER;
 }
 
+/* A request was thought to be x apart from the engine's chance, and its next draft was y. */
+static void count_apart(struct sv_policy *p, float x, float y, float weight)
+{
+    p->apart_xy += weight * (x * y - p->apart_xy / WINDOW_APART);
+    p->apart_xx += weight * (x * x - p->apart_xx / WINDOW_APART);
+}
+
 /* A draft's fate, or its chance where it was cut off, counted with this weight. */
 static void count(struct sv_policy *p, struct sv_record *r, int32_t j, const struct sv_verified *v,
                   float kept, float weight, float all)
@@ -111,19 +118,19 @@ static void count(struct sv_policy *p, struct sv_record *r, int32_t j, const str
         p->mode_kept[mode] += weight * (kept - p->mode_kept[mode] / WINDOW_MODE);
         p->mode_expected[mode] += weight * (h - p->mode_expected[mode] / WINDOW_MODE);
     }
-    const float x = h * own_apart(p, r, j, all);
-    p->apart_xy += weight * (x * (kept - h * p->mode_factor[mode]) - p->apart_xy / WINDOW_APART);
-    p->apart_xx += weight * (x * x - p->apart_xx / WINDOW_APART);
+    count_apart(p, h * own_apart(p, r, j, all), kept - h * p->mode_factor[mode], weight);
     r->kept[j] += weight * (kept - r->kept[j] / WINDOW_OWN);
     r->expected[j] += weight * (h * p->mode_factor[mode] - r->expected[j] / WINDOW_OWN);
 }
 
 /* The draft that would have come next was dropped, for good reason. That says something of the
  * request, whose drafts are worth that much less, and nothing of requests without its grammar. */
-static void count_refused(const struct sv_policy *p, struct sv_record *r, int32_t j)
+static void count_refused(struct sv_policy *p, struct sv_record *r, int32_t j, float all)
 {
+    const float h = p->hazard[j];
+    count_apart(p, h * own_apart(p, r, j, all), -h, 1);
     r->kept[j] -= r->kept[j] / WINDOW_OWN;
-    r->expected[j] += p->hazard[j] - r->expected[j] / WINDOW_OWN;
+    r->expected[j] += h - r->expected[j] / WINDOW_OWN;
 }
 
 void sv_policy_verified(struct sv_policy *p, struct sv_record *r, const struct sv_verified *v)
@@ -137,7 +144,7 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, const struct s
     for (int32_t j = 1; j < width && j <= n_emitted; j++)
         count(p, r, j, v, j < n_emitted, 1, all);
     if (v->refused && n_emitted == width && width < p->block)
-        count_refused(p, r, width);
+        count_refused(p, r, width, all);
     /* Drafts that were cut off had a chance too: without them the record would be that of drafts
      * the drafter was sure of. */
     float weight = n_emitted == width;

@@ -6,7 +6,7 @@
 #include "testing.h"
 
 #include "engine/run.h"
-#include "spec/spec.h"
+#include "spec/chance.h"
 
 #include <math.h>
 
@@ -212,6 +212,33 @@ static void bursts_probe_at_once(void **state)
     }
 }
 
-SV_TEST_MAIN(cmocka_unit_test(plain_counts), cmocka_unit_test(probe_counts),
-             cmocka_unit_test(cut_counts), cmocka_unit_test(bursts),
+/* Two requests' first drafts are kept with these chances. Returns how much of what their records
+ * say is believed in the end. */
+static double believed(float chance, float other)
+{
+    struct sv_policy *p = open_even();
+    struct sv_record r[2] = {{.n_verified = 0}, {.n_verified = 0}};
+    struct sv_rng rng = {3};
+    for (int k = 0; k < 4000; k++) {
+        const bool kept = sv_rng_float(&rng) < (k % 2 ? other : chance);
+        const struct sv_verified v = {
+            .width = 2, .draft_rows = 2, .n_emitted = 1 + kept, .n_together = 2};
+        sv_policy_verified(p, &r[k % 2], &v);
+        sv_chance_update(p);
+    }
+    const double differ = (double)sv_chance_differ(p);
+    sv_policy_close(p);
+    return differ;
+}
+
+/* A record is believed as far as it is found again in the next drafts. */
+static void records_foretell(void **state)
+{
+    (void)state;
+    assert_true(believed(0.8f, 0.2f) > 0.8);
+    assert_true(believed(0.5f, 0.5f) < 0.3);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(records_foretell), cmocka_unit_test(plain_counts),
+             cmocka_unit_test(probe_counts), cmocka_unit_test(cut_counts), cmocka_unit_test(bursts),
              cmocka_unit_test(bursts_probe_at_once))

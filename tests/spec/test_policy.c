@@ -22,14 +22,16 @@ static void fill_table(struct sv_cost *c, const struct machine *m, int32_t n_seq
 }
 
 /* Of the best of plain and all widths: on average of everything, of the runs of one case, and any
- * run; and of plain decoding in any. */
-static const double ALL = 0.985, CASE = 0.955, RUN = 0.94, OF_PLAIN = 0.965;
+ * run; and of plain decoding in all but one run of forty. Where a machine's pace drifts, two or
+ * three of a hundred near ties are taken for the wrong one for long, by luck of the seed. */
+static const double ALL = 0.99, CASE = 0.965, RUN = 0.94, OF_PLAIN = 0.97;
+enum { ONE_RUN_OF = 40 };
 
 static void check_machine(const struct machine *m)
 {
     const uint64_t n_seeds = m->moody ? 8 : 3; /* each is another table */
     double sum = 0, worst_case = 1, worst_run = 1, of_plain = 9;
-    int n_cases = 0;
+    int n_cases = 0, n_runs = 0, n_slower = 0;
     static const double means[] = {1, 1.5, 2.5, 4, 6.4, 0, 15.99};
     static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
     for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
@@ -52,7 +54,9 @@ static void check_machine(const struct machine *m)
                 mean += o.rate / best / (double)n_seeds;
                 worst_run = fmin(worst_run, o.rate / best);
                 of_plain = fmin(of_plain, o.rate / best / plain);
-                if (o.rate < 0.96 * best)
+                n_slower += o.rate / best < OF_PLAIN * plain;
+                n_runs++;
+                if (o.rate < 0.96 * best || o.rate / best < OF_PLAIN * plain)
                     print_message(
                         "%s, profile %g, %d sequences: %.3f of width %d (plain %.3f; mean width "
                         "%.2f, %lld "
@@ -67,7 +71,8 @@ static void check_machine(const struct machine *m)
     print_message(
         "%s: %.4f of the best on average, a case at least %.3f, a run %.3f; of plain %.3f\n",
         m->name, sum / n_cases, worst_case, worst_run, of_plain);
-    assert_true(sum / n_cases > ALL && worst_case > CASE && worst_run > RUN && of_plain > OF_PLAIN);
+    assert_true(sum / n_cases > ALL && worst_case > CASE && worst_run > RUN && of_plain > RUN);
+    assert_true(ONE_RUN_OF * n_slower <= n_runs);
 }
 
 static void never_slower(void **state)
@@ -649,6 +654,34 @@ static void cut_ahead(void **state)
     assert_true(gain / n_gains > 1.12);
 }
 
+/* Many requests that are all alike, on a GPU whose counts are padded: nothing is to be gained from
+ * telling them apart, and looks and trials must cost next to nothing. */
+static void many_alike(void **state)
+{
+    (void)state;
+    static const double means[] = {1.5, 2.5, 4, 6.4, 0};
+    static const int32_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16};
+    static const struct machine m = {
+        "large GPU, busy", 3500, 20.5, 16, 8, 480, 6.3, 16, 0.2, 1, 0, 0, 0, 0, 0, false};
+    double sum = 0, worst = 9;
+    int n_cases = 0;
+    for (size_t k = 0; k < sizeof means / sizeof means[0]; k++)
+        for (int32_t n = 16; n <= MAX_SEQS; n *= 2, n_cases++) {
+            struct sv_accept_profile prof;
+            double best = 0;
+            set_profile(&prof, means[k]);
+            for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
+                best = fmax(best, run_fixed(&m, &prof, n, widths[i]));
+            const double r = run_cutting(&m, &prof, n, 1000, 45, 0, SEED, NULL) / best;
+            if (r < 0.985)
+                print_message("profile %g, %d sequences: %.3f\n", means[k], n, r);
+            sum += r;
+            worst = fmin(worst, r);
+        }
+    print_message("many alike: %.4f of the best on average, at least %.3f\n", sum / n_cases, worst);
+    assert_true(sum / n_cases > 0.992 && worst > 0.985);
+}
+
 /* Where it takes time to ask: a drafter that knows is asked where rows are dear, one that knows
  * nothing hardly ever, and nobody where rows cost next to nothing. Plain decoding beats every fixed
  * width in some of these. */
@@ -836,7 +869,7 @@ static void near_tie(void **state)
     assert_true(all / n_cases > 0.991 && least > 0.985);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(near_tie), cmocka_unit_test(cut_ahead),
+SV_TEST_MAIN(cmocka_unit_test(near_tie), cmocka_unit_test(many_alike), cmocka_unit_test(cut_ahead),
              cmocka_unit_test(cut_at_a_price), cmocka_unit_test(few_drafts_are_not_cheaper),
              cmocka_unit_test(segments_cost), cmocka_unit_test(closed), cmocka_unit_test(far),
              cmocka_unit_test(rests), cmocka_unit_test(worth_its_context),
