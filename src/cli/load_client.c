@@ -40,12 +40,23 @@ int sv_cli_load_parse_url(struct sv_cli_load_server *s, const char *url, struct 
     return rc;
 }
 
+/* An IPv6 address has brackets in a URL alone. */
+static struct evhttp_connection *dial(struct event_base *base, const struct sv_cli_load_server *s)
+{
+    int bracket = *s->host == '[', n = (int)strlen(s->host) - 2 * bracket;
+    char address[sizeof s->host];
+
+    snprintf(address, sizeof address, "%.*s", n, s->host + bracket);
+    return evhttp_connection_base_new(base, NULL, address, (ev_uint16_t)s->port);
+}
+
 static void add_headers(struct evhttp_request *q, const struct sv_cli_load_server *s)
 {
     struct evkeyvalq *h = evhttp_request_get_output_headers(q);
     char key[512];
 
-    evhttp_add_header(h, "Host", s->host);
+    snprintf(key, sizeof key, "%s:%d", s->host, s->port);
+    evhttp_add_header(h, "Host", key);
     evhttp_add_header(h, "Content-Type", "application/json");
     if (s->api_key) {
         snprintf(key, sizeof key, "Bearer %s", s->api_key);
@@ -141,7 +152,7 @@ int sv_cli_load_send(struct event_base *base, const struct sv_cli_load_server *s
     char path[320];
 
     if (!r->con) {
-        r->con = evhttp_connection_base_new(base, NULL, s->host, (ev_uint16_t)s->port);
+        r->con = dial(base, s);
         if (r->con)
             evhttp_connection_set_timeout(r->con, TIMEOUT_S);
     }
@@ -191,8 +202,7 @@ int sv_cli_load_get(const struct sv_cli_load_server *s, const char *path, struct
                     struct sv_err *err)
 {
     struct get g = {.base = event_base_new(), .out = out};
-    struct evhttp_connection *con =
-        evhttp_connection_base_new(g.base, NULL, s->host, (ev_uint16_t)s->port);
+    struct evhttp_connection *con = dial(g.base, s);
     struct evhttp_request *q = evhttp_request_new(on_got, &g);
     char full[320];
 

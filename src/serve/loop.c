@@ -397,8 +397,8 @@ int sv_serve_run(struct sv_serve *s, struct sv_err *err)
     if (s->o.unix_path)
         snprintf(where, sizeof where, "unix:%s", s->o.unix_path);
     else
-        snprintf(where, sizeof where, "%s://%s:%d", s->tls ? "https" : "http", s->o.host,
-                 sv_serve_port(s));
+        snprintf(where, sizeof where, strchr(s->o.host, ':') ? "%s://[%s]:%d" : "%s://%s:%d",
+                 s->tls ? "https" : "http", s->o.host, sv_serve_port(s));
     struct sv_log_field f[] = {SV_LOG_S("at", where)};
     sv_serve_log(s, "listening", f, 1);
     event_base_dispatch(s->base);

@@ -68,4 +68,13 @@ holds "$err" '--url'
 run 2 --url "$url" -c 0
 holds "$err" '--max-concurrency'
 stop
+
+# An IPv6 address stands in brackets, in the server's line and in the URL.
+if grep -q '^00000000000000000000000000000001 ' /proc/net/if_inet6 2>/dev/null; then
+    serve -b 2 -q --host ::1
+    holds "$url" '[::1]:'
+    run 0 --url "$url" --prompts "$tmp/three" --max-tokens 4 --ignore-eos --json
+    equal "$(field completed "$out")" 3
+    stop
+fi
 finish

@@ -45,7 +45,7 @@ serve() {
         kill -0 "$server" 2>/dev/null || break
         sleep 0.1
     done
-    url=$(grep -o 'https\?://[0-9.:]*' "$log" | head -n 1)
+    url=$(grep -o 'https\?://[][0-9.:]*' "$log" | head -n 1)
     [ "$i" != 300 ] && kill -0 "$server" 2>/dev/null || { cat "$log"; fail "the server did not start"; finish; }
 }
 # stop: SIGTERM, and the exit code.
