@@ -97,7 +97,7 @@ if [ "${JITTER:-0}" = 1 ]; then
     exit $failed
 fi
 
-check_ops '' "${LIMIT:-150}" test_cross_ops test_cross_tokens test_cross_logits test_cross_device
+check_ops '' "${LIMIT:-150}" test_cross_ops test_cross_tokens test_cross_logits test_cross_among test_cross_device
 
 # Fewer prompts than on the CPU, unless FULL=1: a dozen programs share the GPU.
 [ "${FULL:-0}" = 1 ] || export SALVO_TEST_QUICK=1
@@ -108,7 +108,7 @@ for device in cuda cuda-portable cuda-eager; do
         start "lossless-$device-$test" "${LIMIT:-150}" "$B/tests/engine/test_lossless" "$test"
     done
     for program in model/test_golden spec/test_dflash_golden engine/test_preempt engine/test_prefix \
-        engine/test_widths engine/test_rules engine/test_grammar; do
+        engine/test_widths engine/test_rules engine/test_grammar engine/test_dear; do
         [ -x "$B/tests/$program" ] && [ $device = cuda ] && start "$program-$device" "${LIMIT:-150}" "$B/tests/$program"
     done
     unset SALVO_TEST_DEVICE

@@ -90,17 +90,25 @@ static int push(struct reader *r, json_t *m)
     return json_array_append_new(r->out, m) ? no_memory(r->e) : 0;
 }
 
+/* What found no memory is empty, as if nobody had said it. */
+static bool lost(const struct reader *r)
+{
+    return r->system.failed || r->text.failed || r->thought.failed;
+}
+
 static int end_turn(struct reader *r)
 {
+    if (lost(r))
+        return no_memory(r->e);
     json_t *m =
         r->any ? json_pack("{s:s, s:o}", "role", r->role, "content", text_of(&r->text)) : NULL;
 
-    if (m && r->thought.len && json_object_set_new(m, "reasoning_content", text_of(&r->thought))) {
+    if (m &&
+        ((r->thought.len && json_object_set_new(m, "reasoning_content", text_of(&r->thought))) ||
+         (r->calls && json_object_set(m, "tool_calls", r->calls)))) {
         json_decref(m);
         m = NULL;
     }
-    if (m && r->calls)
-        json_object_set(m, "tool_calls", r->calls);
     const int rc = r->any ? push(r, m) : 0;
     json_decref(r->calls);
     r->calls = NULL;
@@ -115,6 +123,8 @@ static int begin_turn(struct reader *r, const char *role)
 {
     if (r->role && strcmp(r->role, role) == 0)
         return 0;
+    if (lost(r))
+        return no_memory(r->e);
     if (!r->role && r->system.len &&
         push(r, json_pack("{s:s, s:o}", "role", "system", "content", text_of(&r->system))))
         return -1;
@@ -407,8 +417,10 @@ static json_t *function_of(const json_t *tool)
 
     for (int i = 0; i < 4; i++) {
         json_t *v = present(tool, names[i][0]);
-        if (v)
-            json_object_set(f, names[i][1], v);
+        if (v && json_object_set(f, names[i][1], v)) {
+            json_decref(f);
+            return NULL;
+        }
     }
     return json_pack("{s:s, s:o}", "type", "function", "function", f);
 }
@@ -567,16 +579,16 @@ static int tell_template(struct sv_params *p, int thinks, const char *effort, st
         return 0;
     if (!sv_params_own(p, args))
         return no_memory(e);
-    if (thinks >= 0) {
-        json_object_set_new(args, "enable_thinking", json_boolean(thinks));
-        json_object_set_new(args, "thinking", json_boolean(thinks));
-    }
+    int rc = 0;
+    if (thinks >= 0)
+        rc |= json_object_set_new(args, "enable_thinking", json_boolean(thinks)) |
+              json_object_set_new(args, "thinking", json_boolean(thinks));
     if (effort)
-        json_object_set_new(args, "reasoning_effort", json_string(effort));
+        rc |= json_object_set_new(args, "reasoning_effort", json_string(effort));
     if (p->template_args)
-        json_object_update(args, p->template_args);
+        rc |= json_object_update(args, p->template_args);
     p->template_args = args;
-    return 0;
+    return rc ? no_memory(e) : 0;
 }
 
 /* The SDK's own loop of tools asks for one; told this code, it sends all messages each time. */

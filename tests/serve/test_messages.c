@@ -870,6 +870,32 @@ static void error_in_a_stream(void **state)
     hub_close(&r);
 }
 
+/* Whatever finds no memory, a body is not taken for another one. */
+static void no_memory(void **state)
+{
+    struct sv_err err;
+    struct sv_buf body;
+    int status = 500;
+    (void)state;
+
+    sv_buf_init(&body);
+    assert_int_equal(
+        sv_file_read(&body, sv_test_path("tests/fuzz/corpus/request/messages.json"), 1 << 20, &err),
+        SV_OK);
+    const int64_t before = sv_alloc_live();
+    for (int64_t nth = 1; status != 200; nth++) {
+        sv_fault_arm(nth);
+        status = sv_serve_check_body(MESSAGES, body.data, body.len);
+        const int64_t calls = sv_fault_calls();
+        sv_fault_arm(0);
+        if ((status == 200) != (calls < nth))
+            fail_msg("the %lld-th of %lld allocations fails: %d", (long long)nth, (long long)calls,
+                     status);
+        assert_int_equal(sv_alloc_live(), before);
+    }
+    sv_buf_fini(&body);
+}
+
 /* ---------------------------------------------------------------- clients that leave */
 
 static void leaving_cancels(void **state)
@@ -901,4 +927,4 @@ SV_TEST_MAIN(cmocka_unit_test(messages_for_the_template),
              cmocka_unit_test(begun_answers_go_on), cmocka_unit_test(counts),
              cmocka_unit_test(calls_that_are_asked_for), cmocka_unit_test(fields_that_are_wrong),
              cmocka_unit_test(errors_of_the_server), cmocka_unit_test(error_in_a_stream),
-             cmocka_unit_test(leaving_cancels))
+             cmocka_unit_test(no_memory), cmocka_unit_test(leaving_cancels))
