@@ -10,7 +10,8 @@
 
 #include <string.h>
 
-#define MAX_INDENT 64 /* spaces; tabs a quarter of it */
+/* As deep as a model that indents by two is likely to mean; small ones write space for ever. */
+enum { MAX_SPACES = 20, MAX_TABS = 10 };
 
 sv_expr sv_emit_no_memory(struct sv_emit *e)
 {
@@ -46,8 +47,8 @@ static sv_expr make_space(struct sv_emit *e)
 
     if (e->s->style.compact)
         return sv_build_empty(b);
-    spaces = sv_build_repeat(b, bytes(e, " "), 0, MAX_INDENT);
-    tabs = sv_build_repeat(b, bytes(e, "\t"), 1, MAX_INDENT / 4);
+    spaces = sv_build_repeat(b, bytes(e, " "), 0, MAX_SPACES);
+    tabs = sv_build_repeat(b, bytes(e, "\t"), 1, MAX_TABS);
     line = sv_build_then(b, bytes(e, "\n"), sv_build_or(b, spaces, tabs));
     return rule(e, "space",
                 sv_build_alt(b, (sv_expr[]){sv_build_empty(b), bytes(e, " "), line}, 3));

@@ -405,7 +405,7 @@ static void space(void **state)
             fail_msg("taken: %s", bad[i]);
     /* Space ends. */
     snprintf(text, sizeof text, "{\n%200s", "");
-    assert_int_equal(words_takes(&w, g, text, strlen(text)), 2 + 64);
+    assert_int_equal(words_takes(&w, g, text, strlen(text)), 2 + 20);
     sv_grammar_unref(g);
     words_close(&w);
 }

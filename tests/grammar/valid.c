@@ -94,7 +94,8 @@ static bool number_valid(const json_t *schema, double x)
     return x >= number(schema, "minimum", -INFINITY) && x <= number(schema, "maximum", INFINITY) &&
            x > number(schema, "exclusiveMinimum", -INFINITY) &&
            x < number(schema, "exclusiveMaximum", INFINITY) &&
-           (step == 0 || modf(x / step, &whole) == 0);
+           /* beyond 2^53 a double is not the number that was written */
+           (step == 0 || fabs(x) > 0x1p53 || modf(x / step, &whole) == 0);
 }
 
 static bool found_in(const char *pattern, const char *text, size_t n)
