@@ -14,15 +14,20 @@ static void columns(struct sv_buf *b)
                   "other_size,probe,other_masks,cut,expected_us\n");
 }
 
-void sv_sim_steps_begin(struct sv_sim_steps *l, const struct sv_engine *e)
+static void note(struct sv_sim_steps *l, const struct sv_engine *e, int64_t now_us)
 {
     const struct sv_policy *p = e->policy;
-    l->last_us = sv_clock_us();
+    l->last_us = now_us;
     l->n_tokens = e->stats.n_tokens;
     l->n_other = p ? p->n_other : 0;
     l->n_probes = p ? p->n_probes : 0;
     l->n_masks = p ? p->n_masks : 0;
+}
+
+void sv_sim_steps_begin(struct sv_sim_steps *l, const struct sv_engine *e)
+{
     l->step = 0;
+    note(l, e, sv_clock_us());
 }
 
 void sv_sim_steps_add(struct sv_sim_steps *l, const struct sv_engine *e, const char *mode,
@@ -46,8 +51,5 @@ void sv_sim_steps_add(struct sv_sim_steps *l, const struct sv_engine *e, const c
                   other && !p->trial.of_size, other && p->trial.of_size,
                   p && p->n_probes > l->n_probes, p && p->n_masks > l->n_masks, p && p->cuts_now,
                   p ? sv_cost_us(&p->cost, &p->load) : 0);
-    const int32_t step = l->step;
-    sv_sim_steps_begin(l, e);
-    l->step = step;
-    l->last_us = now;
+    note(l, e, now);
 }

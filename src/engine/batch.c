@@ -14,6 +14,12 @@ struct want {
     size_t n;
 };
 
+int sv_i32_pair_open(struct sv_i32_pair *p, struct sv_dev *dev, size_t n, struct sv_err *err)
+{
+    int rc = sv_dev_host_alloc(dev, (void **)&p->host, n * sizeof(int32_t), err);
+    return rc ? rc : sv_dev_alloc(dev, (void **)&p->dev, n * sizeof(int32_t), err);
+}
+
 /* Lays pairs out in two host blocks and one device block, each array on its own cache lines. */
 static int open_pairs(struct sv_dev *dev, const struct want *want, size_t n_want, int32_t **host,
                       int32_t **dev_block, size_t *n_words, struct sv_err *err)

@@ -10,8 +10,6 @@
  */
 #include "engine/engine.h"
 
-enum { MARK = 2 }; /* 0 and 1 are the steps' */
-
 int sv_cut_open(struct sv_cut *c, struct sv_dev *dev, int32_t cap, struct sv_err *err)
 {
     *c = (struct sv_cut){.cap = cap};
@@ -67,8 +65,8 @@ static int read_drafts(struct sv_engine *e, struct sv_err *err)
     sv_dev_download(e->dev, e->cut.ids, e->batch.row_ids.dev, n);
     if (e->plan.shares)
         sv_dev_download(e->dev, e->batch.share.host, e->batch.share.dev, n);
-    sv_dev_mark(e->dev, MARK);
-    return sv_dev_wait(e->dev, MARK, err);
+    sv_dev_mark(e->dev, SV_CUT_MARK);
+    return sv_dev_wait(e->dev, SV_CUT_MARK, err);
 }
 
 static void keep_rows(struct sv_engine *e, struct sv_plan_seg *g, int32_t n)

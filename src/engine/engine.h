@@ -149,8 +149,7 @@ struct sv_plan_seg {
     uint64_t draw; /* which one of a simulated acceptance profile */
     bool gave_up;  /* it cannot draft: nobody will read its context K/V */
     bool refused;  /* its rows end where its grammar forbids a draft */
-    bool
-        steered; /* some of its drafts are not the drafter's first choice: a grammar forbade that */
+    bool steered;  /* a grammar forbade some of the drafter's choices: other drafts stand there */
     int32_t mask0; /* under a grammar: the mask of its first logit row, -1: there is none */
 };
 /* How much of everything a step has: of the target's pass, and of the drafting pass before it. */
@@ -213,6 +212,8 @@ void sv_sched_unseat(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *
 struct sv_i32_pair {
     int32_t *host, *dev;
 };
+/* n of each, by themselves: sv_dev_host_free and sv_dev_free end them, also after an error. */
+int sv_i32_pair_open(struct sv_i32_pair *p, struct sv_dev *dev, size_t n, struct sv_err *err);
 /* Host arrays and their device mirror; one upload a step carries all pairs. There are two sets of
  * host arrays: while a step is in flight the next one is filled. */
 struct sv_batch {
@@ -318,6 +319,9 @@ void sv_held_flush(
 void sv_held_end(struct sv_engine *e, struct sv_seq *q); /* before it gives them back for good */
 
 /* ---------------------------------------------------------------- rows cut after drafting */
+
+/* What the host waits for between the two passes; 0 and 1 mark the ends of steps. */
+enum { SV_CUT_MARK = 2 };
 
 /* cut.c: what the drafter proposed and how sure it is, read before the target's pass is
  * enqueued. */

@@ -26,12 +26,6 @@ enum { MANY = 8 };
 /* Plans between two looks at what drafting would bring one sequence alone. */
 enum { LOOK = 64 };
 
-static int open_pair(struct sv_i32_pair *p, struct sv_dev *dev, size_t n, struct sv_err *err)
-{
-    int rc = sv_dev_host_alloc(dev, (void **)&p->host, n * sizeof(int32_t), err);
-    return rc ? rc : sv_dev_alloc(dev, (void **)&p->dev, n * sizeof(int32_t), err);
-}
-
 static int open_chunk(struct sv_held *h, struct sv_dev *dev, struct sv_err *err)
 {
     struct sv_i32_pair *const pair[] = {&h->row_seg, &h->seg_row0, &h->seg_slot, &h->seg_base,
@@ -39,7 +33,7 @@ static int open_chunk(struct sv_held *h, struct sv_dev *dev, struct sv_err *err)
     size_t n = (size_t)h->chunk_rows;
     int rc = sv_dev_alloc(dev, &h->chunk, n * h->row_bytes, err);
     for (size_t i = 0; i < sizeof pair / sizeof pair[0] && !rc; i++)
-        rc = open_pair(pair[i], dev, n + 1, err);
+        rc = sv_i32_pair_open(pair[i], dev, n + 1, err);
     return rc;
 }
 
@@ -58,7 +52,7 @@ int sv_held_open(struct sv_held *h, struct sv_dev *dev, int32_t n_slots, int32_t
     if (!rc)
         rc = open_chunk(h, dev, err);
     if (!rc)
-        rc = open_pair(&h->tap_row, dev, (size_t)max_rows, err);
+        rc = sv_i32_pair_open(&h->tap_row, dev, (size_t)max_rows, err);
     if (!rc)
         rc = sv_dev_host_alloc(dev, (void **)&h->row, (size_t)n * sizeof *h->row, err);
     for (int32_t i = 0; i < h->cap_rows && !rc; i++)

@@ -23,9 +23,7 @@ int sv_masks_open(struct sv_masks *k, struct sv_dev *dev, int32_t vocab, int32_t
     if (!rc)
         rc = sv_dev_alloc(dev, (void **)&k->dev, n * mask, err);
     if (!rc)
-        rc = sv_dev_host_alloc(dev, (void **)&k->row.host, n * sizeof(int32_t), err);
-    if (!rc)
-        rc = sv_dev_alloc(dev, (void **)&k->row.dev, n * sizeof(int32_t), err);
+        rc = sv_i32_pair_open(&k->row, dev, n, err);
     if (rc)
         sv_masks_close(k, dev);
     return rc;

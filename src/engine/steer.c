@@ -11,22 +11,15 @@
  */
 #include "engine/engine.h"
 
-enum { MARK = 2 }; /* as in cut.c: 0 and 1 are the steps' */
 enum { MOST_IDS = 256 };
-
-static int open_pair(struct sv_i32_pair *p, struct sv_dev *dev, size_t n, struct sv_err *err)
-{
-    int rc = sv_dev_host_alloc(dev, (void **)&p->host, n * sizeof(int32_t), err);
-    return rc ? rc : sv_dev_alloc(dev, (void **)&p->dev, n * sizeof(int32_t), err);
-}
 
 int sv_steer_open(struct sv_steer *t, struct sv_dev *dev, int32_t n_slots, struct sv_err *err)
 {
     const size_t n = (size_t)n_slots, n_up = 2 * n + 1 + n * MOST_IDS;
     *t = (struct sv_steer){.n_slots = n_slots};
-    int rc = open_pair(&t->up, dev, n_up, err);
+    int rc = sv_i32_pair_open(&t->up, dev, n_up, err);
     if (!rc)
-        rc = open_pair(&t->down, dev, 2 * n, err);
+        rc = sv_i32_pair_open(&t->down, dev, 2 * n, err);
     if (!rc)
         rc = sv_dev_alloc(dev, (void **)&t->logits, n * MOST_IDS * sizeof(float), err);
     if (!rc)
@@ -148,8 +141,8 @@ static int weigh(struct sv_engine *e, const struct round *r, struct sv_err *err)
                                                .out = t->down.dev,
                                                .share = (float *)(void *)(t->down.dev + n_slots)});
     sv_dev_download(e->dev, t->down.host, t->down.dev, 2 * n_slots * sizeof(int32_t));
-    sv_dev_mark(e->dev, MARK);
-    return sv_dev_wait(e->dev, MARK, err);
+    sv_dev_mark(e->dev, SV_CUT_MARK);
+    return sv_dev_wait(e->dev, SV_CUT_MARK, err);
 }
 
 static bool is_steered(const struct sv_engine *e, const struct sv_plan_seg *g)

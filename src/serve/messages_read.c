@@ -26,11 +26,6 @@ struct reader {
     struct sv_buf system;
 };
 
-static int no_memory(struct sv_api_err *e)
-{
-    return sv_api_fail(e, 500, NULL, "out of memory");
-}
-
 static int ill(struct sv_api_err *e, const char *place, const char *member, const char *want)
 {
     const int n_field = (int)strcspn(place, "[.");
@@ -87,7 +82,7 @@ static json_t *text_of(const struct sv_buf *b)
 /* Takes m; NULL: there was no memory for it. */
 static int push(struct reader *r, json_t *m)
 {
-    return json_array_append_new(r->out, m) ? no_memory(r->e) : 0;
+    return json_array_append_new(r->out, m) ? sv_api_no_memory(r->e) : 0;
 }
 
 /* What found no memory is empty, as if nobody had said it. */
@@ -99,7 +94,7 @@ static bool lost(const struct reader *r)
 static int end_turn(struct reader *r)
 {
     if (lost(r))
-        return no_memory(r->e);
+        return sv_api_no_memory(r->e);
     json_t *m =
         r->any ? json_pack("{s:s, s:o}", "role", r->role, "content", text_of(&r->text)) : NULL;
 
@@ -124,7 +119,7 @@ static int begin_turn(struct reader *r, const char *role)
     if (r->role && strcmp(r->role, role) == 0)
         return 0;
     if (lost(r))
-        return no_memory(r->e);
+        return sv_api_no_memory(r->e);
     if (!r->role && r->system.len &&
         push(r, json_pack("{s:s, s:o}", "role", "system", "content", text_of(&r->system))))
         return -1;
@@ -200,7 +195,7 @@ static int take_call(struct reader *r, const json_t *block, const char *place)
     if (!r->calls)
         r->calls = json_array();
     r->any = true;
-    return json_array_append_new(r->calls, call) ? no_memory(r->e) : 0;
+    return json_array_append_new(r->calls, call) ? sv_api_no_memory(r->e) : 0;
 }
 
 /* A message of its own, behind what the user has said so far. What failed says so. */
@@ -378,7 +373,7 @@ static int read_all(struct sv_params *p, struct reader *r, const json_t *system,
             return -1;
     if (end_turn(r) || check_end(p, r, n))
         return -1;
-    return r->system.failed ? no_memory(r->e) : 0;
+    return r->system.failed ? sv_api_no_memory(r->e) : 0;
 }
 
 static int read_messages(struct sv_params *p, const json_t *body, struct sv_api_err *e)
@@ -396,8 +391,8 @@ static int read_messages(struct sv_params *p, const json_t *body, struct sv_api_
     sv_buf_init(&r.thought);
     sv_buf_init(&r.system);
     p->messages = r.out = json_array();
-    int rc =
-        sv_params_own(p, r.out) ? read_all(p, &r, present(body, "system"), list) : no_memory(e);
+    int rc = sv_params_own(p, r.out) ? read_all(p, &r, present(body, "system"), list)
+                                     : sv_api_no_memory(e);
     json_decref(r.calls);
     sv_buf_fini(&r.text);
     sv_buf_fini(&r.thought);
@@ -461,7 +456,7 @@ static int read_tools(struct sv_params *p, const json_t *list, struct sv_api_err
         return ill(e, "tools", "", "an array");
     p->tools = json_array();
     if (!sv_params_own(p, p->tools))
-        return no_memory(e);
+        return sv_api_no_memory(e);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *tool = json_array_get(list, i);
         char place[PLACE];
@@ -469,7 +464,7 @@ static int read_tools(struct sv_params *p, const json_t *list, struct sv_api_err
         if (check_tool(tool, place, e))
             return -1;
         if (json_array_append_new(p->tools, function_of(tool)))
-            return no_memory(e);
+            return sv_api_no_memory(e);
     }
     return 0;
 }
@@ -578,7 +573,7 @@ static int tell_template(struct sv_params *p, int thinks, const char *effort, st
     if (thinks < 0 && !effort)
         return 0;
     if (!sv_params_own(p, args))
-        return no_memory(e);
+        return sv_api_no_memory(e);
     int rc = 0;
     if (thinks >= 0)
         rc |= json_object_set_new(args, "enable_thinking", json_boolean(thinks)) |
@@ -588,7 +583,7 @@ static int tell_template(struct sv_params *p, int thinks, const char *effort, st
     if (p->template_args)
         rc |= json_object_update(args, p->template_args);
     p->template_args = args;
-    return rc ? no_memory(e) : 0;
+    return rc ? sv_api_no_memory(e) : 0;
 }
 
 /* The SDK's own loop of tools asks for one; told this code, it sends all messages each time. */
@@ -629,7 +624,7 @@ static int count(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_
     struct sv_buf text;
 
     if (!p)
-        return no_memory(e);
+        return sv_api_no_memory(e);
     if (!json_object_get(body, "max_tokens")) /* the one field that an answer needs */
         json_object_set_new(body, "max_tokens", json_integer(1));
     sv_buf_init(&text);

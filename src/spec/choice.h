@@ -27,7 +27,7 @@ struct sv_searched {
     double plain_tokens;
     int32_t n, n_steps, serves; /* sequences; steps so far, and how many it is good for */
     int32_t n_searches;
-    /* The best of each size (sv_choice_size); k = 0: none comes near. */
+    /* The best of each size (size_of in search.c); k = 0: none comes near. */
     struct sv_candidate size[SV_LEVELS];
     int32_t looked; /* for so many sequences; 0: nobody has asked, or one was picked since */
     /* The one of them that is worth most to try, for so many sequences. */
@@ -43,8 +43,6 @@ void sv_choice_set_width(struct sv_policy *p, struct sv_policy_seq *s, int32_t w
 /* The best candidate that drafts; k = 0 when none could come near `plain`. */
 struct sv_candidate sv_choice_search(struct sv_policy *p, const struct sv_candidate *plain);
 void sv_choice_apply(struct sv_policy *p, const struct sv_candidate *c);
-/* Candidates of a size are known, and wrong, together: by rows, in octaves; -1: plain. */
-int32_t sv_choice_size(const struct sv_candidate *c);
 
 /* sure.c: candidates that are cut once drafted. */
 void sv_sure_search(struct sv_policy *p, int mode, int32_t n, const struct sv_candidate *plain,
@@ -69,7 +67,7 @@ struct sv_rival sv_trial_way(const struct sv_policy *p, const struct sv_candidat
                              const struct sv_candidate *best, bool drafting);
 struct sv_rival sv_trial_size(struct sv_policy *p, const struct sv_candidate *plain,
                               const struct sv_candidate *used);
-/* Saves up time for trials: a share of what a step takes. any: there is another way at all. */
+/* Saves up time for trials: a share of what a step takes, more where a rival may be worth it. */
 void sv_trial_save(struct sv_policy *p, double us, bool drafting, const struct sv_rival *way,
                    const struct sv_rival *size);
 /* The rival instead of what is used, this time? */

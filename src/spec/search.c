@@ -71,10 +71,11 @@ static struct sv_load load_of(const struct sv_policy *p, const struct sv_candida
     return l;
 }
 
-int32_t sv_choice_size(const struct sv_candidate *c)
+/* Candidates of a size are known, and wrong, together: by rows, in octaves and their halves. */
+static int32_t size_of(const struct sv_candidate *c)
 {
     const struct sv_size at = sv_cost_size(c->load.n_rows);
-    return c->k ? at.i + (at.t > 0.5) : -1;
+    return at.i + (at.t > 0.5);
 }
 
 /* Near the number of rows that its size is known by: what is best at the edge of a size says little
@@ -99,7 +100,7 @@ static void try_rows(const struct sv_policy *p, struct sv_candidate c, const str
     c.score = c.tokens / c.us;
     if (c.score > found->best.score)
         found->best = c;
-    struct sv_candidate *size = found->size ? &found->size[sv_choice_size(&c)] : NULL;
+    struct sv_candidate *size = found->size ? &found->size[size_of(&c)] : NULL;
     if (size && is_typical(&c) && (!size->k || c.score > size->score))
         *size = c;
 }

@@ -387,6 +387,32 @@ int64_t hub_number(json_t *v, const char *where)
     return json_integer_value(v);
 }
 
+void hub_each_answer(void (*open)(struct hub *r, const char *signs, int32_t burst),
+                     void (*check)(struct hub *r, const char *text))
+{
+    static const char *const formats[] = {"hermes", "qwen3_coder", "llama3_json", "mistral",
+                                          "deepseek_v3"};
+    struct sv_err err;
+    json_t *all = sv_json_load(sv_test_path("tests/text/answers.json"), 1 << 20, &err), *c;
+    size_t i, n = 0;
+
+    assert_non_null(all);
+    for (int f = 0; f < 5; f++) {
+        struct hub r = {.o.tool_parser = formats[f], .o.reasoning_parser = "think"};
+        open(&r, "", f + 1);
+        json_array_foreach(json_object_get(all, "cases"), i, c) {
+            if (strcmp(hub_text(c, "tools"), formats[f]) != 0 || json_object_get(c, "streamed") ||
+                json_object_get(c, "cut"))
+                continue;
+            check(&r, json_string_value(json_object_get(c, "text")));
+            n++;
+        }
+        hub_close(&r);
+    }
+    assert_true(n > 30);
+    json_decref(all);
+}
+
 void hub_same(json_t *a, json_t *b, const char *what)
 {
     if (a && json_equal(a, b))

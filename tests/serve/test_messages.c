@@ -400,34 +400,21 @@ static void same_streamed(struct hub *r, const char *text, const char *more)
     json_decref(m);
 }
 
+static void is_its_answer(struct hub *r, const char *text)
+{
+    same_streamed(r, text, TOOLS);
+    /* an answer of content alone is taken apart by nothing */
+    same_streamed(r,
+                  "Gr\xc3\xb6\xc3\x9f"
+                  "e \xf0\x9f\x98\x80 \xe6\x97\xa5\xe6\x9c\xac",
+                  "\"top_k\":5");
+}
+
 /* Every answer of the parser's own test, streamed in bursts, is what the whole one says. */
 static void streams_are_their_answers(void **state)
 {
-    static const char *const formats[] = {"hermes", "qwen3_coder", "llama3_json", "mistral",
-                                          "deepseek_v3"};
-    struct sv_err err;
-    json_t *all = sv_json_load(sv_test_path("tests/text/answers.json"), 1 << 20, &err), *c;
-    size_t i;
     (void)state;
-
-    assert_non_null(all);
-    for (int f = 0; f < 5; f++) {
-        struct hub r = {.o.tool_parser = formats[f], .o.reasoning_parser = "think"};
-        open_echo(&r, "", f + 1);
-        json_array_foreach(json_object_get(all, "cases"), i, c) {
-            const char *text = json_string_value(json_object_get(c, "text"));
-            if (strcmp(hub_text(c, "tools"), formats[f]) == 0 && !json_object_get(c, "streamed") &&
-                !json_object_get(c, "cut"))
-                same_streamed(&r, text, TOOLS);
-        }
-        /* an answer of content alone is taken apart by nothing */
-        same_streamed(&r,
-                      "Gr\xc3\xb6\xc3\x9f"
-                      "e \xf0\x9f\x98\x80 \xe6\x97\xa5\xe6\x9c\xac",
-                      "\"top_k\":5");
-        hub_close(&r);
-    }
-    json_decref(all);
+    hub_each_answer(open_echo, is_its_answer);
 }
 
 static void events_of_a_stream(void **state)

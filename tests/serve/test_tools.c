@@ -178,44 +178,30 @@ static json_t *put_together(json_t *events, int64_t index)
     return m;
 }
 
+static void is_its_message(struct hub *r, const char *text)
+{
+    json_t *v = message(r, text, TOOLS);
+    json_t *events = hub_events(r, CHAT, ask(text, TOOLS ",\"stream\":true"));
+    json_t *m = put_together(events, 0), *calls = hub_at(v, "message.tool_calls");
+
+    assert_int_equal(json_array_size(calls), json_array_size(hub_at(m, "calls")));
+    for (size_t k = 0; k < json_array_size(calls); k++)
+        hub_same(hub_at(json_array_get(calls, k), "function"),
+                 json_array_get(hub_at(m, "calls"), k), text);
+    json_t *content = hub_at(v, "message.content");
+    assert_string_equal(hub_text(m, "content"),
+                        json_is_null(content) ? "" : json_string_value(content));
+    if (hub_at(v, "message.reasoning_content"))
+        hub_same(hub_at(v, "message.reasoning_content"), hub_at(m, "reasoning_content"), text);
+    hub_same(hub_at(v, "finish_reason"), hub_at(m, "finish_reason"), text);
+    json_decref(m);
+}
+
 /* Every answer of the parser's own test, streamed in bursts, is what the whole one says. */
 static void streams_are_their_messages(void **state)
 {
-    static const char *const formats[] = {"hermes", "qwen3_coder", "llama3_json", "mistral",
-                                          "deepseek_v3"};
-    struct sv_err err;
-    json_t *all = sv_json_load(sv_test_path("tests/text/answers.json"), 1 << 20, &err), *c;
-    size_t i;
     (void)state;
-
-    assert_non_null(all);
-    for (int f = 0; f < 5; f++) {
-        struct hub r = {.o.tool_parser = formats[f], .o.reasoning_parser = "think"};
-        open_hub(&r, "", f + 1);
-        json_array_foreach(json_object_get(all, "cases"), i, c) {
-            const char *text = json_string_value(json_object_get(c, "text"));
-            if (strcmp(hub_text(c, "tools"), formats[f]) != 0 || json_object_get(c, "streamed") ||
-                json_object_get(c, "cut"))
-                continue;
-            json_t *v = message(&r, text, TOOLS);
-            json_t *events = hub_events(&r, CHAT, ask(text, TOOLS ",\"stream\":true"));
-            json_t *m = put_together(events, 0), *calls = hub_at(v, "message.tool_calls");
-            assert_int_equal(json_array_size(calls), json_array_size(hub_at(m, "calls")));
-            for (size_t k = 0; k < json_array_size(calls); k++)
-                hub_same(hub_at(json_array_get(calls, k), "function"),
-                         json_array_get(hub_at(m, "calls"), k), text);
-            json_t *content = hub_at(v, "message.content");
-            assert_string_equal(hub_text(m, "content"),
-                                json_is_null(content) ? "" : json_string_value(content));
-            if (hub_at(v, "message.reasoning_content"))
-                hub_same(hub_at(v, "message.reasoning_content"), hub_at(m, "reasoning_content"),
-                         text);
-            hub_same(hub_at(v, "finish_reason"), hub_at(m, "finish_reason"), text);
-            json_decref(m);
-        }
-        hub_close(&r);
-    }
-    json_decref(all);
+    hub_each_answer(open_hub, is_its_message);
 }
 
 /* The chunks of a call as clients of OpenAI know them. */
