@@ -7,6 +7,7 @@
  * over the same answer without a grammar just before, tokens a second, accept length. One sequence
  * at a time, greedy, in one engine and in turns. Must not: write files.
  */
+#include "bench/quantile.h"
 #include "salvo.h"
 
 #include <stdio.h>
@@ -69,18 +70,6 @@ static struct turn run(struct sv_engine *e, struct sv_grammar *g, int32_t width,
         exit(1);
     }
     return t;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double quantile(double *v, int n, double q)
-{
-    qsort(v, (size_t)n, sizeof *v, by_size);
-    return v[(int)(q * (n - 1) + 0.5)];
 }
 
 int main(int argc, char **argv)

@@ -9,6 +9,7 @@
  * cut, kept by the target, rejected by it, and replaced. Texts are compared. Greedy. Must not:
  * write files.
  */
+#include "bench/quantile.h"
 #include "engine/engine.h"
 
 #include <stdio.h>
@@ -112,18 +113,6 @@ static struct turn run(struct sv_engine *e, struct sv_grammar *g, int32_t width,
             fail(err);
     }
     return t;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double quantile(double *v, int n, double q)
-{
-    qsort(v, (size_t)n, sizeof *v, by_size);
-    return v[(int)(q * (n - 1) + 0.5)];
 }
 
 int main(int argc, char **argv)
