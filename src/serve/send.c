@@ -25,13 +25,13 @@ static size_t list_bytes(const struct sv_gen *g)
 }
 
 /* Streams write what has just come, but for SGLang's, which repeat everything, and for the end of
- * those that gather it. */
+ * those that gather it. Frames that wait count too: with a chunk for each step they may be many. */
 static bool is_long(const struct sv_call *c)
 {
     bool gathers = c->dialect->gathers;
     bool all = !c->p.stream || c->dialect->kind == SV_GENERATE || (gathers && sv_call_has_ended(c));
     bool some = c->p.logprobs && !gathers;
-    size_t n = 0;
+    size_t n = c->out.len;
 
     for (int32_t i = 0; i < c->n_gens && n <= MAX_INLINE && (all || some); i++) {
         const struct sv_gen *g = &c->gens[i];
@@ -47,13 +47,15 @@ static void count_bytes(struct sv_call *c, size_t n)
     c->s->turn_bytes += (int64_t)n;
 }
 
+/* A loop that was kept waiting finds the log probabilities of many steps at once: what is beyond a
+ * turn's share of them waits as it came, until the call's chunk or answer is put together. */
 void sv_call_keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
 {
     size_t before = list_bytes(g);
 
     if (!o->logprobs && !o->prompt_logprobs)
         return;
-    if (g->unkept.len || o->n_packed > MAX_INLINE / JSON_OF_PACKED) {
+    if (g->unkept.len || c->s->turn_bytes + JSON_OF_PACKED * (int64_t)o->n_packed > MAX_INLINE) {
         sv_out_copy(&g->unkept, o); /* after what waits already */
         return;
     }

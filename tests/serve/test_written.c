@@ -14,8 +14,9 @@
 #define TEXT "/v1/completions"
 #define CHAT "/v1/chat/completions"
 #define N_LONG 2500
-/* Of one turn: what one call may have there, and a chunk of the stream beside it. */
-#define TURN_BYTES (65536 + 8192)
+/* Of one turn: what it may keep of log probabilities, and what one call may have there, which of a
+ * stream beside it is all that came while the machine did something else. */
+#define TURN_BYTES (2 * 65536)
 
 /* Ids that differ from place to place, all of them text by themselves. */
 static void ids(struct sv_buf *b, int n)
@@ -105,6 +106,29 @@ static void no_turn_does_much(void **state)
     assert_true(r.a.body.len > 500000);
     assert_true(hub_metric(&r, "salvo_loop_turn_bytes_max") <= TURN_BYTES);
     close(stream);
+    hub_close(&r);
+}
+
+/* Steps that cost nothing come by the hundred while the loop looks away: of those too it keeps no
+ * more in a turn than of few, and the rest follows in its place. */
+static void steps_that_came_together(void **state)
+{
+    enum { MADE = 2000 };
+    static const char *const asks[] = {"{\"n_predict\":2000,\"n_probs\":20,\"prompt\":\"one\"}",
+                                       "{\"n_predict\":2000,\"n_probs\":20,\"stream\":true,"
+                                       "\"prompt\":\"one\"}"};
+    struct hub r = {.o.engine.context = 1 << 20};
+    (void)state;
+
+    hub_open(&r, false);
+    for (int i = 0; i < 4; i++) {
+        hub_ask(&r, "/completion", asks[i % 2], &r.a);
+        assert_int_equal(r.a.status, 200);
+        assert_int_equal(hub_count(r.a.body.data, "\"top_logprobs\":["), MADE);
+    }
+    double most = hub_metric(&r, "salvo_loop_turn_bytes_max");
+    print_message("%.0f bytes in a turn at most\n", most);
+    assert_true(most > 0 && most <= TURN_BYTES);
     hub_close(&r);
 }
 
@@ -313,7 +337,7 @@ static void drains_what_is_written(void **state)
 }
 
 /* timeout: no_turn_does_much 120 */
-SV_TEST_MAIN(cmocka_unit_test(no_turn_does_much), cmocka_unit_test(same_as_short),
-             cmocka_unit_test(repeated_streams), cmocka_unit_test(slow_reader),
-             cmocka_unit_test(many_leaving_and_ending), cmocka_unit_test(failing_meanwhile),
-             cmocka_unit_test(drains_what_is_written))
+SV_TEST_MAIN(cmocka_unit_test(no_turn_does_much), cmocka_unit_test(steps_that_came_together),
+             cmocka_unit_test(same_as_short), cmocka_unit_test(repeated_streams),
+             cmocka_unit_test(slow_reader), cmocka_unit_test(many_leaving_and_ending),
+             cmocka_unit_test(failing_meanwhile), cmocka_unit_test(drains_what_is_written))
