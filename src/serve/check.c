@@ -66,6 +66,7 @@ static int read_all(struct sv_params *p, enum sv_dialect_kind kind, json_t *body
     const struct sv_serve_model m = {
         .info = {.vocab_size = 6144, .context = 2048, .width = 16, .block_size = 16},
         .gen = {.temperature = 1, .top_p = 1}};
+    const struct sv_serve s = {.model = &m};
     struct sv_params *each = NULL;
     struct sv_buf source, items;
 
@@ -73,7 +74,7 @@ static int read_all(struct sv_params *p, enum sv_dialect_kind kind, json_t *body
     int rc = sv_params_read(p, kind, body, e);
     if (!rc && kind == SV_RESPONSES) {
         sv_buf_init(&items);
-        rc = sv_responses_messages(p, NULL, NULL, "0", &items, e);
+        rc = sv_responses_messages(&s, p, NULL, "0", &items, e);
         sv_buf_fini(&items);
     }
     if (!rc)

@@ -368,6 +368,8 @@ struct sv_dialect {
     /* Frees what it has in c->own. */
     void (*free_own)(struct sv_call *c);
     bool gathers; /* the end of a stream repeats all of it, log probabilities too */
+    /* Bytes of the request in what goes out next; NULL: none to speak of. */
+    size_t (*repeated)(const struct sv_call *c);
 };
 extern const struct sv_dialect sv_dialect_chat, sv_dialect_messages, sv_dialect_responses,
     sv_dialect_completions, sv_dialect_generate, sv_dialect_llama, sv_dialect_infill;
@@ -403,28 +405,32 @@ void sv_prep_free(struct sv_prep *p);
 #define SV_RESPONSE_ID 40
 struct sv_stored;
 struct sv_kept;
-/* At most max answers and max_bytes; the oldest leave first. A store that is NULL keeps nothing.
- * Any thread may call these. */
+/* At most max answers and max_bytes; the oldest leave first, and a conversation of more bytes is
+ * not kept. A store that is NULL keeps nothing. Any thread may call these. */
 int sv_stored_open(struct sv_stored **st, int32_t max, int64_t max_bytes, struct sv_err *err);
 void sv_stored_close(struct sv_stored *st);
 /* Takes both texts. input: a line for each item; output: where the lines of the answer's own are.
  */
 void sv_stored_put(struct sv_stored *st, const char *id, struct sv_kept *before,
                    struct sv_buf *input, struct sv_buf *response, size_t output, size_t n_output);
+/* Into as much memory as it needs, by which kept texts are counted: as soon as one is whole. */
+void sv_stored_fit(struct sv_buf *b);
 /* Held until it is let go; NULL: it is not there. */
 struct sv_kept *sv_stored_get(struct sv_stored *st, const char *id);
 void sv_stored_let_go(struct sv_stored *st, struct sv_kept *k);
 bool sv_stored_delete(struct sv_stored *st, const char *id);
 void sv_stored_count(struct sv_stored *st, int64_t *n, int64_t *n_bytes);
 const char *sv_kept_response(const struct sv_kept *k, size_t *n);
-/* Appends the items of the conversation, the oldest first, with or without what the last answer
- * added. */
+/* A JSON object that begins with its id. Appends those of the conversation, the oldest first, with
+ * or without what the last answer added; finds the one with this id, which the server made, among
+ * the answer's own. */
 struct sv_kept_item {
     const char *text;
     size_t n;
 };
 void sv_kept_items(const struct sv_kept *k, bool output, struct sv_buf *items);
-bool sv_kept_is_item(const struct sv_kept_item *item, const char *id);
+bool sv_kept_item(const struct sv_kept *k, const char *id, struct sv_kept_item *item);
+bool sv_kept_is_item(const struct sv_kept_item *item, const char *id, size_t n);
 
 /* What such a call has besides: text of its request, and how far its stream is. */
 struct sv_response {
@@ -436,11 +442,14 @@ struct sv_response {
     int32_t index;       /* items that are over */
     int32_t n_events;
     int32_t n_told, first_told; /* tokens whose log probabilities are out; of this item from here */
+    struct sv_buf told;         /* both, of each item that is over */
+    int64_t completed;          /* Unix seconds */
 };
 /* responses_items.c: the chat's messages of p->input and of what it goes on from. items: where the
  * input's items go as lines with ids of this name, or NULL. */
-int sv_responses_messages(struct sv_params *p, struct sv_stored *st, const struct sv_kept *previous,
-                          const char *name, struct sv_buf *items, struct sv_api_err *e);
+int sv_responses_messages(const struct sv_serve *s, struct sv_params *p,
+                          const struct sv_kept *previous, const char *name, struct sv_buf *items,
+                          struct sv_api_err *e);
 /* responses_read.c: all of that once the fields are read; and freed. */
 int sv_responses_read(struct sv_call *c, struct sv_api_err *e);
 void sv_responses_free(struct sv_call *c);

@@ -168,7 +168,11 @@ static const struct sv_field fields[] = {
     {"conversation", R, sv_read_neutral, 0, 0, 0, 0},
     {"prompt", R, sv_read_neutral, 0, 0, 0, 0}, /* a template that OpenAI keeps */
     {"context_management", R, sv_read_neutral, 0, 0, 0, 0},
-    {"max_tool_calls", R, sv_read_nothing, 0, 0, 0, 0}, /* of tools that a server runs */
+    {"max_tool_calls", R, sv_read_max_tool_calls, 0, 0, 0, 0},
+    {"user", R, sv_read_echoed, 0, 0, 0, 0},
+    {"service_tier", R, sv_read_echoed, 0, 0, 0, 0},
+    {"safety_identifier", R, sv_read_echoed, 0, 0, 0, 0},
+    {"prompt_cache_key", R, sv_read_echoed, 0, 0, 0, 0},
     {"client_metadata", R, sv_read_nothing, 0, 0, 0, 0},
     /* known and refused unless they ask for nothing */
     {"best_of", C | T, sv_read_i32, P(best_of), 1, 4096, 0},
@@ -241,12 +245,12 @@ static const struct sv_field fields[] = {
     {"video_config", G, sv_read_neutral, 0, 0, 0, 0},
     {"modalities", C, sv_read_modalities, 0, 0, 0, 0},
     /* of no effect */
-    {"user", C | R | T, sv_read_nothing, 0, 0, 0, 0},
+    {"user", C | T, sv_read_nothing, 0, 0, 0, 0},
     {"store", C, sv_read_nothing, 0, 0, 0, 0},
     {"metadata", C | M, sv_read_nothing, 0, 0, 0, 0},
-    {"service_tier", C | M | R, sv_read_nothing, 0, 0, 0, 0},
-    {"safety_identifier", C | R, sv_read_nothing, 0, 0, 0, 0},
-    {"prompt_cache_key", C | R, sv_read_nothing, 0, 0, 0, 0},
+    {"service_tier", C | M, sv_read_nothing, 0, 0, 0, 0},
+    {"safety_identifier", C, sv_read_nothing, 0, 0, 0, 0},
+    {"prompt_cache_key", C, sv_read_nothing, 0, 0, 0, 0},
     {"prompt_cache_retention", C | R, sv_read_nothing, 0, 0, 0, 0},
     {"prediction", C, sv_read_nothing, 0, 0, 0, 0},
     {"verbosity", C, sv_read_nothing, 0, 0, 0, 0},

@@ -32,7 +32,7 @@ sv_read_fn sv_read_top_k, sv_read_top_p, sv_read_seed, sv_read_length, sv_read_a
 sv_read_fn sv_read_form, sv_read_structured_outputs, sv_read_text_settings;
 /* The Responses API's (responses_read.c). */
 sv_read_fn sv_read_input, sv_read_background, sv_read_truncation, sv_read_include, sv_read_metadata,
-    sv_read_reasoning, sv_read_flat_tools;
+    sv_read_reasoning, sv_read_flat_tools, sv_read_echoed, sv_read_max_tool_calls;
 /* A text as JSON, with whatever it holds. One value for all prompts, or a list of the same for
  * each. */
 sv_read_fn sv_read_text, sv_read_each_bool, sv_read_each_i32;

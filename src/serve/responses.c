@@ -175,23 +175,36 @@ static const char *end_status(const struct sv_gen *g)
     return g->finish == SV_FINISH_STOP ? "completed" : "incomplete";
 }
 
-/* All items, with sep before each and behind the last. The first message has the log probabilities
- * of all that is said and called. */
-static void write_output(struct sv_buf *b, struct sv_gen *g, const char *sep)
+/* Which log probabilities an item has: in a stream those it was told with; otherwise the first
+ * message has those of all that is said and called. */
+static void set_told(const struct sv_response *r, struct item *it, int32_t n)
 {
-    struct item it = {.from = first_said(g), .to = n_kept(g)};
+    int32_t told[2] = {it->to, n};
+
+    if ((size_t)it->index < r->told.len / sizeof told)
+        memcpy(told, r->told.data + (size_t)it->index * sizeof told, sizeof told);
+    it->from = told[0];
+    it->to = it->kind == SV_PART_CONTENT ? told[1] : told[0];
+}
+
+/* All items, with sep before each and behind the last. An answer that failed has those that the
+ * stream told of. */
+static void write_output(struct sv_buf *b, struct sv_gen *g, const char *sep, bool failed)
+{
+    struct item it = {.to = first_said(g)};
+    const struct sv_response *r = own(g->call);
     struct sv_part p;
 
     for (size_t at = 0; it.at = at, sv_parts_read(g, &at, &p); it.index++) {
         it.kind = p.kind;
+        set_told(r, &it, n_kept(g));
         pass_item(g, &at, p.kind);
         sv_buf_printf(b, "%s%s", it.index ? "," : "", sep);
         write_item(b, g, &it, at < g->parts.len ? "completed" : end_status(g));
-        if (it.kind == SV_PART_CONTENT)
-            it.from = it.to;
     }
-    if (!it.index) { /* it said nothing */
+    if (!it.index && !failed) { /* it said nothing */
         it.kind = SV_PART_CONTENT;
+        set_told(r, &it, n_kept(g));
         sv_buf_printf(b, "%s", sep);
         write_item(b, g, &it, end_status(g));
     }
@@ -235,7 +248,7 @@ static size_t write_response(struct sv_buf *b, const struct sv_call *c, struct s
                   c->id, (long long)c->created, status);
     sv_buf_lit(b, ",\"completed_at\":");
     if (over && strcmp(status, "completed") == 0)
-        sv_json_number(b, (int64_t)time(NULL));
+        sv_json_number(b, own(c)->completed);
     else
         sv_buf_lit(b, "null");
     sv_buf_lit(b, ",\"error\":");
@@ -263,7 +276,7 @@ static size_t write_response(struct sv_buf *b, const struct sv_call *c, struct s
     sv_buf_lit(b, ",\"output\":[");
     *at = n = b->len;
     if (g)
-        write_output(b, g, sep);
+        write_output(b, g, sep, e);
     n = b->len - n;
     sv_buf_lit(b, "]");
     if (over && !e) {
@@ -285,14 +298,15 @@ void sv_responses_status(struct sv_buf *b, const struct sv_call *c, const char *
     sv_buf_lit(b, "\n");
 }
 
-/* Before its client knows that it is over, since the next turn may come at once. */
-static void store(struct sv_call *c, struct sv_gen *g)
+/* Before its client knows that it is over, since the next turn may come at once; and only what its
+ * client gets. */
+static void store(struct sv_call *c, struct sv_gen *g, const struct sv_buf *sent)
 {
     struct sv_response *r = own(c);
     struct sv_buf text;
     size_t at;
 
-    if (!c->p.store)
+    if (!c->p.store || sent->failed)
         return;
     sv_buf_init(&text);
     size_t n = write_response(&text, c, g, status_of(g), "\n", NULL, &at);
@@ -307,10 +321,11 @@ static void body(struct sv_call *c, struct sv_buf *b)
     size_t at;
 
     sv_parts_take(g, g->text.data ? g->text.data : "", g->text.len, g->finish);
-    b->failed |= g->parts.failed;
+    b->failed |= g->text.failed || g->ids.failed || g->parts.failed;
+    own(c)->completed = (int64_t)time(NULL);
     write_response(b, c, g, status_of(g), "", NULL, &at);
     sv_buf_lit(b, "\n");
-    store(c, g);
+    store(c, g, b);
 }
 
 /* ---------------------------------------------------------------- streamed */
@@ -445,6 +460,9 @@ static void close_item(struct sv_buf *b, struct sv_call *c, const char *status)
     if (!call)
         part_event(b, c, &it, "response.content_part.done", false);
     item_event(b, c, &it, "response.output_item.done", status);
+    sv_buf_append(&r->told, &r->first_told, sizeof r->first_told);
+    sv_buf_append(&r->told, &r->n_told, sizeof r->n_told);
+    b->failed |= r->told.failed;
     r->index++;
     r->open = 0;
 }
@@ -510,9 +528,10 @@ static void tail(struct sv_call *c, struct sv_buf *b)
     struct sv_gen *g = &c->gens[0];
     bool complete = g->finish == SV_FINISH_STOP;
 
+    own(c)->completed = (int64_t)time(NULL);
     response_event(b, c, g, complete ? "response.completed" : "response.incomplete", status_of(g),
                    NULL);
-    store(c, g);
+    store(c, g, b);
 }
 
 static void fail(struct sv_call *c, const struct sv_api_err *e, struct sv_buf *b)
@@ -525,6 +544,14 @@ static void fail(struct sv_call *c, const struct sv_api_err *e, struct sv_buf *b
     response_event(b, c, g, "response.failed", "failed", e);
 }
 
+/* What the request asked for is in the first two events and in the end, which is kept too. */
+static size_t repeated(const struct sv_call *c)
+{
+    bool starts = c->p.stream && !c->gens[0].shown;
+
+    return own(c)->echo.len * 2 * (size_t)(starts + sv_call_has_ended(c));
+}
+
 const struct sv_dialect sv_dialect_responses = {.name = "responses",
                                                 .kind = SV_RESPONSES,
                                                 .chunk = chunk,
@@ -535,4 +562,5 @@ const struct sv_dialect sv_dialect_responses = {.name = "responses",
                                                 .fail = fail,
                                                 .free_own = sv_responses_free,
                                                 .tool_schema = ".parameters",
-                                                .gathers = true};
+                                                .gathers = true,
+                                                .repeated = repeated};

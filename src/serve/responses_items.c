@@ -10,23 +10,50 @@
 #include <string.h>
 
 #define PLACE 96
+#define MAX_ID 64 /* of an item, as OpenAI has it */
 
 struct talk {
     json_t *messages;
     json_t *turn;        /* the model's, to which the next item may belong, or NULL */
     bool begun;          /* there was something else than instructions */
     struct sv_buf first; /* these, as one message: most templates take one, and only there */
-    struct sv_stored *stored;
+    const struct sv_serve *s;
+    size_t n_found;   /* bytes of items that only their ids stand for */
     const char *name; /* of new ids */
     size_t n_items;
     struct sv_buf *items; /* NULL: nobody keeps them */
+    json_t *ids;          /* of the items that are kept, here and before */
 };
+
+/* The text of a part; NULL: it has none, and e says so. */
+static const json_t *part_text(const json_t *part, const char *place, size_t i,
+                               struct sv_api_err *e)
+{
+    static const char *const texts[] = {"input_text", "output_text", "text", "refusal", NULL};
+    const json_t *text = sv_part_text(part);
+    const char *type = json_string_value(json_object_get(part, "type"));
+    char at[PLACE];
+
+    snprintf(at, sizeof at, "%.60s[%zu]", place, i);
+    if (!json_is_object(part)) {
+        sv_wrong_type(e, at, "an object", part);
+    } else if (text) {
+        return text;
+    } else if (sv_is_one_of(type, texts)) {
+        snprintf(at, sizeof at, "%.60s[%zu].%s", place, i, *type == 'r' ? type : "text");
+        sv_api_bad(e, at, "'%s' must be a string", at);
+    } else {
+        snprintf(at, sizeof at, "%.60s[%zu].type", place, i);
+        sv_api_bad(e, at, "'%s': only parts that are text are supported, not \"%.40s\"", at,
+                   type ? type : "");
+        e->code = "unsupported_parameter";
+    }
+    return NULL;
+}
 
 /* Text, or parts that are text, a line each; false: e says why not. */
 static bool take_text(const json_t *v, const char *place, struct sv_buf *b, struct sv_api_err *e)
 {
-    char at[PLACE];
-
     if (json_is_string(v)) {
         sv_buf_append(b, json_string_value(v), json_string_length(v));
         return true;
@@ -36,15 +63,9 @@ static bool take_text(const json_t *v, const char *place, struct sv_buf *b, stru
         return false;
     }
     for (size_t i = 0; i < json_array_size(v); i++) {
-        const json_t *part = json_array_get(v, i), *text = sv_part_text(part);
-        const char *type = json_string_value(json_object_get(part, "type"));
-        if (!text || json_is_string(part)) {
-            snprintf(at, sizeof at, "%.60s[%zu].type", place, i);
-            sv_api_bad(e, at, "'%s': only parts that are text are supported, not \"%.40s\"", at,
-                       type ? type : "");
-            e->code = "unsupported_parameter";
+        const json_t *text = part_text(json_array_get(v, i), place, i, e);
+        if (!text)
             return false;
-        }
         if (i)
             sv_buf_lit(b, "\n");
         sv_buf_append(b, json_string_value(text), json_string_length(text));
@@ -229,12 +250,21 @@ static int add_item(struct talk *t, const json_t *item, const char *place, struc
 
 /* ---------------------------------------------------------------- what is kept of them */
 
+/* Whether a client's own id may stay: pages of items go on behind an id, which is found as it
+ * stands and written into a path, so it needs no quoting and no other item of the conversation has
+ * it. */
+static bool is_good_id(const struct talk *t, const char *id)
+{
+    static const char letters[] =
+        "-_.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    size_t n = id ? strspn(id, letters) : 0;
+
+    return n && n <= MAX_ID && !id[n] && !json_object_get(t->ids, id);
+}
+
 /* The item as it is kept: its id first, its type said, content as parts. */
 static int keep_item(struct talk *t, const json_t *item, struct sv_api_err *e)
 {
-    /* lines are looked through for ids as they stand */
-    static const char letters[] =
-        "-_.:0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     const char *type = json_string_value(json_object_get(item, "type"));
     const char *id = json_string_value(json_object_get(item, "id"));
     const json_t *content = json_object_get(item, "content");
@@ -243,7 +273,7 @@ static int keep_item(struct talk *t, const json_t *item, struct sv_api_err *e)
     if (!t->items)
         return 0;
     type = type ? type : "message";
-    if (!id || !*id || id[strspn(id, letters)]) {
+    if (!is_good_id(t, id)) {
         snprintf(made, sizeof made, "%s_%s_in%zu",
                  strcmp(type, "message") == 0         ? "msg"
                  : strcmp(type, "reasoning") == 0     ? "rs"
@@ -255,7 +285,7 @@ static int keep_item(struct talk *t, const json_t *item, struct sv_api_err *e)
     t->n_items++;
     json_t *copy = json_pack("{s:s,s:s}", "id", id, "type", type), *v;
     const char *key;
-    bool fine = copy;
+    bool fine = copy && !json_object_set_new(t->ids, id, json_true());
     json_object_foreach((json_t *)(uintptr_t)item, key, v) {
         if (strcmp(key, "id") != 0 && strcmp(key, "type") != 0)
             fine = fine && !json_object_set(copy, key, v);
@@ -282,48 +312,35 @@ static json_t *parse_line(const struct sv_kept_item *line)
     return sv_json_parse(line->text, line->n, &err);
 }
 
-/* An id has the name of the answer that it came with: msg_NAME_2. */
-static json_t *find_item(struct sv_stored *st, const char *id)
+static void not_found(struct sv_api_err *e, const char *place, const char *id)
 {
-    const char *name = strchr(id, '_');
-    char response[SV_RESPONSE_ID];
-    json_t *item = NULL;
-    struct sv_buf lines;
-
-    if (!name)
-        return NULL;
-    snprintf(response, sizeof response, "resp%.33s", name);
-    struct sv_kept *k = sv_stored_get(st, response);
-    if (!k)
-        return NULL;
-    sv_buf_init(&lines);
-    sv_kept_items(k, true, &lines);
-    for (size_t at = lines.len; at && !item; at -= sizeof(struct sv_kept_item)) {
-        struct sv_kept_item line;
-        memcpy(&line, lines.data + at - sizeof line, sizeof line);
-        if (sv_kept_is_item(&line, id))
-            item = parse_line(&line);
-    }
-    sv_buf_fini(&lines);
-    sv_stored_let_go(st, k);
-    return item;
+    sv_api_fail(e, 404, "item_not_found", "'%s.id': there is no item '%.64s'", place, id);
+    snprintf(e->param, sizeof e->param, "%.80s.id", place);
 }
 
+/* An id has the name of the answer that it came with: msg_NAME_2. However often a body names an
+ * item, all of them together are no more than a context could hold. */
 static int take_reference(struct talk *t, const json_t *item, const char *place,
                           struct sv_api_err *e)
 {
-    const char *id = member(item, place, "id", e);
+    const char *id = member(item, place, "id", e), *name = id ? strchr(id, '_') : NULL;
+    struct sv_stored *st = t->s->stored;
+    char response[SV_RESPONSE_ID];
+    struct sv_kept_item line;
+    int rc = -1;
 
     if (!id)
         return -1;
-    json_t *found = find_item(t->stored, id);
-    if (!found) {
-        sv_api_fail(e, 404, "item_not_found", "'%s.id': there is no item '%.64s'", place, id);
-        snprintf(e->param, sizeof e->param, "%.80s.id", place);
-        return -1;
+    snprintf(response, sizeof response, "resp%.33s", name ? name : "");
+    struct sv_kept *k = sv_stored_get(st, response);
+    if (!k || !sv_kept_item(k, id, &line)) {
+        not_found(e, place, id);
+    } else if (!sv_check_text(t->s, t->n_found += line.n, "input", e)) {
+        json_t *found = parse_line(&line);
+        rc = found ? add_item(t, found, place, e) : sv_api_no_memory(e);
+        json_decref(found);
     }
-    int rc = add_item(t, found, place, e);
-    json_decref(found);
+    sv_stored_let_go(st, k);
     return rc;
 }
 
@@ -373,6 +390,10 @@ static int add_previous(struct talk *t, const struct sv_kept *previous, struct s
         memcpy(&line, lines.data + at, sizeof line);
         json_t *item = parse_line(&line);
         rc = item ? add_item(t, item, "previous_response_id", e) : sv_api_no_memory(e);
+        if (!rc && items &&
+            json_object_set_new(t->ids, json_string_value(json_object_get(item, "id")),
+                                json_true()))
+            rc = sv_api_no_memory(e);
         json_decref(item);
     }
     if (!rc && lines.failed)
@@ -401,12 +422,13 @@ static int add_input(struct talk *t, json_t *input, struct sv_api_err *e)
     return 0;
 }
 
-int sv_responses_messages(struct sv_params *p, struct sv_stored *st, const struct sv_kept *previous,
-                          const char *name, struct sv_buf *items, struct sv_api_err *e)
+int sv_responses_messages(const struct sv_serve *s, struct sv_params *p,
+                          const struct sv_kept *previous, const char *name, struct sv_buf *items,
+                          struct sv_api_err *e)
 {
-    struct talk t = {.messages = json_array(), .stored = st, .name = name, .items = items};
+    struct talk t = {.messages = json_array(), .s = s, .name = name, .items = items};
 
-    if (!sv_params_own(p, t.messages))
+    if (!sv_params_own(p, t.messages) || (items && !(t.ids = json_object())))
         return sv_api_no_memory(e);
     sv_buf_init(&t.first);
     if (p->instructions)
@@ -417,6 +439,7 @@ int sv_responses_messages(struct sv_params *p, struct sv_stored *st, const struc
     if (!rc)
         rc = end_first(&t, e);
     sv_buf_fini(&t.first);
+    json_decref(t.ids);
     if (rc)
         return -1;
     p->messages = t.messages;

@@ -77,6 +77,23 @@ int sv_read_include(struct sv_params *p, const struct sv_field *f, json_t *v, st
     return 0;
 }
 
+int sv_read_echoed(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
+{
+    (void)p;
+    return json_is_string(v) ? 0 : sv_wrong_type(e, f->name, "a string", v);
+}
+
+/* Of tools that a server runs, which has none. */
+int sv_read_max_tool_calls(struct sv_params *p, const struct sv_field *f, json_t *v,
+                           struct sv_api_err *e)
+{
+    (void)p;
+    if (!json_is_integer(v))
+        return sv_wrong_type(e, f->name, "an integer", v);
+    return json_integer_value(v) > 0 ? 0
+                                     : sv_api_bad(e, f->name, "'%s' must be at least 1", f->name);
+}
+
 int sv_read_metadata(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
 {
     const char *key;
@@ -146,26 +163,43 @@ static int add_function(json_t *tools, const json_t *tool, const char *at, struc
     return made && !json_array_append_new(tools, made) ? 0 : sv_api_no_memory(e);
 }
 
-/* A function, or a namespace of some, whose names are taken to be different. */
+static int add_tool(json_t *tools, const json_t *tool, const char *at, bool inner,
+                    struct sv_api_err *e);
+
+/* Functions under a name of their own; their names are taken to be different. */
+static int add_namespace(json_t *tools, const json_t *tool, const char *at, struct sv_api_err *e)
+{
+    const json_t *name = json_object_get(tool, "name"), *list = json_object_get(tool, "tools");
+    char place[PLACE];
+
+    if (!sv_json_is_text(name) || !json_string_length(name)) {
+        snprintf(place, sizeof place, "%.60s.name", at);
+        return sv_api_bad(e, place, "'%s' must be a name", place);
+    }
+    if (!json_is_array(list)) {
+        snprintf(place, sizeof place, "%.60s.tools", at);
+        return sv_api_bad(e, place, "'%s' must be an array", place);
+    }
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        snprintf(place, sizeof place, "%.40s.tools[%zu]", at, i);
+        if (add_tool(tools, json_array_get(list, i), place, true, e))
+            return -1;
+    }
+    return 0;
+}
+
 static int add_tool(json_t *tools, const json_t *tool, const char *at, bool inner,
                     struct sv_api_err *e)
 {
     const char *type = json_string_value(json_object_get(tool, "type"));
-    const json_t *list = json_object_get(tool, "tools");
     char place[PLACE], why[160];
 
     if (!json_is_object(tool))
         return sv_wrong_type(e, at, "an object", tool);
     if (type && strcmp(type, "function") == 0)
         return add_function(tools, tool, at, e);
-    if (type && strcmp(type, "namespace") == 0 && !inner && json_is_array(list)) {
-        for (size_t i = 0; i < json_array_size(list); i++) {
-            snprintf(place, sizeof place, "%.40s.tools[%zu]", at, i);
-            if (add_tool(tools, json_array_get(list, i), place, true, e))
-                return -1;
-        }
-        return 0;
-    }
+    if (type && strcmp(type, "namespace") == 0 && !inner)
+        return add_namespace(tools, tool, at, e);
     snprintf(place, sizeof place, "%.60s.type", at);
     snprintf(why, sizeof why,
              "\"%.40s\" is no tool that this server runs; only those of the type \"function\" are "
@@ -285,8 +319,6 @@ int sv_responses_read(struct sv_call *c, struct sv_api_err *e)
     c->own = r;
     if (!r)
         return sv_api_no_memory(e);
-    sv_buf_init(&r->input);
-    sv_buf_init(&r->echo);
     if (name_response(c, e))
         return -1;
     if (p->previous_id) {
@@ -302,7 +334,10 @@ int sv_responses_read(struct sv_call *c, struct sv_api_err *e)
     write_echo(&r->echo, p, c->body, p->store);
     if (r->echo.failed)
         return sv_api_no_memory(e);
-    return sv_responses_messages(p, st, r->previous, c->id + 5, p->store ? &r->input : NULL, e);
+    if (sv_responses_messages(c->s, p, r->previous, c->id + 5, p->store ? &r->input : NULL, e))
+        return -1;
+    sv_stored_fit(&r->input);
+    return 0;
 }
 
 void sv_responses_free(struct sv_call *c)
@@ -314,6 +349,7 @@ void sv_responses_free(struct sv_call *c)
     sv_stored_let_go(c->s->stored, r->previous);
     sv_buf_fini(&r->input);
     sv_buf_fini(&r->echo);
+    sv_buf_fini(&r->told);
     sv_free(r);
 }
 
@@ -332,7 +368,14 @@ static bool has(const char *body, size_t n, const char *what)
     return false;
 }
 
+/* Items have ids, and nobody writes letters as \u0061 who does not want to hide them. */
 bool sv_responses_goes_on(const char *body, size_t n)
 {
-    return has(body, n, "previous_response_id") || has(body, n, "item_reference");
+    static const char *const signs[] = {"previous_response_id", "\"id\"", "\\u005", "\\u006",
+                                        "\\u007"};
+
+    for (size_t i = 0; i < sizeof signs / sizeof signs[0]; i++)
+        if (has(body, n, signs[i]))
+            return true;
+    return false;
 }

@@ -12,6 +12,7 @@
 
 #define MAX_PAGE 100
 #define USUAL_PAGE 20
+#define MAX_PAGE_BYTES 262144 /* and one item more: clients ask for the rest as for any page */
 
 /* What stands behind the id in the path; the id is copied. */
 static const char *split(const struct sv_http_req *q, char id[64])
@@ -46,16 +47,23 @@ static void reply(struct sv_http_req *q, struct sv_buf *b)
     sv_buf_fini(b);
 }
 
-/* One that is being made; what is still read has no name yet, what has ended is about to be kept.
- */
+/* One that is being made, or about to be kept: what has ended may still be written on the other
+ * thread. What is still read has no name yet. */
 static struct sv_call *find_call(const struct sv_serve *s, const char *id)
 {
     struct sv_call *c = s->calls;
 
-    while (c && (c->dialect->kind != SV_RESPONSES || !c->n_gens || sv_call_has_ended(c) ||
-                 strcmp(c->id, id) != 0))
+    while (c && (c->dialect->kind != SV_RESPONSES || !c->n_gens || strcmp(c->id, id) != 0))
         c = c->next;
     return c;
+}
+
+static void refuse(struct sv_http_req *q, const char *id, const char *why)
+{
+    struct sv_api_err e;
+
+    sv_api_bad(&e, "response_id", "the response '%s' %s", id, why);
+    sv_api_refuse(q, &e);
 }
 
 static void reply_status(struct sv_http_req *q, const struct sv_call *c, const char *status)
@@ -69,41 +77,50 @@ static void reply_status(struct sv_http_req *q, const struct sv_call *c, const c
 
 /* ---------------------------------------------------------------- pages of items */
 
-/* A setting of the query; false: it is not there, or too long to be one. */
-static bool setting(const char *query, const char *name, char *value, size_t size)
+/* A setting of the query; false: it is not there. */
+static bool setting(const struct sv_http_req *q, const char *name, struct sv_kept_item *value)
 {
+    const char *query = sv_http_query(q);
     size_t n = strlen(name);
 
     for (; *query; query += strcspn(query, "&"), query += *query == '&') {
-        size_t len = strcspn(query, "&");
-        if (len <= n || strncmp(query, name, n) != 0 || query[n] != '=' || len - n - 1 >= size)
+        if (strncmp(query, name, n) != 0 || query[n] != '=')
             continue;
-        snprintf(value, size, "%.*s", (int)(len - n - 1), query + n + 1);
+        *value = (struct sv_kept_item){query + n + 1, strcspn(query + n + 1, "&")};
         return true;
     }
     return false;
 }
 
-static int read_page(const struct sv_http_req *q, long *limit, bool *newest_first, char after[96],
-                     struct sv_api_err *e)
+static bool says(const struct sv_kept_item *value, const char *text)
 {
-    const char *query = sv_http_query(q);
-    char text[32], *end;
+    return value->n == strlen(text) && memcmp(value->text, text, value->n) == 0;
+}
 
-    *limit = USUAL_PAGE;
-    *newest_first = true;
-    if (setting(query, "limit", text, sizeof text)) {
-        *limit = strtol(text, &end, 10);
-        if (!*text || *end || *limit < 1 || *limit > MAX_PAGE)
+struct page {
+    long limit;
+    bool newest_first;
+    struct sv_kept_item after; /* of no bytes: from the first on */
+};
+
+static int read_page(const struct sv_http_req *q, struct page *p, struct sv_api_err *e)
+{
+    struct sv_kept_item v;
+    char *end;
+
+    *p = (struct page){.limit = USUAL_PAGE, .newest_first = true};
+    if (setting(q, "limit", &v)) {
+        p->limit = strtol(v.text, &end, 10);
+        if (!v.n || end != v.text + v.n || p->limit < 1 || p->limit > MAX_PAGE)
             return sv_api_bad(e, "limit", "'limit' must be in [1, %d]", MAX_PAGE);
     }
-    if (setting(query, "order", text, sizeof text)) {
-        *newest_first = strcmp(text, "desc") == 0;
-        if (!*newest_first && strcmp(text, "asc") != 0)
+    if (setting(q, "order", &v)) {
+        p->newest_first = says(&v, "desc");
+        if (!p->newest_first && !says(&v, "asc"))
             return sv_api_bad(e, "order", "'order' must be asc or desc");
     }
-    if (!setting(query, "after", after, 96))
-        *after = 0;
+    if (setting(q, "after", &v))
+        p->after = v;
     return 0;
 }
 
@@ -119,80 +136,88 @@ static void write_id_of(struct sv_buf *b, const struct sv_kept_item *item)
         sv_buf_lit(b, "null");
 }
 
-static int write_page(struct sv_buf *b, const struct sv_buf *lines, long limit, bool newest_first,
-                      const char *after, struct sv_api_err *e)
+/* The i-th in the order that is asked for. */
+static const struct sv_kept_item *item_at(const struct sv_buf *items, const struct page *p,
+                                          size_t i)
 {
-    const struct sv_kept_item *items = (const struct sv_kept_item *)(const void *)lines->data;
-    size_t n = lines->len / sizeof *items, from = 0, shown;
+    const struct sv_kept_item *list = (const struct sv_kept_item *)(const void *)items->data;
 
-    while (*after && from < n &&
-           !sv_kept_is_item(&items[newest_first ? n - 1 - from : from], after))
-        from++;
-    if (*after && from++ == n)
-        return sv_api_bad(e, "after", "'after': there is no item '%.90s'", after);
-    shown = n - from < (size_t)limit ? n - from : (size_t)limit;
+    return &list[p->newest_first ? items->len / sizeof *list - 1 - i : i];
+}
+
+static int write_page(struct sv_buf *b, const struct sv_buf *items, const struct page *p,
+                      struct sv_api_err *e)
+{
+    size_t n = items->len / sizeof(struct sv_kept_item), from = 0, to, n_bytes = 0;
+
+    if (p->after.n) {
+        while (from < n && !sv_kept_is_item(item_at(items, p, from), p->after.text, p->after.n))
+            from++;
+        if (from++ == n)
+            return sv_api_bad(e, "after", "'after': there is no item '%.*s'",
+                              p->after.n < 90 ? (int)p->after.n : 90, p->after.text);
+    }
     sv_buf_lit(b, "{\"object\":\"list\",\"data\":[");
-    for (size_t i = from; i < from + shown; i++) {
-        const struct sv_kept_item *item = &items[newest_first ? n - 1 - i : i];
-        if (i > from)
+    for (to = from; to < n && to - from < (size_t)p->limit && n_bytes < MAX_PAGE_BYTES; to++) {
+        const struct sv_kept_item *item = item_at(items, p, to);
+        if (to > from)
             sv_buf_lit(b, ",");
         sv_buf_append(b, item->text, item->n);
+        n_bytes += item->n;
     }
     sv_buf_lit(b, "],\"first_id\":");
-    if (shown)
-        write_id_of(b, &items[newest_first ? n - 1 - from : from]);
+    if (to > from)
+        write_id_of(b, item_at(items, p, from));
     else
         sv_buf_lit(b, "null");
     sv_buf_lit(b, ",\"last_id\":");
-    if (shown)
-        write_id_of(b, &items[newest_first ? n - from - shown : from + shown - 1]);
+    if (to > from)
+        write_id_of(b, item_at(items, p, to - 1));
     else
         sv_buf_lit(b, "null");
-    sv_buf_printf(b, ",\"has_more\":%s}\n", from + shown < n ? "true" : "false");
+    sv_buf_printf(b, ",\"has_more\":%s}\n", to < n ? "true" : "false");
     return 0;
 }
 
 static void reply_items(struct sv_http_req *q, const struct sv_kept *k)
 {
     struct sv_api_err e;
-    struct sv_buf b, lines;
-    char after[96];
-    bool newest_first;
-    long limit;
+    struct sv_buf b, items;
+    struct page p;
 
     sv_buf_init(&b);
-    sv_buf_init(&lines);
-    sv_kept_items(k, false, &lines);
-    if (read_page(q, &limit, &newest_first, after, &e) ||
-        write_page(&b, &lines, limit, newest_first, after, &e)) {
+    sv_buf_init(&items);
+    sv_kept_items(k, false, &items);
+    if (read_page(q, &p, &e) || (!items.failed && write_page(&b, &items, &p, &e))) {
         sv_api_refuse(q, &e);
         sv_buf_fini(&b);
     } else {
-        b.failed |= lines.failed;
+        b.failed |= items.failed;
         reply(q, &b);
     }
-    sv_buf_fini(&lines);
+    sv_buf_fini(&items);
 }
 
 /* ---------------------------------------------------------------- endpoints */
 
 void sv_get_response(struct sv_serve *s, struct sv_http_req *q)
 {
-    char id[64], stream[8];
+    char id[64];
     const char *rest = split(q, id);
-    const struct sv_call *c = *rest ? NULL : find_call(s, id);
     bool items = strcmp(rest, "/input_items") == 0;
+    struct sv_kept_item stream;
 
     if (*rest && !items) {
         no_such_path(q);
         return;
     }
-    if (setting(sv_http_query(q), "stream", stream, sizeof stream) && strcmp(stream, "true") == 0) {
+    if (setting(q, "stream", &stream) && says(&stream, "true")) {
         struct sv_api_err e;
         sv_api_bad(&e, "stream", "'stream': an answer is streamed to who asked for it, and once");
         sv_api_refuse(q, &e);
         return;
     }
+    const struct sv_call *c = find_call(s, id);
     struct sv_kept *k = sv_stored_get(s->stored, id);
     if (k && items) {
         reply_items(q, k);
@@ -200,7 +225,7 @@ void sv_get_response(struct sv_serve *s, struct sv_http_req *q)
         size_t n;
         const char *text = sv_kept_response(k, &n);
         sv_http_reply(q, 200, "application/json", text, n);
-    } else if (c && c->p.store) {
+    } else if (c && c->p.store && !items) {
         reply_status(q, c, "in_progress");
     } else {
         not_found(q, id);
@@ -215,12 +240,17 @@ void sv_delete_response(struct sv_serve *s, struct sv_http_req *q)
 
     if (*split(q, id)) {
         no_such_path(q);
-    } else if (!sv_stored_delete(s->stored, id)) {
-        not_found(q, id);
-    } else {
+        return;
+    }
+    const struct sv_call *c = find_call(s, id);
+    if (sv_stored_delete(s->stored, id)) {
         sv_buf_init(&b);
         sv_buf_printf(&b, "{\"id\":\"%s\",\"object\":\"response\",\"deleted\":true}\n", id);
         reply(q, &b);
+    } else if (c && c->p.store) {
+        refuse(q, id, "is being made: it can be cancelled now, and deleted once it is over");
+    } else {
+        not_found(q, id);
     }
 }
 
@@ -228,16 +258,14 @@ void sv_delete_response(struct sv_serve *s, struct sv_http_req *q)
 static void cancel(struct sv_serve *s, struct sv_http_req *q, const char *id)
 {
     struct sv_call *c = find_call(s, id);
-    struct sv_kept *k = c ? NULL : sv_stored_get(s->stored, id);
+    struct sv_kept *k = sv_stored_get(s->stored, id);
 
-    if (c) {
+    if (c && !sv_call_has_ended(c)) {
         c->aborted = true;
         sv_call_cancel(c);
         reply_status(q, c, "cancelled");
-    } else if (k) {
-        struct sv_api_err e;
-        sv_api_bad(&e, "response_id", "the response '%s' is over, and cannot be cancelled", id);
-        sv_api_refuse(q, &e);
+    } else if (c || k) {
+        refuse(q, id, "is over, and cannot be cancelled");
     } else {
         not_found(q, id);
     }

@@ -31,7 +31,7 @@ static bool is_long(const struct sv_call *c)
     bool gathers = c->dialect->gathers;
     bool all = !c->p.stream || c->dialect->kind == SV_GENERATE || (gathers && sv_call_has_ended(c));
     bool some = c->p.logprobs && !gathers;
-    size_t n = c->out.len;
+    size_t n = c->out.len + (c->dialect->repeated ? c->dialect->repeated(c) : 0);
 
     for (int32_t i = 0; i < c->n_gens && n <= MAX_INLINE && (all || some); i++) {
         const struct sv_gen *g = &c->gens[i];

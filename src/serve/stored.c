@@ -10,19 +10,20 @@
  */
 #include "serve/impl.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-/* Lines are items, JSON objects that begin with their id. */
 struct sv_kept {
     struct sv_kept *before;        /* the turn this one went on from; held */
     struct sv_kept *older, *newer; /* in the index */
     struct sv_kept *beside;        /* of the same bucket */
     int32_t n_holders;             /* the index is one of them */
     size_t n_bytes;
+    int64_t n_chain; /* bytes of this one and of those before it */
     char id[SV_RESPONSE_ID];
-    struct sv_buf input;    /* a line for each */
-    struct sv_buf response; /* the object; its output has a line for each item, from ... */
-    size_t output, n_output;
+    struct sv_buf input, response; /* lines of items; the object */
+    struct sv_buf items;           /* struct sv_kept_item: where they stand in both */
+    size_t n_input;                /* so many of them are the input's */
 };
 
 struct sv_stored {
@@ -57,6 +58,7 @@ static void kept_free(struct sv_kept *k)
 {
     sv_buf_fini(&k->input);
     sv_buf_fini(&k->response);
+    sv_buf_fini(&k->items);
     sv_free(k);
 }
 
@@ -130,26 +132,74 @@ static void put_in(struct sv_stored *st, struct sv_kept *k)
     st->n_bytes += (int64_t)k->n_bytes;
 }
 
+static void add_items(struct sv_buf *items, const char *text, size_t n)
+{
+    while (n) {
+        const char *end = memchr(text, '\n', n);
+        size_t line = end ? (size_t)(end - text) : n;
+        struct sv_kept_item item = {text, line && text[line - 1] == ',' ? line - 1 : line};
+        if (line)
+            sv_buf_append(items, &item, sizeof item);
+        text += line + (end != NULL);
+        n -= line + (end != NULL);
+    }
+}
+
+void sv_stored_fit(struct sv_buf *b)
+{
+    char *data = b->data ? sv_realloc(b->data, b->len + 1, b->len + 1) : NULL;
+
+    if (!data)
+        return;
+    b->data = data;
+    b->cap = b->len + 1;
+}
+
+static void take(struct sv_buf *to, struct sv_buf *from)
+{
+    *to = *from;
+    sv_buf_init(from);
+}
+
+/* Not in the index yet; NULL: there is no memory for it. */
+static struct sv_kept *make(const char *id, struct sv_kept *before, struct sv_buf *input,
+                            struct sv_buf *response, size_t output, size_t n_output)
+{
+    struct sv_kept *k = sv_calloc(1, sizeof *k);
+
+    if (!k)
+        return NULL;
+    snprintf(k->id, sizeof k->id, "%s", id);
+    k->n_holders = 1;
+    k->before = before;
+    sv_stored_fit(response);
+    bool failed = input->failed || response->failed;
+    take(&k->input, input);
+    take(&k->response, response);
+    add_items(&k->items, k->input.data, k->input.len);
+    k->n_input = k->items.len / sizeof(struct sv_kept_item);
+    add_items(&k->items, k->response.data + output, n_output);
+    sv_stored_fit(&k->items);
+    k->n_bytes = sizeof *k + k->input.cap + k->response.cap + k->items.cap;
+    k->n_chain = (int64_t)k->n_bytes + (before ? before->n_chain : 0);
+    if (!failed && !k->items.failed)
+        return k;
+    kept_free(k);
+    return NULL;
+}
+
 void sv_stored_put(struct sv_stored *st, const char *id, struct sv_kept *before,
                    struct sv_buf *input, struct sv_buf *response, size_t output, size_t n_output)
 {
-    struct sv_kept *k = st ? sv_calloc(1, sizeof *k) : NULL, *out = NULL;
-    size_t n = sizeof *k + input->len + response->len;
+    struct sv_kept *out = NULL;
+    struct sv_kept *k = st ? make(id, before, input, response, output, n_output) : NULL;
 
-    if (!k || input->failed || response->failed || n > (size_t)st->max_bytes) {
-        sv_free(k);
+    if (!k)
+        return;
+    if (k->n_chain > st->max_bytes) { /* it would put everybody out, and itself at last */
+        kept_free(k);
         return;
     }
-    snprintf(k->id, sizeof k->id, "%s", id);
-    k->n_holders = 1;
-    k->n_bytes = n;
-    k->before = before;
-    k->input = *input;
-    k->response = *response;
-    k->output = output;
-    k->n_output = n_output;
-    sv_buf_init(input);
-    sv_buf_init(response);
     sv_lock_take(st->lock);
     if (before)
         before->n_holders++;
@@ -191,17 +241,18 @@ void sv_stored_let_go(struct sv_stored *st, struct sv_kept *k)
 
 bool sv_stored_delete(struct sv_stored *st, const char *id)
 {
-    struct sv_kept *k, *out = NULL;
+    struct sv_kept *out = NULL;
 
     if (!st)
         return false;
     sv_lock_take(st->lock);
-    k = find(st, id);
-    if (k)
+    struct sv_kept *k = find(st, id);
+    bool found = k;
+    if (found)
         out = take_out(st, k);
     sv_lock_leave(st->lock);
     free_all(out);
-    return k;
+    return found;
 }
 
 void sv_stored_count(struct sv_stored *st, int64_t *n, int64_t *n_bytes)
@@ -234,21 +285,9 @@ const char *sv_kept_response(const struct sv_kept *k, size_t *n)
     return k->response.data;
 }
 
-static void add_lines(struct sv_buf *items, const char *text, size_t n)
-{
-    while (n) {
-        const char *end = memchr(text, '\n', n);
-        size_t line = end ? (size_t)(end - text) : n;
-        struct sv_kept_item item = {text, line && text[line - 1] == ',' ? line - 1 : line};
-        if (line)
-            sv_buf_append(items, &item, sizeof item);
-        text += line + (end != NULL);
-        n -= line + (end != NULL);
-    }
-}
-
 void sv_kept_items(const struct sv_kept *k, bool output, struct sv_buf *items)
 {
+    const size_t size = sizeof(struct sv_kept_item);
     struct sv_buf turns;
 
     sv_buf_init(&turns);
@@ -256,18 +295,34 @@ void sv_kept_items(const struct sv_kept *k, bool output, struct sv_buf *items)
         sv_buf_append(&turns, &t, sizeof t);
     for (size_t at = turns.len; at; at -= sizeof k) {
         memcpy(&k, turns.data + at - sizeof k, sizeof k);
-        add_lines(items, k->input.data, k->input.len);
-        if (at > sizeof k || output)
-            add_lines(items, k->response.data + k->output, k->n_output);
+        bool all = at > sizeof k || output;
+        sv_buf_append(items, k->items.data, all ? k->items.len : k->n_input * size);
     }
     items->failed |= turns.failed;
     sv_buf_fini(&turns);
 }
 
-bool sv_kept_is_item(const struct sv_kept_item *item, const char *id)
+/* Both kinds are counted: msg_NAME_in0, msg_NAME_0. */
+bool sv_kept_item(const struct sv_kept *k, const char *id, struct sv_kept_item *item)
+{
+    const char *count = strrchr(id, '_');
+    size_t n = k->items.len / sizeof *item, at;
+
+    if (!count)
+        return false;
+    bool input = strncmp(++count, "in", 2) == 0;
+    at = strtoul(count + (input ? 2 : 0), NULL, 10);
+    if (at >= (input ? k->n_input : n - k->n_input))
+        return false;
+    at += input ? 0 : k->n_input;
+    memcpy(item, k->items.data + at * sizeof *item, sizeof *item);
+    return sv_kept_is_item(item, id, strlen(id));
+}
+
+bool sv_kept_is_item(const struct sv_kept_item *item, const char *id, size_t n)
 {
     static const char head[] = "{\"id\":\"";
-    size_t n = strlen(id), skip = sizeof head - 1;
+    size_t skip = sizeof head - 1;
 
     return item->n > skip + n && memcmp(item->text, head, skip) == 0 &&
            memcmp(item->text + skip, id, n) == 0 && item->text[skip + n] == '"';

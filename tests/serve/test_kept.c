@@ -4,6 +4,7 @@
  */
 #include "serve/responses.h"
 
+#include "serve/impl.h"
 #include "testing.h"
 
 #include <stdio.h>
@@ -46,7 +47,7 @@ static void turns_go_on(void **state)
     /* What was kept is what was answered. */
     json_t *kept = hub_json(&r, rsp_path(hub_text(three, "id"), ""), NULL, 200);
     hub_same(hub_at(kept, "output"), hub_at(three, "output"), "output");
-    hub_same(hub_at(kept, "usage"), hub_at(three, "usage"), "usage");
+    hub_same(kept, three, "answer");
 
     /* By its name alone, an item of any of them; and of one that nobody has. */
     snprintf(list, sizeof list,
@@ -239,6 +240,352 @@ static void cancelled_while_it_runs(void **state)
     hub_close(&r);
 }
 
+/* ---------------------------------------------------------------- whatever the moment */
+
+/* Its end waits for the thread that writes long ones: until it is kept, it is being made. */
+static void while_its_end_is_written(void **state)
+{
+    struct hub r = {.fake.step_us = 200, .o.engine.context = 1 << 20};
+    struct sv_buf long_body, rest;
+    const char *status;
+    char id[64];
+    int busy[3], n_asked = 0;
+    (void)state;
+
+    rsp_echo(&r, "", 1);
+    sv_buf_init(&long_body);
+    sv_buf_lit(&long_body, "{\"max_tokens\":1,\"prompt\":[1");
+    for (int i = 0; i < 1500000; i++)
+        sv_buf_lit(&long_body, ",1");
+    sv_buf_lit(&long_body, "]}");
+    int fd = hub_connect(&r);
+    hub_post(fd, AT, "",
+             rsp_ask("on and on",
+                     "\"ignore_eos\":true,\"stream\":true,\"max_output_tokens\":600,"
+                     "\"top_logprobs\":20,\"include\":[\"message.output_text.logprobs\"]"));
+    rsp_id(fd, id);
+    json_t *v = rsp_send_empty(&r, "DELETE", rsp_path(id, ""), 400);
+    assert_string_equal(hub_text(v, "error.param"), "response_id");
+    for (int i = 0; i < 3; i++) {
+        busy[i] = hub_connect(&r);
+        hub_post(busy[i], "/v1/completions", "", long_body.data);
+    }
+    do {
+        v = hub_json(&r, rsp_path(id, ""), NULL, 200);
+        status = hub_text(v, "status");
+        n_asked++;
+    } while (strcmp(status, "in_progress") == 0);
+    assert_true(n_asked > 1);
+    assert_string_equal(status, "incomplete");
+    rsp_rest(fd, &rest);
+    assert_int_equal(hub_count(rest.data, "event: response.incomplete\n"), 1);
+    sv_buf_fini(&rest);
+    rsp_send_empty(&r, "POST", rsp_path(id, "/cancel"), 400);
+    rsp_send_empty(&r, "DELETE", rsp_path(id, ""), 200);
+    hub_json(&r, rsp_path(id, ""), NULL, 404);
+    for (int i = 0; i < 3; i++)
+        close(busy[i]);
+    close(fd);
+    sv_buf_fini(&long_body);
+    hub_close(&r);
+}
+
+/* What a client gives by the hundred kilobytes and every event repeats. */
+static void much_that_is_repeated(void **state)
+{
+    struct hub r = {.o.engine.context = 1 << 20};
+    struct sv_buf more;
+    (void)state;
+
+    rsp_echo(&r, "", 8);
+    for (int stream = 0; stream < 2; stream++) {
+        sv_buf_init(&more);
+        sv_buf_printf(&more, "\"stream\":%s,\"metadata\":{\"a\":\"", stream ? "true" : "false");
+        for (int i = 0; i < 20000; i++)
+            sv_buf_lit(&more, "0123456789");
+        sv_buf_lit(&more, "\"}");
+        const char *body = rsp_ask("one two three", more.data);
+        if (stream)
+            rsp_follow(hub_events(&r, AT, body));
+        else
+            hub_json(&r, AT, body, 200);
+        sv_buf_fini(&more);
+        assert_true(hub_metric(&r, "salvo_loop_turn_bytes_max") <= 2 * 65536);
+    }
+    hub_close(&r);
+}
+
+/* ---------------------------------------------------------------- ids and pages */
+
+static void bodies_that_stand_for_more(void **state)
+{
+    static const struct {
+        const char *body;
+        bool more;
+    } list[] = {{"{\"input\":\"a\"}", false},
+                {"{\"input\":[{\"role\":\"user\",\"content\":\"\\u00e4\\u003c\"}]}", false},
+                {"{\"input\":\"a\",\"previous_response_id\":\"resp_0\"}", true},
+                {"{\"input\":\"a\",\"previous\\u005fresponse_id\":\"resp_0\"}", true},
+                {"{\"input\":\"a\",\"previous_respons\\u0065_id\":\"resp_0\"}", true},
+                {"{\"input\":[{\"type\":\"item_reference\",\"id\":\"msg_0_0\"}]}", true},
+                {"{\"input\":[{\"id\":\"msg_0_0\"}]}", true},
+                {"{\"input\":[{\"i\\u0064\":\"msg_0_0\"}]}", true}};
+    (void)state;
+
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+        if (sv_responses_goes_on(list[i].body, strlen(list[i].body)) != list[i].more)
+            fail_msg("%s", list[i].body);
+}
+
+/* A name of 40 bytes for a text of thousands: as often as a context could hold it. */
+static void items_named_too_often(void **state)
+{
+    struct hub r = {0};
+    struct sv_buf text, list;
+    json_t *v;
+    (void)state;
+
+    rsp_open(&r, "", "{{ messages | length }}", 8);
+    sv_buf_init(&text);
+    for (int i = 0; i < 3000; i++)
+        sv_buf_lit(&text, "word ");
+    v = rsp_answer(&r, text.data, "");
+    const char *name = hub_text(v, "id") + strlen("resp_");
+    for (int n = 3; n <= 300; n *= 10) {
+        sv_buf_init(&list);
+        for (int i = 0; i < n; i++)
+            sv_buf_printf(&list, "%s{\"id\":\"msg_%s_in0\"}", i ? "," : "", name);
+        v = hub_json(&r, AT, rsp_items(list.data, "\"store\":false"), n < 300 ? 200 : 400);
+        if (n == 3)
+            assert_string_equal(hub_text(v, "output.0.content.0.text"), "3");
+        sv_buf_fini(&list);
+    }
+    assert_string_equal(hub_text(v, "error.code"), "context_length_exceeded");
+    assert_string_equal(hub_text(v, "error.param"), "input");
+    /* Near misses of an item's name. */
+    static const char *const wrong[] = {"msg_%s_in1", "msg_%s_1",  "msg_%s_in",   "msg_%s_00",
+                                        "rs_%s_0",    "msg_%s_-1", "msg_%s_in0x", "msg_%s"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        char item[100] = "{\"id\":\"";
+        snprintf(item + 7, sizeof item - 7, wrong[i], name);
+        strcat(item, "\"}");
+        v = hub_json(&r, AT, rsp_items(item, ""), 404);
+        assert_string_equal(hub_text(v, "error.param"), "input[0].id");
+    }
+    sv_buf_fini(&text);
+    hub_close(&r);
+}
+
+/* All items of an answer, page by page, each once; how many there are. */
+static size_t turn_pages(struct hub *r, const char *id, const char *settings)
+{
+    json_t *seen = json_object(), *page = NULL, *item;
+    char rest[200];
+    size_t i;
+
+    do {
+        snprintf(rest, sizeof rest, "/input_items?%s%s%s", settings, page ? "&after=" : "",
+                 page ? hub_text(page, "last_id") : "");
+        page = hub_json(r, rsp_path(id, rest), NULL, 200);
+        assert_true(json_array_size(hub_at(page, "data")));
+        json_array_foreach(hub_at(page, "data"), i, item) {
+            assert_null(json_object_get(seen, hub_text(item, "id")));
+            json_object_set_new(seen, hub_text(item, "id"), json_true());
+        }
+    } while (json_is_true(hub_at(page, "has_more")));
+    i = json_object_size(seen);
+    json_decref(seen);
+    return i;
+}
+
+static void pages_have_an_end(void **state)
+{
+    static const char twice[] = "{\"id\":\"msg_a\",\"role\":\"user\",\"content\":\"1\"},"
+                                "{\"id\":\"msg_b\",\"role\":\"user\",\"content\":\"2\"},"
+                                "{\"id\":\"msg_a\",\"role\":\"user\",\"content\":\"3\"},"
+                                "{\"id\":\"a:b\",\"role\":\"user\",\"content\":\"4\"}";
+    struct hub r = {0};
+    struct sv_buf list;
+    char more[200];
+    (void)state;
+
+    rsp_open(&r, "", "{{ messages | length }}", 8);
+    json_t *v = hub_json(&r, AT, rsp_items(twice, ""), 200), *page;
+    assert_int_equal(turn_pages(&r, hub_text(v, "id"), "limit=1&order=asc"), 4);
+    assert_int_equal(turn_pages(&r, hub_text(v, "id"), "limit=1"), 4);
+    /* the same ones again, and the answer's own, which its client sends back with them */
+    sv_buf_init(&list);
+    sv_buf_printf(&list, "%s,{\"id\":\"%s\",\"role\":\"assistant\",\"content\":\"4\"}", twice,
+                  hub_text(v, "output.0.id"));
+    snprintf(more, sizeof more, "\"previous_response_id\":\"%s\"", hub_text(v, "id"));
+    v = hub_json(&r, AT, rsp_items(list.data, more), 200);
+    assert_int_equal(turn_pages(&r, hub_text(v, "id"), "limit=2"), 10);
+
+    /* ids that are no good behind an "after" */
+    sv_buf_clear(&list);
+    sv_buf_lit(&list, "{\"role\":\"user\",\"content\":\"a\",\"id\":\"");
+    for (int i = 0; i < 20; i++)
+        sv_buf_lit(&list, "0123456789");
+    sv_buf_lit(&list, "\"},{\"role\":\"user\",\"content\":\"b\"}");
+    v = hub_json(&r, AT, rsp_items(list.data, ""), 200);
+    assert_int_equal(turn_pages(&r, hub_text(v, "id"), "limit=1&order=asc"), 2);
+    sv_buf_clear(&list);
+    sv_buf_printf(&list, "/input_items?after=%0200d", 0);
+    v = hub_json(&r, rsp_path(hub_text(v, "id"), list.data), NULL, 400);
+    assert_string_equal(hub_text(v, "error.param"), "after");
+
+    /* A page is no longer than that of a book, however many items are asked for. */
+    sv_buf_clear(&list);
+    for (int i = 0; i < 6; i++)
+        sv_buf_printf(&list, "%s{\"role\":\"user\",\"content\":\"%0100000d\"}", i ? "," : "", i);
+    v = hub_json(&r, AT, rsp_items(list.data, ""), 200);
+    page = hub_json(&r, rsp_path(hub_text(v, "id"), "/input_items?limit=100"), NULL, 200);
+    assert_int_equal(json_array_size(hub_at(page, "data")), 3);
+    assert_int_equal(turn_pages(&r, hub_text(v, "id"), "limit=100"), 6);
+    sv_buf_fini(&list);
+    hub_close(&r);
+}
+
+/* ---------------------------------------------------------------- the store by itself */
+
+static void put(struct sv_stored *st, const char *id, struct sv_kept *before, size_t n)
+{
+    struct sv_buf input, response;
+
+    sv_buf_init(&input);
+    sv_buf_init(&response);
+    sv_buf_printf(&response, "%*d", (int)n, 0);
+    sv_stored_put(st, id, before, &input, &response, 0, 0);
+    sv_buf_fini(&input);
+    sv_buf_fini(&response);
+}
+
+static bool has(struct sv_stored *st, const char *id)
+{
+    struct sv_kept *k = sv_stored_get(st, id);
+
+    sv_stored_let_go(st, k);
+    return k;
+}
+
+/* A conversation beyond the bounds leaves the others alone, and what there was of it. */
+static void a_conversation_larger_than_all(void **state)
+{
+    static const char *const ids[] = {"1", "2", "3"};
+    struct sv_stored *st;
+    struct sv_kept *k = NULL;
+    int64_t n, n_bytes, live = sv_alloc_live();
+    struct sv_err err;
+    (void)state;
+
+    assert_int_equal(sv_stored_open(&st, 10, 10000, &err), SV_OK);
+    put(st, "other", NULL, 1000);
+    for (int i = 0; i < 3; i++) {
+        put(st, ids[i], k, 3500);
+        sv_stored_let_go(st, k);
+        k = sv_stored_get(st, ids[i]);
+    }
+    assert_null(k);
+    assert_true(has(st, "other") && has(st, "1") && has(st, "2"));
+    sv_stored_count(st, &n, &n_bytes);
+    assert_int_equal(n, 3);
+    assert_in_range(n_bytes, 8000, 9500);
+    /* Deleted, and held by the turn behind it: counted until that leaves too. */
+    assert_true(sv_stored_delete(st, "1"));
+    assert_false(sv_stored_delete(st, "1"));
+    sv_stored_count(st, &n, &n_bytes);
+    assert_in_range(n_bytes, 8000, 9500);
+    assert_true(sv_stored_delete(st, "2"));
+    sv_stored_count(st, &n, &n_bytes);
+    assert_int_equal(n, 1);
+    assert_in_range(n_bytes, 1000, 1500);
+    sv_stored_close(st);
+    assert_int_equal(sv_alloc_live(), live);
+}
+
+/* Whatever finds no memory: it is kept whole, or not at all. */
+static void keeping_without_memory(void **state)
+{
+    static const char lines[] = "{\"id\":\"a\"}\n{\"id\":\"b\"}\n";
+    int64_t live = sv_alloc_live(), nth = 0;
+    bool kept = false, hit = true;
+    struct sv_err err;
+    (void)state;
+
+    while (hit) {
+        struct sv_buf input, response, items;
+        struct sv_stored *st = NULL;
+        sv_buf_init(&input);
+        sv_buf_init(&response);
+        sv_buf_init(&items);
+        assert_int_equal(sv_stored_open(&st, 10, 10000, &err), SV_OK);
+        sv_fault_arm(++nth);
+        sv_buf_append(&input, lines, sizeof lines - 1);
+        sv_buf_append(&response, lines, sizeof lines - 1);
+        sv_stored_put(st, "1", NULL, &input, &response, 0, response.len);
+        hit = sv_fault_calls() >= nth;
+        sv_fault_arm(0);
+        struct sv_kept *k = sv_stored_get(st, "1");
+        if (k) {
+            sv_kept_items(k, true, &items);
+            assert_int_equal(items.len, 4 * sizeof(struct sv_kept_item));
+        }
+        kept = k;
+        sv_stored_let_go(st, k);
+        sv_buf_fini(&items);
+        sv_buf_fini(&input);
+        sv_buf_fini(&response);
+        sv_stored_close(st);
+        assert_int_equal(sv_alloc_live(), live);
+    }
+    assert_true(kept);
+    assert_in_range(nth, 4, 20);
+}
+
+/* An answer whose text found no memory is lost for its client, and is not kept as if it were whole.
+ */
+static void half_an_answer(void **state)
+{
+    static const struct sv_serve_model m;
+    struct sv_serve s = {.model = &m, .model_name = "m"};
+    struct sv_response own = {0};
+    struct sv_prompt prompt = {0};
+    struct sv_gen g = {.finish = SV_FINISH_STOP};
+    struct sv_call c = {.s = &s,
+                        .gens = &g,
+                        .n_gens = 1,
+                        .prompts = &prompt,
+                        .n_prompts = 1,
+                        .p.store = true,
+                        .p.n = 1,
+                        .id = "resp_0",
+                        .own = &own};
+    struct sv_buf b;
+    struct sv_err err;
+    (void)state;
+
+    assert_int_equal(sv_stored_open(&s.stored, 10, 10000, &err), SV_OK);
+    for (int lost = 1; lost >= 0; lost--) {
+        g.call = &c;
+        sv_buf_init(&b);
+        sv_buf_clear(&g.parts);
+        sv_buf_clear(&g.text);
+        sv_buf_lit(&g.text, "half of");
+        g.text.failed = lost;
+        sv_dialect_responses.body(&c, &b);
+        assert_int_equal(b.failed, lost);
+        assert_int_equal(has(s.stored, "resp_0"), !lost);
+        sv_buf_fini(&b);
+    }
+    sv_buf_fini(&g.parts);
+    sv_buf_fini(&g.text);
+    sv_stored_close(s.stored);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(turns_go_on), cmocka_unit_test(long_conversations),
              cmocka_unit_test(the_cache_knows_the_first_turn),
-             cmocka_unit_test(only_the_newest_are_kept), cmocka_unit_test(cancelled_while_it_runs))
+             cmocka_unit_test(only_the_newest_are_kept), cmocka_unit_test(cancelled_while_it_runs),
+             cmocka_unit_test(while_its_end_is_written), cmocka_unit_test(much_that_is_repeated),
+             cmocka_unit_test(bodies_that_stand_for_more), cmocka_unit_test(items_named_too_often),
+             cmocka_unit_test(pages_have_an_end), cmocka_unit_test(a_conversation_larger_than_all),
+             cmocka_unit_test(keeping_without_memory), cmocka_unit_test(half_an_answer))

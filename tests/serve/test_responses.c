@@ -185,7 +185,7 @@ static void log_probabilities(void **state)
     size_t i, n = 0;
     (void)state;
 
-    rsp_echo(&r, "</think>", 3);
+    rsp_echo(&r, "<tool_call> </think>", 3);
 #define INCLUDE "\"top_logprobs\":2,\"include\":[\"message.output_text.logprobs\"]"
     json_t *v = rsp_answer(&r, "<think>\nOne two three.\n</think>\n\nYes, I say.", INCLUDE);
     json_t *list = hub_at(v, "output.1.content.0.logprobs");
@@ -204,6 +204,11 @@ static void log_probabilities(void **state)
     }
     assert_in_range(n, (size_t)want - 3, (size_t)want); /* those without a text come with the end */
     hub_same(hub_at(rsp_follow(events), "output.1.content.0.logprobs"), list, "logprobs");
+    /* The end says of an item what was said of it when it was over, also of one before a call. */
+    rsp_follow(hub_events(&r, AT,
+                          rsp_ask("I look. <tool_call>\n{\"name\": \"b\", \"arguments\": {}}\n"
+                                  "</tool_call>",
+                                  INCLUDE ",\"stream\":true," TOOLS)));
     v = rsp_answer(&r, "Yes.", "\"top_logprobs\":2");
     assert_int_equal(json_array_size(hub_at(v, "output.0.content.0.logprobs")), 0);
     hub_close(&r);
@@ -276,6 +281,16 @@ static void a_device_that_fails(void **state)
     assert_null(strstr(r.a.body.data, "[DONE]"));
     assert_int_equal(hub_count(r.a.body.data, "event: response.output_item.done\n"), 1);
     hub_close(&r);
+
+    /* Before there is a word that could be told: its end tells of no item either. */
+    struct hub early = {.fake.fail_at_step = 3, .fake.step_us = 1000};
+    rsp_echo(&early, "<tool_call> </think>", 1);
+    hub_ask(&early, AT, rsp_ask("<tool_call>\n{\"name\": \"b\"", TOOLS ",\"stream\":true"),
+            &early.a);
+    assert_non_null(strstr(early.a.body.data, "event: response.failed\n"));
+    assert_int_equal(hub_count(early.a.body.data, "event: response.output_item.added\n"), 0);
+    assert_int_equal(hub_count(early.a.body.data, "\"output\":[]"), 3);
+    hub_close(&early);
 }
 
 /* ---------------------------------------------------------------- forms and calls */
@@ -343,7 +358,19 @@ static void what_is_refused(void **state)
          "{\"type\":\"input_image\"}]}]}",
          "input[0].content[1].type"},
         {"{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\"}]}]}",
-         "input[0].content[0].type"},
+         "input[0].content[0].text"},
+        {"{\"input\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"refusal\",\"refusal\":5}]}]}",
+         "input[0].content[0].refusal"},
+        {"{\"input\":[{\"role\":\"user\",\"content\":[\"a\"]}]}", "input[0].content[0]"},
+        {"{\"input\":\"a\",\"user\":{\"a\":1}}", "user"},
+        {"{\"input\":\"a\",\"service_tier\":5}", "service_tier"},
+        {"{\"input\":\"a\",\"safety_identifier\":[]}", "safety_identifier"},
+        {"{\"input\":\"a\",\"prompt_cache_key\":true}", "prompt_cache_key"},
+        {"{\"input\":\"a\",\"max_tool_calls\":\"3\"}", "max_tool_calls"},
+        {"{\"input\":\"a\",\"max_tool_calls\":0}", "max_tool_calls"},
+        {"{\"input\":\"a\",\"tools\":[{\"type\":\"namespace\",\"tools\":[]}]}", "tools[0].name"},
+        {"{\"input\":\"a\",\"tools\":[{\"type\":\"namespace\",\"name\":\"n\",\"tools\":{}}]}",
+         "tools[0].tools"},
         {"{\"input\":[{\"type\":\"function_call\",\"name\":\"a\",\"arguments\":\"\"}]}",
          "input[0].call_id"},
         {"{\"input\":[{\"type\":\"function_call\",\"call_id\":\"a\",\"arguments\":\"\"}]}",
@@ -444,6 +471,7 @@ static void memory_that_runs_out(void **state)
         "\"d\"}],\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":"
         "\"object\"},\"strict\":true}],\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":"
         "\"auto\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]}}";
+    static const struct sv_serve s; /* with nothing that is kept */
     static struct sv_params p;
     struct sv_err err;
     json_t *root = sv_json_parse(list, sizeof list - 1, &err);
@@ -458,7 +486,7 @@ static void memory_that_runs_out(void **state)
         sv_fault_arm(++nth);
         rc = sv_params_read(&p, SV_RESPONSES, root, &e);
         if (!rc)
-            rc = sv_responses_messages(&p, NULL, NULL, "0", &lines, &e);
+            rc = sv_responses_messages(&s, &p, NULL, "0", &lines, &e);
         bool hit = sv_fault_calls() >= nth;
         sv_fault_arm(0);
         assert_int_equal(!hit, !rc);
