@@ -612,6 +612,11 @@ int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *
     rc = sv_seq_new(&q, e->next_id, r, &lim, err);
     if (rc)
         return rc;
+    rc = r->n_asked_ids ? sv_asked_open(e, err) : SV_OK;
+    if (rc) {
+        sv_seq_free(q);
+        return rc;
+    }
     e->next_id++;
     sv_sched_push(&e->sched, q);
     if (id)

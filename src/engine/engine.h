@@ -94,6 +94,9 @@ struct sv_seq {
     struct sv_logprob_row *lp_row, *prompt_lp_row; /* (SV_LOGPROBS_HELD), (n_prompt) */
     struct sv_logprob *lp, *prompt_lp;
     int32_t n_lp;
+    int32_t *asked_ids; /* (n_asked) tokens that are reported at each place */
+    int32_t n_asked;
+    float *asked_lp, *prompt_asked_lp; /* (SV_LOGPROBS_HELD, n_asked), (n_prompt, n_asked) */
 
     uint16_t *accept_lengths; /* (max_tokens) tokens per decode step */
     uint16_t *widths;         /* and the rows it verified */
@@ -121,10 +124,12 @@ int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
 void sv_seq_free(struct sv_seq *seq);
 /* Tokens whose log probabilities wait for delivery, at most. */
 #define SV_LOGPROBS_HELD (4 * SV_MAX_BLOCK)
-/* Keeps the log probabilities of the token appended last, or of the prompt's token at index. */
-void sv_seq_take_logprob(struct sv_seq *seq, const struct sv_logprob_row *row);
-void sv_seq_take_prompt_logprob(struct sv_seq *seq, int32_t index,
-                                const struct sv_logprob_row *row);
+/* Keeps the log probabilities of the token appended last, or of the prompt's token at index. asked:
+ * the row of the first token that was asked for, those of the others ld rows behind each other. */
+void sv_seq_take_logprob(struct sv_seq *seq, const struct sv_logprob_row *row,
+                         const struct sv_logprob_row *asked, int32_t ld);
+void sv_seq_take_prompt_logprob(struct sv_seq *seq, int32_t index, const struct sv_logprob_row *row,
+                                const struct sv_logprob_row *asked, int32_t ld);
 /* Appends one token of the target's choosing: stop conditions, text. True when the sequence
  * ended. */
 bool sv_seq_append(struct sv_seq *seq, int32_t token, const struct sv_config *cfg);
@@ -176,6 +181,7 @@ struct sv_plan {
     bool ruled, remembered, logprobs;
     /* logit rows after the n_logits: prompt rows whose log probability is wanted */
     int32_t n_prompt_logits;
+    int32_t n_asked; /* tokens, of the segment that asks for most, to report beside the chosen */
     struct sv_load load;     /* what the width policy expects of it */
     struct sv_plan_seg *seg; /* (max_sequences) decode segments first, then prefill chunks */
 };
@@ -246,6 +252,24 @@ int32_t sv_batch_bucket(int32_t n, int32_t most);
 
 /* ---------------------------------------------------------------- logits */
 
+/* asked.c: log probabilities of tokens that requests name; opened by the first that does. */
+struct sv_asked {
+    struct sv_logit_rules *rules; /* device, (1) the token's own number alone */
+    /* (2, n_asked, rows of the step) tokens; then 0, or -1 where a row has fewer */
+    int32_t *host, *dev;
+    struct sv_logprob_row *dev_rows, *host_rows; /* (n_asked, rows of the step) */
+};
+struct sv_engine;
+int sv_asked_open(struct sv_engine *e, struct sv_err *err); /* at a submit; again is fine */
+void sv_asked_close(struct sv_asked *a, struct sv_dev *dev);
+void sv_asked_plan(struct sv_engine *e); /* once n_prompt_logits are known, */
+void sv_asked_fill(struct sv_engine *e); /* and whose they are */
+/* Of logit rows [i, i + n), whose logits are there. */
+void sv_asked_report(struct sv_engine *e, int32_t i, int32_t n);
+void sv_asked_fetch(struct sv_engine *e);
+/* Of logit row i once it is fetched: the first one's; the others' are *ld behind each other. */
+const struct sv_logprob_row *sv_asked_row(const struct sv_engine *e, int32_t i, int32_t *ld);
+
 /* logits.c: logit rules and log probabilities, device-resident by slot. */
 struct sv_logits {
     int32_t vocab, chunk; /* logit rows that exist at a time */
@@ -260,8 +284,8 @@ struct sv_logits {
     struct sv_logprob_row *dev_rows, *host_rows; /* (max_rows) log probabilities by logit row */
     int32_t *host_next; /* (max_rows) the prompt's next token of a prompt logit row */
     int32_t *prompt_slot, *prompt_index; /* host, (max_rows) whose, and which token of the prompt */
+    struct sv_asked asked;
 };
-struct sv_engine;
 int sv_logits_open(struct sv_logits *lg, struct sv_dev *dev, int32_t n_slots, int32_t n_positions,
                    int32_t vocab, int32_t chunk, int32_t max_rows, struct sv_err *err);
 void sv_logits_close(struct sv_logits *lg, struct sv_dev *dev);

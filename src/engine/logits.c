@@ -51,6 +51,7 @@ int sv_logits_open(struct sv_logits *lg, struct sv_dev *dev, int32_t n_slots, in
 
 void sv_logits_close(struct sv_logits *lg, struct sv_dev *dev)
 {
+    sv_asked_close(&lg->asked, dev);
     void *dev_mem[] = {lg->logits,   lg->ruled, lg->counts,  lg->history, lg->slot_rules,
                        lg->bias_ids, lg->bias,  lg->ban_ids, lg->listed,  lg->dev_rows};
     void *host_mem[] = {lg->host_rows, lg->host_next, lg->prompt_slot, lg->prompt_index};
@@ -84,6 +85,7 @@ void sv_logits_plan(struct sv_engine *e)
         p->logprobs |= (g->n_logits > 0 && q->wants_logprobs) || n > 0;
         p->n_prompt_logits += n;
     }
+    sv_asked_plan(e);
 }
 
 void sv_logits_seat(struct sv_engine *e, int32_t slot)
@@ -113,9 +115,11 @@ void sv_logits_fill(struct sv_engine *e)
     struct sv_logits *lg = &e->logits;
     struct sv_batch *b = &e->batch;
     const struct sv_plan *p = &e->plan;
-    if (!p->n_prompt_logits)
-        return;
     int32_t k = 0;
+    if (!p->n_prompt_logits) {
+        sv_asked_fill(e);
+        return;
+    }
     for (int32_t s = 0; s < p->n_segs; s++) {
         const struct sv_plan_seg *g = &p->seg[s];
         const struct sv_seq *q = e->sched.slot[g->slot];
@@ -128,6 +132,7 @@ void sv_logits_fill(struct sv_engine *e)
     }
     SV_REQUIRE(k == p->n_prompt_logits && p->n_logits + k <= b->max_rows);
     sv_dev_upload(e->dev, b->chosen + p->n_logits, lg->host_next, (size_t)k * sizeof(int32_t));
+    sv_asked_fill(e);
 }
 
 /* Next token of logit rows [i, i + n), whose logits are there. */
@@ -185,6 +190,8 @@ static void report_rows(struct sv_engine *e, int32_t i, int32_t n)
                                                    .slot_rules = lg->slot_rules,
                                                    .token = b->chosen + i,
                                                    .out = lg->dev_rows + i});
+    if (e->plan.n_asked)
+        sv_asked_report(e, i, n);
 }
 
 void sv_logits_choose(struct sv_engine *e)
@@ -229,21 +236,29 @@ void sv_logits_fetch(struct sv_engine *e)
     if (p->logprobs)
         sv_dev_download(e->dev, e->logits.host_rows, e->logits.dev_rows,
                         (size_t)(p->n_logits + p->n_prompt_logits) * sizeof *e->logits.host_rows);
+    if (p->n_asked)
+        sv_asked_fetch(e);
 }
 
 void sv_logits_take(struct sv_engine *e, int32_t s, int32_t n)
 {
     const struct sv_plan_seg *g = &e->plan.seg[s];
     struct sv_seq *q = e->sched.slot[g->slot];
-    if (q->wants_logprobs)
-        sv_seq_take_logprob(q, &e->logits.host_rows[g->logit0 + n]);
+    int32_t ld;
+    if (!q->wants_logprobs)
+        return;
+    const struct sv_logprob_row *asked = sv_asked_row(e, g->logit0 + n, &ld);
+    sv_seq_take_logprob(q, &e->logits.host_rows[g->logit0 + n], asked, ld);
 }
 
 void sv_logits_take_prompts(struct sv_engine *e)
 {
     const struct sv_logits *lg = &e->logits;
     for (int32_t k = 0; k < e->plan.n_prompt_logits; k++) {
-        struct sv_seq *q = e->sched.slot[lg->prompt_slot[k]];
-        sv_seq_take_prompt_logprob(q, lg->prompt_index[k], &lg->host_rows[e->plan.n_logits + k]);
+        const int32_t i = e->plan.n_logits + k;
+        int32_t ld;
+        const struct sv_logprob_row *asked = sv_asked_row(e, i, &ld);
+        sv_seq_take_prompt_logprob(e->sched.slot[lg->prompt_slot[k]], lg->prompt_index[k],
+                                   &lg->host_rows[i], asked, ld);
     }
 }

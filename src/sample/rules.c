@@ -130,6 +130,18 @@ static int check_lists(const struct sv_rule_params *p, int32_t vocab, struct sv_
                           "allowed_ids, bad_ids and min_tokens could leave no token");
 }
 
+static int check_asked(const struct sv_rule_params *p, int32_t vocab, struct sv_err *err)
+{
+    if (p->n_asked < 0 || p->n_asked > SV_MAX_ASKED)
+        return sv_fail(err, SV_EINVAL, -1, "n_asked_ids must be in [0, %d], not %d", SV_MAX_ASKED,
+                       p->n_asked);
+    if (p->n_asked && !p->asked_ids)
+        return sv_fail(err, SV_EINVAL, -1, "asked_ids are missing");
+    if (p->n_asked && !p->logprobs)
+        return sv_fail(err, SV_EINVAL, -1, "asked_ids need logprobs or prompt_logprobs");
+    return check_ids("asked_ids", p->asked_ids, p->n_asked, 0, vocab, err);
+}
+
 int sv_rules_check(const struct sv_rule_params *p, int32_t vocab_size, struct sv_err *err)
 {
     int rc = check_penalties(p, err);
@@ -144,6 +156,8 @@ int sv_rules_check(const struct sv_rule_params *p, int32_t vocab_size, struct sv
                      p->n_top);
     if (!rc && p->n_top && !p->logprobs)
         rc = sv_fail(err, SV_EINVAL, -1, "n_top_logprobs needs logprobs or prompt_logprobs");
+    if (!rc)
+        rc = check_asked(p, vocab_size, err);
     return rc;
 }
 

@@ -34,9 +34,12 @@ struct sv_rule_params {
     int32_t n_bias;
     const int32_t *ban_ids; /* (n_ban) tokens that must not come among the first min_tokens */
     int32_t n_ban, min_tokens;
-    bool logprobs; /* of any token */
-    int32_t n_top; /* [0, SV_MAX_TOP] */
+    bool logprobs;            /* of any token */
+    int32_t n_top;            /* [0, SV_MAX_TOP] */
+    const int32_t *asked_ids; /* (n_asked) tokens that are reported in any case */
+    int32_t n_asked;          /* [0, SV_MAX_ASKED] */
 };
+#define SV_MAX_ASKED 64
 
 /* Refuses values out of range, naming the parameter. */
 int sv_sample_check(const struct sv_sample_params *p, struct sv_err *err);

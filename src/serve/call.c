@@ -26,7 +26,7 @@ static void gen_free(struct sv_gen *g)
 {
     sv_buf_fini(&g->text);
     sv_buf_fini(&g->ids);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < SV_GEN_LISTS; i++)
         sv_buf_fini(&g->lp[i]);
     sv_buf_fini(&g->prompt_lp);
     sv_buf_fini(&g->unkept);
@@ -51,6 +51,7 @@ void sv_call_free(struct sv_call *c)
     sv_free(c->gens);
     sv_prompts_free(c->prompts, c->n_prompts);
     sv_free(c->listed);
+    sv_free(c->asked);
     sv_free(c->each);
     sv_buf_fini(&c->source);
     sv_grammar_unref(c->grammar);
@@ -428,6 +429,7 @@ static int make_gens(struct sv_call *c, struct sv_api_err *e)
         g->r.prompt_ids = p->ids;
         g->r.n_prompt_ids = p->n_ids;
         g->r.grammar = c->grammar;
+        sv_asked_give(c->asked, g->prompt, &g->r);
         /* choices of a prompt differ */
         g->r.seed = (own->has_seed ? own->r.seed : seed) + (uint64_t)(i % c->p.n);
         sv_detok_init(&g->detok, s->model->tok, true);
@@ -451,7 +453,8 @@ static int read_call(struct sv_call *c, struct sv_enc_scratch *scratch, const ch
         sv_check_model(s, kind, c->p.model, e) || (c->dialect->read && c->dialect->read(c, e)) ||
         sv_params_each(&c->p, sv_prompts_count(&c->p, kind), s->model, &s->o, &c->each, e) ||
         sv_params_complete(&c->p, kind, s->model, &s->o, e) || sv_tools_begin(s, &c->p, kind, e) ||
-        sv_words_take(s, scratch, &c->p, &c->listed, e))
+        sv_words_take(s, scratch, &c->p, &c->listed, e) ||
+        sv_asked_take(s, &c->p, sv_prompts_count(&c->p, kind), &c->asked, e))
         return -1;
     int rc = sv_prompts_make(s, scratch, &c->p, kind, &c->prompts, &c->n_prompts, e);
     return rc ? rc : sv_form_source(&c->p, &c->source, e);

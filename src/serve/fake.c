@@ -72,6 +72,8 @@ static bool take_logprobs(struct fake_seq *q)
 {
     int32_t n = q->r.n_prompt_ids > MAX_BURST ? q->r.n_prompt_ids : MAX_BURST + 1;
 
+    const int32_t n_asked = q->r.n_asked_ids < MAX_TOP ? q->r.n_asked_ids : MAX_TOP;
+
     if (!q->r.logprobs && !q->r.prompt_logprobs)
         return true;
     q->lp = sv_calloc((size_t)n, sizeof *q->lp);
@@ -81,7 +83,10 @@ static bool take_logprobs(struct fake_seq *q)
                                        .n_top = q->r.n_top_logprobs < MAX_TOP ? q->r.n_top_logprobs
                                                                               : MAX_TOP,
                                        .top_ids = top_ids,
-                                       .top_logprobs = top_logprobs};
+                                       .top_logprobs = top_logprobs,
+                                       .n_asked = n_asked,
+                                       .asked_ids = top_ids,
+                                       .asked_logprobs = top_logprobs};
     return q->lp;
 }
 

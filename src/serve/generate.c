@@ -12,7 +12,7 @@
 /* ---------------------------------------------------------------- log probabilities */
 
 /* Lists under construction in a gen's lp; the prompt's are in prompt_lp. */
-enum { OUTPUT, OUTPUT_TOP, INPUT_TOP };
+enum { OUTPUT, OUTPUT_TOP, INPUT_TOP, OUTPUT_ASKED, INPUT_ASKED };
 
 /* [logprob, id, text], where the text is null unless asked for. */
 static void triple(struct sv_buf *b, const struct sv_call *c, int32_t id, const float *logprob)
@@ -30,24 +30,37 @@ static void triple(struct sv_buf *b, const struct sv_call *c, int32_t id, const 
     sv_buf_lit(b, "]");
 }
 
-/* One more place: the token, and the most probable ones. Nothing is known of the first. */
-static void add_place(const struct sv_call *c, struct sv_buf *tokens, struct sv_buf *top,
-                      int32_t id, const struct sv_logprob *lp)
+/* One more place's; NULL: nothing is known of it. */
+static void triples(struct sv_buf *b, const struct sv_call *c, const int32_t *ids,
+                    const float *logprobs, int32_t n)
 {
-    const char *comma = tokens->len ? "," : "";
-
-    sv_buf_printf(tokens, "%s", comma);
-    triple(tokens, c, id, lp ? &lp->logprob : NULL);
-    if (!c->p.n_top)
-        return;
-    sv_buf_printf(top, "%s%s", comma, lp ? "[" : "null");
-    for (int32_t k = 0; lp && k < lp->n_top && k < c->p.n_top; k++) {
+    sv_buf_printf(b, "%s%s", b->len ? "," : "", ids ? "[" : "null");
+    for (int32_t k = 0; ids && k < n; k++) {
         if (k)
-            sv_buf_lit(top, ",");
-        triple(top, c, lp->top_ids[k], &lp->top_logprobs[k]);
+            sv_buf_lit(b, ",");
+        triple(b, c, ids[k], &logprobs[k]);
     }
-    if (lp)
-        sv_buf_lit(top, "]");
+    if (ids)
+        sv_buf_lit(b, "]");
+}
+
+/* One more place: the token, the most probable ones, and those that were asked for. Nothing is
+ * known of the first. */
+static void add_place(struct sv_gen *g, bool prompt, int32_t id, const struct sv_logprob *lp)
+{
+    static const struct sv_logprob none = {.n_top = 0};
+    const struct sv_call *c = g->call;
+    struct sv_buf *tokens = prompt ? &g->prompt_lp : &g->lp[OUTPUT];
+    const struct sv_logprob *row = lp ? lp : &none;
+
+    sv_buf_printf(tokens, "%s", tokens->len ? "," : "");
+    triple(tokens, c, id, lp ? &lp->logprob : NULL);
+    if (c->p.n_top)
+        triples(&g->lp[prompt ? INPUT_TOP : OUTPUT_TOP], c, row->top_ids, row->top_logprobs,
+                row->n_top < c->p.n_top ? row->n_top : c->p.n_top);
+    if (g->r.n_asked_ids)
+        triples(&g->lp[prompt ? INPUT_ASKED : OUTPUT_ASKED], c, row->asked_ids, row->asked_logprobs,
+                row->n_asked);
 }
 
 static void keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
@@ -59,13 +72,12 @@ static void keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
     for (int32_t i = 0; at && i < o->n_prompt_logprobs; i++) {
         sv_out_logprob(&at, &lp);
         if (i >= c->p.logprob_start)
-            add_place(c, &g->prompt_lp, &g->lp[INPUT_TOP], ids[i],
-                      i > c->p.logprob_start ? &lp : NULL);
+            add_place(g, true, ids[i], i > c->p.logprob_start ? &lp : NULL);
     }
     at = o->logprobs;
     for (int32_t i = 0; at && !sv_call_params(c, g)->discard && i < o->n_tokens; i++) {
         sv_out_logprob(&at, &lp);
-        add_place(c, &g->lp[OUTPUT], &g->lp[OUTPUT_TOP], o->tokens[i], &lp);
+        add_place(g, false, o->tokens[i], &lp);
     }
 }
 
@@ -84,12 +96,16 @@ static void write_logprobs(struct sv_buf *b, const struct sv_call *c, struct sv_
     if (!c->p.logprobs)
         return;
     if (c->p.logprob_start < 0 && !g->prompt_lp.len)
-        add_place(c, &g->prompt_lp, &g->lp[INPUT_TOP], p->ids[p->n_ids - 1], NULL);
+        add_place(g, true, p->ids[p->n_ids - 1], NULL);
     write_list(b, "input_token_logprobs", &g->prompt_lp);
     write_list(b, "output_token_logprobs", &g->lp[OUTPUT]);
     if (c->p.n_top) {
         write_list(b, "input_top_logprobs", &g->lp[INPUT_TOP]);
         write_list(b, "output_top_logprobs", &g->lp[OUTPUT_TOP]);
+    }
+    if (g->r.n_asked_ids) {
+        write_list(b, "input_token_ids_logprobs", &g->lp[INPUT_ASKED]);
+        write_list(b, "output_token_ids_logprobs", &g->lp[OUTPUT_ASKED]);
     }
 }
 

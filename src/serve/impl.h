@@ -268,6 +268,8 @@ struct sv_params {
     /* llama-server's */
     json_t *input_prefix, *input_suffix, *input_extra, *response_fields; /* borrowed */
     json_t *bad_words, *allowed_ids;                                     /* borrowed */
+    json_t *asked; /* tokens to report at each place, or such a list for each prompt; borrowed */
+    const char *asked_name;
     double repeat_penalty; /* over the last repeat_last_n tokens */
     int32_t repeat_last_n;
     uint32_t samplers;          /* those that were named, by sv_read_samplers; 0 = all */
@@ -309,6 +311,7 @@ struct sv_prompt {
 
 /* ---------------------------------------------------------------- calls (call.c) */
 
+#define SV_GEN_LISTS 5
 /* What a token needs comes first, here and in sv_call: with many streams a step finds none of it in
  * the cache. */
 struct sv_gen {
@@ -326,7 +329,8 @@ struct sv_gen {
     bool in_indent, dedented; /* and: the text ends in a line's blanks, so many; one had too few */
     int32_t indent;
     struct sv_buf text;
-    struct sv_buf lp[4]; /* JSON pieces of log probabilities, as the dialect wants them */
+    struct sv_buf
+        lp[SV_GEN_LISTS]; /* JSON pieces of log probabilities, as the dialect wants them */
     struct sv_buf prompt_lp;
     struct sv_buf unkept;         /* records with more of them, to be written on the other thread */
     struct sv_buf accept, widths; /* uint16_t for each decode step */
@@ -492,6 +496,7 @@ struct sv_call {
     struct sv_prompt *prompts;
     int32_t n_prompts;
     int32_t *listed;        /* tokens that never come, or that alone may */
+    int32_t *asked;         /* tokens to report at each place (words.c) */
     struct sv_params *each; /* of each prompt, where they differ */
     struct sv_buf source;   /* of its grammar, until that is asked for */
     struct sv_grammar *grammar;
@@ -570,6 +575,12 @@ int sv_render_chat(const struct sv_serve *s, const struct sv_params *p, struct s
  * returned. */
 int sv_words_take(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,
                   int32_t **listed, struct sv_api_err *e);
+/* Tokens whose log probabilities are wanted, of one list or one for each prompt; the same of
+ * *asked. */
+int sv_asked_take(const struct sv_serve *s, const struct sv_params *p, int32_t n_prompts,
+                  int32_t **asked, struct sv_api_err *e);
+/* Those of a prompt, into its request. */
+void sv_asked_give(const int32_t *asked, int32_t prompt, struct sv_request *r);
 /* messages.c, messages_read.c: Anthropic's API. Fields that have another shape there, once the
  * table has seen them all; paths of that API, and errors there. */
 int sv_messages_read(struct sv_params *p, json_t *body, struct sv_api_err *e);

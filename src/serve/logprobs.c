@@ -45,6 +45,46 @@ static void one(struct sv_buf *b, const struct sv_tokenizer *tok, int32_t id, fl
     token_bytes(b, tok, id);
 }
 
+/* In place of the best ones: the token, then those that were asked for, none of them twice. What
+ * comes next of that list from *k on; false at its end. */
+static bool next_asked(const struct sv_logprob *lp, int32_t own, int32_t *k, int32_t *id, float *x)
+{
+    for (; *k <= lp->n_asked; ++*k) {
+        int32_t seen = 0;
+        *id = *k ? lp->asked_ids[*k - 1] : own;
+        *x = *k ? lp->asked_logprobs[*k - 1] : lp->logprob;
+        if (*k && *id == own)
+            continue;
+        while (seen + 1 < *k && lp->asked_ids[seen] != *id)
+            seen++;
+        if (seen + 1 >= *k)
+            return ++*k;
+    }
+    return false;
+}
+
+static void alternatives(struct sv_buf *b, const struct sv_tokenizer *tok,
+                         const struct sv_logprob *lp, int32_t own, int32_t n_top,
+                         enum sv_token_shape shape)
+{
+    bool some = false;
+    int32_t id;
+    float x;
+
+    for (int32_t k = 0; lp->n_asked && next_asked(lp, own, &k, &id, &x); some = true) {
+        if (some)
+            sv_buf_append(b, ",", 1);
+        one(b, tok, id, x, shape);
+        sv_buf_append(b, "}", 1);
+    }
+    for (int32_t k = 0; !lp->n_asked && k < lp->n_top && k < n_top; k++) {
+        if (k) /* the prompt's may be more */
+            sv_buf_append(b, ",", 1);
+        one(b, tok, lp->top_ids[k], lp->top_logprobs[k], shape);
+        sv_buf_append(b, "}", 1);
+    }
+}
+
 void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const struct sv_out *o,
                       int32_t n_top, enum sv_token_shape shape)
 {
@@ -57,12 +97,7 @@ void sv_logprobs_chat(struct sv_buf *b, const struct sv_tokenizer *tok, const st
             sv_buf_append(b, ",", 1);
         one(b, tok, o->tokens[i], lp.logprob, shape);
         sv_buf_printf(b, ",\"top_logprobs\":[");
-        for (int32_t k = 0; k < lp.n_top && k < n_top; k++) { /* the prompt's may be more */
-            if (k)
-                sv_buf_append(b, ",", 1);
-            one(b, tok, lp.top_ids[k], lp.top_logprobs[k], shape);
-            sv_buf_append(b, "}", 1);
-        }
+        alternatives(b, tok, &lp, o->tokens[i], n_top, shape);
         sv_buf_append(b, "]}", 2);
     }
 }
@@ -101,6 +136,17 @@ static void legacy_token(struct sv_buf *b, const struct sv_tokenizer *tok, int32
     sv_buf_append(b, "\"", 1);
 }
 
+/* "name":number, behind whatever there is in an object that begins at start. */
+static void legacy_pair(struct sv_buf *b, size_t start, const struct sv_tokenizer *tok, int32_t id,
+                        float x, bool as_id)
+{
+    if (b->len > start)
+        sv_buf_append(b, ",", 1);
+    legacy_token(b, tok, id, as_id);
+    sv_buf_append(b, ":", 1);
+    sv_json_float(b, (double)x);
+}
+
 /* tokens, token_logprobs, top_logprobs, text_offset: each a list under construction. The token
  * itself is always among its alternatives. */
 void sv_logprobs_legacy(struct sv_gen *g, const struct sv_tokenizer *tok, int32_t id,
@@ -108,6 +154,8 @@ void sv_logprobs_legacy(struct sv_gen *g, const struct sv_tokenizer *tok, int32_
 {
     const char *comma = g->lp[0].len ? "," : "";
     bool own = false, as_id = g->call->p.ids_as_tokens;
+    int32_t asked;
+    float x;
 
     sv_buf_printf(&g->lp[0], "%s", comma);
     legacy_token(&g->lp[0], tok, id, as_id);
@@ -121,20 +169,16 @@ void sv_logprobs_legacy(struct sv_gen *g, const struct sv_tokenizer *tok, int32_
     sv_buf_printf(&g->lp[1], "%s", comma);
     sv_json_float(&g->lp[1], (double)lp->logprob);
     sv_buf_printf(&g->lp[2], "%s{", comma);
+    const size_t start = g->lp[2].len;
     int32_t n_top = lp->n_top < g->call->p.n_top ? lp->n_top : g->call->p.n_top;
-    for (int32_t k = 0; k < n_top; k++) {
+    for (int32_t k = 0; lp->n_asked && next_asked(lp, id, &k, &asked, &x);)
+        legacy_pair(&g->lp[2], start, tok, asked, x, as_id);
+    for (int32_t k = 0; !lp->n_asked && k < n_top; k++) {
         own = own || lp->top_ids[k] == id;
-        legacy_token(&g->lp[2], tok, lp->top_ids[k], as_id);
-        sv_buf_append(&g->lp[2], ":", 1);
-        sv_json_float(&g->lp[2], (double)lp->top_logprobs[k]);
-        if (k + 1 < n_top || !own)
-            sv_buf_append(&g->lp[2], ",", 1);
+        legacy_pair(&g->lp[2], start, tok, lp->top_ids[k], lp->top_logprobs[k], as_id);
     }
-    if (!own) {
-        legacy_token(&g->lp[2], tok, id, as_id);
-        sv_buf_append(&g->lp[2], ":", 1);
-        sv_json_float(&g->lp[2], (double)lp->logprob);
-    }
+    if (!own && !lp->n_asked)
+        legacy_pair(&g->lp[2], start, tok, id, lp->logprob, as_id);
     sv_buf_append(&g->lp[2], "}", 1);
 }
 

@@ -18,25 +18,41 @@ struct head {
 
 struct lp_head {
     float logprob;
-    int32_t rank, n_top;
+    int32_t rank, n_top, n_asked;
 };
 
 static size_t lp_bytes(const struct sv_logprob *lp, int32_t n)
 {
     size_t sum = 0;
     for (int32_t i = 0; lp && i < n; i++)
-        sum += sizeof(struct lp_head) + (size_t)lp[i].n_top * (sizeof(int32_t) + sizeof(float));
+        sum += sizeof(struct lp_head) +
+               (size_t)(lp[i].n_top + lp[i].n_asked) * (sizeof(int32_t) + sizeof(float));
     return sum;
+}
+
+static void pack_pairs(struct sv_buf *b, const int32_t *ids, const float *logprobs, int32_t n)
+{
+    sv_buf_append(b, ids, (size_t)n * sizeof *ids);
+    sv_buf_append(b, logprobs, (size_t)n * sizeof *logprobs);
 }
 
 static void lp_pack(struct sv_buf *b, const struct sv_logprob *lp, int32_t n)
 {
     for (int32_t i = 0; lp && i < n; i++) {
-        struct lp_head h = {lp[i].logprob, lp[i].rank, lp[i].n_top};
+        struct lp_head h = {lp[i].logprob, lp[i].rank, lp[i].n_top, lp[i].n_asked};
         sv_buf_append(b, &h, sizeof h);
-        sv_buf_append(b, lp[i].top_ids, (size_t)lp[i].n_top * sizeof(int32_t));
-        sv_buf_append(b, lp[i].top_logprobs, (size_t)lp[i].n_top * sizeof(float));
+        pack_pairs(b, lp[i].top_ids, lp[i].top_logprobs, h.n_top);
+        pack_pairs(b, lp[i].asked_ids, lp[i].asked_logprobs, h.n_asked);
     }
+}
+
+/* Every part is a multiple of 4 bytes. */
+static void take_pairs(const char **packed, const int32_t **ids, const float **logprobs, int32_t n)
+{
+    *ids = (const int32_t *)(const void *)*packed;
+    *packed += (size_t)n * sizeof(int32_t);
+    *logprobs = (const float *)(const void *)*packed;
+    *packed += (size_t)n * sizeof(float);
 }
 
 void sv_out_logprob(const char **packed, struct sv_logprob *lp)
@@ -45,11 +61,10 @@ void sv_out_logprob(const char **packed, struct sv_logprob *lp)
 
     memcpy(&h, *packed, sizeof h);
     *packed += sizeof h;
-    *lp = (struct sv_logprob){.logprob = h.logprob, .rank = h.rank, .n_top = h.n_top};
-    lp->top_ids = (const int32_t *)(const void *)*packed; /* every part is a multiple of 4 bytes */
-    *packed += (size_t)h.n_top * sizeof(int32_t);
-    lp->top_logprobs = (const float *)(const void *)*packed;
-    *packed += (size_t)h.n_top * sizeof(float);
+    *lp = (struct sv_logprob){
+        .logprob = h.logprob, .rank = h.rank, .n_top = h.n_top, .n_asked = h.n_asked};
+    take_pairs(packed, &lp->top_ids, &lp->top_logprobs, h.n_top);
+    take_pairs(packed, &lp->asked_ids, &lp->asked_logprobs, h.n_asked);
 }
 
 /* Arrays in the order of unpack: 4-byte ones first, so that all are aligned. */

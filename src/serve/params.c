@@ -92,6 +92,8 @@ static const struct sv_field fields[] = {
     {"return_logprob", G, sv_read_each_bool, P(logprobs), 0, 0, 0},
     {"top_logprobs_num", G, sv_read_each_i32, P(n_top), 0, 20, 0},
     {"logprob_start_len", G, sv_read_each_i32, P(logprob_start), -1, BIG, 0},
+    {"token_ids_logprob", G, sv_read_asked, 0, 0, 0, 0},
+    {"logprob_token_ids", C | T, sv_read_asked, 0, 0, 0, 0},
     {"return_text_in_logprobs", G, sv_read_bool, P(logprob_text), 0, 0, 0},
     {"return_token_ids", C | T, sv_read_bool, P(return_ids), 0, 0, 0},
     {"return_tokens", L, sv_read_bool, P(return_ids), 0, 0, 0},
@@ -190,7 +192,6 @@ static const struct sv_field fields[] = {
     {"video_data", G, sv_read_neutral, 0, 0, 0, 0},
     {"audio_data", G, sv_read_neutral, 0, 0, 0, 0},
     {"input_embeds", G, sv_read_neutral, 0, 0, 0, 0},
-    {"token_ids_logprob", G, sv_read_neutral, 0, 0, 0, 0},
     {"samplers", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"top_n_sigma", C | T | L, sv_read_neutral, 0, -1, 0, 0},
     {"id_slot", C | T, sv_read_neutral, 0, -1, 0, 0},
@@ -220,7 +221,6 @@ static const struct sv_field fields[] = {
     {"n_probs", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"web_search_options", C, sv_read_neutral, 0, 0, 0, 0},
     {"watermarking", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"logprob_token_ids", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"repetition_detection", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"ec_transfer_params", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"return_prompt_text", C, sv_read_neutral, 0, 0, 0, 0},
@@ -481,6 +481,9 @@ static int check_together(struct sv_params *p, enum sv_dialect_kind kind, struct
             "'continue_final_message' and 'add_generation_prompt' exclude each other");
     if (kind == SV_CHAT && p->n_top && !p->logprobs)
         return sv_api_bad(e, "top_logprobs", "'top_logprobs' needs 'logprobs': true");
+    if (json_array_size(p->asked) && !p->logprobs &&
+        kind != SV_GENERATE) /* SGLang passes it over */
+        return sv_api_bad(e, p->asked_name, "'%s' needs 'logprobs'", p->asked_name);
     if (sv_is_chat(kind) && p->has_max_tokens && !p->r.max_tokens)
         return sv_api_bad(e, "max_tokens", "'max_tokens' must be at least 1");
     if (sv_is_chat(kind) && sv_tools_check(p, e))

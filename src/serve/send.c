@@ -21,7 +21,8 @@
 
 static size_t list_bytes(const struct sv_gen *g)
 {
-    return g->lp[0].len + g->lp[1].len + g->lp[2].len + g->lp[3].len + g->prompt_lp.len;
+    return g->lp[0].len + g->lp[1].len + g->lp[2].len + g->lp[3].len + g->lp[4].len +
+           g->prompt_lp.len;
 }
 
 /* Streams write what has just come, but for SGLang's, which repeat everything, and for the end of

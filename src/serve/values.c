@@ -454,6 +454,16 @@ int sv_read_logprobs_count(struct sv_params *p, const struct sv_field *f, json_t
     return 0;
 }
 
+/* A list; what is in it, words.c sees to. */
+int sv_read_asked(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
+{
+    if (!json_is_array(v))
+        return sv_wrong_type(e, f->name, "an array of token ids", v);
+    p->asked = v;
+    p->asked_name = f->name;
+    return 0;
+}
+
 int sv_read_modalities(struct sv_params *p, const struct sv_field *f, json_t *v,
                        struct sv_api_err *e)
 {

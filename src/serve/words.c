@@ -1,6 +1,6 @@
 /*
  * words.c - bad_words and allowed_token_ids of a request: texts and lists of ids to what the engine
- * keeps away.
+ * keeps away; and the ids whose log probabilities it asks for.
  *
  * Called by call.c when a body is read, on whatever thread. A word is kept away as it stands and,
  * in the middle of a text, behind a space, as vLLM does. Must not: know what a token means.
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define MAX_LISTED 2048 /* the engine's; numbers of both lists */
+#define MAX_ASKED 64    /* its, too */
 
 struct taker {
     const struct sv_serve *s;
@@ -117,4 +118,66 @@ int sv_words_take(const struct sv_serve *s, struct sv_enc_scratch *scratch, stru
     p->r.allowed_ids = t.ids.id + n_bad;
     p->r.n_allowed_ids = (int32_t)(t.ids.n - n_bad);
     return 0;
+}
+
+/* ---------------------------------------------------------------- what is to be reported */
+
+/* prefix: what the list is called. */
+static int take_asked(const struct sv_serve *s, const json_t *list, const char *name,
+                      const char *prefix, struct sv_ids *ids, struct sv_api_err *e)
+{
+    const int32_t vocab = s->model->info.vocab_size;
+
+    if (json_array_size(list) > MAX_ASKED)
+        return sv_api_bad(e, name, "'%s' has more than %d ids", prefix, MAX_ASKED);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= vocab)
+            return sv_api_bad(e, name, "'%s[%zu]' is no token id in [0, %d)", prefix, i, vocab);
+        if (push(ids, (int32_t)json_integer_value(v), e))
+            return -1;
+    }
+    return 0;
+}
+
+/* Numbers: how many lists there are, where the ids of each end, and the ids. */
+int sv_asked_take(const struct sv_serve *s, const struct sv_params *p, int32_t n_prompts,
+                  int32_t **asked, struct sv_api_err *e)
+{
+    const json_t *first = json_array_get(p->asked, 0);
+    const bool each = json_is_array(first) || json_is_null(first);
+    const size_t n = each ? json_array_size(p->asked) : 1;
+    const char *name = p->asked_name;
+    struct sv_ids ids = {0};
+    int rc = 0;
+
+    if (!json_array_size(p->asked) || !p->logprobs)
+        return 0;
+    if (each && n != (size_t)n_prompts)
+        return sv_api_bad(e, name, "'%s' has %zu lists for %d prompts", name, n, n_prompts);
+    for (size_t i = 0; i < n + 1 && !rc; i++)
+        rc = push(&ids, (int32_t)n, e);
+    for (size_t i = 0; i < n && !rc; i++) {
+        const json_t *list = each ? json_array_get(p->asked, i) : p->asked;
+        char prefix[64];
+        snprintf(prefix, sizeof prefix, each ? "%s[%zu]" : "%s", name, i);
+        if (!json_is_array(list) && !json_is_null(list))
+            rc = sv_api_bad(e, name, "'%s' must be a list of token ids", prefix);
+        else
+            rc = take_asked(s, list, name, prefix, &ids, e);
+        if (!rc)
+            ids.id[1 + i] = (int32_t)ids.n;
+    }
+    *asked = ids.id; /* the call's, also after an error */
+    return rc;
+}
+
+void sv_asked_give(const int32_t *asked, int32_t prompt, struct sv_request *r)
+{
+    if (!asked || !r->logprobs)
+        return;
+    const int32_t i = asked[0] > 1 ? prompt : 0;
+    const int32_t from = i ? asked[i] : asked[0] + 1;
+    r->asked_ids = asked + from;
+    r->n_asked_ids = asked[1 + i] - from;
 }

@@ -150,7 +150,6 @@ static void generate_streams_and_scores(void **state)
         {GENERATE(",\"logprob_start_len\":-2"), "logprob_start_len"},
         {GENERATE(",\"top_logprobs_num\":21"), "top_logprobs_num"},
         {GENERATE(",\"top_logprobs_num\":[1,2]"), "top_logprobs_num"},
-        {GENERATE(",\"token_ids_logprob\":[5]"), "token_ids_logprob"},
         {"{\"text\":\"a\",\"return_logprob\":1}", "return_logprob"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)

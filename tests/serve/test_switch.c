@@ -77,7 +77,6 @@ static void fields_that_ask_nothing(void **state)
     };
     static const char *const refused[][3] = {
         {CHAT, HI ",\"watermarking\":true", "watermarking"},
-        {CHAT, HI ",\"logprob_token_ids\":[1]", "logprob_token_ids"},
         {CHAT, HI ",\"repetition_detection\":{\"a\":1}", "repetition_detection"},
         {CHAT, HI ",\"return_prompt_text\":true", "return_prompt_text"},
         {CHAT, HI ",\"input_ids\":[1]", "input_ids"},
