@@ -117,6 +117,17 @@ static void take_lengths(struct sv_metrics *m, const struct sv_out *o, int64_t n
     sv_histogram_count(&m->answer_tokens, n_tokens);
 }
 
+/* The two are read side by side: both or neither. */
+static void take_steps(struct sv_gen *g, const struct sv_out *o)
+{
+    const size_t n = (size_t)o->n_steps * sizeof(uint16_t);
+
+    if (sv_buf_reserve(&g->accept, n) || sv_buf_reserve(&g->widths, n))
+        return;
+    sv_buf_append(&g->accept, o->accept_lengths, n);
+    sv_buf_append(&g->widths, o->widths, n);
+}
+
 static void take_figures(struct sv_serve *s, struct sv_call *c, struct sv_gen *g,
                          const struct sv_out *o)
 {
@@ -147,8 +158,7 @@ static void take_figures(struct sv_serve *s, struct sv_call *c, struct sv_gen *g
     g->queue_us = o->queue_us;
     g->prefill_us = o->prefill_us;
     g->decode_us = o->decode_us;
-    sv_buf_append(&g->accept, o->accept_lengths, (size_t)o->n_steps * sizeof(uint16_t));
-    sv_buf_append(&g->widths, o->widths, (size_t)o->n_steps * sizeof(uint16_t));
+    take_steps(g, o);
     take_lengths(&s->metrics, o, (int64_t)(g->ids.len / sizeof(int32_t)) + o->n_tokens);
 }
 
@@ -209,6 +219,21 @@ static void check_limits(struct sv_call *c, struct sv_gen *g, struct sv_out *o)
     cancel_gen(g);
 }
 
+/* What the answer is made of; false: there was no memory for some of it. */
+static bool take_answer(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
+{
+    bool kept = true;
+
+    if (!c->p.stream || c->dialect->kind == SV_GENERATE) { /* SGLang's streams repeat the text */
+        sv_buf_append(&g->text, o->text, o->n_text);
+        kept = !g->text.failed;
+    }
+    kept = sv_call_keep(c, g, o) && kept;
+    if (c->p.stream)
+        take_stream(c, g, o);
+    return kept;
+}
+
 void sv_call_out(struct sv_serve *s, struct sv_out *o)
 {
     struct sv_gen *g = o->gen;
@@ -221,6 +246,7 @@ void sv_call_out(struct sv_serve *s, struct sv_out *o)
     check_limits(c, g, o);
     bool error = o->kind == SV_OUT_REJECTED || o->finish == SV_FINISH_ERROR ||
                  (o->finish == SV_FINISH_CANCELED && !c->aborted);
+    bool kept = true;
 
     if (o->kind == SV_OUT_EVENT) {
         take_figures(s, c, g, o);
@@ -231,12 +257,12 @@ void sv_call_out(struct sv_serve *s, struct sv_out *o)
     if (error) {
         take_error(c, o);
     } else if (c->req) {
-        if (!c->p.stream || c->dialect->kind == SV_GENERATE) /* SGLang's streams repeat the text */
-            sv_buf_append(&g->text, o->text, o->n_text);
-        sv_call_keep(c, g, o);
-        if (c->p.stream)
-            take_stream(c, g, o);
+        kept = take_answer(c, g, o);
     }
+    if (o->finish != SV_FINISH_NONE)
+        kept = kept && !g->accept.failed && !g->widths.failed;
+    if (!error && (!kept || g->ids.failed))
+        sv_call_lose(c);
     if (g->begun || c->sent) {
         s->oldest_us = s->oldest_us ? s->oldest_us : o->at_us;
         s->newest_us = o->at_us;

@@ -534,11 +534,13 @@ void sv_call_set_due(struct sv_call *c);
 bool sv_call_has_ended(const struct sv_call *c);
 void sv_call_free(struct sv_call *c);
 
-/* send.c: log probabilities of an event are put aside; a chunk of its own for what has just come;
- * an error; all that has come goes out, and with the last of it the call ends. */
-void sv_call_keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o);
+/* send.c: log probabilities of an event are put aside, false without memory; a chunk of its own for
+ * what has just come; an error; all that has come goes out, and with the last of it the call ends.
+ */
+bool sv_call_keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o);
 void sv_call_chunk(struct sv_call *c, struct sv_gen *g);
 void sv_call_fail(struct sv_call *c, const struct sv_api_err *e);
+void sv_call_lose(struct sv_call *c); /* some of what came found no memory */
 void sv_call_send(struct sv_call *c);
 /* What comes while a call is written elsewhere; and once it is written. */
 void sv_call_hold(struct sv_call *c, const struct sv_out *o);
@@ -599,6 +601,8 @@ int sv_tools_check(struct sv_params *p, struct sv_api_err *e);
 /* What may come before an answer that must have a form. */
 enum sv_think_format sv_thought_before(const struct sv_serve *s);
 const json_t *sv_tool_named(const struct sv_params *p, const char *name);
+/* Whether calls by this name are found in answers. */
+bool sv_tool_name_fits(const json_t *name);
 int sv_tools_begin(const struct sv_serve *s, struct sv_params *p, enum sv_dialect_kind kind,
                    struct sv_api_err *e);
 

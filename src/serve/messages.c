@@ -258,19 +258,6 @@ static void tail(struct sv_call *c, struct sv_buf *b)
 
 /* ---------------------------------------------------------------- whole */
 
-/* Names that come twice and numbers of any size are JSON, too. */
-static bool is_object(const struct sv_buf *text)
-{
-    json_error_t err;
-    json_t *v = text->len ? json_loadb(text->data, text->len,
-                                       JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &err)
-                          : NULL;
-    const bool object = json_is_object(v);
-
-    json_decref(v);
-    return object;
-}
-
 /* With all pieces of its arguments. Of a call within which the answer was cut they are no object:
  * then it has none. */
 static void write_call(struct sv_buf *b, struct sv_gen *g, size_t *at, const struct sv_part *call)
@@ -283,7 +270,7 @@ static void write_call(struct sv_buf *b, struct sv_gen *g, size_t *at, const str
     for (size_t next = *at; sv_parts_read(g, &next, &p) && p.kind == SV_PART_ARGUMENTS; *at = next)
         sv_buf_append(&input, p.text, p.n);
     b->failed |= input.failed;
-    if (is_object(&input))
+    if (sv_is_json_object(input.data, input.len))
         sv_buf_append(b, input.data, input.len);
     else
         sv_buf_lit(b, "{}");

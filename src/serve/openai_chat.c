@@ -160,6 +160,7 @@ static void part_chunks(struct sv_call *c, struct sv_gen *g, const struct sv_out
         chunk_begin(b, c, g);
         sv_buf_append(b, delta.data, delta.len);
         end_text(c, g, o, b, first);
+        b->failed |= delta.failed;
         sv_buf_clear(&delta);
     }
     b->failed |= delta.failed;

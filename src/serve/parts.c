@@ -17,7 +17,9 @@ struct head {
 
 static void add(struct sv_gen *g, const struct sv_part *p)
 {
-    struct head h = {(int32_t)p->kind, p->call, p->n};
+    bool of_call = p->kind != SV_PART_CONTENT && p->kind != SV_PART_THOUGHT;
+    /* text before and behind a call that was dropped is one */
+    struct head h = {(int32_t)p->kind, of_call ? p->call : 0, p->n};
 
     sv_buf_append(&g->parts, &h, sizeof h);
     sv_buf_append(&g->parts, p->text, p->n);
@@ -205,8 +207,9 @@ bool sv_parts_delta(struct sv_gen *g, size_t *at, struct sv_buf *b)
 
 /* ---------------------------------------------------------------- messages */
 
-/* All parts of a kind, as one text; false: there are none. */
-static bool gather(const struct sv_gen *g, enum sv_part_kind kind, struct sv_buf *text)
+/* All parts of a kind, as one text for b; false: there are none. */
+static bool gather(const struct sv_gen *g, enum sv_part_kind kind, struct sv_buf *text,
+                   struct sv_buf *b)
 {
     struct sv_part p;
 
@@ -214,6 +217,7 @@ static bool gather(const struct sv_gen *g, enum sv_part_kind kind, struct sv_buf
     for (size_t at = 0; sv_parts_read(g, &at, &p);)
         if (p.kind == kind)
             sv_buf_append(text, p.text, p.n);
+    b->failed |= text->failed;
     return text->len;
 }
 
@@ -246,7 +250,7 @@ void sv_parts_message(struct sv_gen *g, struct sv_buf *b)
     sv_buf_init(&text);
     sv_parts_take(g, g->text.data ? g->text.data : "", g->text.len, g->finish);
     b->failed |= g->parts.failed;
-    bool thought = gather(g, SV_PART_THOUGHT, &text);
+    bool thought = gather(g, SV_PART_THOUGHT, &text, b);
     if (thought) {
         const struct sv_part p = {SV_PART_THOUGHT, 0, text.data, text.len};
         size_t end = g->parts.len;
@@ -254,13 +258,12 @@ void sv_parts_message(struct sv_gen *g, struct sv_buf *b)
         sv_buf_lit(b, ",");
     }
     sv_buf_lit(b, "\"content\":");
-    if (gather(g, SV_PART_CONTENT, &text) || (!thought && !g->n_calls))
+    if (gather(g, SV_PART_CONTENT, &text, b) || (!thought && !g->n_calls))
         sv_json_quote(b, text.data ? text.data : "", text.len);
     else
         sv_buf_lit(b, "null");
     if (g->n_calls)
         write_calls(b, g);
-    b->failed |= text.failed;
     sv_buf_fini(&text);
 }
 

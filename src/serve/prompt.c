@@ -34,21 +34,30 @@ const json_t *sv_part_text(const json_t *part)
 
 /* Clients send the arguments of calls as JSON in a text; templates are written for the object, as
  * vLLM gives it to them. */
-static void parse_arguments(json_t *calls)
+static int parse_arguments(json_t *calls, struct sv_api_err *e)
 {
     for (size_t i = 0; i < json_array_size(calls); i++) {
         json_t *function = json_object_get(json_array_get(calls, i), "function");
         const json_t *text = json_object_get(function, "arguments");
-        struct sv_err err;
+        struct sv_err err = {.code = SV_ENOMEM};
         if (!json_is_string(text))
             continue;
         json_t *v = json_string_length(text)
                         ? sv_json_parse(json_string_value(text), json_string_length(text), &err)
                         : json_object();
-        if (json_is_object(v))
-            json_object_set(function, "arguments", v);
+        const bool lost = v ? json_is_object(v) && json_object_set(function, "arguments", v)
+                            : err.code == SV_ENOMEM;
         json_decref(v);
+        if (lost)
+            return sv_api_no_memory(e);
     }
+    return 0;
+}
+
+/* Takes v. */
+static int set(json_t *m, const char *name, json_t *v, struct sv_api_err *e)
+{
+    return json_object_set_new(m, name, v) ? sv_api_no_memory(e) : 0;
 }
 
 /* Text parts become one text, a line each, which is what most templates take. */
@@ -89,48 +98,55 @@ static int check_message(const struct sv_chat_template *t, json_t *m, size_t i,
     json_t *content = json_object_get(m, "content");
     if (json_is_array(content)) {
         json_t *text = flatten(content, i, e);
-        if (!text)
+        if (!text || set(m, "content", text, e))
             return -1;
-        json_object_set_new(m, "content", text);
     } else if (content && !json_is_string(content) && !json_is_null(content)) {
         return sv_api_bad(e, "messages",
                           "'messages[%zu].content' must be a string or an array of parts", i);
     } else if (!json_is_string(content) && strcmp(json_string_value(role), "assistant") == 0) {
-        json_object_set_new(m, "content",
-                            json_string("")); /* only calls, or cut before it said anything */
+        if (set(m, "content", json_string(""), e)) /* only calls, or cut before it said anything */
+            return -1;
     } else if (!json_is_string(content)) {
         return sv_api_bad(e, "messages", "'messages[%zu].content' is missing", i);
     }
-    parse_arguments(json_object_get(m, "tool_calls"));
-    if (strcmp(json_string_value(role), "developer") == 0 && !sv_chat_template_knows_developer(t))
-        json_object_set_new(m, "role", json_string("system")); /* OpenAI's newer name for it */
+    if (parse_arguments(json_object_get(m, "tool_calls"), e))
+        return -1;
+    if (strcmp(json_string_value(role), "developer") == 0 && !sv_chat_template_knows_developer(t) &&
+        set(m, "role", json_string("system"), e)) /* OpenAI's newer name for it */
+        return -1;
     /* Both names are in use for the same thing; templates know the longer one. */
     json_t *reasoning = json_object_get(m, "reasoning");
-    if (reasoning && !json_object_get(m, "reasoning_content"))
-        json_object_set(m, "reasoning_content", reasoning);
-    return 0;
+    if (!reasoning || json_object_get(m, "reasoning_content"))
+        return 0;
+    return set(m, "reasoning_content", json_incref(reasoning), e);
 }
 
+/* NULL: there was no memory for all of it. */
 static json_t *template_context(const struct sv_params *p)
 {
+    const char *effort = p->reasoning_effort;
     json_t *ctx = json_object();
+    int rc = json_object_set(ctx, "messages", p->messages);
 
-    json_object_set(ctx, "messages", p->messages);
-    json_object_set_new(ctx, "add_generation_prompt",
-                        json_boolean(p->add_generation_prompt && !p->continue_final));
+    rc |= json_object_set_new(ctx, "add_generation_prompt",
+                              json_boolean(p->add_generation_prompt && !p->continue_final));
     if (json_array_size(p->tools))
-        json_object_set(ctx, "tools", p->tools);
+        rc |= json_object_set(ctx, "tools", p->tools);
     if (p->documents)
-        json_object_set(ctx, "documents", p->documents);
-    if (p->reasoning_effort) {
+        rc |= json_object_set(ctx, "documents", p->documents);
+    if (effort) {
         /* templates know one of these three names */
-        bool thinks = strcmp(p->reasoning_effort, "none") != 0;
-        json_object_set_new(ctx, "reasoning_effort", json_string(p->reasoning_effort));
-        json_object_set_new(ctx, "enable_thinking", json_boolean(thinks));
-        json_object_set_new(ctx, "thinking", json_boolean(thinks));
+        bool thinks = strcmp(effort, "none") != 0;
+        rc |= json_object_set_new(ctx, "reasoning_effort", json_string(effort)) |
+              json_object_set_new(ctx, "enable_thinking", json_boolean(thinks)) |
+              json_object_set_new(ctx, "thinking", json_boolean(thinks));
     }
     if (p->template_args)
-        json_object_update(ctx, p->template_args);
+        rc |= json_object_update(ctx, p->template_args);
+    if (rc) {
+        json_decref(ctx);
+        return NULL;
+    }
     return ctx;
 }
 

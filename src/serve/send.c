@@ -25,6 +25,15 @@ static size_t list_bytes(const struct sv_gen *g)
            g->prompt_lp.len;
 }
 
+static bool has_lost_lists(const struct sv_gen *g)
+{
+    bool lost = g->prompt_lp.failed || g->unkept.failed;
+
+    for (int i = 0; i < 4; i++)
+        lost = lost || g->lp[i].failed;
+    return lost;
+}
+
 /* Streams write what has just come, but for SGLang's, which repeat everything, and for the end of
  * those that gather it. Frames that wait count too: with a chunk for each step they may be many. */
 static bool is_long(const struct sv_call *c)
@@ -50,18 +59,19 @@ static void count_bytes(struct sv_call *c, size_t n)
 
 /* A loop that was kept waiting finds the log probabilities of many steps at once: what is beyond a
  * turn's share of them waits as it came, until the call's chunk or answer is put together. */
-void sv_call_keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
+bool sv_call_keep(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
 {
     size_t before = list_bytes(g);
 
     if (!o->logprobs && !o->prompt_logprobs)
-        return;
+        return true;
     if (g->unkept.len || c->s->turn_bytes + JSON_OF_PACKED * (int64_t)o->n_packed > MAX_INLINE) {
         sv_out_copy(&g->unkept, o); /* after what waits already */
-        return;
+    } else {
+        c->dialect->keep(c, g, o);
+        count_bytes(c, list_bytes(g) - before);
     }
-    c->dialect->keep(c, g, o);
-    count_bytes(c, list_bytes(g) - before);
+    return !has_lost_lists(g);
 }
 
 /* ----------------------------------------------------------- putting together, on either thread */
@@ -72,7 +82,7 @@ static void keep_rest(struct sv_call *c, struct sv_gen *g)
 
     for (size_t at = 0; sv_out_unpack(&g->unkept, &at, &o);)
         c->dialect->keep(c, g, &o);
-    c->out.failed |= g->unkept.failed;
+    c->out.failed |= has_lost_lists(g);
     sv_buf_fini(&g->unkept);
 }
 
@@ -287,6 +297,16 @@ void sv_call_fail(struct sv_call *c, const struct sv_api_err *e)
         sv_http_end(q, b);
 }
 
+void sv_call_lose(struct sv_call *c)
+{
+    struct sv_api_err e;
+
+    if (c->failed)
+        return;
+    sv_api_no_memory(&e);
+    sv_call_fail(c, &e);
+}
+
 /* ---------------------------------------------------------------- beside the loop */
 
 static void write_aside(void *user, struct sv_enc_scratch *scratch)
@@ -307,10 +327,8 @@ static void fail_lost(struct sv_call *c)
                          .at_us = sv_clock_us(),
                          .stop_id = -1,
                          .stop_index = -1};
-    struct sv_api_err e;
 
-    sv_api_fail(&e, 500, NULL, "%s", why);
-    sv_call_fail(c, &e);
+    sv_call_lose(c);
     for (int32_t i = 0; i < c->n_gens; i++)
         if (c->gens[i].lost_end) {
             end.gen = &c->gens[i];

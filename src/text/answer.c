@@ -201,6 +201,8 @@ static void give_call(struct sv_answer *a, bool done)
     struct sv_call *k = &a->call;
 
     sv_call_xml_settle(k);
+    if (has_failed(a)) /* what is cleared below would forget it */
+        return;
     if (!a->given && k->named && k->begun && (done || !a->o.whole)) {
         give(a, SV_PART_CALL, k->name.data, k->name.len);
         a->given = true;
@@ -250,7 +252,7 @@ static bool call(struct sv_answer *a)
     size_t i = 0;
     char c = 0;
 
-    while (i < a->held.len && is == SV_CALL_MORE) {
+    while (i < a->held.len && is == SV_CALL_MORE && !has_failed(a)) {
         c = a->held.data[i++];
         if (!a->given)
             sv_buf_append(&a->raw, &c, 1);

@@ -139,6 +139,8 @@ const char *sv_think_marker(enum sv_think_format f, size_t i);
 /* Whether a text ends within a thought, as some templates let the prompt do. */
 bool sv_think_is_open(enum sv_think_format f, const char *text, size_t n);
 
+#define SV_MAX_TOOL_NAME 256 /* bytes; what calls another is content */
+
 enum sv_part_kind {
     SV_PART_CONTENT,
     SV_PART_THOUGHT,
@@ -175,6 +177,9 @@ void sv_answer_free(struct sv_answer *a);
 bool sv_answer_push(struct sv_answer *a, const char *text, size_t n);
 /* The text is over; cut: by its length, so that a call may be incomplete. */
 bool sv_answer_end(struct sv_answer *a, bool cut);
+/* Whether a call's arguments are whole. It takes what is let through as such, numbers of any size
+ * and halves of surrogates too, and needs no memory. */
+bool sv_is_json_object(const char *text, size_t n);
 /* Bytes of the text up to the end of the thought, its markers included, so far. */
 size_t sv_answer_n_thought(const struct sv_answer *a);
 

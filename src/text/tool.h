@@ -76,8 +76,6 @@ enum sv_call_step {
 };
 enum sv_call_field { SV_FIELD_OTHER, SV_FIELD_KEY, SV_FIELD_NAME, SV_FIELD_ARGUMENTS };
 
-#define SV_MAX_TOOL_NAME 256
-
 /* Types that a parameter's schema allows, as bits. */
 enum {
     SV_TYPE_STRING_BIT = 1,

@@ -60,11 +60,12 @@ static bool begin_field(struct sv_call *k, char c)
     return !k->in_value || k->verbatim || c == '"' || (k->field == SV_FIELD_ARGUMENTS && c == 'n');
 }
 
-/* The text that a JSON string stands for; NULL: it is none. */
-static json_t *string_of(const struct sv_buf *raw)
+/* The text that a JSON string stands for; NULL: it is none, or there is no memory for it, and the
+ * buffer has failed. */
+static json_t *string_of(struct sv_buf *raw)
 {
     struct sv_buf list;
-    struct sv_err err;
+    struct sv_err err = {0};
 
     sv_buf_init(&list);
     sv_buf_printf(&list, "[");
@@ -73,6 +74,7 @@ static json_t *string_of(const struct sv_buf *raw)
     json_t *v = list.failed ? NULL : sv_json_parse(list.data, list.len, &err);
     json_t *text = json_incref(json_array_get(v, 0));
     json_decref(v);
+    raw->failed |= list.failed || err.code == SV_ENOMEM;
     sv_buf_fini(&list);
     return text;
 }
@@ -91,11 +93,9 @@ static bool take_name(struct sv_call *k, const json_t *v)
 static bool take_arguments(struct sv_call *k, const json_t *v)
 {
     const char *s = json_string_length(v) ? json_string_value(v) : "{}";
-    size_t n = json_string_length(v) ? json_string_length(v) : 2, i = 0;
+    size_t n = json_string_length(v) ? json_string_length(v) : 2;
 
-    while (i < n && sv_is_space(s[i]))
-        i++;
-    if (i == n || s[i] != '{' || !sv_scan_all(s, n))
+    if (!sv_is_json_object(s, n))
         return false;
     sv_buf_append(&k->args, s, n);
     return k->begun = true;

@@ -220,6 +220,15 @@ bool sv_scan_all(const char *text, size_t n)
     return s.at == SV_AT_END || (s.at == SV_AT_NUMBER && !s.depth && number_may_end(s.number));
 }
 
+bool sv_is_json_object(const char *text, size_t n)
+{
+    size_t i = 0;
+
+    while (i < n && sv_is_space(text[i]))
+        i++;
+    return i < n && text[i] == '{' && sv_scan_all(text, n);
+}
+
 void sv_escape(struct sv_buf *b, const char *text, size_t n)
 {
     size_t from = 0;

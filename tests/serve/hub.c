@@ -345,17 +345,24 @@ json_t *hub_json(struct hub *r, const char *path, const char *body, int status)
     return keep(r, v);
 }
 
-json_t *hub_events(struct hub *r, const char *path, const char *body)
+json_t *hub_events_of(const char *frames)
 {
     json_t *list = json_array();
+
+    for (const char *at = frames; (at = strstr(at, "data: {")); at++)
+        json_array_append_new(list, parse(at + 6, strcspn(at + 6, "\n")));
+    return list;
+}
+
+json_t *hub_events(struct hub *r, const char *path, const char *body)
+{
     struct answer a;
 
     answer_init(&a);
     hub_ask(r, path, body, &a);
     if (a.status != 200 || !a.chunked || a.closed)
         fail_msg("%s %.200s gave %d: %.300s", path, body, a.status, a.body.data);
-    for (const char *at = a.body.data; (at = strstr(at, "data: {")); at++)
-        json_array_append_new(list, parse(at + 6, strcspn(at + 6, "\n")));
+    json_t *list = hub_events_of(a.body.data);
     answer_fini(&a);
     return keep(r, list);
 }

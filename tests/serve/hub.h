@@ -51,6 +51,7 @@ size_t hub_count(const char *text, const char *what);
 json_t *hub_json(struct hub *r, const char *path, const char *body, int status);
 /* The events of a stream, without [DONE]: an array, borrowed too. */
 json_t *hub_events(struct hub *r, const char *path, const char *body);
+json_t *hub_events_of(const char *frames); /* of a stream's text; the caller's */
 /* What lies at "a.b.0.c", or NULL; a text or integer there, or the test fails. */
 json_t *hub_at(json_t *v, const char *where);
 const char *hub_text(json_t *v, const char *where);

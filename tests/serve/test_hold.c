@@ -1,6 +1,6 @@
 /*
- * test_hold.c - what comes for a call while it is written, where memory runs out meanwhile: the
- * request fails, nothing else does.
+ * test_hold.c - what comes for a call, also while it is written, where memory runs out: the request
+ * fails, nothing else does.
  */
 #include "serve/impl.h"
 
@@ -117,4 +117,42 @@ static void lost_events_fail_the_call(void **state)
         }
 }
 
-SV_TEST_MAIN(cmocka_unit_test(all_comes_later), cmocka_unit_test(lost_events_fail_the_call))
+/* An event of which something finds no memory fails the request, and can be counted. */
+static void what_is_lost_fails_the_call(void **state)
+{
+    static const uint16_t lengths[3] = {1, 4, 2}, widths[3] = {1, 4, 4};
+    bool hit = true;
+    (void)state;
+
+    for (int64_t nth = 1; hit; nth++) {
+        int32_t token = 7;
+        struct rig r;
+        struct sv_accept a;
+        struct sv_out o = {.kind = SV_OUT_EVENT,
+                           .finish = SV_FINISH_STOP,
+                           .n_tokens = 1,
+                           .n_steps = 3,
+                           .tokens = &token,
+                           .accept_lengths = lengths,
+                           .widths = widths,
+                           .text = "a",
+                           .n_text = 1};
+        open_rig(&r);
+        r.c.writing = false;
+        o.gen = &r.gen[0];
+        sv_fault_arm(nth);
+        sv_call_out(&r.s, &o);
+        hit = sv_fault_calls() >= nth;
+        sv_fault_arm(0);
+        assert_int_equal(r.c.failed, hit);
+        assert_int_equal(r.c.status, hit ? 500 : 200);
+        assert_int_equal(r.c.n_done, 1);
+        sv_accept_of(&r.gen[0], &a);
+        assert_true(hit || (a.n_steps == 3 && a.n_tokens == 7));
+        assert_true(nth < 10);
+        close_rig(&r);
+    }
+}
+
+SV_TEST_MAIN(cmocka_unit_test(all_comes_later), cmocka_unit_test(lost_events_fail_the_call),
+             cmocka_unit_test(what_is_lost_fails_the_call))
