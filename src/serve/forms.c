@@ -45,13 +45,22 @@ static int take(struct sv_params *p, enum sv_form_kind kind, json_t *value, cons
     return 0;
 }
 
+static int wrong_type(struct sv_api_err *e, const char *field, const char *member, const char *want,
+                      const json_t *v)
+{
+    char name[64];
+
+    snprintf(name, sizeof name, "%s%s", field, member);
+    return sv_wrong_type(e, name, want, v);
+}
+
 /* ---------------------------------------------------------------- values of each kind */
 
 static int take_json(struct sv_params *p, json_t *v, const char *field, const char *member,
                      struct sv_api_err *e)
 {
     if (!json_is_boolean(v))
-        return sv_wrong_type(e, field, "a boolean", v);
+        return wrong_type(e, field, member, "a boolean", v);
     return json_is_true(v) ? take(p, SV_FORM_JSON, NULL, field, member, e) : 0;
 }
 
@@ -62,7 +71,7 @@ static int take_schema(struct sv_params *p, json_t *v, const char *field, const 
     if (json_is_string(v) && !json_string_length(v))
         return 0;
     if (!json_is_object(v) && !json_is_string(v) && !json_is_boolean(v))
-        return sv_wrong_type(e, field, "a JSON schema: an object, or the text of one", v);
+        return wrong_type(e, field, member, "a JSON schema: an object, or the text of one", v);
     return take(p, SV_FORM_SCHEMA, v, field, member, e);
 }
 
@@ -70,7 +79,7 @@ static int take_text(struct sv_params *p, enum sv_form_kind kind, json_t *v, con
                      const char *member, struct sv_api_err *e)
 {
     if (!json_is_string(v))
-        return sv_wrong_type(e, field, "a string", v);
+        return wrong_type(e, field, member, "a string", v);
     return json_string_length(v) ? take(p, kind, v, field, member, e) : 0;
 }
 
@@ -78,7 +87,7 @@ static int take_choice(struct sv_params *p, json_t *v, const char *field, const 
                        struct sv_api_err *e)
 {
     if (!json_is_array(v))
-        return sv_wrong_type(e, field, "an array of strings", v);
+        return wrong_type(e, field, member, "an array of strings", v);
     for (size_t i = 0; i < json_array_size(v); i++)
         if (!json_is_string(json_array_get(v, i)))
             return sv_api_bad(e, field, "'%s%s[%zu]' must be a string", field, member, i);
@@ -138,9 +147,11 @@ int sv_read_structured_outputs(struct sv_params *p, const struct sv_field *f, js
             i++;
         if (json_is_null(value))
             continue;
-        if (strcmp(key, "disable_any_whitespace") == 0 && json_is_boolean(value))
+        if (strcmp(key, "disable_any_whitespace") == 0) {
+            if (!json_is_boolean(value))
+                return wrong_type(e, f->name, member, "a boolean", value);
             p->form.compact = json_is_true(value);
-        else if (i == N_MEMBERS)
+        } else if (i == N_MEMBERS)
             return sv_api_unknown(e, "structured_outputs.", key);
         else if (members[i].kind && take_value(p, members[i].kind, value, f->name, member, e))
             return -1;

@@ -36,6 +36,7 @@ struct sv_made {
     struct sv_err err;
     int64_t took_us;
     bool ready;
+    bool of_tools; /* the error is of those beside the form */
 };
 
 /* ---------------------------------------------------------------- sources */
@@ -64,10 +65,10 @@ int sv_form_source(const struct sv_params *p, struct sv_buf *source, struct sv_a
         return 0;
     sv_buf_append(source, &h, sizeof h);
     if (add_value(source, f->value) || source->failed)
-        return sv_api_fail(e, 500, NULL, "out of memory");
+        return sv_api_no_memory(e);
     h.n_form = (uint32_t)(source->len - sizeof h);
     if (f->beside && add_value(source, f->beside))
-        return sv_api_fail(e, 500, NULL, "out of memory");
+        return sv_api_no_memory(e);
     memcpy(source->data, &h, sizeof h);
     return 0;
 }
@@ -151,8 +152,10 @@ static void make(void *user, struct sv_enc_scratch *scratch)
     const char *text = m->source.data + sizeof h;
     size_t n_beside = m->source.len - sizeof h - h.n_form;
     m->rc = make_form(&m->grammar, &h, text, &m->err);
-    if (!m->rc && n_beside)
+    if (!m->rc && n_beside) {
         m->rc = put_calls_beside(&m->grammar, &h, text + h.n_form, n_beside, &m->err);
+        m->of_tools = m->rc;
+    }
     if (!m->rc)
         m->rc = put_behind_thought(&m->grammar, &h, &m->err);
     m->took_us = sv_clock_us() - start;
@@ -172,7 +175,7 @@ static void evict(struct sv_serve *s)
 {
     struct sv_made **at = &s->grammars, *m;
     size_t n_bytes = 0;
-    int n = 0;
+    int n = 0, n_dropped = 0;
 
     while ((m = *at)) {
         n_bytes += m->ready ? sv_grammar_bytes(m->grammar) + m->source.cap : 0;
@@ -183,8 +186,9 @@ static void evict(struct sv_serve *s)
         }
         *at = m->next;
         made_free(m);
+        n_dropped++;
     }
-    s->metrics.n_grammars = n < MAX_KEPT ? n : MAX_KEPT;
+    s->metrics.n_grammars = n - n_dropped;
 }
 
 static void unlink_made(struct sv_serve *s, const struct sv_made *m)
@@ -239,13 +243,15 @@ static void rename_schema(struct sv_api_err *e, const char *own)
 static int say(const struct sv_made *m, const struct sv_call *c, struct sv_api_err *e)
 {
     const struct sv_form *f = &c->p.form;
+    const bool tools = m->of_tools || f->kind == SV_FORM_TOOLS;
+    const char *name = tools ? "tools" : f->name;
 
     if (m->rc == SV_ENOMEM)
-        return sv_api_fail(e, 500, NULL, "out of memory for the grammar of '%s'", f->name);
-    sv_api_bad(e, f->field, "'%s': %s", f->name, m->err.msg);
-    if (f->kind == SV_FORM_TOOLS && c->dialect->tool_schema)
+        return sv_api_fail(e, 500, NULL, "out of memory for the grammar of '%s'", name);
+    sv_api_bad(e, tools ? "tools" : f->field, "'%s': %s", name, m->err.msg);
+    if (tools && c->dialect->tool_schema)
         rename_schema(e, c->dialect->tool_schema);
-    const bool schema = f->kind == SV_FORM_SCHEMA || f->kind == SV_FORM_TOOLS;
+    const bool schema = tools || f->kind == SV_FORM_SCHEMA;
     if (m->rc == SV_EUNSUPPORTED)
         e->code = schema ? "unsupported_schema" : "unsupported_grammar";
     else
@@ -277,10 +283,13 @@ static void on_made(void *user)
 
 static struct sv_made *begin(struct sv_serve *s, struct sv_call *c, struct sv_api_err *e)
 {
-    struct sv_made *m = s->n_making < MAX_MAKING ? sv_calloc(1, sizeof *m) : NULL;
-
-    if (!m) {
+    if (s->n_making == MAX_MAKING) {
         sv_api_fail(e, 429, "queue_full", "too many grammars are being made");
+        return NULL;
+    }
+    struct sv_made *m = sv_calloc(1, sizeof *m);
+    if (!m) {
+        sv_api_no_memory(e);
         return NULL;
     }
     m->s = s;

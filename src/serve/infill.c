@@ -70,7 +70,7 @@ struct builder {
 
 static int no_memory(struct builder *b)
 {
-    return sv_api_fail(b->e, 500, NULL, "out of memory");
+    return sv_api_no_memory(b->e);
 }
 
 static int add_mark(struct builder *b, int32_t id)
@@ -105,6 +105,7 @@ static int add_extra(struct builder *b, const json_t *list, const int32_t mark[N
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *chunk = json_array_get(list, i), *name = json_object_get(chunk, "filename");
         const json_t *text = json_object_get(chunk, "text");
+        name = json_is_null(name) ? NULL : name;
         snprintf(field, sizeof field, "input_extra[%zu]", i);
         if (!json_is_string(text) || (name && !json_is_string(name)))
             return sv_api_bad(b->e, "input_extra",

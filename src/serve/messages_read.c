@@ -9,6 +9,7 @@
  */
 #include "serve/params.h"
 
+#include <math.h>
 #include <string.h>
 #include <strings.h>
 
@@ -342,7 +343,8 @@ static int take_system(struct reader *r, const json_t *v)
 /* An answer goes on where an assistant's turn at the end leaves off. */
 static int check_end(struct sv_params *p, const struct reader *r, size_t n)
 {
-    const json_t *last = json_array_get(r->out, json_array_size(r->out) - 1);
+    const json_t *last = json_array_get(r->out, json_array_size(r->out) - 1),
+                 *text = json_object_get(last, "content");
 
     if (!r->role)
         return sv_api_bad(r->e, "messages", "'messages' has no message of the user");
@@ -353,7 +355,7 @@ static int check_end(struct sv_params *p, const struct reader *r, size_t n)
                           "'messages[%zu]': behind a 'tool_use' a user's message with its "
                           "'tool_result' must follow",
                           n - 1);
-    if (!json_string_length(json_object_get(last, "content")))
+    if (json_string_length(text) == strspn(json_string_value(text), " \t\n\v\f\r"))
         return sv_api_bad(r->e, "messages",
                           "'messages[%zu]': an assistant's message at the end must have a text to "
                           "go on with",
@@ -437,8 +439,9 @@ static int check_tool(const json_t *tool, const char *place, struct sv_api_err *
         e->code = "unsupported_parameter";
         return -1;
     }
-    if (!json_string_length(json_object_get(tool, "name")))
-        return ill(e, place, ".name", "a string");
+    if (!sv_tool_name_fits(json_object_get(tool, "name")))
+        return sv_api_bad(e, "tools", "'%s.name' must be a string of 1 to %d bytes", place,
+                          SV_MAX_TOOL_NAME);
     if (description && !json_is_string(description))
         return ill(e, place, ".description", "a string");
     if (!json_is_object(json_object_get(tool, "input_schema")))
@@ -516,7 +519,8 @@ static int read_thinking(struct sv_params *p, json_t *v, int *thinks, struct sv_
         return ill(e, "thinking", ".type", "\"enabled\", \"adaptive\" or \"disabled\"");
     if (check_members(v, "thinking", "type\0budget_tokens\0display\0", e))
         return -1;
-    if (budget && (!json_is_integer(budget) || json_integer_value(budget) < 1))
+    const double n = json_number_value(budget); /* as elsewhere, 1024.0 is an integer too */
+    if (budget && (n < 1 || n != floor(n)))
         return ill(e, "thinking", ".budget_tokens", "an integer above 0");
     if (!shown || !is_among(shown, "summarized\0omitted\0"))
         return ill(e, "thinking", ".display", "\"summarized\" or \"omitted\"");
@@ -625,14 +629,15 @@ static int count(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_
 
     if (!p)
         return sv_api_no_memory(e);
-    if (!json_object_get(body, "max_tokens")) /* the one field that an answer needs */
-        json_object_set_new(body, "max_tokens", json_integer(1));
     sv_buf_init(&text);
     if (s->o.ignore_unknown) { /* nobody has a log line for their names */
         sv_params_drop_unknown(SV_MESSAGES, body, &text);
         sv_buf_clear(&text);
     }
-    int rc = sv_params_read(p, SV_MESSAGES, body, e) ||
+    /* the one field that an answer needs */
+    const bool lost =
+        !present(body, "max_tokens") && json_object_set_new(body, "max_tokens", json_integer(1));
+    int rc = (lost && sv_api_no_memory(e)) || sv_params_read(p, SV_MESSAGES, body, e) ||
              sv_check_model(s, SV_MESSAGES, p->model, e) || sv_render_chat(s, p, &text, e) ||
              sv_check_text(s, text.len, "messages", e) ||
              sv_encode(s, scratch, text.data ? text.data : "", text.len, SV_ENC_SPECIAL, &ids, e);

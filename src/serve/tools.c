@@ -56,9 +56,12 @@ void sv_tools_open(struct sv_serve *s)
 
 /* ---------------------------------------------------------------- fields */
 
-static int unsupported(struct sv_api_err *e, const char *name, const char *what)
+static int unsupported(struct sv_api_err *e, const char *name, const char *member, const char *what)
 {
-    sv_api_bad(e, name, "'%s': %s", name, what);
+    char field[48];
+
+    snprintf(field, sizeof field, "%.*s", (int)strcspn(name, "["), name);
+    sv_api_bad(e, field, "'%s%s': %s", name, member, what);
     e->code = "unsupported_parameter";
     return -1;
 }
@@ -121,7 +124,7 @@ int sv_read_functions(struct sv_params *p, const struct sv_field *f, json_t *v,
     if ((json_is_array(v) && !json_array_size(v)) ||
         (s && (strcmp(s, "none") == 0 || strcmp(s, "auto") == 0)))
         return 0;
-    return unsupported(e, f->name,
+    return unsupported(e, f->name, "",
                        "OpenAI has 'tools' and 'tool_choice' in place of functions, and so has "
                        "this server");
 }
@@ -135,8 +138,15 @@ int sv_read_reasoning_format(struct sv_params *p, const struct sv_field *f, json
     if (s && strcmp(s, "none") == 0)
         p->separate_thoughts = false;
     else if (!s || (strcmp(s, "auto") != 0 && strcmp(s, "deepseek") != 0))
-        return unsupported(e, f->name, "only \"none\", \"auto\" and \"deepseek\" are supported");
+        return unsupported(e, f->name, "",
+                           "only \"none\", \"auto\" and \"deepseek\" are supported");
     return 0;
+}
+
+bool sv_tool_name_fits(const json_t *name)
+{
+    return json_string_length(name) && json_string_length(name) <= SV_MAX_TOOL_NAME &&
+           sv_json_is_text(name);
 }
 
 static int check_tool(const json_t *tool, size_t i, struct sv_api_err *e)
@@ -144,17 +154,20 @@ static int check_tool(const json_t *tool, size_t i, struct sv_api_err *e)
     char name[48];
     const json_t *type = json_object_get(tool, "type"), *f = json_object_get(tool, "function");
     const json_t *called = json_object_get(f, "name"), *schema = json_object_get(f, "parameters");
-    const json_t *strict = json_object_get(f, "strict");
+    const json_t *strict = json_object_get(f, "strict"), *said = json_object_get(f, "description");
 
     snprintf(name, sizeof name, "tools[%zu]", i);
     if (!json_is_object(tool))
         return sv_api_bad(e, "tools", "'%s' must be an object", name);
     if (type && (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0))
-        return unsupported(e, "tools", "only those of the type \"function\" are supported");
+        return unsupported(e, name, ".type", "only \"function\" is supported");
     if (!json_is_object(f))
         return sv_api_bad(e, "tools", "'%s.function' must be an object", name);
-    if (!json_is_string(called) || !json_string_length(called))
-        return sv_api_bad(e, "tools", "'%s.function.name' must be a string", name);
+    if (!sv_tool_name_fits(called))
+        return sv_api_bad(e, "tools", "'%s.function.name' must be a string of 1 to %d bytes", name,
+                          SV_MAX_TOOL_NAME);
+    if (said && !json_is_string(said) && !json_is_null(said))
+        return sv_api_bad(e, "tools", "'%s.function.description' must be a string", name);
     if (schema && !json_is_object(schema) && !json_is_null(schema))
         return sv_api_bad(e, "tools", "'%s.function.parameters' must be an object, a JSON schema",
                           name);
@@ -180,7 +193,7 @@ static int find_callable(struct sv_params *p, struct sv_api_err *e)
     json_t *callable = json_array();
 
     if (!sv_params_own(p, callable))
-        return sv_api_fail(e, 500, NULL, "out of memory");
+        return sv_api_no_memory(e);
     for (size_t i = 0; i < json_array_size(p->allowed); i++) {
         const json_t *one = json_array_get(p->allowed, i),
                      *inner = json_object_get(one, "function");
@@ -188,13 +201,11 @@ static int find_callable(struct sv_params *p, struct sv_api_err *e)
         const json_t *tool = name ? sv_tool_named(p, name) : NULL;
         if (!name)
             return sv_api_bad(e, "tool_choice",
-                              "'tool_choice': tool %zu of those allowed has no "
-                              "name",
-                              i);
+                              "'tool_choice': tool %zu of those allowed has no name", i);
         if (!tool)
             return sv_api_bad(e, "tool_choice", "'tool_choice': no tool is called '%.100s'", name);
         if (json_array_append(callable, (json_t *)(uintptr_t)tool))
-            return sv_api_fail(e, 500, NULL, "out of memory");
+            return sv_api_no_memory(e);
     }
     p->callable = callable;
     return 0;
@@ -293,7 +304,7 @@ int sv_tools_begin(const struct sv_serve *s, struct sv_params *p, enum sv_dialec
     if (!sv_is_chat(kind))
         return 0;
     if (tools && p->tool_choice == SV_CHOICE_AUTO && s->tool_format == SV_TOOL_NONE)
-        return unsupported(e, "tools",
+        return unsupported(e, "tools", "",
                            "the chat template shows no way of calling tools that is known here; "
                            "--tool-parser names one, and \"tool_choice\": \"required\" needs none");
     p->tool_format = tools ? s->tool_format : SV_TOOL_NONE;

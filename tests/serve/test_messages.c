@@ -3,6 +3,7 @@
  * is its prompt, and on the demo pair: what a body becomes, whole answers and their streams, why
  * they end, what is counted, errors in Anthropic's shape, clients that leave.
  */
+#include "serve/blocks.h"
 #include "serve/hub.h"
 
 #include "testing.h"
@@ -177,6 +178,7 @@ static void tools_and_thoughts_for_the_template(void **state)
         {"\"thinking\":{\"type\":\"adaptive\",\"display\":\"omitted\"}", "true/true/none"},
         {"\"thinking\":{\"type\":\"disabled\"}", "false/false/none"},
         {"\"thinking\":null", "none/none/none"},
+        {"\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":2048.0}", "true/true/none"},
         {"\"output_config\":{\"effort\":\"max\"}", "none/none/high"},
         {"\"output_config\":{\"effort\":\"low\"},\"thinking\":{\"type\":\"adaptive\"}",
          "true/true/low"},
@@ -317,85 +319,16 @@ static void thoughts(void **state)
 
 /* ---------------------------------------------------------------- streams */
 
-/* What a client of Anthropic's makes of the events; their order is checked. */
-static json_t *put_together(json_t *events)
-{
-    json_t *m = json_deep_copy(hub_at(json_array_get(events, 0), "message")), *e;
-    json_t *blocks = hub_at(m, "content"), *open = NULL;
-    struct sv_buf piece;
-    struct sv_err err;
-    size_t i;
-
-    sv_buf_init(&piece);
-    assert_string_equal(hub_text(json_array_get(events, 0), "type"), "message_start");
-    json_array_foreach(events, i, e) {
-        const char *type = hub_text(e, "type");
-        if (strcmp(type, "content_block_start") == 0) {
-            assert_null(open);
-            assert_int_equal(hub_number(e, "index"), json_array_size(blocks));
-            open = json_deep_copy(hub_at(e, "content_block"));
-            json_array_append_new(blocks, open);
-            sv_buf_clear(&piece);
-        } else if (strcmp(type, "content_block_delta") == 0) {
-            const char *kind = hub_text(e, "delta.type"), *own = hub_text(open, "type");
-            assert_int_equal(hub_number(e, "index") + 1, json_array_size(blocks));
-            if (strcmp(kind, "signature_delta") == 0) {
-                json_object_set(open, "signature", hub_at(e, "delta.signature"));
-                continue;
-            }
-            const char *member = strcmp(own, "tool_use") == 0   ? "partial_json"
-                                 : strcmp(own, "thinking") == 0 ? "thinking"
-                                                                : "text";
-            assert_string_equal(kind, strcmp(own, "tool_use") == 0   ? "input_json_delta"
-                                      : strcmp(own, "thinking") == 0 ? "thinking_delta"
-                                                                     : "text_delta");
-            sv_buf_append(&piece, hub_text(hub_at(e, "delta"), member),
-                          strlen(hub_text(hub_at(e, "delta"), member)));
-            if (strcmp(own, "tool_use") != 0)
-                json_object_set_new(open, member, json_string(piece.data));
-        } else if (strcmp(type, "content_block_stop") == 0) {
-            assert_int_equal(hub_number(e, "index") + 1, json_array_size(blocks));
-            if (strcmp(hub_text(open, "type"), "tool_use") == 0)
-                json_object_set_new(open, "input", sv_json_parse(piece.data, piece.len, &err));
-            open = NULL;
-        } else if (strcmp(type, "message_delta") == 0) {
-            assert_null(open);
-            json_object_update(m, hub_at(e, "delta"));
-            json_object_set(m, "usage", hub_at(e, "usage"));
-            assert_int_equal(i, json_array_size(events) - 2);
-        } else if (strcmp(type, "message_start") != 0) {
-            assert_string_equal(type, "message_stop");
-            assert_int_equal(i, json_array_size(events) - 1);
-        }
-    }
-    sv_buf_fini(&piece);
-    return m;
-}
-
-/* Ids and signatures differ from answer to answer. */
-static void forget_ids(json_t *m)
-{
-    json_t *b;
-    size_t i;
-
-    json_object_del(m, "id");
-    json_object_del(m, "usage");
-    json_array_foreach(json_object_get(m, "content"), i, b) {
-        json_object_del(b, "id");
-        json_object_del(b, "signature");
-    }
-}
-
 static void same_streamed(struct hub *r, const char *text, const char *more)
 {
     char streamed[1000];
 
     json_t *whole = hub_json(r, MESSAGES, ask(text, more), 200);
     snprintf(streamed, sizeof streamed, "%s,\"stream\":true", more);
-    json_t *m = put_together(hub_events(r, MESSAGES, ask(text, streamed)));
+    json_t *m = blocks_of_stream(hub_events(r, MESSAGES, ask(text, streamed)));
     hub_same(hub_at(whole, "usage"), hub_at(m, "usage"), text);
-    forget_ids(whole);
-    forget_ids(m);
+    blocks_forget_ids(whole);
+    blocks_forget_ids(m);
     hub_same(whole, m, text);
     json_decref(m);
 }
@@ -517,7 +450,7 @@ static void why_answers_end(void **state)
             snprintf(more, sizeof more, "%s,\"stream\":%s", list[i].more,
                      stream ? "true" : "false");
             const char *body = ask("one two three four", more);
-            json_t *v = stream ? put_together(hub_events(&r, MESSAGES, body))
+            json_t *v = stream ? blocks_of_stream(hub_events(&r, MESSAGES, body))
                                : json_incref(hub_json(&r, MESSAGES, body, 200));
             assert_string_equal(hub_text(v, "stop_reason"), list[i].reason);
             if (list[i].sequence)
@@ -571,6 +504,8 @@ static void counts(void **state)
     int64_t n = hub_number(hub_json(&r, COUNT, count, 200), "input_tokens");
     json_t *v = hub_json(&r, MESSAGES, whole, 200);
     assert_int_equal(hub_number(v, "usage.input_tokens"), n);
+    snprintf(count, sizeof count, "%s,\"max_tokens\":null}", body); /* null is not there */
+    assert_int_equal(hub_number(hub_json(&r, COUNT, count, 200), "input_tokens"), n);
     assert_int_equal(hub_number(v, "usage.cache_read_input_tokens"), 0);
     assert_int_equal(hub_number(v, "usage.cache_creation_input_tokens"), 0);
     assert_int_equal(hub_number(v, "usage.output_tokens"), 6);
@@ -614,7 +549,7 @@ static void calls_that_are_asked_for(void **state)
             "\"minimum\":0,\"maximum\":99}},\"required\":[\"a\"],\"additionalProperties\":"
             "false}}],\"tool_choice\":%s,\"stream\":%s",
             choices[i & 1], i & 2 ? "true" : "false");
-        json_t *v = i & 2 ? put_together(hub_events(&r, MESSAGES, ask("hi", more)))
+        json_t *v = i & 2 ? blocks_of_stream(hub_events(&r, MESSAGES, ask("hi", more)))
                           : json_incref(hub_json(&r, MESSAGES, ask("hi", more), 200));
         assert_string_equal(hub_text(v, "stop_reason"), "tool_use");
         assert_int_equal(json_array_size(hub_at(v, "content")), 1);
@@ -672,6 +607,8 @@ static void fields_that_are_wrong(void **state)
         {"{" ONE ",\"thinking\":{\"type\":\"on\"}}", "'thinking.type' must be"},
         {"{" ONE ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":0}}",
          "'thinking.budget_tokens'"},
+        {"{" ONE ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":2.5}}",
+         "'thinking.budget_tokens'"},
         {"{" ONE ",\"thinking\":{\"type\":\"adaptive\",\"depth\":1}}", "'thinking.depth'"},
         {"{" ONE ",\"thinking\":{\"type\":\"adaptive\",\"display\":\"all\"}}",
          "'thinking.display'"},
@@ -687,6 +624,12 @@ static void fields_that_are_wrong(void **state)
         {"{" ONE ",\"tools\":[{\"name\":\"a\",\"input_schema\":{}},{\"name\":\"b\"}]}",
          "'tools[1].input_schema' must be an object"},
         {"{" ONE ",\"tools\":[{\"input_schema\":{}}]}", "'tools[0].name' must be a string"},
+        {"{" ONE ",\"tools\":[{\"name\":\"a\\u0000b\",\"input_schema\":{}}]}",
+         "'tools[0].name' must be a string"},
+        /* not the form, but a tool beside it */
+        {"{" ONE ",\"output_config\":{\"format\":{\"type\":\"json_schema\",\"schema\":{}}},"
+         "\"tools\":[{\"name\":\"a\",\"input_schema\":{\"type\":\"thing\"}}]}",
+         "'tools': tools[0].input_schema: "},
         {"{" ONE ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}]}",
          "'tools[0].type': 'web_search_20250305'"},
         {"{" ONE ",\"tools\":[{\"name\":\"a\",\"input_schema\":{\"type\":\"thing\"}}],"
@@ -733,6 +676,8 @@ static void fields_that_are_wrong(void **state)
              "[{\"type\":\"tool_use\",\"id\":\"a\",\"name\":\"b\",\"input\":{}}]")),
          "'messages[1]': behind a 'tool_use'"},
         {MSG(USER("\"a\"") "," OWN("[]")), "must have a text to go on with"},
+        {MSG(USER("\"a\"") "," OWN("\" \\n\"")),
+         "'messages[1]': an assistant's message at the end"},
         {MSG("{\"role\":\"system\",\"content\":\"a\"}"), "no message of the user"},
     };
     struct hub r = {0};

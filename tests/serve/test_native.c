@@ -366,9 +366,9 @@ static void infill_with_files(void **state)
     infill_prompt(
         &r,
         "{\"input_prefix\":\"a\\n\",\"prompt\":\"  b\",\"input_suffix\":\"\",\"n_predict\":2,"
-        "\"input_extra\":[{\"filename\":\"x.c\",\"text\":\"int y;\"}],\"samplers\":[\"top_k\","
+        "\"input_extra\":[{\"filename\":\"x.c\",\"text\":\"int y;\"},{\"filename\":null,\"text\":\"z\"}],\"samplers\":[\"top_k\","
         "\"infill\"],\"n_indent\":0}",
-        "<|repo_name|>myproject\n<|file_sep|>x.c\nint y;<|file_sep|>filename\n<|fim_prefix|>a\n  "
+        "<|repo_name|>myproject\n<|file_sep|>x.c\nint y;<|file_sep|>tmp\nz<|file_sep|>filename\n<|fim_prefix|>a\n  "
         "b<|fim_suffix|><|fim_middle|>");
     /* A mark in the client's text is text. */
     json_t *v =

@@ -97,6 +97,13 @@ static void messages_with_calls(void **state)
     assert_true(json_is_null(hub_at(v, "message.content")));
     v = message(&r, TWO_CALLS, TOOLS ",\"parallel_tool_calls\":false");
     assert_int_equal(json_array_size(hub_at(v, "message.tool_calls")), 1);
+    v = hub_json(
+        &r, "/v1/responses",
+        "{\"input\":\"<tool_call>{\\\"name\\\":\\\"b\\\"}</tool_call>One."
+        "<tool_call>{\\\"name\\\":\\\"b\\\"}</tool_call>Two.\","
+        "\"parallel_tool_calls\":false,\"tools\":[{\"type\":\"function\",\"name\":\"b\"}]}",
+        200);
+    assert_string_equal(hub_text(v, "output.1.content.0.text"), "One.Two."); /* nothing is lost */
     /* Nobody called, or nobody could. */
     v = message(&r, "<tool_call>x</tool_call>", TOOLS);
     assert_string_equal(hub_text(v, "message.content"), "<tool_call>x</tool_call>");
@@ -537,6 +544,41 @@ static void some_that_are_allowed(void **state)
 
 /* ---------------------------------------------------------------- refusals */
 
+static void says(struct hub *r, const char *more, const char *what)
+{
+    const char *message = hub_text(hub_json(r, CHAT, ask("a", more), 400), "error.message");
+
+    if (!strstr(message, what))
+        fail_msg("'%s' is not in: %s", what, message);
+}
+
+/* Whatever finds no memory, a chat's prompt is not made of less than its body. */
+static void prompts_without_memory(void **state)
+{
+    static const char template[] = "{{ messages | tojson }}{{ tools | tojson }}{{ documents }}"
+                                   "{{ reasoning_effort }}{{ a }}";
+    static const char body[] =
+        "{\"messages\":[{\"role\":\"developer\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]},"
+        "{\"role\":\"assistant\",\"content\":null,\"reasoning\":\"hm\",\"tool_calls\":[{\"id\":\"c\","
+        "\"type\":\"function\",\"function\":{\"name\":\"b\",\"arguments\":\"{}\"}},{\"id\":\"d\",\"type\":"
+        "\"function\",\"function\":{\"name\":\"b\",\"arguments\":\"\"}}]}],\"documents\":[{}],"
+        "\"reasoning_effort\":\"low\",\"chat_template_kwargs\":{\"a\":1}," TOOLS "}";
+    bool hit = true;
+    (void)state;
+
+    for (int64_t nth = 1; hit; nth++) {
+        const int64_t before = sv_alloc_live();
+        sv_fault_arm(nth);
+        int status = sv_serve_check_chat(template, sizeof template - 1, body, sizeof body - 1);
+        hit = sv_fault_calls() >= nth;
+        sv_fault_arm(0);
+        if ((status == 200) != !hit)
+            fail_msg("allocation %lld: %d", (long long)nth, status);
+        assert_int_equal(sv_alloc_live(), before);
+        assert_true(nth < 5000);
+    }
+}
+
 static void fields_that_are_wrong(void **state)
 {
     static const char *const list[][2] = {
@@ -547,6 +589,10 @@ static void fields_that_are_wrong(void **state)
         {"\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"a\"}}]", "tools"},
         {"\"tools\":[{\"function\":{\"name\":\"a\",\"parameters\":[]}}]", "tools"},
         {"\"tools\":[{\"function\":{\"name\":\"a\",\"strict\":1}}]", "tools"},
+        {"\"tools\":[{\"function\":{\"name\":\"a\",\"description\":1}}]", "tools"},
+        {"\"tools\":[{\"function\":{\"name\":\"a\",\"parameters\":{\"type\":\"thing\"}}}],"
+         "\"response_format\":{\"type\":\"json_object\"}",
+         "tools"},
         {"\"tool_choice\":\"required\"", "tool_choice"},
         {"\"tool_choice\":\"any\"", "tool_choice"},
         {TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"c\"}}",
@@ -574,6 +620,12 @@ static void fields_that_are_wrong(void **state)
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
         assert_string_equal(hub_text(hub_json(&r, CHAT, ask("a", list[i][0]), 400), "error.param"),
                             list[i][1]);
+    says(&r, "\"tools\":[{\"type\":\"custom\"}]", "'tools[0].type': only \"function\"");
+    char named[400];
+    snprintf(named, sizeof named, "\"tools\":[{\"function\":{\"name\":\"%0256d\"}}]", 0);
+    hub_json(&r, CHAT, ask("a", named), 200);
+    snprintf(named, sizeof named, "\"tools\":[{\"function\":{\"name\":\"%0257d\"}}]", 0);
+    says(&r, named, "'tools[0].function.name' must be a string of 1 to 256 bytes");
     hub_json(&r, CHAT, ask("a", "\"tools\":[],\"tool_choice\":\"auto\",\"functions\":[]"), 200);
     hub_close(&r);
     /* A model that shows no way of calling tools. */
@@ -607,5 +659,5 @@ SV_TEST_MAIN(cmocka_unit_test(messages_with_calls), cmocka_unit_test(each_choice
              cmocka_unit_test(thoughts_opened_by_the_prompt),
              cmocka_unit_test(markers_that_are_special_tokens),
              cmocka_unit_test(calls_that_are_asked_for), cmocka_unit_test(forms_and_calls),
-             cmocka_unit_test(some_that_are_allowed), cmocka_unit_test(fields_that_are_wrong),
-             cmocka_unit_test(options_that_are_wrong))
+             cmocka_unit_test(some_that_are_allowed), cmocka_unit_test(prompts_without_memory),
+             cmocka_unit_test(fields_that_are_wrong), cmocka_unit_test(options_that_are_wrong))
