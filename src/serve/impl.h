@@ -407,6 +407,7 @@ void sv_prep_free(struct sv_prep *p);
 /* ------------------------------------------- the Responses API (responses*.c, stored.c) */
 
 #define SV_RESPONSE_ID 40
+#define SV_RESPONSE_NAME_AT 5 /* behind resp_: what the ids of its items have too */
 struct sv_stored;
 struct sv_kept;
 /* At most max answers and max_bytes; the oldest leave first, and a conversation of more bytes is

@@ -11,8 +11,6 @@
 #include <string.h>
 #include <time.h>
 
-#define NAME_AT 5 /* of an id, behind resp_ */
-
 static struct sv_response *own(const struct sv_call *c)
 {
     return c->own;
@@ -74,13 +72,19 @@ struct item {
     int32_t index, from, to;
 };
 
+/* What the kinds are called: in ids, and in the events of what comes and has come. */
+static const struct {
+    const char *id, *delta, *done;
+} names[] = {
+    [SV_PART_THOUGHT] = {"rs", "response.reasoning_text.delta", "response.reasoning_text.done"},
+    [SV_PART_CONTENT] = {"msg", "response.output_text.delta", "response.output_text.done"},
+    [SV_PART_CALL] = {"fc", "response.function_call_arguments.delta",
+                      "response.function_call_arguments.done"},
+};
+
 static void write_id(struct sv_buf *b, const struct sv_call *c, const struct item *it)
 {
-    sv_buf_printf(b, "\"%s_%s_%d\"",
-                  it->kind == SV_PART_THOUGHT   ? "rs"
-                  : it->kind == SV_PART_CONTENT ? "msg"
-                                                : "fc",
-                  c->id + NAME_AT, it->index);
+    sv_buf_printf(b, "\"%s_%s_%d\"", names[it->kind].id, c->id + SV_RESPONSE_NAME_AT, it->index);
 }
 
 /* The text of an item so far; of a call, its arguments. */
@@ -398,13 +402,9 @@ static void part_event(struct sv_buf *b, struct sv_call *c, const struct item *i
 /* How the item's deltas begin, up to their number. */
 static void write_delta_head(struct sv_call *c, const struct item *it)
 {
-    const char *name = it->kind == SV_PART_THOUGHT   ? "response.reasoning_text.delta"
-                       : it->kind == SV_PART_CONTENT ? "response.output_text.delta"
-                                                     : "response.function_call_arguments.delta";
-
     sv_buf_clear(&c->head);
-    sv_sse_begin_named(&c->head, name);
-    sv_buf_printf(&c->head, "{\"type\":\"%s\"", name);
+    sv_sse_begin_named(&c->head, names[it->kind].delta);
+    sv_buf_printf(&c->head, "{\"type\":\"%s\"", names[it->kind].delta);
     write_place(&c->head, c, it);
     if (it->kind == SV_PART_CONTENT && !c->p.logprobs)
         sv_buf_lit(&c->head, ",\"logprobs\":[]");
@@ -437,11 +437,8 @@ static void close_item(struct sv_buf *b, struct sv_call *c, const char *status)
     if (r->open == SV_PART_CONTENT + 1)
         r->n_told = n_kept(g);
     struct item it = open_one(c);
-    bool thought = it.kind == SV_PART_THOUGHT, call = it.kind == SV_PART_CALL;
-    begin(b, c,
-          thought ? "response.reasoning_text.done"
-          : call  ? "response.function_call_arguments.done"
-                  : "response.output_text.done");
+    bool call = it.kind == SV_PART_CALL;
+    begin(b, c, names[it.kind].done);
     write_place(b, c, &it);
     if (call) {
         size_t at = it.at;
@@ -454,7 +451,7 @@ static void close_item(struct sv_buf *b, struct sv_call *c, const char *status)
         sv_buf_lit(b, ",\"text\":");
     }
     write_text(b, g, &it);
-    if (!thought && !call)
+    if (it.kind == SV_PART_CONTENT)
         write_logprobs(b, g, it.from, it.to);
     end(b);
     if (!call)

@@ -137,18 +137,13 @@ static int take_message(struct talk *t, const json_t *item, const char *place, s
             sv_buf_lit(&t->first, "\n\n");
         return take_text(json_object_get(item, "content"), at, &t->first, e) ? 0 : -1;
     }
+    if (end_first(t, e))
+        return -1;
     text = text_of(json_object_get(item, "content"), at, e);
     if (!text)
         return -1;
-    if (end_first(t, e)) {
-        json_decref(text);
-        return -1;
-    }
-    if (*role != 'a') {
-        json_t *m = json_pack("{s:s,s:O}", "role", role, "content", text);
-        json_decref(text);
-        return add_message(t, m, e);
-    }
+    if (*role != 'a')
+        return add_message(t, json_pack("{s:s,s:o}", "role", role, "content", text), e);
     /* its thought stood before it */
     bool goes_on = t->turn && !json_string_length(json_object_get(t->turn, "content")) &&
                    !json_object_get(t->turn, "tool_calls");
@@ -198,16 +193,13 @@ static int take_output(struct talk *t, const json_t *item, const char *place, st
     char at[PLACE];
 
     snprintf(at, sizeof at, "%s.output", place);
-    json_t *text = id ? text_of(json_object_get(item, "output"), at, e) : NULL;
+    if (!id || end_first(t, e))
+        return -1;
+    json_t *text = text_of(json_object_get(item, "output"), at, e);
     if (!text)
         return -1;
-    if (end_first(t, e)) {
-        json_decref(text);
-        return -1;
-    }
-    json_t *m = json_pack("{s:s,s:s,s:O}", "role", "tool", "tool_call_id", id, "content", text);
-    json_decref(text);
-    return add_message(t, m, e);
+    return add_message(
+        t, json_pack("{s:s,s:s,s:o}", "role", "tool", "tool_call_id", id, "content", text), e);
 }
 
 /* The thought itself, or else what there is of its summary. */

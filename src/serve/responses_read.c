@@ -306,7 +306,7 @@ static int name_response(struct sv_call *c, struct sv_api_err *e)
         return sv_api_fail(e, 500, NULL, "no random numbers");
     snprintf(c->id, sizeof c->id, "resp_");
     for (size_t i = 0; i < sizeof random; i++)
-        snprintf(c->id + 5 + 2 * i, 3, "%02x", random[i]);
+        snprintf(c->id + SV_RESPONSE_NAME_AT + 2 * i, 3, "%02x", random[i]);
     return 0;
 }
 
@@ -334,7 +334,8 @@ int sv_responses_read(struct sv_call *c, struct sv_api_err *e)
     write_echo(&r->echo, p, c->body, p->store);
     if (r->echo.failed)
         return sv_api_no_memory(e);
-    if (sv_responses_messages(c->s, p, r->previous, c->id + 5, p->store ? &r->input : NULL, e))
+    if (sv_responses_messages(c->s, p, r->previous, c->id + SV_RESPONSE_NAME_AT,
+                              p->store ? &r->input : NULL, e))
         return -1;
     sv_stored_fit(&r->input);
     return 0;

@@ -41,9 +41,17 @@ static void no_such_path(struct sv_http_req *q)
     sv_api_refuse(q, &e);
 }
 
+/* Takes the text; no half of one is sent. */
 static void reply(struct sv_http_req *q, struct sv_buf *b)
 {
-    sv_http_reply(q, b->failed ? 500 : 200, "application/json", b->data ? b->data : "", b->len);
+    struct sv_api_err e;
+
+    if (b->failed) {
+        sv_api_no_memory(&e);
+        sv_api_refuse(q, &e);
+    } else {
+        sv_http_reply(q, 200, "application/json", b->data, b->len);
+    }
     sv_buf_fini(b);
 }
 
@@ -53,7 +61,8 @@ static struct sv_call *find_call(const struct sv_serve *s, const char *id)
 {
     struct sv_call *c = s->calls;
 
-    while (c && (c->dialect->kind != SV_RESPONSES || !c->n_gens || strcmp(c->id, id) != 0))
+    while (c &&
+           (c->dialect->kind != SV_RESPONSES || !c->n_gens || c->failed || strcmp(c->id, id) != 0))
         c = c->next;
     return c;
 }
@@ -124,12 +133,13 @@ static int read_page(const struct sv_http_req *q, struct page *p, struct sv_api_
     return 0;
 }
 
-/* An item begins with its id, in quotes. */
+/* An item begins with its id, in quotes. NULL: there is none. */
 static void write_id_of(struct sv_buf *b, const struct sv_kept_item *item)
 {
-    const char *id = memchr(item->text, ':', item->n), *end;
+    const char *id = item ? memchr(item->text, ':', item->n) : NULL, *end = NULL;
 
-    end = id ? memchr(id + 2, '"', item->n - (size_t)(id + 2 - item->text)) : NULL;
+    if (id)
+        end = memchr(id + 2, '"', item->n - (size_t)(id + 2 - item->text));
     if (end)
         sv_buf_append(b, id + 1, (size_t)(end - id));
     else
@@ -166,15 +176,9 @@ static int write_page(struct sv_buf *b, const struct sv_buf *items, const struct
         n_bytes += item->n;
     }
     sv_buf_lit(b, "],\"first_id\":");
-    if (to > from)
-        write_id_of(b, item_at(items, p, from));
-    else
-        sv_buf_lit(b, "null");
+    write_id_of(b, to > from ? item_at(items, p, from) : NULL);
     sv_buf_lit(b, ",\"last_id\":");
-    if (to > from)
-        write_id_of(b, item_at(items, p, to - 1));
-    else
-        sv_buf_lit(b, "null");
+    write_id_of(b, to > from ? item_at(items, p, to - 1) : NULL);
     sv_buf_printf(b, ",\"has_more\":%s}\n", to < n ? "true" : "false");
     return 0;
 }

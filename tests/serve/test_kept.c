@@ -4,7 +4,6 @@
  */
 #include "serve/responses.h"
 
-#include "serve/impl.h"
 #include "testing.h"
 
 #include <stdio.h>
@@ -317,26 +316,6 @@ static void much_that_is_repeated(void **state)
 
 /* ---------------------------------------------------------------- ids and pages */
 
-static void bodies_that_stand_for_more(void **state)
-{
-    static const struct {
-        const char *body;
-        bool more;
-    } list[] = {{"{\"input\":\"a\"}", false},
-                {"{\"input\":[{\"role\":\"user\",\"content\":\"\\u00e4\\u003c\"}]}", false},
-                {"{\"input\":\"a\",\"previous_response_id\":\"resp_0\"}", true},
-                {"{\"input\":\"a\",\"previous\\u005fresponse_id\":\"resp_0\"}", true},
-                {"{\"input\":\"a\",\"previous_respons\\u0065_id\":\"resp_0\"}", true},
-                {"{\"input\":[{\"type\":\"item_reference\",\"id\":\"msg_0_0\"}]}", true},
-                {"{\"input\":[{\"id\":\"msg_0_0\"}]}", true},
-                {"{\"input\":[{\"i\\u0064\":\"msg_0_0\"}]}", true}};
-    (void)state;
-
-    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
-        if (sv_responses_goes_on(list[i].body, strlen(list[i].body)) != list[i].more)
-            fail_msg("%s", list[i].body);
-}
-
 /* A name of 40 bytes for a text of thousands: as often as a context could hold it. */
 static void items_named_too_often(void **state)
 {
@@ -446,146 +425,85 @@ static void pages_have_an_end(void **state)
     hub_close(&r);
 }
 
-/* ---------------------------------------------------------------- the store by itself */
+/* ---------------------------------------------------------------- all at once */
 
-static void put(struct sv_stored *st, const char *id, struct sv_kept *before, size_t n)
+enum { CROWD = 24, ROUNDS = 3 };
+
+/* Streams whose beginnings and ends are written on either thread, all read, cancelled, deleted,
+ * gone on from and left at whatever moment it is: every answer fits to that moment, and nothing
+ * stays behind. */
+static void a_crowd(void **state)
 {
-    struct sv_buf input, response;
-
-    sv_buf_init(&input);
-    sv_buf_init(&response);
-    sv_buf_printf(&response, "%*d", (int)n, 0);
-    sv_stored_put(st, id, before, &input, &response, 0, 0);
-    sv_buf_fini(&input);
-    sv_buf_fini(&response);
-}
-
-static bool has(struct sv_stored *st, const char *id)
-{
-    struct sv_kept *k = sv_stored_get(st, id);
-
-    sv_stored_let_go(st, k);
-    return k;
-}
-
-/* A conversation beyond the bounds leaves the others alone, and what there was of it. */
-static void a_conversation_larger_than_all(void **state)
-{
-    static const char *const ids[] = {"1", "2", "3"};
-    struct sv_stored *st;
-    struct sv_kept *k = NULL;
-    int64_t n, n_bytes, live = sv_alloc_live();
-    struct sv_err err;
+    static const int fits[] = {200, 400, 404};
+    struct hub r = {.fake.step_us = 300, .o.engine.max_sequences = 8};
+    struct sv_buf more;
+    char ids[CROWD][64], settings[100];
+    int fd[CROWD];
     (void)state;
 
-    assert_int_equal(sv_stored_open(&st, 10, 10000, &err), SV_OK);
-    put(st, "other", NULL, 1000);
-    for (int i = 0; i < 3; i++) {
-        put(st, ids[i], k, 3500);
-        sv_stored_let_go(st, k);
-        k = sv_stored_get(st, ids[i]);
-    }
-    assert_null(k);
-    assert_true(has(st, "other") && has(st, "1") && has(st, "2"));
-    sv_stored_count(st, &n, &n_bytes);
-    assert_int_equal(n, 3);
-    assert_in_range(n_bytes, 8000, 9500);
-    /* Deleted, and held by the turn behind it: counted until that leaves too. */
-    assert_true(sv_stored_delete(st, "1"));
-    assert_false(sv_stored_delete(st, "1"));
-    sv_stored_count(st, &n, &n_bytes);
-    assert_in_range(n_bytes, 8000, 9500);
-    assert_true(sv_stored_delete(st, "2"));
-    sv_stored_count(st, &n, &n_bytes);
-    assert_int_equal(n, 1);
-    assert_in_range(n_bytes, 1000, 1500);
-    sv_stored_close(st);
-    assert_int_equal(sv_alloc_live(), live);
-}
-
-/* Whatever finds no memory: it is kept whole, or not at all. */
-static void keeping_without_memory(void **state)
-{
-    static const char lines[] = "{\"id\":\"a\"}\n{\"id\":\"b\"}\n";
-    int64_t live = sv_alloc_live(), nth = 0;
-    bool kept = false, hit = true;
-    struct sv_err err;
-    (void)state;
-
-    while (hit) {
-        struct sv_buf input, response, items;
-        struct sv_stored *st = NULL;
-        sv_buf_init(&input);
-        sv_buf_init(&response);
-        sv_buf_init(&items);
-        assert_int_equal(sv_stored_open(&st, 10, 10000, &err), SV_OK);
-        sv_fault_arm(++nth);
-        sv_buf_append(&input, lines, sizeof lines - 1);
-        sv_buf_append(&response, lines, sizeof lines - 1);
-        sv_stored_put(st, "1", NULL, &input, &response, 0, response.len);
-        hit = sv_fault_calls() >= nth;
-        sv_fault_arm(0);
-        struct sv_kept *k = sv_stored_get(st, "1");
-        if (k) {
-            sv_kept_items(k, true, &items);
-            assert_int_equal(items.len, 4 * sizeof(struct sv_kept_item));
+    rsp_echo(&r, "", 2);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < CROWD; i++) {
+            sv_buf_init(&more);
+            sv_buf_printf(&more,
+                          "\"stream\":true,\"ignore_eos\":true,\"max_output_tokens\":%d,"
+                          "\"metadata\":{\"a\":\"%0*d\"}",
+                          20 + 40 * i, i % 3 == round ? 70000 : 1, 0);
+            if (i % 4 == 1)
+                sv_buf_lit(&more, ",\"top_logprobs\":20,\"include\":"
+                                  "[\"message.output_text.logprobs\"]");
+            if (i % 5 == 2 && round)
+                sv_buf_printf(&more, ",\"previous_response_id\":\"%s\"", ids[i - 1]);
+            fd[i] = hub_connect(&r);
+            hub_post(fd[i], AT, "", rsp_ask("on and on", more.data));
+            sv_buf_fini(&more);
+            if (i % 5 == 2 && round)
+                snprintf(ids[i], sizeof ids[i], "resp_0"); /* it may be gone already */
+            else
+                rsp_id(fd[i], ids[i]);
         }
-        kept = k;
-        sv_stored_let_go(st, k);
-        sv_buf_fini(&items);
-        sv_buf_fini(&input);
-        sv_buf_fini(&response);
-        sv_stored_close(st);
-        assert_int_equal(sv_alloc_live(), live);
+        for (int i = 0; i < CROWD; i++) {
+            static const char *const rest[] = {"", "", "/cancel", "", "/input_items"};
+            static const char *const method[] = {"GET", "DELETE", "POST", "GET", "GET"};
+            int k = (i + round) % 6;
+            bool fine = false;
+            if (k == 5) {
+                close(fd[i]);
+                fd[i] = -1;
+                continue;
+            }
+            int one = hub_connect(&r);
+            snprintf(settings, sizeof settings, "%s %s%s", method[k], AT "/", ids[i]);
+            hub_send_text(one, settings);
+            hub_send_text(one, rest[k]);
+            hub_send_text(one, " HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+            answer_read(one, &r.a);
+            close(one);
+            for (int n = 0; n < 3; n++)
+                fine = fine || r.a.status == fits[n];
+            if (!fine)
+                fail_msg("%s gave %d", settings, r.a.status);
+        }
+        for (int i = 0; i < CROWD; i++) {
+            if (fd[i] < 0)
+                continue;
+            if (i % 2 && strcmp(ids[i], "resp_0") != 0) {
+                rsp_rest(fd[i], &more);
+                assert_int_equal(hub_count(more.data, "event: response.incomplete\n"), 1);
+                sv_buf_fini(&more);
+            }
+            close(fd[i]);
+        }
     }
-    assert_true(kept);
-    assert_in_range(nth, 4, 20);
-}
-
-/* An answer whose text found no memory is lost for its client, and is not kept as if it were whole.
- */
-static void half_an_answer(void **state)
-{
-    static const struct sv_serve_model m;
-    struct sv_serve s = {.model = &m, .model_name = "m"};
-    struct sv_response own = {0};
-    struct sv_prompt prompt = {0};
-    struct sv_gen g = {.finish = SV_FINISH_STOP};
-    struct sv_call c = {.s = &s,
-                        .gens = &g,
-                        .n_gens = 1,
-                        .prompts = &prompt,
-                        .n_prompts = 1,
-                        .p.store = true,
-                        .p.n = 1,
-                        .id = "resp_0",
-                        .own = &own};
-    struct sv_buf b;
-    struct sv_err err;
-    (void)state;
-
-    assert_int_equal(sv_stored_open(&s.stored, 10, 10000, &err), SV_OK);
-    for (int lost = 1; lost >= 0; lost--) {
-        g.call = &c;
-        sv_buf_init(&b);
-        sv_buf_clear(&g.parts);
-        sv_buf_clear(&g.text);
-        sv_buf_lit(&g.text, "half of");
-        g.text.failed = lost;
-        sv_dialect_responses.body(&c, &b);
-        assert_int_equal(b.failed, lost);
-        assert_int_equal(has(s.stored, "resp_0"), !lost);
-        sv_buf_fini(&b);
-    }
-    sv_buf_fini(&g.parts);
-    sv_buf_fini(&g.text);
-    sv_stored_close(s.stored);
+    for (int k = 0; k < 500 && hub_metric(&r, "salvo_running_sequences") > 0; k++)
+        hub_nap_ms(10);
+    assert_int_equal(hub_metric(&r, "salvo_running_sequences"), 0);
+    hub_close(&r);
 }
 
 SV_TEST_MAIN(cmocka_unit_test(turns_go_on), cmocka_unit_test(long_conversations),
              cmocka_unit_test(the_cache_knows_the_first_turn),
              cmocka_unit_test(only_the_newest_are_kept), cmocka_unit_test(cancelled_while_it_runs),
              cmocka_unit_test(while_its_end_is_written), cmocka_unit_test(much_that_is_repeated),
-             cmocka_unit_test(bodies_that_stand_for_more), cmocka_unit_test(items_named_too_often),
-             cmocka_unit_test(pages_have_an_end), cmocka_unit_test(a_conversation_larger_than_all),
-             cmocka_unit_test(keeping_without_memory), cmocka_unit_test(half_an_answer))
+             cmocka_unit_test(items_named_too_often), cmocka_unit_test(pages_have_an_end),
+             cmocka_unit_test(a_crowd))
