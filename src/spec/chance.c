@@ -46,22 +46,20 @@ void sv_chance_update(struct sv_policy *p)
     float full = p->mode_expected[SV_DRAFT_FULL], both = full + p->mode_expected[SV_DRAFT_SHORT];
     float mixture = 1 + (FULL_PRIOR - 1) * (both > 0 ? full / both : 1);
     for (int m = 0; m < SV_DRAFT_MODES; m++) {
-        float power = 1, prior = MODE_WEIGHT * (m == SV_DRAFT_FULL ? FULL_PRIOR : 1) / mixture;
+        const float prior = MODE_WEIGHT * (m == SV_DRAFT_FULL ? FULL_PRIOR : 1) / mixture;
         p->mode_factor[m] = (p->mode_kept[m] + prior) / (p->mode_expected[m] + MODE_WEIGHT);
         /* Fewer masks than the drafter was trained with are no better. Who says so was counted
          * while the record lagged behind, and may not be counted again: at its widest a short
          * block is a full one. */
         if (m == SV_DRAFT_SHORT)
             p->mode_factor[m] = fminf(p->mode_factor[m], p->mode_factor[SV_DRAFT_FULL]);
-        for (int32_t j = 1; j < p->block; j++)
-            p->mode_power[m][j] = power *= p->mode_factor[m];
     }
 }
 
 static float chance_of(const struct sv_policy *p, int mode, int32_t j)
 {
     float h = p->hazard[j] * p->mode_factor[mode];
-    return h < 0.998f ? h : 0.998f;
+    return h < SV_SUREST ? h : SV_SUREST;
 }
 
 /* Where many draft together their counts come in faster, and may be as many more until they are
@@ -179,10 +177,11 @@ void sv_chance_fill(const struct sv_policy *p, const struct sv_policy_seq *s, fl
 {
     const float differ = sv_chance_differ(p), all = own_ratio(p, s->record);
     float chance = 1;
+    alive[0] = 1;
     for (int32_t j = 1; j < s->block; j++) {
         float h = p->hazard[j];
         h *= fmaxf(1 + differ * own_apart(p, s->record, j, all), 0);
-        chance *= h < 0.998f ? h : 0.998f;
+        chance *= h < SV_SUREST ? h : SV_SUREST;
         alive[j] = chance;
     }
 }

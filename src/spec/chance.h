@@ -10,7 +10,8 @@
 
 /* Brings hazards and mode factors up to date with the counts; once a step. */
 void sv_chance_update(struct sv_policy *p);
-/* alive[j], j = 1 .. block - 1: chance that draft j of a request is kept, whatever the mode. */
+/* alive[j], j = 1 .. block - 1: chance that draft j of a request is kept, whatever the mode;
+ * alive[0] = 1. */
 void sv_chance_fill(const struct sv_policy *p, const struct sv_policy_seq *s, float *alive);
 /* How much of what a request's record says of it is believed: 0 where all are alike. */
 float sv_chance_differ(const struct sv_policy *p);
@@ -19,12 +20,16 @@ void sv_trial_verified(struct sv_policy *p, struct sv_record *r);
 /* sure.c: and what that says of how sure the drafter was. */
 void sv_sure_verified(struct sv_policy *p, const float *share, int32_t width, int32_t n_emitted);
 float sv_sure_chance(const struct sv_policy *p, int32_t j, float share);
-/* What a mode makes of that. */
+/* No draft is surer than this once the one before it is kept. */
+#define SV_SUREST 0.998f
+/* What a mode makes of that, where draft j - 1 is kept with the chance `before` in it (1 for j =
+ * 1). Never more: rows are handed out in the order of their chances, and a draft comes behind those
+ * it follows. */
 static inline float sv_chance_in_mode(const struct sv_policy *p, int mode, const float *alive,
-                                      int32_t j)
+                                      int32_t j, float before)
 {
-    float a = alive[j] * p->mode_power[mode][j];
-    return a < 1 ? a : 1;
+    const float h = alive[j - 1] > 0 ? alive[j] / alive[j - 1] * p->mode_factor[mode] : 0;
+    return before * (h < SV_SUREST ? h : SV_SUREST);
 }
 
 #endif

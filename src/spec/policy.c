@@ -152,11 +152,12 @@ static double start(struct sv_policy *p)
         tokens += 1;
         if (s->fixed < 2 || s->cap < 2)
             continue;
-        float alive[SV_MAX_BLOCK];
+        float alive[SV_MAX_BLOCK], chance = 1;
         sv_choice_set_width(p, s, s->fixed < s->cap ? s->fixed : s->cap, SV_DRAFT_FULL);
         sv_chance_fill(p, s, alive);
         for (int32_t j = 1; j < s->width; j++)
-            tokens += (double)sv_chance_in_mode(p, s->fixed < p->block, alive, j);
+            tokens +=
+                (double)(chance = sv_chance_in_mode(p, s->fixed < p->block, alive, j, chance));
     }
     return tokens;
 }
@@ -401,12 +402,13 @@ double sv_policy_gain_us(const struct sv_policy *p, int32_t n, struct sv_record 
     struct sv_load l = load_of(p, n, n, 1);
     double plain = sv_cost_us(&p->cost, &l), own = 1, gain = 0;
     double margin = TAKE_UP / (p->cuts ? fmin(fmax((double)p->sure.gain, 1), MOST_CUTS) : 1);
-    float alive[SV_MAX_BLOCK];
+    float alive[SV_MAX_BLOCK], chance = 1;
     if (record)
         sv_chance_fill(p, &(struct sv_policy_seq){.block = p->block, .record = record}, alive);
     for (int32_t w = 2; w <= p->block && plain > 0; w++) {
         l = load_of(p, n, n, w);
-        own += record ? (double)sv_chance_in_mode(p, SV_DRAFT_SHORT, alive, w - 1) : 0;
+        if (record)
+            own += (double)(chance = sv_chance_in_mode(p, SV_DRAFT_SHORT, alive, w - 1, chance));
         double tokens = record ? own : sv_policy_expect(p, SV_DRAFT_SHORT, w);
         gain = fmax(gain, plain - margin * sv_cost_us(&p->cost, &l) / tokens);
     }

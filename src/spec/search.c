@@ -168,8 +168,9 @@ static void search(struct sv_policy *p, int mode, int32_t n, const struct sv_can
     for (int32_t k = 1, next = 1; k <= n; k++) {
         const struct sv_policy_seq *s = &p->seq[p->rank[k - 1].i];
         const float *alive = p->alive + (size_t)p->rank[k - 1].i * (size_t)p->block;
+        float a = 1;
         for (int32_t j = 1; j < s->cap; j++) {
-            float a = sv_chance_in_mode(p, mode, alive, j);
+            a = sv_chance_in_mode(p, mode, alive, j, a);
             int bin = bin_of(a);
             b.count[bin]++;
             b.sum[bin] += (double)a;
@@ -305,8 +306,9 @@ static void share_again(struct sv_policy *p, const struct sv_candidate *c, int32
         if (s->fixed || s->cap < 2)
             continue;
         sv_chance_fill(p, s, alive);
+        float a = 1;
         for (int32_t j = 1; j < s->cap; j++)
-            count[bin_of(sv_chance_in_mode(p, c->mode, alive, j))]++;
+            count[bin_of(a = sv_chance_in_mode(p, c->mode, alive, j, a))]++;
     }
     for (*bin = BINS - 1; *bin > 0 && left > count[*bin]; (*bin)--)
         left -= count[*bin];
@@ -326,8 +328,9 @@ void sv_choice_apply(struct sv_policy *p, const struct sv_candidate *c)
         if (s->fixed || s->cap < 2)
             continue; /* somebody else sits there by now */
         int32_t width = c->width < s->cap ? c->width > 1 ? c->width : 1 : s->cap;
+        float a = 1;
         for (int32_t j = 1; !c->width && j < s->cap; j++) {
-            int at = bin_of(sv_chance_in_mode(p, c->mode, alive, j));
+            int at = bin_of(a = sv_chance_in_mode(p, c->mode, alive, j, a));
             if (at < bin || (at == bin && !left))
                 break;
             left -= at == bin;

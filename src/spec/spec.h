@@ -348,7 +348,6 @@ struct sv_policy {
     float mode_kept[SV_DRAFT_MODES], mode_expected[SV_DRAFT_MODES], mode_factor[SV_DRAFT_MODES];
     /* How requests' records foretell their next drafts (sv_chance_differ): sums of products. */
     float apart_xy, apart_xx;
-    float mode_power[SV_DRAFT_MODES][SV_MAX_BLOCK]; /* [j]: the factor to the j */
     float *alive; /* (n_slots, block) chance that draft j is kept, per sequence */
     struct sv_rank {
         float value;

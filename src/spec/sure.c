@@ -161,14 +161,17 @@ static void try_width(const struct sv_policy *p, struct ask *a, const struct sv_
     }
 }
 
-/* How a block's chances are spread: as lately seen, and for the rest all like the record. */
-static void add_position(const struct sv_policy *p, struct ask *a, int32_t j, float alive)
+/* How a block's chances are spread: as lately seen, and for the rest all like the record. in_mode:
+ * what the mode makes of the chance. */
+static void add_position(const struct sv_policy *p, struct ask *a, int32_t j, float alive,
+                         float in_mode)
 {
     const struct sv_sure *k = &p->sure;
-    float power = p->mode_power[a->c.mode][j], all = FEW_BLOCKS, rows = 0, tokens = 0;
+    const float power = alive > 0 ? in_mode / alive : 1;
+    float all = FEW_BLOCKS, rows = 0, tokens = 0;
     for (int32_t b = 0; b < SV_SURE_EDGES; b++)
         all += k->spread[j][b];
-    a->record += alive * power;
+    a->record += in_mode;
     for (int32_t b = SV_SURE_EDGES - 1; b >= 0; b--) {
         rows += k->spread[j][b] / all;
         tokens += k->spread_sum[j][b] / all * power;
@@ -185,12 +188,15 @@ static void add_position(const struct sv_policy *p, struct ask *a, int32_t j, fl
 static void try_sequences(const struct sv_policy *p, struct ask *a,
                           const struct sv_candidate *plain, struct sv_candidate *best)
 {
-    float alive = 1;
+    const float factor = p->mode_factor[a->c.mode];
+    float alive = 1, in_mode = 1;
     for (int32_t b = 0; b < SV_SURE_EDGES; b++)
         a->rows[b] = a->tokens[b] = 0;
     a->record = 0;
     for (int32_t j = 1; j < p->block; j++) {
-        add_position(p, a, j, alive *= p->hazard[j]);
+        alive *= p->hazard[j];
+        in_mode *= fminf(p->hazard[j] * factor, SV_SUREST);
+        add_position(p, a, j, alive, in_mode);
         a->c.width = j + 1;
         if (j < 4 || j == 5 || j % 4 == 3 || j == p->block - 1)
             try_width(p, a, plain, best);

@@ -304,14 +304,16 @@ void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting)
         return;
     struct sv_policy_seq was = *s;
     struct sv_load load = p->load;
-    float alive[SV_MAX_BLOCK];
+    float alive[SV_MAX_BLOCK], chance = 1;
     int32_t width;
     sv_chance_fill(p, s, alive);
     int mode = probe_how(p, s, alive, drafting, &width);
     sv_choice_set_width(p, s, width, mode);
     double loss = sv_cost_us(&p->cost, &p->load) - us + (drafting ? 0 : p->held_us / p->n);
-    for (int32_t j = was.width; j < s->width; j++)
-        loss -= (double)sv_chance_in_mode(p, mode, alive, j) / rate;
+    for (int32_t j = 1; j < s->width; j++) {
+        chance = sv_chance_in_mode(p, mode, alive, j, chance);
+        loss -= j < was.width ? 0 : (double)chance / rate;
+    }
     /* Good news must not wait for what others have spent on bad news. */
     double debt = was.record->burst ? GOOD_DEBT : DEBT;
     bool burst = !drafting && p->trial.probe_us > -debt * us &&
