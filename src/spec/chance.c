@@ -22,7 +22,7 @@ static const float WINDOW_MODE = 8000, MODE_WEIGHT = 200, MODE_TRIED = 24;
  * pair). */
 static const float FULL_PRIOR = 1.035f;
 /* What a record starts with: observations that a first draft is kept with this chance ... */
-static const float FIRST_CHANCE = 0.75f, FIRST_WEIGHT = 2;
+static const float FIRST_CHANCE = 0.75f, FIRST_WEIGHT = 2, LEAST_CHANCE = 1e-6f;
 /* ... and how many observations of its own a request needs to be believed half over the
  * engine's. */
 static const float OWN_WEIGHT = 16;
@@ -39,7 +39,8 @@ void sv_chance_update(struct sv_policy *p)
     float before = FIRST_CHANCE;
     for (int32_t j = 1; j < p->block; j++) {
         before = (p->kept[j] + FIRST_WEIGHT * before) / (p->tried[j] + FIRST_WEIGHT);
-        p->hazard[j] = before;
+        /* Not nothing, or what a record says of it had nothing to be measured by. */
+        p->hazard[j] = before = fmaxf(before, LEAST_CHANCE);
     }
     /* The engine's record is a mixture of the modes in use; a mode's factor is over that
      * mixture. */
@@ -127,7 +128,7 @@ static void count_refused(struct sv_policy *p, struct sv_record *r, int32_t j, f
 {
     const float h = p->hazard[j];
     count_apart(p, h * own_apart(p, r, j, all), -h, 1);
-    r->kept[j] -= r->kept[j] / WINDOW_OWN;
+    r->kept[j] = sv_fade(r->kept[j], WINDOW_OWN);
     r->expected[j] += h - r->expected[j] / WINDOW_OWN;
 }
 
@@ -156,8 +157,8 @@ void sv_policy_verified(struct sv_policy *p, struct sv_record *r, const struct s
     /* What this width could not show goes stale; then it is taken to go on like the position
      * before. */
     for (int32_t j = known; j < p->block && !v->probe; j++) {
-        p->kept[j] -= p->kept[j] / (2 * window);
-        p->tried[j] -= p->tried[j] / (2 * window);
+        p->kept[j] = sv_fade(p->kept[j], 2 * window);
+        p->tried[j] = sv_fade(p->tried[j], 2 * window);
     }
     r->n_verified++;
     sv_trial_verified(p, r);

@@ -20,6 +20,13 @@ void sv_trial_verified(struct sv_policy *p, struct sv_record *r);
 /* sure.c: and what that says of how sure the drafter was. */
 void sv_sure_verified(struct sv_policy *p, const float *share, int32_t width, int32_t n_emitted);
 float sv_sure_chance(const struct sv_policy *p, int32_t j, float share);
+/* What is remembered for so long, one step later. Before it is too small to be computed with as
+ * fast as other numbers, it is gone. */
+static inline float sv_fade(float x, float window)
+{
+    return x > 1e-20f ? x - x / window : 0;
+}
+
 /* No draft is surer than this once the one before it is kept. */
 #define SV_SUREST 0.998f
 /* What a mode makes of that, where draft j - 1 is kept with the chance `before` in it (1 for j =

@@ -26,7 +26,8 @@ struct sv_searched {
     struct sv_candidate c;
     double plain_tokens;
     int32_t n, n_steps, serves; /* sequences; steps so far, and how many it is good for */
-    int32_t n_searches;
+    uint32_t n_searches;
+    int32_t ranked, ranked_of; /* so many sequences have a rank by the last search, of so many */
     /* The best of each size (size_of in search.c); k = 0: none comes near. */
     struct sv_candidate size[SV_LEVELS];
     int32_t looked; /* for so many sequences; 0: nobody has asked, or one was picked since */

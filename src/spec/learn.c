@@ -146,7 +146,7 @@ void sv_cost_learn(struct sv_cost *c, const struct sv_load *l, double us)
         return;
     struct sv_pace *p = &c->pace[l->sampled];
     bool plain = sv_load_is_plain(l);
-    p->n_since = plain == p->plain ? p->n_since + 1 : 0;
+    p->n_since = plain == p->plain ? p->n_since + (p->n_since < STEADY) : 0;
     p->plain = plain;
     forget(p, l->n_segs);
     if (p->n_since < SETTLING)

@@ -44,6 +44,8 @@ static int32_t rank_all(struct sv_policy *p)
         n++;
     }
     qsort(p->rank, (size_t)n, sizeof *p->rank, by_value);
+    p->searched->ranked = n;
+    p->searched->ranked_of = p->n;
     return n;
 }
 

@@ -256,7 +256,7 @@ struct sv_record {
     float kept[SV_MAX_BLOCK], expected[SV_MAX_BLOCK]; /* [j]: draft j, 1..; fading sums */
     int64_t n_verified, probed; /* verify steps; the choice that made it a probe last */
     int32_t burst;              /* probes to go on with because the last ones did well */
-    int32_t epoch;              /* of the trials, when its drafts were counted last */
+    int64_t epoch;              /* of the trials, when its drafts were counted last */
     int32_t n_choices;          /* while drafting was far from worth while */
     bool sampled;               /* tried though requests before it were in vain */
     bool gave_up;               /* drafts no more: its context K/V need not be kept up */
@@ -360,14 +360,14 @@ struct sv_policy {
         double thrift[SV_OCTAVES]; /* how much of their share they get; by sequences, as n_far */
         int32_t n_steps;           /* choices, as long as these few matter */
         int32_t n_since;           /* steps since the last trial of the other way */
-        int32_t n_drafting;        /* choices to draft */
+        int64_t n_drafting;        /* choices to draft */
         int32_t n_left;            /* steps that a trial of the other way still goes on, */
         bool drafts;               /* which is to draft, */
         bool of_size;              /* and with another number of rows than what is used */
         bool drafted;              /* the last choice, trials aside */
         int32_t n_in_vain,
             n_requests_in_vain; /* verify steps since drafting paid; of how many requests */
-        int32_t epoch;          /* how often it paid */
+        int64_t epoch;          /* how often it paid */
         int64_t n_requests;
     } trial;
     /* Choices so far: all, with a probe, plain, against the odds, with the number of masks that is

@@ -80,8 +80,8 @@ static void remember(struct sv_sure *k, int32_t j, float alive)
     while (alive < edge[b])
         b--;
     for (int32_t i = 0; i < SV_SURE_EDGES; i++) {
-        k->spread[j][i] -= k->spread[j][i] / BLOCKS;
-        k->spread_sum[j][i] -= k->spread_sum[j][i] / BLOCKS;
+        k->spread[j][i] = sv_fade(k->spread[j][i], BLOCKS);
+        k->spread_sum[j][i] = sv_fade(k->spread_sum[j][i], BLOCKS);
     }
     k->spread[j][b] += 1;
     k->spread_sum[j][b] += alive;

@@ -35,6 +35,7 @@ static const double THRIFT_RATE = 1.0 / 64;
 /* Steps between two trials of the other way: so many where the comparison is known to SURE, four
  * times as many where it is known twice as well. */
 static const double SPACING = 24, MOST_SPACING = 2000, SURE = 0.05;
+enum { MOST_SINCE = 4096 }; /* beyond, more steps say nothing more */
 /* Steps of one request that its acceptance is known from. */
 static const double OWN_STEPS = 40;
 /* What a process may spend on trials before it has saved anything, in steps; and on bursts, on
@@ -63,8 +64,8 @@ static bool all_in_vain(const struct sv_policy *p)
 void sv_trial_verified(struct sv_policy *p, struct sv_record *r)
 {
     struct sv_trial *t = &p->trial;
-    t->n_in_vain++;
-    t->n_requests_in_vain += r->epoch != t->epoch;
+    t->n_in_vain += t->n_in_vain < INT32_MAX;
+    t->n_requests_in_vain += r->epoch != t->epoch && t->n_requests_in_vain < INT32_MAX;
     r->epoch = t->epoch;
 }
 
@@ -142,13 +143,15 @@ static void pick_size(struct sv_policy *p, const struct sv_candidate *plain,
     }
 }
 
-/* By what is known by now; NULL: there is none, or it is not another size any more. */
+/* By what is known by now; NULL: there is none, it is not another size any more, or fewer than it
+ * wants have had a rank since. */
 static const struct sv_candidate *size_again(struct sv_policy *p, const struct sv_candidate *plain,
                                              const struct sv_candidate *used)
 {
     struct sv_searched *s = p->searched;
     struct sv_candidate *c = &s->rival;
-    if (s->rival_n != p->n || (used->k && c->load.n_rows == used->load.n_rows))
+    if (s->rival_n != p->n || (used->k && c->load.n_rows == used->load.n_rows) ||
+        s->ranked_of != p->n || c->k > s->ranked)
         return NULL;
     c->load.sampled = p->load.sampled;
     c->tokens += plain->tokens - s->rival_tokens;
@@ -191,7 +194,7 @@ void sv_trial_save(struct sv_policy *p, double us, bool drafting, const struct s
     t->other_us = fmin(t->other_us + us * (other + near * fmin(way->regret / REGRET, 1)), 50 * us);
     t->size_us =
         fmin(t->size_us + us * (SIZE_SHARE + near * fmin(size->regret / REGRET, 1)), 50 * us);
-    t->n_since++;
+    t->n_since += t->n_since < MOST_SINCE;
 }
 
 /* For a few steps, when what they are thought to lose has been saved up: near a tie often, far from

@@ -239,6 +239,82 @@ static void records_foretell(void **state)
     assert_true(believed(0.5f, 0.5f) < 0.3);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(records_foretell), cmocka_unit_test(plain_counts),
+static void sane(const struct sv_policy *p, struct sv_record *r)
+{
+    float alive[BLOCK];
+    assert_true(isfinite(p->apart_xy) && isfinite(p->apart_xx));
+    sv_chance_fill(p, &(struct sv_policy_seq){.block = BLOCK, .record = r}, alive);
+    for (int mode = 0; mode < SV_DRAFT_MODES; mode++) {
+        float before = 1;
+        for (int32_t j = 1; j < BLOCK; j++) {
+            const float a = sv_chance_in_mode(p, mode, alive, j, before);
+            assert_true(a >= 0 && a <= before);
+            before = a;
+        }
+    }
+    for (int32_t j = 1; j < BLOCK; j++) {
+        const float x[] = {p->kept[j], p->tried[j], p->hazard[j], r->kept[j], r->expected[j]};
+        for (size_t k = 0; k < sizeof x / sizeof x[0]; k++)
+            assert_true(isfinite(x[k]) && x[k] >= 0);
+        assert_true(p->hazard[j] > 1e-7f && p->hazard[j] <= 1);
+    }
+}
+
+/* For very long, many requests fail at one draft, then at the one before it, and so on down to the
+ * first; then all are kept. */
+static void every_draft_fails_once(void **state)
+{
+    (void)state;
+    struct sv_policy *p = open_even();
+    struct sv_record r = {0};
+    for (int32_t fails = BLOCK - 1; fails >= 0; fails--)
+        for (int k = 0; k < 100000; k++) {
+            const struct sv_verified v = {.width = BLOCK,
+                                          .draft_rows = BLOCK,
+                                          .n_emitted = fails ? fails : BLOCK,
+                                          .n_together = 64};
+            struct sv_record fresh = {0};
+            sv_policy_verified(p, k % 2 ? &r : &fresh, &v);
+            if (k % 4096 == 0) {
+                sv_chance_update(p);
+                sane(p, &fresh);
+                sane(p, &r);
+            }
+        }
+    assert_true(p->hazard[1] > 0.5f);
+    sv_policy_close(p);
+}
+
+/* What is never seen again fades away, and does not stay as a number too small for fast
+ * arithmetic. */
+static void what_fades_is_gone(void **state)
+{
+    (void)state;
+    struct sv_policy *p = open_even();
+    struct sv_record r = {0};
+    float share[BLOCK - 1];
+    const struct sv_verified narrow = {.width = 2, .draft_rows = 2, .n_emitted = 2};
+    for (int32_t j = 0; j < BLOCK - 1; j++)
+        share[j] = 0.05f;
+    sv_policy_drafted(p, share, BLOCK - 1);
+    for (int32_t j = 0; j < BLOCK - 1; j++)
+        share[j] = 0.95f;
+    for (int k = 0; k < 100000; k++) {
+        sv_policy_verified(p, &r, &narrow);
+        if (k % 8 == 0)
+            sv_policy_drafted(p, share, BLOCK - 1);
+    }
+    for (int32_t j = 2; j < BLOCK; j++) {
+        assert_true(fpclassify(p->kept[j]) == FP_ZERO && fpclassify(p->tried[j]) == FP_ZERO);
+        for (int b = 0; b < SV_SURE_EDGES; b++) {
+            assert_int_not_equal(fpclassify(p->sure.spread[j][b]), FP_SUBNORMAL);
+            assert_int_not_equal(fpclassify(p->sure.spread_sum[j][b]), FP_SUBNORMAL);
+        }
+    }
+    sv_policy_close(p);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(every_draft_fails_once), cmocka_unit_test(what_fades_is_gone),
+             cmocka_unit_test(records_foretell), cmocka_unit_test(plain_counts),
              cmocka_unit_test(probe_counts), cmocka_unit_test(cut_counts), cmocka_unit_test(bursts),
              cmocka_unit_test(bursts_probe_at_once))

@@ -408,7 +408,64 @@ static void who_is_given_up(void **state)
     }
 }
 
-SV_TEST_MAIN(cmocka_unit_test(octaves), cmocka_unit_test(limits), cmocka_unit_test(reasons),
+/* What was found with many who might draft is no rival where fewer have a rank by now: seats beyond
+ * are empty, or somebody else's. */
+static void rivals_need_their_ranks(void **state)
+{
+    (void)state;
+    struct table t;
+    set(&t, 0.5f);
+    step(&t, 4, 0, BLOCK, 0);
+    struct sv_searched *s = t.p->searched;
+    struct sv_candidate plain = {.tokens = 4, .us = 100, .score = 0.04}, other = plain;
+    assert_true(s->ranked == 4 && s->ranked_of == 4);
+    for (int how = 0; how < 3; how++) {
+        s->rival = (struct sv_candidate){.mode = SV_DRAFT_SHORT,
+                                         .k = 4,
+                                         .n_rows = 8,
+                                         .tokens = 8,
+                                         .load = {.n_segs = 4, .n_rows = 12}};
+        s->rival_n = 4;
+        s->rival_tokens = 4;
+        s->looked = 0;
+        s->ranked = how == 1 ? 3 : 4;
+        s->ranked_of = how == 2 ? 5 : 4;
+        const struct sv_rival r = sv_trial_size(t.p, &plain, &other);
+        assert_int_equal(r.c == NULL, how > 0);
+    }
+    sv_policy_close(t.p);
+}
+
+/* Weeks of steps. */
+static void nothing_wraps(void **state)
+{
+    (void)state;
+    struct table t;
+    set(&t, 0);
+    struct sv_trial *trial = &t.p->trial;
+    const struct sv_verified v = {.width = 3, .draft_rows = BLOCK, .n_emitted = 1};
+    trial->n_in_vain = trial->n_requests_in_vain = INT32_MAX;
+    trial->n_since = trial->n_drafting = trial->epoch = INT32_MAX;
+    t.p->searched->n_searches = INT32_MAX;
+    t.p->cost.pace[0] = (struct sv_pace){.plain = true, .n_since = INT32_MAX, .noise = 0.01};
+    t.p->cost.pace[0].cov[0][0] = 1;
+    for (int i = 0; i < 3; i++) {
+        step(&t, 2, 0, BLOCK, 0);
+        sv_cost_learn(&t.p->cost, &t.p->load, 2 * sv_cost_us(&t.p->cost, &t.p->load));
+        sv_policy_verified(t.p, &t.r[i], &v);
+        assert_true(t.p->trial.n_since > 1000);
+        sv_trial_paid(t.p);
+        assert_true(trial->epoch > INT32_MAX);
+        trial->n_in_vain = trial->n_requests_in_vain = INT32_MAX;
+        sv_policy_verified(t.p, &t.r[i], &v);
+        assert_true(trial->n_in_vain > 0 && trial->n_requests_in_vain > 0);
+    }
+    assert_true(t.p->cost.speed[0] > 1.5f); /* and it still learns */
+    sv_policy_close(t.p);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(rivals_need_their_ranks), cmocka_unit_test(nothing_wraps),
+             cmocka_unit_test(octaves), cmocka_unit_test(limits), cmocka_unit_test(reasons),
              cmocka_unit_test(gains), cmocka_unit_test(restoring_has_a_price),
              cmocka_unit_test(padding_is_used), cmocka_unit_test(promises_are_compared),
              cmocka_unit_test(looks_are_paid), cmocka_unit_test(cuts_keep_what_pays),
