@@ -76,6 +76,10 @@ bool sv_trial_goes(struct sv_policy *p, const struct sv_rival *rival,
                    const struct sv_candidate *used);
 /* One sequence tries more than was chosen for it, when that can be afforded. rate: tokens a us. */
 void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting);
+/* Probes wait for steps without prompt rows, and for somebody with room for a whole block: where
+ * there has been neither for long, there may never be, and they wait no longer. */
+bool sv_trial_is_hemmed(const struct sv_policy *p);
+void sv_trial_hem(struct sv_policy *p, bool beside_prompt);
 /* What was chosen, drafted with the other number of masks now and then, where that costs little. */
 void sv_trial_mode(struct sv_policy *p, const struct sv_candidate *best);
 /* Drafting is worth while: what was in vain before does not count any more. */

@@ -4,12 +4,13 @@
  *
  * Called for every step that was measured. The table's points were measured in the same minute, so
  * what steps may correct is kept to what a table can get wrong as a whole; a factor for every point
- * was tried: noise made single points look cheap, and the policy went there. Three numbers (struct
- * sv_pace) are followed by a Kalman filter: one changes all the time - whatever else the machine
- * does slows all steps alike - and two hardly ever. A step tells of the sum of its kind's, and the
- * covariances say whose share a surprise is: while one kind goes on it is the machine's, where
- * kinds take turns it is the comparison's, and later steps set right what a busy moment was
- * mistaken for. Pure arithmetic; must not allocate.
+ * was tried: noise made single points look cheap, and the policy went there. A few numbers (struct
+ * sv_pace) are followed by a Kalman filter: the first changes all the time - whatever else the
+ * machine does slows all steps alike - and the others, how drafting steps of so many rows compare
+ * with plain ones, hardly ever. A step tells of the sum of its kind's, and the covariances say
+ * whose share a surprise is: while one kind goes on it is the machine's, where kinds take turns it
+ * is the comparison's, and later steps set right what a busy moment was mistaken for. Pure
+ * arithmetic; must not allocate.
  */
 #include "spec/spec.h"
 

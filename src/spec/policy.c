@@ -310,6 +310,7 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
     const struct sv_rival way = sv_trial_way(p, plain, &whole, drafting),
                           size = sv_trial_size(p, plain, used);
     const struct sv_rival *other = NULL; /* is tried instead of it */
+    const bool probes = !beside_prompt || sv_trial_is_hemmed(p);
     p->trial.drafted = drafting;
     int32_t *n_far = &p->n_far[sv_policy_octave(p->n)];
     /* Few may be able to draft by now: it is not far where all of them would gain. */
@@ -317,8 +318,9 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
         *n_far = 0;
     bool far = !drafting && (way.apart >= NOT_NEAR || way.regret < KEEPING);
     *n_far = far ? *n_far + (*n_far < INT32_MAX) : 0;
-    if (!beside_prompt) { /* such a step teaches nothing: no trials */
+    if (probes)
         sv_trial_save(p, (1 + p->n_rested) * used->us, drafting, &way, &size);
+    if (!beside_prompt) { /* such a step's time teaches nothing: no trials */
         other = sv_trial_goes(p, &way, used) ? &way : sv_trial_goes(p, &size, used) ? &size : NULL;
     }
     const struct sv_candidate *run = other ? other->c : used;
@@ -334,8 +336,9 @@ static void settle(struct sv_policy *p, const struct sv_candidate *plain,
         sv_trial_paid(p);
     else if (!p->closed && hopeless(plain, best))
         sv_trial_give_up(p);
-    if (!beside_prompt && !other && !p->closed)
+    if (probes && !other && !p->closed)
         sv_trial_probe(p, used->us, used->tokens / used->us, drafting);
+    sv_trial_hem(p, beside_prompt);
     sv_sure_look(p, used->us);
     p->shares_now |= p->cuts && (p->cuts_now || p->shares_free);
     p->expected_us += used->us;

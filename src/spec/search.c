@@ -1,9 +1,10 @@
 /*
  * search.c - the best way to share verify rows out over the sequences of a step.
  *
- * Called by policy.c once a step. Rows are handed out in the order of their chance to be accepted;
- * what is left is to try numbers of rows, of drafting sequences and both modes against the cost
- * table (docs/width-policy.md). Must not: allocate, learn anything, or look at tokens.
+ * Called by policy.c for every choice; one search may serve several. Rows are handed out in the
+ * order of their chance to be accepted; what is left is to try numbers of rows, of drafting
+ * sequences and both modes against the cost table (docs/width-policy.md). Must not: allocate, learn
+ * anything, or look at tokens.
  */
 #include "spec/choice.h"
 

@@ -359,6 +359,7 @@ struct sv_policy {
         double probe_us, other_us, size_us, mode_us;
         double thrift[SV_OCTAVES]; /* how much of their share they get; by sequences, as n_far */
         int32_t n_steps;           /* choices, as long as these few matter */
+        int32_t n_hemmed;          /* choices in a row that were no moment for a probe */
         int32_t n_since;           /* steps since the last trial of the other way */
         int64_t n_drafting;        /* choices to draft */
         int32_t n_left;            /* steps that a trial of the other way still goes on, */

@@ -22,7 +22,8 @@ enum {
     VAIN_STEPS = 16,   /* or so many in a row, */
     VAIN_REQUESTS = 3, /* of so many requests: from then on most are not tried any more, */
     SAMPLE = 16,       /* but for one in so many */
-    MODE_EVERY = 16    /* steps that draft: at most one of them with the other number of masks */
+    MODE_EVERY = 16,   /* steps that draft: at most one of them with the other number of masks */
+    HEMMED = 64        /* choices in a row without a good moment for a probe: then any will do */
 };
 
 /* Share of time for trials, half of it for probes: at first, when they have long been in vain, and
@@ -190,8 +191,10 @@ void sv_trial_save(struct sv_policy *p, double us, bool drafting, const struct s
     share += YOUNG_SHARE * young(p);
     t->n_steps += t->n_steps < YOUNG;
     double other = way->c ? share / 2 : 0, near = NEAR_SHARE * (drafting ? 1 : *thrift);
-    t->probe_us = fmin(t->probe_us + us * (share - other), 50 * us);
-    t->other_us = fmin(t->other_us + us * (other + near * fmin(way->regret / REGRET, 1)), 50 * us);
+    /* What is held back is worked off first, which may take long. */
+    const double most = 50 * us + p->held_us;
+    t->probe_us = fmin(t->probe_us + us * (share - other), most);
+    t->other_us = fmin(t->other_us + us * (other + near * fmin(way->regret / REGRET, 1)), most);
     t->size_us =
         fmin(t->size_us + us * (SIZE_SHARE + near * fmin(size->regret / REGRET, 1)), 50 * us);
     t->n_since += t->n_since < MOST_SINCE;
@@ -261,13 +264,13 @@ void sv_trial_mode(struct sv_policy *p, const struct sv_candidate *best)
 
 /* ---------------------------------------------------------------- probes */
 
-/* Who is known least, then who waited longest. */
-static struct sv_policy_seq *probe_whom(struct sv_policy *p)
+/* Who is known least, then who waited longest; with room for so many rows. 0: a whole block. */
+static struct sv_policy_seq *probe_whom(struct sv_policy *p, int32_t room)
 {
     struct sv_policy_seq *best = NULL;
     for (int32_t i = 0; i < p->n; i++) {
         struct sv_policy_seq *s = &p->seq[i];
-        if (s->fixed || s->cap < s->block || s->width >= s->cap)
+        if (s->fixed || s->cap < (room ? room : s->block) || s->width >= s->cap)
             continue;
         if (s->record->burst && s->width == 1)
             return s;
@@ -298,11 +301,22 @@ static int probe_how(const struct sv_policy *p, const struct sv_policy_seq *s, c
     return s->record->n_verified % 4 && p->drafts_on_device ? SV_DRAFT_SHORT : SV_DRAFT_FULL;
 }
 
+bool sv_trial_is_hemmed(const struct sv_policy *p)
+{
+    return p->trial.n_hemmed >= HEMMED;
+}
+
+void sv_trial_hem(struct sv_policy *p, bool beside_prompt)
+{
+    int32_t *n = &p->trial.n_hemmed;
+    *n = !beside_prompt && probe_whom(p, 0) ? 0 : *n + (*n < HEMMED);
+}
+
 /* What it would lose has to be saved up: its time less what its tokens are worth. More of what did
  * well, and the few requests still tried, may run into debt. */
 void sv_trial_probe(struct sv_policy *p, double us, double rate, bool drafting)
 {
-    struct sv_policy_seq *s = probe_whom(p);
+    struct sv_policy_seq *s = probe_whom(p, sv_trial_is_hemmed(p) ? 2 : 0);
     if (!s)
         return;
     struct sv_policy_seq was = *s;

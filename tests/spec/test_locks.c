@@ -129,4 +129,70 @@ static void right_for_one(void **state)
         }
 }
 
-SV_TEST_MAIN(cmocka_unit_test(right_for_one))
+/* Drafts are never kept at first. */
+static int right_later(int32_t i, int64_t token, int32_t step)
+{
+    (void)i, (void)token;
+    return step < 1500 ? NEVER : ALWAYS;
+}
+
+static int never_right(int32_t i, int64_t token, int32_t step)
+{
+    (void)i, (void)token, (void)step;
+    return NEVER;
+}
+
+static const char *const kinds[] = {"matrix unit", "large GPU", "two cores, others at work"};
+enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
+
+/* Prompt rows stand beside every step: what drafts are worth is found out all the same, and costs
+ * next to nothing where they are worth nothing. */
+static void prompts_for_ever(void **state)
+{
+    (void)state;
+    for (int k = 0; k < N_KINDS; k++)
+        for (int32_t n = 1; n <= 16; n *= 4) {
+            struct world w = {.m = machine_of(kinds[k]),
+                              .n = n,
+                              .n_tokens = 200,
+                              .n_prompt_rows = 64,
+                              .kind = right_later};
+            fares(&w, live(&w, 4500, 5500), could_be(w.m, n, n, BLOCK), 0.95);
+            w.kind = never_right;
+            fares(&w, live(&w, 500, 2000), 1, 0.98);
+        }
+}
+
+/* All answers end before a block would. */
+static void short_answers(void **state)
+{
+    (void)state;
+    enum { SHORT = 8 };
+    for (int k = 0; k < N_KINDS; k++)
+        for (int32_t n = 1; n <= 16; n *= 4) {
+            struct world w = {.m = machine_of(kinds[k]),
+                              .n = n,
+                              .n_tokens = 200,
+                              .cap = SHORT,
+                              .kind = right_later};
+            fares(&w, live(&w, 4500, 5500), could_be(w.m, n, n, SHORT), 0.95);
+            w.kind = never_right;
+            fares(&w, live(&w, 500, 2000), 1, 0.98);
+        }
+}
+
+/* To work off what is held back takes as long as many steps: that is saved up for, too. */
+static void much_is_held(void **state)
+{
+    (void)state;
+    for (int k = 0; k < N_KINDS; k++)
+        for (int32_t n = 1; n <= 4; n *= 4) {
+            struct world w = {.m = machine_of(kinds[k]), .n = n, .n_tokens = 200};
+            w.held_us = 60 * step_us(w.m, n, n, 0, 0, 0);
+            w.kind = right_later;
+            fares(&w, live(&w, 100000, 101000), could_be(w.m, n, n, BLOCK), 0.95);
+        }
+}
+
+SV_TEST_MAIN(cmocka_unit_test(right_for_one), cmocka_unit_test(prompts_for_ever),
+             cmocka_unit_test(short_answers), cmocka_unit_test(much_is_held))
