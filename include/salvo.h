@@ -124,7 +124,9 @@ struct sv_event {
     enum sv_finish_reason finish;
     const char *message; /* why, when finish is SV_FINISH_ERROR */
     int32_t stop_id;     /* finish by a token: which; else -1 */
-    int32_t stop_index;  /* finish by a stop string: its index in the request; else -1 */
+    /* finish by a stop string: its index in the request; by what is looked for: n_stop and its
+     * index; else -1 */
+    int32_t stop_index;
 };
 
 /* What an answer must be (docs/structured-output.md). A grammar may serve any number of requests.
@@ -143,6 +145,12 @@ int sv_make_grammar(struct sv_grammar **grammar, enum sv_grammar_kind kind, cons
                     size_t text_bytes, char *err, size_t err_size);
 void sv_free_grammar(struct sv_grammar *grammar); /* NULL is fine; requests that have it keep it */
 
+/* Regular expressions that end an answer when they are in its text so far, at most 16. */
+struct sv_search;
+int sv_make_search(struct sv_search **search, const char *const *expressions, size_t n, char *err,
+                   size_t err_size);
+void sv_free_search(struct sv_search *search); /* NULL is fine; requests that have it keep it */
+
 struct sv_request {
     const char *prompt;  /* UTF-8 text, or NULL when ids are given */
     size_t prompt_bytes; /* 0 = strlen */
@@ -156,8 +164,9 @@ struct sv_request {
     uint64_t seed;
     const char *const *stop; /* stop strings; the text ends before the match */
     int32_t n_stop;
-    bool include_stop;       /* keep the matched stop string in the text */
-    const int32_t *stop_ids; /* besides the model's end tokens */
+    bool include_stop;             /* keep the matched stop string in the text */
+    struct sv_search *stop_search; /* looked for after each token; the text keeps what is found */
+    const int32_t *stop_ids;       /* besides the model's end tokens */
     int32_t n_stop_ids;
     bool ignore_eos;
     bool show_special;        /* keep the text of special tokens ... */

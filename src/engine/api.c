@@ -53,6 +53,18 @@ void sv_free_grammar(struct sv_grammar *grammar)
     sv_grammar_unref(grammar);
 }
 
+int sv_make_search(struct sv_search **search, const char *const *expressions, size_t n, char *err,
+                   size_t err_size)
+{
+    struct sv_err e = {0};
+    return report(sv_search_open(search, expressions, n, &e), &e, err, err_size);
+}
+
+void sv_free_search(struct sv_search *search)
+{
+    sv_search_unref(search);
+}
+
 int sv_submit_request(struct sv_engine *engine, const struct sv_request *request, uint64_t *id,
                       char *err, size_t err_size)
 {

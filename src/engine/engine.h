@@ -82,6 +82,8 @@ struct sv_seq {
     int32_t n_stop;
     size_t max_stop; /* longest */
     bool include_stop;
+    struct sv_search *search;    /* what ends it when it is found, or NULL; */
+    int32_t *search_at;          /* and where the text stands in it */
     int32_t stop_id, stop_index; /* what ended it; -1 */
 
     struct sv_detok detok;

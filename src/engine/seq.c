@@ -117,6 +117,15 @@ static int take_stops(struct sv_seq *q, const struct sv_request *r, const struct
         if (q->stop_len[i] > q->max_stop)
             q->max_stop = q->stop_len[i];
     }
+    if (r->stop_search && !lim->tok)
+        return sv_fail(err, SV_EINVAL, -1, "stop_search needs a tokenizer");
+    if (r->stop_search) {
+        q->search = sv_search_ref(r->stop_search);
+        q->search_at =
+            sv_arena_alloc(&q->arena, (size_t)sv_search_count(q->search) * sizeof *q->search_at);
+        if (!q->search_at)
+            return sv_fail(err, SV_ENOMEM, -1, "stop conditions");
+    }
     if (!lim->tok)
         return SV_OK;
     /* Room for one step's tokens, what a stop string may hold back, and a replacement character. */
@@ -300,6 +309,7 @@ void sv_seq_free(struct sv_seq *q)
     if (!q)
         return;
     sv_matcher_close(q->matcher);
+    sv_search_unref(q->search);
     sv_buf_fini(&q->text);
     sv_arena_fini(&q->arena);
     sv_free(q);
@@ -366,6 +376,28 @@ static bool follow_grammar(struct sv_seq *q, int32_t token)
     return true;
 }
 
+/* The token's text. True: that ends the sequence, if it may end. What is looked for is looked for
+ * after each token, in all of the text so far, and stays in it. */
+static bool append_text(struct sv_seq *q, int32_t token, bool may_end)
+{
+    const size_t old_len = q->text.len;
+    int32_t which = -1, found = -1;
+    sv_detok_push(&q->detok, token, &q->text);
+    const int64_t at = may_end ? find_stop(q, old_len, &which) : -1;
+    if (q->search)
+        found =
+            sv_search_next(q->search, q->search_at, q->text.data + old_len, q->text.len - old_len);
+    q->n_text_ready = q->text.len - held_back(q);
+    if (at < 0 && (found < 0 || !may_end))
+        return false;
+    if (at >= 0)
+        q->text.len = (size_t)at + (q->include_stop ? q->stop_len[which] : 0);
+    q->detok.n_held = 0; /* nothing follows it */
+    q->stop_index = at >= 0 ? which : q->n_stop + found;
+    sv_seq_finish(q, SV_FINISH_STOP, NULL);
+    return true;
+}
+
 bool sv_seq_append(struct sv_seq *q, int32_t token, const struct sv_config *cfg)
 {
     SV_REQUIRE(q->n_tokens < q->cap_tokens && q->state != SV_SEQ_FINISHED);
@@ -379,20 +411,8 @@ bool sv_seq_append(struct sv_seq *q, int32_t token, const struct sv_config *cfg)
         sv_seq_finish(q, SV_FINISH_STOP, NULL);
         return true;
     }
-    if (q->detok.tok) {
-        size_t old_len = q->text.len;
-        sv_detok_push(&q->detok, token, &q->text);
-        int32_t which = -1;
-        int64_t at = n_before + 1 >= q->min_tokens ? find_stop(q, old_len, &which) : -1;
-        if (at >= 0) {
-            q->text.len = (size_t)at + (q->include_stop ? q->stop_len[which] : 0);
-            q->detok.n_held = 0; /* nothing follows a stop string */
-            q->stop_index = which;
-            sv_seq_finish(q, SV_FINISH_STOP, NULL);
-            return true;
-        }
-        q->n_text_ready = q->text.len - held_back(q);
-    }
+    if (q->detok.tok && append_text(q, token, n_before + 1 >= q->min_tokens))
+        return true;
     if (q->n_tokens == q->cap_tokens) {
         sv_seq_finish(q, SV_FINISH_LENGTH, NULL);
         return true;

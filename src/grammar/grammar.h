@@ -68,6 +68,22 @@ int sv_grammar_without(struct sv_grammar **g, const char *marker, size_t n, stru
 int sv_grammar_after(struct sv_grammar **out, const char *marker, size_t n, struct sv_grammar *g,
                      struct sv_err *err);
 
+/* ---------------------------------------------------------------- what is looked for */
+
+/* Expressions (docs/structured-output.md lists the syntax) that are found anywhere in a text, as it
+ * grows. ^ is its beginning, $ its end so far. One that the empty text matches is refused. Errors
+ * begin with the index in brackets, if there are several. Does not change: any thread may use it.
+ */
+#define SV_SEARCH_MAX 16
+struct sv_search;
+int sv_search_open(struct sv_search **s, const char *const *texts, size_t n, struct sv_err *err);
+struct sv_search *sv_search_ref(struct sv_search *s);
+void sv_search_unref(struct sv_search *s); /* NULL is fine */
+int32_t sv_search_count(const struct sv_search *s);
+/* at: (sv_search_count) where a text stands, zeros before it begins. Goes on by n bytes, whole
+ * characters of UTF-8; the first expression that is in the text up to here, or -1. */
+int32_t sv_search_next(const struct sv_search *s, int32_t *at, const char *text, size_t n);
+
 /* ---------------------------------------------------------------- the vocabulary */
 
 /* The bytes that token id adds to the text; NULL or *n = 0 for a token that must never be written

@@ -52,6 +52,7 @@ void sv_call_free(struct sv_call *c)
     sv_prompts_free(c->prompts, c->n_prompts);
     sv_free(c->listed);
     sv_free(c->asked);
+    sv_stops_drop(c);
     sv_free(c->each);
     sv_buf_fini(&c->source);
     sv_grammar_unref(c->grammar);
@@ -479,7 +480,7 @@ static int read_call(struct sv_call *c, struct sv_enc_scratch *scratch, const ch
         sv_check_model(s, kind, c->p.model, e) || (c->dialect->read && c->dialect->read(c, e)) ||
         sv_params_each(&c->p, sv_prompts_count(&c->p, kind), s->model, &s->o, &c->each, e) ||
         sv_params_complete(&c->p, kind, s->model, &s->o, e) || sv_tools_begin(s, &c->p, kind, e) ||
-        sv_words_take(s, scratch, &c->p, &c->listed, e) ||
+        sv_words_take(s, scratch, &c->p, &c->listed, e) || sv_stops_take(c, e) ||
         sv_asked_take(s, &c->p, sv_prompts_count(&c->p, kind), &c->asked, e))
         return -1;
     int rc = sv_prompts_make(s, scratch, &c->p, kind, &c->prompts, &c->n_prompts, e);
@@ -571,7 +572,7 @@ static int prepare_later(struct sv_call *c, struct sv_http_req *q, struct sv_api
     return rc;
 }
 
-/* What it goes on from may be long, too. */
+/* What it goes on from may be long, too, and expressions take time. */
 static bool is_long(const struct sv_dialect *d, struct sv_http_req *q)
 {
     size_t n;
@@ -579,10 +580,8 @@ static bool is_long(const struct sv_dialect *d, struct sv_http_req *q)
 
     if (sv_http_body_bytes(q) > SV_INLINE_BYTES)
         return true;
-    if (d->kind != SV_RESPONSES)
-        return false;
     text = sv_http_body(q, &n);
-    return sv_responses_goes_on(text, n);
+    return d->kind == SV_RESPONSES ? sv_responses_goes_on(text, n) : n && sv_stops_said(text, n);
 }
 
 void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_http_req *q,

@@ -124,14 +124,13 @@ static void write_finish(struct sv_buf *b, const struct sv_call *c, const struct
         sv_buf_lit(b, "{\"type\":\"abort\",\"message\":\"Aborted\"}");
     } else {
         sv_buf_printf(b, "{\"type\":\"stop\",\"matched\":");
-        if (g->stop_index >= 0 && g->stop_index < p->r.n_stop) {
-            const char *s = p->stop[g->stop_index];
+        const char *s = sv_stop_named(p, g->stop_index);
+        if (s)
             sv_json_quote(b, s, strlen(s));
-        } else if (g->stop_id >= 0) {
+        else if (g->stop_id >= 0)
             sv_buf_printf(b, "%d", g->stop_id);
-        } else {
+        else
             sv_buf_printf(b, "null");
-        }
         sv_buf_append(b, "}", 1);
     }
 }

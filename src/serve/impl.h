@@ -168,6 +168,7 @@ int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engin
 
 #define SV_API_STOPS 64
 #define SV_API_STOP_IDS 256
+#define SV_API_REGEXES 16
 #define SV_API_BIAS 1024
 #define SV_API_SHOWN 16
 
@@ -237,6 +238,8 @@ struct sv_params {
     const char *model;
     bool has_temperature, has_top_p, has_top_k, has_min_p, has_max_tokens, has_seed;
     const char *stop[SV_API_STOPS];
+    const char *stop_regex[SV_API_REGEXES];
+    int32_t n_stop_regex;
     int32_t stop_ids[SV_API_STOP_IDS];
     int32_t bias_ids[SV_API_BIAS];
     float bias[SV_API_BIAS];
@@ -578,6 +581,11 @@ int sv_render_chat(const struct sv_serve *s, const struct sv_params *p, struct s
  * returned. */
 int sv_words_take(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,
                   int32_t **listed, struct sv_api_err *e);
+/* stop_regex of all prompts, or of each, as what their requests look for. */
+int sv_stops_take(struct sv_call *c, struct sv_api_err *e);
+/* Whether a short body may have some, which take time. */
+bool sv_stops_said(const char *body, size_t n);
+void sv_stops_drop(struct sv_call *c);
 /* Tokens whose log probabilities are wanted, of one list or one for each prompt; the same of
  * *asked. */
 int sv_asked_take(const struct sv_serve *s, const struct sv_params *p, int32_t n_prompts,
@@ -660,7 +668,9 @@ void sv_write_llama_params(struct sv_buf *b, const struct sv_params *p, uint64_t
 /* What stopped it: a stop string, an id of the request's own, or null, as vLLM says it; SGLang
  * names any id. */
 void sv_write_stop_reason(struct sv_buf *b, const struct sv_call *c, const struct sv_gen *g);
-/* The stop string that ended it, or NULL. */
+/* What ended it, by the index that the engine tells: a stop string, an expression, or NULL. */
+const char *sv_stop_named(const struct sv_params *p, int32_t index);
+/* That of a sequence, if it ended so. */
 const char *sv_stop_text(const struct sv_call *c, const struct sv_gen *g);
 /* At most n_top alternatives each; llama-server's has ids too, and vLLM's may have them in place of
  * the texts. */

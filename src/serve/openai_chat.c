@@ -19,9 +19,7 @@ static void write_head(struct sv_buf *b, const struct sv_call *c, const char *ob
 
 const char *sv_stop_text(const struct sv_call *c, const struct sv_gen *g)
 {
-    const bool by_text =
-        g->finish == SV_FINISH_STOP && g->stop_index >= 0 && g->stop_index < c->p.r.n_stop;
-    return by_text ? c->p.stop[g->stop_index] : NULL;
+    return g->finish == SV_FINISH_STOP ? sv_stop_named(&c->p, g->stop_index) : NULL;
 }
 
 static bool is_own_stop(const struct sv_call *c, int32_t id)

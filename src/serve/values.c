@@ -309,6 +309,25 @@ int sv_read_stop(struct sv_params *p, const struct sv_field *f, json_t *v, struc
     return 0;
 }
 
+/* SGLang's; what they say, sv_stops_take sees. */
+int sv_read_stop_regex(struct sv_params *p, const struct sv_field *f, json_t *v,
+                       struct sv_api_err *e)
+{
+    const size_t n = json_is_array(v) ? json_array_size(v) : 1;
+
+    if (n > SV_API_REGEXES)
+        return sv_api_bad(e, f->name, "'%s' has more than %d expressions", f->name, SV_API_REGEXES);
+    for (size_t i = 0; i < n; i++) {
+        json_t *one = json_is_array(v) ? json_array_get(v, i) : v;
+        if (!json_is_string(one))
+            return sv_wrong_type(e, f->name, "a string or an array of strings", one);
+        if (!sv_json_is_text(one))
+            return sv_api_bad(e, f->name, "'%s' holds a NUL character", f->name);
+        p->stop_regex[p->n_stop_regex++] = json_string_value(one);
+    }
+    return 0;
+}
+
 int sv_read_stop_ids(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
 {
     if (!json_is_array(v))

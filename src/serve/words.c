@@ -1,11 +1,13 @@
 /*
  * words.c - bad_words and allowed_token_ids of a request: texts and lists of ids to what the engine
- * keeps away; and the ids whose log probabilities it asks for.
+ * keeps away; the ids whose log probabilities it asks for; the expressions that end it.
  *
  * Called by call.c when a body is read, on whatever thread. A word is kept away as it stands and,
  * in the middle of a text, behind a space, as vLLM does. Must not: know what a token means.
  */
 #include "serve/impl.h"
+
+#include "grammar/grammar.h"
 
 #include <string.h>
 
@@ -180,4 +182,80 @@ void sv_asked_give(const int32_t *asked, int32_t prompt, struct sv_request *r)
     const int32_t from = i ? asked[i] : asked[0] + 1;
     r->asked_ids = asked + from;
     r->n_asked_ids = asked[1 + i] - from;
+}
+
+/* ---------------------------------------------------------------- what ends an answer */
+
+static int take_search(struct sv_params *p, struct sv_api_err *e)
+{
+    struct sv_err err = {0};
+
+    _Static_assert(SV_API_REGEXES == SV_SEARCH_MAX, "as many as can be looked for");
+    if (!p->n_stop_regex)
+        return 0;
+    int rc = sv_search_open(&p->r.stop_search, p->stop_regex, (size_t)p->n_stop_regex, &err);
+    if (!rc)
+        return 0;
+    if (rc == SV_ENOMEM)
+        return sv_api_no_memory(e);
+    return sv_api_bad(e, "stop_regex", *err.msg == '[' ? "'stop_regex'%s" : "'stop_regex': %s",
+                      err.msg);
+}
+
+static bool same_expressions(const struct sv_params *a, const struct sv_params *b)
+{
+    int32_t i = 0;
+
+    while (i < a->n_stop_regex && i < b->n_stop_regex &&
+           strcmp(a->stop_regex[i], b->stop_regex[i]) == 0)
+        i++;
+    return a->n_stop_regex == b->n_stop_regex && i == a->n_stop_regex;
+}
+
+/* Prompts in a row that have the same share one; of others there are few, for each takes time. */
+int sv_stops_take(struct sv_call *c, struct sv_api_err *e)
+{
+    int32_t n_made = 0;
+    int rc = take_search(&c->p, e);
+
+    for (size_t i = 0; c->each && i < json_array_size(c->p.sampling_list) && !rc; i++) {
+        struct sv_params *p = &c->each[i], *before = i ? p - 1 : NULL;
+        if (before && before->r.stop_search && same_expressions(before, p))
+            p->r.stop_search = sv_search_ref(before->r.stop_search);
+        else if (p->n_stop_regex && ++n_made > SV_API_REGEXES)
+            rc = sv_api_bad(e, "stop_regex", "'stop_regex' has more than %d different lists",
+                            SV_API_REGEXES);
+        else
+            rc = take_search(p, e);
+    }
+    return rc;
+}
+
+bool sv_stops_said(const char *body, size_t n)
+{
+    static const char name[] = "\"stop_regex\"";
+    const size_t n_name = sizeof name - 1;
+    const char *at = body, *end = body + n;
+
+    while ((size_t)(end - at) >= n_name &&
+           (at = memchr(at, '"', (size_t)(end - at) - n_name + 1))) {
+        if (memcmp(at, name, n_name) == 0)
+            return true;
+        at++;
+    }
+    return false;
+}
+
+void sv_stops_drop(struct sv_call *c)
+{
+    sv_search_unref(c->p.r.stop_search);
+    for (size_t i = 0; c->each && i < json_array_size(c->p.sampling_list); i++)
+        sv_search_unref(c->each[i].r.stop_search);
+}
+
+const char *sv_stop_named(const struct sv_params *p, int32_t index)
+{
+    if (index < 0 || index >= p->r.n_stop + p->n_stop_regex)
+        return NULL;
+    return index < p->r.n_stop ? p->stop[index] : p->stop_regex[index - p->r.n_stop];
 }

@@ -8,6 +8,7 @@
  */
 #include "grammar/naive.h"
 #include "grammar/words.h"
+#include "text/text.h"
 
 #include <string.h>
 
@@ -29,6 +30,27 @@ static int read_grammar(struct sv_grammar **g, char how, const char *text, size_
     code = sv_build_finish(b, sv_regex_expr(b, text, n, &style), g, err);
     sv_build_close(b);
     return code;
+}
+
+/* What is searched for in a growing text is found where the grammar matches all of it. */
+static void search(const char *regex, size_t n_regex, struct sv_grammar *g, const char *text,
+                   size_t n)
+{
+    struct naive truth = naive_match(g, text, n);
+    char *copy = sv_calloc(n_regex + 1, 1);
+    const char *one = copy;
+    struct sv_search *s;
+    struct sv_err err = {0};
+    int32_t at = 0;
+
+    SV_REQUIRE(copy);
+    memcpy(copy, regex, n_regex);
+    if (sv_search_open(&s, &one, 1, &err) == SV_OK) {
+        if (truth.known && sv_utf8_valid(text, n) == n)
+            SV_REQUIRE((sv_search_next(s, &at, text, n) == 0) == truth.matches);
+        sv_search_unref(s);
+    }
+    sv_free(copy);
 }
 
 static void match(struct words *w, struct sv_grammar *g, const char *text, size_t n)
@@ -67,6 +89,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         return 0;
     }
     words_open(&words, words_common, words_n_common);
+    if (text[0] == 's')
+        search(text + 1, n_text, g, nul ? nul + 1 : "",
+               n_tried < NAIVE_LONGEST ? n_tried : NAIVE_LONGEST);
     match(&words, g, nul ? nul + 1 : "", n_tried < NAIVE_LONGEST ? n_tried : NAIVE_LONGEST);
     sv_grammar_unref(g);
     words_close(&words);
