@@ -315,6 +315,17 @@ double hub_metric(const struct hub *r, const char *name)
     return v;
 }
 
+void hub_metric_becomes(const struct hub *r, const char *name, double want)
+{
+    int64_t end = sv_clock_us() + 60000000;
+
+    for (double v = hub_metric(r, name); v != want; v = hub_metric(r, name)) {
+        if (sv_clock_us() > end)
+            fail_msg("%s is %g, not %g", name, v, want);
+        hub_nap_ms(10);
+    }
+}
+
 static json_t *parse(const char *text, size_t n)
 {
     struct sv_err err = {0};

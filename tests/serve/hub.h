@@ -70,5 +70,7 @@ int64_t hub_silence(int stream, int asking, const struct sv_buf *body, const cha
 void hub_close_amid(struct hub *r, const char *one, const char *other, const char *body);
 /* Value of a metric. */
 double hub_metric(const struct hub *r, const char *name);
+/* Waits until it is so, however busy the machine is; a minute at most. */
+void hub_metric_becomes(const struct hub *r, const char *name, double want);
 
 #endif

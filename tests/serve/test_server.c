@@ -41,19 +41,6 @@ static void contains(const struct sv_buf *b, const char *text)
         fail_msg("'%s' is not in: %s", text, b->data ? b->data : "");
 }
 
-/* Waits until a metric has a value. */
-static void metric_becomes(const struct hub *r, const char *name, double want)
-{
-    double v = -1;
-    for (int i = 0; i < 300; i++) {
-        v = hub_metric(r, name);
-        if (v == want)
-            return;
-        hub_nap_ms(10);
-    }
-    fail_msg("%s is %g, not %g", name, v, want);
-}
-
 /* ---------------------------------------------------------------- bytes */
 
 #define FRAME(rest)                                                                                \
@@ -386,7 +373,7 @@ static void leave(struct hub *r, bool stream, bool reset)
     hub_post(fd, "/v1/completions", "", body);
     if (stream)
         assert_int_equal(recv(fd, &first, 1, 0), 1);
-    metric_becomes(r, "salvo_running_sequences", 1);
+    hub_metric_becomes(r, "salvo_running_sequences", 1);
     if (reset)
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard); /* as a killed client does */
     close(fd);
@@ -401,8 +388,8 @@ static void leaving_cancels(void **state)
     hub_open(&r, false);
     for (int i = 0; i < 4; i++) {
         leave(&r, i & 1, i & 2);
-        metric_becomes(&r, "salvo_sequences_total{result=\"canceled\"}", i + 1);
-        metric_becomes(&r, "salvo_running_sequences", 0);
+        hub_metric_becomes(&r, "salvo_sequences_total{result=\"canceled\"}", i + 1);
+        hub_metric_becomes(&r, "salvo_running_sequences", 0);
     }
     assert_true(hub_metric(&r, "salvo_generated_tokens_total") < 2000);
     hub_close(&r);
@@ -436,14 +423,15 @@ static void who_reads_nothing_is_dropped(void **state)
     int small = 4096;
     (void)state;
 
+    r.fake.step_us = 200; /* all of it would take 38 s */
     r.o.engine.context = 200000;
     r.o.max_backlog_bytes = 1 << 20;
     hub_open(&r, false);
     int deaf = hub_connect(&r);
     setsockopt(deaf, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     hub_post(deaf, "/v1/completions", "",
-             "{\"prompt\":\"a b c d\",\"max_tokens\":190000,\"stream\":true}");
-    metric_becomes(&r, "salvo_sequences_total{result=\"canceled\"}", 1);
+             "{\"prompt\":\"a b c d\",\"max_tokens\":190000,\"logprobs\":5,\"stream\":true}");
+    hub_metric_becomes(&r, "salvo_sequences_total{result=\"canceled\"}", 1);
     hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":5}", &r.a);
     assert_int_equal(r.a.status, 200);
     close(deaf);
@@ -454,6 +442,8 @@ static void who_reads_nothing_is_dropped(void **state)
 
 static void full_queue(void **state)
 {
+    static const char *const ask[] = {"{\"prompt\":\"ab\",\"max_tokens\":4000}", /* 40 s */
+                                      "{\"prompt\":\"ab\",\"max_tokens\":40}"};
     struct hub r = {0};
     int fd[3];
     (void)state;
@@ -464,14 +454,15 @@ static void full_queue(void **state)
     hub_open(&r, false);
     for (int i = 0; i < 3; i++) {
         fd[i] = hub_connect(&r);
-        hub_post(fd[i], "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":40}");
+        hub_post(fd[i], "/v1/completions", "", ask[i > 0]);
+        hub_metric_becomes(&r, "salvo_running_sequences", i + 1);
     }
-    hub_nap_ms(50);
-    hub_ask(&r, "/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":40}", &r.a);
+    hub_ask(&r, "/v1/completions", ask[1], &r.a);
     assert_int_equal(r.a.status, 429);
     contains(&r.a.head, "Retry-After: 1\r\n");
     contains(&r.a.body, "\"type\":\"rate_limit_error\"");
-    for (int i = 0; i < 3; i++) {
+    close(fd[0]);
+    for (int i = 1; i < 3; i++) {
         answer_read(fd[i], &r.a);
         assert_int_equal(r.a.status, 200);
         close(fd[i]);
@@ -657,8 +648,8 @@ static void drains(void **state)
     int fd = hub_connect(&r), idle = hub_connect(&r);
     hub_get(idle, "/version", "");
     answer_read(idle, &a);
-    hub_post(fd, "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":60,\"stream\":true}");
-    hub_nap_ms(100);
+    hub_post(fd, "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":200,\"stream\":true}");
+    hub_metric_becomes(&r, "salvo_running_sequences", 1);
     sv_serve_stop(r.s);
     hub_nap_ms(50);
     hub_post(idle, "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":6}");
@@ -686,7 +677,7 @@ static void second_stop_ends(void **state)
     answer_init(&a);
     int fd = hub_connect(&r);
     hub_post(fd, "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":4000,\"stream\":true}");
-    hub_nap_ms(100);
+    hub_metric_becomes(&r, "salvo_running_sequences", 1);
     sv_serve_stop(r.s);
     sv_serve_stop(r.s);
     sv_thread_join(r.thread);
@@ -709,7 +700,7 @@ static void late_drain_tells(void **state)
     answer_init(&a);
     int fd = hub_connect(&r);
     hub_post(fd, "/v1/completions", "", "{\"prompt\":\"ab\",\"max_tokens\":4000}");
-    hub_nap_ms(50);
+    hub_metric_becomes(&r, "salvo_running_sequences", 1);
     sv_serve_stop(r.s);
     answer_read(fd, &a);
     assert_int_equal(a.status, 503);
@@ -725,7 +716,7 @@ static void loading_says_so(void **state)
     struct hub r = {0};
     (void)state;
 
-    r.fake.open_us = 600000;
+    r.fake.open_us = 2000000;
     hub_open(&r, true);
     hub_ask(&r, "/health", NULL, &r.a);
     assert_int_equal(r.a.status, 503);
@@ -749,7 +740,7 @@ static void loading_says_so(void **state)
     hub_ask(&r, "/metrics", NULL, &r.a);
     assert_int_equal(r.a.status, 200);
     contains(&r.a.body, "\nsalvo_ready 0\n");
-    metric_becomes(&r, "salvo_ready", 1);
+    hub_metric_becomes(&r, "salvo_ready", 1);
     hub_ask(&r, "/v1/chat/completions", hello, &r.a);
     assert_int_equal(r.a.status, 200);
     hub_close(&r);
@@ -793,7 +784,7 @@ static void all_are_told_of_a_broken_device(bool ending)
         fd[i] = hub_connect(&r);
         hub_post(fd[i], "/v1/completions", "Connection: close\r\n", ask[i % 2]);
     }
-    metric_becomes(&r, "salvo_running_sequences", N);
+    hub_metric_becomes(&r, "salvo_running_sequences", N);
     if (ending)
         sv_serve_stop(r.s);
     for (int i = 0; i < N; i++) {
