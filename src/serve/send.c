@@ -29,7 +29,7 @@ static bool has_lost_lists(const struct sv_gen *g)
 {
     bool lost = g->prompt_lp.failed || g->unkept.failed;
 
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < SV_GEN_LISTS; i++)
         lost = lost || g->lp[i].failed;
     return lost;
 }

@@ -154,5 +154,35 @@ static void what_is_lost_fails_the_call(void **state)
     }
 }
 
+static void keep_in_all(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
+{
+    (void)c;
+    for (int i = 0; i < SV_GEN_LISTS; i++)
+        sv_buf_append(&g->lp[i], o->logprobs, 1);
+    sv_buf_append(&g->prompt_lp, o->logprobs, 1);
+}
+
+/* None of the lists of log probabilities loses a number unseen. */
+static void lost_numbers_are_seen(void **state)
+{
+    static const struct sv_dialect numbers = {.keep = keep_in_all};
+    const struct sv_out o = {.kind = SV_OUT_EVENT, .logprobs = "1"};
+    (void)state;
+
+    for (int64_t nth = 1; nth <= SV_GEN_LISTS + 2; nth++) {
+        struct rig r;
+        open_rig(&r);
+        r.c.dialect = &numbers;
+        sv_fault_arm(nth);
+        bool kept = sv_call_keep(&r.c, &r.gen[0], &o);
+        sv_fault_arm(0);
+        assert_int_equal(kept, nth == SV_GEN_LISTS + 2);
+        for (int i = 0; i < SV_GEN_LISTS; i++)
+            sv_buf_fini(&r.gen[0].lp[i]);
+        sv_buf_fini(&r.gen[0].prompt_lp);
+        close_rig(&r);
+    }
+}
+
 SV_TEST_MAIN(cmocka_unit_test(all_comes_later), cmocka_unit_test(lost_events_fail_the_call),
-             cmocka_unit_test(what_is_lost_fails_the_call))
+             cmocka_unit_test(what_is_lost_fails_the_call), cmocka_unit_test(lost_numbers_are_seen))
