@@ -87,7 +87,8 @@ void sv_parts_take(struct sv_gen *g, const char *text, size_t n, enum sv_finish_
         g->parts.failed = true;
     if (finish == SV_FINISH_NONE)
         return;
-    if (!sv_answer_end(g->answer, finish != SV_FINISH_STOP))
+    const bool cut = finish != SV_FINISH_STOP || sv_stop_text(g->call, g);
+    if (!sv_answer_end(g->answer, cut))
         g->parts.failed = true;
     give_thoughts(g);
 }

@@ -25,6 +25,14 @@ struct rig {
     struct sv_buf out;
 };
 
+/* Why an answer is over. */
+struct ending {
+    enum sv_finish_reason finish;
+    int32_t stop_index;
+};
+static const struct ending by_itself = {SV_FINISH_STOP, -1}, by_a_text = {SV_FINISH_STOP, 0},
+                           by_its_length = {SV_FINISH_LENGTH, -1};
+
 static struct sv_tokenizer *tok;
 
 static int open_tokenizer(void **state)
@@ -61,6 +69,8 @@ static void begin(struct rig *r, const struct sv_dialect *d, bool stream,
                                 .parallel = parallel,
                                 .include_thoughts = true,
                                 .stream_thoughts = true,
+                                .stop = {"stop"},
+                                .r.n_stop = 1,
                                 .tool_format = format,
                                 .think_format = SV_THINK_TAG};
     r->g.call = &r->c;
@@ -106,13 +116,14 @@ static size_t n_of_character(const char *at)
     return n;
 }
 
-static json_t *whole(const char *text, size_t n, bool parallel, enum sv_finish_reason finish)
+static json_t *whole(const char *text, size_t n, bool parallel, struct ending e)
 {
     struct rig r;
     struct sv_err err;
 
     begin(&r, &sv_dialect_messages, false, SV_TOOL_HERMES, parallel);
-    comes_whole(&r, text, n, finish);
+    r.g.stop_index = e.stop_index;
+    comes_whole(&r, text, n, e.finish);
     assert_false(r.out.failed);
     json_t *v = sv_json_parse(r.out.data, r.out.len, &err);
     assert_non_null(v);
@@ -122,15 +133,15 @@ static json_t *whole(const char *text, size_t n, bool parallel, enum sv_finish_r
 }
 
 /* In two chunks, or character by character. */
-static json_t *streamed(const char *text, size_t n, size_t cut, bool parallel,
-                        enum sv_finish_reason finish)
+static json_t *streamed(const char *text, size_t n, size_t cut, bool parallel, struct ending e)
 {
     struct rig r;
 
     begin(&r, &sv_dialect_messages, true, SV_TOOL_HERMES, parallel);
+    r.g.stop_index = e.stop_index;
     for (size_t at = 0; at < n;) {
         size_t step = cut == SIZE_MAX ? n_of_character(text + at) : at < cut ? cut - at : n - at;
-        comes(&r, text + at, step, at + step == n ? finish : SV_FINISH_NONE);
+        comes(&r, text + at, step, at + step == n ? e.finish : SV_FINISH_NONE);
         at += step;
     }
     assert_false(r.out.failed);
@@ -157,12 +168,12 @@ static void cut_anywhere(void **state)
     for (size_t i = 0; i < 2 * sizeof texts / sizeof texts[0]; i++) {
         const char *text = texts[i / 2];
         const size_t n = strlen(text);
-        json_t *want = whole(text, n, i & 1, SV_FINISH_STOP);
-        json_t *each = streamed(text, n, SIZE_MAX, i & 1, SV_FINISH_STOP);
+        json_t *want = whole(text, n, i & 1, by_itself);
+        json_t *each = streamed(text, n, SIZE_MAX, i & 1, by_itself);
         hub_same(want, each, text);
         json_decref(each);
         for (size_t cut = n_of_character(text); cut < n; cut += n_of_character(text + cut)) {
-            json_t *v = streamed(text, n, cut, i & 1, SV_FINISH_STOP);
+            json_t *v = streamed(text, n, cut, i & 1, by_itself);
             hub_same(want, v, text);
             json_decref(v);
         }
@@ -170,16 +181,18 @@ static void cut_anywhere(void **state)
     }
 }
 
-/* The length may end it anywhere, too. Arguments that are not whole come to no input. */
+/* The length or a stop text may end it anywhere, too. Arguments that are not whole come to no
+ * input. */
 static void ended_anywhere(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < 2 * sizeof texts / sizeof texts[0]; i++) {
-        const char *text = texts[i / 2];
+    for (size_t i = 0; i < 4 * sizeof texts / sizeof texts[0]; i++) {
+        const char *text = texts[i / 4];
         const size_t n = strlen(text);
+        const struct ending e = i & 2 ? by_its_length : by_a_text;
         for (size_t most = n_of_character(text); most < n; most += n_of_character(text + most)) {
-            json_t *want = whole(text, most, i & 1, SV_FINISH_LENGTH);
-            json_t *v = streamed(text, most, SIZE_MAX, i & 1, SV_FINISH_LENGTH);
+            json_t *want = whole(text, most, i & 1, e);
+            json_t *v = streamed(text, most, SIZE_MAX, i & 1, e);
             hub_same(want, v, text);
             json_decref(want);
             json_decref(v);
@@ -190,7 +203,7 @@ static void ended_anywhere(void **state)
 /* Text around a call that is left out is one block, streamed or not. */
 static void calls_left_out(void **state)
 {
-    json_t *v = whole(texts[1], strlen(texts[1]), false, SV_FINISH_STOP);
+    json_t *v = whole(texts[1], strlen(texts[1]), false, by_itself);
     (void)state;
 
     assert_int_equal(json_array_size(hub_at(v, "content")), 3);
