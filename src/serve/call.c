@@ -443,7 +443,7 @@ static int make_gens(struct sv_call *c, struct sv_api_err *e)
     }
     c->gens = sv_calloc((size_t)n, sizeof *c->gens);
     if (!c->gens)
-        return sv_api_fail(e, 500, NULL, "out of memory");
+        return sv_api_no_memory(e);
     c->n_gens = (int32_t)n;
     for (int32_t i = 0; i < c->n_gens; i++) {
         struct sv_gen *g = &c->gens[i];
@@ -461,7 +461,7 @@ static int make_gens(struct sv_call *c, struct sv_api_err *e)
         g->r.seed = (own->has_seed ? own->r.seed : seed) + (uint64_t)(i % c->p.n);
         sv_detok_init(&g->detok, s->model->tok, true);
         if (sv_parts_open(g) || sv_buf_reserve(&g->ids, (size_t)usual * sizeof(int32_t)))
-            return sv_api_fail(e, 500, NULL, "out of memory");
+            return sv_api_no_memory(e);
     }
     return 0;
 }
@@ -592,7 +592,7 @@ void sv_call_begin(struct sv_serve *s, const struct sv_dialect *d, struct sv_htt
     bool later = is_long(d, q);
 
     if (!c) {
-        sv_api_fail(&e, 500, NULL, "out of memory");
+        sv_api_no_memory(&e);
         sv_api_refuse(q, &e);
         return;
     }

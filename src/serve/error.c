@@ -9,16 +9,32 @@
 
 #include <string.h>
 
+static void fill_bad(struct sv_api_err *e, const char *param, const char *code, const char *fmt,
+                     va_list ap)
+{
+    e->status = 400;
+    e->type = "invalid_request_error";
+    e->code = code;
+    snprintf(e->param, sizeof e->param, "%s", param ? param : "");
+    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+}
+
 int sv_api_bad(struct sv_api_err *e, const char *param, const char *fmt, ...)
 {
     va_list ap;
 
-    e->status = 400;
-    e->type = "invalid_request_error";
-    e->code = NULL;
-    snprintf(e->param, sizeof e->param, "%s", param ? param : "");
     va_start(ap, fmt);
-    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    fill_bad(e, param, NULL, fmt, ap);
+    va_end(ap);
+    return -1;
+}
+
+int sv_api_unsupported(struct sv_api_err *e, const char *param, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    fill_bad(e, param, "unsupported_parameter", fmt, ap);
     va_end(ap);
     return -1;
 }

@@ -20,13 +20,6 @@ const char *sv_form_name(enum sv_form_kind kind)
     return names[kind];
 }
 
-static int unsupported(struct sv_api_err *e, const char *param, const char *message)
-{
-    sv_api_bad(e, param, "%s", message);
-    e->code = "unsupported_parameter";
-    return -1;
-}
-
 /* One form only. field: the request's; member: how it goes on to the value, or "". */
 static int take(struct sv_params *p, enum sv_form_kind kind, json_t *value, const char *field,
                 const char *member, struct sv_api_err *e)
@@ -156,9 +149,9 @@ int sv_read_structured_outputs(struct sv_params *p, const struct sv_field *f, js
         else if (members[i].kind && take_value(p, members[i].kind, value, f->name, member, e))
             return -1;
         else if (!members[i].kind && strcmp(key, "disable_fallback") != 0 && !json_is_false(value))
-            return unsupported(e, f->name,
-                               "'structured_outputs': of its settings "
-                               "\"disable_any_whitespace\" alone is supported");
+            return sv_api_unsupported(e, f->name,
+                                      "'structured_outputs': of its settings "
+                                      "\"disable_any_whitespace\" alone is supported");
     }
     return 0;
 }
@@ -202,12 +195,12 @@ int sv_read_response_format(struct sv_params *p, const struct sv_field *f, json_
         return schema && !json_is_null(schema) ? take_schema(p, schema, f->name, ".schema", e)
                                                : take(p, SV_FORM_JSON, NULL, f->name, "", e);
     if (type && strcmp(type, "structural_tag") == 0)
-        return unsupported(e, f->name,
-                           "'response_format': structural tags are not supported; "
-                           "\"json_schema\" is, and tools with \"tool_choice\"");
-    return unsupported(e, f->name,
-                       "'response_format.type' must be \"text\", \"json_object\" or "
-                       "\"json_schema\"");
+        return sv_api_unsupported(e, f->name,
+                                  "'response_format': structural tags are not supported; "
+                                  "\"json_schema\" is, and tools with \"tool_choice\"");
+    return sv_api_unsupported(e, f->name,
+                              "'response_format.type' must be \"text\", \"json_object\" or "
+                              "\"json_schema\"");
 }
 
 /* ---------------------------------------------------------------- the Responses API's object */
@@ -225,9 +218,9 @@ static int read_text_format(struct sv_params *p, json_t *format, struct sv_api_e
     if (type && strcmp(type, "json_object") == 0)
         return take(p, SV_FORM_JSON, NULL, "text.format", "", e);
     if (!type || strcmp(type, "json_schema") != 0)
-        return unsupported(e, "text.format.type",
-                           "'text.format.type' must be \"text\", \"json_object\" or "
-                           "\"json_schema\"");
+        return sv_api_unsupported(e, "text.format.type",
+                                  "'text.format.type' must be \"text\", \"json_object\" or "
+                                  "\"json_schema\"");
     if (name && !json_is_null(name) && !json_is_string(name))
         return sv_api_bad(e, "text.format.name", "'text.format.name' must be a string");
     if (!json_is_object(schema) && !json_is_boolean(schema))

@@ -32,6 +32,9 @@ struct sv_api_err {
 /* All return -1. bad: 400 for a field (NULL = the request as a whole). */
 int sv_api_bad(struct sv_api_err *e, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same of what is known and not done here. */
+int sv_api_unsupported(struct sv_api_err *e, const char *param, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 int sv_api_fail(struct sv_api_err *e, int status, const char *code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 int sv_api_no_memory(struct sv_api_err *e);

@@ -135,10 +135,8 @@ static int begin_turn(struct reader *r, const char *role)
 static int unsupported_block(struct reader *r, const char *place, const char *type,
                              const char *where)
 {
-    sv_api_bad(r->e, "messages", "'%s.type': '%.40s' is not supported here; %s", place, type,
-               where);
-    r->e->code = "unsupported_parameter";
-    return -1;
+    return sv_api_unsupported(r->e, "messages", "'%s.type': '%.40s' is not supported here; %s",
+                              place, type, where);
 }
 
 /* The text of a block that is one; NULL: it is not, and the error says so. */
@@ -431,14 +429,11 @@ static int check_tool(const json_t *tool, const char *place, struct sv_api_err *
         return ill(e, place, "", "an object");
     if (type && !json_is_string(type))
         return ill(e, place, ".type", "a string");
-    if (type && strcmp(json_string_value(type), "custom") != 0) {
-        sv_api_bad(e, "tools",
-                   "'%s.type': '%.60s' is Anthropic's own tool; only those of the type 'custom', "
-                   "with a schema, are supported",
-                   place, json_string_value(type));
-        e->code = "unsupported_parameter";
-        return -1;
-    }
+    if (type && strcmp(json_string_value(type), "custom") != 0)
+        return sv_api_unsupported(e, "tools",
+                                  "'%s.type': '%.60s' is Anthropic's own tool; only those of the "
+                                  "type 'custom', with a schema, are supported",
+                                  place, json_string_value(type));
     if (!sv_tool_name_fits(json_object_get(tool, "name")))
         return sv_api_bad(e, "tools", "'%s.name' must be a string of 1 to %d bytes", place,
                           SV_MAX_TOOL_NAME);

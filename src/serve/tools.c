@@ -56,16 +56,6 @@ void sv_tools_open(struct sv_serve *s)
 
 /* ---------------------------------------------------------------- fields */
 
-static int unsupported(struct sv_api_err *e, const char *name, const char *member, const char *what)
-{
-    char field[48];
-
-    snprintf(field, sizeof field, "%.*s", (int)strcspn(name, "["), name);
-    sv_api_bad(e, field, "'%s%s': %s", name, member, what);
-    e->code = "unsupported_parameter";
-    return -1;
-}
-
 /* {"type": "allowed_tools", "mode": "auto", "tools": [...]}; in a chat with one more object around
  * the last two. */
 static int read_allowed(struct sv_params *p, const struct sv_field *f, json_t *v,
@@ -124,9 +114,10 @@ int sv_read_functions(struct sv_params *p, const struct sv_field *f, json_t *v,
     if ((json_is_array(v) && !json_array_size(v)) ||
         (s && (strcmp(s, "none") == 0 || strcmp(s, "auto") == 0)))
         return 0;
-    return unsupported(e, f->name, "",
-                       "OpenAI has 'tools' and 'tool_choice' in place of functions, and so has "
-                       "this server");
+    return sv_api_unsupported(e, f->name,
+                              "'%s': OpenAI has 'tools' and 'tool_choice' in place of functions, "
+                              "and so has this server",
+                              f->name);
 }
 
 /* llama-server's name for what becomes of thoughts. */
@@ -138,8 +129,8 @@ int sv_read_reasoning_format(struct sv_params *p, const struct sv_field *f, json
     if (s && strcmp(s, "none") == 0)
         p->separate_thoughts = false;
     else if (!s || (strcmp(s, "auto") != 0 && strcmp(s, "deepseek") != 0))
-        return unsupported(e, f->name, "",
-                           "only \"none\", \"auto\" and \"deepseek\" are supported");
+        return sv_api_unsupported(
+            e, f->name, "'%s': only \"none\", \"auto\" and \"deepseek\" are supported", f->name);
     return 0;
 }
 
@@ -160,7 +151,7 @@ static int check_tool(const json_t *tool, size_t i, struct sv_api_err *e)
     if (!json_is_object(tool))
         return sv_api_bad(e, "tools", "'%s' must be an object", name);
     if (type && (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0))
-        return unsupported(e, name, ".type", "only \"function\" is supported");
+        return sv_api_unsupported(e, "tools", "'%s.type': only \"function\" is supported", name);
     if (!json_is_object(f))
         return sv_api_bad(e, "tools", "'%s.function' must be an object", name);
     if (!sv_tool_name_fits(called))
@@ -304,9 +295,10 @@ int sv_tools_begin(const struct sv_serve *s, struct sv_params *p, enum sv_dialec
     if (!sv_is_chat(kind))
         return 0;
     if (tools && p->tool_choice == SV_CHOICE_AUTO && s->tool_format == SV_TOOL_NONE)
-        return unsupported(e, "tools", "",
-                           "the chat template shows no way of calling tools that is known here; "
-                           "--tool-parser names one, and \"tool_choice\": \"required\" needs none");
+        return sv_api_unsupported(
+            e, "tools",
+            "'tools': the chat template shows no way of calling tools that is known here; "
+            "--tool-parser names one, and \"tool_choice\": \"required\" needs none");
     p->tool_format = tools ? s->tool_format : SV_TOOL_NONE;
     p->think_format = p->separate_thoughts ? s->think_format : SV_THINK_NONE;
     if (tools && take_form(s, p, e))
