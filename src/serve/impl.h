@@ -455,6 +455,7 @@ struct sv_response {
     int32_t n_told, first_told; /* tokens whose log probabilities are out; of this item from here */
     struct sv_buf told;         /* both, of each item that is over */
     int64_t completed;          /* Unix seconds */
+    bool waits;                 /* the end of a long item, for the other thread */
 };
 /* responses_items.c: the chat's messages of p->input and of what it goes on from. items: where the
  * input's items go as lines with ids of this name, or NULL. */

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <time.h>
 
+#define MAX_REPEATED 65536 /* what is more is put together beside the loop (send.c) */
+
 static struct sv_response *own(const struct sv_call *c)
 {
     return c->own;
@@ -480,20 +482,25 @@ static void delta(struct sv_buf *b, struct sv_call *c, struct sv_gen *g, const s
     end(b);
 }
 
-/* A run of parts that has come. */
-static void next_part(struct sv_buf *b, struct sv_call *c, struct sv_gen *g, size_t at,
-                      const struct sv_part *p)
+/* A run of parts that has come. False: it ends an item whose text, which is then repeated three
+ * times, may have no more than most bytes, and has. */
+static bool next_part(struct sv_buf *b, struct sv_call *c, struct sv_gen *g, size_t at,
+                      const struct sv_part *p, size_t most)
 {
+    const struct sv_response *r = own(c);
     bool call = p->kind == SV_PART_CALL;
 
     if (p->kind == SV_PART_CALL_END) /* also where its length cut it: what comes next tells */
-        return;
-    if (call || (p->kind != SV_PART_ARGUMENTS && own(c)->open != (int32_t)p->kind + 1)) {
+        return true;
+    if (call || (p->kind != SV_PART_ARGUMENTS && r->open != (int32_t)p->kind + 1)) {
+        if (r->open && at - r->item_at > most)
+            return false;
         close_item(b, c, "completed");
         open_item(b, c, g, p->kind, at);
     }
     if (!call)
         delta(b, c, g, p);
+    return true;
 }
 
 static void first_events(struct sv_buf *b, struct sv_call *c)
@@ -502,17 +509,33 @@ static void first_events(struct sv_buf *b, struct sv_call *c)
     response_event(b, c, NULL, "response.in_progress", "in_progress", NULL);
 }
 
-static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b)
+/* All that has come, up to an item that may not be ended here. */
+static void write_parts(struct sv_buf *b, struct sv_call *c, struct sv_gen *g, size_t most)
 {
     struct sv_response *r = own(c);
     struct sv_part p;
 
+    r->waits = false;
+    for (size_t at = r->at; sv_parts_read(g, &r->at, &p); at = r->at) {
+        if (next_part(b, c, g, at, &p, most))
+            continue;
+        r->waits = true;
+        r->at = at;
+        break;
+    }
+    b->failed |= g->parts.failed;
+}
+
+/* A long item is not ended on the loop's thread: the next chunk goes to the other one. */
+static void chunk(struct sv_call *c, struct sv_gen *g, const struct sv_out *o, struct sv_buf *b)
+{
+    struct sv_response *r = own(c);
+    bool any = r->waits || o->finish != SV_FINISH_NONE;
+
     if (!g->shown)
         first_events(b, c);
     sv_parts_take(g, o->text, o->n_text, o->finish);
-    for (size_t at = r->at; sv_parts_read(g, &r->at, &p); at = r->at)
-        next_part(b, c, g, at, &p);
-    b->failed |= g->parts.failed;
+    write_parts(b, c, g, any ? SIZE_MAX : MAX_REPEATED / 3);
     if (o->finish == SV_FINISH_NONE)
         return;
     if (!r->open && !r->index)
@@ -537,6 +560,7 @@ static void fail(struct sv_call *c, const struct sv_api_err *e, struct sv_buf *b
 
     if (!g->shown)
         first_events(b, c);
+    write_parts(b, c, g, SIZE_MAX);
     close_item(b, c, "incomplete");
     response_event(b, c, g, "response.failed", "failed", e);
 }
@@ -545,8 +569,9 @@ static void fail(struct sv_call *c, const struct sv_api_err *e, struct sv_buf *b
 static size_t repeated(const struct sv_call *c)
 {
     bool starts = c->p.stream && !c->gens[0].shown;
+    size_t n = own(c)->echo.len * 2 * (size_t)(starts + sv_call_has_ended(c));
 
-    return own(c)->echo.len * 2 * (size_t)(starts + sv_call_has_ended(c));
+    return own(c)->waits ? n + 2 * MAX_REPEATED : n;
 }
 
 const struct sv_dialect sv_dialect_responses = {.name = "responses",

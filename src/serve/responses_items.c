@@ -345,7 +345,7 @@ static int add_item(struct talk *t, const json_t *item, const char *place, struc
                  {"function_call", take_call},
                  {"function_call_output", take_output},
                  {"reasoning", take_thought}};
-    const json_t *v = json_object_get(item, "type");
+    const json_t *v = json_object_get(item, "type"), *id = json_object_get(item, "id");
     const char *type = json_string_value(v);
     char at[PLACE];
 
@@ -353,10 +353,14 @@ static int add_item(struct talk *t, const json_t *item, const char *place, struc
         return sv_wrong_type(e, place, "an object", item);
     if (type && strcmp(type, "item_reference") == 0)
         return take_reference(t, item, place, e);
-    if (sv_json_is_none(v) && !json_object_get(item, "role") && json_object_get(item, "id"))
+    if (sv_json_is_none(v) && !json_object_get(item, "role") && id)
         return take_reference(t, item, place, e);
     if (sv_json_is_none(v))
         type = "message";
+    if (!sv_json_is_none(id) && !sv_json_is_text(id)) {
+        snprintf(at, sizeof at, "%s.id", place);
+        return sv_wrong_type(e, at, "a string", id);
+    }
     for (size_t i = 0; type && i < sizeof kinds / sizeof kinds[0]; i++)
         if (strcmp(type, kinds[i].type) == 0)
             return kinds[i].take(t, item, place, e) || keep_item(t, item, e) ? -1 : 0;

@@ -214,6 +214,34 @@ static void log_probabilities(void **state)
     hub_close(&r);
 }
 
+/* What a long thought comes to is written beside the loop, though the answer goes on. */
+static void long_items_in_the_middle(void **state)
+{
+    struct hub r = {.fake.step_us = 100, .o.engine.context = 1 << 20, .o.stream_gap_us = 1000};
+    struct sv_buf text;
+    (void)state;
+
+    rsp_echo(&r, "<tool_call> </think>", 8);
+    sv_buf_init(&text);
+    sv_buf_lit(&text, "<think>\n");
+    for (int i = 0; i < 16000; i++)
+        sv_buf_lit(&text, "word ");
+    sv_buf_lit(&text, "\n</think>\n\nI look.\n<tool_call>\n"
+                      "{\"name\": \"b\", \"arguments\": {}}\n</tool_call>");
+    json_t *v = rsp_follow(
+        hub_events(&r, AT,
+                   rsp_ask(text.data, TOOLS
+                           ",\"ignore_eos\":true,\"stream\":true,\"max_output_tokens\":24000")));
+    assert_true(json_array_size(hub_at(v, "output")) >= 3);
+    assert_int_equal(strlen(hub_text(v, "output.0.content.0.text")), 16000 * 5 - 1);
+    assert_string_equal(hub_text(v, "output.1.content.0.text"), "I look.");
+    double most = hub_metric(&r, "salvo_loop_turn_bytes_max");
+    print_message("%.0f bytes in a turn at most\n", most);
+    assert_true(most <= 2 * 65536);
+    sv_buf_fini(&text);
+    hub_close(&r);
+}
+
 /* ---------------------------------------------------------------- conversations */
 
 static void items_become_messages(void **state)
@@ -293,6 +321,43 @@ static void a_device_that_fails(void **state)
     hub_close(&early);
 }
 
+/* Also what waited for the other thread is told before the end tells of it. */
+static void failing_while_something_waits(void **state)
+{
+    static const struct sv_serve_model m;
+    struct sv_serve s = {.model = &m, .model_name = "m"};
+    struct sv_response own = {0};
+    struct sv_gen g = {0};
+    struct sv_call c = {
+        .s = &s, .gens = &g, .n_gens = 1, .p.think_format = SV_THINK_TAG, .own = &own};
+    struct sv_api_err e;
+    struct sv_buf b, text;
+    (void)state;
+
+    c.p.stream = c.p.include_thoughts = c.p.stream_thoughts = true;
+    g.call = &c;
+    sv_buf_init(&b);
+    sv_buf_init(&text);
+    sv_buf_printf(&text, "<think>\n%030000d\n</think>\n\nI look.", 0);
+    assert_int_equal(sv_parts_open(&g), 0);
+    struct sv_out o = {.text = text.data, .n_text = (uint32_t)text.len};
+    sv_dialect_responses.chunk(&c, &g, &o, &b);
+    g.shown = true;
+    assert_int_equal(hub_count(b.data, "event: response.output_item.added\n"), 1);
+    assert_int_equal(hub_count(b.data, "event: response.output_item.done\n"), 0);
+    sv_api_no_memory(&e);
+    (sv_dialect_responses.fail)(&c, &e, &b); /* cmocka has a macro of this name */
+    assert_int_equal(hub_count(b.data, "event: response.output_item.added\n"), 2);
+    assert_int_equal(hub_count(b.data, "event: response.output_item.done\n"), 2);
+    assert_int_equal(hub_count(b.data, "event: response.failed\n"), 1);
+    assert_false(b.failed);
+    sv_parts_close(&g);
+    sv_buf_fini(&own.told);
+    sv_buf_fini(&c.head);
+    sv_buf_fini(&text);
+    sv_buf_fini(&b);
+}
+
 /* ---------------------------------------------------------------- forms and calls */
 
 static void forms_of_answers(void **state)
@@ -362,6 +427,7 @@ static void what_is_refused(void **state)
         {"{\"input\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"refusal\",\"refusal\":5}]}]}",
          "input[0].content[0].refusal"},
         {"{\"input\":[{\"role\":\"user\",\"content\":[\"a\"]}]}", "input[0].content[0]"},
+        {"{\"input\":[{\"role\":\"user\",\"content\":\"a\",\"id\":5}]}", "input[0].id"},
         {"{\"input\":\"a\",\"user\":{\"a\":1}}", "user"},
         {"{\"input\":\"a\",\"service_tier\":5}", "service_tier"},
         {"{\"input\":\"a\",\"safety_identifier\":[]}", "safety_identifier"},
@@ -502,6 +568,7 @@ static void memory_that_runs_out(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(answers_are_items), cmocka_unit_test(answers_that_are_cut),
              cmocka_unit_test(streams_are_their_answers), cmocka_unit_test(events_have_names),
-             cmocka_unit_test(log_probabilities), cmocka_unit_test(items_become_messages),
-             cmocka_unit_test(a_device_that_fails), cmocka_unit_test(forms_of_answers),
+             cmocka_unit_test(log_probabilities), cmocka_unit_test(long_items_in_the_middle),
+             cmocka_unit_test(items_become_messages), cmocka_unit_test(a_device_that_fails),
+             cmocka_unit_test(failing_while_something_waits), cmocka_unit_test(forms_of_answers),
              cmocka_unit_test(what_is_refused), cmocka_unit_test(memory_that_runs_out))
