@@ -39,6 +39,8 @@ static const struct route routes[] = {
     {"GET", "/v1/models/", PREFIX, sv_get_models, NULL},
     {"POST", "/tokenize", LOADED, sv_post_tokenize, NULL},
     {"POST", "/detokenize", LOADED, sv_post_detokenize, NULL},
+    {"POST", "/v1/tokenize", LOADED, sv_post_tokenize, NULL}, /* SGLang's names */
+    {"POST", "/v1/detokenize", LOADED, sv_post_detokenize, NULL},
     {"GET", "/tokenizer_info", LOADED, sv_get_tokenizer_info, NULL},
     {"GET", "/health", OPEN, sv_get_health, NULL},
     {"GET", "/version", OPEN, sv_get_version, NULL},

@@ -197,8 +197,14 @@ static int read_flag(const json_t *body, const char *name, bool *flag, struct sv
     return 0;
 }
 
-static int text_ids(const struct sv_serve *s, struct sv_enc_scratch *scratch, const json_t *body,
-                    struct sv_ids *ids, struct sv_api_err *e)
+/* How texts become ids. */
+struct text_ask {
+    const json_t *prompt;
+    unsigned flags;
+    bool pieces, strings;
+};
+
+static int read_ask(const json_t *body, struct text_ask *a, struct sv_api_err *e)
 {
     static const char *const names[] = {
         "model",   "prompt",      "add_special_tokens", "return_token_strs",
@@ -206,18 +212,22 @@ static int text_ids(const struct sv_serve *s, struct sv_enc_scratch *scratch, co
         NULL};
     const json_t *prompt = json_object_get(body, "prompt"),
                  *content = json_object_get(body, "content");
-    bool add = !content, special = true,
-         pieces = false; /* vLLM adds what begins a text, llama-server does not */
+    bool add = !content, special = true; /* vLLM adds what begins a text, llama-server does not */
 
-    if (unknown(body, names, e) || read_flag(body, "with_pieces", &pieces, e) ||
+    if (unknown(body, names, e) || read_flag(body, "with_pieces", &a->pieces, e) ||
+        read_flag(body, "return_token_strs", &a->strings, e) ||
         read_flag(body, "add_special", &add, e) || read_flag(body, "add_special_tokens", &add, e) ||
         read_flag(body, "parse_special", &special, e))
         return -1;
-    prompt = prompt ? prompt : content; /* llama-server's name */
-    if (!json_is_string(prompt))
-        return sv_api_bad(e, "prompt", "'prompt' must be a string (or 'messages' an array)");
-    return sv_encode(s, scratch, json_string_value(prompt), json_string_length(prompt),
-                     (special ? SV_ENC_SPECIAL : 0) | (add ? SV_ENC_ADD_SPECIAL : 0), ids, e);
+    a->prompt = prompt ? prompt : content; /* llama-server's name */
+    a->flags = (special ? SV_ENC_SPECIAL : 0) | (add ? SV_ENC_ADD_SPECIAL : 0);
+    return 0;
+}
+
+static int text_ids(const struct sv_serve *s, struct sv_enc_scratch *scratch, const json_t *text,
+                    unsigned flags, struct sv_ids *ids, struct sv_api_err *e)
+{
+    return sv_encode(s, scratch, json_string_value(text), json_string_length(text), flags, ids, e);
 }
 
 /* As llama-server has them: the id and what it stands for, as text or, where it is none by itself,
@@ -241,29 +251,92 @@ static void write_pieces(struct sv_buf *b, const struct sv_tokenizer *tok, const
     sv_buf_lit(b, "]");
 }
 
+static void write_tokens(struct sv_buf *b, const struct sv_serve *s, const struct sv_ids *ids,
+                         bool pieces)
+{
+    if (pieces)
+        write_pieces(b, s->model->tok, ids);
+    else
+        sv_json_ids(b, ids->id, (int32_t)ids->n);
+}
+
+static void write_strings(struct sv_buf *b, const struct sv_serve *s, const struct sv_ids *ids)
+{
+    sv_buf_lit(b, "[");
+    for (size_t i = 0; i < ids->n; i++) {
+        if (i)
+            sv_buf_lit(b, ",");
+        sv_json_token(b, s->model->tok, ids->id[i]);
+    }
+    sv_buf_lit(b, "]");
+}
+
+/* SGLang's: of a list every answer is a list. Tokens and names are put together beside counts. */
+static int tokenize_list(const struct sv_serve *s, struct sv_enc_scratch *scratch,
+                         const struct text_ask *a, struct sv_buf *b, struct sv_api_err *e)
+{
+    struct sv_buf tokens, names;
+    struct sv_ids ids = {0};
+    int rc = 0;
+
+    sv_buf_init(&tokens);
+    sv_buf_init(&names);
+    sv_buf_lit(b, "{\"count\":[");
+    for (size_t i = 0; i < json_array_size(a->prompt) && !rc; i++) {
+        const json_t *text = json_array_get(a->prompt, i);
+        const char *comma = i ? "," : "";
+        ids.n = 0;
+        if (!json_is_string(text))
+            rc = sv_api_bad(e, "prompt", "'prompt[%zu]' must be a string", i);
+        else
+            rc = text_ids(s, scratch, text, a->flags, &ids, e);
+        if (rc)
+            break;
+        sv_buf_printf(b, "%s%zu", comma, ids.n);
+        sv_buf_printf(&tokens, "%s", comma);
+        write_tokens(&tokens, s, &ids, a->pieces);
+        sv_buf_printf(&names, "%s", comma);
+        if (a->strings)
+            write_strings(&names, s, &ids);
+    }
+    sv_buf_printf(b, "],\"max_model_len\":%d,\"tokens\":[", s->model->info.context);
+    sv_buf_append(b, tokens.data, tokens.len);
+    sv_buf_printf(b, "],\"token_strs\":%s", a->strings ? "[" : "null");
+    if (a->strings)
+        sv_buf_append(b, names.data, names.len);
+    sv_buf_printf(b, a->strings ? "]}\n" : "}\n");
+    b->failed |= tokens.failed || names.failed;
+    sv_buf_fini(&tokens);
+    sv_buf_fini(&names);
+    sv_ids_fini(&ids);
+    return rc;
+}
+
 static int tokenize(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body,
                     struct sv_buf *b, struct sv_api_err *e)
 {
-    bool strings = json_is_true(json_object_get(body, "return_token_strs"));
+    const bool chat = json_object_get(body, "messages");
+    struct text_ask a = {.strings = json_is_true(json_object_get(body, "return_token_strs"))};
     struct sv_ids ids = {0};
-    int rc = json_object_get(body, "messages") ? chat_ids(s, scratch, body, &ids, e)
-                                               : text_ids(s, scratch, body, &ids, e);
+    int rc = chat ? chat_ids(s, scratch, body, &ids, e) : read_ask(body, &a, e);
 
+    if (!rc && json_is_array(a.prompt))
+        return tokenize_list(s, scratch, &a, b, e);
+    if (!rc && !chat && !json_is_string(a.prompt))
+        rc = sv_api_bad(e, "prompt",
+                        "'prompt' must be a string or a list of strings (or 'messages' an array)");
+    else if (!rc && !chat)
+        rc = text_ids(s, scratch, a.prompt, a.flags, &ids, e);
     if (!rc) {
         sv_buf_printf(b, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":", ids.n,
                       s->model->info.context);
-        if (json_is_true(json_object_get(body, "with_pieces")))
-            write_pieces(b, s->model->tok, &ids);
+        write_tokens(b, s, &ids, a.pieces);
+        sv_buf_lit(b, ",\"token_strs\":");
+        if (a.strings)
+            write_strings(b, s, &ids);
         else
-            sv_json_ids(b, ids.id, (int32_t)ids.n);
-        sv_buf_printf(b, ",\"token_strs\":");
-        if (!strings)
-            sv_buf_printf(b, "null");
-        for (size_t i = 0; strings && i < ids.n; i++) {
-            sv_buf_printf(b, i ? "," : "[");
-            sv_json_token(b, s->model->tok, ids.id[i]);
-        }
-        sv_buf_printf(b, strings ? (ids.n ? "]}\n" : "[]}\n") : "}\n");
+            sv_buf_lit(b, "null");
+        sv_buf_lit(b, "}\n");
     }
     sv_ids_fini(&ids);
     return rc;
@@ -297,19 +370,13 @@ void sv_post_apply_template(struct sv_serve *s, struct sv_http_req *q)
     sv_ask(s, q, apply_template);
 }
 
-static int decode(const struct sv_serve *s, const json_t *body, struct sv_buf *text,
-                  struct sv_api_err *e)
+/* name: what the list is called. */
+static int decode(const struct sv_serve *s, const json_t *tokens, const char *name, bool skip,
+                  struct sv_buf *text, struct sv_api_err *e)
 {
-    static const char *const names[] = {"model", "tokens", "skip_special_tokens", NULL};
-    const json_t *tokens = json_object_get(body, "tokens");
-    bool skip = false;
-
-    if (unknown(body, names, e) || read_flag(body, "skip_special_tokens", &skip, e))
-        return -1;
-    if (!json_is_array(tokens))
-        return sv_api_bad(e, "tokens", "'tokens' must be an array of integers");
     size_t n = json_array_size(tokens);
     int32_t *ids = sv_alloc((n ? n : 1) * sizeof *ids);
+
     if (!ids)
         return sv_api_fail(e, 500, NULL, "out of memory");
     for (size_t i = 0; i < n; i++) {
@@ -317,7 +384,7 @@ static int decode(const struct sv_serve *s, const json_t *body, struct sv_buf *t
         json_int_t id = json_integer_value(v);
         if (!json_is_integer(v) || id < 0 || id >= s->model->info.vocab_size) {
             sv_free(ids);
-            return sv_api_bad(e, "tokens", "'tokens[%zu]' must be an integer in [0, %d)", i,
+            return sv_api_bad(e, "tokens", "'%s[%zu]' must be an integer in [0, %d)", name, i,
                               s->model->info.vocab_size);
         }
         ids[i] = (int32_t)id;
@@ -327,23 +394,57 @@ static int decode(const struct sv_serve *s, const json_t *body, struct sv_buf *t
     return 0;
 }
 
+/* A text, or SGLang's list of them, in JSON. */
+static int decode_all(const struct sv_serve *s, const json_t *tokens, bool skip, struct sv_buf *b,
+                      struct sv_api_err *e)
+{
+    const bool list = json_is_array(json_array_get(tokens, 0));
+    const size_t n = list ? json_array_size(tokens) : 1;
+    struct sv_buf text;
+    int rc = 0;
+
+    sv_buf_init(&text);
+    for (size_t i = 0; i < n && !rc; i++) {
+        const json_t *one = list ? json_array_get(tokens, i) : tokens;
+        char name[32];
+        snprintf(name, sizeof name, list ? "tokens[%zu]" : "tokens", i);
+        sv_buf_clear(&text);
+        if (!json_is_array(one))
+            rc = sv_api_bad(e, "tokens", "'%s' must be an array of integers", name);
+        else
+            rc = decode(s, one, name, skip, &text, e);
+        sv_buf_printf(b, list && !i ? "[" : i ? "," : "");
+        sv_json_quote(b, text.data ? text.data : "", text.len);
+    }
+    if (list)
+        sv_buf_lit(b, "]");
+    b->failed |= text.failed;
+    sv_buf_fini(&text);
+    return rc;
+}
+
 static int detokenize(const struct sv_serve *s, struct sv_enc_scratch *scratch, json_t *body,
                       struct sv_buf *b, struct sv_api_err *e)
 {
+    static const char *const names[] = {"model", "tokens", "skip_special_tokens", NULL};
+    static const char *const called[] = {"prompt", "content", "text"}; /* vLLM's, llama-server's */
+    const json_t *tokens = json_object_get(body, "tokens");
+    bool skip = false;
     struct sv_buf text;
 
     (void)scratch;
+    if (unknown(body, names, e) || read_flag(body, "skip_special_tokens", &skip, e))
+        return -1;
+    if (!json_is_array(tokens))
+        return sv_api_bad(e, "tokens", "'tokens' must be an array of integers, or of such arrays");
     sv_buf_init(&text);
-    int rc = decode(s, body, &text, e);
-    if (!rc) {
-        sv_buf_lit(b, "{\"prompt\":");
-        sv_json_quote(b, text.data ? text.data : "", text.len);
-        sv_buf_lit(b, ",\"content\":"); /* llama-server's name */
-        sv_json_quote(b, text.data ? text.data : "", text.len);
-        sv_buf_lit(b, ",\"text\":"); /* SGLang's */
-        sv_json_quote(b, text.data ? text.data : "", text.len);
-        sv_buf_lit(b, "}\n");
+    int rc = decode_all(s, tokens, skip, &text, e);
+    for (int i = 0; i < 3 && !rc; i++) {
+        sv_buf_printf(b, "%s\"%s\":", i ? "," : "{", called[i]);
+        sv_buf_append(b, text.data, text.len);
     }
+    sv_buf_lit(b, "}\n");
+    b->failed |= text.failed;
     sv_buf_fini(&text);
     return rc;
 }

@@ -287,6 +287,24 @@ static void clear_answers(void **state)
         {"/tokenize", "{\"content\":\"a\",\"with_pieces\":true}",
          "\"tokens\":[{\"id\":64,\"piece\":\"a\"}]"},
         {"/tokenize", "{\"content\":\"a\",\"with_pieces\":1}", "\"param\":\"with_pieces\""},
+        {"/tokenize", "{\"prompt\":5}", "'prompt' must be a string or a list of strings"},
+        {"/tokenize", "{\"prompt\":[\"a\",5]}", "'prompt[1]' must be a string"},
+        {"/v1/tokenize", "{\"prompt\":[]}",
+         "{\"count\":[],\"max_model_len\":4096,\"tokens\":[],\"token_strs\":null}"},
+        {"/v1/tokenize", "{\"prompt\":[\"a\",\"\",\"ab\"],\"add_special_tokens\":false}",
+         "{\"count\":[1,0,1],\"max_model_len\":4096,\"tokens\":[[64],[],[393]],"
+         "\"token_strs\":null}"},
+        {"/tokenize", "{\"prompt\":[\"a\",\"\",\"bb\"],\"return_token_strs\":true}",
+         "\"token_strs\":[[\"a\"],[],[\"bb\"]]}"},
+        {"/tokenize", "{\"content\":[\"a\",\"b\"],\"with_pieces\":true}",
+         "\"tokens\":[[{\"id\":64,\"piece\":\"a\"}],[{\"id\":65,\"piece\":\"b\"}]]"},
+        {"/v1/detokenize", "{\"tokens\":[[64],[],[65,66]]}", "\"text\":[\"a\",\"\",\"bc\"]}"},
+        {"/detokenize", "{\"tokens\":[[64,65]],\"skip_special_tokens\":true}",
+         "{\"prompt\":[\"ab\"],\"content\":[\"ab\"],\"text\":[\"ab\"]}"},
+        {"/detokenize", "{\"tokens\":[[64],65]}", "'tokens[1]' must be an array of integers"},
+        {"/detokenize", "{\"tokens\":[[64],[65,-1]]}", "'tokens[1][1]' must be an integer in [0, "},
+        {"/detokenize", "{\"tokens\":[64,[65]]}", "'tokens[1]' must be an integer in [0, "},
+        {"/detokenize", "{\"tokens\":\"a\"}", "'tokens' must be an array of integers, or of such"},
     };
     struct hub r = {0};
     (void)state;
