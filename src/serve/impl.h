@@ -265,7 +265,11 @@ struct sv_params {
     bool ids_as_tokens; /* in log probabilities, vLLM's token_id:17 */
     int add_special;    /* -1 = the dialect's default */
     /* completions and generate */
-    json_t *prompt; /* borrowed: text, ids, or a list of either */
+    json_t *prompt;   /* borrowed: text, ids, or a list of either */
+    json_t *suffix;   /* what stands behind the cursor; borrowed */
+    int32_t truncate; /* tokens that are kept of a prompt: -1 = as many as leave room */
+    bool infills;     /* what ends a file ends the answer, too */
+    bool truncates, truncate_right; /* that was said; the first ones, not the last */
     const char *request_id;
     json_t *rids;          /* of each prompt; borrowed */
     json_t *sampling_list; /* generate: settings of each prompt; borrowed */
@@ -576,6 +580,10 @@ void sv_prompts_free(struct sv_prompt *prompts, int32_t n);
 const json_t *sv_part_text(const json_t *part);
 int sv_encode(const struct sv_serve *s, struct sv_enc_scratch *scratch, const char *text, size_t n,
               unsigned flags, struct sv_ids *ids, struct sv_api_err *e);
+/* infill.c: a text before the cursor and the request's suffix around the model's own marks. */
+int sv_suffix_prompt(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,
+                     const json_t *prefix, const char *name, struct sv_prompt *out,
+                     struct sv_api_err *e);
 int sv_check_prompt(const struct sv_serve *s, const struct sv_prompt *pr, const char *name,
                     struct sv_api_err *e);
 int sv_check_text(const struct sv_serve *s, size_t n_bytes, const char *name, struct sv_api_err *e);

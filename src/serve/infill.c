@@ -122,7 +122,10 @@ static int add_extra(struct builder *b, const json_t *list, const int32_t mark[N
     return mark[FILE_MARK] >= 0 ? add_mark(b, mark[FILE_MARK]) || add_line(b, "filename\n") : 0;
 }
 
-static int add_cursor(struct builder *b, const struct sv_params *p, const int32_t mark[N_MARKS])
+/* between: what stands between the prefix and the cursor, or NULL. The names are for errors. */
+static int add_cursor(struct builder *b, const json_t *prefix, const char *prefix_name,
+                      const json_t *between, const json_t *suffix, const char *suffix_name,
+                      const int32_t mark[N_MARKS])
 {
     int32_t bos = b->s->model->info.bos_id;
     struct sv_ids begin = {0};
@@ -132,9 +135,9 @@ static int add_cursor(struct builder *b, const struct sv_params *p, const int32_
     if (!rc && begin.n && begin.id[0] == bos)
         rc = add_mark(b, bos);
     sv_ids_fini(&begin);
-    return rc || add_mark(b, mark[PREFIX]) || add_json(b, p->input_prefix, "input_prefix") ||
-           add_json(b, p->prompt, "prompt") || add_mark(b, mark[SUFFIX]) ||
-           add_json(b, p->input_suffix, "input_suffix") || add_mark(b, mark[MIDDLE]);
+    return rc || add_mark(b, mark[PREFIX]) || add_json(b, prefix, prefix_name) ||
+           add_json(b, between, "prompt") || add_mark(b, mark[SUFFIX]) ||
+           add_json(b, suffix, suffix_name) || add_mark(b, mark[MIDDLE]);
 }
 
 /* Of what comes before the prefix the oldest goes, so that the rest and an answer fit. */
@@ -175,7 +178,8 @@ int sv_infill_prompt(const struct sv_serve *s, struct sv_enc_scratch *scratch, s
     int rc = add_extra(&b, p->input_extra, mark);
     size_t n_extra = b.ids.n;
     if (!rc)
-        rc = add_cursor(&b, p, mark);
+        rc = add_cursor(&b, p->input_prefix, "input_prefix", p->prompt, p->input_suffix,
+                        "input_suffix", mark);
     if (!rc)
         rc = add_stops(p, mark, e);
     if (rc) {
@@ -186,4 +190,36 @@ int sv_infill_prompt(const struct sv_serve *s, struct sv_enc_scratch *scratch, s
     out->ids = b.ids.id; /* sv_alloc's: it moves over */
     out->n_ids = (int32_t)b.ids.n;
     return sv_check_prompt(s, out, "input_prefix", e);
+}
+
+int sv_suffix_prompt(const struct sv_serve *s, struct sv_enc_scratch *scratch, struct sv_params *p,
+                     const json_t *prefix, const char *name, struct sv_prompt *out,
+                     struct sv_api_err *e)
+{
+    struct builder b = {.s = s, .scratch = scratch, .e = e};
+    int32_t mark[N_MARKS];
+
+    if (!json_is_string(prefix)) {
+        sv_api_bad(e, name, "'%s' must be a text where there is a 'suffix'", name);
+        e->code = "unsupported_parameter";
+        return -1;
+    }
+    if (find_all(s->model->tok, mark, e)) {
+        e->status = 400; /* here it is a field, not the endpoint */
+        e->type = "invalid_request_error";
+        e->code = "unsupported_parameter";
+        snprintf(e->param, sizeof e->param, "suffix");
+        return -1;
+    }
+    int rc = add_cursor(&b, prefix, name, NULL, p->suffix, "suffix", mark);
+    if (!rc && !p->infills)
+        rc = add_stops(p, mark, e);
+    p->infills = true;
+    if (rc) {
+        sv_ids_fini(&b.ids);
+        return -1;
+    }
+    out->ids = b.ids.id;
+    out->n_ids = (int32_t)b.ids.n;
+    return 0;
 }

@@ -16,13 +16,13 @@ static void write_head(struct sv_buf *b, const struct sv_call *c)
     sv_json_string(b, "model", sv_call_model(c));
 }
 
-/* The prompt as text: as it was given, or decoded. */
+/* The prompt as text: as it was given, or, when it is ids or may have been cut, decoded. */
 static void echo_text(const struct sv_call *c, const struct sv_gen *g, struct sv_buf *out)
 {
     const json_t *v = c->p.batched ? json_array_get(c->p.prompt, (size_t)g->prompt) : c->p.prompt;
     const struct sv_prompt *p = &c->prompts[g->prompt];
 
-    if (json_is_string(v))
+    if (json_is_string(v) && !c->p.truncates)
         sv_buf_append(out, json_string_value(v), json_string_length(v));
     else
         sv_tokenizer_decode(c->s->model->tok, p->ids, (size_t)p->n_ids, false, out);

@@ -129,7 +129,9 @@ static const struct sv_field fields[] = {
     {"text", G, sv_read_prompt, 0, 0, 0, 0},
     {"input_ids", G, sv_read_prompt, 0, 0, 0, 0},
     {"sampling_params", G, read_sampling_params, 0, 0, 0, 0},
-    {"suffix", T, sv_read_neutral, 0, 0, 0, 0},
+    {"suffix", T, sv_read_text, P(suffix), 0, 0, 0},
+    {"truncate_prompt_tokens", C | T, sv_read_i32, P(truncate), -1, BIG, P(truncates)},
+    {"truncation_side", C | T, sv_read_truncation_side, 0, 0, 0, 0},
     {"image_data", G, sv_read_neutral, 0, 0, 0, 0},
     {"stream_output", G, sv_read_nothing, 0, 0, 0, 0},
     /* Anthropic's: those that messages_read.c reads, ... */
@@ -182,7 +184,7 @@ static const struct sv_field fields[] = {
     {"use_beam_search", C | R | T, sv_read_neutral, 0, 0, 0, 0},
     {"length_penalty", C | R | T, sv_read_neutral, 0, 1, 0, 0},
     {"skip_special_tokens", C | R | T | S, sv_read_bool, P(skip_special), 0, 0, 0},
-    {"truncate_prompt_tokens", C | R | T, sv_read_neutral, 0, -1, 0, 0},
+    {"truncate_prompt_tokens", R, sv_read_neutral, 0, -1, 0, 0},
     {"structural_tag", C | R | T | S, sv_read_neutral, 0, 0, 0, 0},
     {"thinking_token_budget", C | R | T, sv_read_neutral, 0, -1, 0, 0},
     {"media_io_kwargs", C | R, sv_read_neutral, 0, 0, 0, 0},
@@ -260,7 +262,6 @@ static const struct sv_field fields[] = {
     {"log_metrics", G, sv_read_nothing, 0, 0, 0, 0},
     {"stream_interval", C | R | T | S, sv_read_nothing, 0, 0, 0, 0},
     {"session_id", C | R | T | G, sv_read_nothing, 0, 0, 0, 0},
-    {"truncation_side", C | T, sv_read_nothing, 0, 0, 0, 0}, /* of a prompt that is never cut */
     {"return_token_offsets", C | T, sv_read_nothing, 0, 0, 0,
      0}, /* vLLM ignores these two here as well */
     {"return_mm_kwargs", C | T, sv_read_nothing, 0, 0, 0, 0},
@@ -473,6 +474,9 @@ static int check_together(struct sv_params *p, enum sv_dialect_kind kind, struct
         return sv_api_bad(
             e, "prompt",
             "'prompt' must be a string: what stands between the prefix and the cursor");
+    if (p->truncates && !p->truncate)
+        return sv_api_bad(e, "truncate_prompt_tokens",
+                          "'truncate_prompt_tokens' must be at least 1, or -1 for as many as fit");
     if (kind == SV_GENERATE && !p->prompt)
         return sv_api_bad(e, "text", "'text' or 'input_ids' is missing");
     if (p->continue_final && p->has_add_generation && p->add_generation_prompt)

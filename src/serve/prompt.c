@@ -386,6 +386,36 @@ static int check_logprob_start(const struct sv_params *p, const struct sv_prompt
                       pr->n_ids);
 }
 
+/* vLLM's: the newest tokens are kept, or the first ones. */
+static void truncate(const struct sv_serve *s, const struct sv_params *p, struct sv_prompt *pr)
+{
+    const int32_t context = s->model->info.context, answer = p->r.max_tokens;
+    int32_t most = p->truncate;
+
+    if (!p->truncates)
+        return;
+    if (most < 0)
+        most = answer > 0 && answer < context ? context - answer : context - 1;
+    if (pr->n_ids <= most)
+        return;
+    if (!p->truncate_right)
+        memmove(pr->ids, pr->ids + (pr->n_ids - most), (size_t)most * sizeof *pr->ids);
+    pr->n_ids = most;
+}
+
+/* A prompt of a list, or the only one. */
+static int take_prompt(const struct taker *t, struct sv_params *p, const json_t *v,
+                       struct sv_prompt *out, const char *name, struct sv_api_err *e)
+{
+    int rc = p->suffix && json_string_length(p->suffix)
+                 ? sv_suffix_prompt(t->s, t->scratch, p, v, name, out, e)
+                 : take_one(t, v, out, name, e);
+    if (rc)
+        return rc;
+    truncate(t->s, p, out);
+    return sv_check_prompt(t->s, out, name, e);
+}
+
 static int take_all(const struct taker *t, struct sv_params *p, const char *name,
                     struct sv_prompt *prompts, int32_t n, struct sv_api_err *e)
 {
@@ -393,8 +423,8 @@ static int take_all(const struct taker *t, struct sv_params *p, const char *name
         const json_t *v = p->batched ? json_array_get(p->prompt, (size_t)i) : p->prompt;
         char one[32];
         snprintf(one, sizeof one, p->batched ? "%s[%d]" : "%s", name, i);
-        if (take_one(t, v, &prompts[i], one, e) || sv_check_prompt(t->s, &prompts[i], one, e)) {
-            if (*e->param)
+        if (take_prompt(t, p, v, &prompts[i], one, e)) {
+            if (*e->param && strcmp(e->param, "suffix") != 0)
                 snprintf(e->param, sizeof e->param, "%s",
                          name); /* the message says which of them */
             return -1;
@@ -420,8 +450,10 @@ static int take_chat(const struct taker *t, struct sv_params *p, const char *nam
     p->form.think_open = !rc && sv_think_is_open(p->form.think, text.data, text.len);
     if (!rc)
         rc = take_text(t, text.data ? text.data : "", text.len, prompt, name, e);
-    if (!rc)
+    if (!rc) {
+        truncate(t->s, p, prompt);
         rc = sv_check_prompt(t->s, prompt, name, e);
+    }
     sv_buf_fini(&text);
     return rc;
 }

@@ -473,6 +473,17 @@ int sv_read_logprobs_count(struct sv_params *p, const struct sv_field *f, json_t
     return 0;
 }
 
+int sv_read_truncation_side(struct sv_params *p, const struct sv_field *f, json_t *v,
+                            struct sv_api_err *e)
+{
+    const char *side = json_string_value(v);
+
+    if (!side || (strcmp(side, "left") != 0 && strcmp(side, "right") != 0))
+        return sv_api_bad(e, f->name, "'%s' must be \"left\" or \"right\"", f->name);
+    p->truncate_right = *side == 'r';
+    return 0;
+}
+
 /* A list; what is in it, words.c sees to. */
 int sv_read_asked(struct sv_params *p, const struct sv_field *f, json_t *v, struct sv_api_err *e)
 {

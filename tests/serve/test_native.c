@@ -370,6 +370,25 @@ static void infill_with_files(void **state)
         "\"infill\"],\"n_indent\":0}",
         "<|repo_name|>myproject\n<|file_sep|>x.c\nint y;<|file_sep|>tmp\nz<|file_sep|>filename\n<|fim_prefix|>a\n  "
         "b<|fim_suffix|><|fim_middle|>");
+    /* OpenAI's suffix makes the same of a prompt, or of each; files are another matter. */
+    json_t *ids =
+        hub_at(hub_json(&r, "/tokenize",
+                        "{\"prompt\":\"<|fim_prefix|>a(<|fim_suffix|>)<|fim_middle|>\"}", 200),
+               "tokens");
+    json_t *text = hub_json(&r, "/v1/completions",
+                            "{\"prompt\":[\"b\",\"a(\"],\"suffix\":\")\",\"max_tokens\":2,"
+                            "\"return_token_ids\":true}",
+                            200);
+    hub_same(hub_at(text, "choices.1.prompt_token_ids"), ids, "suffix");
+    text = hub_json(&r, "/v1/completions",
+                    "{\"prompt\":\"a(\",\"suffix\":\"\",\"max_tokens\":2,"
+                    "\"return_token_ids\":true}",
+                    200);
+    assert_int_not_equal(json_integer_value(hub_at(text, "choices.0.prompt_token_ids.0")), 6144);
+    assert_string_equal(
+        hub_text(hub_json(&r, "/v1/completions", "{\"prompt\":[[64]],\"suffix\":\")\"}", 400),
+                 "error.message"),
+        "'prompt[0]' must be a text where there is a 'suffix'");
     /* A mark in the client's text is text. */
     json_t *v =
         hub_json(&r, "/infill",

@@ -104,6 +104,69 @@ static void fields_that_ask_nothing(void **state)
     hub_close(&r);
 }
 
+/* vLLM's: the newest tokens stay, or the first; what is shown of the prompt is what stayed. */
+static void prompts_are_cut(void **state)
+{
+    static const struct {
+        const char *more;
+        int n;
+        int first;
+    } list[] = {
+        {"\"truncate_prompt_tokens\":3", 3, 67},
+        {"\"truncate_prompt_tokens\":3,\"truncation_side\":\"left\"", 3, 67},
+        {"\"truncate_prompt_tokens\":3,\"truncation_side\":\"right\"", 3, 64},
+        {"\"truncate_prompt_tokens\":6", 6, 64},
+        {"\"truncate_prompt_tokens\":60", 6, 64},
+        {"\"truncate_prompt_tokens\":-1", 6, 64},
+        {"\"truncate_prompt_tokens\":-1,\"max_tokens\":12", 4, 66},
+        {"\"truncate_prompt_tokens\":null,\"truncation_side\":null", 6, 64},
+    };
+    struct hub r = {.o.engine.context = 16};
+    (void)state;
+
+    hub_open(&r, false);
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        char body[300];
+        snprintf(body, sizeof body,
+                 "{\"prompt\":[[64,65,66,67,68,69]],\"max_tokens\":2,\"return_token_ids\":true,%s}",
+                 list[i].more);
+        if (strstr(list[i].more, "max_tokens\""))
+            memmove(strstr(body, "\"max_tokens\":2,"), strstr(body, "\"return"),
+                    strlen(strstr(body, "\"return")) + 1);
+        json_t *ids =
+            hub_at(hub_json(&r, "/v1/completions", body, 200), "choices.0.prompt_token_ids");
+        assert_int_equal(json_array_size(ids), list[i].n);
+        assert_int_equal(json_integer_value(json_array_get(ids, 0)), list[i].first);
+    }
+    /* Longer than the context is no fault then; a chat's, too. */
+    hub_json(&r, "/v1/completions", "{\"prompt\":\"1 2 3 4 5 6 7 8 9 1 2 3 4 5 6\"}", 400);
+    json_t *v = hub_json(&r, "/v1/completions",
+                         "{\"prompt\":\"1 2 3 4 5 6 7 8 9 1 2 3 4 5 6\",\"max_tokens\":3,"
+                         "\"echo\":true,\"truncate_prompt_tokens\":2}",
+                         200);
+    assert_memory_equal(hub_text(v, "choices.0.text"), " 6", 2);
+    v = hub_json(&r, "/v1/chat/completions",
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"1 2 3 4 5 6 7 8 9 1 2 3\"}],"
+                 "\"max_tokens\":2,\"truncate_prompt_tokens\":-1}",
+                 200);
+    assert_int_equal(hub_number(v, "usage.prompt_tokens"), 14);
+    static const char *const bad[][2] = {
+        {"\"truncate_prompt_tokens\":0", "truncate_prompt_tokens"},
+        {"\"truncate_prompt_tokens\":-2", "truncate_prompt_tokens"},
+        {"\"truncation_side\":\"top\"", "truncation_side"},
+        {"\"best_of\":2", "best_of"},
+        {"\"n\":2,\"best_of\":1", "best_of"},
+        {"\"suffix\":\"b\"", "suffix"},
+        {"\"suffix\":5", "suffix"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char body[200];
+        snprintf(body, sizeof body, "{\"prompt\":\"a\",%s}", bad[i][0]);
+        assert_string_equal(hub_text(hub_json(&r, "/v1/completions", body, 400), "error.param"),
+                            bad[i][1]);
+    }
+    hub_close(&r);
+}
+
 static void names_of_models(void **state)
 {
     static const char *const any[] = {
@@ -560,8 +623,9 @@ static void figures(void **state)
     hub_close(&none);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(fields_that_ask_nothing), cmocka_unit_test(names_of_models),
-             cmocka_unit_test(what_stopped_it), cmocka_unit_test(ids_of_prompts),
-             cmocka_unit_test(ids_for_tokens), cmocka_unit_test(goes_on), cmocka_unit_test(effort),
-             cmocka_unit_test(accept_figures), cmocka_unit_test(small_things),
-             cmocka_unit_test(aborted), cmocka_unit_test(aborted_often), cmocka_unit_test(figures))
+SV_TEST_MAIN(cmocka_unit_test(fields_that_ask_nothing), cmocka_unit_test(prompts_are_cut),
+             cmocka_unit_test(names_of_models), cmocka_unit_test(what_stopped_it),
+             cmocka_unit_test(ids_of_prompts), cmocka_unit_test(ids_for_tokens),
+             cmocka_unit_test(goes_on), cmocka_unit_test(effort), cmocka_unit_test(accept_figures),
+             cmocka_unit_test(small_things), cmocka_unit_test(aborted),
+             cmocka_unit_test(aborted_often), cmocka_unit_test(figures))
