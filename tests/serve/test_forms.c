@@ -5,6 +5,7 @@
  * demo pair.
  */
 #include "serve/hub.h"
+#include "serve/impl.h"
 
 #include "testing.h"
 
@@ -457,9 +458,27 @@ static void ends_amid(void **state)
                    "{\"messages\":[{\"role\":\"user\",\"content\":\"Who?\"}]," FORMAT "}");
 }
 
+/* That is the server's fault, and no queue that is full. */
+static void no_memory_to_begin_with(void **state)
+{
+    static struct sv_serve s;
+    static struct sv_call c;
+    struct sv_api_err e = {0};
+    (void)state;
+
+    c.p.form.kind = SV_FORM_JSON;
+    sv_buf_lit(&c.source, "anything");
+    sv_fault_arm(1);
+    int rc = sv_grammars_want(&s, &c, &e);
+    sv_fault_arm(0);
+    assert_int_equal(rc, -1);
+    assert_int_equal(e.status, 500);
+    sv_buf_fini(&c.source);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(every_way_fake), cmocka_unit_test(every_way_demo),
              cmocka_unit_test(drafts_change_nothing), cmocka_unit_test(logprobs_are_the_models),
              cmocka_unit_test(words_within), cmocka_unit_test(cut_is_length),
              cmocka_unit_test(behind_thoughts), cmocka_unit_test(refusals_name_the_place),
              cmocka_unit_test(kept_for_the_next), cmocka_unit_test(made_once_for_all),
-             cmocka_unit_test(ends_amid))
+             cmocka_unit_test(ends_amid), cmocka_unit_test(no_memory_to_begin_with))
