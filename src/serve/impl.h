@@ -229,7 +229,7 @@ struct sv_params {
     bool stream, include_usage, continuous_usage;
     bool echo, discard; /* discard: max_tokens 0, so the one token made is not shown */
     bool logprobs;
-    bool return_ids, return_draft;
+    bool return_ids, return_draft, return_prompt_text;
     int32_t n;
     int32_t best_of;             /* 0 = not said */
     int32_t n_top, n_prompt_top; /* n_prompt_top -1 = no prompt log probabilities */

@@ -73,12 +73,24 @@ static void write_logprobs(struct sv_buf *b, const struct sv_call *c, struct sv_
     sv_buf_clear(&g->lp[0]);
 }
 
-static void write_prompt_ids(struct sv_buf *b, const struct sv_call *c)
+/* What the conversation became: its tokens, and vLLM's prompt_text. */
+static void write_prompt(struct sv_buf *b, const struct sv_call *c)
 {
-    if (!c->p.return_ids && !c->p.return_prompt_ids)
+    const struct sv_prompt *p = &c->prompts[0];
+    struct sv_buf text;
+
+    if (c->p.return_ids || c->p.return_prompt_ids) {
+        sv_buf_lit(b, ",\"prompt_token_ids\":");
+        sv_json_ids(b, p->ids, p->n_ids);
+    }
+    if (!c->p.return_prompt_text)
         return;
-    sv_buf_lit(b, ",\"prompt_token_ids\":");
-    sv_json_ids(b, c->prompts[0].ids, c->prompts[0].n_ids);
+    sv_buf_init(&text);
+    sv_tokenizer_decode(c->s->model->tok, p->ids, (size_t)p->n_ids, false, &text);
+    sv_buf_lit(b, ",\"prompt_text\":");
+    sv_json_quote(b, text.data ? text.data : "", text.len);
+    b->failed |= text.failed;
+    sv_buf_fini(&text);
 }
 
 /* ---------------------------------------------------------------- streamed */
@@ -114,7 +126,7 @@ static void role_chunk(struct sv_call *c, struct sv_gen *g, struct sv_buf *b)
     sv_buf_printf(b, "{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
                      "\"finish_reason\":null");
     chunk_end(b, c);
-    write_prompt_ids(b, c);
+    write_prompt(b, c);
     close_chunk(b);
 }
 
@@ -252,7 +264,7 @@ static void body(struct sv_call *c, struct sv_buf *b)
         sv_buf_append(b, c->gens[0].prompt_lp.data, c->gens[0].prompt_lp.len);
         sv_buf_lit(b, "]");
     }
-    write_prompt_ids(b, c);
+    write_prompt(b, c);
     if (c->n_gens == 1) {
         sv_write_spec_metrics(b, c, &c->gens[0]);
         sv_write_timings(b, c, &c->gens[0]);

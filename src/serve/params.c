@@ -58,7 +58,7 @@ static const struct sv_field fields[] = {
     {"n_cmpl", L, sv_read_i32, P(n), 1, 4096, 0},
     {"n_indent", L, sv_read_i32, P(n_indent), 0, BIG, 0},
     {"t_max_predict_ms", L, sv_read_i32, P(max_ms), -1, BIG, 0},
-    {"samplers", L, sv_read_samplers, 0, 0, 0, 0},
+    {"samplers", C | T | L, sv_read_samplers, 0, 0, 0, 0},
     {"min_tokens", C | M | R | T | L, sv_read_i32, P(r.min_tokens), 0, BIG, 0},
     {"min_new_tokens", S, sv_read_i32, P(r.min_tokens), 0, BIG, 0},
     {"stop", C | R | T | L | S, sv_read_stop, 0, 0, 0, 0},
@@ -97,6 +97,7 @@ static const struct sv_field fields[] = {
     {"logprob_token_ids", C | T, sv_read_asked, 0, 0, 0, 0},
     {"return_text_in_logprobs", G, sv_read_bool, P(logprob_text), 0, 0, 0},
     {"return_token_ids", C | T, sv_read_bool, P(return_ids), 0, 0, 0},
+    {"return_prompt_text", C, sv_read_bool, P(return_prompt_text), 0, 0, 0},
     {"return_tokens", L, sv_read_bool, P(return_ids), 0, 0, 0},
     {"return_tokens_as_token_ids", C | T, sv_read_bool, P(ids_as_tokens), 0, 0, 0},
     {"response_fields", L, sv_read_array, P(response_fields), 0, 0, 0},
@@ -195,9 +196,9 @@ static const struct sv_field fields[] = {
     {"video_data", G, sv_read_neutral, 0, 0, 0, 0},
     {"audio_data", G, sv_read_neutral, 0, 0, 0, 0},
     {"input_embeds", G, sv_read_neutral, 0, 0, 0, 0},
-    {"samplers", C | T, sv_read_neutral, 0, 0, 0, 0},
+    {"typ_p", C | T, sv_read_neutral, 0, 1, 0, 0}, /* as llama-server's page calls typical_p */
+    {"adaptive_target", C | T | L, sv_read_neutral, 0, -1, 0, 0},
     {"top_n_sigma", C | T | L, sv_read_neutral, 0, -1, 0, 0},
-    {"id_slot", C | T, sv_read_neutral, 0, -1, 0, 0},
     {"t_max_predict_ms", C | T, sv_read_neutral, 0, -1, 0, 0},
     {"post_sampling_probs", C | T | L, sv_read_neutral, 0, 0, 0, 0},
     {"return_tokens", C | T, sv_read_neutral, 0, 0, 0, 0},
@@ -225,7 +226,6 @@ static const struct sv_field fields[] = {
     {"watermarking", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"repetition_detection", C | T, sv_read_neutral, 0, 0, 0, 0},
     {"ec_transfer_params", C | T, sv_read_neutral, 0, 0, 0, 0},
-    {"return_prompt_text", C, sv_read_neutral, 0, 0, 0, 0},
     {"prompt_embeds", T, sv_read_neutral, 0, 0, 0, 0},
     {"images_config", C | T | G, sv_read_neutral, 0, 0, 0, 0},
     {"ngram_corpus_id", C | T | G, sv_read_neutral, 0, 0, 0, 0},
@@ -300,11 +300,15 @@ static const struct sv_field fields[] = {
     {"api_key", L, sv_read_nothing, 0, 0, 0, 0},
     {"mirostat_tau", C | T | L, sv_read_nothing, 0, 0, 0, 0},
     {"mirostat_eta", C | T | L, sv_read_nothing, 0, 0, 0, 0},
-    {"id_slot", L, sv_read_nothing, 0, 0, 0, 0}, /* every sequence may go on from any kept prefix */
-    {"n_cache_reuse", L, sv_read_nothing, 0, 0, 0, 0},
-    {"n_discard", L, sv_read_nothing, 0, 0, 0, 0},
+    {"adaptive_decay", C | T | L, sv_read_nothing, 0, 0, 0, 0},
+    {"backend_sampling", C | T | L, sv_read_nothing, 0, 0, 0, 0}, /* where numbers are drawn */
+    {"reasoning_control", C, sv_read_nothing, 0, 0, 0, 0},        /* that a thought may be ended */
+    {"id_slot", C | T | L, sv_read_nothing, 0, 0, 0,
+     0}, /* every sequence may go on from any kept prefix */
+    {"n_cache_reuse", C | T | L, sv_read_nothing, 0, 0, 0, 0},
+    {"n_discard", C | T | L, sv_read_nothing, 0, 0, 0, 0},
     {"t_max_prompt_ms", L, sv_read_nothing, 0, 0, 0, 0},
-    {"sse_ping_interval", L, sv_read_nothing, 0, 0, 0, 0},
+    {"sse_ping_interval", C | T | L, sv_read_nothing, 0, 0, 0, 0},
     {"verbose", L, sv_read_nothing, 0, 0, 0, 0},
 };
 

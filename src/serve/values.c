@@ -419,7 +419,7 @@ int sv_read_samplers(struct sv_params *p, const struct sv_field *f, json_t *v, s
                  {"top_n_sigma", SV_SAMPLER_OFF},
                  {"infill", SV_SAMPLER_OFF}};
 
-    if (!json_is_array(v))
+    if (!json_is_array(v) && !(json_is_string(v) && !json_string_length(v)))
         return sv_wrong_type(e, f->name, "an array of names", v);
     for (size_t i = 0; i < json_array_size(v); i++) {
         const char *name = json_string_value(json_array_get(v, i));

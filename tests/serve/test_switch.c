@@ -42,6 +42,17 @@ static void fields_that_ask_nothing(void **state)
                "\"session_id\":null,\"stream_interval\":4,"
                "\"allowed_token_ids\":null,\"suffix\":null,\"add_special_tokens\":true,"
                "\"response_format\":{\"type\":\"text\"}}"},
+        /* llama-server's page */
+        {CHAT,
+         "{" HI
+         ",\"stream\":false,\"max_tokens\":1,\"return_progress\":true,\"sse_ping_interval\":1,"
+         "\"reasoning_format\":\"auto\",\"reasoning_control\":true,\"backend_sampling\":false,"
+         "\"temperature\":0.8,\"dynatemp_range\":0,\"dynatemp_exponent\":1,\"top_k\":40,\"top_p\":0.95,"
+         "\"min_p\":0.05,\"xtc_probability\":0,\"xtc_threshold\":0.1,\"typ_p\":1,"
+         "\"repeat_last_n\":64,\"repeat_penalty\":1,\"presence_penalty\":0,\"frequency_penalty\":0,"
+         "\"dry_multiplier\":0,\"dry_base\":1.75,\"dry_allowed_length\":2,\"dry_penalty_last_n\":-1,"
+         "\"samplers\":[\"penalties\",\"dry\",\"top_n_sigma\",\"top_k\",\"typ_p\",\"top_p\",\"min_p\","
+         "\"xtc\",\"temperature\"],\"timings_per_token\":true,\"id_slot\":0}"},
         /* SGLang */
         {CHAT,
          "{" HI
@@ -76,9 +87,11 @@ static void fields_that_ask_nothing(void **state)
          "\"routed_experts_start_len\":0,\"images_config\":null}"},
     };
     static const char *const refused[][3] = {
+        {CHAT, HI ",\"typ_p\":0.5", "typ_p"},
+        {TEXT, "\"prompt\":\"a\",\"adaptive_target\":0.5", "adaptive_target"},
+        {CHAT, HI ",\"samplers\":[\"nothing\"]", "samplers"},
         {CHAT, HI ",\"watermarking\":true", "watermarking"},
         {CHAT, HI ",\"repetition_detection\":{\"a\":1}", "repetition_detection"},
-        {CHAT, HI ",\"return_prompt_text\":true", "return_prompt_text"},
         {CHAT, HI ",\"input_ids\":[1]", "input_ids"},
         {CHAT, HI ",\"return_meta_info\":true", "return_meta_info"},
         {TEXT, "\"prompt\":\"a\",\"prompt_embeds\":\"x\"", "prompt_embeds"},
@@ -164,6 +177,31 @@ static void prompts_are_cut(void **state)
         assert_string_equal(hub_text(hub_json(&r, "/v1/completions", body, 400), "error.param"),
                             bad[i][1]);
     }
+    hub_close(&r);
+}
+
+/* What chats were made into, whole and in the first chunk; samplers that are not named are off. */
+static void llama_and_vllm_chats(void **state)
+{
+    struct hub r = {.real = true};
+    (void)state;
+
+    hub_open(&r, false);
+    json_t *v = hub_json(&r, CHAT, "{" HI ",\"max_tokens\":2,\"return_prompt_text\":true}", 200);
+    const char *text = hub_text(v, "prompt_text");
+    assert_string_equal(text, hub_text(hub_json(&r, "/apply-template", "{" HI "}", 200), "prompt"));
+    assert_null(hub_at(v, "prompt_token_ids"));
+    json_t *events = hub_events(
+        &r, CHAT, "{" HI ",\"max_tokens\":2,\"stream\":true,\"return_prompt_text\":true}");
+    assert_string_equal(hub_text(json_array_get(events, 0), "prompt_text"), text);
+    for (size_t i = 1; i < json_array_size(events); i++)
+        assert_null(hub_at(json_array_get(events, i), "prompt_text"));
+#define DRAWN "{" HI ",\"max_tokens\":16,\"seed\":5,\"temperature\":1.9,"
+    json_t *greedy = hub_json(&r, CHAT, "{" HI ",\"max_tokens\":16,\"temperature\":0}", 200);
+    json_t *one = hub_json(&r, CHAT, DRAWN "\"top_k\":1}", 200);
+    json_t *all = hub_json(&r, CHAT, DRAWN "\"top_k\":1,\"samplers\":[\"temperature\"]}", 200);
+    hub_same(hub_at(one, "choices.0.message"), hub_at(greedy, "choices.0.message"), "top_k 1");
+    assert_false(json_equal(hub_at(all, "choices.0.message"), hub_at(greedy, "choices.0.message")));
     hub_close(&r);
 }
 
@@ -624,8 +662,8 @@ static void figures(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(fields_that_ask_nothing), cmocka_unit_test(prompts_are_cut),
-             cmocka_unit_test(names_of_models), cmocka_unit_test(what_stopped_it),
-             cmocka_unit_test(ids_of_prompts), cmocka_unit_test(ids_for_tokens),
-             cmocka_unit_test(goes_on), cmocka_unit_test(effort), cmocka_unit_test(accept_figures),
-             cmocka_unit_test(small_things), cmocka_unit_test(aborted),
-             cmocka_unit_test(aborted_often), cmocka_unit_test(figures))
+             cmocka_unit_test(llama_and_vllm_chats), cmocka_unit_test(names_of_models),
+             cmocka_unit_test(what_stopped_it), cmocka_unit_test(ids_of_prompts),
+             cmocka_unit_test(ids_for_tokens), cmocka_unit_test(goes_on), cmocka_unit_test(effort),
+             cmocka_unit_test(accept_figures), cmocka_unit_test(small_things),
+             cmocka_unit_test(aborted), cmocka_unit_test(aborted_often), cmocka_unit_test(figures))
