@@ -382,7 +382,7 @@ struct sv_dialect {
     /* Frees what it has in c->own. */
     void (*free_own)(struct sv_call *c);
     bool gathers; /* the end of a stream repeats all of it, log probabilities too */
-    /* Bytes of the request in what goes out next; NULL: none to speak of. */
+    /* What goes out next repeats of its request or of its text, in bytes; NULL: nothing. */
     size_t (*repeated)(const struct sv_call *c);
 };
 extern const struct sv_dialect sv_dialect_chat, sv_dialect_messages, sv_dialect_responses,

@@ -210,11 +210,14 @@ void rsp_id(int fd, char id[64])
 
 void rsp_rest(int fd, struct sv_buf *b)
 {
+    static const char last[] = "\r\n0\r\n";
     char part[4096];
+    size_t from = 0;
     ssize_t n;
 
     sv_buf_init(b);
-    while (!b->data || !strstr(b->data, "\r\n0\r\n")) {
+    while (!b->data || !strstr(b->data + from, last)) {
+        from = b->len > sizeof last ? b->len - sizeof last : 0;
         n = read(fd, part, sizeof part);
         assert_true(n > 0);
         sv_buf_append(b, part, (size_t)n);

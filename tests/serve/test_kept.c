@@ -448,7 +448,7 @@ static void a_crowd(void **state)
             sv_buf_printf(&more,
                           "\"stream\":true,\"ignore_eos\":true,\"max_output_tokens\":%d,"
                           "\"metadata\":{\"a\":\"%0*d\"}",
-                          20 + 40 * i, i % 3 == round ? 70000 : 1, 0);
+                          20 + 40 * i, i % 3 == round ? 150000 : 1, 0);
             if (i % 4 == 1)
                 sv_buf_lit(&more, ",\"top_logprobs\":20,\"include\":"
                                   "[\"message.output_text.logprobs\"]");
