@@ -185,14 +185,156 @@ static void short_answers(void **state)
 static void much_is_held(void **state)
 {
     (void)state;
-    for (int k = 0; k < N_KINDS; k++)
-        for (int32_t n = 1; n <= 4; n *= 4) {
-            struct world w = {.m = machine_of(kinds[k]), .n = n, .n_tokens = 200};
-            w.held_us = 60 * step_us(w.m, n, n, 0, 0, 0);
-            w.kind = right_later;
-            fares(&w, live(&w, 100000, 101000), could_be(w.m, n, n, BLOCK), 0.95);
-        }
+    for (int k = 0; k < N_KINDS; k++) {
+        struct world w = {.m = machine_of(kinds[k]), .n = 1, .n_tokens = 200, .kind = right_later};
+        w.held_us = 60 * step_us(w.m, 1, 1, 0, 0, 0);
+        fares(&w, live(&w, 50000, 51000), could_be(w.m, 1, 1, BLOCK), 0.95);
+    }
 }
 
-SV_TEST_MAIN(cmocka_unit_test(right_for_one), cmocka_unit_test(prompts_for_ever),
-             cmocka_unit_test(short_answers), cmocka_unit_test(much_is_held))
+/* ---------------------------------------------------------------- anything at all */
+
+/* A request that comes and goes: its record is gone with it. */
+struct guest {
+    struct sv_record *record;
+    int32_t fixed, left, kind;
+};
+
+static void come_and_go(struct guest *g, int32_t n, struct sv_rng *rng)
+{
+    for (int32_t i = 0; i < n; i++) {
+        if (g[i].record && g[i].left > 0)
+            continue;
+        free(g[i].record);
+        g[i] = (struct guest){.record = NULL};
+        if (sv_rng_below(rng, 4))
+            continue;
+        g[i].record = calloc(1, sizeof *g[i].record);
+        g[i].fixed = sv_rng_below(rng, 8) ? 0 : 1 + (int32_t)sv_rng_below(rng, BLOCK);
+        g[i].left = 1 + (int32_t)sv_rng_below(rng, 1 + sv_rng_below(rng, 300));
+        g[i].kind = (int)sv_rng_below(rng, 3);
+    }
+}
+
+/* What was chosen adds up. */
+static void adds_up(const struct sv_policy *p)
+{
+    int32_t n_rows = 0, n_segs = 0, draft_rows = 0, outs = 0;
+    for (int32_t i = 0; i < p->n; i++) {
+        const struct sv_policy_seq *s = &p->seq[i];
+        assert_true(s->width >= 1 && s->width <= (s->cap > 1 ? s->cap : 1));
+        assert_true(s->draft_rows >= (s->width > 1 ? s->width : 0) && s->draft_rows <= s->block);
+        assert_true(s->n_drafts >= s->width - 1 && s->n_drafts < BLOCK);
+        assert_true(!s->fixed || s->width == (s->fixed < s->cap ? s->fixed : s->cap) || s->cap < 2);
+        n_rows += s->width;
+        n_segs += s->draft_rows > 0;
+        draft_rows += s->draft_rows;
+        outs += s->n_drafts;
+    }
+    const struct sv_load *l = &p->load;
+    assert_true(l->n_segs == p->n && l->n_rows == n_rows && l->n_draft_segs == n_segs);
+    assert_true(l->n_draft_rows == draft_rows && l->n_draft_out == outs);
+    assert_true(isfinite(l->seg_us) && isfinite(l->row_us) && isfinite(l->draft_us));
+    assert_true(isfinite(p->apart_xy) && isfinite(p->trial.probe_us) &&
+                isfinite(p->trial.other_us) && isfinite(p->sure.look_us));
+}
+
+static void verify_any(struct sv_policy *p, struct guest *of[], struct sv_rng *rng)
+{
+    float share[MAX_SEQS * BLOCK];
+    for (int32_t i = 0; i < MAX_SEQS * BLOCK; i++)
+        share[i] = sv_rng_float(rng);
+    const bool told = p->shares_now && p->load.n_draft_segs;
+    for (int32_t i = 0; i < p->n; i++)
+        if (!sv_rng_below(rng, 8))
+            sv_policy_narrow(p, i, 1 + (int32_t)sv_rng_below(rng, (uint32_t)p->seq[i].width));
+    if (told && p->cuts_now)
+        sv_policy_cut(p, share);
+    for (int32_t i = 0, at = 0; i < p->n; i++) {
+        const struct sv_policy_seq *s = &p->seq[i];
+        const int32_t most = of[i]->kind == 0   ? 1
+                             : of[i]->kind == 1 ? s->width
+                                                : 1 + (int32_t)sv_rng_below(rng, BLOCK),
+                      n_emitted = most < s->width ? most : s->width;
+        const struct sv_verified v = {.width = s->width,
+                                      .draft_rows = s->draft_rows,
+                                      .n_emitted = n_emitted,
+                                      .probe = s->probe,
+                                      .refused = !sv_rng_below(rng, 16),
+                                      .share = told && s->n_drafts ? share + at : NULL,
+                                      .n_drafts = s->n_drafts,
+                                      .n_together = p->load.n_draft_segs};
+        if (s->width > 1 || v.refused)
+            sv_policy_verified(p, s->record, &v);
+        if (v.share)
+            sv_policy_drafted(p, v.share, v.n_drafts);
+        at += s->n_drafts;
+        of[i]->left -= n_emitted;
+    }
+}
+
+/* Requests of all kinds come and go in any number, their widths asked for or chosen, with and
+ * without cuts, prompts and steps ahead: nothing of who has left is looked at, and all adds up. */
+static void anything(void **state)
+{
+    (void)state;
+    enum { SEATS = 24, STEPS = 3000, ROUNDS = 12 };
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        const struct machine *m = &machines[round % (sizeof machines / sizeof machines[0] - 1)];
+        struct sv_rng rng = {round};
+        struct guest guest[SEATS] = {{.record = NULL}}, *of[SEATS];
+        struct sv_policy *p;
+        struct sv_err err;
+        assert_int_equal(sv_policy_open(&p, SEATS, BLOCK, true, &err), 0);
+        measure_table(&p->cost, m, SEATS, 1, (struct wrong){.n_rows = 0});
+        p->ahead = round % 2;
+        p->cuts = round % 3 > 0;
+        p->shares_free = p->cuts && round % 3 == 1;
+        sv_curve_add(&p->cost.trip, 1, 5);
+        sv_curve_add(&p->cost.trip, 1000, 50);
+        for (int32_t step = 0; step < STEPS; step++) {
+            const bool prompts = !sv_rng_below(&rng, 4);
+            int32_t n = 0;
+            bool asked = false;
+            come_and_go(guest, 1 + (int32_t)(step / 100 * 7 % SEATS), &rng);
+            for (int32_t i = 0; i < SEATS; i++)
+                if (guest[i].record) {
+                    asked |= guest[i].fixed > 0;
+                    of[n++] = &guest[i];
+                }
+            if (!asked && sv_policy_rests(p, n, prompts)) {
+                for (int32_t i = 0; i < n; i++)
+                    of[i]->left--;
+                continue;
+            }
+            sv_policy_begin(p, prompts ? 40 : 0, !sv_rng_below(&rng, 8));
+            for (int32_t i = 0; i < n; i++)
+                sv_policy_add(p, (struct sv_policy_seq){
+                                     .fixed = of[i]->fixed,
+                                     .block = of[i]->fixed ? of[i]->fixed : BLOCK,
+                                     .cap = of[i]->left < (of[i]->fixed ? of[i]->fixed : BLOCK)
+                                                ? of[i]->left
+                                            : of[i]->fixed ? of[i]->fixed
+                                                           : BLOCK,
+                                     .context = 100,
+                                     .left = of[i]->left,
+                                     .record = of[i]->record});
+            sv_policy_choose(p);
+            adds_up(p);
+            verify_any(p, of, &rng);
+            sv_cost_learn(&p->cost, &p->load,
+                          100 + 10000 * (double)sv_rng_float(&rng) * sv_rng_below(&rng, 3));
+            if (p->promised > 0)
+                sv_policy_brought(p, p->promised, n);
+            for (int32_t k = 0; k < SV_LEVELS; k++)
+                assert_true(isfinite(p->cost.level[0][k]) && p->cost.level[0][k] > 0);
+        }
+        for (int32_t i = 0; i < SEATS; i++)
+            free(guest[i].record);
+        sv_policy_close(p);
+    }
+}
+
+SV_TEST_MAIN(cmocka_unit_test(anything), cmocka_unit_test(right_for_one),
+             cmocka_unit_test(prompts_for_ever), cmocka_unit_test(short_answers),
+             cmocka_unit_test(much_is_held))
