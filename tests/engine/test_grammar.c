@@ -41,6 +41,33 @@ struct asked {
     struct sv_grammar *g[LEGALS];
 };
 
+/* What else changes or forbids tokens, beside a grammar. */
+static void also(struct sv_request *r, int32_t i)
+{
+    enum { SOME = 6, MANY = 96 };
+    static const int32_t some[SOME] = {40, 77, 101, 120, 150, 200},
+                         words[] = {40, -1, 77, 101, -1, 120, 150, 200, -1};
+    static const float bias[SOME] = {4, -3, 6, -100, 2.5f, 5};
+    static int32_t many[MANY];
+    for (int32_t k = 0; k < MANY; k++)
+        many[k] = 4 + 3 * k;
+    r->repetition_penalty = i % 5 == 1 ? 1.3 : 0;
+    r->frequency_penalty = i % 6 == 5 ? 0.4 : 0;
+    if (i % 4 == 1) {
+        r->bias_ids = some;
+        r->bias = bias;
+        r->n_bias = SOME;
+    }
+    if (i % 5 == 2) {
+        r->bad_ids = words;
+        r->n_bad_ids = sizeof words / sizeof words[0];
+    }
+    if (i % 6 == 3) {
+        r->allowed_ids = many;
+        r->n_allowed_ids = MANY;
+    }
+}
+
 static struct asked ask(int32_t n, bool sampled)
 {
     struct asked a = {.c = run_cases(n, RUN_VOCAB, MAX_PROMPT, MAX_TOKENS, 21), .n = n};
@@ -54,6 +81,7 @@ static struct asked ask(int32_t n, bool sampled)
         r->ignore_eos = a.what[i] == LEGAL_ANY || i % 3 == 0;
         r->min_tokens = i % 7 == 0 ? 6 : 0;
         r->presence_penalty = i % 8 == 3 ? 0.5 : 0;
+        also(r, i);
         r->logprobs = i % 9 == 4;
         r->n_top_logprobs = r->logprobs ? 3 : 0;
         if (!sampled || i % 4 == 3)
