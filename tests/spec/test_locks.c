@@ -2,7 +2,7 @@
  * test_locks.c - states that the width policy must come out of: worlds that change, and worlds in
  * which little can be tried. Elsewhere (test_policy.c) a world is the same from its first step on.
  *
- * timeout: 120
+ * timeout: 240
  */
 #include "testing.h"
 
@@ -71,7 +71,8 @@ static double live(const struct world *w, int32_t from, int32_t to)
         }
         const struct sv_load *l = &p->load;
         const double t = step_us(w->m, n, rests ? n : l->n_rows, l->n_draft_segs, l->n_draft_rows,
-                                 l->n_draft_out);
+                                 l->n_draft_out) *
+                         (l->n_draft_segs ? w->m->spec_factor : 1);
         for (int32_t i = 0; i < n; i++) {
             const int32_t len = go_on(w, p, &life[i], i, step, rests);
             tokens += step >= from ? len : 0;
@@ -190,6 +191,48 @@ static void much_is_held(void **state)
         w.held_us = 60 * step_us(w.m, 1, 1, 0, 0, 0);
         fares(&w, live(&w, 50000, 51000), could_be(w.m, 1, 1, BLOCK), 0.95);
     }
+}
+
+static int every_other(int32_t i, int64_t token, int32_t step)
+{
+    (void)token;
+    return (step + i) % 2 ? ALWAYS : NEVER;
+}
+
+static int every_other_request(int32_t i, int64_t token, int32_t step)
+{
+    (void)token, (void)step;
+    return i % 2 ? NEVER : ALWAYS;
+}
+
+static int by_forty_steps(int32_t i, int64_t token, int32_t step)
+{
+    (void)i, (void)token;
+    return step / 40 % 2 ? ALWAYS : NEVER;
+}
+
+static int by_four_tokens(int32_t i, int64_t token, int32_t step)
+{
+    (void)i, (void)step;
+    return token / 4 % 2 ? NEVER : ALWAYS;
+}
+
+/* What drafts are worth changes all the time, or from request to request: never far below plain
+ * decoding. */
+static void worlds_that_change(void **state)
+{
+    (void)state;
+    static int (*const kind[])(int32_t, int64_t, int32_t) = {every_other, every_other_request,
+                                                             by_forty_steps, by_four_tokens};
+    for (size_t m = 0; m < sizeof machines / sizeof machines[0]; m++)
+        for (int32_t n = 1; n <= 16; n *= 4)
+            for (size_t k = 0; k < sizeof kind / sizeof kind[0] && !machines[m].moody; k++) {
+                struct world w = {.m = &machines[m], .n = n, .n_tokens = 300, .kind = kind[k]};
+                for (int ahead = 0; ahead < 2; ahead++) {
+                    w.ahead = ahead;
+                    fares(&w, live(&w, 500, 2500), 1, 0.94);
+                }
+            }
 }
 
 /* ---------------------------------------------------------------- anything at all */
@@ -337,4 +380,4 @@ static void anything(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(anything), cmocka_unit_test(right_for_one),
              cmocka_unit_test(prompts_for_ever), cmocka_unit_test(short_answers),
-             cmocka_unit_test(much_is_held))
+             cmocka_unit_test(worlds_that_change), cmocka_unit_test(much_is_held))
