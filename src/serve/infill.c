@@ -197,20 +197,13 @@ int sv_suffix_prompt(const struct sv_serve *s, struct sv_enc_scratch *scratch, s
                      struct sv_api_err *e)
 {
     struct builder b = {.s = s, .scratch = scratch, .e = e};
+    struct sv_api_err why;
     int32_t mark[N_MARKS];
 
-    if (!json_is_string(prefix)) {
-        sv_api_bad(e, name, "'%s' must be a text where there is a 'suffix'", name);
-        e->code = "unsupported_parameter";
-        return -1;
-    }
-    if (find_all(s->model->tok, mark, e)) {
-        e->status = 400; /* here it is a field, not the endpoint */
-        e->type = "invalid_request_error";
-        e->code = "unsupported_parameter";
-        snprintf(e->param, sizeof e->param, "suffix");
-        return -1;
-    }
+    if (!json_is_string(prefix))
+        return sv_api_unsupported(e, name, "'%s' must be a text where there is a 'suffix'", name);
+    if (find_all(s->model->tok, mark, &why)) /* here it is a field, not the endpoint */
+        return sv_api_unsupported(e, "suffix", "'suffix': %s", why.msg);
     int rc = add_cursor(&b, prefix, name, NULL, p->suffix, "suffix", mark);
     if (!rc && !p->infills)
         rc = add_stops(p, mark, e);

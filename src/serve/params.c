@@ -392,11 +392,9 @@ static int check_alike(const struct sv_params *first, const struct sv_params *p,
     if (p->form.kind == first->form.kind &&
         (p->form.value == first->form.value || json_equal(p->form.value, first->form.value)))
         return 0;
-    sv_api_bad(
+    return sv_api_unsupported(
         e, "sampling_params",
         "'sampling_params[%zu]': the prompts of a request have one form, and this is another", i);
-    e->code = "unsupported_parameter";
-    return -1;
 }
 
 int sv_params_each(struct sv_params *p, int32_t n_prompts, const struct sv_serve_model *m,
@@ -498,11 +496,8 @@ static int check_together(struct sv_params *p, enum sv_dialect_kind kind, struct
         return -1;
     if (p->best_of && p->best_of < p->n)
         return sv_api_bad(e, "best_of", "'best_of' must be at least 'n'");
-    if (p->best_of > p->n) {
-        sv_api_bad(e, "best_of", "'best_of': only as many as 'n' are supported");
-        e->code = "unsupported_parameter";
-        return -1;
-    }
+    if (p->best_of > p->n)
+        return sv_api_unsupported(e, "best_of", "'best_of': only as many as 'n' are supported");
     if (p->stream && p->n_prompt_top >= 0)
         return sv_api_bad(e, "prompt_logprobs", "'prompt_logprobs' cannot be streamed");
     return 0;

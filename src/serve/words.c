@@ -198,8 +198,9 @@ static int take_search(struct sv_params *p, struct sv_api_err *e)
         return 0;
     if (rc == SV_ENOMEM)
         return sv_api_no_memory(e);
-    return sv_api_bad(e, "stop_regex", *err.msg == '[' ? "'stop_regex'%s" : "'stop_regex': %s",
-                      err.msg);
+    const int n_index = *err.msg == '[' ? (int)strcspn(err.msg, ":") : 0; /* of several */
+    return sv_api_bad(e, "stop_regex", "'stop_regex%.*s': %s", n_index, err.msg,
+                      err.msg + n_index + (n_index ? 2 : 0));
 }
 
 static bool same_expressions(const struct sv_params *a, const struct sv_params *b)

@@ -168,7 +168,7 @@ static void refused(void **state)
 {
     static const char *const bad[][2] = {
         {"\"(a\"", "'stop_regex': "},
-        {"[\"a\",\"b\\\\b\"]", "'stop_regex'[1]: "},
+        {"[\"a\",\"b\\\\b\"]", "'stop_regex[1]': byte 1: word boundaries"},
         {"\"a*\"", "'stop_regex': the empty text matches"},
         {"[5]", "'stop_regex' must be a string or an array of strings, not an integer"},
         {"\"a\\u0000\"", "'stop_regex' holds a NUL character"},
