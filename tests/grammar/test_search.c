@@ -151,4 +151,28 @@ static void refused(void **state)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(as_pcre), cmocka_unit_test(several), cmocka_unit_test(refused))
+/* Whichever allocation fails, it is said and nothing is left behind. */
+static void without_memory(void **state)
+{
+    static const char *const texts[] = {"(ab|c+)[0-9]{2}", "^x\\w*\n"};
+    struct sv_search *s = NULL;
+    struct sv_err err;
+    int status = SV_ENOMEM;
+    int64_t nth = 0;
+    (void)state;
+
+    while (status != SV_OK) {
+        err = (struct sv_err){0};
+        sv_fault_arm(++nth);
+        status = sv_search_open(&s, texts, 2, &err);
+        sv_fault_arm(0);
+        assert_true(status == SV_OK || (status == SV_ENOMEM && !s && *err.msg));
+        assert_true(status == SV_OK || sv_alloc_live() == 0);
+    }
+    assert_true(nth > 10);
+    sv_search_unref(s);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(as_pcre), cmocka_unit_test(several), cmocka_unit_test(refused),
+             cmocka_unit_test(without_memory))
