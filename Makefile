@@ -276,8 +276,9 @@ help:
 setup:
 	@tools/setup
 
-# What `make test` needs of one flavour; only the wanted programs when T names one.
-WANTED = $(if $(T),$(or $(foreach w,$(T),$(foreach p,$(1),$(if $(findstring $(w),$(p)),$(p)))),$(1)),$(1))
+# What `make test` needs of one flavour; only the wanted programs when T names some, or their cases.
+NAMED = $(or $(findstring $(1),$(2)),$(findstring /$(notdir $(2))/,/$(1)/))
+WANTED = $(or $(strip $(foreach w,$(T),$(foreach p,$(1),$(if $(call NAMED,$(w),$(p)),$(p))))),$(1))
 tests: $(call WANTED,$(TEST_BIN) $(REPLAY_BIN))
 
 test:

@@ -94,3 +94,9 @@ env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -s B=b CC=./cc CFLAGS=-DOTHER TEST_
     echo 'a test of a file of src/cli'
     exit 1
 }
+
+# A test is made again before it runs, also where one case of it is named.
+for named in cli/test_more "cli/test_more/a_case cli/test_more/another" test_more; do
+    env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -n B=b CC=./cc CFLAGS=-DOTHER T="$named" tests >log 2>&1
+    grep -q 'tests/cli/test_more' log || { cat log; echo "$named is not made"; exit 1; }
+done
