@@ -193,6 +193,9 @@ struct sv_request {
     size_t grammar_bytes;       /* 0 = strlen */
     struct sv_grammar *grammar; /* or one that is made already */
     int32_t width;              /* verify width of this request; 0 = the engine's */
+    /* Finds kept prefixes of requests with the same two numbers only, as how long a prompt takes
+     * tells whether another began alike. For strangers' requests: random, or a strong hash. */
+    uint64_t cache_salt[2];
     void (*on_event)(void *user, const struct sv_event *event);
     void *user;
 };

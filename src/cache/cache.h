@@ -82,6 +82,9 @@ void sv_cache_release(struct sv_cache *c, int32_t slot);
 
 /* Keep full pages for prompts that begin alike; once, after open. */
 int sv_cache_keep_prefixes(struct sv_cache *c, struct sv_err *err);
+/* Whose prefixes an empty slot may share from now on: those of slots with the same salt. (0, 0) at
+ * first. */
+void sv_cache_set_salt(struct sv_cache *c, int32_t slot, const uint64_t salt[2]);
 /* Gives an empty slot the pages of the longest run of whole pages of tokens that is known: those
  * positions are backed and valid in every group, and shared, so nothing may be written below them.
  * Returns how many. */

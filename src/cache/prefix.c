@@ -4,7 +4,8 @@
  * Called through cache.h by the engine (attach, publish, flush) and by pool.c (evict, leave). A
  * node stands for one page of positions in every cache group at once, target and draft alike, so
  * what is found is complete. Its key is its parent and its page of token ids, which are compared,
- * not only hashed.
+ * not only hashed. What begins a sequence has the sequence's salt in its key, so that trees of
+ * different salts have nothing in common.
  *
  * A node is busy while a running sequence's pages lead through it, else idle. Idle nodes stand in a
  * list by last use. A sequence that leaves puts its path there leaf first, so a child is always
@@ -24,6 +25,7 @@ struct node {
     int32_t next;         /* in its bucket, or in the list of unused nodes */
     int32_t older, newer; /* idle list */
     uint32_t bucket;
+    uint64_t salt[2]; /* of what begins a sequence */
     bool used;
     bool bare; /* without the draft's K/V */
 };
@@ -36,9 +38,10 @@ struct sv_prefix {
     int32_t *bucket; /* (bucket_mask + 1) */
     uint32_t bucket_mask;
     int32_t unused, oldest, newest, n_idle;
-    int32_t *end;       /* (n_slots) last node of the slot's path, NONE at the beginning */
-    int32_t *n_path;    /* (n_slots) pages of it, or LEFT_OUT */
-    int32_t *bare_from; /* (n_slots) first position without the draft's K/V */
+    int32_t *end;        /* (n_slots) last node of the slot's path, NONE at the beginning */
+    int32_t *n_path;     /* (n_slots) pages of it, or LEFT_OUT */
+    int32_t *bare_from;  /* (n_slots) first position without the draft's K/V */
+    uint64_t (*salt)[2]; /* (n_slots) */
 };
 
 int sv_cache_keep_prefixes(struct sv_cache *c, struct sv_err *err)
@@ -62,13 +65,15 @@ int sv_cache_keep_prefixes(struct sv_cache *c, struct sv_err *err)
         x->end = sv_arena_alloc(&c->arena, slots * sizeof *x->end);
         x->n_path = sv_arena_alloc(&c->arena, slots * sizeof *x->n_path);
         x->bare_from = sv_arena_alloc(&c->arena, slots * sizeof *x->bare_from);
+        x->salt = sv_arena_alloc(&c->arena, slots * sizeof *x->salt);
     }
     if (!x || !x->node || !x->tokens || !x->page || !x->bucket || !x->end || !x->n_path ||
-        !x->bare_from)
+        !x->bare_from || !x->salt)
         return sv_fail(err, SV_ENOMEM, -1, "prefix index of %d pages", n);
     c->prefix = x;
     for (size_t s = 0; s < slots; s++)
         x->bare_from[s] = INT32_MAX;
+    memset(x->salt, 0, slots * sizeof *x->salt);
     sv_cache_flush(c);
     return SV_OK;
 }
@@ -95,9 +100,12 @@ static void idle_append(struct sv_prefix *x, int32_t i)
 
 /* ---------------------------------------------------------------- nodes */
 
-static uint32_t hash(const struct sv_prefix *x, int32_t parent, const int32_t *tokens)
+static uint32_t hash(const struct sv_prefix *x, int32_t parent, const uint64_t *salt,
+                     const int32_t *tokens)
 {
     uint64_t h = (uint64_t)(uint32_t)parent + 0x9e3779b97f4a7c15u;
+    if (parent == NONE)
+        h ^= salt[0];
     for (int32_t i = 0; i < x->page_size; i++) {
         h = (h ^ (uint32_t)tokens[i]) * 0xd6e8feb86659fd93u;
         h ^= h >> 32;
@@ -110,11 +118,21 @@ static int32_t *tokens_of(const struct sv_prefix *x, int32_t i)
     return x->tokens + (size_t)i * (size_t)x->page_size;
 }
 
-static int32_t find(const struct sv_prefix *x, int32_t parent, const int32_t *tokens)
+static bool is_page(const struct sv_prefix *x, int32_t i, int32_t parent, const uint64_t *salt,
+                    const int32_t *tokens)
 {
-    size_t n_bytes = (size_t)x->page_size * sizeof *tokens;
-    int32_t i = x->bucket[hash(x, parent, tokens)];
-    while (i != NONE && (x->node[i].parent != parent || memcmp(tokens_of(x, i), tokens, n_bytes)))
+    const struct node *n = &x->node[i];
+    const size_t n_bytes = (size_t)x->page_size * sizeof *tokens;
+    return n->parent == parent && (parent != NONE || memcmp(n->salt, salt, sizeof n->salt) == 0) &&
+           memcmp(tokens_of(x, i), tokens, n_bytes) == 0;
+}
+
+/* salt counts where there is no parent. */
+static int32_t find(const struct sv_prefix *x, int32_t parent, const uint64_t *salt,
+                    const int32_t *tokens)
+{
+    int32_t i = x->bucket[hash(x, parent, salt, tokens)];
+    while (i != NONE && !is_page(x, i, parent, salt, tokens))
         i = x->node[i].next;
     return i;
 }
@@ -128,8 +146,9 @@ static int32_t add(struct sv_cache *c, int32_t slot, int32_t p, int32_t parent,
     SV_REQUIRE(i != NONE); /* each node holds a page of its own, and there are as many as pages */
     struct node *n = &x->node[i];
     x->unused = n->next;
-    uint32_t b = hash(x, parent, tokens);
+    uint32_t b = hash(x, parent, x->salt[slot], tokens);
     *n = (struct node){
+        .salt = {x->salt[slot][0], x->salt[slot][1]},
         .parent = parent,
         .next = x->bucket[b],
         .bucket = b,
@@ -177,6 +196,13 @@ static void enter(struct sv_prefix *x, int32_t i)
         idle_remove(x, i);
 }
 
+void sv_cache_set_salt(struct sv_cache *c, int32_t slot, const uint64_t salt[2])
+{
+    SV_REQUIRE(slot >= 0 && slot < c->n_slots && c->n_backed[slot] == 0);
+    if (c->prefix)
+        memcpy(c->prefix->salt[slot], salt, sizeof c->prefix->salt[slot]);
+}
+
 int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens, int32_t n_tokens)
 {
     struct sv_prefix *x = c->prefix;
@@ -185,7 +211,7 @@ int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens,
         return 0;
     int32_t end = NONE, n = 0;
     for (; (n + 1) * x->page_size <= n_tokens; n++) {
-        int32_t i = find(x, end, tokens + (size_t)n * (size_t)x->page_size);
+        int32_t i = find(x, end, x->salt[slot], tokens + (size_t)n * (size_t)x->page_size);
         if (i == NONE || (c->attach_whole && x->node[i].bare))
             break;
         end = i;
@@ -249,7 +275,7 @@ void sv_cache_publish(struct sv_cache *c, int32_t slot, const int32_t *tokens, i
     while ((x->n_path[slot] + 1) * x->page_size <= n_positions) {
         int32_t p = x->n_path[slot];
         const int32_t *page_tokens = tokens + (size_t)p * (size_t)x->page_size;
-        int32_t i = find(x, x->end[slot], page_tokens);
+        int32_t i = find(x, x->end[slot], x->salt[slot], page_tokens);
         if (i != NONE) {
             bool bare = x->node[i].bare && x->bare_from[slot] >= (p + 1) * x->page_size;
             if (bare && x->node[i].n_seqs == 0)
@@ -365,7 +391,7 @@ void sv_prefix_check(const struct sv_cache *c)
         with_parent += n->parent != NONE;
         SV_REQUIRE(n->parent == NONE ||
                    (x->node[n->parent].used && n->n_seqs <= x->node[n->parent].n_seqs));
-        SV_REQUIRE(find(x, n->parent, tokens_of(x, i)) == i);
+        SV_REQUIRE(find(x, n->parent, n->salt, tokens_of(x, i)) == i);
     }
     SV_REQUIRE(children == with_parent);
     for (int32_t i = x->unused; i != NONE; i = x->node[i].next)

@@ -82,6 +82,7 @@ struct sv_seq {
     int32_t n_stop;
     size_t max_stop; /* longest */
     bool include_stop;
+    uint64_t cache_salt[2];      /* shares prefixes with those of the same */
     struct sv_search *search;    /* what ends it when it is found, or NULL; */
     int32_t *search_at;          /* and where the text stands in it */
     int32_t stop_id, stop_index; /* what ended it; -1 */

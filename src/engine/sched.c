@@ -146,6 +146,7 @@ static void attach(const struct sv_sched *s, struct sv_cache *cache, struct sv_s
     const double left = q->cap_tokens - q->n_tokens,
                  expected = left < s->usual_answer ? left : s->usual_answer;
     cache->attach_whole = s->policy && (q->restores || q->fixed_width);
+    sv_cache_set_salt(cache, slot, q->cache_salt);
     q->n_committed = q->wants_prompt_logits ? 0 : sv_cache_attach(cache, slot, q->tokens, most);
     q->lacks_from = sv_cache_bare_from(cache, slot);
     if (!s->policy || q->lacks_from == INT32_MAX)

@@ -284,6 +284,7 @@ int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
     q->fixed_width = r->width > 0;
     q->sampling = sv_sample_pack(&params, lim->cfg->vocab_size);
     q->ignore_eos = r->ignore_eos;
+    memcpy(q->cache_salt, r->cache_salt, sizeof q->cache_salt);
     q->on_event = r->on_event;
     q->user = r->user;
     q->submit_us = sv_clock_us();

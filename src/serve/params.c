@@ -209,7 +209,7 @@ static const struct sv_field fields[] = {
     {"chat_template", C, sv_read_neutral, 0, 0, 0, 0},
     {"logits_processors", C | R | T, sv_read_neutral, 0, 0, 0, 0},
     {"mm_processor_kwargs", C | R, sv_read_neutral, 0, 0, 0, 0},
-    {"cache_salt", C | R | T | G, sv_read_neutral, 0, 0, 0, 0},
+    {"cache_salt", C | M | R | T | G, sv_read_cache_salt, 0, 0, 0, 0},
     {"kv_transfer_params", C | R | T, sv_read_neutral, 0, 0, 0, 0},
     {"vllm_xargs", C | R | T, sv_read_neutral, 0, 0, 0, 0},
     {"lora_path", C | R | T | G, sv_read_neutral, 0, 0, 0, 0},

@@ -28,7 +28,7 @@ sv_read_fn sv_read_top_k, sv_read_top_p, sv_read_seed, sv_read_length, sv_read_a
     sv_read_stop, sv_read_stop_ids, sv_read_bias, sv_read_stream_options, sv_read_logprobs_count,
     sv_read_response_format, sv_read_tool_choice, sv_read_modalities, sv_read_spec_metrics,
     sv_read_prompt, sv_read_reasoning_format, sv_read_functions, sv_read_samplers, sv_read_rid,
-    sv_read_asked, sv_read_stop_regex, sv_read_truncation_side;
+    sv_read_cache_salt, sv_read_asked, sv_read_stop_regex, sv_read_truncation_side;
 /* What an answer must be (forms.c): the field's kind is enum sv_form_kind in `at`. */
 sv_read_fn sv_read_form, sv_read_structured_outputs, sv_read_text_settings;
 /* The Responses API's (responses_read.c). */

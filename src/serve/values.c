@@ -7,6 +7,7 @@
 #include "serve/params.h"
 
 #include <math.h>
+#include <openssl/sha.h>
 #include <string.h>
 
 /* ---------------------------------------------------------------- kinds of values */
@@ -172,6 +173,21 @@ int sv_read_rid(struct sv_params *p, const struct sv_field *f, json_t *v, struct
     if (!json_is_string(v))
         return sv_wrong_type(e, f->name, "a string or an array of strings", v);
     p->request_id = json_string_value(v);
+    return 0;
+}
+
+/* Whoever could find another text of the same digest could look into its prefixes. */
+int sv_read_cache_salt(struct sv_params *p, const struct sv_field *f, json_t *v,
+                       struct sv_api_err *e)
+{
+    unsigned char digest[SHA256_DIGEST_LENGTH];
+
+    if (!json_is_string(v))
+        return sv_wrong_type(e, f->name, "a string", v);
+    if (!json_string_length(v))
+        return sv_api_bad(e, f->name, "'%s' must not be empty", f->name);
+    SHA256((const unsigned char *)json_string_value(v), json_string_length(v), digest);
+    memcpy(p->r.cache_salt, digest, sizeof p->r.cache_salt);
     return 0;
 }
 

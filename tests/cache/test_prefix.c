@@ -39,10 +39,12 @@ static void open_cache(struct sv_cache *c, struct sv_dev *dev, int32_t page_size
         fail_msg("%s", err.msg);
 }
 
-/* What position p of a text holds: all of the text up to it, small enough for a float. */
-static float content(const int32_t *tokens, int32_t p, int32_t group)
+static const uint64_t salts[][2] = {{0, 0}, {5, 0}, {5, 1}, {0, 1}};
+
+/* What position p of a text holds: its salt and all of it up to there, small enough for a float. */
+static float content(uint32_t salt, const int32_t *tokens, int32_t p, int32_t group)
 {
-    uint32_t h = (uint32_t)group + 1;
+    uint32_t h = (uint32_t)group + 1 + 8 * salt;
     for (int32_t i = 0; i <= p; i++)
         h = h * 31 + (uint32_t)tokens[i] + 7;
     return (float)(h & 0xffffff);
@@ -59,12 +61,14 @@ static float *cell(const struct sv_cache *c, int32_t group, int32_t slot, int32_
 }
 
 struct text {
+    uint32_t salt;                /* which */
     int32_t tokens[POSITIONS], n; /* n committed */
     bool runs, left_out;          /* left_out: ran while the index was flushed */
 };
 
 /* Every beginning of whole pages that the index may know. */
 struct known {
+    uint32_t salt;
     int32_t tokens[POSITIONS], n;
     int64_t used; /* when it was last let go; busy ones are told by the texts */
 };
@@ -79,10 +83,11 @@ struct model {
     int64_t n_found, n_evicted, n_refused;
 };
 
-static int32_t known_at(const struct model *m, const int32_t *tokens, int32_t n)
+static int32_t known_at(const struct model *m, const struct text *t, int32_t n)
 {
     for (int32_t i = 0; i < m->n_known; i++)
-        if (m->known[i].n == n && !memcmp(m->known[i].tokens, tokens, (size_t)n * 4))
+        if (m->known[i].n == n && m->known[i].salt == t->salt &&
+            !memcmp(m->known[i].tokens, t->tokens, (size_t)n * 4))
             return i;
     return -1;
 }
@@ -91,7 +96,7 @@ static bool is_busy(const struct model *m, const struct known *k)
 {
     for (int32_t s = 0; s < SLOTS; s++) {
         const struct text *t = &m->text[s];
-        if (t->runs && !t->left_out && t->n / m->page * m->page >= k->n &&
+        if (t->runs && !t->left_out && t->n / m->page * m->page >= k->n && t->salt == k->salt &&
             !memcmp(t->tokens, k->tokens, (size_t)k->n * 4))
             return true;
     }
@@ -125,11 +130,12 @@ static void naive_publish(struct model *m, const struct text *t)
     if (t->left_out)
         return;
     for (int32_t n = m->page; n <= t->n; n += m->page) {
-        if (known_at(m, t->tokens, n) >= 0)
+        if (known_at(m, t, n) >= 0)
             continue;
         assert_true(m->n_known < 4096);
         struct known *k = &m->known[m->n_known++];
         k->n = n;
+        k->salt = t->salt;
         memcpy(k->tokens, t->tokens, (size_t)n * 4);
     }
 }
@@ -138,7 +144,7 @@ static void write_from(struct model *m, int32_t s, int32_t from, int32_t to)
 {
     for (int32_t g = 0; g < m->c.n_groups; g++)
         for (int32_t p = from; p < to; p++)
-            *cell(&m->c, g, s, p) = content(m->text[s].tokens, p, g);
+            *cell(&m->c, g, s, p) = content(m->text[s].salt, m->text[s].tokens, p, g);
 }
 
 static void check_content(const struct model *m, int32_t s)
@@ -147,7 +153,7 @@ static void check_content(const struct model *m, int32_t s)
     for (int32_t g = 0; g < m->c.n_groups; g++) {
         int32_t lowest = sv_cache_n_unseen(&m->c.group[g], t->n) * m->page;
         for (int32_t p = lowest; p < t->n; p++)
-            if (*cell(&m->c, g, s, p) != content(t->tokens, p, g))
+            if (*cell(&m->c, g, s, p) != content(t->salt, t->tokens, p, g))
                 fail_msg("slot %d group %d position %d says something else", s, g, p);
     }
 }
@@ -156,10 +162,12 @@ static void arrive(struct model *m, int32_t s)
 {
     struct text *t = &m->text[s];
     *t = (struct text){.runs = true};
+    t->salt = sv_rng_below(&m->rng, 3) ? 0 : sv_rng_below(&m->rng, 4);
+    sv_cache_set_salt(&m->c, s, salts[t->salt]);
     for (int32_t i = 0; i < POSITIONS; i++)
         t->tokens[i] = sv_rng_below(&m->rng, 8 + 2 * (uint32_t)m->page) == 0;
     int32_t ask = (int32_t)sv_rng_below(&m->rng, POSITIONS), want = 0;
-    for (int32_t n = m->page; n <= ask && known_at(m, t->tokens, n) >= 0; n += m->page)
+    for (int32_t n = m->page; n <= ask && known_at(m, t, n) >= 0; n += m->page)
         want = n;
     assert_int_equal(sv_cache_attach(&m->c, s, t->tokens, ask), want);
     m->n_found += want;
@@ -174,7 +182,7 @@ static void leave(struct model *m, int32_t s)
     t->runs = false;
     m->clock++;
     for (int32_t n = m->page; n <= t->n && !t->left_out; n += m->page) {
-        int32_t i = known_at(m, t->tokens, n);
+        int32_t i = known_at(m, t, n);
         if (i >= 0 && !is_busy(m, &m->known[i]))
             m->known[i].used = m->clock;
     }

@@ -186,6 +186,50 @@ static void bf16(void **state)
           false, 18);
 }
 
+/* A prompt is found by requests of the same salt alone, also where the one before computed all of
+ * its own, as log probabilities of a prompt ask for, and in a seat that another had. */
+static void salts(void **state)
+{
+    static const uint64_t salt[][2] = {{0, 0}, {1, 0}, {1, 2}, {0, 2}};
+    enum { SALTS = sizeof salt / sizeof salt[0] };
+    const struct sv_engine_options o = {.target_dir = run_dir("tests/golden/tiny/pair_target"),
+                                        .draft_dir =
+                                            run_dir("tests/golden/tiny/pair_draft_full_b16"),
+                                        .dtype = SV_TYPE_F32,
+                                        .context = CONTEXT,
+                                        .max_sequences = 2,
+                                        .page_size = 4};
+    (void)state;
+    for (int own = 0; own < 2; own++) {
+        struct sv_engine *e = run_open(&o, NULL);
+        struct run_case *c = run_cases(1, VOCAB, 1, 12, 0);
+        free(c->prompt);
+        c->n_prompt = 41;
+        c->prompt = malloc((size_t)c->n_prompt * sizeof *c->prompt);
+        for (int32_t i = 0; i < c->n_prompt; i++)
+            c->prompt[i] = 3 + i * 7 % 200;
+        c->max_tokens = 12;
+        struct run_out *ref = NULL;
+        for (int round = 0; round < 2; round++)
+            for (int k = 0; k < SALTS; k++) {
+                memcpy(c->req.cache_salt, salt[k], sizeof salt[k]);
+                c->req.prompt_logprobs = own && !round;
+                struct run_out *out = run_all(e, c, 1);
+                assert_int_equal(out->n_cached, round ? 40 : 0);
+                ref = ref ? ref : out;
+                assert_int_equal(out->n_tokens, ref->n_tokens);
+                assert_memory_equal(out->tokens, ref->tokens,
+                                    (size_t)ref->n_tokens * sizeof *ref->tokens);
+                if (out != ref)
+                    run_out_free(out, 1);
+            }
+        run_out_free(ref, 1);
+        run_cases_free(c, 1);
+        sv_engine_close(e);
+    }
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 /* The shipped pair: the second identical request finds its prompt and has the accept lengths of the
  * first. */
 static void demo_pair_twice(void **state)
@@ -281,4 +325,4 @@ static void only_what_was_said_is_kept(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(only_what_was_said_is_kept), cmocka_unit_test(plain),
              cmocka_unit_test(greedy), cmocka_unit_test(sampled), cmocka_unit_test(sliding_draft),
-             cmocka_unit_test(bf16), cmocka_unit_test(demo_pair_twice))
+             cmocka_unit_test(bf16), cmocka_unit_test(salts), cmocka_unit_test(demo_pair_twice))

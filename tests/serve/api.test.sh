@@ -58,6 +58,18 @@ equal "$status" 200
 post /v1/completions "$ask"
 equal "$(field cached_tokens "$body")" 0
 equal "$(field text "$body")" "$first"
+
+# Who gives a salt finds only what came with the same one.
+post /v1/completions "$ask"
+[ "$(field cached_tokens "$body")" -ge 16 ] || fail "cached again: $(field cached_tokens "$body")"
+for salt in one other; do
+    salted=${ask%\}},\"cache_salt\":\"$salt\"}
+    post /v1/completions "$salted"
+    equal "$(field cached_tokens "$body")" 0
+    equal "$(field text "$body")" "$first"
+    post /v1/completions "$salted"
+    [ "$(field cached_tokens "$body")" -ge 16 ] || fail "cached with a salt: $(field cached_tokens "$body")"
+done
 get /server_info
 holds "$body" '"avg_spec_accept_length":'
 

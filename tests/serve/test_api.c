@@ -169,6 +169,8 @@ static const struct {
      "{\"prompt\":\"a\",\"max_tokens\":1,\"n\":2,\"best_of\":2,\"logit_bias\":{},\"suffix\":null}",
      200, "\"index\":1,"},
     {TEXT, "{\"prompt\":\"a\",\"n\":2,\"best_of\":3}", 400, "best_of"},
+    {TEXT, "{\"prompt\":\"a\",\"cache_salt\":\"\"}", 400, "cache_salt"},
+    {TEXT, "{\"prompt\":\"a\",\"cache_salt\":5}", 400, "cache_salt"},
     {TEXT, "{\"prompt\":\"a\",\"n\":2,\"best_of\":1}", 400, "best_of"},
     {CHAT, HI "\"max_tokens\":1,\"function_call\":\"none\",\"functions\":[]}", 200, NULL},
     {CHAT, HI "\"function_call\":{\"name\":\"f\"}}", 400, "function_call"},
