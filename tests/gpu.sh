@@ -108,7 +108,7 @@ for device in cuda cuda-portable cuda-eager; do
         start "lossless-$device-$test" "${LIMIT:-150}" "$B/tests/engine/test_lossless" "$test"
     done
     for program in model/test_golden spec/test_dflash_golden engine/test_preempt engine/test_prefix \
-        engine/test_widths engine/test_rules engine/test_grammar engine/test_dear; do
+        engine/test_widths engine/test_rules engine/test_grammar engine/test_dear engine/test_asked; do
         [ -x "$B/tests/$program" ] && [ $device = cuda ] && start "$program-$device" "${LIMIT:-150}" "$B/tests/$program"
     done
     unset SALVO_TEST_DEVICE
