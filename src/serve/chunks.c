@@ -1,13 +1,16 @@
 /*
  * chunks.c - extensions of chunks ("5;name=value"), which HTTP wants ignored and evhttp refuses:
- * they are blanked in the connection's input before evhttp reads it.
+ * they are blanked in the connection's input before evhttp reads it. And framing that evhttp reads
+ * and others may read otherwise: NUL in a header (for evhttp the end of a line), sizes like 0x5 and
+ * +5, lines of chunks that do not end with CR and LF, chunks that go on behind their end, lines of
+ * chunks without an end, which evhttp would gather for ever.
  *
  * Called by http.c for every connection. To know where a chunk's size stands, the framing of
  * everything that comes is followed from the first byte on. What that needs is 64 bits, kept where
  * the connection keeps a mark that sockets have no use for (its high-water mark for writing), so
  * that it lives as long as the connection does: evhttp tells nobody when one ends that has not made
  * a request. Must not: touch anything but the rest of a line that began with a size; where the
- * framing looks wrong it does nothing more, and evhttp refuses what is wrong.
+ * framing is wrong all that is still to come is spoiled, so that evhttp refuses it.
  */
 #include "serve/http.h"
 
@@ -16,8 +19,9 @@
 #include <event2/event.h>
 #include <string.h>
 
-enum { HEAD, BODY, SIZE, EXTENSION, DATA, TRAILER, OFF };
-enum { NO_NAME = 31 }; /* the line is another header's */
+enum { HEAD, BODY, SIZE, EXTENSION, DATA, AFTER, TRAILER, OFF };
+enum { NO_NAME = 31 };            /* the line is another header's */
+enum { MAX_LINE = 31 << 5 | 31 }; /* bytes of a chunk's line */
 
 static const char coding_name[] = "transfer-encoding:", length_name[] = "content-length:",
                   chunked_word[] = "chunked";
@@ -26,9 +30,12 @@ struct frame {
     uint64_t left : 44; /* bytes of the body or chunk; in a line with a size or length: so far */
     uint64_t where : 3;
     uint64_t coding : 5, length : 5; /* characters of these names that the line begins with */
-    uint64_t word : 3;               /* characters of "chunked" just seen */
+    /* characters of "chunked" just seen. These three in lines of chunks: how long they are, in two
+     * parts, and whether the extensions have begun */
+    uint64_t word : 3;
     uint64_t chunked : 1;
     uint64_t any : 1; /* the line is not empty */
+    uint64_t cr : 1;  /* the byte before was one; of what is spoiled: it was no line's end */
 };
 _Static_assert(sizeof(struct frame) == sizeof(size_t), "is kept in a size_t");
 
@@ -98,54 +105,96 @@ static void size_byte(struct frame *f, char *c)
         f->any = 1;
     } else if (f->any && (*c == ';' || *c == ' ' || *c == '\t')) {
         f->where = EXTENSION;
+        f->word = *c == ';';
         *c = ' ';
     } else {
         f->where = OFF;
     }
 }
 
+static void extension_byte(struct frame *f, char *c)
+{
+    if (*c == ';')
+        f->word = 1;
+    else if (!f->word && *c != ' ' && *c != '\t')
+        f->where = OFF;
+    *c = ' ';
+}
+
 static void size_line(struct frame *f)
 {
-    if (!f->any)
-        return; /* what ends the chunk before */
-    f->any = 0;
-    f->where = f->left ? DATA : TRAILER;
+    uint64_t n = f->left, any = f->any;
+
+    begin_request(f);
+    f->left = n;
+    f->where = !any ? OFF : n ? DATA : TRAILER;
+}
+
+/* A byte of a line with a chunk's size, or of the end of its data. */
+static void chunk_byte(struct frame *f, char *c)
+{
+    bool line = *c == '\n';
+    unsigned n = (unsigned)(f->length << 5 | f->coding);
+
+    if (f->cr != line || n == MAX_LINE) {
+        f->where = OFF;
+        return;
+    }
+    f->cr = *c == '\r';
+    f->coding = (n + 1) & 31;
+    f->length = (n + 1) >> 5;
+    if (f->cr)
+        return;
+    if (f->where == AFTER) {
+        begin_request(f);
+        f->where = line ? SIZE : OFF;
+    } else if (line) {
+        size_line(f);
+    } else if (f->where == SIZE) {
+        size_byte(f, c);
+    } else {
+        extension_byte(f, c);
+    }
 }
 
 static void one_byte(struct frame *f, char *c)
 {
     bool line = *c == '\n';
 
-    if (*c == '\r')
+    if (f->where != HEAD && f->where != TRAILER) {
+        chunk_byte(f, c);
+    } else if (!*c) {
+        f->where = OFF;
+    } else if (*c == '\r') {
         return;
-    switch (f->where) {
-    case HEAD:
+    } else if (f->where == HEAD) {
         line ? header_line(f) : header_byte(f, *c);
-        break;
-    case SIZE:
-        line ? size_line(f) : size_byte(f, c);
-        break;
-    case EXTENSION:
-        *c = line ? *c : ' ';
-        if (line)
-            size_line(f);
-        break;
-    case TRAILER:
-        if (line && !f->any)
-            begin_request(f);
-        else
-            f->any = !line;
-        break;
-    default:
-        break;
+    } else if (line && !f->any) {
+        begin_request(f);
+    } else {
+        f->any = !line;
+    }
+}
+
+/* Lines that are no request's, header's or chunk's, however they are cut; short, so that they are
+ * not gathered. */
+static void spoil(struct frame *f, char *data, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        data[i] = f->cr ? '\n' : '!';
+        f->cr = !f->cr;
     }
 }
 
 static void follow(struct frame *f, char *data, size_t n)
 {
-    for (size_t i = 0; i < n && f->where != OFF;) {
+    size_t i = 0;
+
+    while (i < n && f->where != OFF) {
         if (f->where != BODY && f->where != DATA) {
-            one_byte(f, &data[i++]);
+            one_byte(f, &data[i]);
+            f->cr = f->where != OFF && f->cr;
+            i += f->where != OFF;
             continue;
         }
         size_t skip = f->left < n - i ? f->left : n - i;
@@ -154,9 +203,10 @@ static void follow(struct frame *f, char *data, size_t n)
         f->left -= skip;
         if (!f->left) {
             begin_request(f);
-            f->where = chunk ? SIZE : HEAD;
+            f->where = chunk ? AFTER : HEAD;
         }
     }
+    spoil(f, data + i, n - i);
 }
 
 static void look(struct evbuffer *in, const struct evbuffer_cb_info *info, void *arg)
@@ -170,8 +220,7 @@ static void look(struct evbuffer *in, const struct evbuffer_cb_info *info, void 
     if (!left || bufferevent_getwatermark(bev, EV_WRITE, &low, &mark))
         return;
     memcpy(&f, &mark, sizeof f);
-    if (f.where == OFF ||
-        evbuffer_ptr_set(in, &at, evbuffer_get_length(in) - left, EVBUFFER_PTR_SET))
+    if (evbuffer_ptr_set(in, &at, evbuffer_get_length(in) - left, EVBUFFER_PTR_SET))
         return;
     while (left && evbuffer_peek(in, 1, &at, &piece, 1) > 0 && piece.iov_len) {
         size_t n = piece.iov_len < left ? piece.iov_len : left;

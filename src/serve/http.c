@@ -6,8 +6,9 @@
  * on again, without evhttp's read callback, which would end the process on pipelined bytes); its
  * read time-out would cut long answers; small writes wait for Nagle; its request objects change
  * owner when a connection dies; its own error pages are HTML; it sends a body to HEAD; it believes
- * the first of two lengths, and names with a space behind them; it asks for bodies that are too
- * large (expect.c); and it refuses extensions of chunks (chunks.c). Must not: know what is served.
+ * the first of two lengths, and names with a space behind them; it takes bodies of GET, HEAD,
+ * DELETE and OPTIONS for requests; it asks for bodies that are too large (expect.c); and it refuses
+ * extensions of chunks (chunks.c). Must not: know what is served.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -171,26 +172,68 @@ static char *take_path(struct evhttp_request *ev)
     return out;
 }
 
-/* Whatever the body is, somebody on the way may see another one: two lengths that differ, a name
- * with a space behind it (which evhttp takes for another name), a coding that nobody here undoes.
- */
-static bool is_ambiguous(const struct evkeyvalq *headers)
+static bool is_name(const char *key)
+{
+    static const char others[] = "!#$%&'*+-.^_`|~";
+    size_t n = 0;
+
+    while ((key[n] >= '0' && key[n] <= '9') || ((key[n] | 32) >= 'a' && (key[n] | 32) <= 'z') ||
+           (key[n] && strchr(others, key[n])))
+        n++;
+    return n && !key[n];
+}
+
+static bool is_plain(const char *value)
+{
+    const unsigned char *p = (const unsigned char *)value;
+
+    while ((*p >= ' ' && *p != 0x7f) || *p == '\t')
+        p++;
+    return !*p;
+}
+
+/* Whatever the body is, somebody on the way may see another one: two lengths that differ, or one
+ * that is no number; a name with a space behind it (which evhttp takes for another name), or a line
+ * break of somebody's in a value; a coding that nobody here undoes, or beside a length. */
+static bool is_ambiguous(const struct evhttp_request *ev, const struct evkeyvalq *headers)
 {
     const char *first = evhttp_find_header(headers, "Content-Length");
     const struct evkeyval *h;
+    int n_codings = 0;
 
+    if (first && (!*first || first[strspn(first, "0123456789")]))
+        return true;
     for (h = headers->tqh_first; h; h = h->next.tqe_next) {
-        if (h->key[strcspn(h->key, " \t")])
+        if (!is_name(h->key) || !is_plain(h->value))
             return true;
         if (first && evutil_ascii_strcasecmp(h->key, "Content-Length") == 0 &&
             strcmp(h->value, first) != 0)
             return true;
-        if (evutil_ascii_strcasecmp(h->key, "Transfer-Encoding") == 0 &&
-            (evutil_ascii_strncasecmp(h->value, "chunked", 7) != 0 ||
-             h->value[7 + strspn(h->value + 7, " \t")]))
+        if (evutil_ascii_strcasecmp(h->key, "Transfer-Encoding") != 0)
+            continue;
+        if (n_codings++ || first || (ev->major == 1 && ev->minor == 0) ||
+            evutil_ascii_strncasecmp(h->value, "chunked", 7) != 0 ||
+            h->value[7 + strspn(h->value + 7, " \t")])
             return true;
     }
     return false;
+}
+
+/* evhttp takes a body of HEAD for the next request. What is not here yet ends with the connection.
+ */
+static void drop_body(struct evhttp_request *ev, const struct evkeyvalq *headers)
+{
+    const char *length = evhttp_find_header(headers, "Content-Length");
+    struct evhttp_connection *con = evhttp_request_get_connection(ev);
+    struct evbuffer *in = bufferevent_get_input(evhttp_connection_get_bufferevent(con));
+    unsigned long long n = length ? strtoull(length, NULL, 10) : 0;
+
+    if (evhttp_request_get_command(ev) != EVHTTP_REQ_HEAD)
+        return;
+    if (n <= evbuffer_get_length(in) && !evhttp_find_header(headers, "Transfer-Encoding"))
+        evbuffer_drain(in, n);
+    else
+        evhttp_add_header(evhttp_request_get_output_headers(ev), "Connection", "close");
 }
 
 static void take_request(struct evhttp_request *ev, void *arg)
@@ -198,7 +241,7 @@ static void take_request(struct evhttp_request *ev, void *arg)
     struct sv_http *h = arg;
     struct evkeyvalq *headers = evhttp_request_get_input_headers(ev);
     const char *refused = evhttp_find_header(headers, sv_expect_header);
-    bool ambiguous = is_ambiguous(headers);
+    bool ambiguous = is_ambiguous(ev, headers);
     struct sv_http_req *q = ambiguous ? NULL : sv_calloc(1, sizeof *q);
 
     if (q)
@@ -209,6 +252,7 @@ static void take_request(struct evhttp_request *ev, void *arg)
         sv_free(q);
         return;
     }
+    drop_body(ev, headers);
     q->http = h;
     q->ev = ev;
     q->con = evhttp_request_get_connection(ev);
