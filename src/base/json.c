@@ -285,36 +285,104 @@ static size_t utf8_len(const unsigned char *p, size_t n, size_t *bad)
     return need;
 }
 
+static inline bool is_plain(unsigned char c)
+{
+    return c >= 0x20 && c < 0x80 && c != '"' && c != '\\';
+}
+
+/* Characters that stand for themselves: so many of p's first n bytes. Long runs eight at a time: a
+ * byte that is no such character sets its highest bit in one of the four terms, and what it borrows
+ * from those behind it does not matter then. */
+static inline size_t plain_run(const unsigned char *p, size_t n)
+{
+    const uint64_t ones = 0x0101010101010101u;
+    size_t i = 0, few = n < 16 ? n : 16;
+
+    while (i < few && is_plain(p[i]))
+        i++;
+    if (i < few)
+        return i;
+    for (; i + 8 <= n; i += 8) {
+        uint64_t v, quotes, slashes;
+        memcpy(&v, p + i, 8);
+        quotes = v ^ ones * '"';
+        slashes = v ^ ones * '\\';
+        if ((v | (v - ones * 0x20) | (quotes - ones) | (slashes - ones)) & ones * 0x80)
+            break;
+    }
+    while (i < n && is_plain(p[i]))
+        i++;
+    return i;
+}
+
+/* The same of well-formed characters of several bytes; with 0, *bad as above. */
+static inline size_t wide_run(const unsigned char *p, size_t n, size_t *bad)
+{
+    size_t i = 0, len = 1;
+
+    while (i < n && p[i] >= 0x80 && len) {
+        /* What most texts have, without looking closer. */
+        if (n - i >= 3 && p[i] > 0xE0 && p[i] < 0xED && (p[i + 1] & 0xC0) == 0x80 &&
+            (p[i + 2] & 0xC0) == 0x80)
+            len = 3;
+        else if (n - i >= 2 && p[i] >= 0xC2 && p[i] < 0xE0 && (p[i + 1] & 0xC0) == 0x80)
+            len = 2;
+        else
+            len = utf8_len(p + i, n - i, bad);
+        i += len;
+    }
+    return i;
+}
+
+/* Where there is room, without a call. */
+static inline void put(struct sv_buf *b, const char *text, size_t n)
+{
+    if (b->cap - b->len <= n || b->failed) {
+        sv_buf_append(b, text, n);
+        return;
+    }
+    memcpy(b->data + b->len, text, n);
+    b->len += n;
+    b->data[b->len] = 0;
+}
+
+static void escape(struct sv_buf *b, unsigned char c)
+{
+    static const char hex[] = "0123456789abcdef";
+    static const char letters[0x60] = {['"'] = '"',  ['\\'] = '\\', ['\n'] = 'n', ['\r'] = 'r',
+                                       ['\t'] = 't', ['\b'] = 'b',  ['\f'] = 'f'};
+    char text[6] = {'\\', letters[c], '0', '0', hex[c >> 4], hex[c & 15]};
+
+    if (letters[c]) {
+        put(b, text, 2);
+    } else {
+        text[1] = 'u';
+        put(b, text, 6);
+    }
+}
+
 void sv_json_quote(struct sv_buf *b, const char *text, size_t n)
 {
     const unsigned char *p = (const unsigned char *)text;
     size_t start = 0, i = 0; /* [start, i) is copied as it is */
 
-    sv_buf_append(b, "\"", 1);
+    if (n < PTRDIFF_MAX / 2)
+        sv_buf_reserve(b, n + n / 8 + 2);
+    put(b, "\"", 1);
     while (i < n) {
-        if (p[i] >= 0x20 && p[i] < 0x80 && p[i] != '"' && p[i] != '\\') {
-            i++;
+        size_t bad = 0, len = p[i] < 0x80 ? plain_run(p + i, n - i) : wide_run(p + i, n - i, &bad);
+        i += len;
+        if (len)
             continue;
-        }
-        size_t bad, len = utf8_len(p + i, n - i, &bad);
-        if (len && p[i] >= 0x20 && p[i] != '"' && p[i] != '\\') {
-            i += len;
-            continue;
-        }
-        sv_buf_append(b, text + start, i - start);
-        if (!len) {
-            sv_buf_append(b, "\xEF\xBF\xBD", 3);
-            i += bad;
+        put(b, text + start, i - start);
+        if (p[i] < 0x80) {
+            escape(b, p[i++]);
         } else {
-            const char *at = p[i] ? strchr("\"\"\\\\\nn\rr\tt\bb\ff", p[i]) : NULL;
-            if (at)
-                sv_buf_printf(b, "\\%c", at[1]);
-            else
-                sv_buf_printf(b, "\\u%04x", p[i]);
-            i++;
+            put(b, "\xEF\xBF\xBD", 3);
+            i += bad;
         }
         start = i;
     }
-    sv_buf_append(b, text + start, n - start);
-    sv_buf_append(b, "\"", 1);
+    put(b, text + start, n - start);
+    put(b, "\"", 1);
 }

@@ -201,6 +201,32 @@ static void quoting(void **state)
     sv_buf_fini(&b);
 }
 
+/* Every byte at every place of what is looked at eight at a time. */
+static void quoting_every_byte_anywhere(void **state)
+{
+    (void)state;
+    char text[24], want[48];
+    struct sv_buf b;
+
+    sv_buf_init(&b);
+    for (int c = 0; c < 0x80; c++)
+        for (size_t at = 0; at < 20; at++) {
+            static const char *const escaped[0x80] = {
+                ['"'] = "\\\"", ['\\'] = "\\\\", ['\n'] = "\\n", ['\r'] = "\\r",
+                ['\t'] = "\\t", ['\b'] = "\\b",  ['\f'] = "\\f"};
+            char one[8];
+            memset(text, '~', 20);
+            text[at] = (char)c;
+            snprintf(one, sizeof one, c < 0x20 ? "\\u%04x" : "%c", c);
+            snprintf(want, sizeof want, "\"%.*s%s%.*s\"", (int)at, "~~~~~~~~~~~~~~~~~~~~",
+                     escaped[c] ? escaped[c] : one, (int)(19 - at), "~~~~~~~~~~~~~~~~~~~~");
+            sv_buf_clear(&b);
+            sv_json_quote(&b, text, 20);
+            assert_string_equal(b.data, want);
+        }
+    sv_buf_fini(&b);
+}
+
 /* Whatever the bytes, the quoted form is JSON; well-formed text comes back as it was. */
 static void quoting_any_bytes_gives_json(void **state)
 {
@@ -237,4 +263,5 @@ SV_TEST_MAIN(cmocka_unit_test(broken_text_is_refused_with_its_byte),
              cmocka_unit_test(deep_nesting_is_refused),
              cmocka_unit_test(integers_too_big_become_reals), cmocka_unit_test(integer_fields),
              cmocka_unit_test(other_fields), cmocka_unit_test(files_are_named_in_errors),
-             cmocka_unit_test(quoting), cmocka_unit_test(quoting_any_bytes_gives_json))
+             cmocka_unit_test(quoting), cmocka_unit_test(quoting_every_byte_anywhere),
+             cmocka_unit_test(quoting_any_bytes_gives_json))
