@@ -106,17 +106,45 @@ void sv_api_refuse(struct sv_http_req *q, const struct sv_api_err *e)
     sv_api_reply(q, e);
 }
 
+bool sv_api_is_anthropic(const struct sv_http_req *q)
+{
+    static const char models[] = "/v1/models";
+    const char *path = sv_http_path(q);
+
+    return sv_messages_is_path(path) || (strncmp(path, models, sizeof models - 1) == 0 &&
+                                         sv_http_header(q, "anthropic-version"));
+}
+
 void sv_api_reply(struct sv_http_req *q, const struct sv_api_err *e)
 {
+    static const char none[] = "{\"error\":{\"message\":\"out of memory\",\"type\":"
+                               "\"server_error\",\"param\":null,\"code\":null},"
+                               "\"type\":\"error\"}";
     struct sv_buf b;
 
     sv_buf_init(&b);
-    if (sv_messages_is_path(sv_http_path(q)))
+    if (sv_api_is_anthropic(q))
         sv_messages_err_json(&b, e, sv_http_added_header(q, "x-request-id"));
     else
         sv_api_err_json(&b, e);
     if (e->status == 429 || e->status == 503)
         sv_http_add_header(q, "Retry-After", "1");
-    sv_http_reply(q, e->status, "application/json", b.data ? b.data : "", b.len);
+    if (b.failed)
+        sv_http_reply(q, 500, "application/json", none, sizeof none - 1);
+    else
+        sv_http_reply(q, e->status, "application/json", b.data, b.len);
     sv_buf_fini(&b);
+}
+
+void sv_api_answer(struct sv_http_req *q, int status, const char *type, struct sv_buf *b)
+{
+    struct sv_api_err e;
+
+    if (b->failed) {
+        sv_api_no_memory(&e);
+        sv_api_refuse(q, &e);
+    } else {
+        sv_http_reply_buf(q, status, type, b);
+    }
+    sv_buf_fini(b);
 }

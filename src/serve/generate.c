@@ -273,8 +273,7 @@ void sv_get_server_info(struct sv_serve *s, struct sv_http_req *q)
     sv_json_float(&b, seconds > 0 ? (double)st->n_tokens / seconds : 0);
     sv_buf_printf(&b, ",\"num_running_reqs\":%d,\"num_waiting_reqs\":%d}]}\n", st->n_running,
                   st->n_waiting);
-    sv_http_reply(q, b.failed ? 500 : 200, "application/json", b.data, b.len);
-    sv_buf_fini(&b);
+    sv_api_answer(q, 200, "application/json", &b);
 }
 
 #define MAX_FLUSHING 32

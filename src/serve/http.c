@@ -29,6 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define MAX_HEADER_BYTES 65536
@@ -47,7 +48,9 @@ struct sv_http {
     struct sv_http_options o;
     struct evbuffer *piece; /* empty between calls */
     char frame[FRAME_HEAD + MAX_FRAME_BYTES + 2];
-    char *unix_path; /* to be removed */
+    char *unix_path; /* to be removed, if it is still this one */
+    dev_t unix_dev;
+    ino_t unix_inode;
     int port;
     int32_t n_open;
     int64_t full_us; /* when it was last said that no descriptor is free */
@@ -632,6 +635,7 @@ void sv_http_tick(struct sv_http *h, int64_t now_us)
 static int listen_at(struct sv_http *h, struct sv_err *err)
 {
     const char *path = h->o.unix_path, *where = path ? path : h->o.host;
+    struct stat st;
     int fd = -1;
     int rc = path ? sv_listen_unix(path, &fd, err)
                   : sv_listen_tcp(h->o.host, h->o.port, &fd, &h->port, err);
@@ -639,6 +643,10 @@ static int listen_at(struct sv_http *h, struct sv_err *err)
     if (rc)
         return rc;
     h->unix_path = path ? sv_strdup(path) : NULL;
+    if (path && lstat(path, &st) == 0) {
+        h->unix_dev = st.st_dev;
+        h->unix_inode = st.st_ino;
+    }
     h->bound = evhttp_accept_socket_with_handle(h->ev, fd);
     if (h->bound)
         evconnlistener_set_error_cb(evhttp_bound_socket_get_listener(h->bound), on_accept_error);
@@ -692,13 +700,24 @@ int sv_http_port(const struct sv_http *h)
     return h->port;
 }
 
+/* Once, and not the socket of a server that has been started since. */
+static void remove_socket(struct sv_http *h)
+{
+    struct stat st;
+
+    if (h->unix_path && lstat(h->unix_path, &st) == 0 && st.st_dev == h->unix_dev &&
+        st.st_ino == h->unix_inode)
+        unlink(h->unix_path);
+    sv_free(h->unix_path);
+    h->unix_path = NULL;
+}
+
 void sv_http_stop_listening(struct sv_http *h)
 {
     if (h->bound)
         evhttp_del_accept_socket(h->ev, h->bound);
     h->bound = NULL;
-    if (h->unix_path)
-        unlink(h->unix_path);
+    remove_socket(h);
 }
 
 int32_t sv_http_n_open(const struct sv_http *h)

@@ -44,8 +44,13 @@ int sv_api_unknown(struct sv_api_err *e, const char *prefix, const char *name);
 void sv_api_err_json(struct sv_buf *b, const struct sv_api_err *e);
 /* In the shape of the API that has the request's path. */
 void sv_api_reply(struct sv_http_req *q, const struct sv_api_err *e);
+/* Whether a client of Anthropic's asks: by its paths, or by its header where a path is others' too.
+ */
+bool sv_api_is_anthropic(const struct sv_http_req *q);
 /* The same for a request that never got to the engine: counted, and a line in the log. */
 void sv_api_refuse(struct sv_http_req *q, const struct sv_api_err *e);
+/* A whole answer, which it takes; 500 in place of one that found no memory: no half is sent. */
+void sv_api_answer(struct sv_http_req *q, int status, const char *type, struct sv_buf *b);
 
 /* ---------------------------------------------------------------- the worker (worker.c, out.c) */
 
@@ -731,6 +736,7 @@ struct sv_metrics {
 void sv_histogram_add(struct sv_histogram *h, double seconds, int64_t times);
 void sv_histogram_count(struct sv_histogram *h, int64_t n);
 void sv_metrics_write(struct sv_serve *s, struct sv_buf *b);
+void sv_metric_label(struct sv_buf *b, const char *name, const char *value);
 void sv_metric_head(struct sv_buf *b, const char *name, const char *type, const char *help);
 /* labels: as between braces, or "". */
 void sv_metric_histogram(struct sv_buf *b, const char *name, const char *help, const char *labels,

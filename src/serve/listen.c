@@ -12,13 +12,16 @@
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-/* A stale socket file of a server that is gone is replaced; one that answers is not. */
+/* A stale socket of a server that is gone is replaced; one that answers is not, and what is no
+ * socket, of which connect says the same as of a stale one, neither. */
 int sv_listen_unix(const char *path, int *out, struct sv_err *err)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
+    struct stat st;
 
     if (strlen(path) >= sizeof a.sun_path)
         return sv_fail(err, SV_EINVAL, -1, "%s: the path of a socket has at most %zu bytes", path,
@@ -31,7 +34,7 @@ int sv_listen_unix(const char *path, int *out, struct sv_err *err)
         close(fd);
         return sv_fail(err, SV_EIO, -1, "%s: another server listens there", path);
     }
-    if (errno == ECONNREFUSED)
+    if (errno == ECONNREFUSED && lstat(path, &st) == 0 && S_ISSOCK(st.st_mode))
         unlink(path);
     if (bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 512)) {
         int code = errno;

@@ -44,6 +44,29 @@ void sv_metric_head(struct sv_buf *b, const char *name, const char *type, const 
     sv_buf_printf(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
+/* Prometheus knows three escapes and no others: what JSON escapes besides stays as it is. */
+void sv_metric_label(struct sv_buf *b, const char *name, const char *value)
+{
+    size_t n = strlen(value);
+
+    sv_buf_printf(b, "%s=\"", name);
+    for (size_t i = 0; i < n;) {
+        size_t fine = sv_utf8_valid(value + i, n - i), run = strcspn(value + i, "\\\"\n");
+        run = run < fine ? run : fine;
+        sv_buf_append(b, value + i, run);
+        i += run;
+        if (!fine) {
+            sv_buf_lit(b, "\xEF\xBF\xBD");
+            i++;
+        } else if (run < fine) {
+            char escaped[2] = {'\\', value[i] == '\n' ? 'n' : value[i]};
+            sv_buf_append(b, escaped, 2);
+            i++;
+        }
+    }
+    sv_buf_lit(b, "\"");
+}
+
 static void counter(struct sv_buf *b, const char *name, const char *help, int64_t v)
 {
     sv_metric_head(b, name, "counter", help);
@@ -258,8 +281,8 @@ void sv_metrics_write(struct sv_serve *s, struct sv_buf *b)
 
     sv_worker_snapshot(s->worker, &snap);
     sv_metric_head(b, "salvo_build_info", "gauge", "Always 1; what is running.");
-    sv_buf_printf(b, "salvo_build_info{version=\"" SALVO_VERSION "\",model=");
-    sv_json_quote(b, s->model_name, strlen(s->model_name));
+    sv_buf_printf(b, "salvo_build_info{version=\"" SALVO_VERSION "\",");
+    sv_metric_label(b, "model", s->model_name);
     sv_buf_printf(b, "} 1\n");
     gauge(b, "salvo_ready", "1 when requests are taken.", s->state == SV_READY);
     gauge(b, "process_resident_memory_bytes", "Resident memory.", (double)resident_bytes());

@@ -160,8 +160,7 @@ void sv_metrics_other_names(const struct sv_serve *s, const struct sv_snapshot *
     struct sv_buf labels;
 
     sv_buf_init(&labels);
-    sv_buf_lit(&labels, "model_name=");
-    sv_json_quote(&labels, s->model_name, strlen(s->model_name));
+    sv_metric_label(&labels, "model_name", s->model_name);
     b->failed |= labels.failed;
     if (!labels.failed) {
         vllm(b, &s->metrics, &snap->stats, block, labels.data);

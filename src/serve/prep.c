@@ -9,6 +9,7 @@
  */
 #include "serve/impl.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #define MAX_JOBS 64 /* bodies that may wait: each may be as long as --max-body; and answers */
@@ -26,6 +27,7 @@ struct sv_prep {
     struct sv_mail *mail; /* pointers to jobs that have run */
     struct sv_thread *thread;
     struct sv_enc_scratch *scratch; /* the thread's */
+    atomic_int n_discards;          /* trees that wait */
     int32_t n_jobs[2];              /* the loop's: bodies, answers submitted and not collected */
     struct sv_buf ran;              /* the loop's: of the last collect */
 };
@@ -47,6 +49,7 @@ static void *run(void *arg)
                 sv_panic("out of memory for a pointer"); /* its client would wait for ever */
         } else if (t.tree) {
             json_decref(t.tree);
+            atomic_fetch_sub(&p->n_discards, 1);
         } else {
             break;
         }
@@ -108,8 +111,15 @@ void sv_prep_discard(struct sv_prep *p, json_t *tree)
 {
     struct task t = {.tree = tree};
 
-    if (tree && (!p->thread || !sv_queue_push(p->tasks, &t)))
-        json_decref(tree);
+    if (!tree)
+        return;
+    /* No more of them than leave the jobs their room. */
+    if (p->thread && atomic_fetch_add(&p->n_discards, 1) < MAX_DISCARDS &&
+        sv_queue_push(p->tasks, &t))
+        return;
+    if (p->thread)
+        atomic_fetch_sub(&p->n_discards, 1);
+    json_decref(tree);
 }
 
 void sv_prep_collect(struct sv_prep *p)

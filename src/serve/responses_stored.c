@@ -41,18 +41,9 @@ static void no_such_path(struct sv_http_req *q)
     sv_api_refuse(q, &e);
 }
 
-/* Takes the text; no half of one is sent. */
 static void reply(struct sv_http_req *q, struct sv_buf *b)
 {
-    struct sv_api_err e;
-
-    if (b->failed) {
-        sv_api_no_memory(&e);
-        sv_api_refuse(q, &e);
-    } else {
-        sv_http_reply(q, 200, "application/json", b->data, b->len);
-    }
-    sv_buf_fini(b);
+    sv_api_answer(q, 200, "application/json", b);
 }
 
 /* One that is being made, or about to be kept: what has ended may still be written on the other

@@ -233,7 +233,7 @@ void sv_route(void *server, struct sv_http_req *q)
 
     request_id(s, q, id);
     sv_http_add_header(q, "x-request-id", id);
-    if (sv_messages_is_path(path))
+    if (sv_api_is_anthropic(q))
         sv_http_add_header(q, "request-id", id); /* Anthropic's name for it */
     add_cors(s, q);
     if (strcmp(method, "OPTIONS") == 0) {

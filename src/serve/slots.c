@@ -93,8 +93,7 @@ void sv_get_props(struct sv_serve *s, struct sv_http_req *q)
     write_caps(&b, s);
     sv_buf_lit(&b, ",\"modalities\":{\"vision\":false,\"audio\":false},"
                    "\"build_info\":\"salvo " SALVO_VERSION "\",\"is_sleeping\":false}\n");
-    sv_http_reply_buf(q, b.failed ? 500 : 200, "application/json", &b);
-    sv_buf_fini(&b);
+    sv_api_answer(q, 200, "application/json", &b);
 }
 
 /* ---------------------------------------------------------------- /slots */
@@ -155,7 +154,6 @@ void sv_get_slots(struct sv_serve *s, struct sv_http_req *q)
         sv_buf_lit(&b, "}");
     }
     sv_buf_lit(&b, "]\n");
-    sv_http_reply_buf(q, b.failed ? 500 : 200, "application/json", &b);
-    sv_buf_fini(&b);
+    sv_api_answer(q, 200, "application/json", &b);
     sv_free(list);
 }

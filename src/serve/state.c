@@ -4,14 +4,16 @@
  * Called by route.c. Must not: need the engine; all comes from the snapshot and the loop's own
  * counters.
  */
+#define _POSIX_C_SOURCE 200809L
+
 #include "serve/impl.h"
 
 #include <string.h>
+#include <time.h>
 
 static void reply(struct sv_http_req *q, int status, struct sv_buf *b)
 {
-    sv_http_reply(q, b->failed ? 500 : status, "application/json", b->data ? b->data : "", b->len);
-    sv_buf_fini(b);
+    sv_api_answer(q, status, "application/json", b);
 }
 
 const char *sv_load_stage_name(enum sv_load_stage stage)
@@ -118,8 +120,45 @@ static void write_model(const struct sv_serve *s, struct sv_buf *b)
     sv_buf_printf(b, "}");
 }
 
+/* The same in Anthropic's shape. */
+static void write_anthropic_model(const struct sv_serve *s, struct sv_buf *b)
+{
+    time_t created = (time_t)s->created;
+    struct tm utc;
+    char date[32];
+
+    gmtime_r(&created, &utc);
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    sv_buf_lit(b, "{\"type\":\"model\",");
+    sv_json_string(b, "id", s->model_name);
+    sv_buf_lit(b, ",");
+    sv_json_string(b, "display_name", s->model_name);
+    sv_buf_printf(b, ",\"created_at\":\"%s\"}", date);
+}
+
+/* A page of all there are: one, and none before it or after it. */
+static void write_anthropic_models(const struct sv_serve *s, struct sv_buf *b, const char *query)
+{
+    bool beside = strstr(query, "after_id=") || strstr(query, "before_id=");
+
+    sv_buf_lit(b, "{\"data\":[");
+    if (!beside)
+        write_anthropic_model(s, b);
+    sv_buf_lit(b, "],\"has_more\":false,\"first_id\":");
+    for (int i = 0; i < 2; i++) {
+        if (i)
+            sv_buf_lit(b, ",\"last_id\":");
+        if (beside)
+            sv_buf_lit(b, "null");
+        else
+            sv_json_quote(b, s->model_name, strlen(s->model_name));
+    }
+    sv_buf_lit(b, "}");
+}
+
 void sv_get_models(struct sv_serve *s, struct sv_http_req *q)
 {
+    bool anthropic = sv_api_is_anthropic(q);
     const char *id = strstr(sv_http_path(q), "/models") + strlen("/models");
     struct sv_buf b;
 
@@ -132,10 +171,15 @@ void sv_get_models(struct sv_serve *s, struct sv_http_req *q)
         return;
     }
     sv_buf_init(&b);
-    if (!*id)
-        sv_buf_printf(&b, "{\"object\":\"list\",\"data\":[");
-    write_model(s, &b);
-    sv_buf_printf(&b, *id ? "\n" : "]}\n");
+    if (anthropic && *id)
+        write_anthropic_model(s, &b);
+    else if (anthropic)
+        write_anthropic_models(s, &b, sv_http_query(q));
+    else if (!*id)
+        sv_buf_lit(&b, "{\"object\":\"list\",\"data\":[");
+    if (!anthropic)
+        write_model(s, &b);
+    sv_buf_printf(&b, *id || anthropic ? "\n" : "]}\n");
     reply(q, 200, &b);
 }
 
@@ -160,7 +204,5 @@ void sv_get_metrics(struct sv_serve *s, struct sv_http_req *q)
 
     sv_buf_init(&b);
     sv_metrics_write(s, &b);
-    sv_http_reply(q, b.failed ? 500 : 200, "text/plain; version=0.0.4; charset=utf-8",
-                  b.data ? b.data : "", b.len);
-    sv_buf_fini(&b);
+    sv_api_answer(q, 200, "text/plain; version=0.0.4; charset=utf-8", &b);
 }

@@ -103,7 +103,7 @@ static void answer_question(void *user)
     if (a->q && a->rc)
         sv_api_refuse(a->q, &a->e);
     else if (a->q)
-        sv_http_reply_buf(a->q, a->b.failed ? 500 : 200, "application/json", &a->b);
+        sv_api_answer(a->q, 200, "application/json", &a->b);
     sv_buf_fini(&a->b);
     sv_http_free_taken(a->raw);
     sv_free(a);
@@ -483,6 +483,5 @@ void sv_get_tokenizer_info(struct sv_serve *s, struct sv_http_req *q)
         sv_buf_lit(&b, ",\"chat_template\":null");
     }
     sv_buf_lit(&b, "}\n");
-    sv_http_reply(q, b.failed ? 500 : 200, "application/json", b.data ? b.data : "", b.len);
-    sv_buf_fini(&b);
+    sv_api_answer(q, 200, "application/json", &b);
 }

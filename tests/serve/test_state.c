@@ -6,6 +6,8 @@
 
 #include "testing.h"
 
+#include "serve/impl.h"
+
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -123,6 +125,114 @@ static void models(void **state)
     hub_close(&r);
 }
 
+/* @anthropic-ai/sdk says which version of its API it means, on a path that others have too. */
+static json_t *as_anthropic(struct hub *r, const char *path, int status)
+{
+    struct sv_err err = {0};
+    int fd = hub_connect(r);
+
+    hub_get(fd, path, "anthropic-version: 2023-06-01\r\n");
+    answer_read(fd, &r->a);
+    close(fd);
+    assert_int_equal(r->a.status, status);
+    assert_non_null(strstr(r->a.head.data, "\r\nrequest-id: "));
+    json_t *v = sv_json_parse(r->a.body.data, r->a.body.len, &err);
+    assert_non_null(v);
+    return v;
+}
+
+static void models_of_anthropic(void **state)
+{
+    struct hub r = {0};
+    int made[6];
+    (void)state;
+
+    hub_open(&r, false);
+    json_t *v = as_anthropic(&r, "/v1/models?limit=20", 200);
+    assert_string_equal(hub_text(v, "first_id"), "fake");
+    assert_string_equal(hub_text(v, "last_id"), "fake");
+    assert_true(json_is_false(hub_at(v, "has_more")));
+    assert_int_equal(json_array_size(hub_at(v, "data")), 1);
+    assert_string_equal(hub_text(v, "data.0.type"), "model");
+    assert_string_equal(hub_text(v, "data.0.display_name"), "fake");
+    assert_int_equal(sscanf(hub_text(v, "data.0.created_at"), "%4d-%2d-%2dT%2d:%2d:%2dZ", &made[0],
+                            &made[1], &made[2], &made[3], &made[4], &made[5]),
+                     6);
+    json_t *one = as_anthropic(&r, "/v1/models/fake", 200);
+    hub_same(one, hub_at(v, "data.0"), "one and the list");
+    json_decref(one);
+    json_decref(v);
+    v = as_anthropic(&r, "/v1/models?after_id=fake", 200);
+    assert_int_equal(json_array_size(hub_at(v, "data")), 0);
+    assert_true(json_is_null(hub_at(v, "last_id")));
+    json_decref(v);
+    v = as_anthropic(&r, "/v1/models/other", 404);
+    assert_string_equal(hub_text(v, "type"), "error");
+    assert_string_equal(hub_text(v, "error.type"), "not_found_error");
+    json_decref(v);
+    hub_close(&r);
+}
+
+/* Whatever finds no memory, no half of an answer is sent. The loop's thread alone allocates then:
+ * the one that asks does not. */
+static void whole_or_an_error(void **state)
+{
+    static const char *const asks[] = {
+        "GET /v1/models",   "GET /props",   "GET /slots",          "GET /health",
+        "GET /metrics",     "GET /load",    "GET /get_model_info", "GET /get_server_info",
+        "GET /v1/models/x", "GET /version", "GET /tokenizer_info", "POST /tokenize"};
+    static char got[1 << 20];
+    struct hub r = {0};
+    (void)state;
+
+    hub_open(&r, false);
+    for (size_t i = 0; i < sizeof asks / sizeof *asks; i++) {
+        bool failed = true;
+        for (int64_t nth = 1; failed; nth++) {
+            static const char body[] = "{\"prompt\":[\"ab\"],\"return_token_strs\":true}";
+            char text[300];
+            size_t n = 0;
+            ssize_t k;
+            snprintf(text, sizeof text,
+                     "%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+                     asks[i], *asks[i] == 'P' ? (int)sizeof body - 1 : 0,
+                     *asks[i] == 'P' ? body : "");
+            int fd = hub_connect(&r);
+            sv_fault_arm(nth);
+            hub_send_text(fd, text);
+            while ((k = recv(fd, got + n, sizeof got - 1 - n, 0)) > 0)
+                n += (size_t)k;
+            failed = sv_fault_calls() >= nth;
+            sv_fault_arm(0);
+            close(fd);
+            got[n] = 0;
+            const char *answer = strstr(got, "\r\n\r\n");
+            bool fine = answer && (strncmp(got + 9, "200", 3) == 0 ||
+                                   (answer[n - 1 - (size_t)(answer - got)] == '}' &&
+                                    strncmp(answer + 4, "{\"error\":{\"message\":", 20) == 0));
+            if (!fine)
+                fail_msg("%s, allocation %d: %s", asks[i], (int)nth, got);
+            assert_true(nth < 3000);
+        }
+    }
+    hub_close(&r);
+}
+
+/* A label has three escapes; JSON's others are an error to Prometheus. */
+static void labels(void **state)
+{
+    struct sv_buf b;
+    (void)state;
+
+    sv_buf_init(&b);
+    sv_metric_label(&b, "model", "a\"b\\c\nd\te/\xe2\x82\xac\xff.\x01");
+    assert_string_equal(b.data, "model=\"a\\\"b\\\\c\\nd\te/\xe2\x82\xac\xef\xbf\xbd.\x01\"");
+    sv_buf_clear(&b);
+    sv_metric_label(&b, "model", "");
+    assert_string_equal(b.data, "model=\"\"");
+    sv_buf_fini(&b);
+}
+
 static void what_others_have(void **state)
 {
     static const struct {
@@ -154,4 +264,5 @@ static void what_others_have(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(props), cmocka_unit_test(slots), cmocka_unit_test(models),
-             cmocka_unit_test(what_others_have))
+             cmocka_unit_test(models_of_anthropic), cmocka_unit_test(whole_or_an_error),
+             cmocka_unit_test(labels), cmocka_unit_test(what_others_have))

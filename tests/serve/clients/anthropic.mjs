@@ -34,6 +34,14 @@ for (const u of [whole.usage, figures.usage])
   assert.equal(counted.input_tokens, u.input_tokens + u.cache_read_input_tokens);
 assert.ok(figures.usage.cache_read_input_tokens > 0);
 
+// models, one by one and by pages
+const listed = [];
+for await (const m of client.models.list()) listed.push(m);
+assert.equal(listed.length, 1);
+assert.equal(listed[0].type, "model");
+assert.ok(!Number.isNaN(Date.parse(listed[0].created_at)));
+assert.deepEqual(await client.models.retrieve(listed[0].id), listed[0]);
+
 // streamed: events as they come, and the helper
 let streamed = "";
 const types = [];
