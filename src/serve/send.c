@@ -43,10 +43,11 @@ static bool is_long(const struct sv_call *c)
     bool some = c->p.logprobs && !gathers;
     size_t n = c->out.len + (c->dialect->repeated ? c->dialect->repeated(c) : 0);
 
-    for (int32_t i = 0; i < c->n_gens && n <= MAX_INLINE && (all || some); i++) {
+    for (int32_t i = 0; i < c->n_gens && n <= MAX_INLINE; i++) {
         const struct sv_gen *g = &c->gens[i];
-        n += list_bytes(g) + JSON_OF_PACKED * g->unkept.len +
-             (all ? g->text.len + g->ids.len + g->parts.len : 0);
+        n += (all || some ? list_bytes(g) + JSON_OF_PACKED * g->unkept.len : 0) +
+             (all ? g->text.len + g->ids.len + g->parts.len : 0) + g->new_text.len +
+             g->thoughts.len; /* what is thought in one piece goes out whole */
     }
     return n > MAX_INLINE;
 }

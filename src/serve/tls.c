@@ -21,9 +21,18 @@ static int fail(struct sv_err *err, const char *file)
     return sv_fail(err, SV_EINVAL, -1, "%s: %s", file, why);
 }
 
+/* OpenSSL would ask at the terminal, and the loop would wait for somebody to type. */
+static int no_passphrase(char *to, int n, int writing, void *user)
+{
+    (void)to, (void)n, (void)writing;
+    *(bool *)user = true;
+    return -1;
+}
+
 int sv_tls_open(struct ssl_ctx_st **out, const char *cert, const char *key, struct sv_err *err)
 {
     int rc = SV_OK;
+    bool locked = false;
 
     *out = NULL;
     if (!cert || !key)
@@ -34,12 +43,17 @@ int sv_tls_open(struct ssl_ctx_st **out, const char *cert, const char *key, stru
     SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
     /* A client that just closes the socket is a client that left, not an error to report. */
     SSL_CTX_set_options(ctx, SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_NO_RENEGOTIATION);
+    SSL_CTX_set_default_passwd_cb(ctx, no_passphrase);
+    SSL_CTX_set_default_passwd_cb_userdata(ctx, &locked);
     if (SSL_CTX_use_certificate_chain_file(ctx, cert) != 1)
         rc = fail(err, cert);
     else if (SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1)
         rc = fail(err, key);
     else if (SSL_CTX_check_private_key(ctx) != 1)
         rc = fail(err, key);
+    SSL_CTX_set_default_passwd_cb_userdata(ctx, NULL);
+    if (locked)
+        rc = sv_fail(err, SV_EINVAL, -1, "%s: has a passphrase, which nobody is asked for", key);
     if (rc) {
         SSL_CTX_free(ctx);
         return rc;

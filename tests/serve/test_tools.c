@@ -278,6 +278,30 @@ static void nothing_beside_is_lost(void **state)
 
 /* ---------------------------------------------------------------- thoughts */
 
+/* A thought in one piece is put together beside the loop where it is long. */
+static void a_whole_thought_takes_no_turn(void **state)
+{
+    struct hub r = {.o.engine.context = 1 << 20, .o.stream_gap_us = 1000};
+    struct sv_buf text;
+    (void)state;
+
+    open_hub(&r, "</think>", 64);
+    sv_buf_init(&text);
+    sv_buf_lit(&text, "<think>\n");
+    for (int i = 0; i < 40000; i++)
+        sv_buf_printf(&text, "%d ", i % 10);
+    sv_buf_lit(&text, "\n</think>\n\nYes.");
+    hub_ask(&r, CHAT, ask(text.data, "\"stream\":true,\"stream_reasoning\":false"), &r.a);
+    assert_int_equal(r.a.status, 200);
+    assert_int_equal(hub_count(r.a.body.data, "\"reasoning_content\":\"0 1 2"), 1);
+    assert_int_equal(hub_count(r.a.body.data, "0 1 2 3 4 5 6 7 8 9"), 4000);
+    double most = hub_metric(&r, "salvo_loop_turn_bytes_max");
+    if (!(most > 0 && most <= 65536 + 8192))
+        fail_msg("%.0f bytes in one turn", most);
+    sv_buf_fini(&text);
+    hub_close(&r);
+}
+
 static void thoughts_as_clients_want_them(void **state)
 {
     static const char text[] = "<think>\nOne two three.\n</think>\n\nYes.";
@@ -655,6 +679,7 @@ static void options_that_are_wrong(void **state)
 SV_TEST_MAIN(cmocka_unit_test(messages_with_calls), cmocka_unit_test(each_choice_has_its_own),
              cmocka_unit_test(streams_are_their_messages), cmocka_unit_test(chunks_of_a_call),
              cmocka_unit_test(nothing_beside_is_lost),
+             cmocka_unit_test(a_whole_thought_takes_no_turn),
              cmocka_unit_test(thoughts_as_clients_want_them),
              cmocka_unit_test(thoughts_opened_by_the_prompt),
              cmocka_unit_test(markers_that_are_special_tokens),
