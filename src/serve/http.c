@@ -195,6 +195,20 @@ static bool is_plain(const char *value)
     return !*p;
 }
 
+/* A path, a whole address, or "*" of the server itself. evhttp takes what stands between the first
+ * blank of the line and the last. */
+static bool is_target(const struct evhttp_request *ev)
+{
+    const char *text = evhttp_request_get_uri(ev);
+    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(ev);
+
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++)
+        if (*p <= ' ' || *p == 0x7f)
+            return false;
+    return *text == '/' || (uri && evhttp_uri_get_scheme(uri)) ||
+           (strcmp(text, "*") == 0 && evhttp_request_get_command(ev) == EVHTTP_REQ_OPTIONS);
+}
+
 /* Whatever the body is, somebody on the way may see another one: two lengths that differ, or one
  * that is no number; a name with a space behind it (which evhttp takes for another name), or a line
  * break of somebody's in a value; a coding that nobody here undoes, or beside a length. */
@@ -244,7 +258,7 @@ static void take_request(struct evhttp_request *ev, void *arg)
     struct sv_http *h = arg;
     struct evkeyvalq *headers = evhttp_request_get_input_headers(ev);
     const char *refused = evhttp_find_header(headers, sv_expect_header);
-    bool ambiguous = is_ambiguous(ev, headers);
+    bool ambiguous = !is_target(ev) || is_ambiguous(ev, headers);
     struct sv_http_req *q = ambiguous ? NULL : sv_calloc(1, sizeof *q);
 
     if (q)

@@ -85,6 +85,12 @@ static void one_reading_only(void **state)
         TEXT(POST "Content-Length: 31, 31\r\n\r\n" BODY),
         TEXT(POST "Content-Length: 0x1f\r\n\r\n" BODY),
         TEXT(POST "Content-Length:\r\n\r\n" BODY),
+        /* what is asked for: evhttp took the second of these for "/" */
+        TEXT("GET /version HTTP/1.1 HTTP/1.1\r\nHost: x\r\nX-Long: enough to cut\r\n\r\n"),
+        TEXT("GET  /version HTTP/1.1\r\nHost: x\r\nX-Long: enough to be cut\r\n\r\n"),
+        TEXT("GET version HTTP/1.1\r\nHost: x\r\nX-Long: enough to be cut\r\n\r\n"),
+        TEXT("GET * HTTP/1.1\r\nHost: x\r\nX-Long: enough to be cut\r\n\r\n"),
+        TEXT("GET /ver\x7fsion HTTP/1.1\r\nHost: x\r\nX-Long: enough to cut\r\n\r\n"),
         /* names and values */
         TEXT(POST "Content-Length : 31\r\n\r\n" BODY),
         TEXT(POST "X-A\x0b: 1\r\nContent-Length: 31\r\n\r\n" BODY),
@@ -124,6 +130,28 @@ static void one_reading_only(void **state)
         refused(&r, tries[i].text, tries[i].n, tries[i].n);
         for (size_t cut = 50; cut < tries[i].n; cut += 7)
             refused(&r, tries[i].text, tries[i].n, cut);
+    }
+    hub_close(&r);
+}
+
+/* Other ways to ask for what is there. */
+static void targets(void **state)
+{
+    static const char *const asks[] = {"GET http://elsewhere/version", "GET /version?a=b c",
+                                       "GET //version/", "GET /%76ersion#x", "OPTIONS *"};
+    struct hub r = {0};
+    char text[100];
+    (void)state;
+
+    hub_open(&r, false);
+    for (size_t i = 0; i < sizeof asks / sizeof *asks; i++) {
+        int fd = hub_connect(&r);
+        snprintf(text, sizeof text, "%s HTTP/1.1\r\nHost: x\r\n\r\n", asks[i]);
+        hub_send_text(fd, text);
+        answer_read(fd, &r.a);
+        if (r.a.status != (i == 1 ? 400 : *asks[i] == 'O' ? 204 : 200))
+            fail_msg("%s gave %d", asks[i], r.a.status);
+        close(fd);
     }
     hub_close(&r);
 }
@@ -211,5 +239,5 @@ static void endless_lines_of_chunks(void **state)
     hub_close(&r);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(one_reading_only), cmocka_unit_test(bodies_of_other_methods),
-             cmocka_unit_test(endless_lines_of_chunks))
+SV_TEST_MAIN(cmocka_unit_test(one_reading_only), cmocka_unit_test(targets),
+             cmocka_unit_test(bodies_of_other_methods), cmocka_unit_test(endless_lines_of_chunks))
