@@ -18,17 +18,19 @@ static void broken_text_is_refused_with_its_byte(void **state)
     } cases[] = {
         {"", 0, 0},
         {"{", 1, 1},
-        {"{\"a\": 1,}", 8, 9},
-        {"[1 2]", 3, 4},
-        {"[1]]", 3, 4},
-        {"\"x\"", 0, 3},
-        {"{\"a\":1,\"a\":2}", 7, 13},
-        {"[\"\xff\"]", 1, 3},
+        {"{\"a\": 1,}", 8, 8},
+        {"[1 2]", 3, 3},
+        {"[1]]", 3, 3},
+        {"\"x\"", 0, 0},
+        {"{\"a\":1,\"a\":2}", 7, 7},
+        {"[\"\xff\"]", 2, 2},
         {"[1e999]", 1, 7},
-        {"[nan]", 1, 4},
+        {"[nan]", 1, 1},
         {"[01]", 1, 3},
         {"[\"\\ud800\"]", 1, 9},
-        {"{1:2}", 1, 2},
+        {"{1:2}", 1, 1},
+        {"[\"a\" \"a word of more than twenty bytes\"]", 38, 38},
+        {"[\"a\n\"]", 3, 3},
         {"\xef\xbb\xbf[]", 0, 3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -76,7 +78,7 @@ static void integers_too_big_become_reals(void **state)
     json_decref(root);
     /* Positions stay those of the original text. */
     assert_null(parse("[1000000000000000019884624838656, x]", &err));
-    assert_in_range(err.pos, 33, 35);
+    assert_int_equal(err.pos, 34);
     assert_int_equal(sv_alloc_live(), 0);
 }
 
@@ -154,7 +156,7 @@ static void files_are_named_in_errors(void **state)
     assert_null(sv_json_load(path, 100, &err));
     assert_int_equal(err.code, SV_EFORMAT);
     assert_ptr_equal(strstr(err.msg, path), err.msg);
-    assert_in_range(err.pos, 6, 7);
+    assert_int_equal(err.pos, 6);
     assert_null(sv_json_load(path, 3, &err));
     assert_int_equal(err.code, SV_EINVAL);
     assert_null(sv_json_load(sv_test_tmp("missing.json"), 100, &err));

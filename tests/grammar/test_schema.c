@@ -439,7 +439,7 @@ static void refused(void **state)
         {"{", "JSON, byte"},
         {"[]", "schema: a schema must be an object"},
         {"1", "JSON, byte"},
-        {"{},{}", "JSON, byte 3"},
+        {"{},{}", "JSON, byte 2"},
         {"false", "no value satisfies"},
         {"{\"properties\":{\"a\":{\"not\":{}}}}", "schema/properties/a: 'not'"},
         {"{\"properties\":{\"a\":7}}", "schema/properties/a: a schema must be"},
