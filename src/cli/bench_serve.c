@@ -30,7 +30,7 @@ struct load {
     struct sv_cli_load_server server;
     struct sv_cli_load_result res;
     struct event_base *base;
-    struct event *timer;
+    struct event *timer, *watch;
     struct sv_rng rng;
     int32_t cap; /* requests that res.r has room for */
     int32_t next, running, done;
@@ -229,6 +229,16 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
         event_add(l->timer, &t);
 }
 
+/* Ctrl-C wakes the loop, and no more: a server that says nothing would be waited for. */
+static void on_watch(evutil_socket_t fd, short what, void *arg)
+{
+    struct load *l = arg;
+
+    (void)fd, (void)what;
+    if (sv_cli_interrupted())
+        event_base_loopexit(l->base, NULL);
+}
+
 static void read_spec(const struct load *l, struct sv_cli_load_spec *out)
 {
     struct sv_buf text;
@@ -278,10 +288,12 @@ static int run(struct load *l, struct sv_err *err)
     read_spec(l, &l->res.before);
     l->base = event_base_new();
     l->timer = event_new(l->base, -1, 0, on_timer, l);
+    l->watch = event_new(l->base, -1, EV_PERSIST, on_watch, l);
     l->idle = sv_calloc((size_t)l->res.concurrency, sizeof(struct evhttp_connection *));
-    if (!l->base || !l->timer || !l->idle)
+    if (!l->base || !l->timer || !l->watch || !l->idle)
         return sv_fail(err, SV_ENOMEM, -1, "event loop");
     sv_cli_catch_interrupt();
+    event_add(l->watch, &(struct timeval){.tv_usec = 100000});
     int64_t start = sv_clock_us();
     if (l->a.rate > 0)
         on_timer(-1, 0, l);
@@ -311,8 +323,32 @@ static int conclude(struct load *l)
     const int code = sv_cli_deliver(&b, NULL);
     sv_buf_fini(&b);
     return failed ? sv_cli_fail("%d of %d requests failed; the last one: %s", failed, l->res.n,
-                                why && *why ? why : "was not sent")
+                                why && *why            ? why
+                                : sv_cli_interrupted() ? "canceled"
+                                                       : "was not sent")
                   : code;
+}
+
+static int check_args(struct args *a)
+{
+    const struct {
+        const char *name;
+        int64_t v, least, most;
+    } numbers[] = {{"num-prompts", a->n, 0, 10000000},
+                   {"max-concurrency", a->concurrency, 1, 10000},
+                   {"max-tokens", a->max_tokens, 1, INT32_MAX},
+                   {"input-len", a->input_len, 1, 1 << 24},
+                   {"seed", a->seed, 0, INT64_MAX}};
+    int code = sv_cli_num_in_range("bench serve", "temperature", a->temperature, 0, 100);
+
+    if (isinf(a->rate) && a->rate > 0) /* as vLLM's tool has it: all at once */
+        a->rate = 0;
+    if (code < 0 && a->rate != 0)
+        code = sv_cli_num_in_range("bench serve", "request-rate", a->rate, 1e-4, 1e6);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && code < 0; i++)
+        code = sv_cli_in_range("bench serve", numbers[i].name, numbers[i].v, numbers[i].least,
+                               numbers[i].most);
+    return code;
 }
 
 int sv_cli_bench_serve(int argc, char **argv)
@@ -349,10 +385,9 @@ int sv_cli_bench_serve(int argc, char **argv)
         return code;
     if (!l.a.url)
         return sv_cli_usage("bench serve", "option --url is missing: which server?");
-    if (l.a.concurrency < 1 || l.a.concurrency > 10000)
-        return sv_cli_usage("bench serve", "option --max-concurrency must be in [1, 10000]");
-    if (l.a.max_tokens < 1 || l.a.input_len < 1 || l.a.n < 0)
-        return sv_cli_usage("bench serve", "--max-tokens and --input-len must be at least 1");
+    code = check_args(&l.a);
+    if (code >= 0)
+        return code;
     int rc = run(&l, &err);
     code = rc ? sv_cli_fail("%s", err.msg) : conclude(&l);
     for (int32_t i = 0; i < l.res.n; i++) {
@@ -364,6 +399,8 @@ int sv_cli_bench_serve(int argc, char **argv)
     sv_free(l.idle);
     if (l.timer)
         event_free(l.timer);
+    if (l.watch)
+        event_free(l.watch);
     if (l.base)
         event_base_free(l.base);
     return code;

@@ -53,14 +53,18 @@ static struct evhttp_connection *dial(struct event_base *base, const struct sv_c
 static void add_headers(struct evhttp_request *q, const struct sv_cli_load_server *s)
 {
     struct evkeyvalq *h = evhttp_request_get_output_headers(q);
-    char key[512];
+    char host[sizeof s->host + 16];
 
-    snprintf(key, sizeof key, "%s:%d", s->host, s->port);
-    evhttp_add_header(h, "Host", key);
+    snprintf(host, sizeof host, "%s:%d", s->host, s->port);
+    evhttp_add_header(h, "Host", host);
     evhttp_add_header(h, "Content-Type", "application/json");
-    if (s->api_key) {
-        snprintf(key, sizeof key, "Bearer %s", s->api_key);
-        evhttp_add_header(h, "Authorization", key);
+    if (s->api_key) { /* of any length: signed ones have thousands of bytes */
+        struct sv_buf key;
+        sv_buf_init(&key);
+        sv_buf_printf(&key, "Bearer %s", s->api_key);
+        if (!key.failed)
+            evhttp_add_header(h, "Authorization", key.data);
+        sv_buf_fini(&key);
     }
 }
 

@@ -75,13 +75,14 @@ static bool collect(const struct sv_cli_load_result *res, struct list lists[N_LI
 struct totals {
     int32_t ok, failed;
     int64_t in, out;
+    double seconds; /* never 0: rates are by it */
     double rate, accept_rate, accept_length;
     struct sv_cli_load_spec d;
 };
 
 static struct totals sum(const struct sv_cli_load_result *res)
 {
-    struct totals t = {.d = res->after};
+    struct totals t = {.d = res->after, .seconds = fmax(res->seconds, 1e-6)};
 
     for (int32_t i = 0; i < res->n; i++) {
         t.ok += res->r[i].ok;
@@ -161,10 +162,10 @@ static void block(const struct sv_cli_load_result *res, const struct totals *t,
     number(b, "Benchmark duration (s):", res->seconds);
     whole(b, "Total input tokens:", (double)t->in);
     whole(b, "Total generated tokens:", (double)t->out);
-    number(b, "Request throughput (req/s):", t->ok / res->seconds);
-    number(b, "Output token throughput (tok/s):", (double)t->out / res->seconds);
+    number(b, "Request throughput (req/s):", t->ok / t->seconds);
+    number(b, "Output token throughput (tok/s):", (double)t->out / t->seconds);
     number(b, "Peak concurrent requests:", res->peak);
-    number(b, "Total Token throughput (tok/s):", (double)(t->in + t->out) / res->seconds);
+    number(b, "Total Token throughput (tok/s):", (double)(t->in + t->out) / t->seconds);
     times(b, "Time to First Token", "TTFT", &l[TTFT]);
     times(b, "Time per Output Token (excl. 1st token)", "TPOT", &l[TPOT]);
     times(b, "Inter-token Latency", "ITL", &l[ITL]);
@@ -203,8 +204,8 @@ static void as_json(const struct sv_cli_load_result *res, const struct totals *t
                   "\"request_throughput\":%.3f,\"output_throughput\":%.2f,"
                   "\"total_token_throughput\":%.2f",
                   t->ok, t->failed, res->concurrency, res->seconds, (long long)t->in,
-                  (long long)t->out, t->ok / res->seconds, (double)t->out / res->seconds,
-                  (double)(t->in + t->out) / res->seconds);
+                  (long long)t->out, t->ok / t->seconds, (double)t->out / t->seconds,
+                  (double)(t->in + t->out) / t->seconds);
     json_times(b, "ttft", &l[TTFT]);
     json_times(b, "tpot", &l[TPOT]);
     json_times(b, "itl", &l[ITL]);

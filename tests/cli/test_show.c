@@ -6,7 +6,7 @@
 
 #include "testing.h"
 
-#include "cli/cli.h"
+#include "cli/load.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -282,10 +282,34 @@ static void stops_are_taken_out(void **state)
     assert_string_equal(s.stop[1], "b");
 }
 
+/* Load that nobody answered, and in no time: the figures are numbers all the same. */
+static void a_report_of_nothing(void **state)
+{
+    struct sv_cli_load_request r = {.error = "refused"};
+    struct sv_cli_load_result res = {.r = &r, .n = 1, .concurrency = 1};
+    struct sv_err err = {0};
+    struct sv_buf b;
+    (void)state;
+
+    sv_buf_init(&b);
+    sv_cli_load_report(&res, true, &b);
+    json_t *root = sv_json_parse(b.data, b.len, &err);
+    if (!root)
+        fail_msg("%s: %s", err.msg, b.data);
+    assert_int_equal(json_integer_value(json_object_get(root, "failed")), 1);
+    assert_true(json_number_value(json_object_get(root, "output_throughput")) == 0);
+    json_decref(root);
+    sv_buf_clear(&b);
+    sv_cli_load_report(&res, false, &b);
+    assert_null(strstr(b.data, "nan"));
+    assert_non_null(strstr(b.data, "Request throughput (req/s):              0.00"));
+    sv_buf_fini(&b);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(progress_fits_any_width),
              cmocka_unit_test(progress_says_rate_and_eta), cmocka_unit_test(tables_in_three_forms),
              cmocka_unit_test(tables_without_memory), cmocka_unit_test(sizes_for_people),
              cmocka_unit_test(bars_in_eighths), cmocka_unit_test(samples),
              cmocka_unit_test(loops_are_seen), cmocka_unit_test(differences_and_hashes),
              cmocka_unit_test(accept_lengths), cmocka_unit_test(stops_are_taken_out),
-             cmocka_unit_test(control_characters_are_shown))
+             cmocka_unit_test(control_characters_are_shown), cmocka_unit_test(a_report_of_nothing))

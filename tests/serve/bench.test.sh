@@ -69,6 +69,35 @@ run 2 --url "$url" -c 0
 holds "$err" '--max-concurrency'
 stop
 
+# Ctrl-C ends it also while the server says nothing; a key of any length is sent whole.
+perl -MIO::Socket::INET -e '
+    my $s = IO::Socket::INET->new(Listen => 5, LocalAddr => "127.0.0.1:0") or die;
+    $| = 1;
+    print $s->sockport, "\n";
+    while (my $c = $s->accept) {
+        my $head = "";
+        while (my $line = <$c>) { last if $line eq "\r\n"; $head .= $line; }
+        printf STDERR "%d\n", $head =~ /^Authorization: Bearer (\S+)\r$/m ? length $1 : 0;
+        if ($head =~ /^GET/) { print $c "HTTP/1.1 404 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"; }
+        else { push @all, $c; }
+    }' >"$tmp/port" 2>"$tmp/keys" &
+silent=$!
+for _ in $(seq 200); do [ -s "$tmp/port" ] && break; sleep 0.05; done
+"$salvo" bench serve --url "http://127.0.0.1:$(cat "$tmp/port")" --model m --prompts "$tmp/three" -c 1 \
+    --api-key "$(printf '%02000d' 0)" >"$tmp/out" 2>"$tmp/err" &
+pid=$!
+for _ in $(seq 200); do [ "$(wc -l <"$tmp/keys")" -ge 2 ] && break; sleep 0.05; done
+equal "$(head -n 2 "$tmp/keys" | tr '\n' ' ')" '2000 2000 '
+kill -INT $pid
+for _ in $(seq 200); do kill -0 $pid 2>/dev/null || break; sleep 0.05; done
+kill -9 $pid 2>/dev/null
+code=0
+wait $pid || code=$?
+equal "$code" 1
+holds "$(cat "$tmp/err")" '3 of 3 requests failed; the last one: canceled'
+kill $silent
+wait $silent
+
 # An IPv6 address stands in brackets, in the server's line and in the URL.
 if grep -q '^00000000000000000000000000000001 ' /proc/net/if_inet6 2>/dev/null; then
     serve -b 2 -q --host ::1
