@@ -141,6 +141,10 @@ void sv_cli_painter_event(struct sv_cli_painter *p, const struct sv_engine *e,
             sv_buf_append(&p->due_style, &style, 1);
         }
     }
+    if (p->due.failed || p->due_style.failed) { /* no memory for styles: text comes as it is */
+        sv_buf_clear(&p->due);
+        sv_buf_clear(&p->due_style);
+    }
     for (size_t i = 0; i < ev->n_bytes;) {
         size_t n = code_point_bytes((unsigned char)ev->text[i]), found;
         if (n > ev->n_bytes - i)

@@ -4,13 +4,16 @@
  *
  * Called by run.c when a terminal is at both ends. Uses libedit. Must not: answer anything itself.
  */
-#define _POSIX_C_SOURCE 200809L
+#define _XOPEN_SOURCE 700 /* realpath */
 
 #include "cli/talk.h"
 
 #include <errno.h>
 #include <histedit.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -66,6 +69,7 @@ static int read_character(EditLine *el, wchar_t *out)
 static int open_editor(struct editor *ed)
 {
     const char *home = sv_env("HOME");
+    struct stat st;
 
     memset(ed, 0, sizeof *ed);
     ed->el = el_init("salvo", stdin, stdout, stderr);
@@ -76,8 +80,11 @@ static int open_editor(struct editor *ed)
     history(ed->history, &ed->event, H_SETUNIQUE, 1);
     if (home && *home)
         ed->history_file = sv_path_join(home, ".salvo_history");
-    if (ed->history_file)
-        history(ed->history, &ed->event, H_LOAD, ed->history_file);
+    if (ed->history_file && history(ed->history, &ed->event, H_LOAD, ed->history_file) < 0 &&
+        stat(ed->history_file, &st) == 0 && st.st_size > 0) {
+        sv_free(ed->history_file); /* not ours to read: not ours to replace */
+        ed->history_file = NULL;
+    }
     el_set(ed->el, EL_PROMPT, prompt_text);
     el_set(ed->el, EL_EDITOR, "emacs");
     el_set(ed->el, EL_GETCFN, read_character);
@@ -87,10 +94,33 @@ static int open_editor(struct editor *ed)
     return SV_CLI_OK;
 }
 
+/* Beside the old one and then in its place, so that a full disk or an end in the middle loses
+ * neither. A conversation is nobody else's: mkstemp's file is its owner's alone. */
+static void save_history(struct editor *ed)
+{
+    char linked[PATH_MAX];
+    const char *path = realpath(ed->history_file, linked) ? linked : ed->history_file;
+    struct sv_buf tmp;
+    FILE *f = NULL;
+    bool ok;
+    int fd;
+
+    sv_buf_init(&tmp);
+    sv_buf_printf(&tmp, "%s.XXXXXX", path);
+    fd = tmp.failed ? -1 : mkstemp(tmp.data);
+    if (fd >= 0 && !(f = fdopen(fd, "w")))
+        close(fd);
+    ok = f && history(ed->history, &ed->event, H_SAVE_FP, f) >= 0 && fflush(f) == 0 && !ferror(f);
+    ok = f && fclose(f) == 0 && ok;
+    if (fd >= 0 && (!ok || rename(tmp.data, path) != 0))
+        unlink(tmp.data);
+    sv_buf_fini(&tmp);
+}
+
 static void close_editor(struct editor *ed)
 {
     if (ed->history && ed->history_file)
-        history(ed->history, &ed->event, H_SAVE, ed->history_file);
+        save_history(ed);
     if (ed->history)
         history_end(ed->history);
     if (ed->el)
@@ -119,8 +149,10 @@ static enum got read_message(struct editor *ed, struct sv_buf *b)
             fputc('\n', stdout);
             return GOT_NOTHING;
         }
+        if ((!line || n <= 0) && !b->len)
+            return GOT_END;
         if (!line || n <= 0)
-            return first ? GOT_END : GOT_LINE;
+            break;
         while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
             n--;
         more = n > 0 && line[n - 1] == '\\';
@@ -129,7 +161,9 @@ static enum got read_message(struct editor *ed, struct sv_buf *b)
         sv_buf_append(b, line, (size_t)(more ? n - 1 : n));
         first = false;
     }
-    if (!b->len)
+    if (b->failed)
+        sv_cli_say("out of memory: the message is dropped");
+    if (b->failed || !b->len)
         return GOT_NOTHING;
     history(ed->history, &ed->event, H_ENTER, b->data);
     return GOT_LINE;

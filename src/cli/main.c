@@ -3,8 +3,11 @@
  *
  * Called by the shell. Must not: do a command's work; each has a file of its own.
  */
+#define _POSIX_C_SOURCE 200809L
+
 #include "cli/cli.h"
 
+#include <fcntl.h>
 #include <locale.h>
 #include <string.h>
 #include <unistd.h>
@@ -67,11 +70,32 @@ static int run(int argc, char **argv)
     return SV_CLI_USAGE;
 }
 
+/* One of the first three descriptors that our caller has closed would go to the next file that is
+ * opened, and what is said on standard error would stand among the answers. Reading and writing
+ * there still fail. */
+static void hold_descriptors(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+/* For line editing; numbers stay in the C locale. Without a locale, as in a container, or with one
+ * that is not installed, bytes above 127 would be no characters and typed in vain. */
+static void choose_locale(void)
+{
+    const char *name = setlocale(LC_CTYPE, "");
+
+    if (!name || strcmp(name, "C") == 0 || strcmp(name, "POSIX") == 0)
+        setlocale(LC_CTYPE, "C.UTF-8");
+}
+
 int main(int argc, char **argv)
 {
     int code;
 
-    setlocale(LC_CTYPE, ""); /* for line editing; numbers stay in the C locale */
+    hold_descriptors();
+    choose_locale();
     code = run(argc, argv);
     /* An answer that did not reach its file must not look like success. */
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == SV_CLI_OK)

@@ -114,6 +114,33 @@ talk 1 'Hello\n/stats\n/nope\n' -m "$tmp/broken" -n 5
 shows 'are all NaN'
 [[ $screen != *'is not known'* && $screen != *'accept length'* ]] || fail "it goes on: $(cat -v <<<"$screen")"
 
+# ---- history: replaced as a whole or not at all, in place of a link's file, never of what cannot be read
+
+mkdir "$tmp/files"
+rm -f "$tmp/.salvo_history"
+: >"$tmp/files/history"
+ln -s files/history "$tmp/.salvo_history"
+talk 0 'first words\n/quit\n' -m "$target" -n 2
+grep -q 'first' "$tmp/files/history" || fail "history: $(cat "$tmp/files/history")"
+equal "$(stat -c %a "$tmp/files/history")" 600
+[ -L "$tmp/.salvo_history" ] || fail 'the link is gone'
+cp "$tmp/files/history" "$tmp/before"
+(trap '' XFSZ && ulimit -f 0 && talk 0 'lost words\n/quit\n' -m "$target" -n 2)
+cmp "$tmp/before" "$tmp/files/history" || fail 'a full disk took the history'
+echo 'other words' >"$tmp/files/history"
+talk 0 'third words\n/quit\n' -m "$target" -n 2
+equal "$(cat "$tmp/files/history")" 'other words'
+equal "$(ls "$tmp/files")" history
+rm "$tmp/.salvo_history"
+
+# ---- letters beyond ASCII where no locale is set; a line that is continued by nothing is no message
+
+LC_ALL=C talk 0 'gr\303\266\303\237er\n/quit\n' -m "$target" -n 2
+grep -qE 'größer|gr\\303\\266\\303\\237er' "$tmp/.salvo_history" || fail "history: $(cat "$tmp/.salvo_history")"
+rm "$tmp/.salvo_history"
+talk 0 '\\\n' -m "$target" -n 2
+[[ $screen != *'tokens in'* ]] || fail "nothing is answered: $(cat -v <<<"$screen")"
+
 # ---- a conversation: history, commands, Ctrl-C inside an answer goes on with the next line
 
 if command -v tmux >/dev/null; then
