@@ -111,7 +111,17 @@ int sv_cli_one_of(const char *command, const char *name, const char *value,
     return sv_cli_usage(command, "option --%s: '%s' is not one of %s", name, value, list);
 }
 
-int sv_cli_can_write(const char *path)
+bool sv_cli_next_item(const char **text, char *item, size_t size)
+{
+    if (!*text)
+        return false;
+    size_t n = strcspn(*text, ",");
+    snprintf(item, size, "%.*s", (int)(n < size ? n : size - 1), *text);
+    *text = (*text)[n] ? *text + n + 1 : NULL;
+    return true;
+}
+
+int sv_cli_can_write(const char *command, const char *name, const char *path)
 {
     const char *slash = path ? strrchr(path, '/') : NULL;
     struct stat st;
@@ -120,6 +130,8 @@ int sv_cli_can_write(const char *path)
 
     if (!path || strcmp(path, "-") == 0)
         return -1;
+    if (!*path) /* an unset variable in a script */
+        return sv_cli_usage(command, "option --%s: the file's name is empty", name);
     sv_buf_init(&dir);
     sv_buf_append(&dir, slash ? path : ".", slash ? (size_t)(slash - path) + 1 : 1);
     const bool there = stat(path, &st) == 0;
@@ -235,7 +247,6 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
                    {"page-size", m->page_size, 1024},
                    {"chunk", m->chunk, 1 << 16},
                    {"gpu", m->gpu, 255},
-                   {"batch", m->batch, 4096},
                    {"device-timeout", m->device_timeout, 86400}};
     int code = sv_cli_num_in_range(command, "gpu-memory-utilization", m->gpu_memory, 0, 1);
 

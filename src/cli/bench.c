@@ -38,18 +38,20 @@ struct bench_args {
 
 static int parse_concurrency(const char *text, struct sv_cli_pair_opts *o)
 {
-    while (*text) {
+    const char *rest = text;
+    char item[24];
+
+    while (sv_cli_next_item(&rest, item, sizeof item)) {
         char *end;
-        long v = strtol(text, &end, 10);
-        if (end == text || v < 1 || v > 4096 || (*end && *end != ',') || o->n_concurrency == 16)
+        long v = strtol(item, &end, 10);
+        if (end == item || *end || v < 1 || v > 4096 || o->n_concurrency == 16)
             return sv_cli_usage("bench",
                                 "option --concurrency: '%s' is not a list of at most 16 numbers "
                                 "between 1 and 4096",
                                 text);
         o->concurrency[o->n_concurrency++] = (int32_t)v;
-        text = *end ? end + 1 : end;
     }
-    return o->n_concurrency ? -1 : sv_cli_usage("bench", "option --concurrency: the list is empty");
+    return -1;
 }
 
 /* ---------------------------------------------------------------- a pair on prompts */
@@ -271,7 +273,7 @@ static bool is_sim(const struct bench_args *a)
     return a->modes || a->profiles || a->draft_config || a->ops || a->step_log;
 }
 
-static int check_args(const struct bench_args *a, bool has_target)
+static int check_args(const struct bench_args *a, bool has_target, bool has_draft)
 {
     const int64_t most = INT32_MAX;
     int code = -1;
@@ -306,6 +308,14 @@ static int check_args(const struct bench_args *a, bool has_target)
         return sv_cli_usage("bench", "options --random-weights and --model exclude each other");
     if (a->random_dir && a->prompts)
         return sv_cli_usage("bench", "options --random-weights and --prompts exclude each other");
+    if (a->random_dir && has_draft)
+        return sv_cli_usage("bench", "options --random-weights and --draft exclude each other; "
+                                     "a draft of random weights is --draft-config");
+    if (a->draft_config && !a->random_dir)
+        return sv_cli_usage("bench", "option --draft-config needs --random-weights");
+    if ((a->one_engine || a->losses) && (is_sim(a) || a->random_dir))
+        return sv_cli_usage("bench", "option --%s: only with --prompts",
+                            a->losses ? "losses" : "one-engine");
     if (is_sim(a))
         return a->prompts ? sv_cli_usage("bench", "--prompts excludes --mode and --accept-profile")
                           : -1;
@@ -399,7 +409,7 @@ static int bench(int argc, char **argv)
     if (code < 0)
         code = sv_cli_parse(&opts, "bench", usage, argc, argv, 0, NULL);
     if (code < 0)
-        code = check_args(&a, m.target != NULL);
+        code = check_args(&a, m.target != NULL, m.draft != NULL);
     if (a.random_dir && !m.target)
         m.target = a.random_dir;
     if (a.draft_config && !m.draft)
@@ -408,14 +418,10 @@ static int bench(int argc, char **argv)
         code = sv_cli_model_options(&m, "bench", &eo);
     if (code < 0)
         code = sv_cli_sampling_apply(&s, "bench", &defaults);
-    if (code < 0)
-        code = sv_cli_can_write(a.out);
-    if (code < 0)
-        code = sv_cli_can_write(a.ops);
-    if (code < 0)
-        code = sv_cli_can_write(a.losses);
-    if (code < 0)
-        code = sv_cli_can_write(a.step_log);
+    const char *const files[][2] = {
+        {"out", a.out}, {"profile-ops", a.ops}, {"losses", a.losses}, {"step-log", a.step_log}};
+    for (int i = 0; i < 4 && code < 0; i++)
+        code = sv_cli_can_write("bench", files[i][0], files[i][1]);
     if (code >= 0)
         return code;
     if (is_sim(&a))

@@ -68,9 +68,12 @@ int sv_cli_in_range(const char *command, const char *name, int64_t v, int64_t lo
 int sv_cli_num_in_range(const char *command, const char *name, double v, double lo, double hi);
 int sv_cli_one_of(const char *command, const char *name, const char *value,
                   const char *const *words);
-/* Whether results can go to a file (NULL and "-" are fine), asked before minutes of loading and
- * measuring and not after: -1 to go on, else the exit code. */
-int sv_cli_can_write(const char *path);
+/* The next item of a comma-separated list, which may be empty; false behind the last, when *text
+ * has become NULL. */
+bool sv_cli_next_item(const char **text, char *item, size_t size);
+/* Whether results can go to the file of option `name` (NULL and "-" are fine), asked before minutes
+ * of loading and measuring and not after: -1 to go on, else the exit code. */
+int sv_cli_can_write(const char *command, const char *name, const char *path);
 extern const char *const sv_cli_colours[];
 /* Checks ranges; returns -1 to go on, else the exit code. */
 int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
@@ -111,6 +114,8 @@ struct sv_cli_grammar {
     struct sv_grammar *made; /* to be released with sv_free_grammar */
 };
 void sv_cli_grammar_rows(struct sv_cli_opts *o, struct sv_cli_grammar *g);
+/* Whether it is read from standard input, of which nothing is left then. */
+bool sv_cli_grammar_takes_stdin(const struct sv_cli_grammar *g);
 /* Makes it and puts it into the request; -1 to go on, else the exit code. */
 int sv_cli_grammar_apply(struct sv_cli_grammar *g, const char *command, struct sv_request *r);
 /* The grammar that a line's fields ask for; *made stays as it is where they ask for none. */

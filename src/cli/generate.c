@@ -52,8 +52,9 @@ struct job {
     int64_t n_lines, n_errors, n_tokens;
     struct sv_cli_accept accept;
     struct sv_cli_progress progress;
-    struct sv_buf text; /* one output line */
-    bool ended;         /* no more input */
+    struct sv_buf text;   /* one output line */
+    struct sv_err broken; /* why the input could not be read on; code 0 = it could */
+    bool ended;           /* no more input */
     bool canceled, quiet;
 };
 
@@ -194,23 +195,23 @@ static void take_line(struct job *j, const char *line, size_t n, bool too_long)
     sv_cli_request_fini(&q);
 }
 
-/* Reads lines while there is room; waits for one only when the engine has nothing to do. */
-static int take_lines(struct job *j, struct sv_err *err)
+/* Reads lines while there is room; waits for one only when the engine has nothing to do. Lines that
+ * came before the input failed still get their answers. */
+static void take_lines(struct job *j)
 {
     while (!j->ended && j->running < j->max_running && j->used < j->n_items) {
         const char *line;
         size_t n;
-        enum sv_cli_line got = sv_cli_reader_next(&j->in, !j->used, &line, &n, err);
-        if (got == SV_CLI_BROKEN)
-            return sv_err_prefix(err, "%s", j->in_name);
+        enum sv_cli_line got = sv_cli_reader_next(&j->in, !j->used, &line, &n, &j->broken);
         if (got == SV_CLI_LATER)
-            return SV_OK;
-        if (got == SV_CLI_END)
+            return;
+        if (got == SV_CLI_BROKEN)
+            sv_err_prefix(&j->broken, "%s", j->in_name);
+        if (got == SV_CLI_END || got == SV_CLI_BROKEN)
             j->ended = true;
         else if (n)
             take_line(j, line, n, got == SV_CLI_TOO_LONG);
     }
-    return SV_OK;
 }
 
 /* ---------------------------------------------------------------- the loop */
@@ -256,9 +257,7 @@ static int loop(struct job *j, struct sv_err *err)
         int rc;
         if (sv_cli_interrupted() && !j->canceled)
             cancel_all(j);
-        rc = take_lines(j, err);
-        if (rc)
-            return rc;
+        take_lines(j);
         if (j->running) {
             int step = sv_step_engine(j->engine, msg, sizeof msg);
             collect(j);
@@ -270,8 +269,11 @@ static int loop(struct job *j, struct sv_err *err)
         rc = write_ready(j, err);
         if (rc)
             return rc;
-        if (j->ended && !j->used)
-            return SV_OK;
+        if (j->ended && !j->used) {
+            if (j->broken.code)
+                *err = j->broken;
+            return j->broken.code;
+        }
         sv_cli_progress_update(&j->progress);
     }
 }
@@ -415,7 +417,9 @@ int sv_cli_generate(int argc, char **argv)
         return code;
     if (!in || !out)
         return sv_cli_usage("generate", "option --%s is missing", in ? "out" : "in");
-    code = sv_cli_can_write(out);
+    if (strcmp(in, "-") == 0 && sv_cli_grammar_takes_stdin(&g))
+        return sv_cli_usage("generate", "prompts and what answers must be cannot both be '-'");
+    code = sv_cli_can_write("generate", "out", out);
     if (code < 0)
         code = sv_cli_grammar_apply(&g, "generate", &j.defaults);
     sv_buf_init(&j.text);

@@ -24,6 +24,11 @@ void sv_cli_grammar_rows(struct sv_cli_opts *o, struct sv_cli_grammar *g)
                "it is one of these texts: '[\"yes\", \"no\"]'");
 }
 
+bool sv_cli_grammar_takes_stdin(const struct sv_cli_grammar *g)
+{
+    return (g->schema && strcmp(g->schema, "-") == 0) || (g->gbnf && strcmp(g->gbnf, "-") == 0);
+}
+
 /* The option's value, or what stands in the file of that name; -1 to go on. */
 static int read_text(struct sv_buf *b, const char *name, const char *value, bool file)
 {

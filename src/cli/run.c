@@ -29,9 +29,13 @@ int sv_cli_read_stdin(struct sv_buf *b)
     ssize_t n;
 
     do {
-        if (sv_buf_reserve(b, 65536) != SV_OK || b->len > MAX_PROMPT_BYTES)
+        if (sv_buf_reserve(b, 65536) != SV_OK)
+            return sv_cli_fail("standard input: out of memory");
+        if (b->len > MAX_PROMPT_BYTES)
             return sv_cli_fail("standard input: the text is too long");
         n = read(STDIN_FILENO, b->data + b->len, 65536);
+        if (n < 0 && errno == EINTR && sv_cli_interrupted())
+            return sv_cli_fail("canceled");
         if (n < 0)
             return sv_cli_fail("standard input: %s", strerror(errno));
         b->len += (size_t)n;
@@ -46,7 +50,7 @@ static int read_prompt(struct sv_buf *b, const char *text, const char *file)
 
     if (text) {
         sv_buf_append(b, text, strlen(text));
-        return SV_CLI_OK;
+        return b->failed ? sv_cli_fail("out of memory") : SV_CLI_OK;
     }
     if (file && strcmp(file, "-") != 0)
         return sv_file_read(b, file, MAX_PROMPT_BYTES, &err) ? sv_cli_fail("%s", err.msg)
@@ -115,6 +119,9 @@ int sv_cli_run(int argc, char **argv)
         return code;
     if (text && file)
         return sv_cli_usage("run", "options --prompt and --file exclude each other");
+    if (s.max_tokens && s.min_tokens > s.max_tokens)
+        return sv_cli_usage("run", "option --min-tokens: %lld is above --max-tokens, %lld",
+                            (long long)s.min_tokens, (long long)s.max_tokens);
     if (talk.chat && talk.raw)
         return sv_cli_usage("run", "options --chat and --raw exclude each other");
     code = sv_cli_one_of("run", "colour", colour, sv_cli_colours);
@@ -122,6 +129,10 @@ int sv_cli_run(int argc, char **argv)
         return code;
     if (talk.raw && talk.system)
         return sv_cli_usage("run", "options --raw and --system exclude each other");
+    const bool piped = file ? strcmp(file, "-") == 0 : !text && !isatty(STDIN_FILENO);
+    if (piped && sv_cli_grammar_takes_stdin(&g))
+        return sv_cli_usage("run", "prompt and what the answer must be cannot both be standard "
+                                   "input; one of them needs --prompt or a file");
     if (no_draft) {
         eo.draft_dir = NULL;
         eo.width = 0; /* --spec-width was the draft's */

@@ -162,9 +162,10 @@ static int serve(const struct sv_serve_options *o)
     struct sv_err err = {0};
     struct sv_serve *s;
 
-    if (sv_serve_open(&s, o, &err))
-        return sv_cli_fail("%s", err.msg);
-    int rc = sv_serve_run(s, &err);
+    int rc = sv_serve_open(&s, o, &err);
+    if (rc)
+        return rc == SV_EINVAL ? sv_cli_usage("serve", "%s", err.msg) : sv_cli_fail("%s", err.msg);
+    rc = sv_serve_run(s, &err);
     if (!rc && sv_serve_is_loading(s)) {
         sv_serve_leave(s);
         fflush(NULL);
@@ -205,8 +206,8 @@ int sv_cli_serve(int argc, char **argv)
                "keep nothing of finished sequences for prompts that begin alike");
     rows(&opts, &s, &n, &spec);
     code = sv_cli_parse(&opts, "serve", usage, argc, argv, 0, NULL);
-    if (code < 0 && m.batch < 1)
-        code = sv_cli_usage("serve", "option --sequences: must be at least 1");
+    if (code < 0)
+        code = sv_cli_in_range("serve", "sequences", m.batch, 1, 4096);
     if (code < 0)
         code = sv_cli_model_options(&m, "serve", &s.engine);
     if (code < 0)
@@ -215,6 +216,10 @@ int sv_cli_serve(int argc, char **argv)
         code = take_spec(&s, spec);
     if (code < 0 && !!s.tls_cert != !!s.tls_key)
         code = sv_cli_usage("serve", "options --tls-cert and --tls-key belong together");
+    if (code < 0 && s.unix_path && !*s.unix_path) /* an unset variable: nobody would find it */
+        code = sv_cli_usage("serve", "option --unix: the path is empty");
+    if (code < 0 && s.unix_path && s.host)
+        code = sv_cli_usage("serve", "options --unix and --host exclude each other");
     if (code >= 0)
         return code;
     s.engine.no_prefix_cache = no_prefix_cache;

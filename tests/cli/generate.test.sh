@@ -222,6 +222,34 @@ if [ -w /dev/full ]; then
     err_says "/dev/full"
 fi
 
+# ---- input that breaks off: what came before is answered, and the reason is said
+
+perl -e '
+    use Socket;
+    socketpair my $theirs, my $ours, AF_UNIX, SOCK_STREAM, 0 or die;
+    syswrite $ours, "x"; # left unread, which makes the end a broken connection
+    syswrite $theirs, join "", map { "{\"id\":$_,\"prompt\":\"Hello $_\",\"max_tokens\":3}\n" } 1 .. 3;
+    close $theirs;
+    open STDIN, "<&", $ours or die;
+    exec @ARGV or die;' "$salvo" generate -m "$target" --in - --out "$tmp/out.jsonl" -q 2>"$tmp/err"
+equal $? 1
+equal "$(cat "$tmp/err")" 'salvo: standard input: line 4: Connection reset by peer'
+equal "$(grep -c '"finish_reason": "length"' "$tmp/out.jsonl")" 3
+
+# ---- standard descriptors that are closed are given to no file
+
+"$salvo" generate -m "$target" --in - --out "$tmp/out.jsonl" <"$tmp/in.jsonl" 2>&-
+equal $? 0
+equal "$(grep -vc '^{"id": 1, .*}$' "$tmp/out.jsonl")" 0
+code=0
+"$salvo" info "$target" >&- 2>"$tmp/err" || code=$?
+equal "$code" 1
+grep -q 'standard output: cannot be written' "$tmp/err" || fail "a closed stdout: $(cat "$tmp/err")"
+code=0
+"$salvo" run -m "$target" <&- >"$tmp/out" 2>"$tmp/err" || code=$?
+equal "$code" 1
+grep -q 'standard input: Bad file descriptor' "$tmp/err" || fail "a closed stdin: $(cat "$tmp/err")"
+
 # ---- plain lines of progress when there is no terminal
 
 run 0 generate -m "$target" --in "$tmp/in.jsonl" --out "$tmp/out.jsonl"

@@ -138,6 +138,70 @@ err_says "exclude"
 run 2 bench -m "$target" -d "$draft" --mode dflash --widths 99
 err_says "--widths"
 
+# What is out of range is named as it was written.
+while read -r option value; do
+    run 2 serve -m "$target" --port 0 "$option" "$value"
+    err_says "$option"
+    err_says "$value"
+done <<END
+--sequences 5000
+--sequences 0
+--tool-parser parrot
+--reasoning-parser parrot
+--reasoning-field parrot
+--spec-metrics parrot
+END
+run 2 serve -m "$target" --unix ''
+err_says "option --unix: the path is empty"
+run 2 serve -m "$target" --unix "$tmp/sock" --host ::1
+err_says "--unix and --host exclude each other"
+for name in num-prompts=5000000000 num-prompts=-1 max-concurrency=0 max-tokens=0 input-len=0 input-len=99999999 temperature=-1 \
+    request-rate=-3 request-rate=1e-300 seed=-1; do
+    run 2 bench serve --url http://127.0.0.1:1 "--$name"
+    err_says "option --${name%=*}: "
+    err_says " is not in ["
+done
+for list in 1,2, ,1 1,,2 x ''; do
+    run 2 bench -m "$target" --prompts x --concurrency "$list"
+    err_says "option --concurrency: '$list'"
+    run 2 bench -m "$target" -d "$draft" --mode plain --concurrency "$list"
+    err_says "option --concurrency: '$list'"
+done
+for words in '--mode plain,' '--mode ,plain' '--mode dflash --widths 4,' '--mode plain --accept-profile never,'; do
+    # shellcheck disable=SC2086
+    run 2 bench -m "$target" -d "$draft" $words
+    err_says "option --"
+    err_says "''"
+done
+run 2 bench -m "$target" --mode ''
+err_says "--mode"
+
+# Options that have no say beside others are not passed over.
+run 2 bench --random-weights "$target" -d "$draft"
+err_says "--random-weights and --draft exclude each other"
+run 2 bench -m "$target" --draft-config "$draft"
+err_says "--draft-config needs --random-weights"
+run 2 bench -m "$target" -d "$draft" --mode plain --losses "$tmp/losses"
+err_says "--losses"
+run 2 bench -m "$target" -d "$draft" --mode plain --one-engine
+err_says "--one-engine"
+run 2 run -m "$target" -p hi --min-tokens 100 -n 50
+err_says "option --min-tokens: 100 is above --max-tokens, 50"
+run 2 run -m "$target" --grammar -
+err_says "standard input"
+run 2 run -m "$target" -f - --json-schema -
+err_says "standard input"
+run 2 generate -m "$target" --in - --out "$tmp/none" --json-schema -
+err_says "'-'"
+run 2 generate -m "$target" --in x --out ''
+err_says "option --out: the file's name is empty"
+run 2 bench -m "$target" --prompts x --out ''
+err_says "option --out: the file's name is empty"
+
+# Where in a text a word is out of place, from 0.
+run 1 run -m "$target" -p hi --choice '["a" "b"]'
+err_says "option --choice: JSON, byte 5 (line 1)"
+
 # Without a draft, check opens the model all the same; one token has no rate.
 run 0 check -m "$target"
 out_says "opened: cpu"
