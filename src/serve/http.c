@@ -6,9 +6,9 @@
  * on again, without evhttp's read callback, which would end the process on pipelined bytes); its
  * read time-out would cut long answers; small writes wait for Nagle; its request objects change
  * owner when a connection dies; its own error pages are HTML; it sends a body to HEAD; it believes
- * the first of two lengths, and names with a space behind them; it takes bodies of GET, HEAD,
- * DELETE and OPTIONS for requests; it asks for bodies that are too large (expect.c); and it refuses
- * extensions of chunks (chunks.c). Must not: know what is served.
+ * the first of two lengths, and names with a space behind them; it takes a body of HEAD for
+ * a request, and anything for a target; it asks for bodies that are too large (expect.c); and it
+ * refuses extensions of chunks (chunks.c). Must not: know what is served.
  */
 #define _POSIX_C_SOURCE 200809L
 
