@@ -18,7 +18,7 @@ static int fail(struct sv_err *err, const char *file)
     char why[160];
     ERR_error_string_n(ERR_get_error(), why, sizeof why);
     ERR_clear_error();
-    return sv_fail(err, SV_EINVAL, -1, "%s: %s", file, why);
+    return sv_fail(err, SV_EFORMAT, -1, "%s: %s", file, why);
 }
 
 /* OpenSSL would ask at the terminal, and the loop would wait for somebody to type. */
@@ -53,7 +53,7 @@ int sv_tls_open(struct ssl_ctx_st **out, const char *cert, const char *key, stru
         rc = fail(err, key);
     SSL_CTX_set_default_passwd_cb_userdata(ctx, NULL);
     if (locked)
-        rc = sv_fail(err, SV_EINVAL, -1, "%s: has a passphrase, which nobody is asked for", key);
+        rc = sv_fail(err, SV_EFORMAT, -1, "%s: has a passphrase, which nobody is asked for", key);
     if (rc) {
         SSL_CTX_free(ctx);
         return rc;
