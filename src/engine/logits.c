@@ -110,16 +110,12 @@ void sv_logits_seat(struct sv_engine *e, int32_t slot)
 }
 
 /* Prompt rows take logit rows after those that choose a token. */
-void sv_logits_fill(struct sv_engine *e)
+static void fill_prompt_rows(struct sv_engine *e)
 {
     struct sv_logits *lg = &e->logits;
     struct sv_batch *b = &e->batch;
     const struct sv_plan *p = &e->plan;
     int32_t k = 0;
-    if (!p->n_prompt_logits) {
-        sv_asked_fill(e);
-        return;
-    }
     for (int32_t s = 0; s < p->n_segs; s++) {
         const struct sv_plan_seg *g = &p->seg[s];
         const struct sv_seq *q = e->sched.slot[g->slot];
@@ -132,6 +128,12 @@ void sv_logits_fill(struct sv_engine *e)
     }
     SV_REQUIRE(k == p->n_prompt_logits && p->n_logits + k <= b->max_rows);
     sv_dev_upload(e->dev, b->chosen + p->n_logits, lg->host_next, (size_t)k * sizeof(int32_t));
+}
+
+void sv_logits_fill(struct sv_engine *e)
+{
+    if (e->plan.n_prompt_logits)
+        fill_prompt_rows(e);
     sv_asked_fill(e);
 }
 

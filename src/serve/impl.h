@@ -344,8 +344,8 @@ struct sv_gen {
     bool in_indent, dedented; /* and: the text ends in a line's blanks, so many; one had too few */
     int32_t indent;
     struct sv_buf text;
-    struct sv_buf
-        lp[SV_GEN_LISTS]; /* JSON pieces of log probabilities, as the dialect wants them */
+    /* JSON pieces of log probabilities, as the dialect wants them */
+    struct sv_buf lp[SV_GEN_LISTS];
     struct sv_buf prompt_lp;
     struct sv_buf unkept;         /* records with more of them, to be written on the other thread */
     struct sv_buf accept, widths; /* uint16_t for each decode step */

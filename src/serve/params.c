@@ -413,7 +413,7 @@ int sv_params_each(struct sv_params *p, int32_t n_prompts, const struct sv_serve
                           o->max_choices);
     *each = sv_calloc(n, sizeof **each);
     if (!*each)
-        return sv_api_fail(e, 500, NULL, "out of memory");
+        return sv_api_no_memory(e);
     for (size_t i = 0; i < n; i++) {
         struct sv_params *one = &(*each)[i];
         json_t *v = json_array_get(p->sampling_list, i);

@@ -82,7 +82,7 @@ static json_t *flatten(const json_t *parts, size_t message, struct sv_api_err *e
     if (!b.failed)
         text = json_stringn(b.data ? b.data : "", b.len);
     if (!text)
-        sv_api_fail(e, 500, NULL, "out of memory");
+        sv_api_no_memory(e);
     sv_buf_fini(&b);
     return text;
 }
@@ -210,7 +210,7 @@ int sv_render_chat(const struct sv_serve *s, const struct sv_params *p, struct s
                  : sv_fail(&err, SV_ENOMEM, -1, "out of memory");
     json_decref(ctx);
     if (rc == SV_ENOMEM)
-        return sv_api_fail(e, 500, NULL, "out of memory");
+        return sv_api_no_memory(e);
     if (rc)
         return sv_api_bad(e, "messages", "chat template: %s", err.msg);
     return p->continue_final && !text->failed ? cut_after_last(p, text, e) : 0;
@@ -224,7 +224,7 @@ int sv_encode(const struct sv_serve *s, struct sv_enc_scratch *scratch, const ch
     struct sv_err err = {0};
     int rc = sv_tokenizer_encode(s->model->tok, scratch, text, n, flags, ids, &err);
     if (rc == SV_ENOMEM)
-        return sv_api_fail(e, 500, NULL, "out of memory");
+        return sv_api_no_memory(e);
     return rc ? sv_api_bad(e, "prompt", "%s", err.msg) : 0;
 }
 
@@ -252,7 +252,7 @@ static int take_ids(const struct sv_serve *s, const json_t *list, struct sv_prom
         return sv_api_bad(e, name, "'%s' is too long", name);
     out->ids = sv_alloc((n ? n : 1) * sizeof *out->ids);
     if (!out->ids)
-        return sv_api_fail(e, 500, NULL, "out of memory");
+        return sv_api_no_memory(e);
     for (size_t i = 0; i < n; i++)
         if (take_id(s, list, i, name, &out->ids[i], e))
             return -1;
@@ -326,7 +326,7 @@ static int take_mixed(const struct taker *t, const json_t *list, struct sv_promp
         }
         rc = take_id(t->s, list, i, name, &id, e);
         if (!rc && sv_ids_append(&ids, &id, 1))
-            rc = sv_api_fail(e, 500, NULL, "out of memory");
+            rc = sv_api_no_memory(e);
     }
     return take_list(&ids, rc, out);
 }
@@ -477,7 +477,7 @@ int sv_prompts_make(const struct sv_serve *s, struct sv_enc_scratch *scratch, st
         return sv_api_bad(e, name, "'%s' has more than %d prompts", name, MAX_PROMPTS);
     *prompts = sv_calloc((size_t)count, sizeof **prompts);
     if (!*prompts)
-        return sv_api_fail(e, 500, NULL, "out of memory");
+        return sv_api_no_memory(e);
     *n = count;
     if (sv_is_chat(kind))
         return take_chat(&t, p, kind == SV_RESPONSES ? "input" : "messages", *prompts, e);

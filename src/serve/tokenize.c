@@ -25,7 +25,7 @@ int sv_body_later(struct sv_serve *s, struct sv_http_req *q, struct sv_job *job,
 {
     *raw = sv_http_take_body(q);
     if (!*raw)
-        return sv_api_fail(e, 500, NULL, "out of memory");
+        return sv_api_no_memory(e);
     if (sv_prep_submit(s->prep, job))
         return 0;
     return sv_api_fail(e, 429, "queue_full", "too many long bodies wait to be read");
@@ -116,7 +116,7 @@ void sv_ask(struct sv_serve *s, struct sv_http_req *q, sv_answer_fn *answer)
     size_t n;
 
     if (!a) {
-        sv_api_fail(&e, 500, NULL, "out of memory");
+        sv_api_no_memory(&e);
         sv_api_refuse(q, &e);
         return;
     }
@@ -159,7 +159,7 @@ static int chat_text(const struct sv_serve *s, json_t *body, bool *add_special, 
     struct sv_params *p = sv_alloc(sizeof *p);
 
     if (!p)
-        return sv_api_fail(e, 500, NULL, "out of memory");
+        return sv_api_no_memory(e);
     int rc = sv_params_read(p, SV_CHAT, body, e);
     if (!rc)
         rc = sv_render_chat(s, p, text, e);
@@ -378,7 +378,7 @@ static int decode(const struct sv_serve *s, const json_t *tokens, const char *na
     int32_t *ids = sv_alloc((n ? n : 1) * sizeof *ids);
 
     if (!ids)
-        return sv_api_fail(e, 500, NULL, "out of memory");
+        return sv_api_no_memory(e);
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(tokens, i);
         json_int_t id = json_integer_value(v);

@@ -22,7 +22,7 @@ struct taker {
 
 static int push(struct sv_ids *ids, int32_t id, struct sv_api_err *e)
 {
-    return sv_ids_append(ids, &id, 1) ? sv_api_fail(e, 500, NULL, "out of memory") : 0;
+    return sv_ids_append(ids, &id, 1) ? sv_api_no_memory(e) : 0;
 }
 
 /* The word with or without a space before it, as one more run. */
@@ -34,7 +34,7 @@ static int add_run(struct taker *t, const char *word, size_t n, bool space, stru
     if (space)
         sv_buf_lit(&text, " ");
     sv_buf_append(&text, word, n);
-    int rc = text.failed ? sv_api_fail(e, 500, NULL, "out of memory")
+    int rc = text.failed ? sv_api_no_memory(e)
                          : sv_encode(t->s, t->scratch, text.data, text.len, 0, &t->ids, e);
     sv_buf_fini(&text);
     return rc ? rc : push(&t->ids, -1, e);

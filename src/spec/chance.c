@@ -59,8 +59,7 @@ void sv_chance_update(struct sv_policy *p)
 
 static float chance_of(const struct sv_policy *p, int mode, int32_t j)
 {
-    float h = p->hazard[j] * p->mode_factor[mode];
-    return h < SV_SUREST ? h : SV_SUREST;
+    return sv_hazard_in_mode(p, mode, p->hazard[j]);
 }
 
 /* Where many draft together their counts come in faster, and may be as many more until they are

@@ -29,14 +29,20 @@ static inline float sv_fade(float x, float window)
 
 /* No draft is surer than this once the one before it is kept. */
 #define SV_SUREST 0.998f
+/* The chance of one draft in a mode, of what it is whatever the mode. */
+static inline float sv_hazard_in_mode(const struct sv_policy *p, int mode, float hazard)
+{
+    const float h = hazard * p->mode_factor[mode];
+    return h < SV_SUREST ? h : SV_SUREST;
+}
 /* What a mode makes of that, where draft j - 1 is kept with the chance `before` in it (1 for j =
  * 1). Never more: rows are handed out in the order of their chances, and a draft comes behind those
  * it follows. */
 static inline float sv_chance_in_mode(const struct sv_policy *p, int mode, const float *alive,
                                       int32_t j, float before)
 {
-    const float h = alive[j - 1] > 0 ? alive[j] / alive[j - 1] * p->mode_factor[mode] : 0;
-    return before * (h < SV_SUREST ? h : SV_SUREST);
+    const float hazard = alive[j - 1] > 0 ? alive[j] / alive[j - 1] : 0;
+    return before * sv_hazard_in_mode(p, mode, hazard);
 }
 
 #endif

@@ -188,14 +188,13 @@ static void add_position(const struct sv_policy *p, struct ask *a, int32_t j, fl
 static void try_sequences(const struct sv_policy *p, struct ask *a,
                           const struct sv_candidate *plain, struct sv_candidate *best)
 {
-    const float factor = p->mode_factor[a->c.mode];
     float alive = 1, in_mode = 1;
     for (int32_t b = 0; b < SV_SURE_EDGES; b++)
         a->rows[b] = a->tokens[b] = 0;
     a->record = 0;
     for (int32_t j = 1; j < p->block; j++) {
         alive *= p->hazard[j];
-        in_mode *= fminf(p->hazard[j] * factor, SV_SUREST);
+        in_mode *= sv_hazard_in_mode(p, a->c.mode, p->hazard[j]);
         add_position(p, a, j, alive, in_mode);
         a->c.width = j + 1;
         if (j < 4 || j == 5 || j % 4 == 3 || j == p->block - 1)
