@@ -1,14 +1,14 @@
 # Makefile - builds Salvo, its tests and its fuzz targets; `make help` lists what it can do.
 #
-# Sources are found by name: src/<folder>/*.c and src/backend/cpu/*.c go into libsalvo.a, src/cli/*.c on
-# top of it into salvo. *_avx2.c, *_avx512.c and *_amx.c get their instruction set's flags (left out when
+# Sources are found by name: src/<folder>/*.c and src/<folder>/<subfolder>/*.c go into libsalvo.a, src/cli/*.c on
+# top of it into salvo, src/bench/*.c on top of both into salvo-bench. *_avx2.c, *_avx512.c and *_amx.c get their instruction set's flags (left out when
 # the compiler lacks them, with SV_NO_AVX2, SV_NO_AVX512, SV_NO_AMX defined; all three also mean SV_NO_X86).
-# CUDA=1 adds src/backend/cuda/*.cu, compiled by nvcc for sm_80 and sm_90; *_sm90.cu for sm_90a alone.
+# CUDA=1 adds src/backend/{gpu,cuda}/*.cu, compiled by nvcc for sm_80 and sm_90; *_sm90.cu for sm_90a alone.
 # JITTER=1 with it builds kernels whose warps are late on purpose, into a folder jitter in the build folder.
 # Tests: every tests/<area>/test_*.c (with CUDA=1 test_*.cu) is a program, tests/<area>/*.test.sh a script, other .c files helpers.
 #
 # Several builds of one checkout at the same time: `make B=build-mine`. Only some folders, while others do not
-# compile yet: `make test ONLY='base text'`. Only some tests: `make test T=text` (part of a path or name).
+# compile yet: `make test ONLY='base token'`. Only some tests: `make test T=token` (part of a path or name).
 # WERROR=-Werror, as CI has it: a warning is an error. By default it is not, as a newer compiler knows new ones.
 #
 # What is compiled again: an object whose source, headers or command have changed, whatever the command comes from
@@ -44,9 +44,16 @@ endif
 
 # ---------------------------------------------------------------- flavours
 
+PIE :=
+HARDENING :=
+LINK_HARDENING :=
 ifeq ($(FLAVOUR),release)
 O := $(B)
 FLAVOUR_FLAGS := -O3 -g
+# The program can be loaded at any address. The code that reads foreign bytes is hardened as well; kernels are not.
+PIE := -fPIE
+HARDENING := -fstack-protector-strong -fstack-clash-protection -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2
+LINK_HARDENING := -pie -Wl,-z,relro,-z,now,-z,noexecstack
 else ifeq ($(FLAVOUR),asan)
 O := $(B)/asan
 FLAVOUR_FLAGS := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -90,7 +97,7 @@ CUDA_HOME ?= $(patsubst %/bin/,%,$(dir $(realpath $(NVCC))))
 CUDA_ARCHS := -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
 CUDA_SM90 := -gencode arch=compute_90a,code=sm_90a
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread -lstdc++
-CUDA_FLAGS = $(NVCCFLAGS) -std=c++17 -O3 -lineinfo -Xcompiler -Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off \
+CUDA_FLAGS = $(NVCCFLAGS) -std=c++17 -O3 -lineinfo -Xcompiler $(PIE:%=%,)-Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off \
 	$(if $(filter 1,$(JITTER)),-DSV_CUDA_JITTER)
 else ifneq ($(filter-out 0,$(CUDA)),)
 $(error CUDA=$(CUDA): must be 1, 0 or empty)
@@ -123,18 +130,20 @@ TEST_LDLIBS := $(call library,--libs,cmocka,-lcmocka)
 INCLUDES := -Isrc -Iinclude -I. $(LIB_CFLAGS)
 LACKS := $(if $(HAVE_AVX2),,-DSV_NO_AVX2 -DSV_NO_X86) $(if $(HAVE_AVX512),,-DSV_NO_AVX512) $(if $(HAVE_AMX),,-DSV_NO_AMX)
 WARNINGS := -Wall -Wextra $(WERROR) -pedantic -Wno-format-zero-length
-C_FLAGS := $(FLAVOUR_FLAGS) $(WARNINGS) $(CFLAGS) -std=c11 -ffp-contract=off -pthread
+C_FLAGS := $(FLAVOUR_FLAGS) $(PIE) $(WARNINGS) $(CFLAGS) -std=c11 -ffp-contract=off -pthread
 
 # ---------------------------------------------------------------- sources
 
 FOLDERS := $(or $(ONLY),*)
 sources = $(sort $(wildcard $(1)))
-ALL_C := $(call sources,$(FOLDERS:%=src/%/*.c) $(if $(filter * backend,$(FOLDERS)),src/backend/cpu/*.c))
+ALL_C := $(call sources,$(FOLDERS:%=src/%/*.c) $(FOLDERS:%=src/%/*/*.c))
 LACKING := $(if $(HAVE_AVX2),,%_avx2.c) $(if $(HAVE_AVX512),,%_avx512.c) $(if $(HAVE_AMX),,%_amx.c)
 CLI_C := $(filter src/cli/%,$(ALL_C))
 CLI_LIB_C := $(filter-out src/cli/main.c,$(CLI_C))
-LIB_C := $(filter-out $(CLI_C) $(LACKING),$(ALL_C))
-LIB_CU := $(if $(filter 1,$(CUDA)),$(if $(filter * backend,$(FOLDERS)),$(call sources,src/backend/cuda/*.cu)))
+BENCH_PROGRAM_C := $(filter src/bench/%,$(ALL_C))
+BENCH_LIB_C := $(filter-out src/bench/main.c,$(BENCH_PROGRAM_C))
+LIB_C := $(filter-out $(CLI_C) $(BENCH_PROGRAM_C) $(LACKING),$(ALL_C))
+LIB_CU := $(if $(filter 1,$(CUDA)),$(if $(filter * backend,$(FOLDERS)),$(call sources,src/backend/gpu/*.cu src/backend/cuda/*.cu)))
 TEST_C := $(call sources,$(FOLDERS:%=tests/%/test_*.c))
 TEST_CU := $(if $(LIB_CU),$(call sources,$(FOLDERS:%=tests/%/test_*.cu)))
 FUZZ_C := $(if $(filter * fuzz,$(FOLDERS)),$(call sources,tests/fuzz/fuzz_*.c))
@@ -167,10 +176,11 @@ endif
 $(O)/obj/src/backend/ops.o: OWN_FLAGS += $(if $(LIB_CU),-DSV_CUDA)
 $(O)/obj/src/backend/ops.o: $(O)/backends.list
 $(O)/obj/%_sm90.o: CUDA_ARCHS := $(CUDA_SM90)
-$(O)/obj/tests/%.o: CUDA_OWN := -Itests -Iinclude
+$(O)/obj/tests/%.o: CUDA_OWN := -Itests
 
-COMPILE_C = $(CC) $(INCLUDES) $(LACKS) $(CPPFLAGS) $(C_FLAGS) $(OWN_FLAGS)
-COMPILE_CU = $(NVCC) -Isrc -I. $(CUDA_FLAGS) $(CUDA_OWN) $(CUDA_ARCHS)
+$(O)/obj/src/backend/%.o: HARDENING :=
+COMPILE_C = $(CC) $(INCLUDES) $(LACKS) $(HARDENING) $(CPPFLAGS) $(C_FLAGS) $(OWN_FLAGS)
+COMPILE_CU = $(NVCC) -Isrc -Iinclude -I. $(CUDA_FLAGS) $(CUDA_OWN) $(CUDA_ARCHS)
 
 # How each object was made stands in its .d file, which is read with the others: one that was made by another command is
 # made again. The compiler writes that file anew, without the line, which comes when the object is in place: a compilation
@@ -199,7 +209,7 @@ $(O)/obj/%.o: %.cu $$(call unless_made_by,$$(call AS_MADE,$$(COMPILE_CU),$$(CUDA
 		{ rm -f $@.$$$$.o $@.$$$$.at; exit 1; }
 
 # The page is taken in by the assembler (.incbin), which -MMD does not see.
-$(O)/obj/src/serve/page.o: $(call sources,src/serve/page/*)
+$(O)/obj/src/serve/page/page.o: $(call sources,src/serve/page/*)
 
 # Changes when a source comes or goes, so that no archive keeps what is no longer in the tree, or with how programs are linked.
 $(O)/%.list: FORCE
@@ -210,6 +220,7 @@ FORCE:
 $(O)/libsalvo.list: LISTED := $(LIB_C) $(LIB_CU)
 $(O)/backends.list: LISTED := cpu $(if $(LIB_CU),cuda)
 $(O)/libcli.list: LISTED := $(CLI_LIB_C)
+$(O)/libbench.list: LISTED := $(BENCH_LIB_C)
 $(O)/libtest.list: LISTED := $(HELP_C)
 $(O)/link.list: LISTED = $(LINK_WITH) $(TEST_LDLIBS) $(LDLIBS)
 
@@ -223,17 +234,24 @@ $(O)/libsalvo.a: $(call object,$(LIB_C) $(LIB_CU)) $(O)/libsalvo.list
 $(O)/libcli.a: $(call object,$(CLI_LIB_C)) $(O)/libcli.list
 	$(ARCHIVE)
 
+# The same of salvo-bench.
+$(O)/libbench.a: $(call object,$(BENCH_LIB_C)) $(O)/libbench.list
+	$(ARCHIVE)
+
 $(O)/libtest.a: $(call object,$(HELP_C)) $(O)/libtest.list
 	$(ARCHIVE)
 
-LINK_WITH = $(CC) $(C_FLAGS) $(LDFLAGS)
+LINK_WITH = $(CC) $(C_FLAGS) $(LINK_HARDENING) $(LDFLAGS)
 LINK = @mkdir -p $(@D) && echo "  link  $@" && $(LINK_WITH) -o $@.$$$$ $(filter %.o,$^) $(filter %.a,$^)
 MOVE = && mv $@.$$$$ $@ || { rm -f $@.$$$$; exit 1; }
 
 $(O)/salvo: $(call object,$(CLI_C)) $(O)/libsalvo.a $(O)/link.list
 	$(LINK) $(LDLIBS) $(MOVE)
 
-$(TEST_BIN): $(O)/%: $(O)/obj/%.o $(O)/libtest.a $(O)/libcli.a $(O)/libsalvo.a $(O)/link.list
+$(O)/salvo-bench: $(call object,$(BENCH_PROGRAM_C)) $(O)/libcli.a $(O)/libsalvo.a $(O)/link.list
+	$(LINK) $(LDLIBS) $(MOVE)
+
+$(TEST_BIN): $(O)/%: $(O)/obj/%.o $(O)/libtest.a $(O)/libbench.a $(O)/libcli.a $(O)/libsalvo.a $(O)/link.list
 	$(LINK) $(TEST_LDLIBS) $(LDLIBS) $(MOVE)
 
 # This target compares with a matcher that tests of its area use as well; libFuzzer's programs have no libtest.
@@ -243,7 +261,7 @@ FUZZ_MAIN := $(if $(filter fuzz,$(FLAVOUR)),,$(O)/obj/tests/fuzz/driver.o)
 $(REPLAY_BIN): $(O)/%: $(O)/obj/%.o $(FUZZ_MAIN) $(O)/libtest.a $(O)/libsalvo.a $(O)/link.list
 	$(LINK) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) $(TEST_LDLIBS) $(LDLIBS) $(MOVE)
 
-$(BENCH_BIN): $(O)/%: $(O)/obj/%.o $(O)/libsalvo.a $(O)/link.list
+$(BENCH_BIN): $(O)/%: $(O)/obj/%.o $(O)/libbench.a $(O)/libsalvo.a $(O)/link.list
 	$(LINK) $(LDLIBS) $(MOVE)
 
 # The runner itself is plain C and never sanitized: it only starts processes.
@@ -258,17 +276,19 @@ $(B)/runner: tests/runner.c
 .PHONY: all help test tests tsan fuzz demo bench check format clean install setup
 
 SALVO := $(if $(filter src/cli/main.c,$(CLI_C)),$(O)/salvo)
-all: $(O)/libsalvo.a $(SALVO)
+SALVO_BENCH := $(if $(filter src/bench/main.c,$(BENCH_PROGRAM_C)),$(O)/salvo-bench)
+all: $(O)/libsalvo.a $(SALVO) $(SALVO_BENCH)
 
 help:
-	@echo 'make            build/salvo and build/libsalvo.a; CUDA=1 with the CUDA backend (needs nvcc)'
+	@echo 'make            build/salvo, build/salvo-bench and build/libsalvo.a; CUDA=1 with the CUDA backend (needs nvcc)'
 	@echo '                STATIC=1 links the libraries of Debian into the program'
 	@echo 'make demo       plain decoding beside DFlash on the pair that ships with the project'
 	@echo 'make test       all tests under ASan and UBSan (T=part of a path or name: some of them;'
 	@echo '                SLOW=3: three times as long for each, on a slow or busy machine)'
 	@echo 'make tsan       the tests of threads under ThreadSanitizer'
-	@echo 'make fuzz       libFuzzer on every target, FUZZ_S=30 seconds each'
-	@echo 'make check      layers, sizes, naming and format of the source'
+	@echo 'make fuzz       libFuzzer on every target, FUZZ_S=30 seconds each, JOBS=2 at a time (T=name: one;'
+	@echo '                FUZZ_KEEP=1: what it found joins the inputs in tests/fuzz/corpus)'
+	@echo 'make check      layers, sizes, naming and format of the source; links of the docs'
 	@echo 'make bench      the benchmark programs, into build/bench'
 	@echo 'make install    program, library, salvo.h and salvo.pc (PREFIX=/usr/local, DESTDIR)'
 	@echo 'make format     clang-format-14; make clean: everything that was built'
@@ -284,7 +304,7 @@ tests: $(call WANTED,$(TEST_BIN) $(REPLAY_BIN))
 test:
 	@$(MAKE) -s --no-print-directory FLAVOUR=asan tests
 	@$(MAKE) -s --no-print-directory FLAVOUR=release all $(B)/runner
-	@SALVO=$(B)/salvo RUNNER=$(B)/runner $(B)/runner -j $(JOBS) -x $(SLOW) $(T:%=-k %) \
+	@SALVO=$(B)/salvo SALVO_BENCH=$(B)/salvo-bench RUNNER=$(B)/runner $(B)/runner -j $(JOBS) -x $(SLOW) $(T:%=-k %) \
 		$(TEST_C:%.c=$(B)/asan/%) $(TEST_CU:%.cu=$(B)/asan/%) $(FUZZ_C:%.c=$(B)/asan/%) $(TEST_SH)
 
 tsan:
@@ -295,24 +315,27 @@ tsan:
 tsan-tests: $(call WANTED,$(TSAN_BIN))
 
 FUZZ_S ?= 30
+FUZZ_KEEP ?=
+FUZZ_WANTED = $(call WANTED,$(FUZZ_C))
 fuzz:
-	+@MAKE='$(MAKE)' tools/fuzz.sh $(B) $(FUZZ_S) $(FUZZ_C)
+	+@MAKE='$(MAKE)' tools/fuzz.sh $(if $(FUZZ_KEEP),--keep) $(B) $(FUZZ_S) $(JOBS) $(FUZZ_WANTED)
 .PHONY: fuzz-programs
-fuzz-programs: $(REPLAY_BIN)
+fuzz-programs: $(call WANTED,$(REPLAY_BIN))
 
 demo: all
 	@if [ -x tools/demo.sh ]; then SALVO=$(B)/salvo tools/demo.sh; else echo 'tools/demo.sh is missing' >&2; exit 1; fi
 
-bench: $(BENCH_BIN) $(SALVO)
+bench: $(BENCH_BIN) $(SALVO) $(SALVO_BENCH)
 	@echo "benchmarks: $(or $(BENCH_BIN),none yet)"
 
 # Debian 12's: other versions break lines elsewhere.
 CLANG_FORMAT ?= clang-format-14
-FORMATTED = $(shell find src tests bench include dev -name node_modules -prune -o \
+FORMATTED = $(shell find src tests bench include -name node_modules -prune -o \
 	\( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print)
 
 check:
 	@tools/check_layers
+	@tools/check_links
 	@if command -v $(CLANG_FORMAT) >/dev/null; then $(CLANG_FORMAT) --dry-run -Werror $(FORMATTED); \
 	else echo '$(CLANG_FORMAT) is not installed: the format was not checked'; fi
 
@@ -335,7 +358,7 @@ endef
 install: export SALVO_PC = $(SALVO_PC_TEXT)
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
-	$(if $(SALVO),install $(O)/salvo $(DESTDIR)$(PREFIX)/bin/)
+	$(if $(SALVO),install $(SALVO) $(SALVO_BENCH) $(DESTDIR)$(PREFIX)/bin/)
 	install -m 644 $(O)/libsalvo.a $(DESTDIR)$(PREFIX)/lib/
-	install -m 644 include/salvo.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 include/salvo.h include/salvo_tuning.h $(DESTDIR)$(PREFIX)/include/
 	echo "$$SALVO_PC" >$(DESTDIR)$(PREFIX)/lib/pkgconfig/salvo.pc

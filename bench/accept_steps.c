@@ -1,6 +1,6 @@
 /*
  * accept_steps.c - records verify steps of a real pair: how many tokens each brought, and how sure
- * the drafter was of each draft. `salvo bench --accept-profile FILE` draws from them.
+ * the drafter was of each draft. `salvo-bench --accept-profile FILE` draws from them.
  *
  * Usage: accept_steps TARGET DRAFT PROMPTS.jsonl [TOKENS] >FILE. One line a step of the draft's
  * whole block: accept length, then the share of each draft. Must not: cut a block short.
@@ -15,12 +15,13 @@ static void tell(const struct sv_engine *e)
 {
     for (int32_t s = 0; s < e->plan.n_segs; s++) {
         const struct sv_plan_seg *g = &e->plan.seg[s];
-        const float *share = (const float *)(const void *)e->batch.share.host + g->draft_out0;
+        const float *confidence =
+            (const float *)(const void *)e->batch.confidence.host + g->draft_out0;
         if (g->n_drafts != e->width - 1 || g->n_rows != e->width)
             continue;
         printf("%d", e->batch.n_emit.host[s]);
         for (int32_t j = 0; j < g->n_drafts; j++)
-            printf(" %.4g", (double)share[j]);
+            printf(" %.4g", (double)confidence[j]);
         printf("\n");
     }
 }

@@ -10,7 +10,7 @@
  * through the device seam like the engine's. Must not: time anything that the engine would not
  * call.
  */
-#include "backend/backend.h"
+#include "backend/ops_tokens.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -100,9 +100,12 @@ static void attention_case(struct bench *b, const char *what, int32_t n_heads, i
     const int32_t end = context + n_rows, n_pages = (end + PAGE - 1) / PAGE;
     const size_t elems = (size_t)n_pages * PAGE * (size_t)n_kv * (size_t)hd;
     int32_t *table = take(b, (size_t)n_pages * 4), *row_seg = take(b, (size_t)n_rows * 4);
+    int32_t *row_pos = take(b, (size_t)n_rows * 4);
     int32_t row0[2] = {0, n_rows}, slot = 0;
     for (int32_t i = 0; i < n_pages; i++)
         table[i] = i;
+    for (int32_t i = 0; i < n_rows; i++)
+        row_pos[i] = context + i;
     float *values = noise(b, 1 << 16);
     void *cache[2];
     for (int k = 0; k < 2; k++) {
@@ -119,7 +122,7 @@ static void attention_case(struct bench *b, const char *what, int32_t n_heads, i
     float *angles = noise(b, (size_t)end * (size_t)hd / 2), *norm = noise(b, (size_t)hd);
     struct attention a = {.b = b};
     a.p = (struct sv_p_attention){
-        .rows = {n_rows, 1, row_seg, row0, &slot, &context},
+        .rows = {n_rows, 1, row_seg, row0, &slot, &context, row_pos},
         .q = qkv,
         .ldq = width,
         .out = out,
@@ -138,15 +141,16 @@ static void attention_case(struct bench *b, const char *what, int32_t n_heads, i
         .ld = width,
         .n_heads = n_heads,
         .eps = 1e-6f,
-        .q_norm = {.data = norm, .dtype = SV_F32, .rows = 1, .cols = hd},
-        .k_norm = {.data = norm, .dtype = SV_F32, .rows = 1, .cols = hd},
+        .q_norm = {.data = norm, .fmt.elem = SV_F32, .rows = 1, .cols = hd},
+        .k_norm = {.data = norm, .fmt.elem = SV_F32, .rows = 1, .cols = hd},
         .rope = {angles, angles, end, hd},
         .kv = a.p.kv};
     char name[64];
     snprintf(name, sizeof name, "%s rope+write", what);
     if (n_rows <= 16 && context < 1000)
         report(b, name, best_us(call_rope, &a), 0, (double)n_rows * width * 8);
-    sv_dev_free(b->dev, table), sv_dev_free(b->dev, row_seg), sv_dev_free(b->dev, values);
+    sv_dev_free(b->dev, table), sv_dev_free(b->dev, row_seg), sv_dev_free(b->dev, row_pos);
+    sv_dev_free(b->dev, values);
     sv_dev_free(b->dev, cache[0]), sv_dev_free(b->dev, cache[1]), sv_dev_free(b->dev, qkv);
     sv_dev_free(b->dev, out), sv_dev_free(b->dev, angles), sv_dev_free(b->dev, norm);
 }
@@ -190,7 +194,7 @@ static void row_case(struct bench *b, int32_t n, int32_t d, int32_t mlp)
                                    .d = d,
                                    .x = x,
                                    .delta = delta,
-                                   .weight = {.data = w, .dtype = SV_F32, .rows = 1, .cols = d},
+                                   .weight = {.data = w, .fmt.elem = SV_F32, .rows = 1, .cols = d},
                                    .eps = 1e-6f,
                                    .out = out};
     r.act = (struct sv_p_act_mul){n, mlp, gate_up, out};
@@ -232,7 +236,7 @@ int main(int argc, char **argv)
     struct sv_err err;
     for (int i = 0; i < 5; i++)
         if (strcmp(isas[i], b.isa) == 0)
-            opts.isa = (enum sv_isa)i;
+            opts.tuning.isa = (enum sv_isa)i;
     if (strcmp(b.compute, "bf16") == 0)
         opts.compute = SV_BF16;
     if (sv_dev_open(&b.dev, &opts, &err) || sv_dev_reserve(b.dev, &lim, &err))

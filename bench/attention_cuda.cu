@@ -218,7 +218,7 @@ static void stage_init(stage &st, const struct sv_cuda *cu, const shape &s)
                   n_pages = stride * s.n_seqs, n_rows = s.rows * s.n_seqs,
                   width = (s.n_heads + 2 * s.n_kv) * s.hd;
     const size_t pool = (size_t)n_pages * s.n_kv * s.page * s.hd * 2;
-    std::vector<int32_t> table((size_t)n_pages), row_seg, row0, slot, base;
+    std::vector<int32_t> table((size_t)n_pages), row_seg, row0, slot, base, row_pos;
     for (int32_t i = 0; i < n_pages; i++)
         table[(size_t)i] = i;
     for (int32_t i = n_pages - 1; i > 0; i--)
@@ -227,8 +227,10 @@ static void stage_init(stage &st, const struct sv_cuda *cu, const shape &s)
         slot.push_back(i);
         base.push_back(s.context);
         row0.push_back(i * s.rows);
-        for (int32_t j = 0; j < s.rows; j++)
+        for (int32_t j = 0; j < s.rows; j++) {
             row_seg.push_back(i);
+            row_pos.push_back(s.context + j);
+        }
     }
     row0.push_back(n_rows);
     st.kv_bytes = (size_t)len * s.n_seqs * s.n_kv * s.hd * 4;
@@ -246,7 +248,8 @@ static void stage_init(stage &st, const struct sv_cuda *cu, const shape &s)
     uint16_t *q = (uint16_t *)keep(st, (size_t)n_rows * width * 2);
     fill<<<1024, 256, 0, cu->stream>>>(q, (size_t)n_rows * width, 5);
     st.p = {};
-    st.p.rows = {n_rows, s.n_seqs, ints(row_seg), ints(row0), ints(slot), ints(base)};
+    st.p.rows = {n_rows,     s.n_seqs,   ints(row_seg), ints(row0),
+                 ints(slot), ints(base), ints(row_pos)};
     st.p.q = q;
     st.p.ldq = width;
     st.p.out = keep(st, (size_t)n_rows * s.n_heads * s.hd * 2);

@@ -1,5 +1,5 @@
 /*
- * fp8_cuda.cu - checks and measures products with approximate weights, in 8 bits, on a GPU machine.
+ * fp8_cuda.cu - checks and measures products with quantized weights, in 8 bits, on a GPU machine.
  *
  * fp8_cuda check: the conversion of rows against fp8.cuh's arithmetic, then all checks of
  * gemm_cuda.cu with numbers that 8 bits hold exactly: error against a double loop, every row count

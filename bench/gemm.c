@@ -11,7 +11,7 @@
  */
 #define _GNU_SOURCE /* MAP_ANONYMOUS, popen, setenv */
 
-#include "backend/cpu/sieve.h"
+#include "backend/cpu/head_screen.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -42,7 +42,7 @@ struct bench {
     const char *isa;
     bool raw, huge; /* weights as published where the kernel wants them packed; on huge pages */
     const char *only_shape, *only_rows; /* "12288x4096,320x320", "1,16", or NULL */
-    bool dense;                         /* bf16 weights in fewer bits */
+    bool wcomp;                         /* bf16 weights in fewer bits */
     struct rotation *rotations;
     uint16_t *normal;   /* (NORMALS) weights to make matrices of */
     int64_t read_bytes; /* of the last product's weights */
@@ -52,7 +52,7 @@ struct shape {
     int32_t n, k, parts; /* n is the sum over the parts */
 };
 
-/* --dense: copies of one matrix, taken in turns. */
+/* --compressed: copies of one matrix, taken in turns. */
 struct rotation {
     struct rotation *next;
     struct shape shape;
@@ -238,20 +238,19 @@ static bool one_copy(struct bench *b, struct shape s, const uint16_t *w, struct 
 {
     for (int32_t i = 0; i < s.parts; i++) {
         const struct sv_weight host = {
-            .data = w, .dtype = SV_BF16, .rows = part_rows(s, i), .cols = s.k};
+            .data = w, .fmt.elem = SV_BF16, .rows = part_rows(s, i), .cols = s.k};
         struct sv_err err;
-        bool owned;
-        if (sv_cpu_upload_weight((struct sv_dev *)(void *)&b->cpu, &host, &out[i], &owned, &err))
+        if (sv_cpu_upload_weight((struct sv_dev *)(void *)&b->cpu, &host, &out[i], &err))
             return fprintf(stderr, "gemm: %s\n", err.msg), false;
-        if (!out[i].dense)
-            return fprintf(stderr, "gemm: this machine keeps no dense weights\n"), false;
+        if (!sv_cpu_is_wcomp(&out[i]))
+            return fprintf(stderr, "gemm: this machine keeps no compressed weights\n"), false;
         w += (size_t)host.rows * (size_t)s.k;
     }
     return true;
 }
 
 /* The copies of a shape, made when it is first asked for: normal numbers, as a fresh model has. */
-static const struct sv_weight *next_dense(struct bench *b, struct shape s)
+static const struct sv_weight *next_wcomp(struct bench *b, struct shape s)
 {
     struct rotation *r = b->rotations;
     while (r && memcmp(&r->shape, &s, sizeof s) != 0)
@@ -272,7 +271,7 @@ static const struct sv_weight *next_dense(struct bench *b, struct shape s)
         for (int i = 0; i < r->n; i++)
             if (!r->w || !one_copy(b, s, w, r->w[i]))
                 exit(1);
-        fprintf(stderr, "%d x %d made dense at %.2f GB/s of bf16\n", s.n, s.k,
+        fprintf(stderr, "%d x %d made compressed at %.2f GB/s of bf16\n", s.n, s.k,
                 2.0 * (double)n * r->n / (double)(sv_clock_ns() - t));
         sv_free(w);
         r->next = b->rotations;
@@ -286,28 +285,29 @@ static double time_ours(struct bench *b, struct shape s, int32_t rows, enum sv_d
                         const uint8_t *at)
 {
     const size_t n_bytes = (size_t)s.n * (size_t)s.k * elem(dt);
-    const bool dense = b->dense && dt == SV_BF16 && !at;
-    const struct sv_weight *made = dense ? next_dense(b, s) : NULL;
-    const uint8_t *w = at ? at : dense ? NULL : next_weights(b, n_bytes);
+    const bool wcomp = b->wcomp && dt == SV_BF16 && !at;
+    const struct sv_weight *made = wcomp ? next_wcomp(b, s) : NULL;
+    const uint8_t *w = at ? at : wcomp ? NULL : next_weights(b, n_bytes);
     struct sv_gemm_part parts[SV_GEMM_MAX_PARTS];
+    struct sv_cpu_weight packed = {.packed = true};
+    struct sv_dev *dev = (struct sv_dev *)(void *)&b->cpu;
     memset(parts, 0, sizeof parts);
     b->read_bytes = 0;
     for (int32_t i = 0, row = 0, n; i < s.parts; i++, row += n) {
         n = part_rows(s, i);
-        if (dense) {
+        if (wcomp) {
             parts[i].w = made[i];
-            b->read_bytes += sv_weight_read_bytes(&made[i]);
+            b->read_bytes += sv_cpu_weight_bytes(dev, &made[i], SV_READ_ROWS);
             continue;
         }
-        parts[i].w =
-            (struct sv_weight){.data = w + (size_t)row * (size_t)s.k * elem(dt),
-                               .dtype = dt,
-                               .rows = n,
-                               .cols = s.k,
-                               .packed = dt == SV_BF16 && !b->raw && sv_cpu_gemm_packs(&b->cpu)};
-        b->read_bytes += sv_weight_read_bytes(&parts[i].w);
+        parts[i].w = (struct sv_weight){.data = w + (size_t)row * (size_t)s.k * elem(dt),
+                                        .fmt.elem = dt,
+                                        .rows = n,
+                                        .cols = s.k};
+        b->read_bytes += (int64_t)n * s.k * (int64_t)elem(dt);
+        if (dt == SV_BF16 && !b->raw && sv_cpu_gemm_packs(&b->cpu))
+            parts[i].w.priv = &packed;
     }
-    struct sv_dev *dev = (struct sv_dev *)(void *)&b->cpu;
     double t = now_us();
     if (head) {
         struct sv_p_head_argmax p = {
@@ -688,7 +688,8 @@ static void section_model(struct bench *b)
     }
 }
 
-/* ----------------------------------------------------------- the head, with a sieve and without */
+/* ----------------------------------------------------------- the head, with a screen and without
+ */
 
 /* Weights and input are normal numbers, as a fresh model's; in turns, call by call. */
 static void section_head(struct bench *b)
@@ -701,33 +702,34 @@ static void section_head(struct bench *b)
     for (int i = 0; i < n_shapes; i++) {
         const struct shape s = shapes[i];
         const size_t n = (size_t)s.n * (size_t)s.k;
-        struct sv_weight w, host = {.dtype = SV_BF16, .rows = s.n, .cols = s.k, .head = true};
+        struct sv_weight w,
+            host = {.role = SV_ROLE_HEAD, .fmt.elem = SV_BF16, .rows = s.n, .cols = s.k};
         struct sv_rng rng = {7};
         struct sv_err err;
-        bool owned;
         uint16_t *data = sv_alloc(n * sizeof *data);
         for (size_t j = 0; data && j < n; j++)
             data[j] = b->normal[(j * 40503u + j / 977u * 31u) % NORMALS];
         for (int32_t j = 0; j < 16 * s.k; j++)
             b->x[j] = sv_rng_normal(&rng);
         host.data = data;
-        b->cpu.sieve = true;
+        b->cpu.screen = true;
         int64_t t0 = sv_clock_ns();
-        if (!data ||
-            sv_cpu_upload_weight((struct sv_dev *)(void *)&b->cpu, &host, &w, &owned, &err) ||
-            !w.sieve)
-            exit((fprintf(stderr, "gemm: no sieve here\n"), 1));
+        if (!data || sv_cpu_upload_weight((struct sv_dev *)(void *)&b->cpu, &host, &w, &err) ||
+            !sv_cpu_screen_of(&w))
+            exit((fprintf(stderr, "gemm: no screen here\n"), 1));
         printf(
-            "\nhead %s %d x %d, made in %.2f s\n  rows  sieve us (best)     all us (best)   ratio "
+            "\nhead %s %d x %d, made in %.2f s\n  rows  screen us (best)     all us (best)   ratio "
             " units left of all\n",
             b->isa, s.n, s.k, (double)(sv_clock_ns() - t0) * 1e-9);
         for (int j = 0; j < n_rows; j++) {
             struct times t[2] = {0};
-            struct sv_sieve *v = w.sieve;
+            struct sv_screen *v = sv_cpu_screen_of(&w);
+            struct sv_cpu_weight without = *(struct sv_cpu_weight *)w.priv;
+            without.screen = NULL;
             for (int64_t r = 0; r < 2 * b->rounds; r++) {
                 struct sv_p_head_argmax p = {
                     .n_rows = rows[j], .k = s.k, .x = b->x, .w = w, .out = b->out};
-                p.w.sieve = r % 2 ? v : NULL;
+                p.w.priv = r % 2 ? w.priv : &without;
                 double us = now_us();
                 sv_cpu_head_argmax((struct sv_dev *)(void *)&b->cpu, &p);
                 times_add(&t[r % 2], now_us() - us);
@@ -736,15 +738,13 @@ static void section_head(struct bench *b)
             printf("  %4d %9.1f (%7.1f) %9.1f (%7.1f)  %5.2f  %d of %d\n", rows[j], with,
                    quantile(&t[1], 0), whole, quantile(&t[0], 0), whole / with, v->n_left,
                    v->n_units);
-            b->read_bytes = sv_weight_read_bytes(&w);
+            b->read_bytes = without.n_bytes;
             csv_row(b, "head", b->isa, s, rows[j], SV_BF16, &t[0], "none", 0, 0);
             b->read_bytes = v->read_bytes;
-            csv_row(b, "head sieve", b->isa, s, rows[j], SV_BF16, &t[1], "us without", whole,
+            csv_row(b, "head screen", b->isa, s, rows[j], SV_BF16, &t[1], "us without", whole,
                     whole / with);
         }
-        if (owned)
-            sv_cpu_weight_free(&b->cpu, (void *)(uintptr_t)w.data);
-        sv_cpu_weight_free(&b->cpu, w.sieve);
+        sv_cpu_free_weight((struct sv_dev *)(void *)&b->cpu, &w);
         sv_free(data);
     }
 }
@@ -756,7 +756,7 @@ static void stamp(struct bench *b)
     char commit[64] = "unknown", model[80] = "unknown machine", line[256], date[32];
     /* Only what is measured counts as changed: others may be at work elsewhere in the tree. */
     FILE *f = popen(
-        "p='src/backend/cpu/gemm* src/backend/cpu/sieve* src/backend/cpu/dense.h src/base/pool.c "
+        "p='src/backend/cpu/gemm* src/backend/cpu/head_screen* src/backend/cpu/wcomp.h src/base/pool.c "
         "bench/gemm.c'; c=$(git log -1 "
         "--format=%h -- $p) && "
         "echo $c$(git diff --quiet HEAD -- $p || echo -dirty)",
@@ -801,7 +801,7 @@ static bool set_up(struct bench *b, int n_threads, enum sv_isa isa, enum sv_dtyp
         sv_cpu_gemm_reserve(&b->cpu, &err))
         return fprintf(stderr, "gemm: %s\n", err.msg), false;
     struct sv_rng rng = {1};
-    b->cpu.dense = b->dense;
+    b->cpu.wcomp = b->wcomp;
     if (!(b->normal = sv_alloc(NORMALS * sizeof *b->normal)))
         return fprintf(stderr, "gemm: out of memory\n"), false;
     for (int i = 0; i < NORMALS; i++)
@@ -839,7 +839,7 @@ int main(int argc, char **argv)
         {"pool", 'p', SV_OPT_INT, &pool_mb, "MIB", "memory that weights rotate over (2048)"},
         {"raw", 0, SV_OPT_FLAG, &b.raw, NULL,
          "weights as published, where kernels pack them at load"},
-        {"dense", 0, SV_OPT_FLAG, &b.dense, NULL,
+        {"compressed", 0, SV_OPT_FLAG, &b.wcomp, NULL,
          "bf16 weights in fewer bits (normal numbers); GB/s and shares count what is read"},
         {"huge", 0, SV_OPT_FLAG, &b.huge, NULL, "weights on huge pages"},
         {"csv", 'c', SV_OPT_STRING, &csv, "FILE", "append rows to this file"},
@@ -858,7 +858,7 @@ int main(int argc, char **argv)
         return 1;
     char kernel[48];
     snprintf(kernel, sizeof kernel, "%s%s%s", isa_names[b.cpu.isa], f32 ? " f32" : "",
-             b.dense ? " dense" : "");
+             b.wcomp ? " compressed" : "");
     b.isa = kernel;
     stamp(&b);
     if (csv) {

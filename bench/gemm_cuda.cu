@@ -16,7 +16,7 @@
  * bandwidth is against a read-only sweep in the same run. Exit status 1 when a check fails. Must
  * not: compare figures of different runs.
  */
-#include "backend/cuda/fp8.cuh"
+#include "backend/gpu/fp8.cuh"
 #include "backend/cuda/gemm.h"
 
 #include <math.h>
@@ -190,14 +190,17 @@ static void make_stack(struct stack *s, int32_t max_rows, int layers)
     OK(cudaMalloc((void **)&s->ids, (size_t)max_rows * 4));
 }
 
-static bool in_bytes; /* the stack's weights have 8 bits */
+static bool in_bytes;                /* the stack's weights have 8 bits */
+static struct sv_cuda_weight *noted; /* those of the stack that may have a compressed copy */
 
 static struct sv_gemm_part part_of(const bf16 *w, int32_t rows, int32_t cols)
 {
     struct sv_gemm_part p = {};
-    p.w.approximate = in_bytes;
     p.w.data = w;
-    p.w.dtype = SV_BF16;
+    p.w.fmt.elem = in_bytes ? SV_F8 : SV_BF16;
+    p.w.priv = noted;
+    while (p.w.priv && ((struct sv_cuda_weight *)p.w.priv)->data != w)
+        p.w.priv = ((struct sv_cuda_weight *)p.w.priv)->next;
     p.w.rows = rows;
     p.w.cols = cols;
     return p;
@@ -852,7 +855,7 @@ static void trace_marks(struct stack *s)
 }
 #endif
 
-/* The table in docs/cuda-kernels.md, and each product alone. */
+/* The table in docs/notes/cuda-kernels.md, and each product alone. */
 static void rows(struct stack *s)
 {
     static const int32_t counts[] = {1,  8,  16,  32,  33,  48,  64,  65, 80,

@@ -143,7 +143,7 @@ static void pack_part(struct sv_cuda *cu, const struct shape *s, struct made *m,
 {
     if (!m->packed[i])
         return;
-    if (m->part[i].w.approximate)
+    if (m->part[i].w.fmt.elem == SV_F8)
         sv_cuda_fp8_pack(cu, m->w[i], 0, s->n_out[i], s->n_out[i], s->k, m->packed[i]);
     else
         sv_cuda_pack(cu, m->w[i], 0, s->n_out[i], s->k, m->packed[i]);
@@ -159,23 +159,24 @@ static void make_shape(struct sv_cuda *cu, const struct shape *s, struct made *m
         const size_t n = (size_t)s->n_out[i] * (size_t)s->k;
         m->w[i] = make_random(n, (uint64_t)(100 + i + s->k), 1.0f / sqrtf((float)s->k));
         m->part[i].w.data = m->w[i];
-        m->part[i].w.dtype = SV_BF16;
+        m->part[i].w.fmt.elem = SV_BF16;
         m->part[i].w.rows = s->n_out[i];
         m->part[i].w.cols = s->k;
-        if (sv_gemm_is_packed(&m->part[i].w)) {
+        if (sv_cuda_is_packed(&m->part[i].w)) {
             const size_t bytes =
                 cu->bytes ? sv_fp8_bytes(s->n_out[i], s->k) : sv_packed_bytes(s->n_out[i], s->k);
             OK(cudaMalloc((void **)&m->packed[i], bytes));
             OK(cudaMemsetAsync(m->packed[i], 0xff, bytes, cu->stream));
-            m->part[i].w.approximate = cu->bytes && s->k % 8 == 0;
-            if (m->part[i].w.approximate)
+            if (cu->bytes && s->k % 8 == 0)
+                m->part[i].w.fmt.elem = SV_F8;
+            if (m->part[i].w.fmt.elem == SV_F8)
                 round_kernel<<<1024, 256, 0, cu->stream>>>(m->w[i], s->n_out[i], s->k, largest);
             pack_part(cu, s, m, i);
         }
         if (s->bias) {
             m->bias[i] = make_random((size_t)s->n_out[i], (uint64_t)(900 + i), 1.0f);
             m->part[i].bias.data = m->bias[i];
-            m->part[i].bias.dtype = SV_BF16;
+            m->part[i].bias.fmt.elem = SV_BF16;
         }
         m->cols += s->n_out[i];
     }

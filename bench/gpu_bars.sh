@@ -2,12 +2,12 @@
 # gpu_bars.sh - the speeds a GPU is held to, measured in one go with Qwen3-8B's shapes and random weights, each beside
 # its bar and the read bandwidth of the same run.
 #
-# bench/gpu_bars.sh [SALVO]: CSV files go to $OUT or a temporary folder. REPEAT=5, SECS=1 an arm and level at most.
+# bench/gpu_bars.sh [SALVO_BENCH]: CSV files go to $OUT or a temporary folder. REPEAT=5, SECS=1 an arm and level at most.
 # REST=0.5: seconds of nothing before every sample of the lines "from rest"; 0 leaves these out.
 # OPS=1: also where the time of a step goes (ops-*.txt in $OUT). PORTABLE=0: without the portable kernels.
 set -u
 here=$(dirname "$0")
-salvo=${1:-$here/../build/salvo}
+salvo_bench=${1:-$here/../build/salvo-bench}
 out=${OUT:-$(mktemp -d)}
 repeat=${REPEAT:-5} seconds=${SECS:-1}
 shape=$here/shapes/qwen3-8b
@@ -18,7 +18,7 @@ measure() {
     local name=$1 begin
     shift
     begin=$(date +%s.%N)
-    timeout "${LIMIT:-200}" "$salvo" bench --random-weights "$shape" --device cuda --context 512 --repeat "$repeat" \
+    timeout "${LIMIT:-200}" "$salvo_bench" --random-weights "$shape" --device cuda --context 512 --repeat "$repeat" \
         --seconds "$seconds" -q -o csv --out "$out/bars-$name.csv" "$@" 2>"$out/bars-$name.err" ||
         echo "$name: failed: $(tail -n 1 "$out/bars-$name.err")"
     echo "$name: $(awk "BEGIN { printf \"%.1f\", $(date +%s.%N) - $begin }") s;" \

@@ -1,7 +1,7 @@
 /*
  * grammar_drafts.c - what drafts are worth under a grammar: answers of the demo pair to JSON
  * schemas and as plain text, in turns: without drafts, with drafts that end where the grammar
- * forbids one (cut), and with others in place of those (steered).
+ * forbids one (cut), and with others in place of those (repaired).
  *
  * Run by hand: build/bench/grammar_drafts [ROUNDS [THREADS [BATCH]]]; prints CSV, a line for each
  * way and kind of answer: tokens a second, median and quartiles of that over the same answers
@@ -18,7 +18,7 @@
 
 enum { PROMPTS = 6, TOKENS = 96, MOST = 64, KINDS = 5, WAYS = 3 };
 
-static const char *const way_name[WAYS] = {"plain", "cut", "steered"};
+static const char *const way_name[WAYS] = {"plain", "cut", "repaired"};
 static const char *const kind_name[KINDS] = {"none", "record", "steps", "reasoning", "compact"};
 static const char *const schema[KINDS] = {
     NULL,
@@ -138,13 +138,13 @@ int main(int argc, char **argv)
             fail(err);
     if (sv_open_engine(&e, &o, err, sizeof err) < 0)
         fail(err);
-    const int32_t n_slots = e->steer.n_slots;
+    const int32_t n_slots = e->repair.n_slots;
     for (int round = -1; round < rounds; round++) /* the first one warms up */
         for (int k = 0; k < KINDS; k++) {
             struct turn plain = {0};
             for (int w = 0; w < WAYS; w++) {
                 sv_get_engine_stats(e, &s[0]);
-                e->steer.n_slots = w == 2 ? n_slots : 0;
+                e->repair.n_slots = w == 2 ? n_slots : 0;
                 const struct turn t = run(e, g[k], w ? 16 : 1, batch);
                 sv_get_engine_stats(e, &s[1]);
                 plain = w ? plain : t;
@@ -158,12 +158,12 @@ int main(int argc, char **argv)
                 accept[w][k] = (double)t.n_tokens / (double)t.n_steps;
                 sum[w][k].n_drafted += s[1].n_drafted - s[0].n_drafted;
                 sum[w][k].n_accepted += s[1].n_accepted - s[0].n_accepted;
-                sum[w][k].n_steered += s[1].n_steered - s[0].n_steered;
+                sum[w][k].n_repaired += s[1].n_repaired - s[0].n_repaired;
                 sum[w][k].n_refused += s[1].n_refused - s[0].n_refused;
             }
         }
     printf(
-        "drafts,answers,tokens_per_second,of_plain,q1,q3,accept_length,refused,kept,rejected,steered\n");
+        "drafts,answers,tokens_per_second,of_plain,q1,q3,accept_length,refused,kept,rejected,repaired\n");
     for (int w = 0; w < WAYS; w++)
         for (int k = 0; k < KINDS; k++) {
             double *v = over[w][k];
@@ -173,7 +173,7 @@ int main(int argc, char **argv)
                    kind_name[k], quantile(rate[w][k], rounds, 0.5), quantile(v, rounds, 0.5),
                    quantile(v, rounds, 0.25), quantile(v, rounds, 0.75), accept[w][k],
                    (double)c->n_refused / all, (double)c->n_accepted / all,
-                   (double)(c->n_drafted - c->n_accepted) / all, (double)c->n_steered / all);
+                   (double)(c->n_drafted - c->n_accepted) / all, (double)c->n_repaired / all);
         }
     for (int k = 0; k < KINDS; k++)
         sv_free_grammar(g[k]);

@@ -9,11 +9,11 @@
 set -euo pipefail
 [ $# -eq 4 ] || { sed -n '2,9p' "$0" >&2; exit 2; }
 hf=$1 gguf=$2 rounds=$3 out=$4
-salvo=${SALVO:-build/salvo} llama=${LLAMA_BENCH:-llama-bench} threads=${THREADS:-2}
+salvo_bench=${SALVO_BENCH:-build/salvo-bench} llama=${LLAMA_BENCH:-llama-bench} threads=${THREADS:-2}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for _ in $(seq "$rounds"); do
-    "$salvo" bench --random-weights "$hf" --seconds 3 -r 3 -t "$threads" -o csv >>"$work/salvo.csv"
+    "$salvo_bench" --random-weights "$hf" --seconds 3 -r 3 -t "$threads" -o csv >>"$work/salvo.csv"
     for m in '-p 0 -n 32' '-p 16 -n 0' '-p 512 -n 0'; do
         # shellcheck disable=SC2086 # a list of options
         $llama -m "$gguf" -t "$threads" -r 3 $m -o jsonl 2>/dev/null >>"$work/llama.jsonl"

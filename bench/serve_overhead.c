@@ -76,7 +76,7 @@ static int ask(int port, const struct api *a, int32_t tokens)
     char body[200], request[400];
     snprintf(body, sizeof body, "{%s:%d}", a->ask, tokens);
     int n = snprintf(request, sizeof request,
-                     "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n"
+                     "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n"
                      "Connection: close\r\n\r\n%s",
                      a->path, strlen(body), body);
     return say(port, request, (size_t)n);
@@ -84,7 +84,8 @@ static int ask(int port, const struct api *a, int32_t tokens)
 
 static bool ready(int port)
 {
-    static const char request[] = "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    static const char request[] =
+        "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     char answer[16] = "";
     int fd = say(port, request, sizeof request - 1);
     bool yes = read(fd, answer, 12) == 12 && memcmp(answer, "HTTP/1.1 200", 12) == 0;

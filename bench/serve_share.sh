@@ -2,7 +2,7 @@
 # serve_share.sh - what share of a real model's time the server's thread takes: the demo pair, 64 streams.
 #
 # Called by hand: bench/serve_share.sh [ROUNDS [SERVE_OPTION...]]; CSV on stdout. B=FOLDER is the build. The thread's
-# time comes from /proc, the time in steps from /metrics, both over one run of `salvo bench serve`.
+# time comes from /proc, the time in steps from /metrics, both over one run of `salvo-bench serve`.
 set -eu
 cd "$(dirname "$0")/.."
 b=${B:-build} rounds=${1:-2}
@@ -26,7 +26,7 @@ figures() {
         "$(curl -fs "$url/metrics" | awk '/^salvo_step_seconds_total /{printf "%d", $2 * 1e6}')"
 }
 ask() {
-    "$b/salvo" bench serve --url "$url" --input-len 64 -n "$1" -c 64 --max-tokens 192 \
+    "$b/salvo-bench" serve --url "$url" --input-len 64 -n "$1" -c 64 --max-tokens 192 \
         --ignore-eos --json
 }
 ask 64 >/dev/null

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "tests/text/tok_golden.h"
+#include "tests/token/tok_golden.h"
 
 enum { MAX_ROUNDS = 101 };
 

@@ -25,6 +25,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "salvo_tuning.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define SALVO_VERSION "0.1.0"
 
 struct sv_engine;
@@ -42,17 +48,7 @@ struct sv_engine_options {
     const char *target_dir; /* Hugging Face directory; required */
     const char *draft_dir;  /* DFlash draft directory; NULL = plain decoding */
     const char *device;     /* "cpu", "cuda"; NULL = the best there is */
-    const char *kernels;    /* GPUs: "auto", "portable"; NULL = auto */
-    /* bf16 matrices in fewer bits, without loss, for steps with few rows: "on", "off", or "auto":
-     * GPUs (a copy): where it takes at most 15 % of the device's memory; the CPU (instead): where
-     * it is faster. NULL = auto */
-    const char *dense_weights;
-    /* the draft's weights in 8 bits, which costs the draft about nothing and the text nothing:
-     * "on", "off", or "auto": where the device can. NULL = auto */
-    const char *draft_bytes;
-    /* the CPU: the token of greedy rows from exact bounds first, which costs half the head's memory
-     * again; the same tokens: "on", "off", or "auto": where it is faster. NULL = auto */
-    const char *head_sieve;
+    struct sv_tuning tuning;
     int32_t gpu;    /* which GPU */
     bool no_graphs; /* GPUs: launch every kernel of every step by itself */
     /* GPUs: seconds to wait without any progress until the device counts as failed; 0 = 60, -1 =
@@ -60,7 +56,7 @@ struct sv_engine_options {
     int32_t device_timeout;
     /* GPUs: share of the device's memory to use, weights included; 0 = at most 0.9 */
     double gpu_memory;
-    const char *isa;         /* "auto", "plain", "avx2", "avx512", "amx"; NULL = auto */
+    bool copy_weights; /* the CPU: not mapped, so that files may be overwritten; GPUs always copy */
     enum sv_data_type dtype; /* AUTO = bf16 when the weights are bf16, else f32 */
     int32_t n_threads;       /* 0 = all processors */
     int32_t max_sequences;   /* running at once; others wait. 0 = 1 */
@@ -239,16 +235,15 @@ struct sv_engine_stats {
     int64_t n_verify_steps, n_drafted, n_accepted; /* steps with drafts; draft tokens */
     int64_t accept_length[65];               /* verify steps by accept length, bonus included */
     int64_t accepted_at[64], drafted_at[64]; /* by position in the block, 1.. */
-    int64_t draft_us, forward_us, observe_us, host_us; /* where step time went */
+    int64_t draft_us, forward_us, context_us, host_us; /* where step time went */
     int64_t weight_bytes,
         whole_weight_bytes;   /* that passes have read; and if each had been read in its own type */
     int64_t width_chosen[65]; /* verify segments by width */
     /* widths the policy chose, by reason (sv_width_reason_name) */
     int64_t width_reason[SV_WIDTH_REASONS];
-    int64_t n_chosen_beside_prompts; /* of these, beside prompt rows */
-    int64_t n_rows_cut,
-        n_cut_steps;    /* drafts not verified because the drafter was not sure enough; steps cut */
-    int64_t n_steered;  /* drafts that a grammar forbade and that another stands in for */
+    int64_t n_chosen_beside_prompts;       /* of these, beside prompt rows */
+    int64_t n_rows_pruned, n_pruned_steps; /* drafts pruned by their confidence; steps with some */
+    int64_t n_repaired; /* drafts that a grammar forbade and that another stands in for */
     int64_t n_refused;  /* drafts not verified because a grammar forbade them or one before them */
     int64_t n_given_up; /* requests whose drafter was given up: in vain for long */
     double chosen_us,
@@ -287,5 +282,9 @@ void sv_free_ids(int32_t *ids);
 const char *sv_token_bytes(const struct sv_engine *engine, int32_t id, size_t *n_bytes);
 
 const char *sv_code_name(int code);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -76,7 +76,8 @@ const void *golden_get(struct golden *g, const char *dtype, size_t *n, const cha
     size_t from = (size_t)json_integer_value(json_array_get(off, 0));
     size_t to = (size_t)json_integer_value(json_array_get(off, 1));
     assert_true(from <= to && g->base + to <= g->n_bytes);
-    *n = (to - from) / (strcmp(dtype + 1, "16") && strcmp(dtype, "BF16") ? 4 : 2);
+    const bool two = !strcmp(dtype + 1, "16") || !strcmp(dtype, "BF16");
+    *n = (to - from) / (!strcmp(dtype, "U8") ? 1 : two ? 2 : 4);
     void *copy = malloc(to - from + 1); /* aligned, unlike the file */
     g->given = realloc(g->given, (g->n_given + 1) * sizeof *g->given);
     g->given[g->n_given++] = copy;

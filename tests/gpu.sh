@@ -60,7 +60,7 @@ nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noh
 if [ "${QUICK:-0}" = 1 ]; then
     export SALVO_TEST_QUICK=1
     for tool in ${TOOLS:-memcheck racecheck}; do
-        for program in test_cross_ops test_cross_tokens test_cross_logits; do
+        for program in test_cross_ops test_cross_tokens test_cross_logits test_cross_moe; do
             [ -x "$B/tests/backend/$program" ] || continue
             for op in ${OPS:-$("$B/tests/backend/$program" --list)}; do
                 "$B/tests/backend/$program" --list | grep -qx "$op" || continue
@@ -82,12 +82,12 @@ fi
 
 if [ "${JITTER:-0}" = 1 ]; then
     for time in $(seq "${TIMES:-3}"); do
-        for program in gemm dense fp8 attention; do
+        for program in gemm wcomp fp8 attention; do
             [ -x "$B/bench/${program}_cuda" ] && start "jitter-$program-$time" "${LIMIT:-60}" "$B/bench/${program}_cuda" check
         done
         finish
     done
-    check_ops jitter- "${LIMIT:-60}" test_cross_ops test_cross_tokens test_cross_logits
+    check_ops jitter- "${LIMIT:-60}" test_cross_ops test_cross_tokens test_cross_logits test_cross_moe
     export SALVO_TEST_QUICK=1 SALVO_TEST_DEVICE=cuda
     for test in greedy_auto_bf16 sampled_auto_bf16; do
         [ -x "$B/tests/engine/test_lossless" ] && start "jitter-lossless-$test" "${LIMIT:-60}" "$B/tests/engine/test_lossless" "$test"
@@ -97,7 +97,7 @@ if [ "${JITTER:-0}" = 1 ]; then
     exit $failed
 fi
 
-check_ops '' "${LIMIT:-150}" test_cross_ops test_cross_tokens test_cross_logits test_cross_among test_cross_device
+check_ops '' "${LIMIT:-150}" test_cross_ops test_cross_tokens test_cross_logits test_cross_moe test_cross_among test_cross_device
 
 # Fewer prompts than on the CPU, unless FULL=1: a dozen programs share the GPU.
 [ "${FULL:-0}" = 1 ] || export SALVO_TEST_QUICK=1
@@ -107,8 +107,8 @@ for device in cuda cuda-portable cuda-eager; do
         [ $device != cuda ] && [ $test != greedy_auto_bf16 ] && continue
         start "lossless-$device-$test" "${LIMIT:-150}" "$B/tests/engine/test_lossless" "$test"
     done
-    for program in model/test_golden spec/test_dflash_golden engine/test_preempt engine/test_prefix \
-        engine/test_widths engine/test_rules engine/test_grammar engine/test_dear engine/test_asked; do
+    for program in model/test_golden spec/test_dflash_golden engine/test_preempt engine/test_prefix engine/test_mates \
+        engine/test_widths engine/test_rules engine/test_grammar engine/test_expensive engine/test_token_logprobs; do
         [ -x "$B/tests/$program" ] && [ $device = cuda ] && start "$program-$device" "${LIMIT:-150}" "$B/tests/$program"
     done
     unset SALVO_TEST_DEVICE

@@ -1,18 +1,30 @@
 /*
  * backends.h - the open functions that ops.c dispatches to by name, and what backends share.
  *
- * Included by ops.c, trace.c, ledger.c and by the backends that define them; nobody outside
- * src/backend. Must not: name a type of any backend.
+ * Included by ops*.c, trace.c, ledger.c and by the backends that define them. Must not: be included
+ * outside src/backend, or name a type of any backend.
  */
 #ifndef SV_BACKENDS_H
 #define SV_BACKENDS_H
 
-#include "backend/backend.h"
+#include "backend/ops_tokens.h"
 
 /* What every backend's own struct begins with. */
 struct sv_dev {
     SV_DEV_HEAD;
 };
+
+/* Checks of the wrappers: ops.c, ops_moe.c. */
+static inline bool sv_rows_ok(const struct sv_rows *r)
+{
+    return r->n_rows >= 0 && r->n_segs >= 0 && r->row_seg && r->seg_row0 && r->seg_slot &&
+           r->row_pos;
+}
+/* A vector of n elements in a float type, or absent. */
+static inline bool sv_vector_ok(const struct sv_weight *w, int64_t n)
+{
+    return !w->data || (w->fmt.elem <= SV_F16 && w->rows == 1 && w->cols == n);
+}
 
 int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err);
 

@@ -14,12 +14,14 @@
 
 size_t sv_dtype_bytes(enum sv_dtype t)
 {
-    return t == SV_BF16 || t == SV_F16 ? 2 : 4;
+    static const uint8_t bytes[] = {4, 2, 2, 4, 1, 1, 1, 8};
+    SV_REQUIRE((unsigned)t < sizeof bytes);
+    return bytes[t];
 }
 
 const char *sv_dtype_name(enum sv_dtype t)
 {
-    static const char *const name[] = {"f32", "bf16", "f16", "i32"};
+    static const char *const name[] = {"f32", "bf16", "f16", "i32", "i8", "f8", "u8", "i64"};
     return (unsigned)t < sizeof name / sizeof name[0] ? name[t] : "?";
 }
 
@@ -53,7 +55,7 @@ float sv_f16_to_f32(uint16_t h)
 static const char *best_backend(const struct sv_dev_opts *opts)
 {
 #ifdef SV_CUDA
-    if (opts->isa == SV_ISA_AUTO && sv_cuda_present())
+    if (opts->tuning.isa == SV_ISA_AUTO && sv_cuda_present())
         return "cuda";
 #endif
     (void)opts;
@@ -106,6 +108,7 @@ int sv_dev_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, struct s
                lim->max_n >= 0);
     SV_REQUIRE(lim->max_heads >= 0 && lim->max_head_dim >= 0 && lim->max_vocab >= 0);
     SV_REQUIRE(lim->max_positions >= 0);
+    SV_REQUIRE(lim->max_experts >= lim->max_chosen && lim->max_chosen >= 0);
     return dev->be->reserve(dev, lim, err);
 }
 
@@ -143,47 +146,40 @@ int64_t sv_dev_held(const struct sv_dev *dev, enum sv_mem kind)
     return dev->be->held ? dev->be->held(dev, kind) : 0;
 }
 
-bool sv_dev_approximates(const struct sv_dev *dev)
+bool sv_dev_quantizes(const struct sv_dev *dev)
 {
-    return dev->be->approximates && dev->be->approximates(dev);
+    return dev->be->quantizes && dev->be->quantizes(dev);
 }
 
-bool sv_dev_head_shares(const struct sv_dev *dev, const struct sv_weight *w)
+bool sv_dev_head_confidence(const struct sv_dev *dev, const struct sv_weight *w)
 {
-    return dev->be->head_shares || (dev->be->head_shares_of && dev->be->head_shares_of(dev, w));
+    return dev->be->head_confidence ||
+           (dev->be->head_confidence_of && dev->be->head_confidence_of(dev, w));
 }
 
-void sv_dev_add_read(const struct sv_dev *dev, const struct sv_weight *w, struct sv_read_bytes *sum)
+int64_t sv_dev_weight_bytes(const struct sv_dev *dev, const struct sv_weight *w, int32_t n_rows)
 {
-    int64_t lies = sv_weight_read_bytes(w),
-            few = dev->be->few_bytes ? dev->be->few_bytes(dev, w) : 0;
-
-    sum->few += few ? few : lies;
-    sum->many += lies;
-    sum->whole += (int64_t)w->rows * w->cols * (int64_t)sv_dtype_bytes(w->dtype);
-}
-
-int64_t sv_dev_read_of(const struct sv_dev *dev, const struct sv_read_bytes *b, int32_t n_rows)
-{
-    return dev->be->few_rows && n_rows <= dev->be->few_rows(dev) ? b->few : b->many;
-}
-
-int64_t sv_dev_dense_bytes(struct sv_dev *dev, int32_t *n_dense, int32_t *n_plain)
-{
-    *n_dense = *n_plain = 0;
-    return dev->be->dense_bytes ? dev->be->dense_bytes(dev, n_dense, n_plain) : 0;
+    return dev->be->weight_bytes(dev, w, n_rows);
 }
 
 int sv_dev_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
-                         bool *owned, struct sv_err *err)
+                         struct sv_err *err)
 {
-    SV_REQUIRE(host->data && host->rows > 0 && host->cols > 0);
-    SV_REQUIRE((uintptr_t)host->data % sv_dtype_bytes(host->dtype) == 0);
-    int rc = dev->be->upload_weight(dev, host, out, owned, err);
+    const size_t elem = sv_dtype_bytes(host->fmt.elem);
+    SV_REQUIRE(host->data && host->rows > 0 && host->cols > 0 && !host->priv);
+    SV_REQUIRE((uintptr_t)host->data % elem == 0);
+    *out = (struct sv_weight){0};
+    int rc = dev->be->upload_weight(dev, host, out, err);
     if (!rc && dev->on_upload)
-        dev->on_upload(dev->upload_user,
-                       (size_t)host->rows * (size_t)host->cols * sv_dtype_bytes(host->dtype));
+        dev->on_upload(dev->upload_user, (size_t)host->rows * (size_t)host->cols * elem);
     return rc;
+}
+
+void sv_dev_free_weight(struct sv_dev *dev, struct sv_weight *w)
+{
+    if (w->data)
+        dev->be->free_weight(dev, w);
+    *w = (struct sv_weight){0};
 }
 
 void sv_dev_on_upload(struct sv_dev *dev, void (*fn)(void *user, size_t n_bytes), void *user)
@@ -195,7 +191,7 @@ void sv_dev_on_upload(struct sv_dev *dev, void (*fn)(void *user, size_t n_bytes)
 int sv_dev_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale,
                          float shift, uint64_t seed, struct sv_weight *out, struct sv_err *err)
 {
-    SV_REQUIRE(shape->rows > 0 && shape->cols > 0 && shape->dtype != SV_I32);
+    SV_REQUIRE(shape->rows > 0 && shape->cols > 0 && shape->fmt.elem <= SV_F16);
     return dev->be->random_weight(dev, shape, scale, shift, seed, out, err);
 }
 
@@ -209,6 +205,12 @@ void sv_dev_download(struct sv_dev *dev, void *dst, const void *src, size_t n_by
 {
     if (n_bytes)
         dev->be->download(dev, dst, src, n_bytes);
+}
+
+void sv_dev_copy(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
+{
+    if (n_bytes)
+        dev->be->copy(dev, dst, src, n_bytes);
 }
 
 int sv_dev_sync(struct sv_dev *dev, struct sv_err *err)
@@ -245,18 +247,6 @@ const char *sv_dev_describe(struct sv_dev *dev)
 
 /* ---------------------------------------------------------------- checks */
 
-static bool rows_ok(const struct sv_rows *r)
-{
-    return r->n_rows >= 0 && r->n_segs >= 0 && r->row_seg && r->seg_row0 && r->seg_slot &&
-           r->seg_base;
-}
-
-/* A vector of n elements in a float type, or absent. */
-static bool vector_ok(const struct sv_weight *w, int32_t n)
-{
-    return !w->data || (w->dtype != SV_I32 && w->rows == 1 && w->cols == n);
-}
-
 static bool kv_ok(const struct sv_kv *kv)
 {
     return kv->k && kv->v && kv->table && (kv->dtype == SV_F32 || kv->dtype == SV_BF16) &&
@@ -278,8 +268,8 @@ static int64_t parts_width(const struct sv_gemm_part *parts, int32_t n_parts, in
         return -1;
     for (int32_t i = 0; i < n_parts; i++) {
         const struct sv_weight *w = &parts[i].w;
-        if (!w->data || w->dtype == SV_I32 || w->cols != k || w->rows < 1 ||
-            !vector_ok(&parts[i].bias, w->rows))
+        if (!w->data || w->fmt.elem == SV_I32 || w->cols != k || w->rows < 1 ||
+            !sv_vector_ok(&parts[i].bias, w->rows))
             return -1;
         width += w->rows;
     }
@@ -292,8 +282,8 @@ void sv_op_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p)
 {
     if (p->rows.n_segs == 0)
         return;
-    SV_REQUIRE(rows_ok(&p->rows) && p->seg_kind && p->slot_len && p->slot_anchor);
-    SV_REQUIRE(p->row_ids || p->rows.n_rows == 0);
+    SV_REQUIRE(sv_rows_ok(&p->rows) && p->seg_kind && p->slot_len && p->slot_anchor);
+    SV_REQUIRE(p->rows.seg_base && (p->row_ids || p->rows.n_rows == 0));
     dev->be->block_ids(dev, p);
 }
 
@@ -301,7 +291,7 @@ void sv_op_embed(struct sv_dev *dev, const struct sv_p_embed *p)
 {
     if (p->n_rows == 0)
         return;
-    SV_REQUIRE(p->n_rows > 0 && p->ids && p->out && p->table.data && p->table.dtype != SV_I32);
+    SV_REQUIRE(p->n_rows > 0 && p->ids && p->out && p->table.data && p->table.fmt.elem <= SV_F16);
     SV_REQUIRE(p->table.rows > 0 && p->table.cols > 0);
     dev->be->embed(dev, p);
 }
@@ -311,7 +301,7 @@ void sv_op_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
     if (p->n_rows == 0)
         return;
     SV_REQUIRE(p->n_rows > 0 && p->d > 0 && p->x && p->out && p->weight.data);
-    SV_REQUIRE(vector_ok(&p->weight, p->d));
+    SV_REQUIRE(sv_vector_ok(&p->weight, p->d));
     SV_REQUIRE(!p->tap || (!p->row_index && p->tap_stride >= p->d));
     SV_REQUIRE(p->tap || !p->tap_row);
     dev->be->add_rms_norm(dev, p);
@@ -340,9 +330,12 @@ void sv_op_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_r
 {
     if (p->rows.n_rows == 0)
         return;
-    SV_REQUIRE(rows_ok(&p->rows) && kv_ok(&p->kv) && p->qkv && p->n_heads > 0);
-    SV_REQUIRE(p->ld >= (int64_t)(p->n_heads + 2 * p->kv.n_kv_heads) * p->kv.head_dim);
-    SV_REQUIRE(vector_ok(&p->q_norm, p->kv.head_dim) && vector_ok(&p->k_norm, p->kv.head_dim));
+    SV_REQUIRE(sv_rows_ok(&p->rows) && kv_ok(&p->kv) && p->qkv && p->n_heads > 0);
+    const int32_t stride = p->q_stride ? p->q_stride : p->kv.head_dim;
+    SV_REQUIRE(stride >= p->kv.head_dim &&
+               p->ld >= (int64_t)p->n_heads * stride + 2 * p->kv.n_kv_heads * p->kv.head_dim);
+    SV_REQUIRE(sv_vector_ok(&p->q_norm, p->kv.head_dim) &&
+               sv_vector_ok(&p->k_norm, p->kv.head_dim));
     SV_REQUIRE(rope_ok(&p->rope, p->kv.head_dim));
     dev->be->qk_norm_rope_kv_write(dev, p);
 }
@@ -351,13 +344,33 @@ void sv_op_attention(struct sv_dev *dev, const struct sv_p_attention *p)
 {
     if (p->rows.n_rows == 0)
         return;
-    SV_REQUIRE(rows_ok(&p->rows) && kv_ok(&p->kv) && p->q && p->out && p->n_heads > 0);
+    SV_REQUIRE(sv_rows_ok(&p->rows) && kv_ok(&p->kv) && p->q && p->out && p->n_heads > 0);
     SV_REQUIRE(p->n_heads % p->kv.n_kv_heads == 0 && p->window >= 0 && p->scale > 0);
-    SV_REQUIRE(p->ldq >= (int64_t)p->n_heads * p->kv.head_dim);
+    SV_REQUIRE(p->rows.seg_base);
+    const int32_t stride = p->q_stride ? p->q_stride : p->kv.head_dim;
+    SV_REQUIRE(stride >= p->kv.head_dim && p->ldq >= (int64_t)p->n_heads * stride);
     SV_REQUIRE(p->ldo >= (int64_t)p->n_heads * p->kv.head_dim);
     SV_REQUIRE(p->mask == SV_MASK_CAUSAL || p->mask == SV_MASK_BLOCK);
-    SV_REQUIRE(vector_ok(&p->sinks, p->n_heads));
+    SV_REQUIRE(sv_vector_ok(&p->sinks, p->n_heads));
     dev->be->attention(dev, p);
+}
+
+void sv_op_sigmoid_mul(struct sv_dev *dev, const struct sv_p_sigmoid_mul *p)
+{
+    if (p->n_rows == 0)
+        return;
+    SV_REQUIRE(dev->be->sigmoid_mul && p->n_rows > 0 && p->n_heads > 0 && p->head_dim > 0);
+    SV_REQUIRE(p->x && p->gate && p->gate_stride >= p->head_dim);
+    SV_REQUIRE(p->ldg >= (int64_t)(p->n_heads - 1) * p->gate_stride + p->head_dim);
+    dev->be->sigmoid_mul(dev, p);
+}
+
+void sv_op_add_gated(struct sv_dev *dev, const struct sv_p_add_gated *p)
+{
+    if (p->n_rows == 0)
+        return;
+    SV_REQUIRE(dev->be->add_gated && p->n_rows > 0 && p->d > 0 && p->x && p->y && p->gate);
+    dev->be->add_gated(dev, p);
 }
 
 void sv_op_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p)
@@ -372,8 +385,9 @@ void sv_op_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
 {
     if (p->n_rows == 0)
         return;
-    SV_REQUIRE(p->n_rows > 0 && p->k > 0 && p->x && p->out && p->w.data && p->w.dtype != SV_I32);
-    SV_REQUIRE(p->w.cols == p->k && p->w.rows > 0 && (!p->share || sv_dev_head_shares(dev, &p->w)));
+    SV_REQUIRE(p->n_rows > 0 && p->k > 0 && p->x && p->out && p->w.data && p->w.fmt.elem != SV_I32);
+    SV_REQUIRE(p->w.cols == p->k && p->w.rows > 0 &&
+               (!p->confidence || sv_dev_head_confidence(dev, &p->w)));
     dev->be->head_argmax(dev, p);
 }
 
@@ -381,7 +395,7 @@ void sv_op_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p)
 {
     if (p->n_logit_rows == 0)
         return;
-    SV_REQUIRE(p->n_logit_rows > 0 && rows_ok(&p->rows) && p->logit_row && p->row_slot &&
+    SV_REQUIRE(p->n_logit_rows > 0 && sv_rows_ok(&p->rows) && p->logit_row && p->row_slot &&
                p->row_pos);
     dev->be->logit_pos(dev, p);
 }
@@ -395,13 +409,13 @@ void sv_op_sample(struct sv_dev *dev, const struct sv_p_sample *p)
     dev->be->sample(dev, p);
 }
 
-void sv_op_argmax_share(struct sv_dev *dev, const struct sv_p_argmax_share *p)
+void sv_op_argmax_confidence(struct sv_dev *dev, const struct sv_p_argmax_confidence *p)
 {
     if (p->n_rows == 0)
         return;
-    SV_REQUIRE(dev->be->argmax_share && p->n_rows > 0 && p->vocab > 0 && p->ld >= p->vocab);
-    SV_REQUIRE(p->logits && p->out && p->share);
-    dev->be->argmax_share(dev, p);
+    SV_REQUIRE(dev->be->argmax_confidence && p->n_rows > 0 && p->vocab > 0 && p->ld >= p->vocab);
+    SV_REQUIRE(p->logits && p->out && p->confidence);
+    dev->be->argmax_confidence(dev, p);
 }
 
 void sv_op_head_among(struct sv_dev *dev, const struct sv_p_head_among *p)
@@ -409,8 +423,8 @@ void sv_op_head_among(struct sv_dev *dev, const struct sv_p_head_among *p)
     if (p->n_rows == 0)
         return;
     SV_REQUIRE(p->n_rows > 0 && p->k > 0 && p->n_ids >= p->n_rows && p->x && p->row && p->first);
-    SV_REQUIRE(p->ids && p->logits && p->out && p->share && p->w.data && p->w.dtype != SV_I32);
-    SV_REQUIRE(p->w.cols == p->k && p->w.rows > 0 && !p->w.approximate);
+    SV_REQUIRE(p->ids && p->logits && p->out && p->confidence && p->w.data);
+    SV_REQUIRE(p->w.cols == p->k && p->w.rows > 0 && p->w.fmt.elem <= SV_F16);
     dev->be->head_among(dev, p);
 }
 
@@ -427,10 +441,10 @@ void sv_op_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p)
 {
     if (p->n_logit_rows == 0)
         return;
-    SV_REQUIRE(p->n_logit_rows > 0 && rows_ok(&p->rows) && p->vocab > 0 && p->ld >= p->vocab);
+    SV_REQUIRE(p->n_logit_rows > 0 && sv_rows_ok(&p->rows) && p->vocab > 0 && p->ld >= p->vocab);
     SV_REQUIRE(p->src && p->dst && p->logit_row && p->row_ids && p->slot_rules && p->bias_ids);
     SV_REQUIRE(p->bias && p->ban_ids && p->listed && p->history && p->counts);
-    SV_REQUIRE(p->history_stride > 0);
+    SV_REQUIRE(p->history_stride > 0 && p->rows.seg_base);
     dev->be->logit_rules(dev, p);
 }
 
@@ -447,16 +461,25 @@ void sv_op_history(struct sv_dev *dev, const struct sv_p_history *p)
 {
     if (p->rows.n_segs == 0)
         return;
-    SV_REQUIRE(rows_ok(&p->rows) && p->row_ids && p->n_commit && p->history);
+    SV_REQUIRE(sv_rows_ok(&p->rows) && p->row_ids && p->n_commit && p->history);
     SV_REQUIRE(p->history_stride > 0);
     dev->be->history(dev, p);
+}
+
+void sv_op_replace_drafts(struct sv_dev *dev, const struct sv_p_replace_drafts *p)
+{
+    if (p->rows.n_segs == 0)
+        return;
+    SV_REQUIRE(sv_rows_ok(&p->rows) && p->seg_kind && p->seg_logit0 && p->chosen);
+    SV_REQUIRE(p->accept_len && p->row_ids);
+    dev->be->replace_drafts(dev, p);
 }
 
 void sv_op_verify(struct sv_dev *dev, const struct sv_p_verify *p)
 {
     if (p->rows.n_segs == 0)
         return;
-    SV_REQUIRE(rows_ok(&p->rows) && p->seg_kind && p->seg_logit0 && p->n_commit && p->n_emit);
+    SV_REQUIRE(sv_rows_ok(&p->rows) && p->seg_kind && p->seg_logit0 && p->n_commit && p->n_emit);
     SV_REQUIRE(p->out_tokens && p->out_stride > 0 && p->row_ids && p->chosen);
     dev->be->verify(dev, p);
 }
@@ -474,17 +497,17 @@ void sv_op_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_
 {
     if (p->rows.n_rows == 0 || p->n_layers == 0)
         return;
-    SV_REQUIRE(rows_ok(&p->rows) && p->n_commit && p->taps && p->z && p->y && p->n_layers > 0);
-    SV_REQUIRE(p->fc.data && p->fc.dtype != SV_I32 && p->fc.rows > 0 && p->fc.cols > 0);
-    SV_REQUIRE(vector_ok(&p->fc_bias, p->fc.rows) && p->hidden_norm.data);
-    SV_REQUIRE(vector_ok(&p->hidden_norm, p->fc.rows) && p->kv && p->kv_parts && p->k_norm);
+    SV_REQUIRE(sv_rows_ok(&p->rows) && p->n_commit && p->taps && p->z && p->y && p->n_layers > 0);
+    SV_REQUIRE(p->fc.data && p->fc.fmt.elem <= SV_F16 && p->fc.rows > 0 && p->fc.cols > 0);
+    SV_REQUIRE(sv_vector_ok(&p->fc_bias, p->fc.rows) && p->hidden_norm.data);
+    SV_REQUIRE(sv_vector_ok(&p->hidden_norm, p->fc.rows) && p->kv && p->kv_parts && p->k_norm);
     const struct sv_kv *kv = p->kv;
     const int32_t width = kv->n_kv_heads * kv->head_dim;
     SV_REQUIRE(parts_width(p->kv_parts, 2 * p->n_layers, p->fc.rows) ==
                (int64_t)p->n_layers * 2 * width);
     for (int32_t l = 0; l < p->n_layers; l++) {
         SV_REQUIRE(kv_ok(&kv[l]) && kv[l].dtype == kv->dtype && kv[l].head_dim == kv->head_dim);
-        SV_REQUIRE(kv[l].n_kv_heads == kv->n_kv_heads && vector_ok(&p->k_norm[l], kv->head_dim));
+        SV_REQUIRE(kv[l].n_kv_heads == kv->n_kv_heads && sv_vector_ok(&p->k_norm[l], kv->head_dim));
         SV_REQUIRE(p->kv_parts[2 * l].w.rows == width && p->kv_parts[2 * l + 1].w.rows == width);
     }
     SV_REQUIRE(rope_ok(&p->rope, kv->head_dim));

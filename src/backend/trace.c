@@ -7,12 +7,17 @@
  * says what it really costs. Must not: be on where requests are answered.
  */
 #include "backend/backends.h"
+#include "backend/ops_gdn.h"
+#include "backend/ops_moe.h"
+#include "backend/trace.h"
 
 #include <stdarg.h>
 #include <string.h>
 
 struct sv_trace {
-    struct sv_backend be; /* first member: the device's table while the trace is on */
+    struct sv_backend be;  /* first member: the device's table while the trace is on */
+    struct sv_moe_ops moe; /* the same of its mixture of experts, if it has one */
+    struct sv_gdn_ops gdn; /* and of its gated delta rule */
     const struct sv_backend *real;
     struct sv_dev *dev;
     enum sv_trace_mode mode;
@@ -79,16 +84,17 @@ static void done(struct sv_trace *t, int32_t cls, bool is_op)
 
 /* ---------------------------------------------------------------- ops */
 
-#define NAMED(op, ...)                                                                             \
+#define TRACED(op, call, ...)                                                                      \
     static void trace_##op(struct sv_dev *dev, const struct sv_p_##op *p)                          \
     {                                                                                              \
         struct sv_trace *t = trace_of(dev);                                                        \
         int32_t cls = find(t, __VA_ARGS__);                                                        \
         if (left_out(t, cls))                                                                      \
             return;                                                                                \
-        t->real->op(dev, p);                                                                       \
+        t->real->call(dev, p);                                                                     \
         done(t, cls, true);                                                                        \
     }
+#define NAMED(op, ...) TRACED(op, op, __VA_ARGS__)
 #define PLAIN(op) NAMED(op, "%s", #op)
 
 static int32_t n_out(const struct sv_p_gemm *p)
@@ -107,6 +113,8 @@ NAMED(gemm, "gemm %d -> %d", (int)p->k, (int)n_out(p))
 NAMED(gemm_act_mul, "gemm_act_mul %d -> %d", (int)p->k, (int)p->parts[0].w.rows)
 PLAIN(qk_norm_rope_kv_write)
 PLAIN(attention)
+PLAIN(add_gated)
+PLAIN(sigmoid_mul)
 PLAIN(act_mul)
 PLAIN(head_argmax)
 PLAIN(logit_pos)
@@ -116,9 +124,17 @@ PLAIN(logit_mask)
 PLAIN(logit_rules)
 PLAIN(logprobs)
 PLAIN(history)
+PLAIN(replace_drafts)
 PLAIN(verify)
 PLAIN(commit)
 PLAIN(draft_context_kv)
+TRACED(router_topk, moe->router_topk, "router_topk %d", (int)p->routes.n_experts)
+TRACED(moe_gate_up, moe->gate_up, "moe_gate_up %d -> %d", (int)p->gate.cols, (int)p->gate.rows)
+TRACED(moe_down, moe->down, "moe_down %d -> %d", (int)p->down.cols, (int)p->down.rows)
+TRACED(moe_combine, moe->combine, "moe_combine")
+TRACED(gdn_conv, gdn->conv, "gdn_conv")
+TRACED(gdn_scan, gdn->scan, "gdn_scan")
+TRACED(gdn_norm, gdn->norm, "gdn_norm")
 
 /* ---------------------------------------------------------------- calls */
 
@@ -134,6 +150,13 @@ static void trace_download(struct sv_dev *dev, void *dst, const void *src, size_
     struct sv_trace *t = trace_of(dev);
     t->real->download(dev, dst, src, n_bytes);
     done(t, find(t, "download"), false);
+}
+
+static void trace_copy(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
+{
+    struct sv_trace *t = trace_of(dev);
+    t->real->copy(dev, dst, src, n_bytes);
+    done(t, find(t, "copy"), false);
 }
 
 static void trace_mark(struct sv_dev *dev, int32_t i)
@@ -188,6 +211,10 @@ int sv_trace_begin(struct sv_trace **out, struct sv_dev *dev, struct sv_err *err
         t->be.gemm_act_mul = trace_gemm_act_mul;
     t->be.qk_norm_rope_kv_write = trace_qk_norm_rope_kv_write;
     t->be.attention = trace_attention;
+    if (t->be.add_gated) /* may be missing */
+        t->be.add_gated = trace_add_gated;
+    if (t->be.sigmoid_mul)
+        t->be.sigmoid_mul = trace_sigmoid_mul;
     t->be.act_mul = trace_act_mul;
     t->be.head_argmax = trace_head_argmax;
     t->be.logit_pos = trace_logit_pos;
@@ -197,11 +224,25 @@ int sv_trace_begin(struct sv_trace **out, struct sv_dev *dev, struct sv_err *err
     t->be.logit_rules = trace_logit_rules;
     t->be.logprobs = trace_logprobs;
     t->be.history = trace_history;
+    t->be.replace_drafts = trace_replace_drafts;
     t->be.verify = trace_verify;
     t->be.commit = trace_commit;
     t->be.draft_context_kv = trace_draft_context_kv;
+    if (t->be.moe) {
+        t->moe = *t->be.moe;
+        t->moe.router_topk = trace_router_topk;
+        t->moe.gate_up = trace_moe_gate_up;
+        t->moe.down = trace_moe_down;
+        t->moe.combine = trace_moe_combine;
+        t->be.moe = &t->moe;
+    }
+    if (t->be.gdn) {
+        t->gdn = (struct sv_gdn_ops){trace_gdn_conv, trace_gdn_scan, trace_gdn_norm};
+        t->be.gdn = &t->gdn;
+    }
     t->be.upload = trace_upload;
     t->be.download = trace_download;
+    t->be.copy = trace_copy;
     t->be.mark = trace_mark;
     t->be.wait = trace_wait;
     t->be.graph_run = trace_graph_run;

@@ -12,6 +12,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 static _Atomic int64_t live_blocks;
 static _Atomic int64_t fault_calls;
@@ -112,6 +115,13 @@ void sv_free(void *p)
         atomic_fetch_sub_explicit(&live_blocks, 1, memory_order_relaxed);
         free(p);
     }
+}
+
+void sv_alloc_trim(void)
+{
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }
 
 char *sv_strndup(const char *s, size_t n)

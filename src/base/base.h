@@ -1,10 +1,12 @@
 /*
  * base.h - front header of src/base: status codes and errors, allocation hooks, arenas, byte
- * buffers, files, the thread pool, log, clock, environment, random numbers and JSON access.
+ * buffers, files, the thread pool, log, clock, environment, random numbers, code points and
+ * JSON access.
  *
  * Called by every other folder; includes nothing of theirs. This is the only folder that calls
  * malloc, getenv, mmap or pthread_create. Process-wide state lives here and nowhere else: the log
- * level and the fault-injection counters, both for tests and for start-up, never for the step.
+ * level and the fault-injection counters, both for tests and for start-up, never for the step, and
+ * the table of mapped files (map.c).
  */
 #ifndef SV_BASE_H
 #define SV_BASE_H
@@ -16,6 +18,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <jansson.h>
+
+#include "base/unicode.h"
 
 /* ---------------------------------------------------------------- status and errors */
 
@@ -68,6 +72,7 @@ void *sv_alloc(size_t n_bytes);
 void *sv_calloc(size_t count, size_t size); /* checks the product for overflow */
 void *sv_realloc(void *p, size_t old_bytes, size_t new_bytes);
 void sv_free(void *p);
+void sv_alloc_trim(void); /* gives freed memory that the C library keeps back to the system */
 char *sv_strdup(const char *s);
 char *sv_strndup(const char *s, size_t n);
 
@@ -109,7 +114,7 @@ int sv_buf_reserve(struct sv_buf *b, size_t n_more);
 
 /* ---------------------------------------------------------------- files */
 
-/* A read-only private mapping of a whole file. data stays valid until sv_map_close. */
+/* A read-only private mapping of a whole regular file. data stays valid until sv_map_close. */
 struct sv_map {
     const uint8_t *data;
     size_t n_bytes;
@@ -117,11 +122,26 @@ struct sv_map {
 };
 int sv_map_open(struct sv_map *m, const char *path, struct sv_err *err);
 void sv_map_close(struct sv_map *m);
-/* Reads a whole file of at most max_bytes into buf (appended). */
+/* From now on the file may change: its pages are replaced by a copy at the same address, or, when
+ * nothing of it is read any more (copy false), given up. */
+int sv_map_detach(struct sv_map *m, bool copy, struct sv_err *err);
+/* Compares every file that is mapped in this process with what it was when it was mapped, and calls
+ * fn for each one that changed: changed, the mapped bytes may be other ones now; else another file
+ * has taken its name (or none), which harms no mapping and is told once. From any thread. */
+typedef void (*sv_map_changed_fn)(void *user, const char *path, bool changed);
+void sv_map_compare(sv_map_changed_fn fn, void *user);
+/* From now on the process ends with a message and exit code 1 when the bytes of a mapped file
+ * cannot be read, because it was truncated (SIGBUS). For programs: a library does not take signals.
+ */
+void sv_map_catch_faults(void);
+/* Reads a whole regular file of at most max_bytes into buf (appended). */
 int sv_file_read(struct sv_buf *buf, const char *path, size_t max_bytes, struct sv_err *err);
+/* The same, also of a pipe or device: only for a name that the user gave for this very file, such
+ * as /dev/stdin. */
+int sv_file_read_stream(struct sv_buf *buf, const char *path, size_t max_bytes, struct sv_err *err);
 /* Writes to path.tmp, syncs, renames; straight into a pipe or device. */
 int sv_file_write(const char *path, const void *data, size_t n, struct sv_err *err);
-/* Whether a name that is no directory stands there, even one that cannot be opened. */
+/* Whether the name exists, even as something that cannot be opened or read. */
 bool sv_file_exists(const char *path);
 bool sv_dir_exists(const char *path);
 /* "dir/name" in a fresh sv_alloc string; NULL when memory is out. */

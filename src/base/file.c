@@ -1,5 +1,5 @@
 /*
- * file.c - files: whole-file mappings, bounded reads, atomic writes, path joining.
+ * file.c - files: opening, bounded reads, atomic writes, path joining.
  *
  * Called by load, text and cli. Every system call that may fail passes the fault countdown first.
  * Must not: keep a descriptor open after the call, or trust a size it has not read from the file.
@@ -11,14 +11,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define READ_STEP_BYTES (64u << 10)
 
-/* True when a test wants this call to fail; errno then says so. */
-static bool fault(void)
+bool sv_file_fault(void)
 {
     if (!sv_fault_hit())
         return false;
@@ -26,59 +24,38 @@ static bool fault(void)
     return true;
 }
 
-static int open_read(const char *path, struct stat *st, struct sv_err *err)
+static int not_regular(const char *path, const struct stat *st, struct sv_err *err)
 {
-    int fd = fault() ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    if (S_ISDIR(st->st_mode))
+        return sv_fail_errno(err, path, "cannot read", EISDIR);
+    return sv_fail(err, SV_EIO, -1, "%s: cannot read: not a regular file but a %s", path,
+                   S_ISFIFO(st->st_mode)   ? "pipe"
+                   : S_ISSOCK(st->st_mode) ? "socket"
+                                           : "device");
+}
+
+int sv_file_open(const char *path, bool only_regular, struct stat *st, struct sv_err *err)
+{
+    int fd, status = SV_OK;
+
+    /* Opening a device can have effects, and a pipe is waited for: neither is opened. O_NONBLOCK is
+     * for what takes the name's place after stat. */
+    if (only_regular && stat(path, st) == 0 && !S_ISREG(st->st_mode))
+        return not_regular(path, st, err);
+    fd = sv_file_fault() ? -1 : open(path, O_RDONLY | O_CLOEXEC | (only_regular ? O_NONBLOCK : 0));
+    if (fd < 0 && errno == EWOULDBLOCK) /* a lease: its holder, a file server, gives it up */
+        fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return sv_fail_errno(err, path, "cannot open", errno);
-    if (fault() || fstat(fd, st) != 0) {
-        int status = sv_fail_errno(err, path, "cannot stat", errno);
+    if (sv_file_fault() || fstat(fd, st) != 0)
+        status = sv_fail_errno(err, path, "cannot stat", errno);
+    else if (only_regular ? !S_ISREG(st->st_mode) : S_ISDIR(st->st_mode))
+        status = not_regular(path, st, err);
+    if (status < 0) {
         close(fd);
         return status;
     }
-    if (S_ISDIR(st->st_mode)) {
-        close(fd);
-        return sv_fail_errno(err, path, "cannot read", EISDIR);
-    }
     return fd;
-}
-
-int sv_map_open(struct sv_map *m, const char *path, struct sv_err *err)
-{
-    static const uint8_t empty[1];
-    struct stat st;
-    int status = SV_OK;
-    int fd = open_read(path, &st, err);
-
-    memset(m, 0, sizeof *m);
-    if (fd < 0)
-        return fd;
-    m->data = empty; /* mmap refuses a length of 0 */
-    m->n_bytes = (size_t)st.st_size;
-    m->path = sv_strdup(path);
-    if (!m->path) {
-        status = sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", path);
-    } else if (m->n_bytes) {
-        void *p = fault() ? MAP_FAILED : mmap(NULL, m->n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED)
-            status = sv_fail_errno(err, path, "cannot map", errno);
-        else
-            m->data = p;
-    }
-    close(fd);
-    if (status != SV_OK) {
-        sv_free(m->path);
-        memset(m, 0, sizeof *m);
-    }
-    return status;
-}
-
-void sv_map_close(struct sv_map *m)
-{
-    if (m->n_bytes)
-        munmap((void *)(uintptr_t)m->data, m->n_bytes);
-    sv_free(m->path);
-    memset(m, 0, sizeof *m);
 }
 
 /* Reads fd to its end; the size that fstat told is only a hint, since pipes and /proc say 0. */
@@ -90,7 +67,7 @@ static int read_all(struct sv_buf *buf, int fd, const char *path, size_t max_byt
         ssize_t n;
         if (sv_buf_reserve(buf, READ_STEP_BYTES) != SV_OK)
             return sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", path);
-        n = fault() ? -1 : read(fd, buf->data + buf->len, READ_STEP_BYTES);
+        n = sv_file_fault() ? -1 : read(fd, buf->data + buf->len, READ_STEP_BYTES);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -106,11 +83,12 @@ static int read_all(struct sv_buf *buf, int fd, const char *path, size_t max_byt
     }
 }
 
-int sv_file_read(struct sv_buf *buf, const char *path, size_t max_bytes, struct sv_err *err)
+static int read_file(struct sv_buf *buf, const char *path, bool only_regular, size_t max_bytes,
+                     struct sv_err *err)
 {
     struct stat st;
     int status;
-    int fd = open_read(path, &st, err);
+    int fd = sv_file_open(path, only_regular, &st, err);
 
     if (fd < 0)
         return fd;
@@ -125,12 +103,22 @@ int sv_file_read(struct sv_buf *buf, const char *path, size_t max_bytes, struct 
     return status;
 }
 
+int sv_file_read(struct sv_buf *buf, const char *path, size_t max_bytes, struct sv_err *err)
+{
+    return read_file(buf, path, true, max_bytes, err);
+}
+
+int sv_file_read_stream(struct sv_buf *buf, const char *path, size_t max_bytes, struct sv_err *err)
+{
+    return read_file(buf, path, false, max_bytes, err);
+}
+
 static int write_all(int fd, const char *path, const void *data, size_t n, bool sync,
                      struct sv_err *err)
 {
     const char *p = data;
     while (n) {
-        ssize_t k = fault() ? -1 : write(fd, p, n);
+        ssize_t k = sv_file_fault() ? -1 : write(fd, p, n);
         if (k < 0 && errno == EINTR)
             continue;
         if (k < 0)
@@ -138,7 +126,7 @@ static int write_all(int fd, const char *path, const void *data, size_t n, bool 
         p += k;
         n -= (size_t)k;
     }
-    if (sync && (fault() || fsync(fd) != 0))
+    if (sync && (sv_file_fault() || fsync(fd) != 0))
         return sv_fail_errno(err, path, "cannot sync", errno);
     return SV_OK;
 }
@@ -157,15 +145,16 @@ int sv_file_write(const char *path, const void *data, size_t n, struct sv_err *e
         sv_buf_fini(&tmp);
         return sv_fail(err, SV_ENOMEM, -1, "%s: out of memory", path);
     }
-    fd = fault() ? -1
-                 : open(tmp.data, O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT | O_TRUNC), 0666);
+    fd = sv_file_fault()
+             ? -1
+             : open(tmp.data, O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT | O_TRUNC), 0666);
     if (fd < 0) {
         status = sv_fail_errno(err, tmp.data, "cannot create", errno);
     } else {
         status = write_all(fd, tmp.data, data, n, !in_place, err);
         if (close(fd) != 0 && status == SV_OK)
             status = sv_fail_errno(err, tmp.data, "cannot close", errno);
-        if (status == SV_OK && !in_place && (fault() || rename(tmp.data, path) != 0))
+        if (status == SV_OK && !in_place && (sv_file_fault() || rename(tmp.data, path) != 0))
             status = sv_fail_errno(err, path, "cannot rename into place", errno);
         if (status != SV_OK && !in_place)
             unlink(tmp.data);
@@ -179,7 +168,7 @@ bool sv_file_exists(const char *path)
     struct stat st;
 
     if (stat(path, &st) == 0)
-        return !S_ISDIR(st.st_mode);
+        return true;
     /* A link to nowhere, as an interrupted download leaves it, or no right to look: opening it must
      * say so. */
     return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);

@@ -9,6 +9,8 @@
 
 #include "base/base.h"
 
+#include <sys/stat.h>
+
 /* sv_alloc with the alignment of malloc: for strings and JSON nodes, where 64-byte blocks would
  * double the memory of a large tokenizer.json. Counted, guarded and failed exactly like sv_alloc.
  */
@@ -20,5 +22,10 @@ uint64_t sv_alloc_failures(void);
 
 /* "a/b/c: No such file or directory" with the code SV_EIO. */
 int sv_fail_errno(struct sv_err *err, const char *path, const char *what, int errnum);
+
+/* True when a test wants this file call to fail; errno then says so. */
+bool sv_file_fault(void);
+/* A descriptor for reading and what fstat says of it, or a negative status. */
+int sv_file_open(const char *path, bool only_regular, struct stat *st, struct sv_err *err);
 
 #endif

@@ -127,9 +127,14 @@ json_t *sv_json_parse(const char *text, size_t n, struct sv_err *err)
         sv_fail(err, SV_ENOMEM, -1, "out of memory while parsing JSON");
         return NULL;
     }
-    if (!root)
-        sv_fail(err, SV_EFORMAT, where(&e, text), "JSON, byte %d (line %d): %s", where(&e, text),
-                e.line, e.text);
+    if (!root) {
+        const char *near = strstr(e.text, " near ");
+        const int at = where(&e, text);
+        /* A file that is not JSON from its first byte on may be a link to a private one: its text
+         * is not shown. */
+        const int n_shown = at == 0 && near ? (int)(near - e.text) : (int)strlen(e.text);
+        sv_fail(err, SV_EFORMAT, at, "JSON, byte %d (line %d): %.*s", at, e.line, n_shown, e.text);
+    }
     return root;
 }
 

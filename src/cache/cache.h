@@ -1,43 +1,73 @@
 /*
- * cache.h - what sequences remember: one page pool and one block table per cache group, and an
- * index of full pages by the tokens that led to them, so that prompts that begin alike share pages.
+ * cache.h - what sequences remember: a pool for each cache group, block tables, recurrent states,
+ * and an index of prefixes by their tokens, so that prompts that begin alike share them.
  *
- * A group is a set of layers with one geometry: the target's full-attention layers, its sliding
- * layers, the drafter's context K/V. Called by engine (reserve, slide, release), model and spec
- * (views for kernels). Host bookkeeping plus device buffers; no kernel runs here. Must not: hand
- * out a page twice, lose one, or change a table row while a step that reads it is in flight.
+ * A group is a set of layers with one geometry and one kind of memory: K and V, latents (one array
+ * instead of two), or recurrent states. pool.c owns pages and block tables, state.c the states of
+ * slots and their snapshots, prefix.c the index. Called by engine (reserve, slide, release,
+ * commit), model and spec (views for kernels). Host bookkeeping plus device buffers; no kernel runs
+ * here. Must not: hand out a page twice, lose one, or change a table row while a step that reads it
+ * is in flight.
  *
  * Positions, not tokens: a sequence in slot s with pages for [0, n) may hold n positions. All
- * groups grow together, so a position is either backed in every group or in none (a sliding group
- * drops pages that no later row can see).
+ * groups grow together, so a position is either backed in every paged group or in none (a sliding
+ * group drops pages that no later row can see).
  */
 #ifndef SV_CACHE_H
 #define SV_CACHE_H
 
-#include "backend/backend.h"
+#include "backend/ops.h"
+#include "backend/ops_tokens.h"
 #include "base/base.h"
 
 #define SV_MAX_GROUPS 8
 
+enum sv_cache_kind {
+    SV_CACHE_KV,     /* paged, K and V of each position */
+    SV_CACHE_LATENT, /* paged, one vector of each position: n_kv_heads is 1, there is no V */
+    SV_CACHE_STATE   /* a fixed number of bytes for each slot and layer */
+};
+
+enum sv_cache_owner { SV_CACHE_TARGET, SV_CACHE_DRAFT, SV_CACHE_OWNERS };
+
 struct sv_cache_group_desc {
-    const char *name; /* for messages and the memory table; static */
-    int32_t n_layers, n_kv_heads, head_dim;
-    enum sv_dtype dtype; /* SV_F32 or SV_BF16 */
-    int32_t page_size;   /* positions in a page */
-    int32_t n_pages;     /* pool size */
-    int32_t window; /* 0 = every position stays; W = the last W - 1 positions before a row do */
+    enum sv_cache_kind kind;
+    enum sv_cache_owner owner;
+    int32_t n_layers;
+    int32_t n_kv_heads, head_dim; /* paged */
+    enum sv_dtype dtype;          /* paged: SV_F32 or SV_BF16 */
+    int32_t window;      /* paged: 0 = every position stays; W = the last W - 1 before a row do */
+    int64_t state_bytes; /* state: of a slot in a layer, a multiple of SV_ALIGN */
+    int32_t page_size;   /* positions in a page; state: snapshots are of multiples of it */
+    int32_t n_pages;     /* pool size; state: snapshots, may be 0 */
+};
+
+/* A page, or a snapshot of a state. */
+struct sv_cache_page {
+    int32_t n_refs;       /* users, slots and the prefix index; 0 = free */
+    int32_t node;         /* of the prefix index, -1 = none */
+    int32_t older, newer; /* list of those that the prefix index alone uses, by last use */
 };
 
 struct sv_cache_group {
     struct sv_cache_group_desc d;
-    void *k, *v;        /* device: (n_layers, n_pages, n_kv_heads, page_size, head_dim) each */
-    int32_t *table;     /* host: (n_slots, stride), -1 = no page */
+    /* device: (n_layers, n_pages, n_kv_heads, page_size, head_dim) each; v NULL for latents */
+    void *k, *v;
+    char *state;        /* device: (n_slots + n_pages, n_layers, state_bytes): slots, snapshots */
+    int32_t *table;     /* host: (n_slots, stride), -1 = no page; NULL for states */
     int32_t *dev_table; /* device mirror */
     int32_t stride;     /* pages a slot can have */
-    int32_t *free_page; /* host stack of free pages */
+    struct sv_cache_page *page; /* (n_pages) */
+    int32_t *free_page;         /* host stack of free pages */
     int32_t n_free;
-    uint16_t *n_refs; /* host: users of each page, slots and the prefix index; 0 = free */
-    int32_t *n_users; /* host: scratch of sv_cache_check */
+    int32_t n_kept; /* pages that the prefix index alone uses */
+    int32_t oldest, newest;
+    int32_t *n_dropped; /* (n_slots) pages at the front given back by slide */
+    int32_t *valid_to;  /* (n_slots) positions below it are valid; INT32_MAX: all that are backed */
+    int32_t *snapshot;  /* state: (n_slots) taken, to be published; -1 = none */
+    int32_t *restore;   /* state: (n_slots) to be copied into the slot by the next upload; or -1 */
+    int32_t node_at, node_pages; /* where a prefix node has its pages of this group, how many */
+    int32_t *n_users;            /* host: scratch of sv_cache_check */
 };
 
 struct sv_prefix;
@@ -46,16 +76,19 @@ struct sv_cache {
     struct sv_dev *dev;
     struct sv_cache_group group[SV_MAX_GROUPS];
     int32_t n_groups, n_slots, max_positions;
-    int32_t *n_backed;  /* (n_slots) positions with pages */
-    int32_t *n_dropped; /* (n_groups, n_slots) pages at the front given back by slide */
-    bool *dirty;        /* (n_slots) table rows that differ from the device's */
+    int32_t main; /* the group by which fullness is told: the first one that keeps all positions */
+    uint32_t owned[SV_CACHE_OWNERS]; /* groups of each owner, as bits */
+    bool has_state;
+    int32_t *n_backed; /* (n_slots) positions with pages */
+    bool *dirty;       /* (n_slots) table rows that differ from the device's */
+    bool *reset;       /* (n_slots) states to be cleared by the next upload that finds it seated */
+    int32_t *snapshot_at; /* (n_slots) positions before the snapshot taken */
     /* host, for copies: twice all tables; the copies of one upload may be under way while the next
      * is made, not longer */
     int32_t *stage;
     size_t stage_words;
     int32_t stage_use;
-    bool attach_whole;        /* attach no page that lacks the draft's K/V */
-    struct sv_prefix *prefix; /* NULL: pages are never kept for reuse */
+    struct sv_prefix *prefix; /* NULL: nothing is kept for reuse */
     struct sv_arena arena;
 };
 
@@ -64,10 +97,26 @@ int sv_cache_open(struct sv_cache *c, struct sv_dev *dev, const struct sv_cache_
                   int32_t n_groups, int32_t n_slots, int32_t max_positions, struct sv_err *err);
 void sv_cache_close(struct sv_cache *c);
 
-/* Pages of each group that n positions take (all groups have one page size). */
-int32_t sv_cache_pages_for(const struct sv_cache *c, int32_t n_positions);
-/* Pages that every group can still hand out, those kept for reuse only included. */
-int32_t sv_cache_n_available(const struct sv_cache *c);
+/* Same kind, owner and geometry: layers of both belong to one group. */
+bool sv_cache_same_geometry(const struct sv_cache_group_desc *a,
+                            const struct sv_cache_group_desc *b);
+const char *sv_cache_group_name(const struct sv_cache_group_desc *d); /* "target K/V" */
+int64_t sv_cache_position_bytes(const struct sv_cache_group_desc *d); /* paged, all layers */
+/* Device bytes of the pool; state: of the slots and the snapshots. */
+int64_t sv_cache_group_bytes(const struct sv_cache_group_desc *d, int32_t n_slots);
+
+/* ---------------------------------------------------------------- pages */
+
+/* Pages that positions to come will take, by group. */
+struct sv_cache_need {
+    int32_t n_pages[SV_MAX_GROUPS];
+};
+/* Adds what backing [0, n_positions) of a slot takes beyond what it has, when no more than n_rows
+ * positions are added at a time: a sliding group gives back what it has passed. */
+void sv_cache_add_need(const struct sv_cache *c, int32_t slot, int32_t n_positions, int32_t n_rows,
+                       struct sv_cache_need *need);
+/* Whether every group can hand out as many pages, and `spare` more. */
+bool sv_cache_can_back(const struct sv_cache *c, const struct sv_cache_need *need, int32_t spare);
 /* Backs positions [0, n_positions) of a slot; what was kept longest without use makes room. False
  * and nothing changed when a pool is short even so. */
 bool sv_cache_reserve(struct sv_cache *c, int32_t slot, int32_t n_positions);
@@ -77,42 +126,83 @@ void sv_cache_trim(struct sv_cache *c, int32_t slot, int32_t n_positions);
 void sv_cache_slide(struct sv_cache *c, int32_t slot, int32_t first_row);
 /* Pages at the front of a group that a row at first_row or later cannot see; 0 without a window. */
 int32_t sv_cache_n_unseen(const struct sv_cache_group *g, int32_t first_row);
-/* Gives back everything the slot holds; what was published stays findable. */
+/* Gives back everything the slot holds; what was published stays findable. Its states are cleared
+ * before the next sequence's first step. */
 void sv_cache_release(struct sv_cache *c, int32_t slot);
+/* Both slots have the same page of the main group for this position. */
+bool sv_cache_same_page(const struct sv_cache *c, int32_t slot, int32_t other, int32_t position);
+/* Pages of the main group that can still be handed out, those kept for reuse only included. */
+int32_t sv_cache_n_available(const struct sv_cache *c);
+/* Pages of a group that are free, and that are kept for reuse only. */
+int32_t sv_cache_n_free(const struct sv_cache *c, int32_t group);
+int32_t sv_cache_n_kept(const struct sv_cache *c, int32_t group);
+
+/* ---------------------------------------------------------------- the step */
+
+/* Enqueues the table rows that changed, and the resets and restores of states. Once per step,
+ * before any kernel. */
+void sv_cache_upload(struct sv_cache *c);
+
+/* The commit stage of a step, for all groups: each segment's slot keeps the first n_commit of its
+ * rows. What makes it so is the slot's length, which moves here: nothing else counts rows. K/V and
+ * latents of rows beyond the length are never read again and are overwritten by the next rows. A
+ * state follows the same rule by this contract of its mixer:
+ * - The block of a slot and layer is the mixer's own. It holds a state at some position m, a record
+ *   of m, and what the rows from m on contribute (a ring, row of position p at p modulo its size).
+ * - A pass that begins at position b (the slot's length, seg_base) finds rows [m, b) of the block
+ *   committed, reads no others, and may fold them into the state. Of its own rows it may fold the
+ *   anchor and the rows of a prompt chunk, which are always committed. Verify rows behind the
+ *   anchor are only recorded: those rejected are forgotten by not being counted.
+ * - All bytes 0: no row has been seen, and the state is that before the pass's first row, wherever
+ *   that row is. Segments of slot -1 (padding) touch no block.
+ * So no state is copied by row, and a block by itself is all that a snapshot has to copy. */
+void sv_cache_commit(struct sv_cache *c, const struct sv_p_commit *p);
+
+/* Kernel view of one layer of a paged group. */
+struct sv_kv sv_cache_kv(const struct sv_cache *c, int32_t group, int32_t layer);
+/* Kernel view of one layer of a state group: the block of slot s is at data + s * slot_stride. */
+struct sv_state {
+    void *data;
+    int64_t n_bytes, slot_stride;
+};
+struct sv_state sv_cache_state(const struct sv_cache *c, int32_t group, int32_t layer);
+
+/* ---------------------------------------------------------------- states and snapshots */
+
+/* What a slot's states hold is cleared by the next upload, as before a new sequence. */
+void sv_cache_reset(struct sv_cache *c, int32_t slot);
+/* Enqueues a copy of the slot's states for the prefix index. The steps enqueued so far leave the
+ * slot at exactly n_positions, a multiple of sv_cache_boundary, all of them committed. Kept once
+ * these positions are published; may be left out where there is no room. */
+void sv_cache_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positions);
+
+/* ---------------------------------------------------------------- prefixes */
 
 /* Keep full pages for prompts that begin alike; once, after open. */
 int sv_cache_keep_prefixes(struct sv_cache *c, struct sv_err *err);
-/* Whose prefixes an empty slot may share from now on: those of slots with the same salt. (0, 0) at
- * first. */
+/* Prefixes are known at multiples of so many positions: the least common multiple of all page
+ * sizes. */
+int32_t sv_cache_boundary(const struct sv_cache *c);
+/* The salt of an empty slot: it shares prefixes with slots of the same salt. (0, 0) at first. */
 void sv_cache_set_salt(struct sv_cache *c, int32_t slot, const uint64_t salt[2]);
-/* Gives an empty slot the pages of the longest run of whole pages of tokens that is known: those
- * positions are backed and valid in every group, and shared, so nothing may be written below them.
- * Returns how many. */
-int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens, int32_t n_tokens);
+/* Gives an empty slot the longest prefix of tokens that is known and can be gone on from: what a
+ * row behind it sees is there in every group, and valid in the target's groups and in the groups
+ * whose bits are in `required`. Those positions are backed and shared, so nothing may be written
+ * below them. Returns how many. */
+int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens, int32_t n_tokens,
+                        uint32_t required);
 /* Makes the slot's full pages below n_positions findable: they are committed and say tokens. Before
  * sv_cache_slide. Pages that another sequence published meanwhile replace the slot's own. */
 void sv_cache_publish(struct sv_cache *c, int32_t slot, const int32_t *tokens, int32_t n_positions);
-/* Both slots have the same page for this position. */
-bool sv_cache_same_page(const struct sv_cache *c, int32_t slot, int32_t other, int32_t position);
-/* Pages of several groups that hold positions >= from lack the last group's (the draft's) K/V: a
- * request that finds them is told by sv_cache_bare_from, and so is one that shares them later. */
-void sv_cache_mark_bare(struct sv_cache *c, int32_t slot, int32_t from);
-/* The first such position of a slot; INT32_MAX: none. */
-int32_t sv_cache_bare_from(const struct sv_cache *c, int32_t slot);
-/* Forgets every page; those that running sequences hold stay theirs and are not published any
+/* Positions >= from of these groups are not valid, in what the slot holds and in what it has
+ * published or will publish: the draft's K/V of these positions was not computed. */
+void sv_cache_invalidate(struct sv_cache *c, int32_t slot, uint32_t groups, int32_t from);
+/* Positions below it are valid in all of these groups; INT32_MAX: as many as are backed. */
+int32_t sv_cache_valid_to(const struct sv_cache *c, int32_t slot, uint32_t groups);
+/* Forgets every prefix; pages that running sequences hold stay theirs and are not published any
  * more. */
 void sv_cache_flush(struct sv_cache *c);
-/* Pages of each group that are kept for reuse only. */
-int32_t sv_cache_n_kept(const struct sv_cache *c);
 
-/* Enqueues the table rows that changed. Once per step, before any kernel. */
-void sv_cache_upload(struct sv_cache *c);
-
-/* Kernel view of one layer of a group. */
-struct sv_kv sv_cache_kv(const struct sv_cache *c, int32_t group, int32_t layer);
-int64_t sv_cache_group_bytes(const struct sv_cache_group_desc *d); /* K and V, all layers */
-/* Free pages of a group. */
-int32_t sv_cache_n_free(const struct sv_cache *c, int32_t group);
 /* Aborts unless every page is either free once or referenced exactly as often as tables say. */
 void sv_cache_check(const struct sv_cache *c);
 

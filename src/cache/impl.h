@@ -1,24 +1,66 @@
 /*
- * impl.h - what pool.c and prefix.c share. Nobody else includes it.
+ * impl.h - what pool.c, state.c and prefix.c share. Nothing else includes it.
  */
 #ifndef SV_CACHE_IMPL_H
 #define SV_CACHE_IMPL_H
 
 #include "cache/cache.h"
 
+enum { SV_NO_PAGE = -1, SV_NO_NODE = -1 };
+
+static inline bool sv_cache_is_paged(const struct sv_cache_group *g)
+{
+    return g->d.kind != SV_CACHE_STATE;
+}
+
+/* Its pages can be evicted without the node of the prefix index that holds them. */
+static inline bool sv_cache_is_apart(const struct sv_cache_group *g)
+{
+    return g->d.window || g->d.kind == SV_CACHE_STATE;
+}
+
 static inline int32_t *sv_cache_row(const struct sv_cache_group *g, int32_t slot)
 {
     return g->table + (size_t)slot * (size_t)g->stride;
 }
 
+/* ---------------------------------------------------------------- pool.c: pages and their users */
+
+/* A free page, with one user. There is one. */
+int32_t sv_cache_take_page(struct sv_cache_group *g);
+/* One user more. */
+void sv_cache_ref_page(struct sv_cache_group *g, int32_t page);
 /* One user fewer; a page without users is free. */
 void sv_cache_drop_page(struct sv_cache_group *g, int32_t page);
+/* The prefix index as one more user, and as one user fewer. */
+void sv_cache_enter_page(struct sv_cache_group *g, int32_t page, int32_t node);
+void sv_cache_leave_page(struct sv_cache_group *g, int32_t page);
+/* Evicts what was kept longest without use until the group has n free pages. False: cannot. */
+bool sv_cache_make_room(struct sv_cache *c, int32_t group, int32_t n);
 
-/* prefix.c, for pool.c. All of them do nothing useful, cheaply, when no prefixes are kept. */
-void sv_prefix_evict(struct sv_cache *c);               /* frees one page of each group */
+/* ---------------------------------------------------------------- state.c */
+
+int sv_state_open(struct sv_cache *c, struct sv_cache_group *g, struct sv_err *err);
+void sv_state_release(struct sv_cache *c, int32_t slot); /* the slot becomes empty */
+void sv_state_upload(struct sv_cache *c);
+/* The slot's states will be those of the snapshot, from the next upload on. */
+void sv_state_restore(struct sv_cache *c, int32_t slot, int32_t group, int32_t snapshot);
+/* Users that slots add to each snapshot of a group. */
+void sv_state_count(const struct sv_cache *c, int32_t group, int32_t *n_users);
+
+/* ---------------------------------------------------------------- prefix.c */
+
+/* All of them do nothing useful, cheaply, when no prefixes are kept. */
+void sv_prefix_evict(struct sv_cache *c); /* the oldest unused node, with its pages in all groups */
+void sv_prefix_evict_page(struct sv_cache *c, int32_t group, int32_t page); /* that page alone */
 void sv_prefix_leave(struct sv_cache *c, int32_t slot); /* before a slot's pages are released */
-int32_t sv_prefix_n_published(const struct sv_cache *c,
-                              int32_t slot); /* pages of the slot in the index */
+/* Positions of the slot in the index. */
+int32_t sv_prefix_n_published(const struct sv_cache *c, int32_t slot);
+/* Gives a snapshot of the slot's states at n positions to the node that ends there, if there is
+ * one: the slot is then no user of it any more. */
+void sv_prefix_take_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positions);
+/* Whether a snapshot there is of use: the positions may be published, and none is known yet. */
+bool sv_prefix_wants_snapshot(const struct sv_cache *c, int32_t slot, int32_t n_positions);
 /* Users that the index adds to each page of a group; aborts when its own lists disagree. */
 void sv_prefix_count(const struct sv_cache *c, int32_t group, int32_t *n_users);
 void sv_prefix_check(const struct sv_cache *c);

@@ -1,9 +1,9 @@
 /*
  * pool.c - the page pools and block tables behind cache.h.
  *
- * Called through cache.h only. All bookkeeping is plain host arrays indexed by page and slot;
- * nothing is allocated after open. Must not touch device memory other than by enqueueing table
- * uploads.
+ * Called through cache.h, and by prefix.c and state.c for the users of pages. All bookkeeping is
+ * plain host arrays indexed by page and slot; nothing is allocated after open. Must not touch
+ * device memory other than by enqueueing table uploads.
  */
 #include "cache/impl.h"
 
@@ -14,44 +14,126 @@ static int32_t pages_for(const struct sv_cache_group *g, int32_t n_positions)
     return (n_positions + g->d.page_size - 1) / g->d.page_size;
 }
 
-int64_t sv_cache_group_bytes(const struct sv_cache_group_desc *d)
+bool sv_cache_same_geometry(const struct sv_cache_group_desc *a,
+                            const struct sv_cache_group_desc *b)
 {
-    return 2 * (int64_t)d->n_layers * d->n_pages * d->page_size * d->n_kv_heads * d->head_dim *
+    return a->kind == b->kind && a->owner == b->owner && a->n_kv_heads == b->n_kv_heads &&
+           a->head_dim == b->head_dim && a->dtype == b->dtype && a->window == b->window &&
+           a->state_bytes == b->state_bytes && a->page_size == b->page_size;
+}
+
+const char *sv_cache_group_name(const struct sv_cache_group_desc *d)
+{
+    static const char *const name[][3] = {{"target K/V", "target latents", "target states"},
+                                          {"draft K/V", "draft latents", "draft states"}};
+    return name[d->owner][d->kind];
+}
+
+int64_t sv_cache_position_bytes(const struct sv_cache_group_desc *d)
+{
+    const int32_t n_arrays = d->kind == SV_CACHE_KV ? 2 : d->kind == SV_CACHE_LATENT ? 1 : 0;
+    return (int64_t)n_arrays * d->n_layers * d->n_kv_heads * d->head_dim *
            (int64_t)sv_dtype_bytes(d->dtype);
+}
+
+int64_t sv_cache_group_bytes(const struct sv_cache_group_desc *d, int32_t n_slots)
+{
+    if (d->kind == SV_CACHE_STATE)
+        return (int64_t)(n_slots + d->n_pages) * d->n_layers * d->state_bytes;
+    return (int64_t)d->n_pages * d->page_size * sv_cache_position_bytes(d);
+}
+
+/* ---------------------------------------------------------------- opening */
+
+static int check_desc(const struct sv_cache_group_desc *d, struct sv_err *err)
+{
+    const bool state = d->kind == SV_CACHE_STATE;
+    bool ok = d->page_size >= 1 && d->n_layers >= 1 && d->n_pages >= !state && d->window >= 0;
+    if (state)
+        ok = ok && d->state_bytes > 0 && d->state_bytes % SV_ALIGN == 0 && !d->window;
+    else
+        ok = ok && d->n_kv_heads >= 1 && d->head_dim >= 1;
+    if (d->kind == SV_CACHE_LATENT)
+        ok = ok && d->n_kv_heads == 1;
+    return ok ? SV_OK
+              : sv_fail(err, SV_EINVAL, -1,
+                        "cache group %s: page size %d, %d pages, %d layers, %d heads of %d, window "
+                        "%d, %lld bytes of state",
+                        sv_cache_group_name(d), d->page_size, d->n_pages, d->n_layers,
+                        d->n_kv_heads, d->head_dim, d->window, (long long)d->state_bytes);
+}
+
+/* Host arrays of every kind: pages and their users, what a slot has given back and what is valid
+ * of it. */
+static int open_pages(struct sv_cache *c, struct sv_cache_group *g, struct sv_err *err)
+{
+    const size_t n = (size_t)g->d.n_pages, slots = (size_t)c->n_slots;
+    g->page = sv_arena_alloc(&c->arena, n * sizeof *g->page);
+    g->free_page = sv_arena_alloc(&c->arena, n * sizeof *g->free_page);
+    g->n_users = sv_arena_alloc(&c->arena, n * sizeof *g->n_users);
+    g->n_dropped = sv_arena_alloc(&c->arena, slots * sizeof *g->n_dropped);
+    g->valid_to = sv_arena_alloc(&c->arena, slots * sizeof *g->valid_to);
+    if (!g->page || !g->free_page || !g->n_users || !g->n_dropped || !g->valid_to)
+        return sv_fail(err, SV_ENOMEM, -1, "cache group %s: pages", sv_cache_group_name(&g->d));
+    for (int32_t i = 0; i < g->d.n_pages; i++)
+        g->page[i] = (struct sv_cache_page){.node = SV_NO_NODE};
+    /* The stack hands out low pages first: a short run touches little memory. */
+    for (int32_t i = 0; i < g->d.n_pages; i++)
+        g->free_page[i] = g->d.n_pages - 1 - i;
+    g->n_free = g->d.n_pages;
+    g->oldest = g->newest = SV_NO_PAGE;
+    for (int32_t s = 0; s < c->n_slots; s++)
+        g->valid_to[s] = INT32_MAX;
+    return SV_OK;
+}
+
+static int open_paged(struct sv_cache *c, struct sv_cache_group *g, struct sv_err *err)
+{
+    g->stride = (pages_for(g, c->max_positions) + 3) / 4 * 4; /* rows of 16 bytes: copied as such */
+    size_t cells = (size_t)c->n_slots * (size_t)g->stride;
+    g->table = sv_arena_alloc(&c->arena, cells * sizeof *g->table);
+    if (!g->table)
+        return sv_fail(err, SV_ENOMEM, -1, "cache group %s: tables", sv_cache_group_name(&g->d));
+    for (size_t i = 0; i < cells; i++)
+        g->table[i] = SV_NO_PAGE;
+
+    const bool has_v = g->d.kind == SV_CACHE_KV;
+    const size_t n_bytes =
+        (size_t)sv_cache_group_bytes(&g->d, c->n_slots) / (has_v ? (size_t)2 : (size_t)1);
+    int rc = sv_dev_alloc(c->dev, &g->k, n_bytes, err);
+    if (!rc && has_v)
+        rc = sv_dev_alloc(c->dev, &g->v, n_bytes, err);
+    if (!rc)
+        rc = sv_dev_alloc(c->dev, (void **)&g->dev_table, cells * sizeof *g->table, err);
+    return rc;
 }
 
 static int group_open(struct sv_cache *c, struct sv_cache_group *g,
                       const struct sv_cache_group_desc *d, struct sv_err *err)
 {
     g->d = *d;
-    if (d->page_size < 1 || d->n_pages < 1 || d->n_layers < 1)
-        return sv_fail(err, SV_EINVAL, -1, "cache group %s: page size %d, %d pages, %d layers",
-                       d->name, d->page_size, d->n_pages, d->n_layers);
-    g->stride = (pages_for(g, c->max_positions) + 3) / 4 * 4; /* rows of 16 bytes: copied as such */
-    size_t cells = (size_t)c->n_slots * (size_t)g->stride;
-    g->table = sv_arena_alloc(&c->arena, cells * sizeof *g->table);
-    g->free_page = sv_arena_alloc(&c->arena, (size_t)d->n_pages * sizeof *g->free_page);
-    g->n_refs = sv_arena_alloc(&c->arena, (size_t)d->n_pages * sizeof *g->n_refs);
-    g->n_users = sv_arena_alloc(&c->arena, (size_t)d->n_pages * sizeof *g->n_users);
-    if (!g->table || !g->free_page || !g->n_refs || !g->n_users)
-        return sv_fail(err, SV_ENOMEM, -1, "cache group %s: tables", d->name);
-    for (size_t i = 0; i < cells; i++)
-        g->table[i] = -1;
-    /* The stack hands out low pages first: a short run touches little memory. */
-    for (int32_t i = 0; i < d->n_pages; i++)
-        g->free_page[i] = d->n_pages - 1 - i;
-    g->n_free = d->n_pages;
-
-    size_t half = (size_t)sv_cache_group_bytes(d) / 2;
-    int rc = sv_dev_alloc(c->dev, &g->k, half, err);
+    int rc = check_desc(d, err);
     if (!rc)
-        rc = sv_dev_alloc(c->dev, &g->v, half, err);
-    if (!rc)
-        rc = sv_dev_alloc(c->dev, (void **)&g->dev_table, cells * sizeof *g->table, err);
+        rc = open_pages(c, g, err);
     if (rc)
-        sv_err_prefix(err, "cache group %s, %lld MiB", d->name,
-                      (long long)(sv_cache_group_bytes(d) >> 20));
+        return rc;
+    rc = sv_cache_is_paged(g) ? open_paged(c, g, err) : sv_state_open(c, g, err);
+    if (rc)
+        sv_err_prefix(err, "cache group %s, %lld MiB", sv_cache_group_name(d),
+                      (long long)(sv_cache_group_bytes(d, c->n_slots) >> 20));
     return rc;
+}
+
+/* The group by which fullness is told: the first one that keeps all positions, else the first
+ * paged one. */
+static int32_t main_group(const struct sv_cache_group_desc *d, int32_t n)
+{
+    int32_t best = 0;
+    for (int32_t i = n - 1; i >= 0; i--)
+        best = d[i].kind != SV_CACHE_STATE ? i : best;
+    for (int32_t i = n - 1; i >= 0; i--)
+        best = d[i].kind != SV_CACHE_STATE && !d[i].window ? i : best;
+    return best;
 }
 
 int sv_cache_open(struct sv_cache *c, struct sv_dev *dev, const struct sv_cache_group_desc *groups,
@@ -63,19 +145,22 @@ int sv_cache_open(struct sv_cache *c, struct sv_dev *dev, const struct sv_cache_
     c->n_groups = n_groups;
     c->n_slots = n_slots;
     c->max_positions = max_positions;
+    c->main = main_group(groups, n_groups);
     sv_arena_init(&c->arena);
-    c->n_backed = sv_arena_alloc(&c->arena, (size_t)n_slots * sizeof *c->n_backed);
-    c->n_dropped = sv_arena_alloc(&c->arena, (size_t)(n_slots * n_groups) * sizeof *c->n_dropped);
-    c->dirty = sv_arena_alloc(&c->arena, (size_t)n_slots * sizeof *c->dirty);
+    const size_t slots = (size_t)n_slots;
+    c->n_backed = sv_arena_alloc(&c->arena, slots * sizeof *c->n_backed);
+    c->dirty = sv_arena_alloc(&c->arena, slots * sizeof *c->dirty);
+    c->reset = sv_arena_alloc(&c->arena, slots * sizeof *c->reset);
+    c->snapshot_at = sv_arena_alloc(&c->arena, slots * sizeof *c->snapshot_at);
     int rc = SV_OK;
-    if (!c->n_backed || !c->n_dropped || !c->dirty)
+    if (!c->n_backed || !c->dirty || !c->reset || !c->snapshot_at)
         rc = sv_fail(err, SV_ENOMEM, -1, "cache: slot arrays");
-    for (int32_t i = 0; i < n_groups; i++)
-        SV_REQUIRE(groups[i].page_size == groups[0].page_size);
-    for (int32_t i = 0; i < n_groups && !rc; i++)
+    for (int32_t i = 0; i < n_groups && !rc; i++) {
         rc = group_open(c, &c->group[i], &groups[i], err);
-    for (int32_t i = 0; i < n_groups && !rc; i++)
-        c->stage_words += (size_t)n_slots * (size_t)c->group[i].stride;
+        c->stage_words += slots * (size_t)c->group[i].stride;
+        c->owned[groups[i].owner] |= 1u << i;
+        c->has_state |= groups[i].kind == SV_CACHE_STATE;
+    }
     if (!rc)
         rc = sv_dev_host_alloc(dev, (void **)&c->stage, 2 * c->stage_words * sizeof *c->stage, err);
     for (int32_t s = 0; s < n_slots && !rc; s++)
@@ -90,6 +175,7 @@ void sv_cache_close(struct sv_cache *c)
     for (int32_t i = 0; i < c->n_groups; i++) {
         sv_dev_free(c->dev, c->group[i].k);
         sv_dev_free(c->dev, c->group[i].v);
+        sv_dev_free(c->dev, c->group[i].state);
         sv_dev_free(c->dev, c->group[i].dev_table);
     }
     sv_dev_host_free(c->dev, c->stage);
@@ -97,17 +183,146 @@ void sv_cache_close(struct sv_cache *c)
     memset(c, 0, sizeof *c);
 }
 
-int32_t sv_cache_pages_for(const struct sv_cache *c, int32_t n_positions)
+/* ---------------------------------------------------------------- users of a page */
+
+static bool is_kept(const struct sv_cache_page *p)
 {
-    return pages_for(&c->group[0], n_positions);
+    return p->n_refs == 1 && p->node != SV_NO_NODE;
 }
 
-int32_t sv_cache_n_available(const struct sv_cache *c)
+/* Between two pages that are side by side in the list. */
+static void kept_insert(struct sv_cache_group *g, int32_t page, int32_t older, int32_t newer)
 {
-    int32_t n = c->group[0].n_free;
-    for (int32_t i = 1; i < c->n_groups; i++)
-        n = c->group[i].n_free < n ? c->group[i].n_free : n;
-    return n + sv_cache_n_kept(c);
+    g->page[page].older = older;
+    g->page[page].newer = newer;
+    *(older == SV_NO_PAGE ? &g->oldest : &g->page[older].newer) = page;
+    *(newer == SV_NO_PAGE ? &g->newest : &g->page[newer].older) = page;
+    g->n_kept++;
+}
+
+static void kept_remove(struct sv_cache_group *g, int32_t page)
+{
+    struct sv_cache_page *p = &g->page[page];
+    *(p->older == SV_NO_PAGE ? &g->oldest : &g->page[p->older].newer) = p->newer;
+    *(p->newer == SV_NO_PAGE ? &g->newest : &g->page[p->newer].older) = p->older;
+    g->n_kept--;
+}
+
+int32_t sv_cache_take_page(struct sv_cache_group *g)
+{
+    SV_REQUIRE(g->n_free > 0);
+    int32_t page = g->free_page[--g->n_free];
+    struct sv_cache_page *p = &g->page[page];
+    SV_REQUIRE(p->n_refs == 0 && p->node == SV_NO_NODE);
+    p->n_refs = 1;
+    return page;
+}
+
+void sv_cache_ref_page(struct sv_cache_group *g, int32_t page)
+{
+    struct sv_cache_page *p = &g->page[page];
+    SV_REQUIRE(page >= 0 && page < g->d.n_pages && p->n_refs > 0);
+    if (is_kept(p))
+        kept_remove(g, page);
+    p->n_refs++;
+}
+
+void sv_cache_drop_page(struct sv_cache_group *g, int32_t page)
+{
+    struct sv_cache_page *p = &g->page[page];
+    SV_REQUIRE(page >= 0 && page < g->d.n_pages && p->n_refs > 0 && !is_kept(p));
+    if (--p->n_refs == 0)
+        g->free_page[g->n_free++] = page;
+    else if (is_kept(p))
+        kept_insert(g, page, g->newest, SV_NO_PAGE);
+}
+
+/* The same of a page that its last user has passed: it is the next to be evicted, since prefixes
+ * are gone on from at their ends more than in between. */
+static void pass_page(struct sv_cache_group *g, int32_t page)
+{
+    sv_cache_drop_page(g, page);
+    if (g->newest != page)
+        return;
+    kept_remove(g, page);
+    kept_insert(g, page, SV_NO_PAGE, g->oldest);
+}
+
+void sv_cache_enter_page(struct sv_cache_group *g, int32_t page, int32_t node)
+{
+    SV_REQUIRE(g->page[page].node == SV_NO_NODE);
+    sv_cache_ref_page(g, page);
+    g->page[page].node = node;
+}
+
+void sv_cache_leave_page(struct sv_cache_group *g, int32_t page)
+{
+    struct sv_cache_page *p = &g->page[page];
+    SV_REQUIRE(p->node != SV_NO_NODE);
+    if (is_kept(p))
+        kept_remove(g, page);
+    p->node = SV_NO_NODE;
+    sv_cache_drop_page(g, page);
+}
+
+bool sv_cache_make_room(struct sv_cache *c, int32_t group, int32_t n)
+{
+    struct sv_cache_group *g = &c->group[group];
+    if (n > g->n_free + g->n_kept)
+        return false;
+    while (g->n_free < n)
+        if (sv_cache_is_apart(g))
+            sv_prefix_evict_page(c, group, g->oldest);
+        else
+            sv_prefix_evict(c);
+    return true;
+}
+
+/* ---------------------------------------------------------------- backing positions */
+
+/* Pages that a slot can hold at most while no more than n_rows positions are added at a time. */
+static int32_t most_held(const struct sv_cache_group *g, int32_t n_positions, int32_t n_rows)
+{
+    const int32_t n = pages_for(g, n_positions);
+    if (!g->d.window)
+        return n;
+    const int32_t live = pages_for(g, g->d.window - 1 + n_rows) + 1;
+    return n < live ? n : live;
+}
+
+void sv_cache_add_need(const struct sv_cache *c, int32_t slot, int32_t n_positions, int32_t n_rows,
+                       struct sv_cache_need *need)
+{
+    for (int32_t i = 0; i < c->n_groups; i++) {
+        const struct sv_cache_group *g = &c->group[i];
+        if (!sv_cache_is_paged(g))
+            continue;
+        const int32_t held = pages_for(g, c->n_backed[slot]) - g->n_dropped[slot];
+        const int32_t more = most_held(g, n_positions, n_rows) - held;
+        need->n_pages[i] += more > 0 ? more : 0;
+    }
+}
+
+static int32_t n_available(const struct sv_cache_group *g)
+{
+    return g->n_free + g->n_kept;
+}
+
+bool sv_cache_can_back(const struct sv_cache *c, const struct sv_cache_need *need, int32_t spare)
+{
+    for (int32_t i = 0; i < c->n_groups; i++)
+        if (sv_cache_is_paged(&c->group[i]) && need->n_pages[i] + spare > n_available(&c->group[i]))
+            return false;
+    return true;
+}
+
+/* Whole nodes first: that makes room in all groups, and spoils fewer prefixes. */
+static void make_room(struct sv_cache *c, const struct sv_cache_need *need)
+{
+    for (int32_t apart = 0; apart < 2; apart++)
+        for (int32_t i = 0; i < c->n_groups; i++)
+            if (sv_cache_is_apart(&c->group[i]) == (apart > 0))
+                SV_REQUIRE(sv_cache_make_room(c, i, need->n_pages[i]));
 }
 
 bool sv_cache_reserve(struct sv_cache *c, int32_t slot, int32_t n_positions)
@@ -115,23 +330,24 @@ bool sv_cache_reserve(struct sv_cache *c, int32_t slot, int32_t n_positions)
     SV_REQUIRE(slot >= 0 && slot < c->n_slots);
     if (n_positions > c->max_positions)
         return false;
-    int32_t have = c->n_backed[slot];
+    const int32_t have = c->n_backed[slot];
     if (n_positions <= have)
         return true;
-    int32_t more = sv_cache_pages_for(c, n_positions) - sv_cache_pages_for(c, have);
-    if (more > sv_cache_n_available(c))
-        return false;
+    struct sv_cache_need need = {{0}};
     for (int32_t i = 0; i < c->n_groups; i++)
-        while (c->group[i].n_free < more)
-            sv_prefix_evict(c);
+        if (sv_cache_is_paged(&c->group[i]))
+            need.n_pages[i] = pages_for(&c->group[i], n_positions) - pages_for(&c->group[i], have);
+    if (!sv_cache_can_back(c, &need, 0))
+        return false;
+    make_room(c, &need);
     for (int32_t i = 0; i < c->n_groups; i++) {
         struct sv_cache_group *g = &c->group[i];
+        if (!sv_cache_is_paged(g))
+            continue;
         int32_t *row = sv_cache_row(g, slot);
         for (int32_t p = pages_for(g, have); p < pages_for(g, n_positions); p++) {
-            int32_t page = g->free_page[--g->n_free];
-            SV_REQUIRE(g->n_refs[page] == 0 && row[p] < 0);
-            g->n_refs[page] = 1;
-            row[p] = page;
+            SV_REQUIRE(row[p] == SV_NO_PAGE);
+            row[p] = sv_cache_take_page(g);
         }
     }
     c->n_backed[slot] = n_positions;
@@ -139,31 +355,23 @@ bool sv_cache_reserve(struct sv_cache *c, int32_t slot, int32_t n_positions)
     return true;
 }
 
-void sv_cache_drop_page(struct sv_cache_group *g, int32_t page)
-{
-    SV_REQUIRE(page >= 0 && page < g->d.n_pages && g->n_refs[page] > 0);
-    if (--g->n_refs[page] == 0)
-        g->free_page[g->n_free++] = page;
-}
-
-static void drop_entry(struct sv_cache_group *g, int32_t *entry)
-{
-    if (*entry >= 0)
-        sv_cache_drop_page(g, *entry);
-    *entry = -1;
-}
-
+/* The last page first: of a prefix that stays findable its end is the first to be evicted. */
 void sv_cache_trim(struct sv_cache *c, int32_t slot, int32_t n_positions)
 {
     SV_REQUIRE(slot >= 0 && slot < c->n_slots && n_positions >= 0);
     if (n_positions >= c->n_backed[slot])
         return;
-    SV_REQUIRE(sv_cache_pages_for(c, n_positions) >= sv_prefix_n_published(c, slot));
+    SV_REQUIRE(n_positions >= sv_prefix_n_published(c, slot));
     for (int32_t i = 0; i < c->n_groups; i++) {
         struct sv_cache_group *g = &c->group[i];
+        if (!sv_cache_is_paged(g))
+            continue;
         int32_t *row = sv_cache_row(g, slot);
-        for (int32_t p = pages_for(g, n_positions); p < pages_for(g, c->n_backed[slot]); p++)
-            drop_entry(g, &row[p]);
+        for (int32_t p = pages_for(g, c->n_backed[slot]) - 1; p >= pages_for(g, n_positions); p--) {
+            if (row[p] != SV_NO_PAGE)
+                sv_cache_drop_page(g, row[p]);
+            row[p] = SV_NO_PAGE;
+        }
     }
     c->n_backed[slot] = n_positions;
     c->dirty[slot] = true;
@@ -181,10 +389,11 @@ void sv_cache_slide(struct sv_cache *c, int32_t slot, int32_t first_row)
     for (int32_t i = 0; i < c->n_groups; i++) {
         struct sv_cache_group *g = &c->group[i];
         int32_t n_pages = sv_cache_n_unseen(g, first_row);
-        int32_t *dropped = &c->n_dropped[i * c->n_slots + slot];
-        int32_t *row = sv_cache_row(g, slot);
+        int32_t *dropped = &g->n_dropped[slot];
         for (int32_t p = *dropped; p < n_pages; p++) {
-            drop_entry(g, &row[p]);
+            int32_t *entry = &sv_cache_row(g, slot)[p];
+            pass_page(g, *entry);
+            *entry = SV_NO_PAGE;
             c->dirty[slot] = true;
         }
         if (n_pages > *dropped)
@@ -196,11 +405,38 @@ void sv_cache_release(struct sv_cache *c, int32_t slot)
 {
     sv_prefix_leave(c, slot);
     sv_cache_trim(c, slot, 0);
-    for (int32_t i = 0; i < c->n_groups; i++)
-        c->n_dropped[i * c->n_slots + slot] = 0;
+    sv_state_release(c, slot);
+    for (int32_t i = 0; i < c->n_groups; i++) {
+        c->group[i].n_dropped[slot] = 0;
+        c->group[i].valid_to[slot] = INT32_MAX;
+    }
 }
 
-void sv_cache_upload(struct sv_cache *c)
+bool sv_cache_same_page(const struct sv_cache *c, int32_t slot, int32_t other, int32_t position)
+{
+    const struct sv_cache_group *g = &c->group[c->main];
+    const int32_t p = position / g->d.page_size;
+    return sv_cache_row(g, slot)[p] == sv_cache_row(g, other)[p];
+}
+
+int32_t sv_cache_n_available(const struct sv_cache *c)
+{
+    return n_available(&c->group[c->main]);
+}
+
+int32_t sv_cache_n_kept(const struct sv_cache *c, int32_t group)
+{
+    return c->group[group].n_kept;
+}
+
+int32_t sv_cache_n_free(const struct sv_cache *c, int32_t group)
+{
+    return c->group[group].n_free;
+}
+
+/* ---------------------------------------------------------------- the step */
+
+static void upload_tables(struct sv_cache *c)
 {
     int32_t lo = 0, hi = c->n_slots;
     while (lo < hi && !c->dirty[lo])
@@ -214,6 +450,8 @@ void sv_cache_upload(struct sv_cache *c)
     c->stage_use ^= 1;
     for (int32_t i = 0; i < c->n_groups; i++) {
         struct sv_cache_group *g = &c->group[i];
+        if (!sv_cache_is_paged(g))
+            continue;
         size_t at = (size_t)lo * (size_t)g->stride, n = (size_t)(hi - lo) * (size_t)g->stride;
         memcpy(stage, g->table + at, n * sizeof *stage);
         sv_dev_upload(c->dev, g->dev_table + at, stage, n * sizeof *stage);
@@ -223,14 +461,23 @@ void sv_cache_upload(struct sv_cache *c)
         c->dirty[s] = false;
 }
 
+void sv_cache_upload(struct sv_cache *c)
+{
+    sv_state_upload(c);
+    upload_tables(c);
+}
+
 struct sv_kv sv_cache_kv(const struct sv_cache *c, int32_t group, int32_t layer)
 {
+    SV_REQUIRE(group < c->n_groups);
     const struct sv_cache_group *g = &c->group[group];
-    SV_REQUIRE(group < c->n_groups && layer < g->d.n_layers);
-    size_t layer_bytes = (size_t)sv_cache_group_bytes(&g->d) / 2 / (size_t)g->d.n_layers;
+    SV_REQUIRE(sv_cache_is_paged(g) && layer < g->d.n_layers);
+    const size_t layer_bytes = (size_t)g->d.n_pages * (size_t)g->d.page_size *
+                               (size_t)g->d.n_kv_heads * (size_t)g->d.head_dim *
+                               sv_dtype_bytes(g->d.dtype);
     return (struct sv_kv){
         .k = (char *)g->k + (size_t)layer * layer_bytes,
-        .v = (char *)g->v + (size_t)layer * layer_bytes,
+        .v = g->v ? (char *)g->v + (size_t)layer * layer_bytes : NULL,
         .dtype = g->d.dtype,
         .n_pages = g->d.n_pages,
         .page_size = g->d.page_size,
@@ -241,38 +488,55 @@ struct sv_kv sv_cache_kv(const struct sv_cache *c, int32_t group, int32_t layer)
     };
 }
 
-int32_t sv_cache_n_free(const struct sv_cache *c, int32_t group)
-{
-    return c->group[group].n_free;
-}
+/* ---------------------------------------------------------------- checking */
 
-/* Every page of a group has exactly the users that tables and the index count up to. */
-static void check_group(const struct sv_cache *c, int32_t i)
+static void check_table(const struct sv_cache *c, const struct sv_cache_group *g)
 {
-    const struct sv_cache_group *g = &c->group[i];
-    int32_t n_used = 0;
-    for (int32_t p = 0; p < g->d.n_pages; p++) {
-        g->n_users[p] = 0;
-        n_used += g->n_refs[p] > 0;
-    }
-    if (n_used + g->n_free != g->d.n_pages)
-        sv_panic("cache group %s: %d pages used + %d free != %d", g->d.name, n_used, g->n_free,
-                 g->d.n_pages);
-    for (int32_t f = 0; f < g->n_free; f++)
-        SV_REQUIRE(g->n_refs[g->free_page[f]] == 0);
     for (int32_t s = 0; s < c->n_slots; s++) {
         const int32_t *row = sv_cache_row(g, s);
-        int32_t first = c->n_dropped[i * c->n_slots + s];
-        int32_t end = pages_for(g, c->n_backed[s]);
+        int32_t first = g->n_dropped[s], end = pages_for(g, c->n_backed[s]);
         for (int32_t p = 0; p < g->stride; p++) {
             SV_REQUIRE((row[p] >= 0) == (p >= first && p < end));
             if (row[p] >= 0)
                 g->n_users[row[p]]++;
         }
     }
+}
+
+static void check_kept(const struct sv_cache_group *g)
+{
+    int32_t n_kept = 0, n_listed = 0, older = SV_NO_PAGE;
+    for (int32_t p = 0; p < g->d.n_pages; p++)
+        n_kept += is_kept(&g->page[p]);
+    for (int32_t p = g->oldest; p != SV_NO_PAGE; p = g->page[p].newer, n_listed++) {
+        SV_REQUIRE(is_kept(&g->page[p]) && g->page[p].older == older);
+        older = p;
+    }
+    SV_REQUIRE(n_kept == g->n_kept && n_listed == g->n_kept && g->newest == older);
+}
+
+/* Every page of a group has exactly the users that tables, slots and the index count up to. */
+static void check_group(const struct sv_cache *c, int32_t i)
+{
+    const struct sv_cache_group *g = &c->group[i];
+    int32_t n_used = 0;
+    for (int32_t p = 0; p < g->d.n_pages; p++) {
+        g->n_users[p] = 0;
+        n_used += g->page[p].n_refs > 0;
+    }
+    if (n_used + g->n_free != g->d.n_pages)
+        sv_panic("cache group %s: %d pages used + %d free != %d", sv_cache_group_name(&g->d),
+                 n_used, g->n_free, g->d.n_pages);
+    for (int32_t f = 0; f < g->n_free; f++)
+        SV_REQUIRE(g->page[g->free_page[f]].n_refs == 0);
+    if (sv_cache_is_paged(g))
+        check_table(c, g);
+    else
+        sv_state_count(c, i, g->n_users);
     sv_prefix_count(c, i, g->n_users);
     for (int32_t p = 0; p < g->d.n_pages; p++)
-        SV_REQUIRE(g->n_users[p] == g->n_refs[p]);
+        SV_REQUIRE(g->n_users[p] == g->page[p].n_refs);
+    check_kept(g);
 }
 
 void sv_cache_check(const struct sv_cache *c)

@@ -1,11 +1,16 @@
 /*
- * prefix.c - full pages by what they say: a tree of pages keyed by the tokens that led to them.
+ * prefix.c - what was computed, by the tokens it was computed from: a tree of prefixes.
  *
- * Called through cache.h by the engine (attach, publish, flush) and by pool.c (evict, leave). A
- * node stands for one page of positions in every cache group at once, target and draft alike, so
- * what is found is complete. Its key is its parent and its page of token ids, which are compared,
- * not only hashed. What begins a sequence has the sequence's salt in its key, so that trees of
- * different salts have nothing in common.
+ * Called through cache.h by the engine (attach, publish, invalidate, flush), and by pool.c and
+ * state.c (evict, leave, snapshots). A node stands for as many positions as the largest common
+ * boundary of all groups' pages; it holds the pages of these positions in each paged group, target
+ * and draft alike, and for state groups a snapshot at its end, or not. Its key is its parent and
+ * its token ids, which are compared, not only hashed. What begins a sequence has the sequence's
+ * salt in its key, so that trees of different salts have nothing in common.
+ *
+ * Pages of sliding groups and snapshots are evicted apart from their node, since what goes on from
+ * a prefix reads the end of these alone. A node is valid for the groups in its mask: what its pages
+ * hold there was computed. The draft's K/V may be missing, and a prefix is of use without it.
  *
  * A node is busy while a running sequence's pages lead through it, else idle. Idle nodes stand in a
  * list by last use. A sequence that leaves puts its path there leaf first, so a child is always
@@ -16,63 +21,96 @@
 
 #include <string.h>
 
-enum { NONE = -1, LEFT_OUT = -2 /* n_path of a slot whose pages are no longer published */ };
+enum { NONE = SV_NO_NODE, LEFT_OUT = -2 /* n_path of a slot that publishes no more */ };
 
 struct node {
-    int32_t parent; /* NONE: its page begins the sequence */
+    int32_t parent; /* NONE: it begins the sequence */
     int32_t n_children;
     int32_t n_seqs;       /* running sequences whose path leads through it */
     int32_t next;         /* in its bucket, or in the list of unused nodes */
     int32_t older, newer; /* idle list */
     uint32_t bucket;
+    uint32_t valid;   /* groups, as bits */
     uint64_t salt[2]; /* of what begins a sequence */
     bool used;
-    bool bare; /* without the draft's K/V */
 };
 
 struct sv_prefix {
-    int32_t n_nodes, page_size;
+    int32_t n_nodes, grid; /* positions of a node */
+    int32_t node_pages;    /* of all groups */
     struct node *node;
-    int32_t *tokens; /* (n_nodes, page_size) */
-    int32_t *page;   /* (n_nodes, n_groups) */
+    int32_t *tokens; /* (n_nodes, grid) */
+    int32_t *page;   /* (n_nodes, node_pages): group by group, SV_NO_PAGE: not there */
     int32_t *bucket; /* (bucket_mask + 1) */
     uint32_t bucket_mask;
     int32_t unused, oldest, newest, n_idle;
     int32_t *end;        /* (n_slots) last node of the slot's path, NONE at the beginning */
-    int32_t *n_path;     /* (n_slots) pages of it, or LEFT_OUT */
-    int32_t *bare_from;  /* (n_slots) first position without the draft's K/V */
+    int32_t *n_path;     /* (n_slots) nodes of it, or LEFT_OUT */
     uint64_t (*salt)[2]; /* (n_slots) */
 };
 
+static int32_t gcd(int32_t a, int32_t b)
+{
+    return b ? gcd(b, a % b) : a;
+}
+
+int32_t sv_cache_boundary(const struct sv_cache *c)
+{
+    int32_t n = 1;
+    for (int32_t i = 0; i < c->n_groups; i++)
+        n = n / gcd(n, c->group[i].d.page_size) * c->group[i].d.page_size;
+    return n;
+}
+
+/* Where a group keeps all positions, each node holds pages of its own there. Otherwise paths as
+ * long as all slots can have them are remembered, and what the pools hold beside. */
+static int32_t most_nodes(const struct sv_cache *c, int32_t grid)
+{
+    int32_t n = INT32_MAX, n_apart = 0;
+    for (int32_t i = 0; i < c->n_groups; i++) {
+        const struct sv_cache_group *g = &c->group[i];
+        const int32_t n_own = g->d.n_pages / (grid / g->d.page_size);
+        if (sv_cache_is_apart(g))
+            n_apart = n_own > n_apart ? n_own : n_apart;
+        else
+            n = n_own < n ? n_own : n;
+    }
+    if (n == INT32_MAX)
+        n = c->n_slots * (c->max_positions / grid) + n_apart;
+    return n > 1 ? n : 1;
+}
+
 int sv_cache_keep_prefixes(struct sv_cache *c, struct sv_err *err)
 {
-    int32_t n = c->group[0].d.n_pages;
-    for (int32_t i = 1; i < c->n_groups; i++)
-        n = c->group[i].d.n_pages < n ? c->group[i].d.n_pages : n;
+    const int32_t grid = sv_cache_boundary(c), n = most_nodes(c, grid);
+    int32_t node_pages = 0;
     uint32_t n_buckets = 16;
+    for (int32_t i = 0; i < c->n_groups; i++) {
+        struct sv_cache_group *g = &c->group[i];
+        g->node_at = node_pages;
+        g->node_pages = sv_cache_is_paged(g) ? grid / g->d.page_size : 1;
+        node_pages += g->node_pages;
+    }
     while (n_buckets < 2 * (uint32_t)n)
         n_buckets *= 2;
-    size_t nodes = (size_t)n, slots = (size_t)c->n_slots;
+    const size_t nodes = (size_t)n, slots = (size_t)c->n_slots;
     struct sv_prefix *x = sv_arena_alloc(&c->arena, sizeof *x);
     if (x) {
         x->n_nodes = n;
-        x->page_size = c->group[0].d.page_size;
+        x->grid = grid;
+        x->node_pages = node_pages;
         x->bucket_mask = n_buckets - 1;
         x->node = sv_arena_alloc(&c->arena, nodes * sizeof *x->node);
-        x->tokens = sv_arena_alloc(&c->arena, nodes * (size_t)x->page_size * sizeof *x->tokens);
-        x->page = sv_arena_alloc(&c->arena, nodes * (size_t)c->n_groups * sizeof *x->page);
+        x->tokens = sv_arena_alloc(&c->arena, nodes * (size_t)grid * sizeof *x->tokens);
+        x->page = sv_arena_alloc(&c->arena, nodes * (size_t)node_pages * sizeof *x->page);
         x->bucket = sv_arena_alloc(&c->arena, n_buckets * sizeof *x->bucket);
         x->end = sv_arena_alloc(&c->arena, slots * sizeof *x->end);
         x->n_path = sv_arena_alloc(&c->arena, slots * sizeof *x->n_path);
-        x->bare_from = sv_arena_alloc(&c->arena, slots * sizeof *x->bare_from);
         x->salt = sv_arena_alloc(&c->arena, slots * sizeof *x->salt);
     }
-    if (!x || !x->node || !x->tokens || !x->page || !x->bucket || !x->end || !x->n_path ||
-        !x->bare_from || !x->salt)
-        return sv_fail(err, SV_ENOMEM, -1, "prefix index of %d pages", n);
+    if (!x || !x->node || !x->tokens || !x->page || !x->bucket || !x->end || !x->n_path || !x->salt)
+        return sv_fail(err, SV_ENOMEM, -1, "prefix index of %d nodes", n);
     c->prefix = x;
-    for (size_t s = 0; s < slots; s++)
-        x->bare_from[s] = INT32_MAX;
     memset(x->salt, 0, slots * sizeof *x->salt);
     sv_cache_flush(c);
     return SV_OK;
@@ -106,7 +144,7 @@ static uint32_t hash(const struct sv_prefix *x, int32_t parent, const uint64_t *
     uint64_t h = (uint64_t)(uint32_t)parent + 0x9e3779b97f4a7c15u;
     if (parent == NONE)
         h ^= salt[0];
-    for (int32_t i = 0; i < x->page_size; i++) {
+    for (int32_t i = 0; i < x->grid; i++) {
         h = (h ^ (uint32_t)tokens[i]) * 0xd6e8feb86659fd93u;
         h ^= h >> 32;
     }
@@ -115,14 +153,14 @@ static uint32_t hash(const struct sv_prefix *x, int32_t parent, const uint64_t *
 
 static int32_t *tokens_of(const struct sv_prefix *x, int32_t i)
 {
-    return x->tokens + (size_t)i * (size_t)x->page_size;
+    return x->tokens + (size_t)i * (size_t)x->grid;
 }
 
-static bool is_page(const struct sv_prefix *x, int32_t i, int32_t parent, const uint64_t *salt,
+static bool is_node(const struct sv_prefix *x, int32_t i, int32_t parent, const uint64_t *salt,
                     const int32_t *tokens)
 {
     const struct node *n = &x->node[i];
-    const size_t n_bytes = (size_t)x->page_size * sizeof *tokens;
+    const size_t n_bytes = (size_t)x->grid * sizeof *tokens;
     return n->parent == parent && (parent != NONE || memcmp(n->salt, salt, sizeof n->salt) == 0) &&
            memcmp(tokens_of(x, i), tokens, n_bytes) == 0;
 }
@@ -132,18 +170,58 @@ static int32_t find(const struct sv_prefix *x, int32_t parent, const uint64_t *s
                     const int32_t *tokens)
 {
     int32_t i = x->bucket[hash(x, parent, salt, tokens)];
-    while (i != NONE && !is_page(x, i, parent, salt, tokens))
+    while (i != NONE && !is_node(x, i, parent, salt, tokens))
         i = x->node[i].next;
     return i;
 }
 
-/* A node for the slot's page p, sharing the slot's pages. */
+/* The pages of a group that a node holds. */
+static int32_t *held_by(const struct sv_prefix *x, int32_t i, const struct sv_cache_group *g)
+{
+    return x->page + (size_t)i * (size_t)x->node_pages + g->node_at;
+}
+
+static bool is_valid(const struct sv_prefix *x, int32_t i, int32_t group)
+{
+    return x->node[i].valid >> group & 1;
+}
+
+static void hold(struct sv_cache_group *g, int32_t *held, int32_t page, int32_t node)
+{
+    SV_REQUIRE(*held == SV_NO_PAGE);
+    if (page != SV_NO_PAGE)
+        sv_cache_enter_page(g, page, node);
+    *held = page;
+}
+
+static void let_go(struct sv_cache_group *g, int32_t *held)
+{
+    if (*held != SV_NO_PAGE)
+        sv_cache_leave_page(g, *held);
+    *held = SV_NO_PAGE;
+}
+
+/* What a slot has computed of its positions up to the end of node p of its path. */
+static uint32_t valid_of(const struct sv_cache *c, int32_t slot, int32_t p)
+{
+    uint32_t valid = 0;
+    for (int32_t g = 0; g < c->n_groups; g++)
+        if (c->group[g].valid_to[slot] >= (p + 1) * c->prefix->grid)
+            valid |= 1u << g;
+    return valid;
+}
+
+/* A node for part p of the slot's path, sharing the slot's pages: in sliding groups those that it
+ * still has. NONE: every node is busy. */
 static int32_t add(struct sv_cache *c, int32_t slot, int32_t p, int32_t parent,
                    const int32_t *tokens)
 {
     struct sv_prefix *x = c->prefix;
+    if (x->unused == NONE && x->oldest != NONE)
+        sv_prefix_evict(c);
     int32_t i = x->unused;
-    SV_REQUIRE(i != NONE); /* each node holds a page of its own, and there are as many as pages */
+    if (i == NONE)
+        return NONE;
     struct node *n = &x->node[i];
     x->unused = n->next;
     uint32_t b = hash(x, parent, x->salt[slot], tokens);
@@ -152,16 +230,20 @@ static int32_t add(struct sv_cache *c, int32_t slot, int32_t p, int32_t parent,
         .parent = parent,
         .next = x->bucket[b],
         .bucket = b,
+        .valid = valid_of(c, slot, p),
         .used = true,
-        .bare = (p + 1) * x->page_size > x->bare_from[slot],
     };
     x->bucket[b] = i;
-    memcpy(tokens_of(x, i), tokens, (size_t)x->page_size * sizeof *tokens);
-    for (int32_t g = 0; g < c->n_groups; g++) {
-        int32_t page = sv_cache_row(&c->group[g], slot)[p];
-        SV_REQUIRE(page >= 0);
-        c->group[g].n_refs[page]++;
-        x->page[i * c->n_groups + g] = page;
+    memcpy(tokens_of(x, i), tokens, (size_t)x->grid * sizeof *tokens);
+    for (int32_t gi = 0; gi < c->n_groups; gi++) {
+        struct sv_cache_group *g = &c->group[gi];
+        int32_t *held = held_by(x, i, g);
+        for (int32_t k = 0; k < g->node_pages; k++) {
+            held[k] = SV_NO_PAGE;
+            if (sv_cache_is_paged(g))
+                hold(g, &held[k], sv_cache_row(g, slot)[p * g->node_pages + k], i);
+            SV_REQUIRE(held[k] != SV_NO_PAGE || sv_cache_is_apart(g));
+        }
     }
     if (parent != NONE)
         x->node[parent].n_children++;
@@ -182,10 +264,20 @@ void sv_prefix_evict(struct sv_cache *c)
     if (n->parent != NONE)
         x->node[n->parent].n_children--;
     for (int32_t g = 0; g < c->n_groups; g++)
-        sv_cache_drop_page(&c->group[g], x->page[i * c->n_groups + g]);
+        for (int32_t k = 0; k < c->group[g].node_pages; k++)
+            let_go(&c->group[g], &held_by(x, i, &c->group[g])[k]);
     n->used = false;
     n->next = x->unused;
     x->unused = i;
+}
+
+void sv_prefix_evict_page(struct sv_cache *c, int32_t group, int32_t page)
+{
+    struct sv_cache_group *g = &c->group[group];
+    int32_t *held = held_by(c->prefix, g->page[page].node, g);
+    while (*held != page)
+        held++;
+    let_go(g, held);
 }
 
 /* ---------------------------------------------------------------- sequences */
@@ -203,65 +295,126 @@ void sv_cache_set_salt(struct sv_cache *c, int32_t slot, const uint64_t salt[2])
         memcpy(c->prefix->salt[slot], salt, sizeof c->prefix->salt[slot]);
 }
 
-int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens, int32_t n_tokens)
+/* Pages of each group, up to the end of a node, that can be read without a gap: one node more. */
+static void extend(const struct sv_cache *c, int32_t i, uint32_t required, int32_t *run)
+{
+    for (int32_t gi = 0; gi < c->n_groups; gi++) {
+        const struct sv_cache_group *g = &c->group[gi];
+        const bool valid = !(required >> gi & 1) || is_valid(c->prefix, i, gi);
+        const int32_t *held = held_by(c->prefix, i, g);
+        for (int32_t k = 0; k < g->node_pages; k++)
+            run[gi] = valid && held[k] != SV_NO_PAGE ? run[gi] + 1 : 0;
+    }
+}
+
+/* A row at position n finds what it sees in every group. */
+static bool is_complete(const struct sv_cache *c, int32_t n, const int32_t *run)
+{
+    for (int32_t gi = 0; gi < c->n_groups; gi++) {
+        const struct sv_cache_group *g = &c->group[gi];
+        const int32_t need =
+            sv_cache_is_paged(g) ? n / g->d.page_size - sv_cache_n_unseen(g, n) : 1;
+        if (run[gi] < need)
+            return false;
+    }
+    return true;
+}
+
+/* The slot's part p is the node's: its pages that a later row can see, and at the end of the prefix
+ * the snapshot. */
+static void share(struct sv_cache *c, int32_t slot, int32_t p, int32_t i, bool last)
+{
+    for (int32_t gi = 0; gi < c->n_groups; gi++) {
+        struct sv_cache_group *g = &c->group[gi];
+        const int32_t *held = held_by(c->prefix, i, g);
+        if (!sv_cache_is_paged(g) && last)
+            sv_state_restore(c, slot, gi, *held);
+        for (int32_t k = g->node_pages - 1; k >= 0 && sv_cache_is_paged(g); k--) {
+            const int32_t at = p * g->node_pages + k;
+            if (at < g->n_dropped[slot])
+                break;
+            sv_cache_ref_page(g, held[k]);
+            sv_cache_row(g, slot)[at] = held[k];
+            if (!is_valid(c->prefix, i, gi))
+                g->valid_to[slot] = p * c->prefix->grid;
+        }
+    }
+}
+
+int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens, int32_t n_tokens,
+                        uint32_t required)
 {
     struct sv_prefix *x = c->prefix;
     SV_REQUIRE(slot >= 0 && slot < c->n_slots && c->n_backed[slot] == 0);
     if (!x)
         return 0;
-    int32_t end = NONE, n = 0;
-    for (; (n + 1) * x->page_size <= n_tokens; n++) {
-        int32_t i = find(x, end, x->salt[slot], tokens + (size_t)n * (size_t)x->page_size);
-        if (i == NONE || (c->attach_whole && x->node[i].bare))
+    int32_t run[SV_MAX_GROUPS] = {0}, end = NONE, n_path = 0, i = NONE;
+    required |= c->owned[SV_CACHE_TARGET];
+    for (int32_t n = 0; (n + 1) * x->grid <= n_tokens; n++) {
+        i = find(x, i, x->salt[slot], tokens + (size_t)n * (size_t)x->grid);
+        if (i == NONE)
             break;
+        extend(c, i, required, run);
+        if (!is_complete(c, (n + 1) * x->grid, run))
+            continue;
         end = i;
+        n_path = n + 1;
     }
     for (int32_t g = 0; g < c->n_groups; g++)
-        c->n_dropped[g * c->n_slots + slot] = sv_cache_n_unseen(&c->group[g], n * x->page_size);
-    int32_t p = n - 1;
-    for (int32_t i = end; i != NONE; i = x->node[i].parent, p--) {
+        c->group[g].n_dropped[slot] = sv_cache_n_unseen(&c->group[g], n_path * x->grid);
+    int32_t p = n_path - 1;
+    for (i = end; i != NONE; i = x->node[i].parent, p--) {
         enter(x, i);
-        if (x->node[i].bare)
-            x->bare_from[slot] = p * x->page_size;
-        for (int32_t g = 0; g < c->n_groups; g++) {
-            if (p < c->n_dropped[g * c->n_slots + slot])
-                continue;
-            int32_t page = x->page[i * c->n_groups + g];
-            c->group[g].n_refs[page]++;
-            sv_cache_row(&c->group[g], slot)[p] = page;
-        }
+        share(c, slot, p, i, i == end);
     }
     x->end[slot] = end;
-    x->n_path[slot] = n;
-    c->n_backed[slot] = n * x->page_size;
+    x->n_path[slot] = n_path;
+    c->n_backed[slot] = n_path * x->grid;
     c->dirty[slot] = true;
     return c->n_backed[slot];
 }
 
-/* A page that lacks the draft's K/V and that nobody reads just now gives way to one that has it. */
-static void replace(struct sv_cache *c, int32_t slot, int32_t p, int32_t i)
+/* A page of the node and the slot's page for the same positions, which say the same, bit for bit,
+ * where both are valid: the slot uses the node's and gives its own back, or, where the node has
+ * none or `gives` is set, the node holds the slot's. Returns whether it does. */
+static bool merge(struct sv_cache_group *g, int32_t *held, int32_t *entry, int32_t node, bool gives)
 {
-    struct sv_prefix *x = c->prefix;
-    for (int32_t g = 0; g < c->n_groups; g++) {
-        int32_t *held = &x->page[i * c->n_groups + g], page = sv_cache_row(&c->group[g], slot)[p];
-        SV_REQUIRE(page >= 0 && page != *held);
-        sv_cache_drop_page(&c->group[g], *held);
-        c->group[g].n_refs[page]++;
-        *held = page;
+    if (*held == SV_NO_PAGE || gives) {
+        let_go(g, held);
+        hold(g, held, *entry, node);
+        return *entry != SV_NO_PAGE;
     }
-    x->node[i].bare = false;
+    if (*entry == SV_NO_PAGE)
+        return false; /* passed by the window */
+    SV_REQUIRE(*entry != *held);
+    sv_cache_drop_page(g, *entry);
+    sv_cache_ref_page(g, *held);
+    *entry = *held;
+    return false;
 }
 
-/* Somebody else's page says the same, bit for bit: use it and give the own one back. */
-static void adopt(struct sv_cache *c, int32_t slot, int32_t p, int32_t i)
+/* Another sequence has published part p of the slot's path. Where what it holds is not valid and no
+ * running sequence reads it, the slot's pages take their place. */
+static void meet(struct sv_cache *c, int32_t slot, int32_t p, int32_t i)
 {
-    for (int32_t g = 0; g < c->n_groups; g++) {
-        struct sv_cache_group *group = &c->group[g];
-        int32_t *entry = &sv_cache_row(group, slot)[p], page = c->prefix->page[i * c->n_groups + g];
-        SV_REQUIRE(*entry >= 0 && *entry != page);
-        sv_cache_drop_page(group, *entry);
-        group->n_refs[page]++;
-        *entry = page;
+    struct sv_prefix *x = c->prefix;
+    const uint32_t valid = valid_of(c, slot, p);
+    for (int32_t gi = 0; gi < c->n_groups; gi++) {
+        struct sv_cache_group *g = &c->group[gi];
+        const bool mine = valid >> gi & 1,
+                   gives = mine && !is_valid(x, i, gi) && x->node[i].n_seqs == 0;
+        int32_t *held = held_by(x, i, g);
+        bool given = false;
+        for (int32_t k = 0; k < g->node_pages && sv_cache_is_paged(g); k++) {
+            int32_t *entry = &sv_cache_row(g, slot)[p * g->node_pages + k];
+            given |= merge(g, &held[k], entry, i, gives);
+        }
+        if (gives)
+            x->node[i].valid |= 1u << gi;
+        else if (given && !mine)
+            x->node[i].valid &= ~(1u << gi);
+        if (!is_valid(x, i, gi) && g->valid_to[slot] > p * x->grid)
+            g->valid_to[slot] = p * x->grid;
     }
     c->dirty[slot] = true;
 }
@@ -272,51 +425,50 @@ void sv_cache_publish(struct sv_cache *c, int32_t slot, const int32_t *tokens, i
     if (!x || x->n_path[slot] == LEFT_OUT)
         return;
     SV_REQUIRE(n_positions <= c->n_backed[slot]);
-    while ((x->n_path[slot] + 1) * x->page_size <= n_positions) {
+    while ((x->n_path[slot] + 1) * x->grid <= n_positions) {
         int32_t p = x->n_path[slot];
-        const int32_t *page_tokens = tokens + (size_t)p * (size_t)x->page_size;
-        int32_t i = find(x, x->end[slot], x->salt[slot], page_tokens);
+        const int32_t *node_tokens = tokens + (size_t)p * (size_t)x->grid;
+        int32_t i = find(x, x->end[slot], x->salt[slot], node_tokens);
         if (i != NONE) {
-            bool bare = x->node[i].bare && x->bare_from[slot] >= (p + 1) * x->page_size;
-            if (bare && x->node[i].n_seqs == 0)
-                replace(c, slot, p, i);
-            else
-                adopt(c, slot, p, i);
-            if (x->node[i].bare && bare)
-                x->bare_from[slot] = p * x->page_size;
+            meet(c, slot, p, i);
             enter(x, i);
         } else {
-            i = add(c, slot, p, x->end[slot], page_tokens);
+            i = add(c, slot, p, x->end[slot], node_tokens);
+            if (i == NONE)
+                return;
             x->node[i].n_seqs = 1;
         }
         x->end[slot] = i;
         x->n_path[slot]++;
+        if (c->has_state && c->snapshot_at[slot] == (p + 1) * x->grid)
+            sv_prefix_take_snapshot(c, slot, c->snapshot_at[slot]);
     }
 }
 
-bool sv_cache_same_page(const struct sv_cache *c, int32_t slot, int32_t other, int32_t position)
+void sv_cache_invalidate(struct sv_cache *c, int32_t slot, uint32_t groups, int32_t from)
 {
-    const struct sv_cache_group *g = &c->group[0];
-    int32_t p = position / g->d.page_size;
-    return sv_cache_row(g, slot)[p] == sv_cache_row(g, other)[p];
-}
-
-void sv_cache_mark_bare(struct sv_cache *c, int32_t slot, int32_t from)
-{
-    struct sv_prefix *x = c->prefix;
-    if (!x || x->bare_from[slot] <= from)
+    const struct sv_prefix *x = c->prefix;
+    uint32_t less = 0;
+    for (int32_t g = 0; g < c->n_groups; g++) {
+        if (!(groups >> g & 1) || c->group[g].valid_to[slot] <= from)
+            continue;
+        c->group[g].valid_to[slot] = from;
+        less |= 1u << g;
+    }
+    if (!x || !less)
         return;
-    x->bare_from[slot] = from;
-    /* Pages of its own that others may find already. */
     int32_t n = x->n_path[slot];
-    for (int32_t i = x->end[slot]; i != NONE && n * x->page_size > from; i = x->node[i].parent, n--)
-        if (x->page[i * c->n_groups] == sv_cache_row(&c->group[0], slot)[n - 1])
-            x->node[i].bare = true;
+    for (int32_t i = x->end[slot]; i != NONE && n * x->grid > from; i = x->node[i].parent, n--)
+        x->node[i].valid &= ~less;
 }
 
-int32_t sv_cache_bare_from(const struct sv_cache *c, int32_t slot)
+int32_t sv_cache_valid_to(const struct sv_cache *c, int32_t slot, uint32_t groups)
 {
-    return c->prefix ? c->prefix->bare_from[slot] : INT32_MAX;
+    int32_t n = INT32_MAX;
+    for (int32_t g = 0; g < c->n_groups; g++)
+        if (groups >> g & 1 && c->group[g].valid_to[slot] < n)
+            n = c->group[g].valid_to[slot];
+    return n;
 }
 
 void sv_prefix_leave(struct sv_cache *c, int32_t slot)
@@ -324,12 +476,51 @@ void sv_prefix_leave(struct sv_cache *c, int32_t slot)
     struct sv_prefix *x = c->prefix;
     if (!x)
         return;
-    x->bare_from[slot] = INT32_MAX;
     for (int32_t i = x->end[slot]; i != NONE; i = x->node[i].parent)
         if (--x->node[i].n_seqs == 0)
             idle_append(x, i);
     x->end[slot] = NONE;
     x->n_path[slot] = 0;
+}
+
+/* ---------------------------------------------------------------- snapshots */
+
+/* The node of the slot's path that ends at n positions; NONE: it is not published. */
+static int32_t node_ending_at(const struct sv_cache *c, int32_t slot, int32_t n)
+{
+    const struct sv_prefix *x = c->prefix;
+    int32_t i = n <= x->n_path[slot] * x->grid ? x->end[slot] : NONE;
+    for (int32_t p = x->n_path[slot]; i != NONE && p * x->grid > n; p--)
+        i = x->node[i].parent;
+    return i;
+}
+
+bool sv_prefix_wants_snapshot(const struct sv_cache *c, int32_t slot, int32_t n_positions)
+{
+    const struct sv_prefix *x = c->prefix;
+    if (!x || x->n_path[slot] == LEFT_OUT || n_positions <= 0)
+        return false;
+    SV_REQUIRE(n_positions % x->grid == 0);
+    const int32_t i = node_ending_at(c, slot, n_positions);
+    bool wants = i == NONE;
+    for (int32_t g = 0; g < c->n_groups && i != NONE; g++)
+        wants |= !sv_cache_is_paged(&c->group[g]) && *held_by(x, i, &c->group[g]) == SV_NO_PAGE;
+    return wants;
+}
+
+void sv_prefix_take_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positions)
+{
+    const int32_t i = node_ending_at(c, slot, n_positions);
+    for (int32_t gi = 0; gi < c->n_groups && i != NONE; gi++) {
+        struct sv_cache_group *g = &c->group[gi];
+        if (sv_cache_is_paged(g) || g->snapshot[slot] == SV_NO_PAGE)
+            continue;
+        int32_t *held = held_by(c->prefix, i, g);
+        if (*held == SV_NO_PAGE)
+            hold(g, held, g->snapshot[slot], i);
+        sv_cache_drop_page(g, g->snapshot[slot]);
+        g->snapshot[slot] = SV_NO_PAGE;
+    }
 }
 
 /* ---------------------------------------------------------------- the whole index */
@@ -341,7 +532,8 @@ void sv_cache_flush(struct sv_cache *c)
         return;
     for (int32_t i = 0; i < x->n_nodes; i++)
         for (int32_t g = 0; x->node[i].used && g < c->n_groups; g++)
-            sv_cache_drop_page(&c->group[g], x->page[i * c->n_groups + g]);
+            for (int32_t k = 0; k < c->group[g].node_pages; k++)
+                let_go(&c->group[g], &held_by(x, i, &c->group[g])[k]);
     for (int32_t i = 0; i < x->n_nodes; i++)
         x->node[i] = (struct node){.next = i + 1 < x->n_nodes ? i + 1 : NONE};
     for (uint32_t b = 0; b <= x->bucket_mask; b++)
@@ -355,23 +547,42 @@ void sv_cache_flush(struct sv_cache *c)
     }
 }
 
-int32_t sv_cache_n_kept(const struct sv_cache *c)
-{
-    return c->prefix ? c->prefix->n_idle : 0;
-}
-
 int32_t sv_prefix_n_published(const struct sv_cache *c, int32_t slot)
 {
     const struct sv_prefix *x = c->prefix;
-    return x && x->n_path[slot] > 0 ? x->n_path[slot] : 0;
+    return x && x->n_path[slot] > 0 ? x->n_path[slot] * x->grid : 0;
 }
 
 void sv_prefix_count(const struct sv_cache *c, int32_t group, int32_t *n_users)
 {
     const struct sv_prefix *x = c->prefix;
+    const struct sv_cache_group *g = &c->group[group];
     for (int32_t i = 0; x && i < x->n_nodes; i++)
-        if (x->node[i].used)
-            n_users[x->page[i * c->n_groups + group]]++;
+        for (int32_t k = 0; k < g->node_pages && x->node[i].used; k++) {
+            const int32_t page = held_by(x, i, g)[k];
+            SV_REQUIRE(page != SV_NO_PAGE || sv_cache_is_apart(g));
+            if (page == SV_NO_PAGE)
+                continue;
+            SV_REQUIRE(g->page[page].node == i);
+            n_users[page]++;
+        }
+}
+
+static void check_path(const struct sv_cache *c, int32_t slot)
+{
+    const struct sv_prefix *x = c->prefix;
+    int32_t p = x->n_path[slot];
+    for (int32_t i = x->end[slot]; i != NONE; i = x->node[i].parent) {
+        p--;
+        for (int32_t gi = 0; gi < c->n_groups; gi++) {
+            const struct sv_cache_group *g = &c->group[gi];
+            for (int32_t k = 0; k < g->node_pages && sv_cache_is_paged(g); k++) {
+                int32_t page = sv_cache_row(g, slot)[p * g->node_pages + k];
+                SV_REQUIRE(page < 0 || page == held_by(x, i, g)[k]);
+            }
+        }
+    }
+    SV_REQUIRE(p == 0 || p == LEFT_OUT);
 }
 
 void sv_prefix_check(const struct sv_cache *c)
@@ -399,15 +610,6 @@ void sv_prefix_check(const struct sv_cache *c)
     for (int32_t i = x->oldest; i != NONE; i = x->node[i].newer, n_idle++)
         SV_REQUIRE(x->node[i].used && x->node[i].n_seqs == 0);
     SV_REQUIRE(n_used + n_unused == x->n_nodes && n_idle == x->n_idle && n_busy + n_idle == n_used);
-    for (int32_t s = 0; s < c->n_slots; s++) {
-        int32_t p = x->n_path[s];
-        for (int32_t i = x->end[s]; i != NONE; i = x->node[i].parent) {
-            p--;
-            for (int32_t g = 0; g < c->n_groups; g++) {
-                int32_t page = sv_cache_row(&c->group[g], s)[p];
-                SV_REQUIRE(page < 0 || page == x->page[i * c->n_groups + g]);
-            }
-        }
-        SV_REQUIRE(p == 0 || p == LEFT_OUT);
-    }
+    for (int32_t s = 0; s < c->n_slots; s++)
+        check_path(c, s);
 }

@@ -6,6 +6,7 @@
  * comparisons are over token ids, so that a difference cannot hide in the text.
  */
 #include "cli/cli.h"
+#include "cli/measure.h"
 
 #include <string.h>
 

@@ -6,6 +6,8 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "cli/cli.h"
+#include "sample/sample.h"
+#include "load/load.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -46,7 +48,8 @@ int sv_cli_usage(const char *command, const char *fmt, ...)
     va_start(ap, fmt);
     say(fmt, ap);
     va_end(ap);
-    fprintf(stderr, "Try 'salvo %s --help'.\n", command);
+    fprintf(stderr, "Try '%s%s --help'.\n", strncmp(command, "salvo", 5) == 0 ? "" : "salvo ",
+            command);
     return SV_CLI_USAGE;
 }
 
@@ -157,7 +160,7 @@ struct sv_cli_model sv_cli_model_default(void)
 void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
 {
     sv_cli_opt(o, "model", 'm', SV_OPT_STRING, &m->target, "DIR",
-               "target model, a Hugging Face directory");
+               "target model: a Hugging Face directory or a GGUF file");
     sv_cli_opt(o, "draft", 'd', SV_OPT_STRING, &m->draft, "DIR", "DFlash draft of that target");
     sv_cli_opt(o, "dtype", 0, SV_OPT_STRING, &m->dtype, "TYPE",
                "f32, bf16 or auto (as the weights are stored)");
@@ -167,15 +170,15 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
     sv_cli_opt(o, "kernels", 0, SV_OPT_STRING, &m->kernels, "SET",
                "GPUs: auto or portable (no instructions of one chip alone)");
     sv_cli_opt(
-        o, "dense-weights", 0, SV_OPT_STRING, &m->dense, "WHEN",
+        o, "compress-weights", 0, SV_OPT_STRING, &m->wcomp, "WHEN",
         "lossless weights in fewer bits, for speed: auto (where this machine gains; GPUs: a copy, "
         "where it takes at most 15 % of the memory), on or off");
     sv_cli_opt(
-        o, "draft-bytes", 0, SV_OPT_STRING, &m->draft_bytes, "WHEN",
+        o, "draft-quant", 0, SV_OPT_STRING, &m->draft_quant, "WHEN",
         "the draft's weights in 8 bits, for speed: the same text, drafts as good within a percent "
         "or so: auto (where this machine can), on or off");
     sv_cli_opt(
-        o, "head-sieve", 0, SV_OPT_STRING, &m->head_sieve, "WHEN",
+        o, "screen-head", 0, SV_OPT_STRING, &m->screen_head, "WHEN",
         "the CPU's greedy choice from exact bounds first, which takes half the head's memory "
         "again; the same text: auto (where this machine gains), on or off");
     sv_cli_opt(o, "no-graphs", 0, SV_OPT_FLAG, &m->no_graphs, NULL,
@@ -187,6 +190,8 @@ void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m)
         o, "gpu-memory-utilization", 0, SV_OPT_FLOAT, &m->gpu_memory, "SHARE",
         "GPUs: use this share of the memory, weights included (default: what is wanted, at most "
         "0.9)");
+    sv_cli_opt(o, "copy-weights", 0, SV_OPT_FLAG, &m->copy_weights, NULL,
+               "the CPU: read the weights into memory, so that their files may be overwritten");
     sv_cli_opt(o, "isa", 0, SV_OPT_STRING, &m->isa, "NAME",
                "the CPU's kernels: auto, plain, avx2, avx512 or amx");
     sv_cli_opt(o, "threads", 't', SV_OPT_INT, &m->threads, "N", "threads, 0 = all processors");
@@ -219,9 +224,31 @@ static int width_option(const char *command, const char *text, struct sv_engine_
     return -1;
 }
 
-int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
-                         struct sv_engine_options *out)
+/* Which directories are meant, in *m and *o. */
+static int find_dirs(struct sv_cli_model *m, struct sv_engine_options *o)
 {
+    struct sv_err err = {0};
+
+    if (sv_model_dir(m->target, m->dirs[0], sizeof m->dirs[0], &err) ||
+        (m->draft && sv_model_dir(m->draft, m->dirs[1], sizeof m->dirs[1], &err)))
+        return sv_cli_fail("%s", err.msg);
+    o->target_dir = m->dirs[0];
+    o->draft_dir = m->draft ? m->dirs[1] : NULL;
+    return -1;
+}
+
+/* The place of an option's word in the list, which was checked; 0, auto, where it is absent. */
+static int place_of(const char *value, const char *const *words)
+{
+    int i = 0;
+    while (value && strcmp(value, words[i]))
+        i++;
+    return i;
+}
+
+int sv_cli_model_options(struct sv_cli_model *m, const char *command, struct sv_engine_options *out)
+{
+    /* in the order of their enums */
     static const char *const when[] = {"auto", "on", "off", NULL};
     static const char *const kernels[] = {"auto", "portable", NULL};
     static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};
@@ -236,9 +263,9 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
     const struct {
         const char *name, *value;
         const char *const *words;
-    } choices[] = {{"dtype", m->dtype, dtypes},         {"kernels", m->kernels, kernels},
-                   {"dense-weights", m->dense, when},   {"draft-bytes", m->draft_bytes, when},
-                   {"head-sieve", m->head_sieve, when}, {"isa", m->isa, isas}};
+    } choices[] = {{"dtype", m->dtype, dtypes},           {"kernels", m->kernels, kernels},
+                   {"compress-weights", m->wcomp, when},  {"draft-quant", m->draft_quant, when},
+                   {"screen-head", m->screen_head, when}, {"isa", m->isa, isas}};
     const struct {
         const char *name;
         int64_t v, most;
@@ -258,23 +285,24 @@ int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
         code = width_option(command, m->width, &o);
     if (code < 0 && o.width > 1 && !m->draft)
         code = sv_cli_usage(command, "option --spec-width: %d needs a draft (-d)", o.width);
+    if (code < 0)
+        code = find_dirs(m, &o);
     if (code >= 0)
         return code;
-    o.dtype = strcmp(m->dtype, "f32") == 0    ? SV_TYPE_F32
-              : strcmp(m->dtype, "bf16") == 0 ? SV_TYPE_BF16
-                                              : SV_TYPE_AUTO;
-    o.target_dir = m->target;
-    o.draft_dir = m->draft;
+    o.dtype = (enum sv_data_type)place_of(m->dtype, dtypes);
     o.device = m->device;
-    o.kernels = m->kernels;
+    o.tuning = (struct sv_tuning){
+        .isa = (enum sv_isa)place_of(m->isa, isas),
+        .kernels = (enum sv_kernels)place_of(m->kernels, kernels),
+        .compress_weights = (enum sv_toggle)place_of(m->wcomp, when),
+        .draft_quant = (enum sv_toggle)place_of(m->draft_quant, when),
+        .screen_head = (enum sv_toggle)place_of(m->screen_head, when),
+    };
     o.gpu = (int32_t)m->gpu;
     o.no_graphs = m->no_graphs;
+    o.copy_weights = m->copy_weights;
     o.device_timeout = m->device_timeout ? (int32_t)m->device_timeout : -1;
     o.gpu_memory = m->gpu_memory;
-    o.isa = m->isa;
-    o.dense_weights = m->dense;
-    o.draft_bytes = m->draft_bytes;
-    o.head_sieve = m->head_sieve;
     o.n_threads = (int32_t)m->threads;
     o.max_sequences = (int32_t)m->batch;
     o.context = (int32_t)m->context;
@@ -366,12 +394,12 @@ int sv_cli_sampling_apply(const struct sv_cli_sampling *s, const char *command,
     const struct {
         const char *name;
         double v, lo, hi;
-    } reals[] = {{"temperature", s->temperature, 0, 100},
-                 {"top-p", s->top_p, 0, 1},
-                 {"min-p", s->min_p, 0, 1},
-                 {"presence-penalty", s->presence, -2, 2},
-                 {"frequency-penalty", s->frequency, -2, 2},
-                 {"repetition-penalty", s->repetition, 0, 2}};
+    } reals[] = {{"temperature", s->temperature, SV_RANGE_TEMPERATURE},
+                 {"top-p", s->top_p, SV_RANGE_TOP_P},
+                 {"min-p", s->min_p, SV_RANGE_MIN_P},
+                 {"presence-penalty", s->presence, SV_RANGE_PENALTY},
+                 {"frequency-penalty", s->frequency, SV_RANGE_PENALTY},
+                 {"repetition-penalty", s->repetition, SV_RANGE_REPETITION}};
     const struct {
         const char *name;
         int64_t v, most;

@@ -7,6 +7,8 @@
 
 #include "cli/cli.h"
 
+#include "load/load.h"
+
 #include <time.h>
 
 /* Seconds since 1970 as the clock on the wall shows them: what strftime_now wants. */
@@ -21,7 +23,7 @@ static int64_t local_seconds(void)
 int sv_cli_chat_open(struct sv_chat_template **t, const char *dir, struct sv_err *err)
 {
     *t = NULL;
-    int rc = dir ? sv_chat_template_open(t, dir, err) : SV_OK;
+    int rc = dir ? sv_model_chat_template(t, dir, NULL, 0, err) : SV_OK;
     return rc == SV_EUNSUPPORTED ? SV_OK : rc; /* a base model: said when there are messages */
 }
 

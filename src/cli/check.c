@@ -6,8 +6,10 @@
  * measured acceptance by position. Must not: call a pair good because it could be opened.
  */
 #include "cli/cli.h"
+#include "cli/measure.h"
 #include "load/load.h"
-#include "text/text.h"
+#include "jinja/jinja.h"
+#include "token/token.h"
 
 #include <string.h>
 
@@ -117,17 +119,14 @@ static int check_tokenizer(const char *dir, const struct sv_config *cfg, bool *h
                            bool *has_chat, struct sv_err *err)
 {
     struct sv_tokenizer *tok;
-    char *path = sv_path_join(dir, "tokenizer.json");
-    bool there = path && sv_file_exists(path);
     int32_t n;
     int rc;
 
-    sv_free(path);
-    if (!there) {
+    if (!sv_model_has_tokenizer(dir)) {
         warn("%s has no tokenizer.json: it answers token ids only", dir);
         return SV_OK;
     }
-    rc = sv_tokenizer_open(&tok, dir, err);
+    rc = sv_model_tokenizer(&tok, dir, err);
     if (rc)
         return rc;
     n = sv_tokenizer_n_tokens(tok);

@@ -11,7 +11,8 @@
 
 #include "base/base.h"
 #include "salvo.h"
-#include "text/text.h"
+#include "jinja/jinja.h"
+#include "token/token.h"
 
 /* What the process ends with. */
 enum { SV_CLI_OK = 0, SV_CLI_FAIL = 1, SV_CLI_USAGE = 2 };
@@ -20,14 +21,16 @@ enum { SV_CLI_OK = 0, SV_CLI_FAIL = 1, SV_CLI_USAGE = 2 };
 
 int sv_cli_run(int argc, char **argv);
 int sv_cli_generate(int argc, char **argv);
-int sv_cli_bench(int argc, char **argv);
 int sv_cli_check(int argc, char **argv);
 int sv_cli_info(int argc, char **argv);
 int sv_cli_demo(int argc, char **argv);
 int sv_cli_serve(int argc, char **argv);
-int sv_cli_bench_serve(int argc, char **argv); /* bench serve */
+/* What main() of a program does around run(): standard descriptors, locale, buffered output
+ * (process.c). Returns the exit code. */
+int sv_cli_process(int argc, char **argv, int (*run)(int argc, char **argv));
 
-/* "salvo: ..." on stderr. fail returns SV_CLI_FAIL, usage SV_CLI_USAGE after a hint at --help. */
+/* "salvo: ..." on stderr. fail returns SV_CLI_FAIL, usage SV_CLI_USAGE after a hint at --help.
+ * command: one of salvo's ("run"), or the name of another program ("salvo-bench"). */
 void sv_cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 int sv_cli_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 int sv_cli_usage(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -53,12 +56,14 @@ int sv_cli_parse(const struct sv_cli_opts *o, const char *command, const char *u
                  char **argv, int max_pos, int *n_pos);
 
 /* Which engine to open, as written on the command line. */
+#define SV_CLI_MAX_DIR 4096
 struct sv_cli_model {
-    const char *target, *draft, *device, *kernels, *dense, *draft_bytes, *head_sieve, *isa, *dtype,
+    const char *target, *draft, *device, *kernels, *wcomp, *draft_quant, *screen_head, *isa, *dtype,
         *width;
     int64_t threads, context, page_size, chunk, batch, gpu, device_timeout;
-    bool no_graphs;
+    bool no_graphs, copy_weights;
     double gpu_memory;
+    char dirs[2][SV_CLI_MAX_DIR]; /* target and draft, resolved by sv_cli_model_options */
 };
 struct sv_cli_model sv_cli_model_default(void);
 void sv_cli_model_rows(struct sv_cli_opts *o, struct sv_cli_model *m);
@@ -75,8 +80,9 @@ bool sv_cli_next_item(const char **text, char *item, size_t size);
  * of loading and measuring and not after: -1 to go on, else the exit code. */
 int sv_cli_can_write(const char *command, const char *name, const char *path);
 extern const char *const sv_cli_colours[];
-/* Checks ranges; returns -1 to go on, else the exit code. */
-int sv_cli_model_options(const struct sv_cli_model *m, const char *command,
+/* Checks ranges and finds the directories, which *out borrows from m; returns -1 to go on, else the
+ * exit code. */
+int sv_cli_model_options(struct sv_cli_model *m, const char *command,
                          struct sv_engine_options *out);
 /* Appends all of standard input, or explains; returns SV_CLI_OK or SV_CLI_FAIL (run.c). */
 int sv_cli_read_stdin(struct sv_buf *b);
@@ -131,12 +137,23 @@ int sv_cli_chat_render(const struct sv_chat_template *t, const struct sv_templat
 
 /* ---------------------------------------------------------------- Ctrl-C (signal.c) */
 
+struct sv_serve;
+
 /* From now on the first Ctrl-C, SIGTERM or SIGHUP is counted, the second one ends. */
 void sv_cli_catch_interrupt(void);
 bool sv_cli_interrupted(void);
 bool sv_cli_told_to_end(void); /* by SIGTERM or SIGHUP */
 void sv_cli_clear_interrupt(void);
-void sv_cli_idle(bool idle); /* while true, a second Ctrl-C does not end the program */
+/* While true, the handler ends nothing: the prompt has the terminal. False without an interrupt: a
+ * line was entered, and the next Ctrl-C is a first one again. */
+void sv_cli_idle(bool idle);
+/* After a Ctrl-C at the prompt, on an empty line or one that is dropped: the second one in a row on
+ * an empty line tells the conversation to end. */
+void sv_cli_interrupted_at_prompt(bool empty);
+/* SIGINT and SIGTERM stop this server (sv_serve_stop), and end the process when its loop does not
+ * look. After leave, which comes before sv_serve_close, the next one ends the process. */
+void sv_cli_catch_server(struct sv_serve *s);
+void sv_cli_leave_server(void);
 
 /* ---------------------------------------------------------------- terminal (colour.c) */
 
@@ -212,72 +229,6 @@ int sv_cli_text_columns(const char *text, size_t n);
 const char *sv_cli_count(int64_t n, char buf[24]);
 const char *sv_cli_bytes(int64_t n, char buf[24]);
 
-/* --------------------------------------------------------------- JSON lines (reader.c, jsonl.c) */
-
-#define SV_CLI_MAX_LINE ((size_t)16 << 20)
-
-enum sv_cli_line { SV_CLI_LINE, SV_CLI_LATER, SV_CLI_END, SV_CLI_TOO_LONG, SV_CLI_BROKEN };
-
-/* Lines of a file or pipe, one at a time. Line ends are LF or CRLF. */
-struct sv_cli_reader {
-    int fd;
-    bool close_fd, eof;
-    struct sv_buf buf;
-    size_t at;      /* start of the unread part of buf */
-    size_t scanned; /* bytes from `at` known to hold no newline */
-    bool skipping;  /* inside a line that was too long */
-    size_t max_line;
-    int64_t line_no;     /* of the line handed out last, from 1 */
-    int64_t n_bytes;     /* of the file, up to the end of that line */
-    int64_t total_bytes; /* 0 when unknown */
-};
-int sv_cli_reader_open(struct sv_cli_reader *r, const char *path, struct sv_err *err);
-void sv_cli_reader_close(struct sv_cli_reader *r);
-/* LATER only when block is false and nothing is there yet. The line is borrowed until the next
- * call. */
-enum sv_cli_line sv_cli_reader_next(struct sv_cli_reader *r, bool block, const char **line,
-                                    size_t *n, struct sv_err *err);
-/* Hands every line of a file that is not empty to take, until one fails; errors name file and
- * line. */
-int sv_cli_reader_each(const char *path,
-                       int (*take)(void *user, const char *line, size_t n, struct sv_err *err),
-                       void *user, struct sv_err *err);
-
-/* A request as written in one line of JSON. */
-struct sv_cli_request {
-    json_t *root;     /* owns the strings */
-    const json_t *id; /* a string or an integer */
-    const char *kind; /* a label for bench; NULL when absent */
-    int32_t *ids;     /* prompt_token_ids */
-    int32_t *stop_ids, *bias_ids;
-    float *bias;
-    struct sv_buf text; /* messages, rendered */
-    const char *stop[SV_CLI_MAX_STOP];
-    struct sv_grammar *grammar; /* the line's own */
-    struct sv_request r;        /* borrows from the above */
-};
-/* defaults gives the values of absent fields; vocab_size bounds token ids; chat (may be NULL)
- * renders messages. On errors the id is kept when it could be read, so that fini is needed in
- * either case. */
-int sv_cli_request_parse(struct sv_cli_request *q, const char *line, size_t n,
-                         const struct sv_request *defaults, int32_t vocab_size,
-                         const struct sv_chat_template *chat, struct sv_err *err);
-void sv_cli_request_fini(struct sv_cli_request *q);
-void sv_cli_quote_id(struct sv_buf *b, const json_t *id);
-
-/* A file of prompts, all at once (bench, check, demo). */
-struct sv_cli_prompts {
-    struct sv_cli_request *q;
-    int32_t n, cap;
-};
-/* Messages are rendered by the template of the model in target_dir (NULL: there is none). */
-int sv_cli_prompts_load(struct sv_cli_prompts *p, const char *path, const char *target_dir,
-                        const struct sv_request *defaults, int32_t vocab_size, struct sv_err *err);
-int sv_cli_prompts_add(struct sv_cli_prompts *p, const char *line, size_t n,
-                       const struct sv_request *defaults, int32_t vocab_size,
-                       const struct sv_chat_template *chat, struct sv_err *err);
-void sv_cli_prompts_fini(struct sv_cli_prompts *p);
-
 /* ---------------------------------------------------------------- answers (answer.c) */
 
 /* Everything a request brought, kept after it is gone from the engine. */
@@ -333,125 +284,5 @@ void sv_cli_bar(double share, int cells, struct sv_buf *out);
  * failed, and SV_ECANCELED that Ctrl-C was pressed. */
 int sv_cli_answer_run(struct sv_engine *e, const struct sv_request *r, int32_t n,
                       int32_t concurrency, struct sv_cli_answer *a, struct sv_err *err);
-
-/* ---------------------------------------------------------------- measuring (measure.c) */
-
-/* Results into a file, to standard output where out is NULL or "-". What cannot be written to the
- * file is printed, as measuring it again costs more than looking at it; the exit code says so. */
-int sv_cli_deliver(const struct sv_buf *b, const char *out);
-/* Facts that every result row carries. */
-struct sv_cli_machine {
-    char commit[64], cpu[96], date[24];
-};
-void sv_cli_machine_read(struct sv_cli_machine *m);
-/* Read bandwidth in GB/s for a working set like that of one step; n_bytes is clipped to 1 GiB. */
-double sv_cli_bandwidth(struct sv_engine *e, int64_t n_bytes);
-
-#define SV_CLI_MAX_SAMPLES 512
-
-/* Repeated measurements of one thing. */
-struct sv_cli_samples {
-    double v[SV_CLI_MAX_SAMPLES];
-    int n;
-};
-void sv_cli_samples_add(struct sv_cli_samples *s, double v);  /* beyond the limit: dropped */
-double sv_cli_samples_median(const struct sv_cli_samples *s); /* 0 when empty */
-double sv_cli_samples_at(const struct sv_cli_samples *s,
-                         double share); /* a quantile; 0.25: the lower quartile */
-double sv_cli_samples_min(const struct sv_cli_samples *s);
-double sv_cli_samples_max(const struct sv_cli_samples *s);
-
-/* One speed claim as it goes to csv and json. */
-struct sv_cli_record {
-    const char *test, *arm; /* "decode", "code"; "plain", "dflash" */
-    int32_t sequences;
-    const struct sv_cli_samples *samples; /* tokens per second */
-    double share, limit_gbs;              /* of the read bandwidth; 0 = not said */
-    double whole_share; /* had every weight been read in its own type, as bars are stated */
-    const struct sv_cli_accept *accept;    /* NULL = not said */
-    uint64_t hash;                         /* of all token ids; 0 = not said */
-    const struct sv_cli_samples *to_plain; /* over plain, each repeat by itself; NULL = not said */
-};
-/* What every record begins with: date, commit, machine, model; then the n columns of its kind. */
-void sv_cli_columns_add(struct sv_cli_table *t, const struct sv_cli_column *column, size_t n);
-void sv_cli_machine_add(struct sv_cli_table *t, const struct sv_cli_machine *m, const char *model,
-                        const struct sv_engine_info *info, int32_t threads);
-void sv_cli_record_columns(struct sv_cli_table *t);
-void sv_cli_record_add(struct sv_cli_table *t, const struct sv_cli_machine *m, const char *model,
-                       const struct sv_engine_info *info, int32_t threads,
-                       const struct sv_cli_record *r);
-
-/* bench_pair.c: plain beside dflash on the same prompts. */
-struct sv_cli_pair_opts {
-    int32_t repeat;
-    double max_seconds; /* no further repeat after this; 0 = no limit */
-    int32_t concurrency[16];
-    int32_t n_concurrency;
-    bool keep_loops, quiet;
-    /* with both in one engine: where the other way gains and loses; NULL = not wanted */
-    struct sv_cli_table *losses;
-};
-struct sv_cli_arm {
-    struct sv_cli_samples rate;      /* tokens per second, prompts included */
-    struct sv_cli_samples gbs;       /* weight bytes read a second, in 1e9 ... */
-    struct sv_cli_samples whole_gbs; /* ... and had every weight been read in its own type */
-    uint64_t hash;
-};
-struct sv_cli_pair_row {
-    const char *kind; /* "all" last */
-    int32_t concurrency, n_prompts;
-    int64_t n_tokens;         /* of one repeat */
-    struct sv_cli_arm arm[2]; /* plain, dflash */
-    struct sv_cli_accept accept;
-    struct sv_cli_samples to_plain; /* DFlash over plain, each repeat by itself */
-};
-struct sv_cli_pair_results {
-    struct sv_cli_pair_row *row;
-    int32_t n, n_loops;
-    double gbs;  /* the ceiling for the pair's weights */
-    bool differ; /* some answer of the two arms is not the same; said on stderr */
-};
-/* Opens what is compared: e[0] decodes plainly, e[1] with the draft of `o`, or stays as it is where
- * there is none. Explains and returns SV_CLI_FAIL when one does not open; the caller closes both in
- * either case. */
-int sv_cli_pair_open(struct sv_engine *e[2], const struct sv_engine_options *o);
-/* dflash may be NULL: plain alone. Or both the same engine: its drafter is taken away for plain
- * decoding, so that not even where the memory lies differs. */
-int sv_cli_pair_measure(struct sv_engine *plain, struct sv_engine *dflash,
-                        const struct sv_cli_prompts *prompts, const struct sv_cli_pair_opts *o,
-                        struct sv_cli_pair_results *out, struct sv_err *err);
-void sv_cli_pair_results_fini(struct sv_cli_pair_results *r);
-void sv_cli_pair_table(struct sv_cli_table *t, const struct sv_cli_pair_results *r, bool drafted);
-double sv_cli_pair_share(const struct sv_cli_pair_results *r, const struct sv_cli_samples *gbs);
-/* Index of the first token in which two answers differ, -1 when they are the same. */
-int32_t sv_cli_first_difference(const struct sv_cli_answer *a, const struct sv_cli_answer *b);
-
-/* bench_losses.c: what each step of one engine takes in either way. Zeroed memory is not enough:
- * open, then turns. */
-struct sv_cli_losses;
-int sv_cli_losses_open(struct sv_cli_losses **l, struct sv_engine *e, struct sv_err *err);
-void sv_cli_losses_close(struct sv_cli_losses *l);
-void sv_cli_losses_turn(
-    struct sv_cli_losses *l,
-    int arm); /* steps from now on are plain (0) or not; -1: are not looked at */
-/* Lines for what was seen since the last report. */
-void sv_cli_losses_report(struct sv_cli_losses *l, const char *prompts, int32_t concurrency,
-                          struct sv_cli_table *table);
-
-/* bench_random.c: decode, verify and prefill with weights that were never trained. */
-struct sv_cli_random_opts {
-    const char *config_dir, *tmp_dir;
-    int64_t verify, prefill, repeat;
-    double seconds; /* of each measurement */
-};
-int sv_cli_random_measure(const struct sv_cli_random_opts *o, const struct sv_engine_options *eo,
-                          const char *format, struct sv_buf *out);
-
-/* random_weights.c: DIR/model.safetensors with random bf16 weights of DIR/config.json's shapes,
- * beside a copy of config.json, in a new directory below tmp_dir; its path goes to *dir (sv_alloc).
- */
-int sv_cli_random_weights(const char *config_dir, const char *tmp_dir, char **dir,
-                          struct sv_err *err);
-void sv_cli_random_weights_remove(char *dir); /* deletes the directory and frees dir */
 
 #endif

@@ -6,6 +6,7 @@
  * was taken while a terminal was being painted.
  */
 #include "cli/cli.h"
+#include "cli/measure.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -8,6 +8,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "cli/cli.h"
+#include "cli/lines.h"
 
 #include <errno.h>
 #include <string.h>

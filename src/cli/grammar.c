@@ -37,7 +37,7 @@ static int read_text(struct sv_buf *b, const char *name, const char *value, bool
         int code = sv_cli_read_stdin(b);
         return code == SV_CLI_OK ? -1 : code;
     }
-    if (file && sv_file_read(b, value, MOST_BYTES, &err))
+    if (file && sv_file_read_stream(b, value, MOST_BYTES, &err))
         return sv_cli_fail("option --%s: %s", name, err.msg);
     if (!file)
         sv_buf_append(b, value, strlen(value));

@@ -5,7 +5,8 @@
  */
 #include "cli/cli.h"
 #include "load/load.h"
-#include "text/text.h"
+#include "jinja/jinja.h"
+#include "token/token.h"
 
 #include <string.h>
 
@@ -32,7 +33,7 @@ static void line(const char *name, const char *fmt, ...)
 
 static void show_rope(const struct sv_rope *r)
 {
-    static const char *const kind[] = {"default", "linear", "llama3", "yarn"};
+    static const char *const kind[] = {"default", "linear", "llama3", "yarn", "factors"};
 
     switch (r->kind) {
     case SV_ROPE_LLAMA3:
@@ -52,15 +53,34 @@ static void show_rope(const struct sv_rope *r)
 /* "full" or "full x 12, sliding x 12 (window 1024)". */
 static void show_layer_kinds(const struct sv_config *c)
 {
-    int32_t n_sliding = 0;
+    int32_t n_sliding = 0, n_gdn = 0;
 
-    for (int32_t i = 0; i < c->n_layers; i++)
+    for (int32_t i = 0; i < c->n_layers; i++) {
         n_sliding += c->layer_kind[i] == SV_LAYER_SLIDING;
-    if (n_sliding)
+        n_gdn += c->layer_kind[i] == SV_LAYER_GDN;
+    }
+    if (n_gdn) {
+        line("attention", "%d layers full, gated, %d of %d rotated", c->n_layers - n_gdn,
+             c->rot_dim, c->head_dim);
+        line("delta rule", "%d layers, %d value heads of %d, %d key heads of %d", n_gdn,
+             c->gdn_v_heads, c->gdn_v_dim, c->gdn_k_heads, c->gdn_k_dim);
+    } else if (n_sliding)
         line("attention", "%d layers full, %d layers sliding with window %d",
              c->n_layers - n_sliding, n_sliding, c->sliding_window);
     else
         line("attention", "all layers full");
+}
+
+static void show_experts(const struct sv_config *c)
+{
+    int32_t n = 0;
+
+    for (int32_t i = 0; i < c->n_layers; i++)
+        n += c->layer_moe[i];
+    if (n)
+        line("experts", "%d in %d layers, %d for each token, MLP %d%s", c->n_experts, n,
+             c->n_chosen, c->moe_intermediate_size,
+             c->mxfp4_experts ? "; stored in MXFP4, expanded to bf16" : "");
 }
 
 static void show_config(const struct sv_config *c)
@@ -70,6 +90,7 @@ static void show_config(const struct sv_config *c)
     line("hidden size", "%d, MLP %d", c->hidden_size, c->intermediate_size);
     line("heads", "%d of %d, %d KV heads%s%s", c->n_heads, c->head_dim, c->n_kv_heads,
          c->qk_norm ? ", q/k norm" : "", c->attention_bias ? ", bias" : "");
+    show_experts(c);
     show_layer_kinds(c);
     show_rope(&c->rope);
     line("positions", "%d", c->max_position);
@@ -133,11 +154,17 @@ static int group_of(const char *name)
     return 6;
 }
 
+static void add_word(char *text, size_t size, const char *word)
+{
+    const size_t n = strlen(text);
+    snprintf(text + n, size - n, "%s%s", n ? ", " : "", word);
+}
+
 static int show_tensors(const struct sv_ckpt *c)
 {
     struct {
         int64_t n, params, bytes;
-        bool seen[SV_I32 + 1]; /* by dtype */
+        bool seen[SV_DTYPES], coded[SV_CODES]; /* by dtype, by code */
     } sum[N_GROUPS] = {{0}};
     struct sv_cli_table t;
     struct sv_buf b;
@@ -150,7 +177,10 @@ static int show_tensors(const struct sv_ckpt *c)
         sum[g].n++;
         sum[g].params += h->n_elements;
         sum[g].bytes += (int64_t)h->n_bytes;
-        sum[g].seen[h->dtype] = true;
+        if (h->quant.code)
+            sum[g].coded[h->quant.code] = true;
+        else
+            sum[g].seen[h->dtype] = true;
     }
     sv_cli_table_init(&t);
     sv_cli_table_column(&t, "tensors", false);
@@ -159,13 +189,15 @@ static int show_tensors(const struct sv_ckpt *c)
     sv_cli_table_column(&t, "bytes", true);
     sv_cli_table_column(&t, "stored as", false);
     for (int g = 0; g < N_GROUPS; g++) {
-        char text[24] = "";
+        char text[48] = "";
         if (!sum[g].n)
             continue;
-        for (int d = 0; d <= SV_I32; d++)
+        for (int d = 0; d < SV_DTYPES; d++)
             if (sum[g].seen[d])
-                snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", *text ? ", " : "",
-                         sv_dtype_name((enum sv_dtype)d));
+                add_word(text, sizeof text, sv_dtype_name((enum sv_dtype)d));
+        for (int k = 0; k < SV_CODES; k++)
+            if (sum[g].coded[k])
+                add_word(text, sizeof text, sv_quant_name((enum sv_quant_code)k));
         sv_cli_table_add(&t, "%s", groups[g]);
         sv_cli_table_add(&t, "%lld", (long long)sum[g].n);
         sv_cli_table_add(&t, "%lld", (long long)sum[g].params);
@@ -193,18 +225,15 @@ static int show_tokenizer(const char *dir, const struct sv_config *cfg)
 {
     struct sv_tokenizer *tok;
     struct sv_err err = {0};
-    char *path = sv_path_join(dir, "tokenizer.json");
     struct sv_chat_template *chat;
     int32_t n, n_special = 0;
     int rc;
 
-    if (!path || !sv_file_exists(path)) {
-        sv_free(path);
+    if (!sv_model_has_tokenizer(dir)) {
         line("tokenizer", "none (token ids only)");
         return SV_CLI_OK;
     }
-    sv_free(path);
-    if (sv_tokenizer_open(&tok, dir, &err))
+    if (sv_model_tokenizer(&tok, dir, &err))
         return sv_cli_fail("%s", err.msg);
     n = sv_tokenizer_n_tokens(tok);
     for (int32_t i = 0; i < n; i++)
@@ -221,7 +250,7 @@ static int show_tokenizer(const char *dir, const struct sv_config *cfg)
              ? "<|im_start|> ... <|im_end|>"
              : "not known");
     sv_tokenizer_close(tok);
-    rc = sv_chat_template_open(&chat, dir, &err);
+    rc = sv_model_chat_template(&chat, dir, NULL, 0, &err);
     if (rc && rc != SV_EUNSUPPORTED)
         return sv_cli_fail("%s", err.msg);
     line("chat template", "%s", rc ? "none" : "yes");
@@ -269,11 +298,15 @@ static int info(const char *dir)
 int sv_cli_info(int argc, char **argv)
 {
     struct sv_cli_opts opts = {.n = 0};
+    struct sv_err err = {0};
+    char dir[SV_CLI_MAX_DIR];
     int n, code = sv_cli_parse(&opts, "info", usage, argc, argv, 1, &n);
 
     if (code >= 0)
         return code;
     if (n != 1)
         return sv_cli_usage("info", "which directory?");
-    return info(argv[1]);
+    if (sv_model_dir(argv[1], dir, sizeof dir, &err))
+        return sv_cli_fail("%s", err.msg);
+    return info(dir);
 }

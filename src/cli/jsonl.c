@@ -6,6 +6,8 @@
  * would silently change what is generated.
  */
 #include "cli/cli.h"
+#include "cli/lines.h"
+#include "sample/sample.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -157,6 +159,7 @@ static int take_bias(struct sv_cli_request *q, int32_t vocab_size, struct sv_err
 {
     json_t *bias = present(q->root, "logit_bias"), *v;
     size_t n = json_object_size(bias);
+    const struct sv_range range = {SV_RANGE_BIAS};
     const char *key;
     int32_t i = 0;
 
@@ -181,9 +184,10 @@ static int take_bias(struct sv_cli_request *q, int32_t vocab_size, struct sv_err
             return sv_fail(err, SV_EINVAL, i,
                            "field 'logit_bias': '%.64s' is no token id in [0, %d)", key,
                            vocab_size);
-        if (!json_is_number(v) || !(json_number_value(v) >= -100 && json_number_value(v) <= 100))
-            return sv_fail(err, SV_EINVAL, i,
-                           "field 'logit_bias.%ld' must be a number in [-100, 100]", id);
+        if (!json_is_number(v) ||
+            !(json_number_value(v) >= range.least && json_number_value(v) <= range.most))
+            return sv_fail(err, SV_EINVAL, i, "field 'logit_bias.%ld' must be a number in [%g, %g]",
+                           id, range.least, range.most);
         q->bias_ids[i] = (int32_t)id;
         q->bias[i++] = (float)json_number_value(v);
     }
@@ -231,18 +235,18 @@ static int take_numbers(struct sv_cli_request *q, struct sv_err *err)
         int64_t lo, hi, *out;
     } ints[] = {{"max_tokens", 1, INT32_MAX, &max_tokens},
                 {"min_tokens", 0, INT32_MAX, &min_tokens},
-                {"top_logprobs", 0, 20, &n_top},
-                {"top_k", -1, INT32_MAX, &top_k}, /* -1 is how others write "off" */
+                {"top_logprobs", 0, SV_MAX_TOP, &n_top},
+                {"top_k", SV_RANGE_TOP_K, &top_k},
                 {"seed", 0, INT64_MAX, &seed}};
     const struct {
         const char *name;
         double lo, hi, *out;
-    } nums[] = {{"presence_penalty", -2, 2, &r->presence_penalty},
-                {"frequency_penalty", -2, 2, &r->frequency_penalty},
-                {"repetition_penalty", 0, 2, &r->repetition_penalty},
-                {"temperature", 0, 100, &r->temperature},
-                {"top_p", 0, 1, &r->top_p},
-                {"min_p", 0, 1, &r->min_p}};
+    } nums[] = {{"presence_penalty", SV_RANGE_PENALTY, &r->presence_penalty},
+                {"frequency_penalty", SV_RANGE_PENALTY, &r->frequency_penalty},
+                {"repetition_penalty", SV_RANGE_REPETITION, &r->repetition_penalty},
+                {"temperature", SV_RANGE_TEMPERATURE, &r->temperature},
+                {"top_p", SV_RANGE_TOP_P, &r->top_p},
+                {"min_p", SV_RANGE_MIN_P, &r->min_p}};
     const struct {
         const char *name;
         bool *out;

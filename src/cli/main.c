@@ -3,14 +3,10 @@
  *
  * Called by the shell. Must not: do a command's work; each has a file of its own.
  */
-#define _POSIX_C_SOURCE 200809L
-
 #include "cli/cli.h"
+#include "cli/measure.h"
 
-#include <fcntl.h>
-#include <locale.h>
 #include <string.h>
-#include <unistd.h>
 
 static const struct command {
     const char *name;
@@ -20,7 +16,6 @@ static const struct command {
     {"run", sv_cli_run, "answer a prompt or chat on the terminal, streaming"},
     {"generate", sv_cli_generate, "answer a file of prompts (JSON lines in, JSON lines out)"},
     {"serve", sv_cli_serve, "answer over HTTP, in the APIs of OpenAI, SGLang and llama-server"},
-    {"bench", sv_cli_bench, "measure speed: random weights, or plain decoding beside DFlash"},
     {"check", sv_cli_check, "validate a target and its draft, probe how well they go together"},
     {"info", sv_cli_info, "say what a model directory holds"},
     {"demo", sv_cli_demo, "show plain decoding and DFlash on the same prompts"},
@@ -70,42 +65,7 @@ static int run(int argc, char **argv)
     return SV_CLI_USAGE;
 }
 
-/* One of the first three descriptors that our caller has closed would go to the next file that is
- * opened, and what is said on standard error would stand among the answers. Reading and writing
- * there still fail. */
-static void hold_descriptors(void)
-{
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        if (fcntl(fd, F_GETFD) < 0)
-            (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
-}
-
-/* For line editing; numbers stay in the C locale. Without a locale, as in a container, or with one
- * that is not installed, bytes above 127 would be no characters and typed in vain. */
-static void choose_locale(void)
-{
-    const char *name = setlocale(LC_CTYPE, "");
-
-    if (!name || strcmp(name, "C") == 0 || strcmp(name, "POSIX") == 0)
-        setlocale(LC_CTYPE, "C.UTF-8");
-}
-
 int main(int argc, char **argv)
 {
-    int code;
-
-    hold_descriptors();
-    choose_locale();
-    code = run(argc, argv);
-    /* An answer that did not reach its file must not look like success. */
-    if ((fflush(stdout) != 0 || ferror(stdout)) && code == SV_CLI_OK)
-        code = sv_cli_fail("standard output: cannot be written");
-    /* A GPU that no longer answers is one reason to have failed, and what the exit handlers of its
-     * library then do may wait for it for ever. Nothing of ours needs handlers, so who has failed
-     * leaves without. */
-    if (code != SV_CLI_OK) {
-        fflush(NULL);
-        _exit(code);
-    }
-    return code;
+    return sv_cli_process(argc, argv, run);
 }

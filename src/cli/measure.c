@@ -7,6 +7,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "cli/cli.h"
+#include "cli/measure.h"
 
 #include <stdlib.h>
 #include <string.h>

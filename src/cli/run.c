@@ -21,8 +21,8 @@ static const char usage[] =
     "Answers PROMPT, or what stands in --file or on standard input, as a message when the\n"
     "model has a chat template (--raw continues it as text). On a terminal without a prompt\n"
     "it is a conversation (/help lists what can be typed). Text goes to standard output, the\n"
-    "summary line to standard error. Ctrl-C cancels the running answer, a second one ends\n"
-    "the program.";
+    "summary line to standard error. Ctrl-C cancels the running answer or drops the line, a\n"
+    "second one ends the program.";
 
 int sv_cli_read_stdin(struct sv_buf *b)
 {
@@ -53,8 +53,8 @@ static int read_prompt(struct sv_buf *b, const char *text, const char *file)
         return b->failed ? sv_cli_fail("out of memory") : SV_CLI_OK;
     }
     if (file && strcmp(file, "-") != 0)
-        return sv_file_read(b, file, MAX_PROMPT_BYTES, &err) ? sv_cli_fail("%s", err.msg)
-                                                             : SV_CLI_OK;
+        return sv_file_read_stream(b, file, MAX_PROMPT_BYTES, &err) ? sv_cli_fail("%s", err.msg)
+                                                                    : SV_CLI_OK;
     return sv_cli_read_stdin(b);
 }
 

@@ -6,6 +6,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "cli/cli.h"
+#include "load/load.h"
 #include "serve/serve.h"
 
 #include <stdio.h>
@@ -21,19 +22,19 @@ static const char usage[] =
 
 /* What is read into 64-bit options first. */
 struct numbers {
-    int64_t port, queue, body_mib, max_tokens, max_choices, idle, ping, gap, drain, log_every,
-        cache_mib, stored, stored_mib;
+    int64_t port, queue, body_mib, connections, max_tokens, max_choices, idle, ping, gap, drain,
+        log_every, cache_mib, stored, stored_mib;
 };
 
 static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbers *n,
-                 const char **spec)
+                 const char **spec, const char **unknown)
 {
     sv_cli_opt(o, "host", 0, SV_OPT_STRING, &s->host, "ADDR", "listen there (default 127.0.0.1)");
     sv_cli_opt(o, "port", 'p', SV_OPT_INT, &n->port, "N", "port, 0 = any free one (default 8000)");
     sv_cli_opt(o, "unix", 0, SV_OPT_STRING, &s->unix_path, "PATH",
                "listen on a Unix socket instead");
     sv_cli_opt(o, "name", 0, SV_OPT_STRING, &s->model_name, "NAME",
-               "the model's name in the API (default: the directory's)");
+               "the model's name in the API (default: the directory's; ORG/NAME in the hub cache)");
     sv_cli_opt(o, "chat-template", 0, SV_OPT_STRING, &s->chat_template, "FILE",
                "a Jinja template instead of the model's own");
     sv_cli_opt(o, "tool-parser", 0, SV_OPT_STRING, &s->tool_parser, "NAME",
@@ -48,13 +49,20 @@ static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbe
                "ask for this key (others can see it in the process list: prefer a file)");
     sv_cli_opt(o, "api-key-file", 0, SV_OPT_STRING, &s->api_key_file, "FILE",
                "ask for one of these keys, one a line");
+    sv_cli_opt(o, "share-prefixes", 0, SV_OPT_FLAG, &s->share_prefixes, NULL,
+               "with several keys: one pool of kept prefixes for all, not one for each key");
     sv_cli_opt(o, "tls-cert", 0, SV_OPT_STRING, &s->tls_cert, "FILE", "PEM certificate chain");
     sv_cli_opt(o, "tls-key", 0, SV_OPT_STRING, &s->tls_key, "FILE", "its private key");
     sv_cli_opt(o, "cors", 0, SV_OPT_STRING, &s->cors_origin, "ORIGIN",
                "let pages of this origin call the API, * = all");
+    sv_cli_opt(o, "allowed-host", 0, SV_OPT_STRING, &s->allowed_hosts, "NAMES",
+               "names of this server in Host, with commas, besides IP addresses and localhost; "
+               "others get 403 (default: only these, on loopback without keys)");
     sv_cli_opt(o, "queue", 0, SV_OPT_INT, &n->queue, "N",
                "sequences that may wait, then 429 (default 4096)");
     sv_cli_opt(o, "max-body", 0, SV_OPT_INT, &n->body_mib, "MIB", "largest request (default 16)");
+    sv_cli_opt(o, "max-connections", 0, SV_OPT_INT, &n->connections, "N",
+               "open at once, then 503 (default: 7/8 of the file descriptors, at most 16384)");
     sv_cli_opt(o, "max-tokens", 0, SV_OPT_INT, &n->max_tokens, "N",
                "longest answer a request may ask for (default: the context)");
     sv_cli_opt(o, "max-choices", 0, SV_OPT_INT, &n->max_choices, "N",
@@ -80,11 +88,11 @@ static void rows(struct sv_cli_opts *o, struct sv_serve_options *s, struct numbe
     sv_cli_opt(o, "quiet", 'q', SV_OPT_FLAG, &s->quiet, NULL, "no line for each request");
     sv_cli_opt(o, "force-usage", 0, SV_OPT_FLAG, &s->force_usage, NULL,
                "a usage chunk in every stream");
-    sv_cli_opt(o, "any-model", 0, SV_OPT_FLAG, &s->any_model, NULL,
-               "answer whatever model a request names, as SGLang and llama-server do");
-    sv_cli_opt(o, "ignore-unknown", 0, SV_OPT_FLAG, &s->ignore_unknown, NULL,
-               "leave fields of requests that are unknown out of account, as other servers do (the "
-               "log names them), and do not refuse them");
+    sv_cli_opt(o, "strict-model", 0, SV_OPT_FLAG, &s->strict_model, NULL,
+               "404 for requests that name another model; default: this model answers them");
+    sv_cli_opt(o, "unknown-fields", 0, SV_OPT_STRING, unknown, "WHAT",
+               "fields of requests that are unknown: ignore (default; the log names each once) or "
+               "error (400)");
     sv_cli_opt(o, "no-vllm-metrics", 0, SV_OPT_FLAG, &s->no_vllm_metrics, NULL,
                "leave the names of vLLM, SGLang and llama-server out of /metrics");
     sv_cli_opt(o, "no-generation-config", 0, SV_OPT_FLAG, &s->no_generation_config, NULL,
@@ -102,6 +110,7 @@ static int take_numbers(struct sv_serve_options *s, const struct numbers *n)
     } list[] = {
         {"port", n->port, 0, 65535, &s->port},
         {"queue", n->queue, 1, 100000, &s->max_queue},
+        {"max-connections", n->connections, 0, 1000000, &s->max_connections},
         {"max-tokens", n->max_tokens, 0, INT32_MAX, &s->max_tokens},
         {"max-choices", n->max_choices, 1, 100000, &s->max_choices},
         {"idle-timeout", n->idle, 1, 86400, &s->idle_seconds},
@@ -157,27 +166,78 @@ static void raise_files(void)
     setrlimit(RLIMIT_NOFILE, &files); /* refused: connections wait, and the log says so */
 }
 
+static int check_tensors(const char *dir, const struct sv_config *target,
+                         const struct sv_draft_config *draft, struct sv_err *err)
+{
+    struct sv_ckpt c;
+    int rc = sv_ckpt_open(&c, dir, err);
+
+    if (rc)
+        return rc;
+    rc = draft ? sv_ckpt_check_draft(&c, draft, err) : sv_ckpt_check_target(&c, target, err);
+    sv_ckpt_close(&c);
+    return rc ? sv_err_prefix(err, "%s", dir) : SV_OK;
+}
+
+static int check_tokenizer(const char *dir, struct sv_err *err)
+{
+    if (sv_model_has_tokenizer(dir))
+        return SV_OK;
+    return sv_fail(err, SV_EIO, -1, "%s: no tokenizer.json, nor tokens in a GGUF file", dir);
+}
+
+/* What can be known of a pair without loading it, so that a server does not listen first: the
+ * files are there, both configurations are accepted, each tensor has its shape, and the draft fits.
+ */
+static int check_files(const struct sv_engine_options *o, struct sv_err *err)
+{
+    struct sv_draft_config draft;
+    struct sv_gen_config gen;
+    struct sv_config target;
+    int rc = sv_config_load(&target, o->target_dir, err);
+
+    if (!rc)
+        rc = sv_gen_config_load(&gen, o->target_dir, err);
+    if (!rc)
+        rc = check_tokenizer(o->target_dir, err);
+    if (!rc)
+        rc = check_tensors(o->target_dir, &target, NULL, err);
+    if (rc || !o->draft_dir)
+        return rc;
+    rc = sv_draft_config_load(&draft, o->draft_dir, target.n_layers, err);
+    if (!rc)
+        rc = sv_pair_check(&target, &draft, err);
+    if (rc)
+        return sv_err_prefix(err, "draft %s", o->draft_dir);
+    return check_tensors(o->draft_dir, &target, &draft, err);
+}
+
 static int serve(const struct sv_serve_options *o)
 {
     struct sv_err err = {0};
     struct sv_serve *s;
 
-    int rc = sv_serve_open(&s, o, &err);
+    int rc = check_files(&o->engine, &err);
+    if (rc)
+        return sv_cli_fail("%s", err.msg);
+    rc = sv_serve_open(&s, o, &err);
     if (rc)
         return rc == SV_EINVAL ? sv_cli_usage("serve", "%s", err.msg) : sv_cli_fail("%s", err.msg);
+    sv_cli_catch_server(s);
     rc = sv_serve_run(s, &err);
+    sv_cli_leave_server();
     if (!rc && sv_serve_is_loading(s)) {
         sv_serve_leave(s);
         fflush(NULL);
         _exit(SV_CLI_OK); /* a large model loads for minutes, and nobody will use it */
     }
     sv_serve_close(s);
-    return rc ? sv_cli_fail("%s", err.msg) : SV_CLI_OK;
+    return rc ? SV_CLI_FAIL : SV_CLI_OK; /* the log has said why */
 }
 
 int sv_cli_serve(int argc, char **argv)
 {
-    struct sv_serve_options s = {.catch_signals = true};
+    struct sv_serve_options s = {.port = 0};
     struct numbers n = {
         .port = 8000,
         .queue = 4096,
@@ -192,7 +252,8 @@ int sv_cli_serve(int argc, char **argv)
     };
     struct sv_cli_model m = sv_cli_model_default();
     struct sv_cli_opts opts = {.n = 0};
-    const char *spec = "summary";
+    static const char *const fates[] = {"ignore", "error", NULL};
+    const char *spec = "summary", *unknown = fates[0];
     bool no_prefix_cache = false;
     int code;
 
@@ -204,7 +265,7 @@ int sv_cli_serve(int argc, char **argv)
                "memory for K/V pages, 0 = all sequences at full length");
     sv_cli_opt(&opts, "no-prefix-cache", 0, SV_OPT_FLAG, &no_prefix_cache, NULL,
                "keep nothing of finished sequences for prompts that begin alike");
-    rows(&opts, &s, &n, &spec);
+    rows(&opts, &s, &n, &spec, &unknown);
     code = sv_cli_parse(&opts, "serve", usage, argc, argv, 0, NULL);
     if (code < 0)
         code = sv_cli_in_range("serve", "sequences", m.batch, 1, 4096);
@@ -214,6 +275,8 @@ int sv_cli_serve(int argc, char **argv)
         code = take_numbers(&s, &n);
     if (code < 0)
         code = take_spec(&s, spec);
+    if (code < 0)
+        code = sv_cli_one_of("serve", "unknown-fields", unknown, fates);
     if (code < 0 && !!s.tls_cert != !!s.tls_key)
         code = sv_cli_usage("serve", "options --tls-cert and --tls-key belong together");
     if (code < 0 && s.unix_path && !*s.unix_path) /* an unset variable: nobody would find it */
@@ -223,6 +286,7 @@ int sv_cli_serve(int argc, char **argv)
     if (code >= 0)
         return code;
     s.engine.no_prefix_cache = no_prefix_cache;
+    s.refuse_unknown = strcmp(unknown, fates[1]) == 0;
     raise_files();
     return serve(&s);
 }

@@ -3,7 +3,10 @@
  *
  * Called by run.c and converse.c. Must not: read the terminal.
  */
+#include "cli/measure.h"
 #include "cli/talk.h"
+
+#include "load/load.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -39,7 +42,7 @@ static int open_chat(struct sv_cli_talk *t, bool conversation)
 
     if (t->raw)
         return SV_CLI_OK;
-    rc = sv_chat_template_open(&t->chat_template, t->dir, &err);
+    rc = sv_model_chat_template(&t->chat_template, t->dir, NULL, 0, &err);
     if (rc && rc != SV_EUNSUPPORTED)
         return sv_cli_fail("%s", err.msg);
     if (rc && !t->chat && !conversation)

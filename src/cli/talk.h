@@ -7,7 +7,7 @@
 #define SV_CLI_TALK_H
 
 #include "cli/cli.h"
-#include "text/text.h"
+#include "jinja/jinja.h"
 
 struct sv_cli_talk {
     struct sv_engine *engine; /* owned: closed by sv_cli_talk_close */

@@ -125,8 +125,8 @@ int sv_get_request_stats(const struct sv_engine *engine, uint64_t id, struct sv_
 
 const char *sv_width_reason_name(int reason)
 {
-    _Static_assert(SV_WIDTH_REASONS == (int)SV_WHYS, "salvo.h counts the policy's reasons");
-    return reason >= 0 && reason < SV_WIDTH_REASONS ? sv_why_name((enum sv_why)reason) : "?";
+    _Static_assert(SV_WIDTH_REASONS == (int)SV_REASONS, "salvo.h counts the policy's reasons");
+    return reason >= 0 && reason < SV_WIDTH_REASONS ? sv_reason_name((enum sv_reason)reason) : "?";
 }
 
 const char *sv_step_cost_name(int which)
@@ -140,10 +140,10 @@ const char *sv_step_cost_name(int which)
 static void policy_stats(const struct sv_policy *p, struct sv_engine_stats *out)
 {
     const struct sv_cost *c = &p->cost;
-    memcpy(out->width_reason, p->n_why, sizeof out->width_reason);
+    memcpy(out->width_reason, p->n_reason, sizeof out->width_reason);
     out->n_chosen_beside_prompts = p->n_beside_prompt;
-    out->n_rows_cut = p->n_cut;
-    out->n_cut_steps = p->n_cut_steps;
+    out->n_rows_pruned = p->n_pruned;
+    out->n_pruned_steps = p->n_pruned_steps;
     out->n_given_up = p->n_gave_up;
     out->chosen_us = p->expected_us;
     out->plain_us = p->expected_plain_us;
@@ -169,9 +169,9 @@ void sv_get_engine_stats(const struct sv_engine *engine, struct sv_engine_stats 
         out->n_running += q->slot >= 0;
     }
     const struct sv_cache *c = &engine->cache;
-    out->n_pages = c->group[0].d.n_pages;
-    out->n_pages_used = c->group[0].d.n_pages - sv_cache_n_available(c);
-    out->n_pages_cached = sv_cache_n_kept(c);
+    out->n_pages = c->group[c->main].d.n_pages;
+    out->n_pages_used = out->n_pages - sv_cache_n_available(c);
+    out->n_pages_cached = sv_cache_n_kept(c, c->main);
     out->n_cache_queries = engine->sched.n_cache_queries;
     out->n_cache_hits = engine->sched.n_cache_hits;
     out->n_verify_steps = a->n_steps;
@@ -185,25 +185,26 @@ void sv_get_engine_stats(const struct sv_engine *engine, struct sv_engine_stats 
 void sv_get_engine_info(const struct sv_engine *e, struct sv_engine_info *out)
 {
     const struct sv_config *cfg = &e->model.cfg;
-    const struct sv_draft_config *draft = e->drafter ? sv_dflash_config(e->drafter) : NULL;
+    const struct sv_reads *r = &e->target_reads;
     *out = (struct sv_engine_info){
         .target_arch = sv_arch_name(cfg->arch),
         .device = sv_dev_describe(e->dev),
         .dtype = sv_dtype_name(sv_dev_compute_dtype(e->dev)),
         .target_params = sv_config_n_params(cfg),
-        .draft_params = draft ? sv_draft_config_n_params(draft) : 0,
-        .target_step_bytes = e->target_reads.few,
-        .draft_step_bytes = e->draft_reads.few,
+        .draft_params = e->drafter->n_params,
+        .target_step_bytes =
+            sv_reads_of(r, 1) + sv_reads_experts(r, r->experts.bytes, r->experts.n_chosen),
+        .draft_step_bytes = sv_reads_of(&e->draft_reads, 1),
         .vocab_size = cfg->vocab_size,
         .context = e->context,
-        .block_size = e->drafter ? e->drafter->block_size : 1,
+        .block_size = e->drafter->block_size,
         .width = e->width,
         .bos_id = cfg->bos_id,
         .eos_ids = cfg->eos_ids,
         .n_eos = cfg->n_eos,
     };
     for (int32_t i = 0; i < e->cache.n_groups; i++)
-        out->cache_bytes += sv_cache_group_bytes(&e->cache.group[i].d);
+        out->cache_bytes += sv_cache_group_bytes(&e->cache.group[i].d, e->cache.n_slots);
 }
 
 double sv_measure_bandwidth(struct sv_engine *engine, size_t n_bytes)

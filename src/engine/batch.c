@@ -5,7 +5,7 @@
  * Called by engine.c (open, close); step.c fills and reads them. Fixed layout, so that device
  * pointers never change after open.
  */
-#include "engine/engine.h"
+#include "engine/batch.h"
 
 #include <string.h>
 
@@ -57,13 +57,14 @@ int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int3
         {&b->seg_slot, segs},      {&b->seg_kind, segs},    {&b->seg_logit0, segs + 1},
         {&b->logit_row, rows},     {&b->d_row_seg, drafts}, {&b->d_seg_row0, segs + 1},
         {&b->d_seg_slot, segs},    {&b->d_seg_kind, segs},  {&b->d_out_row, drafts},
-        {&b->d_out_index, drafts}, {&b->forced_len, segs},
+        {&b->d_out_index, drafts},
     };
     const struct want down[] = {
         {&b->n_commit, segs},
         {&b->n_emit, segs},
         {&b->out_tokens, segs * (size_t)b->out_stride},
-        {&b->share, drafts},
+        {&b->confidence, drafts},
+        {&b->n_chosen, 1},
     };
     int rc = open_pairs(dev, up, sizeof up / sizeof up[0], &b->host_block, &b->dev_block,
                         &b->block_words, err);
@@ -77,8 +78,9 @@ int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int3
     const struct {
         int32_t **p;
         size_t n;
-    } own[] = {{&b->seg_base, segs}, {&b->d_seg_base, segs},  {&b->d_row_ids, drafts},
-               {&b->chosen, rows},   {&b->sample_slot, rows}, {&b->sample_pos, rows}};
+    } own[] = {{&b->seg_base, segs},    {&b->d_seg_base, segs},  {&b->row_pos, rows},
+               {&b->d_row_pos, drafts}, {&b->d_row_ids, drafts}, {&b->chosen, rows},
+               {&b->sample_slot, rows}, {&b->sample_pos, rows}};
     for (size_t i = 0; i < sizeof own / sizeof own[0] && !rc; i++)
         rc = sv_dev_alloc(dev, (void **)own[i].p, own[i].n * sizeof(int32_t), err);
     if (rc)
@@ -88,8 +90,8 @@ int sv_batch_open(struct sv_batch *b, struct sv_dev *dev, int32_t max_rows, int3
 
 void sv_batch_close(struct sv_batch *b, struct sv_dev *dev)
 {
-    int32_t *dev_mem[] = {b->dev_block, b->dev_result, b->seg_base,    b->d_seg_base,
-                          b->d_row_ids, b->chosen,     b->sample_slot, b->sample_pos};
+    int32_t *dev_mem[] = {b->dev_block, b->dev_result, b->seg_base, b->d_seg_base,  b->row_pos,
+                          b->d_row_pos, b->d_row_ids,  b->chosen,   b->sample_slot, b->sample_pos};
     for (size_t i = 0; i < sizeof dev_mem / sizeof dev_mem[0]; i++)
         sv_dev_free(dev, dev_mem[i]);
     sv_dev_host_free(dev, b->host_block);
@@ -131,14 +133,13 @@ static void put(const struct sv_i32_pair *pair, int32_t from, int32_t to, int32_
 /* Padding stands at the end: rows of no segment, segments of no slot, logit rows of no row. */
 void sv_batch_pad(struct sv_batch *b, const struct sv_plan *p)
 {
-    const struct sv_counts *t = &p->told;
+    const struct sv_counts *t = &p->launch;
     put(&b->row_ids, p->n_rows, t->n_rows, 0);
     put(&b->row_seg, p->n_rows, t->n_rows, -1);
     put(&b->seg_row0, p->n_segs, t->n_segs + 1, p->n_rows);
     put(&b->seg_slot, p->n_segs, t->n_segs, -1);
     put(&b->seg_kind, p->n_segs, t->n_segs, SV_SEG_VERIFY);
     put(&b->seg_logit0, p->n_segs, t->n_segs + 1, p->n_logits);
-    put(&b->forced_len, p->n_segs, t->n_segs, 0);
     if (t->n_logits > p->n_logits)
         put(&b->logit_row, p->n_logits, t->n_logits, -1);
     put(&b->d_row_seg, p->n_draft_rows, t->n_draft_rows, -1);

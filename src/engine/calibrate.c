@@ -4,8 +4,9 @@
  *
  * Called by engine.c when an engine opens with the width policy; fills struct sv_cost. Every shape
  * is run as a real plan with lengths written straight into the slots; what it leaves in the caches
- * is never read, because a sequence overwrites positions before it sees them. All shapes take turns
- * (spec/turns.c). Must not: advance a sequence, keep a page, or take longer than its budget.
+ * is never read, because a sequence overwrites positions before it sees them, and where the cache
+ * holds more than positions, scratch sequences are seated anew for each run. All shapes take turns
+ * (policy/turns.c). Must not: advance a sequence, keep a page, or take longer than its budget.
  */
 #include "engine/engine.h"
 
@@ -13,12 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_POINTS = 2 * SV_CURVE_POINTS, BASE_CONTEXT = 64, MOST_TILES = 8 };
+enum { MAX_POINTS = 2 * SV_CURVE_POINTS, BASE_CONTEXT = 64, MOST_TILES = 8, SEED = 1 };
 /* No more than this goes by between the two passes. */
 static const double MOST_HALT_US = 100;
 /* Further tokens are no more of a drafting pass. */
 static const double MOST_OUT = 0.5;
-enum { PLAIN, WIDE, DRAFT_ROWS, THIN, CUT };
+enum { PLAIN, WIDE, DRAFT_ROWS, THIN, PRUNED };
 
 /* What a cut takes: the host's part of it, which is not run here, and all where nothing was
  * measured. */
@@ -36,12 +37,14 @@ struct calibration {
     struct sv_engine *e;
     struct sv_policy *p;
     struct sv_seq scratch;
-    int32_t *lens;     /* (n_slots) */
-    int32_t base;      /* context of all shapes but the far ones */
-    int32_t n_backed;  /* slots with pages */
-    int least_runs;    /* of a shape: where passes are replayed, the first ones are not */
-    int32_t most_rows; /* of one shape */
-    bool at_once;      /* the device computes while it is called */
+    int32_t *lens, *anchors; /* (n_slots) */
+    int32_t n_runs;          /* of shapes */
+    int32_t base;            /* context of all shapes but the far ones */
+    int32_t n_backed;        /* slots with pages */
+    int least_runs;          /* of a shape: where passes are replayed, the first ones are not */
+    int32_t most_rows;       /* of one shape */
+    bool at_once;            /* the device computes while it is called */
+    bool reseats;            /* layers slide or have states: what a slot holds is of one context */
     struct shape shape[MAX_POINTS];
     struct sv_timed timed[MAX_POINTS]; /* the same of each run */
     int32_t n_shapes;
@@ -55,8 +58,9 @@ static void plan_shape(struct calibration *c, const struct shape *s)
     struct sv_plan *p = &e->plan;
     /* Plain steps hold their taps back (held.c), which leaves next to nothing of their cost. */
     *p = (struct sv_plan){.seg = p->seg,
+                          .given = true,
                           .no_taps = s->kind == PLAIN && c->at_once && !e->pads,
-                          .timed = s->n_masks && !c->at_once && s->kind != CUT};
+                          .timed = s->n_masks && !c->at_once && s->kind != PRUNED};
     for (int32_t i = 0; i < s->n; i++) {
         int32_t w = i == s->n - 1 ? s->last : s->n_rows;
         struct sv_plan_seg *g = &p->seg[p->n_segs++];
@@ -76,23 +80,76 @@ static void plan_shape(struct calibration *c, const struct shape *s)
             continue;
         g->n_draft_rows = s->n_masks;
         g->n_drafts = w - 1;
-        p->cuts = c->p->cuts && s->kind == CUT;
-        p->shares = c->p->cuts && (p->cuts || c->p->shares_free);
+        p->prunes = c->p->prunes && s->kind == PRUNED;
+        p->confidence = c->p->prunes && (p->prunes || c->p->confidence_free);
         p->n_draft_segs++;
         p->n_draft_rows += s->n_masks;
         p->n_draft_out += w - 1;
     }
 }
 
+static int32_t divisor(int32_t a, int32_t b)
+{
+    return b ? divisor(b, a % b) : a;
+}
+
+/* Rows hold tokens as different as those of a step in use, and others in each run: a mixture of
+ * experts routes them to as many experts. */
+static void choose_ids(struct calibration *c)
+{
+    struct sv_plan *p = &c->e->plan;
+    const int32_t vocab = c->e->model.cfg.vocab_size;
+    uint32_t word[4];
+    sv_philox(SEED, (uint64_t)c->n_runs++, 0, word);
+    p->id0 = (int32_t)(word[0] % (uint32_t)vocab);
+    p->id_step = (int32_t)(word[1] % (uint32_t)vocab);
+    while (divisor(vocab, p->id_step) != 1)
+        p->id_step++;
+    for (int32_t i = 0; i < p->n_segs; i++)
+        c->anchors[i] = sv_plan_given_id(p, vocab, p->seg[i].row0);
+}
+
+/* Brings a slot to where a sequence with this context is, chunk by chunk, and backs one block
+ * more. */
+static bool seat(struct calibration *c, int32_t slot, int32_t context)
+{
+    struct sv_cache *cache = &c->e->cache;
+    const int32_t chunk = c->e->sched.prefill_rows;
+    sv_cache_release(cache, slot);
+    for (int32_t n = 0; n < context;) {
+        n = context - n < chunk ? context : n + chunk;
+        if (!sv_cache_reserve(cache, slot, n))
+            return false;
+        sv_cache_slide(cache, slot, n);
+    }
+    return sv_cache_reserve(cache, slot, context + c->p->block);
+}
+
+/* Seats all scratch sequences anew, and has the device know before time is taken. */
+static int reseat(struct calibration *c, const struct shape *s)
+{
+    for (int32_t i = 0; i < c->n_backed; i++)
+        sv_cache_release(&c->e->cache, i);
+    for (int32_t i = 0; i < c->n_backed; i++)
+        SV_REQUIRE(seat(c, i, s->context)); /* no longer than the context that reserve found */
+    sv_cache_upload(&c->e->cache);
+    return sv_dev_sync(c->e->dev, c->err);
+}
+
 static int run_shape(struct calibration *c, const struct shape *s, double us[SV_TIMES])
 {
     struct sv_engine *e = c->e;
+    int rc = c->reseats ? reseat(c, s) : SV_OK;
+    if (rc)
+        return rc;
     plan_shape(c, s);
+    choose_ids(c);
     sv_engine_progress(e, SV_OPEN_COSTS,
                        (double)(sv_clock_us() - c->start_us) / (double)c->whole_us);
     sv_dev_upload(e->dev, e->slot_len, c->lens, (size_t)s->n * sizeof *c->lens);
+    sv_dev_upload(e->dev, e->slot_anchor, c->anchors, (size_t)s->n * sizeof *c->anchors);
     int64_t draft = e->stats.draft_us, start = sv_clock_ns();
-    int rc = sv_engine_run_plan(e, c->err);
+    rc = sv_engine_step(e, c->err);
     if (rc)
         return rc;
     us[SV_TIME_ALL] = (double)(sv_clock_ns() - start) / 1e3;
@@ -122,8 +179,8 @@ static bool add(struct calibration *c, int kind, int32_t n, int32_t n_rows, int3
     return true;
 }
 
-/* 1, 2, 3, 4, 6, 8, 12, 16, ...; where counts are padded each kind of step is dearer to run for the
- * first time, and few sequences cost what one does: 1, 2, 4, 8, 16, ... */
+/* 1, 2, 3, 4, 6, 8, 12, 16, ...; where counts are padded each kind of step is costlier to run for
+ * the first time, and few sequences cost what one does: 1, 2, 4, 8, 16, ... */
 static int32_t next_count(const struct calibration *c, int32_t n)
 {
     int32_t step = 1;
@@ -168,8 +225,8 @@ static void list_count(struct calibration *c, int32_t n)
         add(c, DRAFT_ROWS, n, 2, 2, block, c->base);
     /* Where steps run ahead the wait is that of any step; elsewhere it is a matter of the tokens
      * asked about. */
-    if (drafts && c->p->cuts && (n == 1 || (!c->p->ahead && (n == 4 || n == 16))))
-        add(c, CUT, n, block, block, block, c->base);
+    if (drafts && c->p->prunes && (n == 1 || (!c->p->ahead && (n == 4 || n == 16))))
+        add(c, PRUNED, n, block, block, block, c->base);
 }
 
 /* In the order of growing work, so that a budget that runs out costs the large shapes. */
@@ -190,13 +247,15 @@ static void list_shapes(struct calibration *c)
     list_count(c, c->n_backed);
 }
 
-/* Pages for all slots at the base context, or for as many as there are pages. */
-static int reserve(struct calibration *c, int32_t n, int32_t positions)
+/* Pages for n slots at a context, or for as many as there are pages. */
+static int reserve(struct calibration *c, int32_t n, int32_t context)
 {
     struct sv_engine *e = c->e;
     int32_t i = 0;
-    while (i < n && sv_cache_reserve(&e->cache, i, positions))
+    while (i < n && seat(c, i, context))
         i++;
+    if (i < n)
+        sv_cache_release(&e->cache, i);
     for (int32_t k = 0; k < i; k++)
         e->sched.slot[k] = &c->scratch;
     return i;
@@ -241,7 +300,7 @@ static const struct shape *find(const struct calibration *c, int32_t n, int32_t 
 {
     for (int32_t i = 0; i < c->n_shapes; i++) {
         const struct shape *s = &c->shape[i];
-        if (s->kind != CUT && s->kind != THIN && s->n == n && s->n_rows == n_rows &&
+        if (s->kind != PRUNED && s->kind != THIN && s->n == n && s->n_rows == n_rows &&
             s->last == n_rows && s->n_masks == n_masks && s->us >= 0)
             return s;
     }
@@ -296,7 +355,7 @@ static void build_trip(const struct calibration *c, struct points *p)
     int32_t n = 0;
     for (int32_t i = 0; i < c->n_shapes; i++) {
         const struct shape *s = &c->shape[i], *whole = find(c, s->n, s->n_rows, s->n_masks);
-        if (s->kind != CUT || s->us < 0 || !whole)
+        if (s->kind != PRUNED || s->us < 0 || !whole)
             continue;
         double more = c->at_once ? s->draft_us - whole->draft_us : s->us - whole->us + halt_us(c);
         double most = MOST_TRIP_US * s->n, n_drafts = s->n * (s->n_rows - 1);
@@ -349,7 +408,7 @@ static void build_curves(struct calibration *c, struct points *p)
     build_out(c, p);
     for (int32_t i = 0; i < c->n_shapes; i++) {
         const struct shape *s = &c->shape[i];
-        if (!s->n_masks || s->us < 0 || s->kind == CUT || s->kind == THIN)
+        if (!s->n_masks || s->us < 0 || s->kind == PRUNED || s->kind == THIN)
             continue;
         double out = s->n_rows > 2 ? sv_curve_at(&cost->draft_out, s->n * (s->n_rows - 2)) : 0;
         if (s->kind == DRAFT_ROWS || s->n > 1)
@@ -434,7 +493,7 @@ static int measure_contexts(struct calibration *c, int64_t budget_us)
         ctx = last ? e->context - block : ctx;
         if (ctx <= cost->ctx[cost->n_ctx - 1] || sv_clock_us() > end_us)
             break;
-        c->n_backed = reserve(c, e->sched.n_slots < 8 ? e->sched.n_slots : 8, ctx + block);
+        c->n_backed = reserve(c, e->sched.n_slots < 8 ? e->sched.n_slots : 8, ctx);
         int rc = c->n_backed ? run_contexts(c, ctx, budget_us / 2) : SV_OK;
         give_back(c);
         if (rc)
@@ -461,21 +520,23 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
     c->p = p;
     c->err = err;
     c->lens = sv_calloc((size_t)e->sched.n_slots, sizeof *c->lens);
-    c->scratch.tokens = c->lens;
-    c->scratch.n_tokens = 1;
+    c->anchors = sv_calloc((size_t)e->sched.n_slots, sizeof *c->anchors);
     sv_dev_memory(e->dev, &n_free, &n_total);
     c->at_once = n_total == 0;
+    c->reseats = e->cache.has_state;
+    for (int32_t i = 0; i < e->cache.n_groups; i++)
+        c->reseats |= e->cache.group[i].d.window > 0;
     c->least_runs = e->pads ? 3 : 2;
     p->cost.padded = e->pads ? padded : NULL;
     c->most_rows = c->at_once ? 512 : 1024; /* far out the last slope goes on */
     int64_t budget = c->at_once ? 700000 : 800000;
     c->start_us = start;
     c->whole_us = budget + budget / 3;
-    int rc = c->lens ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "cost table");
+    int rc = c->lens && c->anchors ? SV_OK : sv_fail(err, SV_ENOMEM, -1, "cost table");
     if (!rc) {
         c->base = e->context - p->block;
         c->base = c->base < BASE_CONTEXT ? c->base : BASE_CONTEXT;
-        c->n_backed = reserve(c, e->sched.n_slots, c->base + p->block);
+        c->n_backed = reserve(c, e->sched.n_slots, c->base);
         list_shapes(c);
         rc = run_rounds(c, budget, c->at_once ? budget * 2 / 5 : 0);
         if (c->n_backed)
@@ -492,6 +553,7 @@ int sv_engine_calibrate(struct sv_engine *e, struct sv_policy *p, struct sv_err 
     sv_log(SV_LOG_DEBUG, "width policy: measured the cost of steps in %.2f s",
            (double)p->measured_us / 1e6);
     sv_free(c->lens);
+    sv_free(c->anchors);
     sv_free(c);
     sv_free(points);
     return rc;

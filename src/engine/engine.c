@@ -19,34 +19,6 @@ enum { USUAL_ANSWER = 128 }; /* tokens, before any was seen */
  * more when a step is planned before the host knows that the one in flight was the last. */
 enum { SLACK = 2 * SV_MAX_BLOCK };
 
-static int parse_isa(const char *name, enum sv_isa *isa, struct sv_err *err)
-{
-    static const char *const names[] = {"auto", "plain", "avx2", "avx512", "amx"};
-    for (int i = 0; i < 5 && name; i++)
-        if (!strcmp(name, names[i])) {
-            *isa = (enum sv_isa)i;
-            return SV_OK;
-        }
-    *isa = SV_ISA_AUTO;
-    return name ? sv_fail(err, SV_EINVAL, -1,
-                          "isa must be auto, plain, avx2, avx512 or amx, not %s", name)
-                : SV_OK;
-}
-
-/* In the order of enum sv_dense, enum sv_bytes and enum sv_sieves. */
-static int parse_when(const char *what, const char *name, int *when, struct sv_err *err)
-{
-    static const char *const names[] = {"auto", "on", "off"};
-    *when = 0;
-    for (int i = 0; i < 3 && name; i++)
-        if (!strcmp(name, names[i])) {
-            *when = i;
-            return SV_OK;
-        }
-    return name ? sv_fail(err, SV_EINVAL, -1, "%s must be auto, on or off, not %s", what, name)
-                : SV_OK;
-}
-
 /* Options with their defaults resolved. */
 struct resolved {
     int32_t n_slots, context, page_size, chunk;
@@ -134,22 +106,11 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
                        const struct sv_config *cfg, struct sv_err *err)
 {
     struct sv_dev_opts d = {.backend = o->device,
-                            .kernels = o->kernels,
+                            .tuning = o->tuning,
                             .ordinal = o->gpu,
                             .no_graphs = o->no_graphs,
                             .timeout_s = o->device_timeout,
                             .n_threads = o->n_threads};
-    int dense = 0, bytes = 0, sieve = 0;
-    int rc = parse_isa(o->isa, &d.isa, err);
-    if (!rc)
-        rc = parse_when("dense_weights", o->dense_weights, &dense, err);
-    if (!rc)
-        rc = parse_when("draft_bytes", o->draft_bytes, &bytes, err);
-    if (!rc)
-        rc = parse_when("head_sieve", o->head_sieve, &sieve, err);
-    d.sieve = (enum sv_sieves)sieve;
-    d.dense = (enum sv_dense)dense;
-    d.bytes = (enum sv_bytes)bytes;
     const bool drafts = o->draft_dir && o->width != 1;
     d.usual_rows = (o->max_sequences ? o->max_sequences : 1) * (!drafts    ? 1
                                                                 : o->width ? o->width
@@ -158,11 +119,10 @@ static int open_device(struct sv_engine *e, const struct sv_engine_options *o,
     bool f32 =
         o->dtype == SV_TYPE_F32 || (o->dtype == SV_TYPE_AUTO && cfg->stored_dtype != SV_BF16);
     d.compute = f32 ? SV_F32 : SV_BF16;
-    if (!rc)
-        rc = sv_dev_open(&e->dev, &d, err);
-    if (!rc && d.bytes == SV_BYTES_ON && !sv_dev_approximates(e->dev))
+    int rc = sv_dev_open(&e->dev, &d, err);
+    if (!rc && d.tuning.draft_quant == SV_TOGGLE_ON && !sv_dev_quantizes(e->dev))
         rc = sv_fail(err, SV_EUNSUPPORTED, -1,
-                     "draft_bytes: %s has no products of a draft's weights in 8 bits",
+                     "draft_quant: %s has no products of a draft's weights in 8 bits",
                      sv_dev_describe(e->dev));
     return rc;
 }
@@ -185,13 +145,12 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     stage(t, "configuration", 0);
     rc = open_device(e, o, &cfg, err);
     stage(t, "device", 0);
+    const int64_t whole = sv_config_n_params(&cfg) * (int64_t)sv_dtype_bytes(cfg.stored_dtype);
     if (!rc)
-        rc = sv_memory_check_weights(
-            e->dev, o->target_dir,
-            sv_config_n_params(&cfg) * (int64_t)sv_dtype_bytes(cfg.stored_dtype), err);
+        rc = sv_memory_check_weights(e->dev, o->target_dir, whole, err);
     if (!rc && e->on_progress) {
-        e->n_to_load =
-            sv_ckpt_dir_bytes(o->target_dir) + (o->draft_dir ? sv_ckpt_dir_bytes(o->draft_dir) : 0);
+        e->n_to_load = (cfg.mxfp4_experts ? whole : sv_ckpt_dir_bytes(o->target_dir)) +
+                       (o->draft_dir ? sv_ckpt_dir_bytes(o->draft_dir) : 0);
         sv_dev_on_upload(e->dev, on_upload, e);
     }
     const bool made = r->tuning->random_weights;
@@ -201,14 +160,14 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
                                                            n_positions, err);
     r->target_bytes = rc ? 0 : sv_dev_held(e->dev, SV_MEM_WEIGHTS);
     stage(t, "target", made ? 0 : (double)e->model.weights.n_bytes / 1e9);
-    if (!rc && !e->drafter && o->draft_dir)
+    if (!rc && e->drafter == &e->none && o->draft_dir)
         rc = (made ? sv_dflash_open_random : sv_dflash_open)(&e->drafter, &e->model, o->draft_dir,
                                                              n_positions, err);
-    stage(t, "draft", e->drafter && !made ? (double)e->drafter->weight_bytes / 1e9 : 0);
     if (rc)
         return rc;
+    stage(t, "draft", made ? 0 : (double)e->drafter->weight_bytes / 1e9);
     sv_dev_on_upload(e->dev, NULL, NULL);
-    int32_t block = e->drafter ? e->drafter->block_size : 1;
+    int32_t block = e->drafter->block_size;
     e->width = o->width ? o->width : block;
     if (e->width > block)
         return sv_fail(err, SV_EINVAL, -1, "width %d is above the drafter's block of %d", e->width,
@@ -217,22 +176,31 @@ static int open_models(struct sv_engine *e, const struct sv_engine_options *o, s
     if (!r->chunk)
         r->chunk = graphs ? GPU_CHUNK : DEFAULT_CHUNK;
     e->pads = (graphs && !o->no_graphs) || r->tuning->pad;
-    /* A drafter that fills ids on the host must have seen the last token. */
-    bool host_draft = e->drafter && e->drafter->ops->fill;
-    e->depth = (graphs || r->tuning->run_ahead) && !host_draft;
+    e->depth = (graphs || r->tuning->run_ahead) && !e->drafter->on_host;
     return SV_OK;
+}
+
+/* From now on the checkpoints' files may change: a device with memory of its own has copied what it
+ * needs of them, and the CPU, which uses weights in place, gets copies of them when that is asked
+ * for. */
+static int detach_files(struct sv_engine *e, bool copy, struct sv_err *err)
+{
+    int64_t n_free, n_total;
+
+    sv_dev_memory(e->dev, &n_free, &n_total);
+    if (n_total > 0)
+        copy = false;
+    else if (!copy)
+        return SV_OK;
+    int rc = sv_ckpt_detach(&e->model.ckpt, copy, err);
+    return rc ? rc : sv_drafter_detach(e->drafter, copy, err);
 }
 
 static int open_text(struct sv_engine *e, const char *dir, struct sv_err *err)
 {
-    char *path = sv_path_join(dir, "tokenizer.json");
-    if (!path)
-        return sv_fail(err, SV_ENOMEM, -1, "path");
-    bool there = sv_file_exists(path);
-    sv_free(path);
-    if (!there)
+    if (!sv_model_has_tokenizer(dir))
         return SV_OK; /* token ids only */
-    int rc = sv_tokenizer_open(&e->tok, dir, err);
+    int rc = sv_model_tokenizer(&e->tok, dir, err);
     if (rc)
         return rc;
     e->scratch = sv_enc_scratch_new();
@@ -251,37 +219,31 @@ static int open_text(struct sv_engine *e, const char *dir, struct sv_err *err)
 static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_err *err)
 {
     struct sv_cache_group_desc desc[SV_MAX_GROUPS] = {{0}};
-    int32_t n = sv_stack_cache_groups(&e->model.stack, "target", 0, desc);
-    if (e->drafter && e->drafter->ops->cache_groups)
-        n += e->drafter->ops->cache_groups(e->drafter, n, desc + n);
+    int32_t n = sv_stack_cache_groups(&e->model.stack, SV_CACHE_TARGET, e->width, 0, desc);
+    n += sv_drafter_cache_groups(e->drafter, n, desc + n);
+    for (int32_t i = 0; i < n; i++) {
+        desc[i].dtype = sv_dev_compute_dtype(e->dev) == SV_BF16 ? SV_BF16 : SV_F32;
+        desc[i].page_size = r->page_size;
+    }
     struct sv_memory_ask ask = {.share = r->share,
                                 .cache_bytes = r->cache_bytes,
                                 .page_size = r->page_size,
                                 .n_slots = r->n_slots,
                                 .context = r->context,
                                 .n_positions = r->context + (1 + e->depth) * e->width,
-                                .keep_prefixes = r->keep_prefixes};
-    for (int32_t i = 0; i < n; i++) {
-        desc[i].dtype = sv_dev_compute_dtype(e->dev) == SV_BF16 ? SV_BF16 : SV_F32;
-        desc[i].page_size = r->page_size;
-        desc[i].n_pages = 1;
-        ask.page_bytes += sv_cache_group_bytes(&desc[i]);
-    }
+                                .step_rows = (1 + e->depth) * e->batch.max_rows,
+                                .most_pages = r->tuning->cache_pages,
+                                .keep_prefixes = r->keep_prefixes,
+                                .group = desc,
+                                .n_groups = n};
     sv_memory_ask_device(&ask, e, e->batch.max_rows);
-    int32_t n_pages = 0;
-    if (r->tuning->cache_pages)
-        ask.cache_bytes = r->tuning->cache_pages * ask.page_bytes;
-    int rc = sv_memory_pages(&ask, &n_pages, err);
-    if (r->tuning->cache_pages && n_pages > r->tuning->cache_pages)
-        n_pages = r->tuning->cache_pages;
-    for (int32_t i = 0; i < n; i++)
-        desc[i].n_pages = n_pages;
+    int rc = sv_memory_pages(&ask, err);
     if (!rc)
         rc = sv_cache_open(&e->cache, e->dev, desc, n, r->n_slots, ask.n_positions, err);
     if (!rc && r->keep_prefixes)
         rc = sv_cache_keep_prefixes(&e->cache, err);
-    if (!rc && e->drafter && e->drafter->ops->bind)
-        rc = e->drafter->ops->bind(e->drafter, &e->cache, e->batch.max_rows, err);
+    if (!rc)
+        rc = sv_drafter_bind(e->drafter, &e->cache, e->batch.max_rows, err);
     if (!rc)
         sv_memory_log(e, r->target_bytes);
     return rc;
@@ -290,30 +252,19 @@ static int open_cache(struct sv_engine *e, const struct resolved *r, struct sv_e
 static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv_err *err)
 {
     const struct sv_config *cfg = &e->model.cfg;
-    bool device_draft = e->drafter && e->drafter->ops->propose;
     int32_t max_logits = r->n_slots * e->width;
     int32_t max_rows = r->chunk + max_logits;
     int32_t logit_chunk = sv_dev_backend(e->dev)->has_graphs ? GPU_LOGIT_CHUNK : LOGIT_CHUNK;
     logit_chunk = max_rows < logit_chunk ? max_rows : logit_chunk;
-    struct sv_act_sizes sizes = {.max_rows = max_rows};
-    sv_act_sizes_add(&sizes, &e->model.stack);
-    struct sv_dev_limits lim = {.max_rows = max_rows,
-                                .max_logit_rows = max_rows,
-                                .max_vocab = cfg->vocab_size,
-                                .max_positions = r->context + SLACK};
-    if (e->drafter && e->drafter->ops->sizes)
-        e->drafter->ops->sizes(e->drafter, &sizes, &lim);
-    int32_t widths[] = {sizes.hidden, sizes.qkv, sizes.attn, 2 * sizes.intermediate};
-    for (int i = 0; i < 4; i++) {
-        lim.max_k = widths[i] > lim.max_k ? widths[i] : lim.max_k;
-        lim.max_n = widths[i] > lim.max_n ? widths[i] : lim.max_n;
-    }
-    const struct sv_draft_config *dc = e->drafter ? sv_dflash_config(e->drafter) : NULL;
-    lim.max_heads = dc && dc->base.n_heads > cfg->n_heads ? dc->base.n_heads : cfg->n_heads;
-    lim.max_head_dim = dc && dc->base.head_dim > cfg->head_dim ? dc->base.head_dim : cfg->head_dim;
+    struct sv_needs needs;
+    sv_needs_init(&needs, e->dev, max_rows);
+    needs.lim.max_logit_rows = max_rows;
+    needs.lim.max_positions = r->context + SLACK;
+    sv_model_needs(&e->model, &needs);
+    sv_drafter_needs(e->drafter, &needs);
 
     size_t act = sv_dtype_bytes(sv_dev_act_dtype(e->dev));
-    size_t tap_row = e->drafter ? (size_t)e->drafter->n_taps * (size_t)e->drafter->hidden : 0;
+    size_t tap_row = (size_t)e->drafter->n_taps * (size_t)e->drafter->hidden;
     size_t out_bytes = (size_t)max_logits * (size_t)cfg->hidden_size * act;
     size_t slots = (size_t)r->n_slots;
     const struct {
@@ -322,18 +273,18 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
     } own[] = {
         {&e->taps, (size_t)max_rows * tap_row * act},
         {&e->out, (size_t)max_rows * (size_t)cfg->hidden_size * act},
-        {&e->draft_out, device_draft ? out_bytes : 0},
+        {&e->draft_out, e->width > 1 ? out_bytes : 0},
         {(void **)&e->slot_len, slots * sizeof(int32_t)},
         {(void **)&e->slot_anchor, slots * sizeof(int32_t)},
         {(void **)&e->slot_sampling, slots * sizeof(struct sv_sampling)},
     };
-    int rc = sv_dev_reserve(e->dev, &lim, err);
+    int rc = sv_dev_reserve(e->dev, &needs.lim, err);
     if (!rc)
         sv_model_reads(&e->model, &e->target_reads);
-    if (!rc && e->drafter && e->drafter->ops->reads)
-        e->drafter->ops->reads(e->drafter, &e->draft_reads);
     if (!rc)
-        rc = sv_acts_open(&e->acts, e->dev, &sizes, err);
+        sv_drafter_reads(e->drafter, &e->draft_reads);
+    if (!rc)
+        rc = sv_acts_open(&e->acts, e->dev, &needs, err);
     for (size_t i = 0; i < sizeof own / sizeof own[0] && !rc; i++)
         if (own[i].n_bytes)
             rc = sv_dev_alloc(e->dev, own[i].p, own[i].n_bytes, err);
@@ -341,40 +292,44 @@ static int open_buffers(struct sv_engine *e, const struct resolved *r, struct sv
         rc = sv_logits_open(&e->logits, e->dev, r->n_slots, r->context + SLACK, cfg->vocab_size,
                             logit_chunk, max_rows, err);
     if (!rc && e->tok)
-        rc = sv_masks_open(&e->masks, e->dev, cfg->vocab_size, max_logits, err);
+        rc = sv_token_mask_open(&e->token_masks, e->dev, cfg->vocab_size, max_logits, err);
     if (!rc)
-        rc = sv_batch_open(&e->batch, e->dev, max_rows, r->n_slots, device_draft ? max_logits : 1,
-                           err);
+        rc = sv_batch_open(&e->batch, e->dev, max_rows, r->n_slots, max_logits, err);
     return rc;
+}
+
+void sv_engine_set_drafter(struct sv_engine *e, struct sv_drafter *d)
+{
+    e->drafter = d ? d : &e->none;
+    e->sched.block = e->drafter->on_host ? 1 : e->drafter->block_size;
 }
 
 static int open_sched(struct sv_engine *e, const struct resolved *r, struct sv_err *err)
 {
     size_t n = (size_t)r->n_slots;
-    bool device_draft = e->drafter && e->drafter->ops->propose;
-    e->sched = (struct sv_sched){.n_slots = r->n_slots,
-                                 .prefill_rows = r->chunk,
-                                 .block = device_draft ? e->drafter->block_size : 1};
+    e->sched = (struct sv_sched){.n_slots = r->n_slots, .prefill_rows = r->chunk};
+    sv_engine_set_drafter(e, e->drafter);
     e->sched.slot = sv_arena_alloc(&e->arena, n * sizeof *e->sched.slot);
     e->plan.seg = sv_arena_alloc(&e->arena, n * sizeof *e->plan.seg);
     for (int i = 0; i < 2; i++)
-        e->flight[i].plan.seg = sv_arena_alloc(&e->arena, n * sizeof *e->plan.seg);
+        e->flight[i].seg = sv_arena_alloc(&e->arena, n * sizeof *e->plan.seg);
     e->sched.new_slot = sv_arena_alloc(&e->arena, n * sizeof *e->sched.new_slot);
-    return e->sched.slot && e->plan.seg && e->flight[0].plan.seg && e->flight[1].plan.seg &&
-                   e->sched.new_slot
+    return e->sched.slot && e->plan.seg && e->flight[0].seg && e->flight[1].seg && e->sched.new_slot
                ? SV_OK
                : sv_fail(err, SV_ENOMEM, -1, "scheduler arrays");
 }
 
-static int run_padding(struct sv_engine *e, struct sv_counts told, bool sampled, struct sv_err *err)
+static int run_padding(struct sv_engine *e, struct sv_counts launch, bool sampled,
+                       struct sv_err *err)
 {
     int rc = SV_OK;
     for (int i = 0; i < 2 && !rc; i++) { /* the second time is captured */
         e->plan = (struct sv_plan){.seg = e->plan.seg,
-                                   .told = told,
+                                   .given = true,
+                                   .launch = launch,
                                    .sampled = sampled,
-                                   .shares = told.n_draft_rows && e->cut.shares};
-        rc = sv_engine_run_plan(e, err);
+                                   .confidence = launch.n_draft_rows && e->prune.confidence};
+        rc = sv_engine_step(e, err);
     }
     return rc;
 }
@@ -384,7 +339,7 @@ static int warm_up(struct sv_engine *e, struct sv_err *err)
 {
     enum { MOST = 256 };
     const int32_t n_slots = e->sched.n_slots, width = e->width;
-    const bool drafts = e->drafter && e->drafter->ops->propose && width > 1;
+    const bool drafts = e->sched.block > 1 && width > 1;
     int32_t most = n_slots * width, rc = SV_OK, last = 0;
     most = most < MOST ? most : MOST;
     for (int32_t n = 1; e->pads && n <= most && !rc; n++) {
@@ -426,16 +381,14 @@ static bool wants_policy(const struct sv_engine *e, const struct sv_engine_optio
 }
 
 /* Under the policy every drafting pass tells how sure it is, where the device can. */
-static int open_cut(struct sv_engine *e, const struct sv_engine_options *o, struct sv_err *err)
+static int open_prune(struct sv_engine *e, const struct sv_engine_options *o, struct sv_err *err)
 {
-    const struct sv_backend *be = sv_dev_backend(e->dev);
-    if (!e->drafter)
+    if (e->drafter->block_size < 2)
         return SV_OK;
-    int rc = sv_cut_open(&e->cut, e->dev, e->sched.n_slots * e->width, err);
-    e->cut.shares =
-        wants_policy(e, o) && e->drafter->ops->propose && (be->argmax_share || be->head_shares);
-    if (!rc && e->tok && e->drafter->ops->propose)
-        rc = sv_steer_open(&e->steer, e->dev, e->sched.n_slots, err);
+    int rc = sv_prune_open(&e->prune, e->dev, e->sched.n_slots * e->width, err);
+    e->prune.confidence = wants_policy(e, o) && e->drafter->confidence != SV_CONFIDENCE_NONE;
+    if (!rc && e->tok && e->drafter->keeps_rows)
+        rc = sv_draft_repair_open(&e->repair, e->dev, e->sched.n_slots, err);
     return rc;
 }
 
@@ -444,15 +397,14 @@ static int open_policy(struct sv_engine *e, const struct sv_engine_options *o, s
 {
     if (!wants_policy(e, o))
         return SV_OK;
-    int rc = sv_policy_open(&e->policy, e->sched.n_slots, e->width,
-                            e->drafter->ops->propose != NULL, err);
-    if (!rc && e->cut.shares) {
-        e->policy->cuts = true;
+    int rc = sv_policy_open(&e->policy, e->sched.n_slots, e->width, e->sched.block > 1, err);
+    if (!rc && e->prune.confidence) {
+        e->policy->prunes = true;
         e->policy->ahead = e->pads || e->depth;
-        e->policy->shares_free = sv_dev_backend(e->dev)->head_shares || e->drafter->shares_free;
+        e->policy->confidence_free = e->drafter->confidence == SV_CONFIDENCE_FREE;
     }
     /* Held taps outlive pages that slide away, and pointers of graphs are fixed. */
-    bool hold = !e->pads && !e->depth && e->drafter->ops->observe;
+    bool hold = !e->pads && !e->depth && e->drafter->n_taps;
     for (int32_t i = 0; i < e->cache.n_groups; i++)
         hold &= !e->cache.group[i].d.window;
     if (!rc && hold)
@@ -489,7 +441,8 @@ int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options 
         return sv_fail(err, SV_ENOMEM, -1, "engine");
     }
     sv_arena_init(&e->arena);
-    e->drafter = drafter;
+    e->none = sv_drafter_none();
+    e->drafter = drafter ? drafter : &e->none;
     e->next_id = 1;
     e->on_progress = opts->on_progress;
     e->progress_user = opts->progress_user;
@@ -497,6 +450,8 @@ int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options 
     r.tuning = tuning;
     if (!rc)
         rc = open_models(e, opts, &r, &t, err);
+    if (!rc)
+        rc = detach_files(e, opts->copy_weights, err);
     if (!rc)
         rc = open_text(e, opts->target_dir, err);
     stage(&t, "tokenizer", 0);
@@ -509,7 +464,7 @@ int sv_engine_open_tuned(struct sv_engine **out, const struct sv_engine_options 
     if (!rc)
         rc = open_sched(e, &r, err);
     if (!rc)
-        rc = open_cut(e, opts, err);
+        rc = open_prune(e, opts, err);
     if (!rc)
         rc = warm_up(e, err);
     stage(&t, "graphs", 0);
@@ -553,9 +508,9 @@ void sv_engine_close(struct sv_engine *e)
             sv_dev_free(e->dev, own[i]);
         sv_logits_close(&e->logits, e->dev);
         sv_held_close(&e->held, e->dev);
-        sv_cut_close(&e->cut, e->dev);
-        sv_masks_close(&e->masks, e->dev);
-        sv_steer_close(&e->steer, e->dev);
+        sv_prune_close(&e->prune, e->dev);
+        sv_token_mask_close(&e->token_masks, e->dev);
+        sv_draft_repair_close(&e->repair, e->dev);
         sv_batch_close(&e->batch, e->dev);
         sv_acts_close(&e->acts, e->dev);
     }
@@ -612,7 +567,7 @@ int sv_engine_submit(struct sv_engine *e, const struct sv_request *r, uint64_t *
     rc = sv_seq_new(&q, e->next_id, r, &lim, err);
     if (rc)
         return rc;
-    rc = r->n_asked_ids ? sv_asked_open(e, err) : SV_OK;
+    rc = r->n_asked_ids ? sv_token_logprobs_open(e, err) : SV_OK;
     if (rc) {
         sv_seq_free(q);
         return rc;

@@ -28,7 +28,7 @@ enum { LOOK = 64 };
 
 static int open_chunk(struct sv_held *h, struct sv_dev *dev, struct sv_err *err)
 {
-    struct sv_i32_pair *const pair[] = {&h->row_seg, &h->seg_row0, &h->seg_slot, &h->seg_base,
+    struct sv_i32_pair *const pair[] = {&h->row_seg, &h->seg_row0, &h->seg_slot, &h->row_pos,
                                         &h->n_commit};
     size_t n = (size_t)h->chunk_rows;
     int rc = sv_dev_alloc(dev, &h->chunk, n * h->row_bytes, err);
@@ -62,8 +62,8 @@ int sv_held_open(struct sv_held *h, struct sv_dev *dev, int32_t n_slots, int32_t
 
 void sv_held_close(struct sv_held *h, struct sv_dev *dev)
 {
-    struct sv_i32_pair *const pair[] = {&h->row_seg,  &h->seg_row0, &h->seg_slot,
-                                        &h->seg_base, &h->n_commit, &h->tap_row};
+    struct sv_i32_pair *const pair[] = {&h->row_seg, &h->seg_row0, &h->seg_slot,
+                                        &h->row_pos, &h->n_commit, &h->tap_row};
     for (size_t i = 0; i < sizeof pair / sizeof pair[0]; i++) {
         sv_dev_host_free(dev, pair[i]->host);
         sv_dev_free(dev, pair[i]->dev);
@@ -83,27 +83,27 @@ static const struct sv_seq *owner(const struct sv_engine *e, const struct sv_hel
     return q && q->id == r->request && r->base < q->n_committed + q->n_rows_ahead ? q : NULL;
 }
 
-static void observe_chunk(struct sv_engine *e, int32_t n)
+static void update_chunk(struct sv_engine *e, int32_t n)
 {
     struct sv_held *h = &e->held;
     int64_t start = sv_clock_ns();
-    struct sv_i32_pair *const pair[] = {&h->row_seg, &h->seg_row0, &h->seg_slot, &h->seg_base,
+    struct sv_i32_pair *const pair[] = {&h->row_seg, &h->seg_row0, &h->seg_slot, &h->row_pos,
                                         &h->n_commit};
     if (!n)
         return;
     h->seg_row0.host[n] = n;
     for (size_t i = 0; i < sizeof pair / sizeof pair[0]; i++)
         sv_dev_upload(e->dev, pair[i]->dev, pair[i]->host, ((size_t)n + 1) * sizeof(int32_t));
-    e->drafter->ops->observe(e->drafter,
-                             &(struct sv_observe_pass){.rows = {.n_rows = n,
-                                                                .n_segs = n,
-                                                                .row_seg = h->row_seg.dev,
-                                                                .seg_row0 = h->seg_row0.dev,
-                                                                .seg_slot = h->seg_slot.dev,
-                                                                .seg_base = h->seg_base.dev},
-                                                       .n_commit = h->n_commit.dev,
-                                                       .taps = h->chunk,
-                                                       .cache = &e->cache});
+    sv_drafter_update_context(e->drafter,
+                              &(struct sv_context_pass){.rows = {.n_rows = n,
+                                                                 .n_segs = n,
+                                                                 .row_seg = h->row_seg.dev,
+                                                                 .seg_row0 = h->seg_row0.dev,
+                                                                 .seg_slot = h->seg_slot.dev,
+                                                                 .row_pos = h->row_pos.dev},
+                                                        .n_commit = h->n_commit.dev,
+                                                        .taps = h->chunk,
+                                                        .cache = &e->cache});
     const int64_t spent = sv_clock_ns() - start;
     double us = (double)spent / 1e3 / n;
     h->work_ns += spent;
@@ -124,7 +124,7 @@ static void work_off(struct sv_engine *e, uint64_t request, bool drafting)
 {
     struct sv_held *h = &e->held;
     int32_t n = 0, n_left = 0;
-    if (!e->drafter) /* benchmarks take it away */
+    if (!e->drafter->n_taps) /* benchmarks take it away */
         h->n_rows = 0;
     h->n_dead = 0;
     for (int32_t i = 0; i < h->n_rows; i++) {
@@ -140,14 +140,14 @@ static void work_off(struct sv_engine *e, uint64_t request, bool drafting)
                (const char *)h->taps + (size_t)r.at * h->row_bytes, h->row_bytes);
         h->row_seg.host[n] = h->seg_row0.host[n] = n;
         h->seg_slot.host[n] = r.slot;
-        h->seg_base.host[n] = r.base;
+        h->row_pos.host[n] = r.base;
         h->n_commit.host[n++] = 1;
         if (n == h->chunk_rows) {
-            observe_chunk(e, n);
+            update_chunk(e, n);
             n = 0;
         }
     }
-    observe_chunk(e, n);
+    update_chunk(e, n);
     h->n_rows = n_left;
 }
 
@@ -174,12 +174,12 @@ void sv_held_measure(struct sv_engine *e, int32_t n_seqs, int32_t n_positions)
     for (int32_t i = 0; i < n; i++) {
         h->row_seg.host[i] = h->seg_row0.host[i] = i;
         h->seg_slot.host[i] = i / n_positions;
-        h->seg_base.host[i] = i % n_positions;
+        h->row_pos.host[i] = i % n_positions;
         h->n_commit.host[i] = 1;
     }
     for (int k = 0; k < RUNS; k++) {
         h->row_us = 0;
-        observe_chunk(e, n);
+        update_chunk(e, n);
         best = k && best < h->row_us ? best : h->row_us;
     }
     h->row_us = best;
@@ -221,7 +221,7 @@ static bool drop(struct sv_engine *e, struct sv_seq *q)
     const int32_t from = disown(e, q->id);
     if (from == INT32_MAX)
         return false;
-    e->sched.policy->n_dropped += q->lacks_from == INT32_MAX;
+    e->sched.policy->n_dropped += !sv_sched_lacks_draft(&e->cache, q);
     sv_sched_lacks(&e->cache, q, from);
     return true;
 }
@@ -343,10 +343,10 @@ static void leave_out(struct sv_engine *e, enum whom whom)
         bool out = whom == ALL || (whom == ALL_BUT_SAMPLES && !is_sample(e, q)) ||
                    (whom == PROMPTS_TOO && g->kind == SV_SEG_PREFILL);
         if (out && !g->gave_up && !q->fixed_width) {
-            e->sched.policy->n_dropped += q->lacks_from == INT32_MAX;
+            e->sched.policy->n_dropped += !sv_sched_lacks_draft(&e->cache, q);
             sv_sched_lacks(&e->cache, q, g->first);
         }
-        g->gave_up |= q->lacks_from < INT32_MAX && !q->fixed_width;
+        g->gave_up |= sv_sched_lacks_draft(&e->cache, q) && !q->fixed_width;
         taps |= !g->gave_up;
     }
     p->no_taps = !taps;

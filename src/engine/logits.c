@@ -51,7 +51,7 @@ int sv_logits_open(struct sv_logits *lg, struct sv_dev *dev, int32_t n_slots, in
 
 void sv_logits_close(struct sv_logits *lg, struct sv_dev *dev)
 {
-    sv_asked_close(&lg->asked, dev);
+    sv_token_logprobs_close(&lg->token, dev);
     void *dev_mem[] = {lg->logits,   lg->ruled, lg->counts,  lg->history, lg->slot_rules,
                        lg->bias_ids, lg->bias,  lg->ban_ids, lg->listed,  lg->dev_rows};
     void *host_mem[] = {lg->host_rows, lg->host_next, lg->prompt_slot, lg->prompt_index};
@@ -85,7 +85,7 @@ void sv_logits_plan(struct sv_engine *e)
         p->logprobs |= (g->n_logits > 0 && q->wants_logprobs) || n > 0;
         p->n_prompt_logits += n;
     }
-    sv_asked_plan(e);
+    sv_token_logprobs_plan(e);
 }
 
 void sv_logits_seat(struct sv_engine *e, int32_t slot)
@@ -134,7 +134,7 @@ void sv_logits_fill(struct sv_engine *e)
 {
     if (e->plan.n_prompt_logits)
         fill_prompt_rows(e);
-    sv_asked_fill(e);
+    sv_token_logprobs_fill(e);
 }
 
 /* Next token of logit rows [i, i + n), whose logits are there. */
@@ -151,8 +151,8 @@ static void choose_rows(struct sv_engine *e, int32_t i, int32_t n)
                                                            .src = lg->logits,
                                                            .dst = ruled,
                                                            .ld = lg->vocab,
-                                                           .row_mask = e->masks.row.dev + i,
-                                                           .masks = e->masks.dev});
+                                                           .row_mask = e->token_masks.row.dev + i,
+                                                           .masks = e->token_masks.dev});
     if (p->ruled)
         sv_op_logit_rules(e->dev, &(struct sv_p_logit_rules){.rows = sv_engine_rows(e),
                                                              .n_logit_rows = n,
@@ -193,14 +193,14 @@ static void report_rows(struct sv_engine *e, int32_t i, int32_t n)
                                                    .token = b->chosen + i,
                                                    .out = lg->dev_rows + i});
     if (e->plan.n_asked)
-        sv_asked_report(e, i, n);
+        sv_token_logprobs_report(e, i, n);
 }
 
 void sv_logits_choose(struct sv_engine *e)
 {
     const struct sv_batch *b = &e->batch;
     const struct sv_plan *p = &e->plan;
-    const int32_t n_logits = p->told.n_logits, end = n_logits + p->n_prompt_logits,
+    const int32_t n_logits = p->launch.n_logits, end = n_logits + p->n_prompt_logits,
                   chunk = e->logits.chunk;
     const size_t row = (size_t)e->model.cfg.hidden_size * sv_dtype_bytes(sv_dev_act_dtype(e->dev));
     sv_op_logit_pos(e->dev, &(struct sv_p_logit_pos){.rows = sv_engine_rows(e),
@@ -239,7 +239,7 @@ void sv_logits_fetch(struct sv_engine *e)
         sv_dev_download(e->dev, e->logits.host_rows, e->logits.dev_rows,
                         (size_t)(p->n_logits + p->n_prompt_logits) * sizeof *e->logits.host_rows);
     if (p->n_asked)
-        sv_asked_fetch(e);
+        sv_token_logprobs_fetch(e);
 }
 
 void sv_logits_take(struct sv_engine *e, int32_t s, int32_t n)
@@ -249,7 +249,7 @@ void sv_logits_take(struct sv_engine *e, int32_t s, int32_t n)
     int32_t ld;
     if (!q->wants_logprobs)
         return;
-    const struct sv_logprob_row *asked = sv_asked_row(e, g->logit0 + n, &ld);
+    const struct sv_logprob_row *asked = sv_token_logprobs_row(e, g->logit0 + n, &ld);
     sv_seq_take_logprob(q, &e->logits.host_rows[g->logit0 + n], asked, ld);
 }
 
@@ -259,7 +259,7 @@ void sv_logits_take_prompts(struct sv_engine *e)
     for (int32_t k = 0; k < e->plan.n_prompt_logits; k++) {
         const int32_t i = e->plan.n_logits + k;
         int32_t ld;
-        const struct sv_logprob_row *asked = sv_asked_row(e, i, &ld);
+        const struct sv_logprob_row *asked = sv_token_logprobs_row(e, i, &ld);
         sv_seq_take_prompt_logprob(e->sched.slot[lg->prompt_slot[k]], lg->prompt_index[k],
                                    &lg->host_rows[i], asked, ld);
     }

@@ -12,6 +12,10 @@
 #include <unistd.h>
 
 enum { KEPT_TIMES = 4, MOST_PAGES = 1 << 20 };
+/* Snapshots of states get one part in so many. */
+enum { SNAPSHOT_SHARE = 4 };
+/* Sliding groups keep one page in so many behind the windows. */
+enum { INSIDE_SHARE = 8 };
 
 /* Beside what is asked for: graphs, and what the driver takes as it likes. */
 #define RESERVE_BYTES ((int64_t)256 << 20)
@@ -33,10 +37,54 @@ static int64_t allowed(const struct sv_memory_ask *a)
     return a->cache_bytes && a->cache_bytes < left ? a->cache_bytes : left;
 }
 
-static int refuse(const struct sv_memory_ask *a, int64_t bytes, int64_t need, struct sv_err *err)
+static int32_t pages_for(const struct sv_memory_ask *a, int64_t n_positions)
 {
-    int64_t fit =
-        bytes > 0 ? bytes / a->page_bytes * a->page_size - (a->n_positions - a->context) : 0;
+    return (int32_t)((n_positions + a->page_size - 1) / a->page_size);
+}
+
+/* Pages of a group beside n pages of the groups that keep all positions, where a sequence has `one`
+ * of these: as many sequences have their windows in a sliding group, and beside them there is what
+ * the steps in flight may add, and something for prefixes that end inside of others. */
+static int64_t pages_beside(const struct sv_memory_ask *a, const struct sv_cache_group_desc *d,
+                            int64_t n, int64_t one)
+{
+    if (!d->window || a->most_pages)
+        return n;
+    int64_t live = pages_for(a, d->window - 1) + 2;
+    live = live < one ? live : one;
+    const int64_t most = (n * live + one - 1) / one + pages_for(a, a->step_rows) +
+                         (a->keep_prefixes ? n / INSIDE_SHARE : 0);
+    return n < most ? n : most;
+}
+
+/* Bytes of all paged groups. */
+static int64_t bytes_of(const struct sv_memory_ask *a, int64_t n, int64_t one)
+{
+    int64_t n_bytes = 0;
+    for (int32_t i = 0; i < a->n_groups; i++)
+        if (a->group[i].kind != SV_CACHE_STATE)
+            n_bytes += pages_beside(a, &a->group[i], n, one) * a->group[i].page_size *
+                       sv_cache_position_bytes(&a->group[i]);
+    return n_bytes;
+}
+
+/* The most pages that fit; one 0: of a single sequence that has all of them. */
+static int64_t most_that_fit(const struct sv_memory_ask *a, int64_t n_bytes, int64_t one)
+{
+    int64_t lo = 0, hi = MOST_PAGES;
+    while (bytes_of(a, hi, one ? one : hi) <= n_bytes && hi < INT32_MAX)
+        hi *= 2;
+    while (hi - lo > 1) {
+        const int64_t n = lo + (hi - lo) / 2;
+        *(bytes_of(a, n, one ? one : n) <= n_bytes ? &lo : &hi) = n;
+    }
+    return lo;
+}
+
+static int refuse(const struct sv_memory_ask *a, int64_t bytes, int64_t one, struct sv_err *err)
+{
+    const int64_t need = bytes_of(a, one, one);
+    const int64_t fit = most_that_fit(a, bytes, 0) * a->page_size - (a->n_positions - a->context);
     char what[160];
     if (fit > 0)
         snprintf(what, sizeof what, "a context of %lld would fit", (long long)fit);
@@ -56,24 +104,52 @@ static int refuse(const struct sv_memory_ask *a, int64_t bytes, int64_t need, st
         mib(bytes > 0 ? bytes : 0), a->share > 0 ? a->share : 0.9, what);
 }
 
-int sv_memory_pages(const struct sv_memory_ask *a, int32_t *n_pages, struct sv_err *err)
+/* States of all slots, and snapshots of them from a share of what is left. Returns the bytes left
+ * for pages. */
+static int64_t size_states(const struct sv_memory_ask *a, int64_t n_bytes)
 {
-    int64_t one = (a->n_positions + a->page_size - 1) / a->page_size, want = one * a->n_slots;
-    int64_t bytes = allowed(a), fit = bytes > 0 ? bytes / a->page_bytes : 0;
+    int64_t one = 0;
+    for (int32_t i = 0; i < a->n_groups; i++) {
+        struct sv_cache_group_desc *d = &a->group[i];
+        if (d->kind != SV_CACHE_STATE)
+            continue;
+        d->n_pages = 0;
+        n_bytes -= sv_cache_group_bytes(d, a->n_slots);
+        one += sv_cache_group_bytes(d, 1);
+    }
+    if (!one || n_bytes <= 0 || !a->keep_prefixes)
+        return n_bytes;
+    const int64_t fit = n_bytes / SNAPSHOT_SHARE / one, most = (int64_t)a->n_slots * KEPT_TIMES;
+    for (int32_t i = 0; i < a->n_groups; i++)
+        if (a->group[i].kind == SV_CACHE_STATE)
+            a->group[i].n_pages = (int32_t)(fit < most ? fit : most);
+    return n_bytes - one * (fit < most ? fit : most);
+}
+
+int sv_memory_pages(const struct sv_memory_ask *a, struct sv_err *err)
+{
+    const int64_t one = pages_for(a, a->n_positions), want = one * a->n_slots;
+    const int64_t bytes = size_states(a, allowed(a));
+    int64_t fit = bytes > 0 ? most_that_fit(a, bytes, one) : 0;
+    if (a->most_pages && fit > a->most_pages)
+        fit = a->most_pages;
     if (fit < one)
-        return refuse(a, bytes, one * a->page_bytes, err);
+        return refuse(a, bytes, one, err);
     if (fit < want)
         sv_log(SV_LOG_INFO, "cache: room for %lld of %lld tokens of %d full sequences",
                (long long)(fit * a->page_size), (long long)(want * a->page_size), a->n_slots);
     /* Who names a size wants all of it; else prefixes get a few times what runs, where the device
      * lies idle. */
-    bool asked = a->cache_bytes || (a->n_total && a->share > 0);
+    bool asked = a->cache_bytes || a->most_pages || (a->n_total && a->share > 0);
     int64_t most = !a->keep_prefixes ? want
                    : asked           ? (want > MOST_PAGES ? want : MOST_PAGES)
                    : a->n_total      ? want * KEPT_TIMES
                                      : want;
     most = most < INT32_MAX ? most : INT32_MAX;
-    *n_pages = (int32_t)(fit < most ? fit : most);
+    const int64_t n = fit < most ? fit : most;
+    for (int32_t i = 0; i < a->n_groups; i++)
+        if (a->group[i].kind != SV_CACHE_STATE)
+            a->group[i].n_pages = (int32_t)pages_beside(a, &a->group[i], n, one);
     return SV_OK;
 }
 
@@ -93,7 +169,7 @@ void sv_memory_ask_device(struct sv_memory_ask *a, struct sv_engine *e, int32_t 
 {
     sv_dev_memory(e->dev, &a->n_free, &a->n_total);
     a->ram_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
-    a->later_bytes = RESERVE_BYTES + (e->drafter ? e->drafter->row_bytes * max_rows : 0);
+    a->later_bytes = RESERVE_BYTES + e->drafter->row_bytes * max_rows;
 }
 
 static void add(struct sv_memory_row *row, int32_t *n, int64_t n_bytes, const char *name,
@@ -118,27 +194,32 @@ int32_t sv_memory_table(const struct sv_engine *e, int64_t target_bytes,
                         struct sv_memory_row row[SV_MEMORY_ROWS])
 {
     int64_t held[SV_MEM_KINDS], n_free, n_total;
-    int32_t n = 0, n_dense, n_plain;
+    int32_t n = 0;
     sv_dev_memory(e->dev, &n_free, &n_total);
     for (int k = 0; k < SV_MEM_KINDS; k++)
         held[k] = sv_dev_held(e->dev, (enum sv_mem)k);
     /* Where nothing is counted: as published, and as they are read. */
-    const int64_t sieve = e->model.head.sieve ? e->model.head.sieve_bytes : 0;
-    const int64_t draft = e->drafter ? e->drafter->weight_bytes : 0;
-    add(row, &n, n_total ? target_bytes : e->model.weights.n_bytes, "target weights", "%s", "");
+    const int64_t draft = e->drafter->weight_bytes, published = e->model.weights.n_bytes;
+    const int64_t kept = sv_weights_kept_bytes(&e->model.weights);
+    if (!n_total && kept > published) /* quantized ones are expanded at open */
+        add(row, &n, kept, "target weights", ", expanded from %lld MiB", mib(published));
+    else
+        add(row, &n, n_total ? target_bytes : published, "target weights", "%s", "");
     add(row, &n, n_total ? held[SV_MEM_WEIGHTS] - target_bytes : draft, "draft weights", "%s",
-        sv_dev_approximates(e->dev) ? ", in 8 bits and with a head of their own" : "");
-    add(row, &n, n_total ? 0 : sieve, "head sieve", "%s", "");
-    int64_t dense = sv_dev_dense_bytes(e->dev, &n_dense, &n_plain);
-    add(row, &n, n_total ? held[SV_MEM_DENSE] : dense, "dense weights",
-        ", of %d matrices; %d cannot be dense", n_dense, n_plain);
+        sv_dev_quantizes(e->dev) ? ", in 8 bits and with a head of their own" : "");
+    add(row, &n, held[SV_MEM_SCREEN], "head screen", "%s", "");
+    add(row, &n, held[SV_MEM_WCOMP], "compressed weights", "%s", "");
     for (int32_t i = 0; i < e->cache.n_groups; i++) {
         const struct sv_cache_group_desc *d = &e->cache.group[i].d;
-        char name[32];
-        snprintf(name, sizeof name, "%s K/V", d->name);
-        add(row, &n, sv_cache_group_bytes(d), name, ", %d pages of %d positions, %d layers, %s",
-            d->n_pages, d->page_size, d->n_layers, sv_dtype_name(d->dtype));
-        held[SV_MEM_ASKED] -= sv_cache_group_bytes(d);
+        const int64_t n_bytes = sv_cache_group_bytes(d, e->cache.n_slots);
+        if (d->kind == SV_CACHE_STATE)
+            add(row, &n, n_bytes, sv_cache_group_name(d), ", %d slots and %d snapshots, %d layers",
+                e->cache.n_slots, d->n_pages, d->n_layers);
+        else
+            add(row, &n, n_bytes, sv_cache_group_name(d),
+                ", %d pages of %d positions, %d layers, %s", d->n_pages, d->page_size, d->n_layers,
+                sv_dtype_name(d->dtype));
+        held[SV_MEM_ASKED] -= n_bytes;
     }
     add(row, &n, n_total ? held[SV_MEM_ASKED] : 0, "buffers", "%s", "");
     add(row, &n, n_total ? held[SV_MEM_SCRATCH] : 0, "scratch of kernels", "%s", "");

@@ -8,7 +8,7 @@
  * resumes by computing them again as if they were a prompt, which gives the same bits. So the
  * oldest sequence always runs on. Must not allocate, and must not look at token values.
  */
-#include "engine/engine.h"
+#include "engine/sched.h"
 
 #include <math.h>
 
@@ -42,10 +42,19 @@ void sv_sched_unseat(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *
     q->slot = -1;
 }
 
+int32_t sv_sched_draft_end(const struct sv_cache *cache, const struct sv_seq *q)
+{
+    return sv_cache_valid_to(cache, q->slot, cache->owned[SV_CACHE_DRAFT]);
+}
+
+bool sv_sched_lacks_draft(const struct sv_cache *cache, const struct sv_seq *q)
+{
+    return sv_sched_draft_end(cache, q) < INT32_MAX;
+}
+
 void sv_sched_lacks(struct sv_cache *cache, struct sv_seq *q, int32_t from)
 {
-    q->lacks_from = from < q->lacks_from ? from : q->lacks_from;
-    sv_cache_mark_bare(cache, q->slot, from);
+    sv_cache_invalidate(cache, q->slot, cache->owned[SV_CACHE_DRAFT], from);
 }
 
 /* Off its slot, to compute all that is not known again when it is back. */
@@ -103,20 +112,13 @@ static bool back(struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q, i
     return true;
 }
 
-/* Pages the running sequences will want until their prompts are in and they decode. */
-static int32_t pages_owed(const struct sv_sched *s, const struct sv_cache *cache)
+/* Pages a sequence in this slot will want until its prompt is in and it decodes. */
+static void add_need(const struct sv_sched *s, const struct sv_cache *cache, const struct sv_seq *q,
+                     int32_t slot, struct sv_cache_need *need)
 {
-    int32_t n = 0;
-    for (int32_t i = 0; i < s->n_slots; i++) {
-        const struct sv_seq *q = s->slot[i];
-        if (!q)
-            continue;
-        int32_t want = (reach(q) > q->n_prefill ? reach(q) : q->n_prefill) + q->width;
-        int32_t more =
-            sv_cache_pages_for(cache, want) - sv_cache_pages_for(cache, cache->n_backed[i]);
-        n += more > 0 ? more : 0;
-    }
-    return n;
+    const int32_t n = (reach(q) > q->n_prefill ? reach(q) : q->n_prefill) + q->width;
+    const int32_t n_rows = s->prefill_rows > q->width ? s->prefill_rows : q->width;
+    sv_cache_add_need(cache, slot, n, n_rows, need);
 }
 
 static int32_t n_seated(const struct sv_sched *s)
@@ -145,31 +147,34 @@ static void attach(const struct sv_sched *s, struct sv_cache *cache, struct sv_s
     const int32_t most = q->n_tokens > q->n_prompt ? q->n_prefill : q->n_prefill - 1;
     const double left = q->cap_tokens - q->n_tokens,
                  expected = left < s->usual_answer ? left : s->usual_answer;
-    cache->attach_whole = s->policy && (q->restores || q->fixed_width);
+    const uint32_t draft = cache->owned[SV_CACHE_DRAFT];
+    const bool whole = s->policy && (q->restores || q->fixed_width);
     sv_cache_set_salt(cache, slot, q->cache_salt);
-    q->n_committed = q->wants_prompt_logits ? 0 : sv_cache_attach(cache, slot, q->tokens, most);
-    q->lacks_from = sv_cache_bare_from(cache, slot);
-    if (!s->policy || q->lacks_from == INT32_MAX)
+    q->n_committed = q->wants_prompt_logits
+                         ? 0
+                         : sv_cache_attach(cache, slot, q->tokens, most, whole ? draft : 0);
+    const int32_t end = sv_cache_valid_to(cache, slot, draft);
+    if (!s->policy || end == INT32_MAX)
         return;
-    if (!worth_restoring(s, q->n_committed - q->lacks_from, q->n_committed, expected))
+    if (!worth_restoring(s, q->n_committed - end, q->n_committed, expected))
         return;
     sv_cache_release(cache, slot);
-    cache->attach_whole = true;
-    q->n_committed = sv_cache_attach(cache, slot, q->tokens, most);
-    q->lacks_from = INT32_MAX;
+    q->n_committed = sv_cache_attach(cache, slot, q->tokens, most, draft);
 }
 
 /* Pages that are known for the beginning, and a promise of the rest; or nothing. */
 static bool seat_pages(const struct sv_sched *s, struct sv_cache *cache, struct sv_seq *q,
                        int32_t slot)
 {
-    int32_t owed = pages_owed(s, cache);
-    if (owed >= sv_cache_n_available(cache))
+    struct sv_cache_need owed = {{0}};
+    for (int32_t i = 0; i < s->n_slots; i++)
+        if (s->slot[i])
+            add_need(s, cache, s->slot[i], i, &owed);
+    if (!sv_cache_can_back(cache, &owed, 1))
         return false;
     attach(s, cache, q, slot);
-    int32_t more = sv_cache_pages_for(cache, q->n_prefill + q->width) -
-                   sv_cache_pages_for(cache, q->n_committed);
-    if (owed + more <= sv_cache_n_available(cache))
+    add_need(s, cache, q, slot, &owed);
+    if (sv_cache_can_back(cache, &owed, 0))
         return true;
     sv_cache_release(cache, slot);
     q->n_committed = 0;
@@ -243,10 +248,29 @@ static void grant_rows(struct sv_sched *s)
     }
 }
 
+/* A prefix with recurrent states is known where there is a snapshot of them: at the last boundary
+ * before the end of what a sequence computes as a prompt. 0: nowhere. */
+static int32_t snapshot_at(const struct sv_cache *cache, const struct sv_seq *q)
+{
+    const int32_t step = cache->has_state && cache->prefix ? sv_cache_boundary(cache) : 0;
+    return step ? (q->n_prefill - 1) / step * step : 0;
+}
+
+/* A chunk ends where the snapshot will be taken. */
+static void cut_at_snapshots(struct sv_sched *s, const struct sv_cache *cache)
+{
+    for (int32_t i = 0; i < s->n_slots; i++) {
+        struct sv_seq *q = s->slot[i];
+        const int32_t left = q && q->grant ? snapshot_at(cache, q) - reach(q) : 0;
+        if (left > 0 && left < q->grant)
+            q->grant = left;
+    }
+}
+
 /* ---------------------------------------------------------------- segments */
 
-static struct sv_plan_seg *add_seg(struct sv_plan *p, struct sv_seq *q, int32_t kind,
-                                   int32_t n_rows, int32_t n_logits)
+static struct sv_plan_seg *add_seg(const struct sv_cache *cache, struct sv_plan *p,
+                                   struct sv_seq *q, int32_t kind, int32_t n_rows, int32_t n_logits)
 {
     struct sv_plan_seg *g = &p->seg[p->n_segs++];
     *g = (struct sv_plan_seg){.request = q->id,
@@ -259,8 +283,7 @@ static struct sv_plan_seg *add_seg(struct sv_plan *p, struct sv_seq *q, int32_t 
                               .first = reach(q),
                               .draft_row0 = p->n_draft_rows,
                               .draft_out0 = p->n_draft_out,
-                              .gave_up = q->lacks_from < INT32_MAX && !q->fixed_width,
-                              .draw = kind == SV_SEG_VERIFY ? q->n_draws++ : 0};
+                              .gave_up = sv_sched_lacks_draft(cache, q) && !q->fixed_width};
     p->n_rows += n_rows;
     p->n_logits += n_logits;
     q->n_rows_ahead += n_rows;
@@ -278,7 +301,7 @@ static void plan_decode(const struct sv_sched *s, struct sv_cache *cache, struct
                         struct sv_seq *q, const struct sv_policy_seq *chosen)
 {
     int32_t w = chosen ? chosen->width : widest(q);
-    struct sv_plan_seg *g = add_seg(p, q, SV_SEG_VERIFY, w, w);
+    struct sv_plan_seg *g = add_seg(cache, p, q, SV_SEG_VERIFY, w, w);
     g->probe = chosen && chosen->probe;
     if (chosen && !chosen->fixed && q->record.gave_up) {
         g->gave_up = true;
@@ -321,7 +344,7 @@ static int32_t tokens_left(const struct sv_sched *s, const struct sv_seq *q)
 
 /* Asks the width policy about all sequences that decode, in the order of their slots. False: all go
  * on plainly, nobody had to be asked. */
-static bool choose_widths(struct sv_sched *s, struct sv_plan *p)
+static bool choose_widths(struct sv_sched *s, const struct sv_cache *cache, struct sv_plan *p)
 {
     bool sampled = false, asked = false;
     int32_t n_prompt = 0, n = 0;
@@ -342,7 +365,7 @@ static bool choose_widths(struct sv_sched *s, struct sv_plan *p)
         if (!q || !wants_step(q))
             continue;
         /* What it would propose over pages that lack the draft's part is not worth much. */
-        q->record.lacks = q->lacks_from < INT32_MAX;
+        q->record.lacks = sv_sched_lacks_draft(cache, q);
         sv_policy_add(s->policy, (struct sv_policy_seq){.fixed = q->fixed_width ? q->width : 0,
                                                         .block = q->width,
                                                         .cap = widest(q),
@@ -352,9 +375,9 @@ static bool choose_widths(struct sv_sched *s, struct sv_plan *p)
     }
     sv_policy_choose(s->policy);
     p->load = s->policy->load;
-    p->shares = s->policy->shares_now && p->load.n_draft_segs;
-    p->cuts = p->shares && s->policy->cuts_now;
-    p->promised = s->policy->promised;
+    p->confidence = s->policy->confidence_now && p->load.n_draft_segs;
+    p->prunes = p->confidence && s->policy->prunes_now;
+    p->expected_accepted = s->policy->promised;
     return true;
 }
 
@@ -377,9 +400,9 @@ static bool restore(struct sv_sched *s, struct sv_cache *cache, bool in_flight)
 {
     for (int32_t i = 0; i < s->n_slots; i++) {
         struct sv_seq *q = s->slot[i];
-        if (!q || !decodes(q) || q->lacks_from == INT32_MAX || q->record.missed_us <= 0)
+        if (!q || !decodes(q) || !sv_sched_lacks_draft(cache, q) || q->record.missed_us <= 0)
             continue;
-        int32_t n_rows = q->n_tokens - q->lacks_from;
+        int32_t n_rows = q->n_tokens - sv_sched_draft_end(cache, q);
         double us = sv_policy_restore_us(s->policy, n_rows, q->n_tokens);
         if (ldexp(us, q->record.n_restored) > q->record.missed_us ||
             !worth_restoring(s, n_rows, q->n_tokens, q->cap_tokens - q->n_tokens))
@@ -411,11 +434,12 @@ bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p
         return false;
     admit(s, cache);
     grant_rows(s);
+    cut_at_snapshots(s, cache);
     if (!back_all(s, cache, in_flight))
         return false;
     int32_t n = 0; /* sequences told to the policy, in the order of their slots */
     const struct sv_policy_seq plain = {.width = 1};
-    const bool chosen = s->policy && choose_widths(s, p);
+    const bool chosen = s->policy && choose_widths(s, cache, p);
     for (int32_t i = 0; i < s->n_slots; i++) {
         struct sv_seq *q = s->slot[i];
         if (!q || !wants_step(q))
@@ -426,8 +450,11 @@ bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p
     for (struct sv_seq *q = s->head; q; q = q->next) {
         if (q->slot < 0 || !q->grant)
             continue;
+        const int32_t at = snapshot_at(cache, q);
+        if (at > 0 && reach(q) == at)
+            sv_cache_snapshot(cache, q->slot, at);
         bool last = reach(q) + q->grant == q->n_prefill && q->n_tokens == q->n_prompt;
-        add_seg(p, q, SV_SEG_PREFILL, q->grant, last);
+        add_seg(cache, p, q, SV_SEG_PREFILL, q->grant, last);
         p->sampled |= last && !sv_sample_is_greedy(&q->sampling);
     }
     p->no_taps = nobody_drafts(p);

@@ -5,7 +5,7 @@
  * is taken in sv_seq_new; append runs inside the step and must not allocate. Must not know slots,
  * pages or batches.
  */
-#include "engine/engine.h"
+#include "engine/seq.h"
 
 #include <string.h>
 
@@ -205,50 +205,35 @@ static int take_rules(struct sv_seq *q, const struct sv_request *r, const struct
     if (r->max_tokens && r->min_tokens > r->max_tokens)
         return sv_fail(err, SV_EINVAL, -1, "min_tokens %d is above max_tokens %d", r->min_tokens,
                        r->max_tokens);
-    const struct sv_rule_params p = {
-        .presence = r->presence_penalty,
-        .frequency = r->frequency_penalty,
-        .repetition = r->repetition_penalty,
-        .repeat_last = r->repetition_last_n,
-        .bad_ids = r->bad_ids,
-        .n_bad_ids = r->n_bad_ids,
-        .allowed_ids = r->allowed_ids,
-        .n_allowed_ids = r->n_allowed_ids,
-        .bias_ids = r->bias_ids,
-        .bias = r->bias,
-        .n_bias = r->n_bias,
-        .ban_ids = ban,
-        .n_ban = q->n_stop_ids > SV_MAX_BAN ? q->n_stop_ids : n_ban,
-        .min_tokens = r->min_tokens < max_new ? r->min_tokens : max_new,
-        .logprobs = r->logprobs || r->prompt_logprobs,
-        .n_top = r->n_top_logprobs,
-        .asked_ids = r->asked_ids,
-        .n_asked = r->n_asked_ids,
-    };
-    int rc = sv_rules_check(&p, lim->cfg->vocab_size, err);
+    const struct sv_held_off held = {.ids = ban,
+                                     .n = q->n_stop_ids > SV_MAX_BAN ? q->n_stop_ids : n_ban,
+                                     .min_tokens =
+                                         r->min_tokens < max_new ? r->min_tokens : max_new};
+    int rc = sv_rules_check(r, &held, lim->cfg->vocab_size, err);
     if (rc)
         return rc;
-    q->min_tokens = p.min_tokens;
-    q->rules = sv_rules_pack(&p, q->n_prompt, lim->cfg->vocab_size);
+    q->min_tokens = held.min_tokens;
+    q->rules = sv_rules_pack(r, &held, q->n_prompt, lim->cfg->vocab_size);
     q->n_ban = n_ban;
     q->wants_logprobs = r->logprobs;
     q->wants_prompt_logits = r->prompt_logprobs;
     q->needs_logits = !sv_sample_is_greedy(&q->sampling) || sv_rules_change_logits(&q->rules) ||
                       r->logprobs || q->matcher;
-    rc = keep(q, &q->bias_ids, p.bias_ids, (size_t)p.n_bias * sizeof *p.bias_ids, err);
+    rc = keep(q, &q->bias_ids, r->bias_ids, (size_t)r->n_bias * sizeof *r->bias_ids, err);
     if (!rc)
-        rc = keep(q, &q->bias, p.bias, (size_t)p.n_bias * sizeof *p.bias, err);
+        rc = keep(q, &q->bias, r->bias, (size_t)r->n_bias * sizeof *r->bias, err);
     if (!rc)
         rc = keep(q, &q->ban_ids, ban, (size_t)n_ban * sizeof *ban, err);
-    q->n_listed = p.n_bad_ids + p.n_allowed_ids;
+    q->n_listed = r->n_bad_ids + r->n_allowed_ids;
     q->listed = sv_arena_alloc(&q->arena, (size_t)q->n_listed * sizeof *q->listed);
     if (!rc && !q->listed)
         rc = sv_fail(err, SV_ENOMEM, -1, "logit rules");
     if (!rc)
-        sv_rules_pack_lists(&p, q->listed);
-    q->n_asked = p.n_asked;
+        sv_rules_pack_lists(r, q->listed);
+    q->n_asked = r->n_asked_ids;
     if (!rc)
-        rc = keep(q, &q->asked_ids, p.asked_ids, (size_t)p.n_asked * sizeof *p.asked_ids, err);
+        rc = keep(q, &q->asked_ids, r->asked_ids, (size_t)r->n_asked_ids * sizeof *r->asked_ids,
+                  err);
     if (!rc && r->logprobs)
         rc = take_logprob_room(q, SV_LOGPROBS_HELD, &q->lp_row, &q->lp, &q->asked_lp, err);
     if (!rc && r->prompt_logprobs)
@@ -261,12 +246,7 @@ int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
                const struct sv_seq_limits *lim, struct sv_err *err)
 {
     *seq = NULL;
-    struct sv_sample_params params = {.temperature = r->temperature,
-                                      .top_p = r->top_p,
-                                      .min_p = r->min_p,
-                                      .top_k = r->top_k,
-                                      .seed = r->seed};
-    int rc = sv_sample_check(&params, err);
+    int rc = sv_sample_check(r, err);
     if (rc)
         return rc;
     if (r->width < 0 || r->width > lim->width)
@@ -282,7 +262,7 @@ int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
     q->stop_id = q->stop_index = -1;
     q->width = r->width ? r->width : lim->width;
     q->fixed_width = r->width > 0;
-    q->sampling = sv_sample_pack(&params, lim->cfg->vocab_size);
+    q->sampling = sv_sample_pack(r, lim->cfg->vocab_size);
     q->ignore_eos = r->ignore_eos;
     memcpy(q->cache_salt, r->cache_salt, sizeof q->cache_salt);
     q->on_event = r->on_event;

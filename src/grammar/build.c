@@ -85,7 +85,7 @@ void *sv_build_grow(struct sv_build *b, struct sv_list *list, uint32_t n, size_t
         sv_build_fail(b, SV_EFULL, b->pos, "the grammar is too large: more than %u %s", max, what);
         return NULL;
     }
-    if (list->n + n > list->cap) {
+    if (list->n + n > list->cap || !list->data) {
         uint32_t cap = list->cap ? list->cap * 2 : 16;
         void *data;
         while (cap < list->n + n)

@@ -138,7 +138,7 @@ void sv_dfa_step(struct sv_dfa_walk *w, uint32_t lo, uint32_t hi, const void *to
 
     if (hi > SV_CP_LAST)
         hi = SV_CP_LAST;
-    if (lo < SV_CP_FIRST)
+    if (lo < SV_CP_FIRST && !w->room->nul)
         lo = SV_CP_FIRST;
     if (lo > hi || w->status != SV_OK)
         return;

@@ -11,7 +11,7 @@
 
 #include "grammar/build.h"
 
-/* U+0000 is left out of all sets: too many readers of JSON end a text there. */
+/* The sets of schemas leave out U+0000: too many readers of JSON end a text there. */
 #define SV_CP_FIRST 1u
 #define SV_CP_LAST 0x10FFFFu
 
@@ -21,7 +21,7 @@ struct sv_dfa_edge {
 };
 
 /* State 0 is the start; no states at all: the empty set. The edges of a state are sorted and
- * disjoint; no code point of an edge is U+0000 or a surrogate. */
+ * disjoint; no code point of an edge is a surrogate. */
 struct sv_dfa {
     int32_t n_states;
     int32_t *first;            /* (n_states + 1) into edges */
@@ -29,10 +29,12 @@ struct sv_dfa {
     bool *final;               /* (n_states) */
 };
 
-/* Where automata live, and how much work is left. */
+/* Where automata live, and how much work is left. nul: U+0000 is a character like any other; else
+ * it is in no set. */
 struct sv_dfa_room {
     struct sv_arena *arena;
     int64_t work;
+    bool nul;
 };
 
 /* Takes n units of work; an error when there are not so many left. */

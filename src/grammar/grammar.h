@@ -130,8 +130,8 @@ uint64_t sv_matcher_mark(const struct sv_matcher *m);
 void sv_matcher_back(struct sv_matcher *m, uint64_t mark);
 
 /* A mark too, and what follows is only tried: it is sure to be undone by sv_matcher_back. What is
- * too dear gives up early here, and that is undone as well, so what is tried changes nothing of
- * what comes. Until then no other matcher of the grammar may be asked. */
+ * too expensive gives up early here, and that is undone as well, so what is tried changes nothing
+ * of what comes. Until then no other matcher of the grammar may be asked. */
 uint64_t sv_matcher_try(struct sv_matcher *m);
 /* Nobody will go back to before what was taken so far: it need not be kept. */
 void sv_matcher_settle(struct sv_matcher *m);

@@ -99,7 +99,7 @@ static int make(struct sv_schema *s, struct sv_grammar **g)
     if (status == SV_OK)
         status = sv_nodes_live(s);
     if (status == SV_OK && !s->nodes[start].live)
-        status = sv_schema_fail(s, SV_EINVAL, "schema", "no value satisfies it");
+        status = sv_schema_dead(s);
     if (status == SV_OK)
         status = sv_build_open(&b, s->err);
     if (status == SV_OK) {
@@ -120,7 +120,7 @@ static int from_json(struct sv_grammar **g, const json_t *root, const struct sv_
     if (style)
         s.style = *style;
     sv_arena_init(&s.arena);
-    s.room = (struct sv_dfa_room){&s.arena, MAX_WORK};
+    s.room = (struct sv_dfa_room){.arena = &s.arena, .work = MAX_WORK};
     status = make(&s, g);
     sv_arena_fini(&s.arena);
     return status;

@@ -178,6 +178,9 @@ const char *sv_schema_path_index(struct sv_schema *s, const char *path, size_t i
 
 /* schema_read.c: adds a subschema and all that it refers to. */
 int sv_set_add(struct sv_schema *s, struct sv_set *set, const json_t *schema, const char *path);
+/* Marks the spots that a schema leads to by $ref, allOf, anyOf and oneOf, and its own, as seen by a
+ * serial number of ++n_sets. */
+int sv_set_beneath(struct sv_schema *s, const json_t *schema, int64_t serial);
 /* Copies the parts of a node. */
 int sv_set_copy(struct sv_schema *s, struct sv_set *set, const struct sv_schema_node *node);
 
@@ -212,14 +215,18 @@ int sv_pattern_dfa(struct sv_schema *s, const char *text, size_t n, const char *
 bool sv_format_find(const char *name, const char **regex);
 /* schema_keys.c: members and extras of an object. */
 int sv_keys_make(struct sv_schema *s, int32_t node, struct sv_leaf *leaf);
-/* schema_values.c: equal as JSON values, numbers by their value. */
-bool sv_values_equal(const json_t *a, const json_t *b);
+/* schema_values.c: equal as JSON values, numbers by their value. What is looked at is counted as
+ * work; false when that has run out. */
+bool sv_values_equal(struct sv_schema *s, const json_t *a, const json_t *b);
 /* Leaves only those values of enums that the node's other keywords allow. */
 int sv_values_filter(struct sv_schema *s);
 /* schema_apart.c: whether no value satisfies both, seen at once. */
 bool sv_plainly_apart(struct sv_schema *s, const json_t *a, const json_t *b);
 /* schema_live.c */
 int sv_nodes_live(struct sv_schema *s);
+/* The error for a schema whose start is not live: that no value satisfies it, or that values do
+ * which need more undeclared names than a grammar can tell apart. */
+int sv_schema_dead(struct sv_schema *s);
 /* ---------------------------------------------------------------- emission */
 
 /* Nodes becoming rules of a builder; errors stick to the builder. */

@@ -49,7 +49,7 @@ static bool values_apart(struct sv_schema *s, const json_t *a, const json_t *b)
         return false;
     for (size_t i = 0; (x = value_at(a, i)); i++)
         for (size_t j = 0; (y = value_at(b, j)); j++)
-            if (sv_dfa_spend(&s->room, 1, NULL) != SV_OK || sv_values_equal(x, y))
+            if (sv_values_equal(s, x, y) || s->room.work == 0)
                 return false;
     return true;
 }

@@ -13,6 +13,7 @@
 
 #define MAX_PATTERNS 16 /* of one object: they are bits of a mask */
 #define MAX_EXTRAS 64   /* sets of names */
+#define MAX_CLOSERS 8   /* subschemas of one object with unevaluatedProperties */
 
 struct pattern {
     int32_t part;
@@ -21,12 +22,21 @@ struct pattern {
     const struct sv_dfa *names;
 };
 
+/* A subschema with "unevaluatedProperties": false, which allows only the names that itself or one
+ * of those beneath it speaks of. */
+struct closer {
+    bool *beneath; /* (n_parts) */
+    bool said;     /* of the name at hand */
+};
+
 struct keys {
     struct sv_schema *s;
     const struct sv_schema_node *node;
     struct sv_leaf *leaf;
     struct pattern patterns[MAX_PATTERNS];
     int n_patterns;
+    struct closer closers[MAX_CLOSERS];
+    int n_closers;
     const struct sv_dfa *names; /* NULL: any, else those of propertyNames */
     int32_t cap_members, cap_extras;
     bool declares; /* some subschema lists properties, or closes the object */
@@ -68,6 +78,10 @@ static int add_part(struct keys *k, struct sv_set *set, int32_t i, const char *n
         status = sv_set_add(k->s, set, other, *at);
     }
     *said |= matched;
+    for (int c = 0; c < k->n_closers; c++)
+        k->closers[c].said |=
+            k->closers[c].beneath[i] &&
+            (matched || json_is_true(json_object_get(schema, "unevaluatedProperties")));
     return status;
 }
 
@@ -80,8 +94,12 @@ static int value_node(struct keys *k, const char *name, uint32_t mask, bool *sai
     int status = SV_OK;
 
     *said = false;
+    for (int c = 0; c < k->n_closers; c++)
+        k->closers[c].said = false;
     for (int32_t i = 0; i < k->node->n_parts && status == SV_OK; i++)
         status = add_part(k, &set, i, name, mask, said, &at);
+    for (int c = 0; c < k->n_closers; c++)
+        set.never |= !k->closers[c].said;
     return status == SV_OK ? sv_node_of(k->s, &set, at, out) : status;
 }
 
@@ -101,7 +119,8 @@ static int add_member(struct keys *k, const char *name, bool required, const cha
     struct sv_member *known = member(k, name), m = {name, strlen(name), 0, required};
     uint32_t mask = 0;
     bool said;
-    int status = sv_dfa_spend(&k->s->room, 1 + leaf->n_members / 4, k->s->err);
+    int status = sv_dfa_spend(&k->s->room, 1 + leaf->n_members / 4 + (known ? 0 : k->node->n_parts),
+                              k->s->err);
 
     if (known)
         known->required |= required;
@@ -228,6 +247,9 @@ static int split(struct keys *k, const struct sv_dfa *names, int p, uint32_t mas
         status = split(k, with, p + 1, mask | 1u << p);
         return status == SV_OK ? split(k, rest, p + 1, mask) : status;
     }
+    status = sv_dfa_spend(&k->s->room, k->node->n_parts, k->s->err);
+    if (status != SV_OK)
+        return sv_schema_at(k->s, status, k->node->path);
     status = value_node(k, NULL, mask, &said, &extra.node);
     if (status != SV_OK || extra.node == SV_SCHEMA_NEVER || (!said && k->declares))
         return status;
@@ -260,6 +282,31 @@ static int read_extras(struct keys *k)
     return status == SV_OK ? split(k, names, 0, 0) : sv_schema_at(k->s, status, k->node->path);
 }
 
+static int read_closer(struct keys *k, int32_t i)
+{
+    const struct sv_spot *spot = spot_at(k, i);
+    const json_t *rest = json_object_get(spot->schema, "unevaluatedProperties");
+    struct closer *c = &k->closers[k->n_closers];
+    const int64_t serial = ++k->s->n_sets;
+
+    if (rest && !json_is_boolean(rest))
+        return sv_schema_fail(k->s, SV_EUNSUPPORTED, spot->path,
+                              "'unevaluatedProperties' must be true or false");
+    if (!json_is_false(rest))
+        return SV_OK;
+    if (k->n_closers == MAX_CLOSERS)
+        return sv_schema_fail(k->s, SV_EFULL, spot->path,
+                              "more than %d 'unevaluatedProperties' for one object", MAX_CLOSERS);
+    c->beneath = sv_schema_alloc(k->s, (size_t)k->node->n_parts, sizeof *c->beneath);
+    int status = c->beneath ? sv_set_beneath(k->s, spot->schema, serial) : SV_ENOMEM;
+    if (status != SV_OK)
+        return sv_schema_at(k->s, status, spot->path);
+    for (int32_t j = 0; j < k->node->n_parts; j++)
+        c->beneath[j] = spot_at(k, j)->seen_by == serial;
+    k->n_closers++;
+    return SV_OK;
+}
+
 int sv_keys_make(struct sv_schema *s, int32_t node, struct sv_leaf *leaf)
 {
     const struct sv_schema_node mine = s->nodes[node];
@@ -271,13 +318,11 @@ int sv_keys_make(struct sv_schema *s, int32_t node, struct sv_leaf *leaf)
         return SV_OK;
     for (int32_t i = 0; i < mine.n_parts && status == SV_OK; i++) {
         const struct sv_spot *spot = spot_at(&k, i);
-        const json_t *rest = json_object_get(spot->schema, "unevaluatedProperties");
-        if (rest && !json_is_boolean(rest))
-            return sv_schema_fail(s, SV_EUNSUPPORTED, spot->path,
-                                  "'unevaluatedProperties' must be true or false");
-        k.declares |= json_object_get(spot->schema, "properties") || json_is_false(rest) ||
+        k.declares |= json_object_get(spot->schema, "properties") ||
                       json_object_get(spot->schema, "patternProperties");
-        status = sv_schema_count(s, spot, "minProperties", false, &leaf->min_members);
+        status = read_closer(&k, i);
+        if (status == SV_OK)
+            status = sv_schema_count(s, spot, "minProperties", false, &leaf->min_members);
         if (status == SV_OK)
             status = sv_schema_count(s, spot, "maxProperties", true, &leaf->max_members);
         if (status == SV_OK)

@@ -104,9 +104,9 @@ static int read_values(struct sv_schema *s, struct sv_leaf *leaf, const json_t *
     for (size_t i = 0; i < n && status == SV_OK; i++) {
         const json_t *v = one ? one : json_array_get(list, i);
         bool known = !leaf->has_values;
-        status = sv_dfa_spend(&s->room, 1 + (int64_t)leaf->n_values, s->err);
-        for (size_t k = 0; k < leaf->n_values && !known; k++)
-            known = sv_values_equal(v, leaf->values[k]);
+        status = sv_dfa_spend(&s->room, 1, s->err);
+        for (size_t k = 0; k < leaf->n_values && !known && s->room.work > 0; k++)
+            known = sv_values_equal(s, v, leaf->values[k]);
         if (known)
             kept[n_kept++] = v;
     }
@@ -325,7 +325,9 @@ static int item_node(struct sv_schema *s, const struct sv_schema_node *node, siz
             path = sv_schema_path_index(s, path, place);
         at = *said ? at : path;
         *said = true;
-        status = sv_set_add(s, &set, item, path);
+        status = sv_schema_at(s, sv_dfa_spend(&s->room, 8, s->err), path);
+        if (status == SV_OK)
+            status = sv_set_add(s, &set, item, path);
     }
     return status == SV_OK ? sv_node_of(s, &set, at, out) : status;
 }
@@ -384,7 +386,9 @@ int sv_leaf_make(struct sv_schema *s, int32_t node)
     for (int32_t i = 0; i < n_parts && status == SV_OK; i++) {
         const struct sv_spot *spot = &s->spots[parts[i].spot];
         hints |= sv_types_implied(spot->schema);
-        status = read_types(s, spot, &leaf->types, &typed);
+        status = sv_schema_at(s, sv_dfa_spend(&s->room, 8, s->err), spot->path);
+        if (status == SV_OK)
+            status = read_types(s, spot, &leaf->types, &typed);
         if (status == SV_OK)
             status = read_enum(s, leaf, spot);
         if (status == SV_OK)

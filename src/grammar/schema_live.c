@@ -25,9 +25,17 @@ static bool array_live(const struct sv_schema *s, const struct sv_leaf *leaf)
     return leaf->min_items <= leaf->n_prefix || live(s, leaf->items);
 }
 
+static bool extras_live(const struct sv_schema *s, const struct sv_leaf *leaf)
+{
+    for (int32_t i = 0; i < leaf->n_extras; i++)
+        if (live(s, leaf->extras[i].node))
+            return true;
+    return false;
+}
+
 static bool object_live(const struct sv_schema *s, const struct sv_leaf *leaf)
 {
-    int64_t n_required = 0, n_possible = 0;
+    int64_t n_required = 0, n_possible = extras_live(s, leaf);
 
     for (int32_t i = 0; i < leaf->n_members; i++) {
         const struct sv_member *m = &leaf->members[i];
@@ -36,8 +44,6 @@ static bool object_live(const struct sv_schema *s, const struct sv_leaf *leaf)
         n_required += m->required;
         n_possible += live(s, m->node);
     }
-    for (int32_t i = 0, some = 0; i < leaf->n_extras && !some; i++)
-        n_possible += some = live(s, leaf->extras[i].node);
     return leaf->min_members <= n_possible &&
            (leaf->max_members < 0 ||
             (n_required <= leaf->max_members && leaf->min_members <= leaf->max_members));
@@ -54,9 +60,8 @@ static uint32_t leaf_live(const struct sv_schema *s, const struct sv_leaf *leaf)
 
     if (leaf->has_values) /* filtered: types are those of the values that stay */
         return types;
-    if (types & SV_BROKEN && !text_live(leaf->number_text[0]))
-        types &= ~(uint32_t)(SV_BROKEN | SV_WHOLE);
-    else if (types & SV_WHOLE && !text_live(leaf->number_text[1]))
+    /* SV_BROKEN: any number will do, and number_text[0] has them all. */
+    if (types & SV_WHOLE && !text_live(leaf->number_text[types & SV_BROKEN ? 0 : 1]))
         types &= ~(uint32_t)(SV_BROKEN | SV_WHOLE);
     if (!text_live(leaf->strings))
         types &= ~(uint32_t)SV_STRING;
@@ -107,4 +112,17 @@ int sv_nodes_live(struct sv_schema *s)
         }
     }
     return check_apart(s);
+}
+
+int sv_schema_dead(struct sv_schema *s)
+{
+    for (int32_t i = 1; i < s->n_nodes; i++) {
+        const struct sv_leaf *leaf = s->nodes[i].leaf;
+        if (leaf && !leaf->has_values && leaf->types & ~s->nodes[i].live & SV_OBJECT &&
+            leaf->min_members > 1 && extras_live(s, leaf))
+            return sv_schema_fail(s, SV_EUNSUPPORTED, s->nodes[i].path,
+                                  "'minProperties' of %lld: at most one more than are declared",
+                                  (long long)leaf->min_members);
+    }
+    return sv_schema_fail(s, SV_EINVAL, "schema", "no value satisfies it");
 }

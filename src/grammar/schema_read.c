@@ -326,6 +326,33 @@ int sv_set_add(struct sv_schema *s, struct sv_set *set, const json_t *schema, co
     return add_spot(s, set, spot);
 }
 
+/* How deep is known: the schema was followed when it came into a set. */
+int sv_set_beneath(struct sv_schema *s, const json_t *schema, int64_t serial)
+{
+    static const char *const lists[] = {"allOf", "anyOf", "oneOf"};
+    const json_t *ref = json_object_get(schema, "$ref"), *target;
+    const char *path = "schema";
+    int32_t spot;
+    int status = json_is_object(schema) ? sv_dfa_spend(&s->room, 2, s->err) : SV_OK;
+
+    if (!json_is_object(schema) || status != SV_OK)
+        return status;
+    status = spot_of(s, schema, path, &spot);
+    if (status != SV_OK || s->spots[spot].seen_by == serial)
+        return status;
+    s->spots[spot].seen_by = serial;
+    if (ref)
+        status = sv_ref_target(s, ref, s->spots[spot].path, &target, &path);
+    if (ref && status == SV_OK)
+        status = sv_set_beneath(s, target, serial);
+    for (size_t k = 0; k < 3; k++) {
+        const json_t *list = json_object_get(schema, lists[k]);
+        for (size_t i = 0; i < json_array_size(list) && status == SV_OK; i++)
+            status = sv_set_beneath(s, json_array_get(list, i), serial);
+    }
+    return status;
+}
+
 int sv_set_copy(struct sv_schema *s, struct sv_set *set, const struct sv_schema_node *node)
 {
     *set = (struct sv_set){0};

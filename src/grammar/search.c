@@ -71,7 +71,7 @@ static int one(struct sv_search *s, int64_t *work, const char *text, const struc
     const struct sv_dfa *d = NULL;
 
     sv_arena_init(&arena);
-    struct sv_dfa_room room = {&arena, *work};
+    struct sv_dfa_room room = {.arena = &arena, .work = *work, .nul = true};
     int status = read_one(&room, text, &d, err);
     if (status == SV_EFULL)
         status = sv_fail(err, SV_EFULL, -1, "the expression is too large or too intricate");
@@ -157,10 +157,8 @@ int32_t sv_search_next(const struct sv_search *s, int32_t *at, const char *text,
     for (int32_t i = 0; i < s->n; i++) {
         const struct sv_dfa *d = s->dfa[i];
         int32_t state = d->n_states ? at[i] : -1;
-        for (size_t k = 0; k < n && state >= 0;) {
-            const uint32_t c = sv_dfa_next(text, &k);
-            state = next_state(d, state, c ? c : 1); /* automata know no U+0000 */
-        }
+        for (size_t k = 0; k < n && state >= 0;)
+            state = next_state(d, state, sv_dfa_next(text, &k));
         at[i] = state;
         if (found < 0 && state >= 0 && d->final[state])
             found = i;

@@ -1,92 +1,294 @@
 /*
  * arch.c - the table of architectures: names, defaults and the tensors each is made of.
  *
- * Called by config.c, draft.c and tensors.c. A new dense architecture is one more row here. Must
+ * Called by config.c, draft.c and tensors.c. A Llama-like family is one more row here. Must
  * not: read files or decide anything from anything but the two name fields of config.json.
  */
 #include "load/impl.h"
 
+#include <stdio.h>
 #include <string.h>
 
-/* What every layer has, in targets and in drafts: the draft's layers are those of Qwen3. */
+/* The attention of every layer and its norms, and a dense MLP, in targets and in drafts: the
+ * draft's layers are those of Qwen3. d: 0 or SV_ROLE_DRAFT. */
 /* clang-format off */
-#define LAYER_TENSORS \
-    {"layers.*.input_layernorm.weight", SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS}, \
-    {"layers.*.post_attention_layernorm.weight", SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS}, \
-    {"layers.*.self_attn.q_proj.weight", SV_DIM_Q, SV_DIM_HIDDEN, SV_ALWAYS}, \
-    {"layers.*.self_attn.k_proj.weight", SV_DIM_KV, SV_DIM_HIDDEN, SV_ALWAYS}, \
-    {"layers.*.self_attn.v_proj.weight", SV_DIM_KV, SV_DIM_HIDDEN, SV_ALWAYS}, \
-    {"layers.*.self_attn.o_proj.weight", SV_DIM_HIDDEN, SV_DIM_Q, SV_ALWAYS}, \
-    {"layers.*.self_attn.q_proj.bias", SV_DIM_Q, SV_DIM_NONE, SV_IF_ATTN_BIAS}, \
-    {"layers.*.self_attn.k_proj.bias", SV_DIM_KV, SV_DIM_NONE, SV_IF_ATTN_BIAS}, \
-    {"layers.*.self_attn.v_proj.bias", SV_DIM_KV, SV_DIM_NONE, SV_IF_ATTN_BIAS}, \
-    {"layers.*.self_attn.o_proj.bias", SV_DIM_HIDDEN, SV_DIM_NONE, SV_IF_ATTN_BIAS}, \
-    {"layers.*.self_attn.q_norm.weight", SV_DIM_HEAD, SV_DIM_NONE, SV_IF_QK_NORM}, \
-    {"layers.*.self_attn.k_norm.weight", SV_DIM_HEAD, SV_DIM_NONE, SV_IF_QK_NORM}, \
-    {"layers.*.mlp.gate_proj.weight", SV_DIM_INTER, SV_DIM_HIDDEN, SV_ALWAYS}, \
-    {"layers.*.mlp.up_proj.weight", SV_DIM_INTER, SV_DIM_HIDDEN, SV_ALWAYS}, \
-    {"layers.*.mlp.down_proj.weight", SV_DIM_HIDDEN, SV_DIM_INTER, SV_ALWAYS}, \
-    {"layers.*.mlp.gate_proj.bias", SV_DIM_INTER, SV_DIM_NONE, SV_IF_MLP_BIAS}, \
-    {"layers.*.mlp.up_proj.bias", SV_DIM_INTER, SV_DIM_NONE, SV_IF_MLP_BIAS}, \
-    {"layers.*.mlp.down_proj.bias", SV_DIM_HIDDEN, SV_DIM_NONE, SV_IF_MLP_BIAS}
-/* clang-format on */
+#define ATTN_TENSORS(d) \
+    {"layers.{layer}.input_layernorm.weight", SV_ROLE_IN_NORM | (d), SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS, SV_SHARD_NONE}, \
+    {"layers.{layer}.post_attention_layernorm.weight", SV_ROLE_POST_NORM | (d), SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS, SV_SHARD_NONE}, \
+    {"layers.{layer}.self_attn.q_norm.weight", SV_ROLE_Q_NORM | (d), SV_DIM_HEAD, SV_DIM_NONE, SV_IF_QK_NORM, SV_SHARD_NONE}, \
+    {"layers.{layer}.self_attn.k_norm.weight", SV_ROLE_K_NORM | (d), SV_DIM_HEAD, SV_DIM_NONE, SV_IF_QK_NORM, SV_SHARD_NONE}, \
+    LINEAR("self_attn.q_proj", SV_ROLE_Q | (d), SV_DIM_Q, SV_DIM_HIDDEN, SV_IF_ATTN_BIAS, SV_SHARD_ROWS, SV_SHARD_ROWS), \
+    LINEAR("self_attn.k_proj", SV_ROLE_K | (d), SV_DIM_KV, SV_DIM_HIDDEN, SV_IF_ATTN_BIAS, SV_SHARD_ROWS, SV_SHARD_ROWS), \
+    LINEAR("self_attn.v_proj", SV_ROLE_V | (d), SV_DIM_KV, SV_DIM_HIDDEN, SV_IF_ATTN_BIAS, SV_SHARD_ROWS, SV_SHARD_ROWS), \
+    LINEAR("self_attn.o_proj", SV_ROLE_O | (d), SV_DIM_HIDDEN, SV_DIM_Q, SV_IF_ATTN_BIAS, SV_SHARD_COLS, SV_SHARD_NONE)
+#define MLP_TENSORS(d) \
+    LINEAR("mlp.gate_proj", SV_ROLE_GATE | (d), SV_DIM_INTER, SV_DIM_HIDDEN, SV_IF_MLP_BIAS, SV_SHARD_ROWS, SV_SHARD_ROWS), \
+    LINEAR("mlp.up_proj", SV_ROLE_UP | (d), SV_DIM_INTER, SV_DIM_HIDDEN, SV_IF_MLP_BIAS, SV_SHARD_ROWS, SV_SHARD_ROWS), \
+    LINEAR("mlp.down_proj", SV_ROLE_DOWN | (d), SV_DIM_HIDDEN, SV_DIM_INTER, SV_IF_MLP_BIAS, SV_SHARD_COLS, SV_SHARD_NONE)
+/* Behind the layers of a target. */
+#define ENDS \
+    {"norm.weight", SV_ROLE_FINAL_NORM, SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS, SV_SHARD_NONE}, \
+    {"embed_tokens.weight", SV_ROLE_EMBED, SV_DIM_VOCAB, SV_DIM_HIDDEN, SV_IF_UNTIED, SV_SHARD_ROWS}, \
+    {"embed_tokens.weight", SV_ROLE_HEAD, SV_DIM_VOCAB, SV_DIM_HIDDEN, SV_IF_TIED, SV_SHARD_ROWS}, \
+    {"lm_head.weight", SV_ROLE_HEAD, SV_DIM_VOCAB, SV_DIM_HIDDEN, SV_IF_UNTIED, SV_SHARD_ROWS}, \
+    {0}
+/* A projection and its bias, with the shard axis of each. */
+#define LINEAR(name, role, rows, cols, if_bias, shard, bias_shard) \
+    {"layers.{layer}." name ".weight", role, rows, cols, SV_ALWAYS, shard}, \
+    {"layers.{layer}." name ".bias", (role) | SV_ROLE_BIAS, rows, SV_DIM_NONE, if_bias, bias_shard}
 
 static const struct sv_tensor_row target_tensors[] = {
-    {"embed_tokens.weight", SV_DIM_VOCAB, SV_DIM_HIDDEN, SV_ALWAYS},
-    {"norm.weight", SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS},
-    {"lm_head.weight", SV_DIM_VOCAB, SV_DIM_HIDDEN, SV_IF_UNTIED},
-    LAYER_TENSORS,
-    {NULL, 0, 0, 0},
+    ATTN_TENSORS(0),
+    MLP_TENSORS(0),
+    ENDS,
 };
 
-/* The published draft has neither embedding nor head. */
+/* A layer has the router and its experts, or a dense MLP. */
+static const struct sv_tensor_row qwen3_moe_tensors[] = {
+    ATTN_TENSORS(0),
+    {"layers.{layer}.mlp.gate_proj.weight", SV_ROLE_GATE, SV_DIM_INTER, SV_DIM_HIDDEN, SV_IF_DENSE, SV_SHARD_ROWS},
+    {"layers.{layer}.mlp.up_proj.weight", SV_ROLE_UP, SV_DIM_INTER, SV_DIM_HIDDEN, SV_IF_DENSE, SV_SHARD_ROWS},
+    {"layers.{layer}.mlp.down_proj.weight", SV_ROLE_DOWN, SV_DIM_HIDDEN, SV_DIM_INTER, SV_IF_DENSE, SV_SHARD_COLS},
+    {"layers.{layer}.mlp.gate.weight", SV_ROLE_ROUTER, SV_DIM_EXPERTS, SV_DIM_HIDDEN, SV_IF_MOE, SV_SHARD_NONE},
+    {"layers.{layer}.mlp.experts.{expert}.gate_proj.weight", SV_ROLE_EXPERT_GATE, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_MOE, SV_SHARD_ROWS},
+    {"layers.{layer}.mlp.experts.{expert}.up_proj.weight", SV_ROLE_EXPERT_UP, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_MOE, SV_SHARD_ROWS},
+    {"layers.{layer}.mlp.experts.{expert}.down_proj.weight", SV_ROLE_EXPERT_DOWN, SV_DIM_HIDDEN, SV_DIM_EXPERT_INTER, SV_IF_MOE, SV_SHARD_COLS},
+    ENDS,
+};
+
+/* The experts of a layer lie in one tensor for each projection, gate and up in turn. */
+#define PACKED(dim, pack) (dim) | (pack) * SV_DIM_PACK
+static const struct sv_tensor_row gpt_oss_tensors[] = {
+    ATTN_TENSORS(0),
+    {"layers.{layer}.self_attn.sinks", SV_ROLE_SINKS, SV_DIM_HEADS, SV_DIM_NONE, SV_ALWAYS, SV_SHARD_ROWS},
+    LINEAR("mlp.router", SV_ROLE_ROUTER, SV_DIM_EXPERTS, SV_DIM_HIDDEN, SV_ALWAYS, SV_SHARD_NONE, SV_SHARD_NONE),
+    {"layers.{layer}.mlp.experts.gate_up_proj", SV_ROLE_EXPERT_GATE_UP, SV_DIM_GATE_UP, PACKED(SV_DIM_HIDDEN, SV_PACK_INPUTS_FIRST), SV_UNLESS_MXFP4, SV_SHARD_ROWS},
+    {"layers.{layer}.mlp.experts.gate_up_proj_blocks", SV_ROLE_EXPERT_GATE_UP, SV_DIM_GATE_UP, PACKED(SV_DIM_HIDDEN, SV_PACK_MXFP4), SV_IF_MXFP4, SV_SHARD_ROWS},
+    {"layers.{layer}.mlp.experts.gate_up_proj_scales", SV_ROLE_EXPERT_GATE_UP, SV_DIM_GATE_UP, PACKED(SV_DIM_HIDDEN, SV_PACK_MXFP4_SCALES), SV_IF_MXFP4, SV_SHARD_ROWS},
+    {"layers.{layer}.mlp.experts.gate_up_proj_bias", SV_ROLE_EXPERT_GATE_UP | SV_ROLE_BIAS, SV_DIM_GATE_UP, SV_DIM_NONE, SV_ALWAYS, SV_SHARD_ROWS},
+    {"layers.{layer}.mlp.experts.down_proj", SV_ROLE_EXPERT_DOWN, SV_DIM_HIDDEN, PACKED(SV_DIM_EXPERT_INTER, SV_PACK_INPUTS_FIRST), SV_UNLESS_MXFP4, SV_SHARD_COLS},
+    {"layers.{layer}.mlp.experts.down_proj_blocks", SV_ROLE_EXPERT_DOWN, SV_DIM_HIDDEN, PACKED(SV_DIM_EXPERT_INTER, SV_PACK_MXFP4), SV_IF_MXFP4, SV_SHARD_COLS},
+    {"layers.{layer}.mlp.experts.down_proj_scales", SV_ROLE_EXPERT_DOWN, SV_DIM_HIDDEN, PACKED(SV_DIM_EXPERT_INTER, SV_PACK_MXFP4_SCALES), SV_IF_MXFP4, SV_SHARD_COLS},
+    {"layers.{layer}.mlp.experts.down_proj_bias", SV_ROLE_EXPERT_DOWN | SV_ROLE_BIAS, SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS, SV_SHARD_NONE},
+    ENDS,
+};
+
+/* Gated DeltaNet hybrids: norms are 1 + w, q_proj has a gate behind each head's query. */
+#define AS(shard, form) (shard) + SV_FORMS * (form)
+#define NORM_1(name, role, dim, when) \
+    {name, role, dim, SV_DIM_NONE, when, AS(SV_SHARD_NONE, SV_FORM_ONE_PLUS)}
+#define MIXER(name, role, rows, cols, when, shard, form) \
+    {"layers.{layer}." name, role, rows, cols, when, AS(shard, form)}
+#define HYBRID_MIXERS \
+    NORM_1("layers.{layer}.input_layernorm.weight", SV_ROLE_IN_NORM, SV_DIM_HIDDEN, SV_ALWAYS), \
+    NORM_1("layers.{layer}.post_attention_layernorm.weight", SV_ROLE_POST_NORM, SV_DIM_HIDDEN, SV_ALWAYS), \
+    NORM_1("layers.{layer}.self_attn.q_norm.weight", SV_ROLE_Q_NORM, SV_DIM_HEAD, SV_IF_ATTN), \
+    NORM_1("layers.{layer}.self_attn.k_norm.weight", SV_ROLE_K_NORM, SV_DIM_HEAD, SV_IF_ATTN), \
+    MIXER("self_attn.q_proj.weight", SV_ROLE_Q, SV_DIM_Q_GATED, SV_DIM_HIDDEN, SV_IF_ATTN, SV_SHARD_ROWS, SV_FORM_PLAIN), \
+    MIXER("self_attn.k_proj.weight", SV_ROLE_K, SV_DIM_KV, SV_DIM_HIDDEN, SV_IF_ATTN, SV_SHARD_ROWS, SV_FORM_PLAIN), \
+    MIXER("self_attn.v_proj.weight", SV_ROLE_V, SV_DIM_KV, SV_DIM_HIDDEN, SV_IF_ATTN, SV_SHARD_ROWS, SV_FORM_PLAIN), \
+    MIXER("self_attn.o_proj.weight", SV_ROLE_O, SV_DIM_HIDDEN, SV_DIM_Q, SV_IF_ATTN, SV_SHARD_COLS, SV_FORM_PLAIN), \
+    MIXER("linear_attn.conv1d.weight", SV_ROLE_GDN_CONV, SV_DIM_GDN_QKV, SV_DIM_GDN_TAPS, SV_IF_GDN, SV_SHARD_ROWS, SV_FORM_CONV), \
+    MIXER("linear_attn.A_log", SV_ROLE_GDN_DECAY, SV_DIM_GDN_HEADS, SV_DIM_NONE, SV_IF_GDN, SV_SHARD_ROWS, SV_FORM_DECAY), \
+    MIXER("linear_attn.dt_bias", SV_ROLE_GDN_DT_BIAS, SV_DIM_GDN_HEADS, SV_DIM_NONE, SV_IF_GDN, SV_SHARD_ROWS, SV_FORM_F32), \
+    MIXER("linear_attn.norm.weight", SV_ROLE_GDN_NORM, SV_DIM_GDN_HEAD, SV_DIM_NONE, SV_IF_GDN, SV_SHARD_NONE, SV_FORM_PLAIN), \
+    MIXER("linear_attn.out_proj.weight", SV_ROLE_O, SV_DIM_HIDDEN, SV_DIM_GDN_OUT, SV_IF_GDN, SV_SHARD_COLS, SV_FORM_PLAIN)
+#define GDN_SPLIT \
+    MIXER("linear_attn.in_proj_qkv.weight", SV_ROLE_GDN_QKV, SV_DIM_GDN_QKV, SV_DIM_HIDDEN, SV_IF_GDN, SV_SHARD_ROWS, SV_FORM_PLAIN), \
+    MIXER("linear_attn.in_proj_z.weight", SV_ROLE_GDN_Z, SV_DIM_GDN_OUT, SV_DIM_HIDDEN, SV_IF_GDN, SV_SHARD_ROWS, SV_FORM_PLAIN), \
+    MIXER("linear_attn.in_proj_b.weight", SV_ROLE_GDN_B, SV_DIM_GDN_HEADS, SV_DIM_HIDDEN, SV_IF_GDN, SV_SHARD_ROWS, SV_FORM_PLAIN), \
+    MIXER("linear_attn.in_proj_a.weight", SV_ROLE_GDN_A, SV_DIM_GDN_HEADS, SV_DIM_HIDDEN, SV_IF_GDN, SV_SHARD_ROWS, SV_FORM_PLAIN)
+#define HYBRID_ENDS \
+    NORM_1("norm.weight", SV_ROLE_FINAL_NORM, SV_DIM_HIDDEN, SV_ALWAYS), \
+    {"embed_tokens.weight", SV_ROLE_EMBED, SV_DIM_VOCAB, SV_DIM_HIDDEN, SV_IF_UNTIED, SV_SHARD_ROWS}, \
+    {"embed_tokens.weight", SV_ROLE_HEAD, SV_DIM_VOCAB, SV_DIM_HIDDEN, SV_IF_TIED, SV_SHARD_ROWS}, \
+    {"lm_head.weight", SV_ROLE_HEAD, SV_DIM_VOCAB, SV_DIM_HIDDEN, SV_IF_UNTIED, SV_SHARD_ROWS}, \
+    {0}
+
+#define HYBRID_MOE(form, gate, up, down) \
+    {"layers.{layer}.mlp.gate.weight", SV_ROLE_ROUTER, SV_DIM_EXPERTS, SV_DIM_HIDDEN, SV_IF_MOE, SV_SHARD_NONE}, \
+    MIXER("mlp.experts." gate, SV_ROLE_EXPERT_GATE, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_MOE, SV_SHARD_ROWS, (form) ? SV_FORM_GATE : SV_FORM_PLAIN), \
+    MIXER("mlp.experts." up, SV_ROLE_EXPERT_UP, SV_DIM_EXPERT_INTER, SV_DIM_HIDDEN, SV_IF_MOE, SV_SHARD_ROWS, (form) ? SV_FORM_UP : SV_FORM_PLAIN), \
+    MIXER("mlp.experts." down, SV_ROLE_EXPERT_DOWN, SV_DIM_HIDDEN, SV_DIM_EXPERT_INTER, SV_IF_MOE, SV_SHARD_COLS, (form) ? SV_FORM_EXPERT : SV_FORM_PLAIN), \
+    MIXER("mlp.shared_expert.gate_proj.weight", SV_ROLE_SHARED_GATE, SV_DIM_SHARED_INTER, SV_DIM_HIDDEN, SV_IF_SHARED, SV_SHARD_ROWS, SV_FORM_PLAIN), \
+    MIXER("mlp.shared_expert.up_proj.weight", SV_ROLE_SHARED_UP, SV_DIM_SHARED_INTER, SV_DIM_HIDDEN, SV_IF_SHARED, SV_SHARD_ROWS, SV_FORM_PLAIN), \
+    MIXER("mlp.shared_expert.down_proj.weight", SV_ROLE_SHARED_DOWN, SV_DIM_HIDDEN, SV_DIM_SHARED_INTER, SV_IF_SHARED, SV_SHARD_COLS, SV_FORM_PLAIN), \
+    MIXER("mlp.shared_expert_gate.weight", SV_ROLE_SHARED_ROUTER, SV_DIM_ONE, SV_DIM_HIDDEN, SV_IF_SHARED, SV_SHARD_NONE, SV_FORM_PLAIN)
+
+static const struct sv_tensor_row qwen3_next_tensors[] = {
+    HYBRID_MIXERS,
+    MIXER("linear_attn.in_proj_qkvz.weight", SV_ROLE_GDN_QKV, SV_DIM_GDN_QKVZ, SV_DIM_HIDDEN, SV_IF_GDN, SV_SHARD_ROWS, SV_FORM_QKVZ),
+    MIXER("linear_attn.in_proj_ba.weight", SV_ROLE_GDN_B, SV_DIM_GDN_2_HEADS, SV_DIM_HIDDEN, SV_IF_GDN, SV_SHARD_ROWS, SV_FORM_BA),
+    {"layers.{layer}.mlp.gate_proj.weight", SV_ROLE_GATE, SV_DIM_INTER, SV_DIM_HIDDEN, SV_IF_DENSE, SV_SHARD_ROWS},
+    {"layers.{layer}.mlp.up_proj.weight", SV_ROLE_UP, SV_DIM_INTER, SV_DIM_HIDDEN, SV_IF_DENSE, SV_SHARD_ROWS},
+    {"layers.{layer}.mlp.down_proj.weight", SV_ROLE_DOWN, SV_DIM_HIDDEN, SV_DIM_INTER, SV_IF_DENSE, SV_SHARD_COLS},
+    HYBRID_MOE(0, "{expert}.gate_proj.weight", "{expert}.up_proj.weight", "{expert}.down_proj.weight"),
+    HYBRID_ENDS,
+};
+
+static const struct sv_tensor_row qwen3_5_moe_tensors[] = {
+    HYBRID_MIXERS,
+    GDN_SPLIT,
+    HYBRID_MOE(1, "gate_up_proj", "gate_up_proj", "down_proj"),
+    HYBRID_ENDS,
+};
+
+static const struct sv_tensor_row qwen3_5_tensors[] = {
+    HYBRID_MIXERS,
+    GDN_SPLIT,
+    MLP_TENSORS(0),
+    HYBRID_ENDS,
+};
+
+/* The published draft has neither embedding nor head. fc is small, and all that the drafter sees of
+ * the target goes through it: it is not quantized. */
 static const struct sv_tensor_row draft_tensors[] = {
-    {"fc.weight", SV_DIM_HIDDEN, SV_DIM_TAPS, SV_ALWAYS},
-    {"hidden_norm.weight", SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS},
-    {"norm.weight", SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS},
-    LAYER_TENSORS,
-    {NULL, 0, 0, 0},
+    {"fc.weight", SV_ROLE_TAP_PROJ, SV_DIM_HIDDEN, SV_DIM_TAPS, SV_ALWAYS, SV_SHARD_NONE},
+    {"hidden_norm.weight", SV_ROLE_TAP_NORM, SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS, SV_SHARD_NONE},
+    ATTN_TENSORS(SV_ROLE_DRAFT),
+    MLP_TENSORS(SV_ROLE_DRAFT),
+    {"norm.weight", SV_ROLE_FINAL_NORM, SV_DIM_HIDDEN, SV_DIM_NONE, SV_ALWAYS, SV_SHARD_NONE},
+    {0},
 };
+/* clang-format on */
 
-/* Indexed by enum sv_arch. */
+static const struct sv_rope gpt_oss_rope = {.kind = SV_ROPE_YARN,
+                                            .factor = 32,
+                                            .beta_fast = 32,
+                                            .beta_slow = 1,
+                                            .original_max_position = 4096,
+                                            .no_truncate = true};
+
 static const struct sv_arch_row table[] = {
-    [SV_ARCH_QWEN3] = {.architecture = "Qwen3ForCausalLM",
-                       .model_type = "qwen3",
-                       .arch = SV_ARCH_QWEN3,
-                       .rope_theta = 10000,
-                       .max_position = 32768,
-                       .max_window_layers = 28,
-                       .rms_eps = 1e-6,
-                       .qk_norm = true,
-                       .may_slide = true,
-                       .tensors = target_tensors},
-    [SV_ARCH_LLAMA] = {.architecture = "LlamaForCausalLM",
-                       .model_type = "llama",
-                       .arch = SV_ARCH_LLAMA,
-                       .rope_theta = 10000,
-                       .max_position = 2048,
-                       .rms_eps = 1e-6,
-                       .may_mlp_bias = true,
-                       .tensors = target_tensors},
-    [SV_ARCH_DFLASH] = {.architecture = "DFlashDraftModel",
-                        .arch = SV_ARCH_DFLASH,
-                        .rope_theta = 0, /* engines disagree on a default: the file must say it */
-                        .max_position = 32768,
-                        .rms_eps = 1e-6,
-                        .qk_norm = true,
-                        .may_slide = true,
-                        .tensors = draft_tensors},
+    {.architecture = "Qwen3ForCausalLM",
+     .model_type = "qwen3",
+     .rope_theta = 10000,
+     .max_position = 32768,
+     .sliding_window = 4096,
+     .max_window_layers = 28,
+     .rms_eps = 1e-6,
+     .qk_norm = true,
+     .may_slide = true,
+     .tensors = target_tensors},
+    {.architecture = "LlamaForCausalLM",
+     .model_type = "llama",
+     .rope_theta = 10000,
+     .max_position = 2048,
+     .rms_eps = 1e-6,
+     .may_mlp_bias = true,
+     .tensors = target_tensors},
+    {.architecture = "Qwen3MoeForCausalLM",
+     .model_type = "qwen3_moe",
+     .rope_theta = 10000,
+     .max_position = 32768,
+     .sliding_window = 4096,
+     .rms_eps = 1e-6,
+     .qk_norm = true,
+     .may_slide = true,
+     .all_slide = true,
+     .n_experts = 128,
+     .n_chosen = 8,
+     .moe_intermediate_size = 768,
+     .tensors = qwen3_moe_tensors},
+    {.architecture = "GptOssForCausalLM",
+     .model_type = "gpt_oss",
+     .rope_theta = 150000,
+     .rope = &gpt_oss_rope,
+     .max_position = 131072,
+     .sliding_window = 128,
+     .rms_eps = 1e-5,
+     .attention_bias = true,
+     .slides_in_turn = true,
+     .n_experts = 128,
+     .n_chosen = 4,
+     .expert_limit = 7,
+     .may_mxfp4 = true,
+     .tensors = gpt_oss_tensors},
+    {.architecture = "Qwen3NextForCausalLM",
+     .model_type = "qwen3_next",
+     .rope_theta = 10000,
+     .max_position = 32768,
+     .rms_eps = 1e-6,
+     .n_experts = 512,
+     .n_chosen = 10,
+     .moe_intermediate_size = 512,
+     .norm_topk = true,
+     .shared_intermediate_size = 512,
+     .hybrid = true,
+     .gdn_fused = true,
+     .skipped = {"mtp."},
+     .tensors = qwen3_next_tensors},
+    {.architecture = "Qwen3_5MoeForConditionalGeneration",
+     .model_type = "qwen3_5_moe",
+     .rope_theta = 10000,
+     .max_position = 32768,
+     .rms_eps = 1e-6,
+     .n_experts = 256,
+     .n_chosen = 8,
+     .moe_intermediate_size = 512,
+     .norm_topk = true,
+     .always_norm_topk = true,
+     .shared_intermediate_size = 512,
+     .hybrid = true,
+     .wrapped = true,
+     .skipped = {"mtp.", "visual."},
+     .tensors = qwen3_5_moe_tensors},
+    {.architecture = "Qwen3_5ForConditionalGeneration",
+     .model_type = "qwen3_5",
+     .rope_theta = 10000,
+     .max_position = 32768,
+     .rms_eps = 1e-6,
+     .hybrid = true,
+     .wrapped = true,
+     .skipped = {"mtp.", "visual."},
+     .tensors = qwen3_5_tensors},
+    {.architecture = "Qwen3_5ForCausalLM",
+     .model_type = "qwen3_5_text",
+     .rope_theta = 10000,
+     .max_position = 32768,
+     .rms_eps = 1e-6,
+     .hybrid = true,
+     .skipped = {"mtp.", "visual."},
+     .tensors = qwen3_5_tensors},
+    {.architecture = "DFlashDraftModel",
+     .rope_theta = 0, /* engines disagree on a default: the file must say it */
+     .max_position = 32768,
+     .rms_eps = 1e-6,
+     .qk_norm = true,
+     .tensors = draft_tensors},
+#ifdef SV_TEST_ARCH_ROWS
+    SV_TEST_ARCH_ROWS /* a test that includes this file adds a family */
+#endif
 };
+enum { N_ROWS = sizeof table / sizeof table[0] };
 
-const struct sv_arch_row *sv_arch_row(enum sv_arch arch)
+const struct sv_arch_row *sv_arch_row(int32_t arch)
 {
-    SV_REQUIRE((size_t)arch < sizeof table / sizeof table[0]);
+    SV_REQUIRE(arch >= 0 && arch < N_ROWS);
     return &table[arch];
 }
 
-const char *sv_arch_name(enum sv_arch arch)
+int32_t sv_arch_index(const struct sv_arch_row *row)
 {
-    return (size_t)arch < sizeof table / sizeof table[0] ? table[arch].architecture : "unknown";
+    return (int32_t)(row - table);
+}
+
+const char *sv_arch_name(int32_t arch)
+{
+    return arch >= 0 && arch < N_ROWS ? table[arch].architecture : "unknown";
+}
+
+bool sv_arch_is_draft(int32_t arch)
+{
+    return !sv_arch_row(arch)->model_type;
+}
+
+const struct sv_arch_row *sv_arch_dflash(void)
+{
+    int32_t i = 0;
+    while (!sv_arch_is_draft(i))
+        i++;
+    return &table[i];
 }
 
 int sv_arch_string(const json_t *root, const char **out, struct sv_err *err)
@@ -112,18 +314,20 @@ const struct sv_arch_row *sv_arch_of_config(const json_t *root, struct sv_err *e
         sv_fail(err, SV_EUNSUPPORTED, -1, "'%.80s' is a draft, not a target model", name);
         return NULL;
     }
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        if (table[i].arch == SV_ARCH_DFLASH)
+    char known[512] = "";
+    for (int32_t i = 0; i < N_ROWS; i++) {
+        const struct sv_arch_row *r = &table[i];
+        if (sv_arch_is_draft(i))
             continue;
-        if (name ? !strcmp(name, table[i].architecture)
-                 : type && !strcmp(type, table[i].model_type))
-            return &table[i];
+        if (name ? !strcmp(name, r->architecture) : type && !strcmp(type, r->model_type))
+            return r;
+        const size_t n = strlen(known);
+        snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", r->architecture);
     }
     if (!name && !type)
         sv_fail(err, SV_EFORMAT, -1, "field 'architectures' is missing");
     else
-        sv_fail(err, SV_EUNSUPPORTED, -1,
-                "architecture '%.80s' is not supported (Qwen3ForCausalLM and LlamaForCausalLM are)",
-                name ? name : type);
+        sv_fail(err, SV_EUNSUPPORTED, -1, "architecture '%.80s' is not supported (%s are)",
+                name ? name : type, known);
     return NULL;
 }

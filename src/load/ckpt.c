@@ -1,5 +1,6 @@
 /*
- * ckpt.c - a checkpoint directory: finding its safetensors files, mapping them, one sorted list.
+ * ckpt.c - a checkpoint: finding the safetensors files of a directory, mapping them, one sorted
+ * list (GGUF: gguf_ckpt.c).
  *
  * Called by model (weights) and cli (info). Owns the mappings and the arena behind all names. Must
  * not: copy tensor data that is usable in place, accept a shard that disagrees with the index, or
@@ -7,7 +8,8 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
-#include "load/impl.h"
+#include "load/gguf.h"
+#include "load/quant_config.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -37,6 +39,8 @@ static const char *canonical(struct sv_arena *arena, const char *name)
                    {"encoder.output_norm_enc.", "hidden_norm."}};
     if (!strncmp(name, "model.", 6))
         name += 6;
+    if (!strncmp(name, "language_model.", 15)) /* of multimodal files */
+        name += 15;
     for (size_t i = 0; i < sizeof aliases / sizeof aliases[0]; i++) {
         size_t n = strlen(aliases[i].from);
         if (strncmp(name, aliases[i].from, n) != 0)
@@ -107,6 +111,8 @@ static int scan_dir(const char *dir, char *name, size_t n_name, int *count, stru
 
 int64_t sv_ckpt_dir_bytes(const char *dir)
 {
+    if (sv_is_gguf(dir))
+        return sv_gguf_ckpt_bytes(dir);
     DIR *d = opendir(dir);
     int64_t sum = 0;
 
@@ -187,8 +193,7 @@ static int merge(struct sv_ckpt *c, const struct shard *shards, int32_t n_shards
             c->n_bytes += (int64_t)t->n_bytes;
         }
     }
-    qsort(c->tensors, (size_t)c->n_tensors, sizeof *c->tensors, cmp_tensor);
-    return check_duplicates(c, err);
+    return SV_OK;
 }
 
 static int cmp_entry_name(const void *key, const void *entry)
@@ -306,14 +311,36 @@ static int open_any(struct sv_ckpt *c, const char *dir, struct sv_err *err)
     return rc;
 }
 
+static int sort(struct sv_ckpt *c, struct sv_err *err)
+{
+    qsort(c->tensors, (size_t)c->n_tensors, sizeof *c->tensors, cmp_tensor);
+    return check_duplicates(c, err);
+}
+
 int sv_ckpt_open(struct sv_ckpt *c, const char *dir, struct sv_err *err)
 {
     struct sv_err local;
     memset(c, 0, sizeof *c);
     sv_arena_init(&c->arena);
-    int rc = open_any(c, dir, err ? err : &local);
+    err = err ? err : &local;
+    int rc = sv_is_gguf(dir) ? sv_gguf_ckpt_open(c, dir, err) : open_any(c, dir, err);
+    if (!rc)
+        rc = sort(c, err);
+    if (!rc && !sv_is_gguf(dir))
+        rc = sv_quant_bind(c, dir, err);
+    if (!rc) /* codes are called weights now */
+        rc = sort(c, err);
     if (rc)
         sv_ckpt_close(c);
+    return rc;
+}
+
+int sv_ckpt_detach(struct sv_ckpt *c, bool copy, struct sv_err *err)
+{
+    int rc = SV_OK;
+
+    for (int32_t i = 0; i < c->n_maps && !rc; i++)
+        rc = sv_map_detach(&c->maps[i], copy, err);
     return rc;
 }
 

@@ -5,7 +5,10 @@
  * does not say is filled in from the architecture's row, never guessed from tensors. Must not:
  * accept a setting that changes the arithmetic and is not implemented.
  */
-#include "load/impl.h"
+#include "load/gguf.h"
+#include "load/quant_config.h"
+
+#include "backend/ops_moe.h"
 
 #include <string.h>
 
@@ -52,7 +55,9 @@ static int parse_sizes(struct sv_config *c, const json_t *root, const struct sv_
     c->max_position = row->max_position;
     int rc = sv_json_i32(root, "hidden_size", 1, MAX_HIDDEN, &c->hidden_size, err);
     if (!rc)
-        rc = sv_json_i32(root, "intermediate_size", 1, MAX_INTER, &c->intermediate_size, err);
+        rc = row->moe_intermediate_size && !sv_json_has(root, "intermediate_size")
+                 ? SV_OK /* of layers without experts, if there are such */
+                 : sv_json_i32(root, "intermediate_size", 1, MAX_INTER, &c->intermediate_size, err);
     if (!rc)
         rc = sv_json_i32(root, "num_hidden_layers", 1, SV_MAX_LAYERS, &c->n_layers, err);
     if (!rc)
@@ -114,31 +119,59 @@ static int parse_dtype(struct sv_config *c, const json_t *root, struct sv_err *e
     return SV_OK;
 }
 
+static int parse_quantization(struct sv_config *c, const json_t *root,
+                              const struct sv_arch_row *row, struct sv_err *err)
+{
+    static const char *const quant_keys[] = {"quantization_config", "compression_config"};
+    struct sv_quant_config quant; /* quant_bind.c reads it again, with the tensors */
+    for (size_t i = 0; i < sizeof quant_keys / sizeof quant_keys[0]; i++) {
+        if (!sv_json_has(root, quant_keys[i]))
+            continue;
+        const json_t *obj = json_object_get(root, quant_keys[i]);
+        if (row->may_mxfp4 && i == 0 && sv_quant_is_mxfp4(obj)) {
+            c->mxfp4_experts = true;
+            continue;
+        }
+        int rc = sv_quant_config_read(&quant, obj, err);
+        if (rc)
+            return sv_err_prefix(err, "field '%s'", quant_keys[i]);
+    }
+    return SV_OK;
+}
+
 /* Settings that change the arithmetic and that no supported architecture implements. */
 static int refuse_foreign(const json_t *root, struct sv_err *err)
 {
     const char *act = "silu";
-    double partial = 1;
-    static const char *const quant_keys[] = {"quantization_config", "compression_config"};
-    for (size_t i = 0; i < sizeof quant_keys / sizeof quant_keys[0]; i++) {
-        if (!sv_json_has(root, quant_keys[i]))
-            continue;
-        const json_t *quant = json_object_get(root, quant_keys[i]);
-        const char *method = json_string_value(json_object_get(quant, "quant_method"));
-        return sv_fail(err, SV_EUNSUPPORTED, -1,
-                       "field '%s': quantized weights (%.60s) are not supported", quant_keys[i],
-                       method ? method : "of an unnamed kind");
-    }
     int rc = sv_json_str_opt(root, "hidden_act", &act, err);
     if (!rc && strcmp(act, "silu") != 0)
         rc =
             sv_fail(err, SV_EUNSUPPORTED, -1, "hidden_act '%.40s' is not supported (silu is)", act);
-    if (!rc)
-        rc = sv_json_num_opt(root, "partial_rotary_factor", 0, 1, &partial, err);
-    if (!rc && partial != 1)
-        rc = sv_fail(err, SV_EUNSUPPORTED, -1, "'partial_rotary_factor' %g is not supported",
-                     partial);
     return rc;
+}
+
+/* partial_rotary_factor may stand at top level, in rope_parameters, or in both. */
+static int parse_rotary(struct sv_config *c, const json_t *root, const struct sv_arch_row *row,
+                        struct sv_err *err)
+{
+    double outer = 0, share = row->hybrid ? 0.25 : 1;
+    int rc = sv_json_num_opt(root, "partial_rotary_factor", 1e-3, 1, &outer, err);
+    if (rc)
+        return rc;
+    if (outer > 0 && c->rope.partial > 0 && outer != c->rope.partial)
+        return sv_fail(err, SV_EFORMAT, -1, "two values of 'partial_rotary_factor': %g and %g",
+                       c->rope.partial, outer);
+    share = c->rope.partial > 0 ? c->rope.partial : outer > 0 ? outer : share;
+    if (share != 1 && !row->hybrid)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "'partial_rotary_factor' %g is not supported",
+                       share);
+    c->rope.partial = 0; /* said by rot_dim */
+    c->rot_dim = (int32_t)(c->head_dim * share);
+    if (c->rot_dim < 2 || c->rot_dim % 2)
+        return sv_fail(err, SV_EUNSUPPORTED, -1,
+                       "'partial_rotary_factor' %g rotates %d of %d numbers of a head", share,
+                       c->rot_dim, c->head_dim);
+    return SV_OK;
 }
 
 static int parse_flags(struct sv_config *c, const json_t *root, const struct sv_arch_row *row,
@@ -146,6 +179,7 @@ static int parse_flags(struct sv_config *c, const json_t *root, const struct sv_
 {
     double eps = row->rms_eps;
     c->tie_embeddings = row->tie_embeddings;
+    c->attention_bias = row->attention_bias;
     c->qk_norm = row->qk_norm;
     c->embed_scale = 1;
     int rc = sv_json_bool_opt(root, "tie_word_embeddings", &c->tie_embeddings, err);
@@ -160,6 +194,106 @@ static int parse_flags(struct sv_config *c, const json_t *root, const struct sv_
         rc = sv_json_num_opt(root, "rms_norm_eps", 1e-30, 1, &eps, err);
     c->rms_eps = (float)eps;
     return rc;
+}
+
+/* Which layers have a mixture of experts: as transformers' class, all that mlp_only_layers does not
+ * list and whose number, counted from 1, decoder_sparse_step divides. */
+static int parse_moe_layers(struct sv_config *c, const json_t *root, struct sv_err *err)
+{
+    int32_t step = 1;
+    const json_t *dense = json_object_get(root, "mlp_only_layers");
+    int rc = sv_json_i32_opt(root, "decoder_sparse_step", 1, INT32_MAX, &step, err);
+    if (rc)
+        return rc;
+    if (dense && !json_is_null(dense) && !json_is_array(dense))
+        return sv_fail(err, SV_EFORMAT, -1, "field 'mlp_only_layers' must be a list of layers");
+    for (int32_t i = 0; i < c->n_layers; i++)
+        c->layer_moe[i] = (i + 1) % step == 0;
+    for (size_t k = 0; k < json_array_size(dense); k++) {
+        const json_t *v = json_array_get(dense, k);
+        const json_int_t i = json_integer_value(v);
+        if (!json_is_integer(v))
+            return sv_fail(err, SV_EFORMAT, -1, "field 'mlp_only_layers' must be a list of layers");
+        if (i >= 0 && i < c->n_layers)
+            c->layer_moe[i] = false;
+    }
+    for (int32_t i = 0; i < c->n_layers && !c->intermediate_size; i++)
+        if (!c->layer_moe[i])
+            return sv_fail(err, SV_EFORMAT, -1, "field 'intermediate_size' is missing");
+    return SV_OK;
+}
+
+/* Files of gpt-oss have the number under both names. */
+static int parse_chosen(struct sv_config *c, const json_t *root, struct sv_err *err)
+{
+    int rc = sv_json_i32_opt(root, "num_experts_per_tok", 1, SV_MAX_CHOSEN, &c->n_chosen, err);
+    int32_t other = c->n_chosen;
+    if (!rc)
+        rc = sv_json_i32_opt(root, "experts_per_token", 1, SV_MAX_CHOSEN, &other, err);
+    if (!rc && other != c->n_chosen && sv_json_has(root, "num_experts_per_tok"))
+        rc = sv_fail(err, SV_EINVAL, -1, "num_experts_per_tok is %d and experts_per_token %d",
+                     c->n_chosen, other);
+    c->n_chosen = other;
+    return rc;
+}
+
+/* What gpt-oss has instead: every layer has experts, as wide as intermediate_size, and a clamped
+ * activation, which "hidden_act" does not name. */
+static int parse_gpt_oss_moe(struct sv_config *c, const json_t *root, const struct sv_arch_row *row,
+                             struct sv_err *err)
+{
+    double limit = row->expert_limit;
+    int rc = sv_json_num_opt(root, "swiglu_limit", 1e-6, 1e6, &limit, err);
+    if (!rc && c->mxfp4_experts && (c->hidden_size % 32 || c->intermediate_size % 32))
+        rc = sv_fail(err, SV_EINVAL, -1,
+                     "hidden_size %d and intermediate_size %d must be multiples of 32, the length "
+                     "of an MXFP4 block",
+                     c->hidden_size, c->intermediate_size);
+    c->expert_limit = (float)limit;
+    c->moe_intermediate_size = c->intermediate_size;
+    c->norm_topk = true;
+    memset(c->layer_moe, true, (size_t)c->n_layers);
+    return rc;
+}
+
+/* The later name of num_experts is what transformers 5 writes. */
+static int parse_moe(struct sv_config *c, const json_t *root, const struct sv_arch_row *row,
+                     struct sv_err *err)
+{
+    int32_t other = 0;
+    if (!row->n_experts)
+        return SV_OK;
+    c->n_experts = row->n_experts;
+    c->n_chosen = row->n_chosen;
+    c->moe_intermediate_size = row->moe_intermediate_size;
+    c->norm_topk = row->norm_topk;
+    int rc = sv_json_i32_opt(root, "num_local_experts", 1, SV_MAX_EXPERTS, &other, err);
+    if (!rc)
+        c->n_experts = other ? other : c->n_experts;
+    if (!rc)
+        rc = sv_json_i32_opt(root, "num_experts", 1, SV_MAX_EXPERTS, &c->n_experts, err);
+    if (!rc && other && other != c->n_experts)
+        rc = sv_fail(err, SV_EINVAL, -1, "num_experts is %d and num_local_experts %d", c->n_experts,
+                     other);
+    if (!rc)
+        rc = parse_chosen(c, root, err);
+    if (!rc && c->n_chosen > c->n_experts)
+        rc = sv_fail(err, SV_EINVAL, -1, "num_experts_per_tok %d is more than num_experts %d",
+                     c->n_chosen, c->n_experts);
+    if (!row->moe_intermediate_size)
+        return rc ? rc : parse_gpt_oss_moe(c, root, row, err);
+    if (!rc)
+        rc = sv_json_i32_opt(root, "moe_intermediate_size", 1, MAX_INTER, &c->moe_intermediate_size,
+                             err);
+    if (!rc)
+        rc = sv_json_bool_opt(root, "norm_topk_prob", &c->norm_topk, err);
+    if (row->always_norm_topk)
+        c->norm_topk = true;
+    c->shared_intermediate_size = row->shared_intermediate_size;
+    if (!rc && row->shared_intermediate_size)
+        rc = sv_json_i32_opt(root, "shared_expert_intermediate_size", 0, MAX_INTER,
+                             &c->shared_intermediate_size, err);
+    return rc ? rc : parse_moe_layers(c, root, err);
 }
 
 /* An id that the vocabulary does not hold can never be produced; files carry such leftovers. */
@@ -209,8 +343,10 @@ static int parse_ids(struct sv_config *c, const json_t *root, struct sv_err *err
 int sv_config_common(struct sv_config *c, const json_t *root, const struct sv_arch_row *row,
                      struct sv_err *err)
 {
-    c->arch = row->arch;
-    int rc = refuse_foreign(root, err);
+    c->arch = sv_arch_index(row);
+    int rc = parse_quantization(c, root, row, err);
+    if (!rc)
+        rc = refuse_foreign(root, err);
     if (!rc)
         rc = parse_sizes(c, root, row, err);
     if (!rc)
@@ -220,10 +356,12 @@ int sv_config_common(struct sv_config *c, const json_t *root, const struct sv_ar
     if (!rc)
         rc = parse_flags(c, root, row, err);
     if (!rc)
+        rc = parse_moe(c, root, row, err);
+    if (!rc)
         rc = parse_ids(c, root, err);
     if (!rc)
-        rc = sv_rope_parse(&c->rope, root, row->rope_theta, c->max_position, err);
-    return rc;
+        rc = sv_rope_parse(&c->rope, root, row, c->max_position, err);
+    return rc ? rc : parse_rotary(c, root, row, err);
 }
 
 int sv_config_layer_types(struct sv_config *c, const json_t *root, bool *given, struct sv_err *err)
@@ -241,6 +379,8 @@ int sv_config_layer_types(struct sv_config *c, const json_t *root, bool *given, 
             return sv_fail(err, SV_EFORMAT, -1, "'layer_types'[%d] is not a string", i);
         if (!strcmp(name, "sliding_attention"))
             c->layer_kind[i] = SV_LAYER_SLIDING;
+        else if (sv_arch_row(c->arch)->hybrid && !strcmp(name, "linear_attention"))
+            c->layer_kind[i] = SV_LAYER_GDN;
         else if (strcmp(name, "full_attention") != 0)
             return sv_fail(err, SV_EUNSUPPORTED, -1, "'layer_types'[%d]: '%.60s' is not supported",
                            i, name);
@@ -250,38 +390,46 @@ int sv_config_layer_types(struct sv_config *c, const json_t *root, bool *given, 
 
 /* ---------------------------------------------------------------- targets */
 
-/* As transformers' class: sliding_window counts only with use_sliding_window; without layer_types
- * the layers from max_window_layers on slide. */
+/* As transformers' classes: an explicit null is no window. */
+static int parse_window(const json_t *root, const struct sv_arch_row *row, int32_t *window,
+                        int32_t *first, struct sv_err *err)
+{
+    bool use = row->slides_in_turn;
+    const json_t *stated = json_object_get(root, "sliding_window");
+    int rc = SV_OK;
+    *window = stated && json_is_null(stated) ? 0 : row->sliding_window;
+    *first = row->max_window_layers;
+    if (row->may_slide)
+        rc = sv_json_bool_opt(root, "use_sliding_window", &use, err);
+    if (!rc && (row->may_slide || row->slides_in_turn))
+        rc = sv_json_i32_opt(root, "sliding_window", 0, MAX_POSITION, window, err);
+    if (!rc && row->may_slide && !row->all_slide)
+        rc = sv_json_i32_opt(root, "max_window_layers", 0, INT32_MAX, first, err);
+    if (!use)
+        *window = 0;
+    return rc;
+}
+
 static int parse_target_layers(struct sv_config *c, const json_t *root,
                                const struct sv_arch_row *row, struct sv_err *err)
 {
-    bool given, use = false;
-    int32_t window = 4096, first = row->max_window_layers, n_sliding = 0;
+    bool given;
+    int32_t window, first, n_sliding = 0;
     int rc = sv_config_layer_types(c, root, &given, err);
+    if (rc || row->hybrid)
+        return rc ? rc : sv_hybrid_layers(c, root, given, err);
+    rc = parse_window(root, row, &window, &first, err);
     if (rc)
         return rc;
-    if (row->may_slide) {
-        rc = sv_json_bool_opt(root, "use_sliding_window", &use, err);
-        if (!rc && use && !sv_json_has(root, "sliding_window") &&
-            json_object_get(root, "sliding_window"))
-            window = 0; /* an explicit null */
-        if (!rc)
-            rc = sv_json_i32_opt(root, "sliding_window", 0, MAX_POSITION, &window, err);
-        if (!rc)
-            rc = sv_json_i32_opt(root, "max_window_layers", 0, INT32_MAX, &first, err);
-        if (rc)
-            return rc;
-    }
-    if (!use)
-        window = 0;
     for (int32_t i = 0; i < c->n_layers; i++) {
-        if (!given && window > 0 && i >= first)
+        const bool slides = row->slides_in_turn ? i % 2 == 0 : window > 0 && i >= first;
+        if (!given && slides)
             c->layer_kind[i] = SV_LAYER_SLIDING;
         if (c->layer_kind[i] == SV_LAYER_SLIDING && window == 0)
             return sv_fail(err, SV_EINVAL, -1,
-                           "'layer_types'[%d] is sliding_attention but no window is in force "
-                           "(use_sliding_window and a positive sliding_window are needed)",
-                           i);
+                           "layer %d is sliding_attention but no window is in force: a positive "
+                           "sliding_window is needed%s",
+                           i, row->may_slide ? ", and use_sliding_window" : "");
         n_sliding += c->layer_kind[i] == SV_LAYER_SLIDING;
     }
     c->sliding_window = n_sliding ? window : 0;
@@ -296,8 +444,17 @@ static int parse_target(void *user, const json_t *root, struct sv_err *err)
     const struct sv_arch_row *row = sv_arch_of_config(root, err);
     if (!row)
         return err->code;
-    int rc = sv_config_common(c, root, row, err);
-    return rc ? rc : parse_target_layers(c, root, row, err);
+    json_t *text = NULL;
+    int rc = row->wrapped ? sv_hybrid_text(root, &text, err) : SV_OK;
+    const json_t *said = text ? text : root;
+    if (!rc)
+        rc = sv_config_common(c, said, row, err);
+    if (!rc && row->hybrid)
+        rc = sv_hybrid_parse(c, said, row, err);
+    if (!rc)
+        rc = parse_target_layers(c, said, row, err);
+    json_decref(text);
+    return rc;
 }
 
 int sv_config_parse(struct sv_config *cfg, const char *text, size_t n, struct sv_err *err)
@@ -350,9 +507,29 @@ int sv_dir_parse(const char *dir, const char *name, bool needed,
     return rc;
 }
 
+static int load_gguf(struct sv_config *cfg, const char *path, struct sv_err *err)
+{
+    struct sv_gguf_file f;
+    int rc = sv_gguf_open(&f, path, err);
+    if (rc)
+        return rc;
+    json_t *root = sv_gguf_config(&f.g, err);
+    rc = root ? parse_target(cfg, root, err) : err->code;
+    if (rc && root) /* the fields are config.json's */
+        sv_err_prefix(err, "%s: as config.json", path);
+    if (!rc)
+        rc = sv_gguf_rope_factors(&f.g, cfg, err);
+    json_decref(root);
+    sv_gguf_close(&f);
+    return rc;
+}
+
 int sv_config_load(struct sv_config *cfg, const char *dir, struct sv_err *err)
 {
+    struct sv_err local;
     memset(cfg, 0, sizeof *cfg);
+    if (sv_is_gguf(dir))
+        return load_gguf(cfg, dir, err ? err : &local);
     int rc = sv_dir_parse(dir, "config.json", true, parse_target, cfg, err);
     return rc ? rc : sv_dir_parse(dir, "generation_config.json", false, parse_eos, cfg, err);
 }
@@ -379,5 +556,7 @@ static int parse_gen(void *user, const json_t *root, struct sv_err *err)
 int sv_gen_config_load(struct sv_gen_config *g, const char *dir, struct sv_err *err)
 {
     *g = (struct sv_gen_config){.temperature = 1, .top_p = 1};
+    if (sv_is_gguf(dir))
+        return SV_OK; /* there is no such metadata */
     return sv_dir_parse(dir, "generation_config.json", false, parse_gen, g, err);
 }

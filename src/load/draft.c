@@ -113,7 +113,7 @@ static int check_architecture(const json_t *root, const json_t *dflash, struct s
     if (!name && !dflash && !sv_json_has(root, "speculators_model_type"))
         return sv_fail(err, SV_EFORMAT, -1,
                        "this is no DFlash draft: neither 'architectures' nor 'dflash_config'");
-    if (!name || !strcmp(name, sv_arch_name(SV_ARCH_DFLASH)))
+    if (!name || !strcmp(name, sv_arch_dflash()->architecture))
         return SV_OK;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strstr(name, known[i].part))
@@ -323,7 +323,7 @@ static int parse_draft(struct sv_draft_config *d, const json_t *root, int32_t n_
     if (!rc)
         rc = refuse_dialects(root, dflash, err);
     if (!rc)
-        rc = sv_config_common(&d->base, root, sv_arch_row(SV_ARCH_DFLASH), err);
+        rc = sv_config_common(&d->base, root, sv_arch_dflash(), err);
     if (!rc)
         rc = parse_block(d, root, dflash, err);
     if (!rc)
@@ -420,7 +420,7 @@ int sv_pair_check(const struct sv_config *target, const struct sv_draft_config *
                   struct sv_err *err)
 {
     const struct sv_config *b = &draft->base;
-    if (target->arch == SV_ARCH_DFLASH || b->arch != SV_ARCH_DFLASH)
+    if (sv_arch_is_draft(target->arch) || !sv_arch_is_draft(b->arch))
         return sv_fail(err, SV_EMISMATCH, -1, "a pair is a target model and a DFlash draft");
     if (draft->block_size < 2 || draft->block_size > MAX_BLOCK)
         return sv_fail(err, SV_EINVAL, -1,

@@ -15,42 +15,89 @@
 
 /* A dimension of an expected tensor, in terms of the configuration. */
 enum sv_dim {
-    SV_DIM_NONE,   /* no second dimension */
-    SV_DIM_HIDDEN, /* hidden_size */
-    SV_DIM_INTER,  /* intermediate_size */
-    SV_DIM_VOCAB,  /* vocab_size */
-    SV_DIM_Q,      /* n_heads * head_dim */
-    SV_DIM_KV,     /* n_kv_heads * head_dim */
-    SV_DIM_HEAD,   /* head_dim */
-    SV_DIM_TAPS    /* n_taps * hidden_size */
+    SV_DIM_NONE,         /* no second dimension */
+    SV_DIM_HIDDEN,       /* hidden_size */
+    SV_DIM_INTER,        /* intermediate_size */
+    SV_DIM_VOCAB,        /* vocab_size */
+    SV_DIM_Q,            /* n_heads * head_dim */
+    SV_DIM_KV,           /* n_kv_heads * head_dim */
+    SV_DIM_HEAD,         /* head_dim */
+    SV_DIM_HEADS,        /* n_heads */
+    SV_DIM_EXPERTS,      /* n_experts */
+    SV_DIM_EXPERT_INTER, /* moe_intermediate_size */
+    SV_DIM_GATE_UP,      /* 2 * moe_intermediate_size: gate and up, their outputs in turn */
+    SV_DIM_SHARED_INTER, /* shared_expert_intermediate_size */
+    SV_DIM_Q_GATED,      /* 2 * n_heads * head_dim */
+    SV_DIM_GDN_QKV,      /* rows before the convolution, see sv_gdn_channels */
+    SV_DIM_GDN_QKVZ,     /* these and the gates of the output */
+    SV_DIM_GDN_OUT,      /* gdn_v_heads * gdn_v_dim */
+    SV_DIM_GDN_HEADS,    /* gdn_v_heads */
+    SV_DIM_GDN_2_HEADS,  /* 2 * gdn_v_heads */
+    SV_DIM_GDN_HEAD,     /* gdn_v_dim */
+    SV_DIM_GDN_TAPS,     /* of the convolution */
+    SV_DIM_ONE,
+    SV_DIM_TAPS,       /* n_taps * hidden_size */
+    SV_DIM_PACK = 0x20 /* times an enum sv_pack, with cols: how the file stores the matrix */
 };
 
-enum sv_when { SV_ALWAYS, SV_IF_UNTIED, SV_IF_ATTN_BIAS, SV_IF_MLP_BIAS, SV_IF_QK_NORM };
+enum sv_when {
+    SV_ALWAYS,
+    SV_IF_TIED,
+    SV_IF_UNTIED,
+    SV_IF_ATTN_BIAS,
+    SV_IF_MLP_BIAS,
+    SV_IF_QK_NORM,
+    SV_IF_DENSE, /* the layer's ffn is no mixture of experts */
+    SV_IF_MOE,
+    SV_IF_MXFP4,
+    SV_UNLESS_MXFP4,
+    SV_IF_SHARED, /* a mixture of experts with one that all rows go through */
+    SV_IF_ATTN,   /* the layer's mixer is attention */
+    SV_IF_GDN     /* it is a gated delta rule */
+};
 
-/* One expected tensor; '*' in the name stands for the layer. Tables end with a NULL name. */
+/* One expected tensor. {layer} and {expert} in the name stand for their numbers; consecutive rows
+ * with {layer} are visited layer by layer. An expert's role without {expert} in the name: one
+ * tensor for all experts of a layer. Tables end with a NULL name. */
 struct sv_tensor_row {
     const char *name;
+    enum sv_role role;
     uint8_t rows, cols; /* enum sv_dim */
     uint8_t when;       /* enum sv_when */
+    uint8_t shard;      /* enum sv_shard + SV_FORMS * enum sv_form */
 };
+enum { SV_FORMS = 16 };
+void sv_tensor_name(char *out, size_t n, const char *pattern, int32_t layer, int32_t expert);
 
 /* ---------------------------------------------------------------- architectures (arch.c) */
 
-/* What differs between architectures before any weight is read. A new dense architecture is one
- * row. */
+/* What differs between architectures before any weight is read. A Llama-like family is one row. */
 struct sv_arch_row {
-    const char *architecture, *model_type;
-    enum sv_arch arch;
+    const char *architecture, *model_type; /* model_type NULL: a draft */
     /* What transformers' configuration class assumes when the file is silent. */
     double rope_theta;
-    int32_t max_position, max_window_layers;
+    const struct sv_rope *rope; /* its scaling; NULL: none */
+    int32_t max_position, sliding_window, max_window_layers;
     double rms_eps;
-    bool tie_embeddings;
+    bool tie_embeddings, attention_bias;
     /* What the model is made of. */
-    bool qk_norm, may_slide, may_mlp_bias;
+    bool qk_norm, may_slide, may_mlp_bias, may_mxfp4;
+    bool slides_in_turn; /* every other layer, the first one too; the window is always in force */
+    bool all_slide;      /* use_sliding_window means every layer, whatever max_window_layers says */
+    /* The class's sizes of a mixture of experts; n_experts 0: the family has none. */
+    int32_t n_experts, n_chosen, moe_intermediate_size; /* the last 0: intermediate_size */
+    float expert_limit;                                 /* as in sv_config */
+    bool norm_topk, always_norm_topk; /* the class's; whatever norm_topk_prob says */
+    int32_t shared_intermediate_size; /* the class's; 0: no shared expert */
+    bool hybrid;                      /* hybrid.c */
+    bool gdn_fused;                   /* see struct sv_config */
+    bool wrapped;                     /* the configuration lies in text_config */
+    const char *skipped[2];           /* tensors that begin so are not read: other heads, images */
     const struct sv_tensor_row *tensors;
 };
-const struct sv_arch_row *sv_arch_row(enum sv_arch arch);
+const struct sv_arch_row *sv_arch_row(int32_t arch);
+int32_t sv_arch_index(const struct sv_arch_row *row);
+const struct sv_arch_row *sv_arch_dflash(void);
 /* By the first of "architectures", by "model_type" when that is absent. NULL and err when
  * unknown. */
 const struct sv_arch_row *sv_arch_of_config(const json_t *root, struct sv_err *err);
@@ -80,8 +127,18 @@ int sv_config_common(struct sv_config *c, const json_t *root, const struct sv_ar
                      struct sv_err *err);
 /* "layer_types" into layer_kind; *given tells whether the list was there (all full when not). */
 int sv_config_layer_types(struct sv_config *c, const json_t *root, bool *given, struct sv_err *err);
-/* Both layouts. default_theta 0 = the key is required. */
-int sv_rope_parse(struct sv_rope *r, const json_t *root, double default_theta, int32_t max_position,
-                  struct sv_err *err);
+/* Both layouts. row gives the defaults; its rope_theta 0 = the key is required. */
+int sv_rope_parse(struct sv_rope *r, const json_t *root, const struct sv_arch_row *row,
+                  int32_t max_position, struct sv_err *err);
+
+/* ---------------------------------------------------------------- hybrids (hybrid.c) */
+
+/* text_config with what the wrapper around it says for it, a new reference. */
+int sv_hybrid_text(const json_t *root, json_t **text, struct sv_err *err);
+/* Sizes of recurrent layers; refuses what is not implemented. After sv_config_common. */
+int sv_hybrid_parse(struct sv_config *c, const json_t *root, const struct sv_arch_row *row,
+                    struct sv_err *err);
+/* Kinds of layers, where layer_types did not give them. */
+int sv_hybrid_layers(struct sv_config *c, const json_t *root, bool given, struct sv_err *err);
 
 #endif

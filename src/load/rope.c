@@ -97,13 +97,9 @@ static int parse_yarn(struct sv_rope *r, const json_t *dict, const json_t *root,
 static int parse_dict(struct sv_rope *r, const json_t *dict, const json_t *root,
                       int32_t max_position, struct sv_err *err)
 {
-    double partial = 1;
     int rc = parse_kind(r, dict, err);
     if (!rc)
-        rc = sv_json_num_opt(dict, "partial_rotary_factor", 0, 1, &partial, err);
-    if (!rc && partial != 1)
-        rc = sv_fail(err, SV_EUNSUPPORTED, -1, "'partial_rotary_factor' %g is not supported",
-                     partial);
+        rc = sv_json_num_opt(dict, "partial_rotary_factor", 1e-3, 1, &r->partial, err);
     if (rc || r->kind == SV_ROPE_DEFAULT)
         return rc;
     if (r->kind == SV_ROPE_YARN) /* may be left out there */
@@ -176,8 +172,8 @@ static int parse_theta(struct sv_rope *r, const json_t *dict, const json_t *root
     return SV_OK;
 }
 
-int sv_rope_parse(struct sv_rope *r, const json_t *root, double default_theta, int32_t max_position,
-                  struct sv_err *err)
+int sv_rope_parse(struct sv_rope *r, const json_t *root, const struct sv_arch_row *row,
+                  int32_t max_position, struct sv_err *err)
 {
     memset(r, 0, sizeof *r);
     const json_t *v5, *v4;
@@ -190,13 +186,15 @@ int sv_rope_parse(struct sv_rope *r, const json_t *root, double default_theta, i
     const json_t *dict = v5 ? v5 : v4;
     if (dict)
         rc = parse_dict(r, dict, root, max_position, err);
+    else if (row->rope)
+        *r = *row->rope;
     if (!rc && v5 && v4)
         rc = parse_dict(&other, v4, root, max_position, err);
     if (rc)
         return sv_err_prefix(err, "field '%s'", v5 ? "rope_parameters" : "rope_scaling");
     if (v5 && v4 && (other.kind != r->kind || other.factor != r->factor))
         return sv_fail(err, SV_EFORMAT, -1, "'rope_parameters' and 'rope_scaling' disagree");
-    return parse_theta(r, dict, root, default_theta, err);
+    return parse_theta(r, dict, root, row->rope_theta, err);
 }
 
 /* ---------------------------------------------------------------- table */
@@ -280,16 +278,16 @@ static float amplitude(const struct sv_rope *rope)
     return (float)yarn_mscale(rope->factor, 1);
 }
 
-void sv_rope_fill(const struct sv_rope *rope, int32_t head_dim, int32_t n_pos, float *out)
+void sv_rope_fill(const struct sv_rope *rope, int32_t rot_dim, int32_t n_pos, float *out)
 {
-    int32_t half = head_dim / 2;
+    int32_t half = rot_dim / 2;
     float *cos_out = out;                         /* (n_pos, half) */
     float *sin_out = out + (int64_t)n_pos * half; /* (n_pos, half) */
     float scale = amplitude(rope), low = 0, span = 1;
     if (rope->kind == SV_ROPE_YARN)
-        yarn_range(rope, head_dim, &low, &span);
+        yarn_range(rope, rot_dim, &low, &span);
     for (int32_t i = 0; i < half; i++) {
-        float freq = pos_freq(rope, i, head_dim);
+        float freq = pos_freq(rope, i, rot_dim);
         float inv_freq = 1.0f / freq;
         if (rope->kind == SV_ROPE_LINEAR)
             inv_freq = inv_freq / (float)rope->factor;
@@ -297,6 +295,8 @@ void sv_rope_fill(const struct sv_rope *rope, int32_t head_dim, int32_t n_pos, f
             inv_freq = llama3_freq(rope, inv_freq);
         else if (rope->kind == SV_ROPE_YARN)
             inv_freq = yarn_freq(rope, i, freq, low, span);
+        else if (rope->kind == SV_ROPE_FACTORS)
+            inv_freq = inv_freq / rope->factors[i];
         for (int32_t p = 0; p < n_pos; p++) {
             float angle = (float)p * inv_freq;
             cos_out[(int64_t)p * half + i] = (float)cos((double)angle) * scale;

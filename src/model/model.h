@@ -1,5 +1,5 @@
 /*
- * model.h - transformer forward passes over a device: one stack of blocks that targets and drafts
+ * model.h - transformer forward passes over a device: one stack of layers that targets and drafts
  * share, and the target model around it (embedding, head, table of architectures).
  *
  * Called by spec (a draft is a stack too) and engine. A forward pass is a straight list of op calls
@@ -9,49 +9,117 @@
 #ifndef SV_MODEL_H
 #define SV_MODEL_H
 
-#include "backend/backend.h"
+#include "backend/ops_gdn.h"
+#include "backend/ops_moe.h"
 #include "base/base.h"
 #include "cache/cache.h"
 #include "load/load.h"
 
 /* ---------------------------------------------------------------- the shared stack */
 
-struct sv_layer {
-    struct sv_weight in_norm, post_norm; /* (1, hidden) */
-    struct sv_gemm_part qkv[3];          /* q, k, v */
-    struct sv_gemm_part o;
+/* Attention over a paged K/V cache, with grouped queries. */
+struct sv_attn {
+    int32_t n_heads, n_kv_heads, head_dim;
+    struct sv_rope_table rope; /* device; layers that rotate alike share its memory */
+    enum sv_mask mask;
+    int32_t window;                  /* 0 = none */
+    float scale, softcap;            /* softcap 0 = off */
+    bool gated;                      /* q_proj gives (query, gate) of each head */
+    struct sv_gemm_part qkv[3];      /* q, k, v */
+    struct sv_gemm_part o;           /* (hidden, n_heads * head_dim) */
     struct sv_weight q_norm, k_norm; /* (1, head_dim) or data NULL */
+    struct sv_weight sinks;          /* (1, n_heads) or data NULL */
+    int32_t cache_group, cache_layer;
+};
+
+/* A gated delta rule over a state of fixed size. */
+struct sv_gdn {
+    struct sv_gdn_shape shape;
+    struct sv_gemm_part in[4]; /* q|k|v, z, b, a; or q|k|v|z, b|a */
+    int32_t n_in;
+    struct sv_gemm_part o;                 /* (hidden, n_v_heads * v_dim) */
+    struct sv_weight conv, decay, dt_bias; /* as in struct sv_p_gdn_conv */
+    struct sv_weight norm;                 /* (1, v_dim) */
+    int32_t cache_group, cache_layer;
+};
+
+/* down(silu(gate(x)) * up(x)) */
+struct sv_mlp {
+    int32_t intermediate;
     struct sv_gemm_part gate_up[2];
     struct sv_gemm_part down;
-    enum sv_mask mask;
-    int32_t window;                   /* 0 = none */
-    int32_t cache_group, cache_layer; /* where its K/V live */
+};
+
+/* Each row goes through k of many small MLPs, which a router chooses for it. */
+struct sv_moe {
+    int32_t n_experts, k;
+    enum sv_router_norm norm;
+    enum sv_expert_act act;
+    float limit, alpha;                   /* of SV_EXPERT_CLAMPED */
+    struct sv_weight router, router_bias; /* (n_experts, hidden), (1, n_experts) or data NULL */
+    struct sv_experts gate, up, down;     /* (intermediate, hidden) twice, (hidden, intermediate) */
+    struct sv_mlp shared; /* an expert that all rows go through; intermediate 0: there is none */
+    struct sv_gemm_part shared_router; /* (1, hidden): sigmoid of it is that expert's weight */
+};
+
+enum sv_mixer { SV_MIXER_ATTN, SV_MIXER_GDN };
+enum sv_ffn { SV_FFN_DENSE, SV_FFN_MOE };
+
+/* A mixer moves information between rows, an ffn works on each row alone. Both read the normalised
+ * stream and add to it. Each has its own geometry; only the width of the stream is the stack's. */
+struct sv_layer {
+    struct sv_weight in_norm, post_norm; /* (1, hidden) */
+    enum sv_mixer mixer;
+    union {
+        struct sv_attn attn;
+        struct sv_gdn gdn;
+    };
+    enum sv_ffn ffn;
+    union {
+        struct sv_mlp mlp;
+        struct sv_moe moe;
+    };
 };
 
 struct sv_stack {
-    int32_t n_layers, hidden, intermediate, n_heads, n_kv_heads, head_dim;
+    int32_t n_layers, hidden;
     float eps;
     struct sv_layer *layers;
     struct sv_weight final_norm; /* (1, hidden) */
-    struct sv_rope_table rope;   /* device */
 };
 
-/* Activation buffers of a stack, all (max_rows, ...) act. Target and draft passes never overlap, so
- * they may share one set sized for the larger. */
+/* What passes of at most lim.max_rows rows need of a device, the most of all stacks that were
+ * asked. Filled in before they are: lim.max_rows and elem_bytes. */
+struct sv_needs {
+    struct sv_dev_limits lim;
+    size_t elem_bytes;    /* of an act value */
+    int32_t hidden;       /* the widest stream */
+    size_t scratch_bytes; /* of the mixer or dense ffn that needs most */
+    size_t moe_bytes;     /* of the mixture of experts that needs most */
+};
+void sv_needs_init(struct sv_needs *n, const struct sv_dev *dev, int32_t max_rows);
+/* A product of k inputs and n_out outputs. */
+void sv_needs_gemm(struct sv_needs *n, int32_t k, int32_t n_out);
+void sv_stack_needs(const struct sv_stack *st, struct sv_needs *n);
+
+/* Memory that is handed out from the front. */
+struct sv_scratch {
+    char *base; /* NULL: it is only measured */
+    size_t elem_bytes, n_bytes;
+};
+
+/* Activations of a pass, device memory. Passes never overlap, so that one set serves all stacks;
+ * within a pass the mixers and dense ffns use scratch one after the other. */
 struct sv_acts {
-    void *x;       /* (rows, hidden) residual stream */
-    void *h;       /* (rows, hidden) normalised */
-    void *qkv;     /* (rows, (n_heads + 2 n_kv) head_dim) */
-    void *attn;    /* (rows, n_heads head_dim) */
-    void *delta;   /* (rows, hidden) what a block adds */
-    void *gate_up; /* (rows, 2 intermediate) */
-    void *act;     /* (rows, intermediate) */
+    void *x;     /* (rows, hidden) act: residual stream */
+    void *h;     /* (rows, hidden) normalised */
+    void *delta; /* (rows, hidden) what a mixer or ffn adds */
+    struct sv_scratch scratch;
+    /* Experts have memory of their own: it holds numbers of other types, and mixers read rows of
+     * padding that nothing has written. */
+    struct sv_scratch moe;
 };
-struct sv_act_sizes {
-    int32_t max_rows, hidden, qkv, attn, intermediate;
-};
-void sv_act_sizes_add(struct sv_act_sizes *s, const struct sv_stack *st); /* widens s to fit st */
-int sv_acts_open(struct sv_acts *a, struct sv_dev *dev, const struct sv_act_sizes *s,
+int sv_acts_open(struct sv_acts *a, struct sv_dev *dev, const struct sv_needs *n,
                  struct sv_err *err);
 void sv_acts_close(struct sv_acts *a, struct sv_dev *dev);
 
@@ -72,6 +140,7 @@ struct sv_pass {
     int32_t n_out;          /* rows wanted at the end */
     const int32_t *out_row; /* (n_out) device row numbers, or NULL: all rows */
     void *out;              /* (n_out, hidden) act: final-norm output of those rows */
+    uint32_t *n_chosen;     /* (1) device: counts chosen experts, see sv_p_router_topk; NULL */
 };
 /* Runs all layers on a->x (filled by the caller: embeddings); a->x is spent afterwards. */
 void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struct sv_acts *a,
@@ -79,33 +148,71 @@ void sv_stack_forward(const struct sv_stack *st, struct sv_dev *dev, const struc
 
 /* ---------------------------------------------------------------- weights by name */
 
+/* Weight bytes that a pass reads: of so many rows, [0]: of more; and as published. Experts stand
+ * apart: which of them a pass reads is known when it is over. */
+struct sv_reads {
+    int64_t bytes[SV_READ_ROWS + 1], published;
+    struct {
+        int64_t bytes, published; /* of an average expert of each layer, added up */
+        int32_t n_layers;         /* that have experts */
+        int32_t n_chosen;         /* by one row, in all of them */
+    } experts;
+};
+static inline int64_t sv_reads_of(const struct sv_reads *r, int32_t n_rows)
+{
+    return r->bytes[n_rows <= SV_READ_ROWS ? n_rows : 0];
+}
+/* What n experts of any layers add to `bytes` or `published`. */
+static inline int64_t sv_reads_experts(const struct sv_reads *r, int64_t bytes, int64_t n)
+{
+    return r->experts.n_layers ? n * bytes / r->experts.n_layers : 0;
+}
+
+/* Where a weight goes: one of both, the other is NULL. */
+struct sv_place {
+    struct sv_weight *w;
+    struct sv_experts *experts; /* spec->expert says which of them */
+};
+
+/* A weight, or a layer's experts, and the size in the checkpoint; of MXFP4 experts, expanded. */
+struct sv_taken {
+    struct sv_weight w; /* of experts: the role alone */
+    int64_t n_bytes;
+    struct sv_experts *experts;
+    int32_t n_chosen; /* of them, by a row */
+    void *host;       /* memory of w that a device uses in place; freed with it */
+};
+
 /* Owns what a checkpoint becomes on a device. On the CPU the mapped file itself is used. */
 struct sv_weights {
     struct sv_dev *dev;
-    const struct sv_ckpt *ckpt;          /* NULL: random weights of whatever shape is asked for */
-    const char *prefix;                  /* "model." or "" */
-    const void **owned;                  /* device buffers to free */
-    struct sv_weight *taken;             /* in the order of taking */
-    int32_t n_owned, n_taken, cap_owned; /* cap: of both */
+    const struct sv_ckpt *ckpt;  /* NULL: random weights of whatever shape is asked for */
+    const struct sv_config *cfg; /* set by sv_weights_load */
+    struct sv_taken *taken;      /* in the order of taking */
+    int32_t n_taken, cap;
+    struct sv_weight rope; /* the rotary table, uploaded as a vector */
     struct sv_arena arena;
-    int64_t n_bytes;    /* of everything taken, once each, as published */
-    int64_t read_bytes; /* the same as the device keeps it */
-    bool table;         /* what is taken from now on is only looked up (struct sv_weight) */
-    bool head;          /* what is taken from now on is a head (struct sv_weight) */
-    bool approximate;   /* what is taken from now on may be rounded further (struct sv_weight) */
+    int64_t n_bytes; /* of everything taken, once each, as published */
 };
 int sv_weights_open(struct sv_weights *w, struct sv_dev *dev, const struct sv_ckpt *ckpt,
                     struct sv_err *err);
 void sv_weights_close(struct sv_weights *w);
-/* Adds what a pass reads of the first n taken (sv_dev_add_read). */
-void sv_weights_add_read(const struct sv_weights *w, int32_t n, struct sv_read_bytes *sum);
-/* Takes the tensor named by prefix + printf(fmt...), which must be (rows, cols) or, with rows 1,
- * (cols). */
-int sv_weights_take(struct sv_weights *w, struct sv_weight *out, int32_t rows, int32_t cols,
-                    struct sv_err *err, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
-/* Fills the layers of a stack by the names Llama, Qwen3 and DFlash share. */
-int sv_weights_take_stack(struct sv_weights *w, struct sv_stack *st, const struct sv_config *cfg,
-                          int32_t n_positions, struct sv_err *err);
+/* Adds what a pass reads: of the weights of one role, or of all but the embedding, of which a pass
+ * reads a few rows at most. Once memory is reserved: reserve makes copies. */
+void sv_weights_add_reads(const struct sv_weights *w, enum sv_role only, struct sv_reads *sum);
+/* Bytes of everything taken, as the device keeps them without its copies. */
+int64_t sv_weights_kept_bytes(const struct sv_weights *w);
+int sv_weights_take(struct sv_weights *w, const struct sv_tensor_spec *spec, struct sv_weight *out,
+                    struct sv_err *err);
+/* Takes every tensor of a configuration; place says where each goes. */
+int sv_weights_load(struct sv_weights *w, const struct sv_config *cfg, int32_t n_taps,
+                    struct sv_place (*place)(void *user, const struct sv_tensor_spec *spec),
+                    void *user, struct sv_err *err);
+/* The geometry of a stack's layers, with their rotary table; weights come by sv_weights_load. */
+int sv_stack_open(struct sv_stack *st, struct sv_weights *w, const struct sv_config *cfg,
+                  int32_t n_positions, struct sv_err *err);
+/* Where a stack has the weight; nowhere: it has none of this role. */
+struct sv_place sv_stack_place(struct sv_stack *st, const struct sv_tensor_spec *spec);
 
 /* ---------------------------------------------------------------- the target */
 
@@ -117,7 +224,6 @@ struct sv_model {
     struct sv_stack stack;
     struct sv_weight embed; /* (vocab, hidden) */
     struct sv_weight head;  /* (vocab, hidden), the same as embed when tied */
-    int32_t n_step_weights; /* of weights.taken, the layers and norms, which every pass reads */
 };
 /* Loads DIR onto dev, with rotary tables for n_positions (0 = all of max_position). */
 int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
@@ -126,12 +232,16 @@ int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32
 int sv_model_open_random(struct sv_model *m, struct sv_dev *dev, const char *dir,
                          int32_t n_positions, struct sv_err *err);
 void sv_model_close(struct sv_model *m);
+/* The stack's needs, and the head's. */
+void sv_model_needs(const struct sv_model *m, struct sv_needs *n);
 /* Weight bytes of a pass: layers, norms, head. */
-void sv_model_reads(const struct sv_model *m, struct sv_read_bytes *sum);
+void sv_model_reads(const struct sv_model *m, struct sv_reads *sum);
 /* Cache groups the model's layers need: fills desc (geometry only) and sets cache_group/cache_layer
- * of the layers, numbering groups from first_group. Returns how many. */
-int32_t sv_stack_cache_groups(struct sv_stack *st, const char *name, int32_t first_group,
-                              struct sv_cache_group_desc *desc);
+ * of the layers, numbering groups from first_group. Layers of one geometry share a group.
+ * max_block: rows of the widest verify block, which recurrent layers have room for. Returns how
+ * many. */
+int32_t sv_stack_cache_groups(struct sv_stack *st, enum sv_cache_owner owner, int32_t max_block,
+                              int32_t first_group, struct sv_cache_group_desc *desc);
 
 /* embed + stack: ids (n_rows) device -> p->out. */
 void sv_model_forward(const struct sv_model *m, const struct sv_acts *a, const int32_t *row_ids,

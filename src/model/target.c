@@ -8,23 +8,13 @@
 
 #include <string.h>
 
-/* The device keeps a matrix by what it is for: a table that is only looked up, a head, or, tied, a
- * head that is looked up too. */
-static int take_embed_and_head(struct sv_model *m, struct sv_err *err)
+static struct sv_place place(void *user, const struct sv_tensor_spec *spec)
 {
-    const struct sv_config *cfg = &m->cfg;
-    struct sv_weights *w = &m->weights;
-    w->table = !cfg->tie_embeddings;
-    w->head = cfg->tie_embeddings;
-    int rc = sv_weights_take(w, &m->embed, cfg->vocab_size, cfg->hidden_size, err,
-                             "embed_tokens.weight");
-    m->head = m->embed;
-    w->table = false;
-    w->head = true;
-    if (!rc && !cfg->tie_embeddings)
-        rc = sv_weights_take(w, &m->head, cfg->vocab_size, cfg->hidden_size, err, "lm_head.weight");
-    w->head = false;
-    return rc;
+    struct sv_model *m = user;
+    if (spec->role == SV_ROLE_EMBED)
+        return (struct sv_place){.w = &m->embed};
+    return spec->role == SV_ROLE_HEAD ? (struct sv_place){.w = &m->head}
+                                      : sv_stack_place(&m->stack, spec);
 }
 
 static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,
@@ -44,11 +34,11 @@ static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, i
     if (!rc)
         rc = sv_weights_open(&m->weights, dev, random ? NULL : &m->ckpt, err);
     if (!rc)
-        rc = sv_weights_take_stack(&m->weights, &m->stack, &m->cfg, n_positions, err);
-    /* the embedding comes after: a pass reads a few rows of it at most */
-    m->n_step_weights = m->weights.n_taken;
+        rc = sv_stack_open(&m->stack, &m->weights, &m->cfg, n_positions, err);
     if (!rc)
-        rc = take_embed_and_head(m, err);
+        rc = sv_weights_load(&m->weights, &m->cfg, 0, place, m, err);
+    if (!rc && m->cfg.tie_embeddings)
+        m->embed = m->head;
     if (rc) {
         sv_model_close(m);
         sv_err_prefix(err, "%s", dir);
@@ -56,10 +46,16 @@ static int open_model(struct sv_model *m, struct sv_dev *dev, const char *dir, i
     return rc;
 }
 
-void sv_model_reads(const struct sv_model *m, struct sv_read_bytes *sum)
+void sv_model_needs(const struct sv_model *m, struct sv_needs *n)
 {
-    sv_weights_add_read(&m->weights, m->n_step_weights, sum);
-    sv_dev_add_read(m->dev, &m->head, sum);
+    const int32_t vocab = m->cfg.vocab_size;
+    sv_stack_needs(&m->stack, n);
+    n->lim.max_vocab = vocab > n->lim.max_vocab ? vocab : n->lim.max_vocab;
+}
+
+void sv_model_reads(const struct sv_model *m, struct sv_reads *sum)
+{
+    sv_weights_add_reads(&m->weights, SV_ROLE_NONE, sum);
 }
 
 int sv_model_open(struct sv_model *m, struct sv_dev *dev, const char *dir, int32_t n_positions,

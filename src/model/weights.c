@@ -4,8 +4,9 @@
  * Called by target.c and by the drafter at open. On the CPU the mapped file is used in place, so
  * the checkpoint must outlive the weights. Must not run during a step.
  */
-#include "model/model.h"
+#include "model/impl.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MAX_RANDOM_TENSORS = 8192 };
@@ -16,13 +17,11 @@ int sv_weights_open(struct sv_weights *w, struct sv_dev *dev, const struct sv_ck
     memset(w, 0, sizeof *w);
     w->dev = dev;
     w->ckpt = ckpt;
-    w->prefix = ckpt && sv_ckpt_find(ckpt, "model.norm.weight") ? "model." : "";
     sv_arena_init(&w->arena);
-    /* Every tensor at most once, the rotary table and a head's sieve. */
-    w->cap_owned = (ckpt ? ckpt->n_tensors : MAX_RANDOM_TENSORS) + 3;
-    w->owned = sv_arena_alloc(&w->arena, (size_t)w->cap_owned * sizeof *w->owned);
-    w->taken = sv_arena_alloc(&w->arena, (size_t)w->cap_owned * sizeof *w->taken);
-    if (!w->owned || !w->taken) {
+    /* every tensor at most once, or as gate and up */
+    w->cap = ckpt ? 2 * ckpt->n_tensors : MAX_RANDOM_TENSORS;
+    w->taken = sv_arena_alloc(&w->arena, (size_t)w->cap * sizeof *w->taken);
+    if (!w->taken) {
         sv_weights_close(w);
         return sv_fail(err, SV_ENOMEM, -1, "weights: table");
     }
@@ -31,202 +30,403 @@ int sv_weights_open(struct sv_weights *w, struct sv_dev *dev, const struct sv_ck
 
 void sv_weights_close(struct sv_weights *w)
 {
-    for (int32_t i = 0; i < w->n_owned; i++)
-        sv_dev_free(w->dev, (void *)(uintptr_t)w->owned[i]);
+    for (int32_t i = 0; i < w->n_taken; i++) {
+        sv_dev_free_weight(w->dev, &w->taken[i].w);
+        if (w->taken[i].experts)
+            sv_dev_free_experts(w->dev, w->taken[i].experts);
+        sv_free(w->taken[i].host);
+    }
+    sv_dev_free_weight(w->dev, &w->rope);
     sv_arena_fini(&w->arena);
     memset(w, 0, sizeof *w);
 }
 
-void sv_weights_add_read(const struct sv_weights *w, int32_t n, struct sv_read_bytes *sum)
+/* Of all experts of a stack. */
+static int64_t stack_bytes(const struct sv_weights *w, const struct sv_experts *x, int32_t n_rows)
 {
-    for (int32_t i = 0; i < n; i++)
-        sv_dev_add_read(w->dev, &w->taken[i], sum);
+    int64_t sum = 0;
+    for (int32_t e = 0; e < x->n; e++)
+        sum += sv_dev_weight_bytes(w->dev, &x->w[e], n_rows);
+    return sum;
 }
 
-static void note(struct sv_weights *w, const struct sv_weight *made)
+void sv_weights_add_reads(const struct sv_weights *w, enum sv_role only, struct sv_reads *sum)
 {
-    SV_REQUIRE(w->n_taken < w->cap_owned);
-    w->taken[w->n_taken++] = *made;
-    w->read_bytes += sv_weight_read_bytes(made);
+    for (int32_t i = 0; i < w->n_taken; i++) {
+        const struct sv_taken *t = &w->taken[i];
+        if (only ? t->w.role != only : t->w.role == SV_ROLE_EMBED)
+            continue;
+        if (t->experts) {
+            sum->experts.bytes += stack_bytes(w, t->experts, 1) / t->experts->n;
+            sum->experts.published += t->n_bytes / t->experts->n;
+            sum->experts.n_layers += t->w.role == SV_ROLE_EXPERT_DOWN;
+            sum->experts.n_chosen += t->w.role == SV_ROLE_EXPERT_DOWN ? t->n_chosen : 0;
+            continue;
+        }
+        sum->published += t->n_bytes;
+        for (int32_t n = 1; n <= SV_READ_ROWS; n++)
+            sum->bytes[n] += sv_dev_weight_bytes(w->dev, &t->w, n);
+        sum->bytes[0] += sv_dev_weight_bytes(w->dev, &t->w, SV_READ_ROWS + 1);
+    }
 }
 
-static void own(struct sv_weights *w, const void *p)
+int64_t sv_weights_kept_bytes(const struct sv_weights *w)
 {
-    SV_REQUIRE(w->n_owned < w->cap_owned);
-    w->owned[w->n_owned++] = p;
+    int64_t sum = 0;
+    for (int32_t i = 0; i < w->n_taken; i++) {
+        const struct sv_taken *t = &w->taken[i];
+        sum += t->experts ? stack_bytes(w, t->experts, SV_READ_ROWS + 1)
+                          : sv_dev_weight_bytes(w->dev, &t->w, SV_READ_ROWS + 1);
+    }
+    return sum;
 }
 
-static int upload(struct sv_weights *w, const struct sv_weight *host, struct sv_weight *out,
-                  struct sv_err *err)
+void sv_weights_note(struct sv_weights *w, const struct sv_taken *t)
 {
-    bool owned = false;
-    int rc = sv_dev_upload_weight(w->dev, host, out, &owned, err);
-    if (!rc && owned)
-        own(w, out->data);
-    if (!rc && out->sieve)
-        own(w, out->sieve);
+    SV_REQUIRE(w->n_taken < w->cap);
+    w->taken[w->n_taken++] = *t;
+    w->n_bytes += t->n_bytes;
+}
+
+/* f32, and small: what a model reads in another form than files have it. Decays must be below 0. */
+static int make_converted(struct sv_weights *w, struct sv_weight *shape, struct sv_weight *out,
+                          struct sv_err *err)
+{
+    struct sv_rng rng = {(uint64_t)w->n_taken + 1};
+    const size_t n = (size_t)shape->rows * (size_t)shape->cols;
+    float *data = sv_arena_alloc(&w->arena, n * sizeof *data);
+    if (!data)
+        return sv_fail(err, SV_ENOMEM, -1, "random weights: out of memory");
+    for (size_t i = 0; i < n; i++)
+        data[i] = 0.2f * sv_rng_normal(&rng) - (shape->role == SV_ROLE_GDN_DECAY ? 1 : 0);
+    shape->fmt.elem = SV_F32;
+    shape->data = data;
+    int rc = sv_dev_upload_weight(w->dev, shape, out, err);
+    if (!rc)
+        sv_weights_note(w, &(struct sv_taken){.w = *out, .n_bytes = (int64_t)(n * sizeof *data)});
     return rc;
 }
 
 /* No checkpoint: numbers as in a fresh model, around one where they scale (norms). */
-static int make_random(struct sv_weights *w, struct sv_weight *out, int32_t rows, int32_t cols,
-                       const char *name, struct sv_err *err)
+static int make_random(struct sv_weights *w, struct sv_weight *shape, enum sv_form form,
+                       struct sv_weight *out, struct sv_err *err)
 {
-    const struct sv_weight shape = {
-        .dtype = SV_BF16,
-        .rows = rows,
-        .cols = cols,
-        .approximate = w->approximate,
-        .table = w->table,
-        .head = w->head,
-    };
-    bool norm = rows == 1 && strstr(name, "norm");
-    if (w->n_owned == w->cap_owned)
+    bool norm = sv_role_is_norm(shape->role) || shape->role == SV_ROLE_GDN_NORM;
+    if (w->n_taken == w->cap)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "random weights: more than %d tensors",
                        MAX_RANDOM_TENSORS);
-    int rc = sv_dev_random_weight(w->dev, &shape, norm ? 0.01f : 0.02f, norm ? 1 : 0,
-                                  (uint64_t)w->n_owned + 1, out, err);
-    if (rc)
-        return rc;
-    own(w, out->data);
-    if (out->sieve)
-        own(w, out->sieve);
-    w->n_bytes += 2 * (int64_t)rows * cols;
-    note(w, out);
+    if (form == SV_FORM_F32 || form == SV_FORM_DECAY || form == SV_FORM_CONV)
+        return make_converted(w, shape, out, err);
+    shape->fmt.elem = SV_BF16;
+    int rc = sv_dev_random_weight(w->dev, shape, norm ? 0.01f : 0.02f, norm ? 1 : 0,
+                                  (uint64_t)w->n_taken + 1, out, err);
+    if (!rc)
+        sv_weights_note(
+            w, &(struct sv_taken){.w = *out, .n_bytes = 2 * (int64_t)shape->rows * shape->cols});
+    return rc;
+}
+
+/* The values of a matrix in fewer bits: as bf16 where all of them fit, else f32. The memory is the
+ * weights'. */
+static int expand(struct sv_weights *w, const struct sv_host_tensor *t, struct sv_weight *host,
+                  struct sv_err *err)
+{
+    const bool half = sv_quant_fits_bf16(t->quant.code);
+    const size_t cols = (size_t)host->cols, n = (size_t)host->rows * cols;
+    void *data = sv_arena_alloc(&w->arena, n * (half ? sizeof(uint16_t) : sizeof(float)));
+    float *row = half ? sv_arena_alloc(&w->arena, cols * sizeof *row) : NULL;
+    if (!data || (half && !row))
+        return sv_fail(err, SV_ENOMEM, -1, "%s: no memory for %zu values of '%s'", t->file, n,
+                       t->name);
+    for (int32_t r = 0; r < host->rows; r++) {
+        sv_quant_rows(&t->quant, r, 1, half ? row : (float *)data + (size_t)r * cols);
+        for (size_t i = 0; half && i < cols; i++)
+            ((uint16_t *)data)[(size_t)r * cols + i] = sv_f32_to_bf16(row[i]);
+    }
+    host->fmt.elem = half ? SV_BF16 : SV_F32;
+    host->data = data;
     return SV_OK;
 }
 
-int sv_weights_take(struct sv_weights *w, struct sv_weight *out, int32_t rows, int32_t cols,
-                    struct sv_err *err, const char *fmt, ...)
+/* One expert's matrix in a tensor of all. */
+static void part_of_experts(struct sv_weight *host, const struct sv_tensor_spec *s,
+                            const struct sv_host_tensor *t, int64_t *n_bytes)
 {
-    char name[256];
-    size_t n = (size_t)snprintf(name, sizeof name, "%s", w->prefix);
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(name + n, sizeof name - n, fmt, ap);
-    va_end(ap);
+    const int64_t matrix = s->rows * s->cols * (int64_t)sv_dtype_bytes(t->dtype);
+    const int64_t n = s->form == SV_FORM_EXPERT ? 1 : 2,
+                  at = n * s->expert + (s->form == SV_FORM_UP);
+    host->data = (const char *)t->data + at * matrix;
+    *n_bytes += matrix - (int64_t)t->n_bytes;
+}
+
+/* The tensor in the checkpoint, as host weight. */
+static int find(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv_weight *host,
+                int64_t *n_bytes, struct sv_err *err)
+{
+    const bool vector = s->cols == 0;
+    *host = (struct sv_weight){.role = s->role,
+                               .rows = vector ? 1 : (int32_t)s->rows,
+                               .cols = (int32_t)(vector ? s->rows : s->cols)};
+    if (s->form == SV_FORM_CONV) { /* as a model reads it */
+        host->rows = (int32_t)s->cols;
+        host->cols = (int32_t)s->rows;
+    }
     if (!w->ckpt)
-        return make_random(w, out, rows, cols, name, err);
-    const struct sv_host_tensor *t = sv_ckpt_find(w->ckpt, name);
+        return SV_OK;
+    const struct sv_host_tensor *t = sv_ckpt_find(w->ckpt, s->name);
     if (!t)
-        t = sv_ckpt_find(w->ckpt, name + n); /* lm_head stands outside the prefix */
-    if (!t)
-        return sv_fail(err, SV_EFORMAT, -1, "tensor %s is missing", name);
-    bool vector = rows == 1 && t->n_dims == 1 && t->dim[0] == cols;
-    bool matrix = t->n_dims == 2 && t->dim[0] == rows && t->dim[1] == cols;
-    if (!vector && !matrix)
-        return sv_fail(err, SV_EFORMAT, -1, "tensor %s has not the shape [%d, %d]", name, rows,
-                       cols);
-    w->n_bytes += (int64_t)t->n_bytes;
-    int rc = upload(w,
-                    &(struct sv_weight){
-                        .data = t->data,
-                        .dtype = t->dtype,
-                        .rows = rows,
-                        .cols = cols,
-                        .approximate = w->approximate,
-                        .table = w->table,
-                        .head = w->head,
-                    },
-                    out, err);
+        return sv_fail(err, SV_EFORMAT, -1, "tensor %s is missing", s->name);
+    int64_t dim[4];
+    const int32_t n_dims = sv_tensor_shape(s, dim);
+    if (t->n_dims != n_dims || memcmp(t->dim, dim, (size_t)n_dims * sizeof *dim))
+        return sv_fail(err, SV_EFORMAT, -1, "tensor %s has not the shape of [%d, %d]", s->name,
+                       host->rows, host->cols);
+    host->fmt.elem = t->dtype;
+    host->data = t->data;
+    *n_bytes += (int64_t)t->n_bytes;
+    if (t->quant.code && s->form)
+        return sv_fail(err, SV_EUNSUPPORTED, -1,
+                       "%s: tensor '%s' is quantized; of this one only "
+                       "f32, f16 and bf16 are supported",
+                       t->file, t->name);
+    if (t->quant.code)
+        return expand(w, t, host, err);
+    if (s->form >= SV_FORM_EXPERT)
+        part_of_experts(host, s, t, n_bytes);
+    else if (s->form)
+        return sv_tensor_convert(s, w->cfg, t, &w->arena, host, err);
+    return SV_OK;
+}
+
+int sv_weights_take(struct sv_weights *w, const struct sv_tensor_spec *s, struct sv_weight *out,
+                    struct sv_err *err)
+{
+    struct sv_weight host;
+    int64_t n_bytes = 0;
+    int rc = find(w, s, &host, &n_bytes, err);
+    if (rc || !w->ckpt)
+        return rc ? rc : make_random(w, &host, s->form, out, err);
+    rc = sv_dev_upload_weight(w->dev, &host, out, err);
     if (!rc)
-        note(w, out);
+        sv_weights_note(w, &(struct sv_taken){.w = *out, .n_bytes = n_bytes});
     return rc;
 }
 
-/* One projection "layers.I.NAME.weight" with its bias when the configuration has one. */
-static int take_linear(struct sv_weights *w, struct sv_gemm_part *part, int32_t rows, int32_t cols,
-                       bool bias, int32_t layer, const char *name, struct sv_err *err)
+/* ---------------------------------------------------------------- a model's weights */
+
+struct load {
+    struct sv_weights *w;
+    struct sv_place (*place)(void *user, const struct sv_tensor_spec *spec);
+    void *user;
+    struct sv_weight *expert; /* (n_experts) of those that are being collected */
+    int64_t expert_bytes;
+    int32_t n_chosen;
+    struct sv_err *err;
+};
+
+/* Experts come one by one, and become weights of the device together with the last one. */
+static int take_expert(struct load *l, const struct sv_tensor_spec *s, struct sv_experts *x)
 {
-    int rc = sv_weights_take(w, &part->w, rows, cols, err, "layers.%d.%s.weight", layer, name);
-    if (!rc && bias)
-        rc = sv_weights_take(w, &part->bias, 1, rows, err, "layers.%d.%s.bias", layer, name);
+    struct sv_weights *w = l->w;
+    struct sv_weight *host = l->expert;
+    SV_REQUIRE(s->expert < x->n);
+    if (s->expert == 0)
+        l->expert_bytes = 0;
+    int rc = find(w, s, &host[s->expert], &l->expert_bytes, l->err);
+    if (rc || s->expert + 1 < x->n)
+        return rc;
+    if (w->ckpt) {
+        rc = sv_dev_upload_experts(w->dev, host, x->n, x, l->err);
+    } else {
+        host[0].fmt.elem = SV_BF16;
+        l->expert_bytes = 2 * (int64_t)x->n * x->rows * x->cols;
+        rc = sv_dev_random_experts(w->dev, host, x->n, 0.02f, (uint64_t)w->n_taken + 1, x, l->err);
+    }
+    if (!rc)
+        sv_weights_note(w, &(struct sv_taken){.w.role = s->role,
+                                              .n_bytes = l->expert_bytes,
+                                              .experts = x,
+                                              .n_chosen = l->n_chosen});
     return rc;
 }
 
-static int take_layer(struct sv_weights *w, struct sv_layer *l, const struct sv_config *cfg,
-                      int32_t i, struct sv_err *err)
+/* No checkpoint: every step-th output of each expert. */
+static int make_random_packed(struct load *l, struct sv_tensor_spec s, int step, struct sv_place to)
 {
-    int32_t h = cfg->hidden_size, q = cfg->n_heads * cfg->head_dim, mlp = cfg->intermediate_size;
-    int32_t kv = cfg->n_kv_heads * cfg->head_dim;
-    bool ab = cfg->attention_bias, mb = cfg->mlp_bias;
-    int rc = sv_weights_take(w, &l->in_norm, 1, h, err, "layers.%d.input_layernorm.weight", i);
-    if (!rc)
-        rc = sv_weights_take(w, &l->post_norm, 1, h, err,
-                             "layers.%d.post_attention_layernorm.weight", i);
-    if (!rc && cfg->qk_norm)
-        rc = sv_weights_take(w, &l->q_norm, 1, cfg->head_dim, err,
-                             "layers.%d.self_attn.q_norm.weight", i);
-    if (!rc && cfg->qk_norm)
-        rc = sv_weights_take(w, &l->k_norm, 1, cfg->head_dim, err,
-                             "layers.%d.self_attn.k_norm.weight", i);
-    const struct {
-        struct sv_gemm_part *part;
-        int32_t rows, cols;
-        bool bias;
-        const char *name;
-    } linear[] = {
-        {&l->qkv[0], q, h, ab, "self_attn.q_proj"},    {&l->qkv[1], kv, h, ab, "self_attn.k_proj"},
-        {&l->qkv[2], kv, h, ab, "self_attn.v_proj"},   {&l->o, h, q, ab, "self_attn.o_proj"},
-        {&l->gate_up[0], mlp, h, mb, "mlp.gate_proj"}, {&l->gate_up[1], mlp, h, mb, "mlp.up_proj"},
-        {&l->down, h, mlp, mb, "mlp.down_proj"},
-    };
-    for (size_t p = 0; p < sizeof linear / sizeof linear[0] && !rc; p++)
-        rc = take_linear(w, linear[p].part, linear[p].rows, linear[p].cols, linear[p].bias, i,
-                         linear[p].name, err);
-    l->mask = SV_MASK_CAUSAL;
-    l->window = cfg->layer_kind[i] == SV_LAYER_SLIDING ? cfg->sliding_window : 0;
+    int rc = SV_OK;
+    s.rows /= step;
+    if (to.w) {
+        s.rows *= s.n_experts;
+        return sv_weights_take(l->w, &s, to.w, l->err);
+    }
+    for (s.expert = 0; s.expert < s.n_experts && !rc; s.expert++)
+        rc = take_expert(l, &s, to.experts);
     return rc;
+}
+
+/* All experts of a layer at once; one tensor may hold gate and up. */
+static int take_packed(struct load *l, const struct sv_tensor_spec *s)
+{
+    const int bias = s->role & SV_ROLE_BIAS;
+    const bool both = s->role - bias == SV_ROLE_EXPERT_GATE_UP;
+    int rc = SV_OK;
+    if (s->pack == SV_PACK_MXFP4_SCALES)
+        return SV_OK; /* taken with the blocks */
+    for (int k = 0; k < 1 + both && !rc; k++) {
+        struct sv_tensor_spec one = *s;
+        if (both)
+            one.role = (k ? SV_ROLE_EXPERT_UP : SV_ROLE_EXPERT_GATE) | bias;
+        const struct sv_place to = l->place(l->user, &one);
+        SV_REQUIRE(to.w || to.experts);
+        rc = l->w->ckpt ? sv_weights_take_packed(l->w, &one, k, 1 + both, to, l->n_chosen, l->err)
+                        : make_random_packed(l, one, 1 + both, to);
+    }
+    return rc;
+}
+
+static int load_one(void *user, const struct sv_tensor_spec *spec)
+{
+    struct load *l = user;
+    if (spec->n_experts && spec->expert < 0)
+        return take_packed(l, spec);
+    const struct sv_place to = l->place(l->user, spec);
+    SV_REQUIRE(to.w || to.experts); /* a row of the table that no model code reads */
+    return to.w ? sv_weights_take(l->w, spec, to.w, l->err) : take_expert(l, spec, to.experts);
+}
+
+int sv_weights_load(struct sv_weights *w, const struct sv_config *cfg, int32_t n_taps,
+                    struct sv_place (*place)(void *user, const struct sv_tensor_spec *spec),
+                    void *user, struct sv_err *err)
+{
+    struct load l = {.w = w, .place = place, .user = user, .n_chosen = cfg->n_chosen, .err = err};
+    w->cfg = cfg;
+    if (cfg->n_experts)
+        l.expert = sv_arena_alloc(&w->arena, (size_t)cfg->n_experts * sizeof *l.expert);
+    if (cfg->n_experts && !l.expert)
+        return sv_fail(err, SV_ENOMEM, -1, "table of %d experts", cfg->n_experts);
+    return sv_config_each_tensor(cfg, n_taps, load_one, &l);
 }
 
 static int take_rope(struct sv_weights *w, struct sv_rope_table *t, const struct sv_config *cfg,
                      int32_t n_positions, struct sv_err *err)
 {
-    size_t half = (size_t)n_positions * (size_t)(cfg->head_dim / 2);
+    size_t half = (size_t)n_positions * (size_t)(cfg->rot_dim / 2);
     if (2 * half > INT32_MAX)
         return sv_fail(err, SV_EUNSUPPORTED, -1,
                        "rotary table for %d positions of %d: more than 2^31 numbers", n_positions,
-                       cfg->head_dim);
+                       cfg->rot_dim);
     float *host = sv_arena_alloc(&w->arena, 2 * half * sizeof *host);
     if (!host)
         return sv_fail(err, SV_ENOMEM, -1, "rotary table for %d positions", n_positions);
-    sv_rope_fill(&cfg->rope, cfg->head_dim, n_positions, host);
-    struct sv_weight dev = {0};
+    sv_rope_fill(&cfg->rope, cfg->rot_dim, n_positions, host);
     const struct sv_weight table = {
-        .data = host, .dtype = SV_F32, .rows = 1, .cols = (int32_t)(2 * half)};
-    int rc = upload(w, &table, &dev, err);
+        .fmt.elem = SV_F32, .rows = 1, .cols = (int32_t)(2 * half), .data = host};
+    int rc = sv_dev_upload_weight(w->dev, &table, &w->rope, err);
     if (rc)
         return rc;
     *t = (struct sv_rope_table){
-        .cos = dev.data,
-        .sin = (const float *)dev.data + half,
+        .cos = w->rope.data,
+        .sin = (const float *)w->rope.data + half,
         .max_pos = n_positions,
-        .rot_dim = cfg->head_dim,
+        .rot_dim = cfg->rot_dim,
     };
     return SV_OK;
 }
 
-int sv_weights_take_stack(struct sv_weights *w, struct sv_stack *st, const struct sv_config *cfg,
-                          int32_t n_positions, struct sv_err *err)
+static int open_experts(struct sv_experts *x, struct sv_weights *w, int32_t n, int32_t rows,
+                        int32_t cols, struct sv_err *err)
 {
-    *st = (struct sv_stack){
-        .n_layers = cfg->n_layers,
-        .hidden = cfg->hidden_size,
-        .intermediate = cfg->intermediate_size,
+    *x = (struct sv_experts){.n = n, .rows = rows, .cols = cols};
+    x->w = sv_arena_alloc(&w->arena, (size_t)n * sizeof *x->w);
+    if (!x->w)
+        return sv_fail(err, SV_ENOMEM, -1, "table of %d experts", n);
+    memset(x->w, 0, (size_t)n * sizeof *x->w);
+    return SV_OK;
+}
+
+static int open_moe(struct sv_moe *m, struct sv_weights *w, const struct sv_config *c,
+                    struct sv_err *err)
+{
+    const int32_t n = c->n_experts, inter = c->moe_intermediate_size, hidden = c->hidden_size;
+    *m = (struct sv_moe){.n_experts = n,
+                         .k = c->n_chosen,
+                         .norm = c->norm_topk ? SV_ROUTER_OVER_CHOSEN : SV_ROUTER_OVER_ALL,
+                         .act = c->expert_limit > 0 ? SV_EXPERT_CLAMPED : SV_EXPERT_SILU,
+                         .limit = c->expert_limit,
+                         .alpha = 1.702f,
+                         .shared.intermediate = c->shared_intermediate_size};
+    int rc = sv_dev_check_moe(w->dev, err);
+    if (!rc)
+        rc = open_experts(&m->gate, w, n, inter, hidden, err);
+    if (!rc)
+        rc = open_experts(&m->up, w, n, inter, hidden, err);
+    return rc ? rc : open_experts(&m->down, w, n, hidden, inter, err);
+}
+
+static void open_attn(struct sv_layer *l, const struct sv_config *cfg, int32_t i,
+                      const struct sv_rope_table *rope)
+{
+    l->mixer = SV_MIXER_ATTN;
+    l->attn = (struct sv_attn){
         .n_heads = cfg->n_heads,
         .n_kv_heads = cfg->n_kv_heads,
         .head_dim = cfg->head_dim,
+        .gated = cfg->attn_gate,
+        .rope = *rope,
+        .mask = SV_MASK_CAUSAL,
+        .window = cfg->layer_kind[i] == SV_LAYER_SLIDING ? cfg->sliding_window : 0,
+        .scale = 1.0f / sqrtf((float)cfg->head_dim),
+    };
+}
+
+static int open_gdn(struct sv_layer *l, struct sv_weights *w, const struct sv_config *cfg,
+                    struct sv_err *err)
+{
+    l->mixer = SV_MIXER_GDN;
+    l->gdn = (struct sv_gdn){
+        .shape = {.n_k_heads = cfg->gdn_k_heads,
+                  .n_v_heads = cfg->gdn_v_heads,
+                  .k_dim = cfg->gdn_k_dim,
+                  .v_dim = cfg->gdn_v_dim,
+                  .max_block = 1,
+                  .conv_dtype = sv_dev_compute_dtype(w->dev)},
+        .n_in = cfg->gdn_fused ? 2 : 4,
+    };
+    return sv_dev_check_gdn(w->dev, err);
+}
+
+/* All but the weights. */
+static int open_layer(struct sv_layer *l, struct sv_weights *w, const struct sv_config *cfg,
+                      int32_t i, const struct sv_rope_table *rope, struct sv_err *err)
+{
+    *l = (struct sv_layer){.ffn = cfg->layer_moe[i] ? SV_FFN_MOE : SV_FFN_DENSE};
+    int rc = SV_OK;
+    if (cfg->layer_kind[i] == SV_LAYER_GDN)
+        rc = open_gdn(l, w, cfg, err);
+    else
+        open_attn(l, cfg, i, rope);
+    if (rc)
+        return rc;
+    if (l->ffn == SV_FFN_MOE)
+        return open_moe(&l->moe, w, cfg, err);
+    l->mlp = (struct sv_mlp){.intermediate = cfg->intermediate_size};
+    return SV_OK;
+}
+
+int sv_stack_open(struct sv_stack *st, struct sv_weights *w, const struct sv_config *cfg,
+                  int32_t n_positions, struct sv_err *err)
+{
+    struct sv_rope_table rope = {0};
+    *st = (struct sv_stack){
+        .n_layers = cfg->n_layers,
+        .hidden = cfg->hidden_size,
         .eps = cfg->rms_eps,
     };
     st->layers = sv_arena_alloc(&w->arena, (size_t)cfg->n_layers * sizeof *st->layers);
     if (!st->layers)
         return sv_fail(err, SV_ENOMEM, -1, "layer table");
-    int rc = SV_OK;
+    int rc = take_rope(w, &rope, cfg, n_positions, err);
     for (int32_t i = 0; i < cfg->n_layers && !rc; i++)
-        rc = take_layer(w, &st->layers[i], cfg, i, err);
-    if (!rc)
-        rc = sv_weights_take(w, &st->final_norm, 1, cfg->hidden_size, err, "norm.weight");
-    if (!rc)
-        rc = take_rope(w, &st->rope, cfg, n_positions, err);
+        rc = open_layer(&st->layers[i], w, cfg, i, &rope, err);
     return rc;
 }

@@ -6,64 +6,70 @@
 
 #include <math.h>
 
-static int check_penalties(const struct sv_rule_params *p, struct sv_err *err)
+static bool wants_logprobs(const struct sv_request *r)
 {
-    if (!(p->presence >= -2 && p->presence <= 2))
-        return sv_fail(err, SV_EINVAL, -1, "presence_penalty must be in [-2, 2], not %g",
-                       p->presence);
-    if (!(p->frequency >= -2 && p->frequency <= 2))
-        return sv_fail(err, SV_EINVAL, -1, "frequency_penalty must be in [-2, 2], not %g",
-                       p->frequency);
-    if (!(p->repetition >= 0 && p->repetition <= 2))
-        return sv_fail(err, SV_EINVAL, -1, "repetition_penalty must be in (0, 2], not %g",
-                       p->repetition);
-    if (p->repeat_last < 0)
+    return r->logprobs || r->prompt_logprobs;
+}
+
+static int check_penalties(const struct sv_request *r, struct sv_err *err)
+{
+    const struct sv_range penalty = {SV_RANGE_PENALTY}, repetition = {SV_RANGE_REPETITION};
+    int rc = sv_sample_in("presence_penalty", r->presence_penalty, penalty, err);
+    if (!rc)
+        rc = sv_sample_in("frequency_penalty", r->frequency_penalty, penalty, err);
+    if (!rc)
+        rc = sv_sample_in("repetition_penalty", r->repetition_penalty, repetition, err);
+    if (rc)
+        return rc;
+    if (r->repetition_last_n < 0)
         return sv_fail(err, SV_EINVAL, -1, "repetition_last_n must not be negative, but is %d",
-                       p->repeat_last);
+                       r->repetition_last_n);
     /* Smaller ones are 0 as a float, which would mean "off". */
-    if (p->repetition > 0 && p->repetition < 1e-30)
-        return sv_fail(err, SV_EINVAL, -1, "repetition_penalty %g is too small", p->repetition);
+    if (r->repetition_penalty > 0 && r->repetition_penalty < 1e-30)
+        return sv_fail(err, SV_EINVAL, -1, "repetition_penalty %g is too small",
+                       r->repetition_penalty);
     return SV_OK;
 }
 
-static int check_bias(const struct sv_rule_params *p, int32_t vocab_size, struct sv_err *err)
+static int check_bias(const struct sv_request *r, int32_t vocab_size, struct sv_err *err)
 {
-    if (p->n_bias < 0 || p->n_bias > SV_MAX_BIAS)
+    const struct sv_range range = {SV_RANGE_BIAS};
+    if (r->n_bias < 0 || r->n_bias > SV_MAX_BIAS)
         return sv_fail(err, SV_EINVAL, -1, "n_bias must be in [0, %d], not %d", SV_MAX_BIAS,
-                       p->n_bias);
-    if (p->n_bias && (!p->bias_ids || !p->bias))
-        return sv_fail(err, SV_EINVAL, -1, "bias_ids and bias are needed for n_bias %d", p->n_bias);
-    for (int32_t i = 0; i < p->n_bias; i++) {
-        if (p->bias_ids[i] < 0 || p->bias_ids[i] >= vocab_size)
+                       r->n_bias);
+    if (r->n_bias && (!r->bias_ids || !r->bias))
+        return sv_fail(err, SV_EINVAL, -1, "bias_ids and bias are needed for n_bias %d", r->n_bias);
+    for (int32_t i = 0; i < r->n_bias; i++) {
+        if (r->bias_ids[i] < 0 || r->bias_ids[i] >= vocab_size)
             return sv_fail(err, SV_EINVAL, i, "bias_ids[%d]: token %d is outside [0, %d)", i,
-                           p->bias_ids[i], vocab_size);
-        if (!(p->bias[i] >= -100 && p->bias[i] <= 100))
-            return sv_fail(err, SV_EINVAL, i, "bias[%d] must be in [-100, 100], not %g", i,
-                           (double)p->bias[i]);
+                           r->bias_ids[i], vocab_size);
+        if (!((double)r->bias[i] >= range.least && (double)r->bias[i] <= range.most))
+            return sv_fail(err, SV_EINVAL, i, "bias[%d] must be in [%g, %g], not %g", i,
+                           range.least, range.most, (double)r->bias[i]);
         for (int32_t k = 0; k < i; k++)
-            if (p->bias_ids[k] == p->bias_ids[i])
+            if (r->bias_ids[k] == r->bias_ids[i])
                 return sv_fail(err, SV_EINVAL, i,
                                "bias_ids[%d]: token %d stands at index %d already", i,
-                               p->bias_ids[i], k);
+                               r->bias_ids[i], k);
     }
     return SV_OK;
 }
 
-static int check_ban(const struct sv_rule_params *p, int32_t vocab_size, struct sv_err *err)
+static int check_ban(const struct sv_held_off *h, int32_t vocab_size, struct sv_err *err)
 {
-    if (p->min_tokens < 0)
+    if (h->min_tokens < 0)
         return sv_fail(err, SV_EINVAL, -1, "min_tokens must not be negative, but is %d",
-                       p->min_tokens);
-    if (!p->min_tokens)
+                       h->min_tokens);
+    if (!h->min_tokens)
         return SV_OK;
-    if (p->n_ban > SV_MAX_BAN)
+    if (h->n > SV_MAX_BAN)
         return sv_fail(err, SV_EINVAL, -1,
                        "min_tokens: %d end tokens and stop ids cannot be held off, at most %d",
-                       p->n_ban, SV_MAX_BAN);
+                       h->n, SV_MAX_BAN);
     int32_t distinct = 0;
-    for (int32_t i = 0; i < p->n_ban; i++) {
+    for (int32_t i = 0; i < h->n; i++) {
         int32_t k = 0;
-        while (k < i && p->ban_ids[k] != p->ban_ids[i])
+        while (k < i && h->ids[k] != h->ids[i])
             k++;
         distinct += k == i;
     }
@@ -73,22 +79,22 @@ static int check_ban(const struct sv_rule_params *p, int32_t vocab_size, struct 
                          "min_tokens: every token of the vocabulary would end it");
 }
 
-static int32_t n_runs(const struct sv_rule_params *p)
+static int32_t n_runs(const struct sv_request *r)
 {
     int32_t n = 0;
-    for (int32_t i = 0; i < p->n_bad_ids; i++)
-        n += p->bad_ids[i] < 0;
+    for (int32_t i = 0; i < r->n_bad_ids; i++)
+        n += r->bad_ids[i] < 0;
     return n;
 }
 
 /* Whether a token may be kept from coming: it ends a run, or is held off at first. */
-static bool may_be_barred(const struct sv_rule_params *p, int32_t id)
+static bool may_be_barred(const struct sv_request *r, const struct sv_held_off *h, int32_t id)
 {
-    for (int32_t i = 0; i < p->n_ban && p->min_tokens; i++)
-        if (p->ban_ids[i] == id)
+    for (int32_t i = 0; i < h->n && h->min_tokens; i++)
+        if (h->ids[i] == id)
             return true;
-    for (int32_t i = 1; i < p->n_bad_ids; i++)
-        if (p->bad_ids[i] < 0 && p->bad_ids[i - 1] == id)
+    for (int32_t i = 1; i < r->n_bad_ids; i++)
+        if (r->bad_ids[i] < 0 && r->bad_ids[i - 1] == id)
             return true;
     return false;
 }
@@ -103,93 +109,95 @@ static int check_ids(const char *name, const int32_t *ids, int32_t n, int32_t le
     return SV_OK;
 }
 
-static int check_lists(const struct sv_rule_params *p, int32_t vocab, struct sv_err *err)
+static int check_lists(const struct sv_request *r, const struct sv_held_off *h, int32_t vocab,
+                       struct sv_err *err)
 {
-    const int32_t n_bad = p->n_bad_ids, n_allowed = p->n_allowed_ids;
+    const int32_t n_bad = r->n_bad_ids, n_allowed = r->n_allowed_ids;
     if (n_bad < 0 || n_allowed < 0 || n_bad > SV_MAX_LISTED || n_allowed > SV_MAX_LISTED - n_bad)
         return sv_fail(err, SV_EINVAL, -1, "n_bad_ids and n_allowed_ids: at most %d together",
                        SV_MAX_LISTED);
-    if ((n_bad && !p->bad_ids) || (n_allowed && !p->allowed_ids))
+    if ((n_bad && !r->bad_ids) || (n_allowed && !r->allowed_ids))
         return sv_fail(err, SV_EINVAL, -1, "bad_ids or allowed_ids are missing");
-    int rc = check_ids("bad_ids", p->bad_ids, n_bad, -1, vocab, err);
+    int rc = check_ids("bad_ids", r->bad_ids, n_bad, -1, vocab, err);
     if (!rc)
-        rc = check_ids("allowed_ids", p->allowed_ids, n_allowed, 0, vocab, err);
+        rc = check_ids("allowed_ids", r->allowed_ids, n_allowed, 0, vocab, err);
     if (rc)
         return rc;
     for (int32_t i = 0; i < n_bad; i++)
-        if (p->bad_ids[i] < 0 && (!i || p->bad_ids[i - 1] < 0))
+        if (r->bad_ids[i] < 0 && (!i || r->bad_ids[i - 1] < 0))
             return sv_fail(err, SV_EINVAL, i, "bad_ids[%d]: a run without tokens", i);
-    if (n_bad && p->bad_ids[n_bad - 1] >= 0)
+    if (n_bad && r->bad_ids[n_bad - 1] >= 0)
         return sv_fail(err, SV_EINVAL, n_bad - 1, "bad_ids: the last run is not ended by -1");
     /* A row without any token left would be the device's error. */
     bool left = !n_bad && !n_allowed;
     for (int32_t i = 0; i < (n_allowed ? n_allowed : vocab) && !left; i++)
-        left = !may_be_barred(p, n_allowed ? p->allowed_ids[i] : i);
+        left = !may_be_barred(r, h, n_allowed ? r->allowed_ids[i] : i);
     return left ? SV_OK
                 : sv_fail(err, SV_EINVAL, -1,
                           "allowed_ids, bad_ids and min_tokens could leave no token");
 }
 
-static int check_asked(const struct sv_rule_params *p, int32_t vocab, struct sv_err *err)
+static int check_asked(const struct sv_request *r, int32_t vocab, struct sv_err *err)
 {
-    if (p->n_asked < 0 || p->n_asked > SV_MAX_ASKED)
+    if (r->n_asked_ids < 0 || r->n_asked_ids > SV_MAX_ASKED)
         return sv_fail(err, SV_EINVAL, -1, "n_asked_ids must be in [0, %d], not %d", SV_MAX_ASKED,
-                       p->n_asked);
-    if (p->n_asked && !p->asked_ids)
+                       r->n_asked_ids);
+    if (r->n_asked_ids && !r->asked_ids)
         return sv_fail(err, SV_EINVAL, -1, "asked_ids are missing");
-    if (p->n_asked && !p->logprobs)
+    if (r->n_asked_ids && !wants_logprobs(r))
         return sv_fail(err, SV_EINVAL, -1, "asked_ids need logprobs or prompt_logprobs");
-    return check_ids("asked_ids", p->asked_ids, p->n_asked, 0, vocab, err);
+    return check_ids("asked_ids", r->asked_ids, r->n_asked_ids, 0, vocab, err);
 }
 
-int sv_rules_check(const struct sv_rule_params *p, int32_t vocab_size, struct sv_err *err)
+int sv_rules_check(const struct sv_request *r, const struct sv_held_off *h, int32_t vocab_size,
+                   struct sv_err *err)
 {
-    int rc = check_penalties(p, err);
+    int rc = check_penalties(r, err);
     if (!rc)
-        rc = check_bias(p, vocab_size, err);
+        rc = check_bias(r, vocab_size, err);
     if (!rc)
-        rc = check_ban(p, vocab_size, err);
+        rc = check_ban(h, vocab_size, err);
     if (!rc)
-        rc = check_lists(p, vocab_size, err);
-    if (!rc && (p->n_top < 0 || p->n_top > SV_MAX_TOP))
+        rc = check_lists(r, h, vocab_size, err);
+    if (!rc && (r->n_top_logprobs < 0 || r->n_top_logprobs > SV_MAX_TOP))
         rc = sv_fail(err, SV_EINVAL, -1, "n_top_logprobs must be in [0, %d], not %d", SV_MAX_TOP,
-                     p->n_top);
-    if (!rc && p->n_top && !p->logprobs)
+                     r->n_top_logprobs);
+    if (!rc && r->n_top_logprobs && !wants_logprobs(r))
         rc = sv_fail(err, SV_EINVAL, -1, "n_top_logprobs needs logprobs or prompt_logprobs");
     if (!rc)
-        rc = check_asked(p, vocab_size, err);
+        rc = check_asked(r, vocab_size, err);
     return rc;
 }
 
-struct sv_logit_rules sv_rules_pack(const struct sv_rule_params *p, int32_t n_prompt,
-                                    int32_t vocab_size)
+struct sv_logit_rules sv_rules_pack(const struct sv_request *r, const struct sv_held_off *h,
+                                    int32_t n_prompt, int32_t vocab_size)
 {
-    const int32_t n_top = p->n_top < vocab_size ? p->n_top : vocab_size;
+    const int32_t n_top = r->n_top_logprobs < vocab_size ? r->n_top_logprobs : vocab_size;
     return (struct sv_logit_rules){
-        .presence = (float)p->presence,
-        .frequency = (float)p->frequency,
-        .repetition = p->repetition > 0 ? (float)p->repetition : 1,
-        .repeat_last = p->repeat_last,
+        .presence = (float)r->presence_penalty,
+        .frequency = (float)r->frequency_penalty,
+        .repetition = r->repetition_penalty > 0 ? (float)r->repetition_penalty : 1,
+        .repeat_last = r->repetition_last_n,
         .n_prompt = n_prompt,
-        .n_bias = p->n_bias,
-        .n_ban = p->min_tokens ? p->n_ban : 0,
-        .ban_before = p->min_tokens ? n_prompt + p->min_tokens : 0,
-        .n_words = n_runs(p),
-        .n_allowed = p->n_allowed_ids,
-        .n_top = p->logprobs ? n_top : -1,
+        .n_bias = r->n_bias,
+        .n_ban = h->min_tokens ? h->n : 0,
+        .ban_before = h->min_tokens ? n_prompt + h->min_tokens : 0,
+        .n_words = n_runs(r),
+        .n_allowed = r->n_allowed_ids,
+        .n_top = wants_logprobs(r) ? n_top : -1,
     };
 }
 
-void sv_rules_pack_lists(const struct sv_rule_params *p, int32_t *listed)
+void sv_rules_pack_lists(const struct sv_request *r, int32_t *listed)
 {
-    int32_t run = 0, at = n_runs(p);
-    for (int32_t i = 0; i < p->n_bad_ids; i++)
-        if (p->bad_ids[i] < 0)
+    int32_t run = 0, at = n_runs(r);
+    for (int32_t i = 0; i < r->n_bad_ids; i++)
+        if (r->bad_ids[i] < 0)
             listed[run++] = at;
         else
-            listed[at++] = p->bad_ids[i];
-    for (int32_t i = 0; i < p->n_allowed_ids; i++)
-        listed[at++] = p->allowed_ids[i];
+            listed[at++] = r->bad_ids[i];
+    for (int32_t i = 0; i < r->n_allowed_ids; i++)
+        listed[at++] = r->allowed_ids[i];
 }
 
 bool sv_rules_need_history(const struct sv_logit_rules *r)

@@ -1,56 +1,52 @@
 /*
- * sample.h - sampling parameters and logit rules of a request: validation and packing for the
- * device.
+ * sample.h - sampling parameters and logit rules of a request: their ranges, validation, and
+ * packing for the device.
  *
- * Called by engine when a request is admitted. The distribution itself is computed by the backend's
- * ops (struct sv_sampling and struct sv_logit_rules document it). Must not draw numbers or look at
- * logits.
+ * Called by engine when a request is admitted; serve and cli read the ranges. The distribution
+ * itself is computed by the backend's ops (struct sv_sampling and struct sv_logit_rules document
+ * it). Must not draw numbers or look at logits.
  */
 #ifndef SV_SAMPLE_H
 #define SV_SAMPLE_H
 
-#include "backend/backend.h"
+#include "backend/ops_tokens.h"
 #include "base/base.h"
+#include "salvo.h"
 
-struct sv_sample_params {
-    double temperature; /* 0 = greedy */
-    double top_p;       /* (0, 1], 1 = all */
-    double min_p;       /* [0, 1], 0 = off */
-    int64_t top_k;      /* 0 or -1 = all */
-    uint64_t seed;
-};
-
-/* What changes logits before the draw (struct sv_logit_rules says how), and what is told about
- * them. */
-struct sv_rule_params {
-    double presence, frequency;       /* [-2, 2] */
-    double repetition;                /* (0, 2]; 0 = 1 = off */
-    int32_t repeat_last;              /* it sees so many tokens; 0 = all */
-    const int32_t *bad_ids;           /* (n_bad_ids) runs of tokens, each ended by -1 */
-    const int32_t *allowed_ids;       /* (n_allowed_ids) 0 = all */
-    int32_t n_bad_ids, n_allowed_ids; /* together at most SV_MAX_LISTED */
-    const int32_t *bias_ids;          /* (n_bias) */
-    const float *bias;                /* (n_bias) [-100, 100] */
-    int32_t n_bias;
-    const int32_t *ban_ids; /* (n_ban) tokens that must not come among the first min_tokens */
-    int32_t n_ban, min_tokens;
-    bool logprobs;            /* of any token */
-    int32_t n_top;            /* [0, SV_MAX_TOP] */
-    const int32_t *asked_ids; /* (n_asked) tokens that are reported in any case */
-    int32_t n_asked;          /* [0, SV_MAX_ASKED] */
-};
+/* Least and most of a request's numbers: stated here alone, for initialisers of tables. Commands,
+ * JSON lines and the server check by them too, to name the field as their user wrote it. */
+#define SV_RANGE_TEMPERATURE 0, 100
+#define SV_RANGE_TOP_P 0, 1 /* without 0 */
+#define SV_RANGE_MIN_P 0, 1
+#define SV_RANGE_TOP_K -1, INT32_MAX /* -1 and 0: all */
+#define SV_RANGE_PENALTY -2, 2       /* presence, frequency */
+#define SV_RANGE_REPETITION 0, 2     /* 0 and 1: off */
+#define SV_RANGE_BIAS -100, 100
 #define SV_MAX_ASKED 64
 
-/* Refuses values out of range, naming the parameter. */
-int sv_sample_check(const struct sv_sample_params *p, struct sv_err *err);
-struct sv_sampling sv_sample_pack(const struct sv_sample_params *p, int32_t vocab_size);
-/* Refuses values out of range and ids outside the vocabulary, naming the parameter and the
- * index. */
-int sv_rules_check(const struct sv_rule_params *p, int32_t vocab_size, struct sv_err *err);
-struct sv_logit_rules sv_rules_pack(const struct sv_rule_params *p, int32_t n_prompt,
-                                    int32_t vocab_size);
+struct sv_range {
+    double least, most;
+};
+/* Refuses a value outside, NaN included, naming the field. */
+int sv_sample_in(const char *field, double v, struct sv_range range, struct sv_err *err);
+
+/* What may not come among the first min_tokens tokens: all that would end the answer. */
+struct sv_held_off {
+    const int32_t *ids; /* (n) */
+    int32_t n, min_tokens;
+};
+
+/* Refuses temperature, top_p, min_p and top_k out of range, naming the field. */
+int sv_sample_check(const struct sv_request *r, struct sv_err *err);
+struct sv_sampling sv_sample_pack(const struct sv_request *r, int32_t vocab_size);
+/* Refuses penalties, bias, lists and log probabilities out of range and ids outside the vocabulary,
+ * naming the field and the index. */
+int sv_rules_check(const struct sv_request *r, const struct sv_held_off *h, int32_t vocab_size,
+                   struct sv_err *err);
+struct sv_logit_rules sv_rules_pack(const struct sv_request *r, const struct sv_held_off *h,
+                                    int32_t n_prompt, int32_t vocab_size);
 /* The lists as the device has them: n_bad_ids + n_allowed_ids numbers. */
-void sv_rules_pack_lists(const struct sv_rule_params *p, int32_t *listed);
+void sv_rules_pack_lists(const struct sv_request *r, int32_t *listed);
 bool sv_rules_change_logits(const struct sv_logit_rules *r);
 bool sv_rules_need_history(const struct sv_logit_rules *r);
 bool sv_sample_is_greedy(const struct sv_sampling *s);

@@ -16,7 +16,7 @@ struct dflash {
     const struct sv_model *target; /* borrowed, outlives the drafter */
     struct sv_ckpt ckpt;
     struct sv_weights weights;
-    /* the target's head once more, where approximate weights are faster */
+    /* the target's head once more, where quantized weights are faster */
     struct sv_weights shared;
     struct sv_weight head;
     struct sv_stack stack;
@@ -26,6 +26,7 @@ struct dflash {
     struct sv_weight *k_norm; /* (n_layers) */
     struct sv_kv *kv;         /* (n_layers) fixed once the cache is open */
     void *z, *y;              /* context pass scratch, see sv_p_draft_context_kv */
+    bool head_confidence;     /* without logits */
 };
 
 static struct dflash *dflash_of(struct sv_drafter *d)
@@ -35,7 +36,7 @@ static struct dflash *dflash_of(struct sv_drafter *d)
 
 static int32_t context_width(const struct dflash *f)
 {
-    return f->stack.n_layers * 2 * f->stack.n_kv_heads * f->stack.head_dim;
+    return f->cfg.base.n_layers * 2 * f->cfg.base.n_kv_heads * f->cfg.base.head_dim;
 }
 
 static void dflash_close(struct sv_drafter *d)
@@ -55,17 +56,15 @@ static void dflash_close(struct sv_drafter *d)
 static int32_t dflash_cache_groups(struct sv_drafter *d, int32_t first_group,
                                    struct sv_cache_group_desc *desc)
 {
-    return sv_stack_cache_groups(&dflash_of(d)->stack, "draft", first_group, desc);
+    return sv_stack_cache_groups(&dflash_of(d)->stack, SV_CACHE_DRAFT, 1, first_group, desc);
 }
 
-static void dflash_sizes(const struct sv_drafter *d, struct sv_act_sizes *acts,
-                         struct sv_dev_limits *lim)
+static void dflash_needs(const struct sv_drafter *d, struct sv_needs *n)
 {
     const struct dflash *f = (const struct dflash *)(const void *)d;
-    sv_act_sizes_add(acts, &f->stack);
-    int32_t width = context_width(f);
-    lim->max_n = width > lim->max_n ? width : lim->max_n;
-    lim->max_k = f->fc.cols > lim->max_k ? f->fc.cols : lim->max_k;
+    sv_stack_needs(&f->stack, n);
+    sv_needs_gemm(n, f->fc.cols, f->stack.hidden);
+    sv_needs_gemm(n, f->stack.hidden, context_width(f));
 }
 
 static int dflash_bind(struct sv_drafter *d, const struct sv_cache *cache, int32_t max_rows,
@@ -75,8 +74,8 @@ static int dflash_bind(struct sv_drafter *d, const struct sv_cache *cache, int32
     struct sv_dev *dev = f->weights.dev;
     size_t act = sv_dtype_bytes(sv_dev_act_dtype(dev));
     for (int32_t i = 0; i < f->stack.n_layers; i++) {
-        const struct sv_layer *l = &f->stack.layers[i];
-        f->kv[i] = sv_cache_kv(cache, l->cache_group, l->cache_layer);
+        const struct sv_attn *a = &f->stack.layers[i].attn;
+        f->kv[i] = sv_cache_kv(cache, a->cache_group, a->cache_layer);
     }
     int rc = sv_dev_alloc(dev, &f->z, (size_t)max_rows * (size_t)f->stack.hidden * act, err);
     if (!rc)
@@ -84,8 +83,8 @@ static int dflash_bind(struct sv_drafter *d, const struct sv_cache *cache, int32
     return rc;
 }
 
-/* The same ids, and the winners' shares of the softmax: over logits, some rows at a time. */
-static void propose_shares(const struct dflash *f, const struct sv_draft_pass *p)
+/* The same ids, and the confidence in each: over logits, some rows at a time. */
+static void propose_confidence(const struct dflash *f, const struct sv_draft_pass *p)
 {
     struct sv_dev *dev = f->target->dev;
     const int32_t k = f->target->cfg.hidden_size, vocab = f->target->cfg.vocab_size;
@@ -102,13 +101,14 @@ static void propose_shares(const struct dflash *f, const struct sv_draft_pass *p
                                             .y = p->logits,
                                             .y_f32 = true,
                                             .ldy = vocab});
-        sv_op_argmax_share(dev, &(struct sv_p_argmax_share){.n_rows = n,
-                                                            .vocab = vocab,
-                                                            .logits = p->logits,
-                                                            .ld = vocab,
-                                                            .out_index = p->out_index + i,
-                                                            .out = p->target_ids,
-                                                            .share = p->share + i});
+        sv_op_argmax_confidence(dev,
+                                &(struct sv_p_argmax_confidence){.n_rows = n,
+                                                                 .vocab = vocab,
+                                                                 .logits = p->logits,
+                                                                 .ld = vocab,
+                                                                 .out_index = p->out_index + i,
+                                                                 .out = p->target_ids,
+                                                                 .confidence = p->confidence + i});
     }
 }
 
@@ -133,8 +133,8 @@ static void dflash_propose(struct sv_drafter *d, const struct sv_draft_pass *p)
                                        .n_out = p->n_out,
                                        .out_row = p->out_row,
                                        .out = p->out});
-    if (p->share && !d->shares_free) {
-        propose_shares(f, p);
+    if (p->confidence && !f->head_confidence) {
+        propose_confidence(f, p);
         return;
     }
     sv_op_head_argmax(t->dev, &(struct sv_p_head_argmax){.n_rows = p->n_out,
@@ -143,10 +143,10 @@ static void dflash_propose(struct sv_drafter *d, const struct sv_draft_pass *p)
                                                          .w = f->head,
                                                          .out_index = p->out_index,
                                                          .out = p->target_ids,
-                                                         .share = p->share});
+                                                         .confidence = p->confidence});
 }
 
-static void dflash_observe(struct sv_drafter *d, const struct sv_observe_pass *p)
+static void dflash_update_context(struct sv_drafter *d, const struct sv_context_pass *p)
 {
     struct dflash *f = dflash_of(d);
     sv_op_draft_context_kv(f->target->dev,
@@ -159,43 +159,55 @@ static void dflash_observe(struct sv_drafter *d, const struct sv_observe_pass *p
                                                            .n_layers = f->stack.n_layers,
                                                            .kv_parts = f->kv_parts,
                                                            .k_norm = f->k_norm,
-                                                           .rope = f->stack.rope,
+                                                           .rope = f->stack.layers[0].attn.rope,
                                                            .kv = f->kv,
                                                            .z = f->z,
                                                            .y = f->y});
 }
 
-static void dflash_reads(const struct sv_drafter *d, struct sv_read_bytes *sum)
+static void dflash_reads(const struct sv_drafter *d, struct sv_reads *sum)
 {
     const struct dflash *f = (const struct dflash *)(const void *)d;
-    sv_weights_add_read(&f->weights, f->weights.n_taken, sum);
-    sv_dev_add_read(f->weights.dev, &f->head, sum);
+    sv_weights_add_reads(&f->weights, SV_ROLE_NONE, sum);
+    if (f->shared.n_taken)
+        sv_weights_add_reads(&f->shared, SV_ROLE_NONE, sum);
+    else
+        sv_weights_add_reads(&f->target->weights, SV_ROLE_HEAD, sum);
+}
+
+static int dflash_detach(struct sv_drafter *d, bool copy, struct sv_err *err)
+{
+    return sv_ckpt_detach(&dflash_of(d)->ckpt, copy, err);
 }
 
 static const struct sv_drafter_ops dflash_ops = {
     .close = dflash_close,
+    .detach = dflash_detach,
     .cache_groups = dflash_cache_groups,
-    .sizes = dflash_sizes,
+    .needs = dflash_needs,
     .bind = dflash_bind,
     .reads = dflash_reads,
     .propose = dflash_propose,
-    .observe = dflash_observe,
+    .update_context = dflash_update_context,
 };
 
 /* Everything after the files are open: weights, masks, and the part list of the context pass. */
+static struct sv_place place(void *user, const struct sv_tensor_spec *spec)
+{
+    struct dflash *f = user;
+    if (spec->role == SV_ROLE_TAP_PROJ)
+        return (struct sv_place){.w = &f->fc};
+    return spec->role == SV_ROLE_TAP_NORM ? (struct sv_place){.w = &f->hidden_norm}
+                                          : sv_stack_place(&f->stack, spec);
+}
+
 static int take_weights(struct dflash *f, int32_t n_positions, struct sv_err *err)
 {
     const struct sv_config *c = &f->cfg.base;
     struct sv_weights *w = &f->weights;
-    w->approximate = true;
-    int rc = sv_weights_take_stack(w, &f->stack, c, n_positions, err);
-    /* fc is small, and all that the drafter ever sees of the target goes through it */
-    w->approximate = false;
+    int rc = sv_stack_open(&f->stack, w, c, n_positions, err);
     if (!rc)
-        rc = sv_weights_take(w, &f->fc, c->hidden_size, f->cfg.n_taps * f->target->cfg.hidden_size,
-                             err, "fc.weight");
-    if (!rc)
-        rc = sv_weights_take(w, &f->hidden_norm, 1, c->hidden_size, err, "hidden_norm.weight");
+        rc = sv_weights_load(w, c, f->cfg.n_taps, place, f, err);
     if (rc)
         return rc;
     size_t n = (size_t)c->n_layers;
@@ -205,11 +217,11 @@ static int take_weights(struct dflash *f, int32_t n_positions, struct sv_err *er
     if (!f->kv_parts || !f->k_norm || !f->kv)
         return sv_fail(err, SV_ENOMEM, -1, "draft tables");
     for (size_t i = 0; i < n; i++) {
-        struct sv_layer *l = &f->stack.layers[i];
-        l->mask = f->cfg.causal[i] ? SV_MASK_CAUSAL : SV_MASK_BLOCK;
-        f->kv_parts[2 * i] = l->qkv[1];
-        f->kv_parts[2 * i + 1] = l->qkv[2];
-        f->k_norm[i] = l->k_norm;
+        struct sv_attn *a = &f->stack.layers[i].attn;
+        a->mask = f->cfg.causal[i] ? SV_MASK_CAUSAL : SV_MASK_BLOCK;
+        f->kv_parts[2 * i] = a->qkv[1];
+        f->kv_parts[2 * i + 1] = a->qkv[2];
+        f->k_norm[i] = a->k_norm;
     }
     return SV_OK;
 }
@@ -219,13 +231,17 @@ static int take_head(struct dflash *f, struct sv_err *err)
 {
     const struct sv_model *t = f->target;
     f->head = t->head;
-    if (!sv_dev_approximates(t->dev) || t->head.dtype != SV_BF16)
+    if (!sv_dev_quantizes(t->dev) || t->head.fmt.elem != SV_BF16)
         return SV_OK;
+    const struct sv_tensor_spec head = {.name = t->cfg.tie_embeddings ? "embed_tokens.weight"
+                                                                      : "lm_head.weight",
+                                        .role = SV_ROLE_HEAD | SV_ROLE_DRAFT,
+                                        .layer = -1,
+                                        .expert = -1,
+                                        .rows = t->cfg.vocab_size,
+                                        .cols = t->cfg.hidden_size};
     int rc = sv_weights_open(&f->shared, t->dev, t->weights.ckpt, err);
-    f->shared.approximate = true;
-    return rc ? rc
-              : sv_weights_take(&f->shared, &f->head, t->cfg.vocab_size, t->cfg.hidden_size, err,
-                                t->cfg.tie_embeddings ? "embed_tokens.weight" : "lm_head.weight");
+    return rc ? rc : sv_weights_take(&f->shared, &head, &f->head, err);
 }
 
 static int open_draft(struct sv_drafter **d, const struct sv_model *target, const char *dir,
@@ -266,8 +282,13 @@ static int open_draft(struct sv_drafter **d, const struct sv_model *target, cons
     f->base.n_taps = f->cfg.n_taps;
     f->base.tap_ids = f->cfg.taps;
     f->base.hidden = target->cfg.hidden_size;
-    f->base.weight_bytes = f->weights.read_bytes + f->shared.read_bytes;
-    f->base.shares_free = sv_dev_head_shares(target->dev, &f->head);
+    f->base.weight_bytes = sv_weights_kept_bytes(&f->weights) + sv_weights_kept_bytes(&f->shared);
+    f->base.n_params = sv_draft_config_n_params(&f->cfg);
+    f->base.keeps_rows = true;
+    f->head_confidence = sv_dev_head_confidence(target->dev, &f->head);
+    f->base.confidence = f->head_confidence                               ? SV_CONFIDENCE_FREE
+                         : sv_dev_backend(target->dev)->argmax_confidence ? SV_CONFIDENCE_LOGITS
+                                                                          : SV_CONFIDENCE_NONE;
     f->base.row_bytes = (int64_t)(f->stack.hidden + context_width(f)) *
                         (int64_t)sv_dtype_bytes(sv_dev_act_dtype(target->dev));
     *d = &f->base;
@@ -288,5 +309,5 @@ int sv_dflash_open_random(struct sv_drafter **d, const struct sv_model *target, 
 
 const struct sv_draft_config *sv_dflash_config(const struct sv_drafter *d)
 {
-    return d->ops == &dflash_ops ? &((const struct dflash *)(const void *)d)->cfg : NULL;
+    return &((const struct dflash *)(const void *)d)->cfg;
 }

@@ -18,7 +18,7 @@ static void fake_close(struct sv_drafter *d)
     sv_free(d);
 }
 
-static void fake_fill(struct sv_drafter *d, const struct sv_draft_hint *hint, int32_t n,
+static bool fake_fill(struct sv_drafter *d, const struct sv_draft_hint *hint, int32_t n,
                       int32_t *ids)
 {
     struct fake *f = (struct fake *)(void *)d;
@@ -36,6 +36,7 @@ static void fake_fill(struct sv_drafter *d, const struct sv_draft_hint *hint, in
             t = (int32_t)(((uint32_t)t + 1 + sv_rng_below(&f->rng, vocab - 1)) % vocab);
         ids[j] = t;
     }
+    return true;
 }
 
 static const struct sv_drafter_ops fake_ops = {.close = fake_close, .fill = fake_fill};
@@ -50,8 +51,10 @@ int sv_fake_open(struct sv_drafter **d, const struct sv_fake_opts *opts, struct 
     if (!f)
         return sv_fail(err, SV_ENOMEM, -1, "drafter");
     static const char *const names[] = {"always-right", "always-wrong", "random", "right-prefix"};
-    f->base = (struct sv_drafter){
-        .ops = &fake_ops, .name = names[opts->kind], .block_size = opts->block_size};
+    f->base = (struct sv_drafter){.ops = &fake_ops,
+                                  .name = names[opts->kind],
+                                  .block_size = opts->block_size,
+                                  .on_host = true};
     f->o = *opts;
     f->rng.state = opts->seed;
     *d = &f->base;

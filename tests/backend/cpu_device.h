@@ -2,7 +2,8 @@
  * cpu_device.h - a CPU device with nothing but its products, for tests that call them by
  * themselves.
  *
- * For test_gemm, test_dense and test_sieve. Must not: choose kernels; the caller names the isa.
+ * For test_gemm, test_wcomp and test_head_screen. Must not: choose kernels; the caller names the
+ * isa.
  */
 #ifndef TESTS_BACKEND_CPU_DEVICE_H
 #define TESTS_BACKEND_CPU_DEVICE_H

@@ -45,14 +45,15 @@ static bool run_one(const char *name, const struct sv_dev_opts *o, bool first,
 
 int cross_all(void (*fn)(struct cross *c))
 {
-    const struct sv_dev_opts cpu = {.backend = "cpu", .n_threads = 1, .isa = SV_ISA_PLAIN};
+    const struct sv_dev_opts cpu = {.backend = "cpu", .n_threads = 1, .tuning.isa = SV_ISA_PLAIN};
     assert_true(run_one("cpu-plain", &cpu, true, fn));
     int n = 0;
     for (int i = 0; i < 4; i++) {
         static const char *const name[] = {"cuda-bf16", "cuda-bf16-portable", "cuda-f32",
                                            "cuda-f32-portable"};
         const struct sv_dev_opts o = {.backend = "cuda",
-                                      .kernels = i % 2 ? "portable" : "auto",
+                                      .tuning.kernels =
+                                          i % 2 ? SV_KERNELS_PORTABLE : SV_KERNELS_AUTO,
                                       .compute = i < 2 ? SV_BF16 : SV_F32};
         n += run_one(name[i], &o, n == 0, fn);
     }
@@ -212,15 +213,14 @@ struct cross_weight cross_weight(struct cross *c, enum sv_dtype dtype, int32_t r
 {
     struct cross_weight w = {.ref = rig_weight(&c->rng, dtype, rows, cols, scale, shift)};
     struct sv_err err;
-    if (sv_dev_upload_weight(c->dut, &w.ref, &w.dut, &w.owned, &err))
+    if (sv_dev_upload_weight(c->dut, &w.ref, &w.dut, &err))
         fail_msg("%s: %s", c->name, err.msg);
     return w;
 }
 
 void cross_weight_free(struct cross *c, struct cross_weight *w)
 {
-    if (w->owned)
-        sv_dev_free(c->dut, (void *)(uintptr_t)w->dut.data);
+    sv_dev_free_weight(c->dut, &w->dut);
     rig_free((void *)(uintptr_t)w->ref.data);
 }
 
@@ -229,9 +229,12 @@ struct cross_rows cross_rows(struct cross *c, const struct rig_batch *b, int32_t
 {
     const int32_t n = b->rows.n_rows, s = b->rows.n_segs;
     int32_t *row_seg = malloc((size_t)(n + pad_rows + 1) * 4);
+    int32_t *row_pos = malloc((size_t)(n + pad_rows + 1) * 4);
     int32_t row0[2 * RIG_MAX_SEGS + 1], slot[2 * RIG_MAX_SEGS], base[2 * RIG_MAX_SEGS];
-    for (int32_t i = 0; i < n + pad_rows; i++)
+    for (int32_t i = 0; i < n + pad_rows; i++) {
         row_seg[i] = i < n ? b->row_seg[i] : -1;
+        row_pos[i] = i < n ? b->row_pos[i] : 0x7fffff;
+    }
     for (int32_t i = 0; i <= s + pad_segs; i++)
         row0[i] = i <= s ? b->seg_row0[i] : n;
     for (int32_t i = 0; i < s + pad_segs; i++) {
@@ -241,21 +244,23 @@ struct cross_rows cross_rows(struct cross *c, const struct rig_batch *b, int32_t
     struct cross_rows r = {.buf = {cross_new(c, CROSS_I32, (size_t)(n + pad_rows), row_seg, 0),
                                    cross_new(c, CROSS_I32, (size_t)(s + pad_segs) + 1, row0, 0),
                                    cross_new(c, CROSS_I32, (size_t)(s + pad_segs), slot, 0),
-                                   cross_new(c, CROSS_I32, (size_t)(s + pad_segs), base, 0)}};
+                                   cross_new(c, CROSS_I32, (size_t)(s + pad_segs), base, 0),
+                                   cross_new(c, CROSS_I32, (size_t)(n + pad_rows), row_pos, 0)}};
     for (int side = 0; side < 2; side++)
         r.rows[side] = (struct sv_rows){.n_rows = n + pad_rows,
                                         .n_segs = s + pad_segs,
                                         .row_seg = cross_at(&r.buf[0], side),
                                         .seg_row0 = cross_at(&r.buf[1], side),
                                         .seg_slot = cross_at(&r.buf[2], side),
-                                        .seg_base = cross_at(&r.buf[3], side)};
-    free(row_seg);
+                                        .seg_base = cross_at(&r.buf[3], side),
+                                        .row_pos = cross_at(&r.buf[4], side)};
+    free(row_seg), free(row_pos);
     return r;
 }
 
 void cross_rows_free(struct cross *c, struct cross_rows *r)
 {
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         cross_free(c, &r->buf[i]);
 }
 

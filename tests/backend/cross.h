@@ -51,7 +51,6 @@ void cross_same(struct cross *c, const struct cross_buf *b, size_t from, size_t 
 
 struct cross_weight {
     struct sv_weight ref, dut;
-    bool owned;
 };
 struct cross_weight cross_weight(struct cross *c, enum sv_dtype dtype, int32_t rows, int32_t cols,
                                  float scale, float shift);
@@ -60,7 +59,7 @@ void cross_weight_free(struct cross *c, struct cross_weight *w);
 /* A batch on both sides, padded by pad_rows rows and pad_segs segments at the end. */
 struct cross_rows {
     struct sv_rows rows[2];
-    struct cross_buf buf[4];
+    struct cross_buf buf[5];
 };
 struct cross_rows cross_rows(struct cross *c, const struct rig_batch *b, int32_t pad_rows,
                              int32_t pad_segs);

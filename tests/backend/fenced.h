@@ -1,7 +1,7 @@
 /*
  * fenced.h - memory that ends at a page nobody may touch, since mapped weight files do.
  *
- * For the tests of products and of dense weights. An includer defines _DEFAULT_SOURCE first
+ * For the tests of products and of compressed weights. An includer defines _DEFAULT_SOURCE first
  * (MAP_ANONYMOUS). Must not: come from the arena or from malloc, whose neighbours can be read
  * unnoticed.
  */

@@ -22,13 +22,15 @@ struct sv_dev_limits rig_limits(int32_t max_k, int32_t max_n)
                                   .max_heads = 32,
                                   .max_head_dim = 256,
                                   .max_vocab = 160000,
-                                  .max_positions = 16384};
+                                  .max_positions = 16384,
+                                  .max_experts = 512,
+                                  .max_chosen = SV_MAX_CHOSEN};
 }
 
 struct sv_dev *rig_open(enum sv_isa isa, int n_threads, enum sv_dtype compute)
 {
     struct sv_dev_opts opts = {
-        .backend = "cpu", .n_threads = n_threads, .isa = isa, .compute = compute};
+        .backend = "cpu", .n_threads = n_threads, .tuning.isa = isa, .compute = compute};
     const struct sv_dev_limits lim = rig_limits(4096, 4096);
     struct sv_dev *dev;
     struct sv_err err;
@@ -131,21 +133,21 @@ struct sv_weight rig_weight(struct sv_rng *rng, enum sv_dtype dtype, int32_t row
         else
             ((uint16_t *)data)[i] = dtype == SV_BF16 ? sv_f32_to_bf16(x) : to_f16(x);
     }
-    return (struct sv_weight){.data = data, .dtype = dtype, .rows = rows, .cols = cols};
+    return (struct sv_weight){.data = data, .fmt.elem = dtype, .rows = rows, .cols = cols};
 }
 
 double rig_weight_at(const struct sv_weight *w, int64_t i)
 {
-    if (w->dtype == SV_F32)
+    if (w->fmt.elem == SV_F32)
         return (double)((const float *)w->data)[i];
     uint16_t h = ((const uint16_t *)w->data)[i];
-    return (double)(w->dtype == SV_BF16 ? sv_bf16_to_f32(h) : sv_f16_to_f32(h));
+    return (double)(w->fmt.elem == SV_BF16 ? sv_bf16_to_f32(h) : sv_f16_to_f32(h));
 }
 
 void rig_batch_init(struct rig_batch *b)
 {
     memset(b, 0, sizeof *b);
-    b->rows = (struct sv_rows){0, 0, b->row_seg, b->seg_row0, b->seg_slot, b->seg_base};
+    b->rows = (struct sv_rows){0, 0, b->row_seg, b->seg_row0, b->seg_slot, b->seg_base, b->row_pos};
 }
 
 void rig_batch_add(struct rig_batch *b, int32_t slot, int32_t base, int32_t len)
@@ -154,15 +156,22 @@ void rig_batch_add(struct rig_batch *b, int32_t slot, int32_t base, int32_t len)
     assert_true(s < RIG_MAX_SEGS && b->rows.n_rows + len <= RIG_MAX_ROWS);
     b->seg_slot[s] = slot;
     b->seg_base[s] = base;
-    for (int32_t i = 0; i < len; i++)
+    for (int32_t i = 0; i < len; i++) {
+        b->row_pos[b->rows.n_rows] = base + i;
         b->row_seg[b->rows.n_rows++] = s;
+    }
     b->seg_row0[s + 1] = b->rows.n_rows;
 }
 
 int32_t rig_pos(const struct rig_batch *b, int32_t row)
 {
-    int32_t s = b->row_seg[row];
-    return b->seg_base[s] + row - b->seg_row0[s];
+    return b->row_pos[row];
+}
+
+void rig_batch_spread(struct rig_batch *b, int32_t step)
+{
+    for (int32_t r = 0; r < b->rows.n_rows; r++)
+        b->row_pos[r] += step * (r - b->seg_row0[b->row_seg[r]]);
 }
 
 void rig_kv_init(struct rig_kv *c, struct sv_rng *rng, enum sv_dtype dtype, int32_t n_slots,

@@ -7,7 +7,7 @@
 #ifndef SV_TESTS_RIG_H
 #define SV_TESTS_RIG_H
 
-#include "backend/backend.h"
+#include "backend/ops_tokens.h"
 #include "testing.h"
 
 #define RIG_MAX_SEGS 40
@@ -35,14 +35,16 @@ struct sv_weight rig_weight(struct sv_rng *rng, enum sv_dtype dtype, int32_t row
                             float scale, float shift);
 double rig_weight_at(const struct sv_weight *w, int64_t i);
 
-/* A batch; segment s has len[s] rows of slot[s] starting at position base[s]. */
+/* A batch; segment s has len[s] rows of slot[s] at consecutive positions from base[s] on. */
 struct rig_batch {
     struct sv_rows rows;
     int32_t row_seg[RIG_MAX_ROWS], seg_row0[RIG_MAX_SEGS + 1];
-    int32_t seg_slot[RIG_MAX_SEGS], seg_base[RIG_MAX_SEGS];
+    int32_t seg_slot[RIG_MAX_SEGS], seg_base[RIG_MAX_SEGS], row_pos[RIG_MAX_ROWS];
 };
 void rig_batch_init(struct rig_batch *b);
 void rig_batch_add(struct rig_batch *b, int32_t slot, int32_t base, int32_t len);
+/* Moves rows apart: row j of a segment stands step * j positions further on. */
+void rig_batch_spread(struct rig_batch *b, int32_t step);
 int32_t rig_pos(const struct rig_batch *b, int32_t row);
 
 /* A cache whose pages are handed out in a random order; all bytes start as NaN. */

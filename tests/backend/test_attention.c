@@ -106,11 +106,11 @@ static void expect_row(struct world *w, const struct rig_batch *b, int32_t r, do
 {
     const int32_t hd = w->s.shape.head_dim, group = w->s.shape.n_heads / w->s.shape.n_kv;
     const int32_t seg = b->row_seg[r], slot = b->seg_slot[seg], pos = rig_pos(b, r);
-    const int32_t len = b->seg_row0[seg + 1] - b->seg_row0[seg];
+    const int32_t last = b->seg_row0[seg + 1] - 1;
     float q[32 * 256];
     double score[4096];
     fill_row(q, w->s.shape.n_heads * hd, mix((uint64_t)slot, (uint64_t)pos, 999));
-    int32_t end = w->s.mask == SV_MASK_BLOCK ? b->seg_base[seg] + len : pos + 1;
+    int32_t end = 1 + (w->s.mask == SV_MASK_BLOCK ? rig_pos(b, last) : pos);
     for (int32_t h = 0; h < w->s.shape.n_heads; h++) {
         double top = -INFINITY, sum = 0;
         for (int32_t p = 0; p < end; p++) {
@@ -242,7 +242,8 @@ static void masks_on(struct sv_dev *dev)
                 world_init(&w, &s);
                 rig_batch_init(&b);
                 rig_batch_add(&b, 1, context[c], lens[l]);
-                world_write(&w, 1, 0, context[c] + lens[l]);
+                rig_batch_spread(&b, l == 2); /* rows need not be next to one another */
+                world_write(&w, 1, 0, context[c] + lens[l] * (l == 2 ? 2 : 1));
                 check_batch(&w, dev, &b);
                 world_fini(&w);
             }
@@ -376,8 +377,9 @@ static void mixed_batch(const struct setup *base, enum sv_isa isa, enum sv_dtype
         int32_t slot = reverse ? SLOTS - 1 - i : i, base_pos = slot * 7 % 190,
                 len = 1 + slot * 5 % 16;
         rig_batch_add(&b, slot, base_pos, len);
-        world_write(&w, slot, 0, base_pos + len);
+        world_write(&w, slot, 0, base_pos + 2 * len);
     }
+    rig_batch_spread(&b, reverse);
     float *out = run(&w, dev, &b);
     for (int32_t r = 0; r < b.rows.n_rows; r += reverse ? 3 : 1) {
         struct rig_batch single;

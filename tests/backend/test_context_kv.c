@@ -183,14 +183,15 @@ static void definition(void **state)
             rig_batch_add(&b, 1, 33, 16); /* nothing: its slot has no draft */
             rig_batch_add(&b, 2, 5, 0);
             rig_batch_add(&b, 3, 63, 1);
-            rig_batch_add(&b, 5, 7, 4); /* more than its rows: all */
+            rig_batch_add(&b, 5, 7, 4);  /* more than its rows: all */
+            rig_batch_spread(&b, v % 2); /* rows need not be next to one another */
             const int32_t commit[] = {3, 20, 0, 0, 1, 9};
             run(dev, &m, &b, commit, kv);
             int64_t rows = 0;
             for (int32_t s = 0; s < 6; s++)
                 for (int32_t j = 0; j < commit[s] && j < b.seg_row0[s + 1] - b.seg_row0[s];
                      j++, rows++)
-                    check_row(&m, b.seg_slot[s], b.seg_base[s] + j, kv,
+                    check_row(&m, b.seg_slot[s], rig_pos(&b, b.seg_row0[s] + j), kv,
                               kv_dtype == SV_BF16 ? 8e-3 : 1e-5);
             for (int l = 0; l < LAYERS; l++)
                 assert_int_equal(count_set(&kv[l]), rows * 2 * WIDTH);

@@ -26,7 +26,7 @@ static int32_t make_lists(struct cross *c, int32_t n, int32_t vocab, int32_t *fi
 }
 
 static void check_row(const float *want, const float *got, const int32_t *ids, int32_t n,
-                      int32_t best, float share, double tol)
+                      int32_t best, float confidence, double tol)
 {
     int32_t at = -1;
     double max = -INFINITY, sum = 0;
@@ -39,7 +39,7 @@ static void check_row(const float *want, const float *got, const int32_t *ids, i
     assert_true(at >= 0 && (double)got[at] >= max);
     for (int32_t i = 0; i < n; i++)
         sum += exp((double)got[i] - max);
-    assert_true(fabs(1 / sum - (double)share) < 1e-4);
+    assert_true(fabs(1 / sum - (double)confidence) < 1e-4);
 }
 
 static void among_case(struct cross *c, enum sv_dtype dtype, int32_t n, int32_t k, int32_t vocab)
@@ -57,7 +57,7 @@ static void among_case(struct cross *c, enum sv_dtype dtype, int32_t n, int32_t 
     struct cross_buf list = cross_new(c, CROSS_I32, (size_t)n_ids, ids, 0);
     struct cross_buf logits = cross_new(c, CROSS_F32, (size_t)n_ids, NULL, 0);
     struct cross_buf out = cross_new(c, CROSS_I32, (size_t)n, NULL, 0);
-    struct cross_buf share = cross_new(c, CROSS_F32, (size_t)n, NULL, 0);
+    struct cross_buf confidence = cross_new(c, CROSS_F32, (size_t)n, NULL, 0);
     const struct sv_gemm_part part = {.w = w.dut};
     sv_op_gemm(c->dut, &(struct sv_p_gemm){n, k, 1, x.dut, k, &part, y.dut, vocab, true});
     sv_op_head_among(c->dut, &(struct sv_p_head_among){.n_rows = n,
@@ -70,17 +70,17 @@ static void among_case(struct cross *c, enum sv_dtype dtype, int32_t n, int32_t 
                                                        .ids = list.dut,
                                                        .logits = logits.dut,
                                                        .out = out.dut,
-                                                       .share = share.dut});
+                                                       .confidence = confidence.dut});
     cross_sync(c);
     float *want = cross_floats(c, &y), *got = cross_floats(c, &logits),
-          *s = cross_floats(c, &share);
+          *s = cross_floats(c, &confidence);
     int32_t *best = cross_ints(c, &out);
     for (int32_t r = 0; r < n; r++)
         check_row(want + (size_t)row[r] * (size_t)vocab, got + first[r], ids + first[r],
                   first[r + 1] - first[r], best[r], s[r], c->tol);
     free(want), free(got), free(s), free(best), free(first), free(ids), free(row);
     cross_free(c, &x), cross_free(c, &y), cross_free(c, &rows), cross_free(c, &at);
-    cross_free(c, &list), cross_free(c, &logits), cross_free(c, &out), cross_free(c, &share);
+    cross_free(c, &list), cross_free(c, &logits), cross_free(c, &out), cross_free(c, &confidence);
     cross_weight_free(c, &w);
 }
 

@@ -203,7 +203,7 @@ static void seeds_on(struct cross *c)
     struct sv_err err;
     for (int i = 0; i < 6; i++) {
         const struct sv_weight shape = {
-            .dtype = types[i / 3], .rows = rows[i % 3], .cols = cols[i % 3]};
+            .fmt.elem = types[i / 3], .rows = rows[i % 3], .cols = cols[i % 3]};
         const size_t n = (size_t)shape.rows * (size_t)shape.cols;
         struct sv_weight w[3];
         float *x[3];
@@ -225,11 +225,11 @@ static void seeds_on(struct cross *c)
         assert_true(fabs(sqrt(square / (double)n) - 0.5) < 2.5 / sqrt((double)n));
         assert_true(same < n / 10 + 5);
         for (int j = 0; j < 3; j++) {
-            sv_dev_free(c->dut, (void *)(uintptr_t)w[j].data);
+            sv_dev_free_weight(c->dut, &w[j]);
             free(x[j]);
         }
     }
-    const struct sv_weight half = {.dtype = SV_F16, .rows = 4, .cols = 4};
+    const struct sv_weight half = {.fmt.elem = SV_F16, .rows = 4, .cols = 4};
     struct sv_weight w;
     assert_int_equal(sv_dev_random_weight(c->dut, &half, 1, 0, 1, &w, &err), SV_EUNSUPPORTED);
 }
@@ -269,16 +269,16 @@ static void reserves_again_on(struct cross *c)
     graphs_on(c);
 }
 
-/* ---------------------------------------------------------------- dense weights */
+/* ---------------------------------------------------------------- compressed weights */
 
-struct dense_case {
+struct wcomp_case {
     int32_t rows[3], n_parts, k;
     uint32_t odd; /* one number in so many is far from the others */
-    bool dense;
+    bool wcomp;
 };
 
 /* Products of all row counts, as bytes one after another; free() them. */
-static uint8_t *dense_products(struct cross *c, const struct dense_case *d,
+static uint8_t *wcomp_products(struct cross *c, const struct wcomp_case *d,
                                const struct sv_gemm_part *part, const struct cross_buf *x,
                                int32_t most, size_t *n_bytes)
 {
@@ -319,9 +319,9 @@ static struct sv_dev_limits product_limits(int32_t max_rows)
 
 /* Reserve makes copies of the matrices in fewer bits. The products have the same bits as before,
  * numbers that do not fit included; a matrix with too many of those gets no copy. */
-static void dense_on(struct cross *c)
+static void wcomp_on(struct cross *c)
 {
-    static const struct dense_case cases[] = {{{1024, 128, 128}, 3, 320, 3000, true},
+    static const struct wcomp_case cases[] = {{{1024, 128, 128}, 3, 320, 3000, true},
                                               {{4096}, 1, 512, 100000, true},
                                               {{77, 200}, 2, 136, 700, true},
                                               {{256}, 1, 4096, 20, false}};
@@ -330,14 +330,12 @@ static void dense_on(struct cross *c)
     static const uint16_t far[] = {0, 0x8000, 1, 0x8070, 0x0b21, 0x8312, 0x6f00, 0xf555};
     struct sv_err err;
     struct sv_gemm_part part[N][3] = {{{.w = {0}}}};
-    bool owned[N][3];
     struct cross_buf x[N];
     uint8_t *before[N];
     uint16_t *host[N][3];
     size_t n_before[N], n_after;
-    int32_t want = 0, none = 0, n_dense, n_plain;
     for (int i = 0; i < N; i++) {
-        const struct dense_case *d = &cases[i];
+        const struct wcomp_case *d = &cases[i];
         for (int j = 0; j < d->n_parts; j++) {
             const size_t n = (size_t)d->rows[j] * (size_t)d->k;
             host[i][j] = malloc(n * sizeof *host[i][j]);
@@ -346,40 +344,36 @@ static void dense_on(struct cross *c)
                                     ? sv_f32_to_bf16((float)sv_rng_normal(&c->rng) * 0.05f)
                                     : far[sv_rng_next(&c->rng) % 8];
             const struct sv_weight w = {
-                .data = host[i][j], .dtype = SV_BF16, .rows = d->rows[j], .cols = d->k};
-            assert_int_equal(sv_dev_upload_weight(c->dut, &w, &part[i][j].w, &owned[i][j], &err),
-                             SV_OK);
-            want += d->dense;
-            none += !d->dense;
+                .data = host[i][j], .fmt.elem = SV_BF16, .rows = d->rows[j], .cols = d->k};
+            assert_int_equal(sv_dev_upload_weight(c->dut, &w, &part[i][j].w, &err), SV_OK);
         }
         x[i] = cross_new(c, CROSS_ACT, (size_t)MOST * (size_t)d->k, NULL, 1);
-        before[i] = dense_products(c, d, part[i], &x[i], MOST, &n_before[i]);
+        before[i] = wcomp_products(c, d, part[i], &x[i], MOST, &n_before[i]);
     }
     assert_int_equal(sv_dev_reserve(c->dut, &lim, &err), SV_OK);
-    const int64_t n_bytes = sv_dev_dense_bytes(c->dut, &n_dense, &n_plain);
-    if (strstr(sv_dev_describe(c->dut), "cuda") && c->bf16) {
-        assert_int_equal(n_dense, want);
-        assert_int_equal(n_plain, none);
-        assert_true(n_bytes > 0);
-    } else {
-        assert_int_equal(n_bytes + n_dense + n_plain, 0);
-    }
+    const bool copies = strstr(sv_dev_describe(c->dut), "cuda") && c->bf16;
+    assert_true((sv_dev_held(c->dut, SV_MEM_WCOMP) > 0) == copies);
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < cases[i].n_parts; j++)
+            /* of a small matrix the copy is larger: it is of whole tiles */
+            assert_true((sv_dev_weight_bytes(c->dut, &part[i][j].w, 1) !=
+                         sv_dev_weight_bytes(c->dut, &part[i][j].w, SV_READ_ROWS)) ==
+                        (copies && cases[i].wcomp));
     for (int i = 0; i < N; i++) {
-        uint8_t *after = dense_products(c, &cases[i], part[i], &x[i], MOST, &n_after);
+        uint8_t *after = wcomp_products(c, &cases[i], part[i], &x[i], MOST, &n_after);
         assert_int_equal(n_after, n_before[i]);
         assert_memory_equal(before[i], after, n_after);
         free(before[i]), free(after);
         cross_free(c, &x[i]);
         for (int j = 0; j < cases[i].n_parts; j++) {
-            if (owned[i][j])
-                sv_dev_free(c->dut, (void *)(uintptr_t)part[i][j].w.data);
+            sv_dev_free_weight(c->dut, &part[i][j].w);
             free(host[i][j]);
         }
     }
-    assert_int_equal(sv_dev_dense_bytes(c->dut, &n_dense, &n_plain), 0);
+    assert_int_equal(sv_dev_held(c->dut, SV_MEM_WCOMP), 0);
 }
 
-/* ---------------------------------------------------------------- approximate weights */
+/* ---------------------------------------------------------------- quantized weights */
 
 /* Root of the mean square of a - b, of that of b. */
 static double apart(const float *a, const float *b, size_t n)
@@ -426,12 +420,12 @@ static void told_on(struct cross *c, const struct sv_gemm_part *part, int32_t n_
                                       .weight = w.dut,
                                       .eps = 1e-6f,
                                       .out = h.dut,
-                                      .approximate = how};
+                                      .quantized = how};
         if (how == 2) { /* other rows in the same place */
             p.x = cross_act(c, x, 1, k);
             sv_op_add_rms_norm(c->dut, &p);
             p.x = x->dut;
-            p.approximate = false;
+            p.quantized = false;
         }
         sv_op_add_rms_norm(c->dut, &p);
         product(c, part, n_parts, k, gated, n_rows, h.dut, &y, &scratch);
@@ -447,7 +441,7 @@ static void told_on(struct cross *c, const struct sv_gemm_part *part, int32_t n_
 
 /* Marked weights cost a few percent at most where a device makes use of the mark and nothing where
  * it does not, and a row's bits are its own all the same. */
-static void approximate_on(struct cross *c)
+static void quantized_on(struct cross *c)
 {
     static const struct {
         int32_t rows[3], n_parts, k;
@@ -462,20 +456,22 @@ static void approximate_on(struct cross *c)
     struct sv_err err;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const int32_t k = cases[i].k, n_parts = cases[i].n_parts;
-        const bool gated = cases[i].gated, bytes = sv_dev_approximates(c->dut) && k % 8 == 0;
+        const bool gated = cases[i].gated, bytes = sv_dev_quantizes(c->dut) && k % 8 == 0;
         struct sv_gemm_part part[2][3] = {{{.w = {0}}}};
         struct cross_buf y[2], scratch[2],
             x = cross_new(c, CROSS_ACT, (size_t)MOST * (size_t)k, NULL, 1);
         float *seen[2];
         for (int j = 0; j < n_parts; j++)
             for (int a = 0; a < 2; a++) {
-                const struct sv_weight w = {
-                    .dtype = SV_BF16, .rows = cases[i].rows[j], .cols = k, .approximate = a};
+                const struct sv_weight w = {.role = a ? SV_ROLE_Q | SV_ROLE_DRAFT : SV_ROLE_Q,
+                                            .fmt.elem = SV_BF16,
+                                            .rows = cases[i].rows[j],
+                                            .cols = k};
                 assert_int_equal(sv_dev_random_weight(c->dut, &w, 0.05f, 0, (uint64_t)j + 3,
                                                       &part[a][j].w, &err),
                                  SV_OK);
                 if (!strstr(sv_dev_describe(c->dut), "cpu"))
-                    assert_true(part[a][j].w.approximate == (a && bytes));
+                    assert_true((part[a][j].w.fmt.elem == SV_F8) == (a && bytes));
             }
         assert_int_equal(sv_dev_reserve(c->dut, &lim, &err), SV_OK);
         for (int a = 0; a < 2; a++) {
@@ -503,7 +499,7 @@ static void approximate_on(struct cross *c)
             free(seen[a]);
             cross_free(c, &y[a]), cross_free(c, &scratch[a]);
             for (int j = 0; j < n_parts; j++)
-                sv_dev_free(c->dut, (void *)(uintptr_t)part[a][j].w.data);
+                sv_dev_free_weight(c->dut, &part[a][j].w);
         }
         cross_free(c, &x);
     }
@@ -512,10 +508,11 @@ static void approximate_on(struct cross *c)
 static void refusals(void **state)
 {
     (void)state;
-    const struct sv_dev_opts bad[] = {
-        {.backend = "cuda", .kernels = "fast"},  {.backend = "cuda", .compute = SV_F16},
-        {.backend = "cuda", .isa = SV_ISA_AVX2}, {.backend = "cuda", .n_threads = -1},
-        {.backend = "cuda", .ordinal = 1000},    {.backend = "cuda", .ordinal = -1}};
+    const struct sv_dev_opts bad[] = {{.backend = "cuda", .compute = SV_F16},
+                                      {.backend = "cuda", .tuning.isa = SV_ISA_AVX2},
+                                      {.backend = "cuda", .n_threads = -1},
+                                      {.backend = "cuda", .ordinal = 1000},
+                                      {.backend = "cuda", .ordinal = -1}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct sv_dev *dev;
         struct sv_err err = {0};
@@ -539,10 +536,10 @@ CROSS_TEST(graphs)
 CROSS_TEST(seeds)
 CROSS_TEST(big_weight)
 CROSS_TEST(reserves_again)
-CROSS_TEST(dense)
-CROSS_TEST(approximate)
+CROSS_TEST(wcomp)
+CROSS_TEST(quantized)
 
 SV_TEST_MAIN(cmocka_unit_test(copies), cmocka_unit_test(marks), cmocka_unit_test(errors),
              cmocka_unit_test(graphs), cmocka_unit_test(seeds), cmocka_unit_test(big_weight),
-             cmocka_unit_test(reserves_again), cmocka_unit_test(dense),
-             cmocka_unit_test(approximate), cmocka_unit_test(refusals))
+             cmocka_unit_test(reserves_again), cmocka_unit_test(wcomp), cmocka_unit_test(quantized),
+             cmocka_unit_test(refusals))

@@ -175,6 +175,7 @@ static void rope_case(struct cross *c, struct heads s, int32_t page, bool normed
     rig_batch_add(&b, 0, 199, 1);
     rig_batch_add(&b, 1, 40, 0);
     rig_batch_add(&b, 2, 57, 16);
+    rig_batch_spread(&b, normed ? 2 : 0); /* rows need not be next to one another */
     const int32_t width = (s.n_heads + 2 * s.n_kv) * s.hd, ld = width + 8, n = b.rows.n_rows;
     struct cross_rows r = cross_rows(c, &b, pad, pad ? 2 : 0);
     struct cross_kv kv = cross_kv(c, 4, 200, page, s.n_kv, s.hd, 0);
@@ -464,7 +465,7 @@ static void gated_on(struct cross *c)
 
 /* How sure a head is of row r: never less than the winner's share of the softmax, 1 only where it
  * may be. */
-static void check_share(const float *logits, int32_t v, float max, float share)
+static void check_confidence(const float *logits, int32_t v, float max, float share)
 {
     double sum = 0, next = 0;
     for (int32_t j = 0; j < v; j++) {
@@ -498,7 +499,7 @@ static void head_on(struct cross *c)
             sv_op_gemm(c->dut, &(struct sv_p_gemm){n, k, 1, x.dut, k, &part, y.dut, v, true});
             sv_op_head_argmax(
                 c->dut, &(struct sv_p_head_argmax){n, k, x.dut, w.dut, index.dut, out.dut, NULL});
-            const bool shares = sv_dev_backend(c->dut)->head_shares;
+            const bool shares = sv_dev_backend(c->dut)->head_confidence;
             struct cross_buf share = cross_new(c, CROSS_F32, (size_t)n, NULL, 0);
             struct cross_buf again = cross_new(c, CROSS_I32, (size_t)n, NULL, 0);
             if (shares)
@@ -516,8 +517,8 @@ static void head_on(struct cross *c)
                 if (at[r] >= 0)
                     assert_int_equal(got[at[r]], best);
                 if (shares)
-                    check_share(logits + (size_t)r * (size_t)v, v,
-                                logits[(size_t)r * (size_t)v + (size_t)best], sure[r]);
+                    check_confidence(logits + (size_t)r * (size_t)v, v,
+                                     logits[(size_t)r * (size_t)v + (size_t)best], sure[r]);
             }
             if (shares)
                 assert_memory_equal(got, got_again, (size_t)n * sizeof *got);
@@ -559,14 +560,17 @@ static void attend(struct cross *c, int side, struct sv_rows rows, const struct 
                                              .sinks = v.sinks ? sinks : (struct sv_weight){0}});
 }
 
+/* Rows of a segment stand `step` positions apart. */
 static void attention_case(struct cross *c, struct heads s, struct view v, int32_t page,
-                           int32_t reach)
+                           int32_t reach, int32_t step)
 {
     struct rig_batch b, one;
     rig_batch_init(&b);
-    const int32_t base[] = {reach - 16, 0, 63, reach / 2, 5, 0}, len[] = {16, 33, 1, 7, 16, 70};
+    const int32_t base[] = {reach - 16 * step, 0, 63, reach / 2, 5, 0},
+                  len[] = {16, 33, 1, 7, 16, 70};
     for (int32_t i = 0; i < 6; i++)
         rig_batch_add(&b, 5 - i, base[i], len[i]);
+    rig_batch_spread(&b, step - 1);
     const int32_t n = b.rows.n_rows, pad = 9;
     const int64_t width = (int64_t)s.n_heads * s.hd;
     struct cross_kv kv = cross_kv(c, 6, reach, page, s.n_kv, s.hd, 1);
@@ -582,11 +586,12 @@ static void attention_case(struct cross *c, struct heads s, struct view v, int32
     const size_t row_bytes = (size_t)width * cross_elem(c, CROSS_ACT);
     /* Each segment alone; causal ones also row by row, as decoding would. */
     for (int32_t i = 0, row = 0; i < 6; row += len[i++]) {
-        const int32_t step = v.mask == SV_MASK_CAUSAL && !c->quick ? 1 + i * 3 : len[i];
-        for (int32_t j = 0; j < len[i]; j += step) {
-            const int32_t m = len[i] - j < step ? len[i] - j : step;
+        const int32_t most = v.mask == SV_MASK_CAUSAL && !c->quick ? 1 + i * 3 : len[i];
+        for (int32_t j = 0; j < len[i]; j += most) {
+            const int32_t m = len[i] - j < most ? len[i] - j : most;
             rig_batch_init(&one);
-            rig_batch_add(&one, 5 - i, base[i] + j, m);
+            rig_batch_add(&one, 5 - i, base[i] + j * step, m);
+            rig_batch_spread(&one, step - 1);
             struct cross_rows alone = cross_rows(c, &one, 0, 0);
             struct cross_buf qa = q, oa = cross_new(c, CROSS_ACT, (size_t)(m * width), NULL, 0);
             qa.dut = cross_act(c, &q, 1, (row + j) * (width + 8));
@@ -611,11 +616,13 @@ static void attention_on(struct cross *c)
                                         {SV_MASK_CAUSAL, 100, 0, true},
                                         {SV_MASK_BLOCK, 40, 20, false}};
     for (int i = 0; i < (c->quick ? 2 : 6); i++)
-        for (int v = 0; v < 4; v++)
-            attention_case(c, shapes[i], views[v], (int32_t[]){16, 64, 1}[(i + v) % 3],
+        for (int v = 0; v < 5; v++)
+            attention_case(c, shapes[i], views[v < 4 ? v : i % 4],
+                           (int32_t[]){16, 64, 1}[(i + v) % 3],
                            c->quick ? 200
                            : i == 0 ? 2100
-                                    : 700);
+                                    : 700,
+                           v < 4 ? 1 : 2);
 }
 
 /* ---------------------------------------------------------------- draft_context_kv */
@@ -631,6 +638,7 @@ static void context_case(struct cross *c, struct heads s, int32_t layers, int32_
     const int32_t keep[] = {5, 0, 1, 17, 40, 3, 99, 99}, len[] = {16, 4, 1, 17, 40, 16};
     for (int32_t i = 0; i < 6; i++)
         rig_batch_add(&b, i, 7 * i, len[i]);
+    rig_batch_spread(&b, bias);
     const int32_t d = 192, n = b.rows.n_rows, pad = 6, cols = d * n_taps, width = s.n_kv * s.hd;
     struct cross_rows r = cross_rows(c, &b, pad, 2);
     struct cross_buf commit = cross_new(c, CROSS_I32, 8, keep, 0);
@@ -647,7 +655,7 @@ static void context_case(struct cross *c, struct heads s, int32_t layers, int32_
     struct sv_kv kv[2][8];
     for (int32_t l = 0; l < layers; l++) {
         kn[l] = cross_weight(c, SV_BF16, 1, s.hd, 0.3f, 1);
-        cache[l] = cross_kv(c, 6, 100, 16, s.n_kv, s.hd, 0);
+        cache[l] = cross_kv(c, 6, 120, 16, s.n_kv, s.hd, 0);
         for (int32_t i = 2 * l; i < 2 * l + 2; i++) {
             w[i] = cross_weight(c, SV_BF16, width, d, 0.1f, 0);
             wb[i] = cross_weight(c, SV_F32, 1, width, 1, 0);

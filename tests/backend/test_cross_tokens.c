@@ -1,6 +1,6 @@
 /*
  * test_cross_tokens.c - the ops on ids and logits, on every device of this machine against the CPU:
- * block_ids, logit_pos, verify with forced lengths, commit, history, draws, logit rules and log
+ * block_ids, logit_pos, replace_drafts, verify, commit, history, draws, logit rules and log
  * probabilities, with padding rows and segments at the end.
  *
  * timeout: 120
@@ -21,7 +21,7 @@ enum { SLOTS = 40, SEGS = 20, STRIDE = 18, ROOM = 300 };
 
 struct step {
     struct rig_batch b;
-    int32_t kind[SEGS + 4], logit0[SEGS + 5], forced[SEGS + 4];
+    int32_t kind[SEGS + 4], logit0[SEGS + 5], accept[SEGS + 4];
     int32_t logit_row[1000], n_logits, pad_rows, pad_segs;
 };
 
@@ -40,7 +40,7 @@ static void step_init(struct step *s, struct sv_rng *rng, int round, bool drafts
             s->kind[i] = SV_SEG_DRAFT;
         if (s->kind[i] == SV_SEG_PREFILL)
             logits = n ? (int32_t)sv_rng_below(rng, 2) : 0;
-        s->forced[i] = round % 2 ? (int32_t)sv_rng_below(rng, 20) : 0;
+        s->accept[i] = round % 2 ? (int32_t)sv_rng_below(rng, 20) : 0;
         if (real)
             rig_batch_add(&s->b, (i * 7 + round) % SLOTS, -77, n);
         s->logit0[i + 1] = s->logit0[i] + logits;
@@ -72,7 +72,7 @@ static void step_case(struct cross *c, int round)
     struct cross_rows r = cross_rows(c, &s.b, s.pad_rows, s.pad_segs);
     struct cross_buf kind = cross_new(c, CROSS_I32, segs, s.kind, 0);
     struct cross_buf logit0 = cross_new(c, CROSS_I32, segs + 1, s.logit0, 0);
-    struct cross_buf forced = cross_new(c, CROSS_I32, segs, s.forced, 0);
+    struct cross_buf accept = cross_new(c, CROSS_I32, segs, s.accept, 0);
     struct cross_buf logit_row = cross_new(c, CROSS_I32, logits + 1, s.logit_row, 0);
     struct cross_buf len = numbers(c, SLOTS, ROOM - 20), anchor = numbers(c, SLOTS, 1000);
     struct cross_buf ids = numbers(c, rows, 2), chosen = numbers(c, logits + 1, 2);
@@ -90,17 +90,22 @@ static void step_case(struct cross *c, int round)
         sv_op_logit_pos(dev, &(struct sv_p_logit_pos){r.rows[side], (int32_t)logits,
                                                       cross_at(&logit_row, side),
                                                       cross_at(&slot, side), cross_at(&pos, side)});
-        sv_op_verify(
-            dev, &(struct sv_p_verify){.rows = r.rows[side],
-                                       .seg_kind = cross_at(&kind, side),
-                                       .seg_logit0 = cross_at(&logit0, side),
-                                       .row_ids = cross_at(&ids, side),
-                                       .chosen = cross_at(&chosen, side),
-                                       .n_commit = cross_at(&commit, side),
-                                       .n_emit = cross_at(&emit, side),
-                                       .out_tokens = cross_at(&out, side),
-                                       .out_stride = STRIDE,
-                                       .forced_len = round % 2 ? cross_at(&forced, side) : NULL});
+        sv_op_replace_drafts(dev,
+                             &(struct sv_p_replace_drafts){.rows = r.rows[side],
+                                                           .seg_kind = cross_at(&kind, side),
+                                                           .seg_logit0 = cross_at(&logit0, side),
+                                                           .chosen = cross_at(&chosen, side),
+                                                           .accept_len = cross_at(&accept, side),
+                                                           .row_ids = cross_at(&ids, side)});
+        sv_op_verify(dev, &(struct sv_p_verify){.rows = r.rows[side],
+                                                .seg_kind = cross_at(&kind, side),
+                                                .seg_logit0 = cross_at(&logit0, side),
+                                                .row_ids = cross_at(&ids, side),
+                                                .chosen = cross_at(&chosen, side),
+                                                .n_commit = cross_at(&commit, side),
+                                                .n_emit = cross_at(&emit, side),
+                                                .out_tokens = cross_at(&out, side),
+                                                .out_stride = STRIDE});
         sv_op_history(dev, &(struct sv_p_history){r.rows[side], cross_at(&ids, side),
                                                   cross_at(&commit, side), cross_at(&history, side),
                                                   ROOM});
@@ -111,6 +116,7 @@ static void step_case(struct cross *c, int round)
     }
     cross_sync(c);
     cross_same(c, &r.buf[3], 0, segs, 0, "seg_base");
+    cross_same(c, &r.buf[4], 0, rows, 0, "rows.row_pos");
     cross_same(c, &ids, 0, rows, 0, "row_ids");
     cross_same(c, &slot, 0, logits, 0, "row_slot");
     cross_same(c, &pos, 0, logits, 0, "row_pos");
@@ -120,13 +126,13 @@ static void step_case(struct cross *c, int round)
     cross_same(c, &history, 0, history.n, 0, "history");
     cross_same(c, &len, 0, SLOTS, 0, "slot_len");
     cross_same(c, &anchor, 0, SLOTS, 0, "slot_anchor");
-    /* What a forced length means, by its definition. */
+    /* What an accept length means, by its definition. */
     for (int32_t i = 0; round % 2 && i < SEGS; i++) {
-        const int32_t n = s.b.seg_row0[i + 1] - s.b.seg_row0[i], f = s.forced[i];
-        if (s.kind[i] == SV_SEG_VERIFY && f > 0)
-            assert_int_equal(((int32_t *)commit.ref)[i], f < n ? f : n);
+        const int32_t n = s.b.seg_row0[i + 1] - s.b.seg_row0[i], len = s.accept[i];
+        if (s.kind[i] == SV_SEG_VERIFY && len > 0)
+            assert_int_equal(((int32_t *)commit.ref)[i], len < n ? len : n);
     }
-    struct cross_buf *all[] = {&kind,   &logit0, &forced, &logit_row, &len,  &anchor, &ids,
+    struct cross_buf *all[] = {&kind,   &logit0, &accept, &logit_row, &len,  &anchor, &ids,
                                &chosen, &slot,   &pos,    &commit,    &emit, &out,    &history};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         cross_free(c, all[i]);

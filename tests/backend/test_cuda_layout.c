@@ -1,13 +1,13 @@
 /*
  * test_cuda_layout.c - the index arithmetic that the CUDA matrix products stand on, checked on the
- * host: the packed layout of weights against the swizzle of the hardware, dense weights, weights in
- * 8 bits, and the sharing out of sums.
+ * host: the packed layout of weights against the swizzle of the hardware, compressed weights,
+ * weights in 8 bits, and the sharing out of sums.
  */
 #include "rig.h"
 
-#include "backend/cuda/dense.cuh"
-#include "backend/cuda/fp8.cuh"
-#include "backend/cuda/split.cuh"
+#include "backend/gpu/wcomp.cuh"
+#include "backend/gpu/fp8.cuh"
+#include "backend/gpu/split.cuh"
 
 #include <math.h>
 #include <string.h>
@@ -47,14 +47,14 @@ static void tiles_carry_the_hardware_swizzle(void **state)
         }
 }
 
-/* The lanes of a dense strip hold every element of it, each once. */
-static void dense_lanes_hold_the_strip(void **state)
+/* The lanes of a compressed strip hold every element of it, each once. */
+static void wcomp_lanes_hold_the_strip(void **state)
 {
     (void)state;
     uint8_t seen[16][64] = {{0}};
     for (int32_t t = 0; t < 32; t++)
-        for (int32_t i = 0; i < SV_DENSE_PAIRS; i++) {
-            const int32_t r = sv_dense_row(t, i), c = sv_dense_col(t, i);
+        for (int32_t i = 0; i < SV_WCOMP_PAIRS; i++) {
+            const int32_t r = sv_wcomp_row(t, i), c = sv_wcomp_col(t, i);
             assert_true(r >= 0 && r < 16 && c >= 0 && c < 63 && c % 2 == 0);
             seen[r][c]++, seen[r][c + 1]++;
         }
@@ -125,32 +125,32 @@ static uint16_t times_power(uint32_t number, uint32_t scale)
 
 /* Every number that a base reaches comes back bit by bit, whatever stands beside it; all others are
  * refused. */
-static void dense_numbers_come_back(void **state)
+static void wcomp_numbers_come_back(void **state)
 {
     (void)state;
     struct sv_rng rng = {.state = 5};
-    for (int32_t base = 0; base <= SV_DENSE_MAX_BASE; base += 21) {
+    for (int32_t base = 0; base <= SV_WCOMP_MAX_BASE; base += 21) {
         const uint32_t scale = (uint32_t)(base + 127) << 7;
         int32_t kept = 0;
         for (uint32_t number = 0; number < 65536; number++) {
-            const int32_t e = (int32_t)(number >> 7 & 255), shifted = sv_dense_shift(number, base);
-            const bool fits = (number & 0x7fff) == 0 || (e > base && e <= base + SV_DENSE_SPAN);
+            const int32_t e = (int32_t)(number >> 7 & 255), shifted = sv_wcomp_shift(number, base);
+            const bool fits = (number & 0x7fff) == 0 || (e > base && e <= base + SV_WCOMP_SPAN);
             assert_int_equal(shifted >= 0, fits);
             if (!fits)
                 continue;
-            uint32_t pair[SV_DENSE_PAIRS], word[SV_DENSE_WORDS], back[SV_DENSE_PAIRS];
-            const int32_t at = kept++ % SV_DENSE_PAIRS;
-            for (int32_t i = 0; i < SV_DENSE_PAIRS; i++)
+            uint32_t pair[SV_WCOMP_PAIRS], word[SV_WCOMP_WORDS], back[SV_WCOMP_PAIRS];
+            const int32_t at = kept++ % SV_WCOMP_PAIRS;
+            for (int32_t i = 0; i < SV_WCOMP_PAIRS; i++)
                 pair[i] = (uint32_t)sv_rng_next(&rng) & 0x87ff87ffu;
             pair[at] = number & 1 ? (pair[at] & 0xffffu) | (uint32_t)shifted << 16
                                   : (pair[at] & 0xffff0000u) | (uint32_t)shifted;
-            sv_dense_encode(pair, word);
+            sv_wcomp_encode(pair, word);
             for (int q = 0; q < 8; q++)
-                sv_dense_decode_two(word, back, q);
+                sv_wcomp_decode_two(word, back, q);
             assert_memory_equal(pair, back, sizeof pair);
             assert_int_equal(times_power((uint32_t)shifted, scale), number);
         }
-        assert_int_equal(kept, 2 * (SV_DENSE_SPAN * 128 + 1));
+        assert_int_equal(kept, 2 * (SV_WCOMP_SPAN * 128 + 1));
     }
 }
 
@@ -276,9 +276,9 @@ static void whole_blocks_fill_the_device(void **state)
 SV_TEST_MAIN(cmocka_unit_test(pairs_share_one_block),
              cmocka_unit_test(whole_blocks_fill_the_device), cmocka_unit_test(places_are_distinct),
              cmocka_unit_test(tiles_carry_the_hardware_swizzle),
-             cmocka_unit_test(dense_lanes_hold_the_strip),
+             cmocka_unit_test(wcomp_lanes_hold_the_strip),
              cmocka_unit_test(bytes_have_places_of_their_own),
              cmocka_unit_test(bytes_are_the_nearest_numbers),
-             cmocka_unit_test(dense_numbers_come_back),
+             cmocka_unit_test(wcomp_numbers_come_back),
              cmocka_unit_test(units_are_equal_and_slots_distinct),
              cmocka_unit_test(units_end_where_blocks_end))

@@ -14,7 +14,7 @@ static int try_open(const char *backend, int n_threads, enum sv_isa isa, enum sv
                     struct sv_err *err)
 {
     struct sv_dev_opts opts = {
-        .backend = backend, .n_threads = n_threads, .isa = isa, .compute = compute};
+        .backend = backend, .n_threads = n_threads, .tuning.isa = isa, .compute = compute};
     struct sv_dev *dev;
     memset(err, 0, sizeof *err);
     int rc = sv_dev_open(&dev, &opts, err);
@@ -65,19 +65,25 @@ static void memory(void **state)
     sv_dev_download(dev, back, p + 3, 6);
     assert_string_equal(back, "hello");
     sv_dev_upload(dev, p, NULL, 0);
+    sv_dev_copy(dev, p + 50, p + 3, 6);
+    sv_dev_copy(dev, p + 4, NULL, 2);
+    sv_dev_copy(dev, p, NULL, 0);
+    sv_dev_download(dev, back, p + 50, 6);
+    assert_string_equal(back, "hello");
+    sv_dev_download(dev, back, p + 3, 6);
+    assert_memory_equal(back, "h\0\0lo", 6);
     sv_dev_free(dev, p);
     sv_dev_free(dev, NULL);
 
     const float host[4] = {1, 2, 3, 4};
     struct sv_weight weight;
-    bool owned = true;
-    assert_int_equal(sv_dev_upload_weight(
-                         dev,
-                         &(struct sv_weight){.data = host, .dtype = SV_F32, .rows = 1, .cols = 4},
-                         &weight, &owned, &err),
-                     SV_OK);
+    assert_int_equal(
+        sv_dev_upload_weight(
+            dev, &(struct sv_weight){.data = host, .fmt.elem = SV_F32, .rows = 1, .cols = 4},
+            &weight, &err),
+        SV_OK);
     assert_ptr_equal(weight.data, host);
-    assert_false(owned);
+    assert_null(weight.priv);
     assert_int_equal(sv_dev_act_dtype(dev), SV_F32);
     assert_int_equal(sv_dev_compute_dtype(dev), SV_F32);
     assert_string_equal(sv_dev_backend(dev)->name, "cpu");
@@ -208,7 +214,7 @@ static void narrowing(void **state)
                     bits[j] = (bits[j] & 0xffff0000u) | 0x8000u; /* halfway */
             }
             memcpy(x, bits, sizeof x);
-            struct sv_p_qk_norm_rope_kv_write p = {.rows = {1, 1, zero, zero, zero, zero},
+            struct sv_p_qk_norm_rope_kv_write p = {.rows = {1, 1, zero, zero, zero, zero, zero},
                                                    .qkv = x,
                                                    .ld = 3 * 56,
                                                    .n_heads = 1,

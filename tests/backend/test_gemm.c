@@ -134,7 +134,7 @@ static void fill_wild(struct sv_rng *rng, void *data, size_t n, enum sv_dtype dt
 
 static struct sv_weight weight(const void *data, enum sv_dtype dt, int32_t rows, int32_t cols)
 {
-    return (struct sv_weight){.data = data, .dtype = dt, .rows = rows, .cols = cols};
+    return (struct sv_weight){.data = data, .fmt.elem = dt, .rows = rows, .cols = cols};
 }
 
 static void multiply(struct sv_cpu *cpu, const float *x, int64_t ldx, int32_t n_rows, int32_t k,
@@ -399,19 +399,17 @@ static int32_t argmax(const float *y, int32_t n)
 /* ---------------------------------------------------------------- weights packed at load */
 
 static struct sv_weight upload_as(struct sv_cpu *cpu, const void *w, int32_t n, int32_t k,
-                                  bool approximate)
+                                  bool draft)
 {
     struct sv_weight host = weight(w, SV_BF16, n, k);
-    host.approximate = approximate;
+    host.role = draft ? SV_ROLE_Q | SV_ROLE_DRAFT : SV_ROLE_Q;
     struct sv_weight out;
     struct sv_err err;
-    bool owned = false;
     sv_alloc_guard(false);
-    assert_int_equal(sv_cpu_upload_weight((struct sv_dev *)(void *)cpu, &host, &out, &owned, &err),
-                     SV_OK);
+    assert_int_equal(sv_cpu_upload_weight((struct sv_dev *)(void *)cpu, &host, &out, &err), SV_OK);
     sv_alloc_guard(true);
-    assert_true(owned && out.packed);
-    assert_true(out.approximate == (approximate && sv_cpu_gemm_bytes(cpu)));
+    assert_true(sv_cpu_is_packed(&out));
+    assert_true((out.fmt.elem == SV_I8) == (draft && sv_cpu_gemm_bytes(cpu)));
     return out;
 }
 
@@ -457,9 +455,9 @@ static void packed_at(const struct variant *v, int32_t n, int32_t k, int n_threa
         assert_memory_equal(row[0], row[1], (size_t)k * sizeof row[0][0]);
     }
     fenced_close(&fy);
-    assert_true(sv_cpu_weight_free(&cpu, (void *)(uintptr_t)parts[1].w.data));
-    assert_true(sv_cpu_weight_free(&cpu, (void *)(uintptr_t)whole.data));
-    assert_true(sv_cpu_weight_free(&cpu, (void *)(uintptr_t)parts[0].w.data));
+    sv_cpu_free_weight((struct sv_dev *)(void *)&cpu, &parts[1].w);
+    sv_cpu_free_weight((struct sv_dev *)(void *)&cpu, &whole);
+    sv_cpu_free_weight((struct sv_dev *)(void *)&cpu, &parts[0].w);
     assert_false(sv_cpu_weight_free(&cpu, p.w));
     assert_int_equal(sv_alloc_live(), live);
     guarded_close(&cpu);
@@ -537,7 +535,7 @@ static float share_of(const float *y, int32_t n)
 
 /* The head's ids are those of the logits, asked how sure it is or not, and its shares do not depend
  * on threads. */
-static void approximate_head(struct sv_cpu *cpu, const struct sv_p_head_argmax *q, const float *y)
+static void quantized_head(struct sv_cpu *cpu, const struct sv_p_head_argmax *q, const float *y)
 {
     enum { MOST = 64 };
     int32_t again[MOST];
@@ -545,7 +543,7 @@ static void approximate_head(struct sv_cpu *cpu, const struct sv_p_head_argmax *
     struct sv_p_head_argmax asked = *q;
     assert_true(q->n_rows <= MOST);
     asked.out = again;
-    asked.share = share;
+    asked.confidence = share;
     sv_cpu_head_argmax((struct sv_dev *)(void *)cpu, q);
     sv_cpu_head_argmax((struct sv_dev *)(void *)cpu, &asked);
     for (int32_t r = 0; r < q->n_rows; r++) {
@@ -556,7 +554,7 @@ static void approximate_head(struct sv_cpu *cpu, const struct sv_p_head_argmax *
     }
 }
 
-static void approximate_at(const struct variant *v, int32_t n, int32_t k, int n_threads, bool wild)
+static void quantized_at(const struct variant *v, int32_t n, int32_t k, int n_threads, bool wild)
 {
     enum { ROWS = 53 };
     struct product p;
@@ -586,18 +584,18 @@ static void approximate_at(const struct variant *v, int32_t n, int32_t k, int n_
 #ifndef SV_NO_AVX512
     cpu.vec = &sv_cpu_vec_avx512;
 #endif
-    approximate_head(&cpu, &q, one);
+    quantized_head(&cpu, &q, one);
     fenced_close(&fy);
     fenced_close(&fone);
     for (int i = 0; i < 2; i++)
-        assert_true(sv_cpu_weight_free(&cpu, (void *)(uintptr_t)parts[i].w.data));
-    assert_true(sv_cpu_weight_free(&cpu, (void *)(uintptr_t)whole.w.data));
+        sv_cpu_free_weight((struct sv_dev *)(void *)&cpu, &parts[i].w);
+    sv_cpu_free_weight((struct sv_dev *)(void *)&cpu, &whole.w);
     guarded_close(&cpu);
     product_close(&p);
 }
 
 /* A drafter's weights as bytes: close to the exact product, and a row's bits are its own. */
-static void approximate_weights(void **state)
+static void quantized_weights(void **state)
 {
     (void)state;
     const struct variant *v = &variants[11];
@@ -611,12 +609,12 @@ static void approximate_weights(void **state)
         fprintf(stderr, "NOT TESTED: this machine does not multiply bytes\n");
         return;
     }
-    approximate_at(v, 48, 64, 1, false);
-    approximate_at(v, 51, 131, 2, false);
-    approximate_at(v, 300, 320, 3, false);
-    approximate_at(v, 70, 1090, 2, false);
-    approximate_at(v, 67, 3, 2, false);
-    approximate_at(v, 90, 200, 2, true);
+    quantized_at(v, 48, 64, 1, false);
+    quantized_at(v, 51, 131, 2, false);
+    quantized_at(v, 300, 320, 3, false);
+    quantized_at(v, 70, 1090, 2, false);
+    quantized_at(v, 67, 3, 2, false);
+    quantized_at(v, 90, 200, 2, true);
 }
 
 /* Memory runs out at each call of a load: an error, nothing left behind, nothing half packed. */
@@ -632,16 +630,14 @@ static void packing_survives_no_memory(void **state)
     guarded_open(&cpu, v, 2);
     sv_alloc_guard(false);
     const int64_t live = sv_alloc_live();
-    for (int nth = 1; nth <= 2 && sv_cpu_gemm_packs(&cpu); nth++) {
+    for (int nth = 1; nth <= 3 && sv_cpu_gemm_packs(&cpu); nth++) {
         const struct sv_weight host = weight(w, SV_BF16, 40, 10);
         struct sv_weight out;
         struct sv_err err;
-        bool owned;
         sv_fault_arm(nth);
-        int rc = sv_cpu_upload_weight((struct sv_dev *)(void *)&cpu, &host, &out, &owned, &err);
+        int rc = sv_cpu_upload_weight((struct sv_dev *)(void *)&cpu, &host, &out, &err);
         sv_fault_arm(0);
         assert_int_equal(rc, SV_ENOMEM);
-        assert_false(owned);
         assert_int_equal(sv_alloc_live(), live);
     }
     guarded_close(&cpu);
@@ -868,7 +864,7 @@ SV_TEST_MAIN(cmocka_unit_test(matches_double), cmocka_unit_test(rows_are_indepen
              cmocka_unit_test(rows_are_independent_shared_out),
              cmocka_unit_test(rows_are_independent_amx),
              cmocka_unit_test(packed_weights_give_the_same_bits),
-             cmocka_unit_test(packing_survives_no_memory), cmocka_unit_test(approximate_weights),
+             cmocka_unit_test(packing_survives_no_memory), cmocka_unit_test(quantized_weights),
              cmocka_unit_test(mixed_parts_with_bias), cmocka_unit_test(gathers_rows),
              cmocka_unit_test(many_rows), cmocka_unit_test(head_equals_gemm),
              cmocka_unit_test(head_with_nan), cmocka_unit_test(refuses_missing_levels),

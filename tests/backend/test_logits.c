@@ -410,7 +410,7 @@ static void shares_on(struct sv_dev *dev)
     struct sv_rng rng = {12};
     for (size_t k = 0; k < sizeof vocabs / sizeof vocabs[0]; k++) {
         const int32_t vocab = vocabs[k], ld = vocab + 5;
-        float *x = rig_new((size_t)(ROWS * ld) * sizeof *x), share[ROWS], alone;
+        float *x = rig_new((size_t)(ROWS * ld) * sizeof *x), confidence[ROWS], alone;
         int32_t id[ROWS + 2], one, at[ROWS] = {3, 0, -1, 8, 1, 2, 4};
         for (int32_t i = 0; i < ROWS * ld; i++)
             x[i] = 4 * sv_rng_normal(&rng);
@@ -418,14 +418,14 @@ static void shares_on(struct sv_dev *dev)
             x[v] = roundf(x[v]); /* ties */
         for (int32_t i = 0; i < ROWS + 2; i++)
             id[i] = -7;
-        const struct sv_p_argmax_share p = {.n_rows = ROWS,
-                                            .vocab = vocab,
-                                            .logits = x,
-                                            .ld = ld,
-                                            .out_index = at,
-                                            .out = id,
-                                            .share = share};
-        sv_op_argmax_share(dev, &p);
+        const struct sv_p_argmax_confidence p = {.n_rows = ROWS,
+                                                 .vocab = vocab,
+                                                 .logits = x,
+                                                 .ld = ld,
+                                                 .out_index = at,
+                                                 .out = id,
+                                                 .confidence = confidence};
+        sv_op_argmax_confidence(dev, &p);
         rig_sync(dev, SV_OK);
         assert_int_equal(id[5], -7);
         for (int32_t i = 0; i < ROWS; i++) {
@@ -438,35 +438,35 @@ static void shares_on(struct sv_dev *dev)
                 sum += exp((double)row[v] - (double)row[best]);
             if (at[i] >= 0)
                 assert_int_equal(id[at[i]], best);
-            rig_near((double)share[i], 1 / sum, 2e-6, "share", i);
-            struct sv_p_argmax_share q = p;
+            rig_near((double)confidence[i], 1 / sum, 2e-6, "confidence", i);
+            struct sv_p_argmax_confidence q = p;
             q.n_rows = 1;
             q.logits = row;
             q.out_index = NULL;
             q.out = &one;
-            q.share = &alone;
-            sv_op_argmax_share(dev, &q);
+            q.confidence = &alone;
+            sv_op_argmax_confidence(dev, &q);
             assert_int_equal(one, best);
-            assert_memory_equal(&alone, &share[i], sizeof alone);
+            assert_memory_equal(&alone, &confidence[i], sizeof alone);
         }
         rig_free(x);
     }
 }
 
-static void shares(void **state)
+static void confidence(void **state)
 {
     (void)state;
     rig_each(shares_on);
     struct sv_dev *dev = rig_open(SV_ISA_PLAIN, 1, SV_F32);
-    float x[8] = {1, NAN, 3, 2, NAN, NAN, NAN, NAN}, share[2];
+    float x[8] = {1, NAN, 3, 2, NAN, NAN, NAN, NAN}, confidence[2];
     int32_t id[2];
-    struct sv_p_argmax_share p = {
-        .n_rows = 1, .vocab = 4, .logits = x, .ld = 4, .out = id, .share = share};
-    sv_op_argmax_share(dev, &p);
+    struct sv_p_argmax_confidence p = {
+        .n_rows = 1, .vocab = 4, .logits = x, .ld = 4, .out = id, .confidence = confidence};
+    sv_op_argmax_confidence(dev, &p);
     rig_sync(dev, SV_OK);
     assert_int_equal(id[0], 2);
     p.n_rows = 2;
-    sv_op_argmax_share(dev, &p);
+    sv_op_argmax_confidence(dev, &p);
     rig_sync(dev, SV_EDEVICE);
     assert_int_equal(id[1], 0);
     sv_dev_close(dev);
@@ -532,4 +532,4 @@ static void history(void **state)
 SV_TEST_MAIN(cmocka_unit_test(rules), cmocka_unit_test(overflow), cmocka_unit_test(padding),
              cmocka_unit_test(masks), cmocka_unit_test(logprobs),
              cmocka_unit_test(logprobs_of_nonsense), cmocka_unit_test(history),
-             cmocka_unit_test(shares))
+             cmocka_unit_test(confidence))

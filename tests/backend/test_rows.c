@@ -278,6 +278,7 @@ static void rope_case(struct sv_dev *dev, struct rope_shape s, enum sv_dtype kv_
     rig_batch_add(&b, 0, 199, 1);
     rig_batch_add(&b, 1, 40, 0);
     rig_batch_add(&b, 2, 57, 16);
+    rig_batch_spread(&b, normed ? 2 : 0); /* rows need not be next to one another */
     const int32_t width = (s.n_heads + 2 * s.n_kv) * s.hd, ld = width + 5, n = b.rows.n_rows;
     float *x = rig_floats(&rng, (size_t)n * (size_t)ld, 2),
           *qkv = rig_new((size_t)n * (size_t)ld * 4);
@@ -517,6 +518,97 @@ static void gated_product(void **state)
         }
 }
 
+/* Query heads with their gates between them, as gated attention's projection gives them: the bits
+ * of heads side by side; and x * sigmoid(gate). */
+static void gated_heads_on(struct sv_dev *dev)
+{
+    enum { HEADS = 4, KV = 2, HD = 40, ROT = 16, LEN = 70, KVW = 2 * KV * HD };
+    enum { WIDE = 2 * HEADS * HD + KVW, TIGHT = HEADS * HD + KVW, OUT = HEADS * HD };
+    struct sv_rng rng = {31};
+    struct rig_batch b;
+    rig_batch_init(&b);
+    rig_batch_add(&b, 0, 0, LEN);
+    rig_batch_add(&b, 1, 0, 3);
+    const int32_t n = b.rows.n_rows;
+    float *wide = rig_floats(&rng, (size_t)n * WIDE, 1), *tight = rig_new((size_t)n * TIGHT * 4);
+    float *gate = memcpy(rig_new((size_t)n * WIDE * 4), wide, (size_t)n * WIDE * 4);
+    float *out[2] = {rig_new((size_t)n * OUT * 4), rig_new((size_t)n * OUT * 4)};
+    float *table = rig_floats(&rng, 2 * 128 * ROT / 2, 1);
+    struct sv_weight norm = rig_weight(&rng, SV_F32, 1, HD, 0.3f, 1);
+    for (int32_t r = 0; r < n; r++) {
+        for (int32_t h = 0; h < HEADS; h++)
+            memcpy(tight + r * TIGHT + h * HD, wide + r * WIDE + 2 * h * HD, HD * 4);
+        memcpy(tight + r * TIGHT + OUT, wide + r * WIDE + 2 * OUT, KVW * 4);
+    }
+    for (int side = 0; side < 2; side++) {
+        struct rig_kv kv;
+        rig_kv_init(&kv, &rng, SV_F32, 2, LEN, 16, KV, HD);
+        sv_op_qk_norm_rope_kv_write(dev, &(struct sv_p_qk_norm_rope_kv_write){
+                                             .rows = b.rows,
+                                             .qkv = side ? wide : tight,
+                                             .ld = side ? WIDE : TIGHT,
+                                             .n_heads = HEADS,
+                                             .q_stride = side ? 2 * HD : 0,
+                                             .q_norm = norm,
+                                             .k_norm = norm,
+                                             .eps = 1e-6f,
+                                             .rope = {table, table + 128 * ROT / 2, 128, ROT},
+                                             .kv = kv.kv});
+        sv_op_attention(dev, &(struct sv_p_attention){.rows = b.rows,
+                                                      .q = side ? wide : tight,
+                                                      .ldq = side ? WIDE : TIGHT,
+                                                      .q_stride = side ? 2 * HD : 0,
+                                                      .out = out[side],
+                                                      .ldo = OUT,
+                                                      .n_heads = HEADS,
+                                                      .kv = kv.kv,
+                                                      .scale = 0.2f});
+        rig_kv_fini(&kv);
+    }
+    assert_memory_equal(out[0], out[1], (size_t)n * OUT * 4);
+    sv_op_sigmoid_mul(dev, &(struct sv_p_sigmoid_mul){.n_rows = n,
+                                                      .n_heads = HEADS,
+                                                      .head_dim = HD,
+                                                      .x = out[1],
+                                                      .gate = wide + HD,
+                                                      .ldg = WIDE,
+                                                      .gate_stride = 2 * HD});
+    for (int32_t r = 0; r < n; r++)
+        for (int32_t i = 0; i < OUT; i++) {
+            const float g = gate[r * WIDE + i / HD * 2 * HD + HD + i % HD];
+            rig_near((double)out[1][r * OUT + i],
+                     (double)out[0][r * OUT + i] / (1 + exp(-(double)g)), 1e-6, "gated", i);
+        }
+    rig_free(wide), rig_free(tight), rig_free(gate), rig_free(out[0]), rig_free(out[1]);
+    rig_free(table), rig_free((void *)(uintptr_t)norm.data);
+}
+
+static void gated_heads(void **state)
+{
+    (void)state;
+    on_all_devices(gated_heads_on);
+}
+
+static void add_gated_on(struct sv_dev *dev)
+{
+    enum { N = 5, D = 50 };
+    struct sv_rng rng = {32};
+    float *x = rig_floats(&rng, N * D, 1), *y = rig_floats(&rng, N * D, 1);
+    float *was = memcpy(rig_new(N * D * 4), x, N * D * 4), *gate = rig_floats(&rng, N, 3);
+    sv_op_add_gated(dev, &(struct sv_p_add_gated){N, D, x, y, gate});
+    for (int32_t i = 0; i < N * D; i++)
+        rig_near((double)x[i], (double)was[i] + (double)y[i] / (1 + exp(-(double)gate[i / D])),
+                 1e-6, "gated sum", i);
+    rig_free(x), rig_free(y), rig_free(was), rig_free(gate);
+}
+
+static void add_gated(void **state)
+{
+    (void)state;
+    on_all_devices(add_gated_on);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(norm), cmocka_unit_test(act_mul), cmocka_unit_test(embed),
              cmocka_unit_test(rope), cmocka_unit_test(rope_errors), cmocka_unit_test(bits),
-             cmocka_unit_test(gated_product))
+             cmocka_unit_test(gated_product), cmocka_unit_test(gated_heads),
+             cmocka_unit_test(add_gated))

@@ -3,6 +3,7 @@
  * times add up to the whole, what is left out writes nothing, and afterwards the device is as
  * before.
  */
+#include "backend/trace.h"
 #include "rig.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /*
- * test_verify.c - block_ids, logit_pos, verify and commit against naive loops, for every accept
- * count and every kind of segment.
+ * test_verify.c - block_ids, logit_pos, replace_drafts, verify and commit against naive loops, for
+ * every accept count and every kind of segment.
  */
 #include "rig.h"
 
@@ -89,8 +89,7 @@ static void run_verify(const struct rig_batch *b, const int32_t *kind, const int
     const int32_t n = b->rows.n_segs, stride = 18;
     int32_t *commit = rig_new((size_t)n * 4), *emit = rig_new((size_t)n * 4);
     int32_t *out = rig_new((size_t)(n * stride) * 4);
-    struct sv_p_verify p = {b->rows, kind, logit0, row_ids, chosen,
-                            commit,  emit, out,    stride,  NULL};
+    struct sv_p_verify p = {b->rows, kind, logit0, row_ids, chosen, commit, emit, out, stride};
     sv_op_verify(dev, &p);
     int32_t len[RIG_MAX_SEGS], anchor[RIG_MAX_SEGS];
     for (int i = 0; i < RIG_MAX_SEGS; i++) {
@@ -136,32 +135,46 @@ static void accept_counts(void **state)
         }
 }
 
-/* Lengths that benchmarks drew: that many of the target's tokens whatever was drafted, no more than
- * the block has; 0 is found as usual. */
-static void drawn_lengths(void **state)
+/* As many drafts as were drawn become the target's own choices, no more than the block has, and are
+ * accepted; the next one is not, even where it would have been. 0, chunks of prompts and padding
+ * stay as they are. */
+static void replaced_drafts(void **state)
 {
     (void)state;
-    enum { N = 4, SEGS = 8 };
+    enum { N = 4, SEGS = 10, CHUNK = 8, PAD = 9 };
     struct rig_batch b;
-    int32_t kind[SEGS], logit0[SEGS + 1], forced[SEGS], ids[SEGS * N], chosen[SEGS * N];
-    int32_t commit[SEGS], emit[SEGS], out[SEGS * N];
+    int32_t kind[SEGS], logit0[SEGS + 1] = {0}, len[SEGS], ids[SEGS * N], chosen[SEGS * N];
+    int32_t commit[SEGS], emit[SEGS], out[SEGS * N], before[SEGS * N];
     rig_batch_init(&b);
-    for (int32_t s = 0; s <= SEGS; s++)
-        logit0[s] = s * N;
     for (int32_t s = 0; s < SEGS; s++) {
         rig_batch_add(&b, s, 20, N);
-        kind[s] = SV_SEG_VERIFY;
-        forced[s] = s; /* 0 .. 7, of a block of 4 */
-        for (int32_t j = 0; j < N; j++) {
-            chosen[s * N + j] = 100 * s + j;
-            /* Nothing agrees, but the first draft where nothing was drawn. */
-            ids[s * N + j] = s == 0 && j == 1 ? chosen[0] : -7;
-        }
+        kind[s] = s == CHUNK ? SV_SEG_PREFILL : SV_SEG_VERIFY;
+        logit0[s + 1] = logit0[s] + (s == CHUNK ? 0 : N);
+        len[s] = s; /* 0 .. 7, of a block of 4 */
     }
-    const struct sv_p_verify p = {b.rows, kind, logit0, ids, chosen, commit, emit, out, N, forced};
-    sv_op_verify(dev, &p);
+    for (int32_t i = 0; i < SEGS * N; i++)
+        chosen[i] = 100 + i;
+    for (int32_t s = 0; s < SEGS; s++) /* every draft is right */
+        for (int32_t j = 0; j < N; j++)
+            ids[s * N + j] = j ? chosen[logit0[s] + j - 1] : -7;
+    ids[1] = -9; /* but of the first block none */
+    b.seg_slot[PAD] = -1;
+    memcpy(before, ids, sizeof ids);
+    sv_op_replace_drafts(dev, &(struct sv_p_replace_drafts){.rows = b.rows,
+                                                            .seg_kind = kind,
+                                                            .seg_logit0 = logit0,
+                                                            .chosen = chosen,
+                                                            .accept_len = len,
+                                                            .row_ids = ids});
     for (int32_t s = 0; s < SEGS; s++) {
-        const int32_t want = s == 0 ? 2 : s < N ? s : N;
+        if (s == 0 || s == CHUNK || s == PAD)
+            assert_memory_equal(ids + s * N, before + s * N, N * sizeof *ids);
+        assert_int_equal(ids[s * N], -7); /* the anchor */
+    }
+    const struct sv_p_verify p = {b.rows, kind, logit0, ids, chosen, commit, emit, out, N};
+    sv_op_verify(dev, &p);
+    for (int32_t s = 0; s < CHUNK; s++) {
+        const int32_t want = s == 0 ? 1 : s < N ? s : N;
         assert_int_equal(commit[s], want);
         assert_int_equal(emit[s], want);
         assert_memory_equal(out + s * N, chosen + s * N, (size_t)want * sizeof *out);
@@ -195,7 +208,7 @@ static void mixed(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(ids, open_dev, close_dev),
     cmocka_unit_test_setup_teardown(accept_counts, open_dev, close_dev),
-    cmocka_unit_test_setup_teardown(drawn_lengths, open_dev, close_dev),
+    cmocka_unit_test_setup_teardown(replaced_drafts, open_dev, close_dev),
     cmocka_unit_test_setup_teardown(mixed, open_dev, close_dev)};
 
 int main(int argc, char **argv)

@@ -10,19 +10,27 @@ n_failed=0
 # Starts a clean tree.
 fresh() {
     rm -rf "${tree:?}"/*
-    mkdir -p "$tree"/src/{base,text,backend/cpu,backend/cuda,load,cache,model,engine} "$tree/include" "$tree/tests/x"
-    for header in base/base text/text backend/backend load/load cache/cache model/model engine/engine; do
+    mkdir -p "$tree"/src/{base,token,backend/{cpu,gpu,cuda},grammar/{core,regex},load,cache,model,engine} \
+        "$tree"/src/serve/{http,core,openai,anthropic} "$tree/include" "$tree/tests/x"
+    for header in base/base token/token backend/device backend/ops load/load cache/cache model/model engine/engine; do
         echo '/* a header */' >"$tree/src/$header.h"
     done
     echo '/* public */' >"$tree/include/salvo.h"
     echo '/* private */' >"$tree/src/load/impl.h"
     put src/base/alloc.c 'void *f(void) { return malloc(1); }' 'char *g(void) { return getenv("X"); }'
-    put src/load/ok.c '#include "base/base.h"' '#include "backend/backend.h"' '#include "impl.h"' '#include "load/load.h"' \
+    put src/load/ok.c '#include "base/base.h"' '#include "backend/ops.h"' '#include "impl.h"' '#include "load/load.h"' \
         '/* malloc(1) getenv("X") cudaMalloc typedef struct */' 'const char *s = "malloc(1) cudaFree"; // free(p)' \
         'void f(struct d *d) { d->free(d); d->table.free(d); sv_free(d); }'
     put src/engine/ok.c '#include "salvo.h"' '#include "model/model.h"'
+    for header in serve http/http http/tls core/call core/write core/send core/out openai/openai openai/own; do
+        echo '/* a header */' >"$tree/src/serve/$header.h"
+    done
+    put src/serve/core/ok.c '#include "serve/http/http.h"' '#include "serve/core/out.h"'
+    put src/serve/openai/ok.c '#include "serve/core/call.h"' '#include "serve/http/http.h"' '#include "serve/openai/own.h"'
+    put src/serve/ok.c '#include "serve/serve.h"' '#include "serve/core/send.h"' '#include "serve/openai/openai.h"'
     echo '/* its own header */' >"$tree/src/backend/cuda/cuda.h"
-    put src/backend/cuda/ok.cu '#include <cuda_runtime.h>' '#include "backend/cuda/cuda.h"' '#include "backend/backend.h"' 'int x = cudaSuccess;'
+    put src/backend/gpu/ok.cu '#include "backend/cuda/cuda.h"' '__global__ void f(void);'
+    put src/backend/cuda/ok.cu '#include <cuda_runtime.h>' '#include "backend/cuda/cuda.h"' '#include "backend/ops.h"' 'int x = cudaSuccess;'
 }
 
 # put FILE LINE...
@@ -47,12 +55,31 @@ fresh
 
 put src/load/a.c '#include "engine/engine.h"' && expect layer    # upward
 put src/load/a.c '#include "cache/cache.h"' && expect layer      # sideways
-put src/base/a.c '#include "text/text.h"' && expect layer
+put src/base/a.c '#include "token/token.h"' && expect layer
 put src/load/a.c '#include "salvo.h"' && expect layer
+put src/load/a.c '#include "salvo_tuning.h"' && expect layer
 put src/backend/cpu/a.c '#include "backend/cuda/cuda.h"' && expect layer
+put src/backend/gpu/a.cu '#include "backend/cpu/cpu.h"' && expect layer
 mkdir "$tree/src/extra" && expect layer
+# Within a folder: upward, sideways, into the seam's rooms, an unknown room.
+put src/serve/http/a.c '#include "serve/core/call.h"' && expect layer
+put src/serve/core/a.c '#include "serve/openai/openai.h"' && expect layer
+put src/serve/core/a.c '#include "serve/serve.h"' && expect layer
+put src/serve/anthropic/a.c '#include "serve/openai/openai.h"' && expect layer
+put src/grammar/core/a.c '#include "grammar/regex/regex.h"' && expect layer
+put src/backend/a.c '#include "backend/cpu/cpu.h"' && expect layer
+mkdir "$tree/src/serve/extra" && expect layer
+mkdir "$tree/src/model/extra" && expect layer
+put src/serve/openai/a.c '#include "serve/core/out.h"' && expect front-header
+put src/serve/openai/a.c '#include "serve/core/send.h"' && expect front-header
+put src/serve/a.c '#include "serve/core/out.h"' && expect front-header
+put src/serve/a.c '#include "serve/openai/own.h"' && expect front-header
+put src/grammar/regex/a.c '#include "grammar/core/own.h"' && expect front-header
+mkdir "$tree/src/cli" && put src/cli/a.c '#include "serve/core/call.h"' && expect front-header
 put src/model/a.c '#include "load/impl.h"' && expect front-header
 put src/model/a.c '#include "backend/cpu/cpu.h"' && expect front-header
+echo '/* private */' >"$tree/src/backend/backends.h"
+put src/model/a.c '#include "backend/backends.h"' && expect front-header
 put src/model/a.c '#include "../load/load.h"' && expect include
 put src/model/a.c '#include "impl.h"' && expect include
 put src/model/a.c 'int x = cudaSuccess;' && expect device-name
@@ -73,11 +100,17 @@ mapfile -t lines < <(yes 'int x;' | head -n 1000)
 put src/model/a.c "${lines[@]}" && expect file-length
 put tests/x/test_a.c "${lines[@]}" && expect file-length
 put include/salvo.h "${lines[@]:0:300}" && expect file-length
+put src/model/a.h "${lines[@]:0:300}" && expect file-length
+put src/serve/core/call.h "${lines[@]:0:200}" && expect file-length
+put src/engine/engine.h "${lines[@]:0:200}" && expect file-length
 put src/model/a.c 'int f(void)' '{' "${lines[@]:0:149}" '}' && expect function-length
 put src/model/a.c 'int f(void) {' "${lines[@]:0:149}" '}' && expect function-length
 
 # At the limits all is well.
 put src/model/a.c 'int f(void)' '{' "${lines[@]:0:148}" '}' "${lines[@]:0:848}"
+put src/model/a.h "${lines[@]:0:299}"
+put src/engine/engine.h "${lines[@]:0:199}"
+put src/base/unicode_table.h "${lines[@]:0:900}"
 "$check" "$tree" || { echo 'a file and function at the limit were refused'; n_failed=$((n_failed + 1)); }
 
 [ "$n_failed" = 0 ]

@@ -138,7 +138,7 @@ static void missing_files_and_folders_are_named(void **state)
     assert_int_equal(sv_file_read(&b, dir, 10, &err), SV_EIO);
     assert_non_null(strstr(err.msg, "Is a directory"));
     assert_true(sv_dir_exists(dir));
-    assert_false(sv_file_exists(dir));
+    assert_true(sv_file_exists(dir)); /* a name that something has */
     assert_int_equal(sv_file_write(sv_test_tmp("no/such"), "x", 1, &err), SV_EIO);
     assert_int_equal(sv_file_write(dir, "x", 1, &err), SV_EIO);
     assert_non_null(strstr(err.msg, "Is a directory"));
@@ -171,8 +171,36 @@ static void reads_stop_at_the_limit(void **state)
         _exit(0);
     }
     sv_buf_clear(&b);
-    assert_int_equal(sv_file_read(&b, fifo, 1000, &err), SV_OK);
+    assert_int_equal(sv_file_read_stream(&b, fifo, 1000, &err), SV_OK);
     assert_int_equal(b.len, 1000);
+    sv_buf_fini(&b);
+}
+
+/* A pipe is not waited for, with or without a writer. */
+static void only_regular_files_are_read(void **state)
+{
+    (void)state;
+    const char *fifo = sv_test_tmp("waits"), *names[] = {fifo, "/dev/zero", "/dev/null"};
+    struct sv_map m;
+    struct sv_buf b;
+    struct sv_err err;
+
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    sv_buf_init(&b);
+    for (int k = 0; k < 2; k++) {
+        int writer = k ? open(fifo, O_RDWR) : -1;
+        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+            assert_int_equal(sv_file_read(&b, names[i], 1000, &err), SV_EIO);
+            assert_non_null(strstr(err.msg, names[i]));
+            assert_non_null(strstr(err.msg, i ? "a device" : "a pipe"));
+            assert_int_equal(sv_map_open(&m, names[i], &err), SV_EIO);
+            assert_non_null(strstr(err.msg, "not a regular file"));
+        }
+        if (writer >= 0)
+            close(writer);
+    }
+    assert_int_equal(b.len, 0);
+    assert_int_equal(sv_file_read_stream(&b, "/dev/null", 1000, &err), SV_OK);
     sv_buf_fini(&b);
 }
 
@@ -232,6 +260,7 @@ SV_TEST_MAIN(cmocka_unit_test(errors_carry_code_position_and_prefix),
              cmocka_unit_test(empty_files_map_and_read),
              cmocka_unit_test(missing_files_and_folders_are_named),
              cmocka_unit_test(reads_stop_at_the_limit),
+             cmocka_unit_test(only_regular_files_are_read),
              cmocka_unit_test(a_failed_write_leaves_the_old_file),
              cmocka_unit_test(paths_are_joined),
              cmocka_unit_test(the_clock_goes_on_and_the_environment_is_read))

@@ -18,7 +18,7 @@ static struct sv_dev *open_dev(void)
 {
     struct sv_dev *dev = NULL;
     struct sv_err err = {0};
-    struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1, .isa = SV_ISA_PLAIN};
+    struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1, .tuning.isa = SV_ISA_PLAIN};
     if (sv_dev_open(&dev, &o, &err))
         fail_msg("%s", err.msg);
     return dev;
@@ -97,8 +97,17 @@ static void random_ops(int32_t page_size, uint64_t seed)
     struct sv_dev *dev = open_dev();
     struct sv_err err = {0};
     const struct sv_cache_group_desc desc[] = {
-        {"full", 2, 1, 8, SV_F32, page_size, 400 / page_size, 0},
-        {"sliding", 1, 1, 8, SV_F32, page_size, 400 / page_size, 20},
+        {.n_layers = 2,
+         .n_kv_heads = 1,
+         .head_dim = 8,
+         .page_size = page_size,
+         .n_pages = 400 / page_size},
+        {.n_layers = 1,
+         .n_kv_heads = 1,
+         .head_dim = 8,
+         .window = 20,
+         .page_size = page_size,
+         .n_pages = 400 / page_size},
     };
     struct sv_cache c;
     if (sv_cache_open(&c, dev, desc, 2, SLOTS, POSITIONS, &err))
@@ -178,7 +187,8 @@ static void uploads_only_changes(void **state)
     (void)state;
     struct sv_dev *dev = open_dev();
     struct sv_err err = {0};
-    const struct sv_cache_group_desc desc = {"full", 1, 1, 8, SV_F32, 4, 8, 0};
+    const struct sv_cache_group_desc desc = {
+        .n_layers = 1, .n_kv_heads = 1, .head_dim = 8, .page_size = 4, .n_pages = 8};
     struct sv_cache c;
     assert_int_equal(sv_cache_open(&c, dev, &desc, 1, 2, 16, &err), SV_OK);
     sv_cache_upload(&c);
@@ -193,7 +203,13 @@ static void uploads_only_changes(void **state)
     assert_false(sv_cache_reserve(&c, 1, 17)); /* above max_positions */
     assert_true(sv_cache_reserve(&c, 0, 16));
     assert_int_equal(sv_cache_n_available(&c), 2);
-    assert_true(sv_cache_pages_for(&c, 8) == 2 && sv_cache_pages_for(&c, 9) == 3);
+    sv_cache_release(&c, 0);
+    sv_cache_release(&c, 1);
+    struct sv_cache_need need = {{0}};
+    sv_cache_add_need(&c, 0, 9, 1, &need);
+    sv_cache_add_need(&c, 1, 8, 1, &need);
+    assert_int_equal(need.n_pages[0], 3 + 2);
+    assert_true(sv_cache_can_back(&c, &need, 3) && !sv_cache_can_back(&c, &need, 4));
     sv_cache_close(&c);
     sv_dev_close(dev);
 }
@@ -202,7 +218,8 @@ static void open_survives_faults(void **state)
 {
     (void)state;
     struct sv_dev *dev = open_dev();
-    const struct sv_cache_group_desc desc = {"full", 1, 1, 8, SV_F32, 4, 8, 0};
+    const struct sv_cache_group_desc desc = {
+        .n_layers = 1, .n_kv_heads = 1, .head_dim = 8, .page_size = 4, .n_pages = 8};
     int64_t live = sv_alloc_live();
     for (int64_t n = 1;; n++) {
         struct sv_cache c;

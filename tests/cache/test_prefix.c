@@ -19,7 +19,7 @@ static struct sv_dev *open_dev(void)
 {
     struct sv_dev *dev = NULL;
     struct sv_err err = {0};
-    struct sv_dev_opts o = {.n_threads = 1, .isa = SV_ISA_PLAIN};
+    struct sv_dev_opts o = {.n_threads = 1, .tuning.isa = SV_ISA_PLAIN};
     if (sv_dev_open(&dev, &o, &err))
         fail_msg("%s", err.msg);
     return dev;
@@ -30,9 +30,19 @@ static void open_cache(struct sv_cache *c, struct sv_dev *dev, int32_t page_size
 {
     struct sv_err err = {0};
     const struct sv_cache_group_desc desc[] = {
-        {"full", 2, 1, 8, SV_F32, page_size, n_pages, 0},
-        {"sliding", 1, 1, 8, SV_F32, page_size, n_pages, WINDOW},
-        {"draft", 1, 1, 8, SV_F32, page_size, n_pages, 0},
+        {.n_layers = 2, .n_kv_heads = 1, .head_dim = 8, .page_size = page_size, .n_pages = n_pages},
+        {.n_layers = 1,
+         .n_kv_heads = 1,
+         .head_dim = 8,
+         .window = WINDOW,
+         .page_size = page_size,
+         .n_pages = n_pages},
+        {.owner = SV_CACHE_DRAFT,
+         .n_layers = 1,
+         .n_kv_heads = 1,
+         .head_dim = 8,
+         .page_size = page_size,
+         .n_pages = n_pages},
     };
     if (sv_cache_open(c, dev, desc, 3, SLOTS, POSITIONS, &err) ||
         (keep && sv_cache_keep_prefixes(c, &err)))
@@ -169,7 +179,7 @@ static void arrive(struct model *m, int32_t s)
     int32_t ask = (int32_t)sv_rng_below(&m->rng, POSITIONS), want = 0;
     for (int32_t n = m->page; n <= ask && known_at(m, t, n) >= 0; n += m->page)
         want = n;
-    assert_int_equal(sv_cache_attach(&m->c, s, t->tokens, ask), want);
+    assert_int_equal(sv_cache_attach(&m->c, s, t->tokens, ask, 0), want);
     m->n_found += want;
     t->n = want;
     check_content(m, s);
@@ -197,9 +207,9 @@ static void grow(struct model *m, int32_t s)
     if (room < 1)
         return;
     int32_t to = t->n + (ahead < room ? ahead : room);
-    int32_t more = sv_cache_pages_for(&m->c, to) - sv_cache_pages_for(&m->c, m->c.n_backed[s]);
+    int32_t more = (to + m->page - 1) / m->page - (m->c.n_backed[s] + m->page - 1) / m->page;
     int32_t free_before = sv_cache_n_free(&m->c, 0), idle = n_idle(m);
-    assert_int_equal(idle, sv_cache_n_kept(&m->c));
+    assert_int_equal(idle, sv_cache_n_kept(&m->c, 0));
     bool got = sv_cache_reserve(&m->c, s, to);
     if (!got) { /* the sliding group has at least as many free pages as the full ones */
         assert_true(more > free_before + idle);
@@ -244,7 +254,7 @@ static void random_days(int32_t page, int32_t n_positions, uint64_t seed)
         if (!sv_rng_below(&m->rng, 500))
             flush(m);
         sv_cache_check(&m->c);
-        assert_int_equal(sv_cache_n_kept(&m->c), n_idle(m));
+        assert_int_equal(sv_cache_n_kept(&m->c, 0), n_idle(m));
     }
     print_message("page %d: %lld positions found, %lld pages evicted, %lld times no room\n", page,
                   (long long)m->n_found, (long long)m->n_evicted, (long long)m->n_refused);
@@ -289,26 +299,26 @@ static void equal_pages_are_shared(void **state)
     assert_true(sv_cache_reserve(&c, 0, 10) && sv_cache_reserve(&c, 1, 10));
     assert_int_equal(sv_cache_n_free(&c, 0), 14);
     sv_cache_publish(&c, 0, tokens, 9);
-    assert_int_equal(sv_cache_attach(&c, 2, tokens, 9), 8);
+    assert_int_equal(sv_cache_attach(&c, 2, tokens, 9, 0), 8);
     sv_cache_publish(&c, 1, tokens, 10); /* adopts the two pages of slot 0 */
     assert_int_equal(sv_cache_n_free(&c, 0), 16);
-    assert_int_equal(sv_cache_n_kept(&c), 0);
+    assert_int_equal(sv_cache_n_kept(&c, 0), 0);
     for (int32_t g = 0; g < 3; g++)
         for (int p = 0; p < 2; p++)
             assert_int_equal(c.group[g].table[p], c.group[g].table[c.group[g].stride + p]);
     sv_cache_check(&c);
     sv_cache_release(&c, 0);
     sv_cache_release(&c, 1);
-    assert_int_equal(sv_cache_n_kept(&c), 0); /* slot 2 runs on them */
+    assert_int_equal(sv_cache_n_kept(&c, 0), 0); /* slot 2 runs on them */
     sv_cache_release(&c, 2);
-    assert_int_equal(sv_cache_n_kept(&c), 2);
+    assert_int_equal(sv_cache_n_kept(&c, 0), 2);
     tokens[3] = 1; /* another text with the same length */
-    assert_int_equal(sv_cache_attach(&c, 0, tokens, 9), 0);
+    assert_int_equal(sv_cache_attach(&c, 0, tokens, 9, 0), 0);
     sv_cache_close(&c);
     open_cache(&c, dev, 4, 20, false); /* switched off */
     assert_true(sv_cache_reserve(&c, 0, 10));
     sv_cache_publish(&c, 0, tokens, 10);
-    assert_int_equal(sv_cache_attach(&c, 1, tokens, 10), 0);
+    assert_int_equal(sv_cache_attach(&c, 1, tokens, 10, 0), 0);
     sv_cache_flush(&c);
     sv_cache_release(&c, 0);
     assert_int_equal(sv_cache_n_free(&c, 0), 20);
@@ -316,9 +326,14 @@ static void equal_pages_are_shared(void **state)
     sv_dev_close(dev);
 }
 
+static int32_t draft_end(const struct sv_cache *c, int32_t slot)
+{
+    return sv_cache_valid_to(c, slot, c->owned[SV_CACHE_DRAFT]);
+}
+
 /* Pages without the draft's K/V: who finds or shares them is told; a page that has it takes their
  * place as soon as nobody reads them. */
-static void bare_pages(void **state)
+static void without_the_drafts_part(void **state)
 {
     (void)state;
     struct sv_dev *dev = open_dev();
@@ -327,29 +342,29 @@ static void bare_pages(void **state)
     int32_t tokens[POSITIONS] = {0};
     assert_true(sv_cache_reserve(&c, 0, 12) && sv_cache_reserve(&c, 1, 12) &&
                 sv_cache_reserve(&c, 2, 12));
-    sv_cache_mark_bare(&c, 0, 6);
-    sv_cache_mark_bare(&c, 0, 11); /* says less */
-    assert_true(sv_cache_bare_from(&c, 0) < INT32_MAX && sv_cache_bare_from(&c, 1) == INT32_MAX);
-    sv_cache_publish(&c, 0, tokens, 12); /* pages at 0, 4 (from 6 on bare), 8 */
-    assert_int_equal(sv_cache_attach(&c, 3, tokens, 7), 4);
-    assert_int_equal(sv_cache_bare_from(&c, 3), INT32_MAX);
+    sv_cache_invalidate(&c, 0, c.owned[SV_CACHE_DRAFT], 6);
+    sv_cache_invalidate(&c, 0, c.owned[SV_CACHE_DRAFT], 11); /* says less */
+    assert_true(draft_end(&c, 0) < INT32_MAX && draft_end(&c, 1) == INT32_MAX);
+    sv_cache_publish(&c, 0, tokens, 12); /* pages at 0, 4 (from 6 on not valid), 8 */
+    assert_int_equal(sv_cache_attach(&c, 3, tokens, 7, 0), 4);
+    assert_int_equal(draft_end(&c, 3), INT32_MAX);
     sv_cache_release(&c, 3);
-    assert_int_equal(sv_cache_attach(&c, 3, tokens, 12), 12);
-    assert_true(sv_cache_bare_from(&c, 3) < INT32_MAX);
+    assert_int_equal(sv_cache_attach(&c, 3, tokens, 12, 0), 12);
+    assert_true(draft_end(&c, 3) < INT32_MAX);
     sv_cache_release(&c, 3);
-    assert_int_equal(sv_cache_bare_from(&c, 3), INT32_MAX);
+    assert_int_equal(draft_end(&c, 3), INT32_MAX);
     sv_cache_publish(&c, 1, tokens, 4);
-    assert_int_equal(sv_cache_bare_from(&c, 1), INT32_MAX);
-    sv_cache_publish(&c, 1, tokens, 8); /* adopts a bare page, because slot 0 reads it */
-    assert_true(sv_cache_bare_from(&c, 1) < INT32_MAX);
+    assert_int_equal(draft_end(&c, 1), INT32_MAX);
+    sv_cache_publish(&c, 1, tokens, 8); /* adopts such a page, because slot 0 reads it */
+    assert_true(draft_end(&c, 1) < INT32_MAX);
     sv_cache_release(&c, 0);
     sv_cache_release(&c, 1);
     sv_cache_check(&c);
     sv_cache_publish(&c, 2, tokens, 12); /* nobody reads them any more */
-    assert_int_equal(sv_cache_bare_from(&c, 2), INT32_MAX);
+    assert_int_equal(draft_end(&c, 2), INT32_MAX);
     sv_cache_check(&c);
-    assert_int_equal(sv_cache_attach(&c, 0, tokens, 12), 12);
-    assert_int_equal(sv_cache_bare_from(&c, 0), INT32_MAX);
+    assert_int_equal(sv_cache_attach(&c, 0, tokens, 12, 0), 12);
+    assert_int_equal(draft_end(&c, 0), INT32_MAX);
     sv_cache_check(&c);
     for (int32_t s = 0; s < 4; s++)
         sv_cache_release(&c, s);
@@ -363,7 +378,8 @@ static void open_survives_faults(void **state)
 {
     (void)state;
     struct sv_dev *dev = open_dev();
-    const struct sv_cache_group_desc desc = {"full", 1, 1, 8, SV_F32, 4, 8, 0};
+    const struct sv_cache_group_desc desc = {
+        .n_layers = 1, .n_kv_heads = 1, .head_dim = 8, .page_size = 4, .n_pages = 8};
     int64_t live = sv_alloc_live();
     for (int64_t n = 1;; n++) {
         struct sv_cache c;
@@ -383,4 +399,4 @@ static void open_survives_faults(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(random_page_1), cmocka_unit_test(random_page_4),
              cmocka_unit_test(random_page_16), cmocka_unit_test(equal_pages_are_shared),
-             cmocka_unit_test(bare_pages), cmocka_unit_test(open_survives_faults))
+             cmocka_unit_test(without_the_drafts_part), cmocka_unit_test(open_survives_faults))

@@ -13,8 +13,9 @@ enum { PAGE = 8, KEPT = 200, N_PAGES = 2 * KEPT + 8 };
 
 static void open_cache(struct sv_cache *c, struct sv_dev **dev)
 {
-    const struct sv_dev_opts o = {.n_threads = 1, .isa = SV_ISA_PLAIN};
-    const struct sv_cache_group_desc desc = {"full", 1, 1, 8, SV_F32, PAGE, N_PAGES, 0};
+    const struct sv_dev_opts o = {.n_threads = 1, .tuning.isa = SV_ISA_PLAIN};
+    const struct sv_cache_group_desc desc = {
+        .n_layers = 1, .n_kv_heads = 1, .head_dim = 8, .page_size = PAGE, .n_pages = N_PAGES};
     struct sv_err err = {0};
 
     if (sv_dev_open(dev, &o, &err) || sv_cache_open(c, *dev, &desc, 1, 2, 4 * PAGE, &err) ||
@@ -32,7 +33,7 @@ static int32_t keep(struct sv_cache *c, const int32_t *tokens, int32_t n)
 {
     int32_t page;
 
-    sv_cache_attach(c, 0, tokens, n);
+    sv_cache_attach(c, 0, tokens, n, 0);
     assert_true(sv_cache_reserve(c, 0, n));
     sv_cache_publish(c, 0, tokens, n);
     page = page_of(c, n / PAGE - 1);
@@ -57,7 +58,7 @@ static void one_token_apart(void **state)
         }
         for (int32_t k = 0; k < 8 * KEPT; k++) {
             tokens[at] = 10 + k;
-            assert_int_equal(sv_cache_attach(&c, 0, tokens, PAGE), k < KEPT ? PAGE : 0);
+            assert_int_equal(sv_cache_attach(&c, 0, tokens, PAGE, 0), k < KEPT ? PAGE : 0);
             if (k < KEPT)
                 assert_int_equal(page_of(&c, 0), page[k]);
             sv_cache_release(&c, 0);
@@ -85,11 +86,12 @@ static void the_same_behind_others(void **state)
     }
     for (int32_t k = 0; k < KEPT; k++) {
         tokens[0] = 10 + k;
-        assert_int_equal(sv_cache_attach(&c, 0, tokens, 2 * PAGE), 2 * PAGE);
+        assert_int_equal(sv_cache_attach(&c, 0, tokens, 2 * PAGE, 0), 2 * PAGE);
         assert_int_equal(page_of(&c, 1), page[k]);
         sv_cache_release(&c, 0);
     }
-    assert_int_equal(sv_cache_attach(&c, 0, tokens + PAGE, PAGE), 0); /* no beginning of anything */
+    assert_int_equal(sv_cache_attach(&c, 0, tokens + PAGE, PAGE, 0),
+                     0); /* no beginning of anything */
     sv_cache_release(&c, 0);
     sv_cache_check(&c);
     sv_cache_close(&c);

@@ -20,7 +20,7 @@ err_says "$words"
 equal "$(grep -c "$words" "$tmp/answers")" 3
 equal "$(wc -l <"$tmp/answers")" 3
 
-run 1 bench -m "$tmp/broken" -d "$draft" --prompts "$tmp/in" --repeat 1
+run_bench 1 -m "$tmp/broken" -d "$draft" --prompts "$tmp/in" --repeat 1
 err_says "$words"
 run 1 check -m "$tmp/broken" -d "$draft" --prompts "$tmp/in"
 err_says "$words"

@@ -17,20 +17,20 @@ out_says 'accept length'
 run 0 generate -m "$demo/target" --in "$demo/prompts.jsonl" --out "$tmp/plain" -n 64 -q
 run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/dflash" -n 64 -q
 run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/one" -n 64 -q --batch 1
-run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/whole" -n 64 -q --dense-weights off
-run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/dense" -n 64 -q --dense-weights on
-run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/exact" -n 64 -q --draft-bytes off
-run 0 generate -m "$demo/target" --in "$demo/prompts.jsonl" --out "$tmp/sieve" -n 64 -q --batch 1 --head-sieve on
-run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/sieves" -n 64 -q --batch 1 --head-sieve on
-for arm in dflash one whole dense exact sieve sieves; do
+run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/whole" -n 64 -q --compress-weights off
+run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/compressed" -n 64 -q --compress-weights on
+run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/exact" -n 64 -q --draft-quant off
+run 0 generate -m "$demo/target" --in "$demo/prompts.jsonl" --out "$tmp/screen" -n 64 -q --batch 1 --screen-head on
+run 0 generate -m "$demo/target" -d "$demo/draft" --in "$demo/prompts.jsonl" --out "$tmp/screens" -n 64 -q --batch 1 --screen-head on
+for arm in dflash one whole compressed exact screen screens; do
     cmp -s <(sed 's/, "accept_lengths".*//' "$tmp/plain") <(sed 's/, "accept_lengths".*//' "$tmp/$arm") ||
         fail "$arm differs from plain decoding"
 done
-run 2 run -m "$demo/target" -d "$demo/draft" --draft-bytes never -p x
-err_says "option --draft-bytes: 'never' is not one of auto, on, off"
-run 2 run -m "$demo/target" --head-sieve never -p x
-err_says "option --head-sieve: 'never' is not one of auto, on, off"
-run 1 run -m "$demo/target" -d "$demo/draft" --device cpu --isa plain --draft-bytes on -p x
+run 2 run -m "$demo/target" -d "$demo/draft" --draft-quant never -p x
+err_says "option --draft-quant: 'never' is not one of auto, on, off"
+run 2 run -m "$demo/target" --screen-head never -p x
+err_says "option --screen-head: 'never' is not one of auto, on, off"
+run 1 run -m "$demo/target" -d "$demo/draft" --device cpu --isa plain --draft-quant on -p x
 err_says "no products of a draft's weights in 8 bits"
 run 0 run -m "$demo/target" -d "$demo/draft" --chat -p 'What is 3 times 4?' -n 40
 err_says 'accept length'
@@ -95,7 +95,8 @@ rule 5 '"text": ".*'"$stop_word"'", .*"finish_reason": "stop", "stop_reason": "'
 rule 6 '"finish_reason": "stop", "stop_reason": '"$stop_id"','
 rule 7 'min_tokens 31 is above max_tokens 30'
 
-# ---- Ctrl-C inside an answer of a conversation ends the answer, not the conversation
+# ---- Ctrl-C inside an answer of a conversation ends the answer, not the conversation; the next one does, unless
+# something is typed in between
 
 if command -v tmux >/dev/null; then
     tmux="tmux -L salvo-demo-$$ -f /dev/null"
@@ -106,19 +107,30 @@ if command -v tmux >/dev/null; then
         done
         fail "the conversation does not show '$1': $($tmux capture-pane -p)"
     }
-    $tmux new-session -d -x 100 -y 50 "HOME=$tmp $salvo run -m $demo/target -n 0 --raw --ignore-eos -t 1; echo ended \$?; sleep 20"
-    wait_for '>'
-    $tmux send-keys 'def first(n):' Enter
-    for _ in $(seq 100); do # until the answer has begun, whatever it says
-        [ "$($tmux capture-pane -p | grep -c .)" -gt 3 ] && break
-        sleep 0.05
-    done
-    $tmux send-keys C-c
-    wait_for '(canceled)'
+    cancel_one() {
+        $tmux new-session -d -x 100 -y 50 "HOME=$tmp $salvo run -m $demo/target -n 0 --raw --ignore-eos -t 1; echo ended \$?; sleep 20"
+        wait_for '>'
+        $tmux send-keys 'def first(n):' Enter
+        for _ in $(seq 100); do # until the answer has begun, whatever it says
+            [ "$($tmux capture-pane -p | grep -c .)" -gt 3 ] && break
+            sleep 0.05
+        done
+        $tmux send-keys C-c
+        wait_for '(canceled)'
+    }
+    cancel_one
     $tmux send-keys '/stats' Enter
     wait_for 'accept length 1.00'
+    $tmux send-keys C-c
+    sleep 0.5
     $tmux send-keys '/quit' Enter
     wait_for 'ended 0'
+    $tmux kill-server
+    tmux="tmux -L salvo-demo2-$$ -f /dev/null"
+    cancel_one
+    sleep 0.5
+    $tmux send-keys C-c
+    wait_for 'ended 1'
     $tmux kill-server
 fi
 finish

@@ -5,9 +5,9 @@
 
 printf '{"id": "a", "prompt_token_ids": [3, 1, 4, 1, 5], "max_tokens": 8}\n' >"$tmp/in.jsonl"
 mkdir "$tmp/there"
-pair="bench -m $target -d $draft --prompts $tmp/in.jsonl --keep-loops --repeat 1 -q"
-sim="bench -m $target -d $draft --mode plain --context 32 --steps 2 --seconds 0.01 --repeat 1 -q"
-random="bench --random-weights $no_tokenizer --verify 2 --prefill 8 --seconds 0.01 --repeat 1 -q"
+pair="$salvo_bench -m $target -d $draft --prompts $tmp/in.jsonl --keep-loops --repeat 1 -q"
+sim="$salvo_bench -m $target -d $draft --mode plain --context 32 --steps 2 --seconds 0.01 --repeat 1 -q"
+random="$salvo_bench --random-weights $no_tokenizer --verify 2 --prefill 8 --seconds 0.01 --repeat 1 -q"
 file=$tmp/there/file
 
 # full SHOWN COMMAND: no file takes a single byte. The command fails, names the file and shows SHOWN. A file system
@@ -15,7 +15,7 @@ file=$tmp/there/file
 full() {
     local shown=$1 code=0 said
     shift
-    said=$(trap '' XFSZ; ulimit -f 0; "$salvo" "$@" 2>&1 </dev/null) || code=$?
+    said=$(trap '' XFSZ; ulimit -f 0; "$@" 2>&1 </dev/null) || code=$?
     equal "$*: $code" "$*: 1"
     [[ $said == *"$tmp/there/"* ]] || fail "$*: says no file: $said"
     [[ $said == *"$shown"* ]] || fail "$*: shows no '$shown': $said"
@@ -26,31 +26,29 @@ echo before >"$file"
     full '| all ' $pair --out "$file"
     full ',all,dflash,' $pair --format csv --out "$file"
     full '"arm": "dflash"' $pair --format json --out "$file"
-    full '| plain with' $pair --one-engine --losses "$file"
-    full '| all ' $pair --one-engine --losses "$file"
     full '| plain' $sim --out "$file"
     full '| attention' $sim --profile-ops "$file"
     full '| plain' $sim --profile-ops "$file"
     full '' $random --tmp "$tmp/there"
 }
 equal "$(cat "$file")" before
-full '' generate -m "$target" --in "$tmp/in.jsonl" --out "$file" -q
+full '' "$salvo" generate -m "$target" --in "$tmp/in.jsonl" --out "$file" -q
 rm -f "$file"
 equal "$(ls "$tmp/there")" ''
 
 # Standard output, and a file that takes nothing and cannot be replaced.
 if [ -w /dev/full ]; then
-    for words in "$pair" "$pair --format csv" "$sim" "$random" "generate -m $target --in $tmp/in.jsonl --out - -q"; do
+    for words in "$pair" "$pair --format csv" "$sim" "$random" "$salvo generate -m $target --in $tmp/in.jsonl --out - -q"; do
         code=0
         # shellcheck disable=SC2086
-        "$salvo" $words >/dev/full 2>"$tmp/err" </dev/null || code=$?
+        $words >/dev/full 2>"$tmp/err" </dev/null || code=$?
         err=$(cat "$tmp/err")
         equal "$words: $code" "$words: 1"
         err_says 'standard output'
     done
     for words in "$pair" "$sim" "$random"; do
         # shellcheck disable=SC2086
-        run 1 $words --out /dev/full
+        run_program ${words%% *} 1 ${words#* } --out /dev/full
         err_says '/dev/full'
         out_says '|'
     done

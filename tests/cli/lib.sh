@@ -10,6 +10,7 @@ if [ ! -x "$salvo" ]; then
     exit 1
 fi
 salvo=$(realpath "$salvo")
+salvo_bench=$(realpath "${SALVO_BENCH:-build/salvo-bench}")
 tiny=$PWD/tests/golden/tiny
 target=$tiny/pair_target
 draft=$tiny/pair_draft_sliding_b8
@@ -24,14 +25,20 @@ fail() {
     n_failed=$((n_failed + 1))
 }
 
-# run CODE ARG...: runs the program, which must end with CODE; $out and $err hold what it said.
+# run CODE ARG...: runs salvo, which must end with CODE; $out and $err hold what it printed. run_bench: salvo-bench.
 run() {
-    local want=$1 code=0
-    shift
-    "$salvo" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?
+    run_program "$salvo" "$@"
+}
+run_bench() {
+    run_program "$salvo_bench" "$@"
+}
+run_program() {
+    local program=$1 want=$2 code=0
+    shift 2
+    "$program" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?
     out=$(tr -d '\0' <"$tmp/out")
     err=$(cat "$tmp/err")
-    [ "$code" = "$want" ] || fail "salvo $*: exit code $code, not $want: $err"
+    [ "$code" = "$want" ] || fail "${program##*/} $*: exit code $code, not $want: $err"
 }
 
 # says TEXT in: $err or $out must hold it.

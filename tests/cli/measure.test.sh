@@ -1,5 +1,5 @@
 #!/bin/bash
-# measure.test.sh - info, check and bench on the tiny pair: what they report and what they refuse.
+# measure.test.sh - info, check and salvo-bench on the tiny pair: what they report and what they refuse.
 # timeout: 120
 . tests/cli/lib.sh
 
@@ -17,6 +17,14 @@ run 0 info "$tiny/llama_rope3_bf16"
 out_says LlamaForCausalLM
 out_says llama3
 out_says 'in 2 files'
+run 0 info "$tiny/gptoss_mxfp4"
+out_says GptOssForCausalLM
+out_says 'experts           4 in 2 layers, 3 for each token, MLP 32; stored in MXFP4'
+out_says '1 layers sliding with window 128'
+out_says '138096 by the configuration'
+run 0 info "$tiny/qwen3_moe_bf16"
+out_says Qwen3MoeForCausalLM
+out_says 'experts           11 in 2 layers, 3 for each token, MLP 20'
 
 # A tensor file cut short: the configuration is still shown, the fault named.
 cp -r "$no_tokenizer" "$tmp/cut"
@@ -36,6 +44,10 @@ run 0 check -m "$target"
 out_says 'chat template: parsed'
 run 1 check -m "$target" -d "$tiny/llama_draft_random_b4"
 err_says 'does not fit'
+run 0 check -m "$tiny/gptoss_bf16" -d "$tiny/gptoss_draft_random_b10"
+out_says 'draft fit the target'
+run 1 check -m "$target" -d "$tiny/gptoss_draft_random_b10"
+err_says 'does not fit'
 run 1 check -m "$draft"
 err_says 'is a draft'
 run 1 check -m "$tmp/cut"
@@ -45,8 +57,8 @@ err_says model.safetensors
 echo '{"id": 1, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}' >"$tmp/messages.jsonl"
 run 0 check -m "$target" -d "$draft" --prompts "$tmp/messages.jsonl"
 out_says 'same tokens with and without the draft: 1 prompts, 8 tokens'
-run 0 bench -m "$target" --prompts "$tmp/messages.jsonl" --repeat 1 --keep-loops
-run 1 bench -m "$no_tokenizer" --prompts "$tmp/messages.jsonl" --repeat 1
+run_bench 0 -m "$target" --prompts "$tmp/messages.jsonl" --repeat 1 --keep-loops
+run_bench 1 -m "$no_tokenizer" --prompts "$tmp/messages.jsonl" --repeat 1
 err_says "$tmp/messages.jsonl, line 1: field 'messages': there is no chat template"
 
 # A chat template that nobody could be answered with.
@@ -79,7 +91,7 @@ done >"$tmp/p.jsonl"
 bench() {
     local code=$1
     shift
-    run "$code" bench -m "$target" -d "$draft" --prompts "$tmp/p.jsonl" -n 40 --repeat 2 --spec-width 0 "$@"
+    run_bench "$code" -m "$target" -d "$draft" --prompts "$tmp/p.jsonl" -n 40 --repeat 2 --spec-width 0 "$@"
 }
 bench 0 --concurrency 1,3
 for fact in '| odd' '| even' '| all' speedup 'accept length' ': equal' 'GB/s'; do
@@ -97,16 +109,10 @@ perl -MJSON::PP -0777 -ne 'my $r = decode_json($_); exit(@$r == 6 && $r->[5]{acc
     fail "the JSON is not what it should be: $out"
 bench 0 --limit 1 --out "$tmp/result.md"
 grep -q '| all' "$tmp/result.md" || fail "--out was not written"
-run 0 bench -m "$target" --prompts "$tmp/p.jsonl" -n 8 --repeat 1
+run_bench 0 -m "$target" --prompts "$tmp/p.jsonl" -n 8 --repeat 1
 out_says 'plain tok/s'
-# Every step of either way, and what it lost: plain decoding loses nothing against itself.
-bench 0 --concurrency 3 --one-engine --losses "$tmp/losses" -o csv
-for kind in odd even; do
-    grep -qE "^$kind,3,all,all of plain,[1-9][0-9]*,100.00,1.000,.*,-?0.00$" "$tmp/losses" || fail "no line of plain decoding: $(cat "$tmp/losses")"
-    grep -qE "^$kind,3,2 to 3,drafts," "$tmp/losses" || fail "no line of drafting steps: $(cat "$tmp/losses")"
-done
-bench 2 --losses "$tmp/losses"
-err_says '--losses needs --one-engine and --draft'
+bench 0 --concurrency 3 --one-engine -o csv
+equal "$(grep -c ',all,' "$tmp/out")" 2
 printf '{"id":1,"prompt":3}\n' >"$tmp/p.jsonl"
 bench 1
 err_says "line 1: field 'prompt'"
@@ -114,7 +120,7 @@ err_says "line 1: field 'prompt'"
 # ---- bench of modes: every arm a row, simulated rows say so, the policy says why
 
 sim() {
-    run "$1" bench -m "$target" -d "$draft" --concurrency 1,2 --context 20 --steps 4 --repeat 2 --seconds 0.05 -q "${@:2}"
+    run_bench "$1" -m "$target" -d "$draft" --concurrency 1,2 --context 20 --steps 4 --repeat 2 --seconds 0.05 -q "${@:2}"
 }
 sim 0 --mode plain,dflash,auto --widths 2,8 --accept-profile never,2.5,always,real --prefill 30
 for fact in '| plain ' '| width 2 ' '| width 8 ' '| auto ' '(simulated)' '| real ' 'Width policy: cost of steps' \
@@ -149,7 +155,7 @@ out_says 'nothing ran for 0.01 s'
 sim 0 --mode plain
 out_says '| plain |'
 equal "$(grep -c 'rest' "$tmp/out")" 0
-run 2 bench --random-weights "$tiny/qwen3_tied_bf16" --rest 1
+run_bench 2 --random-weights "$tiny/qwen3_tied_bf16" --rest 1
 err_says 'only with --mode'
 sim 2 --mode plain --rest 61
 err_says "option --rest: 61"
@@ -158,9 +164,9 @@ sim 2 --mode dflash --accept-profile "$tmp/bad"
 err_says 'byte 2'
 # Recorded steps: lengths come from them, and the shares of drafts with them; the policy with and without cuts.
 printf 'steps\n3 0.9 0.8 0.1\n3 0.7 0.6 0.2\n' >"$tmp/steps"
-sim 0 --mode dflash,auto,uncut --widths 8 --accept-profile "$tmp/steps" -o csv
+sim 0 --mode dflash,auto,unpruned --widths 8 --accept-profile "$tmp/steps" -o csv
 equal "$(grep ',width 8,' "$tmp/out" | cut -d, -f24 | sort -u)" 3.000
-equal "$(grep -c ',uncut,' "$tmp/out")" "$(grep -c ',auto,' "$tmp/out")"
+equal "$(grep -c ',unpruned,' "$tmp/out")" "$(grep -c ',auto,' "$tmp/out")"
 printf 'steps\n3 0.5 2\n' >"$tmp/bad"
 sim 2 --mode dflash --accept-profile "$tmp/bad"
 err_says 'byte 12'
@@ -173,7 +179,7 @@ sim 2 --mode dflash --widths 1
 err_says "--width"
 sim 1 --mode dflash --widths 9
 err_says 'block of 8'
-run 0 bench --random-weights "$tiny/qwen3_tied_bf16" --mode plain --context 20 --steps 4 --repeat 1 --seconds 0.05 -o json
+run_bench 0 --random-weights "$tiny/qwen3_tied_bf16" --mode plain --context 20 --steps 4 --repeat 1 --seconds 0.05 -o json
 perl -MJSON::PP -0777 -ne 'my $r = decode_json($_); exit(@$r == 1 && $r->[0]{tok_s_median} > 0 ? 0 : 1)' "$tmp/out" ||
     fail "the JSON is not what it should be: $out"
 
@@ -186,14 +192,15 @@ perl -MJSON::PP -0777 -ne '
 # ---- bench of random weights: nothing is left behind
 
 mkdir "$tmp/rand"
-run 0 bench --random-weights "$tiny/qwen3_tied_bf16" --prefill 40 --verify 8 --seconds 0.05 --repeat 2 --tmp "$tmp/rand"
+run_bench 0 --random-weights "$tiny/qwen3_tied_bf16" --prefill 40 --verify 8 --seconds 0.05 --repeat 2 --tmp "$tmp/rand"
 for fact in 'decode 1 row' 'verify 8 rows' 'prompt of 40' 'of bandwidth' 'read bandwidth'; do
     out_says "$fact"
 done
-run 0 bench --random-weights "$tiny/llama_bias_f16" --prefill 40 --seconds 0.05 --repeat 1 --tmp "$tmp/rand" -o csv
+run_bench 0 --random-weights "$tiny/llama_bias_f16" --prefill 40 --seconds 0.05 --repeat 1 --tmp "$tmp/rand" -o csv
 equal "$(wc -l <"$tmp/out")" 4
 equal "$(ls "$tmp/rand")" ""
-run 1 bench --random-weights "$tiny/qwen3_tied_bf16" --tmp /nonexistent
+run_bench 0 --random-weights "$tiny/gptoss_mxfp4" --prefill 40 --seconds 0.05 --repeat 1 --tmp "$tmp/rand" -o csv
+run_bench 1 --random-weights "$tiny/qwen3_tied_bf16" --tmp /nonexistent
 err_says /nonexistent
 
 # Ctrl-C, or being told to end, while gigabytes of random weights are being written leaves none of them.
@@ -201,7 +208,7 @@ mkdir "$tmp/huge"
 sed -E 's/"(vocab_size|intermediate_size)": *[0-9]+/"\1": 131072/; s/"num_hidden_layers": *[0-9]+/"num_hidden_layers": 256/' \
     "$tiny/qwen3_tied_bf16/config.json" | sed '/"layer_types"/,/\]/d' >"$tmp/huge/config.json"
 for signal in INT TERM; do
-    "$salvo" bench --random-weights "$tmp/huge" --device cpu --tmp "$tmp/rand" >"$tmp/out" 2>"$tmp/err" &
+    "$salvo_bench" --random-weights "$tmp/huge" --device cpu --tmp "$tmp/rand" >"$tmp/out" 2>"$tmp/err" &
     pid=$!
     while kill -0 $pid 2>/dev/null && [ -z "$(ls "$tmp/rand")" ]; do sleep 0.01; done
     kill -$signal $pid

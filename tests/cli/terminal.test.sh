@@ -141,6 +141,150 @@ rm "$tmp/.salvo_history"
 talk 0 '\\\n' -m "$target" -n 2
 [[ $screen != *'tokens in'* ]] || fail "nothing is answered: $(cat -v <<<"$screen")"
 
+# ---- a paste of several lines is one message, however its bytes arrive; the terminal is asked to mark pastes only at the prompt
+
+on=$'\033[?2004h' off=$'\033[?2004l' paste=$'\033[200~' pasted=$'\033[201~'
+# shown TEXT [N]: waits until the terminal has got this text N times.
+shown() {
+    for _ in $(seq 400); do
+        [ "$(grep -aoF -- "$1" "$tmp/typescript" | wc -l)" -ge "${2:-1}" ] && return
+        sleep 0.05
+    done
+    echo "'$1' is not shown: $(cat -v "$tmp/typescript")" >>"$tmp/missing"
+}
+# typed CODE FUNCTION COMMAND: the function writes what is typed while the command runs on a terminal, and then Ctrl-D.
+typed() {
+    local code=0
+    rm -f "$tmp/.salvo_history" "$tmp/missing"
+    : >"$tmp/typescript"
+    "$2" | timeout 60 script -qefc "$3; exit \$?" "$tmp/typescript" >/dev/null 2>&1 || code=$?
+    screen=$(tr -d '\0' <"$tmp/typescript")
+    [ "$code" = "$1" ] || fail "$2: exit code $code, not $1: $(cat -v <<<"$screen")"
+    [ ! -e "$tmp/missing" ] || fail "$2: $(cat "$tmp/missing")"
+}
+# history: what was sent, a line end after each message; libedit writes white space as \ooo.
+history() {
+    sed 1d "$tmp/.salvo_history" | perl -pe 's/\\([0-7]{3})/chr oct $1/ge'
+}
+talk_tiny="$salvo run -m $target -n 5"
+marks() {
+    grep -aoE $'\033\\[\\?2004[hl]' <<<"$screen" | tr -d '\033[?\n'
+}
+
+in_parts() {
+    shown "$on"
+    for part in '\033[20' '0~first li' 'ne\rsecond gr\303' '\266\n\tthird\n\033[20' '1~ and more'; do
+        printf "$part"
+        sleep 0.1
+    done
+    shown 'and more'
+    printf '\r'
+    shown 'tokens in'
+    shown "$on" 2
+}
+typed 0 in_parts "$talk_tiny"
+printf 'first line\nsecond grö\n\tthird\n and more' >"$tmp/prompt"
+equal "$(history)" "$(cat "$tmp/prompt")"
+equal "$(grep -c 'tokens in' <<<"$screen")" 1
+run 0 run -m "$target" -n 5 -f "$tmp/prompt"
+shows "$(grep -o 'prompt of [0-9]*' <<<"$err")"
+equal "$(marks)" 2004h2004l2004h2004l
+
+# Far larger than a read and than the terminal's own buffer; the refusal names the same count as for a file.
+for i in $(seq 300); do printf '%d: the quick brown fox jumps over the lazy dog and then some more\n' "$i"; done >"$tmp/prompt"
+large() {
+    shown "$on"
+    printf '%s' "$paste"
+    cat "$tmp/prompt"
+    printf '%s\r' "$pasted"
+    shown 'leaves no room'
+    shown "$on" 2
+}
+typed 0 large "$talk_tiny"
+equal "$(history)" "$(cat "$tmp/prompt")"
+equal "$(grep -c 'leaves no room' <<<"$screen")" 1
+printf '%s' "$(cat "$tmp/prompt")" >"$tmp/stripped"
+run 1 run -m "$target" -n 5 -f "$tmp/stripped"
+shows "$(grep -o 'prompt has [0-9]* tokens' <<<"$err")"
+
+# Without an end mark the paste is over when nothing more comes, and can be edited and sent.
+no_end() {
+    shown "$on"
+    printf '%sone\ntwo\n' "$paste"
+    shown two
+    printf 'thr%see\033[De\033[C\b\r' "$pasted" # the mark that is late, and a correction
+    shown 'tokens in'
+    shown "$on" 2
+}
+typed 0 no_end "$talk_tiny"
+equal "$(history)" $'one\ntwo\nthree'
+
+# Ctrl-C drops an open paste.
+dropped() {
+    shown "$on"
+    printf '%slost\n' "$paste"
+    sleep 0.2
+    printf '\003'
+    shown "$on" 2
+    printf 'kept\r'
+    shown 'tokens in'
+    shown "$on" 3
+}
+typed 0 dropped "$talk_tiny"
+equal "$(history)" kept
+
+# A program that begins with a slash is no command; a paste of one line is.
+slash() {
+    shown "$on"
+    printf '%s// one\nint two;%s\r' "$paste" "$pasted"
+    shown 'tokens in'
+    shown "$on" 2
+    printf '%s/quit%s\r' "$paste" "$pasted"
+}
+typed 0 slash "$talk_tiny"
+equal "$(grep -c 'tokens in' <<<"$screen")" 1
+[[ $screen != *'is not known'* ]] || fail "a paste is taken for a command: $(cat -v <<<"$screen")"
+
+# A signal leaves no terminal that marks pastes. Neither a dumb terminal nor a pipe is asked to.
+told() {
+    shown "$on"
+    kill -TERM "$(cat "$tmp/pid")"
+    shown "$off"
+}
+typed 1 told "echo \$\$ >$tmp/pid; exec $talk_tiny"
+equal "$(marks)" 2004h2004l
+quit() {
+    shown "$on"
+    printf '\034'
+    shown "$off"
+}
+(n_failed=0; ulimit -c 0; typed 131 quit "exec $talk_tiny"; equal "$(marks)" 2004h2004l; exit "$n_failed") || fail 'Ctrl-\'
+stopped() {
+    shown "$on"
+    printf '\032'
+    shown '<stopped>'
+    shown "$on" 2
+    printf '%sone\ntwo%s\r' "$paste" "$pasted"
+    shown 'tokens in'
+    shown "$on" 3
+}
+typed 0 stopped "bash --norc -mc '$talk_tiny; printf \"<stopped>\"; fg'"
+equal "$(history)" $'one\ntwo'
+[[ $screen == *"$off"*'<stopped>'*"$on"* ]] || fail "pastes are marked for another program: $(cat -v <<<"$screen")"
+plainly() {
+    shown '>'
+    printf '/quit\r'
+}
+typed 0 plainly "TERM=dumb $talk_tiny"
+equal "$(marks)" ''
+at_once() {
+    printf '/quit\r'
+}
+typed 0 at_once "$talk_tiny | cat"
+shows '>'
+equal "$(marks)" ''
+rm -f "$tmp/.salvo_history"
+
 # ---- a conversation: history, commands, Ctrl-C inside an answer goes on with the next line
 
 if command -v tmux >/dev/null; then
@@ -175,7 +319,11 @@ if command -v tmux >/dev/null; then
     wait_for_prompt
     $tmux send-keys 'größer' Enter
     wait_for '> größer'
-    $tmux send-keys C-c C-c C-c # more than one at the prompt is not "the second one"
+    $tmux send-keys C-c
+    wait_for_prompt
+    $tmux send-keys 'begun'
+    wait_for '> begun'
+    $tmux send-keys C-c # not the second one in a row: a line was begun
     wait_for_prompt
     $tmux send-keys '/nope' Enter
     wait_for '/nope is not known'
@@ -187,6 +335,16 @@ if command -v tmux >/dev/null; then
     wait_for '>'
     pid=$($tmux list-panes -F '#{pane_pid}')
     kill -TERM "$(cat "/proc/$pid/task/$pid/children")"
+    wait_for 'ended 1'
+    $tmux kill-server
+    # The second Ctrl-C in a row ends.
+    tmux="tmux -u -L salvo-twice-$$ -f /dev/null"
+    $tmux new-session -d -x 100 -y 50 "HOME=$tmp LC_ALL=C.UTF-8 $salvo run -m $target -n 20; echo ended \$?; sleep 20"
+    wait_for_prompt
+    $tmux send-keys C-c
+    sleep 0.5
+    wait_for_prompt
+    $tmux send-keys C-c
     wait_for 'ended 1'
     $tmux kill-server
     grep -q 'größer' "$tmp/.salvo_history" || fail "history: $(cat "$tmp/.salvo_history")"

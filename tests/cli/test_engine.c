@@ -7,6 +7,7 @@
 #include "testing.h"
 
 #include "cli/cli.h"
+#include "cli/measure.h"
 
 #include <signal.h>
 #include <stdlib.h>

@@ -4,6 +4,7 @@
 #include "testing.h"
 
 #include "cli/cli.h"
+#include "cli/lines.h"
 
 #include <string.h>
 

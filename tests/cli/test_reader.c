@@ -6,6 +6,7 @@
 #include "testing.h"
 
 #include "cli/cli.h"
+#include "cli/lines.h"
 
 #include <string.h>
 #include <unistd.h>

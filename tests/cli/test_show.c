@@ -6,7 +6,7 @@
 
 #include "testing.h"
 
-#include "cli/load.h"
+#include "bench/load.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -285,14 +285,14 @@ static void stops_are_taken_out(void **state)
 /* Load that nobody answered, and in no time: the figures are numbers all the same. */
 static void a_report_of_nothing(void **state)
 {
-    struct sv_cli_load_request r = {.error = "refused"};
-    struct sv_cli_load_result res = {.r = &r, .n = 1, .concurrency = 1};
+    struct sv_bench_load_request r = {.error = "refused"};
+    struct sv_bench_load_result res = {.r = &r, .n = 1, .concurrency = 1};
     struct sv_err err = {0};
     struct sv_buf b;
     (void)state;
 
     sv_buf_init(&b);
-    sv_cli_load_report(&res, true, &b);
+    sv_bench_load_report(&res, true, &b);
     json_t *root = sv_json_parse(b.data, b.len, &err);
     if (!root)
         fail_msg("%s: %s", err.msg, b.data);
@@ -300,7 +300,7 @@ static void a_report_of_nothing(void **state)
     assert_true(json_number_value(json_object_get(root, "output_throughput")) == 0);
     json_decref(root);
     sv_buf_clear(&b);
-    sv_cli_load_report(&res, false, &b);
+    sv_bench_load_report(&res, false, &b);
     assert_null(strstr(b.data, "nan"));
     assert_non_null(strstr(b.data, "Request throughput (req/s):              0.00"));
     sv_buf_fini(&b);

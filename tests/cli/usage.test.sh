@@ -2,7 +2,7 @@
 # usage.test.sh - help, versions, exit codes, and errors that name what is wrong.
 . tests/cli/lib.sh
 
-for command in run generate serve bench check info demo; do
+for command in run generate serve check info demo; do
     run 0 $command --help
     out_says "Usage: salvo $command"
     equal "$err" ""
@@ -12,11 +12,19 @@ for command in run generate serve bench check info demo; do
     equal "$out" ""
 done
 # Explanations fit a terminal of 80 columns.
-for command in run generate serve bench check demo; do
+for command in run generate serve check demo; do
     equal "$("$salvo" $command --help | sed -n '/^Options/,$p' | awk 'length > 80')" ''
 done
+equal "$("$salvo_bench" --help | sed -n '/^Options/,$p' | awk 'length > 80')" ''
+for words in "" serve; do
+    run_bench 0 $words --help
+    out_says "Usage: salvo-bench $words"
+    run_bench 2 $words --no-such-option
+    err_says "--no-such-option"
+    err_says "salvo-bench${words:+ $words} --help"
+done
 run 0 --help
-for command in run generate serve bench check info demo; do
+for command in run generate serve check info demo; do
     out_says "  $command "
 done
 run 0 --version
@@ -65,14 +73,14 @@ run 2 serve "$target"
 err_says "-m"
 run 2 generate -m "$target" --in x --out y --batch 0
 err_says "--batch"
-run 2 bench -m "$target"
+run_bench 2 -m "$target"
 err_says "--prompts"
-run 2 bench -m "$target" --prompts x --format xml
+run_bench 2 -m "$target" --prompts x --format xml
 err_says "--format"
-run 2 bench -m "$target" --prompts x --concurrency 1,,2
+run_bench 2 -m "$target" --prompts x --concurrency 1,,2
 err_says "--concurrency"
 for n in 0 513; do
-    run 2 bench -m "$target" --prompts x --repeat $n
+    run_bench 2 -m "$target" --prompts x --repeat $n
     err_says "option --repeat: $n is not in [1, 512]"
 done
 run 2 info
@@ -80,11 +88,11 @@ run 2 info a b
 run 2 check -m "$target" --prompts x
 err_says "--prompts"
 
-run 2 bench -m "$target" --prompts x --limit -1
+run_bench 2 -m "$target" --prompts x --limit -1
 err_says "--limit"
-run 2 bench -m "$target" --prompts x --limit 4294967297
+run_bench 2 -m "$target" --prompts x --limit 4294967297
 err_says "--limit"
-run 2 bench -m "$target" --prompts x --seconds -1
+run_bench 2 -m "$target" --prompts x --seconds -1
 err_says "--seconds"
 run 2 demo --seconds 1e9
 err_says "--seconds"
@@ -100,10 +108,10 @@ for command in run generate; do
     run 0 $command --help
     out_says "end (default 512)"
 done
-for command in bench demo; do
-    run 0 $command --help
-    out_says "end (default 160)"
-done
+run 0 demo --help
+out_says "end (default 160)"
+run_bench 0 --help
+out_says "end (default 160)"
 
 # The ranges that the engine has are said in the words of the command line.
 while read -r option value; do
@@ -112,8 +120,8 @@ while read -r option value; do
 done <<END
 --isa z80
 --kernels magic
---dense-weights maybe
---draft-bytes 1
+--compress-weights maybe
+--draft-quant 1
 --page-size 1025
 --chunk 65537
 --ctx 16777217
@@ -131,11 +139,11 @@ run 2 run -m "$target" --raw --system x -p hi
 err_says "exclude"
 run 2 generate -m "$target" --in x --out y --batch 4097
 err_says "[1, 4096]"
-run 2 bench -m "$target" --random-weights "$target"
+run_bench 2 -m "$target" --random-weights "$target"
 err_says "exclude"
-run 2 bench --prompts x --random-weights "$target"
+run_bench 2 --prompts x --random-weights "$target"
 err_says "exclude"
-run 2 bench -m "$target" -d "$draft" --mode dflash --widths 99
+run_bench 2 -m "$target" -d "$draft" --mode dflash --widths 99
 err_says "--widths"
 
 # What is out of range is named as it was written.
@@ -157,33 +165,31 @@ run 2 serve -m "$target" --unix "$tmp/sock" --host ::1
 err_says "--unix and --host exclude each other"
 for name in num-prompts=5000000000 num-prompts=-1 max-concurrency=0 max-tokens=0 input-len=0 input-len=99999999 temperature=-1 \
     request-rate=-3 request-rate=1e-300 seed=-1; do
-    run 2 bench serve --url http://127.0.0.1:1 "--$name"
+    run_bench 2 serve --url http://127.0.0.1:1 "--$name"
     err_says "option --${name%=*}: "
     err_says " is not in ["
 done
 for list in 1,2, ,1 1,,2 x ''; do
-    run 2 bench -m "$target" --prompts x --concurrency "$list"
+    run_bench 2 -m "$target" --prompts x --concurrency "$list"
     err_says "option --concurrency: '$list'"
-    run 2 bench -m "$target" -d "$draft" --mode plain --concurrency "$list"
+    run_bench 2 -m "$target" -d "$draft" --mode plain --concurrency "$list"
     err_says "option --concurrency: '$list'"
 done
 for words in '--mode plain,' '--mode ,plain' '--mode dflash --widths 4,' '--mode plain --accept-profile never,'; do
     # shellcheck disable=SC2086
-    run 2 bench -m "$target" -d "$draft" $words
+    run_bench 2 -m "$target" -d "$draft" $words
     err_says "option --"
     err_says "''"
 done
-run 2 bench -m "$target" --mode ''
+run_bench 2 -m "$target" --mode ''
 err_says "--mode"
 
 # Options that have no say beside others are not passed over.
-run 2 bench --random-weights "$target" -d "$draft"
+run_bench 2 --random-weights "$target" -d "$draft"
 err_says "--random-weights and --draft exclude each other"
-run 2 bench -m "$target" --draft-config "$draft"
+run_bench 2 -m "$target" --draft-config "$draft"
 err_says "--draft-config needs --random-weights"
-run 2 bench -m "$target" -d "$draft" --mode plain --losses "$tmp/losses"
-err_says "--losses"
-run 2 bench -m "$target" -d "$draft" --mode plain --one-engine
+run_bench 2 -m "$target" -d "$draft" --mode plain --one-engine
 err_says "--one-engine"
 run 2 run -m "$target" -p hi --min-tokens 100 -n 50
 err_says "option --min-tokens: 100 is above --max-tokens, 50"
@@ -195,7 +201,7 @@ run 2 generate -m "$target" --in - --out "$tmp/none" --json-schema -
 err_says "'-'"
 run 2 generate -m "$target" --in x --out ''
 err_says "option --out: the file's name is empty"
-run 2 bench -m "$target" --prompts x --out ''
+run_bench 2 -m "$target" --prompts x --out ''
 err_says "option --out: the file's name is empty"
 
 # Where in a text a word is out of place, from 0.
@@ -210,28 +216,31 @@ err_says "context 999999"
 run 0 run -m "$target" -d "$draft" -p hi -n 1
 [[ $err =~ ^\[1\ token\ in\ [0-9.]+\ s\ \(length\)\;\ prompt\ of\ [0-9]+\ in\ [0-9]+\ ms\]$ ]] || fail "$err"
 
-# Who waits for a model to load can leave: nothing looks at flags then.
+# While a model loads a signal ends the program: nothing looks at flags then. Another process has a lease on
+# config.json, so that opening it waits; the marker is there once a command does.
 mkdir "$tmp/slow"
 ln -s "$target"/* "$tmp/slow/"
 rm "$tmp/slow/config.json"
-mkfifo "$tmp/slow/config.json"
-exec 9<>"$tmp/slow/config.json" # nobody writes: whoever reads it waits
+cp "$target/config.json" "$tmp/slow/config.json"
 echo '{"id":1,"prompt":"hi"}' >"$tmp/one"
-for words in "run -p hi" "generate --in $tmp/one --out -" "check -d $draft" "bench --prompts $tmp/one" "demo" "bench --mode plain"; do
+for words in "$salvo run -p hi" "$salvo generate --in $tmp/one --out -" "$salvo check -d $draft" "$salvo_bench --prompts $tmp/one" \
+    "$salvo demo" "$salvo_bench --mode plain"; do
+    rm -f "$tmp/marker" "$tmp/marker.held"
+    perl tests/lease.pl "$tmp/slow/config.json" "$tmp/marker" &
+    holder=$!
+    while kill -0 $holder 2>/dev/null && [ ! -e "$tmp/marker.held" ]; do sleep 0.01; done
+    [ -e "$tmp/marker.held" ] || { echo 'not tested: files of this file system have no leases'; break; }
     # shellcheck disable=SC2086
-    "$salvo" $words -m "$tmp/slow" >/dev/null 2>&1 9>&- &
+    $words -m "$tmp/slow" >/dev/null 2>&1 &
     pid=$!
-    # Only once it is the program: the shell it is before that has the pipe too, and would clean up in our place.
-    while kill -0 $pid 2>/dev/null &&
-        ! { [ "$(readlink /proc/$pid/exe)" = "$salvo" ] && readlink /proc/$pid/fd/* | grep -q slow/config; }; do
-        sleep 0.01
-    done
+    while kill -0 $pid 2>/dev/null && [ ! -e "$tmp/marker" ]; do sleep 0.01; done
     kill -TERM $pid
     code=0
     wait $pid || code=$?
     equal "$words: $code" "$words: 143"
+    kill $holder
+    wait $holder 2>/dev/null
 done
-exec 9>&-
 
 # `help COMMAND` is that command's help.
 run 0 help generate
@@ -254,27 +263,42 @@ run 1 run -m "$target" -d /nonexistent -p hi
 err_says "/nonexistent"
 run 1 run -m "$target" -f /nonexistent/prompt
 err_says "/nonexistent/prompt"
+# A directory of the hub cache stands for its snapshot, of which refs/main has the name.
+hub=$tmp/models--Demo--Pair
+run 1 info "$hub"
+err_says "$hub/refs/main: cannot open"
+mkdir -p "$hub/refs" "$hub/snapshots"
+printf '0123abc' >"$hub/refs/main"
+ln -s "$(realpath "$target")" "$hub/snapshots/0123abc"
+run 0 info "$target"
+want=$out
+run 0 info "$hub"
+equal "$out" "$want"
+run 0 run -m "$target" -p hi -n 4 -q
+want=$out
+run 0 run -m "$hub" -p hi -n 4 -q
+equal "$out" "$want"
+run_bench 0 --random-weights "$hub" --prefill 16 --verify 2 --repeat 1 --seconds 0.01 --format csv
+out_says Demo/Pair
 run 1 info /nonexistent
 err_says "/nonexistent"
 run 1 check -m /nonexistent
 err_says "/nonexistent"
 run 1 generate -m "$target" --in "$tmp" --out "$tmp/answers"
 err_says "$tmp: line 1: Is a directory"
-run 1 bench -m "$target" --prompts "$tmp/p.jsonl" --out /nonexistent/r.csv
+run_bench 1 -m "$target" --prompts "$tmp/p.jsonl" --out /nonexistent/r.csv
 err_says "/nonexistent/r.csv"
-run 1 bench -m "$target" -d "$draft" --one-engine --prompts "$tmp/p.jsonl" --losses /nonexistent/losses
-err_says "/nonexistent/losses"
-run 1 bench -m "$target" --mode plain --profile-ops /nonexistent/ops
+run_bench 1 -m "$target" --mode plain --profile-ops /nonexistent/ops
 err_says "/nonexistent/ops"
 run 1 run -m "$draft" -p hi
 
 # Where results cannot go is found out before anything is loaded.
-for words in "generate --in $tmp --out" "bench --prompts x --out" "bench --mode plain --profile-ops"; do
+for words in "$salvo 1 generate --in $tmp --out" "$salvo_bench 1 --prompts x --out" "$salvo_bench 1 --mode plain --profile-ops"; do
     # shellcheck disable=SC2086
-    run 1 $words /nonexistent/r -m /no/model
+    run_program $words /nonexistent/r -m /no/model
     equal "$err" "salvo: /nonexistent/r: No such file or directory"
     # shellcheck disable=SC2086
-    run 1 $words "$tmp" -m /no/model
+    run_program $words "$tmp" -m /no/model
     equal "$err" "salvo: $tmp: Is a directory"
 done
 
@@ -327,8 +351,8 @@ run 1 run -m "$tmp/no_template" -p hi --chat
 err_says "<|im_start|>"
 run 1 run -m "$tmp/no_template" -p hi --system x
 err_says "chat template"
-run 1 bench -m "$target" --prompts /nonexistent/p.jsonl
+run_bench 1 -m "$target" --prompts /nonexistent/p.jsonl
 err_says "/nonexistent/p.jsonl"
-run 1 bench --random-weights /nonexistent
+run_bench 1 --random-weights /nonexistent
 err_says "/nonexistent"
 finish

@@ -5,7 +5,7 @@
  * Built and started by among_emulated.test.sh.
  */
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/pack.cuh"
+#include "backend/gpu/pack.cuh"
 
 #include <vector>
 
@@ -51,7 +51,7 @@ int check(sv_cuda &cu, const world &a, bool bf16)
 {
     std::vector<uint16_t> packed((size_t)sv_packed_at(a.vocab + SV_TILE, 0, a.k) + SV_TILE_ELEMS);
     std::vector<uint16_t> x16;
-    std::vector<float> logits(a.ids.size()), share((size_t)a.n);
+    std::vector<float> logits(a.ids.size()), confidence((size_t)a.n);
     std::vector<int32_t> out((size_t)a.n);
     int bad = 0;
     for (int32_t r = 0; r < a.vocab && a.packed; r++)
@@ -65,7 +65,7 @@ int check(sv_cuda &cu, const world &a, bool bf16)
     p.x = bf16 ? (const void *)x16.data() : (const void *)a.x.data();
     p.row = a.row.data();
     p.w.data = a.packed ? (const void *)packed.data() : (const void *)a.w.data();
-    p.w.dtype = a.packed ? SV_BF16 : SV_F32;
+    p.w.fmt.elem = a.packed ? SV_BF16 : SV_F32;
     p.w.rows = a.vocab;
     p.w.cols = a.k;
     p.n_ids = (int32_t)a.ids.size();
@@ -73,7 +73,7 @@ int check(sv_cuda &cu, const world &a, bool bf16)
     p.ids = a.ids.data();
     p.logits = logits.data();
     p.out = out.data();
-    p.share = share.data();
+    p.confidence = confidence.data();
     cu.act = bf16 ? SV_BF16 : SV_F32;
     sv_cuda_head_among((sv_dev *)&cu, &p);
     for (int32_t r = 0; r < a.n; r++) {
@@ -94,7 +94,7 @@ int check(sv_cuda &cu, const world &a, bool bf16)
         for (int32_t i = a.first[(size_t)r]; i < a.first[(size_t)r + 1]; i++)
             if (!isnan(logits[(size_t)i]))
                 sum += exp((double)logits[(size_t)i] - (double)logits[(size_t)best]);
-        bad |= out[(size_t)r] != a.ids[(size_t)best] || !(fabs(1 / sum - (double)share[(size_t)r]) < 1e-4);
+        bad |= out[(size_t)r] != a.ids[(size_t)best] || !(fabs(1 / sum - (double)confidence[(size_t)r]) < 1e-4);
     }
     if (bad)
         printf("%d rows of %d, vocabulary %d, packed %d, bf16 %d: wrong\n", a.n, a.k, a.vocab, a.packed, bf16);

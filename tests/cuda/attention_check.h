@@ -104,8 +104,12 @@ struct setup {
     bool sinks;
 };
 struct seg {
-    int32_t slot, base, n;
+    int32_t slot, base, n, step; /* row j stands at base + step * j */
 };
+static inline int32_t end_of(const seg &g)
+{
+    return g.base + g.step * (g.n - 1) + 1;
+}
 struct batch {
     std::vector<seg> segs;
     int32_t pad_rows, pad_segs;
@@ -179,7 +183,7 @@ static inline void fill_cache(const setup &s, const batch &b, int32_t page, int3
     table.assign((size_t)n_slots * stride, -1);
     size_t next = 0;
     for (const seg &g : b.segs) {
-        const int32_t end = g.base + g.n;
+        const int32_t end = end_of(g);
         /* Pages wholly before the window of the segment's first row have been given back. */
         const int32_t begin = s.window > 0 && g.base - s.window + 1 > 0 ? g.base - s.window + 1 : 0;
         for (int32_t pos = 0; pos < end; pos++) {
@@ -209,13 +213,13 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
     for (const seg &g : b.segs) {
         n_rows += g.n;
         n_slots = g.slot + 1 > n_slots ? g.slot + 1 : n_slots;
-        longest = g.base + g.n > longest ? g.base + g.n : longest;
-        n_pages += (g.base + g.n + page - 1) / page;
+        longest = end_of(g) > longest ? end_of(g) : longest;
+        n_pages += (end_of(g) + page - 1) / page;
     }
     const int32_t stride = (longest + page - 1) / page + 2, all_rows = n_rows + b.pad_rows,
                   all_segs = n_segs + b.pad_segs;
     std::vector<int32_t> table, row_seg((size_t)all_rows, -1), row0((size_t)all_segs + 1, n_rows),
-        slot((size_t)all_segs, -1), base((size_t)all_segs, 12345);
+        slot((size_t)all_segs, -1), base((size_t)all_segs, 12345), row_pos((size_t)all_rows, -1);
     std::vector<uint8_t> k, v, q((size_t)all_rows * ld * esize(s), 0xff);
     fill_cache(s, b, page, n_slots, stride, table, n_pages, k, v);
     std::vector<row_out> rows;
@@ -223,13 +227,15 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
         const seg &g = b.segs[(size_t)i];
         row0[(size_t)i] = r;
         slot[(size_t)i] = g.slot;
-        base[(size_t)i] = g.base;
+        /* Rows that are apart may also stand apart from what is committed. */
+        base[(size_t)i] = g.step > 1 && g.base > 5 ? g.base - 5 : g.base;
         for (int32_t j = 0; j < g.n; j++, r++) {
             row_seg[(size_t)r] = i;
-            rows.push_back({g.slot, g.base + j, g.base + g.n, {}});
+            const int32_t pos = row_pos[(size_t)r] = g.base + g.step * j;
+            rows.push_back({g.slot, pos, end_of(g), {}});
             for (int32_t x = 0; x < width; x++)
                 put_value(s, q.data(), (size_t)r * ld + x,
-                          value_at(s, 0, g.slot, g.base + j, x / s.hd, x % s.hd));
+                          value_at(s, 0, g.slot, pos, x / s.hd, x % s.hd));
         }
     }
     std::vector<uint16_t> sinks((size_t)s.n_heads);
@@ -249,6 +255,7 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
                   {row0.data(), row0.size() * 4, 0},
                   {slot.data(), slot.size() * 4, 0},
                   {base.data(), base.size() * 4, 0},
+                  {row_pos.data(), row_pos.size() * 4, 0},
                   {sinks.data(), sinks.size() * 2, 0},
                   {NULL, out_bytes + 2 * guard, 0}};
     size_t total = 0;
@@ -267,10 +274,11 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
               (int32_t *)(mem + pieces[4].at),
               (int32_t *)(mem + pieces[5].at),
               (int32_t *)(mem + pieces[6].at),
-              (int32_t *)(mem + pieces[7].at)};
+              (int32_t *)(mem + pieces[7].at),
+              (int32_t *)(mem + pieces[8].at)};
     p.q = mem + pieces[2].at;
     p.ldq = p.ldo = ld;
-    p.out = mem + pieces[9].at + guard;
+    p.out = mem + pieces[10].at + guard;
     p.n_heads = s.n_heads;
     p.kv = {mem + pieces[0].at,
             mem + pieces[1].at,
@@ -286,18 +294,18 @@ static inline std::vector<row_out> run_batch(checker &c, const setup &s, const b
     p.scale = 1.0f / sqrtf((float)s.hd);
     p.softcap = s.softcap;
     if (s.sinks)
-        p.sinks = {mem + pieces[8].at, SV_BF16, 1, s.n_heads};
+        p.sinks = {SV_ROLE_NONE, {SV_BF16}, 1, s.n_heads, mem + pieces[9].at};
     /* As in a pass: the first call makes the plan, the second finds it and reads what is settled
      * early. */
     if (settled) {
         c.cu->settled = true;
         c.cu->pass++;
         sv_cuda_attention_forced(c.cu, &p, &force);
-        dev_put(mem + pieces[9].at, out.data(), out.size());
+        dev_put(mem + pieces[10].at, out.data(), out.size());
     }
     sv_cuda_attention_forced(c.cu, &p, &force);
     c.cu->settled = false;
-    dev_get(out.data(), mem + pieces[9].at, out.size());
+    dev_get(out.data(), mem + pieces[10].at, out.size());
     struct sv_cuda_fault fault;
     dev_get(&fault, c.cu->fault, sizeof fault);
     dev_free(mem);
@@ -411,7 +419,7 @@ static inline void check_setup(checker &c, const setup &s, const std::vector<int
     batch prompt = {{}, 0, 0};
     char what[200];
     for (size_t i = 0; i < lens.size(); i++)
-        prompt.segs.push_back({(int32_t)i, 0, lens[i]});
+        prompt.segs.push_back({(int32_t)i, 0, lens[i], 1});
     const std::vector<row_out> want = run_batch(c, s, prompt, 16, {SV_ATTN_WHOLE, 8, 5, false, -1});
     for (size_t i = 0; i < want.size(); i += (size_t)ref_every)
         check_row(c, s, want[i], name);
@@ -434,12 +442,15 @@ static inline void check_setup(checker &c, const setup &s, const std::vector<int
             n = n < lens[j] ? n : lens[j];
             const int32_t base =
                 i < 6 ? lens[j] - n : (int32_t)(h / 512 % (uint64_t)(lens[j] - n + 1));
-            b.segs.push_back({(int32_t)j, base, n});
+            b.segs.push_back({(int32_t)j, base, n, 1});
+            if (i % 4 == 3) /* rows apart, as far as there is room */
+                b.segs[j].step =
+                    std::max(1, std::min(7, (lens[j] - base - 1) / std::max(1, n - 1)));
         }
         if (s.mask ==
             SV_MASK_BLOCK) /* a row sees to the end of its segment: only the same end compares */
             for (size_t j = 0; j < lens.size(); j++)
-                b.segs[j].base = lens[j] - b.segs[j].n;
+                b.segs[j].base = lens[j] - 1 - b.segs[j].step * (b.segs[j].n - 1);
         const struct sv_attn_force force = {(enum sv_attn_unit)(i % 4),
                                             i % 3 == 0   ? 0
                                             : i % 3 == 1 ? 4
@@ -473,7 +484,10 @@ static inline void check_setup(checker &c, const setup &s, const std::vector<int
         const int32_t base = i < 6 || s.mask == SV_MASK_BLOCK
                                  ? lens[j] - n
                                  : (int32_t)(mix64((uint64_t)i) % (uint64_t)(lens[j] - n + 1));
-        const batch b = {{{(int32_t)j, base, n}}, i % 2, i / 2 % 2};
+        const int32_t room = s.mask == SV_MASK_BLOCK ? lens[j] - 1 : lens[j] - 1 - base,
+                      step = i % 3 == 2 ? std::max(1, std::min(5, room / std::max(1, n - 1))) : 1,
+                      first = s.mask == SV_MASK_BLOCK ? lens[j] - 1 - step * (n - 1) : base;
+        const batch b = {{{(int32_t)j, first, n, step}}, i % 2, i / 2 % 2};
         const struct sv_attn_force force = {(enum sv_attn_unit)(i % 3), 0, 0, false,
                                             i % 5 == 4 ? -1 : 1};
         snprintf(what, sizeof what, "%s: alone %d (rows %d, unit %d)", name, i, n, (int)force.unit);

@@ -4,7 +4,7 @@
  *
  * Built and started by fp8_emulated.test.sh. tests/backend/test_cuda_layout.c checks fp8.cuh itself.
  */
-#include "backend/cuda/fp8.cuh"
+#include "backend/gpu/fp8.cuh"
 #include "backend/cuda/cuda.h"
 
 #include <vector>

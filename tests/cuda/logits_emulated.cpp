@@ -20,7 +20,7 @@ enum { SLOTS = 5, STRIDE = 96, SEGS = 6 };
 
 struct world {
     int32_t vocab, n_rows, n_logits;
-    std::vector<int32_t> row_seg, row0, seg_slot, seg_base, row_ids, logit_row, history, bias_ids, ban_ids, listed;
+    std::vector<int32_t> row_seg, row0, seg_slot, seg_base, row_pos, row_ids, logit_row, history, bias_ids, ban_ids, listed;
     std::vector<float> bias, logits;
     std::vector<sv_logit_rules> rules;
     std::vector<uint32_t> counts;
@@ -93,6 +93,7 @@ void make(sv_rng &rng, world &w, int32_t vocab)
             w.rules[(size_t)w.seg_slot.back()].ban_before = w.seg_base.back() + 1 + below(rng, (uint32_t)len);
         for (int32_t j = 0; j < len; j++, w.n_rows++) {
             w.row_seg.push_back(padding ? -1 : s);
+            w.row_pos.push_back(padding ? -1 : w.seg_base.back() + j);
             w.row_ids.push_back(below(rng, 40) ? below(rng, 20) : -2);
             if (padding || below(rng, 3))
                 w.logit_row.push_back(padding ? -1 : w.n_rows);
@@ -103,7 +104,7 @@ void make(sv_rng &rng, world &w, int32_t vocab)
     for (int32_t i = 0; i < w.n_logits * vocab; i++)
         w.logits.push_back(below(rng, 50) ? roundf(8 * sv_rng_normal(&rng)) / 2 : -INFINITY);
     w.counts.resize((size_t)(w.n_logits * vocab));
-    w.rows = {w.n_rows, SEGS, w.row_seg.data(), w.row0.data(), w.seg_slot.data(), w.seg_base.data()};
+    w.rows = {w.n_rows, SEGS, w.row_seg.data(), w.row0.data(), w.seg_slot.data(), w.seg_base.data(), w.row_pos.data()};
 }
 
 int fail(const char *what, int32_t row, int32_t at, double got, double want)
@@ -221,7 +222,7 @@ int check_faults(sv_cuda &cu, world &w)
     bad |= cu.fault->code != SV_CUDA_FAULT_LOGPROB || cu.fault->c != 1;
     *cu.fault = {};
     std::vector<int32_t> n_commit(SEGS, 1);
-    w.seg_base[0] = STRIDE;
+    w.row_pos[0] = STRIDE;
     sv_p_history h = {w.rows, w.row_ids.data(), n_commit.data(), w.history.data(), STRIDE};
     sv_cuda_history(dut, &h);
     bad |= cu.fault->code != SV_CUDA_FAULT_HISTORY;

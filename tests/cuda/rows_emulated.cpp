@@ -5,7 +5,7 @@
  *
  * Built and started by rows_emulated.test.sh. tests/backend/test_rows.c holds the CPU's against the definition.
  */
-#include "backend/cuda/fp8.cuh"
+#include "backend/gpu/fp8.cuh"
 #include "backend/cuda/gemm.h"
 
 #include <vector>
@@ -82,7 +82,7 @@ sv_weight weight_of(const numbers &w, bool ref)
 {
     sv_weight v = {};
     v.data = ref ? (const void *)w.ref.data() : (const void *)w.dut.data();
-    v.dtype = !ref && w.bf16 ? SV_BF16 : SV_F32;
+    v.fmt.elem = !ref && w.bf16 ? SV_BF16 : SV_F32;
     v.rows = 1;
     v.cols = (int32_t)w.ref.size();
     return v;
@@ -127,7 +127,7 @@ int check_norm(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, int32_t d, bool
     state.bytes_x = bytes.data();
     state.bytes_scale = scales.data();
     cu->gemm = &state;
-    p.approximate = d % 16;
+    p.quantized = d % 16;
     for (int side = 0; side < 2; side++) {
         auto data = [side](numbers &v) { return side ? (void *)v.dut.data() : (void *)v.ref.data(); };
         p.x = data(x), p.delta = data(delta), p.out = data(out), p.tap = data(tap);
@@ -137,7 +137,7 @@ int check_norm(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, int32_t d, bool
         else
             sv_op_add_rms_norm(ref, &p);
     }
-    const bool in_bytes = p.approximate && half && half_weight && d <= 8192;
+    const bool in_bytes = p.quantized && half && half_weight && d <= 8192;
     int bad = cu->bytes_of != (in_bytes ? (void *)out.dut.data() : NULL) || (in_bytes && bytes_differ(cu, out, n, d));
     cu->gemm = NULL;
     bad |= differs("norm: x", x, d) | differs("norm: out", out, d) | differs("norm: tap", tap, d);
@@ -166,7 +166,7 @@ int check_rope(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, shape s)
     numbers qkv(rng, half, (size_t)(n * width), 2), k(rng, half, cache, 1), v(rng, half, cache, 1);
     const numbers qkv0 = qkv, k0 = k, v0 = v;
     numbers qn(rng, s.half_norm, (size_t)s.hd, 0.3f, 1), kn(rng, s.half_norm, (size_t)s.hd, 0.3f, 1);
-    std::vector<int32_t> table((size_t)n_pages), row_seg, row0 = {0}, slot, base;
+    std::vector<int32_t> table((size_t)n_pages), row_seg, row0 = {0}, slot, base, row_pos;
     std::vector<float> cs((size_t)(MAX_POS * s.rot + 8));
     for (int32_t i = 0; i < n_pages; i++)
         table[(size_t)i] = (i * 11) % n_pages; /* every page once: 525 of them */
@@ -182,12 +182,13 @@ int check_rope(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, shape s)
             if (r)
                 row0.push_back(r);
         }
-        at++;
+        row_pos.push_back(at);
+        at += 1 + r % 3; /* positions need not be consecutive */
         row_seg.push_back(slot.back() < 0 ? -1 : (int32_t)slot.size() - 1);
     }
     row0.push_back(n);
     sv_p_qk_norm_rope_kv_write p = {};
-    p.rows = {n, (int32_t)slot.size(), row_seg.data(), row0.data(), slot.data(), base.data()};
+    p.rows = {n, (int32_t)slot.size(), row_seg.data(), row0.data(), slot.data(), base.data(), row_pos.data()};
     p.ld = width;
     p.n_heads = s.n_heads;
     p.eps = 1e-6f;
@@ -226,9 +227,9 @@ int check_rope(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, shape s)
         const int32_t seg = row_seg[(size_t)r];
         if (seg < 0)
             continue;
-        int32_t zero[2] = {0, 1}, at = base[(size_t)seg] + r - row0[(size_t)seg], none = 0;
+        int32_t zero[2] = {0, 1}, none = 0;
         numbers q1 = row_of(qkv0, r, width);
-        p.rows = {1, 1, &none, zero, &slot[(size_t)seg], &at};
+        p.rows = {1, 1, &none, zero, &slot[(size_t)seg], &base[(size_t)seg], &row_pos[(size_t)r]};
         run(true, q1, k1, v1);
         bad = memcmp(&qkv.dut[(size_t)(r * width) * qkv.size()], q1.dut.data(), (size_t)(s.n_heads * s.hd) * qkv.size());
         if (bad)
@@ -249,7 +250,7 @@ int main()
     sv_dev *ref;
     opts.backend = "cpu";
     opts.n_threads = 1;
-    opts.isa = SV_ISA_PLAIN;
+    opts.tuning.isa = SV_ISA_PLAIN;
     if (sv_dev_open(&ref, &opts, &err)) {
         printf("%s\n", err.msg);
         return 1;

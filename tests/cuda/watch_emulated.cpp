@@ -258,21 +258,21 @@ void memory_is_counted()
 {
     device d(LIMIT, 4);
     const int64_t *bytes = d.cu.held.bytes;
-    const enum sv_mem kind[] = {SV_MEM_DENSE, SV_MEM_WEIGHTS, SV_MEM_SCRATCH};
+    const enum sv_mem kind[] = {SV_MEM_WCOMP, SV_MEM_WEIGHTS, SV_MEM_SCRATCH};
     sv_err err = {};
     void *p[3], *none;
     for (int i = 0; i < 3; i++)
         EXPECT(sv_cuda_take(&d.cu, kind[i], &p[i], 1000u << i, &err, "x") == SV_OK);
     EXPECT(sv_cuda_take(&d.cu, SV_MEM_SCRATCH, &none, 0, &err, "x") == SV_OK); /* what the library is asked for is a byte */
-    EXPECT(bytes[SV_MEM_DENSE] == 1000 && bytes[SV_MEM_WEIGHTS] == 2000 && bytes[SV_MEM_SCRATCH] == 4000);
+    EXPECT(bytes[SV_MEM_WCOMP] == 1000 && bytes[SV_MEM_WEIGHTS] == 2000 && bytes[SV_MEM_SCRATCH] == 4000);
     no_room = true;
-    EXPECT(sv_cuda_take(&d.cu, SV_MEM_DENSE, &none, 5, &err, "no room for x") == SV_EDEVICE && !none);
+    EXPECT(sv_cuda_take(&d.cu, SV_MEM_WCOMP, &none, 5, &err, "no room for x") == SV_EDEVICE && !none);
     no_room = false;
     EXPECT_IN(err.msg, "no room for x");
-    EXPECT(bytes[SV_MEM_DENSE] == 1000);
+    EXPECT(bytes[SV_MEM_WCOMP] == 1000);
     sv_cuda_drop(&d.cu, p[1]);
     sv_cuda_drop(&d.cu, NULL);
-    EXPECT(bytes[SV_MEM_DENSE] == 1000 && bytes[SV_MEM_WEIGHTS] == 0 && bytes[SV_MEM_SCRATCH] == 4000);
+    EXPECT(bytes[SV_MEM_WCOMP] == 1000 && bytes[SV_MEM_WEIGHTS] == 0 && bytes[SV_MEM_SCRATCH] == 4000);
 }
 
 /* Without a limit: as long as it takes. */

@@ -24,5 +24,16 @@ pkg-config --modversion salvo | grep -qx '[0-9.]*' || exit 1
 "$tmp/usr/bin/salvo" run -q --raw -m models/demo/target -d models/demo/draft -n 48 -p 'def fibonacci(n):' >"$tmp/same" || exit 1
 echo >>"$tmp/out" # run ends with a new line
 cmp "$tmp/out" "$tmp/same" || exit 1
+# The same as C++.
+if command -v ${CXX:-c++} >/dev/null; then
+    # shellcheck disable=SC2046
+    ${CXX:-c++} -std=c++11 -Wall -Wextra -Werror -o "$tmp/plus" -x c++ "$tmp/answer.c" -x none $(pkg-config --cflags --libs salvo) || exit 1
+    "$tmp/plus" >"$tmp/out" || exit 1
+    echo >>"$tmp/out"
+    cmp "$tmp/out" "$tmp/same" || exit 1
+else
+    echo 'no C++ compiler here: salvo.h was not tried with it'
+    [ -z "${SALVO_CI-}" ] || exit 1
+fi
 ! "$tmp/answer" /nonexistent 2>"$tmp/err" >"$tmp/out" || exit 1
 grep -q /nonexistent "$tmp/err" || exit 1

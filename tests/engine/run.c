@@ -49,6 +49,12 @@ int32_t run_few(int32_t n)
     return n > 20 && sv_env("SALVO_TEST_QUICK") ? 20 : n;
 }
 
+void run_needs_cpu(void)
+{
+    if (sv_env("SALVO_TEST_DEVICE"))
+        skip();
+}
+
 void run_device(struct sv_engine_options *o)
 {
     const char *want = sv_env("SALVO_TEST_DEVICE");
@@ -58,7 +64,7 @@ void run_device(struct sv_engine_options *o)
     if (!want)
         return;
     o->device = strncmp(want, "cuda", 4) ? want : "cuda";
-    o->kernels = strstr(want, "portable") ? "portable" : NULL;
+    o->tuning.kernels = strstr(want, "portable") ? SV_KERNELS_PORTABLE : SV_KERNELS_AUTO;
     o->no_graphs = strstr(want, "eager") != NULL;
     if (!o->cache_mib) /* not most of the GPU's memory: many tests run on it at once */
         o->cache_mib = 256;
@@ -88,12 +94,18 @@ static int32_t truth_at(void *user, uint64_t request, int32_t index)
     return at < t->ref[i].n_tokens ? t->ref[i].tokens[at] : -1;
 }
 
+struct run_pair run_gptoss(void)
+{
+    return (struct run_pair){run_dir("tests/golden/tiny/gptoss_bf16"),
+                             run_dir("tests/golden/tiny/gptoss_draft_random_b10")};
+}
+
 struct sv_engine *run_open_as(const struct run_pair *pair, const struct run_arrangement *a,
-                              const char *isa, enum sv_data_type dtype, const struct run_truth *t)
+                              enum sv_isa isa, enum sv_data_type dtype, const struct run_truth *t)
 {
     const struct sv_engine_options o = {.target_dir = pair->target,
                                         .draft_dir = a->drafter == 4 ? pair->draft : NULL,
-                                        .isa = isa,
+                                        .tuning.isa = isa,
                                         .dtype = dtype,
                                         .n_threads = a->threads,
                                         .max_sequences = a->batch,
@@ -261,7 +273,7 @@ struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n
     for (int32_t i = 0; i < n; i++)
         assert_true(out[i].finish != SV_FINISH_NONE);
     for (int32_t g = 0; g < e->cache.n_groups; g++)
-        assert_int_equal(sv_cache_n_free(&e->cache, g) + sv_cache_n_kept(&e->cache),
+        assert_int_equal(sv_cache_n_free(&e->cache, g) + sv_cache_n_kept(&e->cache, g),
                          e->cache.group[g].d.n_pages);
     check_accept(&e->accept);
     free(sinks);

@@ -39,8 +39,10 @@ void run_listen(void *told, const struct sv_event *ev);
 struct run_case *run_cases(int32_t n, int32_t vocab, int32_t max_len, int32_t max_tokens,
                            uint64_t seed);
 void run_cases_free(struct run_case *c, int32_t n);
-/* n, or fewer with SALVO_TEST_QUICK, where each step is dear. */
+/* n, or fewer with SALVO_TEST_QUICK, where each step is expensive. */
 int32_t run_few(int32_t n);
+/* Skips the test on a GPU: for families whose ops no GPU has. */
+void run_needs_cpu(void);
 /* Options without a device get SALVO_TEST_DEVICE: cpu (the default), cuda, cuda-portable,
  * cuda-eager. */
 void run_device(struct sv_engine_options *o);
@@ -52,6 +54,8 @@ struct sv_engine *run_open_tuned(const struct sv_engine_options *o,
 struct run_pair {
     const char *target, *draft;
 };
+/* gpt-oss with a random draft: sinks, and a window shorter than the sequences. */
+struct run_pair run_gptoss(void);
 struct run_arrangement {
     int drafter; /* -1 none, 0..3 enum sv_fake, 4 dflash */
     int32_t batch, page, threads, chunk, width;
@@ -65,7 +69,7 @@ struct run_truth {
  * ahead and are padded, as on a GPU. */
 enum { RUN_BLOCK = 16, RUN_VOCAB = 300 };
 struct sv_engine *run_open_as(const struct run_pair *pair, const struct run_arrangement *a,
-                              const char *isa, enum sv_data_type dtype, const struct run_truth *t);
+                              enum sv_isa isa, enum sv_data_type dtype, const struct run_truth *t);
 
 /* Submits all, steps until idle, checks that the caches end empty. Fails the test on any error. */
 struct run_out *run_all(struct sv_engine *e, const struct run_case *c, int32_t n);

@@ -45,7 +45,7 @@ static void each_of_several_ends_it(void **state)
     struct run_case *c = run_cases(N, RUN_VOCAB, 20, LONG, 9);
     for (int i = 0; i < N; i++)
         c[i].max_tokens = LONG;
-    struct sv_engine *e = run_open_as(&pair, &arrangements[0], NULL, SV_TYPE_F32, NULL);
+    struct sv_engine *e = run_open_as(&pair, &arrangements[0], SV_ISA_AUTO, SV_TYPE_F32, NULL);
     struct run_out *ref = run_all(e, c, N);
     const struct run_truth truth = {c, ref};
     int32_t n_ended = 0;
@@ -60,7 +60,7 @@ static void each_of_several_ends_it(void **state)
         write_ends(pair.target, ends);
         for (size_t a = 0; a < sizeof arrangements / sizeof arrangements[0]; a++) {
             struct run_case now[N];
-            e = run_open_as(&pair, &arrangements[a], NULL, SV_TYPE_F32, &truth);
+            e = run_open_as(&pair, &arrangements[a], SV_ISA_AUTO, SV_TYPE_F32, &truth);
             for (int i = 0; i < N; i++) {
                 now[i] = c[i];
                 now[i].req.ignore_eos = false;
@@ -79,7 +79,7 @@ static void each_of_several_ends_it(void **state)
             }
             run_out_free(out, N);
             sv_engine_close(e);
-            e = run_open_as(&pair, &arrangements[a], NULL, SV_TYPE_F32,
+            e = run_open_as(&pair, &arrangements[a], SV_ISA_AUTO, SV_TYPE_F32,
                             &truth); /* the fakes count requests */
             /* Held off, none of them may come, and the first that is free to come ends it. */
             for (int i = 0; i < N; i++)

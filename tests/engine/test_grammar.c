@@ -133,7 +133,7 @@ static void all_arrangements(const struct run_pair *pair, enum sv_data_type dtyp
         {4, 2, 16, 2, 512, 2},
     };
     struct asked a = ask(run_few(N), sampled);
-    struct sv_engine *e = run_open_as(pair, &plain, "auto", dtype, NULL);
+    struct sv_engine *e = run_open_as(pair, &plain, SV_ISA_AUTO, dtype, NULL);
     struct run_out *ref = run_all(e, a.c, a.n);
     sv_engine_close(e);
     check_legal(&a, ref);
@@ -142,7 +142,7 @@ static void all_arrangements(const struct run_pair *pair, enum sv_data_type dtyp
     for (size_t i = 0; i < sizeof arrangements / sizeof arrangements[0]; i++) {
         const struct run_arrangement *r = &arrangements[i];
         char what[128];
-        e = run_open_as(pair, r, "auto", dtype, &t);
+        e = run_open_as(pair, r, SV_ISA_AUTO, dtype, &t);
         struct run_out *out = run_all(e, a.c, a.n);
         snprintf(what, sizeof what, "drafter %d batch %d page %d threads %d chunk %d width %d",
                  r->drafter, r->batch, r->page, r->threads, r->chunk, r->width);
@@ -269,30 +269,30 @@ static void any_widths_late(void **state)
 
 /* What a grammar forbids is replaced by what the drafter thinks best of the rest: the text stays,
  * and takes fewer steps. */
-static void steered_drafts_are_worth_more(void **state)
+static void repaired_drafts_are_worth_more(void **state)
 {
     (void)state;
     const struct run_pair pair = golden();
     struct asked a = ask(run_few(N), false);
     struct run_out *ref = NULL;
     int64_t n_steps[3] = {0};
-    for (int how = 0; how < 3; how++) { /* plain, cut, steered */
+    for (int how = 0; how < 3; how++) { /* plain, cut, repaired */
         const struct run_arrangement r = {how ? 4 : -1, how + 1, 16, 1, 512, 0};
-        struct sv_engine *e = run_open_as(&pair, &r, "auto", SV_TYPE_F32, NULL);
-        e->steer.n_slots = how == 2 ? e->steer.n_slots : 0;
+        struct sv_engine *e = run_open_as(&pair, &r, SV_ISA_AUTO, SV_TYPE_F32, NULL);
+        e->repair.n_slots = how == 2 ? e->repair.n_slots : 0;
         struct run_out *out = run_all(e, a.c, a.n);
         for (int32_t i = 0; i < a.n; i++)
             n_steps[how] += a.what[i] == LEGAL_ANY ? 0 : out[i].n_steps;
         if (ref)
-            run_same(ref, out, a.n, how == 2 ? "steered" : "cut");
-        assert_int_equal(e->stats.n_steered > 100, how == 2);
+            run_same(ref, out, a.n, how == 2 ? "repaired" : "cut");
+        assert_int_equal(e->stats.n_repaired > 100, how == 2);
         sv_engine_close(e);
         if (ref)
             run_out_free(out, a.n);
         else
             ref = out;
     }
-    print_message("steps under grammars: %lld plain, %lld cut, %lld steered\n",
+    print_message("steps under grammars: %lld plain, %lld cut, %lld repaired\n",
                   (long long)n_steps[0], (long long)n_steps[1], (long long)n_steps[2]);
     assert_true(n_steps[1] < n_steps[0] && n_steps[2] * 10 < n_steps[1] * 9);
     run_out_free(ref, a.n);
@@ -338,7 +338,7 @@ static void drawn_as_the_model_has_it(void **state)
     for (int k = 0; k < ONES; k++)
         texts[k] = ones[k];
     assert_int_equal(sv_grammar_choice(&g, texts, ONES, &err), SV_OK);
-    struct sv_engine *e = run_open_as(&pair, &many, "auto", SV_TYPE_AUTO, NULL);
+    struct sv_engine *e = run_open_as(&pair, &many, SV_ISA_AUTO, SV_TYPE_AUTO, NULL);
     for (int k = 0; k < ONES; k++) {
         int32_t *id, n;
         assert_int_equal(sv_encode_text(e, ones[k], 1, &id, &n, NULL, 0), 0);
@@ -407,7 +407,7 @@ static void ends(void **state)
     (void)state;
     const struct run_pair pair = golden();
     const struct run_arrangement drafted = {4, 2, 16, 1, 512, 0};
-    struct sv_engine *e = run_open_as(&pair, &drafted, "auto", SV_TYPE_AUTO, NULL);
+    struct sv_engine *e = run_open_as(&pair, &drafted, SV_ISA_AUTO, SV_TYPE_AUTO, NULL);
     struct sv_request r = {
         .top_p = 1, .grammar_kind = SV_GRAMMAR_CHOICE, .grammar_text = "[\"the end\"]"};
     const int32_t end = e->model.cfg.eos_ids[0];
@@ -468,7 +468,7 @@ static void errors(void **state)
 {
     (void)state;
     const struct run_pair pair = golden();
-    struct sv_engine *e = run_open_as(&pair, &plain, "auto", SV_TYPE_AUTO, NULL);
+    struct sv_engine *e = run_open_as(&pair, &plain, SV_ISA_AUTO, SV_TYPE_AUTO, NULL);
     refused(e, SV_GRAMMAR_REGEX, NULL, "grammar_text: there is no text");
     refused(e, (enum sv_grammar_kind)99, "a", "grammar_text: 99 is no kind of grammar");
     refused(e, SV_GRAMMAR_REGEX, "a(b", "grammar_text: ");
@@ -479,7 +479,7 @@ static void errors(void **state)
     refused(e, SV_GRAMMAR_CHOICE, "[\"a\"", "grammar_text: JSON, byte");
     sv_engine_close(e);
     const struct run_pair bare = {toy_target(&toy_bf16), NULL};
-    e = run_open_as(&bare, &plain, "auto", SV_TYPE_AUTO, NULL);
+    e = run_open_as(&bare, &plain, SV_ISA_AUTO, SV_TYPE_AUTO, NULL);
     refused(e, SV_GRAMMAR_REGEX, "a", "no tokenizer.json");
     sv_engine_close(e);
     assert_int_equal(sv_alloc_live(), 0);
@@ -492,7 +492,7 @@ static void out_of_memory(void **state)
     (void)state;
     static const int32_t prompt[] = {40};
     const struct run_pair pair = golden();
-    struct sv_engine *e = run_open_as(&pair, &plain, "auto", SV_TYPE_AUTO, NULL);
+    struct sv_engine *e = run_open_as(&pair, &plain, SV_ISA_AUTO, SV_TYPE_AUTO, NULL);
     struct sv_request r = {.top_p = 1,
                            .prompt_ids = prompt,
                            .n_prompt_ids = 1,
@@ -519,6 +519,6 @@ static void out_of_memory(void **state)
 SV_TEST_MAIN(cmocka_unit_test(greedy_f32), cmocka_unit_test(sampled_f32),
              cmocka_unit_test(greedy_bf16), cmocka_unit_test(sampled_bf16),
              cmocka_unit_test(lost_pages_and_prefixes), cmocka_unit_test(any_widths_late),
-             cmocka_unit_test(steered_drafts_are_worth_more),
+             cmocka_unit_test(repaired_drafts_are_worth_more),
              cmocka_unit_test(drawn_as_the_model_has_it), cmocka_unit_test(ends),
              cmocka_unit_test(errors), cmocka_unit_test(out_of_memory))

@@ -107,7 +107,7 @@ static int32_t lacks_from(struct sv_engine *e, bool cancel)
     assert_int_equal(sv_engine_submit(e, &c.req, NULL, &err), 0);
     assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
     assert_true(e->sched.head->n_cached >= 48); /* it does go on from these pages */
-    from = e->sched.head->lacks_from;
+    from = sv_sched_draft_end(&e->cache, e->sched.head);
     while (sv_step_engine(e, msg, sizeof msg) > 0)
         ;
     return from;
@@ -160,11 +160,11 @@ static void same_taps(int32_t slot, int32_t base, const void *taps)
     fail_msg("nothing was held for position %d of slot %d", base, slot);
 }
 
-static void note_rows(struct sv_drafter *d, const struct sv_observe_pass *p)
+static void note_rows(struct sv_drafter *d, const struct sv_context_pass *p)
 {
     (void)d;
     for (int32_t i = 0; i < p->rows.n_rows; i++) {
-        const int32_t base = p->rows.seg_base[i];
+        const int32_t base = p->rows.row_pos[i];
         kept.last_observed = base > kept.last_observed ? base : kept.last_observed;
         same_taps(p->rows.seg_slot[i], base, (const char *)p->taps + (size_t)i * kept.row_bytes);
     }
@@ -221,7 +221,7 @@ static void rows_of_others_stay(void **state)
     for (int32_t k = 0; k < kept.n_rows; k++)
         n_own += kept.row[k].request == first->id;
     assert_true(n_own >= PROMPT && kept.n_rows - n_own >= PROMPT);
-    noting.observe = note_rows;
+    noting.update_context = note_rows;
     e->drafter->ops = &noting;
     e->policy->trial.drafted = true;
     sv_held_end(e, first);
@@ -288,7 +288,7 @@ static void out_of_the_question(void **state)
     assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
     assert_true(p->closed);
     assert_int_equal(e->held.n_rows, 0);
-    assert_int_equal(q->lacks_from, 0);
+    assert_int_equal(sv_sched_draft_end(&e->cache, q), 0);
     assert_int_equal(p->n_dropped, 1);
     finish(e);
 }
@@ -309,13 +309,13 @@ static void pages_that_are_shared_are_made_first(void **state)
     run_until(e, 1, PROMPT + 5);
     keep(e);
     assert_true(kept.n_rows >= PROMPT);
-    noting.observe = note_rows;
+    noting.update_context = note_rows;
     e->drafter->ops = &noting;
     submit(e, prompt);
     assert_true(sv_step_engine(e, msg, sizeof msg) > 0);
     e->drafter->ops = ops;
     assert_int_equal(e->sched.slot[1]->n_cached, SHARED);
-    assert_int_equal(e->sched.slot[1]->lacks_from, INT32_MAX);
+    assert_int_equal(sv_sched_draft_end(&e->cache, e->sched.slot[1]), INT32_MAX);
     assert_true(kept.n_observed >= SHARED);
     for (int32_t k = 0; k < e->held.n_rows; k++)
         assert_true(e->held.row[k].base >= SHARED);
@@ -341,7 +341,7 @@ static void rows_beyond_its_end_are_dropped(void **state)
     int32_t n_committed = q->n_committed;
     assert_true(e->held.n_rows >= PROMPT);
     assert_true(e->held.chunk_rows < KNOWN); /* in two parts */
-    noting.observe = note_rows;
+    noting.update_context = note_rows;
     e->drafter->ops = &noting;
     q->n_committed = KNOWN;
     e->sched.before_preempt(

@@ -19,8 +19,8 @@ enum { KEYS = 4096, N = 48 };
 
 /* What launches are made from. */
 struct baked {
-    struct sv_counts told;
-    bool sampled, masked, ruled, remembered, logprobs, no_taps, shares, profile, drafter;
+    struct sv_counts launch;
+    bool sampled, masked, ruled, remembered, logprobs, no_taps, confidence, hooks, drafter;
 };
 
 struct graphs {
@@ -38,23 +38,23 @@ static struct baked baked_now(const struct sv_engine *e, bool draft)
     struct baked b;
     memset(&b, 0, sizeof b); /* compared as bytes */
     if (draft) {
-        b.told.n_draft_rows = p->told.n_draft_rows;
-        b.told.n_draft_segs = p->told.n_draft_segs;
-        b.told.n_draft_out = p->told.n_draft_out;
-        b.shares = p->shares;
+        b.launch.n_draft_rows = p->launch.n_draft_rows;
+        b.launch.n_draft_segs = p->launch.n_draft_segs;
+        b.launch.n_draft_out = p->launch.n_draft_out;
+        b.confidence = p->confidence;
         return b;
     }
-    b.told.n_rows = p->told.n_rows;
-    b.told.n_segs = p->told.n_segs;
-    b.told.n_logits = p->told.n_logits;
+    b.launch.n_rows = p->launch.n_rows;
+    b.launch.n_segs = p->launch.n_segs;
+    b.launch.n_logits = p->launch.n_logits;
     b.sampled = p->sampled;
     b.masked = p->masked;
     b.ruled = p->ruled;
     b.remembered = p->remembered;
     b.logprobs = p->logprobs;
     b.no_taps = p->no_taps;
-    b.profile = e->profile != NULL;
-    b.drafter = e->drafter != NULL;
+    b.hooks = e->hooks != NULL;
+    b.drafter = e->drafter != &e->none;
     assert_int_equal(p->n_prompt_logits, 0);
     assert_false(e->held.now);
     return b;
@@ -72,7 +72,7 @@ static void note_run(struct sv_dev *dev, uint64_t key, void (*enqueue)(void *use
         g->n_replays++;
         if (memcmp(&now, &g->baked[i], sizeof now))
             fail_msg("two %s passes of %d rows have the key %llx", draft ? "drafting" : "target",
-                     draft ? now.told.n_draft_rows : now.told.n_rows, (unsigned long long)key);
+                     draft ? now.launch.n_draft_rows : now.launch.n_rows, (unsigned long long)key);
     } else {
         assert_true(g->n < KEYS);
         g->key[g->n] = key;
@@ -108,9 +108,15 @@ static struct run_case *of_every_kind(struct sv_grammar *grammar)
     return c;
 }
 
+static void no_op(void *user)
+{
+    (void)user;
+}
+
 static void keys_say_all(void **state)
 {
     (void)state;
+    const struct sv_step_hooks hooks = {.drafted = no_op, .chosen = no_op};
     static struct graphs g;
     const struct sv_engine_tuning tuning = {.pad = true, .run_ahead = true};
     struct sv_grammar *grammar = legal_grammar(LEGAL_NESTED);
@@ -135,13 +141,18 @@ static void keys_say_all(void **state)
     out[1] = run_all(e, c, N);
     run_same(out[0], out[1], N, "keys");
     struct sv_drafter *d = e->drafter;
-    e->drafter = NULL; /* as benchmarks take it away */
+    sv_engine_set_drafter(e, NULL); /* as benchmarks take it away */
     for (int i = 0; i < N; i++)
         c[i].req.width = 1;
     run_out_free(out[1], N);
     out[1] = run_all(e, c, N);
     run_same(out[0], out[1], N, "without a drafter");
-    e->drafter = d;
+    sv_engine_set_drafter(e, d);
+    e->hooks = &hooks; /* as for simulated acceptance */
+    run_out_free(out[1], N);
+    out[1] = run_all(e, c, N);
+    run_same(out[0], out[1], N, "with hooks");
+    e->hooks = NULL;
     e->dev->be = g.real;
     run_out_free(out[0], N);
     run_out_free(out[1], N);

@@ -27,12 +27,9 @@ static const struct run_arrangement arrangements[] = {
     {4, 2, 16, 2, 512, 2}, {3, 9, 1, 4, 13, 4},
 };
 
-static void all_arrangements(const char *isa, enum sv_data_type dtype, bool sampled, int n)
+static void all_arrangements(const struct run_pair *pair, enum sv_isa isa, enum sv_data_type dtype,
+                             bool sampled, int n)
 {
-    const struct run_pair pair =
-        dtype == SV_TYPE_F32 ? (struct run_pair){run_dir("tests/golden/tiny/pair_target"),
-                                                 run_dir("tests/golden/tiny/pair_draft_full_b16")}
-                             : (struct run_pair){toy_target(&toy_bf16), toy_draft(&toy_bf16)};
     struct run_case *c = run_cases(n, VOCAB, MAX_PROMPT, MAX_TOKENS, 42);
     for (int i = 0; i < n && sampled; i++) {
         static const double temperature[] = {0.7, 1.0, 1.5, 0};
@@ -43,17 +40,17 @@ static void all_arrangements(const char *isa, enum sv_data_type dtype, bool samp
         c[i].req.seed = (uint64_t)i * 1000003;
     }
     const struct run_arrangement plain = {-1, 1, 16, 1, 512, 0};
-    struct sv_engine *e = run_open_as(&pair, &plain, isa, dtype, NULL);
+    struct sv_engine *e = run_open_as(pair, &plain, isa, dtype, NULL);
     struct run_out *ref = run_all(e, c, n);
     sv_engine_close(e);
     struct run_truth t = {c, ref};
     for (size_t i = 0; i < sizeof arrangements / sizeof arrangements[0]; i++) {
         const struct run_arrangement *a = &arrangements[i];
-        e = run_open_as(&pair, a, isa, dtype, &t);
+        e = run_open_as(pair, a, isa, dtype, &t);
         struct run_out *out = run_all(e, c, n);
         char what[160];
         snprintf(what, sizeof what,
-                 "%s %s: drafter %d batch %d page %d threads %d chunk %d width %d", isa,
+                 "isa %d %s: drafter %d batch %d page %d threads %d chunk %d width %d", (int)isa,
                  dtype == SV_TYPE_F32 ? "f32" : "bf16", a->drafter, a->batch, a->page, a->threads,
                  a->chunk, a->width);
         run_same(ref, out, n, what);
@@ -71,61 +68,190 @@ static void all_arrangements(const char *isa, enum sv_data_type dtype, bool samp
     assert_int_equal(sv_alloc_live(), 0);
 }
 
-static bool lacks(const char *isa)
+static bool lacks(enum sv_isa isa)
 {
     struct sv_engine *e = NULL;
     struct sv_err err = {0};
     struct sv_engine_options o = {
-        .target_dir = run_dir("tests/golden/tiny/pair_target"), .isa = isa, .n_threads = 1};
+        .target_dir = run_dir("tests/golden/tiny/pair_target"), .tuning.isa = isa, .n_threads = 1};
     if (!sv_engine_open(&e, &o, NULL, &err)) {
         sv_engine_close(e);
         return false;
     }
-    print_message("this machine lacks %s: %s\n", isa, err.msg);
+    print_message("left out: %s\n", err.msg);
     return true;
 }
 
-static void on(const char *isa, enum sv_data_type dtype, bool sampled, int n)
+static void on(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n)
 {
     if (lacks(isa))
         skip();
-    all_arrangements(isa, dtype, sampled, run_few(n));
+    const struct run_pair pair =
+        dtype == SV_TYPE_F32 ? (struct run_pair){run_dir("tests/golden/tiny/pair_target"),
+                                                 run_dir("tests/golden/tiny/pair_draft_full_b16")}
+                             : (struct run_pair){toy_target(&toy_bf16), toy_draft(&toy_bf16)};
+    all_arrangements(&pair, isa, dtype, sampled, run_few(n));
+}
+
+/* A target with a mixture of experts: rows share some of them. */
+static void on_moe(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n)
+{
+    run_needs_cpu();
+    if (lacks(isa))
+        skip();
+    const struct run_pair pair = {toy_target(&toy_moe), toy_draft(&toy_moe)};
+    all_arrangements(&pair, isa, dtype, sampled, run_few(n));
+}
+
+/* Targets with recurrent layers: what is kept of a rejected row must not be seen. */
+static void on_hybrid(const char *target, enum sv_isa isa, enum sv_data_type dtype, bool sampled,
+                      int n)
+{
+    run_needs_cpu();
+    if (lacks(isa))
+        skip();
+    const struct run_pair pair = toy_hybrid_pair(target);
+    all_arrangements(&pair, isa, dtype, sampled, run_few(n));
 }
 
 static void greedy_auto_f32(void **state)
 {
     (void)state;
-    on("auto", SV_TYPE_F32, false, N);
+    on(SV_ISA_AUTO, SV_TYPE_F32, false, N);
 }
 static void greedy_auto_bf16(void **state)
 {
     (void)state;
-    on("auto", SV_TYPE_BF16, false, 100);
+    on(SV_ISA_AUTO, SV_TYPE_BF16, false, 100);
 }
 static void greedy_avx512_bf16(void **state)
 {
     (void)state;
-    on("avx512", SV_TYPE_BF16, false, 40);
+    on(SV_ISA_AVX512, SV_TYPE_BF16, false, 40);
 }
 static void greedy_avx2_bf16(void **state)
 {
     (void)state;
-    on("avx2", SV_TYPE_BF16, false, 30);
+    on(SV_ISA_AVX2, SV_TYPE_BF16, false, 30);
 }
 static void greedy_plain_f32(void **state)
 {
     (void)state;
-    on("plain", SV_TYPE_F32, false, 16);
+    on(SV_ISA_PLAIN, SV_TYPE_F32, false, 16);
 }
 static void sampled_auto_f32(void **state)
 {
     (void)state;
-    on("auto", SV_TYPE_F32, true, 60);
+    on(SV_ISA_AUTO, SV_TYPE_F32, true, 60);
 }
 static void sampled_auto_bf16(void **state)
 {
     (void)state;
-    on("auto", SV_TYPE_BF16, true, 40);
+    on(SV_ISA_AUTO, SV_TYPE_BF16, true, 40);
+}
+
+static void moe_auto_bf16(void **state)
+{
+    (void)state;
+    on_moe(SV_ISA_AUTO, SV_TYPE_BF16, false, 60);
+}
+static void moe_auto_f32(void **state)
+{
+    (void)state;
+    on_moe(SV_ISA_AUTO, SV_TYPE_F32, true, 40);
+}
+static void moe_avx2_bf16(void **state)
+{
+    (void)state;
+    on_moe(SV_ISA_AVX2, SV_TYPE_BF16, true, 20);
+}
+static void moe_plain_f32(void **state)
+{
+    (void)state;
+    on_moe(SV_ISA_PLAIN, SV_TYPE_F32, false, 12);
+}
+
+/* A target in FP8 blocks, FP8 rows and int8: the drafts of the pair it was made from. */
+static void on_quantized(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n)
+{
+    if (lacks(isa))
+        skip();
+    const struct run_pair pair = {run_dir("tests/golden/quant/pair_target"),
+                                  run_dir("tests/golden/tiny/pair_draft_full_b16")};
+    all_arrangements(&pair, isa, dtype, sampled, run_few(n));
+}
+static void quantized_auto_f32(void **state)
+{
+    (void)state;
+    on_quantized(SV_ISA_AUTO, SV_TYPE_F32, false, 40);
+}
+static void quantized_auto_bf16(void **state)
+{
+    (void)state;
+    on_quantized(SV_ISA_AUTO, SV_TYPE_BF16, true, 30);
+}
+static void quantized_avx2_bf16(void **state)
+{
+    (void)state;
+    on_quantized(SV_ISA_AVX2, SV_TYPE_BF16, false, 20);
+}
+
+static void on_gptoss(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n)
+{
+    run_needs_cpu();
+    if (lacks(isa))
+        skip();
+    const struct run_pair pair = run_gptoss();
+    all_arrangements(&pair, isa, dtype, sampled, run_few(n));
+}
+static void gptoss_auto_bf16(void **state)
+{
+    (void)state;
+    on_gptoss(SV_ISA_AUTO, SV_TYPE_BF16, false, 60);
+}
+static void gptoss_auto_f32(void **state)
+{
+    (void)state;
+    on_gptoss(SV_ISA_AUTO, SV_TYPE_F32, true, 40);
+}
+static void gptoss_avx2_bf16(void **state)
+{
+    (void)state;
+    on_gptoss(SV_ISA_AVX2, SV_TYPE_BF16, true, 20);
+}
+static void gptoss_plain_f32(void **state)
+{
+    (void)state;
+    on_gptoss(SV_ISA_PLAIN, SV_TYPE_F32, false, 12);
+}
+
+static void hybrid_auto_f32(void **state)
+{
+    (void)state;
+    on_hybrid("qwen3_5_bf16", SV_ISA_AUTO, SV_TYPE_F32, true, 60);
+}
+static void hybrid_auto_bf16(void **state)
+{
+    (void)state;
+    on_hybrid("qwen3_5_bf16", SV_ISA_AUTO, SV_TYPE_BF16, false, 60);
+}
+static void hybrid_avx2_bf16(void **state)
+{
+    (void)state;
+    on_hybrid("qwen3_5_bf16", SV_ISA_AVX2, SV_TYPE_BF16, true, 20);
+    on_hybrid("qwen3_next_bf16", SV_ISA_AVX2, SV_TYPE_BF16, false, 12);
+}
+static void hybrid_experts_auto(void **state)
+{
+    (void)state;
+    on_hybrid("qwen3_next_bf16", SV_ISA_AUTO, SV_TYPE_F32, true, 30);
+    on_hybrid("qwen3_5_moe_bf16", SV_ISA_AUTO, SV_TYPE_BF16, false, 30);
+}
+static void hybrid_plain_f32(void **state)
+{
+    (void)state;
+    on_hybrid("qwen3_5_bf16", SV_ISA_PLAIN, SV_TYPE_F32, false, 12);
+    on_hybrid("qwen3_5_moe_bf16", SV_ISA_PLAIN, SV_TYPE_F32, true, 8);
 }
 
 /* A draft with more and wider heads than its target has, and a wider MLP: buffers are made for the
@@ -180,5 +306,13 @@ static void drafts_that_are_too_large(void **state)
 SV_TEST_MAIN(cmocka_unit_test(greedy_auto_f32), cmocka_unit_test(greedy_auto_bf16),
              cmocka_unit_test(greedy_avx512_bf16), cmocka_unit_test(greedy_avx2_bf16),
              cmocka_unit_test(greedy_plain_f32), cmocka_unit_test(sampled_auto_f32),
-             cmocka_unit_test(sampled_auto_bf16), cmocka_unit_test(a_draft_of_another_shape),
+             cmocka_unit_test(sampled_auto_bf16), cmocka_unit_test(moe_auto_bf16),
+             cmocka_unit_test(moe_auto_f32), cmocka_unit_test(moe_avx2_bf16),
+             cmocka_unit_test(moe_plain_f32), cmocka_unit_test(quantized_auto_f32),
+             cmocka_unit_test(quantized_auto_bf16), cmocka_unit_test(quantized_avx2_bf16),
+             cmocka_unit_test(gptoss_auto_bf16), cmocka_unit_test(gptoss_auto_f32),
+             cmocka_unit_test(gptoss_avx2_bf16), cmocka_unit_test(gptoss_plain_f32),
+             cmocka_unit_test(hybrid_auto_f32), cmocka_unit_test(hybrid_auto_bf16),
+             cmocka_unit_test(hybrid_avx2_bf16), cmocka_unit_test(hybrid_experts_auto),
+             cmocka_unit_test(hybrid_plain_f32), cmocka_unit_test(a_draft_of_another_shape),
              cmocka_unit_test(drafts_that_are_too_large))

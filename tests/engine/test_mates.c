@@ -8,6 +8,7 @@
 #include "testing.h"
 
 #include "engine/run.h"
+#include "engine/toy.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -35,10 +36,10 @@ static struct run_case *crowd(void)
     return c;
 }
 
-static void among(bool draft, int32_t cache_pages, bool ahead)
+static void among(const struct run_pair *pair, bool draft, int32_t cache_pages, bool ahead)
 {
     struct run_case *c = crowd();
-    struct sv_engine_options o = {.target_dir = run_dir("tests/golden/tiny/pair_target"),
+    struct sv_engine_options o = {.target_dir = pair->target,
                                   .context = CONTEXT,
                                   .n_threads = 2,
                                   .prefill_chunk = 64,
@@ -54,7 +55,7 @@ static void among(bool draft, int32_t cache_pages, bool ahead)
     sv_engine_close(e);
     o.max_sequences = N;
     o.no_prefix_cache = false;
-    o.draft_dir = draft ? run_dir("tests/golden/tiny/pair_draft_full_b16") : NULL;
+    o.draft_dir = draft ? pair->draft : NULL;
     const struct sv_engine_tuning tuning = {
         .cache_pages = cache_pages, .run_ahead = ahead, .pad = ahead};
     e = run_open_tuned(&o, &tuning, NULL);
@@ -72,21 +73,57 @@ static void among(bool draft, int32_t cache_pages, bool ahead)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
+static struct run_pair trained(void)
+{
+    return (struct run_pair){run_dir("tests/golden/tiny/pair_target"),
+                             run_dir("tests/golden/tiny/pair_draft_full_b16")};
+}
+
 static void plain(void **state)
 {
     (void)state;
-    among(false, 0, true);
+    const struct run_pair pair = trained();
+    among(&pair, false, 0, true);
 }
 static void drafting(void **state)
 {
     (void)state;
-    among(true, 0, false);
+    const struct run_pair pair = trained();
+    among(&pair, true, 0, false);
 }
 static void drafting_ahead_and_short_of_pages(void **state)
 {
     (void)state;
-    among(true, 64, true);
+    const struct run_pair pair = trained();
+    among(&pair, true, 64, true);
+}
+/* Mates that choose the same experts, or others. */
+static void of_experts(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    const struct run_pair pair = {toy_target(&toy_moe), toy_draft(&toy_moe)};
+    among(&pair, false, 0, true);
+    among(&pair, true, 64, true);
+}
+static void of_gptoss(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    const struct run_pair pair = run_gptoss();
+    among(&pair, false, 0, true);
+    among(&pair, true, 64, true);
+}
+/* Mates with states of their own, in slots that others leave. */
+static void of_states(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    const struct run_pair pair = toy_hybrid_pair("qwen3_5_bf16");
+    among(&pair, false, 0, true);
+    among(&pair, true, 64, true);
 }
 
 SV_TEST_MAIN(cmocka_unit_test(plain), cmocka_unit_test(drafting),
-             cmocka_unit_test(drafting_ahead_and_short_of_pages))
+             cmocka_unit_test(drafting_ahead_and_short_of_pages), cmocka_unit_test(of_experts),
+             cmocka_unit_test(of_gptoss), cmocka_unit_test(of_states))

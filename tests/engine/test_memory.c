@@ -13,27 +13,34 @@
 #define GIB ((int64_t)1 << 30)
 
 static const struct sv_memory_ask host = {.ram_bytes = 10 * GIB,
-                                          .page_bytes = 1 << 20,
                                           .page_size = 16,
                                           .n_slots = 4,
                                           .context = 1000,
                                           .n_positions = 1016,
                                           .keep_prefixes = true};
 
+/* K/V of both kinds, a page of 16 positions takes 1 MiB. */
+static const struct sv_cache_group_desc full = {
+    .n_layers = 8, .n_kv_heads = 8, .head_dim = 128, .dtype = SV_F32, .page_size = 16};
+
 static int32_t pages(struct sv_memory_ask a)
 {
-    int32_t n = -1;
     struct sv_err err = {0};
-    if (sv_memory_pages(&a, &n, &err))
+    struct sv_cache_group_desc d = full;
+    a.group = &d;
+    a.n_groups = 1;
+    if (sv_memory_pages(&a, &err))
         fail_msg("%s", err.msg);
-    return n;
+    return d.n_pages;
 }
 
 static void refused(struct sv_memory_ask a, const char *says)
 {
-    int32_t n = -1;
     struct sv_err err = {0};
-    assert_int_equal(sv_memory_pages(&a, &n, &err), SV_ENOMEM);
+    struct sv_cache_group_desc d = full;
+    a.group = &d;
+    a.n_groups = 1;
+    assert_int_equal(sv_memory_pages(&a, &err), SV_ENOMEM);
     if (!strstr(err.msg, says))
         fail_msg("\"%s\" does not say \"%s\"", err.msg, says);
 }
@@ -87,6 +94,90 @@ static void memory_of_its_own(void **state)
     assert_int_equal(pages(a), 100);
 }
 
+/* A draft of four sliding layers out of five beside a target that keeps all positions: windows of
+ * as many sequences as there is room for, and what the steps in flight add. */
+static void windows_take_less(void **state)
+{
+    (void)state;
+    struct sv_cache_group_desc d[3] = {full, full, full};
+    struct sv_err err = {0};
+    struct sv_memory_ask a = host;
+    d[1].owner = d[2].owner = SV_CACHE_DRAFT;
+    d[1].n_layers = 1;
+    d[2].n_layers = 4;
+    d[2].window = 2048;
+    a.n_slots = 8;
+    a.context = 32000;
+    a.n_positions = 32064; /* 2004 pages */
+    a.step_rows = 640;     /* 40 pages */
+    a.group = d;
+    a.n_groups = 3;
+    a.n_total = a.n_free = 1000 * GIB;
+    assert_int_equal(sv_memory_pages(&a, &err), SV_OK);
+    assert_int_equal(d[0].n_pages, 4 * 8 * 2004); /* prefixes get a few times what runs */
+    assert_int_equal(d[1].n_pages, d[0].n_pages);
+    assert_int_equal(d[2].n_pages, 4 * 8 * (128 + 2) + 40 + 8016); /* an eighth for prefixes */
+
+    a.n_total = a.n_free = 0; /* 16,032 full pages, at 1 + 1/8 MiB, and 1,080 of half a MiB */
+    a.ram_bytes = 1000 * GIB;
+    a.keep_prefixes = false;
+    assert_int_equal(sv_memory_pages(&a, &err), SV_OK);
+    assert_int_equal(d[0].n_pages, 8 * 2004);
+    assert_int_equal(d[2].n_pages, 8 * 130 + 40);
+    a.cache_bytes = (8 * 2004 * (int64_t)(8 + 1) + 1080 * 4) << 17;
+    assert_int_equal(sv_memory_pages(&a, &err), SV_OK);
+    assert_true(d[0].n_pages == 8 * 2004 && d[2].n_pages == 8 * 130 + 40);
+    a.cache_bytes--;
+    assert_int_equal(sv_memory_pages(&a, &err), SV_OK);
+    assert_int_equal(d[0].n_pages, 8 * 2004 - 1);
+
+    a.cache_bytes = (2004 * (int64_t)(8 + 1) + 170 * 4) << 17; /* one sequence alone */
+    assert_int_equal(sv_memory_pages(&a, &err), SV_OK);
+    assert_true(d[0].n_pages == 2004 && d[2].n_pages == 170);
+    a.cache_bytes--;
+    assert_int_equal(sv_memory_pages(&a, &err), SV_ENOMEM);
+    assert_non_null(strstr(err.msg, "a context of 31984 would fit"));
+    d[2].window = 1 << 20; /* longer than the context: as if there was none */
+    a.cache_bytes = (100 * 2004 * (int64_t)(8 + 1 + 4)) << 17;
+    a.keep_prefixes = true;
+    assert_int_equal(sv_memory_pages(&a, &err), SV_OK);
+    assert_true(d[0].n_pages == 100 * 2004 && d[2].n_pages == 100 * 2004);
+    d[2].window = 2048;
+    a.most_pages = 3000; /* of every pool */
+    assert_int_equal(sv_memory_pages(&a, &err), SV_OK);
+    assert_true(d[0].n_pages == 3000 && d[2].n_pages == 3000);
+}
+
+/* Slots' states come first, snapshots get at most a quarter of the rest. */
+static void states_and_snapshots(void **state)
+{
+    (void)state;
+    struct sv_cache_group_desc d[2] = {full, full};
+    struct sv_err err = {0};
+    struct sv_memory_ask a = host;
+    d[1].kind = SV_CACHE_STATE;
+    d[1].state_bytes = 1 << 20;
+    d[1].n_layers = 24;
+    a.group = d;
+    a.n_groups = 2;
+    a.cache_bytes = (4 * 24 + 400) << 20;
+    assert_int_equal(sv_memory_pages(&a, &err), SV_OK);
+    assert_int_equal(d[1].n_pages, 4); /* 96 of 100 MiB */
+    assert_int_equal(d[0].n_pages, 400 - 96);
+    a.keep_prefixes = false;
+    assert_int_equal(sv_memory_pages(&a, &err), SV_OK);
+    assert_true(d[1].n_pages == 0 && d[0].n_pages == 4 * 64);
+    a.keep_prefixes = true;
+    a.cache_bytes = 10 * GIB; /* as many as prefixes get of what runs */
+    assert_int_equal(sv_memory_pages(&a, &err), SV_OK);
+    assert_int_equal(d[1].n_pages, 4 * 4);
+    a.cache_bytes = (4 * 24 + 63) << 20;
+    assert_int_equal(sv_memory_pages(&a, &err), SV_ENOMEM);
+    a.cache_bytes = 20 << 20;
+    assert_int_equal(sv_memory_pages(&a, &err), SV_ENOMEM);
+    assert_non_null(strstr(err.msg, "no context would fit"));
+}
+
 /* ---------------------------------------------------------------- the table */
 
 /* The CPU's device, that counts as one with memory of its own does. */
@@ -138,6 +229,20 @@ static int64_t row_of(const struct sv_memory_row *row, int32_t n, const char *na
     return -1;
 }
 
+/* Quantized weights are expanded at open: the table has what they take then, and says so. */
+static void expanded_weights_count_as_kept(void **state)
+{
+    (void)state;
+    const struct sv_engine_options o = {
+        .target_dir = sv_test_path("tests/golden/gguf/qwen3_q8.gguf"), .device = "cpu"};
+    struct sv_engine *e = run_open(&o, NULL);
+    struct sv_memory_row row[SV_MEMORY_ROWS];
+    const int32_t n = sv_memory_table(e, 0, row);
+    assert_int_equal(row_of(row, n, "target weights"), 4 * sv_config_n_params(&e->model.cfg));
+    assert_string_equal(row[0].note, ", expanded from 0 MiB");
+    sv_engine_close(e);
+}
+
 /* Every byte that the device gave is in one row, whatever the rest of the GPU does meanwhile. */
 static void rows_add_up(void **state)
 {
@@ -163,7 +268,7 @@ static void rows_add_up(void **state)
     e->dev->be = &c.be;
     /* Weights of 7 and 11 bytes, 13 of copies, 17 of scratch; the pools and a buffer by the seam
      * itself. */
-    const enum sv_mem kind[] = {SV_MEM_WEIGHTS, SV_MEM_WEIGHTS, SV_MEM_DENSE, SV_MEM_SCRATCH};
+    const enum sv_mem kind[] = {SV_MEM_WEIGHTS, SV_MEM_WEIGHTS, SV_MEM_WCOMP, SV_MEM_SCRATCH};
     const size_t size[] = {7, 11, 13, 17};
     struct sv_err err = {0};
     for (int i = 0; i < 4; i++) {
@@ -192,9 +297,9 @@ static void rows_add_up(void **state)
     assert_int_equal(sum, held);
     assert_int_equal(row_of(row, n, "target weights"), 7);
     assert_int_equal(row_of(row, n, "draft weights"), 11);
-    assert_int_equal(row_of(row, n, "dense weights"), 13);
+    assert_int_equal(row_of(row, n, "compressed weights"), 13);
     assert_int_equal(row_of(row, n, "scratch of kernels"), 17);
-    assert_int_equal(row_of(row, n, "target K/V"), sv_cache_group_bytes(&desc[0]));
+    assert_int_equal(row_of(row, n, "target K/V"), sv_cache_group_bytes(&desc[0], 2));
     assert_int_equal(row_of(row, n, "buffers"), 1000 + tables);
     sv_memory_log(e, 7);
     e->cache = cache;
@@ -269,5 +374,6 @@ static void share_of_a_gpu(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(shared_with_the_host), cmocka_unit_test(memory_of_its_own),
-             cmocka_unit_test(rows_add_up), cmocka_unit_test(ledger),
-             cmocka_unit_test(share_of_a_gpu))
+             cmocka_unit_test(windows_take_less), cmocka_unit_test(states_and_snapshots),
+             cmocka_unit_test(expanded_weights_count_as_kept), cmocka_unit_test(rows_add_up),
+             cmocka_unit_test(ledger), cmocka_unit_test(share_of_a_gpu))

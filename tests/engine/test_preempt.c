@@ -125,5 +125,46 @@ static void bf16(void **state)
               false, 30);
 }
 
+static void experts(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    run_tight(&(struct sv_engine_options){.target_dir = toy_target(&toy_moe),
+                                          .draft_dir = toy_draft(&toy_moe),
+                                          .dtype = SV_TYPE_BF16},
+              true, 30);
+}
+/* States are computed again with the prompt and answer so far. */
+static void states(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    const struct run_pair pair = toy_hybrid_pair("qwen3_5_bf16");
+    run_tight(&(struct sv_engine_options){.target_dir = pair.target,
+                                          .draft_dir = pair.draft,
+                                          .dtype = SV_TYPE_F32},
+              true, 30);
+    run_tight(&(struct sv_engine_options){.target_dir = pair.target, .dtype = SV_TYPE_BF16}, false,
+              30);
+    const struct run_pair experts = toy_hybrid_pair("qwen3_5_moe_bf16");
+    run_tight(&(struct sv_engine_options){.target_dir = experts.target,
+                                          .draft_dir = experts.draft,
+                                          .dtype = SV_TYPE_BF16},
+              false, 20);
+}
+
+static void gptoss(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    const struct run_pair pair = run_gptoss();
+    for (int dtype = SV_TYPE_F32; dtype <= SV_TYPE_BF16; dtype++)
+        run_tight(&(struct sv_engine_options){.target_dir = pair.target,
+                                              .draft_dir = pair.draft,
+                                              .dtype = (enum sv_data_type)dtype},
+                  dtype == SV_TYPE_F32, 30);
+}
+
 SV_TEST_MAIN(cmocka_unit_test(greedy), cmocka_unit_test(sampled), cmocka_unit_test(plain_sampled),
-             cmocka_unit_test(sliding_draft), cmocka_unit_test(bf16))
+             cmocka_unit_test(sliding_draft), cmocka_unit_test(bf16), cmocka_unit_test(experts),
+             cmocka_unit_test(gptoss), cmocka_unit_test(states))

@@ -97,7 +97,7 @@ static struct run_pair random_weights(void)
 static struct sv_engine *open_as(struct run_pair pair, const struct run_arrangement *a,
                                  const struct run_truth *t)
 {
-    return run_open_as(&pair, a, NULL, SV_TYPE_F32, t);
+    return run_open_as(&pair, a, SV_ISA_AUTO, SV_TYPE_F32, t);
 }
 
 static const struct run_arrangement plain = {-1, 1, 16, 1, 512, 0};

@@ -261,14 +261,21 @@ static void check_admission(const struct world *w)
     assert_true(running || !waiting);
 }
 
-/* Returns how often a sequence lost its pages. */
-static int64_t random_days(int32_t block, int32_t pages, bool prefixes, bool ahead, uint64_t seed)
+/* Returns how often a sequence lost its pages. windows: pages of the sliding group. */
+static int64_t random_days(int32_t block, int32_t pages, int32_t windows, bool prefixes, bool ahead,
+                           uint64_t seed)
 {
     struct world w = {.rng = {seed}, .next_id = 1, .ahead = ahead};
     struct sv_err err = {0};
-    const struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1, .isa = SV_ISA_PLAIN};
-    const struct sv_cache_group_desc desc[] = {{"full", 1, 1, 8, SV_F32, 16, pages, 0},
-                                               {"sliding", 1, 1, 8, SV_F32, 16, pages, 40}};
+    const struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1, .tuning.isa = SV_ISA_PLAIN};
+    const struct sv_cache_group_desc desc[] = {
+        {.n_layers = 1, .n_kv_heads = 1, .head_dim = 8, .page_size = 16, .n_pages = pages},
+        {.n_layers = 1,
+         .n_kv_heads = 1,
+         .head_dim = 8,
+         .window = 40,
+         .page_size = 16,
+         .n_pages = windows}};
     assert_int_equal(sv_dev_open(&w.dev, &o, &err), 0);
     assert_int_equal(sv_cache_open(&w.cache, w.dev, desc, 2, SLOTS, POSITIONS, &err), 0);
     if (prefixes)
@@ -305,7 +312,8 @@ static int64_t random_days(int32_t block, int32_t pages, bool prefixes, bool ahe
     }
     assert_null(w.s.head);
     for (int32_t g = 0; g < 2; g++)
-        assert_true(sv_cache_n_free(&w.cache, g) + sv_cache_n_kept(&w.cache) == pages);
+        assert_true(sv_cache_n_free(&w.cache, g) + sv_cache_n_kept(&w.cache, g) ==
+                    (g ? windows : pages));
     assert_true(!prefixes || w.s.n_cache_hits > 1000);
     assert_true(!ahead || w.n_dropped > 20);
     assert_true(!ahead || w.s.n_preemptions == 0 || w.n_waited > 10);
@@ -317,30 +325,44 @@ static int64_t random_days(int32_t block, int32_t pages, bool prefixes, bool ahe
 static void plenty_of_pages(void **state)
 {
     (void)state;
-    assert_int_equal(random_days(BLOCK, SLOTS * 14, false, false, 1), 0);
-    assert_int_equal(random_days(BLOCK, SLOTS * 14, false, true, 1), 0);
+    assert_int_equal(random_days(BLOCK, SLOTS * 14, SLOTS * 14, false, false, 1), 0);
+    assert_int_equal(random_days(BLOCK, SLOTS * 14, SLOTS * 14, false, true, 1), 0);
 }
 
 static void short_of_pages(void **state)
 {
     (void)state;
-    assert_true(random_days(BLOCK, 14, false, false, 2) > 50);
-    assert_true(random_days(BLOCK, 14, false, true, 2) > 50);
+    assert_true(random_days(BLOCK, 14, 14, false, false, 2) > 50);
+    assert_true(random_days(BLOCK, 14, 14, false, true, 2) > 50);
 }
 
 static void no_drafter(void **state)
 {
     (void)state;
-    assert_true(random_days(1, 16, false, false, 3) > 20);
-    assert_true(random_days(1, 16, false, true, 3) > 20);
+    assert_true(random_days(1, 16, 16, false, false, 3) > 20);
+    assert_true(random_days(1, 16, 16, false, true, 3) > 20);
 }
 
 static void prefixes(void **state)
 {
     (void)state;
-    assert_int_equal(random_days(BLOCK, SLOTS * 14, true, false, 4), 0);
-    assert_true(random_days(BLOCK, 14, true, false, 5) > 20);
-    assert_true(random_days(BLOCK, 14, true, true, 6) > 20);
+    assert_int_equal(random_days(BLOCK, SLOTS * 14, SLOTS * 14, true, false, 4), 0);
+    assert_true(random_days(BLOCK, 14, 14, true, false, 5) > 20);
+    assert_true(random_days(BLOCK, 14, 14, true, true, 6) > 20);
+}
+
+/* The sliding group's pool holds windows and what two steps add, and then so few pages that hardly
+ * two sequences run. */
+static void small_windows(void **state)
+{
+    (void)state;
+    const int32_t enough = SLOTS * (3 + 2) + (2 * (CHUNK + SLOTS * BLOCK) + 15) / 16;
+    for (int prefix = 0; prefix < 2; prefix++)
+        for (int ahead = 0; ahead < 2; ahead++) {
+            assert_int_equal(random_days(BLOCK, SLOTS * 14, enough, prefix, ahead, 7), 0);
+            random_days(BLOCK, SLOTS * 14, 8, prefix, ahead, 8);
+            random_days(BLOCK, 14, 8, prefix, ahead, 9);
+        }
 }
 
 /* ---------------------------------------------------------------- single cases */
@@ -348,11 +370,14 @@ static void prefixes(void **state)
 static void open_small(struct world *w, int32_t n_pages, int32_t n_positions, int32_t block)
 {
     struct sv_err err = {0};
-    const struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1, .isa = SV_ISA_PLAIN};
-    const struct sv_cache_group_desc desc = {"full", 1, 1, 8, SV_F32, 16, n_pages, 0};
+    const struct sv_dev_opts o = {.backend = "cpu", .n_threads = 1, .tuning.isa = SV_ISA_PLAIN};
+    struct sv_cache_group_desc desc[2] = {
+        {.n_layers = 1, .n_kv_heads = 1, .head_dim = 8, .page_size = 16, .n_pages = n_pages}};
+    desc[1] = desc[0];
+    desc[1].owner = SV_CACHE_DRAFT;
     *w = (struct world){.rng = {1}, .next_id = 1, .calm = true};
     assert_int_equal(sv_dev_open(&w->dev, &o, &err), 0);
-    assert_int_equal(sv_cache_open(&w->cache, w->dev, &desc, 1, SLOTS, n_positions, &err), 0);
+    assert_int_equal(sv_cache_open(&w->cache, w->dev, desc, 2, SLOTS, n_positions, &err), 0);
     w->s = (struct sv_sched){.n_slots = SLOTS,
                              .prefill_rows = CHUNK,
                              .block = block,
@@ -487,7 +512,8 @@ static void nobody_restores_while_others_wait(void **state)
     for (int n = 0; n < 3; n++) {
         q[1]->record.missed_us = 1e9;
         assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
-        assert_true(p->n_restored == 0 && q[1]->state == SV_SEQ_DECODE && q[1]->lacks_from == 20);
+        assert_true(p->n_restored == 0 && q[1]->state == SV_SEQ_DECODE &&
+                    sv_sched_draft_end(&w.cache, q[1]) == 20);
         assert_true(w.plan.seg[q[1]->slot].gave_up);
         run(&w, &w.plan);
     }
@@ -498,7 +524,7 @@ static void nobody_restores_while_others_wait(void **state)
     run(&w, &w.plan);
     sweep(&w);
     assert_false(sv_sched_plan(&w.s, &w.cache, &w.plan, true));
-    assert_true(p->n_restored == 0 && q[1]->lacks_from == 20);
+    assert_true(p->n_restored == 0 && sv_sched_draft_end(&w.cache, q[1]) == 20);
     const int32_t n_tokens = q[1]->n_tokens;
     w.s.usual_answer = 0; /* what it has lost decides, not what others would gain */
     assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
@@ -507,7 +533,7 @@ static void nobody_restores_while_others_wait(void **state)
     assert_true(q[1]->state == SV_SEQ_PREFILL && q[1]->n_preemptions == 0);
     assert_int_equal(q[1]->n_prefill, n_tokens - 1);
     assert_int_equal(q[1]->n_committed, 16); /* whole pages before what it lacks */
-    assert_int_equal(q[1]->lacks_from, INT32_MAX);
+    assert_int_equal(sv_sched_draft_end(&w.cache, q[1]), INT32_MAX);
     assert_true(q[1]->record.missed_us <= 0 && q[1]->record.n_restored == 1 && !q[1]->restores);
     run(&w, &w.plan);
     /* Once more it has to have lost twice as much. */
@@ -540,7 +566,7 @@ static void gave_up_while_its_prompt_is_in_flight(void **state)
         assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, in_flight));
         assert_int_equal(w.plan.n_segs, 1);
         assert_true(w.plan.seg[0].kind == SV_SEG_VERIFY && w.plan.seg[0].gave_up && w.plan.no_taps);
-        assert_int_equal(q->lacks_from, CHUNK);
+        assert_int_equal(sv_sched_draft_end(&w.cache, q), CHUNK);
         assert_int_equal(p->seq[0].context, CHUNK);
         sv_policy_close(p);
         close_small(&w);
@@ -625,7 +651,7 @@ static void preempted_and_bare(void **state)
         leave(&w, old);
         assert_true(sv_sched_plan(&w.s, &w.cache, &w.plan, false));
         assert_true(q->slot >= 0);
-        assert_int_equal(q->lacks_from, worth ? INT32_MAX : 16); /* by pages */
+        assert_int_equal(sv_sched_draft_end(&w.cache, q), worth ? INT32_MAX : 16); /* by pages */
         assert_true(worth ? q->n_committed == 16 : q->n_committed > 20);
         assert_int_equal(p->n_restored, 0);
         sv_policy_close(p);
@@ -635,7 +661,8 @@ static void preempted_and_bare(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(plenty_of_pages), cmocka_unit_test(short_of_pages),
              cmocka_unit_test(no_drafter), cmocka_unit_test(prefixes),
-             cmocka_unit_test(long_and_short), cmocka_unit_test(seats_leave_room_for_blocks),
+             cmocka_unit_test(small_windows), cmocka_unit_test(long_and_short),
+             cmocka_unit_test(seats_leave_room_for_blocks),
              cmocka_unit_test(nobody_restores_while_others_wait),
              cmocka_unit_test(gave_up_while_its_prompt_is_in_flight),
              cmocka_unit_test(told_before_pages_go), cmocka_unit_test(preempted_and_bare))

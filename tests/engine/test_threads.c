@@ -71,14 +71,12 @@ static bool opens(const struct sv_engine_options *o)
     return true;
 }
 
-static void several(const char *isa, enum sv_data_type dtype, const char *dense, const char *sieve)
+static void several(enum sv_isa isa, enum sv_data_type dtype, enum sv_toggle toggle)
 {
     struct run_case *c = ask();
     struct sv_engine_options o = toy(false);
-    o.isa = isa;
+    o.tuning = (struct sv_tuning){.isa = isa, .compress_weights = toggle, .screen_head = toggle};
     o.dtype = dtype;
-    o.dense_weights = dense;
-    o.head_sieve = sieve;
     if (!opens(&o)) {
         run_cases_free(c, N);
         return;
@@ -86,13 +84,11 @@ static void several(const char *isa, enum sv_data_type dtype, const char *dense,
     struct run_out *ref = answers(c, &o, false);
     for (int32_t threads = 2; threads <= 4; threads++) {
         struct sv_engine_options d = toy(threads != 3);
-        d.isa = isa;
+        d.tuning = o.tuning;
         d.dtype = dtype;
-        d.dense_weights = dense;
-        d.head_sieve = sieve;
         d.n_threads = threads;
         struct run_out *out = answers(c, &d, threads == 4);
-        run_same(ref, out, N, isa);
+        run_same(ref, out, N, "several threads");
         run_out_free(out, N);
     }
     run_out_free(ref, N);
@@ -102,20 +98,20 @@ static void several(const char *isa, enum sv_data_type dtype, const char *dense,
 static void packed(void **state)
 {
     (void)state;
-    several("auto", SV_TYPE_BF16, "off", "off");
+    several(SV_ISA_AUTO, SV_TYPE_BF16, SV_TOGGLE_OFF);
 }
 
-static void dense_and_sieve(void **state)
+static void wcomp_and_screen(void **state)
 {
     (void)state;
-    several("auto", SV_TYPE_BF16, "on", "on");
+    several(SV_ISA_AUTO, SV_TYPE_BF16, SV_TOGGLE_ON);
 }
 
 static void in_place(void **state)
 {
     (void)state;
-    several("avx2", SV_TYPE_BF16, NULL, NULL);
-    several("plain", SV_TYPE_F32, NULL, NULL);
+    several(SV_ISA_AVX2, SV_TYPE_BF16, SV_TOGGLE_AUTO);
+    several(SV_ISA_PLAIN, SV_TYPE_F32, SV_TOGGLE_AUTO);
 }
 
 /* The policy measures when it opens, and its steps hold taps back. */
@@ -172,6 +168,6 @@ static void two_engines(void **state)
     run_cases_free(c, N);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(packed), cmocka_unit_test(dense_and_sieve),
+SV_TEST_MAIN(cmocka_unit_test(packed), cmocka_unit_test(wcomp_and_screen),
              cmocka_unit_test(in_place), cmocka_unit_test(chosen_widths),
              cmocka_unit_test(two_engines))

@@ -95,9 +95,9 @@ static void same_under(struct sv_engine_options o, bool sampled, bool randomly)
             assert_true(n_kinds >= BLOCK - 3); /* a block seldom escapes a cut at random whole */
         /* Rows are cut between drafting and verifying, here at random: where steps run ahead, in
          * half of them, and the others ask for drafts that nobody verifies. */
-        assert_true(e->policy->cuts && e->policy->ahead == ahead);
-        assert_true(!randomly || e->policy->n_cut > (ahead ? 4 : 16) * N);
-        assert_true(!randomly || !ahead || e->policy->n_cut_steps > 3);
+        assert_true(e->policy->prunes && e->policy->ahead == ahead);
+        assert_true(!randomly || e->policy->n_pruned > (ahead ? 4 : 16) * N);
+        assert_true(!randomly || !ahead || e->policy->n_pruned_steps > 3);
         run_out_free(out, N);
         sv_engine_close(e);
     }
@@ -125,6 +125,17 @@ static void chosen(void **state)
     same_under(trained(), false, false);
     same_under(trained(), true, false);
     same_under(random_pair(), false, false);
+}
+
+/* Experts, sinks and windows, and a block of 10. */
+static void chosen_gptoss(void **state)
+{
+    (void)state;
+    run_needs_cpu();
+    const struct run_pair pair = run_gptoss();
+    const struct sv_engine_options o = {.target_dir = pair.target, .draft_dir = pair.draft};
+    same_under(o, false, false);
+    same_under(o, true, false);
 }
 
 static void request_keeps_its_width(void **state)
@@ -207,7 +218,7 @@ static void skip_unless_held(struct sv_engine *e, struct run_case *c, int32_t n)
 }
 
 /* Taps of plain steps held back make the same context K/V: every accept length of every request is
- * the same as when each step's taps are observed at once. */
+ * the same as when each step's taps become context K/V at once. */
 static void held_taps(void **state)
 {
     (void)state;
@@ -280,7 +291,7 @@ static void give_up(const struct sv_engine_tuning *tuning)
     struct run_out *first = run_one(e, &c, prompt, 40, 120);
     assert_int_equal(first->n_steps, 119);
     assert_int_equal(e->policy->n_gave_up, 1);
-    assert_int_equal(e->policy->n_why[SV_WHY_GAVE_UP], 119);
+    assert_int_equal(e->policy->n_reason[SV_REASON_GAVE_UP], 119);
     memcpy(prompt + 40, first->tokens, 100 * sizeof *prompt);
     struct run_out *next = run_one(e, &c, prompt, 140, 20);
     assert_true(next->n_cached >= 128);
@@ -586,7 +597,7 @@ static void cuts_are_told(void **state)
     o.auto_width = true;
     o.max_sequences = 3;
     struct sv_engine *e = run_open(&o, NULL);
-    assert_true(e->policy->cuts);
+    assert_true(e->policy->prunes);
     e->policy->random = &rng;
     for (int k = 0; k < 3; k++) {
         for (int i = 0; i < 20; i++)
@@ -603,13 +614,13 @@ static void cuts_are_told(void **state)
         int32_t rows = 0;
         for (int32_t i = 0; i < p->n_segs; i++)
             rows += p->seg[i].kind == SV_SEG_VERIFY ? p->seg[i].n_rows : 0;
-        if (e->depth || !p->cuts)
+        if (e->depth || !p->prunes)
             continue;
         assert_int_equal(p->load.n_rows, rows);
         n_cut += p->load.n_draft_rows > 0;
     }
     assert_true(e->depth || n_cut > 5);
-    assert_true(e->policy->n_cut > 0);
+    assert_true(e->policy->n_pruned > 0);
     sv_engine_close(e);
 }
 
@@ -675,8 +686,8 @@ static void late_results(void **state)
     struct late *l = late_begin(e);
     struct run_out *out = run_all(e, c, N);
     run_same(ref, out, N, "late results");
-    assert_int_equal(late_end(l), e->policy->n_cut_steps);
-    assert_true(e->policy->n_cut_steps > 10);
+    assert_int_equal(late_end(l), e->policy->n_pruned_steps);
+    assert_true(e->policy->n_pruned_steps > 10);
     run_out_free(out, N);
     sv_engine_close(e);
     run_out_free(ref, N);
@@ -702,11 +713,12 @@ static void small_context(void **state)
 }
 
 SV_TEST_MAIN(cmocka_unit_test(random_greedy), cmocka_unit_test(random_sampled),
-             cmocka_unit_test(chosen), cmocka_unit_test(request_keeps_its_width),
-             cmocka_unit_test(sampled_steps_are_told), cmocka_unit_test(usual_answers),
-             cmocka_unit_test(held_taps), cmocka_unit_test(held_beside_given_up),
-             cmocka_unit_test(dropped_when_far), cmocka_unit_test(gave_up),
-             cmocka_unit_test(dropped_under_load), cmocka_unit_test(made_good),
-             cmocka_unit_test(made_good_ahead), cmocka_unit_test(gave_up_ahead),
-             cmocka_unit_test(padded_and_ahead), cmocka_unit_test(late_results),
-             cmocka_unit_test(cuts_are_told), cmocka_unit_test(small_context))
+             cmocka_unit_test(chosen), cmocka_unit_test(chosen_gptoss),
+             cmocka_unit_test(request_keeps_its_width), cmocka_unit_test(sampled_steps_are_told),
+             cmocka_unit_test(usual_answers), cmocka_unit_test(held_taps),
+             cmocka_unit_test(held_beside_given_up), cmocka_unit_test(dropped_when_far),
+             cmocka_unit_test(gave_up), cmocka_unit_test(dropped_under_load),
+             cmocka_unit_test(made_good), cmocka_unit_test(made_good_ahead),
+             cmocka_unit_test(gave_up_ahead), cmocka_unit_test(padded_and_ahead),
+             cmocka_unit_test(late_results), cmocka_unit_test(cuts_are_told),
+             cmocka_unit_test(small_context))

@@ -3,7 +3,7 @@
  */
 #include "engine/toy.h"
 
-#include "backend/backend.h"
+#include "backend/ops_tokens.h"
 #include "engine/run.h"
 #include "testing.h"
 
@@ -25,6 +25,23 @@ const struct toy toy_bf16 = {.vocab = 300,
                              .bf16 = true,
                              .scale = 0.2f,
                              .seed = 3};
+
+const struct toy toy_moe = {.vocab = 300,
+                            .hidden = 64,
+                            .n_layers = 3,
+                            .n_heads = 5,
+                            .n_kv = 1,
+                            .head_dim = 16,
+                            .mlp = 96,
+                            .max_position = 256,
+                            .block = 16,
+                            .draft_layers = 2,
+                            .n_experts = 10,
+                            .n_chosen = 3,
+                            .expert_mlp = 40,
+                            .bf16 = true,
+                            .scale = 0.2f,
+                            .seed = 4};
 
 /* A safetensors file under construction: header text and data. */
 struct writer {
@@ -58,7 +75,19 @@ static void put(struct writer *w, bool ones, int32_t rows, int32_t cols, const c
     }
 }
 
-static void put_layers(struct writer *w, const struct toy *t, int32_t n, const char *prefix)
+static void put_experts(struct writer *w, const struct toy *t, int32_t i, const char *prefix)
+{
+    static const char *const part[] = {"gate", "up", "down"};
+    put(w, false, t->n_experts, t->hidden, "%slayers.%d.mlp.gate.weight", prefix, i);
+    for (int32_t e = 0; e < t->n_experts; e++)
+        for (int k = 0; k < 3; k++)
+            put(w, false, k == 2 ? t->hidden : t->expert_mlp, k == 2 ? t->expert_mlp : t->hidden,
+                "%slayers.%d.mlp.experts.%d.%s_proj.weight", prefix, i, e, part[k]);
+}
+
+/* experts: where the toy has some. */
+static void put_layers(struct writer *w, const struct toy *t, int32_t n, const char *prefix,
+                       bool experts)
 {
     int32_t q = t->n_heads * t->head_dim, kv = t->n_kv * t->head_dim, h = t->hidden;
     for (int32_t i = 0; i < n; i++) {
@@ -70,6 +99,10 @@ static void put_layers(struct writer *w, const struct toy *t, int32_t n, const c
         put(w, false, h, q, "%slayers.%d.self_attn.o_proj.weight", prefix, i);
         put(w, true, 1, t->head_dim, "%slayers.%d.self_attn.q_norm.weight", prefix, i);
         put(w, true, 1, t->head_dim, "%slayers.%d.self_attn.k_norm.weight", prefix, i);
+        if (experts && i != 1) {
+            put_experts(w, t, i, prefix);
+            continue;
+        }
         put(w, false, t->mlp, h, "%slayers.%d.mlp.gate_proj.weight", prefix, i);
         put(w, false, t->mlp, h, "%slayers.%d.mlp.up_proj.weight", prefix, i);
         put(w, false, h, t->mlp, "%slayers.%d.mlp.down_proj.weight", prefix, i);
@@ -118,7 +151,7 @@ static void config_head(char *out, size_t size, const struct toy *t, const char 
                         int32_t layers)
 {
     snprintf(out, size,
-             "{\"architectures\":[\"%s\"],\"model_type\":\"qwen3\",\"hidden_act\":\"silu\","
+             "{\"architectures\":[\"%s\"],\"hidden_act\":\"silu\","
              "\"hidden_size\":%d,\"intermediate_size\":%d,\"num_hidden_layers\":%d,"
              "\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"head_dim\":%d,"
              "\"vocab_size\":%d,\"max_position_embeddings\":%d,\"rms_norm_eps\":1e-6,"
@@ -131,11 +164,18 @@ static void config_head(char *out, size_t size, const struct toy *t, const char 
 const char *toy_target(const struct toy *t)
 {
     char config[1024];
-    config_head(config, sizeof config, t, "Qwen3ForCausalLM", t->n_layers);
+    config_head(config, sizeof config, t, t->n_experts ? "Qwen3MoeForCausalLM" : "Qwen3ForCausalLM",
+                t->n_layers);
+    const size_t n = strlen(config);
+    if (t->n_experts)
+        snprintf(config + n, sizeof config - n,
+                 ",\"num_experts\":%d,\"num_experts_per_tok\":%d,\"moe_intermediate_size\":%d,"
+                 "\"norm_topk_prob\":true,\"mlp_only_layers\":[1]",
+                 t->n_experts, t->n_chosen, t->expert_mlp);
     strcat(config, "}");
     struct writer w = begin(t, 0);
     put(&w, false, t->vocab, t->hidden, "model.embed_tokens.weight");
-    put_layers(&w, t, t->n_layers, "model.");
+    put_layers(&w, t, t->n_layers, "model.", t->n_experts > 0);
     put(&w, false, t->vocab, t->hidden, "lm_head.weight");
     return finish(&w, config, "target");
 }
@@ -168,6 +208,31 @@ const char *toy_draft(const struct toy *t)
     struct writer w = begin(t, 1);
     put(&w, false, t->hidden, 2 * t->hidden, "fc.weight");
     put(&w, true, 1, t->hidden, "hidden_norm.weight");
-    put_layers(&w, t, t->draft_layers, "");
+    put_layers(&w, t, t->draft_layers, "", false);
     return finish(&w, config, "draft");
+}
+
+struct run_pair toy_hybrid_pair(const char *name)
+{
+    struct sv_config c;
+    struct sv_err err = {0};
+    char dir[128];
+    snprintf(dir, sizeof dir, "tests/golden/tiny/%s", name);
+    const char *target = run_dir(dir);
+    if (sv_config_load(&c, target, &err))
+        fail_msg("%s", err.msg);
+    const struct toy draft = {.vocab = c.vocab_size,
+                              .hidden = c.hidden_size,
+                              .n_layers = c.n_layers,
+                              .n_heads = 2,
+                              .n_kv = 1,
+                              .head_dim = 16,
+                              .mlp = 64,
+                              .max_position = 256,
+                              .block = 16,
+                              .draft_layers = 2,
+                              .bf16 = true,
+                              .scale = 0.2f,
+                              .seed = 5};
+    return (struct run_pair){target, toy_draft(&draft)};
 }

@@ -5,23 +5,31 @@
 #ifndef SV_TEST_TOY_H
 #define SV_TEST_TOY_H
 
+#include "engine/run.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
 struct toy {
     int32_t vocab, hidden, n_layers, n_heads, n_kv, head_dim, mlp, max_position;
     int32_t block, draft_layers; /* taps are 0 and n_layers - 2; the mask is vocab - 1 */
-    bool bf16;                   /* weights stored as bf16 instead of f32 */
-    float scale;                 /* standard deviation of the weights */
+    /* experts of the target's layers, but for layer 1, which is dense; 0: all are */
+    int32_t n_experts, n_chosen, expert_mlp;
+    bool bf16;   /* weights stored as bf16 instead of f32 */
+    float scale; /* standard deviation of the weights */
     uint64_t seed;
 };
 /* 300 words, a block of 16, bf16 weights, so that the bf16 kernels are the ones at work; its draft
  * is random and mostly wrong. */
 extern const struct toy toy_bf16;
+/* The same with experts. */
+extern const struct toy toy_moe;
 /* Directories live below the test's temporary folder; the names are kept for the process's life. */
 const char *toy_target(const struct toy *t);
 /* With the golden pair's tokenizer, of 300 tokens. */
 const char *toy_speaking_target(const struct toy *t);
 const char *toy_draft(const struct toy *t);
+/* A tiny checkpoint with recurrent layers, tests/golden/tiny/NAME, and a random draft for it. */
+struct run_pair toy_hybrid_pair(const char *name);
 
 #endif

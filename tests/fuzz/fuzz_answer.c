@@ -2,10 +2,11 @@
  * fuzz_answer.c - any bytes as a model's answer, taken apart in every format: at once and in pieces
  * it must give the same parts, in an order that clients can follow.
  *
- * The first byte chooses the format and how thoughts are marked, the second one how it is cut.
+ * The first byte chooses the format and how thoughts are marked, the second one harmony in place of
+ * these and how the answer is cut.
  * Called by driver.c and libFuzzer.
  */
-#include "text/text.h"
+#include "reply/reply.h"
 
 #include <string.h>
 
@@ -16,7 +17,7 @@ struct seen {
     struct sv_buf all;
     enum sv_part_kind last;
     int32_t n_calls;
-    bool in_call;
+    bool in_call, harmony;
 };
 
 static void on_part(void *user, const struct sv_part *p)
@@ -25,10 +26,10 @@ static void on_part(void *user, const struct sv_part *p)
     bool of_call = p->kind == SV_PART_ARGUMENTS || p->kind == SV_PART_CALL_END;
 
     SV_REQUIRE(s->in_call == of_call && p->call == s->n_calls);
-    SV_REQUIRE(p->kind != SV_PART_THOUGHT || !s->n_calls);
+    SV_REQUIRE(p->kind != SV_PART_THOUGHT || !s->n_calls || s->harmony);
     s->in_call = p->kind == SV_PART_CALL || p->kind == SV_PART_ARGUMENTS;
     s->n_calls += p->kind == SV_PART_CALL_END;
-    if (!s->all.len || p->kind != s->last || p->kind == SV_PART_CALL)
+    if (!s->all.len || p->kind != s->last || p->kind == SV_PART_CALL || p->apart)
         sv_buf_printf(&s->all, "\n[%d]", (int)p->kind);
     s->last = p->kind;
     sv_buf_append(&s->all, p->text, p->n);
@@ -48,6 +49,12 @@ static void take_apart(const uint8_t *data, size_t n, size_t step, struct seen *
                                .tool_list = list,
                                .part = on_part,
                                .user = s};
+    if (data[1] & 64) {
+        s->harmony = true;
+        o.tools = data[0] & 1 ? SV_TOOL_NONE : SV_TOOL_HARMONY;
+        o.think = data[0] & 2 && o.tools ? SV_THINK_NONE : SV_THINK_HARMONY;
+        o.thoughts_in_content = data[0] & 4;
+    }
     struct sv_answer *a = sv_answer_new(&o);
 
     SV_REQUIRE(a);

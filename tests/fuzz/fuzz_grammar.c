@@ -8,7 +8,6 @@
  */
 #include "grammar/naive.h"
 #include "grammar/words.h"
-#include "text/text.h"
 
 #include <string.h>
 

@@ -19,7 +19,7 @@ static void check_tensor(const struct sv_host_tensor *t)
     SV_REQUIRE(t->n_dims >= 0 && t->n_dims <= SV_MAX_DIMS);
     for (int32_t i = 0; i < t->n_dims; i++)
         n_elements *= t->dim[i];
-    size_t size = t->dtype == SV_BF16 || t->dtype == SV_F16 ? 2 : 4;
+    const size_t size = sv_dtype_bytes(t->dtype);
     SV_REQUIRE(n_elements == t->n_elements && t->n_bytes == (size_t)n_elements * size);
     SV_REQUIRE(t->n_bytes == 0 || (uintptr_t)p % size == 0);
     for (size_t i = 0; i < t->n_bytes; i++)

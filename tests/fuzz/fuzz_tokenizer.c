@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "text/tok.h"
+#include "token/tok.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

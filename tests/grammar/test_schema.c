@@ -6,6 +6,7 @@
 #include "grammar/words.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Texts are separated by newlines; bad ones must not be taken as a whole (a part of them may). */
@@ -127,6 +128,10 @@ static void numbers(void **state)
          "0.25\n0.250\n0.3\n1"},
         {"{\"type\":\"number\",\"minimum\":-1.5,\"maximum\":-0.5}", "-1.5\n-1\n-0.5\n-0.75\n-1.500",
          "-1.51\n-0.4\n0\n-2\n1"},
+        {"{\"type\":\"number\",\"minimum\":0.75,\"exclusiveMaximum\":1}", "0.75\n0.8\n0.999",
+         "0.7\n1\n0\n1.0"},
+        {"{\"type\":\"number\",\"exclusiveMinimum\":0,\"maximum\":0.75,\"multipleOf\":0.25}",
+         "0.25\n0.5\n0.75", "0\n1\n0.1"},
         {"{\"type\":\"number\",\"multipleOf\":0.01}", "0\n1.25\n-3.1\n10", "0.001\n1.255"},
         {"{\"type\":\"number\",\"multipleOf\":0.5}", "0.5\n1.0\n2\n-1.5", "0.25\n0.3"},
         {"{\"type\":\"number\",\"minimum\":1e-3,\"maximum\":1e3}", "0.001\n1000\n5",
@@ -290,6 +295,14 @@ static void objects(void **state)
          "{\"b\":1}"},
         {"{\"type\":\"object\",\"unevaluatedProperties\":false,\"allOf\":[{\"properties\":{\"a\":{\"type\":\"null\"}}}]}",
          "{}\n{\"a\":null}", "{\"b\":1}"},
+        {"{\"unevaluatedProperties\":false,\"$ref\":\"#/$defs/x\",\"$defs\":{\"x\":{\"anyOf\":[{\"properties\":{\"a\":{}},\"required\":[\"a\"]},"
+         "{\"additionalProperties\":{\"type\":\"null\"},\"required\":[\"n\"]}]}}}",
+         "{\"a\":1}\n{\"n\":null,\"z\":null}", "{\"b\":1}\n{}\n{\"a\":1,\"z\":1}"},
+        /* What a subschema does not see beneath itself, it does not allow. */
+        {"{\"allOf\":[{\"properties\":{\"a\":{}},\"unevaluatedProperties\":false},{\"properties\":{\"b\":{}}}]}",
+         "{}\n{\"a\":1}", "{\"b\":1}\n{\"a\":1,\"b\":1}"},
+        {"{\"unevaluatedProperties\":false,\"allOf\":[{\"properties\":{\"a\":{}}},{\"properties\":{\"b\":{}},\"required\":[\"b\"]}]}",
+         "{\"b\":1}\n{\"a\":1,\"b\":1}", "{}\n{\"a\":1}\n{\"b\":1,\"c\":1}"},
     };
     (void)state;
     ROWS(rows);
@@ -499,12 +512,20 @@ static void refused(void **state)
         {"{\"type\":\"object\",\"minProperties\":5}", "'minProperties' of 5"},
         {"{\"properties\":{\"a\":{}},\"minProperties\":2,\"additionalProperties\":false}",
          "no value satisfies"},
+        {"{\"properties\":{\"a\":false},\"minProperties\":2,\"additionalProperties\":true}",
+         "'minProperties' of 2"},
         {"{\"type\":\"object\",\"oneOf\":[{\"properties\":{\"a\":{}}},{\"minProperties\":1}]}",
          "alternatives 0 and 1"},
         {"{\"const\":1,\"type\":\"string\"}", "no value satisfies"},
         {"{\"const\":\"a\\u0000\"}", "no value satisfies"},
         {"{\"type\":\"string\",\"pattern\":\"^\\\\u0000$\"}", "no value satisfies"},
         {"{\"unevaluatedProperties\":{}}", "'unevaluatedProperties' must be"},
+        {"{\"type\":\"object\",\"required\":[\"a\"],\"unevaluatedProperties\":false}",
+         "no value satisfies"},
+        {"{\"properties\":{\"a\":{}},\"minProperties\":2,\"unevaluatedProperties\":false}",
+         "no value satisfies"},
+        {"{\"allOf\":[{\"unevaluatedProperties\":false},{\"properties\":{\"b\":{}},\"required\":[\"b\"]}]}",
+         "no value satisfies"},
         {"{\"items\":{\"$id\":\"x\"}}", "schema/items: '$id'"},
         {"{\"allOf\":[{\"multipleOf\":2},{\"multipleOf\":3}]}", "two different 'multipleOf'"},
     };
@@ -572,6 +593,8 @@ static void hostile(void **state)
     soon(repeated("{\"properties\":{", "\"p%d\":{\"type\":\"string\"},", 5000, "\"z\":{}}}"), NULL);
     soon(repeated("{\"enum\":[", "\"value %d\",", 5000, "0]}"), NULL);
     soon(repeated("{\"enum\":[", "%d,", 200000, "0]}"), "too large");
+    soon(repeated("{\"allOf\":[", "{\"properties\":{\"p%d\":{\"type\":\"string\"}}},", 300, "{}]}"),
+         NULL);
     soon(repeated("{\"allOf\":[", "{\"anyOf\":[{\"minLength\":%d},{\"maxLength\":9%d}]},", 30,
                   "{}]}"),
          "combinations of subschemas");
@@ -610,6 +633,38 @@ static void hostile(void **state)
 
 /* ---------------------------------------------------------------- memory that runs out */
 
+/* What merging subschemas takes is counted: these are refused long before all of it is done, and
+ * named. */
+static void merged(void **state)
+{
+    static const struct {
+        const char *part;
+        int n, most;
+    } rows[] = {{"{\"properties\":{\"p%d\":{\"type\":\"string\"}}},", 8000, 400},
+                {"{\"required\":[\"p%d\"]},", 8000, 400}};
+    struct sv_err err;
+    struct sv_grammar *g = NULL;
+    (void)state;
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char *schema = repeated("{\"allOf\":[", rows[i].part, rows[i].n, "{}]}");
+        err = (struct sv_err){0};
+        assert_int_equal(sv_grammar_schema(&g, schema, strlen(schema), NULL, &err), SV_EFULL);
+        if (strncmp(err.msg, "schema/allOf/", 13) || atoi(err.msg + 13) > rows[i].most)
+            fail_msg("%s: %s", rows[i].part, err.msg);
+        sv_free(schema);
+    }
+    /* Values are held against one another: two lists of a thousand objects. */
+    char *one = repeated("{\"allOf\":[{\"enum\":[", "{\"a\":%d},", 1000, "0]},{\"enum\":[");
+    char *both = repeated(one, "{\"a\":-%d},", 1000, "1]}]}");
+    err = (struct sv_err){0};
+    assert_int_equal(sv_grammar_schema(&g, both, strlen(both), NULL, &err), SV_EFULL);
+    assert_memory_equal(err.msg, "schema/allOf/1: too large", 25);
+    sv_free(one);
+    sv_free(both);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 static void faults(void **state)
 {
     static const char schema[] =
@@ -641,5 +696,5 @@ static void faults(void **state)
 SV_TEST_MAIN(cmocka_unit_test(types), cmocka_unit_test(values), cmocka_unit_test(numbers),
              cmocka_unit_test(strings), cmocka_unit_test(arrays), cmocka_unit_test(objects),
              cmocka_unit_test(combinations), cmocka_unit_test(space), cmocka_unit_test(any_object),
-             cmocka_unit_test(refused), cmocka_unit_test(hostile), cmocka_unit_test(clients),
-             cmocka_unit_test(faults))
+             cmocka_unit_test(refused), cmocka_unit_test(hostile), cmocka_unit_test(merged),
+             cmocka_unit_test(clients), cmocka_unit_test(faults))

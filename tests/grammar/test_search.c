@@ -111,6 +111,51 @@ static void several(void **state)
     sv_search_unref(NULL);
 }
 
+/* U+0000 is a character of its own, neither U+0001 nor outside of classes and ranges. */
+static void nul(void **state)
+{
+    static const struct {
+        const char *regex, *text;
+        size_t n;
+        bool found;
+    } cases[] = {
+        {"\\x00", "\0", 1, true},
+        {"\\0", "a\0b", 3, true},
+        {"^\\x00$", "\0", 1, true},
+        {"\\x00", "\1", 1, false},
+        {"\1", "\0", 1, false},
+        {"\\x01", "\0", 1, false},
+        {"^\\x01", "\0\1", 2, false},
+        {"\\x01", "\0\1", 2, true},
+        {"[^\\x01]", "\0", 1, true},
+        {"[^\\x00]", "\0", 1, false},
+        {"[^\\x00]", "\0\1", 2, true},
+        {"[\\x00-\\x02]", "\0", 1, true},
+        {"[\\x01-\\x02]", "\0", 1, false},
+        {"[\\x00-\\x02]", "\3", 1, false},
+        {".", "\0", 1, true},
+        {"a.b", "a\0b", 3, true},
+        {"a\1b", "a\0b", 3, false},
+        {"\\W", "\0", 1, true},
+        {"\\w", "\0", 1, false},
+        {"\\S", "\0", 1, true},
+        {"^a{2}$", "a\0", 2, false},
+        {"(a|\\x00)b", "\0b", 2, true},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const size_t end = cases[i].n;
+        struct sv_search *s = open_one(cases[i].regex);
+        int32_t at = 0;
+        if ((sv_search_next(s, &at, cases[i].text, end) == 0) != cases[i].found)
+            fail_msg("case %zu: '%s' is %sfound", i, cases[i].regex, cases[i].found ? "not " : "");
+        assert_int_equal(by_pcre(cases[i].regex, cases[i].text, &end, 1), cases[i].found ? 0 : -1);
+        sv_search_unref(s);
+    }
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 static void refused(void **state)
 {
     static const char *const bad[][2] = {
@@ -174,5 +219,5 @@ static void without_memory(void **state)
     assert_int_equal(sv_alloc_live(), 0);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(as_pcre), cmocka_unit_test(several), cmocka_unit_test(refused),
-             cmocka_unit_test(without_memory))
+SV_TEST_MAIN(cmocka_unit_test(as_pcre), cmocka_unit_test(several), cmocka_unit_test(nul),
+             cmocka_unit_test(refused), cmocka_unit_test(without_memory))

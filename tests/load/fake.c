@@ -102,6 +102,8 @@ static void add_layer(struct fake_list *l, const struct sv_config *c, const char
 {
     int64_t h = c->hidden_size, q = (int64_t)c->n_heads * c->head_dim;
     int64_t kv = (int64_t)c->n_kv_heads * c->head_dim, m = c->intermediate_size;
+    const bool moe = c->layer_moe[i];
+    char name[96];
     const struct {
         const char *name;
         int64_t rows, cols;
@@ -117,9 +119,10 @@ static void add_layer(struct fake_list *l, const struct sv_config *c, const char
         {"self_attn.o_proj.bias", h, 0, c->attention_bias},
         {"self_attn.q_norm.weight", c->head_dim, 0, c->qk_norm},
         {"self_attn.k_norm.weight", c->head_dim, 0, c->qk_norm},
-        {"mlp.gate_proj.weight", m, h, true},
-        {"mlp.up_proj.weight", m, h, true},
-        {"mlp.down_proj.weight", h, m, true},
+        {"mlp.gate_proj.weight", m, h, !moe},
+        {"mlp.up_proj.weight", m, h, !moe},
+        {"mlp.down_proj.weight", h, m, !moe},
+        {"mlp.gate.weight", c->n_experts, h, moe},
         {"mlp.gate_proj.bias", m, 0, c->mlp_bias},
         {"mlp.up_proj.bias", m, 0, c->mlp_bias},
         {"mlp.down_proj.bias", h, 0, c->mlp_bias},
@@ -127,11 +130,18 @@ static void add_layer(struct fake_list *l, const struct sv_config *c, const char
         {"post_attention_layernorm.weight", h, 0, true},
     };
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
-        char name[96];
         snprintf(name, sizeof name, "%slayers.%d.%s", prefix, i, rows[k].name);
         if (rows[k].on)
             fake_add(l, name, rows[k].rows, rows[k].cols);
     }
+    for (int32_t e = 0; moe && e < c->n_experts; e++)
+        for (int k = 0; k < 3; k++) {
+            static const char *const part[] = {"gate", "up", "down"};
+            const int64_t inner = c->moe_intermediate_size;
+            snprintf(name, sizeof name, "%slayers.%d.mlp.experts.%d.%s_proj.weight", prefix, i, e,
+                     part[k]);
+            fake_add(l, name, k == 2 ? h : inner, k == 2 ? inner : h);
+        }
 }
 
 static void add_prefixed(struct fake_list *l, const char *prefix, const char *name, int64_t rows,
@@ -189,7 +199,7 @@ void fake_write(const struct fake_list *l, int32_t first, int32_t n, const char 
     sv_buf_printf(&header, "{\"__metadata__\": {\"format\": \"pt\"}");
     for (int32_t i = first; i < first + n; i++) {
         const struct fake_tensor *t = &l->t[i];
-        size_t size = strstr(t->dtype, "32") ? 4 : 2;
+        size_t size = strstr(t->dtype, "32") ? 4 : strstr(t->dtype, "8") ? 1 : 2;
         sv_buf_printf(&header, ", \"%s\": {\"dtype\": \"%s\", \"shape\": [", t->name, t->dtype);
         for (int32_t k = 0; k < t->n_dims; k++) {
             sv_buf_printf(&header, "%s%lld", k ? ", " : "", (long long)t->dim[k]);

@@ -20,9 +20,9 @@ void fake_image(struct sv_buf *out, const char *header, size_t n_data);
 #define FAKE_MAX 256
 struct fake_tensor {
     char name[96];
-    const char *dtype; /* "F32", "BF16" or "F16" */
+    const char *dtype; /* "F32", "BF16", "F16", "I32" or "U8" */
     int32_t n_dims;
-    int64_t dim[3];
+    int64_t dim[4];
 };
 struct fake_list {
     int32_t n;

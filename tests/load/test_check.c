@@ -176,7 +176,7 @@ static void draft_faults_are_named(void **state)
         {"layers.0.self_attn.attention_sink_bias", "sinks"},
         {"d2t", "reduced draft vocabulary"},
         {"t2d", "reduced draft vocabulary"},
-        {"layers.0.mlp.up_proj.weight_scale", "quantized"},
+        {"layers.0.mlp.up_proj.weight_scale", "quantization_config"},
         {"layers.0.self_attn.k_proj.bias", "there is no bias"},
         {"layers.0.self_attn.gate.weight", "nothing in the configuration"},
     };
@@ -252,8 +252,8 @@ static void mixed_types_are_fine_but_integers_are_not(void **state)
     fake_find(&list, "lm_head.weight")->dtype = "F16";
     fake_expect(check_list(&c, NULL, &err), SV_OK, &err, "", "mixed");
     fake_find(&list, "model.norm.weight")->dtype = "I32";
-    fake_expect(check_list(&c, NULL, &err), SV_EUNSUPPORTED, &err, "'norm.weight' holds integers",
-                "integers");
+    fake_expect(check_list(&c, NULL, &err), SV_EUNSUPPORTED, &err,
+                "'norm.weight' holds i32, no weights", "integers");
 }
 
 static void no_memory_is_reported(void **state)

@@ -16,7 +16,7 @@ static void qwen3_8b_draft_as_published(void **state)
     struct sv_draft_config d;
     static const int32_t taps[] = {1, 9, 17, 25, 33};
     draft_ok(&d, "{}");
-    assert_int_equal(d.base.arch, SV_ARCH_DFLASH);
+    assert_true(sv_arch_is_draft(d.base.arch));
     assert_int_equal(d.block_size, 16);
     assert_int_equal(d.mask_id, 151669);
     assert_int_equal(d.n_target_layers, 36);
@@ -236,7 +236,7 @@ static const struct {
     {"{\"is_neox_style\": true, \"use_aux_hidden_state\": true}", SV_OK, ""},
     {"{\"dflash_config\": {\"input_embedding_scale\": 12.5}}", SV_EUNSUPPORTED, "scaled input"},
     {"{\"dflash_config\": {\"input_embedding_scale\": \"x\"}}", SV_EINVAL, "input_embedding_scale"},
-    {"{\"quantization_config\": {\"quant_method\": \"modelopt\"}}", SV_EUNSUPPORTED, "modelopt"},
+    {"{\"quantization_config\": {\"quant_method\": \"modelopt\"}}", SV_EUNSUPPORTED, "quant_algo"},
     {"{\"draft_vocab_size\": 32000}", SV_EUNSUPPORTED, "draft_vocab_size 32000"},
     {"{\"draft_vocab_size\": 151936}", SV_OK, ""},
     {"{\"target_hidden_size\": 5120}", SV_EUNSUPPORTED, "target_hidden_size 5120"},

@@ -25,15 +25,14 @@ void model_rig_open(struct model_rig *r, const char *dir, enum sv_isa isa, int32
     struct sv_engine_options where = {0};
     run_device(&where);
     struct sv_dev_opts o = {.backend = where.device,
-                            .kernels = where.kernels,
+                            .tuning = {.kernels = where.tuning.kernels, .isa = isa},
                             .no_graphs = where.no_graphs,
                             .n_threads = 2,
-                            .isa = isa,
                             .compute = SV_F32};
     if (sv_dev_open(&r->dev, &o, &err) || sv_model_open(&r->m, r->dev, dir, 0, &err))
         fail_msg("%s: %s", dir, err.msg);
     struct sv_cache_group_desc desc[SV_MAX_GROUPS] = {{0}};
-    int32_t n = sv_stack_cache_groups(&r->m.stack, "target", 0, desc);
+    int32_t n = sv_stack_cache_groups(&r->m.stack, SV_CACHE_TARGET, 16, 0, desc);
     for (int32_t i = 0; i < n; i++) {
         desc[i].dtype = SV_F32;
         desc[i].page_size = page_size;
@@ -42,22 +41,15 @@ void model_rig_open(struct model_rig *r, const char *dir, enum sv_isa isa, int32
     if (sv_cache_open(&r->cache, r->dev, desc, n, 1, RIG_ROWS, &err))
         fail_msg("%s", err.msg);
     const struct sv_config *c = &r->m.cfg;
-    struct sv_act_sizes s = {.max_rows = RIG_ROWS};
-    sv_act_sizes_add(&s, &r->m.stack);
-    int32_t wide = 2 * s.intermediate > s.qkv ? 2 * s.intermediate : s.qkv;
-    wide = wide > s.hidden ? wide : s.hidden;
-    struct sv_dev_limits lim = {.max_rows = RIG_ROWS,
-                                .max_logit_rows = RIG_ROWS,
-                                .max_k = wide,
-                                .max_n = wide,
-                                .max_heads = c->n_heads,
-                                .max_head_dim = c->head_dim,
-                                .max_vocab = c->vocab_size,
-                                .max_positions = RIG_ROWS};
-    if (sv_dev_reserve(r->dev, &lim, &err) || sv_acts_open(&r->acts, r->dev, &s, &err))
+    struct sv_needs needs;
+    sv_needs_init(&needs, r->dev, RIG_ROWS);
+    needs.lim.max_logit_rows = needs.lim.max_positions = RIG_ROWS;
+    sv_model_needs(&r->m, &needs);
+    if (sv_dev_reserve(r->dev, &needs.lim, &err) || sv_acts_open(&r->acts, r->dev, &needs, &err))
         fail_msg("%s", err.msg);
     r->row_ids = buffer(r, RIG_ROWS * 4);
     r->row_seg = buffer(r, RIG_ROWS * 4);
+    r->row_pos = buffer(r, RIG_ROWS * 4);
     int32_t **small[] = {&r->seg_row0, &r->seg_slot, &r->seg_kind,
                          &r->seg_base, &r->slot_len, &r->anchor};
     for (size_t i = 0; i < sizeof small / sizeof small[0]; i++)
@@ -75,8 +67,8 @@ void model_rig_open(struct model_rig *r, const char *dir, enum sv_isa isa, int32
 
 void model_rig_close(struct model_rig *r)
 {
-    void *all[] = {r->row_ids,  r->row_seg, r->seg_row0, r->seg_slot, r->seg_kind,  r->seg_base,
-                   r->slot_len, r->anchor,  r->dev_taps, r->dev_out,  r->dev_logits};
+    void *all[] = {r->row_ids,  r->row_seg, r->seg_row0, r->seg_slot, r->seg_kind,   r->seg_base,
+                   r->slot_len, r->anchor,  r->dev_taps, r->dev_out,  r->dev_logits, r->row_pos};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         sv_dev_free(r->dev, all[i]);
     free(r->taps);
@@ -101,7 +93,8 @@ void model_rig_run(struct model_rig *r, const int32_t *ids, int32_t at, int32_t 
     sv_dev_upload(r->dev, r->seg_slot, &zero, 4);
     sv_dev_upload(r->dev, r->seg_kind, &kind, 4);
     sv_dev_upload(r->dev, r->slot_len, &at, 4);
-    const struct sv_rows rows = {n, 1, r->row_seg, r->seg_row0, r->seg_slot, r->seg_base};
+    const struct sv_rows rows = {n,           1,           r->row_seg, r->seg_row0,
+                                 r->seg_slot, r->seg_base, r->row_pos};
     sv_op_block_ids(r->dev, &(struct sv_p_block_ids){.rows = rows,
                                                      .seg_kind = r->seg_kind,
                                                      .slot_len = r->slot_len,

@@ -8,14 +8,15 @@
 
 #include "model/model.h"
 
-enum { RIG_ROWS = 256 }; /* longest sequence */
+enum { RIG_ROWS = 320 }; /* longest sequence */
 
 struct model_rig {
     struct sv_dev *dev;
     struct sv_model m;
     struct sv_cache cache;
     struct sv_acts acts;
-    int32_t *row_ids, *row_seg, *seg_row0, *seg_slot, *seg_kind, *seg_base, *slot_len, *anchor;
+    int32_t *row_ids, *row_seg, *row_pos, *seg_row0, *seg_slot, *seg_kind, *seg_base, *slot_len,
+        *anchor;
     float *dev_taps, *dev_out, *dev_logits;
     float *taps, *out, *logits; /* on the host, after a run */
     int32_t tap_id[SV_MAX_LAYERS];

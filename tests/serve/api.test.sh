@@ -4,7 +4,7 @@
 # timeout: 120
 . tests/serve/lib.sh
 need curl perl
-serve -b 4 -w 8
+serve -b 4 -w 8 --unknown-fields error --strict-model
 
 get /health
 equal "$status" 200
@@ -148,16 +148,49 @@ stop
 equal "$?" 0
 grep -q ' stopped' "$log" || fail "no last line: $(tail -n 3 "$log")"
 
+# A model of the hub cache, by the directory that has its snapshots.
+hub=$tmp/models--Demo--Pair
+mkdir -p "$hub/refs" "$hub/snapshots"
+printf '0123abc\n' >"$hub/refs/main"
+ln -s "$demo/target" "$hub/snapshots/0123abc"
+serve -m "$hub"
+get /v1/models
+equal "$(field id "$body")" '"Demo/Pair"'
+for name in Demo/Pair Demo%2FPair; do
+    get "/v1/models/$name"
+    equal "$(field id "$body")" '"Demo/Pair"'
+done
+get /model_info
+equal "$(field model_path "$body")" "\"$hub/snapshots/0123abc\""
+post /v1/completions "{\"model\":\"Demo/Pair\",\"prompt\":\"$prompt\",\"max_tokens\":48,\"temperature\":0}"
+equal "$(field text "$body")" "$want"
+stop
+equal "$?" 0
+
 # Options that take something away: no kept prefixes, shorter answers, a chunk for every step. The text stays.
-serve -b 2 -w 8 --no-prefix-cache --max-tokens 32 --max-choices 2 --stream-gap 0 --ignore-unknown
+serve -b 2 -w 8 --no-prefix-cache --max-tokens 32 --max-choices 2 --stream-gap 0
 for _ in 1 2; do
     post /v1/completions "$ask"
     equal "$(field cached_tokens "$body")" 0
     equal "$(field text "$body")" "$first"
 done
-post /v1/completions '{"prompt":"a","max_tokens":1,"smoothing":1,"mode\u001b":"m"}'
-equal "$status" 200
-grep -q ' ignored=smoothing,mode?$' "$log" || fail 'no names of fields that were left out'
+# Unknown fields are ignored, and each is named once; no more of them than the log can bear.
+for _ in 1 2 3; do
+    post /v1/completions '{"prompt":"a","max_tokens":1,"smoothing":1,"mode\u001b\n":"m"}' -H 'X-Request-Id: first'
+    equal "$status" 200
+    post /tokenize '{"prompt":"a","smoothing":1,"verbose":1}'
+    equal "$status" 200
+done
+equal "$(grep -c ' unknown field ignored ' "$log")" 3
+grep -q ' unknown field ignored field=smoothing id=first$' "$log" || fail 'an unknown field has no name'
+grep -q ' field=mode?? id=first$' "$log" || fail 'a name as it must not stand in a log'
+for i in $(seq 30); do
+    names=$(seq -f "\"u$i-%.0f\":1" -s , 12)
+    post /v1/completions "{\"prompt\":\"a\",\"max_tokens\":1,$names}"
+    equal "$status" 200
+done
+equal "$(grep -c ' unknown field ignored ' "$log")" 256
+equal "$(grep -c ' no more unknown fields are named' "$log")" 1
 refuse 400 '"max_tokens"' /v1/completions '{"prompt":"a","max_tokens":33}'
 refuse 400 '"n"' /v1/completions '{"prompt":"a","n":3}'
 refuse 400 '"prompt"' /v1/completions '{"prompt":["a","b","c"]}'

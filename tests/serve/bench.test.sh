@@ -1,5 +1,5 @@
 #!/bin/bash
-# bench.test.sh - `salvo bench serve` against a server of ours: counts, the block, JSON, failures.
+# bench.test.sh - `salvo-bench serve` against a server of ours: counts, the block, JSON, failures.
 # timeout: 120
 . tests/serve/lib.sh
 need curl perl
@@ -7,7 +7,7 @@ serve -b 8 -w 8 -q
 run() {
     local want=$1 code=0
     shift
-    "$salvo" bench serve "$@" >"$tmp/out" 2>"$tmp/err" || code=$?
+    "${SALVO_BENCH:-build/salvo-bench}" serve "$@" >"$tmp/out" 2>"$tmp/err" || code=$?
     out=$(cat "$tmp/out")
     err=$(cat "$tmp/err")
     equal "$code" "$want"
@@ -38,7 +38,7 @@ equal "$(field completed "$out")" 3
 # What nobody can read is no result.
 if [ -w /dev/full ]; then
     code=0
-    "$salvo" bench serve --url "$url" --prompts "$tmp/three" --max-tokens 4 >/dev/full 2>"$tmp/err" || code=$?
+    "${SALVO_BENCH:-build/salvo-bench}" serve --url "$url" --prompts "$tmp/three" --max-tokens 4 >/dev/full 2>"$tmp/err" || code=$?
     equal "$code" 1
     holds "$(cat "$tmp/err")" 'standard output'
 fi
@@ -83,7 +83,7 @@ perl -MIO::Socket::INET -e '
     }' >"$tmp/port" 2>"$tmp/keys" &
 silent=$!
 for _ in $(seq 200); do [ -s "$tmp/port" ] && break; sleep 0.05; done
-"$salvo" bench serve --url "http://127.0.0.1:$(cat "$tmp/port")" --model m --prompts "$tmp/three" -c 1 \
+"${SALVO_BENCH:-build/salvo-bench}" serve --url "http://127.0.0.1:$(cat "$tmp/port")" --model m --prompts "$tmp/three" -c 1 \
     --api-key "$(printf '%02000d' 0)" >"$tmp/out" 2>"$tmp/err" &
 pid=$!
 for _ in $(seq 200); do [ "$(wc -l <"$tmp/keys")" -ge 2 ] && break; sleep 0.05; done

@@ -1,7 +1,7 @@
 /*
  * blocks.c - what a client of Anthropic's API makes of a stream: blocks.h says how.
  *
- * Called by test_messages.c and test_parts.c. Must not: let an event through that such a client
+ * Called by test_messages.c and test_deltas.c. Must not: let an event through that such a client
  * would not take.
  */
 #include "serve/blocks.h"

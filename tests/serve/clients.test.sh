@@ -7,7 +7,10 @@
 . tests/serve/lib.sh
 need curl perl
 clients=tests/serve/clients
-serve -b 8 -w 8 # drafts always, whatever the width policy measures on a busy machine
+serve -w 8 --api-key secret
+keyed=$url
+# Drafts always, whatever the width policy measures on a busy machine; other names are 404, as the sessions check.
+serve -b 8 -w 8 --strict-model
 n_run=0
 
 # client COMMAND FILE ARG...: runs a session when its parts are there.
@@ -25,6 +28,7 @@ else
 fi
 if command -v node >/dev/null && [ -d $clients/node_modules/playwright-core ] && [ -x /usr/bin/chromium ]; then
     out=$(timeout 140 node $clients/page.mjs "$url" 2>&1) || fail "page: $out"
+    out=$(timeout 140 node $clients/turns.mjs "$url" "$keyed" secret 2>&1) || fail "turns: $out"
     n_run=$((n_run + 1))
 else
     missing 'the page in Chromium'

@@ -56,8 +56,8 @@ json_t *hub_events_of(const char *frames); /* of a stream's text; the caller's *
 json_t *hub_at(json_t *v, const char *where);
 const char *hub_text(json_t *v, const char *where);
 int64_t hub_number(json_t *v, const char *where);
-/* Every answer of the parsers' own test (tests/text/answers.json) that may be streamed: asked of a
- * server with its parser, which open has opened, its answers coming in bursts. Some 30 and more. */
+/* Every answer of the parsers' own test (tests/reply/answers.json) that may be streamed: asked of a
+ * server with its parser, which open has opened, its answers coming in bursts. Some 90 and more. */
 void hub_each_answer(void (*open)(struct hub *r, const char *signs, int32_t burst),
                      void (*check)(struct hub *r, const char *text));
 /* Fails unless both are there and equal. */

@@ -49,7 +49,7 @@ post /v1/completions '{"prompt":"def add(a, b):","max_tokens":8,"temperature":0}
 equal "$status" 200
 post /v1/completions '{"prompt":"def add(a, b):","max_tokens":8,"temperature":0}' --cacert "$tmp/cert.pem"
 equal "$status" 401
-holds "$(curl -s -m 20 --cacert "$tmp/cert.pem" -X BREW "$url/health")" '{"error":{"message":' # libevent's own refusal
+holds "$(curl -s -m 20 --cacert "$tmp/cert.pem" -X BREW "$url/health")" '{"error":{"message":'
 curl -sN -m 1 --cacert "$tmp/cert.pem" -H 'Authorization: Bearer secret' -d "$body" "$url/v1/completions" >"$tmp/part"
 [ -s "$tmp/part" ] || fail 'nothing streamed over TLS'
 sleep 0.3
@@ -111,10 +111,8 @@ stop
 equal "$?" 0
 [ -e "$tmp/sock" ] && fail 'the socket file is left'
 
-# A signal ends a server whose model is still loaded: here from a pipe that nobody writes to.
-mkdir "$tmp/slow"
-mkfifo "$tmp/slow/tokenizer.json"
-"$salvo" serve -m "$tmp/slow" --unix "$tmp/slow.sock" 2>"$tmp/slow.log" &
+# A signal ends a server whose model is still loaded: here it measures steps of 512 sequences, which takes seconds.
+"$salvo" serve -m "$demo/target" -d "$demo/draft" -b 512 -c 256 --unix "$tmp/slow.sock" 2>"$tmp/slow.log" &
 server=$!
 servers+=("$server")
 for _ in $(seq 100); do
@@ -127,9 +125,38 @@ equal "$?" 0
 [ $((($(date +%s%N) - begun) / 1000000)) -lt 2000 ] || fail 'it waited for the model'
 [ -e "$tmp/slow.sock" ] && fail 'the socket file is left'
 holds "$(cat "$tmp/slow.log")" stopped
+grep -q ' ready ' "$tmp/slow.log" && fail 'the model was there already'
 
-# What does not open says so at once.
-"$salvo" serve -m /nonexistent -p 0 2>"$tmp/err"
+# What does not open says so at once, in one line, and nothing listens before.
+refused() {
+    local model=$1 draft=$2
+    timeout 20 "$salvo" serve -m "$model" ${draft:+-d "$draft"} -p 0 2>"$tmp/err" </dev/null
+    equal "$?" 1
+    equal "$(wc -l <"$tmp/err")" 1
+    grep -q listening "$tmp/err" && fail "listening: $(cat "$tmp/err")"
+}
+refused /nonexistent ''
+holds "$(cat "$tmp/err")" 'salvo: /nonexistent/config.json: cannot open'
+refused "$demo/target" /nonexistent
+holds "$(cat "$tmp/err")" '/nonexistent/config.json: cannot open'
+mkdir "$tmp/half"
+ln -s "$demo/target/config.json" "$tmp/half"
+refused "$tmp/half" ''
+holds "$(cat "$tmp/err")" "$tmp/half: no tokenizer.json"
+ln -s "$demo/target/tokenizer.json" "$tmp/half"
+refused "$tmp/half" ''
+holds "$(cat "$tmp/err")" "$tmp/half"
+head -c 1000000 "$demo/target/model.safetensors" >"$tmp/half/model.safetensors"
+refused "$tmp/half" ''
+holds "$(cat "$tmp/err")" 'truncated?'
+refused "$demo/target" "$tiny/llama_draft_random_b4"
+holds "$(cat "$tmp/err")" 'draft '
+# What is found later is said once too, in the log.
+mkdir "$tmp/broken"
+ln -s "$demo"/target/{config.json,model.safetensors} "$tmp/broken"
+echo '{}' >"$tmp/broken/tokenizer.json"
+timeout 20 "$salvo" serve -m "$tmp/broken" -p 0 2>"$tmp/err" </dev/null
 equal "$?" 1
-holds "$(cat "$tmp/err")" /nonexistent
+equal "$(grep -c tokenizer.json "$tmp/err")" 1
+holds "$(cat "$tmp/err")" ' error message='
 finish

@@ -55,7 +55,7 @@ function makeRequest(i) {
 const wrong = [
   ["/v1/chat/completions", { messages: [] }], ["/v1/chat/completions", { messages: [{ role: "user", content: 5 }] }],
   ["/v1/completions", { prompt: "a", temperature: "hot" }], ["/v1/completions", { prompt: [99999999] }],
-  ["/v1/completions", { prompt: "a", nonsense: 1 }], ["/generate", { text: 1 }], ["/tokenize", {}],
+  ["/v1/completions", { prompt: "a", seed: "x" }], ["/generate", { text: 1 }], ["/tokenize", {}],
 ];
 
 // ---------------------------------------------------------------- sending

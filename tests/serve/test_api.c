@@ -233,7 +233,7 @@ static const struct {
 
 static void odd_bodies(void **state)
 {
-    struct hub r = {.o.engine.context = 100};
+    struct hub r = {.o.refuse_unknown = true, .o.strict_model = true, .o.engine.context = 100};
     (void)state;
 
     hub_open(&r, false);
@@ -308,7 +308,7 @@ static void clear_answers(void **state)
         {"/detokenize", "{\"tokens\":[64,[65]]}", "'tokens[1]' must be an integer in [0, "},
         {"/detokenize", "{\"tokens\":\"a\"}", "'tokens' must be an array of integers, or of such"},
     };
-    struct hub r = {0};
+    struct hub r = {.o.refuse_unknown = true, .o.strict_model = true};
     (void)state;
 
     hub_open(&r, false);

@@ -85,7 +85,7 @@ static void one_reading_only(void **state)
         TEXT(POST "Content-Length: 31, 31\r\n\r\n" BODY),
         TEXT(POST "Content-Length: 0x1f\r\n\r\n" BODY),
         TEXT(POST "Content-Length:\r\n\r\n" BODY),
-        /* what is asked for: evhttp took the second of these for "/" */
+        /* the target */
         TEXT("GET /version HTTP/1.1 HTTP/1.1\r\nHost: x\r\nX-Long: enough to cut\r\n\r\n"),
         TEXT("GET  /version HTTP/1.1\r\nHost: x\r\nX-Long: enough to be cut\r\n\r\n"),
         TEXT("GET version HTTP/1.1\r\nHost: x\r\nX-Long: enough to be cut\r\n\r\n"),

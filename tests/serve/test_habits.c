@@ -2,12 +2,15 @@
  * test_habits.c - habits of clients: how they put paths together, fields that are null, what they
  * count on being told, a thousand requests at once.
  */
+#define _POSIX_C_SOURCE 200809L
+
 #include "serve/hub.h"
 
 #include "testing.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define TEXT "/v1/completions"
@@ -56,7 +59,7 @@ static void nulls(void **state)
         {"/tokenize", "{\"prompt\":\"a\",\"of_next_year\":null}"},
         {"/detokenize", "{\"tokens\":[65],\"of_next_year\":null}"},
     };
-    struct hub r = {0};
+    struct hub r = {.o.refuse_unknown = true};
     (void)state;
 
     hub_open(&r, false);
@@ -69,35 +72,54 @@ static void nulls(void **state)
     hub_close(&r);
 }
 
-/* Asked to, the server leaves out what it does not know, as others do; what it knows counts. */
-static void unknown_ignored(void **state)
+/* Unknown fields are ignored, as other servers do, or refused; known ones count. */
+static void unknown_fields(void **state)
 {
     static const char *const list[][2] = {
         {TEXT, "{\"prompt\":\"a\",\"max_tokens\":3,\"smoothing\":{\"a\":1},\"mode\":[]}"},
+        {TEXT, "{\"prompt\":\"a\",\"max_tokens\":3,\"stream_options\":{\"smoothing\":1}}"},
         {CHAT,
          "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":3,\"mode\":\"x\"}"},
+        {"/v1/messages", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":3,"
+                         "\"mode\":1}"},
+        {"/v1/messages", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":3,"
+                         "\"thinking\":{\"type\":\"disabled\",\"mode\":1}}"},
+        {"/v1/responses", "{\"input\":\"a\",\"max_output_tokens\":3,\"mode\":1}"},
+        {"/v1/responses", "{\"input\":\"a\",\"max_output_tokens\":3,\"text\":{\"mode\":1},"
+                          "\"reasoning\":{\"mode\":\"x\"}}"},
         {"/completion", "{\"prompt\":\"a\",\"n_predict\":3,\"smoothing\":0.5}"},
+        {"/infill", "{\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"smoothing\":0.5}"},
         {"/generate", "{\"text\":\"a\",\"mode\":1,"
                       "\"sampling_params\":{\"max_new_tokens\":3,\"smoothing\":1}}"},
         {"/generate", "{\"text\":[\"a\",\"b\"],"
                       "\"sampling_params\":[{\"max_new_tokens\":3,\"smoothing\":1},"
                       "{\"mode\":1,\"max_new_tokens\":3}]}"},
+        {"/tokenize", "{\"prompt\":\"a\",\"mode\":1}"},
+        {"/detokenize", "{\"tokens\":[64],\"mode\":1}"},
     };
-    struct hub r = {.o.ignore_unknown = true}, strict = {0};
+    struct hub r = {0}, strict = {.o.refuse_unknown = true};
     (void)state;
 
     hub_open(&r, false);
     hub_open(&strict, false);
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
-        hub_json(&r, list[i][0], list[i][1], 200);
+        bool anthropic = strcmp(list[i][0], "/v1/messages") == 0;
+        bool infill = strcmp(list[i][0], "/infill") == 0; /* this model has no such tokens */
+        hub_json(&r, list[i][0], list[i][1], infill ? 501 : 200);
         json_t *v = hub_json(&strict, list[i][0], list[i][1], 400);
-        assert_string_equal(hub_text(v, "error.code"), "unknown_parameter");
+        if (anthropic)
+            assert_non_null(strstr(hub_text(v, "error.message"), "mode"));
+        else
+            assert_string_equal(hub_text(v, "error.code"), "unknown_parameter");
     }
-    assert_true(hub_metric(&r, "salvo_generated_tokens_total") == 18);
+    assert_true(hub_metric(&r, "salvo_generated_tokens_total") == 33);
     json_t *v = hub_json(&r, TEXT, "{\"prompt\":\"a\",\"best_of\":3,\"mode\":1}", 400);
     assert_string_equal(hub_text(v, "error.param"), "best_of");
     v = hub_json(&r, TEXT, "{\"prompt\":\"a\",\"top_k\":\"x\"}", 400);
     assert_string_equal(hub_text(v, "error.param"), "top_k");
+    /* What an answer must be is not ignored. */
+    v = hub_json(&r, TEXT, "{\"prompt\":\"a\",\"structured_outputs\":{\"regx\":\"a\"}}", 400);
+    assert_string_equal(hub_text(v, "error.param"), "structured_outputs.regx");
     hub_close(&r);
     hub_close(&strict);
 }
@@ -115,16 +137,70 @@ static void both_lengths(void **state)
     hub_close(&r);
 }
 
-/* lm-eval renders chats itself, by the text of the template. */
-static void template_told(void **state)
+/* lm-eval renders chats itself, by the text of the template, and begins a text whose likelihood it
+ * wants with bos_token, or where that is null with eos_token: as with the tokenizer at hand, the
+ * members are those of tokenizer_config.json, whatever config.json says. */
+static void tokenizer_told(void **state)
 {
+    const char *path = sv_test_path("models/demo/target/tokenizer_config.json");
     struct hub r = {.real = true};
+    struct sv_err err = {0};
+    const char *key;
+    json_t *value, *config;
     (void)state;
 
     hub_open(&r, false);
-    hub_same(hub_at(hub_json(&r, "/tokenizer_info", NULL, 200), "chat_template"),
+    json_t *info = hub_json(&r, "/tokenizer_info", NULL, 200);
+    hub_same(hub_at(info, "chat_template"),
              hub_at(hub_json(&r, "/props", NULL, 200), "chat_template"), "template");
+    assert_true(json_is_null(hub_at(info, "bos_token")));
+    config = sv_json_load(path, 1 << 20, &err);
+    assert_non_null(config);
+    assert_int_equal(json_object_size(info), json_object_size(config));
+    json_object_foreach(config, key, value)
+        hub_same(json_object_get(info, key), value, key);
+    json_decref(config);
     hub_close(&r);
+}
+
+/* A model's directory with the demo's tokenizer.json, and this as the other file; NULL: none. */
+static const char *directory(const char *config)
+{
+    const char *dir = sv_test_tmp(config ? "with" : "without");
+    struct sv_err err = {0};
+    char path[600];
+
+    assert_int_equal(mkdir(dir, 0755), 0);
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    assert_int_equal(symlink(sv_test_path("models/demo/target/tokenizer.json"), path), 0);
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+    if (config)
+        assert_int_equal(sv_file_write(path, config, strlen(config), &err), SV_OK);
+    return dir;
+}
+
+/* A token with its properties is told as its text; without the file there is nothing to tell but
+ * the template. */
+static void tokenizer_of_other_shapes(void **state)
+{
+    static const char config[] =
+        "{\"bos_token\":{\"__type\":\"AddedToken\",\"content\":\"<|im_start|>\",\"lstrip\":false},"
+        "\"unk_token\":null,\"model_max_length\":77}";
+    (void)state;
+
+    for (int i = 0; i < 2; i++) {
+        struct hub r = {.o.engine.target_dir = directory(i ? NULL : config)};
+        hub_open(&r, false);
+        json_t *info = hub_json(&r, "/tokenizer_info", NULL, 200);
+        assert_true(json_is_null(hub_at(info, "chat_template")));
+        assert_int_equal(json_object_size(info), i ? 1 : 4);
+        if (!i) {
+            assert_string_equal(hub_text(info, "bos_token"), "<|im_start|>");
+            assert_true(json_is_null(hub_at(info, "unk_token")));
+            assert_int_equal(hub_number(info, "model_max_length"), 77);
+        }
+        hub_close(&r);
+    }
 }
 
 /* The names that requests may give are found. */
@@ -248,8 +324,8 @@ static void refused_counted(void **state)
     hub_close(&r);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(slashes), cmocka_unit_test(nulls), cmocka_unit_test(unknown_ignored),
-             cmocka_unit_test(both_lengths), cmocka_unit_test(template_told),
-             cmocka_unit_test(models_by_name), cmocka_unit_test(indented),
-             cmocka_unit_test(mean_accept), cmocka_unit_test(crowd),
+SV_TEST_MAIN(cmocka_unit_test(slashes), cmocka_unit_test(nulls), cmocka_unit_test(unknown_fields),
+             cmocka_unit_test(both_lengths), cmocka_unit_test(tokenizer_told),
+             cmocka_unit_test(tokenizer_of_other_shapes), cmocka_unit_test(models_by_name),
+             cmocka_unit_test(indented), cmocka_unit_test(mean_accept), cmocka_unit_test(crowd),
              cmocka_unit_test(refused_counted))

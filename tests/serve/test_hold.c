@@ -2,7 +2,9 @@
  * test_hold.c - what comes for a call, also while it is written, where memory runs out: the request
  * fails, nothing else does.
  */
-#include "serve/impl.h"
+#include "serve/core/send.h"
+#include "serve/core/write.h"
+#include "serve/openai/openai.h"
 
 #include "testing.h"
 
@@ -11,7 +13,7 @@
 struct rig {
     struct sv_serve s;
     struct sv_call c;
-    struct sv_gen gen[2];
+    struct sv_choice choice[2];
 };
 
 static void open_rig(struct rig *r)
@@ -21,24 +23,24 @@ static void open_rig(struct rig *r)
     r->s.n_live = 2;
     r->c.s = &r->s;
     r->c.dialect = &sv_dialect_completions;
-    r->c.gens = r->gen;
-    r->c.n_gens = 2;
+    r->c.choices = r->choice;
+    r->c.n_choices = 2;
     r->c.status = 200;
     for (int i = 0; i < 2; i++) {
-        r->gen[i].call = &r->c;
-        r->gen[i].canceled = true; /* there is no worker to tell */
+        r->choice[i].call = &r->c;
+        r->choice[i].canceled = true; /* there is no worker to tell */
     }
     r->c.writing = true;
 }
 
 /* One token of a sequence, as the worker reports it; held by the call, if there is memory for it.
  */
-static void comes(struct rig *r, int gen, enum sv_finish_reason finish, bool memory)
+static void comes(struct rig *r, int which, enum sv_finish_reason finish, bool memory)
 {
     static char text[65536]; /* more than what was held leaves room for */
     int32_t token = 7;
     struct sv_out o = {.kind = SV_OUT_EVENT,
-                       .gen = &r->gen[gen],
+                       .choice = &r->choice[which],
                        .finish = finish,
                        .n_tokens = 1,
                        .tokens = &token,
@@ -66,10 +68,10 @@ static void over(struct rig *r)
 static void close_rig(struct rig *r)
 {
     for (int i = 0; i < 2; i++) {
-        sv_buf_fini(&r->gen[i].ids);
-        sv_buf_fini(&r->gen[i].text);
-        sv_buf_fini(&r->gen[i].accept);
-        sv_buf_fini(&r->gen[i].widths);
+        sv_buf_fini(&r->choice[i].ids);
+        sv_buf_fini(&r->choice[i].text);
+        sv_buf_fini(&r->choice[i].accept);
+        sv_buf_fini(&r->choice[i].widths);
     }
     assert_int_equal(r->c.held.len, 0);
     assert_int_equal(sv_alloc_live(), 0);
@@ -89,8 +91,8 @@ static void all_comes_later(void **state)
     assert_false(r.c.failed);
     assert_int_equal(r.c.n_done, 2);
     assert_int_equal(r.s.n_live, 0);
-    assert_int_equal(r.gen[0].ids.len, 2 * sizeof(int32_t));
-    assert_int_equal(r.gen[0].finish, SV_FINISH_STOP);
+    assert_int_equal(r.choice[0].ids.len, 2 * sizeof(int32_t));
+    assert_int_equal(r.choice[0].finish, SV_FINISH_STOP);
     close_rig(&r);
 }
 
@@ -112,7 +114,7 @@ static void lost_events_fail_the_call(void **state)
             assert_int_equal(r.c.status, 500);
             assert_int_equal(r.c.n_done, ends);
             assert_int_equal(r.s.n_live, 2 - ends);
-            assert_int_equal(r.gen[0].ids.len, (size_t)before * sizeof(int32_t));
+            assert_int_equal(r.choice[0].ids.len, (size_t)before * sizeof(int32_t));
             close_rig(&r);
         }
 }
@@ -139,7 +141,7 @@ static void what_is_lost_fails_the_call(void **state)
                            .n_text = 1};
         open_rig(&r);
         r.c.writing = false;
-        o.gen = &r.gen[0];
+        o.choice = &r.choice[0];
         sv_fault_arm(nth);
         sv_call_out(&r.s, &o);
         hit = sv_fault_calls() >= nth;
@@ -147,17 +149,17 @@ static void what_is_lost_fails_the_call(void **state)
         assert_int_equal(r.c.failed, hit);
         assert_int_equal(r.c.status, hit ? 500 : 200);
         assert_int_equal(r.c.n_done, 1);
-        sv_accept_of(&r.gen[0], &a);
+        sv_accept_of(&r.choice[0], &a);
         assert_true(hit || (a.n_steps == 3 && a.n_tokens == 7));
         assert_true(nth < 10);
         close_rig(&r);
     }
 }
 
-static void keep_in_all(struct sv_call *c, struct sv_gen *g, const struct sv_out *o)
+static void keep_in_all(struct sv_call *c, struct sv_choice *g, const struct sv_out *o)
 {
     (void)c;
-    for (int i = 0; i < SV_GEN_LISTS; i++)
+    for (int i = 0; i < SV_CHOICE_LISTS; i++)
         sv_buf_append(&g->lp[i], o->logprobs, 1);
     sv_buf_append(&g->prompt_lp, o->logprobs, 1);
 }
@@ -169,17 +171,17 @@ static void lost_numbers_are_seen(void **state)
     const struct sv_out o = {.kind = SV_OUT_EVENT, .logprobs = "1"};
     (void)state;
 
-    for (int64_t nth = 1; nth <= SV_GEN_LISTS + 2; nth++) {
+    for (int64_t nth = 1; nth <= SV_CHOICE_LISTS + 2; nth++) {
         struct rig r;
         open_rig(&r);
         r.c.dialect = &numbers;
         sv_fault_arm(nth);
-        bool kept = sv_call_keep(&r.c, &r.gen[0], &o);
+        bool kept = sv_call_keep(&r.c, &r.choice[0], &o);
         sv_fault_arm(0);
-        assert_int_equal(kept, nth == SV_GEN_LISTS + 2);
-        for (int i = 0; i < SV_GEN_LISTS; i++)
-            sv_buf_fini(&r.gen[0].lp[i]);
-        sv_buf_fini(&r.gen[0].prompt_lp);
+        assert_int_equal(kept, nth == SV_CHOICE_LISTS + 2);
+        for (int i = 0; i < SV_CHOICE_LISTS; i++)
+            sv_buf_fini(&r.choice[0].lp[i]);
+        sv_buf_fini(&r.choice[0].prompt_lp);
         close_rig(&r);
     }
 }

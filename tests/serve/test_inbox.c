@@ -2,20 +2,20 @@
  * test_inbox.c - events that may wait stay packed, and come before whatever follows of the same
  * sequence.
  */
-#include "serve/impl.h"
+#include "serve/core/call.h"
 
 #include "testing.h"
 
 #include <string.h>
 
 enum { N = 40 };
-static struct sv_gen gens[N]; /* only their addresses count */
+static struct sv_choice gens[N]; /* only their addresses count */
 
 static void add(struct sv_inbox *in, int gen, int64_t at_us, bool urgent, const char *text)
 {
     int32_t token = (int32_t)at_us;
     struct sv_out o = {.kind = SV_OUT_EVENT,
-                       .gen = &gens[gen],
+                       .choice = &gens[gen],
                        .at_us = at_us,
                        .urgent = urgent,
                        .n_tokens = 1,
@@ -36,7 +36,7 @@ static void comes(struct sv_inbox *in, bool all, const char *want)
     while (sv_inbox_next(in, &o)) {
         assert_int_equal(o.n_tokens, 1);
         assert_int_equal(o.tokens[0], o.at_us);
-        sv_buf_printf(&got, "%d:%.*s ", (int)(o.gen - gens), (int)o.n_text, o.text);
+        sv_buf_printf(&got, "%d:%.*s ", (int)(o.choice - gens), (int)o.n_text, o.text);
     }
     sv_buf_append(&got, "", 1);
     assert_string_equal(got.data, want);
@@ -75,7 +75,7 @@ static void order_of_each_is_kept(void **state)
 static void reports_and_crowds(void **state)
 {
     struct sv_inbox in = {.all = false};
-    struct sv_out o = {.kind = SV_OUT_REJECTED, .gen = &gens[3]};
+    struct sv_out o = {.kind = SV_OUT_REJECTED, .choice = &gens[3]};
     (void)state;
 
     add(&in, 0, 1, false, "a");
@@ -83,7 +83,7 @@ static void reports_and_crowds(void **state)
     sv_inbox_begin(&in, false);
     assert_true(sv_inbox_next(&in, &o));
     assert_int_equal(o.kind, SV_OUT_REJECTED);
-    assert_ptr_equal(o.gen, &gens[3]);
+    assert_ptr_equal(o.choice, &gens[3]);
     assert_false(sv_inbox_next(&in, &o));
     sv_buf_clear(&in.taken);
     for (int i = 1; i <= SV_INBOX_WANTED + 1; i++)
@@ -91,7 +91,7 @@ static void reports_and_crowds(void **state)
     sv_inbox_begin(&in, false);
     for (int i = 0; i <= SV_INBOX_WANTED + 1; i++) {
         assert_true(sv_inbox_next(&in, &o));
-        assert_ptr_equal(o.gen, &gens[i]);
+        assert_ptr_equal(o.choice, &gens[i]);
     }
     assert_false(sv_inbox_next(&in, &o));
     assert_int_equal(in.kept_us, 0);

@@ -3,7 +3,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
-#include "serve/http.h"
+#include "serve/http/http.h"
 
 #include "testing.h"
 

@@ -91,7 +91,7 @@ static void streams_go_on(void **state)
  * ones pass long ones. */
 static void same_answers(void **state)
 {
-    struct hub r = {.o.engine.context = 1 << 20};
+    struct hub r = {.o.refuse_unknown = true, .o.strict_model = true, .o.engine.context = 1 << 20};
     struct sv_buf body, pad;
     (void)state;
 

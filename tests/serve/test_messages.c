@@ -7,7 +7,6 @@
 #include "serve/hub.h"
 
 #include "testing.h"
-#include "text/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -680,7 +679,7 @@ static void fields_that_are_wrong(void **state)
          "'messages[1]': an assistant's message at the end"},
         {MSG("{\"role\":\"system\",\"content\":\"a\"}"), "no message of the user"},
     };
-    struct hub r = {0};
+    struct hub r = {.o.refuse_unknown = true, .o.strict_model = true};
     (void)state;
 
     open_echo(&r, "<tool_call>", 1);

@@ -482,7 +482,35 @@ static void settings_of_each_prompt(void **state)
     hub_close(&r);
 }
 
-SV_TEST_MAIN(cmocka_unit_test(generate_logprobs), cmocka_unit_test(settings_of_each_prompt),
+/* Errors about a prompt name the field that it stands in. */
+static void generate_names_the_field(void **state)
+{
+    static const struct {
+        const char *body, *param, *says;
+    } list[] = {
+        {"{\"input_ids\":[]}", "input_ids", "'input_ids'"},
+        {"{\"input_ids\":[1,\"x\"]}", "input_ids", "'input_ids[1]' must be an integer"},
+        {"{\"input_ids\":[[1],[2,99999999]]}", "input_ids", "'input_ids[1][1]': token 99999999"},
+        {"{\"input_ids\":[1,2,3,4,5,6,7,8,9,10]}", "input_ids", "'input_ids' has 10 tokens"},
+        {"{\"input_ids\":[[1],[2],[3]]}", "input_ids", "3 sequences in one request"},
+        {"{\"text\":[\"a\",\"\"]}", "text", "'text[1]' has no tokens"},
+        {"{\"text\":[\"a\",\"b\",\"c\"]}", "text", "3 sequences in one request"},
+    };
+    struct hub r = {.o.engine.context = 10, .o.max_choices = 2};
+    (void)state;
+
+    hub_open(&r, false);
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        json_t *v = hub_json(&r, "/generate", list[i].body, 400);
+        const char *param = hub_text(v, "error.param"), *says = hub_text(v, "error.message");
+        if (strcmp(param, list[i].param) != 0 || !strstr(says, list[i].says))
+            fail_msg("%s: '%s': %s", list[i].body, param, says);
+    }
+    hub_close(&r);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(generate_names_the_field), cmocka_unit_test(generate_logprobs),
+             cmocka_unit_test(settings_of_each_prompt),
              cmocka_unit_test(generate_streams_and_scores),
              cmocka_unit_test(completion_is_the_same_answer),
              cmocka_unit_test(completion_ends_and_choices), cmocka_unit_test(infill_with_files),

@@ -4,7 +4,8 @@
  */
 #include "serve/responses.h"
 
-#include "serve/impl.h"
+#include "serve/core/deltas.h"
+#include "serve/openai/responses.h"
 #include "testing.h"
 
 #include <stdio.h>
@@ -327,19 +328,19 @@ static void failing_while_something_waits(void **state)
     static const struct sv_serve_model m;
     struct sv_serve s = {.model = &m, .model_name = "m"};
     struct sv_response own = {0};
-    struct sv_gen g = {0};
+    struct sv_choice g = {0};
     struct sv_call c = {
-        .s = &s, .gens = &g, .n_gens = 1, .p.think_format = SV_THINK_TAG, .own = &own};
+        .s = &s, .choices = &g, .n_choices = 1, .p.think_format = SV_THINK_TAG, .own = &own};
     struct sv_api_err e;
     struct sv_buf b, text;
     (void)state;
 
-    c.p.stream = c.p.include_thoughts = c.p.stream_thoughts = true;
+    c.p.stream = c.p.include_reasoning = c.p.stream_reasoning = true;
     g.call = &c;
     sv_buf_init(&b);
     sv_buf_init(&text);
     sv_buf_printf(&text, "<think>\n%030000d\n</think>\n\nI look.", 0);
-    assert_int_equal(sv_parts_open(&g), 0);
+    assert_int_equal(sv_deltas_open(&g), 0);
     struct sv_out o = {.text = text.data, .n_text = (uint32_t)text.len};
     sv_dialect_responses.chunk(&c, &g, &o, &b);
     g.shown = true;
@@ -351,7 +352,7 @@ static void failing_while_something_waits(void **state)
     assert_int_equal(hub_count(b.data, "event: response.output_item.done\n"), 2);
     assert_int_equal(hub_count(b.data, "event: response.failed\n"), 1);
     assert_false(b.failed);
-    sv_parts_close(&g);
+    sv_deltas_close(&g);
     sv_buf_fini(&own.told);
     sv_buf_fini(&c.head);
     sv_buf_fini(&text);
@@ -492,7 +493,7 @@ static void what_is_refused(void **state)
         {"{\"input\":\"a\",\"n\":2}", "n"},
         {"{\"input\":\"a\",\"temperature\":\"warm\"}", "temperature"},
     };
-    struct hub r = {0};
+    struct hub r = {.o.refuse_unknown = true};
     (void)state;
 
     rsp_echo(&r, "<tool_call>", 1);
@@ -550,9 +551,9 @@ static void memory_that_runs_out(void **state)
         struct sv_buf lines;
         sv_buf_init(&lines);
         sv_fault_arm(++nth);
-        rc = sv_params_read(&p, SV_RESPONSES, root, &e);
+        rc = sv_params_read(&p, &sv_dialect_responses, root, NULL, &e);
         if (!rc)
-            rc = sv_responses_messages(&s, &p, NULL, "0", &lines, &e);
+            rc = sv_responses_messages(&s, -1, &p, NULL, "0", &lines, &e);
         bool hit = sv_fault_calls() >= nth;
         sv_fault_arm(0);
         assert_int_equal(!hit, !rc);

@@ -6,7 +6,7 @@
 
 #include "testing.h"
 
-#include "serve/impl.h"
+#include "serve/core/metrics.h"
 
 #include <string.h>
 #include <sys/socket.h>

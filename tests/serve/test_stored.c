@@ -2,7 +2,7 @@
  * test_stored.c - the store of /v1/responses by itself, and what reads from it and writes to it:
  * bounds, what is counted, and memory that runs out.
  */
-#include "serve/impl.h"
+#include "serve/openai/responses.h"
 
 #include "testing.h"
 
@@ -25,7 +25,7 @@ static void bodies_that_stand_for_more(void **state)
     (void)state;
 
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
-        if (sv_responses_goes_on(list[i].body, strlen(list[i].body)) != list[i].more)
+        if (sv_responses_is_long(list[i].body, strlen(list[i].body)) != list[i].more)
             fail_msg("%s", list[i].body);
 }
 
@@ -36,14 +36,14 @@ static void put(struct sv_stored *st, const char *id, struct sv_kept *before, si
     sv_buf_init(&input);
     sv_buf_init(&response);
     sv_buf_printf(&response, "%*d", (int)n, 0);
-    sv_stored_put(st, id, before, &input, &response, 0, 0);
+    sv_stored_put(st, -1, id, before, &input, &response, 0, 0);
     sv_buf_fini(&input);
     sv_buf_fini(&response);
 }
 
 static bool has(struct sv_stored *st, const char *id)
 {
-    struct sv_kept *k = sv_stored_get(st, id);
+    struct sv_kept *k = sv_stored_get(st, -1, id);
 
     sv_stored_let_go(st, k);
     return k;
@@ -64,7 +64,7 @@ static void a_conversation_larger_than_all(void **state)
     for (int i = 0; i < 3; i++) {
         put(st, ids[i], k, 3500);
         sv_stored_let_go(st, k);
-        k = sv_stored_get(st, ids[i]);
+        k = sv_stored_get(st, -1, ids[i]);
     }
     assert_null(k);
     assert_true(has(st, "other") && has(st, "1") && has(st, "2"));
@@ -72,11 +72,11 @@ static void a_conversation_larger_than_all(void **state)
     assert_int_equal(n, 3);
     assert_in_range(n_bytes, 8000, 9500);
     /* Deleted, and held by the turn behind it: counted until that leaves too. */
-    assert_true(sv_stored_delete(st, "1"));
-    assert_false(sv_stored_delete(st, "1"));
+    assert_true(sv_stored_delete(st, -1, "1"));
+    assert_false(sv_stored_delete(st, -1, "1"));
     sv_stored_count(st, &n, &n_bytes);
     assert_in_range(n_bytes, 8000, 9500);
-    assert_true(sv_stored_delete(st, "2"));
+    assert_true(sv_stored_delete(st, -1, "2"));
     sv_stored_count(st, &n, &n_bytes);
     assert_int_equal(n, 1);
     assert_in_range(n_bytes, 1000, 1500);
@@ -103,10 +103,10 @@ static void keeping_without_memory(void **state)
         sv_fault_arm(++nth);
         sv_buf_append(&input, lines, sizeof lines - 1);
         sv_buf_append(&response, lines, sizeof lines - 1);
-        sv_stored_put(st, "1", NULL, &input, &response, 0, response.len);
+        sv_stored_put(st, -1, "1", NULL, &input, &response, 0, response.len);
         hit = sv_fault_calls() >= nth;
         sv_fault_arm(0);
-        struct sv_kept *k = sv_stored_get(st, "1");
+        struct sv_kept *k = sv_stored_get(st, -1, "1");
         if (k) {
             sv_kept_items(k, true, &items);
             assert_int_equal(items.len, 4 * sizeof(struct sv_kept_item));
@@ -131,10 +131,11 @@ static void half_an_answer(void **state)
     struct sv_serve s = {.model = &m, .model_name = "m"};
     struct sv_response own = {0};
     struct sv_prompt prompt = {0};
-    struct sv_gen g = {.finish = SV_FINISH_STOP};
+    struct sv_choice g = {.finish = SV_FINISH_STOP};
     struct sv_call c = {.s = &s,
-                        .gens = &g,
-                        .n_gens = 1,
+                        .choices = &g,
+                        .n_choices = 1,
+                        .key = -1,
                         .prompts = &prompt,
                         .n_prompts = 1,
                         .p.store = true,
@@ -149,7 +150,7 @@ static void half_an_answer(void **state)
     for (int lost = 1; lost >= 0; lost--) {
         g.call = &c;
         sv_buf_init(&b);
-        sv_buf_clear(&g.parts);
+        sv_buf_clear(&g.deltas);
         sv_buf_clear(&g.text);
         sv_buf_lit(&g.text, "half of");
         g.text.failed = lost;
@@ -158,7 +159,7 @@ static void half_an_answer(void **state)
         assert_int_equal(has(s.stored, "resp_0"), !lost);
         sv_buf_fini(&b);
     }
-    sv_buf_fini(&g.parts);
+    sv_buf_fini(&g.deltas);
     sv_buf_fini(&g.text);
     sv_stored_close(s.stored);
 }
@@ -188,8 +189,8 @@ static void going_on_without_memory(void **state)
     sv_buf_append(&input, lines, sizeof lines - 1);
     sv_buf_append(&response, said, sizeof said - 1);
     assert_int_equal(sv_stored_open(&s.stored, 10, 10000, &err), SV_OK);
-    sv_stored_put(s.stored, "resp_" NAME, NULL, &input, &response, 0, response.len);
-    struct sv_kept *k = sv_stored_get(s.stored, "resp_" NAME);
+    sv_stored_put(s.stored, -1, "resp_" NAME, NULL, &input, &response, 0, response.len);
+    struct sv_kept *k = sv_stored_get(s.stored, -1, "resp_" NAME);
     int64_t live = sv_alloc_live();
     while (rc) {
         struct sv_api_err e = {0};
@@ -197,7 +198,7 @@ static void going_on_without_memory(void **state)
                                                   "role", "user", "content", "c")};
         sv_buf_init(&input);
         sv_fault_arm(++nth);
-        rc = sv_responses_messages(&s, &p, k, "2", &input, &e);
+        rc = sv_responses_messages(&s, -1, &p, k, "2", &input, &e);
         bool hit = sv_fault_calls() >= nth;
         sv_fault_arm(0);
         assert_int_equal(!hit, !rc);

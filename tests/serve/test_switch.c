@@ -205,28 +205,36 @@ static void llama_and_vllm_chats(void **state)
     hub_close(&r);
 }
 
+/* One model answers whatever a request calls it, by the name that it has; or only to its own. */
 static void names_of_models(void **state)
 {
-    static const char *const any[] = {
-        "/generate",
-        "{\"text\":\"a\",\"model\":\"llama-3\",\"sampling_params\":{\"max_new_tokens\":1}}",
-        "/completion", "{\"prompt\":\"a\",\"model\":\"gpt-3.5-turbo\",\"n_predict\":1}"};
-    static const char *const own[] = {TEXT,
-                                      "{\"prompt\":\"a\",\"model\":\"gpt-9\",\"max_tokens\":1}",
-                                      CHAT, "{" HI ",\"model\":\"gpt-9\",\"max_tokens\":1}"};
-    struct hub r = {0}, free = {.o.any_model = true};
+    static const char *const asks[][2] = {
+        {TEXT, "{\"prompt\":\"a\",\"max_tokens\":1,\"model\":\"%s\"}"},
+        {CHAT, "{" HI ",\"max_tokens\":1,\"model\":\"%s\"}"},
+        {"/v1/responses", "{\"input\":\"a\",\"max_output_tokens\":1,\"model\":\"%s\"}"},
+        {"/v1/messages", "{" HI ",\"max_tokens\":1,\"model\":\"%s\"}"},
+        {"/completion", "{\"prompt\":\"a\",\"n_predict\":1,\"model\":\"%s\"}"}};
+    static const char *const names[] = {"gpt-9", "fake", "default", ""};
+    struct hub r = {0}, strict = {.o.strict_model = true};
+    char body[300];
     (void)state;
 
     hub_open(&r, false);
-    hub_open(&free, false);
-    for (int i = 0; i < 4; i += 2) {
-        hub_json(&r, any[i], any[i + 1], 200);
-        assert_string_equal(hub_text(hub_json(&r, own[i], own[i + 1], 404), "error.code"),
-                            "model_not_found");
-        assert_string_equal(hub_text(hub_json(&free, own[i], own[i + 1], 200), "model"), "fake");
-    }
+    hub_open(&strict, false);
+    for (size_t i = 0; i < sizeof asks / sizeof *asks; i++)
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            snprintf(body, sizeof body, asks[i][1], names[k]);
+            json_t *v = hub_json(&r, asks[i][0], body, 200);
+            assert_string_equal(hub_text(v, "model"), "fake");
+            v = hub_json(&strict, asks[i][0], body, k ? 200 : 404);
+            if (k)
+                assert_string_equal(hub_text(v, "model"), "fake");
+            else if (i != 3) /* Anthropic's errors have no code */
+                assert_string_equal(hub_text(v, "error.code"), "model_not_found");
+        }
+    hub_json(&r, "/v1/models/gpt-9", NULL, 404); /* what there is stays what there is */
     hub_close(&r);
-    hub_close(&free);
+    hub_close(&strict);
 }
 
 /* ---------------------------------------------------------------- what comes back */
@@ -254,14 +262,14 @@ static void what_stopped_it(void **state)
     assert_string_equal(hub_text(v, "stop_reason"), "n");
     assert_string_equal(hub_text(v, "matched_stop"), "n");
     /* The end of a chat is a token of the model's own. */
-    json_t *info = hub_json(&r, "/tokenizer_info", NULL, 200);
+    json_t *end = hub_json(&r, "/tokenize", "{\"prompt\":\"<|im_end|>\"}", 200);
     snprintf(body, sizeof body,
              "{" HI ",\"temperature\":0,\"max_tokens\":1,\"logit_bias\":{\"%lld\":100}}",
-             (long long)hub_number(info, "eos_token_ids.0"));
+             (long long)hub_number(end, "tokens.0"));
     v = hub_at(hub_json(&r, CHAT, body, 200), "choices.0");
     assert_string_equal(hub_text(v, "finish_reason"), "stop");
     assert_true(json_is_null(hub_at(v, "stop_reason")));
-    hub_same(hub_at(v, "matched_stop"), hub_at(info, "eos_token_ids.0"), "end of the chat");
+    hub_same(hub_at(v, "matched_stop"), hub_at(end, "tokens.0"), "end of the chat");
     hub_close(&r);
 }
 

@@ -3,7 +3,7 @@
  * and that the parser of answers reads every text of theirs as calls that fit.
  */
 #include "grammar/grammar.h"
-#include "serve/impl.h"
+#include "serve/core/tools.h"
 #include "testing.h"
 
 #include <string.h>
@@ -50,7 +50,7 @@ static bool takes(struct sv_grammar *g, struct sv_vocab *v, const char *text)
     return ok;
 }
 
-static struct sv_grammar *make(const struct sv_tool_form *f, const char *text)
+static struct sv_grammar *make(const struct sv_tool_constraint *f, const char *text)
 {
     struct sv_grammar *g;
     struct sv_err err = {0};
@@ -67,7 +67,7 @@ static struct sv_grammar *make(const struct sv_tool_form *f, const char *text)
 static void texts_that_fit(void **state)
 {
     static const struct {
-        struct sv_tool_form f;
+        struct sv_tool_constraint f;
         const char *text;
         bool ok;
     } list[] = {
@@ -103,6 +103,9 @@ static void texts_that_fit(void **state)
          "x" TAGS("{\"name\": \"add\", \"arguments\": {\"c\": 1}}"),
          false},
         {{.tags = true, .free = true, .many = true}, "x<tool_call>", false},
+        {{.arguments = true}, "{\"a\": 1, \"b\": -2}", true},
+        {{.arguments = true}, "{\"a\": 1}", false},
+        {{.arguments = true}, ADD, false},
     };
     struct sv_vocab *v = open_vocab();
     (void)state;
@@ -113,8 +116,11 @@ static void texts_that_fit(void **state)
             fail_msg("case %zu: %s", i, list[i].text);
         sv_grammar_unref(g);
     }
-    struct sv_grammar *g = make(&(struct sv_tool_form){.many = false}, one);
+    struct sv_grammar *g = make(&(struct sv_tool_constraint){.many = false}, one);
     assert_true(takes(g, v, "{\"name\": \"now\", \"parameters\": {}}"));
+    sv_grammar_unref(g);
+    g = make(&(struct sv_tool_constraint){.arguments = true}, one);
+    assert_true(takes(g, v, "{}") && !takes(g, v, "{\"a\": 1}"));
     sv_grammar_unref(g);
     sv_vocab_close(v);
 }
@@ -137,7 +143,7 @@ static void on_part(void *user, const struct sv_part *p)
 }
 
 /* A walk by chance through what may come; then the answer is calls and nothing else. */
-static void walk(struct sv_grammar *g, struct sv_vocab *v, const struct sv_tool_form *f,
+static void walk(struct sv_grammar *g, struct sv_vocab *v, const struct sv_tool_constraint *f,
                  struct sv_rng *rng)
 {
     struct got got = {.n_calls = 0};
@@ -180,7 +186,7 @@ static void every_text_is_read_as_calls(void **state)
     (void)state;
 
     for (int k = 0; k < 4; k++) {
-        const struct sv_tool_form f = {.tags = k & 1, .many = k & 2};
+        const struct sv_tool_constraint f = {.tags = k & 1, .many = k & 2};
         struct sv_grammar *g = make(&f, tools);
         for (int i = 0; i < 50; i++)
             walk(g, v, &f, &rng);
@@ -197,8 +203,8 @@ static void schemas_that_are_wrong(void **state)
     struct sv_err err = {0};
     (void)state;
 
-    assert_true(
-        sv_tool_grammar(&g, &(struct sv_tool_form){.many = true}, bad, sizeof bad - 1, &err) < 0);
+    assert_true(sv_tool_grammar(&g, &(struct sv_tool_constraint){.many = true}, bad, sizeof bad - 1,
+                                &err) < 0);
     assert_non_null(strstr(err.msg, "tools[1].function.parameters"));
 }
 
@@ -208,7 +214,7 @@ static void no_memory(void **state)
     (void)state;
 
     for (int k = 0; k < 3; k++) {
-        const struct sv_tool_form f = {.tags = k != 1, .many = true, .free = k == 2};
+        const struct sv_tool_constraint f = {.tags = k != 1, .many = true, .free = k == 2};
         int rc = SV_ENOMEM;
         for (int64_t nth = 1; rc; nth++) {
             struct sv_grammar *g = NULL;

@@ -96,13 +96,15 @@ static void gather(const struct sv_kv *kv, const void *half, int32_t pos, float 
 static void draft_layer(const struct sv_engine *e, int32_t layer, int32_t *group, int32_t *index)
 {
     const struct sv_draft_config *c = sv_dflash_config(e->drafter);
-    int32_t kinds[2] = {-1, -1}, n = 0, count[2] = {0, 0};
+    int32_t kinds[2] = {-1, -1}, n = 0, count[2] = {0, 0}, first = 0;
+    while (e->cache.group[first].d.owner == SV_CACHE_TARGET)
+        first++;
     for (int32_t i = 0; i <= layer; i++) {
         int k = c->base.layer_kind[i] == SV_LAYER_SLIDING;
         if (kinds[k] < 0)
             kinds[k] = n++;
         *index = count[k]++;
-        *group = 1 + kinds[k];
+        *group = first + kinds[k];
     }
 }
 
@@ -350,7 +352,9 @@ DRAFT_TEST(sliding, "pair_draft_sliding_b8", "pair_draft_sliding_b8")
 DRAFT_TEST(sliding_noncausal, "pair_draft_sliding_b8", "pair_draft_sliding_b8.noncausal")
 DRAFT_TEST(sliding_allcausal, "pair_draft_sliding_b8", "pair_draft_sliding_b8.allcausal")
 DRAFT_TEST(llama, "llama_draft_random_b4", "llama_draft_random_b4")
+DRAFT_TEST(gptoss, "gptoss_draft_random_b10", "gptoss_draft_random_b10")
 
 SV_TEST_MAIN(cmocka_unit_test(full_layers), cmocka_unit_test(biases), cmocka_unit_test(sliding),
              cmocka_unit_test(sliding_noncausal), cmocka_unit_test(sliding_allcausal),
-             cmocka_unit_test(llama), cmocka_unit_test(epsilon_of_the_context_norm))
+             cmocka_unit_test(llama), cmocka_unit_test(gptoss),
+             cmocka_unit_test(epsilon_of_the_context_norm))

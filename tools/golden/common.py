@@ -47,8 +47,13 @@ def v4_layout(cfg):
     if "dtype" in cfg:
         cfg["torch_dtype"] = cfg.pop("dtype")
     cfg["transformers_version"] = "4.51.3"
-    if cfg.get("model_type") == "qwen3":
+    if cfg.get("model_type") in ("qwen3", "gpt_oss"):
         cfg.pop("layer_types", None)
+    if cfg.get("model_type") == "gpt_oss":  # as published
+        cfg["experts_per_token"] = cfg["num_experts_per_tok"]
+        cfg["initial_context_length"] = rope["original_max_position_embeddings"]
+    elif "num_local_experts" in cfg:
+        cfg["num_experts"] = cfg.pop("num_local_experts")
     if cfg.get("model_type") == "llama":
         cfg.pop("head_dim", None)  # older files leave it to hidden_size / num_attention_heads
     return dict(sorted(cfg.items()))

@@ -4,6 +4,8 @@ Owns the rule for attention inside the block (full layers see everything; slidin
 the block unless the config says otherwise). Used for what the published code does not do (sliding layers), for training the
 tiny pair, and as a second opinion on the published code elsewhere. Imported by train_pair.py and make_drafts.py.
 """
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -12,12 +14,29 @@ def rms_norm(x, w, eps):
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * w
 
 
-def rope(x, pos, theta):
+def frequencies(cfg):
+    """a draft's own rope keys, plain or YaRN -> frequencies (head_dim / 2,), factor of cos and sin"""
+    d, hd = cfg.get("rope_parameters") or cfg.get("rope_scaling") or {}, cfg["head_dim"]
+    theta = cfg["rope_theta"] if "rope_theta" in cfg else d["rope_theta"]
+    i = torch.arange(0, hd // 2, dtype=torch.float32)
+    inv = 1.0 / (theta ** (i * 2 / hd))
+    if d.get("rope_type", "default") == "default":
+        return inv, 1.0
+    assert d["rope_type"] == "yarn"
+    low, high = (hd * math.log(d["original_max_position_embeddings"] / (n * 2 * math.pi)) / (2 * math.log(theta))
+                 for n in (d.get("beta_fast", 32), d.get("beta_slow", 1)))
+    if d.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, hd - 1)
+    ramp = ((i - low) / (high - low)).clamp(0, 1)
+    return inv * (1 - ramp) + inv / d["factor"] * ramp, 0.1 * math.log(d["factor"]) + 1
+
+
+def rope(x, pos, inv, scale):
     """x (..., n, heads, head_dim), pos (n,): first half with second half"""
     half = x.shape[-1] // 2
-    inv = 1.0 / (theta ** (torch.arange(0, half, dtype=torch.float32) * 2 / x.shape[-1]))
     ang = pos.float()[:, None] * inv
-    cos, sin = ang.cos()[:, None, :], ang.sin()[:, None, :]
+    cos, sin = ang.cos()[:, None, :] * scale, ang.sin()[:, None, :] * scale
     a, b = x[..., :half], x[..., half:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
@@ -33,7 +52,7 @@ class Draft:
         self.taps = d.get("target_layer_ids", cfg.get("target_layer_ids"))
         self.n_layers, self.eps = cfg["num_hidden_layers"], cfg["rms_norm_eps"]
         self.nh, self.nkv, self.hd = cfg["num_attention_heads"], cfg["num_key_value_heads"], cfg["head_dim"]
-        self.theta = cfg["rope_theta"] if "rope_theta" in cfg else cfg["rope_parameters"]["rope_theta"]
+        self.rope = frequencies(cfg)
         kinds = cfg.get("layer_types") or ["full_attention"] * self.n_layers
         forced = cfg.get("is_causal", d.get("causal"))
         self.window = [cfg["sliding_window"] if k == "sliding_attention" else None for k in kinds]
@@ -51,7 +70,7 @@ class Draft:
         y = y.view(*y.shape[:-1], -1, self.hd)
         if which == "v":
             return y
-        return rope(rms_norm(y, self.w[f"layers.{layer}.self_attn.{which}_norm.weight"], self.eps), pos, self.theta)
+        return rope(rms_norm(y, self.w[f"layers.{layer}.self_attn.{which}_norm.weight"], self.eps), pos, *self.rope)
 
     def context_kv(self, z, pos):
         """-> per layer (K, V), each (..., n, n_kv_heads, head_dim), K normed and rotated"""

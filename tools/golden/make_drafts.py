@@ -3,6 +3,7 @@
 Owns tests/golden/tiny/*draft*.golden.safetensors, the llama_draft directory, and tests/golden/demo.*. Run by hand
 (docs/oracles.md); DIR holds the published code (dflash/model.py):
     make_drafts.py --reference DIR tiny
+    make_drafts.py --reference DIR gptoss
     make_drafts.py --reference DIR demo TARGET_DIR DRAFT_DIR
 The published code does not know the causal rule of sliding layers; for those drafts the golden comes from dflash_ref.py, and
 the file's metadata says so. Elsewhere both are run and must agree.
@@ -195,18 +196,33 @@ def variants(draft_dir):
     common.write_json(os.path.join(draft_dir, "config.allcausal.json"), causal)
 
 
-def llama_draft():
-    """a random one-layer draft for the random Llama target: nothing is accepted, but taps and rows are checked"""
-    path = os.path.join(common.OUT, "llama_draft_random_b4")
-    cfg = train_pair.draft_config(4, ["full_attention"], {})
-    cfg.update(hidden_size=64, intermediate_size=72, num_hidden_layers=1, head_dim=16, vocab_size=288, num_target_layers=3, rms_norm_eps=1e-5,
-               rope_parameters={"rope_type": "default", "rope_theta": 500000.0}, dflash_config={"mask_token_id": 287, "target_layer_ids": [0, 1]})
-    weights = train_pair.draft_weights(cfg, torch.Generator().manual_seed(9), 2)
+def random_draft(name, block, kinds, **fields):
+    """a draft with random weights: next to nothing is accepted, but taps and rows are checked -> its directory"""
+    path = os.path.join(common.OUT, name)
+    cfg = train_pair.draft_config(block, kinds, {})
+    cfg.update(fields)
+    weights = train_pair.draft_weights(cfg, torch.Generator().manual_seed(9), len(cfg["dflash_config"]["target_layer_ids"]))
     shutil.rmtree(path, ignore_errors=True)
     os.makedirs(path)
     save_file({k: v.detach().to(torch.bfloat16) for k, v in weights.items()}, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
     common.write_json(os.path.join(path, "config.json"), cfg)
     return path
+
+
+def llama_draft():
+    """one layer, for the random Llama target"""
+    return random_draft("llama_draft_random_b4", 4, ["full_attention"], hidden_size=64, intermediate_size=72, num_hidden_layers=1, head_dim=16,
+                        vocab_size=288, num_target_layers=3, rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
+                        dflash_config={"mask_token_id": 287, "target_layer_ids": [0, 1]})
+
+
+def gptoss_draft():
+    """as those of gpt-oss: biases, YaRN by its own keys (truncated, unlike the target's), a block of 10"""
+    return random_draft("gptoss_draft_random_b10", 10, ["full_attention"] * 2, hidden_size=48, intermediate_size=56, head_dim=16, vocab_size=300,
+                        num_target_layers=4, rms_norm_eps=1e-6, attention_bias=True, max_position_embeddings=512,
+                        rope_parameters={"rope_type": "yarn", "rope_theta": 150000.0, "factor": 8.0, "original_max_position_embeddings": 64,
+                                         "beta_fast": 32.0, "beta_slow": 1.0},
+                        dflash_config={"mask_token_id": 299, "target_layer_ids": [0, 2]})
 
 
 def make_demo(reference_dir, target_dir, draft_dir, n_new=96, n_details=4):
@@ -256,11 +272,15 @@ def fingerprints(target_dir, draft_dir):
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--reference", required=True)
-    ap.add_argument("what", choices=["tiny", "demo"])
+    ap.add_argument("what", choices=["tiny", "gptoss", "demo"])
     ap.add_argument("dirs", nargs="*")
     args = ap.parse_args()
     if args.what == "demo":
         make_demo(args.reference, *args.dirs)
+        return
+    gptoss = os.path.join(common.OUT, "gptoss_bf16")
+    if args.what == "gptoss":
+        make_tiny(args.reference, gptoss, gptoss_draft(), counting=False, n_prompts=40, n_new=32, with_taps=True)
         return
     pair = os.path.join(common.OUT, "pair_")
     sliding = pair + "draft_sliding_b8"

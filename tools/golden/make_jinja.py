@@ -1,14 +1,14 @@
 #!/usr/bin/python3
 """Golden renders of chat templates, by Python's jinja2 set up as transformers does. Run with Debian 12's python3-jinja2 3.1.2:
 
-    /usr/bin/python3 tools/golden/make_jinja.py                 # writes tests/text/jinja/golden.json and random.json
+    /usr/bin/python3 tools/golden/make_jinja.py                 # writes tests/jinja/golden.json and random.json
     /usr/bin/python3 tools/golden/make_jinja.py --fuzz N SEED   # prints N random cases
     /usr/bin/python3 tools/golden/make_jinja.py --dir DIR       # prints the templates below DIR over all contexts
-    /usr/bin/python3 tools/golden/make_jinja.py --case          # writes src/text/jinja_case.h
+    /usr/bin/python3 tools/golden/make_jinja.py --case          # writes src/jinja/case.h
 
 What --fuzz and --dir print, put into a file, is what test_jinja compares when SALVO_JINJA_CASES names that file.
 
-Templates: tests/text/jinja/*.jinja; contexts: tests/text/jinja/contexts.json. A result is the text, or null where the oracle
+Templates: tests/jinja/*.jinja; contexts: tests/jinja/contexts.json. A result is the text, or null where the oracle
 raises; raise_exception keeps its message as {"raise": text}.
 """
 import datetime
@@ -25,7 +25,7 @@ import jinja2.sandbox
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.normpath(os.path.join(HERE, "..", ".."))
-OUT = os.path.join(ROOT, "tests", "text", "jinja")
+OUT = os.path.join(ROOT, "tests", "jinja")
 NOW = 1753280000  # 2025-07-23 14:13:20
 
 
@@ -346,7 +346,7 @@ def case_table():
         return [(c, [ord(k) for k in fn(chr(c))]) for c in cps if len(fn(chr(c))) > 1]
 
     assert rows(str.lower) == [(0x130, [0x69, 0x307])]
-    with open(os.path.join(ROOT, "src", "text", "jinja_case.h"), "w") as f:
+    with open(os.path.join(ROOT, "src", "jinja", "case.h"), "w") as f:
         f.write(CASE_HEAD)
         for name, table in (("upper", rows(str.upper)), ("title", rows(str.title))):
             f.write("\nstatic const struct sv_jcase special_%s[] = {\n" % name)

@@ -3,6 +3,7 @@
 Owns tests/golden/tiny/{qwen3,llama}_*: Hugging Face directories written by save_pretrained, and NAME.golden.safetensors
 beside each. Run by hand (docs/oracles.md):
     make_targets.py                 everything
+    make_targets.py NAME            one of TARGETS
     make_targets.py --golden DIR    only the golden file of one directory (the trained one of train_pair.py)
 """
 import os
@@ -10,11 +11,11 @@ import shutil
 import sys
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 import common
 
-PROMPT_LENGTHS = [1, 7, 40, 130]
+PROMPT_LENGTHS, MOE_PROMPT_LENGTHS = [1, 7, 40, 130], [1, 7, 40, 300]
 N_GREEDY = 48
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 64}
@@ -27,6 +28,11 @@ def rope(theta):
 def qwen3(**kw):
     base = dict(max_position_embeddings=512, rope_parameters=rope(1e6), eos_token_id=2, bos_token_id=1, use_cache=True)
     return Qwen3ForCausalLM, Qwen3Config(**{**base, **kw})
+
+
+def qwen3_moe(**kw):
+    base = dict(max_position_embeddings=512, eos_token_id=2, bos_token_id=1)
+    return Qwen3MoeForCausalLM, Qwen3MoeConfig(**{**base, **kw})
 
 
 def llama(**kw):
@@ -49,6 +55,12 @@ TARGETS = [
     ("llama_bias_f16", llama(hidden_size=48, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=3, head_dim=8,
                              intermediate_size=80, vocab_size=160, tie_word_embeddings=True, attention_bias=True,
                              rope_parameters=rope(1e4)), "float16", "v4", None),
+    ("qwen3_moe_f32", qwen3_moe(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+                                intermediate_size=40, moe_intermediate_size=24, num_experts=8, num_experts_per_tok=2,
+                                norm_topk_prob=True, vocab_size=131, rope_parameters=rope(1e6)), "float32", "v5", None),
+    ("qwen3_moe_bf16", qwen3_moe(hidden_size=48, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1, head_dim=32,
+                                 intermediate_size=56, moe_intermediate_size=20, num_experts=11, num_experts_per_tok=3,
+                                 mlp_only_layers=[1], vocab_size=160, rope_parameters=rope(1e4)), "bfloat16", "v4", None),
 ]
 
 
@@ -66,13 +78,13 @@ def spread(model, seed):
             elif "lm_head" in name:
                 p.normal_(0, 0.4, generator=g)
             else:
-                p.normal_(0, 1.2 / p.shape[1] ** 0.5, generator=g)
+                p.normal_(0, 1.2 / p.shape[-1] ** 0.5, generator=g)  # inputs last, in stacks of experts too
     return model
 
 
-def kept_rows(n):
+def kept_rows(n, all_rows):
     """all rows of short prompts; of long ones the ends and the middle"""
-    return list(range(n)) if n <= 40 else sorted({0, 1, n // 2 - 1, n // 2, n // 2 + 1, n - 3, n - 2, n - 1})
+    return list(range(n)) if n <= all_rows else sorted({0, 1, n // 2 - 1, n // 2, n // 2 + 1, n - 3, n - 2, n - 1})
 
 
 @torch.inference_mode()
@@ -89,6 +101,19 @@ def residual_states(model, ids):
 
 
 @torch.inference_mode()
+def router_gap(model, ids):
+    """least distance of the last chosen router logit and the first that was not chosen, over layers and rows: what is closer than
+    rounding may be routed elsewhere"""
+    gaps = []
+    hooks = [m.register_forward_hook(lambda m, i, o: gaps.append(o[0].float().topk(m.top_k + 1).values))
+             for name, m in model.named_modules() if hasattr(m, "top_k") and name.endswith(("mlp.gate", "mlp.router"))]
+    model(ids[None], use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return min((float((g[:, -2] - g[:, -1]).min()) for g in gaps), default=None)
+
+
+@torch.inference_mode()
 def greedy(model, ids, n):
     """plain greedy decoding without a cache -> ids, distance between the best and the second logit at each step"""
     ids, gaps = ids.clone(), []
@@ -99,23 +124,28 @@ def greedy(model, ids, n):
     return ids[-n:], gaps
 
 
-def write_golden(path):
+def write_golden(path, lengths=None, all_rows=40):
     name = os.path.basename(path.rstrip("/"))
     model = common.load_target(path)
-    tensors, min_gap = {}, 1e9
-    for i, n in enumerate(PROMPT_LENGTHS):
+    tensors, min_gap, meta = {}, 1e9, {}
+    lengths = lengths or (MOE_PROMPT_LENGTHS if hasattr(model.config, "num_experts") else PROMPT_LENGTHS)
+    for i, n in enumerate(lengths):
         ids = common.random_prompt(100 + i, n, model.config.vocab_size)
-        rows = kept_rows(n)
+        rows = kept_rows(n, all_rows)
         states, final, logits = residual_states(model, ids)
         cont, gaps = greedy(model, ids, N_GREEDY)
         min_gap = min(min_gap, min(gaps))
+        routed = router_gap(model, torch.cat([ids, cont]))
+        if routed is not None:
+            meta["min_router_gap"] = min(meta.get("min_router_gap", routed), routed)
         tensors.update({f"p{i}.input_ids": ids, f"p{i}.rows": torch.tensor(rows), f"p{i}.final_norm": final[rows],
                         f"p{i}.logits": logits[rows], f"p{i}.greedy_ids": cont, f"p{i}.greedy_gap": torch.tensor(gaps)})
         tensors.update({f"p{i}.r{l}": s[rows] for l, s in enumerate(states)})
     common.save_golden(os.path.join(os.path.dirname(path.rstrip("/")), name + ".golden.safetensors"), tensors,
                        what="float32 on upcast weights, eager attention, no cache", min_greedy_gap="%.3g" % min_gap,
-                       n_prompts=len(PROMPT_LENGTHS))
-    print(name, "least distance of the two best logits", min_gap)
+                       n_prompts=len(lengths), **{k: "%.3g" % v for k, v in meta.items()})
+    print(name, "least distance of the two best logits", min_gap, meta)
+    return meta
 
 
 def main():
@@ -124,6 +154,8 @@ def main():
         write_golden(sys.argv[2])
         return
     for seed, (name, (cls, cfg), dtype, layout, shard) in enumerate(TARGETS):
+        if name not in (sys.argv[1:] or [name]):
+            continue
         path = os.path.join(common.OUT, name)
         shutil.rmtree(path, ignore_errors=True)
         torch.manual_seed(seed)

@@ -62,6 +62,6 @@ void sv_cpu_head_among(struct sv_dev *dev, const struct sv_p_head_among *p)
         for (int32_t i = p->first[r]; i < p->first[r + 1]; i++)
             sum += isnan(logits[i]) ? 0 : expf(logits[i] - logits[best]);
         p->out[r] = p->ids[best];
-        p->share[r] = sum > 0 ? 1 / sum : 1;
+        p->confidence[r] = sum > 0 ? 1 / sum : 1;
     }
 }

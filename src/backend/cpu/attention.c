@@ -97,9 +97,8 @@ static struct attn_scratch *scratch_of(const struct attn_plan *a, int thread)
 static void visible(const struct sv_p_attention *p, int32_t seg, int32_t row, int32_t *lo,
                     int32_t *hi)
 {
-    int32_t row0 = p->rows.seg_row0[seg], pos = p->rows.seg_base[seg] + (row - row0);
-    int32_t end = p->rows.seg_base[seg] + (p->rows.seg_row0[seg + 1] - row0);
-    *hi = p->mask == SV_MASK_BLOCK ? end : pos + 1;
+    int32_t pos = p->rows.row_pos[row], last = p->rows.seg_row0[seg + 1] - 1;
+    *hi = 1 + (p->mask == SV_MASK_BLOCK ? p->rows.row_pos[last] : pos);
     *lo = p->window > 0 && pos - p->window + 1 > 0 ? pos - p->window + 1 : 0;
 }
 
@@ -140,7 +139,8 @@ static void load_queries(const struct attn_plan *a, const struct attn_item *it,
     for (int32_t j = 0; j < it->n_q; j++) {
         int32_t v = it->q0 + j, row = p->rows.seg_row0[it->seg] + v / a->group;
         int32_t head = it->kv_head * a->group + v % a->group;
-        q[j] = (const float *)p->q + row * p->ldq + (int64_t)head * hd;
+        q[j] =
+            (const float *)p->q + row * p->ldq + (int64_t)head * (p->q_stride ? p->q_stride : hd);
         if (!a->lanes)
             a->cpu->vec->widen(s->q + (int64_t)j * hd, q[j], SV_F32, hd, p->scale);
         visible(p, it->seg, row, &s->lo[j], &s->hi[j]);
@@ -227,9 +227,10 @@ static void finish_query(const struct attn_plan *a, int32_t row, int32_t head, c
     float sink;
     bool has_sink = p->sinks.data != NULL;
     if (has_sink)
-        a->cpu->vec->widen(
-            &sink, (const uint8_t *)p->sinks.data + (size_t)head * sv_dtype_bytes(p->sinks.dtype),
-            p->sinks.dtype, 1, 1.0f);
+        a->cpu->vec->widen(&sink,
+                           (const uint8_t *)p->sinks.data +
+                               (size_t)head * sv_dtype_bytes(p->sinks.fmt.elem),
+                           p->sinks.fmt.elem, 1, 1.0f);
     float *out = (float *)p->out + row * p->ldo + (int64_t)head * p->kv.head_dim;
     a->cpu->vec->attn_finish(out, acc, m, l, has_sink ? &sink : NULL, p->kv.head_dim);
 }
@@ -402,8 +403,8 @@ static void choose_split(struct attn_plan *a)
     const int32_t n = a->cpu->n_threads;
     int32_t most = 0, longest = 0, items = 0;
     for (int32_t seg = 0; seg < r->n_segs; seg++) {
-        int32_t rows = r->seg_row0[seg + 1] - r->seg_row0[seg];
-        int32_t queries = rows * a->group, len = r->seg_base[seg] + rows;
+        int32_t end = r->seg_row0[seg + 1], rows = end - r->seg_row0[seg];
+        int32_t queries = rows * a->group, len = rows ? r->row_pos[end - 1] + 1 : 0;
         most = queries > most ? queries : most;
         longest = len > longest ? len : longest;
         items += (queries + SV_ATTN_TILE - 1) / SV_ATTN_TILE * a->p->kv.n_kv_heads;

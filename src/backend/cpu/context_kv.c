@@ -39,8 +39,8 @@ static void write_rows(void *arg, int thread, int n)
     int32_t begin, end;
     sv_cpu_share(job->n, thread, n, &begin, &end);
     for (int32_t i = begin; i < end; i++) {
-        int32_t r = job->rows[i], seg = p->rows.row_seg[r], slot = p->rows.seg_slot[seg];
-        int32_t pos = p->rows.seg_base[seg] + (r - p->rows.seg_row0[seg]);
+        int32_t r = job->rows[i], slot = p->rows.seg_slot[p->rows.row_seg[r]];
+        int32_t pos = p->rows.row_pos[r];
         int64_t angle = (int64_t)sv_cpu_rope_row(job->cpu, &p->rope, pos) * half;
         const float *y = (const float *)p->y + (int64_t)i * p->n_layers * 2 * width;
         for (int32_t l = 0; l < p->n_layers; l++, y += 2 * width) {

@@ -72,8 +72,8 @@ static int cpu_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv_e
 
 static void cpu_free(struct sv_dev *dev, void *p)
 {
-    if (!sv_cpu_weight_free(sv_cpu_of(dev), p))
-        sv_free(p);
+    (void)dev;
+    sv_free(p);
 }
 
 /* The host's memory is not rationed here. */
@@ -83,10 +83,25 @@ static void cpu_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total)
     *n_free = *n_total = 0;
 }
 
+/* Head screens alone: what this backend adds to what its caller asks for and knows. */
+static int64_t cpu_held(const struct sv_dev *dev, enum sv_mem kind)
+{
+    return kind == SV_MEM_SCREEN ? ((const struct sv_cpu *)(const void *)dev)->screen_bytes : 0;
+}
+
 static void cpu_copy(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
 {
     (void)dev;
     memcpy(dst, src, n_bytes);
+}
+
+static void cpu_copy_or_clear(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
+{
+    (void)dev;
+    if (src)
+        memcpy(dst, src, n_bytes);
+    else
+        memset(dst, 0, n_bytes);
 }
 
 /* ---------------------------------------------------------------- errors */
@@ -228,14 +243,15 @@ static enum sv_dtype cpu_compute_dtype(const struct sv_dev *dev)
     return ((const struct sv_cpu *)(const void *)dev)->compute;
 }
 
-static bool cpu_approximates(const struct sv_dev *dev)
+static bool cpu_quantizes(const struct sv_dev *dev)
 {
     return sv_cpu_gemm_bytes((const struct sv_cpu *)(const void *)dev);
 }
 
-static bool cpu_head_shares_of(const struct sv_dev *dev, const struct sv_weight *w)
+static bool cpu_head_confidence_of(const struct sv_dev *dev, const struct sv_weight *w)
 {
-    return w->packed && w->approximate && cpu_approximates(dev);
+    (void)dev;
+    return w->fmt.elem == SV_I8;
 }
 
 static void cpu_close(struct sv_dev *dev)
@@ -258,17 +274,19 @@ static const struct sv_backend cpu_backend = {
     .host_alloc = cpu_alloc,
     .host_free = cpu_free,
     .memory = cpu_memory,
+    .held = cpu_held,
     .upload_weight = sv_cpu_upload_weight,
-    .few_bytes = sv_cpu_few_bytes,
-    .few_rows = sv_cpu_few_rows,
-    .approximates = cpu_approximates,
-    .head_shares_of = cpu_head_shares_of,
+    .free_weight = sv_cpu_free_weight,
+    .weight_bytes = sv_cpu_weight_bytes,
+    .quantizes = cpu_quantizes,
+    .head_confidence_of = cpu_head_confidence_of,
     .random_weight = sv_cpu_random_weight,
     .mark = cpu_mark,
     .wait = cpu_wait,
     .graph_run = cpu_graph_run,
     .upload = cpu_copy,
     .download = cpu_copy,
+    .copy = cpu_copy_or_clear,
     .sync = cpu_sync,
     .block_ids = sv_cpu_block_ids,
     .embed = sv_cpu_embed,
@@ -277,19 +295,24 @@ static const struct sv_backend cpu_backend = {
     .gemm_act_mul = sv_cpu_gemm_act_mul,
     .qk_norm_rope_kv_write = sv_cpu_qk_norm_rope_kv_write,
     .attention = sv_cpu_attention,
+    .sigmoid_mul = sv_cpu_sigmoid_mul,
+    .add_gated = sv_cpu_add_gated,
     .act_mul = sv_cpu_act_mul,
     .head_argmax = sv_cpu_head_argmax,
     .logit_pos = sv_cpu_logit_pos,
     .sample = sv_cpu_sample,
-    .argmax_share = sv_cpu_argmax_share,
+    .argmax_confidence = sv_cpu_argmax_confidence,
     .head_among = sv_cpu_head_among,
     .logit_mask = sv_cpu_logit_mask,
     .logit_rules = sv_cpu_logit_rules,
     .logprobs = sv_cpu_logprobs,
     .history = sv_cpu_history,
+    .replace_drafts = sv_cpu_replace_drafts,
     .verify = sv_cpu_verify,
     .commit = sv_cpu_commit,
     .draft_context_kv = sv_cpu_draft_context_kv,
+    .moe = &sv_cpu_moe,
+    .gdn = &sv_cpu_gdn,
     .measure_read = cpu_measure_read,
     .describe = cpu_describe,
     .act_dtype = cpu_act_dtype,
@@ -301,30 +324,31 @@ static const struct sv_backend cpu_backend = {
 #define LARGE_FROM_BYTES ((int64_t)256 << 20)
 /* Expanding costs where the same units multiply, which with AVX512-BF16 they do: with more rows
  * than this, arithmetic and not memory is what a product waits for. AMX leaves them idle. */
-#define DENSE_ROWS_AVX512 8
+#define WCOMP_ROWS_AVX512 8
 
-static bool wants_dense(const struct sv_cpu *cpu, const struct sv_dev_opts *opts)
+static bool wants_wcomp(const struct sv_cpu *cpu, const struct sv_dev_opts *opts)
 {
-    const enum sv_dense_order order = sv_cpu_gemm_dense(cpu);
-    if (opts->dense != SV_DENSE_AUTO)
-        return order && opts->dense == SV_DENSE_ON;
+    const enum sv_wcomp_order order = sv_cpu_gemm_wcomp(cpu);
+    if (opts->tuning.compress_weights != SV_TOGGLE_AUTO)
+        return order && opts->tuning.compress_weights == SV_TOGGLE_ON;
     return opts->weight_bytes > LARGE_FROM_BYTES &&
-           (order == SV_DENSE_ROWS || (order == SV_DENSE_PAIRS && opts->usual_rows > 0 &&
-                                       opts->usual_rows <= DENSE_ROWS_AVX512));
+           (order == SV_WCOMP_ROWS || (order == SV_WCOMP_PAIRS && opts->usual_rows > 0 &&
+                                       opts->usual_rows <= WCOMP_ROWS_AVX512));
 }
 
-static bool wants_sieve(const struct sv_cpu *cpu, const struct sv_dev_opts *opts)
+static bool wants_screen(const struct sv_cpu *cpu, const struct sv_dev_opts *opts)
 {
-    if (!sv_cpu_gemm_sieve_rows(cpu) || opts->sieve == SV_SIEVE_OFF)
+    if (!sv_cpu_gemm_screen_rows(cpu) || opts->tuning.screen_head == SV_TOGGLE_OFF)
         return false;
-    return opts->sieve == SV_SIEVE_ON || opts->weight_bytes > LARGE_FROM_BYTES;
+    return opts->tuning.screen_head == SV_TOGGLE_ON || opts->weight_bytes > LARGE_FROM_BYTES;
 }
 
 int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err)
 {
-    enum sv_isa isa = opts->isa == SV_ISA_AUTO ? sv_cpu_best_isa() : opts->isa;
+    enum sv_isa isa = opts->tuning.isa ? opts->tuning.isa : sv_cpu_best_isa();
     if (isa < SV_ISA_PLAIN || isa > SV_ISA_AMX)
-        return sv_fail(err, SV_EINVAL, -1, "unknown instruction set level %d", (int)opts->isa);
+        return sv_fail(err, SV_EINVAL, -1, "unknown instruction set level %d",
+                       (int)opts->tuning.isa);
     if (!sv_cpu_has_isa(isa))
         return sv_fail(err, SV_EUNSUPPORTED, -1, "this machine does not have %s", isa_name(isa));
     if (opts->compute != SV_F32 && opts->compute != SV_BF16)
@@ -338,7 +362,7 @@ int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_e
     cpu->be = &cpu_backend;
     cpu->isa = isa;
     cpu->compute = opts->compute;
-    cpu->whole = opts->bytes == SV_BYTES_OFF;
+    cpu->whole = opts->tuning.draft_quant == SV_TOGGLE_OFF;
     cpu->vec = vec_of(isa);
     cpu->attn_lanes = lanes_of(isa);
     cpu->n_threads = opts->n_threads ? opts->n_threads : sv_cpu_count();
@@ -349,11 +373,11 @@ int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_e
         cpu_close((struct sv_dev *)(void *)cpu);
         return rc;
     }
-    cpu->dense = wants_dense(cpu, opts);
-    cpu->sieve = wants_sieve(cpu, opts);
+    cpu->wcomp = wants_wcomp(cpu, opts);
+    cpu->screen = wants_screen(cpu, opts);
     snprintf(cpu->text, sizeof cpu->text, "cpu %s, %d thread%s%s%s", isa_name(isa), cpu->n_threads,
-             cpu->n_threads == 1 ? "" : "s", cpu->dense ? ", dense weights" : "",
-             cpu->sieve ? ", head sieve" : "");
+             cpu->n_threads == 1 ? "" : "s", cpu->wcomp ? ", compressed weights" : "",
+             cpu->screen ? ", head screen" : "");
     *dev = (struct sv_dev *)(void *)cpu;
     return SV_OK;
 }

@@ -15,7 +15,31 @@
 #ifndef SV_CPU_H
 #define SV_CPU_H
 
-#include "backend/backend.h"
+#include "backend/ops_moe.h"
+#include "backend/ops_tokens.h"
+
+/* A weight as the CPU keeps it; no priv: row-major in the caller's memory. */
+struct sv_screen;
+struct sv_cpu_weight {
+    void *mem;       /* what data points to, freed with the weight; NULL: the caller's memory */
+    bool packed;     /* in the order of the kernels, not row-major */
+    bool wcomp;      /* compressed (wcomp.h); then packed as well */
+    int64_t n_bytes; /* what a product reads of data */
+    struct sv_screen *screen; /* of a head, for the argmax alone (head_screen.h), or NULL */
+};
+
+static inline bool sv_cpu_is_packed(const struct sv_weight *w)
+{
+    return w->priv && ((const struct sv_cpu_weight *)w->priv)->packed;
+}
+static inline bool sv_cpu_is_wcomp(const struct sv_weight *w)
+{
+    return w->priv && ((const struct sv_cpu_weight *)w->priv)->wcomp;
+}
+static inline struct sv_screen *sv_cpu_screen_of(const struct sv_weight *w)
+{
+    return w->priv ? ((const struct sv_cpu_weight *)w->priv)->screen : NULL;
+}
 
 struct sv_cpu_gemm; /* gemm.c's own state: packed inputs, per-thread tiles */
 struct sv_cpu_slab; /* weights.c's own */
@@ -28,12 +52,13 @@ struct sv_cpu {
     int n_threads;
     enum sv_isa isa; /* resolved, never AUTO */
     enum sv_dtype compute;
-    bool whole; /* approximate weights are kept as any other */
-    bool dense; /* bf16 weights are kept dense (dense.h) where they can be */
-    bool sieve; /* heads get a sieve (sieve.h) where they can */
+    bool whole;  /* weights that may be quantized are not */
+    bool wcomp;  /* bf16 weights are kept compressed (wcomp.h) where they can be */
+    bool screen; /* heads get a screen (head_screen.h) where they can */
     struct sv_dev_limits lim;
     struct sv_cpu_gemm *gemm;
     struct sv_cpu_slab *slabs; /* weights.c: packed weights, newest first */
+    int64_t screen_bytes;      /* of all head screens */
     const struct sv_cpu_vec *vec;
     const struct sv_cpu_attn_lanes *attn_lanes; /* NULL: this level has no bf16 products */
     void *scratch; /* attention, sampling, context K/V: sized by reserve, laid out in cpu.c */
@@ -69,29 +94,31 @@ void sv_cpu_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
 void sv_cpu_gemm_gather(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *rows);
 /* Whether bf16 weights are multiplied in packed form (weights.c makes it). */
 bool sv_cpu_gemm_packs(const struct sv_cpu *cpu);
-/* Whether approximate ones are multiplied as bytes. */
+/* Whether quantized ones are multiplied as bytes. */
 bool sv_cpu_gemm_bytes(const struct sv_cpu *cpu);
 
-/* How dense weights stand on this device's level. */
-enum sv_dense_order {
-    SV_DENSE_NONE,  /* not at all */
-    SV_DENSE_PAIRS, /* as AVX512-BF16 takes weights: pair of k by pair */
-    SV_DENSE_ROWS   /* as AMX does: row by row */
+/* How compressed weights stand on this device's level. */
+enum sv_wcomp_order {
+    SV_WCOMP_NONE,  /* not at all */
+    SV_WCOMP_PAIRS, /* as AVX512-BF16 takes weights: pair of k by pair */
+    SV_WCOMP_ROWS   /* as AMX does: row by row */
 };
-enum sv_dense_order sv_cpu_gemm_dense(const struct sv_cpu *cpu);
-/* Up to how many rows a head's argmax can be found with a sieve; 0: not on this level. */
-int32_t sv_cpu_gemm_sieve_rows(const struct sv_cpu *cpu);
+enum sv_wcomp_order sv_cpu_gemm_wcomp(const struct sv_cpu *cpu);
+/* Up to how many rows a head's argmax can be found with a screen; 0: not on this level. */
+int32_t sv_cpu_gemm_screen_rows(const struct sv_cpu *cpu);
+
+extern const struct sv_moe_ops sv_cpu_moe; /* moe.c */
 
 /* weights.c */
 int sv_cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
-                         bool *owned, struct sv_err *err);
+                         struct sv_err *err);
+void sv_cpu_free_weight(struct sv_dev *dev, struct sv_weight *w);
+int64_t sv_cpu_weight_bytes(const struct sv_dev *dev, const struct sv_weight *w, int32_t n_rows);
 int sv_cpu_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale,
                          float shift, uint64_t seed, struct sv_weight *out, struct sv_err *err);
 /* Memory for something that is read as weights are; NULL: there is none. */
 void *sv_cpu_weight_take(struct sv_cpu *cpu, size_t n_bytes, struct sv_err *err);
 bool sv_cpu_weight_free(struct sv_cpu *cpu, void *p); /* false: not one of those */
-int64_t sv_cpu_few_bytes(const struct sv_dev *dev, const struct sv_weight *w);
-int32_t sv_cpu_few_rows(const struct sv_dev *dev);
 /* out = row of w, times scale. */
 void sv_cpu_weight_row(const struct sv_cpu *cpu, const struct sv_weight *w, int32_t row, float *out,
                        float scale);

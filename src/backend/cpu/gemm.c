@@ -9,8 +9,8 @@
  */
 #include "backend/cpu/gemm.h"
 
-#include "backend/cpu/dense.h"
-#include "backend/cpu/sieve.h"
+#include "backend/cpu/wcomp.h"
+#include "backend/cpu/head_screen.h"
 #include "backend/cpu/vec.h"
 
 #include <math.h>
@@ -37,12 +37,12 @@ struct sv_cpu_gemm {
     int32_t max_k, max_rows;
     const struct sv_gemm_kern *shared; /* whose many rows are shared out, NULL: none */
     int32_t own_from, own_most; /* from so many for each thread on; so many of its own at a time */
-    const struct sv_gemm_kern *bytes; /* for approximate weights, NULL: as any other */
+    const struct sv_gemm_kern *bytes; /* for quantized weights, NULL: as any other */
     bool packs; /* bf16 weights are multiplied packed: at load, or else at every call */
-    enum sv_dense_order dense; /* how dense weights stand here, if they can be multiplied */
-    const struct sv_gemm_kern *sieve[2]; /* for heads' bounds, by plane; NULL: none */
-    int32_t sieve_rows;                  /* up to how many it is asked */
-    struct sv_gemm_call call;            /* the one in flight */
+    enum sv_wcomp_order wcomp; /* how compressed weights stand here, if they can be multiplied */
+    const struct sv_gemm_kern *screen[2]; /* for heads' bounds, by plane; NULL: none */
+    int32_t screen_rows;                  /* up to how many it is asked */
+    struct sv_gemm_call call;             /* the one in flight */
 };
 
 /* ---------------------------------------------------------------- set-up */
@@ -68,24 +68,24 @@ static const struct sv_gemm_kern *choose(const struct sv_cpu *cpu, enum sv_dtype
     return sv_gemm_kern_plain(w, rounded);
 }
 
-/* More rows than these are arithmetic's without tiles, and a sieve is more of it. */
-#define SIEVE_ROWS_ALONE 4
+/* More rows than these are arithmetic's without tiles, and a screen is more of it. */
+#define SCREEN_ROWS_ALONE 4
 
-static void set_sieve(struct sv_cpu_gemm *g, const struct sv_cpu *cpu)
+static void set_screen(struct sv_cpu_gemm *g, const struct sv_cpu *cpu)
 {
     (void)g;
     if (cpu->isa < SV_ISA_AVX512 || cpu->compute != SV_BF16 || !sv_cpu_has_avx512_vnni())
         return;
 #ifndef SV_NO_AVX512
     for (int i = 0; i < 2; i++)
-        g->sieve[i] = sv_gemm_kern_sieve_avx512((enum sv_sieve_plane)i);
-    g->sieve_rows = SIEVE_ROWS_ALONE;
+        g->screen[i] = sv_gemm_kern_screen_avx512((enum sv_screen_plane)i);
+    g->screen_rows = SCREEN_ROWS_ALONE;
 #endif
 #ifndef SV_NO_AMX
     if (cpu->isa >= SV_ISA_AMX && sv_cpu_has_amx_int8()) {
         for (int i = 0; i < 2; i++)
-            g->sieve[i] = sv_gemm_kern_sieve_amx((enum sv_sieve_plane)i);
-        g->sieve_rows = SV_SIEVE_ROWS;
+            g->screen[i] = sv_gemm_kern_screen_amx((enum sv_screen_plane)i);
+        g->screen_rows = SV_SCREEN_ROWS;
     }
 #endif
 }
@@ -127,14 +127,14 @@ int sv_cpu_gemm_open(struct sv_cpu *cpu, struct sv_err *err)
         g->bytes = sv_gemm_kern_i8_avx512();
     if (sv_cpu_has_avx512_vbmi2()) {
         if (g->packs)
-            g->dense = SV_DENSE_PAIRS;
+            g->wcomp = SV_WCOMP_PAIRS;
 #ifndef SV_NO_AMX
         if (g->kern[SV_BF16] == sv_gemm_kern_amx())
-            g->dense = SV_DENSE_ROWS;
+            g->wcomp = SV_WCOMP_ROWS;
 #endif
     }
 #endif
-    set_sieve(g, cpu);
+    set_screen(g, cpu);
     set_own(g);
     cpu->gemm = g;
     return SV_OK;
@@ -150,14 +150,14 @@ bool sv_cpu_gemm_packs(const struct sv_cpu *cpu)
     return cpu->gemm->packs;
 }
 
-enum sv_dense_order sv_cpu_gemm_dense(const struct sv_cpu *cpu)
+enum sv_wcomp_order sv_cpu_gemm_wcomp(const struct sv_cpu *cpu)
 {
-    return cpu->gemm->dense;
+    return cpu->gemm->wcomp;
 }
 
-int32_t sv_cpu_gemm_sieve_rows(const struct sv_cpu *cpu)
+int32_t sv_cpu_gemm_screen_rows(const struct sv_cpu *cpu)
 {
-    return cpu->gemm->sieve_rows;
+    return cpu->gemm->screen_rows;
 }
 
 void sv_cpu_gemm_close(struct sv_cpu *cpu)
@@ -195,7 +195,7 @@ static size_t pack_w_bytes(const struct sv_cpu_gemm *g)
     const size_t tiles = 2 * SV_GEMM_KBLOCK * SV_GEMM_UNIT * 2;
     const size_t raw = g->packs ? SV_GEMM_RAW_UNITS * sv_gemm_unit_elements(g->max_k) * 2 : 0;
     const size_t unit =
-        g->dense ? (size_t)sv_gemm_kpad(g->max_k) * SV_GEMM_UNIT * sizeof(uint16_t) : 0;
+        g->wcomp ? (size_t)sv_gemm_kpad(g->max_k) * SV_GEMM_UNIT * sizeof(uint16_t) : 0;
     const size_t most = raw > tiles ? raw : tiles;
     return unit > most ? unit : most;
 }
@@ -221,6 +221,9 @@ static size_t lay_out(const struct sv_cpu *cpu, struct sv_cpu_gemm *g, uint8_t *
         size_t val = take(&at, SV_GEMM_ROWS * sizeof(float));
         size_t id = take(&at, SV_GEMM_ROWS * sizeof(int32_t));
         size_t call = take(&at, sizeof(struct sv_gemm_call));
+        const int32_t chosen = !cpu->lim.max_experts ? 0 : rows < SV_MOE_ROWS ? rows : SV_MOE_ROWS;
+        size_t expert_x = take(&at, chosen ? sv_gemm_packed_bytes(chosen, g->max_k) : 0);
+        size_t expert_y = take(&at, chosen ? SV_MOE_SUMS * sizeof(float) : 0);
         size_t lanes = take(&at, g->bytes ? (size_t)rows * sizeof(struct sv_gemm_lanes) : 0);
         if (base)
             g->threads[i] = (struct sv_gemm_thread){
@@ -231,6 +234,8 @@ static size_t lay_out(const struct sv_cpu *cpu, struct sv_cpu_gemm *g, uint8_t *
                 .best_val = (float *)(void *)(base + val),
                 .best_id = (int32_t *)(void *)(base + id),
                 .call = (struct sv_gemm_call *)(void *)(base + call),
+                .expert_x = base + expert_x,
+                .expert_y = (float *)(void *)(base + expert_y),
                 .lanes = (struct sv_gemm_lanes *)(void *)(base + lanes),
             };
         at += SV_ALIGN; /* threads never share a cache line, nor the same sets of the caches */
@@ -276,8 +281,8 @@ static int32_t units_of(int32_t n)
     return (n + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT;
 }
 
-static void run_units(const struct sv_gemm_call *c, struct sv_gemm_thread *t, const void *packed,
-                      int32_t u0, int32_t u1)
+void sv_gemm_run_units(const struct sv_gemm_call *c, struct sv_gemm_thread *t, const void *packed,
+                       int32_t u0, int32_t u1)
 {
     const struct sv_gemm_kern *inside = NULL;
     for (int32_t p = 0; p < c->n_parts && c->item[p].unit0 < u1; p++) {
@@ -337,7 +342,7 @@ static void work_rows(const struct sv_gemm_call *c, struct sv_gemm_thread *t, in
         own->m0 = c->m0 + begin;
         own->m1 = own->m0 + some;
         own->packer->pack(own, packed, 0, 1);
-        run_units(own, t, packed, 0, c->n_units);
+        sv_gemm_run_units(own, t, packed, 0, c->n_units);
     }
 }
 
@@ -352,8 +357,8 @@ static void work(void *arg, int thread, int n_threads)
     }
     const int64_t units = c->n_units;
     void *packed = g->packed;
-    if (c->sieve)
-        for (int32_t i = 0; i < SV_SIEVE_TOPS + SV_SIEVE_ROWS; i++)
+    if (c->screen)
+        for (int32_t i = 0; i < SV_SCREEN_TOPS + SV_SCREEN_ROWS; i++)
             t->best_val[i] = -INFINITY;
     else if (!c->y && c->item[0].kern == g->bytes)
         memset(t->lanes, 0xff, (size_t)(c->m1 - c->m0) * sizeof *t->lanes);
@@ -371,11 +376,46 @@ static void work(void *arg, int thread, int n_threads)
     }
     if (c->units) {
         for (int64_t i = units * thread / n_threads; i < units * (thread + 1) / n_threads; i++)
-            run_units(c, t, packed, c->units[i], c->units[i] + 1);
+            sv_gemm_run_units(c, t, packed, c->units[i], c->units[i] + 1);
         return;
     }
-    run_units(c, t, packed, (int32_t)(units * thread / n_threads),
-              (int32_t)(units * (thread + 1) / n_threads));
+    sv_gemm_run_units(c, t, packed, (int32_t)(units * thread / n_threads),
+                      (int32_t)(units * (thread + 1) / n_threads));
+}
+
+void sv_gemm_set_item(struct sv_gemm_call *c, int32_t i, const struct sv_gemm_part *part,
+                      int32_t unit0, int32_t col0)
+{
+    const struct sv_cpu_gemm *g = c->cpu->gemm;
+    const struct sv_weight *w = &part->w, *bias = &part->bias;
+    const bool packed = sv_cpu_is_packed(w), wcomp = sv_cpu_is_wcomp(w);
+    const enum sv_dtype elem = w->fmt.elem;
+    SV_REQUIRE(w->cols == c->k && (elem <= SV_F16 || (elem == SV_I8 && packed)));
+    SV_REQUIRE((!packed || g->packs || wcomp) && (!wcomp || g->wcomp));
+    const struct sv_gemm_kern *kern = elem == SV_I8 ? g->bytes : g->kern[elem];
+    SV_REQUIRE(kern);
+    c->item[i] = (struct sv_gemm_item){
+        .kern = kern,
+        .w = w->data,
+        .bias = bias->data,
+        .w_dtype = elem,
+        .bias_dtype = bias->fmt.elem,
+        .packed = packed,
+        .wcomp = wcomp,
+        .n = w->rows,
+        .unit0 = unit0,
+        .col0 = col0,
+    };
+    if (kern->form != SV_GEMM_X_RAW) {
+        /* one level has one packed form, and a call's weights are quantized or they are not */
+        SV_REQUIRE(!c->packer || c->packer->form == kern->form);
+        c->packer = kern;
+    }
+}
+
+struct sv_gemm_thread *sv_gemm_thread(struct sv_cpu *cpu, int thread)
+{
+    return &cpu->gemm->threads[thread];
 }
 
 /* Fills the call's tables; false when there is nothing to do. */
@@ -396,36 +436,13 @@ static bool begin(struct sv_cpu *cpu, const struct sv_p_gemm *p, const int32_t *
     c->y = p->y;
     c->ldy = p->ldy;
     c->packer = NULL;
-    c->sieve = NULL;
+    c->screen = NULL;
     c->units = NULL;
     int32_t unit = 0, col = 0;
     for (int32_t i = 0; i < p->n_parts; i++) {
-        const struct sv_weight *w = &p->parts[i].w, *bias = &p->parts[i].bias;
-        SV_REQUIRE(w->cols == p->k && w->dtype <= SV_F16 && (!w->packed || g->packs || w->dense));
-        SV_REQUIRE(!w->dense || g->dense);
-        const struct sv_gemm_kern *kern =
-            w->packed && w->approximate ? g->bytes : g->kern[w->dtype];
-        SV_REQUIRE(kern);
-        c->item[i] = (struct sv_gemm_item){
-            .kern = kern,
-            .w = w->data,
-            .bias = bias->data,
-            .w_dtype = w->dtype,
-            .bias_dtype = bias->dtype,
-            .packed = w->packed,
-            .dense = w->dense,
-            .n = w->rows,
-            .unit0 = unit,
-            .col0 = col,
-        };
-        if (kern->form != SV_GEMM_X_RAW) {
-            /* one level has one packed form, and a call's weights are approximate or they are
-             * not */
-            SV_REQUIRE(!c->packer || c->packer->form == kern->form);
-            c->packer = kern;
-        }
-        unit += units_of(w->rows);
-        col += w->rows;
+        sv_gemm_set_item(c, i, &p->parts[i], unit, col);
+        unit += units_of(p->parts[i].w.rows);
+        col += p->parts[i].w.rows;
     }
     c->n_units = unit;
     return true;
@@ -468,14 +485,14 @@ void sv_cpu_gemm(struct sv_dev *dev, const struct sv_p_gemm *p)
 /* ---------------------------------------------------------------- the fused head */
 
 /* Threads hold ascending ranges of ids, so "greater" alone leaves a tie with the lowest id. */
-static int32_t merge(const struct sv_cpu *cpu, int32_t r, float *share)
+static int32_t merge(const struct sv_cpu *cpu, int32_t r, float *confidence)
 {
 #ifndef SV_NO_AVX512
     const struct sv_gemm_call *c = &cpu->gemm->call;
     if (c->item[0].kern == cpu->gemm->bytes)
-        return sv_gemm_winner_i8_avx512(c, cpu->gemm->threads, r, share);
+        return sv_gemm_winner_i8_avx512(c, cpu->gemm->threads, r, confidence);
 #endif
-    (void)share;
+    (void)confidence;
     const struct sv_gemm_thread *t = cpu->gemm->threads;
     float best = NAN;
     int32_t id = -1;
@@ -488,24 +505,24 @@ static int32_t merge(const struct sv_cpu *cpu, int32_t r, float *share)
 }
 
 /* Bounds, by one plane, of the units that the call is left with. */
-static void bound(struct sv_cpu *cpu, const struct sv_sieve *v, enum sv_sieve_plane plane,
+static void bound(struct sv_cpu *cpu, const struct sv_screen *v, enum sv_screen_plane plane,
                   int32_t n_rows)
 {
     struct sv_gemm_call *c = &cpu->gemm->call;
     const struct sv_gemm_kern *packer = c->packer;
     const struct sv_gemm_item item = c->item[0];
-    c->sieve = v;
-    c->item[0].kern = c->packer = cpu->gemm->sieve[plane];
+    c->screen = v;
+    c->item[0].kern = c->packer = cpu->gemm->screen[plane];
     c->item[0].w = v->plane[plane];
     pass(cpu, 0, n_rows);
-    c->sieve = NULL;
+    c->screen = NULL;
     c->packer = packer;
     c->item[0] = item;
 }
 
 /* After coarse bounds: what each row's largest logit reaches, and, as the call's units in ascending
  * order, those with the largest upper bounds. false: some row has no bounds. */
-static bool reached(struct sv_cpu *cpu, struct sv_sieve *v, int32_t n_rows, float *low)
+static bool reached(struct sv_cpu *cpu, struct sv_screen *v, int32_t n_rows, float *low)
 {
     const struct sv_gemm_thread *t = cpu->gemm->threads;
     struct sv_gemm_call *c = &cpu->gemm->call;
@@ -517,7 +534,7 @@ static bool reached(struct sv_cpu *cpu, struct sv_sieve *v, int32_t n_rows, floa
             for (int lane = 0; lane < SV_GEMM_UNIT; lane++)
                 low[r] = fmaxf(low[r], t[i].best_val[r * SV_GEMM_UNIT + lane]);
             best =
-                t[i].best_val[SV_SIEVE_TOPS + r] > t[best].best_val[SV_SIEVE_TOPS + r] ? i : best;
+                t[i].best_val[SV_SCREEN_TOPS + r] > t[best].best_val[SV_SCREEN_TOPS + r] ? i : best;
         }
         if (low[r] == -INFINITY)
             return false;
@@ -531,24 +548,24 @@ static bool reached(struct sv_cpu *cpu, struct sv_sieve *v, int32_t n_rows, floa
 }
 
 /* Leaves in the call the units that can hold the argmax of some row. */
-static void sift(struct sv_cpu *cpu, struct sv_sieve *v, int32_t n_rows)
+static void sift(struct sv_cpu *cpu, struct sv_screen *v, int32_t n_rows)
 {
     struct sv_gemm_call *c = &cpu->gemm->call;
-    float low[SV_SIEVE_ROWS];
-    bound(cpu, v, SV_SIEVE_COARSE, n_rows);
+    float low[SV_SCREEN_ROWS];
+    bound(cpu, v, SV_SCREEN_COARSE, n_rows);
     if (!reached(cpu, v, n_rows, low)) {
         c->n_units = v->n_units;
-        sv_sieve_note(v, v->n_units);
+        sv_screen_note(v, v->n_units);
         return;
     }
     pass(cpu, 0, n_rows);
     for (int32_t r = 0; r < n_rows; r++)
         for (int i = 0; i < cpu->n_threads; i++)
             low[r] = fmaxf(low[r], cpu->gemm->threads[i].best_val[r]); /* not NaN, if that is */
-    c->n_units = sv_sieve_pick(v, low, n_rows);
-    bound(cpu, v, SV_SIEVE_FINE, n_rows);
-    c->n_units = sv_sieve_pick_again(v, c->n_units, low, n_rows);
-    sv_sieve_note(v, c->n_units);
+    c->n_units = sv_screen_pick(v, low, n_rows);
+    bound(cpu, v, SV_SCREEN_FINE, n_rows);
+    c->n_units = sv_screen_pick_again(v, c->n_units, low, n_rows);
+    sv_screen_note(v, c->n_units);
 }
 
 void sv_cpu_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
@@ -566,14 +583,14 @@ void sv_cpu_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p)
     };
     if (!begin(cpu, &q, NULL))
         return;
-    struct sv_sieve *v = p->w.sieve;
-    if (v && !p->share && p->n_rows <= cpu->gemm->sieve_rows && sv_sieve_asked(v))
+    struct sv_screen *v = sv_cpu_screen_of(&p->w);
+    if (v && !p->confidence && p->n_rows <= cpu->gemm->screen_rows && sv_screen_asked(v))
         sift(cpu, v, p->n_rows);
     for (int32_t m = 0; m < p->n_rows; m += SV_GEMM_ROWS) {
         const int32_t me = p->n_rows - m < SV_GEMM_ROWS ? p->n_rows : m + SV_GEMM_ROWS;
         pass(cpu, m, me);
         for (int32_t r = m; r < me; r++) {
-            int32_t id = merge(cpu, r - m, p->share ? p->share + r : NULL);
+            int32_t id = merge(cpu, r - m, p->confidence ? p->confidence + r : NULL);
             if (id < 0)
                 sv_cpu_latch(cpu, "logits of row %d are all NaN", r);
             int32_t at = p->out_index ? p->out_index[r] : r;

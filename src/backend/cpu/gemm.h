@@ -20,6 +20,10 @@
 #define SV_GEMM_KBLOCK 512
 #define SV_GEMM_GROUP 16    /* units whose partial sums a thread keeps while k advances */
 #define SV_GEMM_RAW_UNITS 8 /* most units of AVX512-BF16 side by side */
+/* moe.c: rows of one expert that a thread packs and multiplies at a time, and sums of gate and up
+ * that it keeps until they are activated: at least a unit of each for all of them. */
+#define SV_MOE_ROWS 128
+#define SV_MOE_SUMS (64 << 10)
 
 /* ASan would look at every broadcast: one check a product. What tiles may touch is tested with
  * operands that end at a fenced page. What is inlined into such a function must be one as well: its
@@ -35,27 +39,29 @@ enum sv_gemm_form {
     SV_GEMM_X_RAW,    /* the caller's f32 rows, in place */
     SV_GEMM_X_ROUND,  /* f32 rows rounded to bf16 values, k padded with zeros to a multiple of 32 */
     SV_GEMM_X_BYTES,  /* rows scaled to signed bytes, see gemm_i8_avx512.c */
-    SV_GEMM_X_HALVES, /* rows scaled to two signed bytes a number, see sieve.h */
+    SV_GEMM_X_HALVES, /* rows scaled to two signed bytes a number, see head_screen.h */
     SV_GEMM_X_TILES   /* [16-row block][k / 32][16 pairs of k][columns][2] bf16: AMX's B operand */
 };
 
 struct sv_gemm_call;
 struct sv_gemm_thread {
-    /* AMX: 2 units x SV_GEMM_KBLOCK of bf16 weights, as tiles, or a dense unit expanded;
-     * AVX512-BF16: SV_GEMM_RAW_UNITS units that were not packed at load, or are dense */
+    /* AMX: 2 units x SV_GEMM_KBLOCK of bf16 weights, as tiles, or a compressed unit expanded;
+     * AVX512-BF16: SV_GEMM_RAW_UNITS units that were not packed at load, or are compressed */
     uint8_t *pack_w;
     float *sums;     /* (SV_GEMM_GROUP, SV_GEMM_ROWS / 16, 16, 16) partial sums */
     uint8_t *own_x;  /* packed input of small calls, so that they need no barrier */
     uint8_t *panel;  /* packed input of its own rows, of many; NULL: never so many */
     float *best_val; /* (SV_GEMM_ROWS) running maximum; NaN = nothing yet */
     int32_t *best_id;
-    struct sv_gemm_call *call; /* the call as it is for this thread's rows */
+    struct sv_gemm_call *call; /* the call as it is for this thread's rows, or experts */
+    uint8_t *expert_x;         /* packed input of SV_MOE_ROWS rows */
+    float *expert_y;           /* (SV_MOE_SUMS) */
     /* (SV_GEMM_ROWS) where bytes are multiplied, for their kernel's running maximum */
     struct sv_gemm_lanes *lanes;
 };
 
 struct sv_gemm_kern;
-struct sv_sieve;
+struct sv_screen;
 
 /* The best logit of each of 32 stretches of the vocabulary, for one row: lanes of units with an
  * even number, then of odd ones. All bits set: nothing yet. */
@@ -72,8 +78,9 @@ struct sv_gemm_item {
     const void *w;    /* (n, k), or packed: [unit][pair of k][16][2] */
     const void *bias; /* (n) or NULL */
     enum sv_dtype w_dtype, bias_dtype;
-    bool packed, dense;     /* dense: see dense.h */
-    int32_t n, unit0, col0; /* weight rows; its first unit and first column of y */
+    bool packed, wcomp; /* compressed: see wcomp.h */
+    int32_t n, unit0;   /* weight rows; its first unit */
+    int32_t col0;       /* first column of y; below 0 where only later units are multiplied */
 };
 
 struct sv_gemm_call {
@@ -90,8 +97,8 @@ struct sv_gemm_call {
     int32_t n_units;
     bool pack_alone; /* each thread packs its own copy */
     bool by_rows;    /* threads share out rows, not weights */
-    /* bounds are asked for (sieve.h): best_val has (rows, 16) lower ones */
-    const struct sv_sieve *sieve;
+    /* bounds are asked for (head_screen.h): best_val has (rows, 16) lower ones */
+    const struct sv_screen *screen;
     const int32_t *units;              /* n_units of them are to be multiplied; NULL: all */
     const struct sv_gemm_kern *packer; /* the kernel whose form of x must be made, or NULL */
     struct sv_gemm_item item[SV_GEMM_MAX_PARTS];
@@ -116,6 +123,14 @@ struct sv_gemm_kern {
     void (*enter)(const struct sv_gemm_call *c);
     void (*leave)(void);
 };
+
+/* gemm.c, for moe.c: part i of a call that it fills itself, the first units of which is unit0;
+ * units [u0, u1) of such a call, whose input is packed; and a thread's own. */
+void sv_gemm_set_item(struct sv_gemm_call *c, int32_t i, const struct sv_gemm_part *part,
+                      int32_t unit0, int32_t col0);
+void sv_gemm_run_units(const struct sv_gemm_call *c, struct sv_gemm_thread *t, const void *packed,
+                       int32_t u0, int32_t u1);
+struct sv_gemm_thread *sv_gemm_thread(struct sv_cpu *cpu, int thread);
 
 static inline const float *sv_gemm_row(const struct sv_gemm_call *c, int32_t m)
 {
@@ -171,11 +186,11 @@ const struct sv_gemm_kern *sv_gemm_kern_plain(enum sv_dtype w, bool rounded);
 const struct sv_gemm_kern *sv_gemm_kern_avx2(enum sv_dtype w, bool rounded);
 const struct sv_gemm_kern *sv_gemm_kern_avx512(enum sv_dtype w, bool rounded);
 const struct sv_gemm_kern *sv_gemm_kern_bf16_avx512(void);
-const struct sv_gemm_kern *sv_gemm_kern_i8_avx512(void); /* for packed approximate weights */
+const struct sv_gemm_kern *sv_gemm_kern_i8_avx512(void); /* for packed quantized weights */
 /* It keeps the argmax by stretches; here they become a row's: -1 when all logits are NaN. share: as
  * in struct sv_p_head_argmax, or NULL. */
 int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_gemm_thread *threads,
-                                 int32_t r, float *share);
+                                 int32_t r, float *confidence);
 const struct sv_gemm_kern *sv_gemm_kern_amx(void);
 
 #endif

@@ -13,14 +13,14 @@
  * 32 weight rows by SV_GEMM_KBLOCK rest in the level-1 cache while the input, from level 2, passes
  * over them.
  *
- * Dense weights (dense.h) are expanded into tiles beside the level-1 cache's input: some steps of
- * k ahead of the multiplying when rows are few, and wherever others would be copied.
+ * Compressed weights (wcomp.h) are expanded into tiles beside the level-1 cache's input: some steps
+ * of k ahead of the multiplying when rows are few, and wherever others would be copied.
  */
 #if !defined(__clang__)
 #pragma GCC target(                                                                                \
     "avx512vbmi,avx512vbmi2,prfchw") /* the Makefile's flags name what all *_amx.c may use */
 #endif
-#include "backend/cpu/dense.h"
+#include "backend/cpu/wcomp.h"
 #include "backend/cpu/gemm.h"
 
 #include <immintrin.h>
@@ -36,7 +36,7 @@
                              apply_to = function)
 #endif
 
-#include "backend/cpu/dense_expand.h"
+#include "backend/cpu/wcomp_expand.h"
 
 struct tile_config {
     uint8_t palette, start_row, reserved[14];
@@ -293,7 +293,7 @@ MUST_INLINE void stream_group(const struct job *j, const int nu, const int nb, i
 }
 
 /* One step of k of nu units, expanded at w one behind the other, times nb blocks of rows. */
-MUST_INLINE void dense_step(const struct job *j, const int nu, const int nb, const uint8_t *w,
+MUST_INLINE void wcomp_step(const struct job *j, const int nu, const int nb, const uint8_t *w,
                             int32_t t)
 {
     const size_t x_stride = (size_t)j->cols * 4, x_block = (size_t)j->steps * 64 * j->cols;
@@ -318,49 +318,49 @@ MUST_INLINE void dense_step(const struct job *j, const int nu, const int nb, con
 /* Steps of k between expanding and multiplying: a tile cannot be loaded from stores that are still
  * on their way to the cache, and whatever waits for the multiplier keeps lines from being asked
  * for. */
-#define DENSE_LEAD 3
+#define WCOMP_LEAD 3
 /* Steps that pack_w holds of each unit at a time: a power of two, and 2 units fit. */
-#define DENSE_RING 8
+#define WCOMP_RING 8
 
 /* How far ahead lines are asked for: into level 2, and into level 1. */
-#define DENSE_AHEAD 8320
-#define DENSE_NEAR (2 * SV_DENSE_BLOCK)
+#define WCOMP_AHEAD 8320
+#define WCOMP_NEAR (2 * SV_WCOMP_BLOCK)
 
-/* nu dense units side by side, each with nb blocks of rows, nb 1 or 2 if nu is above 1. all: every
- * step stays expanded in pack_w. */
-MUST_INLINE void dense_group(const struct job *j, const int nu, const int nb, int32_t n0,
+/* nu compressed units side by side, each with nb blocks of rows, nb 1 or 2 if nu is above 1. all:
+ * every step stays expanded in pack_w. */
+MUST_INLINE void wcomp_group(const struct job *j, const int nu, const int nb, int32_t n0,
                              const bool all)
 {
     uint8_t *const buf = j->s->thread->pack_w;
     const int32_t u0 = n0 / SV_GEMM_UNIT, size = nu * TILE_BYTES;
-    const int32_t mask = all ? INT32_MAX : DENSE_RING - 1;
+    const int32_t mask = all ? INT32_MAX : WCOMP_RING - 1;
     const bool more = n0 + 2 * nu * SV_GEMM_UNIT <= j->s->n1;
-    struct sv_dense_walk at[2];
+    struct sv_wcomp_walk at[2];
 #pragma GCC unroll 4
     for (int c = 0; c < nu * nb; c++)
         sum_zero(c);
 #pragma GCC unroll 2
     for (int u = 0; u < nu; u++) {
-        at[u] = sv_dense_at(j->s->item->w, u0 + u, j->k);
-        sv_dense_ask(&at[u], DENSE_AHEAD);
+        at[u] = sv_wcomp_at(j->s->item->w, u0 + u, j->k);
+        sv_wcomp_ask(&at[u], WCOMP_AHEAD);
         if (nu > 1 && more)
-            at[u].jump = sv_dense_end(j->s->item->w, u0 + u + nu - 1) - at[u].end;
+            at[u].jump = sv_wcomp_end(j->s->item->w, u0 + u + nu - 1) - at[u].end;
     }
-    for (int32_t t = -DENSE_LEAD; t < j->steps; t++) {
-        uint8_t *const soon = buf + ((t + DENSE_LEAD) & mask) * size;
-        if (t + DENSE_LEAD < j->steps) {
+    for (int32_t t = -WCOMP_LEAD; t < j->steps; t++) {
+        uint8_t *const soon = buf + ((t + WCOMP_LEAD) & mask) * size;
+        if (t + WCOMP_LEAD < j->steps) {
 #pragma GCC unroll 2
             for (int u = 0; u < nu; u++)
-                expand_block(&at[u], soon + u * TILE_BYTES, DENSE_AHEAD, DENSE_NEAR);
+                expand_block(&at[u], soon + u * TILE_BYTES, WCOMP_AHEAD, WCOMP_NEAR);
         }
         if (t >= 0)
-            dense_step(j, nu, nb, buf + (t & mask) * size, t);
+            wcomp_step(j, nu, nb, buf + (t & mask) * size, t);
     }
     stream_end(j, nu * nb, nb, nu, n0);
 }
 
-/* One more turn of nb blocks of rows over a dense unit, which stands expanded in pack_w. */
-MUST_INLINE void dense_turn(const struct job *j, const int nb, int32_t n0)
+/* One more turn of nb blocks of rows over a compressed unit, which stands expanded in pack_w. */
+MUST_INLINE void wcomp_turn(const struct job *j, const int nb, int32_t n0)
 {
     const size_t x_stride = (size_t)j->cols * 4, x_block = (size_t)j->steps * 64 * j->cols;
     const struct wsrc a = {j->s->thread->pack_w, 64, TILE_BYTES};
@@ -396,52 +396,52 @@ static void stream_in_turns(struct job *j)
             }
 }
 
-static void dense_in_turns(struct job *j)
+static void wcomp_in_turns(struct job *j)
 {
     for (int32_t n = j->s->n0; n < j->s->n1; n += SV_GEMM_UNIT) {
         j->block0 = 0;
-        dense_group(j, 1, 4, n, true);
+        wcomp_group(j, 1, 4, n, true);
         for (j->block0 = 4; j->block0 < j->blocks; j->block0 += 4)
             switch (j->blocks - j->block0) {
             case 1:
-                dense_turn(j, 1, n);
+                wcomp_turn(j, 1, n);
                 break;
             case 2:
-                dense_turn(j, 2, n);
+                wcomp_turn(j, 2, n);
                 break;
             case 3:
-                dense_turn(j, 3, n);
+                wcomp_turn(j, 3, n);
                 break;
             default:
-                dense_turn(j, 4, n);
+                wcomp_turn(j, 4, n);
                 break;
             }
     }
 }
 
-static void run_dense(struct job *j)
+static void run_wcomp(struct job *j)
 {
     const int32_t n1 = j->s->n1;
     int32_t n = j->s->n0;
     if (j->blocks > 4) {
-        dense_in_turns(j);
+        wcomp_in_turns(j);
         return;
     }
     for (; j->blocks == 2 && n1 - n > SV_GEMM_UNIT; n += 2 * SV_GEMM_UNIT)
-        dense_group(j, 2, 2, n, false);
+        wcomp_group(j, 2, 2, n, false);
     for (; n < n1; n += SV_GEMM_UNIT)
         switch (j->blocks) {
         case 1:
-            dense_group(j, 1, 1, n, false);
+            wcomp_group(j, 1, 1, n, false);
             break;
         case 2:
-            dense_group(j, 1, 2, n, false);
+            wcomp_group(j, 1, 2, n, false);
             break;
         case 3:
-            dense_group(j, 1, 3, n, false);
+            wcomp_group(j, 1, 3, n, false);
             break;
         default:
-            dense_group(j, 1, 4, n, false);
+            wcomp_group(j, 1, 4, n, false);
             break;
         }
 }
@@ -449,8 +449,8 @@ static void run_dense(struct job *j)
 static void run_stream(struct job *j)
 {
     const int32_t chunk = CHUNK_BYTES / (64 * j->cols * j->blocks);
-    if (j->s->item->dense) {
-        run_dense(j);
+    if (j->s->item->wcomp) {
+        run_wcomp(j);
         return;
     }
     if (j->blocks == 1)
@@ -486,11 +486,11 @@ struct wide {
     int32_t n, t, steps;
     int32_t g, end; /* the group of rows that n belongs to */
     struct soon soon;
-    struct sv_dense_walk at[SV_GEMM_GROUP]; /* dense: where each unit of the group goes on */
+    struct sv_wcomp_walk at[SV_GEMM_GROUP]; /* compressed: where each unit of the group goes on */
 };
 
-/* Lines of a dense unit's table and escapes: about what 1024 of k have. */
-#define DENSE_HEAD_LINES 12
+/* Lines of a compressed unit's table and escapes: about what 1024 of k have. */
+#define WCOMP_HEAD_LINES 12
 
 static void plan_soon(const struct job *j, struct wide *b)
 {
@@ -508,14 +508,14 @@ static void plan_soon(const struct job *j, struct wide *b)
     if (n >= j->s->n1 || b->steps < BLOCK_STEPS)
         return;
     const int32_t n2 = n + SV_GEMM_UNIT < j->s->n1 ? n + SV_GEMM_UNIT : n;
-    if (j->s->item->dense) {
-        const int32_t lines = b->steps * (SV_DENSE_BLOCK / SV_DENSE_LINE);
+    if (j->s->item->wcomp) {
+        const int32_t lines = b->steps * (SV_WCOMP_BLOCK / SV_WCOMP_LINE);
         q->at = (uintptr_t)(t ? b->at[(n - b->g) / SV_GEMM_UNIT].block
-                              : sv_dense_at(j->s->item->w, n / SV_GEMM_UNIT, j->k).table);
+                              : sv_wcomp_at(j->s->item->w, n / SV_GEMM_UNIT, j->k).table);
         q->other = (uintptr_t)(t ? b->at[(n2 - b->g) / SV_GEMM_UNIT].block
-                                 : sv_dense_at(j->s->item->w, n2 / SV_GEMM_UNIT, j->k).table) -
+                                 : sv_wcomp_at(j->s->item->w, n2 / SV_GEMM_UNIT, j->k).table) -
                    q->at;
-        q->left = q->per_row = t ? lines : lines + DENSE_HEAD_LINES;
+        q->left = q->per_row = t ? lines : lines + WCOMP_HEAD_LINES;
         q->row = 0;
     } else {
         q->at = weights_at(j, n, t);
@@ -582,14 +582,14 @@ MUST_INLINE void wide_pair(const struct job *j, const bool two_w, const bool two
             sum_store(c, s[c], 64);
 }
 
-/* Dense weights of unit i of the group, in place of a copy. */
+/* Compressed weights of unit i of the group, in place of a copy. */
 static void wide_expand(const struct job *j, struct wide *b, int i, uint8_t *to)
 {
     if (!b->t) {
-        b->at[i] = sv_dense_at(j->s->item->w, b->g / SV_GEMM_UNIT + i, j->k);
-        sv_dense_ask(&b->at[i], SV_DENSE_AHEAD);
+        b->at[i] = sv_wcomp_at(j->s->item->w, b->g / SV_GEMM_UNIT + i, j->k);
+        sv_wcomp_ask(&b->at[i], SV_WCOMP_AHEAD);
     }
-    sv_dense_expand(&b->at[i], b->steps, to);
+    sv_wcomp_expand(&b->at[i], b->steps, to);
     stored_before_tiles(to);
 }
 
@@ -600,7 +600,7 @@ static void wide_block(const struct job *j, struct wide *b)
     for (int32_t u = 0; u <= two_w; u++) {
         const int32_t n = b->n + u * SV_GEMM_UNIT;
         uint8_t *to = w + u * b->steps * TILE_BYTES;
-        if (j->s->item->dense)
+        if (j->s->item->wcomp)
             wide_expand(j, b, (n - b->g) / SV_GEMM_UNIT, to);
         else
             copy_unit(to, j->w + (size_t)n * j->k, j->k, b->t, b->steps, rows_of(j, n));
@@ -627,7 +627,7 @@ MUST_INLINE void ask_y(const struct job *j, int32_t n, int32_t m)
     if (!c->y || m + 16 > c->m1)
         return;
     for (int r = 0; r < 16; r++)
-        __builtin_prefetch(c->y + (m + r) * c->ldy + j->s->item->col0 + n, 1, 3);
+        __builtin_prefetch(c->y + ((m + r) * c->ldy + j->s->item->col0 + n), 1, 3);
 }
 
 static void wide_emit(const struct job *j, const struct wide *b)

@@ -98,7 +98,7 @@ static void store_y(const struct sv_gemm_span *s, int32_t n0, int nn, int32_t m,
 {
     const struct sv_gemm_call *c = s->call;
     const __mmask16 rows = (__mmask16)((1u << nn) - 1);
-    float *y = c->y + m * c->ldy + s->item->col0 + n0;
+    float *y = c->y + (m * c->ldy + s->item->col0 + n0);
     __m512 bias = _mm512_setzero_ps();
     if (s->item->bias) {
         float b[SV_GEMM_UNIT];

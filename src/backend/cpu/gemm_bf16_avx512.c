@@ -8,12 +8,12 @@
  * there is nothing to sum across lanes, and output (row, n) is one chain over pairs of k,
  * ascending, whatever the tile. Weights stand as [unit][pair of k][16 weight rows][2]; those that
  * were not packed at load (tests, slices) are packed a few units at a time, with the same bits, and
- * dense ones (dense.h) are expanded so for more than 16 rows; fewer have gemm_dense_avx512.c.
+ * compressed ones (wcomp.h) are expanded so for more than 16 rows; fewer have gemm_wcomp_avx512.c.
  *
  * vdpbf16ps takes denormals as zero and rounds to nearest whatever the control register says, so
  * its bits are the same in every process. Must not: read past the last weight.
  */
-#include "backend/cpu/dense.h"
+#include "backend/cpu/wcomp.h"
 #include "backend/cpu/gemm.h"
 
 #include <immintrin.h>
@@ -162,8 +162,8 @@ UNCHECKED MUST_INLINE void tile(const struct tile *t, const int nu, const int nr
 
 /* ---------------------------------------------------------------- all of a span */
 
-/* Units [0, units) at t->w times all rows of the pass, block after block. after: dense weights that
- * follow, or 0. */
+/* Units [0, units) at t->w times all rows of the pass, block after block. after: compressed weights
+ * that follow, or 0. */
 static void run_units(struct tile *t, int32_t units, uintptr_t after)
 {
     const struct sv_gemm_call *c = t->s->call;
@@ -191,19 +191,19 @@ static void run_units(struct tile *t, int32_t units, uintptr_t after)
 /* Weights of so many bytes stay in level 2 while the rows of input pass over them. */
 #define GROUP_BYTES (384 << 10)
 
-/* Units [u, u + n) of a dense matrix to where packed ones stand. */
+/* Units [u, u + n) of a compressed matrix to where packed ones stand. */
 static void expand_units(uint16_t *to, const struct sv_gemm_span *s, int32_t u, int32_t n)
 {
     const int32_t k = s->call->k, whole = (k + 1) / 2 * 2 / KSTEP;
     const size_t unit = sv_gemm_unit_elements(k);
     for (int32_t i = 0; i < n; i++, to += unit) {
-        struct sv_dense_walk at = sv_dense_at(s->item->w, u + i, k);
-        sv_dense_ask(&at, SV_DENSE_AHEAD);
-        sv_dense_expand(&at, whole, to);
+        struct sv_wcomp_walk at = sv_wcomp_at(s->item->w, u + i, k);
+        sv_wcomp_ask(&at, SV_WCOMP_AHEAD);
+        sv_wcomp_expand(&at, whole, to);
         const size_t rest = unit - (size_t)whole * KSTEP * UNIT;
         if (rest) { /* the unit ends within a block, and so does the buffer with the last one */
             _Alignas(64) uint16_t last[KSTEP * UNIT];
-            sv_dense_expand(&at, 1, last);
+            sv_wcomp_expand(&at, 1, last);
             memcpy(to + (size_t)whole * KSTEP * UNIT, last, rest * sizeof *to);
         }
     }
@@ -212,8 +212,8 @@ static void expand_units(uint16_t *to, const struct sv_gemm_span *s, int32_t u, 
 static void run(const struct sv_gemm_span *s)
 {
     const struct sv_gemm_call *c = s->call;
-    if (s->item->dense && c->m1 - c->m0 <= 16) {
-        sv_gemm_dense_few(s);
+    if (s->item->wcomp && c->m1 - c->m0 <= 16) {
+        sv_gemm_wcomp_few(s);
         return;
     }
     struct tile t = {
@@ -224,7 +224,7 @@ static void run(const struct sv_gemm_span *s)
     };
     int32_t group = (int32_t)(GROUP_BYTES / 2 / t.unit);
     group = group < 1 || c->m1 - c->m0 <= 16 ? MOST_UNITS : group;
-    const bool in_place = s->item->packed && !s->item->dense;
+    const bool in_place = s->item->packed && !s->item->wcomp;
     if (!in_place && group > SV_GEMM_RAW_UNITS)
         group = SV_GEMM_RAW_UNITS;
     const int32_t end = (s->n1 + UNIT - 1) / UNIT;
@@ -235,14 +235,14 @@ static void run(const struct sv_gemm_span *s)
             t.w = (const uint16_t *)s->item->w + (size_t)u * t.unit;
         } else {
             uint16_t *to = (uint16_t *)(void *)s->thread->pack_w;
-            if (s->item->dense)
+            if (s->item->wcomp)
                 expand_units(to, s, u, n);
             else
                 sv_gemm_pack_units_avx512(to, (const uint16_t *)s->item->w + (size_t)t.n0 * c->k,
                                           s->n1 - t.n0, c->k, 0, n);
             t.w = to;
         }
-        run_units(&t, n, s->item->dense ? (uintptr_t)sv_dense_end(s->item->w, u + n - 1) : 0);
+        run_units(&t, n, s->item->wcomp ? (uintptr_t)sv_wcomp_end(s->item->w, u + n - 1) : 0);
     }
 }
 

@@ -1,5 +1,5 @@
 /*
- * gemm_i8_avx512.c - products whose weights may be approximate (a drafter's): eight bits times
+ * gemm_i8_avx512.c - products whose weights may be quantized (a drafter's): eight bits times
  * eight bits with AVX512-VNNI, twice the rate of bf16.
  *
  * Entered through sv_gemm_kern_i8_avx512 by gemm.c and by weights.c, which packs at load. A weight
@@ -271,7 +271,7 @@ static void run(const struct sv_gemm_span *s)
 
 /* Threads hold ascending ranges of ids, so here too the first of equals stays. */
 int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_gemm_thread *threads,
-                                 int32_t r, float *share)
+                                 int32_t r, float *confidence)
 {
     const __m512 none = _mm512_set1_ps(-INFINITY);
     const __m512i no_id = _mm512_set1_epi32(INT32_MAX);
@@ -297,14 +297,14 @@ int32_t sv_gemm_winner_i8_avx512(const struct sv_gemm_call *c, const struct sv_g
     const __m512i at1 =
         _mm512_mask_mov_epi32(no_id, _mm512_cmp_ps_mask(val[1], all, _CMP_EQ_OQ), id[1]);
     const int32_t best = _mm512_reduce_min_epi32(_mm512_min_epi32(at0, at1));
-    if (share) {
+    if (confidence) {
         float v[SV_GEMM_STRETCHES], w[SV_GEMM_STRETCHES];
         _mm512_storeu_ps(v, val[0]);
         _mm512_storeu_ps(v + UNIT, val[1]);
-        *share = 1;
+        *confidence = 1;
         if (!isinf(top)) { /* else nothing to be said of it */
             c->cpu->vec->exp_weights(w, v, SV_GEMM_STRETCHES, top, 1);
-            *share = (float)(1 / c->cpu->vec->sum(w, SV_GEMM_STRETCHES));
+            *confidence = (float)(1 / c->cpu->vec->sum(w, SV_GEMM_STRETCHES));
         }
     }
     return best == INT32_MAX ? -1 : best;

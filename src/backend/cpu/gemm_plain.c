@@ -78,7 +78,7 @@ static void store_y(const struct sv_gemm_span *s, int32_t n0, int nn, int32_t m,
     float bias[SV_GEMM_UNIT];
     sv_gemm_bias(s->item, n0, nn, bias);
     for (int j = 0; j < nm; j++) {
-        float *y = c->y + (m + j) * c->ldy + s->item->col0 + n0;
+        float *y = c->y + ((m + j) * c->ldy + s->item->col0 + n0);
         for (int i = 0; i < nn; i++)
             y[i] = tile[i * ld + j] + bias[i];
     }

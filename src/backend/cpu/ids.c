@@ -1,6 +1,7 @@
 /*
  * ids.c - the ops that turn what the device remembers of its slots into ids and positions of a
- * batch, and embeddings: block_ids, logit_pos, embed.
+ * batch, and embeddings: block_ids, logit_pos, embed; and replace_drafts, for simulated
+ * acceptance.
  *
  * Entered through the backend table. Must not: trust an id to lie inside the embedding table.
  */
@@ -9,8 +10,13 @@
 void sv_cpu_block_ids(struct sv_dev *dev, const struct sv_p_block_ids *p)
 {
     (void)dev;
-    /* The params say so: this op alone writes rows.seg_base. */
+    /* The params say so: this op alone writes these two. */
     int32_t *seg_base = (int32_t *)(uintptr_t)p->rows.seg_base;
+    int32_t *row_pos = (int32_t *)(uintptr_t)p->rows.row_pos;
+    for (int32_t r = 0; r < p->rows.n_rows; r++) {
+        int32_t s = p->rows.row_seg[r];
+        row_pos[r] = s < 0 ? -1 : p->slot_len[p->rows.seg_slot[s]] + (r - p->rows.seg_row0[s]);
+    }
     for (int32_t s = 0; s < p->rows.n_segs; s++) {
         int32_t slot = p->rows.seg_slot[s];
         if (slot < 0)
@@ -35,9 +41,21 @@ void sv_cpu_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p)
             p->row_slot[i] = -1;
             continue;
         }
-        int32_t seg = p->rows.row_seg[row];
-        p->row_slot[i] = p->rows.seg_slot[seg];
-        p->row_pos[i] = p->rows.seg_base[seg] + (row - p->rows.seg_row0[seg]) + 1;
+        p->row_slot[i] = p->rows.seg_slot[p->rows.row_seg[row]];
+        p->row_pos[i] = p->rows.row_pos[row] + 1;
+    }
+}
+
+void sv_cpu_replace_drafts(struct sv_dev *dev, const struct sv_p_replace_drafts *p)
+{
+    (void)dev;
+    for (int32_t s = 0; s < p->rows.n_segs && p->rows.seg_slot[s] >= 0; s++) {
+        const int32_t row0 = p->rows.seg_row0[s], n = p->rows.seg_row0[s + 1] - row0;
+        const int32_t *chosen = p->chosen + p->seg_logit0[s], len = p->accept_len[s];
+        if (p->seg_kind[s] != SV_SEG_VERIFY || len <= 0)
+            continue;
+        for (int32_t j = 1; j < n; j++)
+            p->row_ids[row0 + j] = j < len ? chosen[j - 1] : -1;
     }
 }
 

@@ -149,7 +149,7 @@ static void rules_row(struct sv_cpu *cpu, const struct sv_p_logit_rules *p, int3
     const int32_t row0 = p->rows.seg_row0[seg], base = p->rows.seg_base[seg];
     const struct sv_logit_rules *r = &p->slot_rules[slot];
     const struct prefix f = {p->history + (int64_t)slot * p->history_stride, p->row_ids + row0,
-                             base, base + row - row0 + 1};
+                             base, p->rows.row_pos[row] + 1};
     float *x = p->dst + i * p->ld;
     if (p->src != p->dst)
         memcpy(x, p->src + i * p->ld, (size_t)p->vocab * sizeof *x);
@@ -259,14 +259,15 @@ void sv_cpu_history(struct sv_dev *dev, const struct sv_p_history *p)
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
     for (int32_t s = 0; s < p->rows.n_segs && p->rows.seg_slot[s] >= 0; s++) {
-        const int32_t base = p->rows.seg_base[s], n = p->n_commit[s], slot = p->rows.seg_slot[s];
-        if (base < 0 || base + n > p->history_stride) {
-            sv_cpu_latch(cpu, "history: slot %d would reach %d, its room ends at %d", slot,
-                         base + n, p->history_stride);
-            continue;
+        const int32_t row0 = p->rows.seg_row0[s], slot = p->rows.seg_slot[s];
+        for (int32_t row = row0; row < row0 + p->n_commit[s]; row++) {
+            const int32_t pos = p->rows.row_pos[row];
+            if (pos < 0 || pos >= p->history_stride) {
+                sv_cpu_latch(cpu, "history: slot %d would reach %d, its room ends at %d", slot,
+                             pos + 1, p->history_stride);
+                break;
+            }
+            p->history[(int64_t)slot * p->history_stride + pos] = p->row_ids[row];
         }
-        for (int32_t j = 0; j < n; j++)
-            p->history[(int64_t)slot * p->history_stride + base + j] =
-                p->row_ids[p->rows.seg_row0[s] + j];
     }
 }

@@ -34,7 +34,7 @@ UNCHECKED MUST_INLINE void put(const struct sv_gemm_span *s, int32_t n0, int32_t
     const __mmask16 lanes = (__mmask16)((1u << nn) - 1);
     if (c->y) {
         const __m512 bias = bias_of(s, n0, nn);
-        float *y = c->y + m * c->ldy + s->item->col0 + n0;
+        float *y = c->y + (m * c->ldy + s->item->col0 + n0);
 #pragma GCC unroll 16
         for (int r = 0; r < nr; r++)
             _mm512_mask_storeu_ps(y + r * c->ldy, lanes, _mm512_add_ps(sum[r * stride], bias));

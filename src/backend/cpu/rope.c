@@ -28,6 +28,7 @@ static void rope_rows(void *arg, int thread, int n)
     const struct sv_cpu_vec *vec = job->cpu->vec;
     const struct sv_kv *kv = &p->kv;
     const int32_t hd = kv->head_dim, half = p->rope.rot_dim / 2;
+    const int32_t stride = p->q_stride ? p->q_stride : hd;
     const size_t elem = kv->dtype == SV_F32 ? 4 : 2;
     int32_t begin, end;
     sv_cpu_share(p->rows.n_rows, thread, n, &begin, &end);
@@ -35,15 +36,14 @@ static void rope_rows(void *arg, int thread, int n)
         int32_t seg = p->rows.row_seg[r];
         if (seg < 0)
             break; /* padding */
-        int32_t slot = p->rows.seg_slot[seg];
-        int32_t pos = p->rows.seg_base[seg] + (r - p->rows.seg_row0[seg]);
+        int32_t slot = p->rows.seg_slot[seg], pos = p->rows.row_pos[r];
         int64_t angle = (int64_t)sv_cpu_rope_row(job->cpu, &p->rope, pos) * half;
         const float *cos = p->rope.cos + angle, *sin = p->rope.sin + angle;
         float *q = (float *)p->qkv + r * p->ld;
-        const float *k = q + (int64_t)p->n_heads * hd, *v = k + (int64_t)kv->n_kv_heads * hd;
+        const float *k = q + (int64_t)p->n_heads * stride, *v = k + (int64_t)kv->n_kv_heads * hd;
         for (int32_t h = 0; h < p->n_heads; h++)
-            vec->norm_rope(q + (int64_t)h * hd, q + (int64_t)h * hd, &p->q_norm, p->eps, cos, sin,
-                           hd, p->rope.rot_dim);
+            vec->norm_rope(q + (int64_t)h * stride, q + (int64_t)h * stride, &p->q_norm, p->eps,
+                           cos, sin, hd, p->rope.rot_dim);
         int64_t at = sv_cpu_kv_at(kv, slot, pos);
         if (at < 0) {
             sv_cpu_latch(job->cpu, "write: slot %d has no page for position %d", (int)slot,

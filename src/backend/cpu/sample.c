@@ -324,21 +324,21 @@ void sv_cpu_sample(struct sv_dev *dev, const struct sv_p_sample *p)
     sv_cpu_run(cpu, sample_rows, &job, (int64_t)p->n_rows * (p->vocab / 4));
 }
 
-/* ---------------------------------------------------------------- argmax and its share */
+/* ---------------------------------------------------------------- argmax and its probability */
 
-struct share_job {
+struct confidence_job {
     struct sv_cpu *cpu;
-    const struct sv_p_argmax_share *p;
+    const struct sv_p_argmax_confidence *p;
 };
 
 /* The sum's order is the vocabulary's, whatever stands beside the row. */
-static void share_row(struct sv_cpu *cpu, const struct sv_p_argmax_share *p, int32_t i,
-                      struct sample_scratch *s)
+static void confidence_row(struct sv_cpu *cpu, const struct sv_p_argmax_confidence *p, int32_t i,
+                           struct sample_scratch *s)
 {
     const float *x = p->logits + i * p->ld;
     int32_t n_nan, at = p->out_index ? p->out_index[i] : i, id = 0;
     float max = cpu->vec->max(x, p->vocab, &n_nan);
-    p->share[i] = 1;
+    p->confidence[i] = 1;
     if (n_nan == p->vocab) {
         sv_cpu_latch(cpu, "logits of row %d are all NaN", (int)i);
     } else {
@@ -350,23 +350,23 @@ static void share_row(struct sv_cpu *cpu, const struct sv_p_argmax_share *p, int
     if (n_nan || isinf(max)) /* nothing to be said of it */
         return;
     cpu->vec->exp_weights(s->w, x, p->vocab, max, 1);
-    p->share[i] = (float)(1 / cpu->vec->sum(s->w, p->vocab));
+    p->confidence[i] = (float)(1 / cpu->vec->sum(s->w, p->vocab));
 }
 
-static void share_rows(void *arg, int thread, int n)
+static void confidence_rows(void *arg, int thread, int n)
 {
-    const struct share_job *job = arg;
+    const struct confidence_job *job = arg;
     struct sample_scratch *s = scratch_of(job->cpu, thread);
     int32_t begin, end;
     sv_cpu_share(job->p->n_rows, thread, n, &begin, &end);
     for (int32_t i = begin; i < end; i++)
-        share_row(job->cpu, job->p, i, s);
+        confidence_row(job->cpu, job->p, i, s);
 }
 
-void sv_cpu_argmax_share(struct sv_dev *dev, const struct sv_p_argmax_share *p)
+void sv_cpu_argmax_confidence(struct sv_dev *dev, const struct sv_p_argmax_confidence *p)
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
     SV_REQUIRE(cpu->scratch && p->vocab <= cpu->lim.max_vocab);
-    struct share_job job = {cpu, p};
-    sv_cpu_run(cpu, share_rows, &job, (int64_t)p->n_rows * p->vocab);
+    struct confidence_job job = {cpu, p};
+    sv_cpu_run(cpu, confidence_rows, &job, (int64_t)p->n_rows * p->vocab);
 }

@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "backend/backend.h"
+#include "backend/device.h"
 
 #define SIMD_W 8
 #define SIMD_QB 4

@@ -12,7 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "backend/backend.h"
+#include "backend/device.h"
 
 #define SIMD_W 16
 #define SIMD_QB 4

@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "backend/backend.h"
+#include "backend/device.h"
 
 #define SIMD_W 4
 #define SIMD_QB 2 /* queries and vectors of a register block in attention */

@@ -1,6 +1,6 @@
 /*
  * tiles_avx512.h - one function for each tile of units by rows, and the choice among them, for
- * gemm_bf16_avx512.c, gemm_i8_avx512.c and gemm_dense_avx512.c. Needs tile(t, nu, nr) and
+ * gemm_bf16_avx512.c, gemm_i8_avx512.c and gemm_wcomp_avx512.c. Needs tile(t, nu, nr) and
  * UNCHECKED, and for more than one unit at a time MOST_UNITS; who leaves that out chooses for
  * himself.
  */

@@ -3,15 +3,16 @@
  * outside the matrix products share: thread scratch, work splitting, cache addressing.
  *
  * vec_plain.c, vec_avx2.c and vec_avx512.c each fill one table from the same two templates
- * (vec_kernels.h, attention_kernels.h) over their own simd_*.h. The op files (norm.c, rope.c,
- * act.c, attention.c, sample.c, logits.c, context_kv.c, ids.c, verify.c) walk rows and call through
- * cpu->vec. Must not: choose a kernel by the number of rows when the choice could change a row's
- * bits.
+ * (vec_kernels.h, logits_kernels.h, attention_kernels.h) over their own simd_*.h. The op files
+ * (norm.c, rope.c, act.c, attention.c, sample.c, logits.c, context_kv.c, ids.c, verify.c) walk rows
+ * and call through cpu->vec. Must not: choose a kernel by the number of rows when the choice could
+ * change a row's bits.
  */
 #ifndef SV_CPU_VEC_H
 #define SV_CPU_VEC_H
 
 #include "backend/cpu/cpu.h"
+#include "backend/ops_gdn.h"
 
 /* --------------------------------------------------------- attention, shared with the templates */
 
@@ -58,6 +59,19 @@ struct sv_cpu_norm_row {
     float *out, *tap; /* tap may be NULL */
 };
 
+/* A row of a chunk in some columns of one value head. */
+struct sv_cpu_gdn_row {
+    int32_t n_before;     /* rows of its chunk before it */
+    int32_t n_cols;       /* a multiple of 16 */
+    const float *sk, *sq; /* (n_cols) S^T k, S^T q */
+    const float *v;
+    const float *kk, *qk; /* (n_before, n_before + 1) exp(G - G_j) k . k_j, and q . k_j */
+    float beta, decay;    /* decay: exp(G) */
+    float *u;             /* (SV_GDN_CHUNK, ldu): rows before it are read, row n_before written */
+    int32_t ldu;
+    float *out;
+};
+
 /* ---------------------------------------------------------------- the table */
 
 struct sv_cpu_vec {
@@ -67,6 +81,8 @@ struct sv_cpu_vec {
     void (*stream)(float *out, const float *x, int32_t n);
     void (*fence)(void);
     void (*act_mul)(float *out, const float *gate, const float *up, int32_t d);
+    /* out = w[0] x[0] + w[1] x[1] + ..., k of them in this order, each (d) */
+    void (*weighted_sum)(float *out, const float *const *x, const float *w, int32_t k, int32_t d);
     /* out = in * scale with in of any weight dtype */
     void (*widen)(float *out, const void *in, enum sv_dtype dtype, int32_t n, float scale);
     /* dst of dtype SV_F32 or SV_BF16 */
@@ -95,6 +111,17 @@ struct sv_cpu_vec {
     /* out = acc / l, with the sink (when set) as one more logit that carries no value. */
     void (*attn_finish)(float *out, const float *acc, float m, float l, const float *sink,
                         int32_t n);
+
+    /* gdn_kernels.h; dimensions are multiples of 16 but in sigmoid_mul */
+    float (*dot)(const float *a, const float *b, int32_t n);
+    void (*sigmoid_mul)(float *out, const float *x, const float *gate, int32_t n);
+    void (*conv_silu)(float *out, const float *const tap[SV_GDN_TAPS], const float *w, int64_t ldw,
+                      int32_t n);
+    void (*gdn_product)(float *out, int32_t ldo, const float *const *x, int32_t n_x, const float *s,
+                        int64_t lds, int32_t k_dim, int32_t n_cols);
+    void (*gdn_row)(const struct sv_cpu_gdn_row *r);
+    void (*gdn_fold)(float *to, int64_t ldto, const float *s, int64_t lds, const float *kw,
+                     const float *u, int32_t ldu, float decay, int32_t k_dim, int32_t n_cols);
 
     /* Reads n_bytes (a multiple of 256) and returns something that depends on all of them. */
     uint64_t (*read)(const void *p, size_t n_bytes);
@@ -166,18 +193,23 @@ void sv_cpu_logit_pos(struct sv_dev *dev, const struct sv_p_logit_pos *p);
 void sv_cpu_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p);
 void sv_cpu_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_rope_kv_write *p);
 void sv_cpu_attention(struct sv_dev *dev, const struct sv_p_attention *p);
+void sv_cpu_sigmoid_mul(struct sv_dev *dev, const struct sv_p_sigmoid_mul *p);
+void sv_cpu_add_gated(struct sv_dev *dev, const struct sv_p_add_gated *p);
 void sv_cpu_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p);
 void sv_cpu_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p);
-void sv_cpu_argmax_share(struct sv_dev *dev, const struct sv_p_argmax_share *p);
+void sv_cpu_argmax_confidence(struct sv_dev *dev, const struct sv_p_argmax_confidence *p);
 void sv_cpu_sample(struct sv_dev *dev, const struct sv_p_sample *p);
 void sv_cpu_head_among(struct sv_dev *dev, const struct sv_p_head_among *p);
 void sv_cpu_logit_mask(struct sv_dev *dev, const struct sv_p_logit_mask *p);
 void sv_cpu_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p);
 void sv_cpu_logprobs(struct sv_dev *dev, const struct sv_p_logprobs *p);
 void sv_cpu_history(struct sv_dev *dev, const struct sv_p_history *p);
+void sv_cpu_replace_drafts(struct sv_dev *dev, const struct sv_p_replace_drafts *p);
 void sv_cpu_verify(struct sv_dev *dev, const struct sv_p_verify *p);
 void sv_cpu_commit(struct sv_dev *dev, const struct sv_p_commit *p);
 void sv_cpu_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p);
+
+extern const struct sv_gdn_ops sv_cpu_gdn; /* gdn.c */
 
 /* rope.c: table row of a position; latches when the table is too short. */
 int32_t sv_cpu_rope_row(struct sv_cpu *cpu, const struct sv_rope_table *t, int32_t pos);

@@ -8,5 +8,7 @@
 #include "backend/cpu/simd_avx2.h"
 
 #include "backend/cpu/vec_kernels.h"
+#include "backend/cpu/logits_kernels.h"
 #include "backend/cpu/attention_kernels.h"
+#include "backend/cpu/gdn_kernels.h"
 #include "backend/cpu/vec_table.h"

@@ -23,11 +23,8 @@ static void verify_segment(const struct sv_p_verify *p, int32_t s, int32_t *n_co
         return;
     }
     const int32_t most = (n_logits < n_rows ? n_logits : n_rows) - 1;
-    /* > 0: an accept length that was drawn, not found */
-    const int32_t forced = p->forced_len ? p->forced_len[s] : 0;
     int32_t a = 0;
-    while (a < most &&
-           (forced > 0 ? a + 1 < forced : p->row_ids[row0 + a + 1] == p->chosen[l0 + a]))
+    while (a < most && p->row_ids[row0 + a + 1] == p->chosen[l0 + a])
         a++;
     for (int32_t i = 0; i <= a; i++)
         out[i] = p->chosen[l0 + i];

@@ -1,20 +1,21 @@
 /*
  * weights.c - how weights stand in the CPU's memory: in place as published, packed into the
- * order in which the AVX512-BF16 kernels read them, or in fewer bits (dense.h); a head's sieve
+ * order in which the AVX512-BF16 kernels read them, or in fewer bits (wcomp.h); a head's screen
  * beside it.
  *
- * Called at load through the backend table (upload_weight, random_weight, free) and by embed.
- * Packed matrices of all models live in slabs that begin at multiples of 2 MiB and ask for huge
- * pages: one product walks many pages, and small models would else spend their time on page tables.
- * A slab is freed with its last matrix. Must not: run during a step, except for reading a row.
+ * Called at load through the backend table (upload_weight, free_weight, random_weight) and by
+ * embed. Packed matrices of all models live in slabs that begin at multiples of 2 MiB and ask for
+ * huge pages: one product walks many pages, and small models would else spend their time on page
+ * tables. A slab is freed with its last matrix. Must not: run during a step, except for reading a
+ * row.
  */
 #define _DEFAULT_SOURCE /* madvise */
 
 #include "backend/cpu/vec.h"
 
-#include "backend/cpu/dense.h"
+#include "backend/cpu/wcomp.h"
 #include "backend/cpu/gemm.h"
-#include "backend/cpu/sieve.h"
+#include "backend/cpu/head_screen.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -99,27 +100,27 @@ static void pack_share(void *arg, int thread, int n)
 
 /* ---------------------------------------------------------------- fewer bits */
 
-struct dense_job {
+struct wcomp_job {
     const uint16_t *w;
     int32_t n, k, units;
-    enum sv_dense_order order;
-    struct sv_dense_unit *unit; /* (units) */
+    enum sv_wcomp_order order;
+    struct sv_wcomp_unit *unit; /* (units) */
     uint8_t *to;                /* NULL: only measure */
 };
 
-static void dense_share(void *arg, int thread, int n)
+static void wcomp_share(void *arg, int thread, int n)
 {
-    const struct dense_job *job = arg;
+    const struct wcomp_job *job = arg;
     int32_t begin, end;
     sv_cpu_share(job->units, thread, n, &begin, &end);
 #ifndef SV_NO_AVX512
     for (int32_t u = begin; u < end; u++) {
         if (job->to)
-            sv_dense_pack(job->to +
-                              (size_t)((const uint32_t *)(const void *)job->to)[u] * SV_DENSE_LINE,
+            sv_wcomp_pack(job->to +
+                              (size_t)((const uint32_t *)(const void *)job->to)[u] * SV_WCOMP_LINE,
                           job->unit[u], job->w, job->n, job->k, u, job->order);
         else
-            job->unit[u] = sv_dense_measure(job->w, job->n, job->k, u);
+            job->unit[u] = sv_wcomp_measure(job->w, job->n, job->k, u);
     }
 #endif
 }
@@ -127,65 +128,52 @@ static void dense_share(void *arg, int thread, int n)
 /* A matrix that would not get smaller by this share is not worth expanding. */
 #define LEAST_SAVED 0.125
 
-/* Makes out->dense, or leaves it NULL when the matrix would not get smaller by much. */
-static int upload_dense(struct sv_cpu *cpu, const struct sv_weight *host, struct sv_weight *out,
+/* Compresses into v, or leaves it as it is when the matrix would not get smaller by much. */
+static int upload_wcomp(struct sv_cpu *cpu, const struct sv_weight *host, struct sv_cpu_weight *v,
                         struct sv_err *err)
 {
     const int32_t units = (host->rows + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT;
-    struct dense_job job = {
+    struct wcomp_job job = {
         .w = host->data,
         .n = host->rows,
         .k = host->cols,
         .units = units,
-        .order = sv_cpu_gemm_dense(cpu),
+        .order = sv_cpu_gemm_wcomp(cpu),
         .unit = sv_calloc((size_t)units, sizeof *job.unit),
     };
     if (!job.unit)
         return sv_fail(err, SV_ENOMEM, -1, "no memory to measure %d units of weights", units);
-    sv_pool_run(cpu->pool, dense_share, &job);
+    sv_pool_run(cpu->pool, wcomp_share, &job);
     const size_t table = (size_t)(units + 1) * sizeof(uint32_t);
-    size_t lines = (table + SV_DENSE_LINE - 1) / SV_DENSE_LINE;
+    size_t lines = (table + SV_WCOMP_LINE - 1) / SV_WCOMP_LINE;
     for (int32_t u = 0; u < units; u++)
         lines += job.unit[u].n_lines;
     const double plain = 2.0 * host->rows * host->cols;
     int rc = SV_OK;
-    if (lines <= UINT32_MAX && (double)lines * SV_DENSE_LINE <= plain * (1 - LEAST_SAVED)) {
+    if (lines <= UINT32_MAX && (double)lines * SV_WCOMP_LINE <= plain * (1 - LEAST_SAVED)) {
         /* escapes are read by the line, up to one behind the last */
-        job.to = sv_cpu_weight_take(cpu, (lines + 1) * SV_DENSE_LINE, err);
+        job.to = sv_cpu_weight_take(cpu, (lines + 1) * SV_WCOMP_LINE, err);
         rc = job.to ? SV_OK : SV_ENOMEM;
     }
     if (job.to) {
         uint32_t *first = (uint32_t *)(void *)job.to;
-        first[0] = (uint32_t)((table + SV_DENSE_LINE - 1) / SV_DENSE_LINE);
+        first[0] = (uint32_t)((table + SV_WCOMP_LINE - 1) / SV_WCOMP_LINE);
         for (int32_t u = 0; u < units; u++)
             first[u + 1] = first[u] + job.unit[u].n_lines;
-        sv_pool_run(cpu->pool, dense_share, &job);
-        out->dense = out->data = job.to;
-        out->dense_bytes = (int64_t)(lines * SV_DENSE_LINE);
-        out->packed = true;
+        sv_pool_run(cpu->pool, wcomp_share, &job);
+        *v = (struct sv_cpu_weight){.mem = job.to,
+                                    .packed = true,
+                                    .wcomp = true,
+                                    .n_bytes = (int64_t)(lines * SV_WCOMP_LINE)};
     }
     sv_free(job.unit);
     return rc;
 }
 
-static int upload_matrix(struct sv_cpu *cpu, const struct sv_weight *host, struct sv_weight *out,
-                         bool *owned, struct sv_err *err)
+/* Packs into v, as bytes when the weight may be quantized. */
+static int upload_packed(struct sv_cpu *cpu, const struct sv_weight *host, struct sv_cpu_weight *v,
+                         bool bytes, struct sv_err *err)
 {
-    *out = *host;
-    out->approximate = false;
-    *owned = false;
-    if (host->dtype != SV_BF16 || host->rows == 1)
-        return SV_OK;
-    const bool bytes = host->approximate && sv_cpu_gemm_bytes(cpu);
-    if (cpu->dense && sv_cpu_gemm_dense(cpu) && !bytes && !host->table) {
-        int rc = upload_dense(cpu, host, out, err);
-        *owned = out->dense;
-        if (rc || *owned)
-            return rc;
-    }
-    *owned = sv_cpu_gemm_packs(cpu);
-    if (!*owned)
-        return SV_OK;
     const int32_t units = (host->rows + SV_GEMM_UNIT - 1) / SV_GEMM_UNIT;
     struct pack_job job = {.w = host->data, .n = host->rows, .k = host->cols, .bytes = bytes};
     size_t unit_bytes = sv_gemm_unit_elements(job.k) * sizeof(uint16_t);
@@ -194,44 +182,79 @@ static int upload_matrix(struct sv_cpu *cpu, const struct sv_weight *host, struc
         unit_bytes = sv_gemm_unit_bytes8(job.k);
 #endif
     job.to = sv_cpu_weight_take(cpu, (size_t)units * unit_bytes, err);
-    if (!job.to) {
-        *owned = false;
+    if (!job.to)
         return SV_ENOMEM;
-    }
     sv_pool_run(cpu->pool, pack_share, &job);
-    out->data = job.to;
-    out->packed = true;
-    out->approximate = job.bytes;
+    *v = (struct sv_cpu_weight){.mem = job.to,
+                                .packed = true,
+                                .n_bytes = (int64_t)host->rows * host->cols * (bytes ? 1 : 2)};
+    return SV_OK;
+}
+
+/* Fills out->priv where the weight is not used in place. */
+static int upload_matrix(struct sv_cpu *cpu, const struct sv_weight *host, struct sv_weight *out,
+                         struct sv_err *err)
+{
+    const bool draft = host->role & SV_ROLE_DRAFT, embed = host->role == SV_ROLE_EMBED;
+    const bool bytes = draft && sv_cpu_gemm_bytes(cpu);
+    struct sv_cpu_weight v = {0};
+    int rc = SV_OK;
+    if (cpu->wcomp && sv_cpu_gemm_wcomp(cpu) && !bytes && !embed)
+        rc = upload_wcomp(cpu, host, &v, err);
+    if (!rc && !v.mem && sv_cpu_gemm_packs(cpu))
+        rc = upload_packed(cpu, host, &v, bytes, err);
+    if (!rc && host->role == SV_ROLE_HEAD && cpu->screen)
+        rc = sv_screen_make(cpu, host, &v.screen, err);
+    if (!rc && !v.mem && !v.screen)
+        return SV_OK;
+    out->priv = rc ? NULL : sv_calloc(1, sizeof v);
+    if (!out->priv) {
+        sv_cpu_weight_free(cpu, v.mem);
+        sv_cpu_weight_free(cpu, v.screen);
+        return rc ? rc : sv_fail(err, SV_ENOMEM, -1, "no memory for a weight");
+    }
+    if (!v.mem)
+        v.n_bytes = 2 * (int64_t)host->rows * host->cols;
+    *(struct sv_cpu_weight *)out->priv = v;
+    cpu->screen_bytes += v.screen ? v.screen->n_bytes : 0;
+    out->data = v.mem ? v.mem : host->data;
+    if (v.packed && bytes)
+        out->fmt = (struct sv_format){
+            .elem = SV_I8, .block_rows = 1, .block_cols = host->cols, .scale = SV_F32};
     return SV_OK;
 }
 
 int sv_cpu_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
-                         bool *owned, struct sv_err *err)
+                         struct sv_err *err)
+{
+    *out = *host;
+    if (host->fmt.elem != SV_BF16 || host->rows == 1)
+        return SV_OK;
+    return upload_matrix(sv_cpu_of(dev), host, out, err);
+}
+
+void sv_cpu_free_weight(struct sv_dev *dev, struct sv_weight *w)
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
-    int rc = upload_matrix(cpu, host, out, owned, err);
-    if (rc || !host->head || !cpu->sieve)
-        return rc;
-    struct sv_sieve *v;
-    rc = sv_sieve_make(cpu, host, &v, err);
-    out->sieve = v;
-    out->sieve_bytes = v ? v->n_bytes : 0;
-    if (rc && *owned) {
-        sv_cpu_weight_free(cpu, (void *)(uintptr_t)out->data);
-        *owned = false;
+    struct sv_cpu_weight *v = w->priv;
+    if (!v)
+        return;
+    if (v->screen) {
+        cpu->screen_bytes -= v->screen->n_bytes;
+        sv_cpu_weight_free(cpu, v->screen);
     }
-    return rc;
+    if (!sv_cpu_weight_free(cpu, v->mem))
+        sv_free(v->mem);
+    sv_free(v);
 }
 
-int64_t sv_cpu_few_bytes(const struct sv_dev *dev, const struct sv_weight *w)
+int64_t sv_cpu_weight_bytes(const struct sv_dev *dev, const struct sv_weight *w, int32_t n_rows)
 {
-    (void)dev;
-    return w->sieve ? ((const struct sv_sieve *)w->sieve)->read_bytes : 0;
-}
-
-int32_t sv_cpu_few_rows(const struct sv_dev *dev)
-{
-    return sv_cpu_gemm_sieve_rows((const struct sv_cpu *)(const void *)dev);
+    const struct sv_cpu_weight *v = w->priv;
+    if (v && v->screen &&
+        n_rows <= sv_cpu_gemm_screen_rows((const struct sv_cpu *)(const void *)dev))
+        return v->screen->read_bytes;
+    return v ? v->n_bytes : (int64_t)w->rows * w->cols * (int64_t)sv_dtype_bytes(w->fmt.elem);
 }
 
 /* ---------------------------------------------------------------- random weights */
@@ -243,7 +266,7 @@ static void fill_random(void *data, const struct sv_weight *shape, float scale, 
     struct sv_rng rng = {seed};
     for (size_t i = 0; i < n; i++) {
         float v = scale * sv_rng_normal(&rng) + shift;
-        if (shape->dtype == SV_BF16)
+        if (shape->fmt.elem == SV_BF16)
             ((uint16_t *)data)[i] = sv_f32_to_bf16(v);
         else
             ((float *)data)[i] = v;
@@ -254,34 +277,41 @@ int sv_cpu_random_weight(struct sv_dev *dev, const struct sv_weight *shape, floa
                          float shift, uint64_t seed, struct sv_weight *out, struct sv_err *err)
 {
     size_t n = (size_t)shape->rows * (size_t)shape->cols;
-    bool owned;
-    if (shape->dtype == SV_F16)
+    if (shape->fmt.elem == SV_F16)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "random f16 weights");
     struct sv_weight host = *shape;
-    void *data = sv_calloc(n, sv_dtype_bytes(shape->dtype));
+    void *data = sv_calloc(n, sv_dtype_bytes(shape->fmt.elem));
     if (!data)
         return sv_fail(err, SV_ENOMEM, -1, "no memory for %zu random weights", n);
     fill_random(data, shape, scale, shift, seed);
     host.data = data;
-    int rc = sv_cpu_upload_weight(dev, &host, out, &owned, err);
-    if (rc || owned)
+    int rc = sv_cpu_upload_weight(dev, &host, out, err);
+    const bool in_place = !rc && out->data == data;
+    if (in_place && !out->priv && !(out->priv = sv_calloc(1, sizeof(struct sv_cpu_weight))))
+        rc = sv_fail(err, SV_ENOMEM, -1, "no memory for a weight");
+    if (rc || !in_place) {
         sv_free(data);
-    return rc;
+        return rc;
+    }
+    struct sv_cpu_weight *v = out->priv;
+    v->mem = data;
+    v->n_bytes = (int64_t)(n * sv_dtype_bytes(shape->fmt.elem));
+    return SV_OK;
 }
 
 /* ---------------------------------------------------------------- a row, for embeddings */
 
 /* A unit's escapes are one stream: all of its blocks have to be walked. */
-static void dense_row(const struct sv_cpu *cpu, const struct sv_weight *w, int32_t row, float *out,
+static void wcomp_row(const struct sv_cpu *cpu, const struct sv_weight *w, int32_t row, float *out,
                       float scale)
 {
 #ifndef SV_NO_AVX512
     _Alignas(SV_ALIGN) uint16_t block[32 * SV_GEMM_UNIT];
-    const bool by_pairs = sv_cpu_gemm_dense(cpu) == SV_DENSE_PAIRS;
+    const bool by_pairs = sv_cpu_gemm_wcomp(cpu) == SV_WCOMP_PAIRS;
     const int32_t r = row % SV_GEMM_UNIT;
-    struct sv_dense_walk at = sv_dense_at(w->dense, row / SV_GEMM_UNIT, w->cols);
+    struct sv_wcomp_walk at = sv_wcomp_at(w->data, row / SV_GEMM_UNIT, w->cols);
     for (int32_t k0 = 0; k0 < w->cols; k0 += 32) {
-        sv_dense_expand(&at, 1, block);
+        sv_wcomp_expand(&at, 1, block);
         for (int32_t i = 0; i < 32 && k0 + i < w->cols; i++)
             out[k0 + i] =
                 sv_bf16_to_f32(block[by_pairs ? i / 2 * 32 + r * 2 + i % 2 : r * 32 + i]) * scale;
@@ -294,17 +324,17 @@ static void dense_row(const struct sv_cpu *cpu, const struct sv_weight *w, int32
 void sv_cpu_weight_row(const struct sv_cpu *cpu, const struct sv_weight *w, int32_t row, float *out,
                        float scale)
 {
-    const size_t elem = sv_dtype_bytes(w->dtype);
-    if (!w->packed) {
+    const size_t elem = sv_dtype_bytes(w->fmt.elem);
+    if (!sv_cpu_is_packed(w)) {
         cpu->vec->widen(out, (const uint8_t *)w->data + (size_t)row * (size_t)w->cols * elem,
-                        w->dtype, w->cols, scale);
+                        w->fmt.elem, w->cols, scale);
         return;
     }
-    if (w->dense) {
-        dense_row(cpu, w, row, out, scale);
+    if (sv_cpu_is_wcomp(w)) {
+        wcomp_row(cpu, w, row, out, scale);
         return;
     }
-    SV_REQUIRE(!w->approximate); /* a drafter has no embedding of its own */
+    SV_REQUIRE(w->fmt.elem == SV_BF16); /* a drafter has no embedding of its own */
     const uint16_t *p = (const uint16_t *)w->data +
                         (size_t)(row / SV_GEMM_UNIT) * sv_gemm_unit_elements(w->cols) +
                         (size_t)(row % SV_GEMM_UNIT) * 2;

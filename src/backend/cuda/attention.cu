@@ -9,8 +9,7 @@
  * in the order in which one block alone would have. Must not: let the plan reach into a bit of the
  * result.
  */
-#include "backend/cuda/attention_parts.cuh"
-#include "backend/cuda/attention_mma.cuh"
+#include "backend/gpu/attention_parts.cuh"
 
 enum {
     MAX_TILED_HEAD_DIM = 128,
@@ -51,7 +50,7 @@ struct sv_cuda_attn_state {
 static __global__ void __launch_bounds__(256)
     attn_make_plan(const __grid_constant__ struct sv_attn_args a, struct sv_attn_plan *out)
 {
-    ATTN_SHARED(shared);
+    GPU_SHARED(shared);
     struct attn_items *const plan = (struct attn_items *)shared;
     sv_pdl_launch();
     sv_pdl_wait();
@@ -75,9 +74,10 @@ static bool same_plan(const struct plan_key *a, const struct plan_key *b)
     return a->pass == b->pass && a->rows.n_rows == b->rows.n_rows &&
            a->rows.n_segs == b->rows.n_segs && a->rows.row_seg == b->rows.row_seg &&
            a->rows.seg_row0 == b->rows.seg_row0 && a->rows.seg_slot == b->rows.seg_slot &&
-           a->rows.seg_base == b->rows.seg_base && a->mask == b->mask && a->window == b->window &&
-           a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads && a->unit == b->unit &&
-           a->n_blocks == b->n_blocks && a->tile_rows == b->tile_rows;
+           a->rows.seg_base == b->rows.seg_base && a->rows.row_pos == b->rows.row_pos &&
+           a->mask == b->mask && a->window == b->window && a->n_heads == b->n_heads &&
+           a->n_kv_heads == b->n_kv_heads && a->unit == b->unit && a->n_blocks == b->n_blocks &&
+           a->tile_rows == b->tile_rows;
 }
 
 /* While segments are settled a plan is made at the first layer and read by the others, before they
@@ -132,10 +132,11 @@ __global__ void __launch_bounds__(256, 2)
     }
     for (bool waited = false;; waited = true) {
         const int32_t row = attn_div(i, a.by_heads), head = i - row * a.p.n_heads,
-                      s = i < n ? a.p.rows.row_seg[row] : -1;
+                      s = i < n ? a.p.rows.row_seg[row] : -1,
+                      pos = i < n ? a.p.rows.row_pos[row] : 0;
         struct attn_seg g = {};
         if (s >= 0)
-            g = attn_seg_at(a.p.rows, s);
+            g = attn_seg_at(a.p, s);
         if (!waited) {
             sv_pdl_wait();
             if (a.plan == NULL)
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(256, 2)
         if (unit == SV_ATTN_WHOLE || i >= n)
             return;
         if (g.n > 0)
-            attn_fold<HD, 8>(a, unit, g, row - g.row0, head, threadIdx.x % 32);
+            attn_fold<HD, 8>(a, unit, g, row, pos, head, threadIdx.x % 32);
         i += (int32_t)gridDim.x * 8;
     }
 }
@@ -345,7 +346,8 @@ int sv_cuda_attn_reserve(struct sv_cuda *cu, const struct sv_dev_limits *lim, st
     size_t plan[N_PLANS];
     for (int32_t i = 0; i < N_PLANS; i++)
         plan[i] = take(&n, plan_bytes);
-    const size_t run = take(&n, (size_t)cu->n_sms * 256 * (size_t)(hd / 8 + 1) * sizeof(float4));
+    const size_t run =
+        take(&n, (size_t)cu->n_sms * 8 * GPU_WAVE * (size_t)(hd / GPU_COLS + 1) * sizeof(float4));
     const size_t part_ml = take(&n, (size_t)st->part_cap * sizeof(float2));
     const size_t part_o = take(&n, (size_t)st->part_cap * (size_t)hd * sizeof(float));
     if ((rc = sv_cuda_alloc((struct sv_dev *)(void *)cu, &st->scratch, n, err)) != SV_OK)

@@ -11,12 +11,13 @@
 #define SV_CUDA_ATTENTION_H
 
 #include "backend/cuda/cuda.h"
+#include "backend/gpu/gpu.h"
 
 /* The order of a row's sum, the same for every batch: keys are taken in tiles at absolute
  * multiples, tiles with one running maximum within a chunk, chunks merged in ascending order within
  * a span, spans merged in ascending order. Chunks or spans may be worked on by different blocks;
  * the merges stay in this order. */
-enum { SV_ATTN_TILE = 64, SV_ATTN_CHUNK = 128, SV_ATTN_SPAN = 512 };
+enum { SV_ATTN_TILE = GPU_KEYS, SV_ATTN_CHUNK = 128, SV_ATTN_SPAN = 512 };
 
 /* Thread blocks that share a sequence and kv head (attention_few_sm90.cu). */
 enum { SV_ATTN_CLUSTER = 8 };

@@ -10,7 +10,7 @@
 #define SV_CUDA_ATTENTION_CHUNK_CUH
 
 #include "backend/cuda/attention_async.cuh"
-#include "backend/cuda/attention_frag.cuh"
+#include "backend/gpu/attention_frag.cuh"
 #include "backend/cuda/attention_wgmma.cuh"
 
 enum {
@@ -238,7 +238,7 @@ static __device__ __forceinline__ void weights(const struct sv_attn_args &a, flo
     for (int n = 0; n < 8; n++) {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            s[n][e] = attn_exp2(__fmaf_rn(s[n][e], a.scale_log2, -at[e / 2]));
+            s[n][e] = gpu_exp2(__fmaf_rn(s[n][e], a.scale_log2, -at[e / 2]));
             l[e / 2] = __fadd_rn(l[e / 2], s[n][e]);
         }
         p[n / 2][n % 2 * 2] = attn_pack(s[n][0], s[n][1]);
@@ -307,17 +307,18 @@ sight_of(const struct sv_attn_args &a, const struct attn_item &it, int32_t q_war
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         const int32_t at = q_warp + (int32_t)threadIdx.x % 32 / 4 + 8 * j;
-        const int32_t row = attn_div(at < it.n_q ? at : it.n_q - 1, a.by_group);
-        see.rows.lo[j] = attn_lo(a.p, it.g.base, row);
-        see.rows.hi[j] = attn_hi(a.p, it.g.base, it.g.n, row);
+        const int32_t row = attn_div(at < it.n_q ? at : it.n_q - 1, a.by_group),
+                      pos = attn_pos(a.p, it.g, row);
+        see.rows.lo[j] = attn_lo(a.p, pos);
+        see.rows.hi[j] = attn_hi(a.p, pos, it.g.end);
     }
-    const int32_t row_first = attn_div(q_group, a.by_group);
-    const int32_t row_last =
-        attn_div(q_group + GROUP_ROWS < it.n_q ? q_group + GROUP_ROWS - 1 : it.n_q - 1, a.by_group);
-    see.lo_any = attn_lo(a.p, it.g.base, row_first);
-    see.lo_all = attn_lo(a.p, it.g.base, row_last);
-    see.hi_any = attn_hi(a.p, it.g.base, it.g.n, row_last);
-    see.hi_all = attn_hi(a.p, it.g.base, it.g.n, row_first);
+    const int32_t q_last = q_group + GROUP_ROWS < it.n_q ? q_group + GROUP_ROWS - 1 : it.n_q - 1;
+    const int32_t first = attn_pos(a.p, it.g, q_group < it.n_q ? attn_div(q_group, a.by_group) : 0);
+    const int32_t last = attn_pos(a.p, it.g, attn_div(q_last, a.by_group));
+    see.lo_any = attn_lo(a.p, first);
+    see.lo_all = attn_lo(a.p, last);
+    see.hi_any = attn_hi(a.p, last, it.g.end);
+    see.hi_all = attn_hi(a.p, first, it.g.end);
     return see;
 }
 

@@ -11,7 +11,7 @@
  * queries for a kv head.
  */
 #include "backend/cuda/attention_chunk.cuh"
-#include "backend/cuda/attention_parts.cuh"
+#include "backend/gpu/attention_parts.cuh"
 
 enum {
     CLUSTER = SV_ATTN_CLUSTER,
@@ -37,11 +37,11 @@ static __device__ __forceinline__ struct few few_of(const struct sv_attn_args &a
     struct few f;
     const int32_t tile = (int32_t)blockIdx.x / CLUSTER, s = attn_div(tile, a.by_kv);
     f.rank = attn_cluster_rank();
-    f.g = attn_seg_at(a.p.rows, s);
+    f.g = attn_seg_at(a.p, s);
     f.kv_head = tile - s * a.p.kv.n_kv_heads;
     f.n_q = f.g.n * a.group;
     f.n_slots = (f.n_q - f.rank + CLUSTER - 1) / CLUSTER;
-    const int32_t lo = attn_lo(a.p, f.g.base, 0), last = f.g.base + f.g.n - 1;
+    const int32_t lo = f.g.lo, last = f.g.end - 1;
     const bool by_chunk =
         a.unit == SV_ATTN_AUTO ? last / KEYS - lo / KEYS < PER_ROUND : a.unit == SV_ATTN_BY_CHUNK;
     f.shift = attn_unit_shift(by_chunk ? SV_ATTN_BY_CHUNK : SV_ATTN_BY_SPAN);
@@ -50,18 +50,16 @@ static __device__ __forceinline__ struct few few_of(const struct sv_attn_args &a
     return f;
 }
 
-static __device__ __forceinline__ struct attn_item few_item(const struct sv_attn_args &a,
-                                                            const struct few &f, int32_t part)
+static __device__ __forceinline__ struct attn_item few_item(const struct few &f, int32_t part)
 {
     struct attn_item it;
-    const int32_t begin = (f.part0 + part) << f.shift, end = begin + (1 << f.shift),
-                  lo = attn_lo(a.p, f.g.base, 0);
+    const int32_t begin = (f.part0 + part) << f.shift, end = begin + (1 << f.shift);
     it.g = f.g;
     it.kv_head = f.kv_head;
     it.q0 = 0;
     it.n_q = f.n_q;
-    it.seen_lo = lo > begin ? lo : begin;
-    it.seen_hi = f.g.base + f.g.n < end ? f.g.base + f.g.n : end;
+    it.seen_lo = f.g.lo > begin ? f.g.lo : begin;
+    it.seen_hi = f.g.end < end ? f.g.end : end;
     it.from = it.to = 0;
     it.part = part;
     return it;
@@ -76,7 +74,7 @@ static __device__ __forceinline__ void few_load(const struct sv_attn_args &a, co
     const struct box b = box_of<LOADERS>(a);
     bool waited = false;
     for (int32_t part = f.rank; part < f.n_parts; part += CLUSTER) {
-        const struct attn_item it = few_item(a, f, part);
+        const struct attn_item it = few_item(f, part);
         const int32_t c = it.seen_lo / KEYS, end = (it.seen_hi + KEYS - 1) / KEYS;
         int32_t done = 0;
         if (!waited)
@@ -113,24 +111,22 @@ few_send(const struct few &f, int32_t part, const struct sum<HD> &s, uint32_t pa
     }
 }
 
-/* The sums of one query so far: of whole spans, and of the span that is being put together. */
+/* The sums of one query so far: of whole spans, and of the span that is being put together; the
+ * first and the last part that it sees. */
 template <int VEC> struct folding {
     struct part<VEC> run, span;
+    int32_t lo, hi;
 };
 
 /* Parts of one round of one query, in ascending order, as attn_fold does it. */
 template <int HD>
-static __device__ __forceinline__ void few_fold(const struct sv_attn_args &a, const struct few &f,
-                                                int32_t q, int32_t round, const uint8_t *parts,
-                                                struct folding<HD / 32> &sum)
+static __device__ __forceinline__ void few_fold(const struct few &f, int32_t q, int32_t round,
+                                                const uint8_t *parts, struct folding<HD / 32> &sum)
 {
     constexpr int VEC = HD / 32, PER_SPAN = SV_ATTN_SPAN / SV_ATTN_CHUNK;
-    const int32_t lane = threadIdx.x % 32, row = attn_div(q, a.by_group),
-                  from = f.part0 + round * PER_ROUND;
-    const int32_t lo = attn_lo(a.p, f.g.base, row) >> f.shift,
-                  hi = (attn_hi(a.p, f.g.base, f.g.n, row) - 1) >> f.shift;
-    int32_t p = lo > from ? lo : from;
-    const int32_t last = hi < from + PER_ROUND - 1 ? hi : from + PER_ROUND - 1;
+    const int32_t lane = threadIdx.x % 32, from = f.part0 + round * PER_ROUND;
+    int32_t p = sum.lo > from ? sum.lo : from;
+    const int32_t last = sum.hi < from + PER_ROUND - 1 ? sum.hi : from + PER_ROUND - 1;
     const uint8_t *at = parts + (uint32_t)((p - from) * MAX_SLOTS + q / CLUSTER) * PART_BYTES<HD>;
     for (; p <= last; p++, at += MAX_SLOTS * PART_BYTES<HD>) {
         struct part<VEC> x;
@@ -147,7 +143,7 @@ static __device__ __forceinline__ void few_fold(const struct sv_attn_args &a, co
             continue;
         }
         part_merge(sum.span, x);
-        if (p % PER_SPAN == PER_SPAN - 1 || p == hi) {
+        if (p % PER_SPAN == PER_SPAN - 1 || p == sum.hi) {
             part_merge(sum.run, sum.span);
             part_clear(sum.span);
         }
@@ -165,9 +161,14 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
     struct folding<VEC> mine[MAX_SLOTS / 4];
 #pragma unroll
     for (int k = 0; k < MAX_SLOTS / 4; k++) {
+        const int32_t q = f.rank + CLUSTER * (warp + 4 * k),
+                      pos = attn_pos(a.p, f.g, q < f.n_q ? attn_div(q, a.by_group) : 0);
         part_clear(mine[k].run);
         part_clear(mine[k].span);
+        mine[k].lo = attn_lo(a.p, pos) >> f.shift;
+        mine[k].hi = (attn_hi(a.p, pos, f.g.end) - 1) >> f.shift;
     }
+    const struct sight see = sight_of(a, few_item(f, 0), 16 * warp, 0);
     uint32_t q[HD / 16][4] = {};
     bool dry = true; /* the first chunk is rehearsed before the wait */
     for (int32_t round = 0; round < n_rounds; round++) {
@@ -175,8 +176,7 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
             const int32_t part = round * PER_ROUND + k * CLUSTER + f.rank;
             if (part >= f.n_parts)
                 break;
-            const struct attn_item it = few_item(a, f, part);
-            const struct sight see = sight_of(a, it, 16 * warp, 0);
+            const struct attn_item it = few_item(f, part);
             const int32_t end = (it.seen_hi + KEYS - 1) / KEYS;
             struct sum<HD> span;
             sum_clear(span);
@@ -193,7 +193,7 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
                 sv_pdl_wait();
                 load_queries<HD>(a, it, 16 * warp, (uint32_t)lane, q);
             }
-            few_send<HD>(f, part, span, attn_shared_at(parts), bar);
+            few_send<HD>(f, part, span, gpu_shared_at(parts), bar);
         }
         /* The barrier counts bytes; how many parts come is known to all. */
         if (f.n_slots > 0) {
@@ -206,7 +206,7 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
 #pragma unroll
         for (int k = 0; k < MAX_SLOTS / 4; k++)
             if (warp + 4 * k < f.n_slots)
-                few_fold<HD>(a, f, f.rank + CLUSTER * (warp + 4 * k), round, parts, mine[k]);
+                few_fold<HD>(f, f.rank + CLUSTER * (warp + 4 * k), round, parts, mine[k]);
         if (round + 1 < n_rounds)
             attn_cluster_sync(); /* the next round's parts take the place of this one's */
     }
@@ -234,10 +234,10 @@ static __device__ __forceinline__ void few_work(const struct sv_attn_args &a, co
 template <int HD>
 __global__ void __launch_bounds__(256, 1) attn_few(const __grid_constant__ struct sv_attn_args a)
 {
-    ATTN_SHARED(shared);
+    GPU_SHARED(shared);
     uint8_t *const behind = shared + a.ring_bytes;
-    const struct ring r = {attn_shared_at(shared), attn_shared_at(behind), a.n_stages, 0, 0};
-    const uint32_t bar = attn_shared_at(behind + BAR_BYTES);
+    const struct ring r = {gpu_shared_at(shared), gpu_shared_at(behind), a.n_stages, 0, 0};
+    const uint32_t bar = gpu_shared_at(behind + BAR_BYTES);
 
     if (threadIdx.x == 0) {
         for (int32_t i = 0; i < a.n_stages; i++) {

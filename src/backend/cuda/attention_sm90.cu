@@ -181,10 +181,10 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     attn_sm90(const __grid_constant__ struct sv_attn_args a)
 {
     constexpr int WORKERS = GROUPS * 128, RUN = (HD / 8 + 1) * WORKERS;
-    ATTN_SHARED(shared);
+    GPU_SHARED(shared);
     uint8_t *const behind = shared + a.ring_bytes;
     struct attn_items *const plan = (struct attn_items *)(behind + BAR_BYTES + ASIDE_BYTES);
-    struct ring r = {attn_shared_at(shared), attn_shared_at(behind), a.n_stages, 0, 0};
+    struct ring r = {gpu_shared_at(shared), gpu_shared_at(behind), a.n_stages, 0, 0};
 
     if (threadIdx.x == 0) {
         for (int32_t i = 0; i < a.n_stages; i++) {

@@ -1,7 +1,6 @@
 /*
  * cuda.h - what the files of the CUDA backend share: the device struct, checked calls and launches,
- * programmatic dependent launch, latched faults, loads and stores of act values, fixed-order
- * reductions.
+ * programmatic dependent launch, latched faults; and values.cuh.
  *
  * Included only inside src/backend/cuda, by .cu files. The host half is C in C++ clothes. Act
  * values are bf16 when compute is SV_BF16 and f32 when it is SV_F32; sums are always f32 or wider.
@@ -32,6 +31,7 @@
 
 extern "C" {
 #include "backend/backends.h"
+#include "backend/ops_moe.h"
 }
 
 /* ---------------------------------------------------------------- the device */
@@ -61,7 +61,6 @@ struct sv_cuda_fault {
 
 struct sv_cuda_graphs;  /* graph.cu */
 struct sv_cuda_staging; /* upload.cu */
-struct sv_cuda_dense;   /* dense.cu */
 struct sv_cuda_watch;   /* watch.h */
 struct sv_cuda_gemm_state;
 struct sv_cuda_attn_state;
@@ -96,9 +95,9 @@ struct sv_cuda {
 
     struct sv_cuda_graphs *graphs;
     struct sv_cuda_staging *staging;
-    struct sv_cuda_dense *dense; /* NULL while no weight may have a dense copy */
-    enum sv_dense dense_mode;
-    bool bytes;      /* approximate weights are kept in 8 bits (fp8.cuh) */
+    struct sv_cuda_weight *weights; /* wcomp.cu: all that may have a compressed copy */
+    enum sv_toggle wcomp_mode;
+    bool bytes;      /* quantized weights are kept in 8 bits (fp8.cuh) */
     int32_t bytes_k; /* the most columns of one that was loaded */
     /* What the last launch, a norm's, has written in 8 bits as well, as rows of so many columns;
      * else NULL. */
@@ -118,11 +117,11 @@ static inline struct sv_cuda *sv_cuda_of(struct sv_dev *dev)
     return (struct sv_cuda *)(void *)dev;
 }
 
-/* bf16 matrices lie in tiles (pack.cuh; approximate ones in those of fp8.cuh), everything else is
+/* bf16 matrices lie in tiles (pack.cuh; quantized ones in those of fp8.cuh), everything else is
  * row-major. */
 static inline bool sv_cuda_is_packed(const struct sv_weight *w)
 {
-    return w->dtype == SV_BF16 && w->rows > 1;
+    return (w->fmt.elem == SV_BF16 || w->fmt.elem == SV_F8) && w->rows > 1;
 }
 
 /* device.cu: keeps the first failed call until the next sync; returns whether rc was success.
@@ -177,6 +176,7 @@ static inline void sv_cuda_launch_in_pass(struct sv_cuda *cu, const char *what,
 #ifdef __CUDACC__
 
 #include "backend/cuda/jitter.cuh"
+#include "backend/cuda/values.cuh"
 
 /* Waits until every kernel enqueued before this one is done and its writes can be seen. */
 static __device__ __forceinline__ void sv_pdl_wait(void)
@@ -209,187 +209,6 @@ static __device__ __forceinline__ void sv_fault_set(struct sv_cuda_fault *f, int
     }
 }
 
-/* ---------------------------------------------------------------- act values */
-
-static __device__ __forceinline__ float sv_load(const float *p)
-{
-    return *p;
-}
-static __device__ __forceinline__ float sv_load(const __nv_bfloat16 *p)
-{
-    return __bfloat162float(*p);
-}
-static __device__ __forceinline__ float sv_load(const __half *p)
-{
-    return __half2float(*p);
-}
-static __device__ __forceinline__ void sv_store(float *p, float x)
-{
-    *p = x;
-}
-/* To nearest, ties to even, as sv_f32_to_bf16. */
-static __device__ __forceinline__ void sv_store(__nv_bfloat16 *p, float x)
-{
-    *p = __float2bfloat16_rn(x);
-}
-/* a + b as T holds it, rounded once; both must be values of T. */
-static __device__ __forceinline__ float sv_add(float a, float b, const float *)
-{
-    return a + b;
-}
-static __device__ __forceinline__ float sv_add(float a, float b, const __nv_bfloat16 *)
-{
-    return __bfloat162float(__hadd(__float2bfloat16_rn(a), __float2bfloat16_rn(b)));
-}
-
-/* Eight neighbours at once; p must be 16-byte aligned. */
-static __device__ __forceinline__ void sv_load8(float out[8], const float *p)
-{
-    float4 a = *(const float4 *)p, b = *(const float4 *)(p + 4);
-    out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
-    out[4] = b.x, out[5] = b.y, out[6] = b.z, out[7] = b.w;
-}
-/* Eight neighbours as they lie in memory. */
-template <typename T> struct sv_eight;
-template <> struct sv_eight<__nv_bfloat16> {
-    uint4 v;
-};
-template <> struct sv_eight<float> {
-    float4 a, b;
-};
-static __device__ __forceinline__ void sv_spread8(float out[8], uint4 v)
-{
-    const uint32_t w[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        out[2 * i] = __uint_as_float(w[i] << 16);
-        out[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
-    }
-}
-static __device__ __forceinline__ void sv_spread8(float out[8],
-                                                  const struct sv_eight<__nv_bfloat16> &e)
-{
-    sv_spread8(out, e.v);
-}
-static __device__ __forceinline__ void sv_spread8(float out[8], const struct sv_eight<float> &e)
-{
-    out[0] = e.a.x, out[1] = e.a.y, out[2] = e.a.z, out[3] = e.a.w;
-    out[4] = e.b.x, out[5] = e.b.y, out[6] = e.b.z, out[7] = e.b.w;
-}
-static __device__ __forceinline__ void sv_load8(float out[8], const __nv_bfloat16 *p)
-{
-    sv_spread8(out, *(const uint4 *)p);
-}
-/* a += b, as sv_add. */
-static __device__ __forceinline__ void sv_add8(struct sv_eight<__nv_bfloat16> &a,
-                                               const struct sv_eight<__nv_bfloat16> &b)
-{
-    __nv_bfloat162 *to = (__nv_bfloat162 *)&a.v;
-    const __nv_bfloat162 *from = (const __nv_bfloat162 *)&b.v;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        to[i] = __hadd2(to[i], from[i]);
-}
-static __device__ __forceinline__ void sv_add8(struct sv_eight<float> &a,
-                                               const struct sv_eight<float> &b)
-{
-    a.a.x += b.a.x, a.a.y += b.a.y, a.a.z += b.a.z, a.a.w += b.a.w;
-    a.b.x += b.b.x, a.b.y += b.b.y, a.b.z += b.b.z, a.b.w += b.b.w;
-}
-/* 16 bytes that every pass reads again: they stay in L2, past which the weights of matrices
- * stream. */
-static __device__ __forceinline__ uint4 sv_load_kept(const void *p)
-{
-#ifdef __CUDA_ARCH__
-    uint4 v;
-    uint64_t keep;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
-    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p), "l"(keep));
-    return v;
-#else
-    return *(const uint4 *)p;
-#endif
-}
-static __device__ __forceinline__ void sv_store8(float *p, const float x[8])
-{
-    *(float4 *)p = make_float4(x[0], x[1], x[2], x[3]);
-    *(float4 *)(p + 4) = make_float4(x[4], x[5], x[6], x[7]);
-}
-static __device__ __forceinline__ uint4 sv_pack8(const float x[8])
-{
-    uint32_t w[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        __nv_bfloat162 h = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
-        w[i] = *(const uint32_t *)&h;
-    }
-    return make_uint4(w[0], w[1], w[2], w[3]);
-}
-static __device__ __forceinline__ void sv_store8(__nv_bfloat16 *p, const float x[8])
-{
-    *(uint4 *)p = sv_pack8(x);
-}
-
-/* Element i of a vector or row-major matrix of any weight dtype. */
-static __device__ __forceinline__ float sv_weight_at(const void *w, int dtype, int64_t i)
-{
-    if (dtype == SV_F32)
-        return ((const float *)w)[i];
-    if (dtype == SV_BF16)
-        return sv_load((const __nv_bfloat16 *)w + i);
-    return sv_load((const __half *)w + i);
-}
-
-/* ---------------------------------------------------------------- reductions in a fixed order */
-
-static __device__ __forceinline__ float sv_warp_sum(float x)
-{
-#pragma unroll
-    for (int step = 16; step; step /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
-}
-static __device__ __forceinline__ float sv_warp_max(float x)
-{
-#pragma unroll
-    for (int step = 16; step; step /= 2)
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
-    return x;
-}
-/* Sum over the block (whole warps), the same in every thread; scratch holds 32 floats and is free
- * again after the caller's next __syncthreads. Warps are added in ascending order. */
-static __device__ __forceinline__ float sv_block_sum(float x, float *scratch)
-{
-    const int warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
-    x = sv_warp_sum(x);
-    if (threadIdx.x % 32 == 0)
-        scratch[warp] = x;
-    __syncthreads();
-    float sum = 0;
-    for (int i = 0; i < n_warps; i++)
-        sum += scratch[i];
-    return sum;
-}
-
-/* ---------------------------------------------------------------- cache addressing */
-
-/* Element offset of (slot, kv head 0, position) in kv.k and kv.v; -1 when the table names no page.
- * Head h lies h * page_size * head_dim further. */
-static __device__ __forceinline__ int64_t sv_kv_at(const struct sv_kv &kv, int32_t slot,
-                                                   int32_t pos)
-{
-    int32_t i = pos / kv.page_size;
-    if (pos < 0 || i >= kv.table_stride)
-        return -1;
-    int32_t page = kv.table[(int64_t)slot * kv.table_stride + i];
-    if (page < 0 || page >= kv.n_pages)
-        return -1;
-    int64_t in_page = pos - i * kv.page_size;
-    return ((int64_t)page * kv.n_kv_heads * kv.page_size + in_page) * kv.head_dim;
-}
-
 #endif /* __CUDACC__ */
 
 /* ---------------------------------------------------------------- files of the folder */
@@ -410,9 +229,17 @@ void sv_cuda_logit_mask(struct sv_dev *dev, const struct sv_p_logit_mask *p);
 void sv_cuda_logit_rules(struct sv_dev *dev, const struct sv_p_logit_rules *p);
 void sv_cuda_logprobs(struct sv_dev *dev, const struct sv_p_logprobs *p);
 void sv_cuda_history(struct sv_dev *dev, const struct sv_p_history *p);
+void sv_cuda_replace_drafts(struct sv_dev *dev, const struct sv_p_replace_drafts *p);
 void sv_cuda_verify(struct sv_dev *dev, const struct sv_p_verify *p);
 void sv_cuda_commit(struct sv_dev *dev, const struct sv_p_commit *p);
 void sv_cuda_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p);
+
+/* moe_route.cu, moe.cu: a mixture of experts; open: after every reserve */
+int sv_cuda_moe_open(struct sv_cuda *cu, struct sv_err *err);
+void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p);
+void sv_cuda_moe_gate_up(struct sv_dev *dev, const struct sv_p_moe_gate_up *p);
+void sv_cuda_moe_down(struct sv_dev *dev, const struct sv_p_moe_down *p);
+void sv_cuda_moe_combine(struct sv_dev *dev, const struct sv_p_moe_combine *p);
 
 /* graph.cu: graphs are dropped when scratch moves */
 int sv_cuda_graphs_open(struct sv_cuda *cu, struct sv_err *err);
@@ -429,10 +256,20 @@ int sv_cuda_host_alloc(struct sv_dev *dev, void **out, size_t n_bytes, struct sv
 void sv_cuda_host_free(struct sv_dev *dev, void *p);
 void sv_cuda_upload(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes);
 void sv_cuda_download(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes);
+void sv_cuda_copy(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes);
 int sv_cuda_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
-                          bool *owned, struct sv_err *err);
+                          struct sv_err *err);
+void sv_cuda_free_weight(struct sv_dev *dev, struct sv_weight *w);
+int64_t sv_cuda_weight_bytes(const struct sv_dev *dev, const struct sv_weight *w, int32_t n_rows);
 int sv_cuda_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale,
                           float shift, uint64_t seed, struct sv_weight *out, struct sv_err *err);
+
+/* n weights of one shape and format, one behind the other: struct sv_moe_ops */
+int sv_cuda_upload_experts(struct sv_dev *dev, const struct sv_weight *host, int32_t n,
+                           struct sv_weight *w, struct sv_err *err);
+int sv_cuda_random_experts(struct sv_dev *dev, const struct sv_weight *shape, int32_t n,
+                           float scale, uint64_t seed, struct sv_weight *w, struct sv_err *err);
+void sv_cuda_free_experts(struct sv_dev *dev, struct sv_weight *w, int32_t n);
 
 /* fp8_sm90.cu: bf16 rows, row-major in device memory, into 8 bits. Of a matrix of weights n_rows
  * from row0 on, a multiple of 64; or rows of x, sv_fp8_row_bytes(k) apart, and their scales.
@@ -442,15 +279,22 @@ void sv_cuda_fp8_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t
 void sv_cuda_fp8_rows(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, int32_t n_rows,
                       void *to, float *scales);
 
-/* dense.cu: copies of packed weights in fewer bits. A weight is noted when it is loaded and
- * forgotten when it is freed; reserve makes the copies; the look-up is for products. */
-int sv_cuda_dense_note(struct sv_cuda *cu, const struct sv_weight *w, struct sv_err *err);
-void sv_cuda_dense_forget(struct sv_cuda *cu, const void *data);
-int sv_cuda_dense_reserve(struct sv_cuda *cu, struct sv_err *err);
-const void *sv_cuda_dense_of(const struct sv_cuda *cu, const void *data);
-int64_t sv_cuda_dense_bytes(struct sv_dev *dev, int32_t *n_dense, int32_t *n_plain);
-int64_t sv_cuda_few_bytes(const struct sv_dev *dev, const struct sv_weight *w);
-int32_t sv_cuda_few_rows(const struct sv_dev *dev); /* gemm.cu */
-void sv_cuda_dense_close(struct sv_cuda *cu);
+/* wcomp.cu: compressed copies of packed weights. A weight that may have one gets its priv when it
+ * is loaded and loses it when it is freed; reserve makes the copies. */
+struct sv_cuda_weight {
+    struct sv_cuda_weight *next, **link; /* cu->weights */
+    const void *data;                    /* packed */
+    int32_t rows, cols;
+    uint8_t *wcomp; /* NULL: not yet, or it cannot be done */
+    bool tried;
+};
+int sv_cuda_wcomp_note(struct sv_cuda *cu, struct sv_weight *w, struct sv_err *err);
+void sv_cuda_wcomp_forget(struct sv_cuda *cu, struct sv_weight *w);
+int sv_cuda_wcomp_reserve(struct sv_cuda *cu, struct sv_err *err);
+void sv_cuda_wcomp_close(struct sv_cuda *cu);
+static inline const uint8_t *sv_cuda_wcomp_of(const struct sv_weight *w)
+{
+    return w->priv ? ((const struct sv_cuda_weight *)w->priv)->wcomp : NULL;
+}
 
 #endif

@@ -214,10 +214,8 @@ static int64_t cuda_held(const struct sv_dev *dev, enum sv_mem kind)
 
 void sv_cuda_free(struct sv_dev *dev, void *p)
 {
-    if (!p)
-        return;
-    sv_cuda_dense_forget(sv_cuda_of(dev), p);
-    sv_cuda_drop(sv_cuda_of(dev), p);
+    if (p)
+        sv_cuda_drop(sv_cuda_of(dev), p);
 }
 
 static void cuda_memory(struct sv_dev *dev, int64_t *n_free, int64_t *n_total)
@@ -246,7 +244,7 @@ static int cuda_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, str
     sv_cuda_staging_drop(cu); /* weights come first: what follows may have their buffers */
     cu->lim = *lim;
     if (!rc)
-        rc = sv_cuda_dense_reserve(cu, err);
+        rc = sv_cuda_wcomp_reserve(cu, err);
     if (!rc)
         rc = sv_cuda_gemm_reserve(cu, err);
     if (!rc)
@@ -349,7 +347,7 @@ static void cuda_close(struct sv_dev *dev)
     /* These free the host's memory in any case; the device's not where that would never end
      * (watch.cu). */
     sv_cuda_graphs_close(cu);
-    sv_cuda_dense_close(cu);
+    sv_cuda_wcomp_close(cu);
     sv_cuda_gemm_close(cu);
     sv_cuda_attn_close(cu);
     sv_cuda_sample_close(cu);
@@ -365,7 +363,7 @@ static void cuda_close(struct sv_dev *dev)
     sv_free(cu);
 }
 
-static bool cuda_approximates(const struct sv_dev *dev)
+static bool cuda_quantizes(const struct sv_dev *dev)
 {
     return ((const struct sv_cuda *)(const void *)dev)->bytes;
 }
@@ -375,7 +373,7 @@ static struct sv_backend cuda_table(void)
     struct sv_backend be = {};
     be.name = "cuda";
     be.has_graphs = true;
-    be.head_shares = true;
+    be.head_confidence = true;
     be.close = cuda_close;
     be.reserve = cuda_reserve;
     be.alloc = cuda_alloc;
@@ -386,12 +384,12 @@ static struct sv_backend cuda_table(void)
     be.held = cuda_held;
     be.upload_weight = sv_cuda_upload_weight;
     be.random_weight = sv_cuda_random_weight;
-    be.dense_bytes = sv_cuda_dense_bytes;
-    be.few_bytes = sv_cuda_few_bytes;
-    be.few_rows = sv_cuda_few_rows;
-    be.approximates = cuda_approximates;
+    be.free_weight = sv_cuda_free_weight;
+    be.weight_bytes = sv_cuda_weight_bytes;
+    be.quantizes = cuda_quantizes;
     be.upload = sv_cuda_upload;
     be.download = sv_cuda_download;
+    be.copy = sv_cuda_copy;
     be.sync = cuda_sync;
     be.mark = cuda_mark;
     be.wait = cuda_wait;
@@ -414,6 +412,7 @@ static struct sv_backend cuda_table(void)
     be.logit_rules = sv_cuda_logit_rules;
     be.logprobs = sv_cuda_logprobs;
     be.history = sv_cuda_history;
+    be.replace_drafts = sv_cuda_replace_drafts;
     be.verify = sv_cuda_verify;
     be.commit = sv_cuda_commit;
     be.draft_context_kv = sv_cuda_draft_context_kv;
@@ -442,17 +441,13 @@ bool sv_cuda_present(void)
     return count_devices(&why) > 0;
 }
 
-static int check_options(const struct sv_dev_opts *opts, bool *portable, struct sv_err *err)
+static int check_options(const struct sv_dev_opts *opts, struct sv_err *err)
 {
     const char *why;
-    *portable = opts->kernels && strcmp(opts->kernels, "portable") == 0;
-    if (opts->kernels && !*portable && strcmp(opts->kernels, "auto") != 0)
-        return sv_fail(err, SV_EINVAL, -1, "unknown kernel set '%s'; there are auto and portable",
-                       opts->kernels);
     if (opts->compute != SV_F32 && opts->compute != SV_BF16)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "CUDA computes in f32 or bf16, not in %s",
                        sv_dtype_name(opts->compute));
-    if (opts->isa != SV_ISA_AUTO)
+    if (opts->tuning.isa != SV_ISA_AUTO)
         return sv_fail(err, SV_EINVAL, -1, "an instruction set is for the CPU, not for cuda");
     if (opts->n_threads < 0 || opts->n_threads > 4096)
         return sv_fail(err, SV_EINVAL, -1, "%d threads", opts->n_threads);
@@ -466,7 +461,7 @@ static int check_options(const struct sv_dev_opts *opts, bool *portable, struct 
 }
 
 /* What the device is; refuses one that has no kernels here. */
-static int read_properties(struct sv_cuda *cu, bool portable, struct sv_err *err)
+static int read_properties(struct sv_cuda *cu, enum sv_kernels kernels, struct sv_err *err)
 {
     cudaDeviceProp prop;
     cudaFuncAttributes attr;
@@ -487,7 +482,7 @@ static int read_properties(struct sv_cuda *cu, bool portable, struct sv_err *err
     rc = sv_cuda_try(cudaFuncGetAttributes(&attr, take_fault), err, "this build's kernels");
     /* Kernels compiled for less than 9.0 do not wait for their predecessors themselves. */
     cu->pdl = cu->cc >= 90 && attr.ptxVersion >= 90;
-    cu->set = cu->cc == 90 && !portable ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
+    cu->set = cu->cc == 90 && kernels == SV_KERNELS_AUTO ? SV_CUDA_SM90 : SV_CUDA_PORTABLE;
     snprintf(cu->text, sizeof cu->text, "cuda %.100s, %s kernels", prop.name,
              cu->set == SV_CUDA_SM90 ? "sm_90a" : "portable");
     return rc;
@@ -524,8 +519,7 @@ static int open_parts(struct sv_cuda *cu, const struct sv_dev_opts *opts, struct
 
 int sv_cuda_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err)
 {
-    bool portable;
-    int rc = check_options(opts, &portable, err);
+    int rc = check_options(opts, err);
     if (rc)
         return rc;
     struct sv_cuda *cu = (struct sv_cuda *)sv_calloc(1, sizeof *cu);
@@ -535,9 +529,10 @@ int sv_cuda_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_
     cu->ordinal = opts->ordinal;
     cu->compute = opts->compute;
     cu->act = opts->compute;
-    cu->dense_mode = opts->dense;
-    rc = read_properties(cu, portable, err);
-    cu->bytes = opts->bytes != SV_BYTES_OFF && cu->set == SV_CUDA_SM90 && cu->act == SV_BF16;
+    cu->wcomp_mode = opts->tuning.compress_weights;
+    rc = read_properties(cu, opts->tuning.kernels, err);
+    cu->bytes =
+        opts->tuning.draft_quant != SV_TOGGLE_OFF && cu->set == SV_CUDA_SM90 && cu->act == SV_BF16;
     if (!rc)
         rc = open_parts(cu, opts, err);
     if (rc) {

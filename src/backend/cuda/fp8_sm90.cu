@@ -3,9 +3,9 @@
  * loaded, rows of x before a product with such weights.
  *
  * Called by upload.cu and gemm.cu. A row's scale depends on that row alone. Must not: touch a
- * weight that is not marked approximate.
+ * weight that is not marked so.
  */
-#include "backend/cuda/fp8_rows.cuh"
+#include "backend/gpu/fp8_rows.cuh"
 #include "backend/cuda/gemm.h"
 
 enum { ROW_THREADS = 512, HELD = 3, PACK_WARPS = 8 };

@@ -6,7 +6,7 @@
  * one launch, 256 rows of x at a time (128 in the portable set); the others one by one to
  * gemm_plain.cu. Must not: choose by the number of rows, or allocate outside reserve.
  */
-#include "backend/cuda/fp8.cuh"
+#include "backend/gpu/fp8.cuh"
 #include "backend/cuda/gemm.h"
 
 static int32_t block_rows(const struct sv_cuda *cu)
@@ -14,10 +14,10 @@ static int32_t block_rows(const struct sv_cuda *cu)
     return cu->set == SV_CUDA_SM90 ? (int32_t)SV_SM90_BLOCK : (int32_t)SV_PORTABLE_BLOCK;
 }
 
-/* sm_90: pairs of multiprocessors share a block. Portable: two thread blocks each. */
+/* sm_90: pairs of multiprocessors share a block. Portable: so many thread blocks each. */
 static int32_t max_units(const struct sv_cuda *cu)
 {
-    return cu->set == SV_CUDA_SM90 ? cu->gemm->sm90_units : cu->n_sms * 2;
+    return cu->set == SV_CUDA_SM90 ? cu->gemm->sm90_units : cu->n_sms * GPU_BLOCKS;
 }
 
 static int32_t pass_rows(const struct sv_cuda *cu)
@@ -42,7 +42,7 @@ bool sv_gemm_bytes_room(const struct sv_cuda *cu, int32_t n_rows, int32_t k)
            k % 8 == 0;
 }
 
-/* For approximate weights. */
+/* For quantized weights. */
 static int reserve_bytes(struct sv_cuda *cu, struct sv_err *err)
 {
     const size_t rows = (size_t)bytes_rows(cu);
@@ -73,7 +73,7 @@ int sv_cuda_gemm_reserve(struct sv_cuda *cu, struct sv_err *err)
     void *p = NULL;
     int rc = cu->set == SV_CUDA_SM90 ? sv_gemm_sm90_open(cu, err) : sv_gemm_portable_open(cu, err);
     if (!rc && cu->set == SV_CUDA_SM90)
-        rc = sv_gemm_dense_open(cu, err);
+        rc = sv_gemm_wcomp_open(cu, err);
     if (!rc && cu->bytes_k)
         rc = reserve_bytes(cu, err);
     const size_t bands = (size_t)block_rows(cu) / SV_TILE, units = (size_t)max_units(cu);
@@ -119,7 +119,7 @@ void sv_cuda_gemm_close(struct sv_cuda *cu)
 /* By the weight alone: the same for every number of rows. */
 static bool takes_tensor_cores(const struct sv_cuda *cu, const struct sv_weight *w)
 {
-    return cu->act == SV_BF16 && sv_gemm_is_packed(w) && w->cols % 8 == 0;
+    return cu->act == SV_BF16 && sv_cuda_is_packed(w) && w->cols % 8 == 0;
 }
 
 static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
@@ -129,14 +129,8 @@ static void run_pass(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
         sv_gemm_portable(cu, x, ldx, k, a);
     else if (a->bytes)
         sv_gemm_fp8(cu, x, ldx, k, a);
-    else if (!sv_gemm_dense(cu, x, ldx, k, a))
+    else if (!sv_gemm_wcomp(cu, x, ldx, k, a))
         sv_gemm_sm90(cu, x, ldx, k, a);
-}
-
-int32_t sv_cuda_few_rows(const struct sv_dev *dev)
-{
-    const struct sv_cuda *cu = (const struct sv_cuda *)(const void *)dev;
-    return cu->set == SV_CUDA_SM90 ? sv_gemm_dense_rows(cu) : sv_gemm_portable_dense_rows(cu);
 }
 
 static int32_t tiles_of(const struct sv_gemm_args *a, int32_t k)
@@ -160,11 +154,11 @@ static void add_part(const struct sv_cuda *cu, struct sv_gemm_args *a,
 {
     struct sv_gemm_item *it = &a->part[a->n_parts++];
     it->w = (const uint8_t *)part->w.data;
-    it->dense = (const uint8_t *)sv_cuda_dense_of(cu, part->w.data);
+    it->wcomp = sv_cuda_wcomp_of(&part->w);
     it->scale = (const float *)(const void *)(it->w + sv_fp8_scales_at(part->w.rows, part->w.cols));
-    a->bytes = part->w.approximate;
+    a->bytes = part->w.fmt.elem == SV_F8;
     it->bias = part->bias.data;
-    it->bias_dtype = part->bias.dtype;
+    it->bias_dtype = part->bias.fmt.elem;
     it->n_out = part->w.rows;
     it->n_bands = sv_tiles(part->w.rows);
     it->col0 = col;
@@ -257,7 +251,7 @@ static void run_parts(struct sv_cuda *cu, const struct sv_p_gemm *p, bool bytes)
     a.ldy = p->ldy;
     int32_t col = 0;
     for (int32_t i = 0; i < p->n_parts; i++) {
-        if (takes_tensor_cores(cu, &p->parts[i].w) && p->parts[i].w.approximate == bytes)
+        if (takes_tensor_cores(cu, &p->parts[i].w) && (p->parts[i].w.fmt.elem == SV_F8) == bytes)
             add_part(cu, &a, &p->parts[i], col, wide);
         col += p->parts[i].w.rows;
     }
@@ -293,7 +287,7 @@ void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p)
     SV_REQUIRE(cu->gemm && p->parts[0].w.cols == p->k && p->parts[1].w.cols == p->k &&
                p->parts[1].w.rows == d);
     if (!takes_tensor_cores(cu, &p->parts[0].w) || !takes_tensor_cores(cu, &p->parts[1].w) ||
-        p->parts[0].w.approximate != p->parts[1].w.approximate) {
+        p->parts[0].w.fmt.elem != p->parts[1].w.fmt.elem) {
         struct sv_p_gemm both = {};
         struct sv_p_act_mul act = {};
         both.n_rows = act.n_rows = p->n_rows;

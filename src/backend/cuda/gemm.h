@@ -11,8 +11,9 @@
 #define SV_CUDA_GEMM_H
 
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/pack.cuh"
-#include "backend/cuda/split.cuh"
+#include "backend/gpu/gpu.h"
+#include "backend/gpu/pack.cuh"
+#include "backend/gpu/split.cuh"
 
 enum {
     SV_GEMM_PASS = 256,        /* rows of x in one launch of a tensor-core kernel */
@@ -47,7 +48,7 @@ enum sv_gemm_mode {
 /* A part as kernels see it; blocks are those of the split, bands have 64 rows. */
 struct sv_gemm_item {
     const uint8_t *w;     /* packed */
-    const uint8_t *dense; /* the same in fewer bits (dense.cuh), or NULL */
+    const uint8_t *wcomp; /* the same in fewer bits (wcomp.cuh), or NULL */
     const float *scale;   /* weights in 8 bits: of each row */
     const void *bias;     /* or NULL */
     int32_t bias_dtype, n_out, n_bands;
@@ -60,7 +61,7 @@ struct sv_gemm_item {
 struct sv_gemm_args {
     struct sv_split split;
     int32_t n_rows, n_parts, mode, n_stages;
-    int32_t n_early; /* dense weights: tiles expanded before x is there, at most */
+    int32_t n_early; /* compressed weights: tiles expanded before x is there, at most */
     int32_t x_rows;  /* sm_90: of x in a copy, of which each thread block of a cluster makes one */
     int32_t tall;    /* sm_90: blocks of SV_SM90_TALL weight rows that no unit cuts */
     int32_t n_sharers; /* sm_90, clusters of two units: of each shared block */
@@ -91,7 +92,7 @@ struct sv_cuda_gemm_state {
     float4 *posted; /* portable, up to SV_PORTABLE_POSTED rows */
     uint32_t *arrived;
     uint64_t *best;
-    uint8_t *bytes_x; /* rows of x in 8 bits, and their scales; NULL without approximate weights */
+    uint8_t *bytes_x; /* rows of x in 8 bits, and their scales; NULL without quantized weights */
     float *bytes_scale;
     /* Benchmarks only; 0 = the built-in choice, below 0 = none. */
     int32_t tune_stages, tune_n, tune_units;
@@ -99,8 +100,8 @@ struct sv_cuda_gemm_state {
     int32_t tune_tall, tune_pair, tune_skew;
     int32_t tune_halves;
     int32_t tune_round; /* portable: 1 = two tiles a round */
-    int32_t tune_early; /* dense weights: see n_early */
-    int32_t tune_dense; /* most rows that take dense weights */
+    int32_t tune_early; /* compressed weights: see n_early */
+    int32_t tune_wcomp; /* most rows that take compressed weights */
 #ifdef SV_GEMM_TRACE
     uint64_t *trace;
     int32_t n_traced;
@@ -114,7 +115,7 @@ void sv_cuda_gemm_close(struct sv_cuda *cu);
 void sv_cuda_gemm(struct sv_dev *dev, const struct sv_p_gemm *p);
 void sv_cuda_gemm_act_mul(struct sv_dev *dev, const struct sv_p_gemm_act_mul *p);
 void sv_cuda_head_argmax(struct sv_dev *dev, const struct sv_p_head_argmax *p);
-/* Whether rows of x of k columns may be put where products with approximate weights look for them
+/* Whether rows of x of k columns may be put where products with quantized weights look for them
  * in 8 bits; who does so, right before the product, sets cu->bytes_of. */
 bool sv_gemm_bytes_room(const struct sv_cuda *cu, int32_t n_rows, int32_t k);
 /* Row-major bf16 in device memory -> packed, n_rows rows from row0 (a multiple of 64) of a matrix;
@@ -122,18 +123,12 @@ bool sv_gemm_bytes_room(const struct sv_cuda *cu, int32_t n_rows, int32_t k);
 void sv_cuda_pack(struct sv_cuda *cu, const void *src, int32_t row0, int32_t n_rows, int32_t cols,
                   void *dst);
 
-/* dense.cu: packed -> dense, sv_dense_bytes(rows, cols) of them. Enqueues; whether it could be done
- * stands in the head. */
-void sv_cuda_dense_make(struct sv_cuda *cu, const void *packed, int32_t rows, int32_t cols,
-                        void *dense);
+/* wcomp.cu: packed -> compressed, sv_wcomp_bytes(rows, cols) of them. Enqueues; whether it could be
+ * done stands in the head. */
+void sv_cuda_wcomp_make(struct sv_cuda *cu, const void *packed, int32_t rows, int32_t cols,
+                        void *wcomp);
 
 /* ---------------------------------------------------------------- between gemm*.cu */
-
-/* Whether upload_weight packs this weight. */
-static inline bool sv_gemm_is_packed(const struct sv_weight *w)
-{
-    return w->dtype == SV_BF16 && w->rows > 1;
-}
 
 /* Cuts the parts into blocks of weight rows. Gate and up share blocks: half the rows of each are of
  * the one, half of the other. */
@@ -173,11 +168,11 @@ bool sv_gemm_fp8_halves(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t 
                         struct sv_gemm_args *a);
 bool sv_gemm_fp8_whole(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                        struct sv_gemm_args *a);
-/* ---- gemm_dense_sm90.cu: few rows, where all parts have dense weights; false: nothing done. The
- * same bits as sv_gemm_sm90. */
-int sv_gemm_dense_open(struct sv_cuda *cu, struct sv_err *err);
-int32_t sv_gemm_dense_rows(const struct sv_cuda *cu); /* how many are few */
-bool sv_gemm_dense(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+/* ---- gemm_wcomp_sm90.cu: few rows, where all parts have compressed weights; false: nothing done.
+ * The same bits as sv_gemm_sm90. */
+int sv_gemm_wcomp_open(struct sv_cuda *cu, struct sv_err *err);
+int32_t sv_gemm_wcomp_rows(const struct sv_cuda *cu); /* how many are few */
+bool sv_gemm_wcomp(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                    struct sv_gemm_args *a);
 /* ---- gemm_portable.cu: blocks of 64 weight rows */
 enum {
@@ -186,7 +181,7 @@ enum {
 };
 int sv_gemm_portable_open(struct sv_cuda *cu, struct sv_err *err);
 int32_t
-sv_gemm_portable_dense_rows(const struct sv_cuda *cu); /* up to so many take dense weights */
+sv_gemm_portable_wcomp_rows(const struct sv_cuda *cu); /* up to so many take compressed weights */
 void sv_gemm_portable(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                       struct sv_gemm_args *a);
 /* ---- gemm_plain.cu: any dtype, one part */
@@ -196,9 +191,9 @@ void sv_gemm_plain_best(struct sv_cuda *cu, const struct sv_p_head_argmax *p, in
 /* ---- head.cu: keys -> ids; n_slots candidates for each of n rows from row0 */
 void sv_gemm_best_pick(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0,
                        int32_t n, int32_t n_slots);
-/* ---- share.cu: likewise, and how sure of each */
-void sv_gemm_best_share(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0,
-                        int32_t n, int32_t n_slots);
+/* ---- confidence.cu: likewise, and how sure of each */
+void sv_gemm_best_confidence(struct sv_cuda *cu, const struct sv_p_head_argmax *p, int32_t row0,
+                             int32_t n, int32_t n_slots);
 
 #ifdef __CUDACC__
 

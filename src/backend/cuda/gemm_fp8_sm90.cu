@@ -5,7 +5,7 @@
  *
  * Must not: hold anything of its own.
  */
-#include "backend/cuda/fp8.cuh"
+#include "backend/gpu/fp8.cuh"
 #include "backend/cuda/gemm.h"
 
 #define SV_GEMM_FP8 1

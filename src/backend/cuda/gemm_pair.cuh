@@ -12,7 +12,7 @@
 #define SV_CUDA_GEMM_PAIR_CUH
 
 #include "backend/cuda/barrier.cuh"
-#include "backend/cuda/gemm_out.cuh"
+#include "backend/gpu/gemm_out.cuh"
 
 /* The same place in block `rank` of the cluster. */
 static __device__ __forceinline__ uint32_t far_addr(uint32_t addr, uint32_t rank)
@@ -152,11 +152,11 @@ static __device__ __forceinline__ void pair_add_before(const float4 *before,
                 for (int h = 0; h < H; h++) {
                     q[j][h] = make_uint4(0, 0, 0, 0);
                     if (base + j < count)
-                        q[j][h] = piece_load(before + (base + j) * 256 + h * 128);
+                        q[j][h] = gpu_look16(before + (base + j) * 256 + h * 128);
                     missing |= piece_missing(q[j][h]);
                 }
             const uint32_t since = sv_jitter_now();
-            while (missing && piece_missing(piece_load(before + (count - 1) * 256)))
+            while (missing && piece_missing(gpu_look16(before + (count - 1) * 256)))
                 sv_jitter_watch(since);
             sv_jitter();
         } while (missing);
@@ -174,8 +174,8 @@ static __device__ __forceinline__ void pair_add_before(const float4 *before,
                            __uint_as_float(q[j][h].y) + v[4 * h + 1],
                            __uint_as_float(q[j][h].z) + v[4 * h + 2],
                            __uint_as_float(q[j][h].w) + v[4 * h + 3]);
-                piece_store(before + (base + j) * 256 + h * 128,
-                            make_uint4(SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE));
+                gpu_post16(before + (base + j) * 256 + h * 128,
+                           make_uint4(SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE, SV_PIECE_NONE));
             }
         }
     }
@@ -208,9 +208,9 @@ pair_finish(const struct sv_gemm_args &a, const struct pair_side &p, int32_t c0,
         if (after) {
 #pragma unroll
             for (int h = 0; h < H; h++)
-                piece_store(after + i * 256 + h * 128,
-                            make_uint4(piece_word(v[4 * h]), piece_word(v[4 * h + 1]),
-                                       piece_word(v[4 * h + 2]), piece_word(v[4 * h + 3])));
+                gpu_post16(after + i * 256 + h * 128,
+                           make_uint4(piece_word(v[4 * h]), piece_word(v[4 * h + 1]),
+                                      piece_word(v[4 * h + 2]), piece_word(v[4 * h + 3])));
         } else {
             put<(N > 8), true, GATED, END>(v, a, s, (c0 + i) * 16, n_warps);
         }

@@ -123,7 +123,7 @@ template <int N, enum way WAY>
 struct ring {
     static constexpr uint32_t W = (groups_of(WAY) * W_BYTES + 1023) / 1024 * 1024,
     STAGE = W + N *X_ROW_BYTES;
-    /* DENSE: tiles that are expanded before x is there, as many as registers hold. */
+    /* WCOMP: tiles that are expanded before x is there, as many as registers hold. */
     static constexpr int EARLY = takes_tall(WAY) ? (N <= 64 ? 2 : 1)
                                  : N <= 32       ? 4
                                                  : 3;
@@ -133,7 +133,7 @@ struct ring {
 struct tail {
     uint64_t full[MAX_STAGES], empty[MAX_STAGES];
     uint64_t ready, got[12];   /* gemm_pair.cuh */
-    uint64_t early[MAX_EARLY]; /* DENSE: weights of the first tiles; full then stands for x alone */
+    uint64_t early[MAX_EARLY]; /* WCOMP: weights of the first tiles; full then stands for x alone */
     float x_scale[2][FP8 ? SV_GEMM_PASS : 1]; /* FP8: whole products use them by turns */
     __align__(16)
         uint8_t patch[12 * 4 * SV_PATCH_BYTES]; /* patches_of(N) for each warp, so not all of it */
@@ -142,7 +142,7 @@ struct tail {
 /* A warp's, where results are turned around: four, where the ring leaves room for them. */
 static SV_HD constexpr int patches_of(int n)
 {
-    return DENSE || n < 32 || n == 224 ? 2 : 4;
+    return WCOMP || n < 32 || n == 224 ? 2 : 4;
 }
 
 template <int N> static __device__ __forceinline__ uint8_t *patches_at(struct tail *tail, int warp)
@@ -177,7 +177,7 @@ struct walk {
 
 static __device__ __forceinline__ const uint8_t *weights_of(const struct sv_gemm_item &it)
 {
-    return DENSE ? it.dense + SV_DENSE_HEAD_BYTES : it.w;
+    return WCOMP ? it.wcomp + SV_WCOMP_HEAD_BYTES : it.w;
 }
 
 template <enum way WAY>
@@ -244,13 +244,13 @@ static __device__ __forceinline__ void load_weights(const struct walk &v, bool g
             copy_tile(stage + i * W_BYTES, v.w + i * step, W_BYTES, full, policy);
 }
 
-/* DENSE: tiles from t on, where a unit begins, that are expanded before x is there. */
+/* WCOMP: tiles from t on, where a unit begins, that are expanded before x is there. */
 template <int N, enum way WAY>
 static __device__ __forceinline__ int32_t n_early(const struct sv_gemm_args &a, int32_t t,
                                                   int32_t t1)
 {
     const int32_t n = min(a.split.n_k - t % a.split.n_k, t1 - t);
-    return DENSE ? min(min((int32_t)ring<N, WAY>::EARLY, a.n_early), min(n - 1, a.n_stages)) : 0;
+    return WCOMP ? min(min((int32_t)ring<N, WAY>::EARLY, a.n_early), min(n - 1, a.n_stages)) : 0;
 }
 
 /* One thread. Each block of a cluster fetches its share of x's rows for all of them. What lies

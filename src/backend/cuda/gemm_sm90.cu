@@ -12,29 +12,29 @@
  * ring with weights while the others still add up. More than 256 rows go through whole
  * blocks (gemm_whole.cuh) or, up to 512, thread blocks of half of k (gemm_halves.cuh). This
  * file is the kernel and its launches; the device code lies in these headers and in gemm_ring.cuh
- * and gemm_units.cuh. gemm_dense_sm90.cu builds the file once more, for few rows and weights in
- * 12 bits (DENSE): warpgroups take a tile's words from the ring, expand them to bf16 in registers
+ * and gemm_units.cuh. gemm_wcomp_sm90.cu builds the file once more, for few rows and weights in
+ * 12 bits (WCOMP): warpgroups take a tile's words from the ring, expand them to bf16 in registers
  * while the tensor cores work on the tile before, and use them as the instruction's first operand.
  * Expanding takes longer than multiplying; a unit's first tiles are expanded before x is there.
  * Must not: let anything but the weight's shape decide the order of a sum; n_rows only picks the
- * width N and the way, which do not change an element's bits, nor does DENSE.
+ * width N and the way, which do not change an element's bits, nor does WCOMP.
  */
 #include "backend/cuda/barrier.cuh"
-#include "backend/cuda/gemm_expand.cuh"
-#include "backend/cuda/gemm_out.cuh"
+#include "backend/gpu/gemm_expand.cuh"
+#include "backend/gpu/gemm_out.cuh"
 #include "backend/cuda/gemm_pair.cuh"
 #include "backend/cuda/wgmma.cuh"
 #include "backend/cuda/wgmma_reg.cuh"
 
 #include <cudaTypedefs.h>
 
-#ifndef SV_GEMM_DENSE
-#define SV_GEMM_DENSE 0
+#ifndef SV_GEMM_WCOMP
+#define SV_GEMM_WCOMP 0
 #endif
-static constexpr bool DENSE = SV_GEMM_DENSE;
-static constexpr int W_BYTES = DENSE ? (int)SV_DENSE_TILE_BYTES : (int)SV_TILE_BYTES;
+static constexpr bool WCOMP = SV_GEMM_WCOMP;
+static constexpr int W_BYTES = WCOMP ? (int)SV_WCOMP_TILE_BYTES : (int)SV_TILE_BYTES;
 
-enum { MAX_STAGES = DENSE ? 16 : 12, MAX_EARLY = 6, SMEM_MAX = 232448 };
+enum { MAX_STAGES = WCOMP ? 16 : 12, MAX_EARLY = 6, SMEM_MAX = 232448 };
 
 #include "backend/cuda/gemm_ring.cuh"
 #include "backend/cuda/gemm_units.cuh"
@@ -47,7 +47,7 @@ enum { MAX_STAGES = DENSE ? 16 : 12, MAX_EARLY = 6, SMEM_MAX = 232448 };
  * has a warpgroup of its own and gives its registers to the consumers. */
 static SV_HD constexpr bool moves_registers(int n)
 {
-    return DENSE || n > 128;
+    return WCOMP || n > 128;
 }
 
 /* What the two sides then have, a thread: together what the block began with, or they wait for one
@@ -56,7 +56,7 @@ static SV_HD constexpr int registers_of(enum way way, bool producer)
 {
     if (groups_of(way) == 3)
         return producer ? 32 : 160;
-    return DENSE ? (producer ? 56 : 224) : producer ? 40 : 232;
+    return WCOMP ? (producer ? 56 : 224) : producer ? 40 : 232;
 }
 
 static SV_HD constexpr int threads_of(int n, enum way way)
@@ -103,7 +103,7 @@ static __global__ void __launch_bounds__(threads_of(N, WAY), 1)
             for (int i = 0; i < CONSUMERS / 32; i++)
                 bar_init(smem_u32(&tail->got[i]), 1);
         }
-        for (int i = 0; DENSE && i < MAX_EARLY; i++)
+        for (int i = 0; WCOMP && i < MAX_EARLY; i++)
             bar_init(smem_u32(&tail->early[i]), 1);
         bar_made();
         asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
@@ -180,11 +180,11 @@ static const struct width widths[] = {
     WIDTH(16, 9, 8),
     WIDTH(64, 7, 6),
     WIDTH(128, 6, 5),
-#if !SV_GEMM_DENSE
+#if !SV_GEMM_WCOMP
     WIDTH(256, 4, 3),
 #endif
 };
-#elif SV_GEMM_DENSE
+#elif SV_GEMM_WCOMP
 static const struct width widths[] = {
     WIDTH(8, 9, 9),  WIDTH(16, 9, 9),  WIDTH(32, 8, 8),  WIDTH(64, 7, 7),
     WIDTH(96, 6, 6), WIDTH(112, 6, 6), WIDTH(128, 6, 6),
@@ -203,7 +203,7 @@ static const struct width widths[] = {
 };
 #endif
 
-#if !SV_GEMM_DENSE
+#if !SV_GEMM_WCOMP
 /* Clusters of two, in which each gets half of x's tiles for both; for sums that are not cut thread
  * blocks of three warpgroups. */
 static const struct width wholes[] = {
@@ -227,7 +227,7 @@ static const struct width halves[] = {
 };
 enum { N_HALVES = sizeof halves / sizeof *halves };
 #endif
-enum { N_WIDTHS = sizeof widths / sizeof *widths, DENSE_ROWS = 128 };
+enum { N_WIDTHS = sizeof widths / sizeof *widths, WCOMP_ROWS = 128 };
 
 static size_t smem_of(int n, enum way way, int stages)
 {
@@ -250,7 +250,7 @@ static int let_shared(const struct width *w, int n, struct sv_err *err)
     return rc;
 }
 
-#if !SV_GEMM_DENSE
+#if !SV_GEMM_WCOMP
 static int open_kernels(struct sv_err *err)
 {
     int rc = let_shared(widths, N_WIDTHS, err);
@@ -269,7 +269,7 @@ int sv_gemm_fp8_open(struct sv_cuda *cu, struct sv_err *err)
     return open_kernels(err);
 }
 
-#elif !SV_GEMM_DENSE
+#elif !SV_GEMM_WCOMP
 
 /* Clusters of two thread blocks that fit the device at once. */
 static int room_for_pairs(struct sv_cuda *cu, int *clusters, struct sv_err *err)
@@ -388,26 +388,26 @@ static bool run(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k, struc
     return true;
 }
 
-#if SV_GEMM_DENSE
+#if SV_GEMM_WCOMP
 
-int sv_gemm_dense_open(struct sv_cuda *cu, struct sv_err *err)
+int sv_gemm_wcomp_open(struct sv_cuda *cu, struct sv_err *err)
 {
     return let_shared(widths, N_WIDTHS, err);
 }
 
-int32_t sv_gemm_dense_rows(const struct sv_cuda *cu)
+int32_t sv_gemm_wcomp_rows(const struct sv_cuda *cu)
 {
-    return cu->gemm->tune_dense ? cu->gemm->tune_dense : (int32_t)DENSE_ROWS;
+    return cu->gemm->tune_wcomp ? cu->gemm->tune_wcomp : (int32_t)WCOMP_ROWS;
 }
 
-bool sv_gemm_dense(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
+bool sv_gemm_wcomp(struct sv_cuda *cu, const void *x, int64_t ldx, int32_t k,
                    struct sv_gemm_args *a)
 {
     const struct sv_cuda_gemm_state *g = cu->gemm;
-    if (a->n_rows > sv_gemm_dense_rows(cu))
+    if (a->n_rows > sv_gemm_wcomp_rows(cu))
         return false;
     for (int32_t p = 0; p < a->n_parts; p++)
-        if (!a->part[p].dense)
+        if (!a->part[p].wcomp)
             return false;
     a->n_early = g->tune_early > 0 ? g->tune_early : g->tune_early < 0 ? 0 : (int32_t)MAX_EARLY;
     return run(cu, x, ldx, k, a);

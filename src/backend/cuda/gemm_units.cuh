@@ -91,7 +91,7 @@ sum_tiles(float (&acc)[N / 2], struct place &at, int32_t n, bool present, bool l
         release(&tail->empty[before], mate);
 }
 
-#include "backend/cuda/gemm_dense.cuh"
+#include "backend/cuda/gemm_wcomp.cuh"
 
 /* Weight rows that a group computes of a block. */
 struct strip {
@@ -185,7 +185,7 @@ static __device__ __forceinline__ struct run run_of(const struct sv_gemm_args &a
     r.before = -1;
     r.present = own.present;
     r.last = last;
-    r.own = (uint32_t)warp * SV_DENSE_STRIP_BYTES;
+    r.own = (uint32_t)warp * SV_WCOMP_STRIP_BYTES;
     if (takes_tall(WAY) && GATED)
         r.own += (uint32_t)(block % 2 + warp / (groups_of(WAY) * 2)) * HALF_GAP;
     r.strip = (uint32_t)(row0 % SV_TILE) / 16;
@@ -213,8 +213,8 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
     int32_t shared0 = -1, shared1 = -1; /* blocks whose pieces wait to be added up */
     if (WAY == PAIRED)
         cluster_wait();
-    bool waited = !DENSE;
-    if (!DENSE) {
+    bool waited = !WCOMP;
+    if (!WCOMP) {
         sv_pdl_wait();
         if (a.mode == SV_GEMM_ARGMAX)
             best_clear(a, N_WARPS);
@@ -236,7 +236,7 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
         if (WAY == PAIRED && left == 0 && (threadIdx.x & 31) == 0)
             pair_expect<N>(a.n_rows, blockIdx.x & 1, smem_u32(&tail->got[threadIdx.x / 32]),
                            own.present);
-        if constexpr (DENSE) {
+        if constexpr (WCOMP) {
             struct run r = run_of<WAY, GATED>(a, block, own, k0, left == 0);
             int32_t done = 0;
             if (!waited) {
@@ -246,7 +246,7 @@ static __device__ __forceinline__ void consume(const struct sv_gemm_args &a, uin
                 if (a.mode == SV_GEMM_ARGMAX)
                     best_clear(a, N_WARPS);
             }
-            sum_dense<N, WAY>(acc, at, done, n, r, a, smem, tail, half);
+            sum_wcomp<N, WAY>(acc, at, done, n, r, a, smem, tail, half);
         } else {
             sum_tiles<N, WAY>(acc, at, n, own.present, left == 0, a, smem, tail, wg, -1);
         }

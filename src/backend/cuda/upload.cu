@@ -9,7 +9,8 @@
  * Must not: load weights or wait in the step.
  */
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/fp8.cuh"
+#include "backend/gpu/fp8.cuh"
+#include "backend/gpu/wcomp.cuh"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/watch.h"
 
@@ -167,6 +168,20 @@ void sv_cuda_download(struct sv_dev *dev, void *dst, const void *src, size_t n_b
                       "copy from the device");
 }
 
+void sv_cuda_copy(struct sv_dev *dev, void *dst, const void *src, size_t n_bytes)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    if (sv_cuda_is_stuck(cu))
+        return;
+    SV_REQUIRE(!cu->capturing);
+    sv_cuda_check(cu, cudaSetDevice(cu->ordinal), "cudaSetDevice");
+    cu->bytes_of = NULL;
+    sv_cuda_check(cu,
+                  src ? cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDeviceToDevice, cu->stream)
+                      : cudaMemsetAsync(dst, 0, n_bytes, cu->stream),
+                  "copy on the device");
+}
+
 int sv_cuda_staging_open(struct sv_cuda *cu, struct sv_err *err)
 {
     cu->staging = (struct sv_cuda_staging *)sv_calloc(1, sizeof *cu->staging);
@@ -239,11 +254,12 @@ static void copy_share(void *arg, int thread, int n)
 }
 
 /* Brings the rows over in chunks of whole bands; packed ones pass through the landing buffers. */
-static int send(struct sv_cuda *cu, const struct sv_weight *host, void *data, bool packed,
-                struct sv_err *err)
+static int send(struct sv_cuda *cu, const struct sv_weight *host, const struct sv_format *to,
+                void *data, struct sv_err *err)
 {
     struct sv_cuda_staging *st = cu->staging;
-    const size_t row_bytes = (size_t)host->cols * sv_dtype_bytes(host->dtype);
+    const bool packed = sv_cuda_is_packed(host);
+    const size_t row_bytes = (size_t)host->cols * sv_dtype_bytes(host->fmt.elem);
     const size_t all = (size_t)host->rows * row_bytes, band_bytes = SV_TILE * row_bytes;
     if (packed && band_bytes > CHUNK_BYTES)
         return sv_fail(err, SV_EUNSUPPORTED, -1, "a weight with rows of %d numbers",
@@ -263,7 +279,7 @@ static int send(struct sv_cuda *cu, const struct sv_weight *host, void *data, bo
         uint8_t *dst = packed ? st->landing[i] : (uint8_t *)data + at;
         rc = sv_cuda_try(cudaMemcpyAsync(dst, st->pinned[i], n, cudaMemcpyHostToDevice, cu->stream),
                          err, "loading weights");
-        if (!rc && host->approximate)
+        if (!rc && to->elem == SV_F8)
             sv_cuda_fp8_pack(cu, dst, (int32_t)(at / row_bytes), (int32_t)(n / row_bytes),
                              host->rows, host->cols, data);
         else if (!rc && packed)
@@ -277,58 +293,84 @@ static int send(struct sv_cuda *cu, const struct sv_weight *host, void *data, bo
 
 static size_t device_bytes(const struct sv_weight *w)
 {
-    if (w->approximate)
+    if (w->fmt.elem == SV_F8)
         return sv_fp8_bytes(w->rows, w->cols);
     if (sv_cuda_is_packed(w))
         return sv_packed_bytes(w->rows, w->cols);
-    return (size_t)w->rows * (size_t)w->cols * sv_dtype_bytes(w->dtype);
+    return (size_t)w->rows * (size_t)w->cols * sv_dtype_bytes(w->fmt.elem);
 }
 
-/* Uncleared: packing and copying write every byte, padding included. */
-static int weight_alloc(struct sv_cuda *cu, const struct sv_weight *w, void **data,
-                        struct sv_err *err)
+/* Bytes from one of several weights to the next. */
+static size_t stride_bytes(const struct sv_weight *w)
+{
+    return (device_bytes(w) + SV_ALIGN - 1) / SV_ALIGN * SV_ALIGN;
+}
+
+/* n weights, one behind the other. Uncleared: packing and copying write every byte, padding
+ * included. */
+static int weights_alloc(struct sv_cuda *cu, const struct sv_weight *w, int32_t n, void **data,
+                         struct sv_err *err)
 {
     char what[80];
-    snprintf(what, sizeof what, "no memory for a weight of %d x %d on the GPU", (int)w->rows,
-             (int)w->cols);
+    snprintf(what, sizeof what, "no memory for %d weights of %d x %d on the GPU", (int)n,
+             (int)w->rows, (int)w->cols);
     *data = NULL;
     if (sv_fault_hit())
         return sv_fail(err, SV_ENOMEM, -1, "CUDA: %s", what);
     int rc = sv_cuda_enter(cu, err);
-    return rc ? rc : sv_cuda_take(cu, SV_MEM_WEIGHTS, data, device_bytes(w), err, what);
+    const size_t n_bytes = (size_t)(n - 1) * stride_bytes(w) + device_bytes(w);
+    return rc ? rc : sv_cuda_take(cu, SV_MEM_WEIGHTS, data, n_bytes, err, what);
 }
 
-/* As it comes, but for the mark, which stays where it means something. */
+/* In 8 bits, a scale for each row, or as it comes. */
 static struct sv_weight kept(struct sv_cuda *cu, const struct sv_weight *w)
 {
     struct sv_weight k = *w;
-    k.approximate =
-        w->approximate && cu->bytes && sv_cuda_is_packed(w) && w->cols % 8 == 0 && !w->table;
-    if (k.approximate && k.cols > cu->bytes_k)
+    if (!(w->role & SV_ROLE_DRAFT) || !cu->bytes || !sv_cuda_is_packed(w) || w->cols % 8 != 0)
+        return k;
+    k.fmt.elem = SV_F8;
+    k.fmt.block_rows = 1;
+    k.fmt.block_cols = w->cols;
+    k.fmt.scale = SV_F32;
+    if (k.cols > cu->bytes_k)
         cu->bytes_k = k.cols;
     return k;
 }
 
 int sv_cuda_upload_weight(struct sv_dev *dev, const struct sv_weight *host, struct sv_weight *out,
-                          bool *owned, struct sv_err *err)
+                          struct sv_err *err)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     const struct sv_weight w = kept(cu, host);
     void *data;
-    *owned = false;
-    int rc = weight_alloc(cu, &w, &data, err);
+    int rc = weights_alloc(cu, &w, 1, &data, err);
     if (!rc)
         rc = open_buffers(cu, err);
     if (!rc)
-        rc = send(cu, &w, data, sv_cuda_is_packed(&w), err);
+        rc = send(cu, host, &w.fmt, data, err);
     *out = w;
     out->data = data;
     if (!rc)
-        rc = sv_cuda_dense_note(cu, out, err);
+        rc = sv_cuda_wcomp_note(cu, out, err);
     if (rc)
         sv_cuda_free(dev, data);
-    *owned = !rc;
     return rc;
+}
+
+void sv_cuda_free_weight(struct sv_dev *dev, struct sv_weight *w)
+{
+    sv_cuda_wcomp_forget(sv_cuda_of(dev), w);
+    sv_cuda_free(dev, (void *)(uintptr_t)w->data);
+}
+
+int64_t sv_cuda_weight_bytes(const struct sv_dev *dev, const struct sv_weight *w, int32_t n_rows)
+{
+    const struct sv_cuda *cu = (const struct sv_cuda *)(const void *)dev;
+    if (sv_cuda_wcomp_of(w) &&
+        n_rows <=
+            (cu->set == SV_CUDA_SM90 ? sv_gemm_wcomp_rows(cu) : sv_gemm_portable_wcomp_rows(cu)))
+        return (int64_t)sv_wcomp_bytes(w->rows, w->cols);
+    return (int64_t)w->rows * w->cols * (int64_t)sv_dtype_bytes(w->fmt.elem);
 }
 
 /* ---------------------------------------------------------------- weights from a seed */
@@ -431,35 +473,92 @@ static int random_bytes(struct sv_cuda *cu, const struct sv_weight *w, float sca
     return rc;
 }
 
+static int random_fill(struct sv_cuda *cu, const struct sv_weight *w, float scale, float shift,
+                       uint64_t seed, void *data, struct sv_err *err)
+{
+    const size_t n = (size_t)w->rows * (size_t)w->cols;
+    const unsigned grid = (unsigned)cu->n_sms * 8;
+    if (w->fmt.elem == SV_F16)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "random f16 weights");
+    if (w->fmt.elem == SV_F8)
+        return random_bytes(cu, w, scale, shift, seed, data, err);
+    if (sv_cuda_is_packed(w))
+        random_packed<<<grid, 256, 0, cu->stream>>>((__nv_bfloat16 *)data, w->rows, w->cols, scale,
+                                                    shift, seed);
+    else if (w->fmt.elem == SV_BF16)
+        random_plain<<<grid, 256, 0, cu->stream>>>((__nv_bfloat16 *)data, n, 0, scale, shift, seed);
+    else
+        random_plain<<<grid, 256, 0, cu->stream>>>((float *)data, n, 0, scale, shift, seed);
+    return sv_cuda_try(cudaGetLastError(), err, "random weights");
+}
+
 int sv_cuda_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale,
                           float shift, uint64_t seed, struct sv_weight *out, struct sv_err *err)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
     const struct sv_weight w = kept(cu, shape);
-    const size_t n = (size_t)shape->rows * (size_t)shape->cols;
-    const unsigned grid = (unsigned)cu->n_sms * 8;
     void *data;
-    if (shape->dtype == SV_F16)
-        return sv_fail(err, SV_EUNSUPPORTED, -1, "random f16 weights");
-    int rc = weight_alloc(cu, &w, &data, err);
+    int rc = weights_alloc(cu, &w, 1, &data, err);
     if (rc)
         return rc;
-    if (w.approximate)
-        rc = random_bytes(cu, &w, scale, shift, seed, data, err);
-    else if (sv_cuda_is_packed(shape))
-        random_packed<<<grid, 256, 0, cu->stream>>>((__nv_bfloat16 *)data, shape->rows, shape->cols,
-                                                    scale, shift, seed);
-    else if (shape->dtype == SV_BF16)
-        random_plain<<<grid, 256, 0, cu->stream>>>((__nv_bfloat16 *)data, n, 0, scale, shift, seed);
-    else
-        random_plain<<<grid, 256, 0, cu->stream>>>((float *)data, n, 0, scale, shift, seed);
-    if (!rc)
-        rc = sv_cuda_try(cudaGetLastError(), err, "random weights");
+    rc = random_fill(cu, &w, scale, shift, seed, data, err);
     *out = w;
     out->data = data;
     if (!rc)
-        rc = sv_cuda_dense_note(cu, out, err);
+        rc = sv_cuda_wcomp_note(cu, out, err);
     if (rc)
         sv_cuda_free(dev, data);
     return rc;
+}
+
+/* ---------------------------------------------------------------- experts */
+
+static void place_expert(struct sv_weight *out, const struct sv_weight *w, void *data, int32_t e)
+{
+    *out = *w;
+    out->data = (uint8_t *)data + (size_t)e * stride_bytes(w);
+    out->priv = NULL;
+}
+
+int sv_cuda_upload_experts(struct sv_dev *dev, const struct sv_weight *host, int32_t n,
+                           struct sv_weight *w, struct sv_err *err)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    void *data;
+    int rc = weights_alloc(cu, host, n, &data, err);
+    if (!rc)
+        rc = open_buffers(cu, err);
+    for (int32_t e = 0; e < n && !rc; e++) {
+        place_expert(&w[e], &host[e], data, e);
+        rc = send(cu, &host[e], &host[e].fmt, (void *)(uintptr_t)w[e].data, err);
+    }
+    if (rc) {
+        sv_cuda_free(dev, data);
+        w[0].data = NULL;
+    }
+    return rc;
+}
+
+int sv_cuda_random_experts(struct sv_dev *dev, const struct sv_weight *shape, int32_t n,
+                           float scale, uint64_t seed, struct sv_weight *w, struct sv_err *err)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    void *data;
+    int rc = weights_alloc(cu, shape, n, &data, err);
+    for (int32_t e = 0; e < n && !rc; e++) {
+        place_expert(&w[e], shape, data, e);
+        rc = random_fill(cu, shape, scale, 0.0f, seed + (uint64_t)e * 0x9e3779b97f4a7c15u,
+                         (void *)(uintptr_t)w[e].data, err);
+    }
+    if (rc) {
+        sv_cuda_free(dev, data);
+        w[0].data = NULL;
+    }
+    return rc;
+}
+
+void sv_cuda_free_experts(struct sv_dev *dev, struct sv_weight *w, int32_t n)
+{
+    (void)n;
+    sv_cuda_free(dev, (void *)(uintptr_t)w[0].data);
 }

@@ -2,7 +2,7 @@
  * wgmma_reg.cuh - the matrix instruction of sm_90a with weights in registers, one function for each
  * width.
  *
- * Included by gemm_dense_sm90.cu only; wgmma.cuh has the rest. The operands must be final before
+ * Included by gemm_wcomp_sm90.cu only; wgmma.cuh has the rest. The operands must be final before
  * the fence and stay as they are until the wait. Must not: hold anything but the instruction.
  */
 #ifndef SV_CUDA_WGMMA_REG_CUH

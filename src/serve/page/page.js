@@ -8,7 +8,7 @@ const ideas = [
   "A train travels 60 miles an hour for 3 hours. How far does it go?",
   "Write a Python function that adds two numbers.",
 ];
-const messages = [];
+let messages = []; // of the conversation on the page; a new chat has an array of its own
 let busy = null; // AbortController of the running answer
 let model = "";
 let block = 16;
@@ -65,11 +65,14 @@ function histogram(counts) {
   }
 }
 
+// Tokens of all steps: counts[i] steps brought i + 1 tokens each.
+const stepTokens = (counts) => counts.reduce((s, n, i) => s + n * (i + 1), 0);
+
 function figures(a) {
   const seconds = (a.last - a.first) / 1000;
   const steps = a.counts.reduce((s, n) => s + n, 0);
-  show("rate", fixed(seconds > 0 ? (a.tokens - a.firstTokens) / seconds : 0, seconds ? 0 : 0));
-  show("accept", fixed(a.accept || (steps ? (a.tokens - a.firstTokens) / steps : 0), 2));
+  show("rate", fixed(seconds > 0 ? (a.tokens - a.firstTokens) / seconds : 0, 0));
+  show("accept", fixed(steps ? stepTokens(a.counts) / steps : 0, 2));
   show("tokens", a.tokens);
   show("steps", steps);
   show("ttft", fixed(a.first - a.start, 0) + " ms");
@@ -94,20 +97,27 @@ function takeChunk(a, chunk) {
     if (low) $("log").scrollTop = $("log").scrollHeight;
   }
   if (choice && choice.finish_reason) a.finish = choice.finish_reason;
-  const spec = chunk.metrics && chunk.metrics.speculative_decoding;
-  if (spec) {
-    a.counts = a.counts.map((_, i) => spec.acceptance_histogram[i] || 0);
-    a.accept = spec.mean_acceptance_length || 1; // a step without drafts brings one
+  if (chunk.usage) {
+    a.usage = chunk.usage;
+    // The server's histogram is of the steps that verified drafts. The first token is the prompt's; each other one that
+    // these steps did not bring is a plain decode step.
+    const spec = chunk.metrics && chunk.metrics.speculative_decoding;
+    a.counts = a.counts.map((_, i) => (spec && spec.acceptance_histogram[i]) || 0);
+    a.counts[0] += Math.max(0, a.usage.completion_tokens - 1 - stepTokens(a.counts));
   }
-  if (chunk.usage) a.usage = chunk.usage;
   figures(a);
+}
+
+// What a browser says of a failed request is its own and names no server.
+function notReached(e, text) {
+  throw e.name === "AbortError" ? e : new Error(text);
 }
 
 async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch((e) => notReached(e, "The connection to the server was lost."));
     if (done) return;
     rest += value;
     const parts = rest.split("\n\n");
@@ -131,20 +141,32 @@ function requestBody() {
   return JSON.stringify(body);
 }
 
-async function answer() {
+// The message as text to edit and send again, before what has been typed meanwhile.
+function takeBack(question) {
+  $("input").value = question + ($("input").value && "\n" + $("input").value);
+  fitInput();
+  $("input").focus();
+}
+
+// talk is the conversation that the question belongs to. It is on the page no longer after "New chat".
+async function answer(talk, question, asked) {
   const a = { text: "", tokens: 0, firstTokens: 0, first: 0, last: 0, start: performance.now(),
               counts: Array(64).fill(0), finish: "", usage: null, el: bubble("bot live", "") };
-  busy = new AbortController();
+  const running = new AbortController();
+  let problem = "", locked = false;
+  busy = running;
   show("send", "Stop");
   try {
     const response = await fetch("v1/chat/completions",
-      { method: "POST", headers: headers(), body: requestBody(), signal: busy.signal });
+      { method: "POST", headers: headers(), body: requestBody(), signal: running.signal })
+      .catch((e) => notReached(e, "The server cannot be reached."));
     if (!response.ok) {
-      if (response.status === 401) $("keybox").hidden = false;
-      const problem = await response.json().catch(() => null);
-      throw new Error((problem && problem.error && problem.error.message) || "HTTP " + response.status);
+      locked = response.status === 401;
+      const body = await response.json().catch(() => null);
+      throw new Error((body && body.error && body.error.message) || "HTTP " + response.status);
     }
     for await (const chunk of events(response)) takeChunk(a, chunk);
+    if (!a.finish) throw new Error("The connection to the server was lost.");
     const note = document.createElement("span");
     const cached = a.usage && a.usage.prompt_tokens_details ? a.usage.prompt_tokens_details.cached_tokens : 0;
     note.className = "note";
@@ -152,20 +174,39 @@ async function answer() {
       (a.usage ? a.usage.prompt_tokens : "?") + (cached ? " (" + cached + " from the cache)" : "");
     a.el.append(note);
   } catch (e) {
-    if (e.name !== "AbortError") bubble("fail", e.message);
+    if (e.name !== "AbortError") problem = e.message;
   }
   a.el.classList.remove("live");
-  if (a.text) messages.push({ role: "assistant", content: a.text });
+  if (busy === running) idle();
+  if (a.text || a.finish) {
+    talk.push({ role: "assistant", content: a.text });
+  } else {
+    // No answer: the question is no part of the conversation, or each later request would carry it.
+    talk.pop();
+    asked.remove();
+    a.el.remove();
+    if (talk === messages) takeBack(question);
+  }
+  if (talk === messages) {
+    if (locked) problem += ": enter it in the field \u201cAPI key\u201d and send the message again.";
+    if (problem) bubble("fail", problem);
+    $("empty").hidden = $("log").querySelector(".msg") !== null;
+    if (locked) $("keybox").hidden = false;
+    if (locked) $("key").focus();
+  }
+  document.body.dataset.answers = String(Number(document.body.dataset.answers || 0) + 1);
+}
+
+function idle() {
   busy = null;
   show("send", "Send");
-  document.body.dataset.answers = String(Number(document.body.dataset.answers || 0) + 1);
 }
 
 function ask(text) {
   if (!text.trim() || busy) return;
+  for (const el of $("log").querySelectorAll(".fail")) el.remove();
   messages.push({ role: "user", content: text });
-  bubble("user", text);
-  answer();
+  answer(messages, text, bubble("user", text));
 }
 
 // ---------------------------------------------------------------- the server
@@ -205,15 +246,19 @@ function state(name, text) {
 async function poll() {
   try {
     const health = await fetch("health");
-    if (health.status === 200) {
-      state("ok", "ready");
-    } else {
+    const metrics = await fetch("metrics", { headers: headers() });
+    const locked = metrics.status === 401;
+    $("keybox").hidden = !locked && !$("key").value;
+    if (health.status !== 200) {
       const h = await health.json();
       state("wait", h.status === "loading" ? "loading " + h.stage : h.status);
+    } else if (locked) {
+      show("model", "");
+      state("wait", "API key needed");
+    } else {
+      state("ok", "ready");
+      if (!model) await hello();
     }
-    if (health.status === 200 && !model) await hello();
-    const metrics = await fetch("metrics", { headers: headers() });
-    $("keybox").hidden = metrics.status !== 401 && !$("key").value;
     if (metrics.ok) drawServer(parse(await metrics.text()));
   } catch (e) {
     state("bad", "not reachable");
@@ -238,22 +283,27 @@ async function hello() {
 
 $("form").addEventListener("submit", (e) => {
   e.preventDefault();
-  if (busy) { busy.abort(); return; }
+  if (busy) { busy.abort(); return; } // the Stop button
   const text = $("input").value;
   $("input").value = "";
-  $("input").style.height = "";
+  fitInput();
   ask(text);
 });
 $("input").addEventListener("keydown", (e) => {
-  if (e.key === "Enter" && !e.shiftKey) { e.preventDefault(); $("form").requestSubmit(); }
+  if (e.key !== "Enter" || e.shiftKey) return;
+  if (e.isComposing || e.keyCode === 229) return; // Enter picks a word of an input method; Safari has only the code
+  e.preventDefault();
+  if (!busy) $("form").requestSubmit(); // while an answer runs, the text stays where it is
 });
-$("input").addEventListener("input", () => {
+function fitInput() {
   $("input").style.height = "";
-  $("input").style.height = $("input").scrollHeight + 2 + "px";
-});
+  if ($("input").value) $("input").style.height = $("input").scrollHeight + 2 + "px";
+}
+$("input").addEventListener("input", fitInput);
 $("clear").addEventListener("click", () => {
   if (busy) busy.abort();
-  messages.length = 0;
+  idle();
+  messages = [];
   for (const el of [...$("log").children]) if (el.id !== "empty") el.remove();
   $("empty").hidden = false;
 });
@@ -267,6 +317,7 @@ for (const text of ideas) {
   $("ideas").append(b);
 }
 $("key").value = sessionStorage.getItem("key") || "";
+$("keybox").addEventListener("submit", (e) => { e.preventDefault(); $("input").focus(); });
 $("key").addEventListener("change", () => { sessionStorage.setItem("key", $("key").value); model = ""; });
 histogram([]);
 poll();

@@ -148,6 +148,22 @@ template <typename T> static inline T __ldcg(const T *p)
 {
     return *p;
 }
+template <typename T> static inline T __ldg(const T *p)
+{
+    return *p;
+}
+template <typename T> static inline void __stcg(T *p, T x)
+{
+    *p = x;
+}
+static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t which)
+{
+    const uint64_t all = (uint64_t)b << 32 | a;
+    uint32_t v = 0;
+    for (int i = 0; i < 4; i++)
+        v |= (uint32_t)(all >> 8 * (which >> 4 * i & 7) & 255) << 8 * i;
+    return v;
+}
 
 /* ---------------------------------------------------------------- bf16 */
 
@@ -201,15 +217,16 @@ static inline float __half2float(__half)
 /* ---------------------------------------------------------------- threads of a block */
 
 struct emu_copy {
-    uint32_t to;
+    uint32_t to, n_bytes;
     const void *from;
-    bool there;
+    bool there, first; /* of a call */
 };
 struct emu_thread {
     void *sp;
     std::vector<char> stack;
     bool done;
     std::vector<std::vector<emu_copy>> groups; /* of asynchronous copies; the last one is open */
+    bool begun;                                /* a call of them */
 };
 struct emu_warp {
     int arrived;
@@ -217,9 +234,16 @@ struct emu_warp {
     int op;
     void *args[32];
 };
+/* Of waves of 64. */
+struct emu_wave {
+    int arrived, op;
+    uint64_t turn;
+    void *args[64];
+};
 struct emu_block {
     std::vector<emu_thread> threads;
     std::vector<emu_warp> warps;
+    std::vector<struct emu_wave> waves;
     std::vector<uint8_t> shared; /* of all blocks of a cluster, one after the other */
     size_t smem;
     unsigned n_threads, rank; /* of a block; the block that runs, within its cluster */
@@ -247,7 +271,7 @@ static inline struct emu_warp &emu_warp_now(void)
 {
     return emu.warps[(size_t)emu.now / 32];
 }
-/* All 32 lanes meet; the last one to come runs `work` over everybody's arguments. */
+/* All 32 lanes meet; the last one to come runs `work` over all their arguments. */
 void emu_meet(int op, void *args, void (*work)(void **args));
 void __syncthreads(void);
 
@@ -398,6 +422,16 @@ static inline cudaError_t cudaFuncSetAttribute(const void *, int, int)
 {
     return cudaSuccess;
 }
+/* What a multiprocessor has. */
+#ifndef EMU_SHARED_KIB
+#define EMU_SHARED_KIB 164
+#endif
+enum { cudaDevAttrMaxSharedMemoryPerMultiprocessor };
+static inline cudaError_t cudaDeviceGetAttribute(int *v, int, int)
+{
+    *v = EMU_SHARED_KIB * 1024;
+    return cudaSuccess;
+}
 static inline void emu_launch(const cudaLaunchConfig_t *c, void (*body)(void *), void *user)
 {
     unsigned cluster = 1;
@@ -427,38 +461,14 @@ static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel
     return cudaSuccess;
 }
 
-/* ---------------------------------------------------------------- attention's instructions */
+/* ---------------------------------------------------------------- shared memory */
 
 enum { EMU_SHARED_BASE = 1024 }; /* shared memory does not start at address 0 either */
-#define ATTN_SHARED(name) uint8_t *const name = emu.shared.data() + emu.rank * emu.smem
-static inline uint32_t attn_shared_at(const void *p)
-{
-    return (uint32_t)((const uint8_t *)p - emu.shared.data()) + EMU_SHARED_BASE;
-}
 void *emu_shared_ptr(uint32_t at, size_t n_bytes);
 struct emu_bar {
     uint32_t count, left, phase;
     int64_t bytes;
     std::vector<std::vector<uint64_t>> boxes;
 };
-void attn_copy16(uint32_t to, const void *from, bool there);
-static inline void attn_copy_commit(void)
-{
-    emu.threads[(size_t)emu.now].groups.emplace_back();
-}
-void attn_copy_wait(int pending);
-void attn_ldmatrix(uint32_t (&r)[4], uint32_t at);
-void attn_ldmatrix_t(uint32_t (&r)[4], uint32_t at);
-void attn_mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
-static inline void attn_store4(uint32_t at, uint32_t x)
-{
-    memcpy(emu_shared_ptr(at, 4), &x, 4);
-}
-static inline uint4 attn_load16(uint32_t at)
-{
-    uint4 v;
-    memcpy(&v, emu_shared_ptr(at, 16), 16);
-    return v;
-}
 
 #endif

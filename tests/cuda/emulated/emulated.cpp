@@ -7,6 +7,8 @@
 #include <cuda_runtime.h>
 #include <emulated_wgmma.h>
 
+#include "backend/gpu/gpu.h"
+
 #include <map>
 #include <set>
 
@@ -58,6 +60,7 @@ void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size
         fail("more shared memory than there is");
     emu.threads.resize(all);
     emu.warps.assign(all / 32, emu_warp());
+    emu.waves.assign((all + 63) / 64, emu_wave());
     emu.shared.assign(n_blocks * emu.smem, 0xff); /* NaN, so that what nobody wrote is noticed */
     bars.clear();
     on_their_way.clear();
@@ -70,6 +73,7 @@ void emu_run_cluster(unsigned first, unsigned n_blocks, unsigned n_threads, size
         t.stack.resize(STACK);
         t.done = false;
         t.groups.assign(1, {});
+        t.begun = false;
         uint64_t *top = (uint64_t *)(((uintptr_t)t.stack.data() + STACK) & ~(uintptr_t)63);
         *--top = 0;                      /* keeps the stack aligned as after a call */
         *--top = (uint64_t)(uintptr_t)thread_main;
@@ -251,30 +255,128 @@ void *emu_shared_ptr(uint32_t at, size_t n_bytes)
     return emu.shared.data() + (at - EMU_SHARED_BASE);
 }
 
-/* Copies have no order among themselves, not even those of one thread. */
-void attn_copy16(uint32_t to, const void *from, bool there)
+/* ---------------------------------------------------------------- waves, and what gpu.h has */
+
+/* All lanes of a wave meet. */
+static void wave_meet(int op, void *args, void (*work)(void **args))
 {
-    if (!on_their_way.insert(to).second)
-        fail("two copies on their way to one place");
-    emu.threads[(size_t)emu.now].groups.back().push_back({to, from, there});
+    if (GPU_WAVE == 32) {
+        emu_meet(op, args, work);
+        return;
+    }
+    auto &w = emu.waves[(size_t)emu.now / 64];
+    if (w.arrived && w.op != op)
+        fail("lanes of a wave meet at different instructions");
+    w.op = op;
+    w.args[threadIdx.x % 64] = args;
+    if (++w.arrived == 64) {
+        work(w.args);
+        w.arrived = 0;
+        w.turn++;
+        emu.turn++;
+        return;
+    }
+    for (const uint64_t turn = w.turn; turn == w.turn;)
+        emu_yield();
 }
 
-void attn_copy_wait(int pending)
+void gpu_wave_sync(void)
+{
+    wave_meet(20, NULL, emu_nothing);
+}
+
+struct moved { uint32_t in, out; int from; };
+
+uint32_t emu_wave_from(uint32_t x, int from)
+{
+    moved m = {x, 0, from};
+    wave_meet(21, &m, [](void **args) {
+        for (int i = 0; i < GPU_WAVE; i++)
+            ((moved *)args[i])->out = ((moved *)args[((moved *)args[i])->from])->in;
+    });
+    return m.out;
+}
+
+static uint64_t looked; /* since something was posted */
+
+void gpu_post16(const float4 *at, uint4 w)
+{
+    looked = 0;
+    memcpy((void *)(uintptr_t)at, &w, 16);
+}
+
+uint4 gpu_look16(const float4 *at)
+{
+    uint4 w;
+    if (++looked > 10000000)
+        fail("a wait for a piece that no block before this one has posted");
+    memcpy(&w, at, 16);
+    return w;
+}
+
+/* Copies have no order among themselves, not even those of one thread; but waves of 64 wait for them in the order in which
+ * they were called for. */
+void emu_copy_place(uint32_t to)
+{
+    emu.threads[(size_t)emu.now].begun = true;
+    if (GPU_WAVE == 64 && emu_wave_from(to, 0) != to)
+        fail("lanes name different places for a copy");
+}
+
+void emu_copy_lane(uint32_t to, const void *from, uint32_t n, bool there)
+{
+    auto &t = emu.threads[(size_t)emu.now];
+    if (!on_their_way.insert(to).second)
+        fail("two copies on their way to one place");
+    t.groups.back().push_back({to, n, from, there, t.begun});
+    t.begun = false;
+}
+
+void gpu_copy_commit(void)
+{
+    if (GPU_WAVE == 32)
+        emu.threads[(size_t)emu.now].groups.emplace_back();
+}
+
+static void arrive(const emu_copy &c)
+{
+    on_their_way.erase(c.to);
+    if (c.there)
+        memcpy(emu_shared_ptr(c.to, c.n_bytes), c.from, c.n_bytes);
+    else
+        memset(emu_shared_ptr(c.to, c.n_bytes), 0, c.n_bytes);
+}
+
+void emu_copies_left(int left, int lines)
 {
     auto &groups = emu.threads[(size_t)emu.now].groups;
-    while ((int)groups.size() - 1 > pending) {
-        for (const auto &c : groups.front()) {
-            on_their_way.erase(c.to);
-            if (c.there)
-                memcpy(emu_shared_ptr(c.to, 16), c.from, 16);
-            else
-                memset(emu_shared_ptr(c.to, 16), 0, 16);
-        }
+    while (GPU_WAVE == 32 && (int)groups.size() - 1 > left) {
+        for (const auto &c : groups.front())
+            arrive(c);
         groups.erase(groups.begin());
     }
+    if (GPU_WAVE == 32)
+        return;
+    auto &q = groups.front();
+    int calls = 0;
+    for (const auto &c : q)
+        calls += c.first;
+    size_t n = 0;
+    for (; n < q.size() && (calls > lines || !q[n].first); n++) {
+        calls -= q[n].first;
+        arrive(q[n]);
+    }
+    q.erase(q.begin(), q.begin() + (long)n);
 }
 
 /* ---------------------------------------------------------------- matrices */
+
+static float half_of(uint32_t pair, int i)
+{
+    return __uint_as_float(i ? pair & 0xffff0000u : pair << 16);
+}
+
+#ifndef SV_EMULATED_WAVE64
 
 struct ldmatrix { uint32_t at; uint32_t *out; };
 
@@ -284,7 +386,7 @@ static uint16_t matrix_at(void **args, int matrix, int row, int col)
     return ((const uint16_t *)emu_shared_ptr(a->at, 16))[col];
 }
 
-void attn_ldmatrix(uint32_t (&r)[4], uint32_t at)
+void gpu_load_a(uint32_t (&r)[4], uint32_t at)
 {
     ldmatrix a = {at, r};
     emu_meet(10, &a, [](void **args) {
@@ -296,7 +398,7 @@ void attn_ldmatrix(uint32_t (&r)[4], uint32_t at)
     });
 }
 
-void attn_ldmatrix_t(uint32_t (&r)[4], uint32_t at)
+void gpu_load_t_at(uint32_t (&r)[EMU_PAIRS], uint32_t at)
 {
     ldmatrix a = {at, r};
     emu_meet(11, &a, [](void **args) {
@@ -310,12 +412,7 @@ void attn_ldmatrix_t(uint32_t (&r)[4], uint32_t at)
 
 struct mma { float *c; const uint32_t *a; uint32_t b[2]; };
 
-static float half_of(uint32_t pair, int i)
-{
-    return __uint_as_float(i ? pair & 0xffff0000u : pair << 16);
-}
-
-void attn_mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+static void mma_16x8(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
     mma m = {c, a, {b0, b1}};
     emu_meet(12, &m, [](void **args) {
@@ -339,6 +436,78 @@ void attn_mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
                 ((mma *)args[lane])->c[i] = C[lane / 4 + (i / 2) * 8][lane % 4 * 2 + i % 2];
     });
 }
+
+void gpu_mma(float *d, const uint32_t (&a)[4], const uint32_t (&b)[4])
+{
+    mma_16x8(d, a, b[0], b[1]);
+    mma_16x8(d + 4, a, b[2], b[3]);
+}
+
+void gpu_mma8(float *d, const uint32_t (&a)[4], const uint32_t (&b)[4], int step)
+{
+    mma_16x8(d, a, b[2 * step], b[2 * step + 1]);
+}
+
+void gpu_mma_t(float *d, const uint32_t (&p)[4], const uint32_t (&t)[4])
+{
+    gpu_mma(d, p, t);
+}
+
+void gpu_mma_ones(float *d, const uint32_t (&p)[4])
+{
+    mma_16x8(d, p, 0x3f803f80u, 0x3f803f80u);
+}
+
+#else
+
+struct product { float *d; const uint32_t *a, *b; };
+
+/* d += a b^T over columns first to last of what a lane holds of its row: lane l has row l % 16 of both, and of the sum row
+ * l % 16, columns 4 (l / 16) to + 3. */
+template <int FIRST, int LAST> static void mfma(void **args)
+{
+    for (int lane = 0; lane < 64; lane++)
+        for (int e = 0; e < 4; e++) {
+            const int row = lane % 16, col = lane / 16 * 4 + e;
+            float sum = ((const product *)args[lane])->d[e];
+            for (int g = 0; g < 4; g++)
+                for (int k = FIRST; k <= LAST; k++)
+                    sum = fmaf(half_of(((const product *)args[g * 16 + row])->a[k / 2], k % 2),
+                               half_of(((const product *)args[g * 16 + col])->b[k / 2], k % 2), sum);
+            ((product *)args[lane])->d[e] = sum;
+        }
+}
+
+void gpu_mma(float *d, const uint32_t (&a)[4], const uint32_t (&b)[4])
+{
+    product p = {d, a, b};
+#ifdef SV_EMULATED_GFX950
+    wave_meet(22, &p, mfma<0, 7>);
+#else
+    wave_meet(22, &p, mfma<0, 3>);
+    wave_meet(23, &p, mfma<4, 7>);
+#endif
+}
+
+void gpu_mma8(float *d, const uint32_t (&a)[4], const uint32_t (&b)[4], int)
+{
+    gpu_mma(d, a, b);
+}
+
+void gpu_mma_t(float *d, const uint32_t (&p)[2], const uint32_t (&t)[2])
+{
+    product x = {d, p, t};
+    wave_meet(24, &x, mfma<0, 3>);
+}
+
+void gpu_mma_ones(float *d, const uint32_t (&p)[2])
+{
+    const uint32_t ones[2] = {0x3f803f80u, 0x3f803f80u};
+    product x = {d, p, ones};
+    wave_meet(25, &x, mfma<0, 3>);
+}
+
+#endif
 
 /* ---------------------------------------------------------------- matrices of sm_90a */
 

@@ -1,16 +1,11 @@
 // page.mjs URL [PICTURE] - drives the chat page in headless Chromium and checks what a person would see.
 // Called by clients.test.sh. Exits 1 with the first thing that is wrong.
 import assert from "node:assert/strict";
-import { chromium } from "playwright-core";
+import { open } from "./browser.mjs";
 
 const [url, picture] = process.argv.slice(2);
-const browser = await chromium.launch({
-  executablePath: "/usr/bin/chromium",
-  args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync"],
-});
+const { browser, page } = await open({ width: 1280, height: 840 });
 try {
-  const page = await browser.newPage({ viewport: { width: 1280, height: 840 } });
   const problems = [];
   page.on("pageerror", (e) => problems.push(String(e)));
   page.on("console", (m) => m.type() === "error" && problems.push(m.text()));

@@ -1,0 +1,368 @@
+/*
+ * attention_portable.cu - paged attention on the matrix instructions that all cards of a vendor
+ * have (gpu.h). Head sizes 64 and 128.
+ *
+ * Launched by attention.cu. A block holds 16 queries in each of its waves and walks over tiles of
+ * keys, which lie in shared memory in a ring of stages; the next tiles are on their way meanwhile.
+ * Queries are (row, head of the group) pairs of one segment and kv head, so that keys are read once
+ * for all of them. Every wave adds for its own queries in the order that attention.h fixes; a wave
+ * skips tiles that none of its queries sees, which leaves the same bits as adding nothing. Must
+ * not: let a query's sum depend on its place in the tile, on the other queries or on which block
+ * works on which keys.
+ */
+#include "backend/gpu/attention_frag.cuh"
+
+enum {
+    MOST_STAGES = 5,
+    N_OFFSETS = 8, /* tiles whose addresses are kept; a power of two above the stages */
+    MOST_WARPS = SV_ATTN_TILE / 8, /* their queries fit into a stage */
+    FOURS_16 = 16 / GPU_COLS,      /* of 16 keys or values */
+    PAIRS_16 = 2 * FOURS_16
+};
+
+/* ---------------------------------------------------------------- loads */
+
+/* The tile's keys `from` to `to` - 1, zeros for those that no query sees. */
+template <int HD, int WARPS>
+static __device__ __forceinline__ void load_tile(const struct sv_attn_args &a, uint32_t stage,
+                                                 const uint32_t *offsets, int32_t from = 0,
+                                                 int32_t to = SV_ATTN_TILE)
+{
+    constexpr int ROWS = WARPS * GPU_WAVE * 8 / HD, TILE_BYTES = SV_ATTN_TILE * HD * 2;
+    const uint4 *k = (const uint4 *)a.p.kv.k, *v = (const uint4 *)a.p.kv.v;
+    const uint32_t row0 = gpu_wave() * (GPU_WAVE * 8 / HD);
+#pragma unroll 2
+    for (int i = 0; i < (SV_ATTN_TILE + ROWS - 1) / ROWS; i++)
+        gpu_copy_rows_two<HD * 2>(
+            stage, TILE_BYTES, row0 + i * ROWS,
+            [&](uint32_t row, uint32_t chunk) {
+                if ((int32_t)row < from || (int32_t)row >= to)
+                    return gpu_index{0, false, true};
+                const uint32_t off = offsets[row];
+                const bool seen = off != ATTN_NONE;
+                return gpu_index{seen ? (uint64_t)off + chunk : 0, seen, false};
+            },
+            k, v);
+}
+
+/* Lines that each wave copies for a tile, at least. */
+template <int HD, int WARPS> static __device__ __forceinline__ constexpr int tile_lines(void)
+{
+    return 2 * (SV_ATTN_TILE * (HD / 8) / (WARPS * GPU_WAVE));
+}
+
+/* real: otherwise nothing is read, and zeros are put in the place of 16. */
+template <int HD, int WARPS>
+static __device__ __forceinline__ void
+load_queries(const struct sv_attn_args &a, const struct attn_item &it, uint32_t to, bool real)
+{
+    constexpr int EACH = GPU_WAVE * 8 / HD;
+    const int32_t left = it.n_q - it.q0,
+                  all = left < WARPS * 16 ? (left + 15) / 16 * 16 : WARPS * 16, n = real ? all : 16;
+#pragma unroll 1
+    for (int32_t row0 = gpu_wave() * EACH; row0 < n; row0 += WARPS * EACH)
+        gpu_copy_rows<HD * 2, true>(to, row0, [&](uint32_t row, uint32_t chunk) {
+            const int32_t q = it.q0 + (int32_t)row;
+            const bool there = q < it.n_q && real;
+            const __nv_bfloat16 *from = (const __nv_bfloat16 *)a.p.q;
+            if (there) {
+                const int32_t r = attn_div(q, a.by_group),
+                              head = it.kv_head * a.group + (q - r * a.group);
+                from += (int64_t)(it.g.row0 + r) * a.p.ldq + (int64_t)head * HD + chunk * 8;
+            }
+            return gpu_source{from, there};
+        });
+}
+
+/* ---------------------------------------------------------------- one tile of keys */
+
+/* s (16, SV_ATTN_TILE) = q k^T. */
+template <int HD>
+static __device__ __forceinline__ void scores(float (&s)[SCORE_FOURS][4],
+                                              const uint32_t (&q)[HD / GPU_K][4], uint32_t keys)
+{
+    const uint32_t row = gpu_b_row(), chunk = gpu_b_chunk();
+#pragma unroll
+    for (int n = 0; n < SCORE_FOURS; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s[n][e] = 0;
+#pragma unroll
+    for (int k = 0; k < HD / GPU_K; k++) {
+#pragma unroll
+        for (int n = 0; n < SV_ATTN_TILE / 16; n++) {
+            uint32_t b[4];
+            gpu_load_b(b, keys + n * 16 * HD * 2 + at<HD>(row, GPU_K / 8 * k + chunk));
+            gpu_mma(s[n * FOURS_16], q[k], b);
+        }
+    }
+}
+
+/* o += p v, l += p 1: the sum of the same rounded weights, by the same instruction in the same
+ * order. */
+template <int HD>
+static __device__ __forceinline__ void values(float (&o)[HD / GPU_COLS][4], float (&l)[4],
+                                              const uint32_t (&p)[SV_ATTN_TILE / 16][PAIRS_16],
+                                              uint32_t vals)
+{
+#pragma unroll
+    for (int k = 0; k < SV_ATTN_TILE / 16; k++) {
+        gpu_mma_ones(l, p[k]);
+#pragma unroll
+        for (int n = 0; n < HD / 16; n++) {
+            uint32_t v[PAIRS_16];
+            gpu_load_t<HD * 2>(v, vals, k * 16, n * 16);
+            gpu_mma_t(o[n * FOURS_16], p[k], v);
+        }
+    }
+}
+
+/* Weights of a tile from its scores: the running maximum moves, what was summed below the old one
+ * is rescaled. `fresh`: the chunk's first tile, sums are still clear. */
+template <int HD>
+static __device__ __forceinline__ void
+soften(const struct sv_attn_args &a, float (&s)[SCORE_FOURS][4],
+       uint32_t (&p)[SV_ATTN_TILE / 16][PAIRS_16], struct sum<HD> &c, float (&l)[4], bool fresh)
+{
+    float most[GPU_LINES], at[GPU_LINES], alpha[GPU_LINES];
+#pragma unroll
+    for (int r = 0; r < GPU_LINES; r++)
+        most[r] = attn_neg_inf();
+#pragma unroll
+    for (int n = 0; n < SCORE_FOURS; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            most[e / GPU_RUN] = fmaxf(most[e / GPU_RUN], s[n][e]);
+#pragma unroll
+    for (int r = 0; r < GPU_LINES; r++) {
+        most[r] = gpu_row_max(most[r]);
+        const float m = fmaxf(c.m[r], __fmul_rn(most[r], a.scale_log2));
+        at[r] = m == attn_neg_inf() ? 0.0f : m;
+        alpha[r] = gpu_exp2(c.m[r] - at[r]);
+        c.m[r] = m;
+    }
+#pragma unroll
+    for (int n = 0; n < SCORE_FOURS; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e += 2) {
+            const float from = -at[e / GPU_RUN],
+                        w0 = gpu_exp2(__fmaf_rn(s[n][e], a.scale_log2, from)),
+                        w1 = gpu_exp2(__fmaf_rn(s[n][e + 1], a.scale_log2, from));
+            p[n / FOURS_16][n % FOURS_16 * 2 + e / 2] = attn_pack(w0, w1);
+        }
+    /* Times one is no change: leaving it out when no query of the wave needs it is no
+     * difference. */
+    if (!fresh && gpu_any(alpha[0] != 1.0f || alpha[GPU_LINES - 1] != 1.0f)) {
+#pragma unroll
+        for (int n = 0; n < HD / GPU_COLS; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                c.o[n][e] = __fmul_rn(c.o[n][e], alpha[e / GPU_RUN]);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            l[e] = __fmul_rn(l[e], alpha[e / GPU_RUN]);
+    }
+}
+
+/* ---------------------------------------------------------------- the kernel */
+
+/* Everything before this launch is done; what it wrote may be read, and what it reads be
+ * written. */
+static __device__ __forceinline__ void settle(const struct sv_attn_args &a,
+                                              const struct attn_items *plan)
+{
+    sv_pdl_wait();
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        *a.plan_unit = plan->unit;
+}
+
+/* Lanes beyond the last query double it: they take part and write nothing. */
+static __device__ __forceinline__ struct lane_rows
+rows_of(const struct sv_attn_args &a, const struct attn_item &it, int32_t q_warp, int lane)
+{
+    struct lane_rows rows;
+#pragma unroll
+    for (int r = 0; r < GPU_LINES; r++) {
+        const int32_t q = q_warp + gpu_run_row(lane) + 8 * r,
+                      row = attn_div(q < it.n_q ? q : it.n_q - 1, a.by_group),
+                      pos = attn_pos(a.p, it.g, row);
+        rows.lo[r] = attn_lo(a.p, pos);
+        rows.hi[r] = attn_hi(a.p, pos, it.g.end);
+    }
+    return rows;
+}
+
+/* Shared memory: the ring (keys, values of each stage), addresses of N_OFFSETS tiles, the plan.
+ * Queries pass through the ring's last stage on their way to registers. */
+template <int HD, int WARPS>
+__global__ void __launch_bounds__(WARPS *GPU_WAVE, WARPS == 4 ? GPU_BLOCKS : 1)
+    attn_portable(struct sv_attn_args a)
+{
+    constexpr int TILE_BYTES = SV_ATTN_TILE * HD * 2, STAGE_BYTES = 2 * TILE_BYTES;
+    constexpr int TILES_PER_CHUNK = SV_ATTN_CHUNK / SV_ATTN_TILE;
+    constexpr int TILES_PER_SPAN = SV_ATTN_SPAN / SV_ATTN_TILE;
+    GPU_SHARED(shared);
+    uint32_t *const offsets = (uint32_t *)(shared + a.n_stages * STAGE_BYTES);
+    struct attn_items *const plan = (struct attn_items *)(offsets + N_OFFSETS * SV_ATTN_TILE);
+    const uint32_t ring = gpu_shared_at(shared), last_stage = ring + (a.n_stages - 1) * STAGE_BYTES;
+    constexpr int THREADS = WARPS * GPU_WAVE;
+    const uint32_t lane = gpu_lane(), warp = gpu_wave();
+    float4 *const run = a.run + (size_t)blockIdx.x * (HD / GPU_COLS + 1) * THREADS + threadIdx.x;
+
+    if (!a.early)
+        sv_pdl_wait();
+    sv_pdl_launch(); /* not before, unless segments are settled: see attn_combine */
+    if (threadIdx.x < 32)
+        attn_plan_items(a, WARPS * 16, plan);
+    __syncthreads();
+    const int32_t n_items = plan->n_items * a.p.kv.n_kv_heads;
+    const bool whole = plan->unit == SV_ATTN_WHOLE;
+    bool waited = false;
+    /* One block that waits keeps the launch from ending before those it follows. */
+    if (blockIdx.x > 0 && (int32_t)blockIdx.x >= n_items)
+        return;
+
+    for (int32_t turn = 0; turn * (int32_t)gridDim.x < n_items; turn++) {
+        const int32_t i = attn_turn(turn);
+        if (i >= n_items)
+            continue;
+        const struct attn_item it = attn_item_at(a, plan, WARPS * 16, i);
+        if (it.from == it.to)
+            continue;
+        const int32_t q_warp = it.q0 + 16 * (int32_t)warp;
+        const struct lane_rows rows = rows_of(a, it, q_warp, (int)lane);
+        /* What any of the warp's queries sees, and what all see. */
+        const bool busy = q_warp < it.n_q;
+        const int32_t q_last = q_warp + 15 < it.n_q ? q_warp + 15 : it.n_q - 1;
+        const int32_t pos_first = attn_pos(a.p, it.g, busy ? attn_div(q_warp, a.by_group) : 0);
+        const int32_t pos_last = attn_pos(a.p, it.g, attn_div(q_last, a.by_group));
+        const int32_t lo_any = attn_lo(a.p, pos_first), lo_all = attn_lo(a.p, pos_last);
+        const int32_t hi_any = attn_hi(a.p, pos_last, it.g.end),
+                      hi_all = attn_hi(a.p, pos_first, it.g.end);
+
+        __syncthreads(); /* the item before is done with shared memory */
+        for (int32_t j = threadIdx.x; j < a.n_stages * SV_ATTN_TILE; j += THREADS)
+            offsets[j] = attn_key_at(a, it, it.from * SV_ATTN_TILE + j);
+        __syncthreads();
+        /* Keys of earlier positions are on their way while the launch before may still write the
+         * segment's own, which the same instructions load afterwards, and the queries. */
+        const int32_t first = it.from * SV_ATTN_TILE;
+        const int32_t old = waited ? 1 << 30 : max(it.g.base - first, 0);
+#pragma unroll 1
+        for (int32_t part = waited ? 1 : 0; part < 2; part++) {
+            if (part && !waited)
+                settle(a, plan);
+            const bool all = waited; /* of an item that is not the block's first, at once */
+            for (int32_t j = 0; j < a.n_stages - 1 && it.from + j < it.to; j++) {
+                const int32_t edge = old - j * SV_ATTN_TILE;
+                load_tile<HD, WARPS>(a, ring + j * STAGE_BYTES, offsets + j * SV_ATTN_TILE,
+                                     part && !all ? edge : 0, part ? (int32_t)SV_ATTN_TILE : edge);
+            }
+            /* The zeros go behind all queries: copies on their way have no order. */
+            if (part || WARPS * 16 <= SV_ATTN_TILE)
+                load_queries<HD, WARPS>(a, it, last_stage + (part ? 0 : TILE_BYTES), part);
+            waited = part;
+        }
+        for (int32_t j = 0; j < a.n_stages - 1; j++)
+            gpu_copy_commit(); /* all is in the first group */
+        gpu_copy_wait<MOST_STAGES - 2>(a.n_stages - 2, 0);
+        __syncthreads();
+        uint32_t qf[HD / GPU_K][4];
+#pragma unroll
+        for (int k = 0; k < HD / GPU_K; k++)
+            gpu_load_a(qf[k],
+                       last_stage + at<HD>(16 * warp + (lane & 15), GPU_K / 8 * k + (lane >> 4)));
+
+        struct sum<HD> span, chunk;
+        float l[4] = {0, 0, 0, 0};
+        bool fresh = true, has_run = false;
+        int32_t stage = 0, free_stage = a.n_stages - 1;
+        sum_clear(span);
+        sum_clear(chunk);
+        for (int32_t t = it.from; t < it.to; t++) {
+            gpu_copy_wait<MOST_STAGES - 2>(a.n_stages - 2, tile_lines<HD, WARPS>() *
+                                                               min(a.n_stages - 2, it.to - 1 - t));
+            __syncthreads(); /* tile t is there for all, and nobody needs tile t - 1 any more */
+            const int32_t ahead = t - it.from + a.n_stages;
+            if (t + a.n_stages - 1 < it.to)
+                load_tile<HD, WARPS>(a, ring + free_stage * STAGE_BYTES,
+                                     offsets + (ahead - 1) % N_OFFSETS * SV_ATTN_TILE);
+            gpu_copy_commit();
+            uint32_t offset = ATTN_NONE;
+            if (threadIdx.x < SV_ATTN_TILE && t + a.n_stages < it.to)
+                offset = attn_key_at(a, it, (t + a.n_stages) * SV_ATTN_TILE + threadIdx.x);
+
+            const int32_t pos = t * SV_ATTN_TILE;
+            if (busy && pos < hi_any && pos + SV_ATTN_TILE > lo_any) {
+                float s[SCORE_FOURS][4];
+                uint32_t p[SV_ATTN_TILE / 16][PAIRS_16];
+                const uint32_t keys = ring + stage * STAGE_BYTES;
+                scores<HD>(s, qf, keys);
+                if (a.p.softcap > 0)
+                    cap_scores(a, s);
+                if (pos < lo_all || pos + SV_ATTN_TILE > hi_all)
+                    mask_scores(s, rows, pos + gpu_run_col((int)lane));
+                soften<HD>(a, s, p, chunk, l, fresh);
+                values<HD>(chunk.o, l, p, keys + TILE_BYTES);
+                fresh = false;
+            }
+            if (!fresh && (t % TILES_PER_CHUNK == TILES_PER_CHUNK - 1 || t == it.to - 1)) {
+#pragma unroll
+                for (int r = 0; r < GPU_LINES; r++)
+                    chunk.l[r] = l[GPU_RUN * r];
+                sum_merge(span, chunk);
+                sum_clear(chunk);
+                l[0] = l[1] = l[2] = l[3] = 0;
+                fresh = true;
+            }
+            if (whole && t % TILES_PER_SPAN == TILES_PER_SPAN - 1 && t != it.to - 1) {
+                if (has_run)
+                    run_merge<HD, THREADS>(run, span);
+                run_store<HD, THREADS>(run, span);
+                sum_clear(span);
+                has_run = true;
+            }
+            if (threadIdx.x < SV_ATTN_TILE)
+                offsets[ahead % N_OFFSETS * SV_ATTN_TILE + threadIdx.x] = offset;
+            free_stage = stage;
+            stage = stage + 1 == a.n_stages ? 0 : stage + 1;
+        }
+        gpu_copy_wait<0>(0, 0);
+        if (has_run)
+            run_merge<HD, THREADS>(run, span);
+        if (whole) {
+            __syncthreads(); /* the ring is read to the end: results pass through it */
+            if (busy)
+                write_rows<HD>(a, it, q_warp, span, ring + warp * 16 * HD * 2, lane);
+        } else if (busy) {
+            write_parts<HD>(a, it, q_warp, span, lane);
+        }
+    }
+    if (!waited)
+        settle(a, plan);
+}
+
+template <int HD, int WARPS> static void describe(struct sv_attn_launch *out)
+{
+    *out =
+        (struct sv_attn_launch){.kernel = attn_portable<HD, WARPS>,
+                                .tile_rows = WARPS * 16,
+                                .n_threads = WARPS * GPU_WAVE,
+                                .blocks_per_sm = WARPS == 4 ? GPU_BLOCKS : 1,
+                                .stage_bytes = 2 * SV_ATTN_TILE * HD * 2,
+                                .fixed_bytes = N_OFFSETS * SV_ATTN_TILE * (int32_t)sizeof(uint32_t),
+                                .max_stages = MOST_STAGES,
+                                .run_bytes = 0,
+                                .maps = false};
+}
+
+bool sv_cuda_attn_portable(int32_t head_dim, int32_t n_warps, struct sv_attn_launch *out)
+{
+    if (head_dim == 128)
+        n_warps == 4 ? describe<128, 4>(out) : describe<128, MOST_WARPS>(out);
+    else if (head_dim == 64)
+        n_warps == 4 ? describe<64, 4>(out) : describe<64, MOST_WARPS>(out);
+    else
+        return false;
+    return true;
+}

@@ -1,0 +1,141 @@
+/*
+ * context_kv.cu - draft_context_kv: the drafter's keys and values of committed rows, all layers at
+ * once.
+ *
+ * Entered through the table in device.cu. Both products and the norm run on every row of the batch:
+ * how many are committed is known to the device alone, and a row's bits do not depend on its
+ * company. One kernel then writes all layers, a warp per head; rows that were not committed end
+ * there. Must not: write for a row at or behind n_commit.
+ */
+#include "backend/cuda/cuda.h"
+#include "backend/gpu/norm_rope.cuh"
+
+enum { WARPS = 8, MAX_LAYERS = SV_GEMM_MAX_PARTS / 2 };
+
+struct write_args {
+    struct sv_rows rows;
+    const int32_t *n_commit;
+    int32_t n_layers;
+    float eps;
+    struct sv_rope_table rope;
+    struct sv_kv kv; /* geometry; pointers and table by layer */
+    struct sv_cuda_fault *fault;
+    struct {
+        void *k, *v;
+        const int32_t *table;
+        int32_t n_pages, table_stride;
+        const void *norm;
+        int32_t norm_dtype;
+    } layer[MAX_LAYERS];
+};
+
+template <typename T, typename K>
+static __global__ void write_kernel(const __grid_constant__ struct write_args a, const T *y)
+{
+    __shared__ float buffer[WARPS][SV_MAX_HEAD_DIM];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int32_t r = blockIdx.y, hd = a.kv.head_dim, n_kv = a.kv.n_kv_heads;
+    const int32_t head = blockIdx.x * WARPS + warp; /* of all layers' keys and values, as in y */
+    sv_pdl_launch();
+    sv_pdl_wait();
+    const int32_t seg = a.rows.row_seg[r];
+    if (seg < 0 || head >= a.n_layers * 2 * n_kv)
+        return;
+    const int32_t slot = a.rows.seg_slot[seg], pos = a.rows.row_pos[r];
+    if (slot < 0 || r - a.rows.seg_row0[seg] >= a.n_commit[seg])
+        return;
+    const int32_t l = head / (2 * n_kv), h = head % (2 * n_kv);
+    const int64_t angle =
+        (int64_t)sv_rope_row(&a.rope, pos, head == 0 && lane == 0 ? a.fault : NULL) *
+        (a.rope.rot_dim / 2);
+    struct sv_kv kv = a.kv;
+    kv.table = a.layer[l].table;
+    kv.n_pages = a.layer[l].n_pages;
+    kv.table_stride = a.layer[l].table_stride;
+    const int64_t at = sv_kv_at(kv, slot, pos);
+    if (at < 0) {
+        if (lane == 0)
+            sv_fault_set(a.fault, SV_CUDA_FAULT_DRAFT_PAGE, slot, pos, 0);
+        return;
+    }
+    const T *x = y + ((int64_t)r * a.n_layers * 2 * n_kv + head) * hd;
+    const int64_t page_stride = (int64_t)kv.page_size * hd;
+    if (h < n_kv) {
+        const struct sv_head_norm norm = {a.layer[l].norm, a.layer[l].norm_dtype, a.eps};
+        sv_head_norm_rope<T, K>((K *)a.layer[l].k + at + h * page_stride, x, buffer[warp], norm,
+                                a.rope, angle, hd, lane);
+    } else {
+        sv_head_copy((K *)a.layer[l].v + at + (h - n_kv) * page_stride, x, hd, lane);
+    }
+}
+
+template <typename T>
+static void write_launch(struct sv_cuda *cu, const struct sv_p_draft_context_kv *p)
+{
+    struct write_args a = {};
+    a.rows = p->rows;
+    a.n_commit = p->n_commit;
+    a.n_layers = p->n_layers;
+    a.eps = p->eps;
+    a.rope = p->rope;
+    a.kv = p->kv[0];
+    a.fault = cu->fault;
+    for (int32_t l = 0; l < p->n_layers; l++) {
+        SV_REQUIRE(p->kv[l].page_size == p->kv[0].page_size);
+        a.layer[l].k = p->kv[l].k;
+        a.layer[l].v = p->kv[l].v;
+        a.layer[l].table = p->kv[l].table;
+        a.layer[l].n_pages = p->kv[l].n_pages;
+        a.layer[l].table_stride = p->kv[l].table_stride;
+        a.layer[l].norm = p->k_norm[l].data;
+        a.layer[l].norm_dtype = p->k_norm[l].fmt.elem;
+    }
+    const int32_t heads = p->n_layers * 2 * p->kv[0].n_kv_heads;
+    dim3 grid((unsigned)((heads + WARPS - 1) / WARPS), (unsigned)p->rows.n_rows);
+    if (p->kv[0].dtype == SV_BF16)
+        sv_cuda_launch(cu, "draft_context_kv", write_kernel<T, __nv_bfloat16>, grid, 32 * WARPS, 0,
+                       a, (const T *)p->y);
+    else
+        sv_cuda_launch(cu, "draft_context_kv", write_kernel<T, float>, grid, 32 * WARPS, 0, a,
+                       (const T *)p->y);
+}
+
+void sv_cuda_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    SV_REQUIRE(p->n_layers <= MAX_LAYERS);
+    struct sv_gemm_part fc = {p->fc, p->fc_bias};
+    struct sv_p_gemm in = {};
+    in.n_rows = p->rows.n_rows;
+    in.k = p->fc.cols;
+    in.n_parts = 1;
+    in.x = p->taps;
+    in.ldx = p->fc.cols;
+    in.parts = &fc;
+    in.y = p->z;
+    in.ldy = p->fc.rows;
+    cu->be->gemm(dev, &in);
+    struct sv_p_add_rms_norm norm = {};
+    norm.n_rows = p->rows.n_rows;
+    norm.d = p->fc.rows;
+    norm.x = p->z;
+    norm.weight = p->hidden_norm;
+    norm.eps = p->eps;
+    norm.out = p->z;
+    norm.quantized = p->kv_parts[0].w.fmt.elem == SV_F8;
+    sv_cuda_add_rms_norm(dev, &norm);
+    struct sv_p_gemm out = {};
+    out.n_rows = p->rows.n_rows;
+    out.k = p->fc.rows;
+    out.n_parts = 2 * p->n_layers;
+    out.x = p->z;
+    out.ldx = p->fc.rows;
+    out.parts = p->kv_parts;
+    out.y = p->y;
+    out.ldy = p->n_layers * 2 * p->kv[0].n_kv_heads * p->kv[0].head_dim;
+    cu->be->gemm(dev, &out);
+    if (cu->act == SV_BF16)
+        write_launch<__nv_bfloat16>(cu, p);
+    else
+        write_launch<float>(cu, p);
+}

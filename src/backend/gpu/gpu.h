@@ -1,0 +1,125 @@
+/*
+ * gpu.h - what the matrix kernels of this folder are written in: one function for each thing that
+ * the vendors' chips do in different ways.
+ *
+ * Included by kernels of backend/gpu and, for the functions they share with these, of backend/cuda.
+ * The bodies are in backend/cuda/gpu_ptx.cuh, backend/hip/gpu_amd.cuh and, for tests that run
+ * kernels on a CPU, tests/cuda/emulated/emulated_gpu.h. Must not: know of rings, blocks of weights
+ * or sums.
+ *
+ * A wave is what executes one instruction: GPU_WAVE lanes. A warp is 32 lanes everywhere: kernels
+ * without matrices use CUDA's __shfl_*_sync and its like, which stay within half a wave on AMD
+ * (backend/hip/cuda_runtime.h). All functions below are called by whole waves.
+ *
+ * Constants of a body
+ *   GPU_WAVE          lanes
+ *   GPU_K             columns of an operand
+ *   GPU_RUN           neighbouring columns of a product's row that a lane holds
+ *   GPU_LINES         rows of which it holds them
+ *   GPU_COLS          columns of a product whose sums are four registers of each lane
+ *   GPU_KEYS          keys that attention takes at a time
+ *   GPU_BLOCKS        thread blocks of a product's kernel on a multiprocessor
+ *   GPU_SMALL_SHARED  a thread block may have no more than 64 KiB of shared memory
+ *   GPU_WCOMP         weights may be compressed: their layout is that of waves of 32
+ *
+ * Shared memory, addresses of 32 bits
+ *   GPU_SHARED(name)                      the dynamic part
+ *   gpu_shared_at(p)
+ *   gpu_store4, gpu_store16, gpu_load4, gpu_load16
+ *
+ * Copies to shared memory that go on while the wave does: a line, 16 bytes of each lane, at a time.
+ * Places are given by the wave, the same in all lanes, and lines lie in one piece there.
+ *   gpu_stream_policy()                   for what is read once a pass
+ *   gpu_copy_stream(to, from, policy)     from: this lane's; lane 0's + 16 lane
+ *   gpu_copy_rows<BYTES, LINES>(tile, row, from)  rows of BYTES bytes, from `row` on, to their
+ *                                         swizzled places; from(row, chunk): a struct gpu_source;
+ *                                         LINES: neighbours are read soon
+ *   gpu_copy_rows_two<BYTES>(tile, apart, row, from, a, b)  of a, and to a tile `apart` bytes
+ *                                         further of b; from(row, chunk): a struct gpu_index of
+ *                                         both
+ *   gpu_copy_commit()                     ends a group of copies
+ *   gpu_copy_wait<MOST>(groups, lines)    until all but the newest groups are there; lines: that
+ *                                         this wave has copied in these groups, or fewer
+ *   gpu_copy_settled()                    in front of a loop of waits: the compiler's own loads
+ *                                         are over, so that it need not wait in the loop
+ *
+ * Products. An operand is 16 rows of GPU_K bf16 columns, four registers a lane; a product of 16 x
+ * 16 sums is 4 * 16 / GPU_COLS registers, sum i in row gpu_run_row(lane) + 8 * (i % 4 / GPU_RUN),
+ * column i / 4 * GPU_COLS + gpu_run_col(lane) + i % GPU_RUN.
+ *   gpu_load_a(r, at)                     at: row lane % 16, 16-byte chunk lane / 16 of the operand
+ *   gpu_load_b(r, at)                     at: row gpu_b_row(), chunk gpu_b_chunk()
+ *   gpu_load_b8(r, at)                    at: row lane % 8, chunk gpu_b8_chunk(): all 32 columns
+ *   gpu_load_t<BYTES>(r, tile, row, col)  16 rows of a tile as columns of the second operand
+ *   gpu_mma(sums, a, b)                   sums += a b^T; the order of k is the function's
+ *   gpu_mma8(sums, a, b8, step)           with eight rows in b, columns step * GPU_K on
+ *   gpu_mma_t(sums, p, t)                 with 16 columns; p: a product, rounded in pairs
+ *   gpu_mma_ones(sums, p)                 the sums of p's rows, GPU_COLS times
+ *   gpu_turn<PAIR, NEW>(patch, lane, at, ...)   a product, rounded in pairs, to shared memory: its
+ * 16 (8) columns become rows of 32 bytes; at: gpu_turn_at
+ *
+ * Lanes
+ *   gpu_lane(), gpu_wave()                this one's number, and that of its wave in the block
+ *   gpu_row_max(x)                        over the lanes that hold the same row
+ *   gpu_col_lanes(lane)                   the set of lanes that hold the same columns
+ *   gpu_col_lane(lane)                    whether it is the first of these
+ *   gpu_col_max(x)                        over the lanes that hold the same columns
+ *   gpu_col_first(set, low, high, x)      the first row of a column that has x; low: in the lane's
+ *                                         first row, high: in its second
+ *   gpu_any(x)
+ *   gpu_wave_sync()                       the wave's stores to shared memory are there
+ *   gpu_group_sync(g), gpu_pair_sync(p)   four waves, two waves. A body may let the whole thread
+ *                                         block meet, so all its waves call them equally often.
+ *
+ * Between thread blocks
+ *   gpu_post16, gpu_look16                16 bytes, each word whole
+ *   gpu_publish(), gpu_obtain()           by all threads, around a barrier and gpu_arrive: what was
+ *                                         stored before the one is there after the other
+ *   gpu_arrive(count)                     adds one; returns what was there
+ *   gpu_send_max(at, v)
+ *
+ * Numbers
+ *   gpu_exp2, gpu_rcp                     approximate
+ *   gpu_scale2(pair, by)                  two bf16 times two powers of two
+ *   gpu_fp8x2(hi, lo)                     to e4m3, to nearest even, saturated
+ */
+#ifndef SV_GPU_H
+#define SV_GPU_H
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+/* 16 bytes of global memory, or zeros. `at` can be read either way. */
+struct gpu_source {
+    const void *at;
+    bool there;
+};
+/* Likewise, in units of 16 bytes, or nothing at all. */
+struct gpu_index {
+    uint64_t at;
+    bool there, skip;
+};
+
+/* Byte of a 16-byte chunk in a tile of rows of BYTES bytes: permuted by the row's low bits, so that
+ * neither copies nor operands meet a bank twice. */
+template <int BYTES>
+static __device__ __forceinline__ uint32_t gpu_place(uint32_t row, uint32_t chunk)
+{
+    return row * BYTES + ((chunk ^ (row & 7)) * 16);
+}
+
+#if defined(SV_CUDA_EMULATED)
+#include <emulated_gpu.h>
+#elif defined(__HIP__)
+#include "backend/hip/gpu_amd.cuh"
+#else
+#include "backend/cuda/gpu_ptx.cuh"
+#endif
+
+/* Registers for sums of n columns. */
+static __host__ __device__ constexpr int gpu_sums(int n)
+{
+    return (n + GPU_COLS - 1) / GPU_COLS * 4;
+}
+
+#endif

@@ -1,0 +1,562 @@
+/*
+ * rows.cu - the ops that work on one row of activations at a time: embed, add_rms_norm, act_mul and
+ * qk_norm_rope_kv_write.
+ *
+ * Entered through the table in device.cu. The sum over a row (over a head) has an order fixed by
+ * its length; how many heads a thread takes does not reach it. Vector and scalar loads give a
+ * thread the same elements, so alignment changes no bit. Must not: trust an id, a position or a
+ * page.
+ */
+#include "backend/cuda/cuda.h"
+#include "backend/gpu/fp8_rows.cuh"
+#include "backend/cuda/gemm.h"
+#include "backend/gpu/norm_rope.cuh"
+#include "backend/gpu/pack.cuh"
+#include "backend/gpu/silu.cuh"
+
+#define MAX_NORM_THREADS 1024
+
+static bool aligned16(const void *p)
+{
+    return (uintptr_t)p % 16 == 0;
+}
+
+/* ---------------------------------------------------------------- embed */
+
+struct embed_args {
+    const int32_t *ids;
+    const void *table;
+    int dtype, packed;
+    int32_t vocab, d;
+    float scale;
+};
+
+template <typename T> static __global__ void embed_kernel(struct embed_args a, T *out)
+{
+    sv_pdl_wait();
+    sv_pdl_launch(); /* not before: cu->settled */
+    int32_t id = a.ids[blockIdx.x];
+    id = id < 0 ? 0 : id >= a.vocab ? a.vocab - 1 : id;
+    out += (int64_t)blockIdx.x * a.d;
+    if (a.packed && a.d % 8 == 0) {
+        /* Eight columns from a multiple of 8 lie side by side in the packed layout. */
+        for (int32_t i = 8 * threadIdx.x; i < a.d; i += 8 * blockDim.x) {
+            float x[8];
+            sv_load8(x, (const __nv_bfloat16 *)a.table + sv_packed_at(id, i, a.d));
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                x[j] *= a.scale;
+            sv_store8(out + i, x);
+        }
+        return;
+    }
+    for (int32_t i = threadIdx.x; i < a.d; i += blockDim.x) {
+        int64_t at = a.packed ? sv_packed_at(id, i, a.d) : (int64_t)id * a.d + i;
+        sv_store(out + i, sv_weight_at(a.table, a.dtype, at) * a.scale);
+    }
+}
+
+void sv_cuda_embed(struct sv_dev *dev, const struct sv_p_embed *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    SV_REQUIRE(p->table.fmt.elem <= SV_F16); /* a drafter has no embedding of its own */
+    struct embed_args a = {
+        p->ids,        p->table.data, p->table.fmt.elem, sv_cuda_is_packed(&p->table),
+        p->table.rows, p->table.cols, p->scale};
+    if (cu->act == SV_BF16)
+        sv_cuda_launch(cu, "embed", embed_kernel<__nv_bfloat16>, p->n_rows, 256, 0, a,
+                       (__nv_bfloat16 *)p->out);
+    else
+        sv_cuda_launch(cu, "embed", embed_kernel<float>, p->n_rows, 256, 0, a, (float *)p->out);
+    cu->settled = true;
+}
+
+/* ---------------------------------------------------------------- add_rms_norm */
+
+struct norm_args {
+    int32_t d;
+    const int32_t *row_index;
+    const void *weight;
+    int weight_dtype;
+    float eps, of_d; /* of_d: 1 / d */
+    int64_t tap_stride;
+    bool vec; /* all rows 16-byte aligned and d a multiple of 8 */
+    bool rehearse;
+    uint8_t *bytes; /* out once more, in 8 bits and with scales (fp8.cuh), rows byte_stride apart */
+    int64_t byte_stride;
+    float *scales;
+};
+
+/* Eight elements of x + delta at i, rounded once as a store would; zeros behind the end. */
+template <typename T>
+static __device__ __forceinline__ void norm_in(float v[8], const T *x, const T *delta, int32_t i,
+                                               int32_t d, bool vec)
+{
+    if (vec) {
+        sv_load8(v, x + i);
+        if (delta) {
+            float w[8];
+            sv_load8(w, delta + i);
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                v[j] = sv_add(v[j], w[j], x);
+        }
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        v[j] = i + j < d ? sv_load(x + i + j) : 0.0f;
+        if (delta && i + j < d)
+            v[j] = sv_add(v[j], sv_load(delta + i + j), x);
+    }
+}
+
+template <typename T>
+static __device__ __forceinline__ void norm_put(T *out, const float v[8], int32_t i, int32_t d,
+                                                bool vec)
+{
+    if (vec) {
+        sv_store8(out + i, v);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        if (i + j < d)
+            sv_store(out + i + j, v[j]);
+}
+
+/* 1 / sqrt(mean + eps) of the block's sum, the same in every thread. Warps are added in a tree
+ * fixed by their places; scratch was cleared before a barrier, and a sum of squares does not notice
+ * a zero more. */
+static __device__ __forceinline__ float norm_scale(const struct norm_args &a, float sum,
+                                                   float4 scratch[8])
+{
+    sum = sv_warp_sum(sum);
+    if (threadIdx.x % 32 == 0)
+        ((float *)scratch)[threadIdx.x / 32] = sum;
+    __syncthreads();
+    const float4 p = scratch[threadIdx.x % 4], q = scratch[4 + threadIdx.x % 4];
+    sum = ((p.x + p.y) + (p.z + p.w)) + ((q.x + q.y) + (q.z + q.w));
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    return rsqrtf(fmaf(sum, a.of_d, a.eps));
+}
+
+/* HELD: groups of eight elements a thread keeps in registers between the sum and the scaling. */
+#define HELD 2
+
+template <typename T>
+static __global__ void __launch_bounds__(MAX_NORM_THREADS)
+    norm_kernel(struct norm_args a, T *x, const T *delta, T *out, T *tap)
+{
+    __shared__ float4 scratch[8];
+    const int32_t step = 8 * blockDim.x, first = 8 * threadIdx.x;
+    sv_pdl_launch();
+    if (threadIdx.x < 8)
+        scratch[threadIdx.x] = make_float4(0, 0, 0, 0);
+    __syncthreads();
+    sv_pdl_wait();
+    /* < 0: padding */
+    const int64_t row = !a.row_index ? blockIdx.x : max(a.row_index[blockIdx.x], 0);
+    const bool write_x = delta && !a.row_index;
+    x += row * a.d;
+    delta = delta ? delta + row * a.d : NULL;
+    tap = tap ? tap + row * a.tap_stride : NULL;
+    out += (int64_t)blockIdx.x * a.d;
+    float held[HELD][8], sum = 0;
+#pragma unroll
+    for (int h = 0; h < HELD; h++) {
+        const int32_t i = first + h * step;
+        if (i >= a.d)
+            break;
+        norm_in(held[h], x, delta, i, a.d, a.vec);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            sum = fmaf(held[h][j], held[h][j], sum);
+        if (write_x)
+            norm_put(x, held[h], i, a.d, a.vec);
+        if (tap)
+            norm_put(tap, held[h], i, a.d, a.vec);
+    }
+    for (int32_t i = first + HELD * step; i < a.d; i += step) {
+        float v[8];
+        norm_in(v, x, delta, i, a.d, a.vec);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            sum = fmaf(v[j], v[j], sum);
+        if (write_x)
+            norm_put(x, v, i, a.d, a.vec);
+        if (tap)
+            norm_put(tap, v, i, a.d, a.vec);
+    }
+    const float inv = norm_scale(a, sum, scratch);
+    for (int h = 0;; h++) {
+        const int32_t i = first + h * step;
+        float v[8];
+        if (i >= a.d)
+            break;
+        if (h == 0 || h == 1) {
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                v[j] = h == 0 ? held[0][j] : held[1][j];
+        } else {
+            norm_in(v, x, write_x ? (const T *)NULL : delta, i, a.d, a.vec);
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            if (i + j < a.d)
+                v[j] = v[j] * inv * sv_weight_at(a.weight, a.weight_dtype, i + j);
+        norm_put(out, v, i, a.d, a.vec);
+    }
+}
+
+/* The common case: a group of eight a thread, bf16 weights, all aligned. The same sums as above in
+ * less code, which few rows run through once before the wait, so that instructions and weights are
+ * at hand when the row is there: fetching them takes longer than the row does. No more than 32
+ * registers a thread: a row's block must find room beside a matrix product that still runs, and
+ * leave room for the next one, which begins by filling its ring. */
+template <typename T, bool BYTES>
+static __global__ void __launch_bounds__(MAX_NORM_THREADS, 2)
+    norm8_kernel(const __grid_constant__ struct norm_args a, T *x, const T *delta, T *out, T *tap)
+{
+    __shared__ float4 scratch[8];
+    __shared__ uint32_t found[BYTES ? 32 : 1];
+    const int32_t i = 8 * threadIdx.x;
+    const bool inside = i < a.d;
+    uint4 weight = make_uint4(0, 0, 0, 0);
+    sv_pdl_launch();
+    if (inside)
+        weight = sv_load_kept((const __nv_bfloat16 *)a.weight + i);
+    if (threadIdx.x < 8)
+        scratch[threadIdx.x] = make_float4(0, 0, 0, 0);
+    if (BYTES && threadIdx.x < 32)
+        found[threadIdx.x] = 0;
+    __syncthreads();
+#pragma unroll 1
+    for (int pass = a.rehearse ? 0 : 1; pass < 2; pass++) {
+        const bool real = pass == 1;
+        struct sv_eight<T> v = {
+        };
+        float f[8], w[8], sum = 0;
+        if (real)
+            sv_pdl_wait();
+        const int64_t row = !real || !a.row_index ? blockIdx.x : max(a.row_index[blockIdx.x], 0);
+        if (real && inside) {
+            v = *(const struct sv_eight<T> *)(x + row * a.d + i);
+            if (delta) {
+                sv_add8(v, *(const struct sv_eight<T> *)(delta + row * a.d + i));
+                if (!a.row_index)
+                    *(struct sv_eight<T> *)(x + row * a.d + i) = v;
+            }
+            if (tap)
+                *(struct sv_eight<T> *)(tap + row * a.tap_stride + i) = v;
+        }
+        sv_spread8(f, v);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            sum = fmaf(f[j], f[j], sum);
+        const float inv = norm_scale(a, sum, scratch);
+        sv_spread8(w, weight);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            f[j] = f[j] * inv * w[j];
+        if (real && inside)
+            sv_store8(out + (int64_t)blockIdx.x * a.d + i, f);
+        if constexpr (BYTES) {
+            const uint4 rounded = inside ? sv_pack8(f) : make_uint4(0, 0, 0, 0);
+            const float scale =
+                sv_fp8_scale(sv_fp8_largest_in_block(sv_fp8_largest(rounded, 0), found));
+            const uint2 bytes = sv_fp8_eight(rounded, sv_fp8_inverse(scale));
+            if (real && inside)
+                *(uint2 *)(a.bytes + blockIdx.x * a.byte_stride + i) = bytes;
+            if (real && threadIdx.x == 0)
+                a.scales[blockIdx.x] = scale;
+        }
+        if (!real)
+            __syncthreads();
+    }
+}
+
+template <typename T> static void norm_launch(struct sv_cuda *cu, const struct sv_p_add_rms_norm *p)
+{
+    int32_t threads = ((p->d + 7) / 8 + 31) / 32 * 32;
+    threads = threads > MAX_NORM_THREADS ? MAX_NORM_THREADS : threads;
+    bool vec = p->d % 8 == 0 && aligned16(p->x) && aligned16(p->delta) && aligned16(p->out) &&
+               aligned16(p->tap) && p->tap_stride % 8 == 0;
+    struct norm_args a = {p->d,
+                          p->row_index,
+                          p->weight.data,
+                          p->weight.fmt.elem,
+                          p->eps,
+                          1.0f / (float)p->d,
+                          p->tap_stride,
+                          vec,
+                          p->n_rows <= cu->n_sms,
+                          NULL,
+                          0,
+                          NULL};
+    const bool whole =
+        vec && p->d <= 8 * threads && p->weight.fmt.elem == SV_BF16 && aligned16(p->weight.data);
+    void (*kernel)(struct norm_args, T *, const T *, T *, T *) =
+        whole ? norm8_kernel<T, false> : norm_kernel<T>;
+    const bool bytes = whole && p->quantized && sv_gemm_bytes_room(cu, p->n_rows, p->d);
+    if constexpr (sizeof(T) == 2)
+        if (bytes) {
+            kernel = norm8_kernel<T, true>;
+            a.bytes = cu->gemm->bytes_x;
+            a.byte_stride = sv_fp8_row_bytes(p->d);
+            a.scales = cu->gemm->bytes_scale;
+        }
+    sv_cuda_launch_in_pass(cu, "add_rms_norm", kernel, p->n_rows, threads, 0, a, (T *)p->x,
+                           (const T *)p->delta, (T *)p->out, (T *)p->tap);
+    cu->bytes_of = a.bytes ? p->out : NULL;
+    cu->bytes_n = p->n_rows;
+    cu->bytes_d = p->d;
+}
+
+void sv_cuda_add_rms_norm(struct sv_dev *dev, const struct sv_p_add_rms_norm *p)
+{
+    SV_REQUIRE(!p->tap_row);
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    if (cu->act == SV_BF16)
+        norm_launch<__nv_bfloat16>(cu, p);
+    else
+        norm_launch<float>(cu, p);
+}
+
+/* ---------------------------------------------------------------- act_mul */
+
+template <typename T>
+static __global__ void act_mul_kernel(const T *gate_up, T *out, int32_t d, bool vec)
+{
+    sv_pdl_launch();
+    sv_pdl_wait();
+    const T *gate = gate_up + (int64_t)blockIdx.y * 2 * d, *up = gate + d;
+    out += (int64_t)blockIdx.y * d;
+    const int32_t i = 8 * (blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= d)
+        return;
+    if (vec) {
+        float g[8], u[8];
+        sv_load8(g, gate + i);
+        sv_load8(u, up + i);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            g[j] = sv_silu_mul(g[j], u[j]);
+        sv_store8(out + i, g);
+        return;
+    }
+    for (int j = 0; j < 8 && i + j < d; j++)
+        sv_store(out + i + j, sv_silu_mul(sv_load(gate + i + j), sv_load(up + i + j)));
+}
+
+/* The y dimension of a grid ends at 65535 rows, far above any batch. */
+template <typename T> static void act_mul_launch(struct sv_cuda *cu, const struct sv_p_act_mul *p)
+{
+    bool vec = p->d % 8 == 0 && aligned16(p->gate_up) && aligned16(p->out);
+    dim3 grid((unsigned)((p->d + 8 * 128 - 1) / (8 * 128)), (unsigned)p->n_rows);
+    sv_cuda_launch_in_pass(cu, "act_mul", act_mul_kernel<T>, grid, 128, 0, (const T *)p->gate_up,
+                           (T *)p->out, p->d, vec);
+}
+
+void sv_cuda_act_mul(struct sv_dev *dev, const struct sv_p_act_mul *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    if (cu->act == SV_BF16)
+        act_mul_launch<__nv_bfloat16>(cu, p);
+    else
+        act_mul_launch<float>(cu, p);
+}
+
+/* ---------------------------------------------------------------- qk_norm_rope_kv_write */
+
+enum {
+    HEAD_WARPS = 8,     /* heads a block, a warp each */
+    ROPE_THREADS = 192, /* 24 heads of eight lanes */
+    ROPE_FEW = 32       /* rows up to which a row is spread over several blocks */
+};
+
+struct rope_args {
+    struct sv_rows rows;
+    int64_t ld;
+    int32_t n_heads;
+    struct sv_head_norm q_norm, k_norm;
+    struct sv_rope_table rope;
+    struct sv_kv kv;
+    struct sv_cuda_fault *fault;
+    /* segments and tables may be read before waiting for the launch before (cu->settled) */
+    bool early;
+    bool rehearse;
+};
+
+/* What one head needs, worked out before the head is there. */
+struct rope_job {
+    int32_t kind; /* JOB_* */
+    int64_t at;   /* of a key or value: element of the cache */
+    int64_t angle;
+};
+enum { JOB_NONE, JOB_QUERY, JOB_KEY, JOB_VALUE };
+
+/* lane: among those that share the head. */
+static __device__ __forceinline__ struct rope_job rope_job_of(const struct rope_args &a, int32_t r,
+                                                              int32_t head, int lane)
+{
+    struct rope_job job = {};
+    const int32_t seg = a.rows.row_seg[r], pos = a.rows.row_pos[r], n_kv = a.kv.n_kv_heads;
+    if (seg < 0 || head >= a.n_heads + 2 * n_kv)
+        return job;
+    const int32_t slot = a.rows.seg_slot[seg];
+    const bool reports = head == 0 && lane == 0;
+    job.angle = (int64_t)sv_rope_row(&a.rope, pos, reports ? a.fault : NULL) * (a.rope.rot_dim / 2);
+    job.kind = head < a.n_heads ? JOB_QUERY : head < a.n_heads + n_kv ? JOB_KEY : JOB_VALUE;
+    if (job.kind != JOB_QUERY) {
+        job.at = sv_kv_at(a.kv, slot, pos);
+        if (job.at < 0) {
+            if (lane == 0)
+                sv_fault_set(a.fault, SV_CUDA_FAULT_WRITE_PAGE, slot, pos, 0);
+            job.kind = JOB_NONE;
+        }
+        job.at += (int64_t)((head - a.n_heads) % n_kv) * a.kv.page_size * a.kv.head_dim;
+    }
+    return job;
+}
+
+template <typename T, typename K>
+static __global__ void rope_kernel(const __grid_constant__ struct rope_args a, T *qkv)
+{
+    __shared__ float buffer[HEAD_WARPS][SV_MAX_HEAD_DIM];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int32_t r = blockIdx.y, hd = a.kv.head_dim, head = blockIdx.x * HEAD_WARPS + warp;
+    struct rope_job job = {};
+    sv_pdl_launch();
+    if (a.early)
+        job = rope_job_of(a, r, head, lane);
+    sv_pdl_wait();
+    if (!a.early)
+        job = rope_job_of(a, r, head, lane);
+    T *x = qkv + r * a.ld + (int64_t)head * hd;
+    K *k = (K *)a.kv.k + job.at, *v = (K *)a.kv.v + job.at;
+    if (job.kind == JOB_QUERY)
+        sv_head_norm_rope<T, T>(x, x, buffer[warp], a.q_norm, a.rope, job.angle, hd, lane);
+    else if (job.kind == JOB_KEY)
+        sv_head_norm_rope<T, K>(k, x, buffer[warp], a.k_norm, a.rope, job.angle, hd, lane);
+    else if (job.kind == JOB_VALUE)
+        sv_head_copy(v, x, hd, lane);
+}
+
+/* The same for heads of 128, all of which is rotated: eight lanes a head, PER heads of a row one
+ * after the other. As norm8_kernel: little code, everything that is not the head itself read before
+ * it is there, instructions rehearsed, and few enough registers a row to find and leave room beside
+ * matrix products. */
+template <typename T, typename K, int PER>
+static __global__ void __launch_bounds__(ROPE_THREADS, PER == 1 ? 1 : 4)
+    rope128_kernel(const __grid_constant__ struct rope_args a, T *qkv)
+{
+    const int lane = threadIdx.x % 8, step = blockDim.x / 8;
+    const int32_t r = blockIdx.y, first = blockIdx.x * step * PER + threadIdx.x / 8;
+    struct rope_job job[PER];
+    struct sv_turn128 turn;
+    uint4 weight[PER][2];
+    sv_pdl_launch();
+    if (!a.early)
+        sv_pdl_wait();
+#pragma unroll
+    for (int p = 0; p < PER; p++) {
+        job[p] = rope_job_of(a, r, first + p * step, lane);
+        const void *w = job[p].kind == JOB_QUERY ? a.q_norm.weight : a.k_norm.weight;
+        weight[p][0] = weight[p][1] = make_uint4(0, 0, 0, 0);
+        if (w) {
+            weight[p][0] = sv_load_kept((const uint4 *)w + lane);
+            weight[p][1] = sv_load_kept((const uint4 *)w + 8 + lane);
+        }
+    }
+    sv_turn128_load(&turn, a.rope, job[0].angle, lane);
+    T *x = qkv + r * a.ld + (int64_t)first * 128 + 8 * lane;
+#pragma unroll 1
+    for (int pass = a.rehearse && a.early ? 0 : 1; pass < 2; pass++) {
+        const bool real = pass == 1;
+        struct sv_eight<T> in[PER][2] = {};
+        if (real)
+            sv_pdl_wait();
+#pragma unroll
+        for (int p = 0; p < PER; p++)
+            if (real && job[p].kind != JOB_NONE) {
+                in[p][0] = *(const struct sv_eight<T> *)(x + p * step * 128);
+                in[p][1] = *(const struct sv_eight<T> *)(x + p * step * 128 + 64);
+            }
+#pragma unroll
+        for (int p = 0; p < PER; p++) {
+            float v[16];
+            sv_spread8(v, in[p][0]);
+            sv_spread8(v + 8, in[p][1]);
+            const struct sv_head_norm &norm = job[p].kind == JOB_QUERY ? a.q_norm : a.k_norm;
+            if (norm.weight)
+                sv_norm128(v, weight[p], norm.eps, job[p].kind != JOB_VALUE);
+            if (job[p].kind != JOB_VALUE)
+                sv_turn128(v, turn);
+            if (!real || job[p].kind == JOB_NONE)
+                continue;
+            if (job[p].kind == JOB_QUERY) {
+                sv_store8(x + p * step * 128, v);
+                sv_store8(x + p * step * 128 + 64, v + 8);
+            } else {
+                K *to = (K *)(job[p].kind == JOB_KEY ? a.kv.k : a.kv.v) + job[p].at + 8 * lane;
+                sv_store8(to, v);
+                sv_store8(to + 64, v + 8);
+            }
+        }
+    }
+}
+
+template <typename T, typename K>
+static void rope_launch(struct sv_cuda *cu, const struct rope_args &a, bool whole, void *qkv)
+{
+    const int32_t heads = a.n_heads + 2 * a.kv.n_kv_heads, n = a.rows.n_rows;
+    /* Few rows: blocks of 8 heads. More: one or a few blocks a row, two heads a thread. */
+    const int32_t per = n <= ROPE_FEW ? 1 : 2, most = n <= ROPE_FEW ? 64 : ROPE_THREADS;
+    int32_t threads = (8 * ((heads + per - 1) / per) + 31) / 32 * 32;
+    threads = threads < most ? threads : most;
+    const int32_t in_block = whole ? threads / 8 * per : HEAD_WARPS;
+    const dim3 grid((unsigned)((heads + in_block - 1) / in_block), (unsigned)n);
+    sv_cuda_launch_in_pass(cu, "qk_norm_rope_kv_write",
+                           !whole     ? rope_kernel<T, K>
+                           : per == 1 ? rope128_kernel<T, K, 1>
+                                      : rope128_kernel<T, K, 2>,
+                           grid, whole ? threads : 32 * HEAD_WARPS, 0, a, (T *)qkv);
+}
+
+/* Whether eight lanes can take a head: a matter of the model and its caches, never of rows. */
+static bool takes_eight_lanes(const struct sv_p_qk_norm_rope_kv_write *p)
+{
+    const struct sv_weight *w[2] = {&p->q_norm, &p->k_norm};
+    for (int i = 0; i < 2; i++)
+        if (w[i]->data && (w[i]->fmt.elem != SV_BF16 || !aligned16(w[i]->data)))
+            return false;
+    return p->kv.head_dim == 128 && p->rope.rot_dim == 128 && p->ld % 8 == 0 && aligned16(p->qkv) &&
+           aligned16(p->kv.k) && aligned16(p->kv.v) && aligned16(p->rope.cos) &&
+           aligned16(p->rope.sin);
+}
+
+void sv_cuda_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_rope_kv_write *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    struct rope_args a = {p->rows,
+                          p->ld,
+                          p->n_heads,
+                          {p->q_norm.data, p->q_norm.fmt.elem, p->eps},
+                          {p->k_norm.data, p->k_norm.fmt.elem, p->eps},
+                          p->rope,
+                          p->kv,
+                          cu->fault,
+                          cu->settled,
+                          p->rows.n_rows <= cu->n_sms};
+    const bool whole = takes_eight_lanes(p), kv_bf16 = p->kv.dtype == SV_BF16;
+    if (cu->act == SV_BF16 && kv_bf16)
+        rope_launch<__nv_bfloat16, __nv_bfloat16>(cu, a, whole, p->qkv);
+    else if (cu->act == SV_BF16)
+        rope_launch<__nv_bfloat16, float>(cu, a, whole, p->qkv);
+    else if (kv_bf16)
+        rope_launch<float, __nv_bfloat16>(cu, a, whole, p->qkv);
+    else
+        rope_launch<float, float>(cu, a, whole, p->qkv);
+}

@@ -1,0 +1,96 @@
+/*
+ * no_tuned.cu - what stands for NVIDIA's tuned kernels in a build for AMD: there are none. Never
+ * run on a card.
+ *
+ * Called by the host code of backend/cuda, which asks for a tuned kernel only when cu->set says
+ * that the device has them; opening a device here never does. Questions are answered with no, the
+ * rest aborts. Must not: compute anything.
+ */
+#include "backend/cuda/attention.h"
+#include "backend/cuda/gemm.h"
+
+static void never(void)
+{
+    SV_REQUIRE(!"a kernel of another vendor");
+}
+
+/* ---------------------------------------------------------------- attention */
+
+bool sv_cuda_attn_sm90(int32_t, int32_t, struct sv_attn_launch *)
+{
+    return false;
+}
+bool sv_cuda_attn_few(int32_t, struct sv_attn_launch *)
+{
+    return false;
+}
+int sv_cuda_attn_maps_open(void **encode, struct sv_err *)
+{
+    *encode = NULL;
+    return SV_OK;
+}
+bool sv_cuda_attn_maps(struct sv_cuda *, void *, struct sv_attn_args *)
+{
+    never();
+    return false;
+}
+
+/* ---------------------------------------------------------------- products */
+
+int sv_gemm_sm90_open(struct sv_cuda *, struct sv_err *)
+{
+    never();
+    return SV_EDEVICE;
+}
+void sv_gemm_sm90(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_gemm_args *)
+{
+    never();
+}
+bool sv_gemm_sm90_halves(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_gemm_args *)
+{
+    return false;
+}
+bool sv_gemm_sm90_whole(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_gemm_args *)
+{
+    return false;
+}
+int sv_gemm_fp8_open(struct sv_cuda *, struct sv_err *err)
+{
+    return sv_fail(err, SV_EDEVICE, -1, "quantized draft weights: not on AMD");
+}
+void sv_gemm_fp8(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_gemm_args *)
+{
+    never();
+}
+bool sv_gemm_fp8_halves(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_gemm_args *)
+{
+    return false;
+}
+bool sv_gemm_fp8_whole(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_gemm_args *)
+{
+    return false;
+}
+int sv_gemm_wcomp_open(struct sv_cuda *, struct sv_err *)
+{
+    never();
+    return SV_EDEVICE;
+}
+int32_t sv_gemm_wcomp_rows(const struct sv_cuda *)
+{
+    return 0;
+}
+bool sv_gemm_wcomp(struct sv_cuda *, const void *, int64_t, int32_t, struct sv_gemm_args *)
+{
+    return false;
+}
+
+/* ---------------------------------------------------------------- numbers of 8 bits */
+
+void sv_cuda_fp8_pack(struct sv_cuda *, const void *, int32_t, int32_t, int32_t, int32_t, void *)
+{
+    never();
+}
+void sv_cuda_fp8_rows(struct sv_cuda *, const void *, int64_t, int32_t, int32_t, void *, float *)
+{
+    never();
+}

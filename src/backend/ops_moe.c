@@ -1,0 +1,141 @@
+/*
+ * ops_moe.c - checked wrappers around a backend's mixture of experts, and where the tables of a
+ * routing lie.
+ *
+ * Called by model. What a wrapper refuses is a fault of its caller and aborts; a device without
+ * these ops is found by sv_dev_check_moe, when a model that needs them opens. Must not: look at
+ * device memory.
+ */
+#include "backend/backends.h"
+
+#include "backend/ops_moe.h"
+
+#include <string.h>
+
+int sv_dev_check_moe(const struct sv_dev *dev, struct sv_err *err)
+{
+    return dev->be->moe ? SV_OK
+                        : sv_fail(err, SV_EUNSUPPORTED, -1,
+                                  "the %s backend has no mixture of experts", dev->be->name);
+}
+
+/* ---------------------------------------------------------------- routing tables */
+
+static void *piece(char *base, size_t *at, size_t n_bytes)
+{
+    const size_t here = *at;
+    *at += (n_bytes + 255) / 256 * 256;
+    return base ? base + here : NULL;
+}
+
+size_t sv_routes_lay_out(struct sv_routes *r, void *base)
+{
+    const size_t entries = (size_t)r->n_rows * (size_t)r->k, experts = (size_t)r->n_experts;
+    size_t at = 0;
+    r->expert = piece(base, &at, entries * sizeof *r->expert);
+    r->weight = piece(base, &at, entries * sizeof *r->weight);
+    r->place = piece(base, &at, entries * sizeof *r->place);
+    r->list = piece(base, &at, entries * sizeof *r->list);
+    r->first = piece(base, &at, (experts + 1) * sizeof *r->first);
+    r->active = piece(base, &at, experts * sizeof *r->active);
+    r->n_active = piece(base, &at, sizeof *r->n_active);
+    r->logits = piece(base, &at, (size_t)r->n_rows * experts * sizeof *r->logits);
+    return at;
+}
+
+static bool routes_ok(const struct sv_routes *r)
+{
+    return r->n_rows >= 0 && r->n_experts > 0 && r->n_experts <= SV_MAX_EXPERTS && r->k > 0 &&
+           r->k <= r->n_experts && r->k <= SV_MAX_CHOSEN && r->expert && r->weight && r->place &&
+           r->list && r->first && r->active && r->n_active && r->logits;
+}
+
+/* ---------------------------------------------------------------- weights */
+
+static bool experts_ok(const struct sv_experts *x, const struct sv_routes *r)
+{
+    return x->n == r->n_experts && x->rows > 0 && x->cols > 0 && x->w && x->w[0].data &&
+           x->w[0].fmt.elem != SV_I32 && x->w[0].rows == x->rows && x->w[0].cols == x->cols &&
+           sv_vector_ok(&x->bias, (int64_t)x->n * x->rows);
+}
+
+/* Of one shape and format. */
+static bool alike(const struct sv_weight *a, const struct sv_weight *b)
+{
+    return a->rows == b->rows && a->cols == b->cols && a->fmt.elem == b->fmt.elem &&
+           a->fmt.block_rows == b->fmt.block_rows && a->fmt.block_cols == b->fmt.block_cols &&
+           a->fmt.scale == b->fmt.scale;
+}
+
+int sv_dev_upload_experts(struct sv_dev *dev, const struct sv_weight *host, int32_t n,
+                          struct sv_experts *out, struct sv_err *err)
+{
+    SV_REQUIRE(dev->be->moe && n > 0 && out->n == n && out->w);
+    SV_REQUIRE(host[0].rows == out->rows && host[0].cols == out->cols);
+    const size_t elem = sv_dtype_bytes(host[0].fmt.elem);
+    for (int32_t e = 0; e < n; e++)
+        SV_REQUIRE(host[e].data && (uintptr_t)host[e].data % elem == 0 && !host[e].priv &&
+                   alike(&host[e], &host[0]));
+    memset(out->w, 0, (size_t)n * sizeof *out->w);
+    int rc = dev->be->moe->upload_experts(dev, host, n, out->w, err);
+    if (!rc && dev->on_upload)
+        dev->on_upload(dev->upload_user, (size_t)n * (size_t)out->rows * (size_t)out->cols * elem);
+    return rc;
+}
+
+int sv_dev_random_experts(struct sv_dev *dev, const struct sv_weight *shape, int32_t n, float scale,
+                          uint64_t seed, struct sv_experts *out, struct sv_err *err)
+{
+    SV_REQUIRE(dev->be->moe && n > 0 && out->n == n && out->w && shape->fmt.elem <= SV_F16);
+    SV_REQUIRE(shape->rows == out->rows && shape->cols == out->cols);
+    memset(out->w, 0, (size_t)n * sizeof *out->w);
+    return dev->be->moe->random_experts(dev, shape, n, scale, seed, out->w, err);
+}
+
+void sv_dev_free_experts(struct sv_dev *dev, struct sv_experts *x)
+{
+    if (x->n && x->w && x->w[0].data) {
+        dev->be->moe->free_experts(dev, x->w, x->n);
+        memset(x->w, 0, (size_t)x->n * sizeof *x->w);
+    }
+}
+
+/* ---------------------------------------------------------------- ops */
+
+void sv_op_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
+{
+    if (p->rows.n_rows == 0)
+        return;
+    SV_REQUIRE(sv_rows_ok(&p->rows) && routes_ok(&p->routes) && p->x && p->w.data);
+    SV_REQUIRE(p->routes.n_rows == p->rows.n_rows && p->w.rows == p->routes.n_experts);
+    SV_REQUIRE(p->w.cols > 0 && p->w.fmt.elem <= SV_F16 && sv_vector_ok(&p->bias, p->w.rows));
+    SV_REQUIRE(p->norm == SV_ROUTER_OVER_CHOSEN || p->norm == SV_ROUTER_OVER_ALL);
+    dev->be->moe->router_topk(dev, p);
+}
+
+void sv_op_moe_gate_up(struct sv_dev *dev, const struct sv_p_moe_gate_up *p)
+{
+    if (p->routes.n_rows == 0)
+        return;
+    SV_REQUIRE(routes_ok(&p->routes) && p->x && p->out);
+    SV_REQUIRE(experts_ok(&p->gate, &p->routes) && experts_ok(&p->up, &p->routes));
+    SV_REQUIRE(alike(&p->gate.w[0], &p->up.w[0]) && !p->gate.bias.data == !p->up.bias.data);
+    SV_REQUIRE(p->act == SV_EXPERT_SILU || (p->act == SV_EXPERT_CLAMPED && p->limit > 0));
+    dev->be->moe->gate_up(dev, p);
+}
+
+void sv_op_moe_down(struct sv_dev *dev, const struct sv_p_moe_down *p)
+{
+    if (p->routes.n_rows == 0)
+        return;
+    SV_REQUIRE(routes_ok(&p->routes) && p->x && p->out && experts_ok(&p->down, &p->routes));
+    dev->be->moe->down(dev, p);
+}
+
+void sv_op_moe_combine(struct sv_dev *dev, const struct sv_p_moe_combine *p)
+{
+    if (p->routes.n_rows == 0)
+        return;
+    SV_REQUIRE(routes_ok(&p->routes) && p->hidden > 0 && p->x && p->out);
+    dev->be->moe->combine(dev, p);
+}

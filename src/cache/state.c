@@ -1,0 +1,139 @@
+/*
+ * state.c - recurrent states: one block for each slot and layer, snapshots of them for the prefix
+ * index, and the commit stage.
+ *
+ * Called through cache.h, by pool.c and by prefix.c. A group's blocks and snapshots lie in one
+ * array, those of a slot side by side, so that a snapshot is one copy. Snapshots are pages of the
+ * group's pool. Copies are enqueued, in the order of the steps: a snapshot at once, since it is of
+ * what the steps enqueued so far leave behind; a reset or restore by the next upload, since a slot
+ * may be given back before it is used. Must not: run a kernel, or copy a state row by row.
+ */
+#include "cache/impl.h"
+
+static char *block(const struct sv_cache_group *g, int64_t i)
+{
+    return g->state + i * g->d.n_layers * g->d.state_bytes;
+}
+
+static size_t block_bytes(const struct sv_cache_group *g)
+{
+    return (size_t)g->d.n_layers * (size_t)g->d.state_bytes;
+}
+
+int sv_state_open(struct sv_cache *c, struct sv_cache_group *g, struct sv_err *err)
+{
+    const size_t slots = (size_t)c->n_slots;
+    g->snapshot = sv_arena_alloc(&c->arena, slots * sizeof *g->snapshot);
+    g->restore = sv_arena_alloc(&c->arena, slots * sizeof *g->restore);
+    if (!g->snapshot || !g->restore)
+        return sv_fail(err, SV_ENOMEM, -1, "slots");
+    for (size_t s = 0; s < slots; s++)
+        g->snapshot[s] = g->restore[s] = SV_NO_PAGE;
+    /* Cleared by the device: no slot has to be reset at first. */
+    return sv_dev_alloc(c->dev, (void **)&g->state, (size_t)sv_cache_group_bytes(&g->d, c->n_slots),
+                        err);
+}
+
+struct sv_state sv_cache_state(const struct sv_cache *c, int32_t group, int32_t layer)
+{
+    SV_REQUIRE(group < c->n_groups);
+    const struct sv_cache_group *g = &c->group[group];
+    SV_REQUIRE(!sv_cache_is_paged(g) && layer < g->d.n_layers);
+    return (struct sv_state){.data = g->state + layer * g->d.state_bytes,
+                             .n_bytes = g->d.state_bytes,
+                             .slot_stride = g->d.n_layers * g->d.state_bytes};
+}
+
+static void let_go(struct sv_cache_group *g, int32_t *snapshot)
+{
+    if (*snapshot != SV_NO_PAGE)
+        sv_cache_drop_page(g, *snapshot);
+    *snapshot = SV_NO_PAGE;
+}
+
+/* ---------------------------------------------------------------- a slot's life */
+
+void sv_cache_reset(struct sv_cache *c, int32_t slot)
+{
+    SV_REQUIRE(slot >= 0 && slot < c->n_slots);
+    for (int32_t i = 0; i < c->n_groups && c->has_state; i++)
+        if (!sv_cache_is_paged(&c->group[i]))
+            let_go(&c->group[i], &c->group[i].restore[slot]);
+    c->reset[slot] = c->has_state;
+}
+
+void sv_state_release(struct sv_cache *c, int32_t slot)
+{
+    sv_cache_reset(c, slot);
+    for (int32_t i = 0; i < c->n_groups && c->has_state; i++)
+        if (!sv_cache_is_paged(&c->group[i]))
+            let_go(&c->group[i], &c->group[i].snapshot[slot]);
+}
+
+void sv_state_restore(struct sv_cache *c, int32_t slot, int32_t group, int32_t snapshot)
+{
+    struct sv_cache_group *g = &c->group[group];
+    SV_REQUIRE(g->restore[slot] == SV_NO_PAGE);
+    sv_cache_ref_page(g, snapshot);
+    g->restore[slot] = snapshot;
+    c->reset[slot] = true;
+}
+
+/* A slot that is seated starts from zeros, or from the snapshot of its prefix. */
+void sv_state_upload(struct sv_cache *c)
+{
+    for (int32_t s = 0; s < c->n_slots && c->has_state; s++) {
+        if (!c->reset[s] || !c->n_backed[s])
+            continue;
+        for (int32_t i = 0; i < c->n_groups; i++) {
+            struct sv_cache_group *g = &c->group[i];
+            if (sv_cache_is_paged(g))
+                continue;
+            const int32_t from = g->restore[s];
+            sv_dev_copy(c->dev, block(g, s),
+                        from == SV_NO_PAGE ? NULL : block(g, (int64_t)c->n_slots + from),
+                        block_bytes(g));
+            let_go(g, &g->restore[s]);
+        }
+        c->reset[s] = false;
+    }
+}
+
+/* ---------------------------------------------------------------- the step */
+
+void sv_cache_commit(struct sv_cache *c, const struct sv_p_commit *p)
+{
+    sv_op_commit(c->dev, p);
+}
+
+void sv_cache_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positions)
+{
+    SV_REQUIRE(slot >= 0 && slot < c->n_slots && n_positions <= c->n_backed[slot]);
+    if (!c->has_state || !sv_prefix_wants_snapshot(c, slot, n_positions))
+        return;
+    SV_REQUIRE(!c->reset[slot]); /* else there is nothing of the slot's own yet */
+    for (int32_t i = 0; i < c->n_groups; i++) {
+        struct sv_cache_group *g = &c->group[i];
+        if (sv_cache_is_paged(g))
+            continue;
+        let_go(g, &g->snapshot[slot]);
+        if (!sv_cache_make_room(c, i, 1))
+            continue;
+        const int32_t page = g->snapshot[slot] = sv_cache_take_page(g);
+        sv_dev_copy(c->dev, block(g, (int64_t)c->n_slots + page), block(g, slot), block_bytes(g));
+    }
+    c->snapshot_at[slot] = n_positions;
+    sv_prefix_take_snapshot(c, slot, n_positions);
+}
+
+void sv_state_count(const struct sv_cache *c, int32_t group, int32_t *n_users)
+{
+    const struct sv_cache_group *g = &c->group[group];
+    for (int32_t s = 0; s < c->n_slots; s++) {
+        if (g->snapshot[s] != SV_NO_PAGE)
+            n_users[g->snapshot[s]]++;
+        if (g->restore[s] != SV_NO_PAGE)
+            n_users[g->restore[s]]++;
+        SV_REQUIRE(g->restore[s] == SV_NO_PAGE || (c->reset[s] && c->n_backed[s] > 0));
+    }
+}

@@ -1,0 +1,150 @@
+/*
+ * launch.c - how the passes of a step are launched: the counts that kernels get, padded up where
+ * passes are replayed as graphs, and the key of each graph.
+ *
+ * Called by step.c. Everything that launches bake in besides fixed pointers is in the key: counts
+ * and flags (tests/engine/test_keys.c). Must not: look at tokens, or know what a stage does.
+ */
+#include "engine/engine.h"
+
+/* Every segment has at least one row. By the rows alone, because they are the graph's key. */
+static int32_t max_segs(const struct sv_engine *e, int32_t n_rows)
+{
+    return n_rows < e->sched.n_slots ? n_rows : e->sched.n_slots;
+}
+
+/* The chunks of a prompt come in too many sizes for graphs; a last chunk of one row looks like a
+ * verify block. */
+static void pad_target(struct sv_engine *e)
+{
+    struct sv_plan *p = &e->plan;
+    struct sv_counts *t = &p->launch;
+    p->replays = e->pads && t->n_rows == t->n_logits && !p->n_prompt_logits && !p->n_asked;
+    if (!p->replays)
+        return;
+    t->n_rows = t->n_logits = sv_batch_bucket(t->n_rows, e->sched.n_slots * e->width);
+    t->n_segs = max_segs(e, t->n_rows);
+}
+
+static void pad_draft(struct sv_engine *e)
+{
+    struct sv_counts *t = &e->plan.launch;
+    const int32_t most = e->sched.n_slots * e->width;
+    if (!e->pads || !t->n_draft_rows)
+        return;
+    t->n_draft_rows = sv_batch_bucket(t->n_draft_rows, most);
+    t->n_draft_out = sv_batch_bucket(t->n_draft_out, most);
+    t->n_draft_segs = max_segs(e, t->n_draft_rows);
+}
+
+/* Counts that are there already are those of a warm-up on padding alone. */
+void sv_launch_counts(struct sv_engine *e)
+{
+    struct sv_plan *p = &e->plan;
+    if (!p->launch.n_rows)
+        p->launch = (struct sv_counts){.n_segs = p->n_segs,
+                                       .n_rows = p->n_rows,
+                                       .n_logits = p->n_logits,
+                                       .n_draft_segs = p->n_draft_segs,
+                                       .n_draft_rows = p->n_draft_rows,
+                                       .n_draft_out = p->n_draft_out};
+    pad_target(e);
+    pad_draft(e);
+}
+
+void sv_launch_recount(struct sv_engine *e)
+{
+    struct sv_plan *p = &e->plan;
+    p->launch.n_segs = p->n_segs;
+    p->launch.n_rows = p->n_rows;
+    p->launch.n_logits = p->n_logits;
+    pad_target(e);
+}
+
+struct sv_rows sv_engine_rows(const struct sv_engine *e)
+{
+    const struct sv_batch *b = &e->batch;
+    return (struct sv_rows){.n_rows = e->plan.launch.n_rows,
+                            .n_segs = e->plan.launch.n_segs,
+                            .row_seg = b->row_seg.dev,
+                            .seg_row0 = b->seg_row0.dev,
+                            .seg_slot = b->seg_slot.dev,
+                            .seg_base = b->seg_base,
+                            .row_pos = b->row_pos};
+}
+
+/* ---------------------------------------------------------------- graph keys */
+
+enum { DRAFT_BIT = 7, N_FLAGS = 9 };
+
+static uint64_t draft_key(const struct sv_plan *p)
+{
+    return (uint64_t)p->launch.n_draft_rows << 32 | (uint64_t)p->launch.n_draft_out << 8 |
+           1u << DRAFT_BIT | (uint64_t)p->confidence;
+}
+
+/* The counts of segments and logit rows follow from that of rows. */
+static uint64_t target_key(const struct sv_engine *e)
+{
+    const struct sv_plan *p = &e->plan;
+    const bool flag[N_FLAGS] = {p->sampled,
+                                p->ruled,
+                                p->remembered,
+                                p->logprobs,
+                                e->hooks != NULL,
+                                p->no_taps,
+                                e->drafter->n_taps == 0, /* benchmarks take the drafter away */
+                                [DRAFT_BIT] = false,
+                                p->masked};
+    uint64_t key = (uint64_t)p->launch.n_rows << 32;
+    for (int i = 0; i < N_FLAGS; i++)
+        key |= (uint64_t)flag[i] << i;
+    return key;
+}
+
+/* ---------------------------------------------------------------- passes */
+
+struct pass {
+    struct sv_engine *e;
+    sv_stage_fn *const *stage;
+};
+
+static void enqueue(void *user)
+{
+    const struct pass *p = user;
+    for (int i = 0; p->stage[i]; i++)
+        p->stage[i](p->e);
+}
+
+static void run(struct sv_engine *e, sv_stage_fn *const stage[], bool replay, uint64_t key)
+{
+    struct pass pass = {e, stage};
+    if (replay)
+        sv_dev_graph_run(e->dev, key, enqueue, &pass);
+    else
+        enqueue(&pass);
+}
+
+void sv_launch_draft(struct sv_engine *e, sv_stage_fn *const stage[])
+{
+    const struct sv_plan *p = &e->plan;
+    if (p->timed) {
+        sv_dev_sync(e->dev, NULL);
+        sv_step_lap(e, SV_PHASE_WAIT);
+    }
+    if (p->launch.n_draft_rows)
+        run(e, stage, e->pads, draft_key(p));
+    if (p->timed)
+        sv_dev_sync(e->dev, NULL);
+    if (e->hooks)
+        e->hooks->drafted(e->hooks->user);
+    e->stats.draft_us += sv_step_lap(e, SV_PHASE_DRAFT) / 1000;
+}
+
+void sv_launch_target(struct sv_engine *e, sv_stage_fn *const stage[])
+{
+    const int64_t context_us = e->stats.context_us;
+    run(e, stage, e->plan.replays, target_key(e));
+    e->stats.forward_us +=
+        sv_step_lap(e, SV_PHASE_TARGET) / 1000 - (e->stats.context_us - context_us);
+}

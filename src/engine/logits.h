@@ -1,0 +1,65 @@
+/*
+ * logits.h - whole rows of logits: logit rules, sampling, log probabilities.
+ *
+ * Called by the step at the stages that the functions name. Device-resident by slot. Must not: read
+ * logits on the host.
+ */
+#ifndef SV_ENGINE_LOGITS_H
+#define SV_ENGINE_LOGITS_H
+
+#include "backend/ops_tokens.h"
+#include "base/base.h"
+
+/* token_logprobs.c: log probabilities of tokens that requests name; opened by the first that does.
+ */
+struct sv_token_logprobs {
+    struct sv_logit_rules *rules; /* device, (1) the token's own number alone */
+    /* (2, n_asked, rows of the step) tokens; then 0, or -1 where a row has fewer */
+    int32_t *host, *dev;
+    struct sv_logprob_row *dev_rows, *host_rows; /* (n_asked, rows of the step) */
+};
+struct sv_engine;
+int sv_token_logprobs_open(struct sv_engine *e,
+                           struct sv_err *err); /* at a submit; again is fine */
+void sv_token_logprobs_close(struct sv_token_logprobs *a, struct sv_dev *dev);
+void sv_token_logprobs_plan(struct sv_engine *e); /* once n_prompt_logits are known, */
+void sv_token_logprobs_fill(struct sv_engine *e); /* and whose they are */
+/* Of logit rows [i, i + n), whose logits are there. */
+void sv_token_logprobs_report(struct sv_engine *e, int32_t i, int32_t n);
+void sv_token_logprobs_fetch(struct sv_engine *e);
+/* Of logit row i once it is fetched: the first one's; the others' are *ld behind each other. */
+const struct sv_logprob_row *sv_token_logprobs_row(const struct sv_engine *e, int32_t i,
+                                                   int32_t *ld);
+
+/* logits.c: logit rules and log probabilities, device-resident by slot. */
+struct sv_logits {
+    int32_t vocab, chunk; /* logit rows that exist at a time */
+    int32_t history_stride;
+    float *logits, *ruled;             /* device, (chunk, vocab): the model's; after the rules */
+    uint32_t *counts;                  /* device, (chunk, vocab) zero between calls */
+    int32_t *history;                  /* device, (n_slots, history_stride) */
+    struct sv_logit_rules *slot_rules; /* device, (n_slots) */
+    int32_t *bias_ids, *ban_ids;       /* device, (n_slots, SV_MAX_BIAS), (n_slots, SV_MAX_BAN) */
+    int32_t *listed;                   /* device, (n_slots, SV_MAX_LISTED) */
+    float *bias;
+    struct sv_logprob_row *dev_rows, *host_rows; /* (max_rows) log probabilities by logit row */
+    int32_t *host_next; /* (max_rows) the prompt's next token of a prompt logit row */
+    int32_t *prompt_slot, *prompt_index; /* host, (max_rows) whose, and which token of the prompt */
+    struct sv_token_logprobs token;
+};
+int sv_logits_open(struct sv_logits *lg, struct sv_dev *dev, int32_t n_slots, int32_t n_positions,
+                   int32_t vocab, int32_t chunk, int32_t max_rows, struct sv_err *err);
+void sv_logits_close(struct sv_logits *lg, struct sv_dev *dev);
+/* The lines of the step it stands for: */
+void sv_logits_plan(struct sv_engine *e);
+void sv_logits_seat(struct sv_engine *e,
+                    int32_t slot); /* a sequence took the slot: before the upload */
+void sv_logits_fill(struct sv_engine *e);
+void sv_logits_choose(struct sv_engine *e);   /* verify, when plan.sampled */
+void sv_logits_remember(struct sv_engine *e); /* commit */
+void sv_logits_fetch(struct sv_engine *e);
+/* advance: emitted token n of segment s has been appended; all prompt rows of the step. */
+void sv_logits_take(struct sv_engine *e, int32_t s, int32_t n);
+void sv_logits_take_prompts(struct sv_engine *e);
+
+#endif

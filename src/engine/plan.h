@@ -1,0 +1,70 @@
+/*
+ * plan.h - what one step does, decided before anything of it runs: segments, rows, counts, flags.
+ *
+ * Written by sched.c and the files that prepare a step, read by all of the step. Plain numbers:
+ * comparable, loggable, sendable. Must not: point into a sequence.
+ */
+#ifndef SV_ENGINE_PLAN_H
+#define SV_ENGINE_PLAN_H
+
+#include "base/base.h"
+#include "policy/policy.h"
+
+/* One segment of the step to come. Plain numbers: comparable, loggable, sendable. */
+struct sv_plan_seg {
+    uint64_t request;         /* whose: the slot may have changed hands when the results are read */
+    int32_t slot, kind;       /* enum sv_seg_kind */
+    int32_t row0, n_rows;     /* rows in the target's batch */
+    int32_t logit0, n_logits; /* rows whose next token is wanted */
+    int32_t first;            /* position of the first row as the host knows it */
+    int32_t draft_row0, n_draft_rows; /* rows of the drafting pass, 0 when it sits out */
+    int32_t draft_out0;
+    bool filled; /* its proposals were made on the host */
+    bool probe;  /* by the width policy, to learn from it */
+    /* proposals that the drafting pass was asked for: those past the rows go nowhere */
+    int32_t n_drafts;
+    bool gave_up;  /* it cannot draft: its context K/V is not read any more */
+    bool refused;  /* its rows end where its grammar forbids a draft */
+    bool repaired; /* a grammar forbade some of the drafter's choices: other drafts stand there */
+    int32_t mask0; /* under a grammar: the mask of its first logit row, -1: there is none */
+};
+/* How much of everything a step has: of the target's pass, and of the drafting pass before it. */
+struct sv_counts {
+    int32_t n_segs, n_rows, n_logits;                /* n_logits: rows whose next token is wanted */
+    int32_t n_draft_segs, n_draft_rows, n_draft_out; /* n_draft_out: rows that propose a token */
+};
+/* What a step does, decided before anything of it runs. */
+struct sv_plan {
+    int32_t n_segs, n_rows, n_logits;
+    int32_t n_draft_segs, n_draft_rows, n_draft_out;
+    struct sv_counts launch; /* counts that kernels are launched with: the plan's, or padded up */
+    bool timed;   /* the device is waited for between the two passes: what they cost is measured */
+    bool replays; /* launch counts are padded: the target's pass is a graph */
+    bool sampled; /* some logit row needs its logits, not just their argmax */
+    bool confidence; /* the drafting pass tells the drafter's confidence, */
+    bool prunes;     /* and drafts of too little are not verified */
+    bool masked;     /* some logit row is under a grammar */
+    bool two_parts; /* the host reads the drafts before the target's pass: to prune, or for masks */
+    bool given;     /* by calibration or warm-up: not planned anew, and its results are dropped */
+    int32_t id0, id_step;     /* given: the tokens of its rows (sv_plan_given_id) */
+    double expected_accepted; /* with pruning: drafts that are to be accepted */
+    int64_t start_us;         /* when its step began */
+    bool no_taps;             /* no sequence's context K/V is updated */
+    /* some segment's sequence has logit rules, rules that look back on its tokens, log
+     * probabilities to report */
+    bool ruled, remembered, logprobs;
+    /* logit rows after the n_logits: prompt rows whose log probability is wanted */
+    int32_t n_prompt_logits;
+    int32_t n_asked; /* tokens, of the segment that asks for most, to report beside the chosen */
+    struct sv_load load;     /* what the width policy expects of it */
+    struct sv_plan_seg *seg; /* (max_sequences) decode segments first, then prefill chunks */
+};
+
+/* The token of a row of a given plan. With a step that has no divisor in common with the vocabulary
+ * no two rows have the same. */
+static inline int32_t sv_plan_given_id(const struct sv_plan *p, int32_t vocab, int32_t row)
+{
+    return (int32_t)((p->id0 + (int64_t)row * p->id_step) % vocab);
+}
+
+#endif

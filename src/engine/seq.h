@@ -1,0 +1,130 @@
+/*
+ * seq.h - a request while it runs: tokens, stop conditions, text, events.
+ *
+ * Called by api.c, sched.c and the step. Host only. Must not: know rows, pages or plans.
+ */
+#ifndef SV_ENGINE_SEQ_H
+#define SV_ENGINE_SEQ_H
+
+#include "base/base.h"
+#include "grammar/grammar.h"
+#include "load/load.h"
+#include "policy/policy.h"
+#include "salvo.h"
+#include "sample/sample.h"
+#include "token/token.h"
+
+enum sv_seq_state { SV_SEQ_WAITING, SV_SEQ_PREFILL, SV_SEQ_DECODE, SV_SEQ_FINISHED };
+
+/* A request while it lives. Everything it will need is allocated when it is submitted. */
+struct sv_seq {
+    uint64_t id;
+    enum sv_seq_state state;
+    enum sv_finish_reason finish;
+    const char *message;   /* static or engine-owned, with SV_FINISH_ERROR */
+    bool drafts_now;       /* in the plan at work */
+    bool cancel;           /* asked for; honoured by the next plan */
+    struct sv_seq *next;   /* in the engine's list, by submission */
+    struct sv_arena arena; /* owns the arrays below */
+
+    int32_t slot;    /* seat in the device arrays, -1 while waiting */
+    int32_t *tokens; /* (cap_tokens) prompt, then output */
+    int32_t n_tokens, n_prompt, cap_tokens;
+    /* positions whose K/V is valid; the anchor is at n_committed once decoding */
+    int32_t n_committed;
+    /* positions to compute before it decodes: the prompt, or, after it lost its pages, all but the
+     * last token */
+    int32_t n_prefill;
+    /* rows enqueued in steps not read yet: at most these many more are committed */
+    int32_t n_rows_ahead;
+    int32_t n_tokens_ahead; /* and at least these many tokens will come of them */
+    int32_t grant;          /* prompt rows of the step being planned */
+    int32_t n_cached;       /* prompt positions found in the prefix cache when first seated */
+    int32_t n_preemptions;
+
+    int32_t width; /* verify width, already limited by the engine's; the widest with the policy */
+    bool fixed_width;        /* the request asked for it: the policy leaves it alone */
+    struct sv_record record; /* how its drafts did, for the policy */
+    bool restores;           /* what it lacks is being computed again */
+    struct sv_sampling sampling;
+    struct sv_logit_rules rules;
+    int32_t *bias_ids; /* (rules.n_bias) */
+    float *bias;
+    /* (n_ban) what min_tokens holds off: the model's end tokens, n_ban_ends of them, then stop ids
+     */
+    int32_t *ban_ids;
+    int32_t n_ban, n_ban_ends;
+    int32_t *listed; /* (n_listed) words and allowed tokens, as struct sv_logit_rules has them */
+    int32_t n_listed;
+    struct sv_matcher *matcher; /* of a grammar: stands behind its last token. NULL = any text */
+    /* not greedy, or rules, or log probabilities: the head's argmax is not enough */
+    bool needs_logits;
+    bool wants_prompt_logits; /* until its prompt is through: every prompt row must run */
+    bool wants_logprobs;      /* of the answer */
+    int32_t min_tokens;
+    bool ignore_eos;
+    int32_t *stop_ids;
+    int32_t n_stop_ids;
+    char **stop; /* stop strings */
+    size_t *stop_len;
+    int32_t n_stop;
+    size_t max_stop; /* longest */
+    bool include_stop;
+    uint64_t cache_salt[2];      /* shares prefixes with those of the same */
+    struct sv_search *search;    /* what ends it when it is found, or NULL; */
+    int32_t *search_at;          /* and where the text stands in it */
+    int32_t stop_id, stop_index; /* what ended it; -1 */
+
+    struct sv_detok detok;
+    struct sv_buf text;    /* decoded and not yet delivered; reserved once, never grows in a step */
+    size_t n_text_ready;   /* bytes of text that may go out now */
+    int32_t n_delivered;   /* tokens that have been in an event */
+    int32_t n_drafted_new; /* of the undelivered tokens, how many were drafts */
+    /* Log probabilities not delivered yet: of the newest tokens, and of the prompt (NULL when not
+     * wanted). */
+    struct sv_logprob_row *lp_row, *prompt_lp_row; /* (SV_LOGPROBS_HELD), (n_prompt) */
+    struct sv_logprob *lp, *prompt_lp;
+    int32_t n_lp;
+    int32_t *asked_ids; /* (n_asked) tokens that are reported at each place */
+    int32_t n_asked;
+    float *asked_lp, *prompt_asked_lp; /* (SV_LOGPROBS_HELD, n_asked), (n_prompt, n_asked) */
+
+    uint16_t *accept_lengths; /* (max_tokens) tokens per decode step */
+    uint16_t *widths;         /* and the rows it verified */
+    int32_t n_steps;
+    int64_t submit_us, start_us, first_us, end_us;
+    void (*on_event)(void *user, const struct sv_event *event);
+    void *user;
+};
+
+/* seq.c: limits are what the engine allows; tokenizer may be NULL (ids only, no text). */
+struct sv_seq_limits {
+    const struct sv_config *cfg;
+    const struct sv_tokenizer *tok;
+    struct sv_enc_scratch *scratch;
+    struct sv_vocab *vocab; /* there is one when the request has a grammar */
+    int32_t context, width;
+    size_t max_token_bytes;
+};
+/* A grammar from a request's text (grammar.c); n_bytes 0 = strlen. Errors name the field. */
+int sv_engine_grammar(struct sv_grammar **g, enum sv_grammar_kind kind, const char *text,
+                      size_t n_bytes, struct sv_err *err);
+int sv_seq_new(struct sv_seq **seq, uint64_t id, const struct sv_request *r,
+               const struct sv_seq_limits *lim, struct sv_err *err);
+void sv_seq_free(struct sv_seq *seq);
+/* Tokens whose log probabilities wait for delivery, at most. */
+#define SV_LOGPROBS_HELD (4 * SV_MAX_BLOCK)
+/* Keeps the log probabilities of the token appended last, or of the prompt's token at index. asked:
+ * the row of the first token that was asked for, those of the others ld rows behind each other. */
+void sv_seq_take_logprob(struct sv_seq *seq, const struct sv_logprob_row *row,
+                         const struct sv_logprob_row *asked, int32_t ld);
+void sv_seq_take_prompt_logprob(struct sv_seq *seq, int32_t index, const struct sv_logprob_row *row,
+                                const struct sv_logprob_row *asked, int32_t ld);
+/* Appends one token of the target's choosing: stop conditions, text. True when the sequence
+ * ended. */
+bool sv_seq_append(struct sv_seq *seq, int32_t token, const struct sv_config *cfg);
+void sv_seq_finish(struct sv_seq *seq, enum sv_finish_reason reason, const char *message);
+/* Hands out what is ready and shifts the text buffer. */
+void sv_seq_deliver(struct sv_seq *seq);
+
+#endif

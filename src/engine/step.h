@@ -1,0 +1,57 @@
+/*
+ * step.h - what the files of the step share: stages that have a file of their own, and the wrappers
+ * around passes.
+ *
+ * Included by engine.h. step.c lists the stages in order; fill.c, launch.c and advance.c are called
+ * from there. Must not: offer a stage to anything but the step.
+ */
+#ifndef SV_ENGINE_STEP_H
+#define SV_ENGINE_STEP_H
+
+#include "backend/ops.h"
+
+struct sv_engine;
+
+/* Where a step's time goes on the host. Copies and launches are calls there; the device works on
+ * them later. */
+enum sv_phase {
+    SV_PHASE_PLAN,
+    SV_PHASE_FILL,   /* host arrays and their upload */
+    SV_PHASE_DRAFT,  /* launching the drafting pass */
+    SV_PHASE_TARGET, /* launching the target's */
+    SV_PHASE_BACK,   /* the download and its mark */
+    SV_PHASE_WAIT,
+    SV_PHASE_ADVANCE,
+    SV_PHASES
+};
+
+/* What a benchmark does within a step (simulated acceptance: src/bench/accept.c). */
+struct sv_step_hooks {
+    void *user;
+    void (*drafted)(void *user); /* behind the drafting pass, outside of graphs */
+    void (*chosen)(void *user);  /* within the target's pass, before verify: a part of its graph */
+};
+
+/* step.c: adds the time since the last call to the phase; returns it in ns. */
+int64_t sv_step_lap(struct sv_engine *e, enum sv_phase phase);
+/* The rows of the plan at work, as kernels see them. */
+struct sv_rows sv_engine_rows(const struct sv_engine *e);
+
+/* fill.c: stage fill. Everything at once, or the drafting pass's part alone where the drafts are
+ * read before the target's pass; then the target's part follows. */
+void sv_step_fill(struct sv_engine *e);
+void sv_step_fill_target(struct sv_engine *e);
+
+/* launch.c: the counts that kernels are launched with; again for the target's pass after rows were
+ * pruned. */
+void sv_launch_counts(struct sv_engine *e);
+void sv_launch_recount(struct sv_engine *e);
+/* Enqueues the stages of a pass, up to the NULL, or replays the graph that was captured of them. */
+typedef void sv_stage_fn(struct sv_engine *e);
+void sv_launch_draft(struct sv_engine *e, sv_stage_fn *const stage[]);
+void sv_launch_target(struct sv_engine *e, sv_stage_fn *const stage[]);
+
+/* advance.c: stage advance. */
+void sv_step_advance(struct sv_engine *e);
+
+#endif

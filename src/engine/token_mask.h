@@ -1,0 +1,42 @@
+/*
+ * token_mask.h - which tokens may come next, row by row, for sequences under a grammar.
+ *
+ * Called by prune.c, draft_repair.c and the step's fill. Must not: be needed by a step without a
+ * grammar.
+ */
+#ifndef SV_ENGINE_TOKEN_MASK_H
+#define SV_ENGINE_TOKEN_MASK_H
+
+#include "engine/batch.h"
+#include "engine/seq.h"
+
+struct sv_engine;
+
+/* token_mask.c: which tokens may come, row by row, for sequences under a grammar. One set of host
+ * arrays: a step with masks is read at once. host has one mask more, of scratch. */
+struct sv_token_masks {
+    int32_t n_words, cap;   /* words of a mask; masks */
+    int32_t n;              /* made for the step at work */
+    struct sv_i32_pair row; /* (cap) by logit row: its mask; -1: none */
+    uint32_t *host, *dev;   /* (cap, n_words) */
+};
+int sv_token_mask_open(struct sv_token_masks *k, struct sv_dev *dev, int32_t vocab,
+                       int32_t max_logits, struct sv_err *err);
+void sv_token_mask_close(struct sv_token_masks *k, struct sv_dev *dev);
+/* Rows of a verify segment, n_drafts drafts behind its anchor, up to the first one that its grammar
+ * forbids; 1 + n_drafts without a grammar. */
+int32_t sv_token_mask_legal(const struct sv_engine *e, const struct sv_plan_seg *g,
+                            int32_t n_drafts);
+/* Whether a token ends the answer: as a draft it is left to the row before it. */
+bool sv_token_mask_is_end(const struct sv_seq *q, int32_t id);
+/* What may come where the matcher stands, n drafts behind the last token. Before masks are made;
+ * until the next call. */
+const uint32_t *sv_token_mask_try(struct sv_engine *e, const struct sv_seq *q,
+                                  const int32_t *drafts, int32_t n);
+/* Makes the masks of a segment under a grammar, whose drafts are legal; returns for how many of its
+ * logit rows there are some, or 1. */
+int32_t sv_token_mask_make(struct sv_engine *e, struct sv_plan_seg *g);
+/* Which row has which, on their way to the device. */
+void sv_token_mask_fill(struct sv_engine *e);
+
+#endif

@@ -1,0 +1,114 @@
+/*
+ * gguf.h - a GGUF file (container version 3): typed metadata and a table of tensors.
+ *
+ * gguf.c reads one image, gguf_ckpt.c makes a checkpoint of the tensors, gguf_config.c and
+ * gguf_text.c turn metadata into what config.json, tokenizer.json and tokenizer_config.json would
+ * say. Included by these, by hub.c, tests and the fuzz target. Must not: be included by other
+ * folders; sv_config_load, sv_ckpt_open and the like take a file as they take a directory.
+ */
+#ifndef SV_LOAD_GGUF_H
+#define SV_LOAD_GGUF_H
+
+#include "load/impl.h"
+
+enum sv_gguf_type {
+    SV_GGUF_U8,
+    SV_GGUF_I8,
+    SV_GGUF_U16,
+    SV_GGUF_I16,
+    SV_GGUF_U32,
+    SV_GGUF_I32,
+    SV_GGUF_F32,
+    SV_GGUF_BOOL,
+    SV_GGUF_STRING,
+    SV_GGUF_ARRAY,
+    SV_GGUF_U64,
+    SV_GGUF_I64,
+    SV_GGUF_F64,
+    SV_GGUF_TYPES
+};
+
+/* One key. Values stay in the file, unaligned; all of them have been walked once. */
+struct sv_gguf_kv {
+    const char *key;
+    enum sv_gguf_type type; /* of the value, or of the elements of an array */
+    bool is_array;
+    uint64_t n;        /* elements; 1 of a plain value */
+    const uint8_t *at; /* the first of them */
+};
+
+struct sv_gguf_tensor {
+    const char *name;
+    uint32_t type; /* as in the file, known to sv_gguf_format */
+    int32_t n_dims;
+    int64_t dim[4]; /* the file's order: dim[0] is the length of a row */
+    int64_t n_elements;
+    size_t n_bytes;
+    const uint8_t *data;
+    const char *file;
+};
+
+struct sv_gguf {
+    const char *file;      /* for messages */
+    struct sv_gguf_kv *kv; /* sorted by key */
+    int32_t n_kv;
+    struct sv_gguf_tensor *tensors; /* in the file's order */
+    int32_t n_tensors;
+};
+
+/* Reads an image; everything lies in the arena or in the image. Errors name file, key or tensor,
+ * and byte. Also the fuzz entry. */
+int sv_gguf_parse(struct sv_gguf *g, const uint8_t *data, size_t n_bytes, const char *file,
+                  struct sv_arena *arena, struct sv_err *err);
+/* How a tensor type is stored: a plain dtype (code NONE) or a code. false: not supported. */
+bool sv_gguf_format(uint32_t type, enum sv_dtype *dtype, enum sv_quant_code *code);
+
+/* NULL: there is none. */
+const struct sv_gguf_kv *sv_gguf_find(const struct sv_gguf *g, const char *key);
+/* Access with a clear error; *out stays when the key is absent. */
+int sv_gguf_int_opt(const struct sv_gguf *g, const char *key, int64_t lo, int64_t hi, int64_t *out,
+                    struct sv_err *err);
+int sv_gguf_num_opt(const struct sv_gguf *g, const char *key, double *out, struct sv_err *err);
+int sv_gguf_bool_opt(const struct sv_gguf *g, const char *key, bool *out, struct sv_err *err);
+/* Borrowed and not NUL-terminated. */
+int sv_gguf_str_opt(const struct sv_gguf *g, const char *key, const char **out, size_t *n,
+                    struct sv_err *err);
+/* An array of strings, NULL when absent; other types are an error. */
+int sv_gguf_strings(const struct sv_gguf *g, const char *key, const struct sv_gguf_kv **out,
+                    struct sv_err *err);
+/* Element i of an array (or the value) as an integer; false: it is none. Not of strings. */
+bool sv_gguf_int_at(const struct sv_gguf_kv *v, uint64_t i, int64_t *out);
+/* Steps over the strings of an array from *at = kv->at on. */
+const char *sv_gguf_next(const uint8_t **at, size_t *n);
+
+/* ---------------------------------------------------------------- files (gguf_ckpt.c) */
+
+bool sv_is_gguf(const char *path); /* by its name */
+/* A file, or all shards when path names the first one: its metadata and the tensors of all. */
+struct sv_gguf_file {
+    struct sv_map *maps;
+    int32_t n_maps;
+    struct sv_arena arena;
+    struct sv_gguf g;
+};
+int sv_gguf_open(struct sv_gguf_file *f, const char *path, struct sv_err *err);
+void sv_gguf_close(struct sv_gguf_file *f);
+int sv_gguf_ckpt_open(struct sv_ckpt *c, const char *path, struct sv_err *err);
+/* Bytes of all shards; 0 when it cannot be told. */
+int64_t sv_gguf_ckpt_bytes(const char *path);
+/* The name "blk.3.attn_q.weight" has in our table, in buf, with {expert} for stacked experts;
+ * false: it has none. */
+bool sv_gguf_tensor_name(const char *name, char *buf, size_t size);
+
+/* ---------------------------------------------------------------- metadata */
+
+/* gguf_config.c: what config.json would say. NULL and err on failure. */
+json_t *sv_gguf_config(const struct sv_gguf *g, struct sv_err *err);
+/* The factors of "rope_freqs.weight" into c->rope. */
+int sv_gguf_rope_factors(const struct sv_gguf *g, struct sv_config *c, struct sv_err *err);
+/* gguf_text.c: tokenizer.json as text; nothing appended when the file has no tokenizer. */
+int sv_gguf_tokenizer_json(const struct sv_gguf *g, struct sv_buf *out, struct sv_err *err);
+/* tokenizer_config.json: the chat templates and special tokens. */
+json_t *sv_gguf_tokenizer_config(const struct sv_gguf *g, struct sv_err *err);
+
+#endif

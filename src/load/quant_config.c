@@ -1,0 +1,393 @@
+/*
+ * quant_config.c - reads quantization_config: which layers are quantized, and how.
+ *
+ * Called by config.c (is it supported at all) and quant_bind.c. Knows the configurations of
+ * transformers' fp8, compressed-tensors, modelopt, AWQ and GPTQ. Must not: accept a setting that
+ * changes the values and is not implemented.
+ */
+#define _POSIX_C_SOURCE 200809L /* fnmatch */
+#define PCRE2_CODE_UNIT_WIDTH 8
+
+#include "load/quant_config.h"
+
+#include <fnmatch.h>
+#include <pcre2.h>
+#include <string.h>
+
+static int refuse(const char *field, const char *what, struct sv_err *err)
+{
+    return sv_fail(err, SV_EUNSUPPORTED, -1, "'%s' %.80s is not supported", field, what);
+}
+
+static bool is(const char *s, const char *name)
+{
+    return s && !strcmp(s, name);
+}
+
+/* A list of strings, or NULL when the field is absent or null. */
+static int names_of(const json_t *obj, const char *field, const json_t **out, struct sv_err *err)
+{
+    *out = sv_json_has(obj, field) ? json_object_get(obj, field) : NULL;
+    if (*out && !json_is_array(*out))
+        return sv_fail(err, SV_EFORMAT, -1, "'%s' must be a list of names", field);
+    for (size_t i = 0; i < json_array_size(*out); i++)
+        if (!json_is_string(json_array_get(*out, i)))
+            return sv_fail(err, SV_EFORMAT, -1, "'%s'[%zu] is not a name", field, i);
+    return SV_OK;
+}
+
+static struct sv_scheme *add(struct sv_quant_config *q, enum sv_quant_code code, int32_t block_rows,
+                             int32_t block_cols)
+{
+    struct sv_scheme *s = &q->scheme[q->n_schemes++];
+    *s = (struct sv_scheme){.code = code, .block_rows = block_rows, .block_cols = block_cols};
+    return s;
+}
+
+/* Two positive integers of a list. */
+static int pair_of(const json_t *obj, const char *field, int32_t *a, int32_t *b, struct sv_err *err)
+{
+    const json_t *list = json_object_get(obj, field);
+    const json_int_t x = json_integer_value(json_array_get(list, 0));
+    const json_int_t y = json_integer_value(json_array_get(list, 1));
+    if (json_array_size(list) != 2 || x < 1 || y < 1 || x > INT32_MAX || y > INT32_MAX)
+        return sv_fail(err, SV_EFORMAT, -1, "'%s' must be two positive integers", field);
+    *a = (int32_t)x;
+    *b = (int32_t)y;
+    return SV_OK;
+}
+
+/* ---------------------------------------------------------------- transformers' fp8 */
+
+static int read_fp8(struct sv_quant_config *q, const json_t *obj, struct sv_err *err)
+{
+    const char *fmt = "e4m3";
+    int32_t rows = 0, cols = 0; /* one scale for all */
+    int rc = sv_json_str_opt(obj, "fmt", &fmt, err);
+    if (!rc && !is(fmt, "e4m3"))
+        rc = refuse("fmt", fmt, err);
+    if (!rc && sv_json_has(obj, "weight_block_size"))
+        rc = pair_of(obj, "weight_block_size", &rows, &cols, err);
+    if (!rc)
+        rc = names_of(obj, "modules_to_not_convert", &q->ignore, err);
+    add(q, SV_CODE_F8, rows, cols);
+    return rc;
+}
+
+/* ---------------------------------------------------------------- compressed-tensors */
+
+static int scheme_of_float(struct sv_quant_config *q, int64_t bits, const char *strategy,
+                           const json_t *w, int64_t group, struct sv_err *err)
+{
+    int32_t rows = 0, cols = 0;
+    int rc = SV_OK;
+    if (bits == 4 && (group == 16 || group == 32)) {
+        add(q, group == 16 ? SV_CODE_NVFP4 : SV_CODE_MXFP4, 1, (int32_t)group);
+        return SV_OK;
+    }
+    if (bits != 8)
+        return sv_fail(err, SV_EUNSUPPORTED, -1,
+                       "weights of %lld bits ('float', groups of %lld) are not supported",
+                       (long long)bits, (long long)group);
+    if (is(strategy, "block"))
+        rc = pair_of(w, "block_structure", &rows, &cols, err);
+    else if (is(strategy, "channel"))
+        rows = 1;
+    else if (!is(strategy, "tensor"))
+        return refuse("strategy", strategy ? strategy : "null", err);
+    add(q, SV_CODE_F8, rows, cols);
+    return rc;
+}
+
+static int scheme_of_int(struct sv_quant_config *q, int64_t bits, const char *strategy,
+                         const json_t *w, int64_t group, const char *format, struct sv_err *err)
+{
+    const char *order = NULL;
+    bool symmetric = true;
+    int rc = sv_json_bool_opt(w, "symmetric", &symmetric, err);
+    if (!rc && json_is_string(json_object_get(w, "actorder")))
+        rc = sv_json_str_opt(w, "actorder", &order, err);
+    if (rc)
+        return rc;
+    const bool packed = is(format, "pack-quantized");
+    if ((bits != 8 && bits != 4) || (bits == 4 && !packed))
+        return sv_fail(err, SV_EUNSUPPORTED, -1,
+                       "weights of %lld bits ('int', format '%.40s') are not supported",
+                       (long long)bits, format ? format : "");
+    if (!is(strategy, "group") && !is(strategy, "channel") && !is(strategy, "tensor"))
+        return refuse("strategy", strategy ? strategy : "null", err);
+    if (is(strategy, "group") && (group < 1 || group > INT32_MAX))
+        return sv_fail(err, SV_EFORMAT, -1, "'group_size' must be a positive integer");
+    if (!packed && (is(strategy, "group") || !symmetric))
+        return refuse("format", "of int8 with groups or zero points", err);
+    struct sv_scheme *s =
+        add(q,
+            !packed     ? SV_CODE_I8
+            : bits == 4 ? SV_CODE_INT4
+                        : SV_CODE_INT8,
+            is(strategy, "tensor") ? 0 : 1, is(strategy, "group") ? (int32_t)group : 0);
+    s->zeros = !symmetric;
+    s->permuted = is(order, "group");
+    return SV_OK;
+}
+
+static int read_group(struct sv_quant_config *q, const json_t *g, const char *format,
+                      struct sv_err *err)
+{
+    const json_t *w = json_object_get(g, "weights");
+    const char *type = "int", *strategy = NULL;
+    int64_t bits = 8, group = 0;
+    if (!json_is_object(w))
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "'weights' that are not quantized");
+    int rc = sv_json_str_opt(g, "format", &format, err);
+    if (!rc)
+        rc = sv_json_str_opt(w, "type", &type, err);
+    if (!rc)
+        rc = sv_json_str_opt(w, "strategy", &strategy, err);
+    if (!rc)
+        rc = sv_json_int_opt(w, "num_bits", 1, 64, &bits, err);
+    if (!rc)
+        rc = sv_json_int_opt(w, "group_size", -1, INT32_MAX, &group, err);
+    if (!rc)
+        rc = names_of(g, "targets", &q->targets[q->n_schemes], err);
+    if (!rc && is(type, "float"))
+        rc = scheme_of_float(q, bits, strategy, w, group, err);
+    else if (!rc && is(type, "int"))
+        rc = scheme_of_int(q, bits, strategy, w, group, format, err);
+    else if (!rc)
+        rc = refuse("type", type, err);
+    return rc;
+}
+
+static int read_ct(struct sv_quant_config *q, const json_t *obj, struct sv_err *err)
+{
+    const char *format = NULL, *sparsity = NULL, *key;
+    json_t *groups = json_object_get(obj, "config_groups"), *g;
+    const json_t *transform = json_object_get(obj, "transform_config");
+    int rc = sv_json_str_opt(obj, "format", &format, err);
+    if (!rc && json_object_size(json_object_get(obj, "sparsity_config")))
+        rc = sv_json_str_opt(json_object_get(obj, "sparsity_config"), "format", &sparsity, err);
+    if (!rc && sparsity && !is(sparsity, "dense"))
+        rc = refuse("sparsity_config", sparsity, err);
+    if (!rc && json_object_size(json_object_get(transform, "config_groups")))
+        rc = refuse("transform_config", "(the weights are rotated)", err);
+    if (!rc && (!json_is_object(groups) || !json_object_size(groups)))
+        rc = sv_fail(err, SV_EFORMAT, -1, "'config_groups' is missing or empty");
+    if (!rc && json_object_size(groups) > SV_MAX_SCHEMES)
+        rc = refuse("config_groups", "of so many groups", err);
+    if (!rc)
+        rc = names_of(obj, "ignore", &q->ignore, err);
+    if (rc)
+        return rc;
+    json_object_foreach(groups, key, g) {
+        rc = read_group(q, g, format, err);
+        if (rc)
+            return sv_err_prefix(err, "'config_groups.%.40s'", key);
+    }
+    return SV_OK;
+}
+
+/* ---------------------------------------------------------------- modelopt, AWQ, GPTQ */
+
+static int read_modelopt(struct sv_quant_config *q, const json_t *obj, struct sv_err *err)
+{
+    const json_t *inner = json_object_get(obj, "quantization"); /* hf_quant_config.json */
+    const char *algo = NULL;
+    int64_t group = 16;
+    obj = json_is_object(inner) ? inner : obj;
+    int rc = sv_json_str_opt(obj, "quant_algo", &algo, err);
+    if (!rc)
+        rc = sv_json_int_opt(obj, "group_size", 0, INT32_MAX, &group, err);
+    if (!rc)
+        rc = names_of(obj, "ignore", &q->ignore, err);
+    if (!rc && !q->ignore)
+        rc = names_of(obj, "exclude_modules", &q->ignore, err);
+    if (!rc && is(algo, "FP8"))
+        add(q, SV_CODE_F8, 0, 0);
+    else if (!rc && is(algo, "NVFP4") && group == 16)
+        add(q, SV_CODE_NVFP4, 1, 16);
+    else if (!rc)
+        rc = refuse("quant_algo", algo ? algo : "null", err);
+    return rc;
+}
+
+static int read_awq(struct sv_quant_config *q, const json_t *obj, struct sv_err *err)
+{
+    const char *version = "gemm";
+    int64_t bits = 4, group = 128;
+    bool zeros = true;
+    int rc = sv_json_str_opt(obj, "version", &version, err);
+    if (!rc)
+        rc = sv_json_int_opt(obj, "bits", 1, 64, &bits, err);
+    if (!rc)
+        rc = sv_json_int_opt(obj, "group_size", -1, INT32_MAX, &group, err);
+    if (!rc)
+        rc = sv_json_bool_opt(obj, "zero_point", &zeros, err);
+    if (!rc && strcmp(version, "gemm") && strcmp(version, "GEMM"))
+        rc = refuse("version", version, err);
+    if (!rc && bits != 4)
+        rc = refuse("bits", "other than 4 of AWQ", err);
+    if (!rc)
+        rc = names_of(obj, "modules_to_not_convert", &q->ignore, err);
+    if (!rc)
+        add(q, SV_CODE_AWQ, 1, group > 0 ? (int32_t)group : 0)->zeros = zeros;
+    return rc;
+}
+
+static int read_gptq(struct sv_quant_config *q, const json_t *obj, struct sv_err *err)
+{
+    const char *format = "gptq";
+    int64_t bits = 4, group = 128;
+    int rc = sv_json_str_opt(obj, "checkpoint_format", &format, err);
+    if (!rc)
+        rc = sv_json_int(obj, "bits", 1, 64, &bits, err);
+    if (!rc)
+        rc = sv_json_int_opt(obj, "group_size", -1, INT32_MAX, &group, err);
+    if (!rc && !is(format, "gptq") && !is(format, "gptq_v2"))
+        rc = refuse("checkpoint_format", format, err);
+    if (!rc && bits != 4 && bits != 8)
+        rc = refuse("bits", "other than 4 and 8 of GPTQ", err);
+    if (!rc && json_object_size(json_object_get(obj, "dynamic")))
+        rc = refuse("dynamic", "(layers with other settings)", err);
+    if (rc)
+        return rc;
+    struct sv_scheme *s =
+        add(q, bits == 4 ? SV_CODE_GPTQ4 : SV_CODE_GPTQ8, 1, group > 0 ? (int32_t)group : 0);
+    s->zeros = s->permuted = true; /* both are always stored */
+    q->zero_is_less_one = is(format, "gptq");
+    return SV_OK;
+}
+
+bool sv_quant_is_mxfp4(const json_t *obj)
+{
+    return is(json_string_value(json_object_get(obj, "quant_method")), "mxfp4");
+}
+
+int sv_quant_config_read(struct sv_quant_config *q, const json_t *obj, struct sv_err *err)
+{
+    static const struct {
+        const char *name;
+        enum sv_quant_method method;
+        int (*read)(struct sv_quant_config *q, const json_t *obj, struct sv_err *err);
+    } methods[] = {{"fp8", SV_QUANT_FP8, read_fp8},
+                   {"compressed-tensors", SV_QUANT_CT, read_ct},
+                   {"modelopt", SV_QUANT_MODELOPT, read_modelopt},
+                   {"awq", SV_QUANT_AWQ, read_awq},
+                   {"gptq", SV_QUANT_GPTQ, read_gptq}};
+    const char *name = NULL;
+    memset(q, 0, sizeof *q);
+    if (!json_is_object(obj))
+        return sv_fail(err, SV_EFORMAT, -1, "not an object");
+    int rc = sv_json_str_opt(obj, "quant_method", &name, err);
+    if (rc)
+        return rc;
+    if (!name && json_is_object(json_object_get(obj, "quantization")))
+        name = "modelopt";
+    for (size_t i = 0; name && i < sizeof methods / sizeof methods[0]; i++) {
+        if (strcmp(name, methods[i].name) != 0)
+            continue;
+        q->method = methods[i].method;
+        return methods[i].read(q, obj, err);
+    }
+    return sv_fail(err, SV_EUNSUPPORTED, -1, "quantized weights (%.60s) are not supported",
+                   name ? name : "of an unnamed kind");
+}
+
+/* ---------------------------------------------------------------- names of layers */
+
+/* Whether a regular expression matches from the start of text. */
+static int regex_matches(const char *pattern, const char *text, bool *yes, struct sv_err *err)
+{
+    int code;
+    PCRE2_SIZE at;
+    pcre2_code *re =
+        pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_ANCHORED, &code, &at, NULL);
+    if (!re)
+        return sv_fail(err, SV_EFORMAT, -1, "'re:%.80s' is no regular expression (at %zu)", pattern,
+                       at);
+    pcre2_match_data *data = pcre2_match_data_create(1, NULL);
+    code = data ? pcre2_match(re, (PCRE2_SPTR)text, strlen(text), 0, 0, data, NULL)
+                : PCRE2_ERROR_NOMEMORY;
+    pcre2_match_data_free(data);
+    pcre2_code_free(re);
+    *yes = code >= 0;
+    return code >= 0 || code == PCRE2_ERROR_NOMATCH
+               ? SV_OK
+               : sv_fail(err, SV_EUNSUPPORTED, -1, "'re:%.80s' takes too long on '%.80s'", pattern,
+                         text);
+}
+
+/* Whole components: "lm_head", "model.layers.0", "mlp.gate" (not of "mlp.gate_proj"). */
+static bool has_components(const char *layer, const char *part)
+{
+    const size_t n = strlen(part);
+    for (const char *at = strstr(layer, part); n && at; at = strstr(at + 1, part))
+        if ((at == layer || at[-1] == '.') && (!at[n] || at[n] == '.'))
+            return true;
+    return false;
+}
+
+static int entry_matches(const struct sv_quant_config *q, const char *entry, const char *layer,
+                         bool *yes, struct sv_err *err)
+{
+    *yes = false;
+    if (q->method == SV_QUANT_CT && !strncmp(entry, "re:", 3))
+        return regex_matches(entry + 3, layer, yes, err);
+    if (q->method == SV_QUANT_CT)
+        *yes = !strcmp(entry, layer);
+    else if (q->method == SV_QUANT_MODELOPT)
+        *yes = fnmatch(entry, layer, 0) == 0 || has_components(layer, entry);
+    else if (q->method == SV_QUANT_AWQ)
+        *yes = *entry && strstr(layer, entry);
+    else
+        *yes = has_components(layer, entry);
+    return SV_OK;
+}
+
+/* Whether a list names the layer; *entry: the one that does. */
+static int list_matches(const struct sv_quant_config *q, const json_t *list, const char *layer,
+                        const char **entry, struct sv_err *err)
+{
+    char full[512];
+    snprintf(full, sizeof full, "model.%s", layer);
+    *entry = NULL;
+    for (size_t i = 0; i < json_array_size(list) && !*entry; i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        bool yes;
+        int rc = entry_matches(q, name, full, &yes, err); /* as files spell it, */
+        if (!rc && !yes)
+            rc = entry_matches(q, name, layer, &yes, err); /* and lm_head */
+        if (rc)
+            return rc;
+        if (yes)
+            *entry = name;
+    }
+    return SV_OK;
+}
+
+int sv_quant_config_scheme(const struct sv_quant_config *q, const char *layer,
+                           const struct sv_scheme **scheme, const char **why, struct sv_err *err)
+{
+    const char *entry;
+    *scheme = NULL;
+    *why = "";
+    int rc = list_matches(q, q->ignore, layer, &entry, err);
+    if (rc || entry) {
+        *why = entry ? entry : "";
+        return rc;
+    }
+    for (int32_t i = 0; i < q->n_schemes && !*scheme; i++) {
+        const json_t *list = q->targets[i];
+        bool all = !list;
+        for (size_t k = 0; k < json_array_size(list); k++)
+            all = all || is(json_string_value(json_array_get(list, k)), "Linear");
+        entry = NULL;
+        if (!all)
+            rc = list_matches(q, list, layer, &entry, err);
+        if (rc)
+            return rc;
+        if (all || entry)
+            *scheme = &q->scheme[i];
+    }
+    return SV_OK;
+}

@@ -1,0 +1,52 @@
+/*
+ * impl.h - mixers and ffns as stack.c sees them: where a role's weight goes, what a pass needs, and
+ * the pass itself.
+ *
+ * Included by src/model/ *.c only. Must not: be included from outside; model.h is the front header.
+ */
+#ifndef SV_MODEL_IMPL_H
+#define SV_MODEL_IMPL_H
+
+#include "model/model.h"
+
+/* Room for (n_rows, width) act values, or NULL where it is only measured. */
+void *sv_scratch_take(struct sv_scratch *s, int32_t n_rows, int64_t width);
+void *sv_scratch_bytes(struct sv_scratch *s, size_t n_bytes);
+
+/* y = x W^T + b over parts side by side. */
+void sv_model_gemm(struct sv_dev *dev, int32_t n_rows, int32_t k, const void *x,
+                   const struct sv_gemm_part *parts, int32_t n_parts, void *y);
+
+/* attn.c; forward: acts->h -> acts->delta. place: NULL where it has no weight of this role. */
+struct sv_weight *sv_attn_place(struct sv_attn *a, int role);
+void sv_attn_needs(const struct sv_attn *a, int32_t hidden, struct sv_needs *n);
+void sv_attn_forward(const struct sv_attn *a, const struct sv_stack *st, struct sv_dev *dev,
+                     const struct sv_acts *acts, const struct sv_pass *p);
+
+/* gdn.c, likewise */
+struct sv_weight *sv_gdn_place(struct sv_gdn *g, int role);
+void sv_gdn_needs(const struct sv_gdn *g, int32_t hidden, struct sv_needs *n);
+void sv_gdn_forward(const struct sv_gdn *g, const struct sv_stack *st, struct sv_dev *dev,
+                    const struct sv_acts *acts, const struct sv_pass *p);
+
+/* mlp.c, likewise */
+struct sv_weight *sv_mlp_place(struct sv_mlp *m, int role);
+void sv_mlp_needs(const struct sv_mlp *m, int32_t hidden, struct sv_needs *n);
+void sv_mlp_forward(const struct sv_mlp *m, const struct sv_stack *st, struct sv_dev *dev,
+                    const struct sv_acts *acts, int32_t n_rows);
+
+/* moe.c, likewise */
+struct sv_place sv_moe_place(struct sv_moe *m, int role);
+void sv_moe_needs(const struct sv_moe *m, int32_t hidden, struct sv_needs *n);
+void sv_moe_forward(const struct sv_moe *m, const struct sv_stack *st, struct sv_dev *dev,
+                    const struct sv_acts *acts, const struct sv_pass *p);
+
+/* weights.c: w frees it with the rest. */
+void sv_weights_note(struct sv_weights *w, const struct sv_taken *t);
+
+/* packed.c: outputs first, first + step, ... of every expert in the tensor become a projection or,
+ * of a vector, its bias. */
+int sv_weights_take_packed(struct sv_weights *w, const struct sv_tensor_spec *s, int32_t first,
+                           int32_t step, struct sv_place to, int32_t n_chosen, struct sv_err *err);
+
+#endif

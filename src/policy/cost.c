@@ -1,0 +1,194 @@
+/*
+ * cost.c - what a step of so many rows costs on this machine: the measured table.
+ *
+ * Filled by engine/calibrate.c when an engine opens, corrected by learn.c, read by policy.c for
+ * every step. Two arrangements are measured, because they bound all others: n segments of one row
+ * (a plain step, so that "never slower than plain" rests on a measurement of plain), and rows in
+ * whole blocks. In between, what a segment costs beyond its rows is shared out by how many segments
+ * there are. Pure arithmetic; must not allocate.
+ */
+#include "policy/cost.h"
+
+#include <math.h>
+
+void sv_curve_add(struct sv_curve *c, int32_t x, double us)
+{
+    SV_REQUIRE(c->n < SV_CURVE_POINTS && (!c->n || x > c->x[c->n - 1]));
+    /* More work never takes less time: points that say so are all a little wrong. */
+    double sum = us;
+    int32_t from = c->n;
+    while (from && (double)c->us[from - 1] > sum / (c->n - from + 1))
+        sum += (double)c->us[--from];
+    us = sum / (c->n - from + 1);
+    for (int32_t i = from; i < c->n; i++)
+        c->us[i] = (float)us;
+    c->x[c->n] = x;
+    c->us[c->n++] = (float)us;
+}
+
+/* The segment [i, i + 1] of the curve that x lies in (the last one also beyond the end). */
+static int32_t piece_of(const struct sv_curve *c, double x)
+{
+    int32_t lo = 0, hi = c->n - 1;
+    while (hi - lo > 1) {
+        int32_t mid = (lo + hi) / 2;
+        if ((double)c->x[mid] <= x)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+double sv_curve_at(const struct sv_curve *c, double x)
+{
+    if (!c->n || x <= 0)
+        return 0;
+    if (c->n == 1 || x <= (double)c->x[0])
+        return (double)c->us[0];
+    int32_t i = piece_of(c, x);
+    double t = (x - (double)c->x[i]) / (double)(c->x[i + 1] - c->x[i]);
+    double a = (double)c->us[i], b = (double)c->us[i + 1];
+    /* beyond what was measured the slope of its upper half goes on, never more than all have on
+     * average */
+    if (t > 1) {
+        while (i && 2 * c->x[i] > c->x[c->n - 1])
+            i--;
+        double slope = fmin((b - (double)c->us[i]) / (double)(c->x[c->n - 1] - c->x[i]),
+                            b / (double)c->x[c->n - 1]);
+        return b + slope * (x - (double)c->x[c->n - 1]);
+    }
+    return a + (b - a) * t;
+}
+
+double sv_cost_context(const struct sv_cost *c, const float *us, int32_t context)
+{
+    if (c->n_ctx < 2 || context <= c->ctx[0])
+        return 0;
+    int32_t i = 0;
+    while (i < c->n_ctx - 2 && context > c->ctx[i + 1])
+        i++;
+    double t = (double)(context - c->ctx[i]) / (double)(c->ctx[i + 1] - c->ctx[i]);
+    double v = (double)us[i] + ((double)us[i + 1] - (double)us[i]) * t;
+    return v > 0 ? v : 0;
+}
+
+/* As many as the device is told; a step with prompt rows is told what there is. */
+static double told(const struct sv_cost *c, const struct sv_load *l, int32_t n)
+{
+    return c->padded && n && !l->n_prompt_rows ? c->padded(n) : n;
+}
+
+/* plain: what one row of each takes. */
+static double target_us(const struct sv_cost *c, const struct sv_load *l, double plain)
+{
+    double n = told(c, l, l->n_segs), r = told(c, l, l->n_rows), blocks = r / (double)c->block;
+    if (l->n_rows == l->n_segs && !l->n_prompt_rows)
+        return plain;
+    double us = sv_curve_at(&c->wide, r + l->n_prompt_rows);
+    double few = n / (double)c->block;
+    /* The tail of one segment alone needs no correction: that is what `wide` measures. */
+    if (l->n_segs < 2 || n <= few || blocks >= n)
+        return us;
+    return us + (plain - sv_curve_at(&c->wide, n)) * (n - blocks) / (n - few);
+}
+
+/* Rows in blocks were measured, and segments of two rows: what a segment takes beyond its rows is
+ * shared out by how many there are. */
+static double draft_us(const struct sv_cost *c, const struct sv_load *l)
+{
+    double n = told(c, l, l->n_draft_segs), r = told(c, l, l->n_draft_rows),
+           blocks = r / (double)c->block;
+    double us = sv_curve_at(&c->draft_rows, r), few = 2 * n / (double)c->block;
+    if (l->n_draft_segs > 1 && c->thin.n && n > few && blocks < n)
+        us += (sv_curve_at(&c->thin, n) - sv_curve_at(&c->draft_rows, 2 * n)) * (n - blocks) /
+              (n - few);
+    return us + sv_curve_at(&c->draft_out, l->n_draft_out - l->n_draft_segs);
+}
+
+int32_t sv_cost_level_rows(int32_t i)
+{
+    return (i % 2 ? 3 : 2) << i / 2;
+}
+
+struct sv_size sv_cost_size(int32_t n_rows)
+{
+    struct sv_size s = {.i = 0};
+    while (s.i < SV_LEVELS - 2 && n_rows >= sv_cost_level_rows(s.i + 1))
+        s.i++;
+    const double from = sv_cost_level_rows(s.i), to = sv_cost_level_rows(s.i + 1);
+    s.t = fmin(fmax((n_rows - from) / (to - from), 0), 1);
+    return s;
+}
+
+bool sv_load_is_plain(const struct sv_load *l)
+{
+    return l->n_rows == l->n_segs && !l->n_draft_segs;
+}
+
+/* As the table says, whatever was learnt since; and of that, what the same sequences would take
+ * without drafts. */
+struct table_us {
+    double all, plain;
+};
+
+static struct table_us table_us(const struct sv_cost *c, const struct sv_load *l)
+{
+    double plain = sv_curve_at(&c->plain, told(c, l, l->n_segs)), us = target_us(c, l, plain);
+    if (l->n_draft_segs)
+        us += draft_us(c, l);
+    return (struct table_us){.all = us + (double)(l->seg_us + l->row_us + l->draft_us),
+                             .plain = plain + (double)l->seg_us +
+                                      (double)l->row_us * l->n_segs / l->n_rows};
+}
+
+static double weight_of(struct table_us us)
+{
+    /* a step of which so much is beyond a plain one is a drafting step */
+    static const double WHOLE = 0.1;
+    double share = 1 - us.plain / us.all;
+    return share < 0 ? 0 : share < WHOLE ? share / WHOLE : 1;
+}
+
+/* Beside a prompt nothing is thought of its kind, too: its time must not depend on what stands
+ * beside it. */
+static bool has_kind(const struct sv_load *l)
+{
+    return !l->n_prompt_rows && l->n_segs && !sv_load_is_plain(l);
+}
+
+double sv_cost_weight(const struct sv_cost *c, const struct sv_load *l)
+{
+    return has_kind(l) ? weight_of(table_us(c, l)) : 0;
+}
+
+/* Where a step takes hardly more than a plain one, that one's time is known well: were all of it to
+ * go by what drafting steps are like, one draft among many sequences could look cheaper than none,
+ * and then there would be no plain steps to learn from any more. So what drafts take is never
+ * thought to be less than a quarter of what the table says. */
+static double level_of(const struct sv_cost *c, const struct sv_load *l, struct table_us us)
+{
+    static const double LEAST = 0.25;
+    const float *level = c->level[l->sampled];
+    const struct sv_size at = sv_cost_size(l->n_rows);
+    double weight = weight_of(us);
+    if (weight <= 0)
+        return 1;
+    double kind =
+        1 + weight * ((double)level[at.i] * (1 - at.t) + (double)level[at.i + 1] * at.t - 1);
+    double least = kind < 1 ? LEAST + (1 - LEAST) * us.plain / us.all : 0;
+    return kind > least ? kind : least;
+}
+
+double sv_cost_level(const struct sv_cost *c, const struct sv_load *l)
+{
+    return has_kind(l) ? level_of(c, l, table_us(c, l)) : 1;
+}
+
+double sv_cost_us(const struct sv_cost *c, const struct sv_load *l)
+{
+    if (!l->n_segs)
+        return sv_curve_at(&c->wide, l->n_prompt_rows);
+    struct table_us us = table_us(c, l);
+    return us.all * (double)c->speed[l->sampled] * (has_kind(l) ? level_of(c, l, us) : 1);
+}

@@ -1,0 +1,432 @@
+/*
+ * policy.c - which verify width every decoding sequence gets in the next step.
+ *
+ * Called by the scheduler once a step. All sequences share one forward pass, so the choice is one
+ * for the whole batch: rows are handed out in the order of their chance to be accepted, and the
+ * number of rows, the number of drafting sequences and the number of masks are those for which
+ * expected tokens over measured time is highest (docs/width-policy.md). Plain decoding is one of
+ * the candidates. Must not: allocate after open, look at tokens, or change what is emitted - any
+ * widths give the same text.
+ */
+#include "policy/choice.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Drafting must look so much better than plain decoding to be taken up, and to be gone on with:
+ * each change of kind finds cold caches, the more where the host computes too. */
+static const double TAKE_UP = 1.01, TAKE_UP_AT_ONCE = 1.02, GO_ON = 1.0;
+/* What pruning is worth over widths that are not pruned, before it is known; never thought to be
+ * more than MOST_GAIN. */
+static const float FIRST_GAIN = 1.1f;
+static const double MOST_GAIN = 1.3;
+/* Drafting that looks worse by so many standard deviations of what is known is far from worth
+ * while: the loss expected from not drafting, should it be better after all, is less than what it
+ * takes to be able to. */
+static const double NOT_NEAR = 0.7;
+/* Being able to draft takes such a share of the time; so does being wrong. */
+static const double KEEPING = 0.015;
+/* Drafts that bring back less than this share of what they cost are on their way to be given up. */
+static const double HOPELESS = 0.5;
+/* Where drafting is far from worth while, one choice stands for so many steps, and one of them
+ * tells of the machine's pace: both read what nobody else does, and with a small model that takes
+ * as long as one percent of a step. Not so soon after a trial, whose outcome is a comparison with
+ * the plain steps around it. */
+enum { CHOICES_EVERY = 8, COMPARED = 16 };
+
+int sv_policy_open(struct sv_policy **out, int32_t n_slots, int32_t block, bool drafts_on_device,
+                   struct sv_err *err)
+{
+    *out = NULL;
+    SV_REQUIRE(block >= 2 && block <= SV_MAX_BLOCK && n_slots >= 1);
+    struct sv_policy *p = sv_calloc(1, sizeof *p);
+    if (!p)
+        return sv_fail(err, SV_ENOMEM, -1, "width policy");
+    sv_arena_init(&p->arena);
+    p->block = p->cost.block = block;
+    p->n_slots = n_slots;
+    p->drafts_on_device = drafts_on_device;
+    sv_policy_forget(p);
+    sv_cost_unlearn(&p->cost);
+    p->seq = sv_arena_alloc(&p->arena, (size_t)n_slots * sizeof *p->seq);
+    p->rank = sv_arena_alloc(&p->arena, (size_t)n_slots * sizeof *p->rank);
+    p->searched = sv_arena_alloc(&p->arena, sizeof *p->searched);
+    p->alive = sv_arena_alloc(&p->arena, (size_t)n_slots * (size_t)block * sizeof *p->alive);
+    if (!p->seq || !p->rank || !p->alive || !p->searched) {
+        sv_policy_close(p);
+        return sv_fail(err, SV_ENOMEM, -1, "width policy of %d sequences", n_slots);
+    }
+    *p->searched = (struct sv_searched){.n = 0};
+    *out = p;
+    return SV_OK;
+}
+
+void sv_policy_close(struct sv_policy *p)
+{
+    if (!p)
+        return;
+    sv_arena_fini(&p->arena);
+    sv_free(p);
+}
+
+void sv_policy_forget(struct sv_policy *p)
+{
+    memset(p->kept, 0, sizeof p->kept);
+    memset(p->tried, 0, sizeof p->tried);
+    memset(p->mode_kept, 0, sizeof p->mode_kept);
+    memset(p->mode_expected, 0, sizeof p->mode_expected);
+    p->apart_xy = p->apart_xx = 0;
+    memset(&p->trial, 0, sizeof p->trial);
+    memset(&p->confidence, 0, sizeof p->confidence);
+    p->confidence.gain = FIRST_GAIN;
+    p->trial.epoch = 1; /* records begin at 0 */
+    for (int32_t i = 0; i < SV_OCTAVES; i++)
+        p->trial.thrift[i] = 1;
+    if (p->searched)
+        p->searched->n = 0;
+    sv_chance_update(p);
+}
+
+const char *sv_reason_name(enum sv_reason reason)
+{
+    static const char *const names[SV_REASONS] = {"plain", "draft", "pruned",  "sat_out",
+                                                  "trial", "asked", "no_room", "gave_up"};
+    return names[reason];
+}
+
+/* ---------------------------------------------------------------- the choice */
+
+void sv_policy_begin(struct sv_policy *p, int32_t n_prompt_rows, bool sampled)
+{
+    p->n = 0;
+    p->left = 0;
+    p->prunes_now = p->confidence_now = false;
+    p->load = (struct sv_load){.n_prompt_rows = n_prompt_rows, .sampled = sampled};
+}
+
+void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq)
+{
+    SV_REQUIRE(p->n < p->n_slots && seq.block <= p->block);
+    seq.seg_us = (float)sv_cost_context(&p->cost, p->cost.seg_us, seq.context);
+    seq.row_us = (float)sv_cost_context(&p->cost, p->cost.row_us, seq.context);
+    seq.draft_us = (float)sv_cost_context(&p->cost, p->cost.draft_us, seq.context);
+    seq.draft_row_us = (float)sv_cost_context(&p->cost, p->cost.draft_row_us, seq.context);
+    seq.width = 1;
+    seq.draft_rows = seq.n_drafts = 0;
+    seq.probe = false;
+    if ((seq.record->gave_up || seq.record->lacks) && !seq.fixed)
+        seq.cap = 1;
+    p->left += seq.left;
+    p->seq[p->n++] = seq;
+}
+
+/* ---------------------------------------------------------------- one step */
+
+/* Tests: every text must be the same under any widths. */
+static void choose_randomly(struct sv_policy *p)
+{
+    for (int32_t i = 0; i < p->n; i++) {
+        struct sv_policy_seq *s = &p->seq[i];
+        uint32_t most = (uint32_t)(s->cap > 1 ? s->cap : 1);
+        int mode = (int)sv_rng_below(p->random, SV_DRAFT_MODES);
+        sv_choice_set_width(p, s, 1 + (int32_t)sv_rng_below(p->random, most), mode);
+        s->record->gave_up |= s->width == 1 && !sv_rng_below(p->random, 4);
+    }
+    p->prunes_now = p->prunes && sv_rng_below(p->random, p->ahead ? 2 : 8);
+    p->confidence.look_us = sv_rng_below(p->random, 2) ? HUGE_VAL : 0;
+    sv_confidence_look(p, 0);
+    p->confidence_now |= p->prunes && (p->prunes_now || p->confidence_free);
+}
+
+/* One sequence a segment, and the requests that asked for a width. Returns the tokens expected of
+ * these. */
+static double start(struct sv_policy *p)
+{
+    double tokens = 0;
+    for (int32_t i = 0; i < p->n; i++) {
+        struct sv_policy_seq *s = &p->seq[i];
+        p->load.n_segs++;
+        p->load.n_rows++;
+        p->load.seg_us += s->seg_us;
+        p->load.row_us += s->row_us;
+        tokens += 1;
+        if (s->fixed < 2 || s->cap < 2)
+            continue;
+        float alive[SV_MAX_BLOCK], chance = 1;
+        sv_choice_set_width(p, s, s->fixed < s->cap ? s->fixed : s->cap, SV_DRAFT_FULL);
+        sv_chance_fill(p, s, alive);
+        for (int32_t j = 1; j < s->width; j++)
+            tokens +=
+                (double)(chance = sv_chance_in_mode(p, s->fixed < p->block, alive, j, chance));
+    }
+    return tokens;
+}
+
+static bool hopeless(const struct sv_candidate *plain, const struct sv_candidate *best)
+{
+    double gain_us = (best->tokens - plain->tokens) / plain->score;
+    return !best->k || gain_us < HOPELESS * (best->us - plain->us);
+}
+
+/* Who drafts needs context K/V of its prompt too, which nobody makes where nobody drafts: tokens
+ * pay for it. */
+static struct sv_candidate with_prompts(const struct sv_policy *p, const struct sv_candidate *best)
+{
+    struct sv_candidate c = *best;
+    if (!c.k)
+        return c;
+    c.us += p->prompt_us * c.tokens * c.k / p->n;
+    c.score = c.tokens / c.us;
+    return c;
+}
+
+/* Before anybody drafts, the context K/V that was held back has to be made: what is left of their
+ * answers must be worth that. */
+static bool worth_making(const struct sv_policy *p, const struct sv_candidate *plain,
+                         const struct sv_candidate *best)
+{
+    return p->left <= 0 ||
+           p->left * (1 / plain->score - 1 / best->score) > p->held_us * best->k / p->n;
+}
+
+/* Every sequence of the step has a reason for its width. */
+static void count_reasons(struct sv_policy *p, bool drafts, bool other, bool beside_prompt)
+{
+    memset(p->reason_now, 0, sizeof p->reason_now);
+    for (int32_t i = 0; i < p->n; i++) {
+        struct sv_policy_seq *s = &p->seq[i];
+        enum sv_reason reason = drafts ? SV_REASON_DRAFT : SV_REASON_PLAIN;
+        if (s->fixed)
+            reason = SV_REASON_ASKED;
+        else if (s->record->gave_up || s->record->lacks)
+            reason = SV_REASON_GAVE_UP;
+        else if (s->cap < 2)
+            reason = SV_REASON_NO_ROOM;
+        else if (other || s->probe)
+            reason = SV_REASON_TRIAL;
+        else if (reason == SV_REASON_DRAFT && s->width < 2)
+            reason = SV_REASON_SAT_OUT;
+        else if (reason == SV_REASON_DRAFT && p->prunes_now)
+            reason = SV_REASON_PRUNED;
+        p->reason_now[reason]++;
+        p->n_beside_prompt += beside_prompt;
+    }
+    for (int32_t i = 0; i < SV_REASONS; i++)
+        p->n_reason[i] += p->reason_now[i];
+}
+
+/* n requests alike, of which k have w rows. */
+static struct sv_load load_of(const struct sv_policy *p, int32_t n, int32_t k, int32_t w)
+{
+    struct sv_load l = {.n_segs = n, .n_rows = n + k * (w - 1), .sampled = p->load.sampled};
+    if (p->drafts_on_device && w > 1) {
+        l.n_draft_segs = k;
+        l.n_draft_rows = k * w;
+        l.n_draft_out = k * (w - 1);
+    }
+    return l;
+}
+
+/* Both the table and what steps said of it may be wrong, so the better of the two counts, and a
+ * doubt that grows with time opens the door again. */
+bool sv_policy_is_closed(const struct sv_policy *p, int32_t n)
+{
+    struct sv_load l = load_of(p, n, n, 1);
+    const double plain = sv_cost_us(&p->cost, &l) / n;
+    double best = 0;
+    for (int32_t w = 2; w <= p->block; w = w < p->block && 2 * w > p->block ? p->block : 2 * w)
+        for (int32_t k = 1; k <= n; k = k < n ? n : n + 1) {
+            l = load_of(p, n, k, w);
+            double doubt = sv_cost_doubt(&p->cost, &l, NULL);
+            double us = sv_cost_us(&p->cost, &l) / fmax(sv_cost_level(&p->cost, &l), 1);
+            best = fmax(best, l.n_rows * plain / us * exp(2 * doubt));
+        }
+    return plain > 0 && best < 1;
+}
+
+bool sv_policy_about(int32_t n, int32_t m)
+{
+    const int32_t apart = n > m ? n - m : m - n;
+    return 8 * apart <= n;
+}
+
+static void look_ahead(struct sv_policy *p)
+{
+    enum { SERVES = 32 };
+    if (sv_policy_about(p->n, p->closed_n) && p->closed_steps++ < SERVES)
+        return;
+    p->closed_n = p->n;
+    p->closed_steps = 0;
+    p->closed = sv_policy_is_closed(p, p->n);
+}
+
+int32_t sv_policy_octave(int32_t n)
+{
+    int32_t i = 0;
+    while (n > 1 && i < SV_OCTAVES - 1) {
+        n /= 2;
+        i++;
+    }
+    return i;
+}
+
+bool sv_policy_is_far(const struct sv_policy *p, int32_t n)
+{
+    enum { LONG = 64 };
+    return p->n_far[sv_policy_octave(n)] >= LONG;
+}
+
+/* What requests that cannot draft just now have lost by that. */
+static void count_missed(struct sv_policy *p)
+{
+    enum { EVERY = 16 };
+    if (p->closed || p->n_steps % EVERY || !sv_policy_would_draft(p, p->n))
+        return;
+    for (int32_t i = 0; i < p->n; i++) {
+        struct sv_policy_seq *s = &p->seq[i];
+        if (!s->fixed && (s->record->gave_up || s->record->lacks))
+            s->record->missed_us += EVERY * sv_policy_gain_us(p, p->n, s->record) / p->n;
+    }
+}
+
+void sv_policy_restored(struct sv_policy *p, struct sv_record *r)
+{
+    r->gave_up = r->lacks = false;
+    r->missed_us = 0;
+    r->n_choices = 0;
+    r->n_restored++;
+    p->n_restored++;
+}
+
+static void settle(struct sv_policy *p, const struct sv_candidate *plain,
+                   const struct sv_candidate *best, bool beside_prompt)
+{
+    enum { LOOK = 16 };
+    double margin = p->trial.drafted ? GO_ON : p->ahead ? TAKE_UP : TAKE_UP_AT_ONCE;
+    const struct sv_candidate whole = with_prompts(p, best);
+    const bool drafting = best->k && whole.score > margin * plain->score &&
+                          (p->trial.drafted || worth_making(p, plain, &whole));
+    const struct sv_candidate *used = drafting ? best : plain;
+    const struct sv_rival way = sv_trial_way(p, plain, &whole, drafting),
+                          size = sv_trial_size(p, plain, used);
+    const struct sv_rival *other = NULL; /* is tried instead of it */
+    const bool probes = !beside_prompt || sv_trial_is_hemmed(p);
+    p->trial.drafted = drafting;
+    int32_t *n_far = &p->n_far[sv_policy_octave(p->n)];
+    /* Few may be able to draft by now: it is not far where all of them would gain. */
+    if (*n_far && p->n_steps % LOOK == 0 && sv_policy_gain_us(p, p->n, NULL) > KEEPING * plain->us)
+        *n_far = 0;
+    bool far = !drafting && (way.apart >= NOT_NEAR || way.regret < KEEPING);
+    *n_far = far ? *n_far + (*n_far < INT32_MAX) : 0;
+    if (probes)
+        sv_trial_save(p, (1 + p->n_rested) * used->us, drafting, &way, &size);
+    if (!beside_prompt) { /* such a step's time teaches nothing: no trials */
+        other = sv_trial_goes(p, &way, used) ? &way : sv_trial_goes(p, &size, used) ? &size : NULL;
+    }
+    const struct sv_candidate *run = other ? other->c : used;
+    if (run->k) {
+        sv_choice_apply(p, run);
+        if (!beside_prompt && !(other && other->of_size))
+            sv_trial_mode(p, run);
+    }
+    sv_confidence_decide(p, run->k ? run : NULL, plain);
+    p->rate = used->score;
+    p->n_plain += !run->k;
+    if (drafting && !beside_prompt)
+        sv_trial_paid(p);
+    else if (!p->closed && hopeless(plain, best))
+        sv_trial_give_up(p);
+    if (probes && !other && !p->closed)
+        sv_trial_probe(p, used->us, used->tokens / used->us, drafting);
+    sv_trial_hem(p, beside_prompt);
+    sv_confidence_look(p, used->us);
+    p->confidence_now |= p->prunes && (p->prunes_now || p->confidence_free);
+    p->expected_us += used->us;
+    p->expected_plain_us += used->tokens / plain->score;
+    count_reasons(p, run->k > 0, other != NULL, beside_prompt);
+    p->rests = sv_policy_is_far(p, p->n) && !p->ahead && !p->load.n_draft_segs &&
+               !p->trial.n_left && p->trial.n_since >= COMPARED;
+    p->rests_at = p->n;
+    p->n_rested = 0;
+}
+
+bool sv_policy_rests(struct sv_policy *p, int32_t n, bool beside_prompt)
+{
+    if (!p->rests || p->random || (p->n_steps + 1) % CHOICES_EVERY == 0 || !n ||
+        !sv_policy_about(n, p->rests_at))
+        return false;
+    p->n_steps++;
+    p->n_rested++;
+    p->n_plain++;
+    p->promised = 0;
+    p->n = 0;
+    p->prunes_now = p->confidence_now = false;
+    p->load = (struct sv_load){.n_segs = 0}; /* it teaches nothing */
+    p->n_beside_prompt += beside_prompt ? n : 0;
+    for (int32_t i = SV_REASONS - 1; i >= 0; i--) { /* as before; who came since is plain */
+        const int32_t k = i && p->reason_now[i] < n ? p->reason_now[i] : n;
+        p->n_reason[i] += k;
+        n -= k;
+    }
+    return true;
+}
+
+void sv_policy_choose(struct sv_policy *p)
+{
+    p->n_steps++;
+    if (p->random) {
+        start(p);
+        choose_randomly(p);
+        return;
+    }
+    sv_chance_update(p);
+    double tokens = start(p);
+    if (!p->n)
+        return;
+    /* Beside a prompt's rows a further row looks cheap, but the time it takes holds the prompt up
+     * too: what does not pay alone is left alone. */
+    int32_t n_prompt_rows = p->load.n_prompt_rows;
+    p->load.n_prompt_rows = 0;
+    struct sv_candidate plain = {.tokens = tokens, .us = sv_cost_us(&p->cost, &p->load)};
+    if (plain.us > 0) { /* else nothing was measured */
+        plain.score = plain.tokens / plain.us;
+        look_ahead(p);
+        struct sv_candidate best = {.score = -HUGE_VAL};
+        if (!p->closed)
+            best = sv_choice_search(p, &plain);
+        settle(p, &plain, &best, n_prompt_rows > 0);
+    }
+    p->load.n_prompt_rows = n_prompt_rows;
+    count_missed(p);
+}
+
+double sv_policy_gain_us(const struct sv_policy *p, int32_t n, struct sv_record *record)
+{
+    struct sv_load l = load_of(p, n, n, 1);
+    double plain = sv_cost_us(&p->cost, &l), own = 1, gain = 0;
+    double margin =
+        TAKE_UP / (p->prunes ? fmin(fmax((double)p->confidence.gain, 1), MOST_GAIN) : 1);
+    float alive[SV_MAX_BLOCK], chance = 1;
+    if (record)
+        sv_chance_fill(p, &(struct sv_policy_seq){.block = p->block, .record = record}, alive);
+    for (int32_t w = 2; w <= p->block && plain > 0; w++) {
+        l = load_of(p, n, n, w);
+        if (record)
+            own += (double)(chance = sv_chance_in_mode(p, SV_DRAFT_SHORT, alive, w - 1, chance));
+        double tokens = record ? own : sv_policy_expect(p, SV_DRAFT_SHORT, w);
+        gain = fmax(gain, plain - margin * sv_cost_us(&p->cost, &l) / tokens);
+    }
+    return gain;
+}
+
+bool sv_policy_would_draft(const struct sv_policy *p, int32_t n)
+{
+    return sv_policy_gain_us(p, n, NULL) > 0;
+}
+
+double sv_policy_restore_us(const struct sv_policy *p, int32_t n_rows, int32_t context)
+{
+    struct sv_load l = {.n_prompt_rows = n_rows};
+    double far = sv_cost_context(&p->cost, p->cost.row_us, context - n_rows / 2);
+    return (double)p->cost.speed[0] * (sv_cost_us(&p->cost, &l) + n_rows * far);
+}

@@ -1,0 +1,208 @@
+/*
+ * policy.h - the width policy: how many rows of each sequence the next step verifies.
+ *
+ * Called by engine only (docs/width-policy.md). Fed with measured times and acceptance, it chooses
+ * the widths with the most expected tokens per microsecond; plain decoding is one of the
+ * candidates. Must not: see a token, run anything on a device, or change what is emitted.
+ */
+#ifndef SV_POLICY_H
+#define SV_POLICY_H
+
+#include "policy/cost.h"
+#include "spec/spec.h"
+
+/* How a request's drafts did, against what the engine-wide record expected of them. */
+struct sv_record {
+    float kept[SV_MAX_BLOCK], expected[SV_MAX_BLOCK]; /* [j]: draft j, 1..; fading sums */
+    int64_t n_verified, probed; /* verify steps; the choice that made it a probe last */
+    int32_t burst;              /* probes to go on with because the last ones did well */
+    int64_t epoch;              /* of the trials, when its drafts were counted last */
+    int32_t n_choices;          /* while drafting was far from worth while */
+    bool sampled;               /* tried though requests before it were in vain */
+    bool gave_up;               /* drafts no more: its context K/V need not be kept up */
+    bool lacks;                 /* a part of its context K/V was never made: it cannot draft */
+    double missed_us;           /* what the two have cost it while others drafted, or could have */
+    int32_t n_restored;         /* how often its context K/V was made good */
+};
+
+/* Reason of a sequence's width. */
+enum sv_reason {
+    SV_REASON_PLAIN,   /* plain decoding brings most */
+    SV_REASON_DRAFT,   /* drafting does, */
+    SV_REASON_PRUNED,  /* and to cut rows before they are verified is worth the host's trip */
+    SV_REASON_SAT_OUT, /* but for others: this one gains nothing */
+    SV_REASON_TRIAL,   /* to learn from it */
+    SV_REASON_ASKED,   /* the request asked for it */
+    SV_REASON_NO_ROOM, /* one token left */
+    /* its drafts were in vain for long, or its context K/V was dropped under load */
+    SV_REASON_GAVE_UP,
+    SV_REASONS
+};
+const char *sv_reason_name(enum sv_reason reason);
+
+/* Masks: the whole block, or as many as rows. */
+enum { SV_DRAFT_FULL, SV_DRAFT_SHORT, SV_DRAFT_MODES };
+
+struct sv_policy_seq {
+    int32_t fixed;   /* > 0: this width, the request asked for it */
+    int32_t block;   /* widest it may be asked for: what the draft sees in full mode */
+    int32_t cap;     /* widest useful now: block, cut to the tokens still wanted */
+    int32_t context; /* positions behind it */
+    int32_t left;    /* tokens it is likely to bring yet; 0: not known */
+    struct sv_record *record;
+    /* out */
+    int32_t width, draft_rows; /* 0 rows: it sits the drafting pass out */
+    /* asked of it: width - 1, or more to see the confidence of the drafter of the others */
+    int32_t n_drafts;
+    bool probe;
+    float seg_us, row_us, draft_us, draft_row_us;
+};
+
+#define SV_CONFIDENCE_BINS 24
+#define SV_CONFIDENCE_EDGES 6
+/* What a drafter's own probabilities are worth (confidence.c): fading sums. */
+struct sv_confidence {
+    float kept[SV_CONFIDENCE_BINS], tried[SV_CONFIDENCE_BINS]; /* by how sure it was */
+    float at_kept[SV_MAX_BLOCK], at_expected[SV_MAX_BLOCK];    /* [j]: draft j against that */
+    /* [j]: share of the last blocks whose draft j had a chance between two edges, and the sum of
+     * these. */
+    float spread[SV_MAX_BLOCK][SV_CONFIDENCE_EDGES], spread_sum[SV_MAX_BLOCK][SV_CONFIDENCE_EDGES];
+    float promised, brought; /* tokens of steps that were cut */
+    float gain;     /* best choice with a cut over the best without, when most could draft */
+    bool near;      /* to cut came near the best choice when that was looked for last */
+    int32_t looked; /* who was asked for a whole block last, */
+    double look_us; /* and how long that may still take */
+};
+
+#define SV_OCTAVES 8
+struct sv_policy {
+    struct sv_cost cost;
+    int32_t block, n_slots, n;
+    bool drafts_on_device;
+    bool prunes; /* rows may be cut once the drafter has said how sure it is */
+    /* the device works on while the host plans: a search costs no time, and a cut makes it wait */
+    bool ahead;
+    bool confidence_free;            /* drafting passes tell how sure they are anyway */
+    bool prunes_now, confidence_now; /* in the step chosen last: rows are cut; the drafter tells */
+    struct sv_confidence confidence;
+    struct sv_searched *searched; /* the last search, which serves a few steps */
+    bool closed; /* at this number of sequences nothing could be gained, were every draft kept */
+    int32_t closed_n, closed_steps; /* when that was looked at: for so many sequences, steps ago */
+    bool rests;                     /* nothing but plain steps for a few choices, */
+    int32_t rests_at;               /* at about so many sequences, */
+    int32_t n_rested;               /* and so many steps since the last choice */
+    double left; /* tokens that those who run are likely to bring yet; 0: not known */
+    /* choices in a row that found drafting far from worth while; by sequences: 1, 2.., 4.., 8.. */
+    int32_t n_far[SV_OCTAVES];
+    /* what it takes to make the context K/V that is held back, before all may draft */
+    double held_us;
+    double prompt_us; /* and that of a prompt, by tokens of its answer; 0: it is made in any case */
+    double rate;      /* tokens a us expected of this step: what time is worth */
+    double promised;  /* tokens that drafts were to bring in the step chosen last, with a cut */
+    int64_t n_pruned, n_pruned_steps; /* rows cut so far, in so many steps */
+    struct sv_policy_seq *seq;        /* (n_slots) of this step */
+    struct sv_load load;              /* of the step chosen last */
+    /* engine-wide record: fading counts, and the chance that draft j is kept once j - 1 was; how
+     * the modes did against that, and their factors */
+    float kept[SV_MAX_BLOCK], tried[SV_MAX_BLOCK], hazard[SV_MAX_BLOCK];
+    float mode_kept[SV_DRAFT_MODES], mode_expected[SV_DRAFT_MODES], mode_factor[SV_DRAFT_MODES];
+    /* How requests' records foretell their next drafts (sv_chance_differ): sums of products. */
+    float apart_xy, apart_xx;
+    float *alive; /* (n_slots, block) chance that draft j is kept, per sequence */
+    struct sv_rank {
+        float value;
+        int32_t i;
+    } * rank; /* (n_slots) */
+    struct sv_trial {
+        /* time that probes, and trials of the other way, of other sizes and of the other number of
+         * masks may still cost; */
+        double probe_us, other_us, size_us, mode_us;
+        double thrift[SV_OCTAVES]; /* how much of their share they get; by sequences, as n_far */
+        int32_t n_steps;           /* choices, as long as these few matter */
+        int32_t n_hemmed;          /* choices in a row that were no moment for a probe */
+        int32_t n_since;           /* steps since the last trial of the other way */
+        int64_t n_drafting;        /* choices to draft */
+        int32_t n_left;            /* steps that a trial of the other way still goes on, */
+        bool drafts;               /* which is to draft, */
+        bool of_size;              /* and with another number of rows than what is used */
+        bool drafted;              /* the last choice, trials aside */
+        int32_t n_in_vain,
+            n_requests_in_vain; /* verify steps since drafting paid; of how many requests */
+        int64_t epoch;          /* how often it paid */
+        int64_t n_requests;
+    } trial;
+    /* Choices so far: all, with a probe, plain, against the odds, with the number of masks that is
+     * not thought the better one. */
+    int64_t n_steps, n_probes, n_plain, n_other, n_masks;
+    int32_t reason_now[SV_REASONS]; /* of the last choice */
+    int64_t n_reason[SV_REASONS],
+        n_beside_prompt; /* widths chosen, by reason; of these beside prompt rows */
+    int64_t n_gave_up, n_dropped,
+        n_restored; /* requests: gave up, lost their context K/V under load, got it back */
+    double expected_us,
+        expected_plain_us; /* of all steps; what their tokens would have taken plainly */
+    int64_t measured_us;   /* how long filling the cost table took */
+    struct sv_rng *random; /* tests: any widths at all; NULL = the policy */
+    struct sv_arena arena;
+};
+int sv_policy_open(struct sv_policy **p, int32_t n_slots, int32_t block, bool drafts_on_device,
+                   struct sv_err *err);
+void sv_policy_close(struct sv_policy *p);
+/* Forgets how drafts did, but not what steps cost (benchmarks: another profile is another
+ * world). */
+void sv_policy_forget(struct sv_policy *p);
+/* One step: begin, add every decoding sequence, choose; then seq[] holds widths in the order of
+ * adding. */
+void sv_policy_begin(struct sv_policy *p, int32_t n_prompt_rows, bool sampled);
+void sv_policy_add(struct sv_policy *p, struct sv_policy_seq seq);
+void sv_policy_choose(struct sv_policy *p);
+/* In place of the three above: n sequences, none of which asked for a width, decode plainly once
+ * more, as nothing else has been worth while for long. False: it has to be asked. */
+bool sv_policy_rests(struct sv_policy *p, int32_t n, bool beside_prompt);
+/* Would n requests without history draft? */
+bool sv_policy_would_draft(const struct sv_policy *p, int32_t n);
+/* For n sequences that draft against plain decoding: us saved with each token of one; 0: nothing.
+ * record: what is known of that one's drafts; NULL = one without history. */
+double sv_policy_gain_us(const struct sv_policy *p, int32_t n, struct sv_record *record);
+/* What it takes to compute n_rows once more, up to this context, so that a sequence may draft
+ * again. */
+double sv_policy_restore_us(const struct sv_policy *p, int32_t n_rows, int32_t context);
+/* Were every draft kept: could n sequences gain nothing by drafting? Then nothing that might be
+ * learnt changes the choice, and nothing is tried, searched or kept up. */
+bool sv_policy_is_closed(const struct sv_policy *p, int32_t n);
+/* Numbers of sequences of which one stands for the other while some come and go: also 16 and 15,
+ * which octaves part. */
+bool sv_policy_about(int32_t n, int32_t m);
+/* For so many sequences drafting is so far from worth while, and has been for so long, that
+ * nobody's context K/V need be kept up. */
+bool sv_policy_is_far(const struct sv_policy *p, int32_t n);
+/* The context K/V of a request that drafted no more has been made good: it may try again. */
+void sv_policy_restored(struct sv_policy *p, struct sv_record *record);
+/* Between drafting and verifying: no more than width rows of the sequence added i-th are verified.
+ */
+void sv_policy_narrow(struct sv_policy *p, int32_t i, int32_t width);
+/* And then, with p->prunes_now: narrows seq[] to the rows that pay. share: of
+ * all drafts in the order of the sequences. */
+void sv_policy_prune(struct sv_policy *p, const float *share);
+/* A block was drafted, whatever of it was verified: the confidence of the drafter of its n drafts.
+ */
+void sv_policy_drafted(struct sv_policy *p, const float *share, int32_t n);
+/* Drafts of a step that was cut brought so many tokens; promised: p->promised when it was
+ * chosen. */
+void sv_policy_brought(struct sv_policy *p, double promised, int32_t n_tokens);
+/* A verify step, drafted with draft_rows masks and anchor: of n_drafts drafts width - 1 were
+ * verified and brought n_emitted tokens. share: of the n_drafts; NULL = not known, and nothing was
+ * cut. */
+struct sv_verified {
+    int32_t width, draft_rows, n_emitted;
+    bool probe;
+    bool refused; /* the next draft was dropped: that it would not be kept was known (a grammar) */
+    const float *share;
+    int32_t n_drafts;
+    int32_t n_together; /* requests with drafts in that step; 0 = it was the only one */
+};
+void sv_policy_verified(struct sv_policy *p, struct sv_record *record, const struct sv_verified *v);
+/* Expected accept length (bonus included) of a request without history at this width. */
+double sv_policy_expect(const struct sv_policy *p, int mode, int32_t width);
+
+#endif

@@ -1,0 +1,49 @@
+/*
+ * engine.h - the engine as the worker sees it: a table of functions, filled by the real engine or
+ * by a fake one.
+ *
+ * Included by options.h. All functions of the table are called on the worker's thread. Must not:
+ * know requests of HTTP.
+ */
+#ifndef SV_SERVE_CORE_ENGINE_H
+#define SV_SERVE_CORE_ENGINE_H
+
+#include "base/base.h"
+#include "salvo.h"
+
+struct sv_serve_engine {
+    void *impl;
+    int (*submit)(void *impl, const struct sv_request *r, uint64_t *id, char *err, size_t n);
+    void (*cancel)(void *impl, uint64_t id);
+    int (*step)(void *impl, char *err, size_t n); /* unfinished requests, or a negative code */
+    void (*flush)(void *impl);
+    int (*request_stats)(void *impl, uint64_t id, struct sv_request_stats *out);
+    void (*engine_stats)(void *impl, struct sv_engine_stats *out);
+    /* What *out points to lives as long as impl. */
+    void (*info)(void *impl, struct sv_engine_info *out);
+    void (*close)(void *impl);
+};
+typedef int (*sv_serve_open_engine_fn)(struct sv_serve_engine *out,
+                                       const struct sv_engine_options *o, const void *arg,
+                                       struct sv_err *err);
+
+/* The engine of salvo.h (engine.c). arg is not used. */
+int sv_serve_open_real_engine(struct sv_serve_engine *out, const struct sv_engine_options *o,
+                              const void *arg, struct sv_err *err);
+
+/* An engine without a model, for tests and for measuring the server alone (fake.c). Its answer
+ * repeats the prompt's tokens until max_tokens, `burst` tokens a step, of which all but the last
+ * count as accepted drafts. Under a grammar the tokens come once, as far as the grammar allows
+ * them, and then what ends the grammar. */
+struct sv_serve_fake {
+    int32_t burst;        /* 0 = 1 */
+    int32_t step_us;      /* least duration of a step */
+    int32_t open_us;      /* and of loading */
+    int32_t fail_at_step; /* the device fails in this step; 0 = never */
+    bool once;            /* the prompt's tokens once, and then an end-of-sequence token */
+};
+/* arg is a struct sv_serve_fake, or NULL. The tokenizer is the target directory's. */
+int sv_serve_open_fake_engine(struct sv_serve_engine *out, const struct sv_engine_options *o,
+                              const void *arg, struct sv_err *err);
+
+#endif

@@ -1,0 +1,301 @@
+/*
+ * metrics.c - /metrics in Prometheus' text format under Salvo's own names; other servers' names are
+ * in metrics_names.c.
+ *
+ * Called by route.c; call.c and send.c fill the histograms. Must not: use labels that a client
+ * chooses.
+ */
+#include "serve/core/prep.h"
+#include "serve/core/server.h"
+
+#include <string.h>
+
+/* Seconds: the buckets of vLLM's histograms, for its dashboards. */
+static const double bounds[SV_N_BUCKETS] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.025, 0.04,
+                                            0.05,   0.06,  0.075,  0.08,  0.1,  0.15, 0.25,  0.5,
+                                            0.75,   1.0,   2.5,    5.0,   7.5,  10.0, 30.0,  60.0};
+
+/* Tokens: the buckets of vLLM's histograms. */
+static const double counts[SV_N_BUCKETS] = {1,   2,   5,   10,  20,  50,  100, 200,
+                                            500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5,
+                                            2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 2e7, 5e7};
+
+static void add(struct sv_histogram *h, const double *limits, double v, int64_t times)
+{
+    int i = 0;
+    while (i < SV_N_BUCKETS && v > limits[i])
+        i++;
+    h->n[i] += times;
+    h->count += times;
+    h->sum += v * (double)times;
+}
+
+void sv_histogram_add(struct sv_histogram *h, double seconds, int64_t times)
+{
+    add(h, bounds, seconds, times);
+}
+
+void sv_histogram_count(struct sv_histogram *h, int64_t n)
+{
+    add(h, counts, (double)n, 1);
+}
+
+void sv_metric_head(struct sv_buf *b, const char *name, const char *type, const char *help)
+{
+    sv_buf_printf(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* Prometheus has three escapes only; other characters that JSON would escape are written as they
+ * are. */
+void sv_metric_label(struct sv_buf *b, const char *name, const char *value)
+{
+    size_t n = strlen(value);
+
+    sv_buf_printf(b, "%s=\"", name);
+    for (size_t i = 0; i < n;) {
+        size_t fine = sv_utf8_valid(value + i, n - i), run = strcspn(value + i, "\\\"\n");
+        run = run < fine ? run : fine;
+        sv_buf_append(b, value + i, run);
+        i += run;
+        if (!fine) {
+            sv_buf_lit(b, "\xEF\xBF\xBD");
+            i++;
+        } else if (run < fine) {
+            char escaped[2] = {'\\', value[i] == '\n' ? 'n' : value[i]};
+            sv_buf_append(b, escaped, 2);
+            i++;
+        }
+    }
+    sv_buf_lit(b, "\"");
+}
+
+static void counter(struct sv_buf *b, const char *name, const char *help, int64_t v)
+{
+    sv_metric_head(b, name, "counter", help);
+    sv_buf_printf(b, "%s %lld\n", name, (long long)v);
+}
+
+static void seconds(struct sv_buf *b, const char *name, const char *help, int64_t us)
+{
+    sv_metric_head(b, name, "counter", help);
+    sv_buf_printf(b, "%s %.6f\n", name, (double)us / 1e6);
+}
+
+void sv_metric_gauge(struct sv_buf *b, const char *name, const char *help, double v)
+{
+    sv_metric_head(b, name, "gauge", help);
+    sv_buf_printf(b, "%s %.9g\n", name, v);
+}
+
+static void histogram(struct sv_buf *b, const char *name, const char *help, const char *labels,
+                      const double *limits, const struct sv_histogram *h)
+{
+    const char *comma = *labels ? "," : "", *open = *labels ? "{" : "", *close = *labels ? "}" : "";
+    int64_t sum = 0;
+
+    sv_metric_head(b, name, "histogram", help);
+    for (int i = 0; i < SV_N_BUCKETS; i++) {
+        sum += h->n[i];
+        sv_buf_printf(b, "%s_bucket{%s%sle=\"%g\"} %lld\n", name, labels, comma, limits[i],
+                      (long long)sum);
+    }
+    sv_buf_printf(b, "%s_bucket{%s%sle=\"+Inf\"} %lld\n", name, labels, comma, (long long)h->count);
+    sv_buf_printf(b, "%s_sum%s%s%s %.6f\n%s_count%s%s%s %lld\n", name, open, labels, close, h->sum,
+                  name, open, labels, close, (long long)h->count);
+}
+
+void sv_metric_histogram(struct sv_buf *b, const char *name, const char *help, const char *labels,
+                         const struct sv_histogram *h)
+{
+    histogram(b, name, help, labels, bounds, h);
+}
+
+void sv_metric_counts(struct sv_buf *b, const char *name, const char *help, const char *labels,
+                      const struct sv_histogram *h)
+{
+    histogram(b, name, help, labels, counts, h);
+}
+
+/* ---------------------------------------------------------------- our own */
+
+static void requests(struct sv_buf *b, const struct sv_metrics *m)
+{
+    static const char *const results[] = {"", "stop", "length", "canceled", "error", "rejected"};
+
+    sv_metric_head(b, "salvo_sequences_total", "counter", "Sequences ended, by how.");
+    for (int i = 1; i < 6; i++)
+        sv_buf_printf(b, "salvo_sequences_total{result=\"%s\"} %lld\n", results[i],
+                      (long long)m->n_requests[i]);
+    sv_metric_head(b, "salvo_refused_requests_total", "counter",
+                   "Requests that never got to the engine, by status.");
+    for (int i = 0; i < 2; i++)
+        sv_buf_printf(b, "salvo_refused_requests_total{status=\"%dxx\"} %lld\n", 4 + i,
+                      (long long)m->n_refused[i]);
+    counter(b, "salvo_queue_full_total", "Requests answered with 429.", m->n_full);
+    counter(b, "salvo_prompt_tokens_total", "Prompt tokens of ended sequences.",
+            m->n_prompt_tokens);
+    counter(b, "salvo_cached_tokens_total", "Prompt tokens found in the prefix cache.",
+            m->n_cached_tokens);
+    counter(b, "salvo_generated_tokens_total", "Tokens of answers.", m->n_tokens);
+    sv_metric_histogram(b, "salvo_time_to_first_token_seconds",
+                        "From the request to its first token.", "", &m->ttft);
+    sv_metric_histogram(b, "salvo_inter_token_seconds",
+                        "Between tokens; those of one step share the gap before it.", "", &m->itl);
+    sv_metric_histogram(b, "salvo_request_seconds", "From the request to its last byte.", "",
+                        &m->e2e);
+    sv_metric_histogram(b, "salvo_queue_seconds", "Waiting for a seat in the engine.", "",
+                        &m->queue);
+    sv_metric_histogram(b, "salvo_prompt_seconds", "From a sequence's seat to its first token.", "",
+                        &m->prefill);
+    sv_metric_histogram(b, "salvo_decode_seconds", "From its first token to its last.", "",
+                        &m->decode);
+    sv_metric_counts(b, "salvo_prompt_length_tokens", "Tokens of a sequence's prompt.", "",
+                     &m->prompt_tokens);
+    sv_metric_counts(b, "salvo_answer_length_tokens", "Tokens of its answer.", "",
+                     &m->answer_tokens);
+}
+
+static void forms(struct sv_buf *b, const struct sv_metrics *m)
+{
+    sv_metric_head(b, "salvo_structured_requests_total", "counter",
+                   "Requests whose answer must have a form, by its kind.");
+    for (int k = SV_CONSTRAINT_NONE + 1; k < SV_CONSTRAINT_KINDS; k++)
+        sv_buf_printf(b, "salvo_structured_requests_total{kind=\"%s\"} %lld\n",
+                      sv_constraint_name((enum sv_constraint_kind)k),
+                      (long long)m->n_constraints[k]);
+    counter(b, "salvo_grammar_cache_hits_total", "Of these, with a grammar that was there.",
+            m->n_grammar_hits);
+    sv_metric_gauge(b, "salvo_grammars_kept", "Grammars kept for the next request.",
+                    (double)m->n_grammars);
+    sv_metric_histogram(b, "salvo_grammar_seconds", "Making a grammar, beside the event loop.", "",
+                        &m->making);
+}
+
+static void by_position(struct sv_buf *b, const char *name, const char *help, const char *label,
+                        const int64_t *v, int from, int to)
+{
+    sv_metric_head(b, name, "counter", help);
+    for (int i = from; i <= to; i++)
+        sv_buf_printf(b, "%s{%s=\"%d\"} %lld\n", name, label, i, (long long)v[i]);
+}
+
+/* The width policy's choices and their reasons. */
+static void widths(struct sv_buf *b, const struct sv_engine_stats *st, int block)
+{
+    sv_metric_head(b, "salvo_width_choices_total", "counter",
+                   "Widths the policy chose, by reason.");
+    for (int i = 0; i < SV_WIDTH_REASONS; i++)
+        sv_buf_printf(b, "salvo_width_choices_total{reason=\"%s\"} %lld\n", sv_width_reason_name(i),
+                      (long long)st->width_reason[i]);
+    counter(b, "salvo_width_choices_beside_prompts_total", "Of these, beside rows of prompts.",
+            st->n_chosen_beside_prompts);
+    counter(b, "salvo_pruned_steps_total", "Steps whose drafts were pruned once they were drafted.",
+            st->n_pruned_steps);
+    counter(b, "salvo_rows_pruned_total",
+            "Drafts the drafter was not sure enough of to be verified.", st->n_rows_pruned);
+    counter(b, "salvo_drafting_given_up_total", "Sequences whose drafts were in vain for long.",
+            st->n_given_up);
+    seconds(b, "salvo_width_expected_seconds_total", "Expected time of the steps chosen.",
+            (int64_t)st->chosen_us);
+    seconds(b, "salvo_width_expected_plain_seconds_total",
+            "Expected time of the same tokens decoded plainly.", (int64_t)st->plain_us);
+    sv_metric_head(b, "salvo_draft_chance", "gauge",
+                   "That a draft is kept once the one before it was.");
+    for (int j = 1; j < block; j++)
+        sv_buf_printf(b, "salvo_draft_chance{position=\"%d\"} %.4f\n", j,
+                      (double)st->draft_chance[j]);
+    sv_metric_head(b, "salvo_step_cost_seconds", "gauge",
+                   "What a step is thought to cost just now.");
+    for (int i = 0; i < SV_STEP_COSTS; i++)
+        sv_buf_printf(b, "salvo_step_cost_seconds{step=\"%s\"} %.9f\n", sv_step_cost_name(i),
+                      (double)st->step_cost_us[i] / 1e6);
+}
+
+static void speculation(struct sv_buf *b, const struct sv_engine_stats *st, int block)
+{
+    counter(b, "salvo_verify_steps_total", "Verified blocks that held drafts.", st->n_verify_steps);
+    counter(b, "salvo_draft_tokens_total", "Tokens drafted.", st->n_drafted);
+    counter(b, "salvo_accepted_tokens_total", "Drafted tokens the target confirmed.",
+            st->n_accepted);
+    if (block < 2)
+        return;
+    by_position(b, "salvo_accept_length_total",
+                "Verified blocks by accept length, the target's own token included.", "length",
+                st->accept_length, 1, block);
+    by_position(b, "salvo_accepted_at_position_total", "Accepted drafts by position in the block.",
+                "position", st->accepted_at, 1, block - 1);
+    by_position(b, "salvo_drafted_at_position_total", "Drafts by position in the block.",
+                "position", st->drafted_at, 1, block - 1);
+    by_position(b, "salvo_verify_width_total", "Decode segments by the width that was chosen.",
+                "width", st->width_chosen, 1, block);
+    widths(b, st, block);
+}
+
+static void engine(struct sv_buf *b, const struct sv_engine_stats *st,
+                   const struct sv_snapshot *snap)
+{
+    counter(b, "salvo_steps_total", "Steps of the engine.", st->n_steps);
+    seconds(b, "salvo_step_seconds_total", "Time in steps.", snap->busy_us);
+    seconds(b, "salvo_draft_seconds_total", "Time in drafting passes.", st->draft_us);
+    seconds(b, "salvo_forward_seconds_total", "Time in target passes.", st->forward_us);
+    seconds(b, "salvo_context_seconds_total", "Time in the draft's context updates.",
+            st->context_us);
+    seconds(b, "salvo_host_seconds_total", "Step time on the host.", st->host_us);
+    counter(b, "salvo_prefix_queries_total", "Prompt tokens looked up in the prefix cache.",
+            st->n_cache_queries);
+    counter(b, "salvo_prefix_hits_total", "Prompt tokens found in the prefix cache.",
+            st->n_cache_hits);
+    counter(b, "salvo_preemptions_total", "Sequences put back to make room.", st->n_preemptions);
+    sv_metric_gauge(b, "salvo_running_sequences", "Sequences with a seat.", st->n_running);
+    sv_metric_gauge(b, "salvo_waiting_sequences", "Sequences without one.", st->n_waiting);
+    sv_metric_gauge(b, "salvo_cache_pages", "Cache pages there are.", st->n_pages);
+    sv_metric_gauge(b, "salvo_cache_pages_used", "Cache pages that sequences hold.",
+                    st->n_pages_used);
+    sv_metric_gauge(b, "salvo_cache_pages_reusable", "Cache pages kept for prefixes only.",
+                    st->n_pages_cached);
+}
+
+/* ---------------------------------------------------------------- all of it */
+
+static int64_t resident_bytes(void)
+{
+    struct sv_buf text;
+    long long pages = 0, resident = 0;
+
+    sv_buf_init(&text);
+    if (!sv_file_read(&text, "/proc/self/statm", 256, NULL))
+        sscanf(text.data, "%lld %lld", &pages, &resident);
+    sv_buf_fini(&text);
+    return resident * 4096;
+}
+
+void sv_metrics_write(struct sv_serve *s, struct sv_buf *b)
+{
+    struct sv_snapshot snap;
+
+    sv_worker_snapshot(s->worker, &snap);
+    sv_metric_head(b, "salvo_build_info", "gauge", "Always 1; what is running.");
+    sv_buf_printf(b, "salvo_build_info{version=\"" SALVO_VERSION "\",");
+    sv_metric_label(b, "model", s->model_name);
+    sv_buf_printf(b, "} 1\n");
+    sv_metric_gauge(b, "salvo_ready", "1 when requests are taken.", s->state == SV_READY);
+    sv_metric_gauge(b, "process_resident_memory_bytes", "Resident memory.",
+                    (double)resident_bytes());
+    sv_metric_gauge(
+        b, "salvo_long_bodies",
+        "Bodies being read and grammars being made beside the event loop, or waiting for it.",
+        sv_prep_n_jobs(s->prep, SV_JOB_BODY) + sv_prep_n_jobs(s->prep, SV_JOB_GRAMMAR));
+    sv_metric_gauge(b, "salvo_loop_turn_bytes_max",
+                    "Most bytes of answers put together in one turn of the event loop.",
+                    (double)s->metrics.most_turn_bytes);
+    counter(b, "salvo_written_beside_loop_total",
+            "Long answers and chunks put together beside the event loop.", s->metrics.n_aside);
+    requests(b, &s->metrics);
+    forms(b, &s->metrics);
+    if (!s->model)
+        return;
+    engine(b, &snap.stats, &snap);
+    speculation(b, &snap.stats, s->model->info.block_size);
+    if (!s->o.no_vllm_metrics)
+        sv_metrics_other_names(s, &snap, b);
+}

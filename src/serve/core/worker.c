@@ -1,0 +1,459 @@
+/*
+ * worker.c - the engine's thread: loads the model, takes commands, steps, reports.
+ *
+ * Called by the loop (start, submit, cancel, flush, collect, finish); everything below "the thread"
+ * runs on the worker's own. Commands are read before each step, so a cancel takes effect within
+ * one. Must not: block the loop, or touch a choice after its last event has been posted.
+ */
+#include "serve/core/call.h"
+
+#include <string.h>
+
+#define IDLE_WAIT_US 1000000 /* between looks at an empty queue; a command wakes at once */
+#define SNAPSHOT_EVERY_US 20000
+
+enum command_kind { SUBMIT, CANCEL, FLUSH, FAIL, STOP };
+struct command {
+    enum command_kind kind;
+    struct sv_choice *choice;
+    uint64_t serial;
+};
+
+/* A sequence that the engine has; the `user` of its request. */
+struct live {
+    struct sv_worker *w;
+    struct sv_choice *choice; /* NULL = free */
+    uint64_t serial, id;
+    bool told; /* it has had an event */
+};
+
+struct sv_worker {
+    struct sv_queue *commands;
+    struct sv_mail *mail;
+    struct sv_cell *cell;
+    struct sv_thread *thread;
+    struct sv_serve_options o;
+    /* the thread's */
+    struct sv_serve_engine engine;
+    bool opened, stopping, broken;
+    bool failing;  /* by sv_worker_fail: running and new sequences end with an error */
+    char why[400]; /* why the engine broke */
+    struct sv_serve_model model; /* read by the loop after SV_OUT_LOADED */
+    struct live *live;
+    int32_t max_live, n_live;
+    struct sv_buf batch;
+    struct sv_snapshot snap;
+    int64_t snap_us;
+    bool ended;            /* a request has, since the last report */
+    bool urgent;           /* the batch must not wait for the loop's next look */
+    struct sv_inbox inbox; /* the loop's */
+    char told[400]; /* the reason given to sv_worker_fail: written once by the loop, before FAIL */
+};
+
+/* ---------------------------------------------------------------- the thread: reporting */
+
+static void publish(struct sv_worker *w, bool now)
+{
+    int64_t t = sv_clock_us();
+
+    if (!now && t - w->snap_us < SNAPSHOT_EVERY_US)
+        return;
+    w->snap_us = t;
+    if (w->opened)
+        w->engine.engine_stats(w->engine.impl, &w->snap.stats);
+    w->snap.n_live = w->n_live;
+    sv_cell_set(w->cell, &w->snap);
+}
+
+static void post(struct sv_worker *w)
+{
+    if (sv_mail_post(w->mail, &w->batch, w->urgent))
+        sv_panic("out of memory for %zu bytes of results", w->batch.len);
+    w->urgent = false;
+}
+
+static void report(struct sv_worker *w, enum sv_out_kind kind, struct sv_choice *ch,
+                   const char *message)
+{
+    struct sv_out o = {.kind = kind, .choice = ch, .message = message, .at_us = sv_clock_us()};
+
+    o.n_message = message ? (uint32_t)strlen(message) : 0;
+    w->urgent = true;
+    sv_out_pack(&w->batch, &o, NULL, NULL);
+}
+
+static void on_event(void *user, const struct sv_event *ev)
+{
+    struct live *l = user;
+    struct sv_worker *w = l->w;
+    struct sv_out o = {.kind = SV_OUT_EVENT,
+                       .choice = l->choice,
+                       .finish = ev->finish,
+                       .n_tokens = ev->n_tokens,
+                       .n_drafted = ev->n_drafted,
+                       .tokens = ev->tokens,
+                       .text = ev->text,
+                       .n_text = (uint32_t)ev->n_bytes,
+                       .stop_id = ev->stop_id,
+                       .stop_index = ev->stop_index,
+                       .message = ev->message,
+                       .at_us = sv_clock_us()};
+    struct sv_request_stats st = {0};
+    bool last = ev->finish != SV_FINISH_NONE;
+
+    if (last && w->failing) {
+        o.finish = SV_FINISH_ERROR;
+        o.message = w->told;
+    }
+    if (last || !l->told || ev->prompt_logprobs)
+        w->engine.request_stats(w->engine.impl, ev->request, &st);
+    o.n_message = o.message ? (uint32_t)strlen(o.message) : 0;
+    o.n_prompt_logprobs = ev->prompt_logprobs ? st.n_prompt_tokens : 0;
+    o.n_cached = st.n_cached_tokens; /* with the first tokens and at the end */
+    if (last) {
+        o.accept_lengths = st.accept_lengths;
+        o.widths = st.widths;
+        o.n_steps = st.accept_lengths && st.widths ? st.n_steps : 0;
+        o.n_prompt = st.n_prompt_tokens;
+        o.n_preemptions = st.n_preemptions;
+        o.queue_us = st.queue_us;
+        o.prefill_us = st.prefill_us;
+        o.decode_us = st.decode_us;
+    }
+    o.urgent = last || !l->told;
+    sv_out_pack(&w->batch, &o, ev->logprobs, ev->prompt_logprobs);
+    w->urgent = w->urgent || o.urgent;
+    l->told = true;
+    if (last) {
+        l->choice = NULL;
+        w->n_live--;
+        w->ended = true;
+    }
+}
+
+/* ---------------------------------------------------------------- the thread: commands */
+
+static void take_choice(struct sv_worker *w, struct sv_choice *ch, uint64_t serial)
+{
+    char msg[400] = "";
+    struct sv_request r = ch->r;
+    int32_t i = 0;
+
+    while (i < w->max_live && w->live[i].choice)
+        i++;
+    SV_REQUIRE(i < w->max_live); /* the loop limits their number */
+    w->live[i] = (struct live){.w = w, .choice = ch, .serial = serial};
+    w->n_live++;
+    r.on_event = on_event;
+    r.user = &w->live[i];
+    const bool broken = w->broken || w->failing;
+    int rc =
+        broken ? SV_EDEVICE : w->engine.submit(w->engine.impl, &r, &w->live[i].id, msg, sizeof msg);
+    if (rc < 0) {
+        w->live[i].choice = NULL;
+        w->n_live--;
+        report(w, SV_OUT_REJECTED, ch,
+               msg[0]       ? msg
+               : w->failing ? w->told
+               : broken     ? w->why
+                            : sv_code_name(rc));
+    }
+}
+
+/* The device works, but its answers are no longer the model's. */
+static void fail(struct sv_worker *w)
+{
+    if (w->broken)
+        return;
+    w->failing = true;
+    report(w, SV_OUT_FAILED, NULL, w->told);
+    for (int32_t i = 0; i < w->max_live; i++)
+        if (w->live[i].choice)
+            w->engine.cancel(w->engine.impl, w->live[i].id);
+}
+
+static void obey(struct sv_worker *w, const struct command *c)
+{
+    switch (c->kind) {
+    case SUBMIT:
+        take_choice(w, c->choice, c->serial);
+        break;
+    case CANCEL:
+        for (int32_t i = 0; i < w->max_live; i++)
+            if (w->live[i].choice && w->live[i].serial == c->serial)
+                w->engine.cancel(w->engine.impl, w->live[i].id);
+        break;
+    case FLUSH:
+        if (!w->broken)
+            w->engine.flush(w->engine.impl);
+        report(w, SV_OUT_FLUSHED, NULL, NULL);
+        break;
+    case FAIL:
+        fail(w);
+        break;
+    case STOP:
+        w->stopping = true;
+        break;
+    }
+}
+
+static void take_commands(struct sv_worker *w)
+{
+    struct command c;
+
+    for (bool idle = !w->n_live; sv_queue_pop(w->commands, &c, idle ? IDLE_WAIT_US : 0);
+         idle = false)
+        obey(w, &c);
+}
+
+/* What still waits in the queue when the thread ends. */
+static void refuse_rest(struct sv_worker *w)
+{
+    struct command c;
+
+    while (sv_queue_pop(w->commands, &c, 0))
+        if (c.kind == SUBMIT)
+            report(w, SV_OUT_REJECTED, c.choice, "the server is shutting down");
+}
+
+static void step(struct sv_worker *w)
+{
+    int64_t start = sv_clock_us();
+    int rc = w->engine.step(w->engine.impl, w->why, sizeof w->why);
+
+    w->snap.busy_us += sv_clock_us() - start;
+    if (rc >= 0)
+        return;
+    w->broken = true; /* every running request has its error event */
+    if (!w->why[0])
+        snprintf(w->why, sizeof w->why, "%s", sv_code_name(rc));
+    report(w, SV_OUT_FAILED, NULL, w->why);
+}
+
+/* ---------------------------------------------------------------- the thread: loading */
+
+static void stage(struct sv_worker *w, enum sv_load_stage s)
+{
+    w->snap.stage = s;
+    w->snap.stage_share = 0;
+    publish(w, true);
+}
+
+static void on_progress(void *user, enum sv_open_stage s, double share)
+{
+    struct sv_worker *w = user;
+    w->snap.stage = (enum sv_load_stage)((int)SV_LOAD_WEIGHTS + (int)s);
+    w->snap.stage_share = share;
+    publish(w, false);
+}
+
+/* tokenizer_config.json, with tokens as texts; without the file an empty object. */
+static int load_tokenizer_config(json_t **config, const char *dir, struct sv_err *err)
+{
+    const char *key;
+    json_t *value;
+    int rc = sv_model_tokenizer_config(config, dir, err);
+
+    if (rc)
+        return rc;
+    /* A token with its properties becomes its text, as in transformers. */
+    json_object_foreach(*config, key, value) {
+        json_t *content = json_object_get(value, "content");
+        if (json_is_string(content))
+            json_object_set(*config, key, content);
+    }
+    return SV_OK;
+}
+
+static int load_texts(struct sv_worker *w, struct sv_err *err)
+{
+    const char *dir = w->o.engine.target_dir;
+    struct sv_err why = {0};
+    int rc = sv_model_tokenizer(&w->model.tok, dir, err);
+
+    w->model.max_token_bytes = 1;
+    for (int32_t id = 0; !rc && id < sv_tokenizer_n_tokens(w->model.tok); id++) {
+        size_t n = 0;
+        sv_tokenizer_bytes(w->model.tok, id, &n);
+        w->model.max_token_bytes = n > w->model.max_token_bytes ? n : w->model.max_token_bytes;
+    }
+    if (!rc)
+        rc = sv_gen_config_load(&w->model.gen_config, dir, err);
+    if (!rc)
+        rc = load_tokenizer_config(&w->model.tokenizer_config, dir, err);
+    /* A base model has no template and completes texts all the same. */
+    if (!rc && sv_model_chat_template(&w->model.chat, dir, NULL, 0, &why))
+        snprintf(w->model.chat_why, sizeof w->model.chat_why, "%.250s", why.msg);
+    return rc;
+}
+
+static int load(struct sv_worker *w, struct sv_err *err)
+{
+    sv_serve_open_engine_fn open = w->o.open_engine ? w->o.open_engine : sv_serve_open_real_engine;
+
+    stage(w, SV_LOAD_TOKENIZER);
+    int rc = load_texts(w, err);
+    stage(w, SV_LOAD_WEIGHTS);
+    w->o.engine.on_progress = on_progress;
+    w->o.engine.progress_user = w;
+    if (!rc)
+        rc = open(&w->engine, &w->o.engine, w->o.open_arg, err);
+    if (rc)
+        return rc;
+    w->opened = true;
+    w->engine.info(w->engine.impl, &w->model.info);
+    w->model.drafts = w->model.info.block_size > 1;
+    stage(w, SV_LOAD_DONE);
+    return SV_OK;
+}
+
+static void *run(void *arg)
+{
+    struct sv_worker *w = arg;
+    struct sv_err err = {0};
+
+    if (load(w, &err)) {
+        snprintf(w->why, sizeof w->why, "%.399s", err.msg);
+        report(w, SV_OUT_FAILED, NULL, err.msg);
+        w->broken = true;
+    } else {
+        report(w, SV_OUT_LOADED, NULL, NULL);
+    }
+    post(w);
+    while (!w->stopping) {
+        take_commands(w);
+        if (w->n_live && !w->broken)
+            step(w);
+        /* before the results, so that counters read after an answer include it */
+        publish(w, !w->n_live || w->ended);
+        w->ended = false;
+        post(w);
+    }
+    refuse_rest(w);
+    if (w->opened)
+        w->engine.close(w->engine.impl); /* unfinished requests get their last event */
+    post(w);
+    return NULL;
+}
+
+/* ---------------------------------------------------------------- the loop's side */
+
+int sv_worker_start(struct sv_worker **out, const struct sv_serve_options *o, int32_t max_live,
+                    struct sv_err *err)
+{
+    struct sv_worker *w = sv_calloc(1, sizeof *w);
+
+    *out = NULL;
+    if (!w)
+        return sv_fail(err, SV_ENOMEM, -1, "worker");
+    w->o = *o;
+    w->max_live = max_live;
+    w->live = sv_calloc((size_t)max_live, sizeof *w->live);
+    /* At most one submit and one cancel for each counted sequence, a few flushes, one failure. */
+    int rc = w->live ? sv_queue_open(&w->commands, 4 * max_live + 64, sizeof(struct command), err)
+                     : sv_fail(err, SV_ENOMEM, -1, "worker");
+    if (!rc)
+        rc = sv_mail_open(&w->mail, err);
+    if (!rc)
+        rc = sv_cell_open(&w->cell, sizeof w->snap, err);
+    if (!rc)
+        rc = sv_thread_start(&w->thread, run, w, err);
+    if (rc) {
+        sv_worker_free(w);
+        return rc;
+    }
+    *out = w;
+    return SV_OK;
+}
+
+static void command(struct sv_worker *w, enum command_kind kind, struct sv_choice *ch,
+                    uint64_t serial)
+{
+    struct command c = {kind, ch, serial};
+    if (!sv_queue_push(w->commands, &c))
+        sv_panic("the queue of commands is full");
+}
+
+void sv_worker_finish(struct sv_worker *w)
+{
+    command(w, STOP, NULL, 0);
+    sv_thread_join(w->thread);
+    w->thread = NULL;
+}
+
+void sv_worker_free(struct sv_worker *w)
+{
+    if (!w)
+        return;
+    if (w->thread)
+        sv_worker_finish(w);
+    sv_chat_template_close(w->model.chat);
+    json_decref(w->model.tokenizer_config);
+    sv_tokenizer_close(w->model.tok);
+    sv_queue_close(w->commands);
+    sv_mail_close(w->mail);
+    sv_cell_close(w->cell);
+    sv_buf_fini(&w->batch);
+    sv_inbox_fini(&w->inbox);
+    sv_free(w->live);
+    sv_free(w);
+}
+
+int sv_worker_fd(const struct sv_worker *w)
+{
+    return sv_mail_fd(w->mail);
+}
+
+void sv_worker_submit(struct sv_worker *w, struct sv_choice *ch)
+{
+    command(w, SUBMIT, ch, ch->serial);
+}
+
+void sv_worker_cancel(struct sv_worker *w, uint64_t serial)
+{
+    command(w, CANCEL, NULL, serial);
+}
+
+void sv_worker_flush(struct sv_worker *w)
+{
+    command(w, FLUSH, NULL, 0);
+}
+
+void sv_worker_fail(struct sv_worker *w, const char *why)
+{
+    if (*w->told)
+        return;
+    snprintf(w->told, sizeof w->told, "%s", why);
+    command(w, FAIL, NULL, 0);
+}
+
+void sv_worker_snapshot(struct sv_worker *w, struct sv_snapshot *out)
+{
+    sv_cell_get(w->cell, out);
+}
+
+void sv_worker_quiet(struct sv_worker *w, int64_t until_us, int64_t hold_us, int64_t wake_us)
+{
+    sv_mail_quiet(w->mail, until_us, hold_us, wake_us);
+}
+
+void sv_worker_collect(struct sv_worker *w, bool all)
+{
+    sv_mail_take(w->mail, &w->inbox.taken);
+    sv_inbox_begin(&w->inbox, all);
+}
+
+bool sv_worker_next(struct sv_worker *w, struct sv_out *out)
+{
+    return sv_inbox_next(&w->inbox, out);
+}
+
+int64_t sv_worker_kept_since(const struct sv_worker *w)
+{
+    return w->inbox.kept_us;
+}
+
+const struct sv_serve_model *sv_worker_model(const struct sv_worker *w)
+{
+    return &w->model;
+}

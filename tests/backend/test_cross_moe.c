@@ -1,0 +1,463 @@
+/*
+ * test_cross_moe.c - the ops of a mixture of experts on every device of this machine: the router
+ * against its definition, products and sums against the CPU in f32, and on each device the bits of
+ * a row alone and among others that share all, some or none of its experts.
+ *
+ * timeout: 240
+ *
+ * Without a GPU only the CPU's plain kernels are held against its best ones, and the test says so.
+ */
+#include "backend/cross.h"
+#include "backend/ops_moe.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------- routes */
+
+/* The tables of a routing on both sides, in one guarded buffer each. */
+struct routing {
+    struct sv_routes r[2];
+    struct cross_buf buf;
+};
+
+static struct routing routing_new(struct cross *c, int32_t n_rows, int32_t n_experts, int32_t k)
+{
+    struct routing t = {.r[0] = {.n_rows = n_rows, .n_experts = n_experts, .k = k}};
+    const size_t n = sv_routes_lay_out(&t.r[0], NULL);
+    t.buf = cross_new(c, CROSS_I32, n / 4, NULL, 0);
+    for (int side = 0; side < 2; side++) {
+        t.r[side] = t.r[0];
+        sv_routes_lay_out(&t.r[side], cross_at(&t.buf, side));
+    }
+    return t;
+}
+
+static struct sv_routes host_routes(const struct routing *t, void *image)
+{
+    struct sv_routes r = t->r[0];
+    sv_routes_lay_out(&r, image);
+    return r;
+}
+
+/* The lists that the choices in r->expert make. */
+static void make_lists(struct sv_routes *r)
+{
+    int32_t n = 0, active = 0;
+    for (int32_t e = 0; e < r->n_experts; e++) {
+        r->first[e] = n;
+        for (int32_t i = 0; i < r->n_rows * r->k; i++)
+            if (r->expert[i] == e) {
+                r->list[n] = i;
+                r->place[i] = n++;
+            }
+        if (n > r->first[e])
+            r->active[active++] = e;
+    }
+    r->first[r->n_experts] = n;
+    *r->n_active = active;
+    for (int32_t i = 0; i < r->n_rows * r->k; i++)
+        if (r->expert[i] < 0)
+            r->place[i] = -1;
+}
+
+/* Puts choices (n_rows, k) and weights on both sides. */
+static struct routing routing_of(struct cross *c, int32_t n_rows, int32_t n_experts, int32_t k,
+                                 const int32_t *expert, const float *weight)
+{
+    struct routing t = routing_new(c, n_rows, n_experts, k);
+    const size_t n_bytes = t.buf.n * 4, entries = (size_t)(n_rows * k);
+    void *image = calloc(1, n_bytes);
+    struct sv_routes r = host_routes(&t, image);
+    memcpy(r.expert, expert, entries * sizeof *expert);
+    memcpy(r.weight, weight, entries * sizeof *weight);
+    make_lists(&r);
+    memcpy(cross_at(&t.buf, 0), image, n_bytes);
+    sv_dev_upload(c->dut, cross_at(&t.buf, 1), image, n_bytes);
+    cross_sync(c);
+    free(image);
+    return t;
+}
+
+/* ---------------------------------------------------------------- router */
+
+static bool beats(float a, int32_t i, float b, int32_t j)
+{
+    if (isnan(a) || isnan(b))
+        return isnan(a) && isnan(b) ? i < j : isnan(b);
+    return a > b || (a == b && i < j);
+}
+
+static void expect_choices(struct sv_routes *want, const float *logits, const int32_t *row_seg,
+                           enum sv_router_norm norm)
+{
+    const int32_t n = want->n_experts, k = want->k;
+    for (int32_t r = 0; r < want->n_rows; r++) {
+        const float *l = logits + r * n;
+        int32_t *expert = want->expert + r * k;
+        for (int32_t j = 0; j < k; j++) {
+            int32_t best = -1;
+            for (int32_t e = 0; e < n; e++) {
+                bool taken = false;
+                for (int32_t i = 0; i < j; i++)
+                    taken = taken || expert[i] == e;
+                if (!taken && (best < 0 || beats(l[e], e, l[best], best)))
+                    best = e;
+            }
+            expert[j] = best;
+        }
+        double sum = 0;
+        for (int32_t e = 0; e < (norm == SV_ROUTER_OVER_ALL ? n : k); e++)
+            sum +=
+                exp((double)l[norm == SV_ROUTER_OVER_ALL ? e : expert[e]] - (double)l[expert[0]]);
+        for (int32_t j = 0; j < k; j++) {
+            want->weight[r * k + j] =
+                (float)(exp((double)l[expert[j]] - (double)l[expert[0]]) / sum);
+            expert[j] = row_seg[r] < 0 ? -1 : expert[j];
+        }
+    }
+}
+
+static void same_ints(const char *name, const char *what, const int32_t *got, const int32_t *want,
+                      int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (got[i] != want[i])
+            fail_msg("%s: router: %s [%d]: %d, expected %d", name, what, i, got[i], want[i]);
+}
+
+/* x and W are small integers: logits are exact, equal on all devices, and often tie. */
+static void router_case(struct cross *c, int32_t n_rows, int32_t n_experts, int32_t k,
+                        enum sv_router_norm norm, bool bias)
+{
+    enum { HIDDEN = 72 };
+    struct rig_batch b;
+    rig_batch_init(&b);
+    rig_batch_add(&b, 0, 0, n_rows);
+    const int32_t pad = 3, n = n_rows + pad;
+    struct cross_rows rows = cross_rows(c, &b, pad, 1);
+    float *x = calloc((size_t)(n * HIDDEN), sizeof *x);
+    uint16_t *w = calloc((size_t)(n_experts * HIDDEN), sizeof *w);
+    float *plus = calloc((size_t)n_experts, sizeof *plus);
+    for (int32_t i = 0; i < n * HIDDEN; i++)
+        x[i] = (float)((int32_t)sv_rng_below(&c->rng, 3) - 1);
+    for (int32_t i = 0; i < n_experts * HIDDEN; i++)
+        w[i] = sv_f32_to_bf16((float)((int32_t)sv_rng_below(&c->rng, 3) - 1) / 4);
+    for (int32_t i = 0; i < n_experts; i++)
+        plus[i] = bias ? (float)sv_rng_below(&c->rng, 5) : 0;
+    float *logits = calloc((size_t)(n * n_experts), sizeof *logits);
+    for (int32_t r = 0; r < n; r++)
+        for (int32_t e = 0; e < n_experts; e++) {
+            float *l = &logits[r * n_experts + e];
+            for (int32_t i = 0; i < HIDDEN; i++)
+                *l += x[r * HIDDEN + i] * sv_bf16_to_f32(w[e * HIDDEN + i]);
+            *l += plus[e];
+        }
+    struct cross_buf in = cross_new(c, CROSS_ACT, (size_t)(n * HIDDEN), x, 0);
+    struct sv_weight host = {
+        .role = SV_ROLE_ROUTER, .fmt.elem = SV_BF16, .rows = n_experts, .cols = HIDDEN, .data = w};
+    struct sv_weight host_bias = {.fmt.elem = SV_F32, .rows = 1, .cols = n_experts, .data = plus};
+    struct routing t = routing_new(c, n, n_experts, k);
+    struct cross_buf chosen = cross_new(c, CROSS_I32, 1, (int32_t[]){5}, 0);
+    struct routing want = routing_new(c, n, n_experts, k);
+    struct sv_routes wr = host_routes(&want, cross_at(&want.buf, 0));
+    int32_t row_seg[600];
+    for (int32_t r = 0; r < n; r++)
+        row_seg[r] = r < n_rows ? 0 : -1;
+    expect_choices(&wr, logits, row_seg, norm);
+    make_lists(&wr);
+    for (int side = 0; side < 2; side++) {
+        struct sv_weight dw, db = {0};
+        struct sv_err err;
+        assert_int_equal(sv_dev_upload_weight(cross_dev(c, side), &host, &dw, &err), SV_OK);
+        if (bias)
+            assert_int_equal(sv_dev_upload_weight(cross_dev(c, side), &host_bias, &db, &err),
+                             SV_OK);
+        sv_op_router_topk(cross_dev(c, side),
+                          &(struct sv_p_router_topk){.rows = rows.rows[side],
+                                                     .x = cross_at(&in, side),
+                                                     .w = dw,
+                                                     .bias = db,
+                                                     .norm = norm,
+                                                     .routes = t.r[side],
+                                                     .n_chosen = cross_at(&chosen, side)});
+        cross_sync(c);
+        sv_dev_free_weight(cross_dev(c, side), &dw);
+        if (bias)
+            sv_dev_free_weight(cross_dev(c, side), &db);
+    }
+    for (int side = 0; side < 2; side++) {
+        int32_t *image = side ? cross_ints(c, &t.buf) : t.buf.ref;
+        const struct sv_routes got = host_routes(&t, image);
+        same_ints(c->name, "expert", got.expert, wr.expert, n * k);
+        same_ints(c->name, "place", got.place, wr.place, n * k);
+        same_ints(c->name, "list", got.list, wr.list, n_rows * k);
+        same_ints(c->name, "first", got.first, wr.first, n_experts + 1);
+        same_ints(c->name, "n_active", got.n_active, wr.n_active, 1);
+        same_ints(c->name, "active", got.active, wr.active, *wr.n_active);
+        for (int32_t i = 0; i < n_rows * k; i++)
+            if (!(fabsf(got.weight[i] - wr.weight[i]) <= 2e-6f))
+                fail_msg("%s: router: weight [%d]: %.9g, expected %.9g", c->name, i,
+                         (double)got.weight[i], (double)wr.weight[i]);
+        int32_t *now = side ? cross_ints(c, &chosen) : chosen.ref;
+        assert_int_equal(*now, 5 + *wr.n_active);
+        if (side)
+            free(image), free(now);
+    }
+    free(x), free(w), free(plus), free(logits);
+    cross_free(c, &in), cross_free(c, &t.buf), cross_free(c, &want.buf), cross_free(c, &chosen);
+    cross_rows_free(c, &rows);
+}
+
+static bool lacks_experts(const struct cross *c)
+{
+    struct sv_err err;
+    if (!sv_dev_check_moe(c->dut, &err))
+        return false;
+    print_message("%s: NOT checked: %s\n", c->name, err.msg);
+    return true;
+}
+
+static void router_on(struct cross *c)
+{
+    if (lacks_experts(c))
+        return;
+    static const int32_t experts[] = {4, 32, 128, 512}, chosen[] = {1, 4, 8, 10};
+    for (int i = 0; i < 4; i++) {
+        const int32_t k = chosen[i] < experts[i] ? chosen[i] : experts[i];
+        router_case(c, 1, experts[i], k, SV_ROUTER_OVER_CHOSEN, i % 2);
+        router_case(c, 37, experts[i], k, SV_ROUTER_OVER_ALL, false);
+        router_case(c, 300, experts[i], k, SV_ROUTER_OVER_CHOSEN, i % 2);
+    }
+    router_case(c, 5, 4, 4, SV_ROUTER_OVER_CHOSEN, true); /* all experts */
+}
+
+/* ---------------------------------------------------------------- products */
+
+/* One projection of all experts on both sides. */
+struct projection {
+    struct sv_experts x[2];
+    struct sv_weight *host;
+    float *bias;
+};
+
+static struct projection projection_new(struct cross *c, enum sv_dtype dtype, int32_t n,
+                                        int32_t rows, int32_t cols, bool bias)
+{
+    struct projection p = {.host = calloc((size_t)n, sizeof *p.host),
+                           .bias = calloc((size_t)(n * rows), sizeof *p.bias)};
+    const float scale = 1 / sqrtf((float)cols);
+    struct sv_err err;
+    for (int32_t e = 0; e < n; e++)
+        p.host[e] = rig_weight(&c->rng, dtype, rows, cols, scale, 0);
+    for (int32_t i = 0; i < n * rows; i++)
+        p.bias[i] = 0.3f * sv_rng_normal(&c->rng);
+    const struct sv_weight plus = {.fmt.elem = SV_F32, .rows = 1, .cols = n * rows, .data = p.bias};
+    for (int side = 0; side < 2; side++) {
+        p.x[side] = (struct sv_experts){
+            .n = n, .rows = rows, .cols = cols, .w = calloc((size_t)n, sizeof(struct sv_weight))};
+        if (sv_dev_upload_experts(cross_dev(c, side), p.host, n, &p.x[side], &err) ||
+            (bias && sv_dev_upload_weight(cross_dev(c, side), &plus, &p.x[side].bias, &err)))
+            fail_msg("%s: %s", c->name, err.msg);
+    }
+    return p;
+}
+
+static void projection_free(struct cross *c, struct projection *p)
+{
+    for (int side = 0; side < 2; side++) {
+        if (p->x[side].bias.data)
+            sv_dev_free_weight(cross_dev(c, side), &p->x[side].bias);
+        sv_dev_free_experts(cross_dev(c, side), &p->x[side]);
+        free(p->x[side].w);
+    }
+    for (int32_t e = 0; e < p->x[0].n; e++)
+        rig_free((void *)(uintptr_t)p->host[e].data);
+    free(p->host), free(p->bias);
+}
+
+struct shape {
+    int32_t n_experts, k, hidden, inter;
+    enum sv_dtype dtype;
+    bool bias;
+    enum sv_expert_act act;
+};
+
+/* The three matrices of a layer's experts and the buffers of a pass of n rows. */
+struct layer {
+    struct shape s;
+    struct projection gate, up, down;
+};
+
+static struct layer layer_new(struct cross *c, struct shape s)
+{
+    return (struct layer){s, projection_new(c, s.dtype, s.n_experts, s.inter, s.hidden, s.bias),
+                          projection_new(c, s.dtype, s.n_experts, s.inter, s.hidden, s.bias),
+                          projection_new(c, s.dtype, s.n_experts, s.hidden, s.inter, s.bias)};
+}
+
+static void layer_free(struct cross *c, struct layer *l)
+{
+    projection_free(c, &l->gate), projection_free(c, &l->up), projection_free(c, &l->down);
+}
+
+/* gate_up, down, combine of rows x (n, hidden), routed by t, on one side. */
+static void run_layer(struct cross *c, const struct layer *l, int side, const struct sv_routes *r,
+                      const void *x, void *act, float *down, void *out)
+{
+    struct sv_dev *dev = cross_dev(c, side);
+    sv_op_moe_gate_up(dev, &(struct sv_p_moe_gate_up){.x = x,
+                                                      .gate = l->gate.x[side],
+                                                      .up = l->up.x[side],
+                                                      .act = l->s.act,
+                                                      .limit = 1.5f,
+                                                      .alpha = 1.702f,
+                                                      .routes = *r,
+                                                      .out = act});
+    sv_op_moe_down(
+        dev, &(struct sv_p_moe_down){.x = act, .down = l->down.x[side], .routes = *r, .out = down});
+    sv_op_moe_combine(dev, &(struct sv_p_moe_combine){
+                               .hidden = l->s.hidden, .x = down, .routes = *r, .out = out});
+}
+
+/* Different experts for each entry of a row; row 0's stay among the first `from` experts. */
+static void draw_choices(struct cross *c, const struct shape *s, int32_t n, int32_t *expert,
+                         float *weight, int32_t among)
+{
+    for (int32_t r = 0; r < n; r++)
+        for (int32_t j = 0; j < s->k; j++) {
+            bool again = true;
+            int32_t e = 0;
+            while (again) {
+                e = (int32_t)sv_rng_below(&c->rng, (uint32_t)among);
+                again = false;
+                for (int32_t i = 0; i < j; i++)
+                    again = again || expert[r * s->k + i] == e;
+            }
+            expert[r * s->k + j] = e;
+            weight[r * s->k + j] = 0.05f + (float)sv_rng_below(&c->rng, 1000) / 1000;
+        }
+}
+
+static void layer_case(struct cross *c, struct shape s, int32_t n)
+{
+    const int32_t pads = n > 2;
+    int32_t *expert = calloc((size_t)(n * s.k), sizeof *expert);
+    float *weight = calloc((size_t)(n * s.k), sizeof *weight);
+    struct layer l = layer_new(c, s);
+    draw_choices(c, &s, n, expert, weight, s.n_experts);
+    for (int32_t j = 0; pads && j < s.k; j++)
+        expert[(n - 1) * s.k + j] = -1;
+    struct routing t = routing_of(c, n, s.n_experts, s.k, expert, weight);
+    const size_t entries = (size_t)(n * s.k), placed = entries - (size_t)(pads * s.k);
+    struct cross_buf x = cross_new(c, CROSS_ACT, (size_t)(n * s.hidden), NULL, 1);
+    struct cross_buf act = cross_new(c, CROSS_ACT, entries * (size_t)s.inter, NULL, 0);
+    struct cross_buf down = cross_new(c, CROSS_F32, entries * (size_t)s.hidden, NULL, 0);
+    struct cross_buf out = cross_new(c, CROSS_ACT, (size_t)(n * s.hidden), NULL, 0);
+    for (int side = 0; side < 2; side++)
+        run_layer(c, &l, side, &t.r[side], cross_at(&x, side), cross_at(&act, side),
+                  cross_at(&down, side), cross_at(&out, side));
+    cross_same(c, &act, 0, placed * (size_t)s.inter, c->tol, "moe: gate and up");
+    /* The device's own rounded values go into its sums. */
+    cross_same(c, &down, 0, placed * (size_t)s.hidden, 3 * c->tol, "moe: down");
+    cross_same(c, &out, 0, (size_t)((n - pads) * s.hidden), 6 * c->tol, "moe: combine");
+    free(expert), free(weight);
+    cross_free(c, &x), cross_free(c, &act), cross_free(c, &down), cross_free(c, &out);
+    cross_free(c, &t.buf);
+    layer_free(c, &l);
+}
+
+/* The first row's result, alone and as one of n; among: how many experts the others draw from. */
+static void company(struct cross *c, const struct layer *l, const struct cross_buf *x, int32_t n,
+                    int32_t among, const int32_t *own, const float *own_weight, uint8_t *bits)
+{
+    const struct shape *s = &l->s;
+    int32_t *expert = calloc((size_t)(n * s->k), sizeof *expert);
+    float *weight = calloc((size_t)(n * s->k), sizeof *weight);
+    draw_choices(c, s, n, expert, weight, among);
+    /* It stands last, so that it is not the first of its experts either. */
+    memcpy(expert + (n - 1) * s->k, own, (size_t)s->k * sizeof *expert);
+    memcpy(weight + (n - 1) * s->k, own_weight, (size_t)s->k * sizeof *weight);
+    struct routing t = routing_of(c, n, s->n_experts, s->k, expert, weight);
+    const size_t entries = (size_t)(n * s->k), row = (size_t)s->hidden * cross_elem(c, CROSS_ACT);
+    struct cross_buf act = cross_new(c, CROSS_ACT, entries * (size_t)s->inter, NULL, 0);
+    struct cross_buf down = cross_new(c, CROSS_F32, entries * (size_t)s->hidden, NULL, 0);
+    struct cross_buf out = cross_new(c, CROSS_ACT, (size_t)(n * s->hidden), NULL, 0);
+    run_layer(c, l, 1, &t.r[1],
+              cross_act(c, x, 1, (int64_t)(x->n / (size_t)s->hidden - (size_t)n) * s->hidden),
+              cross_at(&act, 1), cross_at(&down, 1), cross_at(&out, 1));
+    uint8_t *all = cross_bytes(c, &out, NULL);
+    if (n == 1)
+        memcpy(bits, all, row);
+    else if (memcmp(bits, all + (size_t)(n - 1) * row, row))
+        fail_msg("%s: moe: a row has other bits among %d that draw from %d experts", c->name, n,
+                 among);
+    free(all), free(expert), free(weight);
+    cross_free(c, &act), cross_free(c, &down), cross_free(c, &out), cross_free(c, &t.buf);
+}
+
+static void bits_case(struct cross *c, struct shape s)
+{
+    static const int32_t counts[] = {1, 2, 8, 9, 31, 130, 512};
+    struct layer l = layer_new(c, s);
+    int32_t own[SV_MAX_CHOSEN];
+    float own_weight[SV_MAX_CHOSEN];
+    uint8_t *bits = malloc((size_t)s.hidden * 4);
+    struct cross_buf x = cross_new(c, CROSS_ACT, (size_t)(512 * s.hidden), NULL, 1);
+    draw_choices(c, &s, 1, own, own_weight, s.k); /* the first k experts, in some order */
+    for (int i = 0; i < (c->quick ? 6 : 7); i++) {
+        company(c, &l, &x, counts[i], s.k, own, own_weight, bits);         /* all shared */
+        company(c, &l, &x, counts[i], s.n_experts, own, own_weight, bits); /* some */
+    }
+    free(bits);
+    cross_free(c, &x);
+    layer_free(c, &l);
+}
+
+static void products_on(struct cross *c)
+{
+    if (lacks_experts(c))
+        return;
+    const struct shape s[] = {
+        {8, 2, 64, 32, SV_BF16, false, SV_EXPERT_SILU},
+        {16, 4, 96, 72, SV_BF16, true, SV_EXPERT_CLAMPED},
+        {6, 3, 40, 36, SV_F32, false, SV_EXPERT_SILU},
+        {5, 5, 67, 19, SV_F16, true, SV_EXPERT_CLAMPED},
+        {32, 8, 256, 96, SV_BF16, false, SV_EXPERT_SILU},
+    };
+    for (int i = 0; i < 5; i++)
+        for (int j = 0; j < 4; j++)
+            layer_case(c, s[i], (int32_t[]){1, 7, 40, 150}[j]);
+}
+
+static void bits_on(struct cross *c)
+{
+    if (lacks_experts(c))
+        return;
+    bits_case(c, (struct shape){16, 4, 128, 64, SV_BF16, true, SV_EXPERT_SILU});
+    bits_case(c, (struct shape){8, 2, 68, 40, SV_F32, false, SV_EXPERT_SILU});
+    if (!c->quick)
+        bits_case(c, (struct shape){64, 8, 512, 192, SV_BF16, false, SV_EXPERT_CLAMPED});
+}
+
+static void router(void **state)
+{
+    (void)state;
+    cross_all(router_on);
+}
+
+static void products(void **state)
+{
+    (void)state;
+    cross_all(products_on);
+}
+
+static void bits_in_company(void **state)
+{
+    (void)state;
+    cross_all(bits_on);
+}
+
+SV_TEST_MAIN(cmocka_unit_test(router), cmocka_unit_test(products),
+             cmocka_unit_test(bits_in_company))

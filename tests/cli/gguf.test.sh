@@ -1,0 +1,29 @@
+#!/bin/bash
+# gguf.test.sh - a GGUF file in place of a directory: info, check, run, generate and serve read weights, configuration,
+# tokenizer and chat template from it.
+. tests/cli/lib.sh
+gguf=$PWD/tests/golden/gguf/qwen3_q8.gguf
+
+run 0 info "$gguf"
+out_says 'Qwen3ForCausalLM'
+out_says 'q8_0'
+out_says 'byte-level BPE, 290 tokens'
+out_says 'chat template     yes'
+run 0 info "$PWD/tests/golden/gguf/llama_f32-00001-of-00002.gguf"
+out_says 'in 2 files'
+run 0 check -m "$gguf"
+out_says 'target tensors: 35'
+out_says 'chat template: parsed'
+run 0 run -m "$gguf" -p 'Hello' -n 8
+[ -n "$out" ] || fail 'no answer'
+echo '{"id":1,"prompt":"Hello","max_tokens":4}' >"$tmp/in"
+run 0 generate -m "$gguf" --in "$tmp/in" --out "$tmp/answers"
+grep -q '"id": 1' "$tmp/answers" || fail "no answer: $(cat "$tmp/answers")"
+head -c 1000 "$gguf" >"$tmp/cut.gguf"
+run 1 info "$tmp/cut.gguf"
+err_says 'cut.gguf: byte'
+run 1 serve -m "$tmp/cut.gguf" -p 0
+err_says 'cut.gguf: byte'
+run 1 serve -m "$PWD/tests/golden/gguf/llama_mix.gguf" -p 0
+err_says 'no tokenizer.json, nor tokens in a GGUF file'
+finish

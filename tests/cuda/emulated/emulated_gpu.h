@@ -1,0 +1,368 @@
+/*
+ * emulated_gpu.h - the functions of gpu.h for the emulator, in two forms: waves of 32 as NVIDIA has
+ * them and, with SV_EMULATED_WAVE64, waves of 64 as AMD has them: the fragments of MFMA, and copies
+ * that lay lanes side by side and are counted one by one, as vmcnt does. SV_EMULATED_GFX950 makes
+ * the latter that chip's; otherwise they are gfx942's.
+ *
+ * Included by gpu.h. The layouts are written down a second time, independently of the bodies for
+ * GPUs. Must not: be taken for evidence about rounding inside matrix instructions.
+ */
+#ifndef SV_EMULATED_GPU_H
+#define SV_EMULATED_GPU_H
+
+#include "backend/gpu/fp8.cuh"
+
+#ifdef SV_EMULATED_WAVE64
+enum {
+    GPU_WAVE = 64,
+    GPU_K = 32,
+    GPU_RUN = 4,
+    GPU_LINES = 1,
+    GPU_COLS = 16,
+    GPU_KEYS = 32,
+    GPU_BLOCKS = 1,
+    GPU_SMALL_SHARED = 1,
+    GPU_WCOMP = 0
+};
+typedef uint64_t gpu_lanes;
+#else
+enum {
+    GPU_WAVE = 32,
+    GPU_K = 16,
+    GPU_RUN = 2,
+    GPU_LINES = 2,
+    GPU_COLS = 8,
+    GPU_KEYS = 64,
+    GPU_BLOCKS = 2,
+    GPU_SMALL_SHARED = 0,
+    GPU_WCOMP = 0
+};
+typedef uint32_t gpu_lanes;
+#endif
+enum { EMU_PAIRS = 128 / GPU_WAVE }; /* registers of 16 x 16 numbers of 16 bits */
+
+static inline int gpu_lane(void)
+{
+    return (int)(threadIdx.x % GPU_WAVE);
+}
+static inline int gpu_wave(void)
+{
+    return (int)(threadIdx.x / GPU_WAVE);
+}
+
+/* ---------------------------------------------------------------- shared memory */
+
+#define GPU_SHARED(name) uint8_t *const name = emu.shared.data() + emu.rank * emu.smem
+
+static inline uint32_t gpu_shared_at(const void *p)
+{
+    return (uint32_t)((const uint8_t *)p - emu.shared.data()) + EMU_SHARED_BASE;
+}
+static inline void gpu_store4(uint32_t at, uint32_t x)
+{
+    memcpy(emu_shared_ptr(at, 4), &x, 4);
+}
+static inline void gpu_store16(uint32_t at, uint4 v)
+{
+    memcpy(emu_shared_ptr(at, 16), &v, 16);
+}
+static inline uint32_t gpu_load4(uint32_t at)
+{
+    uint32_t v;
+    memcpy(&v, emu_shared_ptr(at, 4), 4);
+    return v;
+}
+static inline uint4 gpu_load16(uint32_t at)
+{
+    uint4 v;
+    memcpy(&v, emu_shared_ptr(at, 16), 16);
+    return v;
+}
+
+/* ---------------------------------------------------------------- copies to shared memory */
+
+/* n bytes of one lane; they arrive when they are waited for. */
+void emu_copy_lane(uint32_t to, const void *from, uint32_t n, bool there);
+/* All lanes of a wave name the same place. Waves of 32 need not: cp.async takes any. */
+void emu_copy_place(uint32_t to);
+void gpu_copy_commit(void);
+/* Until so many groups, or calls of one lane, are on their way. */
+void emu_copies_left(int groups, int lines);
+
+static inline uint64_t gpu_stream_policy(void)
+{
+    return 0;
+}
+static inline void gpu_copy_stream(uint32_t to, const void *from, uint64_t)
+{
+    emu_copy_place(to);
+    emu_copy_lane(to + (uint32_t)gpu_lane() * 16, from, 16, true);
+}
+
+/* How much a lane brings at a time. */
+#if defined(SV_EMULATED_WAVE64) && !defined(SV_EMULATED_GFX950)
+enum { EMU_COPY_BYTES = 4 };
+#else
+enum { EMU_COPY_BYTES = 16 };
+#endif
+
+/* Of a line's 16 bytes for each lane, those that lie side by side in shared memory. */
+template <int BYTES, class F>
+static inline void emu_each_place(uint32_t tile, uint32_t row, const F &f)
+{
+    emu_copy_place(tile + row * BYTES);
+    for (uint32_t part = 0; part < 16 / EMU_COPY_BYTES; part++) {
+        const uint32_t byte = (part * GPU_WAVE + (uint32_t)gpu_lane()) * EMU_COPY_BYTES,
+                       r = row + byte / BYTES, place = byte % BYTES >> 4;
+        f(tile + row * BYTES + byte, r, place ^ (r & 7), byte & 15);
+    }
+}
+template <int BYTES, bool LINES, class FROM>
+static inline void gpu_copy_rows(uint32_t tile, uint32_t row, const FROM &from)
+{
+    emu_each_place<BYTES>(tile, row, [&](uint32_t to, uint32_t r, uint32_t chunk, uint32_t byte) {
+        const gpu_source s = from(r, chunk);
+        emu_copy_lane(to, (const uint8_t *)s.at + byte, EMU_COPY_BYTES, s.there);
+    });
+}
+template <int BYTES, class FROM>
+static inline void gpu_copy_rows_two(uint32_t tile, uint32_t apart, uint32_t row, const FROM &from,
+                                     const uint4 *a, const uint4 *b)
+{
+    for (int i = 0; i < 2; i++)
+        emu_each_place<BYTES>(
+            tile + i * apart, row, [&](uint32_t to, uint32_t r, uint32_t chunk, uint32_t byte) {
+                const gpu_index s = from(r, chunk);
+                if (!s.skip)
+                    emu_copy_lane(to, (const uint8_t *)((i ? b : a) + s.at) + byte, EMU_COPY_BYTES,
+                                  s.there);
+            });
+}
+
+template <int MOST> static inline void gpu_copy_wait(int groups, int lines)
+{
+    emu_copies_left(groups < MOST ? groups : MOST, MOST == 0 ? 0 : lines);
+}
+static inline void gpu_copy_settled(void)
+{
+}
+
+/* ---------------------------------------------------------------- products */
+
+void gpu_load_t_at(uint32_t (&r)[EMU_PAIRS], uint32_t at);
+void gpu_mma(float *d, const uint32_t (&a)[4], const uint32_t (&b)[4]);
+void gpu_mma8(float *d, const uint32_t (&a)[4], const uint32_t (&b)[4], int step);
+void gpu_mma_t(float *d, const uint32_t (&p)[EMU_PAIRS], const uint32_t (&t)[EMU_PAIRS]);
+void gpu_mma_ones(float *d, const uint32_t (&p)[EMU_PAIRS]);
+
+#ifdef SV_EMULATED_WAVE64
+
+static inline int gpu_run_row(int lane)
+{
+    return lane & 15;
+}
+static inline int gpu_run_col(int lane)
+{
+    return (lane >> 4) << 2;
+}
+static inline int gpu_b_row(void)
+{
+    return gpu_lane() & 15;
+}
+static inline int gpu_b_chunk(void)
+{
+    return gpu_lane() >> 4;
+}
+static inline int gpu_b8_chunk(void)
+{
+    return gpu_lane() >> 4;
+}
+static inline void gpu_load_a(uint32_t (&r)[4], uint32_t at)
+{
+    memcpy(r, emu_shared_ptr(at, 16), 16);
+}
+template <int BYTES>
+static inline void gpu_load_t(uint32_t (&r)[2], uint32_t tile, uint32_t row, uint32_t col)
+{
+    uint16_t *const h = (uint16_t *)r;
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t y = row + ((uint32_t)gpu_lane() >> 4) * 4 + i,
+                       x = col + ((uint32_t)gpu_lane() & 15);
+        memcpy(h + i,
+               emu_shared_ptr(tile + y * BYTES + (((x >> 3) ^ (y & 7)) << 4) + (x & 7) * 2, 2), 2);
+    }
+}
+
+#else
+
+static inline int gpu_run_row(int lane)
+{
+    return lane >> 2;
+}
+static inline int gpu_run_col(int lane)
+{
+    return (lane & 3) << 1;
+}
+static inline int gpu_b_row(void)
+{
+    return (gpu_lane() & 7) | (gpu_lane() & 16) >> 1;
+}
+static inline int gpu_b_chunk(void)
+{
+    return gpu_lane() >> 3 & 1;
+}
+static inline int gpu_b8_chunk(void)
+{
+    return gpu_lane() >> 3;
+}
+void gpu_load_a(uint32_t (&r)[4], uint32_t at);
+template <int BYTES>
+static inline void gpu_load_t(uint32_t (&r)[4], uint32_t tile, uint32_t row, uint32_t col)
+{
+    const uint32_t y = row + ((uint32_t)gpu_lane() & 15), x = col / 8 + ((uint32_t)gpu_lane() >> 4);
+    gpu_load_t_at(r, tile + y * BYTES + ((x ^ (y & 7)) << 4));
+}
+
+#endif
+
+static inline void gpu_load_b(uint32_t (&r)[4], uint32_t at)
+{
+    gpu_load_a(r, at);
+}
+static inline void gpu_load_b8(uint32_t (&r)[4], uint32_t at)
+{
+    gpu_load_a(r, at);
+}
+
+template <bool PAIR> static inline uint32_t gpu_turn_at(const uint8_t *, int)
+{
+    return 0;
+}
+/* Numbers of one row side by side in r; they go to rows of 16 below one another. */
+template <bool PAIR, bool NEW>
+static inline void gpu_turn(uint8_t *patch, int lane, uint32_t, uint32_t r0, uint32_t r1,
+                            uint32_t r2, uint32_t r3)
+{
+    static_assert(!NEW, "stmatrix is not emulated");
+    const uint32_t r[4] = {r0, r1, r2, r3};
+    const int n = PAIR || GPU_WAVE == 64 ? 2 * EMU_PAIRS : 4;
+    for (int i = 0; i < n; i++) {
+        const int row = gpu_run_row(lane) + i % 4 / GPU_RUN * 8,
+                  col = i / 4 * GPU_COLS + gpu_run_col(lane) + i % GPU_RUN;
+        ((uint16_t *)patch)[col * 16 + row] = (uint16_t)(r[i / 2] >> 16 * (i % 2));
+    }
+}
+
+/* ---------------------------------------------------------------- lanes */
+
+/* What lane `from` of the wave has. */
+uint32_t emu_wave_from(uint32_t x, int from);
+void gpu_wave_sync(void);
+
+static inline float gpu_row_max(float x)
+{
+    float most = x;
+    for (int lane = 0; lane < GPU_WAVE; lane++) {
+        const float y = __uint_as_float(emu_wave_from(__float_as_uint(x), lane));
+        if (gpu_run_row(lane) == gpu_run_row(gpu_lane()))
+            most = fmaxf(most, y);
+    }
+    return most;
+}
+static inline gpu_lanes gpu_col_lanes(int lane)
+{
+    gpu_lanes set = 0;
+    for (int i = 0; i < GPU_WAVE; i++)
+        set |= (gpu_lanes)(gpu_run_col(i) == gpu_run_col(lane)) << i;
+    return set;
+}
+static inline bool gpu_col_lane(int lane)
+{
+    return gpu_run_row(lane) == 0;
+}
+static inline float gpu_col_max(float x)
+{
+    float most = x;
+    for (int lane = 0; lane < GPU_WAVE; lane++) {
+        const float y = __uint_as_float(emu_wave_from(__float_as_uint(x), lane));
+        if (gpu_run_col(lane) == gpu_run_col(gpu_lane()))
+            most = fmaxf(most, y);
+    }
+    return most;
+}
+static inline int32_t gpu_col_first(gpu_lanes column, float low, float high, float most)
+{
+    int32_t first = 16;
+    for (int lane = GPU_WAVE - 1; lane >= 0; lane--) {
+        const bool second = emu_wave_from(high == most, lane) && GPU_LINES == 2;
+        if ((column >> lane & 1) && second && first > gpu_run_row(lane) + 8)
+            first = gpu_run_row(lane) + 8;
+    }
+    for (int lane = GPU_WAVE - 1; lane >= 0; lane--)
+        if (emu_wave_from(low == most, lane) && (column >> lane & 1))
+            first = gpu_run_row(lane);
+    return first;
+}
+static inline bool gpu_any(bool x)
+{
+    bool any = false;
+    for (int lane = 0; lane < GPU_WAVE; lane++)
+        any |= emu_wave_from(x, lane) != 0;
+    return any;
+}
+
+void emu_group_sync(int32_t group, int32_t n);
+static inline void gpu_group_sync(int group)
+{
+    if (GPU_WAVE == 64)
+        __syncthreads();
+    else
+        emu_group_sync(group, 128);
+}
+static inline void gpu_pair_sync(int pair)
+{
+    if (GPU_WAVE == 64)
+        __syncthreads();
+    else
+        emu_group_sync(4 + pair, 64);
+}
+
+/* ---------------------------------------------------------------- between thread blocks */
+
+void gpu_post16(const float4 *at, uint4 w);
+uint4 gpu_look16(const float4 *at);
+static inline void gpu_publish(void)
+{
+}
+static inline void gpu_obtain(void)
+{
+}
+static inline uint32_t gpu_arrive(uint32_t *count)
+{
+    return (*count)++;
+}
+static inline void gpu_send_max(uint64_t *at, uint64_t v)
+{
+    *at = *at > v ? *at : v;
+}
+
+/* ---------------------------------------------------------------- numbers */
+
+static inline float gpu_exp2(float x)
+{
+    return exp2f(x);
+}
+static inline float gpu_rcp(float x)
+{
+    return 1.0f / x;
+}
+static inline uint32_t gpu_scale2(uint32_t, uint32_t)
+{
+    abort(); /* compressed weights: GPU_WCOMP */
+}
+static inline uint32_t gpu_fp8x2(float hi, float lo)
+{
+    return (uint32_t)sv_fp8_of(hi) << 8 | sv_fp8_of(lo);
+}
+
+#endif

@@ -1,0 +1,377 @@
+/*
+ * moe_emulated.cpp - the GPU kernels of a mixture of experts run on a CPU by tests/cuda/emulated: products within rounding
+ * of sums in double precision, choices and lists against their definition, and a row's bits the same alone and among others
+ * that share all or some of its experts, in every width of the kernels.
+ *
+ * Built and started by moe_emulated.test.sh. tests/backend/test_cross_moe.c holds the same ops against the CPU's on a GPU.
+ */
+#include "backend/cuda/gemm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+/* device.cu's, which the emulator cannot take whole. */
+bool sv_cuda_check(struct sv_cuda *, cudaError_t, const char *)
+{
+    return true;
+}
+int sv_cuda_try(cudaError_t, struct sv_err *, const char *)
+{
+    return SV_OK;
+}
+
+/* gemm.cu's, for the router: each logit a sum in ascending order. */
+void sv_cuda_gemm(struct sv_dev *, const struct sv_p_gemm *p)
+{
+    const struct sv_weight &w = p->parts[0].w;
+    for (int32_t r = 0; r < p->n_rows; r++)
+        for (int32_t e = 0; e < w.rows; e++) {
+            float sum = 0;
+            for (int32_t i = 0; i < p->k; i++)
+                sum += ((const float *)p->x)[r * p->ldx + i] * ((const float *)w.data)[e * p->k + i];
+            ((float *)p->y)[r * p->ldy + e] = sum;
+        }
+}
+
+namespace
+{
+struct shape {
+    int32_t n_experts, k, hidden, inter;
+    bool bf16, bias;
+    sv_expert_act act;
+};
+
+struct projection {
+    std::vector<float> value; /* (n_experts, rows, cols) */
+    std::vector<uint16_t> packed;
+    std::vector<float> bias;
+    std::vector<sv_weight> w;
+    sv_experts x;
+
+    projection(sv_rng &rng, const shape &s, int32_t rows, int32_t cols)
+        : value((size_t)s.n_experts * rows * cols), bias((size_t)s.n_experts * rows), w(s.n_experts)
+    {
+        const float scale = 1 / std::sqrt((float)cols);
+        const size_t each = sv_packed_bytes(rows, cols) / 2;
+        for (float &v : value)
+            v = sv_bf16_to_f32(sv_f32_to_bf16(scale * sv_rng_normal(&rng)));
+        for (float &b : bias)
+            b = s.bias ? 0.3f * sv_rng_normal(&rng) : 0;
+        packed.resize(each * s.n_experts);
+        for (int32_t e = 0; e < s.n_experts; e++) {
+            for (int32_t r = 0; r < rows; r++)
+                for (int32_t c = 0; c < cols; c++)
+                    packed[e * each + sv_packed_at(r, c, cols)] = sv_f32_to_bf16(at(e, r, c, rows, cols));
+            w[e] = {};
+            w[e].fmt.elem = s.bf16 ? SV_BF16 : SV_F32;
+            w[e].rows = rows;
+            w[e].cols = cols;
+            w[e].data = s.bf16 ? (const void *)&packed[e * each] : &value[(size_t)e * rows * cols];
+        }
+        x = {};
+        x.n = s.n_experts;
+        x.rows = rows;
+        x.cols = cols;
+        x.w = w.data();
+        if (s.bias) {
+            x.bias.fmt.elem = SV_F32;
+            x.bias.rows = 1;
+            x.bias.cols = s.n_experts * rows;
+            x.bias.data = bias.data();
+        }
+    }
+    float at(int32_t e, int32_t r, int32_t c, int32_t rows, int32_t cols) const
+    {
+        return value[((size_t)e * rows + r) * cols + c];
+    }
+};
+
+struct layer {
+    shape s;
+    projection gate, up, down;
+    layer(sv_rng &rng, const shape &of)
+        : s(of), gate(rng, of, of.inter, of.hidden), up(rng, of, of.inter, of.hidden), down(rng, of, of.hidden, of.inter)
+    {
+    }
+};
+
+struct routing {
+    sv_routes r;
+    std::vector<uint8_t> memory;
+    routing(int32_t n, const shape &s)
+    {
+        r = {};
+        r.n_rows = n;
+        r.n_experts = s.n_experts;
+        r.k = s.k;
+        memory.resize(sv_routes_lay_out(&r, nullptr) + 256);
+        sv_routes_lay_out(&r, (void *)(((uintptr_t)memory.data() + 255) / 256 * 256));
+    }
+    void lists()
+    {
+        int32_t n = 0, active = 0;
+        for (int32_t e = 0; e < r.n_experts; e++) {
+            r.first[e] = n;
+            for (int32_t i = 0; i < r.n_rows * r.k; i++)
+                if (r.expert[i] == e) {
+                    r.list[n] = i;
+                    r.place[i] = n++;
+                }
+            if (n > r.first[e])
+                r.active[active++] = e;
+        }
+        r.first[r.n_experts] = n;
+        *r.n_active = active;
+        for (int32_t i = 0; i < r.n_rows * r.k; i++)
+            if (r.expert[i] < 0)
+                r.place[i] = -1;
+    }
+};
+
+/* Act values: bf16 or f32. */
+struct acts {
+    std::vector<uint8_t> data;
+    bool bf16;
+    acts(size_t n, bool half) : data(n * (half ? 2 : 4), 0xff), bf16(half) {}
+    float at(size_t i) const
+    {
+        return bf16 ? sv_bf16_to_f32(((const uint16_t *)data.data())[i]) : ((const float *)data.data())[i];
+    }
+    void set(size_t i, float v)
+    {
+        if (bf16)
+            ((uint16_t *)data.data())[i] = sv_f32_to_bf16(v);
+        else
+            ((float *)data.data())[i] = v;
+    }
+};
+
+double activated(const shape &s, double g, double u)
+{
+    if (s.act == SV_EXPERT_SILU)
+        return g / (1 + std::exp(-g)) * u;
+    g = std::min(g, 1.5);
+    u = std::max(std::min(u, 1.5), -1.5);
+    return (u + 1) * g / (1 + std::exp(-1.702 * g));
+}
+
+void run(sv_cuda *cu, const layer &l, const sv_routes &r, const void *x, acts &act, std::vector<float> &down, acts &out)
+{
+    sv_p_moe_gate_up g = {};
+    g.x = x;
+    g.gate = l.gate.x;
+    g.up = l.up.x;
+    g.act = l.s.act;
+    g.limit = 1.5f;
+    g.alpha = 1.702f;
+    g.routes = r;
+    g.out = act.data.data();
+    sv_cuda_moe_gate_up((sv_dev *)(void *)cu, &g);
+    sv_p_moe_down d = {};
+    d.x = g.out;
+    d.down = l.down.x;
+    d.routes = r;
+    d.out = down.data();
+    sv_cuda_moe_down((sv_dev *)(void *)cu, &d);
+    sv_p_moe_combine c = {};
+    c.hidden = l.s.hidden;
+    c.x = down.data();
+    c.routes = r;
+    c.out = out.data.data();
+    sv_cuda_moe_combine((sv_dev *)(void *)cu, &c);
+}
+
+/* Rows 0 .. n - 2 draw from the first `among` experts; the last has those in own. */
+void draw(sv_rng &rng, routing &t, const shape &s, int32_t among, const std::vector<int32_t> &own)
+{
+    for (int32_t row = 0; row < t.r.n_rows; row++)
+        for (int32_t j = 0; j < s.k; j++) {
+            int32_t *e = t.r.expert + row * s.k;
+            do
+                e[j] = (int32_t)sv_rng_below(&rng, (uint32_t)among);
+            while (std::find(e, e + j, e[j]) != e + j);
+            if (row == t.r.n_rows - 1)
+                e[j] = own[j];
+            t.r.weight[row * s.k + j] = row == t.r.n_rows - 1 ? 0.1f * (float)(j + 1) : 0.3f;
+        }
+    t.lists();
+}
+
+int check_values(const layer &l, const routing &t, const acts &x, const acts &act, const std::vector<float> &down,
+                 const acts &out)
+{
+    const shape &s = l.s;
+    const double tol = x.bf16 ? 1.2e-2 : 3e-5;
+    for (int32_t i = 0; i < t.r.n_rows * s.k; i++) {
+        const int32_t e = t.r.expert[i], p = t.r.place[i], row = i / s.k;
+        for (int32_t f = 0; f < s.inter; f++) {
+            double g = l.gate.bias[e * s.inter + f], u = l.up.bias[e * s.inter + f];
+            for (int32_t c = 0; c < s.hidden; c++) {
+                g += (double)x.at((size_t)row * s.hidden + c) * l.gate.at(e, f, c, s.inter, s.hidden);
+                u += (double)x.at((size_t)row * s.hidden + c) * l.up.at(e, f, c, s.inter, s.hidden);
+            }
+            const double want = activated(s, g, u), got = act.at((size_t)p * s.inter + f);
+            if (!(std::fabs(got - want) <= tol * std::max(1.0, std::fabs(want)))) {
+                printf("gate and up: entry %d, %d: %g, not %g\n", i, f, got, want);
+                return 1;
+            }
+        }
+        for (int32_t f = 0; f < s.hidden; f++) {
+            double want = l.down.bias[e * s.hidden + f];
+            for (int32_t c = 0; c < s.inter; c++)
+                want += (double)act.at((size_t)p * s.inter + c) * l.down.at(e, f, c, s.hidden, s.inter);
+            if (!(std::fabs(down[(size_t)p * s.hidden + f] - want) <= 3e-5 * std::max(1.0, std::fabs(want)))) {
+                printf("down: entry %d, %d: %g, not %g\n", i, f, down[(size_t)p * s.hidden + f], want);
+                return 1;
+            }
+        }
+    }
+    for (int32_t row = 0; row < t.r.n_rows; row++)
+        for (int32_t f = 0; f < s.hidden; f++) {
+            double want = 0;
+            for (int32_t j = 0; j < s.k; j++)
+                want += (double)t.r.weight[row * s.k + j] * down[(size_t)t.r.place[row * s.k + j] * s.hidden + f];
+            if (!(std::fabs(out.at((size_t)row * s.hidden + f) - want) <= tol * std::max(1.0, std::fabs(want)))) {
+                printf("combine: row %d, %d: %g, not %g\n", row, f, out.at((size_t)row * s.hidden + f), want);
+                return 1;
+            }
+        }
+    return 0;
+}
+
+int check_layer(sv_cuda *cu, sv_rng &rng, const shape &s)
+{
+    const layer l(rng, s);
+    std::vector<int32_t> own(s.k);
+    for (int32_t j = 0; j < s.k; j++)
+        own[j] = (s.k - 1 - j) % s.n_experts;
+    const int32_t most = 160;
+    acts x((size_t)most * s.hidden, cu->act == SV_BF16);
+    for (size_t i = 0; i < (size_t)most * s.hidden; i++)
+        x.set(i, sv_rng_normal(&rng));
+    std::vector<uint8_t> alone;
+    const size_t row_bytes = (size_t)s.hidden * (x.bf16 ? 2 : 4);
+    for (int32_t n : {1, 2, 9, 40, 160})
+        for (int32_t among : {s.k, s.n_experts}) {
+            routing t(n, s);
+            draw(rng, t, s, among, own);
+            acts act((size_t)n * s.k * s.inter, x.bf16), out((size_t)n * s.hidden, x.bf16);
+            std::vector<float> down((size_t)n * s.k * s.hidden);
+            acts rows((size_t)n * s.hidden, x.bf16); /* the last n: row most - 1 is always the last */
+            rows.data.assign(x.data.end() - (ptrdiff_t)(n * row_bytes), x.data.end());
+            run(cu, l, t.r, rows.data.data(), act, down, out);
+            if (n <= 9 && check_values(l, t, rows, act, down, out))
+                return 1;
+            const std::vector<uint8_t> bits(out.data.end() - (ptrdiff_t)row_bytes, out.data.end());
+            if (alone.empty())
+                alone = bits;
+            if (bits != alone) {
+                printf("a row has other bits among %d that draw from %d experts\n", n, among);
+                return 1;
+            }
+        }
+    return 0;
+}
+
+bool beats(float a, int32_t i, float b, int32_t j)
+{
+    if (std::isnan(a) || std::isnan(b))
+        return std::isnan(a) && std::isnan(b) ? i < j : std::isnan(b);
+    return a > b || (a == b && i < j);
+}
+
+/* Small integers: logits tie often; some rows are padding, one has a NaN. */
+int check_router(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t n, sv_router_norm norm)
+{
+    std::vector<float> x((size_t)n * s.hidden), w((size_t)s.n_experts * s.hidden);
+    std::vector<int32_t> seg(n);
+    for (float &v : x)
+        v = (float)sv_rng_below(&rng, 3) - 1;
+    for (float &v : w)
+        v = (float)sv_rng_below(&rng, 3) - 1;
+    for (int32_t r = 0; r < n; r++)
+        seg[r] = r >= n - n / 4 ? -1 : 0;
+    if (n > 4)
+        x[(size_t)s.hidden] = NAN;
+    routing got(n, s), want(n, s);
+    uint32_t chosen = 3;
+    sv_p_router_topk p = {};
+    p.rows.n_rows = n;
+    p.rows.row_seg = seg.data();
+    p.x = x.data();
+    p.w.fmt.elem = SV_F32;
+    p.w.rows = s.n_experts;
+    p.w.cols = s.hidden;
+    p.w.data = w.data();
+    p.norm = norm;
+    p.routes = got.r;
+    p.n_chosen = &chosen;
+    for (int32_t r = 0; r < n; r++) {
+        std::vector<float> l(s.n_experts);
+        std::vector<int32_t> id(s.n_experts);
+        for (int32_t e = 0; e < s.n_experts; e++) {
+            id[e] = e;
+            for (int32_t i = 0; i < s.hidden; i++)
+                l[e] += x[(size_t)r * s.hidden + i] * w[(size_t)e * s.hidden + i];
+        }
+        std::sort(id.begin(), id.end(), [&](int32_t a, int32_t b) { return beats(l[a], a, l[b], b); });
+        double sum = 0;
+        for (int32_t j = 0; j < (norm == SV_ROUTER_OVER_ALL ? s.n_experts : s.k); j++)
+            sum += std::exp((double)l[id[j]] - l[id[0]]);
+        for (int32_t j = 0; j < s.k; j++) {
+            want.r.expert[r * s.k + j] = seg[r] < 0 ? -1 : id[j];
+            want.r.weight[r * s.k + j] = (float)(std::exp((double)l[id[j]] - l[id[0]]) / sum);
+        }
+    }
+    want.lists();
+    sv_cuda_router_topk((sv_dev *)(void *)cu, &p);
+    const int32_t entries = want.r.first[s.n_experts];
+    if (memcmp(got.r.expert, want.r.expert, sizeof(int32_t) * n * s.k) ||
+        memcmp(got.r.place, want.r.place, sizeof(int32_t) * n * s.k) ||
+        memcmp(got.r.list, want.r.list, sizeof(int32_t) * entries) ||
+        memcmp(got.r.first, want.r.first, sizeof(int32_t) * (s.n_experts + 1)) ||
+        *got.r.n_active != *want.r.n_active ||
+        memcmp(got.r.active, want.r.active, sizeof(int32_t) * *want.r.n_active) || chosen != 3u + (uint32_t)*want.r.n_active) {
+        printf("router: %d rows, %d experts: other choices or lists\n", n, s.n_experts);
+        return 1;
+    }
+    for (int32_t i = 0; i < entries; i++) {
+        const float a = got.r.weight[got.r.list[i]], b = want.r.weight[got.r.list[i]];
+        if (!(std::fabs(a - b) <= 2e-6f) && !std::isnan(b)) {
+            printf("router: weight %g, not %g\n", a, b);
+            return 1;
+        }
+    }
+    return 0;
+}
+} // namespace
+
+int main()
+{
+    sv_rng rng = {11};
+    sv_cuda_fault fault = {};
+    sv_cuda cu = {};
+    cu.n_sms = 8;
+    cu.fault = &fault;
+    cu.smem_block = 200 * 1024;
+    int bad = 0, n_checks = 0;
+    for (bool bf16 : {true, false}) {
+        cu.act = bf16 ? SV_BF16 : SV_F32;
+        /* The last one has more tiles of k than a ring has stages, in both products. */
+        for (const shape &s : {shape{4, 2, 64, 32, true, false, SV_EXPERT_SILU}, shape{8, 3, 136, 72, true, true, SV_EXPERT_CLAMPED},
+                               shape{6, 2, 52, 20, false, true, SV_EXPERT_SILU},
+                               shape{3, 2, 456, 424, true, false, SV_EXPERT_SILU}}) {
+            bad |= check_layer(&cu, rng, s);
+            n_checks++;
+        }
+    }
+    for (int32_t n : {1, 8, 70, 200})
+        for (int32_t e : {4, 40, 512}) {
+            bad |= check_router(&cu, rng, {e, 4, 24, 8, false, false, SV_EXPERT_SILU}, n,
+                                n % 3 ? SV_ROUTER_OVER_CHOSEN : SV_ROUTER_OVER_ALL);
+            n_checks++;
+        }
+    printf("%d cases: %s\n", n_checks, bad ? "FAILED" : "all as they should be");
+    return bad;
+}

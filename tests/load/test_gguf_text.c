@@ -1,0 +1,112 @@
+/*
+ * test_gguf_text.c - tokenizers and chat templates of GGUF metadata: ids equal those of the
+ * tokenizer.json that the file was written from, for every seventh document of the golden corpus.
+ */
+#include "testing.h"
+
+#include "jinja/jinja.h"
+#include "load/fake.h"
+#include "load/load.h"
+#include "token/tok_golden.h"
+
+static struct sv_tokenizer *of_json(const char *path)
+{
+    struct sv_map m;
+    struct sv_tokenizer *tok;
+    struct sv_err err;
+    assert_int_equal(sv_map_open(&m, sv_test_path(path), &err), SV_OK);
+    fake_expect(sv_tokenizer_parse(&tok, (const char *)m.data, m.n_bytes, &err), SV_OK, &err, "",
+                path);
+    sv_map_close(&m);
+    return tok;
+}
+
+static struct sv_tokenizer *of_gguf(const char *path)
+{
+    struct sv_tokenizer *tok;
+    struct sv_err err;
+    fake_expect(sv_model_tokenizer(&tok, sv_test_path(path), &err), SV_OK, &err, "", path);
+    return tok;
+}
+
+static void compare(const char *json, const char *gguf)
+{
+    struct sv_tokenizer *tok[2] = {of_json(json), of_gguf(gguf)};
+    struct golden_corpus corpus;
+    struct sv_err err;
+    golden_corpus_open(&corpus, sv_test_path("tests/golden/tok/corpus.bin"));
+    assert_int_equal(sv_tokenizer_n_tokens(tok[0]), sv_tokenizer_n_tokens(tok[1]));
+    for (int32_t id = 0; id < sv_tokenizer_n_tokens(tok[0]); id++) {
+        size_t n[2];
+        const char *a = sv_tokenizer_bytes(tok[0], id, &n[0]);
+        const char *b = sv_tokenizer_bytes(tok[1], id, &n[1]);
+        assert_int_equal(n[0], n[1]);
+        assert_memory_equal(a, b, n[0]);
+        assert_int_equal(sv_tokenizer_is_special(tok[0], id), sv_tokenizer_is_special(tok[1], id));
+    }
+    for (uint32_t i = 0; i < corpus.n_docs; i += 7) {
+        const struct golden_doc d = golden_doc(&corpus, i);
+        struct sv_ids ids[2] = {{0}};
+        const unsigned flags = SV_ENC_SPECIAL | (i % 2 ? SV_ENC_ADD_SPECIAL : 0);
+        for (int k = 0; k < 2; k++)
+            assert_int_equal(sv_tokenizer_encode(tok[k], NULL, d.text, d.n, flags, &ids[k], &err),
+                             SV_OK);
+        assert_int_equal(ids[0].n, ids[1].n);
+        if (ids[0].n)
+            assert_memory_equal(ids[0].id, ids[1].id, ids[0].n * sizeof *ids[0].id);
+        sv_ids_fini(&ids[0]);
+        sv_ids_fini(&ids[1]);
+    }
+    sv_map_close(&corpus.map);
+    sv_tokenizer_close(tok[0]);
+    sv_tokenizer_close(tok[1]);
+}
+
+static void llama3(void **state)
+{
+    (void)state;
+    compare("tests/golden/tok/llama3.json", "tests/golden/gguf/tok_llama3.gguf");
+}
+
+static void qwen35(void **state)
+{
+    (void)state;
+    compare("tests/golden/tok/qwen35.json", "tests/golden/gguf/tok_qwen35.gguf");
+}
+
+static void gpt2(void **state)
+{
+    (void)state;
+    compare("tests/golden/tiny/qwen3_tied_bf16/tokenizer.json", "tests/golden/gguf/qwen3_q8.gguf");
+}
+
+static void templates_render_with_the_files_tokens(void **state)
+{
+    (void)state;
+    struct sv_chat_template *t;
+    struct sv_buf out;
+    struct sv_err err;
+    const char *file = sv_test_path("tests/golden/gguf/qwen3_q8.gguf");
+    json_t *context = json_pack("{s:[{s:s,s:s}]}", "messages", "role", "user", "content", "Hi");
+    sv_buf_init(&out);
+    fake_expect(sv_model_chat_template(&t, file, NULL, 0, &err), SV_OK, &err, "", "template");
+    assert_int_equal(sv_chat_template_render(t, context, NULL, &out, &err), SV_OK);
+    assert_string_equal(out.data, "<|bos|>user: Hi<|im_end|>");
+    sv_chat_template_close(t);
+    sv_buf_clear(&out);
+    fake_expect(sv_model_chat_template(&t, file, "{{ eos_token }}", 15, &err), SV_OK, &err, "",
+                "given");
+    assert_int_equal(sv_chat_template_render(t, context, NULL, &out, &err), SV_OK);
+    assert_string_equal(out.data, "<|endoftext|>");
+    sv_chat_template_close(t);
+    sv_buf_fini(&out);
+    json_decref(context);
+    fake_expect(
+        sv_model_chat_template(&t, sv_test_path("tests/golden/gguf/llama_mix.gguf"), NULL, 0, &err),
+        SV_EUNSUPPORTED, &err, "has no chat template", "none");
+    assert_false(sv_model_has_tokenizer(sv_test_path("tests/golden/gguf/llama_mix.gguf")));
+    assert_true(sv_model_has_tokenizer(file));
+}
+
+SV_TEST_MAIN(cmocka_unit_test(llama3), cmocka_unit_test(qwen35), cmocka_unit_test(gpt2),
+             cmocka_unit_test(templates_render_with_the_files_tokens))

@@ -1,0 +1,335 @@
+/*
+ * test_quant_bind.c - quantized checkpoints: configuration and tensors must agree, and an error
+ * names both when they do not. Values: tests/model/test_golden.c.
+ */
+#include "testing.h"
+
+#include "load/fake.h"
+#include "load/quant_config.h"
+
+#include <string.h>
+
+static const char *const names[] = {"fp8_block", "ct_fp8_tensor", "ct_int8",  "ct_int4",
+                                    "ct_mixed",  "ct_nvfp4",      "ct_mxfp4", "modelopt_nvfp4",
+                                    "awq",       "gptq",          "gptq8_v2"};
+enum { N_NAMES = sizeof names / sizeof names[0] };
+
+static void read_golden(struct sv_buf *b, const char *name, const char *file)
+{
+    char path[256];
+    struct sv_err err;
+    snprintf(path, sizeof path, "tests/golden/quant/%s/%s", name, file);
+    sv_buf_init(b);
+    assert_int_equal(sv_file_read(b, sv_test_path(path), 1 << 20, &err), SV_OK);
+}
+
+/* A copy of a golden directory: config.json with a patch, tensors with one text replaced by another
+ * of its length. */
+static const char *variant(const char *name, const char *patch, const char *from, const char *to)
+{
+    struct sv_buf b;
+    const char *dir = fake_dir("variant");
+    read_golden(&b, name, "config.json");
+    char *text = fake_json(b.data, patch);
+    fake_puts(dir, "config.json", text);
+    sv_free(text);
+    sv_buf_fini(&b);
+    read_golden(&b, name, "model.safetensors");
+    assert_true(strlen(from) == strlen(to));
+    int n = 0;
+    for (size_t i = 0; *from && i + strlen(from) < b.len && b.data[i] != '\x01'; i++)
+        if (!memcmp(b.data + i, from, strlen(from))) {
+            memcpy(b.data + i, to, strlen(to));
+            n++;
+            break;
+        }
+    assert_true(n || !*from);
+    fake_put(dir, "model.safetensors", b.data, b.len);
+    sv_buf_fini(&b);
+    return dir;
+}
+
+static int open_target(const char *dir, struct sv_err *err)
+{
+    struct sv_config cfg;
+    struct sv_ckpt c;
+    int rc = sv_config_load(&cfg, dir, err);
+    if (rc)
+        return rc;
+    rc = sv_ckpt_open(&c, dir, err);
+    if (rc)
+        return rc;
+    rc = sv_ckpt_check_target(&c, &cfg, err);
+    sv_ckpt_close(&c);
+    return rc;
+}
+
+static void good_ones_hold_what_the_configuration_implies(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_NAMES; i++) {
+        char path[128];
+        struct sv_config cfg;
+        struct sv_ckpt c;
+        struct sv_err err;
+        snprintf(path, sizeof path, "tests/golden/quant/%s", names[i]);
+        const char *dir = sv_test_path(path);
+        fake_expect(open_target(dir, &err), SV_OK, &err, "", names[i]);
+        assert_int_equal(sv_config_load(&cfg, dir, &err), SV_OK);
+        assert_int_equal(sv_ckpt_open(&c, dir, &err), SV_OK);
+        assert_int_equal(c.n_params, sv_config_n_params(&cfg));
+        assert_int_equal(c.n_tensors, 14);
+        const struct sv_host_tensor *t = sv_ckpt_find(&c, "layers.0.mlp.up_proj.weight");
+        assert_true(t->quant.code && t->dim[0] == 96 && t->dim[1] == 64);
+        assert_false(sv_ckpt_find(&c, "lm_head.weight")->quant.code);
+        if (t->quant.code != SV_CODE_INT4) /* the stored shape counts too */
+            assert_int_equal(t->n_bytes,
+                             sv_quant_bytes(&t->quant) + (t->quant.code == SV_CODE_NVFP4 ? 4 : 0));
+        sv_ckpt_close(&c);
+        assert_int_equal(sv_alloc_live(), 0);
+    }
+}
+
+static const struct {
+    const char *name, *patch, *from, *to;
+    int code;
+    const char *part[2];
+} bad[] = {
+    /* the configuration says less than the tensors, or more */
+    {"ct_int4",
+     "{\"quantization_config\": \"<del>\"}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"is not expected", "no quantization_config that asks for it"}},
+    {"ct_int4",
+     "{\"quantization_config\": {\"ignore\": [\"lm_head\", \"model.layers.0.mlp.up_proj\"]}}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"'layers.0.mlp.up_proj.weight_packed' holds i32", "'model.layers.0.mlp.up_proj'"}},
+    {"ct_int4",
+     "{\"quantization_config\": {\"ignore\": [\"re:.*\\\\.mlp\\\\..*\"]}}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"layers.0.mlp.down_proj.weight_packed", "'re:.*\\.mlp\\..*'"}},
+    {"ct_mixed",
+     "{\"quantization_config\": {\"ignore\": [\"lm_head\"], \"config_groups\": {\"group_1\": "
+     "{\"targets\": [\"re:.*mlp.*\"]}}}}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"layer 'layers.0.mlp.down_proj' is int4 by quantization_config", "is not quantized"}},
+    {"fp8_block",
+     "{\"quantization_config\": {\"modules_to_not_convert\": [\"self_attn\"]}}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"holds f8 codes", "'self_attn'"}},
+    {"awq",
+     "{\"quantization_config\": {\"modules_to_not_convert\": [\"down\"]}}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"layers.0.mlp.down_proj.qweight", "'down'"}},
+    /* other parts than the configuration asks for */
+    {"ct_int4",
+     "{}",
+     "up_proj.weight_scale",
+     "up_proj.weight_scalf",
+     SV_EMISMATCH,
+     {"'layers.0.mlp.up_proj' is int4", "'layers.0.mlp.up_proj.weight_scale' is missing"}},
+    {"ct_int4",
+     "{}",
+     "up_proj.weight_shape",
+     "up_proj.weight_shapf",
+     SV_EMISMATCH,
+     {"'layers.0.mlp.up_proj.weight_shape' is missing", "int4"}},
+    {"gptq",
+     "{}",
+     "up_proj.g_idx",
+     "up_proj.g_idy",
+     SV_EMISMATCH,
+     {"up_proj.g_idx' is missing", "gptq-4"}},
+    {"ct_nvfp4",
+     "{}",
+     "up_proj.weight_global_scale",
+     "up_proj.weight_global_scalf",
+     SV_EMISMATCH,
+     {"weight_global_scale' is missing", "nvfp4"}},
+    {"fp8_block",
+     "{\"quantization_config\": {\"weight_block_size\": [32, 32]}}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"weight_scale_inv' has not the shape [2, 3]", "fp8"}},
+    {"ct_int4",
+     "{\"quantization_config\": {\"config_groups\": {\"group_0\": {\"weights\": "
+     "{\"group_size\": 16}}}}}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"weight_scale' has not the shape [64, 6]", "int4"}},
+    {"ct_int4",
+     "{\"quantization_config\": {\"config_groups\": {\"group_0\": {\"weights\": "
+     "{\"symmetric\": false}}}}}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"weight_zero_point' is missing", "int4"}},
+    {"gptq",
+     "{\"quantization_config\": {\"bits\": 8}}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"gptq-8", "qweight"}},
+    {"ct_fp8_tensor",
+     "{\"quantization_config\": {\"config_groups\": {\"group_0\": {\"weights\": "
+     "{\"type\": \"int\"}}}}}",
+     "",
+     "",
+     SV_EMISMATCH,
+     {"'layers.0.mlp.down_proj' is int8", "holds f8"}},
+    {"ct_mxfp4",
+     "{}",
+     "up_proj.weight_packed",
+     "up_proj.weight_packee",
+     SV_EMISMATCH,
+     {"up_proj.weight'", "missing"}},
+    /* what is not implemented */
+    {"gptq",
+     "{\"quantization_config\": {\"bits\": 3}}",
+     "",
+     "",
+     SV_EUNSUPPORTED,
+     {"'bits'", "GPTQ"}},
+    {"gptq",
+     "{\"quantization_config\": {\"dynamic\": {\"-:.*down.*\": {}}}}",
+     "",
+     "",
+     SV_EUNSUPPORTED,
+     {"'dynamic'", "quantization_config"}},
+    {"awq",
+     "{\"quantization_config\": {\"version\": \"gemv\"}}",
+     "",
+     "",
+     SV_EUNSUPPORTED,
+     {"'version' gemv", "quantization_config"}},
+    {"ct_int4",
+     "{\"quantization_config\": {\"sparsity_config\": {\"format\": \"sparse-24-bitmask\"}}}",
+     "",
+     "",
+     SV_EUNSUPPORTED,
+     {"sparsity_config", "sparse-24-bitmask"}},
+    {"ct_int4",
+     "{\"quantization_config\": {\"transform_config\": {\"config_groups\": {\"u\": {}}}}}",
+     "",
+     "",
+     SV_EUNSUPPORTED,
+     {"transform_config", "rotated"}},
+    {"fp8_block",
+     "{\"quantization_config\": {\"fmt\": \"e5m2\"}}",
+     "",
+     "",
+     SV_EUNSUPPORTED,
+     {"'fmt' e5m2", ""}},
+    {"fp8_block",
+     "{\"quantization_config\": {\"quant_method\": \"bitsandbytes\"}}",
+     "",
+     "",
+     SV_EUNSUPPORTED,
+     {"(bitsandbytes) are not supported", "quantization_config"}},
+    {"ct_int4",
+     "{\"quantization_config\": {\"ignore\": [\"re:(\"]}}",
+     "",
+     "",
+     SV_EFORMAT,
+     {"'re:(' is no regular expression", ""}},
+    {"ct_int4",
+     "{\"quantization_config\": {\"ignore\": \"lm_head\"}}",
+     "",
+     "",
+     SV_EFORMAT,
+     {"'ignore' must be a list", ""}},
+};
+
+static void both_sides_are_named(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct sv_err err = {0};
+        const char *dir = variant(bad[i].name, bad[i].patch, bad[i].from, bad[i].to);
+        const int rc = open_target(dir, &err);
+        fake_expect(rc, bad[i].code, &err, bad[i].part[0], bad[i].patch);
+        fake_expect(rc, bad[i].code, &err, bad[i].part[1], bad[i].patch);
+        assert_int_equal(sv_alloc_live(), 0);
+    }
+}
+
+/* Codes and scales without a value. */
+static void values_must_exist(void **state)
+{
+    static const struct {
+        const char *name, *tensor, *part;
+        uint8_t byte[4];
+        int n;
+    } cases[] = {
+        {"fp8_block", "layers.0.mlp.up_proj.weight", "codes that are NaN", {0xff}, 1},
+        {"fp8_block", "layers.0.mlp.up_proj.weight_scale_inv", "not finite", {0, 0, 0x80, 0x7f}, 4},
+        {"fp8_block", "layers.0.mlp.up_proj.weight_scale_inv", "negative", {0, 0, 0x80, 0xbf}, 4},
+        {"ct_nvfp4", "layers.0.mlp.up_proj.weight_scale", "without a value", {0x7f}, 1},
+        {"ct_nvfp4", "layers.0.mlp.down_proj.weight_global_scale", "not positive", {0, 0, 0, 0}, 4},
+        {"ct_mxfp4", "layers.0.mlp.up_proj.weight_scale", "without a value", {0xff}, 1},
+        {"gptq", "layers.0.mlp.up_proj.g_idx", "does not exist", {2, 0, 0, 0}, 4},
+        {"gptq", "layers.0.mlp.up_proj.g_idx", "does not exist", {0xff, 0xff, 0xff, 0xff}, 4},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sv_buf b;
+        struct sv_arena arena;
+        struct sv_host_tensor *t;
+        struct sv_err err = {0};
+        int32_t n;
+        const char *dir = variant(cases[i].name, "{}", "", "");
+        read_golden(&b, cases[i].name, "model.safetensors");
+        sv_arena_init(&arena);
+        const uint8_t *base = (const uint8_t *)b.data;
+        assert_int_equal(sv_safetensors_parse(base, b.len, "f", &arena, &t, &n, &err), SV_OK);
+        uint64_t n_header;
+        memcpy(&n_header, base, 8);
+        size_t at = 0;
+        for (int32_t k = 0; k < n; k++) /* some are copied to be aligned: find the bytes */
+            if (!strcmp(t[k].name + 6, cases[i].tensor))
+                for (at = 8 + n_header; memcmp(base + at, t[k].data, t[k].n_bytes); at++)
+                    ;
+        assert_true(at > 0);
+        memcpy(b.data + at, cases[i].byte, (size_t)cases[i].n);
+        fake_put(dir, "model.safetensors", b.data, b.len);
+        fake_expect(open_target(dir, &err), SV_EMISMATCH, &err, cases[i].part, cases[i].tensor);
+        fake_expect(SV_EMISMATCH, SV_EMISMATCH, &err, cases[i].tensor, cases[i].tensor);
+        sv_arena_fini(&arena);
+        sv_buf_fini(&b);
+    }
+}
+
+static void every_fault_is_survived(void **state)
+{
+    (void)state;
+    const char *dir = sv_test_path("tests/golden/quant/ct_mixed");
+    for (int64_t nth = 1;; nth++) {
+        struct sv_err err = {0};
+        sv_fault_arm(nth);
+        const int rc = open_target(dir, &err);
+        const int64_t calls = sv_fault_calls();
+        sv_fault_arm(0);
+        assert_true(rc == SV_OK || (err.code == rc && err.msg[0]));
+        assert_int_equal(sv_alloc_live(), 0);
+        if (rc == SV_OK && calls < nth)
+            break;
+    }
+}
+
+SV_TEST_MAIN(cmocka_unit_test(good_ones_hold_what_the_configuration_implies),
+             cmocka_unit_test(both_sides_are_named), cmocka_unit_test(values_must_exist),
+             cmocka_unit_test(every_fault_is_survived))
