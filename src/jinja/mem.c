@@ -126,6 +126,9 @@ static void grow(struct sv_jx *x, struct sv_jbuild *b, size_t n)
 
     if (n > x->max_output || b->n + n > x->max_output)
         sv_j_throw(x, SV_EFULL, "the template writes more than %zu bytes", x->max_output);
+    /* No more than may be written: what fits is not looked at again. */
+    if (cap > x->max_output)
+        cap = x->max_output;
     if (cap < b->n + n)
         cap = b->n + n;
     p = sv_j_alloc(x, cap);

@@ -206,6 +206,26 @@ static void check_limit(const char *text)
     json_decref(c);
 }
 
+/* The limit holds to the byte, however the text's room has grown: by pieces of 100 it passes 1000
+ * between two doublings. */
+static void output_limit_is_exact(void **state)
+{
+    char text[160];
+    json_t *c = context_of("{}");
+    struct sv_template_opts o = {.max_output_bytes = 1000};
+    (void)state;
+    for (int n = 9; n <= 12; n++) {
+        struct sv_buf out;
+        struct sv_err err;
+        sv_buf_init(&out);
+        snprintf(text, sizeof text, "{%% for i in range(%d) %%}%0100d{%% endfor %%}", n, 0);
+        assert_int_equal(render(text, strlen(text), c, &o, &out, &err), n <= 10 ? SV_OK : SV_EFULL);
+        assert_int_equal(out.len, n <= 10 ? 100 * n : 0);
+        sv_buf_fini(&out);
+    }
+    json_decref(c);
+}
+
 static void hostile_templates_end(void **state)
 {
     struct sv_buf deep;
@@ -389,6 +409,6 @@ static void tokens_without_memory(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(templates_equal), cmocka_unit_test(random_templates_equal),
              cmocka_unit_test(errors_name_the_place), cmocka_unit_test(raise_is_the_message_alone),
-             cmocka_unit_test(hostile_templates_end), cmocka_unit_test(memory_may_run_out_anywhere),
-             cmocka_unit_test(demo_model), cmocka_unit_test(template_files),
-             cmocka_unit_test(tokens_without_memory))
+             cmocka_unit_test(output_limit_is_exact), cmocka_unit_test(hostile_templates_end),
+             cmocka_unit_test(memory_may_run_out_anywhere), cmocka_unit_test(demo_model),
+             cmocka_unit_test(template_files), cmocka_unit_test(tokens_without_memory))
