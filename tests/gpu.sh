@@ -89,7 +89,7 @@ if [ "${JITTER:-0}" = 1 ]; then
     done
     check_ops jitter- "${LIMIT:-60}" test_cross_ops test_cross_tokens test_cross_logits test_cross_moe
     export SALVO_TEST_QUICK=1 SALVO_TEST_DEVICE=cuda
-    for test in greedy_auto_bf16 sampled_auto_bf16; do
+    for test in greedy_auto_bf16 sampled_auto_bf16 moe_auto_bf16; do
         [ -x "$B/tests/engine/test_lossless" ] && start "jitter-lossless-$test" "${LIMIT:-60}" "$B/tests/engine/test_lossless" "$test"
     done
     finish
@@ -103,8 +103,9 @@ check_ops '' "${LIMIT:-150}" test_cross_ops test_cross_tokens test_cross_logits 
 [ "${FULL:-0}" = 1 ] || export SALVO_TEST_QUICK=1
 for device in cuda cuda-portable cuda-eager; do
     export SALVO_TEST_DEVICE=$device
-    for test in greedy_auto_f32 greedy_auto_bf16 sampled_auto_f32 sampled_auto_bf16; do
-        [ $device != cuda ] && [ $test != greedy_auto_bf16 ] && continue
+    for test in greedy_auto_f32 greedy_auto_bf16 sampled_auto_f32 sampled_auto_bf16 moe_auto_f32 moe_auto_bf16 \
+        gptoss_auto_f32 gptoss_auto_bf16; do
+        [ $device != cuda ] && [[ $test != *_auto_bf16 || $test = sampled* ]] && continue
         start "lossless-$device-$test" "${LIMIT:-150}" "$B/tests/engine/test_lossless" "$test"
     done
     for program in model/test_golden spec/test_dflash_golden engine/test_preempt engine/test_prefix engine/test_mates \

@@ -96,7 +96,6 @@ static void on(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n)
 /* A target with a mixture of experts: rows share some of them. */
 static void on_moe(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n)
 {
-    run_needs_cpu();
     if (lacks(isa))
         skip();
     const struct run_pair pair = {toy_target(&toy_moe), toy_draft(&toy_moe)};
@@ -198,7 +197,6 @@ static void quantized_avx2_bf16(void **state)
 
 static void on_gptoss(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n)
 {
-    run_needs_cpu();
     if (lacks(isa))
         skip();
     const struct run_pair pair = run_gptoss();

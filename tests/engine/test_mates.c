@@ -101,7 +101,6 @@ static void drafting_ahead_and_short_of_pages(void **state)
 static void of_experts(void **state)
 {
     (void)state;
-    run_needs_cpu();
     const struct run_pair pair = {toy_target(&toy_moe), toy_draft(&toy_moe)};
     among(&pair, false, 0, true);
     among(&pair, true, 64, true);
@@ -109,7 +108,6 @@ static void of_experts(void **state)
 static void of_gptoss(void **state)
 {
     (void)state;
-    run_needs_cpu();
     const struct run_pair pair = run_gptoss();
     among(&pair, false, 0, true);
     among(&pair, true, 64, true);

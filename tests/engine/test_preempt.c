@@ -128,7 +128,6 @@ static void bf16(void **state)
 static void experts(void **state)
 {
     (void)state;
-    run_needs_cpu();
     run_tight(&(struct sv_engine_options){.target_dir = toy_target(&toy_moe),
                                           .draft_dir = toy_draft(&toy_moe),
                                           .dtype = SV_TYPE_BF16},
@@ -156,7 +155,6 @@ static void states(void **state)
 static void gptoss(void **state)
 {
     (void)state;
-    run_needs_cpu();
     const struct run_pair pair = run_gptoss();
     for (int dtype = SV_TYPE_F32; dtype <= SV_TYPE_BF16; dtype++)
         run_tight(&(struct sv_engine_options){.target_dir = pair.target,

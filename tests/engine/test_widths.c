@@ -131,7 +131,6 @@ static void chosen(void **state)
 static void chosen_gptoss(void **state)
 {
     (void)state;
-    run_needs_cpu();
     const struct run_pair pair = run_gptoss();
     const struct sv_engine_options o = {.target_dir = pair.target, .draft_dir = pair.draft};
     same_under(o, false, false);

@@ -251,6 +251,8 @@ static int cuda_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, str
         rc = sv_cuda_attn_reserve(cu, lim, err);
     if (!rc)
         rc = sv_cuda_sample_reserve(cu, err);
+    if (!rc)
+        rc = sv_cuda_moe_open(cu, err);
     return rc;
 }
 
@@ -368,6 +370,21 @@ static bool cuda_quantizes(const struct sv_dev *dev)
     return ((const struct sv_cuda *)(const void *)dev)->bytes;
 }
 
+static struct sv_moe_ops moe_table(void)
+{
+    struct sv_moe_ops ops = {};
+    ops.upload_experts = sv_cuda_upload_experts;
+    ops.random_experts = sv_cuda_random_experts;
+    ops.free_experts = sv_cuda_free_experts;
+    ops.router_topk = sv_cuda_router_topk;
+    ops.gate_up = sv_cuda_moe_gate_up;
+    ops.down = sv_cuda_moe_down;
+    ops.combine = sv_cuda_moe_combine;
+    return ops;
+}
+
+static const struct sv_moe_ops cuda_moe = moe_table();
+
 static struct sv_backend cuda_table(void)
 {
     struct sv_backend be = {};
@@ -416,6 +433,7 @@ static struct sv_backend cuda_table(void)
     be.verify = sv_cuda_verify;
     be.commit = sv_cuda_commit;
     be.draft_context_kv = sv_cuda_draft_context_kv;
+    be.moe = &cuda_moe;
     be.measure_read = cuda_measure_read;
     be.describe = cuda_describe;
     be.act_dtype = cuda_act_dtype;

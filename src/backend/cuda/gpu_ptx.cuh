@@ -78,6 +78,8 @@ static __device__ __forceinline__ uint64_t gpu_stream_policy(void)
     return once;
 }
 
+/* to: no sum of a part of the lane and one that a loop changes for all lanes alike; nvcc 12.2 and
+ * 13.0 make an illegal instruction of that (LDGSTS with a uniform register in the address). */
 static __device__ __forceinline__ void gpu_copy_stream(uint32_t to, const void *from, uint64_t once)
 {
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(

@@ -1,10 +1,6 @@
 /*
  * moe.cu - the matrix products of a mixture of experts: gate and up with their activation, and
- * down.
- *
- * Not in the table of ops yet: on an H200, loads inside the ring's loop ended in an illegal
- * instruction (docs/notes/2026-11-26-experts-on-a-gpu.md), so a GPU refuses experts at open. Called
- * by the emulator's test.
+ * down. Entered through the table of ops; open: by device.cu.
  *
  * A thread block has 64 weight rows of one expert (of gate and up: 32 each) and takes the expert's
  * entries N at a time through a ring of copies. Each sum goes over all of k in one warp, in
@@ -96,16 +92,18 @@ static __device__ __forceinline__ struct strip strip_of(const struct moe &a, int
     return s;
 }
 
-/* Tile kk of this wave's weights, and this wave's share of x. */
+/* Tile kk of this wave's weights, and this wave's share of x. own: where this wave's strip lies in
+ * the stage. */
 template <int N>
 static __device__ __forceinline__ void load(const struct moe &a, const struct strip &s,
-                                            const int32_t *source, int32_t kk, uint32_t stage,
+                                            const int32_t *source, int32_t kk, uint32_t own,
                                             uint64_t once)
 {
+    const uint32_t x_at = own - gpu_wave() * STRIP + SV_TILE_BYTES;
     const uint8_t *w = s.w + (int64_t)kk * SV_TILE_BYTES + gpu_lane() * 16;
 #pragma unroll
     for (int i = 0; i < STRIP; i += GPU_WAVE * 16)
-        gpu_copy_stream(stage + gpu_wave() * STRIP + i, w + i, once);
+        gpu_copy_stream(own + i, w + i, once);
     const __nv_bfloat16 *x = (const __nv_bfloat16 *)a.x;
     constexpr int CALLS = N * 8 / GPU_WAVE; /* of all waves */
 #pragma unroll
@@ -113,21 +111,20 @@ static __device__ __forceinline__ void load(const struct moe &a, const struct st
         const int i = i0 + gpu_wave();
         if (CALLS % WAVES && i >= CALLS)
             continue;
-        gpu_copy_rows<128, false>(
-            stage + SV_TILE_BYTES, i * (GPU_WAVE / 8), [&](uint32_t r, uint32_t chunk) {
-                const int32_t row = source[r], col = kk * SV_TILE + (int32_t)chunk * 8;
-                const bool there = row >= 0 && col < a.k;
-                return gpu_source{there ? x + (int64_t)row * a.k + col : x, there};
-            });
+        gpu_copy_rows<128, false>(x_at, i * (GPU_WAVE / 8), [&](uint32_t r, uint32_t chunk) {
+            const int32_t row = source[r], col = kk * SV_TILE + (int32_t)chunk * 8;
+            const bool there = row >= 0 && col < a.k;
+            return gpu_source{there ? x + (int64_t)row * a.k + col : x, there};
+        });
     }
 }
 
 /* A tile's products. */
 template <int N>
-static __device__ __forceinline__ void sum_tile(float (&acc)[gpu_sums(N)], uint32_t stage)
+static __device__ __forceinline__ void sum_tile(float (&acc)[gpu_sums(N)], uint32_t own)
 {
     const int lane = gpu_lane();
-    const uint32_t w_at = stage + gpu_wave() * STRIP, x_at = stage + SV_TILE_BYTES;
+    const uint32_t w_at = own, x_at = own - gpu_wave() * STRIP + SV_TILE_BYTES;
     if constexpr (N == 8) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -211,7 +208,9 @@ static __global__ void __launch_bounds__(WAVES *GPU_WAVE) experts_kernel(const s
     sv_pdl_wait();
     if ((int32_t)blockIdx.y >= *a.r.n_active)
         return;
-    const uint32_t smem = gpu_shared_at(smem_bytes);
+    /* The ring goes round by this wave's address, not by the block's: nvcc 12.2 and 13.0 encode a
+     * copy with a policy wrongly where its address is a register and a uniform register. */
+    const uint32_t own = gpu_shared_at(smem_bytes) + gpu_wave() * STRIP;
     const uint64_t once = gpu_stream_policy();
     const int32_t expert = a.r.active[blockIdx.y], n_k = sv_tiles(a.k);
     const int32_t end = a.r.first[expert + 1];
@@ -227,11 +226,11 @@ static __global__ void __launch_bounds__(WAVES *GPU_WAVE) experts_kernel(const s
         __syncthreads();
         for (int32_t kk = 0; kk < STAGES - 1; kk++) {
             if (kk < n_k)
-                load<N>(a, s, source, kk, smem + kk * STAGE, once);
+                load<N>(a, s, source, kk, own + kk * STAGE, once);
             gpu_copy_commit();
         }
         gpu_copy_settled();
-        uint32_t now = smem, next = smem + (STAGES - 1) * STAGE;
+        uint32_t now = own, next = own + (STAGES - 1) * STAGE;
 #pragma unroll 1
         for (int32_t kk = 0; kk < n_k; kk++) {
             gpu_copy_wait<STAGES - 2>(STAGES - 2, kk + STAGES - 2 < n_k ? (STAGES - 2) * LINES : 0);
@@ -241,7 +240,7 @@ static __global__ void __launch_bounds__(WAVES *GPU_WAVE) experts_kernel(const s
             gpu_copy_commit();
             sum_tile<N>(acc, now);
             next = now;
-            now = now + STAGE == smem + STAGES * STAGE ? smem : now + STAGE;
+            now = now + STAGE == own + STAGES * STAGE ? own : now + STAGE;
         }
         if (GATED)
             __syncthreads(); /* what is lent lies in the ring */
