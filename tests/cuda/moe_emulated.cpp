@@ -6,6 +6,7 @@
  * Built and started by moe_emulated.test.sh. tests/backend/test_cross_moe.c holds the same ops against the CPU's on a GPU.
  */
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/moe.h"
 
 #include <algorithm>
 #include <cmath>
@@ -21,17 +22,13 @@ int sv_cuda_try(cudaError_t, struct sv_err *, const char *)
     return SV_OK;
 }
 
-/* gemm.cu's, for the router: each logit a sum in ascending order. */
-void sv_cuda_gemm(struct sv_dev *, const struct sv_p_gemm *p)
+/* watch.cu's: the test sets cu->arrived itself. */
+int sv_cuda_alloc(struct sv_dev *, void **, size_t, struct sv_err *)
 {
-    const struct sv_weight &w = p->parts[0].w;
-    for (int32_t r = 0; r < p->n_rows; r++)
-        for (int32_t e = 0; e < w.rows; e++) {
-            float sum = 0;
-            for (int32_t i = 0; i < p->k; i++)
-                sum += ((const float *)p->x)[r * p->ldx + i] * ((const float *)w.data)[e * p->k + i];
-            ((float *)p->y)[r * p->ldy + e] = sum;
-        }
+    abort();
+}
+void sv_cuda_drop(struct sv_cuda *, void *)
+{
 }
 
 namespace
@@ -281,9 +278,10 @@ bool beats(float a, int32_t i, float b, int32_t j)
     return a > b || (a == b && i < j);
 }
 
-/* Small integers: logits tie often; some rows are padding, one has a NaN. */
+/* Small integers: logits tie often; some rows are padding, one has a NaN. s.bf16: packed weights. */
 int check_router(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t n, sv_router_norm norm)
 {
+    cu->act = s.bf16 ? SV_BF16 : SV_F32;
     std::vector<float> x((size_t)n * s.hidden), w((size_t)s.n_experts * s.hidden);
     std::vector<int32_t> seg(n);
     for (float &v : x)
@@ -295,15 +293,22 @@ int check_router(sv_cuda *cu, sv_rng &rng, const shape &s, int32_t n, sv_router_
     if (n > 4)
         x[(size_t)s.hidden] = NAN;
     routing got(n, s), want(n, s);
+    acts rows(x.size(), s.bf16);
+    for (size_t i = 0; i < x.size(); i++)
+        rows.set(i, x[i]);
+    std::vector<uint16_t> packed(sv_packed_bytes(s.n_experts, s.hidden) / 2);
+    for (int32_t e = 0; e < s.n_experts; e++)
+        for (int32_t c = 0; c < s.hidden; c++)
+            packed[sv_packed_at(e, c, s.hidden)] = sv_f32_to_bf16(w[(size_t)e * s.hidden + c]);
     uint32_t chosen = 3;
     sv_p_router_topk p = {};
     p.rows.n_rows = n;
     p.rows.row_seg = seg.data();
-    p.x = x.data();
-    p.w.fmt.elem = SV_F32;
+    p.x = rows.data.data();
+    p.w.fmt.elem = s.bf16 ? SV_BF16 : SV_F32;
     p.w.rows = s.n_experts;
     p.w.cols = s.hidden;
-    p.w.data = w.data();
+    p.w.data = s.bf16 ? (const void *)packed.data() : w.data();
     p.norm = norm;
     p.routes = got.r;
     p.n_chosen = &chosen;
@@ -355,6 +360,8 @@ int main()
     cu.n_sms = 8;
     cu.fault = &fault;
     cu.smem_block = 200 * 1024;
+    uint32_t arrived = 0;
+    cu.arrived = &arrived;
     int bad = 0, n_checks = 0;
     for (bool bf16 : {true, false}) {
         cu.act = bf16 ? SV_BF16 : SV_F32;
@@ -367,11 +374,15 @@ int main()
         }
     }
     for (int32_t n : {1, 8, 70, 200})
-        for (int32_t e : {4, 40, 512}) {
-            bad |= check_router(&cu, rng, {e, 4, 24, 8, false, false, SV_EXPERT_SILU}, n,
-                                n % 3 ? SV_ROUTER_OVER_CHOSEN : SV_ROUTER_OVER_ALL);
-            n_checks++;
-        }
+        for (int32_t e : {4, 40, 600})
+            for (bool bf16 : {true, false}) {
+                bad |= check_router(&cu, rng, {e, 4, bf16 ? 24 : 19, 8, bf16, false, SV_EXPERT_SILU}, n,
+                                    n % 3 ? SV_ROUTER_OVER_CHOSEN : SV_ROUTER_OVER_ALL);
+                n_checks++;
+            }
+    /* More columns than a lane reads early. */
+    bad |= check_router(&cu, rng, {20, 4, 2072, 8, true, false, SV_EXPERT_SILU}, 9, SV_ROUTER_OVER_CHOSEN);
+    n_checks++;
     printf("%d cases: %s\n", n_checks, bad ? "FAILED" : "all as they should be");
     return bad;
 }

@@ -31,7 +31,6 @@
 
 extern "C" {
 #include "backend/backends.h"
-#include "backend/ops_moe.h"
 }
 
 /* ---------------------------------------------------------------- the device */
@@ -107,6 +106,7 @@ struct sv_cuda {
     struct sv_cuda_attn_state *attn; /* attention.cu: likewise */
     void *sample;                    /* sample.cu: scratch for sample_rows rows */
     int32_t sample_rows;
+    uint32_t *arrived; /* moe_route.cu: of a router's thread blocks */
     char text[160];              /* describe() */
     struct sv_cuda_watch *watch; /* NULL: waits have no limit */
     struct sv_ledger held;       /* watch.cu's: device memory */
@@ -234,13 +234,6 @@ void sv_cuda_verify(struct sv_dev *dev, const struct sv_p_verify *p);
 void sv_cuda_commit(struct sv_dev *dev, const struct sv_p_commit *p);
 void sv_cuda_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p);
 
-/* moe_route.cu, moe.cu: a mixture of experts; open: after every reserve */
-int sv_cuda_moe_open(struct sv_cuda *cu, struct sv_err *err);
-void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p);
-void sv_cuda_moe_gate_up(struct sv_dev *dev, const struct sv_p_moe_gate_up *p);
-void sv_cuda_moe_down(struct sv_dev *dev, const struct sv_p_moe_down *p);
-void sv_cuda_moe_combine(struct sv_dev *dev, const struct sv_p_moe_combine *p);
-
 /* graph.cu: graphs are dropped when scratch moves */
 int sv_cuda_graphs_open(struct sv_cuda *cu, struct sv_err *err);
 void sv_cuda_graphs_clear(struct sv_cuda *cu);
@@ -263,13 +256,6 @@ void sv_cuda_free_weight(struct sv_dev *dev, struct sv_weight *w);
 int64_t sv_cuda_weight_bytes(const struct sv_dev *dev, const struct sv_weight *w, int32_t n_rows);
 int sv_cuda_random_weight(struct sv_dev *dev, const struct sv_weight *shape, float scale,
                           float shift, uint64_t seed, struct sv_weight *out, struct sv_err *err);
-
-/* n weights of one shape and format, one behind the other: struct sv_moe_ops */
-int sv_cuda_upload_experts(struct sv_dev *dev, const struct sv_weight *host, int32_t n,
-                           struct sv_weight *w, struct sv_err *err);
-int sv_cuda_random_experts(struct sv_dev *dev, const struct sv_weight *shape, int32_t n,
-                           float scale, uint64_t seed, struct sv_weight *w, struct sv_err *err);
-void sv_cuda_free_experts(struct sv_dev *dev, struct sv_weight *w, int32_t n);
 
 /* fp8_sm90.cu: bf16 rows, row-major in device memory, into 8 bits. Of a matrix of weights n_rows
  * from row0 on, a multiple of 64; or rows of x, sv_fp8_row_bytes(k) apart, and their scales.

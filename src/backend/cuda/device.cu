@@ -9,6 +9,7 @@
 #include "backend/cuda/attention.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/moe.h"
 #include "backend/cuda/watch.h"
 
 #include <string.h>
@@ -251,7 +252,9 @@ static int cuda_reserve(struct sv_dev *dev, const struct sv_dev_limits *lim, str
         rc = sv_cuda_attn_reserve(cu, lim, err);
     if (!rc)
         rc = sv_cuda_sample_reserve(cu, err);
-    if (!rc)
+    if (!rc && lim->max_experts)
+        rc = sv_cuda_route_open(cu, err);
+    if (!rc && lim->max_experts)
         rc = sv_cuda_moe_open(cu, err);
     return rc;
 }
@@ -353,6 +356,7 @@ static void cuda_close(struct sv_dev *dev)
     sv_cuda_gemm_close(cu);
     sv_cuda_attn_close(cu);
     sv_cuda_sample_close(cu);
+    sv_cuda_route_close(cu);
     sv_cuda_staging_close(cu);
     sv_cuda_drop(cu, cu->fault);
     sv_cuda_drop_host(cu, cu->fault_host);

@@ -12,6 +12,7 @@
 #include "backend/gpu/fp8.cuh"
 #include "backend/gpu/wcomp.cuh"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/moe.h"
 #include "backend/cuda/watch.h"
 
 #include <string.h>

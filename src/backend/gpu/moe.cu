@@ -6,10 +6,14 @@
  * entries N at a time through a ring of copies. Each sum goes over all of k in one warp, in
  * ascending order, so an entry's bits depend neither on N nor on the entries beside it. The grid is
  * that of the most experts that the rows can reach; blocks beyond their number leave. Weights that
- * are no packed bf16, and f32 compute, take a plain kernel. Must not: look at routes on the host;
- * let the number of entries decide the order of a sum.
+ * are no packed bf16, and f32 compute, take a plain kernel.
+ *
+ * Routes are the router's, complete before gate and up begin; these let down's blocks start only
+ * then, so that down reads routes and its first weights while gate and up still run. Must not: look
+ * at routes on the host; let the number of entries decide the order of a sum.
  */
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/moe.h"
 #include "backend/gpu/gpu.h"
 #include "backend/gpu/silu.cuh"
 
@@ -92,19 +96,31 @@ static __device__ __forceinline__ struct strip strip_of(const struct moe &a, int
     return s;
 }
 
-/* Tile kk of this wave's weights, and this wave's share of x. own: where this wave's strip lies in
- * the stage. */
-template <int N>
-static __device__ __forceinline__ void load(const struct moe &a, const struct strip &s,
-                                            const int32_t *source, int32_t kk, uint32_t own,
-                                            uint64_t once)
+/* Tile kk of this wave's weights. own: where the wave's strip lies in the stage. */
+static __device__ __forceinline__ void load_weights(const struct strip &s, int32_t kk, uint32_t own,
+                                                    uint64_t once)
 {
-    const uint32_t x_at = own - gpu_wave() * STRIP + SV_TILE_BYTES;
     const uint8_t *w = s.w + (int64_t)kk * SV_TILE_BYTES + gpu_lane() * 16;
 #pragma unroll
     for (int i = 0; i < STRIP; i += GPU_WAVE * 16)
         gpu_copy_stream(own + i, w + i, once);
+}
+
+/* Columns of tile kk, from 8 chunk on, of the row of x in slot r. */
+static __device__ __forceinline__ struct gpu_source
+x_source(const struct moe &a, const int32_t *source, int32_t kk, uint32_t r, uint32_t chunk)
+{
     const __nv_bfloat16 *x = (const __nv_bfloat16 *)a.x;
+    const int32_t row = source[r], col = kk * SV_TILE + (int32_t)chunk * 8;
+    const bool there = row >= 0 && col < a.k;
+    return gpu_source{there ? x + (int64_t)row * a.k + col : x, there};
+}
+
+/* This wave's share of x for tile kk. */
+template <int N>
+static __device__ __forceinline__ void load_x(const struct moe &a, const int32_t *source,
+                                              int32_t kk, uint32_t x_at)
+{
     constexpr int CALLS = N * 8 / GPU_WAVE; /* of all waves */
 #pragma unroll
     for (int i0 = 0; i0 < CALLS; i0 += WAVES) {
@@ -112,19 +128,30 @@ static __device__ __forceinline__ void load(const struct moe &a, const struct st
         if (CALLS % WAVES && i >= CALLS)
             continue;
         gpu_copy_rows<128, false>(x_at, i * (GPU_WAVE / 8), [&](uint32_t r, uint32_t chunk) {
-            const int32_t row = source[r], col = kk * SV_TILE + (int32_t)chunk * 8;
-            const bool there = row >= 0 && col < a.k;
-            return gpu_source{there ? x + (int64_t)row * a.k + col : x, there};
+            return x_source(a, source, kk, r, chunk);
         });
+    }
+}
+
+/* x for the first n tiles by ordinary loads, which need not wait for the weights on their way. */
+template <int N>
+static __device__ __forceinline__ void fill_x(const struct moe &a, const int32_t *source, int32_t n,
+                                              uint32_t smem, uint32_t stage_bytes)
+{
+    for (int32_t i = threadIdx.x; i < n * N * 8; i += WAVES * GPU_WAVE) {
+        const uint32_t kk = i / (N * 8), r = i / 8 % N, chunk = i % 8;
+        const struct gpu_source from = x_source(a, source, (int32_t)kk, r, chunk);
+        gpu_store16(smem + kk * stage_bytes + SV_TILE_BYTES + gpu_place<128>(r, chunk),
+                    from.there ? *(const uint4 *)from.at : make_uint4(0, 0, 0, 0));
     }
 }
 
 /* A tile's products. */
 template <int N>
-static __device__ __forceinline__ void sum_tile(float (&acc)[gpu_sums(N)], uint32_t own)
+static __device__ __forceinline__ void sum_tile(float (&acc)[gpu_sums(N)], uint32_t w_at,
+                                                uint32_t x_at)
 {
     const int lane = gpu_lane();
-    const uint32_t w_at = own, x_at = own - gpu_wave() * STRIP + SV_TILE_BYTES;
     if constexpr (N == 8) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -196,6 +223,12 @@ static __device__ __forceinline__ void put(const struct moe &a, const float (&ac
     }
 }
 
+/* Of routes, which may be read before the kernel's predecessor is done: past L1. */
+static __device__ __forceinline__ int32_t look(const int32_t *p)
+{
+    return *(const volatile int32_t *)p;
+}
+
 template <int N, bool GATED>
 static __global__ void __launch_bounds__(WAVES *GPU_WAVE) experts_kernel(const struct moe a)
 {
@@ -203,48 +236,68 @@ static __global__ void __launch_bounds__(WAVES *GPU_WAVE) experts_kernel(const s
     __shared__ int32_t source[N];
     enum { STAGE = ring<N>::STAGE, STAGES = ring<N>::STAGES };
     /* Copies of this wave for a stage, at least. */
-    enum { LINES = STRIP / (GPU_WAVE * 16) + N * 8 / GPU_WAVE / WAVES };
-    sv_pdl_launch();
-    sv_pdl_wait();
-    if ((int32_t)blockIdx.y >= *a.r.n_active)
-        return;
+    enum { W_LINES = STRIP / (GPU_WAVE * 16), X_LINES = N * 8 / GPU_WAVE / WAVES };
     /* The ring goes round by this wave's address, not by the block's: nvcc 12.2 and 13.0 encode a
      * copy with a policy wrongly where its address is a register and a uniform register. */
-    const uint32_t own = gpu_shared_at(smem_bytes) + gpu_wave() * STRIP;
+    const uint32_t smem = gpu_shared_at(smem_bytes), own = smem + gpu_wave() * STRIP;
+    const uint32_t x_from_own = SV_TILE_BYTES - gpu_wave() * STRIP;
     const uint64_t once = gpu_stream_policy();
-    const int32_t expert = a.r.active[blockIdx.y], n_k = sv_tiles(a.k);
-    const int32_t end = a.r.first[expert + 1];
+    if (GATED)
+        sv_pdl_wait();
+    sv_pdl_launch();
+    const int32_t n_active = look(a.r.n_active), expert = look(a.r.active + blockIdx.y);
+    if ((int32_t)blockIdx.y >= n_active) {
+        if (!GATED)
+            sv_pdl_wait();
+        return;
+    }
+    const int32_t n_k = sv_tiles(a.k);
     const struct strip s = strip_of<GATED>(a, expert);
-    for (int32_t place = a.r.first[expert]; place < end; place += N) {
+    auto begin = [&]() {
+        for (int32_t kk = 0; kk < STAGES - 1; kk++) {
+            if (kk < n_k)
+                load_weights(s, kk, own + kk * STAGE, once);
+            gpu_copy_commit();
+        }
+    };
+    begin();
+    const int32_t end = look(a.r.first + expert + 1);
+    int32_t place = look(a.r.first + expert);
+    if (!GATED)
+        sv_pdl_wait();
+    for (;;) {
         float acc[gpu_sums(N)];
 #pragma unroll
         for (int i = 0; i < gpu_sums(N); i++)
             acc[i] = 0.0f;
-        __syncthreads(); /* the ring and source are free */
         for (int i = threadIdx.x; i < N; i += WAVES * GPU_WAVE)
             source[i] = place + i < end ? source_row(a, place + i) : -1;
         __syncthreads();
-        for (int32_t kk = 0; kk < STAGES - 1; kk++) {
-            if (kk < n_k)
-                load<N>(a, s, source, kk, own + kk * STAGE, once);
-            gpu_copy_commit();
-        }
+        fill_x<N>(a, source, min((int32_t)STAGES - 1, n_k), smem, STAGE);
         gpu_copy_settled();
         uint32_t now = own, next = own + (STAGES - 1) * STAGE;
 #pragma unroll 1
         for (int32_t kk = 0; kk < n_k; kk++) {
-            gpu_copy_wait<STAGES - 2>(STAGES - 2, kk + STAGES - 2 < n_k ? (STAGES - 2) * LINES : 0);
+            const int lines = (STAGES - 2) * W_LINES + min(kk, (int32_t)STAGES - 2) * X_LINES;
+            gpu_copy_wait<STAGES - 2>(STAGES - 2, kk + STAGES - 2 < n_k ? lines : 0);
             __syncthreads();
-            if (kk + STAGES - 1 < n_k)
-                load<N>(a, s, source, kk + STAGES - 1, next, once);
+            if (kk + STAGES - 1 < n_k) {
+                load_weights(s, kk + STAGES - 1, next, once);
+                load_x<N>(a, source, kk + STAGES - 1, next + x_from_own);
+            }
             gpu_copy_commit();
-            sum_tile<N>(acc, now);
+            sum_tile<N>(acc, now, now + x_from_own);
             next = now;
             now = now + STAGE == own + STAGES * STAGE ? own : now + STAGE;
         }
         if (GATED)
             __syncthreads(); /* what is lent lies in the ring */
         put<N, GATED>(a, acc, expert, s.row0, place, min(N, end - place), (float *)smem_bytes);
+        place += N;
+        if (place >= end)
+            return;
+        __syncthreads(); /* the ring and source are free */
+        begin();
     }
 }
 
@@ -267,8 +320,8 @@ static __device__ float dot(const struct moe &a, const struct matrices &m, int32
 
 template <typename T, bool GATED> static __global__ void plain_kernel(const struct moe a)
 {
-    sv_pdl_launch();
     sv_pdl_wait();
+    sv_pdl_launch(); /* routes are complete */
     const int32_t row = (int32_t)blockIdx.x * PLAIN_WARPS + threadIdx.x / 32;
     if ((int32_t)blockIdx.y >= *a.r.n_active || row >= a.rows)
         return;
@@ -319,12 +372,13 @@ int sv_cuda_moe_open(struct sv_cuda *cu, struct sv_err *err)
     return rc;
 }
 
-/* Entries at a time: as many as an expert usually has, and some more. */
+/* Entries at a time: twice what an expert usually has, and at least 32 where there are so many
+ * rows, since weights are read once more for what does not fit. */
 static const struct width *width_for(const struct sv_cuda *cu, const struct sv_routes *r)
 {
     const int64_t most = (int64_t)r->n_rows, usual = 2 * most * r->k / r->n_experts;
     const struct width *w = widths;
-    while (w + 1 < widths + N_WIDTHS && w->n < most && w->n < usual &&
+    while (w + 1 < widths + N_WIDTHS && w->n < most && w->n < (usual > 32 ? usual : 32) &&
            w[1].bytes <= (int)cu->smem_block)
         w++;
     return w;

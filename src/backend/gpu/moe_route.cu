@@ -2,51 +2,128 @@
  * moe_route.cu - a mixture of experts before and after its products: which rows go to which
  * experts, and a row's results added up.
  *
- * Not in the table of ops yet: see moe.cu; on an H200 these kernels passed their checks. Logits
- * come from the ordinary matrix product. A warp chooses for a row; then a warp for each expert
- * counts its entries and lists them. Few rows take all of that in one thread block, many in three
- * launches: what they write is the same. Must not: choose by anything but a row's own logits; use
- * atomics.
+ * Entered through the table of ops; open and close: by device.cu. A warp has one expert's logits: a
+ * row's is a sum of 32 lanes, each over its columns in ascending order, whatever other rows there
+ * are. Few rows take one launch: the thread block that arrives last chooses and makes the lists.
+ * Many take four; what they write is the same. Must not: choose by anything but a row's own logits;
+ * let the order in which blocks arrive decide more than who makes the lists.
  */
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/moe.h"
+#include "backend/cuda/watch.h"
+#include "backend/gpu/gpu.h"
 
 enum {
-    WARPS = 8,        /* of a thread block, for many rows */
-    FEW_WARPS = 32,   /* of the only one, for few rows */
-    FEW_ENTRIES = 512 /* that it takes at most */
+    THREADS = 512, /* of a thread block of the router: a warp has an expert */
+    WARPS = THREADS / 32,
+    ROWS = 8,  /* rows of a pass over the weights */
+    EARLY = 8, /* 16-byte pieces of weights that a lane reads before its predecessor is done */
+    FEW_ENTRIES = 512 /* that one block lists */
 };
 
-/* Handed to kernels by value. counts lies where the logits were, which are not needed any more. */
+/* Handed to kernels by value. */
 struct route {
     struct sv_routes r;
+    const void *x, *w, *bias;
+    int32_t hidden, w_dtype, bias_dtype;
+    bool packed;
     const int32_t *row_seg;
     enum sv_router_norm norm;
     uint32_t *n_chosen;
+    uint32_t *arrived; /* of few rows: 0 between launches. Else NULL */
 };
+
+/* ---------------------------------------------------------------- logits */
+
+/* Eight weights of row e, from column 8 c on. */
+template <bool WIDE>
+static __device__ __forceinline__ void weights8(float out[8], const struct route &a, int32_t e,
+                                                int32_t c)
+{
+    if (WIDE) {
+        sv_spread8(out,
+                   *(const uint4 *)((const __nv_bfloat16 *)a.w + sv_packed_at(e, 8 * c, a.hidden)));
+        return;
+    }
+    for (int32_t i = 0; i < 8; i++) {
+        const int32_t col = 8 * c + i;
+        const int64_t at =
+            a.packed ? (int64_t)sv_packed_at(e, col, a.hidden) : (int64_t)e * a.hidden + col;
+        out[i] = col < a.hidden ? sv_weight_at(a.w, a.w_dtype, at) : 0.0f;
+    }
+}
+
+template <typename T, bool WIDE>
+static __device__ __forceinline__ void values8(float out[8], const struct route &a, int32_t row,
+                                               int32_t c)
+{
+    const T *x = (const T *)a.x + (int64_t)row * a.hidden + 8 * c;
+    if (WIDE) {
+        sv_load8(out, x);
+        return;
+    }
+    for (int32_t i = 0; i < 8; i++)
+        out[i] = 8 * c + i < a.hidden ? sv_load(x + i) : 0.0f;
+}
+
+/* The logits of expert e for rows [row0, row0 + ROWS). Lane l has pieces l, l + 32, ... */
+template <typename T, bool WIDE>
+static __device__ __forceinline__ void logits_of(const struct route &a, int32_t e, int32_t row0,
+                                                 const uint4 (&early)[EARLY])
+{
+    const int lane = threadIdx.x & 31;
+    const int32_t pieces = (a.hidden + 7) / 8, n = min((int32_t)ROWS, a.r.n_rows - row0);
+    float sum[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        sum[r] = 0.0f;
+    auto add = [&](int32_t c, const float(&w)[8]) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            if (r >= n)
+                continue;
+            float x[8];
+            values8<T, WIDE>(x, a, row0 + r, c);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                sum[r] = fmaf(w[i], x[i], sum[r]);
+        }
+    };
+#pragma unroll
+    for (int i = 0; i < EARLY; i++)
+        if (WIDE && lane + 32 * i < pieces) {
+            float w[8];
+            sv_spread8(w, early[i]);
+            add(lane + 32 * i, w);
+        }
+#pragma unroll 1
+    for (int32_t c = lane + (WIDE ? 32 * EARLY : 0); c < pieces; c += 32) {
+        float w[8];
+        weights8<WIDE>(w, a, e, c);
+        add(c, w);
+    }
+    const float bias = a.bias ? sv_weight_at(a.bias, a.bias_dtype, e) : 0.0f;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const float all = sv_warp_sum(sum[r]) + bias;
+        if (lane == r && r < n)
+            a.r.logits[(int64_t)(row0 + r) * a.r.n_experts + e] = all;
+    }
+}
 
 /* ---------------------------------------------------------------- choosing */
 
-/* Grows with the logit and, at a tie, with a lower id; NaN loses to every number. Never 0. */
-static __device__ __forceinline__ uint64_t choice_key(float logit, int32_t id)
+/* Grows with the logit; NaN is less than every number. */
+static __device__ __forceinline__ int32_t order_of(float logit)
 {
-    const uint32_t u = __float_as_uint(logit + 0.0f);
-    const uint32_t order = logit != logit ? 0 : u & 0x80000000u ? ~u : u | 0x80000000u;
-    return (uint64_t)order << 32 | (uint32_t)~id;
-}
-
-static __device__ __forceinline__ uint64_t warp_most(uint64_t key)
-{
-#pragma unroll
-    for (int step = 16; step; step /= 2) {
-        const uint64_t other = __shfl_xor_sync(0xffffffffu, key, step);
-        key = other > key ? other : key;
-    }
-    return key;
+    const int32_t bits = (int32_t)__float_as_uint(logit + 0.0f);
+    return logit != logit ? INT32_MIN : bits < 0 ? (bits ^ 0x7fffffff) : bits;
 }
 
 /* The warp's row: lane j keeps choice j and the softmax's numerator. */
 static __device__ void choose(const struct route &a, int32_t row)
 {
+    enum { MINE = SV_MAX_EXPERTS / 32 };
     const int lane = threadIdx.x & 31;
     const int32_t n = a.r.n_experts, k = a.r.k;
     const float *logit = a.r.logits + (int64_t)row * n;
@@ -55,23 +132,41 @@ static __device__ void choose(const struct route &a, int32_t row)
             a.r.expert[row * k + lane] = a.r.place[row * k + lane] = -1;
         return;
     }
-    uint32_t taken = 0; /* of this lane's logits lane, lane + 32, ... */
+    float mine[MINE]; /* logits lane, lane + 32, ... */
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        if (32 * i >= n)
+            break;
+        mine[i] = lane + 32 * i < n ? logit[lane + 32 * i] : 0.0f;
+    }
+    uint32_t taken = 0;
     int32_t id = 0;
     float top = 0.0f, e = 0.0f;
     for (int32_t j = 0; j < k; j++) {
-        uint64_t key = 0;
-        for (int32_t i = lane, bit = 0; i < n; i += 32, bit++)
-            if (!(taken >> bit & 1)) {
-                const uint64_t other = choice_key(logit[i], i);
-                key = other > key ? other : key;
+        /* Of this lane's the first of the largest; then over the warp. */
+        int32_t most = INT32_MIN, at = -1;
+        float value = 0.0f;
+#pragma unroll
+        for (int i = 0; i < MINE; i++) {
+            if (32 * i >= n)
+                break;
+            const int32_t order = order_of(mine[i]);
+            if (lane + 32 * i < n && !(taken >> i & 1) && (at < 0 || order > most)) {
+                most = order;
+                at = i;
+                value = mine[i];
             }
-        const int32_t best = (int32_t) ~(uint32_t)warp_most(key);
-        if (best % 32 == lane)
-            taken |= 1u << best / 32;
-        top = j == 0 ? logit[best] : top;
+        }
+        const int32_t best = __reduce_max_sync(0xffffffffu, most);
+        const int32_t low = at >= 0 && most == best ? lane + 32 * at : SV_MAX_EXPERTS;
+        const int32_t chosen = -__reduce_max_sync(0xffffffffu, -low);
+        if (chosen == low)
+            taken |= 1u << at;
+        value = __shfl_sync(0xffffffffu, value, chosen % 32);
+        top = j == 0 ? value : top;
         if (lane == j) {
-            id = best;
-            e = expf(logit[best] - top);
+            id = chosen;
+            e = expf(value - top);
         }
     }
     float sum = 0.0f;
@@ -79,8 +174,12 @@ static __device__ void choose(const struct route &a, int32_t row)
         for (int32_t j = 0; j < k; j++)
             sum += __shfl_sync(0xffffffffu, e, j);
     } else {
-        for (int32_t i = lane; i < n; i += 32)
-            sum += expf(logit[i] - top);
+#pragma unroll
+        for (int i = 0; i < MINE; i++) {
+            if (32 * i >= n)
+                break;
+            sum += lane + 32 * i < n ? expf(mine[i] - top) : 0.0f;
+        }
         sum = sv_warp_sum(sum);
     }
     if (lane < k) {
@@ -89,7 +188,109 @@ static __device__ void choose(const struct route &a, int32_t row)
     }
 }
 
-/* ---------------------------------------------------------------- lists */
+/* ---------------------------------------------------------------- lists of few entries */
+
+/* The sums of n over the threads before this one and, in *all, over the block; scratch: (WARPS). */
+static __device__ __forceinline__ uint32_t before_me(uint32_t n, uint32_t *scratch, uint32_t *all)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    uint32_t sum = n, before = 0;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const uint32_t other = __shfl_up_sync(0xffffffffu, sum, step);
+        sum += lane >= step ? other : 0;
+    }
+    if (lane == 31)
+        scratch[warp] = sum;
+    __syncthreads();
+    *all = 0;
+    for (int i = 0; i < WARPS; i++) {
+        before += i < warp ? scratch[i] : 0;
+        *all += scratch[i];
+    }
+    __syncthreads();
+    return before + sum - n;
+}
+
+/* By one whole thread block; a thread has an expert at a time. */
+static __device__ void few_lists(const struct route &a)
+{
+    __shared__ __align__(16) int32_t chosen[FEW_ENTRIES];
+    __shared__ uint32_t scratch[WARPS];
+    const int32_t n = a.r.n_rows * a.r.k, all = (n + 3) / 4 * 4;
+    for (int32_t i = threadIdx.x; i < all; i += THREADS)
+        chosen[i] = i < n ? a.r.expert[i] : -1;
+    __syncthreads();
+    uint32_t so_far = 0; /* entries in the low half, experts that have some in the high half */
+    for (int32_t e0 = 0; e0 < a.r.n_experts; e0 += THREADS) {
+        const int32_t expert = e0 + (int32_t)threadIdx.x;
+        int32_t mine = 0;
+        for (int32_t i = 0; i < all; i += 4) {
+            const uint4 c = *(const uint4 *)(chosen + i);
+            const uint32_t e = (uint32_t)expert;
+            mine += (c.x == e) + (c.y == e) + (c.z == e) + (c.w == e);
+        }
+        uint32_t sum;
+        const uint32_t before =
+            so_far + before_me(mine ? (uint32_t)mine | 1u << 16 : 0, scratch, &sum);
+        int32_t place = (int32_t)(before & 0xffff);
+        so_far += sum;
+        if (expert < a.r.n_experts)
+            a.r.first[expert] = place;
+        if (!mine)
+            continue;
+        a.r.active[before >> 16] = expert;
+        for (int32_t i = 0; i < n; i++)
+            if (chosen[i] == expert) {
+                a.r.list[place] = i;
+                a.r.place[i] = place++;
+            }
+    }
+    if (threadIdx.x == 0) {
+        a.r.first[a.r.n_experts] = (int32_t)(so_far & 0xffff);
+        *a.r.n_active = (int32_t)(so_far >> 16);
+        if (a.n_chosen)
+            *a.n_chosen += so_far >> 16;
+    }
+}
+
+template <typename T, bool WIDE>
+static __global__ void __launch_bounds__(THREADS) router_kernel(const struct route a)
+{
+    __shared__ uint32_t order;
+    const int32_t e = (int32_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    const int lane = threadIdx.x & 31;
+    uint4 early[EARLY];
+    sv_pdl_launch();
+#pragma unroll
+    for (int i = 0; i < EARLY; i++)
+        if (WIDE && e < a.r.n_experts && 8 * (lane + 32 * i) < a.hidden)
+            early[i] = *(const uint4 *)((const __nv_bfloat16 *)a.w +
+                                        sv_packed_at(e, 8 * (lane + 32 * i), a.hidden));
+    sv_pdl_wait();
+    if (e < a.r.n_experts)
+        for (int32_t row = (int32_t)blockIdx.y * ROWS; row < a.r.n_rows;
+             row += (int32_t)gridDim.y * ROWS)
+            logits_of<T, WIDE>(a, e, row, early);
+    if (!a.arrived)
+        return;
+    gpu_publish();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        order = gpu_arrive(a.arrived);
+    __syncthreads();
+    if (order != gridDim.x - 1)
+        return;
+    if (threadIdx.x == 0)
+        *a.arrived = 0;
+    gpu_obtain();
+    for (int32_t row = threadIdx.x / 32; row < a.r.n_rows; row += WARPS)
+        choose(a, row);
+    __syncthreads();
+    few_lists(a);
+}
+
+/* ---------------------------------------------------------------- lists of many */
 
 static __device__ __forceinline__ int32_t warp_sum_int(int32_t x)
 {
@@ -99,22 +300,44 @@ static __device__ __forceinline__ int32_t warp_sum_int(int32_t x)
     return x;
 }
 
-/* How many entries the warp's expert has. */
-static __device__ int32_t count(const struct route &a, int32_t expert)
+static __global__ void choose_kernel(const struct route a)
 {
+    sv_pdl_launch();
+    sv_pdl_wait();
+    const int32_t row = (int32_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    if (row < a.r.n_rows)
+        choose(a, row);
+}
+
+/* How many entries the warp's expert has; where the logits were, which are not needed any more. */
+static __global__ void count_kernel(const struct route a)
+{
+    sv_pdl_launch();
+    sv_pdl_wait();
+    const int32_t expert = (int32_t)blockIdx.x * WARPS + threadIdx.x / 32;
     const int lane = threadIdx.x & 31;
     const int32_t n = a.r.n_rows * a.r.k;
+    if (expert >= a.r.n_experts)
+        return;
     int32_t sum = 0;
     for (int32_t i = lane; i < n; i += 32)
         sum += a.r.expert[i] == expert;
-    return warp_sum_int(sum);
+    sum = warp_sum_int(sum);
+    if (lane == 0)
+        ((int32_t *)a.r.logits)[expert] = sum;
 }
 
 /* The expert's entries in ascending order, behind those of the experts before it. */
-static __device__ void list(const struct route &a, const int32_t *counts, int32_t expert)
+static __global__ void list_kernel(const struct route a)
 {
+    sv_pdl_launch();
+    sv_pdl_wait();
+    const int32_t expert = (int32_t)blockIdx.x * WARPS + threadIdx.x / 32;
     const int lane = threadIdx.x & 31;
     const int32_t n = a.r.n_rows * a.r.k;
+    const int32_t *counts = (const int32_t *)a.r.logits;
+    if (expert >= a.r.n_experts)
+        return;
     int32_t before = 0, active = 0;
     for (int32_t i = lane; i < expert; i += 32) {
         before += counts[i];
@@ -148,81 +371,55 @@ static __device__ void list(const struct route &a, const int32_t *counts, int32_
     }
 }
 
-static __global__ void choose_kernel(const struct route a)
+/* ---------------------------------------------------------------- host */
+
+int sv_cuda_route_open(struct sv_cuda *cu, struct sv_err *err)
 {
-    sv_pdl_launch();
-    sv_pdl_wait();
-    const int32_t row = (int32_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    if (row < a.r.n_rows)
-        choose(a, row);
+    const size_t n = sizeof *cu->arrived;
+    if (cu->arrived)
+        return SV_OK;
+    int rc = sv_cuda_alloc((struct sv_dev *)(void *)cu, (void **)&cu->arrived, n, err);
+    if (!rc)
+        rc = sv_cuda_try(cudaMemsetAsync(cu->arrived, 0, n, cu->stream), err,
+                         "the router's counter");
+    return rc;
 }
 
-static __global__ void count_kernel(const struct route a)
+void sv_cuda_route_close(struct sv_cuda *cu)
 {
-    sv_pdl_launch();
-    sv_pdl_wait();
-    const int32_t expert = (int32_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    if (expert >= a.r.n_experts)
-        return;
-    const int32_t n = count(a, expert);
-    if ((threadIdx.x & 31) == 0)
-        ((int32_t *)a.r.logits)[expert] = n;
-}
-
-static __global__ void list_kernel(const struct route a)
-{
-    sv_pdl_launch();
-    sv_pdl_wait();
-    const int32_t expert = (int32_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    if (expert < a.r.n_experts)
-        list(a, (const int32_t *)a.r.logits, expert);
-}
-
-static __global__ void few_kernel(const struct route a)
-{
-    __shared__ int32_t counts[SV_MAX_EXPERTS];
-    const int warp = threadIdx.x / 32;
-    sv_pdl_launch();
-    sv_pdl_wait();
-    for (int32_t row = warp; row < a.r.n_rows; row += FEW_WARPS)
-        choose(a, row);
-    __syncthreads();
-    for (int32_t e = warp; e < a.r.n_experts; e += FEW_WARPS) {
-        const int32_t n = count(a, e);
-        if ((threadIdx.x & 31) == 0)
-            counts[e] = n;
-    }
-    __syncthreads();
-    for (int32_t e = warp; e < a.r.n_experts; e += FEW_WARPS)
-        list(a, counts, e);
+    sv_cuda_drop(cu, cu->arrived);
 }
 
 void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
 {
     struct sv_cuda *cu = sv_cuda_of(dev);
-    struct sv_gemm_part part = {};
-    struct sv_p_gemm logits = {};
-    part.w = p->w;
-    part.bias = p->bias;
-    logits.n_rows = p->routes.n_rows;
-    logits.k = p->w.cols;
-    logits.n_parts = 1;
-    logits.x = p->x;
-    logits.ldx = p->w.cols;
-    logits.parts = &part;
-    logits.y = p->routes.logits;
-    logits.ldy = p->routes.n_experts;
-    logits.y_f32 = true;
-    sv_cuda_gemm(dev, &logits);
+    struct route a = {};
+    a.r = p->routes;
+    a.x = p->x;
+    a.w = p->w.data;
+    a.bias = p->bias.data;
+    a.hidden = p->w.cols;
+    a.w_dtype = p->w.fmt.elem;
+    a.bias_dtype = p->bias.fmt.elem;
+    a.packed = sv_cuda_is_packed(&p->w);
+    a.row_seg = p->rows.row_seg;
+    a.norm = p->norm;
+    a.n_chosen = p->n_chosen;
+    SV_REQUIRE(a.w_dtype <= SV_F16);
+    const bool few = a.r.n_rows * a.r.k <= FEW_ENTRIES, wide = a.packed && a.hidden % 8 == 0;
+    a.arrived = few ? cu->arrived : NULL;
 
-    const struct route a = {p->routes, p->rows.row_seg, p->norm, p->n_chosen};
-    const dim3 rows((unsigned)(a.r.n_rows + WARPS - 1) / WARPS);
-    const dim3 experts((unsigned)(a.r.n_experts + WARPS - 1) / WARPS), block(WARPS * 32);
+    const dim3 rows((unsigned)(a.r.n_rows + WARPS - 1) / WARPS), block(THREADS);
+    const dim3 experts((unsigned)(a.r.n_experts + WARPS - 1) / WARPS);
+    const unsigned groups = (unsigned)(a.r.n_rows + ROWS - 1) / ROWS;
     const char *what = "a router";
-    if (a.r.n_rows * a.r.k <= FEW_ENTRIES) {
-        sv_cuda_launch_in_pass(cu, what, few_kernel, dim3(1), dim3(FEW_WARPS * 32), 0, a);
+    void (*const fn)(const struct route) =
+        cu->act == SV_F32
+            ? (wide ? router_kernel<float, true> : router_kernel<float, false>)
+            : (wide ? router_kernel<__nv_bfloat16, true> : router_kernel<__nv_bfloat16, false>);
+    sv_cuda_launch_in_pass(cu, what, fn, dim3(experts.x, few ? 1 : groups), block, 0, a);
+    if (few)
         return;
-    }
     sv_cuda_launch_in_pass(cu, what, choose_kernel, rows, block, 0, a);
     sv_cuda_launch_in_pass(cu, what, count_kernel, experts, block, 0, a);
     sv_cuda_launch_in_pass(cu, what, list_kernel, experts, block, 0, a);

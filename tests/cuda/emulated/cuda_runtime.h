@@ -427,6 +427,11 @@ static inline cudaError_t cudaFuncSetAttribute(const void *, int, int)
 #define EMU_SHARED_KIB 164
 #endif
 enum { cudaDevAttrMaxSharedMemoryPerMultiprocessor };
+static inline cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t)
+{
+    memset(p, value, n);
+    return cudaSuccess;
+}
 static inline cudaError_t cudaDeviceGetAttribute(int *v, int, int)
 {
     *v = EMU_SHARED_KIB * 1024;
