@@ -30,6 +30,11 @@ int sv_cuda_alloc(struct sv_dev *, void **, size_t, struct sv_err *)
 void sv_cuda_drop(struct sv_cuda *, void *)
 {
 }
+/* For devices of sm_90a. */
+const struct sv_moe_width *sv_moe_sm90(void)
+{
+    abort();
+}
 
 namespace
 {

@@ -2,9 +2,9 @@
  * moe.h - a mixture of experts on the CUDA backend: what its files and the table in device.cu
  * share.
  *
- * moe_route.cu chooses experts and lists their rows, moe.cu has their matrix products, upload.cu
- * puts their weights one behind the other. Included by those files and by device.cu. Must not: know
- * of a model.
+ * moe_route.cu chooses experts and lists their rows; moe.cu and moe_sm90.cu have their matrix
+ * products, which moe.cuh writes down once; upload.cu puts their weights one behind the other.
+ * Included by those files and by device.cu. Must not: know of a model.
  */
 #ifndef SV_CUDA_MOE_H
 #define SV_CUDA_MOE_H
@@ -24,6 +24,38 @@ void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p);
 void sv_cuda_moe_gate_up(struct sv_dev *dev, const struct sv_p_moe_gate_up *p);
 void sv_cuda_moe_down(struct sv_dev *dev, const struct sv_p_moe_down *p);
 void sv_cuda_moe_combine(struct sv_dev *dev, const struct sv_p_moe_combine *p);
+
+/* ---------------------------------------------------------------- products */
+
+/* One projection of all experts. */
+struct sv_moe_matrices {
+    const uint8_t *w; /* the first expert's */
+    const void *bias; /* (n_experts * rows), or NULL */
+    int64_t stride;   /* bytes from one expert to the next */
+    int32_t bias_dtype;
+};
+
+/* Handed to kernels by value. gate.w is down's where there is no up. */
+struct sv_moe {
+    const void *x;
+    struct sv_moe_matrices gate, up;
+    int32_t rows, k, w_dtype; /* of a matrix */
+    bool by_place;            /* x is: else by row */
+    bool packed;
+    enum sv_expert_act act;
+    float limit, alpha;
+    struct sv_routes r;
+    void *out; /* (n_rows * k, rows) */
+};
+
+/* A kernel for n entries at a time; groups: of 64 weight rows (of gate and up: 32 each) in a thread
+ * block. fn[1]: gate and up. */
+struct sv_moe_width {
+    int n, bytes, threads, groups;
+    void (*fn[2])(const struct sv_moe);
+};
+enum { SV_MOE_WIDTHS = 5 };
+const struct sv_moe_width *sv_moe_sm90(void); /* (SV_MOE_WIDTHS), by n; moe_sm90.cu */
 
 /* upload.cu: n weights of one shape and format, one behind the other: struct sv_moe_ops */
 int sv_cuda_upload_experts(struct sv_dev *dev, const struct sv_weight *host, int32_t n,

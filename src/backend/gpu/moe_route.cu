@@ -16,9 +16,10 @@
 enum {
     THREADS = 512, /* of a thread block of the router: a warp has an expert */
     WARPS = THREADS / 32,
-    ROWS = 8,  /* rows of a pass over the weights */
+    ROWS = 4,  /* rows of a pass over the weights */
     EARLY = 8, /* 16-byte pieces of weights that a lane reads before its predecessor is done */
-    FEW_ENTRIES = 512 /* that one block lists */
+    FEW_ENTRIES = 512, /* that one block lists */
+    MOST_BLOCKS = 256  /* of a launch */
 };
 
 /* Handed to kernels by value. */
@@ -40,16 +41,16 @@ template <bool WIDE>
 static __device__ __forceinline__ void weights8(float out[8], const struct route &a, int32_t e,
                                                 int32_t c)
 {
-    if (WIDE) {
+    if constexpr (WIDE) {
         sv_spread8(out,
                    *(const uint4 *)((const __nv_bfloat16 *)a.w + sv_packed_at(e, 8 * c, a.hidden)));
-        return;
-    }
-    for (int32_t i = 0; i < 8; i++) {
-        const int32_t col = 8 * c + i;
-        const int64_t at =
-            a.packed ? (int64_t)sv_packed_at(e, col, a.hidden) : (int64_t)e * a.hidden + col;
-        out[i] = col < a.hidden ? sv_weight_at(a.w, a.w_dtype, at) : 0.0f;
+    } else {
+        for (int32_t i = 0; i < 8; i++) {
+            const int32_t col = 8 * c + i;
+            const int64_t at =
+                a.packed ? (int64_t)sv_packed_at(e, col, a.hidden) : (int64_t)e * a.hidden + col;
+            out[i] = col < a.hidden ? sv_weight_at(a.w, a.w_dtype, at) : 0.0f;
+        }
     }
 }
 
@@ -58,36 +59,36 @@ static __device__ __forceinline__ void values8(float out[8], const struct route 
                                                int32_t c)
 {
     const T *x = (const T *)a.x + (int64_t)row * a.hidden + 8 * c;
-    if (WIDE) {
+    if constexpr (WIDE) {
         sv_load8(out, x);
-        return;
+    } else {
+        for (int32_t i = 0; i < 8; i++)
+            out[i] = 8 * c + i < a.hidden ? sv_load(x + i) : 0.0f;
     }
-    for (int32_t i = 0; i < 8; i++)
-        out[i] = 8 * c + i < a.hidden ? sv_load(x + i) : 0.0f;
 }
 
-/* The logits of expert e for rows [row0, row0 + ROWS). Lane l has pieces l, l + 32, ... */
-template <typename T, bool WIDE>
+/* The logits of expert e for rows [row0, row0 + N). Lane l has pieces l, l + 32, ... Rows beyond
+ * the last are the last once more, so that no load waits for a branch. */
+template <typename T, bool WIDE, int N>
 static __device__ __forceinline__ void logits_of(const struct route &a, int32_t e, int32_t row0,
                                                  const uint4 (&early)[EARLY])
 {
     const int lane = threadIdx.x & 31;
-    const int32_t pieces = (a.hidden + 7) / 8, n = min((int32_t)ROWS, a.r.n_rows - row0);
-    float sum[ROWS];
+    const int32_t pieces = (a.hidden + 7) / 8, last = a.r.n_rows - 1;
+    float sum[N];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++)
+    for (int r = 0; r < N; r++)
         sum[r] = 0.0f;
     auto add = [&](int32_t c, const float(&w)[8]) {
+        float x[N][8];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            if (r >= n)
-                continue;
-            float x[8];
-            values8<T, WIDE>(x, a, row0 + r, c);
+        for (int r = 0; r < N; r++)
+            values8<T, WIDE>(x[r], a, min(row0 + r, last), c);
+#pragma unroll
+        for (int r = 0; r < N; r++)
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                sum[r] = fmaf(w[i], x[i], sum[r]);
-        }
+                sum[r] = fmaf(w[i], x[r][i], sum[r]);
     };
 #pragma unroll
     for (int i = 0; i < EARLY; i++)
@@ -104,9 +105,9 @@ static __device__ __forceinline__ void logits_of(const struct route &a, int32_t 
     }
     const float bias = a.bias ? sv_weight_at(a.bias, a.bias_dtype, e) : 0.0f;
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
+    for (int r = 0; r < N; r++) {
         const float all = sv_warp_sum(sum[r]) + bias;
-        if (lane == r && r < n)
+        if (lane == r && row0 + r <= last)
             a.r.logits[(int64_t)(row0 + r) * a.r.n_experts + e] = all;
     }
 }
@@ -120,16 +121,20 @@ static __device__ __forceinline__ int32_t order_of(float logit)
     return logit != logit ? INT32_MIN : bits < 0 ? (bits ^ 0x7fffffff) : bits;
 }
 
-/* The warp's row: lane j keeps choice j and the softmax's numerator. */
-static __device__ void choose(const struct route &a, int32_t row)
+/* The warp's row: lane j keeps choice j and the softmax's numerator. near: NULL, or (n_rows, k)
+ * where choices go as well. */
+static __device__ void choose(const struct route &a, int32_t row, int32_t *near)
 {
     enum { MINE = SV_MAX_EXPERTS / 32 };
     const int lane = threadIdx.x & 31;
     const int32_t n = a.r.n_experts, k = a.r.k;
     const float *logit = a.r.logits + (int64_t)row * n;
     if (a.row_seg[row] < 0) {
-        if (lane < k)
+        if (lane < k) {
             a.r.expert[row * k + lane] = a.r.place[row * k + lane] = -1;
+            if (near)
+                near[row * k + lane] = -1;
+        }
         return;
     }
     float mine[MINE]; /* logits lane, lane + 32, ... */
@@ -185,6 +190,8 @@ static __device__ void choose(const struct route &a, int32_t row)
     if (lane < k) {
         a.r.expert[row * k + lane] = id;
         a.r.weight[row * k + lane] = e / sum;
+        if (near)
+            near[row * k + lane] = id;
     }
 }
 
@@ -212,14 +219,14 @@ static __device__ __forceinline__ uint32_t before_me(uint32_t n, uint32_t *scrat
     return before + sum - n;
 }
 
-/* By one whole thread block; a thread has an expert at a time. */
-static __device__ void few_lists(const struct route &a)
+/* By one whole thread block; a thread has an expert at a time. chosen: (FEW_ENTRIES) the rows'
+ * choices. */
+static __device__ void few_lists(const struct route &a, int32_t *chosen)
 {
-    __shared__ __align__(16) int32_t chosen[FEW_ENTRIES];
     __shared__ uint32_t scratch[WARPS];
     const int32_t n = a.r.n_rows * a.r.k, all = (n + 3) / 4 * 4;
-    for (int32_t i = threadIdx.x; i < all; i += THREADS)
-        chosen[i] = i < n ? a.r.expert[i] : -1;
+    if (n + (int32_t)threadIdx.x < all)
+        chosen[n + threadIdx.x] = -1;
     __syncthreads();
     uint32_t so_far = 0; /* entries in the low half, experts that have some in the high half */
     for (int32_t e0 = 0; e0 < a.r.n_experts; e0 += THREADS) {
@@ -254,10 +261,11 @@ static __device__ void few_lists(const struct route &a)
     }
 }
 
-template <typename T, bool WIDE>
+template <typename T, bool WIDE, int N>
 static __global__ void __launch_bounds__(THREADS) router_kernel(const struct route a)
 {
     __shared__ uint32_t order;
+    __shared__ __align__(16) int32_t chosen[FEW_ENTRIES];
     const int32_t e = (int32_t)blockIdx.x * WARPS + threadIdx.x / 32;
     const int lane = threadIdx.x & 31;
     uint4 early[EARLY];
@@ -269,9 +277,8 @@ static __global__ void __launch_bounds__(THREADS) router_kernel(const struct rou
                                         sv_packed_at(e, 8 * (lane + 32 * i), a.hidden));
     sv_pdl_wait();
     if (e < a.r.n_experts)
-        for (int32_t row = (int32_t)blockIdx.y * ROWS; row < a.r.n_rows;
-             row += (int32_t)gridDim.y * ROWS)
-            logits_of<T, WIDE>(a, e, row, early);
+        for (int32_t row = (int32_t)blockIdx.y * N; row < a.r.n_rows; row += (int32_t)gridDim.y * N)
+            logits_of<T, WIDE, N>(a, e, row, early);
     if (!a.arrived)
         return;
     gpu_publish();
@@ -279,15 +286,14 @@ static __global__ void __launch_bounds__(THREADS) router_kernel(const struct rou
     if (threadIdx.x == 0)
         order = gpu_arrive(a.arrived);
     __syncthreads();
-    if (order != gridDim.x - 1)
+    if (order != gridDim.x * gridDim.y - 1)
         return;
     if (threadIdx.x == 0)
         *a.arrived = 0;
     gpu_obtain();
     for (int32_t row = threadIdx.x / 32; row < a.r.n_rows; row += WARPS)
-        choose(a, row);
-    __syncthreads();
-    few_lists(a);
+        choose(a, row, chosen);
+    few_lists(a, chosen);
 }
 
 /* ---------------------------------------------------------------- lists of many */
@@ -306,7 +312,7 @@ static __global__ void choose_kernel(const struct route a)
     sv_pdl_wait();
     const int32_t row = (int32_t)blockIdx.x * WARPS + threadIdx.x / 32;
     if (row < a.r.n_rows)
-        choose(a, row);
+        choose(a, row, NULL);
 }
 
 /* How many entries the warp's expert has; where the logits were, which are not needed any more. */
@@ -320,6 +326,7 @@ static __global__ void count_kernel(const struct route a)
     if (expert >= a.r.n_experts)
         return;
     int32_t sum = 0;
+#pragma unroll 8
     for (int32_t i = lane; i < n; i += 32)
         sum += a.r.expert[i] == expert;
     sum = warp_sum_int(sum);
@@ -411,13 +418,18 @@ void sv_cuda_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
 
     const dim3 rows((unsigned)(a.r.n_rows + WARPS - 1) / WARPS), block(THREADS);
     const dim3 experts((unsigned)(a.r.n_experts + WARPS - 1) / WARPS);
-    const unsigned groups = (unsigned)(a.r.n_rows + ROWS - 1) / ROWS;
+    /* Blocks of many rows go over several groups with the weights that they have read. */
+    const unsigned groups = (unsigned)(a.r.n_rows + ROWS - 1) / ROWS,
+                   most = MOST_BLOCKS / experts.x;
     const char *what = "a router";
+#define ROUTER(T)                                                                                  \
+    (a.r.n_rows == 1 ? (wide ? router_kernel<T, true, 1> : router_kernel<T, false, 1>)             \
+                     : (wide ? router_kernel<T, true, ROWS> : router_kernel<T, false, ROWS>))
     void (*const fn)(const struct route) =
-        cu->act == SV_F32
-            ? (wide ? router_kernel<float, true> : router_kernel<float, false>)
-            : (wide ? router_kernel<__nv_bfloat16, true> : router_kernel<__nv_bfloat16, false>);
-    sv_cuda_launch_in_pass(cu, what, fn, dim3(experts.x, few ? 1 : groups), block, 0, a);
+        cu->act == SV_F32 ? ROUTER(float) : ROUTER(__nv_bfloat16);
+#undef ROUTER
+    sv_cuda_launch_in_pass(cu, what, fn, dim3(experts.x, groups < most ? groups : most + !most),
+                           block, 0, a);
     if (few)
         return;
     sv_cuda_launch_in_pass(cu, what, choose_kernel, rows, block, 0, a);
