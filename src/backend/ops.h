@@ -123,7 +123,7 @@ struct sv_p_qk_norm_rope_kv_write {
     void *qkv; /* (n_rows, (n_heads + 2 n_kv) * head_dim) act: q heads, k heads, v heads */
     int64_t ld;
     int32_t n_heads;
-    int32_t q_stride;                /* elements between q heads; 0: head_dim. The CPU's alone */
+    int32_t q_stride;                /* elements between q heads; 0: head_dim */
     struct sv_weight q_norm, k_norm; /* (1, head_dim) or data NULL */
     float eps;
     struct sv_rope_table rope;
@@ -143,7 +143,7 @@ struct sv_p_attention {
     struct sv_rows rows;
     const void *q; /* (n_rows, n_heads * head_dim) act, row stride ldq */
     int64_t ldq;
-    int32_t q_stride; /* elements between heads of q; 0: head_dim. The CPU's alone */
+    int32_t q_stride; /* elements between heads of q; 0: head_dim */
     void *out;        /* (n_rows, n_heads * head_dim) act, row stride ldo */
     int64_t ldo;
     int32_t n_heads;

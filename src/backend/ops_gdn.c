@@ -9,11 +9,17 @@
 
 #include "backend/backends.h"
 
-int sv_dev_check_gdn(const struct sv_dev *dev, struct sv_err *err)
+int sv_dev_check_gdn(const struct sv_dev *dev, int32_t k_dim, struct sv_err *err)
 {
-    return dev->be->gdn ? SV_OK
-                        : sv_fail(err, SV_EUNSUPPORTED, -1,
-                                  "the %s backend has no gated delta rule", dev->be->name);
+    const struct sv_gdn_ops *ops = dev->be->gdn;
+    if (!ops)
+        return sv_fail(err, SV_EUNSUPPORTED, -1, "the %s backend has no gated delta rule",
+                       dev->be->name);
+    if (k_dim > ops->max_k_dim)
+        return sv_fail(err, SV_EUNSUPPORTED, -1,
+                       "linear_key_head_dim %d; the %s backend's gated delta rule takes up to %d",
+                       k_dim, dev->be->name, ops->max_k_dim);
+    return SV_OK;
 }
 
 /* ---------------------------------------------------------------- memory */
@@ -32,7 +38,7 @@ struct sv_gdn_block sv_gdn_block_of(const struct sv_gdn_shape *s)
      * that the next row is convolved with the last two before the block at the earliest. */
     struct sv_gdn_block b = {.ring = SV_GDN_CHUNK - 1 + s->max_block,
                              .conv_ring = SV_GDN_TAPS - 2 + s->max_block};
-    piece(&b.n_bytes, 1, sizeof(int32_t));
+    piece(&b.n_bytes, 2 + nk, sizeof(int32_t));
     b.state = piece(&b.n_bytes, nv * s->k_dim * s->v_dim, sizeof(float));
     b.k = piece(&b.n_bytes, nk * b.ring * s->k_dim, sizeof(float));
     b.u = piece(&b.n_bytes, nv * b.ring * s->v_dim, sizeof(float));
@@ -79,7 +85,7 @@ static bool f32_ok(const struct sv_weight *w, int32_t rows, int32_t cols)
 static bool rows_ok(const struct sv_rows *rows, const struct sv_gdn_shape *s,
                     const struct sv_gdn_slots *slots, const struct sv_gdn_rows *r)
 {
-    return sv_rows_ok(rows) && rows->seg_base && shape_ok(s) && slots->data &&
+    return sv_rows_ok(rows) && rows->seg_base && rows->n_segs > 0 && shape_ok(s) && slots->data &&
            slots->slot_stride >= sv_gdn_block_of(s).n_bytes && r->qkv && r->gate && r->dots;
 }
 

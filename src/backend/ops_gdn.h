@@ -42,10 +42,11 @@ static inline int32_t sv_gdn_channels(const struct sv_gdn_shape *s)
 }
 
 /* The block that a layer keeps of a slot, by offsets in bytes. It begins with the position (int32)
- * before which `state` stands, a multiple of SV_GDN_CHUNK. Rings have position p at p modulo their
- * rows. Rows from that position on are in k, u and g, committed ones and those of the last verify
- * block: a rejected row is overwritten by the next one of its position. All bytes 0: the next row's
- * state is zero, whatever its position. */
+ * before which `state` stands, a multiple of SV_GDN_CHUNK, and n_k_heads + 1 counts (uint32) that
+ * are 0 between passes and of use to a device only. Rings have position p at p modulo their rows.
+ * Rows from that position on are in k, u and g, committed ones and those of the last verify block:
+ * a rejected row is overwritten by the next one of its position. All bytes 0: the next row's state
+ * is zero, whatever its position. */
 struct sv_gdn_block {
     int64_t state; /* (n_v_heads, k_dim, v_dim) f32 */
     int64_t k;     /* (n_k_heads, ring, k_dim) f32 */
@@ -111,14 +112,15 @@ struct sv_p_gdn_norm {
 };
 
 struct sv_gdn_ops {
+    int32_t max_k_dim; /* numbers of a key, at most */
     void (*conv)(struct sv_dev *, const struct sv_p_gdn_conv *);
     void (*scan)(struct sv_dev *, const struct sv_p_gdn_scan *);
     void (*norm)(struct sv_dev *, const struct sv_p_gdn_norm *);
 };
 
-/* SV_EUNSUPPORTED where the device has no gated delta rule: before a model that needs it is
- * loaded. */
-int sv_dev_check_gdn(const struct sv_dev *dev, struct sv_err *err);
+/* SV_EUNSUPPORTED where the device has no gated delta rule with keys of that size: before a model
+ * that needs it is loaded. */
+int sv_dev_check_gdn(const struct sv_dev *dev, int32_t k_dim, struct sv_err *err);
 
 /* Checked wrappers (ops_gdn.c). Zero rows are a no-op everywhere. */
 void sv_op_gdn_conv(struct sv_dev *dev, const struct sv_p_gdn_conv *p);

@@ -237,7 +237,8 @@ int sv_trace_begin(struct sv_trace **out, struct sv_dev *dev, struct sv_err *err
         t->be.moe = &t->moe;
     }
     if (t->be.gdn) {
-        t->gdn = (struct sv_gdn_ops){trace_gdn_conv, trace_gdn_scan, trace_gdn_norm};
+        t->gdn = (struct sv_gdn_ops){t->be.gdn->max_k_dim, trace_gdn_conv, trace_gdn_scan,
+                                     trace_gdn_norm};
         t->be.gdn = &t->gdn;
     }
     t->be.upload = trace_upload;

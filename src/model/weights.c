@@ -392,7 +392,7 @@ static int open_gdn(struct sv_layer *l, struct sv_weights *w, const struct sv_co
                   .conv_dtype = sv_dev_compute_dtype(w->dev)},
         .n_in = cfg->gdn_fused ? 2 : 4,
     };
-    return sv_dev_check_gdn(w->dev, err);
+    return sv_dev_check_gdn(w->dev, cfg->gdn_k_dim, err);
 }
 
 /* All but the weights. */

@@ -472,4 +472,5 @@ static void gdn_norm(struct sv_dev *dev, const struct sv_p_gdn_norm *p)
     sv_cpu_run(cpu, norm_rows, &job, (int64_t)p->n_rows * p->n_heads * (20 + p->d / 2));
 }
 
-const struct sv_gdn_ops sv_cpu_gdn = {.conv = gdn_conv, .scan = gdn_scan, .norm = gdn_norm};
+const struct sv_gdn_ops sv_cpu_gdn = {
+    .max_k_dim = SV_GDN_MAX_DIM, .conv = gdn_conv, .scan = gdn_scan, .norm = gdn_norm};

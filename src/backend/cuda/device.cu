@@ -11,6 +11,7 @@
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/moe.h"
 #include "backend/cuda/watch.h"
+#include "backend/gpu/gdn.h"
 
 #include <string.h>
 
@@ -374,20 +375,11 @@ static bool cuda_quantizes(const struct sv_dev *dev)
     return ((const struct sv_cuda *)(const void *)dev)->bytes;
 }
 
-static struct sv_moe_ops moe_table(void)
-{
-    struct sv_moe_ops ops = {};
-    ops.upload_experts = sv_cuda_upload_experts;
-    ops.random_experts = sv_cuda_random_experts;
-    ops.free_experts = sv_cuda_free_experts;
-    ops.router_topk = sv_cuda_router_topk;
-    ops.gate_up = sv_cuda_moe_gate_up;
-    ops.down = sv_cuda_moe_down;
-    ops.combine = sv_cuda_moe_combine;
-    return ops;
-}
-
-static const struct sv_moe_ops cuda_moe = moe_table();
+static const struct sv_moe_ops cuda_moe = {
+    sv_cuda_upload_experts, sv_cuda_random_experts, sv_cuda_free_experts, sv_cuda_router_topk,
+    sv_cuda_moe_gate_up,    sv_cuda_moe_down,       sv_cuda_moe_combine};
+static const struct sv_gdn_ops cuda_gdn = {SV_CUDA_MAX_KEY, sv_cuda_gdn_conv, sv_cuda_gdn_scan,
+                                           sv_cuda_gdn_norm};
 
 static struct sv_backend cuda_table(void)
 {
@@ -424,6 +416,9 @@ static struct sv_backend cuda_table(void)
     be.gemm_act_mul = sv_cuda_gemm_act_mul;
     be.qk_norm_rope_kv_write = sv_cuda_qk_norm_rope_kv_write;
     be.attention = sv_cuda_attention;
+    be.sigmoid_mul = sv_cuda_sigmoid_mul;
+    be.add_gated = sv_cuda_add_gated;
+    be.gdn = &cuda_gdn;
     be.act_mul = sv_cuda_act_mul;
     be.head_argmax = sv_cuda_head_argmax;
     be.logit_pos = sv_cuda_logit_pos;

@@ -199,6 +199,20 @@ static __device__ __forceinline__ void gpu_load_t(uint32_t (&r)[4], uint32_t til
                  : "memory");
 }
 
+template <int BYTES>
+static __device__ __forceinline__ void gpu_load_n(uint32_t (&r)[4], uint32_t tile, uint32_t row,
+                                                  uint32_t col)
+{
+    gpu_load_b(r, tile + gpu_place<BYTES>(row + gpu_b_row(), col / 8 + gpu_b_chunk()));
+}
+template <int BYTES>
+static __device__ __forceinline__ void gpu_load_p(uint32_t (&r)[4], uint32_t tile, uint32_t row,
+                                                  uint32_t col)
+{
+    const uint32_t lane = threadIdx.x % GPU_WAVE;
+    gpu_load_a(r, tile + gpu_place<BYTES>(row + lane % 16, col / 8 + lane / 16));
+}
+
 /* d (16, 8) += a (16, 16) b (16, 8). */
 static __device__ __forceinline__ void gpu_mma_16x8(float *d, const uint32_t (&a)[4], uint32_t b0,
                                                     uint32_t b1)

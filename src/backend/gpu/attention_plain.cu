@@ -47,10 +47,11 @@ __global__ void __launch_bounds__(PLAIN_WARPS * 32) attn_plain(struct sv_attn_ar
         return;
     const int32_t at_pos = a.p.rows.row_pos[row], lo = attn_lo(a.p, at_pos),
                   hi = attn_hi(a.p, at_pos, g.end);
-    const int64_t head_at = (int64_t)(head / a.group) * a.p.kv.page_size * hd;
+    const int64_t q_stride = a.p.q_stride ? a.p.q_stride : hd,
+                  head_at = (int64_t)(head / a.group) * a.p.kv.page_size * hd;
     float *const q = q_all[warp];
     for (int32_t d = lane; d < hd; d += 32)
-        q[d] = sv_load((const T *)a.p.q + row * a.p.ldq + (int64_t)head * hd + d);
+        q[d] = sv_load((const T *)a.p.q + row * a.p.ldq + head * q_stride + d);
     __syncwarp();
 
     float o[PLAIN_MAX_HEAD_DIM / 32] = {}, m = attn_neg_inf(), l = 0;

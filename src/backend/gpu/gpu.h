@@ -50,6 +50,8 @@
  *   gpu_load_b(r, at)                     at: row gpu_b_row(), chunk gpu_b_chunk()
  *   gpu_load_b8(r, at)                    at: row lane % 8, chunk gpu_b8_chunk(): all 32 columns
  *   gpu_load_t<BYTES>(r, tile, row, col)  16 rows of a tile as columns of the second operand
+ *   gpu_load_n<BYTES>(r, tile, row, col)  16 of its columns as these: rows of the second operand
+ *   gpu_load_p<BYTES>(r, tile, row, col)  16 rows and columns of a tile as p below
  *   gpu_mma(sums, a, b)                   sums += a b^T; the order of k is the function's
  *   gpu_mma8(sums, a, b8, step)           with eight rows in b, columns step * GPU_K on
  *   gpu_mma_t(sums, p, t)                 with 16 columns; p: a product, rounded in pairs

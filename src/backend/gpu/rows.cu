@@ -379,7 +379,7 @@ enum {
 struct rope_args {
     struct sv_rows rows;
     int64_t ld;
-    int32_t n_heads;
+    int32_t n_heads, q_stride;
     struct sv_head_norm q_norm, k_norm;
     struct sv_rope_table rope;
     struct sv_kv kv;
@@ -434,7 +434,8 @@ static __global__ void rope_kernel(const __grid_constant__ struct rope_args a, T
     sv_pdl_wait();
     if (!a.early)
         job = rope_job_of(a, r, head, lane);
-    T *x = qkv + r * a.ld + (int64_t)head * hd;
+    T *x = qkv + r * a.ld + (int64_t)min(head, a.n_heads) * a.q_stride +
+           (int64_t)max(head - a.n_heads, 0) * hd;
     K *k = (K *)a.kv.k + job.at, *v = (K *)a.kv.v + job.at;
     if (job.kind == JOB_QUERY)
         sv_head_norm_rope<T, T>(x, x, buffer[warp], a.q_norm, a.rope, job.angle, hd, lane);
@@ -532,9 +533,9 @@ static bool takes_eight_lanes(const struct sv_p_qk_norm_rope_kv_write *p)
     for (int i = 0; i < 2; i++)
         if (w[i]->data && (w[i]->fmt.elem != SV_BF16 || !aligned16(w[i]->data)))
             return false;
-    return p->kv.head_dim == 128 && p->rope.rot_dim == 128 && p->ld % 8 == 0 && aligned16(p->qkv) &&
-           aligned16(p->kv.k) && aligned16(p->kv.v) && aligned16(p->rope.cos) &&
-           aligned16(p->rope.sin);
+    return p->kv.head_dim == 128 && (!p->q_stride || p->q_stride == 128) &&
+           p->rope.rot_dim == 128 && p->ld % 8 == 0 && aligned16(p->qkv) && aligned16(p->kv.k) &&
+           aligned16(p->kv.v) && aligned16(p->rope.cos) && aligned16(p->rope.sin);
 }
 
 void sv_cuda_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm_rope_kv_write *p)
@@ -543,6 +544,7 @@ void sv_cuda_qk_norm_rope_kv_write(struct sv_dev *dev, const struct sv_p_qk_norm
     struct rope_args a = {p->rows,
                           p->ld,
                           p->n_heads,
+                          p->q_stride ? p->q_stride : p->kv.head_dim,
                           {p->q_norm.data, p->q_norm.fmt.elem, p->eps},
                           {p->k_norm.data, p->k_norm.fmt.elem, p->eps},
                           p->rope,

@@ -35,6 +35,7 @@ typedef float gpu_f4 __attribute__((ext_vector_type(4)));
 typedef short gpu_s4 __attribute__((ext_vector_type(4)));
 typedef __bf16 gpu_b8 __attribute__((ext_vector_type(8)));
 typedef uint32_t gpu_u4 __attribute__((ext_vector_type(4)));
+typedef uint32_t gpu_u2 __attribute__((ext_vector_type(2)));
 typedef uint64_t gpu_lanes; /* a set of them */
 
 static __device__ __forceinline__ int gpu_lane(void)
@@ -251,6 +252,23 @@ static __device__ __forceinline__ void gpu_load_t(uint32_t (&r)[2], uint32_t til
                                      c % 8 * 2);
     r[0] = h[0] | (uint32_t)h[1] << 16;
     r[1] = h[2] | (uint32_t)h[3] << 16;
+}
+
+/* Lane: columns col + 4 (lane / 16) to + 3 of row row + lane % 16. */
+template <int BYTES>
+static __device__ __forceinline__ void gpu_load_n(uint32_t (&r)[2], uint32_t tile, uint32_t row,
+                                                  uint32_t col)
+{
+    const uint32_t lane = gpu_lane(), c = col + lane / 16 * 4;
+    const gpu_u2 v =
+        *gpu_shared<gpu_u2>(tile + gpu_place<BYTES>(row + lane % 16, c / 8) + c % 8 * 2);
+    r[0] = v[0], r[1] = v[1];
+}
+template <int BYTES>
+static __device__ __forceinline__ void gpu_load_p(uint32_t (&r)[2], uint32_t tile, uint32_t row,
+                                                  uint32_t col)
+{
+    gpu_load_n<BYTES>(r, tile, row, col);
 }
 
 /* Over 16 columns of k, four a lane. */

@@ -193,6 +193,19 @@ static inline void gpu_load_t(uint32_t (&r)[2], uint32_t tile, uint32_t row, uin
     }
 }
 
+template <int BYTES>
+static inline void gpu_load_n(uint32_t (&r)[2], uint32_t tile, uint32_t row, uint32_t col)
+{
+    const uint32_t y = row + ((uint32_t)gpu_lane() & 15),
+                   x = col + ((uint32_t)gpu_lane() >> 4 << 2);
+    memcpy(r, emu_shared_ptr(tile + y * BYTES + (((x >> 3) ^ (y & 7)) << 4) + (x & 7) * 2, 8), 8);
+}
+template <int BYTES>
+static inline void gpu_load_p(uint32_t (&r)[2], uint32_t tile, uint32_t row, uint32_t col)
+{
+    gpu_load_n<BYTES>(r, tile, row, col);
+}
+
 #else
 
 static inline int gpu_run_row(int lane)
@@ -221,6 +234,22 @@ static inline void gpu_load_t(uint32_t (&r)[4], uint32_t tile, uint32_t row, uin
 {
     const uint32_t y = row + ((uint32_t)gpu_lane() & 15), x = col / 8 + ((uint32_t)gpu_lane() >> 4);
     gpu_load_t_at(r, tile + y * BYTES + ((x ^ (y & 7)) << 4));
+}
+/* Parts of 8 x 8: of the second operand both of the first eight rows, then those of the others; */
+template <int BYTES>
+static inline void gpu_load_n(uint32_t (&r)[4], uint32_t tile, uint32_t row, uint32_t col)
+{
+    const uint32_t part = (uint32_t)gpu_lane() >> 3,
+                   y = row + ((uint32_t)gpu_lane() & 7) + (part >> 1) * 8, x = col / 8 + (part & 1);
+    gpu_load_a(r, tile + y * BYTES + ((x ^ (y & 7)) << 4));
+}
+/* of the first operand both of the first eight columns. */
+template <int BYTES>
+static inline void gpu_load_p(uint32_t (&r)[4], uint32_t tile, uint32_t row, uint32_t col)
+{
+    const uint32_t part = (uint32_t)gpu_lane() >> 3,
+                   y = row + ((uint32_t)gpu_lane() & 7) + (part & 1) * 8, x = col / 8 + (part >> 1);
+    gpu_load_a(r, tile + y * BYTES + ((x ^ (y & 7)) << 4));
 }
 
 #endif

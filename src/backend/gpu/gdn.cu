@@ -1,0 +1,425 @@
+/*
+ * gdn.cu - the gated delta rule before and after its scan: convolution over positions, unit length,
+ * gates and the products of keys within a chunk; the gated norm of the output.
+ *
+ * Entered through the table in device.cu. A thread block of the convolution takes a key head with
+ * its value heads, of a segment the rows of one chunk: these are all that its products need. Rows
+ * that follow a segment's start too closely to find their predecessors in the pass are left to the
+ * block of the first chunk, which alone reads and writes what is kept of rows before the
+ * convolution. Each sum has one order, by places within the chunk; what is fused is said. Must not:
+ * let a row's bits depend on which rows of its chunk are in the pass.
+ */
+#include "backend/gpu/gdn.cuh"
+#include "backend/gpu/silu.cuh"
+
+enum {
+    CONV_THREADS = 256,
+    OLDER = SV_GDN_TAPS - 1,
+    LINE =
+        GDN_KEY + 16, /* floats between keys in shared memory: quads of lanes meet no bank twice */
+    AT_ONCE = 8,      /* rows that a thread holds */
+    NORM_WARPS = 8,
+    Q = 0,
+    K = 1
+};
+
+struct conv_args {
+    struct gdn_args g;
+    int64_t ldx;
+    const float *conv, *decay, *dt_bias;
+    float q_length;
+    bool kept_bf16; /* rows before the convolution are kept, and taken, as bf16 */
+};
+
+/* Two neighbouring channels. */
+static __device__ __forceinline__ float2 load2(const float *p)
+{
+    return *(const float2 *)p;
+}
+static __device__ __forceinline__ float2 load2(const __nv_bfloat16 *p)
+{
+    const uint32_t v = *(const uint32_t *)p;
+    return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
+}
+static __device__ __forceinline__ uint32_t pack2(float2 x)
+{
+    const __nv_bfloat162 h = __floats2bfloat162_rn(x.x, x.y);
+    return *(const uint32_t *)&h;
+}
+
+/* As it is kept. */
+static __device__ __forceinline__ float2 rounded(const struct conv_args &a, float2 x)
+{
+    if (!a.kept_bf16)
+        return x;
+    const uint32_t v = pack2(x);
+    return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
+}
+
+/* Rows [row0, row0 + n) of a segment, all in one chunk, from place `line` of it on. */
+struct group {
+    struct gdn_seg seg;
+    int32_t row0, n, pos, line;
+};
+
+static __device__ __forceinline__ struct group group_at(const struct gdn_seg &s, int32_t row0)
+{
+    struct group g;
+    g.seg = s;
+    g.row0 = row0;
+    g.pos = s.base + row0 - s.row0;
+    g.line = g.pos % GDN_CHUNK;
+    g.n = min(GDN_CHUNK - g.line, s.row0 + s.n - row0);
+    return g;
+}
+
+/* A pair of channels of key head kh: number p among its queries, keys and values. */
+struct pair {
+    int32_t part, at; /* Q, K or a value; channel within the part */
+    int32_t channel;  /* of a row */
+};
+static __device__ __forceinline__ int32_t n_pairs(const struct sv_gdn_shape &s)
+{
+    return s.k_dim + s.n_v_heads / s.n_k_heads * s.v_dim / 2;
+}
+static __device__ __forceinline__ struct pair pair_at(const struct sv_gdn_shape &s, int32_t kh,
+                                                      int32_t p)
+{
+    struct pair c;
+    c.part = 2 * p < s.k_dim ? Q : 2 * p < 2 * s.k_dim ? K : 2;
+    c.at = 2 * p - c.part * s.k_dim;
+    c.channel = c.part * s.n_k_heads * s.k_dim + c.at +
+                kh * (c.part < 2 ? s.k_dim : s.n_v_heads / s.n_k_heads * s.v_dim);
+    return c;
+}
+
+/* What row number row0 - back of the segment has in channel c: in x, kept, or before the text. */
+template <typename T>
+static __device__ __forceinline__ float2 tap(const struct conv_args &a, const struct group &g,
+                                             const struct gdn_slot &slot, const T *x, int32_t back,
+                                             int32_t channel)
+{
+    const int32_t row = g.row0 - back, pos = g.pos - back;
+    if (pos < 0)
+        return make_float2(0, 0);
+    if (row >= g.seg.row0)
+        return rounded(a, load2(x + row * a.ldx + channel));
+    const int64_t at = (int64_t)(pos % a.g.block.conv_ring) * a.g.channels + channel;
+    return a.kept_bf16 ? load2((const __nv_bfloat16 *)slot.conv + at)
+                       : load2((const float *)slot.conv + at);
+}
+
+static __device__ __forceinline__ float conv_silu(float w0, float w1, float w2, float w3, float x0,
+                                                  float x1, float x2, float x3)
+{
+    const float sum = __fmaf_rn(w3, x3, __fmaf_rn(w2, x2, __fmaf_rn(w1, x1, __fmul_rn(w0, x0))));
+    return __fdiv_rn(sum, __fadd_rn(1.0f, expf(fminf(-sum, 88.0f))));
+}
+
+/* Queries and keys go to shared memory, values to where the scan finds them. */
+template <typename T>
+static __device__ __forceinline__ void convolve(const struct conv_args &a, const struct group &g,
+                                                const struct gdn_slot &slot, const T *x, int32_t kh,
+                                                float (*qk)[GDN_CHUNK][LINE])
+{
+    const struct sv_gdn_shape &s = a.g.shape;
+    for (int32_t p = threadIdx.x; p < n_pairs(s); p += CONV_THREADS) {
+        const struct pair c = pair_at(s, kh, p);
+        float2 in[OLDER + AT_ONCE], w[SV_GDN_TAPS];
+#pragma unroll
+        for (int t = 0; t < SV_GDN_TAPS; t++)
+            w[t] = load2(a.conv + (int64_t)t * a.g.channels + c.channel);
+#pragma unroll
+        for (int back = 1; back <= OLDER; back++)
+            in[OLDER - back] = tap(a, g, slot, x, back, c.channel);
+#pragma unroll 1
+        for (int32_t i0 = 0; i0 < g.n; i0 += AT_ONCE) {
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                if (i0 + i < g.n)
+                    in[OLDER + i] = rounded(a, load2(x + (g.row0 + i0 + i) * a.ldx + c.channel));
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                if (i0 + i >= g.n)
+                    break;
+                const float2 *const r = in + i;
+                float2 y;
+                y.x = conv_silu(w[0].x, w[1].x, w[2].x, w[3].x, r[0].x, r[1].x, r[2].x, r[3].x);
+                y.y = conv_silu(w[0].y, w[1].y, w[2].y, w[3].y, r[0].y, r[1].y, r[2].y, r[3].y);
+                *(float2 *)(c.part < 2 ? &qk[c.part][g.line + i0 + i][c.at]
+                                       : a.g.mid.qkv + (int64_t)(g.row0 + i0 + i) * a.g.channels +
+                                             c.channel) = y;
+            }
+#pragma unroll
+            for (int t = 0; t < OLDER; t++)
+                in[t] = in[AT_ONCE + t];
+        }
+    }
+}
+
+/* To unit length, the queries to q_length; a warp each. */
+static __device__ __forceinline__ void to_length(const struct conv_args &a, const struct group &g,
+                                                 int32_t kh, float (*qk)[GDN_CHUNK][LINE])
+{
+    const struct sv_gdn_shape &s = a.g.shape;
+    const int32_t lane = threadIdx.x % 32;
+    for (int32_t i = threadIdx.x / 32; i < 2 * g.n; i += CONV_THREADS / 32) {
+        const int part = i % 2;
+        float *const x = qk[part][g.line + i / 2], held[GDN_KEY / 32], sum = 0;
+        float *const to = a.g.mid.qkv + (int64_t)(g.row0 + i / 2) * a.g.channels +
+                          (int64_t)(part * s.n_k_heads + kh) * s.k_dim;
+#pragma unroll
+        for (int m = 0; m < GDN_KEY / 32; m++) {
+            held[m] = lane + 32 * m < s.k_dim ? x[lane + 32 * m] : 0.0f;
+            sum = __fmaf_rn(held[m], held[m], sum);
+        }
+        const float inv =
+            __fdiv_rn(part == Q ? a.q_length : 1.0f, sqrtf(__fadd_rn(sv_warp_sum(sum), 1e-6f)));
+#pragma unroll
+        for (int m = 0; m < GDN_KEY / 32; m++)
+            if (lane + 32 * m < s.k_dim)
+                to[lane + 32 * m] = x[lane + 32 * m] = __fmul_rn(held[m], inv);
+    }
+}
+
+/* Keys of the chunk that were committed before. */
+static __device__ __forceinline__ void take_keys(const struct conv_args &a, const struct group &g,
+                                                 const struct gdn_slot &slot, int32_t kh,
+                                                 float (*keys)[LINE])
+{
+    const int32_t n = a.g.shape.k_dim / 4, first = g.pos - g.line;
+    for (int32_t i = threadIdx.x; i < g.line * n; i += CONV_THREADS) {
+        const int32_t line = i / n, at = (first + line) % a.g.block.ring;
+        *(float4 *)&keys[line][i % n * 4] =
+            *(const float4 *)(slot.k + ((int64_t)kh * a.g.block.ring + at) * a.g.shape.k_dim +
+                              i % n * 4);
+    }
+}
+
+static __device__ __forceinline__ float dot4(float4 x, float4 y, float sum)
+{
+    return __fmaf_rn(x.w, y.w, __fmaf_rn(x.z, y.z, __fmaf_rn(x.y, y.y, __fmaf_rn(x.x, y.x, sum))));
+}
+static __device__ __forceinline__ float quad_sum(float x)
+{
+    x = __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+/* Products of a row's key and query with the keys of its chunk up to its own: four lanes a pair of
+ * rows. */
+static __device__ __forceinline__ void dots(const struct conv_args &a, const struct group &g,
+                                            int32_t kh, float (*qk)[GDN_CHUNK][LINE])
+{
+    const struct sv_gdn_shape &s = a.g.shape;
+    const int32_t lane = threadIdx.x % 4;
+    for (int32_t n = threadIdx.x / 4; n < GDN_CHUNK * GDN_CHUNK; n += CONV_THREADS / 4) {
+        const int32_t i = n / GDN_CHUNK, j = n % GDN_CHUNK;
+        const bool wanted = i >= g.line && i < g.line + g.n && j <= i;
+        float kk = 0, qk_sum = 0;
+        for (int32_t d = 4 * lane; wanted && d < s.k_dim; d += 16) {
+            const float4 y = *(const float4 *)&qk[K][j][d];
+            kk = dot4(*(const float4 *)&qk[K][i][d], y, kk);
+            qk_sum = dot4(*(const float4 *)&qk[Q][i][d], y, qk_sum);
+        }
+        kk = quad_sum(kk);
+        qk_sum = quad_sum(qk_sum);
+        if (wanted && lane < 2)
+            a.g.mid
+                .dots[(((int64_t)(g.row0 + i - g.line) * s.n_k_heads + kh) * 2 + lane) * GDN_CHUNK +
+                      j] = lane ? qk_sum : kk;
+    }
+}
+
+/* beta, and G: the sum of g from the chunk's first row on. */
+template <typename T>
+static __device__ __forceinline__ void gates(const struct conv_args &a, const struct group &g,
+                                             const struct gdn_slot &slot, const T *b, const T *x,
+                                             int32_t kh, float (*sums)[GDN_CHUNK])
+{
+    const int32_t nv = a.g.shape.n_v_heads, each = nv / a.g.shape.n_k_heads;
+    const int32_t i = threadIdx.x / GDN_CHUNK, at = threadIdx.x % GDN_CHUNK;
+    float *const gate = a.g.mid.gate + (int64_t)g.row0 * 2 * nv;
+    for (int32_t h0 = 0; h0 < each; h0 += GDN_CHUNK) {
+        const int32_t h = kh * each + h0 + at;
+        __syncthreads();
+        if (i < g.n && h0 + at < each) {
+            const float y = __fadd_rn(sv_load(x + (g.row0 + i) * a.ldx + h), a.dt_bias[h]);
+            const float z = sv_load(b + (g.row0 + i) * a.ldx + h);
+            gate[i * 2 * nv + h] = __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(fminf(-z, 88.0f))));
+            sums[i][at] = __fmul_rn(a.decay[h], y > 20 ? y : log1pf(expf(y)));
+        }
+        __syncthreads();
+        if (i > 0 || h0 + at >= each)
+            continue;
+        float sum = g.line ? slot.g[(int64_t)h * a.g.block.ring + (g.pos - 1) % a.g.block.ring] : 0;
+        for (int32_t r = 0; r < g.n; r++) {
+            sum = g.line + r ? __fadd_rn(sum, sums[r][at]) : sums[r][at];
+            gate[(r * 2 + 1) * nv + h] = sum;
+        }
+    }
+}
+
+struct conv_shared {
+    float qk[2][GDN_CHUNK][LINE], g[GDN_CHUNK][GDN_CHUNK];
+};
+
+template <typename T>
+static __device__ __forceinline__ void conv_group(const struct conv_args &a, const struct group &g,
+                                                  const T *x, const T *b, const T *al, int32_t kh,
+                                                  struct conv_shared &m)
+{
+    const struct gdn_slot slot = gdn_slot_at(a.g, g.seg.slot);
+    __syncthreads(); /* the group before is done */
+    take_keys(a, g, slot, kh, m.qk[K]);
+    convolve(a, g, slot, x, kh, m.qk);
+    gates(a, g, slot, b, al, kh, m.g);
+    __syncthreads();
+    to_length(a, g, kh, m.qk);
+    __syncthreads();
+    dots(a, g, kh, m.qk);
+}
+
+/* Rows that a later convolution may read: the last three of a prompt chunk, which stay; all of a
+ * verify block, of which any number may stay. */
+template <typename T>
+static __device__ __forceinline__ void keep_rows(const struct conv_args &a, const struct gdn_seg &s,
+                                                 const T *x, int32_t kh)
+{
+    const struct gdn_slot slot = gdn_slot_at(a.g, s.slot);
+    const int32_t first = s.prompt ? max(s.n - OLDER, 0) : 0;
+    for (int32_t p = threadIdx.x; p < n_pairs(a.g.shape); p += CONV_THREADS) {
+        const int32_t channel = pair_at(a.g.shape, kh, p).channel;
+        for (int32_t i = first; i < s.n; i++) {
+            const float2 y = load2(x + (s.row0 + i) * a.ldx + channel);
+            const int64_t at =
+                (int64_t)((s.base + i) % a.g.block.conv_ring) * a.g.channels + channel;
+            if (a.kept_bf16)
+                *(uint32_t *)((__nv_bfloat16 *)slot.conv + at) = pack2(y);
+            else
+                *(float2 *)((float *)slot.conv + at) = y;
+        }
+    }
+}
+
+/* A block of each segment for its first chunk, and one for all chunks that begin in 16 rows of the
+ * pass. */
+template <typename T>
+static __global__ void __launch_bounds__(CONV_THREADS, 2)
+    conv_kernel(const __grid_constant__ struct conv_args a, const T *x, const T *b, const T *al)
+{
+    __shared__ __align__(16) struct conv_shared m;
+    const int32_t kh = (int32_t)blockIdx.x, y = (int32_t)blockIdx.y, n_segs = a.g.rows.n_segs;
+    sv_pdl_launch();
+    sv_pdl_wait();
+    if (y < n_segs) {
+        const struct gdn_seg s = gdn_seg_at(a.g, y);
+        for (int32_t r = 0; r < s.n && r < OLDER;) {
+            const struct group g = group_at(s, s.row0 + r);
+            conv_group(a, g, x, b, al, kh, m);
+            r += g.n;
+        }
+        __syncthreads(); /* all that was kept is read */
+        keep_rows(a, s, x, kh);
+        return;
+    }
+    const int32_t first = (y - n_segs) * GDN_CHUNK, lane = threadIdx.x % 32, row = first + lane;
+    bool begins = false;
+    if (lane < GDN_CHUNK && row < a.g.rows.n_rows && a.g.rows.row_seg[row] >= 0)
+        begins = a.g.rows.row_pos[row] % GDN_CHUNK == 0 &&
+                 row - a.g.rows.seg_row0[a.g.rows.row_seg[row]] >= OLDER;
+    for (uint32_t left = __ballot_sync(0xffffffffu, begins); left; left &= left - 1) {
+        const int32_t r = first + __ffs((int)left) - 1;
+        conv_group(a, group_at(gdn_seg_at(a.g, a.g.rows.row_seg[r]), r), x, b, al, kh, m);
+    }
+}
+
+void sv_cuda_gdn_conv(struct sv_dev *dev, const struct sv_p_gdn_conv *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    const struct conv_args a = {{p->rows, p->shape, p->slots, sv_gdn_block_of(&p->shape), p->out,
+                                 sv_gdn_channels(&p->shape)},
+                                p->ldx,
+                                (const float *)p->conv.data,
+                                (const float *)p->decay.data,
+                                (const float *)p->dt_bias.data,
+                                1.0f / sqrtf((float)p->shape.k_dim),
+                                p->shape.conv_dtype == SV_BF16};
+    SV_REQUIRE(p->ldx % 2 == 0); /* channels are loaded in pairs */
+    const dim3 grid((unsigned)p->shape.n_k_heads,
+                    (unsigned)(p->rows.n_segs + (p->rows.n_rows + GDN_CHUNK - 1) / GDN_CHUNK));
+    if (cu->act == SV_BF16)
+        sv_cuda_launch_in_pass(cu, "gdn_conv", conv_kernel<__nv_bfloat16>, grid, CONV_THREADS, 0, a,
+                               (const __nv_bfloat16 *)p->x, (const __nv_bfloat16 *)p->b,
+                               (const __nv_bfloat16 *)p->a);
+    else
+        sv_cuda_launch_in_pass(cu, "gdn_conv", conv_kernel<float>, grid, CONV_THREADS, 0, a,
+                               (const float *)p->x, (const float *)p->b, (const float *)p->a);
+}
+
+/* ---------------------------------------------------------------- gated norm */
+
+struct gated_norm_args {
+    int32_t n_rows, n_heads, d;
+    int64_t ldz;
+    const void *weight;
+    int weight_dtype;
+    float eps, of_d; /* of_d: 1 / d */
+};
+
+/* A warp a head: lane l holds numbers 2l, 2l + 1, 2l + 64, ... */
+template <typename T>
+static __global__ void __launch_bounds__(NORM_WARPS * 32)
+    gated_norm_kernel(const struct gated_norm_args a, const float *x, const T *z, T *out)
+{
+    enum { PAIRS = SV_GDN_MAX_DIM / 64 };
+    const int32_t lane = threadIdx.x % 32;
+    const int64_t unit = (int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32;
+    const int64_t row = unit / a.n_heads, head = unit % a.n_heads;
+    sv_pdl_launch();
+    sv_pdl_wait();
+    if (row >= a.n_rows)
+        return;
+    x += unit * a.d;
+    out += unit * a.d;
+    z += row * a.ldz + head * a.d;
+    float2 v[PAIRS];
+    float sum = 0;
+#pragma unroll
+    for (int m = 0; m < PAIRS; m++) {
+        const int32_t i = 2 * lane + 64 * m;
+        v[m] = i < a.d ? load2(x + i) : make_float2(0, 0);
+        sum = __fmaf_rn(v[m].y, v[m].y, __fmaf_rn(v[m].x, v[m].x, sum));
+    }
+    const float inv = rsqrtf(__fmaf_rn(sv_warp_sum(sum), a.of_d, a.eps));
+#pragma unroll
+    for (int m = 0; m < PAIRS; m++) {
+        const int32_t i = 2 * lane + 64 * m;
+        if (i >= a.d)
+            break;
+        const float2 gate = load2(z + i);
+        const float y0 = __fmul_rn(__fmul_rn(v[m].x, inv),
+                                   sv_weight_at(a.weight, a.weight_dtype, i)),
+                    y1 = __fmul_rn(__fmul_rn(v[m].y, inv),
+                                   sv_weight_at(a.weight, a.weight_dtype, i + 1));
+        sv_store(out + i, sv_silu_mul(gate.x, y0));
+        sv_store(out + i + 1, sv_silu_mul(gate.y, y1));
+    }
+}
+
+void sv_cuda_gdn_norm(struct sv_dev *dev, const struct sv_p_gdn_norm *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    const struct gated_norm_args a = {p->n_rows, p->n_heads,        p->d,
+                                      p->ldz,    p->weight.data,    p->weight.fmt.elem,
+                                      p->eps,    1.0f / (float)p->d};
+    const int64_t n = ((int64_t)p->n_rows * p->n_heads + NORM_WARPS - 1) / NORM_WARPS;
+    SV_REQUIRE(p->d <= SV_GDN_MAX_DIM && p->d % 2 == 0 && p->ldz % 2 == 0);
+    if (cu->act == SV_BF16)
+        sv_cuda_launch_in_pass(cu, "gdn_norm", gated_norm_kernel<__nv_bfloat16>, dim3((unsigned)n),
+                               NORM_WARPS * 32, 0, a, p->x, (const __nv_bfloat16 *)p->z,
+                               (__nv_bfloat16 *)p->out);
+    else
+        sv_cuda_launch_in_pass(cu, "gdn_norm", gated_norm_kernel<float>, dim3((unsigned)n),
+                               NORM_WARPS * 32, 0, a, p->x, (const float *)p->z, (float *)p->out);
+}

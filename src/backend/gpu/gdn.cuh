@@ -1,0 +1,64 @@
+/*
+ * gdn.cuh - what the kernels of the gated delta rule share: a segment as they see it, and the views
+ * of its slot's block (ops_gdn.h).
+ *
+ * Included by gdn.cu and gdn_scan.cu. Must not: compute anything that a row's bits hang on.
+ */
+#ifndef SV_GPU_GDN_CUH
+#define SV_GPU_GDN_CUH
+
+#include "backend/cuda/cuda.h"
+#include "backend/gpu/gdn.h"
+
+enum { GDN_CHUNK = SV_GDN_CHUNK, GDN_KEY = SV_CUDA_MAX_KEY };
+
+/* Handed to kernels by value. */
+struct gdn_args {
+    struct sv_rows rows;
+    struct sv_gdn_shape shape;
+    struct sv_gdn_slots slots;
+    struct sv_gdn_block block;
+    struct sv_gdn_rows mid;
+    int32_t channels;
+};
+
+struct gdn_seg {
+    int32_t slot, row0, n, base, end; /* positions [base, end) in rows [row0, row0 + n) */
+    bool prompt;                      /* all of its rows are committed */
+};
+static __device__ __forceinline__ struct gdn_seg gdn_seg_at(const struct gdn_args &a, int32_t seg)
+{
+    struct gdn_seg s;
+    s.slot = a.rows.seg_slot[seg];
+    s.row0 = a.rows.seg_row0[seg];
+    s.n = a.rows.seg_row0[seg + 1] - s.row0;
+    s.base = a.rows.seg_base[seg];
+    s.end = s.base + s.n;
+    s.prompt = s.n > a.shape.max_block;
+    if (s.slot < 0)
+        s.n = 0;
+    return s;
+}
+
+struct gdn_slot {
+    int32_t *pos;    /* before which the state stands */
+    uint32_t *count; /* (n_k_heads + 1) thread blocks that are done; 0 between passes */
+    float *state, *k, *u, *g;
+    void *conv;
+};
+static __device__ __forceinline__ struct gdn_slot gdn_slot_at(const struct gdn_args &a,
+                                                              int32_t slot)
+{
+    uint8_t *const at = (uint8_t *)a.slots.data + slot * a.slots.slot_stride;
+    struct gdn_slot s;
+    s.pos = (int32_t *)at;
+    s.count = (uint32_t *)at + 1;
+    s.state = (float *)(at + a.block.state);
+    s.k = (float *)(at + a.block.k);
+    s.u = (float *)(at + a.block.u);
+    s.g = (float *)(at + a.block.g);
+    s.conv = at + a.block.conv;
+    return s;
+}
+
+#endif

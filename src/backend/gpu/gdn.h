@@ -1,0 +1,25 @@
+/*
+ * gdn.h - what models with recurrent layers need of a GPU beside the ops of all: entry points.
+ *
+ * Included by device.cu for the table and by the files that define them. Must not: hold anything
+ * but prototypes and what a shape may be.
+ */
+#ifndef SV_GPU_GDN_H
+#define SV_GPU_GDN_H
+
+extern "C" {
+#include "backend/ops_gdn.h"
+}
+
+enum { SV_CUDA_MAX_KEY = 128 }; /* numbers of a key (gdn_scan.cu) */
+
+/* gdn.cu, gdn_scan.cu */
+void sv_cuda_gdn_conv(struct sv_dev *dev, const struct sv_p_gdn_conv *p);
+void sv_cuda_gdn_scan(struct sv_dev *dev, const struct sv_p_gdn_scan *p);
+void sv_cuda_gdn_norm(struct sv_dev *dev, const struct sv_p_gdn_norm *p);
+
+/* gates.cu */
+void sv_cuda_sigmoid_mul(struct sv_dev *dev, const struct sv_p_sigmoid_mul *p);
+void sv_cuda_add_gated(struct sv_dev *dev, const struct sv_p_add_gated *p);
+
+#endif

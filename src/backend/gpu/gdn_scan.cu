@@ -1,0 +1,511 @@
+/*
+ * gdn_scan.cu - the gated delta rule over the rows of a pass, on matrix instructions.
+ *
+ * Entered through the table in device.cu. A thread block takes 32 columns of one value head's state
+ * of one segment through its chunks of 16 positions. Four waves hold them in registers, transposed
+ * (a column of the state is a row of a product), two of them each half of the key's numbers. Row i
+ * of a chunk is always line i of the products with its keys and queries, and lines do not meet, so
+ * a row's bits do not depend on which others are there. Operands are f32 numbers cut into bf16
+ * parts; of two numbers the products are added whose parts are not both small. The state itself is
+ * f32 and is added to with one rounding.
+ *
+ * A chunk is folded into the state when all its rows are committed; a verify block that crosses its
+ * end folds it into the registers only. Keys, G and the position in the slot's block are written by
+ * the last thread block of a key head, when all have read them. Must not: write a state that hangs
+ * on a row that may be rejected; let counts of rows or segments choose an order of a sum.
+ */
+#include "backend/gpu/gdn.cuh"
+#include "backend/gpu/gpu.h"
+
+enum {
+    WAVES = 4,
+    THREADS = WAVES * GPU_WAVE,
+    COLS = 32,                 /* columns of a state in a thread block: two tiles */
+    SHARES = THREADS / COLS,   /* threads that work on one of them */
+    HALF = GDN_KEY / 2,        /* a wave's numbers of a key */
+    TILES = HALF / 16,         /* its tiles of 16 x 16 */
+    SUMS = 16 * 16 / GPU_WAVE, /* registers of one */
+    PAIRS = SUMS / 2,          /* of one in bf16 */
+    OCTETS = GDN_KEY / 8,      /* pieces of a key that a thread brings */
+    PIECES = 2 * GDN_CHUNK * OCTETS / THREADS,
+    CELLS = GDN_CHUNK * COLS / THREADS,
+    WEIGHTS = GDN_CHUNK * GDN_CHUNK / THREADS,
+    X_LINE = COLS + 4, /* floats between lines of products in shared memory */
+    V_BYTES = 128      /* between columns of u in shared memory */
+};
+static_assert(SUMS == gpu_sums(16), "a tile's sums");
+
+struct scan_args {
+    struct gdn_args g;
+    float *out;
+};
+
+/* What a thread block is about. */
+struct work {
+    struct gdn_seg seg;
+    struct gdn_slot slot;
+    int32_t h, kh, col0, n_cols;
+    int32_t kept_from; /* where the state stands after the pass: from there on rows are kept */
+};
+
+/* A chunk; its lines [lo, hi) are rows of the pass, those before were committed earlier. */
+struct chunk {
+    int32_t first, lo, hi;
+    bool committed, folds;
+};
+static __device__ __forceinline__ struct chunk chunk_at(const struct work &w, int32_t first)
+{
+    struct chunk c;
+    c.first = first;
+    c.lo = min(max(w.seg.base - first, 0), GDN_CHUNK);
+    c.hi = min(w.seg.end - first, GDN_CHUNK);
+    c.committed = c.lo == GDN_CHUNK || w.seg.prompt;
+    c.folds = c.hi == GDN_CHUNK && (c.committed || first + GDN_CHUNK < w.seg.end);
+    return c;
+}
+
+/* ---------------------------------------------------------------- what a chunk needs */
+
+struct shared {
+    float v[GDN_CHUNK][COLS];         /* u of lines before lo, v of the others */
+    float kk[GDN_CHUNK][GDN_CHUNK];   /* [j][i]: exp(G_i - G_j) k_i . k_j */
+    float qk[GDN_CHUNK][GDN_CHUNK];   /* [i][j]: the same with q_i */
+    float x[2][2][GDN_CHUNK][X_LINE]; /* of each half: lines of keys, of queries times S */
+    float decay[GDN_CHUNK], beta[GDN_CHUNK], to_end[GDN_CHUNK]; /* exp(G_i), exp(G_last - G_i) */
+    int32_t last;
+};
+
+/* The same in registers, on its way. */
+struct fetched {
+    float4 kq[PIECES][2];
+    float v[CELLS];
+    float g_i[WEIGHTS], g_j[WEIGHTS], kk[WEIGHTS], qk[WEIGHTS];
+    float beta, g, g_last;
+};
+
+static __device__ __forceinline__ int64_t row_of(const struct work &w, const struct chunk &c,
+                                                 int32_t line)
+{
+    return w.seg.row0 + c.first + line - w.seg.base;
+}
+/* Row of a ring. */
+static __device__ __forceinline__ int64_t kept_at(const struct scan_args &a, const struct chunk &c,
+                                                  int32_t head, int32_t line)
+{
+    return (int64_t)head * a.g.block.ring + (c.first + line) % a.g.block.ring;
+}
+static __device__ __forceinline__ float gate_of(const struct scan_args &a, const struct work &w,
+                                                const struct chunk &c, int32_t line)
+{
+    return line < c.lo ? w.slot.g[kept_at(a, c, w.h, line)]
+                       : a.g.mid.gate[(row_of(w, c, line) * 2 + 1) * a.g.shape.n_v_heads + w.h];
+}
+
+static __device__ __forceinline__ void fetch(const struct scan_args &a, const struct work &w,
+                                             const struct chunk &c, struct fetched &f)
+{
+    const struct sv_gdn_shape &s = a.g.shape;
+    const int32_t t = threadIdx.x, kd = s.k_dim, nk = s.n_k_heads;
+#pragma unroll
+    for (int m = 0; m < PIECES; m++) {
+        const int32_t n = t + THREADS * m, d = n % OCTETS * 8, i = n / OCTETS % GDN_CHUNK;
+        const bool query = n >= GDN_CHUNK * OCTETS;
+        const float *from = NULL;
+        if (d < kd && i >= c.lo && i < c.hi)
+            from = a.g.mid.qkv + row_of(w, c, i) * a.g.channels +
+                   (int64_t)((query ? 0 : nk) + w.kh) * kd + d;
+        else if (d < kd && i < c.lo && c.folds && !query)
+            from = w.slot.k + kept_at(a, c, w.kh, i) * kd + d;
+        f.kq[m][0] = from ? *(const float4 *)from : make_float4(0, 0, 0, 0);
+        f.kq[m][1] = from ? *(const float4 *)(from + 4) : make_float4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int m = 0; m < CELLS; m++) {
+        const int32_t i = (t + THREADS * m) / COLS, col = t % COLS;
+        f.v[m] = 0;
+        if (col < w.n_cols && i < c.lo)
+            f.v[m] = w.slot.u[kept_at(a, c, w.h, i) * s.v_dim + w.col0 + col];
+        else if (col < w.n_cols && i < c.hi)
+            f.v[m] = a.g.mid.qkv[row_of(w, c, i) * a.g.channels + 2 * (int64_t)nk * kd +
+                                 (int64_t)w.h * s.v_dim + w.col0 + col];
+    }
+#pragma unroll
+    for (int m = 0; m < WEIGHTS; m++) {
+        const int32_t n = t + THREADS * m, i = n / GDN_CHUNK, j = n % GDN_CHUNK;
+        f.g_i[m] = f.g_j[m] = f.kk[m] = f.qk[m] = 0;
+        if (i < c.lo || i >= c.hi || j > i)
+            continue;
+        const float *const dot = a.g.mid.dots + ((row_of(w, c, i) * nk + w.kh) * 2) * GDN_CHUNK + j;
+        f.g_i[m] = gate_of(a, w, c, i);
+        f.g_j[m] = gate_of(a, w, c, j);
+        f.kk[m] = dot[0];
+        f.qk[m] = dot[GDN_CHUNK];
+    }
+    f.beta = f.g = f.g_last = 0;
+    if (t < c.hi) {
+        f.g = gate_of(a, w, c, t);
+        f.beta = t < c.lo ? 0 : a.g.mid.gate[row_of(w, c, t) * 2 * s.n_v_heads + w.h];
+        f.g_last = c.folds ? gate_of(a, w, c, GDN_CHUNK - 1) : 0;
+    }
+}
+
+/* Cuts two numbers into PARTS pairs of bf16. */
+template <int PARTS>
+static __device__ __forceinline__ void cut(uint32_t (&part)[PARTS], float x, float y)
+{
+#pragma unroll
+    for (int p = 0; p < PARTS; p++) {
+        const __nv_bfloat162 h = __floats2bfloat162_rn(x, y);
+        part[p] = *(const uint32_t *)&h;
+        x = __fsub_rn(x, __uint_as_float(part[p] << 16));
+        y = __fsub_rn(y, __uint_as_float(part[p] & 0xffff0000u));
+    }
+}
+
+/* Keys, then queries: a line's parts lie side by side. */
+template <int PARTS> struct tiles {
+    enum { LINE = PARTS * GDN_KEY * 2, BYTES = GDN_CHUNK * LINE };
+};
+
+template <int PARTS>
+static __device__ __forceinline__ void put(const struct fetched &f, struct shared &m, uint32_t keys)
+{
+    enum { LINE = tiles<PARTS>::LINE };
+    const int32_t t = threadIdx.x;
+#pragma unroll
+    for (int n0 = 0; n0 < PIECES; n0++) {
+        const int32_t n = t + THREADS * n0, octet = n % OCTETS, i = n / OCTETS % GDN_CHUNK;
+        const uint32_t tile = keys + (n >= GDN_CHUNK * OCTETS ? tiles<PARTS>::BYTES : 0);
+        const float4 x = f.kq[n0][0], y = f.kq[n0][1];
+        uint32_t p[4][PARTS];
+        cut<PARTS>(p[0], x.x, x.y);
+        cut<PARTS>(p[1], x.z, x.w);
+        cut<PARTS>(p[2], y.x, y.y);
+        cut<PARTS>(p[3], y.z, y.w);
+#pragma unroll
+        for (int q = 0; q < PARTS; q++)
+            gpu_store16(tile + gpu_place<LINE>(i, q * (GDN_KEY / 8) + octet),
+                        make_uint4(p[0][q], p[1][q], p[2][q], p[3][q]));
+    }
+#pragma unroll
+    for (int n = 0; n < CELLS; n++)
+        m.v[(t + THREADS * n) / COLS][t % COLS] = f.v[n];
+#pragma unroll
+    for (int n0 = 0; n0 < WEIGHTS; n0++) {
+        const int32_t n = t + THREADS * n0, i = n / GDN_CHUNK, j = n % GDN_CHUNK;
+        const float weight = expf(__fsub_rn(f.g_i[n0], f.g_j[n0]));
+        m.kk[j][i] = __fmul_rn(weight, f.kk[n0]);
+        m.qk[i][j] = __fmul_rn(weight, f.qk[n0]);
+    }
+    if (t < GDN_CHUNK) {
+        m.decay[t] = expf(f.g);
+        m.beta[t] = f.beta;
+        m.to_end[t] = expf(__fsub_rn(f.g_last, f.g));
+    }
+}
+
+/* ---------------------------------------------------------------- the state */
+
+/* This wave's columns and numbers: sum e of tile t is column col(e), number d(t, e). */
+struct place {
+    int32_t col0, d0;
+};
+static __device__ __forceinline__ struct place place_of(void)
+{
+    struct place p;
+    p.col0 = gpu_wave() % 2 * 16 + gpu_run_row(gpu_lane());
+    p.d0 = gpu_wave() / 2 * HALF + gpu_run_col(gpu_lane());
+    return p;
+}
+static __device__ __forceinline__ int32_t col_of(const struct place &p, int e)
+{
+    return p.col0 + 8 * (e % 4 / GPU_RUN);
+}
+static __device__ __forceinline__ int32_t number_of(const struct place &p, int t, int e)
+{
+    return p.d0 + t * 16 + e / 4 * GPU_COLS + e % GPU_RUN;
+}
+
+template <bool STORE>
+static __device__ __forceinline__ void move_state(const struct scan_args &a, const struct work &w,
+                                                  float (&s)[TILES][SUMS])
+{
+    const struct sv_gdn_shape &shape = a.g.shape;
+    const struct place p = place_of();
+    float *const head = w.slot.state + (int64_t)w.h * shape.k_dim * shape.v_dim + w.col0;
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int e = 0; e < SUMS; e++) {
+            const int32_t d = number_of(p, t, e), col = col_of(p, e);
+            const bool there = d < shape.k_dim && col < w.n_cols;
+            if (STORE && there)
+                head[d * shape.v_dim + col] = s[t][e];
+            else if (!STORE)
+                s[t][e] = there ? head[d * shape.v_dim + col] : 0.0f;
+        }
+}
+
+/* Lines of keys and of queries times this wave's part of the state, to shared memory. */
+template <int PARTS, bool WHOLE>
+static __device__ __forceinline__ void products(const float (&s)[TILES][SUMS], struct shared &m,
+                                                uint32_t keys, int32_t k_dim)
+{
+    enum { LINE = tiles<PARTS>::LINE };
+    const int half = gpu_wave() / 2, lane = gpu_lane();
+    const uint32_t queries = keys + tiles<PARTS>::BYTES;
+    float sum[2][SUMS];
+#pragma unroll
+    for (int e = 0; e < SUMS; e++)
+        sum[0][e] = sum[1][e] = 0;
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        if (!WHOLE && half * HALF + t * 16 >= k_dim)
+            break;
+        uint32_t part[PARTS][PAIRS];
+#pragma unroll
+        for (int e = 0; e < PAIRS; e++) {
+            uint32_t two[PARTS];
+            cut<PARTS>(two, s[t][2 * e], s[t][2 * e + 1]);
+#pragma unroll
+            for (int p = 0; p < PARTS; p++)
+                part[p][e] = two[p];
+        }
+#pragma unroll
+        for (int q = 0; q < PARTS; q++) {
+            const uint32_t col = q * GDN_KEY + half * HALF + t * 16;
+            uint32_t k[PAIRS], x[PAIRS];
+            gpu_load_n<LINE>(k, keys, 0, col);
+            gpu_load_n<LINE>(x, queries, 0, col);
+#pragma unroll
+            for (int p = 0; p < PARTS - q; p++) {
+                gpu_mma_t(sum[0], part[p], k);
+                gpu_mma_t(sum[1], part[p], x);
+            }
+        }
+    }
+    const int32_t col0 = gpu_wave() % 2 * 16 + gpu_run_row(lane);
+#pragma unroll
+    for (int e = 0; e < SUMS; e++) {
+        const int32_t line = e / 4 * GPU_COLS + gpu_run_col(lane) + e % GPU_RUN,
+                      col = col0 + 8 * (e % 4 / GPU_RUN);
+        m.x[half][0][line][col] = sum[0][e];
+        m.x[half][1][line][col] = sum[1][e];
+    }
+}
+
+/* ---------------------------------------------------------------- the rows of a chunk */
+
+/* u and the outputs of one column; SHARES threads do the former alike and divide the latter. What
+ * is to be folded goes to shared memory, in parts. */
+template <int PARTS>
+static __device__ __forceinline__ void rows(const struct scan_args &a, const struct work &w,
+                                            const struct chunk &c, const struct shared &m,
+                                            uint32_t folded)
+{
+    const struct sv_gdn_shape &s = a.g.shape;
+    const int32_t col = threadIdx.x % COLS, share = threadIdx.x / COLS;
+    const bool there = col < w.n_cols;
+    float u[GDN_CHUNK], sum[GDN_CHUNK];
+#pragma unroll
+    for (int i = 0; i < GDN_CHUNK; i++)
+        sum[i] = u[i] = 0;
+#pragma unroll
+    for (int j = 0; j < GDN_CHUNK; j++) {
+        if (j >= c.hi)
+            break;
+        u[j] = m.v[j][col];
+        if (j >= c.lo) {
+            const float sk = __fadd_rn(m.x[0][0][j][col], m.x[1][0][j][col]);
+            u[j] = __fmul_rn(m.beta[j], __fsub_rn(__fmaf_rn(-m.decay[j], sk, u[j]), sum[j]));
+        }
+#pragma unroll
+        for (int i = j + 1; i < GDN_CHUNK; i++)
+            sum[i] = __fmaf_rn(m.kk[j][i], u[j], sum[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < GDN_CHUNK; i++) {
+        if (i % SHARES != share || i < c.lo || i >= c.hi || !there)
+            continue;
+        float out = __fmul_rn(m.decay[i], __fadd_rn(m.x[0][1][i][col], m.x[1][1][i][col]));
+#pragma unroll
+        for (int j = 0; j <= i; j++)
+            out = __fmaf_rn(m.qk[i][j], u[j], out);
+        a.out[(row_of(w, c, i) * s.n_v_heads + w.h) * s.v_dim + w.col0 + col] = out;
+        if (c.first + i >= w.kept_from)
+            w.slot.u[kept_at(a, c, w.h, i) * s.v_dim + w.col0 + col] = u[i];
+    }
+    if (!c.folds)
+        return;
+#pragma unroll
+    for (int i = 0; i < GDN_CHUNK; i += 2) {
+        if (i / 2 % SHARES != share)
+            continue;
+        uint32_t two[PARTS];
+        cut<PARTS>(two, __fmul_rn(m.to_end[i], u[i]), __fmul_rn(m.to_end[i + 1], u[i + 1]));
+#pragma unroll
+        for (int p = 0; p < PARTS; p++)
+            gpu_store4(folded + gpu_place<V_BYTES>(col, p * 2 + i / 8) + i % 8 * 2, two[p]);
+    }
+}
+
+/* The state behind the chunk. */
+template <int PARTS, bool WHOLE>
+static __device__ __forceinline__ void fold(float (&s)[TILES][SUMS], float decay, uint32_t keys,
+                                            uint32_t folded, int32_t k_dim)
+{
+    enum { LINE = tiles<PARTS>::LINE };
+    const int half = gpu_wave() / 2;
+    uint32_t u[PARTS][PAIRS];
+#pragma unroll
+    for (int p = 0; p < PARTS; p++)
+        gpu_load_p<V_BYTES>(u[p], folded, gpu_wave() % 2 * 16, p * 16);
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        if (!WHOLE && half * HALF + t * 16 >= k_dim)
+            break;
+        float sum[SUMS];
+#pragma unroll
+        for (int e = 0; e < SUMS; e++)
+            sum[e] = 0;
+#pragma unroll
+        for (int q = 0; q < PARTS; q++) {
+            uint32_t k[PAIRS];
+            gpu_load_t<LINE>(k, keys, 0, q * GDN_KEY + half * HALF + t * 16);
+#pragma unroll
+            for (int p = 0; p < PARTS - q; p++)
+                gpu_mma_t(sum, u[p], k);
+        }
+#pragma unroll
+        for (int e = 0; e < SUMS; e++)
+            s[t][e] = __fmaf_rn(decay, s[t][e], sum[e]);
+    }
+}
+
+/* ---------------------------------------------------------------- the segment's end */
+
+/* Keys and G of rows that a later pass reads, and where the state stands now. */
+static __device__ __forceinline__ void keep_rows(const struct scan_args &a, const struct work &w,
+                                                 int32_t kh)
+{
+    const struct sv_gdn_shape &s = a.g.shape;
+    const int32_t first = max(w.kept_from, w.seg.base), n = w.seg.end - first, fours = s.k_dim / 4,
+                  each = s.n_v_heads / s.n_k_heads, ring = a.g.block.ring;
+    for (int32_t i = threadIdx.x; i < n * fours; i += THREADS) {
+        const int32_t pos = first + i / fours, d = i % fours * 4;
+        *(float4 *)(w.slot.k + ((int64_t)kh * ring + pos % ring) * s.k_dim + d) = *(
+            const float4 *)(a.g.mid.qkv + (int64_t)(w.seg.row0 + pos - w.seg.base) * a.g.channels +
+                            (int64_t)(s.n_k_heads + kh) * s.k_dim + d);
+    }
+    for (int32_t i = threadIdx.x; i < n * each; i += THREADS) {
+        const int32_t pos = first + i / each, h = kh * each + i % each;
+        w.slot.g[(int64_t)h * ring + pos % ring] =
+            a.g.mid.gate[((int64_t)(w.seg.row0 + pos - w.seg.base) * 2 + 1) * s.n_v_heads + h];
+    }
+}
+
+/* Of the thread blocks of a key head the last one keeps its rows, and of these the last one moves
+ * the position: by then all have read what is overwritten. */
+static __device__ __forceinline__ void finish(const struct scan_args &a, const struct work &w,
+                                              int32_t n_blocks, struct shared &m)
+{
+    uint32_t *const count = w.slot.count + w.kh, *const heads = w.slot.count + a.g.shape.n_k_heads;
+    gpu_publish();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        m.last = gpu_arrive(count) == (uint32_t)n_blocks - 1;
+    __syncthreads();
+    if (!m.last)
+        return;
+    gpu_obtain();
+    keep_rows(a, w, w.kh);
+    if (threadIdx.x != 0)
+        return;
+    *count = 0;
+    if (gpu_arrive(heads) == (uint32_t)a.g.shape.n_k_heads - 1) {
+        *heads = 0;
+        *w.slot.pos = w.kept_from;
+    }
+}
+
+/* Where the state stands when the pass begins. A block that was cleared and then used from the
+ * middle of a text holds zeros all the same. */
+static __device__ __forceinline__ int32_t state_pos(const struct scan_args &a, const struct work &w)
+{
+    const int32_t pos = *w.slot.pos, base = w.seg.base;
+    return pos <= base && base - pos <= a.g.block.ring ? pos : base / GDN_CHUNK * GDN_CHUNK;
+}
+
+/* WHOLE: keys are as long as they may be. */
+template <int PARTS, bool WHOLE>
+static __global__ void __launch_bounds__(THREADS)
+    scan_kernel(const __grid_constant__ struct scan_args a)
+{
+    GPU_SHARED(tile_bytes);
+    __shared__ __align__(16) struct shared m;
+    const struct sv_gdn_shape &shape = a.g.shape;
+    const uint32_t keys = gpu_shared_at(tile_bytes), folded = keys + 2 * tiles<PARTS>::BYTES;
+    const int32_t per_head = (shape.v_dim + COLS - 1) / COLS,
+                  each = shape.n_v_heads / shape.n_k_heads;
+    struct work w;
+    struct fetched f;
+    float s[TILES][SUMS];
+    sv_pdl_launch();
+    sv_pdl_wait();
+    w.seg = gdn_seg_at(a.g, (int32_t)blockIdx.y);
+    if (w.seg.n == 0)
+        return;
+    w.slot = gdn_slot_at(a.g, w.seg.slot);
+    w.h = (int32_t)blockIdx.x / per_head;
+    w.kh = w.h / each;
+    w.col0 = (int32_t)blockIdx.x % per_head * COLS;
+    w.n_cols = shape.v_dim - w.col0;
+    w.kept_from = (w.seg.prompt ? w.seg.end : w.seg.base) / GDN_CHUNK * GDN_CHUNK;
+    move_state<false>(a, w, s);
+    bool changed = false; /* the state in registers is committed and not yet in memory */
+    struct chunk c = chunk_at(w, state_pos(a, w));
+    fetch(a, w, c, f);
+    for (;;) {
+        __syncthreads(); /* the chunk before is done */
+        put<PARTS>(f, m, keys);
+        __syncthreads();
+        const struct chunk next = chunk_at(w, c.first + GDN_CHUNK);
+        if (next.hi > 0)
+            fetch(a, w, next, f);
+        if (c.lo < c.hi)
+            products<PARTS, WHOLE>(s, m, keys, shape.k_dim);
+        __syncthreads();
+        rows<PARTS>(a, w, c, m, folded);
+        if (c.folds) {
+            if (!c.committed && changed) {
+                move_state<true>(a, w, s);
+                changed = false;
+            }
+            __syncthreads();
+            fold<PARTS, WHOLE>(s, m.decay[GDN_CHUNK - 1], keys, folded, shape.k_dim);
+            changed |= c.committed;
+        }
+        if (next.hi <= 0)
+            break;
+        c = next;
+    }
+    if (changed)
+        move_state<true>(a, w, s);
+    finish(a, w, per_head * each, m);
+}
+
+void sv_cuda_gdn_scan(struct sv_dev *dev, const struct sv_p_gdn_scan *p)
+{
+    struct sv_cuda *cu = sv_cuda_of(dev);
+    const struct sv_gdn_shape &s = p->shape;
+    const struct scan_args a = {
+        {p->rows, s, p->slots, sv_gdn_block_of(&s), p->x, sv_gdn_channels(&s)}, p->out};
+    const dim3 grid((unsigned)(s.n_v_heads * ((s.v_dim + COLS - 1) / COLS)),
+                    (unsigned)p->rows.n_segs);
+    const bool half = cu->act == SV_BF16, whole = s.k_dim == GDN_KEY;
+    const size_t smem = (size_t)(half ? 2 * tiles<2>::BYTES : 2 * tiles<3>::BYTES) + COLS * V_BYTES;
+    void (*const kernel)(struct scan_args) =
+        half ? (whole ? scan_kernel<2, true> : scan_kernel<2, false>)
+             : (whole ? scan_kernel<3, true> : scan_kernel<3, false>);
+    sv_cuda_launch_in_pass(cu, "gdn_scan", kernel, grid, THREADS, smem, a);
+}
