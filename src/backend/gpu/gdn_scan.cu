@@ -83,6 +83,21 @@ struct fetched {
     float beta, g, g_last;
 };
 
+/* WHOLE: keys and values have GDN_KEY numbers. */
+template <bool WHOLE> static __device__ __forceinline__ int32_t k_dim(const struct scan_args &a)
+{
+    return WHOLE ? GDN_KEY : a.g.shape.k_dim;
+}
+template <bool WHOLE> static __device__ __forceinline__ int32_t v_dim(const struct scan_args &a)
+{
+    return WHOLE ? GDN_KEY : a.g.shape.v_dim;
+}
+template <bool WHOLE>
+static __device__ __forceinline__ bool has_col(const struct work &w, int32_t col)
+{
+    return WHOLE || col < w.n_cols;
+}
+
 static __device__ __forceinline__ int64_t row_of(const struct work &w, const struct chunk &c,
                                                  int32_t line)
 {
@@ -101,11 +116,12 @@ static __device__ __forceinline__ float gate_of(const struct scan_args &a, const
                        : a.g.mid.gate[(row_of(w, c, line) * 2 + 1) * a.g.shape.n_v_heads + w.h];
 }
 
+template <bool WHOLE>
 static __device__ __forceinline__ void fetch(const struct scan_args &a, const struct work &w,
                                              const struct chunk &c, struct fetched &f)
 {
     const struct sv_gdn_shape &s = a.g.shape;
-    const int32_t t = threadIdx.x, kd = s.k_dim, nk = s.n_k_heads;
+    const int32_t t = threadIdx.x, kd = k_dim<WHOLE>(a), vd = v_dim<WHOLE>(a), nk = s.n_k_heads;
 #pragma unroll
     for (int m = 0; m < PIECES; m++) {
         const int32_t n = t + THREADS * m, d = n % OCTETS * 8, i = n / OCTETS % GDN_CHUNK;
@@ -123,11 +139,11 @@ static __device__ __forceinline__ void fetch(const struct scan_args &a, const st
     for (int m = 0; m < CELLS; m++) {
         const int32_t i = (t + THREADS * m) / COLS, col = t % COLS;
         f.v[m] = 0;
-        if (col < w.n_cols && i < c.lo)
-            f.v[m] = w.slot.u[kept_at(a, c, w.h, i) * s.v_dim + w.col0 + col];
-        else if (col < w.n_cols && i < c.hi)
+        if (has_col<WHOLE>(w, col) && i < c.lo)
+            f.v[m] = w.slot.u[kept_at(a, c, w.h, i) * vd + w.col0 + col];
+        else if (has_col<WHOLE>(w, col) && i < c.hi)
             f.v[m] = a.g.mid.qkv[row_of(w, c, i) * a.g.channels + 2 * (int64_t)nk * kd +
-                                 (int64_t)w.h * s.v_dim + w.col0 + col];
+                                 (int64_t)w.h * vd + w.col0 + col];
     }
 #pragma unroll
     for (int m = 0; m < WEIGHTS; m++) {
@@ -206,7 +222,7 @@ static __device__ __forceinline__ void put(const struct fetched &f, struct share
 
 /* ---------------------------------------------------------------- the state */
 
-/* This wave's columns and numbers: sum e of tile t is column col(e), number d(t, e). */
+/* Where sum 0 of tile 0 of this lane is: column of the thread block's, number of a key. */
 struct place {
     int32_t col0, d0;
 };
@@ -217,39 +233,32 @@ static __device__ __forceinline__ struct place place_of(void)
     p.d0 = gpu_wave() / 2 * HALF + gpu_run_col(gpu_lane());
     return p;
 }
-static __device__ __forceinline__ int32_t col_of(const struct place &p, int e)
-{
-    return p.col0 + 8 * (e % 4 / GPU_RUN);
-}
-static __device__ __forceinline__ int32_t number_of(const struct place &p, int t, int e)
-{
-    return p.d0 + t * 16 + e / 4 * GPU_COLS + e % GPU_RUN;
-}
 
-template <bool STORE>
+template <bool STORE, bool WHOLE>
 static __device__ __forceinline__ void move_state(const struct scan_args &a, const struct work &w,
                                                   float (&s)[TILES][SUMS])
 {
-    const struct sv_gdn_shape &shape = a.g.shape;
+    const int32_t kd = k_dim<WHOLE>(a), vd = v_dim<WHOLE>(a);
     const struct place p = place_of();
-    float *const head = w.slot.state + (int64_t)w.h * shape.k_dim * shape.v_dim + w.col0;
+    float *const at =
+        w.slot.state + ((int64_t)w.h * kd + p.d0) * vd + w.col0 + p.col0; /* of sum 0 of tile 0 */
 #pragma unroll
     for (int t = 0; t < TILES; t++)
 #pragma unroll
         for (int e = 0; e < SUMS; e++) {
-            const int32_t d = number_of(p, t, e), col = col_of(p, e);
-            const bool there = d < shape.k_dim && col < w.n_cols;
+            const int32_t d = t * 16 + e / 4 * GPU_COLS + e % GPU_RUN, col = 8 * (e % 4 / GPU_RUN);
+            const bool there = has_col<WHOLE>(w, p.col0 + col) && (WHOLE || p.d0 + d < kd);
             if (STORE && there)
-                head[d * shape.v_dim + col] = s[t][e];
+                at[d * vd + col] = s[t][e];
             else if (!STORE)
-                s[t][e] = there ? head[d * shape.v_dim + col] : 0.0f;
+                s[t][e] = there ? at[d * vd + col] : 0.0f;
         }
 }
 
 /* Lines of keys and of queries times this wave's part of the state, to shared memory. */
 template <int PARTS, bool WHOLE>
 static __device__ __forceinline__ void products(const float (&s)[TILES][SUMS], struct shared &m,
-                                                uint32_t keys, int32_t k_dim)
+                                                uint32_t keys, int32_t kd)
 {
     enum { LINE = tiles<PARTS>::LINE };
     const int half = gpu_wave() / 2, lane = gpu_lane();
@@ -260,7 +269,7 @@ static __device__ __forceinline__ void products(const float (&s)[TILES][SUMS], s
         sum[0][e] = sum[1][e] = 0;
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
-        if (!WHOLE && half * HALF + t * 16 >= k_dim)
+        if (!WHOLE && half * HALF + t * 16 >= kd)
             break;
         uint32_t part[PARTS][PAIRS];
 #pragma unroll
@@ -278,10 +287,11 @@ static __device__ __forceinline__ void products(const float (&s)[TILES][SUMS], s
             gpu_load_n<LINE>(k, keys, 0, col);
             gpu_load_n<LINE>(x, queries, 0, col);
 #pragma unroll
-            for (int p = 0; p < PARTS - q; p++) {
-                gpu_mma_t(sum[0], part[p], k);
-                gpu_mma_t(sum[1], part[p], x);
-            }
+            for (int p = 0; p < PARTS; p++)
+                if (p + q < PARTS) {
+                    gpu_mma_t(sum[0], part[p], k);
+                    gpu_mma_t(sum[1], part[p], x);
+                }
         }
     }
     const int32_t col0 = gpu_wave() % 2 * 16 + gpu_run_row(lane);
@@ -298,14 +308,13 @@ static __device__ __forceinline__ void products(const float (&s)[TILES][SUMS], s
 
 /* u and the outputs of one column; SHARES threads do the former alike and divide the latter. What
  * is to be folded goes to shared memory, in parts. */
-template <int PARTS>
+template <int PARTS, bool WHOLE>
 static __device__ __forceinline__ void rows(const struct scan_args &a, const struct work &w,
                                             const struct chunk &c, const struct shared &m,
                                             uint32_t folded)
 {
-    const struct sv_gdn_shape &s = a.g.shape;
-    const int32_t col = threadIdx.x % COLS, share = threadIdx.x / COLS;
-    const bool there = col < w.n_cols;
+    const int32_t col = threadIdx.x % COLS, share = threadIdx.x / COLS, vd = v_dim<WHOLE>(a);
+    const bool there = has_col<WHOLE>(w, col);
     float u[GDN_CHUNK], sum[GDN_CHUNK];
 #pragma unroll
     for (int i = 0; i < GDN_CHUNK; i++)
@@ -313,15 +322,16 @@ static __device__ __forceinline__ void rows(const struct scan_args &a, const str
 #pragma unroll
     for (int j = 0; j < GDN_CHUNK; j++) {
         if (j >= c.hi)
-            break;
+            continue;
         u[j] = m.v[j][col];
         if (j >= c.lo) {
             const float sk = __fadd_rn(m.x[0][0][j][col], m.x[1][0][j][col]);
             u[j] = __fmul_rn(m.beta[j], __fsub_rn(__fmaf_rn(-m.decay[j], sk, u[j]), sum[j]));
         }
 #pragma unroll
-        for (int i = j + 1; i < GDN_CHUNK; i++)
-            sum[i] = __fmaf_rn(m.kk[j][i], u[j], sum[i]);
+        for (int i = 0; i < GDN_CHUNK; i++)
+            if (i > j)
+                sum[i] = __fmaf_rn(m.kk[j][i], u[j], sum[i]);
     }
 #pragma unroll
     for (int i = 0; i < GDN_CHUNK; i++) {
@@ -329,11 +339,12 @@ static __device__ __forceinline__ void rows(const struct scan_args &a, const str
             continue;
         float out = __fmul_rn(m.decay[i], __fadd_rn(m.x[0][1][i][col], m.x[1][1][i][col]));
 #pragma unroll
-        for (int j = 0; j <= i; j++)
-            out = __fmaf_rn(m.qk[i][j], u[j], out);
-        a.out[(row_of(w, c, i) * s.n_v_heads + w.h) * s.v_dim + w.col0 + col] = out;
+        for (int j = 0; j < GDN_CHUNK; j++)
+            if (j <= i)
+                out = __fmaf_rn(m.qk[i][j], u[j], out);
+        a.out[(row_of(w, c, i) * a.g.shape.n_v_heads + w.h) * vd + w.col0 + col] = out;
         if (c.first + i >= w.kept_from)
-            w.slot.u[kept_at(a, c, w.h, i) * s.v_dim + w.col0 + col] = u[i];
+            w.slot.u[kept_at(a, c, w.h, i) * vd + w.col0 + col] = u[i];
     }
     if (!c.folds)
         return;
@@ -352,7 +363,7 @@ static __device__ __forceinline__ void rows(const struct scan_args &a, const str
 /* The state behind the chunk. */
 template <int PARTS, bool WHOLE>
 static __device__ __forceinline__ void fold(float (&s)[TILES][SUMS], float decay, uint32_t keys,
-                                            uint32_t folded, int32_t k_dim)
+                                            uint32_t folded, int32_t kd)
 {
     enum { LINE = tiles<PARTS>::LINE };
     const int half = gpu_wave() / 2;
@@ -362,7 +373,7 @@ static __device__ __forceinline__ void fold(float (&s)[TILES][SUMS], float decay
         gpu_load_p<V_BYTES>(u[p], folded, gpu_wave() % 2 * 16, p * 16);
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
-        if (!WHOLE && half * HALF + t * 16 >= k_dim)
+        if (!WHOLE && half * HALF + t * 16 >= kd)
             break;
         float sum[SUMS];
 #pragma unroll
@@ -373,8 +384,9 @@ static __device__ __forceinline__ void fold(float (&s)[TILES][SUMS], float decay
             uint32_t k[PAIRS];
             gpu_load_t<LINE>(k, keys, 0, q * GDN_KEY + half * HALF + t * 16);
 #pragma unroll
-            for (int p = 0; p < PARTS - q; p++)
-                gpu_mma_t(sum, u[p], k);
+            for (int p = 0; p < PARTS; p++)
+                if (p + q < PARTS)
+                    gpu_mma_t(sum, u[p], k);
         }
 #pragma unroll
         for (int e = 0; e < SUMS; e++)
@@ -436,16 +448,20 @@ static __device__ __forceinline__ int32_t state_pos(const struct scan_args &a, c
     return pos <= base && base - pos <= a.g.block.ring ? pos : base / GDN_CHUNK * GDN_CHUNK;
 }
 
-/* WHOLE: keys are as long as they may be. */
-template <int PARTS, bool WHOLE>
-static __global__ void __launch_bounds__(THREADS)
+/* AHEAD: a chunk's numbers are fetched while the one before
+ * is at work, which many chunks in a row need and many thread blocks beside one another have no
+ * registers for. The arithmetic is the same. */
+template <int PARTS, bool WHOLE, bool AHEAD>
+static __global__ void __launch_bounds__(THREADS, AHEAD || !WHOLE ? 2
+                                                  : PARTS == 2    ? 4
+                                                                  : 3)
     scan_kernel(const __grid_constant__ struct scan_args a)
 {
     GPU_SHARED(tile_bytes);
     __shared__ __align__(16) struct shared m;
     const struct sv_gdn_shape &shape = a.g.shape;
     const uint32_t keys = gpu_shared_at(tile_bytes), folded = keys + 2 * tiles<PARTS>::BYTES;
-    const int32_t per_head = (shape.v_dim + COLS - 1) / COLS,
+    const int32_t per_head = (v_dim<WHOLE>(a) + COLS - 1) / COLS,
                   each = shape.n_v_heads / shape.n_k_heads;
     struct work w;
     struct fetched f;
@@ -459,30 +475,33 @@ static __global__ void __launch_bounds__(THREADS)
     w.h = (int32_t)blockIdx.x / per_head;
     w.kh = w.h / each;
     w.col0 = (int32_t)blockIdx.x % per_head * COLS;
-    w.n_cols = shape.v_dim - w.col0;
+    w.n_cols = v_dim<WHOLE>(a) - w.col0;
     w.kept_from = (w.seg.prompt ? w.seg.end : w.seg.base) / GDN_CHUNK * GDN_CHUNK;
-    move_state<false>(a, w, s);
+    move_state<false, WHOLE>(a, w, s);
     bool changed = false; /* the state in registers is committed and not yet in memory */
     struct chunk c = chunk_at(w, state_pos(a, w));
-    fetch(a, w, c, f);
+    if (AHEAD)
+        fetch<WHOLE>(a, w, c, f);
     for (;;) {
+        if (!AHEAD)
+            fetch<WHOLE>(a, w, c, f);
         __syncthreads(); /* the chunk before is done */
         put<PARTS>(f, m, keys);
         __syncthreads();
         const struct chunk next = chunk_at(w, c.first + GDN_CHUNK);
-        if (next.hi > 0)
-            fetch(a, w, next, f);
+        if (AHEAD && next.hi > 0)
+            fetch<WHOLE>(a, w, next, f);
         if (c.lo < c.hi)
-            products<PARTS, WHOLE>(s, m, keys, shape.k_dim);
+            products<PARTS, WHOLE>(s, m, keys, k_dim<WHOLE>(a));
         __syncthreads();
-        rows<PARTS>(a, w, c, m, folded);
+        rows<PARTS, WHOLE>(a, w, c, m, folded);
         if (c.folds) {
             if (!c.committed && changed) {
-                move_state<true>(a, w, s);
+                move_state<true, WHOLE>(a, w, s);
                 changed = false;
             }
             __syncthreads();
-            fold<PARTS, WHOLE>(s, m.decay[GDN_CHUNK - 1], keys, folded, shape.k_dim);
+            fold<PARTS, WHOLE>(s, m.decay[GDN_CHUNK - 1], keys, folded, k_dim<WHOLE>(a));
             changed |= c.committed;
         }
         if (next.hi <= 0)
@@ -490,7 +509,7 @@ static __global__ void __launch_bounds__(THREADS)
         c = next;
     }
     if (changed)
-        move_state<true>(a, w, s);
+        move_state<true, WHOLE>(a, w, s);
     finish(a, w, per_head * each, m);
 }
 
@@ -502,10 +521,14 @@ void sv_cuda_gdn_scan(struct sv_dev *dev, const struct sv_p_gdn_scan *p)
         {p->rows, s, p->slots, sv_gdn_block_of(&s), p->x, sv_gdn_channels(&s)}, p->out};
     const dim3 grid((unsigned)(s.n_v_heads * ((s.v_dim + COLS - 1) / COLS)),
                     (unsigned)p->rows.n_segs);
-    const bool half = cu->act == SV_BF16, whole = s.k_dim == GDN_KEY;
+    const bool half = cu->act == SV_BF16, whole = s.k_dim == GDN_KEY && s.v_dim == GDN_KEY;
     const size_t smem = (size_t)(half ? 2 * tiles<2>::BYTES : 2 * tiles<3>::BYTES) + COLS * V_BYTES;
-    void (*const kernel)(struct scan_args) =
-        half ? (whole ? scan_kernel<2, true> : scan_kernel<2, false>)
-             : (whole ? scan_kernel<3, true> : scan_kernel<3, false>);
+    void (*kernel)(struct scan_args) =
+        whole ? scan_kernel<3, true, false> : scan_kernel<3, false, false>;
+    if (half && !whole)
+        kernel = scan_kernel<2, false, false>;
+    else if (half) /* on average some chunks a segment */
+        kernel = p->rows.n_rows > 4 * GDN_CHUNK * p->rows.n_segs ? scan_kernel<2, true, true>
+                                                                 : scan_kernel<2, true, false>;
     sv_cuda_launch_in_pass(cu, "gdn_scan", kernel, grid, THREADS, smem, a);
 }
