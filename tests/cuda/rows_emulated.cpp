@@ -1,11 +1,12 @@
 /*
- * rows_emulated.cpp - the CUDA kernels of rows.cu run on a CPU by tests/cuda/emulated: norm, rotation and cache writes
- * within rounding of the CPU backend's, and a row's bits the same alone and in batches that take other launches; a norm's
+ * rows_emulated.cpp - the CUDA kernels of rows.cu and gates.cu run on a CPU by tests/cuda/emulated: norm, rotation, cache
+ * writes and gates within rounding of the CPU backend's, and a row's bits the same alone and in batches that take other launches; a norm's
  * rows in 8 bits as fp8.cuh defines them.
  *
  * Built and started by rows_emulated.test.sh. tests/backend/test_rows.c holds the CPU's against the definition.
  */
 #include "backend/gpu/fp8.cuh"
+#include "backend/gpu/gdn.h"
 #include "backend/cuda/gemm.h"
 
 #include <vector>
@@ -154,6 +155,7 @@ int check_norm(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, int32_t d, bool
 struct shape {
     int32_t n_heads, n_kv, hd, rot;
     bool half_norm, norm;
+    bool gated = false; /* a gate behind each query head */
 };
 
 enum { PAGE = 4, MAX_POS = 700, SLOTS = 3 };
@@ -161,7 +163,8 @@ enum { PAGE = 4, MAX_POS = 700, SLOTS = 3 };
 int check_rope(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, shape s)
 {
     const bool half = cu->act == SV_BF16;
-    const int32_t width = (s.n_heads + 2 * s.n_kv) * s.hd, stride = (MAX_POS + PAGE - 1) / PAGE, n_pages = SLOTS * stride;
+    const int32_t q_width = s.n_heads * s.hd * (s.gated ? 2 : 1);
+    const int32_t width = q_width + 2 * s.n_kv * s.hd, stride = (MAX_POS + PAGE - 1) / PAGE, n_pages = SLOTS * stride;
     const size_t cache = (size_t)n_pages * PAGE * (size_t)(s.n_kv * s.hd);
     numbers qkv(rng, half, (size_t)(n * width), 2), k(rng, half, cache, 1), v(rng, half, cache, 1);
     const numbers qkv0 = qkv, k0 = k, v0 = v;
@@ -191,6 +194,7 @@ int check_rope(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, shape s)
     p.rows = {n, (int32_t)slot.size(), row_seg.data(), row0.data(), slot.data(), base.data(), row_pos.data()};
     p.ld = width;
     p.n_heads = s.n_heads;
+    p.q_stride = s.gated ? 2 * s.hd : 0;
     p.eps = 1e-6f;
     p.rope.max_pos = MAX_POS;
     p.rope.rot_dim = s.rot;
@@ -215,7 +219,7 @@ int check_rope(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, shape s)
     /* What either leaves in rows of padding and in keys behind the queries is its own affair. */
     for (int32_t r = 0; r < n; r++)
         for (int32_t i = 0; i < width; i++)
-            if (row_seg[(size_t)r] < 0 || i >= s.n_heads * s.hd)
+            if (row_seg[(size_t)r] < 0 || i >= q_width)
                 qkv.ref[(size_t)(r * width + i)] = qkv.at((size_t)(r * width + i));
     int bad = differs("rope: q", qkv, width) | differs("rope: k", k, s.hd) | differs("rope: v", v, s.hd);
     if (cu->fault->code)
@@ -231,13 +235,32 @@ int check_rope(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, shape s)
         numbers q1 = row_of(qkv0, r, width);
         p.rows = {1, 1, &none, zero, &slot[(size_t)seg], &base[(size_t)seg], &row_pos[(size_t)r]};
         run(true, q1, k1, v1);
-        bad = memcmp(&qkv.dut[(size_t)(r * width) * qkv.size()], q1.dut.data(), (size_t)(s.n_heads * s.hd) * qkv.size());
+        bad = memcmp(&qkv.dut[(size_t)(r * width) * qkv.size()], q1.dut.data(), (size_t)q_width * qkv.size());
         if (bad)
             printf("rope: row %d of %d has other bits alone\n", r, n);
     }
     if (!bad && (k1.dut != k.dut || v1.dut != v.dut))
         bad = 1, printf("rope: %d rows: the cache has other bits\n", n);
     return bad;
+}
+
+int check_gates(sv_dev *ref, sv_cuda *cu, sv_rng &rng, int32_t n, int32_t heads, int32_t hd)
+{
+    const bool half = cu->act == SV_BF16;
+    const int32_t d = heads * hd, ld = 2 * d + 8;
+    numbers x(rng, half, (size_t)(n * d), 2), gate(rng, half, (size_t)(n * ld), 3), y(rng, half, (size_t)(n * d), 1);
+    for (int side = 0; side < 2; side++) {
+        auto data = [side](numbers &v, size_t i) {
+            return side ? (void *)&v.dut[i * v.size()] : (void *)&v.ref[i];
+        };
+        sv_p_sigmoid_mul p = {n, heads, hd, data(x, 0), data(gate, (size_t)hd), ld, 2 * hd};
+        sv_p_add_gated q = {n, d, data(y, 0), data(x, 0), data(gate, 0)};
+        if (side)
+            sv_cuda_sigmoid_mul((sv_dev *)(void *)cu, &p), sv_cuda_add_gated((sv_dev *)(void *)cu, &q);
+        else
+            sv_op_sigmoid_mul(ref, &p), sv_op_add_gated(ref, &q);
+    }
+    return differs("gated heads", x, d) | differs("gated sum", y, d);
 }
 } // namespace
 
@@ -267,10 +290,13 @@ int main()
             for (int32_t d : {8, 40, 264, 1032, 4096, 8192, 8200})
                 for (int w = 0; w < 2 && (d < 4096 || n < 40); w++, n_checks++)
                     bad |= check_norm(ref, &cu, rng, n, d, w);
+            bad |= check_gates(ref, &cu, rng, n, 3, 40) | check_gates(ref, &cu, rng, n, 4, 256);
+            n_checks += 2;
             for (int v = 0; v < 4; v++) {
                 const bool half = v & 1, norm = v & 2;
                 for (shape s : {shape{32, 8, 128, 128, half, norm}, shape{5, 1, 128, 128, half, norm},
-                                shape{5, 1, 64, 64, half, norm}, shape{3, 2, 96, 32, half, norm}}) {
+                                shape{5, 1, 64, 64, half, norm}, shape{3, 2, 96, 32, half, norm},
+                                shape{3, 1, 128, 128, half, norm, true}, shape{2, 1, 256, 64, half, norm, true}}) {
                     if (s.n_heads == 32 && n > 40)
                         continue;
                     bad |= check_rope(ref, &cu, rng, n, s);

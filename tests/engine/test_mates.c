@@ -116,7 +116,6 @@ static void of_gptoss(void **state)
 static void of_states(void **state)
 {
     (void)state;
-    run_needs_cpu();
     const struct run_pair pair = toy_hybrid_pair("qwen3_5_bf16");
     among(&pair, false, 0, true);
     among(&pair, true, 64, true);

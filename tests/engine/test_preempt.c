@@ -137,7 +137,6 @@ static void experts(void **state)
 static void states(void **state)
 {
     (void)state;
-    run_needs_cpu();
     const struct run_pair pair = toy_hybrid_pair("qwen3_5_bf16");
     run_tight(&(struct sv_engine_options){.target_dir = pair.target,
                                           .draft_dir = pair.draft,
@@ -145,6 +144,7 @@ static void states(void **state)
               true, 30);
     run_tight(&(struct sv_engine_options){.target_dir = pair.target, .dtype = SV_TYPE_BF16}, false,
               30);
+    run_needs_cpu();
     const struct run_pair experts = toy_hybrid_pair("qwen3_5_moe_bf16");
     run_tight(&(struct sv_engine_options){.target_dir = experts.target,
                                           .draft_dir = experts.draft,

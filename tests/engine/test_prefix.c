@@ -204,7 +204,6 @@ static void bf16(void **state)
 static void states(void **state)
 {
     (void)state;
-    run_needs_cpu();
     const struct run_pair pair = toy_hybrid_pair("qwen3_5_bf16");
     const struct sv_engine_options o = {
         .target_dir = pair.target, .draft_dir = pair.draft, .dtype = SV_TYPE_BF16};

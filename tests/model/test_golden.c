@@ -55,19 +55,8 @@ static void check_prompt(struct model_rig *r, struct golden *g, int p)
 }
 
 /* dir: a directory or a GGUF file. */
-static bool has_cpu_ops(const char *dir)
-{
-    static const char *const part[] = {"qwen3_5", "qwen3_next"};
-    for (size_t i = 0; i < sizeof part / sizeof part[0]; i++)
-        if (strstr(dir, part[i]))
-            return true;
-    return false;
-}
-
 static void check_dir(const char *dir, const char *file, enum sv_isa isa, int32_t page_size)
 {
-    if (has_cpu_ops(dir))
-        run_needs_cpu();
     struct golden g = golden_open(file);
     struct model_rig r;
     model_rig_open(&r, run_dir(dir), isa, page_size);
