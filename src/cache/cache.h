@@ -83,6 +83,7 @@ struct sv_cache {
     bool *dirty;       /* (n_slots) table rows that differ from the device's */
     bool *reset;       /* (n_slots) states to be cleared by the next upload that finds it seated */
     int32_t *snapshot_at; /* (n_slots) positions before the snapshot taken */
+    int32_t *branch_at;   /* (n_slots) where the prompt parts from what was known of it; or 0 */
     /* host, for copies: twice all tables; the copies of one upload may be under way while the next
      * is made, not longer */
     int32_t *stage;
@@ -175,6 +176,13 @@ void sv_cache_reset(struct sv_cache *c, int32_t slot);
  * slot at exactly n_positions, a multiple of sv_cache_boundary, all of them committed. Kept once
  * these positions are published; may be left out where there is no room. */
 void sv_cache_snapshot(struct sv_cache *c, int32_t slot, int32_t n_positions);
+
+/* How far the pages of the prompt that sv_cache_attach was given are known, where that is farther
+ * than it could go on from for lack of a state: a place that prompts may have in common. Else 0. */
+static inline int32_t sv_cache_branch(const struct sv_cache *c, int32_t slot)
+{
+    return c->branch_at[slot];
+}
 
 /* ---------------------------------------------------------------- prefixes */
 

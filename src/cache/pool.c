@@ -152,8 +152,9 @@ int sv_cache_open(struct sv_cache *c, struct sv_dev *dev, const struct sv_cache_
     c->dirty = sv_arena_alloc(&c->arena, slots * sizeof *c->dirty);
     c->reset = sv_arena_alloc(&c->arena, slots * sizeof *c->reset);
     c->snapshot_at = sv_arena_alloc(&c->arena, slots * sizeof *c->snapshot_at);
+    c->branch_at = sv_arena_alloc(&c->arena, slots * sizeof *c->branch_at);
     int rc = SV_OK;
-    if (!c->n_backed || !c->dirty || !c->reset || !c->snapshot_at)
+    if (!c->n_backed || !c->dirty || !c->reset || !c->snapshot_at || !c->branch_at)
         rc = sv_fail(err, SV_ENOMEM, -1, "cache: slot arrays");
     for (int32_t i = 0; i < n_groups && !rc; i++) {
         rc = group_open(c, &c->group[i], &groups[i], err);
@@ -406,6 +407,7 @@ void sv_cache_release(struct sv_cache *c, int32_t slot)
     sv_prefix_leave(c, slot);
     sv_cache_trim(c, slot, 0);
     sv_state_release(c, slot);
+    c->branch_at[slot] = 0;
     for (int32_t i = 0; i < c->n_groups; i++) {
         c->group[i].n_dropped[slot] = 0;
         c->group[i].valid_to[slot] = INT32_MAX;

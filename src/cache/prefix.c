@@ -348,12 +348,13 @@ int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens,
     SV_REQUIRE(slot >= 0 && slot < c->n_slots && c->n_backed[slot] == 0);
     if (!x)
         return 0;
-    int32_t run[SV_MAX_GROUPS] = {0}, end = NONE, n_path = 0, i = NONE;
+    int32_t run[SV_MAX_GROUPS] = {0}, end = NONE, n_path = 0, n_known = 0, i = NONE;
     required |= c->owned[SV_CACHE_TARGET];
     for (int32_t n = 0; (n + 1) * x->grid <= n_tokens; n++) {
         i = find(x, i, x->salt[slot], tokens + (size_t)n * (size_t)x->grid);
         if (i == NONE)
             break;
+        n_known = n + 1;
         extend(c, i, required, run);
         if (!is_complete(c, (n + 1) * x->grid, run))
             continue;
@@ -370,6 +371,7 @@ int32_t sv_cache_attach(struct sv_cache *c, int32_t slot, const int32_t *tokens,
     x->end[slot] = end;
     x->n_path[slot] = n_path;
     c->n_backed[slot] = n_path * x->grid;
+    c->branch_at[slot] = c->has_state && n_known > n_path ? n_known * x->grid : 0;
     c->dirty[slot] = true;
     return c->n_backed[slot];
 }

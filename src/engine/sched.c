@@ -248,12 +248,14 @@ static void grant_rows(struct sv_sched *s)
     }
 }
 
-/* A prefix with recurrent states is known where there is a snapshot of them: at the last boundary
- * before the end of what a sequence computes as a prompt. 0: nowhere. */
-static int32_t snapshot_at(const struct sv_cache *cache, const struct sv_seq *q)
+/* A prefix with recurrent states is known where there is a snapshot of them: where the sequence
+ * parts from others, and at the last boundary before the end of what it computes as a prompt. The
+ * first of these from position `from` on; 0: nowhere. */
+static int32_t snapshot_at(const struct sv_cache *cache, const struct sv_seq *q, int32_t from)
 {
     const int32_t step = cache->has_state && cache->prefix ? sv_cache_boundary(cache) : 0;
-    return step ? (q->n_prefill - 1) / step * step : 0;
+    const int32_t branch = sv_cache_branch(cache, q->slot);
+    return from <= branch ? branch : step ? (q->n_prefill - 1) / step * step : 0;
 }
 
 /* A chunk ends where the snapshot will be taken. */
@@ -261,7 +263,7 @@ static void cut_at_snapshots(struct sv_sched *s, const struct sv_cache *cache)
 {
     for (int32_t i = 0; i < s->n_slots; i++) {
         struct sv_seq *q = s->slot[i];
-        const int32_t left = q && q->grant ? snapshot_at(cache, q) - reach(q) : 0;
+        const int32_t left = q && q->grant ? snapshot_at(cache, q, reach(q) + 1) - reach(q) : 0;
         if (left > 0 && left < q->grant)
             q->grant = left;
     }
@@ -450,9 +452,8 @@ bool sv_sched_plan(struct sv_sched *s, struct sv_cache *cache, struct sv_plan *p
     for (struct sv_seq *q = s->head; q; q = q->next) {
         if (q->slot < 0 || !q->grant)
             continue;
-        const int32_t at = snapshot_at(cache, q);
-        if (at > 0 && reach(q) == at)
-            sv_cache_snapshot(cache, q->slot, at);
+        if (reach(q) > 0 && reach(q) == snapshot_at(cache, q, reach(q)))
+            sv_cache_snapshot(cache, q->slot, reach(q));
         bool last = reach(q) + q->grant == q->n_prefill && q->n_tokens == q->n_prompt;
         add_seg(cache, p, q, SV_SEG_PREFILL, q->grant, last);
         p->sampled |= last && !sv_sample_is_greedy(&q->sampling);

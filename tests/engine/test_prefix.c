@@ -210,6 +210,51 @@ static void states(void **state)
     turns(&o, false, 18);
 }
 
+/* Prompts that begin alike and have no state in common yet: the second one leaves it where it parts
+ * from the first, and the third goes on from there. Tokens are those without a prefix cache. */
+static void branches(void **state)
+{
+    enum { N = 4, HEAD = 70, OWN = 21, PAGE = 16 };
+    const struct run_pair pair = toy_hybrid_pair("qwen3_5_bf16");
+    struct sv_engine_options o = {.target_dir = pair.target,
+                                  .draft_dir = pair.draft,
+                                  .dtype = SV_TYPE_BF16,
+                                  .context = CONTEXT,
+                                  .max_sequences = 1,
+                                  .page_size = PAGE,
+                                  .no_prefix_cache = true};
+    (void)state;
+    struct run_case *c = run_cases(N, VOCAB, 1, 12, 0);
+    for (int32_t i = 0; i < N; i++) {
+        free(c[i].prompt);
+        c[i].n_prompt = HEAD + OWN;
+        c[i].prompt = malloc((size_t)c[i].n_prompt * sizeof *c[i].prompt);
+        for (int32_t j = 0; j < c[i].n_prompt; j++)
+            c[i].prompt[j] = 3 + (j < HEAD ? j * 7 : 5 * j + 31 * i) % 200;
+    }
+    struct sv_engine *e = run_open(&o, NULL);
+    struct run_out *ref = run_all(e, c, N);
+    sv_engine_close(e);
+    o.no_prefix_cache = false;
+    for (int ahead = 0; ahead < 2; ahead++) {
+        const struct sv_engine_tuning t = {.run_ahead = ahead, .pad = ahead};
+        o.prefill_chunk = ahead ? 24 : 512;
+        e = run_open_tuned(&o, &t, NULL);
+        for (int32_t i = 0; i < 2 * N; i++) {
+            struct run_out *out = run_all(e, c + i % N, 1);
+            run_same_steps(ref + i % N, out, 1, "branch");
+            assert_int_equal(out->n_cached, i >= N  ? (HEAD + OWN - 1) / PAGE * PAGE
+                                            : i > 1 ? HEAD / PAGE * PAGE
+                                                    : 0);
+            run_out_free(out, 1);
+        }
+        sv_engine_close(e);
+    }
+    run_out_free(ref, N);
+    run_cases_free(c, N);
+    assert_int_equal(sv_alloc_live(), 0);
+}
+
 /* A prompt is found by requests of the same salt alone, also where the one before computed all of
  * its own, as log probabilities of a prompt ask for, and in a seat that another had. */
 static void salts(void **state)
@@ -334,5 +379,5 @@ static void only_what_was_said_is_kept(void **state)
 
 SV_TEST_MAIN(cmocka_unit_test(only_what_was_said_is_kept), cmocka_unit_test(plain),
              cmocka_unit_test(greedy), cmocka_unit_test(sampled), cmocka_unit_test(sliding_draft),
-             cmocka_unit_test(bf16), cmocka_unit_test(states), cmocka_unit_test(salts),
-             cmocka_unit_test(demo_pair_twice))
+             cmocka_unit_test(bf16), cmocka_unit_test(states), cmocka_unit_test(branches),
+             cmocka_unit_test(salts), cmocka_unit_test(demo_pair_twice))
