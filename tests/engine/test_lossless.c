@@ -106,8 +106,6 @@ static void on_moe(enum sv_isa isa, enum sv_data_type dtype, bool sampled, int n
 static void on_hybrid(const char *target, enum sv_isa isa, enum sv_data_type dtype, bool sampled,
                       int n)
 {
-    if (strcmp(target, "qwen3_5_bf16")) /* the others have experts */
-        run_needs_cpu();
     if (lacks(isa))
         skip();
     const struct run_pair pair = toy_hybrid_pair(target);

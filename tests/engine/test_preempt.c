@@ -144,7 +144,6 @@ static void states(void **state)
               true, 30);
     run_tight(&(struct sv_engine_options){.target_dir = pair.target, .dtype = SV_TYPE_BF16}, false,
               30);
-    run_needs_cpu();
     const struct run_pair experts = toy_hybrid_pair("qwen3_5_moe_bf16");
     run_tight(&(struct sv_engine_options){.target_dir = experts.target,
                                           .draft_dir = experts.draft,
