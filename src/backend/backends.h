@@ -26,6 +26,9 @@ static inline bool sv_vector_ok(const struct sv_weight *w, int64_t n)
     return !w->data || (w->fmt.elem <= SV_F16 && w->rows == 1 && w->cols == n);
 }
 
+/* A cache of latents, ops.c. */
+bool sv_latent_ok(const struct sv_kv *kv);
+
 int sv_cpu_open(struct sv_dev **dev, const struct sv_dev_opts *opts, struct sv_err *err);
 
 /* ledger.c: what a backend has allocated. Zeros are an empty one. */

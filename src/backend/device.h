@@ -56,9 +56,11 @@ struct sv_dev_limits {
     int32_t max_heads, max_head_dim, max_vocab;
     int32_t max_positions;           /* longest sequence */
     int32_t max_experts, max_chosen; /* of a layer, of a row; 0: no mixture of experts */
+    bool by_head;                    /* heads have matrices of their own, see ops_mla.h */
 };
 
 struct sv_gdn_ops;
+struct sv_mla_ops;
 struct sv_moe_ops;
 struct sv_p_act_mul;
 struct sv_p_add_gated;
@@ -164,6 +166,7 @@ struct sv_backend {
     void (*draft_context_kv)(struct sv_dev *, const struct sv_p_draft_context_kv *);
     const struct sv_moe_ops *moe; /* ops_moe.h; NULL: no mixture of experts */
     const struct sv_gdn_ops *gdn; /* ops_gdn.h; NULL: no gated delta rule */
+    const struct sv_mla_ops *mla; /* ops_mla.h; NULL: no latent attention */
     /* Read-only sweep over n_bytes of fresh memory with all threads; GB/s, best of a few rounds. */
     double (*measure_read)(struct sv_dev *, size_t n_bytes);
     const char *(*describe)(struct sv_dev *); /* "cpu amx-bf16, 2 threads" */

@@ -8,6 +8,8 @@
  */
 #include "backend/backends.h"
 
+#include "backend/ops_mla.h"
+
 #include <string.h>
 
 /* ---------------------------------------------------------------- dtypes */
@@ -247,11 +249,21 @@ const char *sv_dev_describe(struct sv_dev *dev)
 
 /* ---------------------------------------------------------------- checks */
 
+static bool pages_ok(const struct sv_kv *kv, int32_t max_dim)
+{
+    return kv->k && kv->table && (kv->dtype == SV_F32 || kv->dtype == SV_BF16) && kv->n_pages > 0 &&
+           kv->page_size > 0 && kv->n_kv_heads > 0 && kv->table_stride > 0 && kv->head_dim > 0 &&
+           kv->head_dim <= max_dim && kv->head_dim % 8 == 0;
+}
+
 static bool kv_ok(const struct sv_kv *kv)
 {
-    return kv->k && kv->v && kv->table && (kv->dtype == SV_F32 || kv->dtype == SV_BF16) &&
-           kv->n_pages > 0 && kv->page_size > 0 && kv->n_kv_heads > 0 && kv->table_stride > 0 &&
-           kv->head_dim > 0 && kv->head_dim <= 256 && kv->head_dim % 8 == 0;
+    return kv->v && pages_ok(kv, 256);
+}
+
+bool sv_latent_ok(const struct sv_kv *kv)
+{
+    return !kv->v && kv->n_kv_heads == 1 && pages_ok(kv, SV_MAX_LATENT);
 }
 
 static bool rope_ok(const struct sv_rope_table *t, int32_t head_dim)
@@ -344,12 +356,15 @@ void sv_op_attention(struct sv_dev *dev, const struct sv_p_attention *p)
 {
     if (p->rows.n_rows == 0)
         return;
-    SV_REQUIRE(sv_rows_ok(&p->rows) && kv_ok(&p->kv) && p->q && p->out && p->n_heads > 0);
+    SV_REQUIRE(sv_rows_ok(&p->rows) && p->q && p->out && p->n_heads > 0);
+    SV_REQUIRE(p->v_dim ? sv_latent_ok(&p->kv) && p->v_dim > 0 && p->v_dim <= p->kv.head_dim &&
+                              p->v_dim % 8 == 0
+                        : kv_ok(&p->kv));
     SV_REQUIRE(p->n_heads % p->kv.n_kv_heads == 0 && p->window >= 0 && p->scale > 0);
     SV_REQUIRE(p->rows.seg_base);
     const int32_t stride = p->q_stride ? p->q_stride : p->kv.head_dim;
     SV_REQUIRE(stride >= p->kv.head_dim && p->ldq >= (int64_t)p->n_heads * stride);
-    SV_REQUIRE(p->ldo >= (int64_t)p->n_heads * p->kv.head_dim);
+    SV_REQUIRE(p->ldo >= (int64_t)p->n_heads * (p->v_dim ? p->v_dim : p->kv.head_dim));
     SV_REQUIRE(p->mask == SV_MASK_CAUSAL || p->mask == SV_MASK_BLOCK);
     SV_REQUIRE(sv_vector_ok(&p->sinks, p->n_heads));
     dev->be->attention(dev, p);
@@ -369,7 +384,7 @@ void sv_op_add_gated(struct sv_dev *dev, const struct sv_p_add_gated *p)
 {
     if (p->n_rows == 0)
         return;
-    SV_REQUIRE(dev->be->add_gated && p->n_rows > 0 && p->d > 0 && p->x && p->y && p->gate);
+    SV_REQUIRE(dev->be->add_gated && p->n_rows > 0 && p->d > 0 && p->x && p->y);
     dev->be->add_gated(dev, p);
 }
 

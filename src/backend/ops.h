@@ -37,7 +37,7 @@ struct sv_rows {
 
 /* One layer's keys and values of one cache group. */
 struct sv_kv {
-    void *k, *v;         /* (n_pages, n_kv_heads, page_size, head_dim) each */
+    void *k, *v;         /* (n_pages, n_kv_heads, page_size, head_dim) each; v NULL: latents */
     enum sv_dtype dtype; /* SV_F32 or SV_BF16 */
     int32_t n_pages, page_size, n_kv_heads, head_dim;
     /* (n_slots, table_stride): page of positions [i*page_size, ...); device memory */
@@ -148,6 +148,9 @@ struct sv_p_attention {
     int64_t ldo;
     int32_t n_heads;
     struct sv_kv kv;
+    /* Of a cache of latents (kv.v NULL): the first v_dim numbers of a key are its value, and out
+     * has n_heads * v_dim columns; 0: K/V. The CPU's alone */
+    int32_t v_dim;
     enum sv_mask mask;
     int32_t window;
     float scale;
@@ -165,13 +168,13 @@ struct sv_p_sigmoid_mul {
     int32_t gate_stride;
 };
 
-/* x += sigmoid(gate) * y, row by row with one gate each: an expert that all rows go through. NULL
- * in the table where a device has no model that needs it. */
+/* x += sigmoid(gate) * y, row by row with one gate each, or x += y: an expert that all rows go
+ * through. NULL in the table where a device has no model that needs it. */
 struct sv_p_add_gated {
     int32_t n_rows, d;
     void *x;          /* (n_rows, d) act */
     const void *y;    /* (n_rows, d) act */
-    const void *gate; /* (n_rows) act */
+    const void *gate; /* (n_rows) act, or NULL */
 };
 
 /* out = silu(gate) * up, gate_up holding gate then up. */

@@ -102,6 +102,15 @@ void sv_dev_free_experts(struct sv_dev *dev, struct sv_experts *x)
 
 /* ---------------------------------------------------------------- ops */
 
+static bool groups_ok(const struct sv_router_sigmoid *s, const struct sv_routes *r)
+{
+    return s->n_group > 0 && s->topk_group > 0 && s->topk_group <= s->n_group && s->scale > 0 &&
+           (s->topk_group == s->n_group ||
+            (r->n_experts % s->n_group == 0 && r->n_experts >= 2 * s->n_group &&
+             r->k <= r->n_experts / s->n_group * s->topk_group)) &&
+           sv_vector_ok(&s->bias, r->n_experts) && (!s->bias.data || s->bias.fmt.elem == SV_F32);
+}
+
 void sv_op_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
 {
     if (p->rows.n_rows == 0)
@@ -109,7 +118,9 @@ void sv_op_router_topk(struct sv_dev *dev, const struct sv_p_router_topk *p)
     SV_REQUIRE(sv_rows_ok(&p->rows) && routes_ok(&p->routes) && p->x && p->w.data);
     SV_REQUIRE(p->routes.n_rows == p->rows.n_rows && p->w.rows == p->routes.n_experts);
     SV_REQUIRE(p->w.cols > 0 && p->w.fmt.elem <= SV_F16 && sv_vector_ok(&p->bias, p->w.rows));
-    SV_REQUIRE(p->norm == SV_ROUTER_OVER_CHOSEN || p->norm == SV_ROUTER_OVER_ALL);
+    const struct sv_router_sigmoid *s = &p->sigmoid;
+    SV_REQUIRE(p->norm == SV_ROUTER_OVER_CHOSEN || p->norm == SV_ROUTER_OVER_ALL ||
+               (p->norm == SV_ROUTER_SIGMOID && groups_ok(s, &p->routes)));
     dev->be->moe->router_topk(dev, p);
 }
 

@@ -35,8 +35,8 @@ struct sv_experts {
  * choice, its number is row * k + j. Rows of padding have no entries. */
 struct sv_routes {
     int32_t n_rows, n_experts, k;
-    int32_t *expert;   /* (n_rows, k) in the order of choice: by logit, the largest first, then by
-                        * id; -1 in rows of padding */
+    int32_t *expert;   /* (n_rows, k) in the order of choice: by logit, or by score and bias, the
+                        * largest first, then by id; -1 in rows of padding */
     float *weight;     /* (n_rows, k) */
     int32_t *place;    /* (n_rows, k) where the entry stands in list; -1 in rows of padding */
     int32_t *list;     /* (n_rows * k) entries, expert by expert, ascending for each */
@@ -52,7 +52,19 @@ size_t sv_routes_lay_out(struct sv_routes *r, void *base);
 /* What a router's weights are. Both sums run in a fixed order. */
 enum sv_router_norm {
     SV_ROUTER_OVER_CHOSEN, /* softmax over the k chosen logits: the weights of a row add up to 1 */
-    SV_ROUTER_OVER_ALL     /* the chosen experts' part of the softmax over all n_experts */
+    SV_ROUTER_OVER_ALL,    /* the chosen experts' part of the softmax over all n_experts */
+    SV_ROUTER_SIGMOID      /* see struct sv_router_sigmoid */
+};
+
+/* Scores are sigmoids of the logits. For the choice alone a bias is added to them, and only experts
+ * of some groups can be chosen: of consecutive groups of equal size the topk_group whose two best
+ * add up to most, of equal ones those of the lowest numbers. A weight is the expert's score, over
+ * the sum of the chosen ones' where renorm is set, times scale. */
+struct sv_router_sigmoid {
+    struct sv_weight bias;       /* (1, n_experts) f32 or data NULL */
+    int32_t n_group, topk_group; /* equal: there are no groups */
+    bool renorm;
+    float scale;
 };
 
 /* logits = x W^T + bias in f32, never rounded to act; the k largest of each row, of equal ones
@@ -63,6 +75,7 @@ struct sv_p_router_topk {
     struct sv_weight w;    /* (n_experts, hidden), not quantized */
     struct sv_weight bias; /* (1, n_experts) or data NULL */
     enum sv_router_norm norm;
+    struct sv_router_sigmoid sigmoid; /* of SV_ROUTER_SIGMOID. The CPU's alone */
     struct sv_routes routes;
     /* (1) or NULL: grows, modulo 2^32, by the number of experts that have entries */
     uint32_t *n_chosen;

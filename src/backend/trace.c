@@ -8,6 +8,7 @@
  */
 #include "backend/backends.h"
 #include "backend/ops_gdn.h"
+#include "backend/ops_mla.h"
 #include "backend/ops_moe.h"
 #include "backend/trace.h"
 
@@ -18,6 +19,7 @@ struct sv_trace {
     struct sv_backend be;  /* first member: the device's table while the trace is on */
     struct sv_moe_ops moe; /* the same of its mixture of experts, if it has one */
     struct sv_gdn_ops gdn; /* and of its gated delta rule */
+    struct sv_mla_ops mla; /* and of its latent attention */
     const struct sv_backend *real;
     struct sv_dev *dev;
     enum sv_trace_mode mode;
@@ -135,6 +137,8 @@ TRACED(moe_combine, moe->combine, "moe_combine")
 TRACED(gdn_conv, gdn->conv, "gdn_conv")
 TRACED(gdn_scan, gdn->scan, "gdn_scan")
 TRACED(gdn_norm, gdn->norm, "gdn_norm")
+TRACED(mla_write, mla->write, "mla_write")
+TRACED(head_products, mla->head_products, "head_products %d -> %d", (int)p->w.cols, (int)p->w.rows)
 
 /* ---------------------------------------------------------------- calls */
 
@@ -240,6 +244,10 @@ int sv_trace_begin(struct sv_trace **out, struct sv_dev *dev, struct sv_err *err
         t->gdn = (struct sv_gdn_ops){t->be.gdn->max_k_dim, trace_gdn_conv, trace_gdn_scan,
                                      trace_gdn_norm};
         t->be.gdn = &t->gdn;
+    }
+    if (t->be.mla) {
+        t->mla = (struct sv_mla_ops){trace_mla_write, trace_head_products};
+        t->be.mla = &t->mla;
     }
     t->be.upload = trace_upload;
     t->be.download = trace_download;

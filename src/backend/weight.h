@@ -36,6 +36,8 @@ enum sv_role {
     SV_ROLE_POST_NORM,
     SV_ROLE_Q_NORM,
     SV_ROLE_K_NORM,
+    SV_ROLE_Q_A_NORM, /* of latent attention */
+    SV_ROLE_KV_A_NORM,
     SV_ROLE_TAP_NORM,
     SV_ROLE_Q,
     SV_ROLE_K,
@@ -50,6 +52,12 @@ enum sv_role {
     SV_ROLE_EXPERT_DOWN,
     SV_ROLE_EXPERT_GATE_UP, /* of files: gate and up, their outputs in turn */
     SV_ROLE_SINKS,          /* a logit for each head, in the softmax and without a value */
+    SV_ROLE_CHOICE_BIAS,    /* of a router: added to scores for the choice of experts alone */
+    SV_ROLE_Q_A,            /* of latent attention, see ops_mla.h: to the queries' latent */
+    SV_ROLE_KV_A,           /* to latent and rotated key */
+    SV_ROLE_KV_B,           /* of files: K_UP and V_UP, head by head */
+    SV_ROLE_K_UP,           /* of a head: keys from the latent, transposed */
+    SV_ROLE_V_UP,           /* values from the latent */
     SV_ROLE_SHARED_GATE,    /* of the expert that all rows go through */
     SV_ROLE_SHARED_UP,
     SV_ROLE_SHARED_DOWN,

@@ -20,11 +20,12 @@ struct sv_dev_limits rig_limits(int32_t max_k, int32_t max_n)
                                   .max_k = max_k,
                                   .max_n = max_n,
                                   .max_heads = 32,
-                                  .max_head_dim = 256,
+                                  .max_head_dim = 576,
                                   .max_vocab = 160000,
                                   .max_positions = 16384,
                                   .max_experts = 512,
-                                  .max_chosen = SV_MAX_CHOSEN};
+                                  .max_chosen = SV_MAX_CHOSEN,
+                                  .by_head = true};
 }
 
 struct sv_dev *rig_open(enum sv_isa isa, int n_threads, enum sv_dtype compute)

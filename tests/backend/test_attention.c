@@ -9,7 +9,19 @@
 
 struct shape {
     int32_t n_heads, n_kv, head_dim;
+    int32_t v_dim; /* of latents: a key's first numbers are its value; 0: keys and values */
 };
+
+static int32_t v_dim(const struct shape *s)
+{
+    return s->v_dim ? s->v_dim : s->head_dim;
+}
+
+/* Of a row's result. */
+static int32_t out_width(const struct shape *s)
+{
+    return s->n_heads * v_dim(s);
+}
 
 struct setup {
     struct shape shape;
@@ -26,6 +38,7 @@ struct setup {
 struct world {
     struct setup s;
     struct rig_kv kv;
+    void *values; /* kv.kv.v, or what a cache of latents does not have */
     struct sv_weight sinks;
 };
 
@@ -48,12 +61,16 @@ static void world_init(struct world *w, const struct setup *s)
     w->s = *s;
     rig_kv_init(&w->kv, &rng, s->dtype, s->n_slots, s->max_pos, s->page_size, s->shape.n_kv,
                 s->shape.head_dim);
+    w->values = w->kv.kv.v;
+    if (s->shape.v_dim)
+        w->kv.kv.v = NULL;
     w->sinks =
         s->sinks ? rig_weight(&rng, SV_BF16, 1, s->shape.n_heads, 1, 0) : (struct sv_weight){0};
 }
 
 static void world_fini(struct world *w)
 {
+    w->kv.kv.v = w->values;
     rig_kv_fini(&w->kv);
     rig_free((void *)(uintptr_t)w->sinks.data);
 }
@@ -61,7 +78,7 @@ static void world_fini(struct world *w)
 /* Keys and values of positions [from, to); what is not written stays NaN. */
 static void world_write(struct world *w, int32_t slot, int32_t from, int32_t to)
 {
-    float row[256];
+    float row[576];
     const int32_t hd = w->s.shape.head_dim;
     for (int32_t pos = from; pos < to; pos++)
         for (int32_t h = 0; h < w->s.shape.n_kv; h++)
@@ -69,18 +86,19 @@ static void world_write(struct world *w, int32_t slot, int32_t from, int32_t to)
                 fill_row(row, hd, mix((uint64_t)slot, (uint64_t)pos, (uint64_t)(2 * h + which)));
                 int64_t at = rig_kv_at(&w->kv, slot, pos, h);
                 for (int32_t d = 0; d < hd; d++)
-                    rig_kv_put(&w->kv, which ? w->kv.kv.v : w->kv.kv.k, at + d, row[d]);
+                    rig_kv_put(&w->kv, which ? w->values : w->kv.kv.k, at + d, row[d]);
             }
 }
 
-/* Runs one batch; the result of row r goes to out + r * n_heads * head_dim (guarded). */
+/* Runs one batch; the result of row r goes to out + r * out_width (guarded). */
 static float *run(struct world *w, struct sv_dev *dev, const struct rig_batch *b)
 {
-    const int32_t width = w->s.shape.n_heads * w->s.shape.head_dim, ldq = width + 3;
+    const int32_t width = out_width(&w->s.shape), n_q = w->s.shape.n_heads * w->s.shape.head_dim;
+    const int32_t ldq = n_q + 3;
     float *q = rig_new((size_t)b->rows.n_rows * (size_t)ldq * sizeof *q);
     float *out = rig_new((size_t)b->rows.n_rows * (size_t)width * sizeof *out);
     for (int32_t r = 0; r < b->rows.n_rows; r++)
-        fill_row(q + (size_t)r * (size_t)ldq, width,
+        fill_row(q + (size_t)r * (size_t)ldq, n_q,
                  mix((uint64_t)b->seg_slot[b->row_seg[r]], (uint64_t)rig_pos(b, r), 999));
     struct sv_p_attention p = {.rows = b->rows,
                                .q = q,
@@ -89,6 +107,7 @@ static float *run(struct world *w, struct sv_dev *dev, const struct rig_batch *b
                                .ldo = width,
                                .n_heads = w->s.shape.n_heads,
                                .kv = w->kv.kv,
+                               .v_dim = w->s.shape.v_dim,
                                .mask = w->s.mask,
                                .window = w->s.window,
                                .scale = 1 / sqrtf((float)w->s.shape.head_dim),
@@ -107,7 +126,9 @@ static void expect_row(struct world *w, const struct rig_batch *b, int32_t r, do
     const int32_t hd = w->s.shape.head_dim, group = w->s.shape.n_heads / w->s.shape.n_kv;
     const int32_t seg = b->row_seg[r], slot = b->seg_slot[seg], pos = rig_pos(b, r);
     const int32_t last = b->seg_row0[seg + 1] - 1;
-    float q[32 * 256];
+    const int32_t vd = v_dim(&w->s.shape);
+    const void *values = w->s.shape.v_dim ? w->kv.kv.k : w->kv.kv.v;
+    float q[16 * 576];
     double score[4096];
     fill_row(q, w->s.shape.n_heads * hd, mix((uint64_t)slot, (uint64_t)pos, 999));
     int32_t end = 1 + (w->s.mask == SV_MASK_BLOCK ? rig_pos(b, last) : pos);
@@ -128,18 +149,18 @@ static void expect_row(struct world *w, const struct rig_batch *b, int32_t r, do
         }
         double sink = w->s.sinks ? rig_weight_at(&w->sinks, h) : -INFINITY;
         top = sink > top ? sink : top;
-        for (int32_t d = 0; d < hd; d++)
-            out[h * hd + d] = 0;
+        for (int32_t d = 0; d < vd; d++)
+            out[h * vd + d] = 0;
         for (int32_t p = 0; p < end; p++) {
             double e = exp(score[p] - top);
             sum += e;
             int64_t at = rig_kv_at(&w->kv, slot, p, h / group);
-            for (int32_t d = 0; d < hd && e > 0; d++)
-                out[h * hd + d] += e * rig_kv_get(&w->kv, w->kv.kv.v, at + d);
+            for (int32_t d = 0; d < vd && e > 0; d++)
+                out[h * vd + d] += e * rig_kv_get(&w->kv, values, at + d);
         }
         sum += exp(sink - top);
-        for (int32_t d = 0; d < hd; d++)
-            out[h * hd + d] /= sum;
+        for (int32_t d = 0; d < vd; d++)
+            out[h * vd + d] /= sum;
     }
 }
 
@@ -151,8 +172,8 @@ static double tolerance(struct sv_dev *dev, const struct setup *s)
 
 static void check_batch(struct world *w, struct sv_dev *dev, const struct rig_batch *b)
 {
-    const int32_t width = w->s.shape.n_heads * w->s.shape.head_dim;
-    double want[32 * 256];
+    const int32_t width = out_width(&w->s.shape);
+    double want[16 * 512];
     float *out = run(w, dev, b);
     for (int32_t r = 0; r < b->rows.n_rows; r++) {
         expect_row(w, b, r, want);
@@ -177,8 +198,10 @@ static void on_all_devices(each_fn fn)
         }
 }
 
-static const struct shape SHAPES[] = {{5, 1, 64},  {4, 2, 128}, {2, 2, 32}, {6, 2, 96},
-                                      {1, 1, 256}, {3, 3, 8},   {7, 1, 40}, {9, 3, 80}};
+static const struct shape SHAPES[] = {{5, 1, 64, 0},  {4, 2, 128, 0}, {2, 2, 32, 0},
+                                      {6, 2, 96, 0},  {1, 1, 256, 0}, {3, 3, 8, 0},
+                                      {7, 1, 40, 0},  {9, 3, 80, 0},  {5, 1, 96, 64},
+                                      {3, 1, 48, 32}, {6, 1, 40, 24}, {16, 1, 576, 512}};
 #define N_SHAPES ((int)(sizeof SHAPES / sizeof SHAPES[0]))
 
 /* ---------------------------------------------------------------- shapes */
@@ -228,7 +251,7 @@ static void masks_on(struct sv_dev *dev)
     for (int c = 0; c < 7; c++)
         for (int mode = 0; mode < 4; mode++)
             for (int l = 0; l < 4; l++) {
-                struct setup s = {{4, 2, 32},
+                struct setup s = {{4, 2, 32, 0},
                                   (c + l) % 2 ? SV_BF16 : SV_F32,
                                   l == 2 ? 16 : 7,
                                   2,
@@ -248,7 +271,7 @@ static void masks_on(struct sv_dev *dev)
                 world_fini(&w);
             }
     for (int32_t window = 1; window <= 130; window = window * 2 + 1) {
-        struct setup s = {{2, 1, 32}, SV_F32, 16, 1, 256, SV_MASK_CAUSAL, window, 0, false};
+        struct setup s = {{2, 1, 32, 0}, SV_F32, 16, 1, 256, SV_MASK_CAUSAL, window, 0, false};
         struct world w;
         struct rig_batch b;
         world_init(&w, &s);
@@ -271,7 +294,7 @@ static void masks(void **state)
 static void long_context_on(struct sv_dev *dev)
 {
     for (int k = 0; k < 4; k++) {
-        struct setup s = {k % 2 ? (struct shape){4, 2, 64} : (struct shape){5, 1, 64},
+        struct setup s = {k % 2 ? (struct shape){4, 2, 64, 0} : (struct shape){5, 1, 64, 0},
                           k < 2 ? SV_BF16 : SV_F32,
                           64,
                           1,
@@ -315,7 +338,7 @@ static float *alone(const struct setup *s, enum sv_isa isa, enum sv_dtype comput
                     const int32_t *pos, int32_t n)
 {
     struct world w;
-    const int32_t width = s->shape.n_heads * s->shape.head_dim;
+    const int32_t width = out_width(&s->shape);
     float *all = rig_new((size_t)n * (size_t)width * sizeof *all);
     struct sv_dev *dev = rig_open(isa, 1, compute);
     world_init(&w, s);
@@ -341,7 +364,7 @@ static void prompt_in_chunks(const struct setup *base, enum sv_isa isa, enum sv_
 {
     struct setup s = *base;
     struct world w;
-    const int32_t width = s.shape.n_heads * s.shape.head_dim;
+    const int32_t width = out_width(&s.shape);
     struct sv_dev *dev = rig_open(isa, n_threads, compute);
     s.page_size = page_size;
     world_init(&w, &s);
@@ -369,7 +392,7 @@ static void mixed_batch(const struct setup *base, enum sv_isa isa, enum sv_dtype
     struct world w;
     struct rig_batch b;
     struct sv_dev *dev = rig_open(isa, n_threads, compute), *one = rig_open(isa, 1, compute);
-    const int32_t width = s.shape.n_heads * s.shape.head_dim;
+    const int32_t width = out_width(&s.shape);
     s.page_size = page_size;
     world_init(&w, &s);
     rig_batch_init(&b);
@@ -406,10 +429,14 @@ static void invariant(void **state)
     for (int32_t i = 0; i < n; i++)
         pos[i] = i;
     for (int i = 0; i < n_isas; i++)
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < 8; k++) {
+            static const struct shape latents[] = {
+                {3, 1, 48, 32}, {4, 1, 96, 64}, {3, 1, 40, 24}, {5, 1, 64, 32}};
             enum sv_isa isa = isas[i];
             enum sv_dtype dtype = k & 1 ? SV_BF16 : SV_F32, compute = k & 2 ? SV_BF16 : SV_F32;
-            struct setup s = {k == 1 ? (struct shape){5, 1, 64} : (struct shape){4, 2, 32},
+            struct setup s = {k >= 4   ? latents[k - 4]
+                              : k == 1 ? (struct shape){5, 1, 64, 0}
+                                       : (struct shape){4, 2, 32, 0},
                               dtype,
                               16,
                               SLOTS,
@@ -438,23 +465,30 @@ static void invariant_long(void **state)
     const enum sv_isa *isas = rig_isas(&n_isas);
     static const int32_t starts[] = {1015, 2040, 3070};
     for (int i = 0; i < n_isas; i++)
-        for (int k = 0; k < 3; k++) {
-            struct setup s = {{5, 1, 64},     k ? SV_BF16 : SV_F32, 64, 4,    3100,
-                              SV_MASK_CAUSAL, k == 2 ? 1100 : 0,    0,  false};
-            enum sv_dtype compute = k ? SV_BF16 : SV_F32;
+        for (int k = 0; k < 5; k++) {
+            struct setup s = {{5, 1, k > 2 ? 96 : 64, k > 2 ? 64 : 0},
+                              k % 3 ? SV_BF16 : SV_F32,
+                              64,
+                              4,
+                              3100,
+                              SV_MASK_CAUSAL,
+                              k == 2 ? 1100 : 0,
+                              0,
+                              false};
+            enum sv_dtype compute = k % 3 ? SV_BF16 : SV_F32;
             int32_t pos[16];
             for (int32_t j = 0; j < 16; j++)
-                pos[j] = starts[k] + j;
+                pos[j] = starts[k % 3] + j;
             float *want = alone(&s, isas[i], compute, 3, pos, 16);
             for (int t = 1; t <= 4; t++) {
                 struct world w;
                 struct sv_dev *dev = rig_open(isas[i], t, compute);
                 world_init(&w, &s);
-                world_write(&w, 3, 0, starts[k] + 16);
+                world_write(&w, 3, 0, starts[k % 3] + 16);
                 for (int32_t len = 1; len <= 16; len += 15) {
                     struct rig_batch b;
                     rig_batch_init(&b);
-                    rig_batch_add(&b, 3, starts[k], len);
+                    rig_batch_add(&b, 3, starts[k % 3], len);
                     float *out = run(&w, dev, &b);
                     same_bits(out, want, len * 5 * 64, "long", len);
                     rig_free(out);
@@ -471,8 +505,17 @@ static void invariant_long(void **state)
 /* NaN and infinity in positions a row does not see must not reach it. */
 static void unseen_nan_on(struct sv_dev *dev)
 {
-    for (int dtype = 0; dtype < 2; dtype++) {
-        struct setup s = {{5, 1, 64}, dtype ? SV_BF16 : SV_F32, 16, 1, 256, SV_MASK_CAUSAL, 40, 0,
+    for (int k = 0; k < 4; k++) {
+        const bool latent = k / 2;
+        const int32_t hd = latent ? 96 : 64;
+        struct setup s = {{5, 1, hd, latent ? 64 : 0},
+                          k % 2 ? SV_BF16 : SV_F32,
+                          16,
+                          1,
+                          256,
+                          SV_MASK_CAUSAL,
+                          40,
+                          0,
                           false};
         struct world w;
         struct rig_batch b;
@@ -481,15 +524,13 @@ static void unseen_nan_on(struct sv_dev *dev)
         rig_batch_init(&b);
         rig_batch_add(&b, 0, 84, 16);
         float *want = run(&w, dev, &b);
-        float *k = rig_new(64 * 4);
-        for (int32_t d = 0; d < 64; d++) /* the last row's key and value become NaN and infinity */
+        for (int32_t d = 0; d < hd; d++) /* the last row's key and value become NaN and infinity */
             for (int which = 0; which < 2; which++)
-                rig_kv_put(&w.kv, which ? w.kv.kv.v : w.kv.kv.k, rig_kv_at(&w.kv, 0, 99, 0) + d,
+                rig_kv_put(&w.kv, which ? w.values : w.kv.kv.k, rig_kv_at(&w.kv, 0, 99, 0) + d,
                            d % 2 ? NAN : INFINITY);
         float *got = run(&w, dev, &b);
         same_bits(got, want, 15 * 5 * 64, "row before a NaN", 0);
         assert_true(isnan(got[15 * 5 * 64 + 1]));
-        rig_free(k);
         rig_free(want);
         rig_free(got);
         world_fini(&w);
@@ -505,7 +546,7 @@ static void unseen_nan(void **state)
 static void missing_page_on(struct sv_dev *dev)
 {
     for (int window = 0; window <= 17; window++) {
-        struct setup s = {{2, 1, 32}, SV_BF16, 16, 1, 64, SV_MASK_CAUSAL, window, 0, false};
+        struct setup s = {{2, 1, 32, 0}, SV_BF16, 16, 1, 64, SV_MASK_CAUSAL, window, 0, false};
         struct world w;
         struct rig_batch b;
         world_init(&w, &s);

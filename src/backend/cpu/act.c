@@ -87,9 +87,10 @@ static void add_rows(void *arg, int thread, int n)
     int32_t begin, end;
     sv_cpu_share(p->n_rows, thread, n, &begin, &end);
     for (int32_t i = begin; i < end; i++) {
-        float *x = (float *)p->x + (int64_t)i * p->d, share;
+        float *x = (float *)p->x + (int64_t)i * p->d, share = one;
         const float *y = (const float *)p->y + (int64_t)i * p->d;
-        job->vec->sigmoid_mul(&share, &one, (const float *)p->gate + i, 1);
+        if (p->gate)
+            job->vec->sigmoid_mul(&share, &one, (const float *)p->gate + i, 1);
         for (int32_t k = 0; k < p->d; k++)
             x[k] += share * y[k];
     }

@@ -21,10 +21,11 @@
 struct attn_plan {
     struct sv_cpu *cpu;
     const struct sv_p_attention *p;
-    int32_t group;   /* q heads per kv head */
-    int32_t acc_ld;  /* head_dim rounded up to 16 */
-    int32_t tile;    /* queries of an item */
-    int32_t n_parts; /* > 0: parts are items of their own and meet in partial[] */
+    int32_t group;        /* q heads per kv head */
+    int32_t v_dim;        /* of latents less than head_dim */
+    int32_t k_ld, acc_ld; /* head_dim, v_dim rounded up to 16 */
+    int32_t tile;         /* queries of an item */
+    int32_t n_parts;      /* > 0: parts are items of their own and meet in partial[] */
     /* bf16 products, or NULL: decided by device, cache and shape, never by rows */
     const struct sv_cpu_attn_lanes *lanes;
     int64_t cost;   /* of all items together */
@@ -81,14 +82,13 @@ static struct attn_scratch *scratch_of(const struct attn_plan *a, int thread)
     uint8_t *base = sv_cpu_thread_scratch(a->cpu, thread);
     struct attn_scratch *s = (struct attn_scratch *)(void *)base;
     float *f = (float *)(void *)(base + align_up(sizeof *s));
-    size_t tile = (size_t)SV_ATTN_TILE * (size_t)a->acc_ld,
-           chunk = (size_t)SV_ATTN_CHUNK * (size_t)a->acc_ld;
+    const size_t k_ld = (size_t)a->k_ld, v_ld = (size_t)a->acc_ld;
     s->q = f;
-    s->acc = s->q + tile;
-    s->acc2 = s->acc + tile;
-    s->kt = s->acc2 + tile;
-    s->vv = s->kt + chunk;
-    s->work = s->vv + chunk;
+    s->acc = s->q + SV_ATTN_TILE * k_ld;
+    s->acc2 = s->acc + SV_ATTN_TILE * v_ld;
+    s->kt = s->acc2 + SV_ATTN_TILE * v_ld;
+    s->vv = s->kt + SV_ATTN_CHUNK * k_ld;
+    s->work = s->vv + SV_ATTN_CHUNK * v_ld;
     return s;
 }
 
@@ -121,7 +121,7 @@ static void chunk_rows(const struct attn_plan *a, const struct attn_item *it,
         for (int32_t k = 0; k < left && i < hi; k++, i++) {
             size_t off = (size_t)(at + head + (int64_t)k * kv->head_dim) * elem;
             s->k_rows[i] = (const uint8_t *)kv->k + off;
-            s->v_rows[i] = (const uint8_t *)kv->v + off;
+            s->v_rows[i] = (const uint8_t *)(kv->v ? kv->v : kv->k) + off;
         }
     }
 }
@@ -184,6 +184,7 @@ static void run_part(const struct attn_plan *a, const struct attn_item *it, stru
         .v_rows = s->v_rows,
         .dtype = p->kv.dtype,
         .head_dim = p->kv.head_dim,
+        .v_dim = a->v_dim,
         .n_q = it->n_q,
         .q = s->q,
         .q_lo = s->c_lo,
@@ -231,8 +232,8 @@ static void finish_query(const struct attn_plan *a, int32_t row, int32_t head, c
                            (const uint8_t *)p->sinks.data +
                                (size_t)head * sv_dtype_bytes(p->sinks.fmt.elem),
                            p->sinks.fmt.elem, 1, 1.0f);
-    float *out = (float *)p->out + row * p->ldo + (int64_t)head * p->kv.head_dim;
-    a->cpu->vec->attn_finish(out, acc, m, l, has_sink ? &sink : NULL, p->kv.head_dim);
+    float *out = (float *)p->out + row * p->ldo + (int64_t)head * a->v_dim;
+    a->cpu->vec->attn_finish(out, acc, m, l, has_sink ? &sink : NULL, a->v_dim);
 }
 
 /* All parts of a tile by one thread, merged as they come. */
@@ -433,13 +434,17 @@ void sv_cpu_attention(struct sv_dev *dev, const struct sv_p_attention *p)
 {
     struct sv_cpu *cpu = sv_cpu_of(dev);
     SV_REQUIRE(cpu->scratch && p->kv.head_dim <= cpu->lim.max_head_dim);
+    const int32_t v_dim = p->v_dim ? p->v_dim : p->kv.head_dim;
     struct attn_plan a = {
         .cpu = cpu,
         .p = p,
         .group = p->n_heads / p->kv.n_kv_heads,
-        .acc_ld = round_up(p->kv.head_dim, 16),
+        .v_dim = v_dim,
+        .k_ld = round_up(p->kv.head_dim, 16),
+        .acc_ld = round_up(v_dim, 16),
     };
-    if (cpu->compute == SV_BF16 && p->kv.dtype == SV_BF16 && p->kv.head_dim % 32 == 0)
+    if (cpu->compute == SV_BF16 && p->kv.dtype == SV_BF16 && p->kv.head_dim % 32 == 0 &&
+        p->kv.head_dim <= SV_ATTN_LANES_DIM && v_dim % 32 == 0 && v_dim <= SV_ATTN_LANES_V_DIM)
         a.lanes = cpu->attn_lanes;
     choose_split(&a);
     a.cost = walk(&a, NULL, 0, 1);

@@ -70,7 +70,7 @@ static void lane_values(const struct sv_cpu_attn_chunk *c, const struct work *w,
                         float *out, int32_t n_q, bool half0, bool half1)
 {
     (void)n_q; /* a tile has sixteen rows whatever they are for */
-    const int32_t n_blocks = c->head_dim / 16;
+    const int32_t n_blocks = c->v_dim / 16;
     const size_t ld = (size_t)c->acc_ld * 4;
     const uint32_t *v0 = (const uint32_t *)(const void *)c->vv, *v1 = v0 + n_blocks * 256;
     stored_before_tiles(w);

@@ -42,6 +42,8 @@ static void lane_scores(const struct sv_cpu_attn_chunk *c, const uint8_t *const 
             score_block(block[b], q, s, 64);
         else if (c->head_dim == 128)
             score_block(block[b], q, s, 128);
+        else if (c->head_dim == 576) /* latents */
+            score_block(block[b], q, s, 576);
         else
             score_block(block[b], q, s, c->head_dim);
     }
@@ -88,7 +90,7 @@ MUST_INLINE void value_block(const struct work *w, const uint32_t *v0, const uin
 static void lane_values(const struct sv_cpu_attn_chunk *c, const struct work *w, const float *acc,
                         float *out, int32_t n_q, bool half0, bool half1)
 {
-    const int32_t n_blocks = c->head_dim / 16;
+    const int32_t n_blocks = c->v_dim / 16;
     const uint32_t *v0 = (const uint32_t *)(const void *)c->vv, *v1 = v0 + n_blocks * 256;
     for (int32_t b = 0; b < n_blocks; b += 2, acc += 32, out += 32, v0 += 512, v1 += 512) {
         if (n_q <= 4) {

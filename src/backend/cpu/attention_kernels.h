@@ -49,7 +49,7 @@ static SIMD_LOCALS void load_keys(const struct sv_cpu_attn_chunk *c)
 /* Values as f32 rows padded to whole vectors; f32 caches of whole vectors are read in place. */
 static SIMD_LOCALS void load_values(const struct sv_cpu_attn_chunk *c, const float *v[CHUNK])
 {
-    const int32_t hd = c->head_dim;
+    const int32_t hd = c->v_dim;
     if (c->dtype == SV_F32 && hd % 16 == 0) {
         for (int32_t i = c->lo; i < c->hi; i++)
             v[i] = c->v_rows[i];

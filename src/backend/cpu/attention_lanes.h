@@ -7,10 +7,10 @@
  *   lane_values(c, w, acc, out, n, half0, half1)  out = acc + P V for n (or 16) of a group
  * struct work and the helpers they need come from attention_lanes_work.h.
  *
- * Entered from attention.c when the device computes in bf16, the cache is bf16 and head_dim is a
- * multiple of 32; then for every row of every call, so that one row and many take the same steps.
- * Queries come in groups of 16 lanes. Scores are computed transposed, positions by queries: keys
- * are read where they lie, packed queries beside them, and the softmax of a lane never crosses
+ * Entered from attention.c when the device computes in bf16, the cache is bf16, head_dim and v_dim
+ * are multiples of 32; then for every row of every call, so that one row and many take the same
+ * steps. Queries come in groups of 16 lanes. Scores are computed transposed, positions by queries:
+ * keys are read where they lie, packed queries beside them, and the softmax of a lane never crosses
  * lanes. Then weights (queries by positions, bf16) times values (pairs of positions interleaved).
  *
  * A lane's bits depend on its own sequence only: its products take nothing from the other lanes; a
@@ -38,7 +38,7 @@ static inline SIMD_LOCALS void transpose16(uint32_t *out, const uint32_t *in, in
 static SIMD_LOCALS void pack_queries(uint16_t *tiles, const float *const *q, int32_t n_q,
                                      int32_t hd)
 {
-    _Alignas(64) uint16_t rows[LANES * 256];
+    _Alignas(64) uint16_t rows[LANES * SV_ATTN_LANES_DIM];
     for (int32_t j = 0; j < LANES; j++)
         for (int32_t d = 0; d < hd; d += 16)
             _mm256_store_si256((__m256i *)(void *)(rows + j * hd + d),
@@ -52,24 +52,24 @@ static SIMD_LOCALS void pack_queries(uint16_t *tiles, const float *const *q, int
 static inline const uint16_t *row_or_zero(const struct sv_cpu_attn_chunk *c, int32_t i, int32_t lo,
                                           int32_t hi)
 {
-    static const uint16_t zero[256];
+    static const uint16_t zero[SV_ATTN_LANES_V_DIM];
     return i >= lo && i < hi ? c->v_rows[i] : zero;
 }
 
-/* Values of positions [lo, hi) (others 0) as tiles [2 halves][head_dim / 16][16 pairs][16][2]. */
+/* Values of positions [lo, hi) (others 0) as tiles [2 halves][v_dim / 16][16 pairs][16][2]. */
 static void pack_values(const struct sv_cpu_attn_chunk *c, int32_t lo, int32_t hi)
 {
     const __m512i even =
         _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
                          37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     const __m512i odd = _mm512_add_epi16(even, _mm512_set1_epi16(16));
-    const int32_t n_blocks = c->head_dim / 16;
+    const int32_t n_blocks = c->v_dim / 16;
     uint32_t *out = (uint32_t *)(void *)c->vv;
     for (int32_t pair = lo / 32 * 16; pair < (hi + 31) / 32 * 16; pair++) {
         const uint16_t *r0 = row_or_zero(c, 2 * pair, lo, hi);
         const uint16_t *r1 = row_or_zero(c, 2 * pair + 1, lo, hi);
         uint32_t *to = out + (pair / 16 * n_blocks * 16 + pair % 16) * 16;
-        for (int32_t d = 0; d < c->head_dim; d += 32, to += 2 * 256) {
+        for (int32_t d = 0; d < c->v_dim; d += 32, to += 2 * 256) {
             __m512i a = _mm512_loadu_si512(r0 + d), b = _mm512_loadu_si512(r1 + d);
             _mm512_store_si512(to, _mm512_permutex2var_epi16(a, even, b));
             _mm512_store_si512(to + 256, _mm512_permutex2var_epi16(a, odd, b));
@@ -82,7 +82,7 @@ static bool values_finite(const struct sv_cpu_attn_chunk *c)
     const __m512i mask = _mm512_set1_epi16(0x7fff);
     __m512i top = _mm512_setzero_si512();
     for (int32_t i = c->lo; i < c->hi; i++)
-        for (int32_t d = 0; d < c->head_dim; d += 32) {
+        for (int32_t d = 0; d < c->v_dim; d += 32) {
             __m512i v = _mm512_loadu_si512((const uint16_t *)c->v_rows[i] + d);
             top = _mm512_max_epu16(top, _mm512_and_si512(mask, v));
         }
@@ -215,7 +215,7 @@ static SIMD_LOCALS void correct(const struct sv_cpu_attn_chunk *c, float *acc, v
     for (int j = 0; j < LANES; j++) {
         const vf f = v_set1(by[j]);
         float *row = acc + (int64_t)j * c->acc_ld;
-        for (int32_t d = 0; d < c->head_dim; d += 16)
+        for (int32_t d = 0; d < c->v_dim; d += 16)
             v_store(row + d, v_mul(v_load(row + d), f));
     }
 }
@@ -232,7 +232,7 @@ static void values_one_by_one(const struct sv_cpu_attn_chunk *c, struct work *w,
         pack_values(c, lo, hi);
         lane_values(c, w, acc, w->out, j + 1, lo<32, hi> 32);
         memcpy(acc + (int64_t)j * c->acc_ld, w->out + (int64_t)j * c->acc_ld,
-               (size_t)c->head_dim * sizeof *acc);
+               (size_t)c->v_dim * sizeof *acc);
     }
 }
 

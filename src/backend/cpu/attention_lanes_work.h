@@ -15,7 +15,8 @@ struct work {
     float s[2][CHUNK * LANES];         /* scores of two groups, position by query */
     uint32_t pairs[CHUNK / 2 * LANES]; /* weights of two positions, bf16, by query */
     uint32_t p[2][LANES * 16];         /* the same by query: two halves of 32 positions */
-    float out[LANES * 256];            /* sums of one group, only where values are not finite */
+    float
+        out[LANES * SV_ATTN_LANES_V_DIM]; /* sums of one group, only where values are not finite */
 };
 
 _Static_assert(sizeof(struct work) <= SV_ATTN_WORK_BYTES, "attention.c reserves too little");

@@ -313,6 +313,7 @@ static const struct sv_backend cpu_backend = {
     .draft_context_kv = sv_cpu_draft_context_kv,
     .moe = &sv_cpu_moe,
     .gdn = &sv_cpu_gdn,
+    .mla = &sv_cpu_mla,
     .measure_read = cpu_measure_read,
     .describe = cpu_describe,
     .act_dtype = cpu_act_dtype,

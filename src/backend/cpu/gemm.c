@@ -221,7 +221,9 @@ static size_t lay_out(const struct sv_cpu *cpu, struct sv_cpu_gemm *g, uint8_t *
         size_t val = take(&at, SV_GEMM_ROWS * sizeof(float));
         size_t id = take(&at, SV_GEMM_ROWS * sizeof(int32_t));
         size_t call = take(&at, sizeof(struct sv_gemm_call));
-        const int32_t chosen = !cpu->lim.max_experts ? 0 : rows < SV_MOE_ROWS ? rows : SV_MOE_ROWS;
+        const int32_t chosen = !cpu->lim.max_experts && !cpu->lim.by_head ? 0
+                               : rows < SV_MOE_ROWS                       ? rows
+                                                                          : SV_MOE_ROWS;
         size_t expert_x = take(&at, chosen ? sv_gemm_packed_bytes(chosen, g->max_k) : 0);
         size_t expert_y = take(&at, chosen ? SV_MOE_SUMS * sizeof(float) : 0);
         size_t lanes = take(&at, g->bytes ? (size_t)rows * sizeof(struct sv_gemm_lanes) : 0);

@@ -20,8 +20,8 @@
 #define SV_GEMM_KBLOCK 512
 #define SV_GEMM_GROUP 16    /* units whose partial sums a thread keeps while k advances */
 #define SV_GEMM_RAW_UNITS 8 /* most units of AVX512-BF16 side by side */
-/* moe.c: rows of one expert that a thread packs and multiplies at a time, and sums of gate and up
- * that it keeps until they are activated: at least a unit of each for all of them. */
+/* moe.c, mla.c: rows of one expert that a thread packs and multiplies at a time, and sums of gate
+ * and up that it keeps until they are activated: at least a unit of each for all of them. */
 #define SV_MOE_ROWS 128
 #define SV_MOE_SUMS (64 << 10)
 
@@ -54,7 +54,7 @@ struct sv_gemm_thread {
     float *best_val; /* (SV_GEMM_ROWS) running maximum; NaN = nothing yet */
     int32_t *best_id;
     struct sv_gemm_call *call; /* the call as it is for this thread's rows, or experts */
-    uint8_t *expert_x;         /* packed input of SV_MOE_ROWS rows */
+    uint8_t *expert_x;         /* packed input of SV_MOE_ROWS rows of an expert, or a head */
     float *expert_y;           /* (SV_MOE_SUMS) */
     /* (SV_GEMM_ROWS) where bytes are multiplied, for their kernel's running maximum */
     struct sv_gemm_lanes *lanes;
@@ -124,8 +124,8 @@ struct sv_gemm_kern {
     void (*leave)(void);
 };
 
-/* gemm.c, for moe.c: part i of a call that it fills itself, the first units of which is unit0;
- * units [u0, u1) of such a call, whose input is packed; and a thread's own. */
+/* gemm.c, for moe.c and mla.c: part i of a call that it fills itself, the first units of which is
+ * unit0; units [u0, u1) of such a call, whose input is packed; and a thread's own. */
 void sv_gemm_set_item(struct sv_gemm_call *c, int32_t i, const struct sv_gemm_part *part,
                       int32_t unit0, int32_t col0);
 void sv_gemm_run_units(const struct sv_gemm_call *c, struct sv_gemm_thread *t, const void *packed,

@@ -43,6 +43,49 @@ struct router_job {
     const struct sv_p_router_topk *p;
 };
 
+/* What is not in one of the chosen groups comes after all that is. */
+static void keep_groups(const struct sv_router_sigmoid *s, float *choice, int32_t n_experts)
+{
+    const int32_t size = n_experts / s->n_group;
+    float sum[SV_MAX_EXPERTS / 2];
+    int32_t best[2], kept[SV_MAX_EXPERTS / 2];
+    bool stays[SV_MAX_EXPERTS / 2] = {false};
+    for (int32_t g = 0; g < s->n_group; g++) {
+        top(best, choice + g * size, size, 2);
+        sum[g] = choice[g * size + best[0]] + choice[g * size + best[1]];
+    }
+    top(kept, sum, s->n_group, s->topk_group);
+    for (int32_t i = 0; i < s->topk_group; i++)
+        stays[kept[i]] = true;
+    for (int32_t e = 0; e < n_experts; e++)
+        if (!stays[e / size])
+            choice[e] = NAN;
+}
+
+/* logits become scores. */
+static void route_sigmoid(const struct sv_cpu_vec *vec, const struct sv_p_router_topk *p,
+                          float *logits, int32_t *id, float *weight)
+{
+    const struct sv_router_sigmoid *s = &p->sigmoid;
+    const int32_t n = p->routes.n_experts, k = p->routes.k;
+    const float *bias = s->bias.data;
+    float choice[SV_MAX_EXPERTS], sum = 0;
+    vec->exp_weights(choice, logits, n, 0, -1);
+    for (int32_t e = 0; e < n; e++) {
+        logits[e] = isnan(logits[e]) ? logits[e] : 1 / (1 + choice[e]);
+        choice[e] = logits[e] + (bias ? bias[e] : 0);
+    }
+    if (s->topk_group < s->n_group)
+        keep_groups(s, choice, n);
+    top(id, choice, n, k);
+    for (int32_t j = 0; j < k; j++) {
+        weight[j] = logits[id[j]];
+        sum += weight[j];
+    }
+    for (int32_t j = 0; j < k; j++)
+        weight[j] = (s->renorm ? weight[j] / (sum + 1e-20f) : weight[j]) * s->scale;
+}
+
 static void route_row(const struct router_job *job, int32_t row)
 {
     const struct sv_routes *r = &job->p->routes;
@@ -56,6 +99,10 @@ static void route_row(const struct router_job *job, int32_t row)
             id[j] = -1;
             weight[j] = 0;
         }
+        return;
+    }
+    if (job->p->norm == SV_ROUTER_SIGMOID) {
+        route_sigmoid(vec, job->p, logits, id, weight);
         return;
     }
     top(id, logits, r->n_experts, r->k);

@@ -19,15 +19,17 @@
 #define SV_ATTN_CHUNK 64  /* positions per softmax step, at absolute multiples */
 #define SV_ATTN_PART 1024 /* positions summed from zero before they are merged, absolute too */
 #define SV_ATTN_TILE 64   /* most queries (row, head) of one work item */
-#define SV_ATTN_WORK_BYTES 28672
+#define SV_ATTN_WORK_BYTES 45056
+#define SV_ATTN_LANES_DIM 576   /* widest key of the kernels with queries in lanes */
+#define SV_ATTN_LANES_V_DIM 512 /* and widest value */
 
 /* A tile of queries of one sequence and kv head against one chunk of positions. */
 struct sv_cpu_attn_chunk {
     const void *const *k_rows; /* [SV_ATTN_CHUNK] key of each position, set in [lo, hi) */
     const void *const *v_rows;
     enum sv_dtype dtype;
-    int32_t head_dim;
-    int32_t lo, hi; /* positions of this chunk that any query sees, relative to it */
+    int32_t head_dim, v_dim; /* of a key, of a value */
+    int32_t lo, hi;          /* positions of this chunk that any query sees, relative to it */
     int32_t n_q;
     const float *q; /* (n_q, head_dim), already times the softmax scale */
     const int32_t *q_lo,
@@ -35,7 +37,7 @@ struct sv_cpu_attn_chunk {
     float softcap;
     float *m, *l;   /* (n_q) running maximum and sum */
     float *acc;     /* (n_q, acc_ld) running weighted sum of values */
-    int32_t acc_ld; /* head_dim rounded up to 16 */
+    int32_t acc_ld; /* v_dim rounded up to 16 */
     float *kt;      /* (head_dim, SV_ATTN_CHUNK) scratch */
     float *vv;      /* (SV_ATTN_CHUNK, acc_ld) scratch */
 
@@ -210,6 +212,7 @@ void sv_cpu_commit(struct sv_dev *dev, const struct sv_p_commit *p);
 void sv_cpu_draft_context_kv(struct sv_dev *dev, const struct sv_p_draft_context_kv *p);
 
 extern const struct sv_gdn_ops sv_cpu_gdn; /* gdn.c */
+extern const struct sv_mla_ops sv_cpu_mla; /* mla.c */
 
 /* rope.c: table row of a position; latches when the table is too short. */
 int32_t sv_cpu_rope_row(struct sv_cpu *cpu, const struct sv_rope_table *t, int32_t pos);
